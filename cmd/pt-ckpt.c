@@ -1,7 +1,9 @@
-/* pt-ckpt: list, show, verify, compare, hash and remove checkpoints. */
-#include "base/options.h"
+/* pt-ckpt: checkpoints as files: list, verify, compare, convert, combine, prune. */
 #include "base/file.h"
-#include "ckpt/ckpt.h"
+#include "base/options.h"
+#include "ckpt/print.h"
+#include "ckpt/view.h"
+#include "convert/convert.h"
 
 #include <errno.h>
 #include <math.h>
@@ -11,34 +13,72 @@
 #include <unistd.h>
 
 struct opts {
-	bool optimizer, strict, options, force;
+	bool optimizer, strict, options, force, padding, dry_run;
+	const char *out, *weights, *vocabulary;
+	struct strs tensors, renames;
+	double decay;
+	int to;	   /* 0: by the name of the output; else a format + 1 */
+	int dtype; /* enum dtype */
+	int64_t shard_bytes, spool_limit;
+	int64_t keep_last, keep_every, keep_best;
+	struct opt_given given;
 };
 
 #define O(field) offsetof(struct opts, field)
 /* clang-format off */
 static const struct opt options[] = {
-	{OPT_GROUP, .name = "Options"},
+	{OPT_GROUP, .name = "Output"},
+	{OPT_STR, 'o', "out", "FILE", NULL, O(out), .files = "", .help =
+		"File to write; for Hugging Face's format a new directory. - is standard output, for a "
+		"checkpoint."},
+	{OPT_FLAG, 'f', "force", NULL, "no", O(force), .help =
+		"Replace existing files. rm: also remove what latest.h5 or best.h5 points at, and "
+		"damaged files."},
+	{OPT_GROUP, .name = "Comparing and showing"},
 	{OPT_FLAG, 'a', "optimizer", NULL, "yes", O(optimizer), .help =
 		"diff: compare the optimizer state too."},
 	{OPT_FLAG, 's', "strict", NULL, "no", O(strict), .help =
 		"diff: exit with 1 also when only attributes, options or the vocabulary differ."},
-	{OPT_FLAG, 'o', "options", NULL, "no", O(options), .help =
+	{OPT_FLAG, 0, "options", NULL, "no", O(options), .help =
 		"show: print the options of the run instead of the tensors."},
-	{OPT_FLAG, 'f', "force", NULL, "no", O(force), .help =
-		"rm: also remove what latest.h5 or best.h5 points at, and damaged files."},
+	{OPT_GROUP, .name = "Converting"},
+	{OPT_ENUM, 't', "to", NULL, "auto", O(to), .values = convert_names, .help =
+		"Format of the output. auto: pt for a name that ends with .h5 and for -, llmc for "
+		".bin, else huggingface."},
+	{OPT_ENUM, 0, "dtype", NULL, "fp32", O(dtype), .values = OPT_WORDS("fp32", "bf16", "fp16"),
+		.help = "convert: type of the stored numbers, rounded to nearest, ties to even. cast: the type "
+		"that the numbers are rounded to."},
+	{OPT_SIZE, 0, "shard-size", "BYTES", "0", O(shard_bytes), .help =
+		"huggingface: begin another file when one has this many bytes of tensors. 0: one file."},
+	{OPT_FLAG, 0, "padding", NULL, "no", O(padding), .help =
+		"huggingface: write also the rows that pad the vocabulary; vocab_size then counts them."},
+	{OPT_STR, 0, "vocabulary", "FILE", NULL, O(vocabulary), .files = ".h5", .help =
+		"convert: give the checkpoint the vocabulary of this checkpoint or shard. Other formats "
+		"have none."},
+	{OPT_GROUP, .name = "Combining and selecting"},
+	{OPT_STR, 0, "weights", "W,W,...", NULL, O(weights), .help =
+		"merge: the weight of each checkpoint. They need not sum to 1."},
+	{OPT_DOUBLE, 0, "decay", "X", "0.9", O(decay), 0, 0, 1, .help =
+		"ema: each further checkpoint y changes the average x to X x + (1 - X) y."},
+	{OPT_LIST, 0, "tensor", "PATTERN", NULL, O(tensors), .help =
+		"extract: keep the tensors whose names match the shell pattern. May be repeated."},
+	{OPT_LIST, 0, "rename", "OLD=NEW", NULL, O(renames), .help =
+		"rename: in each name, replace the first OLD by NEW. ^OLD: only at its begin; OLD$: only at "
+		"its end. May be repeated."},
+	{OPT_GROUP, .name = "Pruning"},
+	{OPT_INT, 0, "keep-last", "N", "0", O(keep_last), 0, 0, 1e15, .help =
+		"prune: keep the last N checkpoints."},
+	{OPT_INT, 0, "keep-every", "STEPS", "0", O(keep_every), 0, 0, 1e15, .help =
+		"prune: keep the checkpoints of steps that this number divides."},
+	{OPT_INT, 0, "keep-best", "N", "0", O(keep_best), 0, 0, 1e15, .help =
+		"prune: keep the N checkpoints with the lowest validation losses."},
+	{OPT_FLAG, 'n', "dry-run", NULL, "no", O(dry_run), .help =
+		"prune: print what would be removed."},
+	{OPT_GROUP, .name = "Input"},
+	OPT_SPOOL_LIMIT(O(spool_limit), 0),
 	{OPT_END},
 };
 /* clang-format on */
-
-static const char *const synopsis[] = {
-	"ls [RUN | DIRECTORY | CHECKPOINT] ...",
-	"show [--options] RUN|CHECKPOINT",
-	"verify RUN|CHECKPOINT ...",
-	"diff [--no-optimizer] [--strict] RUN|CHECKPOINT RUN|CHECKPOINT",
-	"hash RUN|CHECKPOINT ...",
-	"rm [--force] CHECKPOINT ...",
-	NULL,
-};
 
 static void generate(int kind, FILE *f)
 {
@@ -46,205 +86,65 @@ static void generate(int kind, FILE *f)
 	h5_fields_man(ckpt_fields, f);
 }
 
-static const char *const *command_names(void);
-
-static const struct program program = {
-	.name = "pt-ckpt",
-	.summary = "list, show, verify, compare, hash and remove checkpoints",
-	.synopsis = synopsis,
-	.opts = options,
-	.opts_bytes = sizeof(struct opts),
-	.one_rank = true,
-	.operands = ".h5",
-	.words = command_names,
-	.versions = h5_versions,
-	.generate = generate,
-	.kinds = (const char *const[]){"checkpoint", NULL},
-};
-
-/* "-" for NaN, which means none. */
-static const char *number(char buf[static NUM_TEXT], double v)
-{
-	return isnan(v) ? "-" : text_float(buf, (float)v);
-}
-
-/* True if the attribute `format` names another format; without it, the file may be a damaged
- * checkpoint. */
-static bool is_other_file(const char *path)
-{
-	static const struct h5_field field[] = {{"format", H5_TEXT, 0, false, NULL}, {0}};
-	struct err e = {0};
-	struct h5 *h;
-	char *format = NULL;
-	if (h5_open(&h, path, &e))
-		return false;
-	bool other = !h5_fields_read(h, "/", field, &format, &e) &&
-		     strcmp(format, "pt-checkpoint");
-	h5_close(h, &e);
-	free(format);
-	return other;
-}
-
-/* ---- ls -------------------------------------------------------------------------- */
-
-/* Prints the line of a file; the first damaged file determines the exit code. */
-static void list_file(const char *path, const char *mark, struct err *e)
-{
-	struct ckpt *c;
-	struct err mine = {0};
-	char loss[NUM_TEXT], val[NUM_TEXT], size[NUM_TEXT];
-	if (ckpt_open(&c, path, &mine)) {
-		printf("%-9s %-14s %-11s %-11s %10s  %s%s\n", "-", "-", "-", "-",
-			is_other_file(path) ? "other" : "damaged", path, mark);
-		err_keep_first(e, &mine);
-		return;
-	}
-	printf("%-9lld %-14lld %-11s %-11s %10s  %s%s\n", (long long)c->info.step,
-		(long long)c->info.tokens, number(loss, c->info.loss),
-		number(val, c->info.val_loss), text_bytes(size, (double)c->size_bytes),
-		path, mark);
-	ckpt_close(c);
-}
-
-/* Lists the checkpoints of a run, or in a directory. */
-static int list_directory(const char *dir, struct err *e)
-{
-	struct str in_run = {0}, path = {0};
-	int64_t *steps;
-	str_printf(&in_run, "%s/checkpoints", dir);
-	const char *at = file_exists(in_run.s) ? in_run.s : dir;
-	int64_t n = ckpt_list(at, &steps, e);
-	int64_t latest = ckpt_marked(at, "latest.h5"), best = ckpt_marked(at, "best.h5");
-	for (int64_t i = 0; i < n; i++) {
-		struct str mark = {0};
-		str_printf(&mark, "%s%s", steps[i] == latest ? " (latest)" : "",
-			steps[i] == best ? " (best)" : "");
-		list_file(ckpt_name(&path, at, steps[i]), mark.s, e);
-		str_free(&mark);
-	}
-	int rc = n < 0 ? -1
-		 : n   ? 0
-		       : err_set(e, EX_DATAERR, "%s: no checkpoints found", dir);
-	free(steps);
-	str_free(&in_run);
-	str_free(&path);
-	return rc;
-}
+/* ---- ls, show, verify, hash ---------------------------------------------------------- */
 
 static int list(int n, char **names, const struct opts *o, struct err *e)
 {
-	struct stat st;
 	(void)o;
-	printf("%-9s %-14s %-11s %-11s %10s  %s\n", "# step", "tokens", "loss",
-		"val_loss", "size", "file");
+	ckpt_print_list_head();
 	for (int i = 0; i < (n ? n : 1); i++) {
-		const char *name = n ? names[i] : ".";
-		if (stat(name, &st))
-			return err_set(e, EX_IOERR, "%s: %s", name, strerror(errno));
-		if (!S_ISDIR(st.st_mode))
-			list_file(name, "", e);
-		else if (list_directory(name, e))
+		struct err mine = {0};
+		if (ckpt_print_list(n ? names[i] : ".", &mine)) {
+			*e = mine;
 			return -1;
+		}
+		if (mine.code)
+			err_keep_first(e, &mine);
 	}
 	return e->code ? -1 : 0;
-}
-
-/* ---- show ------------------------------------------------------------------------ */
-
-struct stats {
-	double sum, sumsq, max;
-	int64_t n, n_bad;
-};
-
-static int add_stats(void *with, int64_t first, const float *x, int64_t n)
-{
-	struct stats *s = with;
-	(void)first;
-	for (int64_t i = 0; i < n; i++) {
-		double v = (double)x[i];
-		if (!isfinite(v)) {
-			s->n_bad++;
-			continue;
-		}
-		s->sum += v;
-		s->sumsq += v * v;
-		s->max = fabs(v) > s->max ? fabs(v) : s->max;
-	}
-	s->n += n;
-	return 0;
-}
-
-static int show_tensors(const struct ckpt *c, struct err *e)
-{
-	int64_t total = 0;
-	printf("# %-36s %-16s %12s %11s %11s %11s\n", "tensor", "shape", "elements",
-		"mean", "rms", "max|x|");
-	for (int i = 0; i < c->n_tensors; i++) {
-		const struct ckpt_tensor *t = &c->tensors[i];
-		struct stats s = {0};
-		char shape[NUM_TEXT];
-		if (ckpt_each(c, CKPT_MODEL, i, add_stats, &s, e))
-			return -1;
-		if (t->ndim == 1)
-			snprintf(shape, sizeof(shape), "[%lld]", (long long)t->dims[0]);
-		else
-			snprintf(shape, sizeof(shape), "[%lld, %lld]",
-				(long long)t->dims[0], (long long)t->dims[1]);
-		printf("%-38s %-16s %12lld %11.4g %11.4g %11.4g", t->name, shape,
-			(long long)s.n, s.sum / (double)s.n, sqrt(s.sumsq / (double)s.n),
-			s.max);
-		if (s.n_bad)
-			printf("  %lld not finite", (long long)s.n_bad);
-		putchar('\n');
-		total += s.n;
-	}
-	printf("# %lld parameters\n", (long long)total);
-	return 0;
 }
 
 static int show(int n, char **names, const struct opts *o, struct err *e)
 {
 	struct ckpt *c;
-	char loss[NUM_TEXT], val[NUM_TEXT], best[NUM_TEXT];
 	(void)n;
-	if (ckpt_open(&c, names[0], e))
+	if (ckpt_open_stream(&c, names[0], e))
 		return -1;
 	int rc = 0;
 	if (o->options) {
 		fputs(c->config.s, stdout);
 	} else {
-		printf("step = %lld\nsamples = %lld\ntokens = %lld\nloss = %s\nval_loss "
-		       "= %s\n"
-		       "best_val_loss = %s\nparam_hash = 0x%016llx\ntokenizer = "
-		       "%s\nvocab = %lld\n"
-		       "created_by = %s\n",
-			(long long)c->info.step, (long long)c->info.samples,
-			(long long)c->info.tokens, number(loss, c->info.loss),
-			number(val, c->info.val_loss),
-			number(best, c->info.best_val_loss),
-			(unsigned long long)c->info.param_hash,
-			c->tokenizer.kind ? c->tokenizer.kind->name : "none",
-			(long long)c->tokenizer.vocab.n, c->info.created_by);
-		rc = show_tensors(c, e);
+		int *order = convert_forward_order(c->config.s, c->tensors, c->n_tensors);
+		ckpt_print_info(c);
+		rc = ckpt_print_tensors(c, order, e);
+		free(order);
 	}
 	ckpt_close(c);
 	return rc;
 }
 
-/* ---- verify, hash ---------------------------------------------------------------- */
+/* The hash of the parameters in a file of any format. */
+static int hash_of(const char *name, uint64_t *hash, struct err *e)
+{
+	struct ckpt_view v;
+	if (convert_open(&v, name, e))
+		return -1;
+	int rc = ckpt_view_hash(&v, hash, e);
+	ckpt_view_close(&v);
+	return rc;
+}
 
-static int verify_one(const char *path, struct err *e)
+static int verify_one(const char *name, struct err *e)
 {
 	struct ckpt *c;
 	uint64_t hash;
-	if (ckpt_open(&c, path, e))
+	if (convert_detect(name) != &convert_pt)
+		return hash_of(name, &hash, e);
+	if (ckpt_open_stream(&c, name, e))
 		return -1;
-	int rc = ckpt_verify(c, e) || ckpt_param_hash(c, &hash, e);
-	if (!rc && hash != c->info.param_hash)
-		rc = err_set(e, EX_DATAERR,
-			"%s: the parameters do not have the hash in the file", c->path);
+	int rc = ckpt_verify_hash(c, e);
 	ckpt_close(c);
-	return rc ? -1 : 0;
+	return rc;
 }
 
 /* Checks all files; the first failure determines the exit code. */
@@ -258,9 +158,10 @@ static int verify(int n, char **names, const struct opts *o, struct err *e)
 			continue;
 		}
 		printf("%s: %s\n", names[i],
-			mine.code == EX_IOERR	  ? "cannot be read"
-			: is_other_file(names[i]) ? "not a checkpoint"
-						  : "DAMAGED");
+			mine.code == EX_IOERR	       ? "cannot be read"
+			: mine.code == EX_UNAVAILABLE  ? "not supported"
+			: ckpt_is_other_file(names[i]) ? "not a checkpoint"
+						       : "DAMAGED");
 		err_keep_first(e, &mine);
 	}
 	return e->code ? -1 : 0;
@@ -270,103 +171,57 @@ static int print_hash(int n, char **names, const struct opts *o, struct err *e)
 {
 	(void)o;
 	for (int i = 0; i < n; i++) {
-		struct ckpt *c;
 		uint64_t hash;
-		if (ckpt_open(&c, names[i], e))
-			return -1;
-		int rc = ckpt_param_hash(c, &hash, e);
-		ckpt_close(c);
-		if (rc)
+		if (hash_of(names[i], &hash, e))
 			return -1;
 		printf("0x%016llx  %s\n", (unsigned long long)hash, names[i]);
 	}
 	return 0;
 }
 
-/* ---- diff ------------------------------------------------------------------------ */
-
-static void print_delta(const struct ckpt_delta *d)
+static int export_json(int n, char **names, const struct opts *o, struct err *e)
 {
-	if (d->only_a || d->only_b || d->other_shape) {
-		printf("%-38s %s\n", d->name,
-			d->only_a   ? "only in the first"
-			: d->only_b ? "only in the second"
-				    : "has a different shape");
-		return;
-	}
-	printf("%-38s %-10s %lld of %lld differ, from element %lld; max |Δ| %.4g, ",
-		d->name, d->group, (long long)d->n_differ, (long long)d->n,
-		(long long)d->first, d->max_abs);
-	if (d->max_ulp == INT64_MAX)
-		printf("NaN\n");
-	else
-		printf("%lld ULP\n", (long long)d->max_ulp);
-}
-
-/* The attributes as lines, without the hash of the parameters, which follows from the tensors. */
-static void list_fields(const struct ckpt *c, struct str *out)
-{
-	for (const struct h5_field *f = ckpt_fields; f->name; f++)
-		if (strcmp(f->name, "param_hash"))
-			h5_field_print(out, f, &c->info);
-}
-
-static void diff_vocabulary(
-	const struct tokenizer *x, const struct tokenizer *y, struct str *out)
-{
-	bool both = x->kind && y->kind;
-	if (both ? !tokenizer_same(x, y) : x->kind != y->kind)
-		str_printf(out, "  vocabulary %lld %s, %lld %s\n", (long long)x->vocab.n,
-			x->kind ? x->kind->name : "none", (long long)y->vocab.n,
-			y->kind ? y->kind->name : "none");
-}
-
-/* For checkpoints with equal tensors: prints all other differences, and returns their number. */
-static int64_t diff_rest(
-	const struct ckpt *a, const struct ckpt *b, const struct opts *o, struct err *e)
-{
-	const struct conf_text first = {&a->config, a->path};
-	const struct conf_text second = {&b->config, b->path};
-	struct str x = {0}, y = {0}, notes = {0};
-	const struct conf_text fields_a = {&x, a->path}, fields_b = {&y, b->path};
-	int64_t n = 0;
-	list_fields(a, &x);
-	list_fields(b, &y);
-	int rc = conf_diff(&fields_a, &fields_b, "  ", "", ", ", &notes, e);
-	diff_vocabulary(&a->tokenizer, &b->tokenizer, &notes);
-	rc = rc || conf_diff(&first, &second, "  option ", "", ", ", &notes, e);
-	str_free(&x);
-	str_free(&y);
-	if (rc) {
-		str_free(&notes);
+	struct ckpt *c;
+	(void)n, (void)o;
+	if (ckpt_open_stream(&c, names[0], e))
 		return -1;
-	}
-	printf("%d tensors are equal%s%s\n%s", a->n_tensors,
-		o->optimizer ? ", with their optimizer state" : "",
-		notes.len ? "; these differ:" : "", notes.len ? notes.s : "");
-	for (size_t i = 0; i < notes.len; i++)
-		n += notes.s[i] == '\n';
-	str_free(&notes);
+	int *order = convert_forward_order(c->config.s, c->tensors, c->n_tensors);
+	int rc = ckpt_export_json(c, order, stdout, e);
+	free(order);
+	ckpt_close(c);
+	return rc;
+}
+
+/* ---- diff ---------------------------------------------------------------------------- */
+
+static int64_t print_deltas(
+	const struct ckpt *a, const struct ckpt *b, bool with_optimizer, struct err *e)
+{
+	struct ckpt_delta *deltas;
+	int *order = convert_forward_order(a->config.s, a->tensors, a->n_tensors);
+	int64_t n = ckpt_diff(a, b, order, with_optimizer, &deltas, e);
+	free(order);
+	if (n > 0 && deltas[0].group)
+		printf("# first difference: %s\n", deltas[0].name);
+	for (int64_t i = 0; i < n; i++)
+		ckpt_print_delta(&deltas[i]);
+	if (n >= 0)
+		free(deltas);
 	return n;
 }
 
 static int diff(int n, char **names, const struct opts *o, struct err *e)
 {
 	struct ckpt *a, *b;
-	struct ckpt_delta *list_of;
 	(void)n;
-	if (ckpt_open(&a, names[0], e))
+	if (ckpt_open_stream(&a, names[0], e))
 		return -1;
-	if (ckpt_open(&b, names[1], e)) {
+	if (ckpt_open_stream(&b, names[1], e)) {
 		ckpt_close(a);
 		return -1;
 	}
-	int64_t n_deltas = ckpt_diff(a, b, o->optimizer, &list_of, e);
-	for (int64_t i = 0; i < n_deltas; i++)
-		print_delta(&list_of[i]);
-	if (n_deltas >= 0)
-		free(list_of);
-	int64_t n_rest = n_deltas ? 0 : diff_rest(a, b, o, e);
+	int64_t n_deltas = print_deltas(a, b, o->optimizer, e);
+	int64_t n_rest = n_deltas ? 0 : ckpt_print_rest(a, b, o->optimizer, e);
 	ckpt_close(a);
 	ckpt_close(b);
 	if (n_deltas < 0 || n_rest < 0)
@@ -377,68 +232,244 @@ static int diff(int n, char **names, const struct opts *o, struct err *e)
 	return differ ? -1 : 0;
 }
 
-/* ---- rm -------------------------------------------------------------------------- */
-
-/* Removes a checkpoint, or with `force` a damaged file with the name of one; no other file. */
-static int remove_one(const char *path, bool force, struct err *e)
-{
-	struct str dir = {0};
-	const char *slash = strrchr(path, '/'), *file = slash ? slash + 1 : path;
-	struct ckpt *c = NULL;
-	struct stat st;
-	if (lstat(path, &st))
-		return err_set(e, EX_IOERR, "%s: %s", path, strerror(errno));
-	if (S_ISDIR(st.st_mode))
-		return err_set(e, EX_DATAERR, "%s is a directory; name its files", path);
-	if (ckpt_open(&c, path, e)) {
-		if (!S_ISREG(st.st_mode) || ckpt_step(file) < 0 || is_other_file(path))
-			return -1;
-		if (!force) {
-			str_puts(&dir, e->msg);
-			err_set(e, e->code, "%s; --force removes it", dir.s);
-			str_free(&dir);
-			return -1;
-		}
-		*e = (struct err){0};
-	}
-	int64_t step = c ? c->info.step : -1;
-	ckpt_close(c);
-	if (S_ISLNK(st.st_mode))
-		return err_set(
-			e, EX_USAGE, "%s is a link; name the checkpoint itself", path);
-	str_printf(&dir, "%.*s", slash ? (int)(slash - path) : 1, slash ? path : ".");
-	bool marked = step >= 0 && (ckpt_marked(dir.s, "latest.h5") == step ||
-					   ckpt_marked(dir.s, "best.h5") == step);
-	str_free(&dir);
-	if (marked && !force)
-		return err_set(e, EX_USAGE,
-			"%s is the latest or the best; --force removes it", path);
-	if (unlink(path))
-		return err_set(e, EX_IOERR, "%s: %s", path, strerror(errno));
-	return 0;
-}
+/* ---- rm, prune, cat ------------------------------------------------------------------ */
 
 static int remove_all(int n, char **names, const struct opts *o, struct err *e)
 {
 	for (int i = 0; i < n; i++)
-		if (remove_one(names[i], o->force, e))
+		if (ckpt_remove_file(names[i], o->force, e))
 			return -1;
 	return 0;
 }
 
+static int prune_directory(const char *dir, const struct opts *o, struct err *e)
+{
+	const struct ckpt_retention rule = {o->keep_last, o->keep_every, o->keep_best};
+	struct str path = {0};
+	int64_t *steps, n = ckpt_outdated(dir, &rule, &steps, e);
+	int rc = n < 0 ? -1 : 0;
+	for (int64_t i = 0; i < n && !rc; i++) {
+		rc = o->dry_run ? 0 : ckpt_remove(dir, steps[i], e);
+		if (!rc)
+			printf("%s\n", ckpt_name(&path, dir, steps[i]));
+	}
+	if (n >= 0)
+		free(steps);
+	str_free(&path);
+	return rc;
+}
+
+static int prune(int n, char **names, const struct opts *o, struct err *e)
+{
+	struct str in_run = {0};
+	(void)n;
+	if (!o->keep_last && !o->keep_every && !o->keep_best)
+		return err_set(e, EX_USAGE,
+			"prune needs a rule: --keep-last, --keep-every or --keep-best");
+	str_printf(&in_run, "%s/checkpoints", names[0]);
+	const char *dir = file_exists(in_run.s) ? in_run.s : names[0];
+	int rc = file_exists(dir) ? prune_directory(dir, o, e)
+				  : err_set(e, EX_IOERR, "%s: %s", dir, strerror(ENOENT));
+	str_free(&in_run);
+	return rc;
+}
+
+/* The image of the file, whose metadata have been checked. */
+static int cat(int n, char **names, const struct opts *o, struct err *e)
+{
+	struct ckpt *c;
+	(void)n, (void)o;
+	if (ckpt_open_stream(&c, names[0], e))
+		return -1;
+	int rc = lseek(c->fd, 0, SEEK_SET) || copy_most(c->fd, STDOUT_FILENO, INT64_MAX);
+	if (rc)
+		err_set(e, EX_IOERR, "%s to standard output: %s", c->path,
+			strerror(errno));
+	ckpt_close(c);
+	return rc ? -1 : 0;
+}
+
+/* ---- commands that write a file ------------------------------------------------------ */
+
+static int save(const struct ckpt_view *v, const struct opts *o, struct err *e)
+{
+	const struct convert_format *f = convert_target(o->to, o->out);
+	const struct convert_opts how = {
+		(enum dtype)o->dtype, o->shard_bytes, o->padding, o->force};
+	if (f != &convert_huggingface && (o->shard_bytes || o->padding))
+		return err_set(e, EX_USAGE,
+			"--shard-size and --padding are for the format huggingface");
+	return convert_save(v, f, o->out, &how, e);
+}
+
+static int save_as_pt(const struct ckpt_view *v, const struct opts *o, struct err *e)
+{
+	return convert_save(
+		v, &convert_pt, o->out, &(struct convert_opts){.dtype = DT_F32}, e);
+}
+
+static int convert(int n, char **names, const struct opts *o, struct err *e)
+{
+	struct ckpt_view v;
+	struct tokenizer t = {0};
+	(void)n;
+	if (convert_open(&v, names[0], e))
+		return -1;
+	int rc = o->vocabulary ? convert_vocabulary(&v, &t, o->vocabulary, e) : 0;
+	rc = rc ? err_prefix(e, "--vocabulary: ") : save(&v, o, e);
+	ckpt_view_close(&v);
+	tokenizer_free(&t);
+	return rc ? -1 : 0;
+}
+
+/* Parses n weights. */
+static int parse_weights(const char *text, int n, double *weights, struct err *e)
+{
+	char *copy = xstrdup(text ? text : ""), *rest = copy, *item;
+	int i = 0, rc = 0;
+	while (!rc && (item = strsep(&rest, ",")))
+		rc = i == n || parse_double(item, &weights[i]) || !isfinite(weights[i++]);
+	free(copy);
+	return !rc && i == n ? 0
+			     : err_set(e, EX_USAGE,
+				       "merge needs --weights with %d finite numbers", n);
+}
+
+static int save_sum(int n, char **names, const double *weights, double divisor,
+	const struct opts *o, struct err *e)
+{
+	struct ckpt_view *all = xcalloc((size_t)n, sizeof(*all)), sum;
+	const struct ckpt_view **of = xcalloc((size_t)n, sizeof(*of));
+	int n_open = 0, rc = 0;
+	for (; n_open < n && !rc; n_open += !rc) {
+		of[n_open] = &all[n_open];
+		rc = convert_open(&all[n_open], names[n_open], e);
+	}
+	for (int i = 1; i < n && !rc; i++)
+		rc = convert_same_model(of[0], of[i], e);
+	rc = rc || ckpt_combine(&sum, of, n, weights, divisor, e);
+	if (!rc) {
+		rc = save_as_pt(&sum, o, e);
+		ckpt_view_close(&sum);
+	}
+	while (n_open--)
+		ckpt_view_close(&all[n_open]);
+	free(all);
+	free(of);
+	return rc ? -1 : 0;
+}
+
+static int average(int n, char **names, const struct opts *o, struct err *e)
+{
+	double ones[CKPT_MAX_SOURCES];
+	for (int i = 0; i < n; i++)
+		ones[i] = 1;
+	return save_sum(n, names, ones, n, o, e);
+}
+
+static int ema(int n, char **names, const struct opts *o, struct err *e)
+{
+	double weights[CKPT_MAX_SOURCES];
+	ckpt_ema_weights(o->decay, n, weights);
+	return save_sum(n, names, weights, 1, o, e);
+}
+
+static int merge(int n, char **names, const struct opts *o, struct err *e)
+{
+	double weights[CKPT_MAX_SOURCES];
+	if (parse_weights(o->weights, n, weights, e))
+		return -1;
+	return save_sum(n, names, weights, 1, o, e);
+}
+
+static int save_selection(const char *name, const struct ckpt_selection *s,
+	const struct opts *o, struct err *e)
+{
+	struct ckpt_view all, some;
+	if (convert_open(&all, name, e))
+		return -1;
+	int rc = ckpt_select(&some, &all, s, e);
+	if (!rc) {
+		rc = save_as_pt(&some, o, e);
+		ckpt_view_close(&some);
+	}
+	ckpt_view_close(&all);
+	return rc;
+}
+
+static int strip(int n, char **names, const struct opts *o, struct err *e)
+{
+	(void)n;
+	return save_selection(
+		names[0], &(struct ckpt_selection){.parameters_only = true}, o, e);
+}
+
+static int extract(int n, char **names, const struct opts *o, struct err *e)
+{
+	(void)n;
+	if (!o->tensors.n)
+		return err_set(e, EX_USAGE, "extract needs --tensor");
+	return save_selection(names[0],
+		&(struct ckpt_selection){.tensors = &o->tensors, .parameters_only = true},
+		o, e);
+}
+
+static int rename_tensors(int n, char **names, const struct opts *o, struct err *e)
+{
+	(void)n;
+	if (!o->renames.n)
+		return err_set(e, EX_USAGE, "rename needs --rename");
+	return save_selection(
+		names[0], &(struct ckpt_selection){.renames = &o->renames}, o, e);
+}
+
+static int cast(int n, char **names, const struct opts *o, struct err *e)
+{
+	(void)n;
+	if (o->dtype == DT_F32)
+		return err_set(e, EX_USAGE, "cast needs --dtype bf16 or fp16");
+	return save_selection(names[0],
+		&(struct ckpt_selection){
+			.parameters_only = true, .round_to = (enum dtype)o->dtype},
+		o, e);
+}
+
 /* ---- the commands ---------------------------------------------------------------- */
 
-static const struct {
-	const char *name;
+static const struct command {
+	const char *name, *synopsis;
 	int min, max; /* operands */
 	int (*run)(int n, char **names, const struct opts *o, struct err *e);
+	const char *options; /* that it takes, each between blanks */
 } commands[] = {
-	{"ls", 0, INT32_MAX, list},
-	{"show", 1, 1, show},
-	{"verify", 1, INT32_MAX, verify},
-	{"diff", 2, 2, diff},
-	{"hash", 1, INT32_MAX, print_hash},
-	{"rm", 1, INT32_MAX, remove_all},
+	{"ls", "ls [RUN | DIRECTORY | CHECKPOINT] ...", 0, INT32_MAX, list, ""},
+	{"show", "show [--options] RUN|CHECKPOINT", 1, 1, show, " options "},
+	{"verify", "verify RUN|FILE ...", 1, INT32_MAX, verify, ""},
+	{"diff", "diff [--no-optimizer] [--strict] RUN|CHECKPOINT RUN|CHECKPOINT", 2, 2,
+		diff, " optimizer strict "},
+	{"hash", "hash RUN|FILE ...", 1, INT32_MAX, print_hash, ""},
+	{"export-json", "export-json RUN|CHECKPOINT", 1, 1, export_json, ""},
+	{"cat", "cat RUN|CHECKPOINT", 1, 1, cat, ""},
+	{"convert",
+		"convert [--to FORMAT] [--dtype TYPE] [--shard-size BYTES] [--padding] [--vocabulary FILE] "
+		"-o OUT RUN|FILE",
+		1, 1, convert, " out force to dtype shard-size padding vocabulary "},
+	{"average", "average -o OUT RUN|FILE ...", 1, CKPT_MAX_SOURCES, average,
+		" out force "},
+	{"ema", "ema [--decay X] -o OUT RUN|FILE ...", 1, CKPT_MAX_SOURCES, ema,
+		" out force decay "},
+	{"merge", "merge --weights W,W,... -o OUT RUN|FILE ...", 1, CKPT_MAX_SOURCES,
+		merge, " out force weights "},
+	{"strip", "strip -o OUT RUN|CHECKPOINT", 1, 1, strip, " out force "},
+	{"extract", "extract --tensor PATTERN ... -o OUT RUN|FILE", 1, 1, extract,
+		" out force tensor "},
+	{"rename", "rename --rename OLD=NEW ... -o OUT RUN|FILE", 1, 1, rename_tensors,
+		" out force rename "},
+	{"cast", "cast --dtype TYPE -o OUT RUN|FILE", 1, 1, cast, " out force dtype "},
+	{"prune",
+		"prune [--keep-last N] [--keep-every STEPS] [--keep-best N] [--dry-run] RUN",
+		1, 1, prune, " keep-last keep-every keep-best dry-run "},
+	{"rm", "rm [--force] CHECKPOINT ...", 1, INT32_MAX, remove_all, " force "},
 };
 
 static const char *const *command_names(void)
@@ -449,30 +480,110 @@ static const char *const *command_names(void)
 	return names;
 }
 
+static int no_command(struct err *e)
+{
+	struct str list = {0};
+	for (size_t i = 0; i < ARRAY_LEN(commands); i++)
+		str_printf(&list, "%s%s",
+			!i			      ? ""
+			: i + 1 < ARRAY_LEN(commands) ? ", "
+						      : " or ",
+			commands[i].name);
+	err_set(e, EX_USAGE, "give a command: %s", list.s);
+	str_free(&list);
+	return -1;
+}
+
+static bool takes(const struct command *c, const char *option)
+{
+	char word[32];
+	snprintf(word, sizeof(word), " %s ", option);
+	return strstr(" spool-limit ", word) || strstr(c->options, word);
+}
+
+/* An option that does nothing is a mistake. */
+static int check_options(const struct command *c, const struct opts *o, struct err *e)
+{
+	for (size_t i = 0; options[i].type != OPT_END; i++)
+		if (o->given.row[i] && !takes(c, options[i].name) &&
+			!opts_in_environment(options[i].name))
+			return err_set(e, EX_USAGE, "%s takes no --%s", c->name,
+				options[i].name);
+	return 0;
+}
+
+static int check_output(const struct command *c, const struct opts *o, struct err *e)
+{
+	struct stat st;
+	if (!takes(c, "out"))
+		return 0;
+	if (!o->out)
+		return err_set(e, EX_USAGE, "%s needs --out", c->name);
+	if (c->run != convert && !convert_pt.is_name(o->out))
+		return err_set(e, EX_USAGE,
+			"%s writes a checkpoint: --out is - or a name that ends with .h5",
+			c->name);
+	if (o->force || lstat(o->out, &st) || S_ISDIR(st.st_mode))
+		return 0;
+	return err_set(e, EX_USAGE, "%s exists; --force replaces it", o->out);
+}
+
+static int check_operands(const struct command *c, int n, struct err *e)
+{
+	if (n >= c->min && n <= c->max)
+		return 0;
+	return err_set(e, EX_USAGE, "%s takes %s", c->name,
+		c->max == 1   ? "one checkpoint"
+		: c->max == 2 ? "two checkpoints"
+			      : "one checkpoint or more");
+}
+
 static int run(int n, char **operands, const struct opts *o, struct err *e)
 {
 	const char *const *names = command_names();
 	if (n < 1)
-		return err_set(e, EX_USAGE,
-			"give a command: ls, show, verify, diff, hash or rm");
-	for (size_t i = 0; i < ARRAY_LEN(commands); i++) {
-		if (strcmp(operands[0], names[i]))
-			continue;
-		if (n - 1 < commands[i].min || n - 1 > commands[i].max)
-			return err_set(e, EX_USAGE, "%s takes %s", names[i],
-				commands[i].max == 1   ? "one checkpoint"
-				: commands[i].max == 2 ? "two checkpoints"
-						       : "one checkpoint or more");
-		return commands[i].run(n - 1, operands + 1, o, e);
-	}
+		return no_command(e);
+	for (size_t i = 0; i < ARRAY_LEN(commands); i++)
+		if (!strcmp(operands[0], names[i]))
+			return check_operands(&commands[i], n - 1, e) ||
+					       check_options(&commands[i], o, e) ||
+					       check_output(&commands[i], o, e)
+				       ? -1
+				       : commands[i].run(n - 1, operands + 1, o, e);
 	return opts_unknown("command", operands[0], names, ARRAY_LEN(commands), e);
 }
 
+static const char *const *synopsis(void)
+{
+	static const char *lines[ARRAY_LEN(commands) + 1];
+	for (size_t i = 0; i < ARRAY_LEN(commands); i++)
+		lines[i] = commands[i].synopsis;
+	return lines;
+}
+
+static const char *const advice[N_ADVICE] = {SPOOL_ADVICE};
+
 int main(int argc, char **argv)
 {
+	const struct program program = {
+		.name = "pt-ckpt",
+		.summary = "verify, compare, convert, combine and prune checkpoints",
+		.synopsis = synopsis(),
+		.opts = options,
+		.opts_bytes = sizeof(struct opts),
+		.given = offsetof(struct opts, given),
+		.one_rank = true,
+		.operands = ".h5",
+		.words = command_names,
+		.versions = h5_versions,
+		.generate = generate,
+		.kinds = (const char *const[]){"checkpoint", NULL},
+	};
 	struct opts o;
 	struct err e = {0};
+	advice_set(advice);
 	int n = opts_parse_or_die(&program, &o, argc, argv);
+	file_spool_limit(o.spool_limit);
 	int rc = run(n, argv, &o, &e);
 	if (rc && *e.msg)
 		err_say(&e);

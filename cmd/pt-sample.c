@@ -178,12 +178,6 @@ static void print_logits(const struct source *s, const struct decoder *g)
 		printf("%lld\t%a\n", (long long)i, (double)x[i]);
 }
 
-static bool ends_with(const struct str *text, const char *end)
-{
-	size_t n = strlen(end);
-	return text->len >= n && !memcmp(text->s + text->len - n, end, n);
-}
-
 /* Text appears as it is drawn. */
 static int put(const char *p, size_t n, struct err *e)
 {
@@ -214,7 +208,7 @@ static int64_t next_token(const struct source *s, struct decoder *g, uint64_t st
 		id = decoder_draw(g, &how, stream, i);
 		tokenizer_decode(&s->ckpt->tokenizer, (uint32_t)id, text);
 		if (put(text->s + before, text->len - before, e) ||
-			(o->stop && ends_with(text, o->stop)))
+			(o->stop && str_ends(text, o->stop)))
 			id = -1;
 	}
 	comm_bcast(s->world, &id, sizeof(id), 0);

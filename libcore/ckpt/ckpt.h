@@ -36,6 +36,8 @@ struct ckpt_info {
 
 extern const struct h5_field ckpt_fields[];
 
+struct device; /* kernels/device.h */
+
 struct ckpt_tensor {
 	char name[64];
 	int ndim;
@@ -67,6 +69,9 @@ struct ckpt_write {
 	void *with;
 	bool source_threads; /* the source is thread-safe: threads make the copy */
 	bool one_writes;     /* rank 0 writes all, because others do not see its files */
+	/* Of a source that can fail: it sets the error, and the file is not committed. NULL: it
+	 * cannot. */
+	const struct err *source_error;
 };
 
 /* A close upper bound of the size of the file. */
@@ -114,25 +119,35 @@ struct ckpt {
 /* The directory of a run, or of its checkpoints, stands for the latest checkpoint. *c is allocated:
  * ckpt_close(). */
 int ckpt_open(struct ckpt **c, const char *path, struct err *e);
+/* The same; "-" is the image of a file on standard input, which is first copied to a temporary file. */
+int ckpt_open_stream(struct ckpt **c, const char *path, struct err *e);
 void ckpt_close(struct ckpt *c);
 int ckpt_find(const struct ckpt *c, const char *name);	     /* -1: no such tensor */
 int ckpt_find_group(const struct ckpt *c, const char *name); /* -1: no such group */
 int64_t ckpt_row_size(const struct ckpt_tensor *t);	     /* elements */
 int64_t ckpt_size(const struct ckpt_tensor *t);
+bool ckpt_same_shape(const struct ckpt_tensor *a, const struct ckpt_tensor *b);
 /* Reads rows [row, row + n) of a tensor, and checks every block that they touch. */
 int ckpt_read_rows(const struct ckpt *c, int group, int tensor, int64_t row, int64_t n,
 	float *out, struct err *e);
-/* Checks all blocks. */
-int ckpt_verify(const struct ckpt *c, struct err *e);
 /* Calls fn with each block of a tensor. A nonzero result of fn ends the loop and is returned; -1
  * with *e set if the file cannot be read. */
 int ckpt_each(const struct ckpt *c, int group, int tensor,
 	int (*fn)(void *with, int64_t first, const float *x, int64_t n), void *with,
 	struct err *e);
-/* The hash of the parameters in the file, as of store_hash(). */
-int ckpt_param_hash(const struct ckpt *c, uint64_t *hash, struct err *e);
+/* Adds elements [first, first + n) of a tensor to a hash, which begins with 0: those of all parameters give
+ * the hash of the model, as of store_hash(). */
+void ckpt_hash_add(struct device *d, uint64_t *hash, const struct ckpt_tensor *t,
+	int64_t first, const float *x, int64_t n);
 
-/* ---- directory.c: the checkpoints of a run ------------------------------------------ */
+/* ---- verify.c -------------------------------------------------------------------- */
+
+/* Checks all blocks, with all threads of the device. */
+int ckpt_verify(const struct ckpt *c, struct err *e);
+/* The same, and that the parameters have the hash in the file. */
+int ckpt_verify_hash(const struct ckpt *c, struct err *e);
+
+/* ---- directory.c, retain.c: the checkpoints of a run ------------------------------------------ */
 
 /* Sets `out` to FOLDER/step-00000100.h5. Returns out->s. */
 const char *ckpt_name(struct str *out, const char *folder, int64_t step);
@@ -147,6 +162,20 @@ int64_t ckpt_marked(const char *folder, const char *name);
 /* Removes all checkpoints before step `from` except the last `keep` and the best. keep = 0: removes
  * none. */
 void ckpt_prune(const char *folder, int64_t keep, int64_t from);
+/* What pt-ckpt prune keeps: the last `last` checkpoints, those of each step that `every` divides, and the
+ * `best` ones with the lowest validation losses; 0: none. */
+struct ckpt_retention {
+	int64_t last, every, best;
+};
+/* Sets *steps (allocated) to those that the rule does not keep, in ascending order, and returns their
+ * number, or -1. The targets of latest.h5 and best.h5, and damaged files, are always kept. */
+int64_t ckpt_outdated(const char *folder, const struct ckpt_retention *r, int64_t **steps,
+	struct err *e);
+/* Removes the checkpoint of a step, and those of the run's other local SGD workers. */
+int ckpt_remove(const char *folder, int64_t step, struct err *e);
+/* Removes a checkpoint, or with `force` a damaged file with the name of one; no other file. The targets of
+ * latest.h5 and best.h5 only with `force`. */
+int ckpt_remove_file(const char *path, bool force, struct err *e);
 /* When a run resumes from step `after`: removes checkpoints of later steps, except step `but`, and
  * unfinished files of killed runs. */
 void ckpt_drop(const char *folder, int64_t after, int64_t but);
@@ -166,7 +195,8 @@ char *ckpt_newest(const char *folder, ckpt_usable *usable, void *with, struct er
 /* ---- diff.c ---------------------------------------------------------------------- */
 
 struct ckpt_delta {
-	const char *group; /* the first file has it */
+	const char *
+		group; /* the first file has it; NULL: `name` is a group that one of them lacks */
 	char name[64];
 	bool only_a, only_b, other_shape;
 	int64_t n, n_differ, first; /* elements; index of the first difference */
@@ -174,9 +204,9 @@ struct ckpt_delta {
 	int64_t max_ulp;
 };
 
-/* Lists the differences in *out, which is allocated. Returns their number, or -1. with_optimizer:
- * compares all groups, not only the parameters. */
-int64_t ckpt_diff(const struct ckpt *a, const struct ckpt *b, bool with_optimizer,
-	struct ckpt_delta **out, struct err *e);
+/* Lists the differences in *out, which is allocated: those of tensors, then missing groups. Returns their number, or -1. `order`: the numbers of
+ * the tensors of `a` in the order of the list; NULL: that of the names. with_optimizer: compares all groups, not only the parameters. */
+int64_t ckpt_diff(const struct ckpt *a, const struct ckpt *b, const int *order,
+	bool with_optimizer, struct ckpt_delta **out, struct err *e);
 
 #endif

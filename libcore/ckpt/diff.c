@@ -48,12 +48,6 @@ static int compare_tensor(const struct ckpt *a, const struct ckpt *b, int i, int
 	return rc ? -1 : 0;
 }
 
-static bool same_shape(const struct ckpt_tensor *a, const struct ckpt_tensor *b)
-{
-	return a->ndim == b->ndim && a->dims[0] == b->dims[0] &&
-	       ckpt_row_size(a) == ckpt_row_size(b);
-}
-
 static struct ckpt_delta *add(struct ckpt_delta **out, int64_t *n, const char *name)
 {
 	*out = xrealloc(*out, (size_t)(*n + 1) * sizeof(**out));
@@ -63,45 +57,62 @@ static struct ckpt_delta *add(struct ckpt_delta **out, int64_t *n, const char *n
 	return d;
 }
 
-int64_t ckpt_diff(const struct ckpt *a, const struct ckpt *b, bool with_optimizer,
-	struct ckpt_delta **out, struct err *e)
+/* Compares the groups that both have. */
+static int compare_groups(const struct ckpt *a, const struct ckpt *b, int i, int j,
+	int n_groups, struct ckpt_delta **out, int64_t *n, struct err *e)
+{
+	const struct ckpt_tensor *t = &a->tensors[i];
+	for (int g = 0; g < n_groups; g++) {
+		struct ckpt_delta d = {.group = a->groups.v[g], .n = ckpt_size(t)};
+		if (ckpt_find_group(b, d.group) < 0)
+			continue;
+		snprintf(d.name, sizeof(d.name), "%s", t->name);
+		if (compare_tensor(a, b, i, j, &d, e))
+			return -1;
+		if (d.n_differ)
+			*add(out, n, t->name) = d;
+	}
+	return 0;
+}
+
+/* The groups of `a` that `b` lacks. */
+static void add_groups(const struct ckpt *a, const struct ckpt *b, bool first,
+	struct ckpt_delta **out, int64_t *n)
+{
+	for (int g = 0; g < a->groups.n; g++) {
+		if (ckpt_find_group(b, a->groups.v[g]) >= 0)
+			continue;
+		struct ckpt_delta *d = add(out, n, a->groups.v[g]);
+		d->group = NULL;
+		*(first ? &d->only_a : &d->only_b) = true;
+	}
+}
+
+int64_t ckpt_diff(const struct ckpt *a, const struct ckpt *b, const int *order,
+	bool with_optimizer, struct ckpt_delta **out, struct err *e)
 {
 	int64_t n = 0;
 	int n_groups = with_optimizer ? (int)a->groups.n : 1;
 	*out = NULL;
-	for (int g = 0; with_optimizer && g < a->groups.n; g++)
-		if (ckpt_find_group(b, a->groups.v[g]) < 0)
-			add(out, &n, a->groups.v[g])->only_a = true;
-	for (int g = 0; with_optimizer && g < b->groups.n; g++)
-		if (ckpt_find_group(a, b->groups.v[g]) < 0)
-			add(out, &n, b->groups.v[g])->only_b = true;
-	for (int i = 0; i < a->n_tensors; i++) {
+	for (int k = 0; k < a->n_tensors; k++) {
+		int i = order ? order[k] : k;
 		const struct ckpt_tensor *t = &a->tensors[i];
 		int j = ckpt_find(b, t->name);
 		if (j < 0) {
 			add(out, &n, t->name)->only_a = true;
-			continue;
-		}
-		if (!same_shape(t, &b->tensors[j])) {
+		} else if (!ckpt_same_shape(t, &b->tensors[j])) {
 			add(out, &n, t->name)->other_shape = true;
-			continue;
-		}
-		for (int g = 0; g < n_groups; g++) {
-			struct ckpt_delta d = {
-				.group = a->groups.v[g], .n = ckpt_size(t)};
-			if (ckpt_find_group(b, d.group) < 0)
-				continue;
-			snprintf(d.name, sizeof(d.name), "%s", t->name);
-			if (compare_tensor(a, b, i, j, &d, e)) {
-				free(*out);
-				return -1;
-			}
-			if (d.n_differ)
-				*add(out, &n, t->name) = d;
+		} else if (compare_groups(a, b, i, j, n_groups, out, &n, e)) {
+			free(*out);
+			return -1;
 		}
 	}
 	for (int j = 0; j < b->n_tensors; j++)
 		if (ckpt_find(a, b->tensors[j].name) < 0)
 			add(out, &n, b->tensors[j].name)->only_b = true;
+	if (with_optimizer) {
+		add_groups(a, b, true, out, &n);
+		add_groups(b, a, false, out, &n);
+	}
 	return n;
 }

@@ -21,7 +21,7 @@ int64_t ckpt_step(const char *name)
 	size_t n = strlen(name);
 	char digits[24];
 	if (strncmp(name, "step-", 5) || n < 9 || n > 5 + sizeof(digits) ||
-		strcmp(name + n - 3, ".h5"))
+		!text_ends(name, ".h5"))
 		return -1;
 	snprintf(digits, sizeof(digits), "%.*s", (int)(n - 8), name + 5);
 	return parse_int(digits, &step) || step < 0 ? -1 : step;

@@ -20,6 +20,12 @@ int64_t ckpt_size(const struct ckpt_tensor *t)
 	return t->dims[0] * ckpt_row_size(t);
 }
 
+bool ckpt_same_shape(const struct ckpt_tensor *a, const struct ckpt_tensor *b)
+{
+	return a->ndim == b->ndim && a->dims[0] == b->dims[0] &&
+	       ckpt_row_size(a) == ckpt_row_size(b);
+}
+
 static struct h5_blocks *blocks_of(const struct ckpt *c, int group, int tensor)
 {
 	return &c->blocks[group * c->n_tensors + tensor];
@@ -73,8 +79,9 @@ static int open_tensors(struct ckpt *c, struct h5 *h, struct err *e)
 			   strlen(names.v[i % c->n_tensors]) >= sizeof(t->name)) {
 			rc = err_set(e, EX_DATAERR, "%s is not a tensor", path);
 		} else if (i >= c->n_tensors &&
-			   (info.ndim != t->ndim || info.dims[0] != t->dims[0] ||
-				   (info.ndim == 2 && info.dims[1] != t->dims[1]))) {
+			   !ckpt_same_shape(
+				   t, &(struct ckpt_tensor){.ndim = info.ndim,
+					      .dims = {info.dims[0], info.dims[1]}})) {
 			rc = err_set(e, EX_DATAERR,
 				"the shape of %s differs from that of the parameter",
 				path);
@@ -143,20 +150,20 @@ char *ckpt_find_file(const char *name)
 	return real;
 }
 
-int ckpt_open(struct ckpt **out, const char *name, struct err *e)
+/* Opens the file at `path`, which messages call `name`. Takes the name. */
+static int open_file(struct ckpt **out, const char *path, char *name, struct err *e)
 {
 	struct h5 *h;
-	char *path = resolve(name);
-	if (h5_open(&h, path, e)) {
-		free(path);
+	if (h5_open_as(&h, path, name, H5_READ, e)) {
+		free(name);
 		return -1;
 	}
 	struct ckpt *c = xcalloc(1, sizeof(*c));
-	c->path = path;
+	c->path = name;
 	c->fd = -1;
 	int rc = read_all(c, h, e);
 	if (!rc && (c->fd = open(path, O_RDONLY | O_CLOEXEC)) < 0)
-		rc = err_set(e, EX_IOERR, "%s: %s", path, strerror(errno));
+		rc = err_set(e, EX_IOERR, "%s: %s", name, strerror(errno));
 	if (!rc)
 		c->size_bytes = lseek(c->fd, 0, SEEK_END);
 	rc = h5_end(h, rc, e);
@@ -164,6 +171,32 @@ int ckpt_open(struct ckpt **out, const char *name, struct err *e)
 		ckpt_close(c);
 	else
 		*out = c;
+	return rc;
+}
+
+int ckpt_open(struct ckpt **out, const char *name, struct err *e)
+{
+	char *path = resolve(name);
+	return open_file(out, path, path, e);
+}
+
+int ckpt_open_stream(struct ckpt **out, const char *name, struct err *e)
+{
+	static const char from[] = "standard input";
+	char kept[4096];
+	struct stream s;
+	if (strcmp(name, "-"))
+		return ckpt_open(out, name, e);
+	if (stream_look(&s, STDIN_FILENO, from, e))
+		return -1;
+	if (!h5_begins(s.first, s.n))
+		return err_set(e, EX_DATAERR, "%s: not an HDF5 file, or damaged", from);
+	int fd = file_spool(&s, INT64_MAX, kept, e);
+	if (fd < 0)
+		return -1;
+	close(fd);
+	int rc = open_file(out, kept, xstrdup(from), e);
+	cleanup_remove(kept);
 	return rc;
 }
 
@@ -250,37 +283,8 @@ int ckpt_each(const struct ckpt *c, int group, int tensor,
 	return rc;
 }
 
-int ckpt_verify(const struct ckpt *c, struct err *e)
+void ckpt_hash_add(struct device *d, uint64_t *hash, const struct ckpt_tensor *t,
+	int64_t first, const float *x, int64_t n)
 {
-	for (int i = 0; i < n_blocks(c); i++) {
-		comm_poll();
-		if (h5_blocks_verify(&c->blocks[i], c->fd, e))
-			return err_prefix(e, "%s: ", c->path);
-	}
-	return 0;
-}
-
-struct hash_job {
-	struct device d;
-	uint64_t key, sum;
-};
-
-static int hash_piece(void *with, int64_t first, const float *x, int64_t n)
-{
-	struct hash_job *j = with;
-	j->d.k->hash(&j->d, &j->sum, mat((float *)x, 1, n), j->key, first, n);
-	return 0;
-}
-
-int ckpt_param_hash(const struct ckpt *c, uint64_t *hash, struct err *e)
-{
-	struct hash_job j = {.sum = 0};
-	device_cpu(&j.d, 0);
-	for (int i = 0; i < c->n_tensors; i++) {
-		j.key = hash_str(c->tensors[i].name);
-		if (ckpt_each(c, CKPT_MODEL, i, hash_piece, &j, e))
-			return -1;
-	}
-	*hash = j.sum;
-	return 0;
+	d->k->hash(d, hash, mat((float *)x, 1, n), hash_str(t->name), first, n);
 }

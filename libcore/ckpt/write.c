@@ -62,6 +62,7 @@ struct ckpt_writing {
 	const char *copy; /* of this rank's blocks; NULL: the source is called instead */
 	ckpt_source *source;
 	void *with;
+	const struct err *source_error;
 	struct err why; /* the error of this rank's part */
 	pthread_t thread;
 	bool threaded;
@@ -269,6 +270,8 @@ static void write_part(struct ckpt_writing *x)
 		o.error = errno;
 	if (o.error)
 		err_set(&x->why, EX_IOERR, "%s: %s", x->d.tmp, strerror(o.error));
+	if (x->source_error && x->source_error->code)
+		x->why = *x->source_error;
 	free(o.rows);
 	if (o.fd >= 0)
 		close(o.fd);
@@ -392,7 +395,8 @@ int ckpt_write_begin(
 		.n = w->n_tensors * w->n_groups,
 		.n_tensors = w->n_tensors,
 		.source = w->source,
-		.with = w->with};
+		.with = w->with,
+		.source_error = w->source_error};
 	x->blocks = xcalloc((size_t)x->n, sizeof(*x->blocks));
 	durable_begin(&x->d, w->path);
 	if (first)

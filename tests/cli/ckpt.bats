@@ -252,7 +252,8 @@ at20=run/checkpoints/step-00000020.h5
 
 @test "a wrong command, or too few operands, is 64" {
 	code_of 64 pt-ckpt
-	says 'ls, show, verify, diff, hash or rm'
+	says 'ls, show, verify, diff, hash, '
+	says 'prune or rm'
 	code_of 64 pt-ckpt verfy x
 	says "did you mean 'verify'"
 	for what in show verify diff hash rm 'diff x' 'show x y' 'diff x y z'; do

@@ -1,0 +1,107 @@
+/* Weighted sums of the parameters of several checkpoints: averages, moving averages, merges. */
+#include "ckpt/view.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+struct combination {
+	const struct ckpt_view *of[CKPT_MAX_SOURCES];
+	int *at[CKPT_MAX_SOURCES]; /* of each view: the number of tensor i there */
+	int n;
+	double weights[CKPT_MAX_SOURCES], divisor;
+};
+
+static void add_scaled(double *sum, const float *x, int64_t n, double weight)
+{
+	for (int64_t i = 0; i < n; i++)
+		sum[i] += weight * (double)x[i];
+}
+
+static int read_sum(
+	const struct ckpt_view *v, const struct ckpt_rows *r, float *out, struct err *e)
+{
+	const struct combination *c = v->with;
+	int64_t n = r->n * ckpt_row_size(&v->tensors[r->tensor]);
+	double *sum = xcalloc((size_t)n, sizeof(*sum));
+	int rc = 0;
+	for (int i = 0; i < c->n && !rc; i++) {
+		const struct ckpt_rows there = {
+			CKPT_MODEL, c->at[i][r->tensor], r->row, r->n};
+		rc = c->of[i]->read(c->of[i], &there, out, e);
+		if (!rc)
+			add_scaled(sum, out, n, c->weights[i]);
+	}
+	for (int64_t i = 0; i < n && !rc; i++)
+		out[i] = (float)(sum[i] / c->divisor);
+	free(sum);
+	return rc;
+}
+
+static void close_sum(struct ckpt_view *v)
+{
+	struct combination *c = v->with;
+	for (int i = 0; i < c->n; i++)
+		free(c->at[i]);
+	free(c);
+}
+
+/* Finds the tensors of `a` in `b`, which must have the same ones. */
+static int match(
+	const struct ckpt_view *a, const struct ckpt_view *b, int *at, struct err *e)
+{
+	if (a->n_tensors != b->n_tensors)
+		return err_set(e, EX_DATAERR, "%s has %d tensors, and %s %d", a->name,
+			a->n_tensors, b->name, b->n_tensors);
+	for (int i = 0; i < a->n_tensors; i++) {
+		const struct ckpt_tensor *t = &a->tensors[i];
+		at[i] = ckpt_view_find(b, t->name);
+		if (at[i] < 0)
+			return err_set(e, EX_DATAERR, "%s has no tensor %s, which %s has",
+				b->name, t->name, a->name);
+		if (!ckpt_same_shape(t, &b->tensors[at[i]]))
+			return err_set(e, EX_DATAERR,
+				"%s: %s has another shape than in %s", b->name, t->name,
+				a->name);
+	}
+	return 0;
+}
+
+int ckpt_combine(struct ckpt_view *v, const struct ckpt_view *const *of, int n,
+	const double *weights, double divisor, struct err *e)
+{
+	BUG_ON(n < 1 || n > CKPT_MAX_SOURCES);
+	struct combination *c = xcalloc(1, sizeof(*c));
+	const struct ckpt_view *last = of[n - 1];
+	int rc = 0;
+	c->divisor = divisor;
+	for (; c->n < n && !rc; c->n++) {
+		c->of[c->n] = of[c->n];
+		c->weights[c->n] = weights[c->n];
+		c->at[c->n] = xcalloc((size_t)last->n_tensors, sizeof(int));
+		rc = match(last, of[c->n], c->at[c->n], e);
+	}
+	ckpt_view_like(v, last);
+	v->read = read_sum;
+	v->close = close_sum;
+	v->with = c;
+	v->info.loss = v->info.val_loss = v->info.best_val_loss = (double)NAN;
+	v->info.loss_scale = 0;
+	v->numbers = NULL;
+	v->n_numbers = v->info.workers = v->info.worker = 0;
+	strs_free(&v->groups);
+	strs_add(&v->groups, "model");
+	if (rc)
+		ckpt_view_close(v);
+	return rc;
+}
+
+void ckpt_ema_weights(double decay, int n, double *weights)
+{
+	double rest = 1;
+	for (int i = n - 1; i > 0; i--) {
+		weights[i] = rest * (1 - decay);
+		rest *= decay;
+	}
+	weights[0] = rest;
+}

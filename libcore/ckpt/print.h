@@ -1,0 +1,34 @@
+/* Checkpoints as text, for people and programs: lines and tables on standard output, JSON. Functions that
+ * return int return 0, or -1 with *e set. */
+#ifndef CKPT_PRINT_H
+#define CKPT_PRINT_H
+
+#include "ckpt/ckpt.h"
+
+/* ---- print.c --------------------------------------------------------------------- */
+
+/* True if the attribute `format` names another format; without it, the file may be a damaged
+ * checkpoint. */
+bool ckpt_is_other_file(const char *path);
+/* The lines of the checkpoints of a run or in a directory, or of one file ("-": standard input).
+ * Damaged files have a line, too, and the first of them sets *e. */
+int ckpt_print_list(const char *name, struct err *e);
+void ckpt_print_list_head(void);
+/* The attributes. */
+void ckpt_print_info(const struct ckpt *c);
+/* A line for each tensor of the parameters, in the order of `order` (NULL: of the names). */
+int ckpt_print_tensors(const struct ckpt *c, const int *order, struct err *e);
+void ckpt_print_delta(const struct ckpt_delta *d);
+/* For checkpoints with equal tensors: prints all other differences, and returns their number; -1
+ * with *e set. */
+int64_t ckpt_print_rest(
+	const struct ckpt *a, const struct ckpt *b, bool with_optimizer, struct err *e);
+
+/* ---- json.c ---------------------------------------------------------------------- */
+
+/* An object with size_bytes, attributes, options, tokenizer, vocab, edit, and tensors with name, dtype,
+ * shape and a hash for each group; the hashes of the parameters sum to param_hash modulo 2^64.
+ * The tensors are in the order of `order` (NULL: of the names). Reads and checks all of them. */
+int ckpt_export_json(const struct ckpt *c, const int *order, FILE *f, struct err *e);
+
+#endif

@@ -1,0 +1,146 @@
+/* Removing checkpoints: those that a retention rule does not keep, and single files. */
+#include "base/file.h"
+#include "ckpt/ckpt.h"
+#include "ckpt/print.h"
+
+#include <errno.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+struct candidate {
+	int64_t step;
+	double val_loss; /* NaN: none */
+	bool kept;
+};
+
+/* Lower losses first; NaN last. */
+static int by_loss(const void *a, const void *b)
+{
+	const struct candidate *x = *(const struct candidate *const *)a;
+	const struct candidate *y = *(const struct candidate *const *)b;
+	if (isnan(x->val_loss) || isnan(y->val_loss))
+		return isnan(x->val_loss) - isnan(y->val_loss);
+	return (x->val_loss > y->val_loss) - (x->val_loss < y->val_loss);
+}
+
+static void keep_best(struct candidate *list, int64_t n, int64_t best)
+{
+	struct candidate **order = xcalloc((size_t)n, sizeof(struct candidate *));
+	for (int64_t i = 0; i < n; i++)
+		order[i] = &list[i];
+	qsort(order, (size_t)n, sizeof(*order), by_loss);
+	for (int64_t i = 0; i < min64(best, n); i++)
+		order[i]->kept = order[i]->kept || !isnan(order[i]->val_loss);
+	free(order);
+}
+
+/* A damaged file is kept: pt-ckpt rm --force removes it, after someone has looked at it. */
+static void look_at(struct candidate *x, const char *folder)
+{
+	struct str path = {0};
+	struct err e = {0};
+	struct ckpt *c;
+	x->val_loss = (double)NAN;
+	if (ckpt_open(&c, ckpt_name(&path, folder, x->step), &e)) {
+		warn("%s; it is kept", e.msg);
+		x->kept = true;
+	} else {
+		x->val_loss = c->info.val_loss;
+		ckpt_close(c);
+	}
+	str_free(&path);
+}
+
+int64_t ckpt_outdated(const char *folder, const struct ckpt_retention *r, int64_t **steps,
+	struct err *e)
+{
+	int64_t n = ckpt_list(folder, steps, e), n_out = 0;
+	if (n <= 0)
+		return n;
+	int64_t latest = ckpt_marked(folder, "latest.h5");
+	int64_t best = ckpt_marked(folder, "best.h5");
+	struct candidate *list = xcalloc((size_t)n, sizeof(*list));
+	for (int64_t i = 0; i < n; i++) {
+		int64_t step = (*steps)[i];
+		list[i].step = step;
+		list[i].kept = i >= n - r->last || step == latest || step == best ||
+			       (r->every && step % r->every == 0);
+		look_at(&list[i], folder);
+	}
+	keep_best(list, n, r->best);
+	for (int64_t i = 0; i < n; i++)
+		if (!list[i].kept)
+			(*steps)[n_out++] = list[i].step;
+	free(list);
+	return n_out;
+}
+
+/* The name of a run's directory of checkpoints ends with /checkpoints, beside which the other workers'
+ * are found: of one that was named in another way, as '.', the path from the root. */
+static char *full_name(const char *folder)
+{
+	char *real = text_ends(folder, "/checkpoints") ? NULL : realpath(folder, NULL);
+	return real ? real : xstrdup(folder);
+}
+
+int ckpt_remove(const char *folder, int64_t step, struct err *e)
+{
+	struct str first = {0}, path = {0};
+	char *full = full_name(folder);
+	int rc = 0;
+	ckpt_name(&first, full, step);
+	free(full);
+	for (int64_t worker = 0; !rc; worker++) {
+		str_clear(&path);
+		ckpt_of_worker(&path, first.s, worker);
+		if (worker && (!strcmp(path.s, first.s) || access(path.s, F_OK)))
+			break;
+		if (unlink(path.s))
+			rc = err_set(e, EX_IOERR, "%s: %s", path.s, strerror(errno));
+	}
+	str_free(&first);
+	str_free(&path);
+	return rc;
+}
+
+int ckpt_remove_file(const char *path, bool force, struct err *e)
+{
+	struct str dir = {0};
+	const char *slash = strrchr(path, '/'), *file = slash ? slash + 1 : path;
+	struct ckpt *c = NULL;
+	struct stat st;
+	if (lstat(path, &st))
+		return err_set(e, EX_IOERR, "%s: %s", path, strerror(errno));
+	if (S_ISDIR(st.st_mode))
+		return err_set(e, EX_DATAERR, "%s is a directory; name its files", path);
+	if (ckpt_open(&c, path, e)) {
+		if (!S_ISREG(st.st_mode) || ckpt_step(file) < 0 ||
+			ckpt_is_other_file(path))
+			return -1;
+		if (!force) {
+			str_puts(&dir, e->msg);
+			err_set(e, e->code, "%s; --force removes it", dir.s);
+			str_free(&dir);
+			return -1;
+		}
+		*e = (struct err){0};
+	}
+	int64_t step = c ? c->info.step : -1;
+	ckpt_close(c);
+	if (S_ISLNK(st.st_mode))
+		return err_set(
+			e, EX_USAGE, "%s is a link; name the checkpoint itself", path);
+	str_printf(&dir, "%.*s", slash ? (int)(slash - path) : 1, slash ? path : ".");
+	bool marked = step >= 0 && (ckpt_marked(dir.s, "latest.h5") == step ||
+					   ckpt_marked(dir.s, "best.h5") == step);
+	str_free(&dir);
+	if (marked && !force)
+		return err_set(e, EX_USAGE,
+			"%s is the latest or the best; --force removes it", path);
+	if (unlink(path))
+		return err_set(e, EX_IOERR, "%s: %s", path, strerror(errno));
+	return 0;
+}

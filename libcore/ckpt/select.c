@@ -1,0 +1,213 @@
+/* Some tensors of a checkpoint, or under other names, or rounded. */
+#include "ckpt/view.h"
+
+#include <fnmatch.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+struct selected {
+	const struct ckpt_view *of;
+	int *at; /* the number of tensor i there */
+	enum dtype round_to;
+};
+
+/* A finite number that rounds to infinity would change the model without a word. */
+static int round_rows(struct mat x, enum dtype type, const char *name,
+	const struct ckpt_tensor *t, struct err *e)
+{
+	struct device d;
+	const float *p = x.p;
+	float *rounded = xmalloc((size_t)(x.rows * x.cols) * sizeof(*rounded));
+	int rc = 0;
+	device_cpu(&d, 0);
+	d.k->round(&d, mat(rounded, x.rows, x.cols), x, type, 1);
+	for (int64_t i = 0; i < x.rows * x.cols && !rc; i++)
+		if (isinf(rounded[i]) && isfinite(p[i]))
+			rc = err_set(e, EX_DATAERR,
+				"%s: %s has the number %g, which is too large for %s",
+				name, t->name, (double)p[i], dtype_table[type].name);
+	memcpy(x.p, rounded, (size_t)(x.rows * x.cols) * sizeof(*rounded));
+	free(rounded);
+	return rc;
+}
+
+static int read_selected(
+	const struct ckpt_view *v, const struct ckpt_rows *r, float *out, struct err *e)
+{
+	const struct selected *s = v->with;
+	const struct ckpt_rows there = {r->group, s->at[r->tensor], r->row, r->n};
+	if (s->of->read(s->of, &there, out, e))
+		return -1;
+	if (s->round_to == DT_F32 || r->group != CKPT_MODEL)
+		return 0;
+	const struct ckpt_tensor *t = &v->tensors[r->tensor];
+	return round_rows(mat(out, r->n, ckpt_row_size(t)), s->round_to, v->name, t, e);
+}
+
+static void close_selected(struct ckpt_view *v)
+{
+	struct selected *s = v->with;
+	free(s->at);
+	free(s);
+}
+
+static bool is_kept(const struct strs *patterns, const char *name)
+{
+	for (int64_t i = 0; patterns && i < patterns->n; i++)
+		if (!fnmatch(patterns->v[i], name, 0))
+			return true;
+	return !patterns || !patterns->n;
+}
+
+/* A pattern without a tensor is a typing error. */
+static int check_patterns(
+	const struct strs *patterns, const struct ckpt_view *of, struct err *e)
+{
+	for (int64_t i = 0; patterns && i < patterns->n; i++) {
+		int k = 0;
+		while (k < of->n_tensors &&
+			fnmatch(patterns->v[i], of->tensors[k].name, 0))
+			k++;
+		if (k == of->n_tensors)
+			return err_set(e, EX_USAGE, "%s: no tensor matches '%s'",
+				of->name, patterns->v[i]);
+	}
+	return 0;
+}
+
+/* ---- names ------------------------------------------------------------------------ */
+
+struct rename {
+	const char *old, *new;
+	size_t n;
+	bool at_begin, at_end;
+};
+
+static int rename_parse(struct rename *r, const char *rule, struct err *e)
+{
+	const char *equals = strchr(rule, '=');
+	if (!equals || equals == rule)
+		return err_set(e, EX_USAGE, "rename: '%s' is not OLD=NEW", rule);
+	*r = (struct rename){.old = rule, .new = equals + 1};
+	r->n = (size_t)(equals - rule);
+	r->at_begin = *r->old == '^';
+	r->old += r->at_begin;
+	r->n -= r->at_begin;
+	r->at_end = r->n && r->old[r->n - 1] == '$';
+	r->n -= r->at_end;
+	if (!r->n && !r->at_begin && !r->at_end)
+		return err_set(e, EX_USAGE, "rename: '%s' has no old text", rule);
+	return 0;
+}
+
+/* The first place in the name where the rule applies; NULL: none. */
+static const char *rename_find(const struct rename *r, const char *name)
+{
+	size_t len = strlen(name);
+	if (len < r->n)
+		return NULL;
+	if (r->at_begin)
+		return !strncmp(name, r->old, r->n) && (!r->at_end || len == r->n) ? name
+										   : NULL;
+	if (r->at_end)
+		return strncmp(name + len - r->n, r->old, r->n) ? NULL
+								: name + len - r->n;
+	return memmem(name, len, r->old, r->n);
+}
+
+static int rename_apply(const struct rename *r, struct ckpt_tensor *t, struct err *e)
+{
+	struct str out = {0};
+	const char *at = rename_find(r, t->name);
+	if (!at)
+		return 0;
+	str_add(&out, t->name, (size_t)(at - t->name));
+	str_puts(&out, r->new);
+	str_puts(&out, at + r->n);
+	bool fits = out.len && out.len < sizeof(t->name) && !strchr(out.s, '/');
+	int rc = fits ? 0
+		      : err_set(e, EX_USAGE,
+				"rename: '%s' cannot be the name of a tensor: 1 to %zu "
+				"characters without /",
+				out.s, sizeof(t->name) - 1);
+	if (fits)
+		snprintf(t->name, sizeof(t->name), "%s", out.s);
+	str_free(&out);
+	return rc;
+}
+
+static int by_name(const void *a, const void *b)
+{
+	const struct ckpt_tensor *x = *(const struct ckpt_tensor *const *)a;
+	const struct ckpt_tensor *y = *(const struct ckpt_tensor *const *)b;
+	return strcmp(x->name, y->name);
+}
+
+static int check_unique(const struct ckpt_view *v, struct err *e)
+{
+	const struct ckpt_tensor **list = xcalloc((size_t)v->n_tensors, sizeof(*list));
+	int rc = 0;
+	for (int i = 0; i < v->n_tensors; i++)
+		list[i] = &v->tensors[i];
+	qsort(list, (size_t)v->n_tensors, sizeof(*list), by_name);
+	for (int i = 1; i < v->n_tensors && !rc; i++)
+		if (!strcmp(list[i]->name, list[i - 1]->name))
+			rc = err_set(e, EX_USAGE, "rename: two tensors would be named %s",
+				list[i]->name);
+	free(list);
+	return rc;
+}
+
+static int rename_all(struct ckpt_view *v, const struct strs *rules, struct err *e)
+{
+	for (int64_t i = 0; rules && i < rules->n; i++) {
+		struct rename r;
+		bool used = false;
+		if (rename_parse(&r, rules->v[i], e))
+			return -1;
+		for (int k = 0; k < v->n_tensors; k++) {
+			used = used || rename_find(&r, v->tensors[k].name);
+			if (rename_apply(&r, &v->tensors[k], e))
+				return -1;
+		}
+		if (!used)
+			return err_set(e, EX_USAGE,
+				"rename: no name of a tensor has '%s'", rules->v[i]);
+	}
+	return check_unique(v, e);
+}
+
+/* ---- the view --------------------------------------------------------------------- */
+
+int ckpt_select(struct ckpt_view *v, const struct ckpt_view *of,
+	const struct ckpt_selection *how, struct err *e)
+{
+	if (check_patterns(how->tensors, of, e))
+		return -1;
+	struct selected *s = xcalloc(1, sizeof(*s));
+	ckpt_view_like(v, of);
+	*s = (struct selected){.of = of, .round_to = how->round_to};
+	s->at = xcalloc((size_t)of->n_tensors, sizeof(*s->at));
+	v->n_tensors = 0;
+	for (int k = 0; k < of->n_tensors; k++) {
+		int i = how->order ? how->order[k] : k;
+		if (!is_kept(how->tensors, of->tensors[i].name))
+			continue;
+		v->tensors[v->n_tensors] = of->tensors[i];
+		s->at[v->n_tensors++] = i;
+	}
+	if (how->parameters_only) {
+		strs_free(&v->groups);
+		strs_add(&v->groups, "model");
+		v->numbers = NULL;
+		v->n_numbers = v->info.workers = v->info.worker = 0;
+	}
+	v->read = read_selected;
+	v->close = close_selected;
+	v->with = s;
+	int rc = rename_all(v, how->renames, e);
+	if (rc)
+		ckpt_view_close(v);
+	return rc;
+}

@@ -1,0 +1,82 @@
+/*
+ * Views: checkpoints that are computed while they are read, from other checkpoints or from files of
+ * another format. A view has the tensors of a checkpoint and a function that reads rows of them;
+ * averages, selections and casts are views of views. No call is collective. Functions that return
+ * int return 0, or -1 with *e set.
+ */
+#ifndef CKPT_VIEW_H
+#define CKPT_VIEW_H
+
+#include "ckpt/ckpt.h"
+#include "kernels/kernels.h"
+
+/* Rows [row, row + n) of a tensor of a group. */
+struct ckpt_rows {
+	int group, tensor;
+	int64_t row, n;
+};
+
+struct ckpt_view {
+	const char *name;      /* in messages */
+	struct ckpt_info info; /* without param_hash, which ckpt_view_write() computes */
+	struct str config;     /* options of the run, or of the model only */
+	const struct tokenizer *tokenizer; /* NULL: none */
+	struct ckpt_tensor *tensors;
+	int n_tensors;
+	struct strs groups; /* the first is "model" */
+	const double *numbers;
+	int64_t n_numbers;
+	/* Reads the rows in fp32, and reports damage. */
+	int (*read)(const struct ckpt_view *v, const struct ckpt_rows *rows, float *out,
+		struct err *e);
+	void (*close)(struct ckpt_view *v); /* frees *with; may be NULL */
+	void *with;			    /* state of read() */
+};
+
+/* ---- view.c ---------------------------------------------------------------------- */
+
+/* The checkpoint is the caller's, and stays open. */
+void ckpt_view_of(struct ckpt_view *v, const struct ckpt *c);
+/* A view with the attributes and tensors of another one, whose tokenizer it borrows. */
+void ckpt_view_like(struct ckpt_view *v, const struct ckpt_view *of);
+void ckpt_view_close(struct ckpt_view *v);
+/* Reads all tensors of the parameters; computes their hash. */
+int ckpt_view_hash(const struct ckpt_view *v, uint64_t *hash, struct err *e);
+/* Writes a checkpoint. Everything is read once before the file is created, so damage in a source
+ * leaves an existing file as it is. */
+int ckpt_view_write(const struct ckpt_view *v, const char *path, struct err *e);
+/* A whole tensor of the parameters, allocated; NULL with *e set. */
+float *ckpt_view_tensor(const struct ckpt_view *v, int tensor, struct err *e);
+/* -1: no such tensor, or group */
+int ckpt_view_find(const struct ckpt_view *v, const char *name);
+int ckpt_view_find_group(const struct ckpt_view *v, const char *name);
+
+/* ---- combine.c: parameters of several checkpoints of one model -------------------- */
+
+enum { CKPT_MAX_SOURCES = 256 };
+/* sum over i of weights[i] of[i], divided by `divisor`, computed in fp64 and rounded once to fp32.
+ * Has the parameters only, and the attributes of the last view without its losses. The views must
+ * have the same tensors and the same model options; they stay the caller's. */
+int ckpt_combine(struct ckpt_view *v, const struct ckpt_view *const *of, int n,
+	const double *weights, double divisor, struct err *e);
+/* The weights of an exponential moving average, x = decay x + (1 - decay) y for each further y. */
+void ckpt_ema_weights(double decay, int n, double *weights);
+
+/* ---- select.c: tensors and groups of one checkpoint ------------------------------ */
+
+struct ckpt_selection {
+	const struct strs *tensors; /* shell patterns of names to keep; NULL: all */
+	const int *
+		order; /* numbers of all tensors in the order of the view; NULL: theirs */
+	/* OLD=NEW: the text OLD, anywhere in a name, becomes NEW; a ^ before OLD: only at its begin,
+	 * a $ behind it: only at its end. NULL: none */
+	const struct strs *renames;
+	bool parameters_only;
+	/* Values are rounded to this type, and the file stores fp32. Reading a finite number that would
+	 * round to infinity fails. */
+	enum dtype round_to;
+};
+int ckpt_select(struct ckpt_view *v, const struct ckpt_view *of,
+	const struct ckpt_selection *s, struct err *e);
+
+#endif

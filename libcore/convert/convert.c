@@ -1,0 +1,210 @@
+/* The table of formats, and checkpoints in the order of the forward pass. */
+#include "convert/convert.h"
+#include "convert/convert_internal.h"
+
+#include "train/options.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#define CONVERT_POINTER(name) &convert_##name,
+const struct convert_format *const convert_formats[] = {
+	CONVERT_FORMATS(CONVERT_POINTER) NULL};
+#define CONVERT_NAME(name) #name,
+const char *const convert_names[] = {"auto", CONVERT_FORMATS(CONVERT_NAME) NULL};
+
+const struct convert_format *convert_detect(const char *path)
+{
+	for (int i = 1; convert_formats[i]; i++)
+		if (convert_formats[i]->is(path))
+			return convert_formats[i];
+	return &convert_pt;
+}
+
+const struct convert_format *convert_target(int choice, const char *path)
+{
+	if (choice)
+		return convert_formats[choice - 1];
+	for (int i = 0; convert_formats[i]; i++)
+		if (convert_formats[i]->is_name(path))
+			return convert_formats[i];
+	return &convert_huggingface;
+}
+
+int convert_open(struct ckpt_view *v, const char *path, struct err *e)
+{
+	return convert_detect(path)->open(v, path, e);
+}
+
+int convert_save(const struct ckpt_view *v, const struct convert_format *f,
+	const char *path, const struct convert_opts *o, struct err *e)
+{
+	struct model m;
+	if (f == &convert_pt) /* of any tensors */
+		return f->save(v, NULL, path, o, e);
+	if (!strcmp(path, "-"))
+		return err_set(
+			e, EX_USAGE, "only the format pt can be written to a pipe");
+	if (convert_model(v, &m, e))
+		return -1;
+	int rc = f->save(v, &m, path, o, e);
+	model_free(&m);
+	return rc;
+}
+
+int convert_vocabulary(
+	struct ckpt_view *v, struct tokenizer *t, const char *path, struct err *e)
+{
+	struct h5 *h;
+	struct model m;
+	if (h5_open(&h, path, e))
+		return -1;
+	int rc = h5_check_seal(h, e) || tokenizer_read(t, h, e) ? -1 : 0;
+	if (h5_end(h, rc, e))
+		return -1;
+	v->tokenizer = t;
+	if (convert_model(v, &m, e)) {
+		e->code = EX_USAGE;
+		return err_prefix(e, "%s: ", path);
+	}
+	model_free(&m);
+	return 0;
+}
+
+/* ---- the order of the forward pass ------------------------------------------------ */
+
+struct place {
+	int64_t rank;
+	const char *name;
+	int tensor;
+};
+
+static int by_place(const void *a, const void *b)
+{
+	const struct place *x = a, *y = b;
+	return x->rank != y->rank ? (x->rank > y->rank) - (x->rank < y->rank)
+				  : strverscmp(x->name, y->name);
+}
+
+static int by_name(const void *a, const void *b)
+{
+	return strcmp(((const struct place *)a)->name, ((const struct place *)b)->name);
+}
+
+/* The tensors of a model, sorted by name. */
+static struct place *index_model(const struct model *m)
+{
+	struct place *list = xcalloc((size_t)m->n_tensors + 1, sizeof(*list));
+	for (int i = 0; i < m->n_tensors; i++)
+		list[i] = (struct place){i, m->tensors[i].name, i};
+	qsort(list, (size_t)m->n_tensors, sizeof(*list), by_name);
+	return list;
+}
+
+int *convert_forward_order(const char *config, const struct ckpt_tensor *tensors, int n)
+{
+	/* (a file with few tensors may say anything) */
+	enum { MAX_LAYERS = 4096 };
+	struct model_config c;
+	struct model m = {0};
+	struct err e = {0};
+	struct place *list = xcalloc((size_t)n, sizeof(*list));
+	int *order = xcalloc((size_t)n, sizeof(*order));
+	/* (the names do not depend on the vocabulary) */
+	bool known = !options_model(&c, config, &e) && c.layers <= max64(n, MAX_LAYERS) &&
+		     !model_init(&m, &c, 1, &e);
+	struct place *index = index_model(&m);
+	for (int i = 0; i < n; i++) {
+		list[i] = (struct place){m.n_tensors, tensors[i].name, i};
+		const struct place *p = bsearch(
+			&list[i], index, (size_t)m.n_tensors, sizeof(*index), by_name);
+		list[i].rank = p ? p->rank : m.n_tensors;
+	}
+	free(index);
+	qsort(list, (size_t)n, sizeof(*list), by_place);
+	for (int i = 0; i < n; i++)
+		order[i] = list[i].tensor;
+	if (known)
+		model_free(&m);
+	free(list);
+	return order;
+}
+
+/* ---- pt: checkpoints of this project ---------------------------------------------- */
+
+static bool is_pt(const char *path)
+{
+	(void)path;
+	return true;
+}
+
+static bool is_pt_name(const char *path)
+{
+	return !strcmp(path, "-") || text_ends(path, ".h5");
+}
+
+static void close_pt(struct ckpt_view *v)
+{
+	ckpt_close(v->with);
+}
+
+static int open_pt(struct ckpt_view *v, const char *path, struct err *e)
+{
+	struct ckpt *c;
+	if (ckpt_open_stream(&c, path, e))
+		return -1;
+	ckpt_view_of(v, c);
+	v->close = close_pt;
+	return 0;
+}
+
+/* A checkpoint on standard output is first written to a temporary file. */
+static int write_stdout(const struct ckpt_view *v, struct err *e)
+{
+	char kept[4096];
+	int fd = file_temporary(kept, e);
+	if (fd < 0)
+		return -1;
+	close(fd);
+	int rc = ckpt_view_write(v, kept, e);
+	if (!rc && ((fd = open(kept, O_RDONLY | O_CLOEXEC)) < 0 ||
+			   copy_most(fd, STDOUT_FILENO, INT64_MAX)))
+		rc = err_set(e, EX_IOERR, "standard output: %s", strerror(errno));
+	if (!rc)
+		close(fd);
+	cleanup_remove(kept);
+	return rc;
+}
+
+static int save_pt(const struct ckpt_view *v, const struct model *m, const char *path,
+	const struct convert_opts *o, struct err *e)
+{
+	(void)m;
+	struct ckpt_view ordered;
+	if (o->dtype != DT_F32)
+		return err_set(e, EX_USAGE,
+			"a checkpoint stores fp32; pt-ckpt cast rounds its numbers to %s",
+			dtype_table[o->dtype].name);
+	/* in the order of pt-train, so that a copy has the same bytes */
+	int *order = convert_forward_order(v->config.s, v->tensors, v->n_tensors);
+	int rc = ckpt_select(&ordered, v, &(struct ckpt_selection){.order = order}, e);
+	free(order);
+	if (rc)
+		return rc;
+	rc = strcmp(path, "-") ? ckpt_view_write(&ordered, path, e)
+			       : write_stdout(&ordered, e);
+	ckpt_view_close(&ordered);
+	return rc;
+}
+
+const struct convert_format convert_pt = {
+	.name = "pt",
+	.help = "checkpoints of pt-train",
+	.is = is_pt,
+	.is_name = is_pt_name,
+	.open = open_pt,
+	.save = save_pt,
+};

@@ -1,0 +1,341 @@
+/* config.json: what our options and Hugging Face's configuration have in common, both ways. What it says
+ * and we do not compute is refused. */
+#include "convert/huggingface.h"
+
+#include "base/file.h"
+
+#include <jansson.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- reading -------------------------------------------------------------------------- */
+
+struct reader {
+	const char *path;
+	json_t *root;
+	struct err *e;
+};
+
+static json_t *get(const struct reader *r, const char *key)
+{
+	json_t *x = json_object_get(r->root, key);
+	return json_is_null(x) ? NULL : x;
+}
+
+static int refuse(const struct reader *r, const char *key, const char *why)
+{
+	return err_set(r->e, EX_DATAERR, "%s: %s %s", r->path, key, why);
+}
+
+/* The file may be intact, but pt-train does not compute such a model. */
+static int not_supported(const struct reader *r, const char *key, const char *why)
+{
+	return err_set(r->e, EX_UNAVAILABLE, "%s: %s %s", r->path, key, why);
+}
+
+/* `absent`: the value without the key; -1: it is needed. */
+static int get_int(const struct reader *r, const char *key, int64_t absent, int64_t most,
+	int64_t *out)
+{
+	json_t *x = get(r, key);
+	if (!x && absent >= 0) {
+		*out = absent;
+		return 0;
+	}
+	*out = json_is_integer(x) ? json_integer_value(x) : 0;
+	return *out >= 1 && *out <= most ? 0 : refuse(r, key, "is not a possible number");
+}
+
+static int get_real(
+	const struct reader *r, json_t *from, const char *key, double absent, double *out)
+{
+	json_t *x = json_object_get(from, key);
+	x = json_is_null(x) ? NULL : x;
+	*out = x ? json_number_value(x) : absent;
+	if ((x && !json_is_number(x)) || !isfinite(*out) || *out <= 0)
+		return refuse(r, key, "is not a positive number");
+	return 0;
+}
+
+static int get_bool(const struct reader *r, const char *key, bool absent, bool *out)
+{
+	json_t *x = get(r, key);
+	*out = x ? json_is_true(x) : absent;
+	return x && !json_is_boolean(x) ? refuse(r, key, "is neither true nor false") : 0;
+}
+
+/* Refuses a switch that is not at the one value that we compute. */
+static int need(const struct reader *r, const char *key, bool value)
+{
+	bool x;
+	if (get_bool(r, key, value, &x))
+		return -1;
+	return x == value ? 0 : not_supported(r, key, value ? "is false" : "is true");
+}
+
+static int get_activation(
+	const struct reader *r, const char *key, const char *absent, int *out)
+{
+	static const struct {
+		const char *name;
+		int act;
+	} known[] = {{"gelu_new", ACTC_GELU_TANH}, {"gelu_pytorch_tanh", ACTC_GELU_TANH},
+		{"gelu", ACTC_GELU}, {"silu", ACTC_SWIGLU}, {"swish", ACTC_SWIGLU}};
+	json_t *x = get(r, key);
+	const char *name = x ? json_string_value(x) : absent;
+	for (size_t i = 0; name && i < ARRAY_LEN(known); i++)
+		if (!strcmp(name, known[i].name)) {
+			*out = known[i].act;
+			return 0;
+		}
+	return not_supported(
+		r, key, "is an activation function that pt-train does not have");
+}
+
+enum { MAX_HEADS = 4095, MAX_LAYERS = 100000, MAX_DIM = 1 << 22, MAX_FFN = 1 << 24 };
+
+static int read_gpt2(const struct reader *r, struct hf_config *h)
+{
+	struct model_config *c = &h->c;
+	bool tie;
+	c->arch = ARCH_GPT2;
+	if (get_int(r, "n_layer", -1, MAX_LAYERS, &c->layers) ||
+		get_int(r, "n_head", -1, MAX_HEADS, &c->heads) ||
+		get_int(r, "n_embd", -1, MAX_DIM, &c->dim) ||
+		get_int(r, "n_inner", 4 * c->dim, MAX_FFN, &c->ffn_dim) ||
+		get_int(r, "n_positions", 1024, MAX_DIM, &c->context) ||
+		get_int(r, "vocab_size", -1, 1 << 24, &c->vocab) ||
+		get_real(r, r->root, "layer_norm_epsilon", 1e-5, &c->norm_eps) ||
+		get_activation(r, "activation_function", "gelu_new", &c->act) ||
+		get_bool(r, "tie_word_embeddings", true, &tie) ||
+		need(r, "scale_attn_weights", true) ||
+		need(r, "scale_attn_by_inverse_layer_idx", false) ||
+		need(r, "add_cross_attention", false))
+		return -1;
+	if (c->act == ACTC_SWIGLU)
+		return not_supported(
+			r, "activation_function", "is silu, and the model GPT-2");
+	c->kv_heads = c->heads;
+	c->bias = YES;
+	c->tie = tie ? YES : NO;
+	return 0;
+}
+
+/* From transformers 5 on, rope_parameters has rope_theta, too. */
+static int read_rope(const struct reader *r, struct model_config *c)
+{
+	json_t *scaling = get(r, "rope_parameters"), *own = get(r, "rope_scaling");
+	scaling = scaling ? scaling : own;
+	if (scaling && !json_is_object(scaling))
+		return refuse(r, "rope_scaling", "is not an object");
+	json_t *theta = json_object_get(scaling, "rope_theta") ? scaling : r->root;
+	json_t *kind = json_object_get(scaling, "rope_type");
+	kind = kind ? kind : json_object_get(scaling, "type");
+	const char *name = kind ? json_string_value(kind) : "default";
+	int64_t original = 0;
+	if (get_real(r, theta, "rope_theta", 10000, &c->rope_theta))
+		return -1;
+	if (name && !strcmp(name, "default"))
+		return 0;
+	c->rope_scaling = name && !strcmp(name, "linear")   ? ROPE_LINEAR
+			  : name && !strcmp(name, "llama3") ? ROPE_LLAMA3
+							    : ROPE_PLAIN;
+	if (c->rope_scaling == ROPE_PLAIN)
+		return not_supported(
+			r, "rope_type", "is none of default, linear, llama3");
+	if (get_real(r, scaling, "factor", NAN, &c->rope_factor))
+		return -1;
+	if (c->rope_scaling == ROPE_LINEAR)
+		return 0;
+	const struct reader inner = {r->path, scaling, r->e};
+	if (get_int(&inner, "original_max_position_embeddings", -1, INT64_MAX,
+		    &original) ||
+		get_real(r, scaling, "low_freq_factor", NAN, &c->rope_low) ||
+		get_real(r, scaling, "high_freq_factor", NAN, &c->rope_high))
+		return -1;
+	c->rope_original = original;
+	return 0;
+}
+
+static int read_llama(const struct reader *r, struct hf_config *h)
+{
+	struct model_config *c = &h->c;
+	int64_t width;
+	bool tie;
+	c->arch = ARCH_LLAMA;
+	if (get_int(r, "num_hidden_layers", -1, MAX_LAYERS, &c->layers) ||
+		get_int(r, "num_attention_heads", -1, MAX_HEADS, &c->heads) ||
+		get_int(r, "num_key_value_heads", c->heads, MAX_HEADS, &c->kv_heads) ||
+		get_int(r, "hidden_size", -1, MAX_DIM, &c->dim) ||
+		get_int(r, "intermediate_size", -1, MAX_FFN, &c->ffn_dim) ||
+		get_int(r, "max_position_embeddings", 2048, MAX_DIM, &c->context) ||
+		get_int(r, "vocab_size", -1, 1 << 24, &c->vocab) ||
+		get_int(r, "head_dim", c->dim / c->heads, MAX_DIM, &width) ||
+		get_real(r, r->root, "rms_norm_eps", 1e-6, &c->norm_eps) ||
+		get_activation(r, "hidden_act", "silu", &c->act) ||
+		get_bool(r, "tie_word_embeddings", false, &tie) ||
+		get_bool(r, "attention_bias", false, &h->attention_bias) ||
+		get_bool(r, "mlp_bias", false, &h->mlp_bias) || read_rope(r, c))
+		return -1;
+	if (c->act != ACTC_SWIGLU)
+		return not_supported(r, "hidden_act", "is not silu");
+	if (width * c->heads != c->dim)
+		return not_supported(
+			r, "head_dim", "is not hidden_size / num_attention_heads");
+	c->bias = h->attention_bias || h->mlp_bias ? YES : NO;
+	c->tie = tie ? YES : NO;
+	return 0;
+}
+
+/* Of other models with these names of tensors: what would change the results if it was passed over. */
+static int check_absent(const struct reader *r)
+{
+	json_t *rope = get(r, "rope_parameters"), *window = get(r, "sliding_window");
+	const struct reader inner = {r->path, rope, r->e};
+	bool uses_window;
+	double rotated = 1, rotated_too = 1;
+	if (get(r, "quantization_config"))
+		return not_supported(r, "quantization_config",
+			"is there; quantized numbers cannot be read");
+	if (get_bool(r, "use_sliding_window", window != NULL, &uses_window) ||
+		get_real(r, r->root, "partial_rotary_factor", 1, &rotated) ||
+		get_real(&inner, rope, "partial_rotary_factor", 1, &rotated_too))
+		return -1;
+	if (window && uses_window)
+		return not_supported(r, "sliding_window", "is there");
+	return rotated == 1 && rotated_too == 1
+		       ? 0
+		       : not_supported(r, "partial_rotary_factor", "is not 1");
+}
+
+static int read_class(const struct reader *r, struct hf_config *h)
+{
+	if (check_absent(r))
+		return -1;
+	const char *type = json_string_value(json_object_get(r->root, "model_type"));
+	if (type && !strcmp(type, "gpt2"))
+		return read_gpt2(r, h);
+	if (type && !strcmp(type, "llama"))
+		return read_llama(r, h);
+	return not_supported(r, "model_type", "is neither gpt2 nor llama");
+}
+
+int hf_config_read(struct hf_config *h, const char *path, struct err *e)
+{
+	enum { MAX_TEXT = 1 << 20 };
+	struct str text = {0};
+	json_error_t where;
+	*h = (struct hf_config){.c = {.vocab_multiple = 1}};
+	if (file_read(path, MAX_TEXT, &text, e)) {
+		str_free(&text);
+		return -1;
+	}
+	json_t *root = json_loadb(
+		text.s ? text.s : "", text.len, JSON_REJECT_DUPLICATES, &where);
+	const struct reader r = {path, root, e};
+	int rc = json_is_object(root)
+			 ? read_class(&r, h)
+			 : err_set(e, EX_DATAERR, "%s: not a JSON object", path);
+	json_decref(root);
+	str_free(&text);
+	return rc;
+}
+
+/* ---- writing -------------------------------------------------------------------------- */
+
+static const char *const dtype_names[] = {
+	[DT_F32] = "float32", [DT_BF16] = "bfloat16", [DT_F16] = "float16"};
+
+static json_t *make_gpt2(const struct model *m)
+{
+	const struct model_config *c = &m->c;
+	return json_pack("{s:[s], s:s, s:s, s:I, s:I, s:I, s:I, s:I, s:f, s:f, s:f, s:f}",
+		"architectures", "GPT2LMHeadModel", "model_type", "gpt2",
+		"activation_function", m->act == ACT_GELU ? "gelu" : "gelu_new",
+		"n_layer", (json_int_t)c->layers, "n_head", (json_int_t)c->heads,
+		"n_embd", (json_int_t)c->dim, "n_inner", (json_int_t)c->ffn_dim,
+		"n_positions", (json_int_t)c->context, "layer_norm_epsilon", c->norm_eps,
+		"attn_pdrop", c->dropout, "embd_pdrop", c->dropout, "resid_pdrop",
+		c->dropout);
+}
+
+static json_t *make_rope(const struct model_config *c)
+{
+	if (c->rope_scaling == ROPE_PLAIN)
+		return json_null();
+	if (c->rope_scaling == ROPE_LINEAR)
+		return json_pack(
+			"{s:s, s:f}", "rope_type", "linear", "factor", c->rope_factor);
+	return json_pack("{s:s, s:f, s:f, s:f, s:I}", "rope_type", "llama3", "factor",
+		c->rope_factor, "low_freq_factor", c->rope_low, "high_freq_factor",
+		c->rope_high, "original_max_position_embeddings",
+		(json_int_t)c->rope_original);
+}
+
+static json_t *make_llama(const struct model *m)
+{
+	const struct model_config *c = &m->c;
+	json_t *o = json_pack("{s:[s], s:s, s:s, s:I, s:I, s:I, s:I, s:I, s:I, s:I}",
+		"architectures", "LlamaForCausalLM", "model_type", "llama", "hidden_act",
+		"silu", "num_hidden_layers", (json_int_t)c->layers, "num_attention_heads",
+		(json_int_t)c->heads, "num_key_value_heads", (json_int_t)c->kv_heads,
+		"hidden_size", (json_int_t)c->dim, "intermediate_size",
+		(json_int_t)c->ffn_dim, "head_dim", (json_int_t)m->head_dim,
+		"max_position_embeddings", (json_int_t)c->context);
+	json_object_set_new(o, "rms_norm_eps", json_real(c->norm_eps));
+	json_object_set_new(o, "rope_theta", json_real(c->rope_theta));
+	json_object_set_new(o, "rope_scaling", make_rope(c));
+	json_object_set_new(o, "attention_bias", json_boolean(m->bias));
+	json_object_set_new(o, "mlp_bias", json_boolean(m->bias));
+	return o;
+}
+
+/* The classes have one activation function for Llama, and for GPT-2 as many key/value heads as heads. */
+static int check_class(const struct model *m, struct err *e)
+{
+	bool gated = m->act == ACT_SWIGLU;
+	if (m->c.arch == ARCH_LLAMA && !gated)
+		return err_set(e, EX_DATAERR,
+			"LlamaForCausalLM has SwiGLU; this model has another activation "
+			"function");
+	if (m->c.arch == ARCH_GPT2 && gated)
+		return err_set(
+			e, EX_DATAERR, "GPT2LMHeadModel has GELU; this model has SwiGLU");
+	if (m->c.arch == ARCH_GPT2 && m->c.kv_heads != m->c.heads)
+		return err_set(e, EX_DATAERR,
+			"GPT2LMHeadModel has as many key and value heads as heads");
+	return 0;
+}
+
+int hf_config_write(const struct model *m, int64_t vocab, enum dtype dtype,
+	const char *path, struct err *e)
+{
+	struct str text = {0};
+	if (check_class(m, e))
+		return -1;
+	json_t *o = m->c.arch == ARCH_GPT2 ? make_gpt2(m) : make_llama(m);
+	json_object_set_new(o, "vocab_size", json_integer(vocab));
+	json_object_set_new(o, "tie_word_embeddings", json_boolean(m->tie));
+	json_object_set_new(o, "torch_dtype", json_string(dtype_names[dtype]));
+	json_object_set_new(
+		o, "bos_token_id", json_null()); /* GPT-2's default is 50256 */
+	json_object_set_new(o, "eos_token_id", json_null());
+	char *dumped = json_dumps(o, JSON_INDENT(2));
+	str_puts(&text, dumped);
+	str_putc(&text, '\n');
+	int rc = path ? file_replace(path, &text, e) : 0;
+	free(dumped);
+	json_decref(o);
+	str_free(&text);
+	return rc;
+}
+
+void hf_hash_options(const struct model *m, char out[static ST_DIGITS + 1])
+{
+	struct ckpt_view v;
+	convert_view(&v, m, "");
+	snprintf(out, ST_DIGITS + 1, "%016llx",
+		(unsigned long long)hash_bytes(v.config.s, v.config.len, 0));
+	ckpt_view_close(&v);
+}

@@ -1,0 +1,254 @@
+/* Writing a model of Hugging Face: config.json and safetensors files. */
+#include "convert/convert_internal.h"
+#include "convert/huggingface.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <jansson.h>
+#include <stdlib.h>
+#include <string.h>
+
+struct saving {
+	const struct ckpt_view *v;
+	const struct model *m;
+	const struct convert_opts *o;
+	const char *folder;
+	struct foreign *list;
+	int n;
+	char options_xxh3[ST_DIGITS + 1], param_hash[ST_DIGITS + 1];
+};
+
+static int number_in_view(const struct saving *s, int tensor)
+{
+	return ckpt_view_find(s->v, s->m->tensors[tensor].name);
+}
+
+/* Rows in blocks of a few MiB. */
+static int give_rows(struct st_writer *w, const struct ckpt_view *v, int tensor,
+	int64_t n_rows, struct err *e)
+{
+	int64_t width = ckpt_row_size(&v->tensors[tensor]);
+	int64_t step = max64(1, (1 << 20) / width);
+	float *rows = xmalloc((size_t)(min64(step, n_rows) * width) * sizeof(*rows));
+	int rc = 0;
+	for (int64_t r = 0; r < n_rows && !rc; r += step) {
+		const struct ckpt_rows part = {
+			CKPT_MODEL, tensor, r, min64(step, n_rows - r)};
+		rc = v->read(v, &part, rows, e) || st_put(w, rows, part.n * width, e);
+	}
+	free(rows);
+	return rc ? -1 : 0;
+}
+
+static int give_zeros(struct st_writer *w, int64_t n, struct err *e)
+{
+	float *x = xcalloc((size_t)n, sizeof(*x));
+	int rc = st_put(w, x, n, e);
+	free(x);
+	return rc;
+}
+
+/* Columns [first, first + outputs) of a [inputs, width] matrix, from the rows of ours. */
+static int transpose_part(const struct saving *s, int tensor, float *out, int64_t first,
+	int64_t width, struct err *e)
+{
+	const struct tensor *t = &s->m->tensors[tensor];
+	float *x = ckpt_view_tensor(s->v, number_in_view(s, tensor), e);
+	if (!x)
+		return -1;
+	for (int64_t k = 0; k < t->dims[0]; k++)
+		for (int64_t i = 0; i < t->dims[1]; i++)
+			out[i * width + first + k] = x[k * t->dims[1] + i];
+	free(x);
+	return 0;
+}
+
+static int give_transposed(const struct saving *s, const struct foreign *f,
+	struct st_writer *w, struct err *e)
+{
+	int64_t n = f->dims[0] * f->dims[1], first = 0;
+	float *x = xmalloc((size_t)n * sizeof(*x));
+	int rc = 0;
+	for (int p = 0; p < f->n_parts && !rc; first += f->outputs[p++])
+		rc = transpose_part(s, f->part[p], x, first, f->dims[1], e);
+	rc = rc || st_put(w, x, n, e);
+	free(x);
+	return rc ? -1 : 0;
+}
+
+static int give(void *with, int number, struct st_writer *w, struct err *e)
+{
+	const struct saving *s = with;
+	const struct foreign *f = &s->list[number];
+	int rc = 0;
+	if (f->transposed)
+		return give_transposed(s, f, w, e);
+	for (int p = 0; p < f->n_parts && !rc; p++)
+		rc = f->part[p] < 0 ? give_zeros(w, f->outputs[p], e)
+				    : give_rows(w, s->v, number_in_view(s, f->part[p]),
+					      f->outputs[p], e);
+	return rc;
+}
+
+static int by_name(const void *a, const void *b)
+{
+	return strcmp(
+		((const struct st_source *)a)->name, ((const struct st_source *)b)->name);
+}
+
+static struct st_source source_of(const struct saving *s, int i)
+{
+	const struct foreign *f = &s->list[i];
+	return (struct st_source){f->name, f->ndim, f->dims, i};
+}
+
+/* Writes foreign tensors [from, to) to a file of the folder. */
+static int save_file(
+	const struct saving *s, int from, int to, const char *name, struct err *e)
+{
+	struct st_source *list = xcalloc((size_t)(to - from), sizeof(*list));
+	struct str path = {0};
+	for (int i = from; i < to; i++)
+		list[i - from] = source_of(s, i);
+	qsort(list, (size_t)(to - from), sizeof(*list), by_name);
+	const struct st_write w = {.list = list,
+		.n = to - from,
+		.dtype = s->o->dtype,
+		.options_xxh3 = s->options_xxh3,
+		.param_hash = s->param_hash,
+		.give = give,
+		.with = (void *)s};
+	str_printf(&path, "%s/%s", s->folder, name);
+	int rc = safetensors_write(path.s, &w, e);
+	str_free(&path);
+	free(list);
+	return rc;
+}
+
+/* The end of the shard that begins with tensor `from`. */
+static int shard_end(const struct saving *s, int from)
+{
+	int64_t left = s->o->shard_bytes;
+	int to = from;
+	for (; to < s->n; to++) {
+		const struct st_source t = source_of(s, to);
+		left -= safetensors_bytes(&t, s->o->dtype);
+		if (left < 0 && to > from)
+			break;
+	}
+	return to;
+}
+
+static int count_shards(const struct saving *s)
+{
+	int n = 0;
+	for (int from = 0; from < s->n; from = shard_end(s, from))
+		n++;
+	return n;
+}
+
+static int save_index(const struct saving *s, json_t *map, int64_t total, struct err *e)
+{
+	struct str path = {0}, text = {0};
+	json_t *root = json_pack("{s:{s:I}, s:O}", "metadata", "total_size",
+		(json_int_t)total, "weight_map", map);
+	char *dumped = json_dumps(root, JSON_INDENT(2) | JSON_SORT_KEYS);
+	str_printf(&path, "%s/%s", s->folder, HF_INDEX_FILE);
+	str_puts(&text, dumped);
+	str_putc(&text, '\n');
+	int rc = file_replace(path.s, &text, e);
+	free(dumped);
+	json_decref(root);
+	str_free(&path);
+	str_free(&text);
+	return rc;
+}
+
+static int save_shards(const struct saving *s, int n_files, struct err *e)
+{
+	json_t *map = json_object();
+	char name[64];
+	int64_t total = 0;
+	int rc = 0, number = 1;
+	for (int from = 0, to; from < s->n && !rc; from = to, number++) {
+		to = shard_end(s, from);
+		snprintf(name, sizeof(name), "model-%05d-of-%05d.safetensors", number,
+			n_files);
+		rc = save_file(s, from, to, name, e);
+		for (int i = from; i < to; i++) {
+			const struct st_source t = source_of(s, i);
+			json_object_set_new(map, t.name, json_string(name));
+			total += safetensors_bytes(&t, s->o->dtype);
+		}
+	}
+	rc = rc || save_index(s, map, total, e);
+	json_decref(map);
+	return rc ? -1 : 0;
+}
+
+/* Files of another model beside the new ones would be mistaken for its parts. */
+static int check_empty(const char *folder, struct err *e)
+{
+	DIR *d = opendir(folder);
+	int n = 0;
+	if (!d && errno == ENOENT)
+		return 0;
+	if (!d)
+		return err_set(e, EX_IOERR, "%s: %s", folder, strerror(errno));
+	while (readdir(d))
+		n++;
+	closedir(d);
+	return n <= 2 ? 0
+		      : err_set(e, EX_USAGE, "%s is not empty: give a new directory",
+				folder);
+}
+
+static int save_all(const struct saving *s, int64_t vocab, struct err *e)
+{
+	struct str config = {0};
+	int n_files = s->o->shard_bytes ? count_shards(s) : 1;
+	str_printf(&config, "%s/config.json", s->folder);
+	int rc = file_make_directory(s->folder, e);
+	if (!rc)
+		rc = n_files > 1 ? save_shards(s, n_files, e)
+				 : save_file(s, 0, s->n, HF_ONE_FILE, e);
+	rc = rc || hf_config_write(s->m, vocab, s->o->dtype, config.s, e);
+	str_free(&config);
+	return rc ? -1 : 0;
+}
+
+/* The options of the model as they are read back from config.json. */
+static int hash_written(const struct model *m, int64_t vocab,
+	char out[static ST_DIGITS + 1], struct err *e)
+{
+	struct model_config c = m->c;
+	struct model read;
+	c.vocab = vocab;
+	c.vocab_multiple = 1;
+	c.virtual_degrees = NULL;
+	c.bias = m->bias || c.arch == ARCH_GPT2 ? YES : NO;
+	if (model_init(&read, &c, 0, e))
+		return -1;
+	hf_hash_options(&read, out);
+	model_free(&read);
+	return 0;
+}
+
+int hf_save(const struct ckpt_view *v, const struct model *m, const char *path,
+	const struct convert_opts *o, struct err *e)
+{
+	struct saving s = {.v = v, .m = m, .o = o, .folder = path};
+	int64_t vocab = o->padding ? m->padded_vocab : m->c.vocab;
+	uint64_t hash;
+	if (check_empty(path, e) || hf_config_write(m, vocab, o->dtype, NULL, e) ||
+		hash_written(m, vocab, s.options_xxh3, e) ||
+		convert_hash(v, o->dtype, &hash, e))
+		return -1;
+	snprintf(s.param_hash, sizeof(s.param_hash), "%016llx", (unsigned long long)hash);
+	s.n = foreign_list(m, vocab, &s.list, e);
+	if (s.n < 0)
+		return -1;
+	int rc = save_all(&s, vocab, e);
+	free(s.list);
+	return rc;
+}

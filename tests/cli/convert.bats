@@ -1,0 +1,448 @@
+#!/usr/bin/env bats
+# pt-ckpt: formats of other programs, combining, selecting, pruning, pipes.
+load helpers
+
+# A run with checkpoints at steps 10, 20, 30, 40.
+make_run() { # FOLDER OPTION...
+	local folder=$1
+	shift
+	[ -e data.h5 ] || make_shard
+	tiny -n 40 -o "$folder" --keep 0 --ckpt-every 10 "$@" >/dev/null
+}
+
+step() { # FOLDER STEP
+	printf '%s/checkpoints/step-%08d.h5' "$1" "$2"
+}
+
+same_hash() { # FILE...
+	[ "$(pt-ckpt hash "$@" | cut -d' ' -f1 | sort -u | wc -l)" -eq 1 ]
+}
+
+@test "Hugging Face's format and back, of both architectures, in files of any size" {
+	make_run run
+	make_run llama --arch llama --kv-heads 1 --ffn-dim 40
+	for r in run llama; do
+		pt-ckpt convert $r -o $r.hf
+		[ "$(find $r.hf -type f | wc -l)" -eq 2 ]
+		pt-ckpt convert $r --shard-size 8K -o $r.shards
+		[ -e $r.shards/model.safetensors.index.json ]
+		[ ! -e $r.shards/model.safetensors ]
+		pt-ckpt verify $r.hf $r.shards
+		same_hash $r $r.hf $r.shards
+		pt-ckpt convert $r.hf -o $r.h5
+		pt-ckpt convert $r.shards -o again.h5
+		cmp $r.h5 again.h5
+		pt-ckpt convert $r.h5 -o again.hf
+		diff -r $r.hf again.hf
+		rm -r again.h5 again.hf
+	done
+	code_of 64 pt-ckpt convert run -o run.hf
+	says 'is not empty'
+	code_of 64 pt-ckpt convert run -o run.h5
+	says '--force replaces it'
+	pt-ckpt convert -f run -o run.h5
+	cmp run.h5 "$(step run 40)"
+}
+
+@test "llm.c's format and back" {
+	make_run run
+	pt-ckpt convert run -o run.bin
+	pt-ckpt verify run.bin
+	pt-ckpt convert run.bin -o back.h5
+	same_hash run back.h5 run.bin
+	pt-ckpt convert back.h5 -o again.bin
+	cmp run.bin again.bin
+	# as llm.c begins it
+	od -An -tu4 -N32 run.bin | tr -s ' \n' ' ' | grep -q '^ 20240326 3 16 [0-9]* 1 2 16 128 $'
+	pt-ckpt convert --dtype bf16 run -o half.bin
+	[ $(((($(stat -c %s run.bin) - 1024)) / 2)) -eq $(($(stat -c %s half.bin) - 1024)) ]
+	pt-ckpt convert half.bin -o half.hf --dtype bf16
+	pt-ckpt cast --dtype bf16 run -o half.h5
+	pt-ckpt convert half.h5 -o half2.bin --dtype bf16
+	cmp half.bin half2.bin
+	# with the state of the optimizer, as llm.c names its files; of bf16 with the fp32 parameters
+	for type in fp32 bf16; do
+		pt-ckpt convert --dtype $type run -o model_00000040.bin -f
+		[ -e state_00000040_00000.bin ]
+		rm -f full.h5
+		pt-ckpt convert model_00000040.bin -o full.h5
+		pt-ckpt diff run full.h5
+		pt-ckpt show full.h5 | grep -qx 'step = 40'
+	done
+	damage state_00000040_00000.bin bad.bin 2000
+	mv bad.bin state_00000040_00000.bin
+	code_of 65 pt-ckpt verify model_00000040.bin
+	says 'does not match its checksum'
+	head -c 5000 state_00000040_00000.bin >short
+	mv short state_00000040_00000.bin
+	code_of 65 pt-ckpt verify model_00000040.bin
+	says 'ZeRO'
+	rm state_00000040_00000.bin
+	pt-ckpt verify model_00000040.bin
+	code_of 64 pt-ckpt convert run --to llmc --shard-size 4K -o x.bin
+	says 'huggingface'
+	make_run llama --arch llama
+	code_of 65 pt-ckpt convert llama -o llama.bin
+	says 'of GPT-2'
+	[ ! -e llama.bin ]
+}
+
+@test "a state of llm.c beside a model is read only if it is the model's" {
+	make_run run
+	pt-ckpt strip run -o bare.h5
+	pt-ckpt convert "$(step run 10)" --dtype bf16 -o model_1.bin
+	pt-ckpt convert "$(step run 40)" --dtype bf16 -o model_2.bin
+	pt-ckpt verify model_1.bin model_2.bin
+	cp state_2_00000.bin kept
+	# the state of another step
+	cp state_1_00000.bin state_2_00000.bin
+	code_of 65 pt-ckpt verify model_2.bin
+	says 'not the state of model_2.bin'
+	cp kept state_2_00000.bin
+	# neither overwritten nor left beside another model without --force
+	for from in run bare.h5; do
+		rm model_2.bin
+		code_of 64 pt-ckpt convert $from -o model_2.bin
+		says 'state_2_00000.bin exists'
+		[ ! -e model_2.bin ]
+		cmp kept state_2_00000.bin
+		cp model_1.bin model_2.bin
+	done
+	pt-ckpt convert -f bare.h5 -o model_2.bin
+	[ ! -e state_2_00000.bin ]
+	same_hash run model_2.bin
+	pt-ckpt convert -f run -o model_2.bin
+	[ -e state_2_00000.bin ]
+	# a model that cannot be written leaves no state
+	code_of 74 pt-ckpt convert run -o nowhere/model_3.bin
+	mkdir model_4.bin
+	code_of 74 pt-ckpt convert run -o model_4.bin
+	[ ! -e state_4_00000.bin ]
+	not compgen -G '*.tmp'
+	# files of llm.c: without our words, with parameters that were rounded up or down
+	pt-ckpt convert run --dtype bf16 -o model_5.bin
+	for f in model_5.bin state_5_00000.bin; do
+		dd if=/dev/zero of=$f bs=1 seek=1000 count=24 conv=notrunc status=none
+	done
+	pt-ckpt verify model_5.bin
+	cp state_1_00000.bin state_5_00000.bin
+	dd if=/dev/zero of=state_5_00000.bin bs=1 seek=1000 count=24 conv=notrunc status=none
+	code_of 65 pt-ckpt verify model_5.bin
+	says 'not the state of model_5.bin'
+}
+
+@test "numbers that are too large for a type are refused, with the tensor" {
+	make_run run
+	pt-ckpt merge --weights 1e6 run -o large.h5
+	code_of 65 pt-ckpt cast --dtype fp16 large.h5 -o x.h5
+	says 'is too large for fp16'
+	says 'tok_embeddings.weight has the number'
+	[ ! -e x.h5 ]
+	code_of 65 pt-ckpt convert --dtype fp16 large.h5 -o x.hf
+	says 'is too large for fp16'
+	[ ! -e x.hf ]
+	pt-ckpt cast --dtype bf16 large.h5 -o x.h5
+	pt-ckpt verify x.h5
+}
+
+@test "an option that a command does not take is refused" {
+	make_run run
+	try() { # TEXT OPTION...
+		local text=$1
+		shift
+		code_of 64 pt-ckpt "$@"
+		says "$text"
+		[ ! -e st.bin ]
+		[ ! -e st.h5 ]
+	}
+	try 'strip takes no --to' strip --to llmc -o st.h5 run
+	try 'ends with .h5' strip -o st.bin run
+	try 'average takes no --dtype' average --dtype bf16 -o st.h5 run
+	try 'strip takes no --shard-size' strip --shard-size 4K -o st.h5 run
+	try 'ls takes no --keep-last' ls --keep-last 1 run
+	try 'ls takes no --out' ls -o st.h5 run
+	try 'verify takes no --optimizer' verify --no-optimizer run
+	try 'cast needs --dtype' cast -o st.h5 run
+	# what the environment has may be for another program
+	PT_DTYPE=bf16 pt-ckpt ls run
+}
+
+@test "files of different runs are not one model" {
+	make_run run
+	make_run other --seed 9
+	pt-ckpt convert run --shard-size 8K -o a
+	pt-ckpt convert other --shard-size 8K -o b
+	cp b/model-00002-of-* a
+	code_of 65 pt-ckpt verify a
+	says 'pt_param_hash is not that of the other files'
+	# averages: of one model, and one vocabulary
+	for o in '--heads 4' '--norm-eps 1e-6' '--act gelu'; do
+		make_run odd $o
+		code_of 65 pt-ckpt average run odd -o x.h5
+		says 'are not of one model'
+		code_of 65 pt-ckpt merge --weights 1,1 odd run -o x.h5
+		rm -r odd
+	done
+	says 'act gelu and gelu-tanh'
+	pt-ckpt convert run -o run.hf
+	pt-ckpt average run run.hf -o x.h5
+	same_hash run x.h5
+	sed 's/e/E/g' text.txt >other.txt
+	pt-prepare -q other.txt -o capital.h5
+	pt-ckpt convert run.hf --vocabulary capital.h5 -o capital-run.h5
+	code_of 65 pt-ckpt average run capital-run.h5 -o y.h5
+	says 'different vocabularies'
+}
+
+@test "a converted checkpoint is one: it speaks, and a run starts from it" {
+	make_run run --vocab-multiple 64
+	pt-ckpt convert run -o run.hf
+	pt-ckpt convert run --padding -o padded.hf
+	code_of 65 pt-sample run.hf "the"
+	pt-ckpt convert run.hf -o none.h5
+	code_of 65 pt-sample none.h5 'the'
+	says 'no vocabulary'
+	pt-ckpt convert run.hf --vocabulary data.h5 -o speaks.h5
+	pt-ckpt convert padded.hf -o padded.h5
+	same_hash run padded.h5
+	pt-sample run 'the' -n 40 >first
+	pt-sample speaks.h5 'the' -n 40 >second
+	cmp first second
+	code_of 0 tiny -n 2 --init-from speaks.h5 -o from --lr 0
+	tiny -n 2 --init-from run -o original --lr 0
+	pt-compare original from | grep -q 'identical'
+	seq 300 >digits.txt
+	pt-prepare -q digits.txt -o other.h5
+	code_of 64 pt-ckpt convert run.hf --vocabulary other.h5 -o bad.h5
+	says 'other.h5'
+	[ ! -e bad.h5 ]
+}
+
+@test "config.json and names that are not ours are refused, with the key" {
+	make_run run
+	pt-ckpt convert run -o good
+	try() { # SED TEXT
+		rm -rf bad
+		cp -r good bad
+		sed -i "$1" bad/config.json
+		code_of "${3:-65}" pt-ckpt verify bad
+		says "$2"
+	}
+	try 's/"gpt2"/"gpt3"/' 'model_type is neither gpt2 nor llama' 69
+	says 'bad: not supported'
+	try 's/gelu_new/relu/' 'activation_function' 69
+	try 's/{/{"quantization_config": {},/' 'quantization_config' 69
+	try 's/{/{"sliding_window": 4096,/' 'sliding_window' 69
+	try 's/{/{"partial_rotary_factor": 0.5,/' 'partial_rotary_factor is not 1' 69
+	try 's/{/{"rope_parameters": {"partial_rotary_factor": 0.25},/' 'partial_rotary_factor is not 1' 69
+	sed -i 's/.*"layer_norm_epsilon".*/"layer_norm_epsilon": null,/; s/{/{"sliding_window": 4, "use_sliding_window": false,/' \
+		bad/config.json
+	sed -i 's/"rope_parameters": {[^}]*},//' bad/config.json
+	pt-ckpt verify bad
+	try 's/"n_layer": 1/"n_layer": 2/' 'not the model'
+	try 's/"n_layer": 1/"n_layer": 100000/' '100000 layers'
+	try 's/"n_head": 2/"n_head": 3/' 'not divisible'
+	try 's/"n_head": 2/"n_head": 1/' 'not the model'
+	try 's/{/[/' 'not a JSON object'
+	try 's/"n_embd": 16/"n_embd": -1/' 'n_embd'
+	rm -r bad/config.json
+	code_of 74 pt-ckpt hash bad
+	says 'bad/config.json'
+	code_of 74 pt-ckpt hash good/nowhere.safetensors
+}
+
+@test "cat, and - for each command: a checkpoint through a pipe" {
+	make_run run
+	pt-ckpt cat run >image.h5
+	cmp image.h5 "$(step run 40)"
+	pt-ckpt cat run | pt-ckpt show - | diff - <(pt-ckpt show run)
+	pt-ckpt cat run | pt-ckpt hash - | grep -q "^$(pt-ckpt hash run | cut -d' ' -f1)  -"
+	pt-ckpt cat run | pt-ckpt verify - | grep -qx -- '-: ok'
+	pt-ckpt cat run | pt-ckpt ls - | grep -q '^40 '
+	pt-ckpt cat run | pt-ckpt diff - run
+	pt-ckpt cat run | pt-ckpt diff run -
+	pt-ckpt cat run | pt-ckpt cat - | cmp - image.h5
+	pt-ckpt cat run | pt-ckpt convert - -o piped.hf
+	same_hash run piped.hf
+	pt-ckpt convert piped.hf -o - | pt-ckpt verify -
+	pt-ckpt cat run | pt-ckpt strip - -o - | pt-ckpt diff --no-optimizer - run
+	pt-ckpt cat run | pt-ckpt export-json - | cmp - <(pt-ckpt export-json image.h5)
+	code_of 64 pt-ckpt convert run --to llmc -o -
+	says 'only the format pt'
+	code_of 65 pt-ckpt verify - <text.txt
+	code_of 65 pt-ckpt hash - </dev/null
+	head -c 9000 image.h5 >short
+	code_of 65 pt-ckpt show - <short
+	find "${TMPDIR:-/tmp}" -maxdepth 1 -name 'pt-??????' -newer short | not grep .
+}
+
+@test "export-json has every attribute, option and tensor" {
+	make_run run
+	pt-ckpt export-json run >out.json
+	grep -q '"step": 40,' out.json
+	grep -q "\"param_hash\": \"$(pt-ckpt hash run | cut -d' ' -f1)\"" out.json
+	grep -q '"layers": "1"' out.json
+	[ "$(grep -c '"name": ' out.json)" -eq 20 ]
+	[ "$(grep -c '"exp_avg": "0x' out.json)" -eq 20 ]
+	! command -v python3 >/dev/null || python3 - <<-'END'
+		import json
+		c = json.load(open("out.json"))
+		total = sum(int(t["hash"]["model"], 16) for t in c["tensors"]) % 2**64
+		assert total == int(c["attributes"]["param_hash"], 16)
+		assert c["tensors"][0]["name"] == "tok_embeddings.weight"
+	END
+}
+
+@test "export-json refuses names that are not UTF-8" {
+	make_run run
+	pt-ckpt rename run --rename "norm.bias=$(printf '\377')" -o odd.h5
+	code_of 65 pt-ckpt export-json odd.h5
+	says 'name is not UTF-8'
+}
+
+@test "average, ema, merge" {
+	make_run run
+	a=$(step run 10) b=$(step run 20) c=$(step run 30)
+	pt-ckpt average "$a" "$a" "$a" -o same.h5
+	same_hash "$a" same.h5
+	pt-ckpt average "$a" "$b" -o ab.h5
+	pt-ckpt merge --weights 0.5,0.5 "$a" "$b" -o half.h5
+	cmp ab.h5 half.h5
+	pt-ckpt ema --decay 0.5 "$a" "$b" -o ema.h5
+	cmp ab.h5 ema.h5
+	pt-ckpt ema --decay 0.5 "$a" "$b" "$c" -o three.h5
+	pt-ckpt merge --weights 0.25,0.25,0.5 "$a" "$b" "$c" -o merged.h5
+	cmp three.h5 merged.h5
+	pt-ckpt ema --decay 0 "$a" "$b" "$c" -o last.h5
+	same_hash "$c" last.h5
+	pt-ckpt verify ab.h5 three.h5
+	pt-ckpt show ab.h5 | grep -qx 'loss = -'
+	pt-sample ab.h5 'the' -n 5 >/dev/null
+	code_of 64 pt-ckpt merge --weights 1 "$a" "$b" -o x.h5
+	says '2 finite numbers'
+	for w in 1,x nan,1 1,inf; do
+		code_of 64 pt-ckpt merge --weights $w "$a" "$b" -o x.h5
+		says '2 finite numbers'
+	done
+	make_run wide --dim 32
+	code_of 65 pt-ckpt average "$a" "$(step wide 10)" -o x.h5
+	says 'dim 16 and 32'
+	pt-ckpt extract "$b" --tensor norm.weight -o some.h5
+	code_of 65 pt-ckpt average "$a" some.h5 -o x.h5
+	says 'tensors'
+	damage "$b" bad.h5 "$(h5dump -p -H -d model/norm.weight "$b" | sed -n 's/.*OFFSET //p')"
+	code_of 65 pt-ckpt average "$a" bad.h5 -o x.h5
+	[ ! -e x.h5 ]
+}
+
+@test "strip, extract, rename, cast" {
+	make_run run
+	pt-ckpt strip run -o weights.h5
+	same_hash run weights.h5
+	not h5ls weights.h5/exp_avg
+	pt-ckpt verify weights.h5
+	[ $(($(stat -c %s weights.h5) * 2)) -lt "$(stat -c %s "$(step run 40)")" ]
+	code_of 0 tiny --resume weights.h5 -n 42 -o resumed
+	says 'has no exp_avg, which starts at zero'
+	pt-ckpt extract run --tensor 'layers.0.attention.*' --tensor norm.weight -o some.h5
+	[ "$(pt-ckpt show some.h5 | grep -c '\[')" -eq 9 ]
+	pt-ckpt verify some.h5
+	code_of 65 pt-sample some.h5 the
+	says 'has no tensor'
+	code_of 64 pt-ckpt extract run --tensor 'layers.9.*' -o x.h5
+	says "no tensor matches 'layers.9.*'"
+	pt-ckpt rename run --rename '^layers.0.=block.' --rename 'weight$=w' -o named.h5
+	pt-ckpt show named.h5 | grep -q '^block.attention.wq.w '
+	h5ls named.h5/exp_avg | grep -q '^block.attention.wq.w '
+	pt-ckpt rename named.h5 --rename '^block.=layers.0.' --rename '.w$=.weight' -o back.h5
+	cmp back.h5 "$(step run 40)"
+	code_of 64 pt-ckpt rename run --rename 'nothing=x' -o x.h5
+	code_of 64 pt-ckpt rename run --rename '^norm.weight$=norm.bias' -o x.h5
+	says 'two tensors would be named norm.bias'
+	code_of 64 pt-ckpt rename run --rename 'norm=a/b' -o x.h5
+	pt-ckpt cast --dtype bf16 run -o cast.h5
+	pt-ckpt cast --dtype bf16 cast.h5 -o cast2.h5
+	cmp cast.h5 cast2.h5
+	not same_hash run cast.h5
+	code_of 64 pt-ckpt convert --dtype bf16 run -o x.h5
+	says 'pt-ckpt cast'
+	[ ! -e x.h5 ]
+}
+
+@test "prune keeps the last, every so many, the best, and always latest and best" {
+	make_run run
+	best=$(readlink run/checkpoints/best.h5)
+	code_of 64 pt-ckpt prune run
+	says 'needs a rule'
+	pt-ckpt prune run --keep-last 1 --dry-run >would
+	[ "$(find run/checkpoints -name 'step-*' | wc -l)" -eq 4 ]
+	not grep -q -e 00000040 -e "$best" would
+	pt-ckpt prune run --keep-every 20 | grep -q 'step-00000010.h5$'
+	[ ! -e "$(step run 10)" ]
+	[ -e "$(step run 20)" ]
+	[ -e "$(step run 40)" ]
+	make_run run --overwrite
+	ln -sfn step-00000010.h5 run/checkpoints/best.h5
+	head -c 5000 "$(step run 40)" >"$(step run 35)"
+	code_of 0 pt-ckpt prune run --keep-best 1
+	says 'step-00000035.h5: not an HDF5 file, or damaged; it is kept'
+	[ -e "$(step run 35)" ]
+	for s in 10 40; do
+		[ -e "$(step run $s)" ]
+	done
+	lowest=$(for s in 10 20 30 40; do
+		sed -n "s/^step=$s .*val_loss=\([^ ]*\).*/\1 $s/p" run/journal.txt | tail -n 1
+	done | sort -g | head -n 1 | cut -d' ' -f2)
+	[ -e "$(step run "$lowest")" ]
+	[ "$(find run/checkpoints -name 'step-*' | wc -l)" -le 4 ]
+	pt-ckpt verify "$(step run 40)"
+}
+
+@test "prune removes the checkpoints of all local SGD workers" {
+	make_shard
+	tiny_on 2 -p edit --edit-workers 2 --edit-warmup-steps 0 --edit-sync-interval 4 -n 40 --ckpt-every 10 \
+		--keep 0 -o run >/dev/null
+	[ -e "$(step run/worker-1 10)" ]
+	ln -sfn step-00000040.h5 run/checkpoints/best.h5
+	pt-ckpt prune run --keep-last 2
+	for s in 10 20; do
+		[ ! -e "$(step run $s)" ]
+		[ ! -e "$(step run/worker-1 $s)" ]
+	done
+	[ -e "$(step run/worker-1 30)" ]
+	tiny_on 2 --resume run -n 44 -o run >/dev/null
+	# also by another name of the directory
+	rm -f run/checkpoints/best.h5 run/worker-1/checkpoints/best.h5
+	cp -r run again
+	(cd run && pt-ckpt prune checkpoints --keep-every 40)
+	(cd again/checkpoints && pt-ckpt prune . --keep-every 40)
+	for r in run again; do
+		[ ! -e "$(step $r 30)" ]
+		[ ! -e "$(step $r/worker-1 30)" ]
+		[ -e "$(step $r/worker-1 40)" ]
+	done
+}
+
+@test "diff is in forward order, with the first difference first" {
+	make_run run --layers 11
+	code_of 1 pt-ckpt diff --no-optimizer "$(step run 10)" "$(step run 20)"
+	[ "${lines[0]}" = '# first difference: tok_embeddings.weight' ]
+	awk '/ model / { print $1 }' <<<"$output" >names
+	head -n 3 names | tail -n 1 | grep -qx layers.0.attention_norm.weight
+	tail -n 1 names | grep -qx norm.bias
+	awk -F. '/^layers/ { if ($2 < last) exit 1; last = $2 }' names
+	# planted in one tensor
+	pt-ckpt merge --weights 2 run -o doubled.h5
+	pt-ckpt extract doubled.h5 --tensor 'layers.9.ffn_norm.*' -o some.h5
+	code_of 1 pt-ckpt diff --no-optimizer run some.h5
+	says 'only in the first'
+	# a group that one of them lacks is no tensor, and comes last
+	pt-ckpt strip run -o bare.h5
+	code_of 1 pt-ckpt diff run bare.h5
+	not says '# first difference'
+	[ "${lines[0]}" = "$(printf '%-38s only in the first' exp_avg)" ]
+	pt-ckpt strip doubled.h5 -o other.h5
+	code_of 1 pt-ckpt diff run other.h5
+	[ "${lines[0]}" = '# first difference: tok_embeddings.weight' ]
+	tail -n 1 <<<"$output" | grep -q '^exp_avg_sq .*only in the first'
+}
