@@ -319,6 +319,7 @@ void buckets_free(struct store *s)
 			free(b->round_node[u]);
 		}
 		free(b->entry);
+		free(b->staged_at);
 		free(b->shard);
 		free(b->buffer);
 	}

@@ -81,13 +81,21 @@ static int64_t staging_floats(const struct store *s, const struct bucket *b)
 	return n;
 }
 
+/* Sets the staging buffer, and the places of the shards in it, which never change. */
+static void set_staging(const struct store *s, struct bucket *b, float *staging)
+{
+	b->staging = staging;
+	if (b->staged_at)
+		return;
+	b->staged_at = xcalloc((size_t)s->impl->n_shards + 1, sizeof(*b->staged_at));
+	for (int k = 0; k < s->impl->n_shards; k++)
+		b->staged_at[k + 1] = b->staged_at[k] + staged_floats(s, b, k);
+}
+
 /* The memory of a shard in a message: in the staging buffer, in the order of the ranks, or in the vector. */
 static void *message_of(const struct store *s, const struct bucket *b, int shard)
 {
-	float *at = b->staging;
-	for (int k = 0; k < shard; k++)
-		at += staged_floats(s, b, k);
-	return is_staged(s, b, shard) ? at
+	return is_staged(s, b, shard) ? b->staging + b->staged_at[shard]
 				      : elements(s, b, b->shard[shard].run[0].at, 0).p;
 }
 
@@ -275,7 +283,7 @@ void gather_whole(struct store *s)
 	for (struct bucket *b = o->bucket; b < o->bucket + o->n_buckets; b++) {
 		size_t mark = d->discrete ? arena_mark(d->scratch) : 0;
 		b->vector = b->whole;
-		b->staging = staging_alloc(s, b);
+		set_staging(s, b, staging_alloc(s, b));
 		gather_shards(s, b, &requests);
 		comm_start(&requests);
 		comm_wait(&requests);
@@ -386,7 +394,7 @@ static struct gathered *begin_unit(struct store *s, int unit)
 	g->ticket = 0;
 	for (struct bucket *b = NULL; (b = next_bucket(s, unit, b));) {
 		b->vector = at;
-		b->staging = at + vector_floats(s, b);
+		set_staging(s, b, at + vector_floats(s, b));
 		at += bucket_floats(s, b);
 		uint64_t ticket = params_offloaded(s) ? read_own(s, b) : 0;
 		g->ticket = ticket ? ticket : g->ticket; /* 0: nothing was read */

@@ -78,6 +78,8 @@ struct bucket {
 	float *whole;
 	char *copy;
 	float *vector, *staging; /* of the last all-gather, see gather.c */
+	int64_t *
+		staged_at; /* [shards + 1]: the shards' places in `staging`; NULL: not yet */
 };
 
 /* Round-robin: memory for the leaves of a unit, until they are reduced. */

@@ -1,12 +1,14 @@
 /* Clusters by name, and the text that describes one. */
 #include "train/cluster.h"
 #include "base/options.h"
+#include "kernels/kernels.h"
 
 #include <stdlib.h>
 #include <string.h>
 
 #define GB 1e9
 #define US 1e-6
+#define GIB ((int64_t)1 << 30)
 
 /*
  * Bandwidths are those of NVIDIA's data sheets, in each direction, and of one network adapter per
@@ -15,6 +17,8 @@
  *
  * Latencies are those of NCCL's own model (src/graph/tuning.cc, protocol "simple"): 8.4 us for a
  * launch, and 3.4 us for a message by NVLink, or 14 us by the network.
+ *
+ * The capacities leave 3 or 4 GiB of the memory to CUDA, cuBLASLt and NCCL.
  *
  * The efficiency is that with which the prediction for one H100 equals what was measured on one, see
  * pt(7).
@@ -25,17 +29,20 @@
 /* clang-format off */
 static const struct cluster clusters[] = {
 	{"h100", "NVIDIA H100 80GB HBM3",
-		{{{450 * GB, NVLINK_US * US}, {50 * GB, NETWORK_US * US}}, 8, false}, 3350 * GB, 0.47},
+		{{{450 * GB, NVLINK_US * US}, {50 * GB, NETWORK_US * US}}, 8, false}, 3350 * GB, 0.47, 0, 0, 76 * GIB},
 	{"h200", "NVIDIA H200",
-		{{{450 * GB, NVLINK_US * US}, {50 * GB, NETWORK_US * US}}, 8, false}, 4800 * GB, 0.47},
+		{{{450 * GB, NVLINK_US * US}, {50 * GB, NETWORK_US * US}}, 8, false}, 4800 * GB, 0.47, 0, 0, 136 * GIB},
 	{"a100", "NVIDIA A100-SXM4-80GB",
-		{{{300 * GB, NVLINK_US * US}, {25 * GB, NETWORK_US * US}}, 8, false}, 2039 * GB, 0.47},
+		{{{300 * GB, NVLINK_US * US}, {25 * GB, NETWORK_US * US}}, 8, false}, 2039 * GB, 0.47, 0, 0, 76 * GIB},
+	/* a host of two cores: the flops are to be measured (pt-train --peak-flops measure) */
+	{"cpu", "",
+		{{{5 * GB, 5 * US}, {1 * GB, 50 * US}}, 2, false}, 5 * GB, 0.7, 50e9, 2, 0},
 };
 /* clang-format on */
 
 /* ---- values ---------------------------------------------------------------------- */
 
-enum { N_KEYS = 6 };
+enum { N_KEYS = 9 };
 
 /* The value of a key: a number in `unit`, with a latency after a colon if it is a link; or yes or
  * no. */
@@ -45,6 +52,8 @@ struct value {
 	double *latency;
 	int *whole;
 	bool *yes;
+	int64_t *bytes;
+	bool unset; /* not printed */
 };
 
 static void values_of(struct cluster *c, struct value v[static N_KEYS])
@@ -69,6 +78,17 @@ static void values_of(struct cluster *c, struct value v[static N_KEYS])
 		{.key = "memory", .number = &c->memory, .unit = GB, .most = 1e9},
 		{.key = "efficiency", .number = &c->efficiency, .unit = 1, .most = 1},
 		{.key = "forward", .yes = &c->links.forwards},
+		{.key = "flops",
+			.number = &c->flops,
+			.unit = GB,
+			.most = 1e9,
+			.unset = !c->flops},
+		{.key = "cores",
+			.whole = &c->cores,
+			.unit = 1,
+			.most = 1 << 20,
+			.unset = !c->cores},
+		{.key = "capacity", .bytes = &c->capacity, .unset = true},
 	};
 	memcpy(v, all, sizeof(all));
 }
@@ -93,6 +113,11 @@ static int set_value(char *text, const struct value *v, struct err *e)
 {
 	char *colon = v->latency ? strchr(text, ':') : NULL;
 	double us;
+	if (v->bytes)
+		return parse_size(text, v->bytes) || *v->bytes < 0
+			       ? err_set(e, EX_USAGE, "cluster: %s is '%s': give bytes",
+					 v->key, text)
+			       : 0;
 	if (v->yes) {
 		*v->yes = !strcmp(text, "yes");
 		return *v->yes || !strcmp(text, "no")
@@ -146,6 +171,22 @@ static int find(const char *name, struct cluster *c, struct err *e)
 	return err_none_of(e, "cluster", name, names, ARRAY_LEN(clusters));
 }
 
+double cluster_share(const struct cluster *c, int here)
+{
+	return c->cores && here > c->cores ? (double)c->cores / here : 1;
+}
+
+double cluster_peak(const struct cluster *c, enum dtype type, bool exact, int here)
+{
+	struct device gpu = {.model = c->model, .exact = exact};
+	double peak = c->flops ? c->flops : device_peak(&gpu, type);
+	if (c->cores &&
+		here < c->cores) /* a rank's threads: all the cores that it can have */
+		peak *= (double)c->cores / here;
+	/* without units for fp8, in 16 bits */
+	return peak > 0 || type == DT_BF16 ? peak : cluster_peak(c, DT_BF16, exact, here);
+}
+
 int cluster_parse(const char *text, struct cluster *c, struct err *e)
 {
 	char *copy = xstrdup(text), *rest = copy, *item = strsep(&rest, ",");
@@ -155,6 +196,11 @@ int cluster_parse(const char *text, struct cluster *c, struct err *e)
 	while (!rc && (item = strsep(&rest, ",")))
 		rc = set_item(c, item, e);
 	free(copy);
+	if (!rc && *c->model && c->cores)
+		return err_set(e, EX_USAGE,
+			"cluster: cores are those that ranks share as their devices, and ranks of "
+			"%s have GPUs",
+			c->name);
 	return rc;
 }
 
@@ -165,6 +211,8 @@ void cluster_print(const struct cluster *c, struct str *out)
 	values_of(&copy, v);
 	str_puts(out, c->name);
 	for (int i = 0; i < N_KEYS; i++) {
+		if (v[i].unset)
+			continue;
 		str_printf(out, ",%s=", v[i].key);
 		if (v[i].yes)
 			str_puts(out, *v[i].yes ? "yes" : "no");

@@ -179,6 +179,21 @@ void plan_make(const struct train_opts *o, struct model *m, int rank, struct pla
 		plan_step(o, m, rank, few, p);
 }
 
+void plan_make_memory(
+	const struct train_opts *o, struct model *m, int rank, struct plan *p)
+{
+	int64_t few = plan_few_micro_batches(o, 4), n = layout_micro_batches(o);
+	struct trainer t;
+	plan_step(o, m, rank, few, p);
+	if (few == n)
+		return;
+	struct plan all = *p;
+	plan_open(&t, o, m, rank, n);
+	count_kept(&t, &all);
+	plan_close(&t);
+	*p = all;
+}
+
 /* A prompt and one token, as in a sample. */
 static void run_sample(struct trainer *t)
 {

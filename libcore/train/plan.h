@@ -34,6 +34,10 @@ struct plan {
 /* A pure function of its arguments: the code that trains, run on the planning device. The
  * options are resolved; the model's tensors become this rank's parts. */
 void plan_make(const struct train_opts *o, struct model *m, int rank, struct plan *p);
+/* The same for the memory, of a step that has only as many micro-batches as fill the pipeline: for a
+ * search that looks at many layouts. Without sent, read and written, and flops. */
+void plan_make_memory(
+	const struct train_opts *o, struct model *m, int rank, struct plan *p);
 /* The kernel calls of this rank in a step, an evaluation and a sample. */
 void plan_calls(const struct train_opts *o, struct model *m, int rank,
 	struct kernel_calls *calls);
@@ -48,5 +52,23 @@ int64_t plan_limit(const struct train_opts *o, int ranks);
  * predicted time of a step. -1 with *e set if the file of --trace cannot be written. */
 int plan_print(
 	const struct train_opts *o, struct model *m, struct str *out, struct err *e);
+
+/* ---- predict.c ---------------------------------------------------------------------- */
+
+struct cluster;
+enum { STEP_TIME_ROWS = 64 };
+
+/* The predicted time of a step, in seconds. */
+struct step_time {
+	double computation, exposed, bubble, step;
+	double rest; /* of the step, after the last action of the pipeline */
+	struct step_time_row {
+		char group[16]; /* axes: "fsdp", "fsdp*cp", "world" */
+		double alone, exposed;
+	} row[STEP_TIME_ROWS];
+	int n_rows;
+};
+void predict_step_time(const struct train_opts *o, struct model *m,
+	const struct cluster *c, struct step_time *t);
 
 #endif

@@ -53,28 +53,39 @@ static void note_action(void *with, const struct action *a)
 	x->last = now;
 }
 
-/* Of --peak-flops, or of the data sheet. */
+static int ranks_of(const struct train_opts *o)
+{
+	int ranks = 1;
+	for (int a = 0; a < N_AXES; a++)
+		ranks *= o->degree[a];
+	return ranks;
+}
+
+/* The ranks of a host: as many as there are, if these fit. */
+static int host_ranks(const struct train_opts *o, const struct cluster *c)
+{
+	return (int)min64(ranks_of(o), c->links.host_ranks);
+}
+
+/* Of --peak-flops, or of the cluster. */
 static double peak_of(
 	const struct train_opts *o, const struct cluster *c, enum dtype type)
 {
-	struct device gpu = {.model = c->model, .exact = o->numerics == NUMERICS_EXACT};
+	bool exact = o->numerics == NUMERICS_EXACT;
+	int here = host_ranks(o, c);
 	enum dtype gemm = options_gemm_dtype(o);
-	double peak = device_peak(&gpu, type), given;
+	double peak = cluster_peak(c, type, exact, here), given;
 	if (o->peak_flops && !parse_double(o->peak_flops, &given))
-		peak *= given / device_peak(&gpu, gemm);
+		peak *= given / cluster_peak(c, gemm, exact, here);
 	return peak;
 }
 
 static struct device_speed speed_of(const struct train_opts *o, const struct cluster *c)
 {
-	struct device_speed s = {.memory = c->memory};
-	for (int type = 0; type < N_DTYPES; type++) {
-		double peak = peak_of(o, c, (enum dtype)type);
-		/* without units for fp8, in 16 bits */
-		if (peak <= 0)
-			peak = peak_of(o, c, DT_BF16);
-		s.flops[type] = c->efficiency * peak;
-	}
+	double share = cluster_share(c, host_ranks(o, c));
+	struct device_speed s = {.memory = share * c->memory};
+	for (int type = 0; type < N_DTYPES; type++)
+		s.flops[type] = share * c->efficiency * peak_of(o, c, (enum dtype)type);
 	return s;
 }
 
@@ -319,10 +330,8 @@ static void print_rates(
 	const struct subject *s, const struct prediction p[2], struct str *out)
 {
 	const struct train_opts *o = s->o;
-	double ranks = (double)max64(1, o->edit.workers), peak;
+	double ranks = (double)(max64(1, o->edit.workers) * ranks_of(o)), peak;
 	double all[2], rate[2], mfu[2], causal[2];
-	for (int a = 0; a < N_AXES; a++)
-		ranks *= o->degree[a];
 	peak = peak_of(o, s->c, options_gemm_dtype(o));
 	for (int i = 0; i < 2; i++) {
 		all[i] = (double)(o->batch * s->m->c.context) / step_seconds(&p[i]);
@@ -397,6 +406,25 @@ static int trace_step(const struct subject *given, struct err *e)
 	int rc = write_trace(s.o->trace, &events, e);
 	str_free(&events);
 	return rc;
+}
+
+void predict_step_time(const struct train_opts *o, struct model *m,
+	const struct cluster *c, struct step_time *t)
+{
+	struct prediction p;
+	const struct subject s = {.o = o, .m = m, .c = c};
+	predict_step(&s, true, &p);
+	*t = (struct step_time){.computation = p.computation,
+		.exposed = p.exposed,
+		.step = step_seconds(&p),
+		.rest = p.rest};
+	t->bubble = t->step - t->computation - t->exposed;
+	for (int i = 0; i < p.n_rows && i < STEP_TIME_ROWS; i++) {
+		struct step_time_row *row = &t->row[t->n_rows++];
+		snprintf(row->group, sizeof(row->group), "%s", p.row[i].group);
+		row->alone = seconds_of(&p.row[i]);
+		row->exposed = p.row[i].exposed;
+	}
 }
 
 int predict_print(

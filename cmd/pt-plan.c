@@ -1,0 +1,302 @@
+/* pt-plan: which parallel layout trains a model fastest on a cluster? */
+#include "base/options.h"
+#include "comm/comm.h"
+#include "h5/h5.h"
+#include "kernels/kernels.h"
+#include "planner/planner.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+struct opts {
+	const char *cluster, *network;
+	int64_t hosts, gpus, memory, tokens, show, exact, seed;
+	bool best, explain, details, json, verbose;
+	struct reliability job;
+	double hours;
+	int64_t timeline;
+};
+
+/* clang-format off */
+#define O(field) offsetof(struct opts, field)
+static const struct opt options[] = {
+	{OPT_GROUP, .name = "Cluster"},
+	{OPT_STR, 'c', "cluster", "NAME,KEY=VALUE,...", "h100", O(cluster), .help =
+		"The devices and links: h100, h200, a100 or cpu, with other values as in "
+		"pt-train --cluster."},
+	{OPT_INT, 'H', "hosts", "N", "1", O(hosts), 0, 1, 1 << 20, .help =
+		"Number of hosts."},
+	{OPT_INT, 'g', "gpus", "N", "0", O(gpus), 0, 0, 1 << 16, .help =
+		"GPUs of a host, or with a cluster of CPUs ranks of a host. 0: those of the "
+		"cluster."},
+	{OPT_SIZE, 'm', "memory", "BYTES", "0", O(memory), .help =
+		"Memory that a rank can use. 0: that of the cluster; for CPUs no limit."},
+	{OPT_STR, 0, "network", "FILE", NULL, O(network), .files = ".h5", .help =
+		"Latencies and bandwidths from the fits in a result of pt-collbench: of GPUs "
+		"those of NCCL, if it was measured, else of MPI."},
+	{OPT_GROUP, .name = "Search"},
+	{OPT_SIZE, 't', "tokens", "N", "0", O(tokens), .help =
+		"Tokens of a step, a multiple of the context. 0: the batch of the model's "
+		"preset."},
+	{OPT_INT, 'x', "exact", "N", "-1", O(exact), 0, -1, 1e6, .help =
+		"Plan exactly, by the code that trains, until N layouts fit, fastest estimates "
+		"first. 0: all. -1: a hundred, but fewer where that would take more than a few "
+		"seconds."},
+	{OPT_GROUP, .name = "Showing"},
+	{OPT_INT, 'n', "show", "N", "10", O(show), 0, 1, 1e6, .help =
+		"Layouts to list, fastest first."},
+	{OPT_FLAG, 'b', "best", NULL, "no", O(best), .help =
+		"Print only the arguments of pt-train for the fastest layout."},
+	{OPT_FLAG, 'e', "explain", NULL, "no", O(explain), .help =
+		"Answer which kinds of parallelism the model needs on this cluster, and why."},
+	{OPT_FLAG, 'd', "details", NULL, "no", O(details), .help =
+		"Also list the memory by kind and the communication by axis of each layout."},
+	{OPT_FLAG, 'j', "json", NULL, "no", O(json), .help = "Print JSON."},
+	{OPT_FLAG, 'v', "verbose", NULL, "no", O(verbose), .help =
+		"Also print how many layouts were searched, and the time of the search."},
+	{OPT_GROUP, .name = "Timeline and goodput"},
+	{OPT_INT, 0, "timeline", "WIDTH", "0", O(timeline), 0, 0, 1000, .help =
+		"Draw a step of the fastest layout, of the pipeline that stragglers delay most. 0: "
+		"none."},
+	{OPT_DOUBLE, 0, "failures", "N", "0", O(job.failures), 0, 0, 1e6, .help =
+		"Failures of the job in an hour."},
+	{OPT_DOUBLE, 0, "ckpt-cost", "SECONDS", "0", O(job.checkpoint), 0, 0, 1e6, .help =
+		"Time for which a checkpoint stops training."},
+	{OPT_DOUBLE, 0, "ckpt-secs", "SECONDS", "0", O(job.interval), 0, 0, 1e9, .help =
+		"Time between checkpoints. 0: the best one (Daly 2006)."},
+	{OPT_DOUBLE, 0, "restart-cost", "SECONDS", "0", O(job.restart), 0, 0, 1e6, .help =
+		"Time from a failure to the first step after it."},
+	{OPT_DOUBLE, 0, "slow", "FACTOR", "1", O(job.slow), 0, 1, 1e6, .help =
+		"Factor by which a straggler is slower."},
+	{OPT_DOUBLE, 0, "slow-prob", "P", "0", O(job.probability), 0, 0, 1, .help =
+		"Probability that a rank is a straggler in a step."},
+	{OPT_DOUBLE, 0, "hours", "N", "1000", O(hours), 0, 0.001, 1e6, .help =
+		"Length of the job that is simulated, beside the formula; at most 1e8 steps."},
+	{OPT_INT, 0, "seed", "N", "1", O(seed), 0, 0, 1e18, .help =
+		"Seed of its random numbers."},
+	{OPT_END},
+};
+/* clang-format on */
+
+static const char *const synopsis[] = {
+	"[options] MODEL [key=value ...]",
+	"--best [options] MODEL [key=value ...]",
+	NULL,
+};
+
+static const struct program program = {
+	.name = "pt-plan",
+	.summary = "find the parallel layout that trains a model fastest on a cluster",
+	.synopsis = synopsis,
+	.opts = options,
+	.opts_bytes = sizeof(struct opts),
+	.one_rank = true,
+	.operands = "",
+	.versions = h5_versions,
+};
+
+/* These would change the ranks or the batch of a layout. */
+static int check_settings(const struct train_opts *o, struct err *e)
+{
+	const struct mistake mistakes[] = {
+		{o->edit.workers > 1,
+			"edit-workers: pt-plan plans one worker: give its hosts "
+			"and its part of the batch"},
+		{o->batch_per_rank,
+			"batch-per-rank: the layouts of a plan have different numbers of "
+			"data-parallel ranks, and one batch: give batch=N"},
+	};
+	return options_refuse(mistakes, ARRAY_LEN(mistakes), e);
+}
+
+/* The shell would make other words of it in $(pt-plan --best ...). */
+static bool is_one_word(const char *word)
+{
+	return *word && !word[strcspn(word, " \t\n*?[")];
+}
+
+/* MODEL is a preset of pt-train, or a config file if it has a slash or a dot; key=value are other
+ * options of pt-train. `given`: the same as arguments of pt-train. */
+static int parse_model(
+	char **words, int n, struct train_opts *o, struct str *given, struct err *e)
+{
+	const char *argv[256] = {"pt-train"};
+	int argc = 1;
+	bool file = strpbrk(words[0], "/.") != NULL;
+	if (n > 200)
+		return err_set(e, EX_USAGE, "too many settings");
+	argv[argc++] = file ? "--config" : "--preset";
+	argv[argc++] = words[0];
+	str_printf(given, "%s %s", argv[1], words[0]);
+	for (int i = 0; i < n; i++)
+		if (!is_one_word(words[i]))
+			return err_set(e, EX_USAGE,
+				"'%s': blanks and the characters * ? [ cannot be in arguments "
+				"that are printed for $(...)",
+				words[i]);
+	for (int i = 1; i < n; i++) {
+		if (!strchr(words[i], '='))
+			return err_set(e, EX_USAGE,
+				"'%s' is no setting of pt-train: give key=value",
+				words[i]);
+		argv[argc++] = words[i];
+		str_printf(given, " %s", words[i]);
+	}
+	if (opts_parse(&train_program, o, argc, (char **)argv, e) < 0)
+		return -1;
+	return check_settings(o, e);
+}
+
+static int set_cluster(const struct opts *o, struct request *r, struct err *e)
+{
+	struct cluster *c = &r->cluster;
+	if (cluster_parse(o->cluster, c, e) ||
+		(o->network && network_measured(c, (int)o->hosts, o->network, e)))
+		return -1;
+	if (o->gpus)
+		c->links.host_ranks = (int)o->gpus;
+	r->hosts = (int)o->hosts;
+	if (o->hosts * c->links.host_ranks > 1 << 20)
+		return err_set(e, EX_USAGE, "more than %d ranks", 1 << 20);
+	r->ranks = r->hosts * c->links.host_ranks;
+	r->limit = o->memory ? o->memory : c->capacity;
+	return 0;
+}
+
+static int set_batch(
+	const struct opts *o, struct train_opts *t, const struct model *m, struct err *e)
+{
+	if (o->tokens && o->tokens % m->c.context)
+		return err_set(e, EX_USAGE,
+			"%lld tokens are no multiple of the context, %lld",
+			(long long)o->tokens, (long long)m->c.context);
+	if (o->tokens)
+		t->batch = o->tokens / m->c.context;
+	return 0;
+}
+
+static void print_goodput(const struct opts *o, const struct request *r,
+	const struct search *s, struct str *out)
+{
+	struct goodput x, y;
+	double step = s->best[0].times.step;
+	char every[64];
+	if (o->job.failures <= 0 && (o->job.slow <= 1 || o->job.probability <= 0))
+		return;
+	goodput_expect(&o->job, r->ranks, step, &x);
+	goodput_simulate(&o->job, r->ranks, step, o->hours, (uint64_t)o->seed, &y);
+	if (isinf(x.interval))
+		snprintf(every, sizeof(every), "no checkpoints");
+	else
+		snprintf(every, sizeof(every), "checkpoints every %.0f s", x.interval);
+	str_printf(out,
+		"# goodput: %.4f by the formula, %.4f in %g simulated hours; %s; a step takes "
+		"%.4f of its time without stragglers\n",
+		x.fraction, y.fraction, o->hours, every, x.slowdown);
+}
+
+/* -1 with *e set if there is none. */
+static int no_layout(const struct search *s, struct err *e)
+{
+	if (s->n)
+		return 0;
+	if (s->refused && !s->planned)
+		return err_set(e, EX_FAILED,
+			"pt-train refuses each layout, the first one: %s",
+			s->refusal.msg);
+	return err_set(
+		e, EX_FAILED, "no layout fits into the memory: --explain says why");
+}
+
+static int print_all(const struct opts *o, const struct request *r,
+	const struct search *s, const char *given, struct str *out, struct err *e)
+{
+	if (o->json)
+		return report_json(r, s, given, out, e) || no_layout(s, e) ? -1 : 0;
+	if (o->explain)
+		explain(r, s, out);
+	if (no_layout(s, e))
+		return -1;
+	if (o->best) {
+		report_arguments(r, &s->best[0].l, given, out);
+		str_putc(out, '\n');
+		return 0;
+	}
+	if (!o->explain || o->details)
+		report_table(r, s, out);
+	if (o->details)
+		report_details(r, s, out);
+	print_goodput(o, r, s, out);
+	if (o->timeline)
+		timeline_print(r, &s->best[0], &o->job, (uint64_t)o->seed,
+			(int)o->timeline, out);
+	return 0;
+}
+
+/* What is printed beside the arguments would become arguments, too. */
+static int check_options(const struct opts *o, struct err *e)
+{
+	const struct mistake mistakes[] = {
+		{o->best && (o->explain || o->json || o->timeline || o->details),
+			"--best prints arguments only, without --explain, --json, --details and "
+			"--timeline"},
+		{o->json && (o->explain || o->timeline),
+			"--json prints no text: --explain and --timeline are not possible"},
+	};
+	return options_refuse(mistakes, ARRAY_LEN(mistakes), e);
+}
+
+static int print_found(const struct opts *o, const struct request *r,
+	const struct search *s, const char *given, struct err *e)
+{
+	struct str out = {0}, counts = {0};
+	int rc = print_all(o, r, s, given, &out, e);
+	fputs(out.s ? out.s : "", stdout);
+	report_counts(s, &counts);
+	if (o->verbose)
+		fputs(counts.s, stderr);
+	str_free(&out);
+	str_free(&counts);
+	return rc;
+}
+
+static int plan(
+	const struct opts *o, char **words, int n, struct str *given, struct err *e)
+{
+	struct train_opts t;
+	struct model m;
+	struct request r = {.o = &t, .m = &m, .show = o->show, .exact = o->exact};
+	struct search s = {.n = 0};
+	if (parse_model(words, n, &t, given, e) || set_cluster(o, &r, e))
+		return -1;
+	t.device = *r.cluster.model ? DEVICE_CUDA : DEVICE_CPU;
+	t.micro_batch = 1;
+	if (options_check(&t, e) || model_init(&m, &t.model, 0, e))
+		return -1;
+	comm_plan_shares(r.hosts == 1 && env_switch("PT_SHARED") != 0);
+	int rc = set_batch(o, &t, &m, e) || search_run(&r, &s, e) ||
+				 print_found(o, &r, &s, given->s, e)
+			 ? -1
+			 : 0;
+	search_free(&s);
+	model_free(&m);
+	return rc;
+}
+
+int main(int argc, char **argv)
+{
+	struct opts o;
+	struct err e = {0};
+	struct str given = {0};
+	options_give_advice();
+	int n = opts_parse_or_die(&program, &o, argc, argv);
+	if (n < 1)
+		return err_say(
+			&(struct err){EX_USAGE, "give a model: a preset of pt-train, "
+						"or a config file"});
+	int rc = check_options(&o, &e) || plan(&o, argv, n, &given, &e) ? -1 : 0;
+	str_free(&given);
+	stdout_close();
+	return rc ? err_say(&e) : 0;
+}
