@@ -1,6 +1,7 @@
 /* Logs of runs as text: printed lines and journals, compared, drawn, and gone on with. */
 #include "tests/fuzz/fuzz.h"
 #include "compare/compare.h"
+#include "compare/report.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -11,17 +12,52 @@ static void rows_read_back(const struct run_log *l)
 	struct str line = {0};
 	for (int64_t i = 0; i < l->n_rows; i++) {
 		struct row r;
-		FUZZ_ON(i && l->rows[i].v[COL_STEP] <= l->rows[i - 1].v[COL_STEP]);
+		FUZZ_ON(i && run_log_value(l, i, COL_STEP) <=
+				     run_log_value(l, i - 1, COL_STEP));
 		str_clear(&line);
-		row_print(&l->rows[i], &line);
-		FUZZ_ON(row_parse(line.s, line.len, &r) || r.has != l->rows[i].has);
+		struct row was = run_log_row(l, i);
+		row_print(&was, &line);
+		FUZZ_ON(row_parse(line.s, line.len, &r) || r.has != was.has);
 		for (int c = 0; c < N_COLUMNS; c++) {
-			float x = (float)r.v[c], y = (float)l->rows[i].v[c];
+			float x = (float)r.v[c], y = (float)was.v[c];
 			FUZZ_ON(row_has(&r, c) && columns[c].kind != COLUMN_ROUND &&
 				memcmp(&x, &y, sizeof(x)) && (x == x || y == y));
 		}
 	}
 	str_free(&line);
+}
+
+/* How often a text contains another. */
+static int count(const char *text, const char *what)
+{
+	int n = 0;
+	for (; (text = strstr(text, what)); text += strlen(what))
+		n++;
+	return n;
+}
+
+/* Draws and reports; no text of a log becomes part of the page. */
+static void show(struct run_log logs[2], const char *column, enum curve_axis axis)
+{
+	const struct graph_style style = {
+		axis & 1 ? MARKS_ASCII : MARKS_BRAILLE, axis & 2, 40, 12};
+	const struct report_run runs[2] = {
+		{.control = -1}, {0, logs[1].name, logs[1].config.s, REPORT_GOOD}};
+	const struct report r = {logs, runs, 2, column, axis};
+	struct curve_plot c;
+	struct str text = {0};
+	struct err e;
+	curve_table(logs, 2, column, axis, &text);
+	if (!curves_of(&c, logs, 2, column, axis, &e)) {
+		graph_text(&c.graph, &style, &text);
+		curves_free(&c);
+	}
+	report_md(&r, &text);
+	FUZZ_ON(strlen(text.s) != text.len);
+	str_clear(&text);
+	report_html(&r, &text);
+	FUZZ_ON(count(text.s, "<script") != 2 || count(text.s, "</script") != 2);
+	str_free(&text);
 }
 
 static void compare(struct run_log logs[2], const struct compare_opts *o, int column)
@@ -30,15 +66,27 @@ static void compare(struct run_log logs[2], const struct compare_opts *o, int co
 	struct str text = {0};
 	compare_runs(&logs[0], &logs[1], o, &d);
 	run_diff_print(&d, o, &text);
-	compare_table(logs, 2, column, o->by, &text);
-	plot_text(logs, 2, column, (enum plot_axis)(column % N_PLOT_AXES), 40, 12,
-		column & 1, &text);
-	FUZZ_ON(strlen(text.s) != text.len);
+	if (logs[1].name)
+		show(logs, columns[column].name,
+			(enum curve_axis)(column % N_CURVE_AXES));
+	FUZZ_ON(text.s && strlen(text.s) != text.len);
 	str_free(&text);
 	run_diff_free(&d);
 	compare_runs(&logs[0], &logs[0], o, &d);
-	FUZZ_ON(d.verdict != VERDICT_SAME && d.verdict != VERDICT_NOTHING);
+	FUZZ_ON(d.verdict != VERDICT_IDENTICAL && d.verdict != VERDICT_NOTHING);
 	run_diff_free(&d);
+}
+
+/* Any rule gives some verdict, with a reason of one line. */
+static void judge_logs(const struct run_log logs[2], int column, int by)
+{
+	const struct run_log *control = &logs[0], *test = &logs[1];
+	const struct judge_opts o = {
+		.column = column, .by = by, .rule = column % n_rules, .rtol = column & 1};
+	struct verdict_result r;
+	judge(&control, 1, &test, 1, &o, &r);
+	FUZZ_ON(r.verdict < 0 || r.verdict >= N_VERDICTS || !r.reason.len);
+	verdict_result_free(&r);
 }
 
 /* As pt-train goes on, and publishes. */
@@ -86,6 +134,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
 	if (!rc) {
 		rows_read_back(&logs[0]);
 		compare(logs, &o, (int)(curve % N_COLUMNS));
+		judge_logs(logs, (int)(curve % N_COLUMNS), o.by);
 	}
 	if (how >= 0xe0)
 		go_on((const char *)b.p, b.n, curve, how == 0xff);

@@ -1,6 +1,7 @@
 /* run.h5: what is wrong in one is said; what is taken can be compared, drawn and written. */
 #include "tests/fuzz/hostile.h"
 #include "compare/compare.h"
+#include "compare/curve.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -13,11 +14,12 @@ static const char *const objects[] = {"/", "/config", "/arithmetic", "/events",
 
 static void make(struct hostile *t)
 {
-	static const char text[] = "# meta ranks = 2\n# meta arithmetic = 0x5\n# config "
-				   "a = 1\n# arith b = 2\n"
-				   "# event x\nstep=1 tokens=10 loss=2.5\nstep=2 "
-				   "tokens=20 loss=2.25 dt=0.5\n"
-				   "step=3 tokens=30 loss=2 val_loss=3 mem=4096\n";
+	static const char text[] =
+		"# meta ranks = 2\n# meta arithmetic = 0x5\n# config "
+		"a = 1\n# arith b = 2\n"
+		"# event x\nstep=1 tokens=10 loss=2.5\nstep=2 "
+		"tokens=20 loss=2.25 dt=0.5\n"
+		"step=3 tokens=30 loss=2 grad_norm=1 val_loss=3 mem=4096 mfu=0.4\n";
 	char out[4200];
 	struct run_log l;
 	struct err e;
@@ -31,9 +33,9 @@ static void make(struct hostile *t)
 static void check_rows(const struct run_log *l)
 {
 	for (int64_t i = 0; i < l->n_rows; i++) {
-		const struct row *r = &l->rows[i];
+		const struct row row = run_log_row(l, i), *r = &row;
 		FUZZ_ON(!row_has(r, COL_STEP));
-		FUZZ_ON(i && r->v[COL_STEP] <= r[-1].v[COL_STEP]);
+		FUZZ_ON(i && r->v[COL_STEP] <= run_log_value(l, i - 1, COL_STEP));
 		for (int c = 0; c < N_COLUMNS; c++)
 			FUZZ_ON(row_has(r, c) && columns[c].kind == COLUMN_INT &&
 				(r->v[c] < 0 || r->v[c] > 0x1p53));
@@ -43,18 +45,26 @@ static void check_rows(const struct run_log *l)
 static void use(struct run_log *l, uint8_t how)
 {
 	struct compare_opts o = {how & 1 ? COL_TOKENS : COL_STEP, 0, 0, how & 2};
+	const struct graph_style style = {MARKS_BRAILLE, false, 40, 12};
 	struct run_log both[2] = {*l, *l};
+	struct curve_plot c;
+	struct err e;
 	struct run_diff d;
 	struct str text = {0};
 	compare_runs(l, l, &o, &d);
-	FUZZ_ON(d.verdict != VERDICT_SAME && d.verdict != VERDICT_NOTHING);
+	FUZZ_ON(d.verdict != VERDICT_IDENTICAL && d.verdict != VERDICT_NOTHING);
 	run_diff_print(&d, &o, &text);
-	compare_table(both, 2, COL_LOSS, o.by, &text);
-	plot_text(both, 2, COL_LOSS, AXIS_SECONDS, 40, 12, false, &text);
+	curve_table(both, 2, "loss", AXIS_STEPS, &text);
+	if (!curves_of(&c, both, 2, "loss", AXIS_SECONDS, &e)) {
+		graph_text(&c.graph, &style, &text);
+		curves_free(&c);
+	}
 	run_diff_free(&d);
 	str_clear(&text);
-	for (int64_t i = 0; i < l->n_rows; i++)
-		row_print(&l->rows[i], &text);
+	for (int64_t i = 0; i < l->n_rows; i++) {
+		struct row r = run_log_row(l, i);
+		row_print(&r, &text);
+	}
 	str_free(&text);
 }
 
