@@ -8,10 +8,10 @@ CFLAGS = -O2 -g
 DEPS = yes
 
 PROGRAMS = $(notdir $(basename $(wildcard cmd/pt-*.c)))
-FLOORS = base h5 comm collbench data ckpt run parallel optim edit model train compare
+FLOORS = base h5 comm collbench data ckpt run logs parallel optim edit model train convert compare planner
 
 # ---- flags --------------------------------------------------------------------------
-PKGS = hdf5-serial mpich libxxhash
+PKGS = hdf5-serial jansson libxxhash mpich
 PKG_CFLAGS := $(shell pkg-config --cflags $(PKGS) 2>/dev/null)
 PKG_LIBS := $(shell pkg-config --libs $(PKGS) 2>/dev/null)
 WARN = -Wall -Wextra -Wpedantic -Wshadow -Wvla -Wmissing-prototypes -Wstrict-prototypes \
@@ -84,6 +84,9 @@ $O/%.o: %.c $O/flags
 	@mkdir -p $(@D)
 	@echo "  CC    $<"
 	@$(CC) $(CPPFLAGS) $(CFLAGS) -MMD -MP -c -o $@ $<
+
+# (the assembler reads these, of which the compiler does not know)
+$O/libcore/compare/page.o: $(wildcard share/report/*)
 
 define isa_rule
 $O/%.$1.o: %.c $O/flags
@@ -164,11 +167,13 @@ NEEDS_check-long = build check
 NEEDS_check-gpu = build check
 NEEDS_san = build check
 NEEDS_bench = build check
+NEEDS_calibrate = build check
 NEEDS_bench-gpu = build check
 NEEDS_lint = build check lint
 NEEDS_fuzz = build fuzz
 NEEDS_mutants = build check
-demo convergence check check-long check-gpu san lint bench bench-gpu fuzz mutants:
+NEEDS_public-bugs = build check
+demo convergence check check-long check-gpu san lint bench bench-gpu calibrate fuzz mutants public-bugs:
 	@[ "$(DEPS)" = no ] || share/deps $(NEEDS_$@)
 	@$(MAKE) --no-print-directory $(JOBS) $@-now
 
@@ -215,8 +220,27 @@ build-fuzzers: $(FUZZERS)
 mutants-now: programs $(TESTS)
 	@tests/mutate $O $(PATTERN)
 
+# Bugs that other trainers had: two steps, and pt-compare --locate. PATTERN as above.
+public-bugs-now: programs
+	@tests/mutate --public-bugs $O $(PATTERN)
+
 bench-now: programs $(TESTS)
 	@tests/bench/run $O
+
+# RUNS=DIRECTORY: keeps the runs there, and makes only those that are missing. SEEDS=20 ROUND_SEEDS=5
+# BUG_SEEDS=5: few of them.
+calibrate-now: programs $O/tests/calibrate_verdicts
+	@tests/bench/calibrate $O $(RUNS)
+
+# VTRAIN=..., FOUNDRY=...: the files named in tests/bench/validate_plan.c.
+validate-plan: programs $O/tests/validate_plan
+	@$O/tests/validate_plan $(VTRAIN) $(FOUNDRY)
+
+validate-plan-here: programs
+	@tests/bench/validate_plan_here $O
+
+validate-titan: programs
+	@tests/bench/validate_titan $O
 
 # ITEMS=...: only these. On a machine without compilers: tests/bench/gpu_machine; with little time:
 # tests/bench/gpu_lab.
@@ -274,15 +298,20 @@ help:
 	@echo 'check-gpu  run the GPU tests on this GPU; SANITIZER=memcheck: under compute-sanitizer'
 	@echo 'fuzz       fuzz every parser of untrusted input, FUZZ_SECONDS=60 each'
 	@echo 'mutants    plant bugs of real systems in a copy: does a test detect each?'
+	@echo 'public-bugs  plant bugs that other trainers had: which tensor does pt-compare --locate name?'
 	@echo 'bench      measure speed, relative to limits measured in the same run'
+	@echo 'validate-plan  compare predicted step times with published ones (VTRAIN=, FOUNDRY=: files)'
+	@echo 'validate-titan  the same with the figures of torchtitan'
+	@echo 'validate-plan-here  the same with runs of pt-train on this machine'
 	@echo 'bench-gpu  measure speed on this GPU, beside PyTorch; ITEMS="attn:exact attn:torch": only these'
+	@echo 'calibrate  train 1,000 small models, some with planted bugs: how often are verdicts wrong?'
 	@echo 'lint       check warnings, format, manual pages, floors, generated files'
 	@echo 'generate   regenerate completions and option lists from the option tables'
 	@echo 'clean      remove build outputs'
 	@echo 'install    install into PREFIX=$(PREFIX), below DESTDIR;  uninstall: remove it'
 	@echo 'deps       install missing packages (Debian); DEPS=no: never'
 
-.PHONY: all programs demo convergence check check-long check-gpu san lint bench bench-gpu fuzz mutants \
+.PHONY: all programs demo convergence check check-long check-gpu san lint bench bench-gpu calibrate fuzz mutants public-bugs \
   demo-now convergence-now check-now check-long-now check-gpu-now san-now lint-now bench-now \
-  bench-gpu-now fuzz-now mutants-now build-fuzzers build-san-tests build-lint-tests \
-  deps generate install uninstall clean help FORCE
+  bench-gpu-now fuzz-now mutants-now public-bugs-now build-fuzzers build-san-tests build-lint-tests \
+  deps validate-plan validate-plan-here validate-titan generate install uninstall clean help FORCE

@@ -49,13 +49,13 @@ same_on() { # RANKS OPTION...: as the run `one`
 
 @test "each collective, type and operation is right; reductions repeat" {
 	for n in 2 3; do
-		local sizes=(-b 8 -e 80000 -f 100) types=all least=$((8 * 3 * 18))
-		[ $real = no ] || { sizes=(-b 8000 -e 8000) least=$((8 * 18)); }
+		local sizes=(-b 8 -e 80000 -f 10000) types=all least=$((12 * 2 * 18))
+		[ $real$n = no2 ] || { sizes=(-b 8000 -e 8000) least=$((12 * 18)); }
 		[ $real$n != yes3 ] || { types=float least=18; }
 		ranks $n pt-collbench all --device cuda --comm both -d $types -o all -r all "${sizes[@]}" \
 			-n 1 -w 0 --reruns 1 >table
 		grep -qx '# Out of bounds values : 0 OK' table
-		for comm in mpi nccl; do # of 8 types: 4 operations of 3 collectives, and 6 others; roots
+		for comm in mpi nccl; do # of 12 types: 4 operations of 3 collectives, and 6 others; roots
 			awk -v comm=$comm -v least=$least '$6 == comm { n++; if ($10 $15 !~ /^(0|N\/A)(0|N\/A)$/) bad++ }
 				END { exit bad || n < least }' table
 		done
@@ -66,8 +66,16 @@ same_on() { # RANKS OPTION...: as the run `one`
 		# shellcheck disable=SC2086
 		ranks 2 pt-collbench all --device cuda $how -b 8 -e 80000 -f 100 -n 2 -w 1 -I >table
 		grep -qx '# Out of bounds values : 0 OK' table
-		[ "$(grep -c ' nccl ' table)" -eq 27 ]
+		[ "$(grep -c '^ .* nccl ' table)" -eq 27 ]
 	done
+	# groups, pairs of ranks, computation beside
+	ranks 4 pt-collbench all latency bandwidth bidirectional --device cuda --comm both --split tp=2 --groups both \
+		-d bfloat16 --window 3 -b 800 -e 800 -n 1 -w 0 >table
+	grep -qx '# Out of bounds values : 0 OK' table
+	[ "$(grep -c ' nccl  *tp  *2 ' table)" -eq 24 ]
+	ranks 2 pt-collbench allreduce alltoall --device cuda --overlap -b 8 -e 800 -f 10 -n 2 -w 0 >table
+	awk '!/^#/ { n++; if (!($12 >= 0 && $13 >= 0 && $13 <= 100)) { print; bad++ } } END { exit bad || n != 6 }' table
+	awk '$1 == "#" && $2 == "allreduce" && $3 == "nccl" && $4 == 2 { n++ } END { exit n != 1 }' table
 	run ranks 2 pt-collbench --comm nccl
 	[ "$status" -eq 64 ]
 	run ranks 2 pt-collbench --device cuda --comm mpi --launch graph
@@ -77,26 +85,29 @@ same_on() { # RANKS OPTION...: as the run `one`
 @test "two ranks along every axis give the bits of one, however late the GPU is" {
 	make_shard
 	on_gpu 1 -o one >/dev/null
-	for late in no yes first; do
-		[ $late$real != yesyes ] || break
-		export PT_EMU_LAZY=$late
-		while read -r layout; do
+	local lates=(no yes first) n=0
+	[ $real = no ] || lates=(no)
+	while read -r layout; do
+		# Each once, or with LONG=yes in every way.
+		for late in "${lates[@]}"; do
+			[ "${LONG:-no}" = yes ] || [ $late = "${lates[n % ${#lates[@]}]}" ] || continue
 			# shellcheck disable=SC2086
-			same_on 2 $layout
-		done <<-END
-			--dp 2
-			--tp 2
-			--tp 2 --no-sp --no-async-tp
-			--pp 2
-			--pp 2 --pp-schedule zb-h1
-			--pp 2 --pp-schedule gpipe
-			--cp 2
-			--cp 2 --cp-comm gather
-			--fsdp 2 --zero 1
-			--fsdp 2 --zero 3
-			--fsdp 2 --zero 3 --fsdp-kind flat --offload all
-		END
-	done
+			PT_EMU_LAZY=$late same_on 2 $layout
+		done
+		n=$((n + 1))
+	done <<-END
+		--dp 2
+		--tp 2
+		--tp 2 --no-sp --no-async-tp
+		--pp 2
+		--pp 2 --pp-schedule zb-h1
+		--pp 2 --pp-schedule gpipe
+		--cp 2
+		--cp 2 --cp-comm gather
+		--fsdp 2 --zero 1
+		--fsdp 2 --zero 3
+		--fsdp 2 --zero 3 --fsdp-kind flat --offload all
+	END
 }
 
 @test "so do slices whose number is no power of two" {
@@ -119,9 +130,10 @@ same_on() { # RANKS OPTION...: as the run `one`
 	on_gpu 1 -o one >/dev/null
 	same_on 4 --dp 2 --fsdp 2 --zero 3 --cuda-graph
 	export PT_EMU_LAZY=yes
-	same_on 4 --tp 2 --fsdp 2 --zero 3 --no-sp
 	same_on 3 --fsdp 3 --zero 2
 	same_on 4 --pp 2 --cp 2 --cuda-graph
+	[ "${LONG:-no}" = yes ] || return 0
+	same_on 4 --tp 2 --fsdp 2 --zero 3 --no-sp
 	same_on 4 --pp 2 --tp 2 --recompute full
 	unset PT_EMU_LAZY
 	SMALL+=(--layers 4 -b 8 -n 3)
@@ -160,7 +172,10 @@ same_on() { # RANKS OPTION...: as the run `one`
 		PT_EMU_WAITS=yes PT_EMU_LAZY=yes on_gpu "$@" --no-ckpt --check-replicas-every 0 --overwrite -o run 2>&1 >/dev/null |
 			sed -n 's/^emulated GPU: \([0-9]*\) waits$/\1/p' | sort -n | head -n 1
 	}
-	for layout in '2 --dp 2' '2 --tp 2' '2 --cp 2' '2 --pp 2' '4 --tp 2 --fsdp 2 --zero 3' '2 --tp 2 -b 24 -m 1 --layers 1' '2 --dp 2 --cuda-graph'; do
+	local layouts=('2 --pp 2' '4 --tp 2 --fsdp 2 --zero 3' '2 --dp 2 --cuda-graph')
+	[ "${LONG:-no}" = no ] ||
+		layouts+=('2 --dp 2' '2 --tp 2' '2 --cp 2' '2 --tp 2 -b 24 -m 1 --layers 1')
+	for layout in "${layouts[@]}"; do
 		# shellcheck disable=SC2086
 		short=$(waits $layout -n 4) long=$(waits $layout -n 14)
 		echo "$layout: $short $long"

@@ -149,3 +149,8 @@ damage() { # FILE COPY OFFSET: the copy has one bit flipped
 	printf '%b' "\\x$(printf '%x' $((0x$(od -An -tx1 -j"$3" -N1 "$1" | tr -d ' ') ^ 1 << $3 % 8)))" |
 		dd of="$2" bs=1 seek="$3" conv=notrunc status=none
 }
+
+# The first N lines of standard input, or with LONG=yes all.
+some_of() { # N
+	if [ "${LONG:-no}" = yes ]; then cat; else head -n "$1"; fi
+}

@@ -19,3 +19,14 @@ recipes=$BATS_TEST_DIRNAME/../../share/recipes
 	[ -s whole/loss-1.svg ] && [ -s whole/loss-2.svg ]
 	tail -n 1 out | grep -q '^10 runs, 0 failed'
 }
+
+@test "local-sgd: less is sent, and the loss is near" {
+	STEPS=16 SEEDS=1 WINDOWS=8 TOLERANCE=5 "$recipes/local-sgd" whole >out 2>err || {
+		cat out err
+		return 1
+	}
+	[ "$(grep -cE '^(data-parallel|post-local-sgd|diloco|edit|a-edit) .*%' out)" -eq 5 ]
+	# in 16 steps there is one synchronisation
+	awk -F'\t' '$1 == "data-parallel" { all = $4 }
+		$1 == "edit" && !($4 > 0.05 * all && $4 < 0.08 * all) { exit 1 }' whole/table.tsv
+}

@@ -173,17 +173,6 @@ rows_of() { # RUN
 	grep -q '^mpiexec -n 8 ' whole/commands
 }
 
-@test "local-sgd: less is sent, and the loss is near" {
-	STEPS=16 SEEDS=1 WINDOWS=8 TOLERANCE=5 "$recipes/local-sgd" whole >out 2>err || {
-		cat out err
-		return 1
-	}
-	[ "$(grep -cE '^(data-parallel|post-local-sgd|diloco|edit|a-edit) .*%' out)" -eq 5 ]
-	# in 16 steps there is one synchronisation
-	awk -F'\t' '$1 == "data-parallel" { all = $4 }
-		$1 == "edit" && !($4 > 0.05 * all && $4 < 0.08 * all) { exit 1 }' whole/table.tsv
-}
-
 @test "emulated hosts: who may not have them is told" {
 	unshare -U true 2>/dev/null || skip 'no user namespaces'
 	code_of 77 unshare -U "$recipes/edit-bandwidth" none

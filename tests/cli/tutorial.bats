@@ -44,7 +44,7 @@ export -f stop_soon
 	grep -qx 'they differ, code 1' out
 	grep -qx 'verdict: the same within the tolerance' out
 	grep -qx 'code 75' out
-	grep -q '^ *loss +---' out # the graph
+	grep -A 1 '^ *loss$' out | grep -q '^ *[0-9.]* *[+|]' # the graph
 	grep -qx 'whole/checkpoints/latest.h5: ok' out
 	grep -q '^And it came to pass.' out
 	[ "$(grep -c '^total .* GiB' out)" -eq 1 ] # no laptop holds it
