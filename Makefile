@@ -304,7 +304,7 @@ help:
 	@echo 'validate-titan  the same with the figures of torchtitan'
 	@echo 'validate-plan-here  the same with runs of pt-train on this machine'
 	@echo 'bench-gpu  measure speed on this GPU, beside PyTorch; ITEMS="attn:exact attn:torch": only these'
-	@echo 'calibrate  train 1,000 small models, some with planted bugs: how often are verdicts wrong?'
+	@echo 'calibrate  train 1,500 small models, some with planted bugs: how often are verdicts wrong?'
 	@echo 'lint       check warnings, format, manual pages, floors, generated files'
 	@echo 'generate   regenerate completions and option lists from the option tables'
 	@echo 'clean      remove build outputs'
