@@ -85,10 +85,21 @@ struct bench_options {
 	bool overlap;	 /* also measures iterations with computation beside them */
 	bool barrier;	 /* between iterations, not timed */
 	bool registered; /* for the device's library: comm_device_arena() */
-	enum bench_calls calls;
-	enum bench_average average;
-	enum bench_launch launch;
+	int calls;	 /* enum bench_calls, and so on */
+	int average;
+	int launch;
 };
+
+/* ---- settings.c */
+
+/* Names of the enums, closed by NULL. */
+extern const char *const bench_launch_names[], *const bench_calls_names[];
+extern const char *const bench_average_names[];
+/* The options that all times depend on, as text. */
+enum { BENCH_SETTINGS = 160 };
+void bench_settings(const struct bench_options *o, char text[BENCH_SETTINGS]);
+/* The number of a collective or of messages between pairs; N_BENCH: "all". -1: neither. */
+int bench_find(const char *name, struct err *e);
 
 struct bench {
 	struct bench_options o;
@@ -122,6 +133,8 @@ struct bench_samples {
 	int64_t n_overlapped;
 };
 void bench_samples_free(struct bench_samples *s);
+/* settings.c: sets `fault` and `o.delay` if PT_COLLBENCH_FAULT and PT_COLLBENCH_DELAY say so. */
+int bench_tests_from_environment(struct bench *b, struct err *e);
 
 /* Values that were not measured are NaN; counts: -1. */
 struct bench_result {

@@ -12,6 +12,19 @@ struct suite_case {
 	bool heads; /* the table has a heading before it */
 };
 
+int suite_want(struct suite_options *o, char **names, int n, struct err *e)
+{
+	for (int i = 0; i < n; i++) {
+		int what = bench_find(names[i], e);
+		if (what < 0)
+			return -1;
+		for (int c = 0; c < N_COLL; c++)
+			o->wanted[c] |= what == N_BENCH;
+		o->wanted[what % N_BENCH] |= what < N_BENCH;
+	}
+	return 0;
+}
+
 /* ---- the list -------------------------------------------------------------------------- */
 
 static void add_row(struct suite *s, const struct suite_case *x, int library)
@@ -154,6 +167,42 @@ static void check_and_sum_up(struct suite *s, int64_t i)
 	}
 }
 
+void suite_print_header(
+	const struct suite *s, const struct peer *peers, const char *library)
+{
+	static const char *const averages[] = {[AVERAGE_MAX] = "the slowest one",
+		[AVERAGE_AVG] = "their mean",
+		[AVERAGE_MIN] = "the fastest one",
+		[AVERAGE_RANK0] = "rank 0"};
+	const struct bench_options *o = &s->bench->o;
+	const struct device *d = s->bench->d;
+	int ranks = s->bench->home->size;
+	printf("# %s\n# ranks %d, hosts %d\n", peers->libraries, ranks,
+		s->bench->place.n_hosts);
+	for (int r = 0; r < ranks; r++)
+		printf("#   rank %3d pid %7lld on %s\n", r, (long long)peers[r].pid,
+			peers[r].host);
+	if (d)
+		printf("# buffers on %s, transferred by %s\n", d->model, library);
+	printf("# minbytes %lld, maxbytes %lld, %s %lld, iters %lld, warmup-iters %lld, "
+	       "check %lld\n",
+		(long long)s->o.minbytes, (long long)s->o.maxbytes,
+		s->o.stepbytes ? "stepbytes" : "stepfactor",
+		(long long)(s->o.stepbytes ? s->o.stepbytes : s->o.stepfactor),
+		(long long)o->iters, (long long)o->warmup, (long long)o->checks);
+	if (o->seconds > 0 || o->passes > 1 || o->calls || o->barrier)
+		printf("# seconds %g, passes %lld, calls %s%s\n", o->seconds,
+			(long long)o->passes, bench_calls_names[o->calls],
+			o->barrier ? ", barriers between" : "");
+	if (d)
+		printf("# device %s, by %s, launch %s, aggregate %lld%s\n", d->name,
+			library, bench_launch_names[o->launch], (long long)o->aggregate,
+			o->registered ? ", registered" : "");
+	printf("# time: mean over iterations, of the ranks %s; algbw = size / time; "
+	       "GB = 1e9 B\n",
+		averages[o->average]);
+}
+
 static void print_row(const struct suite *s, int64_t i)
 {
 	const struct bench_group *g = s->cases[i].group;
@@ -180,10 +229,10 @@ int suite_list(struct suite *s, struct err *e)
 
 void suite_run(struct suite *s)
 {
-	for (int64_t pass = 1; pass <= s->o.passes; pass++)
+	for (int64_t pass = 1; pass <= s->bench->o.passes; pass++)
 		for (int64_t i = 0; i < s->table.n_rows; i++) {
 			measure(s, i);
-			if (pass < s->o.passes)
+			if (pass < s->bench->o.passes)
 				continue;
 			check_and_sum_up(s, i);
 			if (s->bench->home->rank == 0)
@@ -211,12 +260,12 @@ static void sum_up_again(struct suite *s, int64_t i, struct bench_row *again)
 /* Collective. Measures rows a second time, into `again`. */
 static void measure_again(struct suite *s, const bool *row, struct bench_table *again)
 {
-	for (int64_t pass = 1; pass <= s->o.passes; pass++)
+	for (int64_t pass = 1; pass <= s->bench->o.passes; pass++)
 		for (int64_t i = 0; i < s->table.n_rows; i++) {
 			if (!row[i])
 				continue;
 			measure(s, i);
-			if (pass == s->o.passes)
+			if (pass == s->bench->o.passes)
 				sum_up_again(s, i, &again->rows[i]);
 		}
 }

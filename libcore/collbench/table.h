@@ -3,6 +3,7 @@
 #define COLLBENCH_TABLE_H
 
 #include "base/file.h"
+#include "base/graph.h"
 #include "collbench/collbench.h"
 #include "collbench/fit.h"
 #include "h5/h5.h"
@@ -43,7 +44,7 @@ struct bench_table {
 	int64_t n_fits;
 	bool shown[N_COLUMN_SETS];
 	bool checked;
-	char settings[160]; /* options that all times depend on, as text */
+	char settings[BENCH_SETTINGS];
 };
 
 /* COLUMN_TALLY: a count, negative if nothing was counted. */
@@ -147,11 +148,16 @@ int table_check_settings(
 /* ---- picture.c --------------------------------------------------------------------------- */
 
 enum picture_of { PICTURE_BUSBW, PICTURE_TIME };
-/* Draws times or bandwidths over the size, a curve for each case, to a .svg, .png or .pdf file. */
-int table_picture(const struct bench_table *t, enum picture_of what, const char *path,
-	struct err *e);
-/* Appends gnuplot's commands for that. Returns the number of curves. */
-int table_script(const struct bench_table *t, enum picture_of what, const char *path,
-	struct str *out);
+enum { MAX_BENCH_CURVES = 64 }; /* more are left out */
+struct bench_curves {
+	struct graph graph;
+	struct series series[MAX_BENCH_CURVES];
+	struct point *points;
+};
+/* Times or bandwidths over the size, a curve for each case; times are on a logarithmic scale. *c must not move: its
+ * graph points into it. */
+void table_curves(const struct bench_table *t, enum picture_of what, bool log_scale,
+	struct bench_curves *c);
+void bench_curves_free(struct bench_curves *c);
 
 #endif
