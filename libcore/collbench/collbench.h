@@ -120,6 +120,7 @@ struct bench {
 struct bench_part {
 	double seconds;
 	int64_t iters;
+	bool waited; /* a rank waited for a processor for much of that time */
 };
 
 /* Iterations of one case, in one or several passes: seconds of a collective. */
@@ -141,8 +142,11 @@ struct bench_result {
 	double time, algbw, busbw; /* us; 1e9 bytes/s */
 	int64_t wrong, differ, digest;
 	double i_min, i_max, i_p50, i_p99, i_cv; /* over iterations: us; i_cv: percent */
-	/* us: median over parts of the run; percent: its standard error. */
+	/* us: median over parts of the run, without those in which a rank waited for a processor; percent: the standard
+	 * error, of so many parts; NaN: fewer than 3. */
 	double typical, noise;
+	int64_t parts,
+		waited; /* parts that count, and those that do not for that reason */
 	int64_t iters;
 	double overall, compute, overlap; /* us; percent */
 };

@@ -83,7 +83,8 @@ int suite_list(struct suite *s, struct err *e);
 /* Collective. Measures all cases in each pass; during the last one, checks them, and rank 0 prints the rows. */
 void suite_run(struct suite *s);
 /* Collective. Sets s->judged. Cases that are slower than before are measured again, up to `retries` times, and stay
- * slower if they are so each time; the table keeps the first results. `old` is rank 0's. */
+ * slower unless one of these measurements says otherwise; likewise those that could not be judged since ranks waited for
+ * processors. The table keeps the first results. `old` is rank 0's. */
 void suite_compare(struct suite *s, const struct bench_table *old, double threshold,
 	int64_t retries);
 void suite_free(struct suite *s);
