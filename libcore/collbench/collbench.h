@@ -107,8 +107,8 @@ struct bench {
 	struct device *d;  /* whose memory the buffers are in; NULL: host memory */
 	struct comm *comm; /* of the next measurement; NULL: this rank takes no part */
 	struct comm_place place;
-	struct comm *home;	   /* of the memory, and of agreements: the world */
-	struct arena memory, host; /* of the buffers, and of copies to check them */
+	struct comm *home;   /* of the memory, and of agreements: the world */
+	struct arena memory; /* of a device's buffers */
 	char *send, *recv;
 	char *host_send, *host_recv;
 	int64_t room;		 /* bytes of a buffer with its guards */
