@@ -156,6 +156,7 @@ struct session {
 	struct bench_groups groups;
 	struct suite suite;
 	struct bench_table old; /* of --compare, on rank 0 */
+	int64_t n_slower;	/* times, in the comparison */
 	double started;
 };
 
@@ -310,28 +311,28 @@ static int draw(const struct bench_table *t, const struct opts *o, struct err *e
 	return rc;
 }
 
-/* On rank 0: prints the comparison and draws. 0, EX_FAILED: something is slower; -1. */
-static int use_results(const struct session *s, struct err *e)
+/* On rank 0: prints the comparison and draws. Both are tried; the first error counts. */
+static void use_results(struct session *s, struct err *e)
 {
 	const struct opts *o = &s->o;
 	const struct bench_table *t = &s->suite.table;
 	struct str text = {0};
-	int64_t slower = 0;
+	struct err mine = {0};
 	if (o->compare)
-		slower = table_compare(&s->old, t, s->suite.judged, &text, e);
+		s->n_slower = table_compare(&s->old, t, s->suite.judged, &text, e);
 	fputs(text.len ? text.s : "", stdout);
 	str_free(&text);
-	if (slower >= 0 && draws(o) && draw(t, o, e))
-		return -1;
-	return slower > 0 ? EX_FAILED : (int)slower;
+	if (draws(o) && draw(t, o, &mine))
+		err_keep_first(e, &mine);
 }
 
+/* Collective. */
 static int report(struct session *s, struct err *e)
 {
-	int rc = s->world->rank ? 0 : use_results(s, e);
-	if (comm_agree(s->world, e))
-		return -1;
-	return (int)comm_max_i64(s->world, rc);
+	if (s->world->rank == 0)
+		use_results(s, e);
+	s->n_slower = comm_max_i64(s->world, s->n_slower);
+	return comm_agree(s->world, e);
 }
 
 static void measure(struct session *s)
@@ -384,12 +385,10 @@ static int run_benchmark(struct session *s, struct err *e)
 		return -1;
 	int rc = report(s, e);
 	worlds_close(&s->worlds);
-	if (rc < 0)
-		return -1;
-	if (s->bench.fault.wanted && !comm_max_i64(s->world, s->bench.fault.done))
+	if (!rc && s->bench.fault.wanted && !comm_max_i64(s->world, s->bench.fault.done))
 		return err_set(e, EX_USAGE,
 			"PT_COLLBENCH_FAULT: no result that was checked has that element");
-	return s->suite.table.n_wrong ? EX_FAILED : rc;
+	return rc;
 }
 
 /* --from: of the ranks, the first one reads and prints. */
@@ -420,6 +419,8 @@ static int run(struct session *s)
 			     : run_benchmark(s, &e);
 	if (rc < 0)
 		rc = s->world->rank ? e.code : err_say(&e);
+	if (s->suite.table.n_wrong || s->n_slower > 0) /* whatever else failed */
+		rc = EX_FAILED;
 	free(s->peers);
 	suite_free(&s->suite);
 	table_free(&s->old);

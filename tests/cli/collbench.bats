@@ -284,6 +284,52 @@ none none -1 0 1" ]
 	refused 74 'none.h5' pt-collbench --from none.h5
 }
 
+@test "exit codes: what was found comes before what failed" {
+	command -v gnuplot >/dev/null || skip 'no gnuplot'
+	few=(-b 8 -e 8 -n 4 -w 0)
+	PT_COLLBENCH_DELAY=0.02 bench 2 "${few[@]}" --out old.h5
+	cp old.h5 same.h5
+	# FAULT DELAY ITERATIONS PLOT CODE: wrong, slower, not judged (of fewer than three iterations), a plot that fails
+	while read -r fault delay n plot code; do
+		rm -f new.h5
+		args=(-b 8 -e 8 -n "$n" -w 0 --compare old.h5 --retries 0 --out new.h5)
+		[ "$plot" = - ] || args+=(--plot "$plot")
+		[ "$fault" = - ] || export PT_COLLBENCH_FAULT=$fault
+		PT_COLLBENCH_DELAY=$delay run mpiexec -n 2 pt-collbench "${args[@]}"
+		unset PT_COLLBENCH_FAULT
+		echo "$fault $delay $n $plot: $status, want $code: $output"
+		[ "$status" -eq "$code" ]
+		[ -e new.h5 ]
+		[ "$plot" != x.svg ] || [ -e x.svg ]
+		rm -f x.svg
+	done <<-END
+		- 0.02 4 - 0
+		- 0.02 1 - 65
+		- 0.07 4 - 1
+		allreduce:0:0 0.02 4 - 1
+		allreduce:0:0 0.02 1 - 1
+		allreduce:0:0 0.07 4 - 1
+		- 0.02 4 none/x.svg 74
+		- 0.07 4 none/x.svg 1
+		allreduce:0:0 0.02 1 none/x.svg 1
+		- 0.02 1 x.svg 65
+		allreduce:5:0 0.02 4 - 64
+	END
+	cmp old.h5 same.h5
+}
+
+@test "--graph: the curves in the terminal, as of pt-compare" {
+	bench 2 allreduce latency -b 8 -e 4K -f 8 "${quick[@]}" --out old.h5 --graph --width 60 --height 12
+	grep -q '^ *busbw (GB/s)$' table
+	grep -q '^ *o allreduce float sum$' table
+	grep -q '^ *x latency float$' table
+	pt-collbench --from old.h5 -g --plot-of time --marks braille --width 60 >table
+	grep -q '^ *time (us)$' table
+	grep -q '⠒⠒ allreduce float sum in place$' table
+	[ "$(grep -c '[│┤]' table)" -eq 17 ]
+	refused 64 '--graph or --plot' pt-collbench --from old.h5 --plot-of time
+}
+
 @test "--plot: svg, png and pdf" {
 	command -v gnuplot >/dev/null || skip 'no gnuplot'
 	bench 2 allreduce latency -b 8 -e 4K -f 8 "${quick[@]}" --out old.h5 --plot a.svg
