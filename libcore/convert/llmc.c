@@ -151,6 +151,8 @@ static int load(struct llmc *x, const char *path, struct err *e)
 	struct stat st;
 	if (x->fd < 0 || fstat(x->fd, &st))
 		return err_set(e, EX_IOERR, "%s: %s", path, strerror(errno));
+	if (st.st_size < LLMC_HEADER_BYTES)
+		return err_set(e, EX_DATAERR, "%s: shorter than its header", path);
 	if (read_header(x, header, path, e))
 		return -1;
 	int64_t n = (st.st_size - LLMC_HEADER_BYTES) / dtype_bytes(x->dtype);

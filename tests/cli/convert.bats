@@ -105,6 +105,9 @@ same_hash() { # FILE...
 	dd if=/dev/zero of=short.bin bs=1 seek=1008 count=16 conv=notrunc status=none
 	code_of 65 pt-ckpt verify short.bin
 	says 'no width of the feed-forward layers'
+	head -c 1000 model_40.bin >head.bin
+	code_of 65 pt-ckpt verify head.bin
+	says 'shorter than its header'
 	make_run other --arch llama --rope-theta 1000.5
 	code_of 65 pt-ckpt convert other -o other.bin
 	says 'of Llama 3'
