@@ -5,12 +5,10 @@
 #include "ckpt/view.h"
 #include "convert/convert.h"
 
-#include <errno.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
 struct opts {
 	bool optimizer, strict, options, force, padding, dry_run;
@@ -123,37 +121,13 @@ static int show(int n, char **names, const struct opts *o, struct err *e)
 	return rc;
 }
 
-/* The hash of the parameters in a file of any format. */
-static int hash_of(const char *name, uint64_t *hash, struct err *e)
-{
-	struct ckpt_view v;
-	if (convert_open(&v, name, e))
-		return -1;
-	int rc = ckpt_view_hash(&v, hash, e);
-	ckpt_view_close(&v);
-	return rc;
-}
-
-static int verify_one(const char *name, struct err *e)
-{
-	struct ckpt *c;
-	uint64_t hash;
-	if (convert_detect(name) != &convert_pt)
-		return hash_of(name, &hash, e);
-	if (ckpt_open_stream(&c, name, e))
-		return -1;
-	int rc = ckpt_verify_hash(c, e);
-	ckpt_close(c);
-	return rc;
-}
-
 /* Checks all files; the first failure determines the exit code. */
 static int verify(int n, char **names, const struct opts *o, struct err *e)
 {
 	(void)o;
 	for (int i = 0; i < n; i++) {
 		struct err mine = {0};
-		if (!verify_one(names[i], &mine)) {
+		if (!convert_verify(names[i], &mine)) {
 			printf("%s: ok\n", names[i]);
 			continue;
 		}
@@ -172,7 +146,7 @@ static int print_hash(int n, char **names, const struct opts *o, struct err *e)
 	(void)o;
 	for (int i = 0; i < n; i++) {
 		uint64_t hash;
-		if (hash_of(names[i], &hash, e))
+		if (convert_hash_of(names[i], &hash, e))
 			return -1;
 		printf("0x%016llx  %s\n", (unsigned long long)hash, names[i]);
 	}
@@ -242,36 +216,14 @@ static int remove_all(int n, char **names, const struct opts *o, struct err *e)
 	return 0;
 }
 
-static int prune_directory(const char *dir, const struct opts *o, struct err *e)
-{
-	const struct ckpt_retention rule = {o->keep_last, o->keep_every, o->keep_best};
-	struct str path = {0};
-	int64_t *steps, n = ckpt_outdated(dir, &rule, &steps, e);
-	int rc = n < 0 ? -1 : 0;
-	for (int64_t i = 0; i < n && !rc; i++) {
-		rc = o->dry_run ? 0 : ckpt_remove(dir, steps[i], e);
-		if (!rc)
-			printf("%s\n", ckpt_name(&path, dir, steps[i]));
-	}
-	if (n >= 0)
-		free(steps);
-	str_free(&path);
-	return rc;
-}
-
 static int prune(int n, char **names, const struct opts *o, struct err *e)
 {
-	struct str in_run = {0};
+	const struct ckpt_retention rule = {o->keep_last, o->keep_every, o->keep_best};
 	(void)n;
 	if (!o->keep_last && !o->keep_every && !o->keep_best)
 		return err_set(e, EX_USAGE,
 			"prune needs a rule: --keep-last, --keep-every or --keep-best");
-	str_printf(&in_run, "%s/checkpoints", names[0]);
-	const char *dir = file_exists(in_run.s) ? in_run.s : names[0];
-	int rc = file_exists(dir) ? prune_directory(dir, o, e)
-				  : err_set(e, EX_IOERR, "%s: %s", dir, strerror(ENOENT));
-	str_free(&in_run);
-	return rc;
+	return ckpt_print_pruned(names[0], &rule, o->dry_run, e);
 }
 
 /* The image of the file, whose metadata have been checked. */
@@ -281,12 +233,9 @@ static int cat(int n, char **names, const struct opts *o, struct err *e)
 	(void)n, (void)o;
 	if (ckpt_open_stream(&c, names[0], e))
 		return -1;
-	int rc = lseek(c->fd, 0, SEEK_SET) || copy_most(c->fd, STDOUT_FILENO, INT64_MAX);
-	if (rc)
-		err_set(e, EX_IOERR, "%s to standard output: %s", c->path,
-			strerror(errno));
+	int rc = ckpt_print_image(c, e);
 	ckpt_close(c);
-	return rc ? -1 : 0;
+	return rc;
 }
 
 /* ---- commands that write a file ------------------------------------------------------ */
@@ -300,12 +249,6 @@ static int save(const struct ckpt_view *v, const struct opts *o, struct err *e)
 		return err_set(e, EX_USAGE,
 			"--shard-size and --padding are for the format huggingface");
 	return convert_save(v, f, o->out, &how, e);
-}
-
-static int save_as_pt(const struct ckpt_view *v, const struct opts *o, struct err *e)
-{
-	return convert_save(
-		v, &convert_pt, o->out, &(struct convert_opts){.dtype = DT_F32}, e);
 }
 
 static int convert(int n, char **names, const struct opts *o, struct err *e)
@@ -335,43 +278,19 @@ static int parse_weights(const char *text, int n, double *weights, struct err *e
 				       "merge needs --weights with %d finite numbers", n);
 }
 
-static int save_sum(int n, char **names, const double *weights, double divisor,
-	const struct opts *o, struct err *e)
-{
-	struct ckpt_view *all = xcalloc((size_t)n, sizeof(*all)), sum;
-	const struct ckpt_view **of = xcalloc((size_t)n, sizeof(*of));
-	int n_open = 0, rc = 0;
-	for (; n_open < n && !rc; n_open += !rc) {
-		of[n_open] = &all[n_open];
-		rc = convert_open(&all[n_open], names[n_open], e);
-	}
-	for (int i = 1; i < n && !rc; i++)
-		rc = convert_same_model(of[0], of[i], e);
-	rc = rc || ckpt_combine(&sum, of, n, weights, divisor, e);
-	if (!rc) {
-		rc = save_as_pt(&sum, o, e);
-		ckpt_view_close(&sum);
-	}
-	while (n_open--)
-		ckpt_view_close(&all[n_open]);
-	free(all);
-	free(of);
-	return rc ? -1 : 0;
-}
-
 static int average(int n, char **names, const struct opts *o, struct err *e)
 {
 	double ones[CKPT_MAX_SOURCES];
 	for (int i = 0; i < n; i++)
 		ones[i] = 1;
-	return save_sum(n, names, ones, n, o, e);
+	return convert_sum(n, names, ones, n, o->out, e);
 }
 
 static int ema(int n, char **names, const struct opts *o, struct err *e)
 {
 	double weights[CKPT_MAX_SOURCES];
 	ckpt_ema_weights(o->decay, n, weights);
-	return save_sum(n, names, weights, 1, o, e);
+	return convert_sum(n, names, weights, 1, o->out, e);
 }
 
 static int merge(int n, char **names, const struct opts *o, struct err *e)
@@ -379,29 +298,14 @@ static int merge(int n, char **names, const struct opts *o, struct err *e)
 	double weights[CKPT_MAX_SOURCES];
 	if (parse_weights(o->weights, n, weights, e))
 		return -1;
-	return save_sum(n, names, weights, 1, o, e);
-}
-
-static int save_selection(const char *name, const struct ckpt_selection *s,
-	const struct opts *o, struct err *e)
-{
-	struct ckpt_view all, some;
-	if (convert_open(&all, name, e))
-		return -1;
-	int rc = ckpt_select(&some, &all, s, e);
-	if (!rc) {
-		rc = save_as_pt(&some, o, e);
-		ckpt_view_close(&some);
-	}
-	ckpt_view_close(&all);
-	return rc;
+	return convert_sum(n, names, weights, 1, o->out, e);
 }
 
 static int strip(int n, char **names, const struct opts *o, struct err *e)
 {
 	(void)n;
-	return save_selection(
-		names[0], &(struct ckpt_selection){.parameters_only = true}, o, e);
+	return convert_selection(
+		names[0], &(struct ckpt_selection){.parameters_only = true}, o->out, e);
 }
 
 static int extract(int n, char **names, const struct opts *o, struct err *e)
@@ -409,9 +313,9 @@ static int extract(int n, char **names, const struct opts *o, struct err *e)
 	(void)n;
 	if (!o->tensors.n)
 		return err_set(e, EX_USAGE, "extract needs --tensor");
-	return save_selection(names[0],
+	return convert_selection(names[0],
 		&(struct ckpt_selection){.tensors = &o->tensors, .parameters_only = true},
-		o, e);
+		o->out, e);
 }
 
 static int rename_tensors(int n, char **names, const struct opts *o, struct err *e)
@@ -419,8 +323,8 @@ static int rename_tensors(int n, char **names, const struct opts *o, struct err 
 	(void)n;
 	if (!o->renames.n)
 		return err_set(e, EX_USAGE, "rename needs --rename");
-	return save_selection(
-		names[0], &(struct ckpt_selection){.renames = &o->renames}, o, e);
+	return convert_selection(
+		names[0], &(struct ckpt_selection){.renames = &o->renames}, o->out, e);
 }
 
 static int cast(int n, char **names, const struct opts *o, struct err *e)
@@ -428,10 +332,10 @@ static int cast(int n, char **names, const struct opts *o, struct err *e)
 	(void)n;
 	if (o->dtype == DT_F32)
 		return err_set(e, EX_USAGE, "cast needs --dtype bf16 or fp16");
-	return save_selection(names[0],
+	return convert_selection(names[0],
 		&(struct ckpt_selection){
 			.parameters_only = true, .round_to = (enum dtype)o->dtype},
-		o, e);
+		o->out, e);
 }
 
 /* ---- the commands ---------------------------------------------------------------- */

@@ -14,10 +14,11 @@
 #include <string.h>
 
 struct opts {
-	int by, axis, format, marks, rule, require;
+	int by, axis, format, rule, require;
 	double rtol, atol, margin, alarm, confidence, patience;
-	bool common, follow, graph, json, locate, log_scale, speed, table;
-	int64_t width, height, spool_limit;
+	bool common, follow, json, locate, speed, table;
+	int64_t spool_limit;
+	struct graph_opts draw;
 	const char *column, *control_program, *test_program, *launcher;
 	struct strs controls, tests, plots, reports;
 };
@@ -27,7 +28,6 @@ static const int by_columns[] = {COL_STEP, COL_TOKENS};
 static const char *const axes[] = {"auto", "step", "tokens", "seconds", "bytes", NULL};
 static const char *const requirements[] = {
 	"auto", "identical", "within", "equivalent", NULL};
-static const char *const marks[] = {"auto", "braille", "ascii", NULL};
 
 #define O(field) offsetof(struct opts, field)
 /* clang-format off */
@@ -96,17 +96,7 @@ static const struct opt options[] = {
 	{OPT_ENUM, 'x', "axis", NULL, "auto", O(axis), .values = axes, .help =
 		"Horizontal axis. auto: as --by. seconds, bytes: the time of all steps so far, "
 		"or the bytes sent in them by the rank that sends most."},
-	{OPT_FLAG, 'g', "graph", NULL, "no", O(graph), .help = "Draw the curves as text."},
-	{OPT_ENUM, 0, "marks", NULL, "auto", O(marks), .values = marks, .help =
-		"What this graph consists of. braille: lines of dots, where runs differ by "
-		"their colour. ascii: a character for each run. auto: braille in a UTF-8 locale "
-		"and with colours or one run, else ascii."},
-	{OPT_FLAG, 0, "log-scale", NULL, "no", O(log_scale), .help =
-		"Draw values on a logarithmic scale, in this graph and in plots."},
-	{OPT_INT, 0, "width", "N", "0", O(width), 0, 0, 1000, .help =
-		"Width of this graph in characters. 0: the width of the terminal."},
-	{OPT_INT, 0, "height", "N", "20", O(height), 0, 7, 1000, .help =
-		"Height of this graph in lines."},
+	OPT_GRAPH(O(draw)),
 	{OPT_LIST, 'p', "plot", "FILE", NULL, O(plots), .files = "", .help =
 		"Draw the curves to a .svg, .png or .pdf file with gnuplot. May be given many "
 		"times."},
@@ -363,15 +353,6 @@ static int follow(struct runs *r, const struct strs *names, const struct opts *o
 
 /* ---- showing ----------------------------------------------------------------------- */
 
-static void put_graph(
-	const struct curve_plot *c, const struct opts *o, bool color, struct str *out)
-{
-	const struct graph_style style = {o->marks ? (enum graph_marks)(o->marks - 1)
-						   : graph_marks_for(c->n, color),
-		color, o->width ? (int)o->width : graph_terminal_width(), (int)o->height};
-	graph_text(&c->graph, &style, out);
-}
-
 static int show(const struct run_log *logs, int n, const struct opts *o, struct err *e)
 {
 	struct str text = {0};
@@ -380,16 +361,19 @@ static int show(const struct run_log *logs, int n, const struct opts *o, struct 
 	int rc = 0;
 	if (o->table)
 		curve_table(logs, n, o->column, (enum curve_axis)o->by, &text);
-	if ((o->graph || o->plots.n) && curves_of(&c, logs, n, o->column, axis, e))
+	if ((o->draw.graph || o->plots.n) && curves_of(&c, logs, n, o->column, axis, e))
 		return str_free(&text), -1;
-	c.graph.log_y = o->log_scale;
-	if (o->graph)
-		put_graph(&c, o, log_color(stdout), &text);
+	c.graph.log_y = o->draw.log_scale;
+	if (o->draw.graph) {
+		const struct graph_style style =
+			graph_style_of(&o->draw, c.n, log_color(stdout));
+		graph_text(&c.graph, &style, &text);
+	}
 	fputs(text.s ? text.s : "", stdout);
 	str_free(&text);
 	for (int64_t i = 0; i < o->plots.n && !rc; i++)
 		rc = graph_picture(&c.graph, o->plots.v[i], e);
-	if (o->graph || o->plots.n)
+	if (o->draw.graph || o->plots.n)
 		curves_free(&c);
 	return rc;
 }
@@ -440,7 +424,7 @@ int main(int argc, char **argv)
 		graph_picture_check(o.plots.v[i], &e);
 	for (int64_t i = 0; i < o.reports.n && !e.code; i++)
 		report_check(o.reports.v[i], &e);
-	if (o.json && (o.graph || o.table))
+	if (o.json && (o.draw.graph || o.table))
 		err_set(&e, EX_USAGE,
 			"json: not with --graph or --table, which are text");
 	if (e.code)

@@ -39,7 +39,10 @@ _pt_collbench()
 	--threshold) return ;;
 	--retries) return ;;
 	--from) compopt -o filenames 2>/dev/null; mapfile -t COMPREPLY < <(compgen -f -X '!*.h5' -- "$cur"; compgen -d -- "$cur"); return ;;
-	--plot) compopt -o filenames 2>/dev/null; mapfile -t COMPREPLY < <(compgen -f -X '!*.svg' -- "$cur"; compgen -d -- "$cur"); return ;;
+	--marks) mapfile -t COMPREPLY < <(compgen -W 'auto braille ascii' -- "$cur"); return ;;
+	--width) return ;;
+	--height) return ;;
+	-p | --plot) compopt -o filenames 2>/dev/null; mapfile -t COMPREPLY < <(compgen -f -- "$cur"); return ;;
 	--plot-of) mapfile -t COMPREPLY < <(compgen -W 'busbw time' -- "$cur"); return ;;
 	--config) compopt -o filenames 2>/dev/null; mapfile -t COMPREPLY < <(compgen -f -- "$cur"); return ;;
 	--generate) mapfile -t COMPREPLY < <(compgen -W 'man bash zsh fish' -- "$cur"); return ;;
@@ -49,7 +52,7 @@ _pt_collbench()
 		return
 	fi
 	if [[ $cur == -* ]]; then
-		mapfile -t COMPREPLY < <(compgen -W '--minbytes --maxbytes --stepbytes --stepfactor --iters --seconds --warmup-iters --check --passes --reruns --op --datatype --root --aggregate --window --calls --barrier --average --overlap --polls --split --groups --device --comm --launch --registered --per-iteration --out --compare --threshold --retries --from --plot --plot-of --overwrite --smoke --config --print-config --quiet --help --version --generate ' -- "$cur")
+		mapfile -t COMPREPLY < <(compgen -W '--minbytes --maxbytes --stepbytes --stepfactor --iters --seconds --warmup-iters --check --passes --reruns --op --datatype --root --aggregate --window --calls --barrier --average --overlap --polls --split --groups --device --comm --launch --registered --per-iteration --out --compare --threshold --retries --from --graph --marks --log-scale --width --height --plot --plot-of --overwrite --smoke --config --print-config --quiet --help --version --generate ' -- "$cur")
 		return
 	fi
 	mapfile -t COMPREPLY < <(compgen -W 'allreduce reduce broadcast allgather reducescatter scatter gather alltoall sendrecv barrier latency bandwidth bidirectional all' -- "$cur")

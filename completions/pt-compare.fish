@@ -22,7 +22,7 @@ complete -c pt-compare -l launcher -x -d 'What starts several ranks; the number 
 complete -c pt-compare -l json -s j -d 'Print the verdicts, and with --speed the speeds, as JSON instead of as text.'
 complete -c pt-compare -l axis -s x -x -a 'auto step tokens seconds bytes' -d 'Horizontal axis. auto: as --by. seconds, bytes: the time of all steps so far, or the bytes sent in them by the rank that sends most.'
 complete -c pt-compare -l graph -s g -d 'Draw the curves as text.'
-complete -c pt-compare -l marks -x -a 'auto braille ascii' -d 'What this graph consists of. braille: lines of dots, where runs differ by their colour. ascii: a character for each run. auto: braille in a UTF-8 locale and with colours or one run, else ascii.'
+complete -c pt-compare -l marks -x -a 'auto braille ascii' -d 'What this graph consists of. braille: lines of dots, where curves differ by their colour. ascii: a character for each curve. auto: braille in a UTF-8 locale and with colours or one curve, else ascii.'
 complete -c pt-compare -l log-scale -d 'Draw values on a logarithmic scale, in this graph and in plots.'
 complete -c pt-compare -l width -x -d 'Width of this graph in characters. 0: the width of the terminal.'
 complete -c pt-compare -l height -x -d 'Height of this graph in lines.'

@@ -6,7 +6,7 @@
 #ifndef BASE_GRAPH_H
 #define BASE_GRAPH_H
 
-#include "base/base.h"
+#include "base/options.h"
 
 struct point {
 	double x, y;
@@ -71,6 +71,32 @@ enum graph_marks graph_marks_for(int n_series, bool color);
  * 79. */
 int graph_terminal_width(void);
 void graph_text(const struct graph *g, const struct graph_style *style, struct str *out);
+
+/* The rows of an option table for graphs as text; `at` is the offset of a struct graph_opts. */
+struct graph_opts {
+	bool graph, log_scale;
+	int marks; /* 0: auto, else 1 + enum graph_marks */
+	int64_t width, height;
+};
+extern const char *const graph_marks_words[];
+/* clang-format off */
+#define OPT_GRAPH(at) \
+	{OPT_FLAG, 'g', "graph", NULL, "no", (at) + offsetof(struct graph_opts, graph), .help = \
+		"Draw the curves as text."}, \
+	{OPT_ENUM, 0, "marks", NULL, "auto", (at) + offsetof(struct graph_opts, marks), \
+		.values = graph_marks_words, .help = \
+		"What this graph consists of. braille: lines of dots, where curves differ by " \
+		"their colour. ascii: a character for each curve. auto: braille in a UTF-8 locale " \
+		"and with colours or one curve, else ascii."}, \
+	{OPT_FLAG, 0, "log-scale", NULL, "no", (at) + offsetof(struct graph_opts, log_scale), .help = \
+		"Draw values on a logarithmic scale, in this graph and in plots."}, \
+	{OPT_INT, 0, "width", "N", "0", (at) + offsetof(struct graph_opts, width), 0, 0, 1000, .help = \
+		"Width of this graph in characters. 0: the width of the terminal."}, \
+	{OPT_INT, 0, "height", "N", "20", (at) + offsetof(struct graph_opts, height), 0, 7, 1000, .help = \
+		"Height of this graph in lines."}
+/* clang-format on */
+/* The style that these options ask for, with colours if `color`. */
+struct graph_style graph_style_of(const struct graph_opts *o, int n_series, bool color);
 
 /* ---- graph_picture.c ---------------------------------------------------------------- */
 

@@ -51,6 +51,19 @@ int graph_terminal_width(void)
 	return 79;
 }
 
+const char *const graph_marks_words[] = {"auto", "braille", "ascii", NULL};
+
+struct graph_style graph_style_of(const struct graph_opts *o, int n_series, bool color)
+{
+	return (struct graph_style){
+		.marks = o->marks ? (enum graph_marks)(o->marks - 1)
+				  : graph_marks_for(n_series, color),
+		.color = color,
+		.width = o->width ? (int)o->width : graph_terminal_width(),
+		.height = (int)o->height,
+	};
+}
+
 /* ---- drawing ----------------------------------------------------------------------- */
 
 /* Sets the dot in column x from the left and row y from the top. */

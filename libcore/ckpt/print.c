@@ -9,6 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 /* "-" for NaN, which means none. */
 static const char *number(char buf[static NUM_TEXT], double v)
@@ -226,4 +227,41 @@ int64_t ckpt_print_rest(
 		n += notes.s[i] == '\n';
 	str_free(&notes);
 	return n;
+}
+
+int ckpt_print_image(const struct ckpt *c, struct err *e)
+{
+	if (lseek(c->fd, 0, SEEK_SET) || copy_most(c->fd, STDOUT_FILENO, INT64_MAX))
+		return err_set(e, EX_IOERR, "%s to standard output: %s", c->path,
+			strerror(errno));
+	return 0;
+}
+
+static int prune_directory(
+	const char *dir, const struct ckpt_retention *rule, bool dry_run, struct err *e)
+{
+	struct str path = {0};
+	int64_t *steps, n = ckpt_outdated(dir, rule, &steps, e);
+	int rc = n < 0 ? -1 : 0;
+	for (int64_t i = 0; i < n && !rc; i++) {
+		rc = dry_run ? 0 : ckpt_remove(dir, steps[i], e);
+		if (!rc)
+			printf("%s\n", ckpt_name(&path, dir, steps[i]));
+	}
+	if (n >= 0)
+		free(steps);
+	str_free(&path);
+	return rc;
+}
+
+int ckpt_print_pruned(
+	const char *name, const struct ckpt_retention *rule, bool dry_run, struct err *e)
+{
+	struct str in_run = {0};
+	str_printf(&in_run, "%s/checkpoints", name);
+	const char *dir = file_exists(in_run.s) ? in_run.s : name;
+	int rc = file_exists(dir) ? prune_directory(dir, rule, dry_run, e)
+				  : err_set(e, EX_IOERR, "%s: %s", dir, strerror(ENOENT));
+	str_free(&in_run);
+	return rc;
 }

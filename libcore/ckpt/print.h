@@ -24,6 +24,12 @@ void ckpt_print_delta(const struct ckpt_delta *d);
 int64_t ckpt_print_rest(
 	const struct ckpt *a, const struct ckpt *b, bool with_optimizer, struct err *e);
 
+/* The whole file, to standard output. */
+int ckpt_print_image(const struct ckpt *c, struct err *e);
+/* Removes the checkpoints of a run or in a directory that the rule does not keep, or only prints their names. */
+int ckpt_print_pruned(
+	const char *name, const struct ckpt_retention *rule, bool dry_run, struct err *e);
+
 /* ---- json.c ---------------------------------------------------------------------- */
 
 /* An object with size_bytes, attributes, options, tokenizer, vocab, edit, and tensors with name, dtype,

@@ -85,10 +85,21 @@ struct bench_options {
 	bool overlap;	 /* also measures iterations with computation beside them */
 	bool barrier;	 /* between iterations, not timed */
 	bool registered; /* for the device's library: comm_device_arena() */
-	enum bench_calls calls;
-	enum bench_average average;
-	enum bench_launch launch;
+	int calls;	 /* enum bench_calls, and so on */
+	int average;
+	int launch;
 };
+
+/* ---- settings.c */
+
+/* Names of the enums, closed by NULL. */
+extern const char *const bench_launch_names[], *const bench_calls_names[];
+extern const char *const bench_average_names[];
+/* The options that all times depend on, as text. */
+enum { BENCH_SETTINGS = 160 };
+void bench_settings(const struct bench_options *o, char text[BENCH_SETTINGS]);
+/* The number of a collective or of messages between pairs; N_BENCH: "all". -1: neither. */
+int bench_find(const char *name, struct err *e);
 
 struct bench {
 	struct bench_options o;
@@ -96,8 +107,8 @@ struct bench {
 	struct device *d;  /* whose memory the buffers are in; NULL: host memory */
 	struct comm *comm; /* of the next measurement; NULL: this rank takes no part */
 	struct comm_place place;
-	struct comm *home;	   /* of the memory, and of agreements: the world */
-	struct arena memory, host; /* of the buffers, and of copies to check them */
+	struct comm *home;   /* of the memory, and of agreements: the world */
+	struct arena memory; /* of a device's buffers */
 	char *send, *recv;
 	char *host_send, *host_recv;
 	int64_t room;		 /* bytes of a buffer with its guards */
@@ -109,6 +120,7 @@ struct bench {
 struct bench_part {
 	double seconds;
 	int64_t iters;
+	bool waited; /* a rank waited for a processor for much of that time */
 };
 
 /* Iterations of one case, in one or several passes: seconds of a collective. */
@@ -122,14 +134,19 @@ struct bench_samples {
 	int64_t n_overlapped;
 };
 void bench_samples_free(struct bench_samples *s);
+/* settings.c: sets `fault` and `o.delay` if PT_COLLBENCH_FAULT and PT_COLLBENCH_DELAY say so. */
+int bench_tests_from_environment(struct bench *b, struct err *e);
 
 /* Values that were not measured are NaN; counts: -1. */
 struct bench_result {
 	double time, algbw, busbw; /* us; 1e9 bytes/s */
 	int64_t wrong, differ, digest;
 	double i_min, i_max, i_p50, i_p99, i_cv; /* over iterations: us; i_cv: percent */
-	/* us: median over parts of the run; percent: its standard error. */
+	/* us: median over parts of the run, without those in which a rank waited for a processor; percent: the standard
+	 * error, of so many parts; NaN: fewer than 3. */
 	double typical, noise;
+	int64_t parts,
+		waited; /* parts that count, and those that do not for that reason */
 	int64_t iters;
 	double overall, compute, overlap; /* us; percent */
 };

@@ -10,7 +10,7 @@
 #define F(field) offsetof(struct bench_about, field)
 static const struct h5_field about_fields[] = {
 	{"format", H5_TEXT, F(format), false, "\"pt-collbench\""},
-	{"version", H5_I64, F(version), false, "version of the format: 2"},
+	{"version", H5_I64, F(version), false, "version of the format: 3"},
 	{"created_by", H5_TEXT, F(created_by), false,
 		"the program that wrote the file, and its libraries"},
 	{"started", H5_TEXT, F(started), false, "when it was started (UTC)"},

@@ -1,8 +1,8 @@
-/* Pictures of a table by gnuplot: times or bandwidths over the size. */
-#include "base/gnuplot.h"
+/* Times or bandwidths of a table over the size, as curves for base/graph.h. */
 #include "collbench/table.h"
 
 #include <math.h>
+#include <stdlib.h>
 
 static double value_of(const struct bench_result *r, enum picture_of what)
 {
@@ -18,7 +18,8 @@ static bool same_curve(const struct bench_row *a, const struct bench_row *b)
 	       a->groups == b->groups;
 }
 
-static void add_title(const struct bench_row *r, int place, struct str *out)
+/* The name of a curve, to be freed. */
+static char *title_of(const struct bench_row *r, int place)
 {
 	struct str title = {0};
 	str_printf(&title, "%s", bench_info((int)r->collective)->name);
@@ -36,25 +37,21 @@ static void add_title(const struct bench_row *r, int place, struct str *out)
 			(long long)r->groups);
 	if (place == COLL_IN_PLACE && bench_info((int)r->collective)->has_place[0])
 		str_puts(&title, " in place");
-	gnuplot_quote(out, title.s);
-	str_free(&title);
+	return title.s;
 }
 
-/* The points of the curve that begins with row `first`; false: it has none. */
-static bool add_points(const struct bench_table *t, int64_t first, int place,
-	enum picture_of what, struct str *out)
+/* Appends the points of the curve that begins with row `first` to p. Returns their number. */
+static int64_t points_of(const struct bench_table *t, int64_t first, int place,
+	enum picture_of what, struct point *p)
 {
-	bool any = false;
+	int64_t n = 0;
 	for (int64_t i = first; i < t->n_rows; i++) {
 		const struct bench_row *r = &t->rows[i];
 		double y = value_of(&r->result[place], what);
-		if (!same_curve(r, &t->rows[first]) || !(y > 0) || isinf(y) ||
-			r->size < 1)
-			continue;
-		str_printf(out, "%lld %.9g\n", (long long)r->size, y);
-		any = true;
+		if (same_curve(r, &t->rows[first]) && y > 0 && !isinf(y) && r->size > 0)
+			p[n++] = (struct point){(double)r->size, y};
 	}
-	return any;
+	return n;
 }
 
 static bool begins_curve(const struct bench_table *t, int64_t i)
@@ -65,54 +62,36 @@ static bool begins_curve(const struct bench_table *t, int64_t i)
 	return true;
 }
 
-/* The data of each curve, then in `plot` what draws them. Returns the number of curves. */
-static int add_curves(const struct bench_table *t, enum picture_of what, struct str *data,
-	struct str *plot)
+void table_curves(const struct bench_table *t, enum picture_of what, bool log_scale,
+	struct bench_curves *c)
 {
-	enum { MOST = 64 };
+	struct point *p = xcalloc((size_t)(N_COLL_PLACES * t->n_rows) + 1, sizeof(*p));
 	int n = 0;
+	*c = (struct bench_curves){.points = p};
 	for (int64_t i = 0; i < t->n_rows; i++)
-		for (int p = 0; p < N_COLL_PLACES && begins_curve(t, i) && n < MOST;
-			p++) {
-			struct str points = {0};
-			if (add_points(t, i, p, what, &points)) {
-				str_printf(data, "$curve%d << EOD\n%sEOD\n", n, points.s);
-				str_printf(plot,
-					"%s$curve%d using 1:2 with linespoints title ",
-					n ? ", " : "plot ", n);
-				add_title(&t->rows[i], p, plot);
-				n++;
-			}
-			str_free(&points);
+		for (int place = 0; place < N_COLL_PLACES && begins_curve(t, i) &&
+				    n < MAX_BENCH_CURVES;
+			place++) {
+			int64_t n_points = points_of(t, i, place, what, p);
+			if (!n_points)
+				continue;
+			c->series[n++] = (struct series){
+				title_of(&t->rows[i], place), p, n_points};
+			p += n_points;
 		}
-	return n;
+	c->graph = (struct graph){
+		.x_name = "size (bytes)",
+		.y_name = what == PICTURE_TIME ? "time (us)" : "busbw (GB/s)",
+		.series = c->series,
+		.n_series = n,
+		.log_x = true,
+		.log_y = log_scale || what == PICTURE_TIME,
+	};
 }
 
-int table_script(const struct bench_table *t, enum picture_of what, const char *path,
-	struct str *out)
+void bench_curves_free(struct bench_curves *c)
 {
-	struct str plot = {0};
-	str_printf(out,
-		"set terminal %s\nset key top left noenhanced\nset grid\nset logscale x 2\n"
-		"set format x '%%.0b%%B'\nset xlabel 'size in bytes'\n%s",
-		gnuplot_terminal(path),
-		what == PICTURE_TIME ? "set logscale y\nset ylabel 'time in us'\n"
-				     : "set ylabel 'busbw in GB/s'\n");
-	int n = add_curves(t, what, out, &plot);
-	str_printf(out, "%s\n", n ? plot.s : "");
-	str_free(&plot);
-	return n;
-}
-
-int table_picture(const struct bench_table *t, enum picture_of what, const char *path,
-	struct err *e)
-{
-	struct str text = {0}, picture = {0};
-	int rc = table_script(t, what, path, &text)
-			 ? 0
-			 : err_set(e, EX_DATAERR, "no times to draw");
-	rc = rc || gnuplot_run(&text, &picture, e) || file_replace(path, &picture, e);
-	str_free(&text);
-	str_free(&picture);
-	return rc ? -1 : 0;
+	for (int i = 0; i < c->graph.n_series; i++)
+		free((char *)(uintptr_t)c->series[i].name);
+	free(c->points);
 }

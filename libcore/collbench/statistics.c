@@ -6,7 +6,7 @@
 #include <string.h>
 
 const struct bench_result bench_nothing = {NAN, NAN, NAN, -1, -1, -1, NAN, NAN, NAN, NAN,
-	NAN, NAN, NAN, 0, NAN, NAN, NAN}; /* in the order of the struct */
+	NAN, NAN, NAN, 0, 0, 0, NAN, NAN, NAN}; /* in the order of the struct */
 
 static int ascending(const void *a, const void *b)
 {
@@ -30,30 +30,46 @@ double bench_median(const double *v, int64_t n)
 	return middle;
 }
 
-/*
- * The median over parts of the run, and its standard error. Iterations beside each other share what disturbs
- * them, so the error is estimated from the parts, by their median absolute deviation: 1.4826 of it is the standard
- * deviation of a normal distribution, and sqrt(pi/2) = 1.2533 times that over sqrt(n) the standard error of a
- * median of n values (Huber and Ronchetti, Robust Statistics, 2009, sections 1.2 and 3.2). Parts that are much
- * shorter than the longest, at the beginning of a run for a time, do not count. NaN: fewer than 3 parts.
- */
-static void typical(const struct bench_samples *s, struct bench_result *r)
+/* The parts that count, into v: not those that are much shorter than the longest, at the beginning of a run for a
+ * time, nor, if there are others, those in which a rank waited for a processor. Returns their number. */
+static int64_t parts_that_count(
+	const struct bench_samples *s, double *v, struct bench_result *r)
 {
 	enum { SHORT = 4 };
-	double *v = xcalloc((size_t)s->n_parts, sizeof(*v));
-	int64_t n = 0, longest = 0;
+	int64_t longest = 0, n = 0, n_waited = 0;
 	for (int64_t i = 0; i < s->n_parts; i++)
 		longest = max64(longest, s->part[i].iters);
 	for (int64_t i = 0; i < s->n_parts; i++)
+		n_waited += SHORT * s->part[i].iters >= longest && s->part[i].waited;
+	for (int64_t i = 0; i < s->n_parts; i++)
+		if (SHORT * s->part[i].iters >= longest && !s->part[i].waited)
+			v[n++] = s->part[i].seconds;
+	r->parts = n;
+	r->waited = n_waited;
+	for (int64_t i = 0; i < s->n_parts && !r->parts; i++)
 		if (SHORT * s->part[i].iters >= longest)
 			v[n++] = s->part[i].seconds;
+	return n;
+}
+
+/*
+ * The median over parts of the run, and its standard error. Iterations beside each other share what disturbs
+ * them, so the error is estimated from the parts: from the standard deviation of their logarithms, which one part that
+ * is far from the others makes large.
+ */
+static void typical(const struct bench_samples *s, struct bench_result *r)
+{
+	double *v = xcalloc((size_t)s->n_parts + 1, sizeof(*v)), sum = 0, squares = 0;
+	int64_t n = parts_that_count(s, v, r);
 	double middle = median(v, n);
 	r->typical = 1e6 * middle;
 	for (int64_t i = 0; i < n; i++)
-		v[i] = fabs(v[i] - middle);
-	if (n >= 3 && middle > 0)
-		r->noise =
-			100 * 1.2533 * 1.4826 * median(v, n) / sqrt((double)n) / middle;
+		sum += log(v[i]);
+	for (int64_t i = 0; i < n; i++)
+		squares += pow(log(v[i]) - sum / (double)n, 2);
+	r->noise = r->parts >= 3 && middle > 0
+			   ? 100 * sqrt(squares / (double)(n - 1) / (double)n)
+			   : (double)NAN;
 	free(v);
 }
 

@@ -3,6 +3,7 @@
 
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 struct suite_case {
 	struct coll_case c;
@@ -11,6 +12,19 @@ struct suite_case {
 	struct bench_samples samples[N_COLL_PLACES];
 	bool heads; /* the table has a heading before it */
 };
+
+int suite_want(struct suite_options *o, char **names, int n, struct err *e)
+{
+	for (int i = 0; i < n; i++) {
+		int what = bench_find(names[i], e);
+		if (what < 0)
+			return -1;
+		for (int c = 0; c < N_COLL; c++)
+			o->wanted[c] |= what == N_BENCH;
+		o->wanted[what % N_BENCH] |= what < N_BENCH;
+	}
+	return 0;
+}
 
 /* ---- the list -------------------------------------------------------------------------- */
 
@@ -126,6 +140,13 @@ static int check_wanted(const struct suite *s, struct err *e)
 
 /* ---- measuring ------------------------------------------------------------------------- */
 
+/* Before a pass: ranks that shared a processor may get one each when they wake up. */
+static void rest(void)
+{
+	const struct timespec moment = {.tv_nsec = 20 * 1000 * 1000};
+	nanosleep(&moment, NULL);
+}
+
 static void measure(struct suite *s, int64_t i)
 {
 	struct suite_case *x = &s->cases[i];
@@ -154,6 +175,42 @@ static void check_and_sum_up(struct suite *s, int64_t i)
 	}
 }
 
+void suite_print_header(
+	const struct suite *s, const struct peer *peers, const char *library)
+{
+	static const char *const averages[] = {[AVERAGE_MAX] = "the slowest one",
+		[AVERAGE_AVG] = "their mean",
+		[AVERAGE_MIN] = "the fastest one",
+		[AVERAGE_RANK0] = "rank 0"};
+	const struct bench_options *o = &s->bench->o;
+	const struct device *d = s->bench->d;
+	int ranks = s->bench->home->size;
+	printf("# %s\n# ranks %d, hosts %d\n", peers->libraries, ranks,
+		s->bench->place.n_hosts);
+	for (int r = 0; r < ranks; r++)
+		printf("#   rank %3d pid %7lld on %s\n", r, (long long)peers[r].pid,
+			peers[r].host);
+	if (d)
+		printf("# buffers on %s, transferred by %s\n", d->model, library);
+	printf("# minbytes %lld, maxbytes %lld, %s %lld, iters %lld, warmup-iters %lld, "
+	       "check %lld\n",
+		(long long)s->o.minbytes, (long long)s->o.maxbytes,
+		s->o.stepbytes ? "stepbytes" : "stepfactor",
+		(long long)(s->o.stepbytes ? s->o.stepbytes : s->o.stepfactor),
+		(long long)o->iters, (long long)o->warmup, (long long)o->checks);
+	if (o->seconds > 0 || o->passes > 1 || o->calls || o->barrier)
+		printf("# seconds %g, passes %lld, calls %s%s\n", o->seconds,
+			(long long)o->passes, bench_calls_names[o->calls],
+			o->barrier ? ", barriers between" : "");
+	if (d)
+		printf("# device %s, by %s, launch %s, aggregate %lld%s\n", d->name,
+			library, bench_launch_names[o->launch], (long long)o->aggregate,
+			o->registered ? ", registered" : "");
+	printf("# time: mean over iterations, of the ranks %s; algbw = size / time; "
+	       "GB = 1e9 B\n",
+		averages[o->average]);
+}
+
 static void print_row(const struct suite *s, int64_t i)
 {
 	const struct bench_group *g = s->cases[i].group;
@@ -180,15 +237,18 @@ int suite_list(struct suite *s, struct err *e)
 
 void suite_run(struct suite *s)
 {
-	for (int64_t pass = 1; pass <= s->o.passes; pass++)
+	for (int64_t pass = 1; pass <= s->bench->o.passes; pass++) {
+		if (pass > 1)
+			rest();
 		for (int64_t i = 0; i < s->table.n_rows; i++) {
 			measure(s, i);
-			if (pass < s->o.passes)
+			if (pass < s->bench->o.passes)
 				continue;
 			check_and_sum_up(s, i);
 			if (s->bench->home->rank == 0)
 				print_row(s, i);
 		}
+	}
 	table_fit(&s->table);
 }
 
@@ -211,25 +271,27 @@ static void sum_up_again(struct suite *s, int64_t i, struct bench_row *again)
 /* Collective. Measures rows a second time, into `again`. */
 static void measure_again(struct suite *s, const bool *row, struct bench_table *again)
 {
-	for (int64_t pass = 1; pass <= s->o.passes; pass++)
+	for (int64_t pass = 1; pass <= s->bench->o.passes; pass++) {
+		rest();
 		for (int64_t i = 0; i < s->table.n_rows; i++) {
 			if (!row[i])
 				continue;
 			measure(s, i);
-			if (pass == s->o.passes)
+			if (pass == s->bench->o.passes)
 				sum_up_again(s, i, &again->rows[i]);
 		}
+	}
 }
 
-/* Collective. Which rows are slower, on all ranks, and how many times. */
-static int64_t slower_rows(struct suite *s, bool *row)
+/* Collective. Which rows are measured again, on all ranks, and how many times of them are in doubt. */
+static int64_t open_rows(struct suite *s, bool *row)
 {
 	struct comm *world = s->bench->home;
 	int64_t n = 0;
 	for (int64_t i = 0; i < s->table.n_rows && s->judged; i++)
-		row[i] = table_is_slower(&s->judged[i]);
+		row[i] = table_is_open(&s->judged[i]);
 	if (s->judged)
-		n = table_n_slower(s->judged, s->table.n_rows);
+		n = table_n_open(s->judged, s->table.n_rows);
 	comm_bcast(world, row, s->table.n_rows, 0);
 	return comm_max_i64(world, n);
 }
@@ -246,8 +308,8 @@ void suite_compare(
 	if (prints)
 		s->judged = table_judge(old, t, threshold);
 	for (int64_t i = 0; i < retries; i++) {
-		int64_t n_slower = slower_rows(s, row);
-		if (!n_slower)
+		int64_t n_open = open_rows(s, row);
+		if (!n_open)
 			break;
 		measure_again(s, row, &again);
 		if (!prints)
@@ -255,7 +317,8 @@ void suite_compare(
 		struct bench_judged *judged = table_judge(old, &again, threshold);
 		table_confirm(s->judged, judged, t->n_rows);
 		free(judged);
-		printf("# measured again: %lld slower times\n", (long long)n_slower);
+		printf("# measured again: %lld times that are slower or not judged\n",
+			(long long)n_open);
 	}
 	table_free(&again);
 	free(row);

@@ -74,8 +74,10 @@ const struct bench_column result_columns[] = {
 	{"i_p50", "(us)", 8, COLUMN_REAL, R(i_p50), "i_p50", "us: median", NULL, SET_ITERATIONS},
 	{"i_p99", "(us)", 8, COLUMN_REAL, R(i_p99), "i_p99", "us: 99th percentile, nearest rank", NULL, SET_ITERATIONS},
 	{"i_cv%", "(%)", 7, COLUMN_REAL, R(i_cv), "i_cv", "percent: standard deviation over mean", NULL, SET_ITERATIONS},
-	{"typical", "(us)", 8, COLUMN_REAL, R(typical), "typical", "us: median over parts of the run", NULL, SET_ITERATIONS},
+	{"typical", "(us)", 8, COLUMN_REAL, R(typical), "typical", "us: median over parts of the run in which no rank waited for a processor", NULL, SET_ITERATIONS},
 	{"noise%", "(%)", 7, COLUMN_REAL, R(noise), "noise", "percent: standard error of typical", NULL, SET_ITERATIONS},
+	{"", "", 0, COLUMN_WHOLE, R(parts), "parts", "parts of the run that typical is the median of; 0: in each one a rank waited"},
+	{"", "", 0, COLUMN_WHOLE, R(waited), "waited", "parts in which a rank waited for a processor"},
 	{"iters", "", 7, COLUMN_WHOLE, R(iters), "iters", "iterations; 0: not measured", NULL, SET_ITERATIONS},
 	{"#differ", "", 7, COLUMN_TALLY, R(differ), "differ", "elements of all ranks with other bits when reduced again; -1: not tried", NULL, SET_RERUNS},
 	{"", "", 0, COLUMN_TALLY, R(digest), "digest", "hash of the result of that reduction on all ranks; -1: not tried"},
@@ -186,10 +188,12 @@ void table_heading(const struct bench_table *t, int what)
 void table_footer(const struct bench_table *t)
 {
 	double sum = 0;
-	int64_t n = 0;
+	int64_t n = 0, waited = 0, parts = 0;
 	for (int64_t i = 0; i < t->n_rows; i++) {
 		for (int p = 0; p < N_COLL_PLACES; p++) {
 			double bus = t->rows[i].result[p].busbw;
+			waited += t->rows[i].result[p].waited;
+			parts += t->rows[i].result[p].parts;
 			if (t->rows[i].size && !isnan(bus))
 				sum += bus, n++;
 		}
@@ -199,6 +203,9 @@ void table_footer(const struct bench_table *t)
 		: t->n_wrong ? "FAILED"
 			     : "OK");
 	printf("# Avg bus bandwidth    : %g\n", n ? sum / (double)n : 0);
+	if (waited)
+		printf("# ranks waited for a processor in %lld of %lld parts of the run\n",
+			(long long)waited, (long long)(waited + parts));
 }
 
 static void print_fit_cell(const struct bench_column *c, const struct bench_fit *f)

@@ -3,6 +3,7 @@
 #define COLLBENCH_TABLE_H
 
 #include "base/file.h"
+#include "base/graph.h"
 #include "collbench/collbench.h"
 #include "collbench/fit.h"
 #include "h5/h5.h"
@@ -43,7 +44,7 @@ struct bench_table {
 	int64_t n_fits;
 	bool shown[N_COLUMN_SETS];
 	bool checked;
-	char settings[160]; /* options that all times depend on, as text */
+	char settings[BENCH_SETTINGS];
 };
 
 /* COLUMN_TALLY: a count, negative if nothing was counted. */
@@ -74,7 +75,7 @@ void table_print_fits(const struct bench_table *t);
 
 /* ---- file.c: the HDF5 file ---------------------------------------------------------- */
 
-enum { BENCH_VERSION = 2 };
+enum { BENCH_VERSION = 3 };
 
 /* The attributes of the file. */
 struct bench_about {
@@ -115,23 +116,27 @@ enum bench_verdict {
 	N_VERDICTS
 };
 
-/* Of a row: the same case of the old result, or NULL. */
+/* Of a row: the same case of the old result, or NULL; and what was compared with it. */
 struct bench_judged {
 	const struct bench_row *old;
+	struct bench_result now[N_COLL_PLACES];
 	enum bench_verdict verdict[N_COLL_PLACES];
 };
 
 /*
  * Compares the typical times of equal cases: slower or faster if they differ by more than `threshold` (a ratio,
- * such as 0.15) and by more than 3 times their standard errors, which are added as squares. A case without an
- * error, of fewer than 3 parts, is not judged. Returns an element for each row of `now`, to be freed.
+ * such as 0.15) and significantly. A case without an error, of fewer than 3 parts, is not judged. The test is Welch's,
+ * of the logarithms of the times, with the errors of both and that of a launch (regress.c); its level is 5 % over the
+ * number of times that are judged (Bonferroni), so that of two equal networks any one is called slower in 5 % of
+ * the comparisons at most. Returns an element for each row of `now`, to be freed.
  */
 struct bench_judged *table_judge(
 	const struct bench_table *old, const struct bench_table *now, double threshold);
-/* Is one of the row's times slower? And how many of n rows? */
-bool table_is_slower(const struct bench_judged *j);
-int64_t table_n_slower(const struct bench_judged *j, int64_t n);
-/* What is not slower when it is measured again is unchanged. */
+/* Is one of the row's times slower, or not judged because ranks waited for processors? And how many of n rows? */
+bool table_is_open(const struct bench_judged *j);
+int64_t table_n_open(const struct bench_judged *j, int64_t n);
+/* What was measured again: of times that were slower, those that are not slower now are unchanged; those that were
+ * not judged have the verdict of now. */
 void table_confirm(
 	struct bench_judged *first, const struct bench_judged *again, int64_t n);
 
@@ -147,11 +152,16 @@ int table_check_settings(
 /* ---- picture.c --------------------------------------------------------------------------- */
 
 enum picture_of { PICTURE_BUSBW, PICTURE_TIME };
-/* Draws times or bandwidths over the size, a curve for each case, to a .svg, .png or .pdf file. */
-int table_picture(const struct bench_table *t, enum picture_of what, const char *path,
-	struct err *e);
-/* Appends gnuplot's commands for that. Returns the number of curves. */
-int table_script(const struct bench_table *t, enum picture_of what, const char *path,
-	struct str *out);
+enum { MAX_BENCH_CURVES = 64 }; /* more are left out */
+struct bench_curves {
+	struct graph graph;
+	struct series series[MAX_BENCH_CURVES];
+	struct point *points;
+};
+/* Times or bandwidths over the size, a curve for each case; times are on a logarithmic scale. *c must not move: its
+ * graph points into it. */
+void table_curves(const struct bench_table *t, enum picture_of what, bool log_scale,
+	struct bench_curves *c);
+void bench_curves_free(struct bench_curves *c);
 
 #endif

@@ -1,9 +1,9 @@
-/* For the files of compare only: moments, Student's t, correlation, blocks of rows. Pure functions;
+/* For the files of compare only: moments, correlation, blocks of rows. Pure functions;
  * NaN and infinity give NaN, which no comparison finds significant. */
 #ifndef COMPARE_STATS_H
 #define COMPARE_STATS_H
 
-#include "base/base.h"
+#include "base/student.h"
 
 double mean_of(const double *x, int64_t n);
 double variance_of(const double *x, int64_t n); /* unbiased; n < 2: 0 */
@@ -11,13 +11,6 @@ double variance_of(const double *x, int64_t n); /* unbiased; n < 2: 0 */
 double slope_of(const double *at, const double *x, int64_t n);
 double correlation_of(
 	const double *x, const double *y, int64_t n); /* NaN: one is constant */
-
-/* P(|T| >= |t|) for Student's t with df >= 1 degrees of freedom: the finite sums of Abramowitz and
- * Stegun, 26.7.3 and 26.7.4; above MAX_DF the normal distribution. */
-enum { MAX_DF = 1000 };
-double student_p(double t, int64_t df);
-/* The t of which student_p() is p, 0 < p < 1. */
-double student_quantile(double p, int64_t df);
 
 /*
  * Noise between neighbouring rows: the standard deviation of first differences, divided by

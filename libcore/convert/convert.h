@@ -58,6 +58,19 @@ int convert_vocabulary(
  * Those that the model does not have are last. */
 int *convert_forward_order(const char *config, const struct ckpt_tensor *tensors, int n);
 
+/* ---- files.c: a file from files of any format ------------------------------------ */
+
+/* The hash of the parameters of a file. */
+int convert_hash_of(const char *path, uint64_t *hash, struct err *e);
+/* Reads a file whole, and checks what it has checksums of. */
+int convert_verify(const char *path, struct err *e);
+/* Writes the sum of weights[i] times file i, over the divisor, as a checkpoint. */
+int convert_sum(int n, char **paths, const double *weights, double divisor,
+	const char *out, struct err *e);
+/* Writes what is selected of a file as a checkpoint. */
+int convert_selection(
+	const char *path, const struct ckpt_selection *s, const char *out, struct err *e);
+
 /* ---- names.c: names and layouts of tensors of other programs --------------------- */
 
 /* The parts of a fused tensor: queries, keys, values. */

@@ -81,10 +81,37 @@ same_hash() { # FILE...
 	pt-ckpt verify model_00000040.bin
 	code_of 64 pt-ckpt convert run --to llmc --shard-size 4K -o x.bin
 	says 'huggingface'
-	make_run llama --arch llama
-	code_of 65 pt-ckpt convert llama -o llama.bin
+	make_run plain --bias no
+	code_of 65 pt-ckpt convert plain -o plain.bin
 	says 'of GPT-2'
-	[ ! -e llama.bin ]
+	[ ! -e plain.bin ]
+}
+
+@test "a Llama in llm.c's format and back" {
+	make_run run --arch llama --vocab-multiple 8
+	pt-ckpt convert run -o model_40.bin
+	# magic, fp32, context, padded vocabulary, layers, heads, kv-heads, dim
+	od -An -tu4 -N32 model_40.bin | tr -s ' \n' ' ' | grep -Eq '^ 20240803 3 16 [0-9]*[08642] 1 2 2 16 $'
+	[ ! -e state_40_00000.bin ] # llm.c has none of a Llama
+	pt-ckpt convert model_40.bin -o back.h5
+	same_hash run back.h5 model_40.bin
+	pt-ckpt convert back.h5 -o again.bin
+	cmp model_40.bin again.bin
+	damage model_40.bin bad.bin 3000
+	code_of 65 pt-ckpt verify bad.bin
+	says 'does not match its checksum'
+	# a size that fits no width of the feed-forward layers; without our words, as of llm.c
+	head -c -4 model_40.bin >short.bin
+	dd if=/dev/zero of=short.bin bs=1 seek=1008 count=16 conv=notrunc status=none
+	code_of 65 pt-ckpt verify short.bin
+	says 'no width of the feed-forward layers'
+	head -c 1000 model_40.bin >head.bin
+	code_of 65 pt-ckpt verify head.bin
+	says 'shorter than its header'
+	make_run other --arch llama --rope-theta 1000.5
+	code_of 65 pt-ckpt convert other -o other.bin
+	says 'of Llama 3'
+	[ ! -e other.bin ]
 }
 
 @test "a state of llm.c beside a model is read only if it is the model's" {

@@ -79,7 +79,11 @@ static void use(struct bench_table *t)
 	for (int64_t i = 0; i < t->n_rows; i++)
 		table_print_row(t, &t->rows[i]);
 	str_clear(&text);
-	table_script(t, PICTURE_TIME, "x.svg", &text);
+	struct bench_curves curves;
+	table_curves(t, PICTURE_TIME, false, &curves);
+	graph_text(
+		&curves.graph, &(struct graph_style){MARKS_ASCII, false, 60, 12}, &text);
+	bench_curves_free(&curves);
 	str_free(&text);
 }
 

@@ -214,15 +214,15 @@ static void checks_call_what_is_measured(void **state)
 
 static void typical_time_and_its_error(void **state)
 {
-	struct bench_part parts[] = {
-		{9, 1}, {1e-6, 8}, {3e-6, 8}, {2e-6, 9}, {5e-6, 8}, {4e-6, 8}};
+	struct bench_part parts[] = {{9, 1}, {1e-6, 8}, {3e-6, 8}, {2e-6, 9}, {5e-6, 8},
+		{4e-6, 8}, {9e-3, 9, true}};
 	double seconds[] = {2e-6, 1e-6, 4e-6, 3e-6};
 	struct bench_samples s = {.seconds = seconds,
 		.n = 4,
 		.iters = 4,
 		.total = 10e-6,
 		.part = parts,
-		.n_parts = 6};
+		.n_parts = 7};
 	struct coll_case c = {.what = COLL_ALLREDUCE, .type = COMM_F32, .count = 1000};
 	struct bench_result r = bench_nothing;
 	(void)state;
@@ -234,12 +234,21 @@ static void typical_time_and_its_error(void **state)
 	assert_near(r.i_min, 1, 1e-9);
 	assert_near(r.i_p99, 4, 1e-9);
 	assert_near(r.i_cv, 100 * sqrt(1.25) / 2.5, 1e-9);
-	/* the first part is too short; deviations of the others from 3: 2, 0, 1, 2, 1 */
+	/* the first part is too short, and in the last one a rank waited */
+	double mean = log(1.0 * 3 * 2 * 5 * 4) / 5, squares = 0;
+	for (int i = 1; i <= 5; i++)
+		squares += pow(log(i) - mean, 2);
 	assert_near(r.typical, 3, 1e-9);
-	assert_near(r.noise, 100 * 1.2533 * 1.4826 * 1 / sqrt(5) / 3, 1e-9);
-	s.n_parts = 3;
+	assert_near(r.noise, 100 * sqrt(squares / 4 / 5), 1e-9);
+	assert_int_equal(r.parts, 5);
+	assert_int_equal(r.waited, 1);
+	s.n_parts = 3; /* two that count: no error */
 	bench_statistics(&s, &c, 4, &r);
-	assert_true(isfinite(r.noise) && r.typical > 0);
+	assert_true(isnan(r.noise) && r.parts == 2 && r.typical > 0);
+	for (int i = 0; i < 3; i++)
+		parts[i].waited = true;
+	bench_statistics(&s, &c, 4, &r);
+	assert_true(isnan(r.noise) && r.parts == 0 && r.waited == 2 && r.typical > 0);
 }
 
 static void fit_finds_what_it_was_made_of(void **state)
@@ -285,6 +294,7 @@ static struct bench_row row_of(int64_t size, double typical, double noise)
 	r.result[0].time = typical + 1;
 	r.result[0].typical = typical;
 	r.result[0].noise = noise;
+	r.result[0].parts = isnan(noise) ? 2 : 8;
 	r.result[0].digest = size;
 	return r;
 }
@@ -365,7 +375,7 @@ static int64_t compare(const struct bench_table *old, const struct bench_table *
 	if (!strstr(out.s, want))
 		fail_msg("%s: %s", want, out.s);
 	if (n >= 0)
-		assert_int_equal(n, table_n_slower(judged, now->n_rows));
+		assert_int_equal(n, table_n_open(judged, now->n_rows));
 	free(judged);
 	free(second);
 	str_free(&out);
@@ -379,14 +389,63 @@ static int64_t slower(double ratio, double noise, const char *want)
 		&(struct bench_table){.rows = &now, .n_rows = 1}, NULL, want);
 }
 
+/* With errors of 1 and of 6 %, and of each launch 3 % and 0.1 of 10 us: 4.7 and 9.6 %; of one case, t is at least 1.64. */
 static void slower_needs_more_than_the_noise(void **state)
 {
 	(void)state;
 	assert_int_equal(slower(1.2, 1, "compared 1: 1 slower"), 1);
+	assert_int_equal(slower(1.06, 1, "1 unchanged"), 0);
+	assert_int_equal(slower(1.09, 1, "1 slower"), 1);
 	assert_int_equal(slower(1.04, 0.1, "1 unchanged"), 0); /* below 5 % */
-	assert_int_equal(slower(1.2, 6, "1 unchanged"), 0);    /* 3 sqrt(2) 6 % */
+	assert_int_equal(slower(1.15, 6, "1 unchanged"), 0);
+	assert_int_equal(slower(1.25, 6, "1 slower"), 1);
 	assert_int_equal(slower(0.8, 1, "1 faster"), 0);
 	assert_int_equal(slower(1, 1, "0 of 1 have other bits"), 0);
+}
+
+/* The more times are compared, the more one must differ: of 1000 times, by 4.1 errors instead of 1.64. */
+static void many_times_need_more(void **state)
+{
+	enum { N = 1000 };
+	struct bench_row old[N], now[N];
+	struct bench_table a = {.rows = old, .n_rows = N}, b = {.rows = now, .n_rows = N};
+	(void)state;
+	for (int i = 0; i < N; i++) {
+		old[i] = row_of(8 + 4 * i, 10, 1);
+		now[i] = row_of(8 + 4 * i, i == 7 ? 11.5 : 10, 1);
+	}
+	assert_int_equal(compare(&a, &b, NULL, "0 slower, 0 faster, 1000 unchanged"), 0);
+	now[7] = row_of(8 + 4 * 7, 13, 1);
+	assert_int_equal(compare(&a, &b, NULL, "1 slower, 0 faster, 999 unchanged"), 1);
+}
+
+/* Of 0.5 us, 0.1 us more are no news of a network. */
+static void short_times_need_more(void **state)
+{
+	struct bench_row old = row_of(8, 0.5, 1), now = row_of(8, 0.65, 1);
+	(void)state;
+	assert_int_equal(compare(&(struct bench_table){.rows = &old, .n_rows = 1},
+				 &(struct bench_table){.rows = &now, .n_rows = 1}, NULL,
+				 "1 unchanged"),
+		0);
+}
+
+/* Times during which ranks waited for processors are judged when they are measured again. */
+static void what_waited_is_measured_again(void **state)
+{
+	struct bench_row old = row_of(8, 10, 1), now = row_of(8, 100, NAN),
+			 slow = row_of(8, 13, 1), same = row_of(8, 10, 1);
+	const struct bench_table a = {.rows = &old, .n_rows = 1},
+				 b = {.rows = &now, .n_rows = 1},
+				 c = {.rows = &slow, .n_rows = 1},
+				 d = {.rows = &same, .n_rows = 1};
+	(void)state;
+	now.result[0].waited = 8;
+	struct bench_judged *j = table_judge(&a, &b, 0.05);
+	assert_true(j->verdict[0] == VERDICT_UNJUDGED && table_is_open(j));
+	free(j);
+	assert_int_equal(compare(&a, &b, &c, "13.00 us, before 10.00 us: +30.0 %"), 1);
+	assert_int_equal(compare(&a, &b, &d, "1 unchanged, 0 not judged"), 0);
 }
 
 /* A comparison of nothing is no pass. */
@@ -443,6 +502,9 @@ int main(void)
 		cmocka_unit_test(each_axis_has_a_fit),
 		cmocka_unit_test(what_is_written_is_read),
 		cmocka_unit_test(slower_needs_more_than_the_noise),
+		cmocka_unit_test(many_times_need_more),
+		cmocka_unit_test(short_times_need_more),
+		cmocka_unit_test(what_waited_is_measured_again),
 		cmocka_unit_test(something_must_be_judged),
 		cmocka_unit_test(slower_only_if_it_is_so_again),
 	};

@@ -73,8 +73,8 @@ static const char *fresh(const char *end)
 	return test_path(name);
 }
 
-/* The largest difference of the logits of a checkpoint from those of the golden file. */
-static double logit_error(const char *ckpt, const char *name)
+/* The largest difference of the logits of a checkpoint from those of logits.h5 in a folder. */
+static double logit_error(const char *ckpt, const char *folder)
 {
 	struct device d;
 	struct inference x = {.device = NULL};
@@ -86,7 +86,7 @@ static double logit_error(const char *ckpt, const char *name)
 	int64_t n;
 	double worst = 0;
 	char path[96];
-	snprintf(path, sizeof(path), "%s/logits.h5", golden(name));
+	snprintf(path, sizeof(path), "%s/logits.h5", folder);
 	succeed(h5_open(&h, path, &e));
 	succeed(h5_get(h, "tokens", H5_U16, -1, 64, (void **)&tokens, &n, &e));
 	succeed(h5_get(h, "logits", H5_F32, -1, 1 << 16, (void **)&want, NULL, &e));
@@ -126,10 +126,50 @@ static void logits_are_those_of_hugging_face(void **state)
 		succeed(convert_open(&v, golden(cases[i]), &e));
 		save(&v, &convert_pt, path, DT_F32, 0);
 		ckpt_view_close(&v);
-		double error = logit_error(path, cases[i]);
+		double error = logit_error(path, golden(cases[i]));
 		print_message("# figure: %s: logits differ by %.2g from Hugging Face's\n",
 			cases[i], error);
 		assert_true(error < 1e-4);
+	}
+}
+
+static void round_trip(const char *path, const struct convert_format *f, const char *end,
+	enum dtype dtype, int64_t shard_bytes);
+
+/* A Llama as llm.c writes it, in fp32 and bf16 (make_llmc.py): its logits, and the same files again but for the checksum,
+ * its mark and a size of the vocabulary, words 252 to 255, and the truncated factor of the feed-forward layer's width. */
+static void llama_of_llmc(void **state)
+{
+	static const char folder[] = "tests/golden/llmc-llama";
+	static const struct {
+		const char *name;
+		enum dtype dtype;
+	} files[] = {{"model.bin", DT_F32}, {"half.bin", DT_BF16}};
+	(void)state;
+	for (size_t i = 0; i < ARRAY_LEN(files); i++) {
+		struct ckpt_view v;
+		struct str theirs = {0}, ours = {0};
+		char from[64];
+		const char *path = fresh(".h5"), *out = fresh(".bin");
+		snprintf(from, sizeof(from), "%s/%s", folder, files[i].name);
+		succeed(convert_open(&v, from, &e));
+		save(&v, &convert_pt, path, DT_F32, 0);
+		save(&v, &convert_llmc, out, files[i].dtype, 0);
+		ckpt_view_close(&v);
+		double error = logit_error(path, folder);
+		print_message("# figure: %s: logits differ by %.2g from llm.c's\n",
+			files[i].name, error);
+		assert_true(error < (files[i].dtype == DT_F32 ? 1e-4 : 0.1));
+		succeed(file_read(from, 1 << 20, &theirs, &e));
+		succeed(file_read(out, 1 << 20, &ours, &e));
+		assert_int_equal(ours.s[8 * 4], 1);
+		ours.s[8 * 4] = theirs.s[8 * 4];
+		memset(ours.s + 252 * 4, 0, 4 * 4);
+		assert_true(
+			ours.len == theirs.len && !memcmp(ours.s, theirs.s, ours.len));
+		str_free(&theirs);
+		str_free(&ours);
+		round_trip(from, &convert_llmc, ".bin", files[i].dtype, 0);
 	}
 }
 
@@ -165,7 +205,7 @@ static void logits_see_a_wrong_permutation(void **state)
 	save(&wrong, &convert_pt, path, DT_F32, 0);
 	ckpt_view_close(&wrong);
 	ckpt_view_close(&v);
-	assert_true(logit_error(path, "llama") > 1e-2);
+	assert_true(logit_error(path, golden("llama")) > 1e-2);
 }
 
 /* ---- round trips ------------------------------------------------------------------ */
@@ -207,6 +247,7 @@ static void round_trips_are_exact(void **state)
 		round_trip(golden(cases[i]), &convert_huggingface, "", DT_F32, 4096);
 	}
 	round_trip(golden("gpt2"), &convert_llmc, ".bin", DT_F32, 0);
+	round_trip(golden("llama"), &convert_llmc, ".bin", DT_F32, 0);
 }
 
 /* The data of a safetensors file. */
@@ -660,6 +701,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(logits_are_those_of_hugging_face),
+		cmocka_unit_test(llama_of_llmc),
 		cmocka_unit_test(logits_see_a_wrong_permutation),
 		cmocka_unit_test(round_trips_are_exact),
 		cmocka_unit_test(data_are_those_of_hugging_face),

@@ -1,0 +1,67 @@
+/* What a run is asked for: names of its settings, and what tests it by the environment. */
+#include "base/options.h"
+#include "collbench/table.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+const char *const bench_launch_names[] = {"blocking", "queued", "graph", NULL};
+const char *const bench_calls_names[] = {"nonblocking", "blocking", NULL};
+const char *const bench_average_names[] = {"max", "avg", "min", "rank0", NULL};
+
+void bench_settings(const struct bench_options *o, char text[BENCH_SETTINGS])
+{
+	snprintf(text, BENCH_SETTINGS,
+		"calls=%s average=%s barrier=%d aggregate=%lld window=%lld launch=%s "
+		"registered=%d",
+		bench_calls_names[o->calls], bench_average_names[o->average], o->barrier,
+		(long long)o->aggregate, (long long)o->window,
+		bench_launch_names[o->launch], o->registered);
+}
+
+int bench_find(const char *name, struct err *e)
+{
+	const char *const *names = bench_coll_names();
+	for (int i = 0; i <= N_BENCH; i++)
+		if (!strcmp(names[i], name))
+			return i;
+	return opts_unknown("collective", name, names, N_BENCH + 1, e);
+}
+
+static int parse_fault(const char *text, struct bench_fault *f, struct err *e)
+{
+	char *copy = xstrdup(text), *rest = copy;
+	const char *name = strsep(&rest, ":"), *rank = strsep(&rest, ":");
+	int64_t r = -1;
+	bool step = !strcmp(name, "step");
+	int what = step ? N_BENCH : bench_find(name, &(struct err){0});
+	bool good = what >= 0 && (what < N_BENCH || step) && rank && rest &&
+		    !parse_int(rank, &r) && r >= 0 && r <= INT32_MAX &&
+		    !parse_int(rest, &f->element);
+	f->wanted = good;
+	f->what = good ? what : COLL_ALLREDUCE;
+	f->rank = (int)r;
+	free(copy);
+	return good ? 0
+		    : err_set(e, EX_USAGE,
+			      "PT_COLLBENCH_FAULT: '%s' is not COLLECTIVE:RANK:ELEMENT or "
+			      "step:RANK:ELEMENT",
+			      text);
+}
+
+static int parse_delay(const char *text, double *seconds, struct err *e)
+{
+	if (!parse_double(text, seconds) && *seconds >= 0 && *seconds <= 1)
+		return 0;
+	return err_set(e, EX_USAGE,
+		"PT_COLLBENCH_DELAY: '%s' is no number of seconds up to 1", text);
+}
+
+int bench_tests_from_environment(struct bench *b, struct err *e)
+{
+	const char *fault = getenv("PT_COLLBENCH_FAULT");
+	const char *delay = getenv("PT_COLLBENCH_DELAY");
+	if (delay && parse_delay(delay, &b->o.delay, e))
+		return -1;
+	return fault ? parse_fault(fault, &b->fault, e) : 0;
+}

@@ -1,0 +1,46 @@
+/* The ranks of a run as each library sees them, and the device whose memory is transferred. */
+#include "collbench/suite.h"
+#include "comm/requests.h"
+
+static int open_device(struct bench_worlds *w, struct comm *world, struct err *e)
+{
+	const struct comm_place *place = comm_place();
+	const struct device_options how = {.threads = 1,
+		.exact = true,
+		.ranks = place->local_size,
+		.rank = place->local_rank,
+		.sharers = comm_gpu_sharers(world)};
+	device_open(&w->device, DEVICE_CUDA, &how, e);
+	return comm_agree(world, e);
+}
+
+int worlds_open(
+	struct bench_worlds *w, struct comm *world, int which, bool graphs, struct err *e)
+{
+	enum comm_library library =
+		which == WORLDS_BOTH ? COMM_NCCL : (enum comm_library)which;
+	if (open_device(w, world, e))
+		return -1;
+	w->mpi = comm_split(world, 0, "mpi"); /* before it has NCCL */
+	if (comm_device_open(world, &w->device, library, e))
+		return -1;
+	bool nccl = comm_has_stream(world);
+	w->library = comm_device_library();
+	if (!nccl && which != COMM_AUTO && which != COMM_MPI)
+		return err_set(e, EX_USAGE, "--comm nccl needs several ranks");
+	if (graphs && !nccl)
+		return err_set(
+			e, EX_USAGE, "--launch graph needs NCCL and several ranks");
+	w->of[LIBRARY_NCCL] = nccl ? world : NULL;
+	w->of[LIBRARY_MPI] = !nccl || which == WORLDS_BOTH ? w->mpi : NULL;
+	return 0;
+}
+
+void worlds_close(struct bench_worlds *w)
+{
+	if (!w->library)
+		return;
+	comm_device_close();
+	device_close(&w->device);
+	comm_free(w->mpi);
+}

@@ -1,0 +1,72 @@
+/* Checkpoints that are made of files of any format. */
+#include "convert/convert.h"
+
+#include <stdlib.h>
+
+int convert_hash_of(const char *path, uint64_t *hash, struct err *e)
+{
+	struct ckpt_view v;
+	if (convert_open(&v, path, e))
+		return -1;
+	int rc = ckpt_view_hash(&v, hash, e);
+	ckpt_view_close(&v);
+	return rc;
+}
+
+int convert_verify(const char *path, struct err *e)
+{
+	struct ckpt *c;
+	uint64_t hash;
+	if (convert_detect(path) != &convert_pt)
+		return convert_hash_of(path, &hash, e);
+	if (ckpt_open_stream(&c, path, e))
+		return -1;
+	int rc = ckpt_verify_hash(c, e);
+	ckpt_close(c);
+	return rc;
+}
+
+static int save(const struct ckpt_view *v, const char *out, struct err *e)
+{
+	return convert_save(
+		v, &convert_pt, out, &(struct convert_opts){.dtype = DT_F32}, e);
+}
+
+int convert_sum(int n, char **paths, const double *weights, double divisor,
+	const char *out, struct err *e)
+{
+	struct ckpt_view *all = xcalloc((size_t)n, sizeof(*all)), sum;
+	const struct ckpt_view **of = xcalloc((size_t)n, sizeof(*of));
+	int n_open = 0, rc = 0;
+	for (; n_open < n && !rc; n_open += !rc) {
+		of[n_open] = &all[n_open];
+		rc = convert_open(&all[n_open], paths[n_open], e);
+	}
+	for (int i = 1; i < n && !rc; i++)
+		rc = convert_same_model(of[0], of[i], e);
+	rc = rc || ckpt_combine(&sum, of, n, weights, divisor, e);
+	if (!rc) {
+		rc = save(&sum, out, e);
+		ckpt_view_close(&sum);
+	}
+	while (n_open--)
+		ckpt_view_close(&all[n_open]);
+	free(all);
+	free(of);
+	return rc ? -1 : 0;
+}
+
+int convert_selection(
+	const char *path, const struct ckpt_selection *s, const char *out, struct err *e)
+{
+	struct ckpt_view all, some;
+	if (convert_open(&all, path, e))
+		return -1;
+	int rc = ckpt_select(&some, &all, s, e);
+	if (!rc) {
+		rc = save(&some, out, e);
+		ckpt_view_close(&some);
+	}
+	ckpt_view_close(&all);
+	return rc;
+}
