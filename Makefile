@@ -8,10 +8,10 @@ CFLAGS = -O2 -g
 DEPS = yes
 
 PROGRAMS = $(notdir $(basename $(wildcard cmd/pt-*.c)))
-FLOORS = base h5 comm collbench data ckpt run logs parallel optim edit model train convert compare planner
+FLOORS = base token h5 comm collbench data ckpt run logs parallel optim edit model train convert compare planner
 
 # ---- flags --------------------------------------------------------------------------
-PKGS = hdf5-serial jansson libxxhash mpich
+PKGS = hdf5-serial jansson libpcre2-8 libxxhash libzstd mpich zlib
 PKG_CFLAGS := $(shell pkg-config --cflags $(PKGS) 2>/dev/null)
 PKG_LIBS := $(shell pkg-config --libs $(PKGS) 2>/dev/null)
 WARN = -Wall -Wextra -Wpedantic -Wshadow -Wvla -Wmissing-prototypes -Wstrict-prototypes \
