@@ -97,7 +97,11 @@ enum advice_on {
 	ADVICE_NOT_A_SHARD,  /* but text, perhaps */
 	ADVICE_FILE_EXISTS,  /* and is not replaced */
 	ADVICE_NOT_UTF8,     /* text */
+	ADVICE_PATTERN,	     /* of words, which a vocabulary file does not say */
+	ADVICE_VOCAB_FILES,  /* not given */
 	ADVICE_EMPTY_SPLIT,  /* no document is for one of the splits */
+	ADVICE_DOCUMENTS,    /* too many for one shard */
+	ADVICE_WORK_FOLDER,  /* not given */
 	ADVICE_BENCH_MEMORY, /* buffers of pt-collbench */
 	ADVICE_GNUPLOT,	     /* cannot be started */
 	ADVICE_SPOOL_LIMIT,  /* a stream is longer */
@@ -198,6 +202,7 @@ struct str {
 };
 void str_free(struct str *b);
 void str_clear(struct str *b);
+void str_room(struct str *b, size_t n_bytes); /* for so many more */
 void str_add(struct str *b, const void *p, size_t n_bytes);
 void str_puts(struct str *b, const char *s);
 void str_putc(struct str *b, char c);
@@ -255,23 +260,9 @@ double clock_wall(void);    /* seconds since 1970 */
 /* "2026-11-20T10:51:00Z". Returns buf. */
 char *clock_text(char buf[AT_LEAST(NUM_TEXT)], double wall);
 
-/* ---- hash.c ---------------------------------------------------------------------- */
+/* ---- hash.h: XXH3 of bytes -------------------------------------------------------- */
 
-uint64_t hash_bytes(const void *p, size_t n_bytes, uint64_t seed); /* XXH3, 64 bits */
-static ON_BOTH inline uint64_t hash_mix(uint64_t x)
-{ /* the finaliser of SplitMix64 (Steele, Lea, Flood 2014) */
-	x = (x ^ x >> 30) * 0xbf58476d1ce4e5b9u;
-	x = (x ^ x >> 27) * 0x94d049bb133111ebu;
-	return x ^ x >> 31;
-}
-
-uint64_t hash_str(const char *s);
-const char *hash_version(void);
-/* The same hash of bytes that come in several calls. */
-struct hash_state;
-struct hash_state *hash_open(void);
-void hash_add(struct hash_state *h, const void *p, size_t n_bytes);
-uint64_t hash_close(struct hash_state *h); /* frees it */
+#include "base/hash.h"
 
 /* ---- philox.h: counter-based random numbers -------------------------------------- */
 

@@ -11,11 +11,21 @@
 static const double exact_tens[] = {1e0, 1e1, 1e2, 1e3, 1e4, 1e5, 1e6, 1e7, 1e8, 1e9,
 	1e10, 1e11, 1e12, 1e13, 1e14, 1e15, 1e16, 1e17, 1e18, 1e19, 1e20, 1e21, 1e22};
 
+/* Powers of five below 2^64. */
+static const uint64_t fives[] = {1, 5, 25, 125, 625, 3125, 15625, 78125, 390625, 1953125,
+	9765625, 48828125, 244140625, 1220703125, 6103515625, 30517578125, 152587890625,
+	762939453125, 3814697265625, 19073486328125, 95367431640625, 476837158203125,
+	2384185791015625, 11920928955078125, 59604644775390625, 298023223876953125,
+	1490116119384765625, 7450580596923828125};
+
+enum { MOST_FIVES = ARRAY_LEN(fives) - 1, MOST_DIGITS = 19 };
+
 /* mantissa * 10^exponent */
 struct decimal {
 	uint64_t mantissa;
 	int64_t exponent;
-	int64_t n_digits; /* significant ones; with more than 19 the mantissa has overflowed */
+	int64_t n_digits; /* significant ones; with more than MOST_DIGITS the mantissa has
+			     overflowed */
 };
 
 static bool is_digit(const char *s, const char *end)
@@ -82,6 +92,66 @@ static const char *scan_name(const char *s, const char *end, double *out)
 	return s;
 }
 
+/* ---- numbers of at most 19 digits with a small exponent ---------------------------- */
+
+static double power_of_two(int exponent)
+{
+	uint64_t bits = (uint64_t)(1023 + exponent) << 52;
+	double v;
+	memcpy(&v, &bits, sizeof(v));
+	return v;
+}
+
+/* (n, and a fraction if `rest`) * 2^exponent, rounded once, to nearest, ties to even. The result is
+ * no subnormal number. */
+static double round_once(uint64_t n, bool rest, int exponent)
+{
+	enum { CUT = 11 }; /* of 64 bits, 53 remain */
+	const uint64_t half = UINT64_C(1) << (CUT - 1);
+	int shift = __builtin_clzll(n);
+	n <<= shift;
+	uint64_t cut = n & (2 * half - 1);
+	n >>= CUT;
+	n += cut > half || (cut == half && (rest || n & 1));
+	return (double)n * power_of_two(exponent - shift + CUT);
+}
+
+__extension__ typedef unsigned __int128 uint128;
+
+/* m * 10^k */
+static double times_tens(uint64_t m, int k)
+{
+	uint128 p = (uint128)m * fives[k];
+	uint64_t high = (uint64_t)(p >> 64);
+	if (!high)
+		return round_once((uint64_t)p, false, k);
+	int shift = __builtin_clzll(high);
+	p <<= shift;
+	return round_once((uint64_t)(p >> 64), (uint64_t)p != 0, 64 - shift + k);
+}
+
+/* m / 10^k: the quotient has at least 63 bits, and the remainder tells which way a tie falls. */
+static double over_tens(uint64_t m, int k)
+{
+	int up = __builtin_clzll(m), down = __builtin_clzll(fives[k]);
+	uint64_t divisor = fives[k] << down;
+	uint128 dividend = (uint128)(m << up) << 63;
+	return round_once((uint64_t)(dividend / divisor), dividend % divisor != 0,
+		down - up - 63 - k);
+}
+
+static double of_decimal(const struct decimal *d)
+{
+	int k = (int)d->exponent;
+	if (!d->mantissa)
+		return 0;
+	if (d->mantissa > UINT64_C(1) << 53 || k < -22 || k > 22)
+		return k < 0 ? over_tens(d->mantissa, -k) : times_tens(d->mantissa, k);
+	/* Both are exact, so that the result is rounded once. */
+	double v = (double)d->mantissa;
+	return k < 0 ? v / exact_tens[-k] : v * exact_tens[k];
+}
+
 /* What strtod() makes of [s, end); -1 if that is out of range or too long. */
 static int by_library(const char *s, const char *end, double *out)
 {
@@ -104,12 +174,9 @@ const char *scan_double(const char *s, const char *end, double *out)
 		p = scan_name(digits, end, &v);
 		if (p == digits)
 			return s;
-	} else if (d.n_digits <= 19 && d.mantissa <= UINT64_C(1) << 53 &&
-		   d.exponent >= -22 && d.exponent <= 22) {
-		/* Both are exact, so that the result is rounded once. */
-		v = (double)d.mantissa;
-		v = d.exponent < 0 ? v / exact_tens[-d.exponent]
-				   : v * exact_tens[d.exponent];
+	} else if (d.n_digits <= MOST_DIGITS && d.exponent >= -MOST_FIVES &&
+		   d.exponent <= MOST_FIVES) {
+		v = of_decimal(&d);
 	} else if (by_library(digits, p, &v)) {
 		return s;
 	}

@@ -127,19 +127,20 @@ int file_lines(int fd, const char *name, line_fn *take, void *to, struct str *re
 	struct err *e)
 {
 	enum { PIECE = 1 << 18, LONGEST = 1 << 26 };
-	char *piece = xmalloc(PIECE);
 	struct str text = {0};
 	ssize_t n;
 	int rc = 0;
 	do {
-		n = read(fd, piece, PIECE);
+		str_room(&text, PIECE);
+		n = read(fd, text.s + text.len, PIECE);
 		if (n < 0 && errno == EINTR)
 			continue;
 		if (n < 0)
 			rc = err_set(e, EX_IOERR, "%s: %s", name, strerror(errno));
 		size_t before = text.len;
 		if (n > 0) {
-			str_add(&text, piece, (size_t)n);
+			text.len += (size_t)n;
+			text.s[text.len] = '\0';
 			rc = take_lines(&text, before, take, to, e);
 		}
 		if (!rc && text.len > LONGEST)
@@ -148,7 +149,6 @@ int file_lines(int fd, const char *name, line_fn *take, void *to, struct str *re
 	} while (n && !rc);
 	str_add(rest, text.s, text.len);
 	str_free(&text);
-	free(piece);
 	return rc;
 }
 

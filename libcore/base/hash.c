@@ -9,6 +9,12 @@ uint64_t hash_bytes(const void *p, size_t n_bytes, uint64_t seed)
 	return XXH3_64bits_withSeed(p, n_bytes, seed);
 }
 
+struct hash128 hash128_bytes(const void *p, size_t n_bytes, uint64_t seed)
+{
+	XXH128_hash_t h = XXH3_128bits_withSeed(p, n_bytes, seed);
+	return (struct hash128){h.low64, h.high64};
+}
+
 uint64_t hash_str(const char *s)
 {
 	return XXH3_64bits(s, strlen(s));

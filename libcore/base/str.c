@@ -20,7 +20,7 @@ void str_clear(struct str *b)
 		b->s[0] = '\0';
 }
 
-static void str_room(struct str *b, size_t more)
+void str_room(struct str *b, size_t more)
 {
 	if (b->len + more + 1 <= b->cap)
 		return;

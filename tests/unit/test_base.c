@@ -446,7 +446,10 @@ static void decimals_are_those_of_strtod(void **state)
 		"2.2250738585072011e-308", "1.7976931348623157e308",
 		"00000000000000000000000000001.5", "0.000000000000000000000000000123",
 		"8.049097061157227", "inf", "-Infinity", "1,000", "1.5.5", "1e22", "1e23",
-		"3e-22"};
+		"3e-22", "18446744073709551615", "9999999999999999999e27",
+		"9999999999999999999e-27", "9007199254740993e5", "9007199254740995e-1",
+		"9007199254740993.00000e-5", "4503599627370496.5", "4503599627370497.5",
+		"1e27", "1e-27", "1e28", "1e-28"};
 	char text[64];
 	(void)state;
 	for (size_t i = 0; i < ARRAY_LEN(some); i++)
@@ -461,6 +464,9 @@ static void decimals_are_those_of_strtod(void **state)
 		assert_scanned(text);
 		snprintf(text, sizeof(text), "%.*f", (int)(i % 12),
 			(double)(float)test_normal(7, i));
+		assert_scanned(text);
+		snprintf(text, sizeof(text), "%.*fe%d", (int)(i % 19), test_normal(8, i),
+			(int)(hash_mix((uint64_t)i) % 50) - 25);
 		assert_scanned(text);
 	}
 }
