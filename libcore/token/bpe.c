@@ -1,0 +1,313 @@
+/* The tables to encode with: pairs that merge, tokens by their bytes, tokens that are found in text. */
+#include "token/bpe_internal.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* Longer tokens of a rank file would make too many pairs. */
+enum { MAX_RANKED = 1024 };
+
+static uint64_t table_size(int64_t n)
+{
+	uint64_t size = 64;
+	while (size < 2 * (uint64_t)n)
+		size *= 2;
+	return size;
+}
+
+/* ---- tokens by their bytes ------------------------------------------------------- */
+
+uint32_t bpe_find(const struct bpe *b, const char *bytes, int64_t n)
+{
+	for (uint64_t i = hash_bytes(bytes, (size_t)n, 0);; i++) {
+		uint32_t id = b->by_bytes[i & b->bytes_mask];
+		int64_t len;
+		if (id == BPE_NONE)
+			return id;
+		const char *p = token_bytes(b->vocab, id, &len);
+		if (len == n && !memcmp(p, bytes, (size_t)n))
+			return id;
+	}
+}
+
+static bool *added_flags(const struct vocab *v, const struct bpe_rules *r)
+{
+	bool *is = xcalloc((size_t)v->n, sizeof(*is));
+	for (int64_t i = 0; i < r->n_added; i++)
+		is[r->added[i].id] = true;
+	return is;
+}
+
+static int index_bytes(struct bpe *b, struct err *e)
+{
+	const struct vocab *v = b->vocab;
+	bool *added = added_flags(v, b->rules);
+	uint64_t size = table_size(v->n);
+	b->bytes_mask = size - 1;
+	b->by_bytes = xmalloc(size * sizeof(*b->by_bytes));
+	memset(b->by_bytes, 0xff, size * sizeof(*b->by_bytes));
+	int rc = 0;
+	for (uint32_t id = 0; id < v->n && !rc; id++) {
+		int64_t len;
+		const char *p = token_bytes(v, id, &len);
+		if (!len || added[id])
+			continue;
+		uint32_t first = bpe_find(b, p, len);
+		if (first != BPE_NONE)
+			rc = err_set(e, EX_DATAERR,
+				"tokens %u and %u have the same bytes", first, id);
+		uint64_t i = hash_bytes(p, (size_t)len, 0);
+		while (b->by_bytes[i & b->bytes_mask] != BPE_NONE)
+			i++;
+		b->by_bytes[i & b->bytes_mask] = id;
+	}
+	free(added);
+	for (int c = 0; c < 256 && !rc; c++) {
+		char byte = (char)c;
+		b->byte_id[c] = bpe_find(b, &byte, 1);
+		if (b->byte_id[c] == BPE_NONE)
+			rc = err_set(e, EX_DATAERR, "no token is the byte 0x%02x", c);
+	}
+	return rc;
+}
+
+/* ---- pairs ----------------------------------------------------------------------- */
+
+static void make_pairs(struct bpe *b, int64_t n)
+{
+	uint64_t size = table_size(n);
+	b->pairs = xmalloc(size * sizeof(*b->pairs));
+	b->pair_mask = size - 1;
+	memset(b->pairs, 0xff, size * sizeof(*b->pairs));
+}
+
+/* Returns -1 if it is there already. */
+static int put_pair(
+	struct bpe *b, uint32_t left, uint32_t right, uint32_t rank, uint32_t product)
+{
+	struct bpe_pair *p = bpe_pair(b, left, right);
+	if (p->key != UINT64_MAX)
+		return -1;
+	*p = (struct bpe_pair){(uint64_t)left << 32 | right, {rank, product}};
+	return 0;
+}
+
+static int index_merges(struct bpe *b, struct err *e)
+{
+	const struct bpe_rules *r = b->rules;
+	const struct vocab *v = b->vocab;
+	struct str both = {0};
+	int rc = 0;
+	make_pairs(b, r->n_merges);
+	for (int64_t i = 0; i < r->n_merges && !rc; i++) {
+		uint32_t left = r->merges[2 * i], right = r->merges[2 * i + 1];
+		int64_t n_left, n_right;
+		if (left >= v->n || right >= v->n) {
+			rc = err_set(e, EX_DATAERR,
+				"merge %lld is of a token outside the vocabulary",
+				(long long)i + 1);
+			break;
+		}
+		const char *p = token_bytes(v, left, &n_left);
+		const char *q = token_bytes(v, right, &n_right);
+		str_clear(&both);
+		str_add(&both, p, (size_t)n_left);
+		str_add(&both, q, (size_t)n_right);
+		uint32_t product = n_left && n_right
+					   ? bpe_find(b, both.s, (int64_t)both.len)
+					   : BPE_NONE;
+		if (product == BPE_NONE)
+			rc = err_set(e, EX_DATAERR,
+				"merge %lld makes no token of the vocabulary",
+				(long long)i + 1);
+		else if (put_pair(b, left, right, (uint32_t)i, product))
+			rc = err_set(e, EX_DATAERR, "merge %lld occurs twice",
+				(long long)i + 1);
+	}
+	str_free(&both);
+	return rc;
+}
+
+/* Calls put() with each pair of tokens whose bytes together are those of token `id`. */
+static int64_t split_ranked(struct bpe *b, uint32_t id, bool put)
+{
+	int64_t len, n = 0, most = b->rules->n_ranked;
+	const char *p = token_bytes(b->vocab, id, &len);
+	for (int64_t k = 1; k < len; k++) {
+		uint32_t left = bpe_find(b, p, k);
+		uint32_t right = left < most ? bpe_find(b, p + k, len - k) : BPE_NONE;
+		if (right >= most)
+			continue;
+		n++;
+		if (put)
+			put_pair(b, left, right, id, id);
+	}
+	return n;
+}
+
+static int index_ranks(struct bpe *b, struct err *e)
+{
+	int64_t n = 0, len;
+	if (b->rules->n_ranked > b->vocab->n)
+		return err_set(e, EX_DATAERR, "more ranks than tokens");
+	for (uint32_t id = 0; id < b->rules->n_ranked; id++) {
+		token_bytes(b->vocab, id, &len);
+		if (len > MAX_RANKED)
+			return err_set(e, EX_DATAERR,
+				"token %u has %lld bytes, more than %d", id,
+				(long long)len, MAX_RANKED);
+		n += split_ranked(b, id, false);
+	}
+	make_pairs(b, n);
+	for (uint32_t id = 0; id < b->rules->n_ranked; id++)
+		split_ranked(b, id, true);
+	return 0;
+}
+
+/* Words begin as bytes, so their merges are looked up most. */
+static void index_byte_pairs(struct bpe *b)
+{
+	b->byte_pairs = xmalloc((size_t)(1 << 16) * sizeof(*b->byte_pairs));
+	for (int i = 0; i < 1 << 16; i++)
+		b->byte_pairs[i] = bpe_merge(b, b->byte_id[i >> 8], b->byte_id[i & 255]);
+}
+
+/* ---- tokens that are found in text ----------------------------------------------- */
+
+static int compare_bytes(const char *a, int64_t n_a, const char *b, int64_t n_b)
+{
+	int order = memcmp(a, b, (size_t)min64(n_a, n_b));
+	return order ? order : (n_a > n_b) - (n_a < n_b);
+}
+
+static int compare_ids(const void *a, const void *b, void *vocab)
+{
+	int64_t n_a, n_b;
+	const char *p = token_bytes(vocab, *(const uint32_t *)a, &n_a);
+	const char *q = token_bytes(vocab, *(const uint32_t *)b, &n_b);
+	return compare_bytes(p, n_a, q, n_b);
+}
+
+static int longest_first(const void *a, const void *b)
+{
+	int64_t x = *(const int64_t *)a, y = *(const int64_t *)b;
+	return (x < y) - (x > y);
+}
+
+static void index_added(struct bpe *b, bool special)
+{
+	const struct bpe_rules *r = b->rules;
+	struct added_set *a = &b->added[special];
+	a->ids = xcalloc((size_t)r->n_added + 1, sizeof(*a->ids));
+	a->lengths = xcalloc((size_t)r->n_added + 1, sizeof(*a->lengths));
+	a->only_first = -1;
+	int n_first = 0;
+	for (int64_t i = 0; i < r->n_added; i++) {
+		int64_t len;
+		const char *p = token_bytes(b->vocab, r->added[i].id, &len);
+		if (!len || (r->added[i].special && !special))
+			continue;
+		n_first += !a->first[(uint8_t)*p];
+		a->first[(uint8_t)*p] = true;
+		a->only_first = n_first == 1 ? (uint8_t)*p : -1;
+		a->ids[a->n] = r->added[i].id;
+		a->lengths[a->n++] = len;
+	}
+	qsort_r(a->ids, (size_t)a->n, sizeof(*a->ids), compare_ids, (void *)b->vocab);
+	qsort(a->lengths, (size_t)a->n, sizeof(*a->lengths), longest_first);
+	for (int64_t i = 0; i < a->n; i++)
+		if (!i || a->lengths[i] != a->lengths[i - 1])
+			a->lengths[a->n_lengths++] = a->lengths[i];
+}
+
+static uint32_t added_exact(
+	const struct bpe *b, const struct added_set *a, const char *p, int64_t n)
+{
+	int64_t low = 0, high = a->n;
+	while (low < high) {
+		int64_t mid = (low + high) / 2, len;
+		const char *q = token_bytes(b->vocab, a->ids[mid], &len);
+		int order = compare_bytes(q, len, p, n);
+		if (!order)
+			return a->ids[mid];
+		*(order < 0 ? &low : &high) = order < 0 ? mid + 1 : mid;
+	}
+	return BPE_NONE;
+}
+
+int64_t added_find(const struct bpe *b, const struct added_set *a, const char *text,
+	int64_t n, bool final, uint32_t *id)
+{
+	*id = BPE_NONE;
+	if (!a->n)
+		return n;
+	for (int64_t i = 0; i < n; i++) {
+		if (a->only_first >= 0) {
+			const char *hit =
+				memchr(text + i, a->only_first, (size_t)(n - i));
+			if (!hit)
+				return n;
+			i = hit - text;
+		} else if (!a->first[(uint8_t)text[i]])
+			continue;
+		if (!final && i + a->lengths[0] > n)
+			return i;
+		for (int64_t k = 0; k < a->n_lengths; k++) {
+			if (i + a->lengths[k] > n)
+				continue;
+			*id = added_exact(b, a, text + i, a->lengths[k]);
+			if (*id != BPE_NONE)
+				return i;
+		}
+	}
+	return n;
+}
+
+/* ---- all ------------------------------------------------------------------------- */
+
+static int check_rules(const struct vocab *v, const struct bpe_rules *r, struct err *e)
+{
+	if (r->end_of_text != BPE_NONE && r->end_of_text >= v->n)
+		return err_set(e, EX_DATAERR,
+			"the end of a text is a token outside the vocabulary");
+	for (int64_t i = 0; i < r->n_added; i++)
+		if (r->added[i].id >= v->n)
+			return err_set(e, EX_DATAERR,
+				"a special token is outside the vocabulary");
+	return 0;
+}
+
+struct bpe *bpe_open(const struct vocab *v, const struct bpe_rules *r, struct err *e)
+{
+	if (check_rules(v, r, e))
+		return NULL;
+	struct bpe *b = xcalloc(1, sizeof(*b));
+	b->vocab = v;
+	b->rules = r;
+	b->whole_words = r->whole_words || !r->n_merges;
+	struct splitter *s = NULL;
+	if (index_bytes(b, e) || (r->n_merges ? index_merges(b, e) : index_ranks(b, e)) ||
+		!(s = splitter_open(r->pattern, e))) {
+		bpe_close(b);
+		return NULL;
+	}
+	splitter_close(s); /* each encoder has its own: here it is only checked */
+	index_byte_pairs(b);
+	index_added(b, false);
+	index_added(b, true);
+	return b;
+}
+
+void bpe_close(struct bpe *b)
+{
+	if (!b)
+		return;
+	for (int i = 0; i < 2; i++) {
+		free(b->added[i].ids);
+		free(b->added[i].lengths);
+	}
+	free(b->byte_pairs);
+	free(b->pairs);
+	free(b->by_bytes);
+	free(b);
+}

@@ -1,0 +1,86 @@
+/* The tables of bpe.c, which merge.c and encode.c use. */
+#ifndef TOKEN_BPE_INTERNAL_H
+#define TOKEN_BPE_INTERNAL_H
+
+#include "token/token.h"
+
+/* The place of a merge in their order, and the token that it makes; BPE_NONE: no merge. */
+struct bpe_merge {
+	uint32_t rank, product;
+};
+
+/* Two tokens that merge. */
+struct bpe_pair {
+	uint64_t key; /* left << 32 | right; UINT64_MAX: none */
+	struct bpe_merge merge;
+};
+
+/* A set of tokens to be found in text. */
+struct added_set {
+	uint32_t *ids; /* [n], in order of their bytes */
+	int64_t n;
+	int64_t *lengths; /* [n_lengths], which occur, the longest first */
+	int64_t n_lengths;
+	bool first[256]; /* bytes with which one begins */
+	int only_first;	 /* if it is one, that byte; else -1 */
+};
+
+struct bpe {
+	const struct vocab *vocab;
+	const struct bpe_rules *rules;
+	uint32_t byte_id[256];
+	struct bpe_merge *byte_pairs; /* [256][256]: what two bytes merge to */
+	struct bpe_pair *pairs;	      /* a hash table */
+	uint64_t pair_mask;
+	uint32_t *by_bytes; /* a hash table of the tokens that words have */
+	uint64_t bytes_mask;
+	bool whole_words;
+	struct added_set added[2]; /* [1]: special tokens too */
+};
+
+static inline const char *token_bytes(const struct vocab *v, uint32_t id, int64_t *len)
+{
+	*len = v->offset[id + 1] - v->offset[id];
+	return (const char *)v->bytes + v->offset[id];
+}
+
+/* The entry of a pair, or the empty one where it would be. */
+static inline struct bpe_pair *bpe_pair(
+	const struct bpe *b, uint32_t left, uint32_t right)
+{
+	uint64_t key = (uint64_t)left << 32 | right;
+	uint64_t i = (key ^ key >> 29) * 0x9e3779b97f4a7c15u >> 24;
+	for (;; i++) {
+		struct bpe_pair *p = &b->pairs[i & b->pair_mask];
+		if (p->key == key || p->key == UINT64_MAX)
+			return p;
+	}
+}
+
+static inline struct bpe_merge bpe_merge(
+	const struct bpe *b, uint32_t left, uint32_t right)
+{
+	return bpe_pair(b, left, right)->merge;
+}
+
+static inline struct bpe_merge bpe_merge_bytes(
+	const struct bpe *b, uint8_t left, uint8_t right)
+{
+	return b->byte_pairs[left << 8 | right];
+}
+
+/* ---- bpe.c ----------------------------------------------------------------------- */
+
+/* The token of a word or of a part of one, with these bytes; BPE_NONE. */
+uint32_t bpe_find(const struct bpe *b, const char *bytes, int64_t n);
+/* The first token of a set in text[0..n): sets its id, and returns its offset. Unless `final`, more
+ * text follows. Without one: BPE_NONE, and the offset at which one may begin, or n. */
+int64_t added_find(const struct bpe *b, const struct added_set *a, const char *text,
+	int64_t n, bool final, uint32_t *id);
+
+/* ---- merge.c --------------------------------------------------------------------- */
+
+/* Merges the bytes of a word; returns the number of tokens. */
+int64_t merge_word(const struct bpe *b, const uint8_t *word, int64_t n, uint32_t *out);
+
+#endif

@@ -1,0 +1,191 @@
+/* The files of GPT-2: tokens as text with a printable character for each byte, and merges. */
+#include "base/file.h"
+#include "token/vocab_internal.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* The byte of a character: the printable ones of Latin-1 are themselves, the others follow from U+0100
+ * on. -1: none. */
+static int byte_of(uint32_t code)
+{
+	static const struct {
+		uint8_t first, last;
+	} printable[] = {{33, 126}, {161, 172}, {174, 255}};
+	int n_others = 0, last = -1;
+	for (size_t i = 0; i < ARRAY_LEN(printable); i++) {
+		if (code >= printable[i].first && code <= printable[i].last)
+			return (int)code;
+		int gap = printable[i].first - last - 1;
+		if (code >= 256 && (int)code - 256 < n_others + gap)
+			return last + 1 + (int)code - 256 - n_others;
+		n_others += gap;
+		last = printable[i].last;
+	}
+	return -1;
+}
+
+int byte_level_decode(const char *text, struct str *out)
+{
+	int64_t n = (int64_t)strlen(text);
+	for (int64_t i = 0; i < n;) {
+		uint32_t code;
+		int len = utf8_decode(text + i, n - i, &code);
+		int byte = len > 0 ? byte_of(code) : -1;
+		if (byte < 0)
+			return -1;
+		str_putc(out, (char)byte);
+		i += len;
+	}
+	return 0;
+}
+
+json_t *vocab_json(const struct str *text, const char *path, struct err *e)
+{
+	json_error_t at;
+	json_t *j = json_loadb(text->s, text->len, JSON_REJECT_DUPLICATES, &at);
+	if (!j)
+		err_set(e, EX_DATAERR, "%s: line %d: %s", path, at.line, at.text);
+	return j;
+}
+
+static int vocab_id(const json_t *number, const char *text, uint32_t *id, struct err *e)
+{
+	json_int_t i = json_is_integer(number) ? json_integer_value(number) : -1;
+	if (i < 0 || i >= MAX_VOCAB_IDS)
+		return err_set(e, EX_DATAERR, "token '%.60s' has no valid id", text);
+	*id = (uint32_t)i;
+	return 0;
+}
+
+int byte_level_vocab(
+	const json_t *vocab, const json_t *skip, struct vocab_builder *b, struct err *e)
+{
+	const char *text;
+	json_t *number;
+	struct str bytes = {0};
+	int rc = 0;
+	json_object_foreach((json_t *)vocab, text, number)
+	{
+		uint32_t id = 0;
+		char key[16];
+		rc = vocab_id(number, text, &id, e);
+		if (rc)
+			break;
+		snprintf(key, sizeof(key), "%u", id);
+		if (skip && json_object_get(skip, key))
+			continue;
+		str_clear(&bytes);
+		if (!*text || byte_level_decode(text, &bytes)) {
+			rc = err_set(e, EX_DATAERR,
+				"token '%.60s' (%u) is not in GPT-2's form of bytes",
+				text, id);
+			break;
+		}
+		builder_add(b, id, bytes.s, bytes.len);
+	}
+	str_free(&bytes);
+	return rc;
+}
+
+int byte_level_merge(const json_t *vocab, const char *left, const char *right,
+	struct bpe_rules *r, struct err *e)
+{
+	const char *text[3] = {left, right};
+	uint32_t id[3];
+	struct str both = {0};
+	str_puts(&both, left);
+	str_puts(&both, right);
+	text[2] = both.s;
+	int rc = 0;
+	for (int i = 0; i < 3 && !rc; i++) {
+		const json_t *number = json_object_get(vocab, text[i]);
+		if (!number)
+			rc = err_set(e, EX_DATAERR,
+				i < 2 ? "'%.60s' is not in the vocabulary"
+				      : "makes '%.60s', which is not in the vocabulary",
+				text[i]);
+		else
+			rc = vocab_id(number, text[i], &id[i], e);
+	}
+	if (!rc)
+		rules_add_merge(r, id[0], id[1]);
+	str_free(&both);
+	return rc;
+}
+
+/* ---- vocab.bpe with encoder.json, merges.txt with vocab.json --------------------- */
+
+static int read_lines(const json_t *vocab, const struct str *merges, const char *path,
+	struct bpe_rules *r, struct err *e)
+{
+	long long number = 1;
+	for (char *line = merges->s, *end; *line; line = end, number++) {
+		end = line + strcspn(line, "\n");
+		if (*end)
+			*end++ = '\0';
+		line[strcspn(line, "\r")] = '\0';
+		if (!*line || (number == 1 && !strncmp(line, "#version", 8)))
+			continue;
+		char *space = strchr(line, ' ');
+		if (!space || space == line || !space[1] || strchr(space + 1, ' '))
+			return err_set(e, EX_DATAERR,
+				"%s: line %lld: is not two tokens and a space", path,
+				number);
+		*space = '\0';
+		if (byte_level_merge(vocab, line, space + 1, r, e))
+			return err_prefix(e, "%s: line %lld: ", path, number);
+	}
+	return r->n_merges ? 0 : err_set(e, EX_DATAERR, "%s: has no merges", path);
+}
+
+/* Tokens that are neither a byte nor made by a merge are special: no text becomes them. */
+static void add_special(const struct vocab *v, struct bpe_rules *r, const json_t *vocab)
+{
+	bool *made = xcalloc((size_t)v->n, sizeof(*made));
+	struct str both = {0};
+	/* (by their bytes: those of two merges are those of one token) */
+	const char **text = xcalloc((size_t)v->n, sizeof(*text));
+	const char *key;
+	json_t *number;
+	json_object_foreach((json_t *)vocab, key, number)
+	{
+		text[json_integer_value(number)] = key;
+	}
+	for (int64_t i = 0; i < r->n_merges; i++) {
+		str_clear(&both);
+		str_puts(&both, text[r->merges[2 * i]]);
+		str_puts(&both, text[r->merges[2 * i + 1]]);
+		made[json_integer_value(json_object_get(vocab, both.s))] = true;
+	}
+	for (uint32_t id = 0; id < v->n; id++)
+		if (!made[id] && v->offset[id + 1] - v->offset[id] > 1)
+			rules_add_token(r, id, true);
+	str_free(&both);
+	free(text);
+	free(made);
+}
+
+int read_merges(const struct str *merges, const char *path, const char *vocab_path,
+	struct vocab *v, struct bpe_rules *r, struct err *e)
+{
+	struct str text = {0};
+	struct vocab_builder b = {0};
+	json_t *vocab = NULL;
+	int rc = file_read(vocab_path, MAX_VOCAB_FILE, &text, e);
+	if (!rc)
+		rc = (vocab = vocab_json(&text, vocab_path, e)) ? 0 : -1;
+	if (!rc && !json_is_object(vocab))
+		rc = err_set(
+			e, EX_DATAERR, "%s: is not an object {token: id}", vocab_path);
+	if (!rc && (byte_level_vocab(vocab, NULL, &b, e) || builder_end(&b, false, v, e)))
+		rc = err_prefix(e, "%s: ", vocab_path);
+	if (!rc)
+		rc = read_lines(vocab, merges, path, r, e);
+	if (!rc)
+		add_special(v, r, vocab);
+	builder_free(&b);
+	json_decref(vocab);
+	str_free(&text);
+	return rc;
+}

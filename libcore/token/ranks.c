@@ -1,0 +1,106 @@
+/* Rank files of tiktoken: lines of a token's bytes in base64, a space and its rank. */
+#include "token/vocab_internal.h"
+
+#include <string.h>
+
+static int base64_value(char c)
+{
+	static const char digits[] =
+		"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+	const char *p = c ? strchr(digits, c) : NULL;
+	return p ? (int)(p - digits) : -1;
+}
+
+/* Appends the bytes of text[0..n). */
+static int base64_decode(const char *text, size_t n, struct str *out)
+{
+	if (!n || n % 4)
+		return -1;
+	for (size_t i = 0; i < n; i += 4) {
+		bool last = i + 4 == n;
+		int pad = last && text[n - 1] == '=' ? 1 + (text[n - 2] == '=') : 0;
+		uint32_t bits = 0;
+		for (size_t k = 0; k < 4; k++) {
+			int digit = (int)k >= 4 - pad ? 0 : base64_value(text[i + k]);
+			if (digit < 0)
+				return -1;
+			bits = bits << 6 | (uint32_t)digit;
+		}
+		if (bits & ((1u << 8 * pad) - 1)) /* not the only form of these bytes */
+			return -1;
+		for (int k = 0; k < 3 - pad; k++)
+			str_putc(out, (char)(bits >> (16 - 8 * k)));
+	}
+	return 0;
+}
+
+static int read_line(struct vocab_builder *b, struct str *bytes, const char *line,
+	size_t n, struct err *e)
+{
+	const char *space = memchr(line, ' ', n);
+	size_t n_text = space ? (size_t)(space - line) : n;
+	char number[16];
+	int64_t rank;
+	if (!space || n - n_text - 1 >= sizeof(number))
+		return err_set(e, EX_DATAERR, "is not a token in base64 and its rank");
+	memcpy(number, space + 1, n - n_text - 1);
+	number[n - n_text - 1] = '\0';
+	str_clear(bytes);
+	if (base64_decode(line, n_text, bytes))
+		return err_set(e, EX_DATAERR, "is not base64");
+	if (parse_int(number, &rank) || rank < 0 || rank >= MAX_VOCAB_IDS)
+		return err_set(e, EX_DATAERR, "'%s' is not a rank", number);
+	if (rank != b->n)
+		return err_set(e, EX_DATAERR, "has rank %lld where %lld is expected",
+			(long long)rank, (long long)b->n);
+	builder_add(b, (uint32_t)rank, bytes->s, bytes->len);
+	return 0;
+}
+
+static int read_lines(struct vocab_builder *b, const struct str *text, struct err *e)
+{
+	struct str bytes = {0};
+	long long number = 1;
+	int rc = 0;
+	for (const char *line = text->s; *line && !rc; number++) {
+		size_t n = strcspn(line, "\n");
+		const char *end = line + n + (line[n] == '\n');
+		n -= n && line[n - 1] == '\r';
+		if (n && read_line(b, &bytes, line, n, e))
+			rc = err_prefix(e, "line %lld: ", number);
+		line = end;
+	}
+	str_free(&bytes);
+	return rc;
+}
+
+/* The special tokens of a model, and ids that it reserves. */
+static int add_special(struct vocab_builder *b, const struct bpe_model *m,
+	struct bpe_rules *r, struct err *e)
+{
+	if (m->n_ranked && m->n_ranked != r->n_ranked)
+		return err_set(e, EX_DATAERR, "has %lld tokens, those of %s are %lld",
+			(long long)r->n_ranked, m->name, (long long)m->n_ranked);
+	for (int i = 0; m->special[i].text; i++) {
+		builder_add(b, m->special[i].id, m->special[i].text,
+			strlen(m->special[i].text));
+		rules_add_token(r, m->special[i].id, true);
+	}
+	int64_t n_ids = b->items[b->n - 1].id + 1;
+	if (m->n_reserved > n_ids)
+		builder_add(b, (uint32_t)m->n_reserved - 1, "", 0);
+	return 0;
+}
+
+int read_ranks(const struct str *text, const char *path, const struct bpe_model *m,
+	struct vocab *v, struct bpe_rules *r, struct err *e)
+{
+	struct vocab_builder b = {0};
+	int rc = read_lines(&b, text, e);
+	r->n_ranked = b.n;
+	if (!rc && m)
+		rc = add_special(&b, m, r, e);
+	rc = rc || builder_end(&b, m != NULL, v, e);
+	builder_free(&b);
+	return rc ? err_prefix(e, "%s: ", path) : 0;
+}

@@ -1,0 +1,298 @@
+/*
+ * The words of ASCII text, those of 64 bytes at a time. Each class of characters is a number with a bit for
+ * each byte; the places at which words begin follow from the classes of a byte and its neighbours, by
+ * operations on these numbers. A block begins where a word begins, so nothing is carried from one to the
+ * next. What the block does not decide (other characters, runs of white space with a line break inside) is
+ * left to split_word().
+ */
+#include "token/split_internal.h"
+
+#include <string.h>
+
+#ifdef __x86_64__
+#include <immintrin.h>
+#endif
+
+enum { BLOCK = SPLIT_BLOCK };
+
+bool split_ascii_narrow;
+
+/* Bit i: text byte i is of this class. */
+struct masks {
+	uint64_t letter, upper, number, white, space, newline, quote, slash, wide;
+};
+
+#ifdef __x86_64__
+/* Bytes of x from `first` on, n of them in order. */
+static inline __m128i in_range(__m128i x, int first, int n)
+{
+	__m128i from_0 = _mm_sub_epi8(x, _mm_set1_epi8((char)first));
+	return _mm_cmpeq_epi8(_mm_min_epu8(from_0, _mm_set1_epi8((char)(n - 1))), from_0);
+}
+
+static inline uint64_t bits_of(__m128i x)
+{
+	return (uint64_t)(uint32_t)_mm_movemask_epi8(x);
+}
+
+static inline __m128i is_byte(__m128i x, int byte)
+{
+	return _mm_cmpeq_epi8(x, _mm_set1_epi8((char)byte));
+}
+
+static inline void classify(const char *text, struct masks *m)
+{
+	*m = (struct masks){0};
+	for (int i = 0; i < BLOCK; i += 16) {
+		__m128i x = _mm_loadu_si128((const __m128i *)(const void *)(text + i));
+		__m128i small = _mm_or_si128(x, _mm_set1_epi8(0x20));
+		__m128i space = is_byte(x, ' ');
+		__m128i newline = _mm_or_si128(is_byte(x, '\n'), is_byte(x, '\r'));
+		m->letter |= bits_of(in_range(small, 'a', 26)) << i;
+		m->upper |= bits_of(in_range(x, 'A', 26)) << i;
+		m->number |= bits_of(in_range(x, '0', 10)) << i;
+		m->white |= bits_of(_mm_or_si128(space, in_range(x, '\t', 5))) << i;
+		m->space |= bits_of(space) << i;
+		m->newline |= bits_of(newline) << i;
+		m->quote |= bits_of(is_byte(x, '\'')) << i;
+		m->slash |= bits_of(is_byte(x, '/')) << i;
+		m->wide |= bits_of(x) << i;
+	}
+}
+
+#define WIDEST __attribute__((target("avx512f,avx512bw,bmi,lzcnt"), flatten))
+
+WIDEST static inline uint64_t in_range_512(__m512i x, int first, int n)
+{
+	__m512i from_0 = _mm512_sub_epi8(x, _mm512_set1_epi8((char)first));
+	return _mm512_cmplt_epu8_mask(from_0, _mm512_set1_epi8((char)n));
+}
+
+WIDEST static inline uint64_t is_byte_512(__m512i x, int byte)
+{
+	return _mm512_cmpeq_epi8_mask(x, _mm512_set1_epi8((char)byte));
+}
+
+WIDEST static inline void classify_512(const char *text, struct masks *m)
+{
+	__m512i x = _mm512_loadu_si512(text);
+	m->letter = in_range_512(_mm512_or_si512(x, _mm512_set1_epi8(0x20)), 'a', 26);
+	m->upper = in_range_512(x, 'A', 26);
+	m->number = in_range_512(x, '0', 10);
+	m->space = is_byte_512(x, ' ');
+	m->white = m->space | in_range_512(x, '\t', 5);
+	m->newline = is_byte_512(x, '\n') | is_byte_512(x, '\r');
+	m->quote = is_byte_512(x, '\'');
+	m->slash = is_byte_512(x, '/');
+	m->wide = _mm512_movepi8_mask(x);
+}
+#else
+static inline void classify(const char *text, struct masks *m)
+{
+	const uint8_t *classes = char_classes();
+	*m = (struct masks){0};
+	for (int i = 0; i < BLOCK; i++) {
+		uint8_t c = (uint8_t)text[i];
+		uint64_t bit = UINT64_C(1) << i;
+		int class = c < 0x80 ? classes[c] : CHAR_OTHER;
+		m->letter |= class == CHAR_LOWER || class == CHAR_UPPER ? bit : 0;
+		m->upper |= class == CHAR_UPPER ? bit : 0;
+		m->number |= class == CHAR_NUMBER ? bit : 0;
+		m->white |= class == CHAR_SPACE ? bit : 0;
+		m->space |= c == ' ' ? bit : 0;
+		m->newline |= c == '\n' || c == '\r' ? bit : 0;
+		m->quote |= c == '\'' ? bit : 0;
+		m->slash |= c == '/' ? bit : 0;
+		m->wide |= c >= 0x80 ? bit : 0;
+	}
+}
+
+#define WIDEST
+#define classify_512 classify
+#endif
+
+/* The places below i. */
+static inline uint64_t below(int i)
+{
+	return i >= 64 ? ~UINT64_C(0) : (UINT64_C(1) << i) - 1;
+}
+
+static inline int first_of(uint64_t bits)
+{
+	return bits ? __builtin_ctzll(bits) : 64;
+}
+
+/* The places of runs of `of` that begin at `begins`, which are first places of runs. */
+static inline uint64_t runs_from(uint64_t begins, uint64_t of)
+{
+	return (of ^ (of + begins)) & of;
+}
+
+/* ---- 's and the like ------------------------------------------------------------- */
+
+/* The length of a suffix, 0 if there is none; p[0] is the quote. */
+static inline int suffix_length(const char *p, bool folded)
+{
+	char fold = folded ? 0x20 : 0; /* (letters only: the caller has looked) */
+	char c = p[1] | fold, d = p[2] | fold;
+	if (c == 's' || c == 't' || c == 'm' || c == 'd')
+		return 2;
+	return (c == 'l' && d == 'l') || ((c == 'v' || c == 'r') && d == 'e') ? 3 : 0;
+}
+
+/* Ends words behind suffixes at `quotes`, which letters follow. Places from *known on are not known
+ * to be the beginning of a word or not. */
+static inline uint64_t cut_suffixes(const char *text, uint64_t begins, uint64_t quotes,
+	const struct split_rule *r, int *known)
+{
+	bool joined = r->suffix == SUFFIX_JOINED;
+	for (int i, end = -1; quotes; quotes &= quotes - 1) {
+		i = __builtin_ctzll(quotes);
+		if (joined && i == end) /* a word has one suffix */
+			continue;
+		if (i + 3 >= *known) {
+			*known = i < *known ? i + !joined : *known;
+			break;
+		}
+		int n = suffix_length(text + i, r->suffix != SUFFIX_SMALL);
+		if (!n)
+			continue;
+		begins &= ~(below(n - 1) << (i + 1));
+		end = i + n;
+		begins |= UINT64_C(1) << end;
+		if (joined)
+			begins &= ~(UINT64_C(1) << i);
+	}
+	return begins;
+}
+
+/* ---- where words begin ----------------------------------------------------------- */
+
+/* Of the pattern gpt2. Sets the places below which the result is known. */
+static inline uint64_t begins_gpt2(
+	const struct split_rule *r, const char *text, const struct masks *m, int *known)
+{
+	uint64_t other = ~(m->letter | m->number | m->white);
+	uint64_t same = (m->letter & m->letter << 1) | (m->number & m->number << 1) |
+			(other & other << 1);
+	uint64_t words = ~m->white & ~same & ~(m->space << 1);
+	/* white space: the first, and the last, which belongs to the next word if it is a space */
+	uint64_t white = m->white & (~(m->white << 1) | ~(m->white >> 1));
+	*known = first_of(m->wide) - 1; /* (the last could be followed by white space) */
+	uint64_t quotes = m->quote & (words | 1) & m->letter >> 1;
+	return cut_suffixes(text, words | white, quotes, r, known);
+}
+
+/* The places where a new group of digits begins in a long number. */
+static inline uint64_t digit_groups(uint64_t begins, uint64_t number, int digits)
+{
+	uint64_t all = 0;
+	if (digits == 1)
+		return number;
+	uint64_t longer = number & number << 1 & number << 2 & number << 3;
+	for (begins &= number; begins & longer >> 3;) {
+		begins = (begins & longer >> 3) << 3;
+		all |= begins;
+	}
+	return all;
+}
+
+/* Of the other patterns. */
+static inline uint64_t begins_any(
+	const struct split_rule *r, const char *text, const struct masks *m, int *known)
+{
+	uint64_t other = ~(m->letter | m->number | m->white);
+	uint64_t marks = other & ~(other << 1) & ~(m->space << 1);
+	/* line breaks behind other characters belong to them */
+	uint64_t behind = runs_from(other << 1 & m->newline, m->newline);
+	uint64_t white = m->white & ~behind, blank = white & ~m->newline;
+	*known = first_of(m->wide) - 1;
+	/* left out: white space before a line break, or of unknown length */
+	uint64_t open = blank & (m->newline >> 1 | UINT64_C(1) << 63);
+	if (m->wide)
+		open |= blank & m->wide >> 1;
+	if (open) {
+		/* (the white space that ends there begins behind the last that is not white) */
+		int at = first_of(open);
+		uint64_t before = ~white & below(at);
+		int run = before ? 64 - __builtin_clzll(before) : 0;
+		*known = run + 1 < *known ? run + 1 : *known;
+	}
+	if (r->behind[2] == '/') {
+		int slash = first_of(behind << 1 & m->slash);
+		*known = slash < *known ? slash : *known;
+	}
+	uint64_t letters = m->letter & ~(m->letter << 1) & ~(blank << 1) & ~(marks << 1);
+	if (r->letters == LETTERS_CASED)
+		letters |= m->upper & (m->letter & ~m->upper) << 1;
+	uint64_t numbers = m->number & ~(m->number << 1);
+	numbers |= digit_groups(numbers, m->number, r->digits);
+	uint64_t begins = letters | numbers | marks | (white & ~(white << 1)) |
+			  (blank & (~(blank << 1) | ~(m->white >> 1)));
+	if (r->suffix == SUFFIX_NONE)
+		return begins;
+	uint64_t quotes = m->quote & marks & m->letter >> 1;
+	if (r->suffix == SUFFIX_JOINED)
+		quotes &= m->letter << 1;
+	return cut_suffixes(text, begins, quotes, r, known);
+}
+
+/* ---- all ------------------------------------------------------------------------- */
+
+static inline __attribute__((always_inline)) int find(const struct split_rule *r,
+	const char *text, int64_t at, int64_t n, uint32_t *ends, int max, bool widest)
+{
+	bool gpt2 = r->letters == LETTERS_SPACE;
+	int k = 0;
+	while (k + BLOCK <= max && at + BLOCK <= n) {
+		struct masks m;
+		int known;
+		if (widest)
+			classify_512(text + at, &m);
+		else
+			classify(text + at, &m);
+		uint64_t begins = gpt2 ? begins_gpt2(r, text + at, &m, &known)
+				       : begins_any(r, text + at, &m, &known);
+		if (known < 2)
+			break;
+		begins &= below(known) & ~UINT64_C(1);
+		if (!begins)
+			break;
+		int64_t base = at;
+		for (; begins; begins &= begins - 1)
+			ends[k++] = (uint32_t)(base + __builtin_ctzll(begins));
+		at = ends[k - 1];
+	}
+	return k;
+}
+
+WIDEST static int find_512(const struct split_rule *r, const char *text, int64_t at,
+	int64_t n, uint32_t *ends, int max)
+{
+	return find(r, text, at, n, ends, max, true);
+}
+
+static int find_any(const struct split_rule *r, const char *text, int64_t at, int64_t n,
+	uint32_t *ends, int max)
+{
+	return find(r, text, at, n, ends, max, false);
+}
+
+static bool has_512(void)
+{
+#ifdef __x86_64__
+	return __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("bmi");
+#else
+	return false;
+#endif
+}
+
+int split_ascii(const struct split_rule *r, const char *text, int64_t at, int64_t n,
+	uint32_t *ends, int max)
+{
+	if (at + BLOCK > n || (uint8_t)text[at] >= 0x80)
+		return 0;
+	if (has_512() && !split_ascii_narrow)
+		return find_512(r, text, at, n, ends, max);
+	return find_any(r, text, at, n, ends, max);
+}

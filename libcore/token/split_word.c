@@ -1,0 +1,204 @@
+/* The patterns with a name, a word at a time. */
+#include "token/split_internal.h"
+
+#include <string.h>
+
+enum { CLASS_END = N_CHAR_CLASSES }; /* behind the text */
+
+/* The class of the character at text byte i, and its length. */
+static int class_at(struct split_text *t, int64_t i, int *len)
+{
+	uint32_t code;
+	*len = 1;
+	if (i >= t->n) {
+		t->at_end = true;
+		return CLASS_END;
+	}
+	if ((uint8_t)t->p[i] < 0x80)
+		return t->classes[(uint8_t)t->p[i]];
+	int n = utf8_decode(t->p + i, t->n - i, &code);
+	t->at_end |= n == 0;
+	if (n <= 0)
+		return CHAR_OTHER;
+	*len = n;
+	return t->classes[code];
+}
+
+/* Sets of classes. */
+#define SET(c) (1u << (c))
+#define UPPERS (SET(CHAR_UPPER) | SET(CHAR_LETTER) | SET(CHAR_MARK))
+#define LOWERS (SET(CHAR_LOWER) | SET(CHAR_LETTER) | SET(CHAR_MARK))
+#define LETTERS (SET(CHAR_UPPER) | SET(CHAR_LOWER) | SET(CHAR_LETTER))
+#define OTHERS (SET(CHAR_OTHER) | SET(CHAR_MARK))
+
+static bool is_in(unsigned set, int class)
+{
+	return set >> class & 1;
+}
+
+static int64_t run_end(struct split_text *t, int64_t i, unsigned set)
+{
+	int len;
+	while (is_in(set, class_at(t, i, &len)))
+		i += len;
+	return i;
+}
+
+static bool is_newline(const struct split_text *t, int64_t i)
+{
+	return t->p[i] == '\n' || t->p[i] == '\r';
+}
+
+/* ---- 's, 't, 'm, 'd, 'll, 've, 're ----------------------------------------------- */
+
+/* A letter of a suffix in small; the long s (U+017F) is an s without regard to case. */
+static int small(struct split_text *t, int64_t i, bool folded, int *len)
+{
+	*len = 1;
+	if (i >= t->n) {
+		t->at_end = true;
+		return 0;
+	}
+	uint8_t c = (uint8_t)t->p[i];
+	if (folded && c == 0xc5) {
+		*len = 2;
+		t->at_end |= i + 1 >= t->n;
+		return i + 1 < t->n && (uint8_t)t->p[i + 1] == 0xbf ? 's' : 0;
+	}
+	return folded && c >= 'A' && c <= 'Z' ? c + 'a' - 'A' : c;
+}
+
+/* The end of a suffix at i; i if there is none. */
+static int64_t suffix_end(struct split_text *t, int64_t i, bool folded)
+{
+	static const char first[] = "stmdlvr";
+	int len, len2;
+	if (i >= t->n)
+		t->at_end = true;
+	if (i >= t->n || t->p[i] != '\'')
+		return i;
+	int c = small(t, i + 1, folded, &len);
+	const char *hit = c ? strchr(first, c) : NULL;
+	if (!hit)
+		return i;
+	if (hit - first < 4)
+		return i + 1 + len;
+	int d = small(t, i + 2, folded, &len2);
+	return d == (c == 'l' ? 'l' : 'e') ? i + 3 : i;
+}
+
+/* ---- letters --------------------------------------------------------------------- */
+
+/* `[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+` at i, and its end; -1: no match. The
+ * first part gives back characters, if the second finds none behind it. */
+static int64_t small_end(struct split_text *t, int64_t i)
+{
+	int64_t both = -1; /* the end of the last character that is in both sets */
+	int len, c;
+	for (; is_in(UPPERS, c = class_at(t, i, &len)); i += len)
+		if (is_in(LOWERS, c))
+			both = i + len;
+	int64_t end = run_end(t, i, LOWERS);
+	return end > i ? end : both;
+}
+
+/* `[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+`: what follows it is no small letter, or small_end() would have
+ * matched. */
+static int64_t large_end(struct split_text *t, int64_t i)
+{
+	int64_t end = run_end(t, i, UPPERS);
+	return end > i ? end : -1;
+}
+
+static int64_t cased_end(struct split_text *t, int64_t at, int64_t behind_prefix)
+{
+	int64_t end = -1;
+	if (behind_prefix > at)
+		end = small_end(t, behind_prefix);
+	if (end < 0)
+		end = small_end(t, at);
+	if (end < 0 && behind_prefix > at)
+		end = large_end(t, behind_prefix);
+	return end < 0 ? large_end(t, at) : end;
+}
+
+/* A word of letters, with one character before them that is no letter; -1: no match. */
+static int64_t letters_end(
+	const struct split_rule *r, struct split_text *t, int64_t at, int class, int len)
+{
+	bool prefix = !is_in(LETTERS | SET(CHAR_NUMBER), class) && !is_newline(t, at);
+	int64_t begin = prefix ? at + len : at, end;
+	if (r->letters == LETTERS_CASED) {
+		end = cased_end(t, at, begin);
+		return end >= 0 && r->suffix == SUFFIX_JOINED ? suffix_end(t, end, true)
+							      : end;
+	}
+	end = run_end(t, begin, LETTERS);
+	return end > begin ? end : -1;
+}
+
+/* ---- white space ----------------------------------------------------------------- */
+
+/* `\s*[\r\n]+` where the rule has it, `\s+(?!\S)`, `\s+` */
+static int64_t space_end(const struct split_rule *r, struct split_text *t, int64_t at)
+{
+	int64_t i = at, last = at, newline = -1;
+	int len;
+	for (; class_at(t, i, &len) == CHAR_SPACE; i += len) {
+		last = i;
+		if (is_newline(t, i))
+			newline = i + 1;
+	}
+	if (i == t->n && (r->rest || newline < 0 || !r->newlines))
+		return i;
+	if (r->newlines && newline >= 0)
+		return newline;
+	return last > at ? last : i; /* the last one may begin the next word */
+}
+
+/* ---- words ----------------------------------------------------------------------- */
+
+static int64_t digits_end(const struct split_rule *r, struct split_text *t, int64_t i)
+{
+	int len;
+	if (!r->digits)
+		return run_end(t, i, SET(CHAR_NUMBER));
+	for (int k = 0; k < r->digits && class_at(t, i, &len) == CHAR_NUMBER; k++)
+		i += len;
+	return i;
+}
+
+static int64_t others_end(const struct split_rule *r, struct split_text *t, int64_t i)
+{
+	i = run_end(t, i, OTHERS);
+	while (*r->behind && i < t->n && t->p[i] && strchr(r->behind, t->p[i]))
+		i++;
+	t->at_end |= i == t->n;
+	return i;
+}
+
+int64_t split_word(const struct split_rule *r, struct split_text *t, int64_t at)
+{
+	int len, len2;
+	if (r->suffix == SUFFIX_SMALL || r->suffix == SUFFIX_FOLDED) {
+		int64_t end = suffix_end(t, at, r->suffix == SUFFIX_FOLDED);
+		if (end > at)
+			return end;
+	}
+	int class = class_at(t, at, &len);
+	if (r->letters != LETTERS_SPACE) {
+		int64_t end = letters_end(r, t, at, class, len);
+		if (end >= 0)
+			return end;
+	}
+	bool space = t->p[at] == ' ';
+	int64_t begin = at + space;
+	int next = space ? class_at(t, begin, &len2) : class;
+	if (r->letters == LETTERS_SPACE && is_in(LETTERS, next))
+		return run_end(t, begin, LETTERS);
+	if (next == CHAR_NUMBER && (!space || !r->digits))
+		return digits_end(r, t, begin);
+	if (is_in(OTHERS, next))
+		return others_end(r, t, begin);
+	return space_end(r, t, at);
+}

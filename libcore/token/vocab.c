@@ -1,0 +1,297 @@
+/* Vocabularies: building them, known models, and the detection of a file's format. */
+#include "base/file.h"
+#include "token/vocab_internal.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+/* clang-format off */
+const struct bpe_model bpe_models[] = {
+	{"gpt2", "GPT-2, 50,257 tokens", "gpt2", 50256, {{"<|endoftext|>", 50256}}, 0},
+	{"cl100k", "GPT-4, 100,277 tokens", "cl100k", 100256,
+		{{"<|endoftext|>", 100257}, {"<|fim_prefix|>", 100258}, {"<|fim_middle|>", 100259},
+		 {"<|fim_suffix|>", 100260}, {"<|endofprompt|>", 100276}}, 0},
+	{"o200k", "GPT-4o, 200,019 tokens", "o200k", 199998,
+		{{"<|endoftext|>", 199999}, {"<|endofprompt|>", 200018}}, 0},
+	{"llama3", "Llama 3, 128,256 tokens", "llama3", 128000,
+		{{"<|begin_of_text|>", 128000}, {"<|end_of_text|>", 128001},
+		 {"<|start_header_id|>", 128006}, {"<|end_header_id|>", 128007},
+		 {"<|eot_id|>", 128009}}, 128256},
+	{"qwen2", "Qwen 2, 151,646 tokens, without its normalisation (NFC)", "qwen2", 151643,
+		{{"<|endoftext|>", 151643}, {"<|im_start|>", 151644}, {"<|im_end|>", 151645}}, 0},
+	{0},
+};
+/* clang-format on */
+#define ONE(name) +1
+_Static_assert(ARRAY_LEN(bpe_models) == 1 BPE_MODELS(ONE), "a row a name");
+
+const struct bpe_model *bpe_model_find(const char *name)
+{
+	for (const struct bpe_model *m = bpe_models; m->name; m++)
+		if (!strcmp(m->name, name))
+			return m;
+	return NULL;
+}
+
+void vocab_free(struct vocab *v)
+{
+	free(v->bytes);
+	free(v->offset);
+	*v = (struct vocab){0};
+}
+
+void bpe_rules_free(struct bpe_rules *r)
+{
+	free(r->pattern);
+	free(r->merges);
+	free(r->added);
+	*r = (struct bpe_rules){.end_of_text = BPE_NONE};
+}
+
+/* ---- building -------------------------------------------------------------------- */
+
+void builder_add(struct vocab_builder *b, uint32_t id, const char *bytes, size_t n)
+{
+	if (b->n == b->cap) {
+		b->cap = max64(1024, 2 * b->cap);
+		b->items = xrealloc(b->items, (size_t)b->cap * sizeof(*b->items));
+	}
+	b->items[b->n++] = (struct vocab_item){id, b->bytes.len, n};
+	str_add(&b->bytes, bytes, n);
+}
+
+void builder_free(struct vocab_builder *b)
+{
+	str_free(&b->bytes);
+	free(b->items);
+	*b = (struct vocab_builder){0};
+}
+
+static int by_id(const void *a, const void *b)
+{
+	const struct vocab_item *x = a, *y = b;
+	return (x->id > y->id) - (x->id < y->id);
+}
+
+static int check_ids(const struct vocab_builder *b, bool gaps, struct err *e)
+{
+	if (!b->n)
+		return err_set(e, EX_DATAERR, "the vocabulary is empty");
+	for (int64_t i = 0; i < b->n; i++) {
+		uint32_t id = b->items[i].id;
+		if (i && id == b->items[i - 1].id)
+			return err_set(e, EX_DATAERR, "two tokens have the id %u", id);
+		if (!gaps && id != i)
+			return err_set(
+				e, EX_DATAERR, "no token has the id %lld", (long long)i);
+	}
+	return 0;
+}
+
+int builder_end(struct vocab_builder *b, bool gaps, struct vocab *v, struct err *e)
+{
+	qsort(b->items, (size_t)b->n, sizeof(*b->items), by_id);
+	if (check_ids(b, gaps, e)) {
+		builder_free(b);
+		return -1;
+	}
+	v->n = (int64_t)b->items[b->n - 1].id + 1;
+	v->bytes = xmalloc(b->bytes.len + 1);
+	v->offset = xcalloc((size_t)v->n + 1, sizeof(*v->offset));
+	int64_t at = 0, i = 0;
+	for (int64_t id = 0; id < v->n; id++) {
+		v->offset[id] = at;
+		if (b->items[i].id == id) {
+			memcpy(v->bytes + at, b->bytes.s + b->items[i].at,
+				b->items[i].len);
+			at += (int64_t)b->items[i++].len;
+		}
+	}
+	v->offset[v->n] = at;
+	builder_free(b);
+	return 0;
+}
+
+/* True when an array of n items is full, whose capacities are the powers of two. */
+static bool is_full(int64_t n)
+{
+	return (n & (n - 1)) == 0;
+}
+
+void rules_add_token(struct bpe_rules *r, uint32_t id, bool special)
+{
+	if (is_full(r->n_added))
+		r->added = xrealloc(
+			r->added, (size_t)max64(1, 2 * r->n_added) * sizeof(*r->added));
+	r->added[r->n_added++] = (struct bpe_added){id, special};
+}
+
+void rules_add_merge(struct bpe_rules *r, uint32_t left, uint32_t right)
+{
+	if (is_full(r->n_merges))
+		r->merges = xrealloc(r->merges,
+			(size_t)max64(1, 2 * r->n_merges) * 2 * sizeof(*r->merges));
+	r->merges[2 * r->n_merges] = left;
+	r->merges[2 * r->n_merges++ + 1] = right;
+}
+
+void rules_find_end(struct bpe_rules *r, const struct vocab *v)
+{
+	static const char *const names[] = {
+		"<|endoftext|>", "<|end_of_text|>", "</s>", NULL};
+	r->end_of_text = BPE_NONE;
+	for (int k = 0; names[k] && r->end_of_text == BPE_NONE; k++)
+		for (int64_t i = 0; i < r->n_added; i++) {
+			uint32_t id = r->added[i].id;
+			int64_t len = v->offset[id + 1] - v->offset[id];
+			if (len == (int64_t)strlen(names[k]) &&
+				!memcmp(v->bytes + v->offset[id], names[k], (size_t)len))
+				r->end_of_text = id;
+		}
+}
+
+/* ---- finding the file ------------------------------------------------------------ */
+
+/* A file in the folder of `path`. Returns its name, which the caller frees; NULL if there is none. */
+static char *beside(const char *path, const char *name)
+{
+	struct str s = {0};
+	const char *slash = strrchr(path, '/');
+	str_add(&s, path, slash ? (size_t)(slash + 1 - path) : 0);
+	str_puts(&s, name);
+	if (file_exists(s.s))
+		return s.s;
+	str_free(&s);
+	return NULL;
+}
+
+/* The only file in a folder whose name ends so; NULL if there is none, or a second one. */
+static char *only_file(const char *folder, const char *end)
+{
+	char *found = NULL;
+	int n = 0;
+	DIR *d = opendir(folder);
+	for (struct dirent *f; d && (f = readdir(d));)
+		if (text_ends(f->d_name, end)) {
+			free(found);
+			found = xstrdup(f->d_name);
+			n++;
+		}
+	if (d)
+		closedir(d);
+	if (n == 1)
+		return found;
+	free(found);
+	return NULL;
+}
+
+static char *find_file(const char *path, struct err *e)
+{
+	static const char *const names[] = {
+		"tokenizer.json", "vocab.bpe", "merges.txt", NULL};
+	struct stat st;
+	if (stat(path, &st)) {
+		err_set(e, EX_IOERR, "%s: %s", path, strerror(errno));
+		return NULL;
+	}
+	if (!S_ISDIR(st.st_mode))
+		return xstrdup(path);
+	struct str folder = {0};
+	str_printf(&folder, "%s/", path);
+	char *found = NULL;
+	for (int i = 0; names[i] && !found; i++)
+		found = beside(folder.s, names[i]);
+	char *ranks = found ? NULL : only_file(path, ".tiktoken");
+	if (ranks)
+		found = beside(folder.s, ranks);
+	free(ranks);
+	str_free(&folder);
+	if (!found)
+		err_set(e, EX_DATAERR,
+			"%s: has no tokenizer.json, vocab.bpe, merges.txt or one "
+			"FILE.tiktoken",
+			path);
+	return found;
+}
+
+/* Does the first line end with a space and a number, as those of a rank file? */
+static bool is_ranks(const struct str *text)
+{
+	size_t n = strcspn(text->s, "\r\n");
+	size_t digits = n;
+	while (digits > 0 && text->s[digits - 1] >= '0' && text->s[digits - 1] <= '9')
+		digits--;
+	return digits < n && digits > 1 && text->s[digits - 1] == ' ' &&
+	       strncmp(text->s, "#version", 8) != 0;
+}
+
+static int read_as_merges(const struct str *text, const char *path, struct vocab *v,
+	struct bpe_rules *r, struct err *e)
+{
+	char *vocab = beside(path, "encoder.json");
+	if (!vocab)
+		vocab = beside(path, "vocab.json");
+	int rc = vocab ? read_merges(text, path, vocab, v, r, e)
+		       : err_set(e, EX_DATAERR,
+				 "%s: neither encoder.json nor vocab.json is beside it",
+				 path);
+	free(vocab);
+	return rc;
+}
+
+static int read_file(const char *path, const struct bpe_model *model, struct vocab *v,
+	struct bpe_rules *r, struct err *e)
+{
+	struct str text = {0};
+	int rc = file_read(path, MAX_VOCAB_FILE, &text, e);
+	if (!rc && (!text.len || memchr(text.s, 0, text.len)))
+		rc = err_set(e, EX_DATAERR, "%s: is no vocabulary", path);
+	if (!rc)
+		rc = text.s[0] == '{'  ? read_tokenizer_json(&text, path, v, r, e)
+		     : is_ranks(&text) ? read_ranks(&text, path, model, v, r, e)
+				       : read_as_merges(&text, path, v, r, e);
+	str_free(&text);
+	return rc;
+}
+
+/* The pattern that was asked for, that of the model, or that of the file. */
+static int choose_pattern(struct bpe_rules *r, const struct bpe_model *model,
+	const char *pattern, const char *path, struct err *e)
+{
+	if (!pattern && model)
+		pattern = model->pattern;
+	if (!pattern && !r->pattern)
+		return err_set(e, EX_USAGE,
+			"%s: does not say how text is split into words%s", path,
+			advice_on(ADVICE_PATTERN));
+	if (model && r->pattern && strcmp(model->pattern, r->pattern) != 0)
+		return err_set(e, EX_DATAERR, "%s: is not of %s: its pattern is '%.200s'",
+			path, model->name, r->pattern);
+	const char *wanted = pattern ? pattern : r->pattern;
+	const struct split_pattern *known = split_find(wanted);
+	char *own = xstrdup(known ? known->name : wanted);
+	free(r->pattern);
+	r->pattern = own;
+	return 0;
+}
+
+int bpe_read(struct vocab *v, struct bpe_rules *r, const char *path,
+	const struct bpe_model *model, const char *pattern, struct err *e)
+{
+	*v = (struct vocab){0};
+	*r = (struct bpe_rules){.end_of_text = BPE_NONE};
+	char *file = find_file(path, e);
+	int rc = !file || read_file(file, model, v, r, e) ||
+		 choose_pattern(r, model, pattern, file, e);
+	free(file);
+	if (!rc) {
+		rules_find_end(r, v);
+		return 0;
+	}
+	vocab_free(v);
+	bpe_rules_free(r);
+	return -1;
+}

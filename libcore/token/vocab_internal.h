@@ -1,0 +1,56 @@
+/* Shared by the readers of vocabulary files. */
+#ifndef TOKEN_VOCAB_INTERNAL_H
+#define TOKEN_VOCAB_INTERNAL_H
+
+#include "token/token.h"
+
+#include <jansson.h>
+
+enum { MAX_VOCAB_FILE = 1 << 28, MAX_VOCAB_IDS = 1 << 24 };
+
+/* ---- vocab.c: tokens in any order ------------------------------------------------ */
+
+struct vocab_builder {
+	struct str bytes;
+	struct vocab_item {
+		uint32_t id;
+		size_t at, len;
+	} * items;
+	int64_t n, cap;
+};
+
+void builder_add(struct vocab_builder *b, uint32_t id, const char *bytes, size_t n);
+/* Makes the vocabulary, in which each id from 0 on occurs once; gaps: ids may be missing, and then
+ * have no bytes. Frees the builder, also on an error. */
+int builder_end(struct vocab_builder *b, bool gaps, struct vocab *v, struct err *e);
+void builder_free(struct vocab_builder *b);
+
+void rules_add_token(struct bpe_rules *r, uint32_t id, bool special);
+void rules_add_merge(struct bpe_rules *r, uint32_t left, uint32_t right);
+/* Finds the token for the end of a text among the special tokens, by its usual names. */
+void rules_find_end(struct bpe_rules *r, const struct vocab *v);
+
+/* ---- byte_level.c ---------------------------------------------------------------- */
+
+/* GPT-2 writes a token as text, with a printable character for each byte. Appends the bytes of such a
+ * text; -1 if it is none. */
+int byte_level_decode(const char *text, struct str *out);
+/* Adds all tokens of a JSON object {text: id}. skip, if not NULL, says which ids to leave out. */
+int byte_level_vocab(
+	const json_t *vocab, const json_t *skip, struct vocab_builder *b, struct err *e);
+/* Adds a merge of two tokens of this object. */
+int byte_level_merge(const json_t *vocab, const char *left, const char *right,
+	struct bpe_rules *r, struct err *e);
+
+/* ---- the formats ----------------------------------------------------------------- */
+
+/* They take the contents of a file; `path` names it in messages. */
+int read_merges(const struct str *merges, const char *path, const char *vocab_path,
+	struct vocab *v, struct bpe_rules *r, struct err *e);
+int read_ranks(const struct str *text, const char *path, const struct bpe_model *m,
+	struct vocab *v, struct bpe_rules *r, struct err *e);
+int read_tokenizer_json(const struct str *text, const char *path, struct vocab *v,
+	struct bpe_rules *r, struct err *e);
+json_t *vocab_json(const struct str *text, const char *path, struct err *e);
+
+#endif
