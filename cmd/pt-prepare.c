@@ -1,21 +1,32 @@
 /* pt-prepare: turn text into token shards. */
 #include "base/file.h"
 #include "base/options.h"
+#include "comm/comm.h"
 #include "data/data.h"
+#include "data/token_file.h"
+#include "data/train_vocab.h"
 
+#include <signal.h>
 #include <string.h>
 #include <unistd.h>
 
 struct opts {
-	const char *out, *separator;
-	int tokenizer, split, decode;
+	const char *out, *separator, *field, *work, *vocab_files, *pattern, *vocab_from,
+		*vocab_out;
+	int tokenizer, split, decode, format, to;
 	double val_fraction;
-	int64_t seed, shard_size, spool_limit;
-	bool info, verify, overwrite;
+	int64_t seed, shard_size, spool_limit, min_bytes, max_bytes, threads, vocab,
+		end_token, train_bpe, min_count;
+	int64_t mix_tokens;
+	struct strs keep, drop, source, val_files;
+	bool info, verify, overwrite, strict, decompress, allow_special, end_of_text,
+		dedup, shuffle;
 };
 
-static const char *const splits[] = {"tail", "document", NULL};
 static const char *const decodes[] = {"no", "train", "val", NULL};
+static const char *const formats[] = {FORMAT_WORDS, TOKENS_FROM_WORDS NULL};
+enum { FORMAT_TOKENS = FORMAT_JSONL + 1 }; /* the first of tokens */
+static const char *const to_words[] = {TOKENS_TO_WORDS NULL};
 
 #define O(field) offsetof(struct opts, field)
 /* clang-format off */
@@ -28,20 +39,114 @@ static const struct opt options[] = {
 	{OPT_ENUM, 't', "tokenizer", NULL, "char", O(tokenizer),
 		.values = tokenizer_names, .help =
 		"byte: each byte is a token. char: each character that occurs in the text is a "
-		"token; the text must be UTF-8."},
-	{OPT_ENUM, 's', "split", NULL, "tail", O(split), .values = splits, .help =
+		"token; the text must be UTF-8. bpe: byte-pair encoding with the vocabulary of "
+		"--vocab-files, which says its pattern. gpt2, cl100k, o200k, llama3, qwen2: the "
+		"same with the pattern and the special tokens of these models."},
+	{OPT_STR, 0, "vocab-files", "PATH", NULL, O(vocab_files), .files = "", .help =
+		"Vocabulary of byte-pair encoding: a file, or a folder with one. Its format is "
+		"detected: tokenizer.json, vocab.bpe with encoder.json, merges.txt with "
+		"vocab.json, or a rank file of tiktoken."},
+	{OPT_STR, 0, "pattern", "PATTERN", NULL, O(pattern), .help =
+		"How text is split into words before byte-pair encoding, instead of the pattern "
+		"of the model or of the vocabulary: gpt2, cl100k, o200k, llama3, qwen2, tekken, or "
+		"a regular expression of PCRE2."},
+	{OPT_FLAG, 0, "allow-special", NULL, "no", O(allow_special), .help =
+		"The text of a special token, such as <|endoftext|>, becomes this token, instead "
+		"of tokens of its characters."},
+	{OPT_FLAG, 0, "end-of-text", NULL, "yes", O(end_of_text), .help =
+		"End each document with the token of the end of text, if the tokenizer has one, as "
+		"<|endoftext|> of GPT-2."},
+	{OPT_ENUM, 's', "split", NULL, "tail", O(split), .values = OPT_WORDS(SPLIT_WORDS),
+		.help =
 		"How the validation split is chosen. tail: the last tokens. document: whole "
-		"documents, at random."},
+		"documents, at random by their number. hash: whole documents, at random by their "
+		"text, so that equal documents are in the same split, and other documents do not "
+		"change the choice."},
 	{OPT_DOUBLE, 'f', "val-fraction", "X", "0.1", O(val_fraction), 0, 0, 0.999999, .help =
 		"Fraction of the text in the validation split."},
-	{OPT_STR, 0, "separator", "TEXT", NULL, O(separator), .help =
-		"Text that separates documents; it stays at the end of each. Without it, each "
-		"file is one document."},
-	{OPT_INT, 0, "seed", "N", "1", O(seed), .help = "Random seed of --split document."},
+	{OPT_INT, 0, "seed", "N", "1", O(seed), .help =
+		"Random seed of --split document, --split hash and --shuffle."},
 	{OPT_SIZE, 0, "shard-size", "BYTES", "0", O(shard_size), .help =
 		"Begin a new file after this many bytes of tokens. 0: one file."},
 	{OPT_FLAG, 0, "overwrite", NULL, "no", O(overwrite), .help = "Replace files that exist."},
+	{OPT_GROUP, .name = "Reading documents"},
+	{OPT_ENUM, 0, "format", NULL, "auto", O(format), .values = formats,
+		.help =
+		"text: a file is a document, or several with --separator. jsonl: each line is a "
+		"JSON object with a document in one of its fields. auto: jsonl for names that "
+		"end in .jsonl, .ndjson or .json, perhaps with .gz or .zst behind it. The others are "
+		"tokens, which auto recognises too: shards, and files of llm.c, Megatron-LM and "
+		"nanoGPT."},
+	{OPT_STR, 0, "field", "NAME", "text", O(field), .help =
+		"The field of JSONL that has the document."},
+	{OPT_STR, 0, "separator", "TEXT", NULL, O(separator), .help =
+		"Text that separates documents; it stays at the end of each. Without it, each "
+		"file is one document. A document of JSONL gets it at its end."},
+	{OPT_FLAG, 0, "strict", NULL, "no", O(strict), .help =
+		"End with an error at the first line of JSONL that is no JSON object with the "
+		"field. Without it, such lines are counted and passed over."},
+	{OPT_FLAG, 0, "decompress", NULL, "yes", O(decompress), .help =
+		"Decompress files that begin as those of gzip or zstd."},
 	OPT_SPOOL_LIMIT(O(spool_limit), 0),
+	{OPT_GROUP, .name = "Choosing documents"},
+	{OPT_SIZE, 0, "min-bytes", "BYTES", "0", O(min_bytes), .help =
+		"Drop documents of fewer bytes."},
+	{OPT_SIZE, 0, "max-bytes", "BYTES", "0", O(max_bytes), .help =
+		"Drop documents of more bytes. 0: none."},
+	{OPT_LIST, 0, "keep", "REGEX", NULL, O(keep), .help =
+		"Keep only documents in which this regular expression of PCRE2 matches. Of several, "
+		"all must match."},
+	{OPT_LIST, 0, "drop", "REGEX", NULL, O(drop), .help =
+		"Drop documents in which this regular expression matches."},
+	{OPT_FLAG, 0, "dedup", NULL, "no", O(dedup), .help =
+		"Of documents with the same text, keep the first only. They are compared by a hash of "
+		"128 bits."},
+	{OPT_FLAG, 0, "shuffle", NULL, "no", O(shuffle), .help =
+		"Write the documents in a random order, which depends on --seed. They are sorted in "
+		"temporary files, not in memory."},
+	{OPT_LIST, 0, "source", "NAME=WEIGHT:PATH", NULL, O(source), .help =
+		"Mix sources: of the training tokens, each source gives a part in proportion to its "
+		"weight, exact to one token. A source may be given several times with more paths."},
+	{OPT_SIZE, 0, "mix-tokens", "N", "0", O(mix_tokens), .help =
+		"Write this many training tokens of all sources (with --split tail: of both splits), "
+		"and repeat a source that has fewer than its part. 0: as many as there are without "
+		"repetition."},
+	{OPT_GROUP, .name = "Parallel and interrupted work"},
+	{OPT_INT, 0, "threads", "N", "0", O(threads), 0, 0, 1024, .help =
+		"Threads of each rank. 0: one for each processor that the rank may use. The "
+		"output does not depend on it."},
+	{OPT_STR, 0, "work", "FOLDER", NULL, O(work), .files = "/", .help =
+		"Keep the work files here until the shards are complete. If the program is killed "
+		"and started again, it continues with them. Several ranks need a folder that all of "
+		"them see. Without it, they are temporary files in TMPDIR."},
+	{OPT_GROUP, .name = "Tokens of other programs"},
+	{OPT_ENUM, 0, "to", NULL, "shard", O(to), .values = to_words, .help =
+		"What is written. Another format than shard: NAME_train.bin and NAME_val.bin, "
+		"where --out is NAME, NAME.bin, or a folder that ends with /; with --shard-size "
+		"NAME_train_00000.bin and so on; megatron also writes .idx files."},
+	{OPT_LIST, 0, "val-file", "FILE", NULL, O(val_files), .files = ".bin", .help =
+		"A token file with validation tokens; the others have training tokens."},
+	{OPT_STR, 0, "vocab-from", "SHARD", NULL, O(vocab_from), .files = ".h5", .help =
+		"The shard that has the tokenizer of token files. Without one and without "
+		"--vocab-files, their tokens are numbers that cannot be decoded."},
+	{OPT_INT, 0, "vocab", "N", "0", O(vocab), 0, 0, MAX_VOCAB, .help =
+		"Size of the vocabulary of token files. 0: that of --vocab-from, or the largest "
+		"token plus 1."},
+	{OPT_INT, 0, "end-token", "ID", "-1", O(end_token), 0, -1, MAX_VOCAB, .help =
+		"The token that ends a document, in tokens without an index. -1: that of the "
+		"tokenizer, if it has one."},
+	{OPT_GROUP, .name = "Training a vocabulary"},
+	{OPT_INT, 0, "train-bpe", "N", "0", O(train_bpe), 0, 0, MAX_VOCAB,
+		.help =
+		"Train a vocabulary of byte-pair encoding with N tokens, of which the last is "
+		"<|endoftext|>, from the text, whose words are those of --pattern (gpt2 by "
+		"default)."},
+	{OPT_STR, 0, "vocab-out", "FOLDER", NULL, O(vocab_out), .files = "/",
+		.help =
+		"Write the trained vocabulary there: vocab.json and merges.txt, tokenizer.json, "
+		"vocab.tiktoken."},
+	{OPT_INT, 0, "min-count", "N", "2", O(min_count), 0, 1, 0x1p62, .help =
+		"Merge no pair that occurs less often."},
 	{OPT_GROUP, .name = "Inspecting shards"},
 	{OPT_FLAG, 'i', "info", NULL, "no", O(info), .help =
 		"Print the attributes of shards as key = value lines, without reading the "
@@ -59,6 +164,8 @@ static const struct opt options[] = {
 static const char *const synopsis[] = {
 	"[options] -o FILE.h5 [TEXT ...]",
 	"[options] [TEXT ...] > FILE.h5",
+	"[options] --to llmc|megatron|nanogpt -o NAME TEXT|SHARD|TOKENS ...",
+	"--train-bpe N --vocab-out FOLDER [TEXT ...]",
 	"--info SHARD ...",
 	"--verify SHARD ...",
 	"--decode train|val SHARD ...",
@@ -67,7 +174,9 @@ static const char *const synopsis[] = {
 
 static void generate(int kind, FILE *f)
 {
-	h5_fields_man(kind == 0 ? shard_fields : tokenizer_fields, f);
+	static const struct h5_field *const tables[] = {
+		shard_fields, tokenizer_fields, bpe_fields};
+	h5_fields_man(tables[kind], f);
 }
 
 static const struct program program = {
@@ -76,11 +185,10 @@ static const struct program program = {
 	.synopsis = synopsis,
 	.opts = options,
 	.opts_bytes = sizeof(struct opts),
-	.one_rank = true,
 	.operands = "",
 	.versions = h5_versions,
 	.generate = generate,
-	.kinds = (const char *const[]){"shard", "tokenizer", NULL},
+	.kinds = (const char *const[]){"shard", "tokenizer", "bpe", NULL},
 };
 
 static int print_info(const struct strs *files, struct err *e)
@@ -126,35 +234,102 @@ static int verify(const struct strs *files, struct err *e)
 	return e->code ? -1 : 0;
 }
 
-static int prepare(const struct opts *o, const struct strs *texts, struct err *e)
+/* By default, the ranks of a host share its processors. */
+static int threads_of(const struct opts *o)
+{
+	const struct comm_place *p = comm_place();
+	return o->threads ? (int)o->threads
+			  : (int)max64(1, p->processors / p->local_size);
+}
+
+/* What was not written, and why. */
+static void print_dropped(const struct prepared *d)
+{
+	const struct {
+		int64_t n;
+		const char *why;
+	} all[] = {{d->n_short, "too short"}, {d->n_long, "too long"},
+		{d->n_not_kept, "without a match of --keep"},
+		{d->n_dropped, "with a match of --drop"}, {d->n_duplicate, "duplicates"}};
+	for (size_t i = 0; i < ARRAY_LEN(all); i++)
+		if (all[i].n)
+			info("%lld of %lld documents dropped: %s", (long long)all[i].n,
+				(long long)d->n_read, all[i].why);
+}
+
+static struct prepare preparation(const struct opts *o, struct comm *world)
 {
 	struct prepare p = {
-		.tokenizer = tokenizer_names[o->tokenizer],
+		.tokenizer = {tokenizer_names[o->tokenizer], o->vocab_files, o->pattern,
+			o->allow_special},
+		.no_end_of_text = !o->end_of_text,
+		.format = o->format < FORMAT_TOKENS ? o->format : FORMAT_AUTO,
+		.field = o->field,
+		.strict = o->strict,
+		.as_is = !o->decompress,
 		.separator = o->separator,
-		.by_document = o->split == 1,
+		.min_bytes = o->min_bytes,
+		.max_bytes = o->max_bytes,
+		.keep = o->keep,
+		.drop = o->drop,
+		.dedup = o->dedup,
+		.shuffle = o->shuffle,
+		.sources = o->source,
+		.mix_tokens = o->mix_tokens,
+		.split_by = o->split,
 		.val_fraction = o->val_fraction,
 		.seed = o->seed,
 		.shard_bytes = o->shard_size,
 		.out = o->out ? o->out : "",
 		.overwrite = o->overwrite,
+		.threads = threads_of(o),
+		.work = o->work,
+		.comm = world,
 	};
-	struct prepared done;
 	if (!strcmp(p.out, "/dev/stdout")) /* it must not be replaced by a rename */
 		p.out = "-";
-	if (!strcmp(p.out, "-") && isatty(STDOUT_FILENO))
+	return p;
+}
+
+/* Standard input and output that are terminals. */
+static int check_terminals(bool writes, const struct strs *texts, struct err *e)
+{
+	if (writes && isatty(STDOUT_FILENO))
 		return err_set(e, EX_USAGE,
 			"standard output is a terminal, and a shard is not text; give --out");
 	if (!texts->n && isatty(STDIN_FILENO))
 		return err_set(e, EX_USAGE,
 			"no text: give files, or - to read from the terminal");
-	if (prepare_run(&p, texts, &done, e))
+	return 0;
+}
+
+static int prepare(
+	const struct opts *o, const struct strs *texts, struct comm *world, struct err *e)
+{
+	struct prepare p = preparation(o, world);
+	struct prepared done;
+	if (check_terminals(!strcmp(p.out, "-"), texts, e))
 		return -1;
+	struct token_convert c = {&p, formats[o->format], to_words[o->to], &o->val_files,
+		o->vocab_from, o->vocab, o->end_token};
+	int tokens = token_convert_takes(&c, texts, e);
+	bool simple = !tokens && !o->to && !o->val_files.n && !o->vocab && !o->vocab_from;
+	if (tokens >= 0 && !simple && world->size > 1)
+		tokens = err_set(
+			e, EX_USAGE, "token files are read and written by one rank");
+	if (tokens < 0 || (simple ? prepare_run(&p, texts, &done, e)
+				  : token_convert_run(&c, texts, &done, e)))
+		return -1;
+	if (world->rank)
+		return 0;
 	char bytes[NUM_TEXT];
-	info("%s of text in %lld document%s, a vocabulary of %lld (%s): "
+	print_dropped(&done);
+	info("%s of %s in %lld document%s, a vocabulary of %lld (%s): "
 	     "%lld training tokens and %lld validation tokens of %zu byte%s",
 		text_bytes(bytes, (double)done.info.source_bytes),
-		(long long)done.info.documents, plural(done.info.documents),
-		(long long)done.vocab_size, p.tokenizer,
+		tokens ? "tokens" : "text", (long long)done.info.documents,
+		plural(done.info.documents), (long long)done.vocab_size,
+		tokens ? "given" : p.tokenizer.name,
 		(long long)done.info.total[SPLIT_TRAIN],
 		(long long)done.info.total[SPLIT_VAL], done.token_bytes,
 		plural(done.token_bytes));
@@ -164,44 +339,115 @@ static int prepare(const struct opts *o, const struct strs *texts, struct err *e
 	return 0;
 }
 
+static int train(
+	const struct opts *o, const struct strs *texts, struct comm *world, struct err *e)
+{
+	struct prepare p = preparation(o, world);
+	const struct train_vocab c = {
+		.p = &p,
+		.config = {.vocab = o->train_bpe,
+			.min_count = o->min_count,
+			.pattern = o->pattern ? o->pattern : "gpt2",
+			.end_of_text = "<|endoftext|>"},
+		.out = o->vocab_out,
+	};
+	struct trained_vocab done;
+	char bytes[NUM_TEXT], words[NUM_TEXT];
+	if (world->size > 1)
+		return err_set(e, EX_USAGE, "a vocabulary is trained by one rank");
+	if (o->dedup || o->source.n)
+		return err_set(e, EX_USAGE,
+			"a vocabulary is trained without --dedup and --source");
+	if (check_terminals(false, texts, e))
+		return -1;
+	int rc = train_vocab_run(&c, texts, &done, e);
+	if (!rc && done.n_broken)
+		warn("%lld lines have no document", (long long)done.n_broken);
+	if (!rc)
+		info("%s of text in %lld document%s (%lld dropped), %s different words, "
+		     "a vocabulary of %lld tokens",
+			text_bytes(bytes, (double)done.n_text_bytes),
+			(long long)done.n_documents, plural(done.n_documents),
+			(long long)done.n_dropped,
+			text_count(words, (double)done.n_words),
+			(long long)done.n_tokens);
+	if (!rc && done.n_tokens < o->train_bpe)
+		warn("the text has no more pairs that occur %lld times: %lld tokens instead "
+		     "of %lld",
+			(long long)o->min_count, (long long)done.n_tokens,
+			(long long)o->train_bpe);
+	for (int64_t i = 0; i < done.files.n && !rc; i++)
+		info("wrote %s", done.files.v[i]);
+	strs_free(&done.files);
+	return rc;
+}
+
 static int check(const struct opts *o, int64_t n_operands, struct err *e)
 {
 	int looks = o->info + o->verify + (o->decode != 0);
+	if (looks && launch_many())
+		return err_set(e, EX_USAGE, "shards are inspected by one rank");
 	if (looks > 1)
 		return err_set(e, EX_USAGE, "give one of --info, --verify and --decode");
+	if (o->mix_tokens && !o->source.n)
+		return err_set(e, EX_USAGE, "--mix-tokens needs --source");
 	if (looks && !n_operands)
 		return err_set(e, EX_USAGE, "no shards given");
+	if ((o->train_bpe != 0) != (o->vocab_out != NULL))
+		return err_set(
+			e, EX_USAGE, "--train-bpe and --vocab-out need each other");
 	return 0;
 }
 
 static const char *const advice[N_ADVICE] = {
 	[ADVICE_FILE_EXISTS] = "--overwrite replaces it",
 	[ADVICE_NOT_UTF8] = "--tokenizer byte accepts any file",
+	[ADVICE_PATTERN] = "give --tokenizer gpt2, or another model's, or --pattern",
+	[ADVICE_VOCAB_FILES] = "give --vocab-files",
 	SPOOL_ADVICE,
 	[ADVICE_EMPTY_SPLIT] =
 		"use --split tail, another --val-fraction or another --seed",
+	[ADVICE_WORK_FOLDER] = "give --work",
+	[ADVICE_DOCUMENTS] = "use a smaller --shard-size",
 };
+
+/* Libraries of MPICH (UCX) handle some signals as soon as they are loaded. Then unfinished files would not
+ * be removed. */
+static void no_foreign_handlers(void)
+{
+	struct sigaction a;
+	for (int s = 1; s < NSIG; s++)
+		if (!sigaction(s, NULL, &a) && a.sa_handler != SIG_IGN)
+			signal(s, SIG_DFL);
+}
 
 int main(int argc, char **argv)
 {
 	struct opts o;
 	struct err e = {0};
 	struct strs operands = {0};
+	no_foreign_handlers();
 	log_name(program.name);
 	advice_set(advice);
 	int n = opts_parse(&program, &o, argc, argv, &e);
 	if (n < 0 || check(&o, n, &e))
 		return err_say(&e);
 	file_spool_limit(o.spool_limit);
+	struct comm *world = comm_open();
+	log_rank(world->rank, world->size, false);
+	comm_watchdog_pause(true); /* a rank may wait long for the others */
 	for (int i = 0; i < n; i++)
 		strs_add(&operands, argv[i]);
 	int rc = o.info	    ? print_info(&operands, &e)
 		 : o.verify ? verify(&operands, &e)
 		 : o.decode ? prepare_decode(
 				      &operands, (enum split)(o.decode - 1), stdout, &e)
-			    : prepare(&o, &operands, &e);
-	if (rc)
-		return err_say(&e);
-	stdout_close();
-	return 0;
+		 : o.train_bpe ? train(&o, &operands, world, &e)
+			       : prepare(&o, &operands, world, &e);
+	if (rc) /* the same error on all ranks */
+		rc = world->rank ? e.code : err_say(&e);
+	else
+		stdout_close();
+	comm_close(world);
+	return rc;
 }

@@ -8,48 +8,6 @@
 enum { CODE_POINTS = 0x110000 };
 #define ABSENT UINT32_MAX
 
-/*
- * Returns the length of the character at text[0..n), and sets its code point; 0 if it is incomplete,
- * -1 if it is not UTF-8 (RFC 3629: shortest form, no surrogates, at most 10FFFF).
- */
-static int utf8(const char *text, int64_t n, uint32_t *code)
-{
-	const uint8_t *p = (const uint8_t *)text;
-	if (p[0] < 0x80) {
-		*code = p[0];
-		return 1;
-	}
-	int len = p[0] >= 0xf0 ? 4 : p[0] >= 0xe0 ? 3 : 2;
-	if (p[0] < 0xc2 || p[0] > 0xf4)
-		return -1;
-	uint32_t c = p[0] & (0xffu >> (len + 1));
-	for (int i = 1; i < len; i++) {
-		if (i >= n)
-			return 0;
-		if ((p[i] & 0xc0) != 0x80)
-			return -1;
-		c = c << 6 | (p[i] & 0x3f);
-	}
-	static const uint32_t least[] = {0, 0, 0x80, 0x800, 0x10000};
-	if (c < least[len] || c >= CODE_POINTS || (c >= 0xd800 && c < 0xe000))
-		return -1;
-	*code = c;
-	return len;
-}
-
-static int put_utf8(uint32_t c, uint8_t out[4])
-{
-	if (c < 0x80) {
-		out[0] = (uint8_t)c;
-		return 1;
-	}
-	int len = c < 0x800 ? 2 : c < 0x10000 ? 3 : 4;
-	for (int i = len - 1; i > 0; i--, c >>= 6)
-		out[i] = (uint8_t)(0x80 | (c & 0x3f));
-	out[0] = (uint8_t)(0xf00u >> len | c);
-	return len;
-}
-
 static int64_t not_utf8(int64_t at, struct err *e)
 {
 	err_set(e, EX_DATAERR, "not UTF-8%s", advice_on(ADVICE_NOT_UTF8));
@@ -93,7 +51,7 @@ static int64_t learn(struct tokenizer *t, const char *text, int64_t n, bool fina
 			seen[(uint8_t)text[i]] = 1;
 		if (i == n)
 			break;
-		int len = utf8(text + i, n - i, &c);
+		int len = utf8_decode(text + i, n - i, &c);
 		if (len < 0 || (len == 0 && final))
 			return not_utf8(i, e);
 		if (len == 0)
@@ -123,7 +81,7 @@ static int learn_end(struct tokenizer *t, struct err *e)
 		}
 		int64_t at = v->offset[v->n];
 		id_of[c] = (uint32_t)v->n++;
-		v->offset[v->n] = at + put_utf8(c, v->bytes + at);
+		v->offset[v->n] = at + utf8_encode(c, v->bytes + at);
 	}
 	return 0;
 }
@@ -136,8 +94,8 @@ static int ready(struct tokenizer *t, struct err *e)
 	for (int64_t i = 0; i < v->n; i++) {
 		uint32_t c;
 		int64_t len = v->offset[i + 1] - v->offset[i];
-		if (len < 1 ||
-			utf8((const char *)v->bytes + v->offset[i], len, &c) != len)
+		if (len < 1 || utf8_decode((const char *)v->bytes + v->offset[i], len,
+				       &c) != len)
 			return err_set(e, EX_DATAERR, "token %lld is not a character",
 				(long long)i);
 		id_of[c] = (uint32_t)i;
@@ -176,7 +134,7 @@ static int64_t encode(const struct tokenizer *t, const char *text, int64_t n, bo
 		if (i == n || k == room)
 			break;
 		uint32_t c;
-		int len = utf8(text + i, n - i, &c);
+		int len = utf8_decode(text + i, n - i, &c);
 		if (len < 0 || (len == 0 && final))
 			return not_utf8(i, e);
 		if (len == 0)
@@ -199,6 +157,7 @@ static int64_t encode(const struct tokenizer *t, const char *text, int64_t n, bo
 const struct tokenizer_kind tokenizer_char = {
 	.name = "char",
 	.help = "a token a character that occurs in the text (UTF-8)",
+	.from_text = true,
 	.learn = learn,
 	.learn_end = learn_end,
 	.ready = ready,

@@ -1,6 +1,6 @@
 /* Reading of shards. Blocks are checked at first use. */
 #include "base/file.h"
-#include "data/data.h"
+#include "data/documents.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -18,6 +18,7 @@ struct segment {
 	int64_t first; /* number of its first token in the corpus */
 	struct h5_blocks blocks;
 	int64_t *checked; /* [n_blocks]: c->changes + 1 when it was last checked */
+	struct documents documents; /* if they were asked for */
 };
 
 struct file {
@@ -40,9 +41,11 @@ struct corpus {
 	int64_t n_files;
 	int64_t tokens[N_SPLITS];
 	int64_t changes; /* that corpus_changes() has seen */
+	int how;
 };
 
-static int open_segment(struct h5 *h, struct file *f, enum split s, struct err *e)
+static int open_segment(
+	struct h5 *h, struct file *f, enum split s, int how, struct err *e)
 {
 	struct segment *g = &f->seg[s];
 	char path[16];
@@ -58,6 +61,8 @@ static int open_segment(struct h5 *h, struct file *f, enum split s, struct err *
 		return err_set(e, EX_DATAERR, "%s: %s has %lld tokens, not %lld", f->path,
 			path, (long long)g->blocks.rows, (long long)f->info.tokens[s]);
 	g->checked = xcalloc((size_t)g->blocks.n_blocks, sizeof(*g->checked));
+	if (how & CORPUS_DOCUMENTS)
+		return documents_read(&g->documents, h, f->path, s, g->blocks.rows, e);
 	return 0;
 }
 
@@ -90,7 +95,7 @@ static int open_at(struct corpus *c, struct file *f, const char *path, struct er
 	if (!rc && f->fd < 0)
 		rc = err_set(e, EX_IOERR, "%s: %s", f->path, strerror(errno));
 	for (int s = 0; s < N_SPLITS && !rc; s++)
-		rc = open_segment(h, f, (enum split)s, e);
+		rc = open_segment(h, f, (enum split)s, c->how, e);
 	if (!rc && !c->t.kind) {
 		c->t = t;
 		t = (struct tokenizer){0};
@@ -227,18 +232,19 @@ static void allow_open_files(void)
 	}
 }
 
-int corpus_open(struct corpus **out, const struct strs *files, bool some, struct err *e)
+int corpus_open(struct corpus **out, const struct strs *files, int how, struct err *e)
 {
 	struct corpus *c = xcalloc(1, sizeof(*c));
 	int rc = files->n ? 0
 			  : err_set(e, EX_USAGE, "no data%s", advice_on(ADVICE_NO_DATA));
+	c->how = how;
 	c->files = xcalloc((size_t)files->n, sizeof(*c->files));
 	allow_open_files();
 	for (int64_t i = 0; i < files->n && !rc; i++) {
 		struct file *f = &c->files[c->n_files++];
 		rc = open_file(c, f, files->v[i], e);
 	}
-	rc = rc || (!some && check_complete(c, e));
+	rc = rc || (!(how & CORPUS_SOME) && check_complete(c, e));
 	if (!rc)
 		sort_files(c);
 	for (int64_t i = 0; i < c->n_files && !rc; i++) {
@@ -257,7 +263,7 @@ int corpus_open(struct corpus **out, const struct strs *files, bool some, struct
 int corpus_open_file(struct corpus **out, const char *path, struct err *e)
 {
 	const struct strs one = {.v = (char *[]){(char *)path}, .n = 1};
-	return corpus_open(out, &one, true, e);
+	return corpus_open(out, &one, CORPUS_SOME, e);
 }
 
 static void close_file(struct file *f)
@@ -265,6 +271,7 @@ static void close_file(struct file *f)
 	for (int s = 0; s < N_SPLITS; s++) {
 		h5_blocks_free(&f->seg[s].blocks);
 		free(f->seg[s].checked);
+		documents_free(&f->seg[s].documents);
 	}
 	if (f->fd >= 0)
 		close(f->fd);
@@ -303,8 +310,12 @@ uint64_t corpus_hash(const struct corpus *c)
 	uint64_t h = hash_bytes(packed.s, packed.len, 0);
 	str_free(&packed);
 	for (int64_t i = 0; i < c->n_files; i++)
-		for (int s = 0; s < N_SPLITS; s++)
+		for (int s = 0; s < N_SPLITS; s++) {
 			h = hash_mix(h + c->files[i].info.xxh3[s]);
+			if (c->how & CORPUS_DOCUMENTS)
+				h = hash_mix(h + documents_hash(
+							 &c->files[i].seg[s].documents));
+		}
 	return h;
 }
 
@@ -478,6 +489,28 @@ int corpus_read(struct corpus *c, enum split split, int64_t at, int64_t n, int32
 		at += here, n -= here, out += here;
 	}
 	return 0;
+}
+
+/* Do the tokens of a file continue those of the file before it? */
+static bool continues(const struct corpus *c, int64_t i)
+{
+	const struct file *f = &c->files[i];
+	return i && same_corpus(f, f - 1) && f->info.index == f[-1].info.index + 1;
+}
+
+void corpus_mark_documents(
+	const struct corpus *c, enum split split, int64_t at, int64_t n, int32_t *tokens)
+{
+	for (int64_t i = file_of(c, split, at); n > 0; i++) {
+		const struct segment *g = &c->files[i].seg[split];
+		int64_t here = min64(n, g->first + g->blocks.rows - at);
+		if (here <= 0)
+			continue;
+		if (at == g->first && !continues(c, i))
+			*tokens |= DOCUMENT_BEGINS;
+		documents_mark(&g->documents, at - g->first, here, tokens);
+		at += here, n -= here, tokens += here;
+	}
 }
 
 static int verify_segment(

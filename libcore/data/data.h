@@ -10,15 +10,9 @@
 #include "base/base.h"
 #include "comm/comm.h"
 #include "h5/h5.h"
+#include "token/token.h"
 
-/* ---- tokenizer.c: tokenizers, one table; byte.c, char.c: the kinds ---------------- */
-
-/* The bytes of all tokens: token i is bytes [offset[i], offset[i + 1]). */
-struct vocab {
-	int64_t n;
-	uint8_t *bytes;
-	int64_t *offset; /* [n + 1] */
-};
+/* ---- tokenizer.c: tokenizers, one table; byte.c, char.c, bpe.c: the kinds --------- */
 
 struct tokenizer;
 
@@ -31,6 +25,7 @@ struct tokenizer;
 
 struct tokenizer_kind {
 	const char *name, *help;
+	bool from_text; /* the vocabulary depends on the text */
 	/* Called for all of the text; then learn_end() builds t->vocab. Adds the number of tokens
 	 * to *n_tokens. */
 	int64_t (*learn)(struct tokenizer *t, const char *text, int64_t n, bool final,
@@ -41,6 +36,13 @@ struct tokenizer_kind {
 	/* Writes at most `room` tokens to out (NULL: counts only), and their number to *n_out. */
 	int64_t (*encode)(const struct tokenizer *t, const char *text, int64_t n,
 		bool final, uint32_t *out, int64_t room, int64_t *n_out, struct err *e);
+	/* What the kind has beside the vocabulary; each NULL if there is nothing. read() and
+	 * unpack() come before ready(). */
+	int (*write)(const struct tokenizer *t, struct h5 *f, struct err *e);
+	int (*read)(struct tokenizer *t, struct h5 *f, struct err *e);
+	void (*pack)(const struct tokenizer *t, struct str *out);
+	void (*unpack)(struct tokenizer *t, const char *packed);
+	void (*release)(struct tokenizer *t); /* but for t->own itself */
 };
 
 struct tokenizer {
@@ -51,14 +53,26 @@ struct tokenizer {
 
 extern const struct tokenizer_kind *const tokenizer_kinds[]; /* ends with NULL */
 /* A tokenizer is a file and an entry here. */
-#define TOKENIZERS(X) X(byte) X(char)
+#define TOKENIZERS(X) X(byte) X(char) X(bpe)
 #define TOKENIZER_ROW(name) extern const struct tokenizer_kind tokenizer_##name;
 TOKENIZERS(TOKENIZER_ROW)
 #undef TOKENIZER_ROW
-/* Their names, for an option; closed by NULL. */
+/* Their names and those of bpe_models[], for an option; closed by NULL. */
 extern const char *const tokenizer_names[];
 
+/* What to make a tokenizer of. */
+struct tokenizer_source {
+	const char *name;	 /* of tokenizer_names[] */
+	const char *vocab_files; /* of byte-pair encoding: a folder or a file */
+	const char *pattern;	 /* of its words; NULL: that of the model or the files */
+	bool special;		 /* special tokens in the text become these tokens */
+};
+
 int tokenizer_init(struct tokenizer *t, const char *kind, struct err *e);
+int tokenizer_make(struct tokenizer *t, const struct tokenizer_source *s, struct err *e);
+/* One of n tokens whose bytes are not known: it cannot encode, and decodes to nothing. */
+enum { MAX_VOCAB = 1 << 24 };
+int tokenizer_of_ids(struct tokenizer *t, int64_t n, struct err *e);
 void tokenizer_free(struct tokenizer *t);
 int tokenizer_write(const struct tokenizer *t, struct h5 *f, struct err *e);
 int tokenizer_read(struct tokenizer *t, struct h5 *f, struct err *e);
@@ -68,41 +82,34 @@ int tokenizer_unpack(struct tokenizer *t, const struct str *packed, struct err *
 /* Encodes a whole text. *ids is allocated; returns the number of tokens, or -1. */
 int64_t tokenizer_encode_all(const struct tokenizer *t, const char *text, int64_t n,
 	uint32_t **ids, struct err *e);
+/* How many of text[0..n), the beginning of a longer text, can be encoded apart from the rest; 0: more
+ * text is needed. t NULL: up to the end of a UTF-8 character. -1 on an error. */
+int64_t tokenizer_cut(
+	const struct tokenizer *t, const char *text, int64_t n, struct err *e);
 /* Appends the bytes of a token; nothing for an id outside the vocabulary. */
 void tokenizer_decode(const struct tokenizer *t, int64_t id, struct str *out);
 bool tokenizer_same(const struct tokenizer *a, const struct tokenizer *b);
-extern const struct h5_field tokenizer_fields[]; /* for the manual */
+/* The token at the end of a document; -1: the tokenizer has none. */
+int64_t tokenizer_end_of_text(const struct tokenizer *t);
+extern const struct h5_field tokenizer_fields[], bpe_fields[]; /* for the manual */
 
-/* ---- text.c: sources of text ----------------------------------------------------- */
+/* ---- bpe.c ----------------------------------------------------------------------- */
 
-/* A text, which is read once or more. A pipe is first copied to a temporary file. Standard input
- * ("-") is read from its current position to its end. */
-struct text {
-	const char *name;
-	int fd;			/* -1: opened by its name at the next text_piece() */
-	bool stays_open;	/* it cannot be opened by name again */
-	int64_t begin, n_bytes; /* in the file */
-	char *window;		/* bytes [window_begin, window_end) of the text */
-	int64_t window_begin, window_end;
-};
-
-enum { TEXT_MAX_PIECE = 1 << 18 };
-
-int text_open(struct text *t, const char *path, struct err *e);
-/* Bytes [at, at + n) of the text, n <= TEXT_MAX_PIECE, which are valid until the next call; NULL
- * with *e set on an error. */
-const char *text_piece(struct text *t, int64_t at, int64_t n, struct err *e);
-/* Ends a pass: frees memory and, where possible, the descriptor, so that any number of files can be
- * given. */
-void text_rest(struct text *t);
-void text_close(struct text *t);
+/* The state of a tokenizer of kind bpe: t->own. NULL: of another kind, or not ready. */
+const struct bpe_rules *bpe_rules_of(const struct tokenizer *t);
+/* Reads the vocabulary and the rules of t. */
+int bpe_make(struct tokenizer *t, const struct tokenizer_source *s,
+	const struct bpe_model *model, struct err *e);
 
 /* ---- shard.c: the file format ---------------------------------------------------- */
 
 enum split { SPLIT_TRAIN, SPLIT_VAL, N_SPLITS };
 extern const char *const split_names[N_SPLITS]; /* also the names of the datasets */
+/* The datasets with the token offsets at which the documents of a file begin. */
+extern const char *const document_paths[N_SPLITS];
 
-enum { SHARD_VERSION = 1 };
+/* Version 2: the documents. A file has at most so many of each split, because its seal covers them. */
+enum { SHARD_VERSION = 2, SHARD_MAX_DOCUMENTS = 1 << 25 };
 
 /* The attributes of a shard. */
 struct shard_info {
@@ -127,15 +134,39 @@ void shard_info_free(struct shard_info *s);
 
 /* ---- prepare.c: text to shards --------------------------------------------------- */
 
+#define FORMAT_WORDS "auto", "text", "jsonl"
+enum { FORMAT_AUTO, FORMAT_TEXT, FORMAT_JSONL };
+#define SPLIT_WORDS "tail", "document", "hash"
+enum { SPLIT_BY_TAIL, SPLIT_BY_DOCUMENT, SPLIT_BY_HASH };
+
 struct prepare {
-	const char *tokenizer; /* a kind */
+	struct tokenizer_source tokenizer;
+	bool no_end_of_text; /* behind documents */
+
+	/* Inputs; see pipeline.h. */
+	struct strs sources; /* NAME=WEIGHT:PATH */
+	int format;
+	const char *field;     /* of JSONL; NULL: "text" */
+	bool strict;	       /* a broken line is an error */
+	bool as_is;	       /* compressed files are not decompressed */
 	const char *separator; /* end of a document; NULL: each file is a document */
-	bool by_document;      /* split by document instead of tail */
+
+	/* Documents: which, and in which order. */
+	int64_t min_bytes, max_bytes; /* 0: any */
+	struct strs keep, drop;	      /* regular expressions */
+	bool dedup, shuffle;
+	int64_t mix_tokens; /* of all sources; 0: as many as there are without repetition */
+	int split_by;
 	double val_fraction;
 	int64_t seed;
+
 	int64_t shard_bytes; /* bytes of tokens per file; 0: one file */
 	const char *out;     /* file name, or its prefix before -00000.h5; "-": stdout */
 	bool overwrite;
+
+	int threads;	   /* 0: one */
+	const char *work;  /* the folder of work files; NULL: temporary ones */
+	struct comm *comm; /* NULL: this rank alone */
 };
 
 /* The result; info is that of the last file. */
@@ -144,47 +175,45 @@ struct prepared {
 	struct strs files;
 	int64_t vocab_size;
 	size_t token_bytes;
+	/* What was read, and why it was not written. */
+	int64_t n_read, n_short, n_long, n_not_kept, n_dropped, n_duplicate, n_broken;
 };
 
+/* Collective over p->comm; *out is set on rank 0. */
 int prepare_run(const struct prepare *p, const struct strs *inputs, struct prepared *out,
 	struct err *e);
 /* Writes the text of a split of the files to f. */
 int prepare_decode(const struct strs *files, enum split split, FILE *f, struct err *e);
 
-/* ---- shard_writer.c: writing of shards, for prepare.c ----------------------------- */
-
-struct shard_writer;
-/* `info` has the totals of all files; exactly as many tokens of each split must follow, in order.
- * Returns NULL on error. */
-struct shard_writer *shard_writer_open(const struct prepare *p, const struct tokenizer *t,
-	const struct shard_info *info, struct err *e);
-int shard_writer_put(struct shard_writer *w, enum split s, const uint32_t *ids, int64_t n,
-	struct err *e);
-/* After the last token: renames the files, or copies the image to the stream. */
-int shard_writer_finish(struct shard_writer *w, struct prepared *out, struct err *e);
-void shard_writer_close(struct shard_writer *w); /* removes unfinished files */
-
 /* ---- corpus.c: reading shards ---------------------------------------------------- */
 
 struct corpus;
 
+/* How to open a corpus: files may be missing; read where documents begin. */
+enum { CORPUS_SOME = 1, CORPUS_DOCUMENTS = 2 };
+
 /* True for "-" (standard input) and for a FIFO, which can be read only once. */
 bool corpus_is_stream(const char *path);
-/* Sorts the files of each corpus by index. A missing file is an error, unless `some` is true. A
+/* Sorts the files of each corpus by index. A missing file is an error, unless `how` has CORPUS_SOME. A
  * stream is copied to a temporary file. */
-int corpus_open(struct corpus **c, const struct strs *files, bool some, struct err *e);
+int corpus_open(struct corpus **c, const struct strs *files, int how, struct err *e);
 /* Opens one file, which may be a part of a corpus. */
 int corpus_open_file(struct corpus **c, const char *path, struct err *e);
 void corpus_close(struct corpus *c);
 const struct tokenizer *corpus_tokenizer(const struct corpus *c);
 int64_t corpus_tokens(const struct corpus *c, enum split split);
-uint64_t corpus_hash(const struct corpus *c); /* of the vocabulary and all tokens */
+uint64_t corpus_hash(const struct corpus
+		*c); /* of the vocabulary, all tokens, and documents if read */
 const struct shard_info *corpus_info(const struct corpus *c, int64_t file);
 /* Reads tokens [at, at + n) of a split as int32. At its first use, each block is checked against
  * its checksum, and its tokens against the size of the vocabulary. Thread-safe, with one *e per
  * thread; opening and closing are not. */
 int corpus_read(struct corpus *c, enum split split, int64_t at, int64_t n, int32_t *out,
 	struct err *e);
+/* Adds DOCUMENT_BEGINS to those of the tokens that corpus_read() has read which begin a document. The
+ * first token of a file does, unless the file before it is the one before it in its corpus. */
+void corpus_mark_documents(
+	const struct corpus *c, enum split split, int64_t at, int64_t n, int32_t *tokens);
 /* Looks whether files have changed; if so, all blocks are checked again at their next use. Returns
  * the number of changes so far: what was read between two equal answers matches the checksums.
  * Thread-safe. */
@@ -226,6 +255,7 @@ struct loader_config {
 	struct corpus *corpus; /* NULL on ranks that do not read */
 	int readers; /* ranks that read for all; comm->size: each rank reads its own */
 	int64_t context;
+	bool documents; /* tokens that begin one have DOCUMENT_BEGINS */
 };
 
 struct loader;

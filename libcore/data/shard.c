@@ -5,11 +5,12 @@
 #include <string.h>
 
 const char *const split_names[N_SPLITS] = {"train", "val"};
+const char *const document_paths[N_SPLITS] = {"/documents_train", "/documents_val"};
 
 #define F(field) offsetof(struct shard_info, field)
 const struct h5_field shard_fields[] = {
 	{"format", H5_TEXT, F(format), false, "\"pt-shard\""},
-	{"version", H5_I64, F(version), false, "version of the format: 1"},
+	{"version", H5_I64, F(version), false, "version of the format: 2"},
 	{"created_by", H5_TEXT, F(created_by), false, "the program that wrote the file"},
 	{"index", H5_I64, F(index), false, "number of this file in its corpus, from 0"},
 	{"count", H5_I64, F(count), false, "number of files in the corpus"},

@@ -4,7 +4,7 @@
  * and then the files are renamed. A pipe or a device gets a copy of the complete file.
  */
 #include "base/file.h"
-#include "data/data.h"
+#include "data/shard_writer.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -15,12 +15,19 @@
 
 enum { MAX_FILES = 99999 }; /* names have five digits */
 
+/* Where the documents of a split begin in a file. */
+struct starts {
+	int64_t *at;
+	int64_t n, room;
+};
+
 struct out_file {
 	struct durable d;
 	char path[4096]; /* the temporary name */
 	char *name;	 /* its name in messages */
 	struct shard_info info;
 	struct h5_blocks blocks[N_SPLITS];
+	struct starts starts[N_SPLITS];
 };
 
 /* The position of the next token of a split. */
@@ -29,6 +36,7 @@ struct cursor {
 	int fd;		  /* -1: not open */
 	char *block;	  /* the block being filled */
 	int64_t n_block;  /* tokens in it */
+	bool begins;	  /* the next token begins a document */
 	struct hash_state *all;
 };
 
@@ -156,13 +164,23 @@ static int make_files(
 	return 0;
 }
 
+static enum h5_type token_type(const struct tokenizer *t)
+{
+	return t->vocab.n <= UINT16_MAX + 1 ? H5_U16 : H5_U32;
+}
+
+int32_t shard_token_bytes(const struct tokenizer *t)
+{
+	return (int32_t)h5_type_bytes(token_type(t));
+}
+
 struct shard_writer *shard_writer_open(const struct prepare *p, const struct tokenizer *t,
 	const struct shard_info *info, struct err *e)
 {
 	struct shard_writer *w = xcalloc(1, sizeof(*w));
 	w->p = p;
 	w->t = t;
-	w->type = t->vocab.n <= UINT16_MAX + 1 ? H5_U16 : H5_U32;
+	w->type = token_type(t);
 	w->image = w->to = -1;
 	for (int s = 0; s < N_SPLITS; s++)
 		w->cursor[s].fd = -1;
@@ -227,37 +245,72 @@ static int enter_file(struct shard_writer *w, enum split s, struct err *e)
 	return 0;
 }
 
-static void narrow(const struct shard_writer *w, char *to, const uint32_t *ids, int64_t n)
+void shard_writer_document(struct shard_writer *w, enum split s)
 {
-	if (w->type == H5_U32) {
-		memcpy(to, ids, (size_t)n * sizeof(*ids));
-		return;
-	}
-	uint16_t *out = (uint16_t *)to;
-	for (int64_t i = 0; i < n; i++)
-		out[i] = (uint16_t)ids[i];
+	w->cursor[s].begins = true;
 }
 
-int shard_writer_put(struct shard_writer *w, enum split s, const uint32_t *ids, int64_t n,
-	struct err *e)
+static int begin_document(struct shard_writer *w, enum split s, struct err *e)
 {
 	struct cursor *c = &w->cursor[s];
-	while (n > 0) {
+	struct out_file *f = &w->files[c->file];
+	struct starts *d = &f->starts[s];
+	if (d->n == SHARD_MAX_DOCUMENTS)
+		return err_set(e, EX_USAGE, "%s: more than %d documents in a file%s",
+			f->name, SHARD_MAX_DOCUMENTS, advice_on(ADVICE_DOCUMENTS));
+	if (d->n == d->room) {
+		d->room = max64(1024, 2 * d->room);
+		d->at = xrealloc(d->at, (size_t)d->room * sizeof(*d->at));
+	}
+	d->at[d->n++] = c->at;
+	c->begins = false;
+	return 0;
+}
+
+int shard_writer_put_raw(
+	struct shard_writer *w, enum split s, const void *ids, int64_t n, struct err *e)
+{
+	struct cursor *c = &w->cursor[s];
+	for (const char *from = ids; n > 0;) {
 		if (c->fd < 0 && enter_file(w, s, e))
+			return -1;
+		if (c->begins && begin_document(w, s, e))
 			return -1;
 		struct out_file *f = &w->files[c->file];
 		struct h5_blocks *b = &f->blocks[s];
 		int64_t room =
 			min64(b->block_rows - c->n_block, f->info.tokens[s] - c->at);
-		int64_t now = min64(n, room);
-		narrow(w, c->block + c->n_block * b->row_bytes, ids, now);
-		ids += now, n -= now, c->n_block += now, c->at += now;
+		int64_t now = min64(n, room), n_bytes = now * b->row_bytes;
+		memcpy(c->block + c->n_block * b->row_bytes, from, (size_t)n_bytes);
+		from += n_bytes, n -= now, c->n_block += now, c->at += now;
 		if (c->n_block == b->block_rows && flush_block(w, s, e))
 			return -1;
 		if (c->at == f->info.tokens[s] && leave_file(w, s, e))
 			return -1;
 	}
 	return 0;
+}
+
+int shard_writer_put(struct shard_writer *w, enum split s, const uint32_t *ids, int64_t n,
+	struct err *e)
+{
+	uint16_t narrow[2048];
+	if (w->type == H5_U32)
+		return shard_writer_put_raw(w, s, ids, n, e);
+	for (int64_t i = 0; i < n; i += ARRAY_LEN(narrow)) {
+		int64_t now = min64(n - i, ARRAY_LEN(narrow));
+		for (int64_t k = 0; k < now; k++)
+			narrow[k] = (uint16_t)ids[i + k];
+		if (shard_writer_put_raw(w, s, narrow, now, e))
+			return -1;
+	}
+	return 0;
+}
+
+void shard_writer_documents(struct shard_writer *w, int64_t n)
+{
+	for (int64_t i = 0; i < w->n_files; i++)
+		w->files[i].info.documents = n;
 }
 
 /* ---- the end --------------------------------------------------------------------- */
@@ -272,7 +325,9 @@ static int finish_file(struct out_file *f, struct err *e)
 		return -1;
 	int rc = h5_fields_write(h, "/", shard_fields, &f->info, e);
 	for (int s = 0; s < N_SPLITS && !rc; s++)
-		rc = h5_blocks_finish(h, &f->blocks[s], e);
+		rc = h5_blocks_finish(h, &f->blocks[s], e) ||
+		     h5_put(h, document_paths[s], H5_I64, 1, &f->starts[s].n,
+			     f->starts[s].at, e);
 	rc = rc || h5_seal(h, e);
 	return h5_end(h, rc, e);
 }
@@ -327,8 +382,10 @@ void shard_writer_close(struct shard_writer *w)
 	for (int64_t i = 0; i < w->n_files && w->files; i++) {
 		durable_abort(&w->files[i].d);
 		free(w->files[i].name);
-		for (int s = 0; s < N_SPLITS; s++)
+		for (int s = 0; s < N_SPLITS; s++) {
 			h5_blocks_free(&w->files[i].blocks[s]);
+			free(w->files[i].starts[s].at);
+		}
 	}
 	if (w->image >= 0) {
 		cleanup_remove(w->files[0].path);

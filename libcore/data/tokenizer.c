@@ -8,9 +8,10 @@
 #define TOKENIZER_KIND(name) &tokenizer_##name,
 #define TOKENIZER_NAME(name) #name,
 const struct tokenizer_kind *const tokenizer_kinds[] = {TOKENIZERS(TOKENIZER_KIND) NULL};
-const char *const tokenizer_names[] = {TOKENIZERS(TOKENIZER_NAME) NULL};
+const char *const tokenizer_names[] = {
+	TOKENIZERS(TOKENIZER_NAME) BPE_MODELS(TOKENIZER_NAME) NULL};
 
-enum { MAX_VOCAB = 1 << 24, MAX_VOCAB_BYTES = 1 << 28 };
+enum { MAX_VOCAB_BYTES = 1 << 28 };
 
 static const struct tokenizer_kind *find_kind(const char *name)
 {
@@ -28,11 +29,28 @@ int tokenizer_init(struct tokenizer *t, const char *kind, struct err *e)
 	return 0;
 }
 
+int tokenizer_make(struct tokenizer *t, const struct tokenizer_source *s, struct err *e)
+{
+	const struct bpe_model *model = bpe_model_find(s->name);
+	bool bpe = model || !strcmp(s->name, "bpe");
+	if (tokenizer_init(t, bpe ? "bpe" : s->name, e))
+		return -1;
+	if (bpe && !s->vocab_files)
+		return err_set(e, EX_USAGE, "tokenizer %s: no vocabulary files%s",
+			s->name, advice_on(ADVICE_VOCAB_FILES));
+	if (!bpe && (s->vocab_files || s->pattern || s->special))
+		return err_set(e, EX_USAGE,
+			"tokenizer %s has no vocabulary files, pattern or special tokens",
+			s->name);
+	return bpe ? bpe_make(t, s, model, e) : 0;
+}
+
 void tokenizer_free(struct tokenizer *t)
 {
+	if (t->kind && t->kind->release)
+		t->kind->release(t);
 	free(t->own);
-	free(t->vocab.bytes);
-	free(t->vocab.offset);
+	vocab_free(&t->vocab);
 	*t = (struct tokenizer){0};
 }
 
@@ -81,6 +99,18 @@ static int init_foreign(struct tokenizer *t, const char *kind, struct err *e)
 	return 0;
 }
 
+int tokenizer_of_ids(struct tokenizer *t, int64_t n, struct err *e)
+{
+	if (n < 1 || n > MAX_VOCAB)
+		return err_set(e, EX_USAGE, "a vocabulary of %lld tokens", (long long)n);
+	if (init_foreign(t, "ids", e))
+		return -1;
+	t->vocab.n = n;
+	t->vocab.bytes = xcalloc(1, 1);
+	t->vocab.offset = xcalloc((size_t)n + 1, sizeof(int64_t));
+	return 0;
+}
+
 /* A tokenizer that is read with its vocabulary may be of any kind. */
 static int init_any(struct tokenizer *t, const char *kind, struct err *e)
 {
@@ -111,7 +141,7 @@ int tokenizer_write(const struct tokenizer *t, struct h5 *f, struct err *e)
 		h5_put(f, "/tokenizer/offsets", H5_I64, 1, &n_offsets, v->offset, e) ||
 		h5_put(f, "/tokenizer/bytes", H5_U8, 1, &n_bytes, v->bytes, e))
 		return -1;
-	return 0;
+	return t->kind->write ? t->kind->write(t, f, e) : 0;
 }
 
 static int check_vocab(const struct vocab *v, int64_t n_bytes)
@@ -143,7 +173,8 @@ int tokenizer_read(struct tokenizer *t, struct h5 *f, struct err *e)
 		    (void **)&t->vocab.offset, NULL, e) ||
 		h5_get(f, "/tokenizer/bytes", H5_U8, -1, MAX_VOCAB_BYTES,
 			(void **)&t->vocab.bytes, &n_bytes, e) ||
-		check_vocab(&t->vocab, n_bytes) || t->kind->ready(t, e)) {
+		check_vocab(&t->vocab, n_bytes) ||
+		(t->kind->read && t->kind->read(t, f, e)) || t->kind->ready(t, e)) {
 		tokenizer_free(t);
 		return e->code ? -1 : err_set(e, EX_DATAERR, "the vocabulary is damaged");
 	}
@@ -157,6 +188,8 @@ void tokenizer_pack(const struct tokenizer *t, struct str *out)
 	str_add(out, &n, sizeof(n));
 	str_add(out, t->vocab.offset, (size_t)(n + 1) * sizeof(int64_t));
 	str_add(out, t->vocab.bytes, (size_t)t->vocab.offset[n]);
+	if (t->kind->pack)
+		t->kind->pack(t, out);
 }
 
 int tokenizer_unpack(struct tokenizer *t, const struct str *packed, struct err *e)
@@ -174,6 +207,8 @@ int tokenizer_unpack(struct tokenizer *t, const struct str *packed, struct err *
 	size_t n_bytes = (size_t)t->vocab.offset[t->vocab.n];
 	t->vocab.bytes = xmalloc(n_bytes);
 	memcpy(t->vocab.bytes, p, n_bytes);
+	if (t->kind->unpack)
+		t->kind->unpack(t, p + n_bytes);
 	return t->kind->ready(t, e);
 }
 
@@ -191,6 +226,22 @@ int64_t tokenizer_encode_all(const struct tokenizer *t, const char *text, int64_
 	return n_ids;
 }
 
+int64_t tokenizer_cut(
+	const struct tokenizer *t, const char *text, int64_t n, struct err *e)
+{
+	enum { MAX_UTF8 = 4 };
+	int64_t n_tokens, first = n;
+	if (t)
+		return t->kind->encode(t, text, n, false, NULL, n, &n_tokens, e);
+	while (first > 0 && n - first < MAX_UTF8) {
+		uint8_t c = (uint8_t)text[--first];
+		int64_t len = c < 0xc0 ? 1 : c < 0xe0 ? 2 : c < 0xf0 ? 3 : 4;
+		if (c < 0x80 || c >= 0xc0)
+			return n - first < len ? first : n;
+	}
+	return n;
+}
+
 void tokenizer_decode(const struct tokenizer *t, int64_t id, struct str *out)
 {
 	const struct vocab *v = &t->vocab;
@@ -201,8 +252,17 @@ void tokenizer_decode(const struct tokenizer *t, int64_t id, struct str *out)
 
 bool tokenizer_same(const struct tokenizer *a, const struct tokenizer *b)
 {
-	const struct vocab *v = &a->vocab, *w = &b->vocab;
-	return !strcmp(a->kind->name, b->kind->name) && v->n == w->n &&
-	       !memcmp(v->offset, w->offset, (size_t)(v->n + 1) * sizeof(int64_t)) &&
-	       !memcmp(v->bytes, w->bytes, (size_t)v->offset[v->n]);
+	struct str x = {0}, y = {0};
+	tokenizer_pack(a, &x);
+	tokenizer_pack(b, &y);
+	bool same = x.len == y.len && !memcmp(x.s, y.s, x.len);
+	str_free(&x);
+	str_free(&y);
+	return same;
+}
+
+int64_t tokenizer_end_of_text(const struct tokenizer *t)
+{
+	const struct bpe_rules *r = bpe_rules_of(t);
+	return r && r->end_of_text != BPE_NONE ? (int64_t)r->end_of_text : -1;
 }

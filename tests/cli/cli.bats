@@ -232,7 +232,7 @@ commands_of() { # PROGRAM: as its --help has them
 }
 
 @test "programs that run on one rank are not linked with MPI" {
-	for p in pt-prepare pt-ckpt pt-compare; do
+	for p in pt-ckpt pt-compare; do
 		if ldd "$(command -v $p)" | grep libmpi; then
 			return 1
 		fi

@@ -112,16 +112,18 @@ limited() { # KIB COMMAND...
 @test "pt-prepare: a disk that fills meanwhile leaves no part of a set" {
 	make_shard
 	mkdir out
-	pt-prepare -q text.txt -o whole.h5 --shard-size 30000
-	for k in $(seq 1 4 60); do
-		limited "$k" pt-prepare -q text.txt -o out/x.h5 --shard-size 30000
+	# (the text ten times, so that a shard is larger than the work file)
+	local many=(--source text=1:text.txt --mix-tokens 400000 --shard-size 300000)
+	pt-prepare -q "${many[@]}" -o whole.h5
+	for k in $(seq 1 20 400); do
+		limited "$k" pt-prepare -q "${many[@]}" -o out/x.h5
 		[ "$status" -eq 0 ] && break
 		[ "$status" -eq 74 ]
 		says 'File too large'
 		[ -z "$(ls out)" ]
 	done
-	[ "$k" -gt 20 ]
-	[ "$k" -lt 60 ]
+	[ "$k" -gt 290 ]
+	[ "$k" -lt 400 ]
 	[ "$(ls out)" = "$(ls whole-*.h5 | sed s/whole/x/)" ]
 	for k in 1 30 80; do # through a pipe, and a file in TMPDIR
 		mkdir -p tmp

@@ -119,13 +119,16 @@ value() { # KEY FILE
 	pt-prepare -q --overwrite text.txt -o a.h5
 }
 
-@test "empty text, folders and missing files are refused" {
+@test "empty text, empty folders and missing files are refused" {
 	: >empty.txt
 	code_of 65 pt-prepare empty.txt -o e.h5
 	says 'the text is empty'
 	code_of 74 pt-prepare nothing.txt -o e.h5
-	code_of 74 pt-prepare . -o e.h5
-	says 'is a directory'
+	mkdir folder
+	code_of 65 pt-prepare folder -o e.h5
+	says 'folder: the folder has no files'
+	code_of 74 pt-prepare 'no*.txt' -o e.h5
+	says 'no*.txt: no file has such a name'
 	code_of 65 pt-prepare --info text.txt || code_of 74 pt-prepare --info text.txt
 	code_of 64 pt-prepare --info
 	[ ! -e e.h5 ]
@@ -268,31 +271,17 @@ killed() { # SIGNAL PATTERN COMMAND...
 	says 'the text is empty'
 }
 
-asleep() { # PID: it waits for something, ten times in a row
-	local n=0
-	for _ in $(seq 6000); do
-		grep -q '^State:.S' "/proc/$1/status" || n=-1
-		n=$((n + 1))
-		[ $n -lt 10 ] || return 0
-		sleep 0.01
-	done
-	return 1
-}
-
-# Between the first pass and the second it waits for a reader of the FIFO.
-changed() { # CODE TEXT COMMAND...: what changes in.txt meanwhile
-	local want=$1 text=$2
-	shift 2
+# The vocabulary is read before the text is encoded. Meanwhile it waits for a FIFO behind in.txt.
+changed() { # COMMAND...: what changes in.txt meanwhile
 	printf '%06d ä\n' $(seq 1000) >in.txt
-	TMPDIR=$PWD/tmp pt-prepare -q in.txt -o fifo 2>err 3>&- &
-	wait_for libhdf5 /proc/$!/maps
-	asleep $!
+	TMPDIR=$PWD/tmp pt-prepare in.txt fifo -o out.h5 2>err 3>&- &
+	wait_for 'waiting for data from the FIFO' err
 	"$@"
-	cat fifo >out.h5
+	echo >fifo
 	ended $!
-	[ "$status" -eq "$want" ]
-	grep -qF "$text" err
-	[ ! -s out.h5 ]
+	[ "$status" -eq 65 ]
+	grep -qF 'the text changed while it was read' err
+	not ls out.h5*
 	[ -z "$(ls tmp)" ]
 }
 
@@ -300,13 +289,12 @@ changed() { # CODE TEXT COMMAND...: what changes in.txt meanwhile
 	mkdir tmp
 	mkfifo fifo
 	change() { sed "$1" in.txt | head -c 10000 | dd of=in.txt conv=notrunc status=none; }
-	changed 65 'in.txt: the text changed while it was read' change 's/ä/ö/' # another character
-	changed 65 'the text changed while it was read' change 's/1/2/'
-	changed 65 'in.txt: the text changed while it was read' change 's/ä/00/' # more tokens
-	changed 65 'the text changed while it was read' change 's/00/ä/' # fewer
-	changed 74 'in.txt became shorter while it was read' truncate -s 4096 in.txt
+	changed change 's/ä/ö/' # another character
+	changed change 's/1/2/'
+	changed change 's/ä/00/' # more tokens
+	changed change 's/00/ä/' # fewer
+	changed truncate -s 4096 in.txt
 }
-
 @test "a pipe or a device gets what standard output would" {
 	make_text >text.txt
 	pt-prepare -q text.txt -o a.h5
@@ -349,7 +337,7 @@ changed() { # CODE TEXT COMMAND...: what changes in.txt meanwhile
 	code_of 74 bash -c 'cat text.txt | TMPDIR=/nodir pt-prepare -o b.h5'
 	says 'a temporary file in /nodir: No such file'
 	code_of 74 bash -c 'trap "" XFSZ; ulimit -f 20; pt-prepare text.txt -o /dev/null'
-	says "/dev/null, copied to a file in ${TMPDIR:-/tmp}: File too large"
+	says "a temporary file in ${TMPDIR:-/tmp}: File too large"
 }
 
 @test "shards come through standard input, too" {
@@ -420,4 +408,63 @@ changed() { # CODE TEXT COMMAND...: what changes in.txt meanwhile
 	"$python" type.py
 	code_of 65 pt-prepare --info words.h5
 	says 'words.h5: /train is not a one-dimensional dataset'
+}
+
+# ---- byte-pair encoding -----------------------------------------------------------
+
+vocab() { # the small vocabulary of tests/golden
+	cp "$BATS_TEST_DIRNAME"/../golden/tokens/{merges.txt,vocab.json} . && mkdir -p json ranks
+	cp "$BATS_TEST_DIRNAME/../golden/tokens/tokenizer.json" json
+	cp "$BATS_TEST_DIRNAME/../golden/tokens/ranks.tiktoken" ranks
+	cp "$BATS_TEST_DIRNAME/../golden/tokens/text" golden.txt
+}
+
+@test "byte-pair encoding: the formats of vocabularies, from a folder or a file" {
+	vocab
+	head -c 1000 /dev/urandom >>golden.txt
+	for v in '. --pattern gpt2' 'merges.txt --pattern o200k' 'ranks --pattern cl100k' json; do
+		# shellcheck disable=SC2086 # words of an option list
+		pt-prepare -q -t bpe --no-end-of-text --vocab-files $v golden.txt -o b.h5 --overwrite
+		{
+			pt-prepare --decode train b.h5
+			pt-prepare --decode val b.h5
+		} | cmp - golden.txt
+		[ "$(value tokenizer b.h5)" = bpe ]
+	done
+	run pt-prepare -t bpe --vocab-files ranks golden.txt -o c.h5
+	[ "$status" -eq 64 ] && [[ $output == *'does not say how text is split into words; give'* ]]
+	run pt-prepare -t gpt2 --vocab-files ranks golden.txt -o c.h5
+	[ "$status" -eq 65 ] && [[ $output == *'has 700 tokens, those of gpt2 are 50256'* ]]
+	run pt-prepare -t gpt2 golden.txt -o c.h5
+	[ "$status" -eq 64 ] && [[ $output == *'no vocabulary files; give --vocab-files'* ]]
+	run pt-prepare -t char --vocab-files . golden.txt -o c.h5
+	[ "$status" -eq 64 ]
+	[ ! -e c.h5 ]
+}
+
+@test "special tokens are found only if asked for" {
+	vocab
+	printf 'a<|endoftext|>b' >s.txt
+	pt-prepare -q -t bpe --vocab-files json s.txt -f 0 -o plain.h5
+	pt-prepare -q -t bpe --no-end-of-text --vocab-files json --allow-special s.txt -f 0 -o special.h5
+	[ "$(value train_tokens special.h5)" -eq 3 ]
+	[ "$(value train_tokens plain.h5)" -gt 3 ]
+	[ "$(pt-prepare --decode train special.h5)" = "$(cat s.txt)" ]
+}
+
+@test "a word that is longer than a piece of the file" {
+	vocab
+	head -c 1500000 /dev/zero | tr '\0' a >long.txt
+	printf ' b' >>long.txt
+	pt-prepare -q -t bpe --pattern gpt2 --no-end-of-text --vocab-files merges.txt long.txt -f 0 -o long.h5
+	pt-prepare --decode train long.h5 | cmp - long.txt
+}
+
+@test "a model that was trained on byte-pair encoding takes prompts" {
+	vocab
+	pt-prepare -q -t bpe --vocab-files json golden.txt -o b.h5
+	tiny -d b.h5 -o run --steps 2 >log
+	rm -r json
+	pt-sample -n 5 run/checkpoints/best.h5 "It's the first day" >said
+	[[ $(cat said) == "It's the first day"* ]]
 }

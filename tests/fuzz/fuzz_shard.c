@@ -1,13 +1,13 @@
 /* Shards: what is wrong in one is said; of what is taken, every token can be read. */
 #include "tests/fuzz/hostile.h"
-#include "data/data.h"
+#include "data/documents.h"
 
 #include <stdlib.h>
 #include <string.h>
 
 static const char *const objects[] = {"/", "/train", "/val", "/tokenizer",
 	"/tokenizer/offsets", "/tokenizer/bytes", "/xxh3/train", "/xxh3/val", "/xxh3",
-	NULL};
+	"/documents_train", "/documents_val", NULL};
 
 static void make(struct hostile *t)
 {
@@ -20,8 +20,11 @@ static void make(struct hostile *t)
 	struct err e;
 	snprintf(out, sizeof(out), "%s", fuzz_path("seed.h5"));
 	strs_add(&inputs, fuzz_file("text", text, strlen(text)));
-	struct prepare p = {
-		.tokenizer = "char", .val_fraction = 0.3, .out = out, .overwrite = true};
+	struct prepare p = {.tokenizer = {.name = "char"},
+		.separator = " ",
+		.val_fraction = 0.3,
+		.out = out,
+		.overwrite = true};
 	FUZZ_ON(prepare_run(&p, &inputs, &made, &e));
 	hostile_init(t, out, objects, shard_fields);
 	strs_free(&made.files);
@@ -52,6 +55,32 @@ static void use(struct corpus *c, int64_t from, int64_t stride)
 	str_free(&text);
 }
 
+/* Marks change nothing but the marks, wherever a window begins, and the first token has one. */
+static void use_documents(const struct strs *files, int64_t from)
+{
+	enum { WINDOW = 16 };
+	int32_t ids[WINDOW], marked[WINDOW];
+	struct err e = {0};
+	struct corpus *c;
+	if (corpus_open(&c, files, CORPUS_SOME | CORPUS_DOCUMENTS, &e))
+		return;
+	for (int s = 0; s < N_SPLITS; s++) {
+		int64_t n = corpus_tokens(c, (enum split)s);
+		for (int64_t at = 0; at < n && at < 1 << 12; at += 1 + from) {
+			int64_t here = min64(WINDOW, n - at);
+			if (corpus_read(c, (enum split)s, at, here, ids, &e))
+				break;
+			memcpy(marked, ids, sizeof(ids));
+			corpus_mark_documents(c, (enum split)s, at, here, marked);
+			for (int64_t i = 0; i < here; i++)
+				FUZZ_ON((marked[i] & ~DOCUMENT_BEGINS) != ids[i]);
+			FUZZ_ON(!at && marked[0] >= 0);
+		}
+	}
+	corpus_hash(c);
+	corpus_close(c);
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
 {
 	static struct hostile good;
@@ -76,6 +105,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
 	/* what is verified can be decoded to its end, were it a corpus of its own */
 	struct strs files = {0};
 	strs_add(&files, path);
+	use_documents(&files, (int64_t)(n % 23));
 	if (verified && !corpus_open(&c, &files, true, &e)) {
 		FUZZ_ON(corpus_verify(c, &e));
 		corpus_close(c);

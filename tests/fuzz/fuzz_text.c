@@ -90,7 +90,7 @@ static void as_shards(
 	struct prepared made;
 	strs_add(&inputs, path);
 	if (!prepare_run(p, &inputs, &made, e)) {
-		if (!p->by_document)
+		if (p->split_by == SPLIT_BY_TAIL)
 			decodes_back(&made.files, text, n);
 		for (int64_t i = 0; i < made.files.n; i++)
 			unlink(made.files.v[i]);
@@ -114,9 +114,9 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
 	char *separator = take_text(&b, 4);
 	how = take_byte(&b);
 	kind = how & 1 ? "byte" : "char";
-	struct prepare p = {.tokenizer = kind,
+	struct prepare p = {.tokenizer = {.name = kind},
 		.separator = *separator ? separator : NULL,
-		.by_document = how & 2,
+		.split_by = how & 2 ? SPLIT_BY_DOCUMENT : SPLIT_BY_TAIL,
 		.val_fraction = how & 4 ? 0.3 : 0,
 		.seed = how,
 		.shard_bytes = how & 8 ? 16 : 0,

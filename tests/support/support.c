@@ -57,7 +57,10 @@ const char *test_shard(int64_t n_chars)
 	struct prepared made;
 	struct err e = {0};
 	const char *path = test_path("shard.h5");
-	struct prepare p = {.tokenizer = "char", .val_fraction = 0.1, .out = path};
+	struct prepare p = {.tokenizer = {.name = "char"},
+		.separator = "\n",
+		.val_fraction = 0.1,
+		.out = path};
 	for (int64_t i = 0; i < n_chars; i++)
 		str_putc(&text, "etaoin shrdlu\n"[(int)(14 * test_uniform(1, i / 3))]);
 	strs_add(&inputs, test_file("text", text.s));

@@ -56,8 +56,10 @@ static void write_shard(const char *path)
 		str_putc(&text, "etaoin shrdlu\n"[hash_mix((uint64_t)i) % 14]);
 	str_puts(&text, "größer, 日本");
 	strs_add(&inputs, test_file("text", text.s));
-	struct prepare p = {
-		.tokenizer = "char", .val_fraction = 0.2, .out = path, .overwrite = true};
+	struct prepare p = {.tokenizer = {.name = "char"},
+		.val_fraction = 0.2,
+		.out = path,
+		.overwrite = true};
 	assert_int_equal(prepare_run(&p, &inputs, &made, &e), 0);
 	strs_free(&made.files);
 	strs_free(&inputs);
