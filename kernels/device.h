@@ -22,7 +22,8 @@ struct device_span;
  * two times, that of its FLOPs and that of its matrices, each read or written once. */
 struct device_speed {
 	double flops[N_DTYPES]; /* per second, by the type of a matmul's operands */
-	double memory;		/* bytes per second */
+	double attention; /* FLOPs per second of attention; 0: those of matmuls of its type */
+	double memory; /* bytes per second */
 	double seconds;
 	double counted; /* of device.flops */
 };

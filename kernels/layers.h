@@ -41,6 +41,9 @@ struct attn {
 	float scale;
 	struct dropout drop; /* on probabilities; pos and seq_rows unused */
 	int64_t first_head;  /* index in the whole model, for the dropout mask */
+	/* [batch * q_rows], in device memory: the position of the first key that each query attends
+	 * to, which is not after the query and does not decrease with its position; NULL: 0. */
+	const int32_t *start;
 };
 
 /* The norm that residual_norm computes. */

@@ -55,7 +55,10 @@ static void add_time(struct device *d, const struct kernel_call *c)
 {
 	struct device_speed *s = d->speed;
 	double flops = d->flops - s->counted, bytes = moved_bytes(c) / s->memory;
-	double work = flops > 0 ? flops / s->flops[operand_type(c)] : 0;
+	bool attention = c->kernel == KERNEL_attn_fwd || c->kernel == KERNEL_attn_bwd;
+	double rate =
+		attention && s->attention > 0 ? s->attention : s->flops[operand_type(c)];
+	double work = flops > 0 ? flops / rate : 0;
 	s->seconds += work > bytes ? work : bytes;
 	s->counted = d->flops;
 }

@@ -23,6 +23,8 @@ static void attn_text(struct str *out, const struct attn *a)
 		(long long)a->heads, (long long)a->kv_heads, (long long)a->dim,
 		(long long)a->q_rows, (long long)a->q_first[0], (long long)a->q_first[1],
 		(long long)a->k_rows, (long long)a->k_first[0], (long long)a->k_first[1]);
+	if (a->start)
+		str_puts(out, " documents");
 }
 
 /* Calls with equal texts are duplicates. */

@@ -6,6 +6,7 @@
 #include "kernels/selftest_trial.h"
 
 #include <math.h>
+#include <stdlib.h>
 
 /* The arguments of a call on both sides. */
 struct attn_pair {
@@ -56,14 +57,34 @@ static struct mat heads_like(
 	return m;
 }
 
+/* Short documents in every second sequence, and one document in each of the others. */
+static struct pair starts_of(struct trial *t, const struct attn *a)
+{
+	enum { SHORT = 97 };
+	int64_t n = a->batch * a->q_rows, runs = a->q_rows % 2 ? 1 : 2;
+	int32_t *start = xcalloc((size_t)n, sizeof(*start));
+	for (int64_t i = 0; i < n; i++) {
+		int64_t row = i % a->q_rows, len = a->q_rows / runs;
+		int64_t pos = a->q_first[row / len] + row % len;
+		start[i] = i / a->q_rows % 2 ? 0 : (int32_t)(pos - pos % SHORT);
+	}
+	struct pair x = pair_bytes(t, start, (size_t)n * sizeof(*start));
+	free(start);
+	return x;
+}
+
 /* q, k and v are matrices q_at, q_at + 1 and q_at + 2 of the call. */
 static struct attn_pair attn_pair_of(struct trial *t, int q_at, bool whole)
 {
 	struct attn a = smaller(&t->c->attn);
 	struct attn_pair x = {.a = {a, a}, .whole = whole};
 	struct dropouts o = dropouts_of(t, a.q_rows);
+	struct pair start = {0};
+	if (a.start)
+		start = starts_of(t, &a);
 	for (enum side s = GPU; s < SIDES; s++) {
 		x.a[s].drop = o.d[s];
+		x.a[s].start = start.m[s].p;
 		x.self[s] = x.a[s];
 		for (int i = 0; i < 2; i++)
 			x.self[s].k_first[i] = a.q_first[i];

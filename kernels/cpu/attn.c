@@ -32,13 +32,26 @@ static struct run block_of(struct run r, int64_t at)
 	return (struct run){r.row + at, min64(BLOCK, r.len - at), r.pos + at};
 }
 
-/* The causal mask: hides keys after the position of the query. */
-static void mask(float *s, struct run q, struct run k)
+/* Of the queries of a sequence, by row: the first key that they attend to; NULL: the first of all. */
+static const int32_t *starts_of(const struct attn *a, int64_t b)
 {
-	if (k.pos + k.len - 1 <= q.pos)
-		return;
-	for (int64_t i = 0; i < q.len; i++)
+	return a->start ? a->start + b * a->q_rows : NULL;
+}
+
+/* Does any of the queries attend to any of the keys? Starts do not decrease. */
+static bool is_visible(const int32_t *start, struct run q, struct run k)
+{
+	return k.pos <= q.pos + q.len - 1 && (!start || start[q.row] < k.pos + k.len);
+}
+
+/* Hides keys after the position of the query (the causal mask), and keys before its start. */
+static void mask(float *s, const int32_t *start, struct run q, struct run k)
+{
+	for (int64_t i = 0; i < q.len && k.pos + k.len - 1 > q.pos; i++)
 		for (int64_t j = max64(0, q.pos + i - k.pos + 1); j < k.len; j++)
+			s[i * BLOCK + j] = -INFINITY;
+	for (int64_t i = 0; i < q.len && start; i++)
+		for (int64_t j = 0; j < min64(k.len, start[q.row + i] - k.pos); j++)
 			s[i * BLOCK + j] = -INFINITY;
 }
 
@@ -79,11 +92,11 @@ static float *row_of(struct head h, int64_t row)
 
 /* s[len, keys] = scale q k^T, masked. */
 static void scores(const struct attn *a, float *s, struct head q, struct run qb,
-	struct head k, struct run kb)
+	struct head k, struct run kb, int64_t b)
 {
 	blas_gemm(false, true, qb.len, kb.len, a->dim, a->scale, row_of(q, qb.row),
 		q.stride, row_of(k, kb.row), k.stride, 0, s, BLOCK);
-	mask(s, qb, kb);
+	mask(s, starts_of(a, b), qb, kb);
 }
 
 /* Replaces scores by exp(score - max) with the new running maximum, and rescales sum and o to it. */
@@ -108,7 +121,7 @@ static void fwd_block(const struct attn *a, struct head o, float *max, float *su
 {
 	float s[BLOCK * BLOCK] __attribute__((aligned(64)));
 	float keep[BLOCK];
-	scores(a, s, q, qb, k, kb);
+	scores(a, s, q, qb, k, kb, b);
 	for (int64_t i = 0; i < qb.len; i++) {
 		int64_t row = qb.row + i;
 		softmax_row(s + i * BLOCK, kb.len, row_of(o, row), a->dim, max + row,
@@ -169,9 +182,8 @@ void K(attn_fwd)(struct device *d, const struct attn *a, struct mat o, float *ma
 		for (int r = 0; r < n_k; r++) {
 			for (int64_t at = 0; at < k_runs[r].len; at += BLOCK) {
 				struct run kb = block_of(k_runs[r], at);
-				if (kb.pos > qb.pos + qb.len - 1)
-					break;
-				fwd_block(a, ho, m, s, hq, hk, hv, qb, kb, b, h);
+				if (is_visible(starts_of(a, b), qb, kb))
+					fwd_block(a, ho, m, s, hq, hk, hv, qb, kb, b, h);
 			}
 		}
 		if (end)
@@ -197,7 +209,7 @@ static void bwd_block(const struct attn *a, const struct bwd *x, struct run qb,
 	float p[BLOCK * BLOCK] __attribute__((aligned(64)));
 	float ds[BLOCK * BLOCK] __attribute__((aligned(64)));
 	float keep[BLOCK];
-	scores(a, p, x->q, qb, x->k, kb);
+	scores(a, p, x->q, qb, x->k, kb, b);
 	blas_gemm(false, true, qb.len, kb.len, a->dim, 1, row_of(x->dout, qb.row),
 		x->dout.stride, row_of(x->v, kb.row), x->v.stride, 0, ds, BLOCK);
 	for (int64_t i = 0; i < qb.len; i++) {
@@ -250,7 +262,7 @@ static void bwd_head(const struct attn *a, const struct bwd *x, const struct run
 	for (int r = 0; r < n_q; r++) {
 		for (int64_t at = 0; at < q_runs[r].len; at += BLOCK) {
 			struct run qb = block_of(q_runs[r], at);
-			if (kb.pos <= qb.pos + qb.len - 1)
+			if (is_visible(starts_of(a, b), qb, kb))
 				bwd_block(a, x, qb, kb, b, h);
 		}
 	}

@@ -76,6 +76,32 @@ static __device__ inline void load_queries(struct of_queries<KEYS, MT, NT> &to,
 	}
 }
 
+/* Sets probabilities to 0 where a key is before the start of the query's document. */
+template <bool KEYS, int COLS, int MT, int NT>
+static __device__ inline void hide_documents(float (&p)[MT][NT][4], struct starts starts,
+	int batch, struct span theirs, struct span mine, int row)
+{
+	int g = lane_id() / 4, t = lane_id() % 4;
+	int last = start_at(
+		starts, batch, KEYS ? theirs : mine, KEYS ? COLS - 1 : row + 16 * MT - 1);
+	if (last <= (KEYS ? mine.pos + row : theirs.pos))
+		return; /* no other query starts later than the last */
+#pragma unroll
+	for (int i = 0; i < (KEYS ? NT : MT) * 2; i++) {
+		int r = KEYS ? i / 2 * 8 + 2 * t + i % 2 : row + 8 * i + g;
+		int start = start_at(starts, batch, KEYS ? theirs : mine, r);
+#pragma unroll
+		for (int j = 0; j < (KEYS ? MT : NT) * 2; j++) {
+			int m = KEYS ? j / 2 : i / 2, n = KEYS ? i / 2 : j / 2;
+			int e = KEYS ? j % 2 * 2 + i % 2 : i % 2 * 2 + j % 2;
+			int key = KEYS ? mine.pos + row + 8 * j + g
+				       : theirs.pos + j / 2 * 8 + 2 * t + j % 2;
+			if (key < start)
+				p[m][n][e] = 0;
+		}
+	}
+}
+
 /* Scores to probabilities: 0 where masked. */
 template <typename T, bool KEYS, int COLS, int MT, int NT>
 static __device__ inline void probabilities(float (&s)[MT][NT][4],
@@ -99,7 +125,7 @@ static __device__ inline void probabilities(float (&s)[MT][NT][4],
 }
 
 /* Adds the part of one tile: x are keys or queries, y values or dout. */
-template <typename T, int D, enum bwd_part PART, bool DROP, int MT>
+template <typename T, int D, enum bwd_part PART, bool DROP, bool DOCS, int MT>
 static __device__ inline void bwd_tile(float (&dx)[MT][D / 8][4],
 	float (&dv)[MT][D / 8][4], const struct bwd_args &x, int batch, int head,
 	struct span mine, int row, struct span theirs, const T *my_x, const T *my_y,
@@ -115,6 +141,8 @@ static __device__ inline void bwd_tile(float (&dx)[MT][D / 8][4],
 	float p[MT][NT][4] = {}, ds[MT][NT][4] = {};
 	matmul<D>(p, my_x, row, their_x);
 	probabilities<T, S::KEYS, S::COLS>(p, lse, x.score, theirs, mine.pos + row);
+	if (DOCS)
+		hide_documents<S::KEYS, S::COLS>(p, x.starts, batch, theirs, mine, row);
 	if (S::DX) {
 		load_queries(delta, x.delta + state, 1, 0, queries, row);
 		matmul<D>(ds, my_y, row, their_y);
@@ -123,7 +151,7 @@ static __device__ inline void bwd_tile(float (&dx)[MT][D / 8][4],
 	for (int i = 0; i < MT * NT; i++) {
 		int m = i / NT, n = i % NT;
 		float keep[4] = {1, 1, 1, 1};
-		if (DROP)
+		if (DROP && (!DOCS || x.drop.below)) /* else factors of 1 */
 			drop_places<S::KEYS>(keep, x.drop, batch, head,
 				mine.pos + row + 16 * m, theirs.pos + 8 * n);
 #pragma unroll
@@ -166,7 +194,7 @@ static __device__ inline void load_theirs(T *their_x, T *their_y,
 	copy_commit();
 }
 
-template <typename T, int D, enum bwd_part PART, bool DROP>
+template <typename T, int D, enum bwd_part PART, bool DROP, bool DOCS>
 static __global__ void __launch_bounds__(bwd_shape<T, D, PART>::THREADS,
 	bwd_shape<T, D, PART>::BLOCKS) bwd(const struct bwd_args x)
 {
@@ -186,6 +214,11 @@ static __global__ void __launch_bounds__(bwd_shape<T, D, PART>::THREADS,
 	struct visible v =
 		S::KEYS ? queries_from(x.q_runs, S::COLS, mine.pos + mine.from)
 			: keys_until(x.k_runs, S::COLS, mine.pos + mine.to - 1);
+	if (DOCS)
+		v = S::KEYS ? within_documents(v, x.q_runs, S::COLS, x.starts, batch,
+				      mine.pos + mine.to - 1)
+			    : keys_from(v, x.k_runs, S::COLS,
+				      start_at(x.starts, batch, mine, 0));
 	int n = S::KEYS ? v.n * x.group : v.n;
 
 	float dx[S::MT][D / 8][4] = {}, dv[S::MT][D / 8][4] = {};
@@ -204,8 +237,8 @@ static __global__ void __launch_bounds__(bwd_shape<T, D, PART>::THREADS,
 			S::KEYS ? x.q_runs : x.k_runs, S::COLS, v, S::KEYS ? i % v.n : i);
 		int q_head = S::KEYS ? head * x.group + i / v.n : head;
 		if (sees_any<S::KEYS>(theirs, mine.pos + row, 16 * S::MT))
-			bwd_tile<T, D, PART, DROP>(dx, dv, x, batch, q_head, mine, row,
-				theirs, my_x, my_y, their_x + here, their_y + here);
+			bwd_tile<T, D, PART, DROP, DOCS>(dx, dv, x, batch, q_head, mine,
+				row, theirs, my_x, my_y, their_x + here, their_y + here);
 	}
 	copy_wait<0>();
 	if (S::DX)
@@ -226,7 +259,10 @@ static void bwd_launch(
 		batch * (S::KEYS ? x.n_heads / x.group * all_tiles(x.k_runs, S::ROWS)
 				 : x.n_heads * all_tiles(x.q_runs, S::ROWS));
 	launch(d, "attn_bwd", dim3((unsigned)blocks), dim3(S::THREADS), S::BYTES,
-		drop ? bwd<T, D, PART, true> : bwd<T, D, PART, false>, x);
+		x.starts.p ? bwd<T, D, PART, true, true> /* with or without dropout */
+		: drop	   ? bwd<T, D, PART, true, false>
+			   : bwd<T, D, PART, false, false>,
+		x);
 }
 
 template <typename T>
@@ -272,7 +308,7 @@ extern "C" void cuda_attn_bwd(struct device *d, const struct attn *a, struct mat
 			delta, runs_of(a->q_rows, a->q_first),
 			runs_of(a->k_rows, a->k_first), (int)a->heads,
 			(int)(a->heads / a->kv_heads), a->scale,
-			a->scale * units_a_one<T>(), drop_of(a), begin};
+			a->scale * units_a_one<T>(), drop_of(a), begin, starts_of(a)};
 		if (begin)
 			delta_launch<T>(d, x, a->batch * a->heads * a->q_rows);
 		if (x.dout.whole && attn_hopper_takes(d, a, q.type, x.q, x.k, x.v))

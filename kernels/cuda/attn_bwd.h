@@ -13,6 +13,7 @@ struct bwd_args {
 	float scale, score; /* factor of gradients; from q k^T to units */
 	struct drop drop;
 	bool begin;
+	struct starts starts;
 };
 
 template <typename T, int D, int MT>

@@ -43,20 +43,27 @@ static __device__ inline void fwd_begin(struct running<D, MT> &a,
 	}
 }
 
-/* Adds a tile of keys and values, for a warp's rows from position `pos` on. */
-template <typename T, int D, bool DROP, int MT>
+/* Adds a tile of keys and values, for a warp's rows of a tile of queries, from `row` on. */
+template <typename T, int D, bool DROP, bool DOCS, int MT>
 static __device__ inline void fwd_tile(struct running<D, MT> &a, const struct fwd_args &x,
-	int batch, int head, struct span keys, int pos, const T *q, int row, const T *k,
-	const T *v)
+	int batch, int head, struct span keys, struct span mine, const T *q, int row,
+	const T *k, const T *v)
 {
 	constexpr int KEYS = fwd_shape<T, D, DROP>::KEYS, NT = KEYS / 8;
-	int g = lane_id() / 4, t = lane_id() % 4;
+	int g = lane_id() / 4, t = lane_id() % 4, pos = mine.pos + row;
 	float s[MT][NT][4] = {};
 	matmul<D>(s, q, row, k);
-	if (!sees_all<false>(keys, KEYS, pos, 16 * MT)) {
+	bool all = sees_all<false>(keys, KEYS, pos, 16 * MT);
+	if (DOCS && all) /* the last query has the last start */
+		all = start_at(x.starts, batch, mine, row + 16 * MT - 1) <= keys.pos;
+	if (!all) {
 #pragma unroll
 		for (int i = 0; i < MT * 2; i++) {
 			struct span cols = seen<false>(keys, pos + 8 * i + g);
+			if (DOCS)
+				cols.from = max(cols.from,
+					start_at(x.starts, batch, mine, row + 8 * i + g) -
+						keys.pos);
 #pragma unroll
 			for (int n = 0; n < NT * 2; n++) {
 				int col = n / 2 * 8 + 2 * t + n % 2;
@@ -96,7 +103,7 @@ static __device__ inline void load_keys(T *k, T *v, const struct fwd_args &x, in
 	copy_commit();
 }
 
-template <typename T, int D, bool DROP>
+template <typename T, int D, bool DROP, bool DOCS>
 static __global__ void __launch_bounds__(fwd_shape<T, D, DROP>::THREADS,
 	fwd_shape<T, D, DROP>::BLOCKS) fwd(const struct fwd_args x)
 {
@@ -112,6 +119,9 @@ static __global__ void __launch_bounds__(fwd_shape<T, D, DROP>::THREADS,
 		span_of(x.q_runs, S::QUERIES, tiles - 1 - (int)(blockIdx.x % tiles));
 	int row = threadIdx.x / WARP * ROWS, last = mine.pos + mine.to - 1;
 	struct visible keys = keys_until(x.k_runs, S::KEYS, last);
+	if (DOCS)
+		keys = keys_from(
+			keys, x.k_runs, S::KEYS, start_at(x.starts, batch, mine, 0));
 
 	struct running<D, S::MT> a;
 	load_tile<D, S::QUERIES, THREADS>(q, x.q, batch, head, mine);
@@ -125,20 +135,29 @@ static __global__ void __launch_bounds__(fwd_shape<T, D, DROP>::THREADS,
 			k + other, v + other, x, batch, kv_head, keys, i + 1);
 		struct span tile = visible_tile(x.k_runs, S::KEYS, keys, i);
 		if (sees_any<false>(tile, mine.pos + row, ROWS))
-			fwd_tile<T, D, DROP>(a, x, batch, head, tile, mine.pos + row, q,
-				row, k + here, v + here);
+			fwd_tile<T, D, DROP, DOCS>(a, x, batch, head, tile, mine, q, row,
+				k + here, v + here);
 	}
 	copy_wait<0>();
 	fwd_end<T, D>(a, x, batch, head, mine, row);
 }
 
-template <typename T, int D, bool DROP>
+template <typename T, int D, bool DROP, bool DOCS>
 static void fwd_launch(struct device *d, const struct fwd_args &x, int64_t batch)
 {
 	using S = fwd_shape<T, D, DROP>;
 	int64_t blocks = batch * x.n_heads * all_tiles(x.q_runs, S::QUERIES);
 	launch(d, "attn_fwd", dim3((unsigned)blocks), dim3(S::THREADS), S::BYTES,
-		fwd<T, D, DROP>, x);
+		fwd<T, D, DROP, DOCS>, x);
+}
+
+template <typename T, int D, bool DOCS>
+static void fwd_all(struct device *d, const struct fwd_args &x, const struct attn *a)
+{
+	if (a->drop.p > 0)
+		fwd_launch<T, D, true, DOCS>(d, x, a->batch);
+	else
+		fwd_launch<T, D, false, DOCS>(d, x, a->batch);
 }
 
 extern "C" void cuda_attn_fwd(struct device *d, const struct attn *a, struct mat o,
@@ -153,15 +172,16 @@ extern "C" void cuda_attn_fwd(struct device *d, const struct attn *a, struct mat
 			key_heads(k, a), key_heads(v, a), max, sum,
 			runs_of(a->q_rows, a->q_first), runs_of(a->k_rows, a->k_first),
 			(int)a->heads, (int)(a->heads / a->kv_heads),
-			a->scale * units_a_one<T>(), drop_of(a), begin, end};
+			a->scale * units_a_one<T>(), drop_of(a), begin, end,
+			starts_of(a)};
 		if (begin && end && attn_hopper_takes(d, a, q.type, x.q, x.k, x.v))
 			return attn_hopper_fwd(d, a, q.type, x);
 		by_head_size<T>(a->dim, [&](auto size) {
 			constexpr int D = decltype(size)::value;
-			if (a->drop.p > 0)
-				fwd_launch<T, D, true>(d, x, a->batch);
+			if (a->start)
+				fwd_all<T, D, true>(d, x, a);
 			else
-				fwd_launch<T, D, false>(d, x, a->batch);
+				fwd_all<T, D, false>(d, x, a);
 		});
 	});
 }

@@ -12,6 +12,7 @@ struct fwd_args {
 	float score; /* factor from q k^T to units */
 	struct drop drop;
 	bool begin, end;
+	struct starts starts;
 };
 
 /* A lane's part of the online softmax of its rows: 2 in each of MT tiles. */

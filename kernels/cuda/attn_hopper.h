@@ -1,8 +1,9 @@
 /*
  * Attention for sm_90 (FlashAttention-3: Shah et al. 2024): two consumer warpgroups use
  * wgmma, and a producer warpgroup enqueues TMA copies of tiles into a ring of stages in
- * shared memory. It takes 16-bit types, heads of 64 and 128, no dropout, and the queries of a
- * chunk with the keys of the same chunk; attn_fwd.cu and attn_bwd.cu take all other calls.
+ * shared memory. It takes 16-bit types, heads of 64 and 128, no dropout, no documents, and the
+ * queries of a chunk with the keys of the same chunk; attn_fwd.cu and attn_bwd.cu take all other
+ * calls.
  *
  * Rows of such a chunk are in the order of their positions, so a query attends to the keys up
  * to its row. Tiles begin at multiples of their size, whatever the batch or the layout.

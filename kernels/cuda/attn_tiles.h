@@ -73,6 +73,22 @@ static __device__ inline struct visible keys_until(struct runs r, int size, int 
 	return {n[0] + n[1], n[0], {0, 0}};
 }
 
+/* Without the tiles of keys that are before position `first`. */
+static __device__ inline struct visible keys_from(
+	struct visible v, struct runs r, int size, int first)
+{
+	int n[2] = {v.n0, v.n - v.n0};
+#pragma unroll
+	for (int i = 0; i < 2; i++) {
+		int before = max(0, first - r.pos[i] + r.pos[i] % 4) / size;
+		v.skip[i] = min(n[i], before);
+		n[i] -= v.skip[i];
+	}
+	v.n0 = n[0];
+	v.n = n[0] + n[1];
+	return v;
+}
+
 /* The tiles of queries that have a position >= first. */
 static __device__ inline struct visible queries_from(struct runs r, int size, int first)
 {
@@ -85,6 +101,39 @@ static __device__ inline struct visible queries_from(struct runs r, int size, in
 		n[i] = all - skip[i];
 	}
 	return {n[0] + n[1], n[0], {skip[0], skip[1]}};
+}
+
+/* Documents: of each query the first key that it attends to, [batch][row of the chunk], see struct
+ * attn. Kernels for sequences without documents have no code for them: DOCS is false. */
+struct starts {
+	const int *p;
+	int rows;
+};
+
+static inline struct starts starts_of(const struct attn *a)
+{
+	return {a->start, (int)a->q_rows};
+}
+
+/* That of row r of a tile of queries; outside the chunk, that of the nearest row. */
+static __device__ inline int start_at(struct starts x, int batch, struct span s, int r)
+{
+	return __ldg(x.p + batch * x.rows + s.row + min(max(r, s.from), s.to - 1));
+}
+
+/* Without the tiles of queries that begin after the documents of all keys up to `last`. */
+static __device__ inline struct visible within_documents(
+	struct visible v, struct runs r, int size, struct starts x, int batch, int last)
+{
+	while (v.n > v.n0 &&
+		start_at(x, batch, visible_tile(r, size, v, v.n - 1), 0) > last)
+		v.n--;
+	while (v.n0 > 0 &&
+		start_at(x, batch, visible_tile(r, size, v, v.n0 - 1), 0) > last) {
+		v.n0--;
+		v.n--;
+	}
+	return v;
 }
 
 /* Heads of all sequences: [batch][rows][heads][dim]. */

@@ -199,21 +199,25 @@ double ref_keep(
 
 /* ---- attention ------------------------------------------------------------------- */
 
-/* For one query: p[j] = softmax of its scores over keys 0 .. i; returns the log-sum-exp. */
-static double probabilities(
-	const struct ref_attn *a, double *p, const double *q, const double *k, int64_t i)
+/* For query i of sequence b: p[j] = softmax of its scores over keys first .. i, and 0 for earlier keys;
+ * returns the log-sum-exp. */
+static double probabilities(const struct ref_attn *a, double *p, const double *q,
+	const double *k, int64_t b, int64_t i)
 {
 	int64_t stride = a->kv_heads * a->dim;
+	int64_t first = a->start ? a->start[b * a->rows + i] : 0;
 	double top = -INFINITY, sum = 0;
-	for (int64_t j = 0; j <= i; j++) {
+	for (int64_t j = 0; j < first; j++)
+		p[j] = 0;
+	for (int64_t j = first; j <= i; j++) {
 		p[j] = 0;
 		for (int64_t e = 0; e < a->dim; e++)
 			p[j] += a->scale * q[e] * k[j * stride + e];
 		top = fmax(top, p[j]);
 	}
-	for (int64_t j = 0; j <= i; j++)
+	for (int64_t j = first; j <= i; j++)
 		sum += exp(p[j] - top);
-	for (int64_t j = 0; j <= i; j++)
+	for (int64_t j = first; j <= i; j++)
 		p[j] = exp(p[j] - top) / sum;
 	return top + log(sum);
 }
@@ -239,7 +243,7 @@ void ref_attn_fwd(const struct ref_attn *a, double *o, double *lse, const double
 			b = t / a->rows / a->heads;
 		int64_t kv = at(a, a->kv_heads, b, h * a->kv_heads / a->heads);
 		int64_t row = at(a, a->heads, b, h) + i * stride;
-		lse[t] = probabilities(a, p, q + row, k + kv, i);
+		lse[t] = probabilities(a, p, q + row, k + kv, b, i);
 		for (int64_t e = 0; e < a->dim; e++)
 			o[row + e] = 0;
 		for (int64_t j = 0; j <= i; j++) {
@@ -258,7 +262,7 @@ static void attn_bwd_row(const struct ref_attn *a, double *dq, double *dk, doubl
 {
 	int64_t stride = a->kv_heads * a->dim;
 	double sum = 0;
-	probabilities(a, p, q, k, i);
+	probabilities(a, p, q, k, b, i);
 	for (int64_t j = 0; j <= i; j++) {
 		double mask = keep(a, b, h, i, j);
 		dp[j] = 0;

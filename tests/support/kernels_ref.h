@@ -51,6 +51,7 @@ struct ref_attn {
 	double scale;
 	struct dropout drop; /* p, key, step, first_sample */
 	int64_t first_head;
+	const int32_t *start; /* [batch][rows]: of each query, its first key; NULL: 0 */
 };
 
 void ref_attn_fwd(const struct ref_attn *, double *o, double *lse, const double *q,

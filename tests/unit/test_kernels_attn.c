@@ -22,6 +22,7 @@ struct seqs {
 	enum dtype type;
 	int64_t rows;	/* of one sequence in one chunk */
 	int32_t *whole; /* the reference's row for each of the kernels' */
+	int32_t *start; /* ref.start in the order of the kernels' rows */
 };
 
 static struct seqs seqs_of(
@@ -54,6 +55,25 @@ static struct seqs seqs_of(
 static int64_t rows_of(const struct seqs *s)
 {
 	return s->ref.batch * s->ref.rows;
+}
+
+/* Divides the sequences into documents of 1 to `longest` tokens, another way in each sequence; 0: one
+ * document. */
+static void cut_documents(struct seqs *s, int64_t longest)
+{
+	int32_t *start = ints(rows_of(s));
+	s->start = ints(rows_of(s));
+	for (int64_t b = 0; b < s->ref.batch; b++)
+		for (int64_t t = 0, next = 0, first = 0; t < s->ref.rows; t++) {
+			if (t == next && longest) {
+				first = t;
+				next = t + pick(1, longest);
+			}
+			start[b * s->ref.rows + t] = (int32_t)first;
+		}
+	for (int64_t i = 0; i < rows_of(s); i++)
+		s->start[i] = start[s->whole[i]];
+	s->ref.start = start;
 }
 
 /* The numbers of a matrix as fp32. */
@@ -152,6 +172,7 @@ static struct attn shape_of(const struct seqs *s, int q_chunk, int k_chunk)
 		.scale = (float)s->ref.scale,
 		.drop = s->ref.drop,
 		.first_head = s->ref.first_head,
+		.start = s->start ? s->start + q_chunk * s->ref.batch * s->rows : NULL,
 	};
 	chunk_runs(&s->cut, q_chunk, a.q_first, &len);
 	chunk_runs(&s->cut, k_chunk, a.k_first, &len);
@@ -337,6 +358,64 @@ static void rings(void **state)
 		struct seqs s = seqs_of(cases[i].n, 2, cases[i].context,
 			cases[i].kv_heads, cases[i].dim, cases[i].p);
 		check_attention(*state, &s);
+	}
+}
+
+/* Documents of one token, shorter and longer than the tiles of a kernel, in whole sequences and in
+ * chunks. */
+static void documents(void **state)
+{
+	static const struct {
+		int n;
+		int64_t context, kv_heads, dim, longest;
+		float p;
+		enum dtype type; /* on devices with stores_half */
+	} cases[] = {
+		{1, 1, 2, 8, 1, 0, DT_F32},
+		{1, 40, 4, 16, 1, 0, DT_BF16},
+		{1, 129, 2, 64, 20, 0, DT_BF16},
+		{1, 300, 1, 40, 90, 0.2f, DT_F32},
+		{1, 700, 2, 16, 400, 0, DT_F32},
+		{1, 201, 4, 128, 60, 0.2f, DT_F16},
+		{1, 90, 1, 256, 30, 0, DT_BF16},
+		{2, 4 * 5, 1, 40, 3, 0.2f, DT_BF16},
+		{2, 4 * 129, 1, 16, 700, 0.2f, DT_F32},
+		{2, 4 * 150, 2, 16, 150, 0, DT_F32},
+		{3, 6 * 39, 1, 32, 50, 0, DT_F16},
+		{3, 6 * 65, 1, 16, 30, 0, DT_F32},
+		{4, 8 * 43, 1, 96, 200, 0.2f, DT_BF16},
+		{4, 8 * 43, 1, 16, 1, 0, DT_F32},
+	};
+	struct device *d = *state;
+	for (size_t i = 0; i < ARRAY_LEN(cases); i++) {
+		if (d->discrete && test_device_slow(d) && i % 3)
+			continue;
+		struct seqs s = seqs_of(cases[i].n, 2, cases[i].context,
+			cases[i].kv_heads, cases[i].dim, cases[i].p);
+		s.type = d->stores_half ? cases[i].type : DT_F32;
+		cut_documents(&s, cases[i].longest);
+		check_attention(d, &s);
+	}
+}
+
+/* If every sequence is one document, the bits are those without documents. */
+static void one_document(void **state)
+{
+	for (int n = 1; n <= 2; n++) {
+		struct seqs s = seqs_of(n, 2, 4 * 65, 2, 64, 0.2f), one = s;
+		struct acts t = acts_of(&s), u = t;
+		struct mat *const out[] = {&t.o, &t.dq, &t.dk, &t.dv};
+		blank_results(&u);
+		cut_documents(&one, 0);
+		for (int forward = 1; forward >= 0; forward--) {
+			run_ring(*state, &s, &t, forward);
+			run_ring(*state, &one, &u, forward);
+		}
+		const struct mat same[] = {u.o, u.dq, u.dk, u.dv};
+		for (size_t i = 0; i < ARRAY_LEN(out); i++)
+			check_bits("attention, one document", same[i].p, out[i]->p,
+				mat_size(same[i]));
+		assert_int_equal(memory_end(NULL), 0);
 	}
 }
 
@@ -631,6 +710,8 @@ int main(void)
 		on_device(whole_sequences),
 		on_device(odd_heads),
 		on_device(rings),
+		on_device(documents),
+		on_device(one_document),
 		on_device(narrow_sequences),
 		on_device(narrow_rings),
 		on_device(warpgroups),

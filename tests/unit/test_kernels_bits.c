@@ -167,9 +167,19 @@ static struct attn attn_shape(void)
 	};
 }
 
-static uint64_t run_attn_fwd(struct device *d)
+/* Documents of 20 to 80 tokens, by sequence, for the positions of attn_shape(). */
+static const int32_t *document_starts(void)
 {
-	struct attn a = attn_shape();
+	int32_t *start = ints(BATCH * SEQ);
+	for (int i = 0; i < BATCH * SEQ; i++) {
+		int row = i % SEQ, at = row < SEQ / 2 ? 75 + row : 225 + row - SEQ / 2;
+		start[i] = at - at % (20 + 30 * (i / SEQ));
+	}
+	return start;
+}
+
+static uint64_t attn_fwd_hash(struct device *d, struct attn a)
+{
 	int64_t n = BATCH * SEQ;
 	struct mat o = mat_blank(n, HEADS * DIM), max = mat_blank(n, HEADS),
 		   sum = mat_blank(n, HEADS);
@@ -178,15 +188,32 @@ static uint64_t run_attn_fwd(struct device *d)
 	return hash_of(o) ^ hash_of(max);
 }
 
-static uint64_t run_attn_bwd(struct device *d)
+static uint64_t run_attn_fwd(struct device *d)
 {
-	struct attn a = attn_shape();
+	struct attn a = attn_shape(), b = a;
+	b.start = document_starts();
+	uint64_t stream = attn_fwd_hash(d, a), documents = attn_fwd_hash(d, b);
+	assert_true(stream != documents);
+	return hash_mix(stream) ^ documents;
+}
+
+static uint64_t attn_bwd_hash(struct device *d, struct attn a)
+{
 	int64_t n = BATCH * SEQ, q = HEADS * DIM, kv = KV_HEADS * DIM;
 	struct mat dq = numbers(n, q, 1), dk = numbers(n, kv, 2), dv = numbers(n, kv, 3);
 	struct mat delta = mat_blank(n, HEADS), lse = numbers(n, HEADS, 4);
 	d->k->attn_bwd(d, &a, dq, dk, dv, delta.p, numbers(n, q, 5), numbers(n, q, 6),
 		lse.p, numbers(n, q, 7), numbers(n, kv, 8), numbers(n, kv, 9), true);
 	return hash_of(dq) ^ hash_of(dk) ^ hash_of(dv) ^ hash_of(delta);
+}
+
+static uint64_t run_attn_bwd(struct device *d)
+{
+	struct attn a = attn_shape(), b = a;
+	b.start = document_starts();
+	uint64_t stream = attn_bwd_hash(d, a), documents = attn_bwd_hash(d, b);
+	assert_true(stream != documents);
+	return hash_mix(stream) ^ documents;
 }
 
 static uint64_t run_act_fwd(struct device *d)

@@ -210,7 +210,8 @@ static double attn_loss(struct bench *t)
 static void attn(void **state)
 {
 	(void)state;
-	for (int i = 0; i < 6; i++) {
+	static const int32_t documents[2 * 5] = {0, 0, 2, 3, 3, 0, 1, 1, 1, 1};
+	for (int i = 0; i < 9; i++) {
 		struct bench *t = bench_new(0, 0, 0);
 		t->attn = (struct ref_attn){.batch = 2, .rows = 5, .heads = 4, .dim = 3};
 		t->attn.kv_heads = 4 >> i % 3;
@@ -218,6 +219,7 @@ static void attn(void **state)
 		t->attn.first_head = 2;
 		t->attn.drop = (struct dropout){
 			.key = {{3, 4}}, .p = i < 3 ? 0 : 0.3f, .step = &step};
+		t->attn.start = i < 6 ? NULL : documents;
 		ref_attn_bwd(&t->attn, t->dx, t->dw, t->db, t->dy, t->x, t->w, t->b);
 		int64_t n = 2 * 5 * 4 * 3, kv = 2 * 5 * t->attn.kv_heads * 3;
 		check_slopes("attention, q", attn_loss, t, t->x, t->dx, n);
