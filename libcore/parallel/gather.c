@@ -257,38 +257,21 @@ static int64_t bucket_floats(const struct store *s, const struct bucket *b)
 	return vector_floats(s, b) + staging_floats(s, b) + own_floats(s, b);
 }
 
-/* The staging buffer, in the device's memory. */
-static float *staging_alloc(struct store *s, const struct bucket *b)
-{
-	int64_t n = staging_floats(s, b);
-	if (s->c.device->discrete)
-		return arena_floats(s->c.device->scratch, n);
-	return s->impl->shards->planned ? b->whole
-					: xmalloc((size_t)(n + 1) * sizeof(float));
-}
-
-static void staging_free(struct store *s, const struct bucket *b, size_t mark)
-{
-	if (s->c.device->discrete)
-		arena_reset(s->c.device->scratch, mark);
-	else if (b->staging != b->whole)
-		free(b->staging);
-}
-
+/* The staging buffer is scratch memory, so that the plan has it too. */
 void gather_whole(struct store *s)
 {
 	struct store_impl *o = s->impl;
-	struct device *d = s->c.device;
+	struct arena *scratch = s->c.device->scratch;
 	struct comm_requests requests = {.c = o->shards};
 	for (struct bucket *b = o->bucket; b < o->bucket + o->n_buckets; b++) {
-		size_t mark = d->discrete ? arena_mark(d->scratch) : 0;
+		size_t mark = arena_mark(scratch);
 		b->vector = b->whole;
-		set_staging(s, b, staging_alloc(s, b));
+		set_staging(s, b, arena_floats(scratch, staging_floats(s, b)));
 		gather_shards(s, b, &requests);
 		comm_start(&requests);
 		comm_wait(&requests);
 		end_bucket(s, b);
-		staging_free(s, b, mark);
+		arena_reset(scratch, mark);
 	}
 	comm_requests_free(&requests);
 }

@@ -45,7 +45,7 @@ int64_t offload_place_nodes(struct store *s, int64_t at)
 static int64_t node_offset(const struct bucket *b, int use, int i, int64_t at)
 {
 	const struct offload_pieces *w = &b->store->impl->offload;
-	int number = use * rounds_depth(&b->store->c.microbatches) + i;
+	int number = (use ? use * rounds_depth(&b->store->c.microbatches) : 0) + i;
 	int64_t first, piece = piece_of(b, &first), size = sizeof(float);
 	if (!number)
 		return w->begin[STORE_GRAD] + (b->at + first + at) * size;

@@ -309,7 +309,7 @@ static void run(struct comm *c, const struct layout *l, struct result *out)
 	bool used[N_TENSORS];
 	struct device d;
 	struct mesh m;
-	struct arena memory;
+	struct arena memory, scratch;
 	struct str who = {0};
 	struct err e = {0};
 	int here = VIRTUAL_TP / l->degree[AXIS_TP];
@@ -321,6 +321,8 @@ static void run(struct comm *c, const struct layout *l, struct result *out)
 	tensors_place(table, N_TENSORS, &part);
 	device_cpu(&d, 1);
 	arena_init(&memory, "test", 1 << 20);
+	arena_init(&scratch, "scratch", 1 << 20);
+	d.scratch = &scratch;
 	struct store_config sc = {.mesh = &m,
 		.device = &d,
 		.tensors = table,
@@ -368,6 +370,7 @@ static void run(struct comm *c, const struct layout *l, struct result *out)
 	store_free(s);
 	offload_backend_close(sc.offload_backend);
 	arena_release(&memory);
+	arena_release(&scratch);
 	mesh_close(&m);
 	str_free(&who);
 }
