@@ -29,20 +29,20 @@
 /* clang-format off */
 static const struct cluster clusters[] = {
 	{"h100", "NVIDIA H100 80GB HBM3",
-		{{{450 * GB, NVLINK_US * US}, {50 * GB, NETWORK_US * US}}, 8, false}, 3350 * GB, 0.47, 0, 0, 76 * GIB},
+		{{{450 * GB, NVLINK_US * US}, {50 * GB, NETWORK_US * US}}, 8, false}, 3350 * GB, 64 * GB, 0.47, 0, 0, 0, 76 * GIB},
 	{"h200", "NVIDIA H200",
-		{{{450 * GB, NVLINK_US * US}, {50 * GB, NETWORK_US * US}}, 8, false}, 4800 * GB, 0.47, 0, 0, 136 * GIB},
+		{{{450 * GB, NVLINK_US * US}, {50 * GB, NETWORK_US * US}}, 8, false}, 4800 * GB, 64 * GB, 0.47, 0, 0, 0, 136 * GIB},
 	{"a100", "NVIDIA A100-SXM4-80GB",
-		{{{300 * GB, NVLINK_US * US}, {25 * GB, NETWORK_US * US}}, 8, false}, 2039 * GB, 0.47, 0, 0, 76 * GIB},
+		{{{300 * GB, NVLINK_US * US}, {25 * GB, NETWORK_US * US}}, 8, false}, 2039 * GB, 32 * GB, 0.47, 0, 0, 0, 76 * GIB},
 	/* a host of two cores: the flops are to be measured (pt-train --peak-flops measure) */
 	{"cpu", "",
-		{{{5 * GB, 5 * US}, {1 * GB, 50 * US}}, 2, false}, 5 * GB, 0.7, 50e9, 2, 0},
+		{{{5 * GB, 5 * US}, {1 * GB, 50 * US}}, 2, false}, 5 * GB, 0, 0.7, 0, 50e9, 2, 0},
 };
 /* clang-format on */
 
 /* ---- values ---------------------------------------------------------------------- */
 
-enum { N_KEYS = 9 };
+enum { N_KEYS = 11 };
 
 /* The value of a key: a number in `unit`, with a latency after a colon if it is a link; or yes or
  * no. */
@@ -76,7 +76,17 @@ static void values_of(struct cluster *c, struct value v[static N_KEYS])
 			.most = 1e9,
 			.latency = &network->latency},
 		{.key = "memory", .number = &c->memory, .unit = GB, .most = 1e9},
+		{.key = "pcie",
+			.number = &c->pcie,
+			.unit = GB,
+			.most = 1e9,
+			.unset = !c->pcie},
 		{.key = "efficiency", .number = &c->efficiency, .unit = 1, .most = 1},
+		{.key = "attention",
+			.number = &c->attention,
+			.unit = 1,
+			.most = 1,
+			.unset = !c->attention},
 		{.key = "forward", .yes = &c->links.forwards},
 		{.key = "flops",
 			.number = &c->flops,

@@ -9,8 +9,10 @@ struct cluster {
 	const char *name;  /* as in the option */
 	const char *model; /* of the GPU, for device_peak(); "": a CPU */
 	struct simulated_links links;
-	double memory;	   /* of the GPU, bytes per second */
+	double memory; /* of the GPU, bytes per second */
+	double pcie;   /* to and from the host's memory, bytes per second; 0: not known */
 	double efficiency; /* of matmuls and attention: their rate over the peak */
+	double attention;  /* the same of attention; 0: as matmuls */
 	double flops; /* the peak, per second, of a GPU or a core; 0: of the data sheet */
 	int cores;    /* of a host, that its ranks share; 0: a rank has its own device */
 	int64_t capacity; /* bytes of memory that a rank can use; 0: not known */

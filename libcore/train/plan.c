@@ -370,7 +370,8 @@ static void print_memory(const struct train_opts *o, const struct plan *p, int r
 			       : "anchor, outer optimizer, residual: in the file"},
 		{o->edit.workers, "agreeing", p->edit_bytes, "pieces of other workers"},
 		{true, "activations", p->micro_bytes, "of the micro-batches in flight"},
-		{true, "scratch", p->scratch_bytes, "temporary, in forward and backward"},
+		{true, "scratch", p->scratch_bytes,
+			"temporary: in forward, backward and update"},
 		{true, "exchange", p->store.buffers,
 			p->store.buffers || ranks == 1 || gpu
 				? "for sums over ranks"

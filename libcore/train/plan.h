@@ -62,6 +62,7 @@ enum { STEP_TIME_ROWS = 64 };
 struct step_time {
 	double computation, exposed, bubble, step;
 	double rest; /* of the step, after the last action of the pipeline */
+	double copies; /* of offloaded state, which the step hides if it takes longer; not in `step` */
 	struct step_time_row {
 		char group[16]; /* axes: "fsdp", "fsdp*cp", "world" */
 		double alone, exposed;

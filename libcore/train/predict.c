@@ -6,6 +6,7 @@
 #include "train/plan_internal.h"
 
 #include <errno.h>
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -20,8 +21,9 @@ enum { MOST_ROWS = 64 };
 /* Of a rank in a step; in seconds. */
 struct prediction {
 	double computation, exposed;
-	double pipeline; /* of the actions of all stages, with waiting */
-	double rest;	 /* after them: the last sums, the norm, the update */
+	double pipeline;      /* of the actions of all stages, with waiting */
+	double rest;	      /* after them: the last sums, the norm, the update */
+	double read, written; /* bytes of offloaded state */
 	struct simulated_row row[MOST_ROWS];
 	int n_rows;
 };
@@ -86,6 +88,7 @@ static struct device_speed speed_of(const struct train_opts *o, const struct clu
 	struct device_speed s = {.memory = share * c->memory};
 	for (int type = 0; type < N_DTYPES; type++)
 		s.flops[type] = share * c->efficiency * peak_of(o, c, (enum dtype)type);
+	s.attention = s.flops[DT_BF16] * c->attention / c->efficiency;
 	return s;
 }
 
@@ -141,6 +144,8 @@ static void simulate_rank(const struct subject *s, int rank, int64_t n_micro,
 	p->rest = simulate_now() - a->last;
 	p->pipeline = a->last;
 	p->computation = speed.seconds;
+	p->read = (double)t.store->read;
+	p->written = (double)t.store->written;
 	const struct simulated_row *rows = simulate_rows(&n);
 	for (int i = 0; i < n; i++)
 		add_row(p, &rows[i]);
@@ -248,23 +253,33 @@ static void extrapolate(double *few, double more, double times)
 	*few += times * (more - *few);
 }
 
-/* Of many micro-batches, each further one is assumed to take the same time. */
+/* The interleaved schedule repeats itself after as many micro-batches as the pipeline has ranks, others after
+ * each. */
+static int64_t period_of(const struct train_opts *o)
+{
+	return o->pp_schedule == SCHEDULE_INTERLEAVED ? o->degree[AXIS_PP] : 1;
+}
+
+/* Of many micro-batches, each further period is assumed to take the same time. */
 static void predict_step(const struct subject *s, bool overlaps, struct prediction *p)
 {
 	enum { FEW = 4 };
 	struct prediction more;
 	int64_t n = layout_micro_batches(s->o), ranks = layout_data_ranks(s->o);
-	int64_t few = plan_few_micro_batches(s->o, FEW);
-	double times = (double)((n - few) / ranks);
+	int64_t few = plan_few_micro_batches(s->o, FEW), period = period_of(s->o);
+	few += (n - few) / ranks % period * ranks;
+	double times = (double)((n - few) / ranks / period);
 	bool before = comm_overlaps();
 	comm_plan_overlap(overlaps);
 	predict(s, few, p);
 	if (few < n && !s->trace) {
-		predict(s, few + ranks, &more);
+		predict(s, few + period * ranks, &more);
 		extrapolate(&p->computation, more.computation, times);
 		extrapolate(&p->exposed, more.exposed, times);
 		extrapolate(&p->pipeline, more.pipeline, times);
 		extrapolate(&p->rest, more.rest, times);
+		extrapolate(&p->read, more.read, times);
+		extrapolate(&p->written, more.written, times);
 		for (int i = 0; i < p->n_rows; i++) {
 			const struct simulated_row *row = row_like(&more, &p->row[i]);
 			if (!row)
@@ -286,9 +301,21 @@ static double seconds_of(const struct simulated_row *row)
 	return out > in ? out : in;
 }
 
-static double step_seconds(const struct prediction *p)
+/* Both directions at a time. 0: the bandwidth is not known. */
+static double copy_seconds(const struct cluster *c, const struct prediction *p)
 {
-	return p->pipeline + p->rest;
+	return c->pcie > 0 ? fmax(p->read, p->written) / c->pcie : 0;
+}
+
+/* For the copies of offloaded state, if all the rest of the step can hide them. */
+static double wait_seconds(const struct cluster *c, const struct prediction *p)
+{
+	return fmax(0, copy_seconds(c, p) - p->pipeline - p->rest);
+}
+
+static double step_seconds(const struct cluster *c, const struct prediction *p)
+{
+	return p->pipeline + p->rest + wait_seconds(c, p);
 }
 
 /* With overlap, and without. */
@@ -334,7 +361,7 @@ static void print_rates(
 	double all[2], rate[2], mfu[2], causal[2];
 	peak = peak_of(o, s->c, options_gemm_dtype(o));
 	for (int i = 0; i < 2; i++) {
-		all[i] = (double)(o->batch * s->m->c.context) / step_seconds(&p[i]);
+		all[i] = (double)(o->batch * s->m->c.context) / step_seconds(s->c, &p[i]);
 		rate[i] = all[i] / ranks;
 		mfu[i] = rate[i] * model_flops_per_token(s->m, false) / peak;
 		causal[i] = rate[i] * model_flops_per_token(s->m, true) / peak;
@@ -348,14 +375,15 @@ static void print_rates(
 static void print_step(
 	const struct subject *s, const struct prediction p[2], struct str *out)
 {
-	double step[2], bubble[2], computation[2], exposed[2];
+	double step[2], bubble[2], computation[2], exposed[2], waits[2];
 	double peak = peak_of(s->o, s->c, options_gemm_dtype(s->o));
 	char text[80];
 	for (int i = 0; i < 2; i++) {
 		computation[i] = p[i].computation;
 		exposed[i] = p[i].exposed;
-		step[i] = step_seconds(&p[i]);
-		bubble[i] = step[i] - computation[i] - exposed[i];
+		step[i] = step_seconds(s->c, &p[i]);
+		waits[i] = wait_seconds(s->c, &p[i]);
+		bubble[i] = step[i] - computation[i] - exposed[i] - waits[i];
 	}
 	str_printf(out, "# %-22s %12s %12s\n", "step", "overlap", "no overlap");
 	snprintf(text, sizeof(text), "matmuls at %.0f of %.0f TFLOP/s",
@@ -364,14 +392,18 @@ static void print_step(
 	print_pair(out, "exposed", "%.6f", exposed, "communication");
 	if (s->o->degree[AXIS_PP] > 1)
 		print_pair(out, "bubble", "%.6f", bubble, "waiting for other stages");
+	if (options_offload(s->o) && s->c->pcie > 0)
+		print_pair(out, "copies", "%.6f", waits,
+			"of offloaded state, if all else hides them");
 	print_pair(out, "step", "%.6f", step, "");
 	print_rates(s, p, out);
 }
 
 /* What the prediction leaves out. */
-static void print_limits(const struct train_opts *o, struct str *out)
+static void print_limits(
+	const struct train_opts *o, const struct cluster *c, struct str *out)
 {
-	if (options_offload(o))
+	if (options_offload(o) && c->pcie <= 0)
 		str_puts(out, "# without the copies of offloaded state\n");
 	if (o->edit.workers)
 		str_puts(out, "# of a step between synchronisations\n");
@@ -416,7 +448,8 @@ void predict_step_time(const struct train_opts *o, struct model *m,
 	predict_step(&s, true, &p);
 	*t = (struct step_time){.computation = p.computation,
 		.exposed = p.exposed,
-		.step = step_seconds(&p),
+		.step = p.pipeline + p.rest,
+		.copies = copy_seconds(c, &p),
 		.rest = p.rest};
 	t->bubble = t->step - t->computation - t->exposed;
 	for (int i = 0; i < p.n_rows && i < STEP_TIME_ROWS; i++) {
@@ -442,6 +475,6 @@ int predict_print(
 	str_putc(out, '\n');
 	print_rows(p, out);
 	print_step(&s, p, out);
-	print_limits(o, out);
+	print_limits(o, &c, out);
 	return o->trace ? trace_step(&s, e) : 0;
 }

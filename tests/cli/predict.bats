@@ -56,6 +56,29 @@ holds() { # EXPRESSION of awk
 	diff <(sed '/^# predicted/d' fast) <(sed '/^# predicted/d' plan)
 }
 
+@test "attention at a rate of its own" {
+	local all
+	predict h100 -b 4 -m 2
+	all=$(value computation)
+	predict h100,attention=0.47 -b 4 -m 2
+	holds "$(value computation) == $all"
+	predict h100,attention=0.1 -b 4 -m 2
+	holds "$(value computation) > $all"
+	predict h100,attention=0.9 -b 4 -m 2
+	holds "$(value computation) < $all"
+}
+
+@test "a step takes at least as long as the copies of offloaded state" {
+	local step
+	predict h100,pcie=10000 --offload all -b 4 -m 2
+	step=$(value step)
+	holds "$(value copies) == 0"
+	predict h100,pcie=0.1 --offload all -b 4 -m 2
+	holds "$(value copies) > 0 && ($(value step) - $(value copies) - $step) ^ 2 < 1e-10"
+	awk -v step="$(value step)" '/^read\/step/ { read = $2 } /^written\/step/ { written = $2 }
+		END { most = (read > written ? read : written) / 1e8; exit !(most > 0 && (step / most - 1) ^ 2 < 1e-8) }' plan
+}
+
 @test "links change communication, and nothing else" {
 	local computation all exposed
 	predict nvlink=20:10 --fsdp 8 -b 16 -m 2
@@ -138,7 +161,7 @@ holds() { # EXPRESSION of awk
 	says 'needs --dry-run'
 	code_of 64 pt-train --vocab 61 --dry-run --device cpu --cluster h100
 	says '--device cuda'
-	for cluster in h1000 h100,nvlin=4 nvlink net=0 gpus=1.5 gpus=0 nvlink=450:x forward=maybe memory=-1 efficiency=2; do
+	for cluster in h1000 h100,nvlin=4 nvlink net=0 gpus=1.5 gpus=0 nvlink=450:x forward=maybe memory=-1 efficiency=2 attention=2 pcie=0; do
 		code_of 64 pt-train "${MODEL[@]}" --cluster "$cluster"
 		says cluster
 	done
