@@ -58,6 +58,7 @@ static struct attn shape_of(const struct pass *p, struct at at, int k_chunk)
 		.scale = 1.0f / sqrtf((float)p->m->head_dim),
 		.drop = dropout_at(p, (struct at){at.layer, 0, 0}, DROP_PROBS),
 		.first_head = (p->tp.first + at.slice) * slice_heads(p),
+		.start = p->in.start ? p->in.start + at.chunk * p->rows : NULL,
 	};
 	chunk_runs(&p->cp, p->cp.first + at.chunk, a.q_first, &len);
 	chunk_runs(&p->cp, k_chunk, a.k_first, &len);
@@ -91,7 +92,7 @@ static void rotate(struct pass *p, struct mat x, int c, float sign)
 	struct mat rope = mat(p->rope, p->m->c.context, p->m->head_dim);
 	if (!p->rope || !x.p)
 		return;
-	p->d->k->rope(p->d, x, p->m->head_dim, rope, pos_of(p, c), sign);
+	p->d->k->rope(p->d, x, p->m->head_dim, rope, doc_pos_of(p, c), sign);
 	if (sign > 0)
 		linear_round(p, x);
 }

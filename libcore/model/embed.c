@@ -20,6 +20,8 @@ void embed_forward(struct pass *p, struct mat x)
 	const struct tensor *table = p->m->tokens, *positions = p->m->positions;
 	for (int c = 0; c < p->cp.local; c++) {
 		show_ids(p, "tokens", (struct at){-1, 0, c}, p->in.tokens + c * p->rows);
+		if (p->c.documents)
+			show_ids(p, "positions", (struct at){-1, 0, c}, doc_pos_of(p, c));
 		struct mat xc = stream_of(p, x, c);
 		struct slice_sum sum;
 		slice_sum_begin(&sum, &p->tp, p->d, xc, p->rows, xc.type);
@@ -35,7 +37,7 @@ void embed_forward(struct pass *p, struct mat x)
 		slice_sum_end(&sum);
 		if (positions)
 			k->embed_fwd(p->d, xc, param(p, positions, 0),
-				pos_of(p, c) + p->first_row, 0, true);
+				doc_pos_of(p, c) + p->first_row, 0, true);
 		drop(p, (struct at){-1, 0, c}, DROP_EMBED, xc);
 		comm_poll();
 		show(p, "tok_embeddings", OF_STREAM, (struct at){-1, 0, c}, xc);
@@ -49,7 +51,7 @@ static void positions_backward(struct pass *p, struct at at, struct mat dx)
 		int64_t first, n = piece_rows(p, at.slice, &first);
 		p->d->k->embed_bwd(p->d, leaf(p, positions, at, 0),
 			mat_rows(dx, first, n),
-			pos_of(p, at.chunk) + p->first_row + first, 0);
+			doc_pos_of(p, at.chunk) + p->first_row + first, 0);
 		leaf_done(p, positions, at, 0);
 	}
 }

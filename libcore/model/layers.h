@@ -47,6 +47,12 @@ static inline int32_t *pos_of(const struct pass *p, int c)
 	return p->in.pos + c * p->rows;
 }
 
+/* Positions as the model sees them, of embeddings and RoPE. */
+static inline int32_t *doc_pos_of(const struct pass *p, int c)
+{
+	return p->in.doc_pos + c * p->rows;
+}
+
 static inline struct mat no_mat(void)
 {
 	return (struct mat){0};

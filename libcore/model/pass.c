@@ -1,4 +1,5 @@
 /* Forward and backward of the model: the order of units, and the store's calls between them. */
+#include "data/documents.h"
 #include "model/block.h"
 
 #include <math.h>
@@ -110,6 +111,8 @@ void pass_init(struct pass *p, struct model *m, struct device *d, struct store *
 	p->in.pos = arena_alloc(run, ids);
 	p->in.tokens = arena_alloc(run, ids);
 	p->in.targets = arena_alloc(run, ids);
+	p->in.doc_pos = c->documents ? arena_alloc(run, ids) : p->in.pos;
+	p->in.start = c->documents ? arena_alloc(run, ids) : NULL;
 	p->loss = arena_alloc(run, sizeof(*p->loss));
 	p->step = arena_alloc(run, sizeof(*p->step));
 	p->rope = make_rope(m, d, run);
@@ -117,7 +120,7 @@ void pass_init(struct pass *p, struct model *m, struct device *d, struct store *
 	if (arena_measuring(run))
 		return;
 	p->in.host_pos = xmalloc(ids);
-	p->in.host_ids = xmalloc(2 * ids);
+	p->in.host_ids = xmalloc((c->documents ? 4 : 2) * ids);
 	if (!c->decode_rows)
 		put_positions(p);
 	pass_loss_begin(p);
@@ -147,19 +150,47 @@ struct exact pass_loss(struct pass *p)
 	return loss;
 }
 
+/* Of each local row: the position in its window at which its document begins. */
+static void find_starts(const struct pass *p, const int32_t *windows, int32_t *start)
+{
+	int64_t seq_rows = p->rows / p->c.batch, context = p->m->c.context;
+	int32_t *all = xmalloc((size_t)context * sizeof(*all));
+	for (int64_t b = 0; b < p->c.batch; b++, windows += context + 1) {
+		for (int64_t t = 0, first = 0; t < context; t++) {
+			first = windows[t] & DOCUMENT_BEGINS ? t : first;
+			all[t] = (int32_t)first;
+		}
+		for (int64_t i = 0; i < p->cp.local * seq_rows; i++) {
+			int64_t row =
+				i / seq_rows * p->rows + b * seq_rows + i % seq_rows;
+			start[row] = all[p->in.host_pos[row]];
+		}
+	}
+	free(all);
+}
+
+/* The targets do not depend on the documents: the last token of one predicts the first of the next. */
 void pass_load(struct pass *p, const int32_t *windows)
 {
 	int64_t seq_rows = p->rows / p->c.batch, window = p->m->c.context + 1;
 	int64_t n = p->cp.local * p->rows;
 	size_t n_bytes = (size_t)n * sizeof(*p->in.tokens);
 	int32_t *tokens = p->in.host_ids, *targets = tokens + n;
+	int32_t *start = targets + n, *doc_pos = start + n;
 	for (int64_t i = 0; i < n; i++) {
 		const int32_t *from = windows + i % p->rows / seq_rows * window;
-		tokens[i] = from[p->in.host_pos[i]];
-		targets[i] = from[p->in.host_pos[i] + 1];
+		tokens[i] = from[p->in.host_pos[i]] & ~DOCUMENT_BEGINS;
+		targets[i] = from[p->in.host_pos[i] + 1] & ~DOCUMENT_BEGINS;
 	}
 	device_put(p->d, p->in.tokens, tokens, n_bytes);
 	device_put(p->d, p->in.targets, targets, n_bytes);
+	if (!p->c.documents)
+		return;
+	find_starts(p, windows, start);
+	for (int64_t i = 0; i < n; i++)
+		doc_pos[i] = p->in.host_pos[i] - start[i];
+	device_put(p->d, p->in.start, start, n_bytes);
+	device_put(p->d, p->in.doc_pos, doc_pos, n_bytes);
 }
 
 /* ---- activations ----------------------------------------------------------------- */

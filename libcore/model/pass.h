@@ -119,6 +119,7 @@ struct pass_config {
 	bool gather_kv;	    /* context parallelism by all-gather instead of a ring */
 	bool plain_kernels; /* no fused kernels */
 	bool cp_rounds;	    /* sums of attention are rounded to bf16 between chunks */
+	bool documents; /* attention stays within documents, in which positions begin at 0 */
 };
 
 /* The values that differ from step to step, except the samples. */
@@ -138,10 +139,12 @@ struct micro_batch {
 	bool last; /* of this rank in this step: reductions begin when the leaves are complete */
 };
 
-/* Positions, tokens and targets of the micro-batch, [chunk][row], in device memory; and the host
- * buffers that they are copied from. */
+/* Of the micro-batch, [chunk][row], in device memory: positions in the sequence, tokens and targets.
+ * With documents: the position in the sequence at which the document of a row starts, and positions in
+ * the document; else start is NULL and doc_pos is pos. And the host buffers that they are copied
+ * from. */
 struct pass_rows {
-	int32_t *pos, *tokens, *targets;
+	int32_t *pos, *tokens, *targets, *start, *doc_pos;
 	int32_t *host_pos, *host_ids;
 };
 
@@ -191,7 +194,8 @@ struct pass {
 void pass_init(struct pass *p, struct model *m, struct device *d, struct store *store,
 	const struct pass_config *c, struct arena *run);
 void pass_close(struct pass *p);
-/* Copies the local chunks of windows [batch][context + 1] to the device, as tokens and targets. */
+/* Copies the local chunks of windows [batch][context + 1] to the device, as tokens and targets. With
+ * documents, tokens with DOCUMENT_BEGINS begin one. */
 void pass_load(struct pass *p, const int32_t *windows);
 void pass_step_begin(struct pass *p, const struct pass_step *step);
 /* begin: sets the sum of losses to 0. pass_loss: waits for the device and returns it. */

@@ -32,7 +32,9 @@ static int open_corpus(struct dataset *d, const struct train_opts *o,
 		rc = err_set(e, EX_USAGE,
 			"data-per-rank: %d ranks, but fewer files: %lld", ranks,
 			(long long)o->data.n);
-	rc = rc || corpus_open(&d->corpus, &files, o->data_per_rank, e);
+	int how = (o->data_per_rank ? CORPUS_SOME : 0) |
+		  (o->packing == PACKING_DOCUMENTS ? CORPUS_DOCUMENTS : 0);
+	rc = rc || corpus_open(&d->corpus, &files, how, e);
 	strs_free(&files);
 	return rc;
 }

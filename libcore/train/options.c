@@ -24,6 +24,11 @@ static const struct opt options[] = {
 		"Which windows of the tokens are the training samples. epoch: a grid of windows in "
 		"random order, each once an epoch; the grid shifts every epoch. random: each "
 		"sample begins at a random offset."},
+	{WORDS("packing", "stream", T(packing), OPT_ARITH, PACKING_WORDS),
+		.elsewhere = "reset-attention-mask reset-position-ids attn-mask-type", .help =
+		"stream: a sample is one sequence, whatever documents its tokens are from. documents: "
+		"attention does not cross from one document to another, and positions begin at 0 in "
+		"each document. The samples are the same windows of the tokens."},
 	{OPT_INT, 's', "seed", "N", "1", T(seed), OPT_ARITH, .help =
 		"Seed of the initial parameters, the order of samples, and dropout."},
 	{OPT_INT, 0, "readers", "N", "0", T(readers), OPT_LOCAL, 0, 1e6, .help =
@@ -597,8 +602,9 @@ static const struct opt options[] = {
 		"Keys, for other values than the name's: gpus, of a host, or ranks of a host of "
 		"CPUs; nvlink and net, the bandwidth of a "
 		"GPU in each direction, within its host and to others, in GB/s, or GB/s:us with the "
-		"latency in microseconds; memory, of a GPU, in GB/s; efficiency, the rate of "
-		"matmuls over the peak; forward=yes: GPUs of a host share what they exchange with "
+		"latency in microseconds; memory, of a GPU, and pcie, between it and the host's memory, "
+		"in GB/s; efficiency, the rate of "
+		"matmuls over the peak, and attention, if that of attention is another; forward=yes: GPUs of a host share what they exchange with "
 		"other hosts, as NCCL's collectives do, also for sums; flops, the peak of a GPU or a "
 		"core in GFLOP/s; cores, of a host, which its ranks share; capacity, the bytes of "
 		"memory that a rank can use, for pt-plan."},

@@ -20,6 +20,9 @@ enum muon_scale { MUON_MATCH_ADAMW, MUON_ORIGINAL };
 #define MUON_SCALE_WORDS "match-adamw", "original"
 enum load_how { LOAD_EACH, LOAD_BROADCAST };
 #define LOAD_WORDS "each", "broadcast"
+/* How documents share a sample: as one sequence, or each on its own. */
+enum packing { PACKING_STREAM, PACKING_DOCUMENTS };
+#define PACKING_WORDS "stream", "documents"
 enum fsdp_kind { FSDP_PARAMETER, FSDP_FLAT };
 #define FSDP_KIND_WORDS "parameter", "flat"
 enum cp_comm { CP_RING, CP_GATHER };
@@ -66,6 +69,7 @@ struct train_opts {
 	struct strs data;
 	struct opt_given given;
 	int sampling; /* SAMPLING_EPOCH or SAMPLING_RANDOM */
+	int packing;  /* enum packing */
 	int64_t seed, readers, spool_limit;
 	bool data_per_rank;
 	/* batch */

@@ -162,7 +162,8 @@ void trainer_build_store(struct trainer *t)
 		.async_tp = o->async_tp && comm_overlaps(),
 		.gather_kv = o->cp_comm == CP_GATHER,
 		.plain_kernels = o->kernels == KERNELS_REF,
-		.cp_rounds = o->cp_accumulate == CP_BF16};
+		.cp_rounds = o->cp_accumulate == CP_BF16,
+		.documents = o->packing == PACKING_DOCUMENTS};
 	struct optim_config optim;
 	options_optim(o, &optim);
 	if (o->dtype == PRECISION_FLOAT8)
@@ -343,7 +344,8 @@ int trainer_build(struct trainer *t, struct err *e)
 	struct loader_config c = {.comm = t->world,
 		.corpus = t->data.set->corpus,
 		.readers = t->data.set->readers,
-		.context = t->model.c.context};
+		.context = t->model.c.context,
+		.documents = o->packing == PACKING_DOCUMENTS};
 	t->data.loader = loader_open(&c);
 	return 0;
 }

@@ -21,6 +21,7 @@ last bits of a float64, which is nothing to a comparison with float32.
 A file holds, all datasets contiguous:
     config            the options of pt-train that say the same run
     tokens            u16 [steps][batch][context + 1]: the windows of each step
+    begins            u8, likewise, if packing is documents: 1 where a document begins
     weights/NAME      f32: the parameters at the start, not as initialised but all random,
                       so that no bias is 0, no norm weight 1, and nothing hides
     gradients/NAME    f64: of the first step, before clipping
@@ -66,6 +67,8 @@ CASES = {
                "rope-high": 4.0, "rope-original": 60, "norm-eps": 1e-6},
     "llama-bias": {"arch": "llama", "bias": "yes", "rope-theta": 50.0,
                    "rope-scaling": "linear", "rope-factor": 2.0},
+    "gpt2-documents": {"arch": "gpt2", "packing": "documents"},
+    "llama-documents": {"arch": "llama", "kv-heads": 2, "packing": "documents"},
 }
 
 
@@ -126,6 +129,27 @@ def draw(case):
     return weights, (s["vocab"] * u * u).astype(np.uint16)  # some tokens are frequent
 
 
+def draw_documents(case):
+    """Where documents begin: of one token and of many, and some windows have one only."""
+    s = spec_of(case)
+    if s.get("packing") != "documents":
+        return None
+    random = np.random.RandomState(7)
+    u = random.random_sample((s["steps"], s["batch"], s["context"] + 1))
+    often = random.random_sample((s["steps"], s["batch"], 1)) * 0.4
+    return (u < often).astype(np.uint8)
+
+
+def documents_of(begins, windows):
+    """The number of each input's document in its window, and its position there."""
+    n = windows.shape[1] - 1
+    if begins is None:
+        return torch.zeros((1, n), dtype=torch.int64), torch.arange(n)[None]
+    number = torch.cumsum(begins[:, :n], 1)
+    before = torch.tril(number[:, :, None] == number[:, None, :], -1)
+    return number, before.sum(2)
+
+
 # ---- the definitions ---------------------------------------------------------------
 
 def layer_norm(x, weight, bias, eps):
@@ -153,14 +177,16 @@ def silu(x):
     return x / (1 + torch.exp(-x))
 
 
-def attention(q, k, v):
+def attention(q, k, v, document):
     """Vaswani et al. 2017, causal; a group of queries shares a key (Ainslie et al. 2023).
-    All are [batch, heads, positions, channels]."""
+    All are [batch, heads, positions, channels], document is [batch, positions]."""
     group = q.shape[1] // k.shape[1]
     k, v = k.repeat_interleave(group, 1), v.repeat_interleave(group, 1)
     n = q.shape[2]
     score = torch.einsum("bhid,bhjd->bhij", q, k) / math.sqrt(q.shape[3])
-    score = score.masked_fill(torch.arange(n) > torch.arange(n)[:, None], -math.inf)
+    hidden = torch.arange(n) > torch.arange(n)[:, None]
+    hidden = hidden | (document[:, None, :, None] != document[:, None, None, :])
+    score = score.masked_fill(hidden, -math.inf)
     e = torch.exp(score - score.max(-1, keepdim=True).values)
     return torch.einsum("bhij,bhjd->bhid", e / e.sum(-1, keepdim=True), v)
 
@@ -179,8 +205,12 @@ TORCH = SimpleNamespace(
     layer_norm=lambda x, w, b, eps: F.layer_norm(x, x.shape[-1:], w, b, eps),
     rms_norm=lambda x, w, eps: F.rms_norm(x, x.shape[-1:], w, eps),
     gelu=F.gelu, gelu_tanh=lambda x: F.gelu(x, approximate="tanh"), silu=F.silu,
-    attention=lambda q, k, v: F.scaled_dot_product_attention(
-        q, k, v, is_causal=True, enable_gqa=q.shape[1] != k.shape[1]),
+    attention=lambda q, k, v, document: F.scaled_dot_product_attention(
+        q, k, v, attn_mask=torch.stack([torch.block_diag(*[
+            torch.tril(torch.ones(n, n, dtype=torch.bool))
+            for n in torch.unique_consecutive(row, return_counts=True)[1]])
+            for row in document])[:, None],
+        enable_gqa=q.shape[1] != k.shape[1]),
     cross_entropy=F.cross_entropy)
 
 
@@ -202,11 +232,11 @@ def rope_frequencies(s):
     return torch.tensor(scaled, dtype=torch.float64)
 
 
-def rotate(x, frequencies):
+def rotate(x, frequencies, position):
     """Channels j and j + half are one complex number, turned by position x frequency:
     Hugging Face's order of channels."""
     half = x.shape[-1] // 2
-    angle = torch.arange(x.shape[2])[:, None] * frequencies
+    angle = position[:, None, :, None] * frequencies
     z = torch.complex(x[..., :half], x[..., half:])
     z = z * torch.polar(torch.ones_like(angle), angle)
     return torch.cat([z.real, z.imag], -1)
@@ -225,15 +255,16 @@ def norm(p, name, x, s, ops):
     return ops.layer_norm(x, p[name + ".weight"], p.get(name + ".bias"), s["norm-eps"])
 
 
-def attend(p, block, x, s, ops):
+def attend(p, block, x, s, ops, document, position):
     def heads(name):
         y = linear(p, f"{block}.attention.{name}", x)
         return y.unflatten(-1, (-1, s["dim"] // s["heads"])).transpose(1, 2)
 
     q, k, v = heads("wq"), heads("wk"), heads("wv")
     if s["arch"] == "llama":
-        q, k = rotate(q, rope_frequencies(s)), rotate(k, rope_frequencies(s))
-    y = ops.attention(q, k, v).transpose(1, 2).flatten(2)
+        q = rotate(q, rope_frequencies(s), position)
+        k = rotate(k, rope_frequencies(s), position)
+    y = ops.attention(q, k, v, document).transpose(1, 2).flatten(2)
     return linear(p, f"{block}.attention.wo", y)
 
 
@@ -246,13 +277,16 @@ def feed_forward(p, block, x, s, ops):
     return linear(p, f"{block}.feed_forward.w2", h)
 
 
-def loss_of(p, windows, s, ops):
+def loss_of(p, windows, begins, s, ops):
     x = p["tok_embeddings.weight"][windows[:, :-1]]
+    document, position = documents_of(begins, windows)
     if s["arch"] == "gpt2":
-        x = x + p["pos_embeddings.weight"]
+        table = p["pos_embeddings.weight"]
+        x = x + (table if begins is None else table[position])
     for i in range(s["layers"]):
         block = f"layers.{i}"
-        x = x + attend(p, block, norm(p, f"{block}.attention_norm", x, s, ops), s, ops)
+        x = x + attend(p, block, norm(p, f"{block}.attention_norm", x, s, ops), s, ops,
+                       document, position)
         x = x + feed_forward(p, block, norm(p, f"{block}.ffn_norm", x, s, ops), s, ops)
     table = "output.weight" if s["tie"] == "no" else "tok_embeddings.weight"
     logits = norm(p, "norm", x, s, ops) @ p[table].T
@@ -320,9 +354,13 @@ def train(case, ops=PLAIN, optimizer=AdamW):
     p = {name: torch.tensor(x, dtype=torch.float64, requires_grad=True)
          for name, x in weights.items()}
     adamw = optimizer(p, s)
-    out = SimpleNamespace(weights=weights, tokens=tokens, loss=[], grad_norm=[], lr=[])
+    begins = draw_documents(case)
+    out = SimpleNamespace(weights=weights, tokens=tokens, begins=begins, loss=[],
+                          grad_norm=[], lr=[])
     for step in range(s["steps"]):
-        loss = loss_of(p, torch.tensor(tokens[step], dtype=torch.int64), s, ops)
+        windows = torch.tensor(tokens[step], dtype=torch.int64)
+        here = None if begins is None else torch.tensor(begins[step], dtype=torch.int64)
+        loss = loss_of(p, windows, here, s, ops)
         grads = dict(zip(p, torch.autograd.grad(loss, list(p.values()))))
         if step == 0:
             out.gradients = {name: g.numpy() for name, g in grads.items()}
@@ -340,6 +378,8 @@ def write(case, run, path):
             f"make_golden.py, PyTorch {torch.__version__}, NumPy {np.__version__}")
         f["config"] = np.bytes_(config_of(case))
         f["tokens"] = run.tokens
+        if run.begins is not None:
+            f["begins"] = run.begins
         for name in run.weights:
             f[f"weights/{name}"] = run.weights[name]
             f[f"gradients/{name}"] = run.gradients[name]

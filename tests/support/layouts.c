@@ -78,6 +78,15 @@ const struct layout layouts[] = {
 	{"llama", "batch=10 pp=4 pp-schedule=zb-h1"},
 	{"llama", "pp=4 pp-schedule=1f1b recompute=selective"},
 	{"gpt2", "layers=8 batch=6 pp=3 pp-schedule=interleaved"},
+	/* documents */
+	{"gpt2", "packing=documents threads=2 recompute=selective"},
+	{"gpt2", "packing=documents dp=2 tp=2 virtual=tp=2,cp=2 sp=no"},
+	{"gpt2", "packing=documents cp=2 tp=2 recompute=full"},
+	{"gpt2", "packing=documents pp=2 fsdp=2 zero=3 virtual=tp=2,cp=2 pp-schedule=zb-h1 recompute=matmuls"},
+	{"llama", "packing=documents fsdp=2 zero=3 virtual=tp=2,cp=4"},
+	{"llama", "packing=documents cp=4 tp=2 cp-comm=gather"},
+	{"llama", "packing=documents pp=2 cp=2 virtual=tp=2,cp=4 pp-schedule=interleaved"},
+	{"llama-tied", "packing=documents batch=6 pp=2 cp=2 tp=2 zero=1 dtype=bf16 pp-schedule=1f1b"},
 	/* two and three techniques */
 	{"llama", "cp=4 zero=3"},
 	{"gpt2", "dp=2 tp=2"},
@@ -405,6 +414,7 @@ static void roll_options(struct dice *d, struct str *out)
 	choose(d, out, ",,,,dtype=bf16,dtype=fp16,dtype=float8");
 	choose(d, out, ",,residual-dtype=bf16");
 	choose(d, out, ",,optimizer=sgd,optimizer=muon,optimizer=muon");
+	choose(d, out, ",,packing=documents");
 	for (char *p = out->s; p && *p; p++) /* of one word */
 		*p = *p == ';' ? ',' : *p;
 }

@@ -6,6 +6,7 @@
  * of the vocabulary: the differences are those of float32 and of nothing else.
  */
 #include "tests/support/support.h"
+#include "data/documents.h"
 #include "train/state.h"
 #include "train/step.h"
 
@@ -79,6 +80,12 @@ static void golden_open(struct golden *g, const char *name)
 	g->windows = xcalloc((size_t)n_tokens, sizeof(*g->windows));
 	for (int64_t i = 0; i < n_tokens; i++)
 		g->windows[i] = tokens[i];
+	if (g->o.packing == PACKING_DOCUMENTS) {
+		uint8_t *begins = get(g, "begins", H5_U8, n_tokens);
+		for (int64_t i = 0; i < n_tokens; i++)
+			g->windows[i] |= begins[i] ? DOCUMENT_BEGINS : 0;
+		free(begins);
+	}
 	str_free(&config);
 	free(tokens);
 }
@@ -299,6 +306,8 @@ int main(void)
 		TEST("Llama, grouped queries", agrees, "llama"),
 		TEST("Llama, rope-scaling llama3, tied", agrees, "llama3"),
 		TEST("Llama, rope-scaling linear, biases", agrees, "llama-bias"),
+		TEST("GPT-2, documents", agrees, "gpt2-documents"),
+		TEST("Llama, documents", agrees, "llama-documents"),
 		TEST("padding, tied", ignores_padding, "gpt2"),
 		TEST("padding, untied", ignores_padding, "llama"),
 	};
