@@ -9,7 +9,7 @@ enum { MAX_POINTS = 1 << 27, MAX_SETTINGS = 256, MAX_VALUE = 1024 };
 
 void build_begin(struct build *b)
 {
-	*b = (struct build){.trained = -1};
+	*b = (struct build){.trained = -1, .total = -1};
 	b->series = xcalloc(MAX_LOG_COLUMNS, sizeof(*b->series));
 	b->names = xcalloc(MAX_LOG_COLUMNS, sizeof(*b->names));
 }
@@ -52,24 +52,41 @@ static int find_series(struct build *b, struct span column)
 	return b->n_series++;
 }
 
-/* What a name of the log stands for; NULL: a column too many. */
-static const struct known_name *find_name(struct build *b, struct span name)
+static bool is_name(const struct known_name *k, struct span name)
+{
+	return k->len == name.n && !memcmp(k->name, name.p, name.n);
+}
+
+/* By the hash table, to which a new name is added. */
+static struct known_name *find_name(struct build *b, struct span name)
 {
 	size_t slot = hash_bytes(name.p, name.n, 0) % NAME_SLOTS;
 	for (; b->slot[slot]; slot = (slot + 1) % NAME_SLOTS)
-		if (same(b->names[b->slot[slot] - 1].name, name))
+		if (is_name(&b->names[b->slot[slot] - 1], name))
 			return &b->names[b->slot[slot] - 1];
-	double scale;
-	int series = b->n_names < MAX_LOG_COLUMNS
-			     ? find_series(b, name_of_column(name, &scale))
-			     : -1;
-	if (series < 0)
+	if (b->n_names == MAX_LOG_COLUMNS)
 		return NULL;
 	struct str copy = {0};
 	str_add(&copy, name.p, name.n);
-	b->names[b->n_names++] = (struct known_name){copy.s, series, scale};
+	struct known_name *k = &b->names[b->n_names++];
+	*k = (struct known_name){.name = copy.s,
+		.len = name.n,
+		.is_step = name_is_step(name),
+		.series = -1};
 	b->slot[slot] = (short)b->n_names;
-	return &b->names[b->n_names - 1];
+	return k;
+}
+
+/* Most rows have the same names in the same order. */
+struct known_name *build_name(struct build *b, struct span name)
+{
+	struct known_name *last = b->last;
+	if (last && last->next && is_name(last->next, name))
+		return b->last = last->next;
+	b->last = find_name(b, name);
+	if (last)
+		last->next = b->last;
+	return b->last;
 }
 
 /* Measurements that are not numbers were not made; a loss that is not a number is a result. */
@@ -93,8 +110,16 @@ static void pop_from(struct build *b, struct series *s, int64_t step)
 
 void build_set(struct build *b, int64_t step, struct span name, double v)
 {
-	const struct known_name *known = find_name(b, name);
-	if (!known || !column_fits(COL_STEP, (double)step))
+	build_set_known(b, step, build_name(b, name), v);
+}
+
+void build_set_known(struct build *b, int64_t step, struct known_name *known, double v)
+{
+	if (known && known->series < 0)
+		known->series = find_series(
+			b, name_of_column((struct span){known->name, known->len},
+				   &known->scale));
+	if (!known || known->series < 0 || !column_fits(COL_STEP, (double)step))
 		return;
 	struct series *s = &b->series[known->series];
 	v *= known->scale;
@@ -132,9 +157,11 @@ void build_setting(struct build *b, const char *key, struct span value)
 	value = span_trim(value);
 	if (!value.n || value.n > MAX_VALUE)
 		return;
-	str_add(&text, value.p, value.n);
 	while (i < b->keys.n && strcmp(b->keys.v[i], key) != 0)
 		i++;
+	if (i < b->keys.n && same(b->settings.v[i], value))
+		return; /* some logs say it in each row */
+	str_add(&text, value.p, value.n);
 	if (i < b->keys.n) {
 		free(b->settings.v[i]);
 		b->settings.v[i] = text.s;
@@ -147,11 +174,14 @@ void build_setting(struct build *b, const char *key, struct span value)
 	str_free(&text);
 }
 
-void build_count(struct build *b, const char *key, int64_t value)
+void build_total(struct build *b, int64_t steps)
 {
 	char text[NUM_TEXT];
-	snprintf(text, sizeof(text), "%lld", (long long)value);
-	build_setting(b, key, span_of(text));
+	if (steps == b->total)
+		return;
+	b->total = steps;
+	snprintf(text, sizeof(text), "%lld", (long long)steps);
+	build_setting(b, "steps", span_of(text));
 }
 
 /* ---- rows ------------------------------------------------------------------------ */
@@ -306,11 +336,10 @@ int build_finish(struct build *b, struct run_log *l, struct err *e)
 		add_steps(&all, &b->series[i]);
 	}
 	say_replaced(b, l->name);
-	for (int64_t i = 0; i < all.n; i++)
-		if (run_log_at(l, all.v[i]) != i) {
-			free(all.v);
-			return err_set(e, EX_DATAERR, "%s: too many rows", l->name);
-		}
+	if (run_log_rows(l, all.v, all.n)) {
+		free(all.v);
+		return err_set(e, EX_DATAERR, "%s: too many rows", l->name);
+	}
 	for (int i = 0; i < b->n_series; i++)
 		fill_column(l, &all, &b->series[i]);
 	if (all.n && !b->exact)

@@ -35,6 +35,8 @@ static const struct label nanogpt_train[] = {
 	{"loss ", "loss", NULL},
 	{"time ", "dt", "ms"},
 	{"mfu ", "mfu", "%"},
+	{"grad_norm ", "grad_norm", NULL}, /* of programs derived from it */
+	{"lr ", "lr", NULL},
 	END_LABELS,
 };
 static const struct label nanogpt_val[] = {
@@ -49,7 +51,8 @@ const struct line_kind nanogpt_kinds[] = {
 };
 
 /* "step 00010/01000 (1.00%) | loss: 9.123456 | lrm: 1.00 | dt: 123.45ms | tok/sec: 1,234,567 |
- * bf16_mfu: 45.67 | ...", "Step 00250 | Validation bpb: 1.234567" */
+ * bf16_mfu: 45.67 | ...", "Step 00250 | Validation bpb: 1.234567"; its earlier chat_sft: "Step
+ * 00010/00700 | Training loss: 1.234567| lrm: 0.985714| num_tokens: 12,345" */
 static const struct label nanochat_train[] = {
 	{"loss: ", "loss", NULL},
 	{"grad norm: ", "grad_norm", NULL},
@@ -65,10 +68,19 @@ static const struct label nanochat_val[] = {
 	{"Validation bpb: ", "val_bpb", NULL},
 	{"Validation loss: ", "val_loss", NULL},
 	{"CORE metric: ", "core_metric", NULL},
+	{"ChatCORE: ", "chatcore", NULL},
+	{"ChatCORE_cat: ", "chatcore_cat", NULL},
+	END_LABELS,
+};
+static const struct label nanochat_sft[] = {
+	{"Training loss: ", "loss", NULL},
+	{"lrm: ", "lrm", NULL},
+	{"num_tokens: ", "num_tokens", NULL},
 	END_LABELS,
 };
 const struct line_kind nanochat_kinds[] = {
 	{"step ", "| loss: ", true, nanochat_train},
+	{"Step ", "| Training loss: ", true, nanochat_sft},
 	{"Step ", NULL, false, nanochat_val},
 	END_KINDS,
 };
@@ -160,11 +172,14 @@ const struct line_kind llmq_kinds[] = {
 static const struct label maxtext_train[] = {
 	{"seconds: ", "dt", NULL},
 	{"TFLOP/s/device: ", "tflops", NULL},
+	{"TFLOP/s: ", "tflops", NULL}, /* its earlier name */
 	{"Tokens/s/device: ", "tps_per_gpu", NULL},
 	{"total_weights: ", "total_weights", NULL},
 	{"loss: ", "loss", NULL},
 	{"lm_loss: ", "lm_loss", NULL},
 	{"moe_lb_loss: ", "moe_lb_loss", NULL},
+	{"main_model_loss: ", "main_model_loss", NULL},
+	{"mtp_loss: ", "mtp_loss", NULL},
 	{"perplexity: ", "perplexity", NULL},
 	END_LABELS,
 };

@@ -2,6 +2,7 @@
 #include "logs/logs_internal.h"
 
 #include <ctype.h>
+#include <limits.h>
 
 /* ---- spans ----------------------------------------------------------------------- */
 
@@ -11,11 +12,17 @@ bool span_begins(struct span s, const char *with)
 	return s.n >= n && !memcmp(s.p, with, n);
 }
 
+/* As isspace() says in the C locale. */
+static inline bool is_space(char c)
+{
+	return c == ' ' || (c >= '\t' && c <= '\r');
+}
+
 struct span span_trim(struct span s)
 {
-	while (s.n && isspace((unsigned char)*s.p))
+	while (s.n && is_space(*s.p))
 		s.p++, s.n--;
-	while (s.n && isspace((unsigned char)s.p[s.n - 1]))
+	while (s.n && is_space(s.p[s.n - 1]))
 		s.n--;
 	return s;
 }
@@ -125,66 +132,93 @@ static const struct {
 	{"T", 1e12},
 };
 
-/* The factor of a unit, or with "time" and "count" of the suffix behind the number. */
-static double scale_of(const char *unit, struct span rest)
+/* The factor of a unit; 0: "time" and "count", by the suffix behind the number. */
+static double scale_of(const char *unit)
 {
-	if (!unit)
-		return 1;
-	bool suffix = !strcmp(unit, "time") || !strcmp(unit, "count");
-	const char *p = skip_blanks(rest);
-	rest = (struct span){p, (size_t)(rest.p + rest.n - p)};
-	for (size_t i = 0; i < ARRAY_LEN(units); i++)
-		if (suffix ? span_begins(rest, units[i].name)
-			   : !strcmp(unit, units[i].name))
+	if (unit && (!strcmp(unit, "time") || !strcmp(unit, "count")))
+		return 0;
+	for (size_t i = 0; unit && i < ARRAY_LEN(units); i++)
+		if (!strcmp(unit, units[i].name))
 			return units[i].scale;
 	return 1;
 }
 
-static void set_labelled(
-	struct build *b, const struct label *t, double v, struct span rest)
+static double scale_of_suffix(struct span rest)
 {
-	v *= scale_of(t->unit, rest);
-	/* nanoGPT prints -100 until it has measured the MFU. */
-	if (!strcmp(t->column, "mfu") && v < 0)
-		return;
-	build_set(b, b->step, span_of(t->column), v);
+	const char *p = skip_blanks(rest);
+	rest = (struct span){p, (size_t)(rest.p + rest.n - p)};
+	for (size_t i = 0; i < ARRAY_LEN(units); i++)
+		if (span_begins(rest, units[i].name))
+			return units[i].scale;
+	return 1;
 }
 
 /* ---- lines ----------------------------------------------------------------------- */
 
-static const struct label *label_at(const struct label *labels, struct span s)
+static void know_kind(struct known_kind *known, const struct line_kind *k)
 {
-	for (const struct label *t = labels; t->text; t++)
-		if (*t->text == *s.p && span_begins(s, t->text))
-			return t;
-	return NULL;
+	int i = 0;
+	for (; i < MOST_LABELS && k->labels[i].text; i++) {
+		size_t len = strlen(k->labels[i].text);
+		unsigned char letter = (unsigned char)*k->labels[i].text;
+		BUG_ON(len > UCHAR_MAX);
+		known->len[i] = (unsigned char)len;
+		known->scale[i] = scale_of(k->labels[i].unit);
+		if (!known->first[letter])
+			known->first[letter] = (unsigned char)(i + 1);
+	}
+	BUG_ON(k->labels[i].text);
+	known->ready = true;
+}
+
+/* The number of the first label that s begins with; -1: none. */
+static int label_at(
+	const struct known_kind *known, const struct label *labels, struct span s)
+{
+	int i = known->first[(unsigned char)*s.p] - 1;
+	for (; i >= 0 && labels[i].text; i++)
+		if (s.n >= known->len[i] && !memcmp(s.p, labels[i].text, known->len[i]))
+			return i;
+	return -1;
+}
+
+static void set_labelled(struct build *b, const struct label *labels,
+	struct known_kind *known, int i, double v, struct span rest)
+{
+	v *= known->scale[i] > 0 ? known->scale[i] : scale_of_suffix(rest);
+	/* nanoGPT prints -100 until it has measured the MFU. */
+	if (v < 0 && !strcmp(labels[i].column, "mfu"))
+		return;
+	if (!known->name[i])
+		known->name[i] = build_name(b, span_of(labels[i].column));
+	build_set_known(b, b->step, known->name[i], v);
 }
 
 /* Takes the numbers behind labels; the row begins with the first of them. */
-static bool take_labels(
-	struct build *b, struct span s, const struct line_kind *k, int64_t step)
+static bool take_labels(struct build *b, struct span s, const struct line_kind *k,
+	struct known_kind *known, int64_t step)
 {
 	bool any = false;
 	const char *end = s.p + s.n;
-	for (const char *p = s.p; p < end;) {
+	for (const char *p = s.p; p < end; p++) {
 		double v;
 		struct span rest = {p, (size_t)(end - p)};
-		const struct label *t =
-			begins_word(s.p, p) ? label_at(k->labels, rest) : NULL;
-		const char *behind = NULL;
-		if (t) {
-			size_t n = strlen(t->text);
-			behind = scan_number((struct span){p + n, rest.n - n}, &v);
-		}
-		if (!behind) {
-			p++;
+		if (!known->first[(unsigned char)*p] || !begins_word(s.p, p))
 			continue;
-		}
+		int i = label_at(known, k->labels, rest);
+		if (i < 0)
+			continue;
+		const char *number = p + known->len[i];
+		const char *behind =
+			scan_number((struct span){number, (size_t)(end - number)}, &v);
+		if (!behind)
+			continue;
 		if (!any)
 			build_row(b, step, k->training);
 		any = true;
-		p = behind;
-		set_labelled(b, t, v, (struct span){p, (size_t)(end - p)});
+		p = behind - 1;
+		set_labelled(b, k->labels, known, i, v,
+			(struct span){behind, (size_t)(end - behind)});
 	}
 	return any;
 }
@@ -198,7 +232,7 @@ static const char *take_total(struct build *b, struct span rest)
 				: NULL;
 	if (!p)
 		return rest.p;
-	build_count(b, "steps", total);
+	build_total(b, total);
 	return p;
 }
 
@@ -206,6 +240,8 @@ bool take_kinds(struct build *b, struct span line, const struct line_kind *kinds
 {
 	const char *end = line.p + line.n;
 	for (const struct line_kind *k = kinds; k->mark; k++) {
+		BUG_ON(k - kinds >= MOST_KINDS);
+		struct known_kind *known = &b->kind[k - kinds];
 		int64_t step;
 		const char *p = span_find_word(line, k->mark);
 		if (!p)
@@ -219,7 +255,9 @@ bool take_kinds(struct build *b, struct span line, const struct line_kind *kinds
 			continue;
 		rest.p = take_total(b, rest);
 		rest.n = (size_t)(end - rest.p);
-		if (take_labels(b, rest, k, step))
+		if (!known->ready)
+			know_kind(known, k);
+		if (take_labels(b, rest, k, known, step))
 			return true;
 	}
 	return false;

@@ -45,11 +45,23 @@ struct table {
 /* A name of the log, and the column and factor that it stands for. */
 struct known_name {
 	char *name;
-	int series;
+	size_t len;
+	bool is_step; /* a name of the steps */
+	int series;   /* -1: not looked up yet */
 	double scale;
+	struct known_name *next; /* the name that came behind this one last time */
 };
 
-enum { NAME_SLOTS = 4 * MAX_LOG_COLUMNS };
+enum { NAME_SLOTS = 4 * MAX_LOG_COLUMNS, MOST_LABELS = 12, MOST_KINDS = 4 };
+
+/* What take_kinds() has found out about a kind of line: for each letter, the number + 1 of the first
+ * label that begins with it; and what the labels stand for, once they were seen. */
+struct known_kind {
+	bool ready;
+	unsigned char first[256], len[MOST_LABELS];
+	struct known_name *name[MOST_LABELS];
+	double scale[MOST_LABELS]; /* 0: by the suffix behind the number */
+};
 
 /* A log while it is read. */
 struct build {
@@ -57,14 +69,17 @@ struct build {
 	int n_series;
 	struct known_name *names; /* [MAX_LOG_COLUMNS] */
 	int n_names;
-	short slot[NAME_SLOTS]; /* hash table of names: number + 1 */
+	short slot[NAME_SLOTS];	 /* hash table of names: number + 1 */
+	struct known_name *last; /* the name that was looked up last */
+	struct known_kind kind[MOST_KINDS];
 	int64_t n_points;
 	struct strs keys, settings; /* what the log says about the run */
 	int64_t n_taken;	    /* rows that a parser recognised */
 	/* Of the line parsers: the step of the last row, and of the last training row. */
 	int64_t step, trained;
-	bool open;  /* the next line may continue the row */
-	bool exact; /* values are floats, not printed ones */
+	int64_t total; /* steps of the run, if the log says so */
+	bool open;     /* the next line may continue the row */
+	bool exact;    /* values are floats, not printed ones */
 	/* Rows are in any order, instead of that of time: build_finish() sorts them, and of several
 	 * values of a column at the same step the last one counts. */
 	bool is_table;
@@ -78,12 +93,16 @@ void build_free(struct build *b);
  * replaces values of the column at this and later steps: the run was resumed from before them.
  * Values that the column cannot have are ignored. Of a table, it replaces none. */
 void build_set(struct build *b, int64_t step, struct span name, double v);
+/* The same in two parts, for a name that is looked up once; NULL: a name too many. */
+struct known_name *build_name(struct build *b, struct span name);
+void build_set_known(struct build *b, int64_t step, struct known_name *name, double v);
 /* Begins a row. A training row at an earlier step than the last one removes all rows after it, but
  * not of a table. */
 void build_row(struct build *b, int64_t step, bool training);
 /* What the log says about the run. A later value replaces an earlier one. */
 void build_setting(struct build *b, const char *key, struct span value);
-void build_count(struct build *b, const char *key, int64_t value);
+/* The number of steps, which some logs say in each row. */
+void build_total(struct build *b, int64_t steps);
 /* Moves all to *l. Returns -1 if there is no row. */
 int build_finish(struct build *b, struct run_log *l, struct err *e);
 
@@ -140,6 +159,21 @@ const char *scan_step(struct span s, int64_t *step);
 /* Takes a line if it is of one of the kinds; the array ends with a kind without a mark. */
 bool take_kinds(struct build *b, struct span line, const struct line_kind *kinds);
 
+/* ---- flat.c: JSON objects without objects or arrays ---------------------------------- */
+
+enum { MOST_FLAT = 64 };
+enum flat_kind { FLAT_NUMBER, FLAT_STRING, FLAT_WORD /* true, false, null */ };
+
+struct flat_pair {
+	struct span key;
+	enum flat_kind kind;
+	double v;	  /* of a number */
+	struct span text; /* of a string */
+};
+
+/* The number of pairs; -1: it is no such object, or jansson has to look at it. */
+int flat_object(struct span line, struct flat_pair pairs[AT_LEAST(MOST_FLAT)]);
+
 /* ---- formats.c: the table ---------------------------------------------------------- */
 
 /* Takes a line without colours; whether it is a row. */
@@ -164,5 +198,28 @@ log_line_fn line_wordplay, line_losses, line_llmc, line_llmq, line_megatron, lin
 log_text_fn text_golden, text_bridge, text_trainer_state, text_tensorboard;
 bool is_golden(struct span first), is_bridge(struct span first);
 bool is_trainer_state(struct span first), is_tensorboard(struct span first);
+
+/* The records of an event file that *rest begins with, of which it keeps what is not complete. */
+int take_records(struct build *b, struct span *rest, struct err *e);
+
+/* Takes lines, in which carriage returns begin other lines: a line_fn. */
+struct line_reader {
+	struct build *b;
+	const struct log_format *f;
+	struct str plain; /* a line without colours */
+};
+int format_line(void *to, const char *p, size_t len, struct err *e);
+const struct log_format *format_detect(struct span sample); /* NULL: not known */
+const struct log_format *format_find(const char *name);	    /* NULL: none */
+bool format_is_pt(const struct log_format *f);
+
+/* ---- read.c -------------------------------------------------------------------------- */
+
+enum { MOST_JSON = 1 << 28 };
+
+/* The bytes of a line without its last word, which may be incomplete; a JSON object shows its end. */
+size_t whole_words(struct span line);
+/* The event files in a directory, in the order of their times; *paths is freed by the caller. */
+void list_event_files(const char *folder, struct strs *paths);
 
 #endif

@@ -112,6 +112,10 @@ bool line_olmo(struct build *b, struct span line)
 		p += strlen("[step=");
 		p = scan_step((struct span){p, (size_t)(end - p)}, &b->step);
 		b->open = p && p < end && *p == '/';
+		int64_t total;
+		if (b->open &&
+			scan_step((struct span){p + 1, (size_t)(end - p - 1)}, &total))
+			build_total(b, total);
 		return false;
 	}
 	const char *equals = line.n ? memrchr(line.p, '=', line.n) : NULL;
@@ -130,11 +134,12 @@ bool line_olmo(struct build *b, struct span line)
 
 /* ---- Megatron-LM and Megatron-Bridge ------------------------------------------------ */
 
-/* " lm loss: 1.089E+01 "; earlier versions had no colon behind some names */
+/* " lm loss: 1.089E+01 "; earlier versions had no colon behind some names, and derived programs have two
+ * numbers in a field: " iteration time: 1.5 s samples/sec: 3.8 ", of which the first is taken. */
 static void take_field(struct build *b, struct span field)
 {
 	field = span_trim(field);
-	const char *colon = field.n ? memrchr(field.p, ':', field.n) : NULL;
+	const char *colon = field.n ? memchr(field.p, ':', field.n) : NULL;
 	const char *end = field.p + field.n;
 	if (!colon && field.n)
 		colon = memrchr(field.p, ' ', field.n);
@@ -166,20 +171,21 @@ static void take_fields(struct build *b, struct span rest)
  * iteration 100 | lm loss value: 3.4E+00 | ..." */
 bool line_megatron(struct build *b, struct span line)
 {
-	static const char train[] = "iteration ", val[] = "validation loss at iteration ";
-	const char *v = span_find(line, val), *end = line.p + line.n;
-	const char *p = v ? v + sizeof(val) - 1 : span_find_word(line, train);
+	static const char mark[] = "iteration ", val[] = "validation loss at ";
+	const char *p = span_find_word(line, mark), *end = line.p + line.n;
 	int64_t step, total;
 	if (!p)
 		return false;
-	p += v ? 0 : sizeof(train) - 1;
+	size_t before = (size_t)(p - line.p), n_val = sizeof(val) - 1;
+	bool is_val = before >= n_val && !memcmp(p - n_val, val, n_val);
+	p += sizeof(mark) - 1;
 	p = scan_step((struct span){p, (size_t)(end - p)}, &step);
 	const char *bar = p ? memchr(p, '|', (size_t)(end - p)) : NULL;
-	if (!bar || (!v && *p != '/'))
+	if (!bar || (!is_val && *p != '/'))
 		return false;
-	build_row(b, step, !v);
-	if (!v && scan_step((struct span){p + 1, (size_t)(bar - p - 1)}, &total))
-		build_count(b, "steps", total);
+	build_row(b, step, !is_val);
+	if (!is_val && scan_step((struct span){p + 1, (size_t)(bar - p - 1)}, &total))
+		build_total(b, total);
 	take_fields(b, (struct span){bar, (size_t)(end - bar)});
 	return true;
 }

@@ -4,6 +4,7 @@
 #include "logs/logs_internal.h"
 
 #include <endian.h>
+#include <pthread.h>
 #include <stdlib.h>
 
 /* ---- CRC-32C --------------------------------------------------------------------- */
@@ -23,9 +24,10 @@ static void make_crc_table(void)
 /* The masked checksum of TFRecord. */
 static uint32_t masked_crc(const char *p, size_t n)
 {
+	/* (several logs are read at a time) */
+	static pthread_once_t made = PTHREAD_ONCE_INIT;
 	uint32_t c = UINT32_MAX;
-	if (!crc_table[1])
-		make_crc_table();
+	pthread_once(&made, make_crc_table);
 	for (size_t i = 0; i < n; i++)
 		c = crc_table[(c ^ (uint8_t)p[i]) & 0xff] ^ c >> 8;
 	c = ~c;
@@ -244,18 +246,24 @@ bool is_tensorboard(struct span first)
 	return first.n >= HEAD && masked_crc(first.p, 8) == get32(first.p + 8);
 }
 
-int text_tensorboard(struct build *b, struct span text, struct err *e)
+int take_records(struct build *b, struct span *rest, struct err *e)
 {
-	struct span rest = text, data = {NULL, 0};
+	const char *begin = rest->p;
+	struct span data = {NULL, 0};
 	int rc;
 	b->exact = true;
-	while ((rc = next_record(&rest, &data)) > 0)
+	while ((rc = next_record(rest, &data)) > 0)
 		if (take_event(b, data)) {
 			rc = -1;
 			break;
 		}
 	if (rc < 0)
 		return err_set(e, EX_DATAERR, "the record at byte %zu is damaged",
-			text.n - rest.n);
+			(size_t)(rest->p - begin));
 	return 0;
+}
+
+int text_tensorboard(struct build *b, struct span text, struct err *e)
+{
+	return take_records(b, &text, e);
 }

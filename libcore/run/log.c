@@ -128,6 +128,23 @@ int64_t run_log_at(struct run_log *l, int64_t step)
 	return i;
 }
 
+int run_log_rows(struct run_log *l, const int64_t *steps, int64_t n)
+{
+	BUG_ON(l->n_rows);
+	if (n > MAX_ROWS || (n && !column_fits(COL_STEP, (double)steps[n - 1])))
+		return -1;
+	make_columns(l);
+	l->room = n > l->room ? n : l->room;
+	for (int c = 0; c < l->n_columns; c++) {
+		free(l->column[c].v);
+		l->column[c].v = NULL;
+	}
+	l->n_rows = n;
+	for (int64_t i = 0; i < n; i++)
+		run_log_set(l, i, COL_STEP, (double)steps[i]);
+	return 0;
+}
+
 int run_log_find(const struct run_log *l, const char *name)
 {
 	int c = column_find(name);

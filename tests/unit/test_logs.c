@@ -2,7 +2,7 @@
 #include "base/file.h"
 #include "tests/support/support.h"
 #include "compare/follow.h"
-#include "logs/logs.h"
+#include "logs/logs_internal.h"
 
 #include <fcntl.h>
 #include <math.h>
@@ -60,6 +60,13 @@ static const struct sample samples[] = {
 		{{1, "loss", 12.25301}, {1, "grad_norm", 1.2345}, {1, "mem", 1.5 * 0x1p30}, {1, "tps_per_gpu", 30123},
 		 {1, "tflops", 1234.5}, {1, "mfu", 0.1234}, {10, "loss", 8.12345}, {10, "val_loss", 8.1}, {10, "tps_per_gpu", 31000}},
 		"batch = 64\ncontext = 2048\nsteps = 1000\nwarmup = 200\n", 0},
+	/* every rank prints, and one of them behind output without a line break */
+	{"torchtitan",
+		"sample[titan] - INFO - validate step:  1  loss: 12.2500  memory: 1.50GiB(1.44%)  tps: 900\n"
+		"[titan] - INFO - validate step:  1  loss: 12.2500  memory: 1.50GiB(1.44%)  tps: 901\n"
+		"[titan] - INFO - step: 20  loss:  8.1250  grad_norm:  2.0000  memory:  1.50GiB(1.44%)  tps: 31,000  tflops: 0.51  mfu: 1.00%\n"
+		"[titan] - INFO - step: 20  loss:  8.1250  grad_norm:  2.0000  memory:  1.50GiB(1.44%)  tps: 31,001  tflops: 0.51  mfu: 1.00%\n",
+		2, 4, {{1, "val_loss", 12.25}, {20, "loss", 8.125}, {20, "tps_per_gpu", 31001}}, "", 0},
 	{"torchtitan-losses", "1 8.049097061157227\n2 7.75183629989624\n3 7.5\n", 3, 0,
 		{{1, "loss", 8.049097061157227}, {2, "loss", 7.75183629989624}}, "", 0},
 	{"nanogpt",
@@ -71,6 +78,8 @@ static const struct sample samples[] = {
 		2, 6,
 		{{0, "train_loss", 10.9876}, {0, "val_loss", 10.9912}, {0, "loss", 10.9877}, {0, "dt", 9.87654},
 		 {10, "loss", 9.1234}, {10, "mfu", 0.335}}, "tokens-per-step = 491520\n", 0},
+	{"nanogpt", "iter 10: loss 10.5924, grad_norm 2.0571, lr 6.00e-05, time 104.3ms\n", 1, 6,
+		{{10, "loss", 10.5924}, {10, "grad_norm", 2.0571}, {10, "lr", 6e-5}, {10, "dt", 0.1043}}, "", 0},
 	{"nanochat",
 		"Vocab size: 65,536\nModel config:\n{\n  \"sequence_len\": 2048,\n  \"n_layer\": 20,\n  \"n_embd\": 1280\n}\n"
 		"Total batch size 524,288 => gradient accumulation steps: 1\n"
@@ -81,6 +90,14 @@ static const struct sample samples[] = {
 		{{0, "val_bpb", 3.312345}, {0, "loss", 11.090355}, {0, "dt", 1.2345}, {0, "tps", 424690}, {0, "mfu", 0.425},
 		 {1, "loss", 10.5}},
 		"vocab = 65536\ncontext = 2048\nlayers = 20\ndim = 1280\ntokens-per-step = 524288\nsteps = 1000\n", 0},
+	{"nanochat",
+		"Step 00000 | Validation loss: 1.250000\n"
+		"Step 00000/00700 | Training loss: 1.125000| lrm: 1.000000| num_tokens: 12,345\n"
+		"Step 00001/00700 | Training loss: 1.000000| lrm: 0.998571| num_tokens: 11,000\n"
+		"Step 00001 | ChatCORE: 0.1234 | ChatCORE_cat: 0.2345\n",
+		2, 4,
+		{{0, "val_loss", 1.25}, {0, "loss", 1.125}, {0, "num_tokens", 12345}, {1, "loss", 1}, {1, "lrm", 0.998571},
+		 {1, "chatcore", 0.1234}, {1, "chatcore_cat", 0.2345}}, "steps = 700\n", 0},
 	{"modded-nanogpt",
 		"import torch\nprint0(f\"step:{step}/{train_steps} val_loss:{val_loss:.4f}\", console=True)\n"
 		"====\nstep:0/1390 val_loss:10.8258 train_time:0ms step_avg:nanms\n"
@@ -147,6 +164,10 @@ static const struct sample samples[] = {
 		"batch = 32\ncontext = 4096\nwarmup = 2\nsteps = 100\n", 8},
 	{"megatron", " iteration      100/  500 | elapsed time per iteration (ms): 512.5 | learning rate 1.500E-04 | lm loss 9.083740E+00 |\n", 1, 6,
 		{{100, "loss", 9.08374}, {100, "lr", 1.5e-4}, {100, "dt", 0.5125}}, "steps = 500\n", 0},
+	/* a field with two numbers, and one for two ranks */
+	{"megatron", "[rank-7/8][INFO ] : iteration 126/ 5000 | elapsed time per iteration (ms): 500.5/500.4 | iteration time: 0.5 s "
+		"samples/sec: 3.8 | lm loss: 6.500000E+00 |\n", 1, 2,
+		{{126, "loss", 6.5}, {126, "dt", 0.5005}, {126, "iteration time", 0.5}}, "steps = 5000\n", 0},
 	{"megatron-golden",
 		"{\"lm loss\": {\"start_step\": 1, \"end_step\": 10, \"step_interval\": 1, \"values\": {\"1\": 10.92954, \"10\": 10.91, \"2\": 10.92779}},\n"
 		" \"iteration-time\": {\"start_step\": 1, \"end_step\": 10, \"step_interval\": 1, \"values\": {\"1\": \"nan\", \"2\": 1.25}},\n"
@@ -165,7 +186,7 @@ static const struct sample samples[] = {
 		"2026-01-01 10:00:01.000\thost:0\tolmo_core.train:1\tINFO\t[step=2/1000,epoch=1]\n",
 		1, 4,
 		{{1, "loss", 11.12}, {1, "grad_norm", 1.5}, {1, "optim/LR (group 0)", 2e-5}, {1, "tokens", 4.194e9}, {1, "tps_per_gpu", 12345},
-		 {1, "mfu", 0.415}}, "", 0},
+		 {1, "mfu", 0.415}}, "steps = 1000\n", 0},
 	{"maxtext",
 		"Config param global_batch_size_to_train_on: 32\nConfig param max_target_length: 2048\nConfig param warmup_steps_fraction: 0.1\n"
 		"completed step: 0, seconds: 12.345, TFLOP/s/device: 1.500, Tokens/s/device: 100.250, total_weights: 65536, loss: 10.871, lm_loss: 10.870, perplexity: 52575.2\n"
@@ -176,6 +197,9 @@ static const struct sample samples[] = {
 		"batch = 32\ncontext = 2048\n", 0},
 	{"maxtext", "I0317 10:00:13.224641 metric_logger.py:181] completed step: 0, seconds: 74.031, TFLOP/s/device: 37.835,  loss: 13.424\n", 1, 5,
 		{{0, "loss", 13.424}, {0, "tflops", 37.835}}, "", 0},
+	{"maxtext", "completed step: 1, seconds: 8.500, TFLOP/s: 1.750, loss: 9.125, main_model_loss: 9.000, mtp_loss: 0.125\n"
+		"Completed eval step 9\neval metrics after step: 1, loss=9.875, total_weights=75264.0\n", 1, 4,
+		{{1, "loss", 9.125}, {1, "tflops", 1.75}, {1, "main_model_loss", 9}, {1, "mtp_loss", 0.125}, {1, "val_loss", 9.875}}, "", 0},
 	{"trainer-state",
 		"{\"best_metric\": null, \"epoch\": 1.0, \"global_step\": 20, \"log_history\": [\n"
 		"{\"epoch\": 0.5, \"grad_norm\": NaN, \"learning_rate\": 5e-05, \"loss\": 2.5432, \"step\": 10},\n"
@@ -385,6 +409,62 @@ static void what_is_no_log(void **state)
 	assert_int_equal(e.code, EX_USAGE);
 }
 
+/* Whatever jansson has to look at is refused. */
+static void flat_objects(void **state)
+{
+	static const struct {
+		const char *text;
+		int n;
+	} of[] = {{"{\"step\": 1, \"loss\": 2.5}", 2}, {"{\"a\":-1.5e-3}", 1},
+		{"{ \"a\" : \"b\" , \"c\" : null }", 2},
+		{"{\"a\": true, \"b\": false}", 2}, {"{\"\": 0}", 1}, {"{\"a\": 1}", 1},
+		{"{}", -1}, {"{\"a\": 1,}", -1}, {"{\"a\": 1} ", -1}, {"{\"a\": {}}", -1},
+		{"{\"a\": [1]}", -1}, {"{\"a\": NaN}", -1}, {"{\"a\": 01}", -1},
+		{"{\"a\": +1}", -1}, {"{\"a\": 1.}", -1}, {"{\"a\": .5}", -1},
+		{"{\"a\": 1e}", -1}, {"{\"a\": -0}", -1}, {"{\"a\": 1e999}", -1},
+		{"{\"a\": 1 2}", -1}, {"{\"a\": 1, \"a\": 2}", -1}, {"{\"a\\n\": 1}", -1},
+		{"{\"\303\266\": 1}", -1}, {"{\"a\" 1}", -1}, {"{a: 1}", -1},
+		{"{\"a\": 1234567890123456789}", -1}, {"{\"a\": truth}", -1},
+		{"{\"a\": \"b}", -1}, {"{\"a\":", -1}, {"{\"a", -1}, {"{", -1}};
+	struct flat_pair pairs[MOST_FLAT];
+	(void)state;
+	for (size_t i = 0; i < ARRAY_LEN(of); i++)
+		if (flat_object(span_of(of[i].text), pairs) != of[i].n)
+			fail_msg("%s", of[i].text);
+	assert_int_equal(flat_object(SPAN("{\"step\": 7, \"v\": \"inf\"}"), pairs), 2);
+	assert_true(pairs[0].kind == FLAT_NUMBER && pairs[0].v == 7);
+	assert_true(pairs[1].kind == FLAT_STRING && pairs[1].text.n == 3);
+}
+
+/* Lines that the parser of flat objects takes, and the same with an object, which jansson reads. */
+static void both_parsers_of_json_lines_agree(void **state)
+{
+	struct str flat = {0}, nested = {0};
+	(void)state;
+	for (int i = 0; i < 40; i++) {
+		const char *nan = i % 7 ? "2.5e-1" : "\"NaN\"";
+		str_printf(&flat,
+			"{\"global_step\": %d, \"train/loss\": %.17g, \"x\": %s, \"s\": \"a\"}\n",
+			i, 3 + test_normal(1, i), nan);
+		str_printf(&nested,
+			"{\"global_step\": %d, \"train/loss\": %.17g, \"x\": %s, \"s\": {}}\n",
+			i, 3 + test_normal(1, i), nan);
+	}
+	struct run_log a = read_as("jsonl", flat.s), b = read_as("jsonl", nested.s);
+	assert_int_equal(a.n_rows, 40);
+	assert_int_equal(b.n_rows, 40);
+	assert_int_equal(a.n_columns, b.n_columns);
+	for (int c = 0; c < a.n_columns; c++)
+		for (int64_t i = 0; i < a.n_rows; i++) {
+			double x = run_log_value(&a, i, c), y = run_log_value(&b, i, c);
+			assert_memory_equal(&x, &y, sizeof(x));
+		}
+	run_log_free(&a);
+	run_log_free(&b);
+	str_free(&flat);
+	str_free(&nested);
+}
+
 static const char *write_bytes(const char *name, const struct str *s)
 {
 	const char *path = test_path(name);
@@ -408,6 +488,71 @@ static void a_name_with_a_nul(void **state)
 	assert_value(&l, &(struct want){1, "loss", 4.5});
 	run_log_free(&l);
 	str_free(&bytes);
+}
+
+/* ---- logs that grow --------------------------------------------------------------- */
+
+static void assert_same_log(const struct run_log *a, const struct run_log *b)
+{
+	assert_int_equal(a->n_rows, b->n_rows);
+	assert_int_equal(a->n_columns, b->n_columns);
+	assert_string_equal(a->info.format, b->info.format);
+	for (int c = 0; c < a->n_columns; c++)
+		for (int64_t i = 0; i < a->n_rows; i++) {
+			double x = run_log_value(a, i, c), y = run_log_value(b, i, c);
+			assert_memory_equal(&x, &y, sizeof(x));
+		}
+	assert_string_equal(
+		a->config.s ? a->config.s : "", b->config.s ? b->config.s : "");
+}
+
+/* A file that grows by some bytes at a time is at its end what it is when it is read at once. */
+static void grows_to(const char *text, int64_t step)
+{
+	struct str some = {0};
+	struct run_log now = {.name = xstrdup("now")}, whole;
+	const char *path = test_file("grows", "");
+	struct log_tail *t = log_tail_new(path, NULL);
+	int64_t n = (int64_t)strlen(text);
+	for (int64_t at = 0; at < n; at += step) {
+		str_add(&some, text + at, (size_t)min64(step, n - at));
+		int fd = open(path, O_WRONLY | O_TRUNC);
+		assert_int_equal(write_all(fd, some.s, some.len), 0);
+		close(fd);
+		log_tail_read(t, &now);
+		assert_int_equal(log_tail_read(t, &now), 0);
+	}
+	log_tail_end(t, &now);
+	assert_int_equal(log_read(&whole, path, NULL, &e), 0);
+	assert_same_log(&now, &whole);
+	/* another file in its place */
+	test_file("grows", "iter 1: loss 2.5, time 1.50ms\n");
+	assert_int_equal(log_tail_read(t, &now), 1);
+	assert_true(now.n_rows == 1 && run_log_value(&now, 0, COL_LOSS) == 2.5);
+	log_tail_free(t);
+	run_log_free(&now);
+	run_log_free(&whole);
+	str_free(&some);
+}
+
+static void logs_that_grow(void **state)
+{
+	struct str text = {0};
+	(void)state;
+	for (size_t i = 0; i < ARRAY_LEN(samples); i++)
+		grows_to(samples[i].text, 150);
+	for (int i = 0; i < 4000; i++)
+		str_printf(&text,
+			i % 10 ? "iter %d: loss %.4f, time 1.50ms, mfu 2.00%%\n"
+			       : "step %d: train loss %.4f, val loss 3.1415\n",
+			i, 2 + 1 / (1 + i * 1e-3));
+	grows_to(text.s, 30011);
+	str_clear(&text);
+	for (int i = 4000; i > 0; i--)
+		str_printf(
+			&text, i < 4000 ? "%d,%.9g,\n" : "step,loss,x\n", i, 2 + 1.0 / i);
+	grows_to(text.s, 20011);
+	str_free(&text);
 }
 
 /* ---- event files ------------------------------------------------------------------ */
@@ -578,8 +723,11 @@ int main(void)
 		cmocka_unit_test(an_unsorted_table),
 		cmocka_unit_test(an_incomplete_line),
 		cmocka_unit_test(a_progress_bar_is_lines),
+		cmocka_unit_test(flat_objects),
+		cmocka_unit_test(both_parsers_of_json_lines_agree),
 		cmocka_unit_test(what_is_no_log),
 		cmocka_unit_test(a_name_with_a_nul),
+		cmocka_unit_test(logs_that_grow),
 		cmocka_unit_test(event_files),
 		cmocka_unit_test(damaged_event_files),
 		cmocka_unit_test(a_directory_of_event_files),
