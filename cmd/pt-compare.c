@@ -62,7 +62,7 @@ static const struct opt options[] = {
 	{OPT_ENUM, 0, "require", NULL, "auto", O(require), .values = requirements, .help =
 		"The weakest verdict for exit code 0. auto: within, if a tolerance or a rule is "
 		"given; else equivalent, if several controls are given; else identical."},
-	{OPT_ENUM, 0, "rule", NULL, "ours", O(rule), .values = rule_names, .help =
+	{OPT_ENUM, 0, "rule", NULL, "ours", O(rule), .values = rule_names, .was = "like", .help =
 		"Judge as another project does, instead of by pt's statistics; see RULES."},
 	{OPT_DOUBLE, 0, "margin", "X", "0", O(margin), 0, 0, 1, .help =
 		"Smaller differences than X times the control's value count as none. 0: five "
@@ -171,19 +171,6 @@ static int name_runs(
 
 /* Of all logs, from --format. */
 static const char *format;
-
-static int read_log(struct run_log *l, const char *path, struct err *e)
-{
-	return log_read(l, path, format, e);
-}
-
-static int read_runs(struct runs *r, const struct strs *names, struct err *e)
-{
-	for (int i = 0; i < r->n; i++)
-		if (read_log(&r->logs[i], names->v[i], e))
-			return -1;
-	return 0;
-}
 
 static int check_column(const struct runs *r, const char *name, struct err *e)
 {
@@ -437,7 +424,9 @@ int main(int argc, char **argv)
 	struct outcome_opts how = outcome_opts_of(&o);
 	r.n = (int)names.n;
 	r.logs = xcalloc((size_t)r.n, sizeof(*r.logs));
-	if (o.follow ? follow(&r, &names, &o, &how, &e) : read_runs(&r, &names, &e))
+	if (o.follow ? follow(&r, &names, &o, &how, &e)
+		     : log_read_all(
+			       r.logs, (const char *const *)names.v, r.n, format, &e))
 		return err_say(&e), EX_TROUBLE;
 	if (check_column(&r, o.column, &e))
 		return err_say(&e);

@@ -12,6 +12,7 @@ static const char *const keys[N_PROPERTIES] = {
 	[KEY_CONTEXT] = "context",
 	[KEY_TOKENS] = "tokens-per-step",
 	[KEY_SAMPLING] = "sampling",
+	[KEY_PACKING] = "packing",
 	[KEY_WARMUP] = "warmup",
 	[KEY_ARCH] = "arch",
 	[KEY_LAYERS] = "layers",

@@ -33,7 +33,8 @@ struct curve_diff {
 	int64_t only_control, only_test;      /* values that only one of them has */
 	double first_only;		      /* step or tokens of the first of them */
 	struct value_pair first, largest, most_ulp;
-	enum verdict verdict; /* VERDICT_NOTHING: not both runs have it */
+	struct value_pair beyond; /* the first that is beyond the tolerance */
+	enum verdict verdict;	  /* VERDICT_NOTHING: not both runs have it */
 };
 
 struct run_diff {

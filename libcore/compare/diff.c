@@ -50,8 +50,10 @@ static void add_pair(
 	if (p.ulp > c->most_ulp.ulp)
 		c->most_ulp = p;
 	/* A relative tolerance of an infinite control would accept anything. */
-	if (!isfinite(p.abs) || p.abs > o->atol + o->rtol * fabs((double)a))
-		c->n_beyond++;
+	if (isfinite(p.abs) && p.abs <= o->atol + o->rtol * fabs((double)a))
+		return;
+	if (!c->n_beyond++)
+		c->beyond = p;
 }
 
 static void add_lone(struct curve_diff *c, double at, bool in_control)

@@ -63,6 +63,7 @@ static const struct technique {
 } techniques[] = {
 	{"dtype", "fp32", NULL, true},
 	{"optimizer", "adamw", NULL, true},
+	{"packing", "stream", NULL, false},
 	{"kernels", "fused", NULL, false},
 	{"recompute", "none", NULL, false},
 	{"offload", "none", NULL, false},

@@ -16,7 +16,7 @@ enum source_kind {
 	SOURCE_ABSENT, /* or empty: waited for */
 	SOURCE_LINES,  /* a log of pt-train */
 	SOURCE_STREAM, /* the same, through a pipe */
-	SOURCE_WHOLE,  /* files that are read as a whole when they have changed */
+	SOURCE_OTHER,  /* a log of another trainer, in a file or a directory */
 	SOURCE_DONE,   /* a file that does not grow */
 };
 
@@ -24,12 +24,13 @@ struct source {
 	const char *path;
 	struct run_log *log;
 	enum source_kind kind;
-	struct str file;  /* the path, or the journal in that directory */
-	struct str text;  /* of a line that is not complete yet */
-	struct str first; /* of a stream whose format is not known yet */
-	bool known;	  /* it is that of pt-train */
-	int64_t at;	  /* bytes that were read */
-	int fd;		  /* of a stream */
+	struct str file;       /* the path, or the journal in that directory */
+	struct str text;       /* of a line that is not complete yet */
+	struct str first;      /* of a stream whose format is not known yet */
+	struct log_tail *tail; /* of a log of another trainer */
+	bool known;	       /* it is that of pt-train */
+	int64_t at;	       /* bytes that were read */
+	int fd;		       /* of a stream */
 	bool ended;
 };
 
@@ -71,25 +72,25 @@ static enum source_kind kind_of_file(const char *path, const char *format)
 		return SOURCE_ABSENT;
 	if (n >= 8 && h5_begins(first, 8))
 		return SOURCE_DONE;
-	return is_ours_by(format, first, (size_t)n) ? SOURCE_LINES : SOURCE_WHOLE;
+	return is_ours_by(format, first, (size_t)n) ? SOURCE_LINES : SOURCE_OTHER;
 }
 
-static int refuse(const struct source *s, const char *format, struct err *e)
+static int refuse(const struct source *s, struct err *e)
 {
 	return err_set(e, EX_USAGE,
-		"%s: a log of the format %s can be followed in a file, but not through a pipe",
-		s->log->name, format);
+		"%s: a log of this format can be followed in a file, but not through a pipe",
+		s->log->name);
 }
 
 static int open_stream(struct source *s, const char *format, struct err *e)
 {
-	s->known = is_ours(format);
-	if (!s->known && !is_auto(format))
-		return refuse(s, format, e);
 	bool is_stdin = !strcmp(s->path, "-");
+	s->known = is_ours(format);
 	s->fd = is_stdin ? STDIN_FILENO
 			 : open(s->path, O_RDONLY | O_NONBLOCK | O_CLOEXEC);
 	s->kind = SOURCE_STREAM;
+	if (!s->known && !is_auto(format))
+		s->tail = log_tail_new(NULL, format);
 	return s->fd < 0 ? err_set(e, EX_IOERR, "%s: %s", s->path, strerror(errno)) : 0;
 }
 
@@ -108,7 +109,7 @@ static int open_source(struct source *s, const char *format, struct err *e)
 	if (S_ISFIFO(st.st_mode) || S_ISSOCK(st.st_mode))
 		return open_stream(s, format, e);
 	if (S_ISDIR(st.st_mode) && log_event_bytes(s->path)) {
-		s->kind = SOURCE_WHOLE;
+		s->kind = SOURCE_OTHER;
 		return 0;
 	}
 	if (S_ISDIR(st.st_mode)) {
@@ -170,17 +171,32 @@ static int read_lines(struct source *s, struct err *e)
 	return rc;
 }
 
-/* A stream cannot be read again, as other formats would have to be. */
-static int check_format(struct source *s, const char *bytes, size_t n, struct err *e)
+/* Finds out whether a stream is of pt-train; if not, its bytes so far go to s->tail. */
+static void find_format(struct source *s, const char *bytes, size_t n)
 {
 	static const char program[] = "pt-train: "; /* its messages may come first */
-	if (s->known)
-		return 0;
 	str_add(&s->first, bytes, n);
 	const char *format = log_detect(s->first.s, s->first.len);
 	s->known = is_ours(format) || s->first.len >= SAMPLE ||
 		   !strncmp(s->first.s, program, sizeof(program) - 1);
-	return format && !s->known ? refuse(s, format, e) : 0;
+	if (format && !s->known)
+		s->tail = log_tail_new(NULL, NULL);
+}
+
+static int take_stream(struct source *s, const char *bytes, size_t n, struct err *e)
+{
+	if (s->known)
+		return take(s, bytes, n, e);
+	if (!s->tail) {
+		find_format(s, bytes, n);
+		if (s->known)
+			return take(s, s->first.s, s->first.len, e);
+		bytes = s->first.s;
+		n = s->first.len;
+	}
+	if (s->tail)
+		log_tail_add(s->tail, bytes, n);
+	return 0;
 }
 
 static int read_stream(struct source *s, struct err *e)
@@ -196,37 +212,10 @@ static int read_stream(struct source *s, struct err *e)
 		if (n <= 0)
 			break;
 		s->at += n;
-		if (check_format(s, bytes, (size_t)n, e) || take(s, bytes, (size_t)n, e))
+		if (take_stream(s, bytes, (size_t)n, e))
 			return -1;
 	}
 	return 0;
-}
-
-/* A number that changes when the files at the path do. */
-static int64_t state_of(const char *path)
-{
-	struct stat st;
-	if (stat(path, &st))
-		return 0;
-	int64_t n = S_ISDIR(st.st_mode) ? log_event_bytes(path) : st.st_size;
-	return (int64_t)hash_mix(
-		(uint64_t)n ^ hash_mix((uint64_t)st.st_mtim.tv_sec ^
-				       hash_mix((uint64_t)st.st_mtim.tv_nsec)));
-}
-
-/* Errors are ignored, since a file that grows may be incomplete. */
-static void read_whole(struct source *s, const struct follow *f)
-{
-	struct run_log l;
-	struct err ignored = {0};
-	int64_t state = state_of(s->path);
-	if (state == s->at)
-		return;
-	s->at = state;
-	if (log_read_growing(&l, s->path, f->format, &ignored))
-		return;
-	run_log_free(s->log);
-	*s->log = l;
 }
 
 /* A run has ended if the last event of its journal says so: it may have been resumed after others. */
@@ -238,23 +227,42 @@ static bool journal_ended(const struct run_log *l)
 	return strstr(last, " ends with code ") != NULL;
 }
 
+static int follow_stream(struct source *s, struct err *e)
+{
+	if (read_stream(s, e))
+		return -1;
+	return s->tail && log_tail_read(s->tail, s->log) < 0 ? refuse(s, e) : 0;
+}
+
+/* A file without a row yet may turn out to be a log of pt-train. */
+static bool is_undecided(const struct source *s)
+{
+	struct stat st;
+	return s->kind == SOURCE_ABSENT ||
+	       (s->kind == SOURCE_OTHER && !stat(s->path, &st) && st.st_size < SAMPLE);
+}
+
 static int read_source(struct source *s, const struct follow *f, struct err *e)
 {
 	enum source_kind was = s->kind;
-	/* (a file without a whole line may turn out to be a log of pt-train) */
-	if ((was == SOURCE_ABSENT || was == SOURCE_WHOLE) && open_source(s, f->format, e))
+	if (is_undecided(s) && open_source(s, f->format, e))
 		return -1;
-	if (was == SOURCE_WHOLE && s->kind != was)
+	if (was == SOURCE_OTHER && s->kind != was) {
+		log_tail_free(s->tail);
+		s->tail = NULL;
 		restart(s);
+	}
 	if (s->kind == SOURCE_DONE && !s->ended) {
 		run_log_free(s->log);
 		s->ended = true;
 		return log_read(s->log, s->path, f->format, e);
 	}
 	if (s->kind == SOURCE_STREAM)
-		return s->ended ? 0 : read_stream(s, e);
-	if (s->kind == SOURCE_WHOLE)
-		read_whole(s, f);
+		return s->ended ? 0 : follow_stream(s, e);
+	if (s->kind == SOURCE_OTHER && !s->tail)
+		s->tail = log_tail_new(s->path, f->format);
+	if (s->kind == SOURCE_OTHER)
+		log_tail_read(s->tail, s->log);
 	if (s->kind != SOURCE_LINES)
 		return 0;
 	int rc = read_lines(s, e);
@@ -319,6 +327,9 @@ int follow_runs(struct run_log *logs, const char *const *paths, int n,
 	}
 	int rc = watch(s, logs, n, f, why, e);
 	for (int i = 0; i < n; i++) {
+		if (s[i].tail && *why != FOLLOW_STOPPED)
+			log_tail_end(s[i].tail, &logs[i]);
+		log_tail_free(s[i].tail);
 		str_free(&s[i].file);
 		str_free(&s[i].text);
 		str_free(&s[i].first);

@@ -1,10 +1,10 @@
 /*
  * Following runs that are training: their logs are read as they grow.
  *
- * A log of pt-train is read a line at a time, from the journal of a run's directory, a file, a pipe or
- * standard input. A file in another format, or a directory of event files, is read as a whole whenever
- * it has grown; through a pipe such a format is refused. A file that does not exist yet is waited for. Files are looked at twice a second, because notifications do not
- * cross network file systems.
+ * Only new bytes are read: of the journal of a run's directory, of a file, of a directory of event
+ * files, of a pipe, of standard input. Formats of one JSON object are read as a whole whenever the file
+ * has changed; through a pipe they are refused. A file that does not exist yet is waited for. Files are
+ * looked at twice a second, because notifications do not cross network file systems.
  */
 #ifndef COMPARE_FOLLOW_H
 #define COMPARE_FOLLOW_H

@@ -101,16 +101,20 @@ static void explain_difference(
 	const struct curve_diff *c, const struct compare_opts *o, struct str *out)
 {
 	const char *name = columns[c->column].name, *by = columns[o->by].name;
-	if (c->n_differ && c->first.ulp == INT64_MAX)
-		str_printf(
-			out, "%s differs from %s %.0f on (NaN)", name, by, c->first.at);
-	else if (c->n_differ)
-		str_printf(out, "%s differs from %s %.0f on (%lld ULP)", name, by,
-			c->first.at, (long long)c->first.ulp);
-	else
+	const struct value_pair *p = c->n_beyond ? &c->beyond : &c->first;
+	if (!c->n_differ || (!c->n_beyond && (c->only_control || c->only_test)))
 		str_printf(out, "%lld values of %s are of one run only, from %s %.0f on",
 			(long long)(c->only_control + c->only_test), name, by,
 			c->first_only);
+	else if (p->ulp == INT64_MAX)
+		str_printf(out, "%s differs from %s %.0f on (NaN)", name, by, p->at);
+	else if (o->rtol > 0 || o->atol > 0)
+		str_printf(out,
+			"%s differs by more than %g + %g |control|, first at %s %.0f",
+			name, o->atol, o->rtol, by, p->at);
+	else
+		str_printf(out, "%s differs from %s %.0f on (%lld ULP)", name, by, p->at,
+			(long long)p->ulp);
 }
 
 /* Of a verdict that comes from the comparison of all columns. */
@@ -141,14 +145,30 @@ static void explain_exact(struct outcome *x, const struct outcome_opts *o)
 			columns[c->column].name);
 }
 
+/* Where a tolerance is given and exceeded, that comes first. */
+static bool explain_tolerance(struct outcome *x, const struct outcome_opts *o)
+{
+	const struct curve_diff *c = curve_with(x, VERDICT_DIFFER);
+	if (!(o->exact.rtol > 0 || o->exact.atol > 0) || x->verdict != VERDICT_DIFFER ||
+		o->judge.rule > 0 || !c || !c->n_beyond)
+		return false;
+	explain_difference(c, &o->exact, &x->reason);
+	return true;
+}
+
 static void explain(struct outcome *x, const struct outcome_opts *o)
 {
 	bool missing = x->verdict == VERDICT_NOTHING && missing_column(x);
-	if (!missing && x->has_judged && x->verdict == x->judged.verdict &&
-		x->judged.reason.len)
+	bool judged = !missing && x->has_judged && x->verdict == x->judged.verdict &&
+		      x->judged.reason.len;
+	if (explain_tolerance(x, o)) {
+		if (judged)
+			str_printf(&x->reason, "; %s", x->judged.reason.s);
+	} else if (judged) {
 		str_puts(&x->reason, x->judged.reason.s);
-	else
+	} else {
 		explain_exact(x, o);
+	}
 }
 
 /* ---- outcomes ----------------------------------------------------------------------- */

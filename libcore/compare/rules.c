@@ -224,15 +224,18 @@ static bool modded_nanogpt(const struct curves *c, double margin, struct str *re
 	target *= 1 + margin;
 	for (int t = 0; t < c->n_test; t++)
 		last[t] = curve_of(c, TEST, t)[c->n - 1];
-	double mean = mean_of(last, c->n_test), p = NAN;
+	double mean = mean_of(last, c->n_test), p = 1;
 	double se = sqrt(variance_of(last, c->n_test) / c->n_test);
 	free(last);
 	if (c->n_test > 1)
 		p = student_p((mean - target) / se, c->n_test - 1) / 2;
-	if (mean > target)
+	if (c->n_test > 1 && mean > target)
 		p = 1 - p;
-	str_printf(reason, "mean of the last losses %.6g, below %.6g with p = %.2g", mean,
-		target, p);
+	str_printf(reason, "mean of the last losses %.6g, ", mean);
+	if (c->n_test > 1)
+		str_printf(reason, "below %.6g with p = %.2g", target, p);
+	else
+		str_puts(reason, "and a test by p needs two or more of them");
 	return p < 0.01;
 }
 

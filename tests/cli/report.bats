@@ -218,7 +218,7 @@ ending='# event 2026-01-01T00:00:00Z step=60 ends with code 0 after step 60'
 	says 'a line is longer than 1 MiB'
 }
 
-@test "--follow: logs of other trainers, in files that grow" {
+@test "--follow: logs of other trainers, in files and pipes that grow" {
 	log_of 0 30 >a
 	# a table with a comment as its header, and lines behind a prefix
 	sed -E 's/^step=([0-9]+) .* loss=([^ ]*).*/\1,\2/; 1i # step,loss' a >whole.csv
@@ -232,8 +232,11 @@ ending='# event 2026-01-01T00:00:00Z step=60 ends with code 0 after step 60'
 	code_of 0 timeout 30 pt-compare --follow --follow-timeout 0.1 --format wordplay whole.log whole.log
 	# --format holds for all logs
 	code_of 2 timeout 30 pt-compare --follow --follow-timeout 0.1 --format nanogpt whole.log whole.log
-	# a stream cannot be read again
-	code_of 2 timeout 30 pt-compare --follow a - <whole.log
-	says 'standard input: a log of the format wordplay can be followed in a file, but not through a pipe'
-	code_of 2 timeout 30 pt-compare --follow --format csv a - <a
+	# through a pipe
+	code_of 0 timeout 30 pt-compare --follow --follow-timeout 1 --rtol 1e-4 a - < <(slowly whole.log)
+	says '30 values'
+	# but not what must be read as a whole
+	echo '{"0": {"lm loss": 2.5}}' >whole.json
+	code_of 2 timeout 30 pt-compare --follow --format megatron-bridge a - <whole.json
+	says 'standard input: a log of this format can be followed in a file, but not through a pipe'
 }
