@@ -8,9 +8,10 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 struct opts {
-	const char *cluster, *network;
+	const char *cluster, *network, *only;
 	int64_t hosts, gpus, memory, tokens, show, exact, seed;
 	bool best, explain, details, json, verbose;
 	struct reliability job;
@@ -39,10 +40,14 @@ static const struct opt options[] = {
 	{OPT_SIZE, 't', "tokens", "N", "0", O(tokens), .help =
 		"Tokens of a step, a multiple of the context. 0: the batch of the model's "
 		"preset."},
+	{OPT_STR, 'o', "only", "KEY=VALUE,...", NULL, O(only), .help =
+		"Only layouts with these settings of pt-train, such as tp=8,pp-schedule=gpipe; of a key "
+		"that is given with several values, with one of them. Also values that are not searched "
+		"otherwise."},
 	{OPT_INT, 'x', "exact", "N", "-1", O(exact), 0, -1, 1e6, .help =
 		"Plan exactly, by the code that trains, until N layouts fit, fastest estimates "
 		"first. 0: all. -1: a hundred, but fewer where that would take more than a few "
-		"seconds."},
+		"seconds, and large models by fewer layers."},
 	{OPT_GROUP, .name = "Showing"},
 	{OPT_INT, 'n', "show", "N", "10", O(show), 0, 1, 1e6, .help =
 		"Layouts to list, fastest first."},
@@ -116,14 +121,20 @@ static bool is_one_word(const char *word)
 	return *word && !word[strcspn(word, " \t\n*?[")];
 }
 
-/* MODEL is a preset of pt-train, or a config file if it has a slash or a dot; key=value are other
- * options of pt-train. `given`: the same as arguments of pt-train. */
+/* A preset may have a dot in its name, which is wrong more often: then the presets are listed. */
+static bool is_file(const char *model)
+{
+	return strchr(model, '/') || (strchr(model, '.') && !access(model, F_OK));
+}
+
+/* MODEL is a preset of pt-train, or a config file; key=value are other options of pt-train. `given`: the same
+ * as arguments of pt-train. */
 static int parse_model(
 	char **words, int n, struct train_opts *o, struct str *given, struct err *e)
 {
 	const char *argv[256] = {"pt-train"};
 	int argc = 1;
-	bool file = strpbrk(words[0], "/.") != NULL;
+	bool file = is_file(words[0]);
 	if (n > 200)
 		return err_set(e, EX_USAGE, "too many settings");
 	argv[argc++] = file ? "--config" : "--preset";
@@ -156,11 +167,26 @@ static int set_cluster(const struct opts *o, struct request *r, struct err *e)
 		return -1;
 	if (o->gpus)
 		c->links.host_ranks = (int)o->gpus;
+	if (only_parse(o->only, &r->only, e))
+		return -1;
 	r->hosts = (int)o->hosts;
 	if (o->hosts * c->links.host_ranks > 1 << 20)
 		return err_set(e, EX_USAGE, "more than %d ranks", 1 << 20);
 	r->ranks = r->hosts * c->links.host_ranks;
 	r->limit = o->memory ? o->memory : c->capacity;
+	return 0;
+}
+
+/* With --only offload. */
+static int check_offload(const struct request *r, struct err *e)
+{
+	int kind[MOST_ONLY];
+	int n = only_values(&r->only, SET_OFFLOAD, kind);
+	for (int i = 0; i < n; i++)
+		if (kind[i] && r->o->device == DEVICE_CPU && !r->o->offload_to)
+			return err_set(e, EX_USAGE,
+				"only: a CPU offloads to a folder: give the settings "
+				"offload=optimizer offload-to=FOLDER");
 	return 0;
 }
 
@@ -196,8 +222,18 @@ static void print_goodput(const struct opts *o, const struct request *r,
 		x.fraction, y.fraction, o->hours, every, x.slowdown);
 }
 
+static void print_timeline(const struct opts *o, const struct request *r,
+	const struct search *s, struct str *out)
+{
+	struct practice p;
+	practice_of(r->o, &p);
+	const struct straggling x = {
+		&o->job, (uint64_t)o->seed, estimate_waits(&s->best[0].l, &p)};
+	timeline_print(r, &s->best[0], &x, (int)o->timeline, out);
+}
+
 /* -1 with *e set if there is none. */
-static int no_layout(const struct search *s, struct err *e)
+static int no_layout(const struct opts *o, const struct search *s, struct err *e)
 {
 	if (s->n)
 		return 0;
@@ -205,18 +241,18 @@ static int no_layout(const struct search *s, struct err *e)
 		return err_set(e, EX_FAILED,
 			"pt-train refuses each layout, the first one: %s",
 			s->refusal.msg);
-	return err_set(
-		e, EX_FAILED, "no layout fits into the memory: --explain says why");
+	return err_set(e, EX_FAILED, "no layout fits into the memory%s",
+		o->explain ? "" : ": --explain says why");
 }
 
 static int print_all(const struct opts *o, const struct request *r,
 	const struct search *s, const char *given, struct str *out, struct err *e)
 {
 	if (o->json)
-		return report_json(r, s, given, out, e) || no_layout(s, e) ? -1 : 0;
+		return report_json(r, s, given, out, e) || no_layout(o, s, e) ? -1 : 0;
 	if (o->explain)
 		explain(r, s, out);
-	if (no_layout(s, e))
+	if (no_layout(o, s, e))
 		return -1;
 	if (o->best) {
 		report_arguments(r, &s->best[0].l, given, out);
@@ -229,8 +265,7 @@ static int print_all(const struct opts *o, const struct request *r,
 		report_details(r, s, out);
 	print_goodput(o, r, s, out);
 	if (o->timeline)
-		timeline_print(r, &s->best[0], &o->job, (uint64_t)o->seed,
-			(int)o->timeline, out);
+		print_timeline(o, r, s, out);
 	return 0;
 }
 
@@ -272,7 +307,8 @@ static int plan(
 		return -1;
 	t.device = *r.cluster.model ? DEVICE_CUDA : DEVICE_CPU;
 	t.micro_batch = 1;
-	if (options_check(&t, e) || model_init(&m, &t.model, 0, e))
+	if (options_check(&t, e) || check_offload(&r, e) ||
+		model_init(&m, &t.model, 0, e))
 		return -1;
 	comm_plan_shares(r.hosts == 1 && env_switch("PT_SHARED") != 0);
 	int rc = set_batch(o, &t, &m, e) || search_run(&r, &s, e) ||

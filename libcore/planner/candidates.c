@@ -1,4 +1,4 @@
-/* The layouts of a number of ranks: every combination that could be the fastest. */
+/* The layouts of a number of ranks: every combination that could be the fastest, and those that --only names. */
 #include "planner/planner.h"
 
 struct walk {
@@ -9,83 +9,136 @@ struct walk {
 	int64_t n;
 };
 
+/* The values of a setting: those of --only, or else the usual ones. */
+struct values {
+	int of[MOST_ONLY], n;
+};
+
+static struct values values_of(
+	const struct walk *w, enum setting_kind kind, const int *usual, int n)
+{
+	struct values v;
+	v.n = only_values(w->space->only, kind, v.of);
+	for (int i = 0; !v.n && i < n; i++)
+		v.of[i] = usual[i];
+	v.n = v.n ? v.n : n;
+	return v;
+}
+
 static void take(struct walk *w)
 {
+	if (!only_allows(w->space->only, &w->l))
+		return;
 	w->n++;
 	w->take(w->with, &w->l);
+}
+
+/* Tiles are for parameters that are gathered or read, and are smaller than the slices of tensor
+ * parallelism. */
+static bool can_tile(const struct walk *w, int tile, enum offload offload)
+{
+	const struct layout *l = &w->l;
+	const struct model_config *c = &w->space->m->c;
+	bool moves = l->zero == 3 || offloads_params(offload);
+	return !tile ||
+	       (moves && l->reshard == RESHARD_YES && tile > l->degree[AXIS_TP] &&
+		       tile % l->degree[AXIS_TP] == 0 && c->heads % tile == 0 &&
+		       c->dim % tile == 0 && c->ffn_dim % tile == 0);
+}
+
+static void each_last_resort(struct walk *w)
+{
+	const struct space *s = w->space;
+	struct values tiles = values_of(w, SET_TILE, s->tile, s->n_tiles);
+	struct values offloads = values_of(w, SET_OFFLOAD, s->offload, s->n_offloads);
+	for (int i = 0; i < tiles.n; i++)
+		for (int k = 0; k < offloads.n; k++) {
+			w->l.tile = tiles.of[i];
+			w->l.offload = offloads.of[k];
+			if (can_tile(w, w->l.tile, (enum offload)w->l.offload))
+				take(w);
+		}
 }
 
 static void each_recompute(struct walk *w)
 {
 	for (int r = RECOMPUTE_NONE; r <= RECOMPUTE_FULL; r++) {
 		w->l.recompute = r;
-		take(w);
+		each_last_resort(w);
 	}
 }
 
 /* Interleaved with two or four stages a rank: more make the messages small. */
 static void each_schedule(struct walk *w)
 {
-	static const struct {
-		int kind;
-		int64_t stages;
-	} rows[] = {{SCHEDULE_1F1B, 1}, {SCHEDULE_ZB_H1, 1}, {SCHEDULE_INTERLEAVED, 2},
-		{SCHEDULE_INTERLEAVED, 4}};
+	static const int kinds[] = {SCHEDULE_1F1B, SCHEDULE_ZB_H1, SCHEDULE_INTERLEAVED};
+	static const int several[] = {2, 4}, one[] = {1};
 	int pp = w->l.degree[AXIS_PP];
-	for (size_t i = 0; i < (pp > 1 ? ARRAY_LEN(rows) : 1); i++) {
-		w->l.schedule = rows[i].kind;
-		w->l.stages = rows[i].stages;
-		if (pp * w->l.stages <= w->space->m->c.layers)
-			each_recompute(w);
+	struct values kind = values_of(w, SET_SCHEDULE, kinds, ARRAY_LEN(kinds));
+	for (int i = 0; i < (pp > 1 ? kind.n : 1); i++) {
+		w->l.schedule = pp > 1 ? kind.of[i] : SCHEDULE_1F1B;
+		bool interleaved = w->l.schedule == SCHEDULE_INTERLEAVED;
+		struct values stages = interleaved ? values_of(w, SET_STAGES, several,
+							     ARRAY_LEN(several))
+						   : values_of(w, SET_STAGES, one, 1);
+		for (int k = 0; k < stages.n; k++) {
+			w->l.stages = stages.of[k];
+			if (interleaved == (w->l.stages > 1) && w->l.stages > 0 &&
+				(int64_t)pp * w->l.stages <= w->space->m->c.layers)
+				each_recompute(w);
+		}
 	}
 }
 
 /* Sharding of everything, with and without gathering again; of gradients and moments; of moments. */
 static void each_zero(struct walk *w)
 {
-	static const struct {
-		int zero;
-		bool reshard;
-	} rows[] = {{3, true}, {3, false}, {2, true}, {1, true}};
-	int shards = w->l.degree[AXIS_FSDP];
-	w->l.zero = 0;
-	w->l.reshard = true;
-	if (shards == 1) {
-		each_schedule(w);
-		return;
-	}
-	for (size_t i = 0; i < ARRAY_LEN(rows); i++) {
-		w->l.zero = rows[i].zero;
-		w->l.reshard = rows[i].reshard;
+	static const int usual[] = {RESHARD_YES, RESHARD_NO};
+	struct values reshard = values_of(w, SET_RESHARD, usual, ARRAY_LEN(usual));
+	bool sharded = w->l.degree[AXIS_FSDP] > 1;
+	for (int i = 0; sharded && i < reshard.n; i++) {
+		w->l.zero = 3;
+		w->l.reshard = reshard.of[i];
 		each_schedule(w);
 	}
+	w->l.reshard = RESHARD_YES;
+	for (w->l.zero = sharded ? 2 : 0; w->l.zero >= (sharded ? 1 : 0); w->l.zero--)
+		each_schedule(w);
 }
 
 static void each_micro_batch(struct walk *w)
 {
-	int64_t data = w->l.degree[AXIS_DP] * w->l.degree[AXIS_FSDP];
+	static const int powers[] = {1, 2, 4, 8, 16, 32, 64};
+	int64_t data = (int64_t)w->l.degree[AXIS_DP] * w->l.degree[AXIS_FSDP];
 	int64_t of_rank = w->space->batch / data;
+	struct values sizes = values_of(w, SET_MICRO_BATCH, powers, ARRAY_LEN(powers));
 	if (w->space->batch % data)
 		return;
-	for (int64_t b = 1; b <= min64(of_rank, 64); b *= 2) {
-		if (of_rank % b)
+	for (int i = 0; i < sizes.n; i++) {
+		int size = sizes.of[i];
+		if (size < 1 || of_rank % size)
 			continue;
-		w->l.micro_batch = b;
-		w->l.n_micro = of_rank / b;
+		w->l.micro_batch = size;
+		w->l.n_micro = of_rank / size;
 		each_zero(w);
 	}
 }
 
-/* Shards over all data-parallel ranks, those of a host, or none. */
+/* Shards over all data-parallel ranks, those of a host (hybrid sharding, HSDP), or none; of --only, any. */
 static void each_fsdp(struct walk *w, int data)
 {
 	int *degree = w->l.degree;
 	int inner = degree[AXIS_TP] * degree[AXIS_CP];
 	int host = w->space->host_ranks / inner;
+	const int usual[] = {data, host, 1};
+	struct values shards = values_of(w, SET_FSDP, usual, ARRAY_LEN(usual));
+	struct values replicas = values_of(w, SET_DP, NULL, 0);
+	for (int i = 0; i < replicas.n && replicas.of[i] > 0; i++)
+		shards.of[i] = data / replicas.of[i];
+	shards.n = replicas.n ? replicas.n : shards.n;
 	int last = 0;
-	const int choices[] = {data, host, 1};
-	for (size_t i = 0; i < ARRAY_LEN(choices); i++) {
-		int f = choices[i];
+	for (int i = 0; i < shards.n; i++) {
+		int f = shards.of[i];
 		if (f < 1 || f > data || data % f || f == last)
 			continue;
 		last = f;
@@ -109,8 +162,9 @@ int64_t candidates(const struct space *s,
 	void (*taker)(void *with, const struct layout *l), void *with)
 {
 	struct walk w = {.space = s, .take = taker, .with = with};
-	int *degree = w.l.degree;
-	for (int tp = 1; tp <= min64(s->ranks, s->host_ranks); tp++)
+	int *degree = w.l.degree, given[MOST_ONLY];
+	bool any = only_values(s->only, SET_TP, given) > 0;
+	for (int tp = 1; tp <= min64(s->ranks, any ? s->ranks : s->host_ranks); tp++)
 		for (int cp = 1; tp * cp <= s->ranks && cp <= 64; cp++) {
 			if (s->ranks % (tp * cp) || !divides_model(s->m, tp, cp))
 				continue;

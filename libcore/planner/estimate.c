@@ -26,6 +26,7 @@ const struct practice practice_pt = {
 	.tp_bytes = 20,
 	.reduce_bytes = 4,
 	.kept = kept_by_pt,
+	.passes = {3, 3.03, 3.4, 3.8},
 	.canonical = true,
 	.overlap_tp = true,
 	.overlap_sum = true,
@@ -84,7 +85,7 @@ static enum axis shard_axis(const struct layout *l)
 }
 
 /* Are gradients reduced after each micro-batch? As in microbatches_assign(). */
-static bool round_robin(const struct layout *l, const struct practice *p)
+bool estimate_waits(const struct layout *l, const struct practice *p)
 {
 	if (!p->canonical)
 		return l->zero >= 2;
@@ -156,12 +157,13 @@ static void estimate_state(const struct layout *l, const struct practice *p, dou
 	if (!sharded && type < p->param_bytes && p->canonical)
 		o->params += type * n;
 	if (sharded && l->zero == 3)
-		o->gathered = l->reshard ? ends * p->param_bytes + 3.5 * type * block
-					 : type * n + ends * p->param_bytes;
+		o->gathered = l->reshard != RESHARD_NO
+				      ? ends * p->param_bytes + 3.5 * type * block
+				      : type * n + ends * p->param_bytes;
 	double nodes = p->canonical ? floor(log2((double)l->n_micro)) + 1 : 1;
 	if (!p->canonical)
 		o->grads = p->grad_bytes * (l->zero >= 2 ? part : n);
-	else if (!round_robin(l, p))
+	else if (!estimate_waits(l, p))
 		o->grads = p->grad_bytes * (nodes * n + (sharded ? part : 0));
 	else
 		o->grads =
@@ -169,6 +171,23 @@ static void estimate_state(const struct layout *l, const struct practice *p, dou
 			(nodes * n / shards / l->degree[AXIS_DP] +
 				(l->degree[AXIS_DP] > 1 || shards == 1 ? n / shards : 0) +
 				2 * block + ends);
+}
+
+/* What is in a file, or in the memory of a GPU's host; gradients of a unit and its parameters are not. */
+static void offload(const struct layout *l, double block, double ends,
+	const struct practice *p, struct memory *o)
+{
+	const enum offload kind = (enum offload)l->offload;
+	if (kind == OFFLOAD_NONE)
+		return;
+	o->optimizer = 0;
+	if (offloads_grads(kind))
+		o->grads = p->grad_bytes * (2 * block + ends);
+	if (!offloads_params(kind))
+		return;
+	o->params = 0;
+	o->gathered =
+		fmax(o->gathered, 3.5 * p->gather_bytes * block + ends * p->param_bytes);
 }
 
 void estimate_memory(const struct shape *s, const struct layout *l,
@@ -179,9 +198,10 @@ void estimate_memory(const struct shape *s, const struct layout *l,
 	double tokens = (double)l->micro_batch * s->context / l->degree[AXIS_CP];
 	bool one = l->degree[AXIS_PP] == 1;
 	double ends = s->embedding * (one && !s->tied ? 2 : 1) / tp;
-	double n = blocks * s->block / tp + ends;
+	double n = blocks * s->block / tp + ends, pieces = l->tile ? l->tile / tp : 1;
 	*o = (struct memory){0};
-	estimate_state(l, p, n, s->block / tp, ends, o);
+	estimate_state(l, p, n, s->block / tp / pieces, ends / pieces, o);
+	offload(l, s->block / tp / pieces, ends / pieces, p, o);
 	o->activations =
 		tokens * (in_flight(l) * blocks * block_bytes(s, l, p, l->recompute) +
 				 8 * s->dim / tp);
@@ -231,13 +251,6 @@ static double group_seconds(const struct timing *t, enum axis axis, int ranks, d
 	return latency + fmax(inside, away / net->bytes_per_second);
 }
 
-/* The passes of a block's matmuls, in forwards. */
-static double forwards_of(int recompute)
-{
-	static const double passes[] = {3, 3.03, 3.4, 3.8};
-	return passes[recompute];
-}
-
 static double matmul_seconds(const struct timing *t, double flops, double weights)
 {
 	double rate = t->rate;
@@ -246,12 +259,18 @@ static double matmul_seconds(const struct timing *t, double flops, double weight
 	return fmax(flops / rate, weights * t->p->gather_bytes / t->memory);
 }
 
+static double attention_rate(const struct timing *t)
+{
+	const struct cluster *c = t->c;
+	return c->attention > 0 ? t->rate * c->attention / c->efficiency : t->rate;
+}
+
 /* A block's forward of a micro-batch, without communication. */
 static double forward_seconds(const struct timing *t)
 {
 	const struct shape *s = t->s;
 	double tp = t->l->degree[AXIS_TP], scores = t->tokens * s->context / tp;
-	double attention = t->p->attention * scores * s->dim / t->rate;
+	double attention = t->p->attention * scores * s->dim / attention_rate(t);
 	double moved = t->tokens / tp *
 			       (t->p->dim_bytes * s->dim + t->p->ffn_bytes * s->ffn_dim) +
 		       t->p->score_bytes * scores * s->heads +
@@ -309,13 +328,13 @@ static struct exchange fsdp_exchange(
 	if (l->zero == 3)
 		gather = group_seconds(t, shard_axis(l), ranks,
 			t->p->gather_bytes * block, true, messages);
-	if (round_robin(l, t->p))
+	if (estimate_waits(l, t->p))
 		sum = group_seconds(
 			t, shard_axis(l), ranks, t->p->reduce_bytes * block, false, 1);
-	if (round_robin(l, t->p) && ranks == 1)
+	if (estimate_waits(l, t->p) && ranks == 1)
 		sum = group_seconds(t, AXIS_DP, l->degree[AXIS_DP],
 			t->p->reduce_bytes * block, false, 1);
-	double again = l->reshard ? gather : 0;
+	double again = l->reshard != RESHARD_NO ? gather : 0;
 	struct exchange x = {.alone = gather + again + sum};
 	x.exposed = fmax(0, gather - forward) + fmax(0, again + sum - backward);
 	return x;
@@ -332,7 +351,7 @@ static struct exchange step_exchange(
 	double sums = group_seconds(
 		t, AXIS_DP, dp, 2 * t->p->reduce_bytes * shard, false, log2(dp) + 1);
 	double last = 0;
-	if (!round_robin(l, t->p))
+	if (!estimate_waits(l, t->p))
 		sums += group_seconds(
 			t, shard_axis(l), ranks, t->p->reduce_bytes * params, false, 1);
 	if (l->zero > 0 && l->zero < 3)
@@ -395,10 +414,10 @@ void estimate_time(const struct shape *s, const struct layout *l, const struct c
 {
 	struct timing t = {.s = s, .l = l, .c = c, .p = p};
 	begin(&t, peak);
-	double forward = forward_seconds(&t), passes = forwards_of(l->recompute);
+	double forward = forward_seconds(&t), passes = p->passes[l->recompute];
 	double block = passes * forward, n = (double)l->n_micro;
 	double attention = 3 * p->attention * t.tokens * s->context * s->dim /
-			   l->degree[AXIS_TP] / t.rate;
+			   l->degree[AXIS_TP] / attention_rate(&t);
 	/* sums of the canonical tree */
 	if (p->canonical)
 		block += p->sum_bytes * (l->degree[AXIS_CP] > 1 ? 2 : 1) * s->block /

@@ -38,13 +38,12 @@ static void fits_on_one(const struct request *r, const struct shape *s, double l
 		.stages = 1,
 		.micro_batch = 1,
 		.n_micro = max64(1, r->o->batch / r->ranks),
-		.reshard = true,
 		.recompute = RECOMPUTE_FULL};
 	struct memory m;
 	struct err e = {0};
 	char need[NUM_TEXT], have[LIMIT_TEXT], line[256];
 	one.degree[AXIS_DP] = r->ranks;
-	if (r->o->batch % r->ranks || search_memory(r, &one, &m, &e))
+	if (r->o->batch % r->ranks || exact_memory(r, &one, &m, &e))
 		estimate_memory(s, &one, p, &m);
 	text_bytes(need, m.total);
 	limit_text(have, limit);
@@ -123,6 +122,38 @@ static void batch_is_large(const struct request *r, struct str *out)
 	item(out, few ? "no" : "yes", line);
 }
 
+/* What the fastest layout needs beside parallelism. */
+static void resort_text(const struct choice *c, struct str *out)
+{
+	char host[NUM_TEXT];
+	if (c->l.tile || c->l.offload)
+		str_printf(out, " None does without %s%s%s.", c->l.tile ? "--tile" : "",
+			c->l.tile && c->l.offload ? " and " : "",
+			c->l.offload ? "--offload" : "");
+	if (c->memory.host > 0)
+		str_printf(out, " Its host needs %s for each GPU.",
+			text_bytes(host, c->memory.host));
+}
+
+static void fastest(const struct search *s, const char *limit, struct str *out)
+{
+	const struct choice *c = &s->best[0];
+	char need[NUM_TEXT];
+	struct str line = {0};
+	str_printf(&line, "Does any layout fit? %lld of %lld; the fastest is ",
+		(long long)s->fitting, (long long)s->enumerated);
+	report_layout(&c->l, &line);
+	str_printf(&line,
+		": %s%s and %.4g s a step, of which %.0f %% is exposed communication and "
+		"%.0f %% bubble.",
+		text_bytes(need, c->memory.total), limit, c->times.step,
+		100 * c->times.exposed / c->times.step,
+		100 * c->times.bubble / c->times.step);
+	resort_text(c, &line);
+	item(out, "yes", line.s);
+	str_free(&line);
+}
+
 static void answer(const struct request *r, const struct search *s, struct str *out)
 {
 	char need[NUM_TEXT], have[LIMIT_TEXT], line[384];
@@ -130,21 +161,16 @@ static void answer(const struct request *r, const struct search *s, struct str *
 	if (!s->n) {
 		text_bytes(need, s->least.memory.total);
 		snprintf(line, sizeof(line),
-			"Does any layout fit? The least is about %s%s (%lld layouts): more "
-			"ranks, a shorter context, --offload, or a smaller model.",
-			need, have, (long long)s->enumerated);
+			"Does any layout fit? The least is about %s%s (%lld layouts%s): more "
+			"ranks, a shorter context, or a smaller model.",
+			need, have, (long long)s->enumerated,
+			s->least.l.offload ? ", with --tile and --offload too"
+			: s->least.l.tile  ? ", with --tile too"
+					   : "");
 		item(out, "no", line);
 		return;
 	}
-	const struct choice *c = &s->best[0];
-	text_bytes(need, c->memory.total);
-	snprintf(line, sizeof(line),
-		"Does any layout fit? %lld of %lld; the fastest takes %s%s and %.4g s a "
-		"step, of which %.0f %% is exposed communication and %.0f %% bubble.",
-		(long long)s->fitting, (long long)s->enumerated, need, have,
-		c->times.step, 100 * c->times.exposed / c->times.step,
-		100 * c->times.bubble / c->times.step);
-	item(out, "yes", line);
+	fastest(s, have, out);
 }
 
 void explain(const struct request *r, const struct search *s, struct str *out)

@@ -8,6 +8,8 @@
 #include "comm/mesh.h"
 #include "parallel/schedule.h"
 
+static const char *const offload_names[] = {OFFLOAD_WORDS};
+
 double report_mfu(const struct request *r, const struct choice *c)
 {
 	const struct cluster *k = &r->cluster;
@@ -19,26 +21,45 @@ double report_mfu(const struct request *r, const struct choice *c)
 	return tokens * model_flops_per_token(r->m, false) / (peak * r->ranks);
 }
 
-/* "fsdp=64 tp=8 pp=4 interleaved,2 mb=1 recompute=full" */
-static void put_layout(const struct layout *l, struct str *out)
+void report_layout(const struct layout *l, struct str *out)
 {
 	mesh_name(l->degree, out);
 	if (l->zero)
 		str_printf(out, " zero=%d", l->zero);
-	if (l->zero == 3 && !l->reshard)
+	if (l->zero == 3 && l->reshard == RESHARD_NO)
 		str_puts(out, " keep");
 	if (l->degree[AXIS_PP] > 1)
 		str_printf(out, " %s", schedule_kind_names[l->schedule]);
 	if (l->stages > 1)
-		str_printf(out, ",%lld", (long long)l->stages);
-	str_printf(out, " mb=%lld", (long long)l->micro_batch);
+		str_printf(out, ",%d", l->stages);
+	str_printf(out, " mb=%d", l->micro_batch);
 	if (l->recompute)
 		str_printf(out, " %s", recompute_names[l->recompute]);
+	if (l->tile)
+		str_printf(out, " tile=%d", l->tile);
+	if (l->offload)
+		str_printf(out, " offload=%s", offload_names[l->offload]);
+}
+
+/* How many layouts were planned, and how well fewer layers predict the whole model. */
+static void put_planned(const struct search *s, struct str *out)
+{
+	str_printf(out, "# planned exactly: %lld", (long long)s->planned);
+	if (s->extrapolated)
+		str_printf(out, ", of which %lld by models of fewer layers (=)",
+			(long long)s->extrapolated);
+	if (s->time_error >= 0)
+		str_printf(out,
+			"; of the first one, that differs by %.2f %% of the time and %.2f %% of the memory",
+			100 * s->time_error, 100 * s->memory_error);
+	str_putc(out, '\n');
 }
 
 void report_table(const struct request *r, const struct search *s, struct str *out)
 {
-	str_printf(out, "# planned exactly: %lld\n", (long long)s->planned);
+	static const char marks[] = {
+		[BY_FORMULAS] = '~', [BY_FEWER_LAYERS] = '=', [BY_WHOLE_PLAN] = ' '};
+	put_planned(s, out);
 	str_printf(out, "# %10s %6s %12s %9s %7s %7s  %s\n", "step_s", "mfu", "tokens/s",
 		"memory", "exposed", "bubble", "layout");
 	for (int64_t i = 0; i < min64(s->n, r->show); i++) {
@@ -46,11 +67,11 @@ void report_table(const struct request *r, const struct search *s, struct str *o
 		const struct times *t = &c->times;
 		char memory[NUM_TEXT];
 		str_printf(out, "%c %10.4f %6.4f %12.0f %9s %6.1f%% %6.1f%%  ",
-			c->exact ? ' ' : '~', t->step, report_mfu(r, c),
+			marks[c->planned], t->step, report_mfu(r, c),
 			(double)(r->o->batch * r->m->c.context) / t->step,
 			text_bytes(memory, c->memory.total), 100 * t->exposed / t->step,
 			100 * t->bubble / t->step);
-		put_layout(&c->l, out);
+		report_layout(&c->l, out);
 		str_putc(out, '\n');
 	}
 }
@@ -65,12 +86,12 @@ void report_counts(const struct search *s, struct str *out)
 }
 
 static const char *const kinds[] = {"parameters", "gradients", "gathered", "optimizer",
-	"activations", "scratch", "other", "total"};
+	"activations", "scratch", "other", "total", "host"};
 
 static void kinds_of(const struct memory *m, double v[static ARRAY_LEN(kinds)])
 {
 	const double all[] = {m->params, m->grads, m->gathered, m->optimizer,
-		m->activations, m->scratch, m->other, m->total};
+		m->activations, m->scratch, m->other, m->total, m->host};
 	memcpy(v, all, sizeof(all));
 }
 
@@ -82,7 +103,7 @@ void report_details(const struct request *r, const struct search *s, struct str 
 		char text[NUM_TEXT];
 		kinds_of(&c->memory, v);
 		str_puts(out, "# ");
-		put_layout(&c->l, out);
+		report_layout(&c->l, out);
 		str_puts(out, "\n  memory of the rank that needs most:");
 		for (size_t k = 0; k < ARRAY_LEN(kinds); k++)
 			str_printf(out, " %s %s", kinds[k], text_bytes(text, v[k]));
@@ -101,15 +122,8 @@ void report_details(const struct request *r, const struct search *s, struct str 
 void report_arguments(const struct request *r, const struct layout *l, const char *given,
 	struct str *out)
 {
-	str_printf(out, "%s batch=%lld micro-batch=%lld", given, (long long)r->o->batch,
-		(long long)l->micro_batch);
-	for (int a = 0; a < N_AXES; a++)
-		str_printf(out, " %s=%d", axis_names[a], l->degree[a]);
-	str_printf(out, " zero=%d reshard-after-forward=%s", l->zero,
-		l->reshard ? "yes" : "no");
-	str_printf(out, " pp-schedule=%s pp-stages=%lld",
-		schedule_kind_names[l->schedule], (long long)l->stages);
-	str_printf(out, " recompute=%s", recompute_names[l->recompute]);
+	str_printf(out, "%s batch=%lld", given, (long long)r->o->batch);
+	layout_print(l, r->o, out);
 	str_printf(out, " device=%s", r->o->device == DEVICE_CUDA ? "cuda" : "cpu");
 }
 
@@ -131,11 +145,13 @@ static json_t *json_layout(const struct layout *l)
 	for (int a = 0; a < N_AXES; a++)
 		put_int(o, axis_names[a], l->degree[a]);
 	put_int(o, "zero", l->zero);
-	json_object_set_new(o, "reshard", json_boolean(l->reshard));
+	json_object_set_new(o, "reshard", json_boolean(l->reshard != RESHARD_NO));
 	json_object_set_new(o, "schedule", json_string(schedule_kind_names[l->schedule]));
 	put_int(o, "stages", l->stages);
 	put_int(o, "micro_batch", l->micro_batch);
 	json_object_set_new(o, "recompute", json_string(recompute_names[l->recompute]));
+	put_int(o, "tile", l->tile);
+	json_object_set_new(o, "offload", json_string(offload_names[l->offload]));
 	return o;
 }
 
@@ -156,7 +172,8 @@ static json_t *json_choice(
 	put_real(o, "exposed", t->exposed);
 	put_real(o, "bubble", t->bubble);
 	put_real(o, "mfu", report_mfu(r, c));
-	json_object_set_new(o, "exact", json_boolean(c->exact));
+	json_object_set_new(o, "exact", json_boolean(c->planned != BY_FORMULAS));
+	json_object_set_new(o, "whole", json_boolean(c->planned == BY_WHOLE_PLAN));
 	put_real(o, "estimated_step", c->estimated_step);
 	put_real(o, "estimated_memory", c->estimated_bytes);
 	json_object_set_new(o, "memory", memory);

@@ -5,8 +5,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "train/layout.h"
-
 /* An estimate may be this much above the limit: the plan itself decides. */
 #define TOLERANCE 1.8
 
@@ -53,26 +51,12 @@ static void keep(struct filter *f, const struct choice *c)
 	}
 }
 
-/* Of a GPU: what is offloaded is in the memory of its host. */
-static void offload(const struct train_opts *o, struct memory *m)
-{
-	const enum offload kind = (enum offload)o->offload;
-	if (kind == OFFLOAD_NONE)
-		return;
-	m->optimizer = 0;
-	m->grads = offloads_grads(kind) ? 0 : m->grads;
-	m->params = offloads_params(kind) ? 0 : m->params;
-	m->total = m->params + m->grads + m->gathered + m->optimizer + m->activations +
-		   m->scratch + m->other;
-}
-
 static void consider(void *with, const struct layout *l)
 {
 	struct filter *f = with;
 	struct search *s = f->s;
 	struct choice c = {.l = *l};
 	estimate_memory(&f->shape, l, &f->practice, &c.memory);
-	offload(f->r->o, &c.memory);
 	estimate_time(&f->shape, l, &f->r->cluster, &f->practice, f->peak, &c.times);
 	c.estimated_bytes = c.memory.total;
 	c.estimated_step = c.times.step;
@@ -91,202 +75,75 @@ static int by_step(const void *a, const void *b)
 
 /* ---- plans ------------------------------------------------------------------------------ */
 
-/* The options of pt-train that make a run of this layout; false: pt-train refuses it, see *e. */
-static bool choice_options(const struct request *r, const struct layout *l,
-	struct train_opts *o, struct err *e)
-{
-	*o = *r->o;
-	for (int a = 0; a < N_AXES; a++)
-		o->axis[a] = l->degree[a];
-	o->micro_batch = l->micro_batch;
-	o->zero = l->zero;
-	o->reshard = l->reshard ? RESHARD_YES : RESHARD_NO;
-	o->pp_schedule = l->schedule;
-	o->pp_stages = l->stages;
-	o->recompute = l->recompute;
-	return !layout_resolve(o, r->ranks, e);
-}
-
-static void add_memory(const struct train_opts *o, const struct plan *p, struct memory *m)
-{
-	const double total = (double)(o->device == DEVICE_CUDA ? plan_on_device(p)
-							       : plan_needed(o, p));
-	if (total <= m->total)
-		return;
-	*m = (struct memory){.params = (double)p->store.params,
-		.grads = (double)p->store.grads,
-		.gathered = (double)p->store.gathered,
-		.optimizer = (double)p->store.optimizer,
-		.activations = (double)p->micro_bytes,
-		.scratch = (double)p->scratch_bytes,
-		.total = total};
-	m->other = total - m->params - m->grads - m->gathered - m->optimizer -
-		   m->activations - m->scratch;
-}
-
-/* The axis of a group by the last name in it: "fsdp*cp" is fsdp's. */
-static int axis_of(const char *group)
-{
-	for (int a = 0; a < N_AXES; a++)
-		if (!strncmp(group, axis_names[a], strlen(axis_names[a])))
-			return a;
-	return -1;
-}
-
-static void add_times(const struct step_time *t, struct times *o)
-{
-	*o = (struct times){.computation = t->computation,
-		.exposed = t->exposed,
-		.bubble = t->bubble > 0 ? t->bubble : 0,
-		.rest = t->rest,
-		.step = t->step};
-	for (int i = 0; i < t->n_rows; i++) {
-		int a = axis_of(t->row[i].group);
-		if (a >= 0)
-			o->axis[a] += t->row[i].alone;
-	}
-}
-
-/* Frees what layout_resolve() allocates. */
-static void close_options(const struct request *r, struct train_opts *o)
-{
-	if (o->model.virtual_degrees != r->o->model.virtual_degrees)
-		free((char *)(uintptr_t)o->model.virtual_degrees);
-}
-
-static int open_model(const struct request *r, const struct layout *l,
-	struct train_opts *o, struct model *m, struct err *e)
-{
-	bool accepted = choice_options(r, l, o, e);
-	if (accepted && !model_init(m, &o->model, 0, e)) {
-		if (!layout_check(o, m, e))
-			return 0;
-		model_free(m);
-	}
-	close_options(r, o);
-	return -1;
-}
-
-static void close_model(const struct request *r, struct train_opts *o, struct model *m)
-{
-	model_free(m);
-	close_options(r, o);
-}
-
-static bool fits(const struct request *r, const struct memory *m)
-{
-	return !r->limit || m->total <= (double)r->limit;
-}
-
-/* Of the first rank of each stage, until one needs more than there is. */
-static void plan_stages(const struct request *r, const struct train_opts *o,
-	struct model *m, struct memory *out)
-{
-	int pp = o->degree[AXIS_PP];
-	*out = (struct memory){.total = 0};
-	for (int stage = 0; stage < pp && fits(r, out); stage++) {
-		struct plan p;
-		plan_make_memory(o, m, stage * (r->ranks / pp), &p);
-		add_memory(o, &p, out);
-	}
-}
-
-int search_memory(const struct request *r, const struct layout *l, struct memory *out,
-	struct err *e)
-{
-	struct train_opts o;
-	struct model m;
-	if (open_model(r, l, &o, &m, e))
-		return -1;
-	plan_stages(r, &o, &m, out);
-	close_model(r, &o, &m);
-	return 0;
-}
-
-static int plan_exactly(const struct request *r, struct choice *c, struct err *e)
-{
-	struct train_opts o;
-	struct model m;
-	struct step_time t;
-	if (open_model(r, &c->l, &o, &m, e))
-		return -1;
-	plan_stages(r, &o, &m, &c->memory);
-	if (fits(r, &c->memory)) {
-		predict_step_time(&o, &m, &r->cluster, &t);
-		add_times(&t, &c->times);
-	}
-	c->exact = true;
-	close_model(r, &o, &m);
-	return 0;
-}
-
-static bool is_accepted(const struct request *r, const struct layout *l)
-{
-	struct train_opts o;
-	struct model m;
-	struct err e = {0};
-	if (open_model(r, l, &o, &m, &e))
-		return false;
-	close_model(r, &o, &m);
-	return true;
-}
-
-/* The work of an exact plan: passes through blocks, whose messages go to all shards. */
-static double plan_work(const struct request *r, const struct layout *l)
-{
-	double few = fmin((double)l->n_micro,
-		fmax(4, 2.0 * l->degree[AXIS_PP] * (double)l->stages));
-	double shards = l->degree[AXIS_DP] * l->degree[AXIS_FSDP] * l->degree[AXIS_CP];
-	return few * (double)r->m->c.layers * (1 + shards / 4);
-}
-
 /* Is there time for a further plan? Of layouts that are too large by the estimate, only a part of it is
- * spent; and a few are planned although that takes longer. */
-static bool has_time(const struct request *r, double work, bool small, int64_t found)
+ * spent; and a few are planned although that takes longer. `share`: of the time of a search. */
+static bool has_time(
+	const struct request *r, double work, double share, bool small, int64_t found)
 {
-	enum { MOST_WORK = 60000, FEW = 3, WORK_OF_FEW = 85000 }; /* 30,000: 1 s */
+	enum { MOST_WORK = 45000, FEW = 3, WORK_OF_FEW = 85000 };
 	if (r->exact >= 0)
 		return true;
-	if (!found && small)
-		return true;
-	return work <= (!small ? MOST_WORK / 4 : found < FEW ? WORK_OF_FEW : MOST_WORK);
+	return work <= share * (!small		     ? MOST_WORK / 4
+				       : found < FEW ? WORK_OF_FEW
+						     : MOST_WORK);
 }
 
 static void plan_one(const struct request *r, struct search *s, struct choice *c)
 {
 	struct err e = {0};
-	if (plan_exactly(r, c, &e)) {
+	if (r->exact < 0 ? exact_plan_quickly(r, c, &e) : exact_plan(r, c, &e)) {
 		if (!s->refused++)
 			s->refusal = e;
 		c->dropped = true;
 		return;
 	}
 	s->planned++;
-	c->dropped = !fits(r, &c->memory);
+	s->extrapolated += c->planned == BY_FEWER_LAYERS;
+	c->dropped = !exact_fits(r, &c->memory);
 }
 
-/* Exact ones first, and those that are dropped last. */
+/* Planned ones first, and those that are dropped last. */
 static int by_kind(const void *a, const void *b)
 {
 	const struct choice *x = a, *y = b;
 	if (x->dropped != y->dropped)
 		return x->dropped - y->dropped;
-	return x->exact != y->exact ? y->exact - x->exact : by_step(a, b);
+	bool first = x->planned != BY_FORMULAS, second = y->planned != BY_FORMULAS;
+	return first != second ? second - first : by_step(a, b);
+}
+
+/* Plans the fastest one whole, until it fits, if it was extrapolated: its neighbours are only for
+ * comparison. */
+static void plan_first(const struct request *r, struct search *s)
+{
+	s->time_error = s->memory_error = -1;
+	while (s->n && s->best[0].planned == BY_FEWER_LAYERS) {
+		struct choice *c = &s->best[0], before = *c;
+		struct err e = {0};
+		bool refused = exact_plan(r, c, &e);
+		s->extrapolated--;
+		if (!refused && exact_fits(r, &c->memory)) {
+			s->time_error = fabs(before.times.step / c->times.step - 1);
+			s->memory_error = fabs(before.memory.total / c->memory.total - 1);
+			return;
+		}
+		memmove(c, c + 1, (size_t)--s->n * sizeof(*c));
+	}
 }
 
 /* Plans layouts in the order of their estimated times until enough of them fit. Those that do not, or
  * that pt-train refuses, are removed; of the others, those that fit by the estimate follow. */
-static void plan_best(const struct request *r, struct search *s)
+static void plan_best(const struct request *r, double share, struct search *s)
 {
 	enum { MOST = 100 }; /* of a search without --exact */
 	int64_t most = r->exact > 0 ? r->exact : r->exact < 0 ? MOST : s->n, found = 0;
 	double work = 0;
 	for (int64_t i = 0; i < s->n; i++) {
 		struct choice *c = &s->best[i];
-		bool small = fits(r, &c->memory);
-		double more = plan_work(r, &c->l);
+		bool small = exact_fits(r, &c->memory);
+		double more = exact_work(r, &c->l, r->exact < 0);
 		c->dropped = !small;
-		if (found >= most || !has_time(r, work + more, small, found))
+		if (found >= most || !has_time(r, work + more, share, small, found))
 			continue;
 		plan_one(r, s, c);
 		found += !c->dropped;
@@ -296,10 +153,11 @@ static void plan_best(const struct request *r, struct search *s)
 	int64_t n = found;
 	for (int64_t i = found; i < s->n && !s->best[i].dropped; i++)
 		if (r->exact >= 0 || n < r->show) {
-			if (is_accepted(r, &s->best[i].l))
+			if (exact_accepts(r, &s->best[i].l))
 				s->best[n++] = s->best[i];
 		}
 	s->n = n;
+	plan_first(r, s);
 }
 
 void practice_of(const struct train_opts *o, struct practice *p)
@@ -310,32 +168,83 @@ void practice_of(const struct train_opts *o, struct practice *p)
 	p->gather_bytes = gpu ? (double)dtype_bytes(options_gemm_dtype(o)) : 4;
 }
 
+/* What is tried if nothing fits: layers in pieces; the optimizer's state, and then all state, in the memory
+ * of a GPU's host, or in files; then both. */
+struct resort {
+	int tile[4], offload[1];
+	int n_tiles, n_offloads;
+};
+
+static const struct resort resorts[] = {
+	{{2, 4, 8, 16}, {OFFLOAD_NONE}, 4, 1},
+	{{0}, {OFFLOAD_OPTIMIZER}, 1, 1},
+	{{0}, {OFFLOAD_ALL}, 1, 1},
+	{{2, 4, 8, 16}, {OFFLOAD_ALL}, 4, 1},
+};
+
+static void search_space(struct filter *f, const struct resort *x, double share)
+{
+	const struct request *r = f->r;
+	struct search *s = f->s;
+	const struct space space = {.m = r->m,
+		.only = &r->only,
+		.ranks = r->ranks,
+		.host_ranks = r->ranks / r->hosts,
+		.batch = r->o->batch,
+		.tile = x->tile,
+		.offload = x->offload,
+		.n_tiles = x->n_tiles,
+		.n_offloads = x->n_offloads};
+	s->n = 0;
+	s->enumerated += candidates(&space, consider, f);
+	qsort(s->best, (size_t)s->n, sizeof(*s->best), by_step);
+	plan_best(r, share, s);
+}
+
+/* A setting that was given is not changed; and a CPU offloads to a folder, which must be given. */
+static bool may_resort(const struct request *r, const struct resort *x)
+{
+	int given[MOST_ONLY];
+	bool tiles = x->tile[0] > 0, offloads = x->offload[0] != OFFLOAD_NONE;
+	if (only_values(&r->only, SET_TILE, given) ||
+		only_values(&r->only, SET_OFFLOAD, given))
+		return false;
+	return !(tiles && r->o->tile) && !(offloads && r->o->offload) &&
+	       !(offloads && r->o->device == DEVICE_CPU);
+}
+
+static struct filter filter_of(const struct request *r, struct search *s)
+{
+	struct filter f = {.r = r, .s = s};
+	f.room = r->exact ? max64(r->show, r->exact) + (1 << 15) : 1 << 20;
+	f.limit = r->exact ? TOLERANCE * (double)r->limit : 0;
+	practice_of(r->o, &f.practice);
+	f.peak = cluster_peak(&r->cluster, options_gemm_dtype(r->o),
+		r->o->numerics == NUMERICS_EXACT,
+		(int)min64(r->ranks, r->cluster.links.host_ranks));
+	shape_of(&f.shape, r->m);
+	return f;
+}
+
 int search_run(const struct request *r, struct search *s, struct err *e)
 {
 	double began = clock_seconds();
-	const struct space space = {.m = r->m,
-		.ranks = r->ranks,
-		.host_ranks = r->ranks / r->hosts,
-		.batch = r->o->batch};
-	struct filter f = {.r = r, .s = s};
-	enum dtype type = options_gemm_dtype(r->o);
-	*s = (struct search){.n = 0};
-	f.room = r->exact ? max64(r->show, r->exact) + (1 << 15) : 1 << 20;
-	f.limit = r->exact && r->o->offload == OFFLOAD_NONE ? TOLERANCE * (double)r->limit
-							    : 0;
-	practice_of(r->o, &f.practice);
-	f.peak = cluster_peak(&r->cluster, type, r->o->numerics == NUMERICS_EXACT,
-		(int)min64(r->ranks, r->cluster.links.host_ranks));
-	shape_of(&f.shape, r->m);
+	struct filter f = filter_of(r, s);
+	const struct resort usual = {
+		{(int)r->o->tile}, {r->o->offload}, .n_tiles = 1, .n_offloads = 1};
+	*s = (struct search){.time_error = -1, .memory_error = -1};
 	s->best = xcalloc((size_t)f.room, sizeof(*s->best));
-	s->enumerated = candidates(&space, consider, &f);
-	qsort(s->best, (size_t)s->n, sizeof(*s->best), by_step);
-	plan_best(r, s);
+	search_space(&f, &usual, 1);
+	bool found = s->enumerated;
+	for (size_t i = 0; found && !s->n && i < ARRAY_LEN(resorts); i++)
+		if (may_resort(r, &resorts[i]))
+			search_space(&f, &resorts[i], 0.3);
 	s->seconds = clock_seconds() - began;
-	if (!s->enumerated)
+	if (!found)
 		return err_set(e, EX_USAGE,
-			"no layout: %d ranks cannot divide a batch of %lld sequences",
-			r->ranks, (long long)r->o->batch);
+			"no layout: %d ranks cannot divide a batch of %lld sequences%s",
+			r->ranks, (long long)r->o->batch,
+			r->only.n ? " as --only says" : "");
 	return 0;
 }
 

@@ -73,7 +73,7 @@ static bool vtrain_row(const char *line, int skip, struct row *r)
 		.s = gpt(x[5], x[3], x[4], 51200, x[6]), .seconds = x[10] / 1e3};
 	r->l = (struct layout){.stages = 1,
 		.schedule = SCHEDULE_1F1B,
-		.micro_batch = (int64_t)x[2],
+		.micro_batch = (int)x[2],
 		.n_micro = (int64_t)(x[1] / x[2] / x[8])};
 	r->l.degree[AXIS_PP] = (int)x[9];
 	r->l.degree[AXIS_DP] = (int)x[8];
@@ -192,7 +192,8 @@ static struct fit megatron(void)
 		.launch = 1e-3,
 		.small = 1e10,
 		.step = 5e-3,
-		.kept = kept};
+		.kept = kept,
+		.passes = {3, 3.03, 3.4, 3.8}};
 	return f;
 }
 
@@ -277,9 +278,9 @@ static int foundry_row(char *line, struct row *r)
 		.seconds = micro * times * context / tokens};
 	r->l = (struct layout){.stages = 1,
 		.zero = 3,
-		.reshard = !strcmp(cell[16], "FULL_SHARD"),
+		.reshard = strcmp(cell[16], "FULL_SHARD") ? RESHARD_NO : RESHARD_YES,
 		.recompute = strcmp(cell[17], "True") ? RECOMPUTE_NONE : RECOMPUTE_FULL,
-		.micro_batch = (int64_t)micro,
+		.micro_batch = (int)micro,
 		.n_micro = (int64_t)times,
 		.degree = {1, 1, (int)ranks, 1, 1}};
 	return 2 * gpu + (strstr(cell[14], "fp8") != NULL);

@@ -17,6 +17,12 @@ number() { # KEY: of the first result
 	sed -nE "s/^ *\"$1\": ([-0-9.e]+),?$/\1/p" json | head -n 1
 }
 
+results() { # KEY FILE: "arguments value" of each result
+	sed -nE "s/^ *\"$1\": ([-0-9.e]+),?$/value \1/p; s/^ *\"arguments\": \"(.*)\",?$/\1/p" "$2" |
+		awk -v key="$1" '/^value/ { value = $2; next }
+			{ gsub(" ", "_"); print $0, value }'
+}
+
 @test "each of the first ten layouts passes pt-train --dry-run" {
 	small
 	local layout n=0
@@ -160,9 +166,11 @@ number() { # KEY: of the first result
 }
 
 @test "the decision list: what fits, what does not, and a slow network" {
-	code_of 1 pt-plan --explain -x 1 llama3-405b dtype=bf16 -H 8 -m 60G
-	says 'no   Does the model fit on one rank?'
-	says 'no   Does any layout fit?'
+	pt-plan --explain -x 1 llama3-405b dtype=bf16 -H 8 -m 60G >text
+	grep -q '^no   Does the model fit on one rank?' text
+	grep -q '^yes  Does any layout fit?.*None does without --offload. Its host needs' text
+	pt-plan --explain llama3-405b dtype=bf16 batch=256 -H 32 >text
+	grep -q '^yes  Does any layout fit?.*bubble\.$' text
 	pt-plan --explain -x 1 llama3-1b dtype=bf16 batch=64 >text
 	grep -q '^yes  Does the model fit on one rank?' text
 	grep -q '^no   Is the network slow' text
@@ -173,8 +181,20 @@ number() { # KEY: of the first result
 	not grep -q 'network' text
 	pt-plan --explain -x 1 -c h100,net=0.1 -H 8 llama3-8b dtype=bf16 batch=64 >text
 	grep -q '^yes  Is the network slow' text
-	code_of 1 pt-plan --explain -x 1 llama3-405b dtype=bf16 -H 8 -m 4G
+	code_of 1 pt-plan --explain -x 1 llama3-405b dtype=bf16 -H 8 -m 1G
 	says 'no   Does the largest layer fit?'
+	says 'no   Does any layout fit? The least is about '
+}
+
+@test "the decision list: sequences, and the fastest layout" {
+	pt-plan --explain -x 1 llama3-405b dtype=bf16 -H 64 batch=512 >text
+	grep -q '^no   Do the activations of one sequence fit?.*sequences must be split' text
+	grep -q '^yes  Has each rank a sequence of its own? 512 sequences, 512 ranks' text
+	grep -q '^yes  Does the largest layer fit?.*FSDP alone can do it' text
+	pt-plan --explain -x 1 -H 8 llama3-8b dtype=bf16 batch=8 >text
+	grep -q '^no   Has each rank a sequence of its own?.*some axis must split' text
+	grep -q '^yes  Do the activations of one sequence fit?' text
+	grep -q '^yes  Does any layout fit?.*the fastest is .*tp=.* mb=1.*: ' text
 }
 
 @test "goodput: the formula and the simulation agree; the interval of Daly" {
@@ -193,6 +213,8 @@ number() { # KEY: of the first result
 	code_of 64 pt-plan
 	code_of 64 pt-plan nothing
 	says 'there is no preset'
+	code_of 64 pt-plan gpt2-1.5b
+	says 'there is no preset'
 	code_of 64 pt-plan -c nowhere llama3-1b
 	code_of 64 plan --tokens 100
 	says 'no multiple of the context'
@@ -207,5 +229,81 @@ number() { # KEY: of the first result
 	seconds=$({ time pt-plan -n 1 -H 512 llama3-405b dtype=bf16 batch=2048 >text; } 2>&1)
 	awk -v s="$seconds" 'BEGIN { exit !(s < 5) }'
 	grep -q '^ .* fsdp=' text
-	grep -q '^# planned exactly: [3-9]' text
+	grep -q '^# planned exactly: [1-9][0-9]*, of which [1-9][0-9]* by models of fewer layers' text
+	# the first one is planned whole, too
+	awk '/^# planned/ { time = $(NF - 10); memory = $(NF - 4); found = 1 }
+		END { exit !(found && time < 1 && memory < 1) }' text
+}
+
+@test "405B on 8 GPUs, where little fits, takes less than 5 seconds of a processor" {
+	local seconds TIMEFORMAT=%U
+	seconds=$({ time pt-plan -n 1 llama3-405b dtype=bf16 >text; } 2>&1)
+	awk -v s="$seconds" 'BEGIN { exit !(s < 5) }'
+	grep -q ' offload=all$' text
+}
+
+@test "fewer layers predict the whole model" {
+	local options=(-n 40 --only "recompute=full,recompute=none" llama3-1b dtype=bf16 layers=40 batch=32)
+	pt-plan --json "${options[@]}" >json
+	grep -q '"whole": false' json
+	pt-plan --json -x 40 "${options[@]}" >whole
+	not grep -q '"whole": false' whole
+	local key
+	for key in step total computation; do
+		join <(results "$key" json | sort) <(results "$key" whole | sort) >both
+		awk -v key="$key" '{ d = $2 / $3 - 1; if (d * d > 0.01 ^ 2) { print key, $0; bad = 1 } }
+			END { exit bad || NR < 20 }' both
+	done
+}
+
+@test "--only restricts the search, and adds what is not searched otherwise" {
+	small
+	plan -n 100 --only tp=2,pp-schedule=gpipe,pp=2 >text
+	grep -q 'gpipe' text
+	not grep '^[ ~=] ' text | grep -v 'pp=2 .*tp=2 gpipe'
+	plan --json -n 1000 --only recompute=full,recompute=none,zero=0 >json
+	[ "$(grep -c '"recompute": "full"' json)" -gt 0 ]
+	[ "$(grep -c '"recompute": "none"' json)" -gt 0 ]
+	not grep -q '"recompute": "[sm]' json
+	not grep -q '"zero": [1-3]' json
+	diff <(plan --only '') <(plan)
+	plan --best --only micro-batch=4,tp=4 >best
+	grep -q ' micro-batch=4 .* tp=4 ' best
+	plan --only fsdp=4,reshard-after-forward=keep-last >text
+	plan --best --only tile=2,fsdp=4 >best
+	grep -q ' tile=2' best
+	# shellcheck disable=SC2046
+	pt-train --dry-run $(cat best) >/dev/null
+	pt-plan --best -H 4 --only dp=4,fsdp=8 llama3-1b dtype=bf16 batch=64 >best
+	grep -q ' dp=4 fsdp=8 ' best
+	code_of 64 plan --only color=red
+	says 'is none of'
+	code_of 64 plan --only tp
+	says 'give key=value'
+	code_of 64 plan --only tp=x
+	code_of 64 plan --only pp-schedule=none
+	code_of 64 plan --only offload=all
+	says 'offload-to=FOLDER'
+	code_of 64 plan --only tp=3
+	says 'as --only says'
+}
+
+@test "last resorts: tiles, then offloading" {
+	pt-plan -n 1 -m 16G llama3-70b dtype=bf16 batch=16 -H 8 >text
+	grep -q 'tile=\|offload=' text
+	pt-plan --best -m 16G llama3-70b dtype=bf16 batch=16 -H 8 >best
+	# shellcheck disable=SC2046
+	pt-train --dry-run --cluster h100 $(cat best) >dry
+	awk '/^on the GPU/ { memory = $4 } END { exit !(memory <= 16 * 2 ^ 30) }' dry
+	code_of 1 pt-plan -m 16G --only tile=0,offload=none llama3-70b dtype=bf16 batch=16 -H 8
+}
+
+@test "a step of interleaved stages takes as long for each micro-batch" {
+	local batch only=tp=2,pp=4,pp-schedule=interleaved,pp-stages=2,micro-batch=1,recompute=matmuls
+	for batch in 64 128 256; do
+		pt-plan --json -x 1 -n 1 --only $only llama3-1b layers=32 dtype=bf16 batch=$batch >json
+		number step
+	done >steps
+	awk '{ x = $1 / 2 ^ NR; if (NR > 1 && (x > last || x < 0.95 * last)) exit bad = 1; last = x }
+		END { exit bad || NR != 3 }' steps
 }
