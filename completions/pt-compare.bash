@@ -13,7 +13,7 @@ _pt_compare()
 	case $option in
 	--control) compopt -o filenames 2>/dev/null; mapfile -t COMPREPLY < <(compgen -f -- "$cur"); return ;;
 	--test) compopt -o filenames 2>/dev/null; mapfile -t COMPREPLY < <(compgen -f -- "$cur"); return ;;
-	--format) mapfile -t COMPREPLY < <(compgen -W 'auto pt wordplay maxtext torchtitan torchtitan-losses nanogpt nanochat modded-nanogpt llmc llmq megatron megatron-golden megatron-bridge olmo-core trainer-state tensorboard csv jsonl' -- "$cur"); return ;;
+	--format) mapfile -t COMPREPLY < <(compgen -W 'auto pt wordplay maxtext torchtitan torchtitan-losses nanogpt nanochat modded-nanogpt llmq llmc megatron megatron-golden megatron-bridge olmo-core trainer-state tensorboard csv jsonl' -- "$cur"); return ;;
 	-b | --by) mapfile -t COMPREPLY < <(compgen -W 'step tokens' -- "$cur"); return ;;
 	-r | --rtol) return ;;
 	-a | --atol) return ;;

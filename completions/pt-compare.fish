@@ -1,7 +1,7 @@
 # fish completion for pt-compare; made by pt-compare --generate fish
 complete -c pt-compare -l control -r -F -d 'The control runs, of which each test is compared with the one that it differs least from. Operands that follow no other option of this kind are the tests.'
 complete -c pt-compare -l test -r -F -d 'The test runs; the other operands are the controls.'
-complete -c pt-compare -l format -x -a 'auto pt wordplay maxtext torchtitan torchtitan-losses nanogpt nanochat modded-nanogpt llmc llmq megatron megatron-golden megatron-bridge olmo-core trainer-state tensorboard csv jsonl' -d 'The format of the logs, see FORMATS. auto: detected, of each log by itself.'
+complete -c pt-compare -l format -x -a 'auto pt wordplay maxtext torchtitan torchtitan-losses nanogpt nanochat modded-nanogpt llmq llmc megatron megatron-golden megatron-bridge olmo-core trainer-state tensorboard csv jsonl' -d 'The format of the logs, see FORMATS. auto: detected, of each log by itself.'
 complete -c pt-compare -l by -s b -x -a 'step tokens' -d 'Match rows by step or by tokens.'
 complete -c pt-compare -l rtol -s r -x -d 'Relative tolerance: values within X times the control value are considered equal.'
 complete -c pt-compare -l atol -s a -x -d 'Absolute tolerance: values within X are considered equal.'

@@ -17,6 +17,7 @@ _pt_plan()
 	-m | --memory) return ;;
 	--network) compopt -o filenames 2>/dev/null; mapfile -t COMPREPLY < <(compgen -f -X '!*.h5' -- "$cur"; compgen -d -- "$cur"); return ;;
 	-t | --tokens) return ;;
+	-o | --only) return ;;
 	-x | --exact) return ;;
 	-n | --show) return ;;
 	--timeline) return ;;
@@ -36,7 +37,7 @@ _pt_plan()
 		return
 	fi
 	if [[ $cur == -* ]]; then
-		mapfile -t COMPREPLY < <(compgen -W '--cluster --hosts --gpus --memory --network --tokens --exact --show --best --explain --details --json --verbose --timeline --failures --ckpt-cost --ckpt-secs --restart-cost --slow --slow-prob --hours --seed --config --print-config --quiet --help --version --generate ' -- "$cur")
+		mapfile -t COMPREPLY < <(compgen -W '--cluster --hosts --gpus --memory --network --tokens --only --exact --show --best --explain --details --json --verbose --timeline --failures --ckpt-cost --ckpt-secs --restart-cost --slow --slow-prob --hours --seed --config --print-config --quiet --help --version --generate ' -- "$cur")
 		return
 	fi
 	compopt -o filenames 2>/dev/null; mapfile -t COMPREPLY < <(compgen -f -- "$cur")
