@@ -98,6 +98,16 @@ static int64_t encode(const struct tokenizer *t, const char *text, int64_t n, bo
 	return used < 0 ? TEXT_BAD(0) : used;
 }
 
+/* A token that is found in text may have a word's end within it. */
+static int64_t cut(const struct tokenizer *t, const char *text, int64_t n)
+{
+	const struct own *o = t->own;
+	for (int64_t i = 0; i < o->rules.n_added; i++)
+		if (o->special || !o->rules.added[i].special)
+			return 0;
+	return split_find(o->rules.pattern) ? split_cut(text, n) : 0;
+}
+
 static int64_t learn(struct tokenizer *t, const char *text, int64_t n, bool final,
 	int64_t *n_tokens, struct err *e)
 {
@@ -219,6 +229,7 @@ const struct tokenizer_kind tokenizer_bpe = {
 	.learn_end = learn_end,
 	.ready = ready,
 	.encode = encode,
+	.cut = cut,
 	.write = write_rules,
 	.read = read_rules,
 	.pack = pack,

@@ -36,6 +36,9 @@ struct tokenizer_kind {
 	/* Writes at most `room` tokens to out (NULL: counts only), and their number to *n_out. */
 	int64_t (*encode)(const struct tokenizer *t, const char *text, int64_t n,
 		bool final, uint32_t *out, int64_t room, int64_t *n_out, struct err *e);
+	/* The beginning of the last word of text[0..n), or of an earlier one, that is sure whatever
+	 * follows; 0: not known. NULL: never known. */
+	int64_t (*cut)(const struct tokenizer *t, const char *text, int64_t n);
 	/* What the kind has beside the vocabulary; each NULL if there is nothing. read() and
 	 * unpack() come before ready(). */
 	int (*write)(const struct tokenizer *t, struct h5 *f, struct err *e);

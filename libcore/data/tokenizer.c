@@ -231,8 +231,13 @@ int64_t tokenizer_cut(
 {
 	enum { MAX_UTF8 = 4 };
 	int64_t n_tokens, first = n;
-	if (t)
-		return t->kind->encode(t, text, n, false, NULL, n, &n_tokens, e);
+	if (t) { /* words are certain up to their end, wherever the encoding begins */
+		int64_t from = t->kind->cut ? t->kind->cut(t, text, n) : 0,
+			rest = n - from;
+		int64_t used = t->kind->encode(
+			t, text + from, rest, false, NULL, rest, &n_tokens, e);
+		return used < 0 ? TEXT_BAD(from + TEXT_BAD(used)) : from + used;
+	}
 	while (first > 0 && n - first < MAX_UTF8) {
 		uint8_t c = (uint8_t)text[--first];
 		int64_t len = c < 0xc0 ? 1 : c < 0xe0 ? 2 : c < 0xf0 ? 3 : 4;

@@ -37,7 +37,7 @@ static int64_t cut(const struct tokenizer *t, const char *text, int64_t n, bool 
 	enum { MOST = 1 << 26 }; /* bytes without a good place */
 	(void)t, (void) final, (void)out, (void)room;
 	*n_out = 0;
-	int64_t at = train_cut(text, n);
+	int64_t at = split_cut(text, n);
 	return at || n < MOST ? at : tokenizer_cut(NULL, text, n, e);
 }
 

@@ -65,6 +65,12 @@ void splitter_close(struct splitter *s);
  */
 int split_words(struct splitter *s, const char *text, int64_t n, bool final,
 	uint32_t *ends, int max, struct err *e);
+/*
+ * Where text[0..n), the beginning of a longer text, may be cut: as late as possible between a letter of ASCII and
+ * a space, or between the only line feed behind something visible and a letter, where no pattern with a name
+ * has a word across. 0: nowhere.
+ */
+int64_t split_cut(const char *text, int64_t n);
 
 /* ---- vocab.c: vocabularies; read_*.c: their files --------------------------------- */
 

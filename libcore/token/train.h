@@ -33,12 +33,6 @@ void train_words_close(struct train_words *w);
 /* Counts the words of a whole text, n < 2^31. */
 int train_words_add(struct train_words *w, const char *text, int64_t n, struct err *e);
 void train_words_merge(struct train_words *to, const struct train_words *from);
-/*
- * Where text[0..n), the beginning of a longer text, may be cut: as late as possible between a letter of ASCII and
- * a space, or between the only line feed behind something visible and a letter, where no pattern with a name
- * has a word across. 0: nowhere.
- */
-int64_t train_cut(const char *text, int64_t n);
 
 /* ---- train.c: merges --------------------------------------------------------------- */
 

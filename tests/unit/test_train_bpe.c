@@ -192,7 +192,7 @@ static void cuts_change_no_word(void **state)
 		for (int64_t at = 0, n; at < (int64_t)text.len; at += n) {
 			n = min64(400, (int64_t)text.len - at);
 			if (at + n < (int64_t)text.len)
-				n = train_cut(text.s + at, n);
+				n = split_cut(text.s + at, n);
 			assert_true(n > 0);
 			assert_int_equal(train_words_add(&pieces, text.s + at, n, &e), 0);
 		}
