@@ -106,8 +106,8 @@ static const struct opt options[] = {
 		"temporary files, not in memory."},
 	{OPT_LIST, 0, "source", "NAME=WEIGHT:PATH", NULL, O(source), .help =
 		"Mix sources: of the training tokens, each source gives a part in proportion to its "
-		"weight, exact to one token. A source may be given several times with more paths."},
-	{OPT_SIZE, 0, "mix-tokens", "N", "0", O(mix_tokens), .help =
+		"weight (from 1e-9 to 1e9), exact to one token. A source may be given several times with more paths."},
+	{OPT_SIZE, 0, "mix-tokens", "N", "0", O(mix_tokens), 0, 0, 0x1p50, .help =
 		"Write this many training tokens of all sources (with --split tail: of both splits), "
 		"and repeat a source that has fewer than its part. 0: as many as there are without "
 		"repetition."},

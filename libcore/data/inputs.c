@@ -4,7 +4,6 @@
 #include <dirent.h>
 #include <errno.h>
 #include <glob.h>
-#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -129,6 +128,12 @@ static struct source *add_source(struct inputs *in, const char *name, size_t n)
 	return s;
 }
 
+/* Weights whose products with numbers of tokens, and whose sums, are exact enough. */
+static bool is_weight(double x)
+{
+	return x >= 1e-9 && x <= 1e9;
+}
+
 /* NAME=WEIGHT:PATH; a source may have several paths. */
 static int parse_source(
 	struct inputs *in, const struct prepare *p, const char *text, struct err *e)
@@ -137,10 +142,10 @@ static int parse_source(
 		   *colon = equals ? strchr(equals, ':') : NULL;
 	double weight;
 	const char *end = colon ? scan_double(equals + 1, colon, &weight) : NULL;
-	if (!colon || equals == text || end != colon || !colon[1] || !isfinite(weight) ||
-		weight <= 0)
+	if (!colon || equals == text || end != colon || !colon[1] || !is_weight(weight))
 		return err_set(e, EX_USAGE,
-			"source '%s': expected NAME=WEIGHT:PATH with a weight above 0",
+			"source '%s': expected NAME=WEIGHT:PATH with a weight from 1e-9 to "
+			"1e9",
 			text);
 	size_t n = (size_t)(equals - text);
 	for (int32_t i = 0; i < in->n_sources; i++) {
