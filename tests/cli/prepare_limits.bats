@@ -93,3 +93,52 @@ value() { # KEY FILE
 	pt-prepare -q "${bpe[@]:1:6}" special.txt --allow-special -o t.h5
 	cmp s.h5 t.h5
 }
+
+@test "tokens are not taken for text" {
+	make_text >text.txt
+	pt-prepare -q -t byte text.txt -o a.h5
+	pt-prepare -q --to llmc a.h5 -o l
+	mkdir in
+	for f in a.h5 l_train.bin; do
+		rm -f in/*
+		cp text.txt $f in
+		for input in in 'in/*' --source=a=1:in/$f; do
+			code_of 65 pt-prepare -t byte "$input" -o b.h5
+			says "in/$f: has tokens, not text"
+		done
+		pt-prepare -q -t byte -f 0 --format text in -o c.h5 --overwrite
+		pt-prepare --decode train c.h5 | cmp - <(cat in/*)
+	done
+	code_of 65 pt-prepare -t byte -o b.h5 <a.h5
+	says 'standard input: is HDF5'
+	code_of 65 bash -c 'cat a.h5 | pt-prepare -t byte text.txt - -o b.h5'
+	says 'standard input: is HDF5'
+	not ls b.h5*
+}
+
+@test "options of text are refused with tokens" {
+	make_text >text.txt
+	pt-prepare -q -t byte text.txt -o a.h5
+	pt-prepare -q --to nanogpt a.h5 -o n
+	for o in --split=hash --split=document --shuffle --dedup --min-bytes=1 --max-bytes=9 --keep=a \
+		--drop=a --separator=a --strict --work=w --source=a=1:text.txt; do
+		for f in a.h5 n_train.bin; do
+			code_of 64 pt-prepare $o $f -o b.h5
+			says 'for text only, not for tokens'
+		done
+	done
+	# text that becomes tokens is text
+	pt-prepare -q --split document --separator $'.\n' --shuffle --to llmc text.txt -o l
+	not ls b.h5* w
+}
+
+@test "work files in a folder of text are not text" {
+	mkdir in
+	make_text >in/text.txt
+	pt-prepare -q -t byte in -o whole.h5
+	code_of 74 bash -c 'ulimit -f 80; pt-prepare -q -t byte in --work in/work -o a.h5'
+	[ -s in/work/pieces-0 ]
+	pt-prepare -q -t byte in --work in/work -o a.h5
+	cmp whole.h5 a.h5
+	[ "$(ls in)" = text.txt ]
+}
