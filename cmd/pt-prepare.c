@@ -106,8 +106,8 @@ static const struct opt options[] = {
 		"temporary files, not in memory."},
 	{OPT_LIST, 0, "source", "NAME=WEIGHT:PATH", NULL, O(source), .help =
 		"Mix sources: of the training tokens, each source gives a part in proportion to its "
-		"weight, exact to one token. A source may be given several times with more paths."},
-	{OPT_SIZE, 0, "mix-tokens", "N", "0", O(mix_tokens), .help =
+		"weight (from 1e-9 to 1e9), exact to one token. A source may be given several times with more paths."},
+	{OPT_SIZE, 0, "mix-tokens", "N", "0", O(mix_tokens), 0, 0, 0x1p50, .help =
 		"Write this many training tokens of all sources (with --split tail: of both splits), "
 		"and repeat a source that has fewer than its part. 0: as many as there are without "
 		"repetition."},
@@ -303,6 +303,24 @@ static int check_terminals(bool writes, const struct strs *texts, struct err *e)
 	return 0;
 }
 
+/* Tokens have no text for these options. */
+static int check_tokens(const struct opts *o, struct err *e)
+{
+	const struct {
+		bool given;
+		const char *name;
+	} of_text[] = {{o->split != SPLIT_BY_TAIL, "split"}, {o->shuffle, "shuffle"},
+		{o->dedup, "dedup"},
+		{o->min_bytes || o->max_bytes, "min-bytes, --max-bytes"},
+		{o->keep.n || o->drop.n, "keep, --drop"}, {o->source.n, "source"},
+		{o->separator, "separator"}, {o->strict, "strict"}, {o->work, "work"}};
+	for (size_t i = 0; i < ARRAY_LEN(of_text); i++)
+		if (of_text[i].given)
+			return err_set(e, EX_USAGE, "--%s: for text only, not for tokens",
+				of_text[i].name);
+	return 0;
+}
+
 static int prepare(
 	const struct opts *o, const struct strs *texts, struct comm *world, struct err *e)
 {
@@ -317,6 +335,8 @@ static int prepare(
 	if (tokens >= 0 && !simple && world->size > 1)
 		tokens = err_set(
 			e, EX_USAGE, "token files are read and written by one rank");
+	if (tokens > 0 && check_tokens(o, e))
+		tokens = -1;
 	if (tokens < 0 || (simple ? prepare_run(&p, texts, &done, e)
 				  : token_convert_run(&c, texts, &done, e)))
 		return -1;
@@ -402,6 +422,8 @@ static int check(const struct opts *o, int64_t n_operands, struct err *e)
 static const char *const advice[N_ADVICE] = {
 	[ADVICE_FILE_EXISTS] = "--overwrite replaces it",
 	[ADVICE_NOT_UTF8] = "--tokenizer byte accepts any file",
+	[ADVICE_TOKENS] = "give files of tokens by their names and without text, or "
+			  "--format text to read them as text",
 	[ADVICE_PATTERN] = "give --tokenizer gpt2, or another model's, or --pattern",
 	[ADVICE_VOCAB_FILES] = "give --vocab-files",
 	SPOOL_ADVICE,

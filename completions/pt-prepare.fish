@@ -24,7 +24,7 @@ complete -c pt-prepare -l keep -x -d 'Keep only documents in which this regular 
 complete -c pt-prepare -l drop -x -d 'Drop documents in which this regular expression matches.'
 complete -c pt-prepare -l dedup -d 'Of documents with the same text, keep the first only. They are compared by a hash of 128 bits.'
 complete -c pt-prepare -l shuffle -d 'Write the documents in a random order, which depends on --seed. They are sorted in temporary files, not in memory.'
-complete -c pt-prepare -l source -x -d 'Mix sources: of the training tokens, each source gives a part in proportion to its weight, exact to one token. A source may be given several times with more paths.'
+complete -c pt-prepare -l source -x -d 'Mix sources: of the training tokens, each source gives a part in proportion to its weight (from 1e-9 to 1e9), exact to one token. A source may be given several times with more paths.'
 complete -c pt-prepare -l mix-tokens -x -d 'Write this many training tokens of all sources (with --split tail: of both splits), and repeat a source that has fewer than its part. 0: as many as there are without repetition.'
 complete -c pt-prepare -l threads -x -d 'Threads of each rank. 0: one for each processor that the rank may use. The output does not depend on it.'
 complete -c pt-prepare -l work -r -F -d 'Keep the work files here until the shards are complete. If the program is killed and started again, it continues with them. Several ranks need a folder that all of them see. Without it, they are temporary files in TMPDIR.'

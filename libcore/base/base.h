@@ -97,6 +97,7 @@ enum advice_on {
 	ADVICE_NOT_A_SHARD,  /* but text, perhaps */
 	ADVICE_FILE_EXISTS,  /* and is not replaced */
 	ADVICE_NOT_UTF8,     /* text */
+	ADVICE_TOKENS,	     /* where text is expected */
 	ADVICE_PATTERN,	     /* of words, which a vocabulary file does not say */
 	ADVICE_VOCAB_FILES,  /* not given */
 	ADVICE_EMPTY_SPLIT,  /* no document is for one of the splits */

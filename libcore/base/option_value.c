@@ -97,6 +97,8 @@ int opt_set(const struct opt *t, void *v, const char *text, struct err *e)
 			return err_set(e, EX_USAGE,
 				"%s: '%s' is not a size (a number, then K, M, G or T)",
 				t->name, text);
+		if (check_range(t, (double)n, text, e))
+			return -1;
 		*(int64_t *)v = n;
 		return 0;
 	case OPT_DOUBLE:

@@ -141,6 +141,8 @@ static int decide_shares(struct writing *x, int lane, struct err *e)
 		v->want = v->has;
 		return 0;
 	}
+	if (lane && x->a->p->val_fraction <= 0) /* no document is for it */
+		return 0;
 	for (int i = 0; i < x->n; i++) {
 		weights += in->sources[i].weight;
 		if (!v[i].has)
@@ -180,6 +182,9 @@ static int decide_split(struct writing *x, const struct prepared *out, struct er
 			return -1;
 		total[lane] = lane_tokens(x, lane);
 	}
+	if (!total[SPLIT_TRAIN] && !total[SPLIT_VAL])
+		return err_set(e, EX_DATAERR, "%lld document%s, but no token",
+			(long long)x->documents, plural(x->documents));
 	if (x->n_lanes == 1) {
 		int64_t all = total[SPLIT_TRAIN];
 		total[SPLIT_TRAIN] = (int64_t)((double)all * (1 - a->p->val_fraction));

@@ -491,11 +491,12 @@ int corpus_read(struct corpus *c, enum split split, int64_t at, int64_t n, int32
 	return 0;
 }
 
-/* Do the tokens of a file continue those of the file before it? */
-static bool continues(const struct corpus *c, int64_t i)
+/* Do the tokens of a file continue those of the files before it? */
+static bool continues(const struct corpus *c, enum split split, int64_t i)
 {
 	const struct file *f = &c->files[i];
-	return i && same_corpus(f, f - 1) && f->info.index == f[-1].info.index + 1;
+	bool next = i && same_corpus(f, f - 1) && f->info.index == f[-1].info.index + 1;
+	return next && (f[-1].info.tokens[split] || continues(c, split, i - 1));
 }
 
 void corpus_mark_documents(
@@ -506,7 +507,7 @@ void corpus_mark_documents(
 		int64_t here = min64(n, g->first + g->blocks.rows - at);
 		if (here <= 0)
 			continue;
-		if (at == g->first && !continues(c, i))
+		if (at == g->first && !continues(c, split, i))
 			*tokens |= DOCUMENT_BEGINS;
 		documents_mark(&g->documents, at - g->first, here, tokens);
 		at += here, n -= here, tokens += here;

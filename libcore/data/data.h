@@ -214,7 +214,7 @@ const struct shard_info *corpus_info(const struct corpus *c, int64_t file);
 int corpus_read(struct corpus *c, enum split split, int64_t at, int64_t n, int32_t *out,
 	struct err *e);
 /* Adds DOCUMENT_BEGINS to those of the tokens that corpus_read() has read which begin a document. The
- * first token of a file does, unless the file before it is the one before it in its corpus. */
+ * first token of a file does, unless it continues tokens of the files before it in its corpus. */
 void corpus_mark_documents(
 	const struct corpus *c, enum split split, int64_t at, int64_t n, int32_t *tokens);
 /* Looks whether files have changed; if so, all blocks are checked again at their next use. Returns

@@ -81,16 +81,19 @@ static int64_t encode(struct worker *w, const char *text, int64_t n, int64_t n_m
 			t, text + at, here, final, w->ids, here, &n_out, e);
 		if (used < 0)
 			return TEXT_BAD(at + TEXT_BAD(used));
-		if (!used && at + here == n + n_more) {
-			err_set(e, EX_DATAERR, "the text ends within a character");
-			return TEXT_BAD(at);
-		}
+		if (!used && at + here == n + n_more)
+			break;
 		add_tokens(&w->piece, w->ids, n_out);
 		at += used;
 		slice = used ? SLICE : 2 * slice;
 	}
-	BUG_ON(at != n);
-	return at;
+	if (at == n)
+		return at;
+	err_set(e, EX_DATAERR,
+		last ? "the text ends within a character"
+		     : "the tokenizer ends a word elsewhere in a part of this document than in "
+		       "all of it, so that it cannot be encoded in parts");
+	return TEXT_BAD(at);
 }
 
 static int64_t learn(
@@ -134,15 +137,8 @@ static int at_byte(
 static int fate_of(struct worker *w, const struct part *part, const char *text, int64_t n,
 	struct err *e)
 {
-	const struct filter *f = w->s->x->filter;
-	if (part->first && part->last)
-		return filter_fate(f, text, n, e);
-	if (filter_has_expressions(f))
-		return err_set(e, EX_DATAERR,
-			"a document of more than %lld bytes is too long for regular "
-			"expressions",
-			(long long)n);
-	return FATE_PART;
+	return part->first && part->last ? filter_fate(w->s->x->filter, text, n, e)
+					 : FATE_PART;
 }
 
 static int do_document(struct worker *w, const struct part *part, const char *text,
@@ -181,13 +177,6 @@ static int do_document(struct worker *w, const struct part *part, const char *te
 
 /* ---- a line of JSONL -------------------------------------------------------------------- */
 
-static bool is_blank(const char *text, int64_t n)
-{
-	while (n && strchr(" \t\r\n", text[n - 1]) && text[n - 1])
-		n--;
-	return !n;
-}
-
 static int broken(
 	struct worker *w, const struct part *part, struct err *why, struct err *e)
 {
@@ -205,18 +194,10 @@ static int broken(
 static int do_line(
 	struct worker *w, const struct part *part, const char *text, struct err *e)
 {
-	const struct prepare *p = w->s->x->p;
 	struct err why = {0};
-	if (is_blank(text, part->n_bytes) && !part->too_long)
-		return 0;
-	str_clear(&w->line);
-	int rc = part->too_long ? err_set(&why, EX_DATAERR, "a line of more than 32 MiB")
-				: jsonl_text(text, part->n_bytes,
-					  p->field ? p->field : "text", &w->line, &why);
+	int rc = jsonl_part(w->s->x->p, part, text, &w->line, &why);
 	if (rc)
-		return broken(w, part, &why, e);
-	if (p->separator)
-		str_puts(&w->line, p->separator);
+		return rc < 0 ? broken(w, part, &why, e) : 0;
 	return do_document(w, part, w->line.s ? w->line.s : "", (int64_t)w->line.len, e);
 }
 
@@ -229,9 +210,9 @@ static uint64_t hash_options(const struct encoding *x)
 	struct str all = {0};
 	if (x->t)
 		tokenizer_pack(x->t, &all);
-	str_printf(&all, "%lld %lld %lld %d %d %s", (long long)x->end_of_text,
-		(long long)p->min_bytes, (long long)p->max_bytes, p->strict, p->format,
-		p->field ? p->field : "");
+	str_printf(&all, "%lld %lld %lld %d %d %d %s", (long long)x->end_of_text,
+		(long long)p->min_bytes, (long long)p->max_bytes, p->tokenizer.special,
+		p->strict, p->format, p->field ? p->field : "");
 	str_putc(&all, '\0');
 	str_puts(&all, p->separator ? p->separator : "");
 	for (int64_t i = 0; i < p->keep.n; i++)
@@ -395,7 +376,8 @@ int encode_all(struct encoding *x, struct err *e)
 	pthread_mutex_init(&s.reading, NULL);
 	pthread_mutex_init(&s.learning, NULL);
 	s.options = hash_options(x);
-	s.reader = reader_open(x->p, x->inputs, x->t);
+	s.reader = reader_open(
+		x->p, x->inputs, x->t, !x->learn && filter_has_expressions(x->filter));
 	x->n_batches = 0;
 	progress_begin(&s.bar, x->title, (double)max64(0, x->inputs->n_bytes));
 	run_threads(&s, x->p->threads < 1 ? 1 : x->p->threads);

@@ -73,6 +73,18 @@ enum fate filter_length(const struct filter *f, int64_t n_bytes)
 							: FATE_KEPT;
 }
 
+/* Compiled code has 32 KiB for backtracking, which an expression may need for some hundred lines; the
+ * interpreter takes memory as it needs it. */
+static int match(
+	const pcre2_code *code, const char *text, int64_t n, pcre2_match_data *data)
+{
+	PCRE2_SPTR s = (PCRE2_SPTR)text;
+	int rc = pcre2_match(code, s, (size_t)n, 0, 0, data, NULL);
+	return rc == PCRE2_ERROR_JIT_STACKLIMIT
+		       ? pcre2_match(code, s, (size_t)n, 0, PCRE2_NO_JIT, data, NULL)
+		       : rc;
+}
+
 int filter_fate(const struct filter *f, const char *text, int64_t n, struct err *e)
 {
 	enum fate fate = filter_length(f, n);
@@ -80,8 +92,7 @@ int filter_fate(const struct filter *f, const char *text, int64_t n, struct err 
 		return (int)fate;
 	pcre2_match_data *data = pcre2_match_data_create(1, NULL);
 	for (int64_t i = 0; i < f->n && fate == FATE_KEPT; i++) {
-		int rc = pcre2_match(
-			f->code[i], (PCRE2_SPTR)text, (size_t)n, 0, 0, data, NULL);
+		int rc = match(f->code[i], text, n, data);
 		bool keep = i < f->n_keep;
 		if (rc < 0 && rc != PCRE2_ERROR_NOMATCH) {
 			PCRE2_UCHAR why[128];

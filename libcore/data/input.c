@@ -10,7 +10,7 @@
 #include <zlib.h>
 #include <zstd.h>
 
-enum { CHUNK = 1 << 18, MAGIC_BYTES = 4 };
+enum { CHUNK = 1 << 18, MAGIC_BYTES = 8 };
 
 struct input;
 typedef int64_t read_fn(struct input *in, char *to, int64_t n, struct err *e);
@@ -124,8 +124,14 @@ static int64_t zstd_read(struct input *in, char *to, int64_t n, struct err *e)
 	return (int64_t)out.pos;
 }
 
+static int is_shard(const char *name, struct err *e)
+{
+	return err_set(e, EX_DATAERR, "%s: is HDF5, as shards are, and no text%s", name,
+		advice_on(ADVICE_TOKENS));
+}
+
 /* Looks at the first bytes. */
-static int begin(struct input *in, bool decompress, struct err *e)
+static int begin(struct input *in, bool decompress, bool shard, struct err *e)
 {
 	static const char gzip[] = {0x1f, (char)0x8b},
 			  zstd[] = {0x28, (char)0xb5, 0x2f, (char)0xfd};
@@ -138,6 +144,8 @@ static int begin(struct input *in, bool decompress, struct err *e)
 		in->n += (size_t)got;
 	}
 	in->read = plain_read;
+	if (!shard && h5_begins(in->chunk, in->n))
+		return is_shard(in->name, e);
 	if (decompress && in->n >= sizeof(gzip) &&
 		!memcmp(in->chunk, gzip, sizeof(gzip))) {
 		enum { GZIP_WINDOW = 15 + 16 };
@@ -165,7 +173,7 @@ struct input *input_open(struct input_file *f, bool decompress, struct err *e)
 		rc = lseek(in->fd, f->begin, SEEK_SET) < 0 ? -1 : 0;
 	if (rc)
 		err_set(e, EX_IOERR, "%s: %s", f->name, strerror(errno));
-	if (rc || begin(in, decompress, e)) {
+	if (rc || begin(in, decompress, f->given, e)) {
 		input_close(in);
 		return NULL;
 	}

@@ -1,10 +1,10 @@
 /* The list of input files: operands and sources, folders, patterns. */
 #include "data/pipeline.h"
+#include "data/token_file.h"
 
 #include <dirent.h>
 #include <errno.h>
 #include <glob.h>
-#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -29,15 +29,21 @@ static bool is_jsonl(const char *path)
 	return is;
 }
 
-static void add_file(struct inputs *in, const struct prepare *p, const char *path,
-	const struct stat *st)
+/* Token files among the arguments are converted; those of folders, patterns and sources would be taken
+ * for text. */
+static int add_file(struct inputs *in, const struct prepare *p, const char *path,
+	const struct stat *st, struct err *e)
 {
+	if (p->format == FORMAT_AUTO && S_ISREG(st->st_mode) && is_token_file(path))
+		return err_set(e, EX_DATAERR, "%s: has tokens, not text%s", path,
+			advice_on(ADVICE_TOKENS));
 	in->files = xrealloc(in->files, (size_t)(in->n + 1) * sizeof(*in->files));
 	struct input_file *f = &in->files[in->n++];
 	bool is_stdin = !strcmp(path, "-");
 	*f = (struct input_file){.path = xstrdup(path),
 		.source = in->n_sources - 1,
 		.stream = !S_ISREG(st->st_mode),
+		.given = p->format != FORMAT_AUTO,
 		.fd = is_stdin ? dup(STDIN_FILENO) : -1,
 		.end = S_ISREG(st->st_mode) ? (int64_t)st->st_size : -1};
 	f->name = is_stdin ? "standard input" : f->path;
@@ -45,6 +51,15 @@ static void add_file(struct inputs *in, const struct prepare *p, const char *pat
 		p->format == FORMAT_JSONL || (p->format == FORMAT_AUTO && is_jsonl(path));
 	if (is_stdin && !f->stream)
 		f->begin = lseek(f->fd, 0, SEEK_CUR);
+	return 0;
+}
+
+/* Work files may be in a folder with text. */
+static bool is_work_folder(const struct prepare *p, const struct stat *st)
+{
+	struct stat work;
+	return p->work && stat(p->work, &work) == 0 && work.st_dev == st->st_dev &&
+	       work.st_ino == st->st_ino;
 }
 
 static int add_folder(struct inputs *in, const struct prepare *p, const char *path,
@@ -72,8 +87,9 @@ static int add_folder(struct inputs *in, const struct prepare *p, const char *pa
 		if (stat(child.s, &st) || lstat(child.s, &link))
 			rc = err_set(e, EX_IOERR, "%s: %s", child.s, strerror(errno));
 		else if (S_ISREG(st.st_mode))
-			add_file(in, p, child.s, &st);
-		else if (S_ISDIR(link.st_mode)) /* links could form a circle */
+			rc = add_file(in, p, child.s, &st, e);
+		else if (S_ISDIR(link.st_mode) && !is_work_folder(p, &link))
+			/* links could form a circle */
 			rc = add_folder(in, p, child.s, depth + 1, e);
 		str_free(&child);
 	}
@@ -88,10 +104,8 @@ static int add_path(
 	bool is_stdin = !strcmp(path, "-");
 	if (is_stdin ? fstat(STDIN_FILENO, &st) : stat(path, &st))
 		return err_set(e, EX_IOERR, "%s: %s", path, strerror(errno));
-	if (!S_ISDIR(st.st_mode)) {
-		add_file(in, p, path, &st);
-		return 0;
-	}
+	if (!S_ISDIR(st.st_mode))
+		return add_file(in, p, path, &st, e);
 	int64_t before = in->n;
 	if (add_folder(in, p, path, 0, e))
 		return -1;
@@ -129,6 +143,12 @@ static struct source *add_source(struct inputs *in, const char *name, size_t n)
 	return s;
 }
 
+/* Weights whose products with numbers of tokens, and whose sums, are exact enough. */
+static bool is_weight(double x)
+{
+	return x >= 1e-9 && x <= 1e9;
+}
+
 /* NAME=WEIGHT:PATH; a source may have several paths. */
 static int parse_source(
 	struct inputs *in, const struct prepare *p, const char *text, struct err *e)
@@ -137,10 +157,10 @@ static int parse_source(
 		   *colon = equals ? strchr(equals, ':') : NULL;
 	double weight;
 	const char *end = colon ? scan_double(equals + 1, colon, &weight) : NULL;
-	if (!colon || equals == text || end != colon || !colon[1] || !isfinite(weight) ||
-		weight <= 0)
+	if (!colon || equals == text || end != colon || !colon[1] || !is_weight(weight))
 		return err_set(e, EX_USAGE,
-			"source '%s': expected NAME=WEIGHT:PATH with a weight above 0",
+			"source '%s': expected NAME=WEIGHT:PATH with a weight from 1e-9 to "
+			"1e9",
 			text);
 	size_t n = (size_t)(equals - text);
 	for (int32_t i = 0; i < in->n_sources; i++) {

@@ -189,3 +189,31 @@ int jsonl_text(
 	struct scan s = {line, line + n};
 	return scan_line(&s, field, out) ? 0 : jsonl_text_any(line, n, field, out, e);
 }
+
+/* ---- lines of a file ---------------------------------------------------------------------- */
+
+static bool is_blank(const char *text, int64_t n)
+{
+	while (n && strchr(" \t\r\n", text[n - 1]) && text[n - 1])
+		n--;
+	return !n;
+}
+
+int jsonl_part(const struct prepare *p, const struct part *part, const char *line,
+	struct str *out, struct err *why)
+{
+	static const char mark[] = "\xef\xbb\xbf"; /* of the order of bytes */
+	int64_t n = part->n_bytes, n_mark = sizeof(mark) - 1;
+	str_clear(out);
+	if (part->too_long)
+		return err_set(why, EX_DATAERR, "a line of more than 32 MiB");
+	if (part->where == 1 && n >= n_mark && !memcmp(line, mark, (size_t)n_mark))
+		line += n_mark, n -= n_mark;
+	if (is_blank(line, n))
+		return 1;
+	if (jsonl_text(line, n, p->field ? p->field : "text", out, why))
+		return -1;
+	if (p->separator)
+		str_puts(out, p->separator);
+	return 0;
+}

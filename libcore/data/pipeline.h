@@ -21,8 +21,8 @@
 struct input_file {
 	char *path; /* "-": standard input */
 	const char *name;
-	int32_t source; /* its number */
-	bool jsonl;
+	int32_t source;	    /* its number */
+	bool jsonl, given;  /* given: its format, so that it may begin as a shard */
 	bool stream;	    /* can be read once: a pipe */
 	int fd;		    /* of standard input and of the copy of a stream; else -1 */
 	int64_t begin, end; /* offsets in the file; end -1: not known */
@@ -84,9 +84,10 @@ struct batch {
 void batch_free(struct batch *b);
 
 struct reader;
-/* t: where large documents may be cut; NULL: between characters. */
-struct reader *reader_open(
-	const struct prepare *p, struct inputs *in, const struct tokenizer *t);
+/* t: where large documents may be cut; NULL: between characters. `whole`: none is cut, but those of
+ * more than p->max_bytes. */
+struct reader *reader_open(const struct prepare *p, struct inputs *in,
+	const struct tokenizer *t, bool whole);
 /* 1: the next batch, 0: there are no more, -1: an error. One thread at a time. */
 int reader_next(struct reader *r, struct batch *b, struct err *e);
 /* How many bytes of the files have been read, and of their text; and the hash of the latter at the
@@ -126,6 +127,11 @@ int jsonl_text(
 /* The same by jansson alone. */
 int jsonl_text_any(
 	const char *line, int64_t n, const char *field, struct str *out, struct err *e);
+
+/* The document of a line of a file, with the separator behind it: 0, 1 if the line is blank, -1 with a
+ * message about the line if it is broken. The first line may begin with a byte order mark. */
+int jsonl_part(const struct prepare *p, const struct part *part, const char *line,
+	struct str *out, struct err *why);
 
 /* ---- pieces.c: work files ------------------------------------------------------------- */
 

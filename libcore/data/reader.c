@@ -10,6 +10,7 @@
 enum {
 	BATCH_BYTES = 1 << 21,
 	PART_BYTES = 1 << 21,
+	BATCH_PARTS = 1 << 16,
 	MAX_LINE = 1 << 25,
 	MAX_WORD = 1 << 30, /* without a place to cut */
 };
@@ -27,6 +28,7 @@ struct reader {
 	int64_t line;	 /* number of the next one, from 1 */
 	bool ended;	 /* the file has no more bytes */
 	bool continues;	 /* what follows continues a document */
+	bool whole;	 /* documents come whole, see reader_open() */
 	int64_t number, done, text_bytes;
 	struct hash_state *hash;
 };
@@ -39,10 +41,11 @@ void batch_free(struct batch *b)
 }
 
 struct reader *reader_open(
-	const struct prepare *p, struct inputs *in, const struct tokenizer *t)
+	const struct prepare *p, struct inputs *in, const struct tokenizer *t, bool whole)
 {
 	struct reader *r = xcalloc(1, sizeof(*r));
 	r->p = p;
+	r->whole = whole;
 	r->inputs = in;
 	r->t = t;
 	r->hash = hash_open();
@@ -68,22 +71,32 @@ uint64_t reader_close(struct reader *r)
 	return hash;
 }
 
+/* For n bytes behind `from`, and more. What is there moves to the beginning of the window only when there
+ * is no room behind it: reads may be short, and many documents are. */
+static void make_room(struct reader *r, int64_t n)
+{
+	if (r->from == r->to)
+		r->from = r->to = 0;
+	if (r->from + n <= r->room)
+		return;
+	int64_t have = r->to - r->from, want = max64(2 * BATCH_BYTES, n + n / 2);
+	if (have && r->from)
+		memmove(r->window, r->window + r->from, (size_t)have);
+	r->from = 0;
+	r->to = have;
+	if (r->room < want) {
+		r->room = want;
+		r->window = xrealloc(r->window, (size_t)r->room);
+	}
+}
+
 /* Reads on until there are n bytes in the window, or the file ends. */
 static int fill(struct reader *r, int64_t n, struct err *e)
 {
 	if (r->to - r->from >= n || r->ended)
 		return 0;
-	if (r->from) {
-		memmove(r->window, r->window + r->from, (size_t)(r->to - r->from));
-		r->to -= r->from;
-		r->from = 0;
-	}
-	int64_t want = max64(2 * BATCH_BYTES, n + BATCH_BYTES);
-	if (r->room < want) {
-		r->room = want;
-		r->window = xrealloc(r->window, (size_t)r->room);
-	}
-	while (r->to < n) {
+	make_room(r, n);
+	while (r->to - r->from < n) {
 		int64_t got = input_read(r->in, r->window + r->to, r->room - r->to, e);
 		if (got < 0)
 			return -1;
@@ -127,7 +140,13 @@ static int64_t cut(const struct reader *r, int64_t n, struct err *e)
 	return tokenizer_cut(r->t, r->window + r->from, n, e);
 }
 
-/* Of a document that is longer than PART_BYTES. */
+/* A document that is longer than max_bytes is not needed as a whole. */
+static bool wants_more(const struct reader *r, int64_t n)
+{
+	return r->whole && !r->continues && !(r->p->max_bytes && n > r->p->max_bytes);
+}
+
+/* A document, or a part of one that is longer than PART_BYTES. */
 static int take_part(
 	struct reader *r, struct batch *b, int64_t n_separator, struct err *e)
 {
@@ -143,7 +162,7 @@ static int take_part(
 		int64_t end = hit ? hit - text + n_separator : have <= n ? have : 0;
 		/* (not in the middle of a separator) */
 		int64_t look = n - max64(0, n_separator - 1);
-		int64_t here = end ? end : cut(r, look, e);
+		int64_t here = end ? end : wants_more(r, look) ? 0 : cut(r, look, e);
 		if (here < 0)
 			return err_prefix(e, "%s: ", r->inputs->files[r->file].name);
 		if (!here)
@@ -154,8 +173,11 @@ static int take_part(
 		r->continues = !end;
 		return 1;
 	}
-	return err_set(e, EX_DATAERR, "%s: byte %lld: a word of more than %d bytes",
-		r->inputs->files[r->file].name, (long long)r->at, MAX_WORD);
+	return err_set(e, EX_DATAERR, "%s: byte %lld: a %s of more than %d bytes",
+		r->inputs->files[r->file].name, (long long)r->at,
+		wants_more(r, MAX_WORD) ? "document, which the filters need as a whole,"
+					: "word",
+		MAX_WORD);
 }
 
 /* 1: a document or a part of one, 0: the file ended, -1. */
@@ -169,7 +191,8 @@ static int next_of_text(struct reader *r, struct batch *b, struct err *e)
 
 /* ---- lines of JSONL ----------------------------------------------------------------------- */
 
-/* The bytes up to the end of the line, with it; 0: it is longer than MAX_LINE; -1. */
+/* The bytes up to the end of the line, with it; 0: it is longer than MAX_LINE; -1. However many bytes
+ * a read gives, the result is the same. */
 static int64_t line_end(struct reader *r, struct err *e)
 {
 	for (r->scanned = 0; r->scanned < MAX_LINE;) {
@@ -178,10 +201,9 @@ static int64_t line_end(struct reader *r, struct err *e)
 		const char *hit = have > r->scanned ? memchr(text + r->scanned, '\n',
 							      (size_t)(have - r->scanned))
 						    : NULL;
-		if (hit)
-			return hit - text + 1;
-		if (r->ended)
-			return have;
+		int64_t n = hit ? hit - text + 1 : r->ended ? have : 0;
+		if (n)
+			return n <= MAX_LINE ? n : 0;
 		r->scanned = have;
 		if (fill(r, have + 1, e))
 			return -1;
@@ -242,7 +264,8 @@ int reader_next(struct reader *r, struct batch *b, struct err *e)
 	str_clear(&b->text);
 	b->n_parts = 0;
 	b->number = r->number;
-	while ((int64_t)b->text.len < BATCH_BYTES && r->file < r->inputs->n) {
+	while ((int64_t)b->text.len < BATCH_BYTES && b->n_parts < BATCH_PARTS &&
+		r->file < r->inputs->n) {
 		const struct input_file *f = &r->inputs->files[r->file];
 		if (b->n_parts && b->source != f->source)
 			break;

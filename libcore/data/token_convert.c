@@ -50,12 +50,17 @@ static bool is_shard(const char *path)
 	return is;
 }
 
+bool is_token_file(const char *path)
+{
+	return is_shard(path) || token_format_detect(path);
+}
+
 /* What the words of --from say, or what is found. */
 static bool is_tokens(const char *from, const char *path)
 {
 	if (strcmp(from, "auto"))
 		return strcmp(from, "text") && strcmp(from, "jsonl");
-	return is_shard(path) || token_format_detect(path);
+	return is_token_file(path);
 }
 
 int token_convert_takes(

@@ -98,6 +98,8 @@ struct token_convert {
 	int64_t end_of_text; /* the token that ends a document; -1: that of the tokenizer, or none */
 };
 
+/* Is it a shard, or a token file of another program? By its name and its first bytes. */
+bool is_token_file(const char *path);
 /* Are the inputs tokens, not text? -1 with *e set if some are and others are not. */
 int token_convert_takes(
 	const struct token_convert *c, const struct strs *inputs, struct err *e);

@@ -56,17 +56,12 @@ static int text_of(struct worker *w, const struct part *part, const char **text,
 	*n = part->n_bytes;
 	if (!f->jsonl)
 		return 0;
-	if (*n == (int64_t)strspn(*text, " \t\r\n"))
-		return 1;
-	str_clear(&w->line);
-	int rc = part->too_long ? err_set(&why, EX_DATAERR, "a line that is too long")
-				: jsonl_text(*text, *n, p->field ? p->field : "text",
-					  &w->line, &why);
-	if (rc && p->strict) {
+	int rc = jsonl_part(p, part, *text, &w->line, &why);
+	if (rc < 0 && p->strict) {
 		*e = why;
 		return err_prefix(e, "%s:%lld: ", f->name, (long long)part->where);
 	}
-	w->n_broken += rc != 0;
+	w->n_broken += rc < 0;
 	*text = w->line.s;
 	*n = (int64_t)w->line.len;
 	return rc || !*n;
@@ -80,17 +75,13 @@ static int do_part(struct worker *w, const struct part *part, struct err *e)
 	int rc = text_of(w, part, &text, &n, e);
 	if (rc)
 		return rc < 0 ? -1 : 0;
-	int fate = FATE_KEPT;
-	if (part->first && part->last)
-		fate = filter_fate(f, text, n, e);
-	else if (filter_has_expressions(f))
-		return err_set(e, EX_DATAERR,
-			"%s: a document is too long for regular expressions",
-			w->j->inputs.files[part->file].name);
+	int fate = part->first && part->last ? filter_fate(f, text, n, e)
+		   : w->j->c->p->max_bytes   ? FATE_LONG /* see reader_open() */
+					     : FATE_KEPT;
 	if (fate < 0)
 		return -1;
 	w->n_documents += part->last;
-	w->n_dropped += fate != FATE_KEPT;
+	w->n_dropped += part->last && fate != FATE_KEPT;
 	return fate == FATE_KEPT ? train_words_add(&w->words, text, n, e) : 0;
 }
 
@@ -163,7 +154,8 @@ static int read_all(
 	j->filter = filter_open(p, e);
 	if (!j->filter)
 		return -1;
-	j->reader = reader_open(p, &j->inputs, &cutter);
+	bool filters = p->min_bytes || p->max_bytes || filter_has_expressions(j->filter);
+	j->reader = reader_open(p, &j->inputs, &cutter, filters);
 	progress_begin(&j->bar, "words", (double)max64(0, j->inputs.n_bytes));
 	int rc = count_all(j, w, p->threads, e);
 	progress_end(&j->bar);

@@ -153,14 +153,15 @@ value() { # KEY FILE
 
 # Runs until a file of the pattern is there, then gets the signal.
 killed() { # SIGNAL PATTERN COMMAND...
-	local sig=$1 pattern=$2
+	local sig=$1 pattern=$2 seen=no # (the file may be there for a moment only)
 	shift 2
 	env --default-signal="$sig" "$@" 3>&- &
 	for _ in $(seq 6000); do
-		! compgen -G "$pattern" >/dev/null || break
+		! compgen -G "$pattern" >/dev/null || seen=yes
+		[ $seen = no ] || break
 		sleep 0.01
 	done
-	compgen -G "$pattern" >/dev/null
+	[ $seen = yes ]
 	kill -s "$sig" $!
 	ended $!
 	[ "$status" -eq $((128 + $(kill -l "$sig"))) ]

@@ -29,7 +29,7 @@ static int64_t read_back(const char *text, const char *separator)
 	int64_t n = 0, rc;
 	strs_add(&paths, test_file("text", text));
 	assert_int_equal(inputs_open(&in, &p, &paths, &e), 0);
-	struct reader *r = reader_open(&p, &in, NULL);
+	struct reader *r = reader_open(&p, &in, NULL, false);
 	while ((rc = reader_next(r, &b, &e)) > 0) {
 		for (int64_t i = 0; i < b.n_parts; i++) {
 			const struct part *part = &b.parts[i];
@@ -298,6 +298,49 @@ static void shards_know_their_documents(void **state)
 	tokenizer_free(&t);
 }
 
+/* Of all that follows a cut, it wants a byte more than it wanted before. */
+static int64_t moody(const struct tokenizer *t, const char *text, int64_t n, bool final,
+	uint32_t *out, int64_t room, int64_t *n_out, struct err *err)
+{
+	(void)t, (void)text, (void)room, (void)err;
+	*n_out = 0;
+	return final ? n : max64(0, n - (out ? 2 : 1));
+}
+
+static void a_cut_that_is_not_found_again(void **state)
+{
+	static const struct tokenizer_kind kind = {.name = "moody", .encode = moody};
+	struct tokenizer t = {.kind = &kind, .vocab = {.offset = (int64_t[]){0}}};
+	struct prepare p = {.as_is = true};
+	struct comm self = {.size = 1};
+	struct inputs in;
+	struct strs paths = {0};
+	struct str s = {0};
+	(void)state;
+	for (int64_t i = 0; i < 3 << 20; i++)
+		str_putc(&s, 'a');
+	strs_add(&paths, test_file("moods", s.s));
+	assert_int_equal(inputs_open(&in, &p, &paths, &e), 0);
+	struct encoding x = {.p = &p,
+		.inputs = &in,
+		.t = &t,
+		.end_of_text = -1,
+		.row_bytes = 2,
+		.filter = filter_open(&p, &e),
+		.pieces = pieces_open(NULL, 0, &e),
+		.comm = &self};
+	assert_int_equal(encode_all(&x, &e), -1);
+	assert_int_equal(e.code, EX_DATAERR);
+	assert_non_null(strstr(e.msg, "moods: byte "));
+	assert_non_null(strstr(e.msg, "ends a word elsewhere"));
+	pieces_close(x.pieces);
+	filter_close((struct filter *)x.filter);
+	free(x.keys);
+	inputs_close(&in);
+	strs_free(&paths);
+	str_free(&s);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -310,6 +353,7 @@ int main(void)
 		cmocka_unit_test_setup(damaged_work_files, begin),
 		cmocka_unit_test_setup(one_program_has_a_work_folder, begin),
 		cmocka_unit_test_setup(shards_know_their_documents, begin),
+		cmocka_unit_test_setup(a_cut_that_is_not_found_again, begin),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

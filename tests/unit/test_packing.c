@@ -178,6 +178,29 @@ static void files_alone(void **state)
 	strs_free(&made.files);
 }
 
+/* Where the second of two corpora begins, a document does, in whichever of its files that is. */
+static void corpora_do_not_continue_each_other(void **state)
+{
+	static int32_t tokens[2 * N_TEXT];
+	struct prepared one, other;
+	struct corpus *c;
+	(void)state;
+	corpus_close(open_text(0, &one, NULL));
+	corpus_close(open_text(500, &other, NULL));
+	int64_t n = N_TEXT / 10;
+	for (int64_t i = 0; i < other.files.n; i++)
+		strs_add(&one.files, other.files.v[i]);
+	assert_int_equal(corpus_open(&c, &one.files, CORPUS_DOCUMENTS, &e), 0);
+	assert_int_equal(corpus_tokens(c, SPLIT_VAL), 2 * n);
+	assert_int_equal(corpus_read(c, SPLIT_VAL, 0, 2 * n, tokens, &e), 0);
+	corpus_mark_documents(c, SPLIT_VAL, 0, 2 * n, tokens);
+	assert_memory_equal(tokens, tokens + n, (size_t)n * sizeof(*tokens));
+	assert_true(tokens[n] & DOCUMENT_BEGINS);
+	corpus_close(c);
+	strs_free(&one.files);
+	strs_free(&other.files);
+}
+
 /* ---- the model ------------------------------------------------------------------- */
 
 enum { CONTEXT = 32, BATCH = 2, ROWS = BATCH * CONTEXT, WINDOWS = BATCH * (CONTEXT + 1) };
@@ -300,6 +323,7 @@ int main(void)
 		cmocka_unit_test_setup(lists_that_lie, begin),
 		cmocka_unit_test_setup(tokens_that_begin_documents, begin),
 		cmocka_unit_test_setup(files_alone, begin),
+		cmocka_unit_test_setup(corpora_do_not_continue_each_other, begin),
 		cmocka_unit_test_setup(one_document_is_a_stream, begin),
 		cmocka_unit_test_setup(documents_are_alone, begin),
 	};
