@@ -17,7 +17,7 @@ struct opts {
 	double temperature, top_p;
 	int device; /* enum device_kind */
 	int comm;   /* enum comm_library */
-	bool cache, echo, logits;
+	bool cache, echo, logits, allow_special;
 };
 
 #define O(field) offsetof(struct opts, field)
@@ -28,6 +28,9 @@ static const struct opt options[] = {
 		"Prompt. - reads prompts from standard input, one a line. Without a prompt, or "
 		"with an empty one, the text begins with a line break, or with token 0 where the "
 		"vocabulary has no line break."},
+	{OPT_FLAG, 0, "allow-special", NULL, "no", O(allow_special), .help =
+		"The text of a special token in the prompt, such as <|endoftext|>, becomes this "
+		"token, instead of tokens of its characters."},
 	{OPT_INT, 'n', "tokens", "N", "500", O(tokens), 0, 0, 1e15, .help =
 		"Number of tokens to generate."},
 	{OPT_INT, 'N', "samples", "N", "1", O(samples), 0, 1, 1e9, .help =
@@ -132,6 +135,8 @@ static int open_model(
 	const char *path = s->ckpt->path;
 	if (!s->ckpt->tokenizer.kind)
 		return err_set(e, EX_DATAERR, "%s has no vocabulary", path);
+	if (s->o->allow_special && tokenizer_allow_special(&s->ckpt->tokenizer, e))
+		return err_prefix(e, "%s: ", path);
 	if (options_model(config, s->ckpt->config.s, e) ||
 		model_init(&s->x.model, config, s->ckpt->tokenizer.vocab.n, e)) {
 		e->code = EX_DATAERR; /* they are not this user's options */

@@ -32,7 +32,7 @@ _pt_sample()
 		return
 	fi
 	if [[ $cur == -* ]]; then
-		mapfile -t COMPREPLY < <(compgen -W '--prompt --tokens --samples --temperature --top-k --top-p --seed --stop --echo --no-echo --cache --no-cache --tp --fsdp --threads --device --comm --logits --config --print-config --quiet --help --version --generate ' -- "$cur")
+		mapfile -t COMPREPLY < <(compgen -W '--prompt --allow-special --tokens --samples --temperature --top-k --top-p --seed --stop --echo --no-echo --cache --no-cache --tp --fsdp --threads --device --comm --logits --config --print-config --quiet --help --version --generate ' -- "$cur")
 		return
 	fi
 	compopt -o filenames 2>/dev/null; mapfile -t COMPREPLY < <(compgen -f -X '!*.h5' -- "$cur"; compgen -d -- "$cur")

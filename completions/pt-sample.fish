@@ -1,5 +1,6 @@
 # fish completion for pt-sample; made by pt-sample --generate fish
 complete -c pt-sample -l prompt -s p -x -d 'Prompt. - reads prompts from standard input, one a line. Without a prompt, or with an empty one, the text begins with a line break, or with token 0 where the vocabulary has no line break.'
+complete -c pt-sample -l allow-special -d 'The text of a special token in the prompt, such as <|endoftext|>, becomes this token, instead of tokens of its characters.'
 complete -c pt-sample -l tokens -s n -x -d 'Number of tokens to generate.'
 complete -c pt-sample -l samples -s N -x -d 'Number of texts to generate for each prompt, with a line break after each.'
 complete -c pt-sample -l temperature -s t -x -d 'Sampling temperature, by which the logits are divided. 0: greedy decoding.'

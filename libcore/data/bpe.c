@@ -57,10 +57,21 @@ int bpe_make(struct tokenizer *t, const struct tokenizer_source *s,
 	const struct bpe_model *model, struct err *e)
 {
 	struct own *o = own_of(t);
-	o->special = s->special;
 	if (bpe_read(&t->vocab, &o->rules, s->vocab_files, model, s->pattern, e))
 		return -1;
-	return ready(t, e) ? err_prefix(e, "%s: ", s->vocab_files) : 0;
+	if (ready(t, e) || (s->special && tokenizer_allow_special(t, e)))
+		return err_prefix(e, "%s: ", s->vocab_files);
+	return 0;
+}
+
+int tokenizer_allow_special(struct tokenizer *t, struct err *e)
+{
+	const struct bpe_rules *r = bpe_rules_of(t);
+	if (!r)
+		return err_set(
+			e, EX_USAGE, "tokenizer %s has no special tokens", t->kind->name);
+	((struct own *)t->own)->special = true;
+	return bpe_check_special(&t->vocab, r, e);
 }
 
 /* ---- encoding -------------------------------------------------------------------- */
@@ -72,7 +83,9 @@ static struct encoder *borrow(struct own *o, struct err *e)
 	if (o->n_idle)
 		s = o->idle[--o->n_idle];
 	pthread_mutex_unlock(&o->lock);
-	if (!s && (s = encoder_open(o->bpe, e)))
+	if (!s)
+		s = encoder_open(o->bpe, e);
+	if (s)
 		encoder_special(s, o->special);
 	return s;
 }
@@ -103,7 +116,7 @@ static int64_t cut(const struct tokenizer *t, const char *text, int64_t n)
 {
 	const struct own *o = t->own;
 	for (int64_t i = 0; i < o->rules.n_added; i++)
-		if (o->special || !o->rules.added[i].special)
+		if (o->special || !(o->rules.added[i].flags & BPE_SPECIAL))
 			return 0;
 	return split_find(o->rules.pattern) ? split_cut(text, n) : 0;
 }
@@ -136,7 +149,7 @@ struct attrs {
 const struct h5_field bpe_fields[] = {
 	{"pattern", H5_TEXT, offsetof(struct attrs, pattern), false,
 		"how text is split into words: gpt2, cl100k, o200k, llama3, qwen2, tekken or "
-		"a regular expression"},
+		"a regular expression; of several lines, each splits the words of the one before"},
 	{"ranked", H5_I64, offsetof(struct attrs, ranked), false,
 		"number of tokens that merge in the order of their ids; 0: merges says the order"},
 	{"whole_words", H5_I64, offsetof(struct attrs, whole_words), false,

@@ -103,6 +103,8 @@ const struct bpe_rules *bpe_rules_of(const struct tokenizer *t);
 /* Reads the vocabulary and the rules of t. */
 int bpe_make(struct tokenizer *t, const struct tokenizer_source *s,
 	const struct bpe_model *model, struct err *e);
+/* The text of a special token becomes this token from now on. */
+int tokenizer_allow_special(struct tokenizer *t, struct err *e);
 
 /* ---- shard.c: the file format ---------------------------------------------------- */
 

@@ -30,43 +30,50 @@ uint32_t bpe_find(const struct bpe *b, const char *bytes, int64_t n)
 	}
 }
 
-static bool *added_flags(const struct vocab *v, const struct bpe_rules *r)
+static void put_bytes(struct bpe *b, uint32_t id)
 {
-	bool *is = xcalloc((size_t)v->n, sizeof(*is));
-	for (int64_t i = 0; i < r->n_added; i++)
-		is[r->added[i].id] = true;
-	return is;
+	int64_t len;
+	const char *p = token_bytes(b->vocab, id, &len);
+	uint64_t i = hash_bytes(p, (size_t)len, 0);
+	while (b->by_bytes[i & b->bytes_mask] != BPE_NONE)
+		i++;
+	b->by_bytes[i & b->bytes_mask] = id;
 }
 
+/* Tokens that words are made of. An added token may be the result of merges, too, unless it is special; if it
+ * has the bytes of another one, that is the result. */
 static int index_bytes(struct bpe *b, struct err *e)
 {
+	enum { WORDS, ADDED, SPECIAL };
 	const struct vocab *v = b->vocab;
-	bool *added = added_flags(v, b->rules);
+	const struct bpe_rules *r = b->rules;
+	uint8_t *kind = xcalloc((size_t)v->n, 1);
 	uint64_t size = table_size(v->n);
 	b->bytes_mask = size - 1;
 	b->by_bytes = xmalloc(size * sizeof(*b->by_bytes));
 	memset(b->by_bytes, 0xff, size * sizeof(*b->by_bytes));
 	int rc = 0;
-	for (uint32_t id = 0; id < v->n && !rc; id++) {
-		int64_t len;
-		const char *p = token_bytes(v, id, &len);
-		if (!len || added[id])
-			continue;
-		uint32_t first = bpe_find(b, p, len);
-		if (first != BPE_NONE)
-			rc = err_set(e, EX_DATAERR,
-				"tokens %u and %u have the same bytes", first, id);
-		uint64_t i = hash_bytes(p, (size_t)len, 0);
-		while (b->by_bytes[i & b->bytes_mask] != BPE_NONE)
-			i++;
-		b->by_bytes[i & b->bytes_mask] = id;
-	}
-	free(added);
-	for (int c = 0; c < 256 && !rc; c++) {
+	for (int64_t i = 0; i < r->n_added; i++)
+		kind[r->added[i].id] = r->added[i].flags & BPE_SPECIAL ? SPECIAL : ADDED;
+	for (uint8_t k = WORDS; k <= ADDED && !rc; k++)
+		for (uint32_t id = 0; id < v->n && !rc; id++) {
+			int64_t len;
+			const char *p = token_bytes(v, id, &len);
+			if (!len || kind[id] != k)
+				continue;
+			uint32_t first = bpe_find(b, p, len);
+			if (first == BPE_NONE)
+				put_bytes(b, id);
+			else if (k == WORDS)
+				rc = err_set(e, EX_DATAERR,
+					"tokens %u and %u have the same bytes", first,
+					id);
+		}
+	free(kind);
+	for (int c = 0; c < 256; c++) {
 		char byte = (char)c;
 		b->byte_id[c] = bpe_find(b, &byte, 1);
-		if (b->byte_id[c] == BPE_NONE)
-			rc = err_set(e, EX_DATAERR, "no token is the byte 0x%02x", c);
+		b->lacks_bytes |= b->byte_id[c] == BPE_NONE;
 	}
 	return rc;
 }
@@ -194,10 +201,10 @@ static int longest_first(const void *a, const void *b)
 	return (x < y) - (x > y);
 }
 
-static void index_added(struct bpe *b, bool special)
+static void index_added(struct bpe *b, bool special, bool normalized)
 {
 	const struct bpe_rules *r = b->rules;
-	struct added_set *a = &b->added[special];
+	struct added_set *a = &b->added[special][normalized];
 	a->ids = xcalloc((size_t)r->n_added + 1, sizeof(*a->ids));
 	a->lengths = xcalloc((size_t)r->n_added + 1, sizeof(*a->lengths));
 	a->only_first = -1;
@@ -205,7 +212,9 @@ static void index_added(struct bpe *b, bool special)
 	for (int64_t i = 0; i < r->n_added; i++) {
 		int64_t len;
 		const char *p = token_bytes(b->vocab, r->added[i].id, &len);
-		if (!len || (r->added[i].special && !special))
+		unsigned flags = r->added[i].flags;
+		if (!len || (flags & BPE_SPECIAL && (!special || flags & BPE_STRIPS)) ||
+			(flags & BPE_NORMALIZED) != (normalized ? BPE_NORMALIZED : 0))
 			continue;
 		n_first += !a->first[(uint8_t)*p];
 		a->first[(uint8_t)*p] = true;
@@ -270,10 +279,30 @@ static int check_rules(const struct vocab *v, const struct bpe_rules *r, struct 
 	if (r->end_of_text != BPE_NONE && r->end_of_text >= v->n)
 		return err_set(e, EX_DATAERR,
 			"the end of a text is a token outside the vocabulary");
-	for (int64_t i = 0; i < r->n_added; i++)
+	for (int64_t i = 0; i < r->n_added; i++) {
+		unsigned flags = r->added[i].flags;
 		if (r->added[i].id >= v->n)
 			return err_set(e, EX_DATAERR,
 				"a special token is outside the vocabulary");
+		if (flags > 7 || (flags & BPE_STRIPS && !(flags & BPE_SPECIAL)))
+			return err_set(e, EX_DATAERR,
+				"token %u is found in text in an unknown way",
+				r->added[i].id);
+	}
+	return 0;
+}
+
+int bpe_check_special(const struct vocab *v, const struct bpe_rules *r, struct err *e)
+{
+	for (int64_t i = 0; i < r->n_added; i++) {
+		int64_t len;
+		const char *p = token_bytes(v, r->added[i].id, &len);
+		if (r->added[i].flags & BPE_STRIPS)
+			return err_set(e, EX_DATAERR,
+				"the token '%.*s' has lstrip, rstrip or single_word, "
+				"which is not supported for tokens in text",
+				(int)min64(len, 60), p);
+	}
 	return 0;
 }
 
@@ -285,16 +314,16 @@ struct bpe *bpe_open(const struct vocab *v, const struct bpe_rules *r, struct er
 	b->vocab = v;
 	b->rules = r;
 	b->whole_words = r->whole_words || !r->n_merges;
-	struct splitter *s = NULL;
+	struct encoder *s = NULL;
 	if (index_bytes(b, e) || (r->n_merges ? index_merges(b, e) : index_ranks(b, e)) ||
-		!(s = splitter_open(r->pattern, e))) {
+		!(s = encoder_open(b, e))) { /* (its patterns are checked) */
 		bpe_close(b);
 		return NULL;
 	}
-	splitter_close(s); /* each encoder has its own: here it is only checked */
+	encoder_close(s);
 	index_byte_pairs(b);
-	index_added(b, false);
-	index_added(b, true);
+	for (int i = 0; i < 4; i++)
+		index_added(b, i & 1, i & 2);
 	return b;
 }
 
@@ -302,9 +331,9 @@ void bpe_close(struct bpe *b)
 {
 	if (!b)
 		return;
-	for (int i = 0; i < 2; i++) {
-		free(b->added[i].ids);
-		free(b->added[i].lengths);
+	for (int i = 0; i < 4; i++) {
+		free(b->added[i & 1][i >> 1].ids);
+		free(b->added[i & 1][i >> 1].lengths);
 	}
 	free(b->byte_pairs);
 	free(b->pairs);

@@ -28,14 +28,16 @@ struct added_set {
 struct bpe {
 	const struct vocab *vocab;
 	const struct bpe_rules *rules;
-	uint32_t byte_id[256];
+	uint32_t byte_id[256]; /* BPE_NONE: it has no token */
+	bool lacks_bytes;
 	struct bpe_merge *byte_pairs; /* [256][256]: what two bytes merge to */
 	struct bpe_pair *pairs;	      /* a hash table */
 	uint64_t pair_mask;
 	uint32_t *by_bytes; /* a hash table of the tokens that words have */
 	uint64_t bytes_mask;
 	bool whole_words;
-	struct added_set added[2]; /* [1]: special tokens too */
+	/* [special tokens too][those that are found in what the others leave] */
+	struct added_set added[2][2];
 };
 
 static inline const char *token_bytes(const struct vocab *v, uint32_t id, int64_t *len)
@@ -80,7 +82,20 @@ int64_t added_find(const struct bpe *b, const struct added_set *a, const char *t
 
 /* ---- merge.c --------------------------------------------------------------------- */
 
-/* Merges the bytes of a word; returns the number of tokens. */
+/* Merges the bytes of a word, each of which has a token; returns the number of tokens. */
 int64_t merge_word(const struct bpe *b, const uint8_t *word, int64_t n, uint32_t *out);
+
+/* ---- known_words.c --------------------------------------------------------------- */
+
+/* The words that an encoder has met. */
+struct known_words;
+struct known_words *known_words_open(const struct bpe *b);
+void known_words_close(struct known_words *k);
+/* The tokens of a word; out has room for n. */
+int64_t known_word(struct known_words *k, const char *word, int64_t n, uint32_t *out);
+/* The tokens of the words text[0, ends[0]), text[ends[0], ends[1]), ...; text[0..n) can be read, and n
+ * tokens written. out NULL: counts only. */
+int64_t known_words_put(struct known_words *k, const char *text, int64_t n,
+	const uint32_t *ends, int n_words, uint32_t *out);
 
 #endif

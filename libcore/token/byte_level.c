@@ -68,12 +68,10 @@ int byte_level_vocab(
 	json_object_foreach((json_t *)vocab, text, number)
 	{
 		uint32_t id = 0;
-		char key[16];
 		rc = vocab_id(number, text, &id, e);
 		if (rc)
 			break;
-		snprintf(key, sizeof(key), "%u", id);
-		if (skip && json_object_get(skip, key))
+		if (skip && json_object_get(skip, text))
 			continue;
 		str_clear(&bytes);
 		if (!*text || byte_level_decode(text, &bytes)) {
@@ -160,7 +158,7 @@ static void add_special(const struct vocab *v, struct bpe_rules *r, const json_t
 	}
 	for (uint32_t id = 0; id < v->n; id++)
 		if (!made[id] && v->offset[id + 1] - v->offset[id] > 1)
-			rules_add_token(r, id, true);
+			rules_add_token(r, id, BPE_SPECIAL);
 	str_free(&both);
 	free(text);
 	free(made);
@@ -178,7 +176,8 @@ int read_merges(const struct str *merges, const char *path, const char *vocab_pa
 	if (!rc && !json_is_object(vocab))
 		rc = err_set(
 			e, EX_DATAERR, "%s: is not an object {token: id}", vocab_path);
-	if (!rc && (byte_level_vocab(vocab, NULL, &b, e) || builder_end(&b, false, v, e)))
+	if (!rc && (byte_level_vocab(vocab, NULL, &b, e) ||
+			   builder_end(&b, INT64_MAX, v, e)))
 		rc = err_prefix(e, "%s: ", vocab_path);
 	if (!rc)
 		rc = read_lines(vocab, merges, path, r, e);

@@ -84,7 +84,7 @@ static int add_special(struct vocab_builder *b, const struct bpe_model *m,
 	for (int i = 0; m->special[i].text; i++) {
 		builder_add(b, m->special[i].id, m->special[i].text,
 			strlen(m->special[i].text));
-		rules_add_token(r, m->special[i].id, true);
+		rules_add_token(r, m->special[i].id, BPE_SPECIAL);
 	}
 	int64_t n_ids = b->items[b->n - 1].id + 1;
 	if (m->n_reserved > n_ids)
@@ -100,7 +100,7 @@ int read_ranks(const struct str *text, const char *path, const struct bpe_model 
 	r->n_ranked = b.n;
 	if (!rc && m)
 		rc = add_special(&b, m, r, e);
-	rc = rc || builder_end(&b, m != NULL, v, e);
+	rc = rc || builder_end(&b, r->n_ranked, v, e);
 	builder_free(&b);
 	return rc ? err_prefix(e, "%s: ", path) : 0;
 }

@@ -76,6 +76,10 @@ struct splitter {
 
 struct splitter *splitter_open(const char *pattern, struct err *e)
 {
+	if (strchr(pattern, '\n')) {
+		err_set(e, EX_DATAERR, "the pattern has a line break, write it as \\n");
+		return NULL;
+	}
 	struct splitter *s = xcalloc(1, sizeof(*s));
 	const struct split_pattern *p = split_find(pattern);
 	if (p)

@@ -33,9 +33,12 @@ static int check_behind(const pcre2_code *code, const char *regex, struct err *e
 	bool class = false, anchor = false;
 	pcre2_pattern_info(code, PCRE2_INFO_MAXLOOKBEHIND, &behind);
 	for (const char *p = regex; *p; p++) {
-		if (*p == '\\' && p[1])
-			anchor |= !class && strchr("AGK", *++p) != NULL;
-		else if (class)
+		if (*p == '\\' && p[1]) {
+			p++;
+			anchor |= !class && strchr("AGK", *p);
+			if ((*p == 'p' || *p == 'P') && p[1] == '{')
+				p += strcspn(p, "}") - 1;
+		} else if (class)
 			class = *p != ']';
 		else if (*p == '[')
 			class = true, p += p[1] == '^', p += p[1] == ']';

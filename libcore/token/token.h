@@ -83,7 +83,9 @@ struct vocab {
 
 /* What a vocabulary needs to encode; all allocated. */
 struct bpe_rules {
-	char *pattern; /* of words: a name or a regular expression */
+	/* How text is split into words: a name or a regular expression, or several lines of them, of
+	 * which each splits the words of the one before. */
+	char *pattern;
 	/*
 	 * Merges in order: pairs of tokens, of which the earlier is merged first. Without them
 	 * (n_merges = 0), the order is that of tiktoken: any two tokens merge whose bytes together
@@ -100,10 +102,17 @@ struct bpe_rules {
 
 #define BPE_NONE UINT32_MAX
 
+enum {
+	BPE_SPECIAL = 1, /* it is only found in text if that is asked for; else always */
+	BPE_NORMALIZED = 2, /* it is found in what the others leave of the text */
+	BPE_STRIPS =
+		4, /* (special) it takes white space beside it, or is no part of a word: it
+			     * cannot be found in text */
+};
+
 struct bpe_added {
 	uint32_t id;
-	uint32_t
-		special; /* 1: it is only found in text if that is asked for; 0: always */
+	uint32_t flags;
 };
 
 void vocab_free(struct vocab *v);
@@ -154,6 +163,8 @@ int64_t encoder_put(struct encoder *s, const char *text, int64_t n, bool final,
 	uint32_t *out, int64_t room, int64_t *n_out, struct err *e);
 /* The text of a special token becomes this token from now on; if not, as at first, tokens of its bytes. */
 void encoder_special(struct encoder *s, bool allowed);
+/* Can the special tokens of these rules be found in text? */
+int bpe_check_special(const struct vocab *v, const struct bpe_rules *r, struct err *e);
 /* The tokens of one word, which the pattern does not split. out has room for n tokens. */
 int64_t encoder_word(struct encoder *s, const char *word, int64_t n, uint32_t *out);
 

@@ -83,25 +83,48 @@ static int read_model(const json_t *model, const json_t *skip, struct vocab_buil
 
 /* ---- added tokens ---------------------------------------------------------------- */
 
-static int read_added(const json_t *token, struct vocab_builder *b, struct bpe_rules *r,
-	json_t *skip, struct err *e)
+/* An added token may be in the model's vocabulary, too, with the same id. */
+static int check_added(
+	const json_t *vocab, const char *text, json_int_t id, bool strips, struct err *e)
 {
-	static const char *const no[] = {"single_word", "lstrip", "rstrip", NULL};
+	const json_t *known = json_object_get(vocab, text);
+	if (known && (!json_is_integer(known) || json_integer_value(known) != id))
+		return err_set(e, EX_DATAERR,
+			"the added token '%.60s' has another id in the model's vocabulary",
+			text);
+	if (strips)
+		return err_set(e, EX_DATAERR,
+			"'%.60s': lstrip, rstrip or single_word of an added token that is "
+			"not special is not supported",
+			text);
+	return 0;
+}
+
+/* skip: gets its text. */
+static int read_added(const json_t *token, const json_t *vocab, struct vocab_builder *b,
+	struct bpe_rules *r, json_t *skip, struct err *e)
+{
+	static const struct {
+		const char *name;
+		unsigned flag;
+	} properties[] = {{"special", BPE_SPECIAL}, {"normalized", BPE_NORMALIZED},
+		{"single_word", BPE_STRIPS}, {"lstrip", BPE_STRIPS},
+		{"rstrip", BPE_STRIPS}};
 	const char *text = json_string_value(json_object_get(token, "content"));
 	const json_t *number = json_object_get(token, "id");
 	json_int_t id = json_is_integer(number) ? json_integer_value(number) : -1;
 	if (!text || !*text || id < 0 || id >= MAX_VOCAB_IDS)
 		return err_set(e, EX_DATAERR, "an added token has no content or no id");
-	for (int i = 0; no[i]; i++)
-		if (!is_empty(json_object_get(token, no[i]))) {
-			unsupported("the added token's", no[i], e);
-			return err_prefix(e, "%.60s: ", text);
-		}
-	char key[16];
-	snprintf(key, sizeof(key), "%u", (unsigned)id);
-	json_object_set_new(skip, key, json_true());
+	unsigned flags = 0;
+	for (size_t i = 0; i < ARRAY_LEN(properties); i++)
+		if (json_is_true(json_object_get(token, properties[i].name)))
+			flags |= properties[i].flag;
+	bool strips = flags & BPE_STRIPS && !(flags & BPE_SPECIAL);
+	if (check_added(vocab, text, id, strips, e))
+		return -1;
+	json_object_set_new(skip, text, json_true());
 	builder_add(b, (uint32_t)id, text, strlen(text));
-	rules_add_token(r, (uint32_t)id, json_is_true(json_object_get(token, "special")));
+	rules_add_token(r, (uint32_t)id, flags);
 	return 0;
 }
 
@@ -117,45 +140,112 @@ static int check_normalizer(const json_t *n, struct err *e)
 	return unsupported("the normalizer", type_of(n), e);
 }
 
-/* A pattern whose words are the whole text. */
+static void add_pattern(struct bpe_rules *r, const char *pattern)
+{
+	struct str all = {0};
+	const struct split_pattern *known = split_find(pattern);
+	if (r->pattern)
+		str_printf(&all, "%s\n", r->pattern);
+	str_puts(&all, known ? known->name : pattern);
+	free(r->pattern);
+	r->pattern = all.s;
+}
+
+/* The regular expression of a Split, for PCRE2. */
+static int split_regex(const json_t *pattern, struct str *out, struct err *e)
+{
+	const char *regex = json_string_value(json_object_get(pattern, "Regex"));
+	const char *text = json_string_value(json_object_get(pattern, "String"));
+	if (!regex && (!text || !*text))
+		return unsupported("the pre-tokenizer", "Split without a pattern", e);
+	if (!regex)
+		for (; *text; text++) {
+			bool is_letter = (*text >= 'a' && *text <= 'z') ||
+					 (*text >= 'A' && *text <= 'Z');
+			if (*text == '\n' || *text == '\r')
+				str_puts(out, *text == '\n' ? "\\n" : "\\r");
+			else if (is_letter || (uint8_t)*text >= 0x80)
+				str_putc(out, *text);
+			else
+				str_printf(out, "\\x%02x", (uint8_t)*text);
+		}
+	else if (split_find(regex) && !strstr(regex, "{1,3}+"))
+		str_puts(out, regex);
+	else
+		return regex_of_oniguruma(regex, out, e);
+	return 0;
+}
+
+/* Matches, and what is between them, are words. */
 static int read_split(const json_t *s, struct bpe_rules *r, struct err *e)
 {
-	const json_t *pattern = json_object_get(s, "pattern");
-	const char *regex = json_string_value(json_object_get(pattern, "Regex"));
 	const char *behavior = json_string_value(json_object_get(s, "behavior"));
-	bool invert = json_is_true(json_object_get(s, "invert"));
-	if (r->pattern)
-		return unsupported("a second pre-tokenizer", "Split", e);
-	if (!regex || !behavior)
-		return unsupported("the pre-tokenizer", "Split without Regex", e);
-	if (strstr(regex, "{1,3}+")) /* (Oniguruma repeats it, PCRE2 does not) */
-		return unsupported("the pattern", regex, e);
+	struct str regex = {0};
+	int rc = 0;
+	if (!behavior || split_regex(json_object_get(s, "pattern"), &regex, e)) {
+		str_free(&regex);
+		return e->code ? -1 : unsupported("the pre-tokenizer", "Split", e);
+	}
 	/* (the words of a known pattern are all of the text: there is nothing to remove) */
-	bool all = split_find(regex) && invert && !strcmp(behavior, "Removed");
-	if (!all && (strcmp(behavior, "Isolated") != 0 || invert))
-		return unsupported("the behavior of Split", behavior, e);
-	r->pattern = xstrdup(regex);
+	bool all = split_find(regex.s) && json_is_true(json_object_get(s, "invert")) &&
+		   !strcmp(behavior, "Removed");
+	if (all || !strcmp(behavior, "Isolated"))
+		add_pattern(r, regex.s);
+	else
+		rc = unsupported("the behavior of Split", behavior, e);
+	str_free(&regex);
+	return rc;
+}
+
+static int read_digits(const json_t *d, struct bpe_rules *r, struct err *e)
+{
+	(void)e;
+	bool alone = json_is_true(json_object_get(d, "individual_digits"));
+	add_pattern(r, alone ? "\\p{N}" : "\\p{N}+");
 	return 0;
 }
 
-static int read_byte_level(
-	const json_t *b, struct bpe_rules *r, bool *found, struct err *e)
+static int read_punctuation(const json_t *p, struct bpe_rules *r, struct err *e)
 {
-	if (*found)
-		return unsupported("a second pre-tokenizer", "ByteLevel", e);
+	const char *behavior = json_string_value(json_object_get(p, "behavior"));
+	bool run = behavior && !strcmp(behavior, "Contiguous");
+	if (behavior && !run && strcmp(behavior, "Isolated") != 0)
+		return unsupported("the behavior of Punctuation", behavior, e);
+	/* (with the characters of ASCII that are symbols to Unicode) */
+	add_pattern(r, run ? "[\\p{P}$+<=>^`|~]+" : "[\\p{P}$+<=>^`|~]");
+	return 0;
+}
+
+static int read_byte_level(const json_t *b, struct bpe_rules *r, struct err *e)
+{
 	if (json_is_true(json_object_get(b, "add_prefix_space")))
 		return unsupported("the pre-tokenizer's", "add_prefix_space", e);
-	*found = true;
-	if (json_is_false(json_object_get(b, "use_regex")))
-		return r->pattern ? 0
-				  : unsupported("the pre-tokenizer",
-					    "ByteLevel without a pattern", e);
-	if (r->pattern)
-		return unsupported("a second pattern of", "ByteLevel", e);
-	r->pattern = xstrdup("gpt2");
-	return 0;
+	if (!json_is_false(json_object_get(b, "use_regex")))
+		add_pattern(r, "gpt2");
+	return r->pattern ? 0
+			  : unsupported("the pre-tokenizer",
+				    "ByteLevel without a pattern", e);
 }
 
+static const struct {
+	const char *type;
+	int (*read)(const json_t *x, struct bpe_rules *r, struct err *e);
+} pre_tokenizers[] = {
+	{"Split", read_split},
+	{"Digits", read_digits},
+	{"Punctuation", read_punctuation},
+	{"ByteLevel", read_byte_level},
+};
+
+static int read_one(const json_t *x, struct bpe_rules *r, struct err *e)
+{
+	for (size_t i = 0; i < ARRAY_LEN(pre_tokenizers); i++)
+		if (!strcmp(type_of(x), pre_tokenizers[i].type))
+			return pre_tokenizers[i].read(x, r, e);
+	return unsupported("the pre-tokenizer", type_of(x), e);
+}
+
+/* ByteLevel is the last, because a pattern behind it would see its characters for bytes. */
 static int read_pre_tokenizer(const json_t *p, struct bpe_rules *r, struct err *e)
 {
 	bool is_list = !strcmp(type_of(p), "Sequence"), bytes = false;
@@ -163,15 +253,12 @@ static int read_pre_tokenizer(const json_t *p, struct bpe_rules *r, struct err *
 	size_t n = is_list ? json_array_size(list) : 1;
 	for (size_t i = 0; i < n; i++) {
 		const json_t *x = is_list ? json_array_get(list, i) : p;
-		const char *type = type_of(x);
-		int rc =
-			bytes ? unsupported("after ByteLevel, the pre-tokenizer", type, e)
-			: !strcmp(type, "ByteLevel") ? read_byte_level(x, r, &bytes, e)
-			: !strcmp(type, "Split")
-				? read_split(x, r, e)
-				: unsupported("the pre-tokenizer", type, e);
-		if (rc)
+		if (bytes)
+			return unsupported(
+				"after ByteLevel, the pre-tokenizer", type_of(x), e);
+		if (read_one(x, r, e))
 			return -1;
+		bytes = !strcmp(type_of(x), "ByteLevel");
 	}
 	return bytes ? 0
 		     : err_set(e, EX_DATAERR,
@@ -187,15 +274,16 @@ int read_tokenizer_json(const struct str *text, const char *path, struct vocab *
 	json_t *j = vocab_json(text, path, e), *skip = json_object();
 	const json_t *model = json_object_get(j, "model");
 	const json_t *added = json_object_get(j, "added_tokens");
+	const json_t *vocab = json_object_get(model, "vocab");
 	int rc = !j;
 	if (!rc) {
 		rc = check_model(model, e) ||
 		     check_normalizer(json_object_get(j, "normalizer"), e) ||
 		     read_pre_tokenizer(json_object_get(j, "pre_tokenizer"), r, e);
 		for (size_t i = 0; !rc && i < json_array_size(added); i++)
-			rc = read_added(json_array_get(added, i), &b, r, skip, e);
+			rc = read_added(json_array_get(added, i), vocab, &b, r, skip, e);
 		rc = rc || read_model(model, skip, &b, r, e) ||
-		     builder_end(&b, false, v, e);
+		     builder_end(&b, (int64_t)json_object_size(vocab), v, e);
 		if (rc)
 			err_prefix(e, "%s: ", path);
 	}

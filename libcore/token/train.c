@@ -421,7 +421,7 @@ static void end_vocab(struct trainer *t, struct vocab *v, struct bpe_rules *r)
 	if (end) {
 		r->end_of_text = (uint32_t)t->n_tokens;
 		r->added = xcalloc(1, sizeof(*r->added));
-		r->added[r->n_added++] = (struct bpe_added){r->end_of_text, 1};
+		r->added[r->n_added++] = (struct bpe_added){r->end_of_text, BPE_SPECIAL};
 		str_puts(&t->bytes, end);
 		t->offset[++t->n_tokens] = (int64_t)t->bytes.len;
 	}

@@ -76,22 +76,21 @@ static int by_id(const void *a, const void *b)
 	return (x->id > y->id) - (x->id < y->id);
 }
 
-static int check_ids(const struct vocab_builder *b, bool gaps, struct err *e)
+static int check_ids(const struct vocab_builder *b, int64_t gaps, struct err *e)
 {
 	if (!b->n)
 		return err_set(e, EX_DATAERR, "the vocabulary is empty");
 	for (int64_t i = 0; i < b->n; i++) {
-		uint32_t id = b->items[i].id;
-		if (i && id == b->items[i - 1].id)
+		uint32_t id = b->items[i].id, expected = i ? b->items[i - 1].id + 1 : 0;
+		if (id < expected)
 			return err_set(e, EX_DATAERR, "two tokens have the id %u", id);
-		if (!gaps && id != i)
-			return err_set(
-				e, EX_DATAERR, "no token has the id %lld", (long long)i);
+		if (id > expected && expected < gaps)
+			return err_set(e, EX_DATAERR, "no token has the id %u", expected);
 	}
 	return 0;
 }
 
-int builder_end(struct vocab_builder *b, bool gaps, struct vocab *v, struct err *e)
+int builder_end(struct vocab_builder *b, int64_t gaps, struct vocab *v, struct err *e)
 {
 	qsort(b->items, (size_t)b->n, sizeof(*b->items), by_id);
 	if (check_ids(b, gaps, e)) {
@@ -121,12 +120,12 @@ static bool is_full(int64_t n)
 	return (n & (n - 1)) == 0;
 }
 
-void rules_add_token(struct bpe_rules *r, uint32_t id, bool special)
+void rules_add_token(struct bpe_rules *r, uint32_t id, unsigned flags)
 {
 	if (is_full(r->n_added))
 		r->added = xrealloc(
 			r->added, (size_t)max64(1, 2 * r->n_added) * sizeof(*r->added));
-	r->added[r->n_added++] = (struct bpe_added){id, special};
+	r->added[r->n_added++] = (struct bpe_added){id, flags};
 }
 
 void rules_add_merge(struct bpe_rules *r, uint32_t left, uint32_t right)
@@ -270,11 +269,11 @@ static int choose_pattern(struct bpe_rules *r, const struct bpe_model *model,
 	if (model && r->pattern && strcmp(model->pattern, r->pattern) != 0)
 		return err_set(e, EX_DATAERR, "%s: is not of %s: its pattern is '%.200s'",
 			path, model->name, r->pattern);
-	const char *wanted = pattern ? pattern : r->pattern;
-	const struct split_pattern *known = split_find(wanted);
-	char *own = xstrdup(known ? known->name : wanted);
-	free(r->pattern);
-	r->pattern = own;
+	if (pattern) {
+		const struct split_pattern *known = split_find(pattern);
+		free(r->pattern);
+		r->pattern = xstrdup(known ? known->name : pattern);
+	}
 	return 0;
 }
 

@@ -20,12 +20,12 @@ struct vocab_builder {
 };
 
 void builder_add(struct vocab_builder *b, uint32_t id, const char *bytes, size_t n);
-/* Makes the vocabulary, in which each id from 0 on occurs once; gaps: ids may be missing, and then
- * have no bytes. Frees the builder, also on an error. */
-int builder_end(struct vocab_builder *b, bool gaps, struct vocab *v, struct err *e);
+/* Makes the vocabulary, in which each id from 0 on occurs once; those from `gaps` on may be missing, and
+ * then have no bytes. Frees the builder, also on an error. */
+int builder_end(struct vocab_builder *b, int64_t gaps, struct vocab *v, struct err *e);
 void builder_free(struct vocab_builder *b);
 
-void rules_add_token(struct bpe_rules *r, uint32_t id, bool special);
+void rules_add_token(struct bpe_rules *r, uint32_t id, unsigned flags);
 void rules_add_merge(struct bpe_rules *r, uint32_t left, uint32_t right);
 /* Finds the token for the end of a text among the special tokens, by its usual names. */
 void rules_find_end(struct bpe_rules *r, const struct vocab *v);
@@ -35,12 +35,17 @@ void rules_find_end(struct bpe_rules *r, const struct vocab *v);
 /* GPT-2 writes a token as text, with a printable character for each byte. Appends the bytes of such a
  * text; -1 if it is none. */
 int byte_level_decode(const char *text, struct str *out);
-/* Adds all tokens of a JSON object {text: id}. skip, if not NULL, says which ids to leave out. */
+/* Adds all tokens of a JSON object {text: id}. skip, if not NULL, has those to leave out. */
 int byte_level_vocab(
 	const json_t *vocab, const json_t *skip, struct vocab_builder *b, struct err *e);
 /* Adds a merge of two tokens of this object. */
 int byte_level_merge(const json_t *vocab, const char *left, const char *right,
 	struct bpe_rules *r, struct err *e);
+
+/* ---- oniguruma.c ------------------------------------------------------------------ */
+
+/* Appends to *out what a regular expression of tokenizer.json is for PCRE2, in one line. */
+int regex_of_oniguruma(const char *regex, struct str *out, struct err *e);
 
 /* ---- the formats ----------------------------------------------------------------- */
 

@@ -79,6 +79,22 @@ make_runs() {
 	says 'device=cuda: PT_CUDA: there is no file nowhere'
 }
 
+@test "a special token in the prompt, when that is asked for" {
+	make_text >text.txt
+	pt-prepare -q --train-bpe 300 --vocab-out v text.txt
+	pt-prepare -q -t bpe --vocab-files v text.txt -o data.h5
+	tiny -n 2 -d data.h5 -o run >/dev/null
+	pt-sample --logits run '<|endoftext|>the' >as_text
+	pt-sample --logits --allow-special run '<|endoftext|>the' >as_token
+	not cmp -s as_text as_token
+	pt-sample --logits --allow-special run 'the' >a
+	pt-sample --logits run 'the' | cmp - a
+	make_shard char.h5
+	tiny -n 2 -o char >/dev/null
+	code_of 64 pt-sample --allow-special char the
+	says 'tokenizer char has no special tokens'
+}
+
 @test "as many tokens as told, of the vocabulary, after the prompt" {
 	make_runs
 	for n in 0 1 2 15 16 17 100; do

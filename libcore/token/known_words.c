@@ -1,0 +1,214 @@
+/*
+ * The same words come again and again, so an encoder keeps those that it met: short ones with few tokens
+ * in a table whose entries fit a cache line by twos, longer ones in another. Both forget a word when
+ * another takes its place.
+ */
+#include "token/bpe_internal.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum {
+	SHORT_BITS = 15,
+	SHORT_BYTES = 15,
+	SHORT_IDS = 3,
+	LONG_BITS = 12,
+	LONG_BYTES = 64,
+	LONG_IDS = 24,
+	LINE = 64,
+};
+
+struct short_word {
+	uint64_t low, high; /* its bytes, and its length in the highest byte; 0: none */
+	uint32_t ids[SHORT_IDS];
+	uint32_t n;
+};
+
+struct long_word {
+	uint32_t n_bytes, n; /* 0: none */
+	uint32_t ids[LONG_IDS];
+	char bytes[LONG_BYTES];
+};
+
+struct known_words {
+	const struct bpe *bpe;
+	void *memory;		       /* of the next: zero until it is used */
+	struct short_word (*known)[2]; /* [1 << SHORT_BITS], at cache lines */
+	struct long_word *known_long;
+	uint32_t *scratch; /* for a word whose tokens are only counted */
+	int64_t n_scratch;
+};
+
+struct known_words *known_words_open(const struct bpe *b)
+{
+	struct known_words *k = xcalloc(1, sizeof(*k));
+	k->bpe = b;
+	k->memory = xcalloc(1, (sizeof(*k->known) << SHORT_BITS) + LINE);
+	k->known = (void *)(((uintptr_t)k->memory + LINE - 1) / LINE * LINE);
+	k->known_long = xcalloc((size_t)1 << LONG_BITS, sizeof(*k->known_long));
+	k->n_scratch = LONG_BYTES;
+	k->scratch = xmalloc((size_t)k->n_scratch * sizeof(*k->scratch));
+	return k;
+}
+
+void known_words_close(struct known_words *k)
+{
+	if (!k)
+		return;
+	free(k->memory);
+	free(k->known_long);
+	free(k->scratch);
+	free(k);
+}
+
+/* ---- one word -------------------------------------------------------------------- */
+
+static int64_t merge_whole(
+	const struct bpe *b, const char *word, int64_t n, uint32_t *out)
+{
+	if (b->whole_words) {
+		uint32_t id = bpe_find(b, word, n);
+		if (id != BPE_NONE) {
+			*out = id;
+			return 1;
+		}
+	}
+	return merge_word(b, (const uint8_t *)word, n, out);
+}
+
+int64_t known_word(struct known_words *k, const char *word, int64_t n, uint32_t *out)
+{
+	if (n > LONG_BYTES)
+		return merge_whole(k->bpe, word, n, out);
+	uint64_t i = hash_bytes(word, (size_t)n, 0) >> (64 - LONG_BITS);
+	struct long_word *w = &k->known_long[i];
+	if (w->n_bytes == n && !memcmp(w->bytes, word, (size_t)n)) {
+		memcpy(out, w->ids, w->n * sizeof(*out));
+		return w->n;
+	}
+	int64_t n_out = merge_whole(k->bpe, word, n, out);
+	if (n_out <= LONG_IDS) {
+		w->n_bytes = (uint32_t)n;
+		w->n = (uint32_t)n_out;
+		memcpy(w->bytes, word, (size_t)n);
+		memcpy(w->ids, out, (size_t)n_out * sizeof(*out));
+	}
+	return n_out;
+}
+
+/* The bytes of a short word as two numbers. */
+struct key {
+	uint64_t low, high;
+};
+
+/* word[0..16) can be read; n <= SHORT_BYTES. */
+static inline struct key key_of(const char *word, uint32_t n)
+{
+#define ONES(n) (~UINT64_C(0) >> (64 - 8 * (n)))
+#define LOW(n)                                  \
+	{                                       \
+		ONES(n), 0, (uint64_t)(n) << 56 \
+	}
+#define HIGH(n)                                           \
+	{                                                 \
+		ONES(8), ONES((n)-8), (uint64_t)(n) << 56 \
+	}
+	static const struct {
+		uint64_t low, high, length;
+	} masks[SHORT_BYTES + 1] = {{0}, LOW(1), LOW(2), LOW(3), LOW(4), LOW(5), LOW(6),
+		LOW(7), {ONES(8), 0, UINT64_C(8) << 56}, HIGH(9), HIGH(10), HIGH(11),
+		HIGH(12), HIGH(13), HIGH(14), HIGH(15)};
+	uint64_t low, high;
+	memcpy(&low, word, sizeof(low));
+	memcpy(&high, word + 8, sizeof(high));
+	return (struct key){low & masks[n].low, (high & masks[n].high) | masks[n].length};
+}
+
+static inline bool is_word(const struct short_word *w, struct key k)
+{
+	return ((w->low ^ k.low) | (w->high ^ k.high)) == 0;
+}
+
+static inline uint64_t bucket_of(struct key k)
+{
+	uint64_t h = (k.low + k.high * 0xc2b2ae3d27d4eb4fu) * 0x9e3779b97f4a7c15u;
+	return h >> (64 - SHORT_BITS);
+}
+
+/* Encodes a word that is not the first of its bucket. */
+static __attribute__((noinline)) int64_t put_other(struct known_words *k,
+	struct short_word bucket[2], struct key key, const char *word, int64_t n,
+	uint32_t *out)
+{
+	struct short_word first = bucket[0];
+	if (is_word(&bucket[1], key)) { /* the word that was met last is the first */
+		bucket[0] = bucket[1];
+		bucket[1] = first;
+		memcpy(out, bucket[0].ids, sizeof(bucket[0].ids));
+		return bucket[0].n;
+	}
+	int64_t n_out = known_word(k, word, n, out);
+	if (n_out > SHORT_IDS)
+		return n_out;
+	bucket[1] = first;
+	bucket[0] = (struct short_word){.low = key.low, .high = key.high};
+	bucket[0].n = (uint32_t)n_out;
+	memcpy(bucket[0].ids, out, (size_t)n_out * sizeof(*out));
+	return n_out;
+}
+
+/* A word at the end of the text, or a long one. out: NULL, or room for n tokens. */
+static int64_t put_slowly(
+	struct known_words *k, const char *word, int64_t n, uint32_t *out)
+{
+	if (!out && n > k->n_scratch) {
+		k->n_scratch = n;
+		k->scratch = xrealloc(k->scratch, (size_t)n * sizeof(*k->scratch));
+	}
+	return known_word(k, word, n, out ? out : k->scratch);
+}
+
+/* ---- many words ------------------------------------------------------------------ */
+
+/* Words behind each beginning of which 16 bytes can be read, and 16 tokens written. */
+static inline __attribute__((always_inline)) int64_t put_inner(struct known_words *k,
+	const char *text, const uint32_t *ends, int n_words, uint32_t *out, bool keeps)
+{
+	int64_t n_out = 0;
+	uint32_t begin = 0;
+	for (int i = 0; i < n_words; i++) {
+		const char *word = text + begin;
+		uint32_t len = ends[i] - begin;
+		/* (long words may move k->scratch) */
+		uint32_t *to = keeps ? out + n_out : k->scratch;
+		begin = ends[i];
+		if (__builtin_expect(len > SHORT_BYTES, 0)) {
+			n_out += put_slowly(k, word, len, keeps ? to : NULL);
+			continue;
+		}
+		struct key key = key_of(word, len);
+		struct short_word *bucket = k->known[bucket_of(key)];
+		if (__builtin_expect(is_word(bucket, key), 1)) {
+			memcpy(to, bucket->ids, sizeof(bucket->ids));
+			n_out += bucket->n;
+		} else
+			n_out += put_other(k, bucket, key, word, len, to);
+	}
+	return n_out;
+}
+
+int64_t known_words_put(struct known_words *k, const char *text, int64_t n,
+	const uint32_t *ends, int n_words, uint32_t *out)
+{
+	int inner = n_words;
+	while (inner > 0 && (inner > 1 ? ends[inner - 2] : 0) + 16 > n)
+		inner--;
+	int64_t n_out = out ? put_inner(k, text, ends, inner, out, true)
+			    : put_inner(k, text, ends, inner, k->scratch, false);
+	for (int i = inner; i < n_words; i++) {
+		uint32_t begin = i ? ends[i - 1] : 0;
+		n_out += put_slowly(
+			k, text + begin, ends[i] - begin, out ? out + n_out : NULL);
+	}
+	return n_out;
+}

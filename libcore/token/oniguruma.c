@@ -1,0 +1,232 @@
+/*
+ * Regular expressions of tokenizer.json: Hugging Face's library reads them with Oniguruma, in the syntax of
+ * Ruby, this one with PCRE2. Where the same characters mean something else, they are rewritten, or refused.
+ */
+#include "token/vocab_internal.h"
+
+#include <string.h>
+
+enum { MAX_GROUPS = 64 };
+
+struct rewriting {
+	const char *regex, *p;
+	struct str *out;
+	size_t atom; /* where the last character, class or group begins in *out */
+	size_t group[MAX_GROUPS];
+	int n_groups;
+};
+
+static int unsupported(const struct rewriting *w, const char *what, struct err *e)
+{
+	return err_set(e, EX_DATAERR, "the pattern '%.200s': %s is not supported",
+		w->regex, what);
+}
+
+static void put_letter(struct str *out, char c)
+{
+	if (c == '\n' || c == '\r')
+		str_puts(out, c == '\n' ? "\\n" : "\\r"); /* (patterns are lines) */
+	else
+		str_putc(out, c);
+}
+
+/* ---- behind a backslash ------------------------------------------------------------ */
+
+/* What PCRE2 needs for a letter. */
+static const struct {
+	char letter;
+	const char *alone, *in_class; /* NULL: cannot be written */
+} escapes[] = {
+	/* Of characters like U+180E, the two have other opinions. */
+	{'s', "[\\t-\\r\\x{85}\\p{Z}]", "\\t-\\r\\x{85}\\p{Z}"},
+	{'S', "[^\\t-\\r\\x{85}\\p{Z}]", NULL},
+	{'w', "[\\p{L}\\p{M}\\p{N}\\p{Pc}]", "\\p{L}\\p{M}\\p{N}\\p{Pc}"},
+	{'W', "[^\\p{L}\\p{M}\\p{N}\\p{Pc}]", NULL},
+	{'h', "[0-9A-Fa-f]", "0-9A-Fa-f"},
+	{'H', "[^0-9A-Fa-f]", NULL},
+	{'v', "\\x0b", "\\x0b"},
+	{'d', "\\p{Nd}", "\\p{Nd}"},
+	{'D', "\\P{Nd}", "\\P{Nd}"},
+};
+
+/* \p{...}, at its p: PCRE2 takes the name of a script for its extensions, unless it is told. */
+static int put_property(struct rewriting *w, struct err *e)
+{
+	const char *end = w->p[1] == '{' ? strchr(w->p, '}') : NULL;
+	if (!end)
+		return unsupported(w, "\\p without {", e);
+	str_putc(w->out, '\\');
+	str_add(w->out, w->p, 2);
+	const char *name = w->p + 2;
+	if (*name == '^')
+		str_putc(w->out, *name++);
+	if (end - name > 2 && !memchr(name, ':', (size_t)(end - name)) &&
+		!memchr(name, '=', (size_t)(end - name)))
+		str_puts(w->out, "sc:");
+	str_add(w->out, name, (size_t)(end + 1 - name));
+	w->p = end + 1;
+	return 0;
+}
+
+/* w->p is behind the backslash. */
+static int put_escape(struct rewriting *w, bool in_class, struct err *e)
+{
+	char c = *w->p;
+	if (c == 'p' || c == 'P')
+		return put_property(w, e);
+	for (size_t i = 0; i < ARRAY_LEN(escapes); i++) {
+		if (escapes[i].letter != c)
+			continue;
+		const char *text = in_class ? escapes[i].in_class : escapes[i].alone;
+		if (!text)
+			return unsupported(w, "\\S, \\W or \\H in a class", e);
+		str_puts(w->out, text);
+		w->p++;
+		return 0;
+	}
+	char said[] = {'\\', c, '\0'};
+	bool letter = (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z');
+	bool digit = c >= '0' && c <= '9';
+	if (!c || digit || (letter && !strchr("nrtfxzbBAGZ", c)) ||
+		(in_class && letter && !strchr("nrtfx", c)))
+		return unsupported(w, said, e);
+	if (c != '\n' && c != '\r')
+		str_putc(w->out, '\\');
+	put_letter(w->out, c);
+	w->p++;
+	return 0;
+}
+
+/* ---- classes ----------------------------------------------------------------------- */
+
+/* [...], at its bracket. A class within a class adds its characters. */
+static int put_class(struct rewriting *w, struct err *e)
+{
+	int depth = 1;
+	bool edge = false; /* behind a class within this one: a - is no range */
+	str_putc(w->out, *w->p++);
+	if (*w->p == '^')
+		str_putc(w->out, *w->p++);
+	if (*w->p == ']')
+		return unsupported(w, "] as the first of a class", e);
+	while (depth) {
+		char c = *w->p;
+		if (!c)
+			return unsupported(w, "a class without ]", e);
+		if (c == '&' && w->p[1] == '&')
+			return unsupported(w, "&& in a class", e);
+		if (c == '[' && (w->p[1] == ':' || w->p[1] == '^' || w->p[1] == ']'))
+			return unsupported(w, "[:, [^ or [] in a class", e);
+		if (c == '\\') {
+			w->p++;
+			if (put_escape(w, true, e))
+				return -1;
+			edge = false;
+			continue;
+		}
+		w->p++;
+		if (c == '[' || c == ']') {
+			depth += c == '[' ? 1 : -1;
+			edge = true;
+			continue;
+		}
+		if (c == '-' && (edge || *w->p == '[' || *w->p == ']'))
+			str_putc(w->out, '\\');
+		put_letter(w->out, c);
+		edge = false;
+	}
+	str_putc(w->out, ']');
+	return 0;
+}
+
+/* ---- groups and repetition --------------------------------------------------------- */
+
+/* (, perhaps with ? and what it says. */
+static int open_group(struct rewriting *w, struct err *e)
+{
+	if (w->n_groups == MAX_GROUPS)
+		return unsupported(w, "so many groups in groups", e);
+	w->group[w->n_groups++] = w->out->len;
+	str_putc(w->out, *w->p++);
+	if (*w->p != '?')
+		return 0;
+	size_t n = 1 + strspn(w->p + 1, "i-");
+	if (n > 1 && w->p[n] == ')' && w->p - 1 != w->regex)
+		return unsupported(w, "(?i) that is not at the beginning", e);
+	if (!w->p[n] || !strchr(n > 1 ? ":)" : ":=!><", w->p[n]))
+		return unsupported(w, "this form of (?", e);
+	str_add(w->out, w->p, n);
+	w->p += n;
+	if (*w->p != ')')
+		str_putc(w->out, *w->p++);
+	return 0;
+}
+
+static void insert(struct str *out, size_t at, const char *text)
+{
+	struct str rest = {0};
+	str_puts(&rest, out->s + at);
+	out->len = at;
+	str_puts(out, text);
+	str_puts(out, rest.s);
+	str_free(&rest);
+}
+
+/* {n,m}, at its brace. Behind it, + repeats it again, which PCRE2 takes for possessive. */
+static int put_interval(struct rewriting *w, struct err *e)
+{
+	const char *p = w->p + 1;
+	size_t low = strspn(p, "0123456789"), comma = p[low] == ',';
+	size_t high = comma ? strspn(p + low + 1, "0123456789") : 0;
+	const char *end = p + low + comma + high;
+	if (*end != '}' || low + high == 0)
+		return unsupported(w, "{ that is no interval", e);
+	str_puts(w->out, low ? "{" : "{0");
+	str_add(w->out, p, (size_t)(end + 1 - p));
+	w->p = end + 1;
+	if (*w->p != '+' && (*w->p != '?' || comma))
+		return 0;
+	insert(w->out, w->atom, "(?:");
+	str_putc(w->out, ')');
+	return 0;
+}
+
+static int put_next(struct rewriting *w, struct err *e)
+{
+	char c = *w->p;
+	size_t begin = w->out->len;
+	if (c == '{')
+		return put_interval(w, e);
+	if (c == '*' || c == '+' || c == '?') {
+		str_putc(w->out, *w->p++);
+		return 0;
+	}
+	w->atom = begin;
+	if (c == '[')
+		return put_class(w, e);
+	if (c == '(')
+		return open_group(w, e);
+	w->p++;
+	if (c == ')' && w->n_groups)
+		w->atom = w->group[--w->n_groups];
+	if (c == '$') { /* at the end of each line */
+		str_puts(w->out, "(?![^\\n])");
+		return 0;
+	}
+	if (c == '\\')
+		return put_escape(w, false, e);
+	put_letter(w->out, c);
+	while (((uint8_t)*w->p & 0xc0) == 0x80)
+		str_putc(w->out, *w->p++);
+	return 0;
+}
+
+int regex_of_oniguruma(const char *regex, struct str *out, struct err *e)
+{
+	struct rewriting w = {.regex = regex, .p = regex, .out = out};
+	str_puts(out, "");
+	while (*w.p)
+		if (put_next(&w, e))
+			return -1;
+	return 0;
+}
