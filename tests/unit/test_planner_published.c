@@ -85,7 +85,7 @@ static struct memory memory_of(int i, enum mode mode)
 static void near(double x, double published, double bound, const char *what, int i)
 {
 	double error = x / published - 1;
-	print_message("  %-5s %-45s %8.2f published %8.2f error %5.1f %%\n",
+	print_message("  %-5s %-45s %8.2f, published %8.2f, error %5.1f %%\n",
 		models[i].name, what, x, published, 100 * error);
 	if (!(fabs(error) <= bound))
 		fail_msg("%s of model %s is off by more than %g", what, models[i].name,
