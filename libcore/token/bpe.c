@@ -1,11 +1,12 @@
 /* The tables to encode with: pairs that merge, tokens by their bytes, tokens that are found in text. */
 #include "token/bpe_internal.h"
+#include "token/train.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-/* Longer tokens of a rank file would make too many pairs. */
-enum { MAX_RANKED = 1024 };
+/* Longer tokens of a rank file would make too many pairs. Training makes none that is longer. */
+enum { MAX_RANKED = TRAIN_MAX_WORD };
 
 static uint64_t table_size(int64_t n)
 {

@@ -227,13 +227,26 @@ static bool is_ranks(const struct str *text)
 	       strncmp(text->s, "#version", 8) != 0;
 }
 
-static int read_as_merges(const struct str *text, const char *path, struct vocab *v,
-	struct bpe_rules *r, struct err *e)
+/* Each token of a model that is no byte has a merge; converters may have written several of one. A file that
+ * lacks some would give other tokens. */
+static int check_merges(const struct bpe_rules *r, const struct bpe_model *m,
+	const char *path, struct err *e)
+{
+	if (!m || r->n_merges >= m->n_ranked - 256)
+		return 0;
+	return err_set(e, EX_DATAERR, "%s: has %lld merges, those of %s are %lld", path,
+		(long long)r->n_merges, m->name, (long long)m->n_ranked - 256);
+}
+
+static int read_as_merges(const struct str *text, const char *path,
+	const struct bpe_model *model, struct vocab *v, struct bpe_rules *r,
+	struct err *e)
 {
 	char *vocab = beside(path, "encoder.json");
 	if (!vocab)
 		vocab = beside(path, "vocab.json");
-	int rc = vocab ? read_merges(text, path, vocab, v, r, e)
+	int rc = vocab ? read_merges(text, path, vocab, v, r, e) ||
+				 check_merges(r, model, path, e)
 		       : err_set(e, EX_DATAERR,
 				 "%s: neither encoder.json nor vocab.json is beside it",
 				 path);
@@ -251,7 +264,7 @@ static int read_file(const char *path, const struct bpe_model *model, struct voc
 	if (!rc)
 		rc = text.s[0] == '{'  ? read_tokenizer_json(&text, path, v, r, e)
 		     : is_ranks(&text) ? read_ranks(&text, path, model, v, r, e)
-				       : read_as_merges(&text, path, v, r, e);
+				       : read_as_merges(&text, path, model, v, r, e);
 	str_free(&text);
 	return rc;
 }

@@ -52,6 +52,20 @@ sample_of() { # FILE: what follows its announcement
 	same_on 2 --cp 2 --cp-comm gather
 }
 
+@test "so do two ranks with attention within documents" {
+	make_text >text.txt
+	export PT_DATA=documents.h5
+	pt-prepare -q --separator $'.\n' text.txt -o "$PT_DATA"
+	SMALL+=(-T 64 --packing documents)
+	on_gpu 1 -o one >/dev/null
+	for layout in '--cp 2' '--pp 2'; do
+		# shellcheck disable=SC2086
+		same_on 2 $layout
+	done
+	on_gpu 1 --packing stream -o stream >/dev/null
+	not cmp -s one/checkpoints/latest.h5 stream/checkpoints/latest.h5
+}
+
 @test "so do four ranks along two, in bf16, of Llama with dropout" {
 	make_shard
 	SMALL+=(--dtype bf16 --dropout 0.1 -a llama --kv-heads 1)

@@ -47,6 +47,15 @@ load helpers
 	[ "$(tail -n +2 v/merges.txt)" = $'a a\na b\naa ab\n\304\240 ab' ]
 }
 
+@test "the longest tokens that are trained can be read" {
+	{ head -c 8192 /dev/zero | tr '\0' a && echo; } >text.txt
+	pt-prepare -q --train-bpe 400 --vocab-out v text.txt
+	[ "$(wc -l <v/vocab.tiktoken)" -eq $((256 + 12)) ] # the last has 4096 bytes
+	pt-prepare -q -t bpe --pattern gpt2 --vocab-files v/vocab.tiktoken -f 0 text.txt -o a.h5
+	[ "$(pt-prepare --info a.h5 | grep ^train_tokens)" = 'train_tokens = 3' ]
+	pt-prepare --decode train a.h5 | cmp - text.txt
+}
+
 @test "what cannot be trained" {
 	make_text >text.txt
 	code_of 64 pt-prepare --train-bpe 300 text.txt
