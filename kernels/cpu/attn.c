@@ -4,7 +4,7 @@
  * the log-sum-exp). A task is a block of queries of one head (backward: one key/value head) of
  * one sequence; tasks share no results, so the number of threads changes no bit.
  */
-#include "kernels/cpu/cpu.h"
+#include "kernels/cpu/gemm.h"
 
 enum { BLOCK = 128 };
 
@@ -88,14 +88,24 @@ static float *row_of(struct head h, int64_t row)
 	return h.p + row * h.stride;
 }
 
+/* c[m,n] = alpha op(a) op(b) (+ c), in this thread */
+static void product(bool ta, bool tb, int64_t m, int64_t n, int64_t k, float alpha,
+	const float *a, int64_t a_stride, const float *b, int64_t b_stride, bool add,
+	float *c, int64_t c_stride)
+{
+	const struct gemm g = {m, n, k, {a, a_stride, ta, DT_F32},
+		{b, b_stride, !tb, DT_F32}, c, c_stride, DT_F32, add, alpha, NULL, true};
+	K(gemm)(&g);
+}
+
 /* ---- forward --------------------------------------------------------------------- */
 
 /* s[len, keys] = scale q k^T, masked. */
 static void scores(const struct attn *a, float *s, struct head q, struct run qb,
 	struct head k, struct run kb, int64_t b)
 {
-	blas_gemm(false, true, qb.len, kb.len, a->dim, a->scale, row_of(q, qb.row),
-		q.stride, row_of(k, kb.row), k.stride, 0, s, BLOCK);
+	product(false, true, qb.len, kb.len, a->dim, a->scale, row_of(q, qb.row),
+		q.stride, row_of(k, kb.row), k.stride, false, s, BLOCK);
 	mask(s, starts_of(a, b), qb, kb);
 }
 
@@ -132,8 +142,8 @@ static void fwd_block(const struct attn *a, struct head o, float *max, float *su
 				s[i * BLOCK + j] *= keep[j];
 		}
 	}
-	blas_gemm(false, false, qb.len, a->dim, kb.len, 1, s, BLOCK, row_of(v, kb.row),
-		v.stride, 1, row_of(o, qb.row), o.stride);
+	product(false, false, qb.len, a->dim, kb.len, 1, s, BLOCK, row_of(v, kb.row),
+		v.stride, true, row_of(o, qb.row), o.stride);
 }
 
 static void fwd_begin(struct head o, float *max, float *sum, struct run qb, int64_t dim)
@@ -163,7 +173,6 @@ void K(attn_fwd)(struct device *d, const struct attn *a, struct mat o, float *ma
 	int n_q = runs_of(a->q_rows, a->q_first, q_runs);
 	int n_k = runs_of(a->k_rows, a->k_first, k_runs);
 	int64_t per_run = ceil_div(q_runs[0].len, BLOCK), group = a->heads / a->kv_heads;
-	blas_open();
 #pragma omp parallel for schedule(dynamic, 1)
 	for (int64_t t = 0; t < a->batch * a->heads * n_q * per_run; t++) {
 		int64_t b = t / (per_run * n_q) / a->heads,
@@ -210,8 +219,8 @@ static void bwd_block(const struct attn *a, const struct bwd *x, struct run qb,
 	float ds[BLOCK * BLOCK] __attribute__((aligned(64)));
 	float keep[BLOCK];
 	scores(a, p, x->q, qb, x->k, kb, b);
-	blas_gemm(false, true, qb.len, kb.len, a->dim, 1, row_of(x->dout, qb.row),
-		x->dout.stride, row_of(x->v, kb.row), x->v.stride, 0, ds, BLOCK);
+	product(false, true, qb.len, kb.len, a->dim, 1, row_of(x->dout, qb.row),
+		x->dout.stride, row_of(x->v, kb.row), x->v.stride, false, ds, BLOCK);
 	for (int64_t i = 0; i < qb.len; i++) {
 		float *pi = p + i * BLOCK, *di = ds + i * BLOCK;
 		float lse = x->lse[qb.row + i], delta = x->delta[qb.row + i];
@@ -228,14 +237,14 @@ static void bwd_block(const struct attn *a, const struct bwd *x, struct run qb,
 				di[j] = pi[j] * (di[j] - delta);
 		}
 	}
-	blas_gemm(true, false, kb.len, a->dim, qb.len, 1, p, BLOCK,
-		row_of(x->dout, qb.row), x->dout.stride, 1, row_of(x->dv, kb.row),
+	product(true, false, kb.len, a->dim, qb.len, 1, p, BLOCK,
+		row_of(x->dout, qb.row), x->dout.stride, true, row_of(x->dv, kb.row),
 		x->dv.stride);
-	blas_gemm(true, false, kb.len, a->dim, qb.len, a->scale, ds, BLOCK,
-		row_of(x->q, qb.row), x->q.stride, 1, row_of(x->dk, kb.row),
+	product(true, false, kb.len, a->dim, qb.len, a->scale, ds, BLOCK,
+		row_of(x->q, qb.row), x->q.stride, true, row_of(x->dk, kb.row),
 		x->dk.stride);
-	blas_gemm(false, false, qb.len, a->dim, kb.len, a->scale, ds, BLOCK,
-		row_of(x->k, kb.row), x->k.stride, 1, row_of(x->dq, qb.row),
+	product(false, false, qb.len, a->dim, kb.len, a->scale, ds, BLOCK,
+		row_of(x->k, kb.row), x->k.stride, true, row_of(x->dq, qb.row),
 		x->dq.stride);
 }
 
@@ -276,7 +285,6 @@ void K(attn_bwd)(struct device *d, const struct attn *a, struct mat dq, struct m
 	int n_q = runs_of(a->q_rows, a->q_first, q_runs);
 	int n_k = runs_of(a->k_rows, a->k_first, k_runs);
 	int64_t group = a->heads / a->kv_heads;
-	blas_open();
 #pragma omp parallel for schedule(dynamic, 1)
 	for (int64_t t = 0; t < a->batch * a->kv_heads; t++) {
 		int64_t b = t / a->kv_heads, kvh = t % a->kv_heads;

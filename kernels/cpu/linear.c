@@ -1,80 +1,41 @@
-/*
- * Matrix multiplication. The tiling of a matmul depends on its shape only, and each tile is one
- * single-threaded OpenBLAS call, so the number of threads changes no bit. (With OpenBLAS's
- * threads it does: its AVX2 kernels round differently when a matmul is split.)
- */
-#include "kernels/cpu/cpu.h"
+/* Linear layers. */
+#include "kernels/cpu/gemm.h"
 
-enum { TILE = 512, TILE_MIN = 64, TILES_WANTED = 8 };
-
-struct tiles {
-	int64_t rows, cols; /* of one tile */
-	int64_t n_down, n_across;
-};
-
-static struct tiles tiles_of(int64_t rows, int64_t cols)
+static struct operand operand(struct mat x, bool across)
 {
-	int64_t down = ceil_div(rows, TILE), across = ceil_div(cols, TILE);
-	while (down * across < TILES_WANTED) {
-		bool tall = rows / down >= cols / across;
-		if ((tall ? rows / down : cols / across) < 2 * TILE_MIN)
-			break;
-		*(tall ? &down : &across) *= 2;
-	}
-	struct tiles t;
-	t.rows = round_up(ceil_div(rows, down), 16);
-	t.cols = round_up(ceil_div(cols, across), 16);
-	t.n_down = ceil_div(rows, t.rows);
-	t.n_across = ceil_div(cols, t.cols);
-	return t;
+	return (struct operand){x.p, x.cols, across, x.type};
 }
 
-/* c[m,n] = op(left) op(right) (+ c), with op(left) [m,k]; bias is added to each row of c. */
-static void matmul(bool ta, bool tb, struct mat c, struct mat left, struct mat right,
-	bool add, const float *bias)
+static void matmul(struct mat c, struct operand left, struct operand right, int64_t k,
+	const float *const scale[2], bool add, const float *bias)
 {
-	struct tiles t = tiles_of(c.rows, c.cols);
-	const float *a = left.p, *b = right.p;
-	int64_t lda = left.cols, ldb = right.cols, k = ta ? left.rows : left.cols;
-	bool scaled = left.scale || right.scale;
-	float scale = scaled ? *left.scale * *right.scale : 1;
-	float alpha = add ? scale : 1; /* without `add`, the scale is applied below */
-	blas_open();
-#pragma omp parallel for schedule(dynamic, 1) if (t.n_down * t.n_across > 1)
-	for (int64_t i = 0; i < t.n_down * t.n_across; i++) {
-		int64_t r = i % t.n_down * t.rows, s = i / t.n_down * t.cols;
-		int64_t m = min64(t.rows, c.rows - r), n = min64(t.cols, c.cols - s);
-		float *out = mat_row(c, r) + s;
-		blas_gemm(ta, tb, m, n, k, alpha, ta ? a + r : a + r * lda, lda,
-			tb ? b + s * ldb : b + s, ldb, add ? 1 : 0, out, c.cols);
-		for (int64_t y = 0; scaled && !add && y < m; y++)
-			for (int64_t x = 0; x < n; x++)
-				out[y * c.cols + x] *= scale;
-		for (int64_t y = 0; bias && y < m; y++)
-			for (int64_t x = 0; x < n; x++)
-				out[y * c.cols + x] += bias[s + x];
-	}
+	const struct gemm g = {c.rows, c.cols, k, left, right, c.p, c.cols, c.type, add,
+		scale[0] ? *scale[0] * *scale[1] : 1, bias, false};
+	K(gemm)(&g);
 }
 
 void K(linear_fwd)(
 	struct device *d, struct mat y, struct mat x, struct mat w, struct mat bias)
 {
 	BUG_ON(y.rows != x.rows || y.cols != w.rows || x.cols != w.cols);
-	matmul(false, true, y, x, w, false, bias.p);
+	matmul(y, operand(x, false), operand(w, false), x.cols,
+		(const float *[]){x.scale, w.scale}, false, bias.p);
 }
 
 void K(linear_bwd_x)(
 	struct device *d, struct mat dx, struct mat dy, struct mat w, bool add)
 {
 	BUG_ON(dx.rows != dy.rows || dx.cols != w.cols || dy.cols != w.rows);
-	matmul(false, false, dx, dy, w, add, NULL);
+	matmul(dx, operand(dy, false), operand(w, true), w.rows,
+		(const float *[]){dy.scale, w.scale}, add, NULL);
 }
 
 void K(linear_bwd_w)(
 	struct device *d, struct mat dw, struct mat dy, struct mat x, bool add)
 {
 	BUG_ON(dw.rows != dy.cols || dw.cols != x.cols || dy.rows != x.rows);
-	matmul(true, false, dw, dy, x, add, NULL);
+	matmul(dw, operand(dy, true), operand(x, true), x.rows,
+		(const float *[]){dy.scale, x.scale}, add, NULL);
 }
 
 void K(linear_gelu_fwd)(struct device *d, struct mat y, struct mat a, struct mat x,
