@@ -3,7 +3,8 @@
  * single-threaded OpenBLAS call, so the number of threads changes no bit. (With OpenBLAS's
  * threads it does: its AVX2 kernels round differently when a matmul is split.)
  */
-#include "kernels/cpu/cpu.h"
+#include "kernels/cpu/matmul_any.h"
+#include "kernels/cpu/pieces.h"
 
 enum { TILE = 512, TILE_MIN = 64, TILES_WANTED = 8 };
 
@@ -60,21 +61,32 @@ void K(linear_fwd)(
 	struct device *d, struct mat y, struct mat x, struct mat w, struct mat bias)
 {
 	BUG_ON(y.rows != x.rows || y.cols != w.rows || x.cols != w.cols);
-	matmul(false, true, y, x, w, false, bias.p);
+	if (!all_fp32(y, x, w, bias))
+		K(matmul_any)(false, true, y, x, w, false, bias);
+	else
+		matmul(false, true, y, x, w, false, bias.p);
 }
 
 void K(linear_bwd_x)(
 	struct device *d, struct mat dx, struct mat dy, struct mat w, bool add)
 {
+	const struct mat none = {0};
 	BUG_ON(dx.rows != dy.rows || dx.cols != w.cols || dy.cols != w.rows);
-	matmul(false, false, dx, dy, w, add, NULL);
+	if (!all_fp32(dx, dy, w, none))
+		K(matmul_any)(false, false, dx, dy, w, add, none);
+	else
+		matmul(false, false, dx, dy, w, add, NULL);
 }
 
 void K(linear_bwd_w)(
 	struct device *d, struct mat dw, struct mat dy, struct mat x, bool add)
 {
+	const struct mat none = {0};
 	BUG_ON(dw.rows != dy.cols || dw.cols != x.cols || dy.rows != x.rows);
-	matmul(true, false, dw, dy, x, add, NULL);
+	if (!all_fp32(dw, dy, x, none))
+		K(matmul_any)(true, false, dw, dy, x, add, none);
+	else
+		matmul(true, false, dw, dy, x, add, NULL);
 }
 
 void K(linear_gelu_fwd)(struct device *d, struct mat y, struct mat a, struct mat x,
@@ -96,12 +108,17 @@ void K(linear_gelu_bwd)(
 void K(bias_fwd)(struct device *d, struct mat y, struct mat bias)
 {
 	BUG_ON(bias.cols != y.cols);
-	const float *b = bias.p;
 #pragma omp parallel for if (mat_size(y) > PARALLEL_FROM)
 	for (int64_t i = 0; i < y.rows; i++) {
-		float *out = mat_row(y, i);
-		for (int64_t j = 0; j < y.cols; j++)
-			out[j] += b[j];
+		float room[PIECE], room_b[PIECE];
+		for (int64_t c = 0; c < y.cols; c += PIECE) {
+			int64_t n = min64(PIECE, y.cols - c), at = i * y.cols + c;
+			float *out = piece_load(y, at, n, room);
+			const float *b = piece_load(bias, c, n, room_b);
+			for (int64_t j = 0; j < n; j++)
+				out[j] += b[j];
+			piece_store(y, at, n, out);
+		}
 	}
 }
 
@@ -112,13 +129,15 @@ void K(bias_bwd)(struct device *d, struct mat db, struct mat dy)
 #pragma omp parallel for if (mat_size(dy) > PARALLEL_FROM)
 	for (int64_t c = 0; c < dy.cols; c += COLS) {
 		int64_t n = min64(COLS, dy.cols - c);
-		float total[COLS] = {0};
+		float total[COLS] = {0}, room[PIECE];
 		for (int64_t r = 0; r < dy.rows; r += ROWS) {
 			float part[COLS] = {0};
-			for (int64_t i = r; i < min64(r + ROWS, dy.rows); i++)
+			for (int64_t i = r; i < min64(r + ROWS, dy.rows); i++) {
+				const float *up =
+					piece_load(dy, i * dy.cols + c, n, room);
 				for (int64_t j = 0; j < n; j++)
-					part[j] += ((
-						const float *)dy.p)[i * dy.cols + c + j];
+					part[j] += up[j];
+			}
 			for (int64_t j = 0; j < n; j++)
 				total[j] += part[j];
 		}
