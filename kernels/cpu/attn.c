@@ -105,19 +105,22 @@ static struct rows rows_at(struct head h, int64_t row, int64_t dim, float *room)
 	return (struct rows){room, dim};
 }
 
+static void *row_address(struct head h, int64_t row)
+{
+	return address(h.m, h.first + row * h.m.cols);
+}
+
 static struct rows load_rows(struct head h, struct run r, int64_t dim, float *room)
 {
 	for (int64_t i = 0; i < r.len && h.m.type != DT_F32; i++)
-		K(widen_run)(room + i * dim,
-			address(h.m, h.first + (r.row + i) * h.m.cols), h.m.type, dim);
+		K(widen_run)(room + i * dim, row_address(h, r.row + i), h.m.type, dim);
 	return rows_at(h, r.row, dim, room);
 }
 
 static void store_rows(struct head h, struct run r, int64_t dim, struct rows x)
 {
 	for (int64_t i = 0; i < r.len && h.m.type != DT_F32; i++)
-		K(narrow_run)(address(h.m, h.first + (r.row + i) * h.m.cols), h.m.type,
-			row_of(x, i), dim);
+		K(narrow_run)(row_address(h, r.row + i), h.m.type, row_of(x, i), dim);
 }
 
 static void zero_rows(struct rows x, int64_t n, int64_t dim)
@@ -131,7 +134,8 @@ static float *buffers(int64_t n, const struct mat *m, int n_mats)
 {
 	for (int i = 0; i < n_mats; i++)
 		if (m[i].type != DT_F32)
-			return xmalloc((size_t)(n * omp_get_max_threads()) * sizeof(float));
+			return xmalloc(
+				(size_t)(n * omp_get_max_threads()) * sizeof(float));
 	return NULL;
 }
 

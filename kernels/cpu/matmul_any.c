@@ -17,8 +17,7 @@ static void widen_part(
 	for (int64_t i = 0; i < rows; i++) {
 		int64_t at = (r + i) * m.cols + c;
 		if (m.type == DT_F32)
-			memcpy(to + i * cols, address(m, at),
-				(size_t)cols * sizeof(*to));
+			memcpy(to + i * cols, address(m, at), (size_t)cols * sizeof(*to));
 		else
 			K(widen_run)(to + i * cols, address(m, at), m.type, cols);
 	}

@@ -8,7 +8,8 @@
 void K(matmul_any)(bool ta, bool tb, struct mat c, struct mat left, struct mat right,
 	bool add, struct mat bias);
 
-static inline bool all_fp32(struct mat c, struct mat left, struct mat right, struct mat bias)
+static inline bool all_fp32(
+	struct mat c, struct mat left, struct mat right, struct mat bias)
 {
 	return c.type == DT_F32 && left.type == DT_F32 && right.type == DT_F32 &&
 	       bias.type == DT_F32;

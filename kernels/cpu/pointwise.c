@@ -130,8 +130,8 @@ static void dropout_piece(float *out, const float *in, int64_t n, int64_t i, int
 	int64_t skip = first & 3; /* of the words of the first block */
 	for (int64_t j = 0; j < n; j += RANDOM_WORDS - skip, skip = 0) {
 		int64_t m = min64(RANDOM_WORDS - skip, n - j);
-		random_words(x, o->key, (uint32_t)((first + j) >> 2),
-			(uint32_t)o->pos[i], sample, step);
+		random_words(x, o->key, (uint32_t)((first + j) >> 2), (uint32_t)o->pos[i],
+			sample, step);
 		for (int64_t l = 0; l < m; l++)
 			out[j + l] =
 				philox_uniform(x[skip + l]) < p ? 0 : in[j + l] * keep;
@@ -185,8 +185,8 @@ void K(residual)(struct device *d, struct mat y, struct mat x, struct mat sum,
 	}
 }
 
-static void rotate(float *a, float *b, const float *cosine, const float *sine, float sign,
-	int64_t n)
+static void rotate(
+	float *a, float *b, const float *cosine, const float *sine, float sign, int64_t n)
 {
 	for (int64_t j = 0; j < n; j++) {
 		float u = a[j], v = b[j], s = sign * sine[j];

@@ -129,9 +129,9 @@ void K(muon_unpack)(struct device *d, float *slices, struct mat x, const struct 
 		for (int64_t j = 0; j < width; j++) {
 			int64_t k = at + j * step;
 			slices[i * width + j] =
-				x.type == DT_F32 ? ((const float *)x.p)[k]
-						 : widen_bits(((const uint16_t *)x.p)[k],
-							   x.type);
+				x.type == DT_F32
+					? ((const float *)x.p)[k]
+					: widen_bits(((const uint16_t *)x.p)[k], x.type);
 		}
 	}
 }

@@ -106,7 +106,8 @@ static bool pieces_are_all(const struct pass *p)
 bool norm_writes_copies(const struct pass *p)
 {
 	bool drops = p->micro.train && p->m->c.dropout > 0;
-	return act_type(p) != DT_F32 && !drops && !p->c.plain_kernels && pieces_are_all(p);
+	return act_type(p) != DT_F32 && !drops && !p->c.plain_kernels &&
+	       pieces_are_all(p);
 }
 
 /* The gradients of weight and bias; with g->dx in the same kernel as the gradient of x. */

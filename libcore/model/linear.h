@@ -16,10 +16,12 @@ void linear_round(struct pass *p, struct mat x);
 void linear_cast(struct pass *p, struct mat y, struct mat x);
 /*
  * float8: allocates, for n matrices [slice][chunk][row][..] of a block, `amax`: of each slice and
- * chunk, the amax and the inverse of its scale; and with `keep`, `transposed`: the cast for the weight gradients. Matrices that are rounded in a copy are skipped.
- * Returns the memory of all amax, for linear_amax_begin().
+ * chunk, the amax and the inverse of its scale; and with `keep`, `transposed`: the cast for the
+ * weight gradients. Matrices that are rounded in a copy are skipped. Returns the memory of all amax,
+ * for linear_amax_begin().
  *
- * Some kernels compute the amax of what they write (see matrix.h); after others linear_amax() is called.
+ * Some kernels compute the amax of what they write (see matrix.h); after others linear_amax() is
+ * called.
  */
 struct mat linear_alloc_casts(const struct pass *p, int64_t layer, struct mat *const x[],
 	int n, bool keep, struct arena *a);
