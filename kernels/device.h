@@ -45,7 +45,6 @@ struct device {
 		peak_bytes; /* allocated by device_arena(): now, and the peak */
 	int64_t tile_bytes; /* of logits that are computed at a time */
 	int64_t sum_block;  /* floats of gradients that are summed at a time */
-	bool stores_half;   /* stores 16-bit formats in 16 bits, instead of as fp32 */
 	bool discrete;	    /* has separate memory, and runs asynchronously to the host */
 	int number,
 		sharers; /* of a GPU: its index on this host, and the ranks that share it */

@@ -1,6 +1,6 @@
 /* Blocks of a product: what is packed when, by which thread. None of it changes a bit. */
 #include "kernels/cpu/gemm.h"
-#include "kernels/dtype_bits.h"
+#include "kernels/cpu/pieces.h"
 
 #include <omp.h>
 #include <stdlib.h>
@@ -54,37 +54,40 @@ static void pack_right(const struct step *s, int64_t tile)
 		min64(s->u->cols, s->cols - j), s->k, s->n_k);
 }
 
-/* c = alpha sums + ..., for n elements of a row */
+/* c = alpha sums (+ c, or + bias) for n elements of a row, in any type */
+static void finish_any(const struct gemm *g, const float *sums, int64_t at, int64_t col, int64_t n)
+{
+	const struct mat c = mat_typed(g->c, 1, 0, g->type);
+	float v[PIECE], room[PIECE];
+	const float *old = g->add ? piece_load(c, at, n, room) : NULL;
+	for (int64_t j = 0; j < n; j++)
+		v[j] = sums[j] * g->alpha;
+	if (!old)
+		old = piece_load(g->bias, col, n, room);
+	for (int64_t j = 0; old && j < n; j++)
+		v[j] += old[j];
+	if (g->type == DT_F32)
+		memcpy(address(c, at), v, (size_t)n * sizeof(*v));
+	else
+		piece_store(c, at, n, v);
+}
+
 static void finish_row(const struct gemm *g, const float *sums, int64_t row, int64_t col,
 	int64_t n)
 {
-	float v[GEMM_MAX_COLS], alpha = g->alpha;
+	const float alpha = g->alpha;
 	int64_t at = row * g->c_stride + col;
-	if (g->type == DT_F32 && !g->bias) {
-		float *restrict c = (float *)g->c + at;
-		if (g->add)
-			for (int64_t j = 0; j < n; j++)
-				c[j] += sums[j] * alpha;
-		else
-			for (int64_t j = 0; j < n; j++)
-				c[j] = sums[j] * alpha;
+	if (g->type != DT_F32 || g->bias.p) {
+		finish_any(g, sums, at, col, n);
 		return;
 	}
-	for (int64_t j = 0; j < n; j++)
-		v[j] = sums[j] * alpha;
-	for (int64_t j = 0; g->bias && j < n; j++)
-		v[j] += g->bias[col + j];
-	if (g->type == DT_F32) {
-		float *c = (float *)g->c + at;
+	float *restrict c = (float *)g->c + at;
+	if (g->add)
 		for (int64_t j = 0; j < n; j++)
-			c[j] = g->add ? v[j] + c[j] : v[j];
-		return;
-	}
-	uint16_t *c = (uint16_t *)g->c + at;
-	for (int64_t j = 0; g->add && j < n; j++)
-		v[j] += widen_bits(c[j], g->type);
-	for (int64_t j = 0; j < n; j++)
-		c[j] = (uint16_t)narrow_bits(v[j], g->type);
+			c[j] += sums[j] * alpha;
+	else
+		for (int64_t j = 0; j < n; j++)
+			c[j] = sums[j] * alpha;
 }
 
 /* A tile of the result: [row, row + rows) x [col, col + cols). */

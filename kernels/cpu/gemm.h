@@ -30,8 +30,8 @@ struct gemm {
 	enum dtype type; /* of c */
 	bool add;
 	float alpha;
-	const float *bias; /* [n], or NULL */
-	bool serial;	   /* in this thread alone, as within a parallel region */
+	struct mat bias; /* [n] or empty, of any type */
+	bool serial;	 /* in this thread alone, as within a parallel region */
 };
 
 void K(gemm)(const struct gemm *g);

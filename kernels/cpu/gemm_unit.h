@@ -4,6 +4,7 @@
 #define KERNELS_CPU_GEMM_UNIT_H
 
 #include "kernels/cpu/gemm.h"
+#include "kernels/cpu/pieces.h"
 #include "kernels/dtype_bits.h"
 
 #if defined(__x86_64__)
@@ -110,13 +111,7 @@ static inline const float *line_fp32(
 	if (x->type == DT_F32)
 		return f;
 	BUG_ON(dtype_bytes(x->type) != 2);
-	const uint16_t *h = (const uint16_t *)x->p + line * x->stride + at;
-	if (x->type == DT_BF16)
-		for (int64_t i = 0; i < n; i++)
-			room[i] = widen_bits(h[i], DT_BF16);
-	else
-		for (int64_t i = 0; i < n; i++)
-			room[i] = widen_bits(h[i], DT_F16);
+	K(widen_run)(room, (const uint16_t *)x->p + line * x->stride + at, x->type, n);
 	return room;
 }
 

@@ -1,16 +1,33 @@
 /* Linear layers. */
 #include "kernels/cpu/gemm.h"
+#include "kernels/cpu/pieces.h"
 
+/* Rows of x, or with `across` columns of it, as an operand. A matrix of 8 bits may have its transposed
+ * one alone. */
 static struct operand operand(struct mat x, bool across)
 {
-	return (struct operand){x.p, x.cols, across, x.type};
+	if (x.p)
+		return (struct operand){x.p, x.cols, across, x.type};
+	return (struct operand){x.transposed, x.rows, !across, x.type};
 }
 
-static void matmul(struct mat c, struct operand left, struct operand right, int64_t k,
-	const float *const scale[2], bool add, const float *bias)
+/* c = left right (+ c, or + bias); a and b are their matrices. k: terms of a sum */
+static void matmul(struct mat c, struct mat a, struct operand left, struct mat b,
+	struct operand right, int64_t k, bool add, struct mat bias)
 {
-	const struct gemm g = {c.rows, c.cols, k, left, right, c.p, c.cols, c.type, add,
-		scale[0] ? *scale[0] * *scale[1] : 1, bias, false};
+	const struct gemm g = {
+		.m = c.rows,
+		.n = c.cols,
+		.k = k,
+		.left = left,
+		.right = right,
+		.c = c.p,
+		.c_stride = c.cols,
+		.type = c.type,
+		.add = add,
+		.alpha = a.scale ? *a.scale * *b.scale : 1,
+		.bias = bias,
+	};
 	K(gemm)(&g);
 }
 
@@ -18,24 +35,23 @@ void K(linear_fwd)(
 	struct device *d, struct mat y, struct mat x, struct mat w, struct mat bias)
 {
 	BUG_ON(y.rows != x.rows || y.cols != w.rows || x.cols != w.cols);
-	matmul(y, operand(x, false), operand(w, false), x.cols,
-		(const float *[]){x.scale, w.scale}, false, bias.p);
+	matmul(y, x, operand(x, false), w, operand(w, false), x.cols, false, bias);
 }
 
 void K(linear_bwd_x)(
 	struct device *d, struct mat dx, struct mat dy, struct mat w, bool add)
 {
+	const struct mat none = {0};
 	BUG_ON(dx.rows != dy.rows || dx.cols != w.cols || dy.cols != w.rows);
-	matmul(dx, operand(dy, false), operand(w, true), w.rows,
-		(const float *[]){dy.scale, w.scale}, add, NULL);
+	matmul(dx, dy, operand(dy, false), w, operand(w, true), w.rows, add, none);
 }
 
 void K(linear_bwd_w)(
 	struct device *d, struct mat dw, struct mat dy, struct mat x, bool add)
 {
+	const struct mat none = {0};
 	BUG_ON(dw.rows != dy.cols || dw.cols != x.cols || dy.rows != x.rows);
-	matmul(dw, operand(dy, true), operand(x, true), x.rows,
-		(const float *[]){dy.scale, x.scale}, add, NULL);
+	matmul(dw, dy, operand(dy, true), x, operand(x, true), x.rows, add, none);
 }
 
 void K(linear_gelu_fwd)(struct device *d, struct mat y, struct mat a, struct mat x,
@@ -57,12 +73,17 @@ void K(linear_gelu_bwd)(
 void K(bias_fwd)(struct device *d, struct mat y, struct mat bias)
 {
 	BUG_ON(bias.cols != y.cols);
-	const float *b = bias.p;
 #pragma omp parallel for if (mat_size(y) > PARALLEL_FROM)
 	for (int64_t i = 0; i < y.rows; i++) {
-		float *out = mat_row(y, i);
-		for (int64_t j = 0; j < y.cols; j++)
-			out[j] += b[j];
+		float room[PIECE], room_b[PIECE];
+		for (int64_t c = 0; c < y.cols; c += PIECE) {
+			int64_t n = min64(PIECE, y.cols - c), at = i * y.cols + c;
+			float *out = piece_load(y, at, n, room);
+			const float *b = piece_load(bias, c, n, room_b);
+			for (int64_t j = 0; j < n; j++)
+				out[j] += b[j];
+			piece_store(y, at, n, out);
+		}
 	}
 }
 
@@ -73,13 +94,15 @@ void K(bias_bwd)(struct device *d, struct mat db, struct mat dy)
 #pragma omp parallel for if (mat_size(dy) > PARALLEL_FROM)
 	for (int64_t c = 0; c < dy.cols; c += COLS) {
 		int64_t n = min64(COLS, dy.cols - c);
-		float total[COLS] = {0};
+		float total[COLS] = {0}, room[PIECE];
 		for (int64_t r = 0; r < dy.rows; r += ROWS) {
 			float part[COLS] = {0};
-			for (int64_t i = r; i < min64(r + ROWS, dy.rows); i++)
+			for (int64_t i = r; i < min64(r + ROWS, dy.rows); i++) {
+				const float *up =
+					piece_load(dy, i * dy.cols + c, n, room);
 				for (int64_t j = 0; j < n; j++)
-					part[j] += ((
-						const float *)dy.p)[i * dy.cols + c + j];
+					part[j] += up[j];
+			}
 			for (int64_t j = 0; j < n; j++)
 				total[j] += part[j];
 		}
