@@ -47,7 +47,7 @@ EMU_FLAGS = -O2 -g $(EMU_ISA) -std=c++17 -fPIC -fno-strict-aliasing -ffp-contrac
 EMU_CHECKS = -fsanitize=alignment,bounds,signed-integer-overflow -fno-sanitize-recover=all
 
 # ---- build -------------------------------------------------------------------
-ONCE = kernels/cpu/blas.c kernels/cpu/device.c kernels/cpu/threads.c
+ONCE = kernels/cpu/device.c kernels/cpu/isa.c kernels/cpu/threads.c
 PER_ISA = $(filter-out $(ONCE),$(wildcard kernels/cpu/*.c))
 LIB_SRC = $(wildcard $(FLOORS:%=libcore/%/*.c)) $(wildcard kernels/*.c) $(ONCE)
 LIB_OBJ = $(LIB_SRC:%.c=$O/%.o) $(foreach i,$(ISAS),$(PER_ISA:%.c=$O/%.$i.o))

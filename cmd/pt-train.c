@@ -10,7 +10,8 @@
 
 static void versions(struct str *out)
 {
-	str_printf(out, "HDF5 %s\n%s\n%s\n", h5_version(), comm_version(), device_blas());
+	str_printf(out, "HDF5 %s\n%s\nCPU kernels %s\n", h5_version(), comm_version(),
+		device_isa());
 }
 
 static struct comm *world;

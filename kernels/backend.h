@@ -71,7 +71,6 @@ static inline void device_init(struct device *d, enum device_kind kind,
 	d->model = "";
 	d->exact = true;
 	d->threads = 1;
-	d->stores_half = gpu;
 	d->discrete = gpu;
 	d->tile_bytes = gpu ? GPU_TILE_BYTES : CPU_TILE_BYTES;
 	d->sum_block = gpu ? GPU_SUM_BLOCK : CPU_SUM_BLOCK;

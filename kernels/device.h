@@ -33,7 +33,7 @@ struct device {
 	const struct kernels *k;
 	const struct device_ops *ops;
 	/* "cpu avx512", "NVIDIA H100 80GB HBM3 (sm_90, driver 580.95, CUDA 13.0, cuBLASLt 13.1.0)":
-	 * determines bitwise results, with device_blas() for the CPU */
+	 * determines bitwise results of a GPU; those of all CPUs are equal */
 	const char *name;
 	const char *model; /* "NVIDIA H100 80GB HBM3"; "": a CPU */
 	bool exact;	   /* device_options.exact; true for a CPU */
@@ -45,7 +45,6 @@ struct device {
 		peak_bytes; /* allocated by device_arena(): now, and the peak */
 	int64_t tile_bytes; /* of logits that are computed at a time */
 	int64_t sum_block;  /* floats of gradients that are summed at a time */
-	bool stores_half;   /* stores 16-bit formats in 16 bits, instead of as fp32 */
 	bool discrete;	    /* has separate memory, and runs asynchronously to the host */
 	int number,
 		sharers; /* of a GPU: its index on this host, and the ranks that share it */
@@ -81,8 +80,8 @@ struct device_options {
 int device_open(struct device *d, enum device_kind kind, const struct device_options *o,
 	struct err *e);
 void device_close(struct device *d);
-/* The CPU, with the widest vector instructions that it and $PT_ISA (sse2, avx2, avx512) allow.
- * The first matmul loads OpenBLAS. threads 0: all that this process may use. */
+/* The CPU, with the widest vector instructions that it and $PT_ISA (sse2, avx2, avx512, avx512_bf16)
+ * allow. threads 0: all that this process may use. */
 void device_cpu(struct device *d, int threads);
 /* The planning device: counts FLOPs and touches no memory, so pointers may be invalid. `as`: the
  * kind of device that is planned for. */
@@ -94,8 +93,7 @@ uint64_t device_gpu(int rank);
 /* A hash of the CUDA plugin, pt-cuda.so; 0: there is none. */
 uint64_t device_build(void);
 
-/* "OpenBLAS 0.3.21 SkylakeX": the CPU's BLAS, which determines bitwise results too. Loads it. */
-const char *device_blas(void);
+const char *device_isa(void); /* "avx512": of the CPU's kernels */
 int cpu_count(void); /* CPUs that this process may use */
 /* The peak FLOP/s of matmuls with such operands, by the vendor's data sheet; of fp32, tf32's
  * unless matmuls are exact. 0: not known. */

@@ -2,11 +2,10 @@
  * Number formats: bfloat16, IEEE 754 binary16, and the two fp8 formats of Micikevicius et al.
  * 2022, e4m3 without infinity. The table has the properties of each format.
  *
- * A CPU stores every number as fp32; a number of lower precision is a float that is rounded to its
- * format (`round`). A device with `stores_half` stores it in 16 or 8 bits: its kernels widen their
- * inputs, compute in fp32, and round their outputs to nearest, ties to even. The declaration of a
- * kernel says which of its matrices may have a 16-bit type ("any": each independently; all others
- * are fp32). 8-bit types are for matmuls only.
+ * A number is stored in the bits of its format. Kernels widen their inputs, compute in fp32, and round
+ * their outputs to nearest, ties to even. The declaration of a kernel says which of its matrices may
+ * have a 16-bit type ("any": each independently; all others are fp32). 8-bit types are for matmuls
+ * only.
  */
 #ifndef KERNELS_DTYPE_H
 #define KERNELS_DTYPE_H

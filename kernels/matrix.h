@@ -18,8 +18,8 @@ struct mat {
 	 * later cast to fp8. */
 	void *transposed;
 	/* NULL, or a number in device memory, which `round` raises to the largest |element| that it
-	 * writes, or to NaN, as `amax` does. With stores_half, where no `round` follows, norm_fwd,
-	 * norm_bwd (for the copy), residual_norm, act_fwd and act_bwd do so too. */
+	 * writes, or to NaN, as `amax` does. So do norm_fwd, norm_bwd (for the copy), residual_norm,
+	 * act_fwd and act_bwd. */
 	float *amax;
 };
 

@@ -42,8 +42,6 @@ void kernel_calls_free(struct kernel_calls *);
 /* Records the calls of a planning device in a set, from now on. */
 void device_plan_notes(struct device *d, struct kernel_calls *);
 
-/* Can OpenBLAS be loaded? The CPU's matmuls need it, but training on GPUs does not. */
-bool selftest_has_blas(void);
 
 struct selftest {
 	int64_t n_calls;

@@ -48,7 +48,7 @@ KERNEL(void, widen, struct device *d, struct mat y, const uint16_t *x, enum dtyp
 KERNEL(void, amax, struct device *d, float *amax, struct mat x)
 /* `round` to an fp8 format with the scale that maps *amax to the format's largest number
  * (float8_scale()). *inverse, for the `scale` of y, becomes 1 / scale. Both are in device memory.
- * y.transposed is written too unless it is NULL; only a device with stores_half has it. */
+ * y.transposed is written too unless it is NULL. */
 KERNEL(void, round_scaled, struct device *d, struct mat y, float *inverse, struct mat x,
 	enum dtype type, const float *amax)
 /* Casts fp32 to the bytes of e4m3 with the scale of round_scaled, and back, divided by the scale.

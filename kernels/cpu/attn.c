@@ -4,7 +4,11 @@
  * the log-sum-exp). A task is a block of queries of one head (backward: one key/value head) of
  * one sequence; tasks share no results, so the number of threads changes no bit.
  */
-#include "kernels/cpu/cpu.h"
+#include "kernels/cpu/gemm.h"
+#include "kernels/cpu/pieces.h"
+
+#include <omp.h>
+#include <stdlib.h>
 
 enum { BLOCK = 128 };
 
@@ -72,20 +76,99 @@ static void drop_row(const struct attn *a, float *keep, int64_t sample, int64_t 
 	}
 }
 
-/* A head of a sequence: its first element, and the distance between its rows. */
+/* A head of a sequence: the number of its first element, and a matrix with its rows. */
 struct head {
-	float *p;
-	int64_t stride;
+	struct mat m;
+	int64_t first;
 };
 
 static struct head head_of(struct mat m, int64_t b, int64_t rows, int64_t h, int64_t dim)
 {
-	return (struct head){(float *)m.p + b * rows * m.cols + h * dim, m.cols};
+	return (struct head){m, b * rows * m.cols + h * dim};
 }
 
-static float *row_of(struct head h, int64_t row)
+/* Consecutive rows of a head, in fp32: those of the matrix, or in a buffer. */
+struct rows {
+	float *p;
+	int64_t stride;
+};
+
+static float *row_of(struct rows x, int64_t row)
 {
-	return h.p + row * h.stride;
+	return x.p + row * x.stride;
+}
+
+/* Rows [row, row + len) of the head. */
+static struct rows rows_at(struct head h, int64_t row, int64_t dim, float *room)
+{
+	if (h.m.type == DT_F32)
+		return (struct rows){(float *)h.m.p + h.first + row * h.m.cols, h.m.cols};
+	return (struct rows){room, dim};
+}
+
+static void *row_address(struct head h, int64_t row)
+{
+	return address(h.m, h.first + row * h.m.cols);
+}
+
+static struct rows load_rows(struct head h, struct run r, int64_t dim, float *room)
+{
+	for (int64_t i = 0; i < r.len && h.m.type != DT_F32; i++)
+		K(widen_run)(room + i * dim, row_address(h, r.row + i), h.m.type, dim);
+	return rows_at(h, r.row, dim, room);
+}
+
+static void store_rows(struct head h, struct run r, int64_t dim, struct rows x)
+{
+	for (int64_t i = 0; i < r.len && h.m.type != DT_F32; i++)
+		K(narrow_run)(row_address(h, r.row + i), h.m.type, row_of(x, i), dim);
+}
+
+static void zero_rows(struct rows x, int64_t n, int64_t dim)
+{
+	for (int64_t i = 0; i < n; i++)
+		memset(row_of(x, i), 0, (size_t)dim * sizeof(float));
+}
+
+/* Buffers of n floats for each thread; NULL if all matrices are fp32. */
+static float *buffers(int64_t n, const struct mat *m, int n_mats)
+{
+	for (int i = 0; i < n_mats; i++)
+		if (m[i].type != DT_F32)
+			return xmalloc(
+				(size_t)(n * omp_get_max_threads()) * sizeof(float));
+	return NULL;
+}
+
+static float *my_buffer(float *all, int64_t n)
+{
+	return all ? all + n * omp_get_thread_num() : NULL;
+}
+
+static float *part_of(float *buffer, int64_t at)
+{
+	return buffer ? buffer + at : NULL;
+}
+
+/* Operands of products: rows of a head, or numbers of a block. */
+static struct operand rows_of(struct head h, struct run r, bool across)
+{
+	return (struct operand){row_address(h, r.row), h.m.cols, across, h.m.type};
+}
+
+static struct operand block_operand(const float *p, bool across)
+{
+	return (struct operand){p, BLOCK, across, DT_F32};
+}
+
+/* c[m,n] = alpha left right (+ c), in this thread */
+static void product(int64_t m, int64_t n, int64_t k, float alpha, struct operand left,
+	struct operand right, bool add, struct rows c)
+{
+	const struct gemm g = {.m = m, .n = n, .k = k, .left = left, .right = right,
+		.c = c.p, .c_stride = c.stride, .add = add, .alpha = alpha,
+		.serial = true};
+	K(gemm)(&g);
 }
 
 /* ---- forward --------------------------------------------------------------------- */
@@ -94,8 +177,8 @@ static float *row_of(struct head h, int64_t row)
 static void scores(const struct attn *a, float *s, struct head q, struct run qb,
 	struct head k, struct run kb, int64_t b)
 {
-	blas_gemm(false, true, qb.len, kb.len, a->dim, a->scale, row_of(q, qb.row),
-		q.stride, row_of(k, kb.row), k.stride, 0, s, BLOCK);
+	product(qb.len, kb.len, a->dim, a->scale, rows_of(q, qb, false),
+		rows_of(k, kb, false), false, (struct rows){s, BLOCK});
 	mask(s, starts_of(a, b), qb, kb);
 }
 
@@ -115,55 +198,77 @@ static void softmax_row(
 		o[j] *= fade;
 }
 
-static void fwd_block(const struct attn *a, struct head o, float *max, float *sum,
-	struct head q, struct head k, struct head v, struct run qb, struct run kb,
-	int64_t b, int64_t h)
+/* A block of queries, and the state of their softmax. */
+struct fwd {
+	struct head q;
+	struct rows o;
+	struct run block;
+	float *max, *sum;
+};
+
+static void fwd_block(const struct attn *a, const struct fwd *x, struct head k,
+	struct head v, struct run kb, int64_t b, int64_t h)
 {
 	float s[BLOCK * BLOCK] __attribute__((aligned(64)));
 	float keep[BLOCK];
-	scores(a, s, q, qb, k, kb, b);
+	struct run qb = x->block;
+	scores(a, s, x->q, qb, k, kb, b);
 	for (int64_t i = 0; i < qb.len; i++) {
-		int64_t row = qb.row + i;
-		softmax_row(s + i * BLOCK, kb.len, row_of(o, row), a->dim, max + row,
-			sum + row);
+		softmax_row(s + i * BLOCK, kb.len, row_of(x->o, i), a->dim, x->max + i,
+			x->sum + i);
 		if (a->drop.p > 0) {
 			drop_row(a, keep, b, h, qb.pos + i, kb);
 			for (int64_t j = 0; j < kb.len; j++)
 				s[i * BLOCK + j] *= keep[j];
 		}
 	}
-	blas_gemm(false, false, qb.len, a->dim, kb.len, 1, s, BLOCK, row_of(v, kb.row),
-		v.stride, 1, row_of(o, qb.row), o.stride);
+	product(qb.len, a->dim, kb.len, 1, block_operand(s, false), rows_of(v, kb, true),
+		true, x->o);
 }
 
-static void fwd_begin(struct head o, float *max, float *sum, struct run qb, int64_t dim)
+static void fwd_begin(const struct fwd *x, int64_t dim)
 {
-	for (int64_t i = qb.row; i < qb.row + qb.len; i++) {
-		max[i] = -INFINITY;
-		sum[i] = 0;
-		memset(row_of(o, i), 0, (size_t)dim * sizeof(float));
+	zero_rows(x->o, x->block.len, dim);
+	for (int64_t i = 0; i < x->block.len; i++) {
+		x->max[i] = -INFINITY;
+		x->sum[i] = 0;
 	}
 }
 
-static void fwd_end(
-	struct head o, float *max, const float *sum, struct run qb, int64_t dim)
+static void fwd_end(const struct fwd *x, int64_t dim)
 {
-	for (int64_t i = qb.row; i < qb.row + qb.len; i++) {
-		float *out = row_of(o, i), scale = 1.0f / sum[i];
-		max[i] += logf(sum[i]);
+	for (int64_t i = 0; i < x->block.len; i++) {
+		float *out = row_of(x->o, i), scale = 1.0f / x->sum[i];
+		x->max[i] += logf(x->sum[i]);
 		for (int64_t j = 0; j < dim; j++)
 			out[j] *= scale;
+	}
+}
+
+/* Adds all keys. */
+static void fwd_keys(const struct attn *a, const struct fwd *x, struct head k,
+	struct head v, int64_t b, int64_t h)
+{
+	struct run runs[2];
+	int n = runs_of(a->k_rows, a->k_first, runs);
+	for (int r = 0; r < n; r++) {
+		for (int64_t at = 0; at < runs[r].len; at += BLOCK) {
+			struct run kb = block_of(runs[r], at);
+			if (is_visible(starts_of(a, b), x->block, kb))
+				fwd_block(a, x, k, v, kb, b, h);
+		}
 	}
 }
 
 void K(attn_fwd)(struct device *d, const struct attn *a, struct mat o, float *max,
 	float *sum, struct mat q, struct mat k, struct mat v, bool begin, bool end)
 {
-	struct run q_runs[2], k_runs[2];
+	struct run q_runs[2];
 	int n_q = runs_of(a->q_rows, a->q_first, q_runs);
-	int n_k = runs_of(a->k_rows, a->k_first, k_runs);
 	int64_t per_run = ceil_div(q_runs[0].len, BLOCK), group = a->heads / a->kv_heads;
-	blas_open();
+	int64_t dim = a->dim, size = BLOCK * dim;
+	float *all = buffers(size, (struct mat[]){o}, 1);
+	BUG_ON(o.type != DT_F32 && !(begin && end));
 #pragma omp parallel for schedule(dynamic, 1)
 	for (int64_t t = 0; t < a->batch * a->heads * n_q * per_run; t++) {
 		int64_t b = t / (per_run * n_q) / a->heads,
@@ -171,47 +276,43 @@ void K(attn_fwd)(struct device *d, const struct attn *a, struct mat o, float *ma
 		/* the last queries first: they have most keys and take longest */
 		struct run qr = q_runs[n_q - 1 - t / per_run % n_q];
 		struct run qb = block_of(qr, (per_run - 1 - t % per_run) * BLOCK);
-		struct head ho = head_of(o, b, a->q_rows, h, a->dim);
-		struct head hq = head_of(q, b, a->q_rows, h, a->dim);
-		struct head hk = head_of(k, b, a->k_rows, h / group, a->dim);
-		struct head hv = head_of(v, b, a->k_rows, h / group, a->dim);
-		float *m = max + (b * a->heads + h) * a->q_rows;
-		float *s = sum + (b * a->heads + h) * a->q_rows;
+		struct head ho = head_of(o, b, a->q_rows, h, dim);
+		struct head hq = head_of(q, b, a->q_rows, h, dim);
+		int64_t state = (b * a->heads + h) * a->q_rows + qb.row;
+		struct fwd x = {hq, rows_at(ho, qb.row, dim, my_buffer(all, size)), qb,
+			max + state, sum + state};
 		if (begin)
-			fwd_begin(ho, m, s, qb, a->dim);
-		for (int r = 0; r < n_k; r++) {
-			for (int64_t at = 0; at < k_runs[r].len; at += BLOCK) {
-				struct run kb = block_of(k_runs[r], at);
-				if (is_visible(starts_of(a, b), qb, kb))
-					fwd_block(a, ho, m, s, hq, hk, hv, qb, kb, b, h);
-			}
-		}
+			fwd_begin(&x, dim);
+		fwd_keys(a, &x, head_of(k, b, a->k_rows, h / group, dim),
+			head_of(v, b, a->k_rows, h / group, dim), b, h);
 		if (end)
-			fwd_end(ho, m, s, qb, a->dim);
+			fwd_end(&x, dim);
+		store_rows(ho, qb, dim, x.o);
 	}
+	free(all);
 }
 
 /* ---- backward -------------------------------------------------------------------- */
 
+/* A query head and its key/value head. The gradients are of whole heads; `room` has two blocks. */
 struct bwd {
-	struct head q, k, v, o, dout, dq, dk, dv;
+	struct head q, k, v, o, dout;
+	struct rows dq, dk, dv;
 	const float *lse;
-	float *delta;
+	float *delta, *room;
 };
 
-/*
- * With p = exp(s - lse), m the dropout mask and dp = dout v^T m:
- * dv += (p m)^T dout; ds = p (dp - delta); dq += scale ds k; dk += scale ds^T q.
- */
-static void bwd_block(const struct attn *a, const struct bwd *x, struct run qb,
-	struct run kb, int64_t b, int64_t h)
+/* Block n of the room. */
+static float *room_of(const struct attn *a, const struct bwd *x, int n)
 {
-	float p[BLOCK * BLOCK] __attribute__((aligned(64)));
-	float ds[BLOCK * BLOCK] __attribute__((aligned(64)));
+	return part_of(x->room, n * BLOCK * a->dim);
+}
+
+/* p = exp(s - lse), and ds = p (dp - delta), from dp without the mask; then p is masked. */
+static void bwd_probabilities(const struct attn *a, const struct bwd *x, float *p,
+	float *ds, struct run qb, struct run kb, int64_t b, int64_t h)
+{
 	float keep[BLOCK];
-	scores(a, p, x->q, qb, x->k, kb, b);
-	blas_gemm(false, true, qb.len, kb.len, a->dim, 1, row_of(x->dout, qb.row),
-		x->dout.stride, row_of(x->v, kb.row), x->v.stride, 0, ds, BLOCK);
 	for (int64_t i = 0; i < qb.len; i++) {
 		float *pi = p + i * BLOCK, *di = ds + i * BLOCK;
 		float lse = x->lse[qb.row + i], delta = x->delta[qb.row + i];
@@ -228,78 +329,131 @@ static void bwd_block(const struct attn *a, const struct bwd *x, struct run qb,
 				di[j] = pi[j] * (di[j] - delta);
 		}
 	}
-	blas_gemm(true, false, kb.len, a->dim, qb.len, 1, p, BLOCK,
-		row_of(x->dout, qb.row), x->dout.stride, 1, row_of(x->dv, kb.row),
-		x->dv.stride);
-	blas_gemm(true, false, kb.len, a->dim, qb.len, a->scale, ds, BLOCK,
-		row_of(x->q, qb.row), x->q.stride, 1, row_of(x->dk, kb.row),
-		x->dk.stride);
-	blas_gemm(false, false, qb.len, a->dim, kb.len, a->scale, ds, BLOCK,
-		row_of(x->k, kb.row), x->k.stride, 1, row_of(x->dq, qb.row),
-		x->dq.stride);
 }
 
-static void zero_head(struct head h, int64_t rows, int64_t dim)
+/*
+ * With p = exp(s - lse), m the dropout mask and dp = dout v^T m:
+ * dv += (p m)^T dout; ds = p (dp - delta); dq += scale ds k; dk += scale ds^T q.
+ */
+static void bwd_block(const struct attn *a, const struct bwd *x, struct run qb,
+	struct run kb, int64_t b, int64_t h)
 {
-	for (int64_t i = 0; i < rows; i++)
-		memset(row_of(h, i), 0, (size_t)dim * sizeof(float));
+	float p[BLOCK * BLOCK] __attribute__((aligned(64)));
+	float ds[BLOCK * BLOCK] __attribute__((aligned(64)));
+	const struct rows dq = {row_of(x->dq, qb.row), x->dq.stride};
+	const struct rows dk = {row_of(x->dk, kb.row), x->dk.stride};
+	const struct rows dv = {row_of(x->dv, kb.row), x->dv.stride};
+	scores(a, p, x->q, qb, x->k, kb, b);
+	product(qb.len, kb.len, a->dim, 1, rows_of(x->dout, qb, false),
+		rows_of(x->v, kb, false), false, (struct rows){ds, BLOCK});
+	bwd_probabilities(a, x, p, ds, qb, kb, b, h);
+	product(kb.len, a->dim, qb.len, 1, block_operand(p, true),
+		rows_of(x->dout, qb, true), true, dv);
+	product(kb.len, a->dim, qb.len, a->scale, block_operand(ds, true),
+		rows_of(x->q, qb, true), true, dk);
+	product(qb.len, a->dim, kb.len, a->scale, block_operand(ds, false),
+		rows_of(x->k, kb, true), true, dq);
 }
 
-static void bwd_begin(const struct attn *a, const struct bwd *x, bool first_of_group)
+/* delta = the sums of dout o over the rows. */
+static void bwd_delta(const struct attn *a, const struct bwd *x)
 {
-	zero_head(x->dq, a->q_rows, a->dim);
-	if (first_of_group) {
-		zero_head(x->dk, a->k_rows, a->dim);
-		zero_head(x->dv, a->k_rows, a->dim);
+	struct run all = {0, a->q_rows, 0};
+	for (int64_t at = 0; at < a->q_rows; at += BLOCK) {
+		struct run r = block_of(all, at);
+		struct rows dout = load_rows(x->dout, r, a->dim, room_of(a, x, 0));
+		struct rows o = load_rows(x->o, r, a->dim, room_of(a, x, 1));
+		for (int64_t i = 0; i < r.len; i++)
+			x->delta[r.row + i] = dot(row_of(dout, i), row_of(o, i), a->dim);
 	}
-	for (int64_t i = 0; i < a->q_rows; i++)
-		x->delta[i] = dot(row_of(x->dout, i), row_of(x->o, i), a->dim);
 }
 
-static void bwd_head(const struct attn *a, const struct bwd *x, const struct run *q_runs,
-	int n_q, struct run kb, int64_t b, int64_t h)
+/* The contribution of a block of keys. */
+static void bwd_keys(const struct attn *a, const struct bwd *x, struct run kb, int64_t b,
+	int64_t h)
 {
-	for (int r = 0; r < n_q; r++) {
-		for (int64_t at = 0; at < q_runs[r].len; at += BLOCK) {
-			struct run qb = block_of(q_runs[r], at);
+	struct run runs[2];
+	int n = runs_of(a->q_rows, a->q_first, runs);
+	for (int r = 0; r < n; r++) {
+		for (int64_t at = 0; at < runs[r].len; at += BLOCK) {
+			struct run qb = block_of(runs[r], at);
 			if (is_visible(starts_of(a, b), qb, kb))
 				bwd_block(a, x, qb, kb, b, h);
 		}
 	}
 }
 
+static void bwd_head(const struct attn *a, const struct bwd *x, int64_t b, int64_t h)
+{
+	struct run runs[2];
+	int n = runs_of(a->k_rows, a->k_first, runs);
+	for (int r = 0; r < n; r++)
+		for (int64_t at = 0; at < runs[r].len; at += BLOCK)
+			bwd_keys(a, x, block_of(runs[r], at), b, h);
+}
+
+/* The arguments of attn_bwd. */
+struct bwd_args {
+	struct mat dq, dk, dv, dout, o, q, k, v;
+	const float *lse;
+	float *delta;
+	bool begin;
+};
+
+/* A query head; dk and dv are already there. */
+static void bwd_query_head(const struct attn *a, const struct bwd_args *m, struct bwd x,
+	int64_t b, int64_t h)
+{
+	const struct head to = head_of(m->dq, b, a->q_rows, h, a->dim);
+	int64_t state = (b * a->heads + h) * a->q_rows;
+	x.q = head_of(m->q, b, a->q_rows, h, a->dim);
+	x.o = head_of(m->o, b, a->q_rows, h, a->dim);
+	x.dout = head_of(m->dout, b, a->q_rows, h, a->dim);
+	x.dq = rows_at(to, 0, a->dim, part_of(room_of(a, &x, 2), 2 * a->k_rows * a->dim));
+	x.lse = m->lse + state;
+	x.delta = m->delta + state;
+	if (m->begin) {
+		zero_rows(x.dq, a->q_rows, a->dim);
+		bwd_delta(a, &x);
+	}
+	bwd_head(a, &x, b, h);
+	store_rows(to, (struct run){0, a->q_rows, 0}, a->dim, x.dq);
+}
+
+/* A key/value head, and the query heads that read it. */
+static void bwd_group(const struct attn *a, const struct bwd_args *m, float *room,
+	int64_t b, int64_t kvh)
+{
+	const struct run keys = {0, a->k_rows, 0};
+	const struct head to_k = head_of(m->dk, b, a->k_rows, kvh, a->dim);
+	const struct head to_v = head_of(m->dv, b, a->k_rows, kvh, a->dim);
+	int64_t group = a->heads / a->kv_heads;
+	struct bwd x = {.k = head_of(m->k, b, a->k_rows, kvh, a->dim),
+		.v = head_of(m->v, b, a->k_rows, kvh, a->dim),
+		.room = room};
+	x.dk = rows_at(to_k, 0, a->dim, room_of(a, &x, 2));
+	x.dv = rows_at(to_v, 0, a->dim, part_of(room_of(a, &x, 2), a->k_rows * a->dim));
+	if (m->begin) {
+		zero_rows(x.dk, a->k_rows, a->dim);
+		zero_rows(x.dv, a->k_rows, a->dim);
+	}
+	for (int64_t h = kvh * group; h < (kvh + 1) * group; h++)
+		bwd_query_head(a, m, x, b, h);
+	store_rows(to_k, keys, a->dim, x.dk);
+	store_rows(to_v, keys, a->dim, x.dv);
+}
+
 void K(attn_bwd)(struct device *d, const struct attn *a, struct mat dq, struct mat dk,
 	struct mat dv, float *delta, struct mat dout, struct mat o, const float *lse,
 	struct mat q, struct mat k, struct mat v, bool begin)
 {
-	struct run q_runs[2], k_runs[2];
-	int n_q = runs_of(a->q_rows, a->q_first, q_runs);
-	int n_k = runs_of(a->k_rows, a->k_first, k_runs);
-	int64_t group = a->heads / a->kv_heads;
-	blas_open();
+	const struct bwd_args m = {dq, dk, dv, dout, o, q, k, v, lse, delta, begin};
+	int64_t size = (2 * BLOCK + 2 * a->k_rows + a->q_rows) * a->dim;
+	float *all = buffers(size, (struct mat[]){dq, dk, dv, dout, o, q, k, v}, 8);
+	bool wide = dq.type == DT_F32 && dk.type == DT_F32 && dv.type == DT_F32;
+	BUG_ON(!wide && !begin);
 #pragma omp parallel for schedule(dynamic, 1)
-	for (int64_t t = 0; t < a->batch * a->kv_heads; t++) {
-		int64_t b = t / a->kv_heads, kvh = t % a->kv_heads;
-		for (int64_t h = kvh * group; h < (kvh + 1) * group; h++) {
-			int64_t state = (b * a->heads + h) * a->q_rows;
-			struct bwd x = {
-				.q = head_of(q, b, a->q_rows, h, a->dim),
-				.k = head_of(k, b, a->k_rows, kvh, a->dim),
-				.v = head_of(v, b, a->k_rows, kvh, a->dim),
-				.o = head_of(o, b, a->q_rows, h, a->dim),
-				.dout = head_of(dout, b, a->q_rows, h, a->dim),
-				.dq = head_of(dq, b, a->q_rows, h, a->dim),
-				.dk = head_of(dk, b, a->k_rows, kvh, a->dim),
-				.dv = head_of(dv, b, a->k_rows, kvh, a->dim),
-				.lse = lse + state,
-				.delta = delta + state,
-			};
-			if (begin)
-				bwd_begin(a, &x, h == kvh * group);
-			for (int r = 0; r < n_k; r++)
-				for (int64_t at = 0; at < k_runs[r].len; at += BLOCK)
-					bwd_head(a, &x, q_runs, n_q,
-						block_of(k_runs[r], at), b, h);
-		}
-	}
+	for (int64_t t = 0; t < a->batch * a->kv_heads; t++)
+		bwd_group(a, &m, my_buffer(all, size), t / a->kv_heads, t % a->kv_heads);
+	free(all);
 }

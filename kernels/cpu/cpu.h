@@ -2,9 +2,9 @@
  * Shared by the CPU kernels. Each file of kernels is compiled once for every instruction
  * set (ISA is sse2, avx2 or avx512); K(name) is the name of that copy.
  *
- * Reductions use v16, sixteen lanes on every instruction set, and the compiler does not
- * contract a*b+c to an FMA: so the kernels give the same bits on every x86-64. Only
- * OpenBLAS differs between processors.
+ * Reductions use v16, sixteen lanes on every instruction set, the compiler does not contract
+ * a*b+c to an FMA, and matmuls have one order of sums (gemm.h): so the kernels give the same bits
+ * on every x86-64.
  */
 #ifndef KERNELS_CPU_H
 #define KERNELS_CPU_H
@@ -39,17 +39,11 @@ static inline float *mat_row(struct mat m, int64_t row)
 	return m.p ? (float *)m.p + row * m.cols : NULL;
 }
 
-/* ---- blas.c ---------------------------------------------------------------------- */
+/* ---- isa.c ----------------------------------------------------------------------- */
 
-/* c[m,n] = alpha op(a) op(b) + beta c, row-major, one thread. */
-void blas_gemm(bool ta, bool tb, int64_t m, int64_t n, int64_t k, float alpha,
-	const float *a, int64_t lda, const float *b, int64_t ldb, float beta, float *c,
-	int64_t ldc);
-/* Loads OpenBLAS with the kernels for this processor, if it is not loaded yet, and ends the program
- * if there is no address space for its buffers. */
-void blas_open(void);
-/* The widest instruction set of this processor and of $PT_ISA: 0 sse2, 1 avx2, 2 avx512. */
-int cpu_isa(void);
+enum isa { ISA_SSE2, ISA_AVX2, ISA_AVX512, ISA_AVX512_BF16 };
+/* The widest instruction set of this processor and of $PT_ISA. */
+enum isa cpu_isa(void);
 
 /* ---- vectors --------------------------------------------------------------------- */
 

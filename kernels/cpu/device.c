@@ -84,6 +84,7 @@ void device_cpu(struct device *d, int threads)
 #if defined(__x86_64__)
 		&cpu_avx2_kernels,
 		&cpu_avx512_kernels,
+		&cpu_avx512_kernels,
 #endif
 	};
 	device_init(d, DEVICE_CPU, tables[cpu_isa()], &cpu_device_ops);

@@ -1,80 +1,57 @@
-/*
- * Matrix multiplication. The tiling of a matmul depends on its shape only, and each tile is one
- * single-threaded OpenBLAS call, so the number of threads changes no bit. (With OpenBLAS's
- * threads it does: its AVX2 kernels round differently when a matmul is split.)
- */
-#include "kernels/cpu/cpu.h"
+/* Linear layers. */
+#include "kernels/cpu/gemm.h"
+#include "kernels/cpu/pieces.h"
 
-enum { TILE = 512, TILE_MIN = 64, TILES_WANTED = 8 };
-
-struct tiles {
-	int64_t rows, cols; /* of one tile */
-	int64_t n_down, n_across;
-};
-
-static struct tiles tiles_of(int64_t rows, int64_t cols)
+/* Rows of x, or with `across` columns of it, as an operand. A matrix of 8 bits may have its transposed
+ * one alone. */
+static struct operand operand(struct mat x, bool across)
 {
-	int64_t down = ceil_div(rows, TILE), across = ceil_div(cols, TILE);
-	while (down * across < TILES_WANTED) {
-		bool tall = rows / down >= cols / across;
-		if ((tall ? rows / down : cols / across) < 2 * TILE_MIN)
-			break;
-		*(tall ? &down : &across) *= 2;
-	}
-	struct tiles t;
-	t.rows = round_up(ceil_div(rows, down), 16);
-	t.cols = round_up(ceil_div(cols, across), 16);
-	t.n_down = ceil_div(rows, t.rows);
-	t.n_across = ceil_div(cols, t.cols);
-	return t;
+	if (x.p)
+		return (struct operand){x.p, x.cols, across, x.type};
+	return (struct operand){x.transposed, x.rows, !across, x.type};
 }
 
-/* c[m,n] = op(left) op(right) (+ c), with op(left) [m,k]; bias is added to each row of c. */
-static void matmul(bool ta, bool tb, struct mat c, struct mat left, struct mat right,
-	bool add, const float *bias)
+/* c = left right (+ c, or + bias); a and b are their matrices. k: terms of a sum */
+static void matmul(struct mat c, struct mat a, struct operand left, struct mat b,
+	struct operand right, int64_t k, bool add, struct mat bias)
 {
-	struct tiles t = tiles_of(c.rows, c.cols);
-	const float *a = left.p, *b = right.p;
-	int64_t lda = left.cols, ldb = right.cols, k = ta ? left.rows : left.cols;
-	bool scaled = left.scale || right.scale;
-	float scale = scaled ? *left.scale * *right.scale : 1;
-	float alpha = add ? scale : 1; /* without `add`, the scale is applied below */
-	blas_open();
-#pragma omp parallel for schedule(dynamic, 1) if (t.n_down * t.n_across > 1)
-	for (int64_t i = 0; i < t.n_down * t.n_across; i++) {
-		int64_t r = i % t.n_down * t.rows, s = i / t.n_down * t.cols;
-		int64_t m = min64(t.rows, c.rows - r), n = min64(t.cols, c.cols - s);
-		float *out = mat_row(c, r) + s;
-		blas_gemm(ta, tb, m, n, k, alpha, ta ? a + r : a + r * lda, lda,
-			tb ? b + s * ldb : b + s, ldb, add ? 1 : 0, out, c.cols);
-		for (int64_t y = 0; scaled && !add && y < m; y++)
-			for (int64_t x = 0; x < n; x++)
-				out[y * c.cols + x] *= scale;
-		for (int64_t y = 0; bias && y < m; y++)
-			for (int64_t x = 0; x < n; x++)
-				out[y * c.cols + x] += bias[s + x];
-	}
+	const struct gemm g = {
+		.m = c.rows,
+		.n = c.cols,
+		.k = k,
+		.left = left,
+		.right = right,
+		.c = c.p,
+		.c_stride = c.cols,
+		.type = c.type,
+		.add = add,
+		.alpha = a.scale ? *a.scale * *b.scale : 1,
+		.bias = bias,
+	};
+	K(gemm)(&g);
 }
 
 void K(linear_fwd)(
 	struct device *d, struct mat y, struct mat x, struct mat w, struct mat bias)
 {
 	BUG_ON(y.rows != x.rows || y.cols != w.rows || x.cols != w.cols);
-	matmul(false, true, y, x, w, false, bias.p);
+	matmul(y, x, operand(x, false), w, operand(w, false), x.cols, false, bias);
 }
 
 void K(linear_bwd_x)(
 	struct device *d, struct mat dx, struct mat dy, struct mat w, bool add)
 {
+	const struct mat none = {0};
 	BUG_ON(dx.rows != dy.rows || dx.cols != w.cols || dy.cols != w.rows);
-	matmul(false, false, dx, dy, w, add, NULL);
+	matmul(dx, dy, operand(dy, false), w, operand(w, true), w.rows, add, none);
 }
 
 void K(linear_bwd_w)(
 	struct device *d, struct mat dw, struct mat dy, struct mat x, bool add)
 {
+	const struct mat none = {0};
 	BUG_ON(dw.rows != dy.cols || dw.cols != x.cols || dy.rows != x.rows);
-	matmul(true, false, dw, dy, x, add, NULL);
+	matmul(dw, dy, operand(dy, true), x, operand(x, true), x.rows, add, none);
 }
 
 void K(linear_gelu_fwd)(struct device *d, struct mat y, struct mat a, struct mat x,
@@ -96,12 +73,17 @@ void K(linear_gelu_bwd)(
 void K(bias_fwd)(struct device *d, struct mat y, struct mat bias)
 {
 	BUG_ON(bias.cols != y.cols);
-	const float *b = bias.p;
 #pragma omp parallel for if (mat_size(y) > PARALLEL_FROM)
 	for (int64_t i = 0; i < y.rows; i++) {
-		float *out = mat_row(y, i);
-		for (int64_t j = 0; j < y.cols; j++)
-			out[j] += b[j];
+		float room[PIECE], room_b[PIECE];
+		for (int64_t c = 0; c < y.cols; c += PIECE) {
+			int64_t n = min64(PIECE, y.cols - c), at = i * y.cols + c;
+			float *out = piece_load(y, at, n, room);
+			const float *b = piece_load(bias, c, n, room_b);
+			for (int64_t j = 0; j < n; j++)
+				out[j] += b[j];
+			piece_store(y, at, n, out);
+		}
 	}
 }
 
@@ -112,13 +94,15 @@ void K(bias_bwd)(struct device *d, struct mat db, struct mat dy)
 #pragma omp parallel for if (mat_size(dy) > PARALLEL_FROM)
 	for (int64_t c = 0; c < dy.cols; c += COLS) {
 		int64_t n = min64(COLS, dy.cols - c);
-		float total[COLS] = {0};
+		float total[COLS] = {0}, room[PIECE];
 		for (int64_t r = 0; r < dy.rows; r += ROWS) {
 			float part[COLS] = {0};
-			for (int64_t i = r; i < min64(r + ROWS, dy.rows); i++)
+			for (int64_t i = r; i < min64(r + ROWS, dy.rows); i++) {
+				const float *up =
+					piece_load(dy, i * dy.cols + c, n, room);
 				for (int64_t j = 0; j < n; j++)
-					part[j] += ((
-						const float *)dy.p)[i * dy.cols + c + j];
+					part[j] += up[j];
+			}
 			for (int64_t j = 0; j < n; j++)
 				total[j] += part[j];
 		}

@@ -1,5 +1,5 @@
 /* LayerNorm and RMSNorm. */
-#include "kernels/cpu/cpu.h"
+#include "kernels/cpu/pieces.h"
 
 static void stats_of(enum norm_kind kind, const float *x, int64_t n, float eps,
 	float *mean, float *rstd)
@@ -23,26 +23,64 @@ static void stats_of(enum norm_kind kind, const float *x, int64_t n, float eps,
 	*rstd = 1.0f / sqrtf(square / (float)n + eps);
 }
 
+/* Row i of y, whose numbers are `in` before. */
+static void normalize(struct mat y, int64_t i, const float *in, float mean, float rstd,
+	const float *gamma, const float *beta)
+{
+	float room[PIECE];
+	for (int64_t c = 0; c < y.cols; c += PIECE) {
+		int64_t n = min64(PIECE, y.cols - c), at = i * y.cols + c;
+		const float *x = in + c, *g = gamma + c, *b = beta ? beta + c : NULL;
+		float *out = piece_of(y, at, room);
+		if (b)
+			for (int64_t j = 0; j < n; j++)
+				out[j] = (x[j] - mean) * rstd * g[j] + b[j];
+		else
+			for (int64_t j = 0; j < n; j++)
+				out[j] = (x[j] - mean) * rstd * g[j];
+		piece_store(y, at, n, out);
+	}
+}
+
 void K(norm_fwd)(struct device *d, enum norm_kind kind, struct mat y, struct mat stats,
 	struct mat x, struct mat gamma, struct mat beta, float eps)
 {
 	BUG_ON(stats.cols != x.rows || gamma.cols != x.cols);
-	const float *g = gamma.p, *b = beta.p;
 #pragma omp parallel for if (mat_size(x) > PARALLEL_FROM)
 	for (int64_t i = 0; i < x.rows; i++) {
 		const float *in = mat_row(x, i);
-		float *out = mat_row(y, i);
 		float mean, rstd;
 		stats_of(kind, in, x.cols, eps, &mean, &rstd);
 		((float *)stats.p)[i] = mean;
 		((float *)stats.p)[x.rows + i] = rstd;
-		if (b)
-			for (int64_t j = 0; j < x.cols; j++)
-				out[j] = (in[j] - mean) * rstd * g[j] + b[j];
-		else
-			for (int64_t j = 0; j < x.cols; j++)
-				out[j] = (in[j] - mean) * rstd * g[j];
+		normalize(y, i, in, mean, rstd, gamma.p, beta.p);
 	}
+	raise_amax(d, y);
+}
+
+/* The sums over a row of e and of e h. */
+static void bwd_sums(struct mat dy, int64_t i, const float *x, float mean, float rstd,
+	const float *gamma, float *total_e, float *total_eh)
+{
+	float room[PIECE];
+	v16 sum_e = {0}, sum_eh = {0};
+	for (int64_t c = 0; c < dy.cols; c += PIECE) {
+		int64_t n = min64(PIECE, dy.cols - c);
+		const float *up = piece_load(dy, i * dy.cols + c, n, room);
+		for (int64_t j = 0; j < n; j += 16) {
+			int64_t w = min64(16, n - j);
+			const float *in = x + c + j, *g = gamma + c + j;
+			bool full = w == 16;
+			v16 a = full ? v16_load(in) : v16_load_tail(in, w);
+			v16 u = full ? v16_load(up + j) : v16_load_tail(up + j, w);
+			v16 s = full ? v16_load(g) : v16_load_tail(g, w);
+			v16 e = u * s;
+			sum_e += e;
+			sum_eh += e * ((a - mean) * rstd);
+		}
+	}
+	*total_e = v16_sum(sum_e);
+	*total_eh = v16_sum(sum_eh);
 }
 
 /*
@@ -52,30 +90,23 @@ void K(norm_fwd)(struct device *d, enum norm_kind kind, struct mat y, struct mat
 static void bwd_x(enum norm_kind kind, struct mat dx, struct mat dy, struct mat x,
 	struct mat stats, struct mat gamma, int64_t first, int64_t rows)
 {
-	const float *g = gamma.p;
 	int64_t n = x.cols;
 #pragma omp parallel for if (rows * n > PARALLEL_FROM)
 	for (int64_t i = first; i < first + rows; i++) {
-		const float *in = mat_row(x, i), *up = mat_row(dy, i);
-		float *out = mat_row(dx, i);
-		float mean = ((const float *)stats.p)[i];
+		float mean = ((const float *)stats.p)[i], mean_e, mean_eh, room[PIECE];
 		float rstd = ((const float *)stats.p)[x.rows + i];
-		v16 sum_e = {0}, sum_eh = {0};
-		for (int64_t j = 0; j < n; j += 16) {
-			int64_t w = min64(16, n - j);
-			bool full = w == 16;
-			v16 a = full ? v16_load(in + j) : v16_load_tail(in + j, w);
-			v16 u = full ? v16_load(up + j) : v16_load_tail(up + j, w);
-			v16 s = full ? v16_load(g + j) : v16_load_tail(g + j, w);
-			v16 e = u * s;
-			sum_e += e;
-			sum_eh += e * ((a - mean) * rstd);
-		}
-		float mean_e = kind == NORM_LAYER ? v16_sum(sum_e) / (float)n : 0;
-		float mean_eh = v16_sum(sum_eh) / (float)n;
-		for (int64_t j = 0; j < n; j++) {
-			float h = (in[j] - mean) * rstd;
-			out[j] += rstd * (up[j] * g[j] - mean_e - h * mean_eh);
+		bwd_sums(dy, i, mat_row(x, i), mean, rstd, gamma.p, &mean_e, &mean_eh);
+		mean_e = kind == NORM_LAYER ? mean_e / (float)n : 0;
+		mean_eh = mean_eh / (float)n;
+		for (int64_t c = 0; c < n; c += PIECE) {
+			int64_t m = min64(PIECE, n - c);
+			const float *in = mat_row(x, i) + c, *g = (float *)gamma.p + c;
+			const float *up = piece_load(dy, i * n + c, m, room);
+			float *out = mat_row(dx, i) + c;
+			for (int64_t j = 0; j < m; j++) {
+				float h = (in[j] - mean) * rstd;
+				out[j] += rstd * (up[j] * g[j] - mean_e - h * mean_eh);
+			}
 		}
 	}
 }
@@ -95,12 +126,13 @@ void K(norm_bwd_w)(struct device *d, enum norm_kind kind, struct mat dgamma,
 #pragma omp parallel for if (rows * x.cols > PARALLEL_FROM)
 	for (int64_t c = 0; c < x.cols; c += COLS) {
 		int64_t n = min64(COLS, x.cols - c);
-		float total_g[COLS] = {0}, total_b[COLS] = {0};
+		float total_g[COLS] = {0}, total_b[COLS] = {0}, room[PIECE];
 		for (int64_t r = first; r < first + rows; r += ROWS) {
 			float part_g[COLS] = {0}, part_b[COLS] = {0};
 			for (int64_t i = r; i < min64(r + ROWS, first + rows); i++) {
 				const float *in = mat_row(x, i) + c;
-				const float *up = mat_row(dy, i) + c;
+				const float *up =
+					piece_load(dy, i * dy.cols + c, n, room);
 				for (int64_t j = 0; j < n; j++) {
 					part_g[j] +=
 						up[j] * ((in[j] - mean[i]) * rstd[i]);
@@ -123,6 +155,7 @@ void K(norm_bwd)(struct device *d, enum norm_kind kind, const struct norm_grads 
 	int64_t rows)
 {
 	struct mat copy = mat_rows(to->copy, first, rows);
+	copy.amax = to->copy.amax;
 	K(norm_bwd_w)(d, kind, to->dgamma, to->dbeta, dy, x, stats, first, rows);
 	bwd_x(kind, to->dx, dy, x, stats, gamma, first, rows);
 	if (to->copy.p)

@@ -1,5 +1,5 @@
 /* Element-wise kernels: activations, residual sums, dropout, RoPE, embeddings. */
-#include "kernels/cpu/cpu.h"
+#include "kernels/cpu/pieces.h"
 
 /* ---- activations ----------------------------------------------------------------- */
 
@@ -10,7 +10,7 @@ static inline float gelu_tanh_u2(float x)
 	return 1.5957691216057308f * (x + 0.044715f * (x * x * x));
 }
 
-static void act_row(
+static void act_piece(
 	enum act_kind kind, float *y, const float *a, const float *b, int64_t n)
 {
 	switch (kind) {
@@ -32,12 +32,21 @@ static void act_row(
 void K(act_fwd)(
 	struct device *d, enum act_kind kind, struct mat y, struct mat a, struct mat b)
 {
-#pragma omp parallel for if (mat_size(y) > PARALLEL_FROM)
-	for (int64_t i = 0; i < y.rows; i++)
-		act_row(kind, mat_row(y, i), mat_row(a, i), mat_row(b, i), y.cols);
+	int64_t size = mat_size(y);
+	BUG_ON(a.type != y.type || (b.p && b.type != y.type));
+#pragma omp parallel for if (size > PARALLEL_FROM)
+	for (int64_t i = 0; i < size; i += PIECE) {
+		float room_y[PIECE], room_a[PIECE], room_b[PIECE];
+		int64_t n = min64(PIECE, size - i);
+		float *out = piece_of(y, i, room_y);
+		act_piece(kind, out, piece_load(a, i, n, room_a),
+			piece_load(b, i, n, room_b), n);
+		piece_store(y, i, n, out);
+	}
+	raise_amax(d, y);
 }
 
-static void act_bwd_row(enum act_kind kind, float *da, float *db, const float *dy,
+static void act_bwd_piece(enum act_kind kind, float *da, float *db, const float *dy,
 	const float *a, const float *b, int64_t n)
 {
 	switch (kind) {
@@ -68,21 +77,35 @@ static void act_bwd_row(enum act_kind kind, float *da, float *db, const float *d
 void K(act_bwd)(struct device *d, enum act_kind kind, struct mat da, struct mat db,
 	struct mat dy, struct mat a, struct mat b)
 {
-#pragma omp parallel for if (mat_size(dy) > PARALLEL_FROM)
-	for (int64_t i = 0; i < dy.rows; i++)
-		act_bwd_row(kind, mat_row(da, i), mat_row(db, i), mat_row(dy, i),
-			mat_row(a, i), mat_row(b, i), dy.cols);
+	int64_t size = mat_size(dy);
+	BUG_ON(da.type != dy.type || a.type != dy.type);
+	BUG_ON((db.p && db.type != dy.type) || (b.p && b.type != dy.type));
+#pragma omp parallel for if (size > PARALLEL_FROM)
+	for (int64_t i = 0; i < size; i += PIECE) {
+		float room[3][PIECE], room_da[PIECE], room_db[PIECE];
+		int64_t n = min64(PIECE, size - i);
+		float *out = piece_of(da, i, room_da), *out_b = piece_of(db, i, room_db);
+		act_bwd_piece(kind, out, out_b, piece_load(dy, i, n, room[0]),
+			piece_load(a, i, n, room[1]), piece_load(b, i, n, room[2]), n);
+		piece_store(da, i, n, out);
+		piece_store(db, i, n, out_b);
+	}
+	raise_amax(d, da);
+	raise_amax(d, db);
 }
 
 /* y = a + sign b */
 static void add_signed(struct mat y, struct mat a, struct mat b, float sign)
 {
-	int64_t n = mat_size(y);
-	float *out = y.p;
-	const float *p = a.p, *q = b.p;
-#pragma omp parallel for simd if (n > PARALLEL_FROM)
-	for (int64_t i = 0; i < n; i++)
-		out[i] = p[i] + sign * q[i];
+	int64_t size = mat_size(y);
+#pragma omp parallel for if (size > PARALLEL_FROM)
+	for (int64_t i = 0; i < size; i += PIECE) {
+		float room[PIECE], *out = (float *)y.p + i;
+		int64_t n = min64(PIECE, size - i);
+		const float *p = (const float *)a.p + i, *q = piece_load(b, i, n, room);
+		for (int64_t j = 0; j < n; j++)
+			out[j] = p[j] + sign * q[j];
+	}
 }
 
 void K(add)(struct device *d, struct mat y, struct mat a, struct mat b)
@@ -95,19 +118,20 @@ void K(sub)(struct device *d, struct mat y, struct mat a, struct mat b)
 	add_signed(y, a, b, -1);
 }
 
-/* Dropout of row i, of n columns; out may be in. */
-static void dropout_row(
-	float *out, const float *in, int64_t n, int64_t i, const struct dropout *o)
+/* Dropout of n columns of row i, from column `col` on, a multiple of 4; out may be in. */
+static void dropout_piece(float *out, const float *in, int64_t n, int64_t i, int64_t col,
+	const struct dropout *o)
 {
 	const float p = o->p, keep = 1.0f / (1.0f - p);
 	uint32_t sample = (uint32_t)(o->first_sample + (o->first_row + i) / o->seq_rows);
 	uint32_t step = *o->step;
 	uint32_t x[RANDOM_WORDS];
-	int64_t skip = o->first_col & 3; /* of the words of the first block */
+	int64_t first = o->first_col + col;
+	int64_t skip = first & 3; /* of the words of the first block */
 	for (int64_t j = 0; j < n; j += RANDOM_WORDS - skip, skip = 0) {
 		int64_t m = min64(RANDOM_WORDS - skip, n - j);
-		random_words(x, o->key, (uint32_t)((o->first_col + j) >> 2),
-			(uint32_t)o->pos[i], sample, step);
+		random_words(x, o->key, (uint32_t)((first + j) >> 2), (uint32_t)o->pos[i],
+			sample, step);
 		for (int64_t l = 0; l < m; l++)
 			out[j + l] =
 				philox_uniform(x[skip + l]) < p ? 0 : in[j + l] * keep;
@@ -117,11 +141,36 @@ static void dropout_row(
 void K(dropout)(struct device *d, struct mat y, struct mat x, const struct dropout *o)
 {
 #pragma omp parallel for if (mat_size(x) > PARALLEL_FROM)
-	for (int64_t i = 0; i < x.rows; i++)
-		dropout_row(mat_row(y, i), mat_row(x, i), x.cols, i, o);
+	for (int64_t i = 0; i < x.rows; i++) {
+		float room[PIECE];
+		for (int64_t c = 0; c < x.cols; c += PIECE) {
+			int64_t n = min64(PIECE, x.cols - c), at = i * x.cols + c;
+			const float *in = piece_load(x, at, n, room);
+			float *out = piece_of(y, at, room);
+			dropout_piece(out, in, n, i, c, o);
+			piece_store(y, at, n, out);
+		}
+	}
 }
 
-/* Row by row, so that a row stays in the cache. */
+/* Of row i from column `col` on. y may be x or the sum. */
+static void residual_piece(float *y, const float *x, struct mat sum, const float *bias,
+	int64_t i, int64_t col, const struct dropout *o)
+{
+	float room[PIECE], all[PIECE];
+	int64_t n = min64(PIECE, sum.cols - col);
+	const float *in = piece_load(sum, i * sum.cols + col, n, room);
+	for (int64_t j = 0; bias && j < n; j++)
+		all[j] = in[j] + bias[j];
+	in = bias ? all : in;
+	if (o) {
+		dropout_piece(all, in, n, i, col, o);
+		in = all;
+	}
+	for (int64_t j = 0; j < n; j++)
+		y[j] = x[j] + in[j];
+}
+
 void K(residual)(struct device *d, struct mat y, struct mat x, struct mat sum,
 	struct mat bias, const struct dropout *o)
 {
@@ -130,34 +179,40 @@ void K(residual)(struct device *d, struct mat y, struct mat x, struct mat sum,
 	BUG_ON(x.rows != y.rows || sum.rows != y.rows || x.cols != n || sum.cols != n);
 #pragma omp parallel for if (mat_size(y) > PARALLEL_FROM)
 	for (int64_t i = 0; i < y.rows; i++) {
-		float *out = mat_row(y, i);
-		const float *stream = mat_row(x, i), *in = mat_row(sum, i);
-		for (int64_t j = 0; b && j < n; j++)
-			out[j] = in[j] + b[j];
-		in = b ? out : in;
-		if (o) {
-			dropout_row(out, in, n, i, o);
-			in = out;
-		}
-		for (int64_t j = 0; j < n; j++)
-			out[j] = stream[j] + in[j];
+		for (int64_t c = 0; c < n; c += PIECE)
+			residual_piece(mat_row(y, i) + c, mat_row(x, i) + c, sum,
+				b ? b + c : NULL, i, c, o);
+	}
+}
+
+static void rotate(
+	float *a, float *b, const float *cosine, const float *sine, float sign, int64_t n)
+{
+	for (int64_t j = 0; j < n; j++) {
+		float u = a[j], v = b[j], s = sign * sine[j];
+		a[j] = u * cosine[j] - v * s;
+		b[j] = v * cosine[j] + u * s;
 	}
 }
 
 void K(rope)(struct device *d, struct mat x, int64_t dim, struct mat rope,
 	const int32_t *pos, float sign)
 {
-	int64_t half = dim / 2;
+	int64_t half = dim / 2, heads = x.cols / dim;
 	BUG_ON(x.cols % dim || rope.cols != dim);
 #pragma omp parallel for if (mat_size(x) > PARALLEL_FROM)
 	for (int64_t i = 0; i < x.rows; i++) {
 		const float *cosine = mat_row(rope, pos[i]), *sine = cosine + half;
-		for (int64_t h = 0; h < x.cols; h += dim) {
-			float *a = mat_row(x, i) + h, *b = a + half;
-			for (int64_t j = 0; j < half; j++) {
-				float u = a[j], v = b[j], s = sign * sine[j];
-				a[j] = u * cosine[j] - v * s;
-				b[j] = v * cosine[j] + u * s;
+		float room_a[PIECE], room_b[PIECE];
+		for (int64_t h = 0; h < heads; h++) {
+			for (int64_t c = 0; c < half; c += PIECE) {
+				int64_t n = min64(PIECE, half - c);
+				int64_t at = i * x.cols + h * dim + c;
+				float *a = piece_load(x, at, n, room_a);
+				float *b = piece_load(x, at + half, n, room_b);
+				rotate(a, b, cosine + c, sine + c, sign, n);
+				piece_store(x, at, n, a);
+				piece_store(x, at + half, n, b);
 			}
 		}
 	}

@@ -1,96 +1,184 @@
 /* Casts to lower-precision formats, and amax for scaled ones. */
-#include "kernels/cpu/cpu.h"
+#include "kernels/cpu/pieces.h"
 #include "kernels/dtype_bits.h"
 #include "kernels/step_math.h"
 
 /* One loop for each format, so that the format is a constant in it. */
+#define EACH(type_, result)                     \
+	case type_:                             \
+		for (int64_t i = 0; i < n; i++) \
+			y[i] = result;          \
+		break;
+
+/* Of other types than fp32. */
+void K(widen_run)(float *y, const void *from, enum dtype type, int64_t n)
+{
+	const uint16_t *half = from;
+	const uint8_t *byte = from;
+	switch (type) {
+		EACH(DT_BF16, widen_bits(half[i], DT_BF16))
+		EACH(DT_F16, widen_bits(half[i], DT_F16))
+		EACH(DT_E4M3, widen_bits(byte[i], DT_E4M3))
+		EACH(DT_E5M2, widen_bits(byte[i], DT_E5M2))
+	case DT_F32:
+		BUG_ON(true);
+	}
+}
+
+typedef uint32_t v16u __attribute__((vector_size(64), aligned(4), may_alias));
+typedef uint16_t v16h __attribute__((vector_size(32), aligned(2), may_alias));
+
+/* As narrow_bits() to bf16, in fewer instructions than GCC makes of its loop. */
+static inline v16h narrow_16(v16u u)
+{
+	v16u nan = (v16u)((u & ~SIGN_BIT) > INFINITE);
+	v16u nearest = (u + 0x7fffu + (u >> 16 & 1)) >> 16, quiet = u >> 16 | 0x40u;
+	return __builtin_convertvector((nearest & ~nan) | (quiet & nan), v16h);
+}
+
+static void narrow_half(uint16_t *y, enum dtype type, const float *x, int64_t n)
+{
+	int64_t i = 0;
+	for (; type == DT_BF16 && i + 16 <= n; i += 16)
+		*(v16h *)(y + i) = narrow_16(*(const v16u *)(x + i));
+	for (; type == DT_BF16 && i < n; i++)
+		y[i] = (uint16_t)narrow_bits(x[i], DT_BF16);
+	for (; i < n; i++)
+		y[i] = (uint16_t)narrow_bits(x[i], DT_F16);
+}
+
+static void narrow_byte(uint8_t *y, enum dtype type, const float *x, int64_t n)
+{
+	if (type == DT_E4M3)
+		for (int64_t i = 0; i < n; i++)
+			y[i] = (uint8_t)narrow_bits(x[i], DT_E4M3);
+	else
+		for (int64_t i = 0; i < n; i++)
+			y[i] = (uint8_t)narrow_bits(x[i], DT_E5M2);
+}
+
+void K(narrow_run)(void *y, enum dtype type, const float *x, int64_t n)
+{
+	if (dtype_bytes(type) == 2)
+		narrow_half(y, type, x, n);
+	else
+		narrow_byte(y, type, x, n);
+}
+
 static void round_run(float *y, const float *x, int64_t n, enum dtype type, float scale)
 {
 	switch (type) {
-	case DT_F32:
-		for (int64_t i = 0; i < n; i++)
-			y[i] = x[i] * scale;
-		break;
-	case DT_BF16:
-		for (int64_t i = 0; i < n; i++)
-			y[i] = round_bf16(x[i] * scale);
-		break;
-	case DT_F16:
-		for (int64_t i = 0; i < n; i++)
-			y[i] = round_to(x[i] * scale, dtype_table[DT_F16]);
-		break;
-	case DT_E4M3:
-		for (int64_t i = 0; i < n; i++)
-			y[i] = round_to(x[i] * scale, dtype_table[DT_E4M3]);
-		break;
-	case DT_E5M2:
-		for (int64_t i = 0; i < n; i++)
-			y[i] = round_to(x[i] * scale, dtype_table[DT_E5M2]);
-		break;
+		EACH(DT_F32, x[i] * scale)
+		EACH(DT_BF16, round_bf16(x[i] * scale))
+		EACH(DT_F16, round_to(x[i] * scale, dtype_table[DT_F16]))
+		EACH(DT_E4M3, round_to(x[i] * scale, dtype_table[DT_E4M3]))
+		EACH(DT_E5M2, round_to(x[i] * scale, dtype_table[DT_E5M2]))
 	}
+}
+
+/* To the format of the cast, in fp32 or its own bits; y may be x. */
+static void round_piece(
+	struct mat y, struct mat x, int64_t at, int64_t n, enum dtype type, float scale)
+{
+	float room[PIECE];
+	const float *in = piece_load(x, at, n, room);
+	float *out = piece_of(y, at, room);
+	round_run(out, in, n, y.type == DT_F32 ? type : DT_F32, scale);
+	piece_store(y, at, n, out);
 }
 
 void K(round)(struct device *d, struct mat y, struct mat x, enum dtype type, float scale)
 {
 	int64_t n = mat_size(y);
-	BUG_ON(n != mat_size(x));
+	BUG_ON(n != mat_size(x) || (y.type != DT_F32 && y.type != type));
 #pragma omp parallel for if (n > PARALLEL_FROM)
-	for (int64_t i = 0; i < n; i += PARALLEL_FROM)
-		round_run((float *)y.p + i, (const float *)x.p + i,
-			min64(PARALLEL_FROM, n - i), type, scale);
-	if (y.amax)
-		K(amax)(d, y.amax, y);
+	for (int64_t i = 0; i < n; i += PIECE)
+		round_piece(y, x, i, min64(PIECE, n - i), type, scale);
+	raise_amax(d, y);
+}
+
+/* ---- with the transposed matrix -------------------------------------------------------- */
+
+enum { TILE = 64 };
+
+/* Rows [r, r + rows) of columns [c, c + cols), to y and the transposed matrix. */
+static void cast_tile(struct mat y, struct mat x, int64_t r, int64_t rows, int64_t c,
+	int64_t cols, float scale)
+{
+	uint8_t tile[TILE][TILE];
+	float room[PIECE], scaled[TILE];
+	for (int64_t i = 0; i < rows; i++) {
+		int64_t at = (r + i) * x.cols + c;
+		round_run(scaled, piece_load(x, at, cols, room), cols, DT_F32, scale);
+		narrow_byte(tile[i], y.type, scaled, cols);
+		if (y.p)
+			memcpy(address(y, at), tile[i], (size_t)cols);
+	}
+	for (int64_t j = 0; j < cols; j++) {
+		uint8_t *to = (uint8_t *)y.transposed + (c + j) * x.rows + r;
+		for (int64_t i = 0; i < rows; i++)
+			to[i] = tile[i][j];
+	}
+}
+
+static void cast_both(struct mat y, struct mat x, float scale)
+{
+	int64_t across = ceil_div(x.cols, TILE), down = ceil_div(x.rows, TILE);
+#pragma omp parallel for if (mat_size(x) > PARALLEL_FROM)
+	for (int64_t i = 0; i < across * down; i++) {
+		int64_t r = i / across * TILE, c = i % across * TILE;
+		cast_tile(y, x, r, min64(TILE, x.rows - r), c, min64(TILE, x.cols - c),
+			scale);
+	}
 }
 
 void K(round_scaled)(struct device *d, struct mat y, float *inverse, struct mat x,
 	enum dtype type, const float *amax)
 {
 	float scale = float8_scale(dtype_table[type].largest, *amax);
-	BUG_ON(y.transposed);
-	K(round)(d, y, x, type, scale);
+	BUG_ON(dtype_bytes(type) != 1);
+	BUG_ON(y.transposed && (y.type != type || y.rows != x.rows || y.cols != x.cols));
+	if (y.transposed)
+		cast_both(y, x, scale);
+	else
+		K(round)(d, y, x, type, scale);
 	*inverse = 1.0f / scale;
 }
 
+/* ---- numbers of messages ----------------------------------------------------------------- */
+
 void K(narrow)(struct device *d, uint16_t *y, struct mat x, enum dtype type)
 {
-	const float *p = x.p;
-	int64_t n = mat_size(x);
+	int64_t size = mat_size(x);
 	BUG_ON(type != DT_BF16 && type != DT_F16);
-	if (type == DT_BF16) {
-#pragma omp parallel for simd if (n > PARALLEL_FROM)
-		for (int64_t i = 0; i < n; i++)
-			y[i] = (uint16_t)narrow_bits(p[i], DT_BF16);
-	} else {
-#pragma omp parallel for simd if (n > PARALLEL_FROM)
-		for (int64_t i = 0; i < n; i++)
-			y[i] = (uint16_t)narrow_bits(p[i], DT_F16);
+#pragma omp parallel for if (size > PARALLEL_FROM)
+	for (int64_t i = 0; i < size; i += PIECE) {
+		float room[PIECE];
+		int64_t n = min64(PIECE, size - i);
+		narrow_half(y + i, type, piece_load(x, i, n, room), n);
 	}
 }
 
 void K(widen)(struct device *d, struct mat y, const uint16_t *x, enum dtype type)
 {
-	float *p = y.p;
-	int64_t n = mat_size(y);
+	int64_t size = mat_size(y);
 	BUG_ON(type != DT_BF16 && type != DT_F16);
-	if (type == DT_BF16) {
-#pragma omp parallel for simd if (n > PARALLEL_FROM)
-		for (int64_t i = 0; i < n; i++)
-			p[i] = widen_bits(x[i], DT_BF16);
-	} else {
-#pragma omp parallel for simd if (n > PARALLEL_FROM)
-		for (int64_t i = 0; i < n; i++)
-			p[i] = widen_bits(x[i], DT_F16);
-	}
+#pragma omp parallel for if (size > PARALLEL_FROM)
+	for (int64_t i = 0; i < size; i += PIECE)
+		K(widen_run)((float *)y.p + i, x + i, type, min64(PIECE, size - i));
 }
 
 void K(narrow_scaled)(struct device *d, uint8_t *y, struct mat x, const float *amax)
 {
-	const float *p = x.p;
 	const float scale = float8_scale(dtype_table[DT_E4M3].largest, *amax);
-	int64_t n = mat_size(x);
-#pragma omp parallel for simd if (n > PARALLEL_FROM)
-	for (int64_t i = 0; i < n; i++)
-		y[i] = (uint8_t)narrow_bits(p[i] * scale, DT_E4M3);
+	int64_t size = mat_size(x);
+#pragma omp parallel for if (size > PARALLEL_FROM)
+	for (int64_t i = 0; i < size; i += PIECE) {
+		float room[PIECE], scaled[PIECE];
+		int64_t n = min64(PIECE, size - i);
+		round_run(scaled, piece_load(x, i, n, room), n, DT_F32, scale);
+		narrow_byte(y + i, DT_E4M3, scaled, n);
+	}
 }
 
 void K(widen_scaled)(struct device *d, struct mat y, const uint8_t *x, const float *amax)
@@ -103,15 +191,28 @@ void K(widen_scaled)(struct device *d, struct mat y, const uint8_t *x, const flo
 		p[i] = widen_bits(x[i], DT_E4M3) * inverse;
 }
 
+/* ---- amax ------------------------------------------------------------------------------ */
+
+static int32_t most_of(const float *x, int64_t n)
+{
+	int32_t max = 0;
+	for (int64_t i = 0; i < n; i++) {
+		int32_t size = size_bits(x[i]);
+		max = size > max ? size : max;
+	}
+	return max;
+}
+
 void K(amax)(struct device *d, float *to, struct mat x)
 {
-	const float *p = x.p;
-	int64_t n = mat_size(x);
+	int64_t size = mat_size(x);
 	int32_t max = (int32_t)bits_of(*to);
-#pragma omp parallel for simd reduction(max : max) if (n > PARALLEL_FROM)
-	for (int64_t i = 0; i < n; i++) {
-		int32_t size = size_bits(p[i]);
-		max = size > max ? size : max;
+#pragma omp parallel for reduction(max : max) if (size > PARALLEL_FROM)
+	for (int64_t i = 0; i < size; i += PIECE) {
+		float room[PIECE];
+		int64_t n = min64(PIECE, size - i);
+		int32_t most = most_of(piece_load(x, i, n, room), n);
+		max = most > max ? most : max;
 	}
 	*to = float_of((uint32_t)max);
 }

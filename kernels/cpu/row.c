@@ -1,7 +1,6 @@
 /*
  * Inference, a row at a time: the result of a row does not depend on the other rows, so
- * decoding with a KV cache gives the bits of decoding without. (OpenBLAS's bits depend on the
- * number of rows.)
+ * decoding with a KV cache gives the bits of decoding without.
  */
 #include "kernels/cpu/cpu.h"
 

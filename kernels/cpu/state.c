@@ -1,14 +1,27 @@
 /* Kernels on parameters, gradients and optimizer state: updates, sums, checks, hashes. */
-#include "kernels/cpu/cpu.h"
+#include "kernels/cpu/pieces.h"
+#include "kernels/dtype_bits.h"
 #include "kernels/step_math.h"
+
+static void write_copy(const struct update_part *x)
+{
+	int64_t n = x->n;
+	if (!x->copy.p)
+		return;
+#pragma omp parallel for if (n > PARALLEL_FROM)
+	for (int64_t i = 0; i < n; i += PIECE)
+		piece_store(x->copy, i, min64(PIECE, n - i), x->p + i);
+}
 
 /* Defines a kernel that updates each of its vectors by NAME_part(). */
 #define UPDATE(name)                                                              \
 	void K(name)(struct device * d, const struct update_part *x, int n_parts, \
 		const struct update *o)                                           \
 	{                                                                         \
-		for (int i = 0; i < n_parts && !o->off; i++)                      \
+		for (int i = 0; i < n_parts && !o->off; i++) {                    \
 			name##_part(&x[i], o);                                    \
+			write_copy(&x[i]);                                        \
+		}                                                                 \
 	}
 
 static void adamw_part(const struct update_part *x, const struct update *o)
@@ -96,8 +109,14 @@ void K(muon_normalize)(struct device *d, struct mat x, const float *slices,
 #pragma omp parallel for if (mat_size(x) > PARALLEL_FROM)
 	for (int64_t i = 0; i < s->slices * s->rows; i++) {
 		int64_t step, at = sliced_at(s, i / s->rows, i % s->rows, &step);
-		for (int64_t j = 0; j < width; j++)
-			((float *)x.p)[at + j * step] = slices[i * width + j] * scale;
+		for (int64_t j = 0; j < width; j++) {
+			float v = slices[i * width + j] * scale;
+			if (x.type == DT_F32)
+				((float *)x.p)[at + j * step] = v;
+			else
+				((uint16_t *)x.p)[at + j * step] =
+					(uint16_t)narrow_bits(v, x.type);
+		}
 	}
 }
 
@@ -107,19 +126,30 @@ void K(muon_unpack)(struct device *d, float *slices, struct mat x, const struct 
 #pragma omp parallel for if (mat_size(x) > PARALLEL_FROM)
 	for (int64_t i = 0; i < s->slices * s->rows; i++) {
 		int64_t step, at = sliced_at(s, i / s->rows, i % s->rows, &step);
-		for (int64_t j = 0; j < width; j++)
-			slices[i * width + j] = ((const float *)x.p)[at + j * step];
+		for (int64_t j = 0; j < width; j++) {
+			int64_t k = at + j * step;
+			slices[i * width + j] =
+				x.type == DT_F32
+					? ((const float *)x.p)[k]
+					: widen_bits(((const uint16_t *)x.p)[k], x.type);
+		}
 	}
 }
 
 void K(axpby)(struct device *d, struct mat y, float a, struct mat x, float b)
 {
-	float *to = y.p;
-	const float *from = x.p;
-	int64_t n = mat_size(y);
-#pragma omp parallel for simd if (n > PARALLEL_FROM)
-	for (int64_t i = 0; i < n; i++)
-		to[i] = a * from[i] + b * to[i];
+	int64_t size = mat_size(y);
+	BUG_ON(x.type != y.type);
+#pragma omp parallel for if (size > PARALLEL_FROM)
+	for (int64_t i = 0; i < size; i += PIECE) {
+		float room_x[PIECE], room_y[PIECE];
+		int64_t n = min64(PIECE, size - i);
+		const float *from = piece_load(x, i, n, room_x);
+		float *to = piece_load(y, i, n, room_y);
+		for (int64_t j = 0; j < n; j++)
+			to[j] = a * from[j] + b * to[j];
+		piece_store(y, i, n, to);
+	}
 }
 
 void K(step_end)(struct device *d, struct step_end *to, const struct exact *loss,
@@ -176,27 +206,31 @@ void K(zero)(struct device *d, struct mat x)
 	int64_t n = mat_size(x);
 #pragma omp parallel for if (n > PARALLEL_FROM)
 	for (int64_t i = 0; i < n; i += PARALLEL_FROM)
-		memset((float *)x.p + i, 0,
-			(size_t)min64(PARALLEL_FROM, n - i) * sizeof(float));
+		memset(address(x, i), 0,
+			(size_t)(min64(PARALLEL_FROM, n - i) * dtype_bytes(x.type)));
 }
 
 void K(copy)(struct device *d, struct mat to, struct mat from)
 {
 	int64_t n = mat_size(to);
-	BUG_ON(n != mat_size(from));
+	BUG_ON(n != mat_size(from) || to.type != from.type);
 #pragma omp parallel for if (n > PARALLEL_FROM)
 	for (int64_t i = 0; i < n; i += PARALLEL_FROM)
-		memcpy((float *)to.p + i, (const float *)from.p + i,
-			(size_t)min64(PARALLEL_FROM, n - i) * sizeof(float));
+		memcpy(address(to, i), address(from, i),
+			(size_t)(min64(PARALLEL_FROM, n - i) * dtype_bytes(to.type)));
 }
 
 int64_t K(find_nonfinite)(struct device *d, struct mat x)
 {
-	const float *p = x.p;
-	int64_t n = mat_size(x);
-	for (int64_t i = 0; i < n; i++)
-		if (!isfinite(p[i]))
-			return i;
+	int64_t size = mat_size(x);
+	float room[PIECE];
+	for (int64_t i = 0; i < size; i += PIECE) {
+		int64_t n = min64(PIECE, size - i);
+		const float *p = piece_load(x, i, n, room);
+		for (int64_t j = 0; j < n; j++)
+			if (!isfinite(p[j]))
+				return i + j;
+	}
 	return -1;
 }
 

@@ -1,23 +1,46 @@
 /* Softmax cross-entropy over slices of the vocabulary. */
-#include "kernels/cpu/cpu.h"
+#include "kernels/cpu/pieces.h"
 
-/* Sum of exp(x - max): in fp32 within blocks, in fp64 over blocks. */
-static float sum_exp(const float *x, int64_t n, float max)
+/* lane[l] += the sum of exp(x[i] - max) over i % 16 = l */
+static void sum_exp_piece(float lane[16], const float *x, int64_t n, float max)
+{
+	int64_t i = 0;
+	for (; i + 16 <= n; i += 16)
+		for (int l = 0; l < 16; l++)
+			lane[l] += exp_f(x[i + l] - max);
+	for (int l = 0; i + l < n; l++)
+		lane[l] += exp_f(x[i + l] - max);
+}
+
+/* Sum of exp(x - max) over n numbers: in fp32 within blocks, in fp64 over blocks. */
+static float sum_exp(struct mat x, int64_t first, int64_t n, float max)
 {
 	enum { BLOCK = 1024 };
+	float room[PIECE];
 	double total = 0;
 	for (int64_t b = 0; b < n; b += BLOCK) {
-		int64_t len = min64(BLOCK, n - b);
 		float lane[16] = {0};
-		int64_t i = 0;
-		for (; i + 16 <= len; i += 16)
-			for (int l = 0; l < 16; l++)
-				lane[l] += exp_f(x[b + i + l] - max);
-		for (int l = 0; i + l < len; l++)
-			lane[l] += exp_f(x[b + i + l] - max);
+		for (int64_t c = b; c < min64(b + BLOCK, n); c += PIECE) {
+			int64_t m = min64(PIECE, n - c);
+			sum_exp_piece(lane, piece_load(x, first + c, m, room), m, max);
+		}
 		total += (double)v16_sum(v16_load(lane));
 	}
 	return (float)total;
+}
+
+/* As max_of(). */
+static float max_logit(struct mat x, int64_t first, int64_t n)
+{
+	float room[PIECE], max = -INFINITY;
+	if (x.type == DT_F32)
+		return max_of((const float *)x.p + first, n);
+	for (int64_t c = 0; c < n; c += PIECE) {
+		int64_t m = min64(PIECE, n - c);
+		float top = max_of(piece_load(x, first + c, m, room), m);
+		max = max > top ? max : top;
+	}
+	return max;
 }
 
 void K(xent_stats)(struct device *d, float *max, float *sum, float *target,
@@ -26,11 +49,12 @@ void K(xent_stats)(struct device *d, float *max, float *sum, float *target,
 	int64_t real = max64(0, min64(logits.cols, vocab - first));
 #pragma omp parallel for if (mat_size(logits) > PARALLEL_FROM)
 	for (int64_t i = 0; i < logits.rows; i++) {
-		const float *x = mat_row(logits, i);
-		int64_t t = targets[i] - first;
-		max[i] = max_of(x, real);
-		sum[i] = real ? sum_exp(x, real, max[i]) : 0;
-		target[i] = t >= 0 && t < real ? x[t] : -INFINITY;
+		int64_t t = targets[i] - first, row = i * logits.cols;
+		float room[PIECE];
+		bool here = t >= 0 && t < real;
+		max[i] = max_logit(logits, row, real);
+		sum[i] = real ? sum_exp(logits, row, real, max[i]) : 0;
+		target[i] = here ? *piece_load(logits, row + t, 1, room) : -INFINITY;
 	}
 }
 
@@ -73,14 +97,19 @@ void K(xent_bwd)(struct device *d, struct mat logits, const float *lse,
 	int64_t real = max64(0, min64(logits.cols, vocab - first));
 #pragma omp parallel for if (mat_size(logits) > PARALLEL_FROM)
 	for (int64_t i = 0; i < logits.rows; i++) {
-		float *x = mat_row(logits, i);
-		int64_t t = targets[i] - first;
-		for (int64_t j = 0; j < real; j++)
-			x[j] = scale * exp_f(x[j] - lse[i]);
-		for (int64_t j = real; j < logits.cols; j++)
-			x[j] = 0;
-		if (t >= 0 && t < real)
-			x[t] -= scale;
+		int64_t t = targets[i] - first, row = i * logits.cols;
+		float room[PIECE];
+		for (int64_t c = 0; c < real; c += PIECE) {
+			int64_t n = min64(PIECE, real - c);
+			float *x = piece_load(logits, row + c, n, room);
+			for (int64_t j = 0; j < n; j++)
+				x[j] = scale * exp_f(x[j] - lse[i]);
+			if (t >= c && t < c + n)
+				x[t - c] -= scale;
+			piece_store(logits, row + c, n, x);
+		}
+		memset(address(logits, row + real), 0,
+			(size_t)((logits.cols - real) * dtype_bytes(logits.type)));
 	}
 }
 

@@ -74,7 +74,7 @@ static void begin_exchange(struct pass *p, struct ring *ring, struct sublayer_ac
 					   g ? g->m[DK] : none, g ? g->m[DV] : none},
 		.slices = p->tp.local,
 		.rows = p->rows,
-		.wire = linear_format(p)};
+		.wire = act_type(p)};
 	ring_exchange(ring, p->d, &kv);
 }
 

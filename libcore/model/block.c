@@ -108,7 +108,7 @@ static void alloc_acts(
 void block_alloc_shared(const struct pass *p, struct block_acts *b, struct arena *micro)
 {
 	const struct allocation o = {.shared = true,
-		.casts = p->c.precision == PRECISION_FLOAT8 && p->d->stores_half,
+		.casts = p->c.precision == PRECISION_FLOAT8,
 		.recompute = pass_recomputes(p, -1),
 		.arena = micro};
 	*b = (struct block_acts){0};
@@ -227,7 +227,7 @@ static void leave(
 			stream_of(p, x->a->x, c), x->t->bias, x->f->drop};
 		struct stream_norm norm;
 		struct slice_sum sum;
-		slice_sum_begin(&sum, &p->tp, p->d, r.sum, p->rows, linear_format(p));
+		slice_sum_begin(&sum, &p->tp, p->d, r.sum, p->rows, act_type(p));
 		struct at at = {x->layer, 0, c};
 		for (; at.slice < p->tp.local; at.slice++)
 			linear_leave(p, at, &sum, part_of(p, x->a->m[INNER_OUT], at),
@@ -358,7 +358,7 @@ static void enter_backward(struct pass *p, const struct sub *x, struct mat dx,
 		struct mat dh = stream_of(p, x->g->dh, c);
 		struct slice_sum sum;
 		slice_sum_begin(&sum, &p->tp, p->d, dh, p->rows,
-			x->t->in[1] ? dh.type : linear_format(p));
+			x->t->in[1] ? dh.type : act_type(p));
 		for (int s = 0; s < p->tp.local; s++)
 			x->f->enter_backward(p, x, (struct at){x->layer, s, c}, &sum);
 		slice_sum_send(&sum);

@@ -224,7 +224,7 @@ static void head_chunk(struct pass *p, int c, struct mat x, struct mat dx)
 	struct slice_sum sum;
 	struct slice_gather all;
 	if (p->micro.train)
-		slice_sum_begin(&sum, &p->tp, p->d, dh, p->rows, linear_format(p));
+		slice_sum_begin(&sum, &p->tp, p->d, dh, p->rows, act_type(p));
 	norm_forward(p, &norm, x);
 	norm_gather(p, &all, &norm);
 	slice_gather_end(&all);

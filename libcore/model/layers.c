@@ -106,8 +106,8 @@ static bool pieces_are_all(const struct pass *p)
 bool norm_writes_copies(const struct pass *p)
 {
 	bool drops = p->micro.train && p->m->c.dropout > 0;
-	return p->d->stores_half && act_type(p) != DT_F32 && !drops &&
-	       !p->c.plain_kernels && pieces_are_all(p);
+	return act_type(p) != DT_F32 && !drops && !p->c.plain_kernels &&
+	       pieces_are_all(p);
 }
 
 /* The gradients of weight and bias; with g->dx in the same kernel as the gradient of x. */
@@ -180,7 +180,7 @@ void norm_gather(struct pass *p, struct slice_gather *g, const struct stream_nor
 	struct mat here = local_rows(p, n->h);
 	show(p, n->what, OF_STREAM, n->at, here);
 	linear_round(p, here);
-	slice_gather_begin(g, &p->tp, p->d, here, n->h, linear_format(p));
+	slice_gather_begin(g, &p->tp, p->d, here, n->h, act_type(p));
 }
 
 /* ---- dropout and the residual stream ------------------------------------------------ */
@@ -256,5 +256,5 @@ void residual_gather(struct pass *p, struct slice_gather *g, struct at at,
 	} else if (!copied) {
 		linear_cast(p, here, dx);
 	}
-	slice_gather_begin(g, &p->tp, p->d, here, all, linear_format(p));
+	slice_gather_begin(g, &p->tp, p->d, here, all, act_type(p));
 }

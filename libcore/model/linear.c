@@ -19,7 +19,7 @@
 
 const char *const precision_names[] = {"fp32", "bf16", "fp16", "float8", NULL};
 
-enum dtype linear_format(const struct pass *p)
+enum dtype act_type(const struct pass *p)
 {
 	static const enum dtype formats[] = {DT_F32, DT_BF16, DT_F16, DT_BF16};
 	return formats[p->c.precision];
@@ -36,11 +36,6 @@ static bool rounds(const struct pass *p)
 	return p->c.precision != PRECISION_FP32;
 }
 
-enum dtype act_type(const struct pass *p)
-{
-	return p->d->stores_half ? linear_format(p) : DT_F32;
-}
-
 enum dtype sum_type(const struct pass *p)
 {
 	return p->cp.n > 1 ? DT_F32 : act_type(p);
@@ -54,21 +49,20 @@ enum dtype slice_type(const struct pass *p)
 void linear_round(struct pass *p, struct mat x)
 {
 	if (rounds(p) && x.type == DT_F32)
-		p->d->k->round(p->d, x, x, linear_format(p), 1);
+		p->d->k->round(p->d, x, x, act_type(p), 1);
 }
 
 void linear_cast(struct pass *p, struct mat y, struct mat x)
 {
 	if (rounds(p))
-		p->d->k->round(p->d, y, x, linear_format(p), 1);
+		p->d->k->round(p->d, y, x, act_type(p), 1);
 	else
 		p->d->k->copy(p->d, y, x);
 }
 
 static struct mat take_like(struct pass *p, struct mat like, enum dtype type)
 {
-	return mat_take(
-		p->d->scratch, like.rows, like.cols, p->d->stores_half ? type : DT_F32);
+	return mat_take(p->d->scratch, like.rows, like.cols, type);
 }
 
 /* The dimension that a matmul sums over: matrix units need 8-bit operands contiguous along it. */
@@ -80,13 +74,13 @@ enum sum_over { SUM_COLS, SUM_ROWS };
 static struct mat cast_scaled(struct pass *p, struct mat x, enum dtype type,
 	const float *amax, float *inverse, enum sum_over over)
 {
-	struct mat y = mat_typed(NULL, x.rows, x.cols, p->d->stores_half ? type : DT_F32);
+	struct mat y = mat_typed(NULL, x.rows, x.cols, type);
 	y.scale = inverse;
 	y.transposed = x.transposed;
 	if (over == SUM_ROWS && x.transposed)
 		return y;
 	void *room = arena_alloc(p->d->scratch, (size_t)mat_bytes(y));
-	if (over == SUM_ROWS && p->d->stores_half)
+	if (over == SUM_ROWS)
 		y.transposed = room;
 	else
 		y.p = room;
@@ -94,15 +88,13 @@ static struct mat cast_scaled(struct pass *p, struct mat x, enum dtype type,
 	return y;
 }
 
-/* The operand for an activation or a gradient: rounded in place; in scratch memory for float8, and if
- * it is an fp32 sum on a device that stores 16 bits. If x.amax is set, it has been computed. */
+/* The operand for an activation or a gradient: x itself; in scratch memory for float8, and if it is an
+ * fp32 sum. If x.amax is set, it has been computed. */
 static struct mat cast_activation(struct pass *p, int64_t layer, struct mat x,
 	enum dtype float8, enum sum_over over)
 {
-	if (x.type == act_type(p)) {
-		linear_round(p, x);
-	} else {
-		struct mat cast = take_like(p, x, linear_format(p));
+	if (x.type != act_type(p)) {
+		struct mat cast = take_like(p, x, act_type(p));
 		linear_cast(p, cast, x);
 		x = cast;
 	}
@@ -120,8 +112,7 @@ static struct mat cast_activation(struct pass *p, int64_t layer, struct mat x,
 
 bool linear_keeps_casts(const struct pass *p, int64_t layer)
 {
-	return p->d->stores_half && pass_recomputes(p, layer) == RECOMPUTE_NONE &&
-	       is_float8(p, layer);
+	return pass_recomputes(p, layer) == RECOMPUTE_NONE && is_float8(p, layer);
 }
 
 struct mat linear_alloc_casts(const struct pass *p, int64_t layer, struct mat *const x[],
@@ -137,7 +128,7 @@ struct mat linear_alloc_casts(const struct pass *p, int64_t layer, struct mat *c
 		if (!x[i]->rows || x[i]->type != act_type(p))
 			continue;
 		x[i]->amax = (float *)room.p + at;
-		if (keep && p->d->stores_half)
+		if (keep)
 			x[i]->transposed = arena_alloc(a, (size_t)mat_size(*x[i]));
 		at += 2 * x[i]->rows / p->rows;
 	}
@@ -146,7 +137,7 @@ struct mat linear_alloc_casts(const struct pass *p, int64_t layer, struct mat *c
 
 void linear_amax(struct pass *p, struct mat x)
 {
-	if (x.amax && p->d->stores_half)
+	if (x.amax)
 		p->d->k->amax(p->d, x.amax, x);
 }
 
@@ -182,7 +173,7 @@ void linear_alloc(struct pass *p, struct arena *run)
 		return;
 	const struct store_config *c = &p->store->c;
 	p->float8.inverse = arena_floats(run, p->m->n_tensors);
-	if (p->d->stores_half && c->zero < 3 && !offloads_params(c->offload))
+	if (c->zero < 3 && !offloads_params(c->offload))
 		p->float8.transposed =
 			arena_alloc(run, (size_t)transposed_bytes(p, p->m->n_tensors));
 }
@@ -203,14 +194,13 @@ static struct mat float8_weight(struct pass *p, struct at at, const struct tenso
  * master weight is not changed. */
 static struct mat cast_param(struct pass *p, const struct tensor *t, int s)
 {
-	struct mat master = param(p, t, s), copy = no_mat();
+	struct mat master = param(p, t, s);
 	if (!t || !rounds(p))
 		return master;
-	if (p->d->stores_half)
-		copy = store_operand(p->store, t, tensor_slice(t, p->tp.first + s));
+	struct mat copy = store_operand(p->store, t, tensor_slice(t, p->tp.first + s));
 	if (copy.p)
 		return copy;
-	copy = take_like(p, master, linear_format(p));
+	copy = take_like(p, master, act_type(p));
 	linear_cast(p, copy, master);
 	return copy;
 }
@@ -241,7 +231,7 @@ static void backward_rows(
 		return;
 	}
 	size_t mark = arena_mark(p->d->scratch);
-	struct mat out = add ? take_like(p, dx, linear_format(p)) : dx;
+	struct mat out = add ? take_like(p, dx, act_type(p)) : dx;
 	k->linear_bwd_x(p->d, out, dy, w, false);
 	linear_round(p, out);
 	if (add)
@@ -261,12 +251,11 @@ void linear_forward(struct pass *p, struct at at, const struct linear *l, struct
 	comm_poll();
 }
 
-/* On a device that stores 16 bits, the matmul kernel accumulates in fp32 dx; elsewhere each result is
- * rounded before it is added. */
+/* The matmul kernel accumulates in fp32 dx; in 16 bits each result is rounded before it is added. */
 void linear_backward_x(
 	struct pass *p, struct at at, struct mat dx, const struct linear *l, int n)
 {
-	bool accumulates = p->d->stores_half && n > 1 && dx.type == DT_F32;
+	bool accumulates = n > 1 && dx.type == DT_F32;
 	for (int i = 0; i < n; i++) {
 		size_t mark = arena_mark(p->d->scratch);
 		struct mat dy = cast_activation(p, at.layer, l[i].y, DT_E5M2, SUM_COLS);
@@ -296,7 +285,7 @@ void linear_backward_w(struct pass *p, int64_t layer, struct mat dw, struct mat 
 
 bool linear_fuses(const struct pass *p, int64_t layer)
 {
-	return p->d->stores_half && rounds(p) && !is_float8(p, layer);
+	return rounds(p) && !is_float8(p, layer);
 }
 
 /* ---- matmuls piece by piece -------------------------------------------------------- */

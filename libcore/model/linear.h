@@ -5,25 +5,23 @@
 
 #include "model/layers.h"
 
-/* The format that activations and matmul results are rounded to. */
-enum dtype linear_format(const struct pass *p);
-/* The storage types of matmul operands and results; of attention's sums over chunks; and of the
- * addends of a sum over slices. */
+/* The types of activations, which are the operands and results of matmuls; of attention's sums over
+ * chunks; and of the addends of a sum over slices. */
 enum dtype act_type(const struct pass *p);
 enum dtype sum_type(const struct pass *p);
 enum dtype slice_type(const struct pass *p);
-/* Rounds x in place to the format of activations; nothing if that is its storage type. */
+/* Rounds fp32 x in place to the format of activations; nothing if that is its type. */
 void linear_round(struct pass *p, struct mat x);
 /* y = x, rounded to that format; x is fp32. */
 void linear_cast(struct pass *p, struct mat y, struct mat x);
 /*
  * float8: allocates, for n matrices [slice][chunk][row][..] of a block, `amax`: of each slice and
- * chunk, the amax and the inverse of its scale; and with `keep`, on a device that stores 16 bits,
- * `transposed`: the cast for the weight gradients. Matrices that are rounded in a copy are skipped.
- * Returns the memory of all amax, for linear_amax_begin().
+ * chunk, the amax and the inverse of its scale; and with `keep`, `transposed`: the cast for the
+ * weight gradients. Matrices that are rounded in a copy are skipped. Returns the memory of all amax,
+ * for linear_amax_begin().
  *
- * On a device that stores 16 bits, some kernels compute the amax of what they write (see kernels.h);
- * after others linear_amax() is called. On a CPU rounding computes it.
+ * Some kernels compute the amax of what they write (see matrix.h); after others linear_amax() is
+ * called.
  */
 struct mat linear_alloc_casts(const struct pass *p, int64_t layer, struct mat *const x[],
 	int n, bool keep, struct arena *a);
@@ -41,7 +39,7 @@ bool linear_fuses(const struct pass *p, int64_t layer);
 
 /*
  * A matmul with slice at.slice of weight w of block at.layer (-1: the head). y is its output, or in
- * the backward the gradient of that. The operands x and dy are rounded in place (idempotent).
+ * the backward the gradient of that. Operands x and dy that are fp32 are cast to the type of activations.
  */
 struct linear {
 	struct mat y;

@@ -69,7 +69,7 @@ static void whole(struct device *d, const struct optim_config *c, float *slices,
 	const struct sliced *s)
 {
 	int64_t n = s->rows * s->cols, r = min64(s->rows, s->cols);
-	enum dtype type = d->stores_half ? c->matmul : DT_F32;
+	enum dtype type = c->matmul;
 	size_t mark = arena_mark(d->scratch);
 	struct exact *squares = arena_alloc(d->scratch, sizeof(*squares));
 	struct mat x = mat_take(d->scratch, r, n / r, type);

@@ -23,22 +23,21 @@ static bool is_narrow(const struct bucket *b)
 
 /* What is received in 8 bits is widened to fp32 again, since a matmul casts its operand, or the
  * transposed one: this saves bytes that are sent, and no memory. */
-static bool keeps_half_vector(const struct store *s, const struct bucket *b)
+static bool keeps_half_vector(const struct bucket *b)
 {
-	return dtype_bytes(b->wire) == 2 && s->c.device->stores_half;
+	return dtype_bytes(b->wire) == 2;
 }
 
 /* Elements [at, at + n) of the vector. */
-static struct mat elements(
-	const struct store *s, const struct bucket *b, int64_t at, int64_t n)
+static struct mat elements(const struct bucket *b, int64_t at, int64_t n)
 {
-	enum dtype type = keeps_half_vector(s, b) ? b->wire : DT_F32;
+	enum dtype type = keeps_half_vector(b) ? b->wire : DT_F32;
 	return mat_typed((char *)b->vector + at * dtype_bytes(type), 1, n, type);
 }
 
-static int64_t vector_floats(const struct store *s, const struct bucket *b)
+static int64_t vector_floats(const struct bucket *b)
 {
-	return keeps_half_vector(s, b) ? round_up(ceil_div(b->n, 2), 16) : b->n;
+	return keeps_half_vector(b) ? round_up(ceil_div(b->n, 2), 16) : b->n;
 }
 
 /* Bytes of a shard in a message. */
@@ -53,7 +52,7 @@ static bool is_staged(const struct store *s, const struct bucket *b, int shard)
 {
 	bool contiguous = b->shard[shard].n_runs == 1;
 	if (is_narrow(b))
-		return !keeps_half_vector(s, b) || !contiguous;
+		return !keeps_half_vector(b) || !contiguous;
 	return shard != s->impl->shard && !contiguous;
 }
 
@@ -96,7 +95,7 @@ static void set_staging(const struct store *s, struct bucket *b, float *staging)
 static void *message_of(const struct store *s, const struct bucket *b, int shard)
 {
 	return is_staged(s, b, shard) ? b->staging + b->staged_at[shard]
-				      : elements(s, b, b->shard[shard].run[0].at, 0).p;
+				      : elements(b, b->shard[shard].run[0].at, 0).p;
 }
 
 static bool params_offloaded(const struct store *s)
@@ -204,7 +203,7 @@ static void unpack_scaled(
 		const struct entry *e = &b->entry[i];
 		int64_t at, n = rows_in(e, shard, &at);
 		if (n)
-			d->k->widen_scaled(d, elements(s, b, at, n),
+			d->k->widen_scaled(d, elements(b, at, n),
 				message + e->packed[shard], store_amax(s, e->t));
 	}
 }
@@ -220,7 +219,7 @@ static void unpack(
 		return;
 	}
 	for (int i = 0; i < x->n_runs; at += x->run[i++].len) {
-		struct mat to = elements(s, b, x->run[i].at, x->run[i].len);
+		struct mat to = elements(b, x->run[i].at, x->run[i].len);
 		if (is_narrow(b) && to.type == DT_F32)
 			d->k->widen(d, to, (const uint16_t *)message + at, b->wire);
 		else
@@ -243,7 +242,7 @@ static void end_bucket(struct store *s, struct bucket *b)
 		if (is_staged(s, b, k))
 			unpack(s, b, k, message);
 	}
-	if (keeps_half_vector(s, b))
+	if (keeps_half_vector(b))
 		b->copy = (char *)b->vector;
 	else
 		b->whole = b->vector;
@@ -254,7 +253,7 @@ static void end_bucket(struct store *s, struct bucket *b)
 /* Floats of a bucket in the memory of its unit. */
 static int64_t bucket_floats(const struct store *s, const struct bucket *b)
 {
-	return vector_floats(s, b) + staging_floats(s, b) + own_floats(s, b);
+	return vector_floats(b) + staging_floats(s, b) + own_floats(s, b);
 }
 
 /* The staging buffer is scratch memory, so that the plan has it too. */
@@ -319,7 +318,7 @@ static void drop_unit(struct store *s, struct gathered *g)
 		return;
 	end_unit(s, g);
 	for (struct bucket *b = NULL; (b = next_bucket(s, g->unit, b));)
-		if (keeps_half_vector(s, b))
+		if (keeps_half_vector(b))
 			b->copy = NULL;
 		else
 			b->whole = NULL;
@@ -377,7 +376,7 @@ static struct gathered *begin_unit(struct store *s, int unit)
 	g->ticket = 0;
 	for (struct bucket *b = NULL; (b = next_bucket(s, unit, b));) {
 		b->vector = at;
-		set_staging(s, b, at + vector_floats(s, b));
+		set_staging(s, b, at + vector_floats(b));
 		at += bucket_floats(s, b);
 		uint64_t ticket = params_offloaded(s) ? read_own(s, b) : 0;
 		g->ticket = ticket ? ticket : g->ticket; /* 0: nothing was read */

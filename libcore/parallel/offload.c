@@ -40,8 +40,7 @@ bool store_offloads(const struct store *s, int group)
 
 bool offloads_copies(const struct store *s)
 {
-	return s->c.device->stores_half && is_offloaded(s, STORE_PARAM) &&
-	       s->c.wire != DT_F32;
+	return is_offloaded(s, STORE_PARAM) && s->c.wire != DT_F32;
 }
 
 static unsigned offloaded_groups(const struct store *s)

@@ -22,7 +22,7 @@ int backend_open(struct train_opts *o, struct device *d, struct err *e);
 /* Collective. With --device auto: if some ranks found no GPU, all use CPUs. */
 int backend_agree(
 	struct train_opts *o, struct comm *world, struct device *d, struct err *e);
-/* The name of what determines bitwise results: the GPU, or the CPU's BLAS library. */
+/* The name of what determines bitwise results: the GPU, or "CPU", since all compute the same. */
 const char *backend_identity(const struct device *d);
 
 /* ---- gemm_algorithms.c: which cuBLASLt algorithm computes each GEMM ---------------- */

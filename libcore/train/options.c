@@ -667,7 +667,7 @@ void options_arithmetic(const struct train_opts *o, const struct model *m,
 	opts_print(&train_program, &with, OPT_ARITH, 0, out);
 	str_printf(out, "data = 0x%016llx\n", (unsigned long long)data_hash);
 	str_printf(out, "parameters = %lld\n", (long long)model_counts(m).all);
-	conf_print(out, "blas", device);
+	conf_print(out, "matmuls", device);
 	str_printf(out, "initial-weights = %d\n", INIT_VERSION);
 	str_printf(out, "program = %s\n", PT_VERSION);
 }

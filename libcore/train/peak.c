@@ -51,7 +51,6 @@ static double measure_peak(struct device *d, enum dtype type)
 	double rate = 0;
 	int64_t used, room;
 	device_memory(d, &used, &room);
-	type = d->stores_half ? type : DT_F32;
 	for (int64_t n = 512; n <= 8192; n *= 2) {
 		if (room && gemm_bytes(n) > room / max64(1, d->sharers))
 			break;

@@ -152,7 +152,7 @@ void trainer_build_store(struct trainer *t)
 		.offload = (enum offload)o->offload,
 		.offload_outer = o->edit.offload,
 		.offload_backend = t->memory.offload_backend,
-		.copy = t->d.stores_half ? options_gemm_dtype(o) : DT_F32};
+		.copy = options_gemm_dtype(o)};
 	struct pass_config p = {.mesh = &t->mesh,
 		.batch = o->micro_batch,
 		.seed = (uint64_t)o->seed,

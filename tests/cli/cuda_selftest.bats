@@ -65,17 +65,6 @@ tested() { # OPTION...: the run is tested, and not only remembered
 	[ "$(find home/.cache/pt -type f | wc -l)" -eq 1 ]
 }
 
-@test "without OpenBLAS there is nothing to hold a GPU to, and that is said" {
-	make_shard
-	mkdir no
-	touch no/libopenblas.so.0 no/libopenblas.so
-	LD_LIBRARY_PATH=$PWD/no on_gpu -o run >/dev/null
-	grep -q '^# event .* self-test skipped: OpenBLAS is missing' run/journal.txt
-	LD_LIBRARY_PATH=$PWD/no code_of 1 on_gpu -o run --self-test yes
-	says 'needs OpenBLAS'
-	[ ! -e cache ]
-}
-
 @test "a CPU is not tested" {
 	make_shard
 	tiny "${ONE[@]}" --device cpu -o run >/dev/null

@@ -195,24 +195,6 @@ value() { # COLUMN FILE: of the last row
 	limited $((need + beside)) --tile 16 --memory $((need + 1))K -o tiled >/dev/null
 }
 
-@test "no room for what a matrix product needs: a message, and no waiting" {
-	plain_memory
-	make_shard
-	local limit said=0
-	for limit in $(seq 140000 30000 320000); do # KiB of the address space
-		run timeout -k 1 120 bash -c 'ulimit -v "$0"; exec pt-train "$@"' "$limit" "${TINY[@]}" -n 1 \
-			--no-ckpt -o run --overwrite
-		echo "$limit KiB: code $status"
-		[ "$status" -lt 124 ] # it was not ended from outside
-		[[ $output != *"no room for OpenBLAS's buffers"* ]] || {
-			[ "$status" -eq 1 ]
-			said=$((said + 1))
-		}
-	done
-	[ "$said" -ge 2 ]
-	[ "$status" -eq 0 ]
-}
-
 @test "what makes no sense is refused" {
 	make_shard
 	code_of 64 tiny --offload params

@@ -47,7 +47,7 @@ float amax_of(struct device *d, struct mat x);
 double sumsq_of(struct device *d, struct mat row);
 struct mat mat_blank(int64_t rows, int64_t cols);
 
-/* For devices with stores_half: the fp32 numbers of x rounded to `type` and stored in it; and the
+/* The fp32 numbers of x rounded to `type` and stored in it; and the
  * inverse, which is exact. Computed with tables and shifts, independently of the kernels. */
 struct mat stored(struct mat x, enum dtype type);
 struct mat loaded(struct mat x);

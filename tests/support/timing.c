@@ -36,7 +36,7 @@ void timing_close(struct timing *t)
 
 enum dtype timing_type(const struct timing *t)
 {
-	return t->d.stores_half ? DT_BF16 : DT_F32;
+	return t->d.discrete ? DT_BF16 : DT_F32;
 }
 
 struct mat timing_mat(struct timing *t, int64_t rows, int64_t cols, enum dtype type)

@@ -64,7 +64,7 @@ static void net_open(struct net *x, const struct model_config *m, enum device_ki
 		.part = {.n = x->m.tp, .local = x->m.tp},
 		.chunks = x->m.cp,
 		.microbatches = microbatches_assign(N_MICRO, x->alone.degree, 0, false),
-		.copy = x->d.stores_half ? type : DT_F32};
+		.copy = type};
 	if (precision == PRECISION_FLOAT8)
 		model_set_float8(&x->m, true);
 	x->store = store_open(&c, &x->memory);

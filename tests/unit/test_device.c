@@ -51,7 +51,6 @@ static void planned(void **state)
 	const struct device *d = *state;
 	struct device plan;
 	device_plan(&plan, d->discrete ? DEVICE_CUDA : DEVICE_CPU);
-	assert_int_equal(d->stores_half, plan.stores_half);
 	assert_int_equal(d->discrete, plan.discrete);
 	assert_true(d->tile_bytes > 0);
 	assert_int_equal(d->tile_bytes, plan.tile_bytes);

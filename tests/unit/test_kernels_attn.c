@@ -369,7 +369,7 @@ static void documents(void **state)
 		int n;
 		int64_t context, kv_heads, dim, longest;
 		float p;
-		enum dtype type; /* on devices with stores_half */
+		enum dtype type;
 	} cases[] = {
 		{1, 1, 2, 8, 1, 0, DT_F32},
 		{1, 40, 4, 16, 1, 0, DT_BF16},
@@ -392,7 +392,7 @@ static void documents(void **state)
 			continue;
 		struct seqs s = seqs_of(cases[i].n, 2, cases[i].context,
 			cases[i].kv_heads, cases[i].dim, cases[i].p);
-		s.type = d->stores_half ? cases[i].type : DT_F32;
+		s.type = cases[i].type;
 		cut_documents(&s, cases[i].longest);
 		check_attention(d, &s);
 	}
@@ -419,15 +419,13 @@ static void one_document(void **state)
 	}
 }
 
-/* 16-bit types on devices with stores_half: head sizes that the kernels have and others, and rows
+/* 16-bit types: head sizes that the kernels have and others, and rows
  * that cannot be copied 16 bytes at a time. */
 static void narrow_sequences(void **state)
 {
 	static const int64_t rows[] = {1, 65, 128, 201};
 	static const int64_t dims[] = {8, 20, 31, 64, 96, 128, 256};
 	struct device *d = *state;
-	if (!d->stores_half)
-		skip();
 	for (size_t i = 0; i < ARRAY_LEN(rows); i++) {
 		for (size_t j = 0; j < ARRAY_LEN(dims); j++) {
 			size_t n = i + j;
@@ -457,8 +455,6 @@ static void narrow_rings(void **state)
 		{4, 8 * 32, 2, 256, 0.2f},
 	};
 	struct device *d = *state;
-	if (!d->stores_half)
-		skip();
 	for (size_t i = 0; i < ARRAY_LEN(cases) * 2; i++) {
 		size_t c = i / 2;
 		if (is_left_out(d, i + 4))
@@ -503,7 +499,7 @@ static void warpgroups(void **state)
 		{2, 264, 2, 128, DT_BF16},
 	};
 	struct device others, *d = *state, *const both[] = {d, &others};
-	if (!d->stores_half)
+	if (!d->discrete)
 		skip();
 	open_others(d, &others);
 	for (size_t i = 0; i < ARRAY_LEN(cases); i++) {
@@ -529,7 +525,7 @@ static void large_shapes(void **state)
 		{1, 2048, 4, 4, 64, DT_BF16},
 	};
 	struct device others, *d = *state, *const both[] = {d, &others};
-	if (!d->stores_half || test_device_slow(d))
+	if (!d->discrete || test_device_slow(d))
 		skip();
 	open_others(d, &others);
 	for (size_t i = 0; i < ARRAY_LEN(cases); i++) {
@@ -601,10 +597,8 @@ static void sequences_are_alone(void **state)
 {
 	struct device *d = *state;
 	check_twice(d, DT_F32, 131, 64);
-	if (d->stores_half)
-		check_twice(d, DT_BF16, 131, 64);
-	if (d->stores_half)
-		check_twice(d, DT_BF16, 70, 24);
+	check_twice(d, DT_BF16, 131, 64);
+	check_twice(d, DT_BF16, 70, 24);
 }
 
 /* ---- dropout --------------------------------------------------------------------- */

@@ -668,16 +668,6 @@ static const struct kernel_run {
 #include "kernels/list.h"
 };
 
-static bool calls_blas(const char *name)
-{
-	static const char *const names[] = {"linear_fwd", "linear_bwd_x", "linear_bwd_w",
-		"linear_gelu_fwd", "linear_gelu_bwd", "attn_fwd", "attn_bwd"};
-	for (size_t i = 0; i < ARRAY_LEN(names); i++)
-		if (!strcmp(name, names[i]))
-			return true;
-	return false;
-}
-
 static void rows_begin(void)
 {
 	ids = ints(ROWS);
@@ -713,8 +703,6 @@ static void instruction_sets(void **state)
 	only_on_cpu();
 	rows_begin();
 	for (size_t i = 0; i < ARRAY_LEN(runs); i++) {
-		if (calls_blas(runs[i].name))
-			continue;
 		test_device_reopen("sse2", 0);
 		uint64_t sse2 = runs[i].run(d);
 		test_device_reopen(NULL, 0);

@@ -72,7 +72,7 @@ static const int64_t rows_cols[][2] = {{1, 1}, {9, 67}, {65, 256}, {20, 768}, {2
 	{17, 1023}, {100, 1600}, {70, 2048}, {16600, 7}, {2, 2052}, {1, 9000},
 	{1, 17000}};
 
-/* x in a 16-bit type on a device with stores_half. */
+/* x in fp32 or a 16-bit type. */
 static struct mat as(enum dtype type, struct mat x)
 {
 	return type == DT_F32 ? x : stored(x, type);
@@ -112,7 +112,7 @@ static void check_residual_norm(struct device *d, struct norm_case c)
 	d->k->norm_fwd(d, c.kind, n[0].h, n[0].stats, y[0], n[0].gamma, n[0].beta, 1e-5f);
 	n[1].h.amax = scalar(0);
 	d->k->residual_norm(d, y[1], x, sum, bias, o, &n[1]);
-	assert_true(!d->stores_half || *n[1].h.amax == amax_of(d, n[1].h));
+	assert_true(*n[1].h.amax == amax_of(d, n[1].h));
 	check_same("residual_norm, sum", y[1], y[0]);
 	check_same("residual_norm", n[1].h, n[0].h);
 	check_same("residual_norm, stats", n[1].stats, n[0].stats);
@@ -123,7 +123,7 @@ static void check_residual_norm(struct device *d, struct norm_case c)
 	check_same("residual_norm, in place", n[1].h, n[0].h);
 }
 
-/* Results of norm_bwd, dx with its old value; a 16-bit copy on a device with stores_half. */
+/* Results of norm_bwd, dx with its old value; a 16-bit copy. */
 static struct norm_grads norm_results(struct norm_case c, struct mat was, enum dtype copy)
 {
 	struct mat none = mat(NULL, 0, 0), zero = mat_blank(c.rows, c.cols);
@@ -149,7 +149,7 @@ static void check_norm_copy(
 	check_same("norm_bwd, copy", to->copy, copy);
 	if (to->sums.p)
 		check_same("norm_bwd, sums of the copy", to->sums, sums);
-	assert_true(!d->stores_half || *to->copy.amax == amax_of(d, copy));
+	assert_true(*to->copy.amax == amax_of(d, copy));
 }
 
 /* With all rows, and with a range of rows, outside of which dx does not change. */
@@ -159,7 +159,7 @@ static void check_norm_bwd(struct device *d, struct norm_case c)
 	struct mat dy = as(c.type, twin_random(c.rows, c.cols, 1).f);
 	struct mat gamma = twin_random(1, c.cols, 1).f;
 	enum dtype of_fp32 = c.rows % 2 ? DT_BF16 : DT_F16;
-	enum dtype copy = !d->stores_half ? DT_F32 : c.type == DT_F32 ? of_fp32 : c.type;
+	enum dtype copy = c.type == DT_F32 ? of_fp32 : c.type;
 	struct mat stats = twin_random(2, c.rows, 1).f;
 	for (int part = 0; part < 2; part++) {
 		int64_t first = part ? pick(0, c.rows - 1) : 0;
@@ -186,9 +186,8 @@ static void check_norm_bwd(struct device *d, struct norm_case c)
 static void norms(void **state)
 {
 	struct device *d = *state;
-	enum dtype last = d->stores_half ? DT_F16 : DT_F32;
 	for (size_t i = 0; i < ARRAY_LEN(rows_cols); i++)
-		for (enum dtype type = 0; type <= last; type++)
+		for (enum dtype type = 0; type <= DT_F16; type++)
 			for (int kind = 0; kind < 2; kind++) {
 				enum dtype sum = (i + kind) % 2 ? type : DT_F32;
 				struct norm_case c = {rows_cols[i][0], rows_cols[i][1],
@@ -233,7 +232,7 @@ static void check_gelu(
 	d->k->linear_bwd_x(d, da[0], x, back, false);
 	d->k->act_bwd(d, ACT_GELU_TANH, da[0], none, da[0], a[0], none);
 	d->k->linear_gelu_bwd(d, da[1], x, back, a[0]);
-	if (d->stores_half && type != DT_F32 && out % 8 == 0)
+	if (d->discrete && type != DT_F32 && out % 8 == 0)
 		check_rounded_less(da[1], da[0], type);
 	else
 		check_same("linear_gelu_bwd", da[1], da[0]);
@@ -243,7 +242,7 @@ static void check_gelu(
 static void gelu(void **state)
 {
 	struct device *d = *state;
-	for (enum dtype type = 0; type <= (d->stores_half ? DT_F16 : DT_F32); type++) {
+	for (enum dtype type = 0; type <= DT_F16; type++) {
 		check_gelu(d, 40, 48, 64, type);
 		check_gelu(d, 7, 5, 9, type);
 	}
@@ -297,8 +296,7 @@ static void xent(void **state)
 		{5, 2100, 2100}, {4, 16384, 16384}, {5, 16400, 16001}, {6, 50304, 50257}};
 	struct device *d = *state;
 	for (size_t i = 0; i < ARRAY_LEN(shapes); i++)
-		for (enum dtype type = 0; type <= (d->stores_half ? DT_F16 : DT_F32);
-			type++) {
+		for (enum dtype type = 0; type <= DT_F16; type++) {
 			check_xent(d, shapes[i][0], shapes[i][1], shapes[i][2], type);
 			assert_int_equal(memory_end(NULL), 0);
 		}

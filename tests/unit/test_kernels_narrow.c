@@ -1,7 +1,8 @@
 /*
- * Kernels on 16-bit types, on devices with stores_half: the inputs are rounded, the reference
+ * Kernels on 16-bit types: the inputs are rounded, the reference
  * computes from them in float64, and the results must be the reference's, rounded.
- * device: cuda
+ * isa: sse2 avx2 avx512
+ * device: cpu cuda
  */
 #include "tests/support/device.h"
 #include "tests/support/kernels_ref.h"
@@ -87,8 +88,6 @@ typedef void check_shape(struct device *, int64_t rows, int64_t cols, enum dtype
 static void each_shape(void **state, check_shape *check)
 {
 	struct device *d = *state;
-	if (!d->stores_half)
-		skip();
 	for (size_t t = 0; t < ARRAY_LEN(types); t++)
 		for (size_t i = 0; i < ARRAY_LEN(shapes); i++)
 			check(d, shapes[i][0], shapes[i][1], types[t]);
@@ -132,8 +131,6 @@ static void bias(void **state)
 static void bias_of_many_rows(void **state)
 {
 	struct device *d = *state;
-	if (!d->stores_half)
-		skip();
 	check_bias(d, 1003, 264, DT_BF16);
 	check_bias(d, 17000, 3, DT_F16);
 }
@@ -228,8 +225,6 @@ static void rope(void **state)
 	enum { POSITIONS = 50 };
 	static const int64_t dims[] = {2, 8, 30, 64, 128};
 	struct device *d = *state;
-	if (!d->stores_half)
-		skip();
 	for (size_t i = 0; i < 2 * ARRAY_LEN(dims); i++) {
 		int64_t dim = dims[i / 2], rows = pick(1, 90), cols = dim * pick(1, 5);
 		struct twin x = random16(rows, cols, types[i % 2], 1);
@@ -435,8 +430,6 @@ static void transposed(void **state)
 {
 	struct device *d = *state;
 	each_shape(state, check_transposed);
-	if (!d->stores_half)
-		skip();
 	check_transposed(d, 256, 192, DT_BF16); /* whole tiles */
 	check_transposed(d, 144, 80, DT_BF16);
 }
@@ -474,8 +467,6 @@ static void of_a_whole_tensor(void **state)
 static void overflow(void **state)
 {
 	struct device *d = *state;
-	if (!d->stores_half)
-		skip();
 	struct twin y = random16(3, 40, DT_F16, 1), b = twin_random(1, 40, 1);
 	((float *)b.f.p)[17] = 70000;
 	d->k->bias_fwd(d, y.f, b.f);

@@ -1,7 +1,8 @@
 /*
- * Matmuls of all types that a GPU stores, and of shapes that do not suit matrix units, against
- * float64; and the chosen algorithms, written to text and read back.
- * device: cuda
+ * Matmuls of all types, and of shapes that do not suit matrix units, against
+ * float64; and the algorithms that a GPU chooses, written to text and read back.
+ * isa: sse2 avx2 avx512
+ * device: cpu cuda
  */
 #include "tests/support/device.h"
 #include "tests/support/kernels_ref.h"
@@ -117,14 +118,6 @@ static void check_bwd_w(struct device *d, struct product_case c)
 
 /* ---- all types ------------------------------------------------------------------- */
 
-static struct device *narrow(void **state)
-{
-	struct device *d = *state;
-	if (!d->stores_half)
-		skip();
-	return d;
-}
-
 static void check_types(struct device *d, struct product_case c)
 {
 	for (c.left = 0; c.left <= DT_E5M2; c.left++) {
@@ -163,7 +156,7 @@ static void types(void **state)
 		{64, 48, 32, .scaled = true, .form = 2},
 		{33, 17, 50, .scaled = true, .form = 2},
 	};
-	struct device *d = narrow(state);
+	struct device *d = *state;
 	for (size_t i = 0; i < ARRAY_LEN(shapes); i++)
 		check_types(d, shapes[i]);
 	for (int i = 0; i < 4; i++)
@@ -175,7 +168,7 @@ static void types(void **state)
 static void alignments(void **state)
 {
 	enum { ROWS = 9, IN = 5, OUT = 24 };
-	struct device *d = narrow(state);
+	struct device *d = *state;
 	for (enum dtype type = 0; type <= DT_F16; type++) {
 		struct twin x = twin_stored(ROWS, IN, type, 1),
 			    w = twin_stored(OUT, IN, type, 1);
@@ -189,6 +182,14 @@ static void alignments(void **state)
 			check_result("linear_fwd, of rows", y, type);
 		}
 	}
+}
+
+static struct device *gpu(void **state)
+{
+	struct device *d = *state;
+	if (!d->discrete)
+		skip();
+	return d;
 }
 
 /* 256 + 2^-6, which needs more than 14 bits, as a sum of products of e4m3 and `type`. */
@@ -224,7 +225,7 @@ static void check_long_sums(struct device *d, bool exact)
 static void fast(void **state)
 {
 	enum { N = 40, IN = 600, OUT = 70 };
-	struct device *d = narrow(state), other;
+	struct device *d = gpu(state), other;
 	struct device_options o = {.measure = true};
 	struct err e = {0};
 	struct twin x = twin_random(N, IN, 1), w = twin_random(OUT, IN, 0.1);
@@ -253,7 +254,7 @@ static void fast(void **state)
 /* A sum over no rows is 0, or the old value with `add`; an empty operand has an empty result. */
 static void nothing(void **state)
 {
-	struct device *d = narrow(state);
+	struct device *d = *state;
 	struct twin dw = twin_random(3, 4, 1);
 	float *x = floats(1);
 	d->k->linear_bwd_w(d, dw.f, mat(x, 0, 3), mat(x, 0, 4), true);
@@ -294,7 +295,7 @@ static void runs(void **state)
 	} shapes[] = {{2048, 24, 40, 2}, {4096, 24, 40, 4}, {4096, 7, 5, 4},
 		{16384, 8, 16, 16}, {2048, 130, 3, 2}, {2040, 24, 40, 1},
 		{2064, 24, 40, 1}};
-	struct device *d = narrow(state), other;
+	struct device *d = gpu(state), other;
 	struct device_options o = {.exact = true, .measure = true};
 	struct err e = {0};
 	assert_true(d != NULL);
@@ -334,7 +335,7 @@ static void order_of_runs(void **state)
 {
 	enum { N = 4096, RUNS = 4, IN = 16, OUT = 8 };
 	static const float sums[RUNS] = {0x1p24f, 1, 1, -0x1p24f};
-	struct device *d = narrow(state);
+	struct device *d = gpu(state);
 	for (enum dtype type = 0; type <= DT_BF16; type++) {
 		struct mat dy = mat_blank(N, OUT), x = mat_blank(N, IN);
 		struct mat dw = mat_blank(OUT, IN);
@@ -364,7 +365,7 @@ static void order_of_runs(void **state)
  * same bits. Two devices take it, since one may happen to measure the same algorithms. */
 static void told_and_taken(void **state)
 {
-	struct device *d = narrow(state), other;
+	struct device *d = gpu(state), other;
 	struct device_options o = {.exact = true, .measure = true};
 	struct err e = {0};
 	struct str first = {0}, second = {0};
@@ -393,7 +394,7 @@ static void told_and_taken(void **state)
  * changed. */
 static void hostile_algorithms(void **state)
 {
-	struct device *d = narrow(state), other;
+	struct device *d = gpu(state), other;
 	struct device_options o = {.exact = true, .measure = true};
 	struct err e = {0};
 	struct str good = {0}, bad = {0};
@@ -437,7 +438,7 @@ static void hostile_algorithms(void **state)
 /* Algorithms of another GPU model or cuBLASLt version are ignored. */
 static void foreign_algorithms(void **state)
 {
-	struct device *d = narrow(state), other;
+	struct device *d = gpu(state), other;
 	struct device_options o = {.exact = true, .measure = true};
 	struct err e = {0};
 	struct str text = {0}, after = {0};
@@ -457,7 +458,7 @@ static void foreign_algorithms(void **state)
 /* An algorithm that does not work for the matmul is not used. */
 static void broken_algorithm(void **state)
 {
-	struct device *d = narrow(state), other;
+	struct device *d = gpu(state), other;
 	struct device_options o = {.exact = true, .measure = true};
 	struct err e = {0};
 	struct str text = {0};
@@ -583,7 +584,7 @@ static void gelu(void **state)
 	const struct device_options fast = {0}, measuring = {.measure = true},
 				    exact = {.exact = true};
 	struct str text = {0}, told = {0}, after = {0};
-	struct device *d = narrow(state);
+	struct device *d = gpu(state);
 	struct gelu g = {twin_stored(N, IN, DT_BF16, 1),
 		twin_stored(OUT, IN, DT_BF16, 0.2), twin_stored(IN, OUT, DT_BF16, 0.2),
 		twin_stored(1, OUT, DT_BF16, 1)};

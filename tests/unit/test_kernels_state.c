@@ -139,8 +139,7 @@ static void adamw_is_off(void **state)
 	struct mat p = twin_random(1, LARGE, 1).f, g = twin_random(1, LARGE, 1).f;
 	struct mat all[] = {p, twin_random(1, LARGE, 1).f, twin_random(1, LARGE, 1).f};
 	struct mat before[ARRAY_LEN(all)];
-	struct mat copy = d->stores_half ? mat_typed(shorts(LARGE), 1, LARGE, DT_BF16)
-					 : mat(NULL, 0, 0);
+	struct mat copy = mat_typed(shorts(LARGE), 1, LARGE, DT_BF16);
 	for (size_t i = 0; i < ARRAY_LEN(all); i++)
 		d->k->copy(d, before[i] = mat_blank(1, LARGE), all[i]);
 	const struct update_part part = {.p = p.p,

@@ -128,8 +128,6 @@ static void copies(void **state)
 	struct device *d = *state;
 	const struct update o = {.lr = 0.1f, .grad_scale = 1};
 	struct mat p = twin_random(1, N, 1).f;
-	if (!d->stores_half)
-		return;
 	for (int i = 0; i < 2; i++) {
 		struct mat copy = mat_typed(shorts(N), 1, N, DT_BF16);
 		const struct update_part part = {.p = p.p,
@@ -320,8 +318,6 @@ static void orthogonal_bf16(void **state)
 	const struct sliced s = {R, C, 1};
 	struct device *d = *state;
 	double x[R * C];
-	if (!d->stores_half)
-		return;
 	struct twin in = twin_random(R, C, 3);
 	make_whole(d, DT_BF16, in, &s);
 	for (int64_t i = 0; i < R * C; i++)

@@ -229,7 +229,7 @@ static void arithmetic_of(const char *text, uint64_t data, struct str *out)
 	struct model m;
 	assert_int_equal(model_init(&m, &o.model, 65, &e), 0);
 	str_clear(out);
-	options_arithmetic(&o, &m, device_blas(), data, out);
+	options_arithmetic(&o, &m, "CPU", data, out);
 	model_free(&m);
 }
 

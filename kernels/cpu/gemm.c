@@ -1,0 +1,203 @@
+/* Blocks of a product: what is packed when, by which thread. None of it changes a bit. */
+#include "kernels/cpu/gemm.h"
+#include "kernels/cpu/pieces.h"
+
+#include <omp.h>
+#include <stdlib.h>
+
+/* Of the result, the part whose sums are kept between panels; and the rows of a task, whose panels
+ * stay in the L2 cache. */
+enum { BLOCK_ROWS = 2112, BLOCK_COLS = 1024, TASK_ROWS = 132 };
+
+/* Memory of a thread, which grows as needed. */
+struct room {
+	void *p;
+	size_t n_bytes;
+};
+enum { ROOM_LEFT, ROOM_RIGHT, ROOM_SUMS, N_ROOMS };
+static _Thread_local struct room rooms[N_ROOMS];
+
+static void *room(int which, int64_t n_bytes)
+{
+	enum { PAGE = 4096 };
+	struct room *r = &rooms[which];
+	if (r->n_bytes < (size_t)n_bytes) {
+		free(r->p);
+		r->n_bytes = (size_t)round_up(n_bytes, PAGE);
+		r->p = aligned_alloc(PAGE, r->n_bytes);
+		if (!r->p)
+			die(EX_FAILED, "out of memory: no room for the panels of a matmul");
+	}
+	return r->p;
+}
+
+/* One step of the work: a block of the result, and a panel's depth of its terms. */
+struct step {
+	const struct gemm *g;
+	const struct gemm_unit *u;
+	int64_t row, rows, col, cols; /* the block */
+	int64_t k, n_k;
+	char *right; /* panels of columns */
+	float *sums; /* of the tiles of the block, [row tile][column tile]; NULL: not kept */
+	int64_t task_cols; /* tiles of a task */
+};
+
+static int64_t col_tiles(const struct step *s)
+{
+	return ceil_div(s->cols, s->u->cols);
+}
+
+static void pack_right(const struct step *s, int64_t tile)
+{
+	int64_t j = tile * s->u->cols;
+	s->u->pack_right(s->right + j * s->u->col_bytes, &s->g->right, s->col + j,
+		min64(s->u->cols, s->cols - j), s->k, s->n_k);
+}
+
+/* c = alpha sums (+ c, or + bias) for n elements of a row, in any type */
+static void finish_any(const struct gemm *g, const float *sums, int64_t at, int64_t col, int64_t n)
+{
+	const struct mat c = mat_typed(g->c, 1, 0, g->type);
+	float v[PIECE], room[PIECE];
+	const float *old = g->add ? piece_load(c, at, n, room) : NULL;
+	for (int64_t j = 0; j < n; j++)
+		v[j] = sums[j] * g->alpha;
+	if (!old)
+		old = piece_load(g->bias, col, n, room);
+	for (int64_t j = 0; old && j < n; j++)
+		v[j] += old[j];
+	if (g->type == DT_F32)
+		memcpy(address(c, at), v, (size_t)n * sizeof(*v));
+	else
+		piece_store(c, at, n, v);
+}
+
+static void finish_row(const struct gemm *g, const float *sums, int64_t row, int64_t col,
+	int64_t n)
+{
+	const float alpha = g->alpha;
+	int64_t at = row * g->c_stride + col;
+	if (g->type != DT_F32 || g->bias.p) {
+		finish_any(g, sums, at, col, n);
+		return;
+	}
+	float *restrict c = (float *)g->c + at;
+	if (g->add)
+		for (int64_t j = 0; j < n; j++)
+			c[j] += sums[j] * alpha;
+	else
+		for (int64_t j = 0; j < n; j++)
+			c[j] = sums[j] * alpha;
+}
+
+/* A tile of the result: [row, row + rows) x [col, col + cols). */
+static void multiply(const struct step *s, const void *left, int64_t row, int64_t rows,
+	int64_t col)
+{
+	const struct gemm_unit *u = s->u;
+	const struct gemm *g = s->g;
+	float local[GEMM_MAX_ROWS * GEMM_MAX_COLS] __attribute__((aligned(64)));
+	int64_t size = u->rows * u->cols, cols = min64(u->cols, s->cols - col);
+	float *sums = local;
+	if (s->sums)
+		sums = s->sums + (row / u->rows * col_tiles(s) + col / u->cols) * size;
+	u->multiply(sums, left, s->right + col * u->col_bytes, s->n_k, g->left.across, !s->k);
+	if (s->k + s->n_k < g->k)
+		return;
+	for (int64_t i = 0; i < rows; i++)
+		finish_row(g, sums + i * u->cols, s->row + row + i, s->col + col, cols);
+}
+
+static int64_t task_rows(const struct step *s)
+{
+	return TASK_ROWS / s->u->rows * s->u->rows;
+}
+
+static int64_t n_tasks(const struct step *s)
+{
+	return ceil_div(s->rows, task_rows(s)) * ceil_div(col_tiles(s), s->task_cols);
+}
+
+static void task(const struct step *s, int64_t i)
+{
+	const struct gemm_unit *u = s->u;
+	int64_t groups = ceil_div(col_tiles(s), s->task_cols);
+	int64_t most = task_rows(s), row = i / groups * most;
+	int64_t rows = min64(most, s->rows - row);
+	int64_t col = i % groups * s->task_cols * u->cols;
+	int64_t end = min64(col + s->task_cols * u->cols, s->cols);
+	char *left = room(ROOM_LEFT, most * u->row_bytes);
+	for (int64_t r = 0; r < rows; r += u->rows)
+		u->pack_left(left + r * u->row_bytes, &s->g->left, s->row + row + r,
+			min64(u->rows, rows - r), s->k, s->n_k);
+	if (u->begin)
+		u->begin();
+	for (; col < end; col += u->cols)
+		for (int64_t r = 0; r < rows; r += u->rows)
+			multiply(s, left + r * u->row_bytes, row + r,
+				min64(u->rows, rows - r), col);
+	if (u->end)
+		u->end();
+}
+
+static void run_step(const struct step *s)
+{
+	int64_t n = col_tiles(s);
+	if (s->g->serial) {
+		for (int64_t i = 0; i < n; i++)
+			pack_right(s, i);
+		for (int64_t i = 0; i < n_tasks(s); i++)
+			task(s, i);
+		return;
+	}
+#pragma omp parallel for schedule(dynamic, 1) if (n > 1)
+	for (int64_t i = 0; i < n; i++)
+		pack_right(s, i);
+#pragma omp parallel for schedule(dynamic, 1) if (n_tasks(s) > 1)
+	for (int64_t i = 0; i < n_tasks(s); i++)
+		task(s, i);
+}
+
+/* Tiles of columns of a task: all, unless there are too few rows for all threads. */
+static int64_t task_cols(const struct step *s)
+{
+	enum { TASKS_OF_THREAD = 4 };
+	int64_t n = col_tiles(s), wanted = TASKS_OF_THREAD * omp_get_max_threads();
+	int64_t groups = ceil_div(wanted, ceil_div(s->rows, task_rows(s)));
+	return s->g->serial ? n : max64(1, n / groups);
+}
+
+static void block(const struct gemm *g, struct step s)
+{
+	const struct gemm_unit *u = s.u;
+	int64_t tiles = ceil_div(s.rows, u->rows) * col_tiles(&s);
+	s.right = room(ROOM_RIGHT, col_tiles(&s) * u->cols * u->col_bytes);
+	if (g->k > u->depth)
+		s.sums = room(ROOM_SUMS,
+			tiles * u->rows * u->cols * (int64_t)sizeof(float));
+	s.task_cols = task_cols(&s);
+	do {
+		s.n_k = min64(u->depth, g->k - s.k);
+		run_step(&s);
+		s.k += u->depth;
+	} while (s.k < g->k);
+}
+
+void K(gemm_by)(const struct gemm *g, const struct gemm_unit *u)
+{
+	struct step s = {.g = g, .u = u};
+	for (s.row = 0; s.row < g->m; s.row += BLOCK_ROWS) {
+		for (s.col = 0; s.col < g->n; s.col += BLOCK_COLS) {
+			s.rows = min64(BLOCK_ROWS, g->m - s.row);
+			s.cols = min64(BLOCK_COLS, g->n - s.col);
+			block(g, s);
+		}
+	}
+}
+
+void K(gemm)(const struct gemm *g)
+{
+	static const bool by_fp32[N_DTYPES] = {[DT_F32] = true, [DT_F16] = true};
+	bool wide = by_fp32[g->left.type] || by_fp32[g->right.type];
+	K(gemm_by)(g, wide ? &K(gemm_fp32) : K(gemm_bf16)(cpu_isa()));
+}

@@ -1,0 +1,68 @@
+/*
+ * Matrix multiplication with one order of sums: an element of the result depends on its row of the
+ * left operand, its column of the right one and the number of terms, and on nothing else: neither
+ * on the other dimensions, nor on the number of threads, nor on the processor.
+ *
+ * The form is that of GotoBLAS and BLIS (Goto, van de Geijn 2008; Van Zee, van de Geijn 2015): both
+ * operands are copied in panels, and a small kernel keeps a tile of the result in registers. A unit
+ * is such a kernel with its panels, for the formats of its operands.
+ */
+#ifndef KERNELS_CPU_GEMM_H
+#define KERNELS_CPU_GEMM_H
+
+#include "kernels/cpu/cpu.h"
+
+/* An operand as rows (left) or columns (right) of k elements: element (i, k) is p[i * stride + k],
+ * or with `across` p[k * stride + i]. */
+struct operand {
+	const void *p;
+	int64_t stride;
+	bool across;
+	enum dtype type;
+};
+
+/* c[m, n] = alpha left right (+ c, or + bias of each column), rounded to its type. */
+struct gemm {
+	int64_t m, n, k;
+	struct operand left, right;
+	void *c;
+	int64_t c_stride;
+	enum dtype type; /* of c */
+	bool add;
+	float alpha;
+	struct mat bias; /* [n] or empty, of any type */
+	bool serial;	 /* in this thread alone, as within a parallel region */
+};
+
+void K(gemm)(const struct gemm *g);
+
+/* ---- units ------------------------------------------------------------------------- */
+
+enum { GEMM_MAX_ROWS = 32, GEMM_MAX_COLS = 64 };
+
+struct gemm_unit {
+	const char *name;
+	int rows, cols;	   /* of a tile of the result */
+	int64_t depth;	   /* terms of a panel, at most */
+	int64_t row_bytes; /* of a panel, for each of its rows, */
+	int64_t col_bytes; /* and for each of its columns */
+	/* Copies terms [k, k + n_k) of `rows` or `cols` from the i-th on, of which `count` exist; the
+	 * others become 0. */
+	void (*pack_left)(void *to, const struct operand *x, int64_t i, int64_t count,
+		int64_t k, int64_t n_k);
+	void (*pack_right)(void *to, const struct operand *x, int64_t j, int64_t count,
+		int64_t k, int64_t n_k);
+	/* sums[rows][cols] += the product of two panels, or with `first` = it. across: of the left
+	 * operand */
+	void (*multiply)(float *sums, const void *left, const void *right, int64_t n_k,
+		bool across, bool first);
+	void (*begin)(void); /* before and after the calls of `multiply` in a thread; or NULL */
+	void (*end)(void);
+};
+
+extern const struct gemm_unit K(gemm_fp32);
+const struct gemm_unit *K(gemm_bf16)(enum isa isa);
+/* The same by a given unit. */
+void K(gemm_by)(const struct gemm *g, const struct gemm_unit *u);
+
+#endif

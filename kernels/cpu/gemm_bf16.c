@@ -1,0 +1,341 @@
+/*
+ * The units of bf16, and of the 8-bit formats, which are widened to bf16.
+ *
+ * The order of sums is that of the AMX instruction TDPBF16PS (Intel's manual of instruction
+ * extensions): of each GROUP of 32 terms, those with an even index are a chain of fused multiply-adds
+ * from 0 on, and so are the others; the sum of the two chains is added to the sum of the groups before.
+ * Subnormal numbers are 0 in operands and results.
+ *
+ * AVX-512's VDPBF16PS adds the products of two pairs to one number, one after the other, the odd pair
+ * first. So its operands are packed such that one instruction has two terms of the same chain.
+ * Processors with neither compute the chains in fp32. The bits are the same, which test_gemm.c checks
+ * for the units that the processor has.
+ */
+#include "kernels/cpu/gemm_unit.h"
+
+enum { GROUP = 32, QUAD = 4, DEPTH = 768 };
+
+static int64_t in_groups(int64_t n_k)
+{
+	return round_up(n_k, GROUP);
+}
+
+#if defined(__x86_64__)
+static _Thread_local unsigned control; /* of SSE, of the caller */
+
+static void flush_begin(void)
+{
+	enum { DENORMALS_ARE_ZERO = 0x40, FLUSH_TO_ZERO = 0x8000 };
+	control = _mm_getcsr();
+	_mm_setcsr(control | DENORMALS_ARE_ZERO | FLUSH_TO_ZERO);
+}
+
+static void flush_end(void)
+{
+	_mm_setcsr(control);
+}
+#else
+static void flush_begin(void)
+{
+}
+
+static void flush_end(void)
+{
+}
+#endif
+
+/* ---- fp32 -------------------------------------------------------------------------- */
+
+enum { WIDE_DEPTH = DEPTH / 2, ROW_STRIDE = WIDE_DEPTH + 16 };
+
+static void widen_line(float *to, const uint16_t *x, int64_t n)
+{
+	for (int64_t i = 0; i < n; i++)
+		to[i] = widen_bits(x[i], DT_BF16);
+}
+
+/* [n_k][width], of a matrix whose lines are terms */
+static void widen_across(float *to, int width, const struct operand *x, int64_t i,
+	int64_t count, int64_t k, int64_t n_k)
+{
+	uint16_t line[GEMM_MAX_COLS];
+	memset(to, 0, (size_t)(in_groups(n_k) * width) * sizeof(float));
+	for (; n_k-- > 0; k++, to += width)
+		widen_line(to, line_bf16(x, k, i, count, line), count);
+}
+
+static void wide_left(void *to, const struct operand *x, int64_t i, int64_t count,
+	int64_t k, int64_t n_k)
+{
+	float *row = to;
+	uint16_t line[WIDE_DEPTH];
+	if (x->across) {
+		widen_across(to, ROWS, x, i, count, k, n_k);
+		return;
+	}
+	for (int64_t r = 0; r < ROWS; r++, row += ROW_STRIDE) {
+		int64_t n = r < count ? n_k : 0;
+		if (n)
+			widen_line(row, line_bf16(x, i + r, k, n, line), n);
+		memset(row + n, 0, (size_t)(in_groups(n_k) - n) * sizeof(float));
+	}
+}
+
+static void wide_right(void *to, const struct operand *x, int64_t j, int64_t count,
+	int64_t k, int64_t n_k)
+{
+	enum { NEAR = 64 };
+	float lines[COLS * NEAR];
+	uint16_t line[NEAR];
+	if (x->across) {
+		widen_across(to, COLS, x, j, count, k, n_k);
+		return;
+	}
+	memset(lines, 0, sizeof(lines));
+	for (int64_t at = 0; at < in_groups(n_k); at += NEAR) {
+		int64_t n = min64(NEAR, n_k - at), all = min64(NEAR, in_groups(n_k) - at);
+		for (int64_t i = 0; i < count; i++) {
+			widen_line(lines + i * NEAR, line_bf16(x, j + i, k + at, n, line), n);
+			for (int64_t l = n; l < all; l++)
+				lines[i * NEAR + l] = 0;
+		}
+		transpose_words((uint32_t *)to + at * COLS, COLS,
+			(const uint32_t *)lines, NEAR, COLS, all);
+	}
+}
+
+/* The chain of every second term of a group. */
+static inline __attribute__((always_inline)) void chain(vec c[ROWS][VECTORS],
+	const float *left, int64_t row_stride, int64_t k_stride, const float *right)
+{
+#pragma GCC unroll 16
+	for (int i = 0; i < ROWS; i++)
+#pragma GCC unroll 2
+		for (int v = 0; v < VECTORS; v++)
+			c[i][v] = SPREAD(0);
+	for (int64_t k = 0; k < GROUP; k += 2) {
+		vec b[VECTORS];
+		for (int v = 0; v < VECTORS; v++)
+			b[v] = *(const vec *)(right + k * COLS + v * LANES);
+#pragma GCC unroll 16
+		for (int i = 0; i < ROWS; i++) {
+			vec a = SPREAD(left[i * row_stride + k * k_stride]);
+#pragma GCC unroll 2
+			for (int v = 0; v < VECTORS; v++)
+				c[i][v] = FMA(a, b[v], c[i][v]);
+		}
+	}
+}
+
+static inline __attribute__((always_inline)) void multiply_wide(float *sums,
+	const float *left, int64_t row_stride, int64_t k_stride, const float *right,
+	int64_t n_k)
+{
+	for (int64_t k = 0; k < n_k; k += GROUP) {
+		const float *a = left + k * k_stride, *b = right + k * COLS;
+		vec even[ROWS][VECTORS], odd[ROWS][VECTORS], kept[ROWS][VECTORS];
+		chain(even, a, row_stride, k_stride, b);
+		memcpy(kept, even, sizeof(kept)); /* frees the registers */
+		chain(odd, a + k_stride, row_stride, k_stride, b + COLS);
+#pragma GCC unroll 16
+		for (int i = 0; i < ROWS; i++)
+#pragma GCC unroll 2
+			for (int v = 0; v < VECTORS; v++)
+				*(vec *)(sums + i * COLS + v * LANES) +=
+					kept[i][v] + odd[i][v];
+	}
+}
+
+static void multiply_fp32(float *sums, const void *left, const void *right, int64_t n_k,
+	bool across, bool first)
+{
+	if (first)
+		memset(sums, 0, ROWS * COLS * sizeof(float));
+	if (across)
+		multiply_wide(sums, left, 1, ROWS, right, in_groups(n_k));
+	else
+		multiply_wide(sums, left, ROW_STRIDE, 1, right, in_groups(n_k));
+}
+
+static const struct gemm_unit by_fp32 = {.name = "fp32",
+	.rows = ROWS,
+	.cols = COLS,
+	.depth = WIDE_DEPTH,
+	.row_bytes = ROW_STRIDE * sizeof(float),
+	.col_bytes = WIDE_DEPTH * sizeof(float),
+	.pack_left = wide_left,
+	.pack_right = wide_right,
+	.multiply = multiply_fp32,
+	.begin = flush_begin,
+	.end = flush_end};
+
+/* ---- AVX-512 BF16 ------------------------------------------------------------------ */
+
+#if defined(__AVX512F__)
+enum { BF_ROWS = 6, BF_VECTORS = 2, BF_COLS = 16 * BF_VECTORS, BF_STRIDE = DEPTH + 32 };
+
+/* Of four terms 0 1 2 3: the pairs (2, 0) and (3, 1). n: a multiple of 4. */
+static void pair_line(uint16_t *to, const uint16_t *x, int64_t n)
+{
+	for (int64_t i = 0; i < n; i += QUAD) {
+		uint64_t q;
+		memcpy(&q, x + i, sizeof(q));
+		q = (q >> 32 & 0xffff) | (q & 0xffff) << 16 | q >> 48 << 32 |
+		    (q >> 16 & 0xffff) << 48;
+		memcpy(to + i, &q, sizeof(q));
+	}
+}
+
+static void pair_some(uint16_t *to, const uint16_t *x, int64_t n, int64_t all)
+{
+	uint16_t rest[QUAD] = {0};
+	int64_t whole = n & ~(QUAD - 1);
+	pair_line(to, x, whole);
+	memset(to + whole, 0, (size_t)(all - whole) * sizeof(*to));
+	if (whole < n) {
+		memcpy(rest, x + whole, (size_t)(n - whole) * sizeof(*x));
+		pair_line(to + whole, rest, QUAD);
+	}
+}
+
+/* to[i] = the pair (low[i], high[i]) */
+static void zip(uint32_t *to, const uint16_t *low, const uint16_t *high, int64_t n)
+{
+	for (int64_t i = 0; i < n; i++)
+		to[i] = low[i] | (uint32_t)high[i] << 16;
+}
+
+/* [n_k / 2][width] pairs, of a matrix whose lines are terms */
+static void pair_across(uint32_t *to, int width, const struct operand *x, int64_t i,
+	int64_t count, int64_t k, int64_t n_k)
+{
+	uint16_t room[QUAD][GEMM_MAX_COLS], zero[GEMM_MAX_COLS] = {0};
+	if (count < width)
+		memset(to, 0, (size_t)(in_groups(n_k) / 2 * width) * sizeof(*to));
+	for (int64_t q = 0; q < in_groups(n_k); q += QUAD, to += 2 * width) {
+		const uint16_t *line[QUAD];
+		for (int l = 0; l < QUAD; l++)
+			line[l] = q + l < n_k
+					  ? line_bf16(x, k + q + l, i, count, room[l])
+					  : zero;
+		zip(to, line[2], line[0], count);
+		zip(to + width, line[3], line[1], count);
+	}
+}
+
+static void pair_left(void *to, const struct operand *x, int64_t i, int64_t count,
+	int64_t k, int64_t n_k)
+{
+	uint16_t *row = to, line[DEPTH];
+	if (x->across) {
+		pair_across(to, BF_ROWS, x, i, count, k, n_k);
+		return;
+	}
+	for (int64_t r = 0; r < BF_ROWS; r++, row += BF_STRIDE) {
+		int64_t n = r < count ? n_k : 0;
+		pair_some(row, n ? line_bf16(x, i + r, k, n, line) : line, n,
+			in_groups(n_k));
+	}
+}
+
+static void pair_right(void *to, const struct operand *x, int64_t j, int64_t count,
+	int64_t k, int64_t n_k)
+{
+	enum { NEAR = 128 };
+	uint16_t lines[BF_COLS * NEAR] __attribute__((aligned(64)));
+	uint16_t line[NEAR];
+	if (x->across) {
+		pair_across(to, BF_COLS, x, j, count, k, n_k);
+		return;
+	}
+	if (count < BF_COLS)
+		memset(lines, 0, sizeof(lines));
+	for (int64_t at = 0; at < in_groups(n_k); at += NEAR) {
+		int64_t n = min64(NEAR, n_k - at), all = min64(NEAR, in_groups(n_k) - at);
+		for (int64_t i = 0; i < count; i++)
+			pair_some(lines + i * NEAR,
+				line_bf16(x, j + i, k + at, n, line), n, all);
+		transpose_words((uint32_t *)to + at / 2 * BF_COLS, BF_COLS,
+			(const uint32_t *)lines, NEAR / 2, BF_COLS,
+			all / 2);
+	}
+}
+
+/* Strides are of pairs. */
+static inline __attribute__((always_inline, target("avx512bf16"))) void multiply_pairs(
+	float *sums, const uint32_t *left, int64_t row_stride, int64_t pair_stride,
+	const uint32_t *right, int64_t n_k)
+{
+	for (int64_t k = 0; k < n_k; k += GROUP) {
+		__m512 c[2][BF_ROWS][BF_VECTORS]; /* of the even terms, and of the odd ones */
+#pragma GCC unroll 2
+		for (int odd = 0; odd < 2; odd++)
+#pragma GCC unroll 8
+			for (int i = 0; i < BF_ROWS; i++)
+#pragma GCC unroll 2
+				for (int v = 0; v < BF_VECTORS; v++)
+					c[odd][i][v] = _mm512_setzero_ps();
+		for (int64_t q = 0; q < GROUP / 2; q += 2) {
+			const uint32_t *a = left + q * pair_stride;
+			const uint32_t *b = right + q * BF_COLS;
+#pragma GCC unroll 2
+			for (int odd = 0; odd < 2; odd++) {
+				__m512bh y[BF_VECTORS];
+#pragma GCC unroll 2
+				for (int v = 0; v < BF_VECTORS; v++)
+					y[v] = (__m512bh)_mm512_load_si512(
+						b + odd * BF_COLS + v * 16);
+#pragma GCC unroll 8
+				for (int i = 0; i < BF_ROWS; i++) {
+					__m512bh x = (__m512bh)_mm512_set1_epi32((int)
+							a[i * row_stride + odd * pair_stride]);
+#pragma GCC unroll 2
+					for (int v = 0; v < BF_VECTORS; v++)
+						c[odd][i][v] = _mm512_dpbf16_ps(
+							c[odd][i][v], x, y[v]);
+				}
+			}
+		}
+#pragma GCC unroll 8
+		for (int i = 0; i < BF_ROWS; i++)
+#pragma GCC unroll 2
+			for (int v = 0; v < BF_VECTORS; v++)
+				*(__m512 *)(sums + i * BF_COLS + v * 16) +=
+					c[0][i][v] + c[1][i][v];
+		left += GROUP / 2 * pair_stride;
+		right += GROUP / 2 * BF_COLS;
+	}
+}
+
+__attribute__((target("avx512bf16"))) static void multiply_bf16(float *sums,
+	const void *left, const void *right, int64_t n_k, bool across, bool first)
+{
+	if (first)
+		memset(sums, 0, BF_ROWS * BF_COLS * sizeof(float));
+	if (across)
+		multiply_pairs(sums, left, 1, BF_ROWS, right, in_groups(n_k));
+	else
+		multiply_pairs(sums, left, BF_STRIDE / 2, 1, right, in_groups(n_k));
+}
+
+static const struct gemm_unit by_pairs = {.name = "avx512_bf16",
+	.rows = BF_ROWS,
+	.cols = BF_COLS,
+	.depth = DEPTH,
+	.row_bytes = BF_STRIDE * sizeof(uint16_t),
+	.col_bytes = DEPTH * sizeof(uint16_t),
+	.pack_left = pair_left,
+	.pack_right = pair_right,
+	.multiply = multiply_bf16,
+	.begin = flush_begin,
+	.end = flush_end};
+#endif
+
+const struct gemm_unit *K(gemm_bf16)(enum isa isa)
+{
+#if defined(__AVX512F__)
+	if (isa >= ISA_AVX512_BF16)
+		return &by_pairs;
+#endif
+	return &by_fp32;
+}

@@ -1,0 +1,116 @@
+/*
+ * The unit of fp32, and of fp16, which is widened. The sum of an element is a chain of fused multiply-adds over at most DEPTH
+ * consecutive terms, from 0 on; the sums of such chains are added in order. All instruction sets
+ * compute the same: vectors hold columns of the result, so their width is no matter.
+ */
+#include "kernels/cpu/gemm_unit.h"
+
+/* DEPTH is part of the arithmetic. The distance of two rows of a panel keeps them in different sets
+ * of the cache. */
+enum { DEPTH = 384, ROW_STRIDE = DEPTH + 16 };
+
+/* [n_k][width], of a matrix whose lines are terms */
+static void pack_across(float *to, int width, const struct operand *x, int64_t i,
+	int64_t count, int64_t k, int64_t n_k)
+{
+	float line[GEMM_MAX_COLS];
+	for (; n_k-- > 0; k++, to += width) {
+		memcpy(to, line_fp32(x, k, i, count, line), (size_t)count * sizeof(float));
+		for (int64_t j = count; j < width; j++)
+			to[j] = 0;
+	}
+}
+
+/* [ROWS][ROW_STRIDE], or across [n_k][ROWS] */
+static void pack_left(void *to, const struct operand *x, int64_t i, int64_t count,
+	int64_t k, int64_t n_k)
+{
+	float *row = to, line[DEPTH];
+	if (x->across) {
+		pack_across(to, ROWS, x, i, count, k, n_k);
+		return;
+	}
+	for (int64_t r = 0; r < ROWS; r++, row += ROW_STRIDE) {
+		if (r < count)
+			memcpy(row, line_fp32(x, i + r, k, n_k, line),
+				(size_t)n_k * sizeof(float));
+		else
+			memset(row, 0, (size_t)n_k * sizeof(float));
+	}
+}
+
+/* [n_k][COLS] */
+static void pack_right(void *to, const struct operand *x, int64_t j, int64_t count,
+	int64_t k, int64_t n_k)
+{
+	enum { NEAR = 64 }; /* terms of which what is read and written stays in the L1 cache */
+	float lines[COLS * NEAR];
+	if (x->across) {
+		pack_across(to, COLS, x, j, count, k, n_k);
+		return;
+	}
+	if (count < COLS)
+		memset(to, 0, (size_t)(n_k * COLS) * sizeof(float));
+	for (int64_t at = 0; at < n_k; at += NEAR) {
+		int64_t n = min64(NEAR, n_k - at);
+		const float *first = line_fp32(x, j, k + at, n, lines);
+		int64_t stride = first == lines ? NEAR : x->stride;
+		for (int64_t i = 1; i < count && first == lines; i++)
+			line_fp32(x, j + i, k + at, n, lines + i * NEAR);
+		transpose_words((uint32_t *)to + at * COLS, COLS, (const uint32_t *)first,
+			stride, count, n);
+	}
+}
+
+static inline __attribute__((always_inline)) void multiply_panels(float *sums,
+	const float *left, int64_t row_stride, int64_t k_stride, const float *right,
+	int64_t n_k, bool first)
+{
+	vec c[ROWS][VECTORS];
+#pragma GCC unroll 16
+	for (int i = 0; i < ROWS; i++)
+#pragma GCC unroll 2
+		for (int v = 0; v < VECTORS; v++)
+			c[i][v] = SPREAD(0);
+	for (int64_t k = 0; k < n_k; k++) {
+		vec b[VECTORS];
+		for (int v = 0; v < VECTORS; v++)
+			b[v] = *(const vec *)(right + k * COLS + v * LANES);
+#pragma GCC unroll 16
+		for (int i = 0; i < ROWS; i++) {
+			vec a = SPREAD(left[i * row_stride + k * k_stride]);
+#pragma GCC unroll 2
+			for (int v = 0; v < VECTORS; v++)
+				c[i][v] = FMA(a, b[v], c[i][v]);
+		}
+	}
+#pragma GCC unroll 16
+	for (int i = 0; i < ROWS; i++)
+#pragma GCC unroll 2
+		for (int v = 0; v < VECTORS; v++) {
+			vec *to = (vec *)(sums + i * COLS + v * LANES);
+			if (!first)
+				c[i][v] += *to;
+			*to = c[i][v];
+		}
+}
+
+static void multiply(
+	float *sums, const void *left, const void *right, int64_t n_k, bool across,
+	bool first)
+{
+	if (across)
+		multiply_panels(sums, left, 1, ROWS, right, n_k, first);
+	else
+		multiply_panels(sums, left, ROW_STRIDE, 1, right, n_k, first);
+}
+
+const struct gemm_unit K(gemm_fp32) = {.name = "fp32",
+	.rows = ROWS,
+	.cols = COLS,
+	.depth = DEPTH,
+	.row_bytes = ROW_STRIDE * sizeof(float),
+	.col_bytes = DEPTH * sizeof(float),
+	.pack_left = pack_left,
+	.pack_right = pack_right,
+	.multiply = multiply};

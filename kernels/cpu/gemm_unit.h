@@ -1,0 +1,135 @@
+/* What the units of gemm.h share: vectors of an instruction set, whose multiply-add rounds once; and
+ * copies of operands into panels of 32-bit words, which are numbers of fp32 or pairs of bf16. */
+#ifndef KERNELS_CPU_GEMM_UNIT_H
+#define KERNELS_CPU_GEMM_UNIT_H
+
+#include "kernels/cpu/gemm.h"
+#include "kernels/cpu/pieces.h"
+#include "kernels/dtype_bits.h"
+
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
+
+/* ---- vectors ----------------------------------------------------------------------- */
+
+#if defined(__AVX512F__)
+typedef __m512 vec;
+enum { LANES = 16, ROWS = 12 };
+#define FMA(x, y, z) _mm512_fmadd_ps(x, y, z)
+#define SPREAD(x) _mm512_set1_ps(x)
+#elif defined(__FMA__)
+typedef __m256 vec;
+enum { LANES = 8, ROWS = 6 };
+#define FMA(x, y, z) _mm256_fmadd_ps(x, y, z)
+#define SPREAD(x) _mm256_set1_ps(x)
+#elif defined(__SSE2__)
+typedef __m128 vec;
+enum { LANES = 4, ROWS = 4 };
+#define SPREAD(x) _mm_set1_ps(x)
+
+/* x y + z, rounded to odd: the product is exact in fp64, and Knuth's two-sum has the error of the sum.
+ * Then rounding to fp32 is that of the exact number (Boldo, Melquiond 2008). */
+static inline __m128d sum_to_odd(__m128d x, __m128d y, __m128d z)
+{
+	const __m128i one = _mm_set1_epi64x(1);
+	__m128d product = _mm_mul_pd(x, y), sum = _mm_add_pd(product, z);
+	__m128d back = _mm_sub_pd(sum, product);
+	__m128d error = _mm_add_pd(_mm_sub_pd(product, _mm_sub_pd(sum, back)),
+		_mm_sub_pd(z, back));
+	__m128d inexact = _mm_or_pd(_mm_cmplt_pd(error, _mm_setzero_pd()),
+		_mm_cmpgt_pd(error, _mm_setzero_pd()));
+	__m128i bits = _mm_castpd_si128(sum);
+	__m128i even = _mm_sub_epi64(_mm_and_si128(bits, one), one);
+	__m128i inwards = _mm_srli_epi64(_mm_castpd_si128(_mm_xor_pd(sum, error)), 63);
+	__m128i by = _mm_sub_epi64(one, _mm_slli_epi64(inwards, 1)); /* 1 or -1 */
+	by = _mm_and_si128(by, _mm_and_si128(even, _mm_castpd_si128(inexact)));
+	return _mm_castsi128_pd(_mm_add_epi64(bits, by));
+}
+
+static inline vec FMA(vec x, vec y, vec z)
+{
+	__m128 low = _mm_cvtpd_ps(
+		sum_to_odd(_mm_cvtps_pd(x), _mm_cvtps_pd(y), _mm_cvtps_pd(z)));
+	__m128 high = _mm_cvtpd_ps(sum_to_odd(_mm_cvtps_pd(_mm_movehl_ps(x, x)),
+		_mm_cvtps_pd(_mm_movehl_ps(y, y)), _mm_cvtps_pd(_mm_movehl_ps(z, z))));
+	return _mm_movelh_ps(low, high);
+}
+#else
+enum { LANES = 4, ROWS = 4 };
+typedef float vec __attribute__((vector_size(16), may_alias));
+#define SPREAD(x) ((vec){x, x, x, x})
+static inline vec FMA(vec x, vec y, vec z)
+{
+	for (int i = 0; i < LANES; i++)
+		z[i] = fmaf(x[i], y[i], z[i]);
+	return z;
+}
+#endif
+
+enum { VECTORS = 2, COLS = VECTORS * LANES }; /* with ROWS, a tile that fills the registers */
+
+/* ---- panels ------------------------------------------------------------------------ */
+
+typedef uint32_t w4 __attribute__((vector_size(16), aligned(4), may_alias));
+
+/* to[k][0..3] = x[0..3][k], for four k */
+static inline void transpose_4x4(
+	uint32_t *to, int64_t width, const uint32_t *x, int64_t stride)
+{
+	w4 a = *(const w4 *)x, b = *(const w4 *)(x + stride);
+	w4 c = *(const w4 *)(x + 2 * stride), d = *(const w4 *)(x + 3 * stride);
+	w4 ab = __builtin_shuffle(a, b, (w4){0, 4, 1, 5});
+	w4 cd = __builtin_shuffle(c, d, (w4){0, 4, 1, 5});
+	*(w4 *)to = __builtin_shuffle(ab, cd, (w4){0, 1, 4, 5});
+	*(w4 *)(to + width) = __builtin_shuffle(ab, cd, (w4){2, 3, 6, 7});
+	ab = __builtin_shuffle(a, b, (w4){2, 6, 3, 7});
+	cd = __builtin_shuffle(c, d, (w4){2, 6, 3, 7});
+	*(w4 *)(to + 2 * width) = __builtin_shuffle(ab, cd, (w4){0, 1, 4, 5});
+	*(w4 *)(to + 3 * width) = __builtin_shuffle(ab, cd, (w4){2, 3, 6, 7});
+}
+
+/* to[k][i] = x[i][k] for n x n_k words; `to` has rows of `width` words. */
+static inline void transpose_words(uint32_t *to, int64_t width, const uint32_t *x,
+	int64_t stride, int64_t n, int64_t n_k)
+{
+	int64_t whole = n & ~3, whole_k = n_k & ~3;
+	for (int64_t i = 0; i < whole; i += 4)
+		for (int64_t k = 0; k < whole_k; k += 4)
+			transpose_4x4(to + k * width + i, width, x + i * stride + k,
+				stride);
+	for (int64_t i = 0; i < n; i++, x += stride, to++)
+		for (int64_t k = i < whole ? whole_k : 0; k < n_k; k++)
+			to[k * width] = x[k];
+}
+
+/* Elements [at, at + n) of line `line` of a matrix, in fp32: where they are, or in `room`. */
+static inline const float *line_fp32(
+	const struct operand *x, int64_t line, int64_t at, int64_t n, float *room)
+{
+	const float *f = (const float *)x->p + line * x->stride + at;
+	if (x->type == DT_F32)
+		return f;
+	BUG_ON(dtype_bytes(x->type) != 2);
+	K(widen_run)(room, (const uint16_t *)x->p + line * x->stride + at, x->type, n);
+	return room;
+}
+
+/* The same in bf16, which has every number of the 8-bit formats. */
+static inline const uint16_t *line_bf16(
+	const struct operand *x, int64_t line, int64_t at, int64_t n, uint16_t *room)
+{
+	const uint16_t *h = (const uint16_t *)x->p + line * x->stride + at;
+	const uint8_t *b = (const uint8_t *)x->p + line * x->stride + at;
+	if (x->type == DT_BF16)
+		return h;
+	if (x->type == DT_E4M3)
+		for (int64_t i = 0; i < n; i++)
+			room[i] = (uint16_t)(bits_of(widen_bits(b[i], DT_E4M3)) >> 16);
+	else
+		for (int64_t i = 0; i < n; i++)
+			room[i] = (uint16_t)(bits_of(widen_bits(b[i], DT_E5M2)) >> 16);
+	return room;
+}
+
+#endif

@@ -1,0 +1,49 @@
+/*
+ * Matrices of any type. A kernel computes with floats, in pieces of a row that stay in the L1 cache: a
+ * piece of an fp32 matrix is used where it is; one of a narrower matrix is widened into a buffer, and
+ * rounded when it is stored.
+ */
+#ifndef KERNELS_CPU_PIECES_H
+#define KERNELS_CPU_PIECES_H
+
+#include "kernels/cpu/cpu.h"
+
+enum { PIECE = 512 }; /* numbers, a multiple of 16 */
+
+/* round.c: y = the numbers of a type, and back, rounded to nearest. */
+void K(widen_run)(float *y, const void *x, enum dtype type, int64_t n);
+void K(narrow_run)(void *y, enum dtype type, const float *x, int64_t n);
+
+/* Raises y.amax, unless it is NULL. */
+static inline void raise_amax(struct device *d, struct mat y)
+{
+	if (y.amax)
+		K(amax)(d, y.amax, y);
+}
+
+static inline void *address(struct mat m, int64_t at)
+{
+	return (char *)m.p + at * dtype_bytes(m.type);
+}
+
+/* Where the numbers from number `at` on are computed, before piece_store(). NULL if the matrix is. */
+static inline float *piece_of(struct mat m, int64_t at, float room[PIECE])
+{
+	return !m.p ? NULL : m.type == DT_F32 ? (float *)m.p + at : room;
+}
+
+/* The n numbers from number `at` on. */
+static inline float *piece_load(struct mat m, int64_t at, int64_t n, float room[PIECE])
+{
+	if (m.p && m.type != DT_F32)
+		K(widen_run)(room, address(m, at), m.type, n);
+	return piece_of(m, at, room);
+}
+
+static inline void piece_store(struct mat m, int64_t at, int64_t n, const float *x)
+{
+	if (m.p && m.type != DT_F32)
+		K(narrow_run)(address(m, at), m.type, x, n);
+}
+
+#endif
