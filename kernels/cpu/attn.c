@@ -165,8 +165,15 @@ static struct operand block_operand(const float *p, bool across)
 static void product(int64_t m, int64_t n, int64_t k, float alpha, struct operand left,
 	struct operand right, bool add, struct rows c)
 {
-	const struct gemm g = {.m = m, .n = n, .k = k, .left = left, .right = right,
-		.c = c.p, .c_stride = c.stride, .add = add, .alpha = alpha,
+	const struct gemm g = {.m = m,
+		.n = n,
+		.k = k,
+		.left = left,
+		.right = right,
+		.c = c.p,
+		.c_stride = c.stride,
+		.add = add,
+		.alpha = alpha,
 		.serial = true};
 	K(gemm)(&g);
 }
@@ -369,8 +376,8 @@ static void bwd_delta(const struct attn *a, const struct bwd *x)
 }
 
 /* The contribution of a block of keys. */
-static void bwd_keys(const struct attn *a, const struct bwd *x, struct run kb, int64_t b,
-	int64_t h)
+static void bwd_keys(
+	const struct attn *a, const struct bwd *x, struct run kb, int64_t b, int64_t h)
 {
 	struct run runs[2];
 	int n = runs_of(a->q_rows, a->q_first, runs);

@@ -26,7 +26,8 @@ static void *room(int which, int64_t n_bytes)
 		r->n_bytes = (size_t)round_up(n_bytes, PAGE);
 		r->p = aligned_alloc(PAGE, r->n_bytes);
 		if (!r->p)
-			die(EX_FAILED, "out of memory: no room for the panels of a matmul");
+			die(EX_FAILED,
+				"out of memory: no room for the panels of a matmul");
 	}
 	return r->p;
 }
@@ -55,7 +56,8 @@ static void pack_right(const struct step *s, int64_t tile)
 }
 
 /* c = alpha sums (+ c, or + bias) for n elements of a row, in any type */
-static void finish_any(const struct gemm *g, const float *sums, int64_t at, int64_t col, int64_t n)
+static void finish_any(
+	const struct gemm *g, const float *sums, int64_t at, int64_t col, int64_t n)
 {
 	const struct mat c = mat_typed(g->c, 1, 0, g->type);
 	float v[PIECE], room[PIECE];
@@ -72,8 +74,8 @@ static void finish_any(const struct gemm *g, const float *sums, int64_t at, int6
 		piece_store(c, at, n, v);
 }
 
-static void finish_row(const struct gemm *g, const float *sums, int64_t row, int64_t col,
-	int64_t n)
+static void finish_row(
+	const struct gemm *g, const float *sums, int64_t row, int64_t col, int64_t n)
 {
 	const float alpha = g->alpha;
 	int64_t at = row * g->c_stride + col;
@@ -91,8 +93,8 @@ static void finish_row(const struct gemm *g, const float *sums, int64_t row, int
 }
 
 /* A tile of the result: [row, row + rows) x [col, col + cols). */
-static void multiply(const struct step *s, const void *left, int64_t row, int64_t rows,
-	int64_t col)
+static void multiply(
+	const struct step *s, const void *left, int64_t row, int64_t rows, int64_t col)
 {
 	const struct gemm_unit *u = s->u;
 	const struct gemm *g = s->g;
@@ -101,7 +103,8 @@ static void multiply(const struct step *s, const void *left, int64_t row, int64_
 	float *sums = local;
 	if (s->sums)
 		sums = s->sums + (row / u->rows * col_tiles(s) + col / u->cols) * size;
-	u->multiply(sums, left, s->right + col * u->col_bytes, s->n_k, g->left.across, !s->k);
+	u->multiply(
+		sums, left, s->right + col * u->col_bytes, s->n_k, g->left.across, !s->k);
 	if (s->k + s->n_k < g->k)
 		return;
 	for (int64_t i = 0; i < rows; i++)
@@ -173,8 +176,8 @@ static void block(const struct gemm *g, struct step s)
 	int64_t tiles = ceil_div(s.rows, u->rows) * col_tiles(&s);
 	s.right = room(ROOM_RIGHT, col_tiles(&s) * u->cols * u->col_bytes);
 	if (g->k > u->depth)
-		s.sums = room(ROOM_SUMS,
-			tiles * u->rows * u->cols * (int64_t)sizeof(float));
+		s.sums = room(
+			ROOM_SUMS, tiles * u->rows * u->cols * (int64_t)sizeof(float));
 	s.task_cols = task_cols(&s);
 	do {
 		s.n_k = min64(u->depth, g->k - s.k);

@@ -56,7 +56,8 @@ struct gemm_unit {
 	 * operand */
 	void (*multiply)(float *sums, const void *left, const void *right, int64_t n_k,
 		bool across, bool first);
-	void (*begin)(void); /* before and after the calls of `multiply` in a thread; or NULL */
+	void (*begin)(
+		void); /* before and after the calls of `multiply` in a thread; or NULL */
 	void (*end)(void);
 };
 

@@ -15,7 +15,8 @@ static void pack_across(float *to, int width, const struct operand *x, int64_t i
 {
 	float line[GEMM_MAX_COLS];
 	for (; n_k-- > 0; k++, to += width) {
-		memcpy(to, line_fp32(x, k, i, count, line), (size_t)count * sizeof(float));
+		memcpy(to, line_fp32(x, k, i, count, line),
+			(size_t)count * sizeof(float));
 		for (int64_t j = count; j < width; j++)
 			to[j] = 0;
 	}
@@ -43,7 +44,9 @@ static void pack_left(void *to, const struct operand *x, int64_t i, int64_t coun
 static void pack_right(void *to, const struct operand *x, int64_t j, int64_t count,
 	int64_t k, int64_t n_k)
 {
-	enum { NEAR = 64 }; /* terms of which what is read and written stays in the L1 cache */
+	enum {
+		NEAR = 64
+	}; /* terms of which what is read and written stays in the L1 cache */
 	float lines[COLS * NEAR];
 	if (x->across) {
 		pack_across(to, COLS, x, j, count, k, n_k);
@@ -95,9 +98,8 @@ static inline __attribute__((always_inline)) void multiply_panels(float *sums,
 		}
 }
 
-static void multiply(
-	float *sums, const void *left, const void *right, int64_t n_k, bool across,
-	bool first)
+static void multiply(float *sums, const void *left, const void *right, int64_t n_k,
+	bool across, bool first)
 {
 	if (across)
 		multiply_panels(sums, left, 1, ROWS, right, n_k, first);

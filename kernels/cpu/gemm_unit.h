@@ -35,8 +35,8 @@ static inline __m128d sum_to_odd(__m128d x, __m128d y, __m128d z)
 	const __m128i one = _mm_set1_epi64x(1);
 	__m128d product = _mm_mul_pd(x, y), sum = _mm_add_pd(product, z);
 	__m128d back = _mm_sub_pd(sum, product);
-	__m128d error = _mm_add_pd(_mm_sub_pd(product, _mm_sub_pd(sum, back)),
-		_mm_sub_pd(z, back));
+	__m128d error = _mm_add_pd(
+		_mm_sub_pd(product, _mm_sub_pd(sum, back)), _mm_sub_pd(z, back));
 	__m128d inexact = _mm_or_pd(_mm_cmplt_pd(error, _mm_setzero_pd()),
 		_mm_cmpgt_pd(error, _mm_setzero_pd()));
 	__m128i bits = _mm_castpd_si128(sum);
@@ -67,7 +67,10 @@ static inline vec FMA(vec x, vec y, vec z)
 }
 #endif
 
-enum { VECTORS = 2, COLS = VECTORS * LANES }; /* with ROWS, a tile that fills the registers */
+enum {
+	VECTORS = 2,
+	COLS = VECTORS * LANES
+}; /* with ROWS, a tile that fills the registers */
 
 /* ---- panels ------------------------------------------------------------------------ */
 
@@ -96,8 +99,8 @@ static inline void transpose_words(uint32_t *to, int64_t width, const uint32_t *
 	int64_t whole = n & ~3, whole_k = n_k & ~3;
 	for (int64_t i = 0; i < whole; i += 4)
 		for (int64_t k = 0; k < whole_k; k += 4)
-			transpose_4x4(to + k * width + i, width, x + i * stride + k,
-				stride);
+			transpose_4x4(
+				to + k * width + i, width, x + i * stride + k, stride);
 	for (int64_t i = 0; i < n; i++, x += stride, to++)
 		for (int64_t k = i < whole ? whole_k : 0; k < n_k; k++)
 			to[k * width] = x[k];

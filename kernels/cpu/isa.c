@@ -13,7 +13,8 @@ static int widest(void)
 	if (!__builtin_cpu_supports("avx2") || !__builtin_cpu_supports("fma"))
 		return ISA_SSE2;
 	if (!__builtin_cpu_supports("avx512f") || !__builtin_cpu_supports("avx512bw") ||
-		!__builtin_cpu_supports("avx512dq") || !__builtin_cpu_supports("avx512vl"))
+		!__builtin_cpu_supports("avx512dq") ||
+		!__builtin_cpu_supports("avx512vl"))
 		return ISA_AVX2;
 	return __builtin_cpu_supports("avx512bf16") ? ISA_AVX512_BF16 : ISA_AVX512;
 #else
