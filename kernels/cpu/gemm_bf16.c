@@ -13,6 +13,8 @@
  */
 #include "kernels/cpu/gemm_unit.h"
 
+#include <stdatomic.h>
+
 enum { GROUP = 32, QUAD = 4, DEPTH = 768 };
 
 static int64_t in_groups(int64_t n_k)
@@ -95,12 +97,13 @@ static void wide_right(void *to, const struct operand *x, int64_t j, int64_t cou
 	for (int64_t at = 0; at < in_groups(n_k); at += NEAR) {
 		int64_t n = min64(NEAR, n_k - at), all = min64(NEAR, in_groups(n_k) - at);
 		for (int64_t i = 0; i < count; i++) {
-			widen_line(lines + i * NEAR, line_bf16(x, j + i, k + at, n, line), n);
+			widen_line(lines + i * NEAR, line_bf16(x, j + i, k + at, n, line),
+				n);
 			for (int64_t l = n; l < all; l++)
 				lines[i * NEAR + l] = 0;
 		}
-		transpose_words((uint32_t *)to + at * COLS, COLS,
-			(const uint32_t *)lines, NEAR, COLS, all);
+		transpose_words((uint32_t *)to + at * COLS, COLS, (const uint32_t *)lines,
+			NEAR, COLS, all);
 	}
 }
 
@@ -215,9 +218,8 @@ static void pair_across(uint32_t *to, int width, const struct operand *x, int64_
 	for (int64_t q = 0; q < in_groups(n_k); q += QUAD, to += 2 * width) {
 		const uint16_t *line[QUAD];
 		for (int l = 0; l < QUAD; l++)
-			line[l] = q + l < n_k
-					  ? line_bf16(x, k + q + l, i, count, room[l])
-					  : zero;
+			line[l] = q + l < n_k ? line_bf16(x, k + q + l, i, count, room[l])
+					      : zero;
 		zip(to, line[2], line[0], count);
 		zip(to + width, line[3], line[1], count);
 	}
@@ -253,11 +255,10 @@ static void pair_right(void *to, const struct operand *x, int64_t j, int64_t cou
 	for (int64_t at = 0; at < in_groups(n_k); at += NEAR) {
 		int64_t n = min64(NEAR, n_k - at), all = min64(NEAR, in_groups(n_k) - at);
 		for (int64_t i = 0; i < count; i++)
-			pair_some(lines + i * NEAR,
-				line_bf16(x, j + i, k + at, n, line), n, all);
+			pair_some(lines + i * NEAR, line_bf16(x, j + i, k + at, n, line),
+				n, all);
 		transpose_words((uint32_t *)to + at / 2 * BF_COLS, BF_COLS,
-			(const uint32_t *)lines, NEAR / 2, BF_COLS,
-			all / 2);
+			(const uint32_t *)lines, NEAR / 2, BF_COLS, all / 2);
 	}
 }
 
@@ -267,7 +268,8 @@ static inline __attribute__((always_inline, target("avx512bf16"))) void multiply
 	const uint32_t *right, int64_t n_k)
 {
 	for (int64_t k = 0; k < n_k; k += GROUP) {
-		__m512 c[2][BF_ROWS][BF_VECTORS]; /* of the even terms, and of the odd ones */
+		__m512 c[2][BF_ROWS]
+			[BF_VECTORS]; /* of the even terms, and of the odd ones */
 #pragma GCC unroll 2
 		for (int odd = 0; odd < 2; odd++)
 #pragma GCC unroll 8
@@ -287,8 +289,9 @@ static inline __attribute__((always_inline, target("avx512bf16"))) void multiply
 						b + odd * BF_COLS + v * 16);
 #pragma GCC unroll 8
 				for (int i = 0; i < BF_ROWS; i++) {
-					__m512bh x = (__m512bh)_mm512_set1_epi32((int)
-							a[i * row_stride + odd * pair_stride]);
+					__m512bh x = (__m512bh)_mm512_set1_epi32(
+						(int)a[i * row_stride +
+							odd * pair_stride]);
 #pragma GCC unroll 2
 					for (int v = 0; v < BF_VECTORS; v++)
 						c[odd][i][v] = _mm512_dpbf16_ps(
@@ -331,10 +334,40 @@ static const struct gemm_unit by_pairs = {.name = "avx512_bf16",
 	.end = flush_end};
 #endif
 
+#if defined(__AVX512F__)
+/* Does the instruction add as Intel's manual says, so that the bits are those of fp32? */
+static bool adds_in_order(void)
+{
+	enum { M = 7, N = 33, K = 80 };
+	uint16_t left[M * K], right[N * K];
+	float sums[2][M * N];
+	const struct gemm_unit *const by[] = {&by_pairs, &by_fp32};
+	uint32_t x = 1;
+	for (int i = 0; i < M * K; i++)
+		left[i] = (uint16_t)((x = x * 1664525 + 1013904223) >> 16);
+	for (int i = 0; i < N * K; i++) /* products and sums of moderate size */
+		right[i] = (uint16_t)((x = x * 1664525 + 1013904223) >> 16 & 0xbfff);
+	for (int i = 0; i < 2; i++) {
+		const struct gemm g = {M, N, K, {left, K, false, DT_BF16},
+			{right, K, false, DT_BF16}, sums[i], N, DT_F32, false, 1, {0},
+			true};
+		K(gemm_by)(&g, by[i]);
+	}
+	return !memcmp(sums[0], sums[1], sizeof(sums[0]));
+}
+#endif
+
+/* A processor that computes otherwise is slower, but has the same bits. */
 const struct gemm_unit *K(gemm_bf16)(enum isa isa)
 {
 #if defined(__AVX512F__)
-	if (isa >= ISA_AVX512_BF16)
+	enum { UNKNOWN, RIGHT, WRONG };
+	static atomic_int state; /* threads may find it out together */
+	if (isa < ISA_AVX512_BF16)
+		return &by_fp32;
+	if (atomic_load_explicit(&state, memory_order_relaxed) == UNKNOWN)
+		atomic_store(&state, adds_in_order() ? RIGHT : WRONG);
+	if (atomic_load_explicit(&state, memory_order_relaxed) == RIGHT)
 		return &by_pairs;
 #endif
 	return &by_fp32;
