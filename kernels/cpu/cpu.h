@@ -44,6 +44,9 @@ static inline float *mat_row(struct mat m, int64_t row)
 enum isa { ISA_SSE2, ISA_AVX2, ISA_AVX512, ISA_AVX512_BF16 };
 /* The widest instruction set of this processor and of $PT_ISA. */
 enum isa cpu_isa(void);
+/* Selects it; and the one that was selected last, without a look at the environment. */
+enum isa cpu_isa_use(void);
+enum isa cpu_isa_in_use(void);
 
 /* ---- vectors --------------------------------------------------------------------- */
 

@@ -87,7 +87,7 @@ void device_cpu(struct device *d, int threads)
 		&cpu_avx512_kernels,
 #endif
 	};
-	device_init(d, DEVICE_CPU, tables[cpu_isa()], &cpu_device_ops);
+	device_init(d, DEVICE_CPU, tables[cpu_isa_use()], &cpu_device_ops);
 	d->threads = threads > 0 ? threads : cpu_count();
 	omp_set_num_threads(d->threads);
 }

@@ -202,5 +202,5 @@ void K(gemm)(const struct gemm *g)
 {
 	static const bool by_fp32[N_DTYPES] = {[DT_F32] = true, [DT_F16] = true};
 	bool wide = by_fp32[g->left.type] || by_fp32[g->right.type];
-	K(gemm_by)(g, wide ? &K(gemm_fp32) : K(gemm_bf16)(cpu_isa()));
+	K(gemm_by)(g, wide ? &K(gemm_fp32) : K(gemm_bf16)(cpu_isa_in_use()));
 }

@@ -13,6 +13,8 @@
  */
 #include "kernels/cpu/gemm_unit.h"
 
+#include <stdatomic.h>
+
 enum { GROUP = 32, QUAD = 4, DEPTH = 768 };
 
 static int64_t in_groups(int64_t n_k)
@@ -332,10 +334,40 @@ static const struct gemm_unit by_pairs = {.name = "avx512_bf16",
 	.end = flush_end};
 #endif
 
+#if defined(__AVX512F__)
+/* Does the instruction add as Intel's manual says, so that the bits are those of fp32? */
+static bool adds_in_order(void)
+{
+	enum { M = 7, N = 33, K = 80 };
+	uint16_t left[M * K], right[N * K];
+	float sums[2][M * N];
+	const struct gemm_unit *const by[] = {&by_pairs, &by_fp32};
+	uint32_t x = 1;
+	for (int i = 0; i < M * K; i++)
+		left[i] = (uint16_t)((x = x * 1664525 + 1013904223) >> 16);
+	for (int i = 0; i < N * K; i++) /* products and sums of moderate size */
+		right[i] = (uint16_t)((x = x * 1664525 + 1013904223) >> 16 & 0xbfff);
+	for (int i = 0; i < 2; i++) {
+		const struct gemm g = {M, N, K, {left, K, false, DT_BF16},
+			{right, K, false, DT_BF16}, sums[i], N, DT_F32, false, 1, {0},
+			true};
+		K(gemm_by)(&g, by[i]);
+	}
+	return !memcmp(sums[0], sums[1], sizeof(sums[0]));
+}
+#endif
+
+/* A processor that computes otherwise is slower, but has the same bits. */
 const struct gemm_unit *K(gemm_bf16)(enum isa isa)
 {
 #if defined(__AVX512F__)
-	if (isa >= ISA_AVX512_BF16)
+	enum { UNKNOWN, RIGHT, WRONG };
+	static atomic_int state; /* threads may find it out together */
+	if (isa < ISA_AVX512_BF16)
+		return &by_fp32;
+	if (atomic_load_explicit(&state, memory_order_relaxed) == UNKNOWN)
+		atomic_store(&state, adds_in_order() ? RIGHT : WRONG);
+	if (atomic_load_explicit(&state, memory_order_relaxed) == RIGHT)
 		return &by_pairs;
 #endif
 	return &by_fp32;

@@ -2,6 +2,7 @@
 #include "kernels/cpu/cpu.h"
 
 #include <sched.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 
 static const char *const names[] = {"sse2", "avx2", "avx512", "avx512_bf16"};
@@ -36,6 +37,21 @@ enum isa cpu_isa(void)
 		return (enum isa)i;
 	}
 	die(EX_USAGE, "PT_ISA: '%s' is none of sse2, avx2, avx512, avx512_bf16", want);
+}
+
+static atomic_int in_use = -1;
+
+enum isa cpu_isa_in_use(void)
+{
+	int isa = atomic_load_explicit(&in_use, memory_order_relaxed);
+	return isa >= 0 ? (enum isa)isa : cpu_isa_use();
+}
+
+enum isa cpu_isa_use(void)
+{
+	enum isa isa = cpu_isa();
+	atomic_store_explicit(&in_use, (int)isa, memory_order_relaxed);
+	return isa;
 }
 
 const char *device_isa(void)

@@ -211,6 +211,11 @@ static void fp32(void **state)
 static void bf16(void **state)
 {
 	(void)state;
+#if defined(__x86_64__)
+	if (cpu_isa() == ISA_AVX512_BF16) /* else the instruction was not taken */
+		assert_string_equal(
+			cpu_avx512_gemm_bf16(ISA_AVX512_BF16)->name, "avx512_bf16");
+#endif
 	check_types(DT_BF16, DT_BF16, DT_F32, true);
 	check_types(DT_BF16, DT_BF16, DT_BF16, true);
 	check_types(DT_E4M3, DT_E5M2, DT_F32, true);
