@@ -222,7 +222,7 @@ umount_disk() {
 		grep -q 'journal.txt can be written again, and has every line' err
 		# Not once for each of 400 rows. What a checkpoint that was begun gives back is room for a moment,
 		# after which each file may be told of again.
-		[ "$(grep -c 'journal.txt: No space left' err)" -eq "$(grep -c 'can be written again' err)" ]
+		[ "$(grep -c 'lines of the journal are kept' err)" -eq "$(grep -c 'can be written again' err)" ]
 		[ -z "$(grep -o 'checkpoint of step [0-9]*' err | sort | uniq -d)" ]
 		[ "$(grep -c 'No space left' err)" -le 20 ]
 		[ "$(grep -c ^step= "$disk/run/journal.txt")" -eq 900 ]
