@@ -1,6 +1,7 @@
 /* Blocks of a product: what is packed when, by which thread. None of it changes a bit. */
 #include "kernels/cpu/gemm.h"
 #include "kernels/cpu/pieces.h"
+#include "kernels/dtype_bits.h"
 
 #include <omp.h>
 #include <stdlib.h>
@@ -55,41 +56,44 @@ static void pack_right(const struct step *s, int64_t tile)
 		min64(s->u->cols, s->cols - j), s->k, s->n_k);
 }
 
-/* c = alpha sums (+ c, or + bias) for n elements of a row, in any type */
-static void finish_any(
-	const struct gemm *g, const float *sums, int64_t at, int64_t col, int64_t n)
+/* c = v (+ c) for n elements, in a type other than fp32 */
+static void store_narrow(const struct gemm *g, float *v, int64_t at, int64_t n)
 {
 	const struct mat c = mat_typed(g->c, 1, 0, g->type);
-	float v[PIECE], room[PIECE];
+	float room[PIECE];
 	const float *old = g->add ? piece_load(c, at, n, room) : NULL;
-	for (int64_t j = 0; j < n; j++)
-		v[j] = sums[j] * g->alpha;
-	if (!old)
-		old = piece_load(g->bias, col, n, room);
 	for (int64_t j = 0; old && j < n; j++)
 		v[j] += old[j];
-	if (g->type == DT_F32)
-		memcpy(address(c, at), v, (size_t)n * sizeof(*v));
-	else
+	if (g->type != DT_BF16) {
 		piece_store(c, at, n, v);
-}
-
-static void finish_row(
-	const struct gemm *g, const float *sums, int64_t row, int64_t col, int64_t n)
-{
-	const float alpha = g->alpha;
-	int64_t at = row * g->c_stride + col;
-	if (g->type != DT_F32 || g->bias.p) {
-		finish_any(g, sums, at, col, n);
 		return;
 	}
-	float *restrict c = (float *)g->c + at;
-	if (g->add)
+	uint16_t *to = (uint16_t *)g->c + at;
+	for (int64_t j = 0; j < n; j++)
+		to[j] = (uint16_t)narrow_bits(v[j], DT_BF16);
+}
+
+/* c = alpha sums (+ c, or + bias) for n elements of a row */
+static void finish_row(
+	const struct gemm *g, const float *sums, const float *bias, int64_t at, int64_t n)
+{
+	float *restrict c = (float *)g->c + at, v[GEMM_MAX_COLS];
+	const float alpha = g->alpha;
+	if (g->type != DT_F32) {
+		for (int64_t j = 0; j < n; j++)
+			v[j] = sums[j] * alpha;
+		for (int64_t j = 0; bias && j < n; j++)
+			v[j] += bias[j];
+		store_narrow(g, v, at, n);
+	} else if (g->add) {
 		for (int64_t j = 0; j < n; j++)
 			c[j] += sums[j] * alpha;
-	else
+	} else {
 		for (int64_t j = 0; j < n; j++)
 			c[j] = sums[j] * alpha;
+		for (int64_t j = 0; bias && j < n; j++)
+			c[j] += bias[j];
+	}
 }
 
 /* A tile of the result: [row, row + rows) x [col, col + cols). */
@@ -107,8 +111,11 @@ static void multiply(
 		sums, left, s->right + col * u->col_bytes, s->n_k, g->left.across, !s->k);
 	if (s->k + s->n_k < g->k)
 		return;
+	float room[PIECE];
+	const float *bias = piece_load(g->bias, s->col + col, cols, room);
 	for (int64_t i = 0; i < rows; i++)
-		finish_row(g, sums + i * u->cols, s->row + row + i, s->col + col, cols);
+		finish_row(g, sums + i * u->cols, bias,
+			(s->row + row + i) * g->c_stride + s->col + col, cols);
 }
 
 static int64_t task_rows(const struct step *s)
@@ -189,6 +196,7 @@ static void block(const struct gemm *g, struct step s)
 void K(gemm_by)(const struct gemm *g, const struct gemm_unit *u)
 {
 	struct step s = {.g = g, .u = u};
+	BUG_ON(g->add && g->bias.p);
 	for (s.row = 0; s.row < g->m; s.row += BLOCK_ROWS) {
 		for (s.col = 0; s.col < g->n; s.col += BLOCK_COLS) {
 			s.rows = min64(BLOCK_ROWS, g->m - s.row);

@@ -177,40 +177,39 @@ static const struct gemm_unit by_fp32 = {.name = "fp32",
 #if defined(__AVX512F__)
 enum { BF_ROWS = 6, BF_VECTORS = 2, BF_COLS = 16 * BF_VECTORS, BF_STRIDE = DEPTH + 32 };
 
-/* Of four terms 0 1 2 3: the pairs (2, 0) and (3, 1). n: a multiple of 4. */
-static void pair_line(uint16_t *to, const uint16_t *x, int64_t n)
+/* The first n of some numbers. */
+static inline uint32_t first_of(int64_t n)
 {
-	for (int64_t i = 0; i < n; i += QUAD) {
-		uint64_t q;
-		memcpy(&q, x + i, sizeof(q));
-		q = (q >> 32 & 0xffff) | (q & 0xffff) << 16 | q >> 48 << 32 |
-		    (q >> 16 & 0xffff) << 48;
-		memcpy(to + i, &q, sizeof(q));
-	}
+	return n >= 32 ? ~0u : n > 0 ? (1u << n) - 1 : 0;
 }
 
-static void pair_some(uint16_t *to, const uint16_t *x, int64_t n, int64_t all)
+/* Of each four terms 0 1 2 3: the pairs (2, 0) and (3, 1). x has n terms; the others, of whole groups,
+ * are 0. */
+static void pair_line(uint16_t *to, const uint16_t *x, int64_t n)
 {
-	uint16_t rest[QUAD] = {0};
-	int64_t whole = n & ~(QUAD - 1);
-	pair_line(to, x, whole);
-	memset(to + whole, 0, (size_t)(all - whole) * sizeof(*to));
-	if (whole < n) {
-		memcpy(rest, x + whole, (size_t)(n - whole) * sizeof(*x));
-		pair_line(to + whole, rest, QUAD);
+	const __m512i order =
+		_mm512_set4_epi32(0x0b0a0f0e, 0x09080d0c, 0x03020706, 0x01000504);
+	for (int64_t i = 0; i < in_groups(n); i += GROUP) {
+		__m512i v = _mm512_maskz_loadu_epi16(first_of(n - i), x + i);
+		_mm512_storeu_si512(to + i, _mm512_shuffle_epi8(v, order));
 	}
 }
 
 /* to[i] = the pair (low[i], high[i]) */
-static void zip(uint32_t *to, const uint16_t *low, const uint16_t *high, int64_t n)
+static inline void zip(uint32_t *to, const uint16_t *low, const uint16_t *high, int64_t n)
 {
-	for (int64_t i = 0; i < n; i++)
-		to[i] = low[i] | (uint32_t)high[i] << 16;
+	for (int64_t i = 0; i < n; i += 16) {
+		__mmask16 m = (__mmask16)first_of(n - i);
+		__m512i l = _mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(m, low + i));
+		__m512i h = _mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(m, high + i));
+		l = _mm512_or_si512(l, _mm512_slli_epi32(h, 16));
+		_mm512_mask_storeu_epi32(to + i, m, l);
+	}
 }
 
 /* [n_k / 2][width] pairs, of a matrix whose lines are terms */
-static void pair_across(uint32_t *to, int width, const struct operand *x, int64_t i,
-	int64_t count, int64_t k, int64_t n_k)
+static inline __attribute__((always_inline)) void pair_across(uint32_t *to, int width,
+	const struct operand *x, int64_t i, int64_t count, int64_t k, int64_t n_k)
 {
 	uint16_t room[QUAD][GEMM_MAX_COLS], zero[GEMM_MAX_COLS] = {0};
 	if (count < width)
@@ -234,9 +233,10 @@ static void pair_left(void *to, const struct operand *x, int64_t i, int64_t coun
 		return;
 	}
 	for (int64_t r = 0; r < BF_ROWS; r++, row += BF_STRIDE) {
-		int64_t n = r < count ? n_k : 0;
-		pair_some(row, n ? line_bf16(x, i + r, k, n, line) : line, n,
-			in_groups(n_k));
+		if (r < count)
+			pair_line(row, line_bf16(x, i + r, k, n_k, line), n_k);
+		else
+			memset(row, 0, (size_t)in_groups(n_k) * sizeof(*row));
 	}
 }
 
@@ -253,12 +253,12 @@ static void pair_right(void *to, const struct operand *x, int64_t j, int64_t cou
 	if (count < BF_COLS)
 		memset(lines, 0, sizeof(lines));
 	for (int64_t at = 0; at < in_groups(n_k); at += NEAR) {
-		int64_t n = min64(NEAR, n_k - at), all = min64(NEAR, in_groups(n_k) - at);
+		int64_t n = min64(NEAR, n_k - at);
 		for (int64_t i = 0; i < count; i++)
-			pair_some(lines + i * NEAR, line_bf16(x, j + i, k + at, n, line),
-				n, all);
+			pair_line(lines + i * NEAR, line_bf16(x, j + i, k + at, n, line),
+				n);
 		transpose_words((uint32_t *)to + at / 2 * BF_COLS, BF_COLS,
-			(const uint32_t *)lines, NEAR / 2, BF_COLS, all / 2);
+			(const uint32_t *)lines, NEAR / 2, BF_COLS, in_groups(n) / 2);
 	}
 }
 

@@ -10,13 +10,18 @@
 enum { DEPTH = 384, ROW_STRIDE = DEPTH + 16 };
 
 /* [n_k][width], of a matrix whose lines are terms */
-static void pack_across(float *to, int width, const struct operand *x, int64_t i,
-	int64_t count, int64_t k, int64_t n_k)
+static inline __attribute__((always_inline)) void pack_across(float *to, int width,
+	const struct operand *x, int64_t i, int64_t count, int64_t k, int64_t n_k)
 {
 	float line[GEMM_MAX_COLS];
 	for (; n_k-- > 0; k++, to += width) {
-		memcpy(to, line_fp32(x, k, i, count, line),
-			(size_t)count * sizeof(float));
+		const float *from = line_fp32(x, k, i, count, line);
+		if (count ==
+			width) { /* a constant, for which memcpy() is a few vectors */
+			memcpy(to, from, (size_t)width * sizeof(float));
+			continue;
+		}
+		memcpy(to, from, (size_t)count * sizeof(float));
 		for (int64_t j = count; j < width; j++)
 			to[j] = 0;
 	}

@@ -76,6 +76,33 @@ enum {
 
 typedef uint32_t w4 __attribute__((vector_size(16), aligned(4), may_alias));
 
+#if defined(__AVX__)
+/* to[k][0..7] = x[0..7][k], for eight k */
+static inline void transpose_8x8(
+	uint32_t *to, int64_t width, const uint32_t *x, int64_t stride)
+{
+	__m256 a[8], b[8];
+	for (int i = 0; i < 8; i++)
+		a[i] = _mm256_loadu_ps((const float *)(x + i * stride));
+	for (int i = 0; i < 8; i += 2) {
+		b[i] = _mm256_unpacklo_ps(a[i], a[i + 1]);
+		b[i + 1] = _mm256_unpackhi_ps(a[i], a[i + 1]);
+	}
+	for (int i = 0; i < 8; i += 4) {
+		a[i] = _mm256_shuffle_ps(b[i], b[i + 2], 0x44);
+		a[i + 1] = _mm256_shuffle_ps(b[i], b[i + 2], 0xee);
+		a[i + 2] = _mm256_shuffle_ps(b[i + 1], b[i + 3], 0x44);
+		a[i + 3] = _mm256_shuffle_ps(b[i + 1], b[i + 3], 0xee);
+	}
+	for (int i = 0; i < 4; i++) {
+		float *low = (float *)(to + i * width), *high = low + 4 * width;
+		_mm256_storeu_ps(low, _mm256_permute2f128_ps(a[i], a[i + 4], 0x20));
+		_mm256_storeu_ps(high, _mm256_permute2f128_ps(a[i], a[i + 4], 0x31));
+	}
+}
+enum { EDGE = 8 };
+#define TRANSPOSE transpose_8x8
+#else
 /* to[k][0..3] = x[0..3][k], for four k */
 static inline void transpose_4x4(
 	uint32_t *to, int64_t width, const uint32_t *x, int64_t stride)
@@ -92,15 +119,18 @@ static inline void transpose_4x4(
 	*(w4 *)(to + 3 * width) = __builtin_shuffle(ab, cd, (w4){2, 3, 6, 7});
 }
 
+enum { EDGE = 4 };
+#define TRANSPOSE transpose_4x4
+#endif
+
 /* to[k][i] = x[i][k] for n x n_k words; `to` has rows of `width` words. */
 static inline void transpose_words(uint32_t *to, int64_t width, const uint32_t *x,
 	int64_t stride, int64_t n, int64_t n_k)
 {
-	int64_t whole = n & ~3, whole_k = n_k & ~3;
-	for (int64_t i = 0; i < whole; i += 4)
-		for (int64_t k = 0; k < whole_k; k += 4)
-			transpose_4x4(
-				to + k * width + i, width, x + i * stride + k, stride);
+	int64_t whole = n / EDGE * EDGE, whole_k = n_k / EDGE * EDGE;
+	for (int64_t i = 0; i < whole; i += EDGE)
+		for (int64_t k = 0; k < whole_k; k += EDGE)
+			TRANSPOSE(to + k * width + i, width, x + i * stride + k, stride);
 	for (int64_t i = 0; i < n; i++, x += stride, to++)
 		for (int64_t k = i < whole ? whole_k : 0; k < n_k; k++)
 			to[k * width] = x[k];

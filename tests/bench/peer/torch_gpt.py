@@ -170,7 +170,7 @@ def train(args, s, device):
         for _ in range(parts):
             rows = micro % len(data)
             micro += 1
-            with torch.autocast(device.type, dtype=torch.bfloat16):
+            with torch.autocast(device.type, torch.bfloat16, enabled=args.dtype == "bf16"):
                 part = step_of(tokens[rows], targets[rows]) / parts
             part.backward()
             loss = loss + part.detach()
@@ -195,6 +195,7 @@ def main():
     p.add_argument("--device", default="cuda")
     p.add_argument("--steps", type=int, default=14)
     p.add_argument("--warmup", type=int, default=4)
+    p.add_argument("--dtype", choices=("fp32", "bf16"), default="bf16")
     p.add_argument("--compile", choices=("model", "blocks", "no"), default="model")
     args = p.parse_args()
     device = torch.device(args.device)
