@@ -6,9 +6,8 @@
 #include <omp.h>
 #include <stdlib.h>
 
-/* Of the result, the part whose sums are kept between panels; and the rows of a task, whose panels
- * stay in the L2 cache. */
-enum { BLOCK_ROWS = 2112, BLOCK_COLS = 1024, TASK_ROWS = 132 };
+/* The rows of a task, whose panels stay in the L2 cache. */
+enum { TASK_ROWS = 132 };
 
 /* Memory of a thread, which grows as needed. */
 struct room {
@@ -193,14 +192,26 @@ static void block(const struct gemm *g, struct step s)
 	} while (s.k < g->k);
 }
 
+/* A part of n of at most `most`, all of about the same size, in whole tiles. */
+static int64_t part(int64_t n, int64_t most, int64_t tile)
+{
+	return round_up(ceil_div(n, max64(1, ceil_div(n, most))), tile);
+}
+
+/* A block is what is done with one copy of its columns. If the sums need several panels, they are kept
+ * meanwhile, so that a block is smaller. */
 void K(gemm_by)(const struct gemm *g, const struct gemm_unit *u)
 {
+	enum { KEPT_ROWS = 2112, KEPT_COLS = 1024, COLS = 4096 };
 	struct step s = {.g = g, .u = u};
+	bool keeps = g->k > u->depth;
+	int64_t rows = part(g->m, keeps ? KEPT_ROWS : max64(1, g->m), TASK_ROWS);
+	int64_t cols = part(g->n, keeps ? KEPT_COLS : COLS, u->cols);
 	BUG_ON(g->add && g->bias.p);
-	for (s.row = 0; s.row < g->m; s.row += BLOCK_ROWS) {
-		for (s.col = 0; s.col < g->n; s.col += BLOCK_COLS) {
-			s.rows = min64(BLOCK_ROWS, g->m - s.row);
-			s.cols = min64(BLOCK_COLS, g->n - s.col);
+	for (s.row = 0; s.row < g->m; s.row += rows) {
+		for (s.col = 0; s.col < g->n; s.col += cols) {
+			s.rows = min64(rows, g->m - s.row);
+			s.cols = min64(cols, g->n - s.col);
 			block(g, s);
 		}
 	}

@@ -113,7 +113,7 @@ static inline __attribute__((always_inline)) void chain(vec c[ROWS][VECTORS],
 {
 #pragma GCC unroll 16
 	for (int i = 0; i < ROWS; i++)
-#pragma GCC unroll 2
+#pragma GCC unroll 4
 		for (int v = 0; v < VECTORS; v++)
 			c[i][v] = SPREAD(0);
 	for (int64_t k = 0; k < GROUP; k += 2) {
@@ -123,7 +123,7 @@ static inline __attribute__((always_inline)) void chain(vec c[ROWS][VECTORS],
 #pragma GCC unroll 16
 		for (int i = 0; i < ROWS; i++) {
 			vec a = SPREAD(left[i * row_stride + k * k_stride]);
-#pragma GCC unroll 2
+#pragma GCC unroll 4
 			for (int v = 0; v < VECTORS; v++)
 				c[i][v] = FMA(a, b[v], c[i][v]);
 		}
@@ -142,7 +142,7 @@ static inline __attribute__((always_inline)) void multiply_wide(float *sums,
 		chain(odd, a + k_stride, row_stride, k_stride, b + COLS);
 #pragma GCC unroll 16
 		for (int i = 0; i < ROWS; i++)
-#pragma GCC unroll 2
+#pragma GCC unroll 4
 			for (int v = 0; v < VECTORS; v++)
 				*(vec *)(sums + i * COLS + v * LANES) +=
 					kept[i][v] + odd[i][v];
@@ -270,20 +270,20 @@ static inline __attribute__((always_inline, target("avx512bf16"))) void multiply
 	for (int64_t k = 0; k < n_k; k += GROUP) {
 		__m512 c[2][BF_ROWS]
 			[BF_VECTORS]; /* of the even terms, and of the odd ones */
-#pragma GCC unroll 2
+#pragma GCC unroll 4
 		for (int odd = 0; odd < 2; odd++)
 #pragma GCC unroll 8
 			for (int i = 0; i < BF_ROWS; i++)
-#pragma GCC unroll 2
+#pragma GCC unroll 4
 				for (int v = 0; v < BF_VECTORS; v++)
 					c[odd][i][v] = _mm512_setzero_ps();
 		for (int64_t q = 0; q < GROUP / 2; q += 2) {
 			const uint32_t *a = left + q * pair_stride;
 			const uint32_t *b = right + q * BF_COLS;
-#pragma GCC unroll 2
+#pragma GCC unroll 4
 			for (int odd = 0; odd < 2; odd++) {
 				__m512bh y[BF_VECTORS];
-#pragma GCC unroll 2
+#pragma GCC unroll 4
 				for (int v = 0; v < BF_VECTORS; v++)
 					y[v] = (__m512bh)_mm512_load_si512(
 						b + odd * BF_COLS + v * 16);
@@ -292,7 +292,7 @@ static inline __attribute__((always_inline, target("avx512bf16"))) void multiply
 					__m512bh x = (__m512bh)_mm512_set1_epi32(
 						(int)a[i * row_stride +
 							odd * pair_stride]);
-#pragma GCC unroll 2
+#pragma GCC unroll 4
 					for (int v = 0; v < BF_VECTORS; v++)
 						c[odd][i][v] = _mm512_dpbf16_ps(
 							c[odd][i][v], x, y[v]);
@@ -301,7 +301,7 @@ static inline __attribute__((always_inline, target("avx512bf16"))) void multiply
 		}
 #pragma GCC unroll 8
 		for (int i = 0; i < BF_ROWS; i++)
-#pragma GCC unroll 2
+#pragma GCC unroll 4
 			for (int v = 0; v < BF_VECTORS; v++)
 				*(__m512 *)(sums + i * BF_COLS + v * 16) +=
 					c[0][i][v] + c[1][i][v];

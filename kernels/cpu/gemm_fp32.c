@@ -77,7 +77,7 @@ static inline __attribute__((always_inline)) void multiply_panels(float *sums,
 	vec c[ROWS][VECTORS];
 #pragma GCC unroll 16
 	for (int i = 0; i < ROWS; i++)
-#pragma GCC unroll 2
+#pragma GCC unroll 4
 		for (int v = 0; v < VECTORS; v++)
 			c[i][v] = SPREAD(0);
 	for (int64_t k = 0; k < n_k; k++) {
@@ -87,14 +87,14 @@ static inline __attribute__((always_inline)) void multiply_panels(float *sums,
 #pragma GCC unroll 16
 		for (int i = 0; i < ROWS; i++) {
 			vec a = SPREAD(left[i * row_stride + k * k_stride]);
-#pragma GCC unroll 2
+#pragma GCC unroll 4
 			for (int v = 0; v < VECTORS; v++)
 				c[i][v] = FMA(a, b[v], c[i][v]);
 		}
 	}
 #pragma GCC unroll 16
 	for (int i = 0; i < ROWS; i++)
-#pragma GCC unroll 2
+#pragma GCC unroll 4
 		for (int v = 0; v < VECTORS; v++) {
 			vec *to = (vec *)(sums + i * COLS + v * LANES);
 			if (!first)

@@ -15,17 +15,17 @@
 
 #if defined(__AVX512F__)
 typedef __m512 vec;
-enum { LANES = 16, ROWS = 12 };
+enum { LANES = 16, ROWS = 6, VECTORS = 4 };
 #define FMA(x, y, z) _mm512_fmadd_ps(x, y, z)
 #define SPREAD(x) _mm512_set1_ps(x)
 #elif defined(__FMA__)
 typedef __m256 vec;
-enum { LANES = 8, ROWS = 6 };
+enum { LANES = 8, ROWS = 6, VECTORS = 2 };
 #define FMA(x, y, z) _mm256_fmadd_ps(x, y, z)
 #define SPREAD(x) _mm256_set1_ps(x)
 #elif defined(__SSE2__)
 typedef __m128 vec;
-enum { LANES = 4, ROWS = 4 };
+enum { LANES = 4, ROWS = 4, VECTORS = 2 };
 #define SPREAD(x) _mm_set1_ps(x)
 
 /* x y + z, rounded to odd: the product is exact in fp64, and Knuth's two-sum has the error of the sum.
@@ -56,7 +56,7 @@ static inline vec FMA(vec x, vec y, vec z)
 	return _mm_movelh_ps(low, high);
 }
 #else
-enum { LANES = 4, ROWS = 4 };
+enum { LANES = 4, ROWS = 4, VECTORS = 2 };
 typedef float vec __attribute__((vector_size(16), may_alias));
 #define SPREAD(x) ((vec){x, x, x, x})
 static inline vec FMA(vec x, vec y, vec z)
@@ -67,10 +67,7 @@ static inline vec FMA(vec x, vec y, vec z)
 }
 #endif
 
-enum {
-	VECTORS = 2,
-	COLS = VECTORS * LANES
-}; /* with ROWS, a tile that fills the registers */
+enum { COLS = VECTORS * LANES }; /* with ROWS, a tile that fills the registers */
 
 /* ---- panels ------------------------------------------------------------------------ */
 
