@@ -94,7 +94,7 @@ uint64_t device_gpu(int rank);
 uint64_t device_build(void);
 
 const char *device_isa(void); /* "avx512": of the CPU's kernels */
-int cpu_count(void); /* CPUs that this process may use */
+int cpu_count(void);	      /* CPUs that this process may use */
 /* The peak FLOP/s of matmuls with such operands, by the vendor's data sheet; of fp32, tf32's
  * unless matmuls are exact. 0: not known. */
 double device_peak(const struct device *d, enum dtype operands);

@@ -42,7 +42,6 @@ void kernel_calls_free(struct kernel_calls *);
 /* Records the calls of a planning device in a set, from now on. */
 void device_plan_notes(struct device *d, struct kernel_calls *);
 
-
 struct selftest {
 	int64_t n_calls;
 	double seconds, cpu_seconds; /* in total, and in the CPU's kernels */

@@ -102,8 +102,7 @@ static void wide_right(void *to, const struct operand *x, int64_t j, int64_t cou
 			for (int64_t l = n; l < all; l++)
 				lines[i * NEAR + l] = 0;
 		}
-		transpose_words((uint32_t *)to + at * COLS, COLS, (const uint32_t *)lines,
-			NEAR, COLS, all);
+		transpose_words((float *)to + at * COLS, COLS, lines, NEAR, COLS, all);
 	}
 }
 
@@ -257,8 +256,8 @@ static void pair_right(void *to, const struct operand *x, int64_t j, int64_t cou
 		for (int64_t i = 0; i < count; i++)
 			pair_line(lines + i * NEAR, line_bf16(x, j + i, k + at, n, line),
 				n);
-		transpose_words((uint32_t *)to + at / 2 * BF_COLS, BF_COLS,
-			(const uint32_t *)lines, NEAR / 2, BF_COLS, in_groups(n) / 2);
+		transpose_words((uint32_t *)to + at / 2 * BF_COLS, BF_COLS, lines,
+			NEAR / 2, BF_COLS, in_groups(n) / 2);
 	}
 }
 

@@ -65,8 +65,7 @@ static void pack_right(void *to, const struct operand *x, int64_t j, int64_t cou
 		int64_t stride = first == lines ? NEAR : x->stride;
 		for (int64_t i = 1; i < count && first == lines; i++)
 			line_fp32(x, j + i, k + at, n, lines + i * NEAR);
-		transpose_words((uint32_t *)to + at * COLS, COLS, (const uint32_t *)first,
-			stride, count, n);
+		transpose_words((float *)to + at * COLS, COLS, first, stride, count, n);
 	}
 }
 

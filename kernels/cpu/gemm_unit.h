@@ -71,66 +71,71 @@ enum { COLS = VECTORS * LANES }; /* with ROWS, a tile that fills the registers *
 
 /* ---- panels ------------------------------------------------------------------------ */
 
-typedef uint32_t w4 __attribute__((vector_size(16), aligned(4), may_alias));
+typedef uint32_t word __attribute__((may_alias));
 
+/* to[k][i] = x[i][k] for i, k < EDGE, in rows of `width` and `stride` words */
 #if defined(__AVX__)
-/* to[k][0..7] = x[0..7][k], for eight k */
-static inline void transpose_8x8(
-	uint32_t *to, int64_t width, const uint32_t *x, int64_t stride)
+enum { EDGE = 8 };
+
+static inline void transpose_square(
+	word *to, int64_t width, const word *x, int64_t stride)
 {
-	__m256 a[8], b[8];
-	for (int i = 0; i < 8; i++)
-		a[i] = _mm256_loadu_ps((const float *)(x + i * stride));
-	for (int i = 0; i < 8; i += 2) {
+	__m256 a[EDGE], b[EDGE];
+	for (int i = 0; i < EDGE; i++)
+		a[i] = _mm256_loadu_ps((const void *)(x + i * stride));
+	for (int i = 0; i < EDGE; i += 2) {
 		b[i] = _mm256_unpacklo_ps(a[i], a[i + 1]);
 		b[i + 1] = _mm256_unpackhi_ps(a[i], a[i + 1]);
 	}
-	for (int i = 0; i < 8; i += 4) {
+	for (int i = 0; i < EDGE; i += 4) {
 		a[i] = _mm256_shuffle_ps(b[i], b[i + 2], 0x44);
 		a[i + 1] = _mm256_shuffle_ps(b[i], b[i + 2], 0xee);
 		a[i + 2] = _mm256_shuffle_ps(b[i + 1], b[i + 3], 0x44);
 		a[i + 3] = _mm256_shuffle_ps(b[i + 1], b[i + 3], 0xee);
 	}
-	for (int i = 0; i < 4; i++) {
-		float *low = (float *)(to + i * width), *high = low + 4 * width;
+	for (int i = 0; i < EDGE / 2; i++) {
+		void *low = to + i * width, *high = to + (i + EDGE / 2) * width;
 		_mm256_storeu_ps(low, _mm256_permute2f128_ps(a[i], a[i + 4], 0x20));
 		_mm256_storeu_ps(high, _mm256_permute2f128_ps(a[i], a[i + 4], 0x31));
 	}
 }
-enum { EDGE = 8 };
-#define TRANSPOSE transpose_8x8
-#else
-/* to[k][0..3] = x[0..3][k], for four k */
-static inline void transpose_4x4(
-	uint32_t *to, int64_t width, const uint32_t *x, int64_t stride)
-{
-	w4 a = *(const w4 *)x, b = *(const w4 *)(x + stride);
-	w4 c = *(const w4 *)(x + 2 * stride), d = *(const w4 *)(x + 3 * stride);
-	w4 ab = __builtin_shuffle(a, b, (w4){0, 4, 1, 5});
-	w4 cd = __builtin_shuffle(c, d, (w4){0, 4, 1, 5});
-	*(w4 *)to = __builtin_shuffle(ab, cd, (w4){0, 1, 4, 5});
-	*(w4 *)(to + width) = __builtin_shuffle(ab, cd, (w4){2, 3, 6, 7});
-	ab = __builtin_shuffle(a, b, (w4){2, 6, 3, 7});
-	cd = __builtin_shuffle(c, d, (w4){2, 6, 3, 7});
-	*(w4 *)(to + 2 * width) = __builtin_shuffle(ab, cd, (w4){0, 1, 4, 5});
-	*(w4 *)(to + 3 * width) = __builtin_shuffle(ab, cd, (w4){2, 3, 6, 7});
-}
-
+#elif defined(__SSE2__)
 enum { EDGE = 4 };
-#define TRANSPOSE transpose_4x4
+
+static inline void transpose_square(
+	word *to, int64_t width, const word *x, int64_t stride)
+{
+	__m128 a[EDGE];
+	for (int i = 0; i < EDGE; i++)
+		a[i] = _mm_loadu_ps((const void *)(x + i * stride));
+	_MM_TRANSPOSE4_PS(a[0], a[1], a[2], a[3]);
+	for (int i = 0; i < EDGE; i++)
+		_mm_storeu_ps((void *)(to + i * width), a[i]);
+}
+#else
+enum { EDGE = 1 };
+
+static inline void transpose_square(
+	word *to, int64_t width, const word *x, int64_t stride)
+{
+	*to = *x;
+}
 #endif
 
-/* to[k][i] = x[i][k] for n x n_k words; `to` has rows of `width` words. */
-static inline void transpose_words(uint32_t *to, int64_t width, const uint32_t *x,
-	int64_t stride, int64_t n, int64_t n_k)
+/* to[k][i] = x[i][k] for n x n_k words of any type */
+static inline void transpose_words(
+	void *to, int64_t width, const void *x, int64_t stride, int64_t n, int64_t n_k)
 {
 	int64_t whole = n / EDGE * EDGE, whole_k = n_k / EDGE * EDGE;
+	word *out = to;
+	const word *in = x;
 	for (int64_t i = 0; i < whole; i += EDGE)
 		for (int64_t k = 0; k < whole_k; k += EDGE)
-			TRANSPOSE(to + k * width + i, width, x + i * stride + k, stride);
-	for (int64_t i = 0; i < n; i++, x += stride, to++)
+			transpose_square(
+				out + k * width + i, width, in + i * stride + k, stride);
+	for (int64_t i = 0; i < n; i++, in += stride, out++)
 		for (int64_t k = i < whole ? whole_k : 0; k < n_k; k++)
-			to[k * width] = x[k];
+			out[k * width] = in[k];
 }
 
 /* Elements [at, at + n) of line `line` of a matrix, in fp32: where they are, or in `room`. */

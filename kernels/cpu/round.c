@@ -40,7 +40,7 @@ static void narrow_half(uint16_t *y, enum dtype type, const float *x, int64_t n)
 {
 	int64_t i = 0;
 	for (; type == DT_BF16 && i + 16 <= n; i += 16)
-		*(v16h *)(y + i) = narrow_16(*(const v16u *)(x + i));
+		*(v16h *)(y + i) = narrow_16(*(const v16u *)(const void *)(x + i));
 	for (; type == DT_BF16 && i < n; i++)
 		y[i] = (uint16_t)narrow_bits(x[i], DT_BF16);
 	for (; i < n; i++)

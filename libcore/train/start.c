@@ -26,8 +26,8 @@ static const char *scheduler_job(void)
 /* Environment variables that may change results or speed; none that could be a secret. */
 static void list_environment(struct str *out)
 {
-	static const char *const begins[] = {"PT_", "OMP_", "MPI", "HYDRA_",
-		"PMI_", "UCX_", "FI_", "HDF5_", "NCCL_", "CUDA_", "SLURM_", "PBS_"};
+	static const char *const begins[] = {"PT_", "OMP_", "MPI", "HYDRA_", "PMI_",
+		"UCX_", "FI_", "HDF5_", "NCCL_", "CUDA_", "SLURM_", "PBS_"};
 	static const char *const secret[] = {"TOKEN", "JWT", "KEY", "SECRET", "PASS"};
 	for (char **v = environ; *v; v++) {
 		bool ours = false, hide = false;

@@ -95,8 +95,9 @@ static void measure(const struct shape *s, void *a, void *b, void *c)
 	}
 	for (int i = 0; i < 3; i++)
 		qsort(rates[i], ROUNDS, sizeof(double), compare);
-	printf("%s %dx%dx%d\t%.1f\t%.1f\t%.1f\n", s->name, (int)s->m, (int)s->n, (int)s->k,
-		rates[0][ROUNDS / 2], rates[1][ROUNDS / 2], rates[2][ROUNDS / 2]);
+	printf("%s %dx%dx%d\t%.1f\t%.1f\t%.1f\n", s->name, (int)s->m, (int)s->n,
+		(int)s->k, rates[0][ROUNDS / 2], rates[1][ROUNDS / 2],
+		rates[2][ROUNDS / 2]);
 	fflush(stdout);
 }
 
@@ -114,7 +115,8 @@ static void open_theirs(void)
 int main(void)
 {
 	enum { LARGEST = 50304 * 1024 };
-	float *a = xmalloc(sizeof(float) * LARGEST), *b = xmalloc(sizeof(float) * LARGEST);
+	float *a = xmalloc(sizeof(float) * LARGEST),
+	      *b = xmalloc(sizeof(float) * LARGEST);
 	float *c = xmalloc(sizeof(float) * LARGEST);
 	for (int64_t i = 0; i < LARGEST; i++) {
 		a[i] = (float)(i * 2654435761 >> 8 & 0xffff) / 65536 - 0.5f;
