@@ -86,12 +86,14 @@ static char left[4 * MOST], right[4 * MOST], bias[4 * MOST];
 static float want[MOST];
 static char got[4 * MOST], old[4 * MOST];
 
-/* Numbers of very different size, with some that are 0, subnormal, or not finite. */
-static void fill(void *to, enum dtype type, int64_t n, int seed, bool strange)
+/* Numbers of very different size, times 2^exponent, with some that are 0, subnormal, or not finite. */
+static void fill(
+	void *to, enum dtype type, int64_t n, int seed, bool strange, int exponent)
 {
 	static const float some[] = {0, -0.0f, 1e-39f, -3e-40f, INFINITY, NAN};
 	for (int64_t i = 0; i < n; i++) {
-		float size = ldexpf(1, (int)(test_uniform(seed + 1, i) * 12) - 6);
+		int power = (int)(test_uniform(seed + 1, i) * 12) - 6;
+		float size = ldexpf(1, power + exponent);
 		float x = (float)(2 * test_uniform(seed, i) - 1) * size;
 		if (strange && test_uniform(seed + 2, i) < 0.002)
 			x = some[(int)(test_uniform(seed + 3, i) * 6)];
@@ -181,15 +183,16 @@ static void check_case(struct gemm g, bool narrow)
 	}
 }
 
-static void check_types(enum dtype a, enum dtype b, enum dtype c, bool narrow)
+static void check_types(
+	enum dtype a, enum dtype b, enum dtype c, bool narrow, int exponent)
 {
 	for (size_t i = 0; i < ARRAY_LEN(layouts); i++) {
 		const struct layout *l = &layouts[i];
 		struct gemm g = case_of(l, a, b, c);
-		fill(left, a, l->m * l->k, 1, i % 2);
-		fill(right, b, l->n * l->k, 5, i % 2);
-		fill(old, c, l->m * l->n, 9, false);
-		fill(bias, DT_BF16, l->n, 13, false);
+		fill(left, a, l->m * l->k, 1, i % 2, exponent);
+		fill(right, b, l->n * l->k, 5, i % 2, 0);
+		fill(old, c, l->m * l->n, 9, false, exponent);
+		fill(bias, DT_BF16, l->n, 13, false, exponent);
 		check_case(g, narrow);
 		g.add = true;
 		g.alpha = 0.3f;
@@ -203,9 +206,10 @@ static void check_types(enum dtype a, enum dtype b, enum dtype c, bool narrow)
 static void fp32(void **state)
 {
 	(void)state;
-	check_types(DT_F32, DT_F32, DT_F32, false);
-	check_types(DT_F32, DT_BF16, DT_F32, false); /* as attention multiplies */
-	check_types(DT_F16, DT_F16, DT_F16, false);
+	check_types(DT_F32, DT_F32, DT_F32, false, 0);
+	check_types(DT_F32, DT_BF16, DT_F32, false, 0); /* as attention multiplies */
+	check_types(DT_F16, DT_F16, DT_F16, false, 0);
+	check_types(DT_F32, DT_F32, DT_F32, false, -126);
 }
 
 static void bf16(void **state)
@@ -216,9 +220,10 @@ static void bf16(void **state)
 		assert_string_equal(
 			cpu_avx512_gemm_bf16(ISA_AVX512_BF16)->name, "avx512_bf16");
 #endif
-	check_types(DT_BF16, DT_BF16, DT_F32, true);
-	check_types(DT_BF16, DT_BF16, DT_BF16, true);
-	check_types(DT_E4M3, DT_E5M2, DT_F32, true);
+	check_types(DT_BF16, DT_BF16, DT_F32, true, 0);
+	check_types(DT_BF16, DT_BF16, DT_BF16, true, 0);
+	check_types(DT_E4M3, DT_E5M2, DT_F32, true, 0);
+	check_types(DT_BF16, DT_BF16, DT_F32, true, -126); /* sums around the subnormal */
 }
 
 /* More rows and columns than a block of the result has, in tasks of some columns. */
@@ -227,8 +232,8 @@ static void blocks(void **state)
 	enum { M = 2200, N = 1100, K = 3 };
 	float *c = xmalloc(sizeof(float) * M * N);
 	(void)state;
-	fill(left, DT_F32, M * K, 1, false);
-	fill(right, DT_F32, N * K, 5, false);
+	fill(left, DT_F32, M * K, 1, false, 0);
+	fill(right, DT_F32, N * K, 5, false, 0);
 	struct gemm g = {M, N, K, {left, K, false, DT_F32}, {right, K, false, DT_F32}, c,
 		N, DT_F32, false, 1, {0}, false};
 	for (size_t u = 0; u < ARRAY_LEN(units) && units[u].isa <= cpu_isa(); u++) {
