@@ -38,7 +38,7 @@ void K(gemm)(const struct gemm *g);
 
 /* ---- units ------------------------------------------------------------------------- */
 
-enum { GEMM_MAX_ROWS = 32, GEMM_MAX_COLS = 64 };
+enum { GEMM_MAX_ROWS = 8, GEMM_MAX_COLS = 64 };
 
 struct gemm_unit {
 	const char *name;
@@ -56,8 +56,8 @@ struct gemm_unit {
 	 * operand */
 	void (*multiply)(float *sums, const void *left, const void *right, int64_t n_k,
 		bool across, bool first);
-	void (*begin)(
-		void); /* before and after the calls of `multiply` in a thread; or NULL */
+	/* Before and after the calls of `multiply` in a thread; or NULL. */
+	void (*begin)(void);
 	void (*end)(void);
 };
 

@@ -1,7 +1,9 @@
 /*
- * The unit of fp32, and of fp16, which is widened. The sum of an element is a chain of fused multiply-adds over at most DEPTH
- * consecutive terms, from 0 on; the sums of such chains are added in order. All instruction sets
- * compute the same: vectors hold columns of the result, so their width is no matter.
+ * The unit of fp32, and of fp16, which is widened.
+ *
+ * The sum of an element is a chain of fused multiply-adds over at most DEPTH consecutive terms, from 0
+ * on; the sums of such chains are added in order. The vectors hold columns of the result, so that the
+ * order does not depend on their width.
  */
 #include "kernels/cpu/gemm_unit.h"
 
@@ -16,8 +18,8 @@ static inline __attribute__((always_inline)) void pack_across(float *to, int wid
 	float line[GEMM_MAX_COLS];
 	for (; n_k-- > 0; k++, to += width) {
 		const float *from = line_fp32(x, k, i, count, line);
-		if (count ==
-			width) { /* a constant, for which memcpy() is a few vectors */
+		/* The width is a constant, for which memcpy() is a few vectors. */
+		if (count == width) {
 			memcpy(to, from, (size_t)width * sizeof(float));
 			continue;
 		}
@@ -49,9 +51,8 @@ static void pack_left(void *to, const struct operand *x, int64_t i, int64_t coun
 static void pack_right(void *to, const struct operand *x, int64_t j, int64_t count,
 	int64_t k, int64_t n_k)
 {
-	enum {
-		NEAR = 64
-	}; /* terms of which what is read and written stays in the L1 cache */
+	/* Terms at a time: what is read and written stays in the L1 cache. */
+	enum { NEAR = 64 };
 	float lines[COLS * NEAR];
 	if (x->across) {
 		pack_across(to, COLS, x, j, count, k, n_k);

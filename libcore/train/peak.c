@@ -31,8 +31,8 @@ static double measure_gemms(struct device *d, enum dtype type, int64_t n)
 	device_arena(d, &a, "a product", (size_t)gemm_bytes(n));
 	struct mat x = numbers(d, &a, n, type), w = numbers(d, &a, n, type);
 	struct mat y = mat_take(&a, n, n, type);
-	const double since = clock_seconds(),
-		     long_enough = 0.1; /* other programs disturb */
+	/* Seconds: other programs may disturb a few. */
+	const double long_enough = 0.1, since = clock_seconds();
 	for (int i = 0; i < 4 || clock_seconds() - since < long_enough; i++) {
 		device_wait(d);
 		double begin = clock_seconds();
