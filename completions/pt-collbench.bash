@@ -55,6 +55,6 @@ _pt_collbench()
 		mapfile -t COMPREPLY < <(compgen -W '--minbytes --maxbytes --stepbytes --stepfactor --iters --seconds --warmup-iters --check --passes --reruns --op --datatype --root --aggregate --window --calls --barrier --average --overlap --polls --split --groups --device --comm --launch --registered --per-iteration --out --compare --threshold --retries --from --graph --marks --log-scale --width --height --plot --plot-of --overwrite --smoke --config --print-config --quiet --help --version --generate ' -- "$cur")
 		return
 	fi
-	mapfile -t COMPREPLY < <(compgen -W 'allreduce reduce broadcast allgather reducescatter scatter gather alltoall sendrecv barrier latency bandwidth bidirectional all' -- "$cur")
+	mapfile -t COMPREPLY < <(compgen -W 'allreduce reduce broadcast allgather reducescatter scatter gather alltoall sendrecv barrier latency bandwidth bidirectional alltoallv hypercube all' -- "$cur")
 }
 complete -F _pt_collbench pt-collbench

@@ -1,6 +1,6 @@
 # fish completion for pt-collbench; made by pt-collbench --generate fish
 complete -c pt-collbench -f
-complete -c pt-collbench -a 'allreduce reduce broadcast allgather reducescatter scatter gather alltoall sendrecv barrier latency bandwidth bidirectional all'
+complete -c pt-collbench -a 'allreduce reduce broadcast allgather reducescatter scatter gather alltoall sendrecv barrier latency bandwidth bidirectional alltoallv hypercube all'
 complete -c pt-collbench -l minbytes -s b -x -d 'Minimum size.'
 complete -c pt-collbench -l maxbytes -s e -x -d 'Maximum size.'
 complete -c pt-collbench -l stepbytes -s i -x -d 'Increment between sizes. 0: multiply by --stepfactor.'

@@ -102,12 +102,6 @@ void bench_get(struct bench *b)
 		(size_t)b->room);
 }
 
-int64_t bench_bytes(int what, int ranks, int64_t count, enum comm_type t)
-{
-	return what < N_COLL ? coll_bytes((enum coll)what, ranks, count, t)
-			     : count * (int64_t)comm_type_bytes(t);
-}
-
 int64_t bench_count(int what, int ranks, enum comm_type t, int64_t bytes)
 {
 	return max64(1, bytes / bench_bytes(what, ranks, 1, t));
@@ -157,7 +151,7 @@ static void enqueue_all(struct bench *b, const struct coll_case *c)
 static void enqueue(struct bench *b, const struct coll_case *c)
 {
 	if (c->what >= N_COLL)
-		pair_run(b, c);
+		bench_run_messages(b, c);
 	else if (b->o.calls == CALLS_BLOCKING)
 		call_all(b, c);
 	else
@@ -206,11 +200,6 @@ static void run_one(struct bench *b, const struct coll_case *c, bool graph, bool
 
 /* ---- times ----------------------------------------------------------------------- */
 
-bool bench_joins(const struct bench *b, int what)
-{
-	return b->comm && (what < N_COLL || pair_peer(b->comm->rank, b->comm->size) >= 0);
-}
-
 void bench_agree(struct bench *b, bool joins, double *v, int64_t n)
 {
 	enum bench_average how = b->o.average;
@@ -235,7 +224,7 @@ void bench_agree(struct bench *b, bool joins, double *v, int64_t n)
 /* Collectives, or messages, of an iteration. */
 static double per_iteration(const struct bench *b, int what)
 {
-	return (double)(what >= N_COLL ? pair_messages(b, what)
+	return (double)(what >= N_COLL ? bench_messages(b, what)
 				       : max64(1, b->o.aggregate));
 }
 

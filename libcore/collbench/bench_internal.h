@@ -15,8 +15,6 @@ void bench_put(struct bench *b);
 void bench_get(struct bench *b);
 /* The host waits for what is enqueued on the device. */
 void bench_complete(struct bench *b);
-/* Does this rank take part in a measurement of this? */
-bool bench_joins(const struct bench *b, int what);
 /* Collective over `home`. Replaces n values by the average over the ranks that take part. */
 void bench_agree(struct bench *b, bool joins, double *v, int64_t n);
 
@@ -24,14 +22,20 @@ void bench_agree(struct bench *b, bool joins, double *v, int64_t n);
 
 double bench_median(const double *v, int64_t n);
 
-/* ---- pair.c */
+/* ---- messages.c */
 
 /* The other rank of the pair; -1: none. */
-int pair_peer(int rank, int ranks);
-/* An iteration; in host memory it is then complete. */
-void pair_run(struct bench *b, const struct coll_case *c);
-/* Messages of an iteration that its time is divided by. */
-int64_t pair_messages(const struct bench *b, int what);
+int bench_peer(int rank, int ranks);
+/* An iteration of a measurement after N_COLL; in host memory it is then complete. */
+void bench_run_messages(struct bench *b, const struct coll_case *c);
+/* What the time of an iteration is divided by. */
+int64_t bench_messages(const struct bench *b, int what);
+/* Does this rank take part in a measurement of this? */
+bool bench_joins(const struct bench *b, int what);
+/* Blocks of the larger of a rank's two buffers, as coll_blocks(). */
+int bench_blocks(int what, int ranks);
+/* Elements of the block that each rank sends to rank `to`, which follow each other in both buffers. */
+int64_t bench_block(const struct coll_case *c, int64_t to);
 
 /* ---- overlap.c */
 

@@ -34,7 +34,7 @@ static int64_t check_buffers(
 	verify_fill(&v, b->host_send, b->host_recv);
 	bench_put(b);
 	if (c->what >= N_COLL)
-		pair_run(b, c);
+		bench_run_messages(b, c);
 	else
 		bench_call_once(b, (enum coll)c->what, &a);
 	bench_get(b);

@@ -11,22 +11,26 @@
 #include "comm/collective.h"
 #include "kernels/device.h"
 
-/* What is measured: a collective (enum coll), or messages between pairs of ranks: of n ranks, rank r < n/2
- * and rank r + n/2, all pairs at once, as in OSU's micro-benchmarks osu_latency, osu_bw and osu_bibw. */
+/*
+ * What is measured: a collective (enum coll), or what is made of messages (messages.c). The first three of these
+ * are between pairs of ranks: of n ranks, rank r < n/2 and rank r + n/2, all pairs at once, as in OSU's
+ * micro-benchmarks osu_latency, osu_bw and osu_bibw.
+ */
 enum {
-	PAIR_LATENCY = N_COLL, /* half a round trip */
-	PAIR_BANDWIDTH,	       /* a window of messages one way */
-	PAIR_BIDIRECTIONAL,    /* the same both ways */
+	BENCH_LATENCY = N_COLL, /* half a round trip */
+	BENCH_BANDWIDTH,	/* a window of messages one way */
+	BENCH_BIDIRECTIONAL,	/* the same both ways */
+	BENCH_ALLTOALLV, /* blocks to ranks with odd numbers have `count` elements, others half as many */
+	BENCH_HYPERCUBE, /* an all-gather in log2(n) exchanges, as in nccl-tests */
 	N_BENCH
 };
-/* coll_table, and rows of the same form for pairs. */
+/* coll_table, and rows of the same form for messages. */
 const struct coll_info *bench_info(int what);
+/* Of the larger of a rank's two buffers; with unequal blocks, on the rank with the largest. */
 int64_t bench_bytes(int what, int ranks, int64_t count, enum comm_type t);
-/* The smallest number of ranks for which `what` does anything. */
-static inline int bench_least_ranks(int what)
-{
-	return what >= N_COLL ? 2 : 1;
-}
+/* The smallest number of ranks for which `what` does anything; and can so many ranks run it? */
+int bench_least_ranks(int what);
+bool bench_has_ranks(int what, int64_t ranks);
 
 /* ---- verify.c: inputs with known results, compared bit by bit --------------------- */
 
@@ -156,7 +160,7 @@ extern const struct bench_result bench_nothing;
  * rank, the same error on all ranks. */
 int bench_open(struct bench *b, struct comm *c, int64_t max_bytes, struct err *e);
 void bench_close(struct bench *b);
-/* The number of elements of a block in a collective of `bytes` (coll_bytes()) on so many ranks; at least 1. */
+/* The number of elements of a block in a collective of `bytes` (bench_bytes()) on so many ranks; at least 1. */
 int64_t bench_count(int what, int ranks, enum comm_type t, int64_t bytes);
 /* Collective over `home`. Adds a pass of measurements to *s. */
 void bench_measure(struct bench *b, const struct coll_case *c, struct bench_samples *s);

@@ -10,7 +10,7 @@
 #include "base/base.h"
 
 struct bench_fit {
-	int64_t collective /* enum coll, or of pairs: PAIR_LATENCY and so on */,
+	int64_t collective /* enum coll, or BENCH_LATENCY and so on */,
 		library /* enum bench_library */;
 	int64_t group_ranks, group_hosts,
 		groups; /* hosts that a group spans; groups at once */

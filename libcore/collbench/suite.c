@@ -127,9 +127,11 @@ static int check_wanted(const struct suite *s, struct err *e)
 				!comm_has_type(g->comm[l], (enum comm_type)s->o.type, e))
 				return -1;
 		for (int what = 0; what < N_BENCH; what++)
-			if (s->o.wanted[what] && g->ranks < bench_least_ranks(what))
-				return err_set(e, EX_USAGE, "%s needs %d ranks",
-					bench_info(what)->name, bench_least_ranks(what));
+			if (s->o.wanted[what] && !bench_has_ranks(what, g->ranks))
+				return err_set(e, EX_USAGE, "%s needs %d ranks%s",
+					bench_info(what)->name, bench_least_ranks(what),
+					what == BENCH_HYPERCUBE ? ", or 4, 8, 16, ..."
+								: "");
 		if (s->o.root >= g->ranks)
 			return err_set(e, EX_USAGE,
 				"root: there is no rank %lld among %lld",

@@ -246,7 +246,7 @@ static int64_t send_blocks(const struct verify *v)
 
 static int64_t recv_blocks(const struct verify *v)
 {
-	return in_place(v) ? coll_blocks((enum coll)v->c.what, v->n_ranks)
+	return in_place(v) ? bench_blocks(v->c.what, v->n_ranks)
 			   : blocks(v, bench_info(v->c.what)->recv_parts);
 }
 
@@ -262,17 +262,18 @@ static struct content before(const struct verify *v, int64_t b)
 		return v->rank == v->c.root ? mine : nothing;
 	case COLL_ALLGATHER:
 	case COLL_GATHER:
+	case BENCH_HYPERCUBE:
 		return b == v->rank ? (struct content){v->rank, 0} : nothing;
 	default:
 		return mine;
 	}
 }
 
-/* The content after messages: on ranks that have only sent, undefined. */
+/* The content after messages between pairs: on ranks that have only sent, undefined. */
 static struct content after_messages(const struct verify *v)
 {
-	int peer = pair_peer(v->rank, v->n_ranks);
-	bool received = v->c.what != PAIR_BANDWIDTH || v->rank > peer;
+	int peer = bench_peer(v->rank, v->n_ranks);
+	bool received = v->c.what != BENCH_BANDWIDTH || v->rank > peer;
 	return (struct content){received ? peer : UNDEFINED, 0};
 }
 
@@ -280,8 +281,6 @@ static struct content after_messages(const struct verify *v)
 static struct content after(const struct verify *v, int64_t b)
 {
 	bool at_root = v->rank == v->c.root;
-	if (v->c.what >= N_COLL)
-		return after_messages(v);
 	switch (v->c.what) {
 	case COLL_ALLREDUCE:
 		return (struct content){ALL_RANKS, 0};
@@ -290,6 +289,7 @@ static struct content after(const struct verify *v, int64_t b)
 	case COLL_BROADCAST:
 		return (struct content){v->c.root, 0};
 	case COLL_ALLGATHER:
+	case BENCH_HYPERCUBE:
 		return (struct content){(int)b, 0};
 	case COLL_REDUCESCATTER:
 		return (struct content){b ? UNDEFINED : ALL_RANKS, v->rank};
@@ -300,35 +300,41 @@ static struct content after(const struct verify *v, int64_t b)
 	case COLL_GATHER:
 		return at_root ? (struct content){(int)b, 0} : before(v, b);
 	case COLL_ALLTOALL:
+	case BENCH_ALLTOALLV:
 		return (struct content){(int)b, v->rank};
 	case COLL_SENDRECV:
 		return (struct content){(v->rank + v->n_ranks - 1) % v->n_ranks, 0};
+	case BENCH_LATENCY:
+	case BENCH_BANDWIDTH:
+	case BENCH_BIDIRECTIONAL:
+		return after_messages(v);
 	default:
 		return (struct content){UNTOUCHED, 0};
 	}
 }
 
-static void fill(const struct verify *v, struct content c, char *to)
+static void fill(const struct verify *v, struct content c, int64_t n, char *to)
 {
-	for (int64_t at = 0; at < v->c.count; at += CHUNK)
-		make(v, c, at, min64(CHUNK, v->c.count - at),
+	for (int64_t at = 0; at < n; at += CHUNK)
+		make(v, c, at, min64(CHUNK, n - at),
 			to + at * (int64_t)comm_type_bytes(v->c.type));
 }
 
-static int64_t count_wrong(const struct verify *v, struct content c, const char *got)
+static int64_t count_wrong(
+	const struct verify *v, struct content c, int64_t n, const char *got)
 {
 	union chunk right;
 	size_t size = comm_type_bytes(v->c.type);
 	int64_t wrong = 0;
 	if (c.rank == UNDEFINED)
 		return 0;
-	for (int64_t at = 0; at < v->c.count; at += CHUNK) {
-		int64_t n = min64(CHUNK, v->c.count - at);
-		make(v, c, at, n, &right);
+	for (int64_t at = 0; at < n; at += CHUNK) {
+		size_t n_bytes = (size_t)min64(CHUNK, n - at) * size;
+		make(v, c, at, min64(CHUNK, n - at), &right);
 		const char *mine = got + (size_t)at * size;
-		if (!memcmp(mine, &right, (size_t)n * size))
+		if (!memcmp(mine, &right, n_bytes))
 			continue;
-		for (size_t i = 0; i < (size_t)n * size; i += size)
+		for (size_t i = 0; i < n_bytes; i += size)
 			wrong += memcmp(mine + i, (const char *)&right + i, size) != 0;
 	}
 	return wrong;
@@ -347,31 +353,47 @@ static int64_t guard_wrong(const struct verify *v, const char *guard)
 	return wrong;
 }
 
+/* The elements of block b of this rank's buffers. */
+static int64_t send_block(const struct verify *v, int64_t b)
+{
+	return bench_block(&v->c, b);
+}
+
+static int64_t recv_block(const struct verify *v)
+{
+	return bench_block(&v->c, v->rank);
+}
+
 void verify_fill(const struct verify *v, char *send, char *recv)
 {
-	int64_t block_bytes = v->c.count * (int64_t)comm_type_bytes(v->c.type);
-	char *ends[] = {send, send + send_blocks(v) * block_bytes, recv,
-		recv + recv_blocks(v) * block_bytes};
-	for (int64_t b = 0; b < send_blocks(v); b++)
-		fill(v, (struct content){v->rank, b}, send + b * block_bytes);
-	for (int64_t b = 0; b < recv_blocks(v); b++)
-		fill(v, before(v, b), recv + b * block_bytes);
-	for (size_t i = 0; i < ARRAY_LEN(ends); i++)
-		memset(i % 2 ? ends[i] : ends[i] - VERIFY_GUARD, GUARD_BYTE,
-			VERIFY_GUARD);
+	int64_t size = (int64_t)comm_type_bytes(v->c.type);
+	memset(send - VERIFY_GUARD, GUARD_BYTE, VERIFY_GUARD);
+	for (int64_t b = 0; b < send_blocks(v); b++) {
+		fill(v, (struct content){v->rank, b}, send_block(v, b), send);
+		send += send_block(v, b) * size;
+	}
+	memset(send, GUARD_BYTE, VERIFY_GUARD);
+	memset(recv - VERIFY_GUARD, GUARD_BYTE, VERIFY_GUARD);
+	for (int64_t b = 0; b < recv_blocks(v); b++) {
+		fill(v, before(v, b), recv_block(v), recv);
+		recv += recv_block(v) * size;
+	}
+	memset(recv, GUARD_BYTE, VERIFY_GUARD);
 }
 
 int64_t verify_wrong(const struct verify *v, const char *send, const char *recv)
 {
-	int64_t block_bytes = v->c.count * (int64_t)comm_type_bytes(v->c.type), wrong = 0;
-	const char *ends[] = {send, send + send_blocks(v) * block_bytes, recv,
-		recv + recv_blocks(v) * block_bytes};
-	for (int64_t b = 0; b < send_blocks(v); b++)
+	int64_t size = (int64_t)comm_type_bytes(v->c.type);
+	int64_t wrong =
+		guard_wrong(v, send - VERIFY_GUARD) + guard_wrong(v, recv - VERIFY_GUARD);
+	for (int64_t b = 0; b < send_blocks(v); b++) {
 		wrong += count_wrong(
-			v, (struct content){v->rank, b}, send + b * block_bytes);
-	for (int64_t b = 0; b < recv_blocks(v); b++)
-		wrong += count_wrong(v, after(v, b), recv + b * block_bytes);
-	for (size_t i = 0; i < ARRAY_LEN(ends); i++)
-		wrong += guard_wrong(v, i % 2 ? ends[i] : ends[i] - VERIFY_GUARD);
-	return wrong;
+			v, (struct content){v->rank, b}, send_block(v, b), send);
+		send += send_block(v, b) * size;
+	}
+	for (int64_t b = 0; b < recv_blocks(v); b++) {
+		wrong += count_wrong(v, after(v, b), recv_block(v), recv);
+		recv += recv_block(v) * size;
+	}
+	return wrong + guard_wrong(v, send) + guard_wrong(v, recv);
 }

@@ -188,6 +188,23 @@ none none -1 0 1" ]
 	[ "$status" -eq 1 ]
 }
 
+@test "messages between all ranks: alltoallv, hypercube" {
+	for n in 2 3 4; do
+		both=$((n != 3))
+		# shellcheck disable=SC2046
+		bench $n alltoallv $([ $both -eq 0 ] || echo hypercube) -d all -b 64 -e 64000 -f 1000 -c 2 "${quick[@]}"
+		all_right $((2 * 12 * (1 + both)))
+	done
+	# ranks 0 and 2 receive half as much, so that the guard begins there
+	for at in 1:3:1 2:1:1 2:6:1 0:5:1; do
+		PT_COLLBENCH_FAULT=alltoallv:${at%:*} run bench 4 alltoallv -b 32 -e 32 -d int32 "${quick[@]}"
+		[ "$status" -eq "${at##*:}" ]
+	done
+	PT_COLLBENCH_FAULT=hypercube:3:0 run bench 4 hypercube -b 16 -e 16 -d int32 "${quick[@]}"
+	[ "$status" -eq 1 ]
+	refused 64 'hypercube needs 2 ranks, or 4, 8, 16, ...' mpiexec -n 3 pt-collbench hypercube
+}
+
 @test "blocking calls, barriers between, averages: the same results" {
 	bench 3 all --calls blocking --barrier -a avg -d bfloat16 -o all -b 1000 -e 1000 "${quick[@]}"
 	all_right 19

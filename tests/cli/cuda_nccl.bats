@@ -70,10 +70,11 @@ same_on() { # RANKS OPTION...: as the run `one`
 		[ "$(grep -c '^ .* nccl ' table)" -eq 27 ]
 	done
 	# groups, pairs of ranks, computation beside
-	ranks 4 pt-collbench all latency bandwidth bidirectional --device cuda --comm both --split tp=2 --groups both \
+	ranks 4 pt-collbench all latency bandwidth bidirectional alltoallv hypercube \
+		--device cuda --comm both --split tp=2 --groups both \
 		-d bfloat16 --window 3 -b 800 -e 800 -n 1 -w 0 >table
 	grep -qx '# Out of bounds values : 0 OK' table
-	[ "$(grep -c ' nccl  *tp  *2 ' table)" -eq 24 ]
+	[ "$(grep -c ' nccl  *tp  *2 ' table)" -eq 28 ]
 	ranks 2 pt-collbench allreduce alltoall --device cuda --overlap -b 8 -e 800 -f 10 -n 2 -w 0 >table
 	awk '!/^#/ { n++; if (!($12 >= 0 && $13 >= 0 && $13 <= 100)) { print; bad++ } } END { exit bad || n != 6 }' table
 	awk '$1 == "#" && $2 == "allreduce" && $3 == "nccl" && $4 == 2 { n++ } END { exit n != 1 }' table

@@ -1,0 +1,232 @@
+/*
+ * Measurements that are made of messages: between pairs of ranks, and two exchanges of all ranks for which
+ * neither MPI nor NCCL has one function: an all-to-all with unequal blocks, and an all-gather along the edges
+ * of a hypercube.
+ */
+#include "collbench/bench_internal.h"
+
+#include "kernels/kernels.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+static double bus_one(int n)
+{
+	(void)n;
+	return 1;
+}
+
+static double bus_share(int n)
+{
+	return (double)(n - 1) / n;
+}
+
+/* clang-format off */
+static const struct coll_info message_table[N_BENCH - N_COLL] = {
+	[BENCH_LATENCY - N_COLL] = {"latency", 1, 1, false, false, {true, false}, bus_one, "1",
+		"half a round trip between ranks r and r + n/2"},
+	[BENCH_BANDWIDTH - N_COLL] = {"bandwidth", 1, 1, false, false, {true, false}, bus_one, "1",
+		"a window of messages from rank r to rank r + n/2"},
+	[BENCH_BIDIRECTIONAL - N_COLL] = {"bidirectional", 1, 1, false, false, {true, false}, bus_one, "1",
+		"a window of messages from each of ranks r and r + n/2 to the other"},
+	[BENCH_ALLTOALLV - N_COLL] = {"alltoallv", 0, 0, false, false, {true, false}, bus_share, "(n-1)/n",
+		"each rank sends a part to every rank, to even ones half as much"},
+	[BENCH_HYPERCUBE - N_COLL] = {"hypercube", 1, 0, false, false, {false, true}, bus_share, "(n-1)/n",
+		"an allgather by exchanges with ranks at distances 1, 2, 4, ..."},
+};
+/* clang-format on */
+
+const struct coll_info *bench_info(int what)
+{
+	return what < N_COLL ? &coll_table[what] : &message_table[what - N_COLL];
+}
+
+int bench_blocks(int what, int ranks)
+{
+	const struct coll_info *i = bench_info(what);
+	return i->send_parts && i->recv_parts ? 1 : ranks;
+}
+
+int64_t bench_bytes(int what, int ranks, int64_t count, enum comm_type t)
+{
+	return count * bench_blocks(what, ranks) * (int64_t)comm_type_bytes(t);
+}
+
+int64_t bench_block(const struct coll_case *c, int64_t to)
+{
+	return c->what == BENCH_ALLTOALLV && to % 2 == 0 ? c->count / 2 : c->count;
+}
+
+/* ---- which ranks ----------------------------------------------------------------------- */
+
+static bool is_pair(int what)
+{
+	return what >= BENCH_LATENCY && what <= BENCH_BIDIRECTIONAL;
+}
+
+int bench_peer(int rank, int ranks)
+{
+	int half = ranks / 2;
+	return rank < half ? rank + half : rank < 2 * half ? rank - half : -1;
+}
+
+int bench_least_ranks(int what)
+{
+	return what >= N_COLL ? 2 : 1;
+}
+
+bool bench_has_ranks(int what, int64_t ranks)
+{
+	bool is_power = (ranks & (ranks - 1)) == 0;
+	return ranks >= bench_least_ranks(what) && (what != BENCH_HYPERCUBE || is_power);
+}
+
+bool bench_joins(const struct bench *b, int what)
+{
+	return b->comm &&
+	       (!is_pair(what) || bench_peer(b->comm->rank, b->comm->size) >= 0);
+}
+
+/* ---- pairs ----------------------------------------------------------------------------- */
+
+static void send_one(struct bench *b, int64_t n_bytes, int peer)
+{
+	struct comm_requests r = {.c = b->comm};
+	if (b->o.calls == CALLS_BLOCKING) {
+		comm_call_send(b->comm, b->send, n_bytes, peer, TAG_TEST);
+		return;
+	}
+	comm_send(&r, b->send, n_bytes, peer, TAG_TEST);
+	comm_start(&r);
+	comm_wait(&r);
+	comm_requests_free(&r);
+}
+
+static void recv_one(struct bench *b, int64_t n_bytes, int peer)
+{
+	struct comm_requests r = {.c = b->comm};
+	if (b->o.calls == CALLS_BLOCKING) {
+		comm_call_recv(b->comm, b->recv, n_bytes, peer, TAG_TEST);
+		return;
+	}
+	comm_recv(&r, b->recv, n_bytes, peer, TAG_TEST);
+	comm_start(&r);
+	comm_wait(&r);
+	comm_requests_free(&r);
+}
+
+static void ping_pong(struct bench *b, int64_t n_bytes, int peer)
+{
+	if (b->comm->rank < peer) {
+		send_one(b, n_bytes, peer);
+		recv_one(b, n_bytes, peer);
+	} else {
+		recv_one(b, n_bytes, peer);
+		send_one(b, n_bytes, peer);
+	}
+}
+
+/* All messages of a window are received into one buffer, as in OSU's. One way, a byte goes back at the end. */
+static void window(struct bench *b, int64_t n_bytes, int peer, bool both)
+{
+	struct comm_requests r = {.c = b->comm};
+	bool leads = b->comm->rank < peer;
+	for (int64_t i = 0; i < b->o.window; i++) {
+		if (leads || both)
+			comm_send(&r, b->send, n_bytes, peer, TAG_TEST);
+		if (!leads || both)
+			comm_recv(&r, b->recv, n_bytes, peer, TAG_TEST);
+	}
+	comm_start(&r);
+	comm_wait(&r);
+	comm_requests_free(&r);
+	if (!both && leads)
+		recv_one(b, 1, peer);
+	else if (!both)
+		send_one(b, 1, peer);
+}
+
+/* ---- all ranks ------------------------------------------------------------------------- */
+
+static void copy(struct bench *b, char *to, const char *from, int64_t n_bytes)
+{
+	if (b->d && n_bytes)
+		b->d->k->copy(b->d, mat_typed(to, 1, n_bytes, DT_E4M3),
+			mat_typed((void *)(uintptr_t)from, 1, n_bytes, DT_E4M3));
+	else
+		memcpy(to, from, (size_t)n_bytes);
+}
+
+/* Each rank begins with the next one, so that not all send to one. */
+static void all_to_all_v(struct bench *b, const struct coll_case *c)
+{
+	struct comm_requests r = {.c = b->comm};
+	int64_t size = (int64_t)comm_type_bytes(c->type), at = 0;
+	int ranks = b->comm->size, rank = b->comm->rank;
+	int64_t *from = xcalloc((size_t)ranks, sizeof(*from));
+	int64_t mine = bench_block(c, rank) * size;
+	for (int to = 0; to < ranks; to++) {
+		from[to] = at;
+		at += bench_block(c, to) * size;
+	}
+	copy(b, b->recv + rank * mine, b->send + from[rank], mine);
+	for (int i = 1; i < ranks; i++) {
+		int to = (rank + i) % ranks, source = (rank - i + ranks) % ranks;
+		comm_send(
+			&r, b->send + from[to], bench_block(c, to) * size, to, TAG_TEST);
+		comm_recv(&r, b->recv + source * mine, mine, source, TAG_TEST);
+	}
+	comm_start(&r);
+	comm_wait(&r);
+	comm_requests_free(&r);
+	free(from);
+}
+
+/* In place: after k exchanges a rank has the blocks of the 2^k ranks whose numbers differ in the last k bits. */
+static void hypercube(struct bench *b, const struct coll_case *c)
+{
+	int64_t block = c->count * (int64_t)comm_type_bytes(c->type);
+	for (int n = 1; n < b->comm->size; n *= 2) {
+		struct comm_requests r = {.c = b->comm};
+		int peer = b->comm->rank ^ n, mine = b->comm->rank & -n;
+		comm_send(&r, b->recv + mine * block, n * block, peer, TAG_TEST);
+		comm_recv(&r, b->recv + (mine ^ n) * block, n * block, peer, TAG_TEST);
+		comm_start(&r);
+		comm_wait(&r);
+		comm_requests_free(&r);
+	}
+}
+
+void bench_run_messages(struct bench *b, const struct coll_case *c)
+{
+	int64_t n_bytes = c->count * (int64_t)comm_type_bytes(c->type);
+	int peer = bench_peer(b->comm->rank, b->comm->size);
+	switch (c->what) {
+	case BENCH_LATENCY:
+		ping_pong(b, n_bytes, peer);
+		return;
+	case BENCH_BANDWIDTH:
+	case BENCH_BIDIRECTIONAL:
+		window(b, n_bytes, peer, c->what == BENCH_BIDIRECTIONAL);
+		return;
+	case BENCH_ALLTOALLV:
+		all_to_all_v(b, c);
+		return;
+	default:
+		hypercube(b, c);
+	}
+}
+
+int64_t bench_messages(const struct bench *b, int what)
+{
+	switch (what) {
+	case BENCH_LATENCY:
+		return 2;
+	case BENCH_BANDWIDTH:
+		return b->o.window;
+	case BENCH_BIDIRECTIONAL:
+		return 2 * b->o.window;
+	default:
+		return 1;
+	}
+}
