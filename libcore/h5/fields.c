@@ -8,6 +8,22 @@
 
 enum { MAX_TEXT = 1 << 20 };
 
+/* An attribute is written where it is, unless its type changes: what is deleted leaves room in the file that has no
+ * checksum. */
+static hid_t open_or_create(hid_t object, const char *name, hid_t type, hid_t space)
+{
+	if (H5Aexists(object, name) > 0) {
+		hid_t old = H5Aopen(object, name, H5P_DEFAULT), is = H5Aget_type(old);
+		bool same = is >= 0 && H5Tequal(is, type) > 0;
+		H5Tclose(is);
+		if (same)
+			return old;
+		H5Aclose(old);
+		H5Adelete(object, name);
+	}
+	return H5Acreate2(object, name, type, space, H5P_DEFAULT, H5P_DEFAULT);
+}
+
 static int write_one(hid_t object, const struct h5_field *a, const void *value)
 {
 	bool text = a->type == H5_TEXT;
@@ -16,9 +32,7 @@ static int write_one(hid_t object, const struct h5_field *a, const void *value)
 		return a->optional ? 0 : -1;
 	hid_t type = text ? h5_text_type(strlen(s)) : h5_on_disk(a->type);
 	hid_t space = H5Screate(H5S_SCALAR);
-	if (H5Aexists(object, a->name) > 0)
-		H5Adelete(object, a->name);
-	hid_t id = H5Acreate2(object, a->name, type, space, H5P_DEFAULT, H5P_DEFAULT);
+	hid_t id = open_or_create(object, a->name, type, space);
 	int rc = id < 0 ||
 		 H5Awrite(id, text ? type : h5_native(a->type), text ? s : value) < 0;
 	H5Aclose(id);
@@ -76,6 +90,8 @@ int h5_make_groups(struct h5 *f, const char *path, struct err *e)
 		if (h5_has(f, part))
 			continue;
 		hid_t how = h5_how(H5P_GROUP_CREATE);
+		if (f->n_names > H5_FEW)
+			H5Pset_link_phase_change(how, 0, 0);
 		hid_t g = H5Gcreate2(f->id, part, H5P_DEFAULT, how, H5P_DEFAULT);
 		H5Pclose(how);
 		if (g < 0)

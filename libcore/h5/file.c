@@ -74,7 +74,9 @@ hid_t h5_how(hid_t class)
 {
 	hid_t list = H5Pcreate(class);
 	H5Pset_obj_track_times(list, false);
-	H5Pset_attr_phase_change(list, 255, 255);
+	H5Pset_attr_phase_change(list, H5_FEW, H5_FEW);
+	if (class != H5P_DATASET_CREATE)
+		H5Pset_link_phase_change(list, H5_FEW, H5_FEW);
 	return list;
 }
 
@@ -103,11 +105,14 @@ static struct h5 *wrap(hid_t id, const char *name)
 	return f;
 }
 
+/* Without blocks of metadata and of small datasets, whose ends stay unused. */
 static hid_t access_list(void)
 {
 	hid_t fapl = H5Pcreate(H5P_FILE_ACCESS);
 	H5Pset_libver_bounds(fapl, H5F_LIBVER_V18, H5F_LIBVER_V18);
 	H5Pset_fclose_degree(fapl, H5F_CLOSE_STRONG);
+	H5Pset_meta_block_size(fapl, 0);
+	H5Pset_small_data_block_size(fapl, 0);
 	return fapl;
 }
 
@@ -177,6 +182,11 @@ int h5_reopen(struct h5 **f, const char *path, struct err *e)
 int h5_create(struct h5 **f, const char *path, struct err *e)
 {
 	return h5_open_as(f, path, path, H5_MAKE, e);
+}
+
+void h5_expect_names(struct h5 *f, int64_t n)
+{
+	f->n_names = n;
 }
 
 int h5_close(struct h5 *f, struct err *e)

@@ -32,6 +32,15 @@ at20=run/checkpoints/step-00000020.h5
 	pt-ckpt ls seed | grep -qE '^0 +0 +- '
 }
 
+@test "no byte of a file is outside of what HDF5 checks or we do" {
+	make_run run
+	tiny -n 1 -o deep --layers 20 >/dev/null # more than 255 tensors
+	for file in data.h5 run/run.h5 $at20 deep/checkpoints/latest.h5; do
+		h5stat -S $file >space
+		grep -q 'Unaccounted space: 0 bytes' space
+	done
+}
+
 @test "show: what is known, and every tensor; --options trains the same again" {
 	make_run run
 	pt-ckpt show $at20 >out
