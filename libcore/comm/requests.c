@@ -76,7 +76,7 @@ double comm_waited(void)
 void comm_wait_for(
 	struct comm *c, bool (*done)(void *), void *with, const struct comm_what *what)
 {
-	enum { SPINS = 64, YIELDS = 512 };
+	enum { SPINS = 64 };
 	const struct timespec nap = {.tv_nsec = 50000};
 	if (done(with)) {
 		watchdog_poll(); /* so that a rank whose waits are short answers too */
@@ -87,9 +87,11 @@ void comm_wait_for(
 	watchdog_wait(c, what);
 	for (int spins = 0; !done(with); spins++) {
 		comm_poll();
-		if (spins > YIELDS && comm_crowded)
+		if (spins <= SPINS)
+			continue;
+		if (comm_crowded)
 			nanosleep(&nap, NULL);
-		else if (spins > SPINS)
+		else
 			sched_yield();
 	}
 	watchdog_wait(NULL, NULL);
