@@ -114,7 +114,9 @@ refused() { # CODE TEXT COMMAND...
 	pt-train --config fifo --print-config >soon 2>err 3>&- &
 	echo 'layers = 3' >fifo
 	ended $!
-	[ "$status" -eq 0 ] && cmp late soon && [ ! -s err ]
+	[ "$status" -eq 0 ]
+	cmp late soon
+	[ ! -s err ]
 	pt-train --config <(sleep 1.5 && echo 'layers = 3') --print-config 2>err | cmp - late
 	[ ! -s err ]
 	: >nothing

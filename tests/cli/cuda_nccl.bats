@@ -187,7 +187,8 @@ same_on() { # RANKS OPTION...: as the run `one`
 		short=$(waits $layout -n 4) long=$(waits $layout -n 14)
 		echo "$layout: $short $long"
 		# of 10 steps; a few more or less where the host itself was late in one of the runs
-		[ $((long - short)) -ge 8 ] && [ $((long - short)) -le 13 ]
+		[ $((long - short)) -ge 8 ]
+		[ $((long - short)) -le 13 ]
 	done
 }
 

@@ -110,7 +110,8 @@ finds_each() { # 'OPTION... | KERNEL[:NAME]...'...
 			says 'self-test: '
 			says "computes wrongly: ${kernel#*:} "
 			says ': element '
-			[ ! -e run ] && [ ! -e cache ]
+			[ ! -e run ]
+			[ ! -e cache ]
 		done
 	done
 }
@@ -153,5 +154,6 @@ finds_each() { # 'OPTION... | KERNEL[:NAME]...'...
 	PT_EMU_GPUS=2 code_of 1 on_two --dp 2
 	says 'rank 1: self-test: '
 	says 'wrongly: attn_bwd '
-	[ ! -e run ] && [ ! -e cache ]
+	[ ! -e run ]
+	[ ! -e cache ]
 }

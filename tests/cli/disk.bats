@@ -368,13 +368,15 @@ unprivileged() {
 	denied() { # TEXT COMMAND...
 		run unprivileged "${@:2}"
 		chmod u+w . run run/checkpoints
-		[ "$status" -eq 74 ] && says "$1: Permission denied" && [ "$(grep -c ^pt- <<<"$output")" -eq 1 ]
+		[ "$status" -eq 74 ]
+		says "$1: Permission denied"
+		[ "$(grep -c ^pt- <<<"$output")" -eq 1 ]
 		[ "$(id -u)" -eq 0 ] || chmod a-w . run run/checkpoints
 	}
 	denied x.h5 pt-prepare -q text.txt -o x.h5
 	denied new pt-train "${TINY[@]}" -n 2 -o new
 	denied run-001 pt-train "${TINY[@]}" -n 2
-	denied run pt-train "${TINY[@]}" -n 20 -o run --resume auto
+	denied run/journal.txt pt-train "${TINY[@]}" -n 20 -o run --resume auto
 	denied run pt-train "${TINY[@]}" -n 20 -o run --overwrite
 	denied c.h5 pt-collbench -q -b 8 -e 8 -n 1 --out c.h5
 	unprivileged pt-compare run run

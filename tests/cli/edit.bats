@@ -100,7 +100,8 @@ column() { # NAME FOLDER: of all rows that have it
 	[ "$(column sync_sent run | sort -u)" -eq "$planned" ]
 	# fp32 of half the parameters, and little more
 	part=$(awk '$1 == "parameters" && $2 > 0 { print $2 }' plan | tail -n 1)
-	[ "$planned" -ge "$part" ] && [ "$planned" -lt $((part + 2000)) ]
+	[ "$planned" -ge "$part" ]
+	[ "$planned" -lt $((part + 2000)) ]
 	# in an interval what data parallelism sends in a step, but for what that says of losses
 	apart 2 dp -n 4 --dim 64 --dp 2 --eval-every 0
 	apart 2 edit -n 4 --dim 64 --edit-workers 2 --edit-sync-interval 4 "${OUTER[@]}" --eval-every 0
@@ -212,7 +213,8 @@ stop_rank() { # RANK: of the run in this folder, and no other
 	[ -e one/worker-1/checkpoints/step-00000019.h5 ]
 	grep -q "back to step 11" one/journal.txt
 	stop_one told -n 100000 --eval-every 0 --log-every 100 --lr-schedule constant "${EDIT[@]}" --edit-ckpt rank0
-	[ -e told/checkpoints/latest.h5 ] && [ -z "$(ls told/worker-1/checkpoints)" ]
+	[ -e told/checkpoints/latest.h5 ]
+	[ -z "$(ls told/worker-1/checkpoints)" ]
 }
 
 @test "rank 0 of each worker reads and writes its checkpoints for ranks that share no folder" {
@@ -486,7 +488,8 @@ STREAM=(-n 26 --layers 2 --edit-workers 2 --edit-warmup-steps 3 --edit-sync-inte
 	# no norm is like the first four, which grow with the moments; each worker has the line
 	grep -oE 'synchronisation [0-9]+: left out.*' run/journal.txt >names
 	diff names <(grep -oE 'synchronisation [0-9]+: left out.*' run/worker-1/journal.txt)
-	[ "$(column anomalies run | sed -n 5p)" -eq 11 ] && [ "$(column anomalies run/worker-1 | sed -n 5p)" -eq 11 ]
+	[ "$(column anomalies run | sed -n 5p)" -eq 11 ]
+	[ "$(column anomalies run/worker-1 | sed -n 5p)" -eq 11 ]
 	list='tok_embeddings, layers.0, layers.1, layers.2, layers.3, layers.4 and 5 more units'
 	head -n 1 names | grep -qx "synchronisation 5: left out worker 0: $list; worker 1: $list"
 	# the factor is that of the row; without groups of units it is the model's

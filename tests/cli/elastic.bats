@@ -189,7 +189,9 @@ rank_at() { # RANK: its process, of the runs here
 	resumed=$(sed -n 's/^# event [^ ]* step=\([0-9]*\) resume$/\1/p' run/worker-2/journal.txt)
 	lost=$(($(sed '/ resume$/,$d' run/worker-2/journal.txt | grep -o '^step=[0-9]*' | tail -n 1 | cut -d= -f2) - resumed))
 	echo "step $resumed, and $lost of the steps after it are lost"
-	[ "$resumed" -ge 43 ] && [ $lost -ge 0 ] && [ $lost -le 20 ]
+	[ "$resumed" -ge 43 ]
+	[ $lost -ge 0 ]
+	[ $lost -le 20 ]
 	for worker in '' /worker-1 /worker-2 /worker-3; do
 		cmp whole$worker/checkpoints/latest.h5 run$worker/checkpoints/latest.h5
 		pt-compare -q whole$worker run$worker

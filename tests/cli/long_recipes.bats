@@ -16,7 +16,8 @@ recipes=$BATS_TEST_DIRNAME/../../share/recipes
 	}
 	grep -q '^| FSDP 8, CP 8 .* identical to fsdp  *| 0 |' whole/table.md
 	[ "$(grep -c '^| FSDP 8, TP 2, .* within 0.05, identical to float8 ' whole/table.md)" -eq 2 ]
-	[ -s whole/loss-1.svg ] && [ -s whole/loss-2.svg ]
+	[ -s whole/loss-1.svg ]
+	[ -s whole/loss-2.svg ]
 	tail -n 1 out | grep -q '^10 runs, 0 failed'
 }
 

@@ -37,7 +37,8 @@ spoil() { # WORD SETTING...
 	[ "$(awk -F'\t' 'NF == 8' whole/table.tsv | wc -l)" -eq 8 ]
 	awk -F'\t' 'NR > 1 && !($6 > 0 && $7 > 1 && $8 > 0.1) { exit 1 }' whole/table.tsv
 	head -n 1 whole/alone.svg | grep -q xml
-	[ -s whole/pairs.svg ] && [ -s whole/together.svg ]
+	[ -s whole/pairs.svg ]
+	[ -s whole/together.svg ]
 	[ ! -e whole/ddp.svg ] && not grep -q "plots failed" out
 	# what was run is what it says, and can be run again
 	[ "$(wc -l <whole/commands)" -eq 7 ]
