@@ -8,7 +8,13 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { BUCKET_BYTES = 1 << 25, MAX_BUCKETS = 256, BUFFER_BYTES = 1 << 18 };
+enum {
+	BUCKET_BYTES = 1 << 25,
+	MAX_BUCKETS = 256,
+	BUFFER_BYTES = 1 << 18,
+	/* Shorter documents are copied at once: a read would take longer. */
+	COPY_BYTES = 1 << 13
+};
 
 /* A document in a bucket; its tokens follow, and fill whole words. */
 struct record {
@@ -153,7 +159,9 @@ static int next_shuffled(struct document_stream *s, struct err *e)
 	int64_t at = s->places[s->place++].at;
 	const struct record *r = (const void *)(s->map + at);
 	s->left = r->n_tokens;
-	s->next = (struct extent){.fd = buckets_fd(s->buckets, s->bucket - 1),
+	s->next = (struct extent){
+		.memory = s->left * s->a->row_bytes < COPY_BYTES ? s->map : NULL,
+		.fd = buckets_fd(s->buckets, s->bucket - 1),
 		.at = at + (int64_t)sizeof(*r)};
 	return 1;
 }
