@@ -201,15 +201,16 @@ static int decide_split(struct writing *x, const struct prepared *out, struct er
 
 /* ---- writing --------------------------------------------------------------------------------- */
 
-static int put(struct writing *x, int lane, const void *p, int64_t n, struct err *e)
+static int put(struct writing *x, int lane, struct extent from, int64_t n, struct err *e)
 {
 	if (x->n_lanes > 1)
-		return shard_writer_put_raw(x->w, (enum split)lane, p, n, e);
+		return shard_writer_put_raw(x->w, (enum split)lane, from, n, e);
 	int64_t train = min64(n, x->train_left);
 	x->train_left -= train;
-	return shard_writer_put_raw(x->w, SPLIT_TRAIN, p, train, e) ||
-	       shard_writer_put_raw(x->w, SPLIT_VAL,
-		       (const char *)p + train * x->a->row_bytes, n - train, e);
+	if (shard_writer_put_raw(x->w, SPLIT_TRAIN, from, train, e))
+		return -1;
+	from.at += train * x->a->row_bytes;
+	return shard_writer_put_raw(x->w, SPLIT_VAL, from, n - train, e);
 }
 
 /* The next document of a stream, which begins again at its end. Of the last one, what is wanted. */
@@ -227,9 +228,9 @@ static int write_document(struct writing *x, int lane, struct share *v, struct e
 	shard_writer_document(x->w, val ? SPLIT_VAL : SPLIT_TRAIN);
 	x->documents++;
 	while (v->stream.left && v->done < v->want) {
-		const void *p;
-		int64_t n = stream_tokens(&v->stream, v->want - v->done, &p, e);
-		if (n < 0 || put(x, lane, p, n, e))
+		struct extent from;
+		int64_t n = stream_tokens(&v->stream, v->want - v->done, &from, e);
+		if (n < 0 || put(x, lane, from, n, e))
 			return -1;
 		v->done += n;
 		x->done += (double)n;
@@ -302,6 +303,7 @@ int assemble(struct assembly *a, struct prepared *out, struct err *e)
 	struct writing x = {.a = a,
 		.n_lanes = a->p->split_by == SPLIT_BY_TAIL ? 1 : 2,
 		.n = a->p->sources.n ? a->inputs->n_sources : 1};
+	a->drops = !a->p->work && x.n_lanes == 1 && !a->p->sources.n;
 	for (int lane = 0; lane < N_SPLITS; lane++)
 		x.shares[lane] = xcalloc((size_t)x.n, sizeof(struct share));
 	int rc = print_messages(a, out, e) || (a->p->dedup && find_duplicates(a, e)) ||

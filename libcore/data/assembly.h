@@ -8,6 +8,7 @@
 #ifndef DATA_ASSEMBLY_H
 #define DATA_ASSEMBLY_H
 
+#include "data/block_writer.h"
 #include "data/pipeline.h"
 
 /* ---- walk.c: the documents of all pieces, in order -------------------------------------- */
@@ -17,12 +18,13 @@ struct assembly {
 	const struct inputs *inputs;
 	const struct tokenizer *t;
 	const struct filter *filter;
-	const struct pieces *pieces;
+	struct pieces *pieces;
 	const struct hash128 *keys;
 	int64_t n_batches;
 	int32_t row_bytes;
 	struct shard_info info; /* of the text, when it begins */
 	uint64_t *duplicates;	/* a bit for each document; NULL: none are dropped */
+	bool drops; /* tokens are read once, by one stream: then pieces are not needed any more */
 };
 
 /* A document of all of the text. */
@@ -48,6 +50,7 @@ int piece_view(
 struct walk {
 	const struct assembly *a;
 	int64_t batch, token, number;
+	bool drops; /* nobody else needs the documents */
 	struct piece_view view;
 	struct piece_document *documents; /* of the current piece */
 	int64_t n, at;
@@ -59,21 +62,18 @@ int walk_next(struct walk *w, struct document *d, struct err *e);
 void walk_end(struct walk *w);
 enum split document_split(const struct assembly *a, const struct document *d);
 
-/* Reads tokens of documents in any order, fastest one after the other. */
-struct token_reader {
+/* Where the tokens of a document are, which may go on in the next pieces. */
+struct token_place {
 	const struct assembly *a;
-	int64_t batch, token; /* of the next one */
+	int64_t batch, token; /* the next one */
 	struct piece_view view;
-	char *buffer;
-	int64_t from, to; /* tokens of the piece in it */
 	bool opened;
 };
 
 void tokens_begin(
-	struct token_reader *r, const struct assembly *a, int64_t batch, int64_t token);
-/* Up to n of the next tokens; sets *p to them. Returns their number, or -1. */
-int64_t tokens_next(struct token_reader *r, int64_t n, const void **p, struct err *e);
-void tokens_end(struct token_reader *r);
+	struct token_place *r, const struct assembly *a, int64_t batch, int64_t token);
+/* Up to n of the next tokens. Returns their number, or -1. */
+int64_t tokens_next(struct token_place *r, int64_t n, struct extent *at, struct err *e);
 
 /* ---- buckets.c: temporary files ----------------------------------------------------------- */
 
@@ -82,6 +82,7 @@ struct buckets *buckets_open(
 	const struct pieces *w, int n, struct err *e); /* NULL: an error */
 int buckets_put(
 	struct buckets *b, int bucket, const void *p, size_t n_bytes, struct err *e);
+int buckets_fd(const struct buckets *b, int bucket);
 /* All of a bucket, to which nothing can be added any more; valid until the next call. */
 int buckets_map(struct buckets *b, int bucket, const char **p, int64_t *n, struct err *e);
 void buckets_unmap(struct buckets *b);
@@ -98,12 +99,13 @@ struct document_stream {
 	int32_t source, split;
 	int64_t left; /* tokens of the current document */
 	struct walk walk;
-	struct token_reader tokens;
+	struct token_place tokens;
 	/* Shuffled documents. */
 	struct buckets *buckets;
 	int bucket_bits, bucket; /* the next one */
-	const char *map, *next;
-	struct place *places; /* of the current bucket */
+	const char *map;	 /* the one before it */
+	struct extent next;	 /* tokens in it */
+	struct place *places;	 /* of the current bucket */
 	int64_t n_places, place;
 };
 
@@ -115,7 +117,7 @@ void stream_rewind(struct document_stream *s);
 int stream_next(struct document_stream *s, struct err *e);
 /* Up to n of its next tokens; -1 on an error. */
 int64_t stream_tokens(
-	struct document_stream *s, int64_t n, const void **p, struct err *e);
+	struct document_stream *s, int64_t n, struct extent *at, struct err *e);
 void stream_close(struct document_stream *s);
 
 /* ---- assemble.c: pieces to shards --------------------------------------------------------- */

@@ -53,6 +53,11 @@ int buckets_put(
 	return x->buffer.len < BUFFER_BYTES ? 0 : flush(x, e);
 }
 
+int buckets_fd(const struct buckets *b, int bucket)
+{
+	return b->v[bucket].fd;
+}
+
 int buckets_map(struct buckets *b, int bucket, const char **p, int64_t *n, struct err *e)
 {
 	struct bucket *x = &b->v[bucket];

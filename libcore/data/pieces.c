@@ -1,6 +1,9 @@
 /*
  * Work files: pieces one after the other, in the order in which they were ready. A file that was being
  * written when its program was killed is cut behind its last whole piece.
+ *
+ * Temporary pieces are in several files, so that the page cache and the disk have room for shards as soon as
+ * one of these files has been read.
  */
 #include "data/pipeline.h"
 
@@ -11,7 +14,12 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { MAX_RANKS = 4096 };
+enum {
+	MAX_RANKS = 4096,
+	/* A temporary file has at least so many bytes, and this part of those that were before it. */
+	TEMPORARY_BYTES = 1 << 26,
+	TEMPORARY_PART = 32
+};
 static const uint64_t magic = 0x3165636569702d74; /* "t-piece1" */
 
 struct entry {
@@ -20,13 +28,20 @@ struct entry {
 	struct piece_place place;
 };
 
+struct work_file {
+	int fd;
+	int64_t end;  /* bytes that were written */
+	int64_t left; /* of these, those that will still be read */
+};
+
 struct pieces {
 	const char *work;
 	struct strs paths;
-	int *fds;
+	struct work_file *files;
+	int64_t n_files;
 	int lock;
-	int own; /* where pieces are added; -1: nowhere */
-	int64_t end;
+	int64_t own;	       /* where pieces are added; -1: nowhere */
+	int64_t n_bytes;       /* in all temporary files */
 	struct entry *entries; /* the first n_sorted in order of number */
 	int64_t n, n_sorted, room;
 	pthread_mutex_t adding;
@@ -146,6 +161,14 @@ static int64_t scan(struct pieces *w, int fd)
 	return at;
 }
 
+static int64_t add_file(struct pieces *w, int fd, const char *path)
+{
+	w->files = xrealloc(w->files, (size_t)(w->n_files + 1) * sizeof(*w->files));
+	w->files[w->n_files] = (struct work_file){.fd = fd};
+	strs_add(&w->paths, path);
+	return w->n_files++;
+}
+
 static int open_one(struct pieces *w, int rank, bool own, struct err *e)
 {
 	struct str path = {0};
@@ -156,15 +179,12 @@ static int open_one(struct pieces *w, int rank, bool own, struct err *e)
 	if (fd < 0 && (own || errno != ENOENT))
 		rc = err_set(e, EX_IOERR, "%s: %s", path.s, strerror(errno));
 	if (fd >= 0) {
-		w->fds = xrealloc(w->fds, (size_t)(w->paths.n + 1) * sizeof(*w->fds));
-		w->fds[w->paths.n] = fd;
-		strs_add(&w->paths, path.s);
-		int64_t end = scan(w, fd);
+		int64_t number = add_file(w, fd, path.s), end = scan(w, fd);
 		if (own && ftruncate(fd, end))
 			rc = err_set(e, EX_IOERR, "%s: %s", path.s, strerror(errno));
 		if (own) {
-			w->own = fd;
-			w->end = end;
+			w->own = number;
+			w->files[number].end = end;
 		}
 	}
 	str_free(&path);
@@ -201,11 +221,9 @@ static int open_temporary(struct pieces *w, struct err *e)
 	if (fd < 0)
 		return -1;
 	cleanup_remove(path);
-	w->fds = xcalloc(1, sizeof(*w->fds));
-	w->fds[0] = w->own = fd;
 	struct str name = {0};
 	str_printf(&name, "a temporary file in %s", file_temporary_directory());
-	strs_add(&w->paths, name.s);
+	w->own = add_file(w, fd, name.s);
 	str_free(&name);
 	return 0;
 }
@@ -228,14 +246,14 @@ void pieces_close(struct pieces *w)
 {
 	if (!w)
 		return;
-	for (int64_t i = 0; i < w->paths.n; i++)
-		close(w->fds[i]);
+	for (int64_t i = 0; i < w->n_files; i++)
+		close(w->files[i].fd);
 	if (w->lock >= 0)
 		close(w->lock);
 	strs_free(&w->paths);
 	pthread_mutex_destroy(&w->adding);
 	free(w->entries);
-	free(w->fds);
+	free(w->files);
 	free(w);
 }
 
@@ -254,11 +272,41 @@ void pieces_remove(struct pieces *w)
 	rmdir(w->work); /* unless it has other files */
 }
 
-static int append(struct pieces *w, const void *p, size_t n)
+/* The file where the next piece is added; NULL: an error. */
+static struct work_file *file_to_add(struct pieces *w, struct err *e)
 {
-	if (pwrite_all(w->own, p, n, w->end))
+	const struct work_file *f = &w->files[w->own];
+	bool full = f->end >= max64(TEMPORARY_BYTES, w->n_bytes / TEMPORARY_PART);
+	if (!w->work && full && open_temporary(w, e))
+		return NULL;
+	return &w->files[w->own];
+}
+
+static int append(struct work_file *f, const void *p, size_t n)
+{
+	if (pwrite_all(f->fd, p, n, f->end))
 		return -1;
-	w->end += (int64_t)n;
+	f->end += (int64_t)n;
+	return 0;
+}
+
+/* With the lock. */
+static int add(struct pieces *w, const struct piece *p, struct err *e)
+{
+	const struct piece_head *h = &p->head;
+	struct work_file *f = file_to_add(w, e);
+	if (!f)
+		return -1;
+	int64_t at = f->end;
+	if (append(f, h, sizeof(*h)) ||
+		append(f, p->documents, (size_t)h->n_documents * sizeof(*p->documents)) ||
+		append(f, p->tokens.s, p->tokens.len) ||
+		append(f, p->messages.s, p->messages.len))
+		return err_set(e, EX_IOERR, "%s: %s",
+			w->work ? w->work : w->paths.v[w->own], strerror(errno));
+	f->left += f->end - at;
+	w->n_bytes += f->end - at;
+	add_entry(w, h, f->fd, at);
 	return 0;
 }
 
@@ -275,17 +323,19 @@ int pieces_add(struct pieces *w, struct piece *p, struct err *e)
 	h->check = hash_close(hash);
 	h->head_check = head_check(h);
 	pthread_mutex_lock(&w->adding);
-	int64_t at = w->end;
-	int rc = append(w, h, sizeof(*h)) || append(w, p->documents, n_docs) ||
-		 append(w, p->tokens.s, p->tokens.len) ||
-		 append(w, p->messages.s, p->messages.len);
-	if (rc)
-		err_set(e, EX_IOERR, "%s: %s", w->work ? w->work : w->paths.v[0],
-			strerror(errno));
-	else
-		add_entry(w, h, w->own, at);
+	int rc = add(w, p, e);
 	pthread_mutex_unlock(&w->adding);
-	return rc ? -1 : 0;
+	return rc;
+}
+
+void pieces_drop(struct pieces *w, int fd, int64_t n_bytes)
+{
+	pthread_mutex_lock(&w->adding);
+	for (int64_t i = 0; i < w->n_files; i++)
+		if (w->files[i].fd == fd && !(w->files[i].left -= n_bytes) &&
+			ftruncate(fd, 0))
+			warn("a temporary file: %s", strerror(errno));
+	pthread_mutex_unlock(&w->adding);
 }
 
 int pieces_scratch(const struct pieces *w, struct err *e)

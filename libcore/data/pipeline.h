@@ -163,7 +163,7 @@ struct piece {
 void piece_free(struct piece *p);
 
 struct pieces;
-/* The work files of all ranks in folder `work`; NULL: one temporary file. Pieces are added to that of
+/* The work files of all ranks in folder `work`; NULL: temporary files. Pieces are added to that of
  * `rank`; -1: none. */
 struct pieces *pieces_open(const char *work, int rank, struct err *e);
 void pieces_close(struct pieces *w);
@@ -173,6 +173,9 @@ void pieces_remove(struct pieces *w);
 bool pieces_have(struct pieces *w, int64_t number, struct hash128 key);
 /* Appends a piece, and sets its check. Thread-safe. */
 int pieces_add(struct pieces *w, struct piece *p, struct err *e);
+/* So many bytes of a temporary file have been read for the last time; when all have, it is emptied.
+ * Thread-safe. */
+void pieces_drop(struct pieces *w, int fd, int64_t n_bytes);
 /* Where a piece is; -1: it is in none of the files. After pieces_sort(). */
 struct piece_place {
 	int fd;

@@ -9,6 +9,8 @@
 
 enum {
 	BATCH_BYTES = 1 << 21,
+	WINDOW_BYTES = 1 << 23,
+	READ_BYTES = 1 << 20, /* at one time, unless more is needed */
 	PART_BYTES = 1 << 21,
 	BATCH_PARTS = 1 << 16,
 	MAX_LINE = 1 << 25,
@@ -72,14 +74,14 @@ uint64_t reader_close(struct reader *r)
 }
 
 /* For n bytes behind `from`, and more. What is there moves to the beginning of the window only when there
- * is no room behind it: reads may be short, and many documents are. */
+ * is no room behind it, which is seldom: reads may be short, and many documents are. */
 static void make_room(struct reader *r, int64_t n)
 {
 	if (r->from == r->to)
 		r->from = r->to = 0;
 	if (r->from + n <= r->room)
 		return;
-	int64_t have = r->to - r->from, want = max64(2 * BATCH_BYTES, n + n / 2);
+	int64_t have = r->to - r->from, want = max64(WINDOW_BYTES, n + n / 2);
 	if (have && r->from)
 		memmove(r->window, r->window + r->from, (size_t)have);
 	r->from = 0;
@@ -97,7 +99,9 @@ static int fill(struct reader *r, int64_t n, struct err *e)
 		return 0;
 	make_room(r, n);
 	while (r->to - r->from < n) {
-		int64_t got = input_read(r->in, r->window + r->to, r->room - r->to, e);
+		int64_t most = max64(READ_BYTES, n - (r->to - r->from));
+		int64_t got = input_read(
+			r->in, r->window + r->to, min64(most, r->room - r->to), e);
 		if (got < 0)
 			return -1;
 		if (!got) {

@@ -1,10 +1,11 @@
 /*
  * Writing of shards. First the files are created, with the final shapes and without tokens. Each split
- * has a cursor that writes its tokens, and the two cursors may be in different files. Checksums follow,
+ * has a cursor that divides its tokens into blocks, and the two cursors may be in different files.
+ * block_writer.c writes the blocks. Checksums follow,
  * and then the files are renamed. A pipe or a device gets a copy of the complete file.
  */
-#include "base/file.h"
 #include "data/shard_writer.h"
+#include "base/file.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -33,11 +34,9 @@ struct out_file {
 /* The position of the next token of a split. */
 struct cursor {
 	int64_t file, at; /* in tokens of that file's dataset */
-	int fd;		  /* -1: not open */
-	char *block;	  /* the block being filled */
-	int64_t n_block;  /* tokens in it */
-	bool begins;	  /* the next token begins a document */
-	struct hash_state *all;
+	struct dataset to;
+	struct out_block *block; /* the block being filled; NULL: none */
+	bool begins;		 /* the next token begins a document */
 };
 
 struct shard_writer {
@@ -49,6 +48,7 @@ struct shard_writer {
 	int image,
 		to; /* the complete file, and the stream that gets it; -1: files are renamed */
 	struct cursor cursor[N_SPLITS];
+	struct block_writer *blocks;
 };
 
 /* ---- creating the files ---------------------------------------------------------- */
@@ -182,8 +182,9 @@ struct shard_writer *shard_writer_open(const struct prepare *p, const struct tok
 	w->t = t;
 	w->type = token_type(t);
 	w->image = w->to = -1;
+	w->blocks = block_writer_open(p->threads < 1 ? 1 : p->threads);
 	for (int s = 0; s < N_SPLITS; s++)
-		w->cursor[s].fd = -1;
+		w->cursor[s].to.fd = -1;
 	if (make_files(w, info, e)) {
 		shard_writer_close(w);
 		return NULL;
@@ -192,40 +193,6 @@ struct shard_writer *shard_writer_open(const struct prepare *p, const struct tok
 }
 
 /* ---- writing tokens -------------------------------------------------------------- */
-
-static int flush_block(struct shard_writer *w, enum split s, struct err *e)
-{
-	struct cursor *c = &w->cursor[s];
-	struct h5_blocks *b = &w->files[c->file].blocks[s];
-	if (!c->n_block)
-		return 0;
-	size_t n_bytes = (size_t)(c->n_block * b->row_bytes);
-	int64_t block = (c->at - 1) / b->block_rows;
-	b->xxh3[block] = hash_bytes(c->block, n_bytes, 0);
-	hash_add(c->all, c->block, n_bytes);
-	c->n_block = 0;
-	if (pwrite_all(c->fd, c->block, n_bytes,
-		    b->offset + block * b->block_rows * b->row_bytes))
-		return err_set(
-			e, EX_IOERR, "%s: %s", w->files[c->file].name, strerror(errno));
-	return 0;
-}
-
-static int leave_file(struct shard_writer *w, enum split s, struct err *e)
-{
-	struct cursor *c = &w->cursor[s];
-	if (c->fd < 0)
-		return 0;
-	if (flush_block(w, s, e))
-		return -1;
-	w->files[c->file].info.xxh3[s] = hash_close(c->all);
-	c->all = NULL;
-	close(c->fd);
-	c->fd = -1;
-	c->file++;
-	c->at = 0;
-	return 0;
-}
 
 /* Opens the next file with tokens of this split. */
 static int enter_file(struct shard_writer *w, enum split s, struct err *e)
@@ -236,12 +203,27 @@ static int enter_file(struct shard_writer *w, enum split s, struct err *e)
 	if (c->file == w->n_files)
 		return err_set(e, EX_DATAERR, "more tokens than were counted");
 	struct out_file *f = &w->files[c->file];
-	c->fd = open(f->path, O_WRONLY | O_CLOEXEC);
-	if (c->fd < 0)
+	int fd = open(f->path, O_WRONLY | O_CLOEXEC);
+	if (fd < 0)
 		return err_set(e, EX_IOERR, "%s: %s", f->name, strerror(errno));
-	c->all = hash_open();
-	struct h5_blocks *b = &f->blocks[s];
-	c->block = xrealloc(c->block, (size_t)(b->block_rows * b->row_bytes));
+	c->to = (struct dataset){.fd = fd,
+		.name = f->name,
+		.blocks = &f->blocks[s],
+		.all = hash_open(),
+		.syncs = w->image < 0};
+	return 0;
+}
+
+static int leave_file(struct shard_writer *w, enum split s, struct err *e)
+{
+	struct cursor *c = &w->cursor[s];
+	if (block_writer_wait(w->blocks, e))
+		return -1;
+	w->files[c->file].info.xxh3[s] = hash_close(c->to.all);
+	close(c->to.fd);
+	c->to = (struct dataset){.fd = -1};
+	c->file++;
+	c->at = 0;
 	return 0;
 }
 
@@ -267,25 +249,47 @@ static int begin_document(struct shard_writer *w, enum split s, struct err *e)
 	return 0;
 }
 
-int shard_writer_put_raw(
-	struct shard_writer *w, enum split s, const void *ids, int64_t n, struct err *e)
+/* Makes room for the next token, and returns for how many of n there is some in the block; or -1. */
+static int64_t begin_tokens(
+	struct shard_writer *w, enum split s, int64_t n, struct err *e)
 {
 	struct cursor *c = &w->cursor[s];
-	for (const char *from = ids; n > 0;) {
-		if (c->fd < 0 && enter_file(w, s, e))
+	if (c->to.fd < 0 && enter_file(w, s, e))
+		return -1;
+	if (c->begins && begin_document(w, s, e))
+		return -1;
+	int64_t rows = c->to.blocks->block_rows;
+	if (!c->block)
+		c->block = out_block_begin(w->blocks, &c->to, c->at / rows, e);
+	if (!c->block)
+		return -1;
+	return min64(n, min64(rows - c->at % rows, c->to.blocks->rows - c->at));
+}
+
+static int end_tokens(struct shard_writer *w, enum split s, int64_t n, struct err *e)
+{
+	struct cursor *c = &w->cursor[s];
+	c->at += n;
+	bool last = c->at == c->to.blocks->rows;
+	if (c->at % c->to.blocks->block_rows && !last)
+		return 0;
+	out_block_end(w->blocks, c->block);
+	c->block = NULL;
+	return last ? leave_file(w, s, e) : 0;
+}
+
+int shard_writer_put_raw(struct shard_writer *w, enum split s, struct extent from,
+	int64_t n, struct err *e)
+{
+	int64_t row_bytes = (int64_t)h5_type_bytes(w->type);
+	while (n > 0) {
+		int64_t now = begin_tokens(w, s, n, e);
+		if (now < 0)
 			return -1;
-		if (c->begins && begin_document(w, s, e))
-			return -1;
-		struct out_file *f = &w->files[c->file];
-		struct h5_blocks *b = &f->blocks[s];
-		int64_t room =
-			min64(b->block_rows - c->n_block, f->info.tokens[s] - c->at);
-		int64_t now = min64(n, room), n_bytes = now * b->row_bytes;
-		memcpy(c->block + c->n_block * b->row_bytes, from, (size_t)n_bytes);
-		from += n_bytes, n -= now, c->n_block += now, c->at += now;
-		if (c->n_block == b->block_rows && flush_block(w, s, e))
-			return -1;
-		if (c->at == f->info.tokens[s] && leave_file(w, s, e))
+		out_block_add(w->cursor[s].block, &from, now * row_bytes);
+		from.at += now * row_bytes;
+		n -= now;
+		if (end_tokens(w, s, now, e))
 			return -1;
 	}
 	return 0;
@@ -296,12 +300,14 @@ int shard_writer_put(struct shard_writer *w, enum split s, const uint32_t *ids, 
 {
 	uint16_t narrow[2048];
 	if (w->type == H5_U32)
-		return shard_writer_put_raw(w, s, ids, n, e);
+		return shard_writer_put_raw(
+			w, s, (struct extent){(const char *)ids}, n, e);
 	for (int64_t i = 0; i < n; i += ARRAY_LEN(narrow)) {
 		int64_t now = min64(n - i, ARRAY_LEN(narrow));
 		for (int64_t k = 0; k < now; k++)
 			narrow[k] = (uint16_t)ids[i + k];
-		if (shard_writer_put_raw(w, s, narrow, now, e))
+		const struct extent here = {(const char *)narrow};
+		if (shard_writer_put_raw(w, s, here, now, e))
 			return -1;
 	}
 	return 0;
@@ -355,7 +361,7 @@ static int name_files(struct shard_writer *w, struct err *e)
 int shard_writer_finish(struct shard_writer *w, struct prepared *out, struct err *e)
 {
 	for (int s = 0; s < N_SPLITS; s++)
-		BUG_ON(w->cursor[s].fd >= 0);
+		BUG_ON(w->cursor[s].to.fd >= 0);
 	for (int64_t i = 0; i < w->n_files; i++) {
 		strs_add(&out->files, w->image < 0 ? w->files[i].name : special_name(w));
 		if (finish_file(&w->files[i], e))
@@ -372,12 +378,13 @@ void shard_writer_close(struct shard_writer *w)
 {
 	if (!w)
 		return;
+	block_writer_close(w->blocks);
 	for (int s = 0; s < N_SPLITS; s++) {
-		if (w->cursor[s].fd >= 0)
-			close(w->cursor[s].fd);
-		if (w->cursor[s].all)
-			hash_close(w->cursor[s].all);
-		free(w->cursor[s].block);
+		const struct dataset *to = &w->cursor[s].to;
+		if (to->fd >= 0)
+			close(to->fd);
+		if (to->all)
+			hash_close(to->all);
 	}
 	for (int64_t i = 0; i < w->n_files && w->files; i++) {
 		durable_abort(&w->files[i].d);

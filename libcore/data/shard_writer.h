@@ -2,7 +2,7 @@
 #ifndef DATA_SHARD_WRITER_H
 #define DATA_SHARD_WRITER_H
 
-#include "data/data.h"
+#include "data/block_writer.h"
 
 struct shard_writer;
 /* `info` has the totals of all files; exactly as many tokens of each split must follow, in order.
@@ -11,9 +11,10 @@ struct shard_writer *shard_writer_open(const struct prepare *p, const struct tok
 	const struct shard_info *info, struct err *e);
 int shard_writer_put(struct shard_writer *w, enum split s, const uint32_t *ids, int64_t n,
 	struct err *e);
-/* The same, of tokens that are as wide as in the file. */
-int shard_writer_put_raw(
-	struct shard_writer *w, enum split s, const void *ids, int64_t n, struct err *e);
+/* The same, of tokens that are as wide as in the shard. Those in a file are read later, but before
+ * shard_writer_finish() returns. */
+int shard_writer_put_raw(struct shard_writer *w, enum split s, struct extent from,
+	int64_t n, struct err *e);
 /* Bytes of a token of this vocabulary in a file. */
 int32_t shard_token_bytes(const struct tokenizer *t);
 /* The next token of this split begins a document. */

@@ -8,7 +8,13 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { BUCKET_BYTES = 1 << 25, MAX_BUCKETS = 256 };
+enum {
+	BUCKET_BYTES = 1 << 25,
+	MAX_BUCKETS = 256,
+	BUFFER_BYTES = 1 << 18,
+	/* Shorter documents are copied at once: a read would take longer. */
+	COPY_BYTES = 1 << 13
+};
 
 /* A document in a bucket; its tokens follow, and fill whole words. */
 struct record {
@@ -39,8 +45,40 @@ static uint64_t key_of(const struct assembly *a, int64_t number)
 
 /* ---- to buckets ---------------------------------------------------------------------- */
 
-static int put_document(
-	struct document_stream *s, const struct document *d, struct err *e)
+/* Tokens of a piece that have been read, more than a document's at a time. */
+struct buffer {
+	char *data;
+	int fd;
+	int64_t from, to; /* bytes of this file */
+};
+
+/* What is in the buffer of the next tokens, up to n; sets *p to them. Returns their number, or -1. */
+static int64_t read_tokens(struct document_stream *s, struct buffer *b, int64_t n,
+	const char **p, struct err *e)
+{
+	struct token_place *next = &s->tokens;
+	const struct piece_view *v = &next->view;
+	int64_t row = s->a->row_bytes;
+	struct extent x;
+	n = tokens_next(next, min64(n, BUFFER_BYTES / row), &x, e);
+	if (n < 0)
+		return -1;
+	if (b->fd != x.fd || x.at < b->from || x.at + n * row > b->to) {
+		b->fd = x.fd;
+		b->from = x.at;
+		b->to = min64(x.at + BUFFER_BYTES, v->tokens + v->head.n_tokens * row);
+		if (file_read_at(x.fd, "a work file", b->data, (size_t)(b->to - b->from),
+			    b->from, e))
+			return -1;
+	}
+	*p = b->data + (x.at - b->from);
+	if (x.drop)
+		pieces_drop(x.drop, x.fd, n * row);
+	return n;
+}
+
+static int put_document(struct document_stream *s, struct buffer *b,
+	const struct document *d, struct err *e)
 {
 	struct record r = {key_of(s->a, d->number), d->number, d->n_tokens};
 	int bucket = s->bucket_bits ? (int)(r.key >> (64 - s->bucket_bits)) : 0;
@@ -49,8 +87,8 @@ static int put_document(
 		return -1;
 	tokens_begin(&s->tokens, s->a, d->batch, d->token);
 	for (int64_t left = d->n_tokens; left;) {
-		const void *p;
-		int64_t n = tokens_next(&s->tokens, left, &p, e);
+		const char *p;
+		int64_t n = read_tokens(s, b, left, &p, e);
 		if (n < 0 || buckets_put(s->buckets, bucket, p, (size_t)(n * row), e))
 			return -1;
 		left -= n;
@@ -63,16 +101,19 @@ static int put_document(
 
 static int scatter(struct document_stream *s, struct err *e)
 {
+	struct buffer b = {xmalloc(BUFFER_BYTES), -1};
 	struct walk w;
 	struct document d;
 	int rc;
 	walk_begin(&w, s->a);
+	w.drops = s->a->drops;
 	while ((rc = walk_next(&w, &d, e)) > 0)
-		if (belongs(s, &d) && put_document(s, &d, e)) {
+		if (belongs(s, &d) && put_document(s, &b, &d, e)) {
 			rc = -1;
 			break;
 		}
 	walk_end(&w);
+	free(b.data);
 	return rc;
 }
 
@@ -115,10 +156,13 @@ static int next_shuffled(struct document_stream *s, struct err *e)
 		if (next_bucket(s, e))
 			return -1;
 	}
-	const char *p = s->map + s->places[s->place++].at;
-	const struct record *r = (const void *)p;
+	int64_t at = s->places[s->place++].at;
+	const struct record *r = (const void *)(s->map + at);
 	s->left = r->n_tokens;
-	s->next = p + sizeof(*r);
+	s->next = (struct extent){
+		.memory = s->left * s->a->row_bytes < COPY_BYTES ? s->map : NULL,
+		.fd = buckets_fd(s->buckets, s->bucket - 1),
+		.at = at + (int64_t)sizeof(*r)};
 	return 1;
 }
 
@@ -127,6 +171,7 @@ static int next_shuffled(struct document_stream *s, struct err *e)
 int stream_open(struct document_stream *s, int64_t n_tokens, int n_streams, struct err *e)
 {
 	walk_begin(&s->walk, s->a);
+	s->walk.drops = s->a->drops;
 	if (!s->a->p->shuffle)
 		return 0;
 	int64_t n_bytes = n_tokens * s->a->row_bytes;
@@ -160,14 +205,15 @@ int stream_next(struct document_stream *s, struct err *e)
 	return rc;
 }
 
-int64_t stream_tokens(struct document_stream *s, int64_t n, const void **p, struct err *e)
+int64_t stream_tokens(
+	struct document_stream *s, int64_t n, struct extent *at, struct err *e)
 {
 	n = min64(n, s->left);
 	if (s->buckets) {
-		*p = s->next;
-		s->next += n * s->a->row_bytes;
+		*at = s->next;
+		s->next.at += n * s->a->row_bytes;
 	} else {
-		n = tokens_next(&s->tokens, n, p, e);
+		n = tokens_next(&s->tokens, n, at, e);
 	}
 	s->left -= max64(0, n);
 	return n;
@@ -176,7 +222,6 @@ int64_t stream_tokens(struct document_stream *s, int64_t n, const void **p, stru
 void stream_close(struct document_stream *s)
 {
 	walk_end(&s->walk);
-	tokens_end(&s->tokens);
 	buckets_close(s->buckets);
 	free(s->places);
 	*s = (struct document_stream){0};

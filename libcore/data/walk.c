@@ -3,8 +3,6 @@
 
 #include <stdlib.h>
 
-enum { BUFFER_TOKENS = 1 << 17 };
-
 int piece_view(
 	const struct assembly *a, int64_t batch, struct piece_view *v, struct err *e)
 {
@@ -40,6 +38,11 @@ static int next_piece(struct walk *w, struct err *e)
 {
 	if (w->batch + 1 == w->a->n_batches)
 		return 0;
+	if (w->drops && w->batch >= 0)
+		pieces_drop(w->a->pieces, w->view.fd,
+			(int64_t)sizeof(w->view.head) +
+				w->n * (int64_t)sizeof(*w->documents) +
+				w->view.head.n_message_bytes);
 	if (piece_view(w->a, ++w->batch, &w->view, e))
 		return -1;
 	w->n = w->view.head.n_documents;
@@ -122,21 +125,15 @@ enum split document_split(const struct assembly *a, const struct document *d)
 /* ---- tokens ------------------------------------------------------------------------------ */
 
 void tokens_begin(
-	struct token_reader *r, const struct assembly *a, int64_t batch, int64_t token)
+	struct token_place *r, const struct assembly *a, int64_t batch, int64_t token)
 {
-	if (!r->opened || r->batch != batch) {
-		r->opened = false;
-		r->from = r->to = 0;
-	}
+	r->opened = r->opened && r->batch == batch;
 	r->a = a;
 	r->batch = batch;
 	r->token = token;
-	if (!r->buffer)
-		r->buffer = xmalloc((size_t)BUFFER_TOKENS * (size_t)a->row_bytes);
 }
 
-/* Makes the buffer begin with the next token. */
-static int fill(struct token_reader *r, struct err *e)
+int64_t tokens_next(struct token_place *r, int64_t n, struct extent *at, struct err *e)
 {
 	while (!r->opened || r->token == r->view.head.n_tokens) {
 		if (r->opened) { /* a document goes on at the beginning of the next piece */
@@ -146,30 +143,11 @@ static int fill(struct token_reader *r, struct err *e)
 		if (piece_view(r->a, r->batch, &r->view, e))
 			return -1;
 		r->opened = true;
-		r->from = r->to = 0;
 	}
-	if (r->token >= r->from && r->token < r->to)
-		return 0;
-	int64_t n = min64(BUFFER_TOKENS, r->view.head.n_tokens - r->token);
-	r->from = r->token;
-	r->to = r->token + n;
-	return file_read_at(r->view.fd, "a work file", r->buffer,
-		(size_t)(n * r->a->row_bytes),
-		r->view.tokens + r->token * r->a->row_bytes, e);
-}
-
-int64_t tokens_next(struct token_reader *r, int64_t n, const void **p, struct err *e)
-{
-	if (fill(r, e))
-		return -1;
-	n = min64(n, r->to - r->token);
-	*p = r->buffer + (r->token - r->from) * r->a->row_bytes;
+	n = min64(n, r->view.head.n_tokens - r->token);
+	*at = (struct extent){.fd = r->view.fd,
+		.at = r->view.tokens + r->token * r->a->row_bytes,
+		.drop = r->a->drops ? r->a->pieces : NULL};
 	r->token += n;
 	return n;
-}
-
-void tokens_end(struct token_reader *r)
-{
-	free(r->buffer);
-	*r = (struct token_reader){0};
 }

@@ -135,6 +135,57 @@ make_jsonl() { # N
 	not ls no.h5*
 }
 
+@test "the same bytes with any number of threads, whatever chooses and orders documents" {
+	make_jsonl 30000 >a.jsonl # about 7 MB, with blocks of 1 MiB that one thread fills
+	make_jsonl 9000 | sed 's/wort/word/' >b.jsonl
+	cat a.jsonl a.jsonl >twice.jsonl
+	LC_ALL=C awk 'BEGIN { for (c = 131072; c < 197072; c++) # 66,000 different characters
+		printf "%c%c%c%c", 240, 128 + int(c / 4096) % 64, 128 + int(c / 64) % 64, 128 + c % 64 }' >wide.txt
+	same() { # OPTIONS...
+		local t
+		for t in 1 2 3; do
+			rm -rf "out$t"
+			mkdir "out$t"
+			pt-prepare -q --threads $t -o "out$t/o.h5" "$@"
+		done
+		diff -r out1 out2
+		diff -r out1 out3
+		pt-prepare -q --verify out3/*
+	}
+	for split in tail document hash; do
+		for order in '' --shuffle; do
+			for size in 0 1000K; do
+				# shellcheck disable=SC2086 # options are words
+				same -t byte -s $split $order --dedup --shard-size $size twice.jsonl
+			done
+		done
+		same -t byte -s $split --source a=1:a.jsonl --source b=2:b.jsonl --mix-tokens 9000000
+		same -t byte -s $split --shuffle --source a=1:a.jsonl --source b=2:b.jsonl
+	done
+	same -t byte -f 0 --min-bytes 100 --drop 'rd3 w' --work w a.jsonl
+	# four bytes a token
+	same --separator $'\n' wide.txt a.jsonl
+	h5dump -H -d /train out1/o.h5 | grep -q H5T_STD_U32LE
+	# to a pipe, and from tokens
+	pt-prepare -q --threads 1 -t byte a.jsonl -o - | cmp - <(pt-prepare -q --threads 3 -t byte a.jsonl -o -)
+	pt-prepare -q -t byte -f 0 a.jsonl -o a.h5
+	pt-prepare -q --to nanogpt a.h5 -o tokens
+	same --vocab 256 --end-token 10 --shard-size 2M tokens_train.bin
+}
+
+@test "several temporary work files, which are emptied when they have been read" {
+	for _ in 1 2 3; do make_jsonl 60000; done >d.jsonl # 80 MB of tokens
+	pt-prepare -q -t byte -f 0 --work w d.jsonl -o kept.h5
+	for order in '' --shuffle; do
+		for t in 1 2; do
+			# shellcheck disable=SC2086 # options are words
+			pt-prepare -q -t byte -f 0 --threads $t $order d.jsonl -o $t.h5 --overwrite
+		done
+		cmp 1.h5 2.h5
+		[ -n "$order" ] || cmp 1.h5 kept.h5
+	done
+}
+
 @test "killed and started again, it gives the same bytes" {
 	make_jsonl 60000 >d.jsonl
 	pt-prepare -q -t byte d.jsonl -o whole.h5
