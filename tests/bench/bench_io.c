@@ -10,8 +10,10 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <omp.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/sysinfo.h>
 #include <unistd.h>
 
 static int windows(const char *path)
@@ -86,6 +88,8 @@ static int memory(int64_t n_bytes, bool touch)
 	enum { ROUNDS = 5 };
 	double t[ROUNDS];
 	struct arena a;
+	const char *cores = getenv("CORES");
+	omp_set_num_threads(cores ? atoi(cores) : get_nprocs());
 	arena_init(&a, "memory", (size_t)n_bytes + 64);
 	char *p = arena_alloc(&a, (size_t)n_bytes);
 	double begin = clock_seconds();

@@ -1,8 +1,8 @@
 """Inference of the models of torch_gpt.py: drawing tokens one at a time with a cache of keys and
 values, as pt-sample does, and evaluation. What tests/bench/run compares these with.
 
-  torch_sample.py CONFIG --tokens N      prints the milliseconds until a prompt of --prompt tokens
-                                         is done, and tokens per second after it
+  torch_sample.py CONFIG --tokens N      prints tokens per second of a prompt of --prompt tokens,
+                                         and of those drawn after it
   torch_sample.py CONFIG --eval WINDOWS  prints tokens per second of a forward with the loss"""
 
 import argparse
@@ -62,7 +62,7 @@ def sample(model, s, args):
         for i in range(args.tokens):
             token = draw(feed(model, token, caches, args.prompt + i), s.vocab)
         end = time.perf_counter()
-    say("prompt", f"{(after - begin) * 1e3:.6g}")
+    say("prompt", f"{args.prompt / (after - begin):.6g}")
     say("tps", f"{args.tokens / (end - after):.6g}")
 
 
