@@ -27,13 +27,14 @@ static void compare(
 	}
 }
 
-/* Memory for rows of both, kept for all tensors: new memory would cost as much as what is read. */
-struct rows {
+/* Both, and memory for rows of them, kept for all tensors: new memory would cost as much as what is read. */
+struct pair {
+	const struct ckpt *a, *b;
 	float *x, *y;
 	int64_t room;
 };
 
-static void rows_reserve(struct rows *m, int64_t n)
+static void reserve(struct pair *m, int64_t n)
 {
 	if (n <= m->room)
 		return;
@@ -64,15 +65,15 @@ static int read_both(struct place *of, int64_t row, int64_t n, struct err *e)
 }
 
 /* Tensor i of the first, and j of the second. */
-static int compare_tensor(const struct ckpt *a, const struct ckpt *b, int i, int j,
-	struct rows *m, struct ckpt_delta *d, struct err *e)
+static int compare_tensor(
+	struct pair *m, int i, int j, struct ckpt_delta *d, struct err *e)
 {
-	const struct ckpt_tensor *t = &a->tensors[i];
+	const struct ckpt_tensor *t = &m->a->tensors[i];
 	int64_t width = ckpt_row_size(t);
 	int64_t rows = max64(1, (1 << 18) / width);
-	rows_reserve(m, rows * width);
-	struct place of[] = {{a, ckpt_find_group(a, d->group), i, m->x, {0}},
-		{b, ckpt_find_group(b, d->group), j, m->y, {0}}};
+	reserve(m, rows * width);
+	struct place of[] = {{m->a, ckpt_find_group(m->a, d->group), i, m->x, {0}},
+		{m->b, ckpt_find_group(m->b, d->group), j, m->y, {0}}};
 	for (int64_t r = 0; r < t->dims[0]; r += rows) {
 		int64_t n = min64(rows, t->dims[0] - r);
 		if (read_both(of, r, n, e))
@@ -92,16 +93,16 @@ static struct ckpt_delta *add(struct ckpt_delta **out, int64_t *n, const char *n
 }
 
 /* Compares the groups that both have. */
-static int compare_groups(const struct ckpt *a, const struct ckpt *b, int i, int j,
-	int n_groups, struct rows *m, struct ckpt_delta **out, int64_t *n, struct err *e)
+static int compare_groups(struct pair *m, int i, int j, int n_groups,
+	struct ckpt_delta **out, int64_t *n, struct err *e)
 {
-	const struct ckpt_tensor *t = &a->tensors[i];
+	const struct ckpt_tensor *t = &m->a->tensors[i];
 	for (int g = 0; g < n_groups; g++) {
-		struct ckpt_delta d = {.group = a->groups.v[g], .n = ckpt_size(t)};
-		if (ckpt_find_group(b, d.group) < 0)
+		struct ckpt_delta d = {.group = m->a->groups.v[g], .n = ckpt_size(t)};
+		if (ckpt_find_group(m->b, d.group) < 0)
 			continue;
 		snprintf(d.name, sizeof(d.name), "%s", t->name);
-		if (compare_tensor(a, b, i, j, m, &d, e))
+		if (compare_tensor(m, i, j, &d, e))
 			return -1;
 		if (d.n_differ)
 			*add(out, n, t->name) = d;
@@ -127,7 +128,7 @@ int64_t ckpt_diff(const struct ckpt *a, const struct ckpt *b, const int *order,
 {
 	int64_t n = 0;
 	int n_groups = with_optimizer ? (int)a->groups.n : 1;
-	struct rows m = {0};
+	struct pair m = {.a = a, .b = b};
 	int rc = 0;
 	*out = NULL;
 	for (int k = 0; k < a->n_tensors && !rc; k++) {
@@ -139,7 +140,7 @@ int64_t ckpt_diff(const struct ckpt *a, const struct ckpt *b, const int *order,
 		} else if (!ckpt_same_shape(t, &b->tensors[j])) {
 			add(out, &n, t->name)->other_shape = true;
 		} else {
-			rc = compare_groups(a, b, i, j, n_groups, &m, out, &n, e);
+			rc = compare_groups(&m, i, j, n_groups, out, &n, e);
 		}
 	}
 	free(m.x);
