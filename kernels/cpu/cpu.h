@@ -67,12 +67,18 @@ static inline v16 v16_load_tail(const float *p, int64_t n)
 	return v;
 }
 
+typedef float v8 __attribute__((vector_size(32)));
+typedef float v4 __attribute__((vector_size(16)));
+
+/* Of halves, quarters, and so on. */
 static inline float v16_sum(v16 v)
 {
-	for (int width = 8; width; width /= 2)
-		for (int i = 0; i < width; i++)
-			v[i] += v[i + width];
-	return v[0];
+	v8 a = __builtin_shufflevector(v, v, 0, 1, 2, 3, 4, 5, 6, 7) +
+	       __builtin_shufflevector(v, v, 8, 9, 10, 11, 12, 13, 14, 15);
+	v4 b = __builtin_shufflevector(a, a, 0, 1, 2, 3) +
+	       __builtin_shufflevector(a, a, 4, 5, 6, 7);
+	b += __builtin_shufflevector(b, b, 2, 3, 0, 1);
+	return b[0] + b[1];
 }
 
 static inline v16 v16_max(v16 a, v16 b)

@@ -13,6 +13,8 @@ static bool same_bits(float a, float b)
 static void compare(
 	struct ckpt_delta *d, const float *x, const float *y, int64_t at, int64_t n)
 {
+	if (!memcmp(x, y, (size_t)n * sizeof(*x)))
+		return;
 	for (int64_t i = 0; i < n; i++) {
 		if (same_bits(x[i], y[i]))
 			continue;
@@ -25,27 +27,60 @@ static void compare(
 	}
 }
 
-/* Tensor i of the first, and j of the second. */
-static int compare_tensor(const struct ckpt *a, const struct ckpt *b, int i, int j,
-	struct ckpt_delta *d, struct err *e)
+/* Both, and memory for rows of them, kept for all tensors: new memory would cost as much as what is read. */
+struct pair {
+	const struct ckpt *a, *b;
+	float *x, *y;
+	int64_t room;
+};
+
+static void reserve(struct pair *m, int64_t n)
 {
-	int g = ckpt_find_group(a, d->group), h = ckpt_find_group(b, d->group);
-	const struct ckpt_tensor *t = &a->tensors[i];
+	if (n <= m->room)
+		return;
+	m->room = n;
+	m->x = xrealloc(m->x, (size_t)n * sizeof(*m->x));
+	m->y = xrealloc(m->y, (size_t)n * sizeof(*m->y));
+}
+
+/* Where n rows begin, in one of the files. */
+struct place {
+	const struct ckpt *c;
+	int group, tensor;
+	float *to;
+	struct err why;
+};
+
+/* A thread for each file. */
+static int read_both(struct place *of, int64_t row, int64_t n, struct err *e)
+{
+	int failed = 0;
+#pragma omp parallel for num_threads(2) reduction(+ : failed)
+	for (int f = 0; f < 2; f++)
+		failed += ckpt_read_rows(of[f].c, of[f].group, of[f].tensor, row, n,
+				  of[f].to, &of[f].why) != 0;
+	if (failed)
+		*e = of[0].why.code ? of[0].why : of[1].why;
+	return failed ? -1 : 0;
+}
+
+/* Tensor i of the first, and j of the second. */
+static int compare_tensor(
+	struct pair *m, int i, int j, struct ckpt_delta *d, struct err *e)
+{
+	const struct ckpt_tensor *t = &m->a->tensors[i];
 	int64_t width = ckpt_row_size(t);
 	int64_t rows = max64(1, (1 << 18) / width);
-	float *x = xmalloc((size_t)(rows * width) * sizeof(*x));
-	float *y = xmalloc((size_t)(rows * width) * sizeof(*y));
-	int rc = 0;
-	for (int64_t r = 0; r < t->dims[0] && !rc; r += rows) {
+	reserve(m, rows * width);
+	struct place of[] = {{m->a, ckpt_find_group(m->a, d->group), i, m->x, {0}},
+		{m->b, ckpt_find_group(m->b, d->group), j, m->y, {0}}};
+	for (int64_t r = 0; r < t->dims[0]; r += rows) {
 		int64_t n = min64(rows, t->dims[0] - r);
-		rc = ckpt_read_rows(a, g, i, r, n, x, e) ||
-		     ckpt_read_rows(b, h, j, r, n, y, e);
-		if (!rc)
-			compare(d, x, y, r * width, n * width);
+		if (read_both(of, r, n, e))
+			return -1;
+		compare(d, m->x, m->y, r * width, n * width);
 	}
-	free(x);
-	free(y);
-	return rc ? -1 : 0;
+	return 0;
 }
 
 static struct ckpt_delta *add(struct ckpt_delta **out, int64_t *n, const char *name)
@@ -58,16 +93,16 @@ static struct ckpt_delta *add(struct ckpt_delta **out, int64_t *n, const char *n
 }
 
 /* Compares the groups that both have. */
-static int compare_groups(const struct ckpt *a, const struct ckpt *b, int i, int j,
-	int n_groups, struct ckpt_delta **out, int64_t *n, struct err *e)
+static int compare_groups(struct pair *m, int i, int j, int n_groups,
+	struct ckpt_delta **out, int64_t *n, struct err *e)
 {
-	const struct ckpt_tensor *t = &a->tensors[i];
+	const struct ckpt_tensor *t = &m->a->tensors[i];
 	for (int g = 0; g < n_groups; g++) {
-		struct ckpt_delta d = {.group = a->groups.v[g], .n = ckpt_size(t)};
-		if (ckpt_find_group(b, d.group) < 0)
+		struct ckpt_delta d = {.group = m->a->groups.v[g], .n = ckpt_size(t)};
+		if (ckpt_find_group(m->b, d.group) < 0)
 			continue;
 		snprintf(d.name, sizeof(d.name), "%s", t->name);
-		if (compare_tensor(a, b, i, j, &d, e))
+		if (compare_tensor(m, i, j, &d, e))
 			return -1;
 		if (d.n_differ)
 			*add(out, n, t->name) = d;
@@ -93,8 +128,10 @@ int64_t ckpt_diff(const struct ckpt *a, const struct ckpt *b, const int *order,
 {
 	int64_t n = 0;
 	int n_groups = with_optimizer ? (int)a->groups.n : 1;
+	struct pair m = {.a = a, .b = b};
+	int rc = 0;
 	*out = NULL;
-	for (int k = 0; k < a->n_tensors; k++) {
+	for (int k = 0; k < a->n_tensors && !rc; k++) {
 		int i = order ? order[k] : k;
 		const struct ckpt_tensor *t = &a->tensors[i];
 		int j = ckpt_find(b, t->name);
@@ -102,10 +139,15 @@ int64_t ckpt_diff(const struct ckpt *a, const struct ckpt *b, const int *order,
 			add(out, &n, t->name)->only_a = true;
 		} else if (!ckpt_same_shape(t, &b->tensors[j])) {
 			add(out, &n, t->name)->other_shape = true;
-		} else if (compare_groups(a, b, i, j, n_groups, out, &n, e)) {
-			free(*out);
-			return -1;
+		} else {
+			rc = compare_groups(&m, i, j, n_groups, out, &n, e);
 		}
+	}
+	free(m.x);
+	free(m.y);
+	if (rc) {
+		free(*out);
+		return -1;
 	}
 	for (int j = 0; j < b->n_tensors; j++)
 		if (ckpt_find(a, b->tensors[j].name) < 0)

@@ -5,6 +5,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <omp.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -239,7 +240,8 @@ int ckpt_find(const struct ckpt *c, const char *name)
 static int read_block(const struct ckpt *c, const struct h5_blocks *b, int64_t block,
 	float *out, struct err *e)
 {
-	comm_poll(); /* other ranks may wait for this one */
+	if (omp_get_thread_num() == 0)
+		comm_poll(); /* other ranks may wait for this one */
 	return h5_block_read(b, c->fd, block, out, e) ? err_prefix(e, "%s: ", c->path)
 						      : 0;
 }
@@ -250,15 +252,22 @@ int ckpt_read_rows(const struct ckpt *c, int group, int tensor, int64_t row, int
 	const struct h5_blocks *b = blocks_of(c, group, tensor);
 	int64_t width = ckpt_row_size(&c->tensors[tensor]);
 	BUG_ON(row < 0 || n < 0 || row + n > b->rows);
-	float *piece = xmalloc((size_t)(b->block_rows * b->row_bytes));
+	float *piece = NULL; /* a block of which only some rows are wanted */
 	int rc = 0;
 	for (int64_t k = row / b->block_rows; k * b->block_rows < row + n && !rc; k++) {
 		int64_t first = k * b->block_rows;
-		int64_t from = max64(row, first);
-		int64_t to = min64(row + n, min64(b->rows, first + b->block_rows));
+		int64_t last = min64(b->rows, first + b->block_rows);
+		int64_t from = max64(row, first), to = min64(row + n, last);
+		float *to_out = out + (from - row) * width;
+		if (from == first && to == last) {
+			rc = read_block(c, b, k, to_out, e);
+			continue;
+		}
+		if (!piece)
+			piece = xmalloc((size_t)(b->block_rows * b->row_bytes));
 		rc = read_block(c, b, k, piece, e);
 		if (!rc)
-			memcpy(out + (from - row) * width, piece + (from - first) * width,
+			memcpy(to_out, piece + (from - first) * width,
 				(size_t)((to - from) * width) * sizeof(float));
 	}
 	free(piece);

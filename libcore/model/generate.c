@@ -13,6 +13,11 @@
 
 enum { MAX_ROWS = 64 }; /* of a forward */
 
+struct candidate {
+	int64_t id;
+	double p;
+};
+
 struct decoder {
 	struct pass p;
 	struct acts acts;
@@ -21,7 +26,8 @@ struct decoder {
 	int64_t len,
 		first; /* tokens in the window; the first row of the current forward */
 	float *k, *v;  /* [layer][slice][context][kv width] */
-	float *logits, *host_logits; /* of the next token, [vocab] */
+	float *logits, *host_logits;  /* of the next token, [vocab] */
+	struct candidate *candidates; /* room for decoder_draw(), [vocab] */
 	struct arena memory, scratch;
 };
 
@@ -146,6 +152,7 @@ struct decoder *decoder_open(
 	g->p.ops = (struct pass_ops){d->k->linear_row, attend_cached, head_logits, g};
 	g->ids = xcalloc((size_t)m->c.context, sizeof(*g->ids));
 	g->host_logits = xcalloc((size_t)m->padded_vocab, sizeof(*g->host_logits));
+	g->candidates = xcalloc((size_t)m->c.vocab, sizeof(*g->candidates));
 	return g;
 }
 
@@ -159,6 +166,7 @@ void decoder_close(struct decoder *g)
 	pass_close(&g->p);
 	free(g->ids);
 	free(g->host_logits);
+	free(g->candidates);
 	free(g);
 }
 
@@ -215,11 +223,6 @@ const float *decoder_logits(const struct decoder *g)
 
 /* ---- sampling -------------------------------------------------------------------- */
 
-struct candidate {
-	int64_t id;
-	double p;
-};
-
 static int by_probability(const void *a, const void *b)
 {
 	const struct candidate *x = a, *y = b;
@@ -228,13 +231,32 @@ static int by_probability(const void *a, const void *b)
 	return (x->id > y->id) - (x->id < y->id);
 }
 
+/* Moves the k best of n candidates to the front, in descending order; their number. Sorting all would
+ * take longer than a layer does. */
+static int64_t best_candidates(struct candidate *c, int64_t n, int64_t k)
+{
+	struct candidate worst = {0, -1}; /* no other of the k best is worse */
+	int64_t kept = 0;
+	k = min64(k, n);
+	for (int64_t i = 0; i < n; i++) {
+		if (by_probability(&c[i], &worst) > 0)
+			continue;
+		c[kept++] = c[i];
+		if (kept == 2 * k) {
+			qsort(c, (size_t)kept, sizeof(*c), by_probability);
+			kept = k;
+			worst = c[k - 1];
+		}
+	}
+	qsort(c, (size_t)kept, sizeof(*c), by_probability);
+	return min64(k, kept);
+}
+
 /* The number of candidates that top-k and top-p leave, of n in descending order. */
 static int64_t truncate_candidates(
 	const struct sampler *s, const struct candidate *c, int64_t n)
 {
 	double total = 0, seen = 0;
-	if (s->top_k > 0)
-		n = min64(n, s->top_k);
 	for (int64_t i = 0; i < n; i++)
 		total += c[i].p;
 	for (int64_t i = 0; i < n; i++) { /* the nucleus (Holtzman et al. 2020) */
@@ -254,15 +276,15 @@ int64_t decoder_draw(
 			best = i;
 	if (s->temperature <= 0)
 		return best;
-	struct candidate *c = xcalloc((size_t)vocab, sizeof(*c));
+	struct candidate *c = g->candidates;
 	for (int64_t i = 0; i < vocab; i++) {
 		double x = (double)g->host_logits[i] - (double)g->host_logits[best];
 		c[i] = (struct candidate){i, exp(x / s->temperature)};
 	}
 	int64_t n = vocab;
 	if (s->top_k > 0 || s->top_p < 1) {
-		qsort(c, (size_t)vocab, sizeof(*c), by_probability);
-		n = truncate_candidates(s, c, vocab);
+		n = best_candidates(c, vocab, s->top_k > 0 ? s->top_k : vocab);
+		n = truncate_candidates(s, c, n);
 	}
 	double total = 0, seen = 0;
 	for (int64_t i = 0; i < n; i++)
@@ -275,7 +297,5 @@ int64_t decoder_draw(
 	for (; i < n - 1; i++)
 		if ((seen += c[i].p) > u)
 			break;
-	int64_t id = c[i].id;
-	free(c);
-	return id;
+	return c[i].id;
 }

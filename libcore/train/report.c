@@ -26,7 +26,7 @@ void report_event(struct run *r, const char *fmt, ...)
 	struct err e = {0};
 	char text[1024];
 	va_list ap;
-	if (!run_is_first(r))
+	if (!run_is_first(r) || r->t.o.eval_only) /* an evaluation has no journal */
 		return;
 	va_start(ap, fmt);
 	vsnprintf(text, sizeof(text), fmt, ap);

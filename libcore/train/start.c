@@ -296,7 +296,7 @@ static void report_resume(struct run *r)
 {
 	const struct str *changes = &r->t.changes;
 	local_sgd_report_resume(r);
-	if (!changes->len || r->t.step >= r->t.o.steps)
+	if (!changes->len || r->t.o.eval_only || r->t.step >= r->t.o.steps)
 		return;
 	if (r->all->rank == 0)
 		warn("other arithmetic from step %lld on (%s): no longer bitwise equal to the "
@@ -333,7 +333,7 @@ static int start(struct run *r, struct train_opts *o, const char *command, struc
 	}
 	if (!o->eval_only)
 		run_dir_record(r);
-	if (r->self_test.len && !o->eval_only)
+	if (r->self_test.len)
 		report_event(r, "%s", r->self_test.s);
 	if (resume >= 0)
 		report_resume(r);

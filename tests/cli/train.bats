@@ -186,6 +186,9 @@ load helpers
 	tiny --eval-only --resume fresh/checkpoints/latest.h5 >out
 	want=$(grep -o 'val_loss=[^ ]*' fresh/journal.txt | tail -n 1)
 	grep -q "$want" out
+	# other arithmetic is no matter for a run that goes on nowhere, nor has it a journal
+	tiny -n 20 -m 1 --eval-only --resume fresh/checkpoints/latest.h5 2>err >/dev/null
+	[ ! -s err ]
 	mpiexec -n 2 pt-train -q -d data.h5 --eval-only --resume fresh/checkpoints/latest.h5 >out2
 	grep -q "$want" out2
 	code_of 65 tiny -n 10 -o bad --dim 32 --init-from seed/checkpoints/latest.h5
