@@ -156,10 +156,10 @@ killed() { # SIGNAL PATTERN COMMAND...
 	local sig=$1 pattern=$2 seen=no # (the file may be there for a moment only)
 	shift 2
 	env --default-signal="$sig" "$@" 3>&- &
-	for _ in $(seq 6000); do
+	for _ in $(seq 20000); do
 		! compgen -G "$pattern" >/dev/null || seen=yes
 		[ $seen = no ] || break
-		sleep 0.01
+		sleep 0.003
 	done
 	[ $seen = yes ]
 	kill -s "$sig" $!
@@ -178,7 +178,7 @@ killed() { # SIGNAL PATTERN COMMAND...
 		killed $s 'part-*.tmp' pt-prepare -q text.txt -o part --shard-size 16 2>err
 		not ls part*
 	done
-	for _ in $(seq 500); do cat text.txt; done >big.txt
+	for _ in $(seq 2000); do cat text.txt; done >big.txt
 	killed TERM 'tmp/*' pt-prepare -q big.txt -o never
 	[ -z "$(ls tmp)" ]
 	# while it waits for a reader, even one that it does not see
