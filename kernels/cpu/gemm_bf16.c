@@ -48,62 +48,26 @@ static void flush_end(void)
 
 /* ---- fp32 -------------------------------------------------------------------------- */
 
-enum { WIDE_DEPTH = DEPTH / 2, ROW_STRIDE = WIDE_DEPTH + 16 };
-
-static void widen_line(float *to, const uint16_t *x, int64_t n)
-{
-	for (int64_t i = 0; i < n; i++)
-		to[i] = widen_bits(x[i], DT_BF16);
-}
-
-/* [n_k][width], of a matrix whose lines are terms */
-static void widen_across(float *to, int width, const struct operand *x, int64_t i,
-	int64_t count, int64_t k, int64_t n_k)
-{
-	uint16_t line[GEMM_MAX_COLS];
-	memset(to, 0, (size_t)(in_groups(n_k) * width) * sizeof(float));
-	for (; n_k-- > 0; k++, to += width)
-		widen_line(to, line_bf16(x, k, i, count, line), count);
-}
-
+/* The panels of the unit of fp32, up to a whole group. */
 static void wide_left(void *to, const struct operand *x, int64_t i, int64_t count,
 	int64_t k, int64_t n_k)
 {
-	float *row = to;
-	uint16_t line[WIDE_DEPTH];
-	if (x->across) {
-		widen_across(to, ROWS, x, i, count, k, n_k);
-		return;
-	}
-	for (int64_t r = 0; r < ROWS; r++, row += ROW_STRIDE) {
-		int64_t n = r < count ? n_k : 0;
-		if (n)
-			widen_line(row, line_bf16(x, i + r, k, n, line), n);
-		memset(row + n, 0, (size_t)(in_groups(n_k) - n) * sizeof(float));
-	}
+	size_t more = (size_t)(in_groups(n_k) - n_k) * sizeof(float);
+	float *panel = to;
+	K(gemm_fp32).pack_left(to, x, i, count, k, n_k);
+	if (x->across)
+		memset(panel + n_k * ROWS, 0, more * ROWS);
+	else
+		for (int r = 0; r < ROWS; r++)
+			memset(panel + r * FP32_STRIDE + n_k, 0, more);
 }
 
 static void wide_right(void *to, const struct operand *x, int64_t j, int64_t count,
 	int64_t k, int64_t n_k)
 {
-	enum { NEAR = 64 };
-	float lines[COLS * NEAR];
-	uint16_t line[NEAR];
-	if (x->across) {
-		widen_across(to, COLS, x, j, count, k, n_k);
-		return;
-	}
-	memset(lines, 0, sizeof(lines));
-	for (int64_t at = 0; at < in_groups(n_k); at += NEAR) {
-		int64_t n = min64(NEAR, n_k - at), all = min64(NEAR, in_groups(n_k) - at);
-		for (int64_t i = 0; i < count; i++) {
-			widen_line(lines + i * NEAR, line_bf16(x, j + i, k + at, n, line),
-				n);
-			for (int64_t l = n; l < all; l++)
-				lines[i * NEAR + l] = 0;
-		}
-		transpose_words((float *)to + at * COLS, COLS, lines, NEAR, COLS, all);
-	}
+	size_t more = (size_t)(in_groups(n_k) - n_k) * sizeof(float);
+	K(gemm_fp32).pack_right(to, x, j, count, k, n_k);
+	memset((float *)to + n_k * COLS, 0, more * COLS);
 }
 
 /* The chain of every second term of a group. */
@@ -156,15 +120,15 @@ static void multiply_fp32(float *sums, const void *left, const void *right, int6
 	if (across)
 		multiply_wide(sums, left, 1, ROWS, right, in_groups(n_k));
 	else
-		multiply_wide(sums, left, ROW_STRIDE, 1, right, in_groups(n_k));
+		multiply_wide(sums, left, FP32_STRIDE, 1, right, in_groups(n_k));
 }
 
 static const struct gemm_unit by_fp32 = {.name = "fp32",
 	.rows = ROWS,
 	.cols = COLS,
-	.depth = WIDE_DEPTH,
-	.row_bytes = ROW_STRIDE * sizeof(float),
-	.col_bytes = WIDE_DEPTH * sizeof(float),
+	.depth = FP32_DEPTH,
+	.row_bytes = FP32_STRIDE * sizeof(float),
+	.col_bytes = FP32_DEPTH * sizeof(float),
 	.pack_left = wide_left,
 	.pack_right = wide_right,
 	.multiply = multiply_fp32,

@@ -71,6 +71,10 @@ enum { COLS = VECTORS * LANES }; /* with ROWS, a tile that fills the registers *
 
 /* ---- panels ------------------------------------------------------------------------ */
 
+/* Terms of a panel of fp32, a part of its arithmetic; and the distance of two rows, which keeps them in
+ * different sets of the cache. */
+enum { FP32_DEPTH = 384, FP32_STRIDE = FP32_DEPTH + 16 };
+
 typedef uint32_t word __attribute__((may_alias));
 
 /* to[k][i] = x[i][k] for i, k < EDGE, in rows of `width` and `stride` words */
@@ -142,11 +146,11 @@ static inline void transpose_words(
 static inline const float *line_fp32(
 	const struct operand *x, int64_t line, int64_t at, int64_t n, float *room)
 {
-	const float *f = (const float *)x->p + line * x->stride + at;
+	int64_t first = (line * x->stride + at) * dtype_bytes(x->type);
+	const void *from = (const char *)x->p + first;
 	if (x->type == DT_F32)
-		return f;
-	BUG_ON(dtype_bytes(x->type) != 2);
-	K(widen_run)(room, (const uint16_t *)x->p + line * x->stride + at, x->type, n);
+		return from;
+	K(widen_run)(room, from, x->type, n);
 	return room;
 }
 
