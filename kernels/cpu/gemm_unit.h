@@ -171,4 +171,29 @@ static inline const uint16_t *line_bf16(
 	return room;
 }
 
+/* ---- bf16 -------------------------------------------------------------------------- */
+
+enum { GROUP = 32 }; /* terms, of gemm_bf16.c */
+
+/* Subnormal numbers are 0 from `begin` to `end`, for vectors and so for what is done with the sums. */
+void K(flush_begin)(void);
+void K(flush_end)(void);
+
+#if defined(__AVX512F__)
+/* The first n of some numbers. */
+static inline uint32_t first_of(int64_t n)
+{
+	return n >= 32 ? ~0u : n > 0 ? (1u << n) - 1 : 0;
+}
+
+/* (low[i], high[i]) for i < n, of 16; the others are 0. */
+static inline __m512i pairs_of(const uint16_t *low, const uint16_t *high, int64_t n)
+{
+	__mmask16 m = (__mmask16)first_of(n);
+	__m512i l = _mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(m, low));
+	__m512i h = _mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(m, high));
+	return _mm512_or_si512(l, _mm512_slli_epi32(h, 16));
+}
+#endif
+
 #endif
