@@ -80,7 +80,7 @@ struct device_options {
 int device_open(struct device *d, enum device_kind kind, const struct device_options *o,
 	struct err *e);
 void device_close(struct device *d);
-/* The CPU, with the widest vector instructions that it and $PT_ISA (sse2, avx2, avx512, avx512_bf16)
+/* The CPU, with the widest instructions that it and $PT_ISA (sse2, avx2, avx512, avx512_bf16, amx_bf16)
  * allow. threads 0: all that this process may use. */
 void device_cpu(struct device *d, int threads);
 /* The planning device: counts FLOPs and touches no memory, so pointers may be invalid. `as`: the

@@ -41,7 +41,7 @@ static inline float *mat_row(struct mat m, int64_t row)
 
 /* ---- isa.c ----------------------------------------------------------------------- */
 
-enum isa { ISA_SSE2, ISA_AVX2, ISA_AVX512, ISA_AVX512_BF16 };
+enum isa { ISA_SSE2, ISA_AVX2, ISA_AVX512, ISA_AVX512_BF16, ISA_AMX_BF16 };
 /* The widest instruction set of this processor and of $PT_ISA. */
 enum isa cpu_isa(void);
 /* Selects it; and the one that was selected last, without a look at the environment. */

@@ -85,6 +85,7 @@ void device_cpu(struct device *d, int threads)
 		&cpu_avx2_kernels,
 		&cpu_avx512_kernels,
 		&cpu_avx512_kernels,
+		&cpu_avx512_kernels,
 #endif
 	};
 	device_init(d, DEVICE_CPU, tables[cpu_isa_use()], &cpu_device_ops);

@@ -205,7 +205,7 @@ void K(gemm_by)(const struct gemm *g, const struct gemm_unit *u)
 	enum { KEPT_ROWS = 2112, KEPT_COLS = 1024, COLS = 4096 };
 	struct step s = {.g = g, .u = u};
 	bool keeps = g->k > u->depth;
-	int64_t rows = part(g->m, keeps ? KEPT_ROWS : max64(1, g->m), TASK_ROWS);
+	int64_t rows = part(g->m, keeps ? KEPT_ROWS : max64(1, g->m), task_rows(&s));
 	int64_t cols = part(g->n, keeps ? KEPT_COLS : COLS, u->cols);
 	BUG_ON(g->add && g->bias.p);
 	for (s.row = 0; s.row < g->m; s.row += rows) {

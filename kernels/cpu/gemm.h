@@ -38,7 +38,7 @@ void K(gemm)(const struct gemm *g);
 
 /* ---- units ------------------------------------------------------------------------- */
 
-enum { GEMM_MAX_ROWS = 8, GEMM_MAX_COLS = 64 };
+enum { GEMM_MAX_ROWS = 32, GEMM_MAX_COLS = 64 };
 
 struct gemm_unit {
 	const char *name;
@@ -61,7 +61,7 @@ struct gemm_unit {
 	void (*end)(void);
 };
 
-extern const struct gemm_unit K(gemm_fp32);
+extern const struct gemm_unit K(gemm_fp32), K(gemm_amx); /* AMX: with AVX-512 */
 const struct gemm_unit *K(gemm_bf16)(enum isa isa);
 /* The same by a given unit. */
 void K(gemm_by)(const struct gemm *g, const struct gemm_unit *u);

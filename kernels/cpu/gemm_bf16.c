@@ -9,13 +9,13 @@
  * AVX-512's VDPBF16PS adds the products of two pairs to one number, one after the other, the odd pair
  * first. So its operands are packed such that one instruction has two terms of the same chain.
  * Processors with neither compute the chains in fp32. The bits are the same, which test_gemm.c checks
- * for the units that the processor has.
+ * for the units that the processor has. The unit of AMX itself is in gemm_amx.c.
  */
 #include "kernels/cpu/gemm_unit.h"
 
 #include <stdatomic.h>
 
-enum { GROUP = 32, QUAD = 4, DEPTH = 768 };
+enum { QUAD = 4, DEPTH = 768 };
 
 static int64_t in_groups(int64_t n_k)
 {
@@ -25,85 +25,49 @@ static int64_t in_groups(int64_t n_k)
 #if defined(__x86_64__)
 static _Thread_local unsigned control; /* of SSE, of the caller */
 
-static void flush_begin(void)
+void K(flush_begin)(void)
 {
 	enum { DENORMALS_ARE_ZERO = 0x40, FLUSH_TO_ZERO = 0x8000 };
 	control = _mm_getcsr();
 	_mm_setcsr(control | DENORMALS_ARE_ZERO | FLUSH_TO_ZERO);
 }
 
-static void flush_end(void)
+void K(flush_end)(void)
 {
 	_mm_setcsr(control);
 }
 #else
-static void flush_begin(void)
+void K(flush_begin)(void)
 {
 }
 
-static void flush_end(void)
+void K(flush_end)(void)
 {
 }
 #endif
 
 /* ---- fp32 -------------------------------------------------------------------------- */
 
-enum { WIDE_DEPTH = DEPTH / 2, ROW_STRIDE = WIDE_DEPTH + 16 };
-
-static void widen_line(float *to, const uint16_t *x, int64_t n)
-{
-	for (int64_t i = 0; i < n; i++)
-		to[i] = widen_bits(x[i], DT_BF16);
-}
-
-/* [n_k][width], of a matrix whose lines are terms */
-static void widen_across(float *to, int width, const struct operand *x, int64_t i,
-	int64_t count, int64_t k, int64_t n_k)
-{
-	uint16_t line[GEMM_MAX_COLS];
-	memset(to, 0, (size_t)(in_groups(n_k) * width) * sizeof(float));
-	for (; n_k-- > 0; k++, to += width)
-		widen_line(to, line_bf16(x, k, i, count, line), count);
-}
-
+/* The panels of the unit of fp32, up to a whole group. */
 static void wide_left(void *to, const struct operand *x, int64_t i, int64_t count,
 	int64_t k, int64_t n_k)
 {
-	float *row = to;
-	uint16_t line[WIDE_DEPTH];
-	if (x->across) {
-		widen_across(to, ROWS, x, i, count, k, n_k);
-		return;
-	}
-	for (int64_t r = 0; r < ROWS; r++, row += ROW_STRIDE) {
-		int64_t n = r < count ? n_k : 0;
-		if (n)
-			widen_line(row, line_bf16(x, i + r, k, n, line), n);
-		memset(row + n, 0, (size_t)(in_groups(n_k) - n) * sizeof(float));
-	}
+	size_t more = (size_t)(in_groups(n_k) - n_k) * sizeof(float);
+	float *panel = to;
+	K(gemm_fp32).pack_left(to, x, i, count, k, n_k);
+	if (x->across)
+		memset(panel + n_k * ROWS, 0, more * ROWS);
+	else
+		for (int r = 0; r < ROWS; r++)
+			memset(panel + r * FP32_STRIDE + n_k, 0, more);
 }
 
 static void wide_right(void *to, const struct operand *x, int64_t j, int64_t count,
 	int64_t k, int64_t n_k)
 {
-	enum { NEAR = 64 };
-	float lines[COLS * NEAR];
-	uint16_t line[NEAR];
-	if (x->across) {
-		widen_across(to, COLS, x, j, count, k, n_k);
-		return;
-	}
-	memset(lines, 0, sizeof(lines));
-	for (int64_t at = 0; at < in_groups(n_k); at += NEAR) {
-		int64_t n = min64(NEAR, n_k - at), all = min64(NEAR, in_groups(n_k) - at);
-		for (int64_t i = 0; i < count; i++) {
-			widen_line(lines + i * NEAR, line_bf16(x, j + i, k + at, n, line),
-				n);
-			for (int64_t l = n; l < all; l++)
-				lines[i * NEAR + l] = 0;
-		}
-		transpose_words((float *)to + at * COLS, COLS, lines, NEAR, COLS, all);
-	}
+	size_t more = (size_t)(in_groups(n_k) - n_k) * sizeof(float);
+	K(gemm_fp32).pack_right(to, x, j, count, k, n_k);
+	memset((float *)to + n_k * COLS, 0, more * COLS);
 }
 
 /* The chain of every second term of a group. */
@@ -156,31 +120,25 @@ static void multiply_fp32(float *sums, const void *left, const void *right, int6
 	if (across)
 		multiply_wide(sums, left, 1, ROWS, right, in_groups(n_k));
 	else
-		multiply_wide(sums, left, ROW_STRIDE, 1, right, in_groups(n_k));
+		multiply_wide(sums, left, FP32_STRIDE, 1, right, in_groups(n_k));
 }
 
 static const struct gemm_unit by_fp32 = {.name = "fp32",
 	.rows = ROWS,
 	.cols = COLS,
-	.depth = WIDE_DEPTH,
-	.row_bytes = ROW_STRIDE * sizeof(float),
-	.col_bytes = WIDE_DEPTH * sizeof(float),
+	.depth = FP32_DEPTH,
+	.row_bytes = FP32_STRIDE * sizeof(float),
+	.col_bytes = FP32_DEPTH * sizeof(float),
 	.pack_left = wide_left,
 	.pack_right = wide_right,
 	.multiply = multiply_fp32,
-	.begin = flush_begin,
-	.end = flush_end};
+	.begin = K(flush_begin),
+	.end = K(flush_end)};
 
 /* ---- AVX-512 BF16 ------------------------------------------------------------------ */
 
 #if defined(__AVX512F__)
 enum { BF_ROWS = 6, BF_VECTORS = 2, BF_COLS = 16 * BF_VECTORS, BF_STRIDE = DEPTH + 32 };
-
-/* The first n of some numbers. */
-static inline uint32_t first_of(int64_t n)
-{
-	return n >= 32 ? ~0u : n > 0 ? (1u << n) - 1 : 0;
-}
 
 /* Of each four terms 0 1 2 3: the pairs (2, 0) and (3, 1). x has n terms; the others, of whole groups,
  * are 0. */
@@ -197,13 +155,9 @@ static void pair_line(uint16_t *to, const uint16_t *x, int64_t n)
 /* to[i] = the pair (low[i], high[i]) */
 static inline void zip(uint32_t *to, const uint16_t *low, const uint16_t *high, int64_t n)
 {
-	for (int64_t i = 0; i < n; i += 16) {
-		__mmask16 m = (__mmask16)first_of(n - i);
-		__m512i l = _mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(m, low + i));
-		__m512i h = _mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(m, high + i));
-		l = _mm512_or_si512(l, _mm512_slli_epi32(h, 16));
-		_mm512_mask_storeu_epi32(to + i, m, l);
-	}
+	for (int64_t i = 0; i < n; i += 16)
+		_mm512_mask_storeu_epi32(to + i, (__mmask16)first_of(n - i),
+			pairs_of(low + i, high + i, n - i));
 }
 
 /* [n_k / 2][width] pairs, of a matrix whose lines are terms */
@@ -329,22 +283,27 @@ static const struct gemm_unit by_pairs = {.name = "avx512_bf16",
 	.pack_left = pair_left,
 	.pack_right = pair_right,
 	.multiply = multiply_bf16,
-	.begin = flush_begin,
-	.end = flush_end};
+	.begin = K(flush_begin),
+	.end = K(flush_end)};
 #endif
 
+/* ---- which ------------------------------------------------------------------------- */
+
 #if defined(__AVX512F__)
-/* Does the instruction add as Intel's manual says, so that the bits are those of fp32? */
-static bool adds_in_order(void)
+/* Does the unit's instruction add as Intel's manual says, so that the bits are those of fp32? */
+static bool adds_in_order(const struct gemm_unit *u)
 {
-	enum { M = 7, N = 33, K = 80 };
+	enum { M = 19, N = 33, K = 80 }; /* more than one tile each */
 	uint16_t left[M * K], right[N * K];
 	float sums[2][M * N];
-	const struct gemm_unit *const by[] = {&by_pairs, &by_fp32};
+	const struct gemm_unit *const by[] = {u, &by_fp32};
 	uint32_t x = 1;
+	/* Below 2: sums are of moderate size, and none is NaN, whose bits vary. The first row is subnormal
+	 * in part. */
 	for (int i = 0; i < M * K; i++)
-		left[i] = (uint16_t)((x = x * 1664525 + 1013904223) >> 16);
-	for (int i = 0; i < N * K; i++) /* products and sums of moderate size */
+		left[i] = (uint16_t)((x = x * 1664525 + 1013904223) >> 16 &
+				     (i < K ? 0x80ff : 0xbfff));
+	for (int i = 0; i < N * K; i++)
 		right[i] = (uint16_t)((x = x * 1664525 + 1013904223) >> 16 & 0xbfff);
 	for (int i = 0; i < 2; i++) {
 		const struct gemm g = {M, N, K, {left, K, false, DT_BF16},
@@ -354,19 +313,28 @@ static bool adds_in_order(void)
 	}
 	return !memcmp(sums[0], sums[1], sizeof(sums[0]));
 }
+
+/* The same, found out once; by several threads, if they come together. */
+static bool usable(const struct gemm_unit *u, atomic_int *state)
+{
+	enum { UNKNOWN, RIGHT, WRONG };
+	int known = atomic_load_explicit(state, memory_order_relaxed);
+	if (known == UNKNOWN) {
+		known = adds_in_order(u) ? RIGHT : WRONG;
+		atomic_store(state, known);
+	}
+	return known == RIGHT;
+}
 #endif
 
 /* A processor that computes otherwise is slower, but has the same bits. */
 const struct gemm_unit *K(gemm_bf16)(enum isa isa)
 {
 #if defined(__AVX512F__)
-	enum { UNKNOWN, RIGHT, WRONG };
-	static atomic_int state; /* threads may find it out together */
-	if (isa < ISA_AVX512_BF16)
-		return &by_fp32;
-	if (atomic_load_explicit(&state, memory_order_relaxed) == UNKNOWN)
-		atomic_store(&state, adds_in_order() ? RIGHT : WRONG);
-	if (atomic_load_explicit(&state, memory_order_relaxed) == RIGHT)
+	static atomic_int amx, pairs;
+	if (isa >= ISA_AMX_BF16 && usable(&K(gemm_amx), &amx))
+		return &K(gemm_amx);
+	if (isa >= ISA_AVX512_BF16 && usable(&by_pairs, &pairs))
 		return &by_pairs;
 #endif
 	return &by_fp32;

@@ -1,15 +1,11 @@
 /*
  * The unit of fp32, and of fp16, which is widened.
  *
- * The sum of an element is a chain of fused multiply-adds over at most DEPTH consecutive terms, from 0
- * on; the sums of such chains are added in order. The vectors hold columns of the result, so that the
- * order does not depend on their width.
+ * The sum of an element is a chain of fused multiply-adds over at most FP32_DEPTH consecutive terms,
+ * from 0 on; the sums of such chains are added in order. The vectors hold columns of the result, so
+ * that the order does not depend on their width.
  */
 #include "kernels/cpu/gemm_unit.h"
-
-/* DEPTH is part of the arithmetic. The distance of two rows of a panel keeps them in different sets
- * of the cache. */
-enum { DEPTH = 384, ROW_STRIDE = DEPTH + 16 };
 
 /* [n_k][width], of a matrix whose lines are terms */
 static inline __attribute__((always_inline)) void pack_across(float *to, int width,
@@ -29,16 +25,16 @@ static inline __attribute__((always_inline)) void pack_across(float *to, int wid
 	}
 }
 
-/* [ROWS][ROW_STRIDE], or across [n_k][ROWS] */
+/* [ROWS][FP32_STRIDE], or across [n_k][ROWS] */
 static void pack_left(void *to, const struct operand *x, int64_t i, int64_t count,
 	int64_t k, int64_t n_k)
 {
-	float *row = to, line[DEPTH];
+	float *row = to, line[FP32_DEPTH];
 	if (x->across) {
 		pack_across(to, ROWS, x, i, count, k, n_k);
 		return;
 	}
-	for (int64_t r = 0; r < ROWS; r++, row += ROW_STRIDE) {
+	for (int64_t r = 0; r < ROWS; r++, row += FP32_STRIDE) {
 		if (r < count)
 			memcpy(row, line_fp32(x, i + r, k, n_k, line),
 				(size_t)n_k * sizeof(float));
@@ -109,15 +105,15 @@ static void multiply(float *sums, const void *left, const void *right, int64_t n
 	if (across)
 		multiply_panels(sums, left, 1, ROWS, right, n_k, first);
 	else
-		multiply_panels(sums, left, ROW_STRIDE, 1, right, n_k, first);
+		multiply_panels(sums, left, FP32_STRIDE, 1, right, n_k, first);
 }
 
 const struct gemm_unit K(gemm_fp32) = {.name = "fp32",
 	.rows = ROWS,
 	.cols = COLS,
-	.depth = DEPTH,
-	.row_bytes = ROW_STRIDE * sizeof(float),
-	.col_bytes = DEPTH * sizeof(float),
+	.depth = FP32_DEPTH,
+	.row_bytes = FP32_STRIDE * sizeof(float),
+	.col_bytes = FP32_DEPTH * sizeof(float),
 	.pack_left = pack_left,
 	.pack_right = pack_right,
 	.multiply = multiply};

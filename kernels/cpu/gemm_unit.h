@@ -71,6 +71,10 @@ enum { COLS = VECTORS * LANES }; /* with ROWS, a tile that fills the registers *
 
 /* ---- panels ------------------------------------------------------------------------ */
 
+/* Terms of a panel of fp32, a part of its arithmetic; and the distance of two rows, which keeps them in
+ * different sets of the cache. */
+enum { FP32_DEPTH = 384, FP32_STRIDE = FP32_DEPTH + 16 };
+
 typedef uint32_t word __attribute__((may_alias));
 
 /* to[k][i] = x[i][k] for i, k < EDGE, in rows of `width` and `stride` words */
@@ -142,11 +146,11 @@ static inline void transpose_words(
 static inline const float *line_fp32(
 	const struct operand *x, int64_t line, int64_t at, int64_t n, float *room)
 {
-	const float *f = (const float *)x->p + line * x->stride + at;
+	int64_t first = (line * x->stride + at) * dtype_bytes(x->type);
+	const void *from = (const char *)x->p + first;
 	if (x->type == DT_F32)
-		return f;
-	BUG_ON(dtype_bytes(x->type) != 2);
-	K(widen_run)(room, (const uint16_t *)x->p + line * x->stride + at, x->type, n);
+		return from;
+	K(widen_run)(room, from, x->type, n);
 	return room;
 }
 
@@ -166,5 +170,30 @@ static inline const uint16_t *line_bf16(
 			room[i] = (uint16_t)(bits_of(widen_bits(b[i], DT_E5M2)) >> 16);
 	return room;
 }
+
+/* ---- bf16 -------------------------------------------------------------------------- */
+
+enum { GROUP = 32 }; /* terms, of gemm_bf16.c */
+
+/* Subnormal numbers are 0 from `begin` to `end`, for vectors and so for what is done with the sums. */
+void K(flush_begin)(void);
+void K(flush_end)(void);
+
+#if defined(__AVX512F__)
+/* The first n of some numbers. */
+static inline uint32_t first_of(int64_t n)
+{
+	return n >= 32 ? ~0u : n > 0 ? (1u << n) - 1 : 0;
+}
+
+/* (low[i], high[i]) for i < n, of 16; the others are 0. */
+static inline __m512i pairs_of(const uint16_t *low, const uint16_t *high, int64_t n)
+{
+	__mmask16 m = (__mmask16)first_of(n);
+	__m512i l = _mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(m, low));
+	__m512i h = _mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(m, high));
+	return _mm512_or_si512(l, _mm512_slli_epi32(h, 16));
+}
+#endif
 
 #endif

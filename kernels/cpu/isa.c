@@ -4,8 +4,26 @@
 #include <sched.h>
 #include <stdatomic.h>
 #include <stdlib.h>
+#if defined(__x86_64__)
+#include <cpuid.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+#endif
 
-static const char *const names[] = {"sse2", "avx2", "avx512", "avx512_bf16"};
+static const char *const names[] = {"sse2", "avx2", "avx512", "avx512_bf16", "amx_bf16"};
+
+#if defined(__x86_64__)
+/* Linux (5.16 on) keeps the registers of AMX, 8 KiB, for processes that ask for them, and refuses
+ * where it cannot: the request is ARCH_REQ_XCOMP_PERM. */
+static bool has_amx(void)
+{
+	enum { LEAF = 7, BF16 = 1 << 22, TILE = 1 << 24 };
+	enum { REQUEST = 0x1023, TILE_DATA = 18 };
+	unsigned a, b, c, d;
+	return __get_cpuid_count(LEAF, 0, &a, &b, &c, &d) && d & BF16 && d & TILE &&
+	       !syscall(SYS_arch_prctl, REQUEST, TILE_DATA);
+}
+#endif
 
 static int widest(void)
 {
@@ -17,7 +35,9 @@ static int widest(void)
 		!__builtin_cpu_supports("avx512dq") ||
 		!__builtin_cpu_supports("avx512vl"))
 		return ISA_AVX2;
-	return __builtin_cpu_supports("avx512bf16") ? ISA_AVX512_BF16 : ISA_AVX512;
+	if (!__builtin_cpu_supports("avx512bf16"))
+		return ISA_AVX512;
+	return has_amx() ? ISA_AMX_BF16 : ISA_AVX512_BF16;
 #else
 	return ISA_SSE2;
 #endif
@@ -36,7 +56,8 @@ enum isa cpu_isa(void)
 			die(EX_USAGE, "PT_ISA: this processor has no %s", want);
 		return (enum isa)i;
 	}
-	die(EX_USAGE, "PT_ISA: '%s' is none of sse2, avx2, avx512, avx512_bf16", want);
+	die(EX_USAGE, "PT_ISA: '%s' is none of sse2, avx2, avx512, avx512_bf16, amx_bf16",
+		want);
 }
 
 static atomic_int in_use = -1;

@@ -47,8 +47,8 @@ static double seconds(void)
 static void ours(const struct gemm *g)
 {
 #if defined(__x86_64__)
-	gemm_fn *const by_isa[] = {
-		cpu_sse2_gemm, cpu_avx2_gemm, cpu_avx512_gemm, cpu_avx512_gemm};
+	gemm_fn *const by_isa[] = {cpu_sse2_gemm, cpu_avx2_gemm, cpu_avx512_gemm,
+		cpu_avx512_gemm, cpu_avx512_gemm};
 	by_isa[cpu_isa()](g);
 #else
 	cpu_sse2_gemm(g);

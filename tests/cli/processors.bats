@@ -23,7 +23,7 @@ has() { # ISA
 each_isa() { # HASH OPTION...
 	local want=$1 isa
 	shift
-	for isa in sse2 avx2 avx512 avx512_bf16; do
+	for isa in sse2 avx2 avx512 avx512_bf16 amx_bf16; do
 		[ "$isa" = sse2 ] || has "$isa" || continue # every processor has SSE2
 		[ "$(PT_ISA=$isa hash_of "$@")" = "$want" ] || {
 			echo "$isa: $(PT_ISA=$isa hash_of "$@")"

@@ -36,6 +36,7 @@ static const struct {
 	{ISA_AVX512, cpu_avx512_gemm_by, cpu_avx512_gemm_bf16, &cpu_avx512_gemm_fp32},
 	{ISA_AVX512_BF16, cpu_avx512_gemm_by, cpu_avx512_gemm_bf16,
 		&cpu_avx512_gemm_fp32},
+	{ISA_AMX_BF16, cpu_avx512_gemm_by, cpu_avx512_gemm_bf16, &cpu_avx512_gemm_fp32},
 #endif
 };
 
@@ -216,9 +217,12 @@ static void bf16(void **state)
 {
 	(void)state;
 #if defined(__x86_64__)
-	if (cpu_isa() == ISA_AVX512_BF16) /* else the instruction was not taken */
+	/* Else the instruction was not taken. */
+	if (cpu_isa() >= ISA_AVX512_BF16)
 		assert_string_equal(
 			cpu_avx512_gemm_bf16(ISA_AVX512_BF16)->name, "avx512_bf16");
+	if (cpu_isa() >= ISA_AMX_BF16)
+		assert_string_equal(cpu_avx512_gemm_bf16(ISA_AMX_BF16)->name, "amx_bf16");
 #endif
 	check_types(DT_BF16, DT_BF16, DT_F32, true, 0);
 	check_types(DT_BF16, DT_BF16, DT_BF16, true, 0);
