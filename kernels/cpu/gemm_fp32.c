@@ -11,15 +11,13 @@
 static inline __attribute__((always_inline)) void pack_across(float *to, int width,
 	const struct operand *x, int64_t i, int64_t count, int64_t k, int64_t n_k)
 {
-	float line[GEMM_MAX_COLS];
 	for (; n_k-- > 0; k++, to += width) {
-		const float *from = line_fp32(x, k, i, count, line);
+		const float *from = line_fp32(x, k, i, count, to);
 		/* The width is a constant, for which memcpy() is a few vectors. */
-		if (count == width) {
+		if (from != to && count == width)
 			memcpy(to, from, (size_t)width * sizeof(float));
-			continue;
-		}
-		memcpy(to, from, (size_t)count * sizeof(float));
+		else if (from != to)
+			memcpy(to, from, (size_t)count * sizeof(float));
 		for (int64_t j = count; j < width; j++)
 			to[j] = 0;
 	}
@@ -29,17 +27,19 @@ static inline __attribute__((always_inline)) void pack_across(float *to, int wid
 static void pack_left(void *to, const struct operand *x, int64_t i, int64_t count,
 	int64_t k, int64_t n_k)
 {
-	float *row = to, line[FP32_DEPTH];
+	float *row = to;
 	if (x->across) {
 		pack_across(to, ROWS, x, i, count, k, n_k);
 		return;
 	}
 	for (int64_t r = 0; r < ROWS; r++, row += FP32_STRIDE) {
+		const float *from = row;
 		if (r < count)
-			memcpy(row, line_fp32(x, i + r, k, n_k, line),
-				(size_t)n_k * sizeof(float));
+			from = line_fp32(x, i + r, k, n_k, row);
 		else
 			memset(row, 0, (size_t)n_k * sizeof(float));
+		if (from != row)
+			memcpy(row, from, (size_t)n_k * sizeof(float));
 	}
 }
 

@@ -150,7 +150,12 @@ static inline const float *line_fp32(
 	const void *from = (const char *)x->p + first;
 	if (x->type == DT_F32)
 		return from;
-	K(widen_run)(room, from, x->type, n);
+	if (x->type == DT_BF16) { /* without a call, for runs of few elements */
+		for (int64_t i = 0; i < n; i++)
+			room[i] = widen_bits(((const uint16_t *)from)[i], DT_BF16);
+	} else {
+		K(widen_run)(room, from, x->type, n);
+	}
 	return room;
 }
 
