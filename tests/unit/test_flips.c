@@ -259,8 +259,8 @@ static void flip_bits(const struct kind *k)
 		found += check_flip(k, path, &good,
 			order_permute(key, st.st_size, i % st.st_size),
 			(int)(hash_mix((uint64_t)i) & 7));
-	print_message("# figure: %s: %lld bits of %lld bytes flipped, %lld found\n", k->name,
-		(long long)n, (long long)st.st_size, (long long)found);
+	print_message("# figure: %s: %lld bits of %lld bytes flipped, %lld found\n",
+		k->name, (long long)n, (long long)st.st_size, (long long)found);
 	assert_int_equal(found, n);
 	struct seen again = look(k, path);
 	assert_int_equal(again.read || again.verified, 0);
