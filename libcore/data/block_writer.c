@@ -183,8 +183,8 @@ void out_block_add(struct out_block *b, const struct extent *from, int64_t n_byt
 		memcpy(b->data + to, from->memory + from->at, (size_t)n_bytes);
 		return;
 	}
-	struct read_of_block *r = b->reads + b->n_reads - 1; /* the last one */
-	if (b->n_reads && r->from.fd == from->fd && r->to + r->n_bytes == to &&
+	struct read_of_block *r = b->n_reads ? &b->reads[b->n_reads - 1] : NULL;
+	if (r && r->from.fd == from->fd && r->to + r->n_bytes == to &&
 		r->from.at + r->n_bytes == from->at) {
 		r->n_bytes += n_bytes;
 		return;

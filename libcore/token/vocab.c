@@ -76,10 +76,11 @@ static int by_id(const void *a, const void *b)
 	return (x->id > y->id) - (x->id < y->id);
 }
 
-static int check_ids(const struct vocab_builder *b, int64_t gaps, struct err *e)
+static int sort_ids(struct vocab_builder *b, int64_t gaps, struct err *e)
 {
 	if (!b->n)
 		return err_set(e, EX_DATAERR, "the vocabulary is empty");
+	qsort(b->items, (size_t)b->n, sizeof(*b->items), by_id);
 	for (int64_t i = 0; i < b->n; i++) {
 		uint32_t id = b->items[i].id, expected = i ? b->items[i - 1].id + 1 : 0;
 		if (id < expected)
@@ -92,8 +93,7 @@ static int check_ids(const struct vocab_builder *b, int64_t gaps, struct err *e)
 
 int builder_end(struct vocab_builder *b, int64_t gaps, struct vocab *v, struct err *e)
 {
-	qsort(b->items, (size_t)b->n, sizeof(*b->items), by_id);
-	if (check_ids(b, gaps, e)) {
+	if (sort_ids(b, gaps, e)) {
 		builder_free(b);
 		return -1;
 	}
