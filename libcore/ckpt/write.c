@@ -77,7 +77,7 @@ static int make_structure(
 	struct h5 *h;
 	if (h5_create(&h, x->d.tmp, e))
 		return -1;
-	h5_expect_names(h, w->n_tensors);
+	h5_expect_links(h, w->n_tensors);
 	int rc = h5_fields_write(h, "/", ckpt_fields, &w->info, e) ||
 		 h5_put_text(h, "/config", w->config, e) ||
 		 (w->tokenizer && tokenizer_write(w->tokenizer, h, e)) ||
@@ -327,7 +327,7 @@ static int finish(struct ckpt_writing *x, struct err *e)
 	struct h5 *h;
 	if (h5_reopen(&h, x->d.tmp, e))
 		return -1;
-	h5_expect_names(h, x->n_tensors);
+	h5_expect_links(h, x->n_tensors);
 	int rc = 0;
 	for (int i = 0; i < x->n && !rc; i++)
 		rc = h5_blocks_finish(h, &x->blocks[i], e);

@@ -17,7 +17,7 @@ struct read_of_block {
 };
 
 struct out_block {
-	struct dataset *to;
+	struct out_dataset *to;
 	int64_t number; /* in the dataset */
 	char *data;
 	int64_t n_bytes;
@@ -59,7 +59,7 @@ static int read_all(const struct out_block *b, struct err *e)
 /* After the blocks before it. */
 static void hash_in_order(struct block_writer *w, const struct out_block *b, bool good)
 {
-	struct dataset *to = b->to;
+	struct out_dataset *to = b->to;
 	pthread_mutex_lock(&w->lock);
 	while (to->n_hashed != b->number)
 		pthread_cond_wait(&w->changed, &w->lock);
@@ -149,7 +149,7 @@ struct block_writer *block_writer_open(int threads)
 }
 
 struct out_block *out_block_begin(
-	struct block_writer *w, struct dataset *to, int64_t number, struct err *e)
+	struct block_writer *w, struct out_dataset *to, int64_t number, struct err *e)
 {
 	struct out_block *b = NULL;
 	pthread_mutex_lock(&w->lock);

@@ -19,7 +19,7 @@ struct extent {
 };
 
 /* A dataset that is being written. */
-struct dataset {
+struct out_dataset {
 	int fd;		  /* of the file that has it; -1: none */
 	const char *name; /* of that file, in messages */
 	struct h5_blocks *blocks;
@@ -34,7 +34,7 @@ struct out_block;
 struct block_writer *block_writer_open(int threads);
 /* An empty block of a dataset; waits until one is free. NULL: a block before it had an error. */
 struct out_block *out_block_begin(
-	struct block_writer *w, struct dataset *to, int64_t number, struct err *e);
+	struct block_writer *w, struct out_dataset *to, int64_t number, struct err *e);
 /* Appends n_bytes. What is in memory is copied now, what is in a file is read later. */
 void out_block_add(struct out_block *b, const struct extent *from, int64_t n_bytes);
 /* Hands a block over: it is written now or later. */

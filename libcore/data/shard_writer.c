@@ -34,7 +34,7 @@ struct out_file {
 /* The position of the next token of a split. */
 struct cursor {
 	int64_t file, at; /* in tokens of that file's dataset */
-	struct dataset to;
+	struct out_dataset to;
 	struct out_block *block; /* the block being filled; NULL: none */
 	bool begins;		 /* the next token begins a document */
 };
@@ -206,7 +206,7 @@ static int enter_file(struct shard_writer *w, enum split s, struct err *e)
 	int fd = open(f->path, O_WRONLY | O_CLOEXEC);
 	if (fd < 0)
 		return err_set(e, EX_IOERR, "%s: %s", f->name, strerror(errno));
-	c->to = (struct dataset){.fd = fd,
+	c->to = (struct out_dataset){.fd = fd,
 		.name = f->name,
 		.blocks = &f->blocks[s],
 		.all = hash_open(),
@@ -221,7 +221,7 @@ static int leave_file(struct shard_writer *w, enum split s, struct err *e)
 		return -1;
 	w->files[c->file].info.xxh3[s] = hash_close(c->to.all);
 	close(c->to.fd);
-	c->to = (struct dataset){.fd = -1};
+	c->to = (struct out_dataset){.fd = -1};
 	c->file++;
 	c->at = 0;
 	return 0;
@@ -380,7 +380,7 @@ void shard_writer_close(struct shard_writer *w)
 		return;
 	block_writer_close(w->blocks);
 	for (int s = 0; s < N_SPLITS; s++) {
-		const struct dataset *to = &w->cursor[s].to;
+		const struct out_dataset *to = &w->cursor[s].to;
 		if (to->fd >= 0)
 			close(to->fd);
 		if (to->all)

@@ -90,7 +90,7 @@ int h5_make_groups(struct h5 *f, const char *path, struct err *e)
 		if (h5_has(f, part))
 			continue;
 		hid_t how = h5_how(H5P_GROUP_CREATE);
-		if (f->n_names > H5_FEW)
+		if (f->n_links > H5_MAX_COMPACT)
 			H5Pset_link_phase_change(how, 0, 0);
 		hid_t g = H5Gcreate2(f->id, part, H5P_DEFAULT, how, H5P_DEFAULT);
 		H5Pclose(how);

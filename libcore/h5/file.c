@@ -74,9 +74,9 @@ hid_t h5_how(hid_t class)
 {
 	hid_t list = H5Pcreate(class);
 	H5Pset_obj_track_times(list, false);
-	H5Pset_attr_phase_change(list, H5_FEW, H5_FEW);
+	H5Pset_attr_phase_change(list, H5_MAX_COMPACT, H5_MAX_COMPACT);
 	if (class != H5P_DATASET_CREATE)
-		H5Pset_link_phase_change(list, H5_FEW, H5_FEW);
+		H5Pset_link_phase_change(list, H5_MAX_COMPACT, H5_MAX_COMPACT);
 	return list;
 }
 
@@ -184,9 +184,9 @@ int h5_create(struct h5 **f, const char *path, struct err *e)
 	return h5_open_as(f, path, path, H5_MAKE, e);
 }
 
-void h5_expect_names(struct h5 *f, int64_t n)
+void h5_expect_links(struct h5 *f, int64_t n)
 {
-	f->n_names = n;
+	f->n_links = n;
 }
 
 int h5_close(struct h5 *f, struct err *e)

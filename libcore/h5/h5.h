@@ -32,8 +32,8 @@ int h5_create(struct h5 **f, const char *path, struct err *e); /* truncates the 
 enum h5_mode { H5_READ, H5_ADD, H5_MAKE };
 int h5_open_as(struct h5 **f, const char *path, const char *name, enum h5_mode mode,
 	struct err *e);
-/* Each group that is created from now on will have so many names: of 256 and more, they get an index at once. */
-void h5_expect_names(struct h5 *f, int64_t n);
+/* Each group that is created from now on will have so many links: 256 and more get dense storage at once. */
+void h5_expect_links(struct h5 *f, int64_t n);
 int h5_close(
 	struct h5 *f, struct err *e); /* frees f; NULL is allowed; reports write errors */
 /* Closes a file after an operation with result rc; *e is the first error of the two. */

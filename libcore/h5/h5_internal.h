@@ -11,7 +11,7 @@ struct h5 {
 	hid_t id;
 	char *path;	    /* its name in messages */
 	int64_t size_bytes; /* of the file, if it was opened for reading; else 0 */
-	int64_t n_names;    /* h5_expect_names() */
+	int64_t n_links;    /* h5_expect_links() */
 };
 
 /* Opens an existing file, without h5_probe(). size_bytes: 0 for writing. */
@@ -25,10 +25,10 @@ hid_t h5_text_type(size_t n);	  /* of n bytes; the caller calls H5Tclose() */
 /* The enum h5_type, or -1 for other types. */
 int h5_type_of(hid_t type);
 /* A property list of a class (H5P_FILE_CREATE ...): without times, so that equal contents give
- * equal bytes, and with up to H5_FEW attributes and names in the object header, which has a checksum. (An index has
- * padding without one. But a header of many names is slow, and slower still when it becomes an index.) The caller
- * calls H5Pclose(). */
-enum { H5_FEW = 255 };
+ * equal bytes, and with up to H5_MAX_COMPACT attributes and links in the object header, which has a
+ * checksum. (HDF5's dense storage, an index, has padding without one. But a header of many links is
+ * slow, and slower still when it becomes an index.) The caller calls H5Pclose(). */
+enum { H5_MAX_COMPACT = 255 };
 hid_t h5_how(hid_t class);
 /* Sets the error "FILE: message", since HDF5's messages are for programmers. Returns -1. */
 int h5_bad(const struct h5 *f, struct err *e, int code, const char *fmt, ...)
