@@ -6,9 +6,6 @@
 #include <omp.h>
 #include <stdlib.h>
 
-/* The rows of a task, whose panels stay in the L2 cache. */
-enum { TASK_ROWS = 132 };
-
 /* Memory of a thread, which grows as needed. */
 struct room {
 	void *p;
@@ -119,7 +116,7 @@ static void multiply(
 
 static int64_t task_rows(const struct step *s)
 {
-	return TASK_ROWS / s->u->rows * s->u->rows;
+	return GEMM_TASK_ROWS / s->u->rows * s->u->rows;
 }
 
 static int64_t n_tasks(const struct step *s)
@@ -136,9 +133,7 @@ static void task(const struct step *s, int64_t i)
 	int64_t col = i % groups * s->task_cols * u->cols;
 	int64_t end = min64(col + s->task_cols * u->cols, s->cols);
 	char *left = room(ROOM_LEFT, most * u->row_bytes);
-	for (int64_t r = 0; r < rows; r += u->rows)
-		u->pack_left(left + r * u->row_bytes, &s->g->left, s->row + row + r,
-			min64(u->rows, rows - r), s->k, s->n_k);
+	u->pack_left(left, &s->g->left, s->row + row, rows, s->k, s->n_k);
 	if (u->begin)
 		u->begin();
 	for (; col < end; col += u->cols)

@@ -40,14 +40,17 @@ void K(gemm)(const struct gemm *g);
 
 enum { GEMM_MAX_ROWS = 32, GEMM_MAX_COLS = 64 };
 
+/* The rows of a task of a thread, at most: their panels stay in the L2 cache. */
+enum { GEMM_TASK_ROWS = 132 };
+
 struct gemm_unit {
 	const char *name;
 	int rows, cols;	   /* of a tile of the result */
 	int64_t depth;	   /* terms of a panel, at most */
 	int64_t row_bytes; /* of a panel, for each of its rows, */
 	int64_t col_bytes; /* and for each of its columns */
-	/* Copies terms [k, k + n_k) of `rows` or `cols` from the i-th on, of which `count` exist; the
-	 * others become 0. */
+	/* Copies terms [k, k + n_k) of `count` rows, from the i-th on, into panels of `rows`; or of `count`
+	 * columns into one of `cols`. What there is none of becomes 0. */
 	void (*pack_left)(void *to, const struct operand *x, int64_t i, int64_t count,
 		int64_t k, int64_t n_k);
 	void (*pack_right)(void *to, const struct operand *x, int64_t j, int64_t count,

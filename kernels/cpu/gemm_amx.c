@@ -58,7 +58,10 @@ static void pack(void *to, const struct operand *x, int64_t i, int64_t count, in
 static void pack_left(void *to, const struct operand *x, int64_t i, int64_t count,
 	int64_t k, int64_t n_k)
 {
-	pack(to, x, i, count, k, n_k, false);
+	char *panel = to;
+	for (int64_t r = 0; r < count;
+		r += SUMS, panel += SUMS * TILE_DEPTH * sizeof(uint16_t))
+		pack(panel, x, i + r, min64(SUMS, count - r), k, n_k, false);
 }
 
 static void pack_right(void *to, const struct operand *x, int64_t j, int64_t count,

@@ -53,13 +53,14 @@ static void wide_left(void *to, const struct operand *x, int64_t i, int64_t coun
 	int64_t k, int64_t n_k)
 {
 	size_t more = (size_t)(in_groups(n_k) - n_k) * sizeof(float);
-	float *panel = to;
+	float *row = to;
 	K(gemm_fp32).pack_left(to, x, i, count, k, n_k);
-	if (x->across)
-		memset(panel + n_k * ROWS, 0, more * ROWS);
-	else
-		for (int r = 0; r < ROWS; r++)
-			memset(panel + r * FP32_STRIDE + n_k, 0, more);
+	for (int64_t r = 0; more && r < round_up(count, ROWS); r++, row += FP32_STRIDE) {
+		if (!x->across)
+			memset(row + n_k, 0, more);
+		else if (r % ROWS == 0)
+			memset(row + n_k * ROWS, 0, more * ROWS);
+	}
 }
 
 static void wide_right(void *to, const struct operand *x, int64_t j, int64_t count,
@@ -138,7 +139,12 @@ static const struct gemm_unit by_fp32 = {.name = "fp32",
 /* ---- AVX-512 BF16 ------------------------------------------------------------------ */
 
 #if defined(__AVX512F__)
-enum { BF_ROWS = 6, BF_VECTORS = 2, BF_COLS = 16 * BF_VECTORS, BF_STRIDE = DEPTH + 32 };
+enum {
+	BF_ROWS = ROWS,
+	BF_VECTORS = 2,
+	BF_COLS = 16 * BF_VECTORS,
+	BF_STRIDE = DEPTH + 32
+};
 
 /* Of each four terms 0 1 2 3: the pairs (2, 0) and (3, 1). x has n terms; the others, of whole groups,
  * are 0. */
@@ -152,28 +158,41 @@ static void pair_line(uint16_t *to, const uint16_t *x, int64_t n)
 	}
 }
 
-/* to[i] = the pair (low[i], high[i]) */
+/* to[i] = the pair (low[i], high[i]), of whole vectors; 0 from the n-th on */
 static inline void zip(uint32_t *to, const uint16_t *low, const uint16_t *high, int64_t n)
 {
 	for (int64_t i = 0; i < n; i += 16)
-		_mm512_mask_storeu_epi32(to + i, (__mmask16)first_of(n - i),
-			pairs_of(low + i, high + i, n - i));
+		_mm512_storeu_si512(to + i, pairs_of(low + i, high + i, n - i));
 }
 
-/* [n_k / 2][width] pairs, of a matrix whose lines are terms */
-static inline __attribute__((always_inline)) void pair_across(uint32_t *to, int width,
-	const struct operand *x, int64_t i, int64_t count, int64_t k, int64_t n_k)
+/* Elements [i, i + count) of the lines of a QUAD of terms, 0 beyond n_k. */
+struct quad {
+	const uint16_t *line[QUAD];
+	uint16_t room[QUAD][GEMM_TASK_ROWS];
+};
+
+static inline void take_quad(struct quad *q, const struct operand *x, int64_t i,
+	int64_t count, int64_t k, int64_t n_k)
 {
-	uint16_t room[QUAD][GEMM_MAX_COLS], zero[GEMM_MAX_COLS] = {0};
-	if (count < width)
-		memset(to, 0, (size_t)(in_groups(n_k) / 2 * width) * sizeof(*to));
-	for (int64_t q = 0; q < in_groups(n_k); q += QUAD, to += 2 * width) {
-		const uint16_t *line[QUAD];
-		for (int l = 0; l < QUAD; l++)
-			line[l] = q + l < n_k ? line_bf16(x, k + q + l, i, count, room[l])
-					      : zero;
-		zip(to, line[2], line[0], count);
-		zip(to + width, line[3], line[1], count);
+	static const uint16_t zero[GEMM_TASK_ROWS];
+	for (int l = 0; l < QUAD; l++)
+		q->line[l] = l < n_k ? line_bf16(x, k + l, i, count, q->room[l]) : zero;
+}
+
+/* [n_k / 2][BF_ROWS] pairs of each panel, of a matrix whose lines are terms; these are read once, for
+ * all panels */
+static void pair_left_across(word *to, const struct operand *x, int64_t i, int64_t count,
+	int64_t k, int64_t n_k)
+{
+	enum { PANEL = BF_ROWS * BF_STRIDE / 2, PAIRS = GEMM_TASK_ROWS + 15 };
+	struct quad q;
+	word pairs[PAIRS];
+	for (int64_t n = 0; n < in_groups(n_k); n += QUAD, to += 2 * BF_ROWS) {
+		take_quad(&q, x, i, count, k + n, n_k - n);
+		zip(pairs, q.line[2], q.line[0], count);
+		deal_line(to, PANEL, pairs, count);
+		zip(pairs, q.line[3], q.line[1], count);
+		deal_line(to + BF_ROWS, PANEL, pairs, count);
 	}
 }
 
@@ -182,14 +201,28 @@ static void pair_left(void *to, const struct operand *x, int64_t i, int64_t coun
 {
 	uint16_t *row = to, line[DEPTH];
 	if (x->across) {
-		pair_across(to, BF_ROWS, x, i, count, k, n_k);
+		pair_left_across(to, x, i, count, k, n_k);
 		return;
 	}
-	for (int64_t r = 0; r < BF_ROWS; r++, row += BF_STRIDE) {
+	for (int64_t r = 0; r < round_up(count, BF_ROWS); r++, row += BF_STRIDE) {
 		if (r < count)
 			pair_line(row, line_bf16(x, i + r, k, n_k, line), n_k);
 		else
 			memset(row, 0, (size_t)in_groups(n_k) * sizeof(*row));
+	}
+}
+
+/* [n_k / 2][BF_COLS] pairs, of a matrix whose lines are terms */
+static void pair_right_across(word *to, const struct operand *x, int64_t j, int64_t count,
+	int64_t k, int64_t n_k)
+{
+	struct quad q;
+	if (count < BF_COLS)
+		memset(to, 0, (size_t)(in_groups(n_k) / 2 * BF_COLS) * sizeof(*to));
+	for (int64_t n = 0; n < in_groups(n_k); n += QUAD, to += 2 * BF_COLS) {
+		take_quad(&q, x, j, count, k + n, n_k - n);
+		zip(to, q.line[2], q.line[0], count);
+		zip(to + BF_COLS, q.line[3], q.line[1], count);
 	}
 }
 
@@ -200,7 +233,7 @@ static void pair_right(void *to, const struct operand *x, int64_t j, int64_t cou
 	uint16_t lines[BF_COLS * NEAR] __attribute__((aligned(64)));
 	uint16_t line[NEAR];
 	if (x->across) {
-		pair_across(to, BF_COLS, x, j, count, k, n_k);
+		pair_right_across(to, x, j, count, k, n_k);
 		return;
 	}
 	if (count < BF_COLS)

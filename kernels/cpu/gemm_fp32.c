@@ -7,32 +7,28 @@
  */
 #include "kernels/cpu/gemm_unit.h"
 
-/* [n_k][width], of a matrix whose lines are terms */
-static inline __attribute__((always_inline)) void pack_across(float *to, int width,
-	const struct operand *x, int64_t i, int64_t count, int64_t k, int64_t n_k)
+enum { PANEL = ROWS * FP32_STRIDE };
+
+/* [n_k][ROWS] of each panel, of a matrix whose lines are terms; these are read once, for all panels */
+static void pack_left_across(float *to, const struct operand *x, int64_t i, int64_t count,
+	int64_t k, int64_t n_k)
 {
-	for (; n_k-- > 0; k++, to += width) {
-		const float *from = line_fp32(x, k, i, count, to);
-		/* The width is a constant, for which memcpy() is a few vectors. */
-		if (from != to && count == width)
-			memcpy(to, from, (size_t)width * sizeof(float));
-		else if (from != to)
-			memcpy(to, from, (size_t)count * sizeof(float));
-		for (int64_t j = count; j < width; j++)
-			to[j] = 0;
-	}
+	float room[GEMM_TASK_ROWS];
+	for (int64_t n = 0; n < n_k; n++)
+		deal_line((word *)to + n * ROWS, PANEL,
+			(const word *)line_fp32(x, k + n, i, count, room), count);
 }
 
-/* [ROWS][FP32_STRIDE], or across [n_k][ROWS] */
+/* [ROWS][FP32_STRIDE] of each panel, or across [n_k][ROWS] */
 static void pack_left(void *to, const struct operand *x, int64_t i, int64_t count,
 	int64_t k, int64_t n_k)
 {
 	float *row = to;
 	if (x->across) {
-		pack_across(to, ROWS, x, i, count, k, n_k);
+		pack_left_across(to, x, i, count, k, n_k);
 		return;
 	}
-	for (int64_t r = 0; r < ROWS; r++, row += FP32_STRIDE) {
+	for (int64_t r = 0; r < round_up(count, ROWS); r++, row += FP32_STRIDE) {
 		const float *from = row;
 		if (r < count)
 			from = line_fp32(x, i + r, k, n_k, row);
@@ -40,6 +36,22 @@ static void pack_left(void *to, const struct operand *x, int64_t i, int64_t coun
 			memset(row, 0, (size_t)n_k * sizeof(float));
 		if (from != row)
 			memcpy(row, from, (size_t)n_k * sizeof(float));
+	}
+}
+
+/* [n_k][COLS], of a matrix whose lines are terms */
+static void pack_right_across(float *to, const struct operand *x, int64_t j,
+	int64_t count, int64_t k, int64_t n_k)
+{
+	for (; n_k-- > 0; k++, to += COLS) {
+		const float *from = line_fp32(x, k, j, count, to);
+		/* The width is a constant, for which memcpy() is a few vectors. */
+		if (from != to && count == COLS)
+			memcpy(to, from, COLS * sizeof(float));
+		else if (from != to)
+			memcpy(to, from, (size_t)count * sizeof(float));
+		for (int64_t i = count; i < COLS; i++)
+			to[i] = 0;
 	}
 }
 
@@ -51,7 +63,7 @@ static void pack_right(void *to, const struct operand *x, int64_t j, int64_t cou
 	enum { NEAR = 64 };
 	float lines[COLS * NEAR];
 	if (x->across) {
-		pack_across(to, COLS, x, j, count, k, n_k);
+		pack_right_across(to, x, j, count, k, n_k);
 		return;
 	}
 	if (count < COLS)

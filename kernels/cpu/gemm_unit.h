@@ -142,6 +142,18 @@ static inline void transpose_words(
 			out[k * width] = in[k];
 }
 
+/* A line of n words, ROWS to each of some panels, which are `panel` words apart. What is missing of the
+ * last one becomes 0. */
+static inline __attribute__((always_inline)) void deal_line(
+	word *to, int64_t panel, const word *line, int64_t n)
+{
+	for (; n >= ROWS; n -= ROWS, line += ROWS, to += panel)
+		memcpy(to, line,
+			ROWS * sizeof(*to)); /* a few vectors: ROWS is a constant */
+	for (int64_t i = 0; n > 0 && i < ROWS; i++)
+		to[i] = i < n ? line[i] : 0;
+}
+
 /* Elements [at, at + n) of line `line` of a matrix, in fp32: where they are, or in `room`. */
 static inline const float *line_fp32(
 	const struct operand *x, int64_t line, int64_t at, int64_t n, float *room)

@@ -44,14 +44,14 @@ static double seconds(void)
 	return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
-static void ours(const struct gemm *g)
+static gemm_fn *ours = cpu_sse2_gemm;
+
+static void choose_ours(void)
 {
 #if defined(__x86_64__)
 	gemm_fn *const by_isa[] = {cpu_sse2_gemm, cpu_avx2_gemm, cpu_avx512_gemm,
 		cpu_avx512_gemm, cpu_avx512_gemm};
-	by_isa[cpu_isa()](g);
-#else
-	cpu_sse2_gemm(g);
+	ours = by_isa[cpu_isa()];
 #endif
 }
 
@@ -123,6 +123,7 @@ int main(void)
 		b[i] = (float)(i * 40503 >> 4 & 0xffff) / 65536 - 0.5f;
 		c[i] = 0;
 	}
+	choose_ours();
 	open_theirs();
 	for (size_t i = 0; i < ARRAY_LEN(shapes); i++)
 		measure(&shapes[i], a, b, c);
