@@ -93,8 +93,8 @@ static void finish_row(
 }
 
 /* A tile of the result: [row, row + rows) x [col, col + cols). */
-static void multiply(
-	const struct step *s, const void *left, int64_t row, int64_t rows, int64_t col)
+static void multiply(const struct step *s, const void *left, int64_t row_bytes,
+	int64_t row, int64_t rows, int64_t col)
 {
 	const struct gemm_unit *u = s->u;
 	const struct gemm *g = s->g;
@@ -103,8 +103,8 @@ static void multiply(
 	float *sums = local;
 	if (s->sums)
 		sums = s->sums + (row / u->rows * col_tiles(s) + col / u->cols) * size;
-	u->multiply(
-		sums, left, s->right + col * u->col_bytes, s->n_k, g->left.across, !s->k);
+	u->multiply(sums, left, row_bytes, s->right + col * u->col_bytes, s->n_k,
+		g->left.across, !s->k);
 	if (s->k + s->n_k < g->k)
 		return;
 	float room[PIECE];
@@ -124,22 +124,37 @@ static int64_t n_tasks(const struct step *s)
 	return ceil_div(s->rows, task_rows(s)) * ceil_div(col_tiles(s), s->task_cols);
 }
 
+/* Of the rows of a task, those that need no panel: whole tiles. */
+static int64_t rows_in_place(const struct step *s, int64_t rows)
+{
+	const struct operand *x = &s->g->left;
+	bool can = s->u->in_place && !x->across && x->type == DT_F32;
+	return can ? rows / s->u->rows * s->u->rows : 0;
+}
+
 static void task(const struct step *s, int64_t i)
 {
 	const struct gemm_unit *u = s->u;
+	const struct operand *x = &s->g->left;
 	int64_t groups = ceil_div(col_tiles(s), s->task_cols);
 	int64_t most = task_rows(s), row = i / groups * most;
-	int64_t rows = min64(most, s->rows - row);
+	int64_t rows = min64(most, s->rows - row), there = rows_in_place(s, rows);
 	int64_t col = i % groups * s->task_cols * u->cols;
 	int64_t end = min64(col + s->task_cols * u->cols, s->cols);
+	const float *first = (const float *)x->p + (s->row + row) * x->stride + s->k;
 	char *left = room(ROOM_LEFT, most * u->row_bytes);
-	u->pack_left(left, &s->g->left, s->row + row, rows, s->k, s->n_k);
+	u->pack_left(left, x, s->row + row + there, rows - there, s->k, s->n_k);
 	if (u->begin)
 		u->begin();
-	for (; col < end; col += u->cols)
-		for (int64_t r = 0; r < rows; r += u->rows)
-			multiply(s, left + r * u->row_bytes, row + r,
-				min64(u->rows, rows - r), col);
+	for (; col < end; col += u->cols) {
+		for (int64_t r = 0; r < there; r += u->rows)
+			multiply(s, first + r * x->stride,
+				x->stride * (int64_t)sizeof(*first), row + r, u->rows,
+				col);
+		for (int64_t r = there; r < rows; r += u->rows)
+			multiply(s, left + (r - there) * u->row_bytes, u->row_bytes,
+				row + r, min64(u->rows, rows - r), col);
+	}
 	if (u->end)
 		u->end();
 }

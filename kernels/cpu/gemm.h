@@ -56,9 +56,10 @@ struct gemm_unit {
 	void (*pack_right)(void *to, const struct operand *x, int64_t j, int64_t count,
 		int64_t k, int64_t n_k);
 	/* sums[rows][cols] += the product of two panels, or with `first` = it. across: of the left
-	 * operand */
-	void (*multiply)(float *sums, const void *left, const void *right, int64_t n_k,
-		bool across, bool first);
+	 * operand; if not, its rows are row_bytes apart */
+	void (*multiply)(float *sums, const void *left, int64_t row_bytes,
+		const void *right, int64_t n_k, bool across, bool first);
+	bool in_place; /* rows of fp32 that are not across need no panel: `multiply` reads them there */
 	/* Before and after the calls of `multiply` in a thread; or NULL. */
 	void (*begin)(void);
 	void (*end)(void);

@@ -74,7 +74,8 @@ static void pack_right(void *to, const struct operand *x, int64_t j, int64_t cou
 
 /* Tiles 0 to 3 are sums, 4 and 5 rows, 6 and 7 columns; the intrinsics want digits. */
 __attribute__((target("amx-tile,amx-bf16"))) static void multiply(float *sums,
-	const void *left, const void *right, int64_t n_k, bool across, bool first)
+	const void *left, int64_t row_bytes, const void *right, int64_t n_k, bool across,
+	bool first)
 {
 	const word *rows = left, *cols = right;
 	float *lower = sums + SIDE * SUMS;

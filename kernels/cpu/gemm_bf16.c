@@ -113,15 +113,16 @@ static inline __attribute__((always_inline)) void multiply_wide(float *sums,
 	}
 }
 
-static void multiply_fp32(float *sums, const void *left, const void *right, int64_t n_k,
-	bool across, bool first)
+static void multiply_fp32(float *sums, const void *left, int64_t row_bytes,
+	const void *right, int64_t n_k, bool across, bool first)
 {
 	if (first)
 		memset(sums, 0, ROWS * COLS * sizeof(float));
 	if (across)
 		multiply_wide(sums, left, 1, ROWS, right, in_groups(n_k));
 	else
-		multiply_wide(sums, left, FP32_STRIDE, 1, right, in_groups(n_k));
+		multiply_wide(sums, left, row_bytes / (int64_t)sizeof(float), 1, right,
+			in_groups(n_k));
 }
 
 static const struct gemm_unit by_fp32 = {.name = "fp32",
@@ -297,14 +298,16 @@ static inline __attribute__((always_inline, target("avx512bf16"))) void multiply
 }
 
 __attribute__((target("avx512bf16"))) static void multiply_bf16(float *sums,
-	const void *left, const void *right, int64_t n_k, bool across, bool first)
+	const void *left, int64_t row_bytes, const void *right, int64_t n_k, bool across,
+	bool first)
 {
 	if (first)
 		memset(sums, 0, BF_ROWS * BF_COLS * sizeof(float));
 	if (across)
 		multiply_pairs(sums, left, 1, BF_ROWS, right, in_groups(n_k));
 	else
-		multiply_pairs(sums, left, BF_STRIDE / 2, 1, right, in_groups(n_k));
+		multiply_pairs(sums, left, row_bytes / (int64_t)sizeof(word), 1, right,
+			in_groups(n_k));
 }
 
 static const struct gemm_unit by_pairs = {.name = "avx512_bf16",

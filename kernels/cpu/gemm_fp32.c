@@ -111,13 +111,14 @@ static inline __attribute__((always_inline)) void multiply_panels(float *sums,
 		}
 }
 
-static void multiply(float *sums, const void *left, const void *right, int64_t n_k,
-	bool across, bool first)
+static void multiply(float *sums, const void *left, int64_t row_bytes, const void *right,
+	int64_t n_k, bool across, bool first)
 {
+	int64_t row_stride = row_bytes / (int64_t)sizeof(float);
 	if (across)
 		multiply_panels(sums, left, 1, ROWS, right, n_k, first);
 	else
-		multiply_panels(sums, left, FP32_STRIDE, 1, right, n_k, first);
+		multiply_panels(sums, left, row_stride, 1, right, n_k, first);
 }
 
 const struct gemm_unit K(gemm_fp32) = {.name = "fp32",
@@ -128,4 +129,5 @@ const struct gemm_unit K(gemm_fp32) = {.name = "fp32",
 	.col_bytes = FP32_DEPTH * sizeof(float),
 	.pack_left = pack_left,
 	.pack_right = pack_right,
-	.multiply = multiply};
+	.multiply = multiply,
+	.in_place = true};

@@ -104,7 +104,8 @@ static void measure(const struct shape *s, void *a, void *b, void *c)
 /* OpenBLAS 0.3.21 chooses its slowest kernels on processors that it does not know. */
 static void open_theirs(void)
 {
-	static const char *const cores[] = {"Nehalem", "Haswell", "SkylakeX", "SkylakeX"};
+	static const char *const cores[] = {
+		"Nehalem", "Haswell", "SkylakeX", "SkylakeX", "SkylakeX"};
 	setenv("OPENBLAS_CORETYPE", cores[cpu_isa()], 0);
 	setenv("OPENBLAS_NUM_THREADS", "1", 1);
 	void *lib = dlopen("libopenblas.so.0", RTLD_NOW | RTLD_LOCAL);
