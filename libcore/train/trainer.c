@@ -216,9 +216,11 @@ static void open_compute(struct trainer *t)
 	trainer_build_store(t);
 	trainer_build_pipe(t);
 	start_times_add(&t->start, START_MEMORY);
-	init_parts(t->store, (uint64_t)t->o.seed);
-	store_updated(t->store, false);
-	device_wait(d);
+	if (!t->o.resume && !t->o.init_from) { /* or state_load() fills all of them */
+		init_parts(t->store, (uint64_t)t->o.seed);
+		store_updated(t->store, false);
+		device_wait(d);
+	}
 	start_times_add(&t->start, START_WEIGHTS);
 }
 

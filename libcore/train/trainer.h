@@ -108,7 +108,8 @@ struct trainer {
 	int64_t skipped; /* steps without an update: overflows, and steps of a slow worker */
 };
 
-/* Collective. Parameters are initialised from the seed. `data` stays the caller's. */
+/* Collective. Parameters are initialised from the seed, unless those of a checkpoint follow:
+ * --resume or --init-from. `data` stays the caller's. */
 int trainer_open(struct trainer *t, const struct train_opts *o, struct comm *world,
 	struct dataset *data, struct err *e);
 void trainer_close(struct trainer *t);
