@@ -49,6 +49,15 @@ int h5_list(struct h5 *f, const char *group, struct strs *out, struct err *e)
 	return 0;
 }
 
+/* (Slow, so it is asked of a dataset without an offset only: one in chunks has none.) */
+static bool is_chunked(hid_t dataset)
+{
+	hid_t how = H5Dget_create_plist(dataset);
+	bool chunked = H5Pget_layout(how) == H5D_CHUNKED;
+	H5Pclose(how);
+	return chunked;
+}
+
 int h5_info_of(struct h5 *f, hid_t dataset, struct h5_info *info)
 {
 	hid_t type = H5Dget_type(dataset), space = H5Dget_space(dataset);
@@ -72,9 +81,7 @@ int h5_info_of(struct h5 *f, hid_t dataset, struct h5_info *info)
 		}
 		haddr_t at = H5Dget_offset(dataset);
 		info->offset = at == HADDR_UNDEF ? -1 : (int64_t)at;
-		hid_t how = H5Dget_create_plist(dataset);
-		info->chunked = H5Pget_layout(how) == H5D_CHUNKED;
-		H5Pclose(how);
+		info->chunked = info->offset < 0 && is_chunked(dataset);
 	}
 	/* The bytes must be within the file. */
 	int64_t bytes;

@@ -134,15 +134,19 @@ static int open_old(
 	struct h5 **f, const char *path, const char *name, bool write, struct err *e)
 {
 	struct stat st;
+	bool sealed = false;
 	if (stat(path, &st) || access(path, R_OK))
 		return err_set(e, EX_IOERR, "%s: %s", name, strerror(errno));
 	if (!S_ISREG(st.st_mode))
 		return err_set(e, EX_DATAERR, "%s: not a regular file", name);
 	if (!st.st_size)
 		return err_set(e, EX_DATAERR, "%s: not an HDF5 file, or damaged", name);
-	if (!write && h5_probe(path, name, &st, e))
+	if (!write && h5_probe(path, name, &st, &sealed, e))
 		return -1;
-	return h5_open_at(f, path, name, write ? 0 : st.st_size, e);
+	if (h5_open_at(f, path, name, write ? 0 : st.st_size, e))
+		return -1;
+	(*f)->sealed = sealed && h5_is_still(path, &st);
+	return 0;
 }
 
 static int open_new(struct h5 **f, const char *path, const char *name, struct err *e)

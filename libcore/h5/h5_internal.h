@@ -12,13 +12,18 @@ struct h5 {
 	char *path;	    /* its name in messages */
 	int64_t size_bytes; /* of the file, if it was opened for reading; else 0 */
 	int64_t n_links;    /* h5_expect_links() */
+	bool sealed;	    /* h5_probe() has found its seal right */
 };
 
 /* Opens an existing file, without h5_probe(). size_bytes: 0 for writing. */
 int h5_open_at(struct h5 **f, const char *path, const char *name, int64_t size_bytes,
 	struct err *e);
-/* Checks in a child process that HDF5 survives reading the file, once per file. 0, or -1 with *e. */
-int h5_probe(const char *path, const char *name, const struct stat *st, struct err *e);
+/* Checks in a child process that HDF5 survives reading the file, once per file; *sealed: its seal is
+ * right. 0, or -1 with *e. */
+int h5_probe(const char *path, const char *name, const struct stat *st, bool *sealed,
+	struct err *e);
+/* Is the file of that path still the one of *st, unchanged? */
+bool h5_is_still(const char *path, const struct stat *st);
 hid_t h5_native(enum h5_type t);  /* in memory */
 hid_t h5_on_disk(enum h5_type t); /* little-endian */
 hid_t h5_text_type(size_t n);	  /* of n bytes; the caller calls H5Tclose() */

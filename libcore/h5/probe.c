@@ -22,8 +22,8 @@
 
 enum { CPU_SECONDS = 10, WALL_SECONDS = 120, MEMORY_MIB = 1024 };
 enum { MOST_BYTES = 1 << 28 };
-/* Exit codes of the child; others come from HDF5. */
-enum { NO_HARM = 0, NO_MEMORY = 3 };
+/* Exit codes of the child; others come from HDF5. SEALED: and the checksum of the metadata is right. */
+enum { NO_HARM = 0, NO_MEMORY = 3, SEALED = 4 };
 
 /* ---- the child: all calls of readers --------------------------------------------- */
 
@@ -100,8 +100,8 @@ static void touch(struct h5 *f, const char *path)
 }
 
 /* As readers do, checks the format first and the checksum of the metadata next, and stops if one of
- * them is wrong. */
-static void look(const char *path, const char *name, int64_t size_bytes)
+ * them is wrong. Is that checksum right? */
+static bool look(const char *path, const char *name, int64_t size_bytes)
 {
 	static const struct h5_field format[] = {
 		{"format", H5_TEXT, 0, false, NULL}, {0}};
@@ -109,11 +109,13 @@ static void look(const char *path, const char *name, int64_t size_bytes)
 	struct h5 *f;
 	char *text = NULL;
 	if (h5_open_at(&f, path, name, size_bytes, &e))
-		return;
-	if (!h5_fields_read(f, "/", format, &text, &e) && !h5_check_seal(f, &e))
+		return false;
+	bool sealed = !h5_fields_read(f, "/", format, &text, &e) && !h5_check_seal(f, &e);
+	if (sealed)
 		touch(f, "/");
 	free(text);
 	h5_close(f, &e);
+	return sealed;
 }
 
 /* ---- the child: limits ----------------------------------------------------------- */
@@ -193,8 +195,8 @@ static _Noreturn void child(
 	limit(RLIMIT_CPU, CPU_SECONDS);
 	alarm(WALL_SECONDS);
 	H5Eset_auto2(H5E_DEFAULT, note_error, NULL);
-	look(path, name, size_bytes);
-	char code = no_memory ? NO_MEMORY : NO_HARM;
+	bool sealed = look(path, name, size_bytes);
+	char code = no_memory ? NO_MEMORY : sealed ? SEALED : NO_HARM;
 	_exit(write(report, &code, 1) == 1 ? code : EX_IOERR);
 }
 
@@ -208,6 +210,7 @@ static struct seen {
 	off_t size;
 	struct timespec modified, changed;
 } seen[64];
+static bool seen_sealed[64];
 static unsigned n_seen;
 
 static struct seen seen_of(const struct stat *s)
@@ -215,19 +218,40 @@ static struct seen seen_of(const struct stat *s)
 	return (struct seen){s->st_dev, s->st_ino, s->st_size, s->st_mtim, s->st_ctim};
 }
 
-static bool was_seen(const struct stat *st)
+static bool same_file(const struct seen *x, const struct seen *y)
+{
+	return !memcmp(x, y, sizeof(*x)); /* it has no padding */
+}
+
+static bool was_seen(const struct stat *st, bool *sealed)
 {
 	struct seen x = seen_of(st);
-	for (size_t i = 0; i < ARRAY_LEN(seen) && i < n_seen; i++)
-		if (!memcmp(&seen[i], &x, sizeof(x))) /* it has no padding */
-			return true;
+	for (size_t i = 0; i < ARRAY_LEN(seen) && i < n_seen; i++) {
+		if (!same_file(&seen[i], &x))
+			continue;
+		*sealed = seen_sealed[i];
+		return true;
+	}
 	return false;
 }
 
-static void note_seen(const struct stat *st, double now)
+static void note_seen(const struct stat *st, bool sealed, double now)
 {
-	if ((double)max64(st->st_mtime, st->st_ctime) + 2 < now)
-		seen[n_seen++ % ARRAY_LEN(seen)] = seen_of(st);
+	if ((double)max64(st->st_mtime, st->st_ctime) + 2 >= now)
+		return;
+	unsigned i = n_seen++ % ARRAY_LEN(seen);
+	seen[i] = seen_of(st);
+	seen_sealed[i] = sealed;
+}
+
+bool h5_is_still(const char *path, const struct stat *st)
+{
+	struct stat now;
+	struct seen x = seen_of(st), y;
+	if (stat(path, &now))
+		return false;
+	y = seen_of(&now);
+	return same_file(&x, &y);
 }
 
 /* Another process killed the child, or the file server did not answer: the file may be intact. */
@@ -257,7 +281,7 @@ static int harm(const char *name, bool ended, int status, struct err *e)
 }
 
 /* Reads the child's report and waits for it; if SIGCHLD is ignored, there is no exit status. */
-static int wait_for(pid_t pid, int report, const char *name, struct err *e)
+static int wait_for(pid_t pid, int report, const char *name, bool *sealed, struct err *e)
 {
 	char code = 0;
 	int status = 0;
@@ -269,7 +293,8 @@ static int wait_for(pid_t pid, int report, const char *name, struct err *e)
 	do
 		ended = waitpid(pid, &status, 0);
 	while (ended < 0 && errno == EINTR);
-	if (n == 1 && code == NO_HARM)
+	*sealed = n == 1 && code == SEALED;
+	if (*sealed || (n == 1 && code == NO_HARM))
 		return 0;
 	if (n == 1) /* the report is the exit code */
 		ended = pid, status = code << 8;
@@ -277,12 +302,14 @@ static int wait_for(pid_t pid, int report, const char *name, struct err *e)
 }
 
 /* If no child can be created the file is not checked: most files are harmless. */
-int h5_probe(const char *path, const char *name, const struct stat *st, struct err *e)
+int h5_probe(const char *path, const char *name, const struct stat *st, bool *sealed,
+	struct err *e)
 {
 	int ends[2];
 	double now = clock_wall();
 	sigset_t all, old;
-	if (was_seen(st) || pipe2(ends, O_CLOEXEC))
+	*sealed = false;
+	if (was_seen(st, sealed) || pipe2(ends, O_CLOEXEC))
 		return 0;
 	sigfillset(&all);
 	pthread_sigmask(SIG_BLOCK, &all, &old);
@@ -291,9 +318,9 @@ int h5_probe(const char *path, const char *name, const struct stat *st, struct e
 		child(ends[1], path, name, st->st_size);
 	pthread_sigmask(SIG_SETMASK, &old, NULL);
 	close(ends[1]);
-	int rc = pid < 0 ? 0 : wait_for(pid, ends[0], name, e);
+	int rc = pid < 0 ? 0 : wait_for(pid, ends[0], name, sealed, e);
 	close(ends[0]);
 	if (!rc && pid > 0)
-		note_seen(st, now);
+		note_seen(st, *sealed, now);
 	return rc;
 }
