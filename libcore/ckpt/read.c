@@ -68,29 +68,28 @@ static int open_tensors(struct ckpt *c, struct h5 *h, struct err *e)
 	c->blocks = xcalloc((size_t)n_blocks(c), sizeof(*c->blocks));
 	for (int i = 0; i < n_blocks(c) && !rc; i++) {
 		struct ckpt_tensor *t = &c->tensors[i % c->n_tensors];
-		struct h5_info info;
+		const struct h5_blocks *b = &c->blocks[i];
 		char path[320];
 		snprintf(path, sizeof(path), "/%s/%s", c->groups.v[i / c->n_tensors],
 			names.v[i % c->n_tensors]);
-		if (h5_info(h, path, &info, e) ||
-			h5_blocks_open(h, path, &c->blocks[i], e)) {
+		if (h5_blocks_open(h, path, &c->blocks[i], e)) {
 			rc = -1;
-		} else if (info.type != H5_F32 || info.ndim < 1 || info.ndim > 2 ||
-			   info.dims[0] < 1 || (info.ndim == 2 && info.dims[1] < 1) ||
+		} else if (b->type != H5_F32 || b->ndim < 1 || b->ndim > 2 ||
+			   b->dims[0] < 1 || (b->ndim == 2 && b->dims[1] < 1) ||
 			   strlen(names.v[i % c->n_tensors]) >= sizeof(t->name)) {
 			rc = err_set(e, EX_DATAERR, "%s is not a tensor", path);
 		} else if (i >= c->n_tensors &&
 			   !ckpt_same_shape(
-				   t, &(struct ckpt_tensor){.ndim = info.ndim,
-					      .dims = {info.dims[0], info.dims[1]}})) {
+				   t, &(struct ckpt_tensor){.ndim = b->ndim,
+					      .dims = {b->dims[0], b->dims[1]}})) {
 			rc = err_set(e, EX_DATAERR,
 				"the shape of %s differs from that of the parameter",
 				path);
 		} else {
 			snprintf(t->name, sizeof(t->name), "%s",
 				names.v[i % c->n_tensors]);
-			t->ndim = info.ndim;
-			memcpy(t->dims, info.dims, sizeof(t->dims));
+			t->ndim = b->ndim;
+			memcpy(t->dims, b->dims, sizeof(t->dims));
 		}
 	}
 	strs_free(&names);

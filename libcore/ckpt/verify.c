@@ -1,6 +1,6 @@
 /*
- * Verifying at the speed of the disk: batches of blocks are read and checked by all threads, and the
- * hash of the parameters is computed from the same bytes, so the file is read once.
+ * Verifying at the speed of the disk: all threads read blocks and check them, each in a buffer of its own
+ * that stays in its cache, where the hash of the parameters is computed too. So the file is read once.
  */
 #include "ckpt/ckpt.h"
 
@@ -8,17 +8,15 @@
 
 #include <omp.h>
 #include <stdlib.h>
-#include <string.h>
 
-/* Blocks (of a MiB) in memory for each thread: few, so that they are still in the cache when they
- * are hashed. */
-enum { BLOCKS_PER_THREAD = 4 };
+enum {
+	BLOCKS_PER_THREAD = 16
+}; /* of a MiB, between two looks at what other ranks sent */
 
 struct block {
 	const struct h5_blocks *of;
-	int64_t number, n_bytes;
+	int64_t number;
 	int tensor; /* to be hashed; -1: none */
-	char *data;
 	struct err why;
 };
 
@@ -26,40 +24,44 @@ struct verifying {
 	const struct ckpt *c;
 	struct device d;
 	struct block *batch;
-	int64_t n, room;	  /* blocks in the batch */
-	int64_t used, room_bytes; /* of the batch's memory */
-	char *memory;
-	uint64_t hash;
+	int64_t n, room; /* blocks in the batch */
+	char *memory;	 /* [threads][block_bytes] */
+	int64_t block_bytes;
+	uint64_t hash; /* a sum over all elements, in any order */
 };
 
-static void add_hash(struct verifying *v, const struct block *b)
+static uint64_t hash_block(struct verifying *v, const struct block *b, const char *data)
 {
 	int64_t row_floats = b->of->row_bytes / (int64_t)sizeof(float);
-	int64_t n = b->n_bytes / (int64_t)sizeof(float);
-	ckpt_hash_add(&v->d, &v->hash, &v->c->tensors[b->tensor],
-		b->number * b->of->block_rows * row_floats, (const void *)b->data, n);
+	int64_t n = h5_block_bytes(b->of, b->number) / (int64_t)sizeof(float);
+	uint64_t sum = 0;
+	ckpt_hash_add(&v->d, &sum, &v->c->tensors[b->tensor],
+		b->number * b->of->block_rows * row_floats, (const void *)data, n);
+	return sum;
 }
 
 /* Checks the blocks of the batch, and empties it. *e is the first error in the order of the file. */
 static int flush(struct verifying *v, struct err *e)
 {
+	uint64_t hash = 0;
 	int rc = 0;
 	comm_poll(); /* other ranks may wait for this one */
-#pragma omp parallel for schedule(dynamic)
+#pragma omp parallel for schedule(dynamic) reduction(+ : hash)
 	for (int64_t i = 0; i < v->n; i++) {
 		struct block *b = &v->batch[i];
-		h5_block_read(b->of, v->c->fd, b->number, b->data, &b->why);
+		char *data = v->memory + omp_get_thread_num() * v->block_bytes;
+		if (!h5_block_read(b->of, v->c->fd, b->number, data, &b->why) &&
+			b->tensor >= 0)
+			hash += hash_block(v, b, data);
 	}
 	for (int64_t i = 0; i < v->n && !rc; i++) {
-		const struct block *b = &v->batch[i];
-		if (b->why.code) {
-			*e = b->why;
+		if (v->batch[i].why.code) {
+			*e = v->batch[i].why;
 			rc = err_prefix(e, "%s: ", v->c->path);
-		} else if (b->tensor >= 0) {
-			add_hash(v, b);
 		}
 	}
-	v->n = v->used = 0;
+	v->hash += hash;
+	v->n = 0;
 	return rc;
 }
 
@@ -67,17 +69,9 @@ static int add_blocks(
 	struct verifying *v, const struct h5_blocks *of, int tensor, struct err *e)
 {
 	for (int64_t k = 0; k < of->n_blocks; k++) {
-		int64_t n_bytes = h5_block_bytes(of, k);
-		if (v->n == v->room || (v->n && v->used + n_bytes > v->room_bytes))
-			if (flush(v, e))
-				return -1;
-		if (n_bytes > v->room_bytes) {
-			v->room_bytes = n_bytes;
-			v->memory = xrealloc(v->memory, (size_t)n_bytes);
-		}
-		v->batch[v->n++] =
-			(struct block){of, k, n_bytes, tensor, v->memory + v->used, {0}};
-		v->used = round_up(v->used + n_bytes, 64);
+		if (v->n == v->room && flush(v, e))
+			return -1;
+		v->batch[v->n++] = (struct block){of, k, tensor, {0}};
 	}
 	return 0;
 }
@@ -86,14 +80,16 @@ static int add_blocks(
 static int verify(const struct ckpt *c, uint64_t *hash, struct err *e)
 {
 	struct verifying v = {.c = c};
-	int rc = 0;
+	int n = c->n_tensors * (int)c->groups.n, rc = 0;
 	if (hash) /* else with the threads that the program has chosen */
 		device_cpu(&v.d, 0);
 	v.room = (int64_t)omp_get_max_threads() * BLOCKS_PER_THREAD;
-	v.room_bytes = v.room * H5_BLOCK_BYTES;
+	for (int i = 0; i < n; i++) /* the first block is the largest */
+		v.block_bytes = max64(v.block_bytes, h5_block_bytes(&c->blocks[i], 0));
+	v.block_bytes = round_up(v.block_bytes, 64);
 	v.batch = xcalloc((size_t)v.room, sizeof(*v.batch));
-	v.memory = xmalloc((size_t)v.room_bytes);
-	for (int i = 0; i < c->n_tensors * (int)c->groups.n && !rc; i++)
+	v.memory = xcalloc((size_t)omp_get_max_threads(), (size_t)v.block_bytes);
+	for (int i = 0; i < n && !rc; i++)
 		rc = add_blocks(&v, &c->blocks[i], hash && i < c->n_tensors ? i : -1, e);
 	rc = rc || flush(&v, e) ? -1 : 0;
 	if (hash)

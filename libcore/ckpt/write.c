@@ -91,8 +91,6 @@ static int make_structure(
 		rc = h5_blocks_reserve(
 			h, path, H5_F32, t->ndim, t->dims, &x->blocks[i], e);
 	}
-	for (int i = 0; i < x->n && !rc; i++)
-		rc = h5_blocks_place(h, &x->blocks[i], e);
 	return h5_end(h, rc, e);
 }
 

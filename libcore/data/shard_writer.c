@@ -126,8 +126,6 @@ static int make_file(struct shard_writer *w, struct out_file *f, struct err *e)
 		rc = h5_blocks_reserve(
 			h, path, w->type, 1, &f->info.tokens[s], &f->blocks[s], e);
 	}
-	for (int s = 0; s < N_SPLITS && !rc; s++)
-		rc = h5_blocks_place(h, &f->blocks[s], e);
 	return h5_end(h, rc, e);
 }
 

@@ -19,6 +19,8 @@ static const struct h5_field block_fields[] = {
 
 static void shape_blocks(struct h5_blocks *b, int ndim, const int64_t *dims)
 {
+	b->ndim = ndim;
+	memcpy(b->dims, dims, (size_t)ndim * sizeof(*dims));
 	b->rows = ndim ? dims[0] : 1;
 	b->row_bytes = (int64_t)h5_type_bytes(b->type);
 	for (int i = 1; i < ndim; i++)
@@ -37,19 +39,13 @@ int h5_blocks_reserve(struct h5 *f, const char *path, enum h5_type t, int ndim,
 	hid_t d = h5_create_dataset(f, path, h5_on_disk(t), ndim, dims, true, e);
 	if (d < 0)
 		return -1;
+	haddr_t at = H5Dget_offset(d);
+	int rc = h5_object_write(f, d, path, block_fields, b, e);
 	H5Dclose(d);
-	return h5_fields_write(f, path, block_fields, b, e);
-}
-
-int h5_blocks_place(struct h5 *f, struct h5_blocks *b, struct err *e)
-{
-	struct h5_info info;
-	if (h5_info(f, b->path, &info, e))
-		return -1;
-	b->offset = info.offset;
-	if (b->offset < 0 && b->rows)
+	if (!rc && at == HADDR_UNDEF && b->rows)
 		return h5_bad(f, e, EX_IOERR, "%s has no offset in the file", b->path);
-	return 0;
+	b->offset = at == HADDR_UNDEF ? -1 : (int64_t)at;
+	return rc;
 }
 
 int h5_blocks_finish(struct h5 *f, const struct h5_blocks *b, struct err *e)
@@ -66,8 +62,13 @@ int h5_blocks_open(struct h5 *f, const char *path, struct h5_blocks *b, struct e
 	char sums[160];
 	*b = (struct h5_blocks){0};
 	snprintf(b->path, sizeof(b->path), "%s", path);
-	if (checksum_path(b, sums) || h5_info(f, path, &info, e) ||
-		h5_fields_read(f, path, block_fields, b, e))
+	hid_t d = h5_open_dataset(f, path, e);
+	if (d < 0)
+		return -1;
+	int rc = h5_info_of(f, d, path, &info, e) ||
+		 h5_object_read(f, d, path, block_fields, b, e);
+	H5Dclose(d);
+	if (rc)
 		return -1;
 	b->type = info.type;
 	b->offset = info.offset;
@@ -79,6 +80,8 @@ int h5_blocks_open(struct h5 *f, const char *path, struct h5_blocks *b, struct e
 		return h5_bad(f, e, EX_DATAERR, "dataset %s is damaged", path);
 	b->block_rows = min64(b->block_rows, max64(1, b->rows));
 	b->n_blocks = ceil_div(b->rows, b->block_rows);
+	if (checksum_path(b, sums))
+		return h5_bad(f, e, EX_DATAERR, "%s: the name is too long", b->path);
 	return h5_get(
 		f, sums, H5_U64, b->n_blocks, b->n_blocks, (void **)&b->xxh3, NULL, e);
 }

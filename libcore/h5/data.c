@@ -58,7 +58,7 @@ static bool is_chunked(hid_t dataset)
 	return chunked;
 }
 
-int h5_info_of(struct h5 *f, hid_t dataset, struct h5_info *info)
+static int look_at(struct h5 *f, hid_t dataset, struct h5_info *info)
 {
 	hid_t type = H5Dget_type(dataset), space = H5Dget_space(dataset);
 	hsize_t dims[H5_MAX_DIMS];
@@ -94,24 +94,31 @@ int h5_info_of(struct h5 *f, hid_t dataset, struct h5_info *info)
 	return rc;
 }
 
-static hid_t open_dataset(struct h5 *f, const char *path, struct err *e)
+hid_t h5_open_dataset(struct h5 *f, const char *path, struct err *e)
 {
-	hid_t d = h5_has(f, path) ? H5Dopen2(f->id, path, H5P_DEFAULT) : -1;
+	hid_t d = H5Dopen2(f->id, path, H5P_DEFAULT);
 	if (d < 0)
 		h5_bad(f, e, EX_DATAERR, "dataset %s is missing", path);
 	return d;
 }
 
+int h5_info_of(struct h5 *f, hid_t dataset, const char *path, struct h5_info *info,
+	struct err *e)
+{
+	return look_at(f, dataset, info)
+		       ? h5_bad(f, e, EX_DATAERR,
+				 "dataset %s is damaged or has an unsupported type", path)
+		       : 0;
+}
+
 int h5_info(struct h5 *f, const char *path, struct h5_info *info, struct err *e)
 {
-	hid_t d = open_dataset(f, path, e);
+	hid_t d = h5_open_dataset(f, path, e);
 	if (d < 0)
 		return -1;
-	int rc = h5_info_of(f, d, info);
+	int rc = h5_info_of(f, d, path, info, e);
 	H5Dclose(d);
-	return rc ? h5_bad(f, e, EX_DATAERR,
-			    "dataset %s is damaged or has an unsupported type", path)
-		  : 0;
+	return rc;
 }
 
 hid_t h5_create_dataset(struct h5 *f, const char *path, hid_t type, int ndim,
@@ -122,7 +129,7 @@ hid_t h5_create_dataset(struct h5 *f, const char *path, hid_t type, int ndim,
 		n[i] = (hsize_t)dims[i];
 	if (h5_make_groups(f, path, e))
 		return -1;
-	if (h5_has(f, path))
+	if (H5Lexists(f->id, path, H5P_DEFAULT) > 0)
 		H5Ldelete(f->id, path, H5P_DEFAULT);
 	hid_t space = H5Screate_simple(ndim, n, NULL);
 	hid_t how = h5_how(H5P_DATASET_CREATE);
@@ -169,10 +176,10 @@ int h5_get(struct h5 *f, const char *path, enum h5_type t, int64_t n, int64_t ma
 	void **data, int64_t *n_read, struct err *e)
 {
 	struct h5_info info;
-	hid_t d = open_dataset(f, path, e);
+	hid_t d = h5_open_dataset(f, path, e);
 	if (d < 0)
 		return -1;
-	int rc = h5_info_of(f, d, &info);
+	int rc = look_at(f, d, &info);
 	if (rc || info.type != t || (n >= 0 && info.n != n) || info.n > max ||
 		(info.n && info.offset < 0)) {
 		rc = h5_bad(f, e, EX_DATAERR,
@@ -198,12 +205,12 @@ int h5_get_text(struct h5 *f, const char *path, struct str *out, struct err *e)
 {
 	enum { MAX = 1 << 26 };
 	struct h5_info info;
-	hid_t d = open_dataset(f, path, e);
+	hid_t d = h5_open_dataset(f, path, e);
 	if (d < 0)
 		return -1;
 	hid_t type = H5Dget_type(d);
 	size_t n = H5Tget_size(type);
-	int rc = h5_info_of(f, d, &info) || info.type != H5_TEXT ||
+	int rc = look_at(f, d, &info) || info.type != H5_TEXT ||
 		 H5Tis_variable_str(type) > 0 || info.n != 1 || info.offset < 0 ||
 		 n > MAX;
 	char *text = rc ? NULL : xcalloc(n + 1, 1);

@@ -77,26 +77,62 @@ static int read_one(hid_t object, const struct h5_field *a, void *value)
 	return rc;
 }
 
+static int make_group(struct h5 *f, const char *path, struct err *e)
+{
+	if (h5_has(f, path))
+		return 0;
+	hid_t how = h5_how(H5P_GROUP_CREATE);
+	if (f->n_links > H5_MAX_COMPACT)
+		H5Pset_link_phase_change(how, 0, 0);
+	hid_t g = H5Gcreate2(f->id, path, H5P_DEFAULT, how, H5P_DEFAULT);
+	H5Pclose(how);
+	if (g < 0)
+		return h5_bad(f, e, EX_IOERR, "%s: cannot be created", path);
+	H5Gclose(g);
+	return 0;
+}
+
 int h5_make_groups(struct h5 *f, const char *path, struct err *e)
 {
-	char part[256];
-	for (const char *slash = strchr(path + 1, '/'); slash;
-		slash = strchr(slash + 1, '/')) {
-		size_t n = (size_t)(slash - path);
-		if (n >= sizeof(part))
-			return h5_bad(f, e, EX_DATAERR, "a path of %zu characters", n);
-		memcpy(part, path, n);
-		part[n] = '\0';
-		if (h5_has(f, part))
+	char part[sizeof(f->group)];
+	size_t n = (size_t)(strrchr(path, '/') - path);
+	if (n >= sizeof(part))
+		return h5_bad(f, e, EX_DATAERR, "a path of %zu characters", n);
+	if (strlen(f->group) == n && !memcmp(f->group, path, n))
+		return 0;
+	for (size_t i = 1; i <= n; i++) {
+		if (path[i] != '/')
 			continue;
-		hid_t how = h5_how(H5P_GROUP_CREATE);
-		if (f->n_links > H5_MAX_COMPACT)
-			H5Pset_link_phase_change(how, 0, 0);
-		hid_t g = H5Gcreate2(f->id, part, H5P_DEFAULT, how, H5P_DEFAULT);
-		H5Pclose(how);
-		if (g < 0)
-			return h5_bad(f, e, EX_IOERR, "%s: cannot be created", part);
-		H5Gclose(g);
+		memcpy(part, path, i);
+		part[i] = '\0';
+		if (make_group(f, part, e))
+			return -1;
+	}
+	memcpy(f->group, path, n);
+	f->group[n] = '\0';
+	return 0;
+}
+
+int h5_object_write(struct h5 *f, hid_t object, const char *path,
+	const struct h5_field *table, const void *from, struct err *e)
+{
+	for (const struct h5_field *a = table; a->name; a++)
+		if (object < 0 || write_one(object, a, (const char *)from + a->offset))
+			return h5_bad(f, e, EX_IOERR,
+				"attribute %s of %s could not be written", a->name, path);
+	return 0;
+}
+
+int h5_object_read(struct h5 *f, hid_t object, const char *path,
+	const struct h5_field *table, void *to, struct err *e)
+{
+	for (const struct h5_field *a = table; a->name; a++) {
+		if (a->optional && H5Aexists(object, a->name) <= 0)
+			continue;
+		if (read_one(object, a, (char *)to + a->offset))
+			return h5_bad(f, e, EX_DATAERR,
+				"attribute %s of %s is missing or not of type %s",
+				a->name, path, h5_type_name(a->type));
 	}
 	return 0;
 }
@@ -109,11 +145,7 @@ int h5_fields_write(struct h5 *f, const char *path, const struct h5_field *table
 	if (strcmp(path, "/") && !h5_has(f, path) && h5_make_groups(f, group, e))
 		return -1;
 	hid_t object = H5Oopen(f->id, path, H5P_DEFAULT);
-	int rc = 0;
-	for (const struct h5_field *a = table; a->name && !rc; a++)
-		if (object < 0 || write_one(object, a, (const char *)from + a->offset))
-			rc = h5_bad(f, e, EX_IOERR,
-				"attribute %s of %s could not be written", a->name, path);
+	int rc = h5_object_write(f, object, path, table, from, e);
 	H5Oclose(object);
 	return rc;
 }
@@ -121,20 +153,10 @@ int h5_fields_write(struct h5 *f, const char *path, const struct h5_field *table
 int h5_fields_read(struct h5 *f, const char *path, const struct h5_field *table, void *to,
 	struct err *e)
 {
-	hid_t object = strcmp(path, "/") && !h5_has(f, path)
-			       ? -1
-			       : H5Oopen(f->id, path, H5P_DEFAULT);
+	hid_t object = H5Oopen(f->id, path, H5P_DEFAULT);
 	if (object < 0)
 		return h5_bad(f, e, EX_DATAERR, "%s is missing", path);
-	int rc = 0;
-	for (const struct h5_field *a = table; a->name && !rc; a++) {
-		if (a->optional && H5Aexists(object, a->name) <= 0)
-			continue;
-		if (read_one(object, a, (char *)to + a->offset))
-			rc = h5_bad(f, e, EX_DATAERR,
-				"attribute %s of %s is missing or not of type %s",
-				a->name, path, h5_type_name(a->type));
-	}
+	int rc = h5_object_read(f, object, path, table, to, e);
 	H5Oclose(object);
 	return rc;
 }

@@ -106,18 +106,18 @@ int h5_get_text(struct h5 *f, const char *path, struct str *out, struct err *e);
 struct h5_blocks {
 	char path[128];
 	enum h5_type type;
+	int ndim;
+	int64_t dims[H5_MAX_DIMS];
 	int64_t rows, row_bytes, block_rows, n_blocks;
 	int64_t offset; /* in the file */
 	uint64_t *xxh3; /* [n_blocks]; owned */
 };
 
-/* Creates the dataset, without writing its bytes. block_rows is chosen so that a block has at most
+/* Creates the dataset, without writing its bytes, which begin at b->offset. block_rows is chosen so that a block has at most
  * H5_BLOCK_BYTES, or one row. */
 enum { H5_BLOCK_BYTES = 1 << 20 };
 int h5_blocks_reserve(struct h5 *f, const char *path, enum h5_type t, int ndim,
 	const int64_t *dims, struct h5_blocks *b, struct err *e);
-/* Sets b->offset, which HDF5 knows when all datasets have been created. */
-int h5_blocks_place(struct h5 *f, struct h5_blocks *b, struct err *e);
 /* Writes the checksums b->xxh3. */
 int h5_blocks_finish(struct h5 *f, const struct h5_blocks *b, struct err *e);
 int h5_blocks_open(struct h5 *f, const char *path, struct h5_blocks *b, struct err *e);

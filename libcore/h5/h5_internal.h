@@ -13,6 +13,7 @@ struct h5 {
 	int64_t size_bytes; /* of the file, if it was opened for reading; else 0 */
 	int64_t n_links;    /* h5_expect_links() */
 	bool sealed;	    /* h5_probe() has found its seal right */
+	char group[256];    /* the last one that h5_make_groups() made or found */
 };
 
 /* Opens an existing file, without h5_probe(). size_bytes: 0 for writing. */
@@ -42,8 +43,16 @@ int h5_bad(const struct h5 *f, struct err *e, int code, const char *fmt, ...)
  * bytes are allocated at once and not written. -1: with *e set. */
 hid_t h5_create_dataset(struct h5 *f, const char *path, hid_t type, int ndim,
 	const int64_t *dims, bool blocks, struct err *e);
+/* Opens a dataset; the caller calls H5Dclose(). -1: with *e set. */
+hid_t h5_open_dataset(struct h5 *f, const char *path, struct err *e);
 /* Creates the groups above `path`. */
 int h5_make_groups(struct h5 *f, const char *path, struct err *e);
-int h5_info_of(struct h5 *f, hid_t dataset, struct h5_info *info);
+/* The fields of an object that is open; `path` is for messages. */
+int h5_object_write(struct h5 *f, hid_t object, const char *path,
+	const struct h5_field *table, const void *from, struct err *e);
+int h5_object_read(struct h5 *f, hid_t object, const char *path,
+	const struct h5_field *table, void *to, struct err *e);
+int h5_info_of(struct h5 *f, hid_t dataset, const char *path, struct h5_info *info,
+	struct err *e);
 
 #endif

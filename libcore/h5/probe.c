@@ -27,7 +27,8 @@ enum { NO_HARM = 0, NO_MEMORY = 3, SEALED = 4 };
 
 /* ---- the child: all calls of readers --------------------------------------------- */
 
-static void touch_attribute(struct h5 *f, const char *path, const char *name, hid_t type)
+static void touch_attribute(
+	struct h5 *f, hid_t object, const char *path, const char *name, hid_t type)
 {
 	union {
 		char *text;
@@ -38,11 +39,11 @@ static void touch_attribute(struct h5 *f, const char *path, const char *name, hi
 	const struct h5_field table[] = {{name, (enum h5_type)t, 0, true, NULL}, {0}};
 	if (t != H5_I64 && t != H5_U64 && t != H5_F64 && t != H5_TEXT)
 		return;
-	if (!h5_fields_read(f, path, table, &value, &e) && t == H5_TEXT)
+	if (!h5_object_read(f, object, path, table, &value, &e) && t == H5_TEXT)
 		free(value.text);
 }
 
-static void touch_attributes(struct h5 *f, const char *path, hid_t object)
+static void touch_attributes(struct h5 *f, hid_t object, const char *path)
 {
 	H5O_info_t info;
 	if (H5Oget_info(object, &info) < 0)
@@ -53,19 +54,21 @@ static void touch_attributes(struct h5 *f, const char *path, hid_t object)
 			H5P_DEFAULT, H5P_DEFAULT);
 		hid_t type = H5Aget_type(id);
 		if (H5Aget_name(id, sizeof(name), name) > 0)
-			touch_attribute(f, path, name, type);
+			touch_attribute(f, object, path, name, type);
 		H5Tclose(type);
 		H5Aclose(id);
 	}
 }
 
-static void touch_dataset(struct h5 *f, const char *path)
+static void touch_dataset(struct h5 *f, hid_t dataset, const char *path)
 {
 	struct h5_info info;
 	struct str text = {0};
 	struct err e;
 	void *data;
-	if (h5_info(f, path, &info, &e))
+	if (h5_info_of(f, dataset, path, &info, &e))
+		return;
+	if (H5Aexists(dataset, "block_rows") > 0)
 		return;
 	if (info.type == H5_TEXT)
 		h5_get_text(f, path, &text, &e);
@@ -82,12 +85,11 @@ static void touch(struct h5 *f, const char *path)
 	struct err e;
 	hid_t id = H5Oopen(f->id, path, H5P_DEFAULT);
 	H5I_type_t kind = id < 0 ? H5I_BADID : H5Iget_type(id);
-	bool blocks = kind == H5I_DATASET && H5Aexists(id, "block_rows") > 0;
 	if (id >= 0)
-		touch_attributes(f, path, id);
+		touch_attributes(f, id, path);
+	if (kind == H5I_DATASET)
+		touch_dataset(f, id, path);
 	H5Oclose(id);
-	if (kind == H5I_DATASET && !blocks)
-		touch_dataset(f, path);
 	if (kind != H5I_GROUP || h5_list(f, path, &names, &e))
 		return;
 	for (int64_t i = 0; i < names.n; i++) {

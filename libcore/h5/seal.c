@@ -84,13 +84,13 @@ static int add_attributes(struct walk *w, hid_t object)
 }
 
 /* With the contents, unless they have block checksums. */
-static int add_dataset(struct walk *w, hid_t d)
+static int add_dataset(struct walk *w, hid_t d, const char *path)
 {
 	struct h5_info info;
 	hid_t type = H5Dget_type(d);
 	int64_t size = (int64_t)H5Tget_size(type), n_bytes = 0;
 	bool blocks = H5Aexists(d, "block_rows") > 0;
-	int rc = h5_info_of(w->f, d, &info) || H5Tis_variable_str(type) > 0;
+	int rc = h5_info_of(w->f, d, path, &info, w->e) || H5Tis_variable_str(type) > 0;
 	if (!rc && !blocks)
 		rc = (info.n && info.offset < 0) ||
 		     __builtin_mul_overflow(info.n, size, &n_bytes) ||
@@ -120,7 +120,7 @@ static int walk_object(struct walk *w, const char *path, int depth)
 	if (kind == H5I_GROUP || kind == H5I_DATASET)
 		rc = add_attributes(w, id);
 	if (!rc && kind == H5I_DATASET)
-		rc = add_dataset(w, id);
+		rc = add_dataset(w, id, path);
 	H5Oclose(id);
 	if (!rc && kind == H5I_GROUP)
 		rc = walk_group(w, path, depth);

@@ -246,7 +246,6 @@ static void write_file(const char *path, int64_t rows, int64_t cols)
 	write_things(f, "/", &things);
 	assert_int_equal(h5_put(f, "/small", H5_F32, 1, &three, x, &e), 0);
 	assert_int_equal(h5_blocks_reserve(f, "/g/x", H5_F32, 2, dims, &b, &e), 0);
-	assert_int_equal(h5_blocks_place(f, &b, &e), 0);
 	assert_int_equal(h5_close(f, &e), 0);
 	fill_blocks(&b, path, x);
 	assert_int_equal(h5_reopen(&f, path, &e), 0);
@@ -357,7 +356,6 @@ static void empty_blocks(void **state)
 	struct h5 *f;
 	assert_int_equal(h5_create(&f, path, &e), 0);
 	assert_int_equal(h5_blocks_reserve(f, "/none", H5_U16, 1, &none, &b, &e), 0);
-	assert_int_equal(h5_blocks_place(f, &b, &e), 0);
 	assert_int_equal(h5_blocks_finish(f, &b, &e), 0);
 	assert_int_equal(h5_seal(f, &e), 0);
 	assert_int_equal(h5_close(f, &e), 0);
