@@ -78,31 +78,22 @@ static void touch_dataset(struct h5 *f, hid_t dataset, const char *path)
 	str_free(&text);
 }
 
-/* The checksum of the metadata has been checked, so depth and bytes are bounded. */
-static void touch(struct h5 *f, const char *path)
+/* All calls of readers, for one object. */
+static void touch(struct h5 *f, hid_t object, const char *path)
 {
 	struct strs names = {0};
 	struct err e;
-	hid_t id = H5Oopen(f->id, path, H5P_DEFAULT);
-	H5I_type_t kind = id < 0 ? H5I_BADID : H5Iget_type(id);
-	if (id >= 0)
-		touch_attributes(f, id, path);
+	H5I_type_t kind = H5Iget_type(object);
+	touch_attributes(f, object, path);
 	if (kind == H5I_DATASET)
-		touch_dataset(f, id, path);
-	H5Oclose(id);
-	if (kind != H5I_GROUP || h5_list(f, path, &names, &e))
-		return;
-	for (int64_t i = 0; i < names.n; i++) {
-		struct str child = {0};
-		str_printf(&child, "%s/%s", strcmp(path, "/") ? path : "", names.v[i]);
-		touch(f, child.s);
-		str_free(&child);
-	}
+		touch_dataset(f, object, path);
+	if (kind == H5I_GROUP)
+		h5_list(f, path, &names, &e);
 	strs_free(&names);
 }
 
-/* As readers do, checks the format first and the checksum of the metadata next, and stops if one of
- * them is wrong. Is that checksum right? */
+/* As readers do, checks the format first and the checksum of the metadata next, which bounds depth and
+ * bytes of what it visits. Is that checksum right? */
 static bool look(const char *path, const char *name, int64_t size_bytes)
 {
 	static const struct h5_field format[] = {
@@ -112,9 +103,8 @@ static bool look(const char *path, const char *name, int64_t size_bytes)
 	char *text = NULL;
 	if (h5_open_at(&f, path, name, size_bytes, &e))
 		return false;
-	bool sealed = !h5_fields_read(f, "/", format, &text, &e) && !h5_check_seal(f, &e);
-	if (sealed)
-		touch(f, "/");
+	bool sealed = !h5_fields_read(f, "/", format, &text, &e) &&
+		      !h5_check_seal_visiting(f, touch, &e);
 	free(text);
 	h5_close(f, &e);
 	return sealed;

@@ -19,6 +19,7 @@ struct walk {
 	/* Remaining budget in bytes: the file size at first. It bounds the work for a small file
 	 * with many links to one object, or with datasets that take no space. */
 	int64_t left;
+	h5_visit_fn *visit; /* or NULL */
 	struct err *e;
 };
 
@@ -121,6 +122,8 @@ static int walk_object(struct walk *w, const char *path, int depth)
 		rc = add_attributes(w, id);
 	if (!rc && kind == H5I_DATASET)
 		rc = add_dataset(w, id, path);
+	if (!rc && w->visit)
+		w->visit(w->f, id, path);
 	H5Oclose(id);
 	if (!rc && kind == H5I_GROUP)
 		rc = walk_group(w, path, depth);
@@ -150,10 +153,12 @@ static int walk_group(struct walk *w, const char *path, int depth)
 	return rc;
 }
 
-static int seal_of(struct h5 *f, int64_t budget, uint64_t *out, struct err *e)
+static int seal_of(
+	struct h5 *f, int64_t budget, h5_visit_fn *visit, uint64_t *out, struct err *e)
 {
 	struct err said = {0};
-	struct walk w = {.f = f, .h = hash_open(), .left = budget, .e = &said};
+	struct walk w = {
+		.f = f, .h = hash_open(), .left = budget, .visit = visit, .e = &said};
 	int rc = walk_object(&w, "/", 0);
 	*out = hash_close(w.h);
 	if (rc)
@@ -164,22 +169,26 @@ static int seal_of(struct h5 *f, int64_t budget, uint64_t *out, struct err *e)
 int h5_seal(struct h5 *f, struct err *e)
 {
 	uint64_t xxh3;
-	if (seal_of(f, INT64_MAX, &xxh3, e))
+	if (seal_of(f, INT64_MAX, NULL, &xxh3, e))
 		return -1;
 	return h5_fields_write(f, "/", seal_fields, &xxh3, e);
 }
 
-int h5_check_seal(struct h5 *f, struct err *e)
+int h5_check_seal_visiting(struct h5 *f, h5_visit_fn *visit, struct err *e)
 {
 	uint64_t have, want;
 	int64_t budget = f->size_bytes ? f->size_bytes : INT64_MAX;
-	if (f->sealed)
-		return 0;
-	if (h5_fields_read(f, "/", seal_fields, &want, e) || seal_of(f, budget, &have, e))
+	if (h5_fields_read(f, "/", seal_fields, &want, e) ||
+		seal_of(f, budget, visit, &have, e))
 		return -1;
 	if (have != want)
 		return h5_bad(f, e, EX_DATAERR,
 			"the checksum of the metadata does not match: the file is "
 			"damaged");
 	return 0;
+}
+
+int h5_check_seal(struct h5 *f, struct err *e)
+{
+	return f->sealed ? 0 : h5_check_seal_visiting(f, NULL, e);
 }
