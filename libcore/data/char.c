@@ -14,12 +14,18 @@ static int64_t not_utf8(int64_t at, struct err *e)
 	return TEXT_BAD(at);
 }
 
-/* The token of each character, or ABSENT; while learning, 1 for characters that occurred. */
+/* The complement of each character's token, so that memory that nobody has written says ABSENT: few of
+ * the pages are ever touched. While learning, 1 for characters that occurred. */
 static uint32_t *table_of(struct tokenizer *t)
 {
 	if (!t->own)
 		t->own = xcalloc(CODE_POINTS, sizeof(uint32_t));
 	return t->own;
+}
+
+static inline uint32_t id_of(const uint32_t *table, uint32_t c)
+{
+	return ~table[c];
 }
 
 /* The number of ASCII bytes at the beginning of text[0..n), the fast path. */
@@ -65,22 +71,20 @@ static int64_t learn(struct tokenizer *t, const char *text, int64_t n, bool fina
 
 static int learn_end(struct tokenizer *t, struct err *e)
 {
-	uint32_t *id_of = table_of(t);
+	uint32_t *table = table_of(t);
 	int64_t n = 0;
 	for (uint32_t c = 0; c < CODE_POINTS; c++)
-		n += id_of[c];
+		n += table[c];
 	if (!n)
 		return err_set(e, EX_DATAERR, "the text is empty");
 	struct vocab *v = &t->vocab;
 	v->bytes = xmalloc((size_t)n * 4);
 	v->offset = xcalloc((size_t)n + 1, sizeof(int64_t));
 	for (uint32_t c = 0; c < CODE_POINTS; c++) {
-		if (!id_of[c]) {
-			id_of[c] = ABSENT;
+		if (!table[c])
 			continue;
-		}
 		int64_t at = v->offset[v->n];
-		id_of[c] = (uint32_t)v->n++;
+		table[c] = ~(uint32_t)v->n++;
 		v->offset[v->n] = at + utf8_encode(c, v->bytes + at);
 	}
 	return 0;
@@ -89,8 +93,7 @@ static int learn_end(struct tokenizer *t, struct err *e)
 static int ready(struct tokenizer *t, struct err *e)
 {
 	const struct vocab *v = &t->vocab;
-	uint32_t *id_of = table_of(t);
-	memset(id_of, 0xff, CODE_POINTS * sizeof(*id_of));
+	uint32_t *table = table_of(t);
 	for (int64_t i = 0; i < v->n; i++) {
 		uint32_t c;
 		int64_t len = v->offset[i + 1] - v->offset[i];
@@ -98,7 +101,7 @@ static int ready(struct tokenizer *t, struct err *e)
 				       &c) != len)
 			return err_set(e, EX_DATAERR, "token %lld is not a character",
 				(long long)i);
-		id_of[c] = (uint32_t)i;
+		table[c] = ~(uint32_t)i;
 	}
 	return 0;
 }
@@ -106,18 +109,18 @@ static int ready(struct tokenizer *t, struct err *e)
 /* Encodes ASCII text up to the first character that is not in the vocabulary. Returns the number of
  * characters. */
 static int64_t encode_run(
-	const uint32_t *id_of, const char *text, int64_t n, uint32_t *out)
+	const uint32_t *table, const char *text, int64_t n, uint32_t *out)
 {
 	uint32_t all = 0;
 	int64_t i;
 	for (i = 0; i < n; i++) {
-		uint32_t id = id_of[(uint8_t)text[i]];
+		uint32_t id = id_of(table, (uint8_t)text[i]);
 		all |= id;
 		if (out)
 			out[i] = id;
 	}
 	if (all == ABSENT)
-		for (i = 0; id_of[(uint8_t)text[i]] != ABSENT;)
+		for (i = 0; id_of(table, (uint8_t)text[i]) != ABSENT;)
 			i++;
 	return i;
 }
@@ -125,11 +128,11 @@ static int64_t encode_run(
 static int64_t encode(const struct tokenizer *t, const char *text, int64_t n, bool final,
 	uint32_t *out, int64_t room, int64_t *n_out, struct err *e)
 {
-	const uint32_t *id_of = t->own;
+	const uint32_t *table = t->own;
 	int64_t i = 0, k = 0;
 	for (; i < n && k < room; k++) {
 		int64_t run = ascii_run(text + i, min64(n - i, room - k));
-		run = encode_run(id_of, text + i, run, out ? out + k : NULL);
+		run = encode_run(table, text + i, run, out ? out + k : NULL);
 		i += run, k += run;
 		if (i == n || k == room)
 			break;
@@ -139,7 +142,7 @@ static int64_t encode(const struct tokenizer *t, const char *text, int64_t n, bo
 			return not_utf8(i, e);
 		if (len == 0)
 			break;
-		uint32_t id = id_of[c];
+		uint32_t id = id_of(table, c);
 		if (id == ABSENT) {
 			err_set(e, EX_DATAERR,
 				"the vocabulary has no character '%.*s' (U+%04X)", len,
