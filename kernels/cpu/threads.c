@@ -7,7 +7,7 @@
  * threads that are not scheduled: measured 12 times slower with one busy process on two cores.
  * These threads spin for some microseconds and then sleep.
  *
- * One thread at a time starts parallel regions; regions do not nest.
+ * One thread at a time starts parallel regions. A region within another has one thread.
  */
 #include "kernels/cpu/cpu.h"
 
@@ -42,7 +42,7 @@ static struct {
 	long end, chunk;
 } pool = {.threads = 1};
 
-static _Thread_local int my_id, my_team = 1;
+static _Thread_local int my_id, my_team = 1, depth; /* of regions */
 
 static inline void pause_a_little(void)
 {
@@ -90,6 +90,7 @@ static void *work(void *with)
 {
 	struct worker *w = with;
 	my_id = w->id;
+	depth = 1;
 	unsigned seen = 0;
 	for (;;) {
 		seen = wait_change(&w->region, seen, &w->asleep);
@@ -155,35 +156,51 @@ _Bool GOMP_loop_nonmonotonic_dynamic_start(
 _Bool GOMP_loop_nonmonotonic_dynamic_next(long *start, long *end);
 void GOMP_loop_end_nowait(void);
 
+static void run_alone(void (*fn)(void *), void *data)
+{
+	int outer = my_team, id = my_id;
+	my_team = 1;
+	my_id = 0;
+	fn(data);
+	my_team = outer;
+	my_id = id;
+}
+
 void GOMP_parallel(void (*fn)(void *), void *data, unsigned num_threads, unsigned flags)
 {
 	int team = num_threads ? (int)num_threads : pool.threads;
-	bool nested = my_team > 1;
-	int workers = team > 1 && !nested ? start_workers(team - 1) : 0;
-	atomic_store(&pool.loop, LOOP_NEW);
-	if (!workers) {
-		int outer = my_team, id = my_id;
-		my_team = 1;
-		my_id = 0;
-		fn(data);
-		my_team = outer;
-		my_id = id;
+	if (depth++) {
+		run_alone(fn, data);
+		depth--;
 		return;
 	}
-	pool.fn = fn;
-	pool.data = data;
-	pool.team = my_team = workers + 1;
-	call_workers(workers);
-	fn(data);
-	join_workers();
-	my_team = 1;
+	int workers = team > 1 ? start_workers(team - 1) : 0;
+	atomic_store(&pool.loop, LOOP_NEW);
+	if (!workers) {
+		run_alone(fn, data);
+	} else {
+		pool.fn = fn;
+		pool.data = data;
+		pool.team = my_team = workers + 1;
+		call_workers(workers);
+		fn(data);
+		join_workers();
+		my_team = 1;
+	}
+	depth--;
 }
 
-/* A region has one loop, which the first thread to arrive initialises. */
+/* A region has one loop, which the first thread to arrive initialises. Within another region there is one
+ * thread, which gets all of it. */
 _Bool GOMP_loop_nonmonotonic_dynamic_start(
 	long start, long end, long step, long chunk, long *from, long *to)
 {
 	unsigned state = LOOP_NEW;
+	if (depth > 1) {
+		*from = start;
+		*to = end;
+		return start < end;
+	}
 	if (atomic_compare_exchange_strong(&pool.loop, &state, LOOP_INIT)) {
 		atomic_store_explicit(&pool.next, start, memory_order_relaxed);
 		pool.end = end;
@@ -197,6 +214,8 @@ _Bool GOMP_loop_nonmonotonic_dynamic_start(
 
 _Bool GOMP_loop_nonmonotonic_dynamic_next(long *start, long *end)
 {
+	if (depth > 1)
+		return false;
 	long at = atomic_fetch_add_explicit(&pool.next, pool.chunk, memory_order_relaxed);
 	if (at >= pool.end)
 		return false;

@@ -1,4 +1,4 @@
-/* base: numbers and text, options, exact sums, Philox, files. */
+/* base: numbers and text, options, exact sums, Philox, hashes, files. */
 #include "base/options.h"
 #include "base/file.h"
 #include "tests/support/support.h"
@@ -7,6 +7,29 @@
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
+#include <xxhash.h>
+
+/* By whatever vectors: the hashes are those of the plain functions, of any length, in one call or in several. */
+static void hashes_of_any_length(void **state)
+{
+	(void)state;
+	enum { MOST = 5000 };
+	uint8_t x[MOST + 1];
+	for (int i = 0; i <= MOST; i++)
+		x[i] = (uint8_t)(i * 167 + i / 256);
+	for (size_t n = 0; n <= MOST; n += n < 600 ? 1 : 37) {
+		const uint8_t *p = x + n % 2;
+		struct hash128 wide = hash128_bytes(p, n, n);
+		XXH128_hash_t want = XXH3_128bits_withSeed(p, n, n);
+		assert_true(hash_bytes(p, n, n) == XXH3_64bits_withSeed(p, n, n));
+		assert_true(wide.low == want.low64 && wide.high == want.high64);
+		struct hash_state *h = hash_open();
+		for (size_t at = 0, some = 1; at < n;
+			at += some, some = min64(3 * some, n - at))
+			hash_add(h, p + at, some);
+		assert_true(hash_close(h) == hash_bytes(p, n, 0));
+	}
+}
 
 static void philox_known_answers(void **state)
 {
@@ -510,6 +533,7 @@ int main(void)
 		cmocka_unit_test(durable_replaces_at_once),
 		cmocka_unit_test(a_set_gets_all_its_names_or_none),
 		cmocka_unit_test(memory_that_is_not_there),
+		cmocka_unit_test(hashes_of_any_length),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }
