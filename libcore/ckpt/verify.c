@@ -9,9 +9,8 @@
 #include <omp.h>
 #include <stdlib.h>
 
-enum {
-	BLOCKS_PER_THREAD = 16
-}; /* of a MiB, between two looks at what other ranks sent */
+/* Blocks, of a MiB, between two looks at what other ranks sent. */
+enum { BLOCKS_PER_THREAD = 16 };
 
 struct block {
 	const struct h5_blocks *of;

@@ -32,8 +32,8 @@ extern bool comm_crowded;
 /* Collective. Reads PT_OVERLAP on all ranks. */
 void comm_read_overlap(struct comm *world);
 
-/* mpi.c: initialises MPI and sets *place. */
-struct comm *comm_open_mpi(struct comm_place *place);
+/* mpi.c: initialises MPI. */
+struct comm *comm_open_mpi(void);
 /* progress.c: from now on a thread makes communication progress while this rank computes. Must
  * be called before the world is split. */
 void comm_progress_thread(struct comm *world);

@@ -1,7 +1,6 @@
 /* The MPI transport. Communicators have MPI_ERRORS_RETURN, so that messages name the operation. */
 #include "comm/mpi_internal.h"
 
-#include <sched.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
@@ -281,35 +280,6 @@ static void mpi_close(struct comm *world)
 	MPI_Finalize();
 }
 
-static void find_place(struct comm *world, struct comm_place *place)
-{
-	MPI_Comm local;
-	cpu_set_t set;
-	char name[MPI_MAX_PROCESSOR_NAME];
-	int len, is_first;
-	MPI_Get_processor_name(name, &len);
-	snprintf(place->host, sizeof(place->host), "%.*s", len, name);
-	CHECK(world,
-		MPI_Comm_split_type(mpi_of(world), MPI_COMM_TYPE_SHARED, world->rank,
-			MPI_INFO_NULL, &local),
-		"split by host", 0);
-	MPI_Comm_rank(local, &place->local_rank);
-	MPI_Comm_size(local, &place->local_size);
-	is_first = place->local_rank == 0;
-	CHECK(world,
-		MPI_Allreduce(
-			&is_first, &place->n_hosts, 1, MPI_INT, MPI_SUM, mpi_of(world)),
-		"count of hosts", 4);
-	CPU_ZERO(&set);
-	if (sched_getaffinity(0, sizeof(set), &set))
-		CPU_SET(place->local_rank % CPU_SETSIZE, &set);
-	CHECK(world,
-		MPI_Allreduce(MPI_IN_PLACE, &set, sizeof(set), MPI_BYTE, MPI_BOR, local),
-		"union of processors", sizeof(set));
-	place->processors = CPU_COUNT(&set);
-	MPI_Comm_free(&local);
-}
-
 static const struct comm_ops mpi_ops = {
 	.start = mpi_start,
 	.call = mpi_call,
@@ -323,7 +293,7 @@ static const struct comm_ops mpi_ops = {
 	.progress = mpi_progress,
 };
 
-struct comm *comm_open_mpi(struct comm_place *place)
+struct comm *comm_open_mpi(void)
 {
 	int level;
 	if (MPI_Init_thread(NULL, NULL, MPI_THREAD_SERIALIZED, &level) != MPI_SUCCESS)
@@ -337,7 +307,6 @@ struct comm *comm_open_mpi(struct comm_place *place)
 			"read and written beside its calls",
 			level, MPI_THREAD_SERIALIZED);
 	CHECK(c, mpi_ops_create(), "its own types and operations", 0);
-	find_place(c, place);
 	return c;
 }
 

@@ -1,9 +1,11 @@
 /* The group of all ranks. In a separate file, so that programs that do not call comm_open() are not
  * linked with MPI. */
+#include "base/file.h"
 #include "comm/comm_internal.h"
 #include "comm/shared.h"
 #include "kernels/kernels.h"
 
+#include <sched.h>
 #include <stdlib.h>
 #include <unistd.h>
 
@@ -20,6 +22,65 @@ static bool launched(void)
 			return true;
 	const char *tasks = getenv("SLURM_STEP_NUM_TASKS");
 	return tasks && atoi(tasks) > 1;
+}
+
+static void name_host(struct comm_place *place)
+{
+	if (gethostname(place->host, sizeof(place->host) - 1))
+		snprintf(place->host, sizeof(place->host), "?");
+}
+
+/* What a rank tells all others: the host, by its name and the start of its kernel, as containers on
+ * different machines may have one name; and the processors that it may use. */
+struct told {
+	uint64_t host;
+	cpu_set_t processors;
+};
+
+static struct told tell(const struct comm_place *place)
+{
+	struct told mine = {.host = hash_str(place->host)};
+	struct str boot = {0};
+	if (!file_read("/proc/sys/kernel/random/boot_id", 4096, &boot, &(struct err){0}))
+		mine.host = hash_bytes(boot.s, boot.len, mine.host);
+	str_free(&boot);
+	if (sched_getaffinity(0, sizeof(mine.processors), &mine.processors))
+		for (int i = 0; i < cpu_count() && i < CPU_SETSIZE; i++)
+			CPU_SET(i, &mine.processors);
+	return mine;
+}
+
+static int by_number(const void *a, const void *b)
+{
+	uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b;
+	return x < y ? -1 : x > y;
+}
+
+/* By one message from each rank to each. (MPI_Comm_split_type() would wait for all ranks several times,
+ * each time without giving its processor away: that took a quarter of the start of 4 ranks on 2
+ * processors.) */
+static void find_place(struct comm *world, struct comm_place *place)
+{
+	name_host(place);
+	struct told mine = tell(place), *all = xcalloc((size_t)world->size, sizeof(*all));
+	uint64_t *hosts = xcalloc((size_t)world->size, sizeof(*hosts));
+	cpu_set_t processors;
+	comm_allgather(world, &mine, all, sizeof(mine));
+	CPU_ZERO(&processors);
+	for (int i = 0; i < world->size; i++) {
+		hosts[i] = all[i].host;
+		if (all[i].host != mine.host)
+			continue;
+		place->local_rank += i < world->rank;
+		place->local_size++;
+		CPU_OR(&processors, &processors, &all[i].processors);
+	}
+	place->processors = CPU_COUNT(&processors);
+	qsort(hosts, (size_t)world->size, sizeof(*hosts), by_number);
+	for (int i = 0; i < world->size; i++)
+		place->n_hosts += !i || hosts[i] != hosts[i - 1];
+	free(hosts);
+	free(all);
 }
 
 /* Containers, other users or limits can prevent sharing on one host. This tries it once, so that
@@ -40,7 +101,9 @@ struct comm *comm_open(void)
 {
 	struct comm *world;
 	if (launched()) {
-		world = comm_open_mpi(&comm_here);
+		world = comm_open_mpi();
+		comm_crowded = true; /* perhaps */
+		find_place(world, &comm_here);
 		comm_read_overlap(world);
 		comm_crowded = comm_here.local_size > comm_here.processors ||
 			       env_switch("PT_CROWDED") == 1;
@@ -51,8 +114,7 @@ struct comm *comm_open(void)
 		world = comm_self("world");
 		comm_here = (struct comm_place){
 			.local_size = 1, .n_hosts = 1, .processors = cpu_count()};
-		if (gethostname(comm_here.host, sizeof(comm_here.host) - 1))
-			snprintf(comm_here.host, sizeof(comm_here.host), "?");
+		name_host(&comm_here);
 	}
 	comm_here.shares = world->shares = can_share(world);
 	return world;

@@ -113,8 +113,8 @@ struct h5_blocks {
 	uint64_t *xxh3; /* [n_blocks]; owned */
 };
 
-/* Creates the dataset, without writing its bytes, which begin at b->offset. block_rows is chosen so that a block has at most
- * H5_BLOCK_BYTES, or one row. */
+/* Creates the dataset, without writing its bytes, which begin at b->offset. block_rows is chosen so
+ * that a block has at most H5_BLOCK_BYTES, or one row. */
 enum { H5_BLOCK_BYTES = 1 << 20 };
 int h5_blocks_reserve(struct h5 *f, const char *path, enum h5_type t, int ndim,
 	const int64_t *dims, struct h5_blocks *b, struct err *e);

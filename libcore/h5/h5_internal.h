@@ -23,8 +23,8 @@ int h5_open_at(struct h5 **f, const char *path, const char *name, int64_t size_b
  * right. 0, or -1 with *e. */
 int h5_probe(const char *path, const char *name, const struct stat *st, bool *sealed,
 	struct err *e);
-/* h5_check_seal(), which calls `visit` with each object, after it has seen that the file is not too small for
- * what the object contains. */
+/* h5_check_seal(), which calls `visit` with each object, after it has seen that the file is large enough
+ * for what the object contains. */
 typedef void h5_visit_fn(struct h5 *f, hid_t object, const char *path);
 int h5_check_seal_visiting(struct h5 *f, h5_visit_fn *visit, struct err *e);
 /* Is the file of that path still the one of *st, unchanged? */
