@@ -21,7 +21,7 @@ int worlds_open(
 		which == WORLDS_BOTH ? COMM_NCCL : (enum comm_library)which;
 	if (open_device(w, world, e))
 		return -1;
-	w->mpi = comm_split(world, 0, "mpi"); /* before it has NCCL */
+	w->mpi = comm_dup(world, "mpi"); /* before it has NCCL */
 	if (comm_device_open(world, &w->device, library, e))
 		return -1;
 	bool nccl = comm_has_stream(world);

@@ -50,7 +50,10 @@ struct comm *comm_planned(const char *name, int rank, int size, bool shares);
 /* Collective. Ranks of one color form a group, ordered by their rank in c; a rank with
  * color -1 gets NULL. */
 struct comm *comm_split(struct comm *c, int color, const char *name);
-/* Collective. Frees a group of comm_split. */
+/* Collective. A group of the same ranks, whose messages are apart. It is faster than a split, where ranks
+ * that wait for others keep their processors. */
+struct comm *comm_dup(struct comm *c, const char *name);
+/* Collective. Frees a group of comm_split() or comm_dup(). */
 void comm_free(struct comm *c);
 /* Collective. Ends MPI. */
 void comm_close(struct comm *world);

@@ -19,6 +19,7 @@ struct comm_ops {
 	/* Takes a message that has arrived, of n_bytes at most; false: there is none. */
 	bool (*take)(struct comm *c, void *p, int64_t n_bytes, int tag, int *peer);
 	struct comm *(*split)(struct comm *c, int color);
+	struct comm *(*dup)(struct comm *c);
 	void (*free)(struct comm *c);
 	void (*close)(struct comm *world);
 	/* Makes progress on requests in flight. */
@@ -29,6 +30,8 @@ struct comm_ops {
 extern struct comm_place comm_here;
 /* More ranks on this host than processors, or PT_CROWDED=yes: waits sleep. */
 extern bool comm_crowded;
+/* Gives the processor away, if others may need it. turns: how often this wait has asked for it already. */
+void comm_give_way(int turns);
 /* Collective. Reads PT_OVERLAP on all ranks. */
 void comm_read_overlap(struct comm *world);
 

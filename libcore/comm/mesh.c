@@ -133,9 +133,22 @@ int mesh_members(const struct mesh *m, struct mesh_part part, int **ranks)
 	return n;
 }
 
+/* Are all ranks in one group? */
+static bool is_whole(const struct mesh *m, struct mesh_part part)
+{
+	for (int a = 0; a < N_AXES; a++)
+		if (m->degree[a] > 1 && !(part.axes & AXIS_BIT(a)))
+			return false;
+	return !part.tp_run && !part.pp_ends && !part.pp_links;
+}
+
 static struct comm *make_group(struct mesh *m, struct mesh_part part, const char *name)
 {
 	int *ranks, rank = mesh_rank(m, m->at), mine = 0;
+	if (!m->world->planned && !part.axes)
+		return comm_self(name);
+	if (!m->world->planned && is_whole(m, part))
+		return comm_dup(m->world, name);
 	if (!m->world->planned)
 		return comm_split(m->world, color_of(m, part, rank), name);
 	int n = mesh_members(m, part, &ranks);

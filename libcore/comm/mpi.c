@@ -231,6 +231,19 @@ static struct comm *mpi_split(struct comm *c, int color)
 	return m == MPI_COMM_NULL ? NULL : wrap(m);
 }
 
+static struct comm *mpi_dup(struct comm *c)
+{
+	MPI_Comm m;
+	MPI_Request q;
+	int done = 0;
+	CHECK(c, MPI_Comm_idup(mpi_of(c), &m, &q), "dup", 0);
+	for (int turns = 0; !done; turns++) {
+		CHECK(c, MPI_Test(&q, &done, MPI_STATUS_IGNORE), "dup", 0);
+		comm_give_way(turns);
+	}
+	return wrap(m);
+}
+
 static void mpi_free(struct comm *c)
 {
 	MPI_Comm_free(c->impl);
@@ -288,6 +301,7 @@ static const struct comm_ops mpi_ops = {
 	.test = mpi_test,
 	.take = mpi_take,
 	.split = mpi_split,
+	.dup = mpi_dup,
 	.free = mpi_free,
 	.close = mpi_close,
 	.progress = mpi_progress,

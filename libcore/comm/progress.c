@@ -132,6 +132,15 @@ static struct comm *locked_split(struct comm *c, int color)
 	return part;
 }
 
+static struct comm *locked_dup(struct comm *c)
+{
+	lock();
+	struct comm *same = progress.ops->dup(c);
+	same->ops = c->ops;
+	unlock();
+	return same;
+}
+
 static void locked_free(struct comm *c)
 {
 	lock();
@@ -159,6 +168,7 @@ void comm_progress_thread(struct comm *world)
 		.test = locked_test,
 		.take = locked_take,
 		.split = locked_split,
+		.dup = locked_dup,
 		.free = locked_free,
 		.close = locked_close,
 	};

@@ -73,11 +73,21 @@ double comm_waited(void)
 	return waited;
 }
 
-void comm_wait_for(
-	struct comm *c, bool (*done)(void *), void *with, const struct comm_what *what)
+void comm_give_way(int turns)
 {
 	enum { SPINS = 64 };
 	const struct timespec nap = {.tv_nsec = 50000};
+	if (turns <= SPINS)
+		return;
+	if (comm_crowded)
+		nanosleep(&nap, NULL);
+	else
+		sched_yield();
+}
+
+void comm_wait_for(
+	struct comm *c, bool (*done)(void *), void *with, const struct comm_what *what)
+{
 	if (done(with)) {
 		watchdog_poll(); /* so that a rank whose waits are short answers too */
 		return;
@@ -85,14 +95,9 @@ void comm_wait_for(
 	double begin = clock_seconds();
 	trace_begin("waiting", -1);
 	watchdog_wait(c, what);
-	for (int spins = 0; !done(with); spins++) {
+	for (int turns = 0; !done(with); turns++) {
 		comm_poll();
-		if (spins <= SPINS)
-			continue;
-		if (comm_crowded)
-			nanosleep(&nap, NULL);
-		else
-			sched_yield();
+		comm_give_way(turns);
 	}
 	watchdog_wait(NULL, NULL);
 	trace_end();

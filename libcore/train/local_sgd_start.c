@@ -21,7 +21,7 @@ int local_sgd_open(struct run *r, struct train_opts *o, struct err *e)
 	int ranks = r->all->size / n; /* of a worker: neighbours */
 	o->worker = r->all->rank / ranks;
 	x->sync = comm_split(r->all, r->all->rank % ranks, "workers");
-	x->control = comm_split(x->sync, 0, "control");
+	x->control = comm_dup(x->sync, "control");
 	if (n > 1)
 		r->world = comm_split(r->all, o->worker, "worker");
 	if (n > 1 && o->edit.async)
