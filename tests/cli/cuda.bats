@@ -289,10 +289,10 @@ memory_of() { # NAME FILE: bytes of that line of a plan
 		local n short=0 long=0
 		for _ in $(seq 15); do
 			n=$(waits 4 "$@")
-			[ "$n" -le $short ] || short=$n
+			[ "$n" -le "$short" ] || short=$n
 			n=$(waits 9 "$@")
-			[ "$n" -le $long ] || long=$n
-			[ $long -ne $((short + 5)) ] || return 0
+			[ "$n" -le "$long" ] || long=$n
+			[ "$long" -ne $((short + 5)) ] || return 0
 		done
 		echo "$short waits in 4 steps, $long in 9"
 		return 1
