@@ -145,8 +145,10 @@ static inline void transpose_words(
 /* A line of n words, ROWS to each of some panels, which are `panel` words apart. What is missing of the
  * last one becomes 0. */
 static inline __attribute__((always_inline)) void deal_line(
-	word *to, int64_t panel, const word *line, int64_t n)
+	void *panels, int64_t panel, const void *words, int64_t n)
 {
+	word *to = panels;
+	const word *line = words;
 	for (; n >= ROWS; n -= ROWS, line += ROWS, to += panel)
 		memcpy(to, line,
 			ROWS * sizeof(*to)); /* a few vectors: ROWS is a constant */
