@@ -1,5 +1,6 @@
 /* Good HDF5 files made bad. The only place outside the h5 floor that calls HDF5: the floor
  * itself cannot write what it refuses. */
+#include "h5/h5_internal.h"
 #include "base/file.h"
 #include "tests/fuzz/hostile.h"
 
@@ -454,12 +455,13 @@ const char *hostile_make(const struct hostile *t, struct bytes *b)
 
 /* The linker puts this in the place of the h5 floor's: what HDF5 itself has made needs no
  * child to look at it first, which takes most of the time. */
-int __real_h5_probe(const char *, const char *, const struct stat *, struct err *);
-int __wrap_h5_probe(const char *, const char *, const struct stat *, struct err *);
-int __wrap_h5_probe(
-	const char *path, const char *name, const struct stat *st, struct err *e)
+/* With the type of h5_probe() itself, so that a change of it is seen here. */
+__typeof__(h5_probe) __real_h5_probe, __wrap_h5_probe;
+int __wrap_h5_probe(const char *path, const char *name, const struct stat *st,
+	bool *sealed, struct err *e)
 {
-	return hostile_raw ? __real_h5_probe(path, name, st, e) : 0;
+	*sealed = false;
+	return hostile_raw ? __real_h5_probe(path, name, st, sealed, e) : 0;
 }
 
 /* And this in the place of what a child calls first: its end is no finding. */
