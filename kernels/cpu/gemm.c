@@ -138,21 +138,22 @@ static void task(const struct step *s, int64_t i)
 	const struct operand *x = &s->g->left;
 	int64_t groups = ceil_div(col_tiles(s), s->task_cols);
 	int64_t most = task_rows(s), row = i / groups * most;
-	int64_t rows = min64(most, s->rows - row), there = rows_in_place(s, rows);
+	int64_t rows = min64(most, s->rows - row), in_place = rows_in_place(s, rows);
 	int64_t col = i % groups * s->task_cols * u->cols;
 	int64_t end = min64(col + s->task_cols * u->cols, s->cols);
-	const float *first = (const float *)x->p + (s->row + row) * x->stride + s->k;
+	const float *first =
+		in_place ? (const float *)x->p + (s->row + row) * x->stride + s->k : NULL;
 	char *left = room(ROOM_LEFT, most * u->row_bytes);
-	u->pack_left(left, x, s->row + row + there, rows - there, s->k, s->n_k);
+	u->pack_left(left, x, s->row + row + in_place, rows - in_place, s->k, s->n_k);
 	if (u->begin)
 		u->begin();
 	for (; col < end; col += u->cols) {
-		for (int64_t r = 0; r < there; r += u->rows)
+		for (int64_t r = 0; r < in_place; r += u->rows)
 			multiply(s, first + r * x->stride,
 				x->stride * (int64_t)sizeof(*first), row + r, u->rows,
 				col);
-		for (int64_t r = there; r < rows; r += u->rows)
-			multiply(s, left + (r - there) * u->row_bytes, u->row_bytes,
+		for (int64_t r = in_place; r < rows; r += u->rows)
+			multiply(s, left + (r - in_place) * u->row_bytes, u->row_bytes,
 				row + r, min64(u->rows, rows - r), col);
 	}
 	if (u->end)

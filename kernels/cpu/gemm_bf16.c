@@ -172,7 +172,7 @@ struct quad {
 	uint16_t room[QUAD][GEMM_TASK_ROWS];
 };
 
-static inline void take_quad(struct quad *q, const struct operand *x, int64_t i,
+static inline void load_quad(struct quad *q, const struct operand *x, int64_t i,
 	int64_t count, int64_t k, int64_t n_k)
 {
 	static const uint16_t zero[GEMM_TASK_ROWS];
@@ -189,11 +189,11 @@ static void pair_left_across(word *to, const struct operand *x, int64_t i, int64
 	struct quad q;
 	word pairs[PAIRS];
 	for (int64_t n = 0; n < in_groups(n_k); n += QUAD, to += 2 * BF_ROWS) {
-		take_quad(&q, x, i, count, k + n, n_k - n);
+		load_quad(&q, x, i, count, k + n, n_k - n);
 		zip(pairs, q.line[2], q.line[0], count);
-		deal_line(to, PANEL, pairs, count);
+		scatter_line(to, PANEL, pairs, count);
 		zip(pairs, q.line[3], q.line[1], count);
-		deal_line(to + BF_ROWS, PANEL, pairs, count);
+		scatter_line(to + BF_ROWS, PANEL, pairs, count);
 	}
 }
 
@@ -221,7 +221,7 @@ static void pair_right_across(word *to, const struct operand *x, int64_t j, int6
 	if (count < BF_COLS)
 		memset(to, 0, (size_t)(in_groups(n_k) / 2 * BF_COLS) * sizeof(*to));
 	for (int64_t n = 0; n < in_groups(n_k); n += QUAD, to += 2 * BF_COLS) {
-		take_quad(&q, x, j, count, k + n, n_k - n);
+		load_quad(&q, x, j, count, k + n, n_k - n);
 		zip(to, q.line[2], q.line[0], count);
 		zip(to + BF_COLS, q.line[3], q.line[1], count);
 	}

@@ -15,7 +15,7 @@ static void pack_left_across(float *to, const struct operand *x, int64_t i, int6
 {
 	float room[GEMM_TASK_ROWS];
 	for (int64_t n = 0; n < n_k; n++)
-		deal_line(
+		scatter_line(
 			to + n * ROWS, PANEL, line_fp32(x, k + n, i, count, room), count);
 }
 

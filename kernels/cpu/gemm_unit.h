@@ -142,9 +142,9 @@ static inline void transpose_words(
 			out[k * width] = in[k];
 }
 
-/* A line of n words, ROWS to each of some panels, which are `panel` words apart. What is missing of the
- * last one becomes 0. */
-static inline __attribute__((always_inline)) void deal_line(
+/* Scatters a line of n words: ROWS to each of some panels, which are `panel` words apart. What is missing
+ * of the last one becomes 0. */
+static inline __attribute__((always_inline)) void scatter_line(
 	void *panels, int64_t panel, const void *words, int64_t n)
 {
 	word *to = panels;

@@ -156,7 +156,7 @@ _Bool GOMP_loop_nonmonotonic_dynamic_start(
 _Bool GOMP_loop_nonmonotonic_dynamic_next(long *start, long *end);
 void GOMP_loop_end_nowait(void);
 
-static void run_alone(void (*fn)(void *), void *data)
+static void run_serially(void (*fn)(void *), void *data)
 {
 	int outer = my_team, id = my_id;
 	my_team = 1;
@@ -170,14 +170,14 @@ void GOMP_parallel(void (*fn)(void *), void *data, unsigned num_threads, unsigne
 {
 	int team = num_threads ? (int)num_threads : pool.threads;
 	if (depth++) {
-		run_alone(fn, data);
+		run_serially(fn, data);
 		depth--;
 		return;
 	}
 	int workers = team > 1 ? start_workers(team - 1) : 0;
 	atomic_store(&pool.loop, LOOP_NEW);
 	if (!workers) {
-		run_alone(fn, data);
+		run_serially(fn, data);
 	} else {
 		pool.fn = fn;
 		pool.data = data;

@@ -258,6 +258,8 @@ const char *nearest(const char *name, const char *const *names, int64_t n);
 
 double clock_seconds(void); /* monotonic, from an arbitrary zero */
 double clock_wall(void);    /* seconds since 1970 */
+/* Linux's boot id, hashed: equal for processes on one kernel, which have the same monotonic clock. 0: unknown. */
+uint64_t boot_id(void);
 /* "2026-11-20T10:51:00Z". Returns buf. */
 char *clock_text(char buf[AT_LEAST(NUM_TEXT)], double wall);
 

@@ -1,5 +1,5 @@
 /* Time: for measuring, and for people. */
-#include "base/base.h"
+#include "base/file.h"
 
 #include <time.h>
 
@@ -24,4 +24,14 @@ char *clock_text(char buf[static NUM_TEXT], double wall)
 	gmtime_r(&t, &tm);
 	strftime(buf, NUM_TEXT, "%Y-%m-%dT%H:%M:%SZ", &tm);
 	return buf;
+}
+
+uint64_t boot_id(void)
+{
+	struct str text = {0};
+	uint64_t id = 0;
+	if (!file_read("/proc/sys/kernel/random/boot_id", 4096, &text, &(struct err){0}))
+		id = hash_bytes(text.s, text.len, 0);
+	str_free(&text);
+	return id;
 }

@@ -110,15 +110,11 @@ static void reduce_again(
 
 /* ---- barriers -------------------------------------------------------------------- */
 
-/* Equal for ranks that run on one kernel, and so share its monotonic clock. */
+/* Equal for ranks that share a monotonic clock. */
 static uint64_t clock_id(int rank)
 {
-	struct str boot = {0};
-	uint64_t id = (uint64_t)rank;
-	if (!file_read("/proc/sys/kernel/random/boot_id", 4096, &boot, &(struct err){0}))
-		id = hash_bytes(boot.s, boot.len, 0);
-	str_free(&boot);
-	return id;
+	uint64_t id = boot_id();
+	return id ? id : (uint64_t)rank;
 }
 
 /* No rank may leave a barrier before the last one has entered it. Another rank is late in each turn. */

@@ -34,7 +34,8 @@ struct comm *comm_planned(const char *name, int rank, int size, bool shares)
 	return c;
 }
 
-static struct comm *adopt(struct comm *c, struct comm *part, int color, const char *name)
+static struct comm *finish_group(
+	struct comm *c, struct comm *part, int color, const char *name)
 {
 	if (part) {
 		snprintf(part->name, sizeof(part->name), "%s", name);
@@ -50,12 +51,12 @@ struct comm *comm_split(struct comm *c, int color, const char *name)
 {
 	if (c->size == 1)
 		return color < 0 ? NULL : comm_self(name);
-	return adopt(c, c->ops->split(c, color), color, name);
+	return finish_group(c, c->ops->split(c, color), color, name);
 }
 
 struct comm *comm_dup(struct comm *c, const char *name)
 {
-	return c->size == 1 ? comm_self(name) : adopt(c, c->ops->dup(c), 0, name);
+	return c->size == 1 ? comm_self(name) : finish_group(c, c->ops->dup(c), 0, name);
 }
 
 void comm_free(struct comm *c)

@@ -30,8 +30,8 @@ struct comm_ops {
 extern struct comm_place comm_here;
 /* More ranks on this host than processors, or PT_CROWDED=yes: waits sleep. */
 extern bool comm_crowded;
-/* Gives the processor away, if others may need it. turns: how often this wait has asked for it already. */
-void comm_give_way(int turns);
+/* Yields the processor, or sleeps, in a loop that waits; not in its first turns. */
+void comm_yield(int turns);
 /* Collective. Reads PT_OVERLAP on all ranks. */
 void comm_read_overlap(struct comm *world);
 

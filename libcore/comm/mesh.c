@@ -142,15 +142,9 @@ static bool is_whole(const struct mesh *m, struct mesh_part part)
 	return !part.tp_run && !part.pp_ends && !part.pp_links;
 }
 
-static struct comm *make_group(struct mesh *m, struct mesh_part part, const char *name)
+static struct comm *plan_group(struct mesh *m, struct mesh_part part, const char *name)
 {
 	int *ranks, rank = mesh_rank(m, m->at), mine = 0;
-	if (!m->world->planned && !part.axes)
-		return comm_self(name);
-	if (!m->world->planned && is_whole(m, part))
-		return comm_dup(m->world, name);
-	if (!m->world->planned)
-		return comm_split(m->world, color_of(m, part, rank), name);
 	int n = mesh_members(m, part, &ranks);
 	while (ranks[mine] != rank)
 		mine++;
@@ -158,6 +152,17 @@ static struct comm *make_group(struct mesh *m, struct mesh_part part, const char
 	simulate_group(c, ranks);
 	free(ranks);
 	return c;
+}
+
+static struct comm *make_group(struct mesh *m, struct mesh_part part, const char *name)
+{
+	if (m->world->planned)
+		return plan_group(m, part, name);
+	if (!part.axes)
+		return comm_self(name);
+	if (is_whole(m, part))
+		return comm_dup(m->world, name);
+	return comm_split(m->world, color_of(m, part, mesh_rank(m, m->at)), name);
 }
 
 static void name_group(struct mesh_part part, char *name, size_t size)

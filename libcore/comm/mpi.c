@@ -239,7 +239,7 @@ static struct comm *mpi_dup(struct comm *c)
 	CHECK(c, MPI_Comm_idup(mpi_of(c), &m, &q), "dup", 0);
 	for (int turns = 0; !done; turns++) {
 		CHECK(c, MPI_Test(&q, &done, MPI_STATUS_IGNORE), "dup", 0);
-		comm_give_way(turns);
+		comm_yield(turns);
 	}
 	return wrap(m);
 }

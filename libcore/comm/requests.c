@@ -73,7 +73,7 @@ double comm_waited(void)
 	return waited;
 }
 
-void comm_give_way(int turns)
+void comm_yield(int turns)
 {
 	enum { SPINS = 64 };
 	const struct timespec nap = {.tv_nsec = 50000};
@@ -97,7 +97,7 @@ void comm_wait_for(
 	watchdog_wait(c, what);
 	for (int turns = 0; !done(with); turns++) {
 		comm_poll();
-		comm_give_way(turns);
+		comm_yield(turns);
 	}
 	watchdog_wait(NULL, NULL);
 	trace_end();

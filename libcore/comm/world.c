@@ -1,6 +1,5 @@
 /* The group of all ranks. In a separate file, so that programs that do not call comm_open() are not
  * linked with MPI. */
-#include "base/file.h"
 #include "comm/comm_internal.h"
 #include "comm/shared.h"
 #include "kernels/kernels.h"
@@ -30,20 +29,16 @@ static void name_host(struct comm_place *place)
 		snprintf(place->host, sizeof(place->host), "?");
 }
 
-/* What a rank tells all others: the host, by its name and the start of its kernel, as containers on
- * different machines may have one name; and the processors that it may use. */
-struct told {
+/* The host of a rank, by its name and its boot id, as containers on different machines may have one
+ * name; and the processors that the rank may use. */
+struct rank_host {
 	uint64_t host;
 	cpu_set_t processors;
 };
 
-static struct told tell(const struct comm_place *place)
+static struct rank_host own_host(const struct comm_place *place)
 {
-	struct told mine = {.host = hash_str(place->host)};
-	struct str boot = {0};
-	if (!file_read("/proc/sys/kernel/random/boot_id", 4096, &boot, &(struct err){0}))
-		mine.host = hash_bytes(boot.s, boot.len, mine.host);
-	str_free(&boot);
+	struct rank_host mine = {.host = hash_mix(hash_str(place->host) ^ boot_id())};
 	if (sched_getaffinity(0, sizeof(mine.processors), &mine.processors))
 		for (int i = 0; i < cpu_count() && i < CPU_SETSIZE; i++)
 			CPU_SET(i, &mine.processors);
@@ -62,7 +57,8 @@ static int by_number(const void *a, const void *b)
 static void find_place(struct comm *world, struct comm_place *place)
 {
 	name_host(place);
-	struct told mine = tell(place), *all = xcalloc((size_t)world->size, sizeof(*all));
+	struct rank_host mine = own_host(place);
+	struct rank_host *all = xcalloc((size_t)world->size, sizeof(*all));
 	uint64_t *hosts = xcalloc((size_t)world->size, sizeof(*hosts));
 	cpu_set_t processors;
 	comm_allgather(world, &mine, all, sizeof(mine));
@@ -102,7 +98,7 @@ struct comm *comm_open(void)
 	struct comm *world;
 	if (launched()) {
 		world = comm_open_mpi();
-		comm_crowded = true; /* perhaps */
+		comm_crowded = true; /* until it is known */
 		find_place(world, &comm_here);
 		comm_read_overlap(world);
 		comm_crowded = comm_here.local_size > comm_here.processors ||

@@ -58,7 +58,7 @@ static bool is_chunked(hid_t dataset)
 	return chunked;
 }
 
-static int look_at(struct h5 *f, hid_t dataset, struct h5_info *info)
+static int read_info(struct h5 *f, hid_t dataset, struct h5_info *info)
 {
 	hid_t type = H5Dget_type(dataset), space = H5Dget_space(dataset);
 	hsize_t dims[H5_MAX_DIMS];
@@ -105,7 +105,7 @@ hid_t h5_open_dataset(struct h5 *f, const char *path, struct err *e)
 int h5_info_of(struct h5 *f, hid_t dataset, const char *path, struct h5_info *info,
 	struct err *e)
 {
-	return look_at(f, dataset, info)
+	return read_info(f, dataset, info)
 		       ? h5_bad(f, e, EX_DATAERR,
 				 "dataset %s is damaged or has an unsupported type", path)
 		       : 0;
@@ -179,7 +179,7 @@ int h5_get(struct h5 *f, const char *path, enum h5_type t, int64_t n, int64_t ma
 	hid_t d = h5_open_dataset(f, path, e);
 	if (d < 0)
 		return -1;
-	int rc = look_at(f, d, &info);
+	int rc = read_info(f, d, &info);
 	if (rc || info.type != t || (n >= 0 && info.n != n) || info.n > max ||
 		(info.n && info.offset < 0)) {
 		rc = h5_bad(f, e, EX_DATAERR,
@@ -210,7 +210,7 @@ int h5_get_text(struct h5 *f, const char *path, struct str *out, struct err *e)
 		return -1;
 	hid_t type = H5Dget_type(d);
 	size_t n = H5Tget_size(type);
-	int rc = look_at(f, d, &info) || info.type != H5_TEXT ||
+	int rc = read_info(f, d, &info) || info.type != H5_TEXT ||
 		 H5Tis_variable_str(type) > 0 || info.n != 1 || info.offset < 0 ||
 		 n > MAX;
 	char *text = rc ? NULL : xcalloc(n + 1, 1);

@@ -145,7 +145,7 @@ static int open_old(
 		return -1;
 	if (h5_open_at(f, path, name, write ? 0 : st.st_size, e))
 		return -1;
-	(*f)->sealed = sealed && h5_is_still(path, &st);
+	(*f)->sealed = sealed && h5_unchanged(path, &st);
 	return 0;
 }
 

@@ -137,7 +137,8 @@ int h5_blocks_verify(const struct h5_blocks *b, int fd, struct err *e);
 
 /* Writes the checksum of the metadata; must be the last write. */
 int h5_seal(struct h5 *f, struct err *e);
-/* Checks it, and that all datasets that it covers are contiguous and within the file. */
+/* Checks it, and that all datasets that it covers are contiguous and within the file; unless that was
+ * done when the file was opened. */
 int h5_check_seal(struct h5 *f, struct err *e);
 
 #endif

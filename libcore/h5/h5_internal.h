@@ -28,7 +28,7 @@ int h5_probe(const char *path, const char *name, const struct stat *st, bool *se
 typedef void h5_visit_fn(struct h5 *f, hid_t object, const char *path);
 int h5_check_seal_visiting(struct h5 *f, h5_visit_fn *visit, struct err *e);
 /* Is the file of that path still the one of *st, unchanged? */
-bool h5_is_still(const char *path, const struct stat *st);
+bool h5_unchanged(const char *path, const struct stat *st);
 hid_t h5_native(enum h5_type t);  /* in memory */
 hid_t h5_on_disk(enum h5_type t); /* little-endian */
 hid_t h5_text_type(size_t n);	  /* of n bytes; the caller calls H5Tclose() */

@@ -236,7 +236,7 @@ static void note_seen(const struct stat *st, bool sealed, double now)
 	seen_sealed[i] = sealed;
 }
 
-bool h5_is_still(const char *path, const struct stat *st)
+bool h5_unchanged(const char *path, const struct stat *st)
 {
 	struct stat now;
 	struct seen x = seen_of(st), y;
