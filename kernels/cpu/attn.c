@@ -48,30 +48,33 @@ static bool is_visible(const int32_t *start, struct run q, struct run k)
 	return k.pos <= q.pos + q.len - 1 && (!start || start[q.row] < k.pos + k.len);
 }
 
-/* Hides keys after the position of the query (the causal mask), and keys before its start. */
-static void mask(float *s, const int32_t *start, struct run q, struct run k)
+/* How many of the keys come no later than query i (the causal mask). */
+static int64_t n_visible(struct run q, int64_t i, struct run k)
 {
-	for (int64_t i = 0; i < q.len && k.pos + k.len - 1 > q.pos; i++)
-		for (int64_t j = max64(0, q.pos + i - k.pos + 1); j < k.len; j++)
-			s[i * BLOCK + j] = -INFINITY;
+	return max64(0, min64(q.pos + i - k.pos + 1, k.len));
+}
+
+/* Hides the keys before the start of a query, in its scores. */
+static void hide_before(float *s, const int32_t *start, struct run q, struct run k)
+{
 	for (int64_t i = 0; i < q.len && start; i++)
 		for (int64_t j = 0; j < min64(k.len, start[q.row + i] - k.pos); j++)
 			s[i * BLOCK + j] = -INFINITY;
 }
 
-/* keep[j] = 0 or 1/(1-p) for keys [k.pos, k.pos + k.len) of one query. */
+/* keep[j] = 0 or 1/(1-p) for n keys of one query, from position k_pos on. */
 static void drop_row(const struct attn *a, float *keep, int64_t sample, int64_t head,
-	int64_t q_pos, struct run k)
+	int64_t q_pos, int64_t k_pos, int64_t n)
 {
 	const float p = a->drop.p, scale = 1.0f / (1.0f - p);
 	uint32_t high = (uint32_t)(a->first_head + head) << 20, x[RANDOM_WORDS];
 	uint32_t step = *a->drop.step;
-	int64_t skip = k.pos & 3; /* of the words of the first block */
-	for (int64_t j = 0; j < k.len; j += RANDOM_WORDS - skip, skip = 0) {
-		int64_t n = min64(RANDOM_WORDS - skip, k.len - j);
-		random_words(x, a->drop.key, high | (uint32_t)((k.pos + j) >> 2),
+	int64_t skip = k_pos & 3; /* of the words of the first block */
+	for (int64_t j = 0; j < n; j += RANDOM_WORDS - skip, skip = 0) {
+		int64_t words = min64(RANDOM_WORDS - skip, n - j);
+		random_words(x, a->drop.key, high | (uint32_t)((k_pos + j) >> 2),
 			(uint32_t)q_pos, (uint32_t)(a->drop.first_sample + sample), step);
-		for (int64_t l = 0; l < n; l++)
+		for (int64_t l = 0; l < words; l++)
 			keep[j + l] = philox_uniform(x[skip + l]) < p ? 0 : scale;
 	}
 }
@@ -124,10 +127,16 @@ static void store_rows(struct head h, struct run r, int64_t dim, struct rows x)
 		K(narrow_run)(row_address(h, r.row + i), h.m.type, row_of(x, i), dim);
 }
 
+/* Of a row, from number n on. */
+static void zero(float *row, int64_t n, int64_t length)
+{
+	memset(row + n, 0, (size_t)(length - n) * sizeof(float));
+}
+
 static void zero_rows(struct rows x, int64_t n, int64_t dim)
 {
 	for (int64_t i = 0; i < n; i++)
-		memset(row_of(x, i), 0, (size_t)dim * sizeof(float));
+		zero(row_of(x, i), 0, dim);
 }
 
 /* Buffers of n floats for each thread; NULL if all matrices are fp32. */
@@ -150,48 +159,66 @@ static float *part_of(float *buffer, int64_t at)
 	return buffer ? buffer + at : NULL;
 }
 
-/* Operands of products: rows of a head, or numbers of a block. */
+/* Rows of a head as an operand of a product. */
 static struct operand rows_of(struct head h, struct run r, bool across)
 {
 	return (struct operand){row_address(h, r.row), h.m.cols, across, h.m.type};
 }
 
-static struct operand block_operand(const float *p, bool across)
+/* s[queries, keys] = scale x y^T, for the rows x of queries and y of keys; what the causal mask hides is
+ * left as it was. */
+static void products(const struct attn *a, float *s, float scale, struct head x,
+	struct run qb, struct head y, struct run kb)
 {
-	return (struct operand){p, BLOCK, across, DT_F32};
+	const struct gemm g = {.m = qb.len,
+		.n = kb.len,
+		.k = a->dim,
+		.left = rows_of(x, qb, false),
+		.right = rows_of(y, kb, false),
+		.c = s,
+		.c_stride = BLOCK,
+		.alpha = scale,
+		.causal = CAUSAL_RESULT,
+		.diagonal = qb.pos - kb.pos,
+		.serial = true};
+	K(gemm)(&g);
 }
 
-/* c[m,n] = alpha left right (+ c), in this thread */
-static void product(int64_t m, int64_t n, int64_t k, float alpha, struct operand left,
-	struct operand right, bool add, struct rows c)
+/* Rows of queries += scale s y, for the rows y of keys and s[queries, keys], 0 where it is hidden; or with
+ * `across` rows of keys += scale s^T y, for the rows y of queries. */
+static void add_weighted(const struct attn *a, struct rows sum, float scale,
+	const float *s, bool across, struct head y, struct run qb, struct run kb)
 {
-	const struct gemm g = {.m = m,
-		.n = n,
-		.k = k,
-		.left = left,
-		.right = right,
-		.c = c.p,
-		.c_stride = c.stride,
-		.add = add,
-		.alpha = alpha,
+	struct run to = across ? kb : qb, from = across ? qb : kb;
+	const struct gemm g = {.m = to.len,
+		.n = a->dim,
+		.k = from.len,
+		.left = {s, BLOCK, across, DT_F32},
+		.right = rows_of(y, from, true),
+		.c = sum.p,
+		.c_stride = sum.stride,
+		.add = true,
+		.alpha = scale,
+		.causal = CAUSAL_LEFT,
+		.diagonal = qb.pos - kb.pos,
 		.serial = true};
 	K(gemm)(&g);
 }
 
 /* ---- forward --------------------------------------------------------------------- */
 
-/* s[len, keys] = scale q k^T, masked. */
+/* s[queries, keys] = scale q k^T, without those keys that come before a query's start. */
 static void scores(const struct attn *a, float *s, struct head q, struct run qb,
 	struct head k, struct run kb, int64_t b)
 {
-	product(qb.len, kb.len, a->dim, a->scale, rows_of(q, qb, false),
-		rows_of(k, kb, false), false, (struct rows){s, BLOCK});
-	mask(s, starts_of(a, b), qb, kb);
+	products(a, s, a->scale, q, qb, k, kb);
+	hide_before(s, starts_of(a, b), qb, kb);
 }
 
-/* Replaces scores by exp(score - max) with the new running maximum, and rescales sum and o to it. */
-static void softmax_row(
-	float *s, int64_t n, float *o, int64_t dim, float *max, float *sum)
+/* Replaces the scores of n keys by exp(score - max) with the new running maximum, and those of the others by
+ * 0; rescales sum and o. */
+static void softmax_row(float *s, int64_t n, int64_t n_keys, float *o, int64_t dim,
+	float *max, float *sum)
 {
 	float top = max_of(s, n);
 	top = top > *max ? top : *max;
@@ -199,7 +226,8 @@ static void softmax_row(
 	float fade = exp_f(*max - base);
 	for (int64_t j = 0; j < n; j++)
 		s[j] = exp_f(s[j] - base);
-	*sum = *sum * fade + sum_of(s, n);
+	zero(s, n, n_keys);
+	*sum = *sum * fade + sum_of(s, n_keys);
 	*max = top;
 	for (int64_t j = 0; j < dim; j++)
 		o[j] *= fade;
@@ -221,16 +249,16 @@ static void fwd_block(const struct attn *a, const struct fwd *x, struct head k,
 	struct run qb = x->block;
 	scores(a, s, x->q, qb, k, kb, b);
 	for (int64_t i = 0; i < qb.len; i++) {
-		softmax_row(s + i * BLOCK, kb.len, row_of(x->o, i), a->dim, x->max + i,
+		int64_t n = n_visible(qb, i, kb);
+		softmax_row(s + i * BLOCK, n, kb.len, row_of(x->o, i), a->dim, x->max + i,
 			x->sum + i);
 		if (a->drop.p > 0) {
-			drop_row(a, keep, b, h, qb.pos + i, kb);
-			for (int64_t j = 0; j < kb.len; j++)
+			drop_row(a, keep, b, h, qb.pos + i, kb.pos, n);
+			for (int64_t j = 0; j < n; j++)
 				s[i * BLOCK + j] *= keep[j];
 		}
 	}
-	product(qb.len, a->dim, kb.len, 1, block_operand(s, false), rows_of(v, kb, true),
-		true, x->o);
+	add_weighted(a, x->o, 1, s, false, v, qb, kb);
 }
 
 static void fwd_begin(const struct fwd *x, int64_t dim)
@@ -323,18 +351,21 @@ static void bwd_probabilities(const struct attn *a, const struct bwd *x, float *
 	for (int64_t i = 0; i < qb.len; i++) {
 		float *pi = p + i * BLOCK, *di = ds + i * BLOCK;
 		float lse = x->lse[qb.row + i], delta = x->delta[qb.row + i];
-		for (int64_t j = 0; j < kb.len; j++)
+		int64_t n = n_visible(qb, i, kb);
+		for (int64_t j = 0; j < n; j++)
 			pi[j] = exp_f(pi[j] - lse);
 		if (a->drop.p > 0) {
-			drop_row(a, keep, b, h, qb.pos + i, kb);
-			for (int64_t j = 0; j < kb.len; j++) {
+			drop_row(a, keep, b, h, qb.pos + i, kb.pos, n);
+			for (int64_t j = 0; j < n; j++) {
 				di[j] = pi[j] * (di[j] * keep[j] - delta);
 				pi[j] *= keep[j];
 			}
 		} else {
-			for (int64_t j = 0; j < kb.len; j++)
+			for (int64_t j = 0; j < n; j++)
 				di[j] = pi[j] * (di[j] - delta);
 		}
+		zero(pi, n, kb.len);
+		zero(di, n, kb.len);
 	}
 }
 
@@ -351,15 +382,11 @@ static void bwd_block(const struct attn *a, const struct bwd *x, struct run qb,
 	const struct rows dk = {row_of(x->dk, kb.row), x->dk.stride};
 	const struct rows dv = {row_of(x->dv, kb.row), x->dv.stride};
 	scores(a, p, x->q, qb, x->k, kb, b);
-	product(qb.len, kb.len, a->dim, 1, rows_of(x->dout, qb, false),
-		rows_of(x->v, kb, false), false, (struct rows){ds, BLOCK});
+	products(a, ds, 1, x->dout, qb, x->v, kb);
 	bwd_probabilities(a, x, p, ds, qb, kb, b, h);
-	product(kb.len, a->dim, qb.len, 1, block_operand(p, true),
-		rows_of(x->dout, qb, true), true, dv);
-	product(kb.len, a->dim, qb.len, a->scale, block_operand(ds, true),
-		rows_of(x->q, qb, true), true, dk);
-	product(qb.len, a->dim, kb.len, a->scale, block_operand(ds, false),
-		rows_of(x->k, kb, true), true, dq);
+	add_weighted(a, dv, 1, p, true, x->dout, qb, kb);
+	add_weighted(a, dk, a->scale, ds, true, x->q, qb, kb);
+	add_weighted(a, dq, a->scale, ds, false, x->k, qb, kb);
 }
 
 /* delta = the sums of dout o over the rows. */

@@ -59,6 +59,11 @@ static inline v16 v16_load(const float *p)
 	return *(const v16 *)p;
 }
 
+static inline void v16_store(float *p, v16 v)
+{
+	*(v16 *)p = v;
+}
+
 /* The last n < 16 elements, padded with zeros. */
 static inline v16 v16_load_tail(const float *p, int64_t n)
 {

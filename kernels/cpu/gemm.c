@@ -1,7 +1,6 @@
 /* Blocks of a product: what is packed when, by which thread. None of it changes a bit. */
 #include "kernels/cpu/gemm.h"
 #include "kernels/cpu/pieces.h"
-#include "kernels/dtype_bits.h"
 
 #include <omp.h>
 #include <stdlib.h>
@@ -52,44 +51,93 @@ static void pack_right(const struct step *s, int64_t tile)
 		min64(s->u->cols, s->cols - j), s->k, s->n_k);
 }
 
-/* c = v (+ c) for n elements, in a type other than fp32 */
-static void store_narrow(const struct gemm *g, float *v, int64_t at, int64_t n)
-{
-	const struct mat c = mat_typed(g->c, 1, 0, g->type);
-	float room[PIECE];
-	const float *old = g->add ? piece_load(c, at, n, room) : NULL;
-	for (int64_t j = 0; old && j < n; j++)
-		v[j] += old[j];
-	if (g->type != DT_BF16) {
-		piece_store(c, at, n, v);
-		return;
-	}
-	uint16_t *to = (uint16_t *)g->c + at;
-	for (int64_t j = 0; j < n; j++)
-		to[j] = (uint16_t)narrow_bits(v[j], DT_BF16);
-}
-
 /* c = alpha sums (+ c, or + bias) for n elements of a row */
 static void finish_row(
 	const struct gemm *g, const float *sums, const float *bias, int64_t at, int64_t n)
 {
-	float *restrict c = (float *)g->c + at, v[GEMM_MAX_COLS];
-	const float alpha = g->alpha;
-	if (g->type != DT_F32) {
+	const struct mat c = mat_typed(g->c, 1, 0, g->type);
+	float room[PIECE], *to = piece_of(c, at, room);
+	const float *more = g->add ? piece_load(c, at, n, room) : bias, alpha = g->alpha;
+	if (more) {
+#pragma omp simd
 		for (int64_t j = 0; j < n; j++)
-			v[j] = sums[j] * alpha;
-		for (int64_t j = 0; bias && j < n; j++)
-			v[j] += bias[j];
-		store_narrow(g, v, at, n);
-	} else if (g->add) {
-		for (int64_t j = 0; j < n; j++)
-			c[j] += sums[j] * alpha;
+			to[j] = more[j] + sums[j] * alpha;
 	} else {
+#pragma omp simd
 		for (int64_t j = 0; j < n; j++)
-			c[j] = sums[j] * alpha;
-		for (int64_t j = 0; bias && j < n; j++)
-			c[j] += bias[j];
+			to[j] = sums[j] * alpha;
 	}
+	piece_store(c, at, n, to);
+}
+
+/* The same for rows of whole vectors, in fp32 or bf16: so few instructions that they run beside the end of
+ * this tile's product and the beginning of the next. */
+static inline __attribute__((always_inline)) void finish_vectors(const struct gemm *g,
+	const float *sums, int64_t stride, const float *bias, int64_t at, int64_t rows,
+	int64_t cols, enum dtype type)
+{
+	for (int64_t i = 0; i < rows; i++, sums += stride, at += g->c_stride) {
+		for (int64_t j = 0; j < cols; j += 16) {
+			float *c = (float *)g->c + at + j;
+			uint16_t *half = (uint16_t *)g->c + at + j;
+			v16 v = v16_load(sums + j) * g->alpha;
+			if (g->add)
+				v += type == DT_F32 ? v16_load(c) : load_bf16(half);
+			else if (bias)
+				v += v16_load(bias + j);
+			if (type == DT_F32)
+				v16_store(c, v);
+			else
+				store_bf16(half, v);
+		}
+	}
+}
+
+/* A tile of the result, from its first column `col` on. */
+static void finish(const struct step *s, const float *sums, int64_t row, int64_t rows,
+	int64_t col, int64_t cols)
+{
+	const struct gemm *g = s->g;
+	float room[PIECE];
+	const float *bias = piece_load(g->bias, s->col + col, cols, room);
+	int64_t stride = s->u->cols;
+	int64_t at = (s->row + row) * g->c_stride + s->col + col;
+	if (cols % 16 == 0 && g->type == DT_F32)
+		finish_vectors(g, sums, stride, bias, at, rows, cols, DT_F32);
+	else if (cols % 16 == 0 && g->type == DT_BF16)
+		finish_vectors(g, sums, stride, bias, at, rows, cols, DT_BF16);
+	else
+		for (int64_t i = 0; i < rows; i++)
+			finish_row(
+				g, sums + i * stride, bias, at + i * g->c_stride, cols);
+}
+
+/* Is all of a tile hidden, whose first column is `col`? */
+static bool is_hidden(const struct step *s, int64_t row, int64_t rows, int64_t col)
+{
+	const struct gemm *g = s->g;
+	return g->causal == CAUSAL_RESULT &&
+	       s->col + col > s->row + row + rows - 1 + g->diagonal;
+}
+
+/* Terms [first, end) of a panel. */
+struct terms {
+	int64_t first, end;
+};
+
+/* Those whose numbers are not hidden in all rows of a tile. */
+static struct terms terms_of(const struct step *s, int64_t row, int64_t rows)
+{
+	const struct gemm *g = s->g;
+	int64_t i = s->row + row - s->k;
+	struct terms t = {0, s->n_k};
+	if (g->causal != CAUSAL_LEFT || !s->u->term_bytes)
+		return t;
+	if (g->left.across)
+		t.first = min64(max64(0, i - g->diagonal), s->n_k);
+	else
+		t.end = min64(max64(0, i + rows + g->diagonal), s->n_k);
+	return t;
 }
 
 /* A tile of the result: [row, row + rows) x [col, col + cols). */
@@ -103,15 +151,15 @@ static void multiply(const struct step *s, const void *left, int64_t row_bytes,
 	float *sums = local;
 	if (s->sums)
 		sums = s->sums + (row / u->rows * col_tiles(s) + col / u->cols) * size;
-	u->multiply(sums, left, row_bytes, s->right + col * u->col_bytes, s->n_k,
-		g->left.across, !s->k);
-	if (s->k + s->n_k < g->k)
+	if (is_hidden(s, row, rows, col))
 		return;
-	float room[PIECE];
-	const float *bias = piece_load(g->bias, s->col + col, cols, room);
-	for (int64_t i = 0; i < rows; i++)
-		finish_row(g, sums + i * u->cols, bias,
-			(s->row + row + i) * g->c_stride + s->col + col, cols);
+	struct terms t = terms_of(s, row, rows);
+	u->multiply(sums, (const char *)left + t.first * u->rows * u->term_bytes,
+		row_bytes,
+		s->right + col * u->col_bytes + t.first * u->cols * u->term_bytes,
+		t.end - t.first, g->left.across, !s->k);
+	if (s->k + s->n_k >= g->k)
+		finish(s, sums, row, rows, col, cols);
 }
 
 static int64_t task_rows(const struct step *s)

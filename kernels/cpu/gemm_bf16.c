@@ -117,7 +117,7 @@ static void multiply_fp32(float *sums, const void *left, int64_t row_bytes,
 	const void *right, int64_t n_k, bool across, bool first)
 {
 	if (first)
-		memset(sums, 0, ROWS * COLS * sizeof(float));
+		zero_sums(sums, ROWS * COLS);
 	if (across)
 		multiply_wide(sums, left, 1, ROWS, right, in_groups(n_k));
 	else
@@ -162,7 +162,10 @@ static void pair_line(uint16_t *to, const uint16_t *x, int64_t n)
 /* to[i] = the pair (low[i], high[i]), of whole vectors; 0 from the n-th on */
 static inline void zip(uint32_t *to, const uint16_t *low, const uint16_t *high, int64_t n)
 {
-	for (int64_t i = 0; i < n; i += 16)
+	int64_t i = 0;
+	for (; i + 32 <= n; i += 32)
+		all_pairs(to + i, low + i, high + i);
+	for (; i < n; i += 16)
 		_mm512_storeu_si512(to + i, pairs_of(low + i, high + i, n - i));
 }
 
@@ -172,12 +175,26 @@ struct quad {
 	uint16_t room[QUAD][GEMM_TASK_ROWS];
 };
 
-static inline void load_quad(struct quad *q, const struct operand *x, int64_t i,
-	int64_t count, int64_t k, int64_t n_k)
+static __attribute__((noinline)) void widen_quad(struct quad *q, const struct operand *x,
+	int64_t i, int64_t count, int64_t k, int64_t n_k)
 {
 	static const uint16_t zero[GEMM_TASK_ROWS];
 	for (int l = 0; l < QUAD; l++)
 		q->line[l] = l < n_k ? line_bf16(x, k + l, i, count, q->room[l]) : zero;
+}
+
+static inline void load_quad(struct quad *q, const struct operand *x, int64_t i,
+	int64_t count, int64_t k, int64_t n_k)
+{
+	enum { AHEAD = 16 };
+	for (int64_t l = AHEAD; l < min64(AHEAD + QUAD, n_k); l++)
+		prefetch_line(x, k + l, i, count);
+	if (x->type != DT_BF16 || n_k < QUAD) {
+		widen_quad(q, x, i, count, k, n_k);
+		return;
+	}
+	for (int l = 0; l < QUAD; l++)
+		q->line[l] = (const uint16_t *)x->p + (k + l) * x->stride + i;
 }
 
 /* [n_k / 2][BF_ROWS] pairs of each panel, of a matrix whose lines are terms; these are read once, for
@@ -302,7 +319,7 @@ __attribute__((target("avx512bf16"))) static void multiply_bf16(float *sums,
 	bool first)
 {
 	if (first)
-		memset(sums, 0, BF_ROWS * BF_COLS * sizeof(float));
+		zero_sums(sums, BF_ROWS * BF_COLS);
 	if (across)
 		multiply_pairs(sums, left, 1, BF_ROWS, right, in_groups(n_k));
 	else
@@ -342,9 +359,15 @@ static bool adds_in_order(const struct gemm_unit *u)
 	for (int i = 0; i < N * K; i++)
 		right[i] = (uint16_t)((x = x * 1664525 + 1013904223) >> 16 & 0xbfff);
 	for (int i = 0; i < 2; i++) {
-		const struct gemm g = {M, N, K, {left, K, false, DT_BF16},
-			{right, K, false, DT_BF16}, sums[i], N, DT_F32, false, 1, {0},
-			true};
+		const struct gemm g = {.m = M,
+			.n = N,
+			.k = K,
+			.left = {left, K, false, DT_BF16},
+			.right = {right, K, false, DT_BF16},
+			.c = sums[i],
+			.c_stride = N,
+			.alpha = 1,
+			.serial = true};
 		K(gemm_by)(&g, by[i]);
 	}
 	return !memcmp(sums[0], sums[1], sizeof(sums[0]));

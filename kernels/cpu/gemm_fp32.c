@@ -13,10 +13,14 @@ enum { PANEL = ROWS * FP32_STRIDE };
 static void pack_left_across(float *to, const struct operand *x, int64_t i, int64_t count,
 	int64_t k, int64_t n_k)
 {
+	enum { AHEAD = 8 };
 	float room[GEMM_TASK_ROWS];
-	for (int64_t n = 0; n < n_k; n++)
+	for (int64_t n = 0; n < n_k; n++) {
+		if (n + AHEAD < n_k)
+			prefetch_line(x, k + n + AHEAD, i, count);
 		scatter_line(
 			to + n * ROWS, PANEL, line_fp32(x, k + n, i, count, room), count);
+	}
 }
 
 /* [ROWS][FP32_STRIDE] of each panel, or across [n_k][ROWS] */
@@ -127,6 +131,7 @@ const struct gemm_unit K(gemm_fp32) = {.name = "fp32",
 	.depth = FP32_DEPTH,
 	.row_bytes = FP32_STRIDE * sizeof(float),
 	.col_bytes = FP32_DEPTH * sizeof(float),
+	.term_bytes = sizeof(float),
 	.pack_left = pack_left,
 	.pack_right = pack_right,
 	.multiply = multiply,

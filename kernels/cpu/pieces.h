@@ -7,12 +7,29 @@
 #define KERNELS_CPU_PIECES_H
 
 #include "kernels/cpu/cpu.h"
+#include "kernels/dtype_bits.h"
 
 enum { PIECE = 512 }; /* numbers, a multiple of 16 */
 
 /* round.c: y = the numbers of a type, and back, rounded to nearest. */
 void K(widen_run)(float *y, const void *x, enum dtype type, int64_t n);
 void K(narrow_run)(void *y, enum dtype type, const float *x, int64_t n);
+
+typedef uint32_t v16u __attribute__((vector_size(64), aligned(4), may_alias));
+typedef uint16_t v16h __attribute__((vector_size(32), aligned(2), may_alias));
+
+static inline v16 load_bf16(const uint16_t *p)
+{
+	return (v16)(__builtin_convertvector(*(const v16h *)p, v16u) << 16);
+}
+
+/* As narrow_bits() to bf16, in fewer instructions than GCC makes of its loop. */
+static inline void store_bf16(uint16_t *p, v16 x)
+{
+	v16u u = (v16u)x, nan = (v16u)((u & ~SIGN_BIT) > INFINITE);
+	v16u nearest = (u + 0x7fffu + (u >> 16 & 1)) >> 16, quiet = u >> 16 | 0x40u;
+	*(v16h *)p = __builtin_convertvector((nearest & ~nan) | (quiet & nan), v16h);
+}
 
 /* Raises y.amax, unless it is NULL. */
 static inline void raise_amax(struct device *d, struct mat y)

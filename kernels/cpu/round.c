@@ -25,22 +25,11 @@ void K(widen_run)(float *y, const void *from, enum dtype type, int64_t n)
 	}
 }
 
-typedef uint32_t v16u __attribute__((vector_size(64), aligned(4), may_alias));
-typedef uint16_t v16h __attribute__((vector_size(32), aligned(2), may_alias));
-
-/* As narrow_bits() to bf16, in fewer instructions than GCC makes of its loop. */
-static inline v16h narrow_16(v16u u)
-{
-	v16u nan = (v16u)((u & ~SIGN_BIT) > INFINITE);
-	v16u nearest = (u + 0x7fffu + (u >> 16 & 1)) >> 16, quiet = u >> 16 | 0x40u;
-	return __builtin_convertvector((nearest & ~nan) | (quiet & nan), v16h);
-}
-
 static void narrow_half(uint16_t *y, enum dtype type, const float *x, int64_t n)
 {
 	int64_t i = 0;
 	for (; type == DT_BF16 && i + 16 <= n; i += 16)
-		*(v16h *)(y + i) = narrow_16(*(const v16u *)(const void *)(x + i));
+		store_bf16(y + i, v16_load(x + i));
 	for (; type == DT_BF16 && i < n; i++)
 		y[i] = (uint16_t)narrow_bits(x[i], DT_BF16);
 	for (; i < n; i++)

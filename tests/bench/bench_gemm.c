@@ -80,10 +80,15 @@ static int compare(const void *a, const void *b)
 
 static void measure(const struct shape *s, void *a, void *b, void *c)
 {
-	struct gemm g = {s->m, s->n, s->k,
-		{a, s->left_across ? s->m : s->k, s->left_across, DT_F32},
-		{b, s->right_across ? s->n : s->k, s->right_across, DT_F32}, c, s->n,
-		DT_F32, false, 1, {0}, true};
+	struct gemm g = {.m = s->m,
+		.n = s->n,
+		.k = s->k,
+		.left = {a, s->left_across ? s->m : s->k, s->left_across, DT_F32},
+		.right = {b, s->right_across ? s->n : s->k, s->right_across, DT_F32},
+		.c = c,
+		.c_stride = s->n,
+		.alpha = 1,
+		.serial = true};
 	struct gemm narrow = g;
 	double rates[3][ROUNDS] = {{0}};
 	narrow.left.type = narrow.right.type = narrow.type = DT_BF16;

@@ -125,10 +125,15 @@ static const struct layout layouts[] = {
 static struct gemm case_of(
 	const struct layout *l, enum dtype a, enum dtype b, enum dtype c)
 {
-	return (struct gemm){l->m, l->n, l->k,
-		{left, l->left_across ? l->m : l->k, l->left_across, a},
-		{right, l->right_across ? l->n : l->k, l->right_across, b}, got, l->n, c,
-		false, 1, {0}, false};
+	return (struct gemm){.m = l->m,
+		.n = l->n,
+		.k = l->k,
+		.left = {left, l->left_across ? l->m : l->k, l->left_across, a},
+		.right = {right, l->right_across ? l->n : l->k, l->right_across, b},
+		.c = got,
+		.c_stride = l->n,
+		.type = c,
+		.alpha = 1};
 }
 
 static void expect(const struct gemm *g, bool narrow)
@@ -230,6 +235,68 @@ static void bf16(void **state)
 	check_types(DT_BF16, DT_BF16, DT_F32, true, -126); /* sums around the subnormal */
 }
 
+/* Hides what a causal mask hides in a matrix of `lines` lines of n numbers: makes it 0. */
+static void hide(float *x, int64_t lines, int64_t n, int64_t diagonal)
+{
+	for (int64_t i = 0; i < lines; i++)
+		for (int64_t j = max64(0, i + diagonal + 1); j < n; j++)
+			x[i * n + j] = 0;
+}
+
+/* What is hidden is left out where it can be, and nothing else. */
+static void check_causal(const struct layout *l, int64_t diagonal)
+{
+	struct gemm g = case_of(l, DT_F32, DT_F32, DT_F32);
+	fill(left, DT_F32, l->m * l->k, 1, false, 0);
+	fill(right, DT_F32, l->n * l->k, 5, false, 0);
+	fill(old, DT_F32, l->m * l->n, 9, false, 0);
+	hide((float *)left, l->left_across ? l->k : l->m, l->left_across ? l->m : l->k,
+		diagonal);
+	g.causal = CAUSAL_LEFT;
+	g.diagonal = diagonal;
+	check_case(g, false);
+	g.add = true;
+	check_case(g, false);
+}
+
+/* The results that are not hidden. */
+static void check_causal_result(
+	const struct layout *l, enum dtype type, int64_t diagonal, bool narrow)
+{
+	struct gemm g = case_of(l, type, type, DT_F32);
+	fill(left, type, l->m * l->k, 1, false, 0);
+	fill(right, type, l->n * l->k, 5, false, 0);
+	expect(&g, narrow);
+	g.causal = CAUSAL_RESULT;
+	g.diagonal = diagonal;
+	for (size_t u = 0; u < ARRAY_LEN(units) && units[u].isa <= cpu_isa(); u++) {
+		const struct gemm_unit *unit =
+			narrow ? units[u].bf16(units[u].isa) : units[u].fp32;
+		units[u].by(&g, unit);
+		for (int64_t i = 0; i < l->m; i++)
+			for (int64_t j = 0; j < l->n && j <= i + diagonal; j++)
+				assert_true(bits_of(((float *)got)[i * l->n + j]) ==
+					    bits_of(want[i * l->n + j]));
+	}
+}
+
+static void causal(void **state)
+{
+	static const struct layout attention[] = {{128, 64, 128, false, true},
+		{128, 64, 128, true, true}, {70, 33, 128, false, true},
+		{128, 64, 70, true, true}, {12, 64, 700, false, false},
+		{500, 32, 450, true, false}};
+	static const int64_t diagonals[] = {0, 1, 37, 300, 1000, -1, -50, -127, -1000};
+	static const struct layout square = {128, 128, 64, false, false};
+	(void)state;
+	for (size_t d = 0; d < ARRAY_LEN(diagonals); d++) {
+		for (size_t i = 0; i < ARRAY_LEN(attention); i++)
+			check_causal(&attention[i], diagonals[d]);
+		check_causal_result(&square, DT_F32, diagonals[d], false);
+		check_causal_result(&square, DT_BF16, diagonals[d], true);
+	}
+}
+
 /* More rows and columns than a block of the result has, in tasks of some columns. */
 static void blocks(void **state)
 {
@@ -238,8 +305,14 @@ static void blocks(void **state)
 	(void)state;
 	fill(left, DT_F32, M * K, 1, false, 0);
 	fill(right, DT_F32, N * K, 5, false, 0);
-	struct gemm g = {M, N, K, {left, K, false, DT_F32}, {right, K, false, DT_F32}, c,
-		N, DT_F32, false, 1, {0}, false};
+	struct gemm g = {.m = M,
+		.n = N,
+		.k = K,
+		.left = {left, K, false, DT_F32},
+		.right = {right, K, false, DT_F32},
+		.c = c,
+		.c_stride = N,
+		.alpha = 1};
 	for (size_t u = 0; u < ARRAY_LEN(units) && units[u].isa <= cpu_isa(); u++) {
 		omp_set_num_threads(2);
 		units[u].by(&g, units[u].fp32);
@@ -256,6 +329,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(fp32),
 		cmocka_unit_test(bf16),
+		cmocka_unit_test(causal),
 		cmocka_unit_test(blocks),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
