@@ -10,13 +10,14 @@
  * worth more than the order in which dot() reads memory; and where a v16 is several registers, tiles
  * are no faster. */
 #if defined(__AVX512F__)
-enum { TILE = 4, TILES_FROM = 16 };
+enum { TILE = ATTN_ROW_QUERIES, TILES_FROM = 16 };
 #else
 enum { TILE = 1, TILES_FROM = INT32_MAX };
 #endif
 
 /* out[i][j] = dot(x[i], w[j]) with the same bits: dot()'s four sums, one after the other. */
-static void dots(float out[TILE][TILE], const float *x, const float *w, int64_t n)
+static void dots(float out[TILE][TILE], const float *x, int64_t x_stride, const float *w,
+	int64_t w_stride, int64_t n)
 {
 	enum { SUMS = 4, STEP = 16 * SUMS };
 	v16 sums[SUMS][TILE][TILE];
@@ -28,14 +29,14 @@ static void dots(float out[TILE][TILE], const float *x, const float *w, int64_t 
 			for (int i = 0; i < TILE; i++)
 #pragma GCC unroll 4
 				for (int j = 0; j < TILE; j++)
-					c[i][j] += v16_load(x + i * n + t) *
-						   v16_load(w + j * n + t);
+					c[i][j] += v16_load(x + i * x_stride + t) *
+						   v16_load(w + j * w_stride + t);
 		memcpy(sums[s], c, sizeof(c));
 	}
 	for (int i = 0; i < TILE; i++)
 		for (int j = 0; j < TILE; j++) {
 			v16 a0 = sums[0][i][j], a1 = sums[1][i][j];
-			const float *p = x + i * n, *q = w + j * n;
+			const float *p = x + i * x_stride, *q = w + j * w_stride;
 			int64_t t = whole;
 			for (; t + 16 <= n; t += 16)
 				a0 += v16_load(p + t) * v16_load(q + t);
@@ -56,7 +57,7 @@ static int64_t linear_tiles(
 		return 0;
 	for (; i + TILE <= y.rows; i += TILE)
 		for (int64_t j = c; j < c + cols; j += TILE) {
-			dots(v, mat_row(x, i), mat_row(w, j), x.cols);
+			dots(v, mat_row(x, i), x.cols, mat_row(w, j), w.cols, x.cols);
 			for (int64_t t = 0; t < TILE * TILE; t++) {
 				int64_t col = j + t % TILE;
 				float sum = v[t / TILE][t % TILE];
@@ -86,37 +87,126 @@ void K(linear_row)(
 	}
 }
 
-static void attend(float *o, const float *q, const float *k, const float *v,
-	int64_t stride, int64_t dim, int64_t n, float scale, float *s)
+/* ---- attention --------------------------------------------------------------------- */
+
+/* The keys and values of a head, whose rows are `stride` apart. */
+struct keys {
+	const float *k, *v;
+	int64_t stride, dim;
+	float scale;
+};
+
+/* s[j] = scale q k of keys [first, n) */
+static void scores(
+	float *s, const float *q, const struct keys *x, int64_t first, int64_t n)
 {
-	for (int64_t j = 0; j < n; j++)
-		s[j] = scale * dot(q, k + j * stride, dim);
+	for (int64_t j = first; j < n; j++)
+		s[j] = x->scale * dot(q, x->k + j * x->stride, x->dim);
+}
+
+/* Makes weights of the scores, but for their sum; returns what they are to be multiplied by. */
+static float softmax(float *s, int64_t n)
+{
 	float top = max_of(s, n);
 	for (int64_t j = 0; j < n; j++)
 		s[j] = exp_f(s[j] - top);
-	float total = 1.0f / sum_of(s, n);
-	memset(o, 0, (size_t)dim * sizeof(float));
-	for (int64_t j = 0; j < n; j++)
-		for (int64_t e = 0; e < dim; e++)
-			o[e] += s[j] * v[j * stride + e];
-	for (int64_t e = 0; e < dim; e++)
+	return 1.0f / sum_of(s, n);
+}
+
+/* o += s v of elements [e, dim), for keys [first, n) */
+static void weigh(float *o, const float *s, const struct keys *x, int64_t first,
+	int64_t n, int64_t e)
+{
+	for (int64_t j = first; j < n; j++)
+		for (int64_t i = e; i < x->dim; i++)
+			o[i] += s[j] * x->v[j * x->stride + i];
+}
+
+static void attend(float *o, const float *q, const struct keys *x, int64_t n, float *s)
+{
+	scores(s, q, x, 0, n);
+	float total = softmax(s, n);
+	memset(o, 0, (size_t)x->dim * sizeof(float));
+	weigh(o, s, x, 0, n, 0);
+	for (int64_t e = 0; e < x->dim; e++)
 		o[e] *= total;
+}
+
+/* o[TILE] = s v for n keys, from element e on, which are `vectors` vectors. s has rows of s_stride. */
+static inline __attribute__((always_inline)) void weigh_tile(float *o, int64_t o_stride,
+	const float *s, int64_t s_stride, const struct keys *x, int64_t n, int64_t e,
+	const int vectors)
+{
+	enum { MOST = 4 };
+	v16 c[TILE][MOST] = {{{0}}};
+	for (int64_t j = 0; j < n; j++) {
+		const float *v = x->v + j * x->stride + e;
+#pragma GCC unroll 4
+		for (int i = 0; i < TILE; i++)
+#pragma GCC unroll 4
+			for (int l = 0; l < vectors; l++)
+				c[i][l] += s[i * s_stride + j] * v16_load(v + 16 * l);
+	}
+	for (int i = 0; i < TILE; i++)
+		for (int l = 0; l < vectors; l++)
+			v16_store(o + i * o_stride + e + 16 * l, c[i][l]);
+}
+
+/* TILE queries, of which the first has n keys, and each one more than that before it. The bits are those of
+ * attend(), but keys and values are read once for all. */
+static void attend_tile(float *o, int64_t o_stride, const float *q, int64_t q_stride,
+	const struct keys *x, int64_t n, float *s, int64_t s_stride)
+{
+	int64_t common = n / TILE * TILE, dim = x->dim, e = 0;
+	float v[TILE][TILE];
+	for (int64_t j = 0; j < common; j += TILE) {
+		dots(v, q, q_stride, x->k + j * x->stride, x->stride, dim);
+		for (int i = 0; i < TILE; i++)
+			for (int l = 0; l < TILE; l++)
+				s[i * s_stride + j + l] = x->scale * v[i][l];
+	}
+	float total[TILE];
+	for (int i = 0; i < TILE; i++) {
+		scores(s + i * s_stride, q + i * q_stride, x, common, n + i);
+		total[i] = softmax(s + i * s_stride, n + i);
+	}
+	for (; e + 64 <= dim; e += 64)
+		weigh_tile(o, o_stride, s, s_stride, x, common, e, 4);
+	for (; e + 16 <= dim; e += 16)
+		weigh_tile(o, o_stride, s, s_stride, x, common, e, 1);
+	for (int i = 0; i < TILE; i++) {
+		float *to = o + i * o_stride, *mine = s + i * s_stride;
+		memset(to + e, 0, (size_t)(dim - e) * sizeof(float));
+		weigh(to, mine, x, 0, common, e);
+		weigh(to, mine, x, common, n + i, 0);
+		for (int64_t l = 0; l < dim; l++)
+			to[l] *= total[i];
+	}
 }
 
 void K(attn_row)(struct device *d, struct mat o, struct mat q, struct mat k, struct mat v,
 	int64_t heads, int64_t kv_heads, int64_t dim, int64_t first, float scale)
 {
-	int64_t group = heads / kv_heads, width = k.cols, longest = first + q.rows;
+	int64_t group = heads / kv_heads, longest = round_up(first + q.rows, 16);
+	int64_t tile = q.rows < TILES_FROM ? 1 : TILE, tiles = ceil_div(q.rows, tile);
 	size_t mark = arena_mark(d->scratch);
-	float *s = arena_floats(d->scratch, d->threads * round_up(longest, 16));
+	float *s = arena_floats(d->scratch, d->threads * tile * longest);
 #pragma omp parallel for schedule(dynamic, 1)
-	for (int64_t t = 0; t < q.rows * heads; t++) {
-		int64_t i = t / heads, h = t % heads;
-		float *mine = s + omp_get_thread_num() * round_up(longest, 16);
-		attend(mat_row(o, i) + h * dim, mat_row(q, i) + h * dim,
-			(const float *)k.p + h / group * dim,
-			(const float *)v.p + h / group * dim, width, dim, first + i + 1,
-			scale, mine);
+	for (int64_t t = 0; t < tiles * heads; t++) {
+		/* the tiles of a head follow each other: its keys and values stay in the cache */
+		int64_t h = t / tiles, i = t % tiles * tile,
+			end = min64(i + tile, q.rows);
+		float *mine = s + omp_get_thread_num() * tile * longest;
+		float *out = mat_row(o, i) + h * dim;
+		const float *in = mat_row(q, i) + h * dim;
+		const struct keys x = {(const float *)k.p + h / group * dim,
+			(const float *)v.p + h / group * dim, k.cols, dim, scale};
+		if (tile > 1 && end - i == tile)
+			attend_tile(out, o.cols, in, q.cols, &x, first + i + 1, mine,
+				longest);
+		else
+			for (; i < end; i++, out += o.cols, in += q.cols)
+				attend(out, in, &x, first + i + 1, mine);
 	}
 	arena_reset(d->scratch, mark);
 }

@@ -61,8 +61,8 @@ static size_t scratch_bytes(const struct pass *p)
 	int64_t parts = tree_depth(p->tp.first, p->tp.first + p->tp.local) +
 			(p->tp.axis->size > 1 ? p->tp.n : 0);
 	int64_t row = round_up(m->c.dim, 16), scores = round_up(m->c.context, 16);
-	int64_t floats =
-		(parts + 1) * MAX_ROWS * row + 2 * MAX_ROWS + p->d->threads * scores;
+	int64_t floats = (parts + 1) * MAX_ROWS * row + 2 * MAX_ROWS +
+			 p->d->threads * ATTN_ROW_QUERIES * scores;
 	return (size_t)(floats + 64) * sizeof(float);
 }
 

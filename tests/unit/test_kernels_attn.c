@@ -677,25 +677,31 @@ static void rows(void **state)
 }
 
 /* attn_row gives a row the same bits alone and among others. */
-static void row_is_alone(void **state)
+static void check_alone(struct device *d, int64_t dim)
 {
-	enum { FIRST = 21, ROWS = 64, DIM = 40 };
-	static const int64_t at_once[] = {1, 2, 7};
-	struct device *d = *state;
-	struct seqs s = seqs_of(1, 1, FIRST + ROWS, 2, DIM, 0);
+	enum { FIRST = 21, ROWS = 66 };
+	static const int64_t at_once[] = {1, 2, 7, 19};
+	struct seqs s = seqs_of(1, 1, FIRST + ROWS, 2, dim, 0);
 	struct acts t = acts_of(&s);
 	float scale = (float)s.ref.scale;
 	struct mat q = mat_rows(t.q, FIRST, ROWS), all = mat_blank(ROWS, q.cols);
 	struct mat some = mat_blank(ROWS, q.cols);
-	d->k->attn_row(d, all, q, t.k, t.v, HEADS, 2, DIM, FIRST, scale);
+	d->k->attn_row(d, all, q, t.k, t.v, HEADS, 2, dim, FIRST, scale);
 	for (size_t a = 0; a < ARRAY_LEN(at_once); a++) {
 		for (int64_t i = 0; i < ROWS; i += at_once[a]) {
 			int64_t n = min64(at_once[a], ROWS - i);
 			d->k->attn_row(d, mat_rows(some, i, n), mat_rows(q, i, n), t.k,
-				t.v, HEADS, 2, DIM, FIRST + i, scale);
+				t.v, HEADS, 2, dim, FIRST + i, scale);
 		}
 		check_bits("attn_row", some.p, all.p, mat_size(all));
 	}
+}
+
+static void row_is_alone(void **state)
+{
+	check_alone(*state, 40);
+	check_alone(*state, 64);
+	check_alone(*state, 88);
 }
 
 int main(void)
