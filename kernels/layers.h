@@ -5,8 +5,11 @@
 #include "kernels/matrix.h"
 
 enum norm_kind { NORM_LAYER, NORM_RMS };
-enum { ATTN_ROW_QUERIES = 4 };
 enum act_kind { ACT_GELU_TANH, ACT_GELU, ACT_SWIGLU };
+
+/* Of attn_row on a CPU: queries of which a thread has the scores at once, at most. They are in scratch memory,
+ * d->threads * ATTN_ROW_QUERIES * round_up(first + rows, 16) floats. */
+enum { ATTN_ROW_QUERIES = 4 };
 
 /*
  * One application of dropout. The mask at (sample, position, channel) is a function of these,
@@ -192,8 +195,7 @@ KERNEL(void, xent_fused, struct device *d, float *loss, struct mat logits,
 KERNEL(void, linear_row, struct device *d, struct mat y, struct mat x, struct mat w,
 	struct mat bias)
 /* Row i of q [rows, heads * dim] is at position first + i, and attends to positions 0 to first + i
- * of k, v [.., kv_heads * dim]. On a CPU it takes scratch memory for the scores of ATTN_ROW_QUERIES queries of each
- * thread, of which each has first + rows, rounded up to 16. */
+ * of k, v [.., kv_heads * dim]. */
 KERNEL(void, attn_row, struct device *d, struct mat o, struct mat q, struct mat k,
 	struct mat v, int64_t heads, int64_t kv_heads, int64_t dim, int64_t first,
 	float scale)

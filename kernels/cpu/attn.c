@@ -127,7 +127,7 @@ static void store_rows(struct head h, struct run r, int64_t dim, struct rows x)
 		K(narrow_run)(row_address(h, r.row + i), h.m.type, row_of(x, i), dim);
 }
 
-/* Of a row, from number n on. */
+/* Numbers [n, length) of a row. */
 static void zero(float *row, int64_t n, int64_t length)
 {
 	memset(row + n, 0, (size_t)(length - n) * sizeof(float));
@@ -166,8 +166,8 @@ static struct operand rows_of(struct head h, struct run r, bool across)
 }
 
 /* s[queries, keys] = scale x y^T, for the rows x of queries and y of keys; what the causal mask hides is
- * left as it was. */
-static void products(const struct attn *a, float *s, float scale, struct head x,
+ * undefined. */
+static void score_products(const struct attn *a, float *s, float scale, struct head x,
 	struct run qb, struct head y, struct run kb)
 {
 	const struct gemm g = {.m = qb.len,
@@ -207,11 +207,12 @@ static void add_weighted(const struct attn *a, struct rows sum, float scale,
 
 /* ---- forward --------------------------------------------------------------------- */
 
-/* s[queries, keys] = scale q k^T, without those keys that come before a query's start. */
+/* s[queries, keys] = scale q k^T, or -infinity for keys before a query's start; what the causal mask hides is
+ * undefined. */
 static void scores(const struct attn *a, float *s, struct head q, struct run qb,
 	struct head k, struct run kb, int64_t b)
 {
-	products(a, s, a->scale, q, qb, k, kb);
+	score_products(a, s, a->scale, q, qb, k, kb);
 	hide_before(s, starts_of(a, b), qb, kb);
 }
 
@@ -343,7 +344,8 @@ static float *room_of(const struct attn *a, const struct bwd *x, int n)
 	return part_of(x->room, n * BLOCK * a->dim);
 }
 
-/* p = exp(s - lse), and ds = p (dp - delta), from dp without the mask; then p is masked. */
+/* p = exp(s - lse), and ds = p (dp - delta), from dp without dropout; then p has dropout. What the causal
+ * mask hides becomes 0. */
 static void bwd_probabilities(const struct attn *a, const struct bwd *x, float *p,
 	float *ds, struct run qb, struct run kb, int64_t b, int64_t h)
 {
@@ -382,7 +384,7 @@ static void bwd_block(const struct attn *a, const struct bwd *x, struct run qb,
 	const struct rows dk = {row_of(x->dk, kb.row), x->dk.stride};
 	const struct rows dv = {row_of(x->dv, kb.row), x->dv.stride};
 	scores(a, p, x->q, qb, x->k, kb, b);
-	products(a, ds, 1, x->dout, qb, x->v, kb);
+	score_products(a, ds, 1, x->dout, qb, x->v, kb);
 	bwd_probabilities(a, x, p, ds, qb, kb, b, h);
 	add_weighted(a, dv, 1, p, true, x->dout, qb, kb);
 	add_weighted(a, dk, a->scale, ds, true, x->q, qb, kb);

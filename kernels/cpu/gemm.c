@@ -76,24 +76,27 @@ static inline __attribute__((always_inline)) void finish_vectors(const struct ge
 	const float *sums, int64_t stride, const float *bias, int64_t at, int64_t rows,
 	int64_t cols, enum dtype type)
 {
-	for (int64_t i = 0; i < rows; i++, sums += stride, at += g->c_stride) {
+	const float alpha = g->alpha;
+	const bool add = g->add;
+	const int64_t row_bytes = g->c_stride * dtype_bytes(type);
+	char *c = (char *)g->c + at * dtype_bytes(type);
+	for (int64_t i = 0; i < rows; i++, sums += stride, c += row_bytes) {
 		for (int64_t j = 0; j < cols; j += 16) {
-			float *c = (float *)g->c + at + j;
-			uint16_t *half = (uint16_t *)g->c + at + j;
-			v16 v = v16_load(sums + j) * g->alpha;
-			if (g->add)
-				v += type == DT_F32 ? v16_load(c) : load_bf16(half);
+			void *to = c + j * dtype_bytes(type);
+			v16 v = v16_load(sums + j) * alpha;
+			if (add)
+				v += type == DT_F32 ? v16_load(to) : load_bf16(to);
 			else if (bias)
 				v += v16_load(bias + j);
 			if (type == DT_F32)
-				v16_store(c, v);
+				v16_store(to, v);
 			else
-				store_bf16(half, v);
+				store_bf16(to, v);
 		}
 	}
 }
 
-/* A tile of the result, from its first column `col` on. */
+/* Stores a tile of the result, from column `col` on. */
 static void finish(const struct step *s, const float *sums, int64_t row, int64_t rows,
 	int64_t col, int64_t cols)
 {
@@ -125,18 +128,21 @@ struct terms {
 	int64_t first, end;
 };
 
-/* Those whose numbers are not hidden in all rows of a tile. */
-static struct terms terms_of(const struct step *s, int64_t row, int64_t rows)
+/* The terms that any of the rows around a tile needs: of ROWS, on each processor, though their tiles differ. So a
+ * term of 0 times infinity is added in the same rows on all. */
+static struct terms terms_of(const struct step *s, int64_t row)
 {
+	enum { ROWS = 12 }; /* a multiple of the rows of each unit that has term_bytes */
 	const struct gemm *g = s->g;
-	int64_t i = s->row + row - s->k;
+	int64_t i = (s->row + row) / ROWS * ROWS - s->k;
 	struct terms t = {0, s->n_k};
 	if (g->causal != CAUSAL_LEFT || !s->u->term_bytes)
 		return t;
+	BUG_ON(ROWS % s->u->rows);
 	if (g->left.across)
 		t.first = min64(max64(0, i - g->diagonal), s->n_k);
 	else
-		t.end = min64(max64(0, i + rows + g->diagonal), s->n_k);
+		t.end = min64(max64(0, i + ROWS + g->diagonal), s->n_k);
 	return t;
 }
 
@@ -153,7 +159,7 @@ static void multiply(const struct step *s, const void *left, int64_t row_bytes,
 		sums = s->sums + (row / u->rows * col_tiles(s) + col / u->cols) * size;
 	if (is_hidden(s, row, rows, col))
 		return;
-	struct terms t = terms_of(s, row, rows);
+	struct terms t = terms_of(s, row);
 	u->multiply(sums, (const char *)left + t.first * u->rows * u->term_bytes,
 		row_bytes,
 		s->right + col * u->col_bytes + t.first * u->cols * u->term_bytes,

@@ -24,7 +24,7 @@ struct operand {
 /* A causal mask hides number j of line i of a matrix, as it is stored, if j > i + diagonal. */
 enum causal {
 	CAUSAL_NONE,
-	CAUSAL_RESULT, /* what is hidden in the result is not needed, and may be left as it was */
+	CAUSAL_RESULT, /* what is hidden in the result is not needed: it is undefined */
 	CAUSAL_LEFT /* what is hidden in the left operand is 0, and may be left out of the sums */
 };
 
@@ -39,8 +39,8 @@ struct gemm {
 	float alpha;
 	struct mat bias; /* [n] or empty, of any type */
 	enum causal causal;
-	int64_t diagonal;
-	bool serial; /* in this thread alone, as within a parallel region */
+	int64_t diagonal; /* of the causal mask */
+	bool serial;	  /* in this thread alone, as within a parallel region */
 };
 
 void K(gemm)(const struct gemm *g);
@@ -68,8 +68,8 @@ struct gemm_unit {
 	 * operand; if not, its rows are row_bytes apart */
 	void (*multiply)(float *sums, const void *left, int64_t row_bytes,
 		const void *right, int64_t n_k, bool across, bool first);
-	/* Of a term in a panel of columns, or of rows across, for each column or row; 0: `multiply` has to
-	 * begin with the first term of a panel. */
+	/* Bytes of a term of one column in its panel, or of one row that is across; 0: `multiply` has to begin
+	 * with the first term of a panel. */
 	int64_t term_bytes;
 	bool in_place; /* rows of fp32 that are not across need no panel: `multiply` reads them there */
 	/* Before and after the calls of `multiply` in a thread; or NULL. */

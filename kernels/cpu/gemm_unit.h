@@ -230,11 +230,12 @@ static inline uint32_t first_of(int64_t n)
 static inline void all_pairs(word *to, const uint16_t *low, const uint16_t *high)
 {
 	__m512i l = _mm512_loadu_si512(low), h = _mm512_loadu_si512(high);
-	__m512i even = _mm512_unpacklo_epi16(l, h), odd = _mm512_unpackhi_epi16(l, h);
+	/* pairs 0 to 3 and 4 to 7 of each eight */
+	__m512i low4 = _mm512_unpacklo_epi16(l, h), high4 = _mm512_unpackhi_epi16(l, h);
 	const __m512i first = _mm512_setr_epi64(0, 1, 8, 9, 2, 3, 10, 11);
 	const __m512i second = _mm512_setr_epi64(4, 5, 12, 13, 6, 7, 14, 15);
-	_mm512_storeu_si512(to, _mm512_permutex2var_epi64(even, first, odd));
-	_mm512_storeu_si512(to + 16, _mm512_permutex2var_epi64(even, second, odd));
+	_mm512_storeu_si512(to, _mm512_permutex2var_epi64(low4, first, high4));
+	_mm512_storeu_si512(to + 16, _mm512_permutex2var_epi64(low4, second, high4));
 }
 
 /* (low[i], high[i]) for i < n, of 16; the others are 0. */

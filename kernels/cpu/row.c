@@ -10,7 +10,7 @@
  * worth more than the order in which dot() reads memory; and where a v16 is several registers, tiles
  * are no faster. */
 #if defined(__AVX512F__)
-enum { TILE = ATTN_ROW_QUERIES, TILES_FROM = 16 };
+enum { TILE = 4, TILES_FROM = 16 };
 #else
 enum { TILE = 1, TILES_FROM = INT32_MAX };
 #endif
@@ -89,8 +89,8 @@ void K(linear_row)(
 
 /* ---- attention --------------------------------------------------------------------- */
 
-/* The keys and values of a head, whose rows are `stride` apart. */
-struct keys {
+/* The keys and values of a head; their rows are `stride` apart. */
+struct keys_values {
 	const float *k, *v;
 	int64_t stride, dim;
 	float scale;
@@ -98,7 +98,7 @@ struct keys {
 
 /* s[j] = scale q k of keys [first, n) */
 static void scores(
-	float *s, const float *q, const struct keys *x, int64_t first, int64_t n)
+	float *s, const float *q, const struct keys_values *x, int64_t first, int64_t n)
 {
 	for (int64_t j = first; j < n; j++)
 		s[j] = x->scale * dot(q, x->k + j * x->stride, x->dim);
@@ -114,7 +114,7 @@ static float softmax(float *s, int64_t n)
 }
 
 /* o += s v of elements [e, dim), for keys [first, n) */
-static void weigh(float *o, const float *s, const struct keys *x, int64_t first,
+static void weigh(float *o, const float *s, const struct keys_values *x, int64_t first,
 	int64_t n, int64_t e)
 {
 	for (int64_t j = first; j < n; j++)
@@ -122,7 +122,8 @@ static void weigh(float *o, const float *s, const struct keys *x, int64_t first,
 			o[i] += s[j] * x->v[j * x->stride + i];
 }
 
-static void attend(float *o, const float *q, const struct keys *x, int64_t n, float *s)
+static void attend(
+	float *o, const float *q, const struct keys_values *x, int64_t n, float *s)
 {
 	scores(s, q, x, 0, n);
 	float total = softmax(s, n);
@@ -134,8 +135,8 @@ static void attend(float *o, const float *q, const struct keys *x, int64_t n, fl
 
 /* o[TILE] = s v for n keys, from element e on, which are `vectors` vectors. s has rows of s_stride. */
 static inline __attribute__((always_inline)) void weigh_tile(float *o, int64_t o_stride,
-	const float *s, int64_t s_stride, const struct keys *x, int64_t n, int64_t e,
-	const int vectors)
+	const float *s, int64_t s_stride, const struct keys_values *x, int64_t n,
+	int64_t e, const int vectors)
 {
 	enum { MOST = 4 };
 	v16 c[TILE][MOST] = {{{0}}};
@@ -152,10 +153,10 @@ static inline __attribute__((always_inline)) void weigh_tile(float *o, int64_t o
 			v16_store(o + i * o_stride + e + 16 * l, c[i][l]);
 }
 
-/* TILE queries, of which the first has n keys, and each one more than that before it. The bits are those of
- * attend(), but keys and values are read once for all. */
+/* TILE queries, of which query i has n + i keys. The bits are those of attend(), but keys and values are read
+ * once for all. */
 static void attend_tile(float *o, int64_t o_stride, const float *q, int64_t q_stride,
-	const struct keys *x, int64_t n, float *s, int64_t s_stride)
+	const struct keys_values *x, int64_t n, float *s, int64_t s_stride)
 {
 	int64_t common = n / TILE * TILE, dim = x->dim, e = 0;
 	float v[TILE][TILE];
@@ -188,6 +189,8 @@ void K(attn_row)(struct device *d, struct mat o, struct mat q, struct mat k, str
 	int64_t heads, int64_t kv_heads, int64_t dim, int64_t first, float scale)
 {
 	int64_t group = heads / kv_heads, longest = round_up(first + q.rows, 16);
+	_Static_assert(
+		(int)TILE <= (int)ATTN_ROW_QUERIES, "they share the scratch memory");
 	int64_t tile = q.rows < TILES_FROM ? 1 : TILE, tiles = ceil_div(q.rows, tile);
 	size_t mark = arena_mark(d->scratch);
 	float *s = arena_floats(d->scratch, d->threads * tile * longest);
@@ -199,7 +202,7 @@ void K(attn_row)(struct device *d, struct mat o, struct mat q, struct mat k, str
 		float *mine = s + omp_get_thread_num() * tile * longest;
 		float *out = mat_row(o, i) + h * dim;
 		const float *in = mat_row(q, i) + h * dim;
-		const struct keys x = {(const float *)k.p + h / group * dim,
+		const struct keys_values x = {(const float *)k.p + h / group * dim,
 			(const float *)v.p + h / group * dim, k.cols, dim, scale};
 		if (tile > 1 && end - i == tile)
 			attend_tile(out, o.cols, in, q.cols, &x, first + i + 1, mine,

@@ -23,6 +23,7 @@ void plan_open(struct trainer *t, const struct train_opts *o, struct model *m, i
 	arena_measure(&t->memory.scratch, "scratch");
 	device_plan(&t->d, (enum device_kind)o->device);
 	t->d.scratch = &t->memory.scratch;
+	t->d.threads = o->device == DEVICE_CUDA ? 0 : (int)o->threads;
 	layout_assign(&t->layout, &t->o, &t->mesh, &t->model);
 	trainer_build_store(t);
 	*m = t->model; /* with this rank's part of it */

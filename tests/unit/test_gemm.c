@@ -272,6 +272,7 @@ static void check_causal_result(
 	for (size_t u = 0; u < ARRAY_LEN(units) && units[u].isa <= cpu_isa(); u++) {
 		const struct gemm_unit *unit =
 			narrow ? units[u].bf16(units[u].isa) : units[u].fp32;
+		memset(got, 0xff, sizeof(got));
 		units[u].by(&g, unit);
 		for (int64_t i = 0; i < l->m; i++)
 			for (int64_t j = 0; j < l->n && j <= i + diagonal; j++)
@@ -287,13 +288,16 @@ static void causal(void **state)
 		{128, 64, 70, true, true}, {12, 64, 700, false, false},
 		{500, 32, 450, true, false}};
 	static const int64_t diagonals[] = {0, 1, 37, 300, 1000, -1, -50, -127, -1000};
-	static const struct layout square = {128, 128, 64, false, false};
+	static const struct layout scored[] = {{128, 128, 64, false, false},
+		{70, 101, 40, false, false}, {75, 80, 1000, false, false}};
 	(void)state;
 	for (size_t d = 0; d < ARRAY_LEN(diagonals); d++) {
 		for (size_t i = 0; i < ARRAY_LEN(attention); i++)
 			check_causal(&attention[i], diagonals[d]);
-		check_causal_result(&square, DT_F32, diagonals[d], false);
-		check_causal_result(&square, DT_BF16, diagonals[d], true);
+		for (size_t i = 0; i < ARRAY_LEN(scored); i++) {
+			check_causal_result(&scored[i], DT_F32, diagonals[d], false);
+			check_causal_result(&scored[i], DT_BF16, diagonals[d], true);
+		}
 	}
 }
 

@@ -188,13 +188,43 @@ static uint64_t attn_fwd_hash(struct device *d, struct attn a)
 	return hash_of(o) ^ hash_of(max);
 }
 
+/* Where numbers are finite. */
+static uint64_t finite_hash(struct mat m)
+{
+	float *x = m.p;
+	for (int64_t i = 0; i < mat_size(m); i++)
+		x[i] = isfinite(x[i]);
+	return hash_of(m);
+}
+
+/* The probabilities that a causal mask makes 0 meet an infinite value, and an infinite gradient. */
+static uint64_t attn_infinite_hash(struct device *d)
+{
+	enum { AT = 29 };
+	struct attn a = attn_shape();
+	int64_t n = BATCH * SEQ, q = HEADS * DIM, kv = KV_HEADS * DIM;
+	struct mat o = mat_blank(n, q), max = mat_blank(n, HEADS),
+		   sum = mat_blank(n, HEADS);
+	struct mat v = numbers(n, kv, 3), dout = numbers(n, q, 5);
+	struct mat dq = numbers(n, q, 1), dk = numbers(n, kv, 2), dv = numbers(n, kv, 3);
+	struct mat delta = mat_blank(n, HEADS), lse = numbers(n, HEADS, 4);
+	((float *)v.p)[AT * kv] = INFINITY;
+	((float *)dout.p)[AT * q] = INFINITY;
+	d->k->attn_fwd(d, &a, o, max.p, sum.p, numbers(n, q, 1), numbers(n, kv, 2), v,
+		true, true);
+	d->k->attn_bwd(d, &a, dq, dk, dv, delta.p, dout, numbers(n, q, 6), lse.p,
+		numbers(n, q, 7), numbers(n, kv, 8), numbers(n, kv, 9), true);
+	return finite_hash(o) ^ finite_hash(dq) ^ hash_mix(finite_hash(dk)) ^
+	       hash_mix(finite_hash(dv) + 1);
+}
+
 static uint64_t run_attn_fwd(struct device *d)
 {
 	struct attn a = attn_shape(), b = a;
 	b.start = document_starts();
 	uint64_t stream = attn_fwd_hash(d, a), documents = attn_fwd_hash(d, b);
 	assert_true(stream != documents);
-	return hash_mix(stream) ^ documents;
+	return hash_mix(stream) ^ documents ^ attn_infinite_hash(d);
 }
 
 static uint64_t attn_bwd_hash(struct device *d, struct attn a)
@@ -651,9 +681,9 @@ static uint64_t run_linear_row(struct device *d)
 
 static uint64_t run_attn_row(struct device *d)
 {
-	struct mat o = mat_blank(9, HEADS * DIM);
-	d->k->attn_row(d, o, numbers(9, HEADS * DIM, 1), numbers(SEQ, KV_HEADS * DIM, 2),
-		numbers(SEQ, KV_HEADS * DIM, 3), HEADS, KV_HEADS, DIM, SEQ - 9, 0.3f);
+	struct mat o = mat_blank(19, HEADS * DIM);
+	d->k->attn_row(d, o, numbers(19, HEADS * DIM, 1), numbers(SEQ, KV_HEADS * DIM, 2),
+		numbers(SEQ, KV_HEADS * DIM, 3), HEADS, KV_HEADS, DIM, SEQ - 19, 0.3f);
 	return hash_of(o);
 }
 
