@@ -286,7 +286,7 @@ static void causal(void **state)
 	static const struct layout attention[] = {{128, 64, 128, false, true},
 		{128, 64, 128, true, true}, {70, 33, 128, false, true},
 		{128, 64, 70, true, true}, {12, 64, 700, false, false},
-		{500, 32, 450, true, false}};
+		{400, 32, 450, true, false}};
 	static const int64_t diagonals[] = {0, 1, 37, 300, 1000, -1, -50, -127, -1000};
 	static const struct layout scored[] = {{128, 128, 64, false, false},
 		{70, 101, 40, false, false}, {75, 80, 1000, false, false}};
