@@ -121,9 +121,10 @@ static void open_theirs(void)
 int main(void)
 {
 	enum { LARGEST = 50304 * 1024 };
-	float *a = xmalloc(sizeof(float) * LARGEST),
-	      *b = xmalloc(sizeof(float) * LARGEST);
-	float *c = xmalloc(sizeof(float) * LARGEST);
+	struct arena room; /* of huge pages, as the memory of a run */
+	arena_init(&room, "operands", sizeof(float) * (3 * LARGEST + 64));
+	float *a = arena_floats(&room, LARGEST), *b = arena_floats(&room, LARGEST);
+	float *c = arena_floats(&room, LARGEST);
 	for (int64_t i = 0; i < LARGEST; i++) {
 		a[i] = (float)(i * 2654435761 >> 8 & 0xffff) / 65536 - 0.5f;
 		b[i] = (float)(i * 40503 >> 4 & 0xffff) / 65536 - 0.5f;
@@ -133,8 +134,6 @@ int main(void)
 	open_theirs();
 	for (size_t i = 0; i < ARRAY_LEN(shapes); i++)
 		measure(&shapes[i], a, b, c);
-	free(a);
-	free(b);
-	free(c);
+	arena_release(&room);
 	return 0;
 }
