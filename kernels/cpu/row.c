@@ -104,7 +104,7 @@ static void scores(
 		s[j] = x->scale * dot(q, x->k + j * x->stride, x->dim);
 }
 
-/* Makes weights of the scores, but for their sum; returns what they are to be multiplied by. */
+/* Replaces n scores by exp(score - max); returns the inverse of their sum. */
 static float softmax(float *s, int64_t n)
 {
 	float top = max_of(s, n);
@@ -126,11 +126,11 @@ static void attend(
 	float *o, const float *q, const struct keys_values *x, int64_t n, float *s)
 {
 	scores(s, q, x, 0, n);
-	float total = softmax(s, n);
+	float inverse = softmax(s, n);
 	memset(o, 0, (size_t)x->dim * sizeof(float));
 	weigh(o, s, x, 0, n, 0);
 	for (int64_t e = 0; e < x->dim; e++)
-		o[e] *= total;
+		o[e] *= inverse;
 }
 
 /* o[TILE] = s v for n keys, from element e on, which are `vectors` vectors. s has rows of s_stride. */
@@ -166,10 +166,10 @@ static void attend_tile(float *o, int64_t o_stride, const float *q, int64_t q_st
 			for (int l = 0; l < TILE; l++)
 				s[i * s_stride + j + l] = x->scale * v[i][l];
 	}
-	float total[TILE];
+	float inverse[TILE];
 	for (int i = 0; i < TILE; i++) {
 		scores(s + i * s_stride, q + i * q_stride, x, common, n + i);
-		total[i] = softmax(s + i * s_stride, n + i);
+		inverse[i] = softmax(s + i * s_stride, n + i);
 	}
 	for (; e + 64 <= dim; e += 64)
 		weigh_tile(o, o_stride, s, s_stride, x, common, e, 4);
@@ -181,7 +181,7 @@ static void attend_tile(float *o, int64_t o_stride, const float *q, int64_t q_st
 		weigh(to, mine, x, 0, common, e);
 		weigh(to, mine, x, common, n + i, 0);
 		for (int64_t l = 0; l < dim; l++)
-			to[l] *= total[i];
+			to[l] *= inverse[i];
 	}
 }
 
