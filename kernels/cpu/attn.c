@@ -54,8 +54,8 @@ static int64_t n_visible(struct run q, int64_t i, struct run k)
 	return max64(0, min64(q.pos + i - k.pos + 1, k.len));
 }
 
-/* Hides the keys before the start of a query, in its scores. */
-static void hide_before(float *s, const int32_t *start, struct run q, struct run k)
+/* Masks the keys before the start of a query, in its scores. */
+static void mask_before(float *s, const int32_t *start, struct run q, struct run k)
 {
 	for (int64_t i = 0; i < q.len && start; i++)
 		for (int64_t j = 0; j < min64(k.len, start[q.row + i] - k.pos); j++)
@@ -127,7 +127,7 @@ static void store_rows(struct head h, struct run r, int64_t dim, struct rows x)
 		K(narrow_run)(row_address(h, r.row + i), h.m.type, row_of(x, i), dim);
 }
 
-/* Numbers [n, length) of a row. */
+/* Zeroes numbers [n, length) of a row. */
 static void zero(float *row, int64_t n, int64_t length)
 {
 	memset(row + n, 0, (size_t)(length - n) * sizeof(float));
@@ -165,7 +165,7 @@ static struct operand rows_of(struct head h, struct run r, bool across)
 	return (struct operand){row_address(h, r.row), h.m.cols, across, h.m.type};
 }
 
-/* s[queries, keys] = scale x y^T, for the rows x of queries and y of keys; what the causal mask hides is
+/* s[queries, keys] = scale x y^T, for the rows x of queries and y of keys; what comes after the query is
  * undefined. */
 static void score_products(const struct attn *a, float *s, float scale, struct head x,
 	struct run qb, struct head y, struct run kb)
@@ -184,7 +184,7 @@ static void score_products(const struct attn *a, float *s, float scale, struct h
 	K(gemm)(&g);
 }
 
-/* Rows of queries += scale s y, for the rows y of keys and s[queries, keys], 0 where it is hidden; or with
+/* Rows of queries += scale s y, for the rows y of keys and s[queries, keys], 0 where it is masked; or with
  * `across` rows of keys += scale s^T y, for the rows y of queries. */
 static void add_weighted(const struct attn *a, struct rows sum, float scale,
 	const float *s, bool across, struct head y, struct run qb, struct run kb)
@@ -207,13 +207,13 @@ static void add_weighted(const struct attn *a, struct rows sum, float scale,
 
 /* ---- forward --------------------------------------------------------------------- */
 
-/* s[queries, keys] = scale q k^T, or -infinity for keys before a query's start; what the causal mask hides is
+/* s[queries, keys] = scale q k^T, or -infinity for keys before a query's start; what comes after the query is
  * undefined. */
 static void scores(const struct attn *a, float *s, struct head q, struct run qb,
 	struct head k, struct run kb, int64_t b)
 {
 	score_products(a, s, a->scale, q, qb, k, kb);
-	hide_before(s, starts_of(a, b), qb, kb);
+	mask_before(s, starts_of(a, b), qb, kb);
 }
 
 /* Replaces the scores of n keys by exp(score - max) with the new running maximum, and those of the others by
@@ -344,8 +344,8 @@ static float *room_of(const struct attn *a, const struct bwd *x, int n)
 	return part_of(x->room, n * BLOCK * a->dim);
 }
 
-/* p = exp(s - lse), and ds = p (dp - delta), from dp without dropout; then p has dropout. What the causal
- * mask hides becomes 0. */
+/* p = exp(s - lse), and ds = p (dp - delta), from dp without dropout; then p has dropout. What comes after
+ * the query becomes 0. */
 static void bwd_probabilities(const struct attn *a, const struct bwd *x, float *p,
 	float *ds, struct run qb, struct run kb, int64_t b, int64_t h)
 {

@@ -115,8 +115,8 @@ static void finish(const struct step *s, const float *sums, int64_t row, int64_t
 				g, sums + i * stride, bias, at + i * g->c_stride, cols);
 }
 
-/* Is all of a tile hidden, whose first column is `col`? */
-static bool is_hidden(const struct step *s, int64_t row, int64_t rows, int64_t col)
+/* Is all of a tile masked, whose first column is `col`? */
+static bool is_masked(const struct step *s, int64_t row, int64_t rows, int64_t col)
 {
 	const struct gemm *g = s->g;
 	return g->causal == CAUSAL_RESULT &&
@@ -128,8 +128,8 @@ struct terms {
 	int64_t first, end;
 };
 
-/* The terms that any of the rows around a tile needs: of ROWS, on each processor, though their tiles differ. So a
- * term of 0 times infinity is added in the same rows on all. */
+/* The terms that a tile needs, rounded up to those of a group of ROWS: tiles have 4 rows or 6, depending on the
+ * processor, but where a masked 0 meets infinity the same rows become NaN on all. */
 static struct terms terms_of(const struct step *s, int64_t row)
 {
 	enum { ROWS = 12 }; /* a multiple of the rows of each unit that has term_bytes */
@@ -157,7 +157,7 @@ static void multiply(const struct step *s, const void *left, int64_t row_bytes,
 	float *sums = local;
 	if (s->sums)
 		sums = s->sums + (row / u->rows * col_tiles(s) + col / u->cols) * size;
-	if (is_hidden(s, row, rows, col))
+	if (is_masked(s, row, rows, col))
 		return;
 	struct terms t = terms_of(s, row);
 	u->multiply(sums, (const char *)left + t.first * u->rows * u->term_bytes,

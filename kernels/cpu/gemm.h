@@ -21,11 +21,11 @@ struct operand {
 	enum dtype type;
 };
 
-/* A causal mask hides number j of line i of a matrix, as it is stored, if j > i + diagonal. */
+/* A causal mask: number j of line i of a matrix, as it is stored, is masked if j > i + diagonal. */
 enum causal {
 	CAUSAL_NONE,
-	CAUSAL_RESULT, /* what is hidden in the result is not needed: it is undefined */
-	CAUSAL_LEFT /* what is hidden in the left operand is 0, and may be left out of the sums */
+	CAUSAL_RESULT, /* what is masked in the result is not needed: it is undefined */
+	CAUSAL_LEFT /* what is masked in the left operand is 0, and may be left out of the sums */
 };
 
 /* c[m, n] = alpha left right (+ c, or + bias of each column), rounded to its type. */

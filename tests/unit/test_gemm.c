@@ -235,22 +235,22 @@ static void bf16(void **state)
 	check_types(DT_BF16, DT_BF16, DT_F32, true, -126); /* sums around the subnormal */
 }
 
-/* Hides what a causal mask hides in a matrix of `lines` lines of n numbers: makes it 0. */
-static void hide(float *x, int64_t lines, int64_t n, int64_t diagonal)
+/* Makes 0 of what a causal mask masks, in a matrix of `lines` lines of n numbers. */
+static void mask(float *x, int64_t lines, int64_t n, int64_t diagonal)
 {
 	for (int64_t i = 0; i < lines; i++)
 		for (int64_t j = max64(0, i + diagonal + 1); j < n; j++)
 			x[i * n + j] = 0;
 }
 
-/* What is hidden is left out where it can be, and nothing else. */
+/* Only what is masked is left out of the sums. */
 static void check_causal(const struct layout *l, int64_t diagonal)
 {
 	struct gemm g = case_of(l, DT_F32, DT_F32, DT_F32);
 	fill(left, DT_F32, l->m * l->k, 1, false, 0);
 	fill(right, DT_F32, l->n * l->k, 5, false, 0);
 	fill(old, DT_F32, l->m * l->n, 9, false, 0);
-	hide((float *)left, l->left_across ? l->k : l->m, l->left_across ? l->m : l->k,
+	mask((float *)left, l->left_across ? l->k : l->m, l->left_across ? l->m : l->k,
 		diagonal);
 	g.causal = CAUSAL_LEFT;
 	g.diagonal = diagonal;
@@ -259,7 +259,7 @@ static void check_causal(const struct layout *l, int64_t diagonal)
 	check_case(g, false);
 }
 
-/* The results that are not hidden. */
+/* The results that are not masked. */
 static void check_causal_result(
 	const struct layout *l, enum dtype type, int64_t diagonal, bool narrow)
 {
