@@ -59,7 +59,9 @@ TEST_LIB = $O/tests/libtest.a
 FUZZ_SRC = $(wildcard tests/fuzz/fuzz_*.c)
 FUZZERS = $(addprefix $O/tests/,$(notdir $(FUZZ_SRC:.c=)))
 FUZZ_OBJ = $O/tests/fuzz/fuzz.o $O/tests/fuzz/hostile.o
-TEST_OBJ = $(patsubst %.c,$O/%.o,$(wildcard tests/support/*.c))
+TEST_OBJ = $(patsubst %.c,$O/%.o,$(filter-out tests/support/io_faults.c,$(wildcard tests/support/*.c)))
+# Loaded before the C library, it makes calls fail.
+IO_FAULTS = $O/tests/io_faults.so
 CUDA_SRC = $(if $(NVCC),$(wildcard kernels/cuda/*.cu))
 CUDA_OBJ = $(CUDA_SRC:%.cu=$O/%.o)
 EMU_OBJ = $(patsubst %,$O/emu/%.o,$(basename $(CUDA_SRC) $(wildcard tests/emu/*.cu tests/emu/*.cc)))
@@ -101,6 +103,11 @@ define test_rule
 $O/tests/$(notdir $(1:.c=)): $O/$(1:.c=.o)
 endef
 $(foreach s,$(TEST_SRC) $(FUZZ_SRC),$(eval $(call test_rule,$s)))
+
+$(IO_FAULTS): tests/support/io_faults.c $O/flags
+	@mkdir -p $(@D)
+	@echo "  CC    $<"
+	@$(CC) $(CPPFLAGS) -O2 -g -std=c11 -Wall -Wextra -fPIC -shared -o $@ $<
 
 $(TESTS): $(TEST_LIB) $(LIB) kernels/cuda/host.list
 	@echo "  LD    $@"
@@ -186,10 +193,10 @@ demo-now: programs
 convergence-now: programs
 	@PATH="$(abspath $O):$$PATH" share/recipes/convergence
 
-check-now: programs $(TESTS) $(EMU_LIB)
+check-now: programs $(TESTS) $(IO_FAULTS) $(EMU_LIB)
 	@tests/run $O
 
-check-long-now: programs $(TESTS) $(EMU_LIB)
+check-long-now: programs $(TESTS) $(IO_FAULTS) $(EMU_LIB)
 	@LONG=yes tests/run $O
 
 # PATTERN=...: only tests whose name matches; PART=1/3: the first third;
@@ -203,7 +210,7 @@ san-now:
 	@$(MAKE) --no-print-directory O=build-san SANITIZE=address,undefined \
 	  CFLAGS='-O1 -g -fno-sanitize-recover=undefined' build-san-tests
 build-lint-tests: $(TESTS) $(EMU_LIB)
-build-san-tests: programs $(TESTS) $(EMU_LIB)
+build-san-tests: programs $(TESTS) $(IO_FAULTS) $(EMU_LIB)
 	@ASAN_OPTIONS=detect_leaks=0 tests/run $O
 
 # libFuzzer is clang's, whose OpenMP has another runtime: the kernels run without threads.
@@ -217,7 +224,7 @@ fuzz-now: programs
 build-fuzzers: $(FUZZERS)
 
 # PATTERN=...: only mutants whose name matches.
-mutants-now: programs $(TESTS)
+mutants-now: programs $(TESTS) $(IO_FAULTS)
 	@tests/mutate $O $(PATTERN)
 
 # Bugs that other trainers had: two steps, and pt-compare --locate. PATTERN as above.

@@ -53,6 +53,7 @@ const struct h5_field ckpt_fields[] = {
 struct ckpt_writing {
 	struct comm *comm;
 	struct durable d;
+	uint64_t structure;	  /* rank 0: h5_written() before the blocks */
 	struct h5_blocks *blocks; /* [group][tensor] */
 	int n, n_tensors;
 	/* The bytes of all tensors in order are divided evenly; a block belongs to the writer in
@@ -91,6 +92,7 @@ static int make_structure(
 		rc = h5_blocks_reserve(
 			h, path, H5_F32, t->ndim, t->dims, &x->blocks[i], e);
 	}
+	x->structure = h5_written(h);
 	return h5_end(h, rc, e);
 }
 
@@ -228,10 +230,15 @@ static void ckpt_copy(struct ckpt_writing *x, const struct ckpt_write *w, float 
 enum { FLUSH_BLOCKS = 32 };
 
 struct output {
-	int fd, error;
+	int fd;
 	int64_t n_blocks; /* so far */
-	float *rows;	  /* without a copy: the rows of one block */
+	float *rows;	  /* of one block */
 };
+
+static void not_written(struct ckpt_writing *x)
+{
+	err_set(&x->why, EX_IOERR, "%s: %s", x->d.path, strerror(errno));
+}
 
 /* After an error it still calls the source, which is collective. */
 static void write_block(struct ckpt_writing *x, const struct block *b, void *with)
@@ -246,14 +253,27 @@ static void write_block(struct ckpt_writing *x, const struct block *b, void *wit
 		ask_source(x, b, is_mine(x, b) ? o->rows : NULL);
 		comm_poll();
 	}
-	if (!is_mine(x, b) || o->error)
+	if (!is_mine(x, b) || x->why.code)
 		return;
 	t->xxh3[b->number] = hash_bytes(rows, n_bytes, 0);
 	int64_t at = t->offset + b->number * t->block_rows * t->row_bytes;
 	if (pwrite_all(o->fd, rows, n_bytes, at))
-		o->error = errno;
+		not_written(x);
 	else if (++o->n_blocks % FLUSH_BLOCKS == 0)
 		sync_file_range(o->fd, 0, 0, SYNC_FILE_RANGE_WRITE);
+}
+
+/* What is in the file must be what was in memory. */
+static void check_block(struct ckpt_writing *x, const struct block *b, void *with)
+{
+	struct output *o = with;
+	if (x->why.code)
+		return;
+	o->rows = xrealloc(o->rows, (size_t)b->n_bytes);
+	if (!h5_block_read(&x->blocks[b->tensor], o->fd, b->number, o->rows, &x->why))
+		return;
+	x->why.code = EX_IOERR;
+	err_prefix(&x->why, "%s, as it was written: ", x->d.path);
 }
 
 /* With a copy it runs in a thread, so it calls neither MPI nor HDF5. */
@@ -261,19 +281,18 @@ static void write_part(struct ckpt_writing *x)
 {
 	struct output o = {.fd = -1};
 	if (x->part_bytes)
-		o.fd = open(x->d.tmp, O_WRONLY | O_CLOEXEC);
+		o.fd = open(x->d.tmp, O_RDWR | O_CLOEXEC);
 	if (x->part_bytes && o.fd < 0)
-		o.error = errno;
+		not_written(x);
 	each_block(x, x->copy != NULL, write_block, &o);
-	if (o.fd >= 0 && !o.error && fsync(o.fd))
-		o.error = errno;
-	if (o.error)
-		err_set(&x->why, EX_IOERR, "%s: %s", x->d.tmp, strerror(o.error));
+	if (o.fd >= 0 && !x->why.code && fsync(o.fd))
+		not_written(x);
+	each_block(x, true, check_block, &o);
+	free(o.rows);
+	if (o.fd >= 0 && close(o.fd) && !x->why.code)
+		not_written(x);
 	if (x->source_error && x->source_error->code)
 		x->why = *x->source_error;
-	free(o.rows);
-	if (o.fd >= 0)
-		close(o.fd);
 }
 
 static void *write_behind(void *with)
@@ -325,13 +344,12 @@ static int finish(struct ckpt_writing *x, struct err *e)
 	struct h5 *h;
 	if (h5_reopen(&h, x->d.tmp, e))
 		return -1;
+	h5_continue(h, x->structure);
 	h5_expect_links(h, x->n_tensors);
 	int rc = 0;
 	for (int i = 0; i < x->n && !rc; i++)
 		rc = h5_blocks_finish(h, &x->blocks[i], e);
-	rc = rc || h5_seal(h, e);
-	rc = h5_end(h, rc, e);
-	return rc ? -1 : durable_commit(&x->d, e);
+	return h5_finish(h, rc, e) ? -1 : durable_commit(&x->d, e);
 }
 
 static void writing_free(struct ckpt_writing *x)

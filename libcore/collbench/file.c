@@ -181,7 +181,7 @@ static int write_results(struct h5 *file, const struct bench_table *t,
 		struct records r = results_of(t->rows, t->n_rows, p);
 		rc = each_column(file, result_columns, place_names[p], &r, false, e);
 	}
-	return rc || h5_seal(file, e);
+	return rc;
 }
 
 /* ---- reading ------------------------------------------------------------------------- */
@@ -321,7 +321,7 @@ int bench_file_end(struct bench_file *f, struct comm *c, const struct bench_tabl
 {
 	if (f->file) {
 		int rc = t && write_results(f->file, t, about, e);
-		rc = h5_end(f->file, rc, e);
+		rc = t ? h5_finish(f->file, rc, e) : h5_end(f->file, rc, e);
 		if (rc || !t)
 			durable_abort(&f->out);
 		else

@@ -27,6 +27,7 @@ struct out_file {
 	char path[4096]; /* the temporary name */
 	char *name;	 /* its name in messages */
 	struct shard_info info;
+	uint64_t structure; /* h5_written() before the tokens */
 	struct h5_blocks blocks[N_SPLITS];
 	struct starts starts[N_SPLITS];
 };
@@ -126,6 +127,7 @@ static int make_file(struct shard_writer *w, struct out_file *f, struct err *e)
 		rc = h5_blocks_reserve(
 			h, path, w->type, 1, &f->info.tokens[s], &f->blocks[s], e);
 	}
+	f->structure = h5_written(h);
 	return h5_end(h, rc, e);
 }
 
@@ -217,9 +219,12 @@ static int leave_file(struct shard_writer *w, enum split s, struct err *e)
 	struct cursor *c = &w->cursor[s];
 	if (block_writer_wait(w->blocks, e))
 		return -1;
-	w->files[c->file].info.xxh3[s] = hash_close(c->to.all);
-	close(c->to.fd);
+	struct out_file *f = &w->files[c->file];
+	f->info.xxh3[s] = hash_close(c->to.all);
+	int rc = close(c->to.fd);
 	c->to = (struct out_dataset){.fd = -1};
+	if (rc)
+		return err_set(e, EX_IOERR, "%s: %s", f->name, strerror(errno));
 	c->file++;
 	c->at = 0;
 	return 0;
@@ -319,6 +324,21 @@ void shard_writer_documents(struct shard_writer *w, int64_t n)
 
 /* ---- the end --------------------------------------------------------------------- */
 
+/* What is in the file must be what was in memory. */
+static int check_tokens(const struct out_file *f, struct err *e)
+{
+	int fd = open(f->path, O_RDONLY | O_CLOEXEC), rc = 0;
+	if (fd < 0)
+		return err_set(e, EX_IOERR, "%s: %s", f->name, strerror(errno));
+	for (int s = 0; s < N_SPLITS && !rc; s++)
+		rc = h5_blocks_verify(&f->blocks[s], fd, e);
+	close(fd);
+	if (!rc)
+		return 0;
+	e->code = EX_IOERR;
+	return err_prefix(e, "%s, as it was written: ", f->name);
+}
+
 static int finish_file(struct out_file *f, struct err *e)
 {
 	struct h5 *h;
@@ -327,13 +347,13 @@ static int finish_file(struct out_file *f, struct err *e)
 			f->info.xxh3[s] = hash_bytes("", 0, 0);
 	if (h5_open_as(&h, f->path, f->name, H5_ADD, e))
 		return -1;
+	h5_continue(h, f->structure);
 	int rc = h5_fields_write(h, "/", shard_fields, &f->info, e);
 	for (int s = 0; s < N_SPLITS && !rc; s++)
 		rc = h5_blocks_finish(h, &f->blocks[s], e) ||
 		     h5_put(h, document_paths[s], H5_I64, 1, &f->starts[s].n,
 			     f->starts[s].at, e);
-	rc = rc || h5_seal(h, e);
-	return h5_end(h, rc, e);
+	return h5_finish(h, rc, e) || check_tokens(f, e) ? -1 : 0;
 }
 
 static int send_image(struct shard_writer *w, struct err *e)

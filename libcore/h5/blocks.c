@@ -41,7 +41,8 @@ int h5_blocks_reserve(struct h5 *f, const char *path, enum h5_type t, int ndim,
 		return -1;
 	haddr_t at = H5Dget_offset(d);
 	int rc = h5_object_write(f, d, path, block_fields, b, e);
-	H5Dclose(d);
+	if (H5Dclose(d) < 0 && !rc)
+		rc = h5_unwritten(f, e, "%s", path);
 	if (!rc && at == HADDR_UNDEF && b->rows)
 		return h5_bad(f, e, EX_IOERR, "%s has no offset in the file", b->path);
 	b->offset = at == HADDR_UNDEF ? -1 : (int64_t)at;

@@ -2,40 +2,63 @@
 #include "base/options.h"
 #include "h5/h5_internal.h"
 
+#include <errno.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
 enum { MAX_TEXT = 1 << 20 };
 
+/* Its value is about to be replaced. */
+static int forget_attribute(
+	struct h5 *f, hid_t old, hid_t type, const char *path, const char *name)
+{
+	void *value;
+	if (!f->whole)
+		return 0;
+	if (h5_attribute_get(old, type, &value))
+		return -1;
+	f->written -= h5_attribute_sum(path, name, type, value);
+	free(value);
+	return 0;
+}
+
 /* An attribute is written where it is, unless its type changes: what is deleted leaves room in the file that has no
  * checksum. */
-static hid_t open_or_create(hid_t object, const char *name, hid_t type, hid_t space)
+static hid_t open_or_create(struct h5 *f, hid_t object, const char *path, const char *name,
+	hid_t type, hid_t space)
 {
 	if (H5Aexists(object, name) > 0) {
 		hid_t old = H5Aopen(object, name, H5P_DEFAULT), is = H5Aget_type(old);
 		bool same = is >= 0 && H5Tequal(is, type) > 0;
+		int rc = is < 0 || forget_attribute(f, old, is, path, name);
 		H5Tclose(is);
-		if (same)
+		if (same && !rc)
 			return old;
-		H5Aclose(old);
-		H5Adelete(object, name);
+		if (H5Aclose(old) < 0 || rc || H5Adelete(object, name) < 0)
+			return -1;
 	}
 	return H5Acreate2(object, name, type, space, H5P_DEFAULT, H5P_DEFAULT);
 }
 
-static int write_one(hid_t object, const struct h5_field *a, const void *value)
+/* The seal, too, is an attribute; it is not part of what it seals. */
+static int write_one(struct h5 *f, hid_t object, const char *path, const struct h5_field *a,
+	const void *value)
 {
 	bool text = a->type == H5_TEXT;
 	const char *s = text ? *(const char *const *)value : NULL;
 	if (text && !s)
 		return a->optional ? 0 : -1;
+	if (text)
+		value = s;
 	hid_t type = text ? h5_text_type(strlen(s)) : h5_on_disk(a->type);
 	hid_t space = H5Screate(H5S_SCALAR);
-	hid_t id = open_or_create(object, a->name, type, space);
-	int rc = id < 0 ||
-		 H5Awrite(id, text ? type : h5_native(a->type), text ? s : value) < 0;
-	H5Aclose(id);
+	hid_t id = open_or_create(f, object, path, a->name, type, space);
+	int rc = id < 0 || H5Awrite(id, text ? type : h5_native(a->type), value) < 0;
+	if (id >= 0 && H5Aclose(id) < 0)
+		rc = 1;
+	if (!rc && f->whole)
+		f->written += h5_attribute_sum(path, a->name, type, value);
 	H5Sclose(space);
 	if (text)
 		H5Tclose(type);
@@ -86,9 +109,8 @@ static int make_group(struct h5 *f, const char *path, struct err *e)
 		H5Pset_link_phase_change(how, 0, 0);
 	hid_t g = H5Gcreate2(f->id, path, H5P_DEFAULT, how, H5P_DEFAULT);
 	H5Pclose(how);
-	if (g < 0)
-		return h5_bad(f, e, EX_IOERR, "%s: cannot be created", path);
-	H5Gclose(g);
+	if (g < 0 || H5Gclose(g) < 0)
+		return h5_unwritten(f, e, "group %s", path);
 	return 0;
 }
 
@@ -116,10 +138,11 @@ int h5_make_groups(struct h5 *f, const char *path, struct err *e)
 int h5_object_write(struct h5 *f, hid_t object, const char *path,
 	const struct h5_field *table, const void *from, struct err *e)
 {
+	errno = 0;
 	for (const struct h5_field *a = table; a->name; a++)
-		if (object < 0 || write_one(object, a, (const char *)from + a->offset))
-			return h5_bad(f, e, EX_IOERR,
-				"attribute %s of %s could not be written", a->name, path);
+		if (object < 0 ||
+			write_one(f, object, path, a, (const char *)from + a->offset))
+			return h5_unwritten(f, e, "attribute %s of %s", a->name, path);
 	return 0;
 }
 
@@ -146,7 +169,8 @@ int h5_fields_write(struct h5 *f, const char *path, const struct h5_field *table
 		return -1;
 	hid_t object = H5Oopen(f->id, path, H5P_DEFAULT);
 	int rc = h5_object_write(f, object, path, table, from, e);
-	H5Oclose(object);
+	if (object >= 0 && H5Oclose(object) < 0 && !rc)
+		rc = h5_unwritten(f, e, "%s", path);
 	return rc;
 }
 

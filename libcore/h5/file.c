@@ -97,11 +97,24 @@ static void library_begin(void)
 	H5Eset_auto2(H5E_DEFAULT, NULL, NULL);
 }
 
-static struct h5 *wrap(hid_t id, const char *name)
+int h5_unwritten(const struct h5 *f, struct err *e, const char *fmt, ...)
+{
+	char what[400];
+	int why = errno;
+	va_list ap;
+	va_start(ap, fmt);
+	vsnprintf(what, sizeof(what), fmt, ap);
+	va_end(ap);
+	return h5_bad(f, e, EX_IOERR, "%s%s%s could not be written",
+		why ? strerror(why) : "", why ? ": " : "", what);
+}
+
+static struct h5 *wrap(hid_t id, const char *path, const char *name)
 {
 	struct h5 *f = xcalloc(1, sizeof(*f));
 	f->id = id;
 	f->path = xstrdup(name);
+	f->file = xstrdup(path);
 	return f;
 }
 
@@ -124,7 +137,7 @@ int h5_open_at(struct h5 **f, const char *path, const char *name, int64_t size_b
 	H5Pclose(fapl);
 	if (id < 0)
 		return err_set(e, EX_DATAERR, "%s: not an HDF5 file, or damaged", name);
-	*f = wrap(id, name);
+	*f = wrap(id, path, name);
 	(*f)->size_bytes = size_bytes;
 	return 0;
 }
@@ -161,7 +174,8 @@ static int open_new(struct h5 **f, const char *path, const char *name, struct er
 	if (id < 0)
 		return err_set(e, EX_IOERR, "%s: %s", name,
 			saved ? strerror(saved) : "cannot be created");
-	*f = wrap(id, name);
+	*f = wrap(id, path, name);
+	(*f)->whole = true;
 	return 0;
 }
 
@@ -193,6 +207,17 @@ void h5_expect_links(struct h5 *f, int64_t n)
 	f->n_links = n;
 }
 
+uint64_t h5_written(const struct h5 *f)
+{
+	return f->written;
+}
+
+void h5_continue(struct h5 *f, uint64_t written)
+{
+	f->written = written;
+	f->whole = true;
+}
+
 int h5_close(struct h5 *f, struct err *e)
 {
 	if (!f)
@@ -203,6 +228,7 @@ int h5_close(struct h5 *f, struct err *e)
 		h5_bad(f, e, EX_IOERR, "%s",
 			errno ? strerror(errno) : "could not be closed");
 	free(f->path);
+	free(f->file);
 	free(f);
 	return rc;
 }

@@ -38,6 +38,14 @@ int h5_close(
 	struct h5 *f, struct err *e); /* frees f; NULL is allowed; reports write errors */
 /* Closes a file after an operation with result rc; *e is the first error of the two. */
 int h5_end(struct h5 *f, int rc, struct err *e);
+/* Writes are checked against the values in memory when the file is sealed. A file that is written in two
+ * parts: h5_written() is what the first part wrote, before it is closed; it is given to h5_continue()
+ * after h5_reopen(). */
+uint64_t h5_written(const struct h5 *f);
+void h5_continue(struct h5 *f, uint64_t written);
+/* The end of a file that was written, with result rc so far: seals and closes it, and reads it again to
+ * check that it has the seal and matches it. Datasets with block checksums: see h5_blocks_verify(). */
+int h5_finish(struct h5 *f, int rc, struct err *e);
 /* Do the first n bytes of a file say that it is HDF5? */
 bool h5_begins(const char *first, size_t n);
 const char *h5_version(void);
@@ -135,7 +143,8 @@ int h5_blocks_verify(const struct h5_blocks *b, int fd, struct err *e);
 
 /* ---- seal.c ---------------------------------------------------------------------- */
 
-/* Writes the checksum of the metadata; must be the last write. */
+/* Writes the checksum of the metadata; must be the last write, and is part of h5_finish(). An error if what
+ * HDF5 has is not what was given to it. */
 int h5_seal(struct h5 *f, struct err *e);
 /* Checks it, and that all datasets that it covers are contiguous and within the file; unless that was
  * done when the file was opened. */

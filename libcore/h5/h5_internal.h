@@ -13,6 +13,11 @@ struct h5 {
 	int64_t size_bytes; /* of the file, if it was opened for reading; else 0 */
 	int64_t n_links;    /* h5_expect_links() */
 	bool sealed;	    /* h5_probe() has found its seal right */
+	/* Of a file that is written: the sum of the checksums of all attributes and datasets, made of
+	 * the values in memory, and the same from the beginning of the file? */
+	uint64_t written;
+	bool whole;
+	char *file; /* its name in the file system */
 	char group[256];    /* the last one that h5_make_groups() made or found */
 };
 
@@ -40,6 +45,15 @@ int h5_type_of(hid_t type);
  * slow, and slower still when it becomes an index.) The caller calls H5Pclose(). */
 enum { H5_MAX_COMPACT = 255 };
 hid_t h5_how(hid_t class);
+/* Checksums of one attribute and one dataset, of which a file's is the sum: so the order does not matter,
+ * and a value that is replaced is subtracted. `data` is as on disk; NULL: a dataset with block checksums. */
+uint64_t h5_attribute_sum(const char *path, const char *name, hid_t type, const void *data);
+uint64_t h5_dataset_sum(
+	const char *path, hid_t type, int ndim, const int64_t *dims, const void *data);
+/* Reads an attribute as it is on disk; the caller frees *data. */
+int h5_attribute_get(hid_t attribute, hid_t type, void **data);
+/* Sets the error "FILE: errno's words: what could not be written". Returns -1. */
+int h5_unwritten(const struct h5 *f, struct err *e, const char *fmt, ...) PRINTF(3, 4);
 /* Sets the error "FILE: message", since HDF5's messages are for programmers. Returns -1. */
 int h5_bad(const struct h5 *f, struct err *e, int code, const char *fmt, ...)
 	PRINTF(4, 5);

@@ -1,6 +1,7 @@
 /* The seal: the checksum of everything in a file except datasets with block checksums. */
 #include "h5/h5_internal.h"
 
+#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -20,6 +21,8 @@ struct walk {
 	 * with many links to one object, or with datasets that take no space. */
 	int64_t left;
 	h5_visit_fn *visit; /* or NULL */
+	bool sums;	    /* add to `found` */
+	uint64_t found;	    /* the sum of the checksums of attributes and datasets */
 	struct err *e;
 };
 
@@ -36,13 +39,62 @@ static void add_text(struct walk *w, const char *s)
 	hash_add(w->h, s, strlen(s) + 1);
 }
 
-static void add_type(struct walk *w, hid_t type)
+struct kind {
+	int64_t type, bytes;
+};
+
+static struct kind kind_of(hid_t type)
 {
-	int64_t what[2] = {h5_type_of(type), (int64_t)H5Tget_size(type)};
-	hash_add(w->h, what, sizeof(what));
+	return (struct kind){h5_type_of(type), (int64_t)H5Tget_size(type)};
 }
 
-static int add_attribute(struct walk *w, hid_t object, hsize_t i)
+static void add_type(struct walk *w, hid_t type)
+{
+	struct kind kind = kind_of(type);
+	hash_add(w->h, &kind, sizeof(kind));
+}
+
+/* A path from the root, with or without the first slash. */
+static uint64_t path_sum(const char *path, uint64_t seed)
+{
+	path += *path == '/';
+	return hash_bytes(path, strlen(path) + 1, seed);
+}
+
+uint64_t h5_attribute_sum(const char *path, const char *name, hid_t type, const void *data)
+{
+	struct kind kind = kind_of(type);
+	uint64_t h = path_sum(path, 0);
+	h = hash_bytes(name, strlen(name) + 1, h);
+	h = hash_bytes(&kind, sizeof(kind), h);
+	return hash_bytes(data, (size_t)kind.bytes, h);
+}
+
+uint64_t h5_dataset_sum(
+	const char *path, hid_t type, int ndim, const int64_t *dims, const void *data)
+{
+	struct kind kind = kind_of(type);
+	int64_t n_bytes = kind.bytes;
+	uint64_t h = path_sum(path, 1);
+	h = hash_bytes(&kind, sizeof(kind), h);
+	for (int i = 0; i < ndim; i++) {
+		h = hash_bytes(&dims[i], sizeof(dims[i]), h);
+		n_bytes *= dims[i];
+	}
+	return data ? hash_bytes(data, (size_t)n_bytes, h) : h;
+}
+
+int h5_attribute_get(hid_t attribute, hid_t type, void **data)
+{
+	*data = xcalloc(H5Tget_size(type) + 1, 1);
+	if (H5Aread(attribute, type, *data) >= 0)
+		return 0;
+	free(*data);
+	*data = NULL;
+	return -1;
+}
+
+static int add_attribute(struct walk *w, hid_t object, const char *path, hsize_t i)
 {
 	char name[256];
 	hid_t id = H5Aopen_by_idx(
@@ -60,11 +112,14 @@ static int add_attribute(struct walk *w, hid_t object, hsize_t i)
 	if (!ours) {
 		rc = -1;
 	} else if (strcmp(name, seal_fields[0].name)) {
-		char *value = xcalloc(n_bytes + 1, 1);
-		rc = H5Aread(id, type, value) < 0 ? -1 : 0;
+		void *value;
+		rc = h5_attribute_get(id, type, &value);
 		add_text(w, name);
 		add_type(w, type);
-		hash_add(w->h, value, n_bytes);
+		if (!rc)
+			hash_add(w->h, value, n_bytes);
+		if (!rc && w->sums)
+			w->found += h5_attribute_sum(path, name, type, value);
 		free(value);
 	}
 	H5Sclose(space);
@@ -73,13 +128,13 @@ static int add_attribute(struct walk *w, hid_t object, hsize_t i)
 	return rc;
 }
 
-static int add_attributes(struct walk *w, hid_t object)
+static int add_attributes(struct walk *w, hid_t object, const char *path)
 {
 	H5O_info_t info;
 	if (H5Oget_info(object, &info) < 0)
 		return -1;
 	for (hsize_t i = 0; i < info.num_attrs; i++)
-		if (add_attribute(w, object, i))
+		if (add_attribute(w, object, path, i))
 			return -1;
 	return 0;
 }
@@ -100,12 +155,14 @@ static int add_dataset(struct walk *w, hid_t d, const char *path)
 		add_type(w, type);
 		hash_add(w->h, info.dims, sizeof(info.dims));
 	}
-	if (!rc && !blocks) {
-		char *data = xcalloc((size_t)n_bytes + 1, 1);
+	char *data = rc || blocks ? NULL : xcalloc((size_t)n_bytes + 1, 1);
+	if (data) {
 		rc = info.n && H5Dread(d, type, H5S_ALL, H5S_ALL, H5P_DEFAULT, data) < 0;
 		hash_add(w->h, data, (size_t)n_bytes);
-		free(data);
 	}
+	if (!rc && w->sums)
+		w->found += h5_dataset_sum(path, type, info.ndim, info.dims, data);
+	free(data);
 	H5Tclose(type);
 	return rc ? -1 : 0;
 }
@@ -119,7 +176,7 @@ static int walk_object(struct walk *w, const char *path, int depth)
 	int rc = -1;
 	add_text(w, path);
 	if (kind == H5I_GROUP || kind == H5I_DATASET)
-		rc = add_attributes(w, id);
+		rc = add_attributes(w, id, path);
 	if (!rc && kind == H5I_DATASET)
 		rc = add_dataset(w, id, path);
 	if (!rc && w->visit)
@@ -153,35 +210,97 @@ static int walk_group(struct walk *w, const char *path, int depth)
 	return rc;
 }
 
-static int seal_of(
-	struct h5 *f, int64_t budget, h5_visit_fn *visit, uint64_t *out, struct err *e)
+struct sealed {
+	uint64_t seal;
+	uint64_t found; /* struct walk.found */
+};
+
+static int seal_of(struct h5 *f, int64_t budget, h5_visit_fn *visit, struct sealed *out,
+	struct err *e)
 {
 	struct err said = {0};
-	struct walk w = {
-		.f = f, .h = hash_open(), .left = budget, .visit = visit, .e = &said};
+	struct walk w = {.f = f,
+		.h = hash_open(),
+		.left = budget,
+		.visit = visit,
+		.sums = f->whole,
+		.e = &said};
 	int rc = walk_object(&w, "/", 0);
-	*out = hash_close(w.h);
+	*out = (struct sealed){hash_close(w.h), w.found};
 	if (rc)
 		*e = said;
 	return rc;
 }
 
+/* While a file is written, what cannot be read of it was not written. */
+static int seal_new(struct h5 *f, uint64_t *seal, struct err *e)
+{
+	struct sealed have;
+	if (seal_of(f, INT64_MAX, NULL, &have, e)) {
+		e->code = EX_IOERR;
+		return -1;
+	}
+	if (f->whole && have.found != f->written)
+		return h5_bad(f, e, EX_IOERR,
+			"the file does not have what was written to it: the disk or "
+			"another program has changed it");
+	*seal = have.seal;
+	int rc = h5_fields_write(f, "/", seal_fields, seal, e);
+	f->written = have.found; /* without the seal */
+	return rc;
+}
+
 int h5_seal(struct h5 *f, struct err *e)
 {
-	uint64_t xxh3;
-	if (seal_of(f, INT64_MAX, NULL, &xxh3, e))
+	uint64_t seal;
+	return seal_new(f, &seal, e);
+}
+
+/* HDF5 has closed the file, so this reads what the file has, and nothing of HDF5's memory. */
+static int check_finished(const char *file, const char *name, uint64_t seal, struct err *e)
+{
+	struct stat st;
+	struct h5 *f;
+	struct sealed have;
+	uint64_t stored;
+	if (stat(file, &st) || !st.st_size)
+		return err_set(e, EX_IOERR, "%s: %s", name, strerror(errno));
+	if (h5_open_at(&f, file, name, st.st_size, e)) {
+		e->code = EX_IOERR;
 		return -1;
-	return h5_fields_write(f, "/", seal_fields, &xxh3, e);
+	}
+	int rc = h5_fields_read(f, "/", seal_fields, &stored, e) ||
+		 seal_of(f, st.st_size, NULL, &have, e);
+	if (rc)
+		e->code = EX_IOERR;
+	else if (stored != seal || have.seal != seal)
+		rc = h5_bad(f, e, EX_IOERR,
+			"what was written is not what is in the file, which is "
+			"discarded");
+	return h5_end(f, rc, e);
+}
+
+int h5_finish(struct h5 *f, int rc, struct err *e)
+{
+	uint64_t seal;
+	char *file = xstrdup(f->file), *name = xstrdup(f->path);
+	rc = rc || seal_new(f, &seal, e);
+	rc = h5_end(f, rc, e);
+	rc = rc || check_finished(file, name, seal, e);
+	free(file);
+	free(name);
+	return rc ? -1 : 0;
 }
 
 int h5_check_seal_visiting(struct h5 *f, h5_visit_fn *visit, struct err *e)
 {
-	uint64_t have, want;
+	uint64_t want;
+	struct sealed have;
 	int64_t budget = f->size_bytes ? f->size_bytes : INT64_MAX;
 	if (h5_fields_read(f, "/", seal_fields, &want, e) ||
 		seal_of(f, budget, visit, &have, e))
 		return -1;
-	if (have != want)
+	if (have.seal != want)
 		return h5_bad(f, e, EX_DATAERR,
 			"the checksum of the metadata does not match: the file is "
 			"damaged");

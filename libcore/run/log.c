@@ -418,8 +418,8 @@ int run_log_write(const struct run_log *l, const char *path, struct err *e)
 		 h5_put_text(
 			 h, "/arithmetic", l->arithmetic.s ? l->arithmetic.s : "", e) ||
 		 h5_put_text(h, "/events", l->events.s ? l->events.s : "", e) ||
-		 write_columns(l, h, e) || h5_seal(h, e);
-	return h5_end(h, rc, e);
+		 write_columns(l, h, e);
+	return h5_finish(h, rc, e);
 }
 
 static int read_h5(struct run_log *l, const char *path, const char *name, struct err *e)

@@ -1,0 +1,260 @@
+/*
+ * Makes the k-th call of one kind fail, as a disk does (LD_PRELOAD). SQLite's tests of I/O errors do
+ * this for every k. Only calls for files below one folder count, in the process that was started and
+ * not in its children.
+ *   IO_FAULT=KIND:K:HOW       the K-th call (from 1) of KIND: write, pwrite, fsync, ftruncate, rename,
+ *                             open, mmap or close. HOW: ENOSPC, EIO, EINTR, or short, which writes half
+ *   IO_FAULT=KIND:K:HOW:on    it and all later ones
+ *   IO_FAULT_IN=FOLDER        the folder, as realpath() has it
+ *   IO_FAULT_RANK=N           in that rank only
+ *   IO_FAULT_COUNTS=FILE      at the end, a line `KIND CALLS` for each kind
+ * A close that fails has closed the file, as Linux does it.
+ */
+#include <dlfcn.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <stdarg.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+enum kind { WRITE, PWRITE, FSYNC, FTRUNCATE, RENAME, OPEN, MMAP, CLOSE, N_KINDS };
+static const char *const kinds[] = {
+	"write", "pwrite", "fsync", "ftruncate", "rename", "open", "mmap", "close"};
+static const struct {
+	const char *name;
+	int error; /* 0: half is written */
+} hows[] = {{"ENOSPC", ENOSPC}, {"EIO", EIO}, {"EINTR", EINTR}, {"short", 0}};
+
+static atomic_long calls[N_KINDS];
+static struct {
+	bool on;
+	enum kind kind;
+	long first;
+	int error;
+	bool later; /* all later calls fail too */
+	pid_t process;
+	char folder[4096];
+} fault;
+
+static void take_fault(const char *text)
+{
+	char kind[16], how[16], on[4] = "";
+	if (sscanf(text, "%15[^:]:%ld:%15[^:]:%3s", kind, &fault.first, how, on) < 3)
+		abort();
+	for (int k = 0; k < N_KINDS; k++)
+		if (!strcmp(kind, kinds[k]))
+			fault.kind = (enum kind)k;
+	for (size_t i = 0; i < sizeof(hows) / sizeof(*hows); i++)
+		if (!strcmp(how, hows[i].name))
+			fault.error = hows[i].error;
+	fault.later = !strcmp(on, "on");
+	fault.on = true;
+}
+
+__attribute__((constructor)) static void begin(void)
+{
+	const char *text = getenv("IO_FAULT"), *folder = getenv("IO_FAULT_IN");
+	const char *rank = getenv("IO_FAULT_RANK"), *own = getenv("PMI_RANK");
+	if (!folder || (rank && strcmp(rank, own ? own : "0")))
+		return;
+	snprintf(fault.folder, sizeof(fault.folder), "%s/", folder);
+	fault.process = getpid();
+	if (text && *text)
+		take_fault(text);
+	/* what it starts is not its own */
+	unsetenv("LD_PRELOAD");
+}
+
+__attribute__((destructor)) static void end(void)
+{
+	const char *path = getenv("IO_FAULT_COUNTS");
+	char text[512] = "";
+	size_t n = 0;
+	if (!path || getpid() != fault.process)
+		return;
+	for (int k = 0; k < N_KINDS; k++)
+		n += (size_t)snprintf(text + n, sizeof(text) - n, "%s %ld\n", kinds[k],
+			(long)calls[k]);
+	int fd = (int)syscall(SYS_openat, AT_FDCWD, path, O_WRONLY | O_CREAT | O_TRUNC, 0666);
+	if (syscall(SYS_write, fd, text, n) != (long)n)
+		abort();
+	syscall(SYS_close, fd);
+}
+
+/* A path that exists, or whose folder does. */
+static bool is_in_folder(const char *path)
+{
+	char full[PATH_MAX], folder[PATH_MAX];
+	const char *slash = strrchr(path, '/');
+	snprintf(folder, sizeof(folder), "%.*s", slash ? (int)(slash - path) + 1 : 1,
+		slash ? path : ".");
+	if (!realpath(folder, full) || strlen(full) + 1 >= sizeof(full))
+		return false;
+	strcat(full, "/");
+	return !strncmp(full, fault.folder, strlen(fault.folder));
+}
+
+static bool is_file_in_folder(int fd)
+{
+	char link[64], path[PATH_MAX];
+	snprintf(link, sizeof(link), "/proc/self/fd/%d", fd);
+	ssize_t n = readlink(link, path, sizeof(path) - 1);
+	path[n < 0 ? 0 : n] = '\0';
+	return !strncmp(path, fault.folder, strlen(fault.folder));
+}
+
+/* Counts a call. -1: it fails, with errno set; 1: it does half; 0: it is as ever. */
+static int count(enum kind kind, bool ours)
+{
+	if (!fault.process || fault.process != getpid() || !ours)
+		return 0;
+	long k = atomic_fetch_add(&calls[kind], 1) + 1;
+	if (!fault.on || kind != fault.kind || k < fault.first ||
+		(k > fault.first && !fault.later))
+		return 0;
+	if (!fault.error)
+		return 1;
+	errno = fault.error;
+	return -1;
+}
+
+static bool watched(int fd)
+{
+	int saved = errno;
+	bool ours = fault.process && is_file_in_folder(fd);
+	errno = saved;
+	return ours;
+}
+
+static bool watched_path(const char *path)
+{
+	int saved = errno;
+	bool ours = fault.process && is_in_folder(path);
+	errno = saved;
+	return ours;
+}
+
+static size_t half_of(size_t n, int half)
+{
+	return half && n > 1 ? n / 2 : n;
+}
+
+ssize_t write(int fd, const void *p, size_t n)
+{
+	int how = count(WRITE, watched(fd));
+	return how < 0 ? -1 : syscall(SYS_write, fd, p, half_of(n, how));
+}
+
+ssize_t pwrite(int fd, const void *p, size_t n, off_t at)
+{
+	int how = count(PWRITE, watched(fd));
+	return how < 0 ? -1 : syscall(SYS_pwrite64, fd, p, half_of(n, how), at);
+}
+
+ssize_t pwrite64(int fd, const void *p, size_t n, off64_t at)
+{
+	return pwrite(fd, p, n, at);
+}
+
+int fsync(int fd)
+{
+	return count(FSYNC, watched(fd)) < 0 ? -1 : (int)syscall(SYS_fsync, fd);
+}
+
+int fdatasync(int fd)
+{
+	return count(FSYNC, watched(fd)) < 0 ? -1 : (int)syscall(SYS_fdatasync, fd);
+}
+
+int ftruncate(int fd, off_t n)
+{
+	return count(FTRUNCATE, watched(fd)) < 0 ? -1 : (int)syscall(SYS_ftruncate, fd, n);
+}
+
+int ftruncate64(int fd, off64_t n)
+{
+	return ftruncate(fd, n);
+}
+
+int truncate(const char *path, off_t n)
+{
+	return count(FTRUNCATE, watched_path(path)) < 0 ? -1 : (int)syscall(SYS_truncate, path, n);
+}
+
+int rename(const char *from, const char *to)
+{
+	return count(RENAME, watched_path(to)) < 0 ? -1 : (int)syscall(SYS_rename, from, to);
+}
+
+int renameat2(int a, const char *from, int b, const char *to, unsigned flags)
+{
+	return count(RENAME, watched_path(to)) < 0
+		       ? -1
+		       : (int)syscall(SYS_renameat2, a, from, b, to, flags);
+}
+
+static int open_at(int folder, const char *path, int flags, va_list ap)
+{
+	mode_t mode = flags & (O_CREAT | O_TMPFILE) ? va_arg(ap, mode_t) : 0;
+	if (count(OPEN, watched_path(path)) < 0)
+		return -1;
+	return (int)syscall(SYS_openat, folder, path, flags, mode);
+}
+
+int open(const char *path, int flags, ...)
+{
+	va_list ap;
+	va_start(ap, flags);
+	int fd = open_at(AT_FDCWD, path, flags, ap);
+	va_end(ap);
+	return fd;
+}
+
+int open64(const char *path, int flags, ...)
+{
+	va_list ap;
+	va_start(ap, flags);
+	int fd = open_at(AT_FDCWD, path, flags, ap);
+	va_end(ap);
+	return fd;
+}
+
+int openat(int folder, const char *path, int flags, ...)
+{
+	va_list ap;
+	va_start(ap, flags);
+	int fd = open_at(folder, path, flags, ap);
+	va_end(ap);
+	return fd;
+}
+
+void *mmap(void *p, size_t n, int protection, int flags, int fd, off_t at)
+{
+	if (fd >= 0 && count(MMAP, watched(fd)) < 0)
+		return MAP_FAILED;
+	return (void *)syscall(SYS_mmap, p, n, protection, flags, fd, at);
+}
+
+void *mmap64(void *p, size_t n, int protection, int flags, int fd, off64_t at)
+{
+	return mmap(p, n, protection, flags, fd, at);
+}
+
+int close(int fd)
+{
+	int how = count(CLOSE, watched(fd)), why = errno;
+	int rc = (int)syscall(SYS_close, fd);
+	if (how < 0) {
+		errno = why;
+		return -1;
+	}
+	return rc;
+}
