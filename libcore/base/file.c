@@ -339,9 +339,9 @@ void durable_abort(struct durable *d)
 	durable_forget(d);
 }
 
-static int sync_path(const char *path, int flags)
+static int sync_path(const char *path)
 {
-	int fd = open(path, flags | O_CLOEXEC);
+	int fd = open(path, O_RDONLY | O_CLOEXEC);
 	if (fd < 0)
 		return -1;
 	int rc = fsync(fd);
@@ -351,11 +351,23 @@ static int sync_path(const char *path, int flags)
 	return rc;
 }
 
-static int sync_folder_of(const char *path)
+static int open_folder_of(const char *path)
 {
 	char *folder = folder_of(path);
-	int rc = sync_path(folder, O_RDONLY | O_DIRECTORY);
+	int fd = open(folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC), saved = errno;
 	free(folder);
+	errno = saved;
+	return fd;
+}
+
+static int sync_folder_of(const char *path)
+{
+	int fd = open_folder_of(path);
+	if (fd < 0)
+		return -1;
+	int rc = fsync(fd), saved = errno;
+	close(fd);
+	errno = saved;
 	return rc;
 }
 
@@ -381,14 +393,25 @@ static int give_name(const struct durable *d)
 	return rc;
 }
 
+/* If the folder cannot be synced, a new name is taken back; a file that was replaced is gone, and the
+ * new one, which is whole, stays. */
 static int commit(const struct durable *d, struct err *e)
 {
-	if (!sync_path(d->tmp, O_RDONLY) && !give_name(d) && !sync_folder_of(d->path))
+	bool replaces = !d->keeps && file_exists(d->path);
+	int folder = open_folder_of(d->path);
+	bool named = folder >= 0 && !sync_path(d->tmp) && !give_name(d);
+	int why = named && !fsync(folder) ? 0 : errno;
+	if (folder >= 0)
+		close(folder); /* nothing was written to it */
+	if (!why)
 		return 0;
-	err_set(e, EX_IOERR, "%s: %s", d->path,
-		errno == EEXIST ? "another program has made it meanwhile"
-				: strerror(errno));
-	unlink(d->tmp);
+	err_set(e, EX_IOERR, "%s: %s%s", d->path,
+		why == EEXIST ? "another program has made it meanwhile" : strerror(why),
+		named && replaces ? ", syncing its folder; the new file is there" : "");
+	if (!named)
+		unlink(d->tmp);
+	else if (!replaces)
+		unlink(d->path);
 	return -1;
 }
 
@@ -406,7 +429,7 @@ int durable_commit_all(struct durable *const *d, int64_t n, struct err *e)
 	int64_t done = 0;
 	free(folder);
 	for (int64_t i = 0; i < n; i++) /* before others have to wait */
-		sync_path(d[i]->tmp, O_RDONLY);
+		sync_path(d[i]->tmp);
 	if (fd >= 0)
 		flock(fd, LOCK_EX); /* where there are no locks, without */
 	while (done < n && !(rc = commit(d[done], e)))
@@ -422,18 +445,35 @@ int durable_commit_all(struct durable *const *d, int64_t n, struct err *e)
 	return rc;
 }
 
+int file_begin(const char *path, struct err *e)
+{
+	int fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
+	return fd < 0 ? err_set(e, EX_IOERR, "%s: %s", path, strerror(errno)) : fd;
+}
+
+int file_end(int fd, const char *path, int rc, struct err *e)
+{
+	int why = rc ? errno : 0;
+	if (close(fd) && !rc)
+		rc = -1, why = errno;
+	return rc ? err_set(e, EX_IOERR, "%s: %s", path, strerror(why)) : 0;
+}
+
+int durable_put(const struct durable *d, const struct str *text, struct err *e)
+{
+	int fd = open(d->tmp, O_WRONLY | O_CLOEXEC);
+	if (fd < 0)
+		return err_set(e, EX_IOERR, "%s: %s", d->path, strerror(errno));
+	return file_end(fd, d->path, write_all(fd, text->s, text->len), e);
+}
+
 int file_replace(const char *path, const struct str *text, struct err *e)
 {
 	struct durable d;
 	if (durable_begin_own(&d, path, e))
 		return -1;
-	int fd = open(d.tmp, O_WRONLY | O_CLOEXEC);
-	bool failed = fd < 0 || write_all(fd, text->s, text->len);
-	if (fd >= 0 && close(fd))
-		failed = true;
-	if (!failed)
+	if (!durable_put(&d, text, e))
 		return durable_commit(&d, e);
-	err_set(e, EX_IOERR, "%s: %s", path, strerror(errno));
 	durable_abort(&d);
 	return -1;
 }

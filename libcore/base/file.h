@@ -63,8 +63,14 @@ int durable_commit(struct durable *d, struct err *e);
 int durable_commit_all(struct durable *const *d, int64_t n, struct err *e);
 void durable_abort(struct durable *d);	/* removes the temporary file */
 void durable_forget(struct durable *d); /* frees *d only: another rank commits the file */
+/* Writes the text to the temporary file of durable_begin_own(). */
+int durable_put(const struct durable *d, const struct str *text, struct err *e);
 /* Such a file with this text. */
 int file_replace(const char *path, const struct str *text, struct err *e);
+/* An output that may also be a pipe or a device: it is created or truncated. Returns the descriptor,
+ * which file_end() closes after writes with result rc; the error is the first of all. */
+int file_begin(const char *path, struct err *e);
+int file_end(int fd, const char *path, int rc, struct err *e);
 
 /* ---- cleanup.c: files that are removed when the program ends ---------------------- */
 

@@ -7,6 +7,7 @@
 #include <jansson.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 struct saving {
 	const struct ckpt_view *v;
@@ -203,8 +204,22 @@ static int check_empty(const char *folder, struct err *e)
 				folder);
 }
 
+/* After an error: a model without some of its files is none. The folder had none before. */
+static void take_back(const char *folder, bool existed)
+{
+	DIR *d = opendir(folder);
+	struct dirent *file;
+	while (d && (file = readdir(d)))
+		unlinkat(dirfd(d), file->d_name, 0); /* (not . and ..) */
+	if (d)
+		closedir(d);
+	if (!existed)
+		rmdir(folder);
+}
+
 static int save_all(const struct saving *s, int64_t vocab, struct err *e)
 {
+	bool existed = file_exists(s->folder);
 	struct str config = {0};
 	int n_files = s->o->shard_bytes ? count_shards(s) : 1;
 	str_printf(&config, "%s/config.json", s->folder);
@@ -213,6 +228,8 @@ static int save_all(const struct saving *s, int64_t vocab, struct err *e)
 		rc = n_files > 1 ? save_shards(s, n_files, e)
 				 : save_file(s, 0, s->n, HF_ONE_FILE, e);
 	rc = rc || hf_config_write(s->m, vocab, s->o->dtype, config.s, e);
+	if (rc)
+		take_back(s->folder, existed);
 	str_free(&config);
 	return rc ? -1 : 0;
 }

@@ -97,8 +97,8 @@ int number_file_close(struct number_file *f, int rc, struct err *e)
 		rc = err_set(e, EX_IOERR, "%s: %s", f->path, strerror(errno));
 	if (f->hash)
 		hash_close(f->hash);
-	if (f->fd >= 0)
-		close(f->fd);
+	if (f->fd >= 0 && close(f->fd) && !rc)
+		rc = err_set(e, EX_IOERR, "%s: %s", f->path, strerror(errno));
 	free(f->half);
 	if (rc)
 		durable_abort(&f->d);

@@ -111,10 +111,8 @@ static int write_index(struct token_writer *w, const struct out *o, struct err *
 	token_index_name(&name, o->path);
 	w->format->index(&text, w->type, &o->lengths);
 	int fd = create(w, name.s, e), rc = fd < 0;
-	if (!rc && write_all(fd, text.s, text.len))
-		rc = err_set(e, EX_IOERR, "%s: %s", name.s, strerror(errno));
-	if (fd >= 0)
-		close(fd);
+	if (!rc)
+		rc = file_end(fd, name.s, write_all(fd, text.s, text.len), e);
 	str_free(&text);
 	str_free(&name);
 	return rc ? -1 : 0;
@@ -135,9 +133,9 @@ static int end_file(struct token_writer *w, enum split s, struct err *e)
 		if (pwrite_all(o->fd, header, n, 0))
 			return err_set(e, EX_IOERR, "%s: %s", o->path, strerror(errno));
 	}
-	close(o->fd);
+	int rc = file_end(o->fd, o->path, 0, e);
 	o->fd = -1;
-	return w->format->index ? write_index(w, o, e) : 0;
+	return rc || !w->format->index ? rc : write_index(w, o, e);
 }
 
 /* The first tokens of a file begin a document, as far as its index knows. */

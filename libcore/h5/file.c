@@ -133,8 +133,13 @@ int h5_open_at(struct h5 **f, const char *path, const char *name, int64_t size_b
 	struct err *e)
 {
 	hid_t fapl = access_list();
+	errno = 0;
 	hid_t id = H5Fopen(path, size_bytes ? H5F_ACC_RDONLY : H5F_ACC_RDWR, fapl);
+	int why = errno;
 	H5Pclose(fapl);
+	if (id < 0 && !size_bytes) /* this program's own file */
+		return err_set(e, EX_IOERR, "%s: %s", name,
+			why ? strerror(why) : "cannot be opened again");
 	if (id < 0)
 		return err_set(e, EX_DATAERR, "%s: not an HDF5 file, or damaged", name);
 	*f = wrap(id, path, name);

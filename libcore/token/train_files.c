@@ -182,16 +182,6 @@ static const struct {
 };
 enum { N_KINDS = ARRAY_LEN(kinds) };
 
-/* Writes the text under the temporary name of the file. */
-static int write_text(struct durable *d, const struct str *text, struct err *e)
-{
-	FILE *f = fopen(d->tmp, "w");
-	bool failed = !f || fwrite(text->s, 1, text->len, f) != text->len;
-	if (f && fclose(f))
-		failed = true;
-	return failed ? err_set(e, EX_IOERR, "%s: cannot be written", d->path) : 0;
-}
-
 int train_write(const char *folder, bool overwrite, const struct vocab *v,
 	const struct bpe_rules *r, struct strs *files, struct err *e)
 {
@@ -211,7 +201,7 @@ int train_write(const char *folder, bool overwrite, const struct vocab *v,
 			break;
 		d[i].keeps = !overwrite;
 		kinds[i].make(&text, v, r);
-		rc = write_text(&d[i], &text, e);
+		rc = durable_put(&d[i], &text, e);
 		strs_add(files, name.s);
 	}
 	rc = rc || durable_commit_all(all, N_KINDS, e);

@@ -6,6 +6,8 @@
  */
 #include "train/train_internal.h"
 
+#include "base/file.h"
+
 #include <errno.h>
 #include <math.h>
 #include <stdlib.h>
@@ -308,15 +310,16 @@ static void gather_records(struct run *r, struct str *all)
 }
 
 /* After the last step the file is closed, too. */
-static bool write_text(struct run_hashes *h, const struct str *text)
+static int write_text(struct run *r, const struct str *text, struct err *e)
 {
-	bool good =
-		fwrite(text->s, 1, text->len, h->file) == text->len && !fflush(h->file);
+	struct run_hashes *h = &r->hashes;
+	const char *path = r->t.o.hash_tensors;
+	int rc = write_all(h->fd, text->s, text->len);
 	if (h->step < h->last)
-		return good;
-	good = !fclose(h->file) && good;
-	h->file = NULL;
-	return good;
+		return rc ? err_set(e, EX_IOERR, "%s: %s", path, strerror(errno)) : 0;
+	rc = file_end(h->fd, path, rc, e);
+	h->fd = -1;
+	return rc;
 }
 
 /* Collective. */
@@ -331,9 +334,7 @@ static int write_step(struct run *r, struct err *e)
 		int64_t n = merge(list, (int64_t)(all.len / sizeof(*list)));
 		for (int64_t i = 0; i < n; i++)
 			tensor_hash_print(&list[i].of, &text);
-		if (!write_text(h, &text))
-			err_set(e, EX_IOERR, "%s: %s", r->t.o.hash_tensors,
-				strerror(errno));
+		write_text(r, &text, e);
 	}
 	str_free(&text);
 	str_free(&all);
@@ -345,14 +346,14 @@ static int write_step(struct run *r, struct err *e)
 int hashes_open(struct run *r, const struct train_opts *o, struct err *e)
 {
 	struct run_hashes *h = &r->hashes;
+	h->fd = -1;
 	if (!o->hash_tensors)
 		return 0;
 	h->first = h->last = 1;
 	if (o->hash_steps)
 		options_steps(o, "hash-steps", o->hash_steps, &h->first, &h->last, e);
-	h->file = run_is_first(r) && !e->code ? fopen(o->hash_tensors, "w") : NULL;
-	if (run_is_first(r) && !e->code && !h->file)
-		err_set(e, EX_IOERR, "%s: %s", o->hash_tensors, strerror(errno));
+	if (run_is_first(r) && !e->code)
+		h->fd = file_begin(o->hash_tensors, e);
 	h->observer = (struct observer){see_result, r};
 	return comm_agree(r->all, e);
 }
@@ -402,8 +403,9 @@ bool hashes_done(const struct run *r)
 void hashes_close(struct run *r)
 {
 	struct run_hashes *h = &r->hashes;
-	if (h->file && fclose(h->file))
-		warn("%s: %s", r->t.o.hash_tensors, strerror(errno));
+	struct err e;
+	if (h->first && h->fd >= 0 && file_end(h->fd, r->t.o.hash_tensors, 0, &e))
+		warn("%s", e.msg);
 	free(h->record);
 	*h = (struct run_hashes){0};
 }

@@ -396,9 +396,10 @@ int loop_run(struct run *r)
 	if (r->report.journal_incomplete)
 		warn("%s/journal.txt: %lld lines could not be written", r->dir.path,
 			(long long)journal_kept(&r->report.journal));
-	if (rc || !(r->report.journal_incomplete || r->report.publish_failed))
+	if (rc || !(r->report.journal_incomplete || r->report.publish_failed ||
+			  r->trace.failed))
 		return rc;
-	report_event(
-		r, "ends with code %d: not all of the log could be written", EX_IOERR);
+	report_event(r, "ends with code %d: not all of the %s could be written", EX_IOERR,
+		r->trace.failed ? "trace" : "log");
 	return EX_IOERR;
 }

@@ -10,6 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/file.h"
 #include "base/trace.h"
 #include "comm/simulate.h"
 #include "train/backend.h"
@@ -413,18 +414,17 @@ static void print_limits(
 
 static int write_trace(const char *path, const struct str *events, struct err *e)
 {
-	FILE *f = fopen(path, "w");
-	int n = (int)events->len -
-		(int)strlen(",\n"); /* JSON wants no comma at the end */
-	int failed = !f;
-	if (f)
-		failed |= fprintf(f,
-				  "{\"displayTimeUnit\":\"ms\",\"traceEvents\":[\n"
-				  "%.*s\n]}\n",
-				  n, events->s) < 0;
-	if (f)
-		failed |= fclose(f);
-	return failed ? err_set(e, EX_IOERR, "%s: %s", path, strerror(errno)) : 0;
+	struct str text = {0};
+	int fd = file_begin(path, e), rc = -1;
+	if (fd >= 0) {
+		str_printf(&text,
+			"{\"displayTimeUnit\":\"ms\",\"traceEvents\":[\n%.*s\n]}\n",
+			(int)events->len - (int)strlen(",\n"), /* JSON wants no comma at the end */
+			events->s);
+		rc = file_end(fd, path, write_all(fd, text.s, text.len), e);
+	}
+	str_free(&text);
+	return rc;
 }
 
 /* Of a step that has only a few micro-batches. */

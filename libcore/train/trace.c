@@ -5,13 +5,13 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "base/file.h"
 #include "base/trace.h"
 
 /* The file is made now, so that a wrong path is no surprise after the steps. */
 int trace_open(struct run *r, const struct train_opts *o, struct err *e)
 {
 	enum { DEFAULT_STEP = 3 };
-	FILE *f = NULL;
 	if (!o->trace)
 		return 0;
 	if (o->worker == 0) {
@@ -19,12 +19,10 @@ int trace_open(struct run *r, const struct train_opts *o, struct err *e)
 		if (o->trace_steps)
 			options_steps(o, "trace-steps", o->trace_steps, &r->trace.first,
 				&r->trace.last, e);
-		f = run_is_first(r) ? fopen(o->trace, "w") : NULL;
-		if (run_is_first(r) && !f)
-			err_set(e, EX_IOERR, "%s: %s", o->trace, strerror(errno));
+		int fd = run_is_first(r) ? file_begin(o->trace, e) : -1;
+		if (fd >= 0)
+			file_end(fd, o->trace, 0, e);
 	}
-	if (f)
-		fclose(f);
 	return comm_agree(r->all, e);
 }
 
@@ -72,20 +70,23 @@ static void print_rank(const struct run *r, struct str *out)
 	str_free(&name);
 }
 
-static int write_text(FILE *f, const struct str *s)
+/* Nothing after an error. */
+static void put(int fd, const char *path, const char *text, size_t len, struct err *e)
 {
-	return fwrite(s->s, 1, s->len, f) == s->len ? 0 : -1;
+	if (fd >= 0 && !e->code && write_all(fd, text, len))
+		err_set(e, EX_IOERR, "%s: %s", path, strerror(errno));
 }
 
 /* Collective over the worker: rank 0 writes the events of one rank after the other. The last line has
- * no comma, as JSON wants it. */
-static void write_file(const struct run *r)
+ * no comma, as JSON wants it. A trace that cannot be written does not end the training. */
+static void write_file(struct run *r)
 {
+	static const char first[] = "{\"displayTimeUnit\":\"ms\",\"traceEvents\":[\n",
+			  last[] = "\n]}\n";
 	const char *path = r->t.o.trace;
-	FILE *f = run_is_first(r) ? fopen(path, "w") : NULL;
-	int failed = run_is_first(r) && !f;
-	if (f)
-		fputs("{\"displayTimeUnit\":\"ms\",\"traceEvents\":[\n", f);
+	struct err e = {0}, later;
+	int fd = run_is_first(r) ? file_begin(path, &e) : -1;
+	put(fd, path, first, strlen(first), &e);
 	for (int rank = 0; rank < r->world->size; rank++) {
 		struct str text = {0};
 		if (rank == r->world->rank)
@@ -93,16 +94,15 @@ static void write_file(const struct run *r)
 		comm_bcast_str(r->world, &text, rank);
 		if (rank == r->world->size - 1)
 			text.len -= strlen(",\n");
-		if (f)
-			failed |= write_text(f, &text);
+		put(fd, path, text.s, text.len, &e);
 		str_free(&text);
 	}
-	if (f)
-		failed |= fputs("\n]}\n", f) < 0;
-	if (f)
-		failed |= fclose(f);
-	if (failed)
-		warn("--trace %s: %s", path, strerror(errno));
+	put(fd, path, last, strlen(last), &e);
+	if (fd >= 0)
+		file_end(fd, path, 0, e.code ? &later : &e);
+	r->trace.failed = e.code != 0;
+	if (r->trace.failed)
+		warn("--trace: %s", e.msg);
 	else if (run_is_first(r))
 		info("wrote %s; Perfetto (ui.perfetto.dev) shows it", path);
 }

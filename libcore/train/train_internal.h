@@ -65,6 +65,7 @@ void report_publish_now(struct run *r);
 
 struct run_trace {
 	int64_t first, last; /* steps; 0: none */
+	bool failed;	     /* rank 0: the file could not be written */
 };
 
 /* Collective over all. Sets the steps, and makes the file. */
@@ -79,7 +80,7 @@ void trace_end_run(struct run *r);
 
 struct run_hashes {
 	int64_t first, last; /* steps; 0: none */
-	FILE *file;	     /* rank 0's */
+	int fd;		     /* rank 0's file; -1: none */
 	struct observer observer;
 	/* Of the step that is computed: what this rank has. */
 	int64_t step;

@@ -1,0 +1,175 @@
+#!/usr/bin/env bats
+# The k-th write, sync, rename, open, mapping or close of each program that writes fails, once or from
+# then on, for every k (LONG=yes; else for some): the program ends with 74 and leaves nothing new, or
+# with 0 and a file that is whole.
+load helpers
+
+PRELOAD=$BUILD/tests/io_faults.so
+
+setup() {
+	cd "$BATS_TEST_TMPDIR" || exit 1
+	! sanitized || skip 'the sanitizer wants to come first'
+	mkdir before
+}
+
+# Without a fault: $calls are lines `KIND CALLS`, and `good` is the folder afterwards.
+count_calls() { # COMMAND...
+	rm -rf at good
+	cp -r before at
+	(cd at && env IO_FAULT_IN="$PWD" IO_FAULT_COUNTS=../calls LD_PRELOAD="$PRELOAD" "$@" >/dev/null)
+	cp -r at good
+}
+
+# Each of `every` calls fails (each of all, LONG=yes), beginning with a different one for each HOW.
+with_faults() { # EVERY HOW... -- COMMAND...
+	local every=$1 hows=() how kind n k begin=0 tried=0 refused=0
+	shift
+	while [ "$1" != -- ]; do
+		hows+=("$1")
+		shift
+	done
+	shift
+	[ "${LONG:-no}" != yes ] || every=1
+	count_calls "$@"
+	for how in "${hows[@]}"; do
+		begin=$((begin + 1))
+		while read -r kind n; do
+			case $kind:$how in
+			*:short | pwrite:short:on) [[ $kind == *write ]] || continue ;;
+			esac
+			for ((k = 1 + (n > every ? begin % every : 0); k <= n; k += n > every ? every : 1)); do
+				one_fault "$kind:$k:$how" "$@" || return 1
+				tried=$((tried + 1))
+				[ "$status" -eq 0 ] || refused=$((refused + 1))
+			done
+		done <calls
+	done
+	echo "# figure: ${1##*/} ${2:-}: $tried faults, $refused of them ended the program" >&3
+	[ "$refused" -gt 0 ]
+}
+
+one_fault() { # FAULT COMMAND...
+	local fault=$1
+	shift
+	rm -rf at
+	cp -r before at
+	status=0
+	(cd at && timeout -k 5 100 env IO_FAULT_IN="$PWD" IO_FAULT="$fault" LD_PRELOAD="$PRELOAD" "$@") \
+		>out 2>err </dev/null || status=$?
+	check_end || {
+		echo "$fault, code $status: $*"
+		cat err
+		ls -lR at
+		return 1
+	}
+}
+
+listing() { # FOLDER
+	(cd "$1" && find . ! -type d -exec md5sum {} + | sort -k 2)
+}
+
+# What check_end() does where there is one output: all of it, or nothing and one message.
+whole_or_nothing() {
+	if [ "$status" -eq 0 ]; then
+		diff <(listing good) <(listing at)
+	else
+		[ "$status" -eq "${refusal:-74}" ] || return 1
+		[ -s err ] || return 1
+		# (a file that was replaced cannot be had back)
+		! grep -q 'syncing its folder; the new file is there' err || diff <(listing good) <(listing at)
+		grep -q 'syncing its folder; the new file is there' err || diff <(listing before) <(listing at)
+	fi
+}
+
+HOWS=(ENOSPC ENOSPC:on EIO EINTR short)
+
+@test "pt-prepare" {
+	check_end() { whole_or_nothing; }
+	make_text >text.txt
+	with_faults 3 "${HOWS[@]}" -- pt-prepare -q ../text.txt -o x.h5
+	head -c 3000 text.txt | pt-prepare -q - -o before/x.h5
+	with_faults 5 "${HOWS[@]}" -- pt-prepare -q ../text.txt --overwrite -o x.h5
+}
+
+@test "pt-prepare: several shards, token files, a vocabulary, a pipe" {
+	check_end() { whole_or_nothing; }
+	make_text >text.txt
+	with_faults 9 "${HOWS[@]}" -- pt-prepare -q ../text.txt -t byte --shard-size 18000 -o x.h5
+	with_faults 5 "${HOWS[@]}" -- pt-prepare -q ../text.txt -t byte --to megatron -o x
+	with_faults 5 "${HOWS[@]}" -- pt-prepare -q ../text.txt -t byte --to llmc -o x
+	with_faults 5 "${HOWS[@]}" -- pt-prepare -q --train-bpe 300 --vocab-out vocabulary ../text.txt
+}
+
+@test "pt-ckpt: strip, average, convert" {
+	check_end() { whole_or_nothing; }
+	make_shard
+	tiny -n 2 -o run >/dev/null
+	local ckpt=../run/checkpoints/latest.h5
+	with_faults 17 "${HOWS[@]}" -- pt-ckpt -q strip -o x.h5 $ckpt
+	with_faults 17 "${HOWS[@]}" -- pt-ckpt -q average -o x.h5 $ckpt $ckpt
+	cp run/checkpoints/step-00000002.h5 before/x.h5
+	with_faults 29 "${HOWS[@]}" -- pt-ckpt -q strip --force -o x.h5 $ckpt
+	rm before/x.h5
+	with_faults 5 "${HOWS[@]}" -- pt-ckpt -q convert -o hf $ckpt
+	with_faults 5 "${HOWS[@]}" -- pt-ckpt -q convert --to llmc -o x.bin $ckpt
+}
+
+@test "pt-collbench" {
+	# (its numbers are times)
+	check_end() {
+		if [ "$status" -eq 0 ]; then
+			pt-collbench -q --replay at/c.h5 >/dev/null 2>&1 || h5dump -A at/c.h5 >/dev/null
+		else
+			whole_or_nothing
+		fi
+	}
+	with_faults 5 "${HOWS[@]}" -- pt-collbench -q -b 8 -e 64 -n 1 --out c.h5
+}
+
+@test "pt-compare, pt-plan: reports and timelines" {
+	make_shard
+	tiny -n 4 -o run >/dev/null
+	refusal=2
+	# (it has the time)
+	check_end() {
+		if [ "$status" -eq 0 ]; then
+			[ "$(stat -c %s good/x.html)" -eq "$(stat -c %s at/x.html)" ]
+		else
+			whole_or_nothing
+		fi
+	}
+	with_faults 1 "${HOWS[@]}" -- pt-compare -q ../run ../run --report x.html
+	check_end() { whole_or_nothing; }
+	with_faults 1 "${HOWS[@]}" -- pt-compare -q ../run ../run --report x.md
+}
+
+# A run goes on without a checkpoint that cannot be written. What has its name is whole, and at the end
+# all is there, or the code says what is missing.
+run_is_whole() {
+	[ "$status" -eq 0 ] || [ "$status" -eq 74 ] || return 1
+	[ "$status" -eq 0 ] || [ -s err ] || return 1
+	[ -z "$(find at -name '*.tmp*')" ] || return 1
+	shopt -s nullglob
+	local made=(at/run/checkpoints/step-*.h5)
+	shopt -u nullglob
+	[ ${#made[@]} -eq 0 ] || pt-ckpt -q verify "${made[@]}" >/dev/null || return 1
+	if [ "$status" -eq 0 ]; then
+		cmp at/run/checkpoints/latest.h5 good/run/checkpoints/latest.h5 || return 1
+		pt-compare -q good/run at/run >/dev/null || return 1
+	fi
+	[ ! -e at/run/run.h5 ] || pt-compare -q --common good/run at/run >/dev/null
+}
+
+train_with_faults() { # EVERY RANKS HOW...
+	local every=$1 n=$2 launch=()
+	shift 2
+	make_shard
+	options=("${TINY[@]}" -d ../data.h5 -n 6 --ckpt-every 2 --keep 2 -o run)
+	check_end() { run_is_whole; }
+	[ "$n" -eq 1 ] || launch=(mpiexec -n "$n")
+	with_faults "$every" "$@" -- "${launch[@]}" pt-train "${options[@]}"
+}
+
+@test "pt-train" {
+	train_with_faults 83 1 "${HOWS[@]}"
+}
