@@ -185,7 +185,8 @@ enum { N_KINDS = ARRAY_LEN(kinds) };
 /* Writes the text under the temporary name of the file. */
 static int write_text(struct durable *d, const struct str *text, struct err *e)
 {
-	FILE *f = fopen(d->tmp, "w");
+	int fd = durable_open(d);
+	FILE *f = fd < 0 ? NULL : fdopen(fd, "w");
 	bool failed = !f || fwrite(text->s, 1, text->len, f) != text->len;
 	if (f && fclose(f))
 		failed = true;
