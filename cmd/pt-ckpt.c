@@ -134,6 +134,7 @@ static int verify(int n, char **names, const struct opts *o, struct err *e)
 		printf("%s: %s\n", names[i],
 			mine.code == EX_IOERR	       ? "cannot be read"
 			: mine.code == EX_UNAVAILABLE  ? "not supported"
+			: ckpt_none_in(names[i])       ? "no checkpoint"
 			: ckpt_is_other_file(names[i]) ? "not a checkpoint"
 						       : "DAMAGED");
 		err_keep_first(e, &mine);

@@ -228,6 +228,8 @@ static int verify(const struct strs *files, struct err *e)
 			printf("%s: ok\n", files->v[i]);
 		else if (mine.code == EX_DATAERR)
 			printf("%s: DAMAGED\n", files->v[i]);
+		else
+			printf("%s: cannot be read\n", files->v[i]);
 		if (mine.code)
 			err_keep_first(e, &mine);
 	}

@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 void (*die_hook)(int code);
@@ -30,30 +31,46 @@ static void hold_standard_files(void)
 			open("/dev/null", fd ? O_RDONLY : O_WRONLY);
 }
 
-/* A stack that is too small would end the program by SIGSEGV. The kernel reads the soft limit when
- * the stack of the main thread grows, so it is raised in time here; the C library read it at the
- * start, for the stacks of threads. */
-static void ensure_stack(void)
+enum { STACK_WANTED = 8 << 20, STACK_NEEDED = 256 << 10 };
+
+/* A stack that is too small would end the program by SIGSEGV, even before main(): libraries such as
+ * UCX read files when they are loaded. The kernel reads the soft limit when the stack of the main
+ * thread grows, so it is raised in time here. This needs little stack itself, and comes before what
+ * sanitizers prepare, so it makes system calls and little else. */
+__attribute__((no_sanitize("address", "undefined"))) static void ensure_stack(
+	int argc, char **argv, char **env)
 {
-	enum { WANTED = 8 << 20, NEEDED = 256 << 10 };
-	char has[NUM_TEXT], need[NUM_TEXT];
-	struct rlimit main;
+	static const char why[] = ": the stack is limited to less than the 256 KiB that "
+				  "it needs: raise the limit (ulimit -s)\n";
+	struct rlimit l;
+	size_t n = 0;
+	(void)env;
+	if (syscall(SYS_prlimit64, 0, RLIMIT_STACK, NULL, &l) || l.rlim_cur >= STACK_WANTED)
+		return;
+	l.rlim_cur = l.rlim_max < STACK_WANTED ? l.rlim_max : STACK_WANTED;
+	if (syscall(SYS_prlimit64, 0, RLIMIT_STACK, &l, NULL))
+		syscall(SYS_prlimit64, 0, RLIMIT_STACK, NULL, &l);
+	if (l.rlim_cur >= STACK_NEEDED)
+		return;
+	while (argc && argv[0][n])
+		n++;
+	if (syscall(SYS_write, STDERR_FILENO, argc ? argv[0] : "", n) >= 0)
+		syscall(SYS_write, STDERR_FILENO, why, sizeof(why) - 1);
+	syscall(SYS_exit_group, EX_FAILED);
+}
+
+typedef void before_main(int argc, char **argv, char **env);
+__attribute__((section(".preinit_array"), used)) static before_main *const before =
+	ensure_stack;
+
+/* The C library read the limit at the start, for the stacks of threads. */
+static void ensure_stacks_of_threads(void)
+{
 	pthread_attr_t threads;
 	size_t n_bytes;
-	if (!getrlimit(RLIMIT_STACK, &main) && main.rlim_cur < WANTED) {
-		main.rlim_cur = main.rlim_max < WANTED ? main.rlim_max : WANTED;
-		if (setrlimit(RLIMIT_STACK, &main))
-			getrlimit(RLIMIT_STACK, &main);
-		if (main.rlim_cur < NEEDED)
-			die(EX_FAILED,
-				"the stack is limited to %s, and needs %s: raise "
-				"the limit (ulimit -s)",
-				text_bytes(has, (double)main.rlim_cur),
-				text_bytes(need, NEEDED));
-	}
 	if (!pthread_getattr_default_np(&threads) &&
-		!pthread_attr_getstacksize(&threads, &n_bytes) && n_bytes < WANTED / 4 &&
-		!pthread_attr_setstacksize(&threads, WANTED / 4))
+		!pthread_attr_getstacksize(&threads, &n_bytes) && n_bytes < STACK_WANTED / 4 &&
+		!pthread_attr_setstacksize(&threads, STACK_WANTED / 4))
 		pthread_setattr_default_np(&threads);
 }
 
@@ -62,7 +79,7 @@ void log_name(const char *program)
 	hold_standard_files();
 	signal(SIGXFSZ, SIG_IGN); /* too large a file is an error of its write */
 	log_program = program;
-	ensure_stack();
+	ensure_stacks_of_threads();
 }
 
 void log_rank(int rank, int size, bool all_ranks)

@@ -1,6 +1,7 @@
 /* Reading files whole, writing all of a buffer, and files that survive a crash. */
 #include "base/file.h"
 
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/magic.h>
@@ -8,6 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/file.h>
+#include <sys/random.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
 #include <sys/vfs.h>
@@ -263,11 +265,38 @@ int file_room(const char *path, int64_t n_bytes, struct err *e)
 		text_bytes(have, room), room);
 }
 
+int file_open_plain(const char *path, int flags)
+{
+	struct stat st;
+	int fd = open(path, flags | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC, 0666);
+	if (fd < 0 && errno == ENXIO) /* a FIFO or a socket */
+		errno = ELOOP;
+	if (fd < 0 || (!fstat(fd, &st) && S_ISREG(st.st_mode)))
+		return fd;
+	close(fd);
+	errno = ELOOP;
+	return -1;
+}
+
+int file_check_plain(const char *path, struct err *e)
+{
+	struct stat st;
+	if (lstat(path, &st) || S_ISREG(st.st_mode))
+		return 0;
+	return err_set(e, EX_IOERR,
+		"%s is %s, and not a plain file to write to: move it away", path,
+		S_ISLNK(st.st_mode)    ? "a symbolic link"
+		: S_ISDIR(st.st_mode)  ? "a directory"
+		: S_ISFIFO(st.st_mode) ? "a FIFO"
+		: S_ISSOCK(st.st_mode) ? "a socket"
+				       : "a device");
+}
+
 /* Somebody may have removed the file after it was opened, and made another. */
 static bool is_at(int fd, const char *path)
 {
 	struct stat a, b;
-	return !fstat(fd, &a) && !stat(path, &b) && a.st_ino == b.st_ino &&
+	return !fstat(fd, &a) && !lstat(path, &b) && a.st_ino == b.st_ino &&
 	       a.st_dev == b.st_dev;
 }
 
@@ -279,7 +308,7 @@ int file_lock(const char *path, bool make, int *fd)
 	for (int rounds = 0;; rounds++) {
 		if (rounds == ROUNDS) /* where a file is never the one at its name */
 			return ENOLCK;
-		*fd = open(path, O_RDWR | O_CLOEXEC | (make ? O_CREAT : 0), 0666);
+		*fd = file_open_plain(path, O_RDWR | (make ? O_CREAT : 0));
 		if (*fd < 0)
 			return errno;
 		int why = fcntl(*fd, F_OFD_SETLK, &whole) ? errno : 0;
@@ -294,23 +323,51 @@ int file_lock(const char *path, bool make, int *fd)
 
 /* ---- files that appear when they are complete -------------------------------------- */
 
-void durable_begin(struct durable *d, const char *path)
+/* PATH.xxxxxxxxxxxxxxxx.tmp: whoever knew the name could put a link there first. */
+static void temporary_name(struct str *out, const char *path)
 {
-	struct str tmp = {0};
-	str_printf(&tmp, "%s.tmp", path);
-	*d = (struct durable){.path = xstrdup(path), .tmp = tmp.s};
-	cleanup_add(d->tmp);
+	uint64_t r;
+	while (getrandom(&r, sizeof(r), 0) != sizeof(r))
+		;
+	str_clear(out);
+	str_printf(out, "%s.%016llx.tmp", path, (unsigned long long)r);
+}
+
+/* Is it one of those names, for a path that ends with `name`? */
+static bool is_temporary_of(const char *file, const char *name)
+{
+	enum { DIGITS = 16 };
+	size_t n = strlen(name);
+	return !strncmp(file, name, n) && file[n] == '.' &&
+	       strspn(file + n + 1, "0123456789abcdef") == DIGITS &&
+	       !strcmp(file + n + 1 + DIGITS, ".tmp");
+}
+
+void durable_clear(const char *path)
+{
+	char *folder = folder_of(path);
+	const char *slash = strrchr(path, '/'), *name = slash ? slash + 1 : path;
+	struct str left = {0};
+	DIR *d = opendir(folder);
+	for (struct dirent *f; d && (f = readdir(d));) {
+		if (!is_temporary_of(f->d_name, name))
+			continue;
+		str_clear(&left);
+		str_printf(&left, "%s/%s", folder, f->d_name);
+		unlink(left.s);
+	}
+	if (d)
+		closedir(d);
+	str_free(&left);
+	free(folder);
 }
 
 int durable_begin_own(struct durable *d, const char *path, struct err *e)
 {
-	uint64_t r = hash_mix((uint64_t)getpid() << 40 ^ (uint64_t)(clock_wall() * 1e6));
 	struct str tmp = {0};
 	int fd;
 	do {
-		str_clear(&tmp);
-		r = hash_mix(r);
-		str_printf(&tmp, "%s.%06llx.tmp", path, (unsigned long long)(r >> 40));
+		temporary_name(&tmp, path);
 		fd = cleanup_create(tmp.s, false);
 	} while (fd < 0 && errno == EEXIST);
 	if (fd < 0) {
@@ -321,6 +378,17 @@ int durable_begin_own(struct durable *d, const char *path, struct err *e)
 	close(fd);
 	*d = (struct durable){.path = xstrdup(path), .tmp = tmp.s};
 	return 0;
+}
+
+void durable_join(struct durable *d, const char *path, const char *tmp)
+{
+	*d = (struct durable){.path = xstrdup(path), .tmp = xstrdup(tmp)};
+	cleanup_add(d->tmp);
+}
+
+int durable_open(const struct durable *d)
+{
+	return file_open_plain(d->tmp, O_RDWR);
 }
 
 void durable_forget(struct durable *d)
@@ -341,7 +409,7 @@ void durable_abort(struct durable *d)
 
 static int sync_path(const char *path)
 {
-	int fd = open(path, O_RDONLY | O_CLOEXEC);
+	int fd = file_open_plain(path, O_RDONLY);
 	if (fd < 0)
 		return -1;
 	int rc = fsync(fd);
@@ -374,11 +442,17 @@ static int sync_folder_of(const char *path)
 int file_link(const char *target, const char *path, struct err *e)
 {
 	struct str tmp = {0};
-	str_printf(&tmp, "%s.tmp", path);
-	unlink(tmp.s);
-	int rc = symlink(target, tmp.s) || rename(tmp.s, path) || sync_folder_of(path);
+	int rc;
+	do {
+		temporary_name(&tmp, path);
+		rc = symlink(target, tmp.s);
+	} while (rc && errno == EEXIST);
+	bool made = !rc;
+	rc = rc || rename(tmp.s, path) || sync_folder_of(path);
 	if (rc)
 		err_set(e, EX_IOERR, "%s: %s", path, strerror(errno));
+	if (rc && made)
+		unlink(tmp.s);
 	str_free(&tmp);
 	return rc ? -1 : 0;
 }
@@ -461,7 +535,7 @@ int file_end(int fd, const char *path, int rc, struct err *e)
 
 int durable_put(const struct durable *d, const struct str *text, struct err *e)
 {
-	int fd = open(d->tmp, O_WRONLY | O_CLOEXEC);
+	int fd = durable_open(d);
 	if (fd < 0)
 		return err_set(e, EX_IOERR, "%s: %s", d->path, strerror(errno));
 	return file_end(fd, d->path, write_all(fd, text->s, text->len), e);

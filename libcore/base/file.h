@@ -26,6 +26,11 @@ int file_lines(int fd, const char *name, line_fn *take, void *to, struct str *re
 	struct err *e);
 int file_make_directory(const char *path, struct err *e); /* as mkdir -p */
 bool file_exists(const char *path);
+/* Opens a file that the program writes at a known name, which somebody else could put something
+ * else at: a link is not followed, and a FIFO not waited for. -1 with errno set, ELOOP if it is
+ * no plain file; file_check_plain() says what it is instead. */
+int file_open_plain(const char *path, int flags);
+int file_check_plain(const char *path, struct err *e); /* 0 also if there is nothing */
 /* They loop until all bytes are written or read; -1 with errno set (0: end of file). */
 int write_all(int fd, const void *p, size_t n_bytes);
 int pwrite_all(int fd, const void *p, size_t n_bytes, int64_t at);
@@ -45,18 +50,22 @@ int file_room(const char *path, int64_t n_bytes, struct err *e);
  * errno value: EAGAIN when another process has the lock. `make`: create the file if needed. */
 int file_lock(const char *path, bool make, int *fd);
 
-/* A file that appears under its name only when it is complete: it is written as NAME.tmp, synced
- * and renamed, and its directory is synced. */
+/* A file that appears under its name only when it is complete: it is written as NAME.xxx.tmp, with
+ * 16 random digits, synced and renamed, and its directory is synced. */
 struct durable {
 	char *path, *tmp;
 	bool keeps; /* an existing file of that name is an error, instead of being replaced */
 };
 
-/* Uses the temporary name NAME.tmp, which is the same on all ranks; a file of that name, left by a
- * killed program, is overwritten. */
-void durable_begin(struct durable *d, const char *path);
-/* Creates an empty NAME.xxxxxx.tmp, which no other process uses. */
+/* Creates the empty temporary file, which no other program uses. */
 int durable_begin_own(struct durable *d, const char *path, struct err *e);
+/* For a rank that writes a part of the file that another one has begun. */
+void durable_join(struct durable *d, const char *path, const char *tmp);
+/* Opens the temporary file for reading and writing; -1 with errno set. */
+int durable_open(const struct durable *d);
+/* Removes the temporary files of this name that killed programs have left; for who has a lock that
+ * says that no other program writes it. */
+void durable_clear(const char *path);
 int durable_commit(struct durable *d, struct err *e);
 /* Commits n files under a lock on the directory of the first, so that two programs that write the
  * same set of files do not mix them. */

@@ -182,6 +182,7 @@ void ckpt_drop(const char *folder, int64_t after, int64_t but);
 /* Resolves a name to a file without links: a file, a run, or a directory of checkpoints, which stands
  * for the latest. Allocated; the name itself if there is no such file. */
 char *ckpt_find_file(const char *name);
+bool ckpt_none_in(const char *name); /* is it a directory without any? */
 /* The checkpoint of worker K that corresponds to a checkpoint of the first worker: for
  * FOLDER/checkpoints/NAME it is FOLDER/worker-K/checkpoints/NAME. */
 void ckpt_of_worker(struct str *out, const char *path, int64_t worker);

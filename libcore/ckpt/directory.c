@@ -100,13 +100,21 @@ void ckpt_prune(const char *folder, int64_t keep, int64_t from)
 	free(steps);
 }
 
+/* A file or a link that a killed program has not finished. */
+static bool is_torn(const char *name)
+{
+	return text_ends(name, ".tmp") && strstr(name, ".h5.") &&
+	       (!strncmp(name, "step-", 5) || !strncmp(name, "latest.", 7) ||
+		       !strncmp(name, "best.", 5));
+}
+
 /* Removes the unfinished files of killed runs. */
 static void remove_torn(const char *folder)
 {
 	struct str path = {0};
 	DIR *d = opendir(folder);
 	for (struct dirent *f; d && (f = readdir(d));) {
-		if (strncmp(f->d_name, "step-", 5) || !strstr(f->d_name, ".h5.tmp"))
+		if (!is_torn(f->d_name))
 			continue;
 		str_clear(&path);
 		str_printf(&path, "%s/%s", folder, f->d_name);

@@ -42,7 +42,10 @@ static int list_file(const char *path, const char *mark, struct err *e)
 	char loss[NUM_TEXT], val[NUM_TEXT], size[NUM_TEXT];
 	if (ckpt_open_stream(&c, path, &mine)) {
 		printf("%-9s %-14s %-11s %-11s %10s  %s%s\n", "-", "-", "-", "-",
-			ckpt_is_other_file(path) ? "other" : "damaged", path, mark);
+			mine.code == EX_IOERR	   ? "unreadable"
+			: ckpt_is_other_file(path) ? "other"
+						   : "damaged",
+			path, mark);
 		err_keep_first(e, &mine);
 		return 0;
 	}

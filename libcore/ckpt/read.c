@@ -141,6 +141,15 @@ static char *resolve(const char *name)
 	return xstrdup(name);
 }
 
+bool ckpt_none_in(const char *name)
+{
+	struct stat st;
+	char *path = resolve(name);
+	bool none = !stat(path, &st) && S_ISDIR(st.st_mode);
+	free(path);
+	return none;
+}
+
 char *ckpt_find_file(const char *name)
 {
 	char *path = resolve(name), *real = realpath(path, NULL);
@@ -176,6 +185,11 @@ static int open_file(struct ckpt **out, const char *path, char *name, struct err
 
 int ckpt_open(struct ckpt **out, const char *name, struct err *e)
 {
+	if (ckpt_none_in(name))
+		return err_set(e, EX_DATAERR,
+			"%s: there is no checkpoint in this directory: no latest.h5, "
+			"and no checkpoints/latest.h5",
+			name);
 	char *path = resolve(name);
 	return open_file(out, path, path, e);
 }

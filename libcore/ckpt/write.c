@@ -96,9 +96,16 @@ static int make_structure(
 	return h5_end(h, rc, e);
 }
 
-/* Sends the offsets of all blocks to the other ranks. */
-static void share_structure(struct ckpt_writing *x)
+/* Sends the temporary name and the offsets of all blocks to the other ranks. */
+static void share_structure(struct ckpt_writing *x, const char *path)
 {
+	struct str tmp = {0};
+	if (x->comm->rank == 0)
+		str_puts(&tmp, x->d.tmp);
+	comm_bcast_str(x->comm, &tmp, 0);
+	if (x->comm->rank)
+		durable_join(&x->d, path, tmp.s);
+	str_free(&tmp);
 	for (int i = 0; i < x->n; i++) {
 		struct h5_blocks b = x->blocks[i];
 		comm_bcast(x->comm, &b, sizeof(b), 0);
@@ -281,7 +288,7 @@ static void write_part(struct ckpt_writing *x)
 {
 	struct output o = {.fd = -1};
 	if (x->part_bytes)
-		o.fd = open(x->d.tmp, O_RDWR | O_CLOEXEC);
+		o.fd = durable_open(&x->d);
 	if (x->part_bytes && o.fd < 0)
 		not_written(x);
 	each_block(x, x->copy != NULL, write_block, &o);
@@ -416,15 +423,14 @@ int ckpt_write_begin(
 		.with = w->with,
 		.source_error = w->source_error};
 	x->blocks = xcalloc((size_t)x->n, sizeof(*x->blocks));
-	durable_begin(&x->d, w->path);
-	if (first)
+	if (first && !durable_begin_own(&x->d, w->path, &mine))
 		make_structure(x, w, &mine);
 	if (comm_agree(w->comm, &mine)) {
 		writing_free(x);
 		*e = mine;
 		return -1;
 	}
-	share_structure(x);
+	share_structure(x, w->path);
 	divide_blocks(x, w);
 	if (copy)
 		ckpt_copy(x, w, copy);

@@ -53,12 +53,12 @@ int comm_flight_open(const char *path, struct err *e)
 {
 	char empty[FILE_BYTES], text[WIDTH];
 	memset(empty, '\n', sizeof(empty));
-	int fd = open(path, O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
+	int fd = file_open_plain(path, O_RDWR | O_CREAT);
 	if (fd < 0)
 		return err_set(e, EX_IOERR, "%s: %s", path, strerror(errno));
 	/* written, so that a full disk is noticed now */
 	void *map = MAP_FAILED;
-	if (!write_all(fd, empty, sizeof(empty)))
+	if (!ftruncate(fd, 0) && !write_all(fd, empty, sizeof(empty)))
 		map = mmap(NULL, FILE_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
 	int error = errno;
 	close(fd);

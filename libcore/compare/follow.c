@@ -114,9 +114,14 @@ static int open_source(struct source *s, const char *format, struct err *e)
 	}
 	if (S_ISDIR(st.st_mode)) {
 		str_puts(&s->file, "/journal.txt");
-		if (stat(s->file.s, &st) && errno != ENOENT)
+		if (stat(s->file.s, &st)) {
+			if (errno == ENOENT)
+				return 0;
 			return err_set(e, EX_IOERR, "%s: %s", s->file.s, strerror(errno));
+		}
 	}
+	if (!S_ISREG(st.st_mode))
+		return err_set(e, EX_DATAERR, "%s is not a plain file", s->file.s);
 	s->kind = kind_of_file(s->file.s, format);
 	return 0;
 }

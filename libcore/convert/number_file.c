@@ -50,7 +50,7 @@ int number_file_begin(
 		return -1;
 	device_cpu(&f->device, 0);
 	f->hash = hash_open();
-	f->fd = open(f->d.tmp, O_WRONLY | O_CLOEXEC);
+	f->fd = durable_open(&f->d);
 	return f->fd < 0
 		       ? number_file_end(f,
 				 err_set(e, EX_IOERR, "%s: %s", path, strerror(errno)), e)

@@ -67,7 +67,7 @@ static int create(struct token_writer *w, const char *name, struct err *e)
 		xrealloc(w->files, (size_t)(w->n_files + 1) * sizeof(struct durable *));
 	w->files[w->n_files++] = d;
 	strs_add(&w->names, name);
-	int fd = open(d->tmp, O_WRONLY | O_CLOEXEC);
+	int fd = durable_open(d);
 	return fd < 0 ? err_set(e, EX_IOERR, "%s: %s", name, strerror(errno)) : fd;
 }
 

@@ -1,7 +1,10 @@
 /* Files: opening, creating, closing. */
 #include "h5/h5_internal.h"
 
+#include "base/file.h"
+
 #include <errno.h>
+#include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -67,6 +70,8 @@ int h5_bad(const struct h5 *f, struct err *e, int code, const char *fmt, ...)
 	va_start(ap, fmt);
 	vsnprintf(what, sizeof(what), fmt, ap);
 	va_end(ap);
+	if (code == EX_DATAERR && h5_no_memory())
+		return err_set(e, EX_IOERR, "%s: %s", f->path, strerror(ENOMEM));
 	return err_set(e, code, "%s: %s", f->path, what);
 }
 
@@ -94,7 +99,7 @@ static void library_begin(void)
 	 * so none may be used before this. */
 	H5dont_atexit();
 	H5open();
-	H5Eset_auto2(H5E_DEFAULT, NULL, NULL);
+	h5_note_memory();
 }
 
 int h5_unwritten(const struct h5 *f, struct err *e, const char *fmt, ...)
@@ -129,17 +134,55 @@ static hid_t access_list(void)
 	return fapl;
 }
 
+/* HDF5 follows links, and somebody else may put one where this program has made its file: a file
+ * that is written is opened here, and HDF5 gets the open one. */
+struct own_file {
+	int fd;
+	char path[32];
+};
+
+/* The path for HDF5; NULL with errno set. */
+static const char *open_own(struct own_file *o, const char *path, int flags)
+{
+	o->fd = file_open_plain(path, O_RDWR | flags);
+	if (o->fd < 0)
+		return NULL;
+	snprintf(o->path, sizeof(o->path), "/proc/self/fd/%d", o->fd);
+	return access(o->path, F_OK) ? path : o->path;
+}
+
+static void close_own(const struct own_file *o)
+{
+	int saved = errno;
+	if (o->fd >= 0)
+		close(o->fd);
+	errno = saved;
+}
+
+/* The program cannot read now, whatever the file is. */
+static bool is_shortage(int why)
+{
+	return why == EMFILE || why == ENFILE || why == ENOMEM || why == EIO;
+}
+
 int h5_open_at(struct h5 **f, const char *path, const char *name, int64_t size_bytes,
 	struct err *e)
 {
 	hid_t fapl = access_list();
+	struct own_file own = {.fd = -1};
 	errno = 0;
-	hid_t id = H5Fopen(path, size_bytes ? H5F_ACC_RDONLY : H5F_ACC_RDWR, fapl);
+	const char *at = size_bytes ? path : open_own(&own, path, 0);
+	hid_t id = at ? H5Fopen(at, size_bytes ? H5F_ACC_RDONLY : H5F_ACC_RDWR, fapl)
+		      : H5I_INVALID_HID;
 	int why = errno;
+	close_own(&own);
 	H5Pclose(fapl);
-	if (id < 0 && !size_bytes) /* this program's own file */
-		return err_set(e, EX_IOERR, "%s: %s", name,
-			why ? strerror(why) : "cannot be opened again");
+	if (id < 0 && h5_no_memory())
+		why = ENOMEM;
+	if (id < 0 && !size_bytes && !why)
+		return err_set(e, EX_IOERR, "%s: cannot be opened again", name);
+	if (id < 0 && (!size_bytes || is_shortage(why)))
+		return err_set(e, EX_IOERR, "%s: %s", name, strerror(why));
 	if (id < 0)
 		return err_set(e, EX_DATAERR, "%s: not an HDF5 file, or damaged", name);
 	*f = wrap(id, path, name);
@@ -170,10 +213,13 @@ static int open_old(
 static int open_new(struct h5 **f, const char *path, const char *name, struct err *e)
 {
 	hid_t fapl = access_list();
-	errno = 0;
 	hid_t how = h5_how(H5P_FILE_CREATE);
-	hid_t id = H5Fcreate(path, H5F_ACC_TRUNC, how, fapl);
+	struct own_file own;
+	errno = 0;
+	const char *at = open_own(&own, path, O_CREAT);
+	hid_t id = at ? H5Fcreate(at, H5F_ACC_TRUNC, how, fapl) : H5I_INVALID_HID;
 	int saved = errno;
+	close_own(&own);
 	H5Pclose(how);
 	H5Pclose(fapl);
 	if (id < 0)

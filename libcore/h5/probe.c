@@ -22,8 +22,9 @@
 
 enum { CPU_SECONDS = 10, WALL_SECONDS = 120, MEMORY_MIB = 1024 };
 enum { MOST_BYTES = 1 << 28 };
-/* Exit codes of the child; others come from HDF5. SEALED: and the checksum of the metadata is right. */
-enum { NO_HARM = 0, NO_MEMORY = 3, SEALED = 4 };
+/* Exit codes of the child; others come from HDF5. SEALED: and the checksum of the metadata is right.
+ * TOO_LITTLE: there was no memory, but less was allowed than any file may need. */
+enum { NO_HARM = 0, NO_MEMORY = 3, SEALED = 4, TOO_LITTLE = 5 };
 
 /* ---- the child: all calls of readers --------------------------------------------- */
 
@@ -112,6 +113,7 @@ static bool look(const char *path, const char *name, int64_t size_bytes)
 
 /* ---- the child: limits ----------------------------------------------------------- */
 
+/* HDF5 reports a lack of memory as an error, which the parent, with more memory, might not see. */
 static bool no_memory;
 
 static herr_t note_one(unsigned n, const H5E_error2_t *error, void *with)
@@ -123,31 +125,49 @@ static herr_t note_one(unsigned n, const H5E_error2_t *error, void *with)
 	return 0;
 }
 
-/* HDF5 reports a lack of memory as an error, which the parent, with more memory, might not see. */
 static herr_t note_error(hid_t stack, void *with)
 {
+	no_memory |= errno == ENOMEM; /* its own list of errors may have none either */
 	return H5Ewalk2(stack, H5E_WALK_UPWARD, note_one, with);
 }
 
-static void limit(int what, rlim_t most)
+void h5_note_memory(void)
 {
-	struct rlimit l;
-	if (getrlimit(what, &l) || (l.rlim_cur != RLIM_INFINITY && l.rlim_cur <= most))
-		return;
-	l.rlim_cur = most;
-	setrlimit(what, &l);
+	H5Eset_auto2(H5E_DEFAULT, note_error, NULL);
 }
 
-static void limit_memory(void)
+bool h5_no_memory(void)
+{
+	bool none = no_memory;
+	no_memory = false;
+	return none;
+}
+
+/* Was a smaller limit set before? */
+static bool limit(int what, rlim_t most)
+{
+	struct rlimit l;
+	if (getrlimit(what, &l))
+		return false;
+	if (l.rlim_cur != RLIM_INFINITY && l.rlim_cur <= most)
+		return true;
+	l.rlim_cur = most;
+	setrlimit(what, &l);
+	return false;
+}
+
+static bool limit_memory(void)
 {
 	char text[64] = "";
+	bool less = false;
 	int fd = open("/proc/self/statm", O_RDONLY | O_CLOEXEC);
 	ssize_t n = fd < 0 ? -1 : read(fd, text, sizeof(text) - 1);
 	close(fd);
 	if (n > 0)
-		limit(RLIMIT_AS,
+		less = limit(RLIMIT_AS,
 			(rlim_t)strtoull(text, NULL, 10) * (rlim_t)sysconf(_SC_PAGESIZE) +
 				((rlim_t)MEMORY_MIB << 20));
+	return less;
 }
 
 /* Signals are for the parent, so the child ignores them. The parent's handlers for faults do not
@@ -167,12 +187,12 @@ static void own_signals(void)
 
 /* Discards messages of the C library, and output that the parent has buffered, which would be
  * written twice. */
-static void own_files(void)
+static void own_files(int no_memory_code)
 {
 	int fd = open("/dev/null", O_WRONLY | O_CLOEXEC);
 	dup2(fd, STDOUT_FILENO);
 	dup2(fd, STDERR_FILENO);
-	die_silently(NO_MEMORY);
+	die_silently(no_memory_code);
 }
 
 static _Noreturn void child(
@@ -181,14 +201,16 @@ static _Noreturn void child(
 	prctl(PR_SET_PDEATHSIG, SIGKILL);
 	prctl(PR_SET_DUMPABLE, 0); /* no core file */
 	own_signals();
-	own_files();
-	limit_memory();
+	char scarce = limit_memory() ? TOO_LITTLE : NO_MEMORY;
+	own_files(scarce);
 	limit(RLIMIT_CORE, 0);
 	limit(RLIMIT_CPU, CPU_SECONDS);
 	alarm(WALL_SECONDS);
-	H5Eset_auto2(H5E_DEFAULT, note_error, NULL);
+	h5_note_memory();
+	no_memory = false;
+	errno = 0;
 	bool sealed = look(path, name, size_bytes);
-	char code = no_memory ? NO_MEMORY : sealed ? SEALED : NO_HARM;
+	char code = no_memory ? scarce : sealed ? SEALED : NO_HARM;
 	_exit(write(report, &code, 1) == 1 ? code : EX_IOERR);
 }
 
@@ -263,6 +285,10 @@ static int harm(const char *name, bool ended, int status, struct err *e)
 	if (sig == SIGXCPU)
 		return err_set(e, EX_DATAERR, "%s: damaged: HDF5 %s loops on it", name,
 			h5_version());
+	if (ended && WIFEXITED(status) && WEXITSTATUS(status) == TOO_LITTLE)
+		return err_set(e, EX_IOERR, "%s: %s, as the program may use so little: "
+					    "raise the limit (ulimit -v)",
+			name, strerror(ENOMEM));
 	if (ended && WIFEXITED(status) && WEXITSTATUS(status) == NO_MEMORY)
 		return err_set(e, EX_DATAERR,
 			"%s: damaged: HDF5 %s allocates too much memory for it", name,

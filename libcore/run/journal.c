@@ -19,9 +19,12 @@ static int refuse(const char *folder, const char *path, struct err *e)
 	struct str text = {0};
 	struct run_log l = {0};
 	size_t whole;
-	int rc = file_read(path, SIZE_MAX, &text, &(struct err){0}) ||
+	int fd = file_open_plain(path, O_RDONLY);
+	int rc = fd < 0 || file_read_rest(fd, path, SIZE_MAX, &text, &(struct err){0}) ||
 		 run_log_lines(&l, &text, &whole, &(struct err){0});
 	const struct run_info *i = &l.info;
+	if (fd >= 0)
+		close(fd);
 	char who[256] = "";
 	char here[64] = "";
 	gethostname(here, sizeof(here) - 1);
@@ -67,6 +70,8 @@ int journal_lock(const char *folder, bool make, double patience, int *fd, struct
 	}
 	if (why == EAGAIN)
 		rc = refuse(folder, path.s, e);
+	else if ((why == ELOOP || why == EISDIR) && file_check_plain(path.s, e))
+		rc = -1;
 	else if (no_locks_here(why) && !warned++)
 		warn("%s: this file system has no locks (%s): make sure that no other "
 		     "run writes to this directory",
@@ -191,16 +196,19 @@ static int add_event(struct journal *j, int64_t step, char *text, struct err *e)
 
 /* ---- a run's journal ------------------------------------------------------------- */
 
-/* Reads the complete lines of an existing journal, and truncates an incomplete last line. */
+/* Reads the complete lines of an existing journal, and truncates an incomplete last line, or, if
+ * nothing is resumed, all. */
 static int take_up(struct journal *j, const char *path, int64_t resume, struct err *e)
 {
 	struct str text = {0};
-	size_t whole;
-	int rc = file_read(path, SIZE_MAX, &text, e) ||
-		 run_log_lines(&j->log, &text, &whole, e);
+	size_t whole = 0;
+	int rc = resume < 0 ? 0
+			    : file_read_rest(j->fd, path, SIZE_MAX, &text, e) ||
+				      run_log_lines(&j->log, &text, &whole, e);
 	str_free(&text);
-	run_log_rewind(&j->log, resume);
-	if (!rc && truncate(path, (off_t)whole))
+	if (resume >= 0)
+		run_log_rewind(&j->log, resume);
+	if (!rc && ftruncate(j->fd, (off_t)whole))
 		rc = err_set(e, EX_IOERR, "%s: %s", path, strerror(errno));
 	return rc ? -1 : 0;
 }
@@ -230,15 +238,15 @@ int journal_open(struct journal *j, const char *folder, int64_t resume,
 	*j = (struct journal){.fd = -1};
 	str_printf(&path, "%s/journal.txt", folder);
 	j->folder = xstrdup(folder);
-	int rc = 0;
-	if (resume >= 0 && file_exists(path.s))
-		rc = take_up(j, path.s, resume, e);
-	int begin = resume < 0 ? O_TRUNC : 0;
-	if (!rc && (j->fd = open(path.s,
-			    O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | begin, 0666)) < 0)
-		rc = err_set(e, EX_IOERR, "%s: %s", path.s, strerror(errno));
+	j->fd = file_open_plain(path.s, O_RDWR | O_CREAT | O_APPEND);
+	int rc = j->fd < 0 ? err_set(e, EX_IOERR, "%s: %s", path.s, strerror(errno))
+			   : take_up(j, path.s, resume, e);
 	j->synced = rc ? 0 : lseek(j->fd, 0, SEEK_END);
 	rc = rc || put_head(j, resume, info, config, arithmetic, e);
+	str_clear(&path);
+	str_printf(&path, "%s/run.h5", folder);
+	if (!rc)
+		durable_clear(path.s);
 	str_free(&path);
 	return rc ? -1 : 0;
 }
@@ -272,13 +280,12 @@ bool journal_stale(const struct journal *j, double seconds)
 int journal_publish(struct journal *j, struct err *e)
 {
 	struct str path = {0};
-	struct durable d;
+	struct durable d = {0};
 	double begin = clock_seconds();
 	str_printf(&path, "%s/run.h5", j->folder);
 	/* The journal first, because a resumed run reads the journal and not run.h5. */
 	int rc = journal_flush(j, e) || sync_lines(j, e);
-	durable_begin(&d, path.s);
-	rc = rc || run_log_write(&j->log, d.tmp, e) || durable_commit(&d, e);
+	rc = rc || durable_begin_own(&d, path.s, e) || run_log_write(&j->log, d.tmp, e) || durable_commit(&d, e);
 	durable_abort(&d);
 	str_free(&path);
 	j->published = clock_seconds();

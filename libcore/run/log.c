@@ -497,7 +497,9 @@ int run_log_read(struct run_log *l, const char *path, struct err *e)
 		path = in_folder.s;
 	}
 	const struct seekable how = {look, read_open, l};
-	int rc = file_read_seekable(path, l->name, &how, e);
+	int rc = in_folder.len && !stat(path, &st) && !S_ISREG(st.st_mode)
+			 ? err_set(e, EX_DATAERR, "%s is not a plain file", path)
+			 : file_read_seekable(path, l->name, &how, e);
 	str_free(&in_folder);
 	if (rc)
 		run_log_free(l);

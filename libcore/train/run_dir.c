@@ -2,6 +2,7 @@
 #include "train/train_internal.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -23,9 +24,12 @@ static bool holds_run(const char *dir)
 		return true;
 	}
 	str_printf(&path, "%s/journal.txt", dir);
-	bool holds = file_exists(path.s);
-	if (holds && !file_read(path.s, HEADER, &text, &(struct err){0}))
+	int fd = file_open_plain(path.s, O_RDONLY);
+	bool holds = fd >= 0;
+	if (holds && !file_read_rest(fd, path.s, HEADER, &text, &(struct err){0}))
 		holds = text.s && strstr(text.s, "\nstep=");
+	if (fd >= 0)
+		close(fd);
 	str_free(&path);
 	str_free(&text);
 	return holds;

@@ -97,7 +97,7 @@ times_of() { # STEP
 		wait_for '^step=450 ' run/journal.txt
 		sleep 1
 		[ ! -e run/checkpoints/step-00000400.h5 ]
-		[ -e run/checkpoints/step-00000400.h5.tmp ]
+		compgen -G 'run/checkpoints/step-00000400.h5.*.tmp'
 		rm hold
 		until_named 400 401 580
 		finished 0
@@ -140,7 +140,7 @@ times_of() { # STEP
 		until_step 100
 		sleep 1
 		not grep -q '^step=101 ' run/journal.txt
-		[ "$(find run/checkpoints -name 'step-*')" = run/checkpoints/step-00000050.h5.tmp ]
+		[[ $(find run/checkpoints -name 'step-*') =~ ^run/checkpoints/step-00000050\.h5\.[0-9a-f]{16}\.tmp$ ]]
 		rm hold
 		finished 0
 		[ "$(times_of 50 | cut -d' ' -f1)" -eq 100 ]
@@ -195,7 +195,7 @@ times_of() { # STEP
 		ended $pid
 		rm hold
 		[ "$status" -ne 0 ]
-		[ -e run/checkpoints/step-00000800.h5.tmp ]
+		compgen -G 'run/checkpoints/step-00000800.h5.*.tmp'
 		[ "$(readlink run/checkpoints/latest.h5)" = step-00000400.h5 ]
 		pt-ckpt verify -q run
 		tiny_on $((3 - n)) -o run --resume auto >/dev/null

@@ -385,54 +385,6 @@ static void options_print_what_is_empty(void **state)
 	str_free(&text);
 }
 
-/* ---- files ----------------------------------------------------------------------- */
-
-static void a_set_gets_all_its_names_or_none(void **state)
-{
-	static const char *const names[] = {"set-0", "set-1", "set-2"};
-	struct durable d[3], *all[] = {&d[0], &d[1], &d[2]};
-	struct err e = {0};
-	(void)state;
-	for (int taken = 0; taken < 2; taken++) {
-		for (int i = 0; i < 3; i++) {
-			assert_int_equal(
-				durable_begin_own(&d[i], test_path(names[i]), &e), 0);
-			d[i].keeps = true;
-		}
-		if (taken) /* meanwhile, by another program */
-			test_file(names[2], "other");
-		assert_int_equal(durable_commit_all(all, 3, &e), taken ? -1 : 0);
-		for (int i = 0; i < 3; i++)
-			assert_int_equal(
-				file_exists(test_path(names[i])), !taken || i == 2);
-		for (int i = 0; i < 3; i++) {
-			durable_abort(&d[i]);
-			unlink(test_path(names[i]));
-		}
-	}
-}
-
-static void durable_replaces_at_once(void **state)
-{
-	struct durable d;
-	struct err e = {0};
-	struct str text = {0};
-	(void)state;
-	const char *path = test_file("durable", "old");
-	durable_begin(&d, path);
-	test_file("durable.tmp", "new");
-	durable_abort(&d);
-	assert_false(file_exists(test_path("durable.tmp")));
-	durable_begin(&d, path);
-	test_file("durable.tmp", "new");
-	assert_int_equal(durable_commit(&d, &e), 0);
-	assert_int_equal(file_read(path, 100, &text, &e), 0);
-	assert_string_equal(text.s, "new");
-	assert_int_equal(file_read(path, 2, &text, &e), -1);
-	assert_int_equal(e.code, EX_DATAERR);
-	str_free(&text);
-}
-
 static void memory_that_is_not_there(void **state)
 {
 	struct arena a;
@@ -530,8 +482,6 @@ int main(void)
 		cmocka_unit_test(options_print_and_read_back),
 		cmocka_unit_test(options_print_what_is_empty),
 		cmocka_unit_test(options_that_need_others),
-		cmocka_unit_test(durable_replaces_at_once),
-		cmocka_unit_test(a_set_gets_all_its_names_or_none),
 		cmocka_unit_test(memory_that_is_not_there),
 		cmocka_unit_test(hashes_of_any_length),
 	};

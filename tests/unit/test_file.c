@@ -1,0 +1,230 @@
+/* base/file: files that appear when they are complete, and what somebody else puts in their way. */
+#include "base/file.h"
+#include "h5/h5.h"
+#include "tests/support/support.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <glob.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+static struct err e;
+
+static int begin(void **state)
+{
+	(void)state;
+	e = (struct err){0};
+	return 0;
+}
+
+/* How many files have a name that begins so? */
+static size_t n_files(const char *name)
+{
+	struct str pattern = {0};
+	glob_t found;
+	str_printf(&pattern, "%s*", test_path(name));
+	size_t n = glob(pattern.s, 0, NULL, &found) ? 0 : found.gl_pathc;
+	globfree(&found);
+	str_free(&pattern);
+	return n;
+}
+
+static void holds(const char *path, const char *text)
+{
+	struct str all = {0};
+	assert_int_equal(file_read(path, 100, &all, &e), 0);
+	assert_string_equal(all.s, text);
+	str_free(&all);
+}
+
+static void put(struct durable *d, const char *text)
+{
+	int fd = durable_open(d);
+	assert_true(fd >= 0);
+	assert_int_equal(write_all(fd, text, strlen(text)), 0);
+	close(fd);
+}
+
+static void a_set_gets_all_its_names_or_none(void **state)
+{
+	static const char *const names[] = {"set-0", "set-1", "set-2"};
+	struct durable d[3], *all[] = {&d[0], &d[1], &d[2]};
+	(void)state;
+	for (int taken = 0; taken < 2; taken++) {
+		for (int i = 0; i < 3; i++) {
+			assert_int_equal(
+				durable_begin_own(&d[i], test_path(names[i]), &e), 0);
+			d[i].keeps = true;
+		}
+		if (taken) /* meanwhile, by another program */
+			test_file(names[2], "other");
+		assert_int_equal(durable_commit_all(all, 3, &e), taken ? -1 : 0);
+		for (int i = 0; i < 3; i++)
+			assert_int_equal(
+				file_exists(test_path(names[i])), !taken || i == 2);
+		for (int i = 0; i < 3; i++) {
+			durable_abort(&d[i]);
+			unlink(test_path(names[i]));
+		}
+	}
+}
+
+static void durable_replaces_at_once(void **state)
+{
+	struct durable d;
+	struct str text = {0};
+	(void)state;
+	const char *path = test_file("durable", "old");
+	assert_int_equal(durable_begin_own(&d, path, &e), 0);
+	put(&d, "new");
+	durable_abort(&d);
+	assert_int_equal(n_files("durable"), 1);
+	assert_int_equal(durable_begin_own(&d, path, &e), 0);
+	put(&d, "new");
+	holds(path, "old");
+	assert_int_equal(durable_commit(&d, &e), 0);
+	holds(path, "new");
+	assert_int_equal(n_files("durable"), 1);
+	assert_int_equal(file_read(path, 2, &text, &e), -1);
+	assert_int_equal(e.code, EX_DATAERR);
+	str_free(&text);
+}
+
+/* Two names of one file have no digit in common more often than by chance. */
+static void nobody_can_guess_the_name(void **state)
+{
+	enum { DIGITS = 16 };
+	struct durable a, b;
+	int equal = 0;
+	(void)state;
+	assert_int_equal(durable_begin_own(&a, test_path("guess"), &e), 0);
+	assert_int_equal(durable_begin_own(&b, test_path("guess"), &e), 0);
+	size_t n = strlen(test_path("guess."));
+	assert_int_equal(strlen(a.tmp), n + DIGITS + strlen(".tmp"));
+	for (size_t i = n; i < n + DIGITS; i++)
+		equal += a.tmp[i] == b.tmp[i];
+	assert_true(equal < DIGITS / 2);
+	durable_abort(&a);
+	durable_abort(&b);
+}
+
+/* Somebody who may write to the directory puts a link where the temporary file is. */
+static void no_link_is_followed(void **state)
+{
+	struct durable d;
+	struct h5 *h;
+	(void)state;
+	char *victim = xstrdup(test_file("victim", "precious"));
+	assert_int_equal(durable_begin_own(&d, test_path("x.h5"), &e), 0);
+	assert_int_equal(unlink(d.tmp), 0);
+	assert_int_equal(symlink(victim, d.tmp), 0);
+	assert_int_equal(durable_open(&d), -1);
+	assert_int_equal(errno, ELOOP);
+	assert_int_equal(h5_create(&h, d.tmp, &e), -1);
+	assert_int_equal(e.code, EX_IOERR);
+	e = (struct err){0};
+	assert_int_equal(h5_reopen(&h, d.tmp, &e), -1);
+	e = (struct err){0};
+	assert_int_equal(durable_commit(&d, &e), -1);
+	assert_int_equal(n_files("x.h5"), 0);
+	holds(victim, "precious");
+	free(victim);
+}
+
+/* A file that is created through the open one is the file at that name. */
+static void h5_writes_the_file_itself(void **state)
+{
+	struct durable d;
+	struct h5 *h;
+	struct stat st;
+	int64_t n = 3, numbers[] = {1, 2, 3};
+	(void)state;
+	assert_int_equal(durable_begin_own(&d, test_path("y.h5"), &e), 0);
+	assert_int_equal(h5_create(&h, d.tmp, &e), 0);
+	assert_int_equal(h5_end(h, h5_put(h, "/x", H5_I64, 1, &n, numbers, &e), &e), 0);
+	assert_int_equal(h5_reopen(&h, d.tmp, &e), 0);
+	assert_int_equal(h5_end(h, h5_put(h, "/z", H5_I64, 1, &n, numbers, &e), &e), 0);
+	assert_int_equal(stat(d.tmp, &st), 0);
+	assert_true(st.st_size > 0);
+	assert_int_equal(durable_commit(&d, &e), 0);
+	assert_int_equal(h5_open(&h, test_path("y.h5"), &e), 0);
+	assert_true(h5_has(h, "/z"));
+	h5_close(h, &e);
+}
+
+static void a_failed_rename_leaves_nothing(void **state)
+{
+	struct durable d;
+	(void)state;
+	assert_int_equal(mkdir(test_path("folder"), 0777), 0);
+	assert_int_equal(durable_begin_own(&d, test_path("folder"), &e), 0);
+	assert_int_equal(durable_commit(&d, &e), -1);
+	assert_int_equal(e.code, EX_IOERR);
+	assert_int_equal(n_files("folder"), 1);
+	e = (struct err){0};
+	assert_int_equal(file_link("target", test_path("folder"), &e), -1);
+	assert_int_equal(e.code, EX_IOERR);
+	assert_int_equal(n_files("folder"), 1);
+	assert_int_equal(file_link("target", test_path("link"), &(struct err){0}), 0);
+	assert_int_equal(file_link("other", test_path("link"), &(struct err){0}), 0);
+}
+
+static void only_what_was_left_is_removed(void **state)
+{
+	static const char *const stay[] = {"run.h5", "run.h5.tmp", "run.h5.0123.tmp",
+		"run.h5.0123456789abcdeg.tmp", "run.h5.0123456789abcdef",
+		"run.h5.0123456789abcdef.tmp.tmp", "other.h5.0123456789abcdef.tmp"};
+	struct durable d;
+	(void)state;
+	for (size_t i = 0; i < ARRAY_LEN(stay); i++)
+		test_file(stay[i], "x");
+	assert_int_equal(durable_begin_own(&d, test_path("run.h5"), &e), 0);
+	durable_forget(&d); /* as if the program had been killed */
+	assert_int_equal(n_files("run.h5"), ARRAY_LEN(stay));
+	durable_clear(test_path("run.h5"));
+	assert_int_equal(n_files("run.h5"), ARRAY_LEN(stay) - 1);
+	assert_int_equal(n_files("other.h5"), 1);
+}
+
+static void a_plain_file_or_none(void **state)
+{
+	int fd;
+	(void)state;
+	test_file("plain", "x");
+	assert_int_equal(mkfifo(test_path("fifo"), 0666), 0);
+	assert_int_equal(symlink("plain", test_path("to")), 0);
+	assert_int_equal(file_check_plain(test_path("absent"), &e), 0);
+	assert_int_equal(file_check_plain(test_path("plain"), &e), 0);
+	static const char *const bad[] = {"fifo", "to", "/dev/null"};
+	for (size_t i = 0; i < ARRAY_LEN(bad); i++) {
+		const char *path = bad[i][0] == '/' ? bad[i] : test_path(bad[i]);
+		static const int flags[] = {O_RDONLY, O_WRONLY, O_RDWR | O_CREAT};
+		for (size_t k = 0; k < ARRAY_LEN(flags); k++) {
+			assert_int_equal(file_open_plain(path, flags[k]), -1);
+			assert_int_equal(errno, ELOOP);
+		}
+		assert_int_equal(file_check_plain(path, &e), -1);
+		assert_int_equal(file_lock(path, true, &fd), ELOOP);
+	}
+	fd = file_open_plain(test_path("plain"), O_RDONLY);
+	assert_true(fd >= 0);
+	close(fd);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test_setup(a_set_gets_all_its_names_or_none, begin),
+		cmocka_unit_test_setup(durable_replaces_at_once, begin),
+		cmocka_unit_test_setup(nobody_can_guess_the_name, begin),
+		cmocka_unit_test_setup(no_link_is_followed, begin),
+		cmocka_unit_test_setup(h5_writes_the_file_itself, begin),
+		cmocka_unit_test_setup(a_failed_rename_leaves_nothing, begin),
+		cmocka_unit_test_setup(only_what_was_left_is_removed, begin),
+		cmocka_unit_test_setup(a_plain_file_or_none, begin),
+	};
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
