@@ -525,12 +525,24 @@ int file_begin(const char *path, struct err *e)
 	return fd < 0 ? err_set(e, EX_IOERR, "%s: %s", path, strerror(errno)) : fd;
 }
 
-int file_end(int fd, const char *path, int rc, struct err *e)
+int file_close(int fd, const char *name, int rc, struct err *e)
 {
 	int why = rc ? errno : 0;
 	if (close(fd) && !rc)
 		rc = -1, why = errno;
-	return rc ? err_set(e, EX_IOERR, "%s: %s", path, strerror(why)) : 0;
+	return rc ? err_set(e, EX_IOERR, "%s: %s", name, strerror(why)) : 0;
+}
+
+int file_end(int fd, const char *path, int rc, struct err *e)
+{
+	struct stat st;
+	int why = errno;
+	bool regular = !fstat(fd, &st) && S_ISREG(st.st_mode);
+	errno = why;
+	rc = file_close(fd, path, rc, e);
+	if (rc && regular)
+		unlink(path);
+	return rc;
 }
 
 int durable_put(const struct durable *d, const struct str *text, struct err *e)
@@ -538,7 +550,7 @@ int durable_put(const struct durable *d, const struct str *text, struct err *e)
 	int fd = durable_open(d);
 	if (fd < 0)
 		return err_set(e, EX_IOERR, "%s: %s", d->path, strerror(errno));
-	return file_end(fd, d->path, write_all(fd, text->s, text->len), e);
+	return file_close(fd, d->path, write_all(fd, text->s, text->len), e);
 }
 
 int file_replace(const char *path, const struct str *text, struct err *e)

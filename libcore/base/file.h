@@ -77,9 +77,12 @@ int durable_put(const struct durable *d, const struct str *text, struct err *e);
 /* Such a file with this text. */
 int file_replace(const char *path, const struct str *text, struct err *e);
 /* An output that may also be a pipe or a device: it is created or truncated. Returns the descriptor,
- * which file_end() closes after writes with result rc; the error is the first of all. */
+ * which file_end() closes after writes with result rc (-1 with errno set); a file that is not whole is
+ * removed. */
 int file_begin(const char *path, struct err *e);
 int file_end(int fd, const char *path, int rc, struct err *e);
+/* Closes a file, which messages call `name`, after writes with result rc (-1 with errno set). */
+int file_close(int fd, const char *name, int rc, struct err *e);
 
 /* ---- cleanup.c: files that are removed when the program ends ---------------------- */
 

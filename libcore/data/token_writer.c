@@ -112,7 +112,7 @@ static int write_index(struct token_writer *w, const struct out *o, struct err *
 	w->format->index(&text, w->type, &o->lengths);
 	int fd = create(w, name.s, e), rc = fd < 0;
 	if (!rc)
-		rc = file_end(fd, name.s, write_all(fd, text.s, text.len), e);
+		rc = file_close(fd, name.s, write_all(fd, text.s, text.len), e);
 	str_free(&text);
 	str_free(&name);
 	return rc ? -1 : 0;
@@ -133,7 +133,7 @@ static int end_file(struct token_writer *w, enum split s, struct err *e)
 		if (pwrite_all(o->fd, header, n, 0))
 			return err_set(e, EX_IOERR, "%s: %s", o->path, strerror(errno));
 	}
-	int rc = file_end(o->fd, o->path, 0, e);
+	int rc = file_close(o->fd, o->path, 0, e);
 	o->fd = -1;
 	return rc || !w->format->index ? rc : write_index(w, o, e);
 }

@@ -98,8 +98,9 @@ static void write_file(struct run *r)
 		str_free(&text);
 	}
 	put(fd, path, last, strlen(last), &e);
+	errno = 0;
 	if (fd >= 0)
-		file_end(fd, path, 0, e.code ? &later : &e);
+		file_end(fd, path, e.code ? -1 : 0, e.code ? &later : &e);
 	r->trace.failed = e.code != 0;
 	if (r->trace.failed)
 		warn("--trace: %s", e.msg);

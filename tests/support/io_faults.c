@@ -3,7 +3,8 @@
  * this for every k. Only calls for files below one folder count, in the process that was started and
  * not in its children.
  *   IO_FAULT=KIND:K:HOW       the K-th call (from 1) of KIND: write, pwrite, fsync, ftruncate, rename,
- *                             open, mmap or close. HOW: ENOSPC, EIO, EINTR, or short, which writes half
+ *                             open, mmap or close. HOW: ENOSPC, EIO, EINTR; short, which writes half;
+ *                             lost, which writes nothing and says that all is written
  *   IO_FAULT=KIND:K:HOW:on    it and all later ones
  *   IO_FAULT_IN=FOLDER        the folder, as realpath() has it
  *   IO_FAULT_RANK=N           in that rank only
@@ -30,8 +31,9 @@ static const char *const kinds[] = {
 	"write", "pwrite", "fsync", "ftruncate", "rename", "open", "mmap", "close"};
 static const struct {
 	const char *name;
-	int error; /* 0: half is written */
-} hows[] = {{"ENOSPC", ENOSPC}, {"EIO", EIO}, {"EINTR", EINTR}, {"short", 0}};
+	int error; /* 0: another result than an error */
+} hows[] = {{"ENOSPC", ENOSPC}, {"EIO", EIO}, {"EINTR", EINTR}, {"short", 0}, {"lost", 0}};
+enum { AS_EVER, FAILS, SHORT, LOST };
 
 static atomic_long calls[N_KINDS];
 static struct {
@@ -39,6 +41,7 @@ static struct {
 	enum kind kind;
 	long first;
 	int error;
+	bool lost;
 	bool later; /* all later calls fail too */
 	pid_t process;
 	char folder[4096];
@@ -55,6 +58,7 @@ static void take_fault(const char *text)
 	for (size_t i = 0; i < sizeof(hows) / sizeof(*hows); i++)
 		if (!strcmp(how, hows[i].name))
 			fault.error = hows[i].error;
+	fault.lost = !strcmp(how, "lost");
 	fault.later = !strcmp(on, "on");
 	fault.on = true;
 }
@@ -111,19 +115,19 @@ static bool is_file_in_folder(int fd)
 	return !strncmp(path, fault.folder, strlen(fault.folder));
 }
 
-/* Counts a call. -1: it fails, with errno set; 1: it does half; 0: it is as ever. */
+/* Counts a call, and says how it ends; FAILS: with errno set. */
 static int count(enum kind kind, bool ours)
 {
 	if (!fault.process || fault.process != getpid() || !ours)
-		return 0;
+		return AS_EVER;
 	long k = atomic_fetch_add(&calls[kind], 1) + 1;
 	if (!fault.on || kind != fault.kind || k < fault.first ||
 		(k > fault.first && !fault.later))
-		return 0;
+		return AS_EVER;
 	if (!fault.error)
-		return 1;
+		return fault.lost ? LOST : SHORT;
 	errno = fault.error;
-	return -1;
+	return FAILS;
 }
 
 static bool watched(int fd)
@@ -142,21 +146,25 @@ static bool watched_path(const char *path)
 	return ours;
 }
 
-static size_t half_of(size_t n, int half)
+static size_t part_of(size_t n, int how)
 {
-	return half && n > 1 ? n / 2 : n;
+	return how == SHORT && n > 1 ? n / 2 : n;
 }
 
 ssize_t write(int fd, const void *p, size_t n)
 {
 	int how = count(WRITE, watched(fd));
-	return how < 0 ? -1 : syscall(SYS_write, fd, p, half_of(n, how));
+	if (how == FAILS)
+		return -1;
+	return how == LOST ? (ssize_t)n : syscall(SYS_write, fd, p, part_of(n, how));
 }
 
 ssize_t pwrite(int fd, const void *p, size_t n, off_t at)
 {
 	int how = count(PWRITE, watched(fd));
-	return how < 0 ? -1 : syscall(SYS_pwrite64, fd, p, half_of(n, how), at);
+	if (how == FAILS)
+		return -1;
+	return how == LOST ? (ssize_t)n : syscall(SYS_pwrite64, fd, p, part_of(n, how), at);
 }
 
 ssize_t pwrite64(int fd, const void *p, size_t n, off64_t at)
@@ -166,17 +174,17 @@ ssize_t pwrite64(int fd, const void *p, size_t n, off64_t at)
 
 int fsync(int fd)
 {
-	return count(FSYNC, watched(fd)) < 0 ? -1 : (int)syscall(SYS_fsync, fd);
+	return count(FSYNC, watched(fd)) == FAILS ? -1 : (int)syscall(SYS_fsync, fd);
 }
 
 int fdatasync(int fd)
 {
-	return count(FSYNC, watched(fd)) < 0 ? -1 : (int)syscall(SYS_fdatasync, fd);
+	return count(FSYNC, watched(fd)) == FAILS ? -1 : (int)syscall(SYS_fdatasync, fd);
 }
 
 int ftruncate(int fd, off_t n)
 {
-	return count(FTRUNCATE, watched(fd)) < 0 ? -1 : (int)syscall(SYS_ftruncate, fd, n);
+	return count(FTRUNCATE, watched(fd)) == FAILS ? -1 : (int)syscall(SYS_ftruncate, fd, n);
 }
 
 int ftruncate64(int fd, off64_t n)
@@ -186,17 +194,17 @@ int ftruncate64(int fd, off64_t n)
 
 int truncate(const char *path, off_t n)
 {
-	return count(FTRUNCATE, watched_path(path)) < 0 ? -1 : (int)syscall(SYS_truncate, path, n);
+	return count(FTRUNCATE, watched_path(path)) == FAILS ? -1 : (int)syscall(SYS_truncate, path, n);
 }
 
 int rename(const char *from, const char *to)
 {
-	return count(RENAME, watched_path(to)) < 0 ? -1 : (int)syscall(SYS_rename, from, to);
+	return count(RENAME, watched_path(to)) == FAILS ? -1 : (int)syscall(SYS_rename, from, to);
 }
 
 int renameat2(int a, const char *from, int b, const char *to, unsigned flags)
 {
-	return count(RENAME, watched_path(to)) < 0
+	return count(RENAME, watched_path(to)) == FAILS
 		       ? -1
 		       : (int)syscall(SYS_renameat2, a, from, b, to, flags);
 }
@@ -204,7 +212,7 @@ int renameat2(int a, const char *from, int b, const char *to, unsigned flags)
 static int open_at(int folder, const char *path, int flags, va_list ap)
 {
 	mode_t mode = flags & (O_CREAT | O_TMPFILE) ? va_arg(ap, mode_t) : 0;
-	if (count(OPEN, watched_path(path)) < 0)
+	if (count(OPEN, watched_path(path)) == FAILS)
 		return -1;
 	return (int)syscall(SYS_openat, folder, path, flags, mode);
 }
@@ -238,7 +246,7 @@ int openat(int folder, const char *path, int flags, ...)
 
 void *mmap(void *p, size_t n, int protection, int flags, int fd, off_t at)
 {
-	if (fd >= 0 && count(MMAP, watched(fd)) < 0)
+	if (fd >= 0 && count(MMAP, watched(fd)) == FAILS)
 		return MAP_FAILED;
 	return (void *)syscall(SYS_mmap, p, n, protection, flags, fd, at);
 }
@@ -252,7 +260,7 @@ int close(int fd)
 {
 	int how = count(CLOSE, watched(fd)), why = errno;
 	int rc = (int)syscall(SYS_close, fd);
-	if (how < 0) {
+	if (how == FAILS) {
 		errno = why;
 		return -1;
 	}
