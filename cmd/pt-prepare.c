@@ -211,8 +211,9 @@ static int print_info(const struct strs *files, struct err *e)
 
 static int verify_one(const char *path, struct err *e)
 {
+	const struct strs one = {.v = (char *[]){(char *)path}, .n = 1};
 	struct corpus *c;
-	if (corpus_open_file(&c, path, e))
+	if (corpus_open(&c, &one, CORPUS_SOME | CORPUS_DOCUMENTS_IF, e))
 		return -1;
 	int rc = corpus_verify(c, e);
 	corpus_close(c);

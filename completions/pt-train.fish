@@ -176,4 +176,4 @@ complete -c pt-train -l print-config -d 'Print the options in force as a config 
 complete -c pt-train -l quiet -s q -d 'Print no messages but warnings and errors; results are still printed.'
 complete -c pt-train -l help -s h -d 'Print this help, and exit.'
 complete -c pt-train -l version -s V -d 'Print the versions of the program and its libraries, and exit.'
-complete -c pt-train -l generate -x -a 'man bash zsh fish presets' -d 'Print what is made from the option table, and exit: man, bash, zsh or fish, and more in some programs.'
+complete -c pt-train -l generate -x -a 'man bash zsh fish presets saved' -d 'Print what is made from the option table, and exit: man, bash, zsh or fish, and more in some programs.'

@@ -181,6 +181,19 @@ static const struct opt *named(const struct program *p, const char *name)
 	bug(__FILE__, __LINE__, name);
 }
 
+bool opt_is_called(const struct opt *t, const char *name)
+{
+	return !strcmp(t->name, name) || (t->was && !strcmp(t->was, name));
+}
+
+unsigned opts_flags(const struct program *p, const char *name)
+{
+	for (const struct opt *t = p->opts; t->type != OPT_END; t++)
+		if (t->type != OPT_GROUP && opt_is_called(t, name))
+			return t->flags;
+	return 0;
+}
+
 bool opts_given(const struct program *p, const void *o, const char *name)
 {
 	return *given_flag(p, o, named(p, name));
