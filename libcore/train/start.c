@@ -424,6 +424,7 @@ static int dry_run(const struct train_opts *given, struct comm *world, struct er
 	     plan_device(&o, e) || check_cluster(&o, e) ||
 	     (o.data.n && dataset_order(&data, &o, &m, &order, e));
 	if (!rc && world->rank == 0) {
+		options_note_idle(&o, &m, ranks * workers);
 		model_print(&m, o.verbose, &tree);
 		rc = plan_print(&o, &m, &out, e);
 		printf("# tensors\n%s%s", tree.s, out.s);
