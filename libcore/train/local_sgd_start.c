@@ -295,7 +295,9 @@ int local_sgd_info(const struct train_opts *o, const struct ckpt *c,
 	if (!past || streams)
 		return 0;
 	info->step = synced;
-	info->samples -= min64(past, info->samples / max64(1, saved.batch)) * saved.batch;
+	info->samples -= min64(past, info->samples / saved.batch) * saved.batch;
+	/* (steps between may have had another batch) */
+	info->samples = synced ? max64(info->samples, synced) : 0;
 	info->loss = info->val_loss = (double)NAN; /* of steps that are dropped */
 	info->skipped_steps = min64(info->skipped_steps, synced);
 	info->loss_scale_good = min64(info->loss_scale_good, synced);
