@@ -154,8 +154,8 @@ static const struct opt options[] = {
 		"tokens."},
 	{OPT_FLAG, 0, "verify", NULL, "no", O(verify), .help =
 		"Verify whole shards: the seal, the checksum of every block of tokens and of the "
-		"tokens of each file, and that each token is in the vocabulary. All shards are "
-		"checked, also after a failure."},
+		"tokens of each file, that each token is in the vocabulary, and where documents "
+		"begin. All shards are checked, also after a failure."},
 	{OPT_ENUM, 'd', "decode", NULL, "no", O(decode), .values = decodes, .help =
 		"Decode the training or validation tokens of shards to text and print it."},
 	{OPT_END},

@@ -537,7 +537,7 @@ static const struct opt options[] = {
 		"none."},
 	{FLAG("resume-exact", "no", T(resume_exact), 0), .needs = "--resume", .help =
 		"Refuse to resume with other options that determine results than the "
-		"checkpoint's. Other --steps are refused if the learning rate so far depended on "
+		"checkpoint's, or with other data. Other --steps are refused if the learning rate so far depended on "
 		"them. Without this option, a layout may change the virtual degrees and the "
 		"micro-batch size, and a warning says so."},
 	{OPT_STR, 0, "init-from", "CHECKPOINT", NULL, T(init_from), OPT_REPLAY,

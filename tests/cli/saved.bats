@@ -21,10 +21,13 @@ refused() { # FILE TEXT: by all who read its options
 	code_of 65 pt-ckpt verify "$1"
 	says "$2"
 	[[ $output == *DAMAGED* ]]
+	code_of 65 pt-ckpt show --options "$1"
+	code_of 65 pt-ckpt strip "$1" -o new.h5
 	code_of 65 tiny -n 6 --resume "$1" -o new
 	says "$2"
 	code_of 65 tiny -n 6 --init-from "$1" -o new
 	[ ! -e new ]
+	[ ! -e new.h5 ]
 }
 
 @test "no option that is the user's is taken from a checkpoint" {
