@@ -115,6 +115,9 @@ static int read_config(
 	if (ckpt_open(&c, path, e))
 		return -1;
 	int rc = state_options(c, &saved, e);
+	if (!rc && saved.model.layers > c->n_tensors) /* before a model of so many is made */
+		rc = err_set(e, EX_DATAERR, "%s: %lld layers, and %d tensors", path,
+			(long long)saved.model.layers, c->n_tensors);
 	if (!rc && all)
 		str_add(out, c->config.s, c->config.len);
 	else if (!rc)

@@ -65,6 +65,9 @@ refused() { # FILE TEXT: by all who read its options
 		refused evil.h5 "${text%% *}"
 	done
 	code_of 65 pt-sample evil.h5 x
+	forge good.h5 evil.h5 'layers = 100000'
+	code_of 65 tiny -n 6 --resume evil.h5 -o new
+	says '100000 layers, and 20 tensors'
 	forge good.h5 evil.h5 lr
 	refused evil.h5 'expected `key = value`'
 }
