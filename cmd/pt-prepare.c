@@ -19,6 +19,7 @@ struct opts {
 		end_token, train_bpe, min_count;
 	int64_t mix_tokens;
 	struct strs keep, drop, source, val_files;
+	struct opt_given given;
 	bool info, verify, overwrite, strict, decompress, allow_special, end_of_text,
 		dedup, shuffle;
 };
@@ -153,8 +154,8 @@ static const struct opt options[] = {
 		"tokens."},
 	{OPT_FLAG, 0, "verify", NULL, "no", O(verify), .help =
 		"Verify whole shards: the seal, the checksum of every block of tokens and of the "
-		"tokens of each file, and that each token is in the vocabulary. All shards are "
-		"checked, also after a failure."},
+		"tokens of each file, that each token is in the vocabulary, and where documents "
+		"begin. All shards are checked, also after a failure."},
 	{OPT_ENUM, 'd', "decode", NULL, "no", O(decode), .values = decodes, .help =
 		"Decode the training or validation tokens of shards to text and print it."},
 	{OPT_END},
@@ -185,6 +186,7 @@ static const struct program program = {
 	.synopsis = synopsis,
 	.opts = options,
 	.opts_bytes = sizeof(struct opts),
+	.given = offsetof(struct opts, given),
 	.operands = "",
 	.versions = h5_versions,
 	.generate = generate,
@@ -211,8 +213,9 @@ static int print_info(const struct strs *files, struct err *e)
 
 static int verify_one(const char *path, struct err *e)
 {
+	const struct strs one = {.v = (char *[]){(char *)path}, .n = 1};
 	struct corpus *c;
-	if (corpus_open_file(&c, path, e))
+	if (corpus_open(&c, &one, CORPUS_SOME | CORPUS_DOCUMENTS_IF, e))
 		return -1;
 	int rc = corpus_verify(c, e);
 	corpus_close(c);
@@ -323,6 +326,27 @@ static int check_tokens(const struct opts *o, struct err *e)
 	return 0;
 }
 
+static void note_idle(const struct opts *o, bool tokens)
+{
+	bool text = !tokens && !o->train_bpe, ids = tokens && !o->vocab_files;
+	bool draws = o->split != SPLIT_BY_TAIL || o->shuffle;
+	const struct opt_idle rows[] = {
+		{ids, "tokenizer pattern allow-special",
+			"tokens are converted as they are, and no text is split into them"},
+		{tokens, "field end-of-text decompress threads",
+			"these are tokens, not text"},
+		{!tokens && !o->to, "end-token", "the text has its own ends"},
+		{o->format == FORMAT_TEXT, "field strict", "--format text has no fields"},
+		{text && !draws, "seed",
+			"nothing is random without --split document or hash, or --shuffle"},
+		{!o->train_bpe, "min-count",
+			"no vocabulary is trained without --train-bpe"},
+		{o->train_bpe, "val-fraction split shard-size seed shuffle",
+			"a vocabulary is trained, and no shard is written"},
+	};
+	opts_note_idle(&program, o, rows, ARRAY_LEN(rows));
+}
+
 static int prepare(
 	const struct opts *o, const struct strs *texts, struct comm *world, struct err *e)
 {
@@ -339,6 +363,8 @@ static int prepare(
 			e, EX_USAGE, "token files are read and written by one rank");
 	if (tokens > 0 && check_tokens(o, e))
 		tokens = -1;
+	if (tokens >= 0)
+		note_idle(o, tokens > 0);
 	if (tokens < 0 || (simple ? prepare_run(&p, texts, &done, e)
 				  : token_convert_run(&c, texts, &done, e)))
 		return -1;
@@ -382,6 +408,7 @@ static int train(
 			"a vocabulary is trained without --dedup and --source");
 	if (check_terminals(false, texts, e))
 		return -1;
+	note_idle(o, false);
 	int rc = train_vocab_run(&c, texts, &done, e);
 	if (!rc && done.n_broken)
 		warn("%lld lines have no document", (long long)done.n_broken);

@@ -37,7 +37,7 @@ complete -c pt-prepare -l train-bpe -x -d 'Train a vocabulary of byte-pair encod
 complete -c pt-prepare -l vocab-out -r -F -d 'Write the trained vocabulary there: vocab.json and merges.txt, tokenizer.json, vocab.tiktoken.'
 complete -c pt-prepare -l min-count -x -d 'Merge no pair that occurs less often.'
 complete -c pt-prepare -l info -s i -d 'Print the attributes of shards as key = value lines, without reading the tokens.'
-complete -c pt-prepare -l verify -d 'Verify whole shards: the seal, the checksum of every block of tokens and of the tokens of each file, and that each token is in the vocabulary. All shards are checked, also after a failure.'
+complete -c pt-prepare -l verify -d 'Verify whole shards: the seal, the checksum of every block of tokens and of the tokens of each file, that each token is in the vocabulary, and where documents begin. All shards are checked, also after a failure.'
 complete -c pt-prepare -l decode -s d -x -a 'no train val' -d 'Decode the training or validation tokens of shards to text and print it.'
 complete -c pt-prepare -l config -r -F -d 'Read options from FILE.'
 complete -c pt-prepare -l print-config -d 'Print the options in force as a config file, and exit.'

@@ -151,7 +151,7 @@ _pt_train()
 	--peak-flops) mapfile -t COMPREPLY < <(compgen -W 'measure' -- "$cur"); return ;;
 	--cluster) return ;;
 	--config) compopt -o filenames 2>/dev/null; mapfile -t COMPREPLY < <(compgen -f -- "$cur"); return ;;
-	--generate) mapfile -t COMPREPLY < <(compgen -W 'man bash zsh fish presets' -- "$cur"); return ;;
+	--generate) mapfile -t COMPREPLY < <(compgen -W 'man bash zsh fish presets saved' -- "$cur"); return ;;
 	esac
 	if [[ $flag ]]; then
 		mapfile -t COMPREPLY < <(compgen -W 'yes no' -- "$cur")

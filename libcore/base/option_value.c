@@ -181,6 +181,19 @@ static const struct opt *named(const struct program *p, const char *name)
 	bug(__FILE__, __LINE__, name);
 }
 
+bool opt_is_called(const struct opt *t, const char *name)
+{
+	return !strcmp(t->name, name) || (t->was && !strcmp(t->was, name));
+}
+
+unsigned opts_flags(const struct program *p, const char *name)
+{
+	for (const struct opt *t = p->opts; t->type != OPT_END; t++)
+		if (t->type != OPT_GROUP && opt_is_called(t, name))
+			return t->flags;
+	return 0;
+}
+
 bool opts_given(const struct program *p, const void *o, const char *name)
 {
 	return *given_flag(p, o, named(p, name));
@@ -240,4 +253,41 @@ int opts_check_needs(const struct program *p, const void *o, struct err *e)
 			return err_set(e, EX_USAGE, "--%s needs %s", t->name, t->needs);
 	}
 	return 0;
+}
+
+/* ---- without effect ---------------------------------------------------------------- */
+
+/* Appends those of the names, separated by spaces, that were given: "--a, --b and --c". */
+static int add_given(
+	const struct program *p, const void *o, const char *names, struct str *out)
+{
+	char *copy = xstrdup(names), *rest = copy, *name, *last = NULL;
+	int n = 0;
+	while ((name = strsep(&rest, " "))) {
+		const struct opt *t = named(p, name);
+		if (!*given_flag(p, o, t) ||
+			opt_equals(t, (const char *)o + t->offset, t->def))
+			continue;
+		if (last)
+			str_printf(out, "%s--%s", n > 1 ? ", " : "", last);
+		last = name;
+		n++;
+	}
+	if (last)
+		str_printf(out, "%s--%s", n > 1 ? " and " : "", last);
+	free(copy);
+	return n;
+}
+
+void opts_note_idle(
+	const struct program *p, const void *o, const struct opt_idle *rows, size_t n)
+{
+	for (size_t i = 0; i < n; i++) {
+		struct str text = {0};
+		int given = rows[i].idle ? add_given(p, o, rows[i].options, &text) : 0;
+		if (given)
+			info("note: %s ha%s no effect: %s", text.s,
+				given > 1 ? "ve" : "s", rows[i].why);
+		str_free(&text);
+	}
 }

@@ -33,7 +33,8 @@ struct parse {
 	bool *list_begun;   /* this source has already replaced the list */
 	bool person;	    /* this source is the command line or the environment */
 	const char *config; /* --config, or PT_CONFIG */
-	bool print_config, quiet, skip_unknown;
+	bool saved;	    /* this source is the options that a run saved */
+	bool print_config, quiet;
 	const char *generate;
 };
 
@@ -48,21 +49,16 @@ const struct opt *opt_next(const struct program *p, const struct opt *at)
 	return in_common ? NULL : common_opts;
 }
 
-static bool is_called(const struct opt *t, const char *name)
-{
-	return !strcmp(t->name, name) || (t->was && !strcmp(t->was, name));
-}
-
 static int find(const struct parse *s, const char *name, bool *negated)
 {
 	*negated = false;
 	for (int i = 0; i < s->n; i++)
-		if (is_called(s->all[i], name))
+		if (opt_is_called(s->all[i], name))
 			return i;
 	if (strncmp(name, "no-", 3))
 		return -1;
 	for (int i = 0; i < s->n; i++) {
-		if (s->all[i]->type == OPT_FLAG && is_called(s->all[i], name + 3)) {
+		if (s->all[i]->type == OPT_FLAG && opt_is_called(s->all[i], name + 3)) {
 			*negated = true;
 			return i;
 		}
@@ -148,10 +144,11 @@ static void source_begin(struct parse *s, bool person)
 static int set_from_conf(void *to, const char *key, const char *value, struct err *e)
 {
 	struct parse *s = to;
-	struct err none;
-	int i = find_key(s, key, EX_DATAERR, s->skip_unknown ? &none : e);
+	int i = find_key(s, key, EX_DATAERR, e);
 	if (i < 0)
-		return s->skip_unknown ? 0 : -1;
+		return -1;
+	if (s->saved && !(s->all[i]->flags & OPT_RUN))
+		return err_set(e, EX_DATAERR, "'%s' is not an option of a run", key);
 	if (set_value(s, i, value, e)) {
 		e->code = EX_DATAERR;
 		return -1;
@@ -166,6 +163,15 @@ static int apply_text(
 {
 	source_begin(s, false);
 	return conf_parse(text->s, text->len, name, set_from_conf, s, e);
+}
+
+/* What a run has saved is not trusted: a checkpoint may be anybody's. */
+static int apply_saved(struct parse *s, const struct str *text, struct err *e)
+{
+	s->saved = true;
+	int rc = apply_text(s, text, "the saved options", e);
+	s->saved = false;
+	return rc;
 }
 
 static void defaults(struct parse *s)
@@ -429,7 +435,7 @@ static int apply_sources(
 	bool negated;
 	memset(s->o, 0, s->p->opts_bytes);
 	defaults(s);
-	if (x->base.len && apply_text(s, &x->base, "the saved options", e))
+	if (x->base.len && apply_saved(s, &x->base, e))
 		return -1;
 	if (preset && find(s, "preset", &negated) >= 0 && apply_presets(s, preset, e))
 		return -1;
@@ -529,14 +535,13 @@ static void parse_end(struct parse *s)
 	free(s->list_begun);
 }
 
-int opts_from_text(const struct program *p, void *o, const char *text, bool skip_unknown,
-	struct err *e)
+int opts_from_text(
+	const struct program *p, void *o, const char *text, bool saved, struct err *e)
 {
 	struct parse s = parse_begin(p, o);
-	s.skip_unknown = skip_unknown;
+	const struct str t = {(char *)text, strlen(text), 0};
 	defaults(&s);
-	const struct str saved = {(char *)text, strlen(text), 0};
-	int rc = apply_text(&s, &saved, "the saved options", e);
+	int rc = saved ? apply_saved(&s, &t, e) : apply_text(&s, &t, "the options", e);
 	parse_end(&s);
 	return rc;
 }

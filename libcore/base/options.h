@@ -23,10 +23,16 @@ enum opt_type {
 };
 
 enum opt_flag {
-	OPT_ARITH = 1,	 /* determines results */
-	OPT_LOCAL = 2,	 /* of this invocation: not saved with a run */
-	OPT_MODEL = 4,	 /* shapes and arithmetic of the model, which its weights need */
-	OPT_SEVERAL = 8, /* OPT_LIST: the operands that follow it are its values too */
+	/* Of the run: saved with it, and read from its checkpoints, which may be anybody's. So no option
+	 * that names a file, a program or a device is; all that are not are only the user's. */
+	OPT_RUN = 1,
+	OPT_ARITH = 2 | OPT_RUN, /* determines results */
+	OPT_MODEL =
+		4 |
+		OPT_ARITH, /* shapes and arithmetic of the model, which its weights need */
+	OPT_SEVERAL = 8,   /* OPT_LIST: the operands that follow it are its values too */
+	/* Only the user's, but who computes a run again takes it from its log: data, layout, device. */
+	OPT_REPLAY = 16,
 };
 
 struct opt {
@@ -106,25 +112,36 @@ struct program {
 int opts_parse(const struct program *p, void *o, int argc, char **argv, struct err *e);
 /* Also names the program in messages; a bad option ends it. */
 int opts_parse_or_die(const struct program *p, void *o, int argc, char **argv);
-/* Fills *o from the defaults and a config text only. Keys that are not known are an error,
- * or passed over. */
-int opts_from_text(const struct program *p, void *o, const char *text, bool skip_unknown,
-	struct err *e);
+/* Fills *o from the defaults and a config text only. `saved`: by a run, so other options than those
+ * of a run are an error, as unknown ones are. */
+int opts_from_text(
+	const struct program *p, void *o, const char *text, bool saved, struct err *e);
+/* The flags of the option that is called so, or was; 0 if there is none. */
+unsigned opts_flags(const struct program *p, const char *name);
 /* Sets an error: the `what` `name` is unknown, but names[n] may have one that was meant. */
 int opts_unknown(const char *what, const char *name, const char *const *names, int64_t n,
 	struct err *e);
-/* The options as a config text that reads back to the same values: those with all the
- * flags `want` and none of `without`. */
+/* The options as a config text that reads back to the same values: those with all the flags `want`
+ * and none of `without`. All options, and all of a run (OPT_RUN), have their headings. */
 void opts_print(const struct program *p, const void *o, unsigned want, unsigned without,
 	struct str *out);
 /* Does the environment have the option, perhaps for another program? */
 bool opts_in_environment(const char *name);
-/* Was the option given? Of programs with .given only, as the two below. */
+/* Was the option given? Of programs with .given only, as the three below. */
 bool opts_given(const struct program *p, const void *o, const char *name);
 /* Sets options whose names begin with the prefix to their defaults, as if not given. */
 void opts_reset(const struct program *p, void *o, const char *prefix);
 /* Checks that every option that was given has the options that it needs. */
 int opts_check_needs(const struct program *p, const void *o, struct err *e);
+/* Options, separated by spaces, that change nothing where the condition holds, and why. */
+struct opt_idle {
+	bool idle;
+	const char *options, *why;
+};
+/* Says of each row which of its options were given, with another value than the default: "note: --a and
+ * --b have no effect: WHY". No error, since scripts try options on many layouts. */
+void opts_note_idle(
+	const struct program *p, const void *o, const struct opt_idle *rows, size_t n);
 /* Writes text of a kind, which is generated from the table: man, bash, zsh, fish, presets (their
  * names), or one of the program's kinds. -1: unknown kind. */
 int opts_generate(const struct program *p, const char *kind, FILE *f);

@@ -7,6 +7,8 @@
 extern const struct opt common_opts[];
 /* The program's options, then the common ones, headings included; NULL begins. */
 const struct opt *opt_next(const struct program *p, const struct opt *at);
+/* By its name, or its earlier one. */
+bool opt_is_called(const struct opt *t, const char *name);
 /* Sets the value at v from a text; a list gets one more. */
 int opt_set(const struct opt *t, void *v, const char *text, struct err *e);
 /* Is the value at v the one that the text sets? NULL: is it zero, no, unset, or the first word? */

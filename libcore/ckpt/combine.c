@@ -32,8 +32,14 @@ static int read_sum(
 		if (!rc)
 			add_scaled(sum, out, n, c->weights[i]);
 	}
-	for (int64_t i = 0; i < n && !rc; i++)
+	for (int64_t i = 0; i < n && !rc; i++) {
 		out[i] = (float)(sum[i] / c->divisor);
+		if (!isfinite(out[i]))
+			rc = err_set(e, EX_DATAERR,
+				"the sum of %s is %g in fp32: give other weights, or leave out "
+				"what is not finite already",
+				v->tensors[r->tensor].name, (double)out[i]);
+	}
 	free(sum);
 	return rc;
 }

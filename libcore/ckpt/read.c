@@ -100,8 +100,9 @@ static int check_info(const struct ckpt *c, struct err *e)
 {
 	const struct ckpt_info *i = &c->info;
 	const int64_t most = (int64_t)1 << 53; /* exact as f64, too */
-	if (i->step >= 0 && i->step <= most && i->samples >= 0 && i->tokens >= 0 &&
-		i->workers >= 0 && i->worker >= 0 && i->worker < max64(1, i->workers))
+	if (i->step >= 0 && i->step <= most && i->samples >= 0 && i->samples <= most &&
+		i->tokens >= 0 && i->workers >= 0 && i->worker >= 0 &&
+		i->worker < max64(1, i->workers))
 		return 0;
 	return err_set(e, EX_DATAERR,
 		"%s: step %lld, %lld samples, %lld tokens, worker %lld of %lld", c->path,

@@ -10,26 +10,12 @@
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
-/* The options of `invocation` that a replay keeps: of the data, the layout, and the device. A log is
+/* The texts are parsed and printed again, so what was judged here is what the program reads. A log is
  * not trusted, so none that writes to a place of its choice. */
-static const char *const kept[] = {"data", "readers", "spool-limit", "batch-per-rank",
-	"dp", "fsdp", "cp", "tp", "pp", "zero", "fsdp-kind", "reshard-after-forward",
-	"gather-dtype", "sp", "async-tp", "cp-comm", "pp-schedule", "pp-stages",
-	"pp-split", "recompute", "recompute-every", "tile", "offload", "memory",
-	"threads", "device", "comm", "bucket"};
-
-static bool is_kept(const char *key)
-{
-	for (size_t i = 0; i < ARRAY_LEN(kept); i++)
-		if (!strcmp(key, kept[i]))
-			return true;
-	return false;
-}
-
-/* The texts are parsed and printed again, so what was judged here is what the program reads. */
 struct filter {
 	const struct replay *r;
 	struct str *out;
@@ -39,21 +25,30 @@ static int keep_config(void *to, const char *key, const char *value, struct err 
 {
 	struct filter *f = to;
 	(void)e;
-	if (options_is_arithmetic(key))
+	if ((opts_flags(&train_program, key) & OPT_ARITH) == OPT_ARITH)
 		conf_print(f->out, key, value);
 	return 0;
+}
+
+/* A path in a log is read, and what waits for a writer would never end. */
+static bool waits(const char *path)
+{
+	struct stat s;
+	return !stat(path, &s) && !S_ISREG(s.st_mode) && !S_ISDIR(s.st_mode);
 }
 
 static int keep_invocation(void *to, const char *key, const char *value, struct err *e)
 {
 	struct filter *f = to;
-	bool base = !f->r->from && strcmp(value, "auto") != 0 &&
-		    (!strcmp(key, "init-from") || !strcmp(key, "resume"));
-	(void)e;
-	if (is_kept(key) || base)
-		conf_print(f->out, key, value);
-	else if (!strcmp(key, "offload-to"))
-		conf_print(f->out, key, f->r->folder);
+	bool base = !strcmp(key, "init-from") || !strcmp(key, "resume");
+	if (!(opts_flags(&train_program, key) & OPT_REPLAY) ||
+		(base && (f->r->from || !strcmp(value, "auto"))))
+		return 0;
+	if ((base || !strcmp(key, "data")) && waits(value))
+		return err_set(e, EX_DATAERR,
+			"%s = %s is not a file, so the run cannot be computed again", key,
+			value);
+	conf_print(f->out, key, strcmp(key, "offload-to") ? value : f->r->folder);
 	return 0;
 }
 

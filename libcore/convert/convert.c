@@ -2,7 +2,7 @@
 #include "convert/convert.h"
 #include "convert/convert_internal.h"
 
-#include "train/options.h"
+#include "train/state.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -153,9 +153,14 @@ static void close_pt(struct ckpt_view *v)
 
 static int open_pt(struct ckpt_view *v, const char *path, struct err *e)
 {
+	struct train_opts saved;
 	struct ckpt *c;
 	if (ckpt_open_stream(&c, path, e))
 		return -1;
+	if (state_options(c, &saved, e)) {
+		ckpt_close(c);
+		return -1;
+	}
 	ckpt_view_of(v, c);
 	v->close = close_pt;
 	return 0;

@@ -61,7 +61,8 @@ static int open_segment(
 		return err_set(e, EX_DATAERR, "%s: %s has %lld tokens, not %lld", f->path,
 			path, (long long)g->blocks.rows, (long long)f->info.tokens[s]);
 	g->checked = xcalloc((size_t)g->blocks.n_blocks, sizeof(*g->checked));
-	if (how & CORPUS_DOCUMENTS)
+	if (how & CORPUS_DOCUMENTS ||
+		(how & CORPUS_DOCUMENTS_IF && h5_has(h, document_paths[s])))
 		return documents_read(&g->documents, h, f->path, s, g->blocks.rows, e);
 	return 0;
 }

@@ -194,8 +194,8 @@ int prepare_decode(const struct strs *files, enum split split, FILE *f, struct e
 
 struct corpus;
 
-/* How to open a corpus: files may be missing; read where documents begin. */
-enum { CORPUS_SOME = 1, CORPUS_DOCUMENTS = 2 };
+/* How to open a corpus: files may be missing; read where documents begin, or if the file says it. */
+enum { CORPUS_SOME = 1, CORPUS_DOCUMENTS = 2, CORPUS_DOCUMENTS_IF = 4 };
 
 /* True for "-" (standard input) and for a FIFO, which can be read only once. */
 bool corpus_is_stream(const char *path);

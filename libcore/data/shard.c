@@ -39,12 +39,31 @@ const struct h5_field shard_fields[] = {
 };
 #undef F
 
+/* Some of all tokens, or all where there is one file. */
+static int check_tokens(
+	const struct shard_info *s, enum split of, const char *name, struct err *e)
+{
+	int64_t here = s->tokens[of], all = s->total[of];
+	if (here >= 0 && (s->count == 1 ? all == here : all >= here))
+		return 0;
+	return err_set(e, EX_DATAERR, "%s: %s_tokens is %lld, and %s_total %lld", name,
+		split_names[of], (long long)here, split_names[of], (long long)all);
+}
+
 static int check_numbers(const struct shard_info *s, const char *name, struct err *e)
 {
 	if (s->count < 1 || s->index < 0 || s->index >= s->count)
 		return err_set(e, EX_DATAERR, "%s: is file %lld of %lld", name,
 			(long long)s->index, (long long)s->count);
-	return 0;
+	if (s->source_bytes < 0 || s->source_files < 0 || s->documents < 0)
+		return err_set(e, EX_DATAERR,
+			"%s: %lld documents in %lld files of %lld bytes", name,
+			(long long)s->documents, (long long)s->source_files,
+			(long long)s->source_bytes);
+	return check_tokens(s, SPLIT_TRAIN, name, e) ||
+			       check_tokens(s, SPLIT_VAL, name, e)
+		       ? -1
+		       : 0;
 }
 
 int shard_read(struct h5 *h, const char *name, struct shard_info *s, struct tokenizer *t,

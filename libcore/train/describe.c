@@ -112,6 +112,7 @@ void describe_run(const struct run *r, const struct run_info *i)
 	if (r->dir.path)
 		line(&text, "directory", "%s", r->dir.path);
 	info("version %s, %s on %s%s", PT_VERSION, i->started, i->host, text.s);
+	options_note_idle(&r->t.o, &r->t.model, r->all->size);
 	if (r->t.o.verbose)
 		describe_tensors(r);
 	if (!r->t.o.eval_only)

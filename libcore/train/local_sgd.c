@@ -303,6 +303,11 @@ void local_sgd_start(struct run *r)
 	if (!r->local.edit)
 		return;
 	begin_intervals(r);
+	const struct train_opts *o = &r->t.o;
+	if (o->steps && o->edit.warmup >= o->steps && r->all->rank == 0)
+		warn("edit-warmup-steps %lld: the run has %lld step%s, so its workers never "
+		     "synchronise, and it is plain data parallelism to its end",
+			(long long)o->edit.warmup, (long long)o->steps, plural(o->steps));
 	store_before_use(r->t.store, before_use, r);
 }
 

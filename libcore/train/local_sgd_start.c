@@ -153,15 +153,18 @@ enum { SYNCED, LOSS_SUM, WARMUP, UNSEEN, OWN_NUMBERS };
 double *local_sgd_save(const struct trainer *t, int64_t *n)
 {
 	const struct local_sgd *x = t->local;
-	if (!x)
+	if (!x && !t->n_unseen)
 		return NULL;
-	edit_wait(x->edit);
-	*n = OWN_NUMBERS + edit_state_size(x->edit);
+	if (x)
+		edit_wait(x->edit);
+	*n = OWN_NUMBERS + (x ? edit_state_size(x->edit) : 0);
 	double *v = xcalloc((size_t)*n, sizeof(*v));
+	v[UNSEEN] = (double)t->n_unseen;
+	if (!x) /* a run that had workers, and goes on without */
+		return v;
 	v[SYNCED] = (double)x->synced;
 	v[LOSS_SUM] = x->loss_sum;
 	v[WARMUP] = (double)t->o.edit.warmup;
-	v[UNSEEN] = (double)t->n_unseen;
 	edit_state_get(x->edit, v + OWN_NUMBERS);
 	return v;
 }
@@ -182,6 +185,14 @@ static int64_t synced_step(const struct ckpt *c)
 		!(c->numbers[SYNCED] >= 0 && c->numbers[SYNCED] <= step))
 		return -1;
 	return (int64_t)c->numbers[SYNCED];
+}
+
+int64_t local_sgd_unseen(const struct ckpt *c)
+{
+	if (c->n_numbers < OWN_NUMBERS)
+		return -1;
+	double n = c->numbers[UNSEEN];
+	return n >= 0 && n <= (double)c->info.samples ? (int64_t)n : INT64_MAX;
 }
 
 /* When the number of workers changes, worker k resumes worker k modulo the number before. */
@@ -275,8 +286,8 @@ int local_sgd_info(const struct train_opts *o, const struct ckpt *c,
 	if (local_sgd_check_ckpt(c, o->edit.workers, e))
 		return -1;
 	int64_t synced = synced_step(c), past = c->info.step - synced;
-	if (opts_from_text(&train_program, &saved, c->config.s, true, e))
-		return err_prefix(e, "%s: ", c->path);
+	if (state_options(c, &saved, e))
+		return -1;
 	/* With fragments the workers never have the same parameters, only the same anchor; each
 	 * fragment of it is as old as its own synchronisation, so no step is that of all. */
 	bool streams = edit_streams(&saved.edit.config);
@@ -284,7 +295,9 @@ int local_sgd_info(const struct train_opts *o, const struct ckpt *c,
 	if (!past || streams)
 		return 0;
 	info->step = synced;
-	info->samples -= min64(past, info->samples / max64(1, saved.batch)) * saved.batch;
+	info->samples -= min64(past, info->samples / saved.batch) * saved.batch;
+	/* (steps between may have had another batch) */
+	info->samples = synced ? max64(info->samples, synced) : 0;
 	info->loss = info->val_loss = (double)NAN; /* of steps that are dropped */
 	info->skipped_steps = min64(info->skipped_steps, synced);
 	info->loss_scale_good = min64(info->loss_scale_good, synced);

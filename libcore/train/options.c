@@ -12,12 +12,10 @@
 	OPT_ENUM, 0, name, NULL, def, offset, flags, .values = OPT_WORDS(words)
 #define FLAG(name, def, offset, flags) OPT_FLAG, 0, name, NULL, def, offset, flags
 
-enum { MODEL = OPT_ARITH | OPT_MODEL };
-
 /* clang-format off */
 static const struct opt options[] = {
 	{OPT_GROUP, .name = "Data"},
-	{OPT_LIST, 'd', "data", "FILE", NULL, T(data), OPT_LOCAL, .files = ".h5", .help =
+	{OPT_LIST, 'd', "data", "FILE", NULL, T(data), OPT_REPLAY, .files = ".h5", .help =
 		"Train on the tokens of a shard; may be given many times, and operands are shards "
 		"too. - is standard input; a FIFO may be given too."},
 	{WORDS("sampling", "epoch", T(sampling), OPT_ARITH, SAMPLING_WORDS), .help =
@@ -31,19 +29,19 @@ static const struct opt options[] = {
 		"each document. The samples are the same windows of the tokens."},
 	{OPT_INT, 's', "seed", "N", "1", T(seed), OPT_ARITH, .help =
 		"Seed of the initial parameters, the order of samples, and dropout."},
-	{OPT_INT, 0, "readers", "N", "0", T(readers), OPT_LOCAL, 0, 1e6, .help =
+	{OPT_INT, 0, "readers", "N", "0", T(readers), OPT_REPLAY, 0, 1e6, .help =
 		"Let N ranks read the data and send it to the others. 0: every rank reads its "
 		"own."},
 	{FLAG("data-per-rank", "no", T(data_per_rank), OPT_ARITH), .help =
 		"Give rank r only the files r, r + ranks, and so on, where the data-parallel ranks "
 		"of all workers are counted. The result then depends on their number."},
-	OPT_SPOOL_LIMIT(T(spool_limit), OPT_LOCAL),
+	OPT_SPOOL_LIMIT(T(spool_limit), OPT_REPLAY),
 
 	{OPT_GROUP, .name = "Batch"},
 	{OPT_INT, 'b', "batch", "N", "12", T(batch), OPT_ARITH, 1, 1e12,
 		.elsewhere = "batch-size global-batch-size train-batch-size", .help =
 		"Global batch size: sequences of one optimizer step, over all ranks."},
-	{OPT_INT, 0, "batch-per-rank", "N", "0", T(batch_per_rank), OPT_LOCAL, 0, 1e9, .help =
+	{OPT_INT, 0, "batch-per-rank", "N", "0", T(batch_per_rank), OPT_REPLAY, 0, 1e9, .help =
 		"Set the batch to N sequences per data-parallel rank, as DDP scripts do, and "
 		"--lr-scale-batch to N. 0: --batch says how many, on any number of ranks."},
 	{OPT_INT, 'm', "micro-batch", "N", "0", T(micro_batch), OPT_ARITH, 0, 1e12,
@@ -56,66 +54,66 @@ static const struct opt options[] = {
 		"Number of optimizer steps. 0 writes the initial checkpoint only."},
 
 	{OPT_GROUP, .name = "Model"},
-	{OPT_STR, 'p', "preset", "NAMES", NULL, T(preset), .help =
+	{OPT_STR, 'p', "preset", "NAMES", NULL, T(preset), OPT_RUN, .help =
 		"Begin with the options of a preset, a file in share/pt/presets: shakespeare-char, "
 		"gpt2-124m, llama3-8b, and more; or of several, as in gpt2-124m,diloco. The config "
 		"file and the command line override them."},
-	{OPT_ENUM, 'a', "arch", NULL, "gpt2", M(arch), MODEL, .values = arch_names, .help =
+	{OPT_ENUM, 'a', "arch", NULL, "gpt2", M(arch), OPT_MODEL, .values = arch_names, .help =
 		"Model architecture."},
-	{OPT_INT, 0, "layers", "N", "4", M(layers), MODEL, 1, 100000,
+	{OPT_INT, 0, "layers", "N", "4", M(layers), OPT_MODEL, 1, 100000,
 		.elsewhere = "num-layers n-layer n-layers", .help =
 		"Number of transformer layers."},
-	{OPT_INT, 0, "heads", "N", "4", M(heads), MODEL, 1, 4095,
+	{OPT_INT, 0, "heads", "N", "4", M(heads), OPT_MODEL, 1, 4095,
 		.elsewhere = "num-attention-heads n-head n-heads num-heads", .help =
 		"Number of attention heads."},
-	{OPT_INT, 0, "kv-heads", "N", "0", M(kv_heads), MODEL, 0, 4095,
+	{OPT_INT, 0, "kv-heads", "N", "0", M(kv_heads), OPT_MODEL, 0, 4095,
 		.elsewhere = "num-query-groups num-key-value-heads n-kv-heads", .help =
 		"Number of key and value heads, for grouped-query attention. 0: as many as heads."},
-	{OPT_INT, 0, "dim", "N", "128", M(dim), MODEL, 1, 1 << 22,
+	{OPT_INT, 0, "dim", "N", "128", M(dim), OPT_MODEL, 1, 1 << 22,
 		.elsewhere = "hidden-size n-embd", .help =
 		"Hidden size: the width of the residual stream."},
-	{OPT_INT, 0, "ffn-dim", "N", "0", M(ffn_dim), MODEL, 0, 1 << 24,
+	{OPT_INT, 0, "ffn-dim", "N", "0", M(ffn_dim), OPT_MODEL, 0, 1 << 24,
 		.elsewhere = "ffn-hidden-size intermediate-size", .help =
 		"Hidden size of the feed-forward layers. 0: 4 dim for gpt2; for llama 8/3 dim, "
 		"rounded up to a multiple of 256."},
-	{OPT_INT, 'T', "context", "N", "64", M(context), MODEL, 1, 1 << 22,
+	{OPT_INT, 'T', "context", "N", "64", M(context), OPT_MODEL, 1, 1 << 22,
 		.elsewhere = "seq-length sequence-length seq-len block-size max-position-embeddings", .help =
 		"Sequence length in tokens."},
-	{OPT_INT, 0, "vocab", "N", "0", M(vocab), MODEL, 0, 1 << 24,
+	{OPT_INT, 0, "vocab", "N", "0", M(vocab), OPT_MODEL, 0, 1 << 24,
 		.elsewhere = "vocab-size", .help =
 		"Vocabulary size, for a --dry-run without data. With data, the model has their "
 		"vocabulary, and a warning says so if it has another size."},
-	{OPT_INT, 0, "vocab-multiple", "N", "1", M(vocab_multiple), MODEL, 1, 1 << 20, .help =
+	{OPT_INT, 0, "vocab-multiple", "N", "1", M(vocab_multiple), OPT_MODEL, 1, 1 << 20, .help =
 		"Pad the vocabulary to a multiple of N. Padding tokens are never predicted."},
-	{OPT_ENUM, 0, "act", NULL, "by-arch", M(act), MODEL, .values = act_names, .help =
+	{OPT_ENUM, 0, "act", NULL, "by-arch", M(act), OPT_MODEL, .values = act_names, .help =
 		"Activation function. by-arch: gelu-tanh for gpt2, swiglu for llama."},
-	{OPT_ENUM, 0, "bias", NULL, "by-arch", M(bias), MODEL, .values = by_arch_names, .help =
+	{OPT_ENUM, 0, "bias", NULL, "by-arch", M(bias), OPT_MODEL, .values = by_arch_names, .help =
 		"Biases in linear layers and LayerNorm. by-arch: yes for gpt2, no for llama."},
-	{OPT_ENUM, 0, "tie", NULL, "by-arch", M(tie), MODEL, .values = by_arch_names, .help =
+	{OPT_ENUM, 0, "tie", NULL, "by-arch", M(tie), OPT_MODEL, .values = by_arch_names, .help =
 		"Tie the output layer to the token embedding. by-arch: yes for gpt2, no for "
 		"llama."},
 	{OPT_DOUBLE, 0, "dropout", "P", "0", M(dropout), OPT_ARITH, 0, 0.999, .help =
 		"Dropout probability of embeddings, attention and residual branches."},
-	{OPT_DOUBLE, 0, "norm-eps", "X", "0", M(norm_eps), MODEL, 0, 1,
+	{OPT_DOUBLE, 0, "norm-eps", "X", "0", M(norm_eps), OPT_MODEL, 0, 1,
 		.elsewhere = "norm-epsilon layer-norm-eps", .help =
 		"Epsilon of LayerNorm and RMSNorm. 0: 1e-5."},
 	{OPT_ENUM, 0, "init", NULL, "by-arch", M(init), OPT_ARITH, .values = init_names, .help =
 		"Weight initialisation. gpt2: normal with deviation 0.02, residual projections "
 		"scaled by 1/sqrt(2 layers). llama: normal with deviation 0.02. depth: as "
 		"torchtitan does, smaller in deeper layers."},
-	{OPT_DOUBLE, 0, "rope-theta", "X", "10000", M(rope_theta), MODEL, 1, 1e12,
+	{OPT_DOUBLE, 0, "rope-theta", "X", "10000", M(rope_theta), OPT_MODEL, 1, 1e12,
 		.elsewhere = "rotary-base", .help =
 		"Base of the rotary position embedding (RoPE)."},
-	{OPT_ENUM, 0, "rope-scaling", NULL, "none", M(rope_scaling), MODEL,
+	{OPT_ENUM, 0, "rope-scaling", NULL, "none", M(rope_scaling), OPT_MODEL,
 		.values = rope_scaling_names, .help =
 		"Scale RoPE for longer contexts: linearly, or as Llama 3.1 does."},
-	{OPT_DOUBLE, 0, "rope-factor", "X", "8", M(rope_factor), MODEL, 1, 1e6, .help =
+	{OPT_DOUBLE, 0, "rope-factor", "X", "8", M(rope_factor), OPT_MODEL, 1, 1e6, .help =
 		"The factor of this scaling."},
-	{OPT_DOUBLE, 0, "rope-low", "X", "1", M(rope_low), MODEL, 0.001, 1e6, .help =
+	{OPT_DOUBLE, 0, "rope-low", "X", "1", M(rope_low), OPT_MODEL, 0.001, 1e6, .help =
 		"llama3: wavelengths above rope-original/X are scaled by the whole factor."},
-	{OPT_DOUBLE, 0, "rope-high", "X", "4", M(rope_high), MODEL, 0.001, 1e6, .help =
+	{OPT_DOUBLE, 0, "rope-high", "X", "4", M(rope_high), OPT_MODEL, 0.001, 1e6, .help =
 		"llama3: wavelengths below rope-original/X are not scaled."},
-	{OPT_INT, 0, "rope-original", "N", "8192", M(rope_original), MODEL, 1, MANY, .help =
+	{OPT_INT, 0, "rope-original", "N", "8192", M(rope_original), OPT_MODEL, 1, MANY, .help =
 		"llama3: the context length before scaling."},
 
 	{OPT_GROUP, .name = "Optimizer"},
@@ -195,7 +193,7 @@ static const struct opt options[] = {
 		"How a GPU multiplies matrices and NCCL sums gradients. exact: with equal bits on "
 		"any layout, and fp32 operands stay fp32. fast: sums may be split (split-K), fp32 "
 		"operands become TF32, and gradients are summed in the order that NCCL chooses."},
-	{OPT_STR, 0, "gemm-algorithms", "FILE", NULL, T(algorithms), OPT_LOCAL,
+	{OPT_STR, 0, "gemm-algorithms", "FILE", NULL, T(algorithms), 0,
 		.files = "", .was = "algorithms", .help =
 		"On a GPU, which cuBLASLt algorithm computes a matrix multiplication; the "
 		"algorithm determines its bits. first: the one that cuBLASLt proposes first, the "
@@ -220,136 +218,136 @@ static const struct opt options[] = {
 	{OPT_GROUP, .name = "Parallel layout", .help =
 		"With --virtual, none of these options changes what is computed. Without it, the "
 		"virtual degrees are those of --tp (or --tile) and --cp."},
-	{OPT_INT, 0, "dp", "N", "-1", T(axis[AXIS_DP]), OPT_LOCAL, -1, 1e6,
+	{OPT_INT, 0, "dp", "N", "-1", T(axis[AXIS_DP]), OPT_REPLAY, -1, 1e6,
 		.elsewhere = "data-parallel-replicate-degree", .help =
 		"Data-parallel replicas: ranks with other samples and the same parameters. -1, for "
 		"one axis only: all ranks that the other axes leave. With --dry-run, the ranks "
 		"need not be started."},
-	{OPT_INT, 0, "fsdp", "N", "1", T(axis[AXIS_FSDP]), OPT_LOCAL, -1, 1e6,
+	{OPT_INT, 0, "fsdp", "N", "1", T(axis[AXIS_FSDP]), OPT_REPLAY, -1, 1e6,
 		.elsewhere = "data-parallel-shard-degree", .help =
 		"Degree of fully sharded data parallelism: ranks with other samples that shard "
 		"what --zero says."},
-	{OPT_INT, 0, "cp", "N", "1", T(axis[AXIS_CP]), OPT_LOCAL, -1, 1024,
+	{OPT_INT, 0, "cp", "N", "1", T(axis[AXIS_CP]), OPT_REPLAY, -1, 1024,
 		.elsewhere = "context-parallel-size context-parallel-degree", .help =
 		"Degree of context parallelism: ranks that split every sequence."},
-	{OPT_INT, 0, "tp", "N", "1", T(axis[AXIS_TP]), OPT_LOCAL, -1, 1024,
+	{OPT_INT, 0, "tp", "N", "1", T(axis[AXIS_TP]), OPT_REPLAY, -1, 1024,
 		.elsewhere = "tensor-model-parallel-size tensor-parallel-size tensor-parallel-degree", .help =
 		"Degree of tensor parallelism: ranks that split every weight."},
-	{OPT_INT, 0, "pp", "N", "1", T(axis[AXIS_PP]), OPT_LOCAL, -1, 1e5,
+	{OPT_INT, 0, "pp", "N", "1", T(axis[AXIS_PP]), OPT_REPLAY, -1, 1e5,
 		.elsewhere = "pipeline-model-parallel-size pipeline-parallel-size pipeline-parallel-degree", .help =
 		"Degree of pipeline parallelism: ranks that split the layers."},
-	{OPT_INT, 0, "zero", "N", "-1", T(zero), OPT_LOCAL, -1, 3,
+	{OPT_INT, 0, "zero", "N", "-1", T(zero), OPT_REPLAY, -1, 3,
 		.elsewhere = "zero-stage sharding-strategy", .help =
 		"ZeRO stage: what the ranks of fsdp and cp shard. 0: nothing. 1: the optimizer "
 		"state. 2: gradients too. 3: parameters too. -1: 3 where --fsdp is more than 1, "
 		"else 0."},
-	{WORDS("fsdp-kind", "parameter", T(fsdp_kind), OPT_LOCAL, FSDP_KIND_WORDS), .help =
+	{WORDS("fsdp-kind", "parameter", T(fsdp_kind), OPT_REPLAY, FSDP_KIND_WORDS), .help =
 		"Shard each parameter (as FSDP2), or all parameters of a layer as one flat vector "
 		"(as FSDP1)."},
-	{WORDS("reshard-after-forward", "yes", T(reshard), OPT_LOCAL, RESHARD_WORDS), .help =
+	{WORDS("reshard-after-forward", "yes", T(reshard), OPT_REPLAY, RESHARD_WORDS), .help =
 		"Free the parameters that --zero 3 gathered after the forward pass, and gather "
 		"them again for the backward pass. keep-last: except those that the backward pass "
 		"begins with."},
-	{WORDS("gather-dtype", "auto", T(gather_dtype), OPT_LOCAL, GATHER_DTYPE_WORDS), .help =
+	{WORDS("gather-dtype", "auto", T(gather_dtype), OPT_REPLAY, GATHER_DTYPE_WORDS), .help =
 		"The type in which --zero 3 gathers the weights of linear layers. auto: bf16 or "
 		"fp16 where --dtype rounds them to it anyway, and e4m3 for --dtype float8: fewer "
 		"bytes and the same bits; but fp32 for float8 with --offload params or all. "
 		"Embeddings, norms and biases are gathered in fp32."},
-	{FLAG("sp", "yes", T(sp), OPT_LOCAL),
+	{FLAG("sp", "yes", T(sp), OPT_REPLAY),
 		.elsewhere = "sequence-parallel", .help =
 		"Sequence parallelism: between the matrix multiplications of --tp, each rank has "
 		"only its own rows."},
-	{FLAG("async-tp", "yes", T(async_tp), OPT_LOCAL),
+	{FLAG("async-tp", "yes", T(async_tp), OPT_REPLAY),
 		.elsewhere = "tp-comm-overlap", .help =
 		"Overlap the communication of --tp with the matrix multiplications next to it, in "
 		"pieces of rows; in the backward pass, also with the weight gradients."},
-	{WORDS("cp-comm", "ring", T(cp_comm), OPT_LOCAL, CP_COMM_WORDS), .help =
+	{WORDS("cp-comm", "ring", T(cp_comm), OPT_REPLAY, CP_COMM_WORDS), .help =
 		"How --cp exchanges keys and values. ring: one chunk after the other, while the "
 		"chunk before it is computed with. gather: all at once."},
-	{OPT_ENUM, 0, "pp-schedule", NULL, "1f1b", T(pp_schedule), OPT_LOCAL,
+	{OPT_ENUM, 0, "pp-schedule", NULL, "1f1b", T(pp_schedule), OPT_REPLAY,
 		.values = schedule_kind_names,
 		.elsewhere = "pipeline-parallel-schedule", .help =
 		"Pipeline schedule: all forwards, then all backwards (gpipe); one forward, one "
 		"backward; the same with several stages a rank; or with weight gradients moved "
 		"into the bubbles (zero bubble)."},
-	{OPT_INT, 0, "pp-stages", "N", "0", T(pp_stages), OPT_LOCAL, 0, 1e5, .help =
+	{OPT_INT, 0, "pp-stages", "N", "0", T(pp_stages), OPT_REPLAY, 0, 1e5, .help =
 		"Pipeline stages of each rank. 0: 2 for the interleaved schedule, else 1."},
-	{WORDS("pp-split", "auto", T(pp_split), OPT_LOCAL, PP_SPLIT_WORDS), .help =
+	{WORDS("pp-split", "auto", T(pp_split), OPT_REPLAY, PP_SPLIT_WORDS), .help =
 		"How layers are divided among the stages. auto: so that the slowest stage, which "
 		"may be the one with the output layer, is as fast as possible. even: evenly."},
-	{OPT_ENUM, 0, "recompute", NULL, "none", T(recompute), OPT_LOCAL,
+	{OPT_ENUM, 0, "recompute", NULL, "none", T(recompute), OPT_REPLAY,
 		.values = recompute_names,
 		.elsewhere = "recompute-granularity activation-checkpointing", .help =
 		"Activations that are recomputed in the backward pass instead of kept. selective: "
 		"those that are cheap. matmuls: also the outputs of every second matrix "
 		"multiplication, as with torchtitan's option op. full: all but the input of each "
 		"layer. auto: the least that fits into --memory."},
-	{OPT_INT, 0, "recompute-every", "N", "1", T(recompute_every), OPT_LOCAL, 1, 1e6,
+	{OPT_INT, 0, "recompute-every", "N", "1", T(recompute_every), OPT_REPLAY, 1, 1e6,
 		.needs = "--recompute", .help =
 		"Recompute in every Nth block only, and keep the activations of the others."},
-	{OPT_INT, 0, "tile", "N", "0", T(tile), OPT_LOCAL, 0, 1024, .help =
+	{OPT_INT, 0, "tile", "N", "0", T(tile), OPT_REPLAY, 0, 1024, .help =
 		"Gather, multiply and free large layers in N pieces, one after the other: the "
 		"weights of the transformer layers, the embedding and the output layer, and their "
 		"gradients. The pieces are virtual slices: with --tile N, --virtual tp is N unless "
 		"it is given. 0: each layer at once."},
-	{WORDS("offload", "none", T(offload), OPT_LOCAL, OFFLOAD_WORDS), .help =
+	{WORDS("offload", "none", T(offload), OPT_REPLAY, OFFLOAD_WORDS), .help =
 		"What is offloaded: to files (--offload-to), or by a GPU without them to host memory. "
 		"optimizer: the optimizer state. grads: gradients too, a layer at a time, as soon as "
 		"its backward is done. params: optimizer state and parameters, which are read a "
 		"layer at a time; this needs --zero 3, or parameters that are not sharded. all: all "
 		"three."},
-	{OPT_STR, 0, "offload-to", "DIRECTORY", NULL, T(offload_to), OPT_LOCAL,
+	{OPT_STR, 0, "offload-to", "DIRECTORY", NULL, T(offload_to), OPT_REPLAY,
 		.files = "/", .needs = "--offload or --edit-offload", .help =
 		"Directory for these files, on a fast disk of every host. The files have no names "
 		"and vanish with the program."},
-	{OPT_SIZE, 0, "memory", "BYTES", "0", T(memory), OPT_LOCAL, .help =
+	{OPT_SIZE, 0, "memory", "BYTES", "0", T(memory), OPT_REPLAY, .help =
 		"Memory limit of a rank, on its GPU if it has one. 0: its share of the free "
 		"memory."},
-	{OPT_INT, 't', "threads", "N", "0", T(threads), OPT_LOCAL, 0, 4096, .help =
+	{OPT_INT, 't', "threads", "N", "0", T(threads), OPT_REPLAY, 0, 4096, .help =
 		"Threads of a rank. 0: the processors of the host, divided among its ranks."},
-	{WORDS("device", "auto", T(device), OPT_LOCAL, DEVICE_WORDS), .help =
+	{WORDS("device", "auto", T(device), OPT_REPLAY, DEVICE_WORDS), .help =
 		"Device to compute on. auto: a GPU if every rank of the host can have one and it "
 		"supports all options, else the CPU. cuda: the ranks take the GPUs of their host "
 		"in turn, and may share one."},
-	{WORDS("comm", "auto", T(comm), OPT_LOCAL, COMM_LIBRARY_WORDS), .help =
+	{WORDS("comm", "auto", T(comm), OPT_REPLAY, COMM_LIBRARY_WORDS), .help =
 		"What transfers data between GPUs. nccl: NCCL, from GPU to GPU. mpi: MPI, through "
 		"the memory of the hosts. auto: NCCL, if it is installed and each rank has its own "
 		"GPU (or NCCL_HOSTID, with which ranks may share one), else MPI."},
-	{WORDS("self-test", "auto", T(self_test), OPT_LOCAL, SELF_TEST_WORDS), .help =
+	{WORDS("self-test", "auto", T(self_test), 0, SELF_TEST_WORDS), .help =
 		"On a GPU, before training, compare the kernels of this run, at its shapes and on "
 		"random numbers, with those of the CPU, and stop if one is wrong. auto: once for "
 		"each GPU model, driver, build and set of shapes; the result is kept in "
 		"$XDG_CACHE_HOME/pt or ~/.cache/pt."},
-	{FLAG("cuda-graph", "no", T(graph), OPT_LOCAL), .was = "graph", .help =
+	{FLAG("cuda-graph", "no", T(graph), 0), .was = "graph", .help =
 		"On a GPU, capture the third step as a CUDA graph and launch that for all later "
 		"steps. The bits stay the same. For models so small that kernel launches "
 		"dominate. Several ranks need NCCL (--comm)."},
-	{OPT_STR, 0, "profile", "FIRST:LAST", NULL, T(profile), OPT_LOCAL, .help =
+	{OPT_STR, 0, "profile", "FIRST:LAST", NULL, T(profile), 0, .help =
 		"On a GPU, measure each kernel in these steps, which makes them slower, and print "
 		"a table."},
-	{OPT_STR, 0, "trace", "FILE", NULL, T(trace), OPT_LOCAL, .files = ".json", .help =
+	{OPT_STR, 0, "trace", "FILE", NULL, T(trace), 0, .files = ".json", .help =
 		"Write a timeline of what each rank does, as JSON in the trace event format that "
 		"Perfetto (ui.perfetto.dev) opens: computation by layer, waits, and the messages "
 		"and collectives of each axis. On a GPU, a rank has two threads: the host, which "
 		"enqueues kernels, and the GPU. Of local SGD, the first worker. With --cluster, the "
 		"predicted timeline."},
-	{OPT_STR, 0, "trace-steps", "FIRST:LAST", NULL, T(trace_steps), OPT_LOCAL,
+	{OPT_STR, 0, "trace-steps", "FIRST:LAST", NULL, T(trace_steps), 0,
 		.needs = "--trace", .help =
 		"The steps of --trace, by default the third."},
-	{OPT_STR, 0, "hash-tensors", "FILE", NULL, T(hash_tensors), OPT_LOCAL, .files = "",
+	{OPT_STR, 0, "hash-tensors", "FILE", NULL, T(hash_tensors), 0, .files = "",
 		.help =
 		"To locate a wrong result: write to a file a hash of each parameter, activation, "
 		"gradient and optimizer state of some steps, one a line, in the order of "
 		"computation. The hashes do not depend on the layout, so diff of the files of two "
 		"runs finds the first tensor that differs, as pt-compare --locate does. The run ends "
 		"after the last of these steps. Not for local SGD."},
-	{OPT_STR, 0, "hash-steps", "FIRST:LAST", NULL, T(hash_steps), OPT_LOCAL,
+	{OPT_STR, 0, "hash-steps", "FIRST:LAST", NULL, T(hash_steps), 0,
 		.needs = "--hash-tensors", .help =
 		"The steps of --hash-tensors, by default the first."},
-	{OPT_SIZE, 0, "bucket", "BYTES", "25M", T(bucket_bytes), OPT_LOCAL, .help =
+	{OPT_SIZE, 0, "bucket", "BYTES", "25M", T(bucket_bytes), OPT_REPLAY, .help =
 		"Minimum size of the buckets in which gradients are reduced while the backward "
 		"pass continues."},
-	{OPT_LIST, 0, "inject-delay", "RANK:MS[:PROB]", NULL, T(inject_delay), OPT_LOCAL,
+	{OPT_LIST, 0, "inject-delay", "RANK:MS[:PROB]", NULL, T(inject_delay), 0,
 		.was = "straggle", .help =
 		"Delay a rank by so many milliseconds in every step, or with a probability, to see "
 		"what a straggler costs. RANK may be random: another rank in every step. May be "
@@ -358,7 +356,7 @@ static const struct opt options[] = {
 		.was = "garble", .help =
 		"Replace the tokens of a worker by random ones in steps FIRST to LAST, to see what "
 		"bad data costs."},
-	{OPT_DOUBLE, 0, "watchdog", "SECONDS", "600", T(watchdog), OPT_LOCAL, 0, 1e9, .help =
+	{OPT_DOUBLE, 0, "watchdog", "SECONDS", "600", T(watchdog), 0, 0, 1e9, .help =
 		"Abort the job when a rank has waited this long for others without any progress, "
 		"and print which ranks are missing in which operation. 0: wait for ever."},
 
@@ -405,7 +403,7 @@ static const struct opt options[] = {
 		.needs = "--edit-use-step-weight", .help =
 		"Count all steps since the start, as atorch does, instead of those since the last "
 		"synchronisation."},
-	{OPT_STR, 0, "edit-replay", "DIRECTORY", NULL, T(edit.replay), OPT_LOCAL,
+	{OPT_STR, 0, "edit-replay", "DIRECTORY", NULL, T(edit.replay), 0,
 		.files = "/", .needs = "--edit-use-async", .help =
 		"Synchronise after the same steps as the run in this directory did, which "
 		"reproduces it bit for bit."},
@@ -413,7 +411,7 @@ static const struct opt options[] = {
 		.needs = "--edit-workers", .help =
 		"First steps that are plain data parallelism: gradients are averaged over all "
 		"workers."},
-	{FLAG("edit-global-loss", "no", T(edit.global_loss), 0),
+	{FLAG("edit-global-loss", "no", T(edit.global_loss), OPT_RUN),
 		.needs = "--edit-workers", .help =
 		"Log the mean loss of all workers also after the warm-up, as data parallelism "
 		"does, instead of each worker's own. Workers then wait for each other in every "
@@ -504,98 +502,98 @@ static const struct opt options[] = {
 	{FLAG("edit-by-unit", "yes", E(by_unit), OPT_ARITH), .help =
 		"Compute norms, anomalies and clipping for each layer, the embedding and the "
 		"output layer separately; else for the whole model."},
-	{FLAG("edit-offload", "no", T(edit.offload), OPT_LOCAL),
+	{FLAG("edit-offload", "no", T(edit.offload), 0),
 		.needs = "--edit-outer or --edit-reducer", .help =
 		"Offload the anchor, the state of the outer optimizer and the residual of --edit-wire: "
 		"to files on a CPU (--offload-to), to host memory on a GPU."},
 
 	{OPT_GROUP, .name = "Evaluation"},
-	{OPT_INT, 'e', "eval-every", "N", "250", T(eval_every), 0, 0, MANY,
+	{OPT_INT, 'e', "eval-every", "N", "250", T(eval_every), OPT_RUN, 0, MANY,
 		.elsewhere = "eval-interval", .help =
 		"Evaluate every N steps, and at the end. 0: never."},
-	{FLAG("eval-first", "no", T(eval_first), 0), .needs = "--eval-every", .help =
+	{FLAG("eval-first", "no", T(eval_first), OPT_RUN), .needs = "--eval-every", .help =
 		"Also evaluate before the first step, with a sample if there are samples."},
 	{OPT_INT, 0, "eval-windows", "N", "240", T(eval_windows), OPT_ARITH, 0, MANY, .help =
 		"Windows of each split that are evaluated, always the same ones, equally spaced. "
 		"0: all that fit."},
-	{FLAG("eval-only", "no", T(eval_only), OPT_LOCAL), .help =
+	{FLAG("eval-only", "no", T(eval_only), 0), .help =
 		"Evaluate the checkpoint of --resume or --init-from, and exit."},
-	{OPT_INT, 0, "sample-every", "N", "0", T(sample_every), 0, 0, MANY, .help =
+	{OPT_INT, 0, "sample-every", "N", "0", T(sample_every), OPT_RUN, 0, MANY, .help =
 		"Generate a sample every N steps. 0: never."},
-	{OPT_INT, 0, "sample-tokens", "N", "200", T(sample_tokens), 0, 1, 1e9, .help =
+	{OPT_INT, 0, "sample-tokens", "N", "200", T(sample_tokens), OPT_RUN, 1, 1e9, .help =
 		"Length of a sample in tokens."},
-	{OPT_STR, 0, "sample-prompt", "TEXT", "\n", T(sample_prompt), .help =
+	{OPT_STR, 0, "sample-prompt", "TEXT", "\n", T(sample_prompt), OPT_RUN, .help =
 		"Prompt of the samples."},
 
 	{OPT_GROUP, .name = "Runs and checkpoints"},
-	{OPT_STR, 'o', "out", "DIRECTORY", NULL, T(out), OPT_LOCAL, .files = "/", .help =
+	{OPT_STR, 'o', "out", "DIRECTORY", NULL, T(out), 0, .files = "/", .help =
 		"Run directory, for the journal, run.h5 and checkpoints. Without it, the first of "
 		"run-001, run-002, ... that does not exist."},
-	{FLAG("overwrite", "no", T(overwrite), OPT_LOCAL), .help =
+	{FLAG("overwrite", "no", T(overwrite), 0), .help =
 		"Start a new run in a directory that already holds one."},
-	{OPT_STR, 'r', "resume", "CHECKPOINT", NULL, T(resume), OPT_LOCAL, .files = ".h5", .help =
+	{OPT_STR, 'r', "resume", "CHECKPOINT", NULL, T(resume), OPT_REPLAY, .files = ".h5", .help =
 		"Resume from a checkpoint, with its saved options unless others are given. auto: "
 		"from the newest valid checkpoint in --out, or start from scratch if there is "
 		"none."},
-	{FLAG("resume-exact", "no", T(resume_exact), OPT_LOCAL), .needs = "--resume", .help =
+	{FLAG("resume-exact", "no", T(resume_exact), 0), .needs = "--resume", .help =
 		"Refuse to resume with other options that determine results than the "
-		"checkpoint's. Other --steps are refused if the learning rate so far depended on "
+		"checkpoint's, or with other data. Other --steps are refused if the learning rate so far depended on "
 		"them. Without this option, a layout may change the virtual degrees and the "
 		"micro-batch size, and a warning says so."},
-	{OPT_STR, 0, "init-from", "CHECKPOINT", NULL, T(init_from), OPT_LOCAL,
+	{OPT_STR, 0, "init-from", "CHECKPOINT", NULL, T(init_from), OPT_REPLAY,
 		.files = ".h5", .help =
 		"Start a new run with the weights of a checkpoint, and with its model options "
 		"unless others are given."},
-	{WORDS("ckpt-load", "each", T(load), OPT_LOCAL, LOAD_WORDS), .was = "load", .help =
+	{WORDS("ckpt-load", "each", T(load), 0, LOAD_WORDS), .was = "load", .help =
 		"Who reads a checkpoint: each rank, or rank 0, which broadcasts it to hosts that "
 		"share no file system. Local SGD: rank 0 of each worker."},
-	{FLAG("ckpt", "yes", T(ckpt), OPT_LOCAL), .help =
+	{FLAG("ckpt", "yes", T(ckpt), 0), .help =
 		"Write checkpoints. With --no-ckpt, not even the last one is written."},
-	{OPT_INT, 'c', "ckpt-every", "N", "0", T(ckpt_every), 0, 0, MANY,
+	{OPT_INT, 'c', "ckpt-every", "N", "0", T(ckpt_every), OPT_RUN, 0, MANY,
 		.elsewhere = "save-interval checkpoint-interval", .help =
 		"Write a checkpoint every N steps. 0: only by time, and at the end."},
-	{OPT_INT, 0, "ckpt-syncs", "N", "0", T(ckpt_syncs), 0, 0, MANY,
+	{OPT_INT, 0, "ckpt-syncs", "N", "0", T(ckpt_syncs), OPT_RUN, 0, MANY,
 		.needs = "--edit-workers", .help =
 		"Local SGD: write a checkpoint after every Nth synchronisation, and at the end of "
 		"its warmup. 0: only as the other options say."},
-	{WORDS("edit-ckpt", "group", T(edit.ckpt), 0, EDIT_CKPT_WORDS),
+	{WORDS("edit-ckpt", "group", T(edit.ckpt), OPT_RUN, EDIT_CKPT_WORDS),
 		.needs = "--edit-workers", .help =
 		"Local SGD: who writes checkpoints, each worker its own, or only the first worker, "
 		"from whose checkpoint all resume. With rank0 they resume from their last "
 		"synchronisation, with the optimizer state of the first worker."},
-	{OPT_DOUBLE, 0, "ckpt-secs", "SECONDS", "600", T(ckpt_secs), 0, 0, 1e9, .help =
+	{OPT_DOUBLE, 0, "ckpt-secs", "SECONDS", "600", T(ckpt_secs), OPT_RUN, 0, 1e9, .help =
 		"Write a checkpoint when the last one is this old. 0: never."},
-	{FLAG("ckpt-best", "yes", T(ckpt_best), 0), .help =
+	{FLAG("ckpt-best", "yes", T(ckpt_best), OPT_RUN), .help =
 		"Write a checkpoint when the validation loss is the lowest so far, and let best.h5 "
 		"point at it."},
-	{FLAG("ckpt-wait", "no", T(ckpt_wait), OPT_LOCAL), .help =
+	{FLAG("ckpt-wait", "no", T(ckpt_wait), 0), .help =
 		"Pause training while a checkpoint is written. Without it, a copy of the state is "
 		"written in the background."},
-	{OPT_INT, 'k', "keep", "N", "2", T(keep), 0, 0, 1e6, .help =
+	{OPT_INT, 'k', "keep", "N", "2", T(keep), OPT_RUN, 0, 1e6, .help =
 		"Keep the last N checkpoints and the best. 0: all."},
 
 	{OPT_GROUP, .name = "Log"},
-	{OPT_INT, 0, "log-every", "N", "10", T(log_every), 0, 1, MANY,
+	{OPT_INT, 0, "log-every", "N", "10", T(log_every), OPT_RUN, 1, MANY,
 		.elsewhere = "log-interval log-freq", .help =
 		"Log every N steps, and the first and the last step."},
-	{OPT_DOUBLE, 0, "publish-secs", "SECONDS", "30", T(publish_secs), 0, 0, 1e9, .help =
+	{OPT_DOUBLE, 0, "publish-secs", "SECONDS", "30", T(publish_secs), OPT_RUN, 0, 1e9, .help =
 		"Rewrite run.h5 when it is this much older than the journal, or less often where "
 		"that would take more than a twentieth of the time."},
-	{OPT_INT, 0, "check-replicas-every", "N", "0", T(check_replicas_every), 0, 0, MANY, .help =
+	{OPT_INT, 0, "check-replicas-every", "N", "0", T(check_replicas_every), OPT_RUN, 0, MANY, .help =
 		"Compare a hash of the parameters across ranks every N steps, and stop if they "
 		"differ. 0: never."},
-	{OPT_STR, 0, "peak-flops", "FLOPS", NULL, T(peak_flops), OPT_LOCAL, .help =
+	{OPT_STR, 0, "peak-flops", "FLOPS", NULL, T(peak_flops), 0, .help =
 		"Peak FLOP/s of one rank, the denominator of mfu; measure: the rate of a large "
 		"matrix multiplication, measured at the start. Without it, for a GPU, the value of "
 		"its data sheet or a measurement; for a CPU, mfu is not logged."},
-	{FLAG("log-all-ranks", "no", T(log_all_ranks), OPT_LOCAL), .help =
+	{FLAG("log-all-ranks", "no", T(log_all_ranks), 0), .help =
 		"Print the messages of all ranks, not only of rank 0."},
-	{OPT_FLAG, 'v', "verbose", NULL, "no", T(verbose), OPT_LOCAL, .help =
+	{OPT_FLAG, 'v', "verbose", NULL, "no", T(verbose), 0, .help =
 		"At the start, also list the tensors of the model, and the versions of libraries. "
 		"With --dry-run, list the tensors of a layer too."},
-	{FLAG("dry-run", "no", T(dry_run), OPT_LOCAL), .help =
+	{FLAG("dry-run", "no", T(dry_run), 0), .help =
 		"Print the memory, work and communication that the run would need, and exit."},
-	{OPT_STR, 0, "cluster", "NAME,KEY=VALUE,...", NULL, T(cluster), OPT_LOCAL,
+	{OPT_STR, 0, "cluster", "NAME,KEY=VALUE,...", NULL, T(cluster), 0,
 		.needs = "--dry-run", .help =
 		"Also predict the time of a step on such devices, and how much of its communication "
 		"is exposed, that is not hidden by computation. NAME: h100, h200, a100 or cpu. "
@@ -641,6 +639,27 @@ static const char *const synopsis[] = {
 	NULL,
 };
 
+/* For the manual: by group, the options that are saved with a run. */
+static void list_saved(int kind, FILE *f)
+{
+	const struct opt *group = NULL, *said = NULL;
+	(void)kind;
+	fputs(".Bl -tag -width Ds -compact\n", f);
+	for (const struct opt *t = options; t->type != OPT_END; t++) {
+		if (t->type == OPT_GROUP)
+			group = t;
+		if (t->type == OPT_GROUP || !(t->flags & OPT_RUN))
+			continue;
+		if (said == group)
+			fputs(" ,\n", f);
+		else
+			fprintf(f, "%s.It %s\n", said ? "\n" : "", group->name);
+		fprintf(f, ".Fl -%s", t->name);
+		said = group;
+	}
+	fputs("\n.El\n", f);
+}
+
 const struct program train_program = {
 	.name = "pt-train",
 	.summary = "train a language model, alone or on many ranks, with equal bits",
@@ -650,11 +669,13 @@ const struct program train_program = {
 	.given = offsetof(struct train_opts, given),
 	.operands = ".h5",
 	.settings = true,
+	.generate = list_saved,
+	.kinds = (const char *const[]){"saved", NULL},
 };
 
 void options_saved(const struct train_opts *o, struct str *out)
 {
-	opts_print(&train_program, o, 0, OPT_LOCAL, out);
+	opts_print(&train_program, o, OPT_RUN, 0, out);
 }
 
 void options_arithmetic(const struct train_opts *o, const struct model *m,
@@ -670,15 +691,6 @@ void options_arithmetic(const struct train_opts *o, const struct model *m,
 	conf_print(out, "matmuls", device);
 	str_printf(out, "initial-weights = %d\n", INIT_VERSION);
 	str_printf(out, "program = %s\n", PT_VERSION);
-}
-
-bool options_is_arithmetic(const char *name)
-{
-	for (const struct opt *o = options; o->type != OPT_END; o++)
-		if (!strcmp(o->name, name) || (o->was && !strcmp(o->was, name)))
-			return o->flags & OPT_ARITH && !(o->flags & OPT_LOCAL) &&
-			       !o->files;
-	return false;
 }
 
 int options_model(struct model_config *m, const char *config, struct err *e)

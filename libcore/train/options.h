@@ -148,9 +148,7 @@ void options_give_advice(void);
 void options_saved(const struct train_opts *o, struct str *out);
 void options_arithmetic(const struct train_opts *o, const struct model *m,
 	const char *device, uint64_t data_hash, struct str *out);
-/* Does an option (by its earlier name, too) determine results, and name no file or directory? */
-bool options_is_arithmetic(const char *name);
-/* Sets a model_config from a saved config, whose other keys are ignored. */
+/* Sets a model_config from a saved config. */
 int options_model(struct model_config *m, const char *config, struct err *e);
 
 /* ---- options_check.c ---------------------------------------------------------------- */

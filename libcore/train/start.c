@@ -62,7 +62,7 @@ static int open_journal(struct run *r, const struct train_opts *o, const char *c
 		nccl ? comm_device_library() : "", nccl ? ", " : "", device,
 		hash_version());
 	list_environment(&environment);
-	opts_print(&train_program, &r->t.o, OPT_LOCAL, 0, &invocation);
+	opts_print(&train_program, &r->t.o, 0, OPT_RUN, &invocation);
 	struct run_info info = {
 		.created_by = "pt-train " PT_VERSION,
 		.version = RUN_VERSION,
@@ -114,14 +114,23 @@ static int read_config(
 	struct train_opts saved;
 	if (ckpt_open(&c, path, e))
 		return -1;
-	int rc = 0;
-	if (all)
+	int rc = state_options(c, &saved, e);
+	if (!rc && saved.model.layers > c->n_tensors) /* before a model of so many is made */
+		rc = err_set(e, EX_DATAERR, "%s: %lld layers, and %d tensors", path,
+			(long long)saved.model.layers, c->n_tensors);
+	if (!rc && all)
 		str_add(out, c->config.s, c->config.len);
-	else if (!(rc = opts_from_text(&train_program, &saved, c->config.s, true, e)))
+	else if (!rc)
 		opts_print(&train_program, &saved, OPT_MODEL, 0, out);
 	*workers = c->info.workers;
 	ckpt_close(c);
 	return rc;
+}
+
+static int is_usable(void *with, const struct ckpt *c, struct err *e)
+{
+	struct train_opts saved;
+	return state_options(c, &saved, e) || local_sgd_usable(with, c, e) ? -1 : 0;
 }
 
 static int find_base(
@@ -132,7 +141,7 @@ static int find_base(
 	if (search) {
 		struct str dir = {0};
 		str_printf(&dir, "%s/checkpoints", o->out);
-		char *newest = ckpt_newest(dir.s, local_sgd_usable, (void *)o, e);
+		char *newest = ckpt_newest(dir.s, is_usable, (void *)o, e);
 		str_puts(path, newest ? newest : "");
 		free(newest);
 		str_free(&dir);
@@ -296,6 +305,12 @@ static void report_resume(struct run *r)
 {
 	const struct str *changes = &r->t.changes;
 	local_sgd_report_resume(r);
+	if (r->t.other_data) {
+		if (r->all->rank == 0)
+			warn("the checkpoint was trained on other data; --resume-exact refuses "
+			     "this");
+		report_event(r, "other data than those of the checkpoint");
+	}
 	if (!changes->len || r->t.o.eval_only || r->t.step >= r->t.o.steps)
 		return;
 	if (r->all->rank == 0)
@@ -412,6 +427,7 @@ static int dry_run(const struct train_opts *given, struct comm *world, struct er
 	     plan_device(&o, e) || check_cluster(&o, e) ||
 	     (o.data.n && dataset_order(&data, &o, &m, &order, e));
 	if (!rc && world->rank == 0) {
+		options_note_idle(&o, &m, ranks * workers);
 		model_print(&m, o.verbose, &tree);
 		rc = plan_print(&o, &m, &out, e);
 		printf("# tensors\n%s%s", tree.s, out.s);

@@ -218,9 +218,6 @@ static void set_progress(struct trainer *t, const struct ckpt_info *info)
 	t->loss = info->loss;
 	t->val_loss = info->val_loss;
 	t->best_val_loss = info->best_val_loss;
-	if (info->data_hash && info->data_hash != t->data.set->hash &&
-		t->world->rank == 0)
-		warn("the checkpoint was trained on other data");
 }
 
 /* The rows of the embedding belong to the tokens of one vocabulary. */
@@ -232,6 +229,35 @@ static int check_vocabulary(
 	return err_set(e, EX_DATAERR,
 		"%s: its vocabulary is not that of the data: prepare them with the same",
 		c->path);
+}
+
+/* Are the tokens those of the samples? Workers that are slower than others skip some. */
+static bool tokens_agree(const struct ckpt *c, const struct train_opts *saved)
+{
+	const struct ckpt_info *i = &c->info;
+	int64_t context = saved->model.context, unseen = local_sgd_unseen(c);
+	int64_t used = i->tokens / context;
+	if (i->tokens % context || i->samples > INT64_MAX / context)
+		return false;
+	if (unseen < 0 && saved->edit.async) /* parameters only: how many is not known */
+		return used <= i->samples;
+	return used == i->samples - max64(0, unseen);
+}
+
+int state_options(const struct ckpt *c, struct train_opts *saved, struct err *e)
+{
+	const struct ckpt_info *i = &c->info;
+	if (opts_from_text(&train_program, saved, c->config.s, true, e))
+		return err_prefix(e, "%s: ", c->path);
+	/* (a run may have been resumed with another batch, so only its least is known; what other
+	 * programs have trained has steps, and no samples) */
+	bool possible = !i->samples || (i->step > 0 && i->samples >= i->step);
+	if (possible && tokens_agree(c, saved))
+		return 0;
+	return err_set(e, EX_DATAERR,
+		"%s: %lld steps, %lld samples and %lld tokens do not agree, with sequences of %lld",
+		c->path, (long long)i->step, (long long)i->samples, (long long)i->tokens,
+		(long long)saved->model.context);
 }
 
 /* The state of one optimizer means nothing to another. */
@@ -294,9 +320,7 @@ static int list_changes(
 static int check_options(struct trainer *t, const struct ckpt *c, struct err *e)
 {
 	struct train_opts saved;
-	if (opts_from_text(&train_program, &saved, c->config.s, true, e))
-		return err_prefix(e, "%s: ", c->path);
-	if (check_optimizer(t, &saved, c->path, e) ||
+	if (state_options(c, &saved, e) || check_optimizer(t, &saved, c->path, e) ||
 		list_changes(t, &saved, c->info.step, e))
 		return -1;
 	if (t->o.resume_exact && t->changes.len)
@@ -305,6 +329,19 @@ static int check_options(struct trainer *t, const struct ckpt *c, struct err *e)
 			"arithmetic: %s",
 			c->path, t->changes.s);
 	return 0;
+}
+
+/* (a checkpoint without a hash of the data is of another program) */
+static int check_data(struct trainer *t, const struct ckpt *c, struct err *e)
+{
+	uint64_t was = c->info.data_hash, is = t->data.set->hash;
+	t->other_data = was && was != is;
+	if (!t->other_data || !t->o.resume_exact)
+		return 0;
+	return err_set(e, EX_DATAERR,
+		"%s: resume-exact, but it was trained on other data: their hash was 0x%016llx, and "
+		"is 0x%016llx",
+		c->path, (unsigned long long)was, (unsigned long long)is);
 }
 
 /* Is the group loaded from the checkpoint that the run resumes from? A checkpoint without workers
@@ -369,7 +406,8 @@ static int open_source(struct trainer *t, const char *path, bool weights_only,
 		return -1;
 	if (weights_only)
 		return find_groups(t, s->c, true, what->from, e);
-	if (check_options(t, s->c, e) || find_groups(t, s->c, false, what->from, e) ||
+	if (check_options(t, s->c, e) || check_data(t, s->c, e) ||
+		find_groups(t, s->c, false, what->from, e) ||
 		local_sgd_info(&t->o, s->c, &what->info, &what->anchor, e))
 		return -1;
 	if (what->anchor)

@@ -24,6 +24,10 @@ int64_t state_file_bytes(const struct trainer *t);
  * that begins with these parameters. */
 int state_load(struct trainer *t, const char *path, bool weights_only, struct err *e);
 
+/* Sets the options that a checkpoint has saved. An error if they are not those of a run, or if its
+ * numbers of steps, samples and tokens cannot be. */
+int state_options(const struct ckpt *c, struct train_opts *saved, struct err *e);
+
 /* Has every rank all parameters, unsharded? */
 bool state_is_whole(const struct trainer *t);
 /* Collective. Gathers the model on rank 0; x->store is NULL on the others. */

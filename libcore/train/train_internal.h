@@ -189,6 +189,11 @@ static inline bool run_writes_ckpt(const struct run *r)
 int start_agree(struct run *r, struct err *e);
 /* Prints the first screen: what the run is, and the columns that it logs. */
 void describe_run(const struct run *r, const struct run_info *i);
+
+/* ---- options_idle.c -------------------------------------------------------------------- */
+
+/* Says which options were given and change nothing, and why; `ranks` of all workers. */
+void options_note_idle(const struct train_opts *o, const struct model *m, int ranks);
 /* Collective. Trains (or evaluates), and returns the exit code. */
 int loop_run(struct run *r);
 

@@ -99,6 +99,7 @@ struct trainer {
 	int64_t step, samples;
 	struct str changes;  /* of the arithmetic, in a resumed run; empty: none */
 	int64_t loaded_step; /* of the checkpoint; the run may resume at an earlier step */
+	bool other_data;     /* than those of the checkpoint that it resumed from */
 	int64_t n_unseen; /* of the samples, skipped because a worker was slower than others */
 	double loss, val_loss, best_val_loss;
 	/* fp16: the scale of the loss, and the steps without overflow since it changed;

@@ -347,6 +347,13 @@ same_hash() { # FILE...
 	pt-sample ab.h5 'the' -n 5 >/dev/null
 	code_of 64 pt-ckpt merge --weights 1 "$a" "$b" -o x.h5
 	says '2 finite numbers'
+	# what would not be finite in fp32
+	for w in 1e308,1e308 1e308,-1e308 1e45,0; do
+		code_of 65 pt-ckpt merge --weights $w "$a" "$b" -o x.h5
+		says 'the sum of '
+		says ' in fp32'
+		[ ! -e x.h5 ]
+	done
 	for w in 1,x nan,1 1,inf; do
 		code_of 64 pt-ckpt merge --weights $w "$a" "$b" -o x.h5
 		says '2 finite numbers'

@@ -39,6 +39,16 @@ column() { # NAME FOLDER: of all rows that have it
 	not grep -q 'syncs=' warm/journal.txt
 }
 
+@test "a warm-up that lasts to the end of the run: workers never synchronise, and it is said" {
+	make_shard
+	tiny_on 2 -n 4 --edit-workers 2 --edit-warmup-steps 50 -o long >/dev/null 2>err
+	[ "$(grep -c 'edit-warmup-steps 50: the run has 4 steps, so its workers never synchronise' err)" -eq 1 ]
+	tiny_on 2 -n 4 --edit-workers 2 --edit-warmup-steps 4 -o all >/dev/null 2>err
+	grep -q 'never synchronise' err
+	tiny_on 2 -n 4 --edit-workers 2 --edit-warmup-steps 3 -o most >/dev/null 2>err
+	not grep 'never synchronise' err
+}
+
 @test "the mean loss of all workers after the warm-up, in the rows that have it" {
 	make_shard
 	edit=(-n 9 --log-every 2 -a llama --edit-workers 2 --edit-warmup-steps 4 --edit-sync-interval 3 "${OUTER[@]}")

@@ -6,6 +6,7 @@
 #include "train/inference.h"
 #include "train/local_sgd.h"
 #include "train/options.h"
+#include "train/state.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -32,7 +33,9 @@ static void check_seed(const char *path, enum kind kind)
 {
 	struct err e = {0};
 	struct ckpt *c;
-	FUZZ_ON(ckpt_open(&c, path, &e) || ckpt_verify(c, &e));
+	struct train_opts saved;
+	FUZZ_ON(ckpt_open(&c, path, &e) || ckpt_verify(c, &e) ||
+		state_options(c, &saved, &e));
 	FUZZ_ON(c->n_tensors < 2 || (c->n_numbers > 0) != (kind == APART));
 	ckpt_close(c);
 }
@@ -123,6 +126,7 @@ static void make(struct hostile *t, enum kind kind)
 			.version = CKPT_VERSION,
 			.step = 9,
 			.samples = 72,
+			.tokens = 72 * 8,
 			.workers = parted ? 2 : 0,
 			.worker = parted},
 		.config = options.s,
@@ -226,10 +230,16 @@ static void go_on(const struct ckpt *c)
 {
 	struct err e = {0};
 	struct ckpt_info info;
+	struct train_opts saved;
 	bool back;
 	int rc = c->n_numbers == OWN_NUMBERS + edit_state_size(worker) &&
 		 edit_state_put(worker, c->numbers + OWN_NUMBERS, c->info.step, &e);
 	FUZZ_ON((rc != 0) != (e.code != 0));
+	e = (struct err){0};
+	rc = state_options(c, &saved, &e);
+	FUZZ_ON((rc != 0) != (e.code != 0));
+	FUZZ_ON(!rc && (c->info.samples > INT64_MAX / saved.model.context ||
+			       (c->info.samples && c->info.samples < c->info.step)));
 	e = (struct err){0};
 	rc = local_sgd_info(&another, c, &info, &back, &e);
 	FUZZ_ON((rc != 0) != (e.code != 0));

@@ -38,12 +38,12 @@ static void release(struct train_opts *o)
 }
 
 /* The options of a run, as a checkpoint holds them. */
-static void options(const char *text, bool skip_unknown)
+static void options(const char *text, bool saved)
 {
 	struct train_opts a, b;
 	struct str once = {0}, twice = {0};
 	struct err e = {0};
-	if (!opts_from_text(&train_program, &a, text, skip_unknown, &e)) {
+	if (!opts_from_text(&train_program, &a, text, saved, &e)) {
 		opts_print(&train_program, &a, 0, 0, &once);
 		FUZZ_ON(opts_from_text(&train_program, &b, once.s, false, &e));
 		opts_print(&train_program, &b, 0, 0, &twice);

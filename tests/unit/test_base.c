@@ -185,13 +185,14 @@ static const struct opt table[] = {
 	{OPT_FLAG, 'f', "flag", NULL, "yes", O(flag), .help = "a flag"},
 	{OPT_INT, 'n', "number", "N", "3", O(n), OPT_ARITH, 1, 10, .help = "a number"},
 	{OPT_SIZE, 0, "size", "BYTES", "1K", O(size), .help = "a size"},
-	{OPT_DOUBLE, 'x', "ratio", "X", "0.5", O(x), 0, 0, 1, .help = "a ratio"},
-	{OPT_STR, 's', "text", "TEXT", NULL, O(s), OPT_LOCAL, .help = "a text"},
-	{OPT_ENUM, 0, "color", NULL, "red", O(e), .values = values, .help = "a color"},
+	{OPT_DOUBLE, 'x', "ratio", "X", "0.5", O(x), OPT_RUN, 0, 1, .help = "a ratio"},
+	{OPT_STR, 's', "text", "TEXT", NULL, O(s), .help = "a text"},
+	{OPT_ENUM, 0, "color", NULL, "red", O(e), OPT_RUN, .values = values,
+		.help = "a color"},
 	{OPT_LIST, 'l', "item", "X", NULL, O(list), .help = "items"},
 	{OPT_LIST, 0, "several", "X", NULL, O(several), OPT_SEVERAL,
 		.help = "more items"},
-	{OPT_DOUBLE, 0, "rate", "X", "0.7", O(rate),
+	{OPT_DOUBLE, 0, "rate", "X", "0.7", O(rate), OPT_RUN,
 		.needs = "--text or --color green or blue", .was = "speed",
 		.help = "a rate"},
 	{OPT_END},
@@ -320,6 +321,27 @@ static void options_print_and_read_back(void **state)
 	opts_print(&program, &o, OPT_ARITH, 0, &text);
 	assert_string_equal(text.s, "number = 3\n");
 	str_free(&text);
+}
+
+/* A checkpoint may be anybody's: what it has saved is not what its reader asked for. */
+static void only_options_of_a_run_are_saved(void **state)
+{
+	struct opts o;
+	struct err e;
+	(void)state;
+	assert_int_equal(parse(&o, &e, "number = 4\n", 0), 0);
+	assert_int_equal(o.n, 4);
+	assert_int_equal(parse(&o, &e, "text = victim\n", 0), -1);
+	assert_int_equal(e.code, EX_DATAERR);
+	assert_non_null(strstr(e.msg, "'text' is not an option of a run"));
+	assert_null(o.s);
+	assert_int_equal(parse(&o, &e, "no-such = 1\n", 0), -1);
+	assert_int_equal(e.code, EX_DATAERR);
+	assert_int_equal(parse(&o, &e, "number = 11\n", 0), -1);
+	assert_int_equal(e.code, EX_DATAERR);
+	/* a user's config has any option */
+	assert_int_equal(opts_from_text(&program, &o, "text = mine\n", false, &e), 0);
+	assert_string_equal(o.s, "mine");
 }
 
 static void options_that_need_others(void **state)
@@ -481,6 +503,7 @@ int main(void)
 		cmocka_unit_test(options_refuse),
 		cmocka_unit_test(options_print_and_read_back),
 		cmocka_unit_test(options_print_what_is_empty),
+		cmocka_unit_test(only_options_of_a_run_are_saved),
 		cmocka_unit_test(options_that_need_others),
 		cmocka_unit_test(memory_that_is_not_there),
 		cmocka_unit_test(hashes_of_any_length),

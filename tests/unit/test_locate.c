@@ -138,6 +138,15 @@ static void test_hostile_config(void **state)
 	r.from = "a checkpoint";
 	assert_int_equal(replay_config(&r, &out, &e), 0);
 	assert_null(strstr(out.s, "init-from"));
+	/* what is not a file is not opened, since it might be waited for */
+	for (int i = 0; i < 2; i++) {
+		r.from = NULL;
+		e = (struct err){0};
+		l.info.invocation = i ? "init-from = /dev/zero\n" : "data = /dev/zero\n";
+		assert_int_equal(replay_config(&r, &out, &e), -1);
+		assert_int_equal(e.code, EX_DATAERR);
+		assert_non_null(strstr(e.msg, "/dev/zero is not a file"));
+	}
 	/* a text that is no config is refused */
 	str_puts(&l.config, "x\n");
 	assert_int_equal(replay_config(&r, &out, &e), -1);

@@ -1,0 +1,143 @@
+#!/usr/bin/env bats
+# A checkpoint may be anybody's: what it has saved changes nothing but the run.
+load helpers
+
+forge() { # FROM TO TEXT
+	"$BUILD/tests/test_saved" forge "$@"
+}
+
+forge_number() { # FILE NAME N
+	"$BUILD/tests/test_saved" number "$@"
+}
+
+# A run of four steps, and good.h5, a copy of its checkpoint.
+make_run() {
+	make_shard
+	tiny -n 4 --decay-steps 8 -o run >/dev/null
+	cp run/checkpoints/step-00000004.h5 good.h5
+}
+
+refused() { # FILE TEXT: by all who read its options
+	code_of 65 pt-ckpt verify "$1"
+	says "$2"
+	[[ $output == *DAMAGED* ]]
+	code_of 65 pt-ckpt show --options "$1"
+	code_of 65 pt-ckpt strip "$1" -o new.h5
+	code_of 65 tiny -n 6 --resume "$1" -o new
+	says "$2"
+	code_of 65 tiny -n 6 --init-from "$1" -o new
+	[ ! -e new ]
+	[ ! -e new.h5 ]
+}
+
+@test "no option that is the user's is taken from a checkpoint" {
+	make_run
+	echo precious >victim
+	local name whose value n=0
+	while read -r name whose value; do
+		[ "$whose" = user ] || continue
+		n=$((n + 1))
+		[ "$value" != victim ] || value=$PWD/victim
+		forge good.h5 evil.h5 "$name = $value"
+		refused evil.h5 "'$name' is not an option of a run"
+		[ "$(cat victim)" = precious ]
+	done < <("$BUILD/tests/test_saved" options)
+	[ "$n" -gt 40 ]
+}
+
+@test "an option of the run is taken from a checkpoint, unless the user gives it" {
+	make_run
+	forge good.h5 other.h5 $'keep = 7\nseed = 9\nsample-prompt = lord'
+	[ "$(pt-ckpt verify other.h5)" = 'other.h5: ok' ]
+	tiny -n 5 --resume other.h5 -o new >/dev/null
+	for line in 'keep = 7' 'seed = 9' 'sample-prompt = lord'; do
+		pt-ckpt show --options new/checkpoints/latest.h5 | grep -qx "$line"
+	done
+	tiny -n 5 --resume other.h5 -o own --seed 3 >/dev/null
+	pt-ckpt show --options own/checkpoints/latest.h5 | grep -qx 'seed = 3'
+}
+
+@test "what a run cannot have saved is damage, to verify too" {
+	make_run
+	local text
+	for text in 'layers = 0' 'no-such = 1' 'batch = 1e400' 'dropout = nan' 'arch = lama'; do
+		forge good.h5 evil.h5 "$text"
+		refused evil.h5 "${text%% *}"
+	done
+	code_of 65 pt-sample evil.h5 x
+	forge good.h5 evil.h5 'layers = 100000'
+	code_of 65 tiny -n 6 --resume evil.h5 -o new
+	says '100000 layers, and 20 tensors'
+	forge good.h5 evil.h5 lr
+	refused evil.h5 'expected `key = value`'
+}
+
+@test "steps, samples and tokens agree" {
+	make_run
+	local change
+	for change in 'samples 9223372036854775807' 'samples 9007199254740992' 'samples 3' 'samples 0' \
+		'tokens 511' 'tokens 496' 'tokens 528' 'tokens 9223372036854775807' 'step 0' 'step 33' 'step -1'; do
+		cp good.h5 evil.h5
+		# shellcheck disable=SC2086 # words
+		forge_number evil.h5 $change
+		refused evil.h5 "${change% *}"
+	done
+	# another batch than before is no damage
+	tiny -n 6 -b 4 --resume good.h5 -o new >/dev/null 2>&1
+	pt-ckpt show new/checkpoints/latest.h5 | grep -qx 'samples = 40'
+	[ "$(pt-ckpt verify new)" = 'new: ok' ]
+}
+
+@test "--resume auto passes over what is damaged so" {
+	make_run
+	tiny -n 6 --resume auto --keep 0 -o run >/dev/null 2>&1
+	forge run/checkpoints/step-00000006.h5 evil.h5 "trace = $PWD/victim"
+	mv evil.h5 run/checkpoints/step-00000006.h5
+	tiny -n 8 --resume auto -o run >/dev/null 2>err
+	grep -q "'trace' is not an option of a run; looking for an older checkpoint" err
+	[ ! -e victim ]
+	grep -q 'step=4 resumed' run/journal.txt || grep -q '^step=5 ' run/journal.txt
+}
+
+@test "other data: refused by --resume-exact, else in the journal" {
+	make_run
+	rev text.txt >other.txt
+	pt-prepare -q other.txt -o other.h5
+	tiny -n 6 --resume run/checkpoints/latest.h5 -o same --resume-exact >/dev/null
+	not grep -q 'other data' same/journal.txt
+	code_of 65 tiny -n 6 -d other.h5 --resume run -o exact --resume-exact
+	says 'trained on other data'
+	[ ! -e exact ]
+	tiny_on 2 -n 6 -d other.h5 --resume run -o new >/dev/null 2>err
+	[ "$(grep -c 'trained on other data' err)" -eq 1 ]
+	grep -q '^# event .*step=4 other data than those of the checkpoint' new/journal.txt
+}
+
+# (pt-prepare --verify)
+@test "numbers of a shard that cannot be are damage" {
+	make_text >text.txt
+	pt-prepare -q --separator $'.\n' text.txt -o data.h5
+	local change
+	for change in 'train_total -1' 'train_total 1152921504606846976' 'val_total 0' 'documents -1' \
+		'source_bytes -5' 'index 1' 'count 0'; do
+		cp data.h5 evil.h5
+		# shellcheck disable=SC2086 # words
+		forge_number evil.h5 $change
+		code_of 65 pt-prepare --verify evil.h5
+		says 'evil.h5: DAMAGED'
+		code_of 65 tiny -n 1 -d evil.h5 -o new
+	done
+	for change in '/documents_train 5' '/documents_val 0' '/tokenizer/offsets 3'; do
+		cp data.h5 evil.h5
+		# shellcheck disable=SC2086 # words
+		"$BUILD/tests/test_saved" element evil.h5 $change 1152921504606846976
+		code_of 65 pt-prepare --verify evil.h5
+		says 'evil.h5: DAMAGED'
+	done
+	[ "$(pt-prepare --verify data.h5)" = 'data.h5: ok' ]
+	rm data.h5
+	make_run
+	"$BUILD/tests/test_saved" element good.h5 /tokenizer/offsets 3 1152921504606846976
+	code_of 65 pt-ckpt verify good.h5
+	says 'good.h5: DAMAGED'
+}
