@@ -140,6 +140,9 @@ $("main").dispatchEvent(new KeyboardEvent("keydown", {key: "+"}));|' r.html >use
 	says 'tokens/s              slower: control 6280, test 3000, -52.2'
 	says 'peak memory of a rank more: control 1.00 MiB, test 2.00 MiB, +100.00 %'
 	log_of 0 8 >few
+	sed 's/mfu=0.4/mfu=6.12/' a >over
+	code_of 0 pt-compare over over --speed
+	says '612 % (impossible)'
 	code_of 0 pt-compare few few --speed
 	says 'too few steps for a statement'
 }

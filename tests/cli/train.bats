@@ -283,6 +283,11 @@ load helpers
 	cmp <(grep '^step=' out) <(grep '^step=' run/journal.txt)
 	h5ls run/run.h5/columns | grep -q '^loss'
 	h5dump -d /columns/step -y run/run.h5 | grep -q '1, 5, 10, 12'
+	# no MFU is above 1
+	tiny -n 2 --log-every 1 -o slow --peak-flops 1000 >out 2>err
+	[ "$(grep -c '^step=' out)" -eq 2 ]
+	not grep -q mfu out
+	[ "$(grep -c ' % is impossible, so it is not logged: the peak of 1e+03 FLOP/s is too low' err)" -eq 1 ]
 }
 
 @test "samples while it trains" {
