@@ -214,6 +214,13 @@ commands_of() { # PROGRAM: as its --help has them
 		llama3-70b 70553706496
 		llama3-405b 405853388800
 	END
+	# as the originals print: nn.GELU(approximate='none'), 64 sequences on each of four GPUs
+	for preset in wordplay shakespeare-char; do
+		pt-train -p $preset --print-config | grep -qx 'act = gelu'
+	done
+	pt-train -p wordplay --vocab 65 --fsdp 4 --dry-run >out
+	grep -qx 'tokens/step  *262144' out
+	grep -q '^micro-batches  *1 ' out
 	# one of a model, and one of how it is trained; which needs to know how many do
 	for how in post-local-sgd diloco edit a-edit; do
 		pt-train -p "gpt2-124m,$how" --edit-workers 4 --dry-run >out
