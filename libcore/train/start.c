@@ -88,6 +88,8 @@ static int open_journal(struct run *r, const struct train_opts *o, const char *c
 			place->local_size, plural(place->local_size),
 			(long long)info.threads, plural(info.threads), place->processors,
 			place->host, info.threads == 1 ? "ranks" : "threads");
+	if (r->all->rank == 0)
+		layout_warn(&r->t.o);
 	if (run_is_first(r) && !o->eval_only)
 		journal_open(&r->report.journal, r->dir.path, resume, &info, config.s,
 			arithmetic.s, e);
@@ -412,6 +414,7 @@ static int dry_run(const struct train_opts *given, struct comm *world, struct er
 	     plan_device(&o, e) || check_cluster(&o, e) ||
 	     (o.data.n && dataset_order(&data, &o, &m, &order, e));
 	if (!rc && world->rank == 0) {
+		layout_warn(&o);
 		model_print(&m, o.verbose, &tree);
 		rc = plan_print(&o, &m, &out, e);
 		printf("# tensors\n%s%s", tree.s, out.s);
