@@ -32,6 +32,7 @@ struct parse {
 	char *o;
 	bool *list_begun;   /* this source has already replaced the list */
 	bool person;	    /* this source is the command line or the environment */
+	const char *from;   /* else the file, in words, for opts_blame(); or NULL */
 	const char *config; /* --config, or PT_CONFIG */
 	bool print_config, quiet, skip_unknown;
 	const char *generate;
@@ -133,7 +134,7 @@ static int set_value(struct parse *s, int i, const char *text, struct err *e)
 	s->list_begun[i] = true;
 	if (opt_set(t, v, text, e))
 		return -1;
-	opt_note_given(s->p, s->o, t, s->person || !opt_equals(t, v, t->def));
+	opt_note_given(s->p, s->o, t, s->person || !opt_equals(t, v, t->def), s->from);
 	return 0;
 }
 
@@ -142,6 +143,7 @@ static int set_value(struct parse *s, int i, const char *text, struct err *e)
 static void source_begin(struct parse *s, bool person)
 {
 	s->person = person;
+	s->from = NULL;
 	memset(s->list_begun, 0, (size_t)s->n * sizeof(*s->list_begun));
 }
 
@@ -161,10 +163,12 @@ static int set_from_conf(void *to, const char *key, const char *value, struct er
 
 enum { MAX_CONFIG = 1 << 20 };
 
-static int apply_text(
-	struct parse *s, const struct str *text, const char *name, struct err *e)
+/* `from` lives as long as the program. */
+static int apply_text(struct parse *s, const struct str *text, const char *name,
+	const char *from, struct err *e)
 {
 	source_begin(s, false);
+	s->from = from;
 	return conf_parse(text->s, text->len, name, set_from_conf, s, e);
 }
 
@@ -223,9 +227,10 @@ static int apply_presets(struct parse *s, const char *names, struct err *e)
 	char *copy = xstrdup(names), *rest = copy, *name;
 	int rc = 0;
 	while (!rc && (name = strsep(&rest, ","))) {
-		struct str text = {0}, path = {0};
+		struct str text = {0}, path = {0}, from = {0};
+		str_printf(&from, "preset %s", name);
 		rc = preset_read(name, MAX_CONFIG, &path, &text, e) ||
-		     apply_text(s, &text, path.s, e);
+		     apply_text(s, &text, path.s, from.s, e);
 		str_free(&text);
 		str_free(&path);
 	}
@@ -429,11 +434,11 @@ static int apply_sources(
 	bool negated;
 	memset(s->o, 0, s->p->opts_bytes);
 	defaults(s);
-	if (x->base.len && apply_text(s, &x->base, "the saved options", e))
+	if (x->base.len && apply_text(s, &x->base, "the saved options", "the saved options", e))
 		return -1;
 	if (preset && find(s, "preset", &negated) >= 0 && apply_presets(s, preset, e))
 		return -1;
-	if ((s->config && apply_text(s, &x->config, s->config, e)) || apply_env(s, e) ||
+	if ((s->config && apply_text(s, &x->config, s->config, s->config, e)) || apply_env(s, e) ||
 		apply_cli(s, argc, argv, false, &preset, e))
 		return -1;
 	return apply_operands(s, argc, argv, e);
@@ -536,7 +541,7 @@ int opts_from_text(const struct program *p, void *o, const char *text, bool skip
 	s.skip_unknown = skip_unknown;
 	defaults(&s);
 	const struct str saved = {(char *)text, strlen(text), 0};
-	int rc = apply_text(&s, &saved, "the saved options", e);
+	int rc = apply_text(&s, &saved, "the saved options", "the saved options", e);
 	parse_end(&s);
 	return rc;
 }

@@ -470,6 +470,7 @@ int train_run(struct train_opts *o, struct comm *world, const char *command, dou
 		rc = -1;
 	if (rc) {
 		/* All ranks have agreed on it: rank 0 prints it, and all return. */
+		opts_blame(&train_program, o, &e);
 		if (world->rank == 0)
 			err_say(&e);
 		return e.code;

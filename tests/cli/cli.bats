@@ -195,6 +195,26 @@ commands_of() { # PROGRAM: as its --help has them
 	done
 }
 
+@test "an error that blames an option of a file says of which" {
+	code_of 64 pt-train -p edit
+	says '--edit-sync-interval needs --edit-workers (--edit-sync-interval is from preset edit)'
+	echo 'edit-fragments = 3' >some.conf
+	code_of 64 pt-train --config some.conf
+	says '--edit-fragments needs --edit-outer or --edit-reducer (--edit-fragments is from some.conf)'
+	code_of 64 pt-train -p gpt2-124m --lr 1e-5
+	says '--min-lr 6e-05 is above --lr 1e-05 (--min-lr is from preset gpt2-124m)'
+	code_of 64 pt-train -p gpt2-124m,diloco --edit-sync-interval 4 --edit-workers 7
+	says '--batch 480 is not divisible by --edit-workers 7 (--batch is from preset gpt2-124m)'
+	# an option that the user gave is the user's
+	code_of 64 pt-train -p edit --edit-sync-interval 5
+	says '--edit-sync-interval needs --edit-workers'
+	not grep -q 'edit-sync-interval is from' <<<"$output"
+	PT_EDIT_SYNC_INTERVAL=5 code_of 64 pt-train -p edit
+	not grep -q 'edit-sync-interval is from' <<<"$output"
+	code_of 64 pt-train --edit-sync-interval 5
+	not grep -q 'is from' <<<"$output"
+}
+
 @test "presets: parameters are those of the papers" {
 	while read -r preset n; do
 		pt-train -p "$preset" --dry-run >out
