@@ -5,7 +5,7 @@ complete -c pt-train -l sampling -x -a 'epoch random' -d 'Which windows of the t
 complete -c pt-train -l packing -x -a 'stream documents' -d 'stream: a sample is one sequence, whatever documents its tokens are from. documents: attention does not cross from one document to another, and positions begin at 0 in each document. The samples are the same windows of the tokens.'
 complete -c pt-train -l seed -s s -x -d 'Seed of the initial parameters, the order of samples, and dropout.'
 complete -c pt-train -l readers -x -d 'Let N ranks read the data and send it to the others. 0: every rank reads its own.'
-complete -c pt-train -l data-per-rank -d 'Give rank r only the files r, r + ranks, and so on, where the data-parallel ranks of all workers are counted. The result then depends on their number.'
+complete -c pt-train -l data-per-rank -d 'Give rank r only the files r, r + ranks, and so on, where the data-parallel ranks of all workers are counted. The result then depends on their number. All files must have one vocabulary: that of characters is the text\'s, so prepare all texts in one call of pt-prepare, with --shard-size.'
 complete -c pt-train -l spool-limit -x -d 'Copy at most this much of a pipe to a temporary file in TMPDIR, and never more than nine tenths of what is free there. 0: no other limit.'
 complete -c pt-train -l batch -s b -x -d 'Global batch size: sequences of one optimizer step, over all ranks.'
 complete -c pt-train -l batch-per-rank -x -d 'Set the batch to N sequences per data-parallel rank, as DDP scripts do, and --lr-scale-batch to N. 0: --batch says how many, on any number of ranks.'

@@ -36,7 +36,9 @@ static const struct opt options[] = {
 		"own."},
 	{FLAG("data-per-rank", "no", T(data_per_rank), OPT_ARITH), .help =
 		"Give rank r only the files r, r + ranks, and so on, where the data-parallel ranks "
-		"of all workers are counted. The result then depends on their number."},
+		"of all workers are counted. The result then depends on their number. All files must "
+		"have one vocabulary: that of characters is the text's, so prepare all texts in one "
+		"call of pt-prepare, with --shard-size."},
 	OPT_SPOOL_LIMIT(T(spool_limit), OPT_LOCAL),
 
 	{OPT_GROUP, .name = "Batch"},

@@ -274,6 +274,8 @@ stop_rank() { # RANK: of the run in this folder, and no other
 	pt-prepare -q -t char part-1.txt -o char.h5
 	refuse 'the workers have different vocabularies' tiny_on 2 -m 1 --data-per-rank -d 0.h5 -d char.h5 --edit-workers 2 \
 		--edit-sync-interval 2 -o none
+	refuse 'prepare all texts with one' tiny_on 2 -m 1 --data-per-rank -d 0.h5 -d char.h5 --edit-workers 2 \
+		--edit-sync-interval 2 -o none
 }
 
 @test "what a worker could not send yet is in its checkpoints" {
