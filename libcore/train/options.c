@@ -594,7 +594,8 @@ static const struct opt options[] = {
 		"Print the messages of all ranks, not only of rank 0."},
 	{OPT_FLAG, 'v', "verbose", NULL, "no", T(verbose), OPT_LOCAL, .help =
 		"At the start, also list the tensors of the model, and the versions of libraries. "
-		"With --dry-run, list the tensors of a layer too."},
+		"With --dry-run, list the tensors of a layer too. With local SGD, also say what each "
+		"synchronisation left out and clipped, as the journal does."},
 	{FLAG("dry-run", "no", T(dry_run), OPT_LOCAL), .help =
 		"Print the memory, work and communication that the run would need, and exit."},
 	{OPT_STR, 0, "cluster", "NAME,KEY=VALUE,...", NULL, T(cluster), OPT_LOCAL,
