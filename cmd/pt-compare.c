@@ -114,8 +114,9 @@ static const struct opt options[] = {
 };
 /* clang-format on */
 
-static const char *const synopsis[] = {
-	"[options] CONTROL TEST ...", "[options] --control RUN ... --test RUN ...", NULL};
+static const char *const synopsis[] = {"[options] CONTROL TEST ...",
+	"[options] --control RUN ... --test RUN ...",
+	"--graph | --plot FILE | --table [options] RUN", NULL};
 
 static void generate(int kind, FILE *f)
 {
@@ -151,6 +152,14 @@ static void add_names(struct strs *to, char **names, int64_t n)
 		strs_add(to, names[i]);
 }
 
+/* Curves of a run by itself are worth a look. */
+static bool is_shown(const struct opts *o)
+{
+	bool judged = o->follow || o->locate || o->json || o->speed || o->reports.n ||
+		      o->require;
+	return (o->draw.graph || o->plots.n || o->table) && !judged;
+}
+
 /* Of the operands the first is the control, unless an option names the controls or the tests. */
 static int name_runs(
 	const struct opts *o, char **operands, int n, struct strs *names, struct err *e)
@@ -163,9 +172,12 @@ static int name_runs(
 	add_names(names, o->controls.v, o->controls.n);
 	add_names(names, operands, n);
 	add_names(names, o->tests.v, o->tests.n);
+	if (names->n == 1 && is_shown(o))
+		return 1;
 	if (!n_controls || names->n == n_controls)
 		return err_set(e, EX_USAGE,
-			"give two or more runs: a control and a test, or more of them");
+			"give two or more runs: a control and a test, or more of them; or "
+			"one with --graph, --plot or --table");
 	return (int)n_controls;
 }
 
@@ -431,7 +443,9 @@ int main(int argc, char **argv)
 	if (check_column(&r, o.column, &e))
 		return err_say(&e);
 	struct report_run *reports = no_reports(&r);
-	int code = compare_all(&r, &o, &how, reports);
+	if (r.n == 1)
+		info("%s alone is shown: nothing is compared", r.logs[0].name);
+	int code = r.n > 1 ? compare_all(&r, &o, &how, reports) : 0;
 	int rc = show(r.logs, r.n, &o, &e) || write_reports(&r, &o, reports, &e);
 	free_reports(reports, r.n);
 	free_runs(&r);

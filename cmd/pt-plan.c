@@ -308,8 +308,10 @@ static int plan(
 	t.device = *r.cluster.model ? DEVICE_CUDA : DEVICE_CPU;
 	t.micro_batch = 1;
 	if (options_check(&t, e) || check_offload(&r, e) ||
-		model_init(&m, &t.model, 0, e))
+		model_init(&m, &t.model, 0, e)) {
+		opts_blame(&train_program, &t, e);
 		return -1;
+	}
 	comm_plan_shares(r.hosts == 1 && env_switch("PT_SHARED") != 0);
 	int rc = set_batch(o, &t, &m, e) || search_run(&r, &s, e) ||
 				 print_found(o, &r, &s, given->s, e)

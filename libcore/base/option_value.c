@@ -1,6 +1,7 @@
 /* Values of options: from text, compared with text, and what they need of others. */
 #include "base/options_internal.h"
 
+#include <ctype.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -159,18 +160,30 @@ bool opt_equals(const struct opt *t, const void *v, const char *text)
 
 /* ---- given ----------------------------------------------------------------------- */
 
-static bool *given_flag(const struct program *p, const void *o, const struct opt *t)
+static struct opt_given *given_of(
+	const struct program *p, const void *o, const struct opt *t, size_t *i)
 {
 	struct opt_given *g = (struct opt_given *)((char *)o + p->given);
-	size_t i = (size_t)(t - p->opts);
-	BUG_ON(i >= ARRAY_LEN(g->row));
-	return &g->row[i];
+	*i = (size_t)(t - p->opts);
+	BUG_ON(*i >= ARRAY_LEN(g->row));
+	return g;
 }
 
-void opt_note_given(const struct program *p, void *o, const struct opt *t, bool given)
+static bool is_given(const struct program *p, const void *o, const struct opt *t)
 {
-	if (p->given)
-		*given_flag(p, o, t) = given;
+	size_t i;
+	return given_of(p, o, t, &i)->row[i];
+}
+
+void opt_note_given(const struct program *p, void *o, const struct opt *t, bool given,
+	const char *from)
+{
+	size_t i;
+	if (!p->given)
+		return;
+	struct opt_given *g = given_of(p, o, t, &i);
+	g->row[i] = given;
+	g->from[i] = given ? from : NULL;
 }
 
 static const struct opt *named(const struct program *p, const char *name)
@@ -196,7 +209,7 @@ unsigned opts_flags(const struct program *p, const char *name)
 
 bool opts_given(const struct program *p, const void *o, const char *name)
 {
-	return *given_flag(p, o, named(p, name));
+	return is_given(p, o, named(p, name));
 }
 
 void opts_reset(const struct program *p, void *o, const char *prefix)
@@ -210,8 +223,38 @@ void opts_reset(const struct program *p, void *o, const char *prefix)
 			strs_free((struct strs *)v);
 		else
 			BUG_ON(opt_set(t, v, t->def ? t->def : "", &e));
-		opt_note_given(p, o, t, false);
+		opt_note_given(p, o, t, false, NULL);
 	}
+}
+
+/* Does the message name --NAME? */
+static bool names_option(const char *message, const char *name)
+{
+	size_t n = strlen(name);
+	for (const char *at = message; (at = strstr(at, "--")); at++)
+		if (!strncmp(at + 2, name, n) && at[2 + n] != '-' &&
+			!isalnum((unsigned char)at[2 + n]))
+			return true;
+	return false;
+}
+
+void opts_blame(const struct program *p, const void *o, struct err *e)
+{
+	struct str why = {0};
+	for (const struct opt *t = p->opts; t->type != OPT_END; t++) {
+		size_t i;
+		if (e->code != EX_USAGE || t->type == OPT_GROUP ||
+			!names_option(e->msg, t->name))
+			continue;
+		const char *from = given_of(p, o, t, &i)->from[i];
+		if (from)
+			str_printf(&why, "%s--%s is from %s", why.len ? ", " : "",
+				t->name, from);
+	}
+	size_t n = strlen(e->msg);
+	if (why.len)
+		snprintf(e->msg + n, sizeof(e->msg) - n, " (%s)", why.s);
+	str_free(&why);
 }
 
 /* ---- what they need of others ------------------------------------------------------ */
@@ -246,7 +289,7 @@ int opts_check_needs(const struct program *p, const void *o, struct err *e)
 {
 	for (const struct opt *t = p->opts; t->type != OPT_END; t++) {
 		const void *v = (const char *)o + t->offset;
-		if (!t->needs || !*given_flag(p, o, t))
+		if (!t->needs || !is_given(p, o, t))
 			continue;
 		bool off = opt_equals(t, v, NULL) && opt_equals(t, v, t->def);
 		if (!off && !is_met(p, o, t->needs))
@@ -265,7 +308,7 @@ static int add_given(
 	int n = 0;
 	while ((name = strsep(&rest, " "))) {
 		const struct opt *t = named(p, name);
-		if (!*given_flag(p, o, t) ||
+		if (!is_given(p, o, t) ||
 			opt_equals(t, (const char *)o + t->offset, t->def))
 			continue;
 		if (last)

@@ -32,6 +32,7 @@ struct parse {
 	char *o;
 	bool *list_begun;   /* this source has already replaced the list */
 	bool person;	    /* this source is the command line or the environment */
+	const char *from;   /* else the file, in words, for opts_blame(); or NULL */
 	const char *config; /* --config, or PT_CONFIG */
 	bool saved;	    /* this source is the options that a run saved */
 	bool print_config, quiet;
@@ -129,7 +130,7 @@ static int set_value(struct parse *s, int i, const char *text, struct err *e)
 	s->list_begun[i] = true;
 	if (opt_set(t, v, text, e))
 		return -1;
-	opt_note_given(s->p, s->o, t, s->person || !opt_equals(t, v, t->def));
+	opt_note_given(s->p, s->o, t, s->person || !opt_equals(t, v, t->def), s->from);
 	return 0;
 }
 
@@ -138,6 +139,7 @@ static int set_value(struct parse *s, int i, const char *text, struct err *e)
 static void source_begin(struct parse *s, bool person)
 {
 	s->person = person;
+	s->from = NULL;
 	memset(s->list_begun, 0, (size_t)s->n * sizeof(*s->list_begun));
 }
 
@@ -158,10 +160,12 @@ static int set_from_conf(void *to, const char *key, const char *value, struct er
 
 enum { MAX_CONFIG = 1 << 20 };
 
-static int apply_text(
-	struct parse *s, const struct str *text, const char *name, struct err *e)
+/* `from` lives as long as the program. */
+static int apply_text(struct parse *s, const struct str *text, const char *name,
+	const char *from, struct err *e)
 {
 	source_begin(s, false);
+	s->from = from;
 	return conf_parse(text->s, text->len, name, set_from_conf, s, e);
 }
 
@@ -169,7 +173,7 @@ static int apply_text(
 static int apply_saved(struct parse *s, const struct str *text, struct err *e)
 {
 	s->saved = true;
-	int rc = apply_text(s, text, "the saved options", e);
+	int rc = apply_text(s, text, "the saved options", "the saved options", e);
 	s->saved = false;
 	return rc;
 }
@@ -229,9 +233,10 @@ static int apply_presets(struct parse *s, const char *names, struct err *e)
 	char *copy = xstrdup(names), *rest = copy, *name;
 	int rc = 0;
 	while (!rc && (name = strsep(&rest, ","))) {
-		struct str text = {0}, path = {0};
+		struct str text = {0}, path = {0}, from = {0};
+		str_printf(&from, "preset %s", name);
 		rc = preset_read(name, MAX_CONFIG, &path, &text, e) ||
-		     apply_text(s, &text, path.s, e);
+		     apply_text(s, &text, path.s, from.s, e);
 		str_free(&text);
 		str_free(&path);
 	}
@@ -439,7 +444,7 @@ static int apply_sources(
 		return -1;
 	if (preset && find(s, "preset", &negated) >= 0 && apply_presets(s, preset, e))
 		return -1;
-	if ((s->config && apply_text(s, &x->config, s->config, e)) || apply_env(s, e) ||
+	if ((s->config && apply_text(s, &x->config, s->config, s->config, e)) || apply_env(s, e) ||
 		apply_cli(s, argc, argv, false, &preset, e))
 		return -1;
 	return apply_operands(s, argc, argv, e);
@@ -541,7 +546,7 @@ int opts_from_text(
 	struct parse s = parse_begin(p, o);
 	const struct str t = {(char *)text, strlen(text), 0};
 	defaults(&s);
-	int rc = saved ? apply_saved(&s, &t, e) : apply_text(&s, &t, "the options", e);
+	int rc = saved ? apply_saved(&s, &t, e) : apply_text(&s, &t, "the options", "the options", e);
 	parse_end(&s);
 	return rc;
 }

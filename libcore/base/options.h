@@ -76,9 +76,10 @@ struct opt {
 	[ADVICE_SPOOL_ROOM] = "TMPDIR can name a folder with more room"
 
 /* For each row of the table: was it given on the command line or in the environment, or in a file as
- * something other than the default? */
+ * something other than the default? And which file, in words; NULL: no file, or the default. */
 struct opt_given {
 	bool row[256];
+	const char *from[256];
 };
 
 struct program {
@@ -131,6 +132,9 @@ bool opts_in_environment(const char *name);
 bool opts_given(const struct program *p, const void *o, const char *name);
 /* Sets options whose names begin with the prefix to their defaults, as if not given. */
 void opts_reset(const struct program *p, void *o, const char *prefix);
+/* Appends to a message about usage which file those options are from that it names and that the user did
+ * not give. Of programs with .given only. */
+void opts_blame(const struct program *p, const void *o, struct err *e);
 /* Checks that every option that was given has the options that it needs. */
 int opts_check_needs(const struct program *p, const void *o, struct err *e);
 /* Options, separated by spaces, that change nothing where the condition holds, and why. */

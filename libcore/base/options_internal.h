@@ -13,8 +13,9 @@ bool opt_is_called(const struct opt *t, const char *name);
 int opt_set(const struct opt *t, void *v, const char *text, struct err *e);
 /* Is the value at v the one that the text sets? NULL: is it zero, no, unset, or the first word? */
 bool opt_equals(const struct opt *t, const void *v, const char *text);
-/* For opts_given(), where the program has it. */
-void opt_note_given(const struct program *p, void *o, const struct opt *t, bool given);
+/* For opts_given() and opts_blame(), where the program has it. */
+void opt_note_given(const struct program *p, void *o, const struct opt *t, bool given,
+	const char *from);
 /* A flag that is on by default, which is worth showing as `--no-x`, too. */
 bool opt_is_on(const struct opt *t);
 /* How the option's value is written in help: "N", or "a|b|c" for an enum. */

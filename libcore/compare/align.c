@@ -103,11 +103,22 @@ static int64_t visit_rows(struct judging *j, struct cursor *at, int64_t room)
 	return rows;
 }
 
+/* Rows of a log that cannot be read: what is there cannot be judged. */
+static int64_t count_unread(const struct cursor *c)
+{
+	int64_t n = c->log->unread.n_rows;
+	for (int64_t i = 0; i < c->log->n_rows; i++)
+		n += is_unread(run_log_value(c->log, i, c->column));
+	return n;
+}
+
 static void align(struct judging *j)
 {
 	struct cursor *at =
 		xcalloc((size_t)(j->n_runs[CONTROL] + j->n_runs[TEST]), sizeof(*at));
 	int64_t n = visit_rows(j, at, 0), n_lone = j->all.n_lone;
+	for (int i = 0; i < j->n_runs[CONTROL] + j->n_runs[TEST]; i++)
+		n_lone += count_unread(&at[i]);
 	curves_alloc(&j->all, j->n_runs[CONTROL], j->n_runs[TEST], j->o->by, n);
 	j->all.n = n;
 	j->all.n_lone = n_lone;

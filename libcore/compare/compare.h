@@ -32,6 +32,8 @@ struct curve_diff {
 	int64_t n_common, n_differ, n_beyond; /* n_beyond: beyond the tolerance */
 	int64_t only_control, only_test;      /* values that only one of them has */
 	double first_only;		      /* step or tokens of the first of them */
+	int64_t unread_control, unread_test;  /* values that cannot be read */
+	double first_unread;
 	struct value_pair first, largest, most_ulp;
 	struct value_pair beyond; /* the first that is beyond the tolerance */
 	enum verdict verdict;	  /* VERDICT_NOTHING: not both runs have it */
@@ -42,6 +44,7 @@ struct run_diff {
 	enum verdict verdict;		    /* the worst of the curves of both runs */
 	const char
 		*missing; /* NULL, or a curve that only one of them has, but every run */
+	int64_t unread_rows; /* of both, whose steps cannot be read */
 	bool other_arithmetic;
 	struct str arithmetic; /* lines `key: control, test` of its differences */
 };

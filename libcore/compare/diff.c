@@ -63,6 +63,25 @@ static void add_lone(struct curve_diff *c, double at, bool in_control)
 	++*(in_control ? &c->only_control : &c->only_test);
 }
 
+/* Values that are there and cannot be read are no agreement. */
+static int64_t count_unread(const struct run_log *l, struct curve_diff *c, int by)
+{
+	int64_t n = 0;
+	for (int64_t i = 0; i < l->n_rows; i++) {
+		if (!is_unread(run_log_value(l, i, c->column)))
+			continue;
+		double at = run_log_value(l, i, by);
+		if (!n++ && !(c->first_unread <= at))
+			c->first_unread = at;
+	}
+	return n;
+}
+
+static bool has_unread(const struct curve_diff *c)
+{
+	return c->unread_control || c->unread_test;
+}
+
 /* The step or the tokens of row i; after the last row, infinity. */
 static double key_of(const struct run_log *l, int64_t i, int by)
 {
@@ -86,7 +105,10 @@ static void compare_curve(const struct run_log *control, const struct run_log *t
 		if (y <= x)
 			j = next_with(test, j + 1, c->column, o->by);
 	}
-	bool lone = !o->common && (c->only_control || c->only_test);
+	c->first_unread = NAN;
+	c->unread_control = count_unread(control, c, o->by);
+	c->unread_test = count_unread(test, c, o->by);
+	bool lone = !o->common && (c->only_control || c->only_test || has_unread(c));
 	bool both = c->n_common || (c->only_control && c->only_test);
 	c->verdict = !both				   ? VERDICT_NOTHING
 		     : !c->n_common || lone || c->n_beyond ? VERDICT_DIFFER
@@ -117,7 +139,8 @@ static void compare_arithmetic(
 /* Some runs have no evaluations, or no synchronisations. */
 static bool is_of_one(const struct curve_diff *c)
 {
-	return c->verdict == VERDICT_NOTHING && (c->only_control || c->only_test);
+	return c->verdict == VERDICT_NOTHING &&
+	       (c->only_control || c->only_test || has_unread(c));
 }
 
 void compare_runs(const struct run_log *control, const struct run_log *test,
@@ -142,6 +165,9 @@ void compare_runs(const struct run_log *control, const struct run_log *test,
 		if (d->curve[c].verdict > d->verdict)
 			d->verdict = d->curve[c].verdict;
 	}
+	d->unread_rows = control->unread.n_rows + test->unread.n_rows;
+	if (d->unread_rows && !o->common && d->verdict < VERDICT_DIFFER)
+		d->verdict = VERDICT_DIFFER;
 	if (!any || d->missing)
 		d->verdict = VERDICT_NOTHING;
 }
@@ -216,6 +242,12 @@ static void print_curve(
 		str_printf(out, "; %lld only in the test", (long long)c->only_test);
 	if (c->only_control || c->only_test)
 		str_printf(out, ", from %s %.0f", columns[o->by].name, c->first_only);
+	if (has_unread(c))
+		str_printf(out,
+			"; %lld of the control and %lld of the test cannot be read, the "
+			"first at %s %.0f",
+			(long long)c->unread_control, (long long)c->unread_test,
+			columns[o->by].name, c->first_unread);
 	str_putc(out, '\n');
 }
 
@@ -248,6 +280,9 @@ void run_diff_print(
 	for (int c = 0; c < N_COLUMNS; c++)
 		if (d->curve[c].verdict != VERDICT_NOTHING || is_of_one(&d->curve[c]))
 			print_curve(&d->curve[c], o, out);
+	if (d->unread_rows)
+		str_printf(out, "  %lld row%s cannot be read\n",
+			(long long)d->unread_rows, plural(d->unread_rows));
 	if (d->other_arithmetic)
 		print_arithmetic(d->arithmetic.len ? d->arithmetic.s : "", out);
 }

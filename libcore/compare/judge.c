@@ -221,12 +221,23 @@ static enum verdict judge_statistically(const struct judging *j, struct verdict_
 			    : VERDICT_DIFFER;
 }
 
-/* Whatever the rule, a row that only some runs have is a difference. */
+/* Whatever the rule, a row that only some runs have is a difference, and a test with a value that is not
+ * finite is not accepted: many rules compare so that a NaN passes. */
 static enum verdict apply_rule(const struct judging *j, struct verdict_result *r)
 {
 	double margin = j->o->margin > 0 ? j->o->margin : DEFAULT_MARGIN;
-	bool accepted = rules[j->o->rule].accepts(&j->all, margin, &r->reason);
+	const struct rule *rule = &rules[j->o->rule];
+	struct str why = {0};
+	bool accepted = rule->accepts(&j->all, margin, &why);
 	bool lone = r->n_lone && !j->o->common;
+	if (accepted && turns_nonfinite(j, r)) {
+		str_printf(&r->reason, "; the rule %s itself accepts it: %s", rule->name,
+			why.s);
+		str_free(&why);
+		return VERDICT_DIVERGED;
+	}
+	str_free(&r->reason);
+	r->reason = why;
 	return accepted && !lone ? VERDICT_WITHIN : VERDICT_DIFFER;
 }
 

@@ -97,12 +97,35 @@ static const char *missing_column(const struct outcome *x)
 	return NULL;
 }
 
+static int64_t unread_rows(const struct outcome *x)
+{
+	int64_t n = 0;
+	for (int i = 0; i < x->n; i++)
+		n += x->exact[i].diff.unread_rows;
+	return n;
+}
+
+static int64_t unread_values(const struct outcome *x, const char *column)
+{
+	int64_t n = 0;
+	for (int i = 0; i < x->n; i++) {
+		const struct curve_diff *c =
+			&x->exact[i].diff.curve[column_find(column)];
+		n += c->unread_control + c->unread_test;
+	}
+	return n;
+}
+
 static void explain_difference(
 	const struct curve_diff *c, const struct compare_opts *o, struct str *out)
 {
 	const char *name = columns[c->column].name, *by = columns[o->by].name;
 	const struct value_pair *p = c->n_beyond ? &c->beyond : &c->first;
-	if (!c->n_differ || (!c->n_beyond && (c->only_control || c->only_test)))
+	int64_t unread = c->unread_control + c->unread_test;
+	if (unread && !c->n_differ && !c->only_control && !c->only_test)
+		str_printf(out, "%lld value%s of %s cannot be read, from %s %.0f on",
+			(long long)unread, plural(unread), name, by, c->first_unread);
+	else if (!c->n_differ || (!c->n_beyond && (c->only_control || c->only_test)))
 		str_printf(out, "%lld values of %s are of one run only, from %s %.0f on",
 			(long long)(c->only_control + c->only_test), name, by,
 			c->first_only);
@@ -124,8 +147,14 @@ static void explain_exact(struct outcome *x, const struct outcome_opts *o)
 	const struct curve_diff *c = curve_with(x, x->verdict);
 	const char *missing = missing_column(x);
 	struct str *out = &x->reason;
+	int64_t unread = unread_rows(x);
 	if (x->verdict == VERDICT_NOTHING && missing)
-		str_printf(out, "only one of them has values of %s", missing);
+		str_printf(out, "%s of them has values of %s%s",
+			unread_values(x, missing) ? "not each" : "only one", missing,
+			unread_values(x, missing) ? " that can be read" : "");
+	else if (unread && !c)
+		str_printf(out, "%lld row%s cannot be read", (long long)unread,
+			plural(unread));
 	else if (x->verdict == VERDICT_NOTHING || !c)
 		str_printf(out, "no value at the same %s", columns[o->exact.by].name);
 	else if (x->verdict == VERDICT_DIFFER)

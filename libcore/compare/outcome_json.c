@@ -59,6 +59,7 @@ static json_t *of_curve(const struct curve_diff *c)
 	put(j, "n_beyond_tolerance", json_integer(c->n_beyond));
 	put(j, "only_control", json_integer(c->only_control));
 	put(j, "only_test", json_integer(c->only_test));
+	put(j, "unread", json_integer(c->unread_control + c->unread_test));
 	if (c->n_differ) {
 		put(j, "first", of_pair(&c->first));
 		put(j, "largest", of_pair(&c->largest));
@@ -83,6 +84,7 @@ static json_t *of_test(const struct outcome *x, int i)
 			d->diff.curve[c].only_test)
 			json_array_append_new(list, of_curve(&d->diff.curve[c]));
 	put(j, "columns", list);
+	put(j, "unread_rows", json_integer(d->diff.unread_rows));
 	return j;
 }
 

@@ -42,7 +42,8 @@ char *speed_text(char buf[AT_LEAST(NUM_TEXT)], int column, double v)
 	else if (column == COL_MEM)
 		text_bytes(buf, v);
 	else if (column == COL_MFU)
-		snprintf(buf, NUM_TEXT, "%.3g %%", 100 * v);
+		snprintf(buf, NUM_TEXT, "%.3g %%%s", 100 * v,
+			v > 1 ? " (impossible)" : "");
 	else if (column == COL_DT)
 		snprintf(buf, NUM_TEXT, "%.4g %s", v < 1 ? 1000 * v : v,
 			v < 1 ? "ms" : "s");

@@ -55,6 +55,19 @@ int convert_save(const struct ckpt_view *v, const struct convert_format *f,
 	return rc;
 }
 
+/* Other formats say how many tokens there are; the tables may have more rows, that pad it. */
+static int check_tokens(
+	const struct ckpt_view *v, const struct tokenizer *t, struct err *e)
+{
+	struct model_config c;
+	if (options_model(&c, v->config.s, e))
+		return -1;
+	return v->tokenizer || !c.vocab || c.vocab == t->vocab.n
+		       ? 0
+		       : err_set(e, EX_USAGE, "%lld tokens, but %s has %lld",
+				 (long long)t->vocab.n, v->name, (long long)c.vocab);
+}
+
 int convert_vocabulary(
 	struct ckpt_view *v, struct tokenizer *t, const char *path, struct err *e)
 {
@@ -65,8 +78,9 @@ int convert_vocabulary(
 	int rc = h5_check_seal(h, e) || tokenizer_read(t, h, e) ? -1 : 0;
 	if (h5_end(h, rc, e))
 		return -1;
+	rc = check_tokens(v, t, e);
 	v->tokenizer = t;
-	if (convert_model(v, &m, e)) {
+	if (rc || convert_model(v, &m, e)) {
 		e->code = EX_USAGE;
 		return err_prefix(e, "%s: ", path);
 	}

@@ -93,6 +93,9 @@ static int get_activation(
 		r, key, "is an activation function that pt-train does not have");
 }
 
+/* Of our own: their tables have no rows that pad the vocabulary, and the model that comes back has them. */
+#define OUR_MULTIPLE "pt_vocab_multiple"
+
 enum { MAX_HEADS = 4095, MAX_LAYERS = 100000, MAX_DIM = 1 << 22, MAX_FFN = 1 << 24 };
 
 static int read_gpt2(const struct reader *r, struct hf_config *h)
@@ -106,6 +109,7 @@ static int read_gpt2(const struct reader *r, struct hf_config *h)
 		get_int(r, "n_inner", 4 * c->dim, MAX_FFN, &c->ffn_dim) ||
 		get_int(r, "n_positions", 1024, MAX_DIM, &c->context) ||
 		get_int(r, "vocab_size", -1, 1 << 24, &c->vocab) ||
+		get_int(r, OUR_MULTIPLE, 1, 1 << 20, &c->vocab_multiple) ||
 		get_real(r, r->root, "layer_norm_epsilon", 1e-5, &c->norm_eps) ||
 		get_activation(r, "activation_function", "gelu_new", &c->act) ||
 		get_bool(r, "tie_word_embeddings", true, &tie) ||
@@ -171,6 +175,7 @@ static int read_llama(const struct reader *r, struct hf_config *h)
 		get_int(r, "intermediate_size", -1, MAX_FFN, &c->ffn_dim) ||
 		get_int(r, "max_position_embeddings", 2048, MAX_DIM, &c->context) ||
 		get_int(r, "vocab_size", -1, 1 << 24, &c->vocab) ||
+		get_int(r, OUR_MULTIPLE, 1, 1 << 20, &c->vocab_multiple) ||
 		get_int(r, "head_dim", c->dim / c->heads, MAX_DIM, &width) ||
 		get_real(r, r->root, "rms_norm_eps", 1e-6, &c->norm_eps) ||
 		get_activation(r, "hidden_act", "silu", &c->act) ||
@@ -226,7 +231,7 @@ int hf_config_read(struct hf_config *h, const char *path, struct err *e)
 	enum { MAX_TEXT = 1 << 20 };
 	struct str text = {0};
 	json_error_t where;
-	*h = (struct hf_config){.c = {.vocab_multiple = 1}};
+	*h = (struct hf_config){.c = {0}};
 	if (file_read(path, MAX_TEXT, &text, e)) {
 		str_free(&text);
 		return -1;
@@ -308,6 +313,14 @@ static int check_class(const struct model *m, struct err *e)
 	return 0;
 }
 
+int64_t hf_vocab_multiple(const struct model *m)
+{
+	int64_t own = max64(1, m->c.vocab_multiple), multiple = own;
+	while (multiple % m->tp)
+		multiple += own;
+	return multiple;
+}
+
 int hf_config_write(const struct model *m, int64_t vocab, enum dtype dtype,
 	const char *path, struct err *e)
 {
@@ -316,6 +329,8 @@ int hf_config_write(const struct model *m, int64_t vocab, enum dtype dtype,
 		return -1;
 	json_t *o = m->c.arch == ARCH_GPT2 ? make_gpt2(m) : make_llama(m);
 	json_object_set_new(o, "vocab_size", json_integer(vocab));
+	if (vocab < m->padded_vocab)
+		json_object_set_new(o, OUR_MULTIPLE, json_integer(hf_vocab_multiple(m)));
 	json_object_set_new(o, "tie_word_embeddings", json_boolean(m->tie));
 	json_object_set_new(o, "torch_dtype", json_string(dtype_names[dtype]));
 	json_object_set_new(

@@ -241,7 +241,7 @@ static int hash_written(const struct model *m, int64_t vocab,
 	struct model_config c = m->c;
 	struct model read;
 	c.vocab = vocab;
-	c.vocab_multiple = 1;
+	c.vocab_multiple = vocab < m->padded_vocab ? hf_vocab_multiple(m) : 1;
 	c.virtual_degrees = NULL;
 	c.bias = m->bias || c.arch == ARCH_GPT2 ? YES : NO;
 	if (model_init(&read, &c, 0, e))

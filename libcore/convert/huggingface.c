@@ -101,15 +101,15 @@ static int read_hf(
 	struct hf *h = v->with;
 	int at = h->at[r->tensor];
 	int64_t first = h->first[r->tensor] + r->row;
-	int64_t width = ckpt_row_size(&v->tensors[r->tensor]);
-	if (!h->theirs[at]) {
-		memset(out, 0, (size_t)(r->n * width) * sizeof(*out));
-		return 0;
-	}
-	if (h->list[at].transposed)
-		return read_transposed(h, at, first, r->n, out, e);
-	return safetensors_read(
-		&h->files, h->theirs[at], first * width, r->n * width, out, e);
+	int64_t width = ckpt_row_size(&v->tensors[r->tensor]), n = r->n;
+	if (h->list[at].transposed && h->theirs[at])
+		return read_transposed(h, at, first, n, out, e);
+	/* rows that pad the vocabulary, and biases that they do not have, are zeros */
+	n = h->theirs[at] ? min64(n, max64(0, h->list[at].dims[0] - first)) : 0;
+	memset(out + n * width, 0, (size_t)((r->n - n) * width) * sizeof(*out));
+	return n ? safetensors_read(&h->files, h->theirs[at], first * width, n * width,
+			   out, e)
+		 : 0;
 }
 
 /* A tensor by its name, or without the name of the outer module, as the files of the bare model have

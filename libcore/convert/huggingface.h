@@ -18,6 +18,8 @@ struct hf_config {
 
 /* Keys that are absent have the defaults of the class. */
 int hf_config_read(struct hf_config *h, const char *path, struct err *e);
+/* The multiple that the rows of this model's tables are padded to. */
+int64_t hf_vocab_multiple(const struct model *m);
 /* Checks that the model can be one of these classes, and writes its config.json unless path is NULL.
  * `vocab`: rows of the embedding table. */
 int hf_config_write(const struct model *m, int64_t vocab, enum dtype dtype,

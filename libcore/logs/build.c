@@ -113,20 +113,20 @@ void build_set(struct build *b, int64_t step, struct span name, double v)
 	build_set_known(b, step, build_name(b, name), v);
 }
 
-void build_set_known(struct build *b, int64_t step, struct known_name *known, double v)
+/* The series of a name; NULL: there is no room for it, or no row. */
+static struct series *series_of(struct build *b, int64_t step, struct known_name *known)
 {
 	if (known && known->series < 0)
 		known->series = find_series(
 			b, name_of_column((struct span){known->name, known->len},
 				   &known->scale));
 	if (!known || known->series < 0 || !column_fits(COL_STEP, (double)step))
-		return;
-	struct series *s = &b->series[known->series];
-	v *= known->scale;
-	if (s->column == COL_MEM || s->column == COL_MEM_ACTIVE) /* bytes are whole */
-		v = v >= 0 && v < 0x1p53 ? (double)(int64_t)v : -1;
-	if (!is_value(s, v))
-		return;
+		return NULL;
+	return &b->series[known->series];
+}
+
+static void push(struct build *b, struct series *s, int64_t step, double v)
+{
 	if (!b->is_table)
 		pop_from(b, s, step);
 	if (b->n_points == MAX_POINTS)
@@ -137,6 +137,39 @@ void build_set_known(struct build *b, int64_t step, struct known_name *known, do
 	}
 	s->p[s->n++] = (struct point){step, v};
 	b->n_points++;
+}
+
+bool build_unread(struct build *b, int64_t step, struct span name, struct span text)
+{
+	double scale;
+	char column[64];
+	struct span of = name_of_column(name, &scale);
+	snprintf(column, sizeof(column), "%.*s", (int)min64((int64_t)of.n, 63), of.p);
+	if (column_find(column) < 0 || !begins_as_number(text.p, text.p + text.n))
+		return false;
+	struct series *s = series_of(b, step, build_name(b, name));
+	if (!s)
+		return false;
+	push(b, s, step, unread_value());
+	unread_note(&b->unread, column, step, text.p, text.n);
+	return true;
+}
+
+void build_lost_row(struct build *b, struct span text)
+{
+	unread_note(&b->unread, NULL, 0, text.p, text.n);
+}
+
+void build_set_known(struct build *b, int64_t step, struct known_name *known, double v)
+{
+	struct series *s = series_of(b, step, known);
+	if (!s)
+		return;
+	v *= known->scale;
+	if (s->column == COL_MEM || s->column == COL_MEM_ACTIVE) /* bytes are whole */
+		v = v >= 0 && v < 0x1p53 ? (double)(int64_t)v : -1;
+	if (is_value(s, v))
+		push(b, s, step, is_absent(v) ? (double)NAN : v);
 }
 
 void build_row(struct build *b, int64_t step, bool training)
@@ -279,7 +312,10 @@ static void fill_column(
 	for (int64_t k = 0, i = 0; k < s->n && c >= 0; k++) {
 		while (all->v[i] < s->p[k].step)
 			i++;
-		run_log_set(l, i, c, s->p[k].v);
+		if (is_unread(s->p[k].v))
+			run_log_set_unread(l, i, c);
+		else
+			run_log_set(l, i, c, s->p[k].v);
 	}
 }
 
@@ -336,6 +372,9 @@ int build_finish(struct build *b, struct run_log *l, struct err *e)
 		add_steps(&all, &b->series[i]);
 	}
 	say_replaced(b, l->name);
+	l->unread = b->unread;
+	if (!b->growing)
+		unread_warn(&b->unread, l->name);
 	if (run_log_rows(l, all.v, all.n)) {
 		free(all.v);
 		return err_set(e, EX_DATAERR, "%s: too many rows", l->name);

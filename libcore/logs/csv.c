@@ -127,8 +127,9 @@ static bool begin_table(struct table *t, struct span line)
 
 /* ---- rows ------------------------------------------------------------------------ */
 
-static bool find_step_field(const struct table *t, struct span line, int64_t *step)
+static bool find_step_field(struct build *b, struct span line, int64_t *step)
 {
+	const struct table *t = &b->table;
 	double v;
 	*step = t->rows;
 	if (t->step < 0)
@@ -137,11 +138,30 @@ static bool find_step_field(const struct table *t, struct span line, int64_t *st
 		struct span f = next_field(&line, t->delimiter);
 		if (i < t->step)
 			continue;
-		if (!is_number(f, &v) || !column_fits(COL_STEP, v))
+		if (!is_number(f, &v) || !column_fits(COL_STEP, v)) {
+			if (begins_as_number(f.p, f.p + f.n))
+				build_lost_row(b, f);
 			return false;
+		}
 		*step = (int64_t)v;
 		return true;
 	}
+	return false;
+}
+
+/* A row with more fields than the header: perhaps 2,5 is a number. */
+static bool has_more_fields(const struct table *t, struct span line)
+{
+	int64_t n = 0;
+	const char *end = line.p + line.n;
+	for (const char *p = line.p; (p = memchr(p, t->delimiter, (size_t)(end - p))); p++)
+		n++;
+	if (n < t->names.n)
+		return false;
+	for (int i = 0; line.p; i++)
+		if (next_field(&line, t->delimiter).n && i >= t->names.n &&
+			t->names.n < MAX_FIELDS)
+			return true;
 	return false;
 }
 
@@ -152,18 +172,26 @@ bool line_csv(struct build *b, struct span line)
 	bool any = false;
 	b->is_table = true;
 	if (!span_trim(line).n || (!t->delimiter && begin_table(t, line)) ||
-		span_begins(line, "#") || !find_step_field(t, line, &step))
+		span_begins(line, "#") || !find_step_field(b, line, &step))
 		return false;
 	t->rows++;
+	if (has_more_fields(t, line)) {
+		build_lost_row(b, line);
+		return false;
+	}
 	for (int i = 0; line.p && i < t->names.n; i++) {
 		double v;
 		struct span f = next_field(&line, t->delimiter);
-		if (i == t->step || !*t->names.v[i] || !is_number(f, &v))
+		struct span name = span_of(t->names.v[i]);
+		bool number = is_number(f, &v);
+		if (i == t->step || !name.n ||
+			(!number && !build_unread(b, step, name, f)))
 			continue;
 		if (!any)
 			build_row(b, step, false);
 		any = true;
-		build_set(b, step, span_of(t->names.v[i]), v);
+		if (number)
+			build_set(b, step, name, v);
 	}
 	return any;
 }
@@ -175,13 +203,20 @@ bool line_losses(struct build *b, struct span line)
 	double v;
 	line = span_trim(line);
 	const char *end = line.p + line.n;
-	const char *p = line.n ? scan_step(line, &step) : NULL;
-	if (!p || p == end || *p != ' ')
+	const char *p = line.n ? memchr(line.p, ' ', line.n) : NULL;
+	if (!p)
 		return false;
 	struct span loss = span_trim((struct span){p, (size_t)(end - p)});
-	if (!is_number(loss, &v))
+	if (scan_step(line, &step) != p) {
+		if (begins_as_number(line.p, p) && is_number(loss, &v))
+			build_lost_row(b, line);
+		return false;
+	}
+	bool number = is_number(loss, &v);
+	if (!number && !build_unread(b, step, SPAN("loss"), loss))
 		return false;
 	build_row(b, step, true);
-	build_set(b, step, SPAN("loss"), v);
+	if (number)
+		build_set(b, step, SPAN("loss"), v);
 	return true;
 }

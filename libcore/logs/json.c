@@ -85,6 +85,25 @@ static bool number_of(const json_t *j, double *v)
 	return s && number_of_text((struct span){s, json_string_length(j)}, v);
 }
 
+/* A string in the place of a number. */
+static void take_unread(struct build *b, int64_t step, struct span name, const json_t *j)
+{
+	const char *s = json_string_value(j);
+	if (s)
+		build_unread(b, step, name, (struct span){s, json_string_length(j)});
+}
+
+/* A row whose step is no step, if there is one. */
+static void lose_row(struct build *b, const json_t *step)
+{
+	char text[NUM_TEXT];
+	const char *s = json_string_value(step);
+	if (json_is_number(step))
+		s = text_double(text, json_number_value(step));
+	if (s && begins_as_number(s, s + strlen(s)))
+		build_lost_row(b, span_of(s));
+}
+
 static bool step_of_key(const char *key, int64_t *step)
 {
 	const char *p = scan_step(span_of(key), step);
@@ -117,9 +136,15 @@ static void take_metric(struct build *b, const char *name, json_t *metric)
 	int64_t step, first = json_integer_value(json_object_get(metric, "start_step"));
 	int64_t interval = json_integer_value(json_object_get(metric, "step_interval"));
 	double x;
-	json_object_foreach(values, key,
-		v) if (step_of_key(key, &step) && number_of(v, &x) && !isnan(x))
-		build_set(b, step, span_of(name), x);
+	json_object_foreach(values, key, v)
+	{
+		if (!step_of_key(key, &step))
+			build_lost_row(b, span_of(key));
+		else if (!number_of(v, &x))
+			take_unread(b, step, span_of(name), v);
+		else if (!isnan(x))
+			build_set(b, step, span_of(name), x);
+	}
 	json_array_foreach(values, i, v)
 	{
 		if (!number_of(v, &x) || isnan(x) || first < 0 || first > 1 << 30 ||
@@ -160,10 +185,18 @@ int text_bridge(struct build *b, struct span text, struct err *e)
 	b->is_table = true;
 	json_object_foreach(root, step_key, row)
 	{
-		if (!step_of_key(step_key, &step))
+		if (!step_of_key(step_key, &step)) {
+			if (begins_as_number(step_key, step_key + strlen(step_key)))
+				build_lost_row(b, span_of(step_key));
 			continue;
-		json_object_foreach(row, key, v) if (number_of(v, &x))
-			build_set(b, step, span_of(key), x);
+		}
+		json_object_foreach(row, key, v)
+		{
+			if (number_of(v, &x))
+				build_set(b, step, span_of(key), x);
+			else
+				take_unread(b, step, span_of(key), v);
+		}
 	}
 	json_decref(root);
 	return root ? 0 : -1;
@@ -198,15 +231,21 @@ static void take_history(struct build *b, json_t *row)
 	const char *key;
 	json_t *v;
 	double step, x;
-	if (!number_of(json_object_get(row, "step"), &step) ||
-		!column_fits(COL_STEP, step))
+	json_t *at = json_object_get(row, "step");
+	if (!number_of(at, &step) || !column_fits(COL_STEP, step)) {
+		lose_row(b, at);
 		return;
+	}
 	build_row(b, (int64_t)step, json_object_get(row, "loss") != NULL);
 	json_object_foreach(row, key, v)
 	{
 		const char *name = strcmp(key, "train_loss") ? key : "mean_train_loss";
-		if (strcmp(key, "step") != 0 && number_of(v, &x))
+		if (!strcmp(key, "step"))
+			continue;
+		if (number_of(v, &x))
 			build_set(b, (int64_t)step, span_of(name), x);
+		else
+			take_unread(b, (int64_t)step, span_of(name), v);
 	}
 }
 
@@ -235,7 +274,8 @@ static void path_of(struct str *path, size_t prefix, const char *key)
 	str_puts(path, key);
 }
 
-static bool find_json_step(json_t *object, int64_t *step, int depth)
+/* *other: what is there instead of a step, or NULL. */
+static bool find_json_step(json_t *object, int64_t *step, json_t **other, int depth)
 {
 	const char *key;
 	json_t *v;
@@ -243,11 +283,14 @@ static bool find_json_step(json_t *object, int64_t *step, int depth)
 	json_object_foreach(object, key, v)
 	{
 		if (json_is_object(v) && depth < MAX_DEPTH &&
-			find_json_step(v, step, depth + 1))
+			find_json_step(v, step, other, depth + 1))
 			return true;
-		if (!name_is_step(span_of(key)) || !number_of(v, &x) ||
-			!column_fits(COL_STEP, x))
+		if (!name_is_step(span_of(key)))
 			continue;
+		if (!number_of(v, &x) || !column_fits(COL_STEP, x)) {
+			*other = json_is_null(v) ? *other : v;
+			continue;
+		}
 		*step = (int64_t)x;
 		return true;
 	}
@@ -273,6 +316,8 @@ static void take_object(
 			build_set(b, step, (struct span){path->s, path->len}, x);
 		} else if (json_is_string(v) && number_of(v, &x) && !isfinite(x)) {
 			build_set(b, step, (struct span){path->s, path->len}, x);
+		} else if (!name_is_step(span_of(key))) {
+			take_unread(b, step, (struct span){path->s, path->len}, v);
 		}
 	}
 	path->len = prefix;
@@ -322,6 +367,8 @@ static int take_flat(struct build *b, struct span line)
 		else if (pairs[i].kind == FLAT_STRING && number_of_text(text, &x) &&
 			 !isfinite(x))
 			build_set(b, step, pairs[i].key, x);
+		else if (pairs[i].kind == FLAT_STRING)
+			build_unread(b, step, pairs[i].key, text);
 	}
 	return b->n_points > points;
 }
@@ -331,9 +378,14 @@ static bool take_json(struct build *b, struct span line)
 {
 	json_error_t why;
 	struct str path = {0};
-	json_t *row = load(line, &why);
+	json_t *row = load(line, &why), *other = NULL;
 	int64_t points = b->n_points, step = b->table.rows;
-	if (row && (find_json_step(row, &step, 0) || has_known(row, 0))) {
+	bool has_step = row && find_json_step(row, &step, &other, 0);
+	if (!row && span_find(line, "loss\""))
+		build_lost_row(b, line);
+	else if (!has_step && other && has_known(row, 0))
+		lose_row(b, other);
+	else if (has_step || has_known(row, 0)) {
 		b->table.rows++;
 		take_object(b, row, &path, step, 0);
 	}

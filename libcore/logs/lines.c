@@ -53,6 +53,8 @@ const char *span_find_word(struct span s, const char *text)
 	return NULL;
 }
 
+static double scale_of_suffix(struct span rest);
+
 /* ---- numbers --------------------------------------------------------------------- */
 
 static const char *skip_blanks(struct span s)
@@ -102,6 +104,16 @@ const char *scan_number(struct span s, double *v)
 		return q ? q : p;
 	}
 	return p;
+}
+
+bool goes_on(struct span behind)
+{
+	const char *p = behind.p, *end = behind.p + behind.n;
+	if (p == end)
+		return false;
+	if (*p == ',' || *p == '.')
+		return p + 1 < end && isdigit((unsigned char)p[1]);
+	return in_word(*p) && scale_of_suffix(behind) == 1 && !span_begins(behind, "s");
 }
 
 const char *scan_step(struct span s, int64_t *step)
@@ -194,6 +206,23 @@ static void set_labelled(struct build *b, const struct label *labels,
 	build_set_known(b, b->step, known->name[i], v);
 }
 
+/* Not a number, though it begins as one. */
+static bool begins_unread(struct span s)
+{
+	const char *p = skip_blanks(s);
+	return begins_as_number(p, s.p + s.n);
+}
+
+/* A word that begins as a number does. */
+static bool take_unread(struct build *b, const char *column, struct span s)
+{
+	const char *p = skip_blanks(s);
+	struct span word = {p, 0};
+	while (p + word.n < s.p + s.n && !is_space(p[word.n]) && p[word.n] != '|')
+		word.n++;
+	return build_unread(b, b->step, span_of(column), word);
+}
+
 /* Takes the numbers behind labels; the row begins with the first of them. */
 static bool take_labels(struct build *b, struct span s, const struct line_kind *k,
 	struct known_kind *known, int64_t step)
@@ -209,16 +238,19 @@ static bool take_labels(struct build *b, struct span s, const struct line_kind *
 		if (i < 0)
 			continue;
 		const char *number = p + known->len[i];
-		const char *behind =
-			scan_number((struct span){number, (size_t)(end - number)}, &v);
-		if (!behind)
+		struct span text = {number, (size_t)(end - number)};
+		const char *behind = scan_number(text, &v);
+		if (!behind && !begins_unread(text))
 			continue;
 		if (!any)
 			build_row(b, step, k->training);
 		any = true;
-		p = behind - 1;
-		set_labelled(b, k->labels, known, i, v,
-			(struct span){behind, (size_t)(end - behind)});
+		struct span after = {behind, behind ? (size_t)(end - behind) : 0};
+		bool unread = (!behind || goes_on(after)) &&
+			      take_unread(b, k->labels[i].column, text);
+		if (behind && !unread)
+			set_labelled(b, k->labels, known, i, v, after);
+		p = behind ? behind - 1 : number;
 	}
 	return any;
 }
@@ -239,6 +271,7 @@ static const char *take_total(struct build *b, struct span rest)
 bool take_kinds(struct build *b, struct span line, const struct line_kind *kinds)
 {
 	const char *end = line.p + line.n;
+	struct span lost = {NULL, 0};
 	for (const struct line_kind *k = kinds; k->mark; k++) {
 		BUG_ON(k - kinds >= MOST_KINDS);
 		struct known_kind *known = &b->kind[k - kinds];
@@ -247,9 +280,14 @@ bool take_kinds(struct build *b, struct span line, const struct line_kind *kinds
 		if (!p)
 			continue;
 		p += strlen(k->mark);
-		p = scan_step((struct span){p, (size_t)(end - p)}, &step);
-		if (!p)
+		struct span number = {p, (size_t)(end - p)};
+		p = scan_step(number, &step);
+		if (!p || goes_on((struct span){p, (size_t)(end - p)})) {
+			if (k->training && begins_unread(number) && k->needs &&
+				span_find(number, k->needs))
+				lost = number;
 			continue;
+		}
 		struct span rest = {p, (size_t)(end - p)};
 		if (k->needs && !span_find(rest, k->needs))
 			continue;
@@ -260,5 +298,7 @@ bool take_kinds(struct build *b, struct span line, const struct line_kind *kinds
 		if (take_labels(b, rest, k, known, step))
 			return true;
 	}
+	if (lost.p)
+		build_lost_row(b, lost);
 	return false;
 }

@@ -84,6 +84,7 @@ struct build {
 	 * values of a column at the same step the last one counts. */
 	bool is_table;
 	bool growing; /* the log is still written: no warnings */
+	struct unread unread;
 	struct table table;
 };
 
@@ -93,6 +94,11 @@ void build_free(struct build *b);
  * replaces values of the column at this and later steps: the run was resumed from before them.
  * Values that the column cannot have are ignored. Of a table, it replaces none. */
 void build_set(struct build *b, int64_t step, struct span name, double v);
+/* A text in the place of a value. If it begins as a number does, and the name stands for a column of the
+ * table, what is there cannot be read. Whether that is so. */
+bool build_unread(struct build *b, int64_t step, struct span name, struct span text);
+/* A row whose step cannot be read, or that is not understood. */
+void build_lost_row(struct build *b, struct span text);
 /* The same in two parts, for a name that is looked up once; NULL: a name too many. */
 struct known_name *build_name(struct build *b, struct span name);
 void build_set_known(struct build *b, int64_t step, struct known_name *name, double v);
@@ -154,6 +160,8 @@ const char *span_find(struct span s, const char *text);
 const char *span_find_word(struct span s, const char *text);
 /* A number with commas between thousands. Returns the byte behind it, or NULL. */
 const char *scan_number(struct span s, double *v);
+/* Whether more than the number is there, behind which a text continues: 0x2, 2abc, 2,5. Units are none. */
+bool goes_on(struct span behind);
 /* A step: an integer of at most 2^53. Returns the byte behind it, or NULL. */
 const char *scan_step(struct span s, int64_t *step);
 /* Takes a line if it is of one of the kinds; the array ends with a kind without a mark. */

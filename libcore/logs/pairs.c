@@ -26,11 +26,28 @@ static bool split_pair(struct span word, struct span *name, double *v)
 	const char *begin = equals + 1, *end = word.p + word.n;
 	const char *p = scan_double(begin, end, v);
 	*name = (struct span){word.p, (size_t)(equals - word.p)};
-	return p > begin && (p == end || *p == '(' || *p == ',' || *p == '/');
+	return p > begin && (p == end || *p == '(' || *p == '/' ||
+				    (*p == ',' && !goes_on((struct span){p,
+							  (size_t)(end - p)})));
 }
 
-/* The place behind "step=100" or "iter=100" in a line; NULL: nowhere. */
-static const char *find_step(struct span line, int64_t *step)
+/* "name=2abc" */
+static bool take_unread(struct build *b, struct span word, bool begin_row)
+{
+	const char *equals = word.n ? memchr(word.p, '=', word.n) : NULL;
+	if (!equals)
+		return false;
+	const char *text = equals + 1;
+	struct span name = {word.p, (size_t)(equals - word.p)};
+	if (begin_row && begins_as_number(text, word.p + word.n))
+		build_row(b, b->step, true);
+	return build_unread(
+		b, b->step, name, (struct span){text, (size_t)(word.p + word.n - text)});
+}
+
+/* The place behind "step=100" or "iter=100" in a line; NULL: nowhere. A row with another number there is
+ * lost. */
+static const char *find_step(struct build *b, struct span line, int64_t *step)
 {
 	static const char *const marks[] = {"step=", "iter="};
 	for (size_t i = 0; i < ARRAY_LEN(marks); i++) {
@@ -43,6 +60,9 @@ static const char *find_step(struct span line, int64_t *step)
 			scan_step((struct span){number, (size_t)(end - number)}, step);
 		if (behind && (behind == end || isspace((unsigned char)*behind)))
 			return behind;
+		if (begins_as_number(number, end) && (!behind || *behind != '/') &&
+			span_find_word(line, "loss="))
+			build_lost_row(b, (struct span){p, (size_t)(end - p)});
 	}
 	return NULL;
 }
@@ -57,6 +77,7 @@ static int take_pairs(struct build *b, struct span rest, bool training, bool str
 		if (!split_pair(word, &name, &v)) {
 			if (strict)
 				return -1;
+			n += take_unread(b, word, !n && training);
 			continue;
 		}
 		if (!n++ && training)
@@ -80,7 +101,7 @@ static bool only_pairs(struct span rest)
 
 bool line_wordplay(struct build *b, struct span line)
 {
-	const char *p = find_step(line, &b->step);
+	const char *p = find_step(b, line, &b->step);
 	if (p) {
 		struct span pairs = {p, (size_t)(line.p + line.n - p)};
 		return b->open = take_pairs(b, pairs, true, false) > 0;
@@ -123,12 +144,18 @@ bool line_olmo(struct build *b, struct span line)
 	p = b->open ? scan_number(
 			      (struct span){equals + 1, (size_t)(end - equals - 1)}, &v)
 		    : NULL;
+	struct span name = equals ? span_trim((struct span){
+					    line.p, (size_t)(equals - line.p)})
+				  : line;
+	struct span after = {p, p ? (size_t)(end - p) : 0};
+	if (b->open && (!p || (goes_on(after) && suffix_scale(after) == 1)) &&
+		build_unread(b, b->step, name,
+			(struct span){equals + 1, (size_t)(end - equals - 1)}))
+		return true;
 	if (!p)
 		return b->open = false;
-	v *= suffix_scale((struct span){p, (size_t)(end - p)});
-	struct span name = span_trim((struct span){line.p, (size_t)(equals - line.p)});
 	build_row(b, b->step, true);
-	build_set(b, b->step, name, v);
+	build_set(b, b->step, name, v * suffix_scale(after));
 	return true;
 }
 
@@ -144,10 +171,17 @@ static void take_field(struct build *b, struct span field)
 	if (!colon && field.n)
 		colon = memrchr(field.p, ' ', field.n);
 	double v;
-	if (!colon ||
-		!scan_number((struct span){colon + 1, (size_t)(end - colon - 1)}, &v))
+	if (!colon)
 		return;
 	struct span name = span_trim((struct span){field.p, (size_t)(colon - field.p)});
+	struct span text = span_trim(
+		(struct span){colon + 1, (size_t)(end - colon - 1)});
+	const char *p = scan_number(text, &v);
+	if ((!p || goes_on((struct span){p, (size_t)(end - p)})) &&
+		build_unread(b, b->step, name, text))
+		return;
+	if (!p)
+		return;
 	if (name.n == 17 && !memcmp(name.p, "global batch size", 17))
 		build_setting(
 			b, "batch", (struct span){colon + 1, (size_t)(end - colon - 1)});
@@ -179,7 +213,13 @@ bool line_megatron(struct build *b, struct span line)
 	size_t before = (size_t)(p - line.p), n_val = sizeof(val) - 1;
 	bool is_val = before >= n_val && !memcmp(p - n_val, val, n_val);
 	p += sizeof(mark) - 1;
-	p = scan_step((struct span){p, (size_t)(end - p)}, &step);
+	struct span number = {p, (size_t)(end - p)};
+	p = scan_step(number, &step);
+	if ((!p || goes_on((struct span){p, (size_t)(end - p)})) &&
+		span_find(number, "| lm loss")) {
+		build_lost_row(b, span_trim(number));
+		return false;
+	}
 	const char *bar = p ? memchr(p, '|', (size_t)(end - p)) : NULL;
 	if (!bar || (!is_val && *p != '/'))
 		return false;

@@ -37,7 +37,8 @@ const struct column columns[N_COLUMNS] = {
 	[COL_TPS_PER_GPU] = {"tps_per_gpu", COLUMN_ROUND, .unit = "1/s",
 		.help = "tokens per second and rank"},
 	[COL_MFU] = {"mfu", COLUMN_ROUND,
-		.help = "model FLOPs utilization: (6 N + 12 L C T) per token over the peak"},
+		.help = "model FLOPs utilization: (6 N + 12 L C T) per token over the peak; "
+			"absent where it would be above 1, as of a peak that was measured too low"},
 	[COL_MFU_CAUSAL] = {"mfu_causal", COLUMN_ROUND,
 		.help = "the same, with attention halved for causality"},
 	[COL_MEM_ACTIVE] = {"mem_active", COLUMN_INT, .unit = "bytes",
@@ -146,17 +147,58 @@ static int find_after(int last, const char *name, size_t len)
 	return -1;
 }
 
+bool begins_as_number(const char *p, const char *end)
+{
+	p += p < end && (*p == '-' || *p == '+');
+	p += p < end && (*p == '.' || *p == ',');
+	return p < end && *p >= '0' && *p <= '9';
+}
+
+void unread_note(struct unread *u, const char *column, int64_t step, const char *text,
+	size_t len)
+{
+	int shown = (int)min64((int64_t)len, 24);
+	bool any = u->n_values || u->n_rows;
+	++*(column ? &u->n_values : &u->n_rows);
+	if (!any && column)
+		snprintf(u->first, sizeof(u->first), "%.32s '%.*s' at step %lld", column,
+			shown, text, (long long)step);
+	else if (!any)
+		snprintf(u->first, sizeof(u->first), "a row '%.*s'", shown, text);
+}
+
+void unread_warn(const struct unread *u, const char *name)
+{
+	int64_t n = u->n_values + u->n_rows;
+	if (n)
+		warn("%s: %lld value%s or row%s cannot be read and %s left out, the first: %s",
+			name, (long long)n, plural(n), plural(n), n == 1 ? "is" : "are",
+			u->first);
+}
+
 /* "name=value" */
-static int parse_value(const char *p, const char *end, int last, struct row *r)
+static int parse_value(
+	const char *p, const char *end, int last, struct row *r, struct unread *u)
 {
 	const char *equals = memchr(p, '=', (size_t)(end - p));
 	double v;
-	if (!equals || end - equals - 1 >= NUM_TEXT || equals + 1 == end)
+	if (!equals || equals + 1 == end)
 		return last;
 	int c = find_after(last, p, (size_t)(equals - p));
-	if (c >= 0 && scan_double(equals + 1, end, &v) == end && column_fits(c, v))
+	if (c < 0)
+		return last;
+	if (end - equals - 1 < NUM_TEXT && scan_double(equals + 1, end, &v) == end &&
+		column_fits(c, v)) {
 		row_set(r, c, v);
-	return c < 0 ? last : c;
+	} else if (begins_as_number(equals + 1, end)) {
+		r->unread |= (uint64_t)1 << c;
+		if (row_has(r, COL_STEP))
+			unread_note(u, columns[c].name, (int64_t)r->v[COL_STEP],
+				equals + 1, (size_t)(end - equals - 1));
+		else if (c == COL_STEP)
+			unread_note(u, NULL, 0, p, (size_t)(end - p));
+	}
+	return c;
 }
 
 static bool is_blank(char c)
@@ -164,16 +206,16 @@ static bool is_blank(char c)
 	return c == ' ' || c == '\t' || c == '\r';
 }
 
-int row_parse(const char *line, size_t len, struct row *r)
+int row_parse(const char *line, size_t len, struct row *r, struct unread *u)
 {
 	const char *end = line + len;
 	int last = N_COLUMNS - 1;
-	r->has = 0;
+	r->has = r->unread = 0;
 	for (const char *p = line, *word; p < end; p++) {
 		word = p;
 		while (p < end && !is_blank(*p))
 			p++;
-		last = parse_value(word, p, last, r);
+		last = parse_value(word, p, last, r, u);
 	}
 	return row_has(r, COL_STEP) ? 0 : -1;
 }

@@ -85,6 +85,12 @@ void run_log_set(struct run_log *l, int64_t i, int c, double v)
 	l->column[c].v[i] = is_absent(v) ? (double)NAN : v;
 }
 
+void run_log_set_unread(struct run_log *l, int64_t i, int c)
+{
+	run_log_set(l, i, c, 0);
+	l->column[c].v[i] = unread_value();
+}
+
 /* Inserts a row without values before row i. */
 static void insert_row(struct run_log *l, int64_t i)
 {
@@ -183,6 +189,8 @@ void run_log_add(struct run_log *l, const struct row *r)
 	for (int c = 0; c < N_COLUMNS; c++)
 		if (row_has(r, c))
 			run_log_set(l, l->n_rows - 1, c, r->v[c]);
+		else if (r->unread >> c & 1)
+			run_log_set_unread(l, l->n_rows - 1, c);
 }
 
 void run_log_free(struct run_log *l)
@@ -236,7 +244,7 @@ int run_log_line(struct run_log *l, const char *line, size_t len, struct err *e)
 	static const char event[] = "# event ", start[] = "# meta started";
 	struct row r;
 	if (begins(line, len, "step=")) {
-		if (!row_parse(line, len, &r) && l->n_rows < MAX_ROWS)
+		if (!row_parse(line, len, &r, &l->unread) && l->n_rows < MAX_ROWS)
 			run_log_add(l, &r);
 		return 0;
 	}
@@ -463,6 +471,7 @@ static int read_text(struct run_log *l, int fd, struct err *e)
 	int rc = file_lines(fd, l->name, take_line, l, &rest, e);
 	if (!rc && rest.len) /* a number may be incomplete */
 		warn("%s: the last line is incomplete and is ignored", l->name);
+	unread_warn(&l->unread, l->name);
 	str_free(&rest);
 	if (!rc && !l->n_rows)
 		rc = not_a_log(l, e);

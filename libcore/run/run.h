@@ -85,7 +85,8 @@ void columns_man(FILE *f);
 /* A row; values that were not measured are absent. */
 struct row {
 	double v[N_COLUMNS];
-	uint64_t has; /* a bit for each column */
+	uint64_t has;	 /* a bit for each column */
+	uint64_t unread; /* likewise: what is there is no number */
 };
 
 _Static_assert(N_COLUMNS <= 64, "a bit for each column");
@@ -103,8 +104,21 @@ static inline void row_set(struct row *r, int c, double v)
 
 /* Appends "step=10 tokens=7680 loss=2.5 ...", without a line break. */
 void row_print(const struct row *r, struct str *out);
+/* What a log has in the place of numbers, but cannot be read: 1e999, 0x2, 2abc, 2,5, a step of 2.5. */
+struct unread {
+	int64_t n_values, n_rows; /* rows: without a step they have no place */
+	char first[96];		  /* one of them: "loss '2abc' at step 5" */
+};
+
+/* `column`: NULL for a row, of which the text is the step. */
+void unread_note(struct unread *u, const char *column, int64_t step, const char *text,
+	size_t len);
+/* Warns of them, if there are any. */
+void unread_warn(const struct unread *u, const char *name);
+/* Does a text begin as a number does? Others, such as "none", stand for no value. */
+bool begins_as_number(const char *p, const char *end);
 /* Parses such a line, and ignores unknown keys. Returns -1 if it has no step. */
-int row_parse(const char *line, size_t len, struct row *r);
+int row_parse(const char *line, size_t len, struct row *r, struct unread *u);
 
 /* ---- log.c: the log of a run in memory ------------------------------------------- */
 
@@ -134,11 +148,29 @@ static inline double absent_value(void)
 	return v;
 }
 
+/* A value that the log has and that cannot be read: it is absent, too. */
+#define UNREAD_BITS (ABSENT_BITS + 1)
+
+static inline double unread_value(void)
+{
+	double v;
+	const uint64_t bits = UNREAD_BITS;
+	memcpy(&v, &bits, sizeof(v));
+	return v;
+}
+
+static inline bool is_unread(double v)
+{
+	uint64_t bits;
+	memcpy(&bits, &v, sizeof(bits));
+	return bits == UNREAD_BITS;
+}
+
 static inline bool is_absent(double v)
 {
 	uint64_t bits;
 	memcpy(&bits, &v, sizeof(bits));
-	return bits == ABSENT_BITS;
+	return bits == ABSENT_BITS || bits == UNREAD_BITS;
 }
 
 /* A column of a log: of the table, or of another program's log that has more columns. */
@@ -162,6 +194,7 @@ struct run_log {
 	int64_t n_rows, room; /* rows: in ascending order of steps */
 	/* The significant decimal digits of values; 0: all bits of a float. */
 	int digits;
+	struct unread unread;
 };
 
 /* The value of column c (-1: of none) in row i; absent_value(): it has none. */
@@ -190,6 +223,8 @@ int run_log_find(const struct run_log *l, const char *name);
 /* The same; adds a column that is missing. -1: too many columns. */
 int run_log_column(struct run_log *l, const char *name);
 void run_log_set(struct run_log *l, int64_t i, int c, double v);
+/* What is there cannot be read. */
+void run_log_set_unread(struct run_log *l, int64_t i, int c);
 /* Removes the rows after `step`, from which a run was resumed. */
 void run_log_rewind(struct run_log *l, int64_t step);
 /* Adds one line of a journal or of standard output. */

@@ -28,6 +28,7 @@ static int open_corpus(struct dataset *d, const struct train_opts *o,
 	ranks *= (int)max64(1, o->edit.workers);
 	struct strs files = files_of_rank(o, rank, ranks);
 	int rc = 0;
+	d->file = files.n ? o->data.v[o->data_per_rank ? rank : 0] : "";
 	if (!files.n && o->data_per_rank && o->data.n)
 		rc = err_set(e, EX_USAGE,
 			"data-per-rank: %d ranks, but fewer files: %lld", ranks,
@@ -58,7 +59,8 @@ static int broadcast_description(
 	comm_bcast(world, &first, sizeof(first), 0);
 	if (d->corpus && first.vocab != vocab)
 		err_set(e, EX_DATAERR,
-			"the data of this rank have another vocabulary than rank 0's");
+			"%s: another vocabulary than that of rank 0's data: " ONE_VOCABULARY,
+			d->file);
 	else if (d->corpus && !own && first.hash != d->hash)
 		err_set(e, EX_DATAERR,
 			"the data of this rank are others than rank 0's "

@@ -7,12 +7,19 @@
 #include "model/model.h"
 #include "train/options.h"
 
+/* What to do about shards with vocabularies of their own. */
+#define ONE_VOCABULARY                                                         \
+	"prepare all texts with one, since the characters of each text are "   \
+	"one: in one call of pt-prepare with --shard-size, or each with -t "   \
+	"byte or the same --vocab-files"
+
 struct dataset {
 	struct corpus *corpus; /* NULL on ranks that do not read */
 	struct tokenizer tokenizer;
 	int64_t tokens[N_SPLITS];
 	uint64_t hash;
 	int readers;
+	const char *file; /* the first that this rank reads */
 };
 
 /* Collective. Errors are agreed on. */

@@ -258,6 +258,16 @@ int layout_check_tp(int ranks, const struct model *m, struct err *e)
 										      : 0;
 }
 
+void layout_warn(const struct train_opts *o)
+{
+	int64_t stages = o->degree[AXIS_PP] * o->pp_stages;
+	int64_t n = layout_micro_batches(o) / layout_data_ranks(o);
+	if (o->degree[AXIS_PP] > 1 && n < stages)
+		warn("a step has only %lld micro-batch%s for a pipeline of %lld stages, so ranks "
+		     "wait for most of it: give a smaller --micro-batch, or a larger --batch",
+			(long long)n, n == 1 ? "" : "es", (long long)stages);
+}
+
 int layout_check(const struct train_opts *o, const struct model *m, struct err *e)
 {
 	int64_t stages = o->degree[AXIS_PP] * o->pp_stages;

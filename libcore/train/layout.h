@@ -16,6 +16,8 @@ int layout_degrees(
 int layout_resolve(struct train_opts *o, int ranks, struct err *e);
 /* Can this layout train this model? The options are resolved. */
 int layout_check(const struct train_opts *o, const struct model *m, struct err *e);
+/* Says what a layout that can train costs without need. */
+void layout_warn(const struct train_opts *o);
 /* With --batch-per-rank: sets the batch for that many data-parallel ranks of a worker. */
 void layout_batch(struct train_opts *o, int data_ranks);
 /* Can the virtual slices of the model be divided among that many ranks of tp? */

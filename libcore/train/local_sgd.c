@@ -123,27 +123,39 @@ static void sum_steps(struct run *r, int64_t *max_steps)
 	t->n_unseen += (*max_steps * x->sync->size - steps) * layout_worker_batch(&t->o);
 }
 
-/* A line of the journal, if there are names. With a delay, others may have begun since. */
+/* In the journal; with --verbose, to people too. */
+static void report_debug(struct run *r, struct str *text)
+{
+	report_event(r, "%s", text->s);
+	if (r->t.o.verbose)
+		info("step %lld: %s", (long long)r->t.step, text->s);
+	str_free(text);
+}
+
+/* A line, if there are names. With a delay, others may have begun since. */
 static void report_names(struct run *r, int what, const char *did, struct str *names)
 {
-	const struct local_sgd *x = &r->local;
-	bool streams = edit_streams(&r->t.o.edit.config);
-	if (names->len && what >= 0 && streams)
-		report_event(r, "fragment %d: %s %s", what, did, names->s);
+	struct str text = {0};
+	if (names->len && what >= 0 && edit_streams(&r->t.o.edit.config))
+		str_printf(&text, "fragment %d: %s %s", what, did, names->s);
 	else if (names->len)
-		report_event(r, "synchronisation %lld: %s %s",
-			(long long)edit_syncs(x->edit), did, names->s);
+		str_printf(&text, "synchronisation %lld: %s %s",
+			(long long)edit_syncs(r->local.edit), did, names->s);
+	if (text.len)
+		report_debug(r, &text);
 	str_free(names);
 }
 
 static void report_outliers(struct run *r, int what)
 {
 	const struct local_sgd *x = &r->local;
-	struct str names = {0};
-	if (x->result.all_left_out)
-		report_event(r,
+	struct str names = {0}, text = {0};
+	if (x->result.all_left_out) {
+		str_printf(&text,
 			"%d units: all workers were left out, and nothing changed",
 			x->result.all_left_out);
+		report_debug(r, &text);
+	}
 	edit_describe_excluded(x->edit, what, &names);
 	report_names(r, what, "left out", &names);
 }

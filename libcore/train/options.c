@@ -34,7 +34,9 @@ static const struct opt options[] = {
 		"own."},
 	{FLAG("data-per-rank", "no", T(data_per_rank), OPT_ARITH), .help =
 		"Give rank r only the files r, r + ranks, and so on, where the data-parallel ranks "
-		"of all workers are counted. The result then depends on their number."},
+		"of all workers are counted. The result then depends on their number. All files must "
+		"have one vocabulary: that of characters is the text's, so prepare all texts in one "
+		"call of pt-prepare, with --shard-size."},
 	OPT_SPOOL_LIMIT(T(spool_limit), OPT_REPLAY),
 
 	{OPT_GROUP, .name = "Batch"},
@@ -590,7 +592,8 @@ static const struct opt options[] = {
 		"Print the messages of all ranks, not only of rank 0."},
 	{OPT_FLAG, 'v', "verbose", NULL, "no", T(verbose), 0, .help =
 		"At the start, also list the tensors of the model, and the versions of libraries. "
-		"With --dry-run, list the tensors of a layer too."},
+		"With --dry-run, list the tensors of a layer too. With local SGD, also say what each "
+		"synchronisation left out and clipped, as the journal does."},
 	{FLAG("dry-run", "no", T(dry_run), 0), .help =
 		"Print the memory, work and communication that the run would need, and exit."},
 	{OPT_STR, 0, "cluster", "NAME,KEY=VALUE,...", NULL, T(cluster), 0,

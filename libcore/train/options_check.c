@@ -128,7 +128,7 @@ int options_check(struct train_opts *o, struct err *e)
 		o->wsd_decay = max64(1, (o->decay_steps ? o->decay_steps : o->steps) / 5);
 	if (o->lr_schedule != LR_CONSTANT && o->min_lr > o->lr)
 		return err_set(
-			e, EX_USAGE, "min-lr (%g) is above lr (%g)", o->min_lr, o->lr);
+			e, EX_USAGE, "--min-lr %g is above --lr %g", o->min_lr, o->lr);
 	if (o->hash_steps && options_steps(o, "hash-steps", o->hash_steps, &(int64_t){0},
 				     &(int64_t){0}, e))
 		return -1;

@@ -468,6 +468,11 @@ int predict_print(
 	if (cluster_parse(o->cluster, &c, e))
 		return -1;
 	const struct subject s = {.o = o, .m = m, .c = &c};
+	if (o->degree[AXIS_TP] > c.links.host_ranks)
+		warn("--tp %d is more than the %d ranks of a host of --cluster, so the sums of "
+		     "every layer cross the network: give a --tp that divides a host, and more of "
+		     "--fsdp or --pp",
+			o->degree[AXIS_TP], c.links.host_ranks);
 	for (int i = 0; i < 2; i++)
 		predict_step(&s, i == 0, &p[i]);
 	str_puts(out, "# predicted seconds of a step, on ");

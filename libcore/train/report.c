@@ -191,8 +191,28 @@ static void set(const struct run *r, struct row *row, int column, double v)
 		row_set(row, column, v);
 }
 
+/* No step does more than its device can: the peak is wrong, and so is every MFU that it gives. */
+static void warn_of_peak(struct run *r, double mfu)
+{
+	struct report *p = &r->report;
+	if (p->told_peak || r->all->rank)
+		return;
+	p->told_peak = true;
+	warn("step %lld: an MFU of %.3g %% is impossible, so it is not logged: the peak of %.3g "
+	     "FLOP/s is too low, perhaps measured while the device was busy; give --peak-flops",
+		(long long)r->t.step, 100 * mfu, p->peak_flops);
+}
+
+static void set_mfu(struct run *r, struct row *row, int column, double mfu)
+{
+	if (mfu <= 1)
+		set(r, row, column, mfu);
+	else if (report_has(r, column))
+		warn_of_peak(r, mfu);
+}
+
 /* Throughput over all workers. */
-static void fill_rates(const struct run *r, double dt, struct row *row)
+static void fill_rates(struct run *r, double dt, struct row *row)
 {
 	const struct model *m = &r->t.model;
 	double sps = (double)r->t.o.batch / dt, context = (double)m->c.context;
@@ -202,8 +222,8 @@ static void fill_rates(const struct run *r, double dt, struct row *row)
 	row_set(row, COL_SPS_PER_GPU, sps / ranks);
 	row_set(row, COL_TPS, sps * context);
 	row_set(row, COL_TPS_PER_GPU, sps * context / ranks);
-	set(r, row, COL_MFU, rate * model_flops_per_token(m, false));
-	set(r, row, COL_MFU_CAUSAL, rate * model_flops_per_token(m, true));
+	set_mfu(r, row, COL_MFU, rate * model_flops_per_token(m, false));
+	set_mfu(r, row, COL_MFU_CAUSAL, rate * model_flops_per_token(m, true));
 }
 
 void report_fill_row(struct run *r, const struct step_result *s, struct row *row)

@@ -153,7 +153,7 @@ int run_dir_open(struct run *r, const struct train_opts *o, struct err *e)
 	if (comm_min_i64(r->all, hash) != comm_max_i64(r->all, hash)) {
 		r->error_agreed = true;
 		return err_set(e, EX_USAGE, "the workers have different %s",
-			o->data_per_rank ? "vocabularies" : "data");
+			o->data_per_rank ? "vocabularies: " ONE_VOCABULARY : "data");
 	}
 	if (o->worker > 0) { /* the first worker has the directory itself */
 		str_printf(&dir, "/worker-%d", o->worker);

@@ -88,6 +88,8 @@ static int open_journal(struct run *r, const struct train_opts *o, const char *c
 			place->local_size, plural(place->local_size),
 			(long long)info.threads, plural(info.threads), place->processors,
 			place->host, info.threads == 1 ? "ranks" : "threads");
+	if (r->all->rank == 0)
+		layout_warn(&r->t.o);
 	if (run_is_first(r) && !o->eval_only)
 		journal_open(&r->report.journal, r->dir.path, resume, &info, config.s,
 			arithmetic.s, e);
@@ -428,6 +430,7 @@ static int dry_run(const struct train_opts *given, struct comm *world, struct er
 	     (o.data.n && dataset_order(&data, &o, &m, &order, e));
 	if (!rc && world->rank == 0) {
 		options_note_idle(&o, &m, ranks * workers);
+		layout_warn(&o);
 		model_print(&m, o.verbose, &tree);
 		rc = plan_print(&o, &m, &out, e);
 		printf("# tensors\n%s%s", tree.s, out.s);
@@ -483,6 +486,7 @@ int train_run(struct train_opts *o, struct comm *world, const char *command, dou
 		rc = -1;
 	if (rc) {
 		/* All ranks have agreed on it: rank 0 prints it, and all return. */
+		opts_blame(&train_program, o, &e);
 		if (world->rank == 0)
 			err_say(&e);
 		return e.code;

@@ -41,6 +41,7 @@ struct report {
 	bool stdout_closed;
 	bool journal_incomplete; /* lines could not be written yet */
 	bool publish_failed;	 /* run.h5 is older than the journal */
+	bool told_peak;		 /* that the peak is too low */
 };
 
 struct meter report_meter(const struct run *r);

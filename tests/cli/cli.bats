@@ -195,6 +195,26 @@ commands_of() { # PROGRAM: as its --help has them
 	done
 }
 
+@test "an error that blames an option of a file says of which" {
+	code_of 64 pt-train -p edit
+	says '--edit-sync-interval needs --edit-workers (--edit-sync-interval is from preset edit)'
+	echo 'edit-fragments = 3' >some.conf
+	code_of 64 pt-train --config some.conf
+	says '--edit-fragments needs --edit-outer or --edit-reducer (--edit-fragments is from some.conf)'
+	code_of 64 pt-train -p gpt2-124m --lr 1e-5
+	says '--min-lr 6e-05 is above --lr 1e-05 (--min-lr is from preset gpt2-124m)'
+	code_of 64 pt-train -p gpt2-124m,diloco --edit-sync-interval 4 --edit-workers 7
+	says '--batch 480 is not divisible by --edit-workers 7 (--batch is from preset gpt2-124m)'
+	# an option that the user gave is the user's
+	code_of 64 pt-train -p edit --edit-sync-interval 5
+	says '--edit-sync-interval needs --edit-workers'
+	not grep -q 'edit-sync-interval is from' <<<"$output"
+	PT_EDIT_SYNC_INTERVAL=5 code_of 64 pt-train -p edit
+	not grep -q 'edit-sync-interval is from' <<<"$output"
+	code_of 64 pt-train --edit-sync-interval 5
+	not grep -q 'is from' <<<"$output"
+}
+
 @test "presets: parameters are those of the papers" {
 	while read -r preset n; do
 		pt-train -p "$preset" --dry-run >out
@@ -214,6 +234,13 @@ commands_of() { # PROGRAM: as its --help has them
 		llama3-70b 70553706496
 		llama3-405b 405853388800
 	END
+	# as the originals print: nn.GELU(approximate='none'), 64 sequences on each of four GPUs
+	for preset in wordplay shakespeare-char; do
+		pt-train -p $preset --print-config | grep -qx 'act = gelu'
+	done
+	pt-train -p wordplay --vocab 65 --fsdp 4 --dry-run >out
+	grep -qx 'tokens/step  *262144' out
+	grep -q '^micro-batches  *1 ' out
 	# one of a model, and one of how it is trained; which needs to know how many do
 	for how in post-local-sgd diloco edit a-edit; do
 		pt-train -p "gpt2-124m,$how" --edit-workers 4 --dry-run >out

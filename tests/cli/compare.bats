@@ -464,16 +464,20 @@ only() { # PROGRAM...
 	says 'no values of loss'
 }
 
-@test "steps that are no whole numbers are passed over" {
+@test "steps that are no whole numbers are passed over, and those that are numbers are counted" {
 	log_of 3 2 >a
 	for bad in nan inf -inf -1 1.5 1e300 9e18 0x x '' 99999999999999999999; do
+		local code=0
+		[[ ! $bad =~ [0-9] ]] || code=1
 		{
 			cat a
 			echo "step=$bad tokens=$bad loss=7"
 		} >b
 		for by in step tokens; do
-			code_of 0 timeout 120 pt-compare --by $by a b --graph --table
-			code_of 0 timeout 120 pt-compare --by $by b a
+			code_of $code timeout 120 pt-compare --by $by a b --graph --table
+			[ $code -eq 0 ] || says '  1 row cannot be read'
+			code_of $code timeout 120 pt-compare --by $by b a
+			code_of 0 timeout 120 pt-compare --by $by a b --common
 		done
 		sed "s/tokens=20/tokens=$bad/" a >b
 		code_of 1 timeout 120 pt-compare --by tokens a b
@@ -601,6 +605,14 @@ only() { # PROGRAM...
 	says 'verdict: rejected by the rule torchtitan: '
 	code_of 0 pt-compare --rule megatron-approximate a b
 	says 'verdict: accepted by the rule megatron-approximate: '
+	# whatever a rule says of NaN
+	log_of 4 3.5 3 2.5 2 1.5 1 0.9 0.8 0.7 0.6 0.5 0.4 >c
+	log_of 4 3.5 3 2.5 2 1.5 1 0.9 0.8 0.7 0.6 0.5 nan >d
+	for rule in megatron megatron-approximate megatron-bridge olmo-core; do
+		code_of 1 pt-compare --rule $rule c d
+		says "verdict: diverged: loss of d is nan at step 13; the rule $rule itself accepts it: "
+		code_of 0 pt-compare --rule $rule c c
+	done
 }
 
 @test "vacuous: a loss that is constant, or that never fell" {

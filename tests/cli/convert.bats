@@ -221,6 +221,10 @@ same_hash() { # FILE...
 	says 'different vocabularies'
 }
 
+shapes() { # CHECKPOINT
+	h5ls "$1/model" | sed 's/ *Dataset//'
+}
+
 @test "a converted checkpoint is one: it speaks, and a run starts from it" {
 	make_run run --vocab-multiple 64
 	pt-ckpt convert run -o run.hf
@@ -232,6 +236,21 @@ same_hash() { # FILE...
 	pt-ckpt convert run.hf --vocabulary data.h5 -o speaks.h5
 	pt-ckpt convert padded.hf -o padded.h5
 	same_hash run padded.h5
+	# without --padding the shapes come back, too; and rows that pad are zeros, of the GPT-2 and the Llama
+	make_run llama --vocab-multiple 48 -a llama --virtual tp=2
+	pt-ckpt convert llama -o llama.hf
+	pt-ckpt convert llama.hf -o llama-back.h5
+	vocab=$(grep '"vocab_size"' run.hf/config.json | tr -dc 0-9)
+	grep -q '"pt_vocab_multiple": 64' run.hf/config.json
+	not grep -q pt_vocab_multiple padded.hf/config.json
+	for pair in run:none.h5 llama:llama-back.h5; do
+		shapes "$(readlink -f ${pair%:*}/checkpoints/latest.h5)" >first
+		shapes ${pair#*:} >second
+		grep -q "^tok_embeddings.weight {" first
+		cmp first second
+		h5dump -d /model/tok_embeddings.weight -s "$vocab,0" -c 1,4 ${pair#*:} | grep -q '): 0, 0, 0, 0$'
+		pt-ckpt verify "${pair#*:}"
+	done
 	pt-sample run 'the' -n 40 >first
 	pt-sample speaks.h5 'the' -n 40 >second
 	cmp first second

@@ -284,6 +284,8 @@ stop_rank() { # RANK: of the run in this folder, and no other
 	pt-prepare -q -t char part-1.txt -o char.h5
 	refuse 'the workers have different vocabularies' tiny_on 2 -m 1 --data-per-rank -d 0.h5 -d char.h5 --edit-workers 2 \
 		--edit-sync-interval 2 -o none
+	refuse 'prepare all texts with one' tiny_on 2 -m 1 --data-per-rank -d 0.h5 -d char.h5 --edit-workers 2 \
+		--edit-sync-interval 2 -o none
 }
 
 @test "what a worker could not send yet is in its checkpoints" {
@@ -510,6 +512,12 @@ STREAM=(-n 26 --layers 2 --edit-workers 2 --edit-warmup-steps 3 --edit-sync-inte
 	[ "$(grep -c 'clipped the model by' model/journal.txt)" -eq 2 ]
 	apart 2 streams "${STREAM[@]}" --edit-clip-pseudo-grad 0.001
 	grep -q 'fragment 1: clipped layers.0 by' streams/journal.txt
+	# with -v, as is_debug has it, also on standard error: once, not by each worker
+	for v in '' -v; do
+		# shellcheck disable=SC2086 # none or one
+		mpiexec -n 2 pt-train "${TINY[@]:1}" "${edit[@]}" $v -o "said$v" >/dev/null 2>err
+		[ "$(grep -c 'step [0-9]*: synchronisation 5: left out worker 0: tok_embeddings, ' err)" -eq $((${#v} / 2)) ]
+	done
 }
 
 @test "the largest elements of whole tensors, on any layout" {

@@ -163,6 +163,20 @@ refuse() { # TEXT COMMAND...: 64, and one message
 	[ ! -e run-001 ]
 }
 
+@test "fewer micro-batches than stages of the pipeline: a warning, once" {
+	local said='a step has only 1 micro-batch for a pipeline of 2 stages'
+	make_shard
+	for m in 4 8; do
+		pt-train --dry-run --vocab 61 -b 8 -m $m --pp 2 2>err >plan
+		[ "$(grep -c "$said" err)" -eq $((m / 8)) ]
+		tiny_on 2 --layers 2 --pp 2 -m $m -n 1 -o m$m 2>err >out
+		[ "$(grep -c "$said" err)" -eq $((m / 8)) ]
+	done
+	# two stages of each rank
+	pt-train --dry-run --vocab 61 -b 16 -m 4 --pp 4 --pp-schedule interleaved --layers 8 2>err >plan
+	[ "$(grep -c 'only 4 micro-batches for a pipeline of 8 stages' err)" -eq 1 ]
+}
+
 @test "a plan of ranks that were not started" {
 	pt-train --dry-run --vocab 61 -b 16 -m 2 --tp 2 --pp 2 --fsdp 2 >plan
 	grep -q '^# layout: pp=2 fsdp=2 tp=2; zero 3; virtual tp=2,cp=1$' plan

@@ -53,6 +53,73 @@ setup() {
 	pt-compare -q titan golden.json bridge.json trainer_state.json table.csv lines.jsonl
 }
 
+# A log of each format with steps 1 and 3, and in between a loss, perhaps at another step.
+in_formats() { # STEP LOSS
+	local at=("1 8.25125" "$1 $2" "3 7.75125") step loss
+	rm -f in.*
+	for row in "${at[@]}"; do
+		read -r step loss <<<"$row"
+		echo "step=$step loss=$loss lr=0.5" >>in.pt
+		echo "[x] - step=$step loss=$loss dt=0.5 mfu=40.5" >>in.wordplay
+		echo "step: $step  loss: $loss  grad_norm: 1.5  tps: 1,234" >>in.torchtitan
+		echo "iter $step: loss $loss, time 1.50ms, mfu 2.00%" >>in.nanogpt
+		echo "s:$step trl:$loss lr:0.5" >>in.llmc
+		echo " iteration $step/ 100 | learning rate: 0.5 | lm loss: $loss | x: 1 |" >>in.megatron
+		echo "completed step: $step, seconds: 0.5, total_weights: 6, loss: $loss" >>in.maxtext
+		echo "$step $loss" >>in.losses
+		[ -s in.csv ] || echo 'step;loss;lr' >in.csv
+		echo "$step;$loss;0.5" >>in.csv
+		echo "{\"step\": $step, \"loss\": \"$loss\", \"lr\": 0.5}" | sed -E '1s/"(8.25125|7.75125)"/\1/' >>in.jsonl
+	done
+}
+
+@test "values that cannot be read are counted and shown, and are no agreement" {
+	local bad log
+	for bad in 1e999 0x2 2abc 2,5 -1e999; do
+		in_formats 2 "$bad"
+		for log in in.*; do
+			code_of 1 pt-compare "$log" "$log"
+			says "warning: $log: 1 value or row cannot be read and is left out, the first: loss '"
+			says "$bad"
+			says '1 of the control and 1 of the test cannot be read, the first at step 2'
+			says 'verdict: they differ: '
+			code_of 0 pt-compare -q --common "$log" "$log"
+			code_of 1 pt-compare --json "$log" "$log"
+			says '"unread": 2'
+		done
+	done
+}
+
+@test "a step that cannot be read is a row that cannot be read" {
+	local bad log
+	for bad in 2.5 2,5 2e99 0.5; do
+		in_formats "$bad" 8
+		for log in in.*; do
+			[ "$log" != in.jsonl ] || [[ $bad != *,* ]] || continue
+			code_of 1 pt-compare "$log" "$log"
+			says "1 value or row cannot be read and is left out, the first: a row '"
+			says '2 rows cannot be read'
+			code_of 0 pt-compare -q --common "$log" "$log"
+		done
+	done
+	# in a table with commas, a decimal comma makes a field more
+	printf '%s\n' step,loss 1,8.5 2,8,25 3,7.5 >comma.csv
+	code_of 1 pt-compare comma.csv comma.csv
+	says "a row '2,8,25'"
+}
+
+@test "nothing that can be read is nothing to compare" {
+	printf 'step=%d loss=%s lr=0.5\n' 1 2,5 2 1e999 3 0x2 >none
+	code_of 2 pt-compare none none
+	says 'not each of them has values of loss that can be read'
+	printf 'iter %d: loss %s, time 1.50ms\n' 1 2abc 2 3abc >none
+	code_of 2 pt-compare none none
+	# words stand for no value
+	printf '%s\n' step,loss,lr 1,4,1 2,,1 3,None,1 4,-,1 5,3,1 >words.csv
+	code_of 0 pt-compare words.csv words.csv
+	not grep -q 'cannot be read' <<<"$output"
+}
+
 @test "no log: what is wrong, and exit 2" {
 	echo 'The quick brown fox' >text
 	run pt-compare titan text

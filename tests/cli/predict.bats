@@ -156,6 +156,13 @@ holds() { # EXPRESSION of awk
 	code_of 74 pt-train "${MODEL[@]}" --cluster h100 --trace no-such-folder/t.json
 }
 
+@test "--tp beyond a host is warned of" {
+	for tp in 2 4; do
+		pt-train "${MODEL[@]}" --cluster h100,gpus=2 --tp $tp -b 4 -m 2 >plan 2>err
+		[ "$(grep -c 'more than the 2 ranks of a host' err)" -eq $((tp / 4)) ]
+	done
+}
+
 @test "a cluster that is refused" {
 	code_of 64 pt-train --vocab 61 --cluster h100
 	says 'needs --dry-run'

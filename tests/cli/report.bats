@@ -140,6 +140,9 @@ $("main").dispatchEvent(new KeyboardEvent("keydown", {key: "+"}));|' r.html >use
 	says 'tokens/s              slower: control 6280, test 3000, -52.2'
 	says 'peak memory of a rank more: control 1.00 MiB, test 2.00 MiB, +100.00 %'
 	log_of 0 8 >few
+	sed 's/mfu=0.4/mfu=6.12/' a >over
+	code_of 0 pt-compare over over --speed
+	says '612 % (impossible)'
 	code_of 0 pt-compare few few --speed
 	says 'too few steps for a statement'
 }
@@ -153,6 +156,23 @@ $("main").dispatchEvent(new KeyboardEvent("keydown", {key: "+"}));|' r.html >use
 	says $'60\t0.01\t0.01'
 	code_of 0 pt-compare a a --graph --column mfu_causal
 	says 'no values of mfu_causal'
+	# one run alone is drawn; compared it is not
+	code_of 0 pt-compare a --graph
+	says '  loss'
+	says '⠒⠒ a'
+	says 'a alone is shown: nothing is compared'
+	not grep -q verdict <<<"$output"
+	code_of 0 pt-compare --test a --table --column dt
+	says $'60\t0.01'
+	if command -v gnuplot >/dev/null; then
+		code_of 0 pt-compare -q a --plot a.svg
+		[ -s a.svg ]
+	fi
+	for also in '' --json --speed '--require identical' '-o r.html' --follow --locate; do
+		# shellcheck disable=SC2086 # words
+		code_of 64 pt-compare a ${also:+--graph} $also
+	done
+	code_of 64 pt-compare --graph
 	code_of 64 pt-compare a a --graph --column nothing
 	says "none of the logs has a column 'nothing'"
 }

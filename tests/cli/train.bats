@@ -283,6 +283,11 @@ load helpers
 	cmp <(grep '^step=' out) <(grep '^step=' run/journal.txt)
 	h5ls run/run.h5/columns | grep -q '^loss'
 	h5dump -d /columns/step -y run/run.h5 | grep -q '1, 5, 10, 12'
+	# no MFU is above 1
+	tiny -n 2 --log-every 1 -o slow --peak-flops 1000 >out 2>err
+	[ "$(grep -c '^step=' out)" -eq 2 ]
+	not grep -q mfu out
+	[ "$(grep -c ' % is impossible, so it is not logged: the peak of 1e+03 FLOP/s is too low' err)" -eq 1 ]
 }
 
 @test "samples while it trains" {
@@ -398,6 +403,14 @@ load helpers
 	pt-prepare -q -t byte -f 0 text.txt -o b.h5
 	timeout 120 mpiexec -n 2 pt-train "${TINY[@]}" -n 12 --data-per-rank -d a.h5 -d b.h5 -o own >/dev/null
 	not grep -q 'val_loss=' own/journal.txt
+	# characters of separate texts are separate vocabularies: what to do is said, and helps
+	tr a-z 0-9a-m <text.txt >digits.txt
+	pt-prepare -q digits.txt -o digits.h5
+	code_of 65 timeout 120 mpiexec -n 2 pt-train "${TINY[@]}" -n 2 --data-per-rank -d data.h5 -d digits.h5 -o none
+	says "digits.h5: another vocabulary than that of rank 0's data: prepare all texts with one"
+	says 'in one call of pt-prepare with --shard-size'
+	pt-prepare -q text.txt digits.txt -o both --shard-size 20K
+	timeout 120 mpiexec -n 2 pt-train "${TINY[@]}" -n 2 --data-per-rank -d both-00000.h5 -d both-00001.h5 -o both >/dev/null
 }
 
 @test "another vocabulary of the same size is refused" {

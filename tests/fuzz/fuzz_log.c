@@ -12,12 +12,13 @@ static void rows_read_back(const struct run_log *l)
 	struct str line = {0};
 	for (int64_t i = 0; i < l->n_rows; i++) {
 		struct row r;
+		struct unread unread = {0};
 		FUZZ_ON(i && run_log_value(l, i, COL_STEP) <=
 				     run_log_value(l, i - 1, COL_STEP));
 		str_clear(&line);
 		struct row was = run_log_row(l, i);
 		row_print(&was, &line);
-		FUZZ_ON(row_parse(line.s, line.len, &r) || r.has != was.has);
+		FUZZ_ON(row_parse(line.s, line.len, &r, &unread) || r.has != was.has);
 		for (int c = 0; c < N_COLUMNS; c++) {
 			float x = (float)r.v[c], y = (float)was.v[c];
 			FUZZ_ON(row_has(&r, c) && columns[c].kind != COLUMN_ROUND &&
