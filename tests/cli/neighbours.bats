@@ -27,6 +27,27 @@ load helpers
 	[ "$(cat victim)" = precious ]
 }
 
+@test "what killed runs have left is removed when they are taken up" {
+	make_shard
+	local left o
+	for o in '--resume auto' --overwrite; do
+		tiny -n 3 --ckpt-every 3 -o run --overwrite >/dev/null
+		for left in run.h5 checkpoints/{step-00000003.h5,latest.h5,best.h5}; do
+			echo x >run/$left.0123456789abcdef.tmp
+		done
+		echo x >run/checkpoints/mine.tmp
+		# shellcheck disable=SC2086
+		tiny -n 5 --decay-steps 3 -o run $o >/dev/null
+		[ "$(find run -name '*.tmp')" = run/checkpoints/mine.tmp ]
+		# killed before its first checkpoint
+		rm run/checkpoints/*.h5
+		echo x >run/checkpoints/step-00000003.h5.0123456789abcdef.tmp
+		# shellcheck disable=SC2086
+		tiny -n 5 --decay-steps 3 -o run $o >/dev/null
+		[ "$(find run -name '*.tmp')" = run/checkpoints/mine.tmp ]
+	done
+}
+
 @test "what is no plain file in the place of a journal is refused, and not waited for" {
 	make_shard
 	echo precious >victim
