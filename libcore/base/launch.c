@@ -1,7 +1,16 @@
 /* What the variables of a launcher (mpiexec, srun) say, before MPI runs or in programs without it. */
-#include "base/base.h"
+#include "base/file.h"
 
+#include <ctype.h>
+#include <dirent.h>
+#include <poll.h>
+#include <signal.h>
 #include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
 
 bool launch_many(void)
 {
@@ -21,4 +30,67 @@ int launch_rank(void)
 		if (getenv(vars[i]))
 			return atoi(getenv(vars[i]));
 	return 0;
+}
+
+/* Has the launcher, at the other end of the socket through which MPI asks it, gone? */
+static bool launcher_gone(const char *socket)
+{
+	struct pollfd p = {.fd = socket ? atoi(socket) : -1};
+	return poll(&p, 1, 0) > 0 && (p.revents & (POLLHUP | POLLERR));
+}
+
+void launch_bind(void)
+{
+	const char *socket = getenv("PMI_FD");
+	pid_t parent = getppid();
+	if (!socket && !getenv("PMI_PORT") && !getenv("PMIX_RANK"))
+		return;
+	prctl(PR_SET_PDEATHSIG, SIGKILL);
+	if (getppid() != parent || launcher_gone(socket))
+		die(EX_FAILED, "the launcher (mpiexec, srun) ended while this rank was "
+			       "starting");
+}
+
+/* ---- what MPICH leaves in shared memory ------------------------------------------ */
+
+/* Does a process have this file in its memory? */
+static bool is_mapped(const char *path)
+{
+	enum { MOST = 1 << 26 };
+	DIR *d = opendir("/proc");
+	bool found = !d; /* then nobody knows */
+	for (struct dirent *p; d && !found && (p = readdir(d));) {
+		struct str maps = {0};
+		char name[300];
+		snprintf(name, sizeof(name), "/proc/%s/maps", p->d_name);
+		if (isdigit((unsigned char)p->d_name[0]) &&
+			!file_read(name, MOST, &maps, &(struct err){0}))
+			found = maps.s && strstr(maps.s, path);
+		str_free(&maps);
+	}
+	if (d)
+		closedir(d);
+	return found;
+}
+
+void launch_clear(const char *folder)
+{
+	/* MPICH removes its own as soon as all ranks have it. A process of another container may
+	 * have it, too, and not be seen. */
+	enum { SETTLED_SECS = 60 };
+	static const char begin[] = "mpich_shar_tmp";
+	DIR *d = opendir(folder);
+	for (struct dirent *f; d && (f = readdir(d));) {
+		char path[512];
+		struct stat st;
+		if (strncmp(f->d_name, begin, sizeof(begin) - 1))
+			continue;
+		snprintf(path, sizeof(path), "%s/%s", folder, f->d_name);
+		if (!lstat(path, &st) && S_ISREG(st.st_mode) && st.st_uid == geteuid() &&
+			time(NULL) - st.st_mtime >= SETTLED_SECS && !is_mapped(path) &&
+			!unlink(path))
+			info("%s: removed: MPI left it there when a job was killed", path);
+	}
+	if (d)
+		closedir(d);
 }

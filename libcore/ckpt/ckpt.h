@@ -179,6 +179,7 @@ int ckpt_remove_file(const char *path, bool force, struct err *e);
 /* When a run resumes from step `after`: removes checkpoints of later steps, except step `but`, and
  * unfinished files of killed runs. */
 void ckpt_drop(const char *folder, int64_t after, int64_t but);
+void ckpt_drop_torn(const char *folder); /* the unfinished files only */
 /* Resolves a name to a file without links: a file, a run, or a directory of checkpoints, which stands
  * for the latest. Allocated; the name itself if there is no such file. */
 char *ckpt_find_file(const char *name);

@@ -108,8 +108,7 @@ static bool is_torn(const char *name)
 		       !strncmp(name, "best.", 5));
 }
 
-/* Removes the unfinished files of killed runs. */
-static void remove_torn(const char *folder)
+void ckpt_drop_torn(const char *folder)
 {
 	struct str path = {0};
 	DIR *d = opendir(folder);
@@ -139,7 +138,7 @@ void ckpt_drop(const char *folder, int64_t after, int64_t but)
 		unlink(mark.s);
 	str_free(&mark);
 	free(steps);
-	remove_torn(folder);
+	ckpt_drop_torn(folder);
 }
 
 void ckpt_of_worker(struct str *out, const char *path, int64_t worker)

@@ -310,6 +310,8 @@ static const struct comm_ops mpi_ops = {
 struct comm *comm_open_mpi(void)
 {
 	int level;
+	launch_bind();
+	launch_clear("/dev/shm");
 	if (MPI_Init_thread(NULL, NULL, MPI_THREAD_SERIALIZED, &level) != MPI_SUCCESS)
 		die(EX_FAILED, "MPI does not start");
 	struct comm *c = wrap(MPI_COMM_WORLD);

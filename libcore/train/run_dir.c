@@ -96,6 +96,7 @@ static int lock_dir(struct run *r, const struct train_opts *o, struct err *e)
 	int64_t *steps;
 	if (o->lock) {
 		r->dir.lock = o->lock - 1;
+		ckpt_drop_torn(r->dir.ckpt_path);
 		return 0;
 	}
 	str_printf(&path, "%s/journal.txt", r->dir.path);
@@ -108,6 +109,8 @@ static int lock_dir(struct run *r, const struct train_opts *o, struct err *e)
 	}
 	int64_t n = ckpt_list(r->dir.ckpt_path, &steps, &(struct err){0});
 	free(steps);
+	if (!may_begin(r->dir.path, o, &(struct err){0}))
+		ckpt_drop_torn(r->dir.ckpt_path);
 	if (o->start_over && n > 0 && o->worker > 0)
 		remove_old(
 			r->dir.ckpt_path); /* the first worker has none to resume from */

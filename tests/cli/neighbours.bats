@@ -1,0 +1,177 @@
+#!/usr/bin/env bats
+# Others on the machine: what they put where a program writes, launchers that are killed, and
+# limits that leave little.
+load helpers
+
+@test "a link where a file will be is replaced, and its target stays as it is" {
+	make_shard
+	echo precious >victim
+	mkdir -p run/checkpoints
+	options=(-n 6 --ckpt-every 3 --publish-secs 0)
+	for name in run.h5 run.h5.tmp checkpoints/{step-00000003.h5,latest.h5,best.h5}{,.tmp}; do
+		ln -s "$PWD/victim" run/$name
+	done
+	for n in 1 2; do
+		tiny_on $n "${options[@]}" -o run --overwrite >/dev/null
+		[ "$(cat victim)" = precious ]
+		[ ! -L run/run.h5 ]
+		[ ! -L run/checkpoints/step-00000003.h5 ]
+		pt-ckpt verify -q run run/checkpoints/step-00000003.h5
+	done
+	for name in part.h5 part.h5.tmp; do ln -s "$PWD/victim" $name; done
+	pt-prepare -q --overwrite text.txt -o part.h5
+	cmp part.h5 data.h5
+	ln -sf "$PWD/victim" small.h5
+	pt-ckpt strip -f run -o small.h5
+	pt-ckpt verify -q small.h5
+	[ "$(cat victim)" = precious ]
+}
+
+@test "what killed runs have left is removed when they are taken up" {
+	make_shard
+	local left o
+	for o in '--resume auto' --overwrite; do
+		tiny -n 3 --ckpt-every 3 -o run --overwrite >/dev/null
+		for left in run.h5 checkpoints/{step-00000003.h5,latest.h5,best.h5}; do
+			echo x >run/$left.0123456789abcdef.tmp
+		done
+		echo x >run/checkpoints/mine.tmp
+		# shellcheck disable=SC2086
+		tiny -n 5 --decay-steps 3 -o run $o >/dev/null
+		[ "$(find run -name '*.tmp')" = run/checkpoints/mine.tmp ]
+		# killed before its first checkpoint
+		rm run/checkpoints/*.h5
+		echo x >run/checkpoints/step-00000003.h5.0123456789abcdef.tmp
+		# shellcheck disable=SC2086
+		tiny -n 5 --decay-steps 3 -o run $o >/dev/null
+		[ "$(find run -name '*.tmp')" = run/checkpoints/mine.tmp ]
+	done
+}
+
+@test "what is no plain file in the place of a journal is refused, and not waited for" {
+	make_shard
+	echo precious >victim
+	local kind o
+	for kind in FIFO 'symbolic link' directory; do
+		rm -rf run
+		mkdir run
+		case $kind in
+		FIFO) mkfifo run/journal.txt ;;
+		symbolic*) ln -s ../victim run/journal.txt ;;
+		directory) mkdir run/journal.txt ;;
+		esac
+		for o in '' --overwrite '--resume auto'; do
+			# shellcheck disable=SC2086
+			code_of 74 timeout 120 pt-train "${TINY[@]}" -n 2 -o run $o
+			says "run/journal.txt is a $kind, and not a plain file"
+			code_of 74 timeout 120 mpiexec -n 2 pt-train "${TINY[@]}" -n 2 -o run $o
+			says "run/journal.txt is a $kind, and not a plain file"
+		done
+		[ -n "$(find run -name journal.txt)" ]
+	done
+	[ "$(cat victim)" = precious ]
+	# those who read it
+	mkdir fifos
+	mkfifo fifos/journal.txt fifos/run.h5
+	code_of 2 timeout 120 pt-compare fifos fifos
+	says 'fifos/run.h5 is not a plain file'
+	code_of 2 timeout 120 pt-compare --follow fifos fifos
+	says 'fifos/journal.txt is not a plain file'
+	for device in /dev/zero /dev/full; do
+		code_of 2 timeout 120 pt-compare --follow $device fifos
+		says "$device is not a plain file"
+	done
+}
+
+# Waits until none of these processes runs; those that nobody waits for stay as zombies.
+gone() { # PID...
+	local pid
+	for pid in "$@"; do
+		for _ in $(seq 1200); do
+			[[ $(ps -o stat= -p "$pid") =~ ^[^Z] ]] || continue 2
+			sleep 0.05
+		done
+		echo "process $pid lives"
+		return 1
+	done
+}
+
+@test "ranks end with their launcher, even if it and its helpers are killed" {
+	make_shard
+	mpiexec -n 2 pt-train "${TINY[@]}" -n 1000000 --eval-every 0 --no-ckpt -o run >/dev/null 3>&- &
+	pid=$!
+	wait_for '^step=5 ' run/journal.txt
+	mapfile -t ranks < <(ranks_of $pid)
+	[ ${#ranks[@]} -eq 2 ]
+	# shellcheck disable=SC2046
+	kill -9 $pid $(pgrep -P $pid)
+	gone "${ranks[@]}"
+	# while they start: the other rank never comes
+	mpiexec -n 1 sh -c 'echo $$ >starts; exec "$@"' sh pt-train "${TINY[@]}" -n 2 -o run2 : \
+		-n 1 sh -c 'echo $$ >never; exec sleep 1000' >/dev/null 3>&- &
+	pid=$!
+	wait_for . starts
+	wait_for . never
+	# shellcheck disable=SC2046
+	kill -9 $pid $(pgrep -P $pid)
+	gone "$(cat starts)"
+	kill "$(cat never)"
+	# without a launcher it does not care who its parent was
+	sh -c '"$@" >/dev/null 2>&1 & echo $! >alone' sh pt-train "${TINY[@]}" -n 1000000 --eval-every 0 \
+		--no-ckpt -o run3 3>&-
+	wait_for '^step=5 ' run3/journal.txt
+	kill "$(cat alone)"
+	gone "$(cat alone)"
+}
+
+four_files() { # COMMAND...: with the standard ones and one more
+	bash -c 'for fd in /proc/$$/fd/*; do [ "${fd##*/}" -lt 3 ] || eval "exec ${fd##*/}>&-"; done
+		ulimit -n 4; exec "$@"' bash "$@"
+}
+
+@test "too few files or too little memory are no damage" {
+	plain_memory
+	make_shard
+	tiny -n 2 --dim 256 --layers 8 -o run >/dev/null
+	local c kib
+	# shellcheck disable=SC2086
+	for c in 'pt-ckpt verify run' 'pt-ckpt show run' 'pt-prepare --verify data.h5' 'pt-prepare --info data.h5' \
+		'pt-train -q -n 1 -o new' 'pt-sample run the -n 1'; do
+		code_of 74 four_files $c
+		says 'Too many open files'
+		not says amaged
+		not says DAMAGED
+	done
+	code_of 2 four_files pt-compare run run
+	says 'Too many open files'
+	# all that may be used, between what is needed to start and what is needed to read
+	for kib in $(seq 29000 250 36000); do
+		run bash -c "ulimit -v $kib; exec pt-ckpt verify run"
+		[ "$status" -ne 65 ] || {
+			echo "$kib KiB: $output"
+			false
+		}
+		not says DAMAGED
+	done
+	# (the file is as it was)
+	pt-ckpt verify -q run
+}
+
+@test "a run without a checkpoint is not a damaged one" {
+	make_shard
+	tiny -n 2 --no-ckpt -o run >/dev/null
+	mkdir empty
+	for d in run empty; do
+		code_of 65 pt-ckpt verify $d
+		says "$d: no checkpoint"
+		says "there is no checkpoint in this directory"
+		not says DAMAGED
+	done
+	tiny -n 2 -o other >/dev/null
+	ln -sf nowhere.h5 other/checkpoints/latest.h5
+	code_of 74 pt-ckpt verify other
+	says 'other: cannot be read'
+	echo >other/checkpoints/nowhere.h5
+	code_of 65 pt-ckpt verify other
+	says 'other: DAMAGED'
+}
