@@ -90,13 +90,14 @@ int local_sgd_settle(struct run *r, struct err *e);
 void local_sgd_report_resume(struct run *r);
 void local_sgd_close(struct run *r);
 
+/* The numbers of a worker in a checkpoint: when the workers synchronised last, this one's sum of losses
+ * since then, when the warm-up ends, the samples that no worker used; the state of edit.h follows. */
+enum { SYNCED, LOSS_SUM, WARMUP, UNSEEN, OWN_NUMBERS };
+
 /* The worker's numbers in a checkpoint; allocated. NULL without workers, if there never were some that
  * skipped samples. */
 double *local_sgd_save(const struct trainer *t, int64_t *n);
 int local_sgd_load(struct trainer *t, const struct ckpt *c, struct err *e);
-/* The samples that slower workers have skipped; -1 if the checkpoint does not say, and INT64_MAX if they
- * cannot be. */
-int64_t local_sgd_unseen(const struct ckpt *c);
 /* May a run with that many workers resume from it? Between synchronisations, another number
  * needs the anchor. */
 int local_sgd_check_ckpt(const struct ckpt *c, int64_t workers, struct err *e);

@@ -146,10 +146,6 @@ int local_sgd_read_replay(struct run *r, struct err *e)
 
 /* ---- the numbers of a worker in a checkpoint --------------------------------------- */
 
-/* When the workers synchronised last, this one's sum of losses since then, when the warm-up ends,
- * the samples that no worker used; and the state of edit.h. */
-enum { SYNCED, LOSS_SUM, WARMUP, UNSEEN, OWN_NUMBERS };
-
 double *local_sgd_save(const struct trainer *t, int64_t *n)
 {
 	const struct local_sgd *x = t->local;
@@ -185,14 +181,6 @@ static int64_t synced_step(const struct ckpt *c)
 		!(c->numbers[SYNCED] >= 0 && c->numbers[SYNCED] <= step))
 		return -1;
 	return (int64_t)c->numbers[SYNCED];
-}
-
-int64_t local_sgd_unseen(const struct ckpt *c)
-{
-	if (c->n_numbers < OWN_NUMBERS)
-		return -1;
-	double n = c->numbers[UNSEEN];
-	return n >= 0 && n <= (double)c->info.samples ? (int64_t)n : INT64_MAX;
 }
 
 /* When the number of workers changes, worker k resumes worker k modulo the number before. */

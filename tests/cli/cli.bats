@@ -120,7 +120,7 @@ programs='pt-prepare pt-train pt-ckpt pt-compare pt-sample pt-collbench'
 	code_of 64 pt-ckpt --generate foo
 	says "generate: 'foo' is none of man, bash, zsh, fish, checkpoint"
 	code_of 64 pt-train --generate fihs
-	says "presets; did you mean 'fish'?"
+	says "saved; did you mean 'fish'?"
 	pt-train --generate presets | diff - <(basename -s .conf "$BATS_TEST_DIRNAME"/../../share/presets/*)
 	for p in $programs; do
 		for kind in $("$p" --generate foo 2>&1 | sed 's/.*none of //; s/;.*//; s/,//g'); do
