@@ -107,17 +107,16 @@ $(TESTS): $(TEST_LIB) $(LIB) kernels/cuda/host.list
 	@$(CC) $(CFLAGS) $(LDFLAGS) -o $@ $(filter %.o,$^) $(filter %.a,$^) -lcmocka $(LDLIBS)
 
 # All tests of kernels in one program, for a GPU, where each start takes a second.
-GPU_KERNELS = $(shell grep -l '^ \* device: .*cuda' $(wildcard tests/unit/test_kernels_*.c))
+GPU_KERNELS := $(shell grep -l '^ \* device: .*cuda' $(wildcard tests/unit/test_kernels_*.c))
 KERNELS_OBJ = $(GPU_KERNELS:tests/unit/%.c=$O/tests/kernels/%.o)
 KERNELS_TEST = $O/tests/test_kernels
 $(KERNELS_OBJ): $O/tests/kernels/%.o: $O/tests/unit/%.o
 	@mkdir -p $(@D)
 	@objcopy --redefine-sym main=$* $< $@
-$O/tests/kernels/programs.h: $(GPU_KERNELS) Makefile
+$O/tests/together.o: tests/together.c $(GPU_KERNELS) $O/flags
 	@mkdir -p $(@D)
-	@printf 'PROGRAM(%s)\n' $(notdir $(GPU_KERNELS:.c=)) >$@
-$O/tests/together.o: $O/tests/kernels/programs.h
-$O/tests/together.o: override CPPFLAGS += -I$O/tests/kernels
+	@echo "  CC    $<"
+	@$(CC) $(CPPFLAGS) '-DPROGRAMS=$(patsubst tests/unit/%.c,PROGRAM(%),$(GPU_KERNELS))' $(CFLAGS) -MMD -MP -c -o $@ $<
 $(KERNELS_TEST): $O/tests/together.o $(KERNELS_OBJ) $(TEST_LIB) $(LIB) kernels/cuda/host.list
 	@echo "  LD    $@"
 	@$(CC) $(CFLAGS) $(LDFLAGS) -o $@ $(filter %.o,$^) $(filter %.a,$^) -lcmocka $(LDLIBS)
@@ -170,7 +169,7 @@ $O/flags-cuda: FORCE
 	@echo '$(NVCC) $(NVCCFLAGS) $(CXX) $(EMU_FLAGS) $(EMU_CHECKS)' | cmp -s - $@ || \
 	  echo '$(NVCC) $(NVCCFLAGS) $(CXX) $(EMU_FLAGS) $(EMU_CHECKS)' >$@
 
--include $(LIB_OBJ:.o=.d) $(CUDA_OBJ:.o=.d) $(EMU_OBJ:.o=.d) $(PROGRAMS:%=$O/cmd/%.d) $(TEST_OBJ:.o=.d) $(TEST_SRC:%.c=$O/%.d) \
+-include $(LIB_OBJ:.o=.d) $O/tests/together.d $(CUDA_OBJ:.o=.d) $(EMU_OBJ:.o=.d) $(PROGRAMS:%=$O/cmd/%.d) $(TEST_OBJ:.o=.d) $(TEST_SRC:%.c=$O/%.d) \
   $(FUZZ_OBJ:.o=.d) $(FUZZ_SRC:%.c=$O/%.d)
 
 # ---- targets -------------------------------------------------------------
