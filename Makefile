@@ -113,6 +113,21 @@ $(TESTS): $(TEST_LIB) $(LIB) kernels/cuda/host.list
 	@echo "  LD    $@"
 	@$(CC) $(CFLAGS) $(LDFLAGS) -o $@ $(filter %.o,$^) $(filter %.a,$^) -lcmocka $(LDLIBS)
 
+# All tests of kernels in one program, for a GPU, where each start takes a second.
+GPU_KERNELS := $(shell grep -l '^ \* device: .*cuda' $(wildcard tests/unit/test_kernels_*.c))
+KERNELS_OBJ = $(GPU_KERNELS:tests/unit/%.c=$O/tests/kernels/%.o)
+KERNELS_TEST = $O/tests/test_kernels
+$(KERNELS_OBJ): $O/tests/kernels/%.o: $O/tests/unit/%.o
+	@mkdir -p $(@D)
+	@objcopy --redefine-sym main=$* $< $@
+$O/tests/together.o: tests/together.c $(GPU_KERNELS) $O/flags
+	@mkdir -p $(@D)
+	@echo "  CC    $<"
+	@$(CC) $(CPPFLAGS) '-DPROGRAMS=$(patsubst tests/unit/%.c,PROGRAM(%),$(GPU_KERNELS))' $(CFLAGS) -MMD -MP -c -o $@ $<
+$(KERNELS_TEST): $O/tests/together.o $(KERNELS_OBJ) $(TEST_LIB) $(LIB) kernels/cuda/host.list
+	@echo "  LD    $@"
+	@$(CC) $(CFLAGS) $(LDFLAGS) -o $@ $(filter %.o,$^) $(filter %.a,$^) -lcmocka $(LDLIBS)
+
 $(FUZZERS): $(FUZZ_OBJ) $(LIB)
 	@echo "  LD    $@"
 	@$(CC) $(CFLAGS) -fsanitize=fuzzer -Wl,--wrap=h5_probe,--wrap=die_silently \
@@ -161,7 +176,7 @@ $O/flags-cuda: FORCE
 	@echo '$(NVCC) $(NVCCFLAGS) $(CXX) $(EMU_FLAGS) $(EMU_CHECKS)' | cmp -s - $@ || \
 	  echo '$(NVCC) $(NVCCFLAGS) $(CXX) $(EMU_FLAGS) $(EMU_CHECKS)' >$@
 
--include $(LIB_OBJ:.o=.d) $(CUDA_OBJ:.o=.d) $(EMU_OBJ:.o=.d) $(PROGRAMS:%=$O/cmd/%.d) $(TEST_OBJ:.o=.d) $(TEST_SRC:%.c=$O/%.d) \
+-include $(LIB_OBJ:.o=.d) $O/tests/together.d $(CUDA_OBJ:.o=.d) $(EMU_OBJ:.o=.d) $(PROGRAMS:%=$O/cmd/%.d) $(TEST_OBJ:.o=.d) $(TEST_SRC:%.c=$O/%.d) \
   $(FUZZ_OBJ:.o=.d) $(FUZZ_SRC:%.c=$O/%.d)
 
 # ---- targets -------------------------------------------------------------
@@ -193,15 +208,15 @@ demo-now: programs
 convergence-now: programs
 	@PATH="$(abspath $O):$$PATH" share/recipes/convergence
 
-check-now: programs $(TESTS) $(IO_FAULTS) $(EMU_LIB)
+check-now: programs $(TESTS) $(KERNELS_TEST) $(IO_FAULTS) $(EMU_LIB)
 	@tests/run $O
 
-check-long-now: programs $(TESTS) $(IO_FAULTS) $(EMU_LIB)
+check-long-now: programs $(TESTS) $(KERNELS_TEST) $(IO_FAULTS) $(EMU_LIB)
 	@LONG=yes tests/run $O
 
 # PATTERN=...: only tests whose name matches; PART=1/3: the first third;
 # SANITIZER=memcheck|racecheck|synccheck|initcheck: under that tool of compute-sanitizer.
-check-gpu-now: all $(TESTS)
+check-gpu-now: all $(TESTS) $(KERNELS_TEST)
 	@[ -n "$(CUDA_LIB)" ] || { echo "make check-gpu: there is no nvcc" >&2; exit 1; }
 	@GPU=yes tests/run $O $(PATTERN)
 
@@ -210,7 +225,7 @@ san-now:
 	@$(MAKE) --no-print-directory O=build-san SANITIZE=address,undefined \
 	  CFLAGS='-O1 -g -fno-sanitize-recover=undefined' build-san-tests
 build-lint-tests: $(TESTS) $(EMU_LIB)
-build-san-tests: programs $(TESTS) $(IO_FAULTS) $(EMU_LIB)
+build-san-tests: programs $(TESTS) $(KERNELS_TEST) $(IO_FAULTS) $(EMU_LIB)
 	@ASAN_OPTIONS=detect_leaks=0 tests/run $O
 
 # libFuzzer is clang's, whose OpenMP has another runtime: the kernels run without threads.
@@ -251,7 +266,7 @@ validate-titan: programs
 
 # ITEMS=...: only these. On a machine without compilers: tests/bench/gpu_machine; with little time:
 # tests/bench/gpu_lab.
-bench-gpu-now: all $(TESTS)
+bench-gpu-now: all $(TESTS) $(KERNELS_TEST)
 	@[ -n "$(CUDA_LIB)" ] || { echo "make bench-gpu: there is no nvcc" >&2; exit 1; }
 	@tests/bench/gpu $O $(ITEMS)
 

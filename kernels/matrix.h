@@ -3,7 +3,14 @@
 #ifndef KERNELS_MATRIX_H
 #define KERNELS_MATRIX_H
 
+#include <stdalign.h>
+#include <stddef.h>
+
 #include "kernels/dtype.h"
+
+/* In bytes. cuBLASLt refuses matmuls of fp8 whose scales are aligned to less, though its heuristic
+ * does not. */
+enum { SCALE_ALIGN = 16 };
 
 /* A row-major matrix in device memory, whose elements are stored as `type`. */
 struct mat {
@@ -11,7 +18,7 @@ struct mat {
 	int64_t rows, cols;
 	enum dtype type;
 	/* NULL, or in device memory a factor that the elements must still be multiplied by; only
-	 * matmuls apply it. */
+	 * matmuls apply it. Aligned to SCALE_ALIGN. */
 	const float *scale;
 	/* fp8 only: NULL, or the transposed matrix, [cols, rows], for matmuls that sum over the rows;
 	 * p may then be NULL. In libcore/model a matrix of a wider type holds here the buffer of its
@@ -22,6 +29,18 @@ struct mat {
 	 * act_fwd and act_bwd. */
 	float *amax;
 };
+
+/* The amax of a matrix, and the `scale` of its cast to fp8. */
+struct mat_scale {
+	alignas(SCALE_ALIGN) float scale;
+	float amax;
+};
+
+static inline struct mat_scale *mat_scale_of(float *amax)
+{
+	return (struct mat_scale *)(void *)((char *)amax -
+					    offsetof(struct mat_scale, amax));
+}
 
 static inline struct mat mat(void *p, int64_t rows, int64_t cols)
 {

@@ -49,6 +49,17 @@ struct selftest {
 	double worst;		     /* error / tolerance */
 };
 
+/* What the calls need: memory, and the CPU's work. Trials are small enough that a run, however large
+ * its model, waits for less than a second. */
+enum { SELFTEST_STAGED = 1 << 22 }; /* numbers that are copied and compared at a time */
+
+struct selftest_work {
+	size_t gpu_bytes, cpu_bytes;
+	double numbers; /* that the CPU makes or compares */
+	double flops;	/* of its matmuls and attention */
+};
+void selftest_measure(const struct kernel_calls *, struct selftest_work *);
+
 /* -1 with *e set (kernel, shapes, element) if a kernel is wrong. Allocates the GPU memory that the
  * largest call needs, and frees it. `threads`: of the CPU. */
 int selftest_run(struct device *d, int threads, const struct kernel_calls *,

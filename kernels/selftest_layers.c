@@ -2,6 +2,7 @@
 #include "kernels/selftest_trial.h"
 
 #include <math.h>
+#include <string.h>
 
 enum { FIRST = 3 }; /* token of row 0; other slices have the tokens before it */
 
@@ -23,14 +24,22 @@ void try_embed_bwd(struct trial *t)
 /* ---- matmuls ----------------------------------------------------------------------- */
 
 /*
- * The algorithm of a matmul depends on its shape, so it is tested with all rows. The GPU's operand
- * repeats the CPU's few rows: so each row of a result equals one of the CPU's, and a sum over rows is
- * the CPU's with each row weighted by its number of repetitions.
+ * The algorithm of a matmul depends on its shape, so it is tested with all rows and columns. But the
+ * GPU's weight [out, in] repeats the few rows of the CPU's, and so do the rows of the other operands: so
+ * each row and column of a result equals one of the CPU's. A sum over rows is the CPU's with each row
+ * weighted by its number of repetitions, and one over `out` that of the sums of equal columns.
  */
-static int64_t period(struct mat w)
+struct period {
+	int64_t out, rows; /* rows of the weight, and of the other operands */
+};
+
+/* An odd number of rows, if not all: so no tile of the weight equals another. */
+static struct period period(struct mat w)
 {
-	const int64_t enough = (int64_t)2 << 30, min = 16, max = 256;
-	return max64(min, min64(max, enough / max64(1, mat_size(w))));
+	enum { MIN = 16, MAX = 256 };
+	int64_t out = max64(MIN, ENOUGH / max64(1, w.cols)) | 1;
+	int64_t rows = max64(MIN, ENOUGH / max64(1, max64(w.rows, w.cols)));
+	return (struct period){min64(out, w.rows), min64(rows, MAX)};
 }
 
 /* The scale that gives a sum of n products the variance of the other operand. */
@@ -83,40 +92,72 @@ static struct mat numbers_of(const struct trial *t, int i)
 	return m;
 }
 
-/* An operand with all rows, which repeat the `rows` rows of the CPU's. */
-static struct pair repeated_rows(struct trial *t, int i, int64_t rows, double scale)
+/* Operand i, which repeats so many rows and columns. */
+static struct pair repeated(
+	struct trial *t, int i, int64_t rows, int64_t cols, double scale)
 {
-	struct pair x = pair_repeated(t, numbers_of(t, i), rows, scale);
+	struct pair x = pair_repeated(t, numbers_of(t, i), rows, cols, scale);
 	pair_send(t, x);
 	return operand(t, like(t, i), x);
 }
 
-static struct pair weight_of(struct trial *t, int i, double scale)
+static struct pair whole_rows(struct trial *t, int i, int64_t rows, double scale)
 {
-	return operand(t, like(t, i), pair_random(t, numbers_of(t, i), scale));
+	return repeated(t, i, rows, like(t, i).cols, scale);
 }
 
-/* Makes the matrices of the call; the weight is matrix w_at, times `scale`. */
-static void matmul_operands(struct trial *t, int w_at, double scale)
+/* Of y = x w^T: the matrices before w but x, and those behind it, have a column for each of w's rows. */
+static void forward_operands(struct trial *t, int w_at)
 {
-	int64_t rows = period(like(t, w_at));
+	struct period n = period(like(t, w_at));
 	for (int i = 0; i < MAX_OPERANDS; i++)
-		t->m[i] =
-			i == w_at ? weight_of(t, i, scale) : repeated_rows(t, i, rows, 1);
+		if (i == w_at)
+			t->m[i] = whole_rows(t, i, n.out, fan(like(t, i).cols));
+		else if (i == w_at - 1)
+			t->m[i] = whole_rows(t, i, n.rows, 1);
+		else
+			t->m[i] = repeated(t, i, n.rows, n.out, 1);
 }
 
-/* The trial of a matmul with weight 2. `terms`: of its sums, rows or cols of the weight. */
-#define MATMUL_TRIAL(name, what, terms, ...)                  \
-	void try_##name(struct trial *t)                      \
-	{                                                     \
-		matmul_operands(t, 2, fan(like(t, 2).terms)); \
-		result(t, what, t->m[0]);                     \
-		BOTH(t, name, __VA_ARGS__);                   \
+/* The CPU's matrix with the sums of the columns that belong to equal rows of w. */
+static struct mat sums_of_columns(struct trial *t, struct mat x, int64_t cols)
+{
+	struct mat sum = mat_take(t->memory[CPU], x.rows, cols, DT_F32);
+	float *to = sum.p;
+	const float *from = x.p;
+	sum.scale = x.scale;
+	if (t->measures)
+		return sum;
+	memset(to, 0, (size_t)mat_bytes(sum));
+	for (int64_t i = 0; i < x.rows; i++)
+		for (int64_t j = 0; j < x.cols; j++)
+			to[i * cols + j % cols] += from[i * x.cols + j];
+	return sum;
+}
+
+/* Of dx = dy w, with weight 2. */
+static void backward_operands(struct trial *t)
+{
+	enum { DY = 1, W };
+	struct period n = period(like(t, W));
+	for (int i = 0; i < MAX_OPERANDS; i++)
+		t->m[i] = i == W ? whole_rows(t, i, n.out, fan(like(t, i).rows))
+				 : whole_rows(t, i, n.rows, 1);
+	t->m[DY].m[CPU] = sums_of_columns(t, t->m[DY].m[CPU], n.out);
+}
+
+/* The trial of a matmul with weight 2. */
+#define MATMUL_TRIAL(name, what, make_operands, ...) \
+	void try_##name(struct trial *t)             \
+	{                                            \
+		make_operands;                       \
+		result(t, what, t->m[0]);            \
+		BOTH(t, name, __VA_ARGS__);          \
 	}
-MATMUL_TRIAL(linear_fwd, "y", cols, M(0), M(1), M(2), M(3))
-MATMUL_TRIAL(linear_row, "y", cols, M(0), M(1), M(2), M(3))
-MATMUL_TRIAL(linear_bwd_x, "dx", rows, M(0), M(1), M(2), t->c->n[0])
-MATMUL_TRIAL(linear_gelu_bwd, "da", rows, M(0), M(1), M(2), M(3))
+MATMUL_TRIAL(linear_fwd, "y", forward_operands(t, 2), M(0), M(1), M(2), M(3))
+MATMUL_TRIAL(linear_row, "y", forward_operands(t, 2), M(0), M(1), M(2), M(3))
+MATMUL_TRIAL(linear_bwd_x, "dx", backward_operands(t), M(0), M(1), M(2), t->c->n[0])
+MATMUL_TRIAL(linear_gelu_bwd, "da", backward_operands(t), M(0), M(1), M(2), M(3))
 
 /* Multiplies each row of x by the number of its repetitions in n rows. */
 static void weigh_rows(struct mat x, int64_t n)
@@ -131,11 +172,11 @@ static void weigh_rows(struct mat x, int64_t n)
 
 void try_linear_bwd_w(struct trial *t)
 {
-	struct mat of_w = like(t, 0);
-	int64_t rows = period(of_w), n = like(t, 1).rows;
-	struct pair dw = result(t, "dw", pair_random(t, of_w, 1));
-	struct pair x = repeated_rows(t, 2, rows, 1);
-	struct pair dy = repeated_rows(t, 1, rows, fan(n));
+	struct period few = period(like(t, 0));
+	int64_t n = like(t, 1).rows;
+	struct pair dw = result(t, "dw", whole_rows(t, 0, few.out, 1));
+	struct pair x = whole_rows(t, 2, few.rows, 1);
+	struct pair dy = repeated(t, 1, few.rows, few.out, fan(n));
 	bool add = t->c->n[0];
 	if (!t->measures)
 		weigh_rows(dy.m[CPU], n);
@@ -144,7 +185,7 @@ void try_linear_bwd_w(struct trial *t)
 
 void try_linear_gelu_fwd(struct trial *t)
 {
-	matmul_operands(t, 3, fan(like(t, 3).cols));
+	forward_operands(t, 3);
 	result(t, "a", t->m[1]);
 	result(t, "y", t->m[0]);
 	BOTH(t, linear_gelu_fwd, M(0), M(1), M(2), M(3), M(4));
@@ -390,7 +431,7 @@ void try_amax(struct trial *t)
 void try_xent_stats(struct trial *t)
 {
 	struct mat of = few(t, 0);
-	int64_t n = of.rows, real = t->c->n[0];
+	int64_t n = of.rows, real = min64(t->c->n[0], of.cols);
 	struct pair logits = pair_random(t, of, 3);
 	struct pair max = result_vector(t, "max", n), sum = result_vector(t, "sum", n);
 	struct pair target = result_vector(t, "target", n);
@@ -419,7 +460,7 @@ void try_xent_fused(struct trial *t)
 {
 	const float scale = 0.25f;
 	struct mat of = few(t, 0);
-	int64_t n = of.rows, real = t->c->n[0];
+	int64_t n = of.rows, real = min64(t->c->n[0], of.cols);
 	struct pair logits = result(t, "logits", pair_random(t, of, 3));
 	struct pair loss = result_vector(t, "loss", n);
 	struct pair targets = pair_ints(t, n, 0, real);
@@ -432,7 +473,7 @@ void try_xent_bwd(struct trial *t)
 {
 	const float scale = 0.25f, below = 3; /* sums of exp(logit - lse) are near 1 */
 	struct mat of = few(t, 0);
-	int64_t n = of.rows, real = t->c->n[0];
+	int64_t n = of.rows, real = min64(t->c->n[0], of.cols);
 	struct pair logits = result(t, "logits", pair_random(t, of, 1));
 	struct pair lse = pair_vector(t, n, 0.1);
 	struct pair targets = pair_ints(t, n, 0, real + 2 * FIRST);

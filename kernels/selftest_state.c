@@ -24,13 +24,14 @@ static void check_exact(struct trial *t, const char *what, struct pair x)
 {
 	struct exact sum[SIDES];
 	float is[SIDES];
+	struct pair number = pair_vector(t, 1, 1);
 	if (t->measures)
 		return;
 	device_get(t->d[GPU], &sum[GPU], x.m[GPU].p, sizeof(sum[GPU]));
 	memcpy(&sum[CPU], x.m[CPU].p, sizeof(sum[CPU]));
 	for (enum side s = GPU; s < SIDES; s++)
 		is[s] = (float)exact_round(&sum[s]);
-	struct pair number = pair_bytes(t, &is[CPU], sizeof(float));
+	*(float *)number.m[CPU].p = is[CPU];
 	device_put(t->d[GPU], number.m[GPU].p, &is[GPU], sizeof(float));
 	trial_check(t, what, number);
 }
@@ -43,23 +44,17 @@ static struct pair pair_exact(struct trial *t, double value)
 	return pair_bytes(t, &sum, sizeof(sum));
 }
 
-static struct pair zero_sum(struct trial *t)
-{
-	pair_vector(t, 1, 1); /* memory for check_exact() */
-	return pair_exact(t, 0);
-}
-
 void try_exact_sum(struct trial *t)
 {
 	int64_t n = fewer(t->c->n[0], MAX_ELEMENTS);
-	struct pair x = zero_sum(t), v = pair_vector(t, n, 1);
+	struct pair x = pair_exact(t, 0), v = pair_vector(t, n, 1);
 	BOTH(t, exact_sum, x.m[s].p, v.m[s].p, n);
 	check_exact(t, "sum", x);
 }
 
 void try_exact_sumsq(struct trial *t)
 {
-	struct pair x = zero_sum(t);
+	struct pair x = pair_exact(t, 0);
 	operands(t, "v");
 	BOTH(t, exact_sumsq, x.m[s].p, &M(0), 1);
 	check_exact(t, "sum of squares", x);

@@ -7,8 +7,8 @@
 /* The GPU under test, and the CPU as its reference. */
 enum side { GPU, CPU, SIDES };
 
-/* A matrix on both sides. The CPU's is fp32, whatever the type, and for matmuls has fewer rows,
- * which the GPU's repeats. Vectors and integers are stored as matrices too. */
+/* A matrix on both sides. The CPU's is fp32, whatever the type, and for matmuls has fewer rows and
+ * columns, which the GPU's repeats. Vectors and integers are stored as matrices too. */
 struct pair {
 	struct mat m[SIDES];
 };
@@ -19,6 +19,9 @@ struct result {
 	struct pair x;
 };
 
+/* ENOUGH: numbers in a matrix, roughly, so that a kernel takes milliseconds. */
+enum { STAGED = SELFTEST_STAGED, ENOUGH = 1 << 20 };
+
 enum { MAX_RESULTS = 5, MAX_OPERANDS = ARRAY_LEN(((struct kernel_call *)0)->m) };
 
 struct trial {
@@ -27,6 +30,7 @@ struct trial {
 	struct arena *memory[SIDES];
 	bool measures;	       /* measure memory only: both sides are planning devices */
 	int64_t n_random;      /* random numbers used so far */
+	double numbers;	       /* of matrices of the CPU, and of the GPU's compared */
 	float *staging[SIDES]; /* for conversions */
 	struct pair m[MAX_OPERANDS];	    /* the matrices of the call: operands() */
 	struct result results[MAX_RESULTS]; /* of the next BOTH() */
@@ -39,17 +43,19 @@ struct trial {
 /* n if it is at most `max`; else the largest such number that is congruent to n modulo 128, since
  * kernels fail at the ends of tiles; or `max` if there is none. */
 int64_t fewer(int64_t n, int64_t max);
-/* The number of rows to test, so that a kernel takes milliseconds. */
+/* The number of rows to test. */
 int64_t fewer_rows(struct mat like);
 struct mat with_rows(struct mat like, int64_t rows);
-/* The shape of matrix i of the call, and the same with fewer_rows(). */
+/* The shape of matrix i of the call, with at most ENOUGH columns unless it is of a matmul; and
+ * with fewer_rows(). */
 struct mat like(const struct trial *, int i);
 struct mat few(const struct trial *, int i);
 
 /* Matrices of the shape of `like` with random numbers; NULL if like.p is. */
 struct pair pair_random(struct trial *, struct mat like, double scale);
-/* The GPU's matrix repeats the first `rows` rows; pair_send() must follow. */
-struct pair pair_repeated(struct trial *, struct mat like, int64_t rows, double scale);
+/* The GPU's matrix repeats `rows` rows and `cols` columns; pair_send() must follow. */
+struct pair pair_repeated(
+	struct trial *, struct mat like, int64_t rows, int64_t cols, double scale);
 struct pair pair_blank(struct trial *, struct mat like); /* a result: NaN */
 struct pair pair_bytes(struct trial *, const void *bytes, size_t n_bytes);
 struct pair pair_ints(struct trial *, int64_t n, int64_t low, int64_t high);
@@ -74,6 +80,8 @@ struct pair result_vector(struct trial *, const char *what, int64_t n); /* blank
 void trial_check(struct trial *, const char *what, struct pair);
 void trial_check_within(struct trial *, const char *what, struct pair, double allowed);
 void trial_check_results(struct trial *);
+/* The call's kernel, shapes and flags; equal texts are duplicates. */
+void call_text(struct str *out, const struct kernel_call *);
 
 /* BOTH(t, name, args...): calls the kernel on both sides, and checks the results. In args `s` is
  * the side. */

@@ -161,7 +161,7 @@ static void describe(struct device *d, struct plan *p)
 	}
 	/* It also needs to know of scales, which not all kernels support. Fast accumulation
 	 * is for the forward, where both operands are e4m3, as in torchao. */
-	const void *scale = (const void *)alignof(float);
+	const void *scale = (const void *)(uintptr_t)SCALE_ALIGN;
 	int8_t coarse = !cuda_of(d)->o.exact && k->a == DT_E4M3 && k->b == DT_E4M3;
 	if (dtype_bytes((enum dtype)k->a) == 1) {
 		SET(MatmulDesc, desc, CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, scale);

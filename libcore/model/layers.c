@@ -147,7 +147,7 @@ void norm_backward(struct pass *p, const struct stream_norm *n, const struct nor
 	struct norm_grad all = *g;
 	if (g->copy.p)
 		all.copy = local_rows(p, chunk_of(p, g->copy, n->at.chunk));
-	linear_amax_begin(p, mat(all.copy.amax, 1, 2));
+	linear_amax_begin(p, mat(all.copy.amax, 1, 1));
 	if (leaves && pieces_are_all(p) && !p->c.plain_kernels) {
 		leaves_of_norm(p, n, &all);
 	} else {

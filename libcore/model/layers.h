@@ -10,7 +10,7 @@ static inline struct mat chunk_of(const struct pass *p, struct mat x, int c)
 	if (!x.p)
 		return x;
 	struct mat chunk = mat_rows(x, c * p->rows, p->rows);
-	chunk.amax = x.amax ? x.amax + 2 * c : NULL;
+	chunk.amax = x.amax ? &mat_scale_of(x.amax)[c].amax : NULL;
 	if (x.transposed)
 		chunk.transposed = (char *)x.transposed + c * mat_size(chunk);
 	return chunk;

@@ -68,6 +68,12 @@ static struct mat take_like(struct pass *p, struct mat like, enum dtype type)
 /* The dimension that a matmul sums over: matrix units need 8-bit operands contiguous along it. */
 enum sum_over { SUM_COLS, SUM_ROWS };
 
+/* n of them, in the device's memory. All scales of operands are allocated here. */
+static struct mat_scale *take_scales(struct arena *a, int64_t n)
+{
+	return arena_alloc(a, (size_t)n * sizeof(struct mat_scale));
+}
+
 /* The float8 operand: x times a scale from its amax, which the device computes. `inverse` receives
  * the inverse, which the matmul applies. If the transposed cast is kept, it is computed together
  * with the other one, which is requested first. */
@@ -101,11 +107,11 @@ static struct mat cast_activation(struct pass *p, int64_t layer, struct mat x,
 	if (!is_float8(p, layer))
 		return x;
 	if (!x.amax) {
-		x.amax = arena_floats(p->d->scratch, 2);
+		x.amax = &take_scales(p->d->scratch, 1)->amax;
 		p->d->k->zero(p->d, mat(x.amax, 1, 1));
 		p->d->k->amax(p->d, x.amax, x);
 	}
-	return cast_scaled(p, x, float8, x.amax, x.amax + 1, over);
+	return cast_scaled(p, x, float8, x.amax, &mat_scale_of(x.amax)->scale, over);
 }
 
 /* ---- casts of activations and gradients that are kept ------------------------------- */
@@ -118,19 +124,21 @@ bool linear_keeps_casts(const struct pass *p, int64_t layer)
 struct mat linear_alloc_casts(const struct pass *p, int64_t layer, struct mat *const x[],
 	int n, bool keep, struct arena *a)
 {
-	int64_t count = 0, at = 0;
+	int64_t count = 0;
 	if (!is_float8(p, layer))
 		return no_mat();
 	for (int i = 0; i < n; i++)
-		count += x[i]->type == act_type(p) ? 2 * x[i]->rows / p->rows : 0;
-	struct mat room = mat(arena_floats(a, count), 1, count);
+		count += x[i]->type == act_type(p) ? x[i]->rows / p->rows : 0;
+	struct mat_scale *next = take_scales(a, count);
+	const int64_t floats = (int64_t)(sizeof(*next) / sizeof(float));
+	struct mat room = mat(next, count, floats);
 	for (int i = 0; i < n; i++) {
 		if (!x[i]->rows || x[i]->type != act_type(p))
 			continue;
-		x[i]->amax = (float *)room.p + at;
+		x[i]->amax = &next->amax;
 		if (keep)
 			x[i]->transposed = arena_alloc(a, (size_t)mat_size(*x[i]));
-		at += 2 * x[i]->rows / p->rows;
+		next += x[i]->rows / p->rows;
 	}
 	return room;
 }
@@ -172,7 +180,7 @@ void linear_alloc(struct pass *p, struct arena *run)
 	if (p->c.precision != PRECISION_FLOAT8)
 		return;
 	const struct store_config *c = &p->store->c;
-	p->float8.inverse = arena_floats(run, p->m->n_tensors);
+	p->float8.scale = take_scales(run, p->m->n_tensors);
 	if (c->zero < 3 && !offloads_params(c->offload))
 		p->float8.transposed =
 			arena_alloc(run, (size_t)transposed_bytes(p, p->m->n_tensors));
@@ -186,8 +194,8 @@ static struct mat float8_weight(struct pass *p, struct at at, const struct tenso
 	if (p->float8.transposed)
 		m.transposed = p->float8.transposed + transposed_bytes(p, number) +
 			       slice * mat_size(m);
-	return cast_scaled(
-		p, m, DT_E4M3, store_amax(p->store, w), p->float8.inverse + number, over);
+	return cast_scaled(p, m, DT_E4M3, store_amax(p->store, w),
+		&p->float8.scale[number].scale, over);
 }
 
 /* A parameter (NULL: none) in the format of matmul operands, which the store may have already; the

@@ -151,7 +151,7 @@ struct pass_rows {
 /* float8: the inverse of the scale of each tensor, and the transposed casts of the local slices of
  * weights, in the order of the tensors (NULL: not kept). In device memory. */
 struct float8_weights {
-	float *inverse;
+	struct mat_scale *scale;
 	char *transposed;
 };
 

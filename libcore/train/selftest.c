@@ -64,20 +64,28 @@ static void note_workers(struct device *d, const struct train_opts *o, struct ma
 	note_wire(d, c, x);
 }
 
-static void note_others(const struct trainer *t, struct kernel_calls *calls)
+static void note_others(
+	const struct train_opts *o, const struct model *m, struct kernel_calls *calls)
 {
 	enum { ROWS = 100 };
 	static float x;
 	struct device d;
-	const struct model_config *c = &t->model.c;
+	const struct model_config *c = &m->c;
 	device_plan(&d, DEVICE_CUDA);
 	device_plan_notes(&d, calls);
-	for (int i = 0; i < t->model.n_tensors; i++)
-		init_rows(&d, &t->model.tensors[i], t->o.seed, 0, mat(&x, ROWS, c->dim));
-	if (t->o.edit.workers)
-		note_workers(&d, &t->o, mat(&x, ROWS, c->dim));
-	if (t->o.check_replicas_every)
+	for (int i = 0; i < m->n_tensors; i++)
+		init_rows(&d, &m->tensors[i], o->seed, 0, mat(&x, ROWS, c->dim));
+	if (o->edit.workers)
+		note_workers(&d, o, mat(&x, ROWS, c->dim));
+	if (o->check_replicas_every)
 		d.k->hash(&d, NULL, mat(&x, ROWS, c->dim), 0, 0, 0);
+}
+
+void selftest_calls(
+	const struct train_opts *o, struct model *m, int rank, struct kernel_calls *calls)
+{
+	plan_calls(o, m, rank, calls);
+	note_others(o, m, calls);
 }
 
 /* ---- results of earlier runs ------------------------------------------------------- */
@@ -190,8 +198,7 @@ int selftest_kernels(struct trainer *t, struct comm *all, struct str *out, struc
 	struct str what = {0};
 	if (t->o.self_test == SELF_TEST_NO || !t->d.discrete)
 		return 0;
-	plan_calls(&t->o, &t->model, t->world->rank, &calls);
-	note_others(t, &calls);
+	selftest_calls(&t->o, &t->model, t->world->rank, &calls);
 	describe(t, &calls, &what);
 	uint64_t key = hash_bytes(what.s, what.len, 0);
 	bool passed = t->o.self_test == SELF_TEST_AUTO && has_passed(key, &what);

@@ -48,7 +48,7 @@ same_on() { # RANKS OPTION...: as the run `one`
 }
 
 @test "each collective, type and operation is right; reductions repeat" {
-	for n in 2 3; do
+	for n in $(printf '%s\n' 2 3 | spared 1); do
 		local sizes=(-b 8 -e 80000 -f 10000) types=all least=$((12 * 2 * 18))
 		[ $real = no ] || { sizes=(-b 8000 -e 8000) least=$((12 * 18)); }
 		# of three ranks one type, which is enough for a tree that is not full
@@ -63,6 +63,7 @@ same_on() { # RANKS OPTION...: as the run `one`
 		# elements that differ when reduced again: NCCL repeats with the same ranks
 		awk '$6 == "nccl" && $11 + $16 > 0 { exit 1 }' table
 	done
+	! spare_starts || return 0 # tests/bench/gpu_nccl has the others
 	for how in '--launch queued' '--launch graph -m 3' --registered; do
 		# shellcheck disable=SC2086
 		ranks 2 pt-collbench all --device cuda $how -b 8 -e 80000 -f 100 -n 2 -w 1 -I >table
@@ -97,19 +98,20 @@ same_on() { # RANKS OPTION...: as the run `one`
 			PT_EMU_LAZY=$late same_on 2 $layout
 		done
 		n=$((n + 1))
-	done <<-END
+	done < <(spared 2 <<-END
 		--dp 2
-		--tp 2
+		--fsdp 2 --zero 3 --fsdp-kind flat --offload all
 		--tp 2 --no-sp --no-async-tp
 		--pp 2
+		--tp 2
 		--pp 2 --pp-schedule zb-h1
 		--pp 2 --pp-schedule gpipe
 		--cp 2
 		--cp 2 --cp-comm gather
 		--fsdp 2 --zero 1
 		--fsdp 2 --zero 3
-		--fsdp 2 --zero 3 --fsdp-kind flat --offload all
 	END
+	)
 }
 
 @test "so do slices whose number is no power of two" {
@@ -118,6 +120,7 @@ same_on() { # RANKS OPTION...: as the run `one`
 	on_gpu 1 -o one >/dev/null
 	same_on 2 --tp 2
 	same_on 3 --tp 3
+	! spare_starts || return 0
 	same_on 2 --tp 2 --no-sp --no-async-tp
 	# shards of several lengths, in windows
 	SMALL+=(--dtype bf16 -m 1 -b 3)
@@ -131,6 +134,7 @@ same_on() { # RANKS OPTION...: as the run `one`
 	SMALL+=(--dtype bf16 --dropout 0.1 -a llama --kv-heads 1 -m 1 -n 4)
 	on_gpu 1 -o one >/dev/null
 	same_on 4 --dp 2 --fsdp 2 --zero 3 --cuda-graph
+	! spare_starts || return 0
 	export PT_EMU_LAZY=yes
 	same_on 3 --fsdp 3 --zero 2
 	same_on 4 --pp 2 --cp 2 --cuda-graph
@@ -155,6 +159,7 @@ same_on() { # RANKS OPTION...: as the run `one`
 	same_on 2 --tp 2
 	PT_EMU_LAZY=yes same_on 2 --fsdp 2 --zero 3
 	same_on 2 --dp 2 --cuda-graph
+	! spare_starts || return 0
 	SMALL+=(--dtype bf16)
 	while read -r layout; do
 		# shellcheck disable=SC2086
@@ -203,6 +208,7 @@ same_on() { # RANKS OPTION...: as the run `one`
 		on_gpu 2 "${edit[@]}" --comm mpi --overwrite -o mpi >/dev/null
 		PT_EMU_LAZY=$late on_gpu 2 "${edit[@]}" --overwrite -o nccl >/dev/null
 		same_workers mpi nccl
+		! spare_starts || return 0
 		PT_EMU_LAZY=$late on_gpu 4 "${edit[@]}" --fsdp 2 --zero 3 --overwrite -o nccl >/dev/null
 		same_workers mpi nccl
 		late=yes
@@ -223,7 +229,9 @@ same_workers() { # A B: the state of both workers
 
 @test "a rank that stops is named, and so is an asynchronous error" {
 	make_shard
-	for layout in '--fsdp 2 --zero 3' '--dp 2 --cuda-graph'; do
+	local layouts=('--fsdp 2 --zero 3' '--dp 2 --cuda-graph')
+	! spare_starts || layouts=('--dp 2 --cuda-graph')
+	for layout in "${layouts[@]}"; do
 		# shellcheck disable=SC2086
 		mpiexec -n 2 "$BATS_TEST_DIRNAME/../nccl_rank" pt-train "${TINY[@]}" "${SMALL[@]}" --device cuda \
 			--comm nccl $layout -n 9000 --watchdog 3 --log-every 1 --check-replicas-every 0 -o run \
@@ -282,6 +290,7 @@ same_workers() { # A B: the state of both workers
 		PT_EMU_GPUS=2 mpiexec -n 2 "${each[@]}" 2>said >/dev/null </dev/null
 		not grep -q 'by MPI' said
 	}
+	! spare_starts || return 0
 	export PT_NCCL=$PWD/none.so
 	ranks 2 "${each[@]}" 2>said >/dev/null
 	grep -q 'GPUs exchange data by MPI: NCCL: .*none.so' said

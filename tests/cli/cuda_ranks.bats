@@ -41,10 +41,11 @@ sample_of() { # FILE: what follows its announcement
 @test "two ranks along every axis give the bits of one; nobody else touches the GPU's memory" {
 	make_shard
 	on_gpu 1 -o one >/dev/null
-	for layout in '--dp 2' '--tp 2' '--pp 2' '--fsdp 2 --zero 1'; do
+	while read -r layout; do
 		# shellcheck disable=SC2086
 		same_on 2 $layout
-	done
+	done < <(printf '%s\n' '--tp 2' '--dp 2' '--pp 2' '--fsdp 2 --zero 1' | spared 1)
+	! spare_starts || return 0
 	unset PT_EMU_GUARD # which takes long
 	same_on 2 --cp 2
 	same_on 2 --fsdp 2 --zero 3
@@ -58,10 +59,10 @@ sample_of() { # FILE: what follows its announcement
 	pt-prepare -q --separator $'.\n' text.txt -o "$PT_DATA"
 	SMALL+=(-T 64 --packing documents)
 	on_gpu 1 -o one >/dev/null
-	for layout in '--cp 2' '--pp 2'; do
+	while read -r layout; do
 		# shellcheck disable=SC2086
 		same_on 2 $layout
-	done
+	done < <(printf '%s\n' '--cp 2' '--pp 2' | spared 1)
 	on_gpu 1 --packing stream -o stream >/dev/null
 	not cmp -s one/checkpoints/latest.h5 stream/checkpoints/latest.h5
 }
@@ -71,6 +72,7 @@ sample_of() { # FILE: what follows its announcement
 	SMALL+=(--dtype bf16 --dropout 0.1 -a llama --kv-heads 1)
 	on_gpu 1 -o one >/dev/null
 	same_on 4 --tp 2 --fsdp 2 --zero 3 --no-sp
+	! spare_starts || return 0
 	same_on 2 --fsdp 2 --zero 2 --fsdp-kind flat --offload optimizer
 	PT_EMU_LAZY=yes same_on 2 --fsdp 2 --offload all
 	[ "${LONG:-no}" != yes ] || PT_EMU_LAZY=first same_on 2 --dp 2 --offload all
@@ -91,6 +93,7 @@ sample_of() { # FILE: what follows its announcement
 	on_gpu 1 -o one >/dev/null
 	same_on 2 --tp 2
 	same_on 2 --fsdp 2 --zero 3
+	! spare_starts || return 0
 	same_on 2 --fsdp 2 --zero 3 --offload all --fsdp-kind flat
 	same_on 1 --recompute full
 	run on_gpu 2 --cuda-graph -o other
@@ -179,19 +182,20 @@ same_workers() { # A B: the state of both workers
 			}
 			n=$((n + 1))
 		done < <(tr ',' '\n' <<<"$layouts")
-	done <<-END
+	done < <(spared 1 <<-END
 		--dtype bf16 --dropout 0.1 --edit-wire int8 ${PENALTY[*]}|2:--fsdp 2 --zero 3,1:--cuda-graph
 		${OUTER[*]} --edit-wire sparse --no-edit-by-unit|2:--tp 2
 		--edit-reducer gta --edit-sparsification random --edit-density 0.5|2:--fsdp 2
 	END
-	[ $n -eq 4 ]
+	)
+	[ $n -eq 4 ] || spare_starts
 }
 
 @test "streaming goes on from any step, and what was done by the clock can be repeated" {
 	make_shard
 	local stream=("${EDIT[@]}" "${OUTER[@]}" -n 8 --dtype bf16 --edit-sync-interval 4 --edit-fragments 2 --edit-sync-delay 1)
 	on_gpu 2 "${stream[@]}" --ckpt-every 1 --keep 0 -o one >/dev/null
-	for step in 3 4; do # a fragment is under way, or has just come
+	for step in $(printf '%s\n' 3 4 | spared 1); do # a fragment is under way, or has just come
 		on_gpu 4 "${stream[@]}" --resume one/checkpoints/step-0000000$step.h5 --fsdp 2 -o from-$step >/dev/null
 		same_workers one from-$step
 	done

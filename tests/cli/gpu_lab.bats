@@ -94,7 +94,7 @@ judged() {
 
 lab_of_nccl() { # ITEMS NAME=VALUE...: with the emulated GPU and NCCL
 	env TINY=yes PT_BUILD="$BUILD" PT_CUDA="$BUILD/emu/pt-cuda.so" PT_NCCL="$BUILD/emu/pt-cuda.so" PT_EMU_GUARD=no \
-		PART=10,11 ITEMS="$1" "${@:2}" "$BATS_TEST_DIRNAME/../bench/gpu_lab" out >said
+		PART=3,14,15 ITEMS="$1" "${@:2}" "$BATS_TEST_DIRNAME/../bench/gpu_lab" out >said
 }
 
 results() { # VALUE: how many rows
@@ -179,6 +179,34 @@ results() { # VALUE: how many rows
 	[ "$output" = 'there is no NCCL: PT_NCCL is /nowhere.so' ]
 }
 
+@test "tests of kernels run in one process; of one that dies the others run in another" {
+	mkdir -p build/tests
+	printf '#!/bin/sh\necho a GPU\n' >build/tests/test_device
+	export STARTED=$PWD/started
+	cat >build/tests/test_kernels <<'END'
+#!/bin/bash
+echo "$*" >>"$STARTED"
+for name; do
+	echo "# begin $name"
+	echo 'ok 1 - first'
+	[ $name != test_kernels_round ] || { echo 'BUG: what it said' && kill -ABRT $$; }
+	[ $name != test_kernels_nan ] || echo 'not ok 2 - second'
+	echo "# end $name $([ $name = test_kernels_nan ] && echo 1 || echo 0) 7"
+done
+END
+	chmod +x build/tests/*
+	code_of 1 env GPU=yes GPU_LIBRARY=none "$BATS_TEST_DIRNAME/../run" build 'test_kernels_(nan|round|state|xent)'
+	echo "$output" >said
+	cat said
+	grep -qE '^test_kernels_nan, GPU +1 ok, 1 NOT OK \(7 s\)$' said
+	grep -qE '^test_kernels_round, GPU +1 ok, 1 NOT OK ' said
+	grep -q '^test_kernels_round, GPU: exit code 134: it died of signal 6$' said
+	grep -q '^    BUG: what it said$' said
+	grep -qE '^test_kernels_state, GPU +1 ok \(7 s\)$' said
+	[ "$(tail -n 1 said)" = '4 passed, 2 failed, 0 skipped' ]
+	[ "$(sed 's/test_kernels_//g' started | paste -sd ,)" = 'nan round state xent,state xent' ]
+}
+
 @test "tests of several processes are counted; a process that is cut short leaves the verdict open" {
 	program bench/gpu </dev/null
 	program compute-sanitizer </dev/null
@@ -193,18 +221,18 @@ printf '%-44s %4d ok (%d s)\n' "test_a$PART, GPU" 7 1
 [ "$PART" = "$CUT" ] || printf '\n%s\n' "$([ "$PART" = "$BAD" ] && echo '11 passed, 2' || echo '7 passed, 0') failed, 1 skipped"
 END
 	export BAD='' CUT='' LATE=''
-	PART=6 tests/bench/gpu_lab out >said
+	PART=5 tests/bench/gpu_lab out >said
 	[ "$(LC_ALL=C sort seen | tr '\n' ' ')" = 'yes memcheck 1/4 yes memcheck 2/4 yes memcheck 3/4 yes memcheck 4/4 ' ]
 	[ "$(verdict 'B.3: memcheck')" = '0 yes' ]
 	[ "$(verdict 'B.3: racecheck')" = '- not run' ]
 	[ "$(awk -F '\t' '$3 == "ok" { n += $4 } END { print n }' out/rows.tsv)" -eq 28 ]
-	CUT=3/4 PART=7 tests/bench/gpu_lab out >said
+	CUT=3/4 PART=17 tests/bench/gpu_lab out >said
 	[ "$(verdict 'B.3: racecheck')" = '- not run' ]
-	PATTERN=some PART=7 tests/bench/gpu_lab out >said
+	PATTERN=some PART=17 tests/bench/gpu_lab out >said
 	[ "$(verdict 'B.3: racecheck')" = '- not run' ]
-	LATE=1/4 PART=7 tests/bench/gpu_lab out >said
+	LATE=1/4 PART=17 tests/bench/gpu_lab out >said
 	[ "$(verdict 'B.3: racecheck')" = '- not run' ]
-	BAD=2/4 CUT=3/4 PART=8 tests/bench/gpu_lab out >said
+	BAD=2/4 CUT=3/4 PART=18 tests/bench/gpu_lab out >said
 	[ "$(verdict 'B.3: synccheck')" = '2 no' ]
 	grep -q '^synccheck 2/4: .*the message before it$' out/tests.txt
 	grep -q 'test_bad.*2 NOT OK' out/errors.txt
@@ -221,19 +249,19 @@ talk-loss:seed-3) printf '%s\t%s\tval_loss after 100 steps\t2.5\t\n' talk-loss s
 esac
 printf '%s\t%s\tval_loss after 300 steps\t1.7\t\n' "${2%:*}" "${2#*:}"
 END
-	PART=4 LIMIT=4 timeout 60 tests/bench/gpu_lab out >said
+	PART=6,16 LIMIT=4 timeout 60 tests/bench/gpu_lab out >said
 	[ "$(verdict 'A.5')" = '1.7 yes' ]
 	[ "$(grep -c talk-loss out/rows.tsv)" -eq 2 ]
 	grep -q 'no memory' out/errors.txt
 	rm -r out
-	PART=4 setsid tests/bench/gpu_lab out >said 3>&- &
+	PART=6,16 setsid tests/bench/gpu_lab out >said 3>&- &
 	local lab=$!
 	wait_for seed-3 out/rows.tsv
 	kill -9 -- "-$lab"
 	pkill -9 -f "$BATS_TEST_TMPDIR" || : # what its time limits had put into other groups
 	[ "$(verdict 'A.5')" = '1.7 yes' ]
-	[ "$(PART=list tests/bench/gpu_lab | wc -l)" -eq 12 ]
-	code_of 64 env PART=13 tests/bench/gpu_lab out
+	[ "$(PART=list tests/bench/gpu_lab | wc -l)" -eq 19 ]
+	code_of 64 env PART=20 tests/bench/gpu_lab out
 }
 
 @test "a switch that the programs do not know is reported and not measured" {
@@ -243,7 +271,7 @@ END
 	program bench/gpu <<'END'
 printf '%s\t%s\ttokens/s\t%d\t\n' "${2%%:*}" "${2#*:}" "$([[ $2 == *graph ]] && echo 150 || echo 100)"
 END
-	PART=5 tests/bench/gpu_lab out >said
+	PART=12,13 tests/bench/gpu_lab out >said
 	not grep -q PT_UNKNOWN out/rows.tsv
 	grep -q PT_UNKNOWN out/errors.txt
 	grep -q $'^gpt2-124m\texact+--cuda-graph\ttokens/s\t150\t2\texact\t1.500$' out/table.tsv

@@ -44,12 +44,25 @@ gpu_setup() {
 }
 
 gpu_name() { # as journals have it
+	[ -z "${GPU_NAME:-}" ] || { echo "$GPU_NAME" && return; }
 	"$BUILD/tests/test_device" name
 }
 
 # (PT_EMU_NAME gives the emulated GPU another name, and so rehearses what is for real ones.)
 real_gpu() {
 	[[ $(gpu_name) != *emulated* ]]
+}
+
+# A start takes seconds on a real GPU, so that it does little there unless LONG=yes: what kernels
+# compute, test_kernels, test_endtoend, ranks_layouts and ranks_edit try in one process each, and what the
+# program does beside is seen on the emulated GPU.
+spare_starts() {
+	[ "${LONG:-no}" != yes ] && real_gpu
+}
+
+# Of lines, on a real GPU the first N.
+spared() { # N
+	if spare_starts; then head -n "$1"; else cat; fi
 }
 
 # Are the programs built with AddressSanitizer?

@@ -38,7 +38,7 @@ measured() { # WORK HOW MEASURE: how often
 }
 
 @test "every measurement of pt-train has its row, and none fails" {
-	lab 2
+	lab 1,8,9
 	for how in exact fast float8 float8+fast; do
 		[ "$(measured gpt2-124m $how tokens/s)" -ge 1 ]
 		[ "$(measured gpt2-124m $how 'ms a step, attn_bwd')" -ge 1 ]
@@ -58,7 +58,7 @@ measured() { # WORK HOW MEASURE: how often
 }
 
 @test "tests, PyTorch, losses, switches and a sanitizer have their rows" {
-	lab 1,3,4,5,6
+	lab 5,6,7,10,12,13,16
 	[ "$(measured gpt2-124m torch tokens/s)" -eq 1 ]
 	grep -q $'^gpt2-124m\ttorch\ttokens/s\t2000\t' out/rows.tsv # the median
 	grep -q $'^gpt2-124m\ttorch\tGB\t2.00\t' out/rows.tsv
@@ -76,7 +76,7 @@ measured() { # WORK HOW MEASURE: how often
 	for end in 'sleep 1000' 'echo broken >&2; exit 1' 'exit 3'; do
 		rm -rf out
 		printf '#!/bin/bash\n%s\n' "$end" >peer
-		lab 3 ITEM_LIMIT=30
+		lab 10,11 ITEM_LIMIT=30
 		[ "$(measured gpt2-124m exact tokens/s)" -eq 1 ]
 		[ "$(measured llama-1b exact tokens/s)" -eq 1 ]
 		[ "$(grep -c 'FAILED: .*:torch' out/errors.txt)" -ge 4 ]
@@ -85,7 +85,7 @@ measured() { # WORK HOW MEASURE: how often
 }
 
 @test "NCCL passes all checks, and its absence is told" {
-	lab 10,11,12
+	lab 3,4,14,15
 	[ "$(awk -F '\t' '$3 == "result" && $4 == "PASS"' out/rows.tsv | wc -l)" -eq 73 ]
 	[ "$(awk -F '\t' '$1 ~ /^D[.]/ && $4 == "yes"' out/verdict.tsv | wc -l)" -eq 8 ]
 	[ "$(measured 'ranks_nccl, 2 ranks, GPU' check-nccl ok)" -eq 1 ]
@@ -93,7 +93,7 @@ measured() { # WORK HOW MEASURE: how often
 	[ ! -e out/errors.txt ]
 	[ "$(find out -type f | wc -l)" -le 8 ]
 	rm -r out
-	lab 10,12 PT_NCCL=/none 2>said
+	lab 4,14 PT_NCCL=/none 2>said
 	grep -q 'there is no NCCL: PT_NCCL is /none' said
 	grep -q 'env: tests of NCCL will be skipped' said
 	grep -q '^check-nccl, ranks_nccl: skipped: there is no NCCL' out/errors.txt

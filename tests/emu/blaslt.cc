@@ -668,8 +668,10 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t desc
 		return CUBLAS_STATUS_NOT_SUPPORTED;
 	if (how && how->split > 1 && (!workspace || workspace_bytes < SPLIT_WORKSPACE))
 		return CUBLAS_STATUS_INVALID_VALUE;
+	/* fp8; the heuristic knows of the operands' alignment, but ignores that of their scales */
+	uintptr_t scales = (uintptr_t)d->scale[0] | (uintptr_t)d->scale[1];
 	if (!aligned(how, all, layouts) ||
-		(bytes_of(al->type) == 1 && ((uintptr_t)a | (uintptr_t)b) % 16))
+		(bytes_of(al->type) == 1 && ((uintptr_t)a | (uintptr_t)b | scales) % 16))
 		return CUBLAS_STATUS_NOT_SUPPORTED;
 	struct matmul p = {*d, *al, *bl, *cl, *dl, (const char *)a, (const char *)b,
 		(const char *)c, (char *)to, *(const float *)alpha, *(const float *)beta};

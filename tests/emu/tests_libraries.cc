@@ -515,6 +515,12 @@ static bool products_refused(void)
 	EMU_EXPECT(multiply(&p) == CUBLAS_STATUS_NOT_SUPPORTED); /* A not transposed */
 	p.ta = true;
 	EMU_EXPECT(multiply(&p) == CUBLAS_STATUS_SUCCESS);
+	matrix_make(&p.scale, CUDA_R_32F, false, 5);
+	p.scaled = true;
+	EMU_EXPECT(multiply(&p) == CUBLAS_STATUS_SUCCESS);
+	p.scale.d = (float *)p.scale.d + 2; /* the heuristic still finds algorithms */
+	EMU_EXPECT(multiply(&p) == CUBLAS_STATUS_NOT_SUPPORTED);
+	p.scaled = false;
 	matrix_make(&p.a, CUDA_R_8F_E5M2, false, 1);
 	matrix_make(&p.b, CUDA_R_8F_E5M2, false, 1);
 	EMU_EXPECT(multiply(&p) == CUBLAS_STATUS_NOT_SUPPORTED);

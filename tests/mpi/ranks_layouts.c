@@ -10,7 +10,7 @@
  *
  * LONG=yes adds random layouts, of SEED or of the clock, on CPUs. LAYOUTS_STOP=yes: end at the
  * first that fails. On a GPU, which all ranks share, TEST_PART=I/N is the I-th of N parts of the
- * table, and an emulated one does a few.
+ * table; a real one does a twelfth, or with LONG=yes all, and an emulated one a few.
  */
 #include "base/file.h"
 #include "tests/support/device.h"
@@ -268,14 +268,17 @@ static void add_controls(void)
 		jobs[jobs[i].control].save |= jobs[i].kind == PAIR;
 }
 
-/* Of the table, layouts FIRST, FIRST + STEP, ...: all of it, or what an emulated GPU has time for,
- * or a part. */
+/* Of the table, layouts FIRST, FIRST + STEP, ...: all of it, or what an emulated GPU has time for, or a
+ * real one that eight ranks share, or a part. */
 static void choose_layouts(int *first, int *step)
 {
-	enum { OF = 31 };
+	enum { EMULATED = 31, REAL = 12 };
+	const char *all = getenv("LONG");
 	test_part(first, step);
 	if (test_gpu_slow())
-		*step *= OF;
+		*step *= EMULATED;
+	else if (test_on_cuda() && !(all && !strcmp(all, "yes")))
+		*step *= REAL;
 }
 
 static void make_jobs(bool more, uint64_t seed)

@@ -1,0 +1,409 @@
+/* The self-test: matrices on both sides, copies between them, and the comparison. */
+#include "kernels/backend.h"
+#include "kernels/selftest_trial.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* An approximately normal number of variance 1: the sum of four uniform numbers. */
+static double random_number(int64_t i)
+{
+	uint64_t h = hash_mix((uint64_t)i + 1);
+	uint64_t sum = (h & 0xffff) + (h >> 16 & 0xffff) + (h >> 32 & 0xffff) + (h >> 48);
+	return ((double)sum - 2 * 0xffff) / 37837.0;
+}
+
+static void fill(struct trial *t, struct mat x, double scale)
+{
+	float *to = x.p;
+	int64_t n = mat_size(x);
+#pragma omp parallel for
+	for (int64_t i = 0; i < n; i++)
+		to[i] = (float)(scale * random_number(t->n_random + i));
+	t->n_random += n;
+}
+
+/* ---- matrices ---------------------------------------------------------------------- */
+
+int64_t fewer(int64_t n, int64_t max)
+{
+	enum { LINE = 128 };
+	if (n <= max)
+		return n;
+	int64_t m = max / LINE * LINE + n % LINE;
+	m -= m > max ? LINE : 0;
+	return m > 0 ? m : max;
+}
+
+int64_t fewer_rows(struct mat like)
+{
+	enum { MIN_ROWS = 16 };
+	return fewer(like.rows, max64(MIN_ROWS, ENOUGH / max64(1, like.cols)));
+}
+
+struct mat with_rows(struct mat like, int64_t rows)
+{
+	like.rows = rows;
+	return like;
+}
+
+static bool is_matmul(enum kernel_id id)
+{
+	return id == KERNEL_linear_fwd || id == KERNEL_linear_row ||
+	       id == KERNEL_linear_bwd_x || id == KERNEL_linear_bwd_w ||
+	       id == KERNEL_linear_gelu_fwd || id == KERNEL_linear_gelu_bwd;
+}
+
+struct mat like(const struct trial *t, int i)
+{
+	struct mat m = t->c->m[i];
+	if (!is_matmul(t->c->kernel)) /* whose algorithm depends on them */
+		m.cols = fewer(m.cols, ENOUGH);
+	return m;
+}
+
+struct mat few(const struct trial *t, int i)
+{
+	return with_rows(like(t, i), fewer_rows(like(t, i)));
+}
+
+static struct pair pair_make(
+	struct trial *t, struct mat like, int64_t cpu_rows, int64_t cpu_cols)
+{
+	struct pair x = {{{.p = NULL}}};
+	if (!like.p)
+		return x;
+	x.m[GPU] = mat_take(t->memory[GPU], like.rows, like.cols, like.type);
+	x.m[CPU] = mat_take(t->memory[CPU], cpu_rows, cpu_cols, DT_F32);
+	t->numbers += (double)(cpu_rows * cpu_cols);
+	if (like.amax) {
+		x.m[GPU].amax = arena_floats(t->memory[GPU], 1);
+		t->d[GPU]->k->zero(t->d[GPU], mat(x.m[GPU].amax, 1, 1));
+	}
+	return x;
+}
+
+struct pair pair_repeated(
+	struct trial *t, struct mat like, int64_t rows, int64_t cols, double scale)
+{
+	struct pair x =
+		pair_make(t, like, min64(rows, like.rows), min64(cols, like.cols));
+	if (x.m[CPU].p && !t->measures)
+		fill(t, x.m[CPU], scale);
+	return x;
+}
+
+struct pair pair_random(struct trial *t, struct mat like, double scale)
+{
+	struct pair x = pair_repeated(t, like, like.rows, like.cols, scale);
+	pair_send(t, x);
+	return x;
+}
+
+struct pair pair_blank(struct trial *t, struct mat like)
+{
+	struct pair x = pair_make(t, like, like.rows, like.cols);
+	if (!x.m[CPU].p || t->measures)
+		return x;
+	memset(x.m[CPU].p, 0xff, (size_t)mat_bytes(x.m[CPU]));
+	for (int64_t at = 0, n = mat_bytes(x.m[GPU]), k; at < n; at += k) {
+		k = min64(n - at, mat_bytes(x.m[CPU]));
+		device_put(t->d[GPU], (char *)x.m[GPU].p + at, x.m[CPU].p, (size_t)k);
+	}
+	return x;
+}
+
+static struct mat vector(int64_t n)
+{
+	return mat(&(int){0}, 1, n);
+}
+
+struct pair pair_vector(struct trial *t, int64_t n, double scale)
+{
+	return pair_random(t, vector(n), scale);
+}
+
+struct pair pair_blank_vector(struct trial *t, int64_t n)
+{
+	return pair_blank(t, vector(n));
+}
+
+struct pair pair_bytes(struct trial *t, const void *bytes, size_t n_bytes)
+{
+	int64_t n = ceil_div((int64_t)n_bytes, sizeof(float));
+	struct pair x = pair_make(t, vector(n), 1, n);
+	if (t->measures)
+		return x;
+	memcpy(x.m[CPU].p, bytes, n_bytes);
+	device_put(t->d[GPU], x.m[GPU].p, bytes, n_bytes);
+	return x;
+}
+
+struct pair pair_ints(struct trial *t, int64_t n, int64_t low, int64_t high)
+{
+	struct pair x = pair_make(t, vector(n), 1, n);
+	int32_t *to = x.m[CPU].p;
+	if (t->measures)
+		return x;
+	for (int64_t i = 0; i < n; i++)
+		to[i] = (int32_t)(low + (int64_t)(hash_mix((uint64_t)(t->n_random + i)) %
+						  (uint64_t)(high - low)));
+	pair_send(t, x);
+	return x;
+}
+
+/* ---- copies between host and GPU ---------------------------------------------------- */
+
+static struct mat part_of(struct mat m, int64_t at, int64_t n)
+{
+	void *p = (char *)m.p + at * dtype_bytes(m.type);
+	return mat_typed(p, 1, n, m.type);
+}
+
+/* Numbers [at, at + n) of as many columns, which repeat those of the CPU's matrix. */
+static const float *with_columns(
+	struct trial *t, struct mat from, int64_t cols, int64_t at, int64_t n)
+{
+	const float *x = from.p;
+	float *to = t->staging[CPU];
+	if (cols == from.cols)
+		return x + at;
+#pragma omp parallel for
+	for (int64_t i = 0; i < n; i++)
+		to[i] = x[(at + i) / cols * from.cols + (at + i) % cols % from.cols];
+	return to;
+}
+
+void pair_send(struct trial *t, struct pair x)
+{
+	struct device *d = t->d[GPU], *cpu = t->d[CPU];
+	struct mat to = x.m[GPU], from = x.m[CPU];
+	if (t->measures || !to.p)
+		return;
+	if (to.type != DT_F32)
+		cpu->k->round(cpu, from, from, to.type, 1);
+	for (int64_t at = 0, n = from.rows * to.cols, k; at < n; at += k) {
+		k = min64(STAGED, n - at);
+		struct mat part = part_of(to, at, k);
+		float *place = to.type == DT_F32 ? part.p : t->staging[GPU];
+		device_put(d, place, with_columns(t, from, to.cols, at, k),
+			(size_t)k * sizeof(float));
+		if (to.type != DT_F32)
+			d->k->round(d, part, mat(place, 1, k), to.type, 1);
+	}
+	/* repeat the rows, doubling their number each time */
+	for (int64_t have = from.rows, k; have < to.rows; have += k) {
+		k = min64(have, to.rows - have);
+		d->k->copy(d, mat_rows(to, have, k), mat_rows(to, 0, k));
+	}
+}
+
+/* The value of an fp8 code with so many fraction bits. */
+static float value_of_fp8(unsigned code, int fraction_bits)
+{
+	int exponent = (int)(code & 0x7f) >> fraction_bits;
+	int fraction = (int)(code & ((1u << fraction_bits) - 1));
+	int bias = (1 << (6 - fraction_bits)) - 1;
+	float x = ldexpf((float)(fraction + (exponent ? 1 << fraction_bits : 0)),
+		(exponent ? exponent : 1) - bias - fraction_bits);
+	return code & 0x80 ? -x : x;
+}
+
+/* On the host, because the only kernels that read fp8 are matmuls. */
+static void widen_fp8(float *to, int64_t n, enum dtype type)
+{
+	const uint8_t *codes = (uint8_t *)to;
+	for (int64_t i = n; i-- > 0;) /* backwards, since it is in place */
+		to[i] = value_of_fp8(codes[i], dtype_table[type].fraction_bits);
+}
+
+/* Elements [at, at + n) of the GPU's matrix, as fp32. */
+static const float *fetch(struct trial *t, struct mat m, int64_t at, int64_t n)
+{
+	struct device *d = t->d[GPU];
+	struct mat part = part_of(m, at, n);
+	if (dtype_bytes(m.type) == 1) {
+		device_get(d, t->staging[CPU], part.p, (size_t)n);
+		widen_fp8(t->staging[CPU], n, m.type);
+		return t->staging[CPU];
+	}
+	if (m.type != DT_F32) {
+		d->k->round(d, mat(t->staging[GPU], 1, n), part, DT_F32, 1);
+		part = mat(t->staging[GPU], 1, n);
+	}
+	device_get(d, t->staging[CPU], part.p, (size_t)n * sizeof(float));
+	return t->staging[CPU];
+}
+
+/* ---- comparing --------------------------------------------------------------------- */
+
+struct worst {
+	double error;
+	int64_t row, col;
+	double is, should;
+	float largest; /* |number| of the GPU's */
+};
+
+/* 0 for infinity: a target's logit is -infinity if another slice has it, and would hide errors of
+ * the others. */
+static double square(float x)
+{
+	return isfinite(x) ? (double)x * (double)x : 0;
+}
+
+/* NaN is worse than any number. */
+static bool worse(double error, double than)
+{
+	return isnan(error) ? !isnan(than) : error > than;
+}
+
+static void join_worst(struct worst *to, const struct worst *w)
+{
+	float largest = fmaxf(to->largest, w->largest);
+	if (worse(w->error, to->error))
+		*to = *w;
+	to->largest = largest;
+}
+
+/* The CPU's numbers, which the columns of the GPU's rows repeat; their rows are counted from `first`
+ * on. */
+struct reference {
+	struct mat m;
+	int64_t cols, first;
+	const double *rms; /* of each row, plus that of the matrix */
+};
+
+/* The same root mean square of each row, plus that of the matrix; to be freed. */
+static double *rms_of(struct mat m)
+{
+	double sum = 0, *each = xcalloc((size_t)m.rows, sizeof(*each));
+	const float *x = m.p;
+#pragma omp parallel for
+	for (int64_t i = 0; i < m.rows; i++)
+		for (int64_t j = 0; j < m.cols; j++)
+			each[i] += square(x[i * m.cols + j]);
+	for (int64_t i = 0; i < m.rows; i++)
+		sum += each[i];
+	for (int64_t i = 0; i < m.rows; i++)
+		each[i] =
+			sqrt(each[i] / (double)m.cols) + sqrt(sum / (double)mat_size(m));
+	return each;
+}
+
+/* Compares n of the GPU's numbers, from number `at` of its rows on. The error is |x - y| / (|y| + rms
+ * of the row + rms of the matrix): some rows of a gradient are much smaller than others. */
+static struct worst compare_part(
+	const float *x, int64_t n, const struct reference *r, int64_t at)
+{
+	struct worst w = {0};
+	int64_t row = at / r->cols, col = at % r->cols;
+	for (int64_t i = 0; i < n; i++, col++) {
+		if (col == r->cols) {
+			col = 0;
+			row++;
+		}
+		const float *y = (float *)r->m.p + row * r->m.cols + col % r->m.cols;
+		double error = fabs((double)x[i] - (double)*y);
+		w.largest = fmaxf(w.largest, fabsf(x[i]));
+		if (error > 0)
+			error /= fabs((double)*y) + r->rms[row];
+		if (!worse(error, w.error) || !memcmp(x + i, y, sizeof(*x)))
+			continue;
+		w.error = error;
+		w.row = r->first + row;
+		w.col = col;
+		w.is = (double)x[i];
+		w.should = (double)*y;
+	}
+	return w;
+}
+
+/* Compares as many of the GPU's rows, from r->first on. A row may be longer than the staging buffer. */
+static void compare_rows(struct trial *t, struct mat gpu, const struct reference *r,
+	int64_t rows, struct worst *worst)
+{
+	enum { PART = 1 << 12 };
+	struct worst *each = xcalloc(STAGED / PART, sizeof(*each));
+	int64_t all = rows * gpu.cols;
+	for (int64_t at = 0, n; at < all; at += n) {
+		n = min64(STAGED, all - at);
+		const float *is = fetch(t, gpu, r->first * gpu.cols + at, n);
+		int64_t parts = ceil_div(n, PART);
+#pragma omp parallel for
+		for (int64_t i = 0; i < parts; i++)
+			each[i] = compare_part(is + i * PART, min64(PART, n - i * PART),
+				r, at + i * PART);
+		for (int64_t i = 0; i < parts; i++)
+			join_worst(worst, &each[i]);
+	}
+	free(each);
+}
+
+/* The first, middle and last of the repetitions of the CPU's rows, and the rows behind them. */
+static void compare(struct trial *t, struct pair x, struct worst *worst)
+{
+	struct mat gpu = x.m[GPU];
+	int64_t rows = x.m[CPU].rows, whole = gpu.rows / rows;
+	const int64_t starts[] = {0, whole / 2, whole - 1, whole};
+	struct reference r = {.m = x.m[CPU], .cols = gpu.cols};
+	double *rms = t->measures ? NULL : rms_of(r.m);
+	r.rms = rms;
+	for (size_t i = 0; i < ARRAY_LEN(starts); i++) {
+		if (i > 0 && starts[i] == starts[i - 1])
+			continue;
+		r.first = starts[i] * rows;
+		int64_t n = min64(rows, gpu.rows - r.first);
+		t->numbers += (double)(n * gpu.cols);
+		if (!t->measures)
+			compare_rows(t, gpu, &r, n, worst);
+	}
+	free(rms);
+}
+
+static void fail(struct trial *t, const char *what, const char *found)
+{
+	struct str text = {0};
+	call_text(&text, t->c);
+	err_set(t->e, EX_FAILED, "%s: %s: %s", text.s, what, found);
+	str_free(&text);
+}
+
+/* Checks the amax that a kernel stored against the matrix that it wrote. */
+static void check_amax(struct trial *t, const char *what, struct mat m, float should)
+{
+	char found[160];
+	float is;
+	device_get(t->d[GPU], &is, m.amax, sizeof(is));
+	snprintf(found, sizeof(found),
+		"the largest number is %.9g, but the kernel's amax is %.9g",
+		(double)should, (double)is);
+	if (memcmp(&is, &should, sizeof(is)))
+		fail(t, what, found);
+}
+
+void trial_check_within(struct trial *t, const char *what, struct pair x, double allowed)
+{
+	struct mat gpu = x.m[GPU];
+	struct worst w = {0};
+	char found[256];
+	if (!gpu.p || !mat_size(gpu) || t->e->code)
+		return;
+	compare(t, x, &w);
+	if (t->measures)
+		return;
+	t->worst = fmax(t->worst, allowed > 0 ? w.error / allowed : w.error);
+	snprintf(found, sizeof(found),
+		"element %lld, %lld is %.9g, but the CPU's is %.9g: error %.2g, allowed "
+		"%.2g",
+		(long long)w.row, (long long)w.col, w.is, w.should, w.error, allowed);
+	if (!(w.error <= allowed))
+		fail(t, what, found);
+	else if (gpu.amax)
+		check_amax(t, what, gpu, w.largest);
+}
+
+void trial_check(struct trial *t, const char *what, struct pair x)
+{
+	trial_check_within(t, what, x, t->allowed);
+}

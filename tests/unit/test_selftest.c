@@ -1,0 +1,267 @@
+/*
+ * The self-test of kernels: its work for every preset, and what it finds in matrices that are larger
+ * than its staging buffer.
+ * device: cpu cuda
+ */
+#include "tests/support/device.h"
+#include "tests/support/support.h"
+#include "kernels/selftest.h"
+#include "train/backend.h"
+#include "train/trainer.h"
+
+#include <dirent.h>
+#include <math.h>
+#include <string.h>
+
+/* ---- presets ------------------------------------------------------------------------- */
+
+/* The kernel calls of a run on one GPU, with samples and checks of replicas. */
+static void calls_of(const char *path, const char *more, struct kernel_calls *calls)
+{
+	enum { GPT2_VOCAB = 50257 };
+	struct train_opts o;
+	struct model m;
+	struct str text = {0};
+	struct err e = {0};
+	if (file_read(path, 1 << 16, &text, &e))
+		die_err(&e);
+	str_printf(&text, "device = cuda\nsample-every = 1\ncheck-replicas-every = 1\n%s",
+		more);
+	if (opts_from_text(&train_program, &o, text.s, false, &e) ||
+		options_check(&o, &e) ||
+		model_init(&m, &o.model, o.model.vocab ? 0 : GPT2_VOCAB, &e) ||
+		layout_resolve(&o, (int)max64(1, o.edit.workers), &e) ||
+		layout_check(&o, &m, &e))
+		fail_msg("%s: %s", path, e.msg);
+	if (o.dtype == PRECISION_FLOAT8)
+		model_set_float8(&m, o.float8_skip_ends);
+	selftest_calls(&o, &m, 0, calls);
+	model_free(&m);
+	str_free(&text);
+}
+
+/* Less than a second of four threads with 20 GFLOP/s and 10 ns for a number each; Llama 405B has 390
+ * million numbers, and 1B 13 GFLOP. */
+static void check_work(const char *path, const char *more)
+{
+	const double most_numbers = 400e6, most_flops = 15e9;
+	struct kernel_calls calls = {0};
+	struct selftest_work w;
+	calls_of(path, more, &calls);
+	selftest_measure(&calls, &w);
+	if (w.numbers > most_numbers || w.flops > most_flops)
+		fail_msg("%s with %s: %lld calls, %.0f million numbers, %.1f GFLOP", path,
+			more, (long long)calls.n, w.numbers / 1e6, w.flops / 1e9);
+	assert_true(calls.n > 60);
+	kernel_calls_free(&calls);
+}
+
+static void check_preset(const char *path)
+{
+	static const char *const types[] = {"dtype = bf16\n", "dtype = fp32\n",
+		"dtype = float8\nfloat8-skip-ends = no\n"};
+	/* Presets of local SGD have no model. */
+	static const char model[] =
+		"arch = llama\nlayers = 4\ndim = 4096\nheads = 32\ncontext = 4096\n"
+		"batch = 8\nmicro-batch = 1\nedit-workers = 2\n";
+	struct str text = {0}, more = {0};
+	struct err e = {0};
+	if (file_read(path, 1 << 16, &text, &e))
+		die_err(&e);
+	for (size_t i = 0; i < ARRAY_LEN(types); i++) {
+		str_clear(&more);
+		str_puts(&more, types[i]);
+		if (strstr(text.s, "edit-"))
+			str_puts(&more, model);
+		check_work(path, more.s);
+	}
+	str_free(&text);
+	str_free(&more);
+}
+
+static void each_preset_takes_less_than_a_second(void **state)
+{
+	enum { LEAST = 16 };
+	static const char folder[] = "share/presets"; /* tests run in the repository */
+	int n = 0;
+	(void)state;
+	DIR *d = opendir(folder);
+	assert_non_null(d);
+	for (struct dirent *f; (f = readdir(d));) {
+		struct str path = {0};
+		str_printf(&path, "%s/%s", folder, f->d_name);
+		if (text_ends(path.s, ".conf")) {
+			check_preset(path.s);
+			n++;
+		}
+		str_free(&path);
+	}
+	closedir(d);
+	assert_true(n >= LEAST);
+}
+
+/* ---- large trials -------------------------------------------------------------------- */
+
+static struct mat shape(int64_t rows, int64_t cols, enum dtype type)
+{
+	static char there;
+	return mat_typed(&there, rows, cols, type);
+}
+
+static struct mat scaled(struct mat m)
+{
+	static const float scale = 1;
+	m.scale = &scale;
+	return m;
+}
+
+static int run_call(const struct kernel_call *c, struct err *e)
+{
+	struct kernel_calls calls = {0};
+	struct selftest r;
+	kernel_note(&calls, c);
+	int rc = selftest_run(test_device(), 1, &calls, &r, e);
+	kernel_calls_free(&calls);
+	return rc;
+}
+
+enum {
+	LONG = SELFTEST_STAGED + 1000,
+	TALL = 4200,
+	WIDE = 1024,
+	OUT = 20000,
+	IN = 64,
+	ROWS = 48
+};
+
+static struct kernel_call long_row(void)
+{
+	return (struct kernel_call){KERNEL_linear_fwd,
+		.m = {shape(2, LONG, DT_F32), shape(2, 1, DT_F32), shape(LONG, 1, DT_F32),
+			shape(1, LONG, DT_F32)}};
+}
+
+static struct kernel_call tall(void)
+{
+	return (struct kernel_call){KERNEL_linear_bwd_w,
+		.m = {shape(TALL, WIDE, DT_F32), shape(ROWS, TALL, DT_F32),
+			shape(ROWS, WIDE, DT_F32)}};
+}
+
+/* Of all matmuls with more rows and columns than the CPU computes. */
+static void check_matmuls(enum dtype type, enum dtype operand)
+{
+	const struct mat out = shape(ROWS, OUT, type), in = shape(ROWS, IN, type);
+	const struct mat w = shape(OUT, IN, operand), x = shape(ROWS, IN, operand);
+	const struct mat dy = shape(ROWS, OUT, operand), bias = shape(1, OUT, type);
+	const struct mat dw = shape(OUT, IN, DT_F32);
+	const bool bytes = dtype_bytes(operand) == 1;
+	const struct kernel_call calls[] = {
+		{KERNEL_linear_fwd, .m = {out, x, w, bias}},
+		{KERNEL_linear_bwd_x, .m = {in, dy, w}},
+		{KERNEL_linear_bwd_w, .m = {dw, dy, x}, .n = {!bytes}},
+		{KERNEL_linear_gelu_fwd, .m = {out, out, x, w, bias}},
+		{KERNEL_linear_gelu_bwd, .m = {in, dy, w, in}},
+	};
+	for (size_t i = 0; i < (bytes ? 3 : ARRAY_LEN(calls)); i++) {
+		struct kernel_call c = calls[i];
+		struct err e = {0};
+		for (int j = i == KERNEL_linear_bwd_w ? 1 : 0; bytes && j < 3; j++)
+			if (c.m[j].type == operand)
+				c.m[j] = scaled(c.m[j]);
+		if (run_call(&c, &e))
+			fail_msg("%s", e.msg);
+	}
+}
+
+static void large_trials_pass(void **state)
+{
+	struct device *d = *state;
+	const struct mat row = shape(1, LONG, DT_F32);
+	const struct kernel_call calls[] = {long_row(), tall(), {KERNEL_zero, .m = {row}},
+		{KERNEL_copy, .m = {row, row}}, {KERNEL_exact_sumsq, .m = {row}},
+		{KERNEL_hash, .m = {row}}};
+	for (size_t i = 0; i < ARRAY_LEN(calls); i++) {
+		struct err e = {0};
+		if (run_call(&calls[i], &e))
+			fail_msg("%s", e.msg);
+	}
+	check_matmuls(DT_F32, DT_F32);
+	if (!d->discrete)
+		return;
+	check_matmuls(DT_BF16, DT_BF16);
+	check_matmuls(DT_BF16, DT_E4M3);
+}
+
+/* ---- wrong kernels ------------------------------------------------------------------- */
+
+static const struct kernels *right;
+static int64_t wrong_at;
+static float wrong;
+
+static void spoil(struct device *d, struct mat m)
+{
+	device_put(d, (float *)m.p + wrong_at, &wrong, sizeof(wrong));
+}
+
+static void wrong_fwd(
+	struct device *d, struct mat y, struct mat x, struct mat w, struct mat bias)
+{
+	right->linear_fwd(d, y, x, w, bias);
+	spoil(d, y);
+}
+
+static void wrong_bwd_w(
+	struct device *d, struct mat dw, struct mat dy, struct mat x, bool add)
+{
+	right->linear_bwd_w(d, dw, dy, x, add);
+	spoil(d, dw);
+}
+
+/* The self-test names the only element that is wrong. */
+static void check_found(struct kernel_call c, int64_t row, int64_t col, float value)
+{
+	struct device *d = test_device();
+	struct kernels k = *d->k;
+	struct err e = {0};
+	char element[64];
+	right = d->k;
+	k.linear_fwd = wrong_fwd;
+	k.linear_bwd_w = wrong_bwd_w;
+	wrong_at = row * c.m[0].cols + col;
+	wrong = value;
+	d->k = &k;
+	int rc = run_call(&c, &e);
+	d->k = right;
+	snprintf(element, sizeof(element), ": element %lld, %lld is ", (long long)row,
+		(long long)col);
+	assert_int_equal(rc, -1);
+	if (!strstr(e.msg, element))
+		fail_msg("not%s: %s", element, e.msg);
+}
+
+/* In the first and in later pieces, in a first and in a last element; a number, and none. */
+static void one_wrong_element_is_found(void **state)
+{
+	static const float values[] = {1e3f, NAN};
+	(void)state;
+	for (size_t i = 0; i < ARRAY_LEN(values); i++) {
+		check_found(tall(), 0, 0, values[i]);
+		check_found(tall(), 700, 1000, values[i]);
+		check_found(tall(), TALL - 1, WIDE - 1, values[i]);
+		check_found(long_row(), 0, SELFTEST_STAGED + 7, values[i]);
+		check_found(long_row(), 1, LONG - 1, values[i]);
+	}
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		on_device(each_preset_takes_less_than_a_second),
+		on_device(large_trials_pass),
+		on_device(one_wrong_element_is_found),
+	};
+	if (test_device_missing())
+		return 0;
+	return run_on_device(tests);
+}
