@@ -190,8 +190,8 @@ void ckpt_of_worker(struct str *out, const char *path, int64_t worker);
 /* Whether a run can use the checkpoint: 0, or -1 with the reason in *e. */
 typedef int ckpt_usable(void *with, const struct ckpt *c, struct err *e);
 /* The path of the newest checkpoint whose checksums are right, that all workers have, and that is
- * usable; allocated. NULL: there are no checkpoints, or, with *e set, none qualifies or the directory
- * cannot be read. Prints a warning for each skipped checkpoint. */
+ * usable; allocated. NULL: there are no checkpoints, or only a first one that other workers had not
+ * written when the run was killed, or, with *e set, none qualifies or the directory cannot be read. Prints a warning for each skipped checkpoint. */
 char *ckpt_newest(const char *folder, ckpt_usable *usable, void *with, struct err *e);
 
 /* ---- diff.c ---------------------------------------------------------------------- */

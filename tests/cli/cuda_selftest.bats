@@ -10,7 +10,7 @@ setup() {
 
 LAUNCH=() # of several ranks
 on_gpu() { # OPTION...
-	timeout -k 1 120 "${LAUNCH[@]}" pt-train "${TINY[@]}" "${ONE[@]}" --device cuda --overwrite "$@" </dev/null
+	timeout -k 1 900 "${LAUNCH[@]}" pt-train "${TINY[@]}" "${ONE[@]}" --device cuda --overwrite "$@" </dev/null
 }
 
 tested() { # OPTION...: the run is tested, and not only remembered
@@ -146,7 +146,7 @@ finds_each() { # 'OPTION... | KERNEL[:NAME]...'...
 	make_shard
 	on_two() { # OPTION...: with a kernel that is wrong on rank 1 alone
 		# shellcheck disable=SC2016
-		timeout -k 1 120 mpiexec -n 2 sh -c \
+		timeout -k 1 900 mpiexec -n 2 sh -c \
 			'[ "$PMI_RANK" = 0 ] || export PT_EMU_BREAK=attn_bwd; exec "$@"' sh \
 			pt-train "${TINY[@]}" "${ONE[@]}" --device cuda --overwrite -o run "$@" </dev/null
 	}

@@ -83,8 +83,8 @@ same() { # RUN RUN: their curves and latest checkpoints are equal
 	cmp "$1/checkpoints/latest.h5" "$2/checkpoints/latest.h5"
 }
 
-wait_for() { # TEXT FILE: until it is there, for a minute at most
-	for _ in $(seq 1200); do
+wait_for() { # TEXT FILE: until it is there, for ten minutes at most, since the machine may be slow
+	for _ in $(seq 12000); do
 		grep -q "$1" "$2" 2>/dev/null && return
 		sleep 0.05
 	done
@@ -94,7 +94,7 @@ wait_for() { # TEXT FILE: until it is there, for a minute at most
 
 ranks_of() { # PID: of mpiexec; the processes that it started, or waits until there are some
 	local proxy
-	for _ in $(seq 2000); do
+	for _ in $(seq 20000); do
 		proxy=$(pgrep -P "$1") && pgrep -P "${proxy%%$'\n'*}" && return
 		kill -0 "$1" 2>/dev/null || return 1
 		sleep 0.01
@@ -122,7 +122,7 @@ paced() { # RANKS OPTION...: its rows come to descriptor 4
 	shift
 	rm -f rows
 	mkfifo rows
-	timeout 120 mpiexec -n "$n" sh -c 'if [ "$PMI_RANK" = 0 ]; then echo $$ >pid; exec >rows; fi; exec "$@"' sh \
+	timeout 900 mpiexec -n "$n" sh -c 'if [ "$PMI_RANK" = 0 ]; then echo $$ >pid; exec >rows; fi; exec "$@"' sh \
 		pt-train "${TINY[@]}" "$@" 2>err 3>&- &
 	# shellcheck disable=SC2034 # the tests wait for it
 	pid=$!

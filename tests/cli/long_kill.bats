@@ -104,6 +104,8 @@ goes_on() { # on another layout of the family
 	for l in "${LAYOUTS[@]}"; do [[ $l != "$family "* ]] || others+=("$l"); done
 	read -r _ ranks layout <<<"${others[RANDOM % ${#others[@]}]}"
 	latest=$(readlink run/checkpoints/latest.h5 || true)
+	# the first of a worker is none without that of the other
+	[ "$family" != edit ] || [ -e "run/worker-1/checkpoints/$latest" ] || latest=
 	# shellcheck disable=SC2086
 	timeout 600 mpiexec -n "$ranks" pt-train "${TINY[@]}" "${COMMON[@]}" ${FAMILY[$family]} $layout -o "$PWD/run" \
 		--resume auto >again 2>err </dev/null 3>&- || { cat err && return 1; }

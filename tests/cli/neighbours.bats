@@ -48,6 +48,29 @@ load helpers
 	done
 }
 
+@test "a first checkpoint that one worker had not written is none, and a later one is" {
+	make_shard
+	edit=(-n 6 -m 1 --edit-workers 2 --edit-sync-interval 2 --ckpt-every 3)
+	tiny_on 2 "${edit[@]}" -o whole >/dev/null
+	cp -r whole run
+	rm run/checkpoints/{step-00000006,latest,best}.h5 run/worker-1/checkpoints/*.h5
+	tiny_on 2 "${edit[@]}" -o run --resume auto >/dev/null 2>err
+	grep -q 'worker 1 has no checkpoint of this step' err
+	pt-compare whole run
+	cmp {whole,run}/checkpoints/latest.h5
+	cmp {whole,run}/worker-1/checkpoints/latest.h5
+	# of two, something has been lost
+	cp -r whole lost
+	rm lost/worker-1/checkpoints/*.h5
+	code_of 65 tiny_on 2 "${edit[@]}" -o lost --resume auto
+	says 'no checkpoint is intact'
+	# the other worker has an older one
+	cp -r whole older
+	rm older/checkpoints/step-00000003.h5 older/worker-1/checkpoints/{step-00000006,latest,best}.h5
+	code_of 65 tiny_on 2 "${edit[@]}" -o older --resume auto
+	says 'no checkpoint is intact'
+}
+
 @test "what is no plain file in the place of a journal is refused, and not waited for" {
 	make_shard
 	echo precious >victim

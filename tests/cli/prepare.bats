@@ -151,19 +151,22 @@ value() { # KEY FILE
 	[ "$(value train_tokens big.h5)" -eq $((40000 * 2000 * 9 / 10)) ]
 }
 
-# Runs until a file of the pattern is there, then gets the signal.
+# Runs until a file of the pattern is there, then gets the signal; once more if it ends before
+# that: the file may be there for a moment only, and this shell may have to wait for a processor.
 killed() { # SIGNAL PATTERN COMMAND...
-	local sig=$1 pattern=$2 seen=no # (the file may be there for a moment only)
+	local sig=$1 pattern=$2
 	shift 2
-	env --default-signal="$sig" "$@" 3>&- &
-	for _ in $(seq 20000); do
-		! compgen -G "$pattern" >/dev/null || seen=yes
-		[ $seen = no ] || break
-		sleep 0.003
+	for _ in $(seq 200); do
+		env --default-signal="$sig" "$@" 3>&- &
+		until compgen -G "$pattern" >/dev/null; do
+			kill -0 $! 2>/dev/null || break
+			sleep 0.003
+		done
+		kill -s "$sig" $! 2>/dev/null || true
+		ended $!
+		[ "$status" -eq 0 ] || break
+		rm -f part* # complete
 	done
-	[ $seen = yes ]
-	kill -s "$sig" $!
-	ended $!
 	[ "$status" -eq $((128 + $(kill -l "$sig"))) ]
 }
 
@@ -275,6 +278,7 @@ killed() { # SIGNAL PATTERN COMMAND...
 # The vocabulary is read before the text is encoded. Meanwhile it waits for a FIFO behind in.txt.
 changed() { # COMMAND...: what changes in.txt meanwhile
 	printf '%06d ä\n' $(seq 1000) >in.txt
+	rm -f err # what is waited for would be in that of the last one
 	TMPDIR=$PWD/tmp pt-prepare in.txt fifo -o out.h5 2>err 3>&- &
 	wait_for 'waiting for data from the FIFO' err
 	"$@"
