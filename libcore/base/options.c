@@ -434,12 +434,13 @@ static int apply_sources(
 	bool negated;
 	memset(s->o, 0, s->p->opts_bytes);
 	defaults(s);
-	if (x->base.len && apply_text(s, &x->base, "the saved options", "the saved options", e))
+	if (x->base.len &&
+		apply_text(s, &x->base, "the saved options", "the saved options", e))
 		return -1;
 	if (preset && find(s, "preset", &negated) >= 0 && apply_presets(s, preset, e))
 		return -1;
-	if ((s->config && apply_text(s, &x->config, s->config, s->config, e)) || apply_env(s, e) ||
-		apply_cli(s, argc, argv, false, &preset, e))
+	if ((s->config && apply_text(s, &x->config, s->config, s->config, e)) ||
+		apply_env(s, e) || apply_cli(s, argc, argv, false, &preset, e))
 		return -1;
 	return apply_operands(s, argc, argv, e);
 }
