@@ -444,8 +444,8 @@ static int apply_sources(
 		return -1;
 	if (preset && find(s, "preset", &negated) >= 0 && apply_presets(s, preset, e))
 		return -1;
-	if ((s->config && apply_text(s, &x->config, s->config, s->config, e)) || apply_env(s, e) ||
-		apply_cli(s, argc, argv, false, &preset, e))
+	if ((s->config && apply_text(s, &x->config, s->config, s->config, e)) ||
+		apply_env(s, e) || apply_cli(s, argc, argv, false, &preset, e))
 		return -1;
 	return apply_operands(s, argc, argv, e);
 }

@@ -109,8 +109,7 @@ static int64_t unread_values(const struct outcome *x, const char *column)
 {
 	int64_t n = 0;
 	for (int i = 0; i < x->n; i++) {
-		const struct curve_diff *c =
-			&x->exact[i].diff.curve[column_find(column)];
+		const struct curve_diff *c = &x->exact[i].diff.curve[column_find(column)];
 		n += c->unread_control + c->unread_test;
 	}
 	return n;

@@ -107,8 +107,8 @@ static int read_hf(
 	/* rows that pad the vocabulary, and biases that they do not have, are zeros */
 	n = h->theirs[at] ? min64(n, max64(0, h->list[at].dims[0] - first)) : 0;
 	memset(out + n * width, 0, (size_t)((r->n - n) * width) * sizeof(*out));
-	return n ? safetensors_read(&h->files, h->theirs[at], first * width, n * width,
-			   out, e)
+	return n ? safetensors_read(
+			   &h->files, h->theirs[at], first * width, n * width, out, e)
 		 : 0;
 }
 

@@ -154,7 +154,8 @@ static bool has_more_fields(const struct table *t, struct span line)
 {
 	int64_t n = 0;
 	const char *end = line.p + line.n;
-	for (const char *p = line.p; (p = memchr(p, t->delimiter, (size_t)(end - p))); p++)
+	for (const char *p = line.p; (p = memchr(p, t->delimiter, (size_t)(end - p)));
+		p++)
 		n++;
 	if (n < t->names.n)
 		return false;

@@ -26,9 +26,9 @@ static bool split_pair(struct span word, struct span *name, double *v)
 	const char *begin = equals + 1, *end = word.p + word.n;
 	const char *p = scan_double(begin, end, v);
 	*name = (struct span){word.p, (size_t)(equals - word.p)};
-	return p > begin && (p == end || *p == '(' || *p == '/' ||
-				    (*p == ',' && !goes_on((struct span){p,
-							  (size_t)(end - p)})));
+	return p > begin &&
+	       (p == end || *p == '(' || *p == '/' ||
+		       (*p == ',' && !goes_on((struct span){p, (size_t)(end - p)})));
 }
 
 /* "name=2abc" */
@@ -144,9 +144,9 @@ bool line_olmo(struct build *b, struct span line)
 	p = b->open ? scan_number(
 			      (struct span){equals + 1, (size_t)(end - equals - 1)}, &v)
 		    : NULL;
-	struct span name = equals ? span_trim((struct span){
-					    line.p, (size_t)(equals - line.p)})
-				  : line;
+	struct span name =
+		equals ? span_trim((struct span){line.p, (size_t)(equals - line.p)})
+		       : line;
 	struct span after = {p, p ? (size_t)(end - p) : 0};
 	if (b->open && (!p || (goes_on(after) && suffix_scale(after) == 1)) &&
 		build_unread(b, b->step, name,
@@ -174,8 +174,7 @@ static void take_field(struct build *b, struct span field)
 	if (!colon)
 		return;
 	struct span name = span_trim((struct span){field.p, (size_t)(colon - field.p)});
-	struct span text = span_trim(
-		(struct span){colon + 1, (size_t)(end - colon - 1)});
+	struct span text = span_trim((struct span){colon + 1, (size_t)(end - colon - 1)});
 	const char *p = scan_number(text, &v);
 	if ((!p || goes_on((struct span){p, (size_t)(end - p)})) &&
 		build_unread(b, b->step, name, text))

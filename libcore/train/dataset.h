@@ -8,9 +8,9 @@
 #include "train/options.h"
 
 /* What to do about shards with vocabularies of their own. */
-#define ONE_VOCABULARY                                                         \
-	"prepare all texts with one, since the characters of each text are "   \
-	"one: in one call of pt-prepare with --shard-size, or each with -t "   \
+#define ONE_VOCABULARY                                                       \
+	"prepare all texts with one, since the characters of each text are " \
+	"one: in one call of pt-prepare with --shard-size, or each with -t " \
 	"byte or the same --vocab-files"
 
 struct dataset {
