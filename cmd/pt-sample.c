@@ -18,6 +18,7 @@ struct opts {
 	int device; /* enum device_kind */
 	int comm;   /* enum comm_library */
 	bool cache, echo, logits, allow_special;
+	struct opt_given given;
 };
 
 #define O(field) offsetof(struct opts, field)
@@ -84,6 +85,7 @@ static const struct program program = {
 	.synopsis = synopsis,
 	.opts = options,
 	.opts_bytes = sizeof(struct opts),
+	.given = offsetof(struct opts, given),
 	.operands = ".h5",
 	.versions = h5_versions,
 };
@@ -343,6 +345,17 @@ static int run(struct source *s, const char *name, const char *prompt, struct er
 	return rc;
 }
 
+static void note_idle(const struct opts *o)
+{
+	const struct opt_idle rows[] = {
+		{o->logits, "tokens temperature top-k top-p seed stop echo",
+			"--logits generates nothing"},
+		{!o->logits && o->temperature == 0, "top-k top-p seed",
+			"--temperature 0 takes the most probable token"},
+	};
+	opts_note_idle(&program, o, rows, ARRAY_LEN(rows));
+}
+
 static const char *const advice[N_ADVICE] = {[ADVICE_GPU] = "use --device cpu"};
 
 int main(int argc, char **argv)
@@ -357,6 +370,8 @@ int main(int argc, char **argv)
 	struct source s = {.o = &o, .world = comm_open()};
 	log_rank(s.world->rank, s.world->size, false);
 	int rc = comm_agree(s.world, &e);
+	if (!rc)
+		note_idle(&o);
 	if (!rc)
 		rc = run(&s, argv[0], n == 2 ? argv[1] : o.prompt ? o.prompt : "", &e);
 	if (rc)

@@ -97,6 +97,19 @@ effective() { # OPTION...: there is no note
 	[ ! -s err ]
 }
 
+@test "pt-sample" {
+	make_shard
+	tiny -n 0 -o run >/dev/null
+	pt-sample run the -n 3 -t 0 -k 5 -s 2 >greedy 2>err
+	grep -qx 'pt-sample: note: --top-k and --seed have no effect: --temperature 0 .*' err
+	[ "$(wc -l <err)" -eq 1 ]
+	pt-sample run the -n 3 -t 0 2>&1 | cmp - greedy
+	pt-sample run the --logits -n 3 -t 0 -k 5 >logits 2>err
+	grep -qx 'pt-sample: note: --tokens, --temperature and --top-k have no effect: --logits .*' err
+	pt-sample run the --logits 2>&1 | cmp - logits
+	pt-sample -q run the --logits -n 3 2>&1 | cmp - logits
+}
+
 @test "pt-prepare" {
 	make_text >text.txt
 	pt-prepare text.txt --seed 3 --min-count 9 --end-token 1 -o data.h5 2>err
