@@ -541,6 +541,47 @@ static void truncated_files_refused(void **state)
 	str_free(&all);
 }
 
+/* Another program changes the file behind HDF5's back. */
+static void scribble(struct h5 *f, const char *file, const char *path)
+{
+	struct h5_info info;
+	assert_int_equal(h5_info(f, path, &info, &e), 0);
+	int fd = open(file, O_WRONLY);
+	assert_int_equal(pwrite_all(fd, "scribble", 8, info.offset + 8), 0);
+	close(fd);
+}
+
+/* A seal is of what was written, not of what has become of it; also in a file of two parts. */
+static void seals_are_of_what_was_written(void **state)
+{
+	static const int64_t values[] = {1, 2, 3, 4};
+	const int64_t n = ARRAY_LEN(values);
+	const char *path = test_path("scribbled.h5");
+	struct h5 *f;
+	uint64_t written;
+	(void)state;
+	assert_int_equal(h5_create(&f, path, &e), 0);
+	assert_int_equal(h5_put(f, "/x", H5_I64, 1, &n, values, &e), 0);
+	scribble(f, path, "/x");
+	assert_int_equal(h5_finish(f, 0, &e), -1);
+	assert_int_equal(e.code, EX_IOERR);
+	assert_non_null(strstr(e.msg, "does not have what was written to it"));
+	for (int bad = 0; bad < 2; bad++) {
+		assert_int_equal(h5_create(&f, path, &e), 0);
+		write_things(f, "/", &things);
+		assert_int_equal(h5_put(f, "/x", H5_I64, 1, &n, values, &e), 0);
+		written = h5_written(f);
+		assert_int_equal(h5_close(f, &e), 0);
+		assert_int_equal(h5_reopen(&f, path, &e), 0);
+		if (bad)
+			scribble(f, path, "/x");
+		h5_continue(f, written);
+		write_things(f, "/", &things); /* attributes that are there are replaced */
+		assert_int_equal(h5_put(f, "/y", H5_I64, 1, &n, values, &e), 0);
+		assert_int_equal(h5_finish(f, 0, &e), bad ? -1 : 0);
+	}
+}
+
 /* What a writer leaves that dies before it has sealed the file. */
 static void unfinished_files_refused(void **state)
 {
@@ -629,6 +670,7 @@ int main(void)
 		cmocka_unit_test_setup(other_files_refused, begin),
 		cmocka_unit_test_setup(rows_beyond_counting_refused, begin),
 		cmocka_unit_test_setup(truncated_files_refused, begin),
+		cmocka_unit_test_setup(seals_are_of_what_was_written, begin),
 		cmocka_unit_test_setup(unfinished_files_refused, begin),
 		cmocka_unit_test_setup(end_keeps_the_first_error, begin),
 		cmocka_unit_test_setup(through_a_pipe, begin),
