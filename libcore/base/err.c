@@ -45,7 +45,8 @@ __attribute__((no_sanitize("address", "undefined"))) static void ensure_stack(
 	struct rlimit l;
 	size_t n = 0;
 	(void)env;
-	if (syscall(SYS_prlimit64, 0, RLIMIT_STACK, NULL, &l) || l.rlim_cur >= STACK_WANTED)
+	if (syscall(SYS_prlimit64, 0, RLIMIT_STACK, NULL, &l) ||
+		l.rlim_cur >= STACK_WANTED)
 		return;
 	l.rlim_cur = l.rlim_max < STACK_WANTED ? l.rlim_max : STACK_WANTED;
 	if (syscall(SYS_prlimit64, 0, RLIMIT_STACK, &l, NULL))
@@ -69,7 +70,8 @@ static void ensure_stacks_of_threads(void)
 	pthread_attr_t threads;
 	size_t n_bytes;
 	if (!pthread_getattr_default_np(&threads) &&
-		!pthread_attr_getstacksize(&threads, &n_bytes) && n_bytes < STACK_WANTED / 4 &&
+		!pthread_attr_getstacksize(&threads, &n_bytes) &&
+		n_bytes < STACK_WANTED / 4 &&
 		!pthread_attr_setstacksize(&threads, STACK_WANTED / 4))
 		pthread_setattr_default_np(&threads);
 }
