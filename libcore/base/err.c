@@ -53,9 +53,13 @@ __attribute__((no_sanitize("address", "undefined"))) static void ensure_stack(
 		syscall(SYS_prlimit64, 0, RLIMIT_STACK, NULL, &l);
 	if (l.rlim_cur >= STACK_NEEDED)
 		return;
-	while (argc && argv[0][n])
+	const char *name = argc ? argv[0] : "";
+	for (const char *p = name; *p; p++)
+		if (*p == '/')
+			name = p + 1;
+	while (name[n])
 		n++;
-	if (syscall(SYS_write, STDERR_FILENO, argc ? argv[0] : "", n) >= 0)
+	if (syscall(SYS_write, STDERR_FILENO, name, n) >= 0)
 		syscall(SYS_write, STDERR_FILENO, why, sizeof(why) - 1);
 	syscall(SYS_exit_group, EX_FAILED);
 }
