@@ -234,11 +234,9 @@ int env_switch(const char *name);
 
 bool launch_many(void); /* has it started several ranks? never with PT_MPI=no */
 int launch_rank(void);	/* this rank's number; 0 without a launcher */
-/* If a launcher has started this rank, the rank is killed when the launcher ends: MPI waits for
- * ever for ranks that nobody starts any more. Ends the program if that has happened already. */
+/* A rank that a launcher has started is killed when the launcher ends; at once, if it has. */
 void launch_bind(void);
-/* Removes from a folder of shared memory what MPICH has left there for this user when a job was
- * killed while it was starting, except for what a process has in use. */
+/* Removes from a folder of shared memory what MPICH has left there of jobs that were killed. */
 void launch_clear(const char *folder);
 
 enum { NUM_TEXT = 40 };

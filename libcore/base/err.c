@@ -45,16 +45,21 @@ __attribute__((no_sanitize("address", "undefined"))) static void ensure_stack(
 	struct rlimit l;
 	size_t n = 0;
 	(void)env;
-	if (syscall(SYS_prlimit64, 0, RLIMIT_STACK, NULL, &l) || l.rlim_cur >= STACK_WANTED)
+	if (syscall(SYS_prlimit64, 0, RLIMIT_STACK, NULL, &l) ||
+		l.rlim_cur >= STACK_WANTED)
 		return;
 	l.rlim_cur = l.rlim_max < STACK_WANTED ? l.rlim_max : STACK_WANTED;
 	if (syscall(SYS_prlimit64, 0, RLIMIT_STACK, &l, NULL))
 		syscall(SYS_prlimit64, 0, RLIMIT_STACK, NULL, &l);
 	if (l.rlim_cur >= STACK_NEEDED)
 		return;
-	while (argc && argv[0][n])
+	const char *name = argc ? argv[0] : "";
+	for (const char *p = name; *p; p++)
+		if (*p == '/')
+			name = p + 1;
+	while (name[n])
 		n++;
-	if (syscall(SYS_write, STDERR_FILENO, argc ? argv[0] : "", n) >= 0)
+	if (syscall(SYS_write, STDERR_FILENO, name, n) >= 0)
 		syscall(SYS_write, STDERR_FILENO, why, sizeof(why) - 1);
 	syscall(SYS_exit_group, EX_FAILED);
 }
@@ -69,7 +74,8 @@ static void ensure_stacks_of_threads(void)
 	pthread_attr_t threads;
 	size_t n_bytes;
 	if (!pthread_getattr_default_np(&threads) &&
-		!pthread_attr_getstacksize(&threads, &n_bytes) && n_bytes < STACK_WANTED / 4 &&
+		!pthread_attr_getstacksize(&threads, &n_bytes) &&
+		n_bytes < STACK_WANTED / 4 &&
 		!pthread_attr_setstacksize(&threads, STACK_WANTED / 4))
 		pthread_setattr_default_np(&threads);
 }

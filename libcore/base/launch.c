@@ -39,6 +39,7 @@ static bool launcher_gone(const char *socket)
 	return poll(&p, 1, 0) > 0 && (p.revents & (POLLHUP | POLLERR));
 }
 
+/* MPI waits for ever for ranks that nobody starts any more. */
 void launch_bind(void)
 {
 	const char *socket = getenv("PMI_FD");
@@ -89,7 +90,8 @@ void launch_clear(const char *folder)
 		if (!lstat(path, &st) && S_ISREG(st.st_mode) && st.st_uid == geteuid() &&
 			time(NULL) - st.st_mtime >= SETTLED_SECS && !is_mapped(path) &&
 			!unlink(path))
-			info("%s: removed: MPI left it there when a job was killed", path);
+			info("%s: removed: MPI left it there when a job was killed",
+				path);
 	}
 	if (d)
 		closedir(d);

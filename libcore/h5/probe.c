@@ -286,8 +286,9 @@ static int harm(const char *name, bool ended, int status, struct err *e)
 		return err_set(e, EX_DATAERR, "%s: damaged: HDF5 %s loops on it", name,
 			h5_version());
 	if (ended && WIFEXITED(status) && WEXITSTATUS(status) == TOO_LITTLE)
-		return err_set(e, EX_IOERR, "%s: %s, as the program may use so little: "
-					    "raise the limit (ulimit -v)",
+		return err_set(e, EX_IOERR,
+			"%s: %s, as the program may use so little: "
+			"raise the limit (ulimit -v)",
 			name, strerror(ENOMEM));
 	if (ended && WIFEXITED(status) && WEXITSTATUS(status) == NO_MEMORY)
 		return err_set(e, EX_DATAERR,

@@ -285,7 +285,8 @@ int journal_publish(struct journal *j, struct err *e)
 	str_printf(&path, "%s/run.h5", j->folder);
 	/* The journal first, because a resumed run reads the journal and not run.h5. */
 	int rc = journal_flush(j, e) || sync_lines(j, e);
-	rc = rc || durable_begin_own(&d, path.s, e) || run_log_write(&j->log, d.tmp, e) || durable_commit(&d, e);
+	rc = rc || durable_begin_own(&d, path.s, e) || run_log_write(&j->log, d.tmp, e) ||
+	     durable_commit(&d, e);
 	durable_abort(&d);
 	str_free(&path);
 	j->published = clock_seconds();

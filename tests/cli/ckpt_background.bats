@@ -74,6 +74,7 @@ slowly() { # RANKS OPTION...
 finished() { # CODE: of the run, whose rows are read to the end
 	cat <&4 >/dev/null
 	exec 4<&-
+	# shellcheck disable=SC2154 # paced() sets it
 	ended $pid
 	cat err
 	[ "$status" -eq "$1" ]

@@ -136,8 +136,7 @@ goes_on() { # on another layout of the family
 		launchers) v=("$pid" "${helpers[@]}") ;;
 		esac
 		echo "$i: $family, $ranks ranks $layout, killed: $victim"
-		# shellcheck disable=SC2086
-		kill -9 ${v[*]} 2>/dev/null || true
+		kill -9 "${v[@]}" 2>/dev/null || true
 		ended $pid
 		ended_all
 		phase=steps
@@ -165,8 +164,7 @@ goes_on() { # on another layout of the family
 		launcher) v=("$pid") ;;
 		esac
 		echo "$i: $family, $ranks ranks $layout, $sig to: $victim"
-		# shellcheck disable=SC2086
-		kill -s "$sig" ${v[*]} 2>/dev/null || true
+		kill -s "$sig" "${v[@]}" 2>/dev/null || true
 		ended $pid
 		ended_all
 		counts[$status]=$((${counts[$status]:-0} + 1))

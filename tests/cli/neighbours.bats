@@ -198,3 +198,11 @@ four_files() { # COMMAND...: with the standard ones and one more
 	code_of 65 pt-ckpt verify other
 	says 'other: DAMAGED'
 }
+
+@test "a stack that is too small even for libraries is refused" {
+	plain_memory
+	for p in pt-train pt-plan pt-compare pt-ckpt; do # (the environment is on the stack, too)
+		code_of 1 bash -c "ulimit -s 20; exec env -i $BUILD/$p --version"
+		says 'the stack is limited to less than the 256 KiB that it needs'
+	done
+}

@@ -54,8 +54,8 @@ static void a_rank_ends_with_its_launcher(void **state)
 
 static char *leftover(const char *name, int64_t age)
 {
-	const struct timespec then[2] = {
-		{.tv_sec = (time_t)clock_wall() - age}, {.tv_sec = (time_t)clock_wall() - age}};
+	const struct timespec then[2] = {{.tv_sec = (time_t)clock_wall() - age},
+		{.tv_sec = (time_t)clock_wall() - age}};
 	char *path = xstrdup(test_file(name, "some"));
 	assert_int_equal(utimensat(AT_FDCWD, path, then, 0), 0);
 	return path;
