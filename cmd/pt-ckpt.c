@@ -109,10 +109,9 @@ static int show(int n, char **names, const struct opts *o, struct err *e)
 	(void)n;
 	if (ckpt_open_stream(&c, names[0], e))
 		return -1;
-	struct train_opts saved;
 	int rc = 0;
 	if (o->options) { /* they may become somebody's --config */
-		rc = state_options(c, &saved, e);
+		rc = state_check(c, e);
 		fputs(rc ? "" : c->config.s, stdout);
 	} else {
 		int *order = convert_forward_order(c->config.s, c->tensors, c->n_tensors);

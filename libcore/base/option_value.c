@@ -158,6 +158,17 @@ bool opt_equals(const struct opt *t, const void *v, const char *text)
 	}
 }
 
+void opts_free(const struct program *p, void *o)
+{
+	for (const struct opt *t = p->opts; t->type != OPT_END; t++) {
+		char *v = (char *)o + t->offset;
+		if (t->type == OPT_STR)
+			free(*(char **)v);
+		else if (t->type == OPT_LIST)
+			strs_free((struct strs *)v);
+	}
+}
+
 /* ---- given ----------------------------------------------------------------------- */
 
 static struct opt_given *given_of(

@@ -117,6 +117,8 @@ int opts_parse_or_die(const struct program *p, void *o, int argc, char **argv);
  * of a run are an error, as unknown ones are. */
 int opts_from_text(
 	const struct program *p, void *o, const char *text, bool saved, struct err *e);
+/* Frees the texts and lists of *o. */
+void opts_free(const struct program *p, void *o);
 /* The flags of the option that is called so, or was; 0 if there is none. */
 unsigned opts_flags(const struct program *p, const char *name);
 /* Sets an error: the `what` `name` is unknown, but names[n] may have one that was meant. */

@@ -167,11 +167,10 @@ static void close_pt(struct ckpt_view *v)
 
 static int open_pt(struct ckpt_view *v, const char *path, struct err *e)
 {
-	struct train_opts saved;
 	struct ckpt *c;
 	if (ckpt_open_stream(&c, path, e))
 		return -1;
-	if (state_options(c, &saved, e)) {
+	if (state_check(c, e)) {
 		ckpt_close(c);
 		return -1;
 	}

@@ -18,13 +18,12 @@ int convert_hash_of(const char *path, uint64_t *hash, struct err *e)
 int convert_verify(const char *path, struct err *e)
 {
 	struct ckpt *c;
-	struct train_opts saved;
 	uint64_t hash;
 	if (convert_detect(path) != &convert_pt)
 		return convert_hash_of(path, &hash, e);
 	if (ckpt_open_stream(&c, path, e))
 		return -1;
-	int rc = ckpt_verify_hash(c, e) || state_options(c, &saved, e) ? -1 : 0;
+	int rc = ckpt_verify_hash(c, e) || state_check(c, e) ? -1 : 0;
 	ckpt_close(c);
 	return rc;
 }

@@ -276,6 +276,7 @@ int local_sgd_info(const struct train_opts *o, const struct ckpt *c,
 	int64_t synced = synced_step(c), past = c->info.step - synced;
 	if (state_options(c, &saved, e))
 		return -1;
+	opts_free(&train_program, &saved); /* (numbers are still there) */
 	/* With fragments the workers never have the same parameters, only the same anchor; each
 	 * fragment of it is as old as its own synchronisation, so no step is that of all. */
 	bool streams = edit_streams(&saved.edit.config);

@@ -30,15 +30,27 @@ static bool tokens_agree(const struct ckpt *c, const struct train_opts *saved)
 int state_options(const struct ckpt *c, struct train_opts *saved, struct err *e)
 {
 	const struct ckpt_info *i = &c->info;
-	if (opts_from_text(&train_program, saved, c->config.s, true, e))
+	if (opts_from_text(&train_program, saved, c->config.s, true, e)) {
+		opts_free(&train_program, saved);
 		return err_prefix(e, "%s: ", c->path);
+	}
 	/* (a run may have been resumed with another batch, so only its least is known; what other
 	 * programs have trained has steps, and no samples) */
 	bool possible = !i->samples || (i->step > 0 && i->samples >= i->step);
 	if (possible && tokens_agree(c, saved))
 		return 0;
+	opts_free(&train_program, saved);
 	return err_set(e, EX_DATAERR,
 		"%s: %lld steps, %lld samples and %lld tokens do not agree, with sequences of %lld",
 		c->path, (long long)i->step, (long long)i->samples, (long long)i->tokens,
 		(long long)saved->model.context);
+}
+
+int state_check(const struct ckpt *c, struct err *e)
+{
+	struct train_opts saved;
+	if (state_options(c, &saved, e))
+		return -1;
+	opts_free(&train_program, &saved);
+	return 0;
 }

@@ -117,13 +117,17 @@ static int read_config(
 	if (ckpt_open(&c, path, e))
 		return -1;
 	int rc = state_options(c, &saved, e);
-	if (!rc && saved.model.layers > c->n_tensors) /* before a model of so many is made */
+	bool read = !rc;
+	if (!rc &&
+		saved.model.layers > c->n_tensors) /* before a model of so many is made */
 		rc = err_set(e, EX_DATAERR, "%s: %lld layers, and %d tensors", path,
 			(long long)saved.model.layers, c->n_tensors);
 	if (!rc && all)
 		str_add(out, c->config.s, c->config.len);
 	else if (!rc)
 		opts_print(&train_program, &saved, OPT_MODEL, 0, out);
+	if (read)
+		opts_free(&train_program, &saved);
 	*workers = c->info.workers;
 	ckpt_close(c);
 	return rc;
@@ -131,8 +135,7 @@ static int read_config(
 
 static int is_usable(void *with, const struct ckpt *c, struct err *e)
 {
-	struct train_opts saved;
-	return state_options(c, &saved, e) || local_sgd_usable(with, c, e) ? -1 : 0;
+	return state_check(c, e) || local_sgd_usable(with, c, e) ? -1 : 0;
 }
 
 static int find_base(

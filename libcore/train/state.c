@@ -291,8 +291,12 @@ static int list_changes(
 static int check_options(struct trainer *t, const struct ckpt *c, struct err *e)
 {
 	struct train_opts saved;
-	if (state_options(c, &saved, e) || check_optimizer(t, &saved, c->path, e) ||
-		list_changes(t, &saved, c->info.step, e))
+	if (state_options(c, &saved, e))
+		return -1;
+	int rc = check_optimizer(t, &saved, c->path, e) ||
+		 list_changes(t, &saved, c->info.step, e);
+	opts_free(&train_program, &saved);
+	if (rc)
 		return -1;
 	if (t->o.resume_exact && t->changes.len)
 		return err_set(e, EX_USAGE,

@@ -24,9 +24,11 @@ int64_t state_file_bytes(const struct trainer *t);
  * that begins with these parameters. */
 int state_load(struct trainer *t, const char *path, bool weights_only, struct err *e);
 
-/* Sets the options that a checkpoint has saved. An error if they are not those of a run, or if its
+/* Sets the options that a checkpoint has saved, for opts_free(). An error if they are not those of a run, or if its
  * numbers of steps, samples and tokens cannot be. */
 int state_options(const struct ckpt *c, struct train_opts *saved, struct err *e);
+/* The same, only to check. */
+int state_check(const struct ckpt *c, struct err *e);
 
 /* Has every rank all parameters, unsharded? */
 bool state_is_whole(const struct trainer *t);

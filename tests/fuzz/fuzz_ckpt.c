@@ -33,9 +33,7 @@ static void check_seed(const char *path, enum kind kind)
 {
 	struct err e = {0};
 	struct ckpt *c;
-	struct train_opts saved;
-	FUZZ_ON(ckpt_open(&c, path, &e) || ckpt_verify(c, &e) ||
-		state_options(c, &saved, &e));
+	FUZZ_ON(ckpt_open(&c, path, &e) || ckpt_verify(c, &e) || state_check(c, &e));
 	FUZZ_ON(c->n_tensors < 2 || (c->n_numbers > 0) != (kind == APART));
 	ckpt_close(c);
 }
@@ -240,6 +238,8 @@ static void go_on(const struct ckpt *c)
 	FUZZ_ON((rc != 0) != (e.code != 0));
 	FUZZ_ON(!rc && (c->info.samples > INT64_MAX / saved.model.context ||
 			       (c->info.samples && c->info.samples < c->info.step)));
+	if (!rc)
+		opts_free(&train_program, &saved);
 	e = (struct err){0};
 	rc = local_sgd_info(&another, c, &info, &back, &e);
 	FUZZ_ON((rc != 0) != (e.code != 0));

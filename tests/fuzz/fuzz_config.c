@@ -26,17 +26,6 @@ static void pairs(const uint8_t *data, size_t n)
 	str_free(&twice);
 }
 
-static void release(struct train_opts *o)
-{
-	for (const struct opt *t = train_program.opts; t->type != OPT_END; t++) {
-		char *at = (char *)o + t->offset;
-		if (t->type == OPT_STR)
-			free(*(char **)at);
-		else if (t->type == OPT_LIST)
-			strs_free((struct strs *)at);
-	}
-}
-
 /* The options of a run, as a checkpoint holds them. */
 static void options(const char *text, bool saved)
 {
@@ -48,9 +37,9 @@ static void options(const char *text, bool saved)
 		FUZZ_ON(opts_from_text(&train_program, &b, once.s, false, &e));
 		opts_print(&train_program, &b, 0, 0, &twice);
 		FUZZ_ON(strcmp(once.s, twice.s));
-		release(&b);
+		opts_free(&train_program, &b);
 	}
-	release(&a);
+	opts_free(&train_program, &a);
 	str_free(&once);
 	str_free(&twice);
 }
