@@ -546,7 +546,8 @@ int opts_from_text(
 	struct parse s = parse_begin(p, o);
 	const struct str t = {(char *)text, strlen(text), 0};
 	defaults(&s);
-	int rc = saved ? apply_saved(&s, &t, e) : apply_text(&s, &t, "the options", "the options", e);
+	int rc = saved ? apply_saved(&s, &t, e)
+		       : apply_text(&s, &t, "the options", "the options", e);
 	parse_end(&s);
 	return rc;
 }

@@ -25,8 +25,8 @@ static int forget_attribute(
 
 /* An attribute is written where it is, unless its type changes: what is deleted leaves room in the file that has no
  * checksum. */
-static hid_t open_or_create(struct h5 *f, hid_t object, const char *path, const char *name,
-	hid_t type, hid_t space)
+static hid_t open_or_create(struct h5 *f, hid_t object, const char *path,
+	const char *name, hid_t type, hid_t space)
 {
 	if (H5Aexists(object, name) > 0) {
 		hid_t old = H5Aopen(object, name, H5P_DEFAULT), is = H5Aget_type(old);
@@ -42,8 +42,8 @@ static hid_t open_or_create(struct h5 *f, hid_t object, const char *path, const 
 }
 
 /* The seal, too, is an attribute; it is not part of what it seals. */
-static int write_one(struct h5 *f, hid_t object, const char *path, const struct h5_field *a,
-	const void *value)
+static int write_one(struct h5 *f, hid_t object, const char *path,
+	const struct h5_field *a, const void *value)
 {
 	bool text = a->type == H5_TEXT;
 	const char *s = text ? *(const char *const *)value : NULL;

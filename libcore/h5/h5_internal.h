@@ -17,8 +17,8 @@ struct h5 {
 	 * the values in memory, and the same from the beginning of the file? */
 	uint64_t written;
 	bool whole;
-	char *file; /* its name in the file system */
-	char group[256];    /* the last one that h5_make_groups() made or found */
+	char *file;	 /* its name in the file system */
+	char group[256]; /* the last one that h5_make_groups() made or found */
 };
 
 /* Opens an existing file, without h5_probe(). size_bytes: 0 for writing. */
@@ -50,7 +50,8 @@ enum { H5_MAX_COMPACT = 255 };
 hid_t h5_how(hid_t class);
 /* Checksums of one attribute and one dataset, of which a file's is the sum: so the order does not matter,
  * and a value that is replaced is subtracted. `data` is as on disk; NULL: a dataset with block checksums. */
-uint64_t h5_attribute_sum(const char *path, const char *name, hid_t type, const void *data);
+uint64_t h5_attribute_sum(
+	const char *path, const char *name, hid_t type, const void *data);
 uint64_t h5_dataset_sum(
 	const char *path, hid_t type, int ndim, const int64_t *dims, const void *data);
 /* Reads an attribute as it is on disk; the caller frees *data. */

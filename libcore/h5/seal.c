@@ -61,7 +61,8 @@ static uint64_t path_sum(const char *path, uint64_t seed)
 	return hash_bytes(path, strlen(path) + 1, seed);
 }
 
-uint64_t h5_attribute_sum(const char *path, const char *name, hid_t type, const void *data)
+uint64_t h5_attribute_sum(
+	const char *path, const char *name, hid_t type, const void *data)
 {
 	struct kind kind = kind_of(type);
 	uint64_t h = path_sum(path, 0);
@@ -257,7 +258,8 @@ int h5_seal(struct h5 *f, struct err *e)
 }
 
 /* HDF5 has closed the file, so this reads what the file has, and nothing of HDF5's memory. */
-static int check_finished(const char *file, const char *name, uint64_t seal, struct err *e)
+static int check_finished(
+	const char *file, const char *name, uint64_t seal, struct err *e)
 {
 	struct stat st;
 	struct h5 *f;

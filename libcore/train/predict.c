@@ -419,7 +419,8 @@ static int write_trace(const char *path, const struct str *events, struct err *e
 	if (fd >= 0) {
 		str_printf(&text,
 			"{\"displayTimeUnit\":\"ms\",\"traceEvents\":[\n%.*s\n]}\n",
-			(int)events->len - (int)strlen(",\n"), /* JSON wants no comma at the end */
+			(int)events->len -
+				(int)strlen(",\n"), /* JSON wants no comma at the end */
 			events->s);
 		rc = file_end(fd, path, write_all(fd, text.s, text.len), e);
 	}

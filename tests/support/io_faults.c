@@ -32,7 +32,8 @@ static const char *const kinds[] = {
 static const struct {
 	const char *name;
 	int error; /* 0: another result than an error */
-} hows[] = {{"ENOSPC", ENOSPC}, {"EIO", EIO}, {"EINTR", EINTR}, {"short", 0}, {"lost", 0}};
+} hows[] = {
+	{"ENOSPC", ENOSPC}, {"EIO", EIO}, {"EINTR", EINTR}, {"short", 0}, {"lost", 0}};
 enum { AS_EVER, FAILS, SHORT, LOST };
 
 static atomic_long calls[N_KINDS];
@@ -85,25 +86,25 @@ __attribute__((destructor)) static void end(void)
 	if (!path || getpid() != fault.process)
 		return;
 	for (int k = 0; k < N_KINDS; k++)
-		n += (size_t)snprintf(text + n, sizeof(text) - n, "%s %ld\n", kinds[k],
-			(long)calls[k]);
-	int fd = (int)syscall(SYS_openat, AT_FDCWD, path, O_WRONLY | O_CREAT | O_TRUNC, 0666);
+		n += (size_t)snprintf(
+			text + n, sizeof(text) - n, "%s %ld\n", kinds[k], (long)calls[k]);
+	int fd = (int)syscall(
+		SYS_openat, AT_FDCWD, path, O_WRONLY | O_CREAT | O_TRUNC, 0666);
 	if (syscall(SYS_write, fd, text, n) != (long)n)
 		abort();
 	syscall(SYS_close, fd);
 }
 
-/* A path that exists, or whose folder does. */
+/* (the file need not exist) */
 static bool is_in_folder(const char *path)
 {
 	char full[PATH_MAX], folder[PATH_MAX];
 	const char *slash = strrchr(path, '/');
+	size_t n = strlen(fault.folder) - 1; /* without the slash at the end */
 	snprintf(folder, sizeof(folder), "%.*s", slash ? (int)(slash - path) + 1 : 1,
 		slash ? path : ".");
-	if (!realpath(folder, full) || strlen(full) + 1 >= sizeof(full))
-		return false;
-	strcat(full, "/");
-	return !strncmp(full, fault.folder, strlen(fault.folder));
+	return realpath(folder, full) && !strncmp(full, fault.folder, n) &&
+	       (full[n] == '/' || !full[n]);
 }
 
 static bool is_file_in_folder(int fd)
@@ -164,7 +165,8 @@ ssize_t pwrite(int fd, const void *p, size_t n, off_t at)
 	int how = count(PWRITE, watched(fd));
 	if (how == FAILS)
 		return -1;
-	return how == LOST ? (ssize_t)n : syscall(SYS_pwrite64, fd, p, part_of(n, how), at);
+	return how == LOST ? (ssize_t)n
+			   : syscall(SYS_pwrite64, fd, p, part_of(n, how), at);
 }
 
 ssize_t pwrite64(int fd, const void *p, size_t n, off64_t at)
@@ -184,7 +186,9 @@ int fdatasync(int fd)
 
 int ftruncate(int fd, off_t n)
 {
-	return count(FTRUNCATE, watched(fd)) == FAILS ? -1 : (int)syscall(SYS_ftruncate, fd, n);
+	return count(FTRUNCATE, watched(fd)) == FAILS
+		       ? -1
+		       : (int)syscall(SYS_ftruncate, fd, n);
 }
 
 int ftruncate64(int fd, off64_t n)
@@ -194,12 +198,16 @@ int ftruncate64(int fd, off64_t n)
 
 int truncate(const char *path, off_t n)
 {
-	return count(FTRUNCATE, watched_path(path)) == FAILS ? -1 : (int)syscall(SYS_truncate, path, n);
+	return count(FTRUNCATE, watched_path(path)) == FAILS
+		       ? -1
+		       : (int)syscall(SYS_truncate, path, n);
 }
 
 int rename(const char *from, const char *to)
 {
-	return count(RENAME, watched_path(to)) == FAILS ? -1 : (int)syscall(SYS_rename, from, to);
+	return count(RENAME, watched_path(to)) == FAILS
+		       ? -1
+		       : (int)syscall(SYS_rename, from, to);
 }
 
 int renameat2(int a, const char *from, int b, const char *to, unsigned flags)

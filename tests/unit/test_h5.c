@@ -576,7 +576,8 @@ static void seals_are_of_what_was_written(void **state)
 		if (bad)
 			scribble(f, path, "/x");
 		h5_continue(f, written);
-		write_things(f, "/", &things); /* attributes that are there are replaced */
+		write_things(
+			f, "/", &things); /* attributes that are there are replaced */
 		assert_int_equal(h5_put(f, "/y", H5_I64, 1, &n, values, &e), 0);
 		assert_int_equal(h5_finish(f, 0, &e), bad ? -1 : 0);
 	}
