@@ -41,6 +41,7 @@ with_faults() { # CALLS HOW... -- COMMAND...
 			*:lost) [ $kind = pwrite ] || continue ;; # sealed files
 			esac
 			every=$(((n + most - 1) / most))
+			[ "$how" != lost ] || [ "$n" -gt 40 ] || every=1 # some of few are of tokens
 			for ((k = every ? 1 + begin % every : 1; k <= n; k += every)); do
 				one_fault "$kind:$k:$how" "$@" || return 1
 				tried=$((tried + 1))
