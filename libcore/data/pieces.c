@@ -173,10 +173,11 @@ static int open_one(struct pieces *w, int rank, bool own, struct err *e)
 {
 	struct str path = {0};
 	str_printf(&path, "%s/pieces-%d", w->work, rank);
-	int fd = open(
-		path.s, own ? O_RDWR | O_CREAT | O_CLOEXEC : O_RDONLY | O_CLOEXEC, 0666);
+	int fd = file_open_plain(path.s, own ? O_RDWR | O_CREAT : O_RDONLY);
 	int rc = 0;
-	if (fd < 0 && (own || errno != ENOENT))
+	if (fd < 0 && errno == ELOOP)
+		rc = file_check_plain(path.s, e);
+	else if (fd < 0 && (own || errno != ENOENT))
 		rc = err_set(e, EX_IOERR, "%s: %s", path.s, strerror(errno));
 	if (fd >= 0) {
 		int64_t number = add_file(w, fd, path.s), end = scan(w, fd);

@@ -206,3 +206,18 @@ four_files() { # COMMAND...: with the standard ones and one more
 		says 'the stack is limited to less than the 256 KiB that it needs'
 	done
 }
+
+@test "pt-prepare --work: a link or a FIFO at the name of a work file is refused" {
+	make_text >text.txt
+	mkdir w
+	echo precious >victim
+	ln -s "$PWD/victim" w/pieces-0
+	code_of 74 pt-prepare -q text.txt --work w -o x.h5
+	says 'w/pieces-0 is a symbolic link'
+	[ "$(cat victim)" = precious ]
+	rm w/pieces-0
+	mkfifo w/pieces-1
+	code_of 74 timeout 60 pt-prepare -q text.txt --work w -o x.h5
+	says 'w/pieces-1 is a FIFO'
+	[ ! -e x.h5 ]
+}
