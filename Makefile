@@ -120,11 +120,11 @@ KERNELS_TEST = $O/tests/test_kernels
 $(KERNELS_OBJ): $O/tests/kernels/%.o: $O/tests/unit/%.o
 	@mkdir -p $(@D)
 	@objcopy --redefine-sym main=$* $< $@
-$O/tests/together.o: tests/together.c $(GPU_KERNELS) $O/flags
+$O/tests/kernel_tests.o: tests/kernel_tests.c $(GPU_KERNELS) $O/flags
 	@mkdir -p $(@D)
 	@echo "  CC    $<"
 	@$(CC) $(CPPFLAGS) '-DPROGRAMS=$(patsubst tests/unit/%.c,PROGRAM(%),$(GPU_KERNELS))' $(CFLAGS) -MMD -MP -c -o $@ $<
-$(KERNELS_TEST): $O/tests/together.o $(KERNELS_OBJ) $(TEST_LIB) $(LIB) kernels/cuda/host.list
+$(KERNELS_TEST): $O/tests/kernel_tests.o $(KERNELS_OBJ) $(TEST_LIB) $(LIB) kernels/cuda/host.list
 	@echo "  LD    $@"
 	@$(CC) $(CFLAGS) $(LDFLAGS) -o $@ $(filter %.o,$^) $(filter %.a,$^) -lcmocka $(LDLIBS)
 
@@ -176,7 +176,7 @@ $O/flags-cuda: FORCE
 	@echo '$(NVCC) $(NVCCFLAGS) $(CXX) $(EMU_FLAGS) $(EMU_CHECKS)' | cmp -s - $@ || \
 	  echo '$(NVCC) $(NVCCFLAGS) $(CXX) $(EMU_FLAGS) $(EMU_CHECKS)' >$@
 
--include $(LIB_OBJ:.o=.d) $O/tests/together.d $(CUDA_OBJ:.o=.d) $(EMU_OBJ:.o=.d) $(PROGRAMS:%=$O/cmd/%.d) $(TEST_OBJ:.o=.d) $(TEST_SRC:%.c=$O/%.d) \
+-include $(LIB_OBJ:.o=.d) $O/tests/kernel_tests.d $(CUDA_OBJ:.o=.d) $(EMU_OBJ:.o=.d) $(PROGRAMS:%=$O/cmd/%.d) $(TEST_OBJ:.o=.d) $(TEST_SRC:%.c=$O/%.d) \
   $(FUZZ_OBJ:.o=.d) $(FUZZ_SRC:%.c=$O/%.d)
 
 # ---- targets -------------------------------------------------------------

@@ -13,6 +13,7 @@
 #include <sys/stat.h>
 #include <sys/statvfs.h>
 #include <sys/vfs.h>
+#include <time.h>
 #include <unistd.h>
 
 int write_all(int fd, const void *p, size_t n_bytes)
@@ -78,11 +79,11 @@ int copy_most(int from, int to, int64_t most)
 		ssize_t n = read(from, piece, PIECE);
 		if (n < 0 && errno == EINTR)
 			continue;
-		most -= n;
-		if (n <= 0 || most < 0 || write_all(to, piece, (size_t)n)) {
-			rc = n == 0 ? 0 : n > 0 && most < 0 ? 1 : -1;
+		if (n <= 0 || n > most || write_all(to, piece, (size_t)n)) {
+			rc = n == 0 ? 0 : n > most ? 1 : -1;
 			break;
 		}
+		most -= n;
 	}
 	free(piece);
 	return rc;
@@ -186,6 +187,30 @@ int file_open(const char *path)
 	return fd;
 }
 
+bool file_is_fifo(const char *path)
+{
+	struct stat st;
+	return !stat(path, &st) && S_ISFIFO(st.st_mode);
+}
+
+/* Tries for a second without waiting: a FIFO that nobody reads is ENXIO. */
+int file_open_output(const char *path, int flags)
+{
+	enum { MOMENTS = 20 };
+	const struct timespec moment = {.tv_nsec = 50000000};
+	int fd, all = flags | O_WRONLY | O_CLOEXEC;
+	for (int i = 0; i <= MOMENTS; i++) {
+		fd = open(path, all | O_NONBLOCK, 0666);
+		if (fd >= 0)
+			fcntl(fd, F_SETFL, 0);
+		if (fd >= 0 || errno != ENXIO || !file_is_fifo(path))
+			return fd;
+		nanosleep(&moment, NULL);
+	}
+	info("waiting for a reader of the FIFO %s", path);
+	return open(path, all, 0666);
+}
+
 int file_read(const char *path, size_t max_bytes, struct str *out, struct err *e)
 {
 	int fd = file_open(path);
@@ -200,6 +225,17 @@ bool file_exists(const char *path)
 {
 	struct stat st;
 	return stat(path, &st) == 0;
+}
+
+int file_check_link(const char *path, struct err *e)
+{
+	struct stat st;
+	if (lstat(path, &st) || !S_ISLNK(st.st_mode) || st.st_uid == geteuid() ||
+		!st.st_uid)
+		return 0;
+	return err_set(e, EX_IOERR,
+		"%s is a symbolic link that another user (%ld) has made", path,
+		(long)st.st_uid);
 }
 
 static bool is_directory(const char *path)
@@ -271,18 +307,27 @@ int file_open_plain(const char *path, int flags)
 	int fd = open(path, flags | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC, 0666);
 	if (fd < 0 && errno == ENXIO) /* a FIFO or a socket */
 		errno = ELOOP;
-	if (fd < 0 || (!fstat(fd, &st) && S_ISREG(st.st_mode)))
+	if (fd < 0)
+		return fd;
+	bool plain = !fstat(fd, &st) && S_ISREG(st.st_mode);
+	bool changes = (flags & O_ACCMODE) != O_RDONLY;
+	if (plain && !(changes && st.st_nlink > 1))
 		return fd;
 	close(fd);
-	errno = ELOOP;
+	errno = plain ? EMLINK : ELOOP;
 	return -1;
 }
 
 int file_check_plain(const char *path, struct err *e)
 {
 	struct stat st;
-	if (lstat(path, &st) || S_ISREG(st.st_mode))
+	if (lstat(path, &st) || (S_ISREG(st.st_mode) && st.st_nlink <= 1))
 		return 0;
+	if (S_ISREG(st.st_mode))
+		return err_set(e, EX_IOERR,
+			"%s is also another file (a hard link), which would change with it: "
+			"put a copy in its place",
+			path);
 	return err_set(e, EX_IOERR,
 		"%s is %s, and not a plain file to write to: move it away", path,
 		S_ISLNK(st.st_mode)    ? "a symbolic link"
@@ -333,24 +378,27 @@ static void temporary_name(struct str *out, const char *path)
 	str_printf(out, "%s.%016llx.tmp", path, (unsigned long long)r);
 }
 
-/* Is it one of those names, for a path that ends with `name`? */
-static bool is_temporary_of(const char *file, const char *name)
+size_t durable_name(const char *tmp)
 {
 	enum { DIGITS = 16 };
-	size_t n = strlen(name);
-	return !strncmp(file, name, n) && file[n] == '.' &&
-	       strspn(file + n + 1, "0123456789abcdef") == DIGITS &&
-	       !strcmp(file + n + 1 + DIGITS, ".tmp");
+	size_t n = strlen(tmp), added = strlen(".") + DIGITS + strlen(".tmp");
+	const char *end = tmp + n - added;
+	return n > added && *end == '.' &&
+			       strspn(end + 1, "0123456789abcdef") == DIGITS &&
+			       !strcmp(end + 1 + DIGITS, ".tmp")
+		       ? n - added
+		       : 0;
 }
 
 void durable_clear(const char *path)
 {
 	char *folder = folder_of(path);
 	const char *slash = strrchr(path, '/'), *name = slash ? slash + 1 : path;
+	size_t n = strlen(name);
 	struct str left = {0};
 	DIR *d = opendir(folder);
 	for (struct dirent *f; d && (f = readdir(d));) {
-		if (!is_temporary_of(f->d_name, name))
+		if (durable_name(f->d_name) != n || strncmp(f->d_name, name, n))
 			continue;
 		str_clear(&left);
 		str_printf(&left, "%s/%s", folder, f->d_name);
@@ -407,16 +455,16 @@ void durable_abort(struct durable *d)
 	durable_forget(d);
 }
 
-static int sync_path(const char *path)
+/* Syncs a file, and returns its descriptor, or -1. */
+static int open_synced(const char *path)
 {
 	int fd = file_open_plain(path, O_RDONLY);
-	if (fd < 0)
-		return -1;
-	int rc = fsync(fd);
+	if (fd < 0 || !fsync(fd))
+		return fd;
 	int saved = errno;
 	close(fd);
 	errno = saved;
-	return rc;
+	return -1;
 }
 
 static int open_folder_of(const char *path)
@@ -457,13 +505,23 @@ int file_link(const char *target, const char *path, struct err *e)
 	return rc ? -1 : 0;
 }
 
-static int give_name(const struct durable *d)
+/* Where a file system cannot refuse to replace a file, an empty one is made first, which fails if there
+ * is one. */
+static int give_new_name(const struct durable *d)
 {
-	if (!d->keeps)
-		return rename(d->tmp, d->path);
 	int rc = renameat2(AT_FDCWD, d->tmp, AT_FDCWD, d->path, RENAME_NOREPLACE);
-	if (rc && (errno == EINVAL || errno == ENOSYS)) /* not every file system can */
-		rc = rename(d->tmp, d->path);
+	if (!rc || (errno != EINVAL && errno != ENOSYS))
+		return rc;
+	int fd = open(d->path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+	if (fd < 0)
+		return -1;
+	close(fd);
+	rc = rename(d->tmp, d->path);
+	if (rc) {
+		int why = errno;
+		unlink(d->path);
+		errno = why;
+	}
 	return rc;
 }
 
@@ -473,20 +531,24 @@ static int commit(const struct durable *d, struct err *e)
 {
 	bool replaces = !d->keeps && file_exists(d->path);
 	int folder = open_folder_of(d->path);
-	bool named = folder >= 0 && !sync_path(d->tmp) && !give_name(d);
+	int fd = folder < 0 ? -1 : open_synced(d->tmp);
+	bool named = fd >= 0 && !(d->keeps ? give_new_name(d) : rename(d->tmp, d->path));
 	int why = named && !fsync(folder) ? 0 : errno;
-	if (folder >= 0)
-		close(folder); /* nothing was written to it */
-	if (!why)
-		return 0;
-	err_set(e, EX_IOERR, "%s: %s%s", d->path,
-		why == EEXIST ? "another program has made it meanwhile" : strerror(why),
-		named && replaces ? ", syncing its folder; the new file is there" : "");
-	if (!named)
+	if (why && !named)
 		unlink(d->tmp);
-	else if (!replaces)
+	else if (why && !replaces && is_at(fd, d->path))
 		unlink(d->path);
-	return -1;
+	if (fd >= 0)
+		close(fd); /* nothing was written to it, or to the folder */
+	if (folder >= 0)
+		close(folder);
+	return !why ? 0
+		    : err_set(e, EX_IOERR, "%s: %s%s", d->path,
+			      why == EEXIST ? "another program has made it meanwhile"
+					    : strerror(why),
+			      named && replaces
+				      ? ", syncing its folder; the new file is there"
+				      : "");
 }
 
 int durable_commit(struct durable *d, struct err *e)
@@ -502,8 +564,11 @@ int durable_commit_all(struct durable *const *d, int64_t n, struct err *e)
 	int fd = open(folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC), rc = 0;
 	int64_t done = 0;
 	free(folder);
-	for (int64_t i = 0; i < n; i++) /* before others have to wait */
-		sync_path(d[i]->tmp);
+	for (int64_t i = 0; i < n; i++) { /* before others have to wait */
+		int synced = open_synced(d[i]->tmp);
+		if (synced >= 0)
+			close(synced);
+	}
 	if (fd >= 0)
 		flock(fd, LOCK_EX); /* where there are no locks, without */
 	while (done < n && !(rc = commit(d[done], e)))
@@ -521,7 +586,7 @@ int durable_commit_all(struct durable *const *d, int64_t n, struct err *e)
 
 int file_begin(const char *path, struct err *e)
 {
-	int fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
+	int fd = file_open_output(path, O_CREAT | O_TRUNC);
 	return fd < 0 ? err_set(e, EX_IOERR, "%s: %s", path, strerror(errno)) : fd;
 }
 

@@ -13,6 +13,10 @@
 /* Opens a file for reading, and returns its descriptor; -1 with errno set. If no data comes from a
  * FIFO for a second, a message says that it is waited for. */
 int file_open(const char *path);
+/* Opens an output that the user has named, and that may also be a link, a pipe or a device; flags:
+ * O_CREAT, O_TRUNC. If nobody opens a FIFO for reading for a second, a message says so. -1 with errno
+ * set. */
+int file_open_output(const char *path, int flags);
 /* Appends the contents of a file to `out`; a file larger than max_bytes is an error. */
 int file_read(const char *path, size_t max_bytes, struct str *out, struct err *e);
 /* The same for the rest of an open file, which messages call `name`. */
@@ -26,9 +30,14 @@ int file_lines(int fd, const char *name, line_fn *take, void *to, struct str *re
 	struct err *e);
 int file_make_directory(const char *path, struct err *e); /* as mkdir -p */
 bool file_exists(const char *path);
+bool file_is_fifo(const char *path);
+/* Fails if `path` is a symbolic link of somebody else than this user or root, whose files are not to be
+ * removed: who has linked a folder to a larger disk meant it. */
+int file_check_link(const char *path, struct err *e);
 /* Opens a file that the program writes at a known name, which somebody else could put something
- * else at: a link is not followed, and a FIFO not waited for. -1 with errno set, ELOOP if it is
- * no plain file; file_check_plain() says what it is instead. */
+ * else at: a link is not followed, a FIFO not waited for, and a file with hard links not opened for
+ * writing. -1 with errno set: ELOOP if it is no plain file, EMLINK if it has hard links;
+ * file_check_plain() says what it is. */
 int file_open_plain(const char *path, int flags);
 int file_check_plain(const char *path, struct err *e); /* 0 also if there is nothing */
 /* They loop until all bytes are written or read; -1 with errno set (0: end of file). */
@@ -63,6 +72,8 @@ int durable_begin_own(struct durable *d, const char *path, struct err *e);
 void durable_join(struct durable *d, const char *path, const char *tmp);
 /* Opens the temporary file for reading and writing; -1 with errno set. */
 int durable_open(const struct durable *d);
+/* The length of the name in the name of a temporary file; 0: it is none. */
+size_t durable_name(const char *tmp);
 /* Removes the temporary files of this name that killed programs have left; for who has a lock that
  * says that no other program writes it. */
 void durable_clear(const char *path);

@@ -100,12 +100,16 @@ void ckpt_prune(const char *folder, int64_t keep, int64_t from)
 	free(steps);
 }
 
-/* A file or a link that a killed program has not finished. */
-static bool is_torn(const char *name)
+/* A file or a link that a killed program has not finished: step-000000012.h5.xxx.tmp, latest.h5.xxx.tmp. */
+static bool is_torn(const char *file)
 {
-	return text_ends(name, ".tmp") && strstr(name, ".h5.") &&
-	       (!strncmp(name, "step-", 5) || !strncmp(name, "latest.", 7) ||
-		       !strncmp(name, "best.", 5));
+	size_t n = durable_name(file);
+	struct str name = {0};
+	str_add(&name, file, n);
+	bool torn = n && (!strcmp(name.s, "latest.h5") || !strcmp(name.s, "best.h5") ||
+				 ckpt_step(name.s) >= 0);
+	str_free(&name);
+	return torn;
 }
 
 void ckpt_drop_torn(const char *folder)

@@ -245,7 +245,7 @@ static int prune_directory(
 {
 	struct str path = {0};
 	int64_t *steps, n = ckpt_outdated(dir, rule, &steps, e);
-	int rc = n < 0 ? -1 : 0;
+	int rc = n < 0 ? -1 : file_check_link(dir, e);
 	for (int64_t i = 0; i < n && !rc; i++) {
 		rc = dry_run ? 0 : ckpt_remove(dir, steps[i], e);
 		if (!rc)

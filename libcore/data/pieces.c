@@ -175,7 +175,7 @@ static int open_one(struct pieces *w, int rank, bool own, struct err *e)
 	str_printf(&path, "%s/pieces-%d", w->work, rank);
 	int fd = file_open_plain(path.s, own ? O_RDWR | O_CREAT : O_RDONLY);
 	int rc = 0;
-	if (fd < 0 && errno == ELOOP)
+	if (fd < 0 && (errno == ELOOP || errno == EMLINK))
 		rc = file_check_plain(path.s, e);
 	else if (fd < 0 && (own || errno != ENOENT))
 		rc = err_set(e, EX_IOERR, "%s: %s", path.s, strerror(errno));

@@ -81,7 +81,7 @@ static int begin_image(struct shard_writer *w, struct out_file *f, struct err *e
 	str_printf(&name, "%s, copied to a file in %s", special_name(w),
 		file_temporary_directory());
 	f->name = name.s;
-	w->to = strcmp(w->p->out, "-") ? open(w->p->out, O_WRONLY | O_CLOEXEC)
+	w->to = strcmp(w->p->out, "-") ? file_open_output(w->p->out, 0)
 				       : dup(STDOUT_FILENO);
 	if (w->to < 0)
 		return err_set(e, EX_IOERR, "%s: %s", special_name(w), strerror(errno));

@@ -70,7 +70,8 @@ int journal_lock(const char *folder, bool make, double patience, int *fd, struct
 	}
 	if (why == EAGAIN)
 		rc = refuse(folder, path.s, e);
-	else if ((why == ELOOP || why == EISDIR) && file_check_plain(path.s, e))
+	else if ((why == ELOOP || why == EISDIR || why == EMLINK) &&
+		 file_check_plain(path.s, e))
 		rc = -1;
 	else if (no_locks_here(why) && !warned++)
 		warn("%s: this file system has no locks (%s): make sure that no other "

@@ -165,7 +165,8 @@ int run_dir_open(struct run *r, const struct train_opts *o, struct err *e)
 	str_printf(&ckpt, "%s/checkpoints", dir.s);
 	r->dir.path = dir.s;
 	r->dir.ckpt_path = ckpt.s;
-	if (run_is_first(r) && !file_make_directory(ckpt.s, e) && !can_write(dir.s, e) &&
+	if (run_is_first(r) && !file_make_directory(ckpt.s, e) &&
+		!file_check_link(ckpt.s, e) && !can_write(dir.s, e) &&
 		!(o->ckpt && can_write(ckpt.s, e)))
 		lock_dir(r, o, e);
 	return comm_agree(r->world, e);

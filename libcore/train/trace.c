@@ -8,7 +8,8 @@
 #include "base/file.h"
 #include "base/trace.h"
 
-/* The file is made now, so that a wrong path is no surprise after the steps. */
+/* The file is made now, so that a wrong path is no surprise after the steps. (The reader of a FIFO would
+ * see its end.) */
 int trace_open(struct run *r, const struct train_opts *o, struct err *e)
 {
 	enum { DEFAULT_STEP = 3 };
@@ -19,7 +20,8 @@ int trace_open(struct run *r, const struct train_opts *o, struct err *e)
 		if (o->trace_steps)
 			options_steps(o, "trace-steps", o->trace_steps, &r->trace.first,
 				&r->trace.last, e);
-		int fd = run_is_first(r) ? file_begin(o->trace, e) : -1;
+		bool makes = run_is_first(r) && !file_is_fifo(o->trace);
+		int fd = makes ? file_begin(o->trace, e) : -1;
 		if (fd >= 0)
 			file_end(fd, o->trace, 0, e);
 	}

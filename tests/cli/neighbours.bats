@@ -29,22 +29,22 @@ load helpers
 
 @test "what killed runs have left is removed when they are taken up" {
 	make_shard
-	local left o
+	local left mine o
 	for o in '--resume auto' --overwrite; do
 		tiny -n 3 --ckpt-every 3 -o run --overwrite >/dev/null
 		for left in run.h5 checkpoints/{step-00000003.h5,latest.h5,best.h5}; do
 			echo x >run/$left.0123456789abcdef.tmp
 		done
-		echo x >run/checkpoints/mine.tmp
+		for mine in mine.tmp mine.h5.0123456789abcdef.tmp; do echo x >run/checkpoints/$mine; done
 		# shellcheck disable=SC2086
 		tiny -n 5 --decay-steps 3 -o run $o >/dev/null
-		[ "$(find run -name '*.tmp')" = run/checkpoints/mine.tmp ]
+		[ "$(cd run && find . -name '*.tmp' | sort)" = $'./checkpoints/mine.h5.0123456789abcdef.tmp\n./checkpoints/mine.tmp' ]
 		# killed before its first checkpoint
 		rm run/checkpoints/*.h5
 		echo x >run/checkpoints/step-00000003.h5.0123456789abcdef.tmp
 		# shellcheck disable=SC2086
 		tiny -n 5 --decay-steps 3 -o run $o >/dev/null
-		[ "$(find run -name '*.tmp')" = run/checkpoints/mine.tmp ]
+		[ "$(cd run && find . -name '*.tmp' | sort)" = $'./checkpoints/mine.h5.0123456789abcdef.tmp\n./checkpoints/mine.tmp' ]
 	done
 }
 
@@ -104,6 +104,50 @@ load helpers
 		code_of 2 timeout 120 pt-compare --follow $device fifos
 		says "$device is not a plain file"
 	done
+}
+
+@test "a hard link, and the folder that another user has linked, are not written to" {
+	make_shard
+	pt-train "${TINY[@]}" -n 2 -o run >/dev/null
+	ln run/journal.txt other
+	cp other before
+	local o
+	for o in --overwrite '--resume auto'; do
+		# shellcheck disable=SC2086
+		code_of 74 pt-train "${TINY[@]}" -n 4 -o run $o
+		says 'run/journal.txt is also another file (a hard link)'
+	done
+	cmp other before
+	rm other
+	# a folder on another disk is usual
+	mv run/checkpoints disk
+	ln -s ../disk run/checkpoints
+	pt-train "${TINY[@]}" -n 4 -o run --resume auto >/dev/null
+	[ -e disk/step-00000004.h5 ]
+	chown -h 65534 run/checkpoints 2>/dev/null || skip 'only root can give a link away'
+	code_of 74 pt-train "${TINY[@]}" -n 6 -o run --resume auto
+	says 'run/checkpoints is a symbolic link that another user (65534) has made'
+	code_of 74 pt-ckpt prune --keep-last 1 run
+	says 'run/checkpoints is a symbolic link that another user'
+	[ -e disk/step-00000002.h5 ]
+}
+
+@test "a FIFO as an output is waited for, and a message says so" {
+	make_shard
+	mkfifo out
+	local o
+	for o in --trace --hash-tensors; do
+		pt-train "${TINY[@]:1}" -n 2 --eval-every 0 --no-ckpt -o run$o $o out >/dev/null 2>said &
+		wait_for 'waiting for a reader of the FIFO out' said
+		cat out >got
+		wait $!
+		[ -s got ]
+	done
+	pt-prepare --overwrite -o out text.txt 2>said &
+	wait_for 'waiting for a reader of the FIFO out' said
+	cat out >got.h5
+	wait $!
+	pt-prepare --verify got.h5
 }
 
 # Waits until none of these processes runs; those that nobody waits for stay as zombies.

@@ -9,14 +9,43 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 
 static struct err e;
+
+/* What the C library's functions do instead, if a test says so. */
+static bool can_only_replace; /* as file systems without RENAME_NOREPLACE */
+static const char
+	*taken_meanwhile; /* by another program, when a folder cannot be synced */
+
+int renameat2(int a, const char *from, int b, const char *to, unsigned flags)
+{
+	if (!can_only_replace)
+		return (int)syscall(SYS_renameat2, a, from, b, to, flags);
+	errno = EINVAL;
+	return -1;
+}
+
+int fsync(int fd)
+{
+	struct stat st;
+	if (!taken_meanwhile || fstat(fd, &st) || !S_ISDIR(st.st_mode))
+		return (int)syscall(SYS_fsync, fd);
+	unlink(test_path(taken_meanwhile));
+	test_file(taken_meanwhile, "theirs");
+	errno = EIO;
+	return -1;
+}
 
 static int begin(void **state)
 {
 	(void)state;
 	e = (struct err){0};
+	can_only_replace = false;
+	taken_meanwhile = NULL;
 	return 0;
 }
 
@@ -155,6 +184,89 @@ static void h5_writes_the_file_itself(void **state)
 	h5_close(h, &e);
 }
 
+/* Where the file system cannot refuse to replace, too. */
+static void what_keeps_does_not_replace(void **state)
+{
+	struct durable d;
+	(void)state;
+	for (int i = 0; i < 4; i++) {
+		bool exists = i % 2;
+		can_only_replace = i / 2;
+		if (exists)
+			test_file("kept", "old");
+		assert_int_equal(durable_begin_own(&d, test_path("kept"), &e), 0);
+		put(&d, "new");
+		d.keeps = true;
+		assert_int_equal(durable_commit(&d, &e), exists ? -1 : 0);
+		holds(test_path("kept"), exists ? "old" : "new");
+		assert_int_equal(n_files("kept"), 1);
+		assert_int_equal(unlink(test_path("kept")), 0);
+	}
+	/* the name that was claimed is given back */
+	assert_int_equal(durable_begin_own(&d, test_path("kept"), &e), 0);
+	d.keeps = true;
+	e = (struct err){0};
+	assert_int_equal(unlink(d.tmp), 0);
+	assert_int_equal(mkdir(d.tmp, 0777), 0); /* which rename() refuses */
+	assert_int_equal(durable_commit(&d, &e), -1);
+	assert_false(file_exists(test_path("kept")));
+}
+
+static void what_others_made_is_not_taken_back(void **state)
+{
+	struct durable d;
+	(void)state;
+	assert_int_equal(durable_begin_own(&d, test_path("new"), &e), 0);
+	taken_meanwhile = "new";
+	assert_int_equal(durable_commit(&d, &e), -1);
+	assert_int_equal(e.code, EX_IOERR);
+	holds(test_path("new"), "theirs");
+}
+
+static void hard_links_are_not_written_through(void **state)
+{
+	int fd;
+	(void)state;
+	char *victim = xstrdup(test_file("linked", "precious"));
+	assert_int_equal(link(victim, test_path("second")), 0);
+	assert_int_equal(file_open_plain(test_path("second"), O_RDWR | O_CREAT), -1);
+	assert_int_equal(errno, EMLINK);
+	assert_int_equal(file_lock(test_path("second"), true, &fd), EMLINK);
+	assert_int_equal(file_check_plain(test_path("second"), &e), -1);
+	fd = file_open_plain(test_path("second"), O_RDONLY);
+	assert_true(fd >= 0);
+	close(fd);
+	assert_int_equal(unlink(victim), 0);
+	fd = file_open_plain(test_path("second"), O_RDWR);
+	assert_true(fd >= 0);
+	close(fd);
+	free(victim);
+}
+
+static void a_fifo_gets_a_reader_first(void **state)
+{
+	char got[8] = "";
+	(void)state;
+	const char *fifo = test_path("output");
+	assert_int_equal(mkfifo(fifo, 0666), 0);
+	pid_t reader = fork();
+	if (reader == 0) {
+		/* later than a moment, and earlier than the message */
+		const struct timespec later = {.tv_nsec = 200000000};
+		nanosleep(&later, NULL);
+		int from = open(fifo, O_RDONLY);
+		_exit(read(from, got, sizeof(got)) == 3 && !memcmp(got, "abc", 3) ? 0
+										  : 1);
+	}
+	int fd = file_open_output(fifo, O_CREAT | O_TRUNC), status;
+	assert_true(fd >= 0);
+	assert_int_equal(fcntl(fd, F_GETFL) & O_NONBLOCK, 0);
+	assert_int_equal(write_all(fd, "abc", 3), 0);
+	close(fd);
+	assert_int_equal(waitpid(reader, &status, 0), reader);
+	assert_int_equal(status, 0);
+}
+
 static void a_failed_rename_leaves_nothing(void **state)
 {
 	struct durable d;
@@ -222,6 +334,10 @@ int main(void)
 		cmocka_unit_test_setup(nobody_can_guess_the_name, begin),
 		cmocka_unit_test_setup(no_link_is_followed, begin),
 		cmocka_unit_test_setup(h5_writes_the_file_itself, begin),
+		cmocka_unit_test_setup(what_keeps_does_not_replace, begin),
+		cmocka_unit_test_setup(what_others_made_is_not_taken_back, begin),
+		cmocka_unit_test_setup(hard_links_are_not_written_through, begin),
+		cmocka_unit_test_setup(a_fifo_gets_a_reader_first, begin),
 		cmocka_unit_test_setup(a_failed_rename_leaves_nothing, begin),
 		cmocka_unit_test_setup(only_what_was_left_is_removed, begin),
 		cmocka_unit_test_setup(a_plain_file_or_none, begin),
