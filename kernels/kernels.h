@@ -7,7 +7,8 @@
  *
  *	dtype.h, matrix.h	number formats, and matrices of them
  *	layers.h		embedding, linear, norm, attention, activation, cross-entropy
- *	optimizer.h		AdamW, the end of a step, exact sums
+ *	optimizer.h		AdamW, the end of a step, sums of losses and squares
+ *	grid.h			sums of gradients
  *	tensors.h		casts, random values, fills, copies, checks
  *	workers.h		sums over workers (local SGD), and compression of messages
  *	device.h		devices: memory, copies, graphs, timers

@@ -1,5 +1,6 @@
 /* The list of all kernels (an X-macro): define KERNEL(type, name, parameters...) before including
  * this file, which expands it for each kernel and undefines it. */
+#include "kernels/grid.h"
 #include "kernels/layers.h"
 #include "kernels/optimizer.h"
 #include "kernels/tensors.h"

@@ -1,6 +1,7 @@
 /* The self-test of sums, optimizers, local SGD and its compression; and the table of trials. */
 #include "kernels/selftest_trial.h"
 
+#include <math.h>
 #include <stddef.h>
 #include <string.h>
 
@@ -58,6 +59,56 @@ void try_exact_sumsq(struct trial *t)
 	operands(t, "v");
 	BOTH(t, exact_sumsq, x.m[s].p, &M(0), 1);
 	check_exact(t, "sum of squares", x);
+}
+
+enum { GRID_LEAVES = 4, GRID_SUMS = 2, GRID_NUMBERS = 1 << 18 };
+
+/* Leaves far above the grid and on it, and some that are only counted. */
+static struct pair pair_leaf(struct trial *t, int64_t n)
+{
+	static const float bad[] = {1e30f, NAN, -INFINITY};
+	struct pair x = pair_vector(t, n, 0.01);
+	float *v = x.m[CPU].p;
+	for (int64_t i = 0; i < n && !t->measures; i++)
+		v[i] = ldexpf(v[i], -(int)(i % 7 * 9));
+	for (int64_t i = n - 1, k = 0;
+		i >= 0 && k < (int64_t)ARRAY_LEN(bad) && !t->measures; i -= 1000)
+		v[i] = bad[k++];
+	pair_send(t, x);
+	return x;
+}
+
+void try_grid_sum(struct trial *t)
+{
+	const int64_t *like = t->c->n, n = fewer(like[0], GRID_NUMBERS);
+	const int leaves = (int)min64(like[1], GRID_LEAVES);
+	const int sums = (int)min64(like[2], GRID_SUMS);
+	const struct grid none = {.exponent = GRID_EXPONENT};
+	struct pair grid = result(t, "grid", pair_bytes(t, &none, sizeof(none)));
+	struct pair sum = {{{.p = NULL}}}, rounded = {{{.p = NULL}}};
+	struct grid_part parts[SIDES][GRID_LEAVES + GRID_SUMS] = {0};
+	struct grid_sum how[SIDES];
+	if (like[3] & GRID_KEPT)
+		sum = result(t, "sum", pair_ints(t, 2 * n, INT32_MIN, INT32_MAX));
+	if (like[3] & GRID_ROUNDED)
+		rounded = result_vector(t, "rounded", n);
+	for (int i = 0; i < leaves + sums; i++) {
+		bool leaf = i < leaves;
+		struct pair x = leaf ? pair_leaf(t, n)
+				     : pair_ints(t, 2 * n, INT32_MIN, INT32_MAX);
+		for (enum side s = GPU; s < SIDES; s++)
+			parts[s][i] = (struct grid_part){
+				leaf ? x.m[s].p : NULL, leaf ? NULL : x.m[s].p};
+	}
+	for (enum side s = GPU; s < SIDES; s++)
+		how[s] = (struct grid_sum){.sum = sum.m[s].p,
+			.add = like[3] & GRID_ADD,
+			.rounded = rounded.m[s].p,
+			.parts = parts[s],
+			.n_parts = leaves + sums,
+			.n = n,
+			.levels = 6};
+	BOTH(t, grid_sum, &how[s], grid.m[s].p);
 }
 
 /* ---- the step ----------------------------------------------------------------------- */

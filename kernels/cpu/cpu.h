@@ -151,6 +151,17 @@ static inline int32_t size_bits(float x)
 	return (int32_t)(bits_of(x) & 0x7fffffffu);
 }
 
+/* The largest size_bits(). */
+static inline int32_t most_of(const float *x, int64_t n)
+{
+	int32_t max = 0;
+	for (int64_t i = 0; i < n; i++) {
+		int32_t size = size_bits(x[i]);
+		max = size > max ? size : max;
+	}
+	return max;
+}
+
 /* e^x; 0 below -87.33 (where floats lose bits), infinity above 88.37. */
 static inline float exp_f(float x)
 {

@@ -182,16 +182,6 @@ void K(widen_scaled)(struct device *d, struct mat y, const uint8_t *x, const flo
 
 /* ---- amax ------------------------------------------------------------------------------ */
 
-static int32_t most_of(const float *x, int64_t n)
-{
-	int32_t max = 0;
-	for (int64_t i = 0; i < n; i++) {
-		int32_t size = size_bits(x[i]);
-		max = size > max ? size : max;
-	}
-	return max;
-}
-
 void K(amax)(struct device *d, float *to, struct mat x)
 {
 	int64_t size = mat_size(x);

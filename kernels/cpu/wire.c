@@ -31,11 +31,7 @@ void K(round_stochastic)(struct device *d, struct mat x, const struct rng_stream
  * less than half. For stochastic rounding the scale is rounded up, since clamping would be biased. */
 static float scale_of(const float *x, int64_t n, bool up)
 {
-	int32_t max = 0;
-	for (int64_t i = 0; i < n; i++) {
-		int32_t size = size_bits(x[i]);
-		max = size > max ? size : max;
-	}
+	int32_t max = most_of(x, n);
 	if (max >= infinite)
 		return 0;
 	uint32_t u = bits_of(float_of((uint32_t)max) / MAX_CODE);

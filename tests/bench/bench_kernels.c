@@ -19,6 +19,8 @@ struct call {
 	struct update *adamw;
 	float *scale;
 	struct update_part parts[PARTS];
+	struct grid_sum sums_of;
+	struct grid *grid;
 };
 
 typedef void calls(struct device *, void *);
@@ -334,6 +336,30 @@ static void optimizer(struct timing *t, int64_t n, const char *shape)
 	arena_reset(&t->memory, mark);
 }
 
+static void sum_leaf(struct device *d, void *what)
+{
+	struct call *c = what;
+	d->k->grid_sum(d, &c->sums_of, c->grid);
+}
+
+/* A leaf that is added, and a sum that is rounded. */
+static void exact_sums(struct timing *t, int64_t n, const char *shape)
+{
+	size_t mark = arena_mark(&t->memory);
+	const struct grid grid = {.exponent = GRID_EXPONENT};
+	struct call c = {.grid = arena_alloc(&t->memory, sizeof(grid))};
+	int64_t *sum = timing_mat(t, 2, n, DT_F32).p;
+	const struct grid_part leaf = {.leaf = vector(t, n)}, kept = {.sum = sum};
+	device_put(&t->d, c.grid, &grid, sizeof(grid));
+	c.sums_of = (struct grid_sum){
+		.sum = sum, .add = true, .parts = &leaf, .n_parts = 1, .n = n};
+	say_bytes(t, "grid_sum, add", shape, sum_leaf, &c, 20 * n);
+	c.sums_of = (struct grid_sum){
+		.rounded = vector(t, n), .parts = &kept, .n_parts = 1, .n = n};
+	say_bytes(t, "grid_sum, round", shape, sum_leaf, &c, 12 * n);
+	arena_reset(&t->memory, mark);
+}
+
 static void ceiling(struct timing *t, int64_t n, const char *shape)
 {
 	size_t mark = arena_mark(&t->memory);
@@ -361,6 +387,7 @@ int main(int argc, char **argv)
 		loss(&t, 16, 1000, "16x1000");
 		table(&t, 64, 1000, 64, "64x64 of 1000");
 		optimizer(&t, 256, "148x256");
+		exact_sums(&t, 1 << 16, "65536");
 	} else {
 		ceiling(&t, 1 << 28, "268435456");
 		matmuls(&t);
@@ -370,6 +397,7 @@ int main(int argc, char **argv)
 		loss(&t, 8192, 50257, "8192x50257");
 		table(&t, 65536, 50304, 768, "65536x768 of 50304");
 		optimizer(&t, 840960, "148x840960");
+		exact_sums(&t, 124 << 20, "130023424");
 	}
 	timing_close(&t);
 	stdout_close();

@@ -636,6 +636,24 @@ static uint64_t run_exact_sumsq(struct device *d)
 	return hash_bytes(x, sizeof(*x), 0);
 }
 
+static uint64_t run_grid_sum(struct device *d)
+{
+	struct grid none = {.exponent = 30}, *grid = there(&none, sizeof(none));
+	int64_t *sum = (int64_t *)(void *)doubles(N);
+	struct mat rounded = mat_blank(ROWS, COLS), x = numbers(ROWS, COLS, 1);
+	((float *)x.p)[N / 2] = 1e30f;
+	const struct grid_part parts[] = {{.leaf = x.p},
+		{.leaf = numbers(ROWS, COLS, 2).p}, {.sum = (void *)doubles(N)}};
+	const struct grid_sum s = {.sum = sum,
+		.rounded = rounded.p,
+		.parts = parts,
+		.n_parts = ARRAY_LEN(parts),
+		.n = N,
+		.levels = 2};
+	d->k->grid_sum(d, &s, grid);
+	return hash_bytes(sum, N * sizeof(*sum), 0) ^ hash_of(rounded) ^ grid->beyond;
+}
+
 static uint64_t run_normal(struct device *d)
 {
 	struct mat x = mat_blank(ROWS, COLS);

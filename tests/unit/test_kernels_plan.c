@@ -83,6 +83,22 @@ static void times(void **state)
 	d.k->adamw(&d, &part, 1, NULL);
 	seconds += 3 * 40. / 2; /* no moments */
 	assert_near(speed.seconds, seconds, 1e-9 * seconds);
+	static int64_t here;
+	static float there;
+	const struct grid_part parts[] = {
+		{.leaf = &there}, {.sum = &here}, {.leaf = &there}};
+	d.k->grid_sum(&d,
+		&(struct grid_sum){
+			.rounded = &there, .parts = parts, .n_parts = 3, .n = 10},
+		NULL);
+	seconds += (40. + 80 + 40 + 40) / 2;
+	assert_near(speed.seconds, seconds, 1e-9 * seconds);
+	d.k->grid_sum(&d,
+		&(struct grid_sum){
+			.sum = &here, .add = true, .parts = parts, .n_parts = 1, .n = 10},
+		NULL);
+	seconds += (40. + 80 + 80) / 2; /* a sum that is read and written */
+	assert_near(speed.seconds, seconds, 1e-9 * seconds);
 }
 
 int main(void)

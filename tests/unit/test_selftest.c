@@ -180,7 +180,11 @@ static void large_trials_pass(void **state)
 	const struct mat row = shape(1, LONG, DT_F32);
 	const struct kernel_call calls[] = {long_row(), tall(), {KERNEL_zero, .m = {row}},
 		{KERNEL_copy, .m = {row, row}}, {KERNEL_exact_sumsq, .m = {row}},
-		{KERNEL_hash, .m = {row}}};
+		{KERNEL_hash, .m = {row}},
+		{KERNEL_grid_sum, .n = {LONG, 1, 0, GRID_ADD | GRID_KEPT}},
+		{KERNEL_grid_sum, .n = {5003, 3, 1, GRID_KEPT | GRID_ROUNDED}},
+		{KERNEL_grid_sum, .n = {7, 500, 0, GRID_ROUNDED}},
+		{KERNEL_grid_sum, .n = {300, 0, 1, GRID_ROUNDED}}};
 	for (size_t i = 0; i < ARRAY_LEN(calls); i++) {
 		struct err e = {0};
 		if (run_call(&calls[i], &e))
@@ -216,6 +220,48 @@ static void wrong_bwd_w(
 {
 	right->linear_bwd_w(d, dw, dy, x, add);
 	spoil(d, dw);
+}
+
+/* A leaf is not counted, a sum is a unit too large, or a number is rounded wrongly. */
+static enum { COUNT, UNIT, ROUNDING, WRONG_SUMS } wrong_sum;
+
+static void wrong_grid_sum(struct device *d, const struct grid_sum *s, struct grid *grid)
+{
+	const struct grid zero = {.exponent = GRID_EXPONENT};
+	int64_t unit;
+	float x;
+	right->grid_sum(d, s, grid);
+	device_get(d, &unit, s->sum + 5, sizeof(unit));
+	device_get(d, &x, s->rounded + 5, sizeof(x));
+	unit++;
+	x = nextafterf(x, INFINITY);
+	if (wrong_sum == COUNT)
+		device_put(d, grid, &zero, sizeof(zero));
+	else if (wrong_sum == UNIT)
+		device_put(d, s->sum + 5, &unit, sizeof(unit));
+	else
+		device_put(d, s->rounded + 5, &x, sizeof(x));
+}
+
+static void wrong_sums_are_found(void **state)
+{
+	static const char *const names[] = {": grid: ", ": sum: ", ": rounded: "};
+	struct device *d = *state;
+	const struct kernel_call c = {
+		KERNEL_grid_sum, .n = {2003, 2, 0, GRID_KEPT | GRID_ROUNDED}};
+	struct kernels k = *d->k;
+	right = d->k;
+	k.grid_sum = wrong_grid_sum;
+	for (int i = 0; i < WRONG_SUMS; i++) {
+		struct err e = {0};
+		wrong_sum = i;
+		d->k = &k;
+		int rc = run_call(&c, &e);
+		d->k = right;
+		assert_int_equal(rc, -1);
+		if (!strstr(e.msg, names[i]))
+			fail_msg("not%s: %s", names[i], e.msg);
+	}
 }
 
 /* The self-test names the only element that is wrong. */
@@ -260,6 +306,7 @@ int main(void)
 		on_device(each_preset_takes_less_than_a_second),
 		on_device(large_trials_pass),
 		on_device(one_wrong_element_is_found),
+		on_device(wrong_sums_are_found),
 	};
 	if (test_device_missing())
 		return 0;

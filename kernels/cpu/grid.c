@@ -1,0 +1,137 @@
+/* Exact sums of gradients on a grid: grid.h. Sums are unsigned here, since they may wrap. */
+#include "kernels/cpu/pieces.h"
+#include "kernels/grid.h"
+
+/* Adding it rounds a double of at most 2^51 to a whole number, ties to even, in the low bits. */
+static const double magic = 0x1.8p52;
+
+static inline uint64_t bits_of_double(double x)
+{
+	uint64_t u;
+	memcpy(&u, &x, sizeof(u));
+	return u;
+}
+
+static inline double double_of(uint64_t u)
+{
+	double x;
+	memcpy(&x, &u, sizeof(x));
+	return x;
+}
+
+static inline double power_of_2(int64_t n)
+{
+	return double_of((uint64_t)(n + 1023) << 52);
+}
+
+static inline uint64_t whole(double x)
+{
+	return bits_of_double(x + magic) - bits_of_double(magic);
+}
+
+/* Of leaves below 2^51 units. */
+static void add_small(uint64_t *to, const float *x, int64_t n, float scale)
+{
+	for (int64_t i = 0; i < n; i++)
+		to[i] += whole((double)(x[i] * scale));
+}
+
+/* Of up to 2^62: a whole number of 2^32 and the rest, which a double holds exactly, since a float has
+ * 24 bits. */
+static void add_large(uint64_t *to, const float *x, int64_t n, float scale)
+{
+	for (int64_t i = 0; i < n; i++) {
+		double units = (double)(x[i] * scale), upper = units * 0x1p-32;
+		double rest = units - ((upper + magic) - magic) * 0x1p32;
+		to[i] += (whole(upper) << 32) + whole(rest);
+	}
+}
+
+/* Copies leaves, with 0 for those that are counted. (Pieces that have some are rare.) */
+static void count_bad(
+	float *to, const float *x, int64_t n, float scale, float most, struct grid *grid)
+{
+	uint64_t beyond = 0, not_finite = 0;
+	for (int64_t i = 0; i < n; i++) {
+		bool good = fabsf(x[i] * scale) <= most;
+		to[i] = good ? x[i] : 0;
+		not_finite += !isfinite(x[i]);
+		beyond += !good && isfinite(x[i]);
+	}
+#pragma omp atomic
+	grid->beyond += beyond;
+#pragma omp atomic
+	grid->not_finite += not_finite;
+}
+
+static void add_leaf(uint64_t *to, const float *x, int64_t n, float scale, int levels,
+	struct grid *grid)
+{
+	float room[PIECE], largest = float_of((uint32_t)most_of(x, n)) * scale;
+	float most = (float)power_of_2(62 - levels);
+	bool small = largest < 0x1p51f;
+	if (!(largest <= most)) {
+		count_bad(room, x, n, scale, most, grid);
+		x = room;
+	}
+	if (small)
+		add_small(to, x, n, scale);
+	else
+		add_large(to, x, n, scale);
+}
+
+static void add_sum(uint64_t *to, const int64_t *x, int64_t n)
+{
+	for (int64_t i = 0; i < n; i++)
+		to[i] += (uint64_t)x[i];
+}
+
+/* To the nearest double: the upper 32 bits as those of a number of 2^32, which is exact, and the lower. */
+static inline double to_double(uint64_t u)
+{
+	double upper = double_of(u >> 32 ^ 0x4530000080000000u); /* + 2^84 + 2^63 */
+	double lower = double_of((u & 0xffffffffu) | 0x4330000000000000u); /* + 2^52 */
+	return (upper - 0x1.00000801p84) + lower;
+}
+
+static void round_sums(float *to, const uint64_t *x, int64_t n, double unit)
+{
+	for (int64_t i = 0; i < n; i++)
+		to[i] = (float)(to_double(x[i]) * unit);
+}
+
+/* The sums of elements [at, at + n), in `room` unless they are kept. */
+static const uint64_t *sum_piece(const struct grid_sum *s, int64_t at, int64_t n,
+	float scale, struct grid *grid, uint64_t room[PIECE])
+{
+	uint64_t *to = s->sum ? (uint64_t *)s->sum + at : room;
+	if (!s->sum && s->n_parts == 1 && s->parts->sum) /* only rounded */
+		return (const uint64_t *)s->parts->sum + at;
+	if (!s->add)
+		memset(to, 0, (size_t)n * sizeof(*to));
+	for (int i = 0; i < s->n_parts; i++) {
+		const struct grid_part *p = &s->parts[i];
+		if (p->leaf)
+			add_leaf(to, p->leaf + at, n, scale, s->levels, grid);
+		else
+			add_sum(to, p->sum + at, n);
+	}
+	return to;
+}
+
+void K(grid_sum)(struct device *d, const struct grid_sum *s, struct grid *grid)
+{
+	const float scale = (float)power_of_2(grid->exponent);
+	const double unit = power_of_2(-grid->exponent);
+	BUG_ON(!s->sum && (s->add || s->n_parts > GRID_PARTS));
+	BUG_ON(s->levels < 0 || s->levels > 62);
+	BUG_ON(grid->exponent < GRID_LEAST || grid->exponent > GRID_MOST);
+#pragma omp parallel for if (s->n > PARALLEL_FROM)
+	for (int64_t at = 0; at < s->n; at += PIECE) {
+		uint64_t room[PIECE];
+		int64_t n = min64(PIECE, s->n - at);
+		const uint64_t *sum = sum_piece(s, at, n, scale, grid, room);
+		if (s->rounded)
+			round_sums(s->rounded + at, sum, n, unit);
+	}
+}

@@ -1,0 +1,145 @@
+/* Exact sums of gradients on a grid: grid.h. Sums are unsigned here, since they may wrap. */
+#include "kernels/cuda/vector.h"
+
+extern "C" {
+#include "kernels/grid.h"
+}
+
+/* The parts of one launch: leaves, then sums. */
+struct grid_parts {
+	const void *p[GRID_PARTS];
+	int leaves, n;
+};
+
+/* Elements of a thread: a pack of leaves, two of sums. */
+enum { GRID_N = PER_PACK<float>, GRID_HALF = PER_PACK<uint64_t> };
+
+static __device__ inline double power_of_2(int64_t n)
+{
+	return __longlong_as_double((n + 1023) << 52);
+}
+
+struct bad_leaves {
+	uint64_t beyond, not_finite;
+};
+
+static __device__ inline void add_leaf(uint64_t (&to)[GRID_N], const float (&x)[GRID_N],
+	float scale, float most, struct bad_leaves &bad)
+{
+#pragma unroll
+	for (int i = 0; i < GRID_N; i++) {
+		float units = x[i] * scale;
+		bool good = fabsf(units) <= most, finite = isfinite(x[i]);
+		to[i] += good ? (uint64_t)llrintf(units) : 0;
+		bad.beyond += !good && finite;
+		bad.not_finite += !finite;
+	}
+}
+
+static __device__ inline void add_sum(
+	uint64_t (&to)[GRID_N], const uint64_t *x, int64_t left, bool whole)
+{
+	typedef pack<uint64_t, GRID_HALF> half;
+	if (whole && left >= GRID_N) {
+		half a = ((const half *)x)[0], b = ((const half *)x)[1];
+#pragma unroll
+		for (int i = 0; i < GRID_HALF; i++) {
+			to[i] += a.x[i];
+			to[GRID_HALF + i] += b.x[i];
+		}
+	} else {
+#pragma unroll
+		for (int i = 0; i < GRID_N; i++)
+			to[i] += i < left ? x[i] : 0;
+	}
+}
+
+static __device__ inline void store_sum(
+	uint64_t *to, const uint64_t (&x)[GRID_N], int64_t left, bool whole)
+{
+#pragma unroll
+	for (int h = 0; h < GRID_N; h += GRID_HALF) {
+		pack<uint64_t, GRID_HALF> v;
+#pragma unroll
+		for (int i = 0; i < GRID_HALF; i++)
+			v.x[i] = x[h + i];
+		store_bits(to + h, v, left - h, whole);
+	}
+}
+
+/* A pack for each thread; past the end there are zeros. */
+static __global__ void grid_sum_kernel(uint64_t *sum, bool add, float *rounded,
+	const struct grid_parts parts, int64_t n, float most, struct grid *grid,
+	bool whole)
+{
+	const float scale = (float)power_of_2(grid->exponent);
+	const double unit = power_of_2(-grid->exponent);
+	const int64_t i = thread_number() * GRID_N, left = n - i;
+	uint64_t to[GRID_N] = {};
+	float x[GRID_N];
+	struct bad_leaves bad = {};
+	if (add)
+		add_sum(to, sum + i, left, whole);
+#pragma unroll 4
+	for (int k = 0; k < parts.leaves; k++) {
+		load(x, (const float *)parts.p[k] + i, left, whole);
+		add_leaf(to, x, scale, most, bad);
+	}
+#pragma unroll 4
+	for (int k = parts.leaves; k < parts.n; k++)
+		add_sum(to, (const uint64_t *)parts.p[k] + i, left, whole);
+	if (sum)
+		store_sum(sum + i, to, left, whole);
+	for (int j = 0; j < GRID_N; j++)
+		x[j] = (float)((double)(int64_t)to[j] * unit);
+	if (rounded)
+		store(rounded + i, x, left, whole);
+	if (!__any_sync(ALL_LANES, bad.beyond || bad.not_finite)) /* as ever */
+		return;
+	bad.beyond = warp_sum(bad.beyond);
+	bad.not_finite = warp_sum(bad.not_finite);
+	if (lane_number() == 0) {
+		atomicAdd((unsigned long long *)&grid->beyond, bad.beyond);
+		atomicAdd((unsigned long long *)&grid->not_finite, bad.not_finite);
+	}
+}
+
+/* Leaves among n parts if `leaves`, else sums, are appended; false: one is not aligned for packs. */
+static bool take_parts(
+	struct grid_parts *to, const struct grid_part *from, int n, bool leaves)
+{
+	bool whole = true;
+	for (int i = 0; i < n; i++) {
+		if ((from[i].leaf != NULL) != leaves)
+			continue;
+		whole &= in_packs(0, GRID_N, from[i].leaf) &&
+			 in_packs(0, GRID_HALF, from[i].sum);
+		to->p[to->n++] =
+			leaves ? (const void *)from[i].leaf : (const void *)from[i].sum;
+	}
+	return whole;
+}
+
+void cuda_grid_sum(struct device *d, const struct grid_sum *s, struct grid *grid)
+{
+	BUG_ON(!s->sum && (s->add || s->n_parts > GRID_PARTS));
+	BUG_ON(s->levels < 0 || s->levels > 62);
+	int done = 0;
+	do {
+		struct grid_parts parts = {};
+		const struct grid_part *from = s->parts + done;
+		int n = s->n_parts - done;
+		n = n < GRID_PARTS ? n : GRID_PARTS;
+		bool whole =
+			in_packs(0, GRID_HALF, s->sum) && in_packs(0, GRID_N, s->rounded);
+		whole &= take_parts(&parts, from, n, true);
+		parts.leaves = parts.n;
+		whole &= take_parts(&parts, from, n, false);
+		bool add = s->add || done, last = done + n == s->n_parts;
+		launch(d, "grid_sum", grid_of_packs(1, s->n, GRID_N), THREADS, 0,
+			grid_sum_kernel, (uint64_t *)s->sum, add,
+			last ? s->rounded : NULL, parts, s->n, ldexpf(1, 62 - s->levels),
+			grid, whole);
+		done += n;
+	} while (done < s->n_parts);
+}
