@@ -141,3 +141,55 @@ refused() { # FILE TEXT: by all who read its options
 	code_of 65 pt-ckpt verify good.h5
 	says 'good.h5: DAMAGED'
 }
+
+no_commands() { # of a terminal
+	not grep -q $'\e' <<<"$output"
+}
+
+@test "names and texts of a checkpoint command no terminal" {
+	make_run
+	local red=$'\e[31m'
+	"$BUILD/tests/test_saved" name good.h5 evil.h5 "norm${red}"
+	code_of 65 pt-ckpt verify evil.h5
+	says 'evil.h5: DAMAGED'
+	says '/norm?[31m is not a tensor'
+	no_commands
+	code_of 64 pt-ckpt rename good.h5 --rename "norm.bias=$red" -o new.h5
+	no_commands
+	"$BUILD/tests/test_saved" by good.h5 evil.h5 "me$red"
+	run pt-ckpt show evil.h5
+	says 'created_by = me?[31m'
+	no_commands
+	run pt-ckpt diff good.h5 evil.h5
+	says 'me?[31m'
+	no_commands
+	forge good.h5 evil.h5 "arch = $red"
+	code_of 65 pt-ckpt verify evil.h5
+	says "'?[31m'"
+	no_commands
+	# as they are for a file, which may be a config
+	forge good.h5 evil.h5 "sample-prompt = $red"
+	pt-ckpt show --options evil.h5 | grep -qF "$red"
+	run script -qc 'pt-ckpt show --options evil.h5' /dev/null </dev/null
+	says 'sample-prompt = ?[31m'
+	no_commands
+	run pt-ckpt diff good.h5 evil.h5
+	says 'option sample-prompt '
+	no_commands
+	# of a vocabulary
+	sed "s/of/$red/" text.txt >red.txt
+	pt-prepare -q red.txt -o red.h5
+	run pt-train "${TINY[@]:1}" -d red.h5 -n 1 --sample-every 1 --sample-prompt "$red"
+	says 'a sample after step 1:'
+	says '?[31m'
+	no_commands
+}
+
+@test "texts of a log command no terminal" {
+	make_run
+	sed "s/^# arith lr = .*/# arith lr = "$'\e[31m/; s/^# meta arithmetic = .*/# meta arithmetic = 0x1/; s/ loss=/ loss=9/' \
+		run/journal.txt >other.txt
+	code_of 1 pt-compare run/journal.txt other.txt
+	says 'lr: 0.001, ?[31m'
+	no_commands
+}
