@@ -193,3 +193,37 @@ no_commands() { # of a terminal
 	says 'lr: 0.001, ?[31m'
 	no_commands
 }
+
+# Text for so many windows that no machine evaluates all of them during this test.
+make_much() {
+	for _ in $(seq 500); do cat text.txt; done >much.txt
+	pt-prepare -q much.txt -o much.h5
+}
+
+stopped() { # OPTION...: of the checkpoint; the signal comes to the last of two ranks, while it goes on for long
+	local pid
+	forge good.h5 evil.h5 "$1"
+	timeout -k 5 300 mpiexec -n 2 pt-train -q -t 1 --self-test no -d much.h5 -n 1000000 --log-every 1 \
+		--resume evil.h5 -o long >/dev/null 2>err 3>&- &
+	pid=$!
+	wait_for '# event .* start' long/journal.txt
+	kill -TERM "$(ranks_of "$(pgrep -P $pid)" | tail -n 1)"
+	ended $pid
+	[ "$status" -eq 75 ]
+	pt-ckpt verify long/checkpoints/latest.h5
+}
+
+@test "a signal ends an evaluation that takes long, which has no loss" {
+	make_run
+	make_much
+	stopped $'eval-every = 1\neval-windows = 9007199254740992'
+	grep -q '# event .*the evaluation was ended by a signal' long/journal.txt
+	not grep -q 'val_loss=' long/journal.txt
+	grep -q '^step=5 ' long/journal.txt
+}
+
+@test "a signal ends a sample that takes long" {
+	make_run
+	make_much
+	stopped $'eval-every = 0\nsample-every = 1\nsample-tokens = 1000000000'
+}
