@@ -146,6 +146,34 @@ no_commands() { # of a terminal
 	not grep -q $'\e' <<<"$output"
 }
 
+@test "options that contradict the tensors are damage, found before memory is allocated" {
+	make_run
+	local text
+	for text in 'layers = 100000' 'layers = 2' 'dim = 1000000' 'dim = 8' 'ffn-dim = 16777216' 'vocab-multiple = 1000000' \
+		'bias = no' 'tie = no' 'arch = llama' 'act = swiglu' 'heads = 3' 'virtual = tp=1000'; do
+		forge good.h5 evil.h5 "$text"
+		refused evil.h5 'evil.h5: '
+		code_of 65 pt-train -q --self-test no -t 1 -n 6 --resume evil.h5 -o new
+		code_of 65 pt-sample evil.h5 x
+	done
+	forge good.h5 evil.h5 'vocab-multiple = 1000000'
+	refused evil.h5 'tok_embeddings.weight is ['
+	says ', 16], and by its options [1000000, 16]'
+	# parameters alone may be a part of a model, but no run and no sample begins from them
+	pt-ckpt strip good.h5 -o bare.h5
+	forge bare.h5 part.h5 'layers = 100000'
+	[ "$(pt-ckpt verify part.h5)" = 'part.h5: ok' ]
+	for text in 'pt-sample part.h5 x' 'pt-train -q -t 1 -n 6 --resume part.h5 -o new' \
+		'pt-train -q -t 1 -n 6 --init-from part.h5 -o new' 'pt-ckpt convert part.h5 -o new.bin'; do
+		# shellcheck disable=SC2086 # words
+		code_of 65 $text
+		says '100000 layers, and 20 tensors'
+	done
+	[ ! -e new ]
+	pt-ckpt average part.h5 part.h5 -o same.h5
+	[ "$(pt-ckpt verify same.h5)" = 'same.h5: ok' ]
+}
+
 @test "names and texts of a checkpoint command no terminal" {
 	make_run
 	local red=$'\e[31m'
