@@ -1,6 +1,7 @@
 /* pt-ckpt: checkpoints as files: list, verify, compare, convert, combine, prune. */
 #include "base/file.h"
 #include "base/options.h"
+#include "base/utf8.h"
 #include "ckpt/print.h"
 #include "ckpt/view.h"
 #include "convert/convert.h"
@@ -10,6 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 struct opts {
 	bool optimizer, strict, options, force, padding, dry_run;
@@ -112,6 +114,8 @@ static int show(int n, char **names, const struct opts *o, struct err *e)
 	int rc = 0;
 	if (o->options) { /* they may become somebody's --config */
 		rc = state_check(c, e);
+		if (isatty(STDOUT_FILENO)) /* a file gets their bytes */
+			text_printable(c->config.s);
 		fputs(rc ? "" : c->config.s, stdout);
 	} else {
 		int *order = convert_forward_order(c->config.s, c->tensors, c->n_tensors);
@@ -179,7 +183,7 @@ static int64_t print_deltas(
 	int64_t n = ckpt_diff(a, b, order, with_optimizer, &deltas, e);
 	free(order);
 	if (n > 0 && deltas[0].group)
-		printf("# first difference: %s\n", deltas[0].name);
+		printf("# first difference: %s\n", text_printable(deltas[0].name));
 	for (int64_t i = 0; i < n; i++)
 		ckpt_print_delta(&deltas[i]);
 	if (n >= 0)

@@ -1,6 +1,7 @@
 /* pt-collbench: benchmark and checker of collectives. */
 #include "base/graph.h"
 #include "base/options.h"
+#include "base/utf8.h"
 #include "collbench/suite.h"
 #include "comm/requests.h"
 
@@ -320,7 +321,7 @@ static void use_results(struct session *s, struct err *e)
 	struct err mine = {0};
 	if (o->compare)
 		s->n_slower = table_compare(&s->old, t, s->suite.judged, &text, e);
-	fputs(text.len ? text.s : "", stdout);
+	fputs(text.len ? text_printable(text.s) : "", stdout);
 	str_free(&text);
 	if (draws(o) && draw(t, o, &mine))
 		err_keep_first(e, &mine);

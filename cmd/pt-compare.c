@@ -2,6 +2,7 @@
 #include "base/file.h"
 #include "base/graph.h"
 #include "base/options.h"
+#include "base/utf8.h"
 #include "compare/curve.h"
 #include "compare/follow.h"
 #include "compare/locate.h"
@@ -211,7 +212,8 @@ static int locate_and_print(const struct strs *runs, const struct opts *o)
 		return err_say(&(struct err){EX_USAGE, "locate: give two runs"});
 	int rc = locate(runs->v[0], runs->v[1], &l, &text, &e);
 	if (log_speaks())
-		printf("%s\n%s\n%s", runs->v[0], runs->v[1], text.s ? text.s : "");
+		printf("%s\n%s\n%s", runs->v[0], runs->v[1],
+			text.s ? text_printable(text.s) : "");
 	if (rc == 0 && log_speaks())
 		puts("verdict: no tensor differs");
 	str_free(&text);
@@ -290,6 +292,8 @@ static int compare_all(const struct runs *r, const struct opts *o,
 			print_outcome(&all.v[i], how, o, &text);
 		fill_reports(&all.v[i], how, reports);
 	}
+	if (!o->json) /* which has its own escapes */
+		text_printable(text.s);
 	fputs(text.s ? text.s : "", stdout);
 	str_free(&text);
 	outcomes_free(&all);
@@ -310,7 +314,7 @@ static void say_change(const struct outcome *x, const struct outcome_opts *how)
 	const struct run_log *l = &x->runs->logs[x->first];
 	outcome_verdict(x, how, &text);
 	printf("%s, step %.0f: %s\n", l->name, run_log_value(l, l->n_rows - 1, COL_STEP),
-		text.s);
+		text_printable(text.s));
 	fflush(stdout);
 	str_free(&text);
 }
@@ -360,6 +364,7 @@ static int show(const struct run_log *logs, int n, const struct opts *o, struct 
 	int rc = 0;
 	if (o->table)
 		curve_table(logs, n, o->column, (enum curve_axis)o->by, &text);
+	text_printable(text.s); /* (a graph has colours) */
 	if ((o->draw.graph || o->plots.n) && curves_of(&c, logs, n, o->column, axis, e))
 		return str_free(&text), -1;
 	c.graph.log_y = o->draw.log_scale;

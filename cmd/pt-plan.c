@@ -1,5 +1,6 @@
 /* pt-plan: which parallel layout trains a model fastest on a cluster? */
 #include "base/options.h"
+#include "base/utf8.h"
 #include "comm/comm.h"
 #include "h5/h5.h"
 #include "kernels/kernels.h"
@@ -287,7 +288,7 @@ static int print_found(const struct opts *o, const struct request *r,
 {
 	struct str out = {0}, counts = {0};
 	int rc = print_all(o, r, s, given, &out, e);
-	fputs(out.s ? out.s : "", stdout);
+	fputs(out.s ? text_printable(out.s) : "", stdout);
 	report_counts(s, &counts);
 	if (o->verbose)
 		fputs(counts.s, stderr);

@@ -1,6 +1,7 @@
 /* pt-prepare: turn text into token shards. */
 #include "base/file.h"
 #include "base/options.h"
+#include "base/utf8.h"
 #include "comm/comm.h"
 #include "data/data.h"
 #include "data/token_file.h"
@@ -204,7 +205,8 @@ static int print_info(const struct strs *files, struct err *e)
 			h5_field_print(&text, f, corpus_info(c, 0));
 		const struct tokenizer *t = corpus_tokenizer(c);
 		printf("%s# %s\n%stokenizer = %s\nvocab = %lld\n", i ? "\n" : "",
-			files->v[i], text.s, t->kind->name, (long long)t->vocab.n);
+			files->v[i], text_printable(text.s), t->kind->name,
+			(long long)t->vocab.n);
 		str_free(&text);
 		corpus_close(c);
 	}

@@ -5,6 +5,7 @@
 #include "train/inference.h"
 #include "train/layout.h"
 #include "train/options.h"
+#include "train/state.h"
 
 #include <errno.h>
 #include <signal.h>
@@ -139,8 +140,13 @@ static int open_model(
 		return err_set(e, EX_DATAERR, "%s has no vocabulary", path);
 	if (s->o->allow_special && tokenizer_allow_special(&s->ckpt->tokenizer, e))
 		return err_prefix(e, "%s: ", path);
-	if (options_model(config, s->ckpt->config.s, e) ||
-		model_init(&s->x.model, config, s->ckpt->tokenizer.vocab.n, e)) {
+	if (options_model(config, s->ckpt->config.s, e)) {
+		e->code = EX_DATAERR;
+		return err_prefix(e, "%s: ", path);
+	}
+	if (state_shapes(s->ckpt, config, true, e))
+		return -1;
+	if (model_init(&s->x.model, config, s->ckpt->tokenizer.vocab.n, e)) {
 		e->code = EX_DATAERR; /* they are not this user's options */
 		return err_prefix(e, "%s: ", path);
 	}

@@ -142,7 +142,7 @@ complete -c pt-train -l no-edit-by-unit -d 'not: Compute norms, anomalies and cl
 complete -c pt-train -l edit-offload -d 'Offload the anchor, the state of the outer optimizer and the residual of --edit-wire: to files on a CPU (--offload-to), to host memory on a GPU.'
 complete -c pt-train -l eval-every -s e -x -d 'Evaluate every N steps, and at the end. 0: never.'
 complete -c pt-train -l eval-first -d 'Also evaluate before the first step, with a sample if there are samples.'
-complete -c pt-train -l eval-windows -x -d 'Windows of each split that are evaluated, always the same ones, equally spaced. 0: all that fit.'
+complete -c pt-train -l eval-windows -x -d 'Windows of each split that are evaluated, always the same ones, equally spaced. 0: all that fit. No window is evaluated twice.'
 complete -c pt-train -l eval-only -d 'Evaluate the checkpoint of --resume or --init-from, and exit.'
 complete -c pt-train -l sample-every -x -d 'Generate a sample every N steps. 0: never.'
 complete -c pt-train -l sample-tokens -x -d 'Length of a sample in tokens.'

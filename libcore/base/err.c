@@ -1,5 +1,6 @@
 /* Exit codes, errors and messages. */
 #include "base/file.h"
+#include "base/utf8.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -113,7 +114,8 @@ bool log_color(FILE *f)
 	return isatty(fileno(f)) && term && strcmp(term, "dumb") != 0;
 }
 
-/* One write for one line, so that lines of several ranks do not run into each other. */
+/* One write for one line, so that lines of several ranks do not run into each other. Messages have
+ * names and texts of files, which command no terminal. */
 static void say(const char *grade, bool with_rank, const char *fmt, va_list ap)
 {
 	if (silent)
@@ -128,6 +130,8 @@ static void say(const char *grade, bool with_rank, const char *fmt, va_list ap)
 	n += more < 0 ? 0 : (size_t)more;
 	if (n > room - 1)
 		n = room - 1;
+	line[n] = '\0';
+	text_printable(line);
 	line[n++] = '\n';
 	fflush(stdout);
 	if (write(STDERR_FILENO, line, n) < 0)

@@ -1,5 +1,6 @@
 /* Graphs as text: lines of braille dots or of characters, axes with round values, a legend. */
 #include "base/graph.h"
+#include "base/utf8.h"
 
 #include <langinfo.h>
 #include <locale.h>
@@ -243,7 +244,9 @@ static void put_legend(struct str *out, const struct graph *g,
 		const struct cell sample[2] = {{i + 1, 0x12}, {i + 1, 0x12}};
 		str_printf(out, "%*s  ", margin, "");
 		put_cells(out, style, sample, style->marks == MARKS_BRAILLE ? 2 : 1);
-		str_printf(out, " %s\n", g->series[i].name);
+		char *name = text_printable(xstrdup(g->series[i].name));
+		str_printf(out, " %s\n", name);
+		free(name);
 	}
 	if (g->n_series > 1 && style->marks == MARKS_ASCII)
 		str_printf(out, "%*s  @ several at one place\n", margin, "");

@@ -3,6 +3,7 @@
 
 #include "base/file.h"
 #include "base/options.h"
+#include "base/utf8.h"
 
 #include <errno.h>
 #include <math.h>
@@ -11,10 +12,19 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+enum { NAME_TEXT = 256 };
+
 /* "-" for NaN, which means none. */
 static const char *number(char buf[static NUM_TEXT], double v)
 {
 	return isnan(v) ? "-" : text_float(buf, (float)v);
+}
+
+/* The name of a tensor or a group, as a terminal may have it. */
+static const char *shown(char buf[static NAME_TEXT], const char *name)
+{
+	snprintf(buf, NAME_TEXT, "%s", name);
+	return text_printable(buf);
 }
 
 bool ckpt_is_other_file(const char *path)
@@ -132,7 +142,7 @@ int ckpt_print_tensors(const struct ckpt *c, const int *order, struct err *e)
 		int i = order ? order[k] : k;
 		const struct ckpt_tensor *t = &c->tensors[i];
 		struct stats s = {0};
-		char shape[NUM_TEXT];
+		char shape[NUM_TEXT], name[NAME_TEXT];
 		if (ckpt_each(c, CKPT_MODEL, i, add_stats, &s, e))
 			return -1;
 		if (t->ndim == 1)
@@ -140,9 +150,9 @@ int ckpt_print_tensors(const struct ckpt *c, const int *order, struct err *e)
 		else
 			snprintf(shape, sizeof(shape), "[%lld, %lld]",
 				(long long)t->dims[0], (long long)t->dims[1]);
-		printf("%-38s %-16s %12lld %11.4g %11.4g %11.4g", t->name, shape,
-			(long long)s.n, s.sum / (double)s.n, sqrt(s.sumsq / (double)s.n),
-			s.max);
+		printf("%-38s %-16s %12lld %11.4g %11.4g %11.4g", shown(name, t->name),
+			shape, (long long)s.n, s.sum / (double)s.n,
+			sqrt(s.sumsq / (double)s.n), s.max);
 		if (s.n_bad)
 			printf("  %lld not finite", (long long)s.n_bad);
 		putchar('\n');
@@ -155,6 +165,8 @@ int ckpt_print_tensors(const struct ckpt *c, const int *order, struct err *e)
 void ckpt_print_info(const struct ckpt *c)
 {
 	char loss[NUM_TEXT], val[NUM_TEXT], best[NUM_TEXT];
+	struct str by = {0};
+	str_puts(&by, c->info.created_by);
 	printf("step = %lld\nsamples = %lld\ntokens = %lld\nloss = %s\nval_loss = %s\n"
 	       "best_val_loss = %s\nparam_hash = 0x%016llx\ntokenizer = %s\nvocab = %lld\n"
 	       "created_by = %s\n",
@@ -163,23 +175,25 @@ void ckpt_print_info(const struct ckpt *c)
 		number(val, c->info.val_loss), number(best, c->info.best_val_loss),
 		(unsigned long long)c->info.param_hash,
 		c->tokenizer.kind ? c->tokenizer.kind->name : "none",
-		(long long)c->tokenizer.vocab.n, c->info.created_by);
+		(long long)c->tokenizer.vocab.n, text_printable(by.s));
+	str_free(&by);
 }
 
 /* ---- diff ------------------------------------------------------------------------ */
 
 void ckpt_print_delta(const struct ckpt_delta *d)
 {
+	char name[NAME_TEXT], group[NAME_TEXT];
 	if (d->only_a || d->only_b || d->other_shape) {
-		printf("%-38s %s\n", d->name,
+		printf("%-38s %s\n", shown(name, d->name),
 			d->only_a   ? "only in the first"
 			: d->only_b ? "only in the second"
 				    : "has a different shape");
 		return;
 	}
 	printf("%-38s %-10s %lld of %lld differ, from element %lld; max |Δ| %.4g, ",
-		d->name, d->group, (long long)d->n_differ, (long long)d->n,
-		(long long)d->first, d->max_abs);
+		shown(name, d->name), shown(group, d->group), (long long)d->n_differ,
+		(long long)d->n, (long long)d->first, d->max_abs);
 	if (d->max_ulp == INT64_MAX)
 		printf("NaN\n");
 	else
@@ -225,7 +239,8 @@ int64_t ckpt_print_rest(
 	}
 	printf("%d tensors are equal%s%s\n%s", a->n_tensors,
 		with_optimizer ? ", with their optimizer state" : "",
-		notes.len ? "; these differ:" : "", notes.len ? notes.s : "");
+		notes.len ? "; these differ:" : "",
+		notes.len ? text_printable(notes.s) : "");
 	for (size_t i = 0; i < notes.len; i++)
 		n += notes.s[i] == '\n';
 	str_free(&notes);

@@ -1,6 +1,7 @@
 /* Reading checkpoints: data are checked before they are used. */
 #include "ckpt/ckpt.h"
 
+#include "base/utf8.h"
 #include "kernels/kernels.h"
 
 #include <errno.h>
@@ -76,7 +77,8 @@ static int open_tensors(struct ckpt *c, struct h5 *h, struct err *e)
 			rc = -1;
 		} else if (b->type != H5_F32 || b->ndim < 1 || b->ndim > 2 ||
 			   b->dims[0] < 1 || (b->ndim == 2 && b->dims[1] < 1) ||
-			   strlen(names.v[i % c->n_tensors]) >= sizeof(t->name)) {
+			   strlen(names.v[i % c->n_tensors]) >= sizeof(t->name) ||
+			   text_has_control(path)) {
 			rc = err_set(e, EX_DATAERR, "%s is not a tensor", path);
 		} else if (i >= c->n_tensors &&
 			   !ckpt_same_shape(

@@ -1,6 +1,8 @@
 /* Some tensors of a checkpoint, or under other names, or rounded. */
 #include "ckpt/view.h"
 
+#include "base/utf8.h"
+
 #include <fnmatch.h>
 #include <math.h>
 #include <stdlib.h>
@@ -125,11 +127,12 @@ static int rename_apply(const struct rename *r, struct ckpt_tensor *t, struct er
 	str_add(&out, t->name, (size_t)(at - t->name));
 	str_puts(&out, r->new);
 	str_puts(&out, at + r->n);
-	bool fits = out.len && out.len < sizeof(t->name) && !strchr(out.s, '/');
+	bool fits = out.len && out.len < sizeof(t->name) && !strchr(out.s, '/') &&
+		    !text_has_control(out.s);
 	int rc = fits ? 0
 		      : err_set(e, EX_USAGE,
 				"rename: '%s' cannot be the name of a tensor: 1 to %zu "
-				"characters without /",
+				"characters without / and control characters",
 				out.s, sizeof(t->name) - 1);
 	if (fits)
 		snprintf(t->name, sizeof(t->name), "%s", out.s);

@@ -29,11 +29,22 @@ static int check_tensor(const struct ckpt_view *v, const struct tensor *t, struc
 		v->name, t->name);
 }
 
+/* Before memory for them is allocated. */
+static int check_layers(
+	const struct model_config *c, const struct ckpt_view *v, struct err *e)
+{
+	return c->layers <= v->n_tensors
+		       ? 0
+		       : err_set(e, EX_DATAERR, "%lld layers, and %d tensors",
+				 (long long)c->layers, v->n_tensors);
+}
+
 int convert_model(const struct ckpt_view *v, struct model *m, struct err *e)
 {
 	struct model_config c;
 	int64_t vocab = v->tokenizer ? v->tokenizer->vocab.n : 0;
-	if (options_model(&c, v->config.s, e) || model_init(m, &c, vocab, e)) {
+	if (options_model(&c, v->config.s, e) || check_layers(&c, v, e) ||
+		model_init(m, &c, vocab, e)) {
 		e->code = EX_DATAERR; /* not options of this command line */
 		return err_prefix(e, "%s: ", v->name);
 	}
@@ -115,8 +126,11 @@ static int model_options(const struct ckpt_view *v, struct str *out, struct err 
 	c.vocab_multiple = 1;
 	if (!c.vocab && !vocab)
 		c.vocab = 1;
+	int64_t layers = c.layers;
+	c.layers = 1; /* of which there may be too many */
 	if (model_init(&m, &c, vocab, e))
 		return -1;
+	m.c.layers = layers;
 	print_options(&m, out);
 	model_free(&m);
 	return 0;

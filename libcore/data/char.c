@@ -1,11 +1,11 @@
 /* The character tokenizer: one token for each Unicode character that occurs in the text, in order of
  * code points (as nanoGPT's shakespeare_char). The text is UTF-8. */
+#include "base/utf8.h"
 #include "data/data.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-enum { CODE_POINTS = 0x110000 };
 #define ABSENT UINT32_MAX
 
 static int64_t not_utf8(int64_t at, struct err *e)

@@ -45,10 +45,10 @@ int order_init(struct order *o, enum sampling s, uint64_t seed, int64_t n_tokens
 	*o = (struct order){s, seed, n_tokens, context, 0};
 	if (n_tokens < context + 1)
 		return -1;
-	int64_t fit = (n_tokens - 1) / context;
+	int64_t fit = (n_tokens - 1) / context, starts = n_tokens - context;
 	/* One window fewer than fit, so that the grid can be shifted by up to a window. */
 	if (s == SAMPLING_EVEN)
-		o->n_windows = n_windows ? n_windows : fit;
+		o->n_windows = n_windows ? min64(n_windows, starts) : fit;
 	else
 		o->n_windows = max64(1, n_tokens / context - 1);
 	return 0;

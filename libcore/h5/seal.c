@@ -265,8 +265,13 @@ static int check_finished(
 	struct h5 *f;
 	struct sealed have;
 	uint64_t stored;
-	if (stat(file, &st) || !st.st_size)
+	if (stat(file, &st))
 		return err_set(e, EX_IOERR, "%s: %s", name, strerror(errno));
+	if (!st.st_size)
+		return err_set(e, EX_IOERR,
+			"%s: nothing of what was written is in the file, which is "
+			"discarded",
+			name);
 	if (h5_open_at(&f, file, name, st.st_size, e)) {
 		e->code = EX_IOERR;
 		return -1;

@@ -9,6 +9,7 @@
 #define TOKEN_H
 
 #include "base/base.h"
+#include "base/utf8.h"
 
 /* ---- unicode.c: classes of characters --------------------------------------------- */
 
@@ -26,13 +27,6 @@ enum char_class {
 
 /* The class of each code point, [0x110000]. */
 const uint8_t *char_classes(void);
-/*
- * Returns the length of the character at text[0..n), n > 0, and sets its code point; 0 if it is
- * incomplete, -1 if it is not UTF-8 (RFC 3629: shortest form, no surrogates, at most 10FFFF).
- */
-int utf8_decode(const char *text, int64_t n, uint32_t *code);
-/* Writes a character, and returns its length. */
-int utf8_encode(uint32_t code, uint8_t out[AT_LEAST(4)]);
 
 /* ---- split.c: text to words; split_ascii.c, split_regex.c ------------------------- */
 

@@ -29,7 +29,8 @@ static void eval_round(struct trainer *t, enum split split, const struct order *
 	free(runs);
 }
 
-double eval_loss(struct trainer *t, enum split split)
+double eval_loss_until(
+	struct trainer *t, enum split split, bool (*stop)(void *with), void *with)
 {
 	enum { ROUND = 16 }; /* micro-batches that a rank fetches at once */
 	struct order order;
@@ -41,10 +42,18 @@ double eval_loss(struct trainer *t, enum split split)
 		return (double)NAN;
 	int64_t n_micro = ceil_div(order.n_windows, t->o.micro_batch);
 	pass_loss_begin(&t->pass);
-	for (int64_t first = 0; first < n_micro; first += most)
+	for (int64_t first = 0; first < n_micro; first += most) {
+		if (first && stop && stop(with))
+			return (double)NAN;
 		eval_round(t, split, &order, first, min64(n_micro - first, most));
+	}
 	struct exact sum = pass_loss(&t->pass);
 	comm_sum_i64(t->world, (int64_t *)&sum, EXACT_WORDS);
 	double loss = exact_round(&sum) / (double)(order.n_windows * context);
 	return (double)(float)loss;
+}
+
+double eval_loss(struct trainer *t, enum split split)
+{
+	return eval_loss_until(t, split, NULL, NULL);
 }

@@ -2,6 +2,7 @@
  * The training loop: step, synchronise, log, evaluate, save, until the last step or a signal.
  * Conditions that may differ between ranks (signals, the clock) are votes in the step.
  */
+#include "base/utf8.h"
 #include "model/generate.h"
 #include "train/train_internal.h"
 
@@ -34,37 +35,95 @@ static void catch_signals(void)
 		sigaction(stops[i], &a, NULL);
 }
 
+/* Nobody knows how long an evaluation or a sample takes: the options may be a checkpoint's. What is short goes
+ * on after a signal, so that a run that is stopped has the rows and the best checkpoint of one that is not. */
+static bool has_waited(void)
+{
+	enum { STOP_SECS = 10 };
+	static double since;
+	if (!stop_signal)
+		return false;
+	double now = clock_seconds();
+	since = since > 0 ? since : now;
+	return now - since >= STOP_SECS;
+}
+
+/* What a signal may end before it is complete, on all ranks of the worker at the same place. They ask each other
+ * seldom while what lies between two questions is quick on all of them. */
+struct cut {
+	struct run *r;
+	bool cut;
+	int64_t every, skip;
+	double asked;
+};
+
+static struct cut cut_begin(struct run *r)
+{
+	return (struct cut){.r = r, .every = 1, .asked = clock_seconds()};
+}
+
+/* Collective over the worker. */
+static bool is_cut(void *with)
+{
+	enum { QUICK, SLOW, CUT, SELDOM = 64 };
+	struct cut *c = with;
+	if (c->cut || c->skip-- > 0)
+		return c->cut;
+	double now = clock_seconds();
+	int64_t mine = has_waited() ? CUT : now - c->asked > 0.1 ? SLOW : QUICK;
+	int64_t most = comm_max_i64(c->r->world, mine);
+	c->cut = most == CUT;
+	c->every = most == QUICK ? min64(2 * c->every, SELDOM) : 1;
+	c->skip = c->every - 1;
+	c->asked = now;
+	return c->cut;
+}
+
 /* ---- between steps -------------------------------------------------- */
 
-/* Returns whether the validation loss is the best so far. */
-static bool evaluate(struct run *r, struct row *row)
+/* Collective. False: a signal has ended it, and there is no loss. *best: the validation loss is the best so far. */
+static bool evaluate(struct run *r, struct row *row, bool *best)
 {
 	struct trainer *t = &r->t;
-	double train = local_sgd_eval_mean(r, eval_loss(t, SPLIT_TRAIN));
-	double val = local_sgd_eval_mean(r, eval_loss(t, SPLIT_VAL));
-	if (!isnan(train))
-		row_set(row, COL_TRAIN_LOSS, train);
-	if (isnan(val))
+	struct cut c = cut_begin(r);
+	double loss[2];
+	*best = false;
+	for (int s = SPLIT_TRAIN; s <= SPLIT_VAL; s++) {
+		double mine = c.cut ? (double)NAN
+				    : eval_loss_until(t, (enum split)s, is_cut, &c);
+		loss[s] = local_sgd_eval_mean(r, c.cut ? (double)NAN : mine);
+	}
+	if (c.cut) {
+		report_event(r, "the evaluation was ended by a signal");
 		return false;
+	}
+	if (!isnan(loss[SPLIT_TRAIN]))
+		row_set(row, COL_TRAIN_LOSS, loss[SPLIT_TRAIN]);
+	double val = loss[SPLIT_VAL];
+	if (isnan(val))
+		return true;
 	row_set(row, COL_VAL_LOSS, val);
 	t->val_loss = val;
 	r->saver.eval_step = t->step;
-	if (t->best_val_loss <= val || !r->now.agreed)
-		return false;
-	t->best_val_loss = val;
+	*best = !(t->best_val_loss <= val) && r->now.agreed;
+	if (*best)
+		t->best_val_loss = val;
 	return true;
 }
 
-static void draw_sample(struct run *r, struct model *m, struct store *store)
+/* A sample while it is drawn, on the rank that has the whole model. */
+struct sample {
+	struct decoder *g;
+	struct str text;
+	int64_t n; /* tokens drawn */
+};
+
+static void begin_sample(
+	struct run *r, struct model *m, struct store *store, struct sample *x)
 {
 	struct trainer *t = &r->t;
 	const struct tokenizer *tok = &t->data.set->tokenizer;
-	struct sampler s = {.temperature = 0.8,
-		.top_k = 200,
-		.top_p = 1,
-		.seed = (uint64_t)t->o.seed};
 	struct err e = {0};
-	struct str text = {0};
 	uint32_t *ids = NULL;
 	const char *prompt = t->o.sample_prompt ? t->o.sample_prompt : "\n";
 	int64_t n = tokenizer_encode_all(tok, prompt, (int64_t)strlen(prompt), &ids, &e);
@@ -74,37 +133,57 @@ static void draw_sample(struct run *r, struct model *m, struct store *store)
 		n = 1;
 	}
 	for (int64_t i = 0; i < n && strcmp(prompt, "\n"); i++)
-		tokenizer_decode(tok, ids[i], &text);
-	struct decoder *g = decoder_open(m, &t->d, store, true);
-	decoder_feed(g, ids, n);
-	for (int64_t i = 0; i < t->o.sample_tokens; i++) {
-		uint32_t id = (uint32_t)decoder_draw(g, &s, (uint64_t)t->step, i);
-		tokenizer_decode(tok, id, &text);
-		decoder_feed(g, &id, 1);
+		tokenizer_decode(tok, ids[i], &x->text);
+	x->g = decoder_open(m, &t->d, store, true);
+	decoder_feed(x->g, ids, n);
+	free(ids);
+}
+
+static void draw_sample(struct run *r, struct sample *x, int64_t n)
+{
+	struct trainer *t = &r->t;
+	const struct sampler s = {.temperature = 0.8,
+		.top_k = 200,
+		.top_p = 1,
+		.seed = (uint64_t)t->o.seed};
+	for (int64_t end = x->n + n; x->n < end; x->n++) {
+		uint32_t id = (uint32_t)decoder_draw(x->g, &s, (uint64_t)t->step, x->n);
+		tokenizer_decode(&t->data.set->tokenizer, id, &x->text);
+		decoder_feed(x->g, &id, 1);
 		comm_poll(); /* the others wait for rank 0 */
 	}
-	decoder_close(g);
-	info("a sample after step %lld:", (long long)t->step);
+}
+
+static void end_sample(struct run *r, struct sample *x)
+{
+	decoder_close(x->g);
+	info("a sample after step %lld:", (long long)r->t.step);
 	if (log_speaks())
-		fprintf(stderr, "%s\n", text.s ? text.s : "");
-	str_free(&text);
-	free(ids);
+		fprintf(stderr, "%s\n", x->text.s ? text_printable(x->text.s) : "");
+	str_free(&x->text);
 }
 
 /* Collective. Rank 0 samples from the whole model: its own, or a copy that is gathered. */
 static void write_sample(struct run *r)
 {
+	enum { PIECE = 64 }; /* tokens between two looks at signals */
 	struct trainer *t = &r->t;
 	struct inference x;
-	if (state_is_whole(t)) {
-		if (run_is_first(r))
-			draw_sample(r, &t->model, t->store);
-		return;
-	}
-	state_gather(t, &x);
-	if (x.store)
-		draw_sample(r, &x.model, x.store);
-	inference_close(&x);
+	struct sample s = {0};
+	struct cut c = cut_begin(r);
+	bool whole = state_is_whole(t), draws = run_is_first(r);
+	if (!whole)
+		state_gather(t, &x);
+	if (draws)
+		begin_sample(
+			r, whole ? &t->model : &x.model, whole ? t->store : x.store, &s);
+	for (int64_t n = t->o.sample_tokens; n > 0 && !is_cut(&c); n -= PIECE)
+		if (draws)
+			draw_sample(r, &s, min64(n, PIECE));
+	if (draws)
+		end_sample(r, &s);
+	if (!whole)
+		inference_close(&x);
 }
 
 /* Collective. Are the replicas of all parameters equal? */
@@ -156,8 +235,10 @@ static int after_step(struct run *r, const struct step_result *s)
 	if (log)
 		report_fill_row(r, s, &row);
 	if (eval) {
-		best = evaluate(r, &row);
-		r->saver.saved_step = r->saver.tried_step = -1; /* for its losses */
+		eval = evaluate(r, &row, &best);
+		if (eval)
+			r->saver.saved_step = r->saver.tried_step =
+				-1; /* for its losses */
 	}
 	if ((log || eval) && local_sgd_row(r, &row))
 		report_row(r, &row);
@@ -273,9 +354,10 @@ static void report_start(struct run *r)
 static void evaluate_first(struct run *r)
 {
 	struct row row = report_new_row(r);
-	evaluate(r, &row);
+	bool best;
+	if (evaluate(r, &row, &best))
+		report_row(r, &row);
 	r->t.best_val_loss = (double)NAN;
-	report_row(r, &row);
 	if (r->t.o.sample_every)
 		write_sample(r);
 }
@@ -376,7 +458,8 @@ static int eval_only(struct run *r)
 {
 	struct row row = report_new_row(r);
 	struct str line = {0};
-	evaluate(r, &row);
+	bool best;
+	evaluate(r, &row, &best);
 	row_print(&row, &line);
 	if (run_is_first(r))
 		report_print(r, line.s);

@@ -517,7 +517,7 @@ static const struct opt options[] = {
 		"Also evaluate before the first step, with a sample if there are samples."},
 	{OPT_INT, 0, "eval-windows", "N", "240", T(eval_windows), OPT_ARITH, 0, MANY, .help =
 		"Windows of each split that are evaluated, always the same ones, equally spaced. "
-		"0: all that fit."},
+		"0: all that fit. No window is evaluated twice."},
 	{FLAG("eval-only", "no", T(eval_only), 0), .help =
 		"Evaluate the checkpoint of --resume or --init-from, and exit."},
 	{OPT_INT, 0, "sample-every", "N", "0", T(sample_every), OPT_RUN, 0, MANY, .help =

@@ -108,9 +108,19 @@ static int open_journal(struct run *r, const struct train_opts *o, const char *c
 
 /* ---- resuming -------------------------------------------------------------------- */
 
-/* The options in a checkpoint: all of them, or those of the model. */
-static int read_config(
-	const char *path, bool all, struct str *out, int64_t *workers, struct err *e)
+/* Does the user give options of the model? */
+static bool gives_model(const struct train_opts *o)
+{
+	for (const struct opt *t = train_program.opts; t->type != OPT_END; t++)
+		if (t->flags & OPT_MODEL && opts_given(&train_program, o, t->name))
+			return true;
+	return false;
+}
+
+/* The options in a checkpoint: all of them, or those of the model. Before a model is made of them, they are
+ * compared with the tensors that are there, unless the user gives others. */
+static int read_config(const struct train_opts *o, const char *path, bool all,
+	struct str *out, int64_t *workers, struct err *e)
 {
 	struct ckpt *c;
 	struct train_opts saved;
@@ -118,10 +128,11 @@ static int read_config(
 		return -1;
 	int rc = state_options(c, &saved, e);
 	bool read = !rc;
-	if (!rc &&
-		saved.model.layers > c->n_tensors) /* before a model of so many is made */
+	if (!rc && saved.model.layers > c->n_tensors)
 		rc = err_set(e, EX_DATAERR, "%s: %lld layers, and %d tensors", path,
 			(long long)saved.model.layers, c->n_tensors);
+	if (!rc && !gives_model(o))
+		rc = state_shapes(c, &saved.model, true, e);
 	if (!rc && all)
 		str_add(out, c->config.s, c->config.len);
 	else if (!rc)
@@ -156,9 +167,10 @@ static int find_base(
 	if (e->code)
 		return -1;
 	if (path->len)
-		return read_config(path->s, true, &b->options, &b->workers, e);
-	return o->init_from ? read_config(o->init_from, false, &b->options, &of_init, e)
-			    : 0;
+		return read_config(o, path->s, true, &b->options, &b->workers, e);
+	return o->init_from
+		       ? read_config(o, o->init_from, false, &b->options, &of_init, e)
+		       : 0;
 }
 
 int train_find_base(const struct train_opts *o, struct comm *world, struct train_base *b,

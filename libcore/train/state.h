@@ -25,9 +25,14 @@ int64_t state_file_bytes(const struct trainer *t);
 int state_load(struct trainer *t, const char *path, bool weights_only, struct err *e);
 
 /* Sets the options that a checkpoint has saved, for opts_free(). An error if they are not those of a run, or if its
- * numbers of steps, samples and tokens cannot be. */
+ * numbers of steps, samples and tokens cannot be, or its tensors contradict them. */
 int state_options(const struct ckpt *c, struct train_opts *saved, struct err *e);
-/* The same, only to check. */
+/* Do the options of a model give the tensors that the file has, and the shapes of them? Nothing is allocated for
+ * what the options say. `whole`: all of the tensors; else parameters alone may be some of the model, and
+ * tensors may have other names. */
+int state_shapes(const struct ckpt *c, const struct model_config *options, bool whole,
+	struct err *e);
+/* The options, only to check. */
 int state_check(const struct ckpt *c, struct err *e);
 
 /* Has every rank all parameters, unsharded? */

@@ -141,3 +141,117 @@ refused() { # FILE TEXT: by all who read its options
 	code_of 65 pt-ckpt verify good.h5
 	says 'good.h5: DAMAGED'
 }
+
+no_commands() { # of a terminal
+	not grep -q $'\e' <<<"$output"
+}
+
+@test "options that contradict the tensors are damage, found before memory is allocated" {
+	make_run
+	local text
+	for text in 'layers = 100000' 'layers = 2' 'dim = 1000000' 'dim = 8' 'ffn-dim = 16777216' 'vocab-multiple = 1000000' \
+		'bias = no' 'tie = no' 'arch = llama' 'act = swiglu' 'heads = 3' 'virtual = tp=1000'; do
+		forge good.h5 evil.h5 "$text"
+		refused evil.h5 'evil.h5: '
+		code_of 65 pt-train -q --self-test no -t 1 -n 6 --resume evil.h5 -o new
+		code_of 65 pt-sample evil.h5 x
+	done
+	forge good.h5 evil.h5 'vocab-multiple = 1000000'
+	refused evil.h5 'tok_embeddings.weight is ['
+	says ', 16], and by its options [1000000, 16]'
+	# parameters alone may be a part of a model, but no run and no sample begins from them
+	pt-ckpt strip good.h5 -o bare.h5
+	forge bare.h5 part.h5 'layers = 100000'
+	[ "$(pt-ckpt verify part.h5)" = 'part.h5: ok' ]
+	for text in 'pt-sample part.h5 x' 'pt-train -q -t 1 -n 6 --resume part.h5 -o new' \
+		'pt-train -q -t 1 -n 6 --init-from part.h5 -o new' 'pt-ckpt convert part.h5 -o new.bin'; do
+		# shellcheck disable=SC2086 # words
+		code_of 65 $text
+		says '100000 layers, and 20 tensors'
+	done
+	[ ! -e new ]
+	pt-ckpt average part.h5 part.h5 -o same.h5
+	[ "$(pt-ckpt verify same.h5)" = 'same.h5: ok' ]
+}
+
+@test "names and texts of a checkpoint command no terminal" {
+	make_run
+	local red=$'\e[31m'
+	"$BUILD/tests/test_saved" name good.h5 evil.h5 "norm${red}"
+	code_of 65 pt-ckpt verify evil.h5
+	says 'evil.h5: DAMAGED'
+	says '/norm?[31m is not a tensor'
+	no_commands
+	code_of 64 pt-ckpt rename good.h5 --rename "norm.bias=$red" -o new.h5
+	no_commands
+	"$BUILD/tests/test_saved" by good.h5 evil.h5 "me$red"
+	run pt-ckpt show evil.h5
+	says 'created_by = me?[31m'
+	no_commands
+	run pt-ckpt diff good.h5 evil.h5
+	says 'me?[31m'
+	no_commands
+	forge good.h5 evil.h5 "arch = $red"
+	code_of 65 pt-ckpt verify evil.h5
+	says "'?[31m'"
+	no_commands
+	# as they are for a file, which may be a config
+	forge good.h5 evil.h5 "sample-prompt = $red"
+	pt-ckpt show --options evil.h5 | grep -qF "$red"
+	run script -qc 'pt-ckpt show --options evil.h5' /dev/null </dev/null
+	says 'sample-prompt = ?[31m'
+	no_commands
+	run pt-ckpt diff good.h5 evil.h5
+	says 'option sample-prompt '
+	no_commands
+	# of a vocabulary
+	sed "s/of/$red/" text.txt >red.txt
+	pt-prepare -q red.txt -o red.h5
+	run pt-train "${TINY[@]:1}" -d red.h5 -n 1 --sample-every 1 --sample-prompt "$red"
+	says 'a sample after step 1:'
+	says '?[31m'
+	no_commands
+}
+
+@test "texts of a log command no terminal" {
+	make_run
+	sed "s/^# arith lr = .*/# arith lr = "$'\e[31m/; s/^# meta arithmetic = .*/# meta arithmetic = 0x1/; s/ loss=/ loss=9/' \
+		run/journal.txt >other.txt
+	code_of 1 pt-compare run/journal.txt other.txt
+	says 'lr: 0.001, ?[31m'
+	no_commands
+}
+
+# Text for so many windows that no machine evaluates all of them during this test.
+make_much() {
+	for _ in $(seq 500); do cat text.txt; done >much.txt
+	pt-prepare -q much.txt -o much.h5
+}
+
+stopped() { # OPTION...: of the checkpoint; the signal comes to the last of two ranks, while it goes on for long
+	local pid
+	forge good.h5 evil.h5 "$1"
+	timeout -k 5 300 mpiexec -n 2 pt-train -q -t 1 --self-test no -d much.h5 -n 1000000 --log-every 1 \
+		--resume evil.h5 -o long >/dev/null 2>err 3>&- &
+	pid=$!
+	wait_for '# event .* start' long/journal.txt
+	kill -TERM "$(ranks_of "$(pgrep -P $pid)" | tail -n 1)"
+	ended $pid
+	[ "$status" -eq 75 ]
+	pt-ckpt verify long/checkpoints/latest.h5
+}
+
+@test "a signal ends an evaluation that takes long, which has no loss" {
+	make_run
+	make_much
+	stopped $'eval-every = 1\neval-windows = 9007199254740992'
+	grep -q '# event .*the evaluation was ended by a signal' long/journal.txt
+	not grep -q 'val_loss=' long/journal.txt
+	grep -q '^step=5 ' long/journal.txt
+}
+
+@test "a signal ends a sample that takes long" {
+	make_run
+	make_much
+	stopped $'eval-every = 0\nsample-every = 1\nsample-tokens = 1000000000'
+}

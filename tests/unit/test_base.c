@@ -1,5 +1,6 @@
 /* base: numbers and text, options, exact sums, Philox, hashes, files. */
 #include "base/options.h"
+#include "base/utf8.h"
 #include "base/file.h"
 #include "tests/support/support.h"
 
@@ -485,6 +486,36 @@ static void what_is_no_decimal(void **state)
 	assert_true(isnan(v));
 }
 
+static void texts_on_a_terminal(void **state)
+{
+	static const struct {
+		const char *text, *shown;
+		bool control;
+	} some[] = {
+		{"layers.0.wq ~", "layers.0.wq ~", false}, {"", "", false},
+		{"a\tb\n", "a\tb\n", true}, {"\x1b[2J\x07\r", "?[2J??", true},
+		{"\x01x\x7f", "?x?", true},
+		{"\xc2\x9b"
+		 "31m",
+			"??31m", true}, /* C1: a command in one character */
+		{"\xc2\xa0\xc3\xa9\xe2\x82\xac\xf0\x9f\x98\x80",
+			"\xc2\xa0\xc3\xa9\xe2\x82\xac\xf0\x9f\x98\x80", false},
+		{"\x9b"
+		 "31m",
+			"?31m", false}, /* the same in Latin-1 */
+		{"\xff\xc0\x9b\xe2\x82", "?????", false}, {"\xe2\x82\x1b", "???", true},
+		{"\xed\xa0\x80", "???", false}, /* a surrogate */
+	};
+	(void)state;
+	for (size_t i = 0; i < ARRAY_LEN(some); i++) {
+		char *text = xstrdup(some[i].text);
+		assert_int_equal(text_has_control(text), some[i].control);
+		assert_string_equal(text_printable(text), some[i].shown);
+		free(text);
+	}
+	assert_null(text_printable(NULL));
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -494,6 +525,7 @@ int main(void)
 		cmocka_unit_test(numbers_read_back),
 		cmocka_unit_test(numbers_are_whole),
 		cmocka_unit_test(nearest_name),
+		cmocka_unit_test(texts_on_a_terminal),
 		cmocka_unit_test(exact_sum_of_few),
 		cmocka_unit_test(exact_sum_in_any_order),
 		cmocka_unit_test(exact_rounds_once),

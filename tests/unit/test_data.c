@@ -179,6 +179,13 @@ static void even_places(void **state)
 	}
 	order_init(&o, SAMPLING_EVEN, 0, 1000, 16, 1);
 	assert_int_equal(order_start(&o, 0), 0);
+	/* each once, however many are wanted */
+	for (int64_t n = 984; n > 0 && n <= INT64_MAX / 2; n *= 2) {
+		order_init(&o, SAMPLING_EVEN, 0, 1000, 16, n);
+		assert_int_equal(o.n_windows, 984);
+		for (int64_t g = 0; g < 984; g++)
+			assert_int_equal(order_start(&o, g), g);
+	}
 }
 
 static void too_few_tokens(void **state)

@@ -583,6 +583,22 @@ static void seals_are_of_what_was_written(void **state)
 	}
 }
 
+/* The name has another file by then. */
+static void a_file_that_is_empty_when_it_is_finished(void **state)
+{
+	static const int64_t one = 1;
+	const char *path = test_path("emptied.h5");
+	struct h5 *f;
+	(void)state;
+	assert_int_equal(h5_create(&f, path, &e), 0);
+	assert_int_equal(h5_put(f, "/x", H5_I64, 1, &one, &one, &e), 0);
+	unlink(path);
+	put_bytes(path, "", 0);
+	assert_int_equal(h5_finish(f, 0, &e), -1);
+	assert_int_equal(e.code, EX_IOERR);
+	assert_non_null(strstr(e.msg, "emptied.h5: nothing of what was written"));
+}
+
 /* What a writer leaves that dies before it has sealed the file. */
 static void unfinished_files_refused(void **state)
 {
@@ -672,6 +688,7 @@ int main(void)
 		cmocka_unit_test_setup(rows_beyond_counting_refused, begin),
 		cmocka_unit_test_setup(truncated_files_refused, begin),
 		cmocka_unit_test_setup(seals_are_of_what_was_written, begin),
+		cmocka_unit_test_setup(a_file_that_is_empty_when_it_is_finished, begin),
 		cmocka_unit_test_setup(unfinished_files_refused, begin),
 		cmocka_unit_test_setup(end_keeps_the_first_error, begin),
 		cmocka_unit_test_setup(through_a_pipe, begin),

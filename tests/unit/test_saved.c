@@ -2,6 +2,8 @@
  * What a checkpoint has saved is applied if and only if the option is of the run: every option there is.
  *   test_saved options                 their names, `run` or `user`, and a value
  *   test_saved forge FROM TO TEXT      a copy with a valid seal, and TEXT behind its options
+ *   test_saved name FROM TO NAME       a copy whose first tensor has another name
+ *   test_saved by FROM TO TEXT         a copy of another program
  *   test_saved number FILE NAME N      another attribute (i64), and a valid seal
  *   test_saved element FILE PATH I N   another element of a dataset (i64), and a valid seal
  */
@@ -189,14 +191,21 @@ static void list_options(void)
 				other_value(t));
 }
 
-static int forge(const char *from, const char *to, const char *text, struct err *e)
+/* What a copy has instead: `what` is the command. */
+static int forge(const char *what, const char *from, const char *to, const char *text,
+	struct err *e)
 {
 	struct ckpt *c;
 	struct ckpt_view v;
 	if (ckpt_open(&c, from, e))
 		return -1;
 	ckpt_view_of(&v, c);
-	str_printf(&v.config, "%s\n", text);
+	if (!strcmp(what, "name"))
+		snprintf(v.tensors[0].name, sizeof(v.tensors[0].name), "%s", text);
+	else if (!strcmp(what, "by"))
+		v.info.created_by = text;
+	else
+		str_printf(&v.config, "%s\n", text);
 	int rc = ckpt_view_write(&v, to, e);
 	ckpt_view_close(&v);
 	ckpt_close(c);
@@ -240,14 +249,15 @@ static int command(int argc, char **argv)
 	struct err e = {0};
 	if (argc == 2 && !strcmp(argv[1], "options"))
 		list_options();
-	else if (argc == 5 && !strcmp(argv[1], "forge"))
-		forge(argv[2], argv[3], argv[4], &e);
 	else if (argc == 5 && !strcmp(argv[1], "number"))
 		set_number(argv[2], argv[3], argv[4], &e);
+	else if (argc == 5)
+		forge(argv[1], argv[2], argv[3], argv[4], &e);
 	else if (argc == 6 && !strcmp(argv[1], "element"))
 		set_element(argv[2], argv + 3, &e);
 	else
-		err_set(&e, EX_USAGE, "test_saved options | forge | number | element");
+		err_set(&e, EX_USAGE,
+			"test_saved options | forge | name | by | number | element");
 	return e.code ? err_say(&e) : 0;
 }
 
