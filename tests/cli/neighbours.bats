@@ -140,8 +140,8 @@ load helpers
 		pt-train "${TINY[@]:1}" -n 2 --eval-every 0 --no-ckpt -o run$o $o out >/dev/null 2>said &
 		wait_for 'waiting for a reader of the FIFO out' said
 		cat out >got
+		[ -s got ] || { kill $! && return 1; }
 		wait $!
-		[ -s got ]
 	done
 	pt-prepare --overwrite -o out text.txt 2>said &
 	wait_for 'waiting for a reader of the FIFO out' said
