@@ -151,7 +151,7 @@ results() { # VALUE: how many rows
 		exec "$BUILD/pt-train" "\$@"
 	END
 	chmod +x programs/pt-train
-	lab_of_nccl nccl-layouts:fp32 PT_BUILD="$PWD/programs" ITEM_LIMIT=5
+	lab_of_nccl nccl-layouts:fp32 PT_BUILD="$PWD/programs" ITEM_LIMIT=40
 	cat said
 	[ "$(results PASS) $(results FAIL)" = '4 6' ]
 	grep -q 'FAIL nccl-layouts: fp32 tp2: other bits than one rank: loss: .* values differ' said
