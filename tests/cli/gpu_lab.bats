@@ -249,7 +249,7 @@ talk-loss:seed-3) printf '%s\t%s\tval_loss after 100 steps\t2.5\t\n' talk-loss s
 esac
 printf '%s\t%s\tval_loss after 300 steps\t1.7\t\n' "${2%:*}" "${2#*:}"
 END
-	PART=6,16 LIMIT=4 timeout 60 tests/bench/gpu_lab out >said
+	PART=6,16 LIMIT=15 timeout 300 tests/bench/gpu_lab out >said
 	[ "$(verdict 'A.5')" = '1.7 yes' ]
 	[ "$(grep -c talk-loss out/rows.tsv)" -eq 2 ]
 	grep -q 'no memory' out/errors.txt
@@ -279,7 +279,7 @@ END
 }
 
 @test "half the micro-batch where memory is too small; a run that is cut short counts as far as it came" {
-	local tiny=(TINY=yes DEVICE=cpu DATA="$PWD" ITEM_LIMIT=4) # (helpers have a TINY)
+	local tiny=(TINY=yes DEVICE=cpu DATA="$PWD" ITEM_LIMIT=15) # (helpers have a TINY)
 	echo tokens >char.h5
 	cat >build/pt-train <<'END'
 #!/bin/bash
