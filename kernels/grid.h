@@ -64,5 +64,8 @@ static inline int grid_leaves(const struct grid_sum *s)
 /* sum = (add ? sum : 0) + the parts; and the same as floats: to the nearest double, then to the nearest
  * float, -0 never. */
 KERNEL(void, grid_sum, struct device *d, const struct grid_sum *s, struct grid *grid)
+/* Adds what was counted to a sum of squares, so that the norm is not finite: leaves that are too large as
+ * infinities, others as NaN. x is in device memory. */
+KERNEL(void, grid_count, struct device *d, struct exact *x, const struct grid *grid)
 
 #endif

@@ -162,6 +162,7 @@ static double unmasked_scores(const struct attn *a)
 #define NOTE_exact_sum		NOTE(exact_sum, .n = {n})
 #define NOTE_grid_sum		NOTE(grid_sum, .n = {s->n, grid_leaves(s), s->n_parts - grid_leaves(s), \
 					grid_writes(s)})
+#define NOTE_grid_count		NOTE(grid_count, .n = {0})
 #define NOTE_step_end		NOTE(step_end, .n = {0})
 #define NOTE_round		NOTE(round, .m = {y, x}, .n = {type})
 #define NOTE_round_scaled	NOTE(round_scaled, .m = {y, x}, .n = {type})

@@ -111,6 +111,14 @@ void try_grid_sum(struct trial *t)
 	BOTH(t, grid_sum, &how[s], grid.m[s].p);
 }
 
+void try_grid_count(struct trial *t)
+{
+	const struct grid counted = {.beyond = 3, .not_finite = 5};
+	struct pair x = pair_exact(t, 1), grid = pair_bytes(t, &counted, sizeof(counted));
+	BOTH(t, grid_count, x.m[s].p, grid.m[s].p);
+	check_exact(t, "a sum that is not finite", x);
+}
+
 /* ---- the step ----------------------------------------------------------------------- */
 
 static const struct update test_update = {.lr = 1e-2f,

@@ -143,3 +143,14 @@ void cuda_grid_sum(struct device *d, const struct grid_sum *s, struct grid *grid
 		done += n;
 	} while (done < s->n_parts);
 }
+
+static __global__ void grid_count_kernel(struct exact *x, const struct grid *grid)
+{
+	x->n_pos_inf += (int64_t)grid->beyond;
+	x->n_nan += (int64_t)grid->not_finite;
+}
+
+void cuda_grid_count(struct device *d, struct exact *x, const struct grid *grid)
+{
+	launch(d, "grid_count", 1, 1, 0, grid_count_kernel, x, grid);
+}

@@ -654,6 +654,14 @@ static uint64_t run_grid_sum(struct device *d)
 	return hash_bytes(sum, N * sizeof(*sum), 0) ^ hash_of(rounded) ^ grid->beyond;
 }
 
+static uint64_t run_grid_count(struct device *d)
+{
+	const struct grid counted = {.beyond = 3, .not_finite = 5};
+	struct exact *x = exact_zero();
+	d->k->grid_count(d, x, there(&counted, sizeof(counted)));
+	return hash_bytes(x, sizeof(*x), 0);
+}
+
 static uint64_t run_normal(struct device *d)
 {
 	struct mat x = mat_blank(ROWS, COLS);

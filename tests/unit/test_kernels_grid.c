@@ -379,6 +379,19 @@ static void unaligned(void **state)
 	}
 }
 
+static void counted(void **state)
+{
+	struct device *d = *state;
+	for (int i = 0; i < 4; i++) {
+		const struct grid g = {.beyond = i & 1 ? 3 : 0, .not_finite = i & 2 ? 5 : 0};
+		const struct exact zero = {{0}};
+		struct exact *x = there(&zero, sizeof(zero));
+		d->k->grid_count(d, x, there(&g, sizeof(g)));
+		double sum = exact_round(x);
+		assert_true(i & 2 ? isnan(sum) : i ? sum == (double)INFINITY : sum == 0);
+	}
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -389,6 +402,7 @@ int main(void)
 		on_device(order),
 		on_device(one_by_one),
 		on_device(unaligned),
+		on_device(counted),
 	};
 	return run_on_device(tests);
 }
