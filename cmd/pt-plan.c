@@ -229,7 +229,7 @@ static void print_timeline(const struct opts *o, const struct request *r,
 	struct practice p;
 	practice_of(r->o, &p);
 	const struct straggling x = {
-		&o->job, (uint64_t)o->seed, estimate_waits(&s->best[0].l, &p)};
+		&o->job, (uint64_t)o->seed, estimate_waits(&s->best[0].l)};
 	timeline_print(r, &s->best[0], &x, (int)o->timeline, out);
 }
 

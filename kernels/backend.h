@@ -62,7 +62,6 @@ static inline void device_init(struct device *d, enum device_kind kind,
 	enum { CPU_TILE_BYTES = 64 << 20, GPU_TILE_BYTES = 1 << 30 };
 	/* Floats summed at a time: on a CPU, as many as stay in its cache between two additions; on a
 	 * GPU, enough to amortise a kernel launch. */
-	enum { CPU_SUM_BLOCK = 1 << 15, GPU_SUM_BLOCK = 1 << 28 };
 	bool gpu = kind == DEVICE_CUDA;
 	memset(d, 0, sizeof(*d));
 	d->k = k;
@@ -73,7 +72,6 @@ static inline void device_init(struct device *d, enum device_kind kind,
 	d->threads = 1;
 	d->discrete = gpu;
 	d->tile_bytes = gpu ? GPU_TILE_BYTES : CPU_TILE_BYTES;
-	d->sum_block = gpu ? GPU_SUM_BLOCK : CPU_SUM_BLOCK;
 }
 
 /* ---- the CUDA plugin --------------------------------------------------------------- */

@@ -44,7 +44,6 @@ struct device {
 	int64_t taken_bytes,
 		peak_bytes; /* allocated by device_arena(): now, and the peak */
 	int64_t tile_bytes; /* of logits that are computed at a time */
-	int64_t sum_block;  /* floats of gradients that are summed at a time */
 	bool discrete;	    /* has separate memory, and runs asynchronously to the host */
 	int number,
 		sharers; /* of a GPU: its index on this host, and the ranks that share it */

@@ -62,7 +62,6 @@ void cuda_wait(struct device *d);
 /* The optimizations that PT_LAB_OFF can disable, explained in lab.cu. */
 enum lab {
 	LAB_XENT = 1,
-	LAB_SUM = 2,
 	LAB_ATTENTION = 4,
 	LAB_AMAX = 8,
 	LAB_FLOAT8_BIAS = 16,

@@ -12,7 +12,6 @@ static const struct {
 	/* cross-entropy statistics and gradient in one kernel */
 	{"xent", LAB_XENT},
 	/* gradients of micro-batches added up as one vector, not in blocks */
-	{"sum", LAB_SUM},
 	/* for rows of more than 1024 columns: the gradients of a norm's input and weights in
 	 * one kernel */
 	{"norm", LAB_NORM},
@@ -40,7 +39,6 @@ static int64_t lab_of(const char *name, size_t len)
 
 int cuda_lab_open(struct device *d, struct err *e)
 {
-	enum { SUM_BLOCK_OF_CPU = 1 << 15 };
 	const char *at = getenv("PT_LAB_OFF");
 	while (at && *at) {
 		size_t len = strcspn(at, ",");
@@ -53,8 +51,6 @@ int cuda_lab_open(struct device *d, struct err *e)
 		cuda_of(d)->lab_off |= what;
 		at += len + (at[len] == ',');
 	}
-	if (cuda_lab_off(d, LAB_SUM))
-		d->sum_block = SUM_BLOCK_OF_CPU;
 	return 0;
 }
 

@@ -30,7 +30,8 @@ struct ckpt_info {
 	double loss_scale; /* 0: none */
 	int64_t loss_scale_good, skipped_steps;
 	uint64_t param_hash;
-	uint64_t data_hash;	 /* of the corpus; 0: none */
+	uint64_t data_hash; /* of the corpus; 0: none */
+	int64_t grid; /* the exponent of that of gradients; 0: none, sums were a tree's */
 	int64_t workers, worker; /* local SGD: their number (0: none), this one's index */
 };
 

@@ -43,6 +43,8 @@ const struct h5_field ckpt_fields[] = {
 		"prints it"},
 	{"data_hash", H5_U64, F(data_hash), false,
 		"hash of the tokens and the vocabulary of the training data"},
+	{"grid", H5_I64, F(grid), true,
+		"exponent of the grid of sums of gradients; 0: sums of floats, in a tree"},
 	{"workers", H5_I64, F(workers), true,
 		"number of local SGD workers, each with its own file; 0: no local SGD"},
 	{"worker", H5_I64, F(worker), true, "index of the worker of this file, from 0"},

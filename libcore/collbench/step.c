@@ -1,6 +1,6 @@
 /*
- * A training step of a tiny net, for the smoke test: the gradient of its ranks, added by the canonical
- * tree, must be that of one rank, bit for bit.
+ * A training step of a tiny net, for the smoke test: the gradient of its ranks, an exact sum, must be that of
+ * one rank, bit for bit.
  *
  * The net has two linear layers with GELU in between, and a cross-entropy loss. A leaf of the gradient
  * is that of a micro-batch; ranks have two or three of them.
@@ -13,9 +13,13 @@
 
 enum { ROWS = 8, IN = 24, HIDDEN = 40, OUT = 16, FLOATS = HIDDEN * IN + OUT * HIDDEN };
 
-/* A leaf is computed in `input` to `d_hidden`, and its gradient added to buffers of FLOATS. */
 struct net {
 	struct device d;
+	struct grid grid;
+	float leaf[FLOATS];
+	int64_t local[FLOATS]; /* the sum of the leaves of a rank */
+	float result[FLOATS], alone[FLOATS];
+	/* a leaf is computed here */
 	float weights[FLOATS];
 	float input[ROWS * IN], sum[ROWS * HIDDEN], hidden[ROWS * HIDDEN];
 	float d_hidden[ROWS * HIDDEN], logits[ROWS * OUT], loss[ROWS];
@@ -59,108 +63,83 @@ static int64_t first_leaf(int size, int rank)
 	return part_begin(2 * (int64_t)size + 1, size, rank);
 }
 
-/* The nodes of leaves [begin, end), each in a buffer; returns their number. */
-static int add_leaves(struct net *m, int64_t begin, int64_t end, float **buffer)
+static int levels_of(int64_t leaves)
 {
-	struct tree_stack stack = {.n = 0};
+	int levels = 0;
+	while ((int64_t)1 << levels < leaves)
+		levels++;
+	return levels;
+}
+
+/* Leaves [begin, end) are added to `local`, and `rounded` receives the sum, unless it is NULL. */
+static void add_leaves(
+	struct net *m, int64_t begin, int64_t end, int levels, float *rounded)
+{
 	struct device *d = &m->d;
 	for (int64_t leaf = begin; leaf < end; leaf++) {
-		int top = stack.n;
-		gradient(m, leaf, buffer[top]);
-		for (int n = tree_push(&stack, leaf); n > 0; n--, top--) {
-			struct mat sum = mat(buffer[top - 1], 1, FLOATS);
-			d->k->add(d, sum, sum, mat(buffer[top], 1, FLOATS));
-		}
-	}
-	return stack.n;
-}
-
-/* Leaves that one rank has alone: the sum of all nodes. */
-static void add_alone(struct net *m, int64_t leaves, float **buffer)
-{
-	struct device *d = &m->d;
-	for (int n = add_leaves(m, 0, leaves, buffer); n > 1; n--) {
-		struct mat sum = mat(buffer[n - 2], 1, FLOATS);
-		d->k->add(d, sum, sum, mat(buffer[n - 1], 1, FLOATS));
+		gradient(m, leaf, m->leaf);
+		d->k->grid_sum(d,
+			&(struct grid_sum){.sum = m->local,
+				.add = leaf > begin,
+				.rounded = leaf + 1 == end ? rounded : NULL,
+				.parts = &(struct grid_part){.leaf = m->leaf},
+				.n_parts = 1,
+				.n = FLOATS,
+				.levels = levels},
+			&m->grid);
 	}
 }
 
-/* The nodes of all ranks. */
-static struct sum_nodes *all_nodes(int size)
-{
-	struct sum_nodes *nodes = xcalloc((size_t)size, sizeof(*nodes));
-	for (int r = 0; r < size; r++) {
-		struct tree_node node[TREE_MAX_NODES];
-		nodes[r].n =
-			tree_nodes(first_leaf(size, r), first_leaf(size, r + 1), node);
-		nodes[r].node = xcalloc((size_t)nodes[r].n, sizeof(*node));
-		nodes[r].buffer = xcalloc((size_t)nodes[r].n, sizeof(int));
-		memcpy(nodes[r].node, node, (size_t)nodes[r].n * sizeof(*node));
-		for (int i = 0; i < nodes[r].n; i++)
-			nodes[r].buffer[i] = i;
-	}
-	return nodes;
-}
-
-static void free_nodes(struct sum_nodes *nodes, int size)
-{
-	for (int r = 0; r < size; r++) {
-		free(nodes[r].node);
-		free(nodes[r].buffer);
-	}
-	free(nodes);
-}
-
-/* Collective. All-reduces the gradients of the ranks' leaves to `result`. */
-static void add_with_ranks(struct comm *c, struct net *m, float **buffer, float *result)
+/* Collective. All-reduces the gradients of the ranks' leaves. */
+static void add_with_ranks(struct comm *c, struct net *m)
 {
 	struct sum_run run = {0, FLOATS};
 	struct sum_shard shard = {&run, 1, FLOATS};
 	int *wants = xcalloc((size_t)c->size, sizeof(*wants));
-	struct sum_nodes *nodes = all_nodes(c->size);
-	struct sum_plan plan = {
-		.c = c, .d = &m->d, .shard = &shard, .n_shards = 1, .wants = wants};
-	while ((int64_t)1 << plan.levels < first_leaf(c->size, c->size))
-		plan.levels++;
+	enum sum_form *form = xcalloc((size_t)c->size, sizeof(*form));
+	struct sum_plan plan = {.c = c,
+		.d = &m->d,
+		.shard = &shard,
+		.n_shards = 1,
+		.wants = wants,
+		.levels = levels_of(first_leaf(c->size, c->size))};
+	struct sum_queue queue = {.joined = 0};
+	for (int r = 0; r < c->size; r++)
+		form[r] = SUM_INT64;
 	sum_share(&plan);
 	add_leaves(m, first_leaf(c->size, c->rank), first_leaf(c->size, c->rank + 1),
-		buffer);
-	struct sum_queue queue = {.joined = 0};
+		plan.levels, NULL);
 	for (int i = 0; i < SUM_BUFFERS; i++)
 		queue.buffer[i] = xcalloc(
-			(size_t)sum_buffer_floats(&plan, nodes) + 1, sizeof(float));
-	tree_sum_end(tree_sum_begin(&(struct sum_call){.plan = &plan,
-		.nodes = nodes,
-		.buffer = buffer,
-		.result = result,
+			(size_t)sum_buffer_floats(&plan, form) + 1, sizeof(float));
+	sum_end(sum_begin(&(struct sum_call){.plan = &plan,
+		.grid = &m->grid,
+		.form = form,
+		.own = m->local,
+		.result = m->result,
 		.queue = &queue}));
 	for (int i = 0; i < SUM_BUFFERS; i++)
 		free(queue.buffer[i]);
-	free_nodes(nodes, c->size);
 	sum_unshare(&plan);
+	free(form);
 	free(wants);
 }
 
 int64_t step_wrong(struct comm *c, const struct bench_fault *fault)
 {
 	int64_t leaves = first_leaf(c->size, c->size), wrong = 0;
-	int depth = tree_depth(0, leaves) + 1;
 	struct net *m = xcalloc(1, sizeof(*m));
-	float *memory = xcalloc((size_t)(depth + 1) * FLOATS, sizeof(*memory));
-	float *result = memory + depth * FLOATS, *buffer[TREE_MAX_NODES];
-	for (int i = 0; i < depth; i++)
-		buffer[i] = memory + i * FLOATS;
 	device_cpu(&m->d, 1);
+	m->grid.exponent = GRID_EXPONENT;
 	fill(m->weights, FLOATS, 1);
-	add_with_ranks(c, m, buffer, result);
+	add_with_ranks(c, m);
 	if (fault->wanted && fault->what == N_BENCH && fault->rank == c->rank &&
 		fault->element >= 0 && fault->element < FLOATS)
-		*(char *)&result[fault->element] ^= 1;
-	add_alone(m, leaves, buffer);
+		*(char *)&m->result[fault->element] ^= 1;
+	add_leaves(m, 0, leaves, levels_of(leaves), m->alone);
 	for (int i = 0; i < FLOATS; i++)
-		wrong += memcmp(&result[i], &buffer[0][i], sizeof(float)) != 0;
+		wrong += memcmp(&m->result[i], &m->alone[i], sizeof(float)) != 0;
 	device_close(&m->d);
-	free(memory);
 	free(m);
 	comm_sum_i64(c, &wrong, 1);
 	return wrong;

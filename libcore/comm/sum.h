@@ -1,17 +1,17 @@
 /*
- * Reductions over a group by the canonical tree: a reduce-scatter, or an all-reduce with one shard.
+ * Exact sums over a group (kernels/grid.h): a reduce-scatter, or an all-reduce with one shard.
  *
- * Every rank of a group has some nodes of one tree, each a vector of n floats. The vector is
+ * Every rank of a group contributes a vector of n elements: a leaf, or a sum of leaves. The vector is
  * divided into shards; each rank receives one, and the ranks that receive the same shard divide it
- * into pieces, one each. Nodes of a piece are sent to its rank, which finishes the tree and sends
- * the sum to the ranks that receive it. For equal powers of two, it sends as many bytes as a ring
- * reduce-scatter or all-reduce.
+ * into pieces, one each. All contributions to a piece are sent to its rank, which adds them, rounds the sum,
+ * and sends it to the ranks that receive it. It sends as many bytes as a ring reduce-scatter or all-reduce of
+ * such elements, and those of rounded results are floats.
  */
 #ifndef COMM_SUM_H
 #define COMM_SUM_H
 
 #include "comm/shared.h"
-#include "comm/tree.h"
+#include "kernels/kernels.h"
 
 /* A shard: runs of the vector, which are contiguous when the shard is packed. */
 struct sum_run {
@@ -21,15 +21,12 @@ struct sum_run {
 struct sum_shard {
 	struct sum_run *run;
 	int n_runs;
-	int64_t n; /* floats */
+	int64_t n; /* elements */
 };
 
-/* The nodes of a rank, in ascending order, and the indices of their buffers. */
-struct sum_nodes {
-	struct tree_node *node;
-	int *buffer;
-	int n;
-};
+/* What a rank contributes: nothing, one leaf (fp32), or a sum of leaves (int64). The value is the size of an
+ * element in floats. */
+enum sum_form { SUM_NONE, SUM_LEAF, SUM_INT64 };
 
 /* Equal on all ranks of the group. */
 struct sum_plan {
@@ -38,8 +35,8 @@ struct sum_plan {
 	const struct sum_shard *shard; /* [n_shards] */
 	int n_shards;
 	const int *wants; /* [size]: the shard that each rank receives */
-	int levels;	  /* of the tree */
-	int64_t segment;  /* floats; 0: sum_share() chooses */
+	int levels;	  /* log2 of the leaves of an element, see kernels/grid.h */
+	int64_t segment;  /* elements; 0: sum_share() chooses */
 	/* set by sum_share(): */
 	int n_segments; /* of the longest piece */
 	int *sharers;	/* [n_shards]: the number of ranks that receive the shard */
@@ -50,7 +47,7 @@ struct sum_plan {
 void sum_share(struct sum_plan *p);
 void sum_unshare(struct sum_plan *p);
 
-/* The number of floats in a rank's piece, and its offset *first in the packed shard. */
+/* The number of elements in a rank's piece, and its offset *first in the packed shard. */
 int64_t sum_piece(const struct sum_plan *p, int rank, int64_t *first);
 
 /*
@@ -65,40 +62,40 @@ struct sum_queue {
 	uint64_t joined, added; /* segments, so far */
 };
 
-/* The number of floats that a buffer needs for such a sum; 0 in a group of one rank. */
-int64_t sum_buffer_floats(const struct sum_plan *p, const struct sum_nodes *nodes);
+/* The number of floats that a buffer needs if these ranks contribute; 0 in a group of one rank. */
+int64_t sum_buffer_floats(const struct sum_plan *p, const enum sum_form *form);
 
 struct sum_call {
 	const struct sum_plan *plan;
-	const struct sum_nodes *nodes; /* [size] */
-	float *const *buffer;	       /* this rank's, [n] each */
-	/* Additional nodes of this rank's piece that are already summed, or none. */
-	const struct tree_part *extra;
-	int n_extra;
-	/* Receives the sum of this rank's shard, packed; may be its only buffer. With `take`,
-	 * nothing is added: the function is called with the sorted parts of floats
-	 * [first, first + len) of this rank's piece, for one segment after another. Of the nodes that
-	 * it adds them to, `takes` is the only one, or NULL: if NCCL may reduce (numerics fast), the
-	 * one part is the sum of that. */
-	float *result;
-	const struct tree_node *takes;
-	void (*take)(void *with, const struct tree_part *parts, int n_parts,
+	struct grid *grid; /* in device memory: the exponent, and what is counted */
+	const enum sum_form *form; /* [size] */
+	const void *own;	   /* this rank's contribution, [n] */
+	/* What becomes of the sum of this rank's piece, [piece]. It is kept, with `add` on top of what is
+	 * there; or a function takes its parts, those of elements [first, first + len), for one segment after
+	 * another. */
+	int64_t *kept;
+	bool add;
+	void (*take)(void *with, const struct grid_part *parts, int n_parts,
 		int64_t first, int64_t len);
 	void *with;
+	/* Receives the rounded sum of this rank's shard, packed, or if an element has only one leaf in all
+	 * that leaf; NULL: nobody rounds. It may be the rank's own leaf. `ready`: nobody contributes, and it has
+	 * the rank's piece already, which is sent to the others. */
+	float *result;
+	bool ready;
 	struct sum_queue *queue; /* of the group, for messages */
-	/* Instead of messages, with one shard: rank r's buffer b begins at float from[r] + b * n of
-	 * its shared memory; no other sum in progress uses this slot. */
+	/* Instead of messages, with one shard: the contribution of rank r begins at float from[r] of its
+	 * shared memory, and its result at to[r]; no other sum in progress uses this slot. */
 	const struct comm_shared *shared;
-	const int64_t *from;
+	const int64_t *from, *to;
 	int slot;
 };
 
-struct tree_sum;
-/* Collective. Memory that the call points to is in use until tree_sum_end(). In a group with a stream, all
- * is enqueued there, and tree_sum_end() lets the current stream begin after it. */
-struct tree_sum *tree_sum_begin(const struct sum_call *call);
-bool tree_sum_done(
-	struct tree_sum *s); /* never waits; in a group with a stream always true */
-void tree_sum_end(struct tree_sum *s); /* waits, and frees it */
+struct sum;
+/* Collective. Memory that the call points to is in use until sum_end(). In a group with a stream, all is
+ * enqueued there, and sum_end() lets the current stream begin after it. */
+struct sum *sum_begin(const struct sum_call *call);
+bool sum_done(struct sum *s); /* never waits; in a group with a stream always true */
+void sum_end(struct sum *s);  /* waits, and frees it */
 
 #endif

@@ -7,7 +7,7 @@
 
 enum phase { EXCHANGE, GATHER, DONE };
 
-struct tree_sum {
+struct sum {
 	struct sum_call call;
 	const struct sum_plan *plan;
 	struct comm *c;
@@ -29,22 +29,22 @@ struct tree_sum {
 
 /* Is the whole vector one shard with one run? */
 bool sum_is_whole(const struct sum_plan *p);
-/* The number of floats in segment k of a rank's piece, and its offset *first in the packed shard. */
+/* The number of elements in segment k of a rank's piece, and its offset *first in the packed shard. */
 int64_t sum_segment(const struct sum_plan *p, int rank, int k, int64_t *first);
-/* Floats [first, first + n) of a packed shard, from a vector. */
-void sum_pack(const struct sum_plan *p, int shard, const float *vector, int64_t first,
-	int64_t n, float *out);
+/* Elements [first, first + n) of a packed shard, from a vector whose elements are so many floats. */
+void sum_pack(const struct sum_plan *p, int shard, const float *vector, int width,
+	int64_t first, int64_t n, float *out);
 /* The queue's buffer for segment k. */
-float *sum_segment_buffer(const struct tree_sum *s, int k);
+float *sum_segment_buffer(const struct sum *s, int k);
 /* Takes the next numbers of the queue. */
-void sum_join_queue(struct tree_sum *s);
-/* Starts the messages of segment k; adds its nodes, which have been received. */
-void sum_begin_segment(struct tree_sum *s, int k);
-void sum_finish_segment(struct tree_sum *s, int k);
+void sum_join_queue(struct sum *s);
+/* Starts the messages of segment k; adds what has been received. */
+void sum_begin_segment(struct sum *s, int k);
+void sum_finish_segment(struct sum *s, int k);
 /* Sends this rank's piece to the ranks with the same shard, and receives theirs. */
-void sum_begin_gather(struct tree_sum *s);
+void sum_begin_gather(struct sum *s);
 
 /* sum_stream.c: enqueues all of it in the group's stream. */
-void sum_enqueue(struct tree_sum *s);
+void sum_enqueue(struct sum *s);
 
 #endif

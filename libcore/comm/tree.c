@@ -88,14 +88,6 @@ void tree_sort(struct tree_part *parts, int n)
 	qsort(parts, (size_t)n, sizeof(*parts), by_leaf);
 }
 
-void tree_cut(const struct tree_part *parts, int n, int64_t from, int64_t len,
-	struct tree_part *out)
-{
-	for (int i = 0; i < n; i++)
-		out[i] = (struct tree_part){
-			parts[i].node, mat((float *)parts[i].x.p + from, 1, len)};
-}
-
 struct mat tree_add(struct device *d, const struct tree_part *parts, int n, int *at,
 	struct tree_node sum, struct mat to)
 {

@@ -1,5 +1,5 @@
 /*
- * The canonical tree.
+ * The canonical tree of sums of activations over virtual slices. (Gradients are sums of integers, see sum.h.)
  *
  * A sum over n leaves is one binary tree over their indices: node (level, i) is the sum of
  * leaves [i 2^level, (i+1) 2^level) that exist, as its left half plus its right half; a
@@ -49,9 +49,6 @@ struct tree_part {
 
 /* Sorts parts in the order of their leaves. */
 void tree_sort(struct tree_part *parts, int n);
-/* Floats [from, from + len) of each part. */
-void tree_cut(const struct tree_part *parts, int n, int64_t from, int64_t len,
-	struct tree_part *out);
 /* Sums the parts of node `sum`, beginning with sorted part *at, and advances *at past them. The sum
  * is written to `to`, or if that is NULL over the first of the parts; a single part is returned
  * as it is. p is NULL if the node has no parts. */

@@ -412,46 +412,25 @@ void edit_sync(struct edit *x, int64_t steps, struct edit_result *r)
 
 /* ---- during the warm-up ---------------------------------------------------------- */
 
-static float *read_gradients(void *with, const struct block *b, int slot)
+void edit_add_workers(void *with, int64_t *sum, int64_t n)
 {
 	struct edit *x = with;
-	store_copy_gradient(x->s, b->at, b->n, x->staging[slot], false);
-	return x->staging[slot];
+	comm_run(x->sync, COLL_ALLREDUCE,
+		&(struct coll_args){
+			.recv = sum, .count = n, .type = COMM_I64, .op = COMM_SUM});
 }
 
-static void write_gradients(void *with, const struct block *b, float *v, int slot)
+static void divide(void *with, const struct part *p)
 {
 	struct edit *x = with;
-	(void)slot;
-	store_copy_gradient(x->s, b->at, b->n, v, true);
-}
-
-static void average_piece(void *with, const struct block *b, float *out,
-	const float *const *from, int64_t n)
-{
-	struct edit *x = with;
-	struct combine c = {.workers = x->sync->size, .normalize = true};
-	float *equal = xcalloc((size_t)c.workers, sizeof(*equal));
-	(void)b;
-	for (int w = 0; w < c.workers; w++)
-		equal[w] = 1;
-	c.weight = equal;
-	x->d->k->combine(x->d, out, from, n, &c);
-	free(equal);
+	struct mat g = mat(p->g, p->rows, p->cols);
+	x->d->k->axpby(x->d, g, 1.0f / (float)x->sync->size, g, 0);
 }
 
 void edit_mean_gradient(struct edit *x)
 {
-	struct flight f = {.x = &x->exchange,
-		.kind = EDIT_WIRE_FP32,
-		.blocks = x->blocks,
-		.n = x->n_blocks,
-		.read = read_gradients,
-		.write = write_gradients,
-		.reduce = average_piece,
-		.with = x};
-	flight_begin(&f);
-	flight_wait(&f, f.n);
+	const unsigned gradient = STORE_BIT(STORE_GRAD);
+	store_for_each_part(x->s, false, gradient, gradient, divide, x);
 }
 
 bool edit_any_worker(struct edit *x, bool mine)

@@ -138,7 +138,9 @@ void edit_free(struct edit *x);
 int64_t edit_bytes(const struct edit *x);
 /* Sets the anchor to the parameters, which are equal on all workers. */
 void edit_anchor(struct edit *x);
-/* Collective over all workers. During the warm-up: averages the gradients over workers. */
+/* During the warm-up. Collective over all workers, as store.add_workers; and divides the sums by the number of
+ * workers. */
+void edit_add_workers(void *with, int64_t *sum, int64_t n);
 void edit_mean_gradient(struct edit *x);
 /* Collective over all workers: is the flag set on any of them? */
 bool edit_any_worker(struct edit *x, bool mine);

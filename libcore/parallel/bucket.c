@@ -88,6 +88,17 @@ static bool same_bucket(const struct store *s, const struct tensor *t, int slice
 	return t->unit >= first && t->unit <= like->unit && same_group(s, t, like);
 }
 
+/* On all layouts alike. */
+static int levels_of(const struct store *s, const struct tensor *t)
+{
+	int64_t n = max64(1, s->c.microbatches.n_micro) * t->uses * s->c.chunks *
+		    t->users_per_slice * max64(1, s->c.workers);
+	int levels = 0;
+	while ((int64_t)1 << levels < n)
+		levels++;
+	return levels;
+}
+
 /* All local slices of tensors like this one, from its unit down to the unit with which the bucket
  * is large enough. With sharded gradients, offloaded parameters or micro-batches assigned
  * round-robin, a bucket has one unit. */
@@ -120,8 +131,9 @@ static void make_bucket(struct store *s, const struct tensor *like, int slice)
 	b->tied = like->uses > 1 && s->c.mesh->degree[AXIS_PP] > 1;
 	b->by_use = s->c.microbatches.round_robin && is_tiled(s, like) &&
 		    like->uses > 1 && !b->tied;
-	b->shape = (struct leaf_shape){{b->tied ? 1 : like->uses,
-		max64(1, s->c.microbatches.n_micro), s->c.chunks, like->users_per_slice}};
+	b->uses = b->tied ? 1 : like->uses;
+	b->users = like->users_per_slice;
+	b->levels = levels_of(s, like);
 	o->n_buckets++;
 }
 
@@ -199,22 +211,18 @@ static void make_sum_group(struct store *s, struct bucket *b, struct sum_group *
 		.shard = shard,
 		.n_shards = n_shards,
 		.wants = wants,
-		.levels = leaf_levels(&b->shape),
+		.levels = b->levels,
 		.segment = s->c.sum_segment};
 	sum_share(&g->plan);
-	g->nodes = xcalloc((size_t)n, sizeof(*g->nodes));
+	g->form = xcalloc((size_t)n, sizeof(*g->form));
 }
 
 static void free_sum_group(struct sum_group *g)
 {
-	for (int k = 0; g->c && k < g->c->size; k++) {
-		free(g->nodes[k].node);
-		free(g->nodes[k].buffer);
-	}
 	if (g->c)
 		sum_unshare(&g->plan);
 	free((void *)g->plan.wants);
-	free(g->nodes);
+	free(g->form);
 	free(g->ranks);
 }
 
@@ -222,23 +230,12 @@ static const struct mesh_part of_shards = {
 	.axes = AXIS_BIT(AXIS_FSDP) | AXIS_BIT(AXIS_CP)};
 static const struct mesh_part of_replicas = {.axes = AXIS_BIT(AXIS_DP)};
 
-/* Is the gradient summed within the replicas first? This needs no more bytes if the leaves of each
- * replica are one node of the tree. */
+/* Is the gradient summed within the replicas first? */
 static bool is_hybrid(const struct store *s, const struct bucket *b)
 {
 	const struct mesh *m = s->c.mesh;
-	if (s->impl->n_shards == 1 || m->degree[AXIS_DP] == 1 ||
-		group_of(s, b->entry->t).tp_run || !s->c.microbatches.n_micro)
-		return false;
-	if (s->c.microbatches.round_robin) /* all rounds are like the first */
-		return (m->degree[AXIS_FSDP] & (m->degree[AXIS_FSDP] - 1)) == 0;
-	for (int r = 0; r < b->all.c->size; r++) {
-		struct tree_stack stack = {.n = 0};
-		bucket_push_replica(s, b, b->all.ranks[r], 0, 0, &stack);
-		if (stack.n > 1)
-			return false;
-	}
-	return true;
+	return s->impl->n_shards > 1 && m->degree[AXIS_DP] > 1 && b->levels &&
+	       !group_of(s, b->entry->t).tp_run && s->c.microbatches.n_micro;
 }
 
 static void make_sums(struct store *s, struct bucket *b)
@@ -255,6 +252,8 @@ static void make_sums(struct store *s, struct bucket *b)
 	make_sum_group(s, b, &b->replicas, of_replicas, &b->replicated, 1);
 	b->leaves = &b->shards;
 	b->last = &b->replicas;
+	for (int r = 0; r < b->replicas.c->size; r++)
+		b->replicas.form[r] = SUM_INT64;
 }
 
 /* The ranks of a stage have the same tensors and the same number of slices, so their shards have the
@@ -314,14 +313,9 @@ void buckets_free(struct store *s)
 		free_sum_group(&b->shards);
 		free_sum_group(&b->replicas);
 		free(b->replicated.run);
-		for (int u = 0; u < 2; u++) {
-			free(b->round_buffer[u]);
-			free(b->round_node[u]);
-		}
 		free(b->entry);
 		free(b->staged_at);
 		free(b->shard);
-		free(b->buffer);
 	}
 	free(s->impl->bucket);
 	free(s->impl->location);
@@ -329,61 +323,48 @@ void buckets_free(struct store *s)
 
 /* ---- leaves ---------------------------------------------------------------------- */
 
-/* The leaves of one use that a rank has: of all its micro-batches, or round-robin of one round. Returns
- * whether there are any. */
-static bool box_of(const struct store *s, const struct bucket *b, int rank, int use,
-	int64_t round, struct leaf_box *box)
+int64_t bucket_leaves(
+	const struct store *s, const struct bucket *b, int rank, int use, int64_t round)
 {
 	const struct mesh *m = s->c.mesh;
 	const struct microbatches *d = &s->c.microbatches;
 	int at[N_AXES];
 	mesh_place(m, rank, at);
 	int data_rank = microbatches_rank(m->degree, at);
-	int64_t first = d->round_robin ? round : 0;
-	int64_t last = d->round_robin ? round : microbatches_count(d, data_rank) - 1;
-	int64_t begin = microbatches_index(d, data_rank, first);
-	if (last < first || begin >= d->n_micro)
-		return false;
-	int64_t chunks = s->c.chunks / m->degree[AXIS_CP], users = b->shape.n[LEAF_USER];
-	int64_t local = min64(users, s->c.part.local);
-	int64_t user = (int64_t)at[AXIS_TP] * s->c.part.local % users;
-	*box = (struct leaf_box){{use, begin, at[AXIS_CP] * chunks, user},
-		{use + 1, microbatches_index(d, data_rank, last) + 1,
-			(at[AXIS_CP] + 1) * chunks, user + local}};
-	return true;
+	int64_t micros = !d->round_robin
+				 ? microbatches_count(d, data_rank)
+				 : microbatches_index(d, data_rank, round) < d->n_micro;
+	int64_t chunks = s->c.chunks / m->degree[AXIS_CP];
+	return micros * chunks * min64(b->users, s->c.part.local) *
+	       (use < 0 ? b->uses : 1);
 }
 
-int bucket_push(const struct store *s, const struct bucket *b, int rank, int use,
-	int64_t round, struct tree_stack *stack)
+void bucket_set_forms(const struct store *s, struct bucket *b, int use, int64_t round)
 {
-	struct leaf_box box;
-	if (!box_of(s, b, rank, use, round, &box))
-		return 0;
-	return leaf_push_box(stack, &b->shape, bucket_top(s, b), &box);
+	const struct sum_group *g = b->leaves;
+	for (int r = 0; r < g->c->size; r++) {
+		int64_t n = bucket_leaves(s, b, g->ranks[r], use, round);
+		g->form[r] = n > 1 ? SUM_INT64 : n ? SUM_LEAF : SUM_NONE;
+	}
 }
 
-int bucket_push_replica(const struct store *s, const struct bucket *b, int rank, int use,
-	int64_t round, struct tree_stack *stack)
+bool bucket_keeps(const struct store *s, const struct bucket *b)
 {
-	const int *degree = s->c.mesh->degree;
-	struct leaf_box box, all = {{0}, {0}};
-	int at[N_AXES], n = 0;
-	mesh_place(s->c.mesh, rank, at);
-	for (at[AXIS_FSDP] = 0; at[AXIS_FSDP] < degree[AXIS_FSDP]; at[AXIS_FSDP]++) {
-		if (!box_of(s, b, mesh_rank(s->c.mesh, at), use, round, &box))
-			continue;
-		if (!n++)
-			all = box;
-		all.end[LEAF_MICRO] = box.end[LEAF_MICRO];
-	}
-	all.first[LEAF_CHUNK] = 0;
-	all.end[LEAF_CHUNK] = s->c.chunks;
-	int top = b->all.plan.levels - (bucket_uses(b) > 1);
-	if (s->c.microbatches
-			.round_robin) { /* the node of this round's leaves, no higher */
-		top = leaf_micro_level(&b->shape);
-		while (1 << (top - leaf_micro_level(&b->shape)) < degree[AXIS_FSDP])
-			top++;
-	}
-	return n ? leaf_push_box(stack, &b->shape, top, &all) : 0;
+	const struct microbatches *m = &s->c.microbatches;
+	bool rounds = m->round_robin &&
+		      (m->n_micro > m->ranks || b->by_use || is_offloaded(s, STORE_GRAD));
+	return b->levels && (rounds || s->c.workers > 1 || b->tied ||
+				    b->last != b->leaves || b->all.c->size > GRID_PARTS);
+}
+
+bool bucket_is_alone(const struct bucket *b)
+{
+	const struct sum_plan *p = &b->leaves->plan;
+	return b->last == b->leaves && p->sharers[p->wants[b->leaves->c->rank]] == 1;
+}
+
+bool bucket_rounds_kept(const struct store *s, const struct bucket *b)
+{
+	return bucket_keeps(s, b) && s->c.microbatches.round_robin &&
+	       !is_offloaded(s, STORE_GRAD) && bucket_is_alone(b);
 }

@@ -1,9 +1,10 @@
 /*
- * Gradients: their memory, and leaves, which a rank adds as far as the canonical tree allows.
+ * Gradients: their memory, and leaves, which a rank adds as integers (kernels/grid.h).
  *
- * In runs, every bucket has its own buffers, and is reduced when its last leaf is written, while the
+ * In runs, every bucket has its own sum, and is reduced when its last leaf is written, while the
  * backward continues. Round-robin, every micro-batch of a unit is reduced as soon as its leaves are
- * written, so units share buffers: blocks alternate between two sets.
+ * written, so units share memory: blocks alternate between two sets. A rank that has only one leaf in a sum
+ * over ranks contributes the leaf itself.
  */
 #include "parallel/store_internal.h"
 
@@ -17,36 +18,59 @@ static bool is_shared(const struct store *s, const struct bucket *b)
 	       !s->c.microbatches.round_robin && !s->c.device->discrete;
 }
 
-static void place_buffers(struct bucket *b, struct arena *a)
+static bool is_run(const struct store *s)
 {
-	for (int i = 0; i < b->n_buffers; i++)
-		b->buffer[i] = arena_floats(a, b->n);
+	return !s->c.microbatches.round_robin;
 }
 
-/* The tree of a step round-robin, whose leaves are rounds: of a power of two of micro-batches, or else
- * their micro-batches. */
-int rounds_depth(const struct microbatches *mb)
+/* Is the gradient all of the bucket, and in its own memory? */
+static bool has_result(const struct store *s)
 {
-	return tree_depth(0,
-		microbatches_node(mb) ? ceil_div(mb->n_micro, mb->ranks) : mb->n_micro);
+	return is_run(s) && s->impl->n_shards == 1;
 }
 
-/* Round-robin: the shard's sum, and the stack of the rounds of its piece, whose first node is in the
- * place of the sum. All of these may be offloaded. */
-static void place_sums(const struct store *s, struct bucket *b, struct arena *a)
+/* Beside the sum of its leaves. A rank alone rounds that in its place, see reduce.c. */
+static bool has_own_result(const struct store *s, const struct bucket *b)
 {
-	int64_t first, piece = sum_piece(&b->last->plan, b->last->c->rank, &first);
-	int depth = rounds_depth(&s->c.microbatches);
-	bool offloaded = is_offloaded(s, STORE_GRAD);
-	b->g = offloaded ? NULL : arena_floats(a, b->shard[s->impl->shard].n);
-	for (int u = 0; u < bucket_uses(b); u++) {
-		if (!b->round_buffer[u])
-			b->round_buffer[u] =
-				xcalloc((size_t)depth, sizeof(*b->round_buffer[u]));
-		for (int i = 0; i < depth && !offloaded; i++)
-			b->round_buffer[u][i] =
-				u || i ? arena_floats(a, piece) : b->g + first;
-	}
+	return has_result(s) && (b->all.c->size > 1 || bucket_keeps(s, b));
+}
+
+/* The floats of a bucket: int64 sums of its leaves, the leaves in a lease, and the result. */
+static int64_t own_floats(const struct store *s, const struct bucket *b)
+{
+	if (b->n_local <= 1)
+		return b->n;
+	return (!is_run(s) || has_own_result(s, b) ? 3 : 2) * b->n;
+}
+
+static void place_own(const struct store *s, struct bucket *b, float *at)
+{
+	bool several = b->n_local > 1;
+	b->local = several ? (int64_t *)(void *)at : NULL;
+	b->leaf = several ? at + 2 * b->n : at;
+	if (has_result(s))
+		b->g = has_own_result(s, b) ? b->leaf : at;
+}
+
+static int64_t *take_integers(struct arena *a, int64_t n)
+{
+	return (int64_t *)(void *)arena_floats(a, 2 * n);
+}
+
+/* What a rank has of its shard: the gradient, and the sum of its piece. */
+static void place_shard(const struct store *s, struct bucket *b, struct arena *a)
+{
+	int64_t first, piece = sum_piece(&b->leaves->plan, b->leaves->c->rank, &first);
+	if (is_offloaded(s, STORE_GRAD))
+		return;
+	if (bucket_keeps(s, b))
+		b->kept = take_integers(a, piece);
+	if (bucket_rounds_kept(s, b))
+		b->g = (float *)(void *)b->kept;
+	else if (!has_result(s))
+		b->g = arena_floats(a, b->shard[s->impl->shard].n);
+	if (b->tied)
+		b->other = take_integers(a, piece);
 }
 
 static void place_leases(struct store *s, struct arena *a)
@@ -75,41 +99,22 @@ float *grads_free_lease(const struct store *s, const struct bucket *b)
 	return s->impl->lease[lease_place(s, b->first_unit, 0)].memory;
 }
 
-/* Floats of the results of the first of two sums, but for what the gradient's own memory holds. */
-static int64_t replica_floats(const struct store *s, const struct bucket *b)
-{
-	int n = b->by_use ? 1 : bucket_uses(b);
-	if (b->last == b->leaves)
-		return 0;
-	return (s->c.microbatches.round_robin ? n : n - 1) *
-	       round_up(b->shard[s->impl->shard].n, 16);
-}
-
-static void place_replica_sums(const struct store *s, struct bucket *b, float *at)
-{
-	bool in_place = !s->c.microbatches.round_robin;
-	int n = b->by_use ? 1 : bucket_uses(b);
-	for (int u = 0; u < n; u++) {
-		b->replica_sum[u] = in_place && !u ? b->g : at;
-		at += in_place && !u ? 0 : round_up(b->shard[s->impl->shard].n, 16);
-	}
-	if (n == 1)
-		b->replica_sum[1] = b->replica_sum[0];
-}
-
 /* The largest unit of each place determines its floats. */
 static void size_leases(struct store *s)
 {
 	int64_t *n = xcalloc((size_t)n_units(s), sizeof(*n));
-	for (int i = 0; i < s->impl->n_buckets; i++) {
-		const struct bucket *b = &s->impl->bucket[i];
-		n[b->first_unit] += b->n_buffers * b->n + replica_floats(s, b);
-	}
+	for (int i = 0; i < s->impl->n_buckets; i++)
+		n[s->impl->bucket[i].first_unit] += own_floats(s, &s->impl->bucket[i]);
 	for (int u = 0; u < n_units(s); u++)
 		for (int turn = 0; turn < 2; turn++) {
 			struct lease *l = &s->impl->lease[lease_place(s, u, turn)];
 			l->n = max64(l->n, n[u]);
 		}
+	for (int i = 0; i < s->impl->n_buckets; i++) {
+		const struct bucket *b = &s->impl->bucket[i];
+		struct lease *l = &s->impl->lease[lease_place(s, b->first_unit, 0)];
+		l->n = max64(l->n, offload_finish_floats(s, b));
+	}
 	free(n);
 }
 
@@ -125,7 +130,7 @@ static void join_queue(struct store *s, struct sum_group *g, bool messages)
 	o->n_queues = k == o->n_queues ? k + 1 : o->n_queues;
 	g->queue = &q->sums;
 	if (g->c->size > 1 && messages)
-		q->n = max64(q->n, round_up(sum_buffer_floats(&g->plan, g->nodes), 16));
+		q->n = max64(q->n, round_up(sum_buffer_floats(&g->plan, g->form), 16));
 }
 
 static void make_queues(struct store *s)
@@ -149,26 +154,17 @@ static int64_t place_queues(struct store *s, struct arena *a)
 	return (int64_t)(a->used_bytes - before);
 }
 
-/* Places the buffers that are not shared with other ranks. */
+/* Places what is not shared with other ranks. */
 static void place_private(struct store *s, struct arena *a)
 {
 	struct store_impl *o = s->impl;
+	o->leaves = arena_floats(a, o->n_leaves);
 	for (struct bucket *b = o->bucket; b < o->bucket + o->n_buckets; b++) {
-		if (s->c.microbatches.round_robin) {
-			place_sums(s, b, a);
-		} else {
-			if (!is_shared(s, b) || !b->shared)
-				place_buffers(b, a);
-			b->g = o->n_shards > 1 ? arena_floats(a, b->shard[o->shard].n)
-					       : b->buffer[0];
-			if (b->last != b->leaves)
-				place_replica_sums(
-					s, b, arena_floats(a, replica_floats(s, b)));
-		}
-		if (b->tied && b->g)
-			b->other = arena_floats(a, b->shard[o->shard].n);
+		if (is_run(s) && !(is_shared(s, b) && b->shared))
+			place_own(s, b, arena_floats(a, own_floats(s, b)));
+		place_shard(s, b, a);
 	}
-	if (s->c.microbatches.round_robin)
+	if (!is_run(s))
 		place_leases(s, a);
 	s->bytes.buffers = place_queues(s, a);
 }
@@ -181,7 +177,7 @@ static void open_shared_group(struct store *s, struct comm *c)
 	int64_t n_bytes = 0, slots = 0;
 	for (struct bucket *b = o->bucket; b < o->bucket + o->n_buckets; b++) {
 		if (b->all.c == c && is_shared(s, b)) {
-			n_bytes += b->n_buffers * b->n * (int64_t)sizeof(float);
+			n_bytes += own_floats(s, b) * (int64_t)sizeof(float);
 			slots++;
 		}
 	}
@@ -200,10 +196,14 @@ static void open_shared_group(struct store *s, struct comm *c)
 			continue;
 		b->shared = m;
 		b->slot = slot++;
-		place_buffers(b, &a);
-		int64_t at = b->buffer[0] - (float *)(void *)m->data[c->rank];
+		place_own(s, b, arena_floats(&a, own_floats(s, b)));
+		const float *begin = (const void *)m->data[c->rank];
+		const float *own = b->local ? (const void *)b->local : b->leaf;
+		int64_t from = own - begin, to = b->g - begin;
 		b->from = xcalloc((size_t)c->size, sizeof(*b->from));
-		comm_allgather(c, &at, b->from, sizeof(at));
+		b->to = xcalloc((size_t)c->size, sizeof(*b->to));
+		comm_allgather(c, &from, b->from, sizeof(from));
+		comm_allgather(c, &to, b->to, sizeof(to));
 	}
 }
 
@@ -236,9 +236,36 @@ void grads_begin_step(struct store *s)
 		for (int u = b->first_unit; u <= b->last_unit; u++)
 			b->units_left += has_tensors_of(s, b, u);
 		for (int u = 0; u < 2; u++)
-			b->round[u] = b->round_sums[u].n = 0;
+			b->round[u] = 0;
+		b->added = false;
 	}
 	store_drop(s);
+}
+
+/* Leaves of a unit's buckets may be written at the same time. */
+static int64_t leaves_before(const struct store *s, const struct bucket *b)
+{
+	int64_t at = 0;
+	for (const struct bucket *x = s->impl->bucket; x < b; x++)
+		if (x->last_unit >= b->first_unit && x->first_unit <= b->last_unit &&
+			x->n_local > 1)
+			at = max64(at, x->leaf_at + x->n);
+	return at;
+}
+
+/* The first sum of each bucket, and what follows from it. */
+static void plan_sums(struct store *s)
+{
+	struct store_impl *o = s->impl;
+	for (struct bucket *b = o->bucket; b < o->bucket + o->n_buckets; b++) {
+		int use = b->by_use ? 0 : -1;
+		bucket_set_forms(s, b, use, 0);
+		b->n_local = bucket_leaves(s, b, s->c.mesh->world->rank, use, 0);
+		if (!is_run(s) || b->n_local <= 1)
+			continue;
+		b->leaf_at = leaves_before(s, b);
+		o->n_leaves = max64(o->n_leaves, b->leaf_at + b->n);
+	}
 }
 
 void grads_open(struct store *s, bool measuring)
@@ -246,11 +273,7 @@ void grads_open(struct store *s, bool measuring)
 	struct store_impl *o = s->impl;
 	struct arena size;
 	int64_t whole = 0;
-	for (int i = 0; i < o->n_buckets; i++) {
-		struct bucket *b = &o->bucket[i];
-		bucket_set_nodes(s, b, b->by_use ? 0 : -1, 0);
-		b->buffer = xcalloc((size_t)b->n_buffers, sizeof(*b->buffer));
-	}
+	plan_sums(s);
 	if (!measuring)
 		open_shared(s);
 	make_queues(s);
@@ -277,8 +300,10 @@ void grads_close(struct store *s)
 	reduce_close(s);
 	for (int i = 0; i < s->impl->n_shared; i++)
 		comm_shared_close(s->impl->shared[i]);
-	for (int i = 0; i < s->impl->n_buckets; i++)
+	for (int i = 0; i < s->impl->n_buckets; i++) {
 		free(s->impl->bucket[i].from);
+		free(s->impl->bucket[i].to);
+	}
 	free(s->impl->shared);
 	free(s->impl->queue);
 	device_arena_release(s->c.device, &s->impl->grad_memory);
@@ -286,11 +311,10 @@ void grads_close(struct store *s)
 
 /* ---- leaves ---------------------------------------------------------------------- */
 
-static void empty_stacks(struct bucket *b)
+static void forget_leaves(struct bucket *b)
 {
 	for (int i = 0; i < b->n_entries; i++)
-		for (int u = 0; u < 2; u++)
-			b->entry[i].stack[u].n = 0;
+		b->entry[i].n_leaves = 0;
 }
 
 void grads_take_lease(struct store *s, int unit)
@@ -315,59 +339,62 @@ void grads_take_lease(struct store *s, int unit)
 	for (struct bucket *b = o->bucket; b < o->bucket + o->n_buckets; b++) {
 		if (!bucket_has_unit(b, unit))
 			continue;
-		for (int k = 0; k < b->n_buffers; k++, at += b->n)
-			b->buffer[k] = at;
-		if (b->last != b->leaves)
-			place_replica_sums(s, b, at);
-		at += replica_floats(s, b);
-		empty_stacks(b);
+		place_own(s, b, at);
+		at += own_floats(s, b);
+		forget_leaves(b);
 	}
 }
 
-static int use_here(const struct bucket *b, const struct leaf *at)
+static float *leaf_at(
+	const struct store *s, const struct bucket *b, const struct entry *e)
 {
-	return b->tied ? 0 : at->use;
-}
-
-static struct mat leaf_at(const struct bucket *b, const struct entry *e, int use, int i)
-{
-	BUG_ON(i >= b->depth);
-	int first = b->by_use ? 0 : use * b->depth;
-	return mat(b->buffer[first + i] + e->at, e->t->rows, e->t->cols);
+	bool is_room = b->local && is_run(s);
+	return (is_room ? s->impl->leaves + b->leaf_at : b->leaf) + e->at;
 }
 
 struct mat store_leaf(
 	struct store *s, const struct tensor *t, int slice, const struct leaf *at)
 {
+	struct device *d = s->c.device;
 	struct bucket *b = bucket_of(s, t, slice);
 	struct entry *e = entry_of(s, t, slice);
-	if (s->c.microbatches.round_robin)
+	int64_t n = t->rows * t->cols, gap = round_up(n, 16) - n;
+	(void)at;
+	if (!is_run(s))
 		grads_take_lease(s, unit_of(s, t, slice));
-	int use = use_here(b, at);
-	return leaf_at(b, e, use, e->stack[use].n);
+	if (gap && !b->local) /* is added too */
+		d->k->zero(d, mat(leaf_at(s, b, e) + n, 1, gap));
+	return mat(leaf_at(s, b, e), t->rows, t->cols);
 }
 
 void store_leaf_done(
 	struct store *s, const struct tensor *t, int slice, const struct leaf *at)
 {
+	struct device *d = s->c.device;
 	struct bucket *b = bucket_of(s, t, slice);
 	struct entry *e = entry_of(s, t, slice);
-	int use = use_here(b, at);
-	const int64_t where[N_LEAF_AXES] = {use, at->micro, at->chunk, at->user};
 	if (at->micro >= s->c.microbatches.n_micro)
 		return;
-	int merges = leaf_push_node(&e->stack[use], &b->shape, bucket_top(s, b),
-		(struct tree_node){0, leaf_index(&b->shape, where)});
-	for (int top = e->stack[use].n + merges - 1; merges > 0; merges--, top--) {
-		struct mat left = leaf_at(b, e, use, top - 1);
-		s->c.device->k->add(s->c.device, left, left, leaf_at(b, e, use, top));
-	}
+	BUG_ON(++e->n_leaves > b->n_local);
+	if (s->leaf_seen)
+		s->leaf_seen(s->leaf_seen_with, t, slice,
+			mat(leaf_at(s, b, e), t->rows, t->cols));
+	if (!b->local)
+		return;
+	d->k->grid_sum(d,
+		&(struct grid_sum){.sum = b->local + e->at,
+			.add = e->n_leaves > 1,
+			.parts = &(struct grid_part){.leaf = leaf_at(s, b, e)},
+			.n_parts = 1,
+			.n = t->rows * t->cols,
+			.levels = b->levels},
+		s->impl->grid);
 }
 
 void store_drop(struct store *s)
 {
 	for (int i = 0; i < s->impl->n_buckets; i++)
-		empty_stacks(&s->impl->bucket[i]);
+		forget_leaves(&s->impl->bucket[i]);
 	for (int i = 0; i < N_PLACES; i++)
 		s->impl->lease[i].open = false;
 }

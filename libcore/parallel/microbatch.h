@@ -25,11 +25,6 @@ struct microbatches microbatches_assign(
 /* The number of micro-batches that a rank computes, and the index in the step of its i-th. */
 int64_t microbatches_count(const struct microbatches *mb, int rank);
 int64_t microbatches_index(const struct microbatches *mb, int rank, int64_t i);
-/* Is a round, of all ranks, a node of the tree? */
-static inline bool microbatches_node(const struct microbatches *mb)
-{
-	return (mb->ranks & (mb->ranks - 1)) == 0;
-}
 /* The data-parallel rank (over dp and fsdp) of a position in the mesh. */
 int microbatches_rank(const int degree[N_AXES], const int at[N_AXES]);
 

@@ -62,7 +62,7 @@ void offload_open(struct store *s, struct arena *run)
 	unsigned offloaded = offloaded_groups(s);
 	/* bytes of an element in all groups, and in those of local SGD */
 	int64_t width = 0, outer = 0;
-	int64_t longest = max64(MIN_FLOATS, offload_nodes_floats(s));
+	int64_t longest = max64(MIN_FLOATS, offload_sums_floats(s));
 	if (!offloaded)
 		return;
 	const struct bucket *end = s->impl->bucket + s->impl->n_buckets;
@@ -83,7 +83,7 @@ void offload_open(struct store *s, struct arena *run)
 				arena_alloc(run, (size_t)(w->floats * size_of(s, g)));
 	}
 	s->bytes.offloaded = width * w->region;
-	s->bytes.offloaded += offload_place_nodes(s, s->bytes.offloaded);
+	s->bytes.offloaded += offload_place_sums(s, s->bytes.offloaded);
 	s->bytes.optimizer += w->n_slots * (width - outer) * w->floats;
 	s->bytes.outer += w->n_slots * outer * w->floats;
 }

@@ -17,16 +17,10 @@ struct offload_pieces {
 	int64_t begin[N_OFFLOADED]; /* of the regions, in bytes */
 	void *piece[OFFLOAD_SLOTS][N_OFFLOADED];
 	int n_slots;
-	/* The nodes of the rounds of gradients go through the pieces of STORE_GRAD: */
-	int64_t nodes;		      /* where they begin in the backend, in bytes */
+	/* The sums of the rounds of gradients go through the pieces of STORE_GRAD: */
+	int64_t sums;		      /* where they begin in the backend, in bytes */
 	int slot;		      /* the next piece */
 	uint64_t busy[OFFLOAD_SLOTS]; /* the ticket of its last write */
-};
-
-/* The stacked nodes of a use that a step of the rounds needs: of those from `low` on, it reads the
- * ones before `reads`, has memory for the ones before `top`, and writes the ones before `writes`. */
-struct node_range {
-	int low, reads, top, writes;
 };
 
 /* offload.c */
@@ -49,17 +43,17 @@ void part_put(struct store *s, const struct part *x, int group, int64_t row, int
 	const float *in);
 
 /* offload_grads.c */
-/* Places the nodes of the rounds in the backend, from byte `at` on. Returns their bytes. */
-int64_t offload_place_nodes(struct store *s, int64_t at);
+/* Places the sums of the rounds in the backend, from byte `at` on. Returns their bytes. */
+int64_t offload_place_sums(struct store *s, int64_t at);
 /* The floats that a piece needs at least. */
-int64_t offload_nodes_floats(const struct store *s);
-/* Calls fn for floats [first, first + len) of this rank's piece of a bucket, one run of floats after
- * the other, with the runs of these nodes in round_buffer. In memory there is one run. */
-typedef void node_visit(struct bucket *b, int64_t at, int64_t n, void *with);
-void nodes_visit(struct bucket *b, const struct node_range range[static 2], int64_t first,
-	int64_t len, node_visit *fn, void *with);
-/* Completes the offloaded gradient, after the last round. */
+int64_t offload_sums_floats(const struct store *s);
+/* Adds these parts to the sum of elements [first, first + len) of this rank's piece of bucket `with`. */
+void offload_add(void *with, const struct grid_part *parts, int n_parts, int64_t first,
+	int64_t len);
+/* Completes the offloaded gradient, after the last round; and the floats that a bucket needs then in the
+ * memory of its unit's leaves. */
 void offload_finish_grads(struct store *s);
+int64_t offload_finish_floats(const struct store *s, const struct bucket *b);
 
 /* offload_host.c: pinned memory. NULL with *e set on failure. */
 char *offload_pinned(struct device *d, int64_t n_bytes, struct err *e);

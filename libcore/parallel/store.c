@@ -183,25 +183,6 @@ void store_gradient_end(
 					p.rows * p.cols, 0));
 }
 
-void store_copy_gradient(struct store *s, int64_t at, int64_t n, float *v, bool back)
-{
-	struct device *d = s->c.device;
-	if (is_offloaded(s, STORE_GRAD)) {
-		offload_wait(s, offload_enqueue(s, STORE_GRAD, back, v, at, n, 0));
-		return;
-	}
-	for (int64_t i = 0; i < s->n_updated; i++) {
-		const struct part *x = &s->updated[i];
-		int64_t begin = max64(at, x->at);
-		int64_t len = min64(at + n, x->at + x->rows * x->cols) - begin;
-		if (len <= 0)
-			continue;
-		struct mat g = mat(x->g + (begin - x->at), 1, len);
-		struct mat to = mat(v + (begin - at), 1, len);
-		d->k->copy(d, back ? g : to, back ? to : g);
-	}
-}
-
 struct store *store_open(const struct store_config *c, struct arena *run)
 {
 	struct store *s = xcalloc(1, sizeof(*s));
@@ -218,6 +199,7 @@ struct store *store_open(const struct store_config *c, struct arena *run)
 	BUG_ON(offloads_params(c->offload) && s->impl->n_shards > 1 && c->zero < 3);
 	BUG_ON(is_offloaded(s, STORE_GRAD) && !c->microbatches.round_robin);
 	s->impl->squares = arena_alloc(run, sizeof(*s->impl->squares));
+	s->impl->grid = arena_alloc(run, sizeof(*s->impl->grid));
 	s->impl->hashes = arena_alloc(
 		run, (size_t)(s->impl->n_buckets + 1) * sizeof(*s->impl->hashes));
 	place_state(s, run);
@@ -228,7 +210,15 @@ struct store *store_open(const struct store_config *c, struct arena *run)
 	if (c->microbatches.n_micro)
 		grads_open(s, measuring);
 	list_parts(s);
+	if (!measuring)
+		store_set_grid(s, GRID_EXPONENT);
 	return s;
+}
+
+void store_set_grid(struct store *s, int exponent)
+{
+	const struct grid g = {.exponent = exponent};
+	device_put(s->c.device, s->impl->grid, &g, sizeof(g));
 }
 
 void store_free(struct store *s)
@@ -347,6 +337,7 @@ void store_norm_enqueue(struct store *s)
 	s->c.device->k->zero(s->c.device, mat(s->impl->squares, 1, EXACT_FLOATS));
 	store_for_each_part(s, true, STORE_BIT(STORE_GRAD), 0, square_part, &q);
 	square_parts(&q);
+	s->c.device->k->grid_count(s->c.device, s->impl->squares, s->impl->grid);
 }
 
 struct exact *store_norm_squares(const struct store *s)

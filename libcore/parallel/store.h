@@ -35,7 +35,7 @@ void offload_backend_close(struct offload_backend *x); /* NULL: nothing */
 
 /* ---- store.c: parameters, gradients and optimizer state -------------------------- */
 
-/* A leaf of a gradient (see leaves.h): the contribution of one use of a parameter, in one chunk of
+/* A leaf of a gradient: the contribution of one use of a parameter, in one chunk of
  * one micro-batch, by one of the virtual slices that use its slice. */
 struct leaf {
 	int64_t micro;
@@ -104,7 +104,8 @@ struct store_config {
 	 * too, 3 parameters too (Rajbhandari et al. 2020; FSDP, Zhao et al. 2023). */
 	int zero;
 	struct store_groups groups; /* store_open() adds the parameters to an empty one */
-	bool flat; /* shards a unit's tensors as one vector (FSDP1), else each tensor */
+	int workers; /* of local SGD whose gradients are summed in a warm-up; 0: none */
+	bool flat;   /* shards a unit's tensors as one vector (FSDP1), else each tensor */
 	int64_t bucket_bytes; /* gradients are reduced in buckets of at least this */
 	int64_t sum_segment; /* floats that ranks exchange at once in a sum; 0: the default */
 	enum reshard reshard;
@@ -155,6 +156,12 @@ struct store {
 	struct part *counted;
 	int64_t n_counted;
 	int64_t read, written; /* bytes of offloaded state, so far */
+	/* Unless NULL: adds what this rank has in the other workers to n elements, in store_step_end(). */
+	void (*add_workers)(void *with, int64_t *sum, int64_t n);
+	void *add_workers_with;
+	/* Unless NULL: sees each leaf of this rank. */
+	void (*leaf_seen)(void *with, const struct tensor *t, int slice, struct mat leaf);
+	void *leaf_seen_with;
 	struct store_impl *impl;
 };
 
@@ -210,8 +217,8 @@ float *store_gradient_begin(
 	struct store *s, const struct tensor *t, int slice, float *room);
 void store_gradient_end(
 	struct store *s, const struct tensor *t, int slice, const float *x);
-/* Copies floats [at, at + n) of the gradient, of the store_floats(), to v; `back`: from v. */
-void store_copy_gradient(struct store *s, int64_t at, int64_t n, float *v, bool back);
+/* The exponent of the step's grid (kernels/grid.h); nothing is beyond it yet. */
+void store_set_grid(struct store *s, int exponent);
 /* Completes all sums: the parts have their gradients. Collective. */
 void store_step_end(struct store *s);
 /* To be called after parameters of the parts have changed, and with `copies` their copies too. With

@@ -2,7 +2,6 @@
 #ifndef PARALLEL_STORE_INTERNAL_H
 #define PARALLEL_STORE_INTERNAL_H
 
-#include "parallel/leaves.h"
 #include "parallel/offload.h"
 
 /* A slice of a tensor in a bucket. */
@@ -13,7 +12,7 @@ struct entry {
 	int64_t at;	    /* in the bucket's vector */
 	int64_t *bounds;    /* [shards + 1]: shard i is rows [bounds[i], bounds[i + 1]) */
 	int64_t *packed;    /* [shards]: offset of these rows in the packed shard */
-	struct tree_stack stack[2]; /* of the leaves of this rank, by use */
+	int64_t n_leaves;   /* that this rank has written for the next sum */
 };
 
 /* Ranks that sum vectors. */
@@ -21,7 +20,8 @@ struct sum_group {
 	struct comm *c;
 	int *ranks; /* [size]: of the world */
 	struct sum_plan plan;
-	struct sum_nodes *nodes; /* [size]: of the current or next sum */
+	enum sum_form
+		*form; /* [size]: what each contributes to the current or next sum */
 	struct sum_queue *queue; /* of c */
 };
 
@@ -34,46 +34,43 @@ struct bucket {
 	int64_t n;	 /* floats of the vector; each entry is aligned to a cache line */
 	enum dtype wire; /* the type in which it is gathered */
 	struct sum_shard *shard; /* [shards] */
-	struct leaf_shape shape;
+	/* The uses of its tensors on this stage, the virtual slices that use a slice, and log2 of the leaves
+	 * of an element. */
+	int uses, users, levels;
 	/* The ranks that share it. With hybrid sharding, the ranks of the shards sum their leaves first
-	 * (a reduce-scatter), then the replicas of this rank's shard sum the results (an all-reduce of
-	 * shards, so that fewer bytes are sent between hosts); else these are one sum. */
+	 * (a reduce-scatter), and after the last of these sums the replicas of this rank's shard the results
+	 * (an all-reduce of shards, so that fewer bytes are sent between hosts). */
 	struct sum_group all, shards, replicas;
-	struct sum_group *leaves, *last; /* of the first sum and of the last one */
+	struct sum_group *leaves, *last; /* of the sums of leaves and of the last one */
 	struct sum_shard replicated; /* the vector of the second sum: this rank's shard */
-	float *replica_sum[2]; /* its buffers: the results of the first one, by use */
-	bool pending;	       /* the second sum is to begin after the first */
-	/* A tied weight of two pipeline stages: its tree has this stage's use only; the other
-	 * stage's sum is added at the end of the step. */
+	bool pending;		     /* the second sum is to begin after the first */
+	/* A tied weight of two pipeline stages: the other stage's sum is added at the end of the step. */
 	bool tied;
 	/* A tile of a tied weight, round-robin: each use is reduced by itself in each round. */
 	bool by_use;
-	/* Buffers for this rank's leaves, [n] each; those of use u begin at depth * u. */
-	int depth, n_buffers;
-	float **buffer;
-	/* Round-robin: the reduced rounds of this rank's piece, a stack and its buffers for each use; as
-	 * it was before the sum in progress, and the nodes that this sum adds; and the nodes of the
-	 * stacks, for the last sum of the step. */
-	struct tree_stack round_sums[2], round_sums_before[2];
-	float **round_buffer[2];
-	int64_t round_first; /* the first float of the piece in them, see nodes_visit() */
-	struct tree_node *round_node[2];
-	int n_round_nodes; /* of each use */
-	struct tree_part *round_parts;
-	float *other;		    /* tied: receive buffer for the other stage's sum */
-	struct tree_sum *sum;	    /* in progress, or NULL */
-	int64_t round[2];	    /* round-robin: of the next sum, by use */
-	int units_left;		    /* of this step, whose leaves are not complete */
+	/* Where leaves are written, [n]; the sum of this rank's leaves, [n], if there may be more than one in
+	 * a sum over ranks; the sum of its piece over rounds, uses and replicas, unless the sum over ranks is
+	 * the last one; and, tied, that of the other stage. */
+	float *leaf;
+	int64_t *local, *kept, *other;
+	int64_t n_local;  /* the most leaves of this rank in a sum over ranks */
+	int64_t leaf_at;  /* in runs, of several: in the store's room for leaves */
+	bool added;	  /* something is in `kept` */
+	bool adds;	  /* the sum in progress is added to that */
+	struct sum *sum;  /* in progress, or NULL */
+	int64_t round[2]; /* round-robin: of the next sum, by use */
+	int units_left;	  /* of this step, whose leaves are not complete */
 	struct comm_shared *shared; /* memory that the ranks of a host share, or NULL */
-	int64_t *from;		    /* [size]: offsets of the ranks' buffers in it */
+	int64_t *from,
+		*to; /* [size]: offsets of what the ranks contribute in it, and of their results */
 	int slot;
 	/* This rank's shard, packed: parameters, optimizer state and gradient. */
 	float *state[STORE_MAX_GROUPS], *g;
 	int64_t at; /* of the shard, in each group and region: all shards are concatenated */
-	/* Offloaded gradients: where the nodes of the rounds are in the backend, see offload_grads.c, and
-	 * the ticket of the last write to them. */
-	int64_t nodes_at;
-	uint64_t nodes_written;
+	/* Offloaded gradients: where the sum of the rounds is in the backend, see offload_grads.c, and the
+	 * ticket of the last write to it. */
+	int64_t sum_at;
+	uint64_t sum_written;
 	/* The whole vector while it is gathered: in fp32, and the copy that matmuls read; or NULL. */
 	float *whole;
 	char *copy;
@@ -133,9 +130,13 @@ struct store_impl {
 	int64_t n_floats;
 	int64_t n_collected;   /* calls of store_collect(), the same on all ranks */
 	struct exact *squares; /* the device's */
-	uint64_t *hashes;      /* the device's: [n_buckets + 1] */
-	int n_shards, shard;   /* over fsdp x cp, and this rank's */
-	struct comm *shards;   /* the group of the ranks of the other shards */
+	struct grid *grid;     /* the device's */
+	/* In runs: room for leaves that are added to sums. */
+	float *leaves;
+	int64_t n_leaves;
+	uint64_t *hashes;    /* the device's: [n_buckets + 1] */
+	int n_shards, shard; /* over fsdp x cp, and this rank's */
+	struct comm *shards; /* the group of the ranks of the other shards */
 	struct arena grad_memory, gather_memory;
 	struct comm_shared **shared; /* one for each group with unsharded buckets */
 	int n_shared;
@@ -203,28 +204,21 @@ static inline struct entry *entry_of(
 /* bucket.c */
 void buckets_make(struct store *s);
 void buckets_free(struct store *s);
-/* The level up to which a rank adds its own leaves: a micro-batch if round-robin, else the root. */
-static inline int bucket_top(const struct store *s, const struct bucket *b)
-{
-	return s->c.microbatches.round_robin ? leaf_micro_level(&b->shape)
-					     : b->all.plan.levels;
-}
-
-/* Pushes the leaves of a rank of the world in one use: of all its micro-batches, or round-robin of one
- * round. Returns the largest depth of the stack. */
-int bucket_push(const struct store *s, const struct bucket *b, int rank, int use,
-	int64_t round, struct tree_stack *stack);
-/* The same for all ranks of the shards of that rank's replica. */
-int bucket_push_replica(const struct store *s, const struct bucket *b, int rank, int use,
-	int64_t round, struct tree_stack *stack);
+/* The leaves that a rank has in a sum over ranks: of one use or of all (-1), of one round, or in runs of all
+ * its micro-batches. */
+int64_t bucket_leaves(
+	const struct store *s, const struct bucket *b, int rank, int use, int64_t round);
+/* Sets what each rank contributes to the next sum. */
+void bucket_set_forms(const struct store *s, struct bucket *b, int use, int64_t round);
+/* Does the sum of this rank's piece stay an int64 until the end of the step? */
+bool bucket_keeps(const struct store *s, const struct bucket *b);
+/* Has no other rank this rank's shard of the gradient? */
+bool bucket_is_alone(const struct bucket *b);
+/* Is the sum that is kept rounded in its own memory? */
+bool bucket_rounds_kept(const struct store *s, const struct bucket *b);
 
 /* store.c */
 struct part part_rows(struct part x, int64_t first, int64_t end);
-
-static inline int bucket_uses(const struct bucket *b)
-{
-	return (int)b->shape.n[LEAF_USE];
-}
 
 static inline bool bucket_has_unit(const struct bucket *b, int unit)
 {
@@ -232,8 +226,6 @@ static inline bool bucket_has_unit(const struct bucket *b, int unit)
 }
 
 /* grads.c */
-/* The number of nodes in the stack of the rounds, of each use. */
-int rounds_depth(const struct microbatches *mb);
 /* Memory for the leaves of a bucket's unit, which is free between steps. */
 float *grads_free_lease(const struct store *s, const struct bucket *b);
 void grads_open(struct store *s, bool measuring);
@@ -243,15 +235,12 @@ void grads_begin_step(struct store *s);
 void grads_take_lease(struct store *s, int unit);
 
 /* reduce.c */
-/* Adds what the rank at the other end of the pipeline has for a tied weight; `other`: its buffer. */
-void reduce_add_other(struct store *s, float *mine, float *other, int64_t n);
 void reduce_open(struct store *s);
 void reduce_close(struct store *s);
 /* Completes the sum of a bucket that is in progress, if any. */
 void reduce_end(struct store *s, struct bucket *b);
-/* Sets the nodes that each rank contributes in a round: of one use if the uses are reduced separately,
- * else of all (-1). For round 0, also the number of this rank's buffers. */
-void bucket_set_nodes(struct store *s, struct bucket *b, int use, int64_t round);
+/* Begins the last sum of a bucket, with which all is rounded. */
+void reduce_finish(struct store *s, struct bucket *b);
 
 /* gather.c */
 void gather_open(struct store *s, bool measuring);

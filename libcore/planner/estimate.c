@@ -27,7 +27,7 @@ const struct practice practice_pt = {
 	.reduce_bytes = 4,
 	.kept = kept_by_pt,
 	.passes = {3, 3.03, 3.4, 3.8},
-	.canonical = true,
+	.exact = true,
 	.overlap_tp = true,
 	.overlap_sum = true,
 };
@@ -85,12 +85,15 @@ static enum axis shard_axis(const struct layout *l)
 }
 
 /* Are gradients reduced after each micro-batch? As in microbatches_assign(). */
-bool estimate_waits(const struct layout *l, const struct practice *p)
+bool estimate_waits(const struct layout *l)
 {
-	if (!p->canonical)
-		return l->zero >= 2;
-	return l->zero >= 2 || (l->degree[AXIS_CP] > 1 && l->n_micro > 1) ||
-	       (l->degree[AXIS_TP] > 1 && l->n_micro > 8);
+	return l->zero >= 2;
+}
+
+/* Bytes of an element that a rank contributes to a sum of gradients: a sum of several is int64. */
+static double contributed(const struct practice *p, bool several)
+{
+	return p->exact && several ? 2 * p->reduce_bytes : p->reduce_bytes;
 }
 
 /* Blocks that a rank has at most. */
@@ -146,6 +149,23 @@ static double in_flight(const struct layout *l)
 	}
 }
 
+/* Of exact sums, in floats: as grads.c places them. */
+static double gradients(const struct layout *l, double n, double block, double ends)
+{
+	double shards = shards_of(l), dp = l->degree[AXIS_DP], part = n / shards;
+	bool several = l->n_micro > 1, replicas = dp > 1;
+	if (estimate_waits(l)) {
+		bool keeps = several || (replicas && shards > 1);
+		double sum = keeps ? 2 * (shards > 1 ? part : n / dp) : 0;
+		return 2 * block + ends + sum + (keeps && !replicas ? 0 : part);
+	}
+	double result = l->zero && shards > 1 ? part : 0;
+	if (!several)
+		return n + result;
+	bool whole = !result && (shards > 1 || replicas);
+	return (whole ? 3 : 2) * n + result + fmax(block, ends);
+}
+
 static void estimate_state(const struct layout *l, const struct practice *p, double n,
 	double block, double ends, struct memory *o)
 {
@@ -154,23 +174,14 @@ static void estimate_state(const struct layout *l, const struct practice *p, dou
 	double part = sharded ? n / shards : n;
 	o->optimizer = p->optimizer_bytes * part;
 	o->params = p->param_bytes * (sharded ? part + (l->zero < 3) * n : n);
-	if (!sharded && type < p->param_bytes && p->canonical)
+	if (!sharded && type < p->param_bytes && p->exact)
 		o->params += type * n;
 	if (sharded && l->zero == 3)
 		o->gathered = l->reshard != RESHARD_NO
 				      ? ends * p->param_bytes + 3.5 * type * block
 				      : type * n + ends * p->param_bytes;
-	double nodes = p->canonical ? floor(log2((double)l->n_micro)) + 1 : 1;
-	if (!p->canonical)
-		o->grads = p->grad_bytes * (l->zero >= 2 ? part : n);
-	else if (!estimate_waits(l, p))
-		o->grads = p->grad_bytes * (nodes * n + (sharded ? part : 0));
-	else
-		o->grads =
-			p->grad_bytes *
-			(nodes * n / shards / l->degree[AXIS_DP] +
-				(l->degree[AXIS_DP] > 1 || shards == 1 ? n / shards : 0) +
-				2 * block + ends);
+	o->grads = p->grad_bytes *
+		   (p->exact ? gradients(l, n, block, ends) : (l->zero >= 2 ? part : n));
 }
 
 /* What is in a file, or in the memory of a GPU's host; gradients of a unit and its parameters are not. */
@@ -328,10 +339,10 @@ static struct exchange fsdp_exchange(
 	if (l->zero == 3)
 		gather = group_seconds(t, shard_axis(l), ranks,
 			t->p->gather_bytes * block, true, messages);
-	if (estimate_waits(l, t->p))
+	if (estimate_waits(l))
 		sum = group_seconds(
 			t, shard_axis(l), ranks, t->p->reduce_bytes * block, false, 1);
-	if (estimate_waits(l, t->p) && ranks == 1)
+	if (estimate_waits(l) && ranks == 1)
 		sum = group_seconds(t, AXIS_DP, l->degree[AXIS_DP],
 			t->p->reduce_bytes * block, false, 1);
 	double again = l->reshard != RESHARD_NO ? gather : 0;
@@ -348,12 +359,14 @@ static struct exchange step_exchange(
 	int dp = l->degree[AXIS_DP], ranks = shards_of(l);
 	struct exchange x = {0};
 	double shard = ranks > 1 && l->zero ? params / ranks : params;
-	double sums = group_seconds(
-		t, AXIS_DP, dp, 2 * t->p->reduce_bytes * shard, false, log2(dp) + 1);
+	bool several = l->n_micro > 1 || (ranks > 1 && l->zero);
+	double sums = group_seconds(t, AXIS_DP, dp,
+		(contributed(t->p, several) + t->p->reduce_bytes) * shard, false,
+		log2(dp) + 1);
 	double last = 0;
-	if (!estimate_waits(l, t->p))
-		sums += group_seconds(
-			t, shard_axis(l), ranks, t->p->reduce_bytes * params, false, 1);
+	if (!estimate_waits(l))
+		sums += group_seconds(t, shard_axis(l), ranks,
+			contributed(t->p, l->n_micro > 1) * params, false, 1);
 	if (l->zero > 0 && l->zero < 3)
 		last = group_seconds(
 			t, shard_axis(l), ranks, t->p->param_bytes * params, true, 3);
@@ -418,8 +431,8 @@ void estimate_time(const struct shape *s, const struct layout *l, const struct c
 	double block = passes * forward, n = (double)l->n_micro;
 	double attention = 3 * p->attention * t.tokens * s->context * s->dim /
 			   l->degree[AXIS_TP] / attention_rate(&t);
-	/* sums of the canonical tree */
-	if (p->canonical)
+	/* sums of gradients */
+	if (p->exact)
 		block += p->sum_bytes * (l->degree[AXIS_CP] > 1 ? 2 : 1) * s->block /
 			 l->degree[AXIS_TP] / t.memory;
 	struct exchange tp = tp_exchange(&t, block), cp = cp_exchange(&t, attention);

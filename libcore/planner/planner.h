@@ -50,7 +50,7 @@ struct practice {
 	double reduce_bytes; /* sent per parameter to sum gradients, over (n - 1) / n */
 	const struct kept *kept; /* [by enum recompute] */
 	double passes[4];	 /* of a block's kernels, in forwards; likewise */
-	bool canonical; /* gradients of all nodes of the canonical tree are kept */
+	bool exact; /* gradients are sums of integers, and there are 16-bit copies of parameters */
 	bool overlap_tp, overlap_sum;
 };
 extern const struct practice practice_pt;
@@ -83,7 +83,7 @@ void shape_of(struct shape *s, const struct model *m);
 /* The ranks of a group that are on one host, if neighbours are `stride` ranks of the world apart. */
 int ranks_here(const struct cluster *c, int ranks, int stride);
 /* Do data-parallel ranks wait for each other in each micro-batch, whose gradients they sum? */
-bool estimate_waits(const struct layout *l, const struct practice *p);
+bool estimate_waits(const struct layout *l);
 void estimate_memory(const struct shape *s, const struct layout *l,
 	const struct practice *p, struct memory *out);
 /* peak: FLOP/s of matmuls, with the efficiency of the cluster. */

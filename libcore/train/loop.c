@@ -415,6 +415,11 @@ static int step(struct run *r)
 	decide(r, &s);
 	bool synchronised = !s.bad && local_sgd_after_step(r, &s);
 	report_step(r, &s, before);
+	if (s.coarser)
+		report_event(r,
+			"a leaf of the gradient of step %lld was too large: it was computed "
+			"again, and its leaves rounded to multiples of 2^%d",
+			(long long)r->t.step, -s.grid);
 	trace_end_step(r);
 	if (s.bad)
 		rc = fail_step(r, &s);

@@ -192,9 +192,9 @@ static const struct opt options[] = {
 		"fused: kernels that do several operations in one pass over memory, where there "
 		"are such. ref: one kernel for each operation. On a CPU both give the same bits."},
 	{WORDS("numerics", "exact", T(numerics), OPT_ARITH, NUMERICS_WORDS), .help =
-		"How a GPU multiplies matrices and NCCL sums gradients. exact: with equal bits on "
-		"any layout, and fp32 operands stay fp32. fast: sums may be split (split-K), fp32 "
-		"operands become TF32, and gradients are summed in the order that NCCL chooses."},
+		"How a GPU multiplies matrices. exact: with equal bits on any layout, and fp32 "
+		"operands stay fp32. fast: sums may be split (split-K), and fp32 operands become "
+		"TF32."},
 	{OPT_STR, 0, "gemm-algorithms", "FILE", NULL, T(algorithms), 0,
 		.files = "", .was = "algorithms", .help =
 		"On a GPU, which cuBLASLt algorithm computes a matrix multiplication; the "
@@ -692,6 +692,7 @@ void options_arithmetic(const struct train_opts *o, const struct model *m,
 	str_printf(out, "data = 0x%016llx\n", (unsigned long long)data_hash);
 	str_printf(out, "parameters = %lld\n", (long long)model_counts(m).all);
 	conf_print(out, "matmuls", device);
+	str_printf(out, "sums = grid-%d\n", GRID_EXPONENT);
 	str_printf(out, "initial-weights = %d\n", INIT_VERSION);
 	str_printf(out, "program = %s\n", PT_VERSION);
 }

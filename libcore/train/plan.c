@@ -205,8 +205,7 @@ static void run_sample(struct trainer *t)
 	decoder_close(g);
 }
 
-/* Few micro-batches suffice: only the first, the last, and those that complete a subtree of the
- * canonical tree differ. */
+/* Few micro-batches suffice: only the first, the second and the last differ. */
 void plan_calls(
 	const struct train_opts *o, struct model *m, int rank, struct kernel_calls *calls)
 {
@@ -356,7 +355,7 @@ static void print_memory(const struct train_opts *o, const struct plan *p, int r
 					  : "fp32"},
 		{true, "gradients", p->store.grads,
 			grads ? "fp32, of units whose backward is computed"
-			      : "fp32, with the buffers of the canonical tree"},
+			      : "fp32, and int64 sums of several micro-batches"},
 		{p->store.gathered, "gathered", p->store.gathered,
 			params ? "parameters, while they are used"
 			       : "parameters of others, while they are used"},

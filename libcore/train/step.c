@@ -69,6 +69,7 @@ static void put_terms(struct trainer *t, const struct step_result *r)
 	options_optim(&t->o, &c);
 	optimizers[c.kind]->prepare(&c, (double)step, &terms.update);
 	device_put(&t->d, t->terms, &terms, sizeof(terms));
+	store_set_grid(t->store, r->grid);
 	put_pass_step(t);
 }
 
@@ -208,7 +209,10 @@ static void enqueue_step(struct work *w)
 	struct trainer *t = w->t;
 	struct device *d = &t->d;
 	put_terms(t, w->r);
+	t->store->add_workers = w->averages ? edit_add_workers : NULL;
+	t->store->add_workers_with = w->averages ? t->local->edit : NULL;
 	step_gradients(t, &w->input);
+	t->store->add_workers = NULL;
 	if (w->averages)
 		edit_mean_gradient(t->local->edit);
 	trace_begin("norm", -1);
@@ -321,6 +325,25 @@ static void adjust_scale(struct trainer *t, bool overflow)
 	}
 }
 
+/* ---- the grid of gradients ----------------------------------------------------------- */
+
+/* How much coarser another attempt is. */
+enum { COARSER = 25 };
+
+/* The computed gradient contains the scale, and in a warm-up is divided by the workers at the end. */
+static int first_grid(const struct trainer *t, bool averages)
+{
+	float scale = t->loss_scale * (averages ? (float)t->o.edit.workers : 1);
+	return GRID_EXPONENT - ilogbf(scale);
+}
+
+/* A leaf was too large for the grid, so nothing was updated. Every rank sees the same norm. */
+static bool needs_coarser(const struct trainer *t, const struct step_result *r)
+{
+	return t->o.dtype != PRECISION_FP16 && isfinite(r->loss) && isinf(r->grad_norm) &&
+	       r->grid - COARSER >= GRID_LEAST;
+}
+
 /* ---- a whole step ------------------------------------------------------------------ */
 
 static void inject_delay(const struct trainer *t)
@@ -379,8 +402,10 @@ static void collect_result(struct work *w)
 	r->grad_norm = end->grad_norm;
 	bool lost = !isfinite(r->loss);
 	r->global_loss = r->loss;
-	if (w->averages) { /* all workers stop where one does */
-		lost = edit_any_worker(t->local->edit, lost);
+	if (w->averages) { /* all workers do what one does */
+		lost = edit_any_worker(t->local->edit, lost || isnan(r->grad_norm));
+		if (edit_any_worker(t->local->edit, isinf(r->grad_norm)))
+			r->grad_norm = INFINITY;
 		r->global_loss = step_global_loss(t);
 	}
 	r->skipped = !lost && overflowed(t, r);
@@ -398,9 +423,16 @@ void step_run_on(struct trainer *t, const int32_t *windows,
 		.votes = votes,
 		.r = r,
 		.averages = t->local && t->step < t->o.edit.warmup};
+	r->grid = first_grid(t, w.averages);
 	inject_delay(t);
 	compute(&w);
 	collect_result(&w);
+	while (needs_coarser(t, r)) {
+		r->grid -= COARSER;
+		r->coarser = true;
+		compute(&w);
+		collect_result(&w);
+	}
 	if (r->bad)
 		nonfinite_explain(t, &w.input, r);
 	free(corrupted);

@@ -19,9 +19,11 @@ struct step_result {
 	double forward, backward, data; /* seconds */
 	double bubble; /* the fraction of time that the pipeline's ranks idled */
 	int64_t vote[STEP_VOTES]; /* the sums over the ranks */
-	bool skipped;		  /* fp16: gradients overflowed, so nothing was updated */
-	bool bad;		  /* loss or norm is not finite: nothing was updated */
-	struct str why;		  /* then: the first number that is not finite */
+	int grid;	/* the exponent of the grid of gradients, see kernels/grid.h */
+	bool coarser;	/* than that of the first attempt */
+	bool skipped;	/* fp16: gradients overflowed, so nothing was updated */
+	bool bad;	/* loss or norm is not finite: nothing was updated */
+	struct str why; /* then: the first number that is not finite */
 };
 
 /* Collective. One optimizer step; `votes` may be NULL. */

@@ -144,6 +144,7 @@ void trainer_build_store(struct trainer *t)
 		.chunks = m->cp,
 		.microbatches = t->layout.microbatches,
 		.zero = (int)o->zero,
+		.workers = o->edit.warmup ? (int)o->edit.workers : 0,
 		.flat = o->fsdp_kind == FSDP_FLAT,
 		.bucket_bytes = o->bucket_bytes,
 		.reshard = (enum reshard)o->reshard,

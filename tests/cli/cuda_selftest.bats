@@ -80,11 +80,11 @@ tested() { # OPTION...: the run is tested, and not only remembered
 edit='--edit-workers 1 --edit-sync-interval 3 --edit-outer'
 layer_cases=(
 	'--dtype bf16 --dropout 0.1 | embed_fwd embed_bwd linear_fwd linear_bwd_x linear_bwd_w bias_bwd
-	norm_fwd norm_bwd attn_fwd attn_bwd act_fwd:linear_gelu_fwd linear_gelu_bwd add
-	dropout residual residual_norm round xent_stats xent_join xent_fused exact_sum exact_sumsq adamw
+	norm_fwd norm_bwd attn_fwd attn_bwd act_fwd:linear_gelu_fwd linear_gelu_bwd
+	dropout residual residual_norm round xent_stats xent_join xent_fused exact_sum exact_sumsq grid_sum grid_count adamw
 	step_end normal zero'
 	'-a llama --dtype float8 --no-float8-skip-ends --virtual tp=2,cp=2 | round_scaled amax rope
-	attn_bwd linear_fwd act_bwd xent_bwd'
+	attn_bwd linear_fwd act_bwd xent_bwd add'
 	'--optimizer muon --dtype bf16 | muon_momentum muon_update muon_normalize muon_unpack axpby'
 	'--optimizer sgd | sgd copy'
 	'--kernels ref --sample-every 1 | norm_bwd_x norm_bwd_w bias_fwd linear_row attn_row'

@@ -25,7 +25,6 @@ column() { # NAME FOLDER: of all rows that have it
 
 @test "until they part, workers are data-parallel ranks, bit for bit" {
 	make_shard
-	# (a tied weight's two uses are summed within each worker first, which rounds otherwise)
 	apart 2 together -n 12 -a llama --dp 2
 	apart 2 warm -n 12 -a llama --edit-workers 2 --edit-warmup-steps 99
 	diff <(column grad_norm together) <(column grad_norm warm)
@@ -112,11 +111,12 @@ column() { # NAME FOLDER: of all rows that have it
 	part=$(awk '$1 == "parameters" && $2 > 0 { print $2 }' plan | tail -n 1)
 	[ "$planned" -ge "$part" ]
 	[ "$planned" -lt $((part + 2000)) ]
-	# in an interval what data parallelism sends in a step, but for what that says of losses
+	# in an interval two thirds of what data parallelism sends in a step, whose sums of several leaves are
+	# int64 (8 and 4 bytes an element instead of 4 and 4), but for what that says of losses
 	apart 2 dp -n 4 --dim 64 --dp 2 --eval-every 0
 	apart 2 edit -n 4 --dim 64 --edit-workers 2 --edit-sync-interval 4 "${OUTER[@]}" --eval-every 0
 	awk -v dp="$(column sent dp | tail -n 1)" -v edit="$(column sync_sent edit)" \
-		'BEGIN { exit !(edit <= 1.01 * dp && edit >= 0.97 * dp && dp > 2e5) }'
+		'BEGIN { exit !(edit <= 1.01 * dp / 1.5 && edit >= 0.97 * dp / 1.5 && dp > 2e5) }'
 }
 
 @test "a wire sends fewer bytes, as many as the plan says" {

@@ -44,10 +44,18 @@ static void add(struct tensor *list, int *n, const char *name, int unit, int64_t
 	snprintf(t->name, sizeof(t->name), "%d.%s", unit, name);
 }
 
+/* Of one test: all numbers of one leaf of a tensor; and rows of the first one, if not 0. */
+static struct {
+	const char *name;
+	int64_t micro;
+	float value;
+	int64_t rows;
+} odd;
+
 static void make_table(struct tensor *list)
 {
 	int n = 0;
-	add(list, &n, "tokens", 0, 24, 8, TP_SPLIT_ROWS, 2, 0);
+	add(list, &n, "tokens", 0, odd.rows ? odd.rows : 24, 8, TP_SPLIT_ROWS, 2, 0);
 	add(list, &n, "positions", 0, 11, 8, TP_SPLIT_NONE, 1, 0);
 	for (int u = 1; u < UNITS - 1; u++) {
 		add(list, &n, "norm", u, 8, 0, TP_SPLIT_NONE, 1, 0);
@@ -78,13 +86,21 @@ static bool has_use(const struct mesh *m, const struct tensor *t, int use)
 	return t->unit >= first_unit(n, at) && t->unit < first_unit(n, at + 1);
 }
 
-/* Of very different sizes, so that another order gives other bits. */
+static bool is_odd(const struct tensor *t, const struct leaf *at)
+{
+	return odd.name && !strcmp(t->name, odd.name) && at->micro == odd.micro &&
+	       !at->use && !at->chunk && !at->user;
+}
+
+/* Of very different sizes, the smallest of them rounded, the largest not too large for the grid. */
 static float leaf_value(const struct tensor *t, int64_t index, const struct leaf *at)
 {
+	if (is_odd(t, at))
+		return odd.value;
 	uint64_t key[] = {hash_str(t->name), (uint64_t)index, (uint64_t)at->micro,
 		(uint64_t)at->use, (uint64_t)at->chunk, (uint64_t)at->user};
 	uint64_t h = hash_bytes(key, sizeof(key), 0);
-	return ldexpf((float)(h >> 40) - 8388608.0f, (int)(h % 9) - 24);
+	return ldexpf((float)(h >> 40) - 8388608.0f, (int)(h % 9) * 4 - 54);
 }
 
 /* ---- a step ---------------------------------------------------------------------- */
@@ -220,7 +236,45 @@ static uint64_t hash_of_gradient(struct store *s)
 	return store_hash(s);
 }
 
+/* The sum in double of the leaves of an element, and their number. */
+static double sum_of(const struct store *s, const struct tensor *t, int slice,
+	int64_t index, int64_t micros, int64_t *n)
+{
+	double sum = 0;
+	*n = 0;
+	for (struct leaf at = {.use = 0}; at.use < t->uses; at.use++)
+		for (at.micro = 0; at.micro < micros; at.micro++)
+			for (at.chunk = 0; at.chunk < s->c.chunks; at.chunk++)
+				for (int v = 0; v < VIRTUAL_TP; v++) {
+					if (tensor_slice(t, v) != slice)
+						continue;
+					at.user = tensor_slice_user(t, v);
+					sum += (double)leaf_value(t, index, &at);
+					++*n;
+				}
+	return sum;
+}
+
+/* Elements of this rank whose error is larger than that of a rounding of each leaf and of the sum. */
+static int count_errors(const struct store *s, int64_t micros)
+{
+	int wrong = 0;
+	for (int64_t k = 0; k < s->n_updated; k++) {
+		const struct part *x = &s->updated[k];
+		for (int64_t i = 0; i < x->rows * x->cols && x->g; i++) {
+			int64_t n, index = tensor_index(
+					   x->t, x->slice, x->row + i / x->cols);
+			double want = sum_of(
+				s, x->t, x->slice, index + i % x->cols, micros, &n);
+			double bound = ldexp(fabs(want), -24) + ldexp((double)n, -51);
+			wrong += fabs((double)x->g[i] - want) > bound;
+		}
+	}
+	return wrong;
+}
+
 struct result {
+	int errors;
 	uint64_t hash[2], collected[N_GROUPS], seen, put;
 	double norm[2];
 	bool replicas_agree;
@@ -302,6 +356,41 @@ static int count_drifts(struct store *s)
 	return wrong;
 }
 
+/* One step, or two. */
+static void steps(struct store *s, int n, struct result *out)
+{
+	const struct microbatches *micros = &s->c.microbatches;
+	const struct mesh *m = s->c.mesh;
+	int rank = microbatches_rank(m->degree, m->at);
+	for (int step = 0; step < n; step++) {
+		uint64_t seen = 0;
+		int64_t own = microbatches_count(micros, rank);
+		for (int64_t i = 0; i < own; i++)
+			seen = backward(
+				s, microbatches_index(micros, rank, i), i == own - 1);
+		store_step_end(s);
+		out->errors += count_errors(s, micros->n_micro);
+		out->norm[step] = gradient_norm(s);
+		out->hash[step] = hash_of_gradient(s);
+		out->seen = sum_over(m->world, seen);
+	}
+}
+
+/* After the steps. */
+static void look(struct store *s, struct result *out)
+{
+	struct comm *c = s->c.mesh->world;
+	struct str who = {0};
+	out->replicas_agree = store_replicas_agree(s, &who);
+	out->drifts = count_drifts(s);
+	for (int g = 0; g < N_GROUPS; g++) {
+		uint64_t h = collect(s, g, c->size - 1);
+		out->collected[g] = sum_over(c, c->rank == c->size - 1 ? h : 0);
+	}
+	out->put = put(s);
+	str_free(&who);
+}
+
 /* Collective over c, which has as many ranks as the layout. */
 static void run(struct comm *c, const struct layout *l, struct result *out)
 {
@@ -310,7 +399,6 @@ static void run(struct comm *c, const struct layout *l, struct result *out)
 	struct device d;
 	struct mesh m;
 	struct arena memory, scratch;
-	struct str who = {0};
 	struct err e = {0};
 	int here = VIRTUAL_TP / l->degree[AXIS_TP];
 	mesh_open(&m, c, l->degree);
@@ -320,7 +408,7 @@ static void run(struct comm *c, const struct layout *l, struct result *out)
 	struct tensor_part part = {VIRTUAL_TP, m.at[AXIS_TP] * here, here, used};
 	tensors_place(table, N_TENSORS, &part);
 	device_cpu(&d, 1);
-	arena_init(&memory, "test", 1 << 20);
+	arena_init(&memory, "test", odd.rows ? 1 << 25 : 1 << 20);
 	arena_init(&scratch, "scratch", 1 << 20);
 	d.scratch = &scratch;
 	struct store_config sc = {.mesh = &m,
@@ -346,25 +434,10 @@ static void run(struct comm *c, const struct layout *l, struct result *out)
 			offload_file_open(file_temporary_directory(), 1 << 20, &e);
 	assert_int_equal(e.code, 0);
 	struct store *s = store_open(&sc, &memory);
-	int rank = microbatches_rank(m.degree, m.at);
-	for (int step = 0; step < 2; step++) {
-		uint64_t seen = 0;
-		int64_t n = microbatches_count(&sc.microbatches, rank);
-		for (int64_t i = 0; i < n; i++)
-			seen = backward(s, microbatches_index(&sc.microbatches, rank, i),
-				i == n - 1);
-		store_step_end(s);
-		out->norm[step] = gradient_norm(s);
-		out->hash[step] = hash_of_gradient(s);
-		out->seen = sum_over(c, seen);
-	}
-	out->replicas_agree = store_replicas_agree(s, &who);
-	out->drifts = count_drifts(s);
-	for (int g = 0; g < N_GROUPS; g++) {
-		uint64_t h = collect(s, g, c->size - 1);
-		out->collected[g] = sum_over(c, c->rank == c->size - 1 ? h : 0);
-	}
-	out->put = put(s);
+	bool several = !odd.name && !odd.rows;
+	steps(s, several ? 2 : 1, out);
+	if (several)
+		look(s, out);
 	assert_true(!l->offload ||
 		    (s->bytes.offloaded <= 1 << 20 && s->read > 0 && s->written > 0));
 	store_free(s);
@@ -372,7 +445,6 @@ static void run(struct comm *c, const struct layout *l, struct result *out)
 	arena_release(&memory);
 	arena_release(&scratch);
 	mesh_close(&m);
-	str_free(&who);
 }
 
 static const struct layout layouts[] = {
@@ -434,17 +506,19 @@ static bool differ(const struct result *test, const struct result *control, size
 {
 	bool collected =
 		!memcmp(test->collected, control->collected, sizeof(test->collected));
-	if (test->replicas_agree && !test->drifts && test->hash[0] == control->hash[0] &&
-		test->hash[1] == control->hash[1] && test->norm[0] == control->norm[0] &&
-		test->seen == control->hash[0] && test->put == control->put && collected)
+	if (test->replicas_agree && !test->drifts && !test->errors &&
+		test->hash[0] == control->hash[0] && test->hash[1] == control->hash[1] &&
+		test->norm[0] == control->norm[0] && test->seen == control->hash[0] &&
+		test->put == control->put && collected)
 		return false;
-	print_error("layout %zu, %lld micro-batches: replicas %d drifts %d hash %d %d "
-		    "norm %d "
-		    "seen %d put %d collected %d\n",
-		layout, (long long)micros, test->replicas_agree, test->drifts,
-		test->hash[0] == control->hash[0], test->hash[1] == control->hash[1],
-		test->norm[0] == control->norm[0], test->seen == control->hash[0],
-		test->put == control->put, collected);
+	print_error(
+		"layout %zu, %lld micro-batches: errors %d replicas %d drifts %d hash %d %d "
+		"norm %d "
+		"seen %d put %d collected %d\n",
+		layout, (long long)micros, test->errors, test->replicas_agree,
+		test->drifts, test->hash[0] == control->hash[0],
+		test->hash[1] == control->hash[1], test->norm[0] == control->norm[0],
+		test->seen == control->hash[0], test->put == control->put, collected);
 	return true;
 }
 
@@ -457,11 +531,13 @@ static void same_bits(void **state)
 	(void)state;
 	for (size_t k = 0; k < n_micros; k++) {
 		const struct layout one = {{1, 1, 1, 1, 1}, 0, false, micros[k]};
-		struct result control, test;
+		struct result control = {.errors = 0}, test;
 		struct comm *alone = comm_self("alone");
 		run(alone, &one, &control);
 		comm_free(alone);
-		assert_true(control.norm[0] > 0 && control.norm[0] == control.norm[1]);
+		assert_int_equal(control.errors, 0);
+		assert_true(isfinite(control.norm[0]) && control.norm[0] > 0 &&
+			    control.norm[0] == control.norm[1]);
 		for (size_t i = 0; i < ARRAY_LEN(layouts); i++) {
 			struct layout l = layouts[i];
 			l.micros = micros[k];
@@ -483,10 +559,105 @@ static void same_bits(void **state)
 	assert_on_all(!different);
 }
 
+/* ---- a step alone ---------------------------------------------------------------- */
+
+enum { MICROS = 3 };
+
+static void run_alone(struct result *out)
+{
+	const struct layout one = {{1, 1, 1, 1, 1}, 0, false, MICROS};
+	struct comm *alone = comm_self("alone");
+	run(alone, &one, out);
+	comm_free(alone);
+}
+
+/* Does a layout give this hash, or if it is 0 this norm, or both NaN? On ranks without it, too. */
+static bool gives(const struct layout *layout, double norm, uint64_t hash)
+{
+	struct layout l = *layout;
+	l.micros = MICROS;
+	struct result r = {.norm = {norm}, .hash = {hash}};
+	struct comm *c = comm_split(
+		world, world->rank < ranks_needed(l.degree) ? 0 : -1, "layout");
+	if (c)
+		run(c, &l, &r);
+	comm_free(c);
+	comm_barrier(world);
+	bool same = r.norm[0] == norm || (isnan(r.norm[0]) && isnan(norm));
+	return same && (!hash || r.hash[0] == hash);
+}
+
+static const struct layout few[] = {
+	{{1, 3, 1, 1, 1}, 0, false, 0},
+	{{1, 1, 3, 1, 1}, 3, true, 0},
+	{{1, 3, 2, 1, 1}, 2, false, 0},
+	{{1, 2, 1, 1, 2}, 0, false, 0},
+	{{1, 1, 1, 4, 1}, 3, false, 0},
+	{{2, 2, 1, 1, 2}, 0, false, 0},
+	{{1, 2, 2, 1, 1}, 3, true, 0, OFFLOAD_ALL},
+};
+
+/* A leaf that the leaves of all ranks leave room for is one on every layout, and one that is larger or
+ * not a number makes the norm of every layout infinite, or not a number. */
+static void limits(void **state)
+{
+	static const struct {
+		const char *name;
+		float most;
+	} cases[] = {
+		{"0.tokens", 0x1p7f},	 /* 3 micro-batches x 2 uses x 4 chunks */
+		{"0.positions", 0x1p6f}, /* 3 x 4 x 4 users */
+		{"2.wk", 0x1p7f},	 /* 3 x 4 x 2 */
+	};
+	int different = 0;
+	(void)state;
+	for (size_t k = 0; k < 3 * ARRAY_LEN(cases); k++) {
+		float most = cases[k / 3].most;
+		struct result control = {.errors = 0};
+		odd.name = cases[k / 3].name;
+		odd.micro = MICROS - 1;
+		odd.value = k % 3 == 0	 ? most
+			    : k % 3 == 1 ? nextafterf(-most, -INFINITY)
+					 : NAN;
+		run_alone(&control);
+		double norm = control.norm[0];
+		bool right = k % 3 == 0	  ? isfinite(norm)
+			     : k % 3 == 1 ? norm == INFINITY
+					  : isnan(norm);
+		if (!right)
+			print_error(
+				"%s: %g: norm %g\n", odd.name, (double)odd.value, norm);
+		different += !right;
+		for (size_t i = 0; i < ARRAY_LEN(few); i++) {
+			bool same = gives(&few[i], norm, 0);
+			different += !same;
+			if (!same)
+				print_error("%s: %g, layout %zu\n", odd.name,
+					(double)odd.value, i);
+		}
+	}
+	odd.name = NULL;
+	assert_on_all(!different);
+}
+
+/* A rank alone rounds the sums in their place, some after the others if they are many. */
+static void large(void **state)
+{
+	struct result control = {.errors = 0};
+	(void)state;
+	odd.rows = 24 << 10;
+	run_alone(&control);
+	bool same = gives(&few[0], control.norm[0], control.hash[0]);
+	odd.rows = 0;
+	assert_on_all(same);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(same_bits),
+		cmocka_unit_test(limits),
+		cmocka_unit_test(large),
 	};
 	ranks_open();
 	return ranks_close(ranks_run(tests));

@@ -1,41 +1,32 @@
 /*
- * comm/sum.c, as ranks use it: sums over ranks by the canonical tree, and the bytes that they send.
+ * comm/sum.c, as ranks use it: exact sums over ranks, and the bytes that they send.
  * ranks: 1 2 3 5
  */
 #include "comm/collective.h"
 #include "comm/sum.h"
 #include "tests/support/ranks.h"
 
+#include <math.h>
 #include <sched.h>
 #include <stdlib.h>
 #include <string.h>
 
+/* Of sizes that the grid rounds, and others. */
 static float leaf(int64_t index, int64_t i)
 {
 	return (float)(test_normal(hash_mix((uint64_t)index + 1), i) *
-		       (double)(1 << i % 12));
+		       ldexp(1, (int)(i % 12) * 4 - 44));
 }
 
-/* The sum of leaves [first, first + width) of n, as the header defines it. */
-static float tree(int64_t n, int64_t first, int64_t width, int64_t i)
+/* The sum of n leaves, from the last one to the first; a leaf alone stays as it is. */
+static float sum_of(int64_t n, int64_t i)
 {
-	if (width == 1)
-		return leaf(first, i);
-	float left = tree(n, first, width / 2, i);
-	if (first + width / 2 >= n)
-		return left;
-	return left + tree(n, first + width / 2, width / 2, i);
+	int64_t sum = 0;
+	for (int64_t k = n - 1; k >= 0; k--)
+		sum += llrint(ldexp((double)leaf(k, i), GRID_EXPONENT));
+	return n == 1 ? leaf(0, i) : (float)ldexp((double)sum, -GRID_EXPONENT);
 }
 
-static float tree_of(int64_t n, int64_t i)
-{
-	int64_t width = 1;
-	while (width < n)
-		width *= 2;
-	return n ? tree(n, 0, width, i) : 0;
-}
-
-enum { MOST_NODES = 16 };
 static const float fence = 12345;
 
 /* A queue whose buffers are fenced. */
@@ -64,23 +55,25 @@ static bool queue_close(struct queue *q)
 }
 
 /* One sum over a group: its leaves, its vectors, and where it is. */
-struct sum {
-	struct tree_sum *sum;
+struct one {
+	struct sum *sum;
 	struct device d;
 	const int64_t *begin;
 	int64_t n;
 	struct sum_run run;
 	struct sum_shard shard;
 	struct sum_plan plan;
-	struct sum_nodes *nodes; /* [size] */
-	int64_t *from;		 /* [size] */
-	float *memory, *part[TREE_MAX_NODES];
+	struct grid grid;
+	enum sum_form *form; /* [size] */
+	int64_t *from, *to;  /* [size] */
+	float *memory, *leaf, *result;
+	int64_t *local;
 	struct comm_shared *shared;
 	const float *fence; /* behind the memory */
 };
 
 /* One shard, which all want: an all-reduce of runs of leaves. */
-static void plan_sum(struct sum *x, struct comm *c)
+static void plan_sum(struct one *x, struct comm *c)
 {
 	int *wants = xcalloc((size_t)c->size, sizeof(*wants));
 	int level = 0;
@@ -96,97 +89,91 @@ static void plan_sum(struct sum *x, struct comm *c)
 		.levels = level,
 		.segment = 64};
 	sum_share(&x->plan);
-	x->nodes = xcalloc((size_t)c->size, sizeof(*x->nodes));
+	x->form = xcalloc((size_t)c->size, sizeof(*x->form));
 	x->from = xcalloc((size_t)c->size, sizeof(*x->from));
+	x->to = xcalloc((size_t)c->size, sizeof(*x->to));
 	for (int r = 0; r < c->size; r++) {
-		struct tree_node nodes[TREE_MAX_NODES];
-		int n = tree_nodes(x->begin[r], x->begin[r + 1], nodes);
-		x->nodes[r].n = n;
-		x->nodes[r].node = xcalloc((size_t)n + 1, sizeof(*nodes));
-		x->nodes[r].buffer = xcalloc((size_t)n + 1, sizeof(int));
-		memcpy(x->nodes[r].node, nodes, (size_t)n * sizeof(*nodes));
-		for (int i = 0; i < n; i++)
-			x->nodes[r].buffer[i] = i;
+		int64_t n = x->begin[r + 1] - x->begin[r];
+		x->form[r] = n > 1 ? SUM_INT64 : n ? SUM_LEAF : SUM_NONE;
+		x->from[r] = n > 1 ? x->n + x->n % 2 : 0;
 	}
 }
 
-static void free_plan(struct sum *x)
+static void free_plan(struct one *x)
 {
-	for (int r = 0; r < x->plan.c->size; r++) {
-		free(x->nodes[r].node);
-		free(x->nodes[r].buffer);
-	}
 	sum_unshare(&x->plan);
 	free((void *)x->plan.wants);
-	free(x->nodes);
+	free(x->form);
 	free(x->from);
+	free(x->to);
 }
 
-/* Pushes the leaves of this rank as they come; false: not the nodes they should become. */
-static bool push_leaves(struct sum *x, int64_t begin, int64_t end)
+/* The leaves of this rank, in any order. */
+static void add_leaves(struct one *x, int64_t begin, int64_t end)
 {
-	struct tree_stack stack = {.n = 0};
-	struct tree_node want[TREE_MAX_NODES];
-	for (int64_t index = begin; index < end; index++) {
-		float *top = x->part[stack.n];
+	int64_t n = end - begin;
+	for (int64_t k = 0; k < n; k++) {
+		int64_t index = begin + (k + x->n) % n;
 		for (int64_t i = 0; i < x->n; i++)
-			top[i] = leaf(index, i);
-		int merges = tree_push(&stack, index);
-		for (int t = stack.n + merges - 1; merges > 0; merges--, t--)
-			for (int64_t i = 0; i < x->n; i++)
-				x->part[t - 1][i] += x->part[t][i];
+			x->leaf[i] = leaf(index, i);
+		if (n > 1)
+			x->d.k->grid_sum(&x->d,
+				&(struct grid_sum){.sum = x->local,
+					.add = k > 0,
+					.parts = &(struct grid_part){.leaf = x->leaf},
+					.n_parts = 1,
+					.n = x->n,
+					.levels = x->plan.levels},
+				&x->grid);
 	}
-	bool good = tree_nodes(begin, end, want) == stack.n;
-	for (int i = 0; i < stack.n && good; i++)
-		good = stack.node[i].level == want[i].level &&
-		       stack.node[i].index == want[i].index;
-	return good;
 }
 
 /* In shared memory, or by messages. */
-static bool sum_begin(struct sum *x, struct comm *c, const int64_t *begin, int64_t n,
+static void begin_one(struct one *x, struct comm *c, const int64_t *begin, int64_t n,
 	bool shared, struct queue *queue)
 {
 	struct err e = {0};
-	*x = (struct sum){.begin = begin, .n = n};
+	*x = (struct one){.begin = begin, .n = n, .grid = {.exponent = GRID_EXPONENT}};
 	device_cpu(&x->d, 1);
 	plan_sum(x, c);
-	int depth = tree_depth(begin[c->rank], begin[c->rank + 1]) + 1;
-	int64_t bytes = (depth * n + 1) * (int64_t)sizeof(float);
+	/* the leaf or the result, the sum of leaves, and the fence */
+	int64_t local = n + n % 2, floats = local + 2 * n;
+	int64_t bytes = (floats + 1) * (int64_t)sizeof(float);
 	if (shared) {
 		x->shared = comm_shared_open(c, bytes, 2, &e);
 		x->memory = (float *)(void *)x->shared->data[c->rank];
 	} else {
 		x->memory = xcalloc((size_t)bytes, 1);
 	}
-	for (int i = 0; i < depth; i++)
-		x->part[i] = x->memory + i * n;
-	assert_true(shared || sum_buffer_floats(&x->plan, x->nodes) <= queue->room);
+	x->leaf = x->result = x->memory;
+	x->local = (int64_t *)(void *)(x->memory + local);
+	assert_true(shared || sum_buffer_floats(&x->plan, x->form) <= queue->room);
 	for (int64_t i = 0; i < n; i++)
-		x->part[0][i] = fence;
-	x->memory[depth * n] = fence;
-	x->fence = &x->memory[depth * n];
-	bool good = push_leaves(x, begin[c->rank], begin[c->rank + 1]);
-	const struct sum_call call = {.plan = &x->plan,
-		.nodes = x->nodes,
-		.buffer = x->part,
-		.result = x->memory,
+		x->leaf[i] = fence;
+	x->fence = &x->memory[floats];
+	x->memory[floats] = fence;
+	add_leaves(x, begin[c->rank], begin[c->rank + 1]);
+	bool several = x->form[c->rank] == SUM_INT64;
+	x->sum = sum_begin(&(struct sum_call){.plan = &x->plan,
+		.grid = &x->grid,
+		.form = x->form,
+		.own = several ? (void *)x->local : x->leaf,
+		.result = x->result,
 		.queue = &queue->sums,
 		.shared = x->shared,
 		.from = x->from,
-		.slot = 1};
-	x->sum = tree_sum_begin(&call);
-	return good;
+		.to = x->to,
+		.slot = 1});
 }
 
-static bool sum_end(struct sum *x, const struct comm *c)
+static bool end_one(struct one *x, const struct comm *c)
 {
 	int64_t leaves = x->begin[c->size];
-	tree_sum_end(x->sum);
-	bool good = *x->fence == fence;
+	sum_end(x->sum);
+	bool good = *x->fence == fence && !x->grid.beyond && !x->grid.not_finite;
 	for (int64_t i = 0; i < x->n && good; i++) {
-		float want = tree_of(leaves, i);
-		good = !memcmp(&want, &x->memory[i], sizeof(want));
+		float want = sum_of(leaves, i);
+		good = !memcmp(&want, &x->result[i], sizeof(want));
 	}
 	if (x->shared)
 		comm_shared_close(x->shared);
@@ -218,7 +205,7 @@ static void deal(int64_t *begin, int size, int64_t leaves, int how)
 	begin[size] = leaves;
 }
 
-static void sums_are_the_canonical_tree(void **state)
+static void sums_are_exact(void **state)
 {
 	enum { MAX_LEAVES = 19 };
 	static const int64_t lengths[] = {1, 16, 17, 100, 0};
@@ -226,17 +213,15 @@ static void sums_are_the_canonical_tree(void **state)
 	(void)state;
 	for (int64_t leaves = 0; leaves <= MAX_LEAVES; leaves++) {
 		for (int how = 0; how < world->size + 5; how++) {
-			struct sum x;
+			struct one x;
 			struct queue queue;
 			int64_t n = lengths[(leaves + how) % (int64_t)ARRAY_LEN(lengths)];
 			deal(begin, world->size, leaves, how);
 			for (int shared = 0; shared <= world->shares; shared++) {
-				queue_open(&queue, 64 * world->size * MOST_NODES);
-				bool pushed =
-					sum_begin(&x, world, begin, n, shared, &queue);
-				bool right_sum = sum_end(&x, world);
+				queue_open(&queue, 64 * 2 * 2 * world->size);
+				begin_one(&x, world, begin, n, shared, &queue);
+				bool right_sum = end_one(&x, world);
 				right_sum &= queue_close(&queue);
-				assert_on_all(pushed);
 				assert_on_all(right_sum);
 			}
 		}
@@ -249,7 +234,7 @@ static void sums_at_once(void **state)
 {
 	enum { N = 5 };
 	int64_t begin[3][8];
-	struct sum x[N], y;
+	struct one x[N], y;
 	struct queue of_world, of_half;
 	bool good = true;
 	(void)state;
@@ -257,16 +242,16 @@ static void sums_at_once(void **state)
 	deal(begin[0], world->size, 8, 0);
 	deal(begin[1], world->size, 13, world->size + 1);
 	deal(begin[2], half->size, 6, 0);
-	queue_open(&of_world, 64 * world->size * MOST_NODES);
-	queue_open(&of_half, 64 * half->size * MOST_NODES);
+	queue_open(&of_world, 64 * 2 * 2 * world->size);
+	queue_open(&of_half, 64 * 2 * 2 * half->size);
 	for (int i = 0; i < N; i++)
-		good &= sum_begin(&x[i], world, begin[i % 2], 1000 + 300 * i,
+		begin_one(&x[i], world, begin[i % 2], 1000 + 300 * i,
 			i % 2 && world->shares, &of_world);
-	good &= sum_begin(&y, half, begin[2], 777, half->shares, &of_half);
+	begin_one(&y, half, begin[2], 777, half->shares, &of_half);
 	comm_barrier(world); /* a collective between begin and end */
-	good &= sum_end(&y, half);
+	good &= end_one(&y, half);
 	for (int i = 0; i < N; i++) /* not in the same order everywhere */
-		good &= sum_end(&x[world->rank % 2 ? i : N - 1 - i], world);
+		good &= end_one(&x[world->rank % 2 ? i : N - 1 - i], world);
 	good &= queue_close(&of_world);
 	good &= queue_close(&of_half);
 	comm_free(half);
@@ -305,31 +290,77 @@ static void shared_memory(void **state)
 	assert_on_all(good);
 }
 
-/* Equal shares of a power of two: what a ring all-reduce sends, 2 (n - 1) / n of it. */
+/* An all-reduce as a ring sends it: n - 1 of n of the contributions, of 4 or 8 bytes an element, and as much of
+ * the results, of 4 bytes. */
 static void bytes_sent(void **state)
 {
 	enum { EACH = 160 };
 	int64_t begin[8];
-	struct sum x;
+	(void)state;
+	for (int leaves = 1; leaves <= 4; leaves *= 4) {
+		struct one x;
+		struct queue queue;
+		deal(begin, world->size, leaves * world->size, 0);
+		int64_t before = world->sent;
+		queue_open(&queue, 64 * 2 * 2 * world->size);
+		begin_one(&x, world, begin, EACH * world->size, false, &queue);
+		bool good = end_one(&x, world) && queue_close(&queue);
+		int64_t sent = world->sent - before;
+		assert_on_all(good);
+		assert_on_all(sent == (world->size - 1) * EACH * (leaves > 1 ? 12 : 8));
+	}
+}
+
+/* A piece is kept over two sums of other ranks' leaves, and rounded then. */
+static void kept(void **state)
+{
+	enum { N = 100 };
+	int64_t begin[8];
+	struct one x;
 	struct queue queue;
 	(void)state;
-	deal(begin, world->size, 4 * world->size, 0);
-	int64_t before = world->sent;
-	queue_open(&queue, 64 * world->size * MOST_NODES);
-	bool good = sum_begin(&x, world, begin, EACH * world->size, false, &queue) &&
-		    sum_end(&x, world) && queue_close(&queue);
-	int64_t sent = world->sent - before;
+	deal(begin, world->size, 2 * world->size, 0);
+	x = (struct one){.begin = begin, .n = N, .grid = {.exponent = GRID_EXPONENT}};
+	device_cpu(&x.d, 1);
+	plan_sum(&x, world);
+	queue_open(&queue, 64 * 2 * 2 * world->size);
+	int64_t first, piece = sum_piece(&x.plan, world->rank, &first);
+	int64_t *sum = xcalloc((size_t)piece + 1, sizeof(*sum));
+	float own[N], result[N];
+	struct sum_call call = {.plan = &x.plan,
+		.grid = &x.grid,
+		.form = x.form,
+		.own = own,
+		.kept = sum,
+		.queue = &queue.sums};
+	for (int r = 0; r < world->size; r++)
+		x.form[r] = SUM_LEAF;
+	for (int round = 0; round < 2; round++) {
+		for (int i = 0; i < N; i++)
+			own[i] = leaf(2 * world->rank + round, i);
+		call.add = round;
+		sum_end(sum_begin(&call));
+	}
+	for (int r = 0; r < world->size; r++)
+		x.form[r] = SUM_NONE;
+	call.result = result;
+	sum_end(sum_begin(&call));
+	bool good = queue_close(&queue);
+	for (int i = 0; i < N; i++)
+		good &= result[i] == sum_of(2 * world->size, i);
+	free(sum);
+	free_plan(&x);
 	assert_on_all(good);
-	assert_on_all(sent == 2 * (world->size - 1) * EACH * (int64_t)sizeof(float));
 }
 
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(sums_are_the_canonical_tree),
+		cmocka_unit_test(sums_are_exact),
 		cmocka_unit_test(sums_at_once),
 		cmocka_unit_test(shared_memory),
 		cmocka_unit_test(bytes_sent),
+		cmocka_unit_test(kept),
 	};
 	ranks_open();
 	return ranks_close(ranks_run(tests));

@@ -1,0 +1,49 @@
+#!/usr/bin/env bats
+# Gradients that are too large for the grid of exact sums, or not finite.
+load helpers
+
+# GPT-2 whose last norm has weights of 1e6, and with them the gradient of the head.
+make_large() {
+	make_shard
+	tiny -n 1 --vocab-multiple 1 -o small >/dev/null
+	pt-ckpt merge --weights "$1,$1" small/checkpoints/latest.h5 small/checkpoints/latest.h5 -o large.h5
+}
+
+LARGE=(--init-from large.h5 --heads 4 --virtual 'tp=2,cp=2' -n 3 --log-every 1 --eval-every 0 --overwrite)
+
+curve() { # and the parameters at the end
+	grep '^step=' "$1/journal.txt" | grep -o ' \(loss\|grad_norm\)=[^ ]*'
+	pt-ckpt hash "$1/checkpoints/latest.h5" | grep -o '0x[0-9a-f]*'
+}
+
+@test "a leaf beyond the grid makes every layout compute the step again, and the bits are equal" {
+	make_large 2e3
+	tiny "${LARGE[@]}" -o one >/dev/null
+
+	grep -q 'event .* a leaf of the gradient of step 1 was too large: it was computed again, and its leaves rounded to multiples of 2^-25$' one/journal.txt
+	grep -q '^step=3 ' one/journal.txt
+	local ranks layout
+	while read -r ranks layout; do
+		# shellcheck disable=SC2086
+		tiny_on "$ranks" "${LARGE[@]}" -o two $layout >/dev/null
+		cmp <(curve one) <(curve two)
+		[ "$(grep -c 'was too large' one/journal.txt)" -eq "$(grep -c 'was too large' two/journal.txt)" ]
+	done <<-END
+		2 --dp 2
+		3 --fsdp 3 --zero 3
+		2 --tp 2
+		2 --cp 2
+		2 --pp 2
+		4 --dp 2 --fsdp 2
+		2 --edit-workers 2 --edit-warmup-steps 99
+	END
+}
+
+# (GPT-2's biases of keys have gradients so small that the grid rounds them, and AdamW makes them large.)
+@test "before local SGD parts its workers, their grid is finer, since the mean of their sums is taken" {
+	make_shard
+	tiny_on 2 -n 12 -m 1 --heads 4 --virtual 'tp=2,cp=2' --dp 2 -o together >/dev/null
+	tiny_on 2 -n 12 -m 1 --heads 4 --virtual 'tp=2,cp=2' --edit-workers 2 --edit-warmup-steps 99 -o warm >/dev/null
+	cmp <(curve together) <(curve warm)
+	cmp <(curve warm) <(curve warm/worker-1)
+}
