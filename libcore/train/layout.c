@@ -258,6 +258,9 @@ int layout_check_tp(int ranks, const struct model *m, struct err *e)
 										      : 0;
 }
 
+/* An eps below it shows the errors of a sum of thousands of leaves, see pt(7). */
+static const double LEAST_EPS = 1e-10;
+
 void layout_warn(const struct train_opts *o)
 {
 	int64_t stages = o->degree[AXIS_PP] * o->pp_stages;
@@ -266,6 +269,10 @@ void layout_warn(const struct train_opts *o)
 		warn("a step has only %lld micro-batch%s for a pipeline of %lld stages, so ranks "
 		     "wait for most of it: give a smaller --micro-batch, or a larger --batch",
 			(long long)n, n == 1 ? "" : "es", (long long)stages);
+	if (o->optimizer != OPTIMIZER_SGD && o->eps < LEAST_EPS)
+		warn("eps %g: gradients are sums of multiples of 2^%d, which moves elements as "
+		     "small as that",
+			o->eps, -GRID_EXPONENT);
 }
 
 int layout_check(const struct train_opts *o, const struct model *m, struct err *e)

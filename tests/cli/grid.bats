@@ -47,3 +47,17 @@ curve() { # and the parameters at the end
 	cmp <(curve together) <(curve warm)
 	cmp <(curve warm) <(curve warm/worker-1)
 }
+
+@test "an eps that would notice the grid is warned of" {
+	local o
+	for o in '--eps 1e-11' '--optimizer muon --eps 0'; do
+		# shellcheck disable=SC2086
+		pt-train --dry-run --vocab 50 $o 2>err >/dev/null
+		grep -q 'warning: eps .*: gradients are sums of multiples of 2^-50' err
+	done
+	for o in '--eps 1e-10' '--optimizer sgd'; do
+		# shellcheck disable=SC2086
+		pt-train --dry-run --vocab 50 $o 2>err >/dev/null
+		not grep -q 'multiples of' err
+	done
+}
