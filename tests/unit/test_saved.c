@@ -2,11 +2,13 @@
  * What a checkpoint has saved is applied if and only if the option is of the run: every option there is.
  *   test_saved options                 their names, `run` or `user`, and a value
  *   test_saved forge FROM TO TEXT      a copy with a valid seal, and TEXT behind its options
+ *   test_saved skipped FROM TO N       a copy whose workers have skipped N samples, and a valid seal
  *   test_saved number FILE NAME N      another attribute (i64), and a valid seal
  *   test_saved element FILE PATH I N   another element of a dataset (i64), and a valid seal
  */
 #include "ckpt/view.h"
 #include "tests/support/support.h"
+#include "train/local_sgd.h"
 #include "train/options.h"
 
 #include <fcntl.h>
@@ -151,8 +153,9 @@ static void values_out_of_range(void **state)
 	(void)state;
 	for (const struct opt *t = train_program.opts; t->type != OPT_END; t++) {
 		const double beyond[] = {t->min - 1 - fabs(t->min) / 2, t->max * 2 + 1};
-		for (int i = 0; i < 2 && is_option(t) && (t->min != 0 || t->max != 0);
-			i++) {
+		bool bounded = t->min != 0 || t->max != 0;
+		/* (whatever its value, another option is refused) */
+		for (int i = 0; i < 2 && (t->flags & OPT_RUN) && bounded; i++) {
 			char text[128];
 			struct str value = {0};
 			struct err e;
@@ -168,7 +171,8 @@ static void values_out_of_range(void **state)
 	for (const struct opt *t = train_program.opts; t->type != OPT_END; t++) {
 		struct str value = {0}, text = {0};
 		struct err e;
-		if (!is_option(t) || t->type == OPT_STR || t->type == OPT_LIST)
+		if (!is_option(t) || !(t->flags & OPT_RUN) || t->type == OPT_STR ||
+			t->type == OPT_LIST)
 			continue;
 		conf_print(&text, t->name, "no such value");
 		saved = text.s;
@@ -189,14 +193,27 @@ static void list_options(void)
 				other_value(t));
 }
 
-static int forge(const char *from, const char *to, const char *text, struct err *e)
+/* As a run that had workers, of which one was slower, and goes on without. */
+static void skip_samples(struct ckpt_view *v, double numbers[OWN_NUMBERS], int64_t n)
+{
+	v->info.tokens -= n * (v->info.tokens / v->info.samples);
+	numbers[UNSEEN] = (double)n;
+	v->numbers = numbers;
+	v->n_numbers = OWN_NUMBERS;
+}
+
+static int forge(const char *from, const char *to, const char *text, int64_t n_skipped,
+	struct err *e)
 {
 	struct ckpt *c;
 	struct ckpt_view v;
+	double numbers[OWN_NUMBERS] = {0};
 	if (ckpt_open(&c, from, e))
 		return -1;
 	ckpt_view_of(&v, c);
 	str_printf(&v.config, "%s\n", text);
+	if (n_skipped)
+		skip_samples(&v, numbers, n_skipped);
 	int rc = ckpt_view_write(&v, to, e);
 	ckpt_view_close(&v);
 	ckpt_close(c);
@@ -241,13 +258,16 @@ static int command(int argc, char **argv)
 	if (argc == 2 && !strcmp(argv[1], "options"))
 		list_options();
 	else if (argc == 5 && !strcmp(argv[1], "forge"))
-		forge(argv[2], argv[3], argv[4], &e);
+		forge(argv[2], argv[3], argv[4], 0, &e);
+	else if (argc == 5 && !strcmp(argv[1], "skipped"))
+		forge(argv[2], argv[3], "", atoll(argv[4]), &e);
 	else if (argc == 5 && !strcmp(argv[1], "number"))
 		set_number(argv[2], argv[3], argv[4], &e);
 	else if (argc == 6 && !strcmp(argv[1], "element"))
 		set_element(argv[2], argv + 3, &e);
 	else
-		err_set(&e, EX_USAGE, "test_saved options | forge | number | element");
+		err_set(&e, EX_USAGE,
+			"test_saved options | forge | skipped | number | element");
 	return e.code ? err_say(&e) : 0;
 }
 
