@@ -146,7 +146,7 @@ static int find_base(
 	if (search) {
 		struct str dir = {0};
 		str_printf(&dir, "%s/checkpoints", o->out);
-		char *newest = ckpt_newest(dir.s, is_usable, (void *)o, e);
+		char *newest = ckpt_newest(dir.s, is_usable, run_dir_begun, (void *)o, e);
 		str_puts(path, newest ? newest : "");
 		free(newest);
 		str_free(&dir);

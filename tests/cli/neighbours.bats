@@ -52,8 +52,13 @@ load helpers
 	make_shard
 	edit=(-n 6 -m 1 --edit-workers 2 --edit-sync-interval 2 --ckpt-every 3)
 	tiny_on 2 "${edit[@]}" -o whole >/dev/null
-	cp -r whole run
-	rm run/checkpoints/{step-00000006,latest,best}.h5 run/worker-1/checkpoints/*.h5
+	begun() { # DIRECTORY: killed while its workers wrote their first
+		cp -r whole "$1"
+		rm "$1"/checkpoints/step-00000006.h5 "$1"/worker-1/checkpoints/*.h5
+		ln -sf step-00000003.h5 "$1"/checkpoints/latest.h5
+		sed -i '/^# event .* checkpoint /d' "$1"/worker-1/journal.txt
+	}
+	begun run
 	tiny_on 2 "${edit[@]}" -o run --resume auto >/dev/null 2>err
 	grep -q 'worker 1 has no checkpoint of this step' err
 	pt-compare whole run
@@ -61,6 +66,7 @@ load helpers
 	cmp {whole,run}/worker-1/checkpoints/latest.h5
 	# of two, something has been lost
 	cp -r whole lost
+	sed -i '/^# event .* checkpoint /d' lost/worker-1/journal.txt
 	rm lost/worker-1/checkpoints/*.h5
 	code_of 65 tiny_on 2 "${edit[@]}" -o lost --resume auto
 	says 'no checkpoint is intact'
@@ -69,6 +75,23 @@ load helpers
 	rm older/checkpoints/step-00000003.h5 older/worker-1/checkpoints/{step-00000006,latest,best}.h5
 	code_of 65 tiny_on 2 "${edit[@]}" -o older --resume auto
 	says 'no checkpoint is intact'
+	# one may also be the last one, of all workers, or the first one that is damaged
+	tiny_on 2 "${edit[@]}" --ckpt-every 0 -o end >/dev/null
+	cp -r end moved
+	mv end/worker-1/checkpoints elsewhere
+	begun damaged
+	damage whole/checkpoints/step-00000003.h5 damaged/checkpoints/step-00000003.h5 9000
+	begun alone
+	rm alone/worker-1/journal.txt
+	for run in end damaged alone; do
+		cp $run/journal.txt before
+		code_of 65 tiny_on 2 "${edit[@]}" -o $run --resume auto
+		says 'no checkpoint is intact'
+		cmp $run/journal.txt before
+	done
+	mv elsewhere end/worker-1/checkpoints
+	tiny_on 2 "${edit[@]}" -o end --resume auto >/dev/null
+	same end moved
 }
 
 @test "what is no plain file in the place of a journal is refused, and not waited for" {
