@@ -32,6 +32,7 @@ static void catch_signals(void)
 	stop_signal = 0;
 	for (size_t i = 0; i < ARRAY_LEN(stops); i++)
 		sigaction(stops[i], &a, NULL);
+	launch_stops(true);
 }
 
 /* ---- between steps -------------------------------------------------- */

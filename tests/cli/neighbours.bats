@@ -188,7 +188,7 @@ gone() { # PID...
 
 @test "ranks end with their launcher, even if it and its helpers are killed" {
 	make_shard
-	mpiexec -n 2 pt-train "${TINY[@]}" -n 1000000 --eval-every 0 --no-ckpt -o run >/dev/null 3>&- &
+	mpiexec -n 2 pt-train "${TINY[@]}" -n 1000000 --eval-every 0 -o run >/dev/null 3>&- &
 	pid=$!
 	wait_for '^step=5 ' run/journal.txt
 	mapfile -t ranks < <(ranks_of $pid)
@@ -196,6 +196,9 @@ gone() { # PID...
 	# shellcheck disable=SC2046
 	kill -9 $pid $(pgrep -P $pid)
 	gone "${ranks[@]}"
+	# they knew, and could save their work
+	grep -q ' ends with code 75 after step' run/journal.txt
+	pt-ckpt verify -q run
 	# while they start: the other rank never comes
 	mpiexec -n 1 sh -c 'echo $$ >starts; exec "$@"' sh pt-train "${TINY[@]}" -n 2 -o run2 : \
 		-n 1 sh -c 'echo $$ >never; exec sleep 1000' >/dev/null 3>&- &
