@@ -113,22 +113,28 @@ static bool look(const char *path, const char *name, int64_t size_bytes)
 
 /* ---- the child: limits ----------------------------------------------------------- */
 
-/* HDF5 reports a lack of memory as an error, which the parent, with more memory, might not see. */
-static bool no_memory;
+/* HDF5 reports a lack of memory as an error, which the parent, with more memory, might not see. `ever`:
+ * in all of this process. */
+static struct {
+	bool now, ever;
+} no_memory;
 
 static herr_t note_one(unsigned n, const H5E_error2_t *error, void *with)
 {
 	(void)n, (void)with;
 	if (error->maj_num == H5E_RESOURCE || error->min_num == H5E_NOSPACE ||
 		error->min_num == H5E_CANTALLOC)
-		no_memory = true;
+		no_memory.now = true;
 	return 0;
 }
 
 static herr_t note_error(hid_t stack, void *with)
 {
-	no_memory |= errno == ENOMEM; /* its own list of errors may have none either */
-	return H5Ewalk2(stack, H5E_WALK_UPWARD, note_one, with);
+	no_memory.now |=
+		errno == ENOMEM; /* its own list of errors may have none either */
+	herr_t rc = H5Ewalk2(stack, H5E_WALK_UPWARD, note_one, with);
+	no_memory.ever |= no_memory.now;
+	return rc;
 }
 
 void h5_note_memory(void)
@@ -138,9 +144,13 @@ void h5_note_memory(void)
 
 bool h5_no_memory(void)
 {
-	bool none = no_memory;
-	no_memory = false;
-	return none;
+	return no_memory.now;
+}
+
+void h5_forget_errors(void)
+{
+	errno = 0;
+	no_memory.now = false;
 }
 
 /* Was a smaller limit set before? */
@@ -207,10 +217,10 @@ static _Noreturn void child(
 	limit(RLIMIT_CPU, CPU_SECONDS);
 	alarm(WALL_SECONDS);
 	h5_note_memory();
-	no_memory = false;
-	errno = 0;
+	h5_forget_errors();
+	no_memory.ever = false;
 	bool sealed = look(path, name, size_bytes);
-	char code = no_memory ? scarce : sealed ? SEALED : NO_HARM;
+	char code = no_memory.ever ? scarce : sealed ? SEALED : NO_HARM;
 	_exit(write(report, &code, 1) == 1 ? code : EX_IOERR);
 }
 
