@@ -310,7 +310,7 @@ static void report_resume(struct run *r)
 {
 	const struct str *changes = &r->t.changes;
 	local_sgd_report_resume(r);
-	if (r->t.other_data) {
+	if (r->t.other_data && !r->t.o.eval_only) {
 		if (r->all->rank == 0)
 			warn("the checkpoint was trained on other data; --resume-exact refuses "
 			     "this");
