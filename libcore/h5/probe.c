@@ -153,31 +153,33 @@ void h5_forget_errors(void)
 	no_memory.now = false;
 }
 
-/* Was a smaller limit set before? */
-static bool limit(int what, rlim_t most)
+/* A smaller limit that was set before stays. */
+static void limit(int what, rlim_t most)
 {
 	struct rlimit l;
-	if (getrlimit(what, &l))
-		return false;
-	if (l.rlim_cur != RLIM_INFINITY && l.rlim_cur <= most)
-		return true;
+	if (getrlimit(what, &l) || (l.rlim_cur != RLIM_INFINITY && l.rlim_cur <= most))
+		return;
 	l.rlim_cur = most;
 	setrlimit(what, &l);
-	return false;
 }
 
-static bool limit_memory(void)
+/* What this process has, and what any file may need. */
+static rlim_t enough_memory(void)
 {
 	char text[64] = "";
-	bool less = false;
 	int fd = open("/proc/self/statm", O_RDONLY | O_CLOEXEC);
 	ssize_t n = fd < 0 ? -1 : read(fd, text, sizeof(text) - 1);
 	close(fd);
-	if (n > 0)
-		less = limit(RLIMIT_AS,
-			(rlim_t)strtoull(text, NULL, 10) * (rlim_t)sysconf(_SC_PAGESIZE) +
-				((rlim_t)MEMORY_MIB << 20));
-	return less;
+	return n > 0 ? (rlim_t)strtoull(text, NULL, 10) * (rlim_t)sysconf(_SC_PAGESIZE) +
+			       ((rlim_t)MEMORY_MIB << 20)
+		     : 0;
+}
+
+static bool memory_is_scarce(void)
+{
+	struct rlimit l;
+	return !getrlimit(RLIMIT_AS, &l) && l.rlim_cur != RLIM_INFINITY &&
+	       l.rlim_cur <= enough_memory();
 }
 
 /* Signals are for the parent, so the child ignores them. The parent's handlers for faults do not
@@ -211,7 +213,9 @@ static _Noreturn void child(
 	prctl(PR_SET_PDEATHSIG, SIGKILL);
 	prctl(PR_SET_DUMPABLE, 0); /* no core file */
 	own_signals();
-	char scarce = limit_memory() ? TOO_LITTLE : NO_MEMORY;
+	char scarce = memory_is_scarce() ? TOO_LITTLE : NO_MEMORY;
+	if (enough_memory())
+		limit(RLIMIT_AS, enough_memory());
 	own_files(scarce);
 	limit(RLIMIT_CORE, 0);
 	limit(RLIMIT_CPU, CPU_SECONDS);
@@ -295,18 +299,19 @@ static int harm(const char *name, bool ended, int status, struct err *e)
 	if (sig == SIGXCPU)
 		return err_set(e, EX_DATAERR, "%s: damaged: HDF5 %s loops on it", name,
 			h5_version());
-	if (ended && WIFEXITED(status) && WEXITSTATUS(status) == TOO_LITTLE)
+	/* (libraries may crash where they get no memory) */
+	int code = ended && WIFEXITED(status) ? WEXITSTATUS(status) : 0;
+	if (code == TOO_LITTLE || (code != NO_MEMORY && memory_is_scarce()))
 		return err_set(e, EX_IOERR,
 			"%s: %s, as the program may use so little: "
 			"raise the limit (ulimit -v)",
 			name, strerror(ENOMEM));
-	if (ended && WIFEXITED(status) && WEXITSTATUS(status) == NO_MEMORY)
+	if (code == NO_MEMORY)
 		return err_set(e, EX_DATAERR,
 			"%s: damaged: HDF5 %s allocates too much memory for it", name,
 			h5_version());
 	return err_set(e, EX_DATAERR, "%s: damaged: HDF5 %s crashes on it (%s %d)", name,
-		h5_version(), sig ? "signal" : "code",
-		sig ? sig : (ended ? WEXITSTATUS(status) : 0));
+		h5_version(), sig ? "signal" : "code", sig ? sig : code);
 }
 
 /* Reads the child's report and waits for it; if SIGCHLD is ignored, there is no exit status. */
