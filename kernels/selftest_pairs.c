@@ -271,10 +271,10 @@ static void join_worst(struct worst *to, const struct worst *w)
 struct reference {
 	struct mat m;
 	int64_t cols, first;
-	const double *rms; /* of each row, plus that of the matrix */
+	const double *rms; /* of each row: rms_of() */
 };
 
-/* The same root mean square of each row, plus that of the matrix; to be freed. */
+/* For each row the sum of two root mean squares, its own and that of the matrix; to be freed. */
 static double *rms_of(struct mat m)
 {
 	double sum = 0, *each = xcalloc((size_t)m.rows, sizeof(*each));

@@ -93,10 +93,8 @@ int cleanup_create(char *path, bool pattern)
 	sigset_t all, old;
 	sigfillset(&all);
 	sigprocmask(SIG_BLOCK, &all, &old);
-	int fd =
-		pattern ? mkostemp(path, O_CLOEXEC)
-			: open(path, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC,
-				  0666);
+	int fd = pattern ? mkostemp(path, O_CLOEXEC)
+			 : open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
 	int saved = errno;
 	if (fd >= 0)
 		cleanup_add(path);

@@ -373,7 +373,8 @@ static void temporary_name(struct str *out, const char *path)
 {
 	uint64_t r;
 	while (getrandom(&r, sizeof(r), 0) != sizeof(r))
-		;
+		if (errno != EINTR)
+			die(EX_OSERR, "no random numbers: %s", strerror(errno));
 	str_clear(out);
 	str_printf(out, "%s.%016llx.tmp", path, (unsigned long long)r);
 }

@@ -135,7 +135,7 @@ static void print_one(const struct opt *t, const void *v, struct str *out)
 void opts_print(const struct program *p, const void *o, unsigned want, unsigned without,
 	struct str *out)
 {
-	bool headings = want <= OPT_RUN && !without;
+	bool headings = (!want || want == OPT_RUN) && !without;
 	for (const struct opt *t = p->opts; t->type != OPT_END; t++) {
 		if (t->type == OPT_GROUP) {
 			if (headings)

@@ -3,6 +3,7 @@
 
 #include <ctype.h>
 #include <dirent.h>
+#include <errno.h>
 #include <poll.h>
 #include <signal.h>
 #include <stdlib.h>
@@ -39,17 +40,54 @@ static bool launcher_gone(const char *socket)
 	return poll(&p, 1, 0) > 0 && (p.revents & (POLLHUP | POLLERR));
 }
 
+/* The signal that Linux sends then: one that nobody else uses. */
+#define LAUNCHER_ENDED (SIGRTMAX - 5)
+
+static pid_t launcher;
+static volatile sig_atomic_t stops; /* launch_stops() */
+
+bool launch_over(void)
+{
+	return launcher && getppid() != launcher;
+}
+
+/* Linux sends the signal when the thread that started this process ends: its process may go on. */
+static void on_end(int sig)
+{
+	int saved = errno;
+	(void)sig;
+	if (launch_over() && !stops) {
+		cleanup_run();
+		_exit(EX_FAILED);
+	}
+	if (launch_over())
+		kill(getpid(), SIGTERM);
+	errno = saved;
+}
+
 /* MPI waits for ever for ranks that nobody starts any more. */
 void launch_bind(void)
 {
 	const char *socket = getenv("PMI_FD");
-	pid_t parent = getppid();
+	struct sigaction a = {.sa_handler = on_end, .sa_flags = SA_RESTART};
+	sigset_t it;
 	if (!socket && !getenv("PMI_PORT") && !getenv("PMIX_RANK"))
 		return;
-	prctl(PR_SET_PDEATHSIG, SIGKILL);
-	if (getppid() != parent || launcher_gone(socket))
+	launcher = getppid();
+	sigemptyset(&a.sa_mask);
+	sigemptyset(&it);
+	sigaddset(&it, LAUNCHER_ENDED);
+	sigaction(LAUNCHER_ENDED, &a, NULL);
+	sigprocmask(SIG_UNBLOCK, &it, NULL);
+	prctl(PR_SET_PDEATHSIG, LAUNCHER_ENDED);
+	if (getppid() != launcher || launcher_gone(socket))
 		die(EX_FAILED, "the launcher (mpiexec, srun) ended while this rank was "
 			       "starting");
+}
+
+void launch_stops(bool yes)
+{
+	stops = yes;
 }
 
 /* ---- what MPICH leaves in shared memory ------------------------------------------ */

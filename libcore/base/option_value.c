@@ -238,14 +238,18 @@ void opts_reset(const struct program *p, void *o, const char *prefix)
 	}
 }
 
-/* Does the message name --NAME? */
+/* Does the message name --NAME, or its value as NAME (5)? So a model says it, which may be of a file. */
 static bool names_option(const char *message, const char *name)
 {
 	size_t n = strlen(name);
-	for (const char *at = message; (at = strstr(at, "--")); at++)
-		if (!strncmp(at + 2, name, n) && at[2 + n] != '-' &&
-			!isalnum((unsigned char)at[2 + n]))
+	for (const char *at = message; (at = strstr(at, name)); at++) {
+		bool dashes = at - message >= 2 && at[-1] == '-' && at[-2] == '-';
+		bool begins = at == message || at[-1] == ' ';
+		if (dashes && at[n] != '-' && !isalnum((unsigned char)at[n]))
 			return true;
+		if (begins && !strncmp(at + n, " (", 2))
+			return true;
+	}
 	return false;
 }
 

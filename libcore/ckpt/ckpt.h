@@ -190,10 +190,14 @@ bool ckpt_none_in(const char *name); /* is it a directory without any? */
 void ckpt_of_worker(struct str *out, const char *path, int64_t worker);
 /* Whether a run can use the checkpoint: 0, or -1 with the reason in *e. */
 typedef int ckpt_usable(void *with, const struct ckpt *c, struct err *e);
+/* Whether the run was killed while its workers wrote their first checkpoint, which this one has. */
+typedef bool ckpt_begun(const struct ckpt *c);
 /* The path of the newest checkpoint whose checksums are right, that all workers have, and that is
- * usable; allocated. NULL: there are no checkpoints, or only a first one that other workers had not
- * written when the run was killed, or, with *e set, none qualifies or the directory cannot be read. Prints a warning for each skipped checkpoint. */
-char *ckpt_newest(const char *folder, ckpt_usable *usable, void *with, struct err *e);
+ * usable; allocated. NULL: there are no checkpoints, or one that is whole and with which the run had only
+ * begun, or, with *e set, none qualifies or the directory cannot be read. Prints a warning for each
+ * skipped checkpoint. */
+char *ckpt_newest(const char *folder, ckpt_usable *usable, ckpt_begun *begun, void *with,
+	struct err *e);
 
 /* ---- diff.c ---------------------------------------------------------------------- */
 

@@ -196,40 +196,21 @@ static int others_have(const struct ckpt *c, struct err *e)
 	return rc;
 }
 
-/* Has another worker none at all? Then the run was killed while its workers wrote their first. */
-static bool is_begun(const struct ckpt *c)
-{
-	struct str path = {0};
-	bool none = false;
-	for (int64_t w = 1; w < c->info.workers && !c->info.worker && !none; w++) {
-		int64_t *steps;
-		str_clear(&path);
-		ckpt_of_worker(&path, c->path, w);
-		char *slash = strrchr(path.s, '/');
-		if (!slash || !strcmp(path.s, c->path))
-			break;
-		*slash = '\0';
-		none = ckpt_list(path.s, &steps, &(struct err){0}) == 0;
-		free(steps);
-	}
-	str_free(&path);
-	return none;
-}
-
-char *ckpt_newest(const char *folder, ckpt_usable *usable, void *with, struct err *e)
+char *ckpt_newest(const char *folder, ckpt_usable *usable, ckpt_begun *begun, void *with,
+	struct err *e)
 {
 	int64_t *steps, n = ckpt_list(folder, &steps, e);
 	struct str path = {0};
 	char *found = NULL;
-	bool begun = false;
+	bool only_begun = false;
 	for (int64_t i = n - 1; i >= 0 && !found && !e->code; i--) {
 		struct ckpt *c;
 		struct err why = {0};
 		int rc = ckpt_open(&c, ckpt_name(&path, folder, steps[i]), &why);
 		if (!rc) {
-			rc = ckpt_verify(c, &why) || others_have(c, &why) ||
-			     usable(with, c, &why);
-			begun = rc && n == 1 && is_begun(c);
+			bool whole = !ckpt_verify(c, &why);
+			rc = !whole || others_have(c, &why) || usable(with, c, &why);
+			only_begun = rc && whole && n == 1 && begun(c);
 			ckpt_close(c);
 		}
 		if (rc && why.code !=
@@ -240,7 +221,7 @@ char *ckpt_newest(const char *folder, ckpt_usable *usable, void *with, struct er
 		else
 			found = xstrdup(path.s);
 	}
-	if (n > 0 && !found && !e->code && !begun)
+	if (n > 0 && !found && !e->code && !only_begun)
 		err_set(e, EX_DATAERR, "%s: no checkpoint is intact%s", folder,
 			advice_on(ADVICE_NO_CHECKPOINT));
 	str_free(&path);

@@ -290,7 +290,9 @@ static void mpi_close(struct comm *world)
 	free(world);
 	die_hook = NULL;
 	mpi_ops_free();
-	MPI_Finalize();
+	launch_stops(false);
+	if (!launch_over()) /* MPI would wait for others that were killed with it */
+		MPI_Finalize();
 }
 
 static const struct comm_ops mpi_ops = {

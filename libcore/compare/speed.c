@@ -43,7 +43,7 @@ char *speed_text(char buf[AT_LEAST(NUM_TEXT)], int column, double v)
 		text_bytes(buf, v);
 	else if (column == COL_MFU)
 		snprintf(buf, NUM_TEXT, "%.3g %%%s", 100 * v,
-			v > 1 ? " (impossible)" : "");
+			v > 2 ? " (impossible)" : ""); /* (float8: of bf16's peak) */
 	else if (column == COL_DT)
 		snprintf(buf, NUM_TEXT, "%.4g %s", v < 1 ? 1000 * v : v,
 			v < 1 ? "ms" : "s");

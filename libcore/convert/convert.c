@@ -197,6 +197,18 @@ static int write_stdout(const struct ckpt_view *v, struct err *e)
 	return rc;
 }
 
+/* What is written can be read again. */
+static int check_progress(const struct ckpt_view *v, const char *path, struct err *e)
+{
+	struct ckpt c = {.path = (char *)path,
+		.info = v->info,
+		.config = v->config,
+		.groups = v->groups,
+		.numbers = (double *)v->numbers,
+		.n_numbers = v->n_numbers};
+	return state_check(&c, e);
+}
+
 static int save_pt(const struct ckpt_view *v, const struct model *m, const char *path,
 	const struct convert_opts *o, struct err *e)
 {
@@ -206,6 +218,8 @@ static int save_pt(const struct ckpt_view *v, const struct model *m, const char 
 		return err_set(e, EX_USAGE,
 			"a checkpoint stores fp32; pt-ckpt cast rounds its numbers to %s",
 			dtype_table[o->dtype].name);
+	if (check_progress(v, path, e))
+		return -1;
 	/* in the order of pt-train, so that a copy has the same bytes */
 	int *order = convert_forward_order(v->config.s, v->tensors, v->n_tensors);
 	int rc = ckpt_select(&ordered, v, &(struct ckpt_selection){.order = order}, e);

@@ -95,6 +95,7 @@ static int get_activation(
 
 /* Of our own: their tables have no rows that pad the vocabulary, and the model that comes back has them. */
 #define OUR_MULTIPLE "pt_vocab_multiple"
+enum { MOST_MULTIPLE = 1 << 20 };
 
 enum { MAX_HEADS = 4095, MAX_LAYERS = 100000, MAX_DIM = 1 << 22, MAX_FFN = 1 << 24 };
 
@@ -109,7 +110,7 @@ static int read_gpt2(const struct reader *r, struct hf_config *h)
 		get_int(r, "n_inner", 4 * c->dim, MAX_FFN, &c->ffn_dim) ||
 		get_int(r, "n_positions", 1024, MAX_DIM, &c->context) ||
 		get_int(r, "vocab_size", -1, 1 << 24, &c->vocab) ||
-		get_int(r, OUR_MULTIPLE, 1, 1 << 20, &c->vocab_multiple) ||
+		get_int(r, OUR_MULTIPLE, 1, MOST_MULTIPLE, &c->vocab_multiple) ||
 		get_real(r, r->root, "layer_norm_epsilon", 1e-5, &c->norm_eps) ||
 		get_activation(r, "activation_function", "gelu_new", &c->act) ||
 		get_bool(r, "tie_word_embeddings", true, &tie) ||
@@ -175,7 +176,7 @@ static int read_llama(const struct reader *r, struct hf_config *h)
 		get_int(r, "intermediate_size", -1, MAX_FFN, &c->ffn_dim) ||
 		get_int(r, "max_position_embeddings", 2048, MAX_DIM, &c->context) ||
 		get_int(r, "vocab_size", -1, 1 << 24, &c->vocab) ||
-		get_int(r, OUR_MULTIPLE, 1, 1 << 20, &c->vocab_multiple) ||
+		get_int(r, OUR_MULTIPLE, 1, MOST_MULTIPLE, &c->vocab_multiple) ||
 		get_int(r, "head_dim", c->dim / c->heads, MAX_DIM, &width) ||
 		get_real(r, r->root, "rms_norm_eps", 1e-6, &c->norm_eps) ||
 		get_activation(r, "hidden_act", "silu", &c->act) ||
@@ -325,12 +326,18 @@ int hf_config_write(const struct model *m, int64_t vocab, enum dtype dtype,
 	const char *path, struct err *e)
 {
 	struct str text = {0};
+	int64_t multiple = vocab < m->padded_vocab ? hf_vocab_multiple(m) : 1;
 	if (check_class(m, e))
 		return -1;
+	if (multiple > MOST_MULTIPLE) /* it could not be read again */
+		return err_set(e, EX_DATAERR,
+			"the vocabulary is padded to a multiple of %lld, and " OUR_MULTIPLE
+			" may be %d: --padding writes all rows",
+			(long long)multiple, MOST_MULTIPLE);
 	json_t *o = m->c.arch == ARCH_GPT2 ? make_gpt2(m) : make_llama(m);
 	json_object_set_new(o, "vocab_size", json_integer(vocab));
 	if (vocab < m->padded_vocab)
-		json_object_set_new(o, OUR_MULTIPLE, json_integer(hf_vocab_multiple(m)));
+		json_object_set_new(o, OUR_MULTIPLE, json_integer(multiple));
 	json_object_set_new(o, "tie_word_embeddings", json_boolean(m->tie));
 	json_object_set_new(o, "torch_dtype", json_string(dtype_names[dtype]));
 	json_object_set_new(

@@ -17,6 +17,7 @@ struct saving {
 	struct foreign *list;
 	int n;
 	char options_xxh3[ST_DIGITS + 1], param_hash[ST_DIGITS + 1];
+	struct strs *made; /* the files so far */
 };
 
 static int number_in_view(const struct saving *s, int tensor)
@@ -121,6 +122,8 @@ static int save_file(
 		.with = (void *)s};
 	str_printf(&path, "%s/%s", s->folder, name);
 	int rc = safetensors_write(path.s, &w, e);
+	if (!rc)
+		strs_add(s->made, path.s);
 	str_free(&path);
 	free(list);
 	return rc;
@@ -158,6 +161,8 @@ static int save_index(const struct saving *s, json_t *map, int64_t total, struct
 	str_puts(&text, dumped);
 	str_putc(&text, '\n');
 	int rc = file_replace(path.s, &text, e);
+	if (!rc)
+		strs_add(s->made, path.s);
 	free(dumped);
 	json_decref(root);
 	str_free(&path);
@@ -204,17 +209,13 @@ static int check_empty(const char *folder, struct err *e)
 				folder);
 }
 
-/* After an error: a model without some of its files is none. The folder had none before. */
-static void take_back(const char *folder, bool existed)
+/* After an error: a model without some of its files is none. What others have put there stays. */
+static void take_back(const struct saving *s, bool existed)
 {
-	DIR *d = opendir(folder);
-	struct dirent *file;
-	while (d && (file = readdir(d)))
-		unlinkat(dirfd(d), file->d_name, 0); /* (not . and ..) */
-	if (d)
-		closedir(d);
+	for (int64_t i = 0; i < s->made->n; i++)
+		unlink(s->made->v[i]);
 	if (!existed)
-		rmdir(folder);
+		rmdir(s->folder);
 }
 
 static int save_all(const struct saving *s, int64_t vocab, struct err *e)
@@ -229,7 +230,7 @@ static int save_all(const struct saving *s, int64_t vocab, struct err *e)
 				 : save_file(s, 0, s->n, HF_ONE_FILE, e);
 	rc = rc || hf_config_write(s->m, vocab, s->o->dtype, config.s, e);
 	if (rc)
-		take_back(s->folder, existed);
+		take_back(s, existed);
 	str_free(&config);
 	return rc ? -1 : 0;
 }
@@ -254,7 +255,8 @@ static int hash_written(const struct model *m, int64_t vocab,
 int hf_save(const struct ckpt_view *v, const struct model *m, const char *path,
 	const struct convert_opts *o, struct err *e)
 {
-	struct saving s = {.v = v, .m = m, .o = o, .folder = path};
+	struct strs made = {0};
+	struct saving s = {.v = v, .m = m, .o = o, .folder = path, .made = &made};
 	int64_t vocab = o->padding ? m->padded_vocab : m->c.vocab;
 	uint64_t hash;
 	if (check_empty(path, e) || hf_config_write(m, vocab, o->dtype, NULL, e) ||
@@ -266,6 +268,7 @@ int hf_save(const struct ckpt_view *v, const struct model *m, const char *path,
 	if (s.n < 0)
 		return -1;
 	int rc = save_all(&s, vocab, e);
+	strs_free(&made);
 	free(s.list);
 	return rc;
 }

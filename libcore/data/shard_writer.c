@@ -203,7 +203,7 @@ static int enter_file(struct shard_writer *w, enum split s, struct err *e)
 	if (c->file == w->n_files)
 		return err_set(e, EX_DATAERR, "more tokens than were counted");
 	struct out_file *f = &w->files[c->file];
-	int fd = open(f->path, O_WRONLY | O_CLOEXEC);
+	int fd = file_open_plain(f->path, O_WRONLY);
 	if (fd < 0)
 		return err_set(e, EX_IOERR, "%s: %s", f->name, strerror(errno));
 	c->to = (struct out_dataset){.fd = fd,
@@ -324,19 +324,15 @@ void shard_writer_documents(struct shard_writer *w, int64_t n)
 
 /* ---- the end --------------------------------------------------------------------- */
 
-/* What is in the file must be what was in memory. */
-static int check_tokens(const struct out_file *f, struct err *e)
+static int check_written(const struct out_file *f, struct err *e)
 {
-	int fd = open(f->path, O_RDONLY | O_CLOEXEC), rc = 0;
+	int fd = file_open_plain(f->path, O_RDONLY), rc = 0;
 	if (fd < 0)
 		return err_set(e, EX_IOERR, "%s: %s", f->name, strerror(errno));
 	for (int s = 0; s < N_SPLITS && !rc; s++)
-		rc = h5_blocks_verify(&f->blocks[s], fd, e);
+		rc = h5_blocks_check_written(&f->blocks[s], fd, f->name, e);
 	close(fd);
-	if (!rc)
-		return 0;
-	e->code = EX_IOERR;
-	return err_prefix(e, "%s, as it was written: ", f->name);
+	return rc;
 }
 
 static int finish_file(struct out_file *f, struct err *e)
@@ -353,7 +349,7 @@ static int finish_file(struct out_file *f, struct err *e)
 		rc = h5_blocks_finish(h, &f->blocks[s], e) ||
 		     h5_put(h, document_paths[s], H5_I64, 1, &f->starts[s].n,
 			     f->starts[s].at, e);
-	return h5_finish(h, rc, e) || check_tokens(f, e) ? -1 : 0;
+	return h5_finish(h, rc, e) || check_written(f, e) ? -1 : 0;
 }
 
 static int send_image(struct shard_writer *w, struct err *e)

@@ -120,12 +120,22 @@ int h5_block_read(
 	return h5_block_check(b, block, out, e);
 }
 
-int h5_blocks_verify(const struct h5_blocks *b, int fd, struct err *e)
+int h5_block_check_written(const struct h5_blocks *b, int fd, int64_t block, void *piece,
+	const char *name, struct err *e)
+{
+	if (!h5_block_read(b, fd, block, piece, e))
+		return 0;
+	e->code = EX_IOERR;
+	return err_prefix(e, "%s, as it was written: ", name);
+}
+
+int h5_blocks_check_written(
+	const struct h5_blocks *b, int fd, const char *name, struct err *e)
 {
 	int rc = 0;
 	char *piece = xmalloc((size_t)(b->block_rows * b->row_bytes));
 	for (int64_t i = 0; i < b->n_blocks && !rc; i++)
-		rc = h5_block_read(b, fd, i, piece, e);
+		rc = h5_block_check_written(b, fd, i, piece, name, e);
 	free(piece);
 	return rc;
 }

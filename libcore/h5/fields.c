@@ -107,6 +107,7 @@ static int make_group(struct h5 *f, const char *path, struct err *e)
 	hid_t how = h5_how(H5P_GROUP_CREATE);
 	if (f->n_links > H5_MAX_COMPACT)
 		H5Pset_link_phase_change(how, 0, 0);
+	errno = 0;
 	hid_t g = H5Gcreate2(f->id, path, H5P_DEFAULT, how, H5P_DEFAULT);
 	H5Pclose(how);
 	if (g < 0 || H5Gclose(g) < 0)
@@ -149,6 +150,7 @@ int h5_object_write(struct h5 *f, hid_t object, const char *path,
 int h5_object_read(struct h5 *f, hid_t object, const char *path,
 	const struct h5_field *table, void *to, struct err *e)
 {
+	h5_forget_errors();
 	for (const struct h5_field *a = table; a->name; a++) {
 		if (a->optional && H5Aexists(object, a->name) <= 0)
 			continue;
@@ -177,6 +179,7 @@ int h5_fields_write(struct h5 *f, const char *path, const struct h5_field *table
 int h5_fields_read(struct h5 *f, const char *path, const struct h5_field *table, void *to,
 	struct err *e)
 {
+	h5_forget_errors();
 	hid_t object = H5Oopen(f->id, path, H5P_DEFAULT);
 	if (object < 0)
 		return h5_bad(f, e, EX_DATAERR, "%s is missing", path);

@@ -170,7 +170,7 @@ int h5_open_at(struct h5 **f, const char *path, const char *name, int64_t size_b
 {
 	hid_t fapl = access_list();
 	struct own_file own = {.fd = -1};
-	errno = 0;
+	h5_forget_errors();
 	const char *at = size_bytes ? path : open_own(&own, path, 0);
 	hid_t id = at ? H5Fopen(at, size_bytes ? H5F_ACC_RDONLY : H5F_ACC_RDWR, fapl)
 		      : H5I_INVALID_HID;

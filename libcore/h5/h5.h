@@ -44,7 +44,7 @@ int h5_end(struct h5 *f, int rc, struct err *e);
 uint64_t h5_written(const struct h5 *f);
 void h5_continue(struct h5 *f, uint64_t written);
 /* The end of a file that was written, with result rc so far: seals and closes it, and reads it again to
- * check that it has the seal and matches it. Datasets with block checksums: see h5_blocks_verify(). */
+ * check that it has the seal and matches it. Datasets with block checksums: see h5_blocks_check_written(). */
 int h5_finish(struct h5 *f, int rc, struct err *e);
 /* Do the first n bytes of a file say that it is HDF5? */
 bool h5_begins(const char *first, size_t n);
@@ -138,8 +138,12 @@ int h5_block_check(
 /* Reads block number `block` into out, and checks it. */
 int h5_block_read(
 	const struct h5_blocks *b, int fd, int64_t block, void *out, struct err *e);
-/* Reads and checks all blocks. */
-int h5_blocks_verify(const struct h5_blocks *b, int fd, struct err *e);
+/* After writing: what is in the file must be what was in memory, else it is EX_IOERR, of the file `name`.
+ * `piece` has room for the block. */
+int h5_block_check_written(const struct h5_blocks *b, int fd, int64_t block, void *piece,
+	const char *name, struct err *e);
+int h5_blocks_check_written(
+	const struct h5_blocks *b, int fd, const char *name, struct err *e);
 
 /* ---- seal.c ---------------------------------------------------------------------- */
 

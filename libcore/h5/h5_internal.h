@@ -34,9 +34,11 @@ typedef void h5_visit_fn(struct h5 *f, hid_t object, const char *path);
 int h5_check_seal_visiting(struct h5 *f, h5_visit_fn *visit, struct err *e);
 /* Is the file of that path still the one of *st, unchanged? */
 bool h5_unchanged(const char *path, const struct stat *st);
-/* Makes HDF5's errors be looked at; has one since been that there is no memory? */
+/* Makes HDF5's errors be looked at; has one been that there is no memory, since what reads began with
+ * h5_forget_errors()? */
 void h5_note_memory(void);
 bool h5_no_memory(void);
+void h5_forget_errors(void);
 hid_t h5_native(enum h5_type t);  /* in memory */
 hid_t h5_on_disk(enum h5_type t); /* little-endian */
 hid_t h5_text_type(size_t n);	  /* of n bytes; the caller calls H5Tclose() */

@@ -113,22 +113,28 @@ static bool look(const char *path, const char *name, int64_t size_bytes)
 
 /* ---- the child: limits ----------------------------------------------------------- */
 
-/* HDF5 reports a lack of memory as an error, which the parent, with more memory, might not see. */
-static bool no_memory;
+/* HDF5 reports a lack of memory as an error, which the parent, with more memory, might not see. `ever`:
+ * in all of this process. */
+static struct {
+	bool now, ever;
+} no_memory;
 
 static herr_t note_one(unsigned n, const H5E_error2_t *error, void *with)
 {
 	(void)n, (void)with;
 	if (error->maj_num == H5E_RESOURCE || error->min_num == H5E_NOSPACE ||
 		error->min_num == H5E_CANTALLOC)
-		no_memory = true;
+		no_memory.now = true;
 	return 0;
 }
 
 static herr_t note_error(hid_t stack, void *with)
 {
-	no_memory |= errno == ENOMEM; /* its own list of errors may have none either */
-	return H5Ewalk2(stack, H5E_WALK_UPWARD, note_one, with);
+	no_memory.now |=
+		errno == ENOMEM; /* its own list of errors may have none either */
+	herr_t rc = H5Ewalk2(stack, H5E_WALK_UPWARD, note_one, with);
+	no_memory.ever |= no_memory.now;
+	return rc;
 }
 
 void h5_note_memory(void)
@@ -138,36 +144,42 @@ void h5_note_memory(void)
 
 bool h5_no_memory(void)
 {
-	bool none = no_memory;
-	no_memory = false;
-	return none;
+	return no_memory.now;
 }
 
-/* Was a smaller limit set before? */
-static bool limit(int what, rlim_t most)
+void h5_forget_errors(void)
+{
+	errno = 0;
+	no_memory.now = false;
+}
+
+/* A smaller limit that was set before stays. */
+static void limit(int what, rlim_t most)
 {
 	struct rlimit l;
-	if (getrlimit(what, &l))
-		return false;
-	if (l.rlim_cur != RLIM_INFINITY && l.rlim_cur <= most)
-		return true;
+	if (getrlimit(what, &l) || (l.rlim_cur != RLIM_INFINITY && l.rlim_cur <= most))
+		return;
 	l.rlim_cur = most;
 	setrlimit(what, &l);
-	return false;
 }
 
-static bool limit_memory(void)
+/* What this process has, and what any file may need. */
+static rlim_t enough_memory(void)
 {
 	char text[64] = "";
-	bool less = false;
 	int fd = open("/proc/self/statm", O_RDONLY | O_CLOEXEC);
 	ssize_t n = fd < 0 ? -1 : read(fd, text, sizeof(text) - 1);
 	close(fd);
-	if (n > 0)
-		less = limit(RLIMIT_AS,
-			(rlim_t)strtoull(text, NULL, 10) * (rlim_t)sysconf(_SC_PAGESIZE) +
-				((rlim_t)MEMORY_MIB << 20));
-	return less;
+	return n > 0 ? (rlim_t)strtoull(text, NULL, 10) * (rlim_t)sysconf(_SC_PAGESIZE) +
+			       ((rlim_t)MEMORY_MIB << 20)
+		     : 0;
+}
+
+static bool memory_is_scarce(void)
+{
+	struct rlimit l;
+	return !getrlimit(RLIMIT_AS, &l) && l.rlim_cur != RLIM_INFINITY &&
+	       l.rlim_cur <= enough_memory();
 }
 
 /* Signals are for the parent, so the child ignores them. The parent's handlers for faults do not
@@ -201,16 +213,18 @@ static _Noreturn void child(
 	prctl(PR_SET_PDEATHSIG, SIGKILL);
 	prctl(PR_SET_DUMPABLE, 0); /* no core file */
 	own_signals();
-	char scarce = limit_memory() ? TOO_LITTLE : NO_MEMORY;
+	char scarce = memory_is_scarce() ? TOO_LITTLE : NO_MEMORY;
+	if (enough_memory())
+		limit(RLIMIT_AS, enough_memory());
 	own_files(scarce);
 	limit(RLIMIT_CORE, 0);
 	limit(RLIMIT_CPU, CPU_SECONDS);
 	alarm(WALL_SECONDS);
 	h5_note_memory();
-	no_memory = false;
-	errno = 0;
+	h5_forget_errors();
+	no_memory.ever = false;
 	bool sealed = look(path, name, size_bytes);
-	char code = no_memory ? scarce : sealed ? SEALED : NO_HARM;
+	char code = no_memory.ever ? scarce : sealed ? SEALED : NO_HARM;
 	_exit(write(report, &code, 1) == 1 ? code : EX_IOERR);
 }
 
@@ -285,18 +299,19 @@ static int harm(const char *name, bool ended, int status, struct err *e)
 	if (sig == SIGXCPU)
 		return err_set(e, EX_DATAERR, "%s: damaged: HDF5 %s loops on it", name,
 			h5_version());
-	if (ended && WIFEXITED(status) && WEXITSTATUS(status) == TOO_LITTLE)
+	/* (libraries may crash where they get no memory) */
+	int code = ended && WIFEXITED(status) ? WEXITSTATUS(status) : 0;
+	if (code == TOO_LITTLE || (code != NO_MEMORY && memory_is_scarce()))
 		return err_set(e, EX_IOERR,
 			"%s: %s, as the program may use so little: "
 			"raise the limit (ulimit -v)",
 			name, strerror(ENOMEM));
-	if (ended && WIFEXITED(status) && WEXITSTATUS(status) == NO_MEMORY)
+	if (code == NO_MEMORY)
 		return err_set(e, EX_DATAERR,
 			"%s: damaged: HDF5 %s allocates too much memory for it", name,
 			h5_version());
 	return err_set(e, EX_DATAERR, "%s: damaged: HDF5 %s crashes on it (%s %d)", name,
-		h5_version(), sig ? "signal" : "code",
-		sig ? sig : (ended ? WEXITSTATUS(status) : 0));
+		h5_version(), sig ? "signal" : "code", sig ? sig : code);
 }
 
 /* Reads the child's report and waits for it; if SIGCHLD is ignored, there is no exit status. */

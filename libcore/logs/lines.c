@@ -113,7 +113,11 @@ bool goes_on(struct span behind)
 		return false;
 	if (*p == ',' || *p == '.')
 		return p + 1 < end && isdigit((unsigned char)p[1]);
-	return in_word(*p) && scale_of_suffix(behind) == 1 && !span_begins(behind, "s");
+	while (p < end && isalpha((unsigned char)*p))
+		p++;
+	bool rate = p > behind.p && p < end && *p == '/'; /* tok/s, it/s */
+	return !rate && in_word(*behind.p) && scale_of_suffix(behind) == 1 &&
+	       !span_begins(behind, "s");
 }
 
 const char *scan_step(struct span s, int64_t *step)

@@ -148,8 +148,9 @@ struct pass_rows {
 	int32_t *host_pos, *host_ids;
 };
 
-/* float8: the inverse of the scale of each tensor, and the transposed casts of the local slices of
- * weights, in the order of the tensors (NULL: not kept). In device memory. */
+/* float8: for each tensor its amax and the factor that its cast must still be multiplied by, as `scale` of
+ * struct mat; and the transposed casts of the local slices of weights, in the order of the tensors (NULL:
+ * not kept). In device memory. */
 struct float8_weights {
 	struct mat_scale *scale;
 	char *transposed;

@@ -265,7 +265,7 @@ void layout_warn(const struct train_opts *o)
 {
 	int64_t stages = o->degree[AXIS_PP] * o->pp_stages;
 	int64_t n = layout_micro_batches(o) / layout_data_ranks(o);
-	if (o->degree[AXIS_PP] > 1 && n < stages)
+	if (!o->eval_only && o->degree[AXIS_PP] > 1 && n < stages)
 		warn("a step has only %lld micro-batch%s for a pipeline of %lld stages, so ranks "
 		     "wait for most of it: give a smaller --micro-batch, or a larger --batch",
 			(long long)n, n == 1 ? "" : "es", (long long)stages);

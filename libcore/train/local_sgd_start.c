@@ -276,15 +276,16 @@ int local_sgd_info(const struct train_opts *o, const struct ckpt *c,
 	int64_t synced = synced_step(c), past = c->info.step - synced;
 	if (state_options(c, &saved, e))
 		return -1;
-	opts_free(&train_program, &saved); /* (numbers are still there) */
+	bool streams = edit_streams(&saved.edit.config);
+	int64_t batch = saved.batch;
+	opts_free(&train_program, &saved);
 	/* With fragments the workers never have the same parameters, only the same anchor; each
 	 * fragment of it is as old as its own synchronisation, so no step is that of all. */
-	bool streams = edit_streams(&saved.edit.config);
 	*from_anchor = past > 0 || streams;
 	if (!past || streams)
 		return 0;
 	info->step = synced;
-	info->samples -= min64(past, info->samples / saved.batch) * saved.batch;
+	info->samples -= min64(past, info->samples / batch) * batch;
 	/* (steps between may have had another batch) */
 	info->samples = synced ? max64(info->samples, synced) : 0;
 	info->loss = info->val_loss = (double)NAN; /* of steps that are dropped */

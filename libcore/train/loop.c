@@ -33,6 +33,7 @@ static void catch_signals(void)
 	stop_signal = 0;
 	for (size_t i = 0; i < ARRAY_LEN(stops); i++)
 		sigaction(stops[i], &a, NULL);
+	launch_stops(true);
 }
 
 /* Nobody knows how long an evaluation or a sample takes: the options may be a checkpoint's. What is short goes
@@ -484,10 +485,12 @@ int loop_run(struct run *r)
 	if (r->report.journal_incomplete)
 		warn("%s/journal.txt: %lld lines could not be written", r->dir.path,
 			(long long)journal_kept(&r->report.journal));
-	if (rc || !(r->report.journal_incomplete || r->report.publish_failed ||
-			  r->trace.failed))
+	bool log_failed = r->report.journal_incomplete || r->report.publish_failed;
+	if (rc || !(log_failed || r->trace.failed))
 		return rc;
-	report_event(r, "ends with code %d: not all of the %s could be written", EX_IOERR,
-		r->trace.failed ? "trace" : "log");
+	report_event(r, "ends with code %d: not all of the %s%s%s could be written",
+		EX_IOERR, log_failed ? "log" : "",
+		log_failed && r->trace.failed ? " and the " : "",
+		r->trace.failed ? "trace" : "");
 	return EX_IOERR;
 }

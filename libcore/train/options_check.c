@@ -120,7 +120,7 @@ int options_check(struct train_opts *o, struct err *e)
 		o->micro_batch = o->batch_per_rank ? batch : default_micro_batch(batch);
 	if (batch % o->micro_batch)
 		return err_set(e, EX_USAGE,
-			"batch %lld%s is not divisible by micro-batch %lld: give another "
+			"--batch %lld%s is not divisible by --micro-batch %lld: give another "
 			"--micro-batch",
 			(long long)batch, o->edit.workers > 1 ? " of a worker" : "",
 			(long long)o->micro_batch);

@@ -192,6 +192,55 @@ int run_dir_check(const struct run *r, const struct train_opts *o, struct err *e
 	return comm_agree(r->world, e);
 }
 
+/* A line of a journal: that a checkpoint was written. */
+static int find_written(void *to, const char *line, size_t len, struct err *e)
+{
+	char begin[128], word[24], next[16];
+	(void)e;
+	snprintf(begin, sizeof(begin), "%.*s", (int)min64((int64_t)len, sizeof(begin)),
+		line);
+	if (sscanf(begin, "# event %*s step=%*s %23s %15s", word, next) == 2 &&
+		!strcmp(word, "checkpoint") && strcmp(next, "failed:"))
+		*(bool *)to = true;
+	return 0;
+}
+
+/* Has a worker no checkpoint, and a journal that tells of none? */
+static bool wrote_none(const char *ckpt_path)
+{
+	struct str journal = {0}, rest = {0};
+	int64_t *steps;
+	bool told = false;
+	bool none = ckpt_list(ckpt_path, &steps, &(struct err){0}) == 0;
+	free(steps);
+	str_printf(&journal, "%s/../journal.txt", ckpt_path);
+	int fd = none ? file_open_plain(journal.s, O_RDONLY) : -1;
+	none = fd >= 0 &&
+	       !file_lines(fd, journal.s, find_written, &told, &rest, &(struct err){0});
+	if (fd >= 0)
+		close(fd);
+	str_free(&journal);
+	str_free(&rest);
+	return none && !told;
+}
+
+bool run_dir_begun(const struct ckpt *c)
+{
+	struct str path = {0};
+	bool none = false;
+	for (int64_t w = 1; w < c->info.workers && !c->info.worker && !none; w++) {
+		str_clear(&path);
+		ckpt_of_worker(&path, c->path, w);
+		char *slash = strrchr(path.s, '/');
+		if (!slash || !strcmp(path.s, c->path))
+			break;
+		*slash = '\0';
+		none = wrote_none(path.s);
+	}
+	str_free(&path);
+	return none;
+}
+
 void run_dir_record(const struct run *r)
 {
 	struct str path = {0};

@@ -17,7 +17,8 @@ static int64_t unseen_samples(const struct ckpt *c)
 	return n >= 0 && n <= (double)c->info.samples ? (int64_t)n : INT64_MAX;
 }
 
-/* Are the tokens those of the samples? Workers that are slower than others skip some. */
+/* Are the tokens those of the samples? Workers that are slower than others skip some; what has parameters
+ * only, as pt-ckpt makes it of any run, does not say how many. */
 static bool tokens_agree(const struct ckpt *c, const struct train_opts *saved)
 {
 	const struct ckpt_info *i = &c->info;
@@ -25,7 +26,7 @@ static bool tokens_agree(const struct ckpt *c, const struct train_opts *saved)
 	int64_t used = i->tokens / context;
 	if (i->tokens % context || i->samples > INT64_MAX / context)
 		return false;
-	if (unseen < 0 && saved->edit.async) /* parameters only: how many is not known */
+	if (unseen < 0 && c->groups.n == 1)
 		return used <= i->samples;
 	return used == i->samples - max64(0, unseen);
 }

@@ -157,7 +157,7 @@ static int find_base(
 	if (search) {
 		struct str dir = {0};
 		str_printf(&dir, "%s/checkpoints", o->out);
-		char *newest = ckpt_newest(dir.s, is_usable, (void *)o, e);
+		char *newest = ckpt_newest(dir.s, is_usable, run_dir_begun, (void *)o, e);
 		str_puts(path, newest ? newest : "");
 		free(newest);
 		str_free(&dir);
@@ -322,7 +322,7 @@ static void report_resume(struct run *r)
 {
 	const struct str *changes = &r->t.changes;
 	local_sgd_report_resume(r);
-	if (r->t.other_data) {
+	if (r->t.other_data && !r->t.o.eval_only) {
 		if (r->all->rank == 0)
 			warn("the checkpoint was trained on other data; --resume-exact refuses "
 			     "this");

@@ -153,6 +153,8 @@ void run_dir_record(const struct run *r);
 void run_dir_undo(struct run *r);
 /* --overwrite: removes the checkpoints of the run before, of all its workers. */
 void run_dir_clear(const struct run *r, const struct train_opts *o);
+/* ckpt_begun(): another worker has no checkpoint, and its journal tells that it never wrote one. */
+bool run_dir_begun(const struct ckpt *c);
 
 /* ---- the run ------------------------------------------------------------------------- */
 

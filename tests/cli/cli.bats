@@ -205,6 +205,11 @@ commands_of() { # PROGRAM: as its --help has them
 	says '--min-lr 6e-05 is above --lr 1e-05 (--min-lr is from preset gpt2-124m)'
 	code_of 64 pt-train -p gpt2-124m,diloco --edit-sync-interval 4 --edit-workers 7
 	says '--batch 480 is not divisible by --edit-workers 7 (--batch is from preset gpt2-124m)'
+	code_of 64 pt-train -p gpt2-124m --micro-batch 7
+	says '--batch 480 is not divisible by --micro-batch 7: give another --micro-batch (--batch is from preset gpt2-124m)'
+	make_shard
+	code_of 64 pt-train -p gpt2-124m --heads 7 --dry-run -d data.h5
+	says 'dim (768) is not divisible by heads (7) (--dim is from preset gpt2-124m)'
 	# an option that the user gave is the user's
 	code_of 64 pt-train -p edit --edit-sync-interval 5
 	says '--edit-sync-interval needs --edit-workers'

@@ -189,6 +189,11 @@ load helpers
 	# other arithmetic is no matter for a run that goes on nowhere, nor has it a journal
 	tiny -n 20 -m 1 --eval-only --resume fresh/checkpoints/latest.h5 2>err >/dev/null
 	[ ! -s err ]
+	# nor are other data, nor what a step of a pipeline waits for
+	rev text.txt | pt-prepare -q - -o other.h5
+	tiny -n 1 --layers 2 -o two >/dev/null
+	tiny_on 2 --layers 2 --pp 2 -m 8 -d other.h5 --eval-only --resume two/checkpoints/latest.h5 2>err >/dev/null
+	[ ! -s err ]
 	mpiexec -n 2 pt-train -q -d data.h5 --eval-only --resume fresh/checkpoints/latest.h5 >out2
 	grep -q "$want" out2
 	code_of 65 tiny -n 10 -o bad --dim 32 --init-from seed/checkpoints/latest.h5

@@ -330,6 +330,27 @@ static void names_of_the_bare_model(void **state)
 	assert_non_null(strstr(why.msg, "has no tensor transformer.h.1.ln_1.bias"));
 }
 
+/* What is written can be read again: a multiple that no run can give is refused. */
+static void a_multiple_beyond_the_bound(void **state)
+{
+	const struct model_config c = {.layers = 1,
+		.heads = 3,
+		.dim = 12,
+		.context = 8,
+		.vocab = 50,
+		.vocab_multiple = 1 << 20,
+		.virtual_degrees = "tp=3"};
+	struct model m;
+	(void)state;
+	succeed(model_init(&m, &c, 0, &e));
+	assert_int_equal(m.padded_vocab, 3 << 20);
+	assert_int_equal(hf_config_write(&m, 50, DT_F32, NULL, &e), -1);
+	assert_int_equal(e.code, EX_DATAERR);
+	assert_non_null(strstr(e.msg, "a multiple of 3145728"));
+	succeed(hf_config_write(&m, m.padded_vocab, DT_F32, NULL, &e));
+	model_free(&m);
+}
+
 /* Numbers that were 16 bits before come back as they were; others rounded once. */
 static void sixteen_bits(void **state)
 {
@@ -706,6 +727,7 @@ int main(void)
 		cmocka_unit_test(round_trips_are_exact),
 		cmocka_unit_test(data_are_those_of_hugging_face),
 		cmocka_unit_test(names_of_the_bare_model),
+		cmocka_unit_test(a_multiple_beyond_the_bound),
 		cmocka_unit_test(sixteen_bits),
 		cmocka_unit_test(a_tied_output_layer_is_the_embedding),
 		cmocka_unit_test(flips_are_found),

@@ -1,4 +1,4 @@
-/* base/launch: a rank ends with its launcher, and what MPI has left in shared memory is removed. */
+/* base/launch: a rank ends with its launcher, in order if it can, and what MPI has left in shared memory is removed. */
 #include "base/file.h"
 #include "tests/support/support.h"
 
@@ -30,6 +30,70 @@ static int bound(void)
 					  : -WEXITSTATUS(status);
 }
 
+/* What becomes of a rank whose launcher ends, or only a thread of it: its exit code, or -1 if a signal
+ * ended it. The launcher is a child process, so that it can end. */
+enum end { PROCESS_ENDS, THREAD_ENDS };
+
+static void on_stop(int sig)
+{
+	_exit(200 + sig);
+}
+
+static _Noreturn void rank(enum end what, bool stops, int hear, int tell)
+{
+	char byte;
+	int sig = 0;
+	launch_bind();
+	signal(SIGTERM, on_stop);
+	launch_stops(stops);
+	prctl(PR_GET_PDEATHSIG, &sig);
+	if (what == THREAD_ENDS)
+		raise(sig);
+	close(tell); /* the launcher ends now, if it does */
+	while (what == PROCESS_ENDS && read(hear, &byte, 1) != 2)
+		pause();
+	_exit(100);
+}
+
+/* As the first process of what it starts: children whose parent has ended become its own. */
+static int end_of(enum end what, bool stops)
+{
+	int status, ready[2], never[2];
+	char byte;
+	assert_int_equal(prctl(PR_SET_CHILD_SUBREAPER, 1), 0);
+	assert_int_equal(pipe(ready) | pipe(never), 0);
+	pid_t launcher = fork();
+	if (!launcher) {
+		pid_t pid = fork();
+		if (!pid) {
+			close(ready[0]), close(never[1]);
+			rank(what, stops, never[0], ready[1]);
+		}
+		close(ready[1]);
+		_exit(read(ready[0], &byte, 1) ||
+			(what == THREAD_ENDS && waitpid(pid, &status, 0) == pid &&
+				WEXITSTATUS(status) != 100));
+	}
+	close(ready[0]), close(ready[1]);
+	assert_int_equal(waitpid(launcher, &status, 0), launcher);
+	assert_int_equal(status, 0);
+	pid_t left = waitpid(-1, &status, 0);
+	close(never[0]), close(never[1]);
+	return left < 0 ? 100 : WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+}
+
+static void a_rank_at_work_stops_in_order(void **state)
+{
+	(void)state;
+	setenv("PMIX_RANK", "0", 1);
+	assert_int_equal(end_of(PROCESS_ENDS, false), EX_FAILED);
+	assert_int_equal(end_of(PROCESS_ENDS, true), 200 + SIGTERM);
+	/* the same process is still its parent */
+	assert_int_equal(end_of(THREAD_ENDS, false), 100);
+	assert_int_equal(end_of(THREAD_ENDS, true), 100);
+	unsetenv("PMIX_RANK");
+}
+
 static void a_rank_ends_with_its_launcher(void **state)
 {
 	int ends[2];
@@ -42,13 +106,13 @@ static void a_rank_ends_with_its_launcher(void **state)
 	assert_int_equal(socketpair(AF_UNIX, SOCK_STREAM, 0, ends), 0);
 	snprintf(number, sizeof(number), "%d", ends[0]);
 	setenv("PMI_FD", number, 1);
-	assert_int_equal(bound(), SIGKILL);
+	assert_true(bound() > SIGRTMIN);
 	close(ends[1]); /* the launcher was gone before */
 	assert_int_equal(bound(), -EX_FAILED);
 	close(ends[0]);
 	unsetenv("PMI_FD");
 	setenv("PMIX_RANK", "0", 1);
-	assert_int_equal(bound(), SIGKILL);
+	assert_true(bound() > SIGRTMIN);
 	unsetenv("PMIX_RANK");
 }
 
@@ -93,6 +157,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(a_rank_ends_with_its_launcher),
+		cmocka_unit_test(a_rank_at_work_stops_in_order),
 		cmocka_unit_test(what_mpi_left_is_removed),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);

@@ -472,6 +472,18 @@ static const char *write_bytes(const char *name, const struct str *s)
 	return path;
 }
 
+static void a_unit_ends_a_number(void **state)
+{
+	static const char *const units[] = {
+		"", " ", "s", "ms", "tok/s", "it/s, ", "M", "%"};
+	static const char *const others[] = {"abc", "_2", ".5", ",5", "x1/s", "e"};
+	(void)state;
+	for (size_t i = 0; i < ARRAY_LEN(units); i++)
+		assert_false(goes_on(span_of(units[i])));
+	for (size_t i = 0; i < ARRAY_LEN(others); i++)
+		assert_true(goes_on(span_of(others[i])));
+}
+
 /* A name that goes on behind a NUL byte is another one, and none that a column can have. */
 static void a_name_with_a_nul(void **state)
 {
@@ -726,6 +738,7 @@ int main(void)
 		cmocka_unit_test(flat_objects),
 		cmocka_unit_test(both_parsers_of_json_lines_agree),
 		cmocka_unit_test(what_is_no_log),
+		cmocka_unit_test(a_unit_ends_a_number),
 		cmocka_unit_test(a_name_with_a_nul),
 		cmocka_unit_test(logs_that_grow),
 		cmocka_unit_test(event_files),

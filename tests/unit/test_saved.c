@@ -2,13 +2,18 @@
  * What a checkpoint has saved is applied if and only if the option is of the run: every option there is.
  *   test_saved options                 their names, `run` or `user`, and a value
  *   test_saved forge FROM TO TEXT      a copy with a valid seal, and TEXT behind its options
+<<<<<<< HEAD
  *   test_saved name FROM TO NAME       a copy whose first tensor has another name
  *   test_saved by FROM TO TEXT         a copy of another program
+=======
+ *   test_saved skipped FROM TO N       a copy whose workers have skipped N samples, and a valid seal
+>>>>>>> b1666ddbfb43971a539dd20d326b2059c73896fd
  *   test_saved number FILE NAME N      another attribute (i64), and a valid seal
  *   test_saved element FILE PATH I N   another element of a dataset (i64), and a valid seal
  */
 #include "ckpt/view.h"
 #include "tests/support/support.h"
+#include "train/local_sgd.h"
 #include "train/options.h"
 
 #include <fcntl.h>
@@ -153,8 +158,9 @@ static void values_out_of_range(void **state)
 	(void)state;
 	for (const struct opt *t = train_program.opts; t->type != OPT_END; t++) {
 		const double beyond[] = {t->min - 1 - fabs(t->min) / 2, t->max * 2 + 1};
-		for (int i = 0; i < 2 && is_option(t) && (t->min != 0 || t->max != 0);
-			i++) {
+		bool bounded = t->min != 0 || t->max != 0;
+		/* (whatever its value, another option is refused) */
+		for (int i = 0; i < 2 && (t->flags & OPT_RUN) && bounded; i++) {
 			char text[128];
 			struct str value = {0};
 			struct err e;
@@ -170,7 +176,8 @@ static void values_out_of_range(void **state)
 	for (const struct opt *t = train_program.opts; t->type != OPT_END; t++) {
 		struct str value = {0}, text = {0};
 		struct err e;
-		if (!is_option(t) || t->type == OPT_STR || t->type == OPT_LIST)
+		if (!is_option(t) || !(t->flags & OPT_RUN) || t->type == OPT_STR ||
+			t->type == OPT_LIST)
 			continue;
 		conf_print(&text, t->name, "no such value");
 		saved = text.s;
@@ -191,21 +198,41 @@ static void list_options(void)
 				other_value(t));
 }
 
+<<<<<<< HEAD
 /* What a copy has instead: `what` is the command. */
 static int forge(const char *what, const char *from, const char *to, const char *text,
+=======
+/* As a run that had workers, of which one was slower, and goes on without. */
+static void skip_samples(struct ckpt_view *v, double numbers[OWN_NUMBERS], int64_t n)
+{
+	v->info.tokens -= n * (v->info.tokens / v->info.samples);
+	numbers[UNSEEN] = (double)n;
+	v->numbers = numbers;
+	v->n_numbers = OWN_NUMBERS;
+}
+
+static int forge(const char *from, const char *to, const char *text, int64_t n_skipped,
+>>>>>>> b1666ddbfb43971a539dd20d326b2059c73896fd
 	struct err *e)
 {
 	struct ckpt *c;
 	struct ckpt_view v;
+	double numbers[OWN_NUMBERS] = {0};
 	if (ckpt_open(&c, from, e))
 		return -1;
 	ckpt_view_of(&v, c);
+<<<<<<< HEAD
 	if (!strcmp(what, "name"))
 		snprintf(v.tensors[0].name, sizeof(v.tensors[0].name), "%s", text);
 	else if (!strcmp(what, "by"))
 		v.info.created_by = text;
 	else
 		str_printf(&v.config, "%s\n", text);
+=======
+	str_printf(&v.config, "%s\n", text);
+	if (n_skipped)
+		skip_samples(&v, numbers, n_skipped);
+>>>>>>> b1666ddbfb43971a539dd20d326b2059c73896fd
 	int rc = ckpt_view_write(&v, to, e);
 	ckpt_view_close(&v);
 	ckpt_close(c);
@@ -249,6 +276,13 @@ static int command(int argc, char **argv)
 	struct err e = {0};
 	if (argc == 2 && !strcmp(argv[1], "options"))
 		list_options();
+<<<<<<< HEAD
+=======
+	else if (argc == 5 && !strcmp(argv[1], "forge"))
+		forge(argv[2], argv[3], argv[4], 0, &e);
+	else if (argc == 5 && !strcmp(argv[1], "skipped"))
+		forge(argv[2], argv[3], "", atoll(argv[4]), &e);
+>>>>>>> b1666ddbfb43971a539dd20d326b2059c73896fd
 	else if (argc == 5 && !strcmp(argv[1], "number"))
 		set_number(argv[2], argv[3], argv[4], &e);
 	else if (argc == 5)
@@ -257,7 +291,11 @@ static int command(int argc, char **argv)
 		set_element(argv[2], argv + 3, &e);
 	else
 		err_set(&e, EX_USAGE,
+<<<<<<< HEAD
 			"test_saved options | forge | name | by | number | element");
+=======
+			"test_saved options | forge | skipped | number | element");
+>>>>>>> b1666ddbfb43971a539dd20d326b2059c73896fd
 	return e.code ? err_say(&e) : 0;
 }
 

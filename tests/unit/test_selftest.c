@@ -166,7 +166,7 @@ static void check_matmuls(enum dtype type, enum dtype operand)
 	for (size_t i = 0; i < (bytes ? 3 : ARRAY_LEN(calls)); i++) {
 		struct kernel_call c = calls[i];
 		struct err e = {0};
-		for (int j = i == KERNEL_linear_bwd_w ? 1 : 0; bytes && j < 3; j++)
+		for (int j = 0; bytes && j < 3; j++)
 			if (c.m[j].type == operand)
 				c.m[j] = scaled(c.m[j]);
 		if (run_call(&c, &e))

@@ -264,7 +264,7 @@ static void options_that_do_not_go_together(void **state)
 		const char *text, *says;
 	} bad[] = {
 		{"batch = 12\nmicro-batch = 5\n",
-			"batch 12 is not divisible by micro-batch 5"},
+			"--batch 12 is not divisible by --micro-batch 5"},
 		{"lr-scale = sqrt\n", "lr-scale needs --lr-scale-batch"},
 		{"resume = a\ninit-from = b\n", "--resume and --init-from are mutually"},
 		{"lr = 1e-4\nmin-lr = 2e-4\n", "--min-lr 0.0002 is above --lr 0.0001"},
