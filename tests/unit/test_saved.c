@@ -2,12 +2,9 @@
  * What a checkpoint has saved is applied if and only if the option is of the run: every option there is.
  *   test_saved options                 their names, `run` or `user`, and a value
  *   test_saved forge FROM TO TEXT      a copy with a valid seal, and TEXT behind its options
-<<<<<<< HEAD
  *   test_saved name FROM TO NAME       a copy whose first tensor has another name
  *   test_saved by FROM TO TEXT         a copy of another program
-=======
- *   test_saved skipped FROM TO N       a copy whose workers have skipped N samples, and a valid seal
->>>>>>> b1666ddbfb43971a539dd20d326b2059c73896fd
+*   test_saved skipped FROM TO N       a copy whose workers have skipped N samples, and a valid seal
  *   test_saved number FILE NAME N      another attribute (i64), and a valid seal
  *   test_saved element FILE PATH I N   another element of a dataset (i64), and a valid seal
  */
@@ -198,10 +195,6 @@ static void list_options(void)
 				other_value(t));
 }
 
-<<<<<<< HEAD
-/* What a copy has instead: `what` is the command. */
-static int forge(const char *what, const char *from, const char *to, const char *text,
-=======
 /* As a run that had workers, of which one was slower, and goes on without. */
 static void skip_samples(struct ckpt_view *v, double numbers[OWN_NUMBERS], int64_t n)
 {
@@ -211,8 +204,8 @@ static void skip_samples(struct ckpt_view *v, double numbers[OWN_NUMBERS], int64
 	v->n_numbers = OWN_NUMBERS;
 }
 
-static int forge(const char *from, const char *to, const char *text, int64_t n_skipped,
->>>>>>> b1666ddbfb43971a539dd20d326b2059c73896fd
+/* What a copy has instead: `what` is the command. */
+static int forge(const char *what, const char *from, const char *to, const char *text,
 	struct err *e)
 {
 	struct ckpt *c;
@@ -221,18 +214,14 @@ static int forge(const char *from, const char *to, const char *text, int64_t n_s
 	if (ckpt_open(&c, from, e))
 		return -1;
 	ckpt_view_of(&v, c);
-<<<<<<< HEAD
 	if (!strcmp(what, "name"))
 		snprintf(v.tensors[0].name, sizeof(v.tensors[0].name), "%s", text);
 	else if (!strcmp(what, "by"))
 		v.info.created_by = text;
+	else if (!strcmp(what, "skipped"))
+		skip_samples(&v, numbers, atoll(text));
 	else
 		str_printf(&v.config, "%s\n", text);
-=======
-	str_printf(&v.config, "%s\n", text);
-	if (n_skipped)
-		skip_samples(&v, numbers, n_skipped);
->>>>>>> b1666ddbfb43971a539dd20d326b2059c73896fd
 	int rc = ckpt_view_write(&v, to, e);
 	ckpt_view_close(&v);
 	ckpt_close(c);
@@ -276,13 +265,6 @@ static int command(int argc, char **argv)
 	struct err e = {0};
 	if (argc == 2 && !strcmp(argv[1], "options"))
 		list_options();
-<<<<<<< HEAD
-=======
-	else if (argc == 5 && !strcmp(argv[1], "forge"))
-		forge(argv[2], argv[3], argv[4], 0, &e);
-	else if (argc == 5 && !strcmp(argv[1], "skipped"))
-		forge(argv[2], argv[3], "", atoll(argv[4]), &e);
->>>>>>> b1666ddbfb43971a539dd20d326b2059c73896fd
 	else if (argc == 5 && !strcmp(argv[1], "number"))
 		set_number(argv[2], argv[3], argv[4], &e);
 	else if (argc == 5)
@@ -291,11 +273,7 @@ static int command(int argc, char **argv)
 		set_element(argv[2], argv + 3, &e);
 	else
 		err_set(&e, EX_USAGE,
-<<<<<<< HEAD
-			"test_saved options | forge | name | by | number | element");
-=======
-			"test_saved options | forge | skipped | number | element");
->>>>>>> b1666ddbfb43971a539dd20d326b2059c73896fd
+			"test_saved options | forge | name | by | skipped | number | element");
 	return e.code ? err_say(&e) : 0;
 }
 
