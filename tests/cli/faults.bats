@@ -169,7 +169,10 @@ run_is_whole() {
 	# none was removed before there were two that are newer
 	[[ $fault == *:on || $status -ne 0 ]] || [ ${#made[@]} -eq 2 ] || return 1
 	if [ "$status" -eq 0 ]; then
-		cmp at/run/checkpoints/latest.h5 good/run/checkpoints/latest.h5 || return 1
+		# (the last write to an HDF5 file says that nobody writes to it; its readers do not ask)
+		cmp at/run/checkpoints/latest.h5 good/run/checkpoints/latest.h5 >/dev/null ||
+			{ [[ $fault == *lost ]] && pt-ckpt diff {at,good}/run/checkpoints/latest.h5 >/dev/null; } ||
+			return 1
 		pt-compare -q good/run at/run >/dev/null || return 1
 	fi
 	[ ! -e at/run/run.h5 ] || pt-compare -q --common good/run at/run >/dev/null
