@@ -226,17 +226,16 @@ int parse_size(const char *s, int64_t *out);
 int parse_double(const char *s, double *out);
 /* strtod() of the beginning of [s, end). Returns the byte behind the number; s if there is none. */
 const char *scan_double(const char *s, const char *end, double *out);
-/* An environment variable that is `yes` (1) or `no` (0); -1 if it is not set. Another value ends
- * the program. */
+/* An environment variable: yes (1) or no (0); -1: not set. Another value ends the program. */
 int env_switch(const char *name);
 
 /* ---- launch.c: the variables of a launcher --------------------------------------- */
 
 bool launch_many(void); /* has it started several ranks? never with PT_MPI=no */
 int launch_rank(void);	/* this rank's number; 0 without a launcher */
-/* A rank that a launcher has started ends when the launcher does; at once, if it has. */
+/* A rank that a launcher has started ends when the launcher does; at once, if it has ended. After
+ * launch_stops(true) that is a SIGTERM, for which there is a handler. */
 void launch_bind(void);
-/* From now on the end of the launcher is a SIGTERM, for which there is a handler; or no longer. */
 void launch_stops(bool yes);
 bool launch_over(void); /* has it ended? */
 /* Removes from a folder of shared memory what MPICH has left there of jobs that were killed. */

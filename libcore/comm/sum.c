@@ -139,8 +139,8 @@ static int find_parts(struct sum *s, int64_t first, int64_t len, const float *pa
 			       width * first;
 		else
 			received += width * len;
-		parts[n++] = width == SUM_LEAF ? (struct grid_part){.leaf = from}
-					       : (struct grid_part){.sum = from};
+		parts[n++] = (struct grid_part){
+			width == SUM_LEAF ? from : NULL, width == SUM_LEAF ? NULL : from};
 	}
 	return n;
 }

@@ -238,7 +238,7 @@ same_workers() { # A B: the state of both workers
 		[[ $output == *'out of memory'*'ranks that share it'* ]]
 		return
 	fi
-	local big=(--dim 256 --virtual tp=1,cp=1 -n 1 --no-ckpt --overwrite) room
+	local big=(--dim 256 --virtual "tp=1,cp=1" -n 1 --no-ckpt --overwrite) room
 	room=$(($(plan "${big[@]}") + 1000000))
 	PT_EMU_MEMORY=$room on_gpu 1 "${big[@]}" -o one >/dev/null
 	PT_EMU_MEMORY=$((room - 700000)) run on_gpu 1 "${big[@]}" -o one # CUDA's own is more

@@ -46,6 +46,9 @@ float amax_of(struct device *d, struct mat x);
 /* That of exact_sumsq on one row. */
 double sumsq_of(struct device *d, struct mat row);
 struct mat mat_blank(int64_t rows, int64_t cols);
+/* The same numbers for the same seed; and a hash of a matrix. */
+struct mat numbers(int64_t rows, int64_t cols, uint64_t seed);
+uint64_t hash_of(struct mat m);
 
 /* The fp32 numbers of x rounded to `type` and stored in it; and the
  * inverse, which is exact. Computed with tables and shifts, independently of the kernels. */

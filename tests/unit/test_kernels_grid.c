@@ -383,7 +383,8 @@ static void counted(void **state)
 {
 	struct device *d = *state;
 	for (int i = 0; i < 4; i++) {
-		const struct grid g = {.beyond = i & 1 ? 3 : 0, .not_finite = i & 2 ? 5 : 0};
+		const struct grid g = {
+			.beyond = i & 1 ? 3 : 0, .not_finite = i & 2 ? 5 : 0};
 		const struct exact zero = {{0}};
 		struct exact *x = there(&zero, sizeof(zero));
 		d->k->grid_count(d, x, there(&g, sizeof(g)));
