@@ -595,7 +595,7 @@ static uint64_t run_step_end(struct device *d)
 	const struct step_terms terms = {
 		.update = {.lr = 0.1f}, .count = 77, .max_norm = 0.3, .scale = 8};
 	struct exact *loss = exact_zero(), *squares = exact_zero();
-	struct step_end nothing = {.loss = 0}, *e = there(&nothing, sizeof(nothing));
+	struct step_end none = {.loss = 0}, *e = there(&none, sizeof(none));
 	struct mat x = numbers(ROWS, COLS, 1);
 	d->k->exact_sum(d, loss, x.p, N);
 	d->k->exact_sumsq(d, squares, &x, 1);
