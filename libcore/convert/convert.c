@@ -204,6 +204,8 @@ static int check_progress(const struct ckpt_view *v, const char *path, struct er
 		.info = v->info,
 		.config = v->config,
 		.groups = v->groups,
+		.tensors = v->tensors,
+		.n_tensors = v->n_tensors,
 		.numbers = (double *)v->numbers,
 		.n_numbers = v->n_numbers};
 	return state_check(&c, e);
