@@ -72,6 +72,7 @@ load helpers
 	says 'no checkpoint is intact'
 	# the other worker has an older one
 	cp -r whole older
+	sed -i '/^# event .* checkpoint /d' older/worker-1/journal.txt
 	rm older/checkpoints/step-00000003.h5 older/worker-1/checkpoints/{step-00000006,latest,best}.h5
 	code_of 65 tiny_on 2 "${edit[@]}" -o older --resume auto
 	says 'no checkpoint is intact'
