@@ -236,9 +236,8 @@ bool launch_many(void); /* has it started several ranks? never with PT_MPI=no */
 int launch_rank(void);	/* this rank's number; 0 without a launcher */
 /* A rank that a launcher has started ends when the launcher does; at once, if it has. */
 void launch_bind(void);
-/* From now on the end of the launcher is a SIGTERM, for which there is a handler; or no longer. */
-void launch_stops(bool yes);
-bool launch_over(void); /* has it ended? */
+void launch_stops(bool yes); /* from now on by SIGTERM, for which there is a handler */
+bool launch_over(void);	     /* has it ended? */
 /* Removes from a folder of shared memory what MPICH has left there of jobs that were killed. */
 void launch_clear(const char *folder);
 

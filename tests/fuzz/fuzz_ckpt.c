@@ -80,9 +80,6 @@ static struct edit *worker_open(
 static struct train_opts another;
 static struct edit *worker;
 
-/* What a checkpoint says of a worker before what edit.h does. */
-enum { OWN_NUMBERS = 4 };
-
 static double *worker_numbers(int64_t *n)
 {
 	*n = OWN_NUMBERS + edit_state_size(worker);
