@@ -59,6 +59,8 @@ load helpers
 		sed -i '/^# event .* checkpoint /d' "$1"/worker-1/journal.txt
 	}
 	begun run
+	mv run/worker-1/checkpoints disk # (a folder on another disk is usual)
+	ln -s ../../disk run/worker-1/checkpoints
 	tiny_on 2 "${edit[@]}" -o run --resume auto >/dev/null 2>err
 	grep -q 'worker 1 has no checkpoint of this step' err
 	pt-compare whole run
