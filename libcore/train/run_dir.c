@@ -213,7 +213,9 @@ static bool wrote_none(const char *ckpt_path)
 	bool told = false;
 	bool none = ckpt_list(ckpt_path, &steps, &(struct err){0}) == 0;
 	free(steps);
-	str_printf(&journal, "%s/../journal.txt", ckpt_path);
+	const char *slash =
+		strrchr(ckpt_path, '/'); /* (not .., since it may be a link) */
+	str_printf(&journal, "%.*s/journal.txt", (int)(slash - ckpt_path), ckpt_path);
 	int fd = none ? file_open_plain(journal.s, O_RDONLY) : -1;
 	none = fd >= 0 &&
 	       !file_lines(fd, journal.s, find_written, &told, &rest, &(struct err){0});

@@ -59,6 +59,8 @@ load helpers
 		sed -i '/^# event .* checkpoint /d' "$1"/worker-1/journal.txt
 	}
 	begun run
+	mv run/worker-1/checkpoints disk # (a folder on another disk is usual)
+	ln -s ../../disk run/worker-1/checkpoints
 	tiny_on 2 "${edit[@]}" -o run --resume auto >/dev/null 2>err
 	grep -q 'worker 1 has no checkpoint of this step' err
 	pt-compare whole run
@@ -72,6 +74,7 @@ load helpers
 	says 'no checkpoint is intact'
 	# the other worker has an older one
 	cp -r whole older
+	sed -i '/^# event .* checkpoint /d' older/worker-1/journal.txt
 	rm older/checkpoints/step-00000003.h5 older/worker-1/checkpoints/{step-00000006,latest,best}.h5
 	code_of 65 tiny_on 2 "${edit[@]}" -o older --resume auto
 	says 'no checkpoint is intact'

@@ -22,68 +22,70 @@ static const struct mat nothing;
 
 static uint64_t run_embed_fwd(struct device *d)
 {
-	struct mat y = numbers(ROWS, COLS, 1);
-	d->k->embed_fwd(d, y, numbers(VOCAB - 9, COLS, 2), ids, 5, true);
-	return hash_of(y);
+	struct mat y = mat_numbers(ROWS, COLS, 1);
+	d->k->embed_fwd(d, y, mat_numbers(VOCAB - 9, COLS, 2), ids, 5, true);
+	return mat_hash(y);
 }
 
 static uint64_t run_embed_bwd(struct device *d)
 {
 	struct mat dw = mat_blank(VOCAB - 9, COLS);
-	d->k->embed_bwd(d, dw, numbers(ROWS, COLS, 1), ids, 5);
-	return hash_of(dw);
+	d->k->embed_bwd(d, dw, mat_numbers(ROWS, COLS, 1), ids, 5);
+	return mat_hash(dw);
 }
 
 static uint64_t run_linear_fwd(struct device *d)
 {
 	struct mat y = mat_blank(ROWS, 530);
-	d->k->linear_fwd(
-		d, y, numbers(ROWS, COLS, 1), numbers(530, COLS, 2), numbers(1, 530, 3));
-	return hash_of(y);
+	d->k->linear_fwd(d, y, mat_numbers(ROWS, COLS, 1), mat_numbers(530, COLS, 2),
+		mat_numbers(1, 530, 3));
+	return mat_hash(y);
 }
 
 static uint64_t run_linear_bwd_x(struct device *d)
 {
-	struct mat dx = numbers(ROWS, COLS, 1);
-	d->k->linear_bwd_x(d, dx, numbers(ROWS, 530, 2), numbers(530, COLS, 3), true);
-	return hash_of(dx);
+	struct mat dx = mat_numbers(ROWS, COLS, 1);
+	d->k->linear_bwd_x(
+		d, dx, mat_numbers(ROWS, 530, 2), mat_numbers(530, COLS, 3), true);
+	return mat_hash(dx);
 }
 
 static uint64_t run_linear_bwd_w(struct device *d)
 {
 	struct mat dw = mat_blank(530, COLS);
-	d->k->linear_bwd_w(d, dw, numbers(ROWS, 530, 1), numbers(ROWS, COLS, 2), false);
-	return hash_of(dw);
+	d->k->linear_bwd_w(
+		d, dw, mat_numbers(ROWS, 530, 1), mat_numbers(ROWS, COLS, 2), false);
+	return mat_hash(dw);
 }
 
 static uint64_t run_linear_gelu_fwd(struct device *d)
 {
 	struct mat y = mat_blank(ROWS, 530), a = mat_blank(ROWS, 530);
-	d->k->linear_gelu_fwd(d, y, a, numbers(ROWS, COLS, 1), numbers(530, COLS, 2),
-		numbers(1, 530, 3));
-	return hash_of(y) ^ hash_of(a);
+	d->k->linear_gelu_fwd(d, y, a, mat_numbers(ROWS, COLS, 1),
+		mat_numbers(530, COLS, 2), mat_numbers(1, 530, 3));
+	return mat_hash(y) ^ mat_hash(a);
 }
 
 static uint64_t run_linear_gelu_bwd(struct device *d)
 {
 	struct mat da = mat_blank(ROWS, COLS);
-	d->k->linear_gelu_bwd(d, da, numbers(ROWS, 530, 2), numbers(530, COLS, 3),
-		numbers(ROWS, COLS, 4));
-	return hash_of(da);
+	d->k->linear_gelu_bwd(d, da, mat_numbers(ROWS, 530, 2), mat_numbers(530, COLS, 3),
+		mat_numbers(ROWS, COLS, 4));
+	return mat_hash(da);
 }
 
 static uint64_t run_bias_fwd(struct device *d)
 {
-	struct mat y = numbers(ROWS, COLS, 1);
-	d->k->bias_fwd(d, y, numbers(1, COLS, 2));
-	return hash_of(y);
+	struct mat y = mat_numbers(ROWS, COLS, 1);
+	d->k->bias_fwd(d, y, mat_numbers(1, COLS, 2));
+	return mat_hash(y);
 }
 
 static uint64_t run_bias_bwd(struct device *d)
 {
 	struct mat db = mat_blank(1, COLS);
-	d->k->bias_bwd(d, db, numbers(ROWS, COLS, 1));
-	return hash_of(db);
+	d->k->bias_bwd(d, db, mat_numbers(ROWS, COLS, 1));
+	return mat_hash(db);
 }
 
 static uint64_t run_norm_fwd(struct device *d)
@@ -91,9 +93,9 @@ static uint64_t run_norm_fwd(struct device *d)
 	uint64_t hash = 0;
 	for (int kind = 0; kind < 2; kind++) {
 		struct mat y = mat_blank(ROWS, COLS), stats = mat_blank(2, ROWS);
-		d->k->norm_fwd(d, kind, y, stats, numbers(ROWS, COLS, 1),
-			numbers(1, COLS, 2), numbers(1, COLS, 3), 1e-5f);
-		hash = hash_mix(hash + hash_of(y)) + hash_of(stats);
+		d->k->norm_fwd(d, kind, y, stats, mat_numbers(ROWS, COLS, 1),
+			mat_numbers(1, COLS, 2), mat_numbers(1, COLS, 3), 1e-5f);
+		hash = hash_mix(hash + mat_hash(y)) + mat_hash(stats);
 	}
 	return hash;
 }
@@ -102,10 +104,11 @@ static uint64_t run_norm_bwd_x(struct device *d)
 {
 	uint64_t hash = 0;
 	for (int kind = 0; kind < 2; kind++) {
-		struct mat dx = numbers(ROWS, COLS, 1);
-		d->k->norm_bwd_x(d, kind, dx, numbers(ROWS, COLS, 2),
-			numbers(ROWS, COLS, 3), numbers(2, ROWS, 4), numbers(1, COLS, 5));
-		hash = hash_mix(hash + hash_of(dx));
+		struct mat dx = mat_numbers(ROWS, COLS, 1);
+		d->k->norm_bwd_x(d, kind, dx, mat_numbers(ROWS, COLS, 2),
+			mat_numbers(ROWS, COLS, 3), mat_numbers(2, ROWS, 4),
+			mat_numbers(1, COLS, 5));
+		hash = hash_mix(hash + mat_hash(dx));
 	}
 	return hash;
 }
@@ -113,26 +116,27 @@ static uint64_t run_norm_bwd_x(struct device *d)
 static uint64_t run_norm_bwd_w(struct device *d)
 {
 	struct mat dgamma = mat_blank(1, COLS), dbeta = mat_blank(1, COLS);
-	d->k->norm_bwd_w(d, NORM_LAYER, dgamma, dbeta, numbers(ROWS, COLS, 1),
-		numbers(ROWS, COLS, 2), numbers(2, ROWS, 3), 3, ROWS - 10);
-	return hash_of(dgamma) ^ hash_of(dbeta);
+	d->k->norm_bwd_w(d, NORM_LAYER, dgamma, dbeta, mat_numbers(ROWS, COLS, 1),
+		mat_numbers(ROWS, COLS, 2), mat_numbers(2, ROWS, 3), 3, ROWS - 10);
+	return mat_hash(dgamma) ^ mat_hash(dbeta);
 }
 
 static uint64_t run_norm_bwd(struct device *d)
 {
-	const struct norm_grads to = {.dx = numbers(ROWS, COLS, 1),
+	const struct norm_grads to = {.dx = mat_numbers(ROWS, COLS, 1),
 		.dgamma = mat_blank(1, COLS),
 		.dbeta = mat_blank(1, COLS)};
-	d->k->norm_bwd(d, NORM_LAYER, &to, numbers(ROWS, COLS, 2), numbers(ROWS, COLS, 3),
-		numbers(2, ROWS, 4), numbers(1, COLS, 5), 3, ROWS - 10);
-	return hash_of(to.dgamma) ^ hash_of(to.dbeta) ^ hash_of(to.dx);
+	d->k->norm_bwd(d, NORM_LAYER, &to, mat_numbers(ROWS, COLS, 2),
+		mat_numbers(ROWS, COLS, 3), mat_numbers(2, ROWS, 4),
+		mat_numbers(1, COLS, 5), 3, ROWS - 10);
+	return mat_hash(to.dgamma) ^ mat_hash(to.dbeta) ^ mat_hash(to.dx);
 }
 
 static uint64_t run_rope(struct device *d)
 {
-	struct mat x = numbers(ROWS, HEADS * DIM, 1);
-	d->k->rope(d, x, DIM, numbers(ROWS, DIM, 2), pos, 1);
-	return hash_of(x);
+	struct mat x = mat_numbers(ROWS, HEADS * DIM, 1);
+	d->k->rope(d, x, DIM, mat_numbers(ROWS, DIM, 2), pos, 1);
+	return mat_hash(x);
 }
 
 static struct attn attn_shape(void)
@@ -167,9 +171,10 @@ static uint64_t attn_fwd_hash(struct device *d, struct attn a)
 	int64_t n = BATCH * SEQ;
 	struct mat o = mat_blank(n, HEADS * DIM), max = mat_blank(n, HEADS),
 		   sum = mat_blank(n, HEADS);
-	d->k->attn_fwd(d, &a, o, max.p, sum.p, numbers(n, HEADS * DIM, 1),
-		numbers(n, KV_HEADS * DIM, 2), numbers(n, KV_HEADS * DIM, 3), true, true);
-	return hash_of(o) ^ hash_of(max);
+	d->k->attn_fwd(d, &a, o, max.p, sum.p, mat_numbers(n, HEADS * DIM, 1),
+		mat_numbers(n, KV_HEADS * DIM, 2), mat_numbers(n, KV_HEADS * DIM, 3),
+		true, true);
+	return mat_hash(o) ^ mat_hash(max);
 }
 
 /* Where numbers are finite. */
@@ -178,7 +183,7 @@ static uint64_t finite_hash(struct mat m)
 	float *x = m.p;
 	for (int64_t i = 0; i < mat_size(m); i++)
 		x[i] = isfinite(x[i]);
-	return hash_of(m);
+	return mat_hash(m);
 }
 
 /* The probabilities that a causal mask makes 0 meet an infinite value, and an infinite gradient. */
@@ -189,15 +194,16 @@ static uint64_t attn_infinite_hash(struct device *d)
 	int64_t n = BATCH * SEQ, q = HEADS * DIM, kv = KV_HEADS * DIM;
 	struct mat o = mat_blank(n, q), max = mat_blank(n, HEADS),
 		   sum = mat_blank(n, HEADS);
-	struct mat v = numbers(n, kv, 3), dout = numbers(n, q, 5);
-	struct mat dq = numbers(n, q, 1), dk = numbers(n, kv, 2), dv = numbers(n, kv, 3);
-	struct mat delta = mat_blank(n, HEADS), lse = numbers(n, HEADS, 4);
+	struct mat v = mat_numbers(n, kv, 3), dout = mat_numbers(n, q, 5);
+	struct mat dq = mat_numbers(n, q, 1), dk = mat_numbers(n, kv, 2),
+		   dv = mat_numbers(n, kv, 3);
+	struct mat delta = mat_blank(n, HEADS), lse = mat_numbers(n, HEADS, 4);
 	((float *)v.p)[AT * kv] = INFINITY;
 	((float *)dout.p)[AT * q] = INFINITY;
-	d->k->attn_fwd(d, &a, o, max.p, sum.p, numbers(n, q, 1), numbers(n, kv, 2), v,
-		true, true);
-	d->k->attn_bwd(d, &a, dq, dk, dv, delta.p, dout, numbers(n, q, 6), lse.p,
-		numbers(n, q, 7), numbers(n, kv, 8), numbers(n, kv, 9), true);
+	d->k->attn_fwd(d, &a, o, max.p, sum.p, mat_numbers(n, q, 1),
+		mat_numbers(n, kv, 2), v, true, true);
+	d->k->attn_bwd(d, &a, dq, dk, dv, delta.p, dout, mat_numbers(n, q, 6), lse.p,
+		mat_numbers(n, q, 7), mat_numbers(n, kv, 8), mat_numbers(n, kv, 9), true);
 	return finite_hash(o) ^ finite_hash(dq) ^ hash_mix(finite_hash(dk)) ^
 	       hash_mix(finite_hash(dv) + 1);
 }
@@ -214,11 +220,13 @@ static uint64_t run_attn_fwd(struct device *d)
 static uint64_t attn_bwd_hash(struct device *d, struct attn a)
 {
 	int64_t n = BATCH * SEQ, q = HEADS * DIM, kv = KV_HEADS * DIM;
-	struct mat dq = numbers(n, q, 1), dk = numbers(n, kv, 2), dv = numbers(n, kv, 3);
-	struct mat delta = mat_blank(n, HEADS), lse = numbers(n, HEADS, 4);
-	d->k->attn_bwd(d, &a, dq, dk, dv, delta.p, numbers(n, q, 5), numbers(n, q, 6),
-		lse.p, numbers(n, q, 7), numbers(n, kv, 8), numbers(n, kv, 9), true);
-	return hash_of(dq) ^ hash_of(dk) ^ hash_of(dv) ^ hash_of(delta);
+	struct mat dq = mat_numbers(n, q, 1), dk = mat_numbers(n, kv, 2),
+		   dv = mat_numbers(n, kv, 3);
+	struct mat delta = mat_blank(n, HEADS), lse = mat_numbers(n, HEADS, 4);
+	d->k->attn_bwd(d, &a, dq, dk, dv, delta.p, mat_numbers(n, q, 5),
+		mat_numbers(n, q, 6), lse.p, mat_numbers(n, q, 7), mat_numbers(n, kv, 8),
+		mat_numbers(n, kv, 9), true);
+	return mat_hash(dq) ^ mat_hash(dk) ^ mat_hash(dv) ^ mat_hash(delta);
 }
 
 static uint64_t run_attn_bwd(struct device *d)
@@ -235,8 +243,9 @@ static uint64_t run_act_fwd(struct device *d)
 	uint64_t hash = 0;
 	for (int kind = 0; kind < 3; kind++) {
 		struct mat y = mat_blank(ROWS, COLS);
-		d->k->act_fwd(d, kind, y, numbers(ROWS, COLS, 1), numbers(ROWS, COLS, 2));
-		hash = hash_mix(hash + hash_of(y));
+		d->k->act_fwd(d, kind, y, mat_numbers(ROWS, COLS, 1),
+			mat_numbers(ROWS, COLS, 2));
+		hash = hash_mix(hash + mat_hash(y));
 	}
 	return hash;
 }
@@ -246,10 +255,11 @@ static uint64_t run_act_bwd(struct device *d)
 	uint64_t hash = 0;
 	for (int kind = 0; kind < 3; kind++) {
 		bool gated = kind == ACT_SWIGLU;
-		struct mat da = mat_blank(ROWS, COLS), db = numbers(ROWS, COLS, 1);
-		d->k->act_bwd(d, kind, da, gated ? db : nothing, numbers(ROWS, COLS, 2),
-			numbers(ROWS, COLS, 3), gated ? numbers(ROWS, COLS, 4) : nothing);
-		hash = hash_mix(hash + hash_of(da)) + hash_of(db);
+		struct mat da = mat_blank(ROWS, COLS), db = mat_numbers(ROWS, COLS, 1);
+		d->k->act_bwd(d, kind, da, gated ? db : nothing,
+			mat_numbers(ROWS, COLS, 2), mat_numbers(ROWS, COLS, 3),
+			gated ? mat_numbers(ROWS, COLS, 4) : nothing);
+		hash = hash_mix(hash + mat_hash(da)) + mat_hash(db);
 	}
 	return hash;
 }
@@ -257,8 +267,8 @@ static uint64_t run_act_bwd(struct device *d)
 static uint64_t run_add(struct device *d)
 {
 	struct mat y = mat_blank(ROWS, COLS);
-	d->k->add(d, y, numbers(ROWS, COLS, 1), numbers(ROWS, COLS, 2));
-	return hash_of(y);
+	d->k->add(d, y, mat_numbers(ROWS, COLS, 1), mat_numbers(ROWS, COLS, 2));
+	return mat_hash(y);
 }
 
 static uint64_t run_dropout(struct device *d)
@@ -270,8 +280,8 @@ static uint64_t run_dropout(struct device *d)
 		.seq_rows = 43};
 	struct mat y = mat_blank(ROWS, COLS);
 	o.first_col = 3;
-	d->k->dropout(d, y, numbers(ROWS, COLS, 1), &o);
-	return hash_of(y);
+	d->k->dropout(d, y, mat_numbers(ROWS, COLS, 1), &o);
+	return mat_hash(y);
 }
 
 static uint64_t run_residual(struct device *d)
@@ -282,19 +292,19 @@ static uint64_t run_residual(struct device *d)
 		.pos = pos,
 		.seq_rows = 100};
 	struct mat y = mat_blank(ROWS, COLS);
-	d->k->residual(d, y, numbers(ROWS, COLS, 1), numbers(ROWS, COLS, 2),
-		numbers(1, COLS, 3), &o);
-	return hash_of(y);
+	d->k->residual(d, y, mat_numbers(ROWS, COLS, 1), mat_numbers(ROWS, COLS, 2),
+		mat_numbers(1, COLS, 3), &o);
+	return mat_hash(y);
 }
 
 static uint64_t run_residual_norm(struct device *d)
 {
 	struct mat y = mat_blank(ROWS, COLS);
 	const struct norm n = {NORM_RMS, mat_blank(ROWS, COLS), mat_blank(2, ROWS),
-		numbers(1, COLS, 4), nothing, 1e-5f};
-	d->k->residual_norm(d, y, numbers(ROWS, COLS, 1), numbers(ROWS, COLS, 2),
-		numbers(1, COLS, 3), NULL, &n);
-	return hash_of(y) ^ hash_of(n.h) ^ hash_of(n.stats);
+		mat_numbers(1, COLS, 4), nothing, 1e-5f};
+	d->k->residual_norm(d, y, mat_numbers(ROWS, COLS, 1), mat_numbers(ROWS, COLS, 2),
+		mat_numbers(1, COLS, 3), NULL, &n);
+	return mat_hash(y) ^ mat_hash(n.h) ^ mat_hash(n.stats);
 }
 
 /* Casts of floats of all magnitudes to every format. */
@@ -308,7 +318,7 @@ static uint64_t run_round(struct device *d)
 	}
 	for (int type = DT_F32; type <= DT_E5M2; type++) {
 		d->k->round(d, y, x, type, 0.7f);
-		hash = hash_mix(hash + hash_of(y));
+		hash = hash_mix(hash + mat_hash(y));
 	}
 	return hash;
 }
@@ -325,7 +335,7 @@ static uint64_t both_ways(struct device *d, enum dtype type, uint64_t *narrow)
 	d->k->narrow(d, packed, x, type);
 	d->k->widen(d, y, packed, type);
 	*narrow = hash_bytes(packed, N * sizeof(*packed), 0);
-	return hash_of(y);
+	return mat_hash(y);
 }
 
 static uint64_t run_narrow(struct device *d)
@@ -345,7 +355,7 @@ static uint64_t run_widen(struct device *d)
 static uint64_t run_narrow_scaled(struct device *d)
 {
 	uint8_t *packed = (uint8_t *)shorts(N);
-	d->k->narrow_scaled(d, packed, numbers(ROWS, COLS, 1), scalar(5));
+	d->k->narrow_scaled(d, packed, mat_numbers(ROWS, COLS, 1), scalar(5));
 	return hash_bytes(packed, N, 0);
 }
 
@@ -356,20 +366,20 @@ static uint64_t run_widen_scaled(struct device *d)
 	for (int64_t i = 0; i < N; i++)
 		packed[i] = (uint8_t)i;
 	d->k->widen_scaled(d, y, packed, scalar(5));
-	return hash_of(y);
+	return mat_hash(y);
 }
 
 static uint64_t run_round_scaled(struct device *d)
 {
 	struct mat y = mat_blank(ROWS, COLS);
 	float *inverse = scalar(0);
-	d->k->round_scaled(d, y, inverse, numbers(ROWS, COLS, 1), DT_E4M3, scalar(5));
-	return hash_of(y) ^ hash_of(mat(inverse, 1, 1));
+	d->k->round_scaled(d, y, inverse, mat_numbers(ROWS, COLS, 1), DT_E4M3, scalar(5));
+	return mat_hash(y) ^ mat_hash(mat(inverse, 1, 1));
 }
 
 static uint64_t run_amax(struct device *d)
 {
-	float most = amax_of(d, numbers(ROWS, COLS, 1));
+	float most = amax_of(d, mat_numbers(ROWS, COLS, 1));
 	return hash_bytes(&most, sizeof(most), 0);
 }
 
@@ -378,34 +388,34 @@ static uint64_t run_xent_stats(struct device *d)
 	struct mat max = mat_blank(1, ROWS), sum = mat_blank(1, ROWS),
 		   target = mat_blank(1, ROWS);
 	d->k->xent_stats(
-		d, max.p, sum.p, target.p, numbers(ROWS, COLS, 1), ids, 0, COLS - 5);
-	return hash_of(max) ^ hash_of(sum) ^ hash_of(target);
+		d, max.p, sum.p, target.p, mat_numbers(ROWS, COLS, 1), ids, 0, COLS - 5);
+	return mat_hash(max) ^ mat_hash(sum) ^ mat_hash(target);
 }
 
 static uint64_t run_xent_join(struct device *d)
 {
 	enum { LONG = 40000 };
 	struct mat lse = mat_blank(1, LONG), loss = mat_blank(1, LONG),
-		   sum = numbers(3, LONG, 1);
+		   sum = mat_numbers(3, LONG, 1);
 	for (int64_t i = 0; i < 3 * LONG; i++)
 		((float *)sum.p)[i] = 1 + fabsf(((float *)sum.p)[i]);
-	d->k->xent_join(d, lse.p, loss.p, numbers(3, LONG, 2).p, sum.p,
-		numbers(3, LONG, 3).p, 3, LONG);
-	return hash_of(lse) ^ hash_of(loss);
+	d->k->xent_join(d, lse.p, loss.p, mat_numbers(3, LONG, 2).p, sum.p,
+		mat_numbers(3, LONG, 3).p, 3, LONG);
+	return mat_hash(lse) ^ mat_hash(loss);
 }
 
 static uint64_t run_xent_bwd(struct device *d)
 {
-	struct mat x = numbers(ROWS, COLS, 1);
-	d->k->xent_bwd(d, x, numbers(1, ROWS, 2).p, ids, 0, COLS - 5, scalar(0.1f));
-	return hash_of(x);
+	struct mat x = mat_numbers(ROWS, COLS, 1);
+	d->k->xent_bwd(d, x, mat_numbers(1, ROWS, 2).p, ids, 0, COLS - 5, scalar(0.1f));
+	return mat_hash(x);
 }
 
 static uint64_t run_xent_fused(struct device *d)
 {
-	struct mat x = numbers(ROWS, COLS, 1), loss = mat_blank(1, ROWS);
+	struct mat x = mat_numbers(ROWS, COLS, 1), loss = mat_blank(1, ROWS);
 	d->k->xent_fused(d, loss.p, x, ids, COLS - 5, scalar(0.1f));
-	return hash_of(x) ^ hash_of(loss);
+	return mat_hash(x) ^ mat_hash(loss);
 }
 
 static uint64_t run_adamw(struct device *d)
@@ -417,17 +427,17 @@ static uint64_t run_adamw(struct device *d)
 		.grad_scale = 0.7f,
 		.correct1 = 0.3f,
 		.correct2 = 0.03f};
-	struct mat p = numbers(ROWS, COLS, 1), m = numbers(ROWS, COLS, 2),
+	struct mat p = mat_numbers(ROWS, COLS, 1), m = mat_numbers(ROWS, COLS, 2),
 		   v = mat_blank(ROWS, COLS);
 	d->k->zero(d, v);
 	const struct update_part part = {.p = p.p,
 		.m = m.p,
 		.v = v.p,
-		.g = numbers(ROWS, COLS, 3).p,
+		.g = mat_numbers(ROWS, COLS, 3).p,
 		.n = N,
 		.decay = 0.1f};
 	d->k->adamw(d, &part, 1, there(&a, sizeof(a)));
-	return hash_of(p) ^ hash_of(m) ^ hash_of(v);
+	return mat_hash(p) ^ mat_hash(m) ^ mat_hash(v);
 }
 
 static const struct update momentum = {
@@ -436,15 +446,15 @@ static const struct update momentum = {
 /* An update kernel, which writes p and m. */
 static uint64_t run_update(struct device *d, kern_sgd *kernel, bool has_m)
 {
-	struct mat p = numbers(ROWS, COLS, 1), m = numbers(ROWS, COLS, 2);
+	struct mat p = mat_numbers(ROWS, COLS, 1), m = mat_numbers(ROWS, COLS, 2);
 	const struct update_part part = {.p = p.p,
 		.m = has_m ? m.p : NULL,
-		.g = numbers(ROWS, COLS, 3).p,
+		.g = mat_numbers(ROWS, COLS, 3).p,
 		.n = N,
 		.decay = 0.1f,
 		.rate = 3};
 	kernel(d, &part, 1, there(&momentum, sizeof(momentum)));
-	return hash_of(p) ^ hash_of(m);
+	return mat_hash(p) ^ mat_hash(m);
 }
 
 static uint64_t run_sgd(struct device *d)
@@ -466,25 +476,25 @@ static const struct sliced in_three = {ROWS, COLS / 3 * 3, 3};
 
 static uint64_t run_muon_normalize(struct device *d)
 {
-	struct mat x = mat_blank(ROWS, in_three.cols), from = numbers(ROWS, COLS, 1);
+	struct mat x = mat_blank(ROWS, in_three.cols), from = mat_numbers(ROWS, COLS, 1);
 	struct exact *squares = exact_zero();
 	d->k->exact_sumsq(d, squares, &from, 1);
 	d->k->muon_normalize(d, x, from.p, &in_three, squares);
-	return hash_of(x);
+	return mat_hash(x);
 }
 
 static uint64_t run_muon_unpack(struct device *d)
 {
 	struct mat to = mat_blank(ROWS, in_three.cols);
-	d->k->muon_unpack(d, to.p, numbers(ROWS, COLS, 1), &in_three);
-	return hash_of(to);
+	d->k->muon_unpack(d, to.p, mat_numbers(ROWS, COLS, 1), &in_three);
+	return mat_hash(to);
 }
 
 static uint64_t run_axpby(struct device *d)
 {
-	struct mat y = numbers(ROWS, COLS, 1);
-	d->k->axpby(d, y, 0.3f, numbers(ROWS, COLS, 2), -1.7f);
-	return hash_of(y);
+	struct mat y = mat_numbers(ROWS, COLS, 1);
+	d->k->axpby(d, y, 0.3f, mat_numbers(ROWS, COLS, 2), -1.7f);
+	return mat_hash(y);
 }
 
 static uint64_t run_combine(struct device *d)
@@ -494,54 +504,54 @@ static uint64_t run_combine(struct device *d)
 	const struct combine c = {ARRAY_LEN(weight), weight, SIGN_VOTE_SUM, true};
 	struct mat out = mat_blank(ROWS, COLS);
 	for (size_t i = 0; i < ARRAY_LEN(weight); i++)
-		x[i] = numbers(ROWS, COLS, 1 + i).p;
+		x[i] = mat_numbers(ROWS, COLS, 1 + i).p;
 	d->k->combine(d, out.p, x, N, &c);
-	return hash_of(out);
+	return mat_hash(out);
 }
 
 static uint64_t run_keep_largest(struct device *d)
 {
-	struct mat x = numbers(ROWS, COLS, 1);
+	struct mat x = mat_numbers(ROWS, COLS, 1);
 	d->k->keep_largest(d, x, COLS / 3);
-	return hash_of(x);
+	return mat_hash(x);
 }
 
 static uint64_t run_count_sizes(struct device *d)
 {
 	struct mat counts = mat_blank(1, 512); /* 256 of 64 bits */
 	d->k->zero(d, counts);
-	d->k->count_sizes(d, counts.p, numbers(ROWS, COLS, 1), 0, 24);
-	d->k->count_sizes(d, counts.p, numbers(ROWS, COLS, 1), 0x3f << 24, 16);
-	return hash_of(counts);
+	d->k->count_sizes(d, counts.p, mat_numbers(ROWS, COLS, 1), 0, 24);
+	d->k->count_sizes(d, counts.p, mat_numbers(ROWS, COLS, 1), 0x3f << 24, 16);
+	return mat_hash(counts);
 }
 
 static uint64_t run_keep_sizes(struct device *d)
 {
-	struct mat x = numbers(ROWS, COLS, 1);
+	struct mat x = mat_numbers(ROWS, COLS, 1);
 	d->k->keep_sizes(d, x, 0x3f << 24);
-	return hash_of(x);
+	return mat_hash(x);
 }
 
 static uint64_t run_keep_random(struct device *d)
 {
 	struct keep keep = {0.3f, 1, {{{1, 2}}, 5, 0}, 6};
-	struct mat x = numbers(ROWS, COLS, 1);
+	struct mat x = mat_numbers(ROWS, COLS, 1);
 	d->k->keep_random(d, x, &keep);
-	return hash_of(x);
+	return mat_hash(x);
 }
 
 static uint64_t run_sub(struct device *d)
 {
 	struct mat y = mat_blank(ROWS, COLS);
-	d->k->sub(d, y, numbers(ROWS, COLS, 1), numbers(ROWS, COLS, 2));
-	return hash_of(y);
+	d->k->sub(d, y, mat_numbers(ROWS, COLS, 1), mat_numbers(ROWS, COLS, 2));
+	return mat_hash(y);
 }
 
 static uint64_t run_round_stochastic(struct device *d)
 {
-	struct mat x = numbers(ROWS, COLS, 1);
+	struct mat x = mat_numbers(ROWS, COLS, 1);
 	d->k->round_stochastic(d, x, &(struct rng_stream){{{1, 2}}, 5, 0});
-	return hash_of(x);
+	return mat_hash(x);
 }
 
 /* Rounding to nearest, then stochastic rounding. */
@@ -549,12 +559,12 @@ static uint64_t run_quantise(struct device *d)
 {
 	uint64_t hash = 0;
 	for (int random = 0; random < 2; random++) {
-		struct mat x = numbers(ROWS, COLS, 1);
+		struct mat x = mat_numbers(ROWS, COLS, 1);
 		float *scales = floats(ROWS);
 		int8_t *codes = (int8_t *)floats(N);
 		d->k->quantise(d, x, codes, scales,
 			random ? &(struct rng_stream){{{1, 2}}, 5, 0} : NULL);
-		hash = hash * 3 + hash_of(x) + hash_bytes(codes, N, 0) +
+		hash = hash * 3 + mat_hash(x) + hash_bytes(codes, N, 0) +
 		       hash_bytes(scales, ROWS * sizeof(*scales), 0);
 	}
 	return hash;
@@ -562,12 +572,12 @@ static uint64_t run_quantise(struct device *d)
 
 static uint64_t run_dequantise(struct device *d)
 {
-	struct mat x = numbers(ROWS, COLS, 1);
+	struct mat x = mat_numbers(ROWS, COLS, 1);
 	int8_t *codes = (int8_t *)floats(N);
 	for (int64_t i = 0; i < N; i++)
 		codes[i] = (int8_t)(i * 7);
-	d->k->dequantise(d, x, codes, numbers(1, ROWS, 2).p);
-	return hash_of(x);
+	d->k->dequantise(d, x, codes, mat_numbers(1, ROWS, 2).p);
+	return mat_hash(x);
 }
 
 enum { PICKED = COLS / 3 };
@@ -575,19 +585,19 @@ enum { PICKED = COLS / 3 };
 static uint64_t run_topk_pack(struct device *d)
 {
 	float *values = floats(ROWS * PICKED), *places = floats(ROWS * PICKED);
-	d->k->topk_pack(d, values, places, true, numbers(ROWS, COLS, 1), PICKED);
+	d->k->topk_pack(d, values, places, true, mat_numbers(ROWS, COLS, 1), PICKED);
 	return hash_bytes(values, ROWS * PICKED * sizeof(*values), 0) ^
 	       hash_bytes(places, ROWS * PICKED * sizeof(*places), 1);
 }
 
 static uint64_t run_topk_scatter(struct device *d)
 {
-	struct mat x = numbers(ROWS, COLS, 1);
+	struct mat x = mat_numbers(ROWS, COLS, 1);
 	uint16_t *places = (uint16_t *)(void *)floats(ROWS * PICKED);
 	for (int64_t i = 0; i < ROWS * PICKED; i++)
 		places[i] = (uint16_t)(i * 7 % COLS);
-	d->k->topk_scatter(d, x, numbers(ROWS, PICKED, 2).p, places, false, PICKED);
-	return hash_of(x);
+	d->k->topk_scatter(d, x, mat_numbers(ROWS, PICKED, 2).p, places, false, PICKED);
+	return mat_hash(x);
 }
 
 static uint64_t run_step_end(struct device *d)
@@ -596,7 +606,7 @@ static uint64_t run_step_end(struct device *d)
 		.update = {.lr = 0.1f}, .count = 77, .max_norm = 0.3, .scale = 8};
 	struct exact *loss = exact_zero(), *squares = exact_zero();
 	struct step_end none = {.loss = 0}, *e = there(&none, sizeof(none));
-	struct mat x = numbers(ROWS, COLS, 1);
+	struct mat x = mat_numbers(ROWS, COLS, 1);
 	d->k->exact_sum(d, loss, x.p, N);
 	d->k->exact_sumsq(d, squares, &x, 1);
 	d->k->step_end(d, e, loss, squares, there(&terms, sizeof(terms)));
@@ -607,14 +617,14 @@ static uint64_t run_step_end(struct device *d)
 static uint64_t run_exact_sum(struct device *d)
 {
 	struct exact *x = exact_zero();
-	d->k->exact_sum(d, x, numbers(ROWS, COLS, 1).p, N);
+	d->k->exact_sum(d, x, mat_numbers(ROWS, COLS, 1).p, N);
 	return hash_bytes(x, sizeof(*x), 0);
 }
 
 static uint64_t run_exact_sumsq(struct device *d)
 {
 	struct exact *x = exact_zero();
-	const struct mat m = numbers(ROWS, COLS, 1);
+	const struct mat m = mat_numbers(ROWS, COLS, 1);
 	d->k->exact_sumsq(d, x, &m, 1);
 	return hash_bytes(x, sizeof(*x), 0);
 }
@@ -623,10 +633,10 @@ static uint64_t run_grid_sum(struct device *d)
 {
 	struct grid none = {.exponent = 30}, *grid = there(&none, sizeof(none));
 	int64_t *sum = (int64_t *)(void *)doubles(N);
-	struct mat rounded = mat_blank(ROWS, COLS), x = numbers(ROWS, COLS, 1);
+	struct mat rounded = mat_blank(ROWS, COLS), x = mat_numbers(ROWS, COLS, 1);
 	((float *)x.p)[N / 2] = 1e30f;
 	const struct grid_part parts[] = {{.leaf = x.p},
-		{.leaf = numbers(ROWS, COLS, 2).p}, {.sum = (void *)doubles(N)}};
+		{.leaf = mat_numbers(ROWS, COLS, 2).p}, {.sum = (void *)doubles(N)}};
 	const struct grid_sum s = {.sum = sum,
 		.rounded = rounded.p,
 		.parts = parts,
@@ -634,7 +644,7 @@ static uint64_t run_grid_sum(struct device *d)
 		.n = N,
 		.levels = 2};
 	d->k->grid_sum(d, &s, grid);
-	return hash_bytes(sum, N * sizeof(*sum), 0) ^ hash_of(rounded) ^ grid->beyond;
+	return hash_bytes(sum, N * sizeof(*sum), 0) ^ mat_hash(rounded) ^ grid->beyond;
 }
 
 static uint64_t run_grid_count(struct device *d)
@@ -650,26 +660,26 @@ static uint64_t run_normal(struct device *d)
 	struct mat x = mat_blank(ROWS, COLS);
 	const struct normal o = {0, 1, 3, {{{1, 2}}, 5, COLS + 7}};
 	d->k->normal(d, x, &o);
-	return hash_of(x);
+	return mat_hash(x);
 }
 
 static uint64_t run_zero(struct device *d)
 {
-	struct mat x = numbers(ROWS, COLS, 1);
+	struct mat x = mat_numbers(ROWS, COLS, 1);
 	d->k->zero(d, x);
-	return hash_of(x);
+	return mat_hash(x);
 }
 
 static uint64_t run_copy(struct device *d)
 {
 	struct mat x = mat_blank(ROWS, COLS);
-	d->k->copy(d, x, numbers(ROWS, COLS, 1));
-	return hash_of(x);
+	d->k->copy(d, x, mat_numbers(ROWS, COLS, 1));
+	return mat_hash(x);
 }
 
 static uint64_t run_find_nonfinite(struct device *d)
 {
-	struct mat x = numbers(ROWS, COLS, 1);
+	struct mat x = mat_numbers(ROWS, COLS, 1);
 	for (int64_t i = N / 3; i < N; i += 100)
 		((float *)x.p)[i] = NAN;
 	return (uint64_t)d->k->find_nonfinite(d, x);
@@ -677,23 +687,24 @@ static uint64_t run_find_nonfinite(struct device *d)
 
 static uint64_t run_hash(struct device *d)
 {
-	return kernel_hash(d, numbers(ROWS, COLS, 1).p, N, 7, 8);
+	return kernel_hash(d, mat_numbers(ROWS, COLS, 1).p, N, 7, 8);
 }
 
 static uint64_t run_linear_row(struct device *d)
 {
 	struct mat y = mat_blank(19, 530);
-	d->k->linear_row(
-		d, y, numbers(19, COLS, 1), numbers(530, COLS, 2), numbers(1, 530, 3));
-	return hash_of(y);
+	d->k->linear_row(d, y, mat_numbers(19, COLS, 1), mat_numbers(530, COLS, 2),
+		mat_numbers(1, 530, 3));
+	return mat_hash(y);
 }
 
 static uint64_t run_attn_row(struct device *d)
 {
 	struct mat o = mat_blank(19, HEADS * DIM);
-	d->k->attn_row(d, o, numbers(19, HEADS * DIM, 1), numbers(SEQ, KV_HEADS * DIM, 2),
-		numbers(SEQ, KV_HEADS * DIM, 3), HEADS, KV_HEADS, DIM, SEQ - 19, 0.3f);
-	return hash_of(o);
+	d->k->attn_row(d, o, mat_numbers(19, HEADS * DIM, 1),
+		mat_numbers(SEQ, KV_HEADS * DIM, 2), mat_numbers(SEQ, KV_HEADS * DIM, 3),
+		HEADS, KV_HEADS, DIM, SEQ - 19, 0.3f);
+	return mat_hash(o);
 }
 
 /* ---- the comparisons ------------------------------------------------------------- */
@@ -772,10 +783,10 @@ static uint64_t run_functions(struct device *d)
 	uint64_t hash = 0;
 	for (int kind = 0; kind < 3; kind++) {
 		d->k->act_fwd(d, kind, y, x, one);
-		hash = hash_mix(hash + hash_of(y));
+		hash = hash_mix(hash + mat_hash(y));
 	}
 	d->k->xent_bwd(d, x, lse.p, none, 0, WIDE, scalar(1));
-	return hash_mix(hash + hash_of(x));
+	return hash_mix(hash + mat_hash(x));
 }
 
 static void functions(void **state)
