@@ -248,14 +248,14 @@ struct mat mat_blank(int64_t rows, int64_t cols)
 	return mat(floats(rows * cols), rows, cols);
 }
 
-struct mat mat_numbers(int64_t rows, int64_t cols, uint64_t of)
+struct mat seeded(int64_t rows, int64_t cols, uint64_t of)
 {
 	struct mat m = mat_blank(rows, cols);
 	test_fill(m.p, rows * cols, of, 1);
 	return m;
 }
 
-uint64_t mat_hash(struct mat m)
+uint64_t hash_of(struct mat m)
 {
 	return hash_bytes(m.p, (size_t)mat_size(m) * sizeof(float), 0);
 }

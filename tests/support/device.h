@@ -47,8 +47,8 @@ float amax_of(struct device *d, struct mat x);
 double sumsq_of(struct device *d, struct mat row);
 struct mat mat_blank(int64_t rows, int64_t cols);
 /* The same numbers for the same seed; and a hash of a matrix. */
-struct mat mat_numbers(int64_t rows, int64_t cols, uint64_t seed);
-uint64_t mat_hash(struct mat m);
+struct mat seeded(int64_t rows, int64_t cols, uint64_t seed);
+uint64_t hash_of(struct mat m);
 
 /* The fp32 numbers of x rounded to `type` and stored in it; and the
  * inverse, which is exact. Computed with tables and shifts, independently of the kernels. */

@@ -22,70 +22,68 @@ static const struct mat nothing;
 
 static uint64_t run_embed_fwd(struct device *d)
 {
-	struct mat y = mat_numbers(ROWS, COLS, 1);
-	d->k->embed_fwd(d, y, mat_numbers(VOCAB - 9, COLS, 2), ids, 5, true);
-	return mat_hash(y);
+	struct mat y = seeded(ROWS, COLS, 1);
+	d->k->embed_fwd(d, y, seeded(VOCAB - 9, COLS, 2), ids, 5, true);
+	return hash_of(y);
 }
 
 static uint64_t run_embed_bwd(struct device *d)
 {
 	struct mat dw = mat_blank(VOCAB - 9, COLS);
-	d->k->embed_bwd(d, dw, mat_numbers(ROWS, COLS, 1), ids, 5);
-	return mat_hash(dw);
+	d->k->embed_bwd(d, dw, seeded(ROWS, COLS, 1), ids, 5);
+	return hash_of(dw);
 }
 
 static uint64_t run_linear_fwd(struct device *d)
 {
 	struct mat y = mat_blank(ROWS, 530);
-	d->k->linear_fwd(d, y, mat_numbers(ROWS, COLS, 1), mat_numbers(530, COLS, 2),
-		mat_numbers(1, 530, 3));
-	return mat_hash(y);
+	d->k->linear_fwd(
+		d, y, seeded(ROWS, COLS, 1), seeded(530, COLS, 2), seeded(1, 530, 3));
+	return hash_of(y);
 }
 
 static uint64_t run_linear_bwd_x(struct device *d)
 {
-	struct mat dx = mat_numbers(ROWS, COLS, 1);
-	d->k->linear_bwd_x(
-		d, dx, mat_numbers(ROWS, 530, 2), mat_numbers(530, COLS, 3), true);
-	return mat_hash(dx);
+	struct mat dx = seeded(ROWS, COLS, 1);
+	d->k->linear_bwd_x(d, dx, seeded(ROWS, 530, 2), seeded(530, COLS, 3), true);
+	return hash_of(dx);
 }
 
 static uint64_t run_linear_bwd_w(struct device *d)
 {
 	struct mat dw = mat_blank(530, COLS);
-	d->k->linear_bwd_w(
-		d, dw, mat_numbers(ROWS, 530, 1), mat_numbers(ROWS, COLS, 2), false);
-	return mat_hash(dw);
+	d->k->linear_bwd_w(d, dw, seeded(ROWS, 530, 1), seeded(ROWS, COLS, 2), false);
+	return hash_of(dw);
 }
 
 static uint64_t run_linear_gelu_fwd(struct device *d)
 {
 	struct mat y = mat_blank(ROWS, 530), a = mat_blank(ROWS, 530);
-	d->k->linear_gelu_fwd(d, y, a, mat_numbers(ROWS, COLS, 1),
-		mat_numbers(530, COLS, 2), mat_numbers(1, 530, 3));
-	return mat_hash(y) ^ mat_hash(a);
+	d->k->linear_gelu_fwd(
+		d, y, a, seeded(ROWS, COLS, 1), seeded(530, COLS, 2), seeded(1, 530, 3));
+	return hash_of(y) ^ hash_of(a);
 }
 
 static uint64_t run_linear_gelu_bwd(struct device *d)
 {
 	struct mat da = mat_blank(ROWS, COLS);
-	d->k->linear_gelu_bwd(d, da, mat_numbers(ROWS, 530, 2), mat_numbers(530, COLS, 3),
-		mat_numbers(ROWS, COLS, 4));
-	return mat_hash(da);
+	d->k->linear_gelu_bwd(
+		d, da, seeded(ROWS, 530, 2), seeded(530, COLS, 3), seeded(ROWS, COLS, 4));
+	return hash_of(da);
 }
 
 static uint64_t run_bias_fwd(struct device *d)
 {
-	struct mat y = mat_numbers(ROWS, COLS, 1);
-	d->k->bias_fwd(d, y, mat_numbers(1, COLS, 2));
-	return mat_hash(y);
+	struct mat y = seeded(ROWS, COLS, 1);
+	d->k->bias_fwd(d, y, seeded(1, COLS, 2));
+	return hash_of(y);
 }
 
 static uint64_t run_bias_bwd(struct device *d)
 {
 	struct mat db = mat_blank(1, COLS);
-	d->k->bias_bwd(d, db, mat_numbers(ROWS, COLS, 1));
-	return mat_hash(db);
+	d->k->bias_bwd(d, db, seeded(ROWS, COLS, 1));
+	return hash_of(db);
 }
 
 static uint64_t run_norm_fwd(struct device *d)
@@ -93,9 +91,9 @@ static uint64_t run_norm_fwd(struct device *d)
 	uint64_t hash = 0;
 	for (int kind = 0; kind < 2; kind++) {
 		struct mat y = mat_blank(ROWS, COLS), stats = mat_blank(2, ROWS);
-		d->k->norm_fwd(d, kind, y, stats, mat_numbers(ROWS, COLS, 1),
-			mat_numbers(1, COLS, 2), mat_numbers(1, COLS, 3), 1e-5f);
-		hash = hash_mix(hash + mat_hash(y)) + mat_hash(stats);
+		d->k->norm_fwd(d, kind, y, stats, seeded(ROWS, COLS, 1),
+			seeded(1, COLS, 2), seeded(1, COLS, 3), 1e-5f);
+		hash = hash_mix(hash + hash_of(y)) + hash_of(stats);
 	}
 	return hash;
 }
@@ -104,11 +102,10 @@ static uint64_t run_norm_bwd_x(struct device *d)
 {
 	uint64_t hash = 0;
 	for (int kind = 0; kind < 2; kind++) {
-		struct mat dx = mat_numbers(ROWS, COLS, 1);
-		d->k->norm_bwd_x(d, kind, dx, mat_numbers(ROWS, COLS, 2),
-			mat_numbers(ROWS, COLS, 3), mat_numbers(2, ROWS, 4),
-			mat_numbers(1, COLS, 5));
-		hash = hash_mix(hash + mat_hash(dx));
+		struct mat dx = seeded(ROWS, COLS, 1);
+		d->k->norm_bwd_x(d, kind, dx, seeded(ROWS, COLS, 2),
+			seeded(ROWS, COLS, 3), seeded(2, ROWS, 4), seeded(1, COLS, 5));
+		hash = hash_mix(hash + hash_of(dx));
 	}
 	return hash;
 }
@@ -116,27 +113,26 @@ static uint64_t run_norm_bwd_x(struct device *d)
 static uint64_t run_norm_bwd_w(struct device *d)
 {
 	struct mat dgamma = mat_blank(1, COLS), dbeta = mat_blank(1, COLS);
-	d->k->norm_bwd_w(d, NORM_LAYER, dgamma, dbeta, mat_numbers(ROWS, COLS, 1),
-		mat_numbers(ROWS, COLS, 2), mat_numbers(2, ROWS, 3), 3, ROWS - 10);
-	return mat_hash(dgamma) ^ mat_hash(dbeta);
+	d->k->norm_bwd_w(d, NORM_LAYER, dgamma, dbeta, seeded(ROWS, COLS, 1),
+		seeded(ROWS, COLS, 2), seeded(2, ROWS, 3), 3, ROWS - 10);
+	return hash_of(dgamma) ^ hash_of(dbeta);
 }
 
 static uint64_t run_norm_bwd(struct device *d)
 {
-	const struct norm_grads to = {.dx = mat_numbers(ROWS, COLS, 1),
+	const struct norm_grads to = {.dx = seeded(ROWS, COLS, 1),
 		.dgamma = mat_blank(1, COLS),
 		.dbeta = mat_blank(1, COLS)};
-	d->k->norm_bwd(d, NORM_LAYER, &to, mat_numbers(ROWS, COLS, 2),
-		mat_numbers(ROWS, COLS, 3), mat_numbers(2, ROWS, 4),
-		mat_numbers(1, COLS, 5), 3, ROWS - 10);
-	return mat_hash(to.dgamma) ^ mat_hash(to.dbeta) ^ mat_hash(to.dx);
+	d->k->norm_bwd(d, NORM_LAYER, &to, seeded(ROWS, COLS, 2), seeded(ROWS, COLS, 3),
+		seeded(2, ROWS, 4), seeded(1, COLS, 5), 3, ROWS - 10);
+	return hash_of(to.dgamma) ^ hash_of(to.dbeta) ^ hash_of(to.dx);
 }
 
 static uint64_t run_rope(struct device *d)
 {
-	struct mat x = mat_numbers(ROWS, HEADS * DIM, 1);
-	d->k->rope(d, x, DIM, mat_numbers(ROWS, DIM, 2), pos, 1);
-	return mat_hash(x);
+	struct mat x = seeded(ROWS, HEADS * DIM, 1);
+	d->k->rope(d, x, DIM, seeded(ROWS, DIM, 2), pos, 1);
+	return hash_of(x);
 }
 
 static struct attn attn_shape(void)
@@ -171,10 +167,9 @@ static uint64_t attn_fwd_hash(struct device *d, struct attn a)
 	int64_t n = BATCH * SEQ;
 	struct mat o = mat_blank(n, HEADS * DIM), max = mat_blank(n, HEADS),
 		   sum = mat_blank(n, HEADS);
-	d->k->attn_fwd(d, &a, o, max.p, sum.p, mat_numbers(n, HEADS * DIM, 1),
-		mat_numbers(n, KV_HEADS * DIM, 2), mat_numbers(n, KV_HEADS * DIM, 3),
-		true, true);
-	return mat_hash(o) ^ mat_hash(max);
+	d->k->attn_fwd(d, &a, o, max.p, sum.p, seeded(n, HEADS * DIM, 1),
+		seeded(n, KV_HEADS * DIM, 2), seeded(n, KV_HEADS * DIM, 3), true, true);
+	return hash_of(o) ^ hash_of(max);
 }
 
 /* Where numbers are finite. */
@@ -183,7 +178,7 @@ static uint64_t finite_hash(struct mat m)
 	float *x = m.p;
 	for (int64_t i = 0; i < mat_size(m); i++)
 		x[i] = isfinite(x[i]);
-	return mat_hash(m);
+	return hash_of(m);
 }
 
 /* The probabilities that a causal mask makes 0 meet an infinite value, and an infinite gradient. */
@@ -194,16 +189,15 @@ static uint64_t attn_infinite_hash(struct device *d)
 	int64_t n = BATCH * SEQ, q = HEADS * DIM, kv = KV_HEADS * DIM;
 	struct mat o = mat_blank(n, q), max = mat_blank(n, HEADS),
 		   sum = mat_blank(n, HEADS);
-	struct mat v = mat_numbers(n, kv, 3), dout = mat_numbers(n, q, 5);
-	struct mat dq = mat_numbers(n, q, 1), dk = mat_numbers(n, kv, 2),
-		   dv = mat_numbers(n, kv, 3);
-	struct mat delta = mat_blank(n, HEADS), lse = mat_numbers(n, HEADS, 4);
+	struct mat v = seeded(n, kv, 3), dout = seeded(n, q, 5);
+	struct mat dq = seeded(n, q, 1), dk = seeded(n, kv, 2), dv = seeded(n, kv, 3);
+	struct mat delta = mat_blank(n, HEADS), lse = seeded(n, HEADS, 4);
 	((float *)v.p)[AT * kv] = INFINITY;
 	((float *)dout.p)[AT * q] = INFINITY;
-	d->k->attn_fwd(d, &a, o, max.p, sum.p, mat_numbers(n, q, 1),
-		mat_numbers(n, kv, 2), v, true, true);
-	d->k->attn_bwd(d, &a, dq, dk, dv, delta.p, dout, mat_numbers(n, q, 6), lse.p,
-		mat_numbers(n, q, 7), mat_numbers(n, kv, 8), mat_numbers(n, kv, 9), true);
+	d->k->attn_fwd(
+		d, &a, o, max.p, sum.p, seeded(n, q, 1), seeded(n, kv, 2), v, true, true);
+	d->k->attn_bwd(d, &a, dq, dk, dv, delta.p, dout, seeded(n, q, 6), lse.p,
+		seeded(n, q, 7), seeded(n, kv, 8), seeded(n, kv, 9), true);
 	return finite_hash(o) ^ finite_hash(dq) ^ hash_mix(finite_hash(dk)) ^
 	       hash_mix(finite_hash(dv) + 1);
 }
@@ -220,13 +214,11 @@ static uint64_t run_attn_fwd(struct device *d)
 static uint64_t attn_bwd_hash(struct device *d, struct attn a)
 {
 	int64_t n = BATCH * SEQ, q = HEADS * DIM, kv = KV_HEADS * DIM;
-	struct mat dq = mat_numbers(n, q, 1), dk = mat_numbers(n, kv, 2),
-		   dv = mat_numbers(n, kv, 3);
-	struct mat delta = mat_blank(n, HEADS), lse = mat_numbers(n, HEADS, 4);
-	d->k->attn_bwd(d, &a, dq, dk, dv, delta.p, mat_numbers(n, q, 5),
-		mat_numbers(n, q, 6), lse.p, mat_numbers(n, q, 7), mat_numbers(n, kv, 8),
-		mat_numbers(n, kv, 9), true);
-	return mat_hash(dq) ^ mat_hash(dk) ^ mat_hash(dv) ^ mat_hash(delta);
+	struct mat dq = seeded(n, q, 1), dk = seeded(n, kv, 2), dv = seeded(n, kv, 3);
+	struct mat delta = mat_blank(n, HEADS), lse = seeded(n, HEADS, 4);
+	d->k->attn_bwd(d, &a, dq, dk, dv, delta.p, seeded(n, q, 5), seeded(n, q, 6),
+		lse.p, seeded(n, q, 7), seeded(n, kv, 8), seeded(n, kv, 9), true);
+	return hash_of(dq) ^ hash_of(dk) ^ hash_of(dv) ^ hash_of(delta);
 }
 
 static uint64_t run_attn_bwd(struct device *d)
@@ -243,9 +235,8 @@ static uint64_t run_act_fwd(struct device *d)
 	uint64_t hash = 0;
 	for (int kind = 0; kind < 3; kind++) {
 		struct mat y = mat_blank(ROWS, COLS);
-		d->k->act_fwd(d, kind, y, mat_numbers(ROWS, COLS, 1),
-			mat_numbers(ROWS, COLS, 2));
-		hash = hash_mix(hash + mat_hash(y));
+		d->k->act_fwd(d, kind, y, seeded(ROWS, COLS, 1), seeded(ROWS, COLS, 2));
+		hash = hash_mix(hash + hash_of(y));
 	}
 	return hash;
 }
@@ -255,11 +246,10 @@ static uint64_t run_act_bwd(struct device *d)
 	uint64_t hash = 0;
 	for (int kind = 0; kind < 3; kind++) {
 		bool gated = kind == ACT_SWIGLU;
-		struct mat da = mat_blank(ROWS, COLS), db = mat_numbers(ROWS, COLS, 1);
-		d->k->act_bwd(d, kind, da, gated ? db : nothing,
-			mat_numbers(ROWS, COLS, 2), mat_numbers(ROWS, COLS, 3),
-			gated ? mat_numbers(ROWS, COLS, 4) : nothing);
-		hash = hash_mix(hash + mat_hash(da)) + mat_hash(db);
+		struct mat da = mat_blank(ROWS, COLS), db = seeded(ROWS, COLS, 1);
+		d->k->act_bwd(d, kind, da, gated ? db : nothing, seeded(ROWS, COLS, 2),
+			seeded(ROWS, COLS, 3), gated ? seeded(ROWS, COLS, 4) : nothing);
+		hash = hash_mix(hash + hash_of(da)) + hash_of(db);
 	}
 	return hash;
 }
@@ -267,8 +257,8 @@ static uint64_t run_act_bwd(struct device *d)
 static uint64_t run_add(struct device *d)
 {
 	struct mat y = mat_blank(ROWS, COLS);
-	d->k->add(d, y, mat_numbers(ROWS, COLS, 1), mat_numbers(ROWS, COLS, 2));
-	return mat_hash(y);
+	d->k->add(d, y, seeded(ROWS, COLS, 1), seeded(ROWS, COLS, 2));
+	return hash_of(y);
 }
 
 static uint64_t run_dropout(struct device *d)
@@ -280,8 +270,8 @@ static uint64_t run_dropout(struct device *d)
 		.seq_rows = 43};
 	struct mat y = mat_blank(ROWS, COLS);
 	o.first_col = 3;
-	d->k->dropout(d, y, mat_numbers(ROWS, COLS, 1), &o);
-	return mat_hash(y);
+	d->k->dropout(d, y, seeded(ROWS, COLS, 1), &o);
+	return hash_of(y);
 }
 
 static uint64_t run_residual(struct device *d)
@@ -292,19 +282,19 @@ static uint64_t run_residual(struct device *d)
 		.pos = pos,
 		.seq_rows = 100};
 	struct mat y = mat_blank(ROWS, COLS);
-	d->k->residual(d, y, mat_numbers(ROWS, COLS, 1), mat_numbers(ROWS, COLS, 2),
-		mat_numbers(1, COLS, 3), &o);
-	return mat_hash(y);
+	d->k->residual(d, y, seeded(ROWS, COLS, 1), seeded(ROWS, COLS, 2),
+		seeded(1, COLS, 3), &o);
+	return hash_of(y);
 }
 
 static uint64_t run_residual_norm(struct device *d)
 {
 	struct mat y = mat_blank(ROWS, COLS);
 	const struct norm n = {NORM_RMS, mat_blank(ROWS, COLS), mat_blank(2, ROWS),
-		mat_numbers(1, COLS, 4), nothing, 1e-5f};
-	d->k->residual_norm(d, y, mat_numbers(ROWS, COLS, 1), mat_numbers(ROWS, COLS, 2),
-		mat_numbers(1, COLS, 3), NULL, &n);
-	return mat_hash(y) ^ mat_hash(n.h) ^ mat_hash(n.stats);
+		seeded(1, COLS, 4), nothing, 1e-5f};
+	d->k->residual_norm(d, y, seeded(ROWS, COLS, 1), seeded(ROWS, COLS, 2),
+		seeded(1, COLS, 3), NULL, &n);
+	return hash_of(y) ^ hash_of(n.h) ^ hash_of(n.stats);
 }
 
 /* Casts of floats of all magnitudes to every format. */
@@ -318,7 +308,7 @@ static uint64_t run_round(struct device *d)
 	}
 	for (int type = DT_F32; type <= DT_E5M2; type++) {
 		d->k->round(d, y, x, type, 0.7f);
-		hash = hash_mix(hash + mat_hash(y));
+		hash = hash_mix(hash + hash_of(y));
 	}
 	return hash;
 }
@@ -335,7 +325,7 @@ static uint64_t both_ways(struct device *d, enum dtype type, uint64_t *narrow)
 	d->k->narrow(d, packed, x, type);
 	d->k->widen(d, y, packed, type);
 	*narrow = hash_bytes(packed, N * sizeof(*packed), 0);
-	return mat_hash(y);
+	return hash_of(y);
 }
 
 static uint64_t run_narrow(struct device *d)
@@ -355,7 +345,7 @@ static uint64_t run_widen(struct device *d)
 static uint64_t run_narrow_scaled(struct device *d)
 {
 	uint8_t *packed = (uint8_t *)shorts(N);
-	d->k->narrow_scaled(d, packed, mat_numbers(ROWS, COLS, 1), scalar(5));
+	d->k->narrow_scaled(d, packed, seeded(ROWS, COLS, 1), scalar(5));
 	return hash_bytes(packed, N, 0);
 }
 
@@ -366,20 +356,20 @@ static uint64_t run_widen_scaled(struct device *d)
 	for (int64_t i = 0; i < N; i++)
 		packed[i] = (uint8_t)i;
 	d->k->widen_scaled(d, y, packed, scalar(5));
-	return mat_hash(y);
+	return hash_of(y);
 }
 
 static uint64_t run_round_scaled(struct device *d)
 {
 	struct mat y = mat_blank(ROWS, COLS);
 	float *inverse = scalar(0);
-	d->k->round_scaled(d, y, inverse, mat_numbers(ROWS, COLS, 1), DT_E4M3, scalar(5));
-	return mat_hash(y) ^ mat_hash(mat(inverse, 1, 1));
+	d->k->round_scaled(d, y, inverse, seeded(ROWS, COLS, 1), DT_E4M3, scalar(5));
+	return hash_of(y) ^ hash_of(mat(inverse, 1, 1));
 }
 
 static uint64_t run_amax(struct device *d)
 {
-	float most = amax_of(d, mat_numbers(ROWS, COLS, 1));
+	float most = amax_of(d, seeded(ROWS, COLS, 1));
 	return hash_bytes(&most, sizeof(most), 0);
 }
 
@@ -388,34 +378,34 @@ static uint64_t run_xent_stats(struct device *d)
 	struct mat max = mat_blank(1, ROWS), sum = mat_blank(1, ROWS),
 		   target = mat_blank(1, ROWS);
 	d->k->xent_stats(
-		d, max.p, sum.p, target.p, mat_numbers(ROWS, COLS, 1), ids, 0, COLS - 5);
-	return mat_hash(max) ^ mat_hash(sum) ^ mat_hash(target);
+		d, max.p, sum.p, target.p, seeded(ROWS, COLS, 1), ids, 0, COLS - 5);
+	return hash_of(max) ^ hash_of(sum) ^ hash_of(target);
 }
 
 static uint64_t run_xent_join(struct device *d)
 {
 	enum { LONG = 40000 };
 	struct mat lse = mat_blank(1, LONG), loss = mat_blank(1, LONG),
-		   sum = mat_numbers(3, LONG, 1);
+		   sum = seeded(3, LONG, 1);
 	for (int64_t i = 0; i < 3 * LONG; i++)
 		((float *)sum.p)[i] = 1 + fabsf(((float *)sum.p)[i]);
-	d->k->xent_join(d, lse.p, loss.p, mat_numbers(3, LONG, 2).p, sum.p,
-		mat_numbers(3, LONG, 3).p, 3, LONG);
-	return mat_hash(lse) ^ mat_hash(loss);
+	d->k->xent_join(d, lse.p, loss.p, seeded(3, LONG, 2).p, sum.p,
+		seeded(3, LONG, 3).p, 3, LONG);
+	return hash_of(lse) ^ hash_of(loss);
 }
 
 static uint64_t run_xent_bwd(struct device *d)
 {
-	struct mat x = mat_numbers(ROWS, COLS, 1);
-	d->k->xent_bwd(d, x, mat_numbers(1, ROWS, 2).p, ids, 0, COLS - 5, scalar(0.1f));
-	return mat_hash(x);
+	struct mat x = seeded(ROWS, COLS, 1);
+	d->k->xent_bwd(d, x, seeded(1, ROWS, 2).p, ids, 0, COLS - 5, scalar(0.1f));
+	return hash_of(x);
 }
 
 static uint64_t run_xent_fused(struct device *d)
 {
-	struct mat x = mat_numbers(ROWS, COLS, 1), loss = mat_blank(1, ROWS);
+	struct mat x = seeded(ROWS, COLS, 1), loss = mat_blank(1, ROWS);
 	d->k->xent_fused(d, loss.p, x, ids, COLS - 5, scalar(0.1f));
-	return mat_hash(x) ^ mat_hash(loss);
+	return hash_of(x) ^ hash_of(loss);
 }
 
 static uint64_t run_adamw(struct device *d)
@@ -427,17 +417,17 @@ static uint64_t run_adamw(struct device *d)
 		.grad_scale = 0.7f,
 		.correct1 = 0.3f,
 		.correct2 = 0.03f};
-	struct mat p = mat_numbers(ROWS, COLS, 1), m = mat_numbers(ROWS, COLS, 2),
+	struct mat p = seeded(ROWS, COLS, 1), m = seeded(ROWS, COLS, 2),
 		   v = mat_blank(ROWS, COLS);
 	d->k->zero(d, v);
 	const struct update_part part = {.p = p.p,
 		.m = m.p,
 		.v = v.p,
-		.g = mat_numbers(ROWS, COLS, 3).p,
+		.g = seeded(ROWS, COLS, 3).p,
 		.n = N,
 		.decay = 0.1f};
 	d->k->adamw(d, &part, 1, there(&a, sizeof(a)));
-	return mat_hash(p) ^ mat_hash(m) ^ mat_hash(v);
+	return hash_of(p) ^ hash_of(m) ^ hash_of(v);
 }
 
 static const struct update momentum = {
@@ -446,15 +436,15 @@ static const struct update momentum = {
 /* An update kernel, which writes p and m. */
 static uint64_t run_update(struct device *d, kern_sgd *kernel, bool has_m)
 {
-	struct mat p = mat_numbers(ROWS, COLS, 1), m = mat_numbers(ROWS, COLS, 2);
+	struct mat p = seeded(ROWS, COLS, 1), m = seeded(ROWS, COLS, 2);
 	const struct update_part part = {.p = p.p,
 		.m = has_m ? m.p : NULL,
-		.g = mat_numbers(ROWS, COLS, 3).p,
+		.g = seeded(ROWS, COLS, 3).p,
 		.n = N,
 		.decay = 0.1f,
 		.rate = 3};
 	kernel(d, &part, 1, there(&momentum, sizeof(momentum)));
-	return mat_hash(p) ^ mat_hash(m);
+	return hash_of(p) ^ hash_of(m);
 }
 
 static uint64_t run_sgd(struct device *d)
@@ -476,25 +466,25 @@ static const struct sliced in_three = {ROWS, COLS / 3 * 3, 3};
 
 static uint64_t run_muon_normalize(struct device *d)
 {
-	struct mat x = mat_blank(ROWS, in_three.cols), from = mat_numbers(ROWS, COLS, 1);
+	struct mat x = mat_blank(ROWS, in_three.cols), from = seeded(ROWS, COLS, 1);
 	struct exact *squares = exact_zero();
 	d->k->exact_sumsq(d, squares, &from, 1);
 	d->k->muon_normalize(d, x, from.p, &in_three, squares);
-	return mat_hash(x);
+	return hash_of(x);
 }
 
 static uint64_t run_muon_unpack(struct device *d)
 {
 	struct mat to = mat_blank(ROWS, in_three.cols);
-	d->k->muon_unpack(d, to.p, mat_numbers(ROWS, COLS, 1), &in_three);
-	return mat_hash(to);
+	d->k->muon_unpack(d, to.p, seeded(ROWS, COLS, 1), &in_three);
+	return hash_of(to);
 }
 
 static uint64_t run_axpby(struct device *d)
 {
-	struct mat y = mat_numbers(ROWS, COLS, 1);
-	d->k->axpby(d, y, 0.3f, mat_numbers(ROWS, COLS, 2), -1.7f);
-	return mat_hash(y);
+	struct mat y = seeded(ROWS, COLS, 1);
+	d->k->axpby(d, y, 0.3f, seeded(ROWS, COLS, 2), -1.7f);
+	return hash_of(y);
 }
 
 static uint64_t run_combine(struct device *d)
@@ -504,54 +494,54 @@ static uint64_t run_combine(struct device *d)
 	const struct combine c = {ARRAY_LEN(weight), weight, SIGN_VOTE_SUM, true};
 	struct mat out = mat_blank(ROWS, COLS);
 	for (size_t i = 0; i < ARRAY_LEN(weight); i++)
-		x[i] = mat_numbers(ROWS, COLS, 1 + i).p;
+		x[i] = seeded(ROWS, COLS, 1 + i).p;
 	d->k->combine(d, out.p, x, N, &c);
-	return mat_hash(out);
+	return hash_of(out);
 }
 
 static uint64_t run_keep_largest(struct device *d)
 {
-	struct mat x = mat_numbers(ROWS, COLS, 1);
+	struct mat x = seeded(ROWS, COLS, 1);
 	d->k->keep_largest(d, x, COLS / 3);
-	return mat_hash(x);
+	return hash_of(x);
 }
 
 static uint64_t run_count_sizes(struct device *d)
 {
 	struct mat counts = mat_blank(1, 512); /* 256 of 64 bits */
 	d->k->zero(d, counts);
-	d->k->count_sizes(d, counts.p, mat_numbers(ROWS, COLS, 1), 0, 24);
-	d->k->count_sizes(d, counts.p, mat_numbers(ROWS, COLS, 1), 0x3f << 24, 16);
-	return mat_hash(counts);
+	d->k->count_sizes(d, counts.p, seeded(ROWS, COLS, 1), 0, 24);
+	d->k->count_sizes(d, counts.p, seeded(ROWS, COLS, 1), 0x3f << 24, 16);
+	return hash_of(counts);
 }
 
 static uint64_t run_keep_sizes(struct device *d)
 {
-	struct mat x = mat_numbers(ROWS, COLS, 1);
+	struct mat x = seeded(ROWS, COLS, 1);
 	d->k->keep_sizes(d, x, 0x3f << 24);
-	return mat_hash(x);
+	return hash_of(x);
 }
 
 static uint64_t run_keep_random(struct device *d)
 {
 	struct keep keep = {0.3f, 1, {{{1, 2}}, 5, 0}, 6};
-	struct mat x = mat_numbers(ROWS, COLS, 1);
+	struct mat x = seeded(ROWS, COLS, 1);
 	d->k->keep_random(d, x, &keep);
-	return mat_hash(x);
+	return hash_of(x);
 }
 
 static uint64_t run_sub(struct device *d)
 {
 	struct mat y = mat_blank(ROWS, COLS);
-	d->k->sub(d, y, mat_numbers(ROWS, COLS, 1), mat_numbers(ROWS, COLS, 2));
-	return mat_hash(y);
+	d->k->sub(d, y, seeded(ROWS, COLS, 1), seeded(ROWS, COLS, 2));
+	return hash_of(y);
 }
 
 static uint64_t run_round_stochastic(struct device *d)
 {
-	struct mat x = mat_numbers(ROWS, COLS, 1);
+	struct mat x = seeded(ROWS, COLS, 1);
 	d->k->round_stochastic(d, x, &(struct rng_stream){{{1, 2}}, 5, 0});
-	return mat_hash(x);
+	return hash_of(x);
 }
 
 /* Rounding to nearest, then stochastic rounding. */
@@ -559,12 +549,12 @@ static uint64_t run_quantise(struct device *d)
 {
 	uint64_t hash = 0;
 	for (int random = 0; random < 2; random++) {
-		struct mat x = mat_numbers(ROWS, COLS, 1);
+		struct mat x = seeded(ROWS, COLS, 1);
 		float *scales = floats(ROWS);
 		int8_t *codes = (int8_t *)floats(N);
 		d->k->quantise(d, x, codes, scales,
 			random ? &(struct rng_stream){{{1, 2}}, 5, 0} : NULL);
-		hash = hash * 3 + mat_hash(x) + hash_bytes(codes, N, 0) +
+		hash = hash * 3 + hash_of(x) + hash_bytes(codes, N, 0) +
 		       hash_bytes(scales, ROWS * sizeof(*scales), 0);
 	}
 	return hash;
@@ -572,12 +562,12 @@ static uint64_t run_quantise(struct device *d)
 
 static uint64_t run_dequantise(struct device *d)
 {
-	struct mat x = mat_numbers(ROWS, COLS, 1);
+	struct mat x = seeded(ROWS, COLS, 1);
 	int8_t *codes = (int8_t *)floats(N);
 	for (int64_t i = 0; i < N; i++)
 		codes[i] = (int8_t)(i * 7);
-	d->k->dequantise(d, x, codes, mat_numbers(1, ROWS, 2).p);
-	return mat_hash(x);
+	d->k->dequantise(d, x, codes, seeded(1, ROWS, 2).p);
+	return hash_of(x);
 }
 
 enum { PICKED = COLS / 3 };
@@ -585,19 +575,19 @@ enum { PICKED = COLS / 3 };
 static uint64_t run_topk_pack(struct device *d)
 {
 	float *values = floats(ROWS * PICKED), *places = floats(ROWS * PICKED);
-	d->k->topk_pack(d, values, places, true, mat_numbers(ROWS, COLS, 1), PICKED);
+	d->k->topk_pack(d, values, places, true, seeded(ROWS, COLS, 1), PICKED);
 	return hash_bytes(values, ROWS * PICKED * sizeof(*values), 0) ^
 	       hash_bytes(places, ROWS * PICKED * sizeof(*places), 1);
 }
 
 static uint64_t run_topk_scatter(struct device *d)
 {
-	struct mat x = mat_numbers(ROWS, COLS, 1);
+	struct mat x = seeded(ROWS, COLS, 1);
 	uint16_t *places = (uint16_t *)(void *)floats(ROWS * PICKED);
 	for (int64_t i = 0; i < ROWS * PICKED; i++)
 		places[i] = (uint16_t)(i * 7 % COLS);
-	d->k->topk_scatter(d, x, mat_numbers(ROWS, PICKED, 2).p, places, false, PICKED);
-	return mat_hash(x);
+	d->k->topk_scatter(d, x, seeded(ROWS, PICKED, 2).p, places, false, PICKED);
+	return hash_of(x);
 }
 
 static uint64_t run_step_end(struct device *d)
@@ -606,7 +596,7 @@ static uint64_t run_step_end(struct device *d)
 		.update = {.lr = 0.1f}, .count = 77, .max_norm = 0.3, .scale = 8};
 	struct exact *loss = exact_zero(), *squares = exact_zero();
 	struct step_end none = {.loss = 0}, *e = there(&none, sizeof(none));
-	struct mat x = mat_numbers(ROWS, COLS, 1);
+	struct mat x = seeded(ROWS, COLS, 1);
 	d->k->exact_sum(d, loss, x.p, N);
 	d->k->exact_sumsq(d, squares, &x, 1);
 	d->k->step_end(d, e, loss, squares, there(&terms, sizeof(terms)));
@@ -617,14 +607,14 @@ static uint64_t run_step_end(struct device *d)
 static uint64_t run_exact_sum(struct device *d)
 {
 	struct exact *x = exact_zero();
-	d->k->exact_sum(d, x, mat_numbers(ROWS, COLS, 1).p, N);
+	d->k->exact_sum(d, x, seeded(ROWS, COLS, 1).p, N);
 	return hash_bytes(x, sizeof(*x), 0);
 }
 
 static uint64_t run_exact_sumsq(struct device *d)
 {
 	struct exact *x = exact_zero();
-	const struct mat m = mat_numbers(ROWS, COLS, 1);
+	const struct mat m = seeded(ROWS, COLS, 1);
 	d->k->exact_sumsq(d, x, &m, 1);
 	return hash_bytes(x, sizeof(*x), 0);
 }
@@ -633,10 +623,10 @@ static uint64_t run_grid_sum(struct device *d)
 {
 	struct grid none = {.exponent = 30}, *grid = there(&none, sizeof(none));
 	int64_t *sum = (int64_t *)(void *)doubles(N);
-	struct mat rounded = mat_blank(ROWS, COLS), x = mat_numbers(ROWS, COLS, 1);
+	struct mat rounded = mat_blank(ROWS, COLS), x = seeded(ROWS, COLS, 1);
 	((float *)x.p)[N / 2] = 1e30f;
 	const struct grid_part parts[] = {{.leaf = x.p},
-		{.leaf = mat_numbers(ROWS, COLS, 2).p}, {.sum = (void *)doubles(N)}};
+		{.leaf = seeded(ROWS, COLS, 2).p}, {.sum = (void *)doubles(N)}};
 	const struct grid_sum s = {.sum = sum,
 		.rounded = rounded.p,
 		.parts = parts,
@@ -644,7 +634,7 @@ static uint64_t run_grid_sum(struct device *d)
 		.n = N,
 		.levels = 2};
 	d->k->grid_sum(d, &s, grid);
-	return hash_bytes(sum, N * sizeof(*sum), 0) ^ mat_hash(rounded) ^ grid->beyond;
+	return hash_bytes(sum, N * sizeof(*sum), 0) ^ hash_of(rounded) ^ grid->beyond;
 }
 
 static uint64_t run_grid_count(struct device *d)
@@ -660,26 +650,26 @@ static uint64_t run_normal(struct device *d)
 	struct mat x = mat_blank(ROWS, COLS);
 	const struct normal o = {0, 1, 3, {{{1, 2}}, 5, COLS + 7}};
 	d->k->normal(d, x, &o);
-	return mat_hash(x);
+	return hash_of(x);
 }
 
 static uint64_t run_zero(struct device *d)
 {
-	struct mat x = mat_numbers(ROWS, COLS, 1);
+	struct mat x = seeded(ROWS, COLS, 1);
 	d->k->zero(d, x);
-	return mat_hash(x);
+	return hash_of(x);
 }
 
 static uint64_t run_copy(struct device *d)
 {
 	struct mat x = mat_blank(ROWS, COLS);
-	d->k->copy(d, x, mat_numbers(ROWS, COLS, 1));
-	return mat_hash(x);
+	d->k->copy(d, x, seeded(ROWS, COLS, 1));
+	return hash_of(x);
 }
 
 static uint64_t run_find_nonfinite(struct device *d)
 {
-	struct mat x = mat_numbers(ROWS, COLS, 1);
+	struct mat x = seeded(ROWS, COLS, 1);
 	for (int64_t i = N / 3; i < N; i += 100)
 		((float *)x.p)[i] = NAN;
 	return (uint64_t)d->k->find_nonfinite(d, x);
@@ -687,24 +677,23 @@ static uint64_t run_find_nonfinite(struct device *d)
 
 static uint64_t run_hash(struct device *d)
 {
-	return kernel_hash(d, mat_numbers(ROWS, COLS, 1).p, N, 7, 8);
+	return kernel_hash(d, seeded(ROWS, COLS, 1).p, N, 7, 8);
 }
 
 static uint64_t run_linear_row(struct device *d)
 {
 	struct mat y = mat_blank(19, 530);
-	d->k->linear_row(d, y, mat_numbers(19, COLS, 1), mat_numbers(530, COLS, 2),
-		mat_numbers(1, 530, 3));
-	return mat_hash(y);
+	d->k->linear_row(
+		d, y, seeded(19, COLS, 1), seeded(530, COLS, 2), seeded(1, 530, 3));
+	return hash_of(y);
 }
 
 static uint64_t run_attn_row(struct device *d)
 {
 	struct mat o = mat_blank(19, HEADS * DIM);
-	d->k->attn_row(d, o, mat_numbers(19, HEADS * DIM, 1),
-		mat_numbers(SEQ, KV_HEADS * DIM, 2), mat_numbers(SEQ, KV_HEADS * DIM, 3),
-		HEADS, KV_HEADS, DIM, SEQ - 19, 0.3f);
-	return mat_hash(o);
+	d->k->attn_row(d, o, seeded(19, HEADS * DIM, 1), seeded(SEQ, KV_HEADS * DIM, 2),
+		seeded(SEQ, KV_HEADS * DIM, 3), HEADS, KV_HEADS, DIM, SEQ - 19, 0.3f);
+	return hash_of(o);
 }
 
 /* ---- the comparisons ------------------------------------------------------------- */
@@ -783,10 +772,10 @@ static uint64_t run_functions(struct device *d)
 	uint64_t hash = 0;
 	for (int kind = 0; kind < 3; kind++) {
 		d->k->act_fwd(d, kind, y, x, one);
-		hash = hash_mix(hash + mat_hash(y));
+		hash = hash_mix(hash + hash_of(y));
 	}
 	d->k->xent_bwd(d, x, lse.p, none, 0, WIDE, scalar(1));
-	return hash_mix(hash + mat_hash(x));
+	return hash_mix(hash + hash_of(x));
 }
 
 static void functions(void **state)
