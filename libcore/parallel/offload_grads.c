@@ -193,15 +193,16 @@ static void finish_in_memory(struct store *s, struct bucket *b)
 	b->kept = b->other = NULL;
 }
 
-static bool is_alone(const struct bucket *b)
+/* Also of other workers, whose sums are added in a warm-up. */
+static bool is_alone(const struct store *s, const struct bucket *b)
 {
-	return !b->tied && bucket_is_alone(b);
+	return !b->tied && s->c.workers <= 1 && bucket_is_alone(b);
 }
 
 int64_t offload_finish_floats(const struct store *s, const struct bucket *b)
 {
 	int64_t first, len = round_up(piece_of(b, &first), ALIGN);
-	if (!is_offloaded(s, STORE_GRAD) || is_alone(b))
+	if (!is_offloaded(s, STORE_GRAD) || is_alone(s, b))
 		return 0;
 	return FLOATS * len * (b->tied ? 2 : 1) +
 	       round_up(b->shard[s->impl->shard].n, ALIGN);
@@ -213,7 +214,7 @@ void offload_finish_grads(struct store *s)
 	struct bucket *end = o->bucket + o->n_buckets;
 	for (struct bucket *b = o->bucket; b < end; b++) {
 		int64_t first, len = piece_of(b, &first);
-		if (!is_alone(b))
+		if (!is_alone(s, b))
 			finish_in_memory(s, b);
 		else if (bucket_keeps(s, b))
 			visit_blocks(b, 0, len, true, round_block, NULL);

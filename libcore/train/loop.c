@@ -418,8 +418,8 @@ static int step(struct run *r)
 	report_step(r, &s, before);
 	if (s.coarser)
 		report_event(r,
-			"a leaf of the gradient of step %lld was too large: it was computed "
-			"again, and its leaves rounded to multiples of 2^%d",
+			"a gradient of step %lld was too large for exact sums: the step was "
+			"computed again, with gradients rounded to multiples of 2^%d",
 			(long long)r->t.step, -s.grid);
 	trace_end_step(r);
 	if (s.bad)

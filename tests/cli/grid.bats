@@ -20,7 +20,7 @@ curve() { # and the parameters at the end
 	make_large 2e3
 	tiny "${LARGE[@]}" -o one >/dev/null
 
-	grep -q 'event .* a leaf of the gradient of step 1 was too large: it was computed again, and its leaves rounded to multiples of 2^-25$' one/journal.txt
+	grep -q 'event .* a gradient of step 1 was too large for exact sums: the step was computed again, with gradients rounded to multiples of 2^-25$' one/journal.txt
 	grep -q '^step=3 ' one/journal.txt
 	local ranks layout
 	while read -r ranks layout; do
@@ -46,6 +46,17 @@ curve() { # and the parameters at the end
 	tiny_on 2 -n 12 -m 1 --heads 4 --virtual 'tp=2,cp=2' --edit-workers 2 --edit-warmup-steps 99 -o warm >/dev/null
 	cmp <(curve together) <(curve warm)
 	cmp <(curve warm) <(curve warm/worker-1)
+}
+
+@test "before local SGD parts its workers, their offloaded gradients are added too" {
+	make_shard
+	local o=(-m 1 --heads 4 --virtual 'tp=2,cp=2' -n 4 --log-every 1 --eval-every 0)
+	local offload=(--offload grads --offload-to .)
+	tiny_on 2 "${o[@]}" --dp 2 -o dp >/dev/null
+	tiny_on 2 "${o[@]}" --edit-workers 2 --edit-warmup-steps 99 "${offload[@]}" -o alone >/dev/null
+	tiny_on 4 "${o[@]}" --edit-workers 2 --edit-warmup-steps 99 --fsdp 2 "${offload[@]}" -o sharded >/dev/null
+	cmp <(curve dp) <(curve alone)
+	cmp <(curve dp) <(curve sharded)
 }
 
 @test "an eps that would notice the grid is warned of" {
