@@ -101,6 +101,31 @@ ranks_of() { # PID: of mpiexec; the processes that it started, or waits until th
 	done
 }
 
+# Waits until none of these processes runs; those that nobody waits for stay as zombies.
+gone() { # PID...
+	local pid
+	for pid in "$@"; do
+		for _ in $(seq 2400); do
+			[[ $(ps -o stat= -p "$pid") =~ ^[^Z] ]] || continue 2
+			sleep 0.05
+		done
+		echo "process $pid lives"
+		return 1
+	done
+}
+
+# While $pid starts, or a moment after it has printed a row to `out`.
+random_moment() { # MS: the latest moment of the start
+	local row
+	if [ $((RANDOM % 4)) -eq 0 ]; then
+		sleep "0.$(printf %03d $((RANDOM % $1)))"
+		return
+	fi
+	row=$((RANDOM % 37 + 1))
+	while ! grep -q "^step=$row " out && kill -0 "$pid" 2>/dev/null; do sleep 0.005; done
+	sleep "0.0$(printf %02d $((RANDOM % 30)))"
+}
+
 ended() { # PID: its code in $status
 	status=0
 	wait "$1" || status=$?

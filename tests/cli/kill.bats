@@ -11,18 +11,12 @@ kills=6
 # machine does not make all of them fall into the start. What the run was doing then, as far
 # as its folder tells, is in $phase.
 kill_one() { # RANKS VICTIM OPTION...
-	local ranks=$1 victim=$2 pid pids row=0
+	local ranks=$1 victim=$2 pid pids
 	shift 2
 	rm -rf run
 	mpiexec -n "$ranks" pt-train "${TINY[@]}" "$@" -o run >out 2>/dev/null 3>&- &
 	pid=$!
-	if [ $((RANDOM % 4)) -eq 0 ]; then
-		sleep "0.$(printf %03d $((RANDOM % 300)))"
-	else
-		row=$((RANDOM % 37 + 1))
-		while ! grep -q "^step=$row " out && kill -0 $pid 2>/dev/null; do sleep 0.005; done
-		sleep "0.0$(printf %02d $((RANDOM % 30)))"
-	fi
+	random_moment 300
 	pids=$(ranks_of $pid || true)
 	case $victim in
 	one) pids=$(shuf -n 1 <<<"$pids") ;;

@@ -56,35 +56,15 @@ setup() {
 # A run on this layout, until a random moment: one in four counts from the start, the others from
 # a row of the log, so that a slow machine does not make all of them fall into the start.
 until_a_moment() { # LAYOUT
-	local row
 	read -r family ranks layout <<<"$1"
 	rm -rf run out
 	# shellcheck disable=SC2086
 	mpiexec -n "$ranks" pt-train "${TINY[@]}" "${COMMON[@]}" ${FAMILY[$family]} $layout -o "$PWD/run" \
 		>out 2>err </dev/null 3>&- &
 	pid=$!
-	if [ $((RANDOM % 4)) -eq 0 ]; then
-		sleep "0.$(printf %03d $((RANDOM % 400)))"
-	else
-		row=$((RANDOM % 37 + 1))
-		while ! grep -q "^step=$row " out && kill -0 $pid 2>/dev/null; do sleep 0.005; done
-		sleep "0.0$(printf %02d $((RANDOM % 30)))"
-	fi
+	random_moment 400
 	mapfile -t pids < <(ranks_of $pid || true)
 	mapfile -t helpers < <(pgrep -P $pid || true)
-}
-
-# All processes of the run end; those that nobody waits for stay as zombies.
-ended_all() {
-	local p
-	for p in "${pids[@]}"; do
-		for _ in $(seq 2400); do
-			[[ $(ps -o stat= -p "$p") =~ ^[^Z] ]] || continue 2
-			sleep 0.05
-		done
-		echo "rank $p still lives"
-		return 1
-	done
 }
 
 what_is_there() { # rows that were printed are in the journal, and files are whole
@@ -138,7 +118,7 @@ goes_on() { # on another layout of the family
 		echo "$i: $family, $ranks ranks $layout, killed: $victim"
 		kill -9 "${v[@]}" 2>/dev/null || true
 		ended $pid
-		ended_all
+		gone "${pids[@]}"
 		phase=steps
 		[ -s out ] || phase=start
 		[ "$status" -ne 0 ] || phase=ended
@@ -166,7 +146,7 @@ goes_on() { # on another layout of the family
 		echo "$i: $family, $ranks ranks $layout, $sig to: $victim"
 		kill -s "$sig" "${v[@]}" 2>/dev/null || true
 		ended $pid
-		ended_all
+		gone "${pids[@]}"
 		counts[$status]=$((${counts[$status]:-0} + 1))
 		what_is_there
 		if [ "$status" -eq 75 ]; then # all that was done is in a checkpoint

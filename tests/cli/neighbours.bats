@@ -176,19 +176,6 @@ load helpers
 	pt-prepare --verify got.h5
 }
 
-# Waits until none of these processes runs; those that nobody waits for stay as zombies.
-gone() { # PID...
-	local pid
-	for pid in "$@"; do
-		for _ in $(seq 1200); do
-			[[ $(ps -o stat= -p "$pid") =~ ^[^Z] ]] || continue 2
-			sleep 0.05
-		done
-		echo "process $pid lives"
-		return 1
-	done
-}
-
 @test "ranks end with their launcher, even if it and its helpers are killed" {
 	make_shard
 	mpiexec -n 2 pt-train "${TINY[@]}" -n 1000000 --eval-every 0 -o run >/dev/null 3>&- &
