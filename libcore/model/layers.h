@@ -73,7 +73,7 @@ void param_done(struct pass *p, const struct tensor *t, int s);
 void param_reduce(struct pass *p, const struct tensor *t, int s, int use);
 bool param_is_tiled(const struct pass *p, const struct tensor *t);
 
-/* leaf(): the buffer for the gradient of one use of a parameter (a leaf of the canonical tree);
+/* leaf(): the buffer for the gradient of one use of a parameter (a leaf);
  * leaf_done(): it is written. Use 1 of a tied weight is the output layer. */
 static inline struct leaf leaf_number(
 	const struct pass *p, const struct tensor *t, struct at at, int use)

@@ -193,8 +193,8 @@ struct mat store_param(struct store *s, const struct tensor *t, int slice);
 struct mat store_operand(struct store *s, const struct tensor *t, int slice);
 /* The amax of a float8 operand, whole, in the device's memory. */
 float *store_amax(const struct store *s, const struct tensor *t);
-/* The buffer for a leaf of a gradient; and the call after it is written. The leaves of a (tensor,
- * slice, use) are in ascending order; the store sums them in the canonical tree. */
+/* The buffer for a leaf of a gradient; and the call after it is written. Leaves may be
+ * written in any order; the store adds them as integers. */
 struct mat store_leaf(
 	struct store *s, const struct tensor *t, int slice, const struct leaf *at);
 void store_leaf_done(

@@ -131,7 +131,6 @@ static void simulate_rank(const struct subject *s, int rank, int64_t n_micro,
 	*p = (struct prediction){.exposed = 0};
 	struct simulated_links links = s->c->links;
 	links.nccl = s->o->comm != COMM_MPI;
-	links.forwards |= links.nccl && s->o->numerics == NUMERICS_FAST;
 	simulate_begin(&links, &speed.seconds);
 	plan_open(&t, s->o, s->m, rank, n_micro);
 	begin_trace(s);

@@ -263,7 +263,7 @@ load helpers
 		"$@" -n 2 --eval-every 0 --ckpt-every 1 --overwrite -o run | grep -o 'mem=[0-9]*' | tail -n 1 | cut -d= -f2
 	}
 	small=$(used tiny)
-	# one rank; and three, of which the second needs another buffer of the tree
+	# one rank; and three, of which one has more micro-batches than the others
 	for ranks in 1 3 '3 no'; do # 3 no: by messages, which need memory of their own
 		export PT_SHARED=yes
 		[[ $ranks != *no ]] || PT_SHARED=no

@@ -12,8 +12,8 @@
  * - a communicator is finalized that a CUDA graph has operations of, which NCCL waits for.
  * With blocking=0, a group is enqueued late; a program that does not ask for asynchronous errors until it
  * is no longer in progress records its events too early.
- * Reductions begin with another rank for each thousand elements: no sum is that of the canonical tree
- * by accident. A rank that dies or does not come is waited for.
+ * Reductions begin with another rank for each thousand elements: no sum of floats has the bits of
+ * another layout by accident. A rank that dies or does not come is waited for.
  *
  * PT_EMU_NCCL_ERROR=N: operation N fails asynchronously, and is never complete.
  */
