@@ -433,7 +433,7 @@ void edit_mean_gradient(struct edit *x)
 	store_for_each_part(x->s, false, gradient, gradient, divide, x);
 }
 
-bool edit_any_worker(struct edit *x, bool mine)
+int64_t edit_max(struct edit *x, int64_t mine)
 {
 	return comm_max_i64(x->sync, mine);
 }

@@ -142,8 +142,8 @@ void edit_anchor(struct edit *x);
  * workers. */
 void edit_add_workers(void *with, int64_t *sum, int64_t n);
 void edit_mean_gradient(struct edit *x);
-/* Collective over all workers: is the flag set on any of them? */
-bool edit_any_worker(struct edit *x, bool mine);
+/* Collective over all workers: the largest. */
+int64_t edit_max(struct edit *x, int64_t mine);
 /* Collective over all workers: synchronises all units and waits. `steps`: this worker's local
  * steps since the last time. */
 void edit_sync(struct edit *x, int64_t steps, struct edit_result *r);

@@ -35,13 +35,22 @@ struct pipe_input step_input(const struct trainer *t, const int32_t *windows)
 		.first_sample = worker_sample(t)};
 }
 
+/* What became of a step, from good to bad. */
+enum outcome {
+	STEP_GOOD,
+	STEP_TOO_LARGE,	 /* a leaf, for the grid: the norm is infinite */
+	STEP_NOT_FINITE, /* a leaf, so the norm is NaN */
+	STEP_LOST	 /* the loss is not finite */
+};
+
 /* A step while it is computed. */
 struct work {
 	struct trainer *t;
 	struct pipe_input input;
 	const struct step_votes *votes;
 	struct step_result *r;
-	bool averages; /* gradients over all workers: the warm-up of local SGD */
+	bool averages;	      /* gradients over all workers: the warm-up of local SGD */
+	enum outcome outcome; /* all ranks agree on it; and if it averages, all workers */
 };
 
 static double step_tokens(const struct trainer *t)
@@ -302,11 +311,11 @@ static void compute(struct work *w)
 /* Small gradients would be lost in fp16, so the loss is multiplied by a scale that follows
  * what they allow, as in PyTorch's GradScaler. Every rank sees the same norm of the whole
  * gradient, so all choose the same scale. */
-static bool overflowed(const struct trainer *t, const struct step_result *r)
+static bool overflowed(const struct work *w)
 {
 	const float least = 0x1p-16f; /* no scale helps a step that fails with this */
-	return t->o.dtype == PRECISION_FP16 && isfinite(r->loss) &&
-	       !isfinite(r->grad_norm) && t->loss_scale > least;
+	return w->t->o.dtype == PRECISION_FP16 && w->outcome != STEP_GOOD &&
+	       w->outcome != STEP_LOST && w->t->loss_scale > least;
 }
 
 static void adjust_scale(struct trainer *t, bool overflow)
@@ -337,11 +346,11 @@ static int first_grid(const struct trainer *t, bool averages)
 	return GRID_EXPONENT - ilogbf(scale);
 }
 
-/* A leaf was too large for the grid, so nothing was updated. Every rank sees the same norm. */
-static bool needs_coarser(const struct trainer *t, const struct step_result *r)
+/* A leaf was too large for the grid, so nothing was updated. */
+static bool needs_coarser(const struct work *w)
 {
-	return t->o.dtype != PRECISION_FP16 && isfinite(r->loss) && isinf(r->grad_norm) &&
-	       r->grid - COARSER >= GRID_LEAST;
+	return w->t->o.dtype != PRECISION_FP16 && w->outcome == STEP_TOO_LARGE &&
+	       w->r->grid - COARSER >= GRID_LEAST;
 }
 
 /* ---- a whole step ------------------------------------------------------------------ */
@@ -381,6 +390,26 @@ float step_global_loss(struct trainer *t)
 	return (float)(exact_round(&sum) / (step_tokens(t) * workers->size));
 }
 
+static enum outcome outcome_of(const struct step_result *r)
+{
+	if (!isfinite(r->loss))
+		return STEP_LOST;
+	if (isnan(r->grad_norm))
+		return STEP_NOT_FINITE;
+	return isinf(r->grad_norm) ? STEP_TOO_LARGE : STEP_GOOD;
+}
+
+/* All workers do what the worst one does, since each has counted only its own leaves. */
+static void agree_with_workers(struct work *w)
+{
+	w->outcome = (enum outcome)edit_max(w->t->local->edit, w->outcome);
+	if (w->outcome == STEP_TOO_LARGE)
+		w->r->grad_norm = INFINITY;
+	else if (w->outcome == STEP_NOT_FINITE)
+		w->r->grad_norm = NAN;
+	w->r->global_loss = step_global_loss(w->t);
+}
+
 /* Waits for the step's result. */
 static void collect_result(struct work *w)
 {
@@ -400,16 +429,12 @@ static void collect_result(struct work *w)
 	step_times(t, r);
 	r->loss = end->loss;
 	r->grad_norm = end->grad_norm;
-	bool lost = !isfinite(r->loss);
 	r->global_loss = r->loss;
-	if (w->averages) { /* all workers do what one does */
-		lost = edit_any_worker(t->local->edit, lost || isnan(r->grad_norm));
-		if (edit_any_worker(t->local->edit, isinf(r->grad_norm)))
-			r->grad_norm = INFINITY;
-		r->global_loss = step_global_loss(t);
-	}
-	r->skipped = !lost && overflowed(t, r);
-	r->bad = !r->skipped && (lost || !isfinite(r->grad_norm));
+	w->outcome = outcome_of(r);
+	if (w->averages)
+		agree_with_workers(w);
+	r->skipped = overflowed(w);
+	r->bad = !r->skipped && w->outcome != STEP_GOOD;
 }
 
 void step_run_on(struct trainer *t, const int32_t *windows,
@@ -427,7 +452,7 @@ void step_run_on(struct trainer *t, const int32_t *windows,
 	inject_delay(t);
 	compute(&w);
 	collect_result(&w);
-	while (needs_coarser(t, r)) {
+	while (needs_coarser(&w)) {
 		r->grid -= COARSER;
 		r->coarser = true;
 		compute(&w);

@@ -48,6 +48,46 @@ curve() { # and the parameters at the end
 	cmp <(curve warm) <(curve warm/worker-1)
 }
 
+# Of two workers, one has a text that the model has learned: there its gradients are small, or 0.
+make_learned() {
+	make_text >words.txt
+	printf 'a%.0s' {1..9000} >same.txt
+	pt-prepare -q -t byte words.txt -o words.h5
+	pt-prepare -q -t byte same.txt -o same.h5
+	tiny -n 60 --lr 0.01 --vocab-multiple 1 -d same.h5 -o small >/dev/null
+}
+
+# Workers of which one is beyond a limit do what ranks of data parallelism do.
+one_is_beyond() { # WHAT-IS-SAID SCALE-OF-THE-RANKS OPTION...
+	local said=$1 scale=$2 order run files
+	local o=(--eval-every 0 --log-every 1 --watchdog 30 "${@:3}")
+	tiny "${o[@]}" -d same.h5 -o learned >/dev/null
+	not grep -q "$said" learned/journal.txt
+	o+=(--data-per-rank --overwrite)
+	for order in 'same words' 'words same'; do
+		files=(-d "${order% *}.h5" -d "${order#* }.h5")
+		tiny_on 2 "${o[@]}" "${files[@]}" --dp 2 --loss-scale "$scale" -o together >/dev/null
+		grep -q "$said" together/journal.txt
+		tiny_on 2 "${o[@]}" "${files[@]}" --edit-workers 2 --edit-warmup-steps 99 -o warm >/dev/null
+		for run in warm warm/worker-1; do
+			[ "$(grep -c "$said" together/journal.txt)" -eq "$(grep -c "$said" $run/journal.txt)" ]
+			cmp <(curve together) <(curve $run)
+		done
+	done
+}
+
+@test "before local SGD parts its workers, all compute a step again if a gradient of one is too large" {
+	make_learned
+	pt-ckpt merge --weights 1e3,1e3 small/checkpoints/latest.h5 small/checkpoints/latest.h5 -o large.h5
+	one_is_beyond 'was too large' 1 -n 3 --init-from large.h5
+}
+
+# (Workers divide the sums by their number at the end.)
+@test "before local SGD parts its workers, all skip a step of fp16 if the gradients of one overflow" {
+	make_learned
+	one_is_beyond 'gradients overflow' 2e6 -n 9 --init-from small/checkpoints/latest.h5 --dtype fp16 --loss-scale 1e6
+}
+
 @test "before local SGD parts its workers, their offloaded gradients are added too" {
 	make_shard
 	local o=(-m 1 --heads 4 --virtual 'tp=2,cp=2' -n 4 --log-every 1 --eval-every 0)
