@@ -50,9 +50,8 @@ const char *test_file(const char *name, const char *text)
 	return path;
 }
 
-const char *test_shard(int64_t n_chars)
+const char *test_shard_of(const char *text)
 {
-	struct str text = {0};
 	struct strs inputs = {0};
 	struct prepared made;
 	struct err e = {0};
@@ -61,12 +60,19 @@ const char *test_shard(int64_t n_chars)
 		.separator = "\n",
 		.val_fraction = 0.1,
 		.out = path};
-	for (int64_t i = 0; i < n_chars; i++)
-		str_putc(&text, "etaoin shrdlu\n"[(int)(14 * test_uniform(1, i / 3))]);
-	strs_add(&inputs, test_file("text", text.s));
+	strs_add(&inputs, text);
 	if (prepare_run(&p, &inputs, &made, &e))
 		die_err(&e);
 	strs_free(&inputs);
+	return path;
+}
+
+const char *test_shard(int64_t n_chars)
+{
+	struct str text = {0};
+	for (int64_t i = 0; i < n_chars; i++)
+		str_putc(&text, "etaoin shrdlu\n"[(int)(14 * test_uniform(1, i / 3))]);
+	const char *path = test_shard_of(test_file("text", text.s));
 	str_free(&text);
 	return path;
 }

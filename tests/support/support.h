@@ -14,7 +14,9 @@ const char *test_path(const char *name);
 /* Writes a text file in that directory; returns its path. */
 const char *test_file(const char *name, const char *text);
 
-/* Writes a shard of a text of n_chars characters in that directory; returns its path. */
+/* Writes a shard of the characters of a text file in that directory, or of a text of n_chars
+ * characters; returns its path. */
+const char *test_shard_of(const char *text);
 const char *test_shard(int64_t n_chars);
 
 /* Random numbers, a function of (seed, i). */
