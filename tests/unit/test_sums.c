@@ -169,7 +169,7 @@ static void say_tensors(const struct watch *w, const int *steps, int n)
 	print_message("\n");
 	for (int i = 0; i < w->t.store->c.n_tensors; i++) {
 		const struct tensor *t = &w->t.store->c.tensors[i];
-		print_message("# figure:   %-28s %8lld x %2lld leaves", t->name,
+		print_message("# figure:   %-32s %8lld x %2lld leaves", t->name,
 			(long long)tensor_size(t), (long long)leaves_of(w, t));
 		for (int k = 0; k < n; k++)
 			print_message("  %.3f", w->seen[i].worst[k]);
