@@ -313,7 +313,8 @@ static int plan(
 		opts_blame(&train_program, &t, e);
 		return -1;
 	}
-	comm_plan_shares(r.hosts == 1 && env_switch("PT_SHARED") != 0);
+	comm_plan_hosts(r.hosts > 1 ? r.cluster.links.host_ranks : 0,
+		env_switch("PT_SHARED") != 0);
 	int rc = set_batch(o, &t, &m, e) || search_run(&r, &s, e) ||
 				 print_found(o, &r, &s, given->s, e)
 			 ? -1

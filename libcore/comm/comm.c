@@ -11,8 +11,9 @@ const struct comm_place *comm_place(void)
 	return &comm_here;
 }
 
-void comm_plan_shares(bool shares)
+void comm_plan_hosts(int host_ranks, bool shares)
 {
+	comm_here.host_ranks = host_ranks;
 	comm_here.shares = shares;
 }
 

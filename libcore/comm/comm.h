@@ -27,7 +27,7 @@ struct device;
 
 struct comm {
 	int rank, size;
-	char name[16];	 /* of the axis: "world", "dp", ... */
+	char name[24];	 /* of the axis: "world", "dp", ... */
 	int color;	 /* distinguishes groups of the same name */
 	uint64_t seq;	 /* number of operations begun, the same on all ranks */
 	uint64_t n_sums; /* number of tree sums begun, likewise */
@@ -62,13 +62,15 @@ void comm_close(struct comm *world);
  * that these may use together (a launcher may have bound each rank to a few of them). */
 struct comm_place {
 	char host[64];
+	int rank; /* of the world */
 	int local_rank, local_size, n_hosts, processors;
-	bool shares; /* all ranks can share memory; false with PT_SHARED=no */
+	int host_ranks; /* each host has so many consecutive ranks; 0: not so, or there is one host */
+	bool shares; /* the ranks of a host can share memory; false with PT_SHARED=no */
 };
-/* Set by comm_open(). */
+/* Set by comm_open(). PT_HOST_RANKS=N: as if each N consecutive ranks were on a host of their own. */
 const struct comm_place *comm_place(void);
-/* Of a program that plans for other hosts, without comm_open(): can all ranks share memory? */
-void comm_plan_shares(bool shares);
+/* From now on plans are for hosts of so many ranks. */
+void comm_plan_hosts(int host_ranks, bool shares);
 const char *comm_version(void); /* "MPICH 4.0.2"; works without MPI running, too */
 
 /* ---- collective.c: blocking collectives on a few values ----------------------------- */

@@ -102,8 +102,8 @@ static int first_of_link(int degree, int links, int at)
 	return mesh_link(degree, before, way) == links ? before : -1;
 }
 
-/* Equal for the ranks of one group. */
-static int color_of(const struct mesh *m, struct mesh_part part, int rank)
+/* Equal for the ranks of one group, of all hosts. */
+static int color_of_all(const struct mesh *m, struct mesh_part part, int rank)
 {
 	int at[N_AXES], color = 0;
 	mesh_place(m, rank, at);
@@ -123,6 +123,45 @@ static int color_of(const struct mesh *m, struct mesh_part part, int rank)
 	return color;
 }
 
+/* The place of a rank among its group's ranks of its host; *n: their number. */
+static int place_in_host(const struct mesh *m, struct mesh_part part, int rank, int *n)
+{
+	int first = rank - rank % m->host_ranks, place = 0;
+	int color = color_of_all(m, part, rank);
+	*n = 0;
+	for (int r = first; r < first + m->host_ranks; r++) {
+		if (color_of_all(m, part, r) != color)
+			continue;
+		place += r < rank;
+		++*n;
+	}
+	return place;
+}
+
+int mesh_host_run(const struct mesh *m, struct mesh_part part)
+{
+	int n = 0, run = 0, color = color_of_all(m, part, 0), all = 0;
+	for (int r = 0; r < n_ranks(m) && m->host_ranks; r++) {
+		place_in_host(m, part, r, &n);
+		if (r && n != run)
+			return 0;
+		run = n;
+		all += color_of_all(m, part, r) == color;
+	}
+	return run < all && run > 1 ? run : 0;
+}
+
+/* Equal for the ranks of one group. */
+static int color_of(const struct mesh *m, struct mesh_part part, int rank)
+{
+	int color = color_of_all(m, part, rank), n;
+	if (part.hosts == HOSTS_THIS)
+		return color * (n_ranks(m) / m->host_ranks) + rank / m->host_ranks;
+	if (part.hosts == HOSTS_ACROSS)
+		return color * m->host_ranks + place_in_host(m, part, rank, &n);
+	return color;
+}
+
 int mesh_members(const struct mesh *m, struct mesh_part part, int **ranks)
 {
 	int color = color_of(m, part, mesh_rank(m, m->at)), n = 0;
@@ -133,13 +172,30 @@ int mesh_members(const struct mesh *m, struct mesh_part part, int **ranks)
 	return n;
 }
 
+int mesh_size(const struct mesh *m, struct mesh_part part)
+{
+	int *ranks, n = mesh_members(m, part, &ranks);
+	free(ranks);
+	return n;
+}
+
 /* Are all ranks in one group? */
 static bool is_whole(const struct mesh *m, struct mesh_part part)
 {
 	for (int a = 0; a < N_AXES; a++)
 		if (m->degree[a] > 1 && !(part.axes & AXIS_BIT(a)))
 			return false;
-	return !part.tp_run && !part.pp_ends && !part.pp_links;
+	return !part.tp_run && !part.pp_ends && !part.pp_links && !part.hosts;
+}
+
+/* Do all ranks of a group share memory? */
+static bool shares(const struct mesh *m, struct mesh_part part)
+{
+	int *ranks, n = mesh_members(m, part, &ranks);
+	bool one = !m->host_ranks ||
+		   ranks[0] / m->host_ranks == ranks[n - 1] / m->host_ranks;
+	free(ranks);
+	return m->shares && one;
 }
 
 static struct comm *plan_group(struct mesh *m, struct mesh_part part, const char *name)
@@ -148,7 +204,7 @@ static struct comm *plan_group(struct mesh *m, struct mesh_part part, const char
 	int n = mesh_members(m, part, &ranks);
 	while (ranks[mine] != rank)
 		mine++;
-	struct comm *c = comm_planned(name, mine, n, m->world->shares);
+	struct comm *c = comm_planned(name, mine, n, shares(m, part));
 	simulate_group(c, ranks);
 	free(ranks);
 	return c;
@@ -160,9 +216,12 @@ static struct comm *make_group(struct mesh *m, struct mesh_part part, const char
 		return plan_group(m, part, name);
 	if (!part.axes)
 		return comm_self(name);
-	if (is_whole(m, part))
-		return comm_dup(m->world, name);
-	return comm_split(m->world, color_of(m, part, mesh_rank(m, m->at)), name);
+	struct comm *c = is_whole(m, part)
+				 ? comm_dup(m->world, name)
+				 : comm_split(m->world,
+					   color_of(m, part, mesh_rank(m, m->at)), name);
+	c->shares = shares(m, part);
+	return c;
 }
 
 static void name_group(struct mesh_part part, char *name, size_t size)
@@ -175,6 +234,9 @@ static void name_group(struct mesh_part part, char *name, size_t size)
 				at ? "*" : "", axis_names[a]);
 	if (!at)
 		snprintf(name, size, "alone");
+	else if (part.hosts && at < size)
+		snprintf(name + at, size - at,
+			part.hosts == HOSTS_THIS ? " host" : " hosts");
 }
 
 struct comm *mesh_group(struct mesh *m, struct mesh_part part)
@@ -188,7 +250,8 @@ struct comm *mesh_group(struct mesh *m, struct mesh_part part)
 	for (int i = 0; i < m->n_groups; i++) {
 		const struct mesh_part *o = &m->groups[i].part;
 		if (o->axes == part.axes && o->tp_run == part.tp_run &&
-			o->pp_ends == part.pp_ends && o->pp_links == part.pp_links)
+			o->pp_ends == part.pp_ends && o->pp_links == part.pp_links &&
+			o->hosts == part.hosts)
 			return m->groups[i].c;
 	}
 	name_group(part, name, sizeof(name));
@@ -197,8 +260,29 @@ struct comm *mesh_group(struct mesh *m, struct mesh_part part)
 	return m->groups[m->n_groups - 1].c;
 }
 
+/* Of the job, or of one of equal parts of it, as workers of local SGD are: the same for all parts, which
+ * must sum the same pieces. */
+static void find_hosts(struct mesh *m)
+{
+	const struct comm_place *place = comm_place();
+	int n = place->host_ranks, size = m->world->size;
+	int *rank = xcalloc((size_t)size, sizeof(*rank));
+	m->shares = m->world->shares;
+	if (n && !m->world->planned)
+		comm_allgather(m->world, &place->rank, rank, sizeof(*rank));
+	bool regular = n && rank[0] % size == 0;
+	for (int r = 0; r < size && !m->world->planned; r++)
+		regular &= rank[r] == rank[0] + r;
+	if (regular && size > n && size % n == 0)
+		m->host_ranks = n;
+	if (m->host_ranks || (regular && n % size == 0))
+		m->shares = place->shares;
+	free(rank);
+}
+
 static void make_axes(struct mesh *m)
 {
+	find_hosts(m);
 	mesh_place(m, m->world->rank, m->at);
 	for (int a = 0; a < N_AXES; a++)
 		m->axis[a] = mesh_group(m, (struct mesh_part){.axes = AXIS_BIT(a)});
@@ -212,11 +296,13 @@ void mesh_open(struct mesh *m, struct comm *world, const int degree[N_AXES])
 	make_axes(m);
 }
 
-void mesh_plan(struct mesh *m, const int degree[N_AXES], int rank, bool shares)
+void mesh_plan(struct mesh *m, const int degree[N_AXES], int rank)
 {
+	const struct comm_place *place = comm_place();
 	*m = (struct mesh){.n_groups = 0};
 	memcpy(m->degree, degree, sizeof(m->degree));
-	m->world = comm_planned("world", rank, n_ranks(m), shares);
+	m->world = comm_planned(
+		"world", rank, n_ranks(m), place->shares && !place->host_ranks);
 	make_axes(m);
 }
 

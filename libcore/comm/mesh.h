@@ -20,6 +20,8 @@ extern const char *const axis_names[N_AXES];
 struct mesh {
 	int degree[N_AXES], at[N_AXES]; /* the size, and this rank's position */
 	struct comm *world;
+	int host_ranks;		   /* as in comm_place, of this world */
+	bool shares;		   /* the ranks of a host can share memory */
 	struct comm *axis[N_AXES]; /* ranks that differ along this axis only */
 	int64_t repeated;	   /* bytes that launches of a graph have sent */
 	struct mesh_group *groups; /* created so far */
@@ -31,9 +33,9 @@ int mesh_resolve(
 	const int64_t wanted[N_AXES], int ranks, int degree[N_AXES], struct err *e);
 /* Collective. */
 void mesh_open(struct mesh *m, struct comm *world, const int degree[N_AXES]);
-/* The mesh of rank `rank` for plans: its groups only count bytes (comm_planned()). The caller frees
- * m->world with comm_free(). */
-void mesh_plan(struct mesh *m, const int degree[N_AXES], int rank, bool shares);
+/* The mesh of rank `rank` for plans, on hosts as in comm_place(): its groups only count bytes
+ * (comm_planned()). The caller frees m->world with comm_free(). */
+void mesh_plan(struct mesh *m, const int degree[N_AXES], int rank);
 /* A mesh of this rank alone; the caller frees m->world as above. */
 void mesh_alone(struct mesh *m);
 /* Collective. Frees the groups, not the world. */
@@ -44,16 +46,22 @@ void mesh_place(const struct mesh *m, int rank, int at[N_AXES]);
  * Collective over the world. The group of the ranks that differ from this one only along `axes`
  * (bits), in the order of the world. tp_run: along tp only runs of that many consecutive ranks (0:
  * all). pp_ends: along pp only the first and the last stage; ranks of other stages are grouped with
- * their own stage. pp_links: along pp only pairs of neighbours, see mesh_link(). The mesh keeps the
- * groups, and creates each once.
+ * their own stage. pp_links: along pp only pairs of neighbours, see mesh_link(). hosts: only those of
+ * this rank's host, or those with the same place among the group's ranks of their hosts. The mesh keeps
+ * the groups, and creates each once.
  */
+enum mesh_hosts { HOSTS_ALL, HOSTS_THIS, HOSTS_ACROSS };
 struct mesh_part {
 	unsigned axes;
 	int tp_run;
 	bool pp_ends;
 	int pp_links; /* 0: none */
+	enum mesh_hosts hosts;
 };
 struct comm *mesh_group(struct mesh *m, struct mesh_part part);
+/* How many ranks of such a group each host has, if the groups of all ranks have equal numbers on several
+ * hosts: consecutive ones of the group. 0: they have not, or one on each host. */
+int mesh_host_run(const struct mesh *m, struct mesh_part part);
 /*
  * The pairs of neighbours along pp, of which `first` is the first position; the last one's neighbour is
  * position 0. Pairs without a common position have one number, so that there are two sets of pairs, or
@@ -65,6 +73,8 @@ int mesh_link(int degree, int first, int way);
 int mesh_link_sets(int degree);
 /* The world ranks of that group, in its order; *ranks is allocated. Returns their number. */
 int mesh_members(const struct mesh *m, struct mesh_part part, int **ranks);
+/* Their number. */
+int mesh_size(const struct mesh *m, struct mesh_part part);
 /* Iterates over the groups created so far, then the world; NULL at the end. */
 const struct comm *mesh_group_number(const struct mesh *m, int i);
 /* Appends "dp=2 tp=2": the axes with a degree above 1, or "dp=1". */

@@ -19,7 +19,7 @@ struct watch_msg {
 	int64_t waits;	   /* 0: it computes */
 	uint64_t seq;
 	int64_t n_bytes;
-	char what[24], group[16];
+	char what[24], group[24];
 	int64_t color;
 };
 

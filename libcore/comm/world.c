@@ -51,6 +51,19 @@ static int by_number(const void *a, const void *b)
 	return x < y ? -1 : x > y;
 }
 
+/* The ranks of each host, if all hosts have as many and they are consecutive. */
+static int ranks_of_each(const struct rank_host *all, int size)
+{
+	int n = 1;
+	while (n < size && all[n].host == all[0].host)
+		n++;
+	for (int i = 0; i < size; i++)
+		if (all[i].host != all[i - i % n].host ||
+			(i >= n && all[i].host == all[i - n].host))
+			return 0;
+	return size % n || n == size ? 0 : n;
+}
+
 /* By one message from each rank to each. (MPI_Comm_split_type() would wait for all ranks several times,
  * each time without giving its processor away: that took a quarter of the start of 4 ranks on 2
  * processors.) */
@@ -61,6 +74,10 @@ static void find_place(struct comm *world, struct comm_place *place)
 	struct rank_host *all = xcalloc((size_t)world->size, sizeof(*all));
 	uint64_t *hosts = xcalloc((size_t)world->size, sizeof(*hosts));
 	cpu_set_t processors;
+	const char *pretended = getenv("PT_HOST_RANKS");
+	int64_t n;
+	if (pretended && !parse_int(pretended, &n) && n > 0)
+		mine.host ^= hash_mix((uint64_t)(world->rank / n) + 1);
 	comm_allgather(world, &mine, all, sizeof(mine));
 	CPU_ZERO(&processors);
 	for (int i = 0; i < world->size; i++) {
@@ -71,7 +88,9 @@ static void find_place(struct comm *world, struct comm_place *place)
 		place->local_size++;
 		CPU_OR(&processors, &processors, &all[i].processors);
 	}
+	place->rank = world->rank;
 	place->processors = CPU_COUNT(&processors);
+	place->host_ranks = ranks_of_each(all, world->size);
 	qsort(hosts, (size_t)world->size, sizeof(*hosts), by_number);
 	for (int i = 0; i < world->size; i++)
 		place->n_hosts += !i || hosts[i] != hosts[i - 1];
@@ -84,13 +103,19 @@ static void find_place(struct comm *world, struct comm_place *place)
 static bool can_share(struct comm *world)
 {
 	struct err e = {0};
-	int64_t wanted = comm_here.n_hosts == 1 && env_switch("PT_SHARED") != 0;
+	int run = comm_here.host_ranks;
+	int64_t wanted =
+		(run > 1 || comm_here.n_hosts == 1) && env_switch("PT_SHARED") != 0;
 	wanted = comm_min_i64(world, wanted); /* all, or none */
 	if (world->size == 1 || !wanted)
 		return wanted;
-	struct comm_shared *m = comm_shared_open(world, 0, 0, &e);
+	struct comm *host = run ? comm_split(world, world->rank / run, "host") : world;
+	struct comm_shared *m = comm_shared_open(host, 0, 0, &e);
 	comm_shared_close(m);
-	return m != NULL;
+	wanted = comm_min_i64(world, m != NULL);
+	if (run)
+		comm_free(host);
+	return wanted;
 }
 
 struct comm *comm_open(void)
@@ -112,6 +137,7 @@ struct comm *comm_open(void)
 			.local_size = 1, .n_hosts = 1, .processors = cpu_count()};
 		name_host(&comm_here);
 	}
-	comm_here.shares = world->shares = can_share(world);
+	comm_here.shares = can_share(world);
+	world->shares = comm_here.shares && comm_here.n_hosts == 1;
 	return world;
 }

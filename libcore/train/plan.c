@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "train/cluster.h"
 #include "train/local_sgd.h"
 #include "train/plan_internal.h"
 #include "train/state.h"
@@ -16,7 +17,7 @@ void plan_open(struct trainer *t, const struct train_opts *o, struct model *m, i
 {
 	*t = (struct trainer){.o = *o, .model = *m};
 	t->o.batch = n_micro * o->micro_batch * max64(1, o->edit.workers);
-	mesh_plan(&t->mesh, o->degree, rank, comm_place()->shares);
+	mesh_plan(&t->mesh, o->degree, rank);
 	t->world = t->mesh.world;
 	arena_measure(&t->memory.run, "run");
 	arena_measure(&t->memory.micro, "activations");
@@ -532,6 +533,17 @@ static void print_pipeline(const struct train_opts *o, struct model *m, struct s
 	free(cost);
 }
 
+/* Sums of gradients depend on how many ranks a host has. */
+static int plan_hosts(const struct train_opts *o, int ranks, struct err *e)
+{
+	struct cluster c;
+	if (cluster_parse(o->cluster, &c, e))
+		return -1;
+	int n = c.links.host_ranks;
+	comm_plan_hosts(ranks > n ? n : 0, comm_place()->shares);
+	return 0;
+}
+
 int plan_print(
 	const struct train_opts *given, struct model *m, struct str *out, struct err *e)
 {
@@ -540,6 +552,8 @@ int plan_print(
 	int ranks = 1;
 	for (int a = 0; a < N_AXES; a++)
 		ranks *= o->degree[a];
+	if (o->cluster && plan_hosts(o, ranks, e))
+		return -1;
 	int64_t *totals = xcalloc((size_t)ranks, sizeof(*totals));
 	int largest = choose_recompute(o, m, ranks, &most, totals);
 	if (o->edit.workers)

@@ -25,7 +25,7 @@ struct plan {
 	/* In a synchronisation: bytes sent to them, and moved by --edit-offload or --offload. */
 	double edit_sent, edit_read, edit_written;
 	struct plan_group {
-		char name[16];
+		char name[24];
 		double sent;
 	} group[PLAN_GROUPS];
 	int n_groups;
@@ -64,7 +64,7 @@ struct step_time {
 	double rest; /* of the step, after the last action of the pipeline */
 	double copies; /* of offloaded state, which the step hides if it takes longer; not in `step` */
 	struct step_time_row {
-		char group[16]; /* axes: "fsdp", "fsdp*cp", "world" */
+		char group[24]; /* axes: "fsdp", "fsdp*cp", "world" */
 		double alone, exposed;
 	} row[STEP_TIME_ROWS];
 	int n_rows;
