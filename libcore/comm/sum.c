@@ -47,10 +47,18 @@ int64_t sum_piece(const struct sum_plan *p, int rank, int64_t *first)
 	return min64(n, step * (before + 1)) - *first;
 }
 
-/* Is the whole vector one shard with one run? */
-bool sum_is_whole(const struct sum_plan *p)
+/* Elements of a packed shard, from its element `first` on, where they are in the vector, if they are
+ * contiguous there; else NULL. An element is so many floats. */
+static const float *in_vector(const struct sum_plan *p, int shard, const float *vector,
+	int width, int64_t first)
 {
-	return p->n_shards == 1 && p->shard[0].n_runs == 1;
+	const struct sum_shard *s = &p->shard[shard];
+	return s->n_runs == 1 ? vector + width * (s->run[0].at + first) : NULL;
+}
+
+static bool is_packed(const struct sum_plan *p, int shard)
+{
+	return p->shard[shard].n_runs > 1;
 }
 
 /* The number of floats in segment k of a rank's piece, and its offset *first in the packed shard. */
@@ -69,7 +77,7 @@ int64_t sum_buffer_floats(const struct sum_plan *p, const enum sum_form *form)
 	for (int r = 0; r < p->c->size; r++) {
 		if (r != p->c->rank)
 			n += (int)form[r] * own;
-		if (!sum_is_whole(p))
+		if (is_packed(p, p->wants[r]))
 			n += (int)form[p->c->rank] * sum_segment(p, r, 0, &first);
 	}
 	return n;
@@ -118,22 +126,33 @@ static void put(struct device *d, float *to, const float *from, int64_t len)
 		d->k->copy(d, mat(to, 1, len), mat((float *)from, 1, len));
 }
 
+/* Is the sum of this rank's piece kept where its contribution is? */
+static bool is_in_place(const struct sum *s)
+{
+	const struct sum_call *x = &s->call;
+	int64_t first;
+	sum_piece(s->plan, s->c->rank, &first);
+	return x->kept && x->form[s->c->rank] == SUM_INT64 &&
+	       x->kept == (const int64_t *)x->own + first;
+}
+
 /* The contributions to `len` elements of this rank's piece, from element `first` of its shard: received
- * ones, and its own, packed or in place. Returns their number. */
+ * ones, and its own, packed or in place, unless the others are added to it. Returns their number. */
 static int find_parts(struct sum *s, int64_t first, int64_t len, const float *packed,
 	const float *received, struct grid_part *parts)
 {
 	const struct sum_call *x = &s->call;
 	const struct comm_shared *m = s->call.shared;
-	bool whole = sum_is_whole(s->plan);
-	int n = 0;
+	int n = 0, want = s->plan->wants[s->c->rank];
 	for (int r = 0; r < s->c->size; r++) {
 		int width = (int)x->form[r];
 		const void *from = received;
-		if (!width)
+		if (!width || (r == s->c->rank ? is_in_place(s) : s->reduced))
 			continue;
 		if (r == s->c->rank)
-			from = whole ? (const float *)x->own + width * first : packed;
+			from = is_packed(s->plan, want)
+				       ? packed
+				       : in_vector(s->plan, want, x->own, width, first);
 		else if (m)
 			from = (const float *)(const void *)m->data[r] + s->call.from[r] +
 			       width * first;
@@ -170,7 +189,7 @@ static void finish_floats(struct sum *s, int64_t first, int64_t len, const float
 		d->k->grid_sum(d,
 			&(struct grid_sum){
 				.sum = x->kept ? x->kept + first - piece : NULL,
-				.add = x->add,
+				.add = x->add || is_in_place(s),
 				.rounded = to,
 				.parts = parts,
 				.n_parts = n,
@@ -186,7 +205,7 @@ static void finish_floats(struct sum *s, int64_t first, int64_t len, const float
 }
 
 /* The whole piece, in shared memory, in a group of one rank or in a plan. */
-static void finish_piece(struct sum *s)
+void sum_finish_piece(struct sum *s)
 {
 	int64_t first, len = sum_piece(s->plan, s->c->rank, &first);
 	float *planned = s->c->planned ? s->call.queue->buffer[0] : NULL;
@@ -205,12 +224,11 @@ float *sum_segment_buffer(const struct sum *s, int k)
 static const float *packed_for(struct sum *s, int rank, int k, float **room)
 {
 	const struct sum_plan *p = s->plan;
-	const float *own = s->call.own;
-	int width = (int)s->call.form[s->c->rank];
+	int width = (int)s->call.form[s->c->rank], want = p->wants[rank];
 	int64_t first, len = sum_segment(p, rank, k, &first);
-	if (sum_is_whole(p))
-		return own + width * (p->shard[0].run[0].at + first);
-	sum_pack(p, p->wants[rank], own, width, first, len, *room);
+	if (!is_packed(p, want))
+		return in_vector(p, want, s->call.own, width, first);
+	sum_pack(p, want, s->call.own, width, first, len, *room);
 	*room += width * len;
 	return *room - width * len;
 }
@@ -223,7 +241,7 @@ void sum_begin_segment(struct sum *s, int k)
 	struct comm_requests *requests = &s->segment[k % SUM_BUFFERS].requests;
 	int64_t first, own = sum_segment(p, c->rank, k, &first);
 	float *room = sum_segment_buffer(s, k);
-	if (width && own && !sum_is_whole(p))
+	if (width && own && is_packed(p, p->wants[c->rank]))
 		packed_for(s, c->rank, k, &room);
 	for (int i = 1; i < c->size; i++) {
 		int r = (c->rank + i) % c->size;
@@ -268,6 +286,43 @@ static bool exchange(struct sum *s)
 	}
 }
 
+/* Are all ranks' pieces equal parts of the vector, which NCCL transfers? */
+static bool is_even(const struct sum *s)
+{
+	const struct sum_plan *p = s->plan;
+	const struct comm *c = s->c;
+	int64_t first, last = sum_piece(p, c->size - 1, &first);
+	return (c->nccl || (c->planned && simulate_nccl())) && p->n_shards == 1 &&
+	       !is_packed(p, 0) && last * c->size == p->shard[0].n;
+}
+
+bool sum_by_library(const struct sum *s)
+{
+	return s->plan->int64 && s->call.form[s->c->rank] == SUM_INT64 && is_even(s);
+}
+
+/* A collective of `count` elements of each rank, named as its messages would be. */
+static void start_collective(
+	struct comm_requests *r, enum coll what, const struct coll_args *a)
+{
+	comm_enqueue(r, what, a);
+	r->list[r->n - 1].what.name = "sum";
+	comm_start(r);
+}
+
+void sum_begin_library(struct sum *s)
+{
+	int64_t first, n = sum_piece(s->plan, s->c->rank, &first);
+	int64_t *own = s->call.own;
+	s->reduced = true;
+	start_collective(&s->segment[0].requests, COLL_REDUCESCATTER,
+		&(struct coll_args){.send = own,
+			.recv = own + first,
+			.count = n,
+			.type = COMM_I64,
+			.op = COMM_SUM});
+}
+
 /* Sends this rank's piece to the ranks with the same shard, and receives theirs. Sends are first, see
  * comm_send(). */
 void sum_begin_gather(struct sum *s)
@@ -275,6 +330,12 @@ void sum_begin_gather(struct sum *s)
 	struct comm *c = s->c;
 	const struct sum_plan *p = s->plan;
 	int64_t at, mine = sum_piece(p, c->rank, &at);
+	if (is_even(s)) {
+		start_collective(&s->gather, COLL_ALLGATHER,
+			&(struct coll_args){
+				.recv = s->call.result, .count = mine, .type = COMM_F32});
+		return;
+	}
 	for (int i = 1; i < c->size; i++) {
 		int r = (c->rank + i) % c->size;
 		int64_t first, len = sum_piece(p, r, &first);
@@ -328,7 +389,7 @@ static void poll_sum(void *with)
 		return;
 	if (s->phase == EXCHANGE && phase_reached(s)) {
 		if (s->call.shared)
-			finish_piece(s);
+			sum_finish_piece(s);
 		enter(s, GATHER);
 	}
 	if (s->phase == GATHER && phase_reached(s)) {
@@ -354,10 +415,13 @@ static void wait_for(struct sum *s)
 static void plan_messages(struct sum *s)
 {
 	sum_join_queue(s);
-	for (int k = 0; k < s->plan->n_segments; k++) {
+	for (int k = 0; k < s->plan->n_segments && !sum_by_library(s); k++) {
 		simulate_launch(s->c);
 		sum_begin_segment(s, k);
 	}
+	simulate_launch(s->c);
+	if (sum_by_library(s))
+		sum_begin_library(s);
 	simulate_launch(s->c);
 	s->call.queue->added = s->call.queue->joined;
 	if (s->call.result)
@@ -368,7 +432,7 @@ struct sum *sum_begin(const struct sum_call *call)
 {
 	struct comm *c = call->plan->c;
 	struct sum *s = xcalloc(1, sizeof(*s));
-	BUG_ON(call->shared && !sum_is_whole(call->plan));
+	BUG_ON(call->shared && (call->plan->n_shards > 1 || is_packed(call->plan, 0)));
 	*s = (struct sum){.call = *call, .plan = call->plan, .c = c};
 	s->seq = ++c->seq;
 	/* Fewer sums than tags are in flight: at most one for each bucket. */
@@ -379,7 +443,7 @@ struct sum *sum_begin(const struct sum_call *call)
 	if (c->size == 1 || c->planned) {
 		if (c->size > 1)
 			plan_messages(s);
-		finish_piece(s);
+		sum_finish_piece(s);
 		s->phase = DONE;
 		return s;
 	}

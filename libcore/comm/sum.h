@@ -37,6 +37,9 @@ struct sum_plan {
 	const int *wants; /* [size]: the shard that each rank receives */
 	int levels;	  /* log2 of the leaves of an element, see kernels/grid.h */
 	int64_t segment;  /* elements; 0: sum_share() chooses */
+	/* In each sum, every rank contributes an int64 sum, or none does. Where NCCL transfers them and pieces
+	 * are equal, its reduce-scatter adds them, and its all-gather sends the results. */
+	bool int64;
 	/* set by sum_share(): */
 	int n_segments; /* of the longest piece */
 	int *sharers;	/* [n_shards]: the number of ranks that receive the shard */
@@ -69,9 +72,10 @@ struct sum_call {
 	const struct sum_plan *plan;
 	struct grid *grid; /* in device memory: the exponent, and what is counted */
 	const enum sum_form *form; /* [size] */
-	const void *own;	   /* this rank's contribution, [n] */
+	/* This rank's contribution, [n]. Of an int64 sum, its own part may be overwritten. */
+	void *own;
 	/* What becomes of the sum of this rank's piece, [piece]. It is kept, with `add` on top of what is
-	 * there; or a function takes its parts, those of elements [first, first + len), for one segment after
+	 * there; it may be this rank's part of own, int64, in one shard. Or a function takes its parts, those of elements [first, first + len), for one segment after
 	 * another. */
 	int64_t *kept;
 	bool add;

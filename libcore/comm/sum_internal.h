@@ -22,13 +22,12 @@ struct sum {
 		struct comm_requests requests;
 		float *received; /* in the queue's buffer, behind what was packed */
 	} segment[SUM_BUFFERS];
+	bool reduced; /* this rank's part of its contribution is the sum of all */
 	struct comm_requests gather;
 	uint64_t
 		ticket; /* of a mark in the group's stream: all is enqueued there; 0: none */
 };
 
-/* Is the whole vector one shard with one run? */
-bool sum_is_whole(const struct sum_plan *p);
 /* The number of elements in segment k of a rank's piece, and its offset *first in the packed shard. */
 int64_t sum_segment(const struct sum_plan *p, int rank, int k, int64_t *first);
 /* Elements [first, first + n) of a packed shard, from a vector whose elements are so many floats. */
@@ -43,6 +42,11 @@ void sum_begin_segment(struct sum *s, int k);
 void sum_finish_segment(struct sum *s, int k);
 /* Sends this rank's piece to the ranks with the same shard, and receives theirs. */
 void sum_begin_gather(struct sum *s);
+/* By a collective of NCCL instead of messages: can it add what the ranks contribute? It begins to. */
+bool sum_by_library(const struct sum *s);
+void sum_begin_library(struct sum *s);
+/* Adds the whole piece. */
+void sum_finish_piece(struct sum *s);
 
 /* sum_stream.c: enqueues all of it in the group's stream. */
 void sum_enqueue(struct sum *s);

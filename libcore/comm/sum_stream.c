@@ -9,7 +9,12 @@ void sum_enqueue(struct sum *s)
 	struct sum_queue *q = s->call.queue;
 	int before = comm_stream_begin(s->c);
 	sum_join_queue(s);
-	for (int k = 0; k < s->plan->n_segments; k++) {
+	if (sum_by_library(s)) {
+		sum_begin_library(s);
+		comm_wait(&s->segment[0].requests);
+		sum_finish_piece(s);
+	}
+	for (int k = 0; k < s->plan->n_segments && !s->reduced; k++) {
 		sum_begin_segment(s, k);
 		comm_wait(&s->segment[k % SUM_BUFFERS].requests);
 		sum_finish_segment(s, k);
