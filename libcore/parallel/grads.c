@@ -14,7 +14,7 @@
 
 static bool is_shared(const struct store *s, const struct bucket *b)
 {
-	return b->all.c->shares && b->all.c->size > 1 && s->impl->n_shards == 1 &&
+	return b->leaves->c->shares && b->leaves->c->size > 1 && s->impl->n_shards == 1 &&
 	       !s->c.microbatches.round_robin && !s->c.device->discrete;
 }
 
@@ -35,12 +35,27 @@ static bool has_own_result(const struct store *s, const struct bucket *b)
 	return has_result(s) && (b->all.c->size > 1 || bucket_keeps(s, b));
 }
 
-/* The floats of a bucket: int64 sums of its leaves, the leaves in a lease, and the result. */
-static int64_t own_floats(const struct store *s, const struct bucket *b)
+/* The floats of a bucket for its leaves: int64 sums of them, the leaves in a lease, and the result. */
+static int64_t leaf_floats(const struct store *s, const struct bucket *b)
 {
 	if (b->n_local <= 1)
 		return b->n;
 	return (!is_run(s) || has_own_result(s, b) ? 3 : 2) * b->n;
+}
+
+/* By host, the floats of the host's sum, int64. If nothing is sharded it replaces this rank's part of the
+ * sum of its leaves. */
+static int64_t host_floats(const struct bucket *b)
+{
+	int64_t first;
+	if (!b->by_host || (bucket_is_gathered(b) && b->n_local > 1))
+		return 0;
+	return round_up(2 * sum_piece(&b->leaves->plan, b->leaves->c->rank, &first), 16);
+}
+
+static int64_t own_floats(const struct store *s, const struct bucket *b)
+{
+	return leaf_floats(s, b) + host_floats(b);
 }
 
 static void place_own(const struct store *s, struct bucket *b, float *at)
@@ -50,6 +65,10 @@ static void place_own(const struct store *s, struct bucket *b, float *at)
 	b->leaf = several ? at + 2 * b->n : at;
 	if (has_result(s))
 		b->g = has_own_result(s, b) ? b->leaf : at;
+	if (host_floats(b))
+		b->host_sum = (int64_t *)(void *)(at + leaf_floats(s, b));
+	else if (b->by_host)
+		b->host_sum = b->local + bucket_gathered_at(b);
 }
 
 static int64_t *take_integers(struct arena *a, int64_t n)
@@ -60,7 +79,7 @@ static int64_t *take_integers(struct arena *a, int64_t n)
 /* What a rank has of its shard: the gradient, and the sum of its piece. */
 static void place_shard(const struct store *s, struct bucket *b, struct arena *a)
 {
-	int64_t first, piece = sum_piece(&b->leaves->plan, b->leaves->c->rank, &first);
+	int64_t first, piece = bucket_piece(b, &first);
 	if (is_offloaded(s, STORE_GRAD))
 		return;
 	if (bucket_keeps(s, b))
@@ -140,7 +159,7 @@ static void make_queues(struct store *s)
 	for (struct bucket *b = o->bucket; b < o->bucket + o->n_buckets; b++) {
 		bool shared = b->all.c->planned ? is_shared(s, b) : !!b->shared;
 		join_queue(s, b->leaves, !shared);
-		join_queue(s, b->last, !shared);
+		join_queue(s, b->last, b->last != b->leaves || !shared);
 	}
 }
 
@@ -176,7 +195,7 @@ static void open_shared_group(struct store *s, struct comm *c)
 	struct err e = {0};
 	int64_t n_bytes = 0, slots = 0;
 	for (struct bucket *b = o->bucket; b < o->bucket + o->n_buckets; b++) {
-		if (b->all.c == c && is_shared(s, b)) {
+		if (b->leaves->c == c && is_shared(s, b)) {
 			n_bytes += own_floats(s, b) * (int64_t)sizeof(float);
 			slots++;
 		}
@@ -192,7 +211,7 @@ static void open_shared_group(struct store *s, struct comm *c)
 	arena_over(&a, "gradients", m->data[c->rank], (size_t)n_bytes);
 	for (int i = 0, slot = 0; i < o->n_buckets; i++) {
 		struct bucket *b = &o->bucket[i];
-		if (b->all.c != c || !is_shared(s, b))
+		if (b->leaves->c != c || !is_shared(s, b))
 			continue;
 		b->shared = m;
 		b->slot = slot++;
@@ -211,10 +230,10 @@ static void open_shared(struct store *s)
 {
 	struct store_impl *o = s->impl;
 	for (int i = 0; i < o->n_buckets; i++) {
-		struct comm *c = o->bucket[i].all.c;
+		struct comm *c = o->bucket[i].leaves->c;
 		bool known = false;
 		for (int k = 0; k < i; k++)
-			known |= o->bucket[k].all.c == c;
+			known |= o->bucket[k].leaves->c == c;
 		if (!known && is_shared(s, &o->bucket[i]))
 			open_shared_group(s, c);
 	}
@@ -253,6 +272,14 @@ static int64_t leaves_before(const struct store *s, const struct bucket *b)
 	return at;
 }
 
+static bool all_int64(const struct sum_group *g)
+{
+	for (int r = 0; r < g->c->size; r++)
+		if (g->form[r] != SUM_INT64)
+			return false;
+	return true;
+}
+
 /* The first sum of each bucket, and what follows from it. */
 static void plan_sums(struct store *s)
 {
@@ -260,6 +287,7 @@ static void plan_sums(struct store *s)
 	for (struct bucket *b = o->bucket; b < o->bucket + o->n_buckets; b++) {
 		int use = b->by_use ? 0 : -1;
 		bucket_set_forms(s, b, use, 0);
+		b->leaves->plan.int64 = is_run(s) && all_int64(b->leaves);
 		b->n_local = bucket_leaves(s, b, s->c.mesh->world->rank, use, 0);
 		if (!is_run(s) || b->n_local <= 1)
 			continue;
@@ -358,7 +386,9 @@ struct mat store_leaf(
 	struct device *d = s->c.device;
 	struct bucket *b = bucket_of(s, t, slice);
 	struct entry *e = entry_of(s, t, slice);
-	int64_t n = t->rows * t->cols, gap = round_up(n, 16) - n;
+	int64_t n = t->rows * t->cols;
+	int64_t end = e + 1 < b->entry + b->n_entries ? e[1].at : b->n;
+	int64_t gap = end - e->at - n;
 	(void)at;
 	if (!is_run(s))
 		grads_take_lease(s, unit_of(s, t, slice));

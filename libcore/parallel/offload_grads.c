@@ -12,11 +12,6 @@
 /* Floats on a cache line, of an int64, and of an element in memory: its sum, and what that is rounded to. */
 enum { ALIGN = 16, FLOATS = 2, IN_MEMORY = FLOATS + 1 };
 
-static int64_t piece_of(const struct bucket *b, int64_t *first)
-{
-	return sum_piece(&b->leaves->plan, b->leaves->c->rank, first);
-}
-
 int64_t offload_sums_floats(const struct store *s)
 {
 	return is_offloaded(s, STORE_GRAD) ? IN_MEMORY * ALIGN : 0;
@@ -31,7 +26,7 @@ int64_t offload_place_sums(struct store *s, int64_t at)
 	o->offload.sums = at;
 	for (struct bucket *b = o->bucket; b < o->bucket + o->n_buckets; b++) {
 		b->sum_at = n;
-		n += bucket_keeps(s, b) ? piece_of(b, &first) : 0;
+		n += bucket_keeps(s, b) ? bucket_piece(b, &first) : 0;
 	}
 	return n * (int64_t)sizeof(int64_t);
 }
@@ -138,7 +133,7 @@ void offload_add(void *with, const struct grid_part *parts, int n_parts, int64_t
 	struct bucket *b = with;
 	struct store *s = b->store;
 	int64_t piece;
-	piece_of(b, &piece);
+	bucket_piece(b, &piece);
 	if (!bucket_keeps(s, b)) { /* the only leaf */
 		if (n_parts)
 			b->sum_written = offload_enqueue(s, STORE_GRAD, true,
@@ -162,7 +157,7 @@ static uint64_t round_block(
 	int64_t piece;
 	float *to = (float *)(void *)(sum + block_floats(s));
 	(void)with;
-	piece_of(b, &piece);
+	bucket_piece(b, &piece);
 	d->k->grid_sum(d,
 		&(struct grid_sum){.rounded = to,
 			.parts = &(struct grid_part){.sum = sum},
@@ -176,7 +171,7 @@ static uint64_t round_block(
 /* The ranks that have to do with a bucket's sum work on it in the memory of leaves. */
 static void finish_in_memory(struct store *s, struct bucket *b)
 {
-	int64_t first, len = piece_of(b, &first), n = b->shard[s->impl->shard].n;
+	int64_t first, len = bucket_piece(b, &first), n = b->shard[s->impl->shard].n;
 	float *memory = grads_free_lease(s, b);
 	b->kept = (int64_t *)(void *)memory;
 	b->other = b->kept + round_up(len, ALIGN);
@@ -187,6 +182,9 @@ static void finish_in_memory(struct store *s, struct bucket *b)
 		offload_wait(s, offload_enqueue(s, STORE_GRAD, false, b->g + first,
 					b->at + first, len, b->sum_written));
 	reduce_finish(s, b);
+	reduce_end(s, b);
+	if (bucket_is_gathered(b))
+		reduce_gather(s, b);
 	reduce_end(s, b);
 	offload_wait(s, offload_enqueue(s, STORE_GRAD, true, b->g, b->at, n, 0));
 	b->g = NULL;
@@ -201,7 +199,7 @@ static bool is_alone(const struct store *s, const struct bucket *b)
 
 int64_t offload_finish_floats(const struct store *s, const struct bucket *b)
 {
-	int64_t first, len = round_up(piece_of(b, &first), ALIGN);
+	int64_t first, len = round_up(bucket_piece(b, &first), ALIGN);
 	if (!is_offloaded(s, STORE_GRAD) || is_alone(s, b))
 		return 0;
 	return FLOATS * len * (b->tied ? 2 : 1) +
@@ -213,7 +211,7 @@ void offload_finish_grads(struct store *s)
 	struct store_impl *o = s->impl;
 	struct bucket *end = o->bucket + o->n_buckets;
 	for (struct bucket *b = o->bucket; b < end; b++) {
-		int64_t first, len = piece_of(b, &first);
+		int64_t first, len = bucket_piece(b, &first);
 		if (!is_alone(s, b))
 			finish_in_memory(s, b);
 		else if (bucket_keeps(s, b))

@@ -5,8 +5,9 @@
  * other use of a tied weight, or replicas are to come, it keeps the sum of its piece as int64. At the
  * end all is rounded, once. A gradient that is one leaf in all stays as it is.
  *
- * With hybrid sharding (HSDP), the last sum is over the replicas of each shard. It begins when the last one
- * over the shards is complete, in the same order on all ranks, in the background.
+ * Where a second sum follows (store_internal.h), it begins when the first one is complete, in the same
+ * order on all ranks, in the background: with hybrid sharding (HSDP) that over the replicas of each shard,
+ * after the last one over the shards; or that over hosts, each time, after that within a host.
  */
 #include "parallel/store_internal.h"
 
@@ -26,16 +27,20 @@ static void check_leaves(const struct bucket *b)
 static struct sum_call call_of(
 	const struct store *s, struct bucket *b, const struct sum_group *g)
 {
-	return (struct sum_call){.plan = &g->plan,
+	struct sum_call call = {.plan = &g->plan,
 		.grid = s->impl->grid,
 		.form = g->form,
 		.result = b->g,
 		.with = b,
 		.queue = g->queue,
-		.shared = b->shared,
 		.from = b->from,
 		.to = b->to,
 		.slot = b->slot};
+	if (g == b->leaves)
+		call.shared = b->shared;
+	else if (bucket_is_gathered(b))
+		call.result += bucket_gathered_at(b);
+	return call;
 }
 
 /* A sum becomes floats in its own memory, of which they need the first half: all but the first ones are
@@ -60,6 +65,19 @@ static void round_in_place(
 	}
 }
 
+/* Of a sum of leaves over all ranks: it is rounded, or added to what was kept. */
+static void set_target(struct store *s, struct bucket *b, struct sum_call *call)
+{
+	call->add = b->adds = b->added;
+	if (is_offloaded(s, STORE_GRAD))
+		call->take = offload_add;
+	else if (bucket_keeps(s, b))
+		call->kept = b->kept;
+	if (call->take || call->kept)
+		call->result = NULL;
+	b->added = true;
+}
+
 /* Of the leaves that the ranks have. */
 static void begin_first(struct store *s, struct bucket *b)
 {
@@ -70,33 +88,61 @@ static void begin_first(struct store *s, struct bucket *b)
 		round_in_place(s, b, b->local, b->n, s->impl->leaves);
 		return;
 	}
-	call.own = b->local ? (const void *)b->local : b->leaf;
-	call.add = b->adds = b->added;
-	if (is_offloaded(s, STORE_GRAD))
-		call.take = offload_add;
-	else if (bucket_keeps(s, b))
-		call.kept = b->kept;
-	if (call.take || call.kept)
+	call.own = b->local ? (void *)b->local : b->leaf;
+	if (b->by_host) {
+		call.kept = b->host_sum;
 		call.result = NULL;
-	b->added = true;
+	} else {
+		set_target(s, b, &call);
+	}
+	b->sum = sum_begin(&call);
+}
+
+static void set_forms(const struct sum_group *g, enum sum_form form)
+{
+	for (int r = 0; r < g->c->size; r++)
+		g->form[r] = form;
+}
+
+/* Of the sums of the hosts. */
+static void begin_across(struct store *s, struct bucket *b)
+{
+	struct sum_call call = call_of(s, b, b->last);
+	set_forms(b->last, SUM_INT64);
+	call.own = b->host_sum;
+	set_target(s, b, &call);
 	b->sum = sum_begin(&call);
 }
 
 /* What was kept is added over the replicas, or only rounded. */
 static void begin_last(struct store *s, struct bucket *b)
 {
-	const struct sum_group *g = b->last;
-	struct sum_call call = call_of(s, b, g);
-	if (g != b->leaves) {
+	struct sum_call call = call_of(s, b, b->last);
+	if (b->last != b->leaves && !b->by_host) {
 		call.own = b->kept;
 	} else {
-		for (int r = 0; r < g->c->size; r++)
-			g->form[r] = SUM_NONE;
+		set_forms(b->last, SUM_NONE);
 		call.kept = bucket_keeps(s, b) ? b->kept : NULL;
 		call.add = true;
 		call.ready = !call.kept;
 	}
 	b->sum = sum_begin(&call);
+}
+
+void reduce_gather(struct store *s, struct bucket *b)
+{
+	struct sum_call call = call_of(s, b, b->leaves);
+	set_forms(b->leaves, SUM_NONE);
+	call.ready = true;
+	b->sum = sum_begin(&call);
+}
+
+static void begin_next(struct store *s, struct bucket *b)
+{
+	if (b->by_host)
+		begin_across(s, b);
+	else
+		begin_last(s, b);
 }
 
 /* Begins the second sums of buckets whose first one is complete. */
@@ -111,19 +157,19 @@ static void advance(void *with)
 		b->pending = false;
 		simulate_chain(true); /* a plan's first sum is not complete */
 		sum_end(b->sum);
-		begin_last(s, b);
+		begin_next(s, b);
 		simulate_chain(false);
 	}
 }
 
-/* Of a bucket whose sums over the shards are all begun. */
 static void begin_second(struct store *s, struct bucket *b)
 {
-	if (comm_has_stream(b->shards.plan.c)) { /* it follows in their stream */
-		int before = comm_stream_begin(b->shards.plan.c);
+	struct comm *c = b->leaves->c;
+	if (comm_has_stream(c)) { /* it follows in their stream */
+		int before = comm_stream_begin(c);
 		sum_end(b->sum);
-		begin_last(s, b);
-		comm_stream_end(b->shards.plan.c, before);
+		begin_next(s, b);
+		comm_stream_end(c, before);
 		if (!comm_overlaps()) /* also in the device's own stream */
 			reduce_end(s, b);
 		return;
@@ -155,10 +201,10 @@ void reduce_end(struct store *s, struct bucket *b)
 	b->sum = NULL;
 }
 
-/* Can the second sum follow at once? */
+/* Hybrid: can the second sum follow at once? */
 static bool is_followed(const struct store *s, const struct bucket *b)
 {
-	return b->last != b->leaves && !b->tied && !s->add_workers &&
+	return b->last != b->leaves && !b->by_host && !b->tied && !s->add_workers &&
 	       !is_offloaded(s, STORE_GRAD);
 }
 
@@ -175,7 +221,7 @@ static void reduce_bucket(struct store *s, struct bucket *b, int use, bool last)
 		bucket_set_forms(s, b, b->by_use ? use : -1, (*round)++);
 	}
 	begin_first(s, b);
-	if (last && is_followed(s, b) && !(b->by_use && use == 1))
+	if (b->by_host || (last && is_followed(s, b) && !(b->by_use && use == 1)))
 		begin_second(s, b);
 }
 
@@ -200,7 +246,7 @@ static void add_other(struct store *s, struct bucket *b)
 	struct device *d = s->c.device;
 	struct comm *pair = mesh_group(s->c.mesh,
 		(struct mesh_part){.axes = AXIS_BIT(AXIS_PP), .pp_ends = true});
-	int64_t first, n = sum_piece(&b->leaves->plan, b->leaves->c->rank, &first);
+	int64_t first, n = bucket_piece(b, &first);
 	int64_t n_bytes = n * (int64_t)sizeof(int64_t);
 	struct comm_requests r = {.c = pair};
 	comm_send(&r, b->kept, n_bytes, !pair->rank, TAG_TIED);
@@ -220,7 +266,7 @@ static void add_other(struct store *s, struct bucket *b)
 
 void reduce_finish(struct store *s, struct bucket *b)
 {
-	int64_t first, n = sum_piece(&b->leaves->plan, b->leaves->c->rank, &first);
+	int64_t first, n = bucket_piece(b, &first);
 	if (b->tied)
 		add_other(s, b);
 	if (s->add_workers)
@@ -238,6 +284,11 @@ static void finish_grads(struct store *s)
 	for (struct bucket *b = o->bucket; b < end; b++)
 		if (bucket_keeps(s, b) && !is_followed(s, b))
 			reduce_finish(s, b);
+	for (struct bucket *b = o->bucket; b < end; b++)
+		reduce_end(s, b);
+	for (struct bucket *b = o->bucket; b < end; b++)
+		if (bucket_is_gathered(b))
+			reduce_gather(s, b);
 	for (struct bucket *b = o->bucket; b < end; b++)
 		reduce_end(s, b);
 }

@@ -37,13 +37,21 @@ struct bucket {
 	/* The uses of its tensors on this stage, the virtual slices that use a slice, and log2 of the leaves
 	 * of an element. */
 	int uses, users, levels;
-	/* The ranks that share it. With hybrid sharding, the ranks of the shards sum their leaves first
-	 * (a reduce-scatter), and after the last of these sums the replicas of this rank's shard the results
-	 * (an all-reduce of shards, so that fewer bytes are sent between hosts). */
-	struct sum_group all, shards, replicas;
+	/* The ranks that share it sum it at once, or, so that fewer bytes are sent between hosts, in two sums
+	 * (within, then across).
+	 * With hybrid sharding: the ranks of the shards sum their leaves (a reduce-scatter), and after the last
+	 * of these sums the replicas of this rank's shard the results (an all-reduce of shards).
+	 * by_host, if the ranks of the shards are on several hosts: those of a host sum their leaves, so
+	 * that each has the sums of the shards of all ranks with its place on their hosts; and each time
+	 * these ranks sum these. If nothing is sharded, the parts of the result are gathered within the hosts
+	 * at the end of the step. */
+	struct sum_group all, within, across;
 	struct sum_group *leaves, *last; /* of the sums of leaves and of the last one */
-	struct sum_shard replicated; /* the vector of the second sum: this rank's shard */
-	bool pending;		     /* the second sum is to begin after the first */
+	bool by_host, pending; /* pending: the second sum is to begin after the first */
+	struct sum_shard
+		*in_host; /* by_host: those of the first sum, if anything is sharded */
+	struct sum_shard *last_shard; /* those of the second sum */
+	int64_t *host_sum;	      /* by_host: the result of the first sum */
 	/* A tied weight of two pipeline stages: the other stage's sum is added at the end of the step. */
 	bool tied;
 	/* A tile of a tied weight, round-robin: each use is reduced by itself in each round. */
@@ -136,6 +144,7 @@ struct store_impl {
 	int64_t n_leaves;
 	uint64_t *hashes;    /* the device's: [n_buckets + 1] */
 	int n_shards, shard; /* over fsdp x cp, and this rank's */
+	int host_run;	     /* ranks of a host that sum gradients by host; 0: not so */
 	struct comm *shards; /* the group of the ranks of the other shards */
 	struct arena grad_memory, gather_memory;
 	struct comm_shared **shared; /* one for each group with unsharded buckets */
@@ -212,6 +221,12 @@ int64_t bucket_leaves(
 void bucket_set_forms(const struct store *s, struct bucket *b, int use, int64_t round);
 /* Does the sum of this rank's piece stay an int64 until the end of the step? */
 bool bucket_keeps(const struct store *s, const struct bucket *b);
+/* What this rank keeps: the elements of a piece of its shard, from element *first. */
+int64_t bucket_piece(const struct bucket *b, int64_t *first);
+/* By host, if nothing is sharded: the result is gathered within hosts, this rank's part from element
+ * bucket_gathered_at() on. */
+bool bucket_is_gathered(const struct bucket *b);
+int64_t bucket_gathered_at(const struct bucket *b);
 /* Has no other rank this rank's shard of the gradient? */
 bool bucket_is_alone(const struct bucket *b);
 /* Is the sum that is kept rounded in its own memory? */
@@ -239,6 +254,8 @@ void reduce_open(struct store *s);
 void reduce_close(struct store *s);
 /* Completes the sum of a bucket that is in progress, if any. */
 void reduce_end(struct store *s, struct bucket *b);
+/* By host, if nothing is sharded: begins the gather within the host, after reduce_end(). */
+void reduce_gather(struct store *s, struct bucket *b);
 /* Begins the last sum of a bucket, with which all is rounded. */
 void reduce_finish(struct store *s, struct bucket *b);
 

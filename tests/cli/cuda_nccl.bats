@@ -114,6 +114,25 @@ same_on() { # RANKS OPTION...: as the run `one`
 	)
 }
 
+@test "so do sums of several micro-batches, by NCCL's reduce-scatter, and on several hosts" {
+	make_shard
+	SMALL+=(-b 24)
+	on_gpu 1 -o one >/dev/null
+	same_on 2 --dp 2
+	! spare_starts || return 0
+	export PT_HOST_RANKS=2
+	while read -r layout; do
+		# shellcheck disable=SC2086
+		same_on 4 $layout
+	done < <(some_of 2 <<-END
+		--dp 4
+		--dp 4 --cuda-graph
+		--fsdp 4 --zero 1
+		--fsdp 4 --zero 3
+	END
+	)
+}
+
 @test "so do slices whose number is no power of two" {
 	make_shard
 	SMALL+=(--heads 6 --dim 48 --virtual "tp=6,cp=1" -n 2)

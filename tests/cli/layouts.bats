@@ -52,6 +52,26 @@ refuse() { # TEXT COMMAND...: 64, and one message
 	same_on 3 # three data-parallel ranks of four micro-batches
 }
 
+@test "ranks on several hosts, which sum gradients by host, give the bits of one" {
+	make_shard
+	LAYOUT+=(-b 24) # 12 micro-batches: several rounds
+	tiny "${LAYOUT[@]}" -o one >/dev/null
+	export PT_HOST_RANKS=2
+	same_on 4 --dp 4
+	same_on 4 --fsdp 4 --zero 1
+	same_on 4 --fsdp 4 --zero 3
+	PT_SHARED=no same_on 4 --dp 4
+	same_on 4 --pp 2 --dp 2 # the ranks of a sum are on one host
+	same_on 4 --cp 2 --fsdp 2 --offload grads --offload-to .
+	PT_HOST_RANKS=3 same_on 6 --fsdp 6 --zero 2
+	PT_HOST_RANKS=3 same_on 4 --dp 4 # three and one
+	# workers of local SGD that average gradients
+	local workers=(--edit-workers 2 --edit-warmup-steps 3)
+	PT_HOST_RANKS=2 tiny_on 8 "${LAYOUT[@]}" "${workers[@]}" --dp 4 -o hosts >/dev/null
+	PT_HOST_RANKS=1 tiny_on 2 "${LAYOUT[@]}" "${workers[@]}" -o ranks >/dev/null
+	same hosts ranks
+}
+
 @test "without --virtual the degrees are the layout's own, and stay a run's" {
 	make_shard
 	steps=(-n 16 --lr 0.01) # so many that roundings are seen in what is printed

@@ -112,6 +112,7 @@ struct layout {
 	int64_t micros;
 	enum offload offload;
 	bool tile;
+	int host_ranks; /* as if a host had so many; 0: all */
 };
 
 static void push(struct store *s, const struct tensor *t, int virtual_slice, int chunk,
@@ -402,6 +403,7 @@ static void run(struct comm *c, const struct layout *l, struct result *out)
 	struct err e = {0};
 	int here = VIRTUAL_TP / l->degree[AXIS_TP];
 	mesh_open(&m, c, l->degree);
+	m.host_ranks = l->host_ranks;
 	make_table(table);
 	for (int i = 0; i < N_TENSORS; i++)
 		used[i] = has_use(&m, &table[i], 0) || has_use(&m, &table[i], 1);
@@ -499,6 +501,25 @@ static const struct layout layouts[] = {
 	{{1, 1, 2, 1, 2}, 3, false, 0, OFFLOAD_PARAMS, true},
 	{{1, 1, 2, 2, 2}, 3, true, 0, OFFLOAD_GRADS, true},
 	{{2, 1, 2, 2, 1}, 3, false, 0, OFFLOAD_OPTIMIZER, true},
+	/* on several hosts */
+	{{1, 4, 1, 1, 1}, 0, .host_ranks = 2},
+	{{1, 6, 1, 1, 1}, 0, .host_ranks = 3},
+	{{1, 8, 1, 1, 1}, 0, .host_ranks = 2},
+	{{1, 2, 1, 2, 2}, 0, .host_ranks = 4},
+	{{1, 1, 6, 1, 1}, 1, .host_ranks = 2},
+	{{1, 1, 4, 1, 1}, 2, .host_ranks = 2},
+	{{1, 1, 8, 1, 1}, 3, .flat = true, .host_ranks = 4},
+	{{1, 1, 8, 1, 1}, 3, .host_ranks = 2},
+	{{1, 2, 4, 1, 1}, 3, .host_ranks = 2},
+	{{1, 2, 4, 1, 1}, 2, .host_ranks = 4},
+	{{1, 1, 2, 2, 2}, 3, .flat = true, .host_ranks = 4},
+	{{1, 1, 6, 1, 1}, 3, .host_ranks = 4},
+	{{2, 1, 4, 1, 1}, 3, .host_ranks = 2},
+	{{2, 4, 1, 1, 1}, 0, .host_ranks = 2},
+	{{1, 4, 1, 1, 1}, 0, .offload = OFFLOAD_GRADS, .host_ranks = 2},
+	{{1, 2, 4, 1, 1}, 3, .offload = OFFLOAD_ALL, .host_ranks = 2},
+	{{2, 4, 1, 1, 1}, 0, .offload = OFFLOAD_GRADS, .host_ranks = 2},
+	{{1, 1, 4, 1, 2}, 3, .tile = true, .host_ranks = 4},
 };
 
 static bool differ(const struct result *test, const struct result *control, size_t layout,
@@ -595,6 +616,8 @@ static const struct layout few[] = {
 	{{1, 1, 1, 4, 1}, 3, false, 0},
 	{{2, 2, 1, 1, 2}, 0, false, 0},
 	{{1, 2, 2, 1, 1}, 3, true, 0, OFFLOAD_ALL},
+	{{1, 1, 8, 1, 1}, 3, .host_ranks = 4},
+	{{1, 2, 1, 2, 1}, 0, .host_ranks = 2},
 };
 
 /* A leaf that the leaves of all ranks leave room for is one on every layout, and one that is larger or
