@@ -338,15 +338,10 @@ static void add_message(
 {
 	int link = g->host[q->peer] == g->host[g->c->rank] ? LINK_HOST : LINK_NETWORK;
 	int d = q->kind == COMM_SEND ? TRANSFER_OUT : TRANSFER_IN;
-	double bytes = (double)q->what.n_bytes;
 	a->used[d] = true;
-	a->n_bytes[d] += bytes;
+	a->n_bytes[d] += (double)q->what.n_bytes;
 	a->latency = fmax(a->latency, sim.links.link[link].latency);
-	if (link == LINK_NETWORK && sim.links.forwards && g->here > 1) {
-		a->bytes[d][LINK_HOST] += bytes;
-		bytes /= g->here;
-	}
-	a->bytes[d][link] += bytes;
+	a->bytes[d][link] += (double)q->what.n_bytes;
 }
 
 /* A collective of the transport: a tree within the host, and one over the hosts; what goes to other

@@ -34,15 +34,11 @@ struct simulated_links {
 	struct link link[N_LINKS];
 	int host_ranks; /* consecutive ranks of the world that are on one host */
 	bool nccl; /* gathers of parameters are collectives of NCCL: see comm_gather_blocks() */
-	/* What other hosts send to several ranks of a host is sent once and forwarded within it, as
-	 * NCCL's collectives do; and sums are reduced within a host first. Else every rank sends its
-	 * messages itself, as in exact sums. */
-	bool forwards;
 };
 
 /* Operations of the groups of one name. */
 struct simulated_row {
-	char group[16], name[16];
+	char group[24], name[16];
 	int64_t n[N_TRANSFER_DIRECTIONS];
 	double bytes[N_TRANSFER_DIRECTIONS];
 	double seconds[N_TRANSFER_DIRECTIONS]; /* each alone on its links, added up */

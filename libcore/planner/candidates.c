@@ -162,6 +162,7 @@ int64_t candidates(const struct space *s,
 	void (*taker)(void *with, const struct layout *l), void *with)
 {
 	struct walk w = {.space = s, .take = taker, .with = with};
+	w.l.host_ranks = s->host_ranks < s->ranks ? s->host_ranks : 0;
 	int *degree = w.l.degree, given[MOST_ONLY];
 	bool any = only_values(s->only, SET_TP, given) > 0;
 	for (int tp = 1; tp <= min64(s->ranks, any ? s->ranks : s->host_ranks); tp++)

@@ -90,6 +90,17 @@ bool estimate_waits(const struct layout *l)
 	return l->zero >= 2;
 }
 
+/* Of the ranks that sum a gradient, those on one host, if they are on several and sum it by host, as
+ * host_run() in parallel/bucket.c says; else 0. */
+static int host_run(const struct layout *l)
+{
+	int ranks = l->degree[AXIS_DP] * shards_of(l), n = l->zero ? shards_of(l) : 1;
+	int run = l->host_ranks / l->degree[AXIS_TP];
+	if (run < 2 || l->host_ranks % l->degree[AXIS_TP] || ranks <= run || ranks % run)
+		return 0;
+	return n == 1 || (n > run && n % run == 0) ? run : 0;
+}
+
 /* Bytes of an element that a rank contributes to a sum of gradients: a sum of several is int64. */
 static double contributed(const struct practice *p, bool several)
 {
@@ -153,16 +164,18 @@ static double in_flight(const struct layout *l)
 static double gradients(const struct layout *l, double n, double block, double ends)
 {
 	double shards = shards_of(l), dp = l->degree[AXIS_DP], part = n / shards;
+	double host = host_run(l) ? 2.0 / host_run(l) : 0; /* sums of hosts */
 	bool several = l->n_micro > 1, replicas = dp > 1;
 	if (estimate_waits(l)) {
-		bool keeps = several || (replicas && shards > 1);
+		bool keeps = several || (replicas && shards > 1 && host <= 0);
 		double sum = keeps ? 2 * (shards > 1 ? part : n / dp) : 0;
-		return 2 * block + ends + sum + (keeps && !replicas ? 0 : part);
+		return (1 + host) * (2 * block + ends) + sum +
+		       (keeps && !replicas ? 0 : part);
 	}
-	double result = l->zero && shards > 1 ? part : 0;
+	double result = host * n + (l->zero && shards > 1 ? part : 0);
 	if (!several)
 		return n + result;
-	bool whole = !result && (shards > 1 || replicas);
+	bool whole = (!l->zero || shards <= 1) && (shards > 1 || replicas);
 	return (whole ? 3 : 2) * n + result + fmax(block, ends);
 }
 
@@ -262,6 +275,21 @@ static double group_seconds(const struct timing *t, enum axis axis, int ranks, d
 	return latency + fmax(inside, away / net->bytes_per_second);
 }
 
+/* Seconds of a sum of gradients of n elements, to which each rank contributes `bytes` of each: within
+ * hosts, and then int64 sums over hosts; and if `whole`, all ranks get the result. */
+static double host_sum_seconds(const struct timing *t, double n, double bytes, bool whole)
+{
+	const struct link *host = &t->c->links.link[LINK_HOST];
+	const struct link *net = &t->c->links.link[LINK_NETWORK];
+	int run = host_run(t->l);
+	double hosts = t->l->degree[AXIS_DP] * shards_of(t->l) / (double)run;
+	double result = whole ? t->p->reduce_bytes : 0;
+	double inside = n * (bytes + result) * (run - 1) / run / host->bytes_per_second;
+	double across = n / run * (contributed(t->p, true) + result) * (hosts - 1) /
+			hosts / net->bytes_per_second;
+	return host->latency + net->latency + fmax(inside, across);
+}
+
 static double matmul_seconds(const struct timing *t, double flops, double weights)
 {
 	double rate = t->rate;
@@ -339,10 +367,14 @@ static struct exchange fsdp_exchange(
 	if (l->zero == 3)
 		gather = group_seconds(t, shard_axis(l), ranks,
 			t->p->gather_bytes * block, true, messages);
-	if (estimate_waits(l))
+	if (!estimate_waits(l))
+		sum = 0;
+	else if (host_run(l) && t->p->exact)
+		sum = host_sum_seconds(t, block, t->p->reduce_bytes, false);
+	else if (ranks > 1)
 		sum = group_seconds(
 			t, shard_axis(l), ranks, t->p->reduce_bytes * block, false, 1);
-	if (estimate_waits(l) && ranks == 1)
+	else
 		sum = group_seconds(t, AXIS_DP, l->degree[AXIS_DP],
 			t->p->reduce_bytes * block, false, 1);
 	double again = l->reshard != RESHARD_NO ? gather : 0;
@@ -364,7 +396,12 @@ static struct exchange step_exchange(
 		(contributed(t->p, several) + t->p->reduce_bytes) * shard, false,
 		log2(dp) + 1);
 	double last = 0;
-	if (!estimate_waits(l))
+	if (host_run(l) && t->p->exact)
+		sums = estimate_waits(l) ? 0
+					 : host_sum_seconds(t, params,
+						   contributed(t->p, l->n_micro > 1),
+						   !l->zero || ranks == 1);
+	else if (!estimate_waits(l))
 		sums += group_seconds(t, shard_axis(l), ranks,
 			contributed(t->p, l->n_micro > 1) * params, false, 1);
 	if (l->zero > 0 && l->zero < 3)

@@ -64,6 +64,7 @@ struct layout {
 	int tile;		 /* pieces of a layer; 0: it is gathered whole */
 	int offload;		 /* enum offload */
 	int64_t n_micro;	 /* of a data-parallel rank in a step */
+	int host_ranks;		 /* of the cluster; 0: one host */
 };
 
 /* Bytes of the rank that needs most. */

@@ -42,16 +42,14 @@ static const struct cluster clusters[] = {
 
 /* ---- values ---------------------------------------------------------------------- */
 
-enum { N_KEYS = 11 };
+enum { N_KEYS = 10 };
 
-/* The value of a key: a number in `unit`, with a latency after a colon if it is a link; or yes or
- * no. */
+/* The value of a key: a number in `unit`, with a latency after a colon if it is a link. */
 struct value {
 	const char *key;
 	double *number, unit, most;
 	double *latency;
 	int *whole;
-	bool *yes;
 	int64_t *bytes;
 	bool unset; /* not printed */
 };
@@ -87,7 +85,6 @@ static void values_of(struct cluster *c, struct value v[static N_KEYS])
 			.unit = 1,
 			.most = 1,
 			.unset = !c->attention},
-		{.key = "forward", .yes = &c->links.forwards},
 		{.key = "flops",
 			.number = &c->flops,
 			.unit = GB,
@@ -128,14 +125,6 @@ static int set_value(char *text, const struct value *v, struct err *e)
 			       ? err_set(e, EX_USAGE, "cluster: %s is '%s': give bytes",
 					 v->key, text)
 			       : 0;
-	if (v->yes) {
-		*v->yes = !strcmp(text, "yes");
-		return *v->yes || !strcmp(text, "no")
-			       ? 0
-			       : err_set(e, EX_USAGE,
-					 "cluster: %s is '%s': give yes or no", v->key,
-					 text);
-	}
 	if (colon)
 		*colon++ = '\0';
 	if (colon && (parse_double(colon, &us) || us < 0 || us > 1e9))
@@ -224,9 +213,7 @@ void cluster_print(const struct cluster *c, struct str *out)
 		if (v[i].unset)
 			continue;
 		str_printf(out, ",%s=", v[i].key);
-		if (v[i].yes)
-			str_puts(out, *v[i].yes ? "yes" : "no");
-		else if (v[i].whole)
+		if (v[i].whole)
 			str_printf(out, "%d", *v[i].whole);
 		else
 			str_printf(out, "%g", *v[i].number / v[i].unit);

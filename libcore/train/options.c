@@ -605,8 +605,7 @@ static const struct opt options[] = {
 		"GPU in each direction, within its host and to others, in GB/s, or GB/s:us with the "
 		"latency in microseconds; memory, of a GPU, and pcie, between it and the host's memory, "
 		"in GB/s; efficiency, the rate of "
-		"matmuls over the peak, and attention, if that of attention is another; forward=yes: GPUs of a host share what they exchange with "
-		"other hosts, as NCCL's collectives do, also for sums; flops, the peak of a GPU or a "
+		"matmuls over the peak, and attention, if that of attention is another; flops, the peak of a GPU or a "
 		"core in GFLOP/s; cores, of a host, which its ranks share; capacity, the bytes of "
 		"memory that a rank can use, for pt-plan."},
 	{OPT_END},
