@@ -238,6 +238,9 @@ int launch_rank(void);	/* this rank's number; 0 without a launcher */
 void launch_bind(void);
 void launch_stops(bool yes);
 bool launch_over(void); /* has it ended? */
+/* Tells it that this rank ends in order, as MPI_Finalize() does, which must then not be called. False: it
+ * does not speak PMI 1, the protocol of hydra. */
+bool launch_leave(void);
 /* Removes from a folder of shared memory what MPICH has left there of jobs that were killed. */
 void launch_clear(const char *folder);
 

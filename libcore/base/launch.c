@@ -85,6 +85,18 @@ void launch_bind(void)
 			       "starting");
 }
 
+bool launch_leave(void)
+{
+	static const char leaves[] = "cmd=finalize\n";
+	const char *socket = getenv("PMI_FD");
+	char c = 0;
+	if (!socket || write(atoi(socket), leaves, sizeof(leaves) - 1) < 0)
+		return false;
+	while (c != '\n' && read(atoi(socket), &c, 1) == 1) /* the answer */
+		;
+	return true;
+}
+
 void launch_stops(bool yes)
 {
 	stops = yes;
