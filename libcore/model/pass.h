@@ -91,8 +91,10 @@ struct result {
 	struct leaf leaf;
 };
 
-/* Is shown every result of a micro-batch, in the order of computation. */
+/* Is shown every result of a micro-batch, in the order of computation. A step begins again if a gradient
+ * was too large for exact sums: what was seen of it before does not count. */
 struct observer {
+	void (*begin)(void *with); /* NULL: nothing is done */
 	void (*see)(void *with, const struct result *r);
 	void *with;
 };

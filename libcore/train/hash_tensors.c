@@ -197,6 +197,13 @@ static void hash_group(struct run *r, int group, enum step_phase phase)
 	store_for_each_part(r->t.store, false, STORE_BIT(group), 0, hash_part, &h);
 }
 
+static void begin_step(void *with)
+{
+	struct run *r = with;
+	r->hashes.n = 0;
+	hash_group(r, STORE_PARAM, PHASE_PARAMETER);
+}
+
 static void hash_gradients(void *with)
 {
 	hash_group(with, STORE_GRAD, PHASE_GRADIENT);
@@ -354,7 +361,7 @@ int hashes_open(struct run *r, const struct train_opts *o, struct err *e)
 		options_steps(o, "hash-steps", o->hash_steps, &h->first, &h->last, e);
 	if (run_is_first(r) && !e->code)
 		h->fd = file_begin(o->hash_tensors, e);
-	h->observer = (struct observer){see_result, r};
+	h->observer = (struct observer){begin_step, see_result, r};
 	return comm_agree(r->all, e);
 }
 
@@ -369,7 +376,6 @@ void hashes_begin_step(struct run *r)
 	if (!is_due(r, t->step + 1))
 		return;
 	r->hashes.step = t->step + 1;
-	hash_group(r, STORE_PARAM, PHASE_PARAMETER);
 	t->pass.observer = &r->hashes.observer;
 	t->before_update = hash_gradients;
 	t->before_update_with = r;

@@ -97,7 +97,8 @@ static void note_action(void *with, const struct action *a)
 static void check_step(struct finding *w, const struct pipe_input *in)
 {
 	struct trainer *t = w->t;
-	const struct observer observer = {search_result, w}, *before = t->pass.observer;
+	const struct observer observer = {NULL, search_result, w},
+			      *before = t->pass.observer;
 	t->pass.observer = &observer;
 	t->store->leaf_seen = search_leaf;
 	t->store->leaf_seen_with = w;
