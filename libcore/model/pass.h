@@ -132,7 +132,7 @@ struct pass_step {
 
 /* The current micro-batch, set by the caller. */
 struct micro_batch {
-	int64_t number;	      /* in the step: the position of its leaves in the tree */
+	int64_t number;	      /* in the step */
 	int64_t first_sample; /* of the step */
 	int64_t counted;      /* sequences that count in the loss; the rest is padding */
 	int next_unit;	      /* used after the pass, or -1 */

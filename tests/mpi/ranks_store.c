@@ -526,7 +526,7 @@ static void same_bits(void **state)
 {
 	static const int64_t micros[] = {1, 3, 11, 8};
 	size_t n_micros =
-		ARRAY_LEN(micros) - !getenv("LONG"); /* eight give no ragged tree */
+		ARRAY_LEN(micros) - !getenv("LONG"); /* eight: all ranks have as many */
 	int different = 0;
 	(void)state;
 	for (size_t k = 0; k < n_micros; k++) {
