@@ -85,10 +85,9 @@ struct result {
 	int64_t first_row; /* of x, among the rows of the chunk */
 	struct mat x;	   /* in device memory; of integers, x.p is int32_t * */
 	bool integers;
-	/* OF_TENSOR: the parameter, its slice, and the leaf. */
+	/* OF_TENSOR: the parameter, its slice, and the use; 1 is the output layer of a tied weight. */
 	const struct tensor *tensor;
-	int slice;
-	struct leaf leaf;
+	int slice, use;
 };
 
 /* Is shown every result of a micro-batch, in the order of computation. A step begins again if a gradient
