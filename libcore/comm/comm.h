@@ -5,8 +5,8 @@
  *   collective.h  collectives: their table, types and operations
  *   requests.h    nonblocking collectives and messages
  *   tags.h        the tags of messages, one table for all floors
- *   tree.h        the canonical tree of a sum
- *   sum.h         sums over a group by that tree
+ *   tree.h        the canonical tree of sums of activations over virtual slices
+ *   sum.h         exact sums of gradients over a group
  *   shared.h      memory that the ranks of one host share
  *   notify.h      nonblocking notifications between ranks
  *   simulate.h    the time that operations of planned groups would take
@@ -30,7 +30,7 @@ struct comm {
 	char name[24];	 /* of the axis: "world", "dp", ... */
 	int color;	 /* distinguishes groups of the same name */
 	uint64_t seq;	 /* number of operations begun, the same on all ranks */
-	uint64_t n_sums; /* number of tree sums begun, likewise */
+	uint64_t n_sums; /* number of exact sums begun, likewise */
 	const struct comm_ops *ops; /* NULL: a group of one rank, or a planned group */
 	void *impl;
 	struct nccl_group *nccl; /* NULL: MPI also transfers what is in device memory */

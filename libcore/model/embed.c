@@ -49,8 +49,7 @@ static void positions_backward(struct pass *p, struct at at, struct mat dx)
 	const struct tensor *positions = p->m->positions;
 	for (; positions && at.slice < p->tp.local; at.slice++) {
 		int64_t first, n = piece_rows(p, at.slice, &first);
-		p->d->k->embed_bwd(p->d, leaf(p, positions, at, 0),
-			mat_rows(dx, first, n),
+		p->d->k->embed_bwd(p->d, leaf(p, positions, at), mat_rows(dx, first, n),
 			doc_pos_of(p, at.chunk) + p->first_row + first, 0);
 		leaf_done(p, positions, at, 0);
 	}
@@ -68,7 +67,7 @@ void embed_backward(struct pass *p, struct mat dx)
 		positions_backward(p, at, dxc);
 		struct mat d = slice_gather(&p->tp, p->d, dxc, all);
 		for (; at.slice < p->tp.local; at.slice++) {
-			struct mat dw = leaf(p, table, at, 0);
+			struct mat dw = leaf(p, table, at);
 			p->d->k->embed_bwd(p->d, dw, d, p->in.tokens + c * p->rows,
 				(p->tp.first + at.slice) * dw.rows);
 			leaf_done(p, table, at, 0);

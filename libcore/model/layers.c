@@ -12,15 +12,14 @@ void show_result(struct pass *p, struct result r)
 
 void show_leaf(struct pass *p, const struct tensor *t, struct at at, int use)
 {
-	int slice = tensor_slice(t, p->tp.first + at.slice);
 	show_result(p, (struct result){.name = t->name,
 			       .gradient = true,
 			       .extent = OF_TENSOR,
 			       .at = at,
-			       .x = leaf(p, t, at, use),
+			       .x = leaf(p, t, at),
 			       .tensor = t,
-			       .slice = slice,
-			       .leaf = leaf_number(p, t, at, use)});
+			       .slice = tensor_slice(t, p->tp.first + at.slice),
+			       .use = use});
 }
 
 void show_parts(
@@ -85,7 +84,7 @@ void bias_leaves(struct pass *p, struct at at, const struct tensor *bias, struct
 	const struct kernels *k = p->d->k;
 	for (at.slice = 0; bias && at.slice < p->tp.local; at.slice++) {
 		int64_t first, n = piece_rows(p, at.slice, &first);
-		struct mat db = leaf(p, bias, at, 0);
+		struct mat db = leaf(p, bias, at);
 		if (sums.p)
 			k->copy(p->d, db, sums_of(p, sums, at));
 		else
@@ -120,8 +119,8 @@ static void leaves_of_norm(
 	for (at.slice = 0; at.slice < p->tp.local; at.slice++) {
 		int64_t first, rows = piece_rows(p, at.slice, &first);
 		const struct norm_grads to = {.dx = g->dx,
-			.dgamma = leaf(p, n->weight, at, 0),
-			.dbeta = n->bias ? leaf(p, n->bias, at, 0) : no_mat(),
+			.dgamma = leaf(p, n->weight, at),
+			.dbeta = n->bias ? leaf(p, n->bias, at) : no_mat(),
 			.copy = g->copy,
 			.sums = g->copy_bias ? sums_of(p, g->sums, at) : no_mat()};
 		if (g->dx.p)

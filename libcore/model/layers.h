@@ -75,18 +75,9 @@ bool param_is_tiled(const struct pass *p, const struct tensor *t);
 
 /* leaf(): the buffer for the gradient of one use of a parameter (a leaf);
  * leaf_done(): it is written. Use 1 of a tied weight is the output layer. */
-static inline struct leaf leaf_number(
-	const struct pass *p, const struct tensor *t, struct at at, int use)
+static inline struct mat leaf(const struct pass *p, const struct tensor *t, struct at at)
 {
-	return (struct leaf){p->micro.number, use, p->cp.first + at.chunk,
-		tensor_slice_user(t, p->tp.first + at.slice)};
-}
-
-static inline struct mat leaf(
-	const struct pass *p, const struct tensor *t, struct at at, int use)
-{
-	const struct leaf number = leaf_number(p, t, at, use);
-	return store_leaf(p->store, t, tensor_slice(t, p->tp.first + at.slice), &number);
+	return store_leaf(p->store, t, tensor_slice(t, p->tp.first + at.slice));
 }
 
 /* Shows a leaf that is written. */
@@ -95,10 +86,11 @@ void show_leaf(struct pass *p, const struct tensor *t, struct at at, int use);
 static inline void leaf_done(
 	struct pass *p, const struct tensor *t, struct at at, int use)
 {
+	if (p->micro.empty)
+		return;
 	if (p->observer)
 		show_leaf(p, t, at, use);
-	const struct leaf number = leaf_number(p, t, at, use);
-	store_leaf_done(p->store, t, tensor_slice(t, p->tp.first + at.slice), &number);
+	store_leaf_done(p->store, t, tensor_slice(t, p->tp.first + at.slice));
 }
 
 /* ---- sizes of one virtual slice ---------------------------------------------------- */

@@ -411,13 +411,13 @@ void linear_weights(
 	struct pass *p, struct at at, struct mat x, const struct linear *l, int n)
 {
 	for (int i = 0; i < n; i++) {
-		struct mat dw = leaf(p, l[i].w, at, 0);
+		struct mat dw = leaf(p, l[i].w, at);
 		linear_backward_w(p, at.layer, dw, l[i].y, x, false);
 		linear_round(p, dw);
 		leaf_done(p, l[i].w, at, 0);
 		if (!l[i].bias)
 			continue;
-		p->d->k->bias_bwd(p->d, leaf(p, l[i].bias, at, 0), l[i].y);
+		p->d->k->bias_bwd(p->d, leaf(p, l[i].bias, at), l[i].y);
 		leaf_done(p, l[i].bias, at, 0);
 	}
 	param_reduce(p, l->w, at.slice, 0);

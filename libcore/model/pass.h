@@ -85,14 +85,15 @@ struct result {
 	int64_t first_row; /* of x, among the rows of the chunk */
 	struct mat x;	   /* in device memory; of integers, x.p is int32_t * */
 	bool integers;
-	/* OF_TENSOR: the parameter, its slice, and the leaf. */
+	/* OF_TENSOR: the parameter, its slice, and the use; 1 is the output layer of a tied weight. */
 	const struct tensor *tensor;
-	int slice;
-	struct leaf leaf;
+	int slice, use;
 };
 
-/* Is shown every result of a micro-batch, in the order of computation. */
+/* Is shown every result of a micro-batch, in the order of computation. A step begins again if a gradient
+ * was too large for exact sums: what was seen of it before does not count. */
 struct observer {
+	void (*begin)(void *with); /* NULL: nothing is done */
 	void (*see)(void *with, const struct result *r);
 	void *with;
 };
@@ -130,7 +131,7 @@ struct pass_step {
 
 /* The current micro-batch, set by the caller. */
 struct micro_batch {
-	int64_t number;	      /* in the step: the position of its leaves in the tree */
+	int64_t number;	      /* in the step */
 	int64_t first_sample; /* of the step */
 	int64_t counted;      /* sequences that count in the loss; the rest is padding */
 	int next_unit;	      /* used after the pass, or -1 */

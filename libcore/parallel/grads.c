@@ -380,8 +380,7 @@ static float *leaf_at(
 	return (is_room ? s->impl->leaves + b->leaf_at : b->leaf) + e->at;
 }
 
-struct mat store_leaf(
-	struct store *s, const struct tensor *t, int slice, const struct leaf *at)
+struct mat store_leaf(struct store *s, const struct tensor *t, int slice)
 {
 	struct device *d = s->c.device;
 	struct bucket *b = bucket_of(s, t, slice);
@@ -389,7 +388,6 @@ struct mat store_leaf(
 	int64_t n = t->rows * t->cols;
 	int64_t end = e + 1 < b->entry + b->n_entries ? e[1].at : b->n;
 	int64_t gap = end - e->at - n;
-	(void)at;
 	if (!is_run(s))
 		grads_take_lease(s, unit_of(s, t, slice));
 	if (gap && !b->local) /* is added too */
@@ -397,18 +395,12 @@ struct mat store_leaf(
 	return mat(leaf_at(s, b, e), t->rows, t->cols);
 }
 
-void store_leaf_done(
-	struct store *s, const struct tensor *t, int slice, const struct leaf *at)
+void store_leaf_done(struct store *s, const struct tensor *t, int slice)
 {
 	struct device *d = s->c.device;
 	struct bucket *b = bucket_of(s, t, slice);
 	struct entry *e = entry_of(s, t, slice);
-	if (at->micro >= s->c.microbatches.n_micro)
-		return;
 	BUG_ON(++e->n_leaves > b->n_local);
-	if (s->leaf_seen)
-		s->leaf_seen(s->leaf_seen_with, t, slice,
-			mat(leaf_at(s, b, e), t->rows, t->cols));
 	if (!b->local)
 		return;
 	d->k->grid_sum(d,

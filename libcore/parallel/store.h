@@ -35,13 +35,6 @@ void offload_backend_close(struct offload_backend *x); /* NULL: nothing */
 
 /* ---- store.c: parameters, gradients and optimizer state -------------------------- */
 
-/* A leaf of a gradient: the contribution of one use of a parameter, in one chunk of
- * one micro-batch, by one of the virtual slices that use its slice. */
-struct leaf {
-	int64_t micro;
-	int use, chunk, user;
-};
-
 /* Whether parameters that were gathered for the forward are freed after it (FSDP's
  * reshard_after_forward); KEEP_LAST: except those of the last block. */
 enum reshard { RESHARD_YES, RESHARD_NO, RESHARD_KEEP_LAST };
@@ -159,9 +152,6 @@ struct store {
 	/* Unless NULL: adds what this rank has in the other workers to n elements, in store_step_end(). */
 	void (*add_workers)(void *with, int64_t *sum, int64_t n);
 	void *add_workers_with;
-	/* Unless NULL: sees each leaf of this rank. */
-	void (*leaf_seen)(void *with, const struct tensor *t, int slice, struct mat leaf);
-	void *leaf_seen_with;
 	struct store_impl *impl;
 };
 
@@ -193,12 +183,11 @@ struct mat store_param(struct store *s, const struct tensor *t, int slice);
 struct mat store_operand(struct store *s, const struct tensor *t, int slice);
 /* The amax of a float8 operand, whole, in the device's memory. */
 float *store_amax(const struct store *s, const struct tensor *t);
-/* The buffer for a leaf of a gradient; and the call after it is written. Leaves may be
- * written in any order; the store adds them as integers. */
-struct mat store_leaf(
-	struct store *s, const struct tensor *t, int slice, const struct leaf *at);
-void store_leaf_done(
-	struct store *s, const struct tensor *t, int slice, const struct leaf *at);
+/* The buffer for a leaf of a gradient, which is what one use of a parameter in one chunk of a micro-batch
+ * contributes, by one of the virtual slices that use its slice; and the call after it is written. Leaves
+ * may be written in any order, one of a slice at a time; the store adds them as integers. */
+struct mat store_leaf(struct store *s, const struct tensor *t, int slice);
+void store_leaf_done(struct store *s, const struct tensor *t, int slice);
 /* Reduces the gradients of a unit, after all of its leaves of a micro-batch are written; `last`: of
  * this rank's last micro-batch in this step. `use` is 0; or for a tile of a tied weight, whose uses
  * are summed at different times, first 1, that of the output layer, then 0. */

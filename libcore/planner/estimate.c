@@ -394,7 +394,7 @@ static struct exchange step_exchange(
 	bool several = l->n_micro > 1 || (ranks > 1 && l->zero);
 	double sums = group_seconds(t, AXIS_DP, dp,
 		(contributed(t->p, several) + t->p->reduce_bytes) * shard, false,
-		log2(dp) + 1);
+		2); /* to who adds a piece, and its sum */
 	double last = 0;
 	if (host_run(l) && t->p->exact)
 		sums = estimate_waits(l) ? 0

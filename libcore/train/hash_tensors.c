@@ -95,7 +95,7 @@ static void name_result(const struct model *m, const struct result *x, struct re
 	char *name = to->of.name;
 	size_t room = sizeof(to->of.name);
 	if (x->extent == OF_TENSOR)
-		snprintf(name, room, "%s%s", x->name, x->leaf.use ? ":output" : "");
+		snprintf(name, room, "%s%s", x->name, x->use ? ":output" : "");
 	else if (x->at.layer >= 0 && x->at.layer < m->c.layers)
 		snprintf(name, room, "layers.%lld.%s", (long long)x->at.layer, x->name);
 	else
@@ -129,8 +129,10 @@ static void hash_rows(struct run *r, const struct result *x, struct record *to)
 /* A leaf: each chunk, and each virtual slice that uses the parameter, has one of its size. */
 static void hash_leaf(struct run *r, const struct result *x, struct record *to)
 {
+	const struct pass *p = &r->t.pass;
 	const struct tensor *t = x->tensor;
-	int64_t number = (int64_t)x->leaf.chunk * t->users_per_slice + x->leaf.user;
+	int64_t number = (int64_t)(p->cp.first + x->at.chunk) * t->users_per_slice +
+			 tensor_slice_user(t, p->tp.first + x->at.slice);
 	struct host_mat m = to_host(&r->t.d, x->x);
 	to->place = number * tensor_size(t) + tensor_index(t, x->slice, 0);
 	for (int64_t i = 0; i < t->rows; i++)
@@ -143,7 +145,7 @@ static int64_t layer_of(const struct model *m, const struct result *x)
 {
 	if (x->extent != OF_TENSOR)
 		return x->at.layer;
-	return x->leaf.use ? m->c.layers : x->tensor->unit - 1;
+	return x->use ? m->c.layers : x->tensor->unit - 1;
 }
 
 static void see_result(void *with, const struct result *x)
@@ -195,6 +197,13 @@ static void hash_group(struct run *r, int group, enum step_phase phase)
 {
 	struct hashing h = {r, group, phase};
 	store_for_each_part(r->t.store, false, STORE_BIT(group), 0, hash_part, &h);
+}
+
+static void begin_step(void *with)
+{
+	struct run *r = with;
+	r->hashes.n = 0;
+	hash_group(r, STORE_PARAM, PHASE_PARAMETER);
 }
 
 static void hash_gradients(void *with)
@@ -354,7 +363,8 @@ int hashes_open(struct run *r, const struct train_opts *o, struct err *e)
 		options_steps(o, "hash-steps", o->hash_steps, &h->first, &h->last, e);
 	if (run_is_first(r) && !e->code)
 		h->fd = file_begin(o->hash_tensors, e);
-	h->observer = (struct observer){see_result, r};
+	h->observer =
+		(struct observer){.begin = begin_step, .see = see_result, .with = r};
 	return comm_agree(r->all, e);
 }
 
@@ -369,7 +379,6 @@ void hashes_begin_step(struct run *r)
 	if (!is_due(r, t->step + 1))
 		return;
 	r->hashes.step = t->step + 1;
-	hash_group(r, STORE_PARAM, PHASE_PARAMETER);
 	t->pass.observer = &r->hashes.observer;
 	t->before_update = hash_gradients;
 	t->before_update_with = r;

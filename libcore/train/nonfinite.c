@@ -46,7 +46,7 @@ struct finding {
 	int64_t sample;
 };
 
-/* A result of the forward or backward. */
+/* A result of the forward or backward. Leaves of gradients too: what is not finite is not in the sums. */
 static void search_result(void *with, const struct result *r)
 {
 	struct finding *w = with;
@@ -58,23 +58,15 @@ static void search_result(void *with, const struct result *r)
 		return;
 	p->found = true;
 	p->index = at;
+	if (r->extent == OF_TENSOR) {
+		p->index += tensor_index(r->tensor, r->slice, 0);
+		snprintf(p->where, sizeof(p->where), "gradient of %s", r->name);
+		return;
+	}
 	if (r->at.layer >= 0 && r->at.layer < w->t->model.c.layers)
 		snprintf(block, sizeof(block), "layers.%lld.", (long long)r->at.layer);
 	snprintf(p->where, sizeof(p->where), "%s%s%s", block, r->name,
 		r->gradient ? ", backward" : "");
-}
-
-/* A leaf: what is not finite is not in the sums. */
-static void search_leaf(void *with, const struct tensor *t, int slice, struct mat leaf)
-{
-	struct finding *w = with;
-	struct probe *p = &w->probe;
-	int64_t at = p->found ? -1 : w->t->d.k->find_nonfinite(&w->t->d, leaf);
-	if (at < 0)
-		return;
-	p->found = true;
-	p->index = tensor_index(t, slice, 0) + at;
-	snprintf(p->where, sizeof(p->where), "gradient of %s", t->name);
 }
 
 enum { IN_PARAMETERS = -1 };
@@ -97,15 +89,13 @@ static void note_action(void *with, const struct action *a)
 static void check_step(struct finding *w, const struct pipe_input *in)
 {
 	struct trainer *t = w->t;
-	const struct observer observer = {search_result, w}, *before = t->pass.observer;
+	const struct observer observer = {.see = search_result, .with = w},
+			      *before = t->pass.observer;
 	t->pass.observer = &observer;
-	t->store->leaf_seen = search_leaf;
-	t->store->leaf_seen_with = w;
 	t->pipe.done = note_action;
 	t->pipe.with = w;
 	step_gradients(t, in);
 	t->pass.observer = before;
-	t->store->leaf_seen = NULL;
 	t->pipe.done = NULL;
 	if (w->probe.found ? w->at == nowhere : search_tensors(t, true, &w->probe))
 		w->at = in_gradients;

@@ -286,11 +286,14 @@ static void launch_graph(struct trainer *t)
 static void compute(struct work *w)
 {
 	struct trainer *t = w->t;
+	const struct observer *observer = t->pass.observer;
 	int64_t step = t->step + 1;
-	bool profiled = trace_on || t->pass.observer ||
+	bool profiled = trace_on || observer ||
 			(t->profile.first <= step && step <= t->profile.last);
 	bool due = t->graph.state == GRAPH_WANTED && t->graph.n_eager >= EAGER_STEPS &&
 		   !w->averages;
+	if (observer && observer->begin)
+		observer->begin(observer->with);
 	if (t->graph.state == GRAPH_CAPTURED && !profiled) {
 		device_graph_refill(&t->d); /* only terms and samples differ */
 		put_terms(t, w->r);

@@ -1,6 +1,7 @@
 /*
  * Speeds of single kernels, at the shapes of GPT-2 124M and 1.5B.
  *   bench_kernels DEVICE [tiny]          lines "NAME SHAPE VALUE UNIT SECONDS OF-CEILING"
+ *   bench_kernels DEVICE [tiny] sums     those of exact sums of gradients
  *   bench_kernels DEVICE [tiny] about    the device, and its bf16 matmul peak
  * The ceiling of matmuls is the vendor's peak, or 0 if unknown; that of the others is the measured rate of a plain copy. Bytes count each operand once.
  */
@@ -342,22 +343,40 @@ static void sum_leaf(struct device *d, void *what)
 	d->k->grid_sum(d, &c->sums_of, c->grid);
 }
 
-/* A leaf that is added, and a sum that is rounded. */
+/* A leaf that is added to the sum, a sum that is rounded, and what the owner of an eighth does with the leaves
+ * of 8 ranks. */
 static void exact_sums(struct timing *t, int64_t n, const char *shape)
 {
+	enum { RANKS = 8 };
 	size_t mark = arena_mark(&t->memory);
 	const struct grid grid = {.exponent = GRID_EXPONENT};
-	struct call c = {.grid = arena_alloc(&t->memory, sizeof(grid))};
-	int64_t *sum = timing_mat(t, 2, n, DT_F32).p;
-	const struct grid_part leaf = {.leaf = vector(t, n)}, kept = {.sum = sum};
+	struct call c = {.grid = arena_alloc(&t->memory, sizeof(grid)),
+		.a = timing_mat(t, 1, n, DT_F32),
+		.b = timing_mat(t, 1, n, DT_F32)};
+	int64_t *sum = timing_mat(t, 2, n, DT_F32).p, piece = n / RANKS / 64 * 64;
+	const struct grid_part leaf = {.leaf = c.a.p}, kept = {.sum = sum};
+	struct grid_part of[RANKS];
+	for (int r = 0; r < RANKS; r++)
+		of[r].leaf = leaf.leaf + r * piece;
 	device_put(&t->d, c.grid, &grid, sizeof(grid));
+	say_bytes(t, "copy", shape, copy, &c, 8 * n);
 	c.sums_of = (struct grid_sum){
 		.sum = sum, .add = true, .parts = &leaf, .n_parts = 1, .n = n};
 	say_bytes(t, "grid_sum, add", shape, sum_leaf, &c, 20 * n);
-	c.sums_of = (struct grid_sum){
-		.rounded = vector(t, n), .parts = &kept, .n_parts = 1, .n = n};
+	c.sums_of =
+		(struct grid_sum){.rounded = c.b.p, .parts = &kept, .n_parts = 1, .n = n};
 	say_bytes(t, "grid_sum, round", shape, sum_leaf, &c, 12 * n);
+	c.sums_of = (struct grid_sum){
+		.rounded = c.b.p, .parts = of, .n_parts = RANKS, .n = piece, .levels = 3};
+	say_bytes(t, "grid_sum, 8 leaves", shape, sum_leaf, &c, 4 * (RANKS + 1) * piece);
 	arena_reset(&t->memory, mark);
+}
+
+/* Of GPT-2 124M, and of a block of Llama 3 8B. */
+static void all_exact_sums(struct timing *t)
+{
+	exact_sums(t, t->tiny ? 1 << 16 : 124439808, "124M");
+	exact_sums(t, t->tiny ? 1 << 16 : 218112000, "block of 8B");
 }
 
 static void ceiling(struct timing *t, int64_t n, const char *shape)
@@ -373,12 +392,15 @@ static void ceiling(struct timing *t, int64_t n, const char *shape)
 int main(int argc, char **argv)
 {
 	struct timing t;
-	bool about = argc > 1 && !strcmp(argv[argc - 1], "about");
+	const char *what = argc > 1 ? argv[argc - 1] : "";
+	bool about = !strcmp(what, "about");
 	log_name("bench_kernels");
 	timing_open(&t, argc, argv, about ? 4096 : (size_t)8 << 30,
 		about ? 4096 : (size_t)64 << 20);
 	if (about) {
 		printf("device\t%s\npeak\t%.6g\n", t.d.name, device_peak(&t.d, DT_BF16));
+	} else if (!strcmp(what, "sums")) {
+		all_exact_sums(&t);
 	} else if (t.tiny) {
 		ceiling(&t, 1 << 16, "65536");
 		matmuls(&t);
@@ -387,7 +409,7 @@ int main(int argc, char **argv)
 		loss(&t, 16, 1000, "16x1000");
 		table(&t, 64, 1000, 64, "64x64 of 1000");
 		optimizer(&t, 256, "148x256");
-		exact_sums(&t, 1 << 16, "65536");
+		all_exact_sums(&t);
 	} else {
 		ceiling(&t, 1 << 28, "268435456");
 		matmuls(&t);
@@ -397,7 +419,7 @@ int main(int argc, char **argv)
 		loss(&t, 8192, 50257, "8192x50257");
 		table(&t, 65536, 50304, 768, "65536x768 of 50304");
 		optimizer(&t, 840960, "148x840960");
-		exact_sums(&t, 124 << 20, "130023424");
+		all_exact_sums(&t);
 	}
 	timing_close(&t);
 	stdout_close();

@@ -40,6 +40,27 @@ curve() { # and the parameters at the end
 }
 
 # (GPT-2's biases of keys have gradients so small that the grid rounds them, and AdamW makes them large.)
+# (A GPU has begun the update by the time that the host knows that the step counts for nothing.)
+@test "the hashes of a step that is computed again are those of the last attempt" {
+	make_large 2e3
+	local o=("${LARGE[@]}" -n 1 --hash-tensors)
+	tiny "${o[@]}" one.txt -o one >/dev/null
+	grep -q 'was too large' one/journal.txt
+	[ "$(grep -c ' micro=0 phase=forward name=tokens elements=32 ' one.txt)" -eq 1 ]
+	# each parameter once in each phase, with its elements
+	local phase
+	for phase in gradient updated; do
+		cmp <(grep ' phase=parameter ' one.txt | grep -o ' name=.* elements=[0-9]*') \
+			<(grep " phase=$phase " one.txt | grep -o ' name=.* elements=[0-9]*')
+	done
+	tiny_on 2 "${o[@]}" two.txt --dp 2 -o two >/dev/null
+	cmp one.txt two.txt
+	gpu_setup
+	tiny "${o[@]}" gpu.txt --device cuda -o gpu >/dev/null
+	grep -q 'was too large' gpu/journal.txt
+	cmp <(grep -o '.* elements=[0-9]*' one.txt) <(grep -o '.* elements=[0-9]*' gpu.txt)
+}
+
 @test "before local SGD parts its workers, their grid is finer, since the mean of their sums is taken" {
 	make_shard
 	tiny_on 2 -n 12 -m 1 --heads 4 --virtual 'tp=2,cp=2' --dp 2 -o together >/dev/null

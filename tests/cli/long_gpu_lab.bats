@@ -38,7 +38,7 @@ measured() { # WORK HOW MEASURE: how often
 }
 
 @test "every measurement of pt-train has its row, and none fails" {
-	lab 1,8,9
+	lab 1,9,10
 	for how in exact fast float8 float8+fast; do
 		[ "$(measured gpt2-124m $how tokens/s)" -ge 1 ]
 		[ "$(measured gpt2-124m $how 'ms a step, attn_bwd')" -ge 1 ]
@@ -57,8 +57,20 @@ measured() { # WORK HOW MEASURE: how often
 	[ "$(find out -type f | wc -l)" -le 8 ]
 }
 
+@test "exact sums of gradients have their rows and verdicts" {
+	lab 2 PATTERN=test_kernels_grid
+	[ "$(measured 'sums, block of 8B' '8 leaves' GB/s)" -eq 1 ]
+	for how in exact+accumulate exact+accumulate+--cuda-graph; do
+		[ "$(measured gpt2-124m $how tokens/s)" -eq 1 ]
+		[ "$(measured gpt2-124m $how 'part of a step, grid_sum')" -eq 1 ]
+	done
+	grep -q $'^E[.]4: .*\t14 PASS\tyes$' out/verdict.tsv
+	[ "$(awk -F '\t' '$1 ~ /^E[.]/ && $1 !~ /loss of a step/ && $4 == "not run"' out/verdict.tsv)" = '' ]
+	not grep FAILED out/errors.txt
+}
+
 @test "tests, PyTorch, losses, switches and a sanitizer have their rows" {
-	lab 5,6,7,10,12,13,16
+	lab 6,7,8,11,13,14,17
 	[ "$(measured gpt2-124m torch tokens/s)" -eq 1 ]
 	grep -q $'^gpt2-124m\ttorch\ttokens/s\t2000\t' out/rows.tsv # the median
 	grep -q $'^gpt2-124m\ttorch\tGB\t2.00\t' out/rows.tsv
@@ -76,7 +88,7 @@ measured() { # WORK HOW MEASURE: how often
 	for end in 'sleep 1000' 'echo broken >&2; exit 1' 'exit 3'; do
 		rm -rf out
 		printf '#!/bin/bash\n%s\n' "$end" >peer
-		lab 10,11 ITEM_LIMIT=30
+		lab 11,12 ITEM_LIMIT=30
 		[ "$(measured gpt2-124m exact tokens/s)" -eq 1 ]
 		[ "$(measured llama-1b exact tokens/s)" -eq 1 ]
 		[ "$(grep -c 'FAILED: .*:torch' out/errors.txt)" -ge 4 ]
@@ -85,7 +97,7 @@ measured() { # WORK HOW MEASURE: how often
 }
 
 @test "NCCL passes all checks, and its absence is told" {
-	lab 3,4,14,15
+	lab 4,5,15,16
 	[ "$(awk -F '\t' '$3 == "result" && $4 == "PASS"' out/rows.tsv | wc -l)" -eq 73 ]
 	[ "$(awk -F '\t' '$1 ~ /^D[.]/ && $4 == "yes"' out/verdict.tsv | wc -l)" -eq 8 ]
 	[ "$(measured 'ranks_nccl, 2 ranks, GPU' check-nccl ok)" -eq 1 ]
@@ -93,7 +105,7 @@ measured() { # WORK HOW MEASURE: how often
 	[ ! -e out/errors.txt ]
 	[ "$(find out -type f | wc -l)" -le 8 ]
 	rm -r out
-	lab 4,14 PT_NCCL=/none 2>said
+	lab 5,15 PT_NCCL=/none 2>said
 	grep -q 'there is no NCCL: PT_NCCL is /none' said
 	grep -q 'env: tests of NCCL will be skipped' said
 	grep -q '^check-nccl, ranks_nccl: skipped: there is no NCCL' out/errors.txt

@@ -12,7 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { BATCH = 3, MICRO = 5 };
+enum { BATCH = 3 };
 
 /* ---- a store that keeps leaves --------------------------------------------------- */
 
@@ -20,9 +20,10 @@ struct ledger {
 	const struct model *m;
 	int64_t n_leaves, n_floats;
 	float *x;
-	int64_t *pushed; /* how often */
-	int64_t wrong;	 /* calls that break the rules of the store */
-	float *params;	 /* [tensor][slice] */
+	int64_t *pushed;	 /* how often */
+	int64_t wrong;		 /* calls that break the rules of the store */
+	float *params, *buffers; /* [tensor][slice] */
+	const float *shown;	 /* the buffer of a leaf that the store is to have next */
 	struct arena memory;
 };
 
@@ -98,36 +99,46 @@ struct mat store_param(struct store *s, const struct tensor *t, int slice)
 	return mat(ledger->params + param + slice * room_of(t), t->rows, t->cols);
 }
 
-static int64_t leaf_number(const struct tensor *t, int slice, const struct leaf *at)
+/* A slice's leaf while it is written. */
+static float *buffer_of(const struct tensor *t, int slice)
 {
-	int64_t cp = ledger->m->cp;
-	ledger->wrong += !is_here(t, slice) || at->micro != MICRO || at->use < 0 ||
-			 at->use >= t->uses || at->chunk < 0 || at->chunk >= cp ||
-			 at->user < 0 || at->user >= t->users_per_slice;
-	return ((slice * t->uses + at->use) * cp + at->chunk) * t->users_per_slice +
-	       at->user;
+	int64_t leaf, at, param;
+	find_tensor(ledger->m, t, &leaf, &at, &param);
+	ledger->wrong += !is_here(t, slice);
+	return ledger->buffers + param + slice * room_of(t);
 }
 
-struct mat store_leaf(
-	struct store *s, const struct tensor *t, int slice, const struct leaf *at)
+struct mat store_leaf(struct store *s, const struct tensor *t, int slice)
 {
-	int64_t leaf, begin, param, i = leaf_number(t, slice, at);
 	(void)s;
-	find_tensor(ledger->m, t, &leaf, &begin, &param);
-	return mat(ledger->x + begin + i * room_of(t), t->rows, t->cols);
+	return mat(buffer_of(t, slice), t->rows, t->cols);
 }
 
-void store_leaf_done(
-	struct store *s, const struct tensor *t, int slice, const struct leaf *at)
+void store_leaf_done(struct store *s, const struct tensor *t, int slice)
 {
-	int64_t leaf, begin, param, i = leaf_number(t, slice, at);
 	(void)s;
-	find_tensor(ledger->m, t, &leaf, &begin, &param);
-	/* The leaves of a slice and use come in ascending order. */
-	int64_t run = (int64_t)ledger->m->cp * t->users_per_slice;
-	for (int64_t j = i + 1; j % run; j++)
-		ledger->wrong += ledger->pushed[leaf + j] != 0;
+	ledger->wrong += ledger->shown != buffer_of(t, slice);
+	ledger->shown = NULL;
+}
+
+/* Keeps a leaf, which is shown just before the store has it. */
+static void keep_leaf(void *with, const struct result *r)
+{
+	const struct pass *p = with;
+	const struct tensor *t = r->tensor;
+	if (r->extent != OF_TENSOR)
+		return;
+	int64_t cp = ledger->m->cp, chunk = p->cp.first + r->at.chunk, leaf, at, param;
+	int user = tensor_slice_user(t, p->tp.first + r->at.slice);
+	find_tensor(ledger->m, t, &leaf, &at, &param);
+	ledger->wrong += ledger->shown || r->use < 0 || r->use >= t->uses || chunk < 0 ||
+			 chunk >= cp || user < 0 || user >= t->users_per_slice;
+	int64_t i =
+		((r->slice * t->uses + r->use) * cp + chunk) * t->users_per_slice + user;
 	ledger->pushed[leaf + i]++;
+	ledger->shown = r->x.p;
+	memcpy(ledger->x + at + i * room_of(t), r->x.p,
+		(size_t)(t->rows * t->cols) * sizeof(float));
 }
 
 /* Parameters are a function of their place in the whole tensor. */
@@ -147,9 +158,10 @@ static void ledger_open(struct ledger *l, const struct model *m)
 	int64_t params;
 	find_tensor(m, m->tensors + m->n_tensors, &l->n_leaves, &l->n_floats, &params);
 	arena_init(&l->memory, "leaves",
-		(size_t)(l->n_floats + params) * sizeof(float) + 128);
+		(size_t)(l->n_floats + 2 * params) * sizeof(float) + 128);
 	l->x = arena_floats(&l->memory, l->n_floats);
 	l->params = arena_floats(&l->memory, params);
+	l->buffers = arena_floats(&l->memory, params);
 	l->pushed = xcalloc((size_t)l->n_leaves, sizeof(*l->pushed));
 	float *p = l->params;
 	for (const struct tensor *t = m->tensors; t < m->tensors + m->n_tensors; t++)
@@ -192,6 +204,7 @@ struct trial {
 	struct pass p;
 	struct acts a;
 	struct block_grads *grads; /* of a backward in two parts */
+	struct observer observer;
 	struct stage all;
 };
 
@@ -211,7 +224,8 @@ static void trial_open(struct trial *b, struct model *m, struct mesh *mesh,
 	pass_recompute(&b->p, l->recompute, max64(1, l->recompute_every), &mem->micro);
 	acts_alloc(&b->p, &b->all, &b->a, &mem->micro);
 	b->grads = l->split ? grads_alloc(&b->p, &b->all, &mem->micro) : NULL;
-	b->p.micro.number = MICRO;
+	b->observer = (struct observer){.see = keep_leaf, .with = &b->p};
+	b->p.observer = &b->observer;
 	b->p.micro.first_sample = 7;
 	b->p.micro.counted = BATCH - 1;
 	pass_step_begin(&b->p, &(struct pass_step){.number = 2, .loss_scale = 0.25f});

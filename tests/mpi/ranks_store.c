@@ -86,6 +86,13 @@ static bool has_use(const struct mesh *m, const struct tensor *t, int use)
 	return t->unit >= first_unit(n, at) && t->unit < first_unit(n, at + 1);
 }
 
+/* A leaf of a gradient: the contribution of one use of a parameter, in one chunk of one micro-batch, by
+ * one of the virtual slices that use its slice. */
+struct leaf {
+	int64_t micro;
+	int use, chunk, user;
+};
+
 static bool is_odd(const struct tensor *t, const struct leaf *at)
 {
 	return odd.name && !strcmp(t->name, odd.name) && at->micro == odd.micro &&
@@ -120,12 +127,13 @@ static void push(struct store *s, const struct tensor *t, int virtual_slice, int
 {
 	struct leaf at = {micro, use, chunk, tensor_slice_user(t, virtual_slice)};
 	int slice = tensor_slice(t, virtual_slice);
-	struct mat x = store_leaf(s, t, slice, &at);
+	struct mat x = store_leaf(s, t, slice);
 	for (int64_t r = 0; r < x.rows; r++)
 		for (int64_t c = 0; c < x.cols; c++)
 			((float *)x.p)[r * x.cols + c] =
 				leaf_value(t, tensor_index(t, slice, r) + c, &at);
-	store_leaf_done(s, t, slice, &at);
+	if (micro < s->c.microbatches.n_micro)
+		store_leaf_done(s, t, slice);
 }
 
 /* The number of what a slice is used with: its unit, or a tile's. */
@@ -513,7 +521,7 @@ static const struct layout layouts[] = {
 	{{1, 2, 4, 1, 1}, 3, .host_ranks = 2},
 	{{1, 2, 4, 1, 1}, 2, .host_ranks = 4},
 	{{1, 1, 2, 2, 2}, 3, .flat = true, .host_ranks = 4},
-	{{1, 1, 6, 1, 1}, 3, .host_ranks = 4},
+	{{2, 3, 1, 1, 1}, 0, .host_ranks = 2},
 	{{2, 1, 4, 1, 1}, 3, .host_ranks = 2},
 	{{2, 4, 1, 1, 1}, 0, .host_ranks = 2},
 	{{1, 4, 1, 1, 1}, 0, .offload = OFFLOAD_GRADS, .host_ranks = 2},
@@ -547,7 +555,7 @@ static void same_bits(void **state)
 {
 	static const int64_t micros[] = {1, 3, 11, 8};
 	size_t n_micros =
-		ARRAY_LEN(micros) - !getenv("LONG"); /* eight give no ragged tree */
+		ARRAY_LEN(micros) - !getenv("LONG"); /* eight: all ranks have as many */
 	int different = 0;
 	(void)state;
 	for (size_t k = 0; k < n_micros; k++) {

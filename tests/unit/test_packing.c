@@ -227,7 +227,7 @@ static struct seen train(const char *options, const int32_t *windows)
 	struct step_result r;
 	struct seen s = {0};
 	struct str text = {0};
-	const struct observer observer = {see, &s};
+	const struct observer observer = {.see = see, .with = &s};
 	struct dataset no_data = {.tokens = {CONTEXT + 1, 0}, .readers = 1};
 	str_printf(&text,
 		"context=%d\nbatch=%d\nmicro-batch=%d\nlayers=2\nheads=4\ndim=32\n"

@@ -283,7 +283,7 @@ static void check_recipe(struct pass *p, int64_t layer)
 	p->d->k->widen(p->d, mat(y, ROWS, DIM), y_bits, DT_BF16);
 	const struct linear twice[] = {{.y = up, .w = w}, {.y = up, .w = w}};
 	linear_backward_x(p, at, mat(dx, ROWS, DIM), twice, 2);
-	struct mat dw = leaf(p, w, at, 0);
+	struct mat dw = leaf(p, w, at);
 	linear_backward_w(p, layer, dw, up, xm, false);
 	linear_round(p, dw);
 	float sa = 1, sb = 1, sd = 1;
@@ -489,6 +489,33 @@ static void what_no_scale_helps_fails(void **state)
 	run_close(&r);
 }
 
+/* Sets column 0 of a tensor, with the other sign in even rows if `alternates`. */
+static void set_column(
+	const struct alone *r, const struct tensor *t, float x, bool alternates)
+{
+	struct mat m = store_param(r->t.store, t, 0);
+	for (int64_t i = 0; i < m.rows; i++)
+		((float *)m.p)[i * m.cols] = alternates && i % 2 ? -x : x;
+}
+
+/* Activations and their gradients are finite, the sum over rows is not. */
+static void a_leaf_is_the_first_that_is_bad(void **state)
+{
+	struct alone r;
+	struct step_result s;
+	(void)state;
+	run_open(&r, gpt2, "tie = no\nmicro-batch = 8\ndropout = 0\n");
+	set_column(&r, r.t.model.tokens, 1e3f, false);
+	set_column(&r, r.t.model.norm, 1e-38f, false);
+	set_column(&r, r.t.model.output, 3e38f, true);
+	step_run(&r.t, NULL, &s);
+	assert_true(s.bad);
+	assert_non_null(strstr(s.why.s,
+		"samples 0 to 7: first bad: gradient of norm.weight, element 0"));
+	str_free(&s.why);
+	run_close(&r);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -503,6 +530,7 @@ int main(void)
 		cmocka_unit_test(a_checkpoint_keeps_the_scale),
 		cmocka_unit_test(scales_of_other_checkpoints),
 		cmocka_unit_test(what_no_scale_helps_fails),
+		cmocka_unit_test(a_leaf_is_the_first_that_is_bad),
 	};
 	shard = test_shard(6000);
 	return cmocka_run_group_tests(tests, NULL, NULL);

@@ -36,6 +36,7 @@ struct watch {
 	struct comm *alone;
 	struct dataset data;
 	struct trainer t;
+	struct observer observer;
 	struct seen *seen; /* of each tensor */
 	int check;	   /* -1: not in this step */
 	struct errors errors;
@@ -51,17 +52,21 @@ static struct seen *seen_of(const struct watch *w, const struct tensor *t)
 	return &w->seen[t - w->t.store->c.tensors];
 }
 
-static void see_leaf(void *with, const struct tensor *t, int slice, struct mat leaf)
+static void see_leaf(void *with, const struct result *r)
 {
 	struct watch *w = with;
+	const struct tensor *t = r->tensor;
+	const struct mat leaf = r->x;
+	if (r->extent != OF_TENSOR)
+		return;
 	struct seen *s = seen_of(w, t);
 	const float *x = leaf.p;
-	s->n_leaves += slice == t->first;
+	s->n_leaves += r->slice == t->first;
 	w->t.d.k->amax(&w->t.d, &s->largest, leaf);
-	for (int64_t r = 0; r < leaf.rows && s->sum; r++) {
-		long double *sum = s->sum + tensor_index(t, slice, r);
+	for (int64_t i = 0; i < leaf.rows && s->sum; i++) {
+		long double *sum = s->sum + tensor_index(t, r->slice, i);
 		for (int64_t c = 0; c < leaf.cols; c++)
-			sum[c] += (long double)x[r * leaf.cols + c];
+			sum[c] += (long double)x[i * leaf.cols + c];
 	}
 }
 
@@ -192,8 +197,8 @@ static void open_run(struct watch *w, const char *text)
 		die_err(&e);
 	struct store *s = w->t.store;
 	w->seen = xcalloc((size_t)s->c.n_tensors, sizeof(*w->seen));
-	s->leaf_seen = see_leaf;
-	s->leaf_seen_with = w;
+	w->observer = (struct observer){.see = see_leaf, .with = w};
+	w->t.pass.observer = &w->observer;
 	w->t.before_update = check_gradient;
 	w->t.before_update_with = w;
 }
