@@ -11,7 +11,7 @@ setup() {
 TWO=(--layers 2 --dim 32 --peak-flops 1e12)
 
 on_gpu() { # OPTION...
-	timeout -k 1 120 pt-train "${TINY[@]}" "${TWO[@]}" --device cuda "$@"
+	timeout -k 1 900 pt-train "${TINY[@]}" "${TWO[@]}" --device cuda "$@"
 }
 
 on_cpu() { # OPTION...
@@ -287,7 +287,7 @@ memory_of() { # NAME FILE: bytes of that line of a plan
 	waits() { # STEPS OPTION...
 		local n=$1
 		shift
-		timeout -k 1 120 pt-train "${TINY[@]}" -m 8 --device cuda --eval-every 0 --no-ckpt \
+		timeout -k 1 900 pt-train "${TINY[@]}" -m 8 --device cuda --eval-every 0 --no-ckpt \
 			--overwrite -o run -n "$n" "$@" 2>&1 >/dev/null |
 			sed -n 's/.* \([0-9]*\) waits$/\1/p'
 	}

@@ -22,14 +22,14 @@ SMALL=(--layers 2 --dim 32 -b 4 -n 3 --eval-every 0 --log-every 1 --virtual "tp=
 ranks() { # RANKS COMMAND...: each on a host of its own, as NCCL sees it
 	local n=$1
 	shift
-	timeout -k 1 120 mpiexec -n "$n" "$BATS_TEST_DIRNAME/../nccl_rank" "$@" </dev/null
+	timeout -k 1 900 mpiexec -n "$n" "$BATS_TEST_DIRNAME/../nccl_rank" "$@" </dev/null
 }
 
 on_gpu() { # RANKS OPTION...
 	local n=$1
 	shift
 	if [ "$n" -eq 1 ]; then
-		timeout -k 1 120 pt-train "${TINY[@]}" "${SMALL[@]}" --device cuda "$@" </dev/null
+		timeout -k 1 900 pt-train "${TINY[@]}" "${SMALL[@]}" --device cuda "$@" </dev/null
 	else
 		ranks "$n" pt-train "${TINY[@]}" "${SMALL[@]}" --device cuda --comm nccl "$@"
 	fi
@@ -296,7 +296,7 @@ same_workers() { # A B: the state of both workers
 @test "without NCCL, and on one GPU, MPI transfers; who asks for NCCL is told" {
 	make_shard
 	local each=(pt-train "${TINY[@]:1}" "${SMALL[@]}" -n 2 --device cuda --dp 2 --no-ckpt --overwrite -o run)
-	local one_gpu=(timeout -k 1 120 env CUDA_VISIBLE_DEVICES="${CUDA_VISIBLE_DEVICES:-0}" mpiexec -n 2)
+	local one_gpu=(timeout -k 1 900 env CUDA_VISIBLE_DEVICES="${CUDA_VISIBLE_DEVICES:-0}" mpiexec -n 2)
 	"${one_gpu[@]}" "${each[@]}" 2>said >/dev/null </dev/null
 	grep -q 'GPUs exchange data by MPI: 2 ranks share a GPU' said
 	run "${one_gpu[@]}" "${each[@]}" --comm nccl </dev/null

@@ -15,7 +15,7 @@ on_gpu() { # RANKS OPTION...
 	local n=$1 launch=()
 	shift
 	[ "$n" -eq 1 ] || launch=(mpiexec -n "$n")
-	timeout -k 1 120 "${launch[@]}" pt-train "${TINY[@]}" "${SMALL[@]}" --device cuda "$@" </dev/null
+	timeout -k 1 900 "${launch[@]}" pt-train "${TINY[@]}" "${SMALL[@]}" --device cuda "$@" </dev/null
 }
 
 same_on() { # RANKS OPTION...: as the run `one`
@@ -122,7 +122,7 @@ sample_of() { # FILE: what follows its announcement
 	mkdir away
 	local each=(pt-train "${TINY[@]}" "${SMALL[@]}" --device cuda "${o[@]}" --tp 2
 		-d "$PWD/data.h5" -o "$PWD/away/run" --gemm-algorithms one/algorithms)
-	PT_DATA='' timeout -k 1 120 mpiexec -n 1 "${each[@]}" : -n 1 -wdir "$PWD/away" "${each[@]}" \
+	PT_DATA='' timeout -k 1 900 mpiexec -n 1 "${each[@]}" : -n 1 -wdir "$PWD/away" "${each[@]}" \
 		>/dev/null </dev/null
 	cmp one/checkpoints/latest.h5 away/run/checkpoints/latest.h5
 }
@@ -255,7 +255,7 @@ same_workers() { # A B: the state of both workers
 	[[ $output == *'out of memory'*'ranks that share it'* ]]
 	# One alone has too little: none waits for it.
 	local o=(pt-train "${TINY[@]}" "${SMALL[@]}" --device cuda "${apart[@]}" -o none)
-	PT_EMU_GPUS=2 run timeout -k 1 120 mpiexec -n 1 "${o[@]}" : \
+	PT_EMU_GPUS=2 run timeout -k 1 900 mpiexec -n 1 "${o[@]}" : \
 		-n 1 -env PT_EMU_MEMORY $((planned - 1000000)) "${o[@]}"
 	[ "$status" -eq 1 ]
 	[[ $output == *'rank 1: out of memory'* ]]
@@ -266,7 +266,7 @@ same_workers() { # A B: the state of both workers
 	local o=(pt-train "${TINY[@]}" "${SMALL[@]}" -n 1 --no-ckpt --overwrite) gpu
 	gpu="device = $(gpu_name)"
 	together() { # NAME=VALUE NAME=VALUE OPTION...: what either of two ranks has in its environment
-		timeout -k 1 120 mpiexec -n 1 env "$1" "${o[@]}" "${@:3}" : \
+		timeout -k 1 900 mpiexec -n 1 env "$1" "${o[@]}" "${@:3}" : \
 			-n 1 env "$2" "${o[@]}" "${@:3}" </dev/null
 	}
 	if real_gpu; then
@@ -274,14 +274,14 @@ same_workers() { # A B: the state of both workers
 		export CUDA_VISIBLE_DEVICES=${CUDA_VISIBLE_DEVICES:-0}
 		export CUDA_VISIBLE_DEVICES=${CUDA_VISIBLE_DEVICES%%,*}
 		local all=CUDA_VISIBLE_DEVICES=$CUDA_VISIBLE_DEVICES none=CUDA_VISIBLE_DEVICES=
-		timeout -k 1 120 "${o[@]}" -o run1 >/dev/null
+		timeout -k 1 900 "${o[@]}" -o run1 >/dev/null
 		grep -qF "$gpu" run1/journal.txt
-		timeout -k 1 120 mpiexec -n 2 "${o[@]}" -o run2 >/dev/null </dev/null
+		timeout -k 1 900 mpiexec -n 2 "${o[@]}" -o run2 >/dev/null </dev/null
 		grep -q 'device = cpu' run2/journal.txt
 	else
 		local all=PT_EMU_GPUS=2 none=PT_EMU_GPUS=0
 		for n in 1 2 3; do
-			PT_EMU_GPUS=$n timeout -k 1 120 mpiexec -n 2 "${o[@]}" -o run$n >/dev/null </dev/null
+			PT_EMU_GPUS=$n timeout -k 1 900 mpiexec -n 2 "${o[@]}" -o run$n >/dev/null </dev/null
 		done
 		grep -q 'device = cpu' run1/journal.txt
 		grep -qF "$gpu" run2/journal.txt
