@@ -233,15 +233,12 @@ int env_switch(const char *name);
 
 bool launch_many(void); /* has it started several ranks? never with PT_MPI=no */
 int launch_rank(void);	/* this rank's number; 0 without a launcher */
-/* A rank that a launcher has started ends when the launcher does; at once, if it has ended. After
- * launch_stops(true) that is a SIGTERM, for which there is a handler. */
+/* A rank ends with its launcher; after launch_stops(true) by SIGTERM, for its handler. */
 void launch_bind(void);
 void launch_stops(bool yes);
-bool launch_over(void); /* has it ended? */
-/* Tells it that this rank ends in order, as MPI_Finalize() does, which must then not be called. False: it
- * does not speak PMI 1, the protocol of hydra. */
-bool launch_leave(void);
-/* Removes from a folder of shared memory what MPICH has left there of jobs that were killed. */
+bool launch_over(void);	 /* has it ended? */
+bool launch_leave(void); /* instead of MPI_Finalize(); false: it does not speak PMI 1 */
+/* Removes from a folder of shared memory what MPICH has left there of killed jobs. */
 void launch_clear(const char *folder);
 
 enum { NUM_TEXT = 40 };

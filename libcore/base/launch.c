@@ -85,6 +85,7 @@ void launch_bind(void)
 			       "starting");
 }
 
+/* As MPI_Finalize() tells hydra, whose protocol is PMI 1, that a rank ends in order. */
 bool launch_leave(void)
 {
 	static const char leaves[] = "cmd=finalize\n";
