@@ -204,12 +204,19 @@ static void finish_floats(struct sum *s, int64_t first, int64_t len, const float
 	free(parts);
 }
 
-/* The whole piece, in shared memory, in a group of one rank or in a plan. */
+/* The whole piece, in shared memory, in a group of one rank or in a plan. What other ranks get of it is
+ * copied while it is in a cache. */
 void sum_finish_piece(struct sum *s)
 {
+	enum { CACHED = 1 << 16 };
 	int64_t first, len = sum_piece(s->plan, s->c->rank, &first);
+	int64_t step = s->call.shared ? CACHED : len;
 	float *planned = s->c->planned ? s->call.queue->buffer[0] : NULL;
-	finish_floats(s, first, len, planned, planned);
+	int64_t at = 0;
+	do {
+		finish_floats(s, first + at, min64(step, len - at), planned, planned);
+		at += step;
+	} while (at < len);
 }
 
 /* ---- by messages ----------------------------------------------------------------- */

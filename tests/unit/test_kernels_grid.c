@@ -295,6 +295,31 @@ static void parts(void **state)
 	}
 }
 
+/* A few leaves, which a CPU adds as doubles if none is large: also such that their sum is beyond the 53 bits of
+ * one, and a tie of floats but for its last bits. */
+static void few(void **state)
+{
+	enum { N = 1200, MOST = 5 };
+	struct device *d = *state;
+	for (int power = 40; power <= 59; power++) {
+		struct grid_part some[MOST];
+		float *x[MOST];
+		for (int k = 0; k < MOST; k++)
+			some[k] = (struct grid_part){.leaf = x[k] = floats(N)};
+		for (int64_t i = 0; i < N; i++) {
+			float large = ldexpf(1 + (float)(i % 3), power - 2 - 50);
+			float tie = large * 0x1p-24f, last = large * 0x1p-53f;
+			const float of[] = {large, i % 2 ? last : tie, i % 2 ? tie : last,
+				last, i % 5 ? 3 * last : -tie};
+			for (int k = 0; k < MOST; k++)
+				x[k][i] = i % 7 < 3 ? -of[k] : of[k];
+		}
+		for (int k = 2; k <= MOST; k++)
+			check_call(d, some, k, N, 50, 3, false);
+		assert_int_equal(memory_end(NULL), 0);
+	}
+}
+
 /* More parts than a launch has room for, in two orders: the same bits. */
 static void order(void **state)
 {
@@ -400,6 +425,7 @@ int main(void)
 		on_device(limits),
 		on_device(rounded),
 		on_device(parts),
+		on_device(few),
 		on_device(order),
 		on_device(one_by_one),
 		on_device(unaligned),
