@@ -56,6 +56,12 @@ static const float *in_vector(const struct sum_plan *p, int shard, const float *
 	return s->n_runs == 1 ? vector + width * (s->run[0].at + first) : NULL;
 }
 
+/* The floats of a contribution in a buffer: the next one, which may be int64, begins on a cache line. */
+static int64_t room_of(enum sum_form form, int64_t n)
+{
+	return round_up((int)form * n, 16);
+}
+
 static bool is_packed(const struct sum_plan *p, int shard)
 {
 	return p->shard[shard].n_runs > 1;
@@ -76,9 +82,9 @@ int64_t sum_buffer_floats(const struct sum_plan *p, const enum sum_form *form)
 	int64_t first, own = sum_segment(p, p->c->rank, 0, &first), n = 0;
 	for (int r = 0; r < p->c->size; r++) {
 		if (r != p->c->rank)
-			n += (int)form[r] * own;
+			n += room_of(form[r], own);
 		if (is_packed(p, p->wants[r]))
-			n += (int)form[p->c->rank] * sum_segment(p, r, 0, &first);
+			n += room_of(form[p->c->rank], sum_segment(p, r, 0, &first));
 	}
 	return n;
 }
@@ -157,7 +163,8 @@ static int find_parts(struct sum *s, int64_t first, int64_t len, const float *pa
 			from = (const float *)(const void *)m->data[r] + s->call.from[r] +
 			       width * first;
 		else
-			received += width * len;
+			received += room_of(x->form[r], len);
+		BUG_ON(width == SUM_INT64 && (uintptr_t)from % sizeof(int64_t));
 		parts[n++] = (struct grid_part){
 			width == SUM_LEAF ? from : NULL, width == SUM_LEAF ? NULL : from};
 	}
@@ -236,8 +243,9 @@ static const float *packed_for(struct sum *s, int rank, int k, float **room)
 	if (!is_packed(p, want))
 		return in_vector(p, want, s->call.own, width, first);
 	sum_pack(p, want, s->call.own, width, first, len, *room);
-	*room += width * len;
-	return *room - width * len;
+	const float *packed = *room;
+	*room += room_of(s->call.form[s->c->rank], len);
+	return packed;
 }
 
 void sum_begin_segment(struct sum *s, int k)
@@ -263,7 +271,7 @@ void sum_begin_segment(struct sum *s, int k)
 		if (r == c->rank)
 			continue;
 		comm_recv(requests, room, n * (int64_t)sizeof(float), r, s->tag);
-		room += n;
+		room += room_of(s->call.form[r], own);
 	}
 	comm_start(requests);
 }
