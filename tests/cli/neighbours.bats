@@ -183,8 +183,9 @@ load helpers
 	wait_for '^step=5 ' run/journal.txt
 	mapfile -t ranks < <(ranks_of $pid)
 	[ ${#ranks[@]} -eq 2 ]
+	# the helpers first: they kill their ranks when the launcher ends
 	# shellcheck disable=SC2046
-	kill -9 $pid $(pgrep -P $pid)
+	kill -9 $(pgrep -P $pid) $pid
 	gone "${ranks[@]}"
 	# they knew, and could save their work
 	grep -q ' ends with code 75 after step' run/journal.txt
@@ -196,7 +197,7 @@ load helpers
 	wait_for . starts
 	wait_for . never
 	# shellcheck disable=SC2046
-	kill -9 $pid $(pgrep -P $pid)
+	kill -9 $(pgrep -P $pid) $pid
 	gone "$(cat starts)"
 	kill "$(cat never)"
 	# without a launcher it does not care who its parent was
