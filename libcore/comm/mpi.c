@@ -273,7 +273,7 @@ static void mpi_progress(struct comm *world)
 /*
  * MPI_Finalize of MPICH closes all connections, then waits in a barrier of the launcher, in which
  * (before 4.2) it makes no progress: a rank that begins to close its connections later then waits
- * forever (pmodels/mpich#6596; seen with UCX over TCP, in one of twenty runs, and in half of them beside other
+ * forever (pmodels/mpich#6596; seen with UCX over TCP, in one of twenty runs, and in three of seven beside other
  * work). So on several hosts a rank only says to its launcher that it ends. Where that is not hydra, a pause
  * makes all ranks begin at about the same time, so that each still answers the others.
  */

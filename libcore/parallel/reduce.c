@@ -38,7 +38,7 @@ static struct sum_call call_of(
 		.slot = b->slot};
 	if (g == b->leaves)
 		call.shared = b->shared;
-	else if (bucket_is_gathered(b))
+	else if (bucket_is_gathered(b) && b->g) /* not if it is offloaded */
 		call.result += bucket_gathered_at(b);
 	return call;
 }
