@@ -3,6 +3,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <pthread.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
@@ -21,11 +22,28 @@ struct entry {
 
 static struct entry *entries;
 static pid_t owner; /* a child process removes none of its parent's files */
+static pthread_mutex_t changing = PTHREAD_MUTEX_INITIALIZER; /* the list */
+/* A thread that makes a file takes no signals, but another thread does: it waits for the file to be
+ * in the list, and no thread begins another one. */
+static bool creating, ending;
+
+static void wait_while(const bool *flag)
+{
+	static const struct timespec moment = {.tv_nsec = 100000};
+	while (__atomic_load_n(flag, __ATOMIC_SEQ_CST))
+		nanosleep(&moment, NULL);
+}
+
+static void set(bool *flag, bool value)
+{
+	__atomic_store_n(flag, value, __ATOMIC_SEQ_CST);
+}
 
 void cleanup_run(void)
 {
 	if (getpid() != owner)
 		return;
+	wait_while(&creating);
 	struct entry *f = __atomic_load_n(&entries, __ATOMIC_ACQUIRE);
 	for (; f; f = f->next)
 		if (f->armed)
@@ -34,6 +52,7 @@ void cleanup_run(void)
 
 static void on_signal(int sig)
 {
+	set(&ending, true);
 	cleanup_run();
 	signal(sig, SIG_DFL);
 	raise(sig);
@@ -45,19 +64,17 @@ static void install_handlers(void)
 		SIGUSR1, SIGUSR2, SIGXCPU, SIGXFSZ, SIGBUS};
 	struct sigaction a = {.sa_handler = on_signal}, old;
 	sigemptyset(&a.sa_mask);
+	owner = getpid();
 	for (size_t i = 0; i < ARRAY_LEN(fatal); i++)
 		if (!sigaction(fatal[i], NULL, &old) && old.sa_handler == SIG_DFL)
 			sigaction(fatal[i], &a, NULL);
 	atexit(cleanup_run);
-	owner = getpid();
 }
 
-void cleanup_add(const char *path)
+static void add(const char *path)
 {
 	size_t n = strlen(path) + 1;
 	struct entry *f = entries;
-	if (!entries)
-		install_handlers();
 	while (f && (f->armed || f->room < n))
 		f = f->next;
 	if (f) {
@@ -73,13 +90,29 @@ void cleanup_add(const char *path)
 	__atomic_store_n(&entries, f, __ATOMIC_RELEASE);
 }
 
+static void begin_change(void)
+{
+	pthread_mutex_lock(&changing);
+	if (!owner)
+		install_handlers();
+}
+
+void cleanup_add(const char *path)
+{
+	begin_change();
+	add(path);
+	pthread_mutex_unlock(&changing);
+}
+
 void cleanup_forget(const char *path)
 {
+	pthread_mutex_lock(&changing);
 	struct entry *f = entries;
 	while (f && (!f->armed || strcmp(f->path, path)))
 		f = f->next;
 	if (f)
 		f->armed = 0;
+	pthread_mutex_unlock(&changing);
 }
 
 void cleanup_remove(const char *path)
@@ -92,13 +125,21 @@ int cleanup_create(char *path, bool pattern)
 {
 	sigset_t all, old;
 	sigfillset(&all);
-	sigprocmask(SIG_BLOCK, &all, &old);
+	pthread_sigmask(SIG_BLOCK, &all, &old);
+	begin_change();
+	set(&creating, true);
+	if (__atomic_load_n(&ending, __ATOMIC_SEQ_CST)) {
+		set(&creating, false);
+		wait_while(&ending); /* the process ends */
+	}
 	int fd = pattern ? mkostemp(path, O_CLOEXEC)
 			 : open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
 	int saved = errno;
 	if (fd >= 0)
-		cleanup_add(path);
-	sigprocmask(SIG_SETMASK, &old, NULL);
+		add(path);
+	set(&creating, false);
+	pthread_mutex_unlock(&changing);
+	pthread_sigmask(SIG_SETMASK, &old, NULL);
 	errno = saved;
 	return fd;
 }

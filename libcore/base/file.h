@@ -98,7 +98,7 @@ int file_close(int fd, const char *name, int rc, struct err *e);
 /* ---- cleanup.c: files that are removed when the program ends ---------------------- */
 
 /* Registers a file, which exit() and fatal signals then remove, until cleanup_forget(). Signals that
- * the program handles or ignores stay as they are. Not thread-safe. */
+ * the program handles or ignores stay as they are. Thread-safe. */
 void cleanup_add(const char *path);
 void cleanup_forget(const char *path);
 void cleanup_remove(const char *path); /* now */

@@ -170,6 +170,43 @@ killed() { # SIGNAL PATTERN COMMAND...
 	[ "$status" -eq $((128 + $(kill -l "$sig"))) ]
 }
 
+@test "a signal that another thread takes while a file is made leaves no file" {
+	! sanitized || skip 'the sanitizer wants to come first'
+	cat >ender.c <<-'END'
+		#define _GNU_SOURCE
+		#include <dlfcn.h>
+		#include <pthread.h>
+		#include <signal.h>
+		#include <stdlib.h>
+		#include <unistd.h>
+		static void *take_signal(void *to)
+		{
+			sigset_t term;
+			sigemptyset(&term);
+			sigaddset(&term, SIGTERM);
+			pthread_sigmask(SIG_UNBLOCK, &term, NULL);
+			kill(getpid(), SIGTERM);
+			return to;
+		}
+		int mkostemp(char *path, int flags)
+		{
+			int (*make)(char *, int) = (int (*)(char *, int))dlsym(RTLD_NEXT, "mkostemp");
+			int fd = make(path, flags);
+			pthread_t t;
+			if (!pthread_create(&t, NULL, take_signal, NULL))
+				usleep(100000); /* it is not in the list yet */
+			return fd;
+		}
+	END
+	cc -shared -fPIC -o ender.so ender.c -ldl -pthread
+	make_text >text.txt
+	mkdir tmp
+	LD_PRELOAD=$PWD/ender.so TMPDIR=$PWD/tmp pt-prepare -q text.txt -o out.h5 3>&- &
+	ended $!
+	[ "$status" -eq 143 ]
+	[ -z "$(ls tmp)" ]
+}
+
 @test "a signal that ends the program leaves no temporary file" {
 	make_text >text.txt
 	mkdir tmp
