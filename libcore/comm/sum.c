@@ -5,7 +5,9 @@
  * each byte is moved once, and nothing is packed. Others use messages: the contributions to a piece are sent
  * to its rank (exchange), which sends the sum back (gather).
  */
-#include "comm/sum_internal.h"
+#include "comm/sum.h"
+
+#include "comm/comm_internal.h"
 
 #include <stdlib.h>
 
@@ -13,6 +15,29 @@
  * the ranks exchange at once: two segments of 2^17 floats in flight took 1.5 times as long as one
  * message, by shared memory of MPI. */
 enum { MAX_SEGMENTS = 16, MIN_EXCHANGE = 1 << 21 };
+
+enum phase { BEFORE, EXCHANGE, GATHER, DONE };
+
+struct sum {
+	struct sum_call call;
+	const struct sum_plan *plan;
+	struct comm *c;
+	enum phase phase;
+	uint64_t seq;
+	struct comm_operation operation;
+	int tag; /* of its messages, which are sent in the same order on all ranks */
+	/* Without shared memory. Segments are numbered from `first_segment` in the queue. */
+	uint64_t first_segment;
+	int begun, summed;
+	struct {
+		struct comm_requests requests;
+		float *received; /* in the queue's buffer, behind what was packed */
+	} segment[SUM_BUFFERS];
+	bool reduced; /* this rank's part of its contribution is the sum of all */
+	struct comm_requests gather;
+	uint64_t
+		ticket; /* of a mark in the group's stream: all is enqueued there; 0: none */
+};
 
 /* ---- pieces ---------------------------------------------------------------------- */
 
@@ -68,7 +93,7 @@ static bool is_packed(const struct sum_plan *p, int shard)
 }
 
 /* The number of floats in segment k of a rank's piece, and its offset *first in the packed shard. */
-int64_t sum_segment(const struct sum_plan *p, int rank, int k, int64_t *first)
+static int64_t segment_of(const struct sum_plan *p, int rank, int k, int64_t *first)
 {
 	int64_t piece, n = sum_piece(p, rank, &piece), at = min64(n, k * p->segment);
 	*first = piece + at;
@@ -79,12 +104,12 @@ int64_t sum_segment(const struct sum_plan *p, int rank, int k, int64_t *first)
  * contiguous, of a segment. The first segments are the longest. */
 int64_t sum_buffer_floats(const struct sum_plan *p, const enum sum_form *form)
 {
-	int64_t first, own = sum_segment(p, p->c->rank, 0, &first), n = 0;
+	int64_t first, own = segment_of(p, p->c->rank, 0, &first), n = 0;
 	for (int r = 0; r < p->c->size; r++) {
 		if (r != p->c->rank)
 			n += room_of(form[r], own);
 		if (is_packed(p, p->wants[r]))
-			n += room_of(form[p->c->rank], sum_segment(p, r, 0, &first));
+			n += room_of(form[p->c->rank], segment_of(p, r, 0, &first));
 	}
 	return n;
 }
@@ -103,7 +128,7 @@ static int64_t sum_bytes(const struct sum_call *x)
 	return n * (int64_t)sizeof(float);
 }
 
-void sum_pack(const struct sum_plan *p, int shard, const float *vector, int width,
+static void pack(const struct sum_plan *p, int shard, const float *vector, int width,
 	int64_t first, int64_t n, float *out)
 {
 	const struct sum_shard *s = &p->shard[shard];
@@ -171,8 +196,15 @@ static int find_parts(struct sum *s, int64_t first, int64_t len, const float *pa
 	return n;
 }
 
-/* call.take may wait for a disk, and a wait polls all sums. */
-static bool adding;
+/* It may wait, for a disk, and a wait polls all sums. */
+static void take(const struct sum_call *x, const struct grid_part *parts, int n,
+	int64_t first, int64_t len)
+{
+	BUG_ON(*x->taking);
+	*x->taking = true;
+	x->take(x->with, parts, n, first, len);
+	*x->taking = false;
+}
 
 /* Adds these elements, and with shared memory writes the result to every rank's. */
 static void finish_floats(struct sum *s, int64_t first, int64_t len, const float *packed,
@@ -186,10 +218,8 @@ static void finish_floats(struct sum *s, int64_t first, int64_t len, const float
 	int n = find_parts(s, first, len, packed, received, parts);
 	float *to = x->result ? x->result + first : NULL;
 	sum_piece(s->plan, c->rank, &piece);
-	BUG_ON(adding);
-	adding = true;
 	if (x->take)
-		x->take(x->with, parts, n, first - piece, len);
+		take(x, parts, n, first - piece, len);
 	else if (!s->plan->levels && !x->ready) /* one leaf in all */
 		put(d, to, n ? parts[0].leaf : NULL, len);
 	else if (len && !x->ready)
@@ -207,13 +237,12 @@ static void finish_floats(struct sum *s, int64_t first, int64_t len, const float
 		if (r != c->rank)
 			put(d, (float *)(void *)x->shared->data[r] + x->to[r] + first, to,
 				len);
-	adding = false;
 	free(parts);
 }
 
 /* The whole piece, in shared memory, in a group of one rank or in a plan. What other ranks get of it is
  * copied while it is in a cache. */
-void sum_finish_piece(struct sum *s)
+static void finish_piece(struct sum *s)
 {
 	enum { CACHED = 1 << 16 };
 	int64_t first, len = sum_piece(s->plan, s->c->rank, &first);
@@ -228,7 +257,7 @@ void sum_finish_piece(struct sum *s)
 
 /* ---- by messages ----------------------------------------------------------------- */
 
-float *sum_segment_buffer(const struct sum *s, int k)
+static float *segment_buffer(const struct sum *s, int k)
 {
 	uint64_t number = s->first_segment + (uint64_t)k;
 	return s->call.queue->buffer[number % SUM_BUFFERS];
@@ -239,28 +268,28 @@ static const float *packed_for(struct sum *s, int rank, int k, float **room)
 {
 	const struct sum_plan *p = s->plan;
 	int width = (int)s->call.form[s->c->rank], want = p->wants[rank];
-	int64_t first, len = sum_segment(p, rank, k, &first);
+	int64_t first, len = segment_of(p, rank, k, &first);
 	if (!is_packed(p, want))
 		return in_vector(p, want, s->call.own, width, first);
-	sum_pack(p, want, s->call.own, width, first, len, *room);
+	pack(p, want, s->call.own, width, first, len, *room);
 	const float *packed = *room;
 	*room += room_of(s->call.form[s->c->rank], len);
 	return packed;
 }
 
-void sum_begin_segment(struct sum *s, int k)
+static void begin_segment(struct sum *s, int k)
 {
 	struct comm *c = s->c;
 	const struct sum_plan *p = s->plan;
 	int width = (int)s->call.form[c->rank];
 	struct comm_requests *requests = &s->segment[k % SUM_BUFFERS].requests;
-	int64_t first, own = sum_segment(p, c->rank, k, &first);
-	float *room = sum_segment_buffer(s, k);
+	int64_t first, own = segment_of(p, c->rank, k, &first);
+	float *room = segment_buffer(s, k);
 	if (width && own && is_packed(p, p->wants[c->rank]))
 		packed_for(s, c->rank, k, &room);
 	for (int i = 1; i < c->size; i++) {
 		int r = (c->rank + i) % c->size;
-		int64_t len = sum_segment(p, r, k, &first);
+		int64_t len = segment_of(p, r, k, &first);
 		if (width && len)
 			comm_send(requests, packed_for(s, r, k, &room),
 				width * len * (int64_t)sizeof(float), r, s->tag);
@@ -276,10 +305,10 @@ void sum_begin_segment(struct sum *s, int k)
 	comm_start(requests);
 }
 
-void sum_finish_segment(struct sum *s, int k)
+static void finish_segment(struct sum *s, int k)
 {
-	int64_t first, len = sum_segment(s->plan, s->c->rank, k, &first);
-	finish_floats(s, first, len, sum_segment_buffer(s, k),
+	int64_t first, len = segment_of(s->plan, s->c->rank, k, &first);
+	finish_floats(s, first, len, segment_buffer(s, k),
 		s->segment[k % SUM_BUFFERS].received);
 }
 
@@ -291,12 +320,12 @@ static bool exchange(struct sum *s)
 	for (;;) {
 		while (s->begun < s->plan->n_segments &&
 			s->first_segment + (uint64_t)s->begun < q->added + SUM_BUFFERS)
-			sum_begin_segment(s, s->begun++);
+			begin_segment(s, s->begun++);
 		if (s->summed == s->begun ||
 			s->first_segment + (uint64_t)s->summed != q->added ||
 			!comm_test(&s->segment[s->summed % SUM_BUFFERS].requests))
 			return s->summed == s->plan->n_segments;
-		sum_finish_segment(s, s->summed++);
+		finish_segment(s, s->summed++);
 		q->added++;
 	}
 }
@@ -311,7 +340,7 @@ static bool is_even(const struct sum *s)
 	       !is_packed(p, 0) && last * c->size == p->shard[0].n;
 }
 
-bool sum_by_library(const struct sum *s)
+static bool by_library(const struct sum *s)
 {
 	return s->plan->int64 && s->call.form[s->c->rank] == SUM_INT64 && is_even(s);
 }
@@ -325,7 +354,7 @@ static void start_collective(
 	comm_start(r);
 }
 
-void sum_begin_library(struct sum *s)
+static void begin_library(struct sum *s)
 {
 	int64_t first, n = sum_piece(s->plan, s->c->rank, &first);
 	int64_t *own = s->call.own;
@@ -340,7 +369,7 @@ void sum_begin_library(struct sum *s)
 
 /* Sends this rank's piece to the ranks with the same shard, and receives theirs. Sends are first, see
  * comm_send(). */
-void sum_begin_gather(struct sum *s)
+static void begin_gather(struct sum *s)
 {
 	struct comm *c = s->c;
 	const struct sum_plan *p = s->plan;
@@ -367,7 +396,7 @@ void sum_begin_gather(struct sum *s)
 /* ---- progress -------------------------------------------------------------------- */
 
 /* Takes the next numbers of the queue. */
-void sum_join_queue(struct sum *s)
+static void join_queue(struct sum *s)
 {
 	struct sum_queue *q = s->call.queue;
 	s->first_segment = q->joined;
@@ -381,30 +410,41 @@ static void enter(struct sum *s, enum phase phase)
 	if (s->call.shared)
 		comm_shared_post(
 			s->call.shared, s->call.slot, 2 * s->seq + (uint64_t)phase);
-	else if (phase == EXCHANGE)
-		sum_join_queue(s);
-	else if (s->call.result)
-		sum_begin_gather(s);
+	else if (phase == GATHER && s->call.result)
+		begin_gather(s);
 	s->phase = phase;
 }
 
 /* Have all ranks reached this rank's phase? */
 static bool phase_reached(struct sum *s)
 {
+	if (s->phase == BEFORE)
+		return !s->call.after || sum_done(s->call.after);
 	if (s->call.shared)
 		return comm_shared_all_posted(
 			s->call.shared, s->call.slot, 2 * s->seq + (uint64_t)s->phase);
 	return s->phase == EXCHANGE ? exchange(s) : comm_test(&s->gather);
 }
 
+static void end_before(struct sum *s)
+{
+	if (s->call.after)
+		sum_end(s->call.after);
+	s->call.after = NULL;
+}
+
 static void poll_sum(void *with)
 {
 	struct sum *s = with;
-	if (adding)
+	if (s->call.take && *s->call.taking)
 		return;
+	if (s->phase == BEFORE && phase_reached(s)) {
+		end_before(s);
+		enter(s, EXCHANGE);
+	}
 	if (s->phase == EXCHANGE && phase_reached(s)) {
 		if (s->call.shared)
-			sum_finish_piece(s);
+			finish_piece(s);
 		enter(s, GATHER);
 	}
 	if (s->phase == GATHER && phase_reached(s)) {
@@ -429,18 +469,48 @@ static void wait_for(struct sum *s)
 /* In a plan, which counts bytes, in the order of the real sum. */
 static void plan_messages(struct sum *s)
 {
-	sum_join_queue(s);
-	for (int k = 0; k < s->plan->n_segments && !sum_by_library(s); k++) {
+	simulate_chain(true); /* the sum before is not complete */
+	end_before(s);
+	join_queue(s);
+	for (int k = 0; k < s->plan->n_segments && !by_library(s); k++) {
 		simulate_launch(s->c);
-		sum_begin_segment(s, k);
+		begin_segment(s, k);
 	}
 	simulate_launch(s->c);
-	if (sum_by_library(s))
-		sum_begin_library(s);
+	if (by_library(s))
+		begin_library(s);
 	simulate_launch(s->c);
 	s->call.queue->added = s->call.queue->joined;
 	if (s->call.result)
-		sum_begin_gather(s);
+		begin_gather(s);
+	simulate_chain(false);
+}
+
+/* In the stream of a group with NCCL, additions follow the messages that they need: all of the sum is enqueued
+ * there at once. */
+static void enqueue(struct sum *s)
+{
+	struct sum_queue *q = s->call.queue;
+	int before = comm_stream_begin(s->c);
+	end_before(s);
+	join_queue(s);
+	if (by_library(s)) {
+		begin_library(s);
+		comm_wait(&s->segment[0].requests);
+		finish_piece(s);
+	}
+	for (int k = 0; k < s->plan->n_segments && !s->reduced; k++) {
+		begin_segment(s, k);
+		comm_wait(&s->segment[k % SUM_BUFFERS].requests);
+		finish_segment(s, k);
+	}
+	q->added = q->joined;
+	if (s->call.result) {
+		begin_gather(s);
+		comm_wait(&s->gather);
+	}
+	s->ticket = comm_stream_end(s->c, before);
+	s->phase = DONE;
 }
 
 struct sum *sum_begin(const struct sum_call *call)
@@ -458,12 +528,12 @@ struct sum *sum_begin(const struct sum_call *call)
 	if (c->size == 1 || c->planned) {
 		if (c->size > 1)
 			plan_messages(s);
-		sum_finish_piece(s);
+		finish_piece(s);
 		s->phase = DONE;
 		return s;
 	}
 	if (comm_has_stream(c)) {
-		sum_enqueue(s);
+		enqueue(s);
 		if (!comm_overlaps())
 			comm_stream_wait(c, s->ticket);
 		return s;
@@ -472,9 +542,11 @@ struct sum *sum_begin(const struct sum_call *call)
 		int64_t n_bytes = sum_bytes(call);
 		c->sent += n_bytes;
 		operation_begin(&s->operation, c, "sum", s->seq, n_bytes);
+	} else {
+		join_queue(s);
 	}
-	enter(s, EXCHANGE);
 	comm_background(poll_sum, s);
+	poll_sum(s);
 	if (!comm_overlaps())
 		wait_for(s);
 	return s;

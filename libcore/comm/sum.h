@@ -68,20 +68,26 @@ struct sum_queue {
 /* The number of floats that a buffer needs if these ranks contribute; 0 in a group of one rank. */
 int64_t sum_buffer_floats(const struct sum_plan *p, const enum sum_form *form);
 
+struct sum;
+
 struct sum_call {
 	const struct sum_plan *plan;
+	struct sum *
+		after; /* this sum begins when that one is complete, which sum_end() then ends too; or NULL */
 	struct grid *grid; /* in device memory: the exponent, and what is counted */
 	const enum sum_form *form; /* [size] */
 	/* This rank's contribution, [n]. Of an int64 sum, its own part may be overwritten. */
 	void *own;
 	/* What becomes of the sum of this rank's piece, [piece]. It is kept, with `add` on top of what is
-	 * there; it may be this rank's part of own, int64, in one shard. Or a function takes its parts, those of elements [first, first + len), for one segment after
-	 * another. */
+	 * there; it may be this rank's part of own, int64, in one shard. Or a function takes its parts,
+	 * those of elements [first, first + len), for one segment after another; `taking`, which is false
+	 * at first, is of all sums whose functions must not be called while another one waits. */
 	int64_t *kept;
 	bool add;
 	void (*take)(void *with, const struct grid_part *parts, int n_parts,
 		int64_t first, int64_t len);
 	void *with;
+	bool *taking;
 	/* Receives the rounded sum of this rank's shard, packed, or if an element has only one leaf in all
 	 * that leaf; NULL: nobody rounds. It may be the rank's own leaf. `ready`: nobody contributes, and it has
 	 * the rank's piece already, which is sent to the others. */
@@ -95,7 +101,6 @@ struct sum_call {
 	int slot;
 };
 
-struct sum;
 /* Collective. Memory that the call points to is in use until sum_end(). In a group with a stream, all is
  * enqueued there, and sum_end() lets the current stream begin after it. */
 struct sum *sum_begin(const struct sum_call *call);

@@ -32,7 +32,7 @@ static bool keeps_half_vector(const struct bucket *b)
 static struct mat elements(const struct bucket *b, int64_t at, int64_t n)
 {
 	enum dtype type = keeps_half_vector(b) ? b->wire : DT_F32;
-	return mat_typed((char *)b->vector + at * dtype_bytes(type), 1, n, type);
+	return mat_typed((char *)b->gather.vector + at * dtype_bytes(type), 1, n, type);
 }
 
 static int64_t vector_floats(const struct bucket *b)
@@ -83,18 +83,20 @@ static int64_t staging_floats(const struct store *s, const struct bucket *b)
 /* Sets the staging buffer, and the places of the shards in it, which never change. */
 static void set_staging(const struct store *s, struct bucket *b, float *staging)
 {
-	b->staging = staging;
-	if (b->staged_at)
+	b->gather.staging = staging;
+	if (b->gather.staged_at)
 		return;
-	b->staged_at = xcalloc((size_t)s->impl->n_shards + 1, sizeof(*b->staged_at));
+	b->gather.staged_at =
+		xcalloc((size_t)s->impl->n_shards + 1, sizeof(*b->gather.staged_at));
 	for (int k = 0; k < s->impl->n_shards; k++)
-		b->staged_at[k + 1] = b->staged_at[k] + staged_floats(s, b, k);
+		b->gather.staged_at[k + 1] =
+			b->gather.staged_at[k] + staged_floats(s, b, k);
 }
 
 /* The memory of a shard in a message: in the staging buffer, in the order of the ranks, or in the vector. */
 static void *message_of(const struct store *s, const struct bucket *b, int shard)
 {
-	return is_staged(s, b, shard) ? b->staging + b->staged_at[shard]
+	return is_staged(s, b, shard) ? b->gather.staging + b->gather.staged_at[shard]
 				      : elements(b, b->shard[shard].run[0].at, 0).p;
 }
 
@@ -125,7 +127,8 @@ static float *own_shard(const struct store *s, const struct bucket *b)
 {
 	if (!params_offloaded(s))
 		return b->state[STORE_PARAM];
-	return s->impl->n_shards > 1 ? b->staging + staging_floats(s, b) : b->vector;
+	return s->impl->n_shards > 1 ? b->gather.staging + staging_floats(s, b)
+				     : b->gather.vector;
 }
 
 /* This rank's shard as it is sent. */
@@ -234,7 +237,7 @@ static void end_bucket(struct store *s, struct bucket *b)
 {
 	struct store_impl *o = s->impl;
 	const void *own = own_message(s, b);
-	if (is_narrow(b) ? is_staged(s, b, o->shard) : own != b->vector)
+	if (is_narrow(b) ? is_staged(s, b, o->shard) : own != b->gather.vector)
 		unpack(s, b, o->shard, own);
 	for (int i = 1; i < o->n_shards; i++) {
 		int k = (o->shard + i) % o->n_shards;
@@ -243,9 +246,9 @@ static void end_bucket(struct store *s, struct bucket *b)
 			unpack(s, b, k, message);
 	}
 	if (keeps_half_vector(b))
-		b->copy = (char *)b->vector;
+		b->gather.copy = (char *)b->gather.vector;
 	else
-		b->whole = b->vector;
+		b->gather.whole = b->gather.vector;
 }
 
 /* ---- the whole model ------------------------------------------------------------- */
@@ -264,7 +267,7 @@ void gather_whole(struct store *s)
 	struct comm_requests requests = {.c = o->shards};
 	for (struct bucket *b = o->bucket; b < o->bucket + o->n_buckets; b++) {
 		size_t mark = arena_mark(scratch);
-		b->vector = b->whole;
+		b->gather.vector = b->gather.whole;
 		set_staging(s, b, arena_floats(scratch, staging_floats(s, b)));
 		gather_shards(s, b, &requests);
 		comm_start(&requests);
@@ -319,9 +322,9 @@ static void drop_unit(struct store *s, struct gathered *g)
 	end_unit(s, g);
 	for (struct bucket *b = NULL; (b = next_bucket(s, g->unit, b));)
 		if (keeps_half_vector(b))
-			b->copy = NULL;
+			b->gather.copy = NULL;
 		else
-			b->whole = NULL;
+			b->gather.whole = NULL;
 	g->unit = -1;
 }
 
@@ -375,7 +378,7 @@ static struct gathered *begin_unit(struct store *s, int unit)
 	g->ready = false;
 	g->ticket = 0;
 	for (struct bucket *b = NULL; (b = next_bucket(s, unit, b));) {
-		b->vector = at;
+		b->gather.vector = at;
 		set_staging(s, b, at + vector_floats(b));
 		at += bucket_floats(s, b);
 		uint64_t ticket = params_offloaded(s) ? read_own(s, b) : 0;

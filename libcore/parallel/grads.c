@@ -14,8 +14,9 @@
 
 static bool is_shared(const struct store *s, const struct bucket *b)
 {
-	return b->leaves->c->shares && b->leaves->c->size > 1 && s->impl->n_shards == 1 &&
-	       !s->c.microbatches.round_robin && !s->c.device->discrete;
+	return b->sums.first->c->shares && b->sums.first->c->size > 1 &&
+	       s->impl->n_shards == 1 && !s->c.microbatches.round_robin &&
+	       !s->c.device->discrete;
 }
 
 static bool is_run(const struct store *s)
@@ -38,7 +39,7 @@ static bool has_own_result(const struct store *s, const struct bucket *b)
 /* The floats of a bucket for its leaves: int64 sums of them, the leaves in a lease, and the result. */
 static int64_t leaf_floats(const struct store *s, const struct bucket *b)
 {
-	if (b->n_local <= 1)
+	if (b->leaves.most <= 1)
 		return b->n;
 	return (!is_run(s) || has_own_result(s, b) ? 3 : 2) * b->n;
 }
@@ -48,9 +49,10 @@ static int64_t leaf_floats(const struct store *s, const struct bucket *b)
 static int64_t host_floats(const struct bucket *b)
 {
 	int64_t first;
-	if (!b->by_host || (bucket_is_gathered(b) && b->n_local > 1))
+	if (!b->sums.by_host || (bucket_is_gathered(b) && b->leaves.most > 1))
 		return 0;
-	return round_up(2 * sum_piece(&b->leaves->plan, b->leaves->c->rank, &first), 16);
+	return round_up(
+		2 * sum_piece(&b->sums.first->plan, b->sums.first->c->rank, &first), 16);
 }
 
 static int64_t own_floats(const struct store *s, const struct bucket *b)
@@ -60,15 +62,15 @@ static int64_t own_floats(const struct store *s, const struct bucket *b)
 
 static void place_own(const struct store *s, struct bucket *b, float *at)
 {
-	bool several = b->n_local > 1;
-	b->local = several ? (int64_t *)(void *)at : NULL;
-	b->leaf = several ? at + 2 * b->n : at;
+	bool several = b->leaves.most > 1;
+	b->leaves.sum = several ? (int64_t *)(void *)at : NULL;
+	b->leaves.memory = several ? at + 2 * b->n : at;
 	if (has_result(s))
-		b->g = has_own_result(s, b) ? b->leaf : at;
+		b->g = has_own_result(s, b) ? b->leaves.memory : at;
 	if (host_floats(b))
-		b->host_sum = (int64_t *)(void *)(at + leaf_floats(s, b));
-	else if (b->by_host)
-		b->host_sum = b->local + bucket_gathered_at(b);
+		b->sums.of_host = (int64_t *)(void *)(at + leaf_floats(s, b));
+	else if (b->sums.by_host)
+		b->sums.of_host = b->leaves.sum + bucket_gathered_at(b);
 }
 
 static int64_t *take_integers(struct arena *a, int64_t n)
@@ -83,13 +85,13 @@ static void place_shard(const struct store *s, struct bucket *b, struct arena *a
 	if (is_offloaded(s, STORE_GRAD))
 		return;
 	if (bucket_keeps(s, b))
-		b->kept = take_integers(a, piece);
+		b->sums.kept = take_integers(a, piece);
 	if (bucket_rounds_kept(s, b))
-		b->g = (float *)(void *)b->kept;
+		b->g = (float *)(void *)b->sums.kept;
 	else if (!has_result(s))
 		b->g = arena_floats(a, b->shard[s->impl->shard].n);
 	if (b->tied)
-		b->other = take_integers(a, piece);
+		b->sums.other = take_integers(a, piece);
 }
 
 static void place_leases(struct store *s, struct arena *a)
@@ -157,9 +159,9 @@ static void make_queues(struct store *s)
 	struct store_impl *o = s->impl;
 	o->queue = xcalloc(2 * (size_t)o->n_buckets, sizeof(*o->queue));
 	for (struct bucket *b = o->bucket; b < o->bucket + o->n_buckets; b++) {
-		bool shared = b->all.c->planned ? is_shared(s, b) : !!b->shared;
-		join_queue(s, b->leaves, !shared);
-		join_queue(s, b->last, b->last != b->leaves || !shared);
+		bool shared = b->all.c->planned ? is_shared(s, b) : !!b->leaves.shared;
+		join_queue(s, b->sums.first, !shared);
+		join_queue(s, b->sums.last, b->sums.last != b->sums.first || !shared);
 	}
 }
 
@@ -179,7 +181,7 @@ static void place_private(struct store *s, struct arena *a)
 	struct store_impl *o = s->impl;
 	o->leaves = arena_floats(a, o->n_leaves);
 	for (struct bucket *b = o->bucket; b < o->bucket + o->n_buckets; b++) {
-		if (is_run(s) && !(is_shared(s, b) && b->shared))
+		if (is_run(s) && !(is_shared(s, b) && b->leaves.shared))
 			place_own(s, b, arena_floats(a, own_floats(s, b)));
 		place_shard(s, b, a);
 	}
@@ -195,7 +197,7 @@ static void open_shared_group(struct store *s, struct comm *c)
 	struct err e = {0};
 	int64_t n_bytes = 0, slots = 0;
 	for (struct bucket *b = o->bucket; b < o->bucket + o->n_buckets; b++) {
-		if (b->leaves->c == c && is_shared(s, b)) {
+		if (b->sums.first->c == c && is_shared(s, b)) {
 			n_bytes += own_floats(s, b) * (int64_t)sizeof(float);
 			slots++;
 		}
@@ -211,18 +213,19 @@ static void open_shared_group(struct store *s, struct comm *c)
 	arena_over(&a, "gradients", m->data[c->rank], (size_t)n_bytes);
 	for (int i = 0, slot = 0; i < o->n_buckets; i++) {
 		struct bucket *b = &o->bucket[i];
-		if (b->leaves->c != c || !is_shared(s, b))
+		if (b->sums.first->c != c || !is_shared(s, b))
 			continue;
-		b->shared = m;
-		b->slot = slot++;
+		b->leaves.shared = m;
+		b->leaves.slot = slot++;
 		place_own(s, b, arena_floats(&a, own_floats(s, b)));
 		const float *begin = (const void *)m->data[c->rank];
-		const float *own = b->local ? (const void *)b->local : b->leaf;
+		const float *own =
+			b->leaves.sum ? (const void *)b->leaves.sum : b->leaves.memory;
 		int64_t from = own - begin, to = b->g - begin;
-		b->from = xcalloc((size_t)c->size, sizeof(*b->from));
-		b->to = xcalloc((size_t)c->size, sizeof(*b->to));
-		comm_allgather(c, &from, b->from, sizeof(from));
-		comm_allgather(c, &to, b->to, sizeof(to));
+		b->leaves.from = xcalloc((size_t)c->size, sizeof(*b->leaves.from));
+		b->leaves.to = xcalloc((size_t)c->size, sizeof(*b->leaves.to));
+		comm_allgather(c, &from, b->leaves.from, sizeof(from));
+		comm_allgather(c, &to, b->leaves.to, sizeof(to));
 	}
 }
 
@@ -230,10 +233,10 @@ static void open_shared(struct store *s)
 {
 	struct store_impl *o = s->impl;
 	for (int i = 0; i < o->n_buckets; i++) {
-		struct comm *c = o->bucket[i].leaves->c;
+		struct comm *c = o->bucket[i].sums.first->c;
 		bool known = false;
 		for (int k = 0; k < i; k++)
-			known |= o->bucket[k].leaves->c == c;
+			known |= o->bucket[k].sums.first->c == c;
 		if (!known && is_shared(s, &o->bucket[i]))
 			open_shared_group(s, c);
 	}
@@ -251,12 +254,12 @@ void grads_begin_step(struct store *s)
 {
 	struct store_impl *o = s->impl;
 	for (struct bucket *b = o->bucket; b < o->bucket + o->n_buckets; b++) {
-		b->units_left = 0;
+		b->leaves.units_left = 0;
 		for (int u = b->first_unit; u <= b->last_unit; u++)
-			b->units_left += has_tensors_of(s, b, u);
+			b->leaves.units_left += has_tensors_of(s, b, u);
 		for (int u = 0; u < 2; u++)
-			b->round[u] = 0;
-		b->added = false;
+			b->sums.round[u] = 0;
+		b->sums.added = false;
 	}
 	store_drop(s);
 }
@@ -267,8 +270,8 @@ static int64_t leaves_before(const struct store *s, const struct bucket *b)
 	int64_t at = 0;
 	for (const struct bucket *x = s->impl->bucket; x < b; x++)
 		if (x->last_unit >= b->first_unit && x->first_unit <= b->last_unit &&
-			x->n_local > 1)
-			at = max64(at, x->leaf_at + x->n);
+			x->leaves.most > 1)
+			at = max64(at, x->leaves.at + x->n);
 	return at;
 }
 
@@ -287,12 +290,12 @@ static void plan_sums(struct store *s)
 	for (struct bucket *b = o->bucket; b < o->bucket + o->n_buckets; b++) {
 		int use = b->by_use ? 0 : -1;
 		bucket_set_forms(s, b, use, 0);
-		b->leaves->plan.int64 = is_run(s) && all_int64(b->leaves);
-		b->n_local = bucket_leaves(s, b, s->c.mesh->world->rank, use, 0);
-		if (!is_run(s) || b->n_local <= 1)
+		b->sums.first->plan.int64 = is_run(s) && all_int64(b->sums.first);
+		b->leaves.most = bucket_leaves(s, b, s->c.mesh->world->rank, use, 0);
+		if (!is_run(s) || b->leaves.most <= 1)
 			continue;
-		b->leaf_at = leaves_before(s, b);
-		o->n_leaves = max64(o->n_leaves, b->leaf_at + b->n);
+		b->leaves.at = leaves_before(s, b);
+		o->n_leaves = max64(o->n_leaves, b->leaves.at + b->n);
 	}
 }
 
@@ -319,18 +322,16 @@ void grads_open(struct store *s, bool measuring)
 		device_arena(s->c.device, &o->grad_memory, "gradients", size.peak_bytes);
 		place_private(s, &o->grad_memory);
 	}
-	reduce_open(s);
 	grads_begin_step(s);
 }
 
 void grads_close(struct store *s)
 {
-	reduce_close(s);
 	for (int i = 0; i < s->impl->n_shared; i++)
 		comm_shared_close(s->impl->shared[i]);
 	for (int i = 0; i < s->impl->n_buckets; i++) {
-		free(s->impl->bucket[i].from);
-		free(s->impl->bucket[i].to);
+		free(s->impl->bucket[i].leaves.from);
+		free(s->impl->bucket[i].leaves.to);
 	}
 	free(s->impl->shared);
 	free(s->impl->queue);
@@ -359,7 +360,7 @@ void grads_take_lease(struct store *s, int unit)
 	for (struct bucket *b = o->bucket; b < o->bucket + o->n_buckets; b++)
 		if (bucket_has_unit(b, unit) ||
 			(l->unit >= 0 && bucket_has_unit(b, l->unit)))
-			reduce_end(s, b);
+			reduce_end(b);
 	BUG_ON(l->open);
 	l->unit = unit;
 	l->open = true;
@@ -376,8 +377,8 @@ void grads_take_lease(struct store *s, int unit)
 static float *leaf_at(
 	const struct store *s, const struct bucket *b, const struct entry *e)
 {
-	bool is_room = b->local && is_run(s);
-	return (is_room ? s->impl->leaves + b->leaf_at : b->leaf) + e->at;
+	bool is_room = b->leaves.sum && is_run(s);
+	return (is_room ? s->impl->leaves + b->leaves.at : b->leaves.memory) + e->at;
 }
 
 struct mat store_leaf(struct store *s, const struct tensor *t, int slice)
@@ -390,7 +391,7 @@ struct mat store_leaf(struct store *s, const struct tensor *t, int slice)
 	int64_t gap = end - e->at - n;
 	if (!is_run(s))
 		grads_take_lease(s, unit_of(s, t, slice));
-	if (gap && !b->local) /* is added too */
+	if (gap && !b->leaves.sum) /* is added too */
 		d->k->zero(d, mat(leaf_at(s, b, e) + n, 1, gap));
 	return mat(leaf_at(s, b, e), t->rows, t->cols);
 }
@@ -400,11 +401,11 @@ void store_leaf_done(struct store *s, const struct tensor *t, int slice)
 	struct device *d = s->c.device;
 	struct bucket *b = bucket_of(s, t, slice);
 	struct entry *e = entry_of(s, t, slice);
-	BUG_ON(++e->n_leaves > b->n_local);
-	if (!b->local)
+	BUG_ON(++e->n_leaves > b->leaves.most);
+	if (!b->leaves.sum)
 		return;
 	d->k->grid_sum(d,
-		&(struct grid_sum){.sum = b->local + e->at,
+		&(struct grid_sum){.sum = b->leaves.sum + e->at,
 			.add = e->n_leaves > 1,
 			.parts = &(struct grid_part){.leaf = leaf_at(s, b, e)},
 			.n_parts = 1,

@@ -21,6 +21,7 @@ struct offload_pieces {
 	int64_t sums;		      /* where they begin in the backend, in bytes */
 	int slot;		      /* the next piece */
 	uint64_t busy[OFFLOAD_SLOTS]; /* the ticket of its last write */
+	bool adding; /* pieces are in use: a wait for the disk polls other sums */
 };
 
 /* offload.c */

@@ -25,7 +25,7 @@ int64_t offload_place_sums(struct store *s, int64_t at)
 		return 0;
 	o->offload.sums = at;
 	for (struct bucket *b = o->bucket; b < o->bucket + o->n_buckets; b++) {
-		b->sum_at = n;
+		b->offload.sum_at = n;
 		n += bucket_keeps(s, b) ? bucket_piece(b, &first) : 0;
 	}
 	return n * (int64_t)sizeof(int64_t);
@@ -52,7 +52,7 @@ static uint64_t enqueue_sum(struct bucket *b, bool write, int64_t *memory, int64
 	const struct offload_pieces *w = &b->store->impl->offload;
 	int64_t size = sizeof(int64_t);
 	return offload_enqueue_bytes(b->store, write, memory,
-		w->sums + (b->sum_at + at) * size, n * size, after);
+		w->sums + (b->offload.sum_at + at) * size, n * size, after);
 }
 
 static int64_t block_floats(const struct store *s)
@@ -64,7 +64,7 @@ static int64_t block_floats(const struct store *s)
 static void read_block(struct block *x, int64_t at, int64_t end, bool reads)
 {
 	const struct offload_pieces *w = &x->b->store->impl->offload;
-	uint64_t busy = w->busy[x->slot], written = x->b->sum_written;
+	uint64_t busy = w->busy[x->slot], written = x->b->offload.written;
 	x->at = at;
 	x->n = min64(block_floats(x->b->store), end - at);
 	x->ticket = 0;
@@ -81,7 +81,7 @@ static void visit_blocks(struct bucket *b, int64_t first, int64_t len, bool read
 	struct store *s = b->store;
 	struct offload_pieces *w = &s->impl->offload;
 	struct block now = {.b = b, .slot = w->slot};
-	uint64_t written = b->sum_written;
+	uint64_t written = b->offload.written;
 	read_block(&now, first, first + len, reads);
 	while (now.n > 0) {
 		struct block next = {.b = b, .slot = (now.slot + 1) % w->n_slots};
@@ -93,7 +93,7 @@ static void visit_blocks(struct bucket *b, int64_t first, int64_t len, bool read
 		now = next;
 	}
 	w->slot = now.slot;
-	b->sum_written = written;
+	b->offload.written = written;
 }
 
 /* ---- rounds ------------------------------------------------------------------------ */
@@ -118,7 +118,7 @@ static uint64_t add_block(
 	}
 	d->k->grid_sum(d,
 		&(struct grid_sum){.sum = sum,
-			.add = b->adds,
+			.add = b->sums.adds,
 			.parts = x->cut,
 			.n_parts = x->n_parts,
 			.n = n,
@@ -136,14 +136,14 @@ void offload_add(void *with, const struct grid_part *parts, int n_parts, int64_t
 	bucket_piece(b, &piece);
 	if (!bucket_keeps(s, b)) { /* the only leaf */
 		if (n_parts)
-			b->sum_written = offload_enqueue(s, STORE_GRAD, true,
+			b->offload.written = offload_enqueue(s, STORE_GRAD, true,
 				(float *)parts->leaf, b->at + piece + first, len, 0);
-		offload_wait(s, b->sum_written);
+		offload_wait(s, b->offload.written);
 		return;
 	}
 	struct adding x = {
 		parts, xcalloc((size_t)n_parts + 1, sizeof(*x.cut)), n_parts, first};
-	visit_blocks(b, first, len, b->adds, add_block, &x);
+	visit_blocks(b, first, len, b->sums.adds, add_block, &x);
 	free(x.cut);
 }
 
@@ -173,22 +173,23 @@ static void finish_in_memory(struct store *s, struct bucket *b)
 {
 	int64_t first, len = bucket_piece(b, &first), n = b->shard[s->impl->shard].n;
 	float *memory = grads_free_lease(s, b);
-	b->kept = (int64_t *)(void *)memory;
-	b->other = b->kept + round_up(len, ALIGN);
-	b->g = (float *)(void *)(b->other + (b->tied ? round_up(len, ALIGN) : 0));
+	b->sums.kept = (int64_t *)(void *)memory;
+	b->sums.other = b->sums.kept + round_up(len, ALIGN);
+	b->g = (float *)(void *)(b->sums.other + (b->tied ? round_up(len, ALIGN) : 0));
 	if (bucket_keeps(s, b))
-		offload_wait(s, enqueue_sum(b, false, b->kept, 0, len, b->sum_written));
+		offload_wait(s,
+			enqueue_sum(b, false, b->sums.kept, 0, len, b->offload.written));
 	else
 		offload_wait(s, offload_enqueue(s, STORE_GRAD, false, b->g + first,
-					b->at + first, len, b->sum_written));
+					b->at + first, len, b->offload.written));
 	reduce_finish(s, b);
-	reduce_end(s, b);
+	reduce_end(b);
 	if (bucket_is_gathered(b))
 		reduce_gather(s, b);
-	reduce_end(s, b);
+	reduce_end(b);
 	offload_wait(s, offload_enqueue(s, STORE_GRAD, true, b->g, b->at, n, 0));
 	b->g = NULL;
-	b->kept = b->other = NULL;
+	b->sums.kept = b->sums.other = NULL;
 }
 
 /* Also of other workers, whose sums are added in a warm-up. */

@@ -5,23 +5,18 @@
  * other use of a tied weight, or replicas are to come, it keeps the sum of its piece as int64. At the
  * end all is rounded, once. A gradient that is one leaf in all stays as it is.
  *
- * Where a second sum follows (store_internal.h), it begins when the first one is complete, in the same
- * order on all ranks, in the background: with hybrid sharding (HSDP) that over the replicas of each shard,
- * after the last one over the shards; or that over hosts, each time, after that within a host.
+ * Where a second sum follows (store_internal.h), it begins when the first one is complete: with hybrid sharding
+ * (HSDP) that over the replicas of each shard, after the last one over the shards; or that over hosts, each
+ * time, after that within a host.
  */
 #include "parallel/store_internal.h"
-
-#include "comm/simulate.h"
-
-#include <stdlib.h>
-#include <string.h>
 
 /* The leaves that were written must be those that all ranks expect. */
 static void check_leaves(const struct bucket *b)
 {
-	enum sum_form form = b->leaves->form[b->leaves->c->rank];
+	enum sum_form form = b->sums.first->form[b->sums.first->c->rank];
 	for (int i = 0; i < b->n_entries; i++)
-		BUG_ON(b->entry[i].n_leaves != (form ? b->n_local : 0));
+		BUG_ON(b->entry[i].n_leaves != (form ? b->leaves.most : 0));
 }
 
 static struct sum_call call_of(
@@ -33,11 +28,11 @@ static struct sum_call call_of(
 		.result = b->g,
 		.with = b,
 		.queue = g->queue,
-		.from = b->from,
-		.to = b->to,
-		.slot = b->slot};
-	if (g == b->leaves)
-		call.shared = b->shared;
+		.from = b->leaves.from,
+		.to = b->leaves.to,
+		.slot = b->leaves.slot};
+	if (g == b->sums.first)
+		call.shared = b->leaves.shared;
 	else if (bucket_is_gathered(b) && b->g) /* not if it is offloaded */
 		call.result += bucket_gathered_at(b);
 	return call;
@@ -68,34 +63,36 @@ static void round_in_place(
 /* Of a sum of leaves over all ranks: it is rounded, or added to what was kept. */
 static void set_target(struct store *s, struct bucket *b, struct sum_call *call)
 {
-	call->add = b->adds = b->added;
-	if (is_offloaded(s, STORE_GRAD))
+	call->add = b->sums.adds = b->sums.added;
+	if (is_offloaded(s, STORE_GRAD)) {
 		call->take = offload_add;
-	else if (bucket_keeps(s, b))
-		call->kept = b->kept;
+		call->taking = &s->impl->offload.adding;
+	} else if (bucket_keeps(s, b)) {
+		call->kept = b->sums.kept;
+	}
 	if (call->take || call->kept)
 		call->result = NULL;
-	b->added = true;
+	b->sums.added = true;
 }
 
 /* Of the leaves that the ranks have. */
 static void begin_first(struct store *s, struct bucket *b)
 {
-	struct sum_call call = call_of(s, b, b->leaves);
+	struct sum_call call = call_of(s, b, b->sums.first);
 	if (!b->all.c->planned)
 		check_leaves(b);
-	if (b->all.c->size == 1 && b->local && !bucket_keeps(s, b)) {
-		round_in_place(s, b, b->local, b->n, s->impl->leaves);
+	if (b->all.c->size == 1 && b->leaves.sum && !bucket_keeps(s, b)) {
+		round_in_place(s, b, b->leaves.sum, b->n, s->impl->leaves);
 		return;
 	}
-	call.own = b->local ? (void *)b->local : b->leaf;
-	if (b->by_host) {
-		call.kept = b->host_sum;
+	call.own = b->leaves.sum ? (void *)b->leaves.sum : b->leaves.memory;
+	if (b->sums.by_host) {
+		call.kept = b->sums.of_host;
 		call.result = NULL;
 	} else {
 		set_target(s, b, &call);
 	}
-	b->sum = sum_begin(&call);
+	b->sums.now = sum_begin(&call);
 }
 
 static void set_forms(const struct sum_group *g, enum sum_form form)
@@ -104,107 +101,46 @@ static void set_forms(const struct sum_group *g, enum sum_form form)
 		g->form[r] = form;
 }
 
-/* Of the sums of the hosts. */
-static void begin_across(struct store *s, struct bucket *b)
+/* The second sum, of what the first one gives, which may be in progress. */
+static void begin_second(struct store *s, struct bucket *b)
 {
-	struct sum_call call = call_of(s, b, b->last);
-	set_forms(b->last, SUM_INT64);
-	call.own = b->host_sum;
-	set_target(s, b, &call);
-	b->sum = sum_begin(&call);
+	struct sum_call call = call_of(s, b, b->sums.last);
+	set_forms(b->sums.last, SUM_INT64);
+	call.after = b->sums.now;
+	call.own = b->sums.by_host ? b->sums.of_host : b->sums.kept;
+	if (b->sums.by_host)
+		set_target(s, b, &call);
+	b->sums.now = sum_begin(&call);
 }
 
-/* What was kept is added over the replicas, or only rounded. */
-static void begin_last(struct store *s, struct bucket *b)
+/* What was kept is rounded, or is rounded already (NULL), and sent to the ranks that receive it. */
+static void begin_rounded(
+	const struct store *s, struct bucket *b, struct sum_group *g, int64_t *kept)
 {
-	struct sum_call call = call_of(s, b, b->last);
-	if (b->last != b->leaves && !b->by_host) {
-		call.own = b->kept;
-	} else {
-		set_forms(b->last, SUM_NONE);
-		call.kept = bucket_keeps(s, b) ? b->kept : NULL;
-		call.add = true;
-		call.ready = !call.kept;
-	}
-	b->sum = sum_begin(&call);
+	struct sum_call call = call_of(s, b, g);
+	set_forms(g, SUM_NONE);
+	call.kept = kept;
+	call.add = true;
+	call.ready = !kept;
+	b->sums.now = sum_begin(&call);
 }
 
 void reduce_gather(struct store *s, struct bucket *b)
 {
-	struct sum_call call = call_of(s, b, b->leaves);
-	set_forms(b->leaves, SUM_NONE);
-	call.ready = true;
-	b->sum = sum_begin(&call);
+	begin_rounded(s, b, b->sums.first, NULL);
 }
 
-static void begin_next(struct store *s, struct bucket *b)
+void reduce_end(struct bucket *b)
 {
-	if (b->by_host)
-		begin_across(s, b);
-	else
-		begin_last(s, b);
-}
-
-/* Begins the second sums of buckets whose first one is complete. */
-static void advance(void *with)
-{
-	struct store *s = with;
-	struct store_impl *o = s->impl;
-	while (o->n_pending && sum_done(o->pending[0]->sum)) {
-		struct bucket *b = o->pending[0];
-		memmove(o->pending, o->pending + 1,
-			(size_t)--o->n_pending * sizeof(struct bucket *));
-		b->pending = false;
-		simulate_chain(true); /* a plan's first sum is not complete */
-		sum_end(b->sum);
-		begin_next(s, b);
-		simulate_chain(false);
-	}
-}
-
-static void begin_second(struct store *s, struct bucket *b)
-{
-	struct comm *c = b->leaves->c;
-	if (comm_has_stream(c)) { /* it follows in their stream */
-		int before = comm_stream_begin(c);
-		sum_end(b->sum);
-		begin_next(s, b);
-		comm_stream_end(c, before);
-		if (!comm_overlaps()) /* also in the device's own stream */
-			reduce_end(s, b);
-		return;
-	}
-	b->pending = true;
-	s->impl->pending[s->impl->n_pending++] = b;
-	advance(s);
-}
-
-struct pending {
-	struct store *s;
-	const struct bucket *b;
-};
-
-static bool is_not_pending(void *with)
-{
-	struct pending *x = with;
-	advance(x->s);
-	return !x->b->pending;
-}
-
-void reduce_end(struct store *s, struct bucket *b)
-{
-	const struct comm_what what = {"sum of shards", 0, b->all.c->seq};
-	if (b->pending)
-		comm_wait_for(b->all.c, is_not_pending, &(struct pending){s, b}, &what);
-	if (b->sum)
-		sum_end(b->sum);
-	b->sum = NULL;
+	if (b->sums.now)
+		sum_end(b->sums.now);
+	b->sums.now = NULL;
 }
 
 /* Hybrid: can the second sum follow at once? */
 static bool is_followed(const struct store *s, const struct bucket *b)
 {
-	return b->last != b->leaves && !b->by_host && !b->tied && !s->add_workers &&
+	return bucket_is_hybrid(b) && !b->tied && !s->add_workers &&
 	       !is_offloaded(s, STORE_GRAD);
 }
 
@@ -213,15 +149,15 @@ static void reduce_bucket(struct store *s, struct bucket *b, int use, bool last)
 	bool rounds = s->c.microbatches.round_robin;
 	if (use == 1 && !b->by_use && !b->tied) /* with use 0 */
 		return;
-	if (!rounds && (!last || --b->units_left))
+	if (!rounds && (!last || --b->leaves.units_left))
 		return;
-	reduce_end(s, b);
+	reduce_end(b);
 	if (rounds) {
-		int64_t *round = &b->round[use > 0 ? use : 0];
+		int64_t *round = &b->sums.round[use > 0 ? use : 0];
 		bucket_set_forms(s, b, b->by_use ? use : -1, (*round)++);
 	}
 	begin_first(s, b);
-	if (b->by_host || (last && is_followed(s, b) && !(b->by_use && use == 1)))
+	if (b->sums.by_host || (last && is_followed(s, b) && !(b->by_use && use == 1)))
 		begin_second(s, b);
 }
 
@@ -249,15 +185,15 @@ static void add_other(struct store *s, struct bucket *b)
 	int64_t first, n = bucket_piece(b, &first);
 	int64_t n_bytes = n * (int64_t)sizeof(int64_t);
 	struct comm_requests r = {.c = pair};
-	comm_send(&r, b->kept, n_bytes, !pair->rank, TAG_TIED);
-	comm_recv(&r, b->other, n_bytes, !pair->rank, TAG_TIED);
+	comm_send(&r, b->sums.kept, n_bytes, !pair->rank, TAG_TIED);
+	comm_recv(&r, b->sums.other, n_bytes, !pair->rank, TAG_TIED);
 	comm_start(&r);
 	comm_wait(&r);
 	comm_requests_free(&r);
 	d->k->grid_sum(d,
-		&(struct grid_sum){.sum = b->kept,
+		&(struct grid_sum){.sum = b->sums.kept,
 			.add = true,
-			.parts = &(struct grid_part){.sum = b->other},
+			.parts = &(struct grid_part){.sum = b->sums.other},
 			.n_parts = 1,
 			.n = n,
 			.levels = b->levels},
@@ -270,11 +206,14 @@ void reduce_finish(struct store *s, struct bucket *b)
 	if (b->tied)
 		add_other(s, b);
 	if (s->add_workers)
-		s->add_workers(s->add_workers_with, b->kept, n);
+		s->add_workers(s->add_workers_with, b->sums.kept, n);
 	if (bucket_rounds_kept(s, b))
-		round_in_place(s, b, b->kept, n, grads_free_lease(s, b));
+		round_in_place(s, b, b->sums.kept, n, grads_free_lease(s, b));
+	else if (bucket_is_hybrid(b))
+		begin_second(s, b);
 	else
-		begin_last(s, b);
+		begin_rounded(
+			s, b, b->sums.last, bucket_keeps(s, b) ? b->sums.kept : NULL);
 }
 
 static void finish_grads(struct store *s)
@@ -285,19 +224,19 @@ static void finish_grads(struct store *s)
 		if (bucket_keeps(s, b) && !is_followed(s, b))
 			reduce_finish(s, b);
 	for (struct bucket *b = o->bucket; b < end; b++)
-		reduce_end(s, b);
+		reduce_end(b);
 	for (struct bucket *b = o->bucket; b < end; b++)
 		if (bucket_is_gathered(b))
 			reduce_gather(s, b);
 	for (struct bucket *b = o->bucket; b < end; b++)
-		reduce_end(s, b);
+		reduce_end(b);
 }
 
 void store_step_end(struct store *s)
 {
 	struct store_impl *o = s->impl;
 	for (struct bucket *b = o->bucket; b < o->bucket + o->n_buckets; b++)
-		reduce_end(s, b);
+		reduce_end(b);
 	if (is_offloaded(s, STORE_GRAD))
 		offload_finish_grads(s);
 	else
@@ -305,31 +244,4 @@ void store_step_end(struct store *s)
 	for (struct bucket *b = o->bucket; b < o->bucket + o->n_buckets; b++)
 		bucket_set_forms(s, b, b->by_use ? 0 : -1, 0); /* of the next step */
 	grads_begin_step(s);
-}
-
-/* ---- opening --------------------------------------------------------------------- */
-
-/* Does this rank take part in second sums, which begin in the background? */
-static bool has_second_sums(const struct store *s)
-{
-	for (int i = 0; i < s->impl->n_buckets; i++)
-		if (s->impl->bucket[i].last != s->impl->bucket[i].leaves)
-			return !s->c.mesh->world->planned;
-	return false;
-}
-
-void reduce_open(struct store *s)
-{
-	s->impl->pending =
-		xcalloc((size_t)s->impl->n_buckets + 1, sizeof(struct bucket *));
-	if (has_second_sums(s))
-		comm_background(advance, s);
-}
-
-void reduce_close(struct store *s)
-{
-	if (s->impl->pending && has_second_sums(s))
-		comm_background_end(advance, s);
-	free(s->impl->pending);
-	s->impl->pending = NULL;
 }

@@ -32,8 +32,8 @@ static struct part shard_part(
 		.g = b->g ? b->g + at : NULL};
 	for (int g = 0; g < s->c.groups.n; g++)
 		x.state[g] = b->state[g] ? b->state[g] + at : NULL;
-	if (b->copy)
-		x.copy = mat_typed(b->copy + at * dtype_bytes(s->c.copy), 1,
+	if (b->gather.copy)
+		x.copy = mat_typed(b->gather.copy + at * dtype_bytes(s->c.copy), 1,
 			x.rows * x.cols, s->c.copy);
 	return x;
 }
@@ -124,14 +124,14 @@ static void place_state(struct store *s, struct arena *run)
 	}
 	for (struct bucket *b = o->bucket; b < end; b++) {
 		if (o->n_shards == 1) {
-			b->whole = b->state[STORE_PARAM];
+			b->gather.whole = b->state[STORE_PARAM];
 		} else if (s->c.zero < 3) {
-			b->whole = arena_floats(run, b->n);
+			b->gather.whole = arena_floats(run, b->n);
 			s->bytes.params += b->n * size;
 		}
 		if (s->c.copy != DT_F32 && b->state[STORE_PARAM] && o->n_shards == 1) {
 			struct mat copy = mat_take(run, 1, b->n, s->c.copy);
-			b->copy = copy.p;
+			b->gather.copy = copy.p;
 			s->bytes.copies += mat_bytes(copy);
 			s->bytes.params += mat_bytes(copy);
 		}
@@ -255,16 +255,17 @@ int store_tile(const struct store *s, int unit, int tile, int slice)
 struct mat store_param(struct store *s, const struct tensor *t, int slice)
 {
 	const struct bucket *b = bucket_of(s, t, slice);
-	BUG_ON(!b->whole && !b->copy);
-	return mat(
-		b->whole ? b->whole + entry_of(s, t, slice)->at : NULL, t->rows, t->cols);
+	BUG_ON(!b->gather.whole && !b->gather.copy);
+	return mat(b->gather.whole ? b->gather.whole + entry_of(s, t, slice)->at : NULL,
+		t->rows, t->cols);
 }
 
 struct mat store_operand(struct store *s, const struct tensor *t, int slice)
 {
 	const struct bucket *b = bucket_of(s, t, slice);
 	int64_t at = entry_of(s, t, slice)->at * dtype_bytes(s->c.copy);
-	return mat_typed(b->copy ? b->copy + at : NULL, t->rows, t->cols, s->c.copy);
+	return mat_typed(
+		b->gather.copy ? b->gather.copy + at : NULL, t->rows, t->cols, s->c.copy);
 }
 
 void store_copy(struct store *s, int64_t at, int64_t n)
@@ -274,11 +275,11 @@ void store_copy(struct store *s, int64_t at, int64_t n)
 	for (const struct bucket *b = s->impl->bucket; b < end; b++) {
 		int64_t begin = max64(0, at - b->at);
 		int64_t len = min64(b->n, at + n - b->at) - begin;
-		if (b->copy && len > 0)
+		if (b->gather.copy && len > 0)
 			d->k->round(d,
-				mat_typed(b->copy + begin * dtype_bytes(s->c.copy), 1,
-					len, s->c.copy),
-				mat(b->whole + begin, 1, len), s->c.copy, 1);
+				mat_typed(b->gather.copy + begin * dtype_bytes(s->c.copy),
+					1, len, s->c.copy),
+				mat(b->gather.whole + begin, 1, len), s->c.copy, 1);
 	}
 }
 

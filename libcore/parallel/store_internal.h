@@ -1,91 +1,9 @@
-/* For the files of the store only: buckets, their buffers, and offloaded state. */
+/* For the files of the store only: its buffers, and what they do for each other. */
 #ifndef PARALLEL_STORE_INTERNAL_H
 #define PARALLEL_STORE_INTERNAL_H
 
+#include "parallel/bucket.h"
 #include "parallel/offload.h"
-
-/* A slice of a tensor in a bucket. */
-struct entry {
-	struct tensor *t;
-	int slice;
-	int64_t rows, cols; /* an element of a vector is a row */
-	int64_t at;	    /* in the bucket's vector */
-	int64_t *bounds;    /* [shards + 1]: shard i is rows [bounds[i], bounds[i + 1]) */
-	int64_t *packed;    /* [shards]: offset of these rows in the packed shard */
-	int64_t n_leaves;   /* that this rank has written for the next sum */
-};
-
-/* Ranks that sum vectors. */
-struct sum_group {
-	struct comm *c;
-	int *ranks; /* [size]: of the world */
-	struct sum_plan plan;
-	enum sum_form
-		*form; /* [size]: what each contributes to the current or next sum */
-	struct sum_queue *queue; /* of c */
-};
-
-/* Slices of neighbouring units that the same ranks reduce and gather, as one vector. */
-struct bucket {
-	struct store *store;
-	int first_unit, last_unit;
-	struct entry *entry;
-	int n_entries;
-	int64_t n;	 /* floats of the vector; each entry is aligned to a cache line */
-	enum dtype wire; /* the type in which it is gathered */
-	struct sum_shard *shard; /* [shards] */
-	/* The uses of its tensors on this stage, the virtual slices that use a slice, and log2 of the leaves
-	 * of an element. */
-	int uses, users, levels;
-	/* The ranks that share it sum it at once, or, so that fewer bytes are sent between hosts, in two sums
-	 * (within, then across).
-	 * With hybrid sharding: the ranks of the shards sum their leaves (a reduce-scatter), and after the last
-	 * of these sums the replicas of this rank's shard the results (an all-reduce of shards).
-	 * by_host, if the ranks of the shards are on several hosts: those of a host sum their leaves, so
-	 * that each has the sums of the shards of all ranks with its place on their hosts; and each time
-	 * these ranks sum these. If nothing is sharded, the parts of the result are gathered within the hosts
-	 * at the end of the step. */
-	struct sum_group all, within, across;
-	struct sum_group *leaves, *last; /* of the sums of leaves and of the last one */
-	bool by_host, pending; /* pending: the second sum is to begin after the first */
-	struct sum_shard
-		*in_host; /* by_host: those of the first sum, if anything is sharded */
-	struct sum_shard *last_shard; /* those of the second sum */
-	int64_t *host_sum;	      /* by_host: the result of the first sum */
-	/* A tied weight of two pipeline stages: the other stage's sum is added at the end of the step. */
-	bool tied;
-	/* A tile of a tied weight, round-robin: each use is reduced by itself in each round. */
-	bool by_use;
-	/* Where leaves are written, [n]; the sum of this rank's leaves, [n], if there may be more than one in
-	 * a sum over ranks; the sum of its piece over rounds, uses and replicas, unless the sum over ranks is
-	 * the last one; and, tied, that of the other stage. */
-	float *leaf;
-	int64_t *local, *kept, *other;
-	int64_t n_local;  /* the most leaves of this rank in a sum over ranks */
-	int64_t leaf_at;  /* in runs, of several: in the store's room for leaves */
-	bool added;	  /* something is in `kept` */
-	bool adds;	  /* the sum in progress is added to that */
-	struct sum *sum;  /* in progress, or NULL */
-	int64_t round[2]; /* round-robin: of the next sum, by use */
-	int units_left;	  /* of this step, whose leaves are not complete */
-	struct comm_shared *shared; /* memory that the ranks of a host share, or NULL */
-	int64_t *from,
-		*to; /* [size]: offsets of what the ranks contribute in it, and of their results */
-	int slot;
-	/* This rank's shard, packed: parameters, optimizer state and gradient. */
-	float *state[STORE_MAX_GROUPS], *g;
-	int64_t at; /* of the shard, in each group and region: all shards are concatenated */
-	/* Offloaded gradients: where the sum of the rounds is in the backend, see offload_grads.c, and the
-	 * ticket of the last write to it. */
-	int64_t sum_at;
-	uint64_t sum_written;
-	/* The whole vector while it is gathered: in fp32, and the copy that matmuls read; or NULL. */
-	float *whole;
-	char *copy;
-	float *vector, *staging; /* of the last all-gather, see gather.c */
-	int64_t *
-		staged_at; /* [shards + 1]: the shards' places in `staging`; NULL: not yet */
-};
 
 /* Round-robin: memory for the leaves of a unit, until they are reduced. */
 struct lease {
@@ -151,8 +69,6 @@ struct store_impl {
 	int n_shared;
 	struct group_queue *queue; /* [n_queues] */
 	int n_queues;
-	struct bucket **pending; /* [n_pending]: in the order of their sums */
-	int n_pending;
 	struct lease lease[N_PLACES];
 	/* float8, see amax.c: the amax of each tensor, in the device's memory, and of which units they
 	 * are known; NULL: no float8. */
@@ -210,35 +126,8 @@ static inline struct entry *entry_of(
 	return &bucket_of(s, t, slice)->entry[location_of(s, t, slice)->entry];
 }
 
-/* bucket.c */
-void buckets_make(struct store *s);
-void buckets_free(struct store *s);
-/* The leaves that a rank has in a sum over ranks: of one use or of all (-1), of one round, or in runs of all
- * its micro-batches. */
-int64_t bucket_leaves(
-	const struct store *s, const struct bucket *b, int rank, int use, int64_t round);
-/* Sets what each rank contributes to the next sum. */
-void bucket_set_forms(const struct store *s, struct bucket *b, int use, int64_t round);
-/* Does the sum of this rank's piece stay an int64 until the end of the step? */
-bool bucket_keeps(const struct store *s, const struct bucket *b);
-/* What this rank keeps: the elements of a piece of its shard, from element *first. */
-int64_t bucket_piece(const struct bucket *b, int64_t *first);
-/* By host, if nothing is sharded: the result is gathered within hosts, this rank's part from element
- * bucket_gathered_at() on. */
-bool bucket_is_gathered(const struct bucket *b);
-int64_t bucket_gathered_at(const struct bucket *b);
-/* Has no other rank this rank's shard of the gradient? */
-bool bucket_is_alone(const struct bucket *b);
-/* Is the sum that is kept rounded in its own memory? */
-bool bucket_rounds_kept(const struct store *s, const struct bucket *b);
-
 /* store.c */
 struct part part_rows(struct part x, int64_t first, int64_t end);
-
-static inline bool bucket_has_unit(const struct bucket *b, int unit)
-{
-	return b->first_unit <= unit && unit <= b->last_unit;
-}
 
 /* grads.c */
 /* Memory for the leaves of a bucket's unit, which is free between steps. */
@@ -250,10 +139,8 @@ void grads_begin_step(struct store *s);
 void grads_take_lease(struct store *s, int unit);
 
 /* reduce.c */
-void reduce_open(struct store *s);
-void reduce_close(struct store *s);
 /* Completes the sum of a bucket that is in progress, if any. */
-void reduce_end(struct store *s, struct bucket *b);
+void reduce_end(struct bucket *b);
 /* By host, if nothing is sharded: begins the gather within the host, after reduce_end(). */
 void reduce_gather(struct store *s, struct bucket *b);
 /* Begins the last sum of a bucket, with which all is rounded. */

@@ -1,0 +1,151 @@
+/* For the files of the store only: buckets. */
+#ifndef PARALLEL_BUCKET_H
+#define PARALLEL_BUCKET_H
+
+#include "comm/sum.h"
+#include "parallel/store.h"
+
+/* A slice of a tensor in a bucket. */
+struct entry {
+	struct tensor *t;
+	int slice;
+	int64_t rows, cols; /* an element of a vector is a row */
+	int64_t at;	    /* in the bucket's vector */
+	int64_t *bounds;    /* [shards + 1]: shard i is rows [bounds[i], bounds[i + 1]) */
+	int64_t *packed;    /* [shards]: offset of these rows in the packed shard */
+	int64_t n_leaves;   /* that this rank has written for the next sum */
+};
+
+/* Ranks that sum vectors. */
+struct sum_group {
+	struct comm *c;
+	int *ranks; /* [size]: of the world */
+	struct sum_plan plan;
+	enum sum_form
+		*form; /* [size]: what each contributes to the current or next sum */
+	struct sum_queue *queue; /* of c */
+};
+
+/* Of a bucket, for grads.c: where a rank writes and adds its leaves. */
+struct bucket_leaves {
+	float *memory; /* [n]: where leaves are written */
+	int64_t *
+		sum; /* [n], if this rank may have several in a sum over ranks; or NULL */
+	int64_t most;	/* that this rank has in a sum over ranks */
+	int64_t at;	/* in runs, of several: in the store's room for leaves */
+	int units_left; /* of this step, whose leaves are not complete */
+	/* Memory that the ranks of a host share, or NULL; the offsets [size] in it of what the ranks contribute,
+	 * and of their results; and the bucket's place among those that share it. */
+	struct comm_shared *shared;
+	int64_t *from, *to;
+	int slot;
+};
+
+/*
+ * Of a bucket, for reduce.c: its sums over ranks. The ranks that share the bucket sum it at once, or, so that
+ * fewer bytes are sent between hosts, in two sums (within, then across).
+ * With hybrid sharding (HSDP): the ranks of the shards sum their leaves (a reduce-scatter), and after the last
+ * of these sums the replicas of this rank's shard the results (an all-reduce of shards).
+ * by_host, if the ranks of the shards are on several hosts: those of a host sum their leaves, so that each has
+ * the sums of the shards of all ranks with its place on their hosts; and each time these ranks sum these. If
+ * nothing is sharded, the parts of the result are gathered within the hosts at the end of the step.
+ */
+struct bucket_sums {
+	struct sum_group within, across;
+	struct sum_group *first, *last; /* of the sums of leaves and of the last one */
+	bool by_host;
+	struct sum_shard *in_host; /* by_host: of the first sum, if anything is sharded */
+	struct sum_shard *last_shard; /* of the second sum */
+	int64_t *of_host;	      /* by_host: the result of the first sum */
+	/* The sum of this rank's piece over rounds, uses and replicas, unless the sum over ranks is the last
+	 * one; and, of a tied weight, that of the other stage. */
+	int64_t *kept, *other;
+	bool added;	  /* something is in `kept` */
+	bool adds;	  /* the sum in progress is added to that */
+	struct sum *now;  /* in progress, or NULL */
+	int64_t round[2]; /* round-robin: of the next sum, by use */
+};
+
+/* Of a bucket, for gather.c: the whole vector while it is gathered, in fp32, and the copy that matmuls read; or
+ * NULL. */
+struct bucket_gather {
+	float *whole;
+	char *copy;
+	float *vector, *staging; /* of the last all-gather */
+	int64_t *
+		staged_at; /* [shards + 1]: the shards' places in `staging`; NULL: not yet */
+};
+
+/* Slices of neighbouring units that the same ranks reduce and gather, as one vector. */
+struct bucket {
+	struct store *store;
+	int first_unit, last_unit;
+	struct entry *entry;
+	int n_entries;
+	int64_t n;	 /* floats of the vector; each entry is aligned to a cache line */
+	enum dtype wire; /* the type in which it is gathered */
+	struct sum_shard *shard; /* [shards] */
+	struct sum_group all;	 /* the ranks that share it */
+	/* The uses of its tensors on this stage, the virtual slices that use a slice, and log2 of the leaves
+	 * of an element. */
+	int uses, users, levels;
+	/* A tied weight of two pipeline stages: the other stage's sum is added at the end of the step. */
+	bool tied;
+	/* A tile of a tied weight, round-robin: each use is reduced by itself in each round. */
+	bool by_use;
+	/* This rank's shard, packed: parameters, optimizer state and gradient. */
+	float *state[STORE_MAX_GROUPS], *g;
+	int64_t at; /* of the shard, in each group and region: all shards are concatenated */
+	struct bucket_leaves leaves;
+	struct bucket_sums sums;
+	struct bucket_gather gather;
+	/* Offloaded gradients: where the sum of the rounds is in the backend, see offload_grads.c, and the
+	 * ticket of the last write to it. */
+	struct {
+		int64_t sum_at;
+		uint64_t written;
+	} offload;
+};
+
+/* bucket.c */
+void buckets_make(struct store *s);
+void buckets_free(struct store *s);
+/* The shard of the ranks at a place of the mesh. */
+int bucket_shard_of(const struct store *s, const int at[N_AXES]);
+
+/* bucket_sums.c */
+/* Makes the groups of all second sums. Collective, also for stages without such buckets. */
+void bucket_sums_groups(struct store *s);
+/* `part`: the ranks that share the bucket. */
+void bucket_sums_make(struct store *s, struct bucket *b, struct mesh_part part);
+void bucket_sums_free(struct bucket *b);
+/* The leaves that a rank has in a sum over ranks: of one use or of all (-1), of one round, or in runs of all
+ * its micro-batches. */
+int64_t bucket_leaves(
+	const struct store *s, const struct bucket *b, int rank, int use, int64_t round);
+/* Sets what each rank contributes to the next sum. */
+void bucket_set_forms(const struct store *s, struct bucket *b, int use, int64_t round);
+/* Does the sum of this rank's piece stay an int64 until the end of the step? */
+bool bucket_keeps(const struct store *s, const struct bucket *b);
+/* What this rank keeps: the elements of a piece of its shard, from element *first. */
+int64_t bucket_piece(const struct bucket *b, int64_t *first);
+/* By host, if nothing is sharded: the result is gathered within hosts, this rank's part from element
+ * bucket_gathered_at() on. */
+bool bucket_is_gathered(const struct bucket *b);
+int64_t bucket_gathered_at(const struct bucket *b);
+/* Has no other rank this rank's shard of the gradient? */
+bool bucket_is_alone(const struct bucket *b);
+/* Is the sum that is kept rounded in its own memory? */
+bool bucket_rounds_kept(const struct store *s, const struct bucket *b);
+
+static inline bool bucket_is_hybrid(const struct bucket *b)
+{
+	return b->sums.last != b->sums.first && !b->sums.by_host;
+}
+
+static inline bool bucket_has_unit(const struct bucket *b, int unit)
+{
+	return b->first_unit <= unit && unit <= b->last_unit;
+}
+
+#endif
