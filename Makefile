@@ -8,7 +8,6 @@ CFLAGS = -O2 -g
 DEPS = yes
 
 PROGRAMS = $(notdir $(basename $(wildcard cmd/pt-*.c)))
-FLOORS = base token h5 comm collbench data ckpt run logs parallel optim edit model train convert compare planner
 
 # ---- flags --------------------------------------------------------------------------
 PKGS = hdf5-serial jansson libpcre2-8 libxxhash libzstd mpich zlib
@@ -49,7 +48,8 @@ EMU_CHECKS = -fsanitize=alignment,bounds,signed-integer-overflow -fno-sanitize-r
 # ---- build -------------------------------------------------------------------
 ONCE = kernels/cpu/device.c kernels/cpu/isa.c kernels/cpu/threads.c
 PER_ISA = $(filter-out $(ONCE),$(wildcard kernels/cpu/*.c))
-LIB_SRC = $(wildcard $(FLOORS:%=libcore/%/*.c)) $(wildcard kernels/*.c) $(ONCE)
+# Floors, kernels, and the wings of the programs, in one archive: a program links what it calls.
+LIB_SRC = $(wildcard libcore/*/*.c kernels/*.c cmd/*/*.c) $(ONCE)
 LIB_OBJ = $(LIB_SRC:%.c=$O/%.o) $(foreach i,$(ISAS),$(PER_ISA:%.c=$O/%.$i.o))
 LIB = $O/libpt.a
 BINS = $(PROGRAMS:%=$O/%)
@@ -82,13 +82,15 @@ $(LIB) $(TEST_LIB):
 	@echo "  AR    $@"
 	@rm -f $@ && ar rcs $@ $^
 
+# Only programs, wings and tests find the headers of wings.
+$O/cmd/%.o $O/tests/%.o: private override CPPFLAGS += -Icmd
 $O/%.o: %.c $O/flags
 	@mkdir -p $(@D)
 	@echo "  CC    $<"
 	@$(CC) $(CPPFLAGS) $(CFLAGS) -MMD -MP -c -o $@ $<
 
 # (the assembler reads these, of which the compiler does not know)
-$O/libcore/compare/page.o: $(wildcard share/report/*)
+$O/cmd/compare/page.o: $(wildcard share/report/*)
 
 define isa_rule
 $O/%.$1.o: %.c $O/flags

@@ -1,6 +1,7 @@
 /* pt-plan: which parallel layout trains a model fastest on a cluster? */
 #include "base/options.h"
 #include "base/utf8.h"
+#include "collbench/network.h"
 #include "comm/comm.h"
 #include "h5/h5.h"
 #include "kernels/kernels.h"

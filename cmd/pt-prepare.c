@@ -3,9 +3,9 @@
 #include "base/options.h"
 #include "base/utf8.h"
 #include "comm/comm.h"
-#include "data/data.h"
-#include "data/token_file.h"
-#include "data/train_vocab.h"
+#include "prepare/prepare.h"
+#include "prepare/token_file.h"
+#include "prepare/train_vocab.h"
 
 #include <signal.h>
 #include <string.h>

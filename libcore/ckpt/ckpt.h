@@ -11,7 +11,7 @@
 
 #include "base/base.h"
 #include "comm/comm.h"
-#include "data/data.h"
+#include "token/tokenizer.h"
 #include "h5/h5.h"
 
 enum { CKPT_VERSION = 1 };

@@ -1,5 +1,5 @@
 /*
- * data: tokenizers, shards, the order of samples, and the data loader.
+ * data: shards, the order of samples, and the data loader.
  *
  * Only the loader's calls are collective. Files are not trusted. Functions that return int return
  * 0, or -1 with *e set.
@@ -10,101 +10,7 @@
 #include "base/base.h"
 #include "comm/comm.h"
 #include "h5/h5.h"
-#include "token/token.h"
-
-/* ---- tokenizer.c: tokenizers, one table; byte.c, char.c, bpe.c: the kinds --------- */
-
-struct tokenizer;
-
-/*
- * A kind of tokenizer. Text is passed in pieces; `final` marks the last piece of a document.
- * Functions return the number of bytes that they used, and the rest (half a character, for example)
- * is passed again with the next piece; or TEXT_BAD(i) with *e set, if byte i is invalid.
- */
-#define TEXT_BAD(i) (-1 - (int64_t)(i))
-
-struct tokenizer_kind {
-	const char *name, *help;
-	bool from_text; /* the vocabulary depends on the text */
-	/* Called for all of the text; then learn_end() builds t->vocab. Adds the number of tokens
-	 * to *n_tokens. */
-	int64_t (*learn)(struct tokenizer *t, const char *text, int64_t n, bool final,
-		int64_t *n_tokens, struct err *e);
-	int (*learn_end)(struct tokenizer *t, struct err *e);
-	/* Prepares encode() after t->vocab has been read from a file. */
-	int (*ready)(struct tokenizer *t, struct err *e);
-	/* Writes at most `room` tokens to out (NULL: counts only), and their number to *n_out. */
-	int64_t (*encode)(const struct tokenizer *t, const char *text, int64_t n,
-		bool final, uint32_t *out, int64_t room, int64_t *n_out, struct err *e);
-	/* The beginning of the last word of text[0..n), or of an earlier one, that is sure whatever
-	 * follows; 0: not known. NULL: never known. */
-	int64_t (*cut)(const struct tokenizer *t, const char *text, int64_t n);
-	/* What the kind has beside the vocabulary; each NULL if there is nothing. read() and
-	 * unpack() come before ready(). */
-	int (*write)(const struct tokenizer *t, struct h5 *f, struct err *e);
-	int (*read)(struct tokenizer *t, struct h5 *f, struct err *e);
-	void (*pack)(const struct tokenizer *t, struct str *out);
-	void (*unpack)(struct tokenizer *t, const char *packed);
-	void (*release)(struct tokenizer *t); /* but for t->own itself */
-};
-
-struct tokenizer {
-	const struct tokenizer_kind *kind;
-	struct vocab vocab;
-	void *own; /* state of the kind, one allocation */
-};
-
-extern const struct tokenizer_kind *const tokenizer_kinds[]; /* ends with NULL */
-/* A tokenizer is a file and an entry here. */
-#define TOKENIZERS(X) X(byte) X(char) X(bpe)
-#define TOKENIZER_ROW(name) extern const struct tokenizer_kind tokenizer_##name;
-TOKENIZERS(TOKENIZER_ROW)
-#undef TOKENIZER_ROW
-/* Their names and those of bpe_models[], for an option; closed by NULL. */
-extern const char *const tokenizer_names[];
-
-/* What to make a tokenizer of. */
-struct tokenizer_source {
-	const char *name;	 /* of tokenizer_names[] */
-	const char *vocab_files; /* of byte-pair encoding: a folder or a file */
-	const char *pattern;	 /* of its words; NULL: that of the model or the files */
-	bool special;		 /* special tokens in the text become these tokens */
-};
-
-int tokenizer_init(struct tokenizer *t, const char *kind, struct err *e);
-int tokenizer_make(struct tokenizer *t, const struct tokenizer_source *s, struct err *e);
-/* One of n tokens whose bytes are not known: it cannot encode, and decodes to nothing. */
-enum { MAX_VOCAB = 1 << 24 };
-int tokenizer_of_ids(struct tokenizer *t, int64_t n, struct err *e);
-void tokenizer_free(struct tokenizer *t);
-int tokenizer_write(const struct tokenizer *t, struct h5 *f, struct err *e);
-int tokenizer_read(struct tokenizer *t, struct h5 *f, struct err *e);
-/* Serialises a tokenizer to send it to another rank, and back. */
-void tokenizer_pack(const struct tokenizer *t, struct str *out);
-int tokenizer_unpack(struct tokenizer *t, const struct str *packed, struct err *e);
-/* Encodes a whole text. *ids is allocated; returns the number of tokens, or -1. */
-int64_t tokenizer_encode_all(const struct tokenizer *t, const char *text, int64_t n,
-	uint32_t **ids, struct err *e);
-/* How many of text[0..n), the beginning of a longer text, can be encoded apart from the rest; 0: more
- * text is needed. t NULL: up to the end of a UTF-8 character. -1 on an error. */
-int64_t tokenizer_cut(
-	const struct tokenizer *t, const char *text, int64_t n, struct err *e);
-/* Appends the bytes of a token; nothing for an id outside the vocabulary. */
-void tokenizer_decode(const struct tokenizer *t, int64_t id, struct str *out);
-bool tokenizer_same(const struct tokenizer *a, const struct tokenizer *b);
-/* The token at the end of a document; -1: the tokenizer has none. */
-int64_t tokenizer_end_of_text(const struct tokenizer *t);
-extern const struct h5_field tokenizer_fields[], bpe_fields[]; /* for the manual */
-
-/* ---- bpe.c ----------------------------------------------------------------------- */
-
-/* The state of a tokenizer of kind bpe: t->own. NULL: of another kind, or not ready. */
-const struct bpe_rules *bpe_rules_of(const struct tokenizer *t);
-/* Reads the vocabulary and the rules of t. */
-int bpe_make(struct tokenizer *t, const struct tokenizer_source *s,
-	const struct bpe_model *model, struct err *e);
-/* The text of a special token becomes this token from now on. */
-int tokenizer_allow_special(struct tokenizer *t, struct err *e);
+#include "token/tokenizer.h"
 
 /* ---- shard.c: the file format ---------------------------------------------------- */
 
@@ -136,59 +42,6 @@ extern const struct h5_field shard_fields[];
 int shard_read(struct h5 *h, const char *name, struct shard_info *s, struct tokenizer *t,
 	struct err *e);
 void shard_info_free(struct shard_info *s);
-
-/* ---- prepare.c: text to shards --------------------------------------------------- */
-
-#define FORMAT_WORDS "auto", "text", "jsonl"
-enum { FORMAT_AUTO, FORMAT_TEXT, FORMAT_JSONL };
-#define SPLIT_WORDS "tail", "document", "hash"
-enum { SPLIT_BY_TAIL, SPLIT_BY_DOCUMENT, SPLIT_BY_HASH };
-
-struct prepare {
-	struct tokenizer_source tokenizer;
-	bool no_end_of_text; /* behind documents */
-
-	/* Inputs; see pipeline.h. */
-	struct strs sources; /* NAME=WEIGHT:PATH */
-	int format;
-	const char *field;     /* of JSONL; NULL: "text" */
-	bool strict;	       /* a broken line is an error */
-	bool as_is;	       /* compressed files are not decompressed */
-	const char *separator; /* end of a document; NULL: each file is a document */
-
-	/* Documents: which, and in which order. */
-	int64_t min_bytes, max_bytes; /* 0: any */
-	struct strs keep, drop;	      /* regular expressions */
-	bool dedup, shuffle;
-	int64_t mix_tokens; /* of all sources; 0: as many as there are without repetition */
-	int split_by;
-	double val_fraction;
-	int64_t seed;
-
-	int64_t shard_bytes; /* bytes of tokens per file; 0: one file */
-	const char *out;     /* file name, or its prefix before -00000.h5; "-": stdout */
-	bool overwrite;
-
-	int threads;	   /* 0: one */
-	const char *work;  /* the folder of work files; NULL: temporary ones */
-	struct comm *comm; /* NULL: this rank alone */
-};
-
-/* The result; info is that of the last file. */
-struct prepared {
-	struct shard_info info;
-	struct strs files;
-	int64_t vocab_size;
-	size_t token_bytes;
-	/* What was read, and why it was not written. */
-	int64_t n_read, n_short, n_long, n_not_kept, n_dropped, n_duplicate, n_broken;
-};
-
-/* Collective over p->comm; *out is set on rank 0. */
-int prepare_run(const struct prepare *p, const struct strs *inputs, struct prepared *out,
-	struct err *e);
-/* Writes the text of a split of the files to f. */
-int prepare_decode(const struct strs *files, enum split split, FILE *f, struct err *e);
 
 /* ---- corpus.c: reading shards ---------------------------------------------------- */
 

@@ -211,12 +211,6 @@ double exact_work(const struct request *r, const struct layout *l, bool quickly)
 /* How pt computes and stores on the device of the options. */
 void practice_of(const struct train_opts *o, struct practice *p);
 
-/* ---- network.c ------------------------------------------------------------------------------ */
-
-/* Sets latencies and bandwidths of the links from the fits in a result of pt-collbench, of the library with
- * which training communicates. Warns about a link that was not measured and is used by so many hosts. */
-int network_measured(struct cluster *c, int hosts, const char *path, struct err *e);
-
 /* ---- explain.c: what to do, in which order, and why ---------------------------------------- */
 
 void explain(const struct request *r, const struct search *s, struct str *out);

@@ -1,12 +1,8 @@
 /* The tables to encode with: pairs that merge, tokens by their bytes, tokens that are found in text. */
 #include "token/bpe_internal.h"
-#include "token/train.h"
 
 #include <stdlib.h>
 #include <string.h>
-
-/* Longer tokens of a rank file would make too many pairs. Training makes none that is longer. */
-enum { MAX_RANKED = TRAIN_MAX_WORD };
 
 static uint64_t table_size(int64_t n)
 {
@@ -160,10 +156,10 @@ static int index_ranks(struct bpe *b, struct err *e)
 		return err_set(e, EX_DATAERR, "more ranks than tokens");
 	for (uint32_t id = 0; id < b->rules->n_ranked; id++) {
 		token_bytes(b->vocab, id, &len);
-		if (len > MAX_RANKED)
+		if (len > BPE_MAX_RANKED)
 			return err_set(e, EX_DATAERR,
 				"token %u has %lld bytes, more than %d", id,
-				(long long)len, MAX_RANKED);
+				(long long)len, BPE_MAX_RANKED);
 		n += split_ranked(b, id, false);
 	}
 	make_pairs(b, n);

@@ -1,6 +1,6 @@
 /*
  * token: byte-pair encoding: vocabulary files, the patterns that split text into words, and the
- * encoder. It knows no shards and no HDF5.
+ * encoder. tokenizer.h: tokenizers of all kinds, in files and on their way to other ranks.
  *
  * Files are not trusted. Functions that return int return 0, or -1 with *e set. No call is
  * collective. What is const may be used by many threads at once.
@@ -95,6 +95,9 @@ struct bpe_rules {
 };
 
 #define BPE_NONE UINT32_MAX
+
+/* Bytes of a token of a rank file: longer ones would make too many pairs. */
+enum { BPE_MAX_RANKED = 4096 };
 
 enum {
 	BPE_SPECIAL = 1, /* it is only found in text if that is asked for; else always */

@@ -1,7 +1,7 @@
 /* Documents, as pt-prepare reads them: JSONL and compressed files. What is taken can be decoded, and pieces that
  * are left of another run, or damaged, change nothing. */
 #include "tests/fuzz/fuzz.h"
-#include "data/pipeline.h"
+#include "prepare/pipeline.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -1,6 +1,7 @@
 /* Shards: what is wrong in one is said; of what is taken, every token can be read. */
 #include "tests/fuzz/hostile.h"
 #include "data/documents.h"
+#include "prepare/prepare.h"
 
 #include <stdlib.h>
 #include <string.h>

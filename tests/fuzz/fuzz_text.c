@@ -1,6 +1,6 @@
 /* Text, as pt-prepare takes it: in pieces as in one, and as a shard that decodes to it. */
 #include "tests/fuzz/fuzz.h"
-#include "data/data.h"
+#include "prepare/prepare.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -1,6 +1,6 @@
 /* Token files of other programs: any bytes as each format, and what is read becomes the same again. */
 #include "tests/fuzz/fuzz.h"
-#include "data/token_file.h"
+#include "prepare/token_file.h"
 
 #include <stdlib.h>
 #include <string.h>

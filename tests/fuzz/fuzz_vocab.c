@@ -1,7 +1,7 @@
 /* Vocabularies in a file: of any kind, with any offsets and bytes. Those that are taken
  * encode and decode without harm. */
 #include "tests/fuzz/fuzz.h"
-#include "data/data.h"
+#include "token/tokenizer.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -1,7 +1,7 @@
 /* Support of all tests. */
 #include "tests/support/support.h"
 
-#include "data/data.h"
+#include "prepare/prepare.h"
 
 #include <math.h>
 #include <stdlib.h>

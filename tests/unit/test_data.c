@@ -1,8 +1,8 @@
 /* data: the order of samples, tokenizers, shards and corpora, the loader on one rank. */
 #include "base/file.h"
 #include "tests/support/support.h"
-#include "data/data.h"
-#include "data/shard_writer.h"
+#include "prepare/prepare.h"
+#include "prepare/shard_writer.h"
 
 #include <glob.h>
 #include <stdlib.h>

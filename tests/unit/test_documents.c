@@ -1,7 +1,7 @@
 /* data: documents from text, lines of JSONL, filters, pieces in work files, duplicates. */
 #include "tests/support/support.h"
-#include "data/assembly.h"
-#include "data/shard_writer.h"
+#include "prepare/assembly.h"
+#include "prepare/shard_writer.h"
 
 #include <stdlib.h>
 #include <string.h>

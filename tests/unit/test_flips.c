@@ -6,6 +6,7 @@
 #include "base/file.h"
 #include "tests/support/support.h"
 #include "ckpt/ckpt.h"
+#include "prepare/prepare.h"
 #include "run/run.h"
 
 #include <fcntl.h>

@@ -3,6 +3,7 @@
  * in which a document neither sees the others nor knows its position in the window.
  */
 #include "data/documents.h"
+#include "prepare/prepare.h"
 #include "tests/support/support.h"
 #include "train/state.h"
 #include "train/step.h"

@@ -1,7 +1,7 @@
 /* token: readers of vocabularies, the splitting of words, the encoder against a textbook one. */
 #include "base/file.h"
 #include "tests/support/support.h"
-#include "data/data.h"
+#include "token/tokenizer.h"
 #include "token/split_internal.h"
 
 #include <stdlib.h>

@@ -1,0 +1,73 @@
+/*
+ * compare: compares the logs of runs: differences, verdicts, plots and reports, for pt-compare.
+ *   compare.h  the exact comparison of two runs, column by column
+ *   verdict.h  what the curves of several runs say when they need not be equal
+ *   outcome.h  both together, as text or JSON
+ *   curve.h    columns over steps, tokens, time or bytes: pictures and tables
+ *   speed.h    speed and memory
+ *   report.h   all of it as a page or as Markdown
+ *   follow.h   runs that are training
+ *   locate.h   the first tensor in which two runs differ
+ *
+ * Curves are compared value by value, as floats; as doubles, if both have more digits than a float. The
+ * results are the first and the largest difference, and its size in units in the last place (ULP), but no
+ * mean, in which differences of opposite sign would cancel.
+ */
+#ifndef COMPARE_H
+#define COMPARE_H
+
+#include "base/base.h"
+#include "compare/verdict.h"
+#include "run/run.h"
+
+/* ---- diff.c ---------------------------------------------------------------------- */
+
+struct compare_opts {
+	int by;		   /* COL_STEP or COL_TOKENS: the column that matches rows */
+	double rtol, atol; /* tolerance: |test - control| <= atol + rtol |control| */
+	bool common;	   /* ignore rows that only one run has */
+};
+
+struct value_pair {
+	double at;	      /* step or tokens */
+	double control, test; /* floats, unless these are equal */
+	double abs;
+	int64_t ulp; /* of floats */
+};
+
+struct curve_diff {
+	int column;
+	int64_t n_common, n_differ, n_beyond; /* n_beyond: beyond the tolerance */
+	int64_t only_control, only_test;      /* values that only one of them has */
+	double first_only;		      /* step or tokens of the first of them */
+	int64_t unread_control, unread_test;  /* values that cannot be read */
+	double first_unread;
+	struct value_pair first, largest, most_ulp;
+	struct value_pair beyond; /* the first that is beyond the tolerance */
+	enum verdict verdict;	  /* VERDICT_NOTHING: not both runs have it */
+};
+
+struct run_diff {
+	struct curve_diff curve[N_COLUMNS]; /* for columns that are curves */
+	enum verdict verdict;		    /* the worst of the curves of both runs */
+	const char
+		*missing; /* NULL, or a curve that only one of them has, but every run */
+	int64_t unread_rows; /* of both, whose steps cannot be read */
+	bool other_arithmetic;
+	struct str arithmetic; /* lines `key: control, test` of its differences */
+};
+
+/* Equal bits as floats; and as doubles, if both values have more digits than a float. A log may have
+ * a float as a short decimal number, and another one the same float in full. */
+bool same_as_logged(double a, double b);
+void compare_runs(const struct run_log *control, const struct run_log *test,
+	const struct compare_opts *o, struct run_diff *d);
+/* Below 0: a's verdict is better than b's; or they are equal, and fewer values of a differ, or as many and
+ * the losses less. Above 0: the same of b. */
+int run_diff_cmp(const struct run_diff *a, const struct run_diff *b);
+void run_diff_free(struct run_diff *d);
+/* Prints a line for each curve, and what differs in the arithmetic. */
+void run_diff_print(
+	const struct run_diff *d, const struct compare_opts *o, struct str *out);
+
+#endif

@@ -1,0 +1,233 @@
+/* Inside the wing logs: what parsers fill in, and the table of formats. */
+#ifndef LOGS_INTERNAL_H
+#define LOGS_INTERNAL_H
+
+#include "logs/logs.h"
+
+/* A piece of text, not NUL-terminated. */
+struct span {
+	const char *p;
+	size_t n;
+};
+
+#define SPAN(literal) ((struct span){literal, sizeof(literal) - 1})
+
+static inline struct span span_of(const char *s)
+{
+	return (struct span){s, strlen(s)};
+}
+
+/* ---- build.c: values of columns, in the order in which a log has them --------------- */
+
+struct point {
+	int64_t step;
+	double v;
+};
+
+/* The values of a column, in ascending order of steps, but of a table in any order. */
+struct series {
+	char *name;
+	int column; /* of the table; -1: a column that only this log has */
+	struct point *p;
+	int64_t n, room;
+	int64_t n_replaced; /* values that were replaced by later ones */
+};
+
+/* What csv.c knows of a table. */
+enum { MAX_FIELDS = 1024 };
+struct table {
+	char delimiter; /* 0: no line was seen */
+	int step;	/* the field of the steps; -1: rows are counted */
+	int64_t lines, rows;
+	struct strs names; /* of the fields; "" : not a column */
+};
+
+/* A name of the log, and the column and factor that it stands for. */
+struct known_name {
+	char *name;
+	size_t len;
+	bool is_step; /* a name of the steps */
+	int series;   /* -1: not looked up yet */
+	double scale;
+	struct known_name *next; /* the name that came behind this one last time */
+};
+
+enum { NAME_SLOTS = 4 * MAX_LOG_COLUMNS, MOST_LABELS = 12, MOST_KINDS = 4 };
+
+/* What take_kinds() has found out about a kind of line: for each letter, the number + 1 of the first
+ * label that begins with it; and what the labels stand for, once they were seen. */
+struct known_kind {
+	bool ready;
+	unsigned char first[256], len[MOST_LABELS];
+	struct known_name *name[MOST_LABELS];
+	double scale[MOST_LABELS]; /* 0: by the suffix behind the number */
+};
+
+/* A log while it is read. */
+struct build {
+	struct series *series; /* [MAX_LOG_COLUMNS] */
+	int n_series;
+	struct known_name *names; /* [MAX_LOG_COLUMNS] */
+	int n_names;
+	short slot[NAME_SLOTS];	 /* hash table of names: number + 1 */
+	struct known_name *last; /* the name that was looked up last */
+	struct known_kind kind[MOST_KINDS];
+	int64_t n_points;
+	struct strs keys, settings; /* what the log says about the run */
+	int64_t n_taken;	    /* rows that a parser recognised */
+	/* Of the line parsers: the step of the last row, and of the last training row. */
+	int64_t step, trained;
+	int64_t total; /* steps of the run, if the log says so */
+	bool open;     /* the next line may continue the row */
+	bool exact;    /* values are floats, not printed ones */
+	/* Rows are in any order, instead of that of time: build_finish() sorts them, and of several
+	 * values of a column at the same step the last one counts. */
+	bool is_table;
+	bool growing; /* the log is still written: no warnings */
+	struct unread unread;
+	struct table table;
+};
+
+void build_begin(struct build *b);
+void build_free(struct build *b);
+/* A value of the column that `name` stands for, in its unit: a column of the table, or another. It
+ * replaces values of the column at this and later steps: the run was resumed from before them.
+ * Values that the column cannot have are ignored. Of a table, it replaces none. */
+void build_set(struct build *b, int64_t step, struct span name, double v);
+/* A text in the place of a value. If it begins as a number does, and the name stands for a column of the
+ * table, what is there cannot be read. Whether that is so. */
+bool build_unread(struct build *b, int64_t step, struct span name, struct span text);
+/* A row whose step cannot be read, or that is not understood. */
+void build_lost_row(struct build *b, struct span text);
+/* The same in two parts, for a name that is looked up once; NULL: a name too many. */
+struct known_name *build_name(struct build *b, struct span name);
+void build_set_known(struct build *b, int64_t step, struct known_name *name, double v);
+/* Begins a row. A training row at an earlier step than the last one removes all rows after it, but
+ * not of a table. */
+void build_row(struct build *b, int64_t step, bool training);
+/* What the log says about the run. A later value replaces an earlier one. */
+void build_setting(struct build *b, const char *key, struct span value);
+/* The number of steps, which some logs say in each row. */
+void build_total(struct build *b, int64_t steps);
+/* Moves all to *l. Returns -1 if there is no row. */
+int build_finish(struct build *b, struct run_log *l, struct err *e);
+
+/* ---- names.c: names of columns and settings in other logs ------------------------- */
+
+/* A name with its unit: the value is multiplied. */
+struct log_name {
+	const char *name, *column;
+	double scale; /* 0: 1 */
+};
+
+extern const struct log_name log_names[];
+/* The column that stands for a name of a log, and the factor of its unit; or the same name, 1. */
+struct span name_of_column(struct span name, double *scale);
+/* Whether a name is that of the steps. */
+bool name_is_step(struct span name);
+
+struct log_setting {
+	const char *name, *key;
+};
+
+/* The option that stands for a name of a setting; NULL: none. */
+const char *name_of_setting(struct span name);
+/* Looks for settings in a line: "name: value", "| name | value |", "name ....... value", and
+ * in sentences. */
+void find_settings(struct build *b, struct span line);
+
+/* ---- lines.c: formats of lines ---------------------------------------------------- */
+
+/* A number behind a text of a line. */
+struct label {
+	const char *text, *column;
+	const char *unit; /* NULL: none; "time", "count": a suffix behind the number */
+};
+
+/* A kind of line: text, step, then labels with numbers, in any order. */
+struct line_kind {
+	const char *mark;  /* before the step */
+	const char *needs; /* a text behind the step, or NULL */
+	bool training;	   /* and not an evaluation */
+	const struct label *labels;
+};
+
+bool span_begins(struct span s, const char *with);
+struct span span_trim(struct span s);
+/* Where `text` is in s; NULL: nowhere. */
+const char *span_find(struct span s, const char *text);
+/* The same at the beginning of a word. */
+const char *span_find_word(struct span s, const char *text);
+/* A number with commas between thousands. Returns the byte behind it, or NULL. */
+const char *scan_number(struct span s, double *v);
+/* Whether more than the number is there, behind which a text continues: 0x2, 2abc, 2,5. Units are none. */
+bool goes_on(struct span behind);
+/* A step: an integer of at most 2^53. Returns the byte behind it, or NULL. */
+const char *scan_step(struct span s, int64_t *step);
+/* Takes a line if it is of one of the kinds; the array ends with a kind without a mark. */
+bool take_kinds(struct build *b, struct span line, const struct line_kind *kinds);
+
+/* ---- flat.c: JSON objects without objects or arrays ---------------------------------- */
+
+enum { MOST_FLAT = 64 };
+enum flat_kind { FLAT_NUMBER, FLAT_STRING, FLAT_WORD /* true, false, null */ };
+
+struct flat_pair {
+	struct span key;
+	enum flat_kind kind;
+	double v;	  /* of a number */
+	struct span text; /* of a string */
+};
+
+/* The number of pairs; -1: it is no such object, or jansson has to look at it. */
+int flat_object(struct span line, struct flat_pair pairs[AT_LEAST(MOST_FLAT)]);
+
+/* ---- formats.c: the table ---------------------------------------------------------- */
+
+/* Takes a line without colours; whether it is a row. */
+typedef bool log_line_fn(struct build *b, struct span line);
+/* Takes a whole file. */
+typedef int log_text_fn(struct build *b, struct span text, struct err *e);
+
+/* A format has one of: kinds of lines, a parser of lines, a parser of the whole file. */
+struct log_format {
+	const char *name, *what;
+	const struct line_kind *kinds;
+	log_line_fn *line;
+	log_text_fn *text;
+	bool (*detect)(struct span first); /* of whole files; lines are tried */
+	bool settings;			   /* lines are searched for them */
+};
+
+extern const struct line_kind torchtitan_kinds[], nanogpt_kinds[], nanochat_kinds[],
+	modded_kinds[], llmc_kinds[], llmq_kinds[], maxtext_kinds[];
+log_line_fn line_wordplay, line_losses, line_llmc, line_llmq, line_megatron, line_olmo,
+	line_csv, line_jsonl;
+log_text_fn text_golden, text_bridge, text_trainer_state, text_tensorboard;
+bool is_golden(struct span first), is_bridge(struct span first);
+bool is_trainer_state(struct span first), is_tensorboard(struct span first);
+
+/* The records of an event file that *rest begins with, of which it keeps what is not complete. */
+int take_records(struct build *b, struct span *rest, struct err *e);
+
+/* Takes lines, in which carriage returns begin other lines: a line_fn. */
+struct line_reader {
+	struct build *b;
+	const struct log_format *f;
+	struct str plain; /* a line without colours */
+};
+int format_line(void *to, const char *p, size_t len, struct err *e);
+const struct log_format *format_detect(struct span sample); /* NULL: not known */
+const struct log_format *format_find(const char *name);	    /* NULL: none */
+bool format_is_pt(const struct log_format *f);
+
+/* ---- read.c -------------------------------------------------------------------------- */
+
+enum { MOST_JSON = 1 << 28 };
+
+/* The bytes of a line without its last word, which may be incomplete; a JSON object shows its end. */
+size_t whole_words(struct span line);
+/* The event files in a directory, in the order of their times; *paths is freed by the caller. */
+void list_event_files(const char *folder, struct strs *paths);
+
+#endif

@@ -1,0 +1,319 @@
+/*
+ * Pieces to shards. What is written is counted first, so that the files have their sizes. It is written
+ * in one or two lanes: by tail, all documents in one, else those of each split. A lane takes documents
+ * from one stream, or from one of each source by their weights.
+ */
+#include "prepare/assembly.h"
+#include "prepare/shard_writer.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { MAX_MESSAGES = 10 };
+
+/* What a source has and gives. */
+struct share {
+	struct document_stream stream;
+	int64_t has, want, done; /* tokens */
+	int64_t n_repeated;
+};
+
+struct writing {
+	struct assembly *a;
+	struct shard_writer *w;
+	struct share *shares[N_SPLITS]; /* [n] of each lane */
+	int n_lanes, n;
+	int64_t train_left; /* split by tail: remaining training tokens */
+	int64_t documents;
+	struct progress bar;
+	double done;
+};
+
+/* ---- counting ------------------------------------------------------------------------------- */
+
+static int print_messages(const struct assembly *a, struct prepared *out, struct err *e)
+{
+	int64_t n = 0;
+	for (int64_t i = 0; i < a->n_batches; i++) {
+		struct piece_view v;
+		if (piece_view(a, i, &v, e))
+			return -1;
+		out->n_broken += v.head.n_lines_broken;
+		if (!v.head.n_message_bytes || n >= MAX_MESSAGES)
+			continue;
+		char *text = xcalloc((size_t)v.head.n_message_bytes + 1, 1);
+		int rc = file_read_at(v.fd, "a work file", text,
+			(size_t)v.head.n_message_bytes, v.messages, e);
+		char *line = text;
+		for (char *end; !rc && n < MAX_MESSAGES && (end = strchr(line, '\n'));
+			n++) {
+			*end = '\0';
+			warn("%s", line);
+			line = end + 1;
+		}
+		free(text);
+		if (rc)
+			return -1;
+	}
+	if (out->n_broken)
+		warn("%lld broken line%s passed over", (long long)out->n_broken,
+			plural(out->n_broken));
+	return 0;
+}
+
+static void count_fate(struct prepared *out, enum fate fate)
+{
+	out->n_read++;
+	out->n_short += fate == FATE_SHORT;
+	out->n_long += fate == FATE_LONG;
+	out->n_not_kept += fate == FATE_NOT_KEEP;
+	out->n_dropped += fate == FATE_DROP;
+	out->n_duplicate += fate == FATE_DUPLICATE;
+}
+
+static int count(struct writing *x, struct prepared *out, struct err *e)
+{
+	struct walk w;
+	struct document d;
+	int rc;
+	walk_begin(&w, x->a);
+	while ((rc = walk_next(&w, &d, e)) > 0) {
+		count_fate(out, d.fate);
+		if (d.fate != FATE_KEPT)
+			continue;
+		int lane = document_split(x->a, &d) == SPLIT_VAL;
+		x->shares[lane][x->n > 1 ? d.source : 0].has += d.n_tokens;
+		x->documents++;
+	}
+	walk_end(&w);
+	return rc;
+}
+
+/* ---- how much of each source ------------------------------------------------------------------ */
+
+/* The most tokens of a lane with which no source repeats. */
+static double most_tokens(const struct writing *x, const struct share *v, double weights)
+{
+	double most = INFINITY;
+	for (int i = 0; i < x->n; i++)
+		most = fmin(most, floor((double)v[i].has *
+					  (weights / x->a->inputs->sources[i].weight)));
+	return most;
+}
+
+/* Divides `total` tokens by weight, exactly: what rounding leaves goes to those that lost most by it. */
+static void divide(const struct writing *x, struct share *v, int64_t total,
+	double weights, bool repeat)
+{
+	const struct source *s = x->a->inputs->sources;
+	int64_t left = total;
+	for (int i = 0; i < x->n; i++) {
+		v[i].want = (int64_t)((double)total * s[i].weight / weights);
+		if (!repeat)
+			v[i].want = min64(v[i].want, v[i].has);
+		left -= v[i].want;
+	}
+	while (left > 0) {
+		double most = -INFINITY;
+		int to = -1;
+		for (int i = 0; i < x->n; i++) {
+			double lost =
+				(double)total * s[i].weight / weights - (double)v[i].want;
+			if (lost > most && (repeat || v[i].want < v[i].has)) {
+				most = lost;
+				to = i;
+			}
+		}
+		if (to < 0)
+			return;
+		v[to].want++;
+		left--;
+	}
+}
+
+static int decide_shares(struct writing *x, int lane, struct err *e)
+{
+	const struct inputs *in = x->a->inputs;
+	struct share *v = x->shares[lane];
+	double weights = 0;
+	if (!x->a->p->sources.n) {
+		v->want = v->has;
+		return 0;
+	}
+	if (lane && x->a->p->val_fraction <= 0) /* no document is for it */
+		return 0;
+	for (int i = 0; i < x->n; i++) {
+		weights += in->sources[i].weight;
+		if (!v[i].has)
+			return err_set(e, EX_DATAERR, "source %s has no documents%s",
+				in->sources[i].name,
+				x->n_lanes == 1 ? ""
+				: lane		? " for validation"
+						: " for training");
+	}
+	int64_t asked = lane ? 0 : x->a->p->mix_tokens;
+	int64_t total = asked ? asked : (int64_t)most_tokens(x, v, weights);
+	divide(x, v, total, weights, asked > 0);
+	return 0;
+}
+
+static int64_t lane_tokens(const struct writing *x, int lane)
+{
+	int64_t n = 0;
+	for (int i = 0; i < x->n; i++)
+		n += x->shares[lane][i].want;
+	return n;
+}
+
+/* The sizes of the splits; by default, as in nanoGPT, the last tokens are for validation. */
+static int decide_split(struct writing *x, const struct prepared *out, struct err *e)
+{
+	struct assembly *a = x->a;
+	int64_t *total = a->info.total;
+	if (!x->documents && out->n_read + out->n_broken)
+		return err_set(e, EX_DATAERR, "of %lld documents, none is left",
+			(long long)(out->n_read + out->n_broken));
+	if (!x->documents)
+		return err_set(e, EX_DATAERR, "%s: the text is empty",
+			a->inputs->n == 1 ? a->inputs->files[0].name : "all files");
+	for (int lane = 0; lane < x->n_lanes; lane++) {
+		if (decide_shares(x, lane, e))
+			return -1;
+		total[lane] = lane_tokens(x, lane);
+	}
+	if (!total[SPLIT_TRAIN] && !total[SPLIT_VAL])
+		return err_set(e, EX_DATAERR, "%lld document%s, but no token",
+			(long long)x->documents, plural(x->documents));
+	if (x->n_lanes == 1) {
+		int64_t all = total[SPLIT_TRAIN];
+		total[SPLIT_TRAIN] = (int64_t)((double)all * (1 - a->p->val_fraction));
+		total[SPLIT_VAL] = all - total[SPLIT_TRAIN];
+	} else if (!total[SPLIT_TRAIN] || (a->p->val_fraction > 0 && !total[SPLIT_VAL])) {
+		return err_set(e, EX_DATAERR, "of %lld documents, none is for %s%s",
+			(long long)x->documents,
+			total[SPLIT_TRAIN] ? "validation" : "training",
+			advice_on(ADVICE_EMPTY_SPLIT));
+	}
+	a->info.documents = x->documents;
+	return 0;
+}
+
+/* ---- writing --------------------------------------------------------------------------------- */
+
+static int put(struct writing *x, int lane, struct extent from, int64_t n, struct err *e)
+{
+	if (x->n_lanes > 1)
+		return shard_writer_put_raw(x->w, (enum split)lane, from, n, e);
+	int64_t train = min64(n, x->train_left);
+	x->train_left -= train;
+	if (shard_writer_put_raw(x->w, SPLIT_TRAIN, from, train, e))
+		return -1;
+	from.at += train * x->a->row_bytes;
+	return shard_writer_put_raw(x->w, SPLIT_VAL, from, n - train, e);
+}
+
+/* The next document of a stream, which begins again at its end. Of the last one, what is wanted. */
+static int write_document(struct writing *x, int lane, struct share *v, struct err *e)
+{
+	int rc = stream_next(&v->stream, e);
+	if (!rc) {
+		stream_rewind(&v->stream);
+		v->n_repeated++;
+		rc = stream_next(&v->stream, e);
+	}
+	if (rc <= 0)
+		return rc ? -1 : err_set(e, EX_IOERR, "a stream of documents is empty");
+	bool val = x->n_lanes > 1 ? lane == SPLIT_VAL : !x->train_left;
+	shard_writer_document(x->w, val ? SPLIT_VAL : SPLIT_TRAIN);
+	x->documents++;
+	while (v->stream.left && v->done < v->want) {
+		struct extent from;
+		int64_t n = stream_tokens(&v->stream, v->want - v->done, &from, e);
+		if (n < 0 || put(x, lane, from, n, e))
+			return -1;
+		v->done += n;
+		x->done += (double)n;
+		progress_update(&x->bar, x->done, NULL);
+	}
+	return 0;
+}
+
+/* The source that is most behind; NULL: all are complete. */
+static struct share *next_share(const struct writing *x, int lane)
+{
+	struct share *next = NULL;
+	double least = 1;
+	for (int i = 0; i < x->n; i++) {
+		struct share *v = &x->shares[lane][i];
+		double part = (double)v->done / (double)max64(1, v->want);
+		if (v->done < v->want && (!next || part < least)) {
+			next = v;
+			least = part;
+		}
+	}
+	return next;
+}
+
+static int write_lane(struct writing *x, int lane, struct err *e)
+{
+	for (int i = 0; i < x->n; i++) {
+		struct share *v = &x->shares[lane][i];
+		v->stream = (struct document_stream){.a = x->a,
+			.source = x->n > 1 ? i : -1,
+			.split = x->n_lanes > 1 ? lane : -1};
+		if (stream_open(&v->stream, v->has, x->n, e))
+			return -1;
+	}
+	for (struct share *v; (v = next_share(x, lane));)
+		if (write_document(x, lane, v, e))
+			return -1;
+	for (int i = 0; i < x->n; i++)
+		stream_close(&x->shares[lane][i].stream);
+	for (int i = 0; i < x->n && x->a->p->sources.n; i++) {
+		const struct share *v = &x->shares[lane][i];
+		info("source %s: %lld of %lld tokens%s, read %lld times",
+			x->a->inputs->sources[i].name, (long long)v->want,
+			(long long)v->has, lane ? " for validation" : "",
+			(long long)v->n_repeated + 1);
+	}
+	return 0;
+}
+
+static int write_lanes(struct writing *x, struct prepared *out, struct err *e)
+{
+	const int64_t *total = x->a->info.total;
+	x->train_left = total[SPLIT_TRAIN];
+	x->w = shard_writer_open(x->a->p, x->a->t, &x->a->info, e);
+	if (!x->w)
+		return -1;
+	x->documents = 0;
+	progress_begin(&x->bar, "pt-prepare: shards",
+		(double)(total[SPLIT_TRAIN] + total[SPLIT_VAL]));
+	int rc = 0;
+	for (int lane = 0; lane < x->n_lanes && !rc; lane++)
+		rc = write_lane(x, lane, e);
+	progress_end(&x->bar);
+	shard_writer_documents(x->w, x->documents);
+	return rc || shard_writer_finish(x->w, out, e) ? -1 : 0;
+}
+
+int assemble(struct assembly *a, struct prepared *out, struct err *e)
+{
+	struct writing x = {.a = a,
+		.n_lanes = a->p->split_by == SPLIT_BY_TAIL ? 1 : 2,
+		.n = a->p->sources.n ? a->inputs->n_sources : 1};
+	a->drops = !a->p->work && x.n_lanes == 1 && !a->p->sources.n;
+	for (int lane = 0; lane < N_SPLITS; lane++)
+		x.shares[lane] = xcalloc((size_t)x.n, sizeof(struct share));
+	int rc = print_messages(a, out, e) || (a->p->dedup && find_duplicates(a, e)) ||
+		 count(&x, out, e) || decide_split(&x, out, e) || write_lanes(&x, out, e);
+	shard_writer_close(x.w);
+	for (int lane = 0; lane < N_SPLITS; lane++) {
+		for (int i = 0; i < x.n; i++)
+			stream_close(&x.shares[lane][i].stream);
+		free(x.shares[lane]);
+	}
+	free(a->duplicates);
+	return rc ? -1 : 0;
+}

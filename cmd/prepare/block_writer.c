@@ -1,0 +1,250 @@
+/*
+ * Threads that write blocks. The caller queues blocks, and when no block is free it takes one of the queue
+ * itself; so one thread needs no other, and memory is bounded by the number of blocks.
+ */
+#include "prepare/block_writer.h"
+#include "prepare/pipeline.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+
+struct read_of_block {
+	struct extent from;
+	int64_t to, n_bytes; /* in the block */
+};
+
+struct out_block {
+	struct out_dataset *to;
+	int64_t number; /* in the dataset */
+	char *data;
+	int64_t n_bytes;
+	struct read_of_block *reads; /* what is to be read into it */
+	int64_t n_reads, room;
+	struct out_block *next; /* in a list */
+};
+
+struct block_writer {
+	pthread_mutex_t lock;
+	pthread_cond_t queued,	  /* there is a block to write, or the end */
+		changed;	  /* a block is free, or was hashed */
+	struct out_block *blocks; /* [n_blocks] */
+	int n_blocks;
+	struct out_block *free;
+	struct out_block *first, **last; /* the queue */
+	int n_busy;			 /* blocks that threads are writing */
+	bool stop, failed;
+	struct err e; /* of the first that failed */
+	pthread_t *threads;
+	int n_threads, n_started; /* the caller is one of n_threads, and not started */
+};
+
+/* ---- a block ----------------------------------------------------------------------------- */
+
+static int read_all(const struct out_block *b, struct err *e)
+{
+	for (int64_t i = 0; i < b->n_reads; i++) {
+		const struct read_of_block *r = &b->reads[i];
+		if (file_read_at(r->from.fd, "a work file", b->data + r->to,
+			    (size_t)r->n_bytes, r->from.at, e))
+			return -1;
+		if (r->from.drop)
+			pieces_drop(r->from.drop, r->from.fd, r->n_bytes);
+	}
+	return 0;
+}
+
+/* After the blocks before it. */
+static void hash_in_order(struct block_writer *w, const struct out_block *b, bool good)
+{
+	struct out_dataset *to = b->to;
+	pthread_mutex_lock(&w->lock);
+	while (to->n_hashed != b->number)
+		pthread_cond_wait(&w->changed, &w->lock);
+	pthread_mutex_unlock(&w->lock);
+	if (good)
+		hash_add(to->all, b->data, (size_t)b->n_bytes);
+	pthread_mutex_lock(&w->lock);
+	to->n_hashed++;
+	pthread_cond_broadcast(&w->changed);
+	pthread_mutex_unlock(&w->lock);
+}
+
+static int write_out(const struct out_block *b, struct err *e)
+{
+	const struct h5_blocks *in = b->to->blocks;
+	int64_t at = in->offset + b->number * in->block_rows * in->row_bytes;
+	if (pwrite_all(b->to->fd, b->data, (size_t)b->n_bytes, at))
+		return err_set(e, EX_IOERR, "%s: %s", b->to->name, strerror(errno));
+	/* (only a hint: what fails is seen when the file is synced) */
+	if (b->to->syncs)
+		sync_file_range(b->to->fd, at, b->n_bytes, SYNC_FILE_RANGE_WRITE);
+	return 0;
+}
+
+/* Takes the oldest block of the queue and writes it. Called and left with the lock. */
+static void write_first(struct block_writer *w)
+{
+	struct out_block *b = w->first;
+	struct err e = {0};
+	bool good = !w->failed;
+	w->first = b->next;
+	if (!w->first)
+		w->last = &w->first;
+	w->n_busy++;
+	pthread_mutex_unlock(&w->lock);
+	good = good && !read_all(b, &e);
+	if (good)
+		b->to->blocks->xxh3[b->number] =
+			hash_bytes(b->data, (size_t)b->n_bytes, 0);
+	hash_in_order(w, b, good);
+	good = good && !write_out(b, &e);
+	pthread_mutex_lock(&w->lock);
+	if (!good && !w->failed) {
+		w->failed = true;
+		w->e = e;
+	}
+	w->n_busy--;
+	b->next = w->free;
+	w->free = b;
+	pthread_cond_broadcast(&w->changed);
+}
+
+static void *work(void *with)
+{
+	struct block_writer *w = with;
+	pthread_mutex_lock(&w->lock);
+	for (;;) {
+		while (!w->first && !w->stop)
+			pthread_cond_wait(&w->queued, &w->lock);
+		if (!w->first)
+			break;
+		write_first(w);
+	}
+	pthread_mutex_unlock(&w->lock);
+	return NULL;
+}
+
+/* ---- the caller's calls -------------------------------------------------------------------- */
+
+struct block_writer *block_writer_open(int threads)
+{
+	struct block_writer *w = xcalloc(1, sizeof(*w));
+	pthread_mutex_init(&w->lock, NULL);
+	pthread_cond_init(&w->queued, NULL);
+	pthread_cond_init(&w->changed, NULL);
+	w->last = &w->first;
+	w->n_threads = threads;
+	w->threads = xcalloc((size_t)threads, sizeof(*w->threads));
+	/* One is being filled for each split, and for each thread one is being written, one is waiting. */
+	w->n_blocks = N_SPLITS + 2 * threads - 1;
+	w->blocks = xcalloc((size_t)w->n_blocks, sizeof(*w->blocks));
+	for (int i = 0; i < w->n_blocks; i++) {
+		w->blocks[i].next = w->free;
+		w->free = &w->blocks[i];
+	}
+	return w;
+}
+
+struct out_block *out_block_begin(
+	struct block_writer *w, struct out_dataset *to, int64_t number, struct err *e)
+{
+	struct out_block *b = NULL;
+	pthread_mutex_lock(&w->lock);
+	while (!w->free)
+		if (w->first)
+			write_first(w);
+		else
+			pthread_cond_wait(&w->changed, &w->lock);
+	if (w->failed) {
+		*e = w->e;
+	} else {
+		b = w->free;
+		w->free = b->next;
+	}
+	pthread_mutex_unlock(&w->lock);
+	if (!b)
+		return NULL;
+	b->to = to;
+	b->number = number;
+	b->n_bytes = b->n_reads = 0;
+	if (!b->data)
+		b->data = xmalloc(H5_BLOCK_BYTES);
+	return b;
+}
+
+void out_block_add(struct out_block *b, const struct extent *from, int64_t n_bytes)
+{
+	int64_t to = b->n_bytes;
+	b->n_bytes += n_bytes;
+	if (from->memory) {
+		memcpy(b->data + to, from->memory + from->at, (size_t)n_bytes);
+		return;
+	}
+	struct read_of_block *r = b->n_reads ? &b->reads[b->n_reads - 1] : NULL;
+	if (r && r->from.fd == from->fd && r->to + r->n_bytes == to &&
+		r->from.at + r->n_bytes == from->at) {
+		r->n_bytes += n_bytes;
+		return;
+	}
+	if (b->n_reads == b->room) {
+		b->room = max64(16, 2 * b->room);
+		b->reads = xrealloc(b->reads, (size_t)b->room * sizeof(*b->reads));
+	}
+	b->reads[b->n_reads++] = (struct read_of_block){*from, to, n_bytes};
+}
+
+void out_block_end(struct block_writer *w, struct out_block *b)
+{
+	pthread_mutex_lock(&w->lock);
+	b->next = NULL;
+	*w->last = b;
+	w->last = &b->next;
+	if (w->n_started < w->n_threads - 1 &&
+		!pthread_create(&w->threads[w->n_started], NULL, work, w))
+		w->n_started++;
+	if (w->n_started)
+		pthread_cond_signal(&w->queued);
+	else
+		write_first(w);
+	pthread_mutex_unlock(&w->lock);
+}
+
+int block_writer_wait(struct block_writer *w, struct err *e)
+{
+	pthread_mutex_lock(&w->lock);
+	while (w->first || w->n_busy)
+		if (w->first)
+			write_first(w);
+		else
+			pthread_cond_wait(&w->changed, &w->lock);
+	bool failed = w->failed;
+	if (failed)
+		*e = w->e;
+	pthread_mutex_unlock(&w->lock);
+	return failed ? -1 : 0;
+}
+
+void block_writer_close(struct block_writer *w)
+{
+	if (!w)
+		return;
+	pthread_mutex_lock(&w->lock);
+	w->failed = w->stop = true; /* what is queued is passed over */
+	pthread_cond_broadcast(&w->queued);
+	pthread_mutex_unlock(&w->lock);
+	for (int i = 0; i < w->n_started; i++)
+		pthread_join(w->threads[i], NULL);
+	for (int i = 0; i < w->n_blocks; i++) {
+		free(w->blocks[i].data);
+		free(w->blocks[i].reads);
+	}
+	pthread_mutex_destroy(&w->lock);
+	pthread_cond_destroy(&w->queued);
+	pthread_cond_destroy(&w->changed);
+	free(w->threads);
+	free(w->blocks);
+	free(w);
+}

@@ -1,0 +1,99 @@
+/* Records in temporary files, so that what is sorted at one time fits into memory. */
+#include "prepare/assembly.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+enum { BUFFER_BYTES = 1 << 15 };
+
+struct bucket {
+	int fd;
+	int64_t n_bytes; /* in the file */
+	struct str buffer;
+};
+
+struct buckets {
+	struct bucket *v;
+	int n;
+	void *map;
+	size_t map_bytes;
+};
+
+struct buckets *buckets_open(const struct pieces *w, int n, struct err *e)
+{
+	struct buckets *b = xcalloc(1, sizeof(*b));
+	b->v = xcalloc((size_t)n, sizeof(*b->v));
+	for (b->n = 0; b->n < n; b->n++) {
+		b->v[b->n].fd = pieces_scratch(w, e);
+		if (b->v[b->n].fd < 0) {
+			buckets_close(b);
+			return NULL;
+		}
+	}
+	return b;
+}
+
+static int flush(struct bucket *x, struct err *e)
+{
+	if (pwrite_all(x->fd, x->buffer.s, x->buffer.len, x->n_bytes))
+		return err_set(e, EX_IOERR, "a temporary file: %s", strerror(errno));
+	x->n_bytes += (int64_t)x->buffer.len;
+	str_clear(&x->buffer);
+	return 0;
+}
+
+int buckets_put(
+	struct buckets *b, int bucket, const void *p, size_t n_bytes, struct err *e)
+{
+	struct bucket *x = &b->v[bucket];
+	str_add(&x->buffer, p, n_bytes);
+	return x->buffer.len < BUFFER_BYTES ? 0 : flush(x, e);
+}
+
+int buckets_fd(const struct buckets *b, int bucket)
+{
+	return b->v[bucket].fd;
+}
+
+int buckets_map(struct buckets *b, int bucket, const char **p, int64_t *n, struct err *e)
+{
+	struct bucket *x = &b->v[bucket];
+	if (flush(x, e))
+		return -1;
+	str_free(&x->buffer);
+	buckets_unmap(b);
+	*p = NULL;
+	*n = x->n_bytes;
+	if (!x->n_bytes)
+		return 0;
+	void *map = mmap(NULL, (size_t)x->n_bytes, PROT_READ, MAP_PRIVATE, x->fd, 0);
+	if (map == MAP_FAILED)
+		return err_set(e, EX_IOERR, "a temporary file: %s", strerror(errno));
+	b->map = map;
+	b->map_bytes = (size_t)x->n_bytes;
+	*p = map;
+	return 0;
+}
+
+void buckets_unmap(struct buckets *b)
+{
+	if (b->map)
+		munmap(b->map, b->map_bytes);
+	b->map = NULL;
+}
+
+void buckets_close(struct buckets *b)
+{
+	if (!b)
+		return;
+	buckets_unmap(b);
+	for (int i = 0; i < b->n; i++) {
+		close(b->v[i].fd);
+		str_free(&b->v[i].buffer);
+	}
+	free(b->v);
+	free(b);
+}

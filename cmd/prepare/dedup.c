@@ -1,0 +1,77 @@
+/* Which documents have the text of an earlier one: equal hashes of 128 bits. */
+#include "prepare/assembly.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum { BUCKET_BITS = 8 };
+
+struct seen {
+	struct hash128 hash;
+	int64_t number;
+};
+
+static int by_hash(const void *a, const void *b)
+{
+	const struct seen *x = a, *y = b;
+	if (x->hash.high != y->hash.high)
+		return x->hash.high > y->hash.high ? 1 : -1;
+	if (x->hash.low != y->hash.low)
+		return x->hash.low > y->hash.low ? 1 : -1;
+	return (x->number > y->number) - (x->number < y->number);
+}
+
+static int scatter(const struct assembly *a, struct buckets *b, int64_t *n, struct err *e)
+{
+	struct walk w;
+	struct document d;
+	int rc;
+	walk_begin(&w, a);
+	while ((rc = walk_next(&w, &d, e)) > 0) {
+		struct seen s = {d.hash, d.number};
+		if (d.fate == FATE_KEPT &&
+			buckets_put(b, (int)(d.hash.high >> (64 - BUCKET_BITS)), &s,
+				sizeof(s), e)) {
+			rc = -1;
+			break;
+		}
+	}
+	*n = w.number;
+	walk_end(&w);
+	return rc;
+}
+
+static int mark(struct assembly *a, struct buckets *b, int bucket, struct err *e)
+{
+	const char *p;
+	int64_t n_bytes;
+	if (buckets_map(b, bucket, &p, &n_bytes, e))
+		return -1;
+	if (!n_bytes)
+		return 0;
+	struct seen *all = xmalloc((size_t)n_bytes);
+	memcpy(all, p, (size_t)n_bytes);
+	int64_t n = n_bytes / (int64_t)sizeof(*all);
+	qsort(all, (size_t)n, sizeof(*all), by_hash);
+	for (int64_t i = 1; i < n; i++)
+		if (hash128_same(all[i].hash, all[i - 1].hash))
+			a->duplicates[all[i].number / 64] |= (uint64_t)1
+							     << all[i].number % 64;
+	free(all);
+	return 0;
+}
+
+int find_duplicates(struct assembly *a, struct err *e)
+{
+	int64_t n;
+	struct buckets *b = buckets_open(a->pieces, 1 << BUCKET_BITS, e);
+	if (!b)
+		return -1;
+	int rc = scatter(a, b, &n, e);
+	if (!rc)
+		a->duplicates = xcalloc((size_t)(n / 64 + 1), sizeof(uint64_t));
+	for (int i = 0; i < 1 << BUCKET_BITS && !rc; i++)
+		rc = mark(a, b, i, e);
+	buckets_close(b);
+	return rc;
+}

@@ -1,0 +1,390 @@
+/*
+ * Batches to pieces. Each thread of each rank takes the next batch, and encodes it if it is one of its
+ * rank's. So all ranks read all of the text, which takes much less time than its encoding.
+ */
+#include "prepare/pipeline.h"
+
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { SLICE = 1 << 20, MAX_MESSAGES = 10 };
+
+const char text_changed[] = "the text changed while it was read";
+
+struct shared {
+	struct encoding *x;
+	struct reader *reader;
+	pthread_mutex_t reading, learning;
+	struct progress bar;
+	double began;
+	uint64_t options; /* their hash */
+	bool stop;
+	int64_t bad; /* the first batch with an error */
+	struct err e;
+};
+
+/* What a thread owns. */
+struct worker {
+	struct shared *s;
+	struct batch batch;
+	struct piece piece;
+	struct str line; /* the text of a line of JSONL */
+	uint32_t *ids;
+	int64_t n_ids;
+};
+
+/* ---- a document -------------------------------------------------------------------------- */
+
+static struct piece_document *add_document(struct piece *p)
+{
+	if (p->head.n_documents == p->room) {
+		p->room = max64(64, 2 * p->room);
+		p->documents =
+			xrealloc(p->documents, (size_t)p->room * sizeof(*p->documents));
+	}
+	struct piece_document *d = &p->documents[p->head.n_documents++];
+	*d = (struct piece_document){0};
+	return d;
+}
+
+static void add_tokens(struct piece *p, const uint32_t *ids, int64_t n)
+{
+	uint16_t narrow[512];
+	p->head.n_tokens += n;
+	if (p->head.row_bytes == sizeof(*ids)) {
+		str_add(&p->tokens, ids, (size_t)n * sizeof(*ids));
+		return;
+	}
+	for (int64_t i = 0; i < n; i += ARRAY_LEN(narrow)) {
+		int64_t now = min64(n - i, ARRAY_LEN(narrow));
+		for (int64_t k = 0; k < now; k++)
+			narrow[k] = (uint16_t)ids[i + k];
+		str_add(&p->tokens, narrow, (size_t)now * sizeof(*narrow));
+	}
+}
+
+/* Encodes text[0..n), behind which n_more bytes follow. Returns -1 - i if byte i is wrong. */
+static int64_t encode(struct worker *w, const char *text, int64_t n, int64_t n_more,
+	bool last, struct err *e)
+{
+	const struct tokenizer *t = w->s->x->t;
+	int64_t at = 0;
+	for (int64_t slice = SLICE; at < n;) {
+		int64_t here = min64(slice, n + n_more - at), n_out;
+		bool final = last && at + here == n;
+		if (here > w->n_ids) {
+			w->n_ids = here;
+			w->ids = xrealloc(w->ids, (size_t)here * sizeof(*w->ids));
+		}
+		int64_t used = t->kind->encode(
+			t, text + at, here, final, w->ids, here, &n_out, e);
+		if (used < 0)
+			return TEXT_BAD(at + TEXT_BAD(used));
+		if (!used && at + here == n + n_more)
+			break;
+		add_tokens(&w->piece, w->ids, n_out);
+		at += used;
+		slice = used ? SLICE : 2 * slice;
+	}
+	if (at == n)
+		return at;
+	err_set(e, EX_DATAERR,
+		last ? "the text ends within a character"
+		     : "the tokenizer ends a word elsewhere in a part of this document than in "
+		       "all of it, so that it cannot be encoded in parts");
+	return TEXT_BAD(at);
+}
+
+static int64_t learn(
+	struct worker *w, const char *text, int64_t n, bool last, struct err *e)
+{
+	struct shared *s = w->s;
+	struct tokenizer *t = s->x->learn;
+	int64_t n_tokens = 0;
+	pthread_mutex_lock(&s->learning);
+	int64_t used = t->kind->learn(t, text, n, last, &n_tokens, e);
+	pthread_mutex_unlock(&s->learning);
+	if (used >= 0 && used < n) {
+		err_set(e, EX_DATAERR, "the text ends within a character");
+		return TEXT_BAD(used);
+	}
+	return used;
+}
+
+static const char *file_name(const struct worker *w, const struct part *part)
+{
+	return w->s->x->inputs->files[part->file].name;
+}
+
+static bool is_jsonl(const struct worker *w, const struct part *part)
+{
+	return w->s->x->inputs->files[part->file].jsonl;
+}
+
+/* Prefixes an error of byte `bad` of the part's text. */
+static int at_byte(
+	const struct worker *w, const struct part *part, int64_t bad, struct err *e)
+{
+	if (is_jsonl(w, part))
+		return err_prefix(e,
+			"%s:%lld: byte %lld of the text: ", file_name(w, part),
+			(long long)part->where, (long long)bad);
+	return err_prefix(
+		e, "%s: byte %lld: ", file_name(w, part), (long long)(part->where + bad));
+}
+
+static int fate_of(struct worker *w, const struct part *part, const char *text, int64_t n,
+	struct err *e)
+{
+	return part->first && part->last ? filter_fate(w->s->x->filter, text, n, e)
+					 : FATE_PART;
+}
+
+static int do_document(struct worker *w, const struct part *part, const char *text,
+	int64_t n, struct err *e)
+{
+	const struct encoding *x = w->s->x;
+	int64_t used;
+	if (x->learn) {
+		used = learn(w, text, n, part->last, e);
+		return used < 0 ? at_byte(w, part, TEXT_BAD(used), e) : 0;
+	}
+	struct piece_document *d = add_document(&w->piece);
+	int64_t before = w->piece.head.n_tokens;
+	int fate = fate_of(w, part, text, n, e);
+	if (fate < 0)
+		return at_byte(w, part, 0, e);
+	d->hash = hash128_bytes(text, (size_t)n, 0);
+	d->n_bytes = n;
+	d->fate = (uint8_t)fate;
+	d->first = part->first;
+	d->last = part->last;
+	if (fate != FATE_KEPT && fate != FATE_PART)
+		return 0;
+	used = encode(w, text, n, part->n_more, part->last, e);
+	if (used < 0 && x->again) /* it was valid before */
+		return err_set(e, EX_DATAERR, "%s: %s", file_name(w, part), text_changed);
+	if (used < 0)
+		return at_byte(w, part, TEXT_BAD(used), e);
+	if (part->last && x->end_of_text >= 0) {
+		uint32_t end = (uint32_t)x->end_of_text;
+		add_tokens(&w->piece, &end, 1);
+	}
+	d->n_tokens = w->piece.head.n_tokens - before;
+	return 0;
+}
+
+/* ---- a line of JSONL -------------------------------------------------------------------- */
+
+static int broken(
+	struct worker *w, const struct part *part, struct err *why, struct err *e)
+{
+	struct piece *p = &w->piece;
+	err_prefix(why, "%s:%lld: ", file_name(w, part), (long long)part->where);
+	if (w->s->x->p->strict) {
+		*e = *why;
+		return -1;
+	}
+	if (p->head.n_lines_broken++ < MAX_MESSAGES)
+		str_printf(&p->messages, "%s\n", why->msg);
+	return 0;
+}
+
+static int do_line(
+	struct worker *w, const struct part *part, const char *text, struct err *e)
+{
+	struct err why = {0};
+	int rc = jsonl_part(w->s->x->p, part, text, &w->line, &why);
+	if (rc)
+		return rc < 0 ? broken(w, part, &why, e) : 0;
+	return do_document(w, part, w->line.s ? w->line.s : "", (int64_t)w->line.len, e);
+}
+
+/* ---- a batch ------------------------------------------------------------------------------ */
+
+/* What a piece depends on beside the text of its batch. */
+static uint64_t hash_options(const struct encoding *x)
+{
+	const struct prepare *p = x->p;
+	struct str all = {0};
+	if (x->t)
+		tokenizer_pack(x->t, &all);
+	str_printf(&all, "%lld %lld %lld %d %d %d %s", (long long)x->end_of_text,
+		(long long)p->min_bytes, (long long)p->max_bytes, p->tokenizer.special,
+		p->strict, p->format, p->field ? p->field : "");
+	str_putc(&all, '\0');
+	str_puts(&all, p->separator ? p->separator : "");
+	for (int64_t i = 0; i < p->keep.n; i++)
+		str_printf(&all, "%c+%s", '\0', p->keep.v[i]);
+	for (int64_t i = 0; i < p->drop.n; i++)
+		str_printf(&all, "%c-%s", '\0', p->drop.v[i]);
+	uint64_t h = hash_bytes(all.s, all.len, 0);
+	str_free(&all);
+	return h;
+}
+
+static struct hash128 key_of(const struct worker *w)
+{
+	const struct batch *b = &w->batch;
+	struct hash128 all[2] = {
+		hash128_bytes(b->text.s, b->text.len, w->s->options),
+		hash128_bytes(b->parts, (size_t)b->n_parts * sizeof(*b->parts),
+			(uint64_t)b->source),
+	};
+	return hash128_bytes(all, sizeof(all), 0);
+}
+
+static void keep_key(struct shared *s, int64_t number, struct hash128 key)
+{
+	struct encoding *x = s->x;
+	pthread_mutex_lock(&s->reading);
+	if (number >= x->room) {
+		x->room = max64(1024, 2 * number);
+		x->keys = xrealloc(x->keys, (size_t)x->room * sizeof(*x->keys));
+	}
+	x->keys[number] = key;
+	x->n_batches = max64(x->n_batches, number + 1);
+	pthread_mutex_unlock(&s->reading);
+}
+
+static int do_batch(struct worker *w, struct err *e)
+{
+	struct encoding *x = w->s->x;
+	struct piece *p = &w->piece;
+	const struct batch *b = &w->batch;
+	struct hash128 key = {0};
+	if (!x->learn) {
+		bool mine = b->number % x->comm->size == x->comm->rank;
+		if (!mine && x->comm->rank)
+			return 0;
+		key = key_of(w);
+		if (!x->comm->rank)
+			keep_key(w->s, b->number, key);
+		if (!mine || pieces_have(x->pieces, b->number, key))
+			return 0;
+	}
+	p->head = (struct piece_head){.number = b->number,
+		.key = key,
+		.source = b->source,
+		.row_bytes = x->row_bytes};
+	str_clear(&p->tokens);
+	str_clear(&p->messages);
+	for (int64_t i = 0; i < b->n_parts; i++) {
+		const struct part *part = &b->parts[i];
+		const char *text = b->text.s + part->at;
+		if (is_jsonl(w, part) ? do_line(w, part, text, e)
+				      : do_document(w, part, text, part->n_bytes, e))
+			return -1;
+	}
+	return x->learn ? 0 : pieces_add(x->pieces, p, e);
+}
+
+/* ---- all batches ------------------------------------------------------------------------- */
+
+static void show_progress(struct shared *s)
+{
+	char done[NUM_TEXT], rate[NUM_TEXT], note[3 * NUM_TEXT];
+	if (!s->bar.shown)
+		return;
+	double text = (double)reader_text_bytes(s->reader);
+	double seconds = clock_seconds() - s->began;
+	snprintf(note, sizeof(note), "%s, %s/s", text_bytes(done, text),
+		text_bytes(rate, seconds > 0 ? text / seconds : 0));
+	progress_update(&s->bar, (double)reader_done(s->reader), note);
+}
+
+static void fail(struct shared *s, int64_t number, const struct err *e)
+{
+	pthread_mutex_lock(&s->reading);
+	s->stop = true;
+	if (number < s->bad) {
+		s->bad = number;
+		s->e = *e;
+	}
+	pthread_mutex_unlock(&s->reading);
+}
+
+static void *work(void *with)
+{
+	struct worker *w = with;
+	struct shared *s = w->s;
+	for (;;) {
+		struct err e = {0};
+		pthread_mutex_lock(&s->reading);
+		int rc = s->stop ? 0 : reader_next(s->reader, &w->batch, &e);
+		show_progress(s);
+		pthread_mutex_unlock(&s->reading);
+		if (rc > 0 && do_batch(w, &e))
+			rc = -1;
+		if (rc < 0)
+			fail(s, w->batch.number, &e);
+		if (rc <= 0)
+			return NULL;
+	}
+}
+
+static void worker_free(struct worker *w)
+{
+	batch_free(&w->batch);
+	piece_free(&w->piece);
+	str_free(&w->line);
+	free(w->ids);
+}
+
+static void run_threads(struct shared *s, int n)
+{
+	enum { STACK = 1 << 20 };
+	struct worker *all = xcalloc((size_t)n, sizeof(*all));
+	pthread_t *threads = xcalloc((size_t)n, sizeof(*threads));
+	pthread_attr_t how;
+	int started = 1;
+	pthread_attr_init(&how);
+	pthread_attr_setstacksize(&how, STACK);
+	for (int i = 0; i < n; i++)
+		all[i].s = s;
+	while (started < n &&
+		!pthread_create(&threads[started], &how, work, &all[started]))
+		started++;
+	work(&all[0]);
+	for (int i = 1; i < started; i++)
+		pthread_join(threads[i], NULL);
+	pthread_attr_destroy(&how);
+	for (int i = 0; i < n; i++)
+		worker_free(&all[i]);
+	free(threads);
+	free(all);
+}
+
+/* The error of the first batch that has one, on all ranks. */
+static int agree(struct shared *s, struct err *e)
+{
+	struct comm *c = s->x->comm;
+	int64_t first = comm_min_i64(c, s->bad);
+	struct err mine = {0};
+	if (s->bad == first && s->bad < INT64_MAX)
+		mine = s->e;
+	if (!comm_agree(c, &mine))
+		return 0;
+	*e = mine;
+	return -1;
+}
+
+int encode_all(struct encoding *x, struct err *e)
+{
+	struct shared s = {.x = x, .bad = INT64_MAX, .began = clock_seconds()};
+	pthread_mutex_init(&s.reading, NULL);
+	pthread_mutex_init(&s.learning, NULL);
+	s.options = hash_options(x);
+	s.reader = reader_open(
+		x->p, x->inputs, x->t, !x->learn && filter_has_expressions(x->filter));
+	x->n_batches = 0;
+	progress_begin(&s.bar, x->title, (double)max64(0, x->inputs->n_bytes));
+	run_threads(&s, x->p->threads < 1 ? 1 : x->p->threads);
+	progress_end(&s.bar);
+	x->text_bytes = reader_text_bytes(s.reader);
+	x->text_hash = reader_close(s.reader);
+	pthread_mutex_destroy(&s.reading);
+	pthread_mutex_destroy(&s.learning);
+	return agree(&s, e);
+}

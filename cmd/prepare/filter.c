@@ -1,0 +1,111 @@
+/* Which documents are kept: by length and by regular expressions. */
+#include "prepare/pipeline.h"
+
+#define PCRE2_CODE_UNIT_WIDTH 8
+#include <pcre2.h>
+#include <stdlib.h>
+
+struct filter {
+	int64_t min_bytes, max_bytes;
+	int64_t n, n_keep;
+	pcre2_code **code; /* [n]; the first n_keep are of --keep */
+	const char **text;
+};
+
+static int compile(struct filter *f, const char *text, struct err *e)
+{
+	int number;
+	PCRE2_SIZE at;
+	pcre2_code *code = pcre2_compile((PCRE2_SPTR)text, PCRE2_ZERO_TERMINATED,
+		PCRE2_UTF | PCRE2_UCP | PCRE2_MATCH_INVALID_UTF, &number, &at, NULL);
+	if (!code) {
+		PCRE2_UCHAR why[128];
+		pcre2_get_error_message(number, why, sizeof(why));
+		return err_set(e, EX_USAGE, "regular expression '%.200s': at %zu: %s",
+			text, (size_t)at, (const char *)why);
+	}
+	pcre2_jit_compile(code, PCRE2_JIT_COMPLETE); /* only faster */
+	f->text[f->n] = text;
+	f->code[f->n++] = code;
+	return 0;
+}
+
+struct filter *filter_open(const struct prepare *p, struct err *e)
+{
+	struct filter *f = xcalloc(1, sizeof(*f));
+	size_t n = (size_t)(p->keep.n + p->drop.n);
+	f->min_bytes = p->min_bytes;
+	f->max_bytes = p->max_bytes;
+	f->n_keep = p->keep.n;
+	f->code = xcalloc(n + 1, sizeof(pcre2_code *));
+	f->text = xcalloc(n + 1, sizeof(char *));
+	int rc = 0;
+	for (int64_t i = 0; i < p->keep.n && !rc; i++)
+		rc = compile(f, p->keep.v[i], e);
+	for (int64_t i = 0; i < p->drop.n && !rc; i++)
+		rc = compile(f, p->drop.v[i], e);
+	if (!rc)
+		return f;
+	filter_close(f);
+	return NULL;
+}
+
+void filter_close(struct filter *f)
+{
+	if (!f)
+		return;
+	for (int64_t i = 0; i < f->n; i++)
+		pcre2_code_free(f->code[i]);
+	free(f->code);
+	free(f->text);
+	free(f);
+}
+
+bool filter_has_expressions(const struct filter *f)
+{
+	return f->n > 0;
+}
+
+enum fate filter_length(const struct filter *f, int64_t n_bytes)
+{
+	return n_bytes < f->min_bytes			? FATE_SHORT
+	       : f->max_bytes && n_bytes > f->max_bytes ? FATE_LONG
+							: FATE_KEPT;
+}
+
+/* Compiled code has 32 KiB for backtracking, which an expression may need for some hundred lines; the
+ * interpreter takes memory as it needs it. */
+static int match(
+	const pcre2_code *code, const char *text, int64_t n, pcre2_match_data *data)
+{
+	PCRE2_SPTR s = (PCRE2_SPTR)text;
+	int rc = pcre2_match(code, s, (size_t)n, 0, 0, data, NULL);
+	return rc == PCRE2_ERROR_JIT_STACKLIMIT
+		       ? pcre2_match(code, s, (size_t)n, 0, PCRE2_NO_JIT, data, NULL)
+		       : rc;
+}
+
+int filter_fate(const struct filter *f, const char *text, int64_t n, struct err *e)
+{
+	enum fate fate = filter_length(f, n);
+	if (fate != FATE_KEPT || !f->n)
+		return (int)fate;
+	pcre2_match_data *data = pcre2_match_data_create(1, NULL);
+	for (int64_t i = 0; i < f->n && fate == FATE_KEPT; i++) {
+		int rc = match(f->code[i], text, n, data);
+		bool keep = i < f->n_keep;
+		if (rc < 0 && rc != PCRE2_ERROR_NOMATCH) {
+			PCRE2_UCHAR why[128];
+			pcre2_get_error_message(rc, why, sizeof(why));
+			pcre2_match_data_free(data);
+			return err_set(e, EX_DATAERR, "regular expression '%.200s': %s",
+				f->text[i], (const char *)why);
+		}
+		if (keep && rc < 0)
+			fate = FATE_NOT_KEEP;
+		else if (!keep && rc >= 0)
+			fate = FATE_DROP;
+	}
+	pcre2_match_data_free(data);
+	return (int)fate;
+}

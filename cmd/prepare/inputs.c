@@ -1,0 +1,232 @@
+/* The list of input files: operands and sources, folders, patterns. */
+#include "prepare/pipeline.h"
+#include "prepare/token_file.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <glob.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+enum { MAX_DEPTH = 64 };
+
+static bool is_jsonl(const char *path)
+{
+	static const char *const ends[] = {".jsonl", ".ndjson", ".json"};
+	static const char *const packed[] = {"", ".gz", ".zst"};
+	struct str end = {0};
+	bool is = false;
+	for (size_t i = 0; i < ARRAY_LEN(ends); i++) {
+		for (size_t k = 0; k < ARRAY_LEN(packed); k++) {
+			str_clear(&end);
+			str_printf(&end, "%s%s", ends[i], packed[k]);
+			is = is || text_ends(path, end.s);
+		}
+	}
+	str_free(&end);
+	return is;
+}
+
+/* Token files among the arguments are converted; those of folders, patterns and sources would be taken
+ * for text. */
+static int add_file(struct inputs *in, const struct prepare *p, const char *path,
+	const struct stat *st, struct err *e)
+{
+	if (p->format == FORMAT_AUTO && S_ISREG(st->st_mode) && is_token_file(path))
+		return err_set(e, EX_DATAERR, "%s: has tokens, not text%s", path,
+			advice_on(ADVICE_TOKENS));
+	in->files = xrealloc(in->files, (size_t)(in->n + 1) * sizeof(*in->files));
+	struct input_file *f = &in->files[in->n++];
+	bool is_stdin = !strcmp(path, "-");
+	*f = (struct input_file){.path = xstrdup(path),
+		.source = in->n_sources - 1,
+		.stream = !S_ISREG(st->st_mode),
+		.given = p->format != FORMAT_AUTO,
+		.fd = is_stdin ? dup(STDIN_FILENO) : -1,
+		.end = S_ISREG(st->st_mode) ? (int64_t)st->st_size : -1};
+	f->name = is_stdin ? "standard input" : f->path;
+	f->jsonl =
+		p->format == FORMAT_JSONL || (p->format == FORMAT_AUTO && is_jsonl(path));
+	if (is_stdin && !f->stream)
+		f->begin = lseek(f->fd, 0, SEEK_CUR);
+	return 0;
+}
+
+/* Work files may be in a folder with text. */
+static bool is_work_folder(const struct prepare *p, const struct stat *st)
+{
+	struct stat work;
+	return p->work && stat(p->work, &work) == 0 && work.st_dev == st->st_dev &&
+	       work.st_ino == st->st_ino;
+}
+
+static int add_folder(struct inputs *in, const struct prepare *p, const char *path,
+	int depth, struct err *e)
+{
+	DIR *d = opendir(path);
+	if (!d || depth > MAX_DEPTH) {
+		if (d)
+			closedir(d);
+		return err_set(e, EX_IOERR, "%s: %s", path,
+			d ? "too many folders in folders" : strerror(errno));
+	}
+	struct strs names = {0};
+	for (const struct dirent *x; (x = readdir(d));)
+		if (x->d_name[0] != '.')
+			strs_add(&names, x->d_name);
+	closedir(d);
+	strs_sort(&names);
+	int rc = 0;
+	for (int64_t i = 0; i < names.n && !rc; i++) {
+		struct str child = {0};
+		struct stat st, link;
+		str_printf(&child, "%s%s%s", path, text_ends(path, "/") ? "" : "/",
+			names.v[i]);
+		if (stat(child.s, &st) || lstat(child.s, &link))
+			rc = err_set(e, EX_IOERR, "%s: %s", child.s, strerror(errno));
+		else if (S_ISREG(st.st_mode))
+			rc = add_file(in, p, child.s, &st, e);
+		else if (S_ISDIR(link.st_mode) && !is_work_folder(p, &link))
+			/* links could form a circle */
+			rc = add_folder(in, p, child.s, depth + 1, e);
+		str_free(&child);
+	}
+	strs_free(&names);
+	return rc;
+}
+
+static int add_path(
+	struct inputs *in, const struct prepare *p, const char *path, struct err *e)
+{
+	struct stat st;
+	bool is_stdin = !strcmp(path, "-");
+	if (is_stdin ? fstat(STDIN_FILENO, &st) : stat(path, &st))
+		return err_set(e, EX_IOERR, "%s: %s", path, strerror(errno));
+	if (!S_ISDIR(st.st_mode))
+		return add_file(in, p, path, &st, e);
+	int64_t before = in->n;
+	if (add_folder(in, p, path, 0, e))
+		return -1;
+	if (in->n == before)
+		return err_set(e, EX_DATAERR, "%s: the folder has no files", path);
+	return 0;
+}
+
+static int add_operand(
+	struct inputs *in, const struct prepare *p, const char *text, struct err *e)
+{
+	glob_t found = {0};
+	if (!strcmp(text, "-") || file_exists(text) || !strpbrk(text, "*?["))
+		return add_path(in, p, text, e);
+	int rc = glob(text, 0, NULL, &found);
+	if (rc)
+		rc = err_set(e, EX_IOERR,
+			rc == GLOB_NOMATCH ? "%s: no file has such a name"
+					   : "%s: a folder could not be read",
+			text);
+	for (size_t i = 0; i < found.gl_pathc && !rc; i++)
+		rc = add_path(in, p, found.gl_pathv[i], e);
+	globfree(&found);
+	return rc;
+}
+
+static struct source *add_source(struct inputs *in, const char *name, size_t n)
+{
+	in->sources =
+		xrealloc(in->sources, (size_t)(in->n_sources + 1) * sizeof(*in->sources));
+	struct source *s = &in->sources[in->n_sources++];
+	struct str copy = {0};
+	str_add(&copy, name, n);
+	*s = (struct source){.name = copy.s, .weight = 1};
+	return s;
+}
+
+/* Weights whose products with numbers of tokens, and whose sums, are exact enough. */
+static bool is_weight(double x)
+{
+	return x >= 1e-9 && x <= 1e9;
+}
+
+/* NAME=WEIGHT:PATH; a source may have several paths. */
+static int parse_source(
+	struct inputs *in, const struct prepare *p, const char *text, struct err *e)
+{
+	const char *equals = strchr(text, '='),
+		   *colon = equals ? strchr(equals, ':') : NULL;
+	double weight;
+	const char *end = colon ? scan_double(equals + 1, colon, &weight) : NULL;
+	if (!colon || equals == text || end != colon || !colon[1] || !is_weight(weight))
+		return err_set(e, EX_USAGE,
+			"source '%s': expected NAME=WEIGHT:PATH with a weight from 1e-9 to "
+			"1e9",
+			text);
+	size_t n = (size_t)(equals - text);
+	for (int32_t i = 0; i < in->n_sources; i++) {
+		const struct source *s = &in->sources[i];
+		if (strlen(s->name) != n || strncmp(s->name, text, n))
+			continue;
+		if (s->weight != weight)
+			return err_set(e, EX_USAGE, "source %s has two weights", s->name);
+		if (i != in->n_sources - 1)
+			return err_set(e, EX_USAGE,
+				"source %s: give its paths one after the other", s->name);
+		return add_operand(in, p, colon + 1, e);
+	}
+	add_source(in, text, n)->weight = weight;
+	return add_operand(in, p, colon + 1, e);
+}
+
+static int add_all(struct inputs *in, const struct prepare *p,
+	const struct strs *operands, struct err *e)
+{
+	if (p->sources.n && operands->n)
+		return err_set(e, EX_USAGE,
+			"%s: with --source, every input is one of a source",
+			operands->v[0]);
+	for (int64_t i = 0; i < p->sources.n; i++)
+		if (parse_source(in, p, p->sources.v[i], e))
+			return -1;
+	if (p->sources.n)
+		return 0;
+	add_source(in, "text", 4);
+	if (!operands->n)
+		return add_operand(in, p, "-", e);
+	for (int64_t i = 0; i < operands->n; i++)
+		if (add_operand(in, p, operands->v[i], e))
+			return -1;
+	return 0;
+}
+
+int inputs_open(struct inputs *in, const struct prepare *p, const struct strs *operands,
+	struct err *e)
+{
+	*in = (struct inputs){0};
+	if (add_all(in, p, operands, e)) {
+		inputs_close(in);
+		return -1;
+	}
+	for (int64_t i = 0; i < in->n; i++) {
+		const struct input_file *f = &in->files[i];
+		if (f->end < 0 || in->n_bytes < 0)
+			in->n_bytes = -1;
+		else
+			in->n_bytes += max64(0, f->end - f->begin);
+	}
+	return 0;
+}
+
+void inputs_close(struct inputs *in)
+{
+	for (int64_t i = 0; i < in->n; i++) {
+		if (in->files[i].fd >= 0)
+			close(in->files[i].fd);
+		free(in->files[i].path);
+	}
+	for (int32_t i = 0; i < in->n_sources; i++)
+		free(in->sources[i].name);
+	free(in->files);
+	free(in->sources);
+	*in = (struct inputs){0};
+}

@@ -1,0 +1,357 @@
+/*
+ * Work files: pieces one after the other, in the order in which they were ready. A file that was being
+ * written when its program was killed is cut behind its last whole piece.
+ *
+ * Temporary pieces are in several files, so that the page cache and the disk have room for shards as soon as
+ * one of these files has been read.
+ */
+#include "prepare/pipeline.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+enum {
+	MAX_RANKS = 4096,
+	/* A temporary file has at least so many bytes, and this part of those that were before it. */
+	TEMPORARY_BYTES = 1 << 26,
+	TEMPORARY_PART = 32
+};
+static const uint64_t magic = 0x3165636569702d74; /* "t-piece1" */
+
+struct entry {
+	int64_t number;
+	struct hash128 key;
+	struct piece_place place;
+};
+
+struct work_file {
+	int fd;
+	int64_t end;  /* bytes that were written */
+	int64_t left; /* of these, those that will still be read */
+};
+
+struct pieces {
+	const char *work;
+	struct strs paths;
+	struct work_file *files;
+	int64_t n_files;
+	int lock;
+	int64_t own;	       /* where pieces are added; -1: nowhere */
+	int64_t n_bytes;       /* in all temporary files */
+	struct entry *entries; /* the first n_sorted in order of number */
+	int64_t n, n_sorted, room;
+	pthread_mutex_t adding;
+};
+
+void piece_free(struct piece *p)
+{
+	free(p->documents);
+	str_free(&p->tokens);
+	str_free(&p->messages);
+	*p = (struct piece){0};
+}
+
+static void add_entry(struct pieces *w, const struct piece_head *h, int fd, int64_t at)
+{
+	if (w->n == w->room) {
+		w->room = max64(1024, 2 * w->room);
+		w->entries = xrealloc(w->entries, (size_t)w->room * sizeof(*w->entries));
+	}
+	w->entries[w->n++] = (struct entry){h->number, h->key, {fd, at}};
+}
+
+static int by_number(const void *a, const void *b)
+{
+	const struct entry *x = a, *y = b;
+	if (x->number != y->number)
+		return (x->number > y->number) - (x->number < y->number);
+	if (x->place.fd != y->place.fd)
+		return (x->place.fd > y->place.fd) - (x->place.fd < y->place.fd);
+	return (x->place.at > y->place.at) - (x->place.at < y->place.at);
+}
+
+void pieces_sort(struct pieces *w)
+{
+	if (w->n)
+		qsort(w->entries, (size_t)w->n, sizeof(*w->entries), by_number);
+	w->n_sorted = w->n;
+}
+
+int pieces_find(const struct pieces *w, int64_t number, struct hash128 key,
+	struct piece_place *at)
+{
+	int64_t lo = 0, hi = w->n_sorted;
+	while (lo < hi) {
+		int64_t mid = (lo + hi) / 2;
+		if (w->entries[mid].number < number)
+			lo = mid + 1;
+		else
+			hi = mid;
+	}
+	for (; lo < w->n_sorted && w->entries[lo].number == number; lo++) {
+		if (!hash128_same(w->entries[lo].key, key))
+			continue;
+		*at = w->entries[lo].place;
+		return 0;
+	}
+	return -1;
+}
+
+bool pieces_have(struct pieces *w, int64_t number, struct hash128 key)
+{
+	struct piece_place at;
+	pthread_mutex_lock(&w->adding); /* which moves the entries */
+	bool have = !pieces_find(w, number, key, &at);
+	pthread_mutex_unlock(&w->adding);
+	return have;
+}
+
+static int64_t body_bytes(const struct piece_head *h)
+{
+	int64_t docs, tokens, all;
+	if (h->n_documents < 0 || h->n_tokens < 0 || h->n_message_bytes < 0 ||
+		h->row_bytes < 1 ||
+		__builtin_mul_overflow(
+			h->n_documents, (int64_t)sizeof(struct piece_document), &docs) ||
+		__builtin_mul_overflow(h->n_tokens, (int64_t)h->row_bytes, &tokens) ||
+		__builtin_add_overflow(docs, tokens, &all) ||
+		__builtin_add_overflow(all, h->n_message_bytes, &all))
+		return -1;
+	return all;
+}
+
+static uint64_t head_check(const struct piece_head *h)
+{
+	return hash_bytes(h, offsetof(struct piece_head, head_check), 0);
+}
+
+/* Checks n bytes of a file at `at`. */
+static bool body_matches(int fd, int64_t at, int64_t n, uint64_t check)
+{
+	enum { CHUNK = 1 << 18 };
+	char *chunk = xmalloc(CHUNK);
+	struct hash_state *h = hash_open();
+	bool whole = true;
+	for (int64_t done = 0; done < n && whole; done += CHUNK) {
+		size_t now = (size_t)min64(CHUNK, n - done);
+		whole = !pread_all(fd, chunk, now, at + done);
+		hash_add(h, chunk, now);
+	}
+	free(chunk);
+	return hash_close(h) == check && whole;
+}
+
+/* Adds the whole pieces of a file, and returns where they end. */
+static int64_t scan(struct pieces *w, int fd)
+{
+	int64_t at = 0, size = lseek(fd, 0, SEEK_END);
+	struct piece_head h;
+	while (!pread_all(fd, &h, sizeof(h), at)) {
+		int64_t n = body_bytes(&h), body = at + (int64_t)sizeof(h);
+		if (h.magic != magic || h.head_check != head_check(&h) || n < 0 ||
+			n > size - body || !body_matches(fd, body, n, h.check))
+			break;
+		add_entry(w, &h, fd, at);
+		at = body + n;
+	}
+	return at;
+}
+
+static int64_t add_file(struct pieces *w, int fd, const char *path)
+{
+	w->files = xrealloc(w->files, (size_t)(w->n_files + 1) * sizeof(*w->files));
+	w->files[w->n_files] = (struct work_file){.fd = fd};
+	strs_add(&w->paths, path);
+	return w->n_files++;
+}
+
+static int open_one(struct pieces *w, int rank, bool own, struct err *e)
+{
+	struct str path = {0};
+	str_printf(&path, "%s/pieces-%d", w->work, rank);
+	int fd = file_open_plain(path.s, own ? O_RDWR | O_CREAT : O_RDONLY);
+	int rc = 0;
+	if (fd < 0 && (errno == ELOOP || errno == EMLINK))
+		rc = file_check_plain(path.s, e);
+	else if (fd < 0 && (own || errno != ENOENT))
+		rc = err_set(e, EX_IOERR, "%s: %s", path.s, strerror(errno));
+	if (fd >= 0) {
+		int64_t number = add_file(w, fd, path.s), end = scan(w, fd);
+		if (own && ftruncate(fd, end))
+			rc = err_set(e, EX_IOERR, "%s: %s", path.s, strerror(errno));
+		if (own) {
+			w->own = number;
+			w->files[number].end = end;
+		}
+	}
+	str_free(&path);
+	return rc;
+}
+
+static int lock_work(struct pieces *w, int rank, struct err *e)
+{
+	struct str path = {0};
+	str_printf(&path, "%s/lock-%d", w->work, rank);
+	int rc = file_lock(path.s, true, &w->lock);
+	if (rc)
+		err_set(e, EX_IOERR, "%s: %s", path.s,
+			rc == EAGAIN ? "another pt-prepare uses this folder"
+				     : strerror(rc));
+	str_free(&path);
+	return rc ? -1 : 0;
+}
+
+static int open_work(struct pieces *w, int rank, struct err *e)
+{
+	if (file_make_directory(w->work, e) || (rank >= 0 && lock_work(w, rank, e)))
+		return -1;
+	for (int i = 0; i < MAX_RANKS; i++)
+		if (open_one(w, i, i == rank, e))
+			return -1;
+	return 0;
+}
+
+static int open_temporary(struct pieces *w, struct err *e)
+{
+	char path[4096];
+	int fd = file_temporary(path, e);
+	if (fd < 0)
+		return -1;
+	cleanup_remove(path);
+	struct str name = {0};
+	str_printf(&name, "a temporary file in %s", file_temporary_directory());
+	w->own = add_file(w, fd, name.s);
+	str_free(&name);
+	return 0;
+}
+
+struct pieces *pieces_open(const char *work, int rank, struct err *e)
+{
+	struct pieces *w = xcalloc(1, sizeof(*w));
+	w->work = work;
+	w->own = w->lock = -1;
+	pthread_mutex_init(&w->adding, NULL);
+	if (work ? open_work(w, rank, e) : open_temporary(w, e)) {
+		pieces_close(w);
+		return NULL;
+	}
+	pieces_sort(w);
+	return w;
+}
+
+void pieces_close(struct pieces *w)
+{
+	if (!w)
+		return;
+	for (int64_t i = 0; i < w->n_files; i++)
+		close(w->files[i].fd);
+	if (w->lock >= 0)
+		close(w->lock);
+	strs_free(&w->paths);
+	pthread_mutex_destroy(&w->adding);
+	free(w->entries);
+	free(w->files);
+	free(w);
+}
+
+void pieces_remove(struct pieces *w)
+{
+	if (!w->work)
+		return;
+	for (int64_t i = 0; i < w->paths.n; i++)
+		unlink(w->paths.v[i]);
+	for (int i = 0; i < MAX_RANKS; i++) {
+		struct str path = {0};
+		str_printf(&path, "%s/lock-%d", w->work, i);
+		unlink(path.s);
+		str_free(&path);
+	}
+	rmdir(w->work); /* unless it has other files */
+}
+
+/* The file where the next piece is added; NULL: an error. */
+static struct work_file *file_to_add(struct pieces *w, struct err *e)
+{
+	const struct work_file *f = &w->files[w->own];
+	bool full = f->end >= max64(TEMPORARY_BYTES, w->n_bytes / TEMPORARY_PART);
+	if (!w->work && full && open_temporary(w, e))
+		return NULL;
+	return &w->files[w->own];
+}
+
+static int append(struct work_file *f, const void *p, size_t n)
+{
+	if (pwrite_all(f->fd, p, n, f->end))
+		return -1;
+	f->end += (int64_t)n;
+	return 0;
+}
+
+/* With the lock. */
+static int add(struct pieces *w, const struct piece *p, struct err *e)
+{
+	const struct piece_head *h = &p->head;
+	struct work_file *f = file_to_add(w, e);
+	if (!f)
+		return -1;
+	int64_t at = f->end;
+	if (append(f, h, sizeof(*h)) ||
+		append(f, p->documents, (size_t)h->n_documents * sizeof(*p->documents)) ||
+		append(f, p->tokens.s, p->tokens.len) ||
+		append(f, p->messages.s, p->messages.len))
+		return err_set(e, EX_IOERR, "%s: %s",
+			w->work ? w->work : w->paths.v[w->own], strerror(errno));
+	f->left += f->end - at;
+	w->n_bytes += f->end - at;
+	add_entry(w, h, f->fd, at);
+	return 0;
+}
+
+int pieces_add(struct pieces *w, struct piece *p, struct err *e)
+{
+	struct piece_head *h = &p->head;
+	size_t n_docs = (size_t)h->n_documents * sizeof(*p->documents);
+	h->magic = magic;
+	h->n_message_bytes = (int64_t)p->messages.len;
+	struct hash_state *hash = hash_open();
+	hash_add(hash, p->documents, n_docs);
+	hash_add(hash, p->tokens.s, p->tokens.len);
+	hash_add(hash, p->messages.s, p->messages.len);
+	h->check = hash_close(hash);
+	h->head_check = head_check(h);
+	pthread_mutex_lock(&w->adding);
+	int rc = add(w, p, e);
+	pthread_mutex_unlock(&w->adding);
+	return rc;
+}
+
+void pieces_drop(struct pieces *w, int fd, int64_t n_bytes)
+{
+	pthread_mutex_lock(&w->adding);
+	for (int64_t i = 0; i < w->n_files; i++)
+		if (w->files[i].fd == fd && !(w->files[i].left -= n_bytes) &&
+			ftruncate(fd, 0))
+			warn("a temporary file: %s", strerror(errno));
+	pthread_mutex_unlock(&w->adding);
+}
+
+int pieces_scratch(const struct pieces *w, struct err *e)
+{
+	char path[4096];
+	if (!w->work) {
+		int fd = file_temporary(path, e);
+		if (fd >= 0)
+			cleanup_remove(path);
+		return fd;
+	}
+	snprintf(path, sizeof(path), "%s/scratch.XXXXXX", w->work);
+	int fd = cleanup_create(path, true);
+	if (fd < 0)
+		return err_set(e, EX_IOERR, "%s: %s", path, strerror(errno));
+	cleanup_remove(path);
+	return fd;
+}

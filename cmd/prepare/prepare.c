@@ -1,0 +1,217 @@
+/* Text to shards: the vocabulary, if it depends on the text, then pieces, then shards. */
+#include "prepare/assembly.h"
+#include "prepare/shard_writer.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+struct job {
+	const struct prepare *p;
+	struct comm *comm;
+	struct inputs inputs;
+	struct tokenizer t;
+	struct filter *filter;
+	struct pieces *pieces;
+	struct encoding encoding;
+	uint64_t hash; /* of the text in an earlier pass */
+};
+
+/* Checks the output name before the text is read. */
+static int check_out(const struct prepare *p, struct err *e)
+{
+	struct stat st;
+	size_t n = strlen(p->out);
+	if (!n)
+		return err_set(e, EX_USAGE, "out: the name is empty");
+	if (!strcmp(p->out, "-"))
+		return 0;
+	bool exists = stat(p->out, &st) == 0;
+	if ((exists && S_ISDIR(st.st_mode)) || p->out[n - 1] == '/')
+		return err_set(e, EX_IOERR, "%s is a directory; give the name of a file",
+			p->out);
+	if (exists && S_ISREG(st.st_mode) && !p->shard_bytes && !p->overwrite)
+		return err_set(e, EX_IOERR, "%s exists%s", p->out,
+			advice_on(ADVICE_FILE_EXISTS));
+	return 0;
+}
+
+static int check_ranks(const struct job *j, struct err *e)
+{
+	if (j->comm->size == 1)
+		return 0;
+	if (!j->p->work)
+		return err_set(e, EX_USAGE, "several ranks need a folder of work files%s",
+			advice_on(ADVICE_WORK_FOLDER));
+	for (int64_t i = 0; i < j->inputs.n; i++)
+		if (j->inputs.files[i].stream || j->inputs.files[i].fd >= 0)
+			return err_set(e, EX_USAGE,
+				"%s: several ranks read files only, not streams",
+				j->inputs.files[i].name);
+	return 0;
+}
+
+static int open_inputs(struct job *j, const struct strs *operands, struct err *e)
+{
+	if (check_out(j->p, e) || tokenizer_make(&j->t, &j->p->tokenizer, e) ||
+		inputs_open(&j->inputs, j->p, operands, e) || check_ranks(j, e))
+		return -1;
+	j->filter = filter_open(j->p, e);
+	return j->filter ? 0 : -1;
+}
+
+/* Reads all of the text, which must be that of the pass before. Collective. */
+static int pass(struct job *j, const char *title, struct err *e)
+{
+	struct encoding *x = &j->encoding;
+	x->title = title;
+	if (encode_all(x, e))
+		return -1;
+	if (x->again && x->text_hash != j->hash)
+		err_set(e, EX_DATAERR, "%s", text_changed);
+	j->hash = x->text_hash;
+	x->again = true;
+	return comm_agree(x->comm, e);
+}
+
+/* Rank 0 learns for all ranks. */
+static int learn_text(struct job *j, struct err *e)
+{
+	struct comm *all = j->encoding.comm, self = {.size = 1};
+	j->encoding.learn = &j->t;
+	j->encoding.comm = &self;
+	int rc = all->rank ? 0 : pass(j, "pt-prepare: vocabulary", e);
+	if (!rc && !all->rank && !j->encoding.text_bytes)
+		rc = err_set(e, EX_DATAERR, "%s: the text is empty",
+			j->inputs.n == 1 ? j->inputs.files[0].name : "all files");
+	rc = rc || (!all->rank && j->t.kind->learn_end(&j->t, e));
+	j->encoding.comm = all;
+	j->encoding.learn = NULL;
+	return rc ? -1 : 0;
+}
+
+/* Collective. */
+static int learn(struct job *j, struct err *e)
+{
+	struct str packed = {0};
+	if (!j->t.kind->from_text)
+		return j->t.vocab.n ? 0 : j->t.kind->learn_end(&j->t, e);
+	learn_text(j, e);
+	if (comm_agree(j->comm, e))
+		return -1;
+	if (j->comm->size == 1)
+		return 0;
+	if (!j->comm->rank)
+		tokenizer_pack(&j->t, &packed);
+	comm_bcast_str(j->comm, &packed, 0);
+	if (j->comm->rank) {
+		tokenizer_free(&j->t);
+		tokenizer_unpack(&j->t, &packed, e);
+	}
+	str_free(&packed);
+	return comm_agree(j->comm, e);
+}
+
+/* Collective. */
+static int encode(struct job *j, struct err *e)
+{
+	struct encoding *x = &j->encoding;
+	x->t = &j->t;
+	x->filter = j->filter;
+	x->end_of_text = j->p->no_end_of_text ? -1 : tokenizer_end_of_text(&j->t);
+	x->row_bytes = shard_token_bytes(&j->t);
+	j->pieces = pieces_open(j->p->work, j->comm->rank, e);
+	x->pieces = j->pieces;
+	if (comm_agree(j->comm, e))
+		return -1;
+	return pass(j, "pt-prepare", e);
+}
+
+static int write_shards(struct job *j, struct prepared *out, struct err *e)
+{
+	const struct prepare *p = j->p;
+	static const char *const names[] = {SPLIT_WORDS};
+	if (j->comm->size > 1) { /* with those of the other ranks */
+		pieces_close(j->pieces);
+		j->pieces = pieces_open(p->work, 0, e);
+		if (!j->pieces)
+			return -1;
+	}
+	pieces_sort(j->pieces);
+	struct assembly a = {.p = p,
+		.inputs = &j->inputs,
+		.t = &j->t,
+		.filter = j->filter,
+		.pieces = j->pieces,
+		.keys = j->encoding.keys,
+		.n_batches = j->encoding.n_batches,
+		.row_bytes = j->encoding.row_bytes};
+	a.info.source_bytes = j->encoding.text_bytes;
+	a.info.source_files = j->inputs.n;
+	a.info.source_xxh3 = j->encoding.text_hash;
+	a.info.split = names[p->split_by];
+	a.info.val_fraction = p->val_fraction;
+	a.info.seed = p->seed;
+	if (assemble(&a, out, e))
+		return -1;
+	out->vocab_size = j->t.vocab.n;
+	pieces_remove(j->pieces);
+	return 0;
+}
+
+static int run(
+	struct job *j, const struct strs *operands, struct prepared *out, struct err *e)
+{
+	open_inputs(j, operands, e);
+	if (comm_agree(j->comm, e) || learn(j, e) || encode(j, e))
+		return -1;
+	if (!j->comm->rank)
+		write_shards(j, out, e);
+	return comm_agree(j->comm, e);
+}
+
+int prepare_run(const struct prepare *p, const struct strs *operands,
+	struct prepared *out, struct err *e)
+{
+	struct comm self = {.size = 1};
+	struct job j = {.p = p, .comm = p->comm ? p->comm : &self};
+	*out = (struct prepared){0};
+	j.encoding = (struct encoding){.p = p, .inputs = &j.inputs, .comm = j.comm};
+	*e = (struct err){0};
+	int rc = run(&j, operands, out, e);
+	pieces_close(j.pieces);
+	filter_close(j.filter);
+	inputs_close(&j.inputs);
+	tokenizer_free(&j.t);
+	free(j.encoding.keys);
+	return rc;
+}
+
+int prepare_decode(const struct strs *files, enum split split, FILE *f, struct err *e)
+{
+	enum { N = 1 << 18 };
+	static int32_t ids[N];
+	struct corpus *c;
+	struct str text = {0};
+	if (corpus_open(&c, files, false, e))
+		return -1;
+	int rc = 0;
+	int64_t total = corpus_tokens(c, split);
+	for (int64_t at = 0; at < total && !rc; at += N) {
+		int64_t n = min64(N, total - at);
+		int64_t changes;
+		do {
+			changes = corpus_changes(c);
+			rc = corpus_read(c, split, at, n, ids, e);
+		} while (!rc && corpus_changes(c) != changes);
+		str_clear(&text);
+		for (int64_t i = 0; i < n && !rc; i++)
+			tokenizer_decode(corpus_tokenizer(c), ids[i], &text);
+		if (!rc && fwrite(text.s, 1, text.len, f) != text.len)
+			rc = err_set(e, EX_IOERR, "standard output: %s", strerror(errno));
+	}
+	str_free(&text);
+	corpus_close(c);
+	return rc;
+}

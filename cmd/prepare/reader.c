@@ -1,0 +1,293 @@
+/*
+ * Batches of documents from the text of the inputs. A document that does not fit into a batch comes in
+ * parts, which are cut where the tokenizer may begin anew; where that is depends on the document only.
+ */
+#include "prepare/pipeline.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum {
+	BATCH_BYTES = 1 << 21,
+	WINDOW_BYTES = 1 << 23,
+	READ_BYTES = 1 << 20, /* at one time, unless more is needed */
+	PART_BYTES = 1 << 21,
+	BATCH_PARTS = 1 << 16,
+	MAX_LINE = 1 << 25,
+	MAX_WORD = 1 << 30, /* without a place to cut */
+};
+
+struct reader {
+	const struct prepare *p;
+	struct inputs *inputs;
+	const struct tokenizer *t;
+	struct input *in;
+	int64_t file; /* the current one */
+	char *window; /* bytes [from, to) of it have been read, and not taken */
+	int64_t from, to, room;
+	int64_t scanned; /* of them, without the end of a line */
+	int64_t at;	 /* offset of `from` in its text */
+	int64_t line;	 /* number of the next one, from 1 */
+	bool ended;	 /* the file has no more bytes */
+	bool continues;	 /* what follows continues a document */
+	bool whole;	 /* documents come whole, see reader_open() */
+	int64_t number, done, text_bytes;
+	struct hash_state *hash;
+};
+
+void batch_free(struct batch *b)
+{
+	str_free(&b->text);
+	free(b->parts);
+	*b = (struct batch){0};
+}
+
+struct reader *reader_open(
+	const struct prepare *p, struct inputs *in, const struct tokenizer *t, bool whole)
+{
+	struct reader *r = xcalloc(1, sizeof(*r));
+	r->p = p;
+	r->whole = whole;
+	r->inputs = in;
+	r->t = t;
+	r->hash = hash_open();
+	return r;
+}
+
+int64_t reader_done(const struct reader *r)
+{
+	return r->done + (r->in ? input_done(r->in) : 0);
+}
+
+int64_t reader_text_bytes(const struct reader *r)
+{
+	return r->text_bytes;
+}
+
+uint64_t reader_close(struct reader *r)
+{
+	uint64_t hash = hash_close(r->hash);
+	input_close(r->in);
+	free(r->window);
+	free(r);
+	return hash;
+}
+
+/* For n bytes behind `from`, and more. What is there moves to the beginning of the window only when there
+ * is no room behind it, which is seldom: reads may be short, and many documents are. */
+static void make_room(struct reader *r, int64_t n)
+{
+	if (r->from == r->to)
+		r->from = r->to = 0;
+	if (r->from + n <= r->room)
+		return;
+	int64_t have = r->to - r->from, want = max64(WINDOW_BYTES, n + n / 2);
+	if (have && r->from)
+		memmove(r->window, r->window + r->from, (size_t)have);
+	r->from = 0;
+	r->to = have;
+	if (r->room < want) {
+		r->room = want;
+		r->window = xrealloc(r->window, (size_t)r->room);
+	}
+}
+
+/* Reads on until there are n bytes in the window, or the file ends. */
+static int fill(struct reader *r, int64_t n, struct err *e)
+{
+	if (r->to - r->from >= n || r->ended)
+		return 0;
+	make_room(r, n);
+	while (r->to - r->from < n) {
+		int64_t most = max64(READ_BYTES, n - (r->to - r->from));
+		int64_t got = input_read(
+			r->in, r->window + r->to, min64(most, r->room - r->to), e);
+		if (got < 0)
+			return -1;
+		if (!got) {
+			r->ended = true;
+			break;
+		}
+		hash_add(r->hash, r->window + r->to, (size_t)got);
+		r->text_bytes += got;
+		r->to += got;
+	}
+	return 0;
+}
+
+/* Adds the next n bytes to the batch, with n_more behind them. */
+static struct part *take(struct reader *r, struct batch *b, int64_t n, int64_t n_more)
+{
+	if (b->n_parts == b->room) {
+		b->room = max64(64, 2 * b->room);
+		b->parts = xrealloc(b->parts, (size_t)b->room * sizeof(*b->parts));
+	}
+	struct part *part = &b->parts[b->n_parts++];
+	*part = (struct part){.at = (int64_t)b->text.len,
+		.n_bytes = n,
+		.n_more = n_more,
+		.where = r->at,
+		.file = (int32_t)r->file,
+		.first = true,
+		.last = true};
+	str_add(&b->text, r->window + r->from, (size_t)(n + n_more));
+	r->from += n;
+	r->at += n;
+	return part;
+}
+
+/* ---- documents of a text --------------------------------------------------------------- */
+
+/* A document has not ended after n bytes: where may it be cut? 0: nowhere; -1 on an error. */
+static int64_t cut(const struct reader *r, int64_t n, struct err *e)
+{
+	return tokenizer_cut(r->t, r->window + r->from, n, e);
+}
+
+/* A document that is longer than max_bytes is not needed as a whole. */
+static bool wants_more(const struct reader *r, int64_t n)
+{
+	return r->whole && !r->continues && !(r->p->max_bytes && n > r->p->max_bytes);
+}
+
+/* A document, or a part of one that is longer than PART_BYTES. */
+static int take_part(
+	struct reader *r, struct batch *b, int64_t n_separator, struct err *e)
+{
+	for (int64_t n = PART_BYTES; n <= MAX_WORD; n *= 2) {
+		if (fill(r, n + n_separator + 1, e)) /* more than n, unless it ends */
+			return -1;
+		int64_t have = r->to - r->from;
+		const char *text = r->window + r->from;
+		const char *hit = n_separator
+					  ? memmem(text, (size_t)min64(have, n),
+						    r->p->separator, (size_t)n_separator)
+					  : NULL;
+		int64_t end = hit ? hit - text + n_separator : have <= n ? have : 0;
+		/* (not in the middle of a separator) */
+		int64_t look = n - max64(0, n_separator - 1);
+		int64_t here = end ? end : wants_more(r, look) ? 0 : cut(r, look, e);
+		if (here < 0)
+			return err_prefix(e, "%s: ", r->inputs->files[r->file].name);
+		if (!here)
+			continue;
+		struct part *part = take(r, b, here, end ? 0 : look - here);
+		part->first = !r->continues;
+		part->last = end;
+		r->continues = !end;
+		return 1;
+	}
+	return err_set(e, EX_DATAERR, "%s: byte %lld: a %s of more than %d bytes",
+		r->inputs->files[r->file].name, (long long)r->at,
+		wants_more(r, MAX_WORD) ? "document, which the filters need as a whole,"
+					: "word",
+		MAX_WORD);
+}
+
+/* 1: a document or a part of one, 0: the file ended, -1. */
+static int next_of_text(struct reader *r, struct batch *b, struct err *e)
+{
+	int64_t n_separator = r->p->separator ? (int64_t)strlen(r->p->separator) : 0;
+	if (fill(r, 1, e))
+		return -1;
+	return r->to == r->from ? 0 : take_part(r, b, n_separator, e);
+}
+
+/* ---- lines of JSONL ----------------------------------------------------------------------- */
+
+/* The bytes up to the end of the line, with it; 0: it is longer than MAX_LINE; -1. However many bytes
+ * a read gives, the result is the same. */
+static int64_t line_end(struct reader *r, struct err *e)
+{
+	for (r->scanned = 0; r->scanned < MAX_LINE;) {
+		const char *text = r->window + r->from;
+		int64_t have = r->to - r->from;
+		const char *hit = have > r->scanned ? memchr(text + r->scanned, '\n',
+							      (size_t)(have - r->scanned))
+						    : NULL;
+		int64_t n = hit ? hit - text + 1 : r->ended ? have : 0;
+		if (n)
+			return n <= MAX_LINE ? n : 0;
+		r->scanned = have;
+		if (fill(r, have + 1, e))
+			return -1;
+	}
+	return 0;
+}
+
+/* Passes over the rest of a line. */
+static int skip_line(struct reader *r, struct err *e)
+{
+	for (;;) {
+		int64_t have = r->to - r->from;
+		const char *hit = memchr(r->window + r->from, '\n', (size_t)have);
+		r->from += hit ? hit - (r->window + r->from) + 1 : have;
+		if (hit)
+			return 0;
+		if (fill(r, 1, e))
+			return -1;
+		if (r->to == r->from)
+			return 0;
+	}
+}
+
+static int next_of_lines(struct reader *r, struct batch *b, struct err *e)
+{
+	if (fill(r, 1, e))
+		return -1;
+	if (r->to == r->from)
+		return 0;
+	int64_t n = line_end(r, e);
+	if (n < 0)
+		return -1;
+	struct part *part = take(r, b, n, 0);
+	part->where = r->line++;
+	part->too_long = !n;
+	return n || !skip_line(r, e) ? 1 : -1;
+}
+
+/* ---- files -------------------------------------------------------------------------------- */
+
+static int next_file(struct reader *r, struct err *e)
+{
+	struct input_file *f = &r->inputs->files[r->file];
+	bool again = !r->t; /* after the vocabulary, the text is read again */
+	if (f->stream && again && input_keep(f, e))
+		return -1;
+	r->in = input_open(f, !r->p->as_is, e);
+	if (!r->in)
+		return -1;
+	r->from = r->to = r->at = 0;
+	r->line = 1;
+	r->ended = r->continues = false;
+	return 0;
+}
+
+int reader_next(struct reader *r, struct batch *b, struct err *e)
+{
+	str_clear(&b->text);
+	b->n_parts = 0;
+	b->number = r->number;
+	while ((int64_t)b->text.len < BATCH_BYTES && b->n_parts < BATCH_PARTS &&
+		r->file < r->inputs->n) {
+		const struct input_file *f = &r->inputs->files[r->file];
+		if (b->n_parts && b->source != f->source)
+			break;
+		b->source = f->source;
+		if (!r->in && next_file(r, e))
+			return -1;
+		int rc = f->jsonl ? next_of_lines(r, b, e) : next_of_text(r, b, e);
+		if (rc < 0)
+			return -1;
+		if (rc)
+			continue;
+		r->done += input_done(r->in);
+		input_close(r->in);
+		r->in = NULL;
+		r->file++;
+	}
+	if (!b->n_parts)
+		return 0;
+	r->number++;
+	return 1;
+}

@@ -1,0 +1,419 @@
+/*
+ * Writing of shards. First the files are created, with the final shapes and without tokens. Each split
+ * has a cursor that divides its tokens into blocks, and the two cursors may be in different files.
+ * block_writer.c writes the blocks. Checksums follow,
+ * and then the files are renamed. A pipe or a device gets a copy of the complete file.
+ */
+#include "prepare/shard_writer.h"
+#include "base/file.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+enum { MAX_FILES = 99999 }; /* names have five digits */
+
+/* Where the documents of a split begin in a file. */
+struct starts {
+	int64_t *at;
+	int64_t n, room;
+};
+
+struct out_file {
+	struct durable d;
+	char path[4096]; /* the temporary name */
+	char *name;	 /* its name in messages */
+	struct shard_info info;
+	uint64_t structure; /* h5_written() before the tokens */
+	struct h5_blocks blocks[N_SPLITS];
+	struct starts starts[N_SPLITS];
+};
+
+/* The position of the next token of a split. */
+struct cursor {
+	int64_t file, at; /* in tokens of that file's dataset */
+	struct out_dataset to;
+	struct out_block *block; /* the block being filled; NULL: none */
+	bool begins;		 /* the next token begins a document */
+};
+
+struct shard_writer {
+	const struct prepare *p;
+	const struct tokenizer *t;
+	struct out_file *files;
+	int64_t n_files;
+	enum h5_type type;
+	int image,
+		to; /* the complete file, and the stream that gets it; -1: files are renamed */
+	struct cursor cursor[N_SPLITS];
+	struct block_writer *blocks;
+};
+
+/* ---- creating the files ---------------------------------------------------------- */
+
+/* Of training tokens [0, train) and validation tokens [train, train + val), the numbers in
+ * [begin, end). */
+static void share(struct shard_info *i, int64_t begin, int64_t end)
+{
+	int64_t train = i->total[SPLIT_TRAIN];
+	i->tokens[SPLIT_TRAIN] = max64(0, min64(end, train) - begin);
+	i->tokens[SPLIT_VAL] = max64(0, end - max64(begin, train));
+}
+
+/* Standard output, a FIFO or a device, to which a file cannot be renamed. */
+static bool is_special(const char *out)
+{
+	struct stat st;
+	return !strcmp(out, "-") || (stat(out, &st) == 0 && !S_ISREG(st.st_mode));
+}
+
+static const char *special_name(const struct shard_writer *w)
+{
+	return strcmp(w->p->out, "-") ? w->p->out : "standard output";
+}
+
+static int begin_image(struct shard_writer *w, struct out_file *f, struct err *e)
+{
+	struct str name = {0};
+	str_printf(&name, "%s, copied to a file in %s", special_name(w),
+		file_temporary_directory());
+	f->name = name.s;
+	w->to = strcmp(w->p->out, "-") ? file_open_output(w->p->out, 0)
+				       : dup(STDOUT_FILENO);
+	if (w->to < 0)
+		return err_set(e, EX_IOERR, "%s: %s", special_name(w), strerror(errno));
+	w->image = file_temporary(f->path, e);
+	return w->image < 0 ? -1 : 0;
+}
+
+static int name_file(struct shard_writer *w, int64_t i, struct err *e)
+{
+	struct out_file *f = &w->files[i];
+	const char *out = w->p->out;
+	struct str name = {0};
+	if (is_special(out))
+		return begin_image(w, f, e);
+	size_t n = strlen(out);
+	bool has_suffix = n > 3 && !strcmp(out + n - 3, ".h5");
+	if (w->n_files == 1)
+		str_puts(&name, out);
+	else
+		str_printf(&name, "%.*s-%05lld.h5", (int)(has_suffix ? n - 3 : n), out,
+			(long long)i);
+	f->name = name.s;
+	if (file_exists(f->name) && !w->p->overwrite)
+		return err_set(e, EX_IOERR, "%s exists%s", f->name,
+			advice_on(ADVICE_FILE_EXISTS));
+	if (durable_begin_own(&f->d, f->name, e))
+		return -1;
+	f->d.keeps = !w->p->overwrite;
+	snprintf(f->path, sizeof(f->path), "%s", f->d.tmp);
+	return 0;
+}
+
+static int make_file(struct shard_writer *w, struct out_file *f, struct err *e)
+{
+	struct h5 *h;
+	if (h5_open_as(&h, f->path, f->name, H5_MAKE, e))
+		return -1;
+	int rc = h5_fields_write(h, "/", shard_fields, &f->info, e) ||
+		 tokenizer_write(w->t, h, e);
+	for (int s = 0; s < N_SPLITS && !rc; s++) {
+		char path[16];
+		snprintf(path, sizeof(path), "/%s", split_names[s]);
+		rc = h5_blocks_reserve(
+			h, path, w->type, 1, &f->info.tokens[s], &f->blocks[s], e);
+	}
+	f->structure = h5_written(h);
+	return h5_end(h, rc, e);
+}
+
+static int make_files(
+	struct shard_writer *w, const struct shard_info *info, struct err *e)
+{
+	int64_t bytes = (int64_t)h5_type_bytes(w->type);
+	int64_t total = info->total[SPLIT_TRAIN] + info->total[SPLIT_VAL];
+	int64_t per_file =
+		w->p->shard_bytes ? max64(1, w->p->shard_bytes / bytes) : total;
+	w->n_files = ceil_div(total, per_file);
+	if (w->n_files > 1 && is_special(w->p->out))
+		return err_set(e, EX_USAGE, "%lld shards, but %s can hold one",
+			(long long)w->n_files, special_name(w));
+	if (w->n_files > MAX_FILES)
+		return err_set(e, EX_USAGE,
+			"shards of %lld bytes would be %lld files, more than %d",
+			(long long)w->p->shard_bytes, (long long)w->n_files, MAX_FILES);
+	if (!is_special(w->p->out) && file_room(w->p->out, total * bytes, e))
+		return -1;
+	w->files = xcalloc((size_t)w->n_files, sizeof(*w->files));
+	for (int64_t i = 0; i < w->n_files; i++) {
+		struct out_file *f = &w->files[i];
+		f->info = *info;
+		f->info.format = "pt-shard";
+		f->info.created_by = "pt-prepare " PT_VERSION;
+		f->info.version = SHARD_VERSION;
+		f->info.index = i;
+		f->info.count = w->n_files;
+		share(&f->info, i * per_file, min64(total, (i + 1) * per_file));
+		if (name_file(w, i, e) || make_file(w, f, e))
+			return -1;
+	}
+	return 0;
+}
+
+static enum h5_type token_type(const struct tokenizer *t)
+{
+	return t->vocab.n <= UINT16_MAX + 1 ? H5_U16 : H5_U32;
+}
+
+int32_t shard_token_bytes(const struct tokenizer *t)
+{
+	return (int32_t)h5_type_bytes(token_type(t));
+}
+
+struct shard_writer *shard_writer_open(const struct prepare *p, const struct tokenizer *t,
+	const struct shard_info *info, struct err *e)
+{
+	struct shard_writer *w = xcalloc(1, sizeof(*w));
+	w->p = p;
+	w->t = t;
+	w->type = token_type(t);
+	w->image = w->to = -1;
+	w->blocks = block_writer_open(p->threads < 1 ? 1 : p->threads);
+	for (int s = 0; s < N_SPLITS; s++)
+		w->cursor[s].to.fd = -1;
+	if (make_files(w, info, e)) {
+		shard_writer_close(w);
+		return NULL;
+	}
+	return w;
+}
+
+/* ---- writing tokens -------------------------------------------------------------- */
+
+/* Opens the next file with tokens of this split. */
+static int enter_file(struct shard_writer *w, enum split s, struct err *e)
+{
+	struct cursor *c = &w->cursor[s];
+	while (c->file < w->n_files && !w->files[c->file].info.tokens[s])
+		c->file++;
+	if (c->file == w->n_files)
+		return err_set(e, EX_DATAERR, "more tokens than were counted");
+	struct out_file *f = &w->files[c->file];
+	int fd = file_open_plain(f->path, O_WRONLY);
+	if (fd < 0)
+		return err_set(e, EX_IOERR, "%s: %s", f->name, strerror(errno));
+	c->to = (struct out_dataset){.fd = fd,
+		.name = f->name,
+		.blocks = &f->blocks[s],
+		.all = hash_open(),
+		.syncs = w->image < 0};
+	return 0;
+}
+
+static int leave_file(struct shard_writer *w, enum split s, struct err *e)
+{
+	struct cursor *c = &w->cursor[s];
+	if (block_writer_wait(w->blocks, e))
+		return -1;
+	struct out_file *f = &w->files[c->file];
+	f->info.xxh3[s] = hash_close(c->to.all);
+	int rc = close(c->to.fd);
+	c->to = (struct out_dataset){.fd = -1};
+	if (rc)
+		return err_set(e, EX_IOERR, "%s: %s", f->name, strerror(errno));
+	c->file++;
+	c->at = 0;
+	return 0;
+}
+
+void shard_writer_document(struct shard_writer *w, enum split s)
+{
+	w->cursor[s].begins = true;
+}
+
+static int begin_document(struct shard_writer *w, enum split s, struct err *e)
+{
+	struct cursor *c = &w->cursor[s];
+	struct out_file *f = &w->files[c->file];
+	struct starts *d = &f->starts[s];
+	if (d->n == SHARD_MAX_DOCUMENTS)
+		return err_set(e, EX_USAGE, "%s: more than %d documents in a file%s",
+			f->name, SHARD_MAX_DOCUMENTS, advice_on(ADVICE_DOCUMENTS));
+	if (d->n == d->room) {
+		d->room = max64(1024, 2 * d->room);
+		d->at = xrealloc(d->at, (size_t)d->room * sizeof(*d->at));
+	}
+	d->at[d->n++] = c->at;
+	c->begins = false;
+	return 0;
+}
+
+/* Makes room for the next token, and returns for how many of n there is some in the block; or -1. */
+static int64_t begin_tokens(
+	struct shard_writer *w, enum split s, int64_t n, struct err *e)
+{
+	struct cursor *c = &w->cursor[s];
+	if (c->to.fd < 0 && enter_file(w, s, e))
+		return -1;
+	if (c->begins && begin_document(w, s, e))
+		return -1;
+	int64_t rows = c->to.blocks->block_rows;
+	if (!c->block)
+		c->block = out_block_begin(w->blocks, &c->to, c->at / rows, e);
+	if (!c->block)
+		return -1;
+	return min64(n, min64(rows - c->at % rows, c->to.blocks->rows - c->at));
+}
+
+static int end_tokens(struct shard_writer *w, enum split s, int64_t n, struct err *e)
+{
+	struct cursor *c = &w->cursor[s];
+	c->at += n;
+	bool last = c->at == c->to.blocks->rows;
+	if (c->at % c->to.blocks->block_rows && !last)
+		return 0;
+	out_block_end(w->blocks, c->block);
+	c->block = NULL;
+	return last ? leave_file(w, s, e) : 0;
+}
+
+int shard_writer_put_raw(struct shard_writer *w, enum split s, struct extent from,
+	int64_t n, struct err *e)
+{
+	int64_t row_bytes = (int64_t)h5_type_bytes(w->type);
+	while (n > 0) {
+		int64_t now = begin_tokens(w, s, n, e);
+		if (now < 0)
+			return -1;
+		out_block_add(w->cursor[s].block, &from, now * row_bytes);
+		from.at += now * row_bytes;
+		n -= now;
+		if (end_tokens(w, s, now, e))
+			return -1;
+	}
+	return 0;
+}
+
+int shard_writer_put(struct shard_writer *w, enum split s, const uint32_t *ids, int64_t n,
+	struct err *e)
+{
+	uint16_t narrow[2048];
+	if (w->type == H5_U32)
+		return shard_writer_put_raw(
+			w, s, (struct extent){(const char *)ids}, n, e);
+	for (int64_t i = 0; i < n; i += ARRAY_LEN(narrow)) {
+		int64_t now = min64(n - i, ARRAY_LEN(narrow));
+		for (int64_t k = 0; k < now; k++)
+			narrow[k] = (uint16_t)ids[i + k];
+		const struct extent here = {(const char *)narrow};
+		if (shard_writer_put_raw(w, s, here, now, e))
+			return -1;
+	}
+	return 0;
+}
+
+void shard_writer_documents(struct shard_writer *w, int64_t n)
+{
+	for (int64_t i = 0; i < w->n_files; i++)
+		w->files[i].info.documents = n;
+}
+
+/* ---- the end --------------------------------------------------------------------- */
+
+static int check_written(const struct out_file *f, struct err *e)
+{
+	int fd = file_open_plain(f->path, O_RDONLY), rc = 0;
+	if (fd < 0)
+		return err_set(e, EX_IOERR, "%s: %s", f->name, strerror(errno));
+	for (int s = 0; s < N_SPLITS && !rc; s++)
+		rc = h5_blocks_check_written(&f->blocks[s], fd, f->name, e);
+	close(fd);
+	return rc;
+}
+
+static int finish_file(struct out_file *f, struct err *e)
+{
+	struct h5 *h;
+	for (int s = 0; s < N_SPLITS; s++)
+		if (!f->info.tokens[s])
+			f->info.xxh3[s] = hash_bytes("", 0, 0);
+	if (h5_open_as(&h, f->path, f->name, H5_ADD, e))
+		return -1;
+	h5_continue(h, f->structure);
+	int rc = h5_fields_write(h, "/", shard_fields, &f->info, e);
+	for (int s = 0; s < N_SPLITS && !rc; s++)
+		rc = h5_blocks_finish(h, &f->blocks[s], e) ||
+		     h5_put(h, document_paths[s], H5_I64, 1, &f->starts[s].n,
+			     f->starts[s].at, e);
+	return h5_finish(h, rc, e) || check_written(f, e) ? -1 : 0;
+}
+
+static int send_image(struct shard_writer *w, struct err *e)
+{
+	cleanup_remove(w->files[0].path); /* early, because a pipe may be slow */
+	int rc = lseek(w->image, 0, SEEK_SET) || copy_most(w->image, w->to, INT64_MAX) ||
+		 close(w->to);
+	w->to = -1;
+	return rc ? err_set(e, EX_IOERR, "%s: %s", special_name(w), strerror(errno)) : 0;
+}
+
+/* Renames all files, which are complete. */
+static int name_files(struct shard_writer *w, struct err *e)
+{
+	struct durable **all = xcalloc((size_t)w->n_files, sizeof(struct durable *));
+	for (int64_t i = 0; i < w->n_files; i++)
+		all[i] = &w->files[i].d;
+	int rc = durable_commit_all(all, w->n_files, e);
+	free(all);
+	return rc;
+}
+
+int shard_writer_finish(struct shard_writer *w, struct prepared *out, struct err *e)
+{
+	for (int s = 0; s < N_SPLITS; s++)
+		BUG_ON(w->cursor[s].to.fd >= 0);
+	for (int64_t i = 0; i < w->n_files; i++) {
+		strs_add(&out->files, w->image < 0 ? w->files[i].name : special_name(w));
+		if (finish_file(&w->files[i], e))
+			return -1;
+	}
+	if (w->image < 0 ? name_files(w, e) : send_image(w, e))
+		return -1;
+	out->info = w->files[w->n_files - 1].info;
+	out->token_bytes = h5_type_bytes(w->type);
+	return 0;
+}
+
+void shard_writer_close(struct shard_writer *w)
+{
+	if (!w)
+		return;
+	block_writer_close(w->blocks);
+	for (int s = 0; s < N_SPLITS; s++) {
+		const struct out_dataset *to = &w->cursor[s].to;
+		if (to->fd >= 0)
+			close(to->fd);
+		if (to->all)
+			hash_close(to->all);
+	}
+	for (int64_t i = 0; i < w->n_files && w->files; i++) {
+		durable_abort(&w->files[i].d);
+		free(w->files[i].name);
+		for (int s = 0; s < N_SPLITS; s++) {
+			h5_blocks_free(&w->files[i].blocks[s]);
+			free(w->files[i].starts[s].at);
+		}
+	}
+	if (w->image >= 0) {
+		cleanup_remove(w->files[0].path);
+		close(w->image);
+	}
+	if (w->to >= 0)
+		close(w->to);
+	free(w->files);
+	free(w);
+}

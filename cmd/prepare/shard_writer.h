@@ -1,0 +1,29 @@
+/* Writing of shards. */
+#ifndef PREPARE_SHARD_WRITER_H
+#define PREPARE_SHARD_WRITER_H
+
+#include "prepare/block_writer.h"
+#include "prepare/prepare.h"
+
+struct shard_writer;
+/* `info` has the totals of all files; exactly as many tokens of each split must follow, in order.
+ * Returns NULL on error. */
+struct shard_writer *shard_writer_open(const struct prepare *p, const struct tokenizer *t,
+	const struct shard_info *info, struct err *e);
+int shard_writer_put(struct shard_writer *w, enum split s, const uint32_t *ids, int64_t n,
+	struct err *e);
+/* The same, of tokens that are as wide as in the shard. Those in a file are read later, but before
+ * shard_writer_finish() returns. */
+int shard_writer_put_raw(struct shard_writer *w, enum split s, struct extent from,
+	int64_t n, struct err *e);
+/* Bytes of a token of this vocabulary in a file. */
+int32_t shard_token_bytes(const struct tokenizer *t);
+/* The next token of this split begins a document. */
+void shard_writer_document(struct shard_writer *w, enum split s);
+void shard_writer_documents(
+	struct shard_writer *w, int64_t n); /* how many, if not as in info */
+/* After the last token: renames the files, or copies the image to the stream. */
+int shard_writer_finish(struct shard_writer *w, struct prepared *out, struct err *e);
+void shard_writer_close(struct shard_writer *w); /* removes unfinished files */
+
+#endif

@@ -1,0 +1,228 @@
+/*
+ * Streams of documents, in the order of the text or shuffled: sorted by a random number of each
+ * document. A shuffle writes each document to one of some temporary files by the highest bits of that
+ * number, and then sorts each file.
+ */
+#include "prepare/assembly.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum {
+	BUCKET_BYTES = 1 << 25,
+	MAX_BUCKETS = 256,
+	BUFFER_BYTES = 1 << 18,
+	/* Shorter documents are copied at once: a read would take longer. */
+	COPY_BYTES = 1 << 13
+};
+
+/* A document in a bucket; its tokens follow, and fill whole words. */
+struct record {
+	uint64_t key;
+	int64_t number, n_tokens;
+};
+
+struct place {
+	uint64_t key;
+	int64_t number, at; /* in the bucket */
+};
+
+static bool belongs(const struct document_stream *s, const struct document *d)
+{
+	return d->fate == FATE_KEPT && d->n_tokens &&
+	       (s->source < 0 || d->source == s->source) &&
+	       (s->split < 0 || document_split(s->a, d) == (enum split)s->split);
+}
+
+static uint64_t key_of(const struct assembly *a, int64_t number)
+{
+	enum { SHUFFLE = 0x73687566 };
+	struct philox_key key = philox_key((uint64_t)a->p->seed, PHILOX_ORDER, SHUFFLE);
+	struct philox_block r =
+		philox(key, (uint32_t)number, (uint32_t)(number >> 32), 0, 0);
+	return (uint64_t)r.x[0] << 32 | r.x[1];
+}
+
+/* ---- to buckets ---------------------------------------------------------------------- */
+
+/* Tokens of a piece that have been read, more than a document's at a time. */
+struct buffer {
+	char *data;
+	int fd;
+	int64_t from, to; /* bytes of this file */
+};
+
+/* What is in the buffer of the next tokens, up to n; sets *p to them. Returns their number, or -1. */
+static int64_t read_tokens(struct document_stream *s, struct buffer *b, int64_t n,
+	const char **p, struct err *e)
+{
+	struct token_place *next = &s->tokens;
+	const struct piece_view *v = &next->view;
+	int64_t row = s->a->row_bytes;
+	struct extent x;
+	n = tokens_next(next, min64(n, BUFFER_BYTES / row), &x, e);
+	if (n < 0)
+		return -1;
+	if (b->fd != x.fd || x.at < b->from || x.at + n * row > b->to) {
+		b->fd = x.fd;
+		b->from = x.at;
+		b->to = min64(x.at + BUFFER_BYTES, v->tokens + v->head.n_tokens * row);
+		if (file_read_at(x.fd, "a work file", b->data, (size_t)(b->to - b->from),
+			    b->from, e))
+			return -1;
+	}
+	*p = b->data + (x.at - b->from);
+	if (x.drop)
+		pieces_drop(x.drop, x.fd, n * row);
+	return n;
+}
+
+static int put_document(struct document_stream *s, struct buffer *b,
+	const struct document *d, struct err *e)
+{
+	struct record r = {key_of(s->a, d->number), d->number, d->n_tokens};
+	int bucket = s->bucket_bits ? (int)(r.key >> (64 - s->bucket_bits)) : 0;
+	int64_t row = s->a->row_bytes;
+	if (buckets_put(s->buckets, bucket, &r, sizeof(r), e))
+		return -1;
+	tokens_begin(&s->tokens, s->a, d->batch, d->token);
+	for (int64_t left = d->n_tokens; left;) {
+		const char *p;
+		int64_t n = read_tokens(s, b, left, &p, e);
+		if (n < 0 || buckets_put(s->buckets, bucket, p, (size_t)(n * row), e))
+			return -1;
+		left -= n;
+	}
+	static const char zeros[8];
+	int64_t n_bytes = d->n_tokens * row;
+	size_t rest = (size_t)(round_up(n_bytes, 8) - n_bytes);
+	return buckets_put(s->buckets, bucket, zeros, rest, e);
+}
+
+static int scatter(struct document_stream *s, struct err *e)
+{
+	struct buffer b = {xmalloc(BUFFER_BYTES), -1};
+	struct walk w;
+	struct document d;
+	int rc;
+	walk_begin(&w, s->a);
+	w.drops = s->a->drops;
+	while ((rc = walk_next(&w, &d, e)) > 0)
+		if (belongs(s, &d) && put_document(s, &b, &d, e)) {
+			rc = -1;
+			break;
+		}
+	walk_end(&w);
+	free(b.data);
+	return rc;
+}
+
+/* ---- from a bucket ------------------------------------------------------------------- */
+
+static int by_key(const void *a, const void *b)
+{
+	const struct place *x = a, *y = b;
+	if (x->key != y->key)
+		return x->key > y->key ? 1 : -1;
+	return (x->number > y->number) - (x->number < y->number);
+}
+
+static int next_bucket(struct document_stream *s, struct err *e)
+{
+	int64_t n_bytes, room = 0;
+	if (buckets_map(s->buckets, s->bucket++, &s->map, &n_bytes, e))
+		return -1;
+	s->n_places = s->place = 0;
+	for (int64_t at = 0; at < n_bytes;) {
+		const struct record *r = (const void *)(s->map + at);
+		if (s->n_places == room) {
+			room = max64(1024, 2 * room);
+			s->places =
+				xrealloc(s->places, (size_t)room * sizeof(*s->places));
+		}
+		s->places[s->n_places++] = (struct place){r->key, r->number, at};
+		at += (int64_t)sizeof(*r) + round_up(r->n_tokens * s->a->row_bytes, 8);
+	}
+	if (s->n_places)
+		qsort(s->places, (size_t)s->n_places, sizeof(*s->places), by_key);
+	return 0;
+}
+
+static int next_shuffled(struct document_stream *s, struct err *e)
+{
+	while (s->place == s->n_places) {
+		if (s->bucket == 1 << s->bucket_bits)
+			return 0;
+		if (next_bucket(s, e))
+			return -1;
+	}
+	int64_t at = s->places[s->place++].at;
+	const struct record *r = (const void *)(s->map + at);
+	s->left = r->n_tokens;
+	s->next = (struct extent){
+		.memory = s->left * s->a->row_bytes < COPY_BYTES ? s->map : NULL,
+		.fd = buckets_fd(s->buckets, s->bucket - 1),
+		.at = at + (int64_t)sizeof(*r)};
+	return 1;
+}
+
+/* ---- streams ---------------------------------------------------------------------------- */
+
+int stream_open(struct document_stream *s, int64_t n_tokens, int n_streams, struct err *e)
+{
+	walk_begin(&s->walk, s->a);
+	s->walk.drops = s->a->drops;
+	if (!s->a->p->shuffle)
+		return 0;
+	int64_t n_bytes = n_tokens * s->a->row_bytes;
+	while ((n_bytes >> s->bucket_bits) > BUCKET_BYTES &&
+		(2 << s->bucket_bits) * n_streams <= MAX_BUCKETS)
+		s->bucket_bits++;
+	s->buckets = buckets_open(s->a->pieces, 1 << s->bucket_bits, e);
+	return s->buckets && !scatter(s, e) ? 0 : -1;
+}
+
+void stream_rewind(struct document_stream *s)
+{
+	walk_end(&s->walk);
+	walk_begin(&s->walk, s->a);
+	s->bucket = 0;
+	s->place = s->n_places = 0;
+}
+
+int stream_next(struct document_stream *s, struct err *e)
+{
+	struct document d;
+	int rc;
+	if (s->buckets)
+		return next_shuffled(s, e);
+	while ((rc = walk_next(&s->walk, &d, e)) > 0 && !belongs(s, &d))
+		;
+	if (rc > 0) {
+		s->left = d.n_tokens;
+		tokens_begin(&s->tokens, s->a, d.batch, d.token);
+	}
+	return rc;
+}
+
+int64_t stream_tokens(
+	struct document_stream *s, int64_t n, struct extent *at, struct err *e)
+{
+	n = min64(n, s->left);
+	if (s->buckets) {
+		*at = s->next;
+		s->next.at += n * s->a->row_bytes;
+	} else {
+		n = tokens_next(&s->tokens, n, at, e);
+	}
+	s->left -= max64(0, n);
+	return n;
+}
+
+void stream_close(struct document_stream *s)
+{
+	walk_end(&s->walk);
+	buckets_close(s->buckets);
+	free(s->places);
+	*s = (struct document_stream){0};
+}

@@ -1,0 +1,416 @@
+/*
+ * Tokens to tokens: files of other programs and shards, to either. Files of other programs are read
+ * twice: first to find the largest token and the number of documents, then to copy.
+ */
+#include "data/documents.h"
+#include "prepare/shard_writer.h"
+#include "prepare/token_file.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+enum { PIECE = 1 << 18 }; /* tokens */
+
+/* A sequence of tokens: a token file, or a split of a corpus. */
+struct part {
+	struct token_file file;
+	enum split split; /* of the result */
+	int64_t n;
+};
+
+struct job {
+	const struct token_convert *c;
+	struct corpus *corpus; /* NULL: token files */
+	struct tokenizer ids;  /* unless the tokenizer is of a shard */
+	const struct tokenizer *tokenizer;
+	struct part *parts;
+	int64_t n_parts;
+	struct shard_info info;
+	int64_t train_left; /* tokens to go to the training split; -1: as the parts say */
+	int64_t end_of_text; /* the token that ends a document; -1: none */
+	uint32_t largest;
+	struct hash_state *hash;
+	struct shard_writer *shards;
+	struct token_writer *files; /* one of the two */
+	struct progress bar;
+	double done;
+};
+
+/* ---- the inputs ------------------------------------------------------------------- */
+
+static bool is_shard(const char *path)
+{
+	char first[8];
+	FILE *f = corpus_is_stream(path) ? NULL : fopen(path, "rb");
+	bool is = f && fread(first, 1, sizeof(first), f) == sizeof(first) &&
+		  h5_begins(first, sizeof(first));
+	if (f)
+		fclose(f);
+	return is;
+}
+
+bool is_token_file(const char *path)
+{
+	return is_shard(path) || token_format_detect(path);
+}
+
+/* What the words of --from say, or what is found. */
+static bool is_tokens(const char *from, const char *path)
+{
+	if (strcmp(from, "auto"))
+		return strcmp(from, "text") && strcmp(from, "jsonl");
+	return is_token_file(path);
+}
+
+int token_convert_takes(
+	const struct token_convert *c, const struct strs *inputs, struct err *e)
+{
+	int64_t n = 0;
+	for (int64_t i = 0; i < inputs->n; i++)
+		n += is_tokens(c->from, inputs->v[i]);
+	if (n && n < inputs->n)
+		return err_set(
+			e, EX_USAGE, "some of the files have tokens, and others text");
+	if (!inputs->n)
+		return is_tokens(c->from, "-");
+	return n > 0;
+}
+
+static int add_file(struct job *j, const char *path, enum split s, struct err *e)
+{
+	const struct token_format *f = strcmp(j->c->from, "auto")
+					       ? token_format_named(j->c->from)
+					       : token_format_detect(path);
+	j->parts = xrealloc(j->parts, (size_t)(j->n_parts + 1) * sizeof(*j->parts));
+	struct part *p = &j->parts[j->n_parts];
+	*p = (struct part){.split = s};
+	if (!f)
+		return err_set(
+			e, EX_USAGE, "%s: is no token file of another program", path);
+	if (token_file_open(&p->file, path, f, e))
+		return -1;
+	p->n = p->file.n;
+	j->n_parts++;
+	j->info.source_bytes += p->n * p->file.type.bytes;
+	return 0;
+}
+
+static int open_files(struct job *j, const struct strs *inputs, struct err *e)
+{
+	for (int64_t i = 0; i < inputs->n; i++)
+		if (add_file(j, inputs->v[i], SPLIT_TRAIN, e))
+			return -1;
+	if (!inputs->n && add_file(j, "-", SPLIT_TRAIN, e))
+		return -1;
+	for (int64_t i = 0; i < j->c->val->n; i++)
+		if (add_file(j, j->c->val->v[i], SPLIT_VAL, e))
+			return -1;
+	j->info.source_files = j->n_parts;
+	j->info.split = "tail";
+	j->info.val_fraction = j->c->p->val_fraction;
+	j->info.seed = j->c->p->seed;
+	return 0;
+}
+
+static int open_shards(struct job *j, const struct strs *inputs, struct err *e)
+{
+	const struct strs standard_input = {.v = (char *[]){(char *)"-"}, .n = 1};
+	if (j->c->val->n)
+		return err_set(e, EX_USAGE, "a shard has its own validation tokens");
+	if (corpus_open(&j->corpus, inputs->n ? inputs : &standard_input,
+		    CORPUS_DOCUMENTS, e))
+		return -1;
+	j->info = *corpus_info(j->corpus, 0);
+	j->tokenizer = corpus_tokenizer(j->corpus);
+	j->parts = xcalloc(N_SPLITS, sizeof(*j->parts));
+	for (int s = 0; s < N_SPLITS; s++) {
+		struct part *p = &j->parts[j->n_parts++];
+		p->split = (enum split)s;
+		p->file.fd = -1;
+		p->n = corpus_tokens(j->corpus, p->split);
+		j->info.total[s] = p->n;
+	}
+	return 0;
+}
+
+static bool are_shards(const struct job *j, const struct strs *inputs)
+{
+	if (strcmp(j->c->from, "auto"))
+		return !strcmp(j->c->from, "shard");
+	return inputs->n && is_shard(inputs->v[0]);
+}
+
+/* ---- a pass ----------------------------------------------------------------------- */
+
+/* Processes tokens with which a document begins, or goes on. */
+typedef int run_fn(struct job *j, enum split s, bool begins, const uint32_t *ids,
+	int64_t n, struct err *e);
+
+/* Tokens of shards have DOCUMENT_BEGINS. */
+static int read_piece(const struct job *j, const struct part *p, int64_t at, int64_t n,
+	uint32_t *ids, struct err *e)
+{
+	if (j->corpus) {
+		if (corpus_read(j->corpus, p->split, at, n, (int32_t *)ids, e))
+			return -1;
+		corpus_mark_documents(j->corpus, p->split, at, n, (int32_t *)ids);
+		return 0;
+	}
+	return token_file_read(&p->file, at, n,
+		j->tokenizer ? j->tokenizer->vocab.n : MAX_VOCAB, ids, e);
+}
+
+/* The number of tokens from `at` on, of n, until the next document begins. */
+static int64_t until_next(const struct job *j, const struct part *p, int64_t *document,
+	int64_t at, const uint32_t *ids, int64_t n)
+{
+	const struct token_file *f = &p->file;
+	if (f->documents) {
+		while (*document < f->n_documents && f->documents[*document] <= at)
+			++*document;
+		return *document < f->n_documents ? min64(n, f->documents[*document] - at)
+						  : n;
+	}
+	for (int64_t i = 0; i < n; i++) {
+		if (i && (ids[i] & (uint32_t)DOCUMENT_BEGINS))
+			return i;
+		if (ids[i] == j->end_of_text)
+			return i + 1;
+	}
+	return n;
+}
+
+static int each_run(struct job *j, const struct part *p, run_fn *fn, struct err *e)
+{
+	static uint32_t ids[PIECE];
+	const struct token_file *f = &p->file;
+	int64_t document = 0;
+	bool begins = f->documents ? f->n_documents && !f->documents[0] : !j->corpus;
+	for (int64_t at = 0, n; at < p->n; at += n) {
+		n = min64(PIECE, p->n - at);
+		if (read_piece(j, p, at, n, ids, e))
+			return -1;
+		hash_add(j->hash, ids, (size_t)n * sizeof(*ids));
+		for (int64_t i = 0, run; i < n; i += run) {
+			begins = begins || (ids[i] & (uint32_t)DOCUMENT_BEGINS);
+			ids[i] &= ~(uint32_t)DOCUMENT_BEGINS;
+			run = until_next(j, p, &document, at + i, ids + i, n - i);
+			if (fn(j, p->split, begins, ids + i, run, e))
+				return -1;
+			int64_t end = at + i + run;
+			begins = f->documents ? document < f->n_documents &&
+							f->documents[document] == end
+					      : ids[i + run - 1] == j->end_of_text;
+		}
+		progress_update(&j->bar, j->done += (double)n, NULL);
+	}
+	return 0;
+}
+
+/* Sets *hash to the hash of all tokens. */
+static int pass(struct job *j, run_fn *fn, uint64_t *hash, struct err *e)
+{
+	int rc = 0;
+	j->hash = hash_open();
+	for (int s = 0; s < N_SPLITS; s++)
+		for (int64_t i = 0; i < j->n_parts && !rc; i++)
+			if (j->parts[i].split == (enum split)s)
+				rc = each_run(j, &j->parts[i], fn, e);
+	*hash = hash_close(j->hash);
+	return rc;
+}
+
+static int look_at(struct job *j, enum split s, bool begins, const uint32_t *ids,
+	int64_t n, struct err *e)
+{
+	(void)e;
+	j->info.total[s] += n;
+	j->info.documents += begins;
+	for (int64_t i = 0; i < n; i++)
+		j->largest = ids[i] > j->largest ? ids[i] : j->largest;
+	return 0;
+}
+
+static int put(struct job *j, enum split s, bool begins, const uint32_t *ids, int64_t n,
+	struct err *e)
+{
+	if (!n)
+		return 0;
+	if (j->files)
+		return token_writer_put(j->files, s, begins, ids, n, e);
+	if (begins)
+		shard_writer_document(j->shards, s);
+	return shard_writer_put(j->shards, s, ids, n, e);
+}
+
+static int copy(struct job *j, enum split s, bool begins, const uint32_t *ids, int64_t n,
+	struct err *e)
+{
+	if (j->train_left < 0)
+		return put(j, s, begins, ids, n, e);
+	int64_t train = min64(n, j->train_left);
+	j->train_left -= train;
+	return put(j, SPLIT_TRAIN, begins, ids, train, e) ||
+	       put(j, SPLIT_VAL, begins && !train, ids + train, n - train, e);
+}
+
+/* Given, or that of the tokenizer; shards know their documents without it. */
+static int64_t find_end_of_text(const struct job *j)
+{
+	const struct bpe_rules *r = j->tokenizer ? bpe_rules_of(j->tokenizer) : NULL;
+	if (j->c->end_of_text >= 0 || j->corpus || !r || r->end_of_text == BPE_NONE)
+		return j->c->end_of_text;
+	return r->end_of_text;
+}
+
+/* ---- all of it -------------------------------------------------------------------- */
+
+/* The tokenizer of a shard, or one that knows only numbers. */
+static int find_tokenizer(struct job *j, struct err *e)
+{
+	struct corpus *c;
+	if (j->corpus)
+		return 0;
+	const struct tokenizer_source *files = &j->c->p->tokenizer;
+	if (!!j->c->vocab + !!j->c->vocab_from + !!files->vocab_files > 1)
+		return err_set(e, EX_USAGE, "the vocabulary is given more than once");
+	if (files->vocab_files) {
+		j->tokenizer = &j->ids;
+		return tokenizer_make(&j->ids, files, e);
+	}
+	if (!j->c->vocab_from) {
+		if (j->c->vocab && tokenizer_of_ids(&j->ids, j->c->vocab, e))
+			return -1;
+		j->tokenizer = j->c->vocab ? &j->ids : NULL;
+		return 0;
+	}
+	if (corpus_open_file(&c, j->c->vocab_from, e))
+		return -1;
+	struct str packed = {0};
+	tokenizer_pack(corpus_tokenizer(c), &packed);
+	corpus_close(c);
+	int rc = tokenizer_unpack(&j->ids, &packed, e);
+	str_free(&packed);
+	j->tokenizer = &j->ids;
+	return rc;
+}
+
+static int learn(struct job *j, struct err *e)
+{
+	int64_t *total = j->info.total;
+	j->train_left = -1;
+	if (j->corpus)
+		return 0;
+	if (pass(j, look_at, &j->info.source_xxh3, e))
+		return -1;
+	if (!total[SPLIT_TRAIN] && !total[SPLIT_VAL])
+		return err_set(e, EX_DATAERR, "%s: there are no tokens",
+			j->n_parts == 1 ? j->parts[0].file.path : "all files");
+	if (!j->tokenizer && tokenizer_of_ids(&j->ids, (int64_t)j->largest + 1, e))
+		return -1;
+	j->tokenizer = &j->ids;
+	if (j->c->val->n)
+		return 0;
+	int64_t all = total[SPLIT_TRAIN];
+	total[SPLIT_TRAIN] = (int64_t)((double)all * (1 - j->c->p->val_fraction));
+	total[SPLIT_VAL] = all - total[SPLIT_TRAIN];
+	j->train_left = total[SPLIT_TRAIN];
+	return 0;
+}
+
+static int open_output(struct job *j, struct err *e)
+{
+	const struct prepare *p = j->c->p;
+	const struct token_format *f = token_format_named(j->c->to);
+	if (f && !strcmp(p->out, "-"))
+		return err_set(e, EX_USAGE,
+			"format %s is written to files of several names; give --out",
+			f->name);
+	if (f)
+		j->files = token_writer_open(f, p, j->tokenizer->vocab.n, e);
+	else
+		j->shards = shard_writer_open(p, j->tokenizer, &j->info, e);
+	return j->files || j->shards ? 0 : -1;
+}
+
+static int run(
+	struct job *j, const struct strs *inputs, struct prepared *out, struct err *e)
+{
+	uint64_t hash;
+	int64_t changes = 0;
+	if (are_shards(j, inputs) ? open_shards(j, inputs, e) : open_files(j, inputs, e))
+		return -1;
+	double n = 0;
+	for (int64_t i = 0; i < j->n_parts; i++)
+		n += (double)j->parts[i].n;
+	progress_begin(&j->bar, "pt-prepare", j->corpus ? n : 2 * n);
+	if (j->corpus)
+		changes = corpus_changes(j->corpus);
+	if (find_tokenizer(j, e))
+		return -1;
+	j->end_of_text = find_end_of_text(j);
+	if (learn(j, e) || open_output(j, e) || pass(j, copy, &hash, e))
+		return -1;
+	if (j->corpus ? corpus_changes(j->corpus) != changes
+		      : hash != j->info.source_xxh3)
+		return err_set(e, EX_DATAERR, "the tokens changed while they were read");
+	out->info = j->info;
+	out->vocab_size = j->tokenizer->vocab.n;
+	return j->files ? token_writer_finish(j->files, out, e)
+			: shard_writer_finish(j->shards, out, e);
+}
+
+static int convert(const struct token_convert *c, const struct strs *inputs,
+	struct prepared *out, struct err *e)
+{
+	struct job j = {.c = c};
+	*out = (struct prepared){0};
+	int rc = run(&j, inputs, out, e);
+	progress_end(&j.bar);
+	token_writer_close(j.files);
+	shard_writer_close(j.shards);
+	for (int64_t i = 0; i < j.n_parts; i++)
+		token_file_close(&j.parts[i].file);
+	free(j.parts);
+	tokenizer_free(&j.ids);
+	corpus_close(j.corpus);
+	return rc;
+}
+
+/* Text is tokenized to a shard, which is then converted. */
+static int convert_text(const struct token_convert *c, const struct strs *inputs,
+	struct prepared *out, struct err *e)
+{
+	char path[4096];
+	int fd = file_temporary(path, e);
+	if (fd < 0)
+		return -1;
+	close(fd);
+	struct prepare p = *c->p;
+	p.out = path;
+	p.overwrite = true;
+	p.shard_bytes = 0;
+	struct token_convert of_shard = *c;
+	of_shard.from = "shard";
+
+	const struct strs shard = {.v = (char *[]){path}, .n = 1};
+	int rc = prepare_run(&p, inputs, out, e);
+	strs_free(&out->files);
+	rc = rc || convert(&of_shard, &shard, out, e);
+	cleanup_remove(path);
+	return rc ? -1 : 0;
+}
+
+int token_convert_run(const struct token_convert *c, const struct strs *inputs,
+	struct prepared *out, struct err *e)
+{
+	int tokens = token_convert_takes(c, inputs, e);
+	if (tokens < 0)
+		return -1;
+	if (!tokens && (c->val->n || c->vocab || c->vocab_from))
+		return err_set(e, EX_USAGE,
+			"there are no token files, which have validation files and a "
+			"vocabulary");
+	return tokens ? convert(c, inputs, out, e) : convert_text(c, inputs, out, e);
+}

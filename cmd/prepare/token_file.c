@@ -1,0 +1,110 @@
+/* Reading of token files. */
+#include "prepare/token_file.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+/* A stream becomes a copy in a file. */
+static int open_stream(struct token_file *f, int fd, struct err *e)
+{
+	char kept[4096];
+	struct stream s;
+	f->fd = stream_look(&s, fd, f->path, e) ? -1 : file_spool(&s, INT64_MAX, kept, e);
+	if (f->fd >= 0)
+		cleanup_remove(kept);
+	return f->fd < 0 ? -1 : 0;
+}
+
+static int open_it(struct token_file *f, const char *path, struct err *e)
+{
+	struct stat st;
+	bool is_stdin = !strcmp(path, "-");
+	struct str name = {0};
+	str_puts(&name, is_stdin ? "standard input" : path);
+	if (f->format->name_of && !is_stdin)
+		f->format->name_of(&name);
+	f->path = name.s;
+	f->fd = is_stdin ? dup(STDIN_FILENO) : file_open(f->path);
+	if (f->fd < 0 || fstat(f->fd, &st))
+		return err_set(e, EX_IOERR, "%s: %s", f->path, strerror(errno));
+	if (S_ISDIR(st.st_mode))
+		return err_set(e, EX_IOERR, "%s: is a directory", f->path);
+	if (!S_ISREG(st.st_mode)) {
+		int fd = f->fd;
+		int rc = open_stream(f, fd, e);
+		close(fd);
+		if (rc || fstat(f->fd, &st))
+			return -1;
+	}
+	return f->format->open(f, st.st_size, e);
+}
+
+int token_file_open(struct token_file *f, const char *path,
+	const struct token_format *format, struct err *e)
+{
+	*f = (struct token_file){.format = format, .fd = -1};
+	if (!open_it(f, path, e))
+		return 0;
+	token_file_close(f);
+	return -1;
+}
+
+static int64_t number(const char *p, struct token_type t)
+{
+	union {
+		int8_t i8;
+		uint8_t u8;
+		int16_t i16;
+		uint16_t u16;
+		int32_t i32;
+		uint32_t u32;
+		int64_t i64;
+	} x;
+	memcpy(&x, p, (size_t)t.bytes);
+	switch (t.bytes) {
+	case 1:
+		return t.has_sign ? x.i8 : x.u8;
+	case 2:
+		return t.has_sign ? x.i16 : x.u16;
+	case 4:
+		return t.has_sign ? (int64_t)x.i32 : (int64_t)x.u32;
+	default:
+		return x.i64;
+	}
+}
+
+int token_file_read(const struct token_file *f, int64_t at, int64_t n, int64_t vocab,
+	uint32_t *out, struct err *e)
+{
+	enum { PIECE = 1 << 12 };
+	char bytes[PIECE * sizeof(int64_t)];
+	for (int64_t done = 0; done < n; done += PIECE) {
+		int64_t now = min64(PIECE, n - done);
+		if (file_read_at(f->fd, f->path, bytes, (size_t)(now * f->type.bytes),
+			    f->begin + (at + done) * f->type.bytes, e))
+			return -1;
+		for (int64_t i = 0; i < now; i++) {
+			int64_t id = number(bytes + i * f->type.bytes, f->type);
+			if (id < 0 || id >= vocab)
+				return err_set(e, EX_DATAERR,
+					"%s: token %lld is %lld, but the vocabulary has "
+					"%lld",
+					f->path, (long long)(at + done + i),
+					(long long)id, (long long)vocab);
+			out[done + i] = (uint32_t)id;
+		}
+	}
+	return 0;
+}
+
+void token_file_close(struct token_file *f)
+{
+	if (f->fd >= 0)
+		close(f->fd);
+	free(f->documents);
+	free(f->path);
+	*f = (struct token_file){.fd = -1};
+}

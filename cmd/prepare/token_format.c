@@ -1,0 +1,357 @@
+/* Formats of tokens: nanoGPT's, llm.c's and Megatron-LM's. All numbers are little-endian. */
+#include "prepare/token_file.h"
+
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+static const struct token_type none, u16 = {2, false}, u32 = {4, false}, i32 = {4, true};
+
+static int not_as_long(
+	const struct token_file *f, int64_t n_bytes, int64_t expected, struct err *e)
+{
+	return err_set(e, EX_DATAERR, "%s: has %lld bytes, but its header says %lld",
+		f->path, (long long)n_bytes, (long long)expected);
+}
+
+/* ---- nanoGPT: u16, and nothing else ----------------------------------------------- */
+
+static bool nanogpt_detect(const char *path, const char *first, size_t n)
+{
+	(void)first, (void)n;
+	return text_ends(path, ".bin");
+}
+
+static int nanogpt_open(struct token_file *f, int64_t n_bytes, struct err *e)
+{
+	f->type = u16;
+	f->n = n_bytes / u16.bytes;
+	if (n_bytes % u16.bytes)
+		return err_set(e, EX_DATAERR,
+			"%s: has %lld bytes, an odd number, but tokens of nanoGPT have two",
+			f->path, (long long)n_bytes);
+	return 0;
+}
+
+static struct token_type nanogpt_type(int64_t vocab)
+{
+	return vocab <= UINT16_MAX + 1 ? u16 : none;
+}
+
+static const struct token_format format_nanogpt = {
+	.name = "nanogpt",
+	.detect = nanogpt_detect,
+	.open = nanogpt_open,
+	.type = nanogpt_type,
+};
+
+/* ---- llm.c: a header of 256 i32, and u16 or u32 ----------------------------------- */
+
+enum { LLMC_WORDS = 256, LLMC_HEADER_BYTES = LLMC_WORDS * 4, LLMC_EVAL = 20240522 };
+
+static const struct llmc_kind {
+	int32_t magic, version;
+	struct token_type type;
+} llmc_kinds[] = {
+	{20240520, 1, {2, false}}, /* GPT-2 */
+	{20240801, 7, {4, false}}, /* Llama 3 */
+};
+
+static const struct llmc_kind *llmc_kind_of(int32_t magic)
+{
+	for (size_t i = 0; i < ARRAY_LEN(llmc_kinds); i++)
+		if (llmc_kinds[i].magic == magic)
+			return &llmc_kinds[i];
+	return NULL;
+}
+
+static bool llmc_detect(const char *path, const char *first, size_t n)
+{
+	int32_t magic = 0;
+	(void)path;
+	if (n >= sizeof(magic))
+		memcpy(&magic, first, sizeof(magic));
+	return llmc_kind_of(magic) || magic == LLMC_EVAL;
+}
+
+static int llmc_open(struct token_file *f, int64_t n_bytes, struct err *e)
+{
+	int32_t header[LLMC_WORDS];
+	if (n_bytes < LLMC_HEADER_BYTES)
+		return err_set(e, EX_DATAERR, "%s: has no header of llm.c", f->path);
+	if (file_read_at(f->fd, f->path, header, sizeof(header), 0, e))
+		return -1;
+	const struct llmc_kind *k = llmc_kind_of(header[0]);
+	if (header[0] == LLMC_EVAL)
+		return err_set(e, EX_DATAERR,
+			"%s: is an evaluation of llm.c, not a sequence of tokens",
+			f->path);
+	if (!k)
+		return err_set(e, EX_DATAERR,
+			"%s: begins with %d, which is no number of token files of llm.c",
+			f->path, header[0]);
+	if (header[1] != k->version)
+		return err_set(e, EX_DATAERR, "%s: has version %d of the format, not %d",
+			f->path, header[1], k->version);
+	if (header[2] < 0)
+		return err_set(e, EX_DATAERR, "%s: its header says %d tokens", f->path,
+			header[2]);
+	f->type = k->type;
+	f->begin = LLMC_HEADER_BYTES;
+	f->n = header[2];
+	int64_t expected = f->begin + f->n * f->type.bytes;
+	return n_bytes == expected ? 0 : not_as_long(f, n_bytes, expected, e);
+}
+
+static struct token_type llmc_type(int64_t vocab)
+{
+	return vocab <= UINT16_MAX + 1 ? u16 : u32;
+}
+
+static void llmc_header(char *header, struct token_type type, int64_t n)
+{
+	const struct llmc_kind *k = &llmc_kinds[type.bytes == u32.bytes];
+	const int32_t words[] = {k->magic, k->version, (int32_t)n};
+	memcpy(header, words, sizeof(words));
+}
+
+static const struct token_format format_llmc = {
+	.name = "llmc",
+	.detect = llmc_detect,
+	.open = llmc_open,
+	.type = llmc_type,
+	.most = INT32_MAX,
+	.header_bytes = LLMC_HEADER_BYTES,
+	.header = llmc_header,
+};
+
+/* ---- Megatron-LM: tokens in .bin, an index in .idx --------------------------------- */
+
+static const char megatron_magic[9] = "MMIDIDX\0";
+enum { MEGATRON_VERSION = 1, MEGATRON_HEADER_BYTES = 9 + 8 + 1 + 8 + 8 };
+enum { MEGATRON_U16_BELOW = 65500 }; /* the size of a vocabulary */
+
+/* By the code in the index. */
+static const struct token_type megatron_types[] = {
+	[1] = {1, false},
+	[2] = {1, true},
+	[3] = {2, true},
+	[4] = {4, true},
+	[5] = {8, true},
+	[8] = {2, false}, /* 6 and 7 are floating-point */
+};
+
+static int64_t take_i64(const char *p)
+{
+	int64_t x;
+	memcpy(&x, p, sizeof(x));
+	return x;
+}
+
+void token_index_name(struct str *out, const char *path)
+{
+	size_t n = strlen(path);
+	str_printf(out, "%.*s.idx", (int)(text_ends(path, ".bin") ? n - 4 : n), path);
+}
+
+static bool has_index(const char *path)
+{
+	struct str name = {0};
+	char first[sizeof(megatron_magic)];
+	token_index_name(&name, path);
+	int fd = open(name.s, O_RDONLY | O_CLOEXEC);
+	bool has = fd >= 0 && !pread_all(fd, first, sizeof(first), 0) &&
+		   !memcmp(first, megatron_magic, sizeof(first));
+	if (fd >= 0)
+		close(fd);
+	str_free(&name);
+	return has;
+}
+
+/* One may give the name of either file, or that of both without its end. */
+static bool megatron_detect(const char *path, const char *first, size_t n)
+{
+	if (text_ends(path, ".idx"))
+		return n >= sizeof(megatron_magic) &&
+		       !memcmp(first, megatron_magic, sizeof(megatron_magic));
+	return (text_ends(path, ".bin") || !file_exists(path)) && has_index(path);
+}
+
+static void megatron_name_of(struct str *path)
+{
+	if (text_ends(path->s, ".idx"))
+		path->s[path->len -= 4] = 0;
+	if (!text_ends(path->s, ".bin"))
+		str_puts(path, ".bin");
+}
+
+/* The parts of an index, which is in memory. */
+struct megatron_index {
+	const char *name, *lengths, *pointers, *documents;
+	int64_t n_sequences, n_documents; /* of the numbers that describe documents */
+};
+
+static int megatron_parse(struct megatron_index *x, const struct str *text,
+	struct token_type *type, struct err *e)
+{
+	const char *p = text->s;
+	if (text->len < MEGATRON_HEADER_BYTES ||
+		memcmp(p, megatron_magic, sizeof(megatron_magic)))
+		return err_set(e, EX_DATAERR, "%s: is no index of Megatron-LM", x->name);
+	if (take_i64(p + 9) != MEGATRON_VERSION)
+		return err_set(e, EX_DATAERR,
+			"%s: has version %lld of the format, not %d", x->name,
+			(long long)take_i64(p + 9), MEGATRON_VERSION);
+	uint8_t code = (uint8_t)p[17];
+	*type = code < ARRAY_LEN(megatron_types) ? megatron_types[code] : none;
+	if (!type->bytes)
+		return err_set(e, EX_DATAERR, "%s: type %d of the tokens is no integer",
+			x->name, code);
+	int64_t left = (int64_t)text->len - MEGATRON_HEADER_BYTES;
+	x->n_sequences = take_i64(p + 18);
+	x->n_documents = take_i64(p + 26);
+	bool fits = x->n_sequences >= 0 && x->n_sequences <= left / 12;
+	int64_t rest = fits ? left - x->n_sequences * 12 : 0;
+	if (x->n_documents < 1 || x->n_documents != rest / 8 || rest % 8)
+		return err_set(e, EX_DATAERR,
+			"%s: has %zu bytes, which are not those of %lld sequences and %lld "
+			"documents%s",
+			x->name, text->len, (long long)x->n_sequences,
+			(long long)x->n_documents,
+			rest > x->n_sequences &&
+					(rest - x->n_sequences) / 8 == x->n_documents
+				? " (of text and pictures, which are not read)"
+				: "");
+	x->lengths = p + MEGATRON_HEADER_BYTES;
+	x->pointers = x->lengths + x->n_sequences * 4;
+	x->documents = x->pointers + x->n_sequences * 8;
+	return 0;
+}
+
+/* Sequences must follow each other in the file. A document is some consecutive sequences; one without
+ * tokens is left out. */
+static int megatron_documents(struct token_file *f, const struct megatron_index *x,
+	int64_t n_bytes, struct err *e)
+{
+	int64_t d = 0, room = n_bytes / f->type.bytes;
+	f->documents = xmalloc((size_t)x->n_documents * sizeof(*f->documents));
+	for (int64_t i = 0; i <= x->n_sequences; i++) {
+		for (; d < x->n_documents && take_i64(x->documents + 8 * d) == i; d++) {
+			int64_t begins = f->n;
+			if (f->n_documents && f->documents[f->n_documents - 1] == begins)
+				continue;
+			f->documents[f->n_documents++] = begins;
+		}
+		if (i == x->n_sequences)
+			break;
+		int32_t length;
+		memcpy(&length, x->lengths + 4 * i, sizeof(length));
+		int64_t pointer = take_i64(x->pointers + 8 * i);
+		if (length < 0 || pointer != f->n * f->type.bytes)
+			return err_set(e, EX_DATAERR,
+				"%s: sequence %lld has %d tokens at byte %lld, but those "
+				"before it end at %lld",
+				x->name, (long long)i, length, (long long)pointer,
+				(long long)(f->n * f->type.bytes));
+		if (length > room - f->n)
+			return err_set(e, EX_DATAERR,
+				"%s: sequence %lld ends behind the end of the tokens",
+				x->name, (long long)i);
+		f->n += length;
+	}
+	if (d < x->n_documents)
+		return err_set(e, EX_DATAERR,
+			"%s: document %lld begins with sequence %lld, which is not "
+			"between the document before it and the end, %lld",
+			x->name, (long long)d, (long long)take_i64(x->documents + 8 * d),
+			(long long)x->n_sequences);
+	if (f->n_documents && f->documents[f->n_documents - 1] == f->n)
+		f->n_documents--; /* the end of the last one */
+	return 0;
+}
+
+static int megatron_open(struct token_file *f, int64_t n_bytes, struct err *e)
+{
+	struct str text = {0}, name = {0};
+	struct megatron_index x = {0};
+	token_index_name(&name, f->path);
+	x.name = name.s;
+	int rc = file_read(name.s, SIZE_MAX, &text, e) ||
+		 megatron_parse(&x, &text, &f->type, e) ||
+		 megatron_documents(f, &x, n_bytes, e);
+	if (!rc && n_bytes != f->n * f->type.bytes)
+		rc = err_set(e, EX_DATAERR,
+			"%s: has %lld bytes, but its index describes %lld", f->path,
+			(long long)n_bytes, (long long)(f->n * f->type.bytes));
+	str_free(&text);
+	str_free(&name);
+	return rc ? -1 : 0;
+}
+
+static struct token_type megatron_type(int64_t vocab)
+{
+	return vocab < MEGATRON_U16_BELOW ? u16 : i32;
+}
+
+static void put_i64(struct str *out, int64_t x)
+{
+	str_add(out, &x, sizeof(x));
+}
+
+/* Each document is one sequence. */
+static void megatron_index(
+	struct str *out, struct token_type type, const struct token_lengths *l)
+{
+	str_add(out, megatron_magic, sizeof(megatron_magic));
+	put_i64(out, MEGATRON_VERSION);
+	for (size_t code = 0; code < ARRAY_LEN(megatron_types); code++)
+		if (megatron_types[code].bytes == type.bytes &&
+			megatron_types[code].has_sign == type.has_sign)
+			str_putc(out, (char)code);
+	put_i64(out, l->n);
+	put_i64(out, l->n + 1);
+	str_add(out, l->v, (size_t)l->n * sizeof(*l->v));
+	for (int64_t i = 0, at = 0; i < l->n; at += (int64_t)l->v[i++] * type.bytes)
+		put_i64(out, at);
+	for (int64_t i = 0; i <= l->n; i++)
+		put_i64(out, i);
+}
+
+static const struct token_format format_megatron = {
+	.name = "megatron",
+	.detect = megatron_detect,
+	.name_of = megatron_name_of,
+	.open = megatron_open,
+	.type = megatron_type,
+	.index = megatron_index,
+};
+
+/* ---- the table --------------------------------------------------------------------- */
+
+#define TOKEN_FORMAT_ROW(name) &format_##name,
+static const struct token_format *const formats[] = {TOKEN_FORMATS(TOKEN_FORMAT_ROW)};
+
+const struct token_format *token_format_named(const char *name)
+{
+	for (size_t i = 0; i < ARRAY_LEN(formats); i++)
+		if (!strcmp(formats[i]->name, name))
+			return formats[i];
+	return NULL;
+}
+
+/* nanoGPT's is the last, because it is any file of that name. */
+const struct token_format *token_format_detect(const char *path)
+{
+	char first[16];
+	ssize_t n = 0;
+	int fd = corpus_is_stream(path) ? -1 : open(path, O_RDONLY | O_CLOEXEC);
+	if (fd >= 0) {
+		n = pread(fd, first, sizeof(first), 0);
+		close(fd);
+	}
+	for (size_t i = 0; i < ARRAY_LEN(formats); i++)
+		if (formats[i]->detect(path, first, n > 0 ? (size_t)n : 0))
+			return formats[i];
+	return NULL;
+}

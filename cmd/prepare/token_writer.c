@@ -1,0 +1,234 @@
+/* Writing of token files: of each split one, or several of a given size. */
+#include "prepare/token_file.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+enum { BUFFER = 1 << 20 };
+
+/* The file of a split that is being written. */
+struct out {
+	int fd;		/* -1: none */
+	int64_t number; /* of the next one */
+	char *path;
+	int64_t n; /* tokens in it */
+	char *buffer;
+	size_t n_buffer;
+	struct token_lengths lengths;
+};
+
+struct token_writer {
+	const struct token_format *format;
+	const struct prepare *p;
+	struct token_type type;
+	int64_t per_file; /* tokens; 0: any number */
+	struct out out[N_SPLITS];
+	struct durable **files; /* all, of both splits */
+	int64_t n_files;
+	struct strs names;
+};
+
+struct token_writer *token_writer_open(const struct token_format *format,
+	const struct prepare *p, int64_t vocab, struct err *e)
+{
+	struct token_type type = format->type(vocab);
+	if (!type.bytes) {
+		err_set(e, EX_DATAERR,
+			"a vocabulary of %lld tokens is too large for format %s",
+			(long long)vocab, format->name);
+		return NULL;
+	}
+	struct token_writer *w = xcalloc(1, sizeof(*w));
+	w->format = format;
+	w->p = p;
+	w->type = type;
+	w->per_file = p->shard_bytes ? max64(1, p->shard_bytes / type.bytes) : 0;
+	for (int s = 0; s < N_SPLITS; s++)
+		w->out[s].fd = -1;
+	return w;
+}
+
+/* Creates a temporary file for one of this name, and returns that file's descriptor. */
+static int create(struct token_writer *w, const char *name, struct err *e)
+{
+	if (file_exists(name) && !w->p->overwrite)
+		return err_set(
+			e, EX_IOERR, "%s exists%s", name, advice_on(ADVICE_FILE_EXISTS));
+	struct durable *d = xcalloc(1, sizeof(*d));
+	if (durable_begin_own(d, name, e)) {
+		free(d);
+		return -1;
+	}
+	d->keeps = !w->p->overwrite;
+	w->files =
+		xrealloc(w->files, (size_t)(w->n_files + 1) * sizeof(struct durable *));
+	w->files[w->n_files++] = d;
+	strs_add(&w->names, name);
+	int fd = durable_open(d);
+	return fd < 0 ? err_set(e, EX_IOERR, "%s: %s", name, strerror(errno)) : fd;
+}
+
+static int begin_file(struct token_writer *w, enum split s, struct err *e)
+{
+	struct out *o = &w->out[s];
+	struct str name = {0};
+	const char *out = w->p->out;
+	size_t n = strlen(out) - (text_ends(out, ".bin") ? 4 : 0);
+	bool folder = !n || out[n - 1] == '/';
+	str_printf(&name, "%.*s%s%s", (int)n, out, folder ? "" : "_", split_names[s]);
+	if (w->per_file)
+		str_printf(&name, "_%05lld", (long long)o->number);
+	str_puts(&name, ".bin");
+	free(o->path);
+	o->path = name.s;
+	o->fd = create(w, o->path, e);
+	o->number++;
+	o->n = 0;
+	o->lengths.n = 0;
+	if (o->fd < 0)
+		return -1;
+	o->buffer = xrealloc(o->buffer, BUFFER);
+	memset(o->buffer, 0, (size_t)w->format->header_bytes); /* until the end */
+	o->n_buffer = (size_t)w->format->header_bytes;
+	return 0;
+}
+
+static int flush_buffer(struct out *o, struct err *e)
+{
+	size_t n = o->n_buffer;
+	o->n_buffer = 0;
+	if (write_all(o->fd, o->buffer, n))
+		return err_set(e, EX_IOERR, "%s: %s", o->path, strerror(errno));
+	return 0;
+}
+
+static int write_index(struct token_writer *w, const struct out *o, struct err *e)
+{
+	struct str name = {0}, text = {0};
+	token_index_name(&name, o->path);
+	w->format->index(&text, w->type, &o->lengths);
+	int fd = create(w, name.s, e), rc = fd < 0;
+	if (!rc)
+		rc = file_close(fd, name.s, write_all(fd, text.s, text.len), e);
+	str_free(&text);
+	str_free(&name);
+	return rc ? -1 : 0;
+}
+
+static int end_file(struct token_writer *w, enum split s, struct err *e)
+{
+	struct out *o = &w->out[s];
+	if (o->fd < 0)
+		return 0;
+	if (flush_buffer(o, e))
+		return -1;
+	if (w->format->header) {
+		char *header = o->buffer;
+		size_t n = (size_t)w->format->header_bytes;
+		memset(header, 0, n);
+		w->format->header(header, w->type, o->n);
+		if (pwrite_all(o->fd, header, n, 0))
+			return err_set(e, EX_IOERR, "%s: %s", o->path, strerror(errno));
+	}
+	int rc = file_close(o->fd, o->path, 0, e);
+	o->fd = -1;
+	return rc || !w->format->index ? rc : write_index(w, o, e);
+}
+
+/* The first tokens of a file begin a document, as far as its index knows. */
+static int count_document(const struct out *o, struct token_lengths *l, bool begins,
+	int64_t n, struct err *e)
+{
+	if (begins || !l->n) {
+		if (l->n == l->room) {
+			l->room = l->room ? 2 * l->room : 1024;
+			l->v = xrealloc(l->v, (size_t)l->room * sizeof(*l->v));
+		}
+		l->v[l->n++] = 0;
+	}
+	if (n > INT32_MAX - l->v[l->n - 1])
+		return err_set(e, EX_DATAERR,
+			"%s: a document has more than %d tokens, the most in an index",
+			o->path, INT32_MAX);
+	l->v[l->n - 1] += (int32_t)n;
+	return 0;
+}
+
+static int put_tokens(struct token_writer *w, struct out *o, const uint32_t *ids,
+	int64_t n, struct err *e)
+{
+	if (w->format->most && o->n + n > w->format->most)
+		return err_set(e, EX_DATAERR,
+			"%s: more than %lld tokens, the most in a file of format %s; "
+			"write several",
+			o->path, (long long)w->format->most, w->format->name);
+	o->n += n;
+	for (int64_t i = 0; i < n; i++) {
+		if (o->n_buffer + sizeof(*ids) > BUFFER && flush_buffer(o, e))
+			return -1;
+		/* little-endian: the low bytes are first */
+		memcpy(o->buffer + o->n_buffer, &ids[i], sizeof(*ids));
+		o->n_buffer += (size_t)w->type.bytes;
+	}
+	return 0;
+}
+
+int token_writer_put(struct token_writer *w, enum split s, bool begins,
+	const uint32_t *ids, int64_t n, struct err *e)
+{
+	struct out *o = &w->out[s];
+	bool whole = w->format->index != NULL;
+	for (; n > 0; begins = false) {
+		int64_t now = n;
+		bool full = w->per_file && o->n >= w->per_file;
+		if (o->fd >= 0 && full && (begins || !whole) && end_file(w, s, e))
+			return -1;
+		if (o->fd < 0 && begin_file(w, s, e))
+			return -1;
+		if (w->per_file && !whole)
+			now = min64(n, w->per_file - o->n);
+		if (whole && count_document(o, &o->lengths, begins, now, e))
+			return -1;
+		if (put_tokens(w, o, ids, now, e))
+			return -1;
+		ids += now, n -= now;
+	}
+	return 0;
+}
+
+int token_writer_finish(struct token_writer *w, struct prepared *out, struct err *e)
+{
+	for (int s = 0; s < N_SPLITS; s++)
+		if (end_file(w, (enum split)s, e))
+			return -1;
+	if (w->n_files && durable_commit_all(w->files, w->n_files, e))
+		return -1;
+	for (int64_t i = 0; i < w->names.n; i++)
+		strs_add(&out->files, w->names.v[i]);
+	out->token_bytes = (size_t)w->type.bytes;
+	return 0;
+}
+
+void token_writer_close(struct token_writer *w)
+{
+	if (!w)
+		return;
+	for (int s = 0; s < N_SPLITS; s++) {
+		struct out *o = &w->out[s];
+		if (o->fd >= 0)
+			close(o->fd);
+		free(o->path);
+		free(o->buffer);
+		free(o->lengths.v);
+	}
+	for (int64_t i = 0; i < w->n_files; i++) {
+		durable_abort(w->files[i]);
+		free(w->files[i]);
+	}
+	free(w->files);
+	strs_free(&w->names);
+	free(w);
+}

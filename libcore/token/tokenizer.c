@@ -1,0 +1,273 @@
+/* Tokenizers: the table, and the functions common to all kinds. */
+#include "token/tokenizer.h"
+
+#include <ctype.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define TOKENIZER_KIND(name) &tokenizer_##name,
+#define TOKENIZER_NAME(name) #name,
+const struct tokenizer_kind *const tokenizer_kinds[] = {TOKENIZERS(TOKENIZER_KIND) NULL};
+const char *const tokenizer_names[] = {
+	TOKENIZERS(TOKENIZER_NAME) BPE_MODELS(TOKENIZER_NAME) NULL};
+
+enum { MAX_VOCAB_BYTES = 1 << 28 };
+
+static const struct tokenizer_kind *find_kind(const char *name)
+{
+	for (int i = 0; tokenizer_kinds[i]; i++)
+		if (!strcmp(tokenizer_kinds[i]->name, name))
+			return tokenizer_kinds[i];
+	return NULL;
+}
+
+int tokenizer_init(struct tokenizer *t, const char *kind, struct err *e)
+{
+	*t = (struct tokenizer){.kind = find_kind(kind)};
+	if (!t->kind)
+		return err_set(e, EX_DATAERR, "unknown tokenizer '%.40s'", kind);
+	return 0;
+}
+
+int tokenizer_make(struct tokenizer *t, const struct tokenizer_source *s, struct err *e)
+{
+	const struct bpe_model *model = bpe_model_find(s->name);
+	bool bpe = model || !strcmp(s->name, "bpe");
+	if (tokenizer_init(t, bpe ? "bpe" : s->name, e))
+		return -1;
+	if (bpe && !s->vocab_files)
+		return err_set(e, EX_USAGE, "tokenizer %s: no vocabulary files%s",
+			s->name, advice_on(ADVICE_VOCAB_FILES));
+	if (!bpe && (s->vocab_files || s->pattern || s->special))
+		return err_set(e, EX_USAGE,
+			"tokenizer %s has no vocabulary files, pattern or special tokens",
+			s->name);
+	return bpe ? bpe_make(t, s, model, e) : 0;
+}
+
+void tokenizer_free(struct tokenizer *t)
+{
+	if (t->kind && t->kind->release)
+		t->kind->release(t);
+	free(t->own);
+	vocab_free(&t->vocab);
+	*t = (struct tokenizer){0};
+}
+
+/* ---- kinds that this program does not know -------------------------------------------- */
+
+/* Of files of other programs: with the vocabulary one can train and decode, but not encode. */
+enum { MAX_NAME = 64 };
+
+struct foreign {
+	struct tokenizer_kind kind;
+	char name[MAX_NAME + 1];
+};
+
+static int foreign_ready(struct tokenizer *t, struct err *e)
+{
+	(void)t, (void)e;
+	return 0;
+}
+
+static int64_t foreign_encode(const struct tokenizer *t, const char *text, int64_t n,
+	bool final, uint32_t *out, int64_t room, int64_t *n_out, struct err *e)
+{
+	(void)text, (void)n, (void) final, (void)out, (void)room;
+	*n_out = 0;
+	err_set(e, EX_DATAERR, "this program cannot encode with tokenizer '%s'",
+		t->kind->name);
+	return TEXT_BAD(0);
+}
+
+static int init_foreign(struct tokenizer *t, const char *kind, struct err *e)
+{
+	size_t n = strlen(kind);
+	*t = (struct tokenizer){0};
+	bool good = n && n <= MAX_NAME;
+	for (size_t i = 0; i < n && good; i++) /* because messages print it */
+		good = isalnum((unsigned char)kind[i]) || strchr("-_.+", kind[i]);
+	if (!good)
+		return err_set(
+			e, EX_DATAERR, "the kind of tokenizer is not a valid name");
+	struct foreign *f = xcalloc(1, sizeof(*f));
+	memcpy(f->name, kind, n);
+	f->kind = (struct tokenizer_kind){
+		.name = f->name, .ready = foreign_ready, .encode = foreign_encode};
+	t->own = f;
+	t->kind = &f->kind;
+	return 0;
+}
+
+int tokenizer_of_ids(struct tokenizer *t, int64_t n, struct err *e)
+{
+	if (n < 1 || n > MAX_VOCAB)
+		return err_set(e, EX_USAGE, "a vocabulary of %lld tokens", (long long)n);
+	if (init_foreign(t, "ids", e))
+		return -1;
+	t->vocab.n = n;
+	t->vocab.bytes = xcalloc(1, 1);
+	t->vocab.offset = xcalloc((size_t)n + 1, sizeof(int64_t));
+	return 0;
+}
+
+/* A tokenizer that is read with its vocabulary may be of any kind. */
+static int init_any(struct tokenizer *t, const char *kind, struct err *e)
+{
+	return find_kind(kind) ? tokenizer_init(t, kind, e) : init_foreign(t, kind, e);
+}
+
+/* ---- files and messages -------------------------------------------------------------- */
+
+struct tokenizer_attrs {
+	char *kind;
+	int64_t n;
+};
+
+const struct h5_field tokenizer_fields[] = {
+	{"kind", H5_TEXT, offsetof(struct tokenizer_attrs, kind), false,
+		"the kind of tokenizer: byte, char, or the name of another"},
+	{"size", H5_I64, offsetof(struct tokenizer_attrs, n), false,
+		"number of tokens in the vocabulary"},
+	{0},
+};
+
+int tokenizer_write(const struct tokenizer *t, struct h5 *f, struct err *e)
+{
+	struct tokenizer_attrs a = {(char *)t->kind->name, t->vocab.n};
+	const struct vocab *v = &t->vocab;
+	int64_t n_offsets = v->n + 1, n_bytes = v->offset[v->n];
+	if (h5_fields_write(f, "/tokenizer", tokenizer_fields, &a, e) ||
+		h5_put(f, "/tokenizer/offsets", H5_I64, 1, &n_offsets, v->offset, e) ||
+		h5_put(f, "/tokenizer/bytes", H5_U8, 1, &n_bytes, v->bytes, e))
+		return -1;
+	return t->kind->write ? t->kind->write(t, f, e) : 0;
+}
+
+static int check_vocab(const struct vocab *v, int64_t n_bytes)
+{
+	if (v->offset[0] != 0 || v->offset[v->n] != n_bytes)
+		return -1;
+	for (int64_t i = 0; i < v->n; i++)
+		if (v->offset[i + 1] < v->offset[i])
+			return -1;
+	return 0;
+}
+
+int tokenizer_read(struct tokenizer *t, struct h5 *f, struct err *e)
+{
+	struct tokenizer_attrs a = {0};
+	int64_t n_bytes;
+	int rc = h5_fields_read(f, "/tokenizer", tokenizer_fields, &a, e) ||
+		 init_any(t, a.kind, e);
+	free(a.kind);
+	if (rc)
+		return -1;
+	if (a.n < 1 || a.n > MAX_VOCAB) {
+		tokenizer_free(t);
+		return err_set(
+			e, EX_DATAERR, "a vocabulary of %lld tokens", (long long)a.n);
+	}
+	t->vocab.n = a.n;
+	if (h5_get(f, "/tokenizer/offsets", H5_I64, a.n + 1, MAX_VOCAB + 1,
+		    (void **)&t->vocab.offset, NULL, e) ||
+		h5_get(f, "/tokenizer/bytes", H5_U8, -1, MAX_VOCAB_BYTES,
+			(void **)&t->vocab.bytes, &n_bytes, e) ||
+		check_vocab(&t->vocab, n_bytes) ||
+		(t->kind->read && t->kind->read(t, f, e)) || t->kind->ready(t, e)) {
+		tokenizer_free(t);
+		return e->code ? -1 : err_set(e, EX_DATAERR, "the vocabulary is damaged");
+	}
+	return 0;
+}
+
+void tokenizer_pack(const struct tokenizer *t, struct str *out)
+{
+	int64_t n = t->vocab.n;
+	str_add(out, t->kind->name, strlen(t->kind->name) + 1);
+	str_add(out, &n, sizeof(n));
+	str_add(out, t->vocab.offset, (size_t)(n + 1) * sizeof(int64_t));
+	str_add(out, t->vocab.bytes, (size_t)t->vocab.offset[n]);
+	if (t->kind->pack)
+		t->kind->pack(t, out);
+}
+
+int tokenizer_unpack(struct tokenizer *t, const struct str *packed, struct err *e)
+{
+	const char *p = packed->s;
+	if (init_any(t, p, e))
+		return -1;
+	p += strlen(p) + 1;
+	memcpy(&t->vocab.n, p, sizeof(int64_t));
+	p += sizeof(int64_t);
+	size_t n_offset_bytes = (size_t)(t->vocab.n + 1) * sizeof(int64_t);
+	t->vocab.offset = xmalloc(n_offset_bytes);
+	memcpy(t->vocab.offset, p, n_offset_bytes);
+	p += n_offset_bytes;
+	size_t n_bytes = (size_t)t->vocab.offset[t->vocab.n];
+	t->vocab.bytes = xmalloc(n_bytes);
+	memcpy(t->vocab.bytes, p, n_bytes);
+	if (t->kind->unpack)
+		t->kind->unpack(t, p + n_bytes);
+	return t->kind->ready(t, e);
+}
+
+int64_t tokenizer_encode_all(const struct tokenizer *t, const char *text, int64_t n,
+	uint32_t **ids, struct err *e)
+{
+	int64_t n_ids;
+	*ids = xcalloc(
+		(size_t)n + 1, sizeof(**ids)); /* no kind has more tokens than bytes */
+	if (t->kind->encode(t, text, n, true, *ids, n, &n_ids, e) < 0) {
+		free(*ids);
+		*ids = NULL;
+		return -1;
+	}
+	return n_ids;
+}
+
+int64_t tokenizer_cut(
+	const struct tokenizer *t, const char *text, int64_t n, struct err *e)
+{
+	enum { MAX_UTF8 = 4 };
+	int64_t n_tokens, first = n;
+	if (t) { /* words are certain up to their end, wherever the encoding begins */
+		int64_t from = t->kind->cut ? t->kind->cut(t, text, n) : 0,
+			rest = n - from;
+		int64_t used = t->kind->encode(
+			t, text + from, rest, false, NULL, rest, &n_tokens, e);
+		return used < 0 ? TEXT_BAD(from + TEXT_BAD(used)) : from + used;
+	}
+	while (first > 0 && n - first < MAX_UTF8) {
+		uint8_t c = (uint8_t)text[--first];
+		int64_t len = c < 0xc0 ? 1 : c < 0xe0 ? 2 : c < 0xf0 ? 3 : 4;
+		if (c < 0x80 || c >= 0xc0)
+			return n - first < len ? first : n;
+	}
+	return n;
+}
+
+void tokenizer_decode(const struct tokenizer *t, int64_t id, struct str *out)
+{
+	const struct vocab *v = &t->vocab;
+	if (id >= 0 && id < v->n)
+		str_add(out, v->bytes + v->offset[id],
+			(size_t)(v->offset[id + 1] - v->offset[id]));
+}
+
+bool tokenizer_same(const struct tokenizer *a, const struct tokenizer *b)
+{
+	struct str x = {0}, y = {0};
+	tokenizer_pack(a, &x);
+	tokenizer_pack(b, &y);
+	bool same = x.len == y.len && !memcmp(x.s, y.s, x.len);
+	str_free(&x);
+	str_free(&y);
+	return same;
+}
+
+int64_t tokenizer_end_of_text(const struct tokenizer *t)
+{
+	const struct bpe_rules *r = bpe_rules_of(t);
+	return r && r->end_of_text != BPE_NONE ? (int64_t)r->end_of_text : -1;
+}

@@ -1,0 +1,251 @@
+/* The tokenizer of byte-pair encoding: the floor `token` encodes, this file keeps its rules in shards. */
+#include "token/tokenizer.h"
+
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { MAX_MERGES = 1 << 24, MAX_ADDED = 1 << 20 };
+
+struct own {
+	struct bpe_rules rules;
+	struct bpe *bpe;
+	bool special;
+	/* Encoders that no thread uses. */
+	pthread_mutex_t lock;
+	struct encoder **idle;
+	int n_idle;
+};
+
+static struct own *own_of(struct tokenizer *t)
+{
+	if (!t->own) {
+		struct own *o = t->own = xcalloc(1, sizeof(*o));
+		o->rules.end_of_text = BPE_NONE;
+		pthread_mutex_init(&o->lock, NULL);
+	}
+	return t->own;
+}
+
+const struct bpe_rules *bpe_rules_of(const struct tokenizer *t)
+{
+	return t->kind == &tokenizer_bpe && t->own ? &((struct own *)t->own)->rules
+						   : NULL;
+}
+
+static void release(struct tokenizer *t)
+{
+	struct own *o = t->own;
+	if (!o)
+		return;
+	for (int i = 0; i < o->n_idle; i++)
+		encoder_close(o->idle[i]);
+	free(o->idle);
+	bpe_close(o->bpe);
+	bpe_rules_free(&o->rules);
+	pthread_mutex_destroy(&o->lock);
+}
+
+static int ready(struct tokenizer *t, struct err *e)
+{
+	struct own *o = own_of(t);
+	o->bpe = bpe_open(&t->vocab, &o->rules, e);
+	return o->bpe ? 0 : -1;
+}
+
+int bpe_make(struct tokenizer *t, const struct tokenizer_source *s,
+	const struct bpe_model *model, struct err *e)
+{
+	struct own *o = own_of(t);
+	if (bpe_read(&t->vocab, &o->rules, s->vocab_files, model, s->pattern, e))
+		return -1;
+	if (ready(t, e) || (s->special && tokenizer_allow_special(t, e)))
+		return err_prefix(e, "%s: ", s->vocab_files);
+	return 0;
+}
+
+int tokenizer_allow_special(struct tokenizer *t, struct err *e)
+{
+	const struct bpe_rules *r = bpe_rules_of(t);
+	if (!r)
+		return err_set(
+			e, EX_USAGE, "tokenizer %s has no special tokens", t->kind->name);
+	((struct own *)t->own)->special = true;
+	return bpe_check_special(&t->vocab, r, e);
+}
+
+/* ---- encoding -------------------------------------------------------------------- */
+
+static struct encoder *borrow(struct own *o, struct err *e)
+{
+	struct encoder *s = NULL;
+	pthread_mutex_lock(&o->lock);
+	if (o->n_idle)
+		s = o->idle[--o->n_idle];
+	pthread_mutex_unlock(&o->lock);
+	if (!s)
+		s = encoder_open(o->bpe, e);
+	if (s)
+		encoder_special(s, o->special);
+	return s;
+}
+
+static void give_back(struct own *o, struct encoder *s)
+{
+	pthread_mutex_lock(&o->lock);
+	o->idle = xrealloc(o->idle, (size_t)(o->n_idle + 1) * sizeof(struct encoder *));
+	o->idle[o->n_idle++] = s;
+	pthread_mutex_unlock(&o->lock);
+}
+
+static int64_t encode(const struct tokenizer *t, const char *text, int64_t n, bool final,
+	uint32_t *out, int64_t room, int64_t *n_out, struct err *e)
+{
+	struct own *o = t->own;
+	struct encoder *s = borrow(o, e);
+	*n_out = 0;
+	if (!s)
+		return TEXT_BAD(0);
+	int64_t used = encoder_put(s, text, n, final, out, room, n_out, e);
+	give_back(o, s);
+	return used < 0 ? TEXT_BAD(0) : used;
+}
+
+/* A token that is found in text may have a word's end within it. */
+static int64_t cut(const struct tokenizer *t, const char *text, int64_t n)
+{
+	const struct own *o = t->own;
+	for (int64_t i = 0; i < o->rules.n_added; i++)
+		if (o->special || !(o->rules.added[i].flags & BPE_SPECIAL))
+			return 0;
+	return split_find(o->rules.pattern) ? split_cut(text, n) : 0;
+}
+
+static int64_t learn(struct tokenizer *t, const char *text, int64_t n, bool final,
+	int64_t *n_tokens, struct err *e)
+{
+	int64_t n_now;
+	int64_t used = encode(t, text, n, final, NULL, n, &n_now, e);
+	*n_tokens += n_now;
+	return used;
+}
+
+/* The vocabulary is that of files. */
+static int learn_end(struct tokenizer *t, struct err *e)
+{
+	(void)t, (void)e;
+	return 0;
+}
+
+/* ---- the rules in a file --------------------------------------------------------- */
+
+static const char path_merges[] = "/tokenizer/merges", path_added[] = "/tokenizer/added";
+
+struct attrs {
+	char *pattern;
+	int64_t ranked, whole_words, end_of_text;
+};
+
+const struct h5_field bpe_fields[] = {
+	{"pattern", H5_TEXT, offsetof(struct attrs, pattern), false,
+		"how text is split into words: gpt2, cl100k, o200k, llama3, qwen2, tekken or "
+		"a regular expression; of several lines, each splits the words of the one before"},
+	{"ranked", H5_I64, offsetof(struct attrs, ranked), false,
+		"number of tokens that merge in the order of their ids; 0: merges says the order"},
+	{"whole_words", H5_I64, offsetof(struct attrs, whole_words), false,
+		"1: a word that is a token is that token, whatever the merges"},
+	{"end_of_text", H5_I64, offsetof(struct attrs, end_of_text), false,
+		"the token at the end of a document; -1: none"},
+	{0},
+};
+
+static int write_rules(const struct tokenizer *t, struct h5 *f, struct err *e)
+{
+	const struct bpe_rules *r = bpe_rules_of(t);
+	struct attrs a = {r->pattern, r->n_ranked, r->whole_words,
+		r->end_of_text == BPE_NONE ? -1 : (int64_t)r->end_of_text};
+	const int64_t merges[] = {r->n_merges, 2}, added[] = {r->n_added, 2};
+	int rc = h5_fields_write(f, "/tokenizer", bpe_fields, &a, e);
+	if (r->n_merges)
+		rc = rc || h5_put(f, path_merges, H5_U32, 2, merges, r->merges, e);
+	if (r->n_added)
+		rc = rc || h5_put(f, path_added, H5_U32, 2, added, r->added, e);
+	return rc ? -1 : 0;
+}
+
+static int read_rules(struct tokenizer *t, struct h5 *f, struct err *e)
+{
+	struct bpe_rules *r = &own_of(t)->rules;
+	struct attrs a = {0};
+	int64_t n_merges = 0, n_added = 0;
+	int rc = h5_fields_read(f, "/tokenizer", bpe_fields, &a, e);
+	r->pattern = a.pattern;
+	r->n_ranked = a.ranked;
+	r->whole_words = a.whole_words != 0;
+	r->end_of_text = a.end_of_text < 0 ? BPE_NONE : (uint32_t)a.end_of_text;
+	if (!rc && h5_has(f, path_merges))
+		rc = h5_get(f, path_merges, H5_U32, -1, 2 * MAX_MERGES,
+			(void **)&r->merges, &n_merges, e);
+	if (!rc && h5_has(f, path_added))
+		rc = h5_get(f, path_added, H5_U32, -1, 2 * MAX_ADDED, (void **)&r->added,
+			&n_added, e);
+	if (rc)
+		return -1;
+	r->n_merges = n_merges / 2;
+	r->n_added = n_added / 2;
+	if (a.ranked < 0 || a.ranked > t->vocab.n || a.end_of_text >= t->vocab.n ||
+		n_merges % 2 || n_added % 2)
+		return err_set(e, EX_DATAERR, "the rules of the tokenizer are damaged");
+	return 0;
+}
+
+/* ---- the rules in memory --------------------------------------------------------- */
+
+static void pack(const struct tokenizer *t, struct str *out)
+{
+	const struct bpe_rules *r = bpe_rules_of(t);
+	const int64_t numbers[] = {
+		r->n_merges, r->n_ranked, r->whole_words, r->n_added, r->end_of_text};
+	str_add(out, r->pattern, strlen(r->pattern) + 1);
+	str_add(out, numbers, sizeof(numbers));
+	str_add(out, r->merges, (size_t)r->n_merges * 2 * sizeof(*r->merges));
+	str_add(out, r->added, (size_t)r->n_added * sizeof(*r->added));
+}
+
+static void *copy_of(const char *p, size_t n_bytes)
+{
+	void *copy = xmalloc(n_bytes + 1);
+	memcpy(copy, p, n_bytes);
+	return copy;
+}
+
+static void unpack(struct tokenizer *t, const char *p)
+{
+	struct bpe_rules *r = &own_of(t)->rules;
+	int64_t numbers[5];
+	r->pattern = xstrdup(p);
+	p += strlen(p) + 1;
+	memcpy(numbers, p, sizeof(numbers));
+	p += sizeof(numbers);
+	r->n_merges = numbers[0], r->n_ranked = numbers[1];
+	r->whole_words = numbers[2] != 0;
+	r->n_added = numbers[3], r->end_of_text = (uint32_t)numbers[4];
+	size_t merges_bytes = (size_t)r->n_merges * 2 * sizeof(*r->merges);
+	r->merges = copy_of(p, merges_bytes);
+	r->added = copy_of(p + merges_bytes, (size_t)r->n_added * sizeof(*r->added));
+}
+
+const struct tokenizer_kind tokenizer_bpe = {
+	.name = "bpe",
+	.help = "byte-pair encoding",
+	.learn = learn,
+	.learn_end = learn_end,
+	.ready = ready,
+	.encode = encode,
+	.cut = cut,
+	.write = write_rules,
+	.read = read_rules,
+	.pack = pack,
+	.unpack = unpack,
+	.release = release,
+};
