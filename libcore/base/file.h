@@ -113,8 +113,9 @@ void cleanup_run(void);
 int file_temporary(char path[AT_LEAST(4096)], struct err *e);
 const char *file_temporary_directory(void);
 
-/* A stream whose contents must be seekable, and its first bytes: a reader looks at them before it
- * lets the stream be copied to a file. */
+/* ---- spool.c: streams whose contents must be seekable ------------------------------ */
+
+/* A stream, and its first bytes: a reader looks at them before it lets the stream be copied to a file. */
 enum { STREAM_LOOKS_AT = 512 };
 struct stream {
 	int fd;
