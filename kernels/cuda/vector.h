@@ -49,15 +49,15 @@ static inline dim3 grid_in_strides(int64_t n, int per_pack)
 	return grid_of(min64(2048, ceil_div(ceil_div(n, per_pack), THREADS)));
 }
 
-struct place {
+struct vector_place {
 	int64_t row, col;
 };
 
 /* Row and column of pack i, where each row has ceil(cols / n) packs. */
-static __device__ inline struct place place_of(int64_t i, int64_t cols, int n)
+static __device__ inline struct vector_place place_of(int64_t i, int64_t cols, int n)
 {
 	int64_t packs = ceil_div(cols, n);
-	struct place at;
+	struct vector_place at;
 	if ((uint64_t)(i | packs) >> 32) {
 		at.row = i / packs;
 	} else { /* 32-bit division takes an eighth of the time */
