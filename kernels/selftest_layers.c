@@ -107,7 +107,7 @@ static struct trial_pair whole_rows(struct trial *t, int i, int64_t rows, double
 	return repeated(t, i, rows, like(t, i).cols, scale);
 }
 
-/* Of y = x w^T: the matrices before w but x, and those behind it, have a column for each of w's rows. */
+/* The operands of y = x w^T: the matrices before w but x, and those behind it, have a column for each of w's rows. */
 static void forward_operands(struct trial *t, int w_at)
 {
 	struct period n = period(like(t, w_at));
@@ -136,7 +136,7 @@ static struct mat sums_of_columns(struct trial *t, struct mat x, int64_t cols)
 	return sum;
 }
 
-/* Of dx = dy w, with weight 2. */
+/* The operands of dx = dy w, with weight 2. */
 static void backward_operands(struct trial *t)
 {
 	enum { DY = 1, W };

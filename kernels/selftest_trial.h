@@ -68,7 +68,7 @@ void pair_send(struct trial *, struct trial_pair);
  * random numbers. Those with a suffix are results: with "+" of random numbers that the kernel
  * changes, with "!" blank. */
 void operands(struct trial *, const char *names);
-/* The same with this number of rows, except for vectors. */
+/* operands() with this number of rows, except for vectors. */
 void operands_with(struct trial *, const char *names, int64_t rows);
 int64_t rows_of(const struct trial *, int i); /* of t->m[i] */
 #define M(i) t->m[i].m[s]		      /* matrix i on side s, for BOTH() */

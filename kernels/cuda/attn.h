@@ -121,7 +121,7 @@ static __device__ inline void drop_places(
 	uint32_t high = (d.first_head + head) << 20, sample = d.first_sample + batch;
 	uint32_t step = __ldg(d.step), w[4];
 	if (KEYS) {
-		/* Of the four lanes with rows 4j .. 4j + 3, lane i computes the block of element i
+		/* The four lanes with rows 4j .. 4j + 3: lane i computes the block of element i
 		 * of each and receives word i of the four blocks: a transposition. */
 		int key = row + (g & ~3) + (g & 2) * 4, query = col + 2 * t + (g & 1);
 		struct philox_block x =

@@ -43,7 +43,7 @@ static inline dim3 grid_of_packs(int64_t rows, int64_t n, int per_pack)
 	return grid_of(ceil_div(rows * ceil_div(n, per_pack), THREADS));
 }
 
-/* The same, but at most a few times what fills any GPU: for grid-stride loops. */
+/* At most a few times what fills any GPU: for grid-stride loops. */
 static inline dim3 grid_in_strides(int64_t n, int per_pack)
 {
 	return grid_of(min64(2048, ceil_div(ceil_div(n, per_pack), THREADS)));
@@ -168,7 +168,7 @@ static __device__ inline void raise(float *to, unsigned seen, unsigned most)
 		atomicMax((unsigned *)to, most);
 }
 
-/* The same for all threads of a row, with numbers that were stored as T: rounding keeps their
+/* Raises it for all threads of a row, with numbers that were stored as T: rounding keeps their
  * order. Does nothing if `to` is NULL. */
 template <int WARPS, typename T>
 static __device__ inline void raise_amax(float *to, unsigned seen, unsigned most)

@@ -64,7 +64,7 @@ static void offer_explained(
 	}
 }
 
-/* Of an enum its names, of a flag yes and no, of a text those words that its help explains in a
+/* An enum has its names, a flag yes and no, a text those words that its help explains in a
  * sentence `word: what it does`. */
 static void offer_values(
 	const struct completion *c, const struct opt *t, const char *before)

@@ -19,7 +19,7 @@ int file_open(const char *path);
 int file_open_output(const char *path, int flags);
 /* Appends the contents of a file to `out`; a file larger than max_bytes is an error. */
 int file_read(const char *path, size_t max_bytes, struct str *out, struct err *e);
-/* The same for the rest of an open file, which messages call `name`. */
+/* Appends the rest of an open file, which messages call `name`. */
 int file_read_rest(
 	int fd, const char *name, size_t max_bytes, struct str *out, struct err *e);
 /* Calls take() with each line of the rest of an open file, without its line break. If the last line

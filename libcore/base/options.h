@@ -23,7 +23,7 @@ enum opt_type {
 };
 
 enum opt_flag {
-	/* Of the run: saved with it, and read from its checkpoints, which may be anybody's. So no option
+	/* It is the run's: saved with it, and read from its checkpoints, which may be anybody's. So no option
 	 * that names a file, a program or a device is; all that are not are only the user's. */
 	OPT_RUN = 1,
 	OPT_ARITH = 2 | OPT_RUN, /* determines results */
