@@ -276,7 +276,7 @@ lint-now: programs
 	@tests/lint $O
 
 generate: programs
-	completions/generate $O
+	man/generate $O
 
 # ---- install -----------------------------------------------------------------------
 BIN = $(DESTDIR)$(PREFIX)/bin
@@ -287,8 +287,10 @@ LIBRARIES = $(DESTDIR)$(PREFIX)/lib/pt
 INSTALLED = $(PROGRAMS:%=$(BIN)/%) $(SHARE)/pt $(LIBRARIES) \
   $(foreach m,$(notdir $(wildcard man/*.[1-9])),$(SHARE)/man/man$(patsubst .%,%,$(suffix $m))/$m) \
   $(PROGRAMS:%=$(SHARE)/bash-completion/completions/%) \
-  $(PROGRAMS:%=$(SHARE)/zsh/site-functions/_%) \
+  $(SHARE)/zsh/site-functions/_pt-programs \
   $(PROGRAMS:%=$(SHARE)/fish/vendor_completions.d/%.fish)
+
+install_for = sed "s/@PROGRAMS@/$1/" completions/pt.$2 | install -m 644 /dev/stdin
 
 install: all
 	install -d $(BIN) $(addprefix $(SHARE)/pt/,presets recipes jobs) $(foreach s,1 5 7,$(SHARE)/man/man$s) \
@@ -302,9 +304,9 @@ install: all
 	install share/jobs/* $(SHARE)/pt/jobs
 	for s in 1 5 7; do install -m 644 man/*.$$s $(SHARE)/man/man$$s; done
 	for p in $(PROGRAMS); do \
-	  install -m 644 completions/$$p.bash $(SHARE)/bash-completion/completions/$$p; \
-	  install -m 644 completions/_$$p $(SHARE)/zsh/site-functions; \
-	  install -m 644 completions/$$p.fish $(SHARE)/fish/vendor_completions.d; done
+	  $(call install_for,$$p,bash) $(SHARE)/bash-completion/completions/$$p; \
+	  $(call install_for,$$p,fish) $(SHARE)/fish/vendor_completions.d/$$p.fish; done
+	$(call install_for,$(PROGRAMS),zsh) $(SHARE)/zsh/site-functions/_pt-programs
 
 uninstall:
 	rm -rf $(INSTALLED)
@@ -330,7 +332,7 @@ help:
 	@echo 'bench-gpu  measure speed on this GPU, beside PyTorch; ITEMS="attn:exact attn:torch": only these'
 	@echo 'calibrate  train 1,500 small models, some with planted bugs: how often are verdicts wrong?'
 	@echo 'lint       check warnings, format, manual pages, floors, generated files'
-	@echo 'generate   regenerate completions and option lists from the option tables'
+	@echo 'generate   regenerate the option lists of manual pages from the option tables'
 	@echo 'clean      remove build outputs'
 	@echo 'install    install into PREFIX=$(PREFIX), below DESTDIR;  uninstall: remove it'
 	@echo 'deps       install missing packages (Debian); DEPS=no: never'

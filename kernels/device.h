@@ -106,7 +106,7 @@ void device_free(struct device *d, void *p, size_t n_bytes);
 /* An arena in the device's memory; ends the program if there is not enough. */
 void device_arena(struct device *d, struct arena *a, const char *name, size_t n_bytes);
 void device_arena_release(struct device *d, struct arena *a);
-/* The same over device memory that a library has allocated, and frees itself afterwards. */
+/* An arena in device memory that a library has allocated, and frees itself afterwards. */
 void device_arena_over(
 	struct device *d, struct arena *a, const char *name, void *base, size_t n_bytes);
 void device_arena_forget(struct device *d, struct arena *a);

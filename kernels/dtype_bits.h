@@ -40,7 +40,7 @@ static inline float round_to(float x, const struct dtype_row f)
 	return float_of(select_bits(nan, quiet, r) | sign);
 }
 
-/* The same for bf16, which has fp32's exponents, so subnormal numbers need no special case. */
+/* Rounds to bf16, which has fp32's exponents, so subnormal numbers need no special case. */
 static inline float round_bf16(float x)
 {
 	uint32_t u = bits_of(x);

@@ -88,16 +88,16 @@ void kernel_calls_free(struct kernel_calls *x)
 
 /* ---- results and operands ------------------------------------------------------------ */
 
-struct pair result(struct trial *t, const char *what, struct pair x)
+struct trial_pair result(struct trial *t, const char *what, struct trial_pair x)
 {
 	BUG_ON(t->n_results == MAX_RESULTS);
-	struct result *r = &t->results[t->n_results++];
+	struct trial_result *r = &t->results[t->n_results++];
 	snprintf(r->what, sizeof(r->what), "%s", what);
 	r->x = x;
 	return x;
 }
 
-struct pair result_vector(struct trial *t, const char *what, int64_t n)
+struct trial_pair result_vector(struct trial *t, const char *what, int64_t n)
 {
 	return result(t, what, pair_blank_vector(t, n));
 }

@@ -12,8 +12,8 @@
 struct attn_pair {
 	struct attn a[SIDES];	 /* for the key/value chunk of the call */
 	struct attn self[SIDES]; /* for the queries' chunk, the first of several */
-	struct pair q, k, v, own_k, own_v; /* own: of the queries' chunk */
-	bool whole;			   /* there is one chunk only */
+	struct trial_pair q, k, v, own_k, own_v; /* own: of the queries' chunk */
+	bool whole;				 /* there is one chunk only */
 };
 
 /* The rows for which a forward takes a CPU a fraction of a second. */
@@ -58,7 +58,7 @@ static struct mat heads_like(
 }
 
 /* Short documents in every second sequence, and one document in each of the others. */
-static struct pair starts_of(struct trial *t, const struct attn *a)
+static struct trial_pair starts_of(struct trial *t, const struct attn *a)
 {
 	enum { SHORT = 97 };
 	int64_t n = a->batch * a->q_rows, runs = a->q_rows % 2 ? 1 : 2;
@@ -68,7 +68,7 @@ static struct pair starts_of(struct trial *t, const struct attn *a)
 		int64_t pos = a->q_first[row / len] + row % len;
 		start[i] = i / a->q_rows % 2 ? 0 : (int32_t)(pos - pos % SHORT);
 	}
-	struct pair x = pair_bytes(t, start, (size_t)n * sizeof(*start));
+	struct trial_pair x = pair_bytes(t, start, (size_t)n * sizeof(*start));
 	free(start);
 	return x;
 }
@@ -79,7 +79,7 @@ static struct attn_pair attn_pair_of(struct trial *t, int q_at, bool whole)
 	struct attn a = smaller(&t->c->attn);
 	struct attn_pair x = {.a = {a, a}, .whole = whole};
 	struct dropouts o = dropouts_of(t, a.q_rows);
-	struct pair start = {0};
+	struct trial_pair start = {0};
 	if (a.start)
 		start = starts_of(t, &a);
 	for (enum side s = GPU; s < SIDES; s++) {
@@ -101,8 +101,8 @@ static struct attn_pair attn_pair_of(struct trial *t, int q_at, bool whole)
 	return x;
 }
 
-static void forward(struct trial *t, struct attn_pair *x, struct pair o, struct pair max,
-	struct pair sum)
+static void forward(struct trial *t, struct attn_pair *x, struct trial_pair o,
+	struct trial_pair max, struct trial_pair sum)
 {
 	if (!x->whole)
 		BOTH(t, attn_fwd, &x->self[s], o.m[s], max.m[s].p, sum.m[s].p, x->q.m[s],
@@ -116,15 +116,15 @@ void try_attn_fwd(struct trial *t)
 	struct attn_pair x = attn_pair_of(t, 1, t->c->n[0]);
 	const struct attn *a = &x.a[CPU];
 	int64_t n = a->batch * a->heads * a->q_rows;
-	struct pair o = pair_blank(t, heads_like(t, 0, a, a->heads));
-	struct pair max = pair_blank_vector(t, n), sum = pair_blank_vector(t, n);
+	struct trial_pair o = pair_blank(t, heads_like(t, 0, a, a->heads));
+	struct trial_pair max = pair_blank_vector(t, n), sum = pair_blank_vector(t, n);
 	forward(t, &x, o, max, sum);
 	trial_check(t, "o", o);
 	trial_check(t, "log-sum-exp", max);
 }
 
 struct attn_grads {
-	struct pair dq, dk, dv, own_dk, own_dv, dout, o, lse, delta;
+	struct trial_pair dq, dk, dv, own_dk, own_dv, dout, o, lse, delta;
 };
 
 static void backward(
@@ -149,7 +149,7 @@ void try_attn_bwd(struct trial *t)
 	const struct mat of_dv = heads_like(t, 2, a, a->kv_heads);
 	struct device *cpu = t->d[CPU];
 	int64_t n = a->batch * a->heads * a->q_rows;
-	struct pair sum = pair_blank_vector(t, n);
+	struct trial_pair sum = pair_blank_vector(t, n);
 	struct attn_grads g = {.dq = pair_blank(t, heads_like(t, 0, a, a->heads)),
 		.dk = pair_random(t, of_dk, 1),
 		.dv = pair_random(t, of_dv, 1),
@@ -182,8 +182,8 @@ void try_attn_row(struct trial *t)
 	const struct mat *m = t->c->m;
 	int64_t heads = t->c->n[0], kv_heads = t->c->n[1], dim = t->c->n[2];
 	int64_t rows = m[1].rows, first = max64(0, m[2].rows - rows);
-	struct pair o = pair_blank(t, m[0]), q = pair_random(t, m[1], 1.5);
-	struct pair k = pair_random(t, m[2], 1.5), v = pair_random(t, m[3], 1);
+	struct trial_pair o = pair_blank(t, m[0]), q = pair_random(t, m[1], 1.5);
+	struct trial_pair k = pair_random(t, m[2], 1.5), v = pair_random(t, m[3], 1);
 	float scale = (float)(1 / sqrt((double)dim));
 	BOTH(t, attn_row, o.m[s], q.m[s], k.m[s], v.m[s], heads, kv_heads, dim, first,
 		scale);

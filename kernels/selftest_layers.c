@@ -9,7 +9,7 @@ enum { FIRST = 3 }; /* token of row 0; other slices have the tokens before it */
 void try_embed_fwd(struct trial *t)
 {
 	operands(t, "y+ w");
-	struct pair ids = pair_ints(t, rows_of(t, 0), 0, rows_of(t, 1) + 2 * FIRST);
+	struct trial_pair ids = pair_ints(t, rows_of(t, 0), 0, rows_of(t, 1) + 2 * FIRST);
 	bool add = t->c->n[0];
 	BOTH(t, embed_fwd, M(0), M(1), ids.m[s].p, FIRST, add);
 }
@@ -17,7 +17,7 @@ void try_embed_fwd(struct trial *t)
 void try_embed_bwd(struct trial *t)
 {
 	operands(t, "dw! dy");
-	struct pair ids = pair_ints(t, rows_of(t, 1), 0, rows_of(t, 0) + 2 * FIRST);
+	struct trial_pair ids = pair_ints(t, rows_of(t, 1), 0, rows_of(t, 0) + 2 * FIRST);
 	BOTH(t, embed_bwd, M(0), M(1), ids.m[s].p, FIRST);
 }
 
@@ -49,19 +49,20 @@ static double fan(int64_t n)
 }
 
 /* The scale of an operand that has one. */
-static struct pair scale_of(struct trial *t, struct mat like)
+static struct trial_pair scale_of(struct trial *t, struct mat like)
 {
 	const float scale = 0.375f;
-	return like.scale ? pair_bytes(t, &scale, sizeof(scale)) : (struct pair){{{0}}};
+	return like.scale ? pair_bytes(t, &scale, sizeof(scale))
+			  : (struct trial_pair){{{0}}};
 }
 
 /* Adds the transposed matrix to the GPU's fp8 operand, by a cast with a scale of 1, which does not
  * change the numbers. x->p becomes NULL if the run has only the transposed matrix. */
-static void transpose(struct trial *t, struct mat like, struct pair *x)
+static void transpose(struct trial *t, struct mat like, struct trial_pair *x)
 {
 	const float max = dtype_table[like.type].largest;
 	struct device *d = t->d[GPU];
-	struct pair wide = *x, amax = pair_bytes(t, &max, sizeof(max));
+	struct trial_pair wide = *x, amax = pair_bytes(t, &max, sizeof(max));
 	wide.m[GPU] = mat_take(t->memory[GPU], like.rows, like.cols, DT_BF16);
 	x->m[GPU].transposed =
 		mat_take(t->memory[GPU], like.cols, like.rows, like.type).p;
@@ -73,9 +74,9 @@ static void transpose(struct trial *t, struct mat like, struct pair *x)
 }
 
 /* Adds the scale and the transposed matrix of an operand. */
-static struct pair operand(struct trial *t, struct mat like, struct pair x)
+static struct trial_pair operand(struct trial *t, struct mat like, struct trial_pair x)
 {
-	struct pair scale = scale_of(t, like);
+	struct trial_pair scale = scale_of(t, like);
 	for (enum side s = GPU; s < SIDES; s++)
 		x.m[s].scale = scale.m[s].p;
 	if (like.transposed)
@@ -93,20 +94,20 @@ static struct mat numbers_of(const struct trial *t, int i)
 }
 
 /* Operand i, which repeats so many rows and columns. */
-static struct pair repeated(
+static struct trial_pair repeated(
 	struct trial *t, int i, int64_t rows, int64_t cols, double scale)
 {
-	struct pair x = pair_repeated(t, numbers_of(t, i), rows, cols, scale);
+	struct trial_pair x = pair_repeated(t, numbers_of(t, i), rows, cols, scale);
 	pair_send(t, x);
 	return operand(t, like(t, i), x);
 }
 
-static struct pair whole_rows(struct trial *t, int i, int64_t rows, double scale)
+static struct trial_pair whole_rows(struct trial *t, int i, int64_t rows, double scale)
 {
 	return repeated(t, i, rows, like(t, i).cols, scale);
 }
 
-/* Of y = x w^T: the matrices before w but x, and those behind it, have a column for each of w's rows. */
+/* The operands of y = x w^T: the matrices before w but x, and those behind it, have a column for each of w's rows. */
 static void forward_operands(struct trial *t, int w_at)
 {
 	struct period n = period(like(t, w_at));
@@ -135,7 +136,7 @@ static struct mat sums_of_columns(struct trial *t, struct mat x, int64_t cols)
 	return sum;
 }
 
-/* Of dx = dy w, with weight 2. */
+/* The operands of dx = dy w, with weight 2. */
 static void backward_operands(struct trial *t)
 {
 	enum { DY = 1, W };
@@ -174,9 +175,9 @@ void try_linear_bwd_w(struct trial *t)
 {
 	struct period few = period(like(t, 0));
 	int64_t n = like(t, 1).rows;
-	struct pair dw = result(t, "dw", whole_rows(t, 0, few.out, 1));
-	struct pair x = whole_rows(t, 2, few.rows, 1);
-	struct pair dy = repeated(t, 1, few.rows, few.out, fan(n));
+	struct trial_pair dw = result(t, "dw", whole_rows(t, 0, few.out, 1));
+	struct trial_pair x = whole_rows(t, 2, few.rows, 1);
+	struct trial_pair dy = repeated(t, 1, few.rows, few.out, fan(n));
 	bool add = t->c->n[0];
 	if (!t->measures)
 		weigh_rows(dy.m[CPU], n);
@@ -204,7 +205,7 @@ static enum norm_kind norm_kind(const struct trial *t)
 }
 
 /* Matrix i of the call, for the rows of x. */
-static struct pair blank_stats(struct trial *t, int i, struct pair x)
+static struct trial_pair blank_stats(struct trial *t, int i, struct trial_pair x)
 {
 	struct mat stats = like(t, i);
 	stats.cols = x.m[CPU].rows;
@@ -214,17 +215,19 @@ static struct pair blank_stats(struct trial *t, int i, struct pair x)
 void try_norm_fwd(struct trial *t)
 {
 	operands(t, "y! - x gamma beta");
-	struct pair stats = result(t, "statistics", blank_stats(t, 1, t->m[2]));
+	struct trial_pair stats = result(t, "statistics", blank_stats(t, 1, t->m[2]));
 	BOTH(t, norm_fwd, norm_kind(t), M(0), stats.m[s], M(2), M(3), M(4), eps);
 }
 
 /* The forward's statistics, computed by the CPU. */
-static struct pair stats_of(struct trial *t, int i, struct pair x, struct pair gamma)
+static struct trial_pair stats_of(
+	struct trial *t, int i, struct trial_pair x, struct trial_pair gamma)
 {
 	const struct device *cpu = t->d[CPU];
 	struct mat none = mat(NULL, 0, 0);
-	struct pair stats = blank_stats(t, i, x);
-	struct pair y = pair_blank(t, mat(x.m[CPU].p, x.m[CPU].rows, x.m[CPU].cols));
+	struct trial_pair stats = blank_stats(t, i, x);
+	struct trial_pair y =
+		pair_blank(t, mat(x.m[CPU].p, x.m[CPU].rows, x.m[CPU].cols));
 	cpu->k->norm_fwd(t->d[CPU], norm_kind(t), y.m[CPU], stats.m[CPU], x.m[CPU],
 		gamma.m[CPU], none, eps);
 	pair_send(t, stats);
@@ -234,7 +237,7 @@ static struct pair stats_of(struct trial *t, int i, struct pair x, struct pair g
 void try_norm_bwd_x(struct trial *t)
 {
 	operands(t, "dx+ dy x - gamma");
-	struct pair stats = stats_of(t, 3, t->m[2], t->m[4]);
+	struct trial_pair stats = stats_of(t, 3, t->m[2], t->m[4]);
 	BOTH(t, norm_bwd_x, norm_kind(t), M(0), M(1), M(2), stats.m[s], M(4));
 }
 
@@ -251,7 +254,7 @@ void try_norm_bwd_w(struct trial *t)
 	int64_t first, rows;
 	sum_range(t, like(t, 3), &first, &rows);
 	operands_with(t, "dgamma! dbeta! dy x -", first + rows);
-	struct pair stats = stats_of(t, 4, t->m[3], pair_random(t, like(t, 0), 1));
+	struct trial_pair stats = stats_of(t, 4, t->m[3], pair_random(t, like(t, 0), 1));
 	BOTH(t, norm_bwd_w, norm_kind(t), M(0), M(1), M(2), M(3), stats.m[s], first,
 		rows);
 }
@@ -261,10 +264,10 @@ void try_norm_bwd(struct trial *t)
 	int64_t first, rows;
 	sum_range(t, like(t, 4), &first, &rows);
 	operands_with(t, "dx+ dgamma! dbeta! dy x - gamma - -", first + rows);
-	struct pair copy = pair_random(t, with_rows(like(t, 7), first + rows), 0);
-	struct pair sums = pair_blank(t, like(t, 8));
+	struct trial_pair copy = pair_random(t, with_rows(like(t, 7), first + rows), 0);
+	struct trial_pair sums = pair_blank(t, like(t, 8));
 	const double rounding = copy.m[GPU].type == DT_F16 ? 0x1p-11 : 0x1p-8;
-	struct pair stats = stats_of(t, 5, t->m[4], t->m[6]);
+	struct trial_pair stats = stats_of(t, 5, t->m[4], t->m[6]);
 	struct norm_grads to[SIDES];
 	for (enum side s = GPU; s < SIDES; s++)
 		to[s] = (struct norm_grads){M(0), M(1), M(2), copy.m[s], sums.m[s]};
@@ -279,7 +282,7 @@ void try_norm_bwd(struct trial *t)
 void try_rope(struct trial *t)
 {
 	operands(t, "x+ rope");
-	struct pair pos = pair_ints(t, rows_of(t, 0), 0, rows_of(t, 1));
+	struct trial_pair pos = pair_ints(t, rows_of(t, 0), 0, rows_of(t, 1));
 	int64_t dim = t->c->n[0];
 	float sign = t->c->n[1] ? -1 : 1;
 	BOTH(t, rope, M(0), dim, M(1), pos.m[s].p, sign);
@@ -300,8 +303,8 @@ struct dropouts dropouts_of(struct trial *t, int64_t rows)
 	const uint32_t step = 7;
 	struct dropouts x;
 	int64_t seq_rows = rows % 2 ? rows : rows / 2;
-	struct pair steps = pair_bytes(t, &step, sizeof(step));
-	struct pair pos = pair_ints(t, rows, 0, seq_rows);
+	struct trial_pair steps = pair_bytes(t, &step, sizeof(step));
+	struct trial_pair pos = pair_ints(t, rows, 0, seq_rows);
 	for (enum side s = GPU; s < SIDES; s++)
 		x.d[s] = (struct dropout){.key = philox_key(1, 2, 3),
 			.p = t->c->p,
@@ -330,7 +333,7 @@ void try_residual(struct trial *t)
 void try_residual_norm(struct trial *t)
 {
 	operands(t, "y! x sum bias h! - gamma beta");
-	struct pair stats = result(t, "statistics", blank_stats(t, 5, t->m[1]));
+	struct trial_pair stats = result(t, "statistics", blank_stats(t, 5, t->m[1]));
 	struct dropouts o = dropouts_of(t, rows_of(t, 1));
 	bool drops = t->c->p > 0;
 	struct norm n[SIDES];
@@ -353,9 +356,10 @@ void try_round_scaled(struct trial *t)
 	const float max = 3.7f;
 	enum dtype type = dtype_of(t);
 	struct mat of = with_rows(numbers_of(t, 0), fewer_rows(like(t, 0)));
-	struct pair x = pair_random(t, few(t, 1), 1), y = pair_blank(t, of), turned = y;
-	struct pair amax = pair_bytes(t, &max, sizeof(max));
-	struct pair inverse = result_vector(t, "inverse", 1);
+	struct trial_pair x = pair_random(t, few(t, 1), 1), y = pair_blank(t, of),
+			  turned = y;
+	struct trial_pair amax = pair_bytes(t, &max, sizeof(max));
+	struct trial_pair inverse = result_vector(t, "inverse", 1);
 	if (of.transposed) {
 		struct mat other = of;
 		other.rows = of.cols;
@@ -380,7 +384,7 @@ void try_narrow(struct trial *t)
 {
 	enum dtype type = dtype_of(t);
 	operands(t, "x");
-	struct pair y = result_vector(t, "y", ceil_div(mat_size(few(t, 0)), 2));
+	struct trial_pair y = result_vector(t, "y", ceil_div(mat_size(few(t, 0)), 2));
 	BOTH(t, narrow, y.m[s].p, M(0), type);
 }
 
@@ -389,8 +393,8 @@ void try_widen(struct trial *t)
 	enum dtype type = dtype_of(t);
 	struct device *cpu = t->d[CPU];
 	operands(t, "y!");
-	struct pair x = pair_random(t, few(t, 0), 1);
-	struct pair bits = pair_blank_vector(t, ceil_div(mat_size(x.m[CPU]), 2));
+	struct trial_pair x = pair_random(t, few(t, 0), 1);
+	struct trial_pair bits = pair_blank_vector(t, ceil_div(mat_size(x.m[CPU]), 2));
 	cpu->k->narrow(cpu, bits.m[CPU].p, x.m[CPU], type);
 	pair_send(t, bits);
 	BOTH(t, widen, M(0), bits.m[s].p, type);
@@ -401,8 +405,8 @@ static const float weights_amax = 3.7f;
 void try_narrow_scaled(struct trial *t)
 {
 	operands(t, "x");
-	struct pair amax = pair_bytes(t, &weights_amax, sizeof(weights_amax));
-	struct pair y = result_vector(t, "y", ceil_div(mat_size(few(t, 0)), 4));
+	struct trial_pair amax = pair_bytes(t, &weights_amax, sizeof(weights_amax));
+	struct trial_pair y = result_vector(t, "y", ceil_div(mat_size(few(t, 0)), 4));
 	BOTH(t, narrow_scaled, y.m[s].p, M(0), amax.m[s].p);
 }
 
@@ -410,9 +414,9 @@ void try_widen_scaled(struct trial *t)
 {
 	struct device *cpu = t->d[CPU];
 	operands(t, "y!");
-	struct pair amax = pair_bytes(t, &weights_amax, sizeof(weights_amax));
-	struct pair x = pair_random(t, few(t, 0), 1);
-	struct pair bytes = pair_blank_vector(t, ceil_div(mat_size(x.m[CPU]), 4));
+	struct trial_pair amax = pair_bytes(t, &weights_amax, sizeof(weights_amax));
+	struct trial_pair x = pair_random(t, few(t, 0), 1);
+	struct trial_pair bytes = pair_blank_vector(t, ceil_div(mat_size(x.m[CPU]), 4));
 	cpu->k->narrow_scaled(cpu, bytes.m[CPU].p, x.m[CPU], &weights_amax);
 	pair_send(t, bytes);
 	BOTH(t, widen_scaled, M(0), bytes.m[s].p, amax.m[s].p);
@@ -422,7 +426,7 @@ void try_amax(struct trial *t)
 {
 	const float min = 0.5f;
 	operands(t, "x");
-	struct pair amax = result(t, "amax", pair_bytes(t, &min, sizeof(min)));
+	struct trial_pair amax = result(t, "amax", pair_bytes(t, &min, sizeof(min)));
 	BOTH(t, amax, amax.m[s].p, M(0));
 }
 
@@ -432,10 +436,11 @@ void try_xent_stats(struct trial *t)
 {
 	struct mat of = few(t, 0);
 	int64_t n = of.rows, real = min64(t->c->n[0], of.cols);
-	struct pair logits = pair_random(t, of, 3);
-	struct pair max = result_vector(t, "max", n), sum = result_vector(t, "sum", n);
-	struct pair target = result_vector(t, "target", n);
-	struct pair targets = pair_ints(t, n, 0, real + 2 * FIRST);
+	struct trial_pair logits = pair_random(t, of, 3);
+	struct trial_pair max = result_vector(t, "max", n),
+			  sum = result_vector(t, "sum", n);
+	struct trial_pair target = result_vector(t, "target", n);
+	struct trial_pair targets = pair_ints(t, n, 0, real + 2 * FIRST);
 	BOTH(t, xent_stats, max.m[s].p, sum.m[s].p, target.m[s].p, logits.m[s],
 		targets.m[s].p, FIRST, FIRST + real);
 }
@@ -444,10 +449,10 @@ void try_xent_join(struct trial *t)
 {
 	int64_t n_slices = t->c->n[0], rows = fewer(t->c->n[1], 1 << 16);
 	int64_t n = n_slices * rows;
-	struct pair lse = result_vector(t, "log-sum-exp", rows);
-	struct pair loss = result_vector(t, "loss", rows);
-	struct pair max = pair_vector(t, n, 3), target = pair_vector(t, n, 1);
-	struct pair sum = pair_vector(t, n, 1);
+	struct trial_pair lse = result_vector(t, "log-sum-exp", rows);
+	struct trial_pair loss = result_vector(t, "loss", rows);
+	struct trial_pair max = pair_vector(t, n, 3), target = pair_vector(t, n, 1);
+	struct trial_pair sum = pair_vector(t, n, 1);
 	float *v = sum.m[CPU].p;
 	for (int64_t i = 0; i < n && !t->measures; i++)
 		v[i] = 1 + v[i] * v[i];
@@ -461,10 +466,10 @@ void try_xent_fused(struct trial *t)
 	const float scale = 0.25f;
 	struct mat of = few(t, 0);
 	int64_t n = of.rows, real = min64(t->c->n[0], of.cols);
-	struct pair logits = result(t, "logits", pair_random(t, of, 3));
-	struct pair loss = result_vector(t, "loss", n);
-	struct pair targets = pair_ints(t, n, 0, real);
-	struct pair scales = pair_bytes(t, &scale, sizeof(scale));
+	struct trial_pair logits = result(t, "logits", pair_random(t, of, 3));
+	struct trial_pair loss = result_vector(t, "loss", n);
+	struct trial_pair targets = pair_ints(t, n, 0, real);
+	struct trial_pair scales = pair_bytes(t, &scale, sizeof(scale));
 	BOTH(t, xent_fused, loss.m[s].p, logits.m[s], targets.m[s].p, real,
 		scales.m[s].p);
 }
@@ -474,10 +479,10 @@ void try_xent_bwd(struct trial *t)
 	const float scale = 0.25f, below = 3; /* sums of exp(logit - lse) are near 1 */
 	struct mat of = few(t, 0);
 	int64_t n = of.rows, real = min64(t->c->n[0], of.cols);
-	struct pair logits = result(t, "logits", pair_random(t, of, 1));
-	struct pair lse = pair_vector(t, n, 0.1);
-	struct pair targets = pair_ints(t, n, 0, real + 2 * FIRST);
-	struct pair scales = pair_bytes(t, &scale, sizeof(scale));
+	struct trial_pair logits = result(t, "logits", pair_random(t, of, 1));
+	struct trial_pair lse = pair_vector(t, n, 0.1);
+	struct trial_pair targets = pair_ints(t, n, 0, real + 2 * FIRST);
+	struct trial_pair scales = pair_bytes(t, &scale, sizeof(scale));
 	float *v = lse.m[CPU].p;
 	for (int64_t i = 0; i < n && !t->measures; i++)
 		v[i] += below;

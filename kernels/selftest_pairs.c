@@ -68,10 +68,10 @@ struct mat few(const struct trial *t, int i)
 	return with_rows(like(t, i), fewer_rows(like(t, i)));
 }
 
-static struct pair pair_make(
+static struct trial_pair pair_make(
 	struct trial *t, struct mat like, int64_t cpu_rows, int64_t cpu_cols)
 {
-	struct pair x = {{{.p = NULL}}};
+	struct trial_pair x = {{{.p = NULL}}};
 	if (!like.p)
 		return x;
 	x.m[GPU] = mat_take(t->memory[GPU], like.rows, like.cols, like.type);
@@ -84,26 +84,26 @@ static struct pair pair_make(
 	return x;
 }
 
-struct pair pair_repeated(
+struct trial_pair pair_repeated(
 	struct trial *t, struct mat like, int64_t rows, int64_t cols, double scale)
 {
-	struct pair x =
+	struct trial_pair x =
 		pair_make(t, like, min64(rows, like.rows), min64(cols, like.cols));
 	if (x.m[CPU].p && !t->measures)
 		fill(t, x.m[CPU], scale);
 	return x;
 }
 
-struct pair pair_random(struct trial *t, struct mat like, double scale)
+struct trial_pair pair_random(struct trial *t, struct mat like, double scale)
 {
-	struct pair x = pair_repeated(t, like, like.rows, like.cols, scale);
+	struct trial_pair x = pair_repeated(t, like, like.rows, like.cols, scale);
 	pair_send(t, x);
 	return x;
 }
 
-struct pair pair_blank(struct trial *t, struct mat like)
+struct trial_pair pair_blank(struct trial *t, struct mat like)
 {
-	struct pair x = pair_make(t, like, like.rows, like.cols);
+	struct trial_pair x = pair_make(t, like, like.rows, like.cols);
 	if (!x.m[CPU].p || t->measures)
 		return x;
 	memset(x.m[CPU].p, 0xff, (size_t)mat_bytes(x.m[CPU]));
@@ -119,20 +119,20 @@ static struct mat vector(int64_t n)
 	return mat(&(int){0}, 1, n);
 }
 
-struct pair pair_vector(struct trial *t, int64_t n, double scale)
+struct trial_pair pair_vector(struct trial *t, int64_t n, double scale)
 {
 	return pair_random(t, vector(n), scale);
 }
 
-struct pair pair_blank_vector(struct trial *t, int64_t n)
+struct trial_pair pair_blank_vector(struct trial *t, int64_t n)
 {
 	return pair_blank(t, vector(n));
 }
 
-struct pair pair_bytes(struct trial *t, const void *bytes, size_t n_bytes)
+struct trial_pair pair_bytes(struct trial *t, const void *bytes, size_t n_bytes)
 {
 	int64_t n = ceil_div((int64_t)n_bytes, sizeof(float));
-	struct pair x = pair_make(t, vector(n), 1, n);
+	struct trial_pair x = pair_make(t, vector(n), 1, n);
 	if (t->measures)
 		return x;
 	memcpy(x.m[CPU].p, bytes, n_bytes);
@@ -140,9 +140,9 @@ struct pair pair_bytes(struct trial *t, const void *bytes, size_t n_bytes)
 	return x;
 }
 
-struct pair pair_ints(struct trial *t, int64_t n, int64_t low, int64_t high)
+struct trial_pair pair_ints(struct trial *t, int64_t n, int64_t low, int64_t high)
 {
-	struct pair x = pair_make(t, vector(n), 1, n);
+	struct trial_pair x = pair_make(t, vector(n), 1, n);
 	int32_t *to = x.m[CPU].p;
 	if (t->measures)
 		return x;
@@ -175,7 +175,7 @@ static const float *with_columns(
 	return to;
 }
 
-void pair_send(struct trial *t, struct pair x)
+void pair_send(struct trial *t, struct trial_pair x)
 {
 	struct device *d = t->d[GPU], *cpu = t->d[CPU];
 	struct mat to = x.m[GPU], from = x.m[CPU];
@@ -341,7 +341,7 @@ static void compare_rows(struct trial *t, struct mat gpu, const struct reference
 }
 
 /* The first, middle and last of the repetitions of the CPU's rows, and the rows behind them. */
-static void compare(struct trial *t, struct pair x, struct worst *worst)
+static void compare(struct trial *t, struct trial_pair x, struct worst *worst)
 {
 	struct mat gpu = x.m[GPU];
 	int64_t rows = x.m[CPU].rows, whole = gpu.rows / rows;
@@ -382,7 +382,8 @@ static void check_amax(struct trial *t, const char *what, struct mat m, float sh
 		fail(t, what, found);
 }
 
-void trial_check_within(struct trial *t, const char *what, struct pair x, double allowed)
+void trial_check_within(
+	struct trial *t, const char *what, struct trial_pair x, double allowed)
 {
 	struct mat gpu = x.m[GPU];
 	struct worst w = {0};
@@ -403,7 +404,7 @@ void trial_check_within(struct trial *t, const char *what, struct pair x, double
 		check_amax(t, what, gpu, w.largest);
 }
 
-void trial_check(struct trial *t, const char *what, struct pair x)
+void trial_check(struct trial *t, const char *what, struct trial_pair x)
 {
 	trial_check_within(t, what, x, t->allowed);
 }

@@ -12,7 +12,7 @@ void try_hash(struct trial *t)
 {
 	const float none[2] = {0, 0};
 	operands(t, "x");
-	struct pair sum = result(t, "sum", pair_bytes(t, none, sizeof(none)));
+	struct trial_pair sum = result(t, "sum", pair_bytes(t, none, sizeof(none)));
 	BOTH(t, hash, sum.m[s].p, M(0), 1, 2, like(t, 0).cols);
 }
 
@@ -21,11 +21,11 @@ void try_hash(struct trial *t)
 enum { MAX_ELEMENTS = 1 << 20 };
 
 /* Compares the two sides' exact sums, rounded to floats. */
-static void check_exact(struct trial *t, const char *what, struct pair x)
+static void check_exact(struct trial *t, const char *what, struct trial_pair x)
 {
 	struct exact sum[SIDES];
 	float is[SIDES];
-	struct pair number = pair_vector(t, 1, 1);
+	struct trial_pair number = pair_vector(t, 1, 1);
 	if (t->measures)
 		return;
 	device_get(t->d[GPU], &sum[GPU], x.m[GPU].p, sizeof(sum[GPU]));
@@ -37,7 +37,7 @@ static void check_exact(struct trial *t, const char *what, struct pair x)
 	trial_check(t, what, number);
 }
 
-static struct pair pair_exact(struct trial *t, double value)
+static struct trial_pair pair_exact(struct trial *t, double value)
 {
 	struct exact sum;
 	memset(&sum, 0, sizeof(sum));
@@ -48,14 +48,14 @@ static struct pair pair_exact(struct trial *t, double value)
 void try_exact_sum(struct trial *t)
 {
 	int64_t n = fewer(t->c->n[0], MAX_ELEMENTS);
-	struct pair x = pair_exact(t, 0), v = pair_vector(t, n, 1);
+	struct trial_pair x = pair_exact(t, 0), v = pair_vector(t, n, 1);
 	BOTH(t, exact_sum, x.m[s].p, v.m[s].p, n);
 	check_exact(t, "sum", x);
 }
 
 void try_exact_sumsq(struct trial *t)
 {
-	struct pair x = pair_exact(t, 0);
+	struct trial_pair x = pair_exact(t, 0);
 	operands(t, "v");
 	BOTH(t, exact_sumsq, x.m[s].p, &M(0), 1);
 	check_exact(t, "sum of squares", x);
@@ -64,10 +64,10 @@ void try_exact_sumsq(struct trial *t)
 enum { GRID_LEAVES = 4, GRID_SUMS = 2, GRID_NUMBERS = 1 << 18 };
 
 /* Leaves far above the grid and on it, and some that are only counted. */
-static struct pair pair_leaf(struct trial *t, int64_t n)
+static struct trial_pair pair_leaf(struct trial *t, int64_t n)
 {
 	static const float bad[] = {1e30f, NAN, -INFINITY};
-	struct pair x = pair_vector(t, n, 0.01);
+	struct trial_pair x = pair_vector(t, n, 0.01);
 	float *v = x.m[CPU].p;
 	for (int64_t i = 0; i < n && !t->measures; i++)
 		v[i] = ldexpf(v[i], -(int)(i % 7 * 9));
@@ -84,8 +84,8 @@ void try_grid_sum(struct trial *t)
 	const int leaves = (int)min64(like[1], GRID_LEAVES);
 	const int sums = (int)min64(like[2], GRID_SUMS);
 	const struct grid none = {.exponent = GRID_EXPONENT};
-	struct pair grid = result(t, "grid", pair_bytes(t, &none, sizeof(none)));
-	struct pair sum = {{{.p = NULL}}}, rounded = {{{.p = NULL}}};
+	struct trial_pair grid = result(t, "grid", pair_bytes(t, &none, sizeof(none)));
+	struct trial_pair sum = {{{.p = NULL}}}, rounded = {{{.p = NULL}}};
 	struct grid_part parts[SIDES][GRID_LEAVES + GRID_SUMS] = {0};
 	struct grid_sum how[SIDES];
 	if (like[3] & GRID_KEPT)
@@ -94,8 +94,8 @@ void try_grid_sum(struct trial *t)
 		rounded = result_vector(t, "rounded", n);
 	for (int i = 0; i < leaves + sums; i++) {
 		bool leaf = i < leaves;
-		struct pair x = leaf ? pair_leaf(t, n)
-				     : pair_ints(t, 2 * n, INT32_MIN, INT32_MAX);
+		struct trial_pair x = leaf ? pair_leaf(t, n)
+					   : pair_ints(t, 2 * n, INT32_MIN, INT32_MAX);
 		for (enum side s = GPU; s < SIDES; s++)
 			parts[s][i] = (struct grid_part){
 				leaf ? x.m[s].p : NULL, leaf ? NULL : x.m[s].p};
@@ -114,7 +114,8 @@ void try_grid_sum(struct trial *t)
 void try_grid_count(struct trial *t)
 {
 	const struct grid counted = {.beyond = 3, .not_finite = 5};
-	struct pair x = pair_exact(t, 1), grid = pair_bytes(t, &counted, sizeof(counted));
+	struct trial_pair x = pair_exact(t, 1),
+			  grid = pair_bytes(t, &counted, sizeof(counted));
 	BOTH(t, grid_count, x.m[s].p, grid.m[s].p);
 	check_exact(t, "a sum that is not finite", x);
 }
@@ -134,13 +135,13 @@ static const struct update test_update = {.lr = 1e-2f,
 enum { PARTS = 3 };
 
 struct update_trial {
-	struct pair update, p[PARTS], m[PARTS], v[PARTS], g[PARTS], copy[PARTS];
+	struct trial_pair update, p[PARTS], m[PARTS], v[PARTS], g[PARTS], copy[PARTS];
 	struct update_part part[SIDES][PARTS];
 };
 
-static struct pair squares_vector(struct trial *t, int64_t n)
+static struct trial_pair squares_vector(struct trial *t, int64_t n)
 {
-	struct pair x = pair_vector(t, n, 0.1);
+	struct trial_pair x = pair_vector(t, n, 0.1);
 	float *v = x.m[CPU].p;
 	for (int64_t i = 0; i < n && !t->measures; i++)
 		v[i] *= v[i];
@@ -174,7 +175,7 @@ static struct update_trial update_trial_of(struct trial *t)
 }
 
 /* The CPU's kernels write no copy, so it is rounded here. */
-static void check_copy(struct trial *t, struct pair x, struct pair p)
+static void check_copy(struct trial *t, struct trial_pair x, struct trial_pair p)
 {
 	struct mat copy = x.m[CPU];
 	if (!copy.p)
@@ -231,24 +232,24 @@ static struct mat shape_of(const struct trial *t, const struct sliced *s)
 void try_muon_normalize(struct trial *t)
 {
 	struct sliced layout = fewer_slices(t);
-	struct pair squares = pair_exact(t, 123.25);
-	struct pair from = pair_vector(t, layout.rows * layout.cols, 1);
-	struct pair x = result(t, "x", pair_blank(t, shape_of(t, &layout)));
+	struct trial_pair squares = pair_exact(t, 123.25);
+	struct trial_pair from = pair_vector(t, layout.rows * layout.cols, 1);
+	struct trial_pair x = result(t, "x", pair_blank(t, shape_of(t, &layout)));
 	BOTH(t, muon_normalize, x.m[s], from.m[s].p, &layout, squares.m[s].p);
 }
 
 void try_muon_unpack(struct trial *t)
 {
 	struct sliced layout = fewer_slices(t);
-	struct pair x = pair_random(t, shape_of(t, &layout), 1);
-	struct pair to = result_vector(t, "slices", layout.rows * layout.cols);
+	struct trial_pair x = pair_random(t, shape_of(t, &layout), 1);
+	struct trial_pair to = result_vector(t, "slices", layout.rows * layout.cols);
 	BOTH(t, muon_unpack, to.m[s].p, x.m[s], &layout);
 }
 
 TRIAL(axpby, "y+ x", M(0), -1.25f, M(1), 0.75f)
 
 /* n floats of a struct. */
-static struct pair floats_of(struct pair x, size_t offset, int64_t n)
+static struct trial_pair floats_of(struct trial_pair x, size_t offset, int64_t n)
 {
 	for (enum side s = GPU; s < SIDES; s++)
 		x.m[s] = mat((char *)x.m[s].p + offset, 1, n);
@@ -262,11 +263,12 @@ void try_step_end(struct trial *t)
 		.max_norm = 1,
 		.scale = 4,
 		.step = 9};
-	struct pair of_loss = pair_exact(t, 123.25), of_squares = pair_exact(t, 2345.5);
-	struct pair of_terms = pair_bytes(t, &terms, sizeof(terms));
+	struct trial_pair of_loss = pair_exact(t, 123.25),
+			  of_squares = pair_exact(t, 2345.5);
+	struct trial_pair of_terms = pair_bytes(t, &terms, sizeof(terms));
 	struct step_end none;
 	memset(&none, 0, sizeof(none));
-	struct pair end = pair_bytes(t, &none, sizeof(none));
+	struct trial_pair end = pair_bytes(t, &none, sizeof(none));
 	BOTH(t, step_end, end.m[s].p, of_loss.m[s].p, of_squares.m[s].p, of_terms.m[s].p);
 	trial_check(t, "the update's hyperparameters", floats_of(end, 0, 7));
 	trial_check(
@@ -285,10 +287,10 @@ void try_combine(struct trial *t)
 	struct combine c = {.workers = (int)min64(t->c->n[1], WORKERS),
 		.vote = (enum sign_vote)t->c->n[2],
 		.normalize = t->c->n[3]};
-	struct pair out = result_vector(t, "out", n);
+	struct trial_pair out = result_vector(t, "out", n);
 	const float *x[SIDES][WORKERS];
 	for (int w = 0; w < c.workers; w++) {
-		struct pair one = pair_vector(t, n, 1);
+		struct trial_pair one = pair_vector(t, n, 1);
 		for (enum side s = GPU; s < SIDES; s++)
 			x[s][w] = one.m[s].p;
 	}
@@ -303,7 +305,7 @@ void try_count_sizes(struct trial *t)
 {
 	static const int64_t none[256];
 	operands(t, "x");
-	struct pair counts = result(t, "counts", pair_bytes(t, none, sizeof(none)));
+	struct trial_pair counts = result(t, "counts", pair_bytes(t, none, sizeof(none)));
 	BOTH(t, count_sizes, counts.m[s].p, M(0), 0x3f << 24, (int)t->c->n[0]);
 }
 
@@ -335,8 +337,9 @@ void try_quantise(struct trial *t)
 	const struct rng_stream o = rng();
 	bool random = t->c->n[0];
 	operands(t, "x+");
-	struct pair codes = result_vector(t, "codes", ceil_div(mat_size(few(t, 0)), 4));
-	struct pair scales = result_vector(t, "scales", rows_of(t, 0));
+	struct trial_pair codes =
+		result_vector(t, "codes", ceil_div(mat_size(few(t, 0)), 4));
+	struct trial_pair scales = result_vector(t, "scales", rows_of(t, 0));
 	BOTH(t, quantise, M(0), codes.m[s].p, scales.m[s].p, random ? &o : NULL);
 }
 
@@ -344,16 +347,16 @@ void try_dequantise(struct trial *t)
 {
 	struct device *cpu = t->d[CPU];
 	operands(t, "x!");
-	struct pair from = pair_random(t, few(t, 0), 1);
-	struct pair codes = pair_blank_vector(t, ceil_div(mat_size(few(t, 0)), 4));
-	struct pair scales = pair_blank_vector(t, rows_of(t, 0));
+	struct trial_pair from = pair_random(t, few(t, 0), 1);
+	struct trial_pair codes = pair_blank_vector(t, ceil_div(mat_size(few(t, 0)), 4));
+	struct trial_pair scales = pair_blank_vector(t, rows_of(t, 0));
 	cpu->k->quantise(cpu, from.m[CPU], codes.m[CPU].p, scales.m[CPU].p, NULL);
 	pair_send(t, codes);
 	pair_send(t, scales);
 	BOTH(t, dequantise, M(0), codes.m[s].p, scales.m[s].p);
 }
 
-static struct pair columns_of(struct trial *t, int64_t n, bool wide)
+static struct trial_pair columns_of(struct trial *t, int64_t n, bool wide)
 {
 	return pair_blank_vector(t, wide ? n : ceil_div(n, 2));
 }
@@ -364,8 +367,8 @@ void try_topk_pack(struct trial *t)
 	operands(t, "x");
 	int64_t k = t->c->n[0], n = rows_of(t, 0) * k;
 	bool wide = t->c->n[1];
-	struct pair values = result_vector(t, "values", n);
-	struct pair columns = result(t, "columns", columns_of(t, n, wide));
+	struct trial_pair values = result_vector(t, "values", n);
+	struct trial_pair columns = result(t, "columns", columns_of(t, n, wide));
 	cpu->k->keep_largest(cpu, t->m[0].m[CPU], k);
 	pair_send(t, t->m[0]);
 	BOTH(t, topk_pack, values.m[s].p, columns.m[s].p, wide, M(0), k);
@@ -377,8 +380,9 @@ void try_topk_scatter(struct trial *t)
 	operands(t, "x!");
 	int64_t k = t->c->n[0], n = rows_of(t, 0) * k;
 	bool wide = t->c->n[1];
-	struct pair from = pair_random(t, few(t, 0), 1);
-	struct pair values = pair_blank_vector(t, n), columns = columns_of(t, n, wide);
+	struct trial_pair from = pair_random(t, few(t, 0), 1);
+	struct trial_pair values = pair_blank_vector(t, n),
+			  columns = columns_of(t, n, wide);
 	cpu->k->keep_largest(cpu, from.m[CPU], k);
 	cpu->k->topk_pack(cpu, values.m[CPU].p, columns.m[CPU].p, wide, from.m[CPU], k);
 	pair_send(t, values);

@@ -9,14 +9,14 @@ enum side { GPU, CPU, SIDES };
 
 /* A matrix on both sides. The CPU's is fp32, whatever the type, and for matmuls has fewer rows and
  * columns, which the GPU's repeats. Vectors and integers are stored as matrices too. */
-struct pair {
+struct trial_pair {
 	struct mat m[SIDES];
 };
 
 /* A result to be checked. */
-struct result {
+struct trial_result {
 	char what[16];
-	struct pair x;
+	struct trial_pair x;
 };
 
 /* ENOUGH: numbers in a matrix, roughly, so that a kernel takes milliseconds. */
@@ -32,8 +32,8 @@ struct trial {
 	int64_t n_random;      /* random numbers used so far */
 	double numbers;	       /* of matrices of the CPU, and of the GPU's compared */
 	float *staging[SIDES]; /* for conversions */
-	struct pair m[MAX_OPERANDS];	    /* the matrices of the call: operands() */
-	struct result results[MAX_RESULTS]; /* of the next BOTH() */
+	struct trial_pair m[MAX_OPERANDS]; /* the matrices of the call: operands() */
+	struct trial_result results[MAX_RESULTS]; /* of the next BOTH() */
 	int n_results;
 	double allowed, worst; /* error */
 	double cpu_seconds;
@@ -52,33 +52,34 @@ struct mat like(const struct trial *, int i);
 struct mat few(const struct trial *, int i);
 
 /* Matrices of the shape of `like` with random numbers; NULL if like.p is. */
-struct pair pair_random(struct trial *, struct mat like, double scale);
+struct trial_pair pair_random(struct trial *, struct mat like, double scale);
 /* The GPU's matrix repeats `rows` rows and `cols` columns; pair_send() must follow. */
-struct pair pair_repeated(
+struct trial_pair pair_repeated(
 	struct trial *, struct mat like, int64_t rows, int64_t cols, double scale);
-struct pair pair_blank(struct trial *, struct mat like); /* a result: NaN */
-struct pair pair_bytes(struct trial *, const void *bytes, size_t n_bytes);
-struct pair pair_ints(struct trial *, int64_t n, int64_t low, int64_t high);
-struct pair pair_vector(struct trial *, int64_t n, double scale);
-struct pair pair_blank_vector(struct trial *, int64_t n);
+struct trial_pair pair_blank(struct trial *, struct mat like); /* a result: NaN */
+struct trial_pair pair_bytes(struct trial *, const void *bytes, size_t n_bytes);
+struct trial_pair pair_ints(struct trial *, int64_t n, int64_t low, int64_t high);
+struct trial_pair pair_vector(struct trial *, int64_t n, double scale);
+struct trial_pair pair_blank_vector(struct trial *, int64_t n);
 /* Copies the CPU's numbers to the GPU, and rounds the CPU's to the type that the GPU stores. */
-void pair_send(struct trial *, struct pair);
+void pair_send(struct trial *, struct trial_pair);
 
 /* Makes the matrices t->m[] of the call, in the order of `names` ("-": not this one), with few rows and
  * random numbers. Those with a suffix are results: with "+" of random numbers that the kernel
  * changes, with "!" blank. */
 void operands(struct trial *, const char *names);
-/* The same with this number of rows, except for vectors. */
+/* operands() with this number of rows, except for vectors. */
 void operands_with(struct trial *, const char *names, int64_t rows);
 int64_t rows_of(const struct trial *, int i); /* of t->m[i] */
 #define M(i) t->m[i].m[s]		      /* matrix i on side s, for BOTH() */
 
 /* Returns x, which the next BOTH() checks; `what` is its name in messages. */
-struct pair result(struct trial *, const char *what, struct pair x);
-struct pair result_vector(struct trial *, const char *what, int64_t n); /* blank */
+struct trial_pair result(struct trial *, const char *what, struct trial_pair x);
+struct trial_pair result_vector(struct trial *, const char *what, int64_t n); /* blank */
 /* Fails the trial if the GPU's matrix differs from the CPU's by more than the tolerance. */
-void trial_check(struct trial *, const char *what, struct pair);
-void trial_check_within(struct trial *, const char *what, struct pair, double allowed);
+void trial_check(struct trial *, const char *what, struct trial_pair);
+void trial_check_within(
+	struct trial *, const char *what, struct trial_pair, double allowed);
 void trial_check_results(struct trial *);
 /* The call's kernel, shapes and flags; equal texts are duplicates. */
 void call_text(struct str *out, const struct kernel_call *);

@@ -42,14 +42,14 @@ static char *title_of(const struct bench_row *r, int place)
 
 /* Appends the points of the curve that begins with row `first` to p. Returns their number. */
 static int64_t points_of(const struct bench_table *t, int64_t first, int place,
-	enum picture_of what, struct point *p)
+	enum picture_of what, struct graph_point *p)
 {
 	int64_t n = 0;
 	for (int64_t i = first; i < t->n_rows; i++) {
 		const struct bench_row *r = &t->rows[i];
 		double y = value_of(&r->result[place], what);
 		if (same_curve(r, &t->rows[first]) && y > 0 && !isinf(y) && r->size > 0)
-			p[n++] = (struct point){(double)r->size, y};
+			p[n++] = (struct graph_point){(double)r->size, y};
 	}
 	return n;
 }
@@ -65,7 +65,8 @@ static bool begins_curve(const struct bench_table *t, int64_t i)
 void table_curves(const struct bench_table *t, enum picture_of what, bool log_scale,
 	struct bench_curves *c)
 {
-	struct point *p = xcalloc((size_t)(N_COLL_PLACES * t->n_rows) + 1, sizeof(*p));
+	struct graph_point *p =
+		xcalloc((size_t)(N_COLL_PLACES * t->n_rows) + 1, sizeof(*p));
 	int n = 0;
 	*c = (struct bench_curves){.points = p};
 	for (int64_t i = 0; i < t->n_rows; i++)
@@ -75,7 +76,7 @@ void table_curves(const struct bench_table *t, enum picture_of what, bool log_sc
 			int64_t n_points = points_of(t, i, place, what, p);
 			if (!n_points)
 				continue;
-			c->series[n++] = (struct series){
+			c->series[n++] = (struct graph_series){
 				title_of(&t->rows[i], place), p, n_points};
 			p += n_points;
 		}

@@ -155,8 +155,8 @@ enum picture_of { PICTURE_BUSBW, PICTURE_TIME };
 enum { MAX_BENCH_CURVES = 64 }; /* more are left out */
 struct bench_curves {
 	struct graph graph;
-	struct series series[MAX_BENCH_CURVES];
-	struct point *points;
+	struct graph_series series[MAX_BENCH_CURVES];
+	struct graph_point *points;
 };
 /* Times or bandwidths over the size, a curve for each case; times are on a logarithmic scale. *c must not move: its
  * graph points into it. */

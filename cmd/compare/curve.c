@@ -56,7 +56,7 @@ static int no_axis(
 }
 
 int curve_points(const struct run_log *l, const char *column, enum curve_axis axis,
-	struct point **p, int64_t *n, struct err *e)
+	struct graph_point **p, int64_t *n, struct err *e)
 {
 	int c = run_log_find(l, column);
 	*p = xmalloc((size_t)(l->n_rows + 1) * sizeof(**p));
@@ -71,7 +71,7 @@ int curve_points(const struct run_log *l, const char *column, enum curve_axis ax
 	for (int64_t i = 0; i < l->n_rows; i++) {
 		double y = run_log_value(l, i, c);
 		if (isfinite(x[i]) && isfinite(y))
-			(*p)[(*n)++] = (struct point){x[i], y};
+			(*p)[(*n)++] = (struct graph_point){x[i], y};
 	}
 	free(x);
 	return 0;

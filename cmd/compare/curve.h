@@ -21,14 +21,14 @@ double *curve_axis_values(const struct run_log *l, enum curve_axis axis);
 /* The finite points of a column in the order of the rows: *p is allocated. 0, or -1 with *e set if
  * the log has values of the column but not the axis. */
 int curve_points(const struct run_log *l, const char *column, enum curve_axis axis,
-	struct point **p, int64_t *n, struct err *e);
+	struct graph_point **p, int64_t *n, struct err *e);
 /* All columns with a value in one of the logs, but those of the axes. */
 void curve_columns(const struct run_log *logs, int n, struct strs *names);
 
 /* ---- plot.c ------------------------------------------------------------------------ */
 
 struct curve_plot {
-	struct series *series; /* [n] */
+	struct graph_series *series; /* [n] */
 	int n;
 	struct graph graph;
 };

@@ -14,7 +14,7 @@ int curves_of(struct curve_plot *c, const struct run_log *logs, int n, const cha
 		.series = c->series,
 		.n_series = n};
 	for (int i = 0; i < n; i++) {
-		struct point *p = NULL;
+		struct graph_point *p = NULL;
 		c->series[i].name = logs[i].name;
 		if (curve_points(&logs[i], column, axis, &p, &c->series[i].n, e)) {
 			curves_free(c);

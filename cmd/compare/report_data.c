@@ -60,7 +60,8 @@ static void put_array(struct str *out, const char *key, const double *v, int64_t
 /* ---- curves ------------------------------------------------------------------------ */
 
 /* Points as {x, y}, or of more than `most` of them groups as {x, y, lo, hi} with their mean. */
-static void put_curve(struct str *out, const struct point *p, int64_t n, int64_t most)
+static void put_curve(
+	struct str *out, const struct graph_point *p, int64_t n, int64_t most)
 {
 	static const char *const keys[] = {"x", "y", "lo", "hi"};
 	int64_t groups = n <= most ? n : most / 2;
@@ -105,7 +106,7 @@ static void put_curves(
 	bool first = true;
 	str_putc(out, '{');
 	for (int64_t c = 0; c < names->n; c++) {
-		struct point *p;
+		struct graph_point *p;
 		int64_t n;
 		struct err e;
 		if (curve_points(&r->logs[run], names->v[c], AXIS_STEPS, &p, &n, &e))
@@ -150,8 +151,8 @@ static void put_knots(struct str *out, const struct run_log *l)
 /* ---- differences ------------------------------------------------------------------- */
 
 /* test - control in the steps that both have; p has room for the test's points. */
-static int64_t subtract(const struct point *control, int64_t n_control,
-	const struct point *test, int64_t n_test, struct point *p)
+static int64_t subtract(const struct graph_point *control, int64_t n_control,
+	const struct graph_point *test, int64_t n_test, struct graph_point *p)
 {
 	int64_t n = 0;
 	for (int64_t i = 0, j = 0; i < n_control && j < n_test;) {
@@ -160,7 +161,8 @@ static int64_t subtract(const struct point *control, int64_t n_control,
 		} else if (control[i].x > test[j].x) {
 			j++;
 		} else {
-			p[n++] = (struct point){test[j].x, test[j].y - control[i].y};
+			p[n++] =
+				(struct graph_point){test[j].x, test[j].y - control[i].y};
 			i++;
 			j++;
 		}
@@ -171,7 +173,7 @@ static int64_t subtract(const struct point *control, int64_t n_control,
 static void put_difference(
 	struct str *out, const struct report *r, int run, const char *column, bool *first)
 {
-	struct point *a, *b;
+	struct graph_point *a, *b;
 	int64_t n_a, n_b;
 	struct err e;
 	/* (every log has steps) */

@@ -18,7 +18,7 @@ struct list {
 	uint32_t n, room;
 };
 
-struct pair {
+struct token_pair {
 	uint64_t key; /* left token << 32 | right token */
 	int64_t count;
 	struct list words; /* each word once; a pair may have left some of them */
@@ -44,7 +44,7 @@ struct trainer {
 	int64_t *count;
 	uint32_t n_words;
 	/* The pairs, and a hash table of their numbers + 1. */
-	struct pair *pairs;
+	struct token_pair *pairs;
 	int64_t n_pairs, room_pairs;
 	uint32_t *slots;
 	int64_t n_slots;
@@ -96,7 +96,7 @@ static void grow_slots(struct trainer *t)
 }
 
 /* Makes the pair if it is not there. Valid until the next call. */
-static struct pair *pair_of(struct trainer *t, uint64_t key)
+static struct token_pair *pair_of(struct trainer *t, uint64_t key)
 {
 	if (2 * t->n_pairs >= t->n_slots)
 		grow_slots(t);
@@ -109,8 +109,8 @@ static struct pair *pair_of(struct trainer *t, uint64_t key)
 		t->pairs = xrealloc(t->pairs, (size_t)t->room_pairs * sizeof(*t->pairs));
 	}
 	t->slots[k] = (uint32_t)++t->n_pairs;
-	struct pair *p = &t->pairs[t->n_pairs - 1];
-	*p = (struct pair){.key = key};
+	struct token_pair *p = &t->pairs[t->n_pairs - 1];
+	*p = (struct token_pair){.key = key};
 	return p;
 }
 
@@ -121,7 +121,7 @@ static bool before(struct queued a, struct queued b)
 	return a.count != b.count ? a.count > b.count : a.key < b.key;
 }
 
-static void queue_put(struct trainer *t, const struct pair *p)
+static void queue_put(struct trainer *t, const struct token_pair *p)
 {
 	struct queued x = {p->count, p->key};
 	if (t->n_queue == t->room_queue) {
@@ -150,7 +150,7 @@ static struct queued queue_take(struct trainer *t)
 }
 
 /* Puts a new pair into the queue. One that is too rare needs no list, because counts only fall. */
-static void enqueue(struct trainer *t, struct pair *p)
+static void enqueue(struct trainer *t, struct token_pair *p)
 {
 	if (p->count >= t->c->min_count) {
 		queue_put(t, p);
@@ -212,7 +212,7 @@ static void count_pairs(struct trainer *t)
 	for (uint32_t k = 0; k < N; k++) {
 		if (!counts[k])
 			continue;
-		struct pair *p = pair_of(t, key_of(k / N_BYTES, k % N_BYTES));
+		struct token_pair *p = pair_of(t, key_of(k / N_BYTES, k % N_BYTES));
 		p->count = counts[k];
 		p->words = words[k];
 		enqueue(t, p);
@@ -315,7 +315,7 @@ static void merge_word(
 /* The pair of the product and a neighbour has come up. */
 static void add_pair(struct trainer *t, uint64_t key, struct change *c)
 {
-	struct pair *p = pair_of(t, key);
+	struct token_pair *p = pair_of(t, key);
 	p->count += c->count;
 	if (!p->words.n) {
 		list_free(&p->words);
@@ -359,7 +359,7 @@ static void apply_changes(
 static void merge(struct trainer *t, uint64_t key, struct bpe_rules *r)
 {
 	uint32_t left = (uint32_t)(key >> 32), right = (uint32_t)key;
-	struct pair *p = pair_of(t, key);
+	struct token_pair *p = pair_of(t, key);
 	struct list words = p->words;
 	bool partly = p->partly;
 	uint32_t product = add_product(t, left, right);
@@ -384,7 +384,7 @@ static void merge_all(struct trainer *t, struct bpe_rules *r)
 	r->merges = xmalloc((size_t)(2 * room + 1) * sizeof(*r->merges));
 	while (t->n_tokens < t->n_most && r->n_merges < room && t->n_queue) {
 		struct queued q = queue_take(t);
-		struct pair *p = pair_of(t, q.key);
+		struct token_pair *p = pair_of(t, q.key);
 		if (p->count == q.count)
 			merge(t, q.key, r);
 		else if (p->count >= t->c->min_count && p->count < q.count)

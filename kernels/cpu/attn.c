@@ -36,7 +36,7 @@ static struct run block_of(struct run r, int64_t at)
 	return (struct run){r.row + at, min64(BLOCK, r.len - at), r.pos + at};
 }
 
-/* Of the queries of a sequence, by row: the first key that they attend to; NULL: the first of all. */
+/* The first key that each query of a sequence attends to, by row; NULL: the first of all. */
 static const int32_t *starts_of(const struct attn *a, int64_t b)
 {
 	return a->start ? a->start + b * a->q_rows : NULL;

@@ -75,7 +75,7 @@ static inline v16 v16_load_tail(const float *p, int64_t n)
 typedef float v8 __attribute__((vector_size(32)));
 typedef float v4 __attribute__((vector_size(16)));
 
-/* Of halves, quarters, and so on. */
+/* Adds the halves, then the halves of that, and so on. */
 static inline float v16_sum(v16 v)
 {
 	v8 a = __builtin_shufflevector(v, v, 0, 1, 2, 3, 4, 5, 6, 7) +

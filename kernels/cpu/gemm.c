@@ -70,7 +70,7 @@ static void finish_row(
 	piece_store(c, at, n, to);
 }
 
-/* The same for rows of whole vectors, in fp32 or bf16: so few instructions that they run beside the end of
+/* Finishes rows of whole vectors, in fp32 or bf16, with so few instructions that they run beside the end of
  * this tile's product and the beginning of the next. */
 static inline __attribute__((always_inline)) void finish_vectors(const struct gemm *g,
 	const float *sums, int64_t stride, const float *bias, int64_t at, int64_t rows,
@@ -178,7 +178,7 @@ static int64_t n_tasks(const struct step *s)
 	return ceil_div(s->rows, task_rows(s)) * ceil_div(col_tiles(s), s->task_cols);
 }
 
-/* Of the rows of a task, those that need no panel: whole tiles. */
+/* How many rows of a task need no panel: whole tiles. */
 static int64_t rows_in_place(const struct step *s, int64_t rows)
 {
 	const struct operand *x = &s->g->left;

@@ -79,7 +79,7 @@ struct gemm_unit {
 
 extern const struct gemm_unit K(gemm_fp32), K(gemm_amx); /* AMX: with AVX-512 */
 const struct gemm_unit *K(gemm_bf16)(enum isa isa);
-/* The same by a given unit. */
+/* The product by a given unit. */
 void K(gemm_by)(const struct gemm *g, const struct gemm_unit *u);
 
 #endif

@@ -147,7 +147,7 @@ enum {
 	BF_STRIDE = DEPTH + 32
 };
 
-/* Of each four terms 0 1 2 3: the pairs (2, 0) and (3, 1). x has n terms; the others, of whole groups,
+/* Makes of each four terms 0 1 2 3 the pairs (2, 0) and (3, 1). x has n terms; the others, of whole groups,
  * are 0. */
 static void pair_line(uint16_t *to, const uint16_t *x, int64_t n)
 {
@@ -373,7 +373,7 @@ static bool adds_in_order(const struct gemm_unit *u)
 	return !memcmp(sums[0], sums[1], sizeof(sums[0]));
 }
 
-/* The same, found out once; by several threads, if they come together. */
+/* adds_in_order(), found out once; by several threads, if they come together. */
 static bool usable(const struct gemm_unit *u, atomic_int *state)
 {
 	enum { UNKNOWN, RIGHT, WRONG };

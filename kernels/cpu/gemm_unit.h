@@ -194,7 +194,7 @@ static inline const float *line_fp32(
 	return room;
 }
 
-/* The same in bf16, which has every number of the 8-bit formats. */
+/* A line in bf16, which has every number of the 8-bit formats. */
 static inline const uint16_t *line_bf16(
 	const struct operand *x, int64_t line, int64_t at, int64_t n, uint16_t *room)
 {

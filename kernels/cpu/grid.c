@@ -29,15 +29,15 @@ static inline uint64_t whole(double x)
 	return bits_of_double(x + magic) - bits_of_double(magic);
 }
 
-/* Of leaves below 2^51 units. */
+/* Adds leaves below 2^51 units. */
 static void add_small(uint64_t *to, const float *x, int64_t n, float scale)
 {
 	for (int64_t i = 0; i < n; i++)
 		to[i] += whole((double)(x[i] * scale));
 }
 
-/* Of up to 2^62: a whole number of 2^32 and the rest, which a double holds exactly, since a float has
- * 24 bits. */
+/* Adds leaves of up to 2^62: a whole number of 2^32 and the rest, which a double holds exactly, since a
+ * float has 24 bits. */
 static void add_large(uint64_t *to, const float *x, int64_t n, float scale)
 {
 	for (int64_t i = 0; i < n; i++) {

@@ -153,7 +153,7 @@ void K(dropout)(struct device *d, struct mat y, struct mat x, const struct dropo
 	}
 }
 
-/* Of row i from column `col` on. y may be x or the sum. */
+/* A piece of row i, from column `col` on. y may be x or the sum. */
 static void residual_piece(float *y, const float *x, struct mat sum, const float *bias,
 	int64_t i, int64_t col, const struct dropout *o)
 {

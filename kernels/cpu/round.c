@@ -10,7 +10,7 @@
 			y[i] = result;          \
 		break;
 
-/* Of other types than fp32. */
+/* Widens numbers of other types than fp32. */
 void K(widen_run)(float *y, const void *from, enum dtype type, int64_t n)
 {
 	const uint16_t *half = from;

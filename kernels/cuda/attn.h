@@ -65,7 +65,7 @@ template <typename T> static __device__ inline float log_units(float x, float su
 
 /* The rows of the other side's tile that a row at `pos` attends to (KEYS: that attend to it). */
 template <bool KEYS>
-static __device__ inline struct span seen(struct span theirs, int pos)
+static __device__ inline struct tile_span seen(struct tile_span theirs, int pos)
 {
 	if (KEYS)
 		theirs.from = max(theirs.from, pos - theirs.pos);
@@ -77,14 +77,15 @@ static __device__ inline struct span seen(struct span theirs, int pos)
 /* Whether rows [pos, pos + rows) attend to all of the other side's tile, of `size` rows; to
  * any of it. */
 template <bool KEYS>
-static __device__ inline bool sees_all(struct span theirs, int size, int pos, int rows)
+static __device__ inline bool sees_all(
+	struct tile_span theirs, int size, int pos, int rows)
 {
 	bool before = KEYS ? pos + rows - 1 <= theirs.pos : theirs.pos + size - 1 <= pos;
 	return before && theirs.from == 0 && theirs.to == size;
 }
 
 template <bool KEYS>
-static __device__ inline bool sees_any(struct span theirs, int pos, int rows)
+static __device__ inline bool sees_any(struct tile_span theirs, int pos, int rows)
 {
 	return KEYS ? pos <= theirs.pos + theirs.to - 1
 		    : theirs.pos + theirs.from <= pos + rows - 1;
@@ -120,7 +121,7 @@ static __device__ inline void drop_places(
 	uint32_t high = (d.first_head + head) << 20, sample = d.first_sample + batch;
 	uint32_t step = __ldg(d.step), w[4];
 	if (KEYS) {
-		/* Of the four lanes with rows 4j .. 4j + 3, lane i computes the block of element i
+		/* The four lanes with rows 4j .. 4j + 3: lane i computes the block of element i
 		 * of each and receives word i of the four blocks: a transposition. */
 		int key = row + (g & ~3) + (g & 2) * 4, query = col + 2 * t + (g & 1);
 		struct philox_block x =
@@ -177,8 +178,9 @@ static __device__ inline float value_if(const float *x, bool there)
 /* Stores c times the factor of each row to rows [row, row + 16 MT) of a tile; `add`: added to
  * them, in fp32. */
 template <typename T, int D, int MT>
-static __device__ inline void put_rows(struct heads m, int batch, int head, struct span s,
-	int row, const float (&c)[MT][D / 8][4], const float (&factor)[MT][2], bool add)
+static __device__ inline void put_rows(struct heads m, int batch, int head,
+	struct tile_span s, int row, const float (&c)[MT][D / 8][4],
+	const float (&factor)[MT][2], bool add)
 {
 	int g = lane_id() / 4, t = lane_id() % 4;
 #pragma unroll

@@ -65,7 +65,7 @@ template <bool KEYS, int MT, int NT> struct of_queries {
 /* Loads lse or delta times `factor`, or `otherwise` outside the chunk. */
 template <bool KEYS, int MT, int NT>
 static __device__ inline void load_queries(struct of_queries<KEYS, MT, NT> &to,
-	const float *from, float factor, float otherwise, struct span s, int row)
+	const float *from, float factor, float otherwise, struct tile_span s, int row)
 {
 	int g = lane_id() / 4, t = lane_id() % 4;
 #pragma unroll
@@ -79,7 +79,7 @@ static __device__ inline void load_queries(struct of_queries<KEYS, MT, NT> &to,
 /* Sets probabilities to 0 where a key is before the start of the query's document. */
 template <bool KEYS, int COLS, int MT, int NT>
 static __device__ inline void hide_documents(float (&p)[MT][NT][4], struct starts starts,
-	int batch, struct span theirs, struct span mine, int row)
+	int batch, struct tile_span theirs, struct tile_span mine, int row)
 {
 	int g = lane_id() / 4, t = lane_id() % 4;
 	int last = start_at(
@@ -105,14 +105,14 @@ static __device__ inline void hide_documents(float (&p)[MT][NT][4], struct start
 /* Scores to probabilities: 0 where masked. */
 template <typename T, bool KEYS, int COLS, int MT, int NT>
 static __device__ inline void probabilities(float (&s)[MT][NT][4],
-	const struct of_queries<KEYS, MT, NT> &lse, float scale, struct span theirs,
+	const struct of_queries<KEYS, MT, NT> &lse, float scale, struct tile_span theirs,
 	int pos)
 {
 	int g = lane_id() / 4, t = lane_id() % 4;
 	bool all = sees_all<KEYS>(theirs, COLS, pos, 16 * MT);
 #pragma unroll
 	for (int i = 0; i < MT * 2; i++) {
-		struct span cols = seen<KEYS>(theirs, pos + 8 * i + g);
+		struct tile_span cols = seen<KEYS>(theirs, pos + 8 * i + g);
 #pragma unroll
 		for (int n = 0; n < NT * 2; n++) {
 			int col = n / 2 * 8 + 2 * t + n % 2, e = i % 2 * 2 + n % 2;
@@ -128,13 +128,13 @@ static __device__ inline void probabilities(float (&s)[MT][NT][4],
 template <typename T, int D, enum bwd_part PART, bool DROP, bool DOCS, int MT>
 static __device__ inline void bwd_tile(float (&dx)[MT][D / 8][4],
 	float (&dv)[MT][D / 8][4], const struct bwd_args &x, int batch, int head,
-	struct span mine, int row, struct span theirs, const T *my_x, const T *my_y,
-	const T *their_x, const T *their_y)
+	struct tile_span mine, int row, struct tile_span theirs, const T *my_x,
+	const T *my_y, const T *their_x, const T *their_y)
 {
 	using S = bwd_shape<T, D, PART>;
 	constexpr int NT = S::COLS / 8;
 	struct of_queries<S::KEYS, MT, NT> lse, delta;
-	const struct span queries = S::KEYS ? theirs : mine;
+	const struct tile_span queries = S::KEYS ? theirs : mine;
 	int64_t state = ((int64_t)batch * x.n_heads + head) * x.q.rows;
 	/* lse = infinity: probabilities are 0. */
 	load_queries(lse, x.lse + state, units_a_one<T>(), INFINITY, queries, row);
@@ -180,7 +180,7 @@ static __device__ inline void load_theirs(T *their_x, T *their_y,
 	using S = bwd_shape<T, D, PART>;
 	constexpr int COLS = S::COLS;
 	if (i < n) {
-		struct span s = visible_tile(
+		struct tile_span s = visible_tile(
 			S::KEYS ? x.q_runs : x.k_runs, COLS, v, S::KEYS ? i % v.n : i);
 		if (S::KEYS)
 			head = head * x.group + i / v.n;
@@ -205,11 +205,12 @@ static __global__ void __launch_bounds__(bwd_shape<T, D, PART>::THREADS,
 	T *their_x = my_y + S::ROWS * D, *their_y = their_x + 2 * TILE;
 
 	/* The first keys and the last queries have the most tiles: first. */
-	struct runs my_runs = S::KEYS ? x.k_runs : x.q_runs;
+	struct tile_runs my_runs = S::KEYS ? x.k_runs : x.q_runs;
 	int n_heads = S::KEYS ? x.n_heads / x.group : x.n_heads;
 	int tiles = all_tiles(my_runs, S::ROWS), task = blockIdx.x / tiles;
 	int tile = blockIdx.x % tiles, head = task % n_heads, batch = task / n_heads;
-	struct span mine = span_of(my_runs, S::ROWS, S::KEYS ? tile : tiles - 1 - tile);
+	struct tile_span mine =
+		span_of(my_runs, S::ROWS, S::KEYS ? tile : tiles - 1 - tile);
 	int row = threadIdx.x / WARP * 16 * S::MT;
 	struct visible v =
 		S::KEYS ? queries_from(x.q_runs, S::COLS, mine.pos + mine.from)
@@ -233,7 +234,7 @@ static __global__ void __launch_bounds__(bwd_shape<T, D, PART>::THREADS,
 		__syncthreads(); /* this tile is loaded, and no warp reads the one before */
 		load_theirs<T, D, PART>(
 			their_x + other, their_y + other, x, batch, head, v, n, i + 1);
-		struct span theirs = visible_tile(
+		struct tile_span theirs = visible_tile(
 			S::KEYS ? x.q_runs : x.k_runs, S::COLS, v, S::KEYS ? i % v.n : i);
 		int q_head = S::KEYS ? head * x.group + i / v.n : head;
 		if (sees_any<S::KEYS>(theirs, mine.pos + row, 16 * S::MT))

@@ -8,7 +8,7 @@ struct bwd_args {
 	struct heads q, k, v, o, dout, dq, dk, dv;
 	const float *lse;
 	float *delta;
-	struct runs q_runs, k_runs;
+	struct tile_runs q_runs, k_runs;
 	int n_heads, group;
 	float scale, score; /* factor of gradients; from q k^T to units */
 	struct drop drop;
@@ -18,8 +18,8 @@ struct bwd_args {
 
 template <typename T, int D, int MT>
 static __device__ inline void put_gradient(struct heads to, const struct bwd_args &x,
-	int batch, int head, struct span mine, int row, const float (&c)[MT][D / 8][4],
-	float scale)
+	int batch, int head, struct tile_span mine, int row,
+	const float (&c)[MT][D / 8][4], float scale)
 {
 	float factor[MT][2];
 	for (int i = 0; i < MT * 2; i++)

@@ -21,7 +21,7 @@ template <typename T, int D, bool DROP> struct fwd_shape {
 
 template <int D, int MT>
 static __device__ inline void fwd_begin(struct running<D, MT> &a,
-	const struct fwd_args &x, int batch, int head, struct span mine, int row)
+	const struct fwd_args &x, int batch, int head, struct tile_span mine, int row)
 {
 	int g = lane_id() / 4, t = lane_id() % 4;
 #pragma unroll
@@ -46,8 +46,8 @@ static __device__ inline void fwd_begin(struct running<D, MT> &a,
 /* Adds a tile of keys and values, for a warp's rows of a tile of queries, from `row` on. */
 template <typename T, int D, bool DROP, bool DOCS, int MT>
 static __device__ inline void fwd_tile(struct running<D, MT> &a, const struct fwd_args &x,
-	int batch, int head, struct span keys, struct span mine, const T *q, int row,
-	const T *k, const T *v)
+	int batch, int head, struct tile_span keys, struct tile_span mine, const T *q,
+	int row, const T *k, const T *v)
 {
 	constexpr int KEYS = fwd_shape<T, D, DROP>::KEYS, NT = KEYS / 8;
 	int g = lane_id() / 4, t = lane_id() % 4, pos = mine.pos + row;
@@ -59,7 +59,7 @@ static __device__ inline void fwd_tile(struct running<D, MT> &a, const struct fw
 	if (!all) {
 #pragma unroll
 		for (int i = 0; i < MT * 2; i++) {
-			struct span cols = seen<false>(keys, pos + 8 * i + g);
+			struct tile_span cols = seen<false>(keys, pos + 8 * i + g);
 			if (DOCS)
 				cols.from = max(cols.from,
 					start_at(x.starts, batch, mine, row + 8 * i + g) -
@@ -96,7 +96,7 @@ static __device__ inline void load_keys(T *k, T *v, const struct fwd_args &x, in
 {
 	using S = fwd_shape<T, D, DROP>;
 	if (i < keys.n) {
-		struct span s = visible_tile(x.k_runs, S::KEYS, keys, i);
+		struct tile_span s = visible_tile(x.k_runs, S::KEYS, keys, i);
 		load_tile<D, S::KEYS, S::THREADS>(k, x.k, batch, kv_head, s);
 		load_tile<D, S::KEYS, S::THREADS>(v, x.v, batch, kv_head, s);
 	}
@@ -115,7 +115,7 @@ static __global__ void __launch_bounds__(fwd_shape<T, D, DROP>::THREADS,
 	/* The last queries first: they have the most keys. */
 	int tiles = all_tiles(x.q_runs, S::QUERIES), task = blockIdx.x / tiles;
 	int head = task % x.n_heads, batch = task / x.n_heads, kv_head = head / x.group;
-	struct span mine =
+	struct tile_span mine =
 		span_of(x.q_runs, S::QUERIES, tiles - 1 - (int)(blockIdx.x % tiles));
 	int row = threadIdx.x / WARP * ROWS, last = mine.pos + mine.to - 1;
 	struct visible keys = keys_until(x.k_runs, S::KEYS, last);
@@ -133,7 +133,7 @@ static __global__ void __launch_bounds__(fwd_shape<T, D, DROP>::THREADS,
 		__syncthreads(); /* this tile is loaded, and no warp reads the one before */
 		load_keys<T, D, DROP>(
 			k + other, v + other, x, batch, kv_head, keys, i + 1);
-		struct span tile = visible_tile(x.k_runs, S::KEYS, keys, i);
+		struct tile_span tile = visible_tile(x.k_runs, S::KEYS, keys, i);
 		if (sees_any<false>(tile, mine.pos + row, ROWS))
 			fwd_tile<T, D, DROP, DOCS>(a, x, batch, head, tile, mine, q, row,
 				k + here, v + here);

@@ -7,7 +7,7 @@
 struct fwd_args {
 	struct heads o, q, k, v;
 	float *max, *sum;
-	struct runs q_runs, k_runs;
+	struct tile_runs q_runs, k_runs;
 	int n_heads, group;
 	float score; /* factor from q k^T to units */
 	struct drop drop;
@@ -37,7 +37,7 @@ static __device__ inline void running_begin(struct running<D, MT> &a)
 
 /* The index of a row in max and sum. */
 static __device__ inline int64_t state_at(
-	const struct fwd_args &x, int batch, int head, struct span s, int row)
+	const struct fwd_args &x, int batch, int head, struct tile_span s, int row)
 {
 	return ((int64_t)batch * x.n_heads + head) * x.q.rows + s.row + row;
 }
@@ -90,7 +90,7 @@ static __device__ inline void fade_sums(
 
 template <typename T, int D, int MT>
 static __device__ inline void fwd_end(struct running<D, MT> &a, const struct fwd_args &x,
-	int batch, int head, struct span mine, int row)
+	int batch, int head, struct tile_span mine, int row)
 {
 	int g = lane_id() / 4, t = lane_id() % 4;
 	float factor[MT][2];

@@ -18,7 +18,7 @@ struct attn_work *attn_work(struct device *d)
 	return cuda_of(d)->attn_work;
 }
 
-dim3 grid_of(struct device *d, const struct order &o)
+dim3 grid_of(struct device *d, const struct hopper_order &o)
 {
 	const struct cuda_device *c = cuda_of(d);
 	bool one_each = cuda_lab_off(d, LAB_ATTENTION);

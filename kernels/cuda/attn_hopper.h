@@ -28,7 +28,7 @@ void attn_hopper_bwd(struct device *d, const struct attn *a, enum dtype type,
 
 struct attn_work *attn_work(struct device *d);
 /* One block a multiprocessor (persistent blocks); PT_LAB_OFF=attention: one block an item. */
-dim3 grid_of(struct device *d, const struct order &o);
+dim3 grid_of(struct device *d, const struct hopper_order &o);
 
 /* A tensor map with boxes of `rows` rows and PANEL elements of a head. */
 CUtensorMap tile_map(
@@ -44,15 +44,15 @@ CUtensorMap tile_map(
  * next free item, so that the first tiles of an item are copied while the item before it
  * ends. The bits of an item do not depend on the block that computes it.
  */
-struct order {
+struct hopper_order {
 	int tiles, groups, section; /* key heads of all sequences; of a section */
 	int heads, kv_heads;	    /* heads that have items; key heads */
 	int items;
 	struct attn_work *work;
 };
 
-static inline struct order order_of(struct device *d, const struct attn *a, int tile_rows,
-	int64_t heads, enum dtype type)
+static inline struct hopper_order order_of(struct device *d, const struct attn *a,
+	int tile_rows, int64_t heads, enum dtype type)
 {
 	enum { CACHE = 16 << 20 };
 	int64_t bytes = 2 * a->k_rows * a->dim * dtype_bytes(type);
@@ -64,13 +64,13 @@ static inline struct order order_of(struct device *d, const struct attn *a, int 
 }
 
 /* Takes the next item, after the first of each block. */
-static __device__ inline int item_take(const struct order &o)
+static __device__ inline int item_take(const struct hopper_order &o)
 {
 	return (int)(gridDim.x + atomicAdd(&o.work->taken, 1u));
 }
 
 /* A block takes no more items: the last block sets the counters to zero. */
-static __device__ inline void items_end(const struct order &o)
+static __device__ inline void items_end(const struct hopper_order &o)
 {
 	__threadfence(); /* its last take is visible before its end */
 	if (atomicAdd(&o.work->ended, 1u) == gridDim.x - 1) {
@@ -80,11 +80,12 @@ static __device__ inline void items_end(const struct order &o)
 	}
 }
 
-struct place {
+struct hopper_place {
 	int tile, head, batch; /* tile 0 is the first to compute */
 };
 
-static __device__ inline struct place place_of(const struct order &o, int item)
+static __device__ inline struct hopper_place place_of(
+	const struct hopper_order &o, int item)
 {
 	int group = o.heads / o.kv_heads, each = o.section * group * o.tiles;
 	int first = item / each * o.section, here = min(o.section, o.groups - first);

@@ -34,7 +34,7 @@ template <int COLS, int STAGES> struct hopper_bwd_rest {
 struct hopper_bwd_args {
 	CUtensorMap my_x, my_y, their_x, their_y;
 	struct bwd_args a;
-	struct order order;
+	struct hopper_order order;
 };
 
 template <typename T, int D, bool KEYS> struct hopper_bwd_room {
@@ -60,7 +60,7 @@ template <typename T, int D, bool KEYS> struct hopper_bwd_room {
 /* The rows of an item. The first keys and the last queries, which have the most tiles, are
  * the first items. */
 template <int D, bool KEYS> struct bwd_tile {
-	struct place at;
+	struct hopper_place at;
 	int begin;
 
 	__device__ inline bwd_tile(const struct hopper_bwd_args &x, int item)
@@ -108,7 +108,7 @@ static __device__ inline int load_theirs(const struct hopper_bwd_args &x,
 	using S = hopper_bwd_shape<D, KEYS>;
 	constexpr int TILE = S::COLS * D, BYTES = TILE * (int)sizeof(T);
 	constexpr int EACH = S::COLS / WARP;
-	struct place at = mine.at;
+	struct hopper_place at = mine.at;
 	int n = their_tiles<D, KEYS>(x.a, mine.begin, mine.begin + S::ROWS);
 	int lane = lane_id();
 	for (int i = 0; i < n; i++) {
@@ -150,7 +150,7 @@ static __device__ inline void load_mine(const struct hopper_bwd_args &x,
 	const struct hopper_bwd_room<T, D, KEYS> &s, const struct bwd_tile<D, KEYS> &mine)
 {
 	using S = hopper_bwd_shape<D, KEYS>;
-	struct place at = mine.at;
+	struct hopper_place at = mine.at;
 	barrier_expect(&s.rest->mine, 2 * S::ROWS * D * (int)sizeof(T));
 	panels_load<D, S::ROWS>(
 		s.my_x, &x.my_x, &s.rest->mine, mine.begin, at.head, at.batch);
@@ -354,7 +354,7 @@ static __device__ inline int keys_item(const struct hopper_bwd_args &x,
 	if (!S::HELD)
 		warp_arrive(&s.rest->mine_free);
 	pass_by(s, first + n, first + all);
-	struct span rows = {begin, begin, 0, min(S::ROWS, (int)x.a.q.rows - begin)};
+	struct tile_span rows = {begin, begin, 0, min(S::ROWS, (int)x.a.q.rows - begin)};
 	put_gradient<T, D>(
 		x.a.dk, x.a, mine.at.batch, mine.at.head, rows, row, part.dk, x.a.scale);
 	put_gradient<T, D>(
@@ -458,7 +458,7 @@ static __device__ inline int queries_item(const struct hopper_bwd_args &x,
 	static_assert(S::COLS == 64, "a warpgroup's rows");
 	static_assert(S::HELD, "own rows are read once");
 	const struct bwd_tile<D, false> mine(x, item);
-	struct place at = mine.at;
+	struct hopper_place at = mine.at;
 	int begin = mine.begin, row = w * 64 + threadIdx.x % WARPGROUP / WARP * 16;
 	int all = their_tiles<D, false>(x.a, begin, begin + S::ROWS);
 	int n = their_tiles<D, false>(x.a, begin + w * 64, begin + w * 64 + 64);
@@ -472,7 +472,7 @@ static __device__ inline int queries_item(const struct hopper_bwd_args &x,
 	part.template add<true>(
 		s, first + n - 1, x.a.score, begin + row, (n - 1) * S::COLS);
 	pass_by(s, first + n, first + all);
-	struct span rows = {begin, begin, 0, min(S::ROWS, (int)x.a.q.rows - begin)};
+	struct tile_span rows = {begin, begin, 0, min(S::ROWS, (int)x.a.q.rows - begin)};
 	put_gradient<T, D>(x.a.dq, x.a, at.batch, at.head, rows, row, part.dq, x.a.scale);
 	return first + all;
 }

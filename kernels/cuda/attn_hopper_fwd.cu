@@ -26,7 +26,7 @@ template <int STAGES> struct hopper_fwd_barriers {
 struct hopper_fwd_args {
 	CUtensorMap q, k, v;
 	struct fwd_args a;
-	struct order order;
+	struct hopper_order order;
 };
 
 /* The named barrier of warpgroup 0's turn; warpgroup 1 has the next. */
@@ -50,7 +50,7 @@ template <typename T, int D> struct hopper_fwd_room {
 /* The tile of queries of an item, the longest first, and its number of visible tiles of keys. */
 template <int D> struct fwd_tile {
 	using S = hopper_fwd_shape<D>;
-	struct place at;
+	struct hopper_place at;
 	int begin, rows, n_keys;
 
 	__device__ inline fwd_tile(const struct hopper_fwd_args &x, int item)
@@ -274,7 +274,7 @@ static __device__ inline void fwd_consume(
 			part.template next<true>(x, s, first + t.n_keys - 1);
 		first += t.n_keys;
 		part.end(s, first - 1);
-		struct span mine = {t.begin, t.begin, 0, t.rows};
+		struct tile_span mine = {t.begin, t.begin, 0, t.rows};
 		fwd_end<T>(part.a, x.a, t.at.batch, t.at.head, mine, part.row);
 	}
 	if (w == 0)

@@ -10,36 +10,36 @@
  * positions that are multiples of 4, as the Philox blocks of dropout do, so the first tile of
  * a run may begin before the run.
  */
-struct runs {
+struct tile_runs {
 	int n, len, pos[2];
 };
 
-static inline struct runs runs_of(int64_t rows, const int64_t first[2])
+static inline struct tile_runs runs_of(int64_t rows, const int64_t first[2])
 {
 	int64_t half = rows / 2;
-	struct runs r = {1, (int)rows, {(int)first[0], 0}};
+	struct tile_runs r = {1, (int)rows, {(int)first[0], 0}};
 	if (first[1] != first[0] + half && half * 2 == rows)
 		r = {2, (int)half, {(int)first[0], (int)first[1]}};
 	return r;
 }
 
-static __host__ __device__ inline int run_tiles(struct runs r, int run, int size)
+static __host__ __device__ inline int run_tiles(struct tile_runs r, int run, int size)
 {
 	return run < r.n ? (r.pos[run] % 4 + r.len + size - 1) / size : 0;
 }
 
-static __host__ __device__ inline int all_tiles(struct runs r, int size)
+static __host__ __device__ inline int all_tiles(struct tile_runs r, int size)
 {
 	return run_tiles(r, 0, size) + run_tiles(r, 1, size);
 }
 
 /* A tile: its row i is at position pos + i, and is row `row` + i of the chunk, for i in
  * [from, to). */
-struct span {
+struct tile_span {
 	int pos, row, from, to;
 };
 
-static __device__ inline struct span span_of(struct runs r, int size, int tile)
+static __device__ inline struct tile_span span_of(struct tile_runs r, int size, int tile)
 {
 	int before = run_tiles(r, 0, size), run = tile >= before;
 	int first = run ? r.pos[1] : r.pos[0];
@@ -54,15 +54,15 @@ struct visible {
 	int n, n0, skip[2];
 };
 
-static __device__ inline struct span visible_tile(
-	struct runs r, int size, struct visible v, int i)
+static __device__ inline struct tile_span visible_tile(
+	struct tile_runs r, int size, struct visible v, int i)
 {
 	int second = run_tiles(r, 0, size) - v.n0;
 	return span_of(r, size, i < v.n0 ? i + v.skip[0] : i + second + v.skip[1]);
 }
 
 /* The tiles of keys that have a position <= last. */
-static __device__ inline struct visible keys_until(struct runs r, int size, int last)
+static __device__ inline struct visible keys_until(struct tile_runs r, int size, int last)
 {
 	int n[2] = {0, 0};
 #pragma unroll
@@ -75,7 +75,7 @@ static __device__ inline struct visible keys_until(struct runs r, int size, int 
 
 /* Without the tiles of keys that are before position `first`. */
 static __device__ inline struct visible keys_from(
-	struct visible v, struct runs r, int size, int first)
+	struct visible v, struct tile_runs r, int size, int first)
 {
 	int n[2] = {v.n0, v.n - v.n0};
 #pragma unroll
@@ -90,7 +90,8 @@ static __device__ inline struct visible keys_from(
 }
 
 /* The tiles of queries that have a position >= first. */
-static __device__ inline struct visible queries_from(struct runs r, int size, int first)
+static __device__ inline struct visible queries_from(
+	struct tile_runs r, int size, int first)
 {
 	int n[2], skip[2];
 #pragma unroll
@@ -116,14 +117,15 @@ static inline struct starts starts_of(const struct attn *a)
 }
 
 /* That of row r of a tile of queries; outside the chunk, that of the nearest row. */
-static __device__ inline int start_at(struct starts x, int batch, struct span s, int r)
+static __device__ inline int start_at(
+	struct starts x, int batch, struct tile_span s, int r)
 {
 	return __ldg(x.p + batch * x.rows + s.row + min(max(r, s.from), s.to - 1));
 }
 
 /* Without the tiles of queries that begin after the documents of all keys up to `last`. */
-static __device__ inline struct visible within_documents(
-	struct visible v, struct runs r, int size, struct starts x, int batch, int last)
+static __device__ inline struct visible within_documents(struct visible v,
+	struct tile_runs r, int size, struct starts x, int batch, int last)
 {
 	while (v.n > v.n0 &&
 		start_at(x, batch, visible_tile(r, size, v, v.n - 1), 0) > last)
@@ -185,7 +187,7 @@ template <int D, typename T> static __device__ inline T *piece(T *tile, int row,
 /* Enqueues the copy of a tile from the rows of a head, zeros outside them; see copy_wait(). */
 template <int D, int ROWS, int THREADS, typename T>
 static __device__ inline void load_tile(
-	T *tile, struct heads m, int batch, int head, struct span s)
+	T *tile, struct heads m, int batch, int head, struct tile_span s)
 {
 	constexpr int N = 16 / sizeof(T), PIECES = D / N;
 	static_assert(ROWS * PIECES % THREADS == 0, "all threads copy as much");

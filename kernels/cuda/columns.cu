@@ -8,9 +8,9 @@
 
 enum { MAX_RUNS = 256 };
 
-struct runs cuda_runs_of(int64_t rows, int64_t numbers)
+struct column_runs cuda_runs_of(int64_t rows, int64_t numbers)
 {
-	struct runs r;
+	struct column_runs r;
 	int64_t max_runs =
 		min64(MAX_RUNS, CUDA_WORKSPACE / (numbers * (int64_t)sizeof(float)));
 	BUG_ON(max_runs < 1);
@@ -23,7 +23,7 @@ struct runs cuda_runs_of(int64_t rows, int64_t numbers)
 template <bool NORM, int N, typename T>
 static __global__ void __launch_bounds__(THREADS) sum_run_kernel(float *part, const T *dy,
 	const float *x, const float *mean, const float *rstd, int64_t rows, int64_t cols,
-	struct runs runs, bool whole)
+	struct column_runs runs, bool whole)
 {
 	enum { SUMS = NORM ? 2 : 1, COLS = N * WARP, AT_ONCE = 4 };
 	__shared__ float sums[SUMS][WARPS_A_BLOCK][COLS];
@@ -102,7 +102,7 @@ static void sum_rows(struct device *d, const char *name, const struct column_sum
 	struct mat dy, const float *x, const float *mean, const float *rstd)
 {
 	int64_t rows = dy.rows, cols = dy.cols;
-	struct runs runs = cuda_runs_of(rows, to->n * cols);
+	struct column_runs runs = cuda_runs_of(rows, to->n * cols);
 	float *part = (float *)cuda_workspace(
 		d, (size_t)(runs.n * to->n * cols) * sizeof(float));
 	by_type(dy.type, [&](auto t) {

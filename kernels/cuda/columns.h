@@ -4,12 +4,12 @@
 
 #include "kernels/cuda/vector.h"
 
-struct runs {
+struct column_runs {
 	int64_t rows, n; /* rows of a run; number of runs */
 };
 
 /* `numbers`: elements of the result of a run. */
-struct runs cuda_runs_of(int64_t rows, int64_t numbers);
+struct column_runs cuda_runs_of(int64_t rows, int64_t numbers);
 /* The results of up to three sums over the same rows; NULL: not wanted. */
 struct column_sums {
 	float *out[3];

@@ -21,7 +21,7 @@ enum { GEMM_WORKSPACE = 32 << 20, SIDE_WORKSPACE = 1 << 20, MAX_RUNS = 128 };
 
 /* Pinned staging buffers. device_put() copies through slots that are used in turn; a slot is
  * used again after the device has read its contents. */
-struct stage {
+struct cuda_stage {
 	char *put, *get;  /* [STAGE_SLOTS * STAGE_BYTES], [2 * STAGE_BYTES] */
 	int slot, stream; /* whose copies read the slot */
 	size_t at;	  /* offset in the slot */
@@ -66,7 +66,7 @@ struct cuda_device {
 	bool measures;	 /* chooses matmul algorithms by their times */
 	int64_t lab_off; /* bits of enum lab: optimizations that are disabled */
 	struct streams *streams;
-	struct stage stage;
+	struct cuda_stage stage;
 	struct async_readback readback;
 	void *workspace; /* CUDA_WORKSPACE */
 	int64_t allocated_bytes;
@@ -181,7 +181,7 @@ enum epilogue {
 
 /* d = op(a) op(b) + bias, or added to d. cuBLASLt's matrices are column-major, so it reads our
  * row-major ones as transposed, and its a b is our b^T a^T: a is our right operand. */
-struct gemm {
+struct cuda_product {
 	struct mat a, b, d;
 	bool ta, tb; /* transposed, for cuBLASLt */
 	void *bias;  /* as d, or NULL */
@@ -194,7 +194,7 @@ struct gemm {
 	 * faster. */
 	enum epilogue epilogue = EPILOGUE_NONE;
 	void *aux = NULL; /* as d */
-	void (*unfused)(struct device *, const struct gemm *) = NULL;
+	void (*unfused)(struct device *, const struct cuda_product *) = NULL;
 };
 
 /* The key of a plan; all members have one size, so that keys can be compared as bytes. */
@@ -205,7 +205,7 @@ struct gemm_key {
 void cuda_cublas_check(struct device *d, cublasStatus_t rc, const char *what);
 /* Enqueues the matmul; false, with nothing done: cuBLASLt has no algorithm for it, or
  * `unfused` is faster or was not compared. */
-bool cuda_gemm(struct device *d, const char *name, const struct gemm *p);
+bool cuda_gemm(struct device *d, const char *name, const struct cuda_product *p);
 void cuda_plans_free(struct device *d);
 void cuda_forget_algorithms(struct device *d);
 

@@ -140,7 +140,7 @@ void cuda_copy_async(
 static void next_slot(struct device *d)
 {
 	struct cuda_device *c = cuda_of(d);
-	struct stage *s = &c->stage;
+	struct cuda_stage *s = &c->stage;
 	cudaStream_t stream = (cudaStream_t)cuda_stream_handle(d, s->stream);
 	cuda_check(d, cudaEventRecord(s->put_done[s->slot], stream), "put");
 	int next = (s->slot + 1) % STAGE_SLOTS;
@@ -152,7 +152,7 @@ static void next_slot(struct device *d)
 /* The contents of a slot are read in one stream. */
 static void begin_slot(struct device *d)
 {
-	struct stage *s = &cuda_of(d)->stage;
+	struct cuda_stage *s = &cuda_of(d)->stage;
 	int stream = cuda_stream_current(d);
 	if (s->at && s->stream != stream)
 		next_slot(d);
@@ -163,7 +163,7 @@ void cuda_put(struct device *d, void *to, const void *from, size_t n_bytes)
 {
 	enum { LINE = 64 };
 	struct cuda_device *c = cuda_of(d);
-	struct stage *s = &c->stage;
+	struct cuda_stage *s = &c->stage;
 	if (!n_bytes || cuda_graph_put(d, to, from, n_bytes))
 		return;
 	struct cuda_launch l = cuda_copy_of("put", to, from, n_bytes);
@@ -185,7 +185,7 @@ void cuda_put(struct device *d, void *to, const void *from, size_t n_bytes)
 void cuda_get(struct device *d, void *to, const void *from, size_t n_bytes)
 {
 	struct cuda_device *c = cuda_of(d);
-	struct stage *s = &c->stage;
+	struct cuda_stage *s = &c->stage;
 	int64_t n_pieces = ceil_div((int64_t)n_bytes, STAGE_BYTES);
 	BUG_ON(!cuda_graph_idle(d));
 	if (!n_bytes)
@@ -251,7 +251,7 @@ void cuda_wait(struct device *d)
 
 static void stage_open(struct device *d)
 {
-	struct stage *s = &cuda_of(d)->stage;
+	struct cuda_stage *s = &cuda_of(d)->stage;
 	struct async_readback *l = &cuda_of(d)->readback;
 	s->put = cuda_pinned(d, (size_t)STAGE_SLOTS * STAGE_BYTES);
 	s->get = cuda_pinned(d, (size_t)2 * STAGE_BYTES);
@@ -266,7 +266,7 @@ static void stage_open(struct device *d)
 static void close_device(struct device *d)
 {
 	struct cuda_device *c = cuda_of(d);
-	struct stage *s = &c->stage;
+	struct cuda_stage *s = &c->stage;
 	struct str unused = {};
 	cuda_wait(d);
 	cuda_profile_end(d, &unused);

@@ -65,7 +65,7 @@ static __global__ void keep_random_kernel(
 	float *x, int64_t rows, int64_t cols, struct keep keep)
 {
 	int64_t i = thread_number();
-	struct place here = place_of(i, cols, 1);
+	struct vector_place here = place_of(i, cols, 1);
 	if (here.row >= rows)
 		return;
 	uint64_t at =

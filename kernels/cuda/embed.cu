@@ -10,7 +10,7 @@ static __global__ void embed_fwd_kernel(float *y, const float *w, const int32_t 
 	int64_t first, int64_t rows, int64_t vocab, int64_t cols, bool add, bool whole)
 {
 	enum { N = PER_PACK<float> };
-	struct place at = place_of(thread_number(), cols, N);
+	struct vector_place at = place_of(thread_number(), cols, N);
 	int64_t left = cols - at.col;
 	float v[N] = {}, u[N];
 	if (at.row >= rows)

@@ -5,7 +5,7 @@
 
 #include <cuda_fp8.h>
 
-static int64_t k_of(const struct gemm *p)
+static int64_t k_of(const struct cuda_product *p)
 {
 	return p->ta ? p->a.cols : p->a.rows;
 }
@@ -96,7 +96,7 @@ static struct mat transpose_of(struct mat m)
 }
 
 /* Uses the stored transposed copy of an operand where that is contiguous along k. */
-static struct gemm as_stored(struct gemm p)
+static struct cuda_product as_stored(struct cuda_product p)
 {
 	if (p.a.transposed && (!p.ta || !p.a.p)) {
 		p.a = transpose_of(p.a);
@@ -110,7 +110,7 @@ static struct gemm as_stored(struct gemm p)
 }
 
 /* fp8 tensor cores need sm_89, and operands with rows of multiples of 16 bytes. */
-static bool fp8_fits(struct device *d, const struct gemm *p)
+static bool fp8_fits(struct device *d, const struct cuda_product *p)
 {
 	uintptr_t places = (uintptr_t)p->a.p | (uintptr_t)p->b.p;
 	return cuda_of(d)->arch >= 89 && !is_byte(p->d.type) &&
@@ -119,7 +119,8 @@ static bool fp8_fits(struct device *d, const struct gemm *p)
 }
 
 /* Both operands contiguous along k, as fp8 tensor cores need them. */
-static struct gemm along_sum(struct device *d, const char *name, struct gemm p)
+static struct cuda_product along_sum(
+	struct device *d, const char *name, struct cuda_product p)
 {
 	size_t a_bytes = p.ta ? 0 : (size_t)round_up(mat_bytes(p.a), LINE);
 	size_t b_bytes = p.tb ? (size_t)mat_bytes(p.b) : 0;
@@ -134,7 +135,8 @@ static struct gemm along_sum(struct device *d, const char *name, struct gemm p)
 }
 
 /* The same matmul with operands in bf16. */
-static struct gemm as_bf16(struct device *d, const char *name, struct gemm p)
+static struct cuda_product as_bf16(
+	struct device *d, const char *name, struct cuda_product p)
 {
 	size_t a_bytes = (size_t)round_up(2 * mat_size(p.a), LINE);
 	char *copies = (char *)copies_of(d, a_bytes + 2 * (size_t)mat_size(p.b));
@@ -145,7 +147,7 @@ static struct gemm as_bf16(struct device *d, const char *name, struct gemm p)
 
 /* For 16-bit operands in shapes without an algorithm; not after as_bf16(), which uses the
  * same buffer. */
-static struct gemm as_fp32(struct device *d, struct gemm p)
+static struct cuda_product as_fp32(struct device *d, struct cuda_product p)
 {
 	size_t a_bytes = (size_t)round_up(4 * mat_size(p.a), LINE);
 	char *copies = (char *)copies_of(d, a_bytes + 4 * (size_t)mat_size(p.b));
@@ -168,7 +170,7 @@ static struct gemm as_fp32(struct device *d, struct gemm p)
  * Their number depends on the shape only: enough to use all multiprocessors; a run has a multiple
  * of 16 rows, and at least 1024, so that adding the partial sums is cheap in comparison.
  */
-static int64_t runs_of(const struct gemm *p)
+static int64_t runs_of(const struct cuda_product *p)
 {
 	enum { SIDE = 128, LINES = 16, MIN_ROWS = 1024 };
 	int64_t n = k_of(p), runs = 1;
@@ -208,7 +210,7 @@ static __global__ void __launch_bounds__(THREADS) add_parts_kernel(
 }
 
 /* false, with nothing done: one run, or no algorithm for several. */
-static bool gemm_in_runs(struct device *d, const char *name, struct gemm p)
+static bool gemm_in_runs(struct device *d, const char *name, struct cuda_product p)
 {
 	enum { N = PER_PACK<float> };
 	int64_t runs = runs_of(&p), rows = k_of(&p) / runs, n = mat_size(p.d);
@@ -233,7 +235,8 @@ static bool gemm_in_runs(struct device *d, const char *name, struct gemm p)
 
 /* cuBLASLt takes a bias in the type of the result (for fp8 operands with a result of fp32 in bf16,
  * which is less precise than ours). It is cast to that type at the end of the buffer. */
-static bool gemm_with(struct device *d, const char *name, struct gemm p, struct mat bias)
+static bool gemm_with(
+	struct device *d, const char *name, struct cuda_product p, struct mat bias)
 {
 	enum { BIAS_ROOM = CUDA_WORKSPACE / 4 };
 	bool after = bias.p && is_byte(p.a.type) &&
@@ -257,7 +260,7 @@ static bool gemm_with(struct device *d, const char *name, struct gemm p, struct 
 /* Casts fp32 sums to the type of the result. cuBLASLt applies scales with fp8 only; the bias
  * is added after them. */
 static void finish(struct device *d, const char *name, struct mat to, struct mat from,
-	const struct gemm *p, struct mat bias)
+	const struct cuda_product *p, struct mat bias)
 {
 	const float *a = p->a.scale, *b = p->b.scale;
 	if (a && (bias.p || p->add)) {
@@ -274,7 +277,7 @@ static void finish(struct device *d, const char *name, struct mat to, struct mat
 		cuda_round(d, to, from, to.type, 1);
 }
 
-static struct mat bias_of_sums(const struct gemm *p, struct mat bias)
+static struct mat bias_of_sums(const struct cuda_product *p, struct mat bias)
 {
 	return p->a.scale ? mat(NULL, 0, 0) : bias;
 }
@@ -282,11 +285,11 @@ static struct mat bias_of_sums(const struct gemm *p, struct mat bias)
 /* Computes the result in fp32, some rows at a time, and casts it, or adds it, to the
  * destination. */
 static bool gemm_in_half(
-	struct device *d, const char *name, struct gemm p, struct mat bias)
+	struct device *d, const char *name, struct cuda_product p, struct mat bias)
 {
 	enum { RESULT_ROOM = CUDA_WORKSPACE / 2 };
 	int64_t max_rows = RESULT_ROOM / (p.d.cols * (int64_t)sizeof(float));
-	struct gemm part = p;
+	struct cuda_product part = p;
 	BUG_ON(p.tb || max_rows < 1 || (p.add && p.d.type != DT_F32));
 	part.add = false;
 	for (int64_t row = 0; row < p.d.rows; row += max_rows) {
@@ -302,7 +305,7 @@ static bool gemm_in_half(
 
 /* cuBLASLt's results are fp32 or in the type of the operands. */
 static bool of_given_type(
-	struct device *d, const char *name, struct gemm p, struct mat bias)
+	struct device *d, const char *name, struct cuda_product p, struct mat bias)
 {
 	bool given = p.a.scale ? p.d.type == DT_F32 && !p.add
 			       : p.d.type == DT_F32 || p.d.type == p.a.type;
@@ -314,7 +317,8 @@ static bool of_given_type(
 	return true;
 }
 
-static void multiply(struct device *d, const char *name, struct gemm p, struct mat bias)
+static void multiply(
+	struct device *d, const char *name, struct cuda_product p, struct mat bias)
 {
 	BUG_ON(k_of(&p) != (p.tb ? p.b.rows : p.b.cols));
 	BUG_ON(p.d.cols != (p.ta ? p.a.rows : p.a.cols));
@@ -352,26 +356,26 @@ static void multiply(struct device *d, const char *name, struct gemm p, struct m
 
 /* 16-bit types only: cuBLASLt's GELU is the tanh form of an unrounded argument, precise
  * enough for these. It needs rows of multiples of 16 bytes. */
-static bool gelu_fits(const struct gemm *p)
+static bool gelu_fits(const struct cuda_product *p)
 {
 	return dtype_bytes(p->a.type) == 2 && p->d.type == p->a.type &&
 	       p->d.cols % 8 == 0 && (uintptr_t)p->aux % 16 == 0 && mat_size(p->d) &&
 	       k_of(p);
 }
 
-static struct mat aux_of(const struct gemm *p)
+static struct mat aux_of(const struct cuda_product *p)
 {
 	return mat_typed(p->aux, p->d.rows, p->d.cols, p->d.type);
 }
 
-static void gelu_fwd_unfused(struct device *d, const struct gemm *p)
+static void gelu_fwd_unfused(struct device *d, const struct cuda_product *p)
 {
 	struct mat bias = mat_typed(p->bias, 1, p->d.cols, p->d.type);
 	cuda_linear_fwd(d, aux_of(p), p->b, p->a, bias);
 	cuda_act_fwd(d, ACT_GELU_TANH, p->d, aux_of(p), mat(NULL, 0, 0));
 }
 
-static void gelu_bwd_unfused(struct device *d, const struct gemm *p)
+static void gelu_bwd_unfused(struct device *d, const struct cuda_product *p)
 {
 	const struct mat none = mat(NULL, 0, 0);
 	cuda_linear_bwd_x(d, p->d, p->b, p->a, false);
@@ -381,8 +385,8 @@ static void gelu_bwd_unfused(struct device *d, const struct gemm *p)
 void cuda_linear_gelu_fwd(struct device *d, struct mat y, struct mat a, struct mat x,
 	struct mat w, struct mat bias)
 {
-	struct gemm p = {w, x, y, true, false, bias.p, false, 1, EPILOGUE_GELU, a.p,
-		gelu_fwd_unfused};
+	struct cuda_product p = {w, x, y, true, false, bias.p, false, 1, EPILOGUE_GELU,
+		a.p, gelu_fwd_unfused};
 	BUG_ON(a.type != y.type || a.rows != y.rows || a.cols != y.cols);
 	bool same = !bias.p || bias.type == y.type;
 	if (same && !cuda_of(d)->o.exact && gelu_fits(&p) &&
@@ -397,8 +401,8 @@ void cuda_linear_gelu_fwd(struct device *d, struct mat y, struct mat a, struct m
 void cuda_linear_gelu_bwd(
 	struct device *d, struct mat da, struct mat dy, struct mat w, struct mat a)
 {
-	struct gemm p = {w, dy, da, false, false, NULL, false, 1, EPILOGUE_DGELU, a.p,
-		cuda_of(d)->o.exact ? NULL : gelu_bwd_unfused};
+	struct cuda_product p = {w, dy, da, false, false, NULL, false, 1, EPILOGUE_DGELU,
+		a.p, cuda_of(d)->o.exact ? NULL : gelu_bwd_unfused};
 	BUG_ON(a.type != da.type || a.rows != da.rows || a.cols != da.cols);
 	if (cuda_lab_off(d, LAB_GELU) || !gelu_fits(&p) ||
 		!cuda_gemm(d, "linear_gelu_bwd", &p))
@@ -408,7 +412,7 @@ void cuda_linear_gelu_bwd(
 void cuda_linear_fwd(
 	struct device *d, struct mat y, struct mat x, struct mat w, struct mat bias)
 {
-	struct gemm p = {w, x, y, true, false, NULL, false, 1};
+	struct cuda_product p = {w, x, y, true, false, NULL, false, 1};
 	BUG_ON(bias.p && bias.cols != y.cols);
 	multiply(d, "linear_fwd", p, bias);
 }
@@ -416,13 +420,13 @@ void cuda_linear_fwd(
 void cuda_linear_bwd_x(
 	struct device *d, struct mat dx, struct mat dy, struct mat w, bool add)
 {
-	struct gemm p = {w, dy, dx, false, false, NULL, add, 1};
+	struct cuda_product p = {w, dy, dx, false, false, NULL, add, 1};
 	multiply(d, "linear_bwd_x", p, mat(NULL, 0, 0));
 }
 
 void cuda_linear_bwd_w(
 	struct device *d, struct mat dw, struct mat dy, struct mat x, bool add)
 {
-	struct gemm p = {x, dy, dw, false, true, NULL, add, 1};
+	struct cuda_product p = {x, dy, dw, false, true, NULL, add, 1};
 	multiply(d, "linear_bwd_w", p, mat(NULL, 0, 0));
 }

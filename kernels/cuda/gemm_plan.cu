@@ -29,7 +29,7 @@ static cudaDataType_t type_of(int64_t type)
 
 /* The common alignment of the matrices of all runs, at most 16 bytes, the widest load: the
  * alignment of a slice's weights beyond that depends on the layout, and the choice must not. */
-static int64_t alignment(const struct gemm *p)
+static int64_t alignment(const struct cuda_product *p)
 {
 	uintptr_t places = (uintptr_t)p->a.p | (uintptr_t)p->b.p | (uintptr_t)p->d.p |
 			   (uintptr_t)p->bias | (uintptr_t)p->aux | 16;
@@ -39,14 +39,14 @@ static int64_t alignment(const struct gemm *p)
 	return (int64_t)(places & -places);
 }
 
-static int64_t epilogue_of(const struct gemm *p)
+static int64_t epilogue_of(const struct cuda_product *p)
 {
 	if (p->bias)
 		return p->epilogue == EPILOGUE_GELU ? EPILOGUE_GELU_BIAS : EPILOGUE_BIAS;
 	return p->epilogue;
 }
 
-static struct gemm_key key_of(const struct gemm *p)
+static struct gemm_key key_of(const struct cuda_product *p)
 {
 	struct gemm_key k = {p->ta, p->tb, p->d.cols, p->d.rows,
 		p->ta ? p->a.cols : p->a.rows, p->a.type, p->b.type, p->d.type,
@@ -54,7 +54,7 @@ static struct gemm_key key_of(const struct gemm *p)
 	return k;
 }
 
-static struct plan **find(struct cuda_device *c, const struct gemm_key *key)
+static struct gemm_plan **find(struct cuda_device *c, const struct gemm_key *key)
 {
 	if (!c->plans)
 		c->plans = (struct plans *)xcalloc(1, sizeof(*c->plans));
@@ -63,17 +63,17 @@ static struct plan **find(struct cuda_device *c, const struct gemm_key *key)
 	memcpy(words, key, sizeof(*key));
 	for (size_t i = 0; i < ARRAY_LEN(words); i++)
 		h = hash_mix(h + (uint64_t)words[i]);
-	struct plan **at = &c->plans->bucket[h % PLAN_BUCKETS];
+	struct gemm_plan **at = &c->plans->bucket[h % PLAN_BUCKETS];
 	while (*at && memcmp(&(*at)->key, key, sizeof(*key)))
 		at = &(*at)->next;
 	return at;
 }
 
-struct plan *cuda_plan_of(struct cuda_device *c, const struct gemm_key *key)
+struct gemm_plan *cuda_plan_of(struct cuda_device *c, const struct gemm_key *key)
 {
-	struct plan **at = find(c, key);
+	struct gemm_plan **at = find(c, key);
 	if (!*at) {
-		*at = (struct plan *)xcalloc(1, sizeof(**at));
+		*at = (struct gemm_plan *)xcalloc(1, sizeof(**at));
 		(*at)->key = *key;
 		c->plans->n++;
 	}
@@ -84,7 +84,7 @@ void cuda_plans_free(struct device *d)
 {
 	struct plans *all = cuda_of(d)->plans;
 	for (int i = 0; all && i < PLAN_BUCKETS; i++) {
-		for (struct plan *p = all->bucket[i], *next; p; p = next) {
+		for (struct gemm_plan *p = all->bucket[i], *next; p; p = next) {
 			next = p->next;
 			if (p->desc) { /* described: it has its layouts too */
 				cublasLtMatmulDescDestroy(p->desc);
@@ -131,7 +131,7 @@ static cublasLtMatrixLayout_t layout(
 	return l;
 }
 
-static void describe(struct device *d, struct plan *p)
+static void describe(struct device *d, struct gemm_plan *p)
 {
 	static const cublasLtEpilogue_t epilogues[N_EPILOGUES] = {
 		CUBLASLT_EPILOGUE_DEFAULT, CUBLASLT_EPILOGUE_BIAS,
@@ -176,8 +176,8 @@ static void describe(struct device *d, struct plan *p)
 }
 
 /* to = op(a) op(b), plus x->d if x->add. */
-static cublasStatus_t run(struct device *d, const struct plan *p, const struct gemm *x,
-	void *to, const cublasLtMatmulAlgo_t *algo)
+static cublasStatus_t run(struct device *d, const struct gemm_plan *p,
+	const struct cuda_product *x, void *to, const cublasLtMatmulAlgo_t *algo)
 {
 	struct cuda_device *c = cuda_of(d);
 	const float one = 1, beta = x->add ? 1 : 0;
@@ -214,7 +214,7 @@ static bool suits(struct device *d, const cublasLtMatmulAlgo_t *algo)
 }
 
 /* The usable algorithms, in the order of cuBLASLt's heuristic. */
-static int candidates(struct device *d, const struct plan *p,
+static int candidates(struct device *d, const struct gemm_plan *p,
 	cublasLtMatmulHeuristicResult_t found[CANDIDATES])
 {
 	struct cuda_device *c = cuda_of(d);
@@ -248,8 +248,9 @@ static int candidates(struct device *d, const struct plan *p,
 
 /* Milliseconds of a few runs, infinity if it fails; without an algorithm, of the unfused
  * kernels. */
-static float measure(struct device *d, const struct plan *p, const struct gemm *x,
-	void *to, const cublasLtMatmulAlgo_t *algo, cudaEvent_t begin, cudaEvent_t end)
+static float measure(struct device *d, const struct gemm_plan *p,
+	const struct cuda_product *x, void *to, const cublasLtMatmulAlgo_t *algo,
+	cudaEvent_t begin, cudaEvent_t end)
 {
 	enum { RUNS = 3 };
 	cudaStream_t stream = cuda_stream(d);
@@ -273,8 +274,8 @@ static float measure(struct device *d, const struct plan *p, const struct gemm *
 
 /* The first candidate unless another is clearly faster; -1: the unfused kernels. Each of them
  * writes to x->d, or elsewhere if the matmul adds to x->d, which must not change. */
-static int quickest(struct device *d, const struct plan *p, const struct gemm *x,
-	const cublasLtMatmulHeuristicResult_t *found, int n)
+static int quickest(struct device *d, const struct gemm_plan *p,
+	const struct cuda_product *x, const cublasLtMatmulHeuristicResult_t *found, int n)
 {
 	const float clearly = 0.97f;
 	size_t n_bytes = (size_t)mat_bytes(x->d);
@@ -309,7 +310,7 @@ static int quickest(struct device *d, const struct plan *p, const struct gemm *x
 /* The index of the algorithm that was read from text; -1: it is not among the candidates. It
  * comes from a file, so cuBLASLt never receives it unchecked. */
 static int find_saved(
-	const struct plan *p, const cublasLtMatmulHeuristicResult_t *found, int n)
+	const struct gemm_plan *p, const cublasLtMatmulHeuristicResult_t *found, int n)
 {
 	for (int i = 0; i < n; i++)
 		if (!memcmp(&found[i].algo, &p->algo, sizeof(p->algo)))
@@ -320,7 +321,7 @@ static int find_saved(
 	return -1;
 }
 
-static void choose(struct device *d, struct plan *p, const struct gemm *x)
+static void choose(struct device *d, struct gemm_plan *p, const struct cuda_product *x)
 {
 	cublasLtMatmulHeuristicResult_t found[CANDIDATES];
 	bool measures = cuda_of(d)->measures;
@@ -346,10 +347,10 @@ static void choose(struct device *d, struct plan *p, const struct gemm *x)
 		p->algo = found[best].algo;
 }
 
-bool cuda_gemm(struct device *d, const char *name, const struct gemm *x)
+bool cuda_gemm(struct device *d, const char *name, const struct cuda_product *x)
 {
 	struct gemm_key key = key_of(x);
-	struct plan *p = cuda_plan_of(cuda_of(d), &key);
+	struct gemm_plan *p = cuda_plan_of(cuda_of(d), &key);
 	if (!p->ready && cuda_graph_capturing(d)) { /* timing would synchronize */
 		cuda_graph_reject(d, "it has a matmul of a new shape");
 		return true;

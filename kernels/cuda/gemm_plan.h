@@ -6,7 +6,7 @@
 
 enum { PLAN_BUCKETS = 1024 };
 
-struct plan {
+struct gemm_plan {
 	struct gemm_key key;
 	bool ready, possible;
 	bool unfused;	/* the unfused kernels were faster */
@@ -14,15 +14,15 @@ struct plan {
 	cublasLtMatmulAlgo_t algo;
 	cublasLtMatmulDesc_t desc;
 	cublasLtMatrixLayout_t a, b, d;
-	struct plan *next;
+	struct gemm_plan *next;
 };
 
 struct plans {
-	struct plan *bucket[PLAN_BUCKETS];
+	struct gemm_plan *bucket[PLAN_BUCKETS];
 	int64_t n;
 };
 
 /* The plan of a key, which is added if there is none. */
-struct plan *cuda_plan_of(struct cuda_device *c, const struct gemm_key *key);
+struct gemm_plan *cuda_plan_of(struct cuda_device *c, const struct gemm_key *key);
 
 #endif

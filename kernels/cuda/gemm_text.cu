@@ -16,7 +16,7 @@ static void head_line(struct device *d, struct str *out)
 		c->model);
 }
 
-static void plan_line(const struct plan *p, struct str *out)
+static void plan_line(const struct gemm_plan *p, struct str *out)
 {
 	const struct gemm_key *k = &p->key;
 	unsigned char bytes[sizeof(p->algo)];
@@ -38,8 +38,8 @@ static void plan_line(const struct plan *p, struct str *out)
 
 static int by_key(const void *a, const void *b)
 {
-	const struct plan *const *x = (const struct plan *const *)a;
-	const struct plan *const *y = (const struct plan *const *)b;
+	const struct gemm_plan *const *x = (const struct gemm_plan *const *)a;
+	const struct gemm_plan *const *y = (const struct gemm_plan *const *)b;
 	return memcmp(&(*x)->key, &(*y)->key, sizeof((*x)->key));
 }
 
@@ -50,9 +50,10 @@ void cuda_algorithms(struct device *d, struct str *out)
 	if (!all)
 		return;
 	head_line(d, out);
-	struct plan **list = (struct plan **)xmalloc((size_t)all->n * sizeof(*list));
+	struct gemm_plan **list =
+		(struct gemm_plan **)xmalloc((size_t)all->n * sizeof(*list));
 	for (int i = 0; i < PLAN_BUCKETS; i++)
-		for (struct plan *p = all->bucket[i]; p; p = p->next)
+		for (struct gemm_plan *p = all->bucket[i]; p; p = p->next)
 			if (p->from_text || p->unfused || (p->ready && p->possible))
 				list[n++] = p;
 	qsort(list, (size_t)n, sizeof(*list), by_key);
@@ -91,7 +92,7 @@ static bool epilogue_good(const struct gemm_key *k)
 		       !k->add && k->runs == 1);
 }
 
-static int read_line(const char *line, struct plan *p)
+static int read_line(const char *line, struct gemm_plan *p)
 {
 	struct gemm_key *k = &p->key;
 	char how[3], a[5], b[5], to[5];
@@ -124,14 +125,14 @@ static int read_line(const char *line, struct plan *p)
 static int take(struct device *d, const char *line, int64_t number, struct err *e)
 {
 	struct cuda_device *c = cuda_of(d);
-	struct plan read;
+	struct gemm_plan read;
 	if (read_line(line, &read) || (c->plans && c->plans->n >= MAX_PLANS))
 		return err_set(e, EX_DATAERR,
 			"matmul algorithms, line %lld: malformed, or too many lines",
 			(long long)number);
 	if (read.unfused && c->o.exact) /* exact: always the epilogue */
 		return 0;
-	struct plan *p = cuda_plan_of(c, &read.key);
+	struct gemm_plan *p = cuda_plan_of(c, &read.key);
 	if (!p->ready && !p->from_text) {
 		p->algo = read.algo;
 		p->from_text = read.from_text;

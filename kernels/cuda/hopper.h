@@ -69,7 +69,7 @@ static __device__ inline void wgmma_rows(
 			columns_further(y, b_rows, k), k > 0, T());
 }
 
-/* The same with a in registers. */
+/* The product with a in registers. */
 template <int D, typename T, int NT>
 static __device__ inline void wgmma_held_rows(
 	float (&c)[NT][4], const uint32_t (&a)[D / 16][4], const T *b, int b_rows)

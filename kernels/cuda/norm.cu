@@ -160,7 +160,7 @@ static __global__ void __launch_bounds__(threads_of_rows<WARPS>()) residual_norm
 		int j = pack_at<WARPS>(p), left = cols - j;
 		if (left <= 0)
 			continue;
-		residual(v[p], in[p], bias, o, drops, place{row, j}, left, whole);
+		residual(v[p], in[p], bias, o, drops, vector_place{row, j}, left, whole);
 		store(y + j, v[p], left, whole);
 	}
 	const struct norm_args<T> n = {
@@ -343,7 +343,7 @@ template <int PACKS, bool BETA, typename T, typename C>
 static __global__ void __launch_bounds__(THREADS, PACKS <= 6 ? 2 : 1) norm_bwd_kernel(
 	enum norm_kind kind, float *dx, C *copy, float *part, const T *dy, const float *x,
 	const float *mean, const float *rstd, const float *gamma, int64_t rows, int cols,
-	struct runs runs, int n_sums, float *amax, bool whole)
+	struct column_runs runs, int n_sums, float *amax, bool whole)
 {
 	enum { COLS = PACKS * N * WARP, OF_ALL_WARPS = WARPS_A_BLOCK * COLS };
 	enum { OF_BETA = 1, OF_COPY = BETA ? 2 : 1 };
@@ -425,7 +425,7 @@ static bool norm_bwd_rows(
 {
 	struct column_sums sums = {{floats_of(to->dgamma)}, 1};
 	const int64_t cols = n->x.cols, rows = n->rows;
-	const struct runs runs = cuda_runs_of(rows, 2 * cols);
+	const struct column_runs runs = cuda_runs_of(rows, 2 * cols);
 	if (W::BETA)
 		sums.out[sums.n++] = floats_of(to->dbeta);
 	if (to->copy.p && to->sums.p)

@@ -6,7 +6,7 @@
 static __global__ void normal_kernel(
 	float *x, int64_t rows, int64_t cols, int64_t tiles, struct normal o)
 {
-	struct place at = place_of(thread_number(), tiles * NORMAL_LANES, 1);
+	struct vector_place at = place_of(thread_number(), tiles * NORMAL_LANES, 1);
 	if (at.row >= rows)
 		return;
 	int64_t first = o.rng.first + at.row * o.rng.row_step;

@@ -8,7 +8,7 @@ static __global__ void bias_fwd_kernel(
 	T *y, const B *bias, int64_t rows, int64_t cols, bool whole)
 {
 	enum { N = PER_PACK<T> };
-	struct place at = place_of(thread_number(), cols, N);
+	struct vector_place at = place_of(thread_number(), cols, N);
 	int64_t left = cols - at.col;
 	float v[N], b[N];
 	if (at.row >= rows)
@@ -242,7 +242,7 @@ static __global__ void dropout_kernel(
 	Y *y, const X *x, int64_t rows, int64_t cols, struct dropout o, bool whole)
 {
 	enum { N = PER_PACK<Y> < PER_PACK<X> ? PER_PACK<Y> : PER_PACK<X> };
-	struct place at = place_of(thread_number(), cols, N);
+	struct vector_place at = place_of(thread_number(), cols, N);
 	int64_t left = cols - at.col, i = at.row * cols + at.col;
 	float v[N];
 	if (at.row >= rows)
@@ -276,7 +276,7 @@ static __global__ void residual_kernel(float *y, const float *x, const T *sum,
 	bool whole)
 {
 	enum { N = PER_PACK<float> };
-	struct place at = place_of(thread_number(), cols, N);
+	struct vector_place at = place_of(thread_number(), cols, N);
 	int64_t left = cols - at.col, i = at.row * cols + at.col;
 	float v[N];
 	if (at.row >= rows)
@@ -312,8 +312,8 @@ static __global__ void rope_kernel(T *x, int64_t rows, int64_t heads, int64_t ha
 	const float *rope, const int32_t *pos, float sign, bool whole)
 {
 	enum { N = PER_PACK<T> };
-	struct place head = place_of(thread_number(), half, N);
-	struct place at = place_of(head.row, heads, 1);
+	struct vector_place head = place_of(thread_number(), half, N);
+	struct vector_place at = place_of(head.row, heads, 1);
 	int64_t left = half - head.col;
 	float a[N], b[N], cosine[N], sine[N];
 	if (at.row >= rows)

@@ -9,11 +9,11 @@
  * that residual() gives the bits of the unfused kernels. */
 template <int N>
 static __device__ inline void drop(
-	float (&x)[N], const struct dropout &o, struct place at)
+	float (&x)[N], const struct dropout &o, struct vector_place at)
 {
 	const float p = o.p, keep = 1.0f / (1.0f - p);
 	int64_t channel = o.first_col + at.col;
-	struct place in = place_of(o.first_row + at.row, o.seq_rows, 1);
+	struct vector_place in = place_of(o.first_row + at.row, o.seq_rows, 1);
 	uint32_t sample = (uint32_t)(o.first_sample + in.row);
 	uint32_t pos = (uint32_t)o.pos[at.row], first = (uint32_t)(channel >> 2);
 	uint32_t step = __ldg(o.step);
@@ -39,7 +39,7 @@ static __device__ inline void drop(
 /* x += dropout(sum + bias), for the N elements from `at` on. */
 template <int N, typename T>
 static __device__ inline void residual(float (&x)[N], const packed<T, N> &sum,
-	const float *bias, const struct dropout &o, bool drops, struct place at,
+	const float *bias, const struct dropout &o, bool drops, struct vector_place at,
 	int64_t left, bool whole)
 {
 	float v[N], b[N];

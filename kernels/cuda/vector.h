@@ -43,21 +43,21 @@ static inline dim3 grid_of_packs(int64_t rows, int64_t n, int per_pack)
 	return grid_of(ceil_div(rows * ceil_div(n, per_pack), THREADS));
 }
 
-/* The same, but at most a few times what fills any GPU: for grid-stride loops. */
+/* At most a few times what fills any GPU: for grid-stride loops. */
 static inline dim3 grid_in_strides(int64_t n, int per_pack)
 {
 	return grid_of(min64(2048, ceil_div(ceil_div(n, per_pack), THREADS)));
 }
 
-struct place {
+struct vector_place {
 	int64_t row, col;
 };
 
 /* Row and column of pack i, where each row has ceil(cols / n) packs. */
-static __device__ inline struct place place_of(int64_t i, int64_t cols, int n)
+static __device__ inline struct vector_place place_of(int64_t i, int64_t cols, int n)
 {
 	int64_t packs = ceil_div(cols, n);
-	struct place at;
+	struct vector_place at;
 	if ((uint64_t)(i | packs) >> 32) {
 		at.row = i / packs;
 	} else { /* 32-bit division takes an eighth of the time */
@@ -168,7 +168,7 @@ static __device__ inline void raise(float *to, unsigned seen, unsigned most)
 		atomicMax((unsigned *)to, most);
 }
 
-/* The same for all threads of a row, with numbers that were stored as T: rounding keeps their
+/* Raises it for all threads of a row, with numbers that were stored as T: rounding keeps their
  * order. Does nothing if `to` is NULL. */
 template <int WARPS, typename T>
 static __device__ inline void raise_amax(float *to, unsigned seen, unsigned most)

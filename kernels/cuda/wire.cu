@@ -17,7 +17,7 @@ static __global__ void round_stochastic_kernel(
 	float *x, int64_t rows, int64_t cols, struct rng_stream c)
 {
 	int64_t i = thread_number();
-	struct place at = place_of(i, cols, 1);
+	struct vector_place at = place_of(i, cols, 1);
 	if (at.row >= rows)
 		return;
 	uint32_t up = random_bits(c, at.row, at.col) >> 16;

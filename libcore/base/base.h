@@ -169,7 +169,7 @@ struct arena {
 
 void arena_measure(struct arena *a, const char *name);
 void arena_init(struct arena *a, const char *name, size_t size_bytes);
-/* The same; -1 when there is no memory, where arena_init() ends the program. */
+/* arena_init(), but -1 when there is no memory, where that ends the program. */
 int arena_try(struct arena *a, const char *name, size_t size_bytes);
 /* In memory that the caller owns: the arena is not to be released. */
 void arena_over(struct arena *a, const char *name, void *base, size_t size_bytes);
@@ -220,7 +220,7 @@ void strs_add(struct strs *l, const char *s);
 void strs_sort(struct strs *l);
 void strs_free(struct strs *l);
 
-/* Of a whole text; -1 also on overflow. Sizes take the suffixes K, M, G, T (powers of 1024). */
+/* They read a whole text; -1 also on overflow. Sizes take the suffixes K, M, G, T (powers of 1024). */
 int parse_int(const char *s, int64_t *out);
 int parse_size(const char *s, int64_t *out);
 int parse_double(const char *s, double *out);

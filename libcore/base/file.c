@@ -347,7 +347,7 @@ static bool is_at(int fd, const char *path)
 
 int file_lock(const char *path, bool make, int *fd)
 {
-	/* Of the open file, not the process: other descriptors may be closed. */
+	/* The lock is of the open file, not the process: other descriptors may be closed. */
 	enum { ROUNDS = 20 };
 	struct flock whole = {.l_type = F_WRLCK, .l_whence = SEEK_SET};
 	for (int rounds = 0;; rounds++) {

@@ -19,7 +19,7 @@ int file_open(const char *path);
 int file_open_output(const char *path, int flags);
 /* Appends the contents of a file to `out`; a file larger than max_bytes is an error. */
 int file_read(const char *path, size_t max_bytes, struct str *out, struct err *e);
-/* The same for the rest of an open file, which messages call `name`. */
+/* Appends the rest of an open file, which messages call `name`. */
 int file_read_rest(
 	int fd, const char *name, size_t max_bytes, struct str *out, struct err *e);
 /* Calls take() with each line of the rest of an open file, without its line break. If the last line
@@ -113,8 +113,9 @@ void cleanup_run(void);
 int file_temporary(char path[AT_LEAST(4096)], struct err *e);
 const char *file_temporary_directory(void);
 
-/* A stream whose contents must be seekable, and its first bytes: a reader looks at them before it
- * lets the stream be copied to a file. */
+/* ---- spool.c: streams whose contents must be seekable ------------------------------ */
+
+/* A stream, and its first bytes: a reader looks at them before it lets the stream be copied to a file. */
 enum { STREAM_LOOKS_AT = 512 };
 struct stream {
 	int fd;

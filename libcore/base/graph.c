@@ -35,7 +35,7 @@ bool graph_scales(const struct graph *g, struct scale *x, struct scale *y)
 	*x = (struct scale){INFINITY, -INFINITY, g->log_x};
 	*y = (struct scale){INFINITY, -INFINITY, g->log_y};
 	for (int i = 0; i < g->n_series; i++) {
-		const struct series *s = &g->series[i];
+		const struct graph_series *s = &g->series[i];
 		for (int64_t k = 0; k < s->n; k++) {
 			if (!scale_has(x, s->p[k].x) || !scale_has(y, s->p[k].y))
 				continue;
@@ -133,9 +133,9 @@ void ticks_of(const struct scale *s, int most, struct ticks *t)
 /* ---- fewer points ------------------------------------------------------------------ */
 
 /* Appends the points begin, a, b, last in their order, each once, to those of p[n_out]. */
-static int64_t keep(struct point *p, int64_t n_out, const int64_t at[4])
+static int64_t keep(struct graph_point *p, int64_t n_out, const int64_t at[4])
 {
-	struct point kept[4] = {{0}};
+	struct graph_point kept[4] = {{0}};
 	int n = 0;
 	int64_t low = min64(at[1], at[2]), high = max64(at[1], at[2]);
 	const int64_t order[4] = {at[0], low, high, at[3]};
@@ -146,7 +146,8 @@ static int64_t keep(struct point *p, int64_t n_out, const int64_t at[4])
 	return n_out + n;
 }
 
-int64_t points_thin(struct point *p, int64_t n, const struct scale *x, int64_t groups)
+int64_t points_thin(
+	struct graph_point *p, int64_t n, const struct scale *x, int64_t groups)
 {
 	int64_t n_out = 0;
 	for (int64_t k = 0; k < n;) {

@@ -8,19 +8,19 @@
 
 #include "base/options.h"
 
-struct point {
+struct graph_point {
 	double x, y;
 };
 
-struct series {
-	const char *name;      /* for the legend */
-	const struct point *p; /* [n] */
+struct graph_series {
+	const char *name;	     /* for the legend */
+	const struct graph_point *p; /* [n] */
 	int64_t n;
 };
 
 struct graph {
 	const char *x_name, *y_name;
-	const struct series *series; /* [n_series] */
+	const struct graph_series *series; /* [n_series] */
 	int n_series;
 	bool log_x, log_y;
 };
@@ -49,7 +49,8 @@ void ticks_of(const struct scale *s, int most, struct ticks *t);
 /* Keeps of all consecutive points in the same one of `groups` intervals of x the first, the lowest,
  * the highest and the last: a line through them covers the same pixels if a group is not wider than
  * one (M4: Jugel, Jerzak, Hackenbroich, Markl 2014). In place; returns the new n. */
-int64_t points_thin(struct point *p, int64_t n, const struct scale *x, int64_t groups);
+int64_t points_thin(
+	struct graph_point *p, int64_t n, const struct scale *x, int64_t groups);
 
 /* ---- graph_text.c ------------------------------------------------------------------ */
 

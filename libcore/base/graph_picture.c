@@ -6,12 +6,12 @@
 #include <stdlib.h>
 #include <string.h>
 
-static void put_points(const struct graph *g, const struct series *s,
+static void put_points(const struct graph *g, const struct graph_series *s,
 	const struct scale *x, struct str *out)
 {
 	enum { GROUPS = 2048 }; /* more than a picture has pixels */
 	const struct scale y = {.log = g->log_y};
-	struct point *p = xmalloc((size_t)(s->n + 1) * sizeof(*p));
+	struct graph_point *p = xmalloc((size_t)(s->n + 1) * sizeof(*p));
 	int64_t n = 0;
 	for (int64_t k = 0; k < s->n; k++)
 		if (scale_has(x, s->p[k].x) && scale_has(&y, s->p[k].y))

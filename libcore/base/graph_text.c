@@ -96,11 +96,11 @@ static void line(struct canvas *c, int series, int x0, int y0, int x1, int y1)
 			y0 + (int)lround((double)(y1 - y0) * i / n));
 }
 
-static void draw(struct canvas *c, int number, const struct series *s)
+static void draw(struct canvas *c, int number, const struct graph_series *s)
 {
 	int width = c->cols * c->dx, height = c->rows * c->dy, x = 0, y = 0;
 	bool begun = false;
-	struct point *p = xmalloc((size_t)(s->n + 1) * sizeof(*p));
+	struct graph_point *p = xmalloc((size_t)(s->n + 1) * sizeof(*p));
 	int64_t n = 0;
 	for (int64_t k = 0; k < s->n; k++)
 		if (scale_has(&c->x, s->p[k].x) && scale_has(&c->y, s->p[k].y))

@@ -28,7 +28,7 @@ static inline bool hash128_same(struct hash128 a, struct hash128 b)
 
 uint64_t hash_str(const char *s);
 const char *hash_version(void);
-/* The same hash of bytes that come in several calls. */
+/* Such a hash, of bytes that come in several calls. */
 struct hash_state;
 struct hash_state *hash_open(void);
 void hash_add(struct hash_state *h, const void *p, size_t n_bytes);

@@ -1,4 +1,4 @@
-/* Options: one table gives parsing, --help, --print-config and, in gen.c, the rest. */
+/* Options: one table gives parsing, --help, --print-config and, in gen.c and complete.c, the rest. */
 #include "base/file.h"
 #include "base/options_internal.h"
 
@@ -20,8 +20,11 @@ const struct opt common_opts[] = {
 	{OPT_ACTION, 'V', "version",
 		.help = "Print the versions of the program and its libraries, and exit."},
 	{OPT_ACTION, 0, "generate", "KIND",
-		.help = "Print what is made from the option table, and exit: man, bash, zsh or "
-			"fish, and more in some programs."},
+		.help = "Print what is made from the program's tables, and exit: man, for its manual "
+			"page, and more in some programs."},
+	{OPT_ACTION, 0, "complete", "WORD...",
+		.help = "Print what may stand for the last one of a command line's words, for the "
+			"completions of shells, and exit. No word may be before this option."},
 	{OPT_END},
 };
 
@@ -272,6 +275,8 @@ static int action(struct parse *s, const struct opt *t, const char *arg, struct 
 		opt_print_help(s->p);
 	} else if (!strcmp(t->name, "version")) {
 		opt_print_version(s->p);
+	} else if (!strcmp(t->name, "complete")) {
+		return err_set(e, EX_USAGE, "--complete must be the first word");
 	} else if (opts_generate(s->p, arg, stdout)) {
 		opt_kinds(s->p, &kinds);
 		return err_none_of(
@@ -567,6 +572,11 @@ static int check_one_rank(const struct program *p, int rc, struct err *e)
 
 int opts_parse(const struct program *p, void *o, int argc, char **argv, struct err *e)
 {
+	if (argc > 1 && !strcmp(argv[1], "--complete")) {
+		opt_complete(p, argc - 2, argv + 2, stdout);
+		stdout_close();
+		exit(0);
+	}
 	struct parse s = parse_begin(p, o);
 	int rc = check_one_rank(p, parse_all(&s, argc, argv, e), e);
 	if (rc >= 0 && s.print_config) {

@@ -7,7 +7,7 @@
 
 #include "base/base.h"
 
-/* ---- options.c, option_value.c, help.c, gen.c: one table for one option ----------------- */
+/* ---- options.c, option_value.c, help.c, gen.c, complete.c: one table for one option ----- */
 
 enum opt_type {
 	OPT_END,    /* closes a table */
@@ -23,7 +23,7 @@ enum opt_type {
 };
 
 enum opt_flag {
-	/* Of the run: saved with it, and read from its checkpoints, which may be anybody's. So no option
+	/* It is the run's: saved with it, and read from its checkpoints, which may be anybody's. So no option
 	 * that names a file, a program or a device is; all that are not are only the user's. */
 	OPT_RUN = 1,
 	OPT_ARITH = 2 | OPT_RUN, /* determines results */
@@ -106,8 +106,8 @@ struct program {
 
 /*
  * Fills *o from the defaults, the program's base, the presets, the config file, the environment and
- * the command line; later sources win. Answers --help, --version, --print-config and --generate, and
- * exits with 0. Returns the number of operands, which are moved to argv[0..); -1 with *e set on an
+ * the command line; later sources win. Answers --help, --version, --print-config, --generate and
+ * --complete, and exits with 0. Returns the number of operands, which are moved to argv[0..); -1 with *e set on an
  * invalid option.
  */
 int opts_parse(const struct program *p, void *o, int argc, char **argv, struct err *e);
@@ -148,8 +148,8 @@ struct opt_idle {
  * --b have no effect: WHY". No error, since scripts try options on many layouts. */
 void opts_note_idle(
 	const struct program *p, const void *o, const struct opt_idle *rows, size_t n);
-/* Writes text of a kind, which is generated from the table: man, bash, zsh, fish, presets (their
- * names), or one of the program's kinds. -1: unknown kind. */
+/* Writes text of a kind, which is generated from the program's tables: man, or one of its own kinds.
+ * -1: unknown kind. */
 int opts_generate(const struct program *p, const char *kind, FILE *f);
 /* Text as mdoc wants it, with a newline. */
 void man_text(FILE *f, const char *s);

@@ -1,4 +1,4 @@
-/* Shared by options.c, option_value.c, help.c, gen.c and preset.c only. */
+/* Shared by options.c, option_value.c, help.c, gen.c, complete.c and preset.c only. */
 #ifndef BASE_OPTIONS_INTERNAL_H
 #define BASE_OPTIONS_INTERNAL_H
 
@@ -24,6 +24,8 @@ void opt_arg(const struct opt *t, struct str *out);
 void opt_default(const struct opt *t, struct str *out);
 /* Appends the values of --generate. */
 void opt_kinds(const struct program *p, struct strs *out);
+/* Writes what may stand for the last of words[n], which follow the program's name; 0: for the first. */
+void opt_complete(const struct program *p, int n, char *const *words, FILE *f);
 /* The presets there are, in alphabetical order, and the folder. */
 void preset_names(struct str *folder, struct strs *names);
 /* The text of a preset, and where it was; a name that does not exist suggests the nearest. */

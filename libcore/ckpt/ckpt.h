@@ -70,7 +70,7 @@ struct ckpt_write {
 	void *with;
 	bool source_threads; /* the source is thread-safe: threads make the copy */
 	bool one_writes;     /* rank 0 writes all, because others do not see its files */
-	/* Of a source that can fail: it sets the error, and the file is not committed. NULL: it
+	/* A source that can fail sets this error, and the file is not committed. NULL: it
 	 * cannot. */
 	const struct err *source_error;
 };
@@ -120,7 +120,7 @@ struct ckpt {
 /* The directory of a run, or of its checkpoints, stands for the latest checkpoint. *c is allocated:
  * ckpt_close(). */
 int ckpt_open(struct ckpt **c, const char *path, struct err *e);
-/* The same; "-" is the image of a file on standard input, which is first copied to a temporary file. */
+/* ckpt_open(), but "-" is the image of a file on standard input, which is first copied to a temporary file. */
 int ckpt_open_stream(struct ckpt **c, const char *path, struct err *e);
 void ckpt_close(struct ckpt *c);
 int ckpt_find(const struct ckpt *c, const char *name);	     /* -1: no such tensor */
@@ -145,7 +145,7 @@ void ckpt_hash_add(struct device *d, uint64_t *hash, const struct ckpt_tensor *t
 
 /* Checks all blocks, with all threads of the device. */
 int ckpt_verify(const struct ckpt *c, struct err *e);
-/* The same, and that the parameters have the hash in the file. */
+/* ckpt_verify(), and that the parameters have the hash in the file. */
 int ckpt_verify_hash(const struct ckpt *c, struct err *e);
 
 /* ---- directory.c, retain.c: the checkpoints of a run ------------------------------------------ */

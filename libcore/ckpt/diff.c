@@ -28,13 +28,13 @@ static void compare(
 }
 
 /* Both, and memory for rows of them, kept for all tensors: new memory would cost as much as what is read. */
-struct pair {
+struct ckpt_pair {
 	const struct ckpt *a, *b;
 	float *x, *y;
 	int64_t room;
 };
 
-static void reserve(struct pair *m, int64_t n)
+static void reserve(struct ckpt_pair *m, int64_t n)
 {
 	if (n <= m->room)
 		return;
@@ -44,7 +44,7 @@ static void reserve(struct pair *m, int64_t n)
 }
 
 /* Where n rows begin, in one of the files. */
-struct place {
+struct ckpt_place {
 	const struct ckpt *c;
 	int group, tensor;
 	float *to;
@@ -52,7 +52,7 @@ struct place {
 };
 
 /* A thread for each file. */
-static int read_both(struct place *of, int64_t row, int64_t n, struct err *e)
+static int read_both(struct ckpt_place *of, int64_t row, int64_t n, struct err *e)
 {
 	int failed = 0;
 #pragma omp parallel for num_threads(2) reduction(+ : failed)
@@ -66,13 +66,13 @@ static int read_both(struct place *of, int64_t row, int64_t n, struct err *e)
 
 /* Tensor i of the first, and j of the second. */
 static int compare_tensor(
-	struct pair *m, int i, int j, struct ckpt_delta *d, struct err *e)
+	struct ckpt_pair *m, int i, int j, struct ckpt_delta *d, struct err *e)
 {
 	const struct ckpt_tensor *t = &m->a->tensors[i];
 	int64_t width = ckpt_row_size(t);
 	int64_t rows = max64(1, (1 << 18) / width);
 	reserve(m, rows * width);
-	struct place of[] = {{m->a, ckpt_find_group(m->a, d->group), i, m->x, {0}},
+	struct ckpt_place of[] = {{m->a, ckpt_find_group(m->a, d->group), i, m->x, {0}},
 		{m->b, ckpt_find_group(m->b, d->group), j, m->y, {0}}};
 	for (int64_t r = 0; r < t->dims[0]; r += rows) {
 		int64_t n = min64(rows, t->dims[0] - r);
@@ -93,7 +93,7 @@ static struct ckpt_delta *add(struct ckpt_delta **out, int64_t *n, const char *n
 }
 
 /* Compares the groups that both have. */
-static int compare_groups(struct pair *m, int i, int j, int n_groups,
+static int compare_groups(struct ckpt_pair *m, int i, int j, int n_groups,
 	struct ckpt_delta **out, int64_t *n, struct err *e)
 {
 	const struct ckpt_tensor *t = &m->a->tensors[i];
@@ -128,7 +128,7 @@ int64_t ckpt_diff(const struct ckpt *a, const struct ckpt *b, const int *order,
 {
 	int64_t n = 0;
 	int n_groups = with_optimizer ? (int)a->groups.n : 1;
-	struct pair m = {.a = a, .b = b};
+	struct ckpt_pair m = {.a = a, .b = b};
 	int rc = 0;
 	*out = NULL;
 	for (int k = 0; k < a->n_tensors && !rc; k++) {

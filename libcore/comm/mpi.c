@@ -59,7 +59,11 @@ static void *own_block(const struct comm *c, const struct coll_args *a)
 	return c->rank == a->root ? MPI_IN_PLACE : (char *)a->recv + at;
 }
 
-static int start_collective(MPI_Comm m, const struct comm *c, enum coll what,
+/* MPI's two calls for one collective: with a request, and without. */
+#define EITHER(start, call, ...) (q ? start(__VA_ARGS__, q) : call(__VA_ARGS__))
+
+/* q: where the request is put; NULL: it is complete on return. */
+static int run_collective(MPI_Comm m, const struct comm *c, enum coll what,
 	const struct coll_args *a, MPI_Request *q)
 {
 	MPI_Datatype t = mpi_type(a->type);
@@ -69,26 +73,32 @@ static int start_collective(MPI_Comm m, const struct comm *c, enum coll what,
 	MPI_Count n = a->count;
 	switch (what) {
 	case COLL_ALLREDUCE:
-		return MPI_Iallreduce_c(send, a->recv, n, t, op, m, q);
+		return EITHER(
+			MPI_Iallreduce_c, MPI_Allreduce_c, send, a->recv, n, t, op, m);
 	case COLL_REDUCE: /* in place: MPI_IN_PLACE is valid on the root only */
-		return MPI_Ireduce_c(a->send || at_root ? send : a->recv, a->recv, n, t,
-			op, a->root, m, q);
+		return EITHER(MPI_Ireduce_c, MPI_Reduce_c,
+			a->send || at_root ? send : a->recv, a->recv, n, t, op, a->root,
+			m);
 	case COLL_BROADCAST:
-		return MPI_Ibcast_c(a->recv, n, t, a->root, m, q);
+		return EITHER(MPI_Ibcast_c, MPI_Bcast_c, a->recv, n, t, a->root, m);
 	case COLL_ALLGATHER:
-		return MPI_Iallgather_c(send, n, t, a->recv, n, t, m, q);
+		return EITHER(
+			MPI_Iallgather_c, MPI_Allgather_c, send, n, t, a->recv, n, t, m);
 	case COLL_REDUCESCATTER:
-		return MPI_Ireduce_scatter_block_c(send, a->recv, n, t, op, m, q);
+		return EITHER(MPI_Ireduce_scatter_block_c, MPI_Reduce_scatter_block_c,
+			send, a->recv, n, t, op, m);
 	case COLL_SCATTER:
-		return MPI_Iscatter_c(a->send ? a->send : a->recv, n, t,
-			a->send ? a->recv : own_block(c, a), n, t, a->root, m, q);
+		return EITHER(MPI_Iscatter_c, MPI_Scatter_c, a->send ? a->send : a->recv,
+			n, t, a->send ? a->recv : own_block(c, a), n, t, a->root, m);
 	case COLL_GATHER:
-		return MPI_Igather_c(a->send ? a->send : own_block(c, a), n, t, a->recv,
-			n, t, a->root, m, q);
+		return EITHER(MPI_Igather_c, MPI_Gather_c,
+			a->send ? a->send : own_block(c, a), n, t, a->recv, n, t, a->root,
+			m);
 	case COLL_ALLTOALL:
-		return MPI_Ialltoall_c(send, n, t, a->recv, n, t, m, q);
+		return EITHER(
+			MPI_Ialltoall_c, MPI_Alltoall_c, send, n, t, a->recv, n, t, m);
 	default:
-		return MPI_Ibarrier(m, q);
+		return EITHER(MPI_Ibarrier, MPI_Barrier, m);
 	}
 }
 
@@ -105,7 +115,7 @@ static int start_one(const struct comm *c, struct comm_request *r)
 	else if (r->kind == COMM_RECV)
 		rc = MPI_Irecv_c(a->recv, a->count, MPI_BYTE, r->peer, r->tag, m, &q);
 	else
-		rc = start_collective(m, c, r->coll, a, &q);
+		rc = run_collective(m, c, r->coll, a, &q);
 	if (rc == MPI_SUCCESS)
 		add_handle(r, q);
 	return rc;
@@ -119,45 +129,12 @@ static int call_ring(MPI_Comm m, const struct comm *c, const struct coll_args *a
 		t, before, TAG_SENDRECV, m, MPI_STATUS_IGNORE);
 }
 
-static int call_collective(
-	MPI_Comm m, const struct comm *c, enum coll what, const struct coll_args *a)
-{
-	MPI_Datatype t = mpi_type(a->type);
-	MPI_Op op = mpi_op(a->op, a->type);
-	const void *send = a->send ? a->send : MPI_IN_PLACE;
-	bool at_root = c->rank == a->root;
-	MPI_Count n = a->count;
-	switch (what) {
-	case COLL_ALLREDUCE:
-		return MPI_Allreduce_c(send, a->recv, n, t, op, m);
-	case COLL_REDUCE:
-		return MPI_Reduce_c(a->send || at_root ? send : a->recv, a->recv, n, t,
-			op, a->root, m);
-	case COLL_BROADCAST:
-		return MPI_Bcast_c(a->recv, n, t, a->root, m);
-	case COLL_ALLGATHER:
-		return MPI_Allgather_c(send, n, t, a->recv, n, t, m);
-	case COLL_REDUCESCATTER:
-		return MPI_Reduce_scatter_block_c(send, a->recv, n, t, op, m);
-	case COLL_SCATTER:
-		return MPI_Scatter_c(a->send ? a->send : a->recv, n, t,
-			a->send ? a->recv : own_block(c, a), n, t, a->root, m);
-	case COLL_GATHER:
-		return MPI_Gather_c(a->send ? a->send : own_block(c, a), n, t, a->recv, n,
-			t, a->root, m);
-	case COLL_ALLTOALL:
-		return MPI_Alltoall_c(send, n, t, a->recv, n, t, m);
-	case COLL_SENDRECV:
-		return call_ring(m, c, a);
-	default:
-		return MPI_Barrier(m);
-	}
-}
-
 static void mpi_call(struct comm *c, enum coll what, const struct coll_args *a)
 {
-	CHECK(c, call_collective(mpi_of(c), c, what, a), coll_table[what].name,
-		a->count * (int64_t)comm_type_bytes(a->type));
+	MPI_Comm m = mpi_of(c);
+	bool ring = what == COLL_SENDRECV;
+	CHECK(c, ring ? call_ring(m, c, a) : run_collective(m, c, what, a, NULL),
+		coll_table[what].name, a->count * (int64_t)comm_type_bytes(a->type));
 }
 
 static void mpi_call_send(

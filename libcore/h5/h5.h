@@ -27,7 +27,7 @@ const char *h5_type_name(enum h5_type t);
 int h5_open(struct h5 **f, const char *path, struct err *e);   /* read only */
 int h5_reopen(struct h5 **f, const char *path, struct err *e); /* read and write */
 int h5_create(struct h5 **f, const char *path, struct err *e); /* truncates the file */
-/* The same, with the name of the file in messages. (HDF5 opens files by name only and follows
+/* They open a file that messages call `name`. (HDF5 opens files by name only and follows
  * links, so a name under /proc cannot be used: file_spool() first copies a stream to a file.) */
 enum h5_mode { H5_READ, H5_ADD, H5_MAKE };
 int h5_open_as(struct h5 **f, const char *path, const char *name, enum h5_mode mode,

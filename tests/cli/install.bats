@@ -17,9 +17,9 @@ want() {
 		p=$(basename "$p" .c)
 		echo "bin/$p"
 		echo "share/bash-completion/completions/$p"
-		echo "share/zsh/site-functions/_$p"
 		echo "share/fish/vendor_completions.d/$p.fish"
 	done
+	echo share/zsh/site-functions/_pt-programs
 	for m in "$top"/man/*.[1-9]; do
 		echo "share/man/man${m##*.}/$(basename "$m")"
 	done

@@ -481,6 +481,14 @@ static void what_is_no_decimal(void **state)
 	const char *part = "123456";
 	assert_ptr_equal(scan_double(part, part + 3, &v), part + 3);
 	assert_true(v == 123);
+	part = "0x10";
+	assert_ptr_equal(scan_double(part, part + 4, &v), part + 1);
+	part = "inf1";
+	assert_ptr_equal(scan_double(part, part + 4, &v), part + 3);
+	assert_true(isinf(v));
+	char zeros[600];
+	memset(zeros, '0', sizeof(zeros));
+	assert_ptr_equal(scan_double(zeros, zeros + sizeof(zeros), &v), zeros);
 	part = "nan";
 	assert_ptr_equal(scan_double(part, part + 3, &v), part + 3);
 	assert_true(isnan(v));

@@ -61,10 +61,10 @@ static void ticks_of_any_range(void **state)
 static void thinning_keeps_extremes(void **state)
 {
 	enum { N = 10000, GROUPS = 50 };
-	struct point *p = xmalloc(N * sizeof(*p));
+	struct graph_point *p = xmalloc(N * sizeof(*p));
 	(void)state;
 	for (int i = 0; i < N; i++)
-		p[i] = (struct point){i, test_normal(1, i)};
+		p[i] = (struct graph_point){i, test_normal(1, i)};
 	p[777].y = 100;
 	p[7777].y = -100;
 	const struct scale x = {0, N - 1, false};
@@ -87,9 +87,9 @@ static void thinning_keeps_extremes(void **state)
 /* ---- text -------------------------------------------------------------------------- */
 
 static struct str text_of(
-	const struct point *p, int64_t n, struct graph_style style, bool log)
+	const struct graph_point *p, int64_t n, struct graph_style style, bool log)
 {
-	const struct series s = {"a", p, n};
+	const struct graph_series s = {"a", p, n};
 	const struct graph g = {"step", "loss", &s, 1, false, log};
 	struct str out = {0};
 	graph_text(&g, &style, &out);
@@ -98,7 +98,7 @@ static struct str text_of(
 
 static void a_line_of_dots(void **state)
 {
-	static const struct point diagonal[] = {{0, 0}, {1, 1}};
+	static const struct graph_point diagonal[] = {{0, 0}, {1, 1}};
 	struct str out = text_of(
 		diagonal, 2, (struct graph_style){MARKS_BRAILLE, false, 25, 8}, false);
 	(void)state;
@@ -119,12 +119,12 @@ static void points_of_any_kind(void **state)
 {
 	static const double values[] = {NAN, INFINITY, -INFINITY, -1.7e308, 1.7e308, 0,
 		-0.0, 5e-324, -5e-324, 1, 3, 1e300};
-	struct point p[ARRAY_LEN(values) * ARRAY_LEN(values)];
+	struct graph_point p[ARRAY_LEN(values) * ARRAY_LEN(values)];
 	int64_t n = 0;
 	(void)state;
 	for (size_t i = 0; i < ARRAY_LEN(values); i++)
 		for (size_t j = 0; j < ARRAY_LEN(values); j++)
-			p[n++] = (struct point){values[i], values[j]};
+			p[n++] = (struct graph_point){values[i], values[j]};
 	for (int kind = 0; kind < 8; kind++)
 		for (int64_t m = 0; m <= n; m += 11) {
 			struct graph_style style = {
@@ -166,13 +166,13 @@ static void axes_are_sums(void **state)
 		for (int i = 0; i < 4; i++)
 			assert_true(v[i] == x[a][i] || (isnan(x[a][i]) && isnan(v[i])));
 		free(v);
-		struct point *p;
+		struct graph_point *p;
 		int64_t n;
 		assert_int_equal(curve_points(&l, "loss", a, &p, &n, &e), 0);
 		assert_true(n == 3 && p[2].x == x[a][3] && p[2].y == 7);
 		free(p);
 	}
-	struct point *p;
+	struct graph_point *p;
 	int64_t n;
 	assert_int_equal(curve_points(&l, "no such", AXIS_STEPS, &p, &n, &e), 0);
 	assert_int_equal(n, 0);
@@ -190,7 +190,7 @@ static void columns_of_other_programs(void **state)
 {
 	struct run_log l = log_of("step=1 loss=2\nstep=2 loss=1\n");
 	struct strs names = {0};
-	struct point *p;
+	struct graph_point *p;
 	int64_t n;
 	struct err e;
 	(void)state;

@@ -116,7 +116,7 @@ template <int N> static __device__ inline void wgmma_wait(void)
 	asm volatile("wgmma.wait_group.sync.aligned %0;\n" ::"n"(N) : "memory");
 }
 
-/* The same after `bits` are computed, the combined bits of non-negative numbers. No value
+/* Waits after `bits` are computed, the combined bits of non-negative numbers. No value
  * depends on a wait, so ptxas would move the wait before the computation that should overlap;
  * it does not move it over a store to shared memory, and this store, under "less than 0", is
  * never executed (NaN is not less). */

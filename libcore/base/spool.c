@@ -1,0 +1,116 @@
+/* Streams whose contents must be seekable: they are copied to temporary files. */
+#include "base/file.h"
+
+#include <errno.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/statvfs.h>
+#include <unistd.h>
+
+int stream_look(struct stream *s, int fd, const char *name, struct err *e)
+{
+	*s = (struct stream){.fd = fd, .name = name};
+	while (s->n < sizeof(s->first)) {
+		ssize_t n = read(fd, s->first + s->n, sizeof(s->first) - s->n);
+		if (n < 0 && errno == EINTR)
+			continue;
+		if (n < 0)
+			return err_set(e, EX_IOERR, "%s: %s", name, strerror(errno));
+		if (n == 0)
+			break;
+		s->n += (size_t)n;
+	}
+	return 0;
+}
+
+static int64_t spool_limit = INT64_MAX;
+
+void file_spool_limit(int64_t n_bytes)
+{
+	spool_limit = n_bytes ? n_bytes : INT64_MAX;
+}
+
+/* Nine tenths of what is free beside the file. */
+static int64_t spool_room(int fd)
+{
+	struct statvfs fs;
+	if (fstatvfs(fd, &fs) || !fs.f_blocks)
+		return INT64_MAX;
+	return (int64_t)(0.9 * (double)fs.f_bavail * (double)fs.f_frsize);
+}
+
+static int copy_stream(const struct stream *s, int to, int64_t most, struct err *e)
+{
+	char text[NUM_TEXT];
+	const char *folder = file_temporary_directory();
+	int64_t room = spool_room(to), limit = min64(most, min64(spool_limit, room));
+	int rc = (int64_t)s->n > limit ? 1 : write_all(to, s->first, s->n);
+	rc = rc ? rc : copy_most(s->fd, to, limit - (int64_t)s->n);
+	if (rc < 0)
+		return err_set(e, EX_IOERR, "%s, copied to a file in %s: %s", s->name,
+			folder, strerror(errno));
+	if (rc > 0 && limit == most)
+		return err_set(e, EX_DATAERR,
+			"%s: larger than the %lld bytes such a file may have", s->name,
+			(long long)most);
+	if (rc > 0)
+		return err_set(e, EX_IOERR,
+			"%s, copied to a file in %s: larger than %s (%lld bytes)%s%s",
+			s->name, folder, text_bytes(text, (double)limit),
+			(long long)limit,
+			limit == room ? ", nine tenths of what is free there" : "",
+			advice_on(
+				limit == room ? ADVICE_SPOOL_ROOM : ADVICE_SPOOL_LIMIT));
+	return 0;
+}
+
+int file_spool(
+	const struct stream *s, int64_t most, char path[static 4096], struct err *e)
+{
+	int to = file_temporary(path, e);
+	if (to < 0)
+		return err_prefix(e, "%s: ", s->name);
+	if (!copy_stream(s, to, most, e))
+		return to;
+	cleanup_remove(path);
+	close(to);
+	return -1;
+}
+
+/* Reads a copy of the stream. */
+static int read_stream(
+	int from, const char *name, const struct seekable *how, struct err *e)
+{
+	char kept[4096];
+	struct stream s;
+	int64_t most;
+	if (stream_look(&s, from, name, e) || how->look(how->to, &s, &most, e))
+		return -1;
+	int fd = file_spool(&s, most, kept, e);
+	if (fd < 0)
+		return -1;
+	int rc = lseek(fd, 0, SEEK_SET)
+			 ? err_set(e, EX_IOERR, "%s: %s", name, strerror(errno))
+			 : how->read(how->to, fd, kept, e);
+	cleanup_remove(kept);
+	close(fd);
+	return rc;
+}
+
+int file_read_seekable(
+	const char *path, const char *name, const struct seekable *how, struct err *e)
+{
+	struct stat st;
+	if (!strcmp(path, "-"))
+		return read_stream(STDIN_FILENO, name, how, e);
+	int fd = file_open(path), rc;
+	if (fd < 0 || fstat(fd, &st))
+		rc = err_set(e, EX_IOERR, "%s: %s", path, strerror(errno));
+	else if (S_ISREG(st.st_mode))
+		rc = how->read(how->to, fd, path, e);
+	else
+		rc = read_stream(fd, name, how, e);
+	if (fd >= 0)
+		close(fd);
+	return rc;
+}
