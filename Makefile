@@ -8,7 +8,7 @@ CFLAGS = -O2 -g
 DEPS = yes
 
 PROGRAMS = $(notdir $(basename $(wildcard cmd/pt-*.c)))
-FLOORS = base token h5 comm collbench data ckpt run logs parallel optim edit model train convert compare planner
+FLOORS = base token h5 comm collbench data ckpt run logs parallel optim edit model engine plan job convert compare
 
 # ---- flags --------------------------------------------------------------------------
 PKGS = hdf5-serial jansson libpcre2-8 libxxhash libzstd mpich zlib

@@ -3,8 +3,8 @@
 #include "base/options.h"
 #include "h5/h5.h"
 #include "kernels/kernels.h"
-#include "train/backend.h"
-#include "train/train.h"
+#include "engine/backend.h"
+#include "job/job.h"
 
 #include <string.h>
 

@@ -18,8 +18,8 @@
 #include "tests/support/ranks.h"
 
 #include "parallel/store_internal.h"
-#include "train/state.h"
-#include "train/step.h"
+#include "engine/state.h"
+#include "engine/step.h"
 
 #include <stdlib.h>
 #include <string.h>

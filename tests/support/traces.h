@@ -2,7 +2,7 @@
 #ifndef TESTS_TRACES_H
 #define TESTS_TRACES_H
 
-#include "train/step.h"
+#include "engine/step.h"
 
 enum { TRACE_STEPS = 8 };
 

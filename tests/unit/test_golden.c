@@ -7,8 +7,8 @@
  */
 #include "tests/support/support.h"
 #include "data/documents.h"
-#include "train/state.h"
-#include "train/step.h"
+#include "engine/state.h"
+#include "engine/step.h"
 
 #include <math.h>
 #include <stdlib.h>

@@ -4,8 +4,8 @@
  */
 #include "data/documents.h"
 #include "tests/support/support.h"
-#include "train/state.h"
-#include "train/step.h"
+#include "engine/state.h"
+#include "engine/step.h"
 
 #include <stdlib.h>
 #include <string.h>

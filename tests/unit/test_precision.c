@@ -4,8 +4,8 @@
  * too.
  */
 #include "tests/support/support.h"
-#include "train/state.h"
-#include "train/step.h"
+#include "engine/state.h"
+#include "engine/step.h"
 #include "model/linear.h"
 
 #include <math.h>

@@ -1,7 +1,7 @@
 /* train: learning rates, options, the plan and that the training keeps to it. */
 #include "tests/support/support.h"
-#include "train/state.h"
-#include "train/step.h"
+#include "engine/state.h"
+#include "engine/step.h"
 
 #include <math.h>
 #include <stdlib.h>

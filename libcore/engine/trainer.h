@@ -1,0 +1,141 @@
+/*
+ * trainer: a model in training on the ranks of one worker. trainer.c prepares and builds it,
+ * step.h has the optimizer step and the evaluation, state.h its checkpoints. It knows nothing
+ * of the run around it: no log, no directory, no clock.
+ */
+#ifndef ENGINE_TRAINER_H
+#define ENGINE_TRAINER_H
+
+#include "comm/comm.h"
+#include "model/pass.h"
+#include "engine/dataset.h"
+#include "engine/faults.h"
+#include "engine/layout.h"
+#include "engine/pipe.h"
+#include "plan/plan.h"
+
+/* How long the start of a run takes, from the beginning of the program to the first step. */
+enum start_phase {
+	START_PROGRAM, /* options, MPI, and everything without a phase */
+	START_DATA,
+	START_DEVICE,
+	START_PLAN,
+	START_SELF_TEST,
+	START_MEMORY, /* allocation */
+	START_WEIGHTS,
+	START_FILES,	  /* reading a checkpoint, making the run directory */
+	START_ALGORITHMS, /* of a GPU's GEMMs */
+	START_PHASES
+};
+
+struct start_times {
+	double began, last; /* as clock_seconds() */
+	double seconds[START_PHASES];
+};
+
+/* The time since the end of the last phase was spent in this one. */
+void start_times_add(struct start_times *s, enum start_phase phase);
+void start_times_print(const struct start_times *s, struct str *out);
+
+/* Numbers of the caller's that are summed over the ranks together with the loss and the norm. */
+enum { STEP_VOTES = 4 };
+
+/* What the host reads after a step. */
+struct step_report {
+	struct step_end of;
+	int64_t vote[STEP_VOTES]; /* with NCCL; else the host has summed them */
+};
+
+struct trainer {
+	struct train_opts o;
+	struct comm *world;
+	struct mesh mesh;
+	struct rank_layout layout;
+	struct device d;
+	struct model model;
+	struct plan plan;
+	struct trainer_memory {
+		int64_t gpu_free; /* before any rank that shares the GPU allocates */
+		struct arena run, micro, scratch;
+		/* Where --offload moves state to. */
+		struct offload_backend *offload_backend;
+	} memory;
+	struct store *store;
+	struct optim *optim;
+	struct pass pass;
+	struct schedule schedule;
+	struct pipe pipe;
+	struct trainer_data {
+		struct dataset *set;
+		struct loader *loader;
+		struct order order; /* of training samples */
+		struct fetch *next; /* the next step's samples, being fetched */
+	} data;
+	/* On the device: the inputs of a step's end and its results; and a copy of the results. */
+	struct step_terms *terms;
+	struct step_report *end, ended;
+	struct trainer_profile {
+		int64_t first, last; /* steps; 0: none */
+		bool running;
+	} profile;
+	struct trainer_graph {
+		enum { GRAPH_NONE, GRAPH_WANTED, GRAPH_CAPTURED } state;
+		int64_t sent;	       /* bytes of messages, by a launch */
+		int64_t n_eager;       /* steps before it was captured */
+		int64_t read, written; /* by a step, of offloaded state */
+	} graph;
+	struct faults faults;
+	void (*before_update)(void *with); /* sees the gradients; NULL: none */
+	void *before_update_with;
+	/* A checkpoint that is written in the background, from a copy of the state. */
+	struct trainer_copy {
+		struct ckpt_writing *writing;
+		struct arena arena;
+		enum { COPY_NONE, COPY_PLANNED, COPY_ALLOCATED } state;
+	} copy;
+	struct local_sgd *local; /* NULL: no local SGD */
+	struct start_times start;
+	/* The state that checkpoints keep. */
+	int64_t step, samples;
+	struct str changes;  /* of the arithmetic, in a resumed run; empty: none */
+	int64_t loaded_step; /* of the checkpoint; the run may resume at an earlier step */
+	bool other_data;     /* than those of the checkpoint that it resumed from */
+	int64_t n_unseen; /* of the samples, skipped because a worker was slower than others */
+	double loss, val_loss, best_val_loss;
+	/* fp16: the scale of the loss, and the steps without overflow since it changed;
+	 * otherwise 1, 0 */
+	float loss_scale;
+	int64_t scale_good;
+	int64_t skipped; /* steps without an update: overflows, and steps of a slow worker */
+};
+
+/* Collective. Parameters are initialised from the seed, unless those of a checkpoint follow:
+ * --resume or --init-from. `data` stays the caller's. */
+int trainer_open(struct trainer *t, const struct train_opts *o, struct comm *world,
+	struct dataset *data, struct err *e);
+void trainer_close(struct trainer *t);
+
+/*
+ * The same in four parts: options, model and device; what transfers the memory of devices, which is
+ * collective over `all` ranks (`workers`: the group of ranks that local SGD synchronises, or NULL); the
+ * plan, and whether it fits into memory; and the allocation of that memory. Where trainers of several
+ * workers share a GPU, all wait for each other after the first part, and query the free memory again:
+ * nothing is allocated before the last part.
+ */
+int trainer_prepare(struct trainer *t, const struct train_opts *o, struct comm *world,
+	struct dataset *data, struct err *e);
+void trainer_query_free_memory(struct trainer *t);
+int trainer_connect(
+	struct trainer *t, struct comm *all, struct comm *workers, struct err *e);
+int trainer_fit(struct trainer *t, struct err *e);
+int trainer_build(struct trainer *t, struct err *e);
+
+/* The parts of trainer_build() that a plan needs as well, with arenas that may only measure:
+ * first the store and the pass, then the schedule and the activations. */
+void trainer_build_store(struct trainer *t);
+void trainer_build_pipe(struct trainer *t);
+void trainer_dismantle(struct trainer *t);
+/* Rank 0 warns that training waits while checkpoints are written. */
+void trainer_warn_no_copy(const struct trainer *t);
+
+#endif
