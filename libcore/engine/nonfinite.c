@@ -105,7 +105,7 @@ static void describe(const struct finding *w, struct str *why)
 {
 	const struct trainer *t = w->t;
 	str_printf(why, "rank %d", t->world->rank);
-	if (t->local)
+	if (t->peers)
 		str_printf(why, " of worker %d", t->o.worker);
 	str_puts(why, ", ");
 	if (w->at == IN_PARAMETERS)
@@ -140,7 +140,7 @@ void nonfinite_explain(
 		str_puts(&r->why, why.s);
 	} else {
 		str_printf(&r->why, "every part of it is finite: %sthe sum overflows",
-			t->local && t->step < t->o.edit.warmup
+			t->peers && t->step < t->o.edit.warmup
 				? "another worker's is not, or "
 				: "");
 	}

@@ -2,8 +2,6 @@
  * train, too, so this calls neither the trainer nor MPI. */
 #include "engine/state.h"
 
-#include "job/local_sgd.h"
-
 #include <stdlib.h>
 #include <string.h>
 

@@ -1,11 +1,10 @@
 /* The state of a trainer, to and from checkpoints. */
 #include "engine/state.h"
+#include "engine/step.h"
 
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
-
-#include "job/local_sgd.h"
 
 /* ---- saving ---------------------------------------------------------------------- */
 
@@ -89,13 +88,22 @@ int64_t state_copy_bytes(const struct trainer *t)
 	return n_bytes;
 }
 
+void state_warn_no_copy(const struct trainer *t, int64_t n_bytes)
+{
+	char text[NUM_TEXT];
+	if (t->world->rank == 0)
+		warn("no memory for a copy of the state (%s a rank): "
+		     "training waits until it is written",
+			text_bytes(text, (double)n_bytes));
+}
+
 /* Is there memory for the copy now? (Untouched pages count as free.) */
 static bool find_memory(struct trainer *t)
 {
 	int64_t available = memory_available();
-	if (available && t->plan.copy_bytes > available / comm_place()->local_size)
+	if (available && t->copy.bytes > available / comm_place()->local_size)
 		return false;
-	return !arena_try(&t->copy.arena, "checkpoint", (size_t)t->plan.copy_bytes);
+	return !arena_try(&t->copy.arena, "checkpoint", (size_t)t->copy.bytes);
 }
 
 /* Collective. Allocates the copy once, for all checkpoints of the run. */
@@ -107,11 +115,10 @@ static void make_copy(struct trainer *t)
 		comm_min_i64(t->world, find_memory(t)) ? COPY_ALLOCATED : COPY_NONE;
 	if (t->copy.state == COPY_NONE) {
 		arena_release(&t->copy.arena);
-		trainer_warn_no_copy(t);
-	} else if (t->plan.copy_bytes &&
-		   !t->d.discrete) { /* all threads touch its pages */
+		state_warn_no_copy(t, t->copy.bytes);
+	} else if (t->copy.bytes && !t->d.discrete) { /* all threads touch its pages */
 		t->d.k->zero(&t->d, mat((float *)(void *)t->copy.arena.base, 1,
-					    t->plan.copy_bytes / (int64_t)sizeof(float)));
+					    t->copy.bytes / (int64_t)sizeof(float)));
 	}
 }
 
@@ -121,7 +128,7 @@ int state_save_begin(struct trainer *t, const char *path, bool background, struc
 	w.path = path;
 	w.with = t;
 	w.info.param_hash = store_hash(t->store);
-	w.numbers = local_sgd_save(t, &w.n_numbers);
+	w.numbers = t->numbers ? t->numbers->save(t, &w.n_numbers) : NULL;
 	if (background)
 		make_copy(t);
 	background = background && t->copy.state == COPY_ALLOCATED;
@@ -387,8 +394,11 @@ static int open_source(struct trainer *t, const char *path, bool weights_only,
 	if (weights_only)
 		return find_groups(t, s->c, true, what->from, e);
 	if (check_options(t, s->c, e) || check_data(t, s->c, e) ||
-		find_groups(t, s->c, false, what->from, e) ||
-		local_sgd_info(&t->o, s->c, &what->info, &what->anchor, e))
+		find_groups(t, s->c, false, what->from, e))
+		return -1;
+	what->info = s->c->info;
+	what->info.format = what->info.created_by = NULL;
+	if (t->numbers && t->numbers->choose(&t->o, s->c, &what->info, &what->anchor, e))
 		return -1;
 	if (what->anchor)
 		what->from[STORE_PARAM] = ckpt_find_group(s->c, "anchor");
@@ -412,7 +422,7 @@ static int load_groups(
 	return 0;
 }
 
-/* Collective. The worker's numbers for local_sgd_load(), where rank 0 alone has opened the file. */
+/* Collective. The worker's numbers for saved_numbers.load(), where rank 0 alone has opened the file. */
 static struct ckpt worker_numbers(
 	const struct source *s, const char *path, struct comm *send)
 {
@@ -435,11 +445,10 @@ static int resume(struct trainer *t, const struct source *s, const char *path,
 	if (send)
 		numbers = worker_numbers(s, path, send);
 	t->loaded_step = s->what.step;
-	if (t->local)
-		t->local->from_anchor = s->what.anchor;
 	if (!set_loss_scale(t, &s->what.info, path, e)) {
 		set_progress(t, &s->what.info);
-		local_sgd_load(t, send ? &numbers : s->c, e);
+		if (t->numbers)
+			t->numbers->load(t, send ? &numbers : s->c, s->what.anchor, e);
 	}
 	free(numbers.numbers);
 	return comm_agree(t->world, e); /* rank 0 may have found an error in the file */

@@ -16,6 +16,8 @@ int state_save_begin(struct trainer *t, const char *path, bool background, struc
 int state_save_end(struct trainer *t, struct err *e);
 /* Has this rank written its part? */
 bool state_save_done(const struct trainer *t);
+/* Rank 0 warns that training waits while checkpoints are written, without memory for copies of so many bytes. */
+void state_warn_no_copy(const struct trainer *t, int64_t n_bytes);
 /* The size of the copy on a rank, for the plan; and of the file. */
 int64_t state_copy_bytes(const struct trainer *t);
 int64_t state_file_bytes(const struct trainer *t);
@@ -23,6 +25,10 @@ int64_t state_file_bytes(const struct trainer *t);
 /* Collective. Every rank reads the file, or rank 0 reads and sends. weights_only: a new run
  * that begins with these parameters. */
 int state_load(struct trainer *t, const char *path, bool weights_only, struct err *e);
+
+/* The numbers of a worker in a checkpoint: when the workers synchronised last, this one's sum of losses
+ * since then, when the warm-up ends, the samples that no worker used; the state of edit.h follows. */
+enum { SYNCED, LOSS_SUM, WARMUP, UNSEEN, OWN_NUMBERS };
 
 /* Sets the options that a checkpoint has saved, for opts_free(). An error if they are not those of a run, or if its
  * numbers of steps, samples and tokens cannot be, or its tensors contradict them. */

@@ -6,7 +6,6 @@
 #include <string.h>
 
 #include "base/trace.h"
-#include "job/local_sgd.h"
 #include "engine/state.h"
 
 /* The number of this worker's first sample in a step. */
@@ -218,12 +217,12 @@ static void enqueue_step(struct work *w)
 	struct trainer *t = w->t;
 	struct device *d = &t->d;
 	put_terms(t, w->r);
-	t->store->add_workers = w->averages ? edit_add_workers : NULL;
-	t->store->add_workers_with = w->averages ? t->local->edit : NULL;
+	t->store->add_workers = w->averages ? t->peers->add : NULL;
+	t->store->add_workers_with = w->averages ? t->peers->with : NULL;
 	step_gradients(t, &w->input);
 	t->store->add_workers = NULL;
 	if (w->averages)
-		edit_mean_gradient(t->local->edit);
+		t->peers->mean_gradient(t->peers->with);
 	trace_begin("norm", -1);
 	store_norm_enqueue(t->store);
 	if (!is_alone(t))
@@ -387,10 +386,9 @@ static int32_t *corrupt_batch(const struct trainer *t)
 
 float step_global_loss(struct trainer *t)
 {
-	struct comm *workers = t->local->control;
 	struct exact sum = pass_loss(&t->pass); /* the worker's */
-	comm_sum_i64(workers, (int64_t *)&sum, EXACT_WORDS);
-	return (float)(exact_round(&sum) / (step_tokens(t) * workers->size));
+	t->peers->sum(t->peers->with, (int64_t *)&sum, EXACT_WORDS);
+	return (float)(exact_round(&sum) / (step_tokens(t) * t->peers->n));
 }
 
 static enum outcome outcome_of(const struct step_result *r)
@@ -405,7 +403,7 @@ static enum outcome outcome_of(const struct step_result *r)
 /* All workers do what the worst one does, since each has counted only its own leaves. */
 static void agree_with_workers(struct work *w)
 {
-	w->outcome = (enum outcome)edit_max(w->t->local->edit, w->outcome);
+	w->outcome = (enum outcome)w->t->peers->largest(w->t->peers->with, w->outcome);
 	if (w->outcome == STEP_TOO_LARGE)
 		w->r->grad_norm = INFINITY;
 	else if (w->outcome == STEP_NOT_FINITE)
@@ -450,7 +448,7 @@ void step_run_on(struct trainer *t, const int32_t *windows,
 		.input = step_input(t, corrupted ? corrupted : windows),
 		.votes = votes,
 		.r = r,
-		.averages = t->local && t->step < t->o.edit.warmup};
+		.averages = t->peers && t->step < t->o.edit.warmup};
 	r->grid = first_grid(t, w.averages);
 	inject_delay(t);
 	compute(&w);

@@ -12,7 +12,6 @@
 #include "engine/faults.h"
 #include "engine/layout.h"
 #include "engine/pipe.h"
-#include "plan/plan.h"
 
 /* How long the start of a run takes, from the beginning of the program to the first step. */
 enum start_phase {
@@ -46,6 +45,32 @@ struct step_report {
 	int64_t vote[STEP_VOTES]; /* with NCCL; else the host has summed them */
 };
 
+/* The other workers of a run whose workers average gradients in the first steps of a warm-up. Each call is
+ * collective over all workers. */
+struct peers {
+	void *with;
+	int n; /* workers */
+	/* Adds a piece of a gradient, as store.add_workers; then the sums are divided by n. */
+	void (*add)(void *with, int64_t *sum, int64_t n);
+	void (*mean_gradient)(void *with);
+	/* The largest of a number, and sums of several. */
+	int64_t (*largest)(void *with, int64_t mine);
+	void (*sum)(void *with, int64_t *v, int64_t n);
+};
+
+/* What checkpoints keep beside the trainer's state, for the run around it. */
+struct trainer;
+struct ckpt;
+struct ckpt_info;
+struct saved_numbers {
+	double *(*save)(const struct trainer *t, int64_t *n); /* allocated, or NULL */
+	/* The state that a run resumes with; *from_anchor: the parameters are the anchor's. */
+	int (*choose)(const struct train_opts *o, const struct ckpt *c,
+		struct ckpt_info *info, bool *from_anchor, struct err *e);
+	int (*load)(
+		struct trainer *t, const struct ckpt *c, bool from_anchor, struct err *e);
+};
+
 struct trainer {
 	struct train_opts o;
 	struct comm *world;
@@ -53,7 +78,6 @@ struct trainer {
 	struct rank_layout layout;
 	struct device d;
 	struct model model;
-	struct plan plan;
 	struct trainer_memory {
 		int64_t gpu_free; /* before any rank that shares the GPU allocates */
 		struct arena run, micro, scratch;
@@ -91,9 +115,11 @@ struct trainer {
 	struct trainer_copy {
 		struct ckpt_writing *writing;
 		struct arena arena;
+		int64_t bytes;
 		enum { COPY_NONE, COPY_PLANNED, COPY_ALLOCATED } state;
 	} copy;
-	struct local_sgd *local; /* NULL: no local SGD */
+	const struct peers *peers;	     /* NULL: none */
+	const struct saved_numbers *numbers; /* NULL: none */
 	struct start_times start;
 	/* The state that checkpoints keep. */
 	int64_t step, samples;
@@ -109,33 +135,36 @@ struct trainer {
 	int64_t skipped; /* steps without an update: overflows, and steps of a slow worker */
 };
 
-/* Collective. Parameters are initialised from the seed, unless those of a checkpoint follow:
- * --resume or --init-from. `data` stays the caller's. */
-int trainer_open(struct trainer *t, const struct train_opts *o, struct comm *world,
-	struct dataset *data, struct err *e);
-void trainer_close(struct trainer *t);
+/* What a trainer takes of memory, in bytes. */
+struct trainer_sizes {
+	int64_t run, micro, scratch; /* the arenas */
+	int64_t offloaded;
+	int64_t copy; /* of a checkpoint, of this rank */
+	bool copies;  /* are checkpoints written in the background, from copies? */
+};
 
 /*
- * The same in four parts: options, model and device; what transfers the memory of devices, which is
- * collective over `all` ranks (`workers`: the group of ranks that local SGD synchronises, or NULL); the
- * plan, and whether it fits into memory; and the allocation of that memory. Where trainers of several
+ * A trainer is made in three parts: options, model and device; what transfers the memory of devices, which is
+ * collective over `all` ranks (`workers`: the group of ranks that local SGD synchronises, or NULL); and
+ * the allocation of its memory, before which the caller plans how much that is. Where trainers of several
  * workers share a GPU, all wait for each other after the first part, and query the free memory again:
- * nothing is allocated before the last part.
+ * nothing is allocated before the last part. Parameters are initialised from the seed, unless those of a
+ * checkpoint follow: --resume or --init-from. `data` stays the caller's. Collective.
  */
 int trainer_prepare(struct trainer *t, const struct train_opts *o, struct comm *world,
 	struct dataset *data, struct err *e);
 void trainer_query_free_memory(struct trainer *t);
 int trainer_connect(
 	struct trainer *t, struct comm *all, struct comm *workers, struct err *e);
-int trainer_fit(struct trainer *t, struct err *e);
-int trainer_build(struct trainer *t, struct err *e);
+int trainer_build(struct trainer *t, const struct trainer_sizes *sizes, struct err *e);
+/* Closes one that is prepared and will not be built. */
+void trainer_abandon(struct trainer *t);
+void trainer_close(struct trainer *t);
 
 /* The parts of trainer_build() that a plan needs as well, with arenas that may only measure:
  * first the store and the pass, then the schedule and the activations. */
 void trainer_build_store(struct trainer *t);
 void trainer_build_pipe(struct trainer *t);
 void trainer_dismantle(struct trainer *t);
-/* Rank 0 warns that training waits while checkpoints are written. */
-void trainer_warn_no_copy(const struct trainer *t);
 
 #endif

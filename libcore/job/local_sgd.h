@@ -12,16 +12,16 @@
 #include "comm/notify.h"
 #include "edit/edit.h"
 #include "run/run.h"
+#include "engine/state.h"
 #include "engine/step.h"
 
-struct ckpt;
-struct ckpt_info;
 struct run;
 
 struct local_sgd {
 	struct comm *sync; /* ranks at this position of all workers; NULL: no workers */
 	struct comm *control; /* the same, for values beside the synchronisations */
 	struct edit *edit;
+	struct peers peers; /* the trainer's */
 	/* Saved in checkpoints. */
 	int64_t synced;	  /* the step of the last synchronisation */
 	double loss_sum;  /* of this worker's steps since then */
@@ -90,14 +90,8 @@ int local_sgd_settle(struct run *r, struct err *e);
 void local_sgd_report_resume(struct run *r);
 void local_sgd_close(struct run *r);
 
-/* The numbers of a worker in a checkpoint: when the workers synchronised last, this one's sum of losses
- * since then, when the warm-up ends, the samples that no worker used; the state of edit.h follows. */
-enum { SYNCED, LOSS_SUM, WARMUP, UNSEEN, OWN_NUMBERS };
-
-/* The worker's numbers in a checkpoint; allocated. NULL without workers, if there never were some that
- * skipped samples. */
-double *local_sgd_save(const struct trainer *t, int64_t *n);
-int local_sgd_load(struct trainer *t, const struct ckpt *c, struct err *e);
+/* The worker's numbers in checkpoints; also of a run without workers, which may resume one that had some. */
+extern const struct saved_numbers local_sgd_numbers;
 /* May a run with that many workers resume from it? Between synchronisations, another number
  * needs the anchor. */
 int local_sgd_check_ckpt(const struct ckpt *c, int64_t workers, struct err *e);

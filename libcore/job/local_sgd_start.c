@@ -45,6 +45,30 @@ int local_sgd_check_devices(struct run *r, struct err *e)
 		"not: give --device cuda or cpu");
 }
 
+static void add_gradients(void *with, int64_t *sum, int64_t n)
+{
+	struct local_sgd *x = with;
+	edit_add_workers(x->edit, sum, n);
+}
+
+static void mean_gradient(void *with)
+{
+	struct local_sgd *x = with;
+	edit_mean_gradient(x->edit);
+}
+
+static int64_t largest(void *with, int64_t mine)
+{
+	struct local_sgd *x = with;
+	return edit_max(x->edit, mine);
+}
+
+static void sum(void *with, int64_t *v, int64_t n)
+{
+	struct local_sgd *x = with;
+	comm_sum_i64(x->control, v, n);
+}
+
 void local_sgd_build(struct run *r)
 {
 	struct trainer *t = &r->t;
@@ -53,7 +77,13 @@ void local_sgd_build(struct run *r)
 	if (!r->local.sync)
 		return;
 	r->local.edit = edit_open(&c, r->world, r->local.sync, t->store, &t->d);
-	t->local = &r->local;
+	r->local.peers = (struct peers){.with = &r->local,
+		.n = r->local.sync->size,
+		.add = add_gradients,
+		.mean_gradient = mean_gradient,
+		.largest = largest,
+		.sum = sum};
+	t->peers = &r->local.peers;
 }
 
 void local_sgd_close(struct run *r)
@@ -146,9 +176,15 @@ int local_sgd_read_replay(struct run *r, struct err *e)
 
 /* ---- the numbers of a worker in a checkpoint --------------------------------------- */
 
-double *local_sgd_save(const struct trainer *t, int64_t *n)
+static struct local_sgd *of_trainer(const struct trainer *t)
 {
-	const struct local_sgd *x = t->local;
+	return t->peers ? t->peers->with : NULL;
+}
+
+/* NULL without workers, if there never were some that skipped samples. */
+static double *save_numbers(const struct trainer *t, int64_t *n)
+{
+	const struct local_sgd *x = of_trainer(t);
 	if (!x && !t->n_unseen)
 		return NULL;
 	if (x)
@@ -199,7 +235,7 @@ static int check_worker(const struct trainer *t, const struct ckpt *c, struct er
 
 static int load_worker(struct trainer *t, const struct ckpt *c, struct err *e)
 {
-	struct local_sgd *x = t->local;
+	struct local_sgd *x = of_trainer(t);
 	double step = (double)t->step, warmup = (double)t->o.edit.warmup;
 	const double *v = c->numbers;
 	if (check_worker(t, c, e))
@@ -227,13 +263,18 @@ static int load_worker(struct trainer *t, const struct ckpt *c, struct err *e)
 }
 
 /* A run without workers may resume it, too. */
-int local_sgd_load(struct trainer *t, const struct ckpt *c, struct err *e)
+static int load_numbers(
+	struct trainer *t, const struct ckpt *c, bool from_anchor, struct err *e)
 {
+	struct local_sgd *x = of_trainer(t);
 	double n = c && c->n_numbers >= OWN_NUMBERS ? c->numbers[UNSEEN] : 0;
 	if (!(n >= 0 && n <= (double)t->samples))
 		return bad_numbers(c, e);
 	t->n_unseen = (int64_t)n;
-	return t->local ? load_worker(t, c, e) : 0;
+	if (!x)
+		return 0;
+	x->from_anchor = from_anchor;
+	return load_worker(t, c, e);
 }
 
 /* ---- another number of workers ------------------------------------------------------ */
@@ -293,6 +334,9 @@ int local_sgd_info(const struct train_opts *o, const struct ckpt *c,
 	info->loss_scale_good = min64(info->loss_scale_good, synced);
 	return 0;
 }
+
+const struct saved_numbers local_sgd_numbers = {
+	.save = save_numbers, .choose = local_sgd_info, .load = load_numbers};
 
 /* ---- the run directory of a run that resumes ---------------------------------------- */
 

@@ -1,4 +1,5 @@
 /* The start of a run: its checkpoint, device, data, directory and journal. */
+#include "job/fit.h"
 #include "job/job_internal.h"
 #include "job/selftest.h"
 #include "plan/cluster.h"
@@ -256,12 +257,15 @@ static int build(
 	if (trainer_prepare(t, o, r->world, &r->data, e) || local_sgd_check_devices(r, e))
 		return -1;
 	t->start = *s;
+	t->numbers = &local_sgd_numbers;
 	if (trainer_connect(t, r->all, r->local.sync, e)) {
 		r->error_agreed = true;
 		return -1;
 	}
 	start_times_add(&t->start, START_DEVICE);
-	bool fits = !trainer_fit(t, e);
+	struct plan plan;
+	struct trainer_sizes sizes;
+	bool fits = !fit_trainer(t, &plan, &sizes, e);
 	if (start_agree(r, e) || !fits)
 		return -1;
 	if (gemm_algorithms_load(&t->d, o, from, r->all, e) ||
@@ -270,7 +274,8 @@ static int build(
 		return -1;
 	}
 	start_times_add(&t->start, START_SELF_TEST);
-	bool built = !trainer_build(t, e);
+	bool built = !trainer_build(t, &sizes, e);
+	r->max_bytes = plan_total(&plan);
 	return start_agree(r, e) || !built ? -1 : 0;
 }
 
@@ -351,7 +356,7 @@ static int start(struct run *r, struct train_opts *o, const char *command, struc
 		return -1;
 	local_sgd_build(r);
 	start_times_add(&r->t.start, START_MEMORY);
-	r->max_bytes = comm_max_i64(r->world, plan_total(&r->t.plan));
+	r->max_bytes = comm_max_i64(r->world, r->max_bytes);
 	if (o->profile && options_steps(o, "profile", o->profile, &r->t.profile.first,
 				  &r->t.profile.last, e))
 		return -1;

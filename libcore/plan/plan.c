@@ -1,16 +1,16 @@
 /* The plan: the training code itself, run on the planning device with arenas that only
  * measure. */
-#include "model/generate.h"
 #include "plan/plan.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-#include "plan/cluster.h"
-#include "job/local_sgd.h"
-#include "plan/plan_internal.h"
+#include "edit/edit.h"
 #include "engine/state.h"
 #include "engine/step.h"
+#include "model/generate.h"
+#include "plan/cluster.h"
+#include "plan/plan_internal.h"
 
 void plan_open(struct trainer *t, const struct train_opts *o, struct model *m, int rank,
 	int64_t n_micro)
@@ -474,7 +474,7 @@ static bool knows_limit(const struct train_opts *o)
 	return o->memory || o->device != DEVICE_CUDA;
 }
 
-/* make_plan() of trainer.c, for ranks that all are on this host. */
+/* make_plan() of job/fit.c, for ranks that all are on this host. */
 static int choose_recompute(struct train_opts *o, struct model *m, int ranks,
 	struct plan *most, int64_t *totals)
 {

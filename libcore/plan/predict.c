@@ -13,9 +13,9 @@
 #include "base/file.h"
 #include "base/trace.h"
 #include "comm/simulate.h"
-#include "engine/backend.h"
-#include "plan/cluster.h"
 #include "engine/step.h"
+#include "plan/cluster.h"
+#include "plan/plan.h"
 
 enum { MOST_ROWS = 64 };
 

@@ -3,6 +3,7 @@
 #define TESTS_TRACES_H
 
 #include "engine/step.h"
+#include "plan/plan.h"
 
 enum { TRACE_STEPS = 8 };
 

@@ -4,6 +4,7 @@
  */
 #include "data/documents.h"
 #include "tests/support/support.h"
+#include "tests/support/trainers.h"
 #include "engine/state.h"
 #include "engine/step.h"
 
@@ -235,7 +236,7 @@ static struct seen train(const char *options, const int32_t *windows)
 		CONTEXT, BATCH, BATCH, options);
 	if (opts_from_text(&train_program, &o, text.s, false, &e) ||
 		options_check(&o, &e) ||
-		trainer_open(&t, &o, comm_self("alone"), &no_data, &e))
+		trainer_open(&t, &o, comm_self("alone"), &no_data, NULL, &e))
 		die_err(&e);
 	t.pass.observer = &observer;
 	for (int i = 0; i < 2; i++) {

@@ -10,7 +10,7 @@
  */
 #include "ckpt/view.h"
 #include "tests/support/support.h"
-#include "job/local_sgd.h"
+#include "engine/state.h"
 #include "engine/options.h"
 
 #include <fcntl.h>
