@@ -357,33 +357,6 @@ static bool needs_coarser(const struct work *w)
 
 /* ---- a whole step ------------------------------------------------------------------ */
 
-static void inject_delay(const struct trainer *t)
-{
-	int ranks = t->world->size;
-	faults_wait(faults_delay_ms(t->faults.delays, t->faults.n_delays,
-		(uint64_t)t->o.seed, t->step + 1, t->o.worker * ranks + t->world->rank,
-		ranks * (int)max64(1, t->o.edit.workers)));
-}
-
-/* Random windows in place of this step's, allocated; NULL: none are requested. */
-static int32_t *corrupt_batch(const struct trainer *t)
-{
-	int64_t b = t->o.micro_batch,
-		n = layout_own_micro(&t->layout.microbatches, t->layout.data_rank);
-	int64_t len = t->model.c.context + 1, step = t->step + 1;
-	if (!faults_corrupt_step(&t->faults, t->o.worker, step))
-		return NULL;
-	int32_t *windows = xcalloc((size_t)(n * b * len) + 1, sizeof(*windows));
-	for (int64_t i = 0; i < n * b; i++) {
-		int64_t micro = microbatches_index(
-			&t->layout.microbatches, t->layout.data_rank, i / b);
-		faults_random_window(windows + i * len, len,
-			t->data.set->tokenizer.vocab.n, (uint64_t)t->o.seed,
-			t->samples + worker_sample(t) + micro * b + i % b);
-	}
-	return windows;
-}
-
 float step_global_loss(struct trainer *t)
 {
 	struct exact sum = pass_loss(&t->pass); /* the worker's */
@@ -443,14 +416,12 @@ void step_run_on(struct trainer *t, const int32_t *windows,
 {
 	*r = (struct step_result){
 		.lr = (float)lr_at(&t->o, t->step + 1), .loss_scale = t->loss_scale};
-	int32_t *corrupted = corrupt_batch(t);
 	struct work w = {.t = t,
-		.input = step_input(t, corrupted ? corrupted : windows),
+		.input = step_input(t, windows),
 		.votes = votes,
 		.r = r,
 		.averages = t->peers && t->step < t->o.edit.warmup};
 	r->grid = first_grid(t, w.averages);
-	inject_delay(t);
 	compute(&w);
 	collect_result(&w);
 	while (needs_coarser(&w)) {
@@ -461,7 +432,6 @@ void step_run_on(struct trainer *t, const int32_t *windows,
 	}
 	if (r->bad)
 		nonfinite_explain(t, &w.input, r);
-	free(corrupted);
 	if (r->bad)
 		return;
 	if (!r->skipped && !updates_ahead(&w))
@@ -501,17 +471,28 @@ void step_skip(struct trainer *t, int64_t steps)
 	step_drop_next(t);
 }
 
-void step_run(struct trainer *t, const struct step_votes *votes, struct step_result *r)
+void step_load(struct trainer *t, struct step_data *d)
 {
 	double begin = clock_seconds();
 	trace_begin("data", -1);
-	struct fetch *now = t->data.next ? t->data.next : fetch_step(t, t->samples);
-	const int32_t *windows = loader_end(t->data.loader, now);
+	d->fetch = t->data.next ? t->data.next : fetch_step(t, t->samples);
+	d->windows = loader_end(t->data.loader, d->fetch);
 	bool more = t->step + 1 < t->o.steps;
 	t->data.next = more ? fetch_step(t, t->samples + t->o.batch) : NULL;
 	trace_end();
-	double waited = clock_seconds() - begin;
-	step_run_on(t, windows, votes, r);
-	r->data = waited;
-	fetch_free(now);
+	d->waited = clock_seconds() - begin;
+}
+
+void step_data_free(struct step_data *d)
+{
+	fetch_free(d->fetch);
+}
+
+void step_run(struct trainer *t, const struct step_votes *votes, struct step_result *r)
+{
+	struct step_data d;
+	step_load(t, &d);
+	step_run_on(t, d.windows, votes, r);
+	r->data = d.waited;
+	step_data_free(&d);
 }

@@ -28,7 +28,15 @@ struct step_result {
 
 /* Collective. One optimizer step; `votes` may be NULL. */
 void step_run(struct trainer *t, const struct step_votes *votes, struct step_result *r);
-/* The same on given windows [sample][context + 1], those of this rank's micro-batches. */
+/* Its parts: the data of the next step, [sample][context + 1] of this rank's micro-batches, while those of the
+ * step after are fetched; and the step on such windows, or on others. */
+struct step_data {
+	const int32_t *windows;
+	double waited; /* seconds */
+	struct fetch *fetch;
+};
+void step_load(struct trainer *t, struct step_data *d);
+void step_data_free(struct step_data *d);
 void step_run_on(struct trainer *t, const int32_t *windows,
 	const struct step_votes *votes, struct step_result *r);
 /* Collective. Forward and backward of the next step, in which GEMMs find their algorithms;

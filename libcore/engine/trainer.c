@@ -127,7 +127,6 @@ static void open_compute(struct trainer *t, const struct trainer_sizes *sizes)
 
 void trainer_abandon(struct trainer *t)
 {
-	faults_close(&t->faults);
 	model_free(&t->model);
 	comm_device_close();
 	device_close(&t->d);
@@ -146,9 +145,8 @@ int trainer_prepare(struct trainer *t, const struct train_opts *o, struct comm *
 		.graph = {.state = o->graph ? GRAPH_WANTED : GRAPH_NONE}};
 	if (!layout_resolve(&t->o, world->size, e) && !backend_open(&t->o, &t->d, e) &&
 		!model_init(&t->model, &t->o.model, data->tokenizer.vocab.n, e) &&
-		!layout_check(&t->o, &t->model, e) &&
-		!dataset_order(data, &t->o, &t->model, &t->data.order, e))
-		faults_open(&t->faults, &t->o, world->size, e);
+		!layout_check(&t->o, &t->model, e))
+		dataset_order(data, &t->o, &t->model, &t->data.order, e);
 	if (!comm_agree(world, e))
 		backend_agree(&t->o, world, &t->d, e);
 	if (comm_agree(world, e)) {

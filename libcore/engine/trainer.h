@@ -9,7 +9,6 @@
 #include "comm/comm.h"
 #include "model/pass.h"
 #include "engine/dataset.h"
-#include "engine/faults.h"
 #include "engine/layout.h"
 #include "engine/pipe.h"
 
@@ -108,7 +107,6 @@ struct trainer {
 		int64_t n_eager;       /* steps before it was captured */
 		int64_t read, written; /* by a step, of offloaded state */
 	} graph;
-	struct faults faults;
 	void (*before_update)(void *with); /* sees the gradients; NULL: none */
 	void *before_update_with;
 	/* A checkpoint that is written in the background, from a copy of the state. */

@@ -5,13 +5,14 @@
 
 #include <pthread.h>
 
-#include "run/run.h"
 #include "engine/backend.h"
-#include "job/local_sgd.h"
 #include "engine/state.h"
 #include "engine/step.h"
-#include "plan/plan.h"
+#include "job/faults.h"
 #include "job/job.h"
+#include "job/local_sgd.h"
+#include "plan/plan.h"
+#include "run/run.h"
 
 /* The votes of a worker's ranks in every step. */
 enum vote { VOTE_STOP, VOTE_SAVE, VOTE_WRITTEN, VOTE_MEET };
@@ -168,6 +169,7 @@ struct run {
 	struct dataset data;
 	struct trainer t;
 	struct local_sgd local;
+	struct faults faults;
 	struct decision now;
 	struct report report;
 	struct saver saver;

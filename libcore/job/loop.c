@@ -411,7 +411,7 @@ static int step(struct run *r)
 		return 0;
 	begin_profile(r);
 	hashes_begin_step(r);
-	step_run(&r->t, &votes, &s);
+	faults_step(&r->faults, &r->t, &votes, &s);
 	int hashed = hashes_end_step(r, &s);
 	decide(r, &s);
 	bool synchronised = !s.bad && local_sgd_after_step(r, &s);

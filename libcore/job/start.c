@@ -348,6 +348,8 @@ static int start(struct run *r, struct train_opts *o, const char *command, struc
 	int64_t resume = -1;
 	struct start_times s = {.began = r->began, .last = r->began};
 	start_times_add(&s, START_PROGRAM);
+	if (faults_open(&r->faults, o, r->world->size, e))
+		return -1;
 	backend_count_sharers(o, r->all);
 	if (dataset_open(&r->data, o, r->world, e))
 		return -1;
@@ -474,6 +476,7 @@ static void close_run(struct run *r)
 {
 	local_sgd_close(r);
 	hashes_close(r);
+	faults_close(&r->faults);
 	trainer_close(&r->t);
 	comm_flight_close();
 	dataset_close(&r->data);

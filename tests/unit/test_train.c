@@ -3,6 +3,7 @@
 #include "tests/support/trainers.h"
 #include "engine/state.h"
 #include "engine/step.h"
+#include "job/faults.h"
 
 #include <math.h>
 #include <stdlib.h>

@@ -1,5 +1,5 @@
 /* Injected faults: slow ranks, and corrupt data. */
-#include "engine/faults.h"
+#include "job/faults.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -11,9 +11,10 @@ enum { ANY = -1 };
 static int parse_one(const char *text, struct fault_delay *s, struct err *e)
 {
 	char *words = xstrdup(text), *rest = words, *rank = strsep(&rest, ":");
-	const char *ms = rest ? strsep(&rest, ":") : "", *part = rest ? rest : "1";
+	const char *ms = rest ? strsep(&rest, ":") : "", *odds = rest ? rest : "1";
 	bool good = !parse_double(ms, &s->ms) && s->ms >= 0 && s->ms < 1e9 &&
-		    !parse_double(part, &s->part) && s->part >= 0 && s->part <= 1;
+		    !parse_double(odds, &s->probability) && s->probability >= 0 &&
+		    s->probability <= 1;
 	int64_t n = ANY;
 	if (strcmp(rank, "random"))
 		good = good && !parse_int(rank, &n) && n >= 0 && n < INT32_MAX;
@@ -47,7 +48,7 @@ double faults_delay_ms(const struct fault_delay *list, int n, uint64_t seed, int
 		struct philox_block b = philox(key, (uint32_t)i, 0, 0, 0);
 		double any = philox_uniform64(b.x[0], b.x[1]);
 		int who = s->rank == ANY ? (int)(any * ranks) : s->rank;
-		if (who == rank && philox_uniform64(b.x[2], b.x[3]) < s->part)
+		if (who == rank && philox_uniform64(b.x[2], b.x[3]) < s->probability)
 			ms += s->ms;
 	}
 	return ms;
@@ -118,4 +119,42 @@ void faults_random_window(
 		double u = philox_uniform64(b.x[0], b.x[1]);
 		window[i] = (int32_t)min64(vocab - 1, (int64_t)(u * (double)vocab));
 	}
+}
+
+static void delay(const struct faults *f, const struct trainer *t)
+{
+	int ranks = t->world->size;
+	faults_wait(faults_delay_ms(f->delays, f->n_delays, (uint64_t)t->o.seed,
+		t->step + 1, t->o.worker * ranks + t->world->rank,
+		ranks * (int)max64(1, t->o.edit.workers)));
+}
+
+/* Random windows in place of this step's, allocated; NULL: none are requested. */
+static int32_t *corrupt(const struct faults *f, const struct trainer *t)
+{
+	const struct pipe_input in = step_input(t, NULL);
+	int64_t b = t->o.micro_batch, len = t->model.c.context + 1;
+	if (!faults_corrupt_step(f, t->o.worker, t->step + 1))
+		return NULL;
+	int32_t *windows = xcalloc((size_t)(in.n * b * len) + 1, sizeof(*windows));
+	for (int64_t i = 0; i < in.n * b; i++) {
+		int64_t micro = microbatches_index(in.microbatches, in.data_rank, i / b);
+		faults_random_window(windows + i * len, len,
+			t->data.set->tokenizer.vocab.n, (uint64_t)t->o.seed,
+			t->samples + in.first_sample + micro * b + i % b);
+	}
+	return windows;
+}
+
+void faults_step(const struct faults *f, struct trainer *t,
+	const struct step_votes *votes, struct step_result *r)
+{
+	struct step_data data;
+	step_load(t, &data);
+	int32_t *corrupted = corrupt(f, t);
+	delay(f, t);
+	step_run_on(t, corrupted ? corrupted : data.windows, votes, r);
+	r->data = data.waited;
+	free(corrupted);
+	step_data_free(&data);
 }

@@ -1,13 +1,13 @@
 /* faults: injected delays and corrupt data, to measure and test what they cost. */
-#ifndef ENGINE_FAULTS_H
-#define ENGINE_FAULTS_H
+#ifndef JOB_FAULTS_H
+#define JOB_FAULTS_H
 
-#include "engine/options.h"
+#include "engine/step.h"
 
 struct fault_delay {
-	int rank;    /* of all ranks; -1: another random one in every step */
-	double ms;   /* added to a step */
-	double part; /* probability of the delay in a step */
+	int rank;	    /* of all ranks; -1: another random one in every step */
+	double ms;	    /* added to a step */
+	double probability; /* of the delay in a step */
 };
 
 /* A worker that gets corrupt data in steps [first, last]. */
@@ -21,6 +21,10 @@ struct faults {
 	int n_delays;
 	struct fault_corruption corruption;
 };
+
+/* Collective. step_run() with these faults: this rank waits before its step, or computes it on random windows. */
+void faults_step(const struct faults *f, struct trainer *t,
+	const struct step_votes *votes, struct step_result *r);
 
 /* For a run whose workers have that many ranks each. To be closed, also after an error. */
 int faults_open(struct faults *f, const struct train_opts *o, int ranks, struct err *e);
