@@ -179,7 +179,9 @@ static void sum_on_host(
 	memcpy(r->vote, all.vote, sizeof(r->vote));
 }
 
-void step_allreduce(
+/* Collective, after the backward: an all-reduce of integers sums the loss and the squares of the
+ * gradient, which stay in the device's memory, and the votes, to r->vote or with NCCL to the report. */
+static void step_allreduce(
 	struct trainer *t, const struct step_votes *votes, struct step_result *r)
 {
 	if (!sums_on_device(t)) {
@@ -203,7 +205,7 @@ static bool updates_ahead(const struct work *w)
 	return w->t->d.discrete && !w->averages;
 }
 
-static void update(struct trainer *t)
+void step_update(struct trainer *t)
 {
 	if (t->before_update)
 		t->before_update(t->before_update_with);
@@ -212,27 +214,33 @@ static void update(struct trainer *t)
 	trace_end();
 }
 
-static void enqueue_step(struct work *w)
+void step_enqueue(struct trainer *t, const struct pipe_input *in, const struct peers *of,
+	const struct step_votes *votes, struct step_result *r)
 {
-	struct trainer *t = w->t;
 	struct device *d = &t->d;
-	put_terms(t, w->r);
-	t->store->add_workers = w->averages ? t->peers->add : NULL;
-	t->store->add_workers_with = w->averages ? t->peers->with : NULL;
-	step_gradients(t, &w->input);
+	t->store->add_workers = of ? of->add : NULL;
+	t->store->add_workers_with = of ? of->with : NULL;
+	step_gradients(t, in);
 	t->store->add_workers = NULL;
-	if (w->averages)
-		t->peers->mean_gradient(t->peers->with);
+	if (of)
+		of->mean_gradient(of->with);
 	trace_begin("norm", -1);
 	store_norm_enqueue(t->store);
 	if (!is_alone(t))
-		step_allreduce(t, w->votes, w->r);
+		step_allreduce(t, votes, r);
 	trace_end();
 	d->k->step_end(
 		d, &t->end->of, t->pass.loss, store_norm_squares(t->store), t->terms);
-	device_get_begin(d, &t->ended, t->end, sizeof(t->ended));
+}
+
+static void enqueue_step(struct work *w)
+{
+	struct trainer *t = w->t;
+	put_terms(t, w->r);
+	step_enqueue(t, &w->input, w->averages ? t->peers : NULL, w->votes, w->r);
+	device_get_begin(&t->d, &t->ended, t->end, sizeof(t->ended));
 	if (updates_ahead(w))
-		update(t);
+		step_update(t);
 }
 
 /* Steps in which GEMMs find their algorithms, and CUDA loads its kernels. */
@@ -435,7 +443,7 @@ void step_run_on(struct trainer *t, const int32_t *windows,
 	if (r->bad)
 		return;
 	if (!r->skipped && !updates_ahead(&w))
-		update(t);
+		step_update(t);
 	adjust_scale(t, r->skipped);
 	t->step++;
 	t->samples += t->o.batch;

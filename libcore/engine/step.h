@@ -57,10 +57,12 @@ void step_drop_next(struct trainer *t);
 struct pipe_input step_input(const struct trainer *t, const int32_t *windows);
 /* Collective over the mesh. All forwards and backwards, and the sums of the gradients. */
 void step_gradients(struct trainer *t, const struct pipe_input *in);
-/* Collective, after the backward: an all-reduce of integers sums the loss and the squares of the
- * gradient, which stay in the device's memory, and the votes, to r->vote or with NCCL to the report. */
-void step_allreduce(
-	struct trainer *t, const struct step_votes *votes, struct step_result *r);
+/* Collective. These, the sums over all ranks of loss, norm and votes, and the results of the step in t->end.
+ * `of`: workers that average their gradients, or NULL. */
+void step_enqueue(struct trainer *t, const struct pipe_input *in, const struct peers *of,
+	const struct step_votes *votes, struct step_result *r);
+/* Updates the parameters. */
+void step_update(struct trainer *t);
 /* Collective over the pipeline, when the step is complete: sets its times and the bubble. */
 void step_times(struct trainer *t, struct step_result *r);
 

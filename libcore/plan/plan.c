@@ -42,14 +42,9 @@ void plan_run_step(struct trainer *t)
 {
 	struct step_result r;
 	const struct pipe_input in = step_input(t, NULL);
-	pipe_step(&t->pipe, &in);
-	store_step_end(t->store);
-	store_norm_enqueue(t->store);
-	step_allreduce(t, NULL, &r);
+	step_enqueue(t, &in, NULL, NULL, &r);
 	step_times(t, &r);
-	t->d.k->step_end(
-		&t->d, &t->end->of, t->pass.loss, store_norm_squares(t->store), t->terms);
-	optim_update(t->optim, &t->end->of.update);
+	step_update(t);
 }
 
 /* Groups of the same name are added up. */
