@@ -331,7 +331,7 @@ void pipe_step(struct pipe *x, const struct pipe_input *in)
 		start_receive(x, a);
 		if (i + 1 < s->n[x->axis->rank])
 			start_receive(x, a + 1);
-		x->pass->micro.next_unit = unit_used_from(x, i + 1);
+		x->pass->store->after = unit_used_from(x, i + 1);
 		if (a->kind == ACTION_FORWARD)
 			forward(x, y, a->micro);
 		else
@@ -373,7 +373,7 @@ void pipe_forward(struct pipe *x, const struct pipe_input *in, int64_t rounds)
 	int per_rank = x->schedule->per_rank;
 	int64_t group = x->group;
 	x->pass->micro.train = false;
-	x->pass->micro.next_unit = -1;
+	x->pass->store->after = -1;
 	begin(x, in->n);
 	for (int64_t first = 0; first < rounds; first += group) {
 		for (int v = 0; v < per_rank; v++) {
