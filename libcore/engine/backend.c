@@ -81,7 +81,7 @@ void backend_count_sharers(struct train_opts *o, struct comm *all)
 {
 	enum device_kind kind;
 	bool none = backend_choose(o, &kind, &(struct err){0}) || kind == DEVICE_CPU;
-	o->gpu_sharers = none ? 0 : comm_gpu_sharers(all);
+	o->resolved.gpu_sharers = none ? 0 : comm_gpu_sharers(all);
 }
 
 int backend_open(struct train_opts *o, struct device *d, struct err *e)
@@ -93,7 +93,7 @@ int backend_open(struct train_opts *o, struct device *d, struct err *e)
 		.memory_bytes = o->memory,
 		.ranks = comm_place()->local_size,
 		.rank = comm_place()->local_rank,
-		.sharers = o->gpu_sharers};
+		.sharers = o->resolved.gpu_sharers};
 	if (backend_choose(o, &kind, e) || device_open(d, kind, &how, e))
 		return -1;
 	o->device = d->discrete ? DEVICE_CUDA : DEVICE_CPU;

@@ -14,7 +14,7 @@ struct trainer;
 int backend_choose(const struct train_opts *o, enum device_kind *kind, struct err *e);
 /* The threads of this rank: `wanted`, or if that is 0 its share of the processors of the host. */
 int64_t backend_threads(int64_t wanted);
-/* Collective over all ranks. Sets o->gpu_sharers: how many ranks share this rank's GPU. */
+/* Collective over all ranks. Sets o->resolved.gpu_sharers: how many ranks share this rank's GPU. */
 void backend_count_sharers(struct train_opts *o, struct comm *all);
 /* Opens the device, and sets o->device. The ranks of a host use its GPUs in turn; with
  * --device auto, only if each rank has a GPU of its own. */

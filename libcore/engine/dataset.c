@@ -24,7 +24,7 @@ static int open_corpus(struct dataset *d, const struct train_opts *o,
 	if (layout_degrees(o, world->size, degree, e))
 		return -1;
 	int ranks = degree[AXIS_DP] * degree[AXIS_FSDP];
-	int rank = o->worker * ranks + layout_data_rank(degree, world->rank);
+	int rank = o->resolved.worker * ranks + layout_data_rank(degree, world->rank);
 	ranks *= (int)max64(1, o->edit.workers);
 	struct strs files = files_of_rank(o, rank, ranks);
 	int rc = 0;
@@ -107,7 +107,7 @@ int dataset_open(
 		dataset_close(d);
 		return -1;
 	}
-	if (!world->rank && !o->worker)
+	if (!world->rank && !o->resolved.worker)
 		compare_vocabularies(d, o);
 	return 0;
 }

@@ -21,7 +21,7 @@ int layout_degrees(
 
 static int resolve_zero(struct train_opts *o, struct err *e)
 {
-	const int *degree = o->degree;
+	const int *degree = o->resolved.degree;
 	if (o->zero < 0)
 		o->zero = degree[AXIS_FSDP] > 1 ? 3 : 0;
 	if (o->zero && degree[AXIS_DP] > 1 && degree[AXIS_FSDP] * degree[AXIS_CP] == 1)
@@ -35,7 +35,7 @@ static int resolve_zero(struct train_opts *o, struct err *e)
 /* ZeRO 1 and 2 keep the whole model in memory, so parameters cannot be offloaded. */
 static int check_offload(const struct train_opts *o, struct err *e)
 {
-	const int *degree = o->degree;
+	const int *degree = o->resolved.degree;
 	bool whole = o->zero == 0 || degree[AXIS_FSDP] * degree[AXIS_CP] == 1;
 	if (!offloads_params((enum offload)o->offload) || o->zero == 3 || whole)
 		return 0;
@@ -67,15 +67,15 @@ static int fit_virtual(
 	const struct train_opts *o, enum axis a, int64_t *virtual_degree, struct err *e)
 {
 	if (may_change(o))
-		*virtual_degree = round_up(*virtual_degree, o->degree[a]);
-	int rc = check_virtual(a, o->degree[a], *virtual_degree, e);
+		*virtual_degree = round_up(*virtual_degree, o->resolved.degree[a]);
+	int rc = check_virtual(a, o->resolved.degree[a], *virtual_degree, e);
 	return rc && o->resume_exact ? err_prefix(e, "resume-exact: ") : rc;
 }
 
 /* --tile pieces are virtual slices: as many as --virtual tp, which is --tile by default. */
 static int resolve_pieces(const struct train_opts *o, int64_t *tp, struct err *e)
 {
-	int ranks = o->degree[AXIS_TP];
+	int ranks = o->resolved.degree[AXIS_TP];
 	if (o->tile % ranks)
 		return err_set(e, EX_USAGE,
 			"tile %lld is not divisible by %d ranks of tp: give --tile %lld",
@@ -97,7 +97,7 @@ static int resolve_pieces(const struct train_opts *o, int64_t *tp, struct err *e
  * its arithmetic. */
 static int resolve_virtual(struct train_opts *o, struct err *e)
 {
-	int64_t tp = 0, cp = o->degree[AXIS_CP];
+	int64_t tp = 0, cp = o->resolved.degree[AXIS_CP];
 	struct str text = {0};
 	if (model_virtual(o->model.virtual_degrees, &tp, &cp, e) ||
 		resolve_pieces(o, &tp, e) || fit_virtual(o, AXIS_TP, &tp, e) ||
@@ -111,7 +111,7 @@ static int resolve_virtual(struct train_opts *o, struct err *e)
 /* Tiles are virtual slices; with several chunks on a rank, each chunk would gather them again. */
 static int check_tile(const struct train_opts *o, struct err *e)
 {
-	const int *degree = o->degree;
+	const int *degree = o->resolved.degree;
 	bool gathers = o->zero == 3 && degree[AXIS_FSDP] * degree[AXIS_CP] > 1;
 	int64_t tp, cp;
 	const struct mistake mistakes[] = {
@@ -147,7 +147,7 @@ static int resolve_stages(struct train_opts *o, struct err *e)
 {
 	struct schedule s;
 	const struct schedule_row *row = &schedule_kinds[o->pp_schedule];
-	int ranks = o->degree[AXIS_PP];
+	int ranks = o->resolved.degree[AXIS_PP];
 	if (ranks == 1) /* no pipeline: the whole model is one stage */
 		o->pp_stages = 1;
 	else if (!o->pp_stages)
@@ -181,7 +181,7 @@ static void fit_micro_batch(struct train_opts *o)
 
 int layout_resolve(struct train_opts *o, int ranks, struct err *e)
 {
-	if (layout_degrees(o, ranks, o->degree, e))
+	if (layout_degrees(o, ranks, o->resolved.degree, e))
 		return -1;
 	layout_batch(o, layout_data_ranks(o));
 	fit_micro_batch(o);
@@ -205,13 +205,13 @@ int64_t layout_micro_batches(const struct train_opts *o)
 
 struct microbatches layout_assign_micro_batches(const struct train_opts *o)
 {
-	return microbatches_assign(layout_micro_batches(o), o->degree, (int)o->zero,
-		offloads_grads((enum offload)o->offload));
+	return microbatches_assign(layout_micro_batches(o), o->resolved.degree,
+		(int)o->zero, offloads_grads((enum offload)o->offload));
 }
 
 int layout_data_ranks(const struct train_opts *o)
 {
-	return o->degree[AXIS_DP] * o->degree[AXIS_FSDP];
+	return o->resolved.degree[AXIS_DP] * o->resolved.degree[AXIS_FSDP];
 }
 
 int layout_data_rank(const int degree[N_AXES], int rank)
@@ -227,7 +227,9 @@ static int check_micro_batches(const struct train_opts *o, struct err *e)
 {
 	int64_t n = layout_micro_batches(o);
 	int ranks = layout_data_ranks(o);
-	bool others = o->degree[AXIS_PP] * o->degree[AXIS_CP] * o->degree[AXIS_TP] > 1;
+	bool others = o->resolved.degree[AXIS_PP] * o->resolved.degree[AXIS_CP] *
+			      o->resolved.degree[AXIS_TP] >
+		      1;
 	if (ranks <= n)
 		return 0;
 	return err_set(e, EX_USAGE,
@@ -263,9 +265,9 @@ static const double LEAST_EPS = 1e-10;
 
 void layout_warn(const struct train_opts *o)
 {
-	int64_t stages = o->degree[AXIS_PP] * o->pp_stages;
+	int64_t stages = o->resolved.degree[AXIS_PP] * o->pp_stages;
 	int64_t n = layout_micro_batches(o) / layout_data_ranks(o);
-	if (!o->eval_only && o->degree[AXIS_PP] > 1 && n < stages)
+	if (!o->eval_only && o->resolved.degree[AXIS_PP] > 1 && n < stages)
 		warn("a step has only %lld micro-batch%s for a pipeline of %lld stages, so ranks "
 		     "wait for most of it: give a smaller --micro-batch, or a larger --batch",
 			(long long)n, n == 1 ? "" : "es", (long long)stages);
@@ -277,18 +279,19 @@ void layout_warn(const struct train_opts *o)
 
 int layout_check(const struct train_opts *o, const struct model *m, struct err *e)
 {
-	int64_t stages = o->degree[AXIS_PP] * o->pp_stages;
+	int64_t stages = o->resolved.degree[AXIS_PP] * o->pp_stages;
 	if (o->dtype == PRECISION_FLOAT8 && o->float8_skip_ends && m->c.layers <= 2)
 		return err_set(e, EX_USAGE,
 			"float8 leaves the first and the last block in bf16, and the model has "
 			"no others: --no-float8-skip-ends");
-	if (check_micro_batches(o, e) || check_kv_heads(o->degree[AXIS_TP], m, e))
+	if (check_micro_batches(o, e) ||
+		check_kv_heads(o->resolved.degree[AXIS_TP], m, e))
 		return -1;
 	if (stages > m->c.layers)
 		return err_set(e, EX_USAGE,
 			"%lld stages (pp %d x pp-stages %lld), but fewer layers: %lld",
-			(long long)stages, o->degree[AXIS_PP], (long long)o->pp_stages,
-			(long long)m->c.layers);
+			(long long)stages, o->resolved.degree[AXIS_PP],
+			(long long)o->pp_stages, (long long)m->c.layers);
 	/* The plan's counts must fit into int64_t. */
 	double rows = (double)o->micro_batch * (double)m->c.context;
 	double width = (double)(m->c.dim + m->c.ffn_dim + m->padded_vocab);
@@ -368,7 +371,7 @@ void layout_assign(struct rank_layout *l, const struct train_opts *o,
 {
 	int here = m->tp / mesh->degree[AXIS_TP];
 	*l = (struct rank_layout){.microbatches = layout_assign_micro_batches(o),
-		.data_rank = layout_data_rank(o->degree, mesh->world->rank),
+		.data_rank = layout_data_rank(o->resolved.degree, mesh->world->rank),
 		.part = {.n = m->tp, .first = mesh->at[AXIS_TP] * here, .local = here}};
 	assign_stages(l, o, mesh, m);
 	tensors_place(m->tensors, m->n_tensors, &l->part);
@@ -412,6 +415,7 @@ struct sample_run *layout_samples(const struct train_opts *o,
 {
 	struct sample_run *runs = xcalloc((size_t)ranks, sizeof(*runs));
 	for (int r = 0; r < ranks; r++)
-		runs[r] = samples_of(o, d, layout_data_rank(o->degree, r), first);
+		runs[r] =
+			samples_of(o, d, layout_data_rank(o->resolved.degree, r), first);
 	return runs;
 }

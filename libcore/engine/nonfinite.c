@@ -106,7 +106,7 @@ static void describe(const struct finding *w, struct str *why)
 	const struct trainer *t = w->t;
 	str_printf(why, "rank %d", t->world->rank);
 	if (t->peers)
-		str_printf(why, " of worker %d", t->o.worker);
+		str_printf(why, " of worker %d", t->o.resolved.worker);
 	str_puts(why, ", ");
 	if (w->at == IN_PARAMETERS)
 		str_puts(why, "before any sample");

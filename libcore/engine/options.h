@@ -64,6 +64,14 @@ struct edit_opts {
 	const char *replay; /* run directory whose synchronisations are repeated */
 };
 
+/* What layout_resolve(), the machine and a checkpoint make of the options. */
+struct resolved {
+	int worker;	 /* the number of this one */
+	int gpu_sharers; /* ranks that share this rank's GPU; 0: not known */
+	int degree[N_AXES];
+	int64_t from_workers; /* of the checkpoint that the run resumes from */
+};
+
 struct train_opts {
 	/* data */
 	struct strs data;
@@ -127,18 +135,7 @@ struct train_opts {
 	double publish_secs;
 	const char *peak_flops;
 	bool log_all_ranks, dry_run, verbose;
-	/* The rest are not options. The number of this worker. */
-	int worker;
-	/* ranks that share this rank's GPU; 0: not known */
-	int gpu_sharers;
-	/* degrees, set by layout_resolve() */
-	int degree[N_AXES];
-	/* --resume auto found no checkpoint */
-	bool start_over;
-	/* rank 0's descriptor + 1 of the locked journal; 0: none */
-	int lock;
-	/* number of workers of the checkpoint that the run resumes from */
-	int64_t from_workers;
+	struct resolved resolved; /* and no option */
 };
 
 extern const struct program train_program; /* without .versions */

@@ -54,7 +54,7 @@ static int check_edit(const struct train_opts *o, struct err *e)
 /* A run with local SGD is resumed without it: its options for that are dropped. */
 static void drop_local_sgd(struct train_opts *o)
 {
-	if (!o->from_workers || o->edit.workers)
+	if (!o->resolved.from_workers || o->edit.workers)
 		return;
 	opts_reset(&train_program, o, "edit-");
 	opts_reset(&train_program, o, "ckpt-syncs");

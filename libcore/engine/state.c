@@ -65,7 +65,7 @@ static struct ckpt_write describe_state(const struct trainer *t)
 		.workers = t->o.edit.ckpt == EDIT_CKPT_RANK0
 				   ? min64(1, t->o.edit.workers) /* of one, for all */
 				   : t->o.edit.workers,
-		.worker = t->o.worker,
+		.worker = t->o.resolved.worker,
 	};
 	return w;
 }
@@ -336,9 +336,9 @@ static int check_data(struct trainer *t, const struct ckpt *c, struct err *e)
  * same checkpoint. */
 static bool is_resumed(const struct train_opts *o, const struct store_group *g)
 {
-	bool more = o->worker >= o->from_workers;
+	bool more = o->resolved.worker >= o->resolved.from_workers;
 	return g->owner != STORE_OUTER ||
-	       (o->from_workers && !(more && !strcmp(g->name, "residual")));
+	       (o->resolved.from_workers && !(more && !strcmp(g->name, "residual")));
 }
 
 /* The number in the file of each group of the store; -1: it is not loaded. Some may be missing. */
@@ -366,7 +366,8 @@ static void warn_of_residual(const struct trainer *t, const struct ckpt *c)
 {
 	bool drops = ckpt_find_group(c, "residual") >= 0 &&
 		     store_groups_find(&t->store->c.groups, "residual") < 0;
-	if (drops && t->o.edit.workers && t->o.worker == 0 && t->world->rank == 0)
+	if (drops && t->o.edit.workers && t->o.resolved.worker == 0 &&
+		t->world->rank == 0)
 		warn("%s: the residuals of its workers are dropped: --edit-wire is "
 		     "fp32, which keeps no residual",
 			c->path);

@@ -11,7 +11,7 @@
 /* The number of this worker's first sample in a step. */
 static int64_t worker_sample(const struct trainer *t)
 {
-	return t->o.worker * layout_worker_batch(&t->o);
+	return t->o.resolved.worker * layout_worker_batch(&t->o);
 }
 
 static struct fetch *fetch_step(struct trainer *t, int64_t first_sample)

@@ -112,7 +112,7 @@ static void open_compute(struct trainer *t, const struct trainer_sizes *sizes)
 	device_arena(d, &t->memory.micro, "activations", (size_t)sizes->micro);
 	device_arena(d, &t->memory.scratch, "scratch", (size_t)sizes->scratch);
 	t->d.scratch = &t->memory.scratch;
-	mesh_open(&t->mesh, t->world, t->o.degree);
+	mesh_open(&t->mesh, t->world, t->o.resolved.degree);
 	layout_assign(&t->layout, &t->o, &t->mesh, &t->model);
 	trainer_build_store(t);
 	trainer_build_pipe(t);

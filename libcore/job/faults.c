@@ -125,7 +125,7 @@ static void delay(const struct faults *f, const struct trainer *t)
 {
 	int ranks = t->world->size;
 	faults_wait(faults_delay_ms(f->delays, f->n_delays, (uint64_t)t->o.seed,
-		t->step + 1, t->o.worker * ranks + t->world->rank,
+		t->step + 1, t->o.resolved.worker * ranks + t->world->rank,
 		ranks * (int)max64(1, t->o.edit.workers)));
 }
 
@@ -134,7 +134,7 @@ static int32_t *corrupt(const struct faults *f, const struct trainer *t)
 {
 	const struct pipe_input in = step_input(t, NULL);
 	int64_t b = t->o.micro_batch, len = t->model.c.context + 1;
-	if (!faults_corrupt_step(f, t->o.worker, t->step + 1))
+	if (!faults_corrupt_step(f, t->o.resolved.worker, t->step + 1))
 		return NULL;
 	int32_t *windows = xcalloc((size_t)(in.n * b * len) + 1, sizeof(*windows));
 	for (int64_t i = 0; i < in.n * b; i++) {

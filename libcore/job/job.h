@@ -9,21 +9,21 @@
 #include "engine/options.h"
 
 /* A checkpoint that a run begins from, and the options that come with it. */
-struct train_base {
-	char *resume; /* NULL: none */
-	bool start_over;
-	int lock;	 /* as in the options */
+struct job_base {
+	char *resume;	 /* NULL: none */
+	bool start_over; /* --resume auto found no checkpoint */
+	int lock;	 /* rank 0's descriptor + 1 of the locked journal; 0: none */
 	int64_t workers; /* of the checkpoint */
 	struct str options;
 };
 
 /* Collective. Finds the checkpoint of --resume, with all its options, or of --init-from, with those
  * of the model. */
-int train_find_base(const struct train_opts *o, struct comm *world, struct train_base *b,
+int job_find_base(const struct train_opts *o, struct comm *world, struct job_base *b,
 	struct err *e);
 /* Collective. Trains, evaluates or plans, and returns the exit code. `began`: when the program
  * did, by clock_seconds(). */
-int train_run(
-	struct train_opts *o, struct comm *world, const char *command, double began);
+int job_run(struct train_opts *o, const struct job_base *base, struct comm *world,
+	const char *command, double began);
 
 #endif

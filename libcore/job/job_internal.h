@@ -161,11 +161,12 @@ bool run_dir_begun(const struct ckpt *c);
 /* ---- the run ------------------------------------------------------------------------- */
 
 struct run {
-	double began;	    /* the program, by clock_seconds() */
-	struct comm *all;   /* the ranks of all workers */
-	struct comm *world; /* of this worker */
-	bool error_agreed;  /* all ranks know of the error that ends the start */
-	bool deserted;	    /* another worker has left */
+	double began;		     /* the program, by clock_seconds() */
+	const struct job_base *base; /* what it resumes from */
+	struct comm *all;	     /* the ranks of all workers */
+	struct comm *world;	     /* of this worker */
+	bool error_agreed;	     /* all ranks know of the error that ends the start */
+	bool deserted;		     /* another worker has left */
 	struct dataset data;
 	struct trainer t;
 	struct local_sgd local;
@@ -188,7 +189,7 @@ static inline bool run_is_first(const struct run *r)
 /* With --edit-ckpt rank0, only the first worker writes checkpoints. */
 static inline bool run_writes_ckpt(const struct run *r)
 {
-	return r->t.o.edit.ckpt == EDIT_CKPT_GROUP || r->t.o.worker == 0;
+	return r->t.o.edit.ckpt == EDIT_CKPT_GROUP || r->t.o.resolved.worker == 0;
 }
 
 /* Collective. After a phase of the start in which a worker may fail: has any failed? */

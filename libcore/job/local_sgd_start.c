@@ -19,11 +19,11 @@ int local_sgd_open(struct run *r, struct train_opts *o, struct err *e)
 		return err_set(e, EX_USAGE, "%d rank%s cannot be divided into %d workers",
 			r->all->size, r->all->size == 1 ? "" : "s", n);
 	int ranks = r->all->size / n; /* of a worker: neighbours */
-	o->worker = r->all->rank / ranks;
+	o->resolved.worker = r->all->rank / ranks;
 	x->sync = comm_split(r->all, r->all->rank % ranks, "workers");
 	x->control = comm_dup(x->sync, "control");
 	if (n > 1)
-		r->world = comm_split(r->all, o->worker, "worker");
+		r->world = comm_split(r->all, o->resolved.worker, "worker");
 	if (n > 1 && o->edit.async)
 		comm_notify_open(&x->notify, r->all, run_is_first(r));
 	return 0;
@@ -104,7 +104,8 @@ static int read_log(const char *dir, const struct train_opts *o, struct str *pat
 		return err_set(e, EX_USAGE, "%s: is of more workers than %lld", dir,
 			(long long)o->edit.workers);
 	str_clear(path);
-	str_printf(path, o->worker ? "%s/worker-%d" : "%s", dir, o->worker);
+	str_printf(path, o->resolved.worker ? "%s/worker-%d" : "%s", dir,
+		o->resolved.worker);
 	return run_log_read(log, path->s, e);
 }
 
@@ -222,15 +223,17 @@ static int64_t synced_step(const struct ckpt *c)
 /* When the number of workers changes, worker k resumes worker k modulo the number before. */
 static int check_worker(const struct trainer *t, const struct ckpt *c, struct err *e)
 {
-	int64_t were = max64(1, t->o.from_workers);
-	if (c->info.workers == t->o.from_workers && c->info.worker == t->o.worker % were)
+	int64_t were = max64(1, t->o.resolved.from_workers);
+	if (c->info.workers == t->o.resolved.from_workers &&
+		c->info.worker == t->o.resolved.worker % were)
 		return 0;
 	return err_set(e, EX_DATAERR,
 		"%s: of worker %lld of %lld, and worker %d of %lld resumes from that of worker "
 		"%lld of %lld: name the first worker's, and the others are found",
 		c->path, (long long)c->info.worker, (long long)c->info.workers,
-		t->o.worker, (long long)t->o.edit.workers,
-		(long long)(t->o.worker % were), (long long)t->o.from_workers);
+		t->o.resolved.worker, (long long)t->o.edit.workers,
+		(long long)(t->o.resolved.worker % were),
+		(long long)t->o.resolved.from_workers);
 }
 
 static int load_worker(struct trainer *t, const struct ckpt *c, struct err *e)
@@ -384,15 +387,15 @@ void local_sgd_report_resume(struct run *r)
 	const struct trainer *t = &r->t;
 	const struct train_opts *o = &t->o;
 	struct str text = {0};
-	if (o->from_workers == o->edit.workers || !r->dir.ckpt_path)
+	if (o->resolved.from_workers == o->edit.workers || !r->dir.ckpt_path)
 		return;
-	if (o->edit.ckpt == EDIT_CKPT_RANK0 && o->from_workers == 1)
+	if (o->edit.ckpt == EDIT_CKPT_RANK0 && o->resolved.from_workers == 1)
 		str_printf(&text,
 			"all %lld workers resume from the first one's checkpoint",
 			(long long)o->edit.workers);
 	else
 		str_printf(&text, "resuming with %lld workers instead of %lld",
-			(long long)o->edit.workers, (long long)o->from_workers);
+			(long long)o->edit.workers, (long long)o->resolved.from_workers);
 	if (went_back(r))
 		str_printf(&text,
 			"; step %lld was between two synchronisations: back to step %lld",

@@ -4,7 +4,7 @@
 /* Of the layout. */
 static void note_layout(const struct train_opts *o, const struct model *m, int ranks)
 {
-	const int *degree = o->degree;
+	const int *degree = o->resolved.degree;
 	bool shards = degree[AXIS_FSDP] * degree[AXIS_CP] > 1;
 	const struct opt_idle rows[] = {
 		{degree[AXIS_PP] == 1, "pp-schedule pp-stages pp-split",

@@ -37,7 +37,7 @@ void report_event(struct run *r, const char *fmt, ...)
 
 void report_print(struct run *r, const char *line)
 {
-	if (r->report.stdout_closed || r->t.o.worker > 0)
+	if (r->report.stdout_closed || r->t.o.resolved.worker > 0)
 		return;
 	if (r->report.bar.shown)
 		fprintf(stderr, "\r\033[K");

@@ -35,9 +35,10 @@ static bool holds_run(const char *dir)
 	return holds;
 }
 
-static int may_begin(const char *dir, const struct train_opts *o, struct err *e)
+static int may_begin(
+	const struct run *r, const char *dir, const struct train_opts *o, struct err *e)
 {
-	if (o->overwrite || o->resume || o->start_over || !holds_run(dir))
+	if (o->overwrite || o->resume || r->base->start_over || !holds_run(dir))
 		return 0;
 	return err_set(e, EX_USAGE,
 		"%s holds a run: --resume auto continues it, --overwrite starts a new one, --out "
@@ -52,7 +53,7 @@ static int choose_dir(
 	if (o->out) {
 		str_puts(out, o->out);
 		r->dir.created = !file_exists(out->s);
-		return may_begin(out->s, o, e);
+		return may_begin(r, out->s, o, e);
 	}
 	r->dir.created = true;
 	for (int n = 1; n == 1 || errno == EEXIST; n++) {
@@ -92,10 +93,10 @@ static void remove_others(const struct run *r, int64_t worker)
 static int lock_dir(struct run *r, const struct train_opts *o, struct err *e)
 {
 	struct str path = {0};
-	double patience = o->resume || o->start_over ? PATIENCE_SECS : 0;
+	double patience = o->resume || r->base->start_over ? PATIENCE_SECS : 0;
 	int64_t *steps;
-	if (o->lock) {
-		r->dir.lock = o->lock - 1;
+	if (r->base->lock) {
+		r->dir.lock = r->base->lock - 1;
 		ckpt_drop_torn(r->dir.ckpt_path);
 		return 0;
 	}
@@ -109,16 +110,16 @@ static int lock_dir(struct run *r, const struct train_opts *o, struct err *e)
 	}
 	int64_t n = ckpt_list(r->dir.ckpt_path, &steps, &(struct err){0});
 	free(steps);
-	if (!may_begin(r->dir.path, o, &(struct err){0}))
+	if (!may_begin(r, r->dir.path, o, &(struct err){0}))
 		ckpt_drop_torn(r->dir.ckpt_path);
-	if (o->start_over && n > 0 && o->worker > 0)
+	if (r->base->start_over && n > 0 && o->resolved.worker > 0)
 		remove_old(
 			r->dir.ckpt_path); /* the first worker has none to resume from */
-	else if (o->start_over && n > 0 && !r->dir.created)
+	else if (r->base->start_over && n > 0 && !r->dir.created)
 		return err_set(e, EX_USAGE,
 			"%s: another pt-train has started a run in it meanwhile",
 			r->dir.path);
-	return may_begin(r->dir.path, o, e);
+	return may_begin(r, r->dir.path, o, e);
 }
 
 /* Checked at the start, before the first checkpoint needs it. */
@@ -158,8 +159,8 @@ int run_dir_open(struct run *r, const struct train_opts *o, struct err *e)
 		return err_set(e, EX_USAGE, "the workers have different %s",
 			o->data_per_rank ? "vocabularies: " ONE_VOCABULARY : "data");
 	}
-	if (o->worker > 0) { /* the first worker has the directory itself */
-		str_printf(&dir, "/worker-%d", o->worker);
+	if (o->resolved.worker > 0) { /* the first worker has the directory itself */
+		str_printf(&dir, "/worker-%d", o->resolved.worker);
 		r->dir.created = !file_exists(dir.s);
 	}
 	str_printf(&ckpt, "%s/checkpoints", dir.s);

@@ -152,7 +152,7 @@ static int is_usable(void *with, const struct ckpt *c, struct err *e)
 }
 
 static int find_base(
-	const struct train_opts *o, struct str *path, struct train_base *b, struct err *e)
+	const struct train_opts *o, struct str *path, struct job_base *b, struct err *e)
 {
 	int64_t of_init;
 	bool search = o->resume && !strcmp(o->resume, "auto");
@@ -175,11 +175,11 @@ static int find_base(
 		       : 0;
 }
 
-int train_find_base(const struct train_opts *o, struct comm *world, struct train_base *b,
-	struct err *e)
+int job_find_base(
+	const struct train_opts *o, struct comm *world, struct job_base *b, struct err *e)
 {
 	struct str path = {0};
-	*b = (struct train_base){0};
+	*b = (struct job_base){0};
 	if (o->resume && !strcmp(o->resume, "auto") && !o->out)
 		err_set(e, EX_USAGE, "resume auto needs --out");
 	if (comm_agree(world, e))
@@ -237,7 +237,8 @@ static int load(
 	struct str path = {0};
 	if (r->local.sync && !o->init_from) {
 		char *first = ckpt_find_file(from);
-		ckpt_of_worker(&path, first, o->worker % max64(1, o->from_workers));
+		ckpt_of_worker(&path, first,
+			o->resolved.worker % max64(1, o->resolved.from_workers));
 		free(first);
 	} else {
 		str_puts(&path, from);
@@ -287,8 +288,9 @@ static int load_base(
 	const char *from = o->init_from ? o->init_from : o->resume;
 	if (o->eval_only && !from)
 		return err_set(e, EX_USAGE,
-			o->start_over ? "eval-only: --resume auto has found no checkpoint"
-				      : "eval-only needs --resume or --init-from");
+			r->base->start_over
+				? "eval-only: --resume auto has found no checkpoint"
+				: "eval-only needs --resume or --init-from");
 	if (!from)
 		return 0;
 	if (load(r, o, from, e))
@@ -488,9 +490,11 @@ static void close_run(struct run *r)
 	free(r->dir.ckpt_path);
 }
 
-int train_run(struct train_opts *o, struct comm *world, const char *command, double began)
+int job_run(struct train_opts *o, const struct job_base *base, struct comm *world,
+	const char *command, double began)
 {
 	struct run r = {.began = began,
+		.base = base,
 		.all = world,
 		.world = world,
 		.now = {.agreed = true},

@@ -15,7 +15,7 @@ int trace_open(struct run *r, const struct train_opts *o, struct err *e)
 	enum { DEFAULT_STEP = 3 };
 	if (!o->trace)
 		return 0;
-	if (o->worker == 0) {
+	if (o->resolved.worker == 0) {
 		r->trace.first = r->trace.last = min64(DEFAULT_STEP, o->steps);
 		if (o->trace_steps)
 			options_steps(o, "trace-steps", o->trace_steps, &r->trace.first,

@@ -70,7 +70,8 @@ static void stage_memory(
 	const struct request *r, struct subject *s, int stage, struct memory *out)
 {
 	struct plan p;
-	plan_make_memory(&s->o, &s->m, stage * (r->ranks / s->o.degree[AXIS_PP]), &p);
+	plan_make_memory(
+		&s->o, &s->m, stage * (r->ranks / s->o.resolved.degree[AXIS_PP]), &p);
 	*out = (struct memory){.params = (double)p.store.params,
 		.grads = (double)p.store.grads,
 		.gathered = (double)p.store.gathered,
@@ -191,7 +192,8 @@ static int open_pair(const struct request *r, const struct layout *l, bool quick
 static void pair_memory(const struct request *r, struct pair *p, struct memory *out)
 {
 	*out = (struct memory){.total = 0};
-	for (int i = 0; i < p->few.o.degree[AXIS_PP] && exact_fits(r, out); i++) {
+	for (int i = 0; i < p->few.o.resolved.degree[AXIS_PP] && exact_fits(r, out);
+		i++) {
 		struct memory m, more;
 		stage_memory(r, &p->few, i, &m);
 		if (p->times) {

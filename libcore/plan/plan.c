@@ -17,7 +17,7 @@ void plan_open(struct trainer *t, const struct train_opts *o, struct model *m, i
 {
 	*t = (struct trainer){.o = *o, .model = *m};
 	t->o.batch = n_micro * o->micro_batch * max64(1, o->edit.workers);
-	mesh_plan(&t->mesh, o->degree, rank);
+	mesh_plan(&t->mesh, o->resolved.degree, rank);
 	t->world = t->mesh.world;
 	arena_measure(&t->memory.run, "run");
 	arena_measure(&t->memory.micro, "activations");
@@ -163,7 +163,7 @@ static void plan_long(const struct train_opts *o, struct model *m, int rank, int
 int64_t plan_few_micro_batches(const struct train_opts *o, int64_t of_rank)
 {
 	int64_t n = layout_micro_batches(o), ranks = layout_data_ranks(o);
-	int64_t stages = o->degree[AXIS_PP] * o->pp_stages;
+	int64_t stages = o->resolved.degree[AXIS_PP] * o->pp_stages;
 	return min64(n, max64(of_rank, 2 * stages) * ranks + n % ranks);
 }
 
@@ -271,7 +271,7 @@ static int plan_largest(const struct train_opts *o, struct model *m, int ranks,
 {
 	struct mesh mesh;
 	int largest = 0;
-	memcpy(mesh.degree, o->degree, sizeof(mesh.degree));
+	memcpy(mesh.degree, o->resolved.degree, sizeof(mesh.degree));
 	for (int r = 0; r < ranks; r++) {
 		struct plan p;
 		int like = like_rank(&mesh, ranks, r);
@@ -491,7 +491,7 @@ static void print_pipeline(const struct train_opts *o, struct model *m, struct s
 	enum { WIDTH = 100, MOST = 64 }; /* micro-batches of a rank */
 	struct trainer t = {.world = NULL};
 	struct timeline line;
-	int n = o->degree[AXIS_PP] * (int)o->pp_stages;
+	int n = o->resolved.degree[AXIS_PP] * (int)o->pp_stages;
 	int64_t all = layout_micro_batches(o);
 	int64_t n_micro = min64(all, MOST * layout_data_ranks(o));
 	double *cost = xcalloc((size_t)n * 2, sizeof(*cost)), *backward = cost + n;
@@ -505,12 +505,13 @@ static void print_pipeline(const struct train_opts *o, struct model *m, struct s
 			MOST, (long long)ceil_div(all, layout_data_ranks(o)));
 	for (int i = 0; i < n; i++) {
 		int at[N_AXES] = {0};
-		at[AXIS_PP] = i % o->degree[AXIS_PP];
+		at[AXIS_PP] = i % o->resolved.degree[AXIS_PP];
 		struct mesh mesh;
-		memcpy(mesh.degree, o->degree, sizeof(mesh.degree));
+		memcpy(mesh.degree, o->resolved.degree, sizeof(mesh.degree));
 		plan_open(&t, o, m, mesh_rank(&mesh, at), n_micro);
 		trainer_build_pipe(&t);
-		const struct stage *st = &t.layout.stages[i / o->degree[AXIS_PP]];
+		const struct stage *st =
+			&t.layout.stages[i / o->resolved.degree[AXIS_PP]];
 		cost[i] = layout_stage_work(m, st);
 		backward[i] = cost[i];
 		str_printf(out, "stage %-3d pp %-3d layers %lld to %lld%s%s\n", i,
@@ -546,7 +547,7 @@ int plan_print(
 	struct plan most = {0};
 	int ranks = 1;
 	for (int a = 0; a < N_AXES; a++)
-		ranks *= o->degree[a];
+		ranks *= o->resolved.degree[a];
 	if (o->cluster && plan_hosts(o, ranks, e))
 		return -1;
 	int64_t *totals = xcalloc((size_t)ranks, sizeof(*totals));
@@ -556,12 +557,12 @@ int plan_print(
 			(long long)o->edit.workers, ranks, plural(ranks));
 	if (ranks > 1) {
 		str_puts(out, "# layout: ");
-		mesh_name(o->degree, out);
+		mesh_name(o->resolved.degree, out);
 		str_printf(out, "; zero %lld; virtual %s\n", (long long)o->zero,
 			o->model.virtual_degrees);
-		mesh_draw(o->degree, out);
+		mesh_draw(o->resolved.degree, out);
 	}
-	if (o->degree[AXIS_PP] > 1)
+	if (o->resolved.degree[AXIS_PP] > 1)
 		print_pipeline(o, m, out);
 	if (given->recompute == RECOMPUTE_AUTO && !knows_limit(o))
 		str_puts(out,

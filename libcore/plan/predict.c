@@ -60,7 +60,7 @@ static int ranks_of(const struct train_opts *o)
 {
 	int ranks = 1;
 	for (int a = 0; a < N_AXES; a++)
-		ranks *= o->degree[a];
+		ranks *= o->resolved.degree[a];
 	return ranks;
 }
 
@@ -180,7 +180,7 @@ static double mean_of(const struct actions *a, enum action_kind kind, int stage)
 static double pipeline_seconds(const struct train_opts *o, const struct actions *a,
 	double transfer, int64_t n_micro)
 {
-	int stages = o->degree[AXIS_PP] * (int)o->pp_stages;
+	int stages = o->resolved.degree[AXIS_PP] * (int)o->pp_stages;
 	double *cost = xcalloc((size_t)stages * 3, sizeof(*cost));
 	double *x = cost + stages, *w = x + stages;
 	struct schedule s;
@@ -191,8 +191,9 @@ static double pipeline_seconds(const struct train_opts *o, const struct actions 
 		x[i] = mean_of(a, ACTION_BACKWARD, i) + mean_of(a, ACTION_BACKWARD_X, i);
 		w[i] = mean_of(a, ACTION_BACKWARD_W, i);
 	}
-	if (schedule_open(&s, (enum schedule_kind)o->pp_schedule, o->degree[AXIS_PP],
-		    (int)o->pp_stages, ceil_div(n_micro, layout_data_ranks(o)), &e))
+	if (schedule_open(&s, (enum schedule_kind)o->pp_schedule,
+		    o->resolved.degree[AXIS_PP], (int)o->pp_stages,
+		    ceil_div(n_micro, layout_data_ranks(o)), &e))
 		die_err(&e);
 	const struct schedule_costs costs = {cost, x, w, .transfer = transfer};
 	schedule_time(&s, &costs, &line);
@@ -208,17 +209,17 @@ static double pipeline_seconds(const struct train_opts *o, const struct actions 
 static void predict(const struct subject *s, int64_t n_micro, struct prediction *p)
 {
 	const struct train_opts *o = s->o;
-	size_t stages = (size_t)(o->degree[AXIS_PP] * max64(1, o->pp_stages));
+	size_t stages = (size_t)(o->resolved.degree[AXIS_PP] * max64(1, o->pp_stages));
 	struct actions a = {.last = 0};
 	struct mesh mesh;
 	int at[N_AXES] = {0};
 	double rest = 0;
-	memcpy(mesh.degree, o->degree, sizeof(mesh.degree));
+	memcpy(mesh.degree, o->resolved.degree, sizeof(mesh.degree));
 	for (int k = 0; k < ACTION_KINDS; k++) {
 		a.seconds[k] = xcalloc(stages, sizeof(*a.seconds[k]));
 		a.n[k] = xcalloc(stages, sizeof(*a.n[k]));
 	}
-	for (int i = 0; i < o->degree[AXIS_PP]; i++) {
+	for (int i = 0; i < o->resolved.degree[AXIS_PP]; i++) {
 		struct prediction one;
 		at[AXIS_PP] = i;
 		simulate_rank(s, mesh_rank(&mesh, at), n_micro, &a, &one);
@@ -227,7 +228,7 @@ static void predict(const struct subject *s, int64_t n_micro, struct prediction 
 		rest = one.rest > rest ? one.rest : rest;
 	}
 	p->rest = rest;
-	if (o->degree[AXIS_PP] > 1)
+	if (o->resolved.degree[AXIS_PP] > 1)
 		p->pipeline = pipeline_seconds(o, &a, transfer_seconds(p), n_micro);
 	for (int k = 0; k < ACTION_KINDS; k++) {
 		free(a.seconds[k]);
@@ -257,7 +258,7 @@ static void extrapolate(double *few, double more, double times)
  * each. */
 static int64_t period_of(const struct train_opts *o)
 {
-	return o->pp_schedule == SCHEDULE_INTERLEAVED ? o->degree[AXIS_PP] : 1;
+	return o->pp_schedule == SCHEDULE_INTERLEAVED ? o->resolved.degree[AXIS_PP] : 1;
 }
 
 /* Of many micro-batches, each further period is assumed to take the same time. */
@@ -390,7 +391,7 @@ static void print_step(
 		1e-12 * s->c->efficiency * peak, 1e-12 * peak);
 	print_pair(out, "computation", "%.6f", computation, text);
 	print_pair(out, "exposed", "%.6f", exposed, "communication");
-	if (s->o->degree[AXIS_PP] > 1)
+	if (s->o->resolved.degree[AXIS_PP] > 1)
 		print_pair(out, "bubble", "%.6f", bubble, "waiting for other stages");
 	if (options_offload(s->o) && s->c->pcie > 0)
 		print_pair(out, "copies", "%.6f", waits,
@@ -468,11 +469,11 @@ int predict_print(
 	if (cluster_parse(o->cluster, &c, e))
 		return -1;
 	const struct subject s = {.o = o, .m = m, .c = &c};
-	if (o->degree[AXIS_TP] > c.links.host_ranks)
+	if (o->resolved.degree[AXIS_TP] > c.links.host_ranks)
 		warn("--tp %d is more than the %d ranks of a host of --cluster, so the sums of "
 		     "every layer cross the network: give a --tp that divides a host, and more of "
 		     "--fsdp or --pp",
-			o->degree[AXIS_TP], c.links.host_ranks);
+			o->resolved.degree[AXIS_TP], c.links.host_ranks);
 	for (int i = 0; i < 2; i++)
 		predict_step(&s, i == 0, &p[i]);
 	str_puts(out, "# predicted seconds of a step, on ");

@@ -476,7 +476,7 @@ static void every_two_techniques_meet(void **state)
 			for (int b = 0; b < N_TECHNIQUES; b++)
 				met[a][b] |= has >> a & has >> b & 1;
 		for (int a = 0; a < N_AXES; a++)
-			axes += o.degree[a] > 1;
+			axes += o.resolved.degree[a] > 1;
 		three_axes += axes >= 3;
 	}
 	for (int a = 0; a < N_TECHNIQUES; a++)
