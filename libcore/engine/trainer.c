@@ -32,10 +32,10 @@ static enum dtype wire_dtype(const struct train_opts *o)
 	return fp32 || o->gather_dtype == GATHER_FP32 ? DT_F32 : options_gemm_dtype(o);
 }
 
-void trainer_build_store(struct trainer *t)
+static void open_store(struct trainer *t, const struct optim_config *optim)
 {
 	const struct train_opts *o = &t->o;
-	struct model *m = &t->model;
+	const struct model *m = &t->model;
 	struct store_config c = {.mesh = &t->mesh,
 		.device = &t->d,
 		.tensors = m->tensors,
@@ -55,6 +55,16 @@ void trainer_build_store(struct trainer *t)
 		.offload_outer = o->edit.offload,
 		.offload_backend = t->memory.offload_backend,
 		.copy = options_gemm_dtype(o)};
+	store_groups_begin(&c.groups);
+	optim_add_groups(optim, &c.groups);
+	if (o->edit.workers)
+		edit_add_groups(&o->edit.config, &c.groups);
+	t->store = store_open(&c, &t->memory.run);
+}
+
+static void open_pass(struct trainer *t)
+{
+	const struct train_opts *o = &t->o;
 	struct pass_config p = {.mesh = &t->mesh,
 		.batch = o->micro_batch,
 		.seed = (uint64_t)o->seed,
@@ -66,17 +76,18 @@ void trainer_build_store(struct trainer *t)
 		.plain_kernels = o->kernels == KERNELS_REF,
 		.cp_rounds = o->cp_accumulate == CP_BF16,
 		.documents = o->packing == PACKING_DOCUMENTS};
+	pass_init(&t->pass, &t->model, &t->d, t->store, &p, &t->memory.run);
+}
+
+void trainer_build_state(struct trainer *t)
+{
 	struct optim_config optim;
-	options_optim(o, &optim);
-	if (o->dtype == PRECISION_FLOAT8)
-		model_set_float8(m, o->float8_skip_ends);
-	store_groups_begin(&c.groups);
-	optim_add_groups(&optim, &c.groups);
-	if (o->edit.workers)
-		edit_add_groups(&o->edit.config, &c.groups);
-	t->store = store_open(&c, &t->memory.run);
+	options_optim(&t->o, &optim);
+	if (t->o.dtype == PRECISION_FLOAT8)
+		model_set_float8(&t->model, t->o.float8_skip_ends);
+	open_store(t, &optim);
 	t->optim = optim_open(&optim, t->store, &t->d);
-	pass_init(&t->pass, m, &t->d, t->store, &p, &t->memory.run);
+	open_pass(t);
 	t->terms = arena_alloc(&t->memory.run, sizeof(*t->terms));
 	t->end = arena_alloc(&t->memory.run, sizeof(*t->end));
 }
@@ -114,7 +125,7 @@ static void open_compute(struct trainer *t, const struct trainer_sizes *sizes)
 	t->d.scratch = &t->memory.scratch;
 	mesh_open(&t->mesh, t->world, t->o.resolved.degree);
 	layout_assign(&t->layout, &t->o, &t->mesh, &t->model);
-	trainer_build_store(t);
+	trainer_build_state(t);
 	trainer_build_pipe(t);
 	start_times_add(&t->start, START_MEMORY);
 	if (!t->o.resume && !t->o.init_from) { /* or state_load() fills all of them */

@@ -160,8 +160,8 @@ void trainer_abandon(struct trainer *t);
 void trainer_close(struct trainer *t);
 
 /* The parts of trainer_build() that a plan needs as well, with arenas that may only measure:
- * first the store and the pass, then the schedule and the activations. */
-void trainer_build_store(struct trainer *t);
+ * first the store, the optimizer and the pass, then the schedule and the activations. */
+void trainer_build_state(struct trainer *t);
 void trainer_build_pipe(struct trainer *t);
 void trainer_dismantle(struct trainer *t);
 

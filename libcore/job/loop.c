@@ -210,51 +210,72 @@ static void show_progress(struct run *r, const struct step_result *s)
 	progress_update(&r->report.bar, (double)r->t.step, note);
 }
 
+/* What is to be done after a step. */
+struct due {
+	bool last, log, eval, replicas, save, sample;
+};
+
+static struct due find_due(struct run *r)
+{
+	const struct trainer *t = &r->t;
+	const struct train_opts *o = &t->o;
+	struct due due = {.last = t->step == o->steps, .log = report_due(r)};
+	due.eval = local_sgd_due(r, o->eval_every) || (due.last && o->eval_every);
+	due.replicas = o->check_replicas_every && t->step % o->check_replicas_every == 0;
+	due.save = local_sgd_due(r, o->ckpt_every) || r->now.save;
+	due.sample = local_sgd_due(r, o->sample_every);
+	return due;
+}
+
+/* `best`: the validation loss is the best so far. */
+static void save_step(struct run *r, const struct due *due, bool best)
+{
+	bool stop = r->now.stop;
+	if (due->save)
+		save_now(r, "in time", !due->last && !stop);
+	else if (due->last || stop)
+		save_now(r, due->last ? "the last" : "stopped", false);
+	else if (best && r->t.o.ckpt_best)
+		save_now(r, "the best", true);
+}
+
+/* Collective. Evaluates, if that is due, and logs. Returns whether the loss is the best so far. */
+static bool log_step(struct run *r, const struct step_result *s, const struct due *due)
+{
+	struct row row = report_new_row(r);
+	bool best = false, evaluated;
+	if (due->log)
+		report_fill_row(r, s, &row);
+	evaluated = due->eval && evaluate(r, &row, &best);
+	if (evaluated)
+		r->saver.saved_step = r->saver.tried_step = -1; /* for its losses */
+	if ((due->log || evaluated) && local_sgd_row(r, &row))
+		report_row(r, &row);
+	return best;
+}
+
 /* After a step: rows, evaluation, checkpoint, sample. Rows and evaluations are those that the
  * run would have had if it had never been stopped. */
 static int after_step(struct run *r, const struct step_result *s)
 {
-	struct trainer *t = &r->t;
-	const struct train_opts *o = &t->o;
-	struct row row = report_new_row(r);
-	bool last = t->step == t->o.steps, stop = r->now.stop, best = false;
-	bool eval = local_sgd_due(r, o->eval_every) || (last && o->eval_every);
-	bool save = local_sgd_due(r, o->ckpt_every) || r->now.save;
-	bool sample = local_sgd_due(r, o->sample_every);
-	int64_t check = o->check_replicas_every;
-	bool replicas = check && t->step % check == 0;
-	bool log = report_due(r);
+	const struct due due = find_due(r);
 	if (s->skipped)
 		report_event(r,
 			"gradients overflow with a loss scale of %g: nothing is updated, "
 			"the scale halves",
 			(double)s->loss_scale);
-	if (eval || save || sample || replicas || stop || last)
+	if (due.eval || due.save || due.sample || due.replicas || due.last || r->now.stop)
 		local_sgd_complete(r);
-	if (stop) /* first of all: the sender of a signal may not wait for an evaluation */
+	if (r->now.stop) /* first of all: the sender of a signal may not wait for an evaluation */
 		save_now(r, "stopped", false);
-	if (log)
-		report_fill_row(r, s, &row);
-	if (eval) {
-		eval = evaluate(r, &row, &best);
-		if (eval)
-			r->saver.saved_step = r->saver.tried_step =
-				-1; /* for its losses */
-	}
-	if ((log || eval) && local_sgd_row(r, &row))
-		report_row(r, &row);
+	bool best = log_step(r, s, &due);
 	show_progress(r, s);
-	if (s->vote[VOTE_WRITTEN] == t->world->size)
+	if (s->vote[VOTE_WRITTEN] == r->t.world->size)
 		save_end(r);
-	if (replicas && check_replicas(r))
+	if (due.replicas && check_replicas(r))
 		return EX_FAILED; /* and this step is not saved */
-	if (save)
-		save_now(r, "in time", !last && !stop);
-	else if (last || stop)
-		save_now(r, last ? "the last" : "stopped", false);
-	else if (best && o->ckpt_best)
-		save_now(r, "the best", true);
-	if (sample)
+	save_step(r, &due, best);
+	if (due.sample)
 		write_sample(r);
 	return 0;
 }

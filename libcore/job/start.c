@@ -44,67 +44,102 @@ static void list_environment(struct str *out)
 	}
 }
 
-static int open_journal(struct run *r, const struct train_opts *o, const char *command,
-	int64_t resume, struct err *e)
+/* What run_info points to. */
+struct run_texts {
+	struct str config, arithmetic, libraries, layout, environment, invocation;
+	char started[NUM_TEXT];
+};
+
+static void texts_free(struct run_texts *x)
+{
+	str_free(&x->config);
+	str_free(&x->arithmetic);
+	str_free(&x->libraries);
+	str_free(&x->layout);
+	str_free(&x->environment);
+	str_free(&x->invocation);
+}
+
+/* What determines the bits of the run's results. */
+static void state_arithmetic(const struct run *r, const char *layout, struct str *out)
+{
+	struct str sums = {0};
+	str_puts(&sums, backend_identity(&r->t.d));
+	if (comm_has_stream(r->world) &&
+		r->t.o.numerics == NUMERICS_FAST) /* their order is NCCL's */
+		str_printf(&sums, ", %s, %s", comm_device_library(), layout);
+	options_arithmetic(&r->t.o, &r->t.model, sums.s, r->data.hash, out);
+	str_free(&sums);
+}
+
+static void list_libraries(const struct run *r, struct str *out)
+{
+	bool nccl = comm_has_stream(r->world);
+	str_printf(out, "HDF5 %s, %s, %s%s%s, xxHash %s", h5_version(),
+		r->world->size > 1 ? comm_version() : "no MPI",
+		nccl ? comm_device_library() : "", nccl ? ", " : "",
+		backend_identity(&r->t.d), hash_version());
+}
+
+static struct run_info info_of(
+	const struct run *r, const char *command, struct run_texts *x)
 {
 	const struct comm_place *place = comm_place();
-	struct str config = {0}, arithmetic = {0}, libraries = {0}, layout = {0};
-	struct str environment = {0}, invocation = {0}, sums = {0};
-	const char *device = backend_identity(&r->t.d);
-	char started[NUM_TEXT];
-	options_saved(&r->t.o, &config);
-	mesh_name(r->t.mesh.degree, &layout);
-	bool nccl = comm_has_stream(r->world);
-	str_puts(&sums, device);
-	if (nccl && r->t.o.numerics == NUMERICS_FAST) /* their order is NCCL's */
-		str_printf(&sums, ", %s, %s", comm_device_library(), layout.s);
-	options_arithmetic(&r->t.o, &r->t.model, sums.s, r->data.hash, &arithmetic);
-	str_printf(&libraries, "HDF5 %s, %s, %s%s%s, xxHash %s", h5_version(),
-		r->world->size > 1 ? comm_version() : "no MPI",
-		nccl ? comm_device_library() : "", nccl ? ", " : "", device,
-		hash_version());
-	list_environment(&environment);
-	opts_print(&train_program, &r->t.o, 0, OPT_RUN, &invocation);
-	struct run_info info = {
+	options_saved(&r->t.o, &x->config);
+	mesh_name(r->t.mesh.degree, &x->layout);
+	state_arithmetic(r, x->layout.s, &x->arithmetic);
+	list_libraries(r, &x->libraries);
+	list_environment(&x->environment);
+	opts_print(&train_program, &r->t.o, 0, OPT_RUN, &x->invocation);
+	return (struct run_info){
 		.created_by = "pt-train " PT_VERSION,
 		.version = RUN_VERSION,
-		.started = clock_text(started, clock_wall()),
+		.started = clock_text(x->started, clock_wall()),
 		.host = place->host,
 		.pid = getpid(),
 		.job = scheduler_job(),
 		.command = command,
 		.device = r->t.d.name,
-		.libraries = libraries.s,
-		.layout = layout.s,
-		.environment = environment.s,
-		.invocation = invocation.s,
+		.libraries = x->libraries.s,
+		.layout = x->layout.s,
+		.environment = x->environment.s,
+		.invocation = x->invocation.s,
 		.ranks = r->world->size,
 		.hosts = place->n_hosts,
 		.threads = r->t.d.threads,
-		.arithmetic = hash_str(arithmetic.s),
+		.arithmetic = hash_str(x->arithmetic.s),
 	};
-	describe_run(r, &info);
-	if (r->all->rank == 0 && place->local_size * info.threads > place->processors)
+}
+
+static void warn_of_threads(int64_t threads)
+{
+	const struct comm_place *place = comm_place();
+	if (place->local_size * threads > place->processors)
 		warn("%d rank%s of %lld thread%s on the %d processors of %s: fewer %s "
 		     "would be faster",
-			place->local_size, plural(place->local_size),
-			(long long)info.threads, plural(info.threads), place->processors,
-			place->host, info.threads == 1 ? "ranks" : "threads");
-	if (r->all->rank == 0)
+			place->local_size, plural(place->local_size), (long long)threads,
+			plural(threads), place->processors, place->host,
+			threads == 1 ? "ranks" : "threads");
+}
+
+/* Says what the run is, and begins its journal. */
+static int begin_journal(struct run *r, const struct train_opts *o, const char *command,
+	int64_t resume, struct err *e)
+{
+	struct run_texts texts = {0};
+	struct run_info info = info_of(r, command, &texts);
+	describe_run(r, &info);
+	if (r->all->rank == 0) {
+		warn_of_threads(info.threads);
 		layout_warn(&r->t.o);
+	}
 	if (run_is_first(r) && !o->eval_only)
-		journal_open(&r->report.journal, r->dir.path, resume, &info, config.s,
-			arithmetic.s, e);
+		journal_open(&r->report.journal, r->dir.path, resume, &info,
+			texts.config.s, texts.arithmetic.s, e);
 	if (r->all->rank == 0)
 		printf("# meta arithmetic = 0x%016llx\n",
 			(unsigned long long)info.arithmetic);
-	str_free(&config);
-	str_free(&arithmetic);
-	str_free(&libraries);
-	str_free(&layout);
-	str_free(&environment);
-	str_free(&invocation);
-	str_free(&sums);
+	texts_free(&texts);
 	return comm_agree(r->world, e);
 }
 
@@ -320,7 +355,7 @@ static int open_dir(struct run *r, const struct train_opts *o, const char *comma
 	if (!run_writes_ckpt(r))
 		v->have = INT64_MAX;
 	if ((resume >= 0 && local_sgd_settle(r, e)) ||
-		open_journal(r, o, command, resume, e))
+		begin_journal(r, o, command, resume, e))
 		return -1;
 	v->all_have = r->local.sync && r->local.sync->size > 1 ? v->have : INT64_MAX;
 	return 0;

@@ -26,7 +26,7 @@ void plan_open(struct trainer *t, const struct train_opts *o, struct model *m, i
 	t->d.scratch = &t->memory.scratch;
 	t->d.threads = o->device == DEVICE_CUDA ? 0 : (int)o->threads;
 	layout_assign(&t->layout, &t->o, &t->mesh, &t->model);
-	trainer_build_store(t);
+	trainer_build_state(t);
 	*m = t->model; /* with this rank's part of it */
 }
 
