@@ -3,8 +3,8 @@
 #define ENGINE_BACKEND_H
 
 #include "comm/comm.h"
-#include "kernels/kernels.h"
 #include "engine/options.h"
+#include "kernels/kernels.h"
 
 struct trainer;
 

@@ -4,8 +4,8 @@
 
 #include "comm/comm.h"
 #include "data/data.h"
-#include "model/model.h"
 #include "engine/options.h"
+#include "model/model.h"
 
 /* What to do about shards with vocabularies of their own. */
 #define ONE_VOCABULARY                                                       \

@@ -3,9 +3,9 @@
 #define ENGINE_LAYOUT_H
 
 #include "data/data.h"
+#include "engine/options.h"
 #include "model/pass.h"
 #include "parallel/store.h"
-#include "engine/options.h"
 
 /* ---- from the options to the degrees of the mesh ----------------------------------- */
 

@@ -3,8 +3,8 @@
 #define ENGINE_STATE_H
 
 #include "ckpt/ckpt.h"
+#include "engine/engine.h"
 #include "engine/inference.h"
-#include "engine/trainer.h"
 
 /* Collective. */
 int state_save(struct trainer *t, const char *path, struct err *e);

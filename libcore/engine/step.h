@@ -2,7 +2,7 @@
 #ifndef ENGINE_STEP_H
 #define ENGINE_STEP_H
 
-#include "engine/trainer.h"
+#include "engine/engine.h"
 
 /* lr.c: the learning rate of step 1, 2, ... */
 double lr_at(const struct train_opts *o, int64_t step);

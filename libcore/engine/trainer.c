@@ -1,5 +1,5 @@
 /* Preparing and building a trainer: device, memory, store, pass, pipeline. */
-#include "engine/trainer.h"
+#include "engine/engine.h"
 
 #include <math.h>
 #include <stdlib.h>

@@ -1,6 +1,10 @@
 /*
- * job: a run around the engine, from its options and a checkpoint to its exit code: start, loop, log,
- * checkpoints, run directory (job_internal.h), local SGD (local_sgd.h), self-test (selftest.h).
+ * job: a run around the engine, from its options and a checkpoint to its exit code. The other headers:
+ *   fit.h           plans a trainer, and decides what depends on its memory
+ *   local_sgd.h     workers that synchronise, in the loop and in checkpoints
+ *   faults.h        injected delays and corrupt data
+ *   selftest.h      the kernels of a run, against a CPU's
+ *   job_internal.h  start, loop, log, checkpoints, run directory, for the files of this floor only
  */
 #ifndef JOB_H
 #define JOB_H

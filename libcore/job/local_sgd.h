@@ -11,9 +11,9 @@
 
 #include "comm/notify.h"
 #include "edit/edit.h"
-#include "run/run.h"
 #include "engine/state.h"
 #include "engine/step.h"
+#include "run/run.h"
 
 struct run;
 

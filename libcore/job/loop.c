@@ -3,8 +3,8 @@
  * Conditions that may differ between ranks (signals, the clock) are votes in the step.
  */
 #include "base/utf8.h"
-#include "model/generate.h"
 #include "job/job_internal.h"
+#include "model/generate.h"
 
 #include <math.h>
 #include <signal.h>

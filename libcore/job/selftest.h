@@ -2,7 +2,7 @@
 #ifndef JOB_SELFTEST_H
 #define JOB_SELFTEST_H
 
-#include "engine/trainer.h"
+#include "engine/engine.h"
 
 /* The kernel calls of a rank in a run with these options, for kernels/selftest.h. */
 struct kernel_calls;

@@ -1,11 +1,17 @@
-/* plan: the memory, work and communication of a rank, before anything is allocated. */
+/*
+ * plan: what a run will need and how long it takes. This header has the memory, work and communication of a
+ * rank, before anything is allocated, and the predicted time of a step; the others:
+ *   cluster.h        devices and links, for which times are predicted
+ *   planner.h        the search for a layout, for pt-plan
+ *   plan_internal.h  a step on the planning device, for the files of this floor only
+ */
 #ifndef PLAN_H
 #define PLAN_H
 
+#include "engine/options.h"
 #include "kernels/selftest.h"
 #include "model/pass.h"
 #include "parallel/store.h"
-#include "engine/options.h"
 
 enum { PLAN_GROUPS = 16 };
 

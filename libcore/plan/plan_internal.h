@@ -2,7 +2,7 @@
 #ifndef PLAN_INTERNAL_H
 #define PLAN_INTERNAL_H
 
-#include "engine/trainer.h"
+#include "engine/engine.h"
 
 /* A trainer that only plans: of rank `rank`, whose step has n_micro micro-batches. *m becomes this
  * rank's part of the model. */

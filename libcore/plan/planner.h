@@ -6,9 +6,9 @@
 #ifndef PLAN_PLANNER_H
 #define PLAN_PLANNER_H
 
+#include "engine/options.h"
 #include "model/model.h"
 #include "plan/cluster.h"
-#include "engine/options.h"
 #include "plan/plan.h"
 
 /* ---- estimate.c: memory and time of a layout, by formulas ------------------------------- */

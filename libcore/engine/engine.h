@@ -1,16 +1,25 @@
 /*
- * trainer: a model in training on the ranks of one worker. trainer.c prepares and builds it,
- * step.h has the optimizer step and the evaluation, state.h its checkpoints. It knows nothing
- * of the run around it: no log, no directory, no clock.
+ * engine: what computes a step. This header has the trainer, a model in training on the ranks of one worker,
+ * which trainer.c prepares and builds; each of the others has one subject:
+ *   options.h    the options of pt-train, and what is resolved from them
+ *   layout.h     the parts of the model and of the batch that each rank computes
+ *   dataset.h    the shards of a run, as all ranks know them
+ *   backend.h    the device of a run, and which algorithms its GEMMs use
+ *   pipe.h       executes the schedule of a pipeline
+ *   step.h       one optimizer step, and its evaluation
+ *   state.h      checkpoints of a trainer
+ *   inference.h  a model without gradients
+ *
+ * It knows nothing of the run around it: no log, no directory, no clock, no local SGD.
  */
-#ifndef ENGINE_TRAINER_H
-#define ENGINE_TRAINER_H
+#ifndef ENGINE_H
+#define ENGINE_H
 
 #include "comm/comm.h"
-#include "model/pass.h"
 #include "engine/dataset.h"
 #include "engine/layout.h"
 #include "engine/pipe.h"
+#include "model/pass.h"
 
 /* How long the start of a run takes, from the beginning of the program to the first step. */
 enum start_phase {
