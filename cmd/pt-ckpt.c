@@ -5,7 +5,7 @@
 #include "ckpt/print.h"
 #include "ckpt/view.h"
 #include "convert/convert.h"
-#include "train/state.h"
+#include "engine/state.h"
 
 #include <math.h>
 #include <stdlib.h>

@@ -5,7 +5,7 @@
 #include "comm/comm.h"
 #include "h5/h5.h"
 #include "kernels/kernels.h"
-#include "planner/planner.h"
+#include "plan/planner.h"
 
 #include <math.h>
 #include <stdlib.h>

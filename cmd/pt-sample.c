@@ -1,11 +1,11 @@
 /* pt-sample: text from a checkpoint. */
 #include "base/options.h"
+#include "engine/backend.h"
+#include "engine/inference.h"
+#include "engine/layout.h"
+#include "engine/options.h"
+#include "engine/state.h"
 #include "model/generate.h"
-#include "train/backend.h"
-#include "train/inference.h"
-#include "train/layout.h"
-#include "train/options.h"
-#include "train/state.h"
 
 #include <errno.h>
 #include <signal.h>

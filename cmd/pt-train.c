@@ -1,10 +1,10 @@
 /* pt-train: train a language model, alone or under mpiexec. */
 #include "base/file.h"
 #include "base/options.h"
+#include "engine/backend.h"
 #include "h5/h5.h"
+#include "job/job.h"
 #include "kernels/kernels.h"
-#include "train/backend.h"
-#include "train/train.h"
 
 #include <string.h>
 
@@ -15,7 +15,7 @@ static void versions(struct str *out)
 }
 
 static struct comm *world;
-static struct train_base found;
+static struct job_base found;
 static bool agreed; /* on an error, by all ranks */
 
 /* A resumed run has its saved options, unless others are given. Collective. */
@@ -31,7 +31,7 @@ static int base(void *opts, struct str *text, struct err *e)
 	if (comm_min_i64(world, has) != comm_max_i64(world, has))
 		return err_set(e, EX_USAGE,
 			"--resume or --init-from was given to some ranks only");
-	if (has && train_find_base(o, world, &found, e))
+	if (has && job_find_base(o, world, &found, e))
 		return -1;
 	agreed = false;
 	str_add(text, found.options.s, found.options.len);
@@ -53,9 +53,7 @@ static int parse(struct train_opts *o, int argc, char **argv, struct err *e)
 		if (found.resume && o->init_from && !strcmp(o->resume, "auto"))
 			o->init_from = NULL; /* the run exists, and is resumed */
 		o->resume = found.resume;
-		o->start_over = found.start_over;
-		o->lock = found.lock;
-		o->from_workers = found.workers;
+		o->resolved.from_workers = found.workers;
 	}
 	return options_check(o, e);
 }
@@ -83,7 +81,7 @@ int main(int argc, char **argv)
 	} else {
 		comm_watchdog(world, o.watchdog);
 		o.threads = backend_threads(o.threads);
-		rc = train_run(&o, world, command.s, began);
+		rc = job_run(&o, &found, world, command.s, began);
 	}
 	str_free(&command);
 	comm_close(world);

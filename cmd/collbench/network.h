@@ -2,7 +2,7 @@
 #ifndef COLLBENCH_NETWORK_H
 #define COLLBENCH_NETWORK_H
 
-#include "train/cluster.h"
+#include "plan/cluster.h"
 
 /* Sets latencies and bandwidths of the links from the fits in a result of pt-collbench, of the library with
  * which training communicates. Warns about a link that was not measured and is used by so many hosts. */

@@ -2,7 +2,7 @@
 #include "base/file.h"
 #include "base/options.h"
 #include "compare/locate.h"
-#include "train/options.h"
+#include "engine/options.h"
 
 #include <errno.h>
 #include <fcntl.h>

@@ -2,7 +2,7 @@
 #include "convert/convert.h"
 #include "convert/convert_internal.h"
 
-#include "train/state.h"
+#include "engine/state.h"
 
 #include <errno.h>
 #include <fcntl.h>

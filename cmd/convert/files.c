@@ -1,7 +1,7 @@
 /* Checkpoints that are made of files of any format. */
 #include "convert/convert.h"
 
-#include "train/state.h"
+#include "engine/state.h"
 
 #include <stdlib.h>
 

@@ -2,7 +2,7 @@
 #include "convert/convert.h"
 
 #include "base/options.h"
-#include "train/options.h"
+#include "engine/options.h"
 
 #include <math.h>
 #include <stdlib.h>

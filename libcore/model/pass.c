@@ -103,7 +103,7 @@ void pass_init(struct pass *p, struct model *m, struct device *d, struct store *
 		.d = d,
 		.store = store,
 		.recompute_every = 1,
-		.micro = {.counted = c->batch, .next_unit = -1}};
+		.micro = {.counted = c->batch}};
 	assign_virtual(p);
 	p->rows = c->decode_rows ? c->decode_rows : c->batch * m->c.context / m->cp;
 	p->stream_rows = slice_rows(&p->tp, p->rows, &p->first_row);
@@ -282,7 +282,7 @@ static void forward_blocks(struct pass *p, const struct stage *st, struct acts *
 		store_use(p->store, unit_of(l),
 			more	    ? unit_of(l + 1)
 			: st->heads ? head_unit(p)
-				    : p->micro.next_unit);
+				    : UNIT_AFTER);
 		range_begin(p, l);
 		if (has_work(p)) {
 			linear_amax_begin(p, b->amax);
@@ -299,9 +299,9 @@ static void forward_blocks(struct pass *p, const struct stage *st, struct acts *
 static void forward_head(struct pass *p, const struct stage *st, struct acts *a)
 {
 	bool tied = p->m->tie && !param_is_tiled(p, p->m->output);
-	store_use(p->store, head_unit(p), tied ? 0 : p->micro.next_unit);
+	store_use(p->store, head_unit(p), tied ? 0 : UNIT_AFTER);
 	if (tied)
-		store_use(p->store, 0, p->micro.next_unit);
+		store_use(p->store, 0, UNIT_AFTER);
 	device_range(p->d, "head");
 	if (has_work(p))
 		p->ops.head(p, a->x, a->dx);
@@ -341,9 +341,9 @@ static void backward_embedding(struct pass *p, const struct stage *st, struct ac
 }
 
 /* The unit that a backward uses after this layer. */
-static int next_backward(const struct pass *p, const struct stage *st, int64_t layer)
+static int next_backward(const struct stage *st, int64_t layer)
 {
-	return layer > st->first ? unit_of(layer - 1) : p->micro.next_unit;
+	return layer > st->first ? unit_of(layer - 1) : UNIT_AFTER;
 }
 
 void model_backward(struct pass *p, const struct stage *st, struct acts *a)
@@ -351,7 +351,7 @@ void model_backward(struct pass *p, const struct stage *st, struct acts *a)
 	size_t mark = arena_mark(p->d->scratch);
 	struct grad_copy copy = block_copy(p, st->first);
 	for (int64_t l = st->end - 1; l >= st->first; l--) {
-		store_use(p->store, unit_of(l), next_backward(p, st, l));
+		store_use(p->store, unit_of(l), next_backward(st, l));
 		range_begin(p, l);
 		if (has_work(p))
 			block_backward(p, l, &a->block[l - st->first], a->dx, &copy);
@@ -368,7 +368,7 @@ void model_backward_x(
 {
 	for (int64_t l = st->end - 1; l >= st->first; l--) {
 		struct block_acts *b = &a->block[l - st->first];
-		store_use(p->store, unit_of(l), next_backward(p, st, l));
+		store_use(p->store, unit_of(l), next_backward(st, l));
 		range_begin(p, l);
 		if (has_work(p))
 			block_backward_x(p, l, b, &g[l - st->first], a->dx);
@@ -385,7 +385,7 @@ void model_backward_w(
 	for (int64_t l = st->end - 1; l >= st->first; l--) {
 		struct block_acts *b = &a->block[l - st->first];
 		if (recomputes)
-			store_use(p->store, unit_of(l), next_backward(p, st, l));
+			store_use(p->store, unit_of(l), next_backward(st, l));
 		range_begin(p, l);
 		if (has_work(p))
 			block_backward_w(p, l, b, &g[l - st->first]);

@@ -134,7 +134,6 @@ struct micro_batch {
 	int64_t number;	      /* in the step */
 	int64_t first_sample; /* of the step */
 	int64_t counted;      /* sequences that count in the loss; the rest is padding */
-	int next_unit;	      /* used after the pass, or -1 */
 	bool train;	      /* gradients and dropout */
 	bool empty; /* no micro-batch: only the store's collectives are called */
 	bool last; /* of this rank in this step: reductions begin when the leaves are complete */

@@ -406,6 +406,8 @@ void store_use(struct store *s, int unit, int next)
 	BUG_ON(!g);
 	g->users++;
 	end_unit(s, g);
+	if (next == UNIT_AFTER)
+		next = s->after;
 	if (next < 0 || !(params_offloaded(s) || comm_overlaps()) ||
 		find_gathered(s, next) || !next_bucket(s, next, NULL))
 		return;

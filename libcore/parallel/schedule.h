@@ -1,6 +1,6 @@
 /*
  * Pipeline schedules as data: for each rank, a list of forwards and backwards of micro-batches
- * on stages, which one executor runs (train/pipe.c). No call is collective.
+ * on stages, which one executor runs (engine/pipe.c). No call is collective.
  */
 #ifndef PARALLEL_SCHEDULE_H
 #define PARALLEL_SCHEDULE_H

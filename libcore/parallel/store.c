@@ -188,6 +188,7 @@ struct store *store_open(const struct store_config *c, struct arena *run)
 	struct store *s = xcalloc(1, sizeof(*s));
 	bool measuring = arena_measuring(run);
 	s->c = *c;
+	s->after = -1;
 	store_groups_begin(&s->c.groups);
 	s->impl = xcalloc(1, sizeof(*s->impl));
 	s->impl->shards = mesh_group(c->mesh,

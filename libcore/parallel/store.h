@@ -152,6 +152,7 @@ struct store {
 	/* Unless NULL: adds what this rank has in the other workers to n elements, in store_step_end(). */
 	void (*add_workers)(void *with, int64_t *sum, int64_t n);
 	void *add_workers_with;
+	int after; /* the unit that is used after the current pass: UNIT_AFTER; or -1 */
 	struct store_impl *impl;
 };
 
@@ -165,7 +166,9 @@ int64_t store_peak_bytes(const struct store *s);
 /* Calls with a unit are collective: all ranks that share it make them in the same order. */
 
 /* Gathers the unit's parameters until store_done(). `next`: the unit that is used after this one,
- * which may be prefetched; or -1. */
+ * which may be prefetched; or -1. The last unit of a pass is followed by what the executor of passes
+ * has set in s->after. */
+enum { UNIT_AFTER = -2 };
 void store_use(struct store *s, int unit, int next);
 /* Sets a function that is called before the parameters of a unit are used, or are gathered for
  * use; NULL: none. */

@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "planner/planner.h"
+#include "plan/planner.h"
 
 enum { MOST_ROWS = 4096 };
 

@@ -3,10 +3,10 @@
 #include "tests/fuzz/hostile.h"
 #include "ckpt/view.h"
 #include "model/generate.h"
-#include "train/inference.h"
-#include "train/local_sgd.h"
-#include "train/options.h"
-#include "train/state.h"
+#include "engine/inference.h"
+#include "job/local_sgd.h"
+#include "engine/options.h"
+#include "engine/state.h"
 
 #include <stdlib.h>
 #include <string.h>

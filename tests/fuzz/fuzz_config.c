@@ -1,7 +1,7 @@
 /* Config files: what was read can be printed, and reads back as the same. */
 #include "base/options.h"
 #include "tests/fuzz/fuzz.h"
-#include "train/options.h"
+#include "engine/options.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -2,7 +2,7 @@
  * a config that says the same. */
 #include "base/options.h"
 #include "tests/fuzz/fuzz.h"
-#include "train/options.h"
+#include "engine/options.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -16,10 +16,11 @@
 #include "tests/support/device.h"
 #include "tests/support/layouts.h"
 #include "tests/support/ranks.h"
+#include "tests/support/trainers.h"
 
 #include "parallel/store_internal.h"
-#include "train/state.h"
-#include "train/step.h"
+#include "engine/state.h"
+#include "engine/step.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -56,23 +57,23 @@ static void agree(struct comm *c, struct trace *out, struct err *e)
 }
 
 /* Collective. The bytes of a step are those that were planned. */
-static void check_sent(struct trainer *t, int64_t sent, struct trace *out)
+static void check_sent(
+	struct trainer *t, const struct plan *p, int64_t sent, struct trace *out)
 {
 	struct err e = {0};
-	if ((double)sent != t->plan.sent)
+	if ((double)sent != p->sent)
 		err_set(&e, EX_FAILED, "sent %lld bytes in a step, planned %.0f",
-			(long long)sent, t->plan.sent);
+			(long long)sent, p->sent);
 	agree(t->world, out, &e);
 }
 
 /* Collective. Of what was planned, not more than a twentieth stays unused. */
-static void check_memory(struct trainer *t, struct trace *out)
+static void check_memory(struct trainer *t, const struct plan *p, struct trace *out)
 {
 	struct err e = {0};
 	double used = (double)(t->memory.run.peak_bytes + t->memory.micro.peak_bytes +
 			       t->memory.scratch.peak_bytes) +
 		      (double)store_peak_bytes(t->store);
-	const struct plan *p = &t->plan;
 	double planned = (double)(plan_total(p) - p->data_bytes - p->copy_bytes -
 				  p->work_bytes - p->pinned_bytes);
 	if (used > planned || used < 0.95 * planned)
@@ -114,7 +115,8 @@ struct leg {
 	const char *load, *middle, *end;
 };
 
-static void steps(struct trainer *t, const struct leg *leg, struct trace *out)
+static void steps(
+	struct trainer *t, const struct plan *p, const struct leg *leg, struct trace *out)
 {
 	bool sent_is_known = false, skipped = false;
 	for (int i = leg->from; i < leg->to; i++) {
@@ -124,7 +126,7 @@ static void steps(struct trainer *t, const struct leg *leg, struct trace *out)
 		sent = mesh_sent(&t->mesh) - sent;
 		/* A step that updates nothing sends less, and so may the next. */
 		if (!skipped && !r.skipped && !sent_is_known) {
-			check_sent(t, sent, out);
+			check_sent(t, p, sent, out);
 			sent_is_known = true;
 		}
 		skipped = r.skipped;
@@ -143,14 +145,15 @@ static void train(struct comm *c, const struct train_opts *options, const struct
 	struct train_opts o = *options;
 	struct dataset data;
 	struct trainer t;
+	struct plan plan;
 	struct err e = {0};
 	strs_add(&o.data, shard);
-	if (dataset_open(&data, &o, c, &e) || trainer_open(&t, &o, c, &data, &e) ||
+	if (dataset_open(&data, &o, c, &e) || trainer_open(&t, &o, c, &data, &plan, &e) ||
 		(leg->load && state_load(&t, leg->load, false, &e)))
 		die_err(&e);
-	steps(&t, leg, out);
+	steps(&t, &plan, leg, out);
 	check_replicas(&t, out);
-	check_memory(&t, out);
+	check_memory(&t, &plan, out);
 	if (leg->end)
 		out->file[1] = save(&t, leg->end);
 	if (leg->to == LAYOUT_STEPS)
@@ -473,7 +476,7 @@ static void every_two_techniques_meet(void **state)
 			for (int b = 0; b < N_TECHNIQUES; b++)
 				met[a][b] |= has >> a & has >> b & 1;
 		for (int a = 0; a < N_AXES; a++)
-			axes += o.degree[a] > 1;
+			axes += o.resolved.degree[a] > 1;
 		three_axes += axes >= 3;
 	}
 	for (int a = 0; a < N_TECHNIQUES; a++)

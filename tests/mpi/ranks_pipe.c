@@ -5,6 +5,7 @@
  */
 #include "tests/support/ranks.h"
 #include "tests/support/traces.h"
+#include "tests/support/trainers.h"
 
 #include <string.h>
 
@@ -195,7 +196,8 @@ static void what_is_bad_is_found(void **state)
 	o.lr = 1e30;
 	o.warmup = 0;
 	o.clip = 0;
-	if (dataset_open(&data, &o, world, &e) || trainer_open(&t, &o, world, &data, &e))
+	if (dataset_open(&data, &o, world, &e) ||
+		trainer_open(&t, &o, world, &data, NULL, &e))
 		die_err(&e);
 	for (int i = 0; i < STEPS; i++) {
 		step_run(&t, NULL, &r);

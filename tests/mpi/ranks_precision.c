@@ -4,6 +4,7 @@
  */
 #include "tests/support/ranks.h"
 #include "tests/support/traces.h"
+#include "tests/support/trainers.h"
 
 #include <string.h>
 
@@ -233,14 +234,16 @@ static void sent_in_a_step(const char *dtype, int64_t *sent, double *planned)
 	struct train_opts o = options(llama, dtype, "tp = 2\ncp = 2\nrecompute = full\n");
 	struct dataset data;
 	struct trainer t;
+	struct plan plan;
 	struct step_result r;
 	struct err e = {0};
-	if (dataset_open(&data, &o, world, &e) || trainer_open(&t, &o, world, &data, &e))
+	if (dataset_open(&data, &o, world, &e) ||
+		trainer_open(&t, &o, world, &data, &plan, &e))
 		die_err(&e);
 	*sent = -mesh_sent(&t.mesh);
 	step_run(&t, NULL, &r);
 	*sent += mesh_sent(&t.mesh);
-	*planned = t.plan.sent;
+	*planned = plan.sent;
 	trainer_close(&t);
 	dataset_close(&data);
 }

@@ -117,7 +117,6 @@ static void micro_batch(struct run *r, int64_t micro, bool last)
 	p->micro.empty = micro >= N_MICRO;
 	p->micro.last = last;
 	p->micro.train = true;
-	p->micro.next_unit = -1;
 	p->micro.first_sample = micro * BATCH;
 	load(p, r->step);
 	model_forward(p, &r->all, &r->a);

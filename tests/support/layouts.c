@@ -274,16 +274,16 @@ static uint64_t pipeline_technique(const struct train_opts *o)
 		[SCHEDULE_INTERLEAVED] = TECH_INTERLEAVED,
 		[SCHEDULE_ZB_H1] = TECH_ZB_H1,
 	};
-	return o->degree[AXIS_PP] > 1 ? bit(of[o->pp_schedule]) : 0;
+	return o->resolved.degree[AXIS_PP] > 1 ? bit(of[o->pp_schedule]) : 0;
 }
 
 static uint64_t store_techniques(const struct train_opts *o)
 {
 	uint64_t t = 0;
 	int ranks = layout_data_ranks(o);
-	if (o->degree[AXIS_DP] > 1)
+	if (o->resolved.degree[AXIS_DP] > 1)
 		t |= bit(TECH_DP);
-	if (o->degree[AXIS_FSDP] * o->degree[AXIS_CP] > 1 && o->zero)
+	if (o->resolved.degree[AXIS_FSDP] * o->resolved.degree[AXIS_CP] > 1 && o->zero)
 		t |= bit((enum technique)(TECH_ZERO1 + o->zero - 1));
 	if (o->zero && o->fsdp_kind == FSDP_FLAT)
 		t |= bit(TECH_FLAT);
@@ -324,11 +324,11 @@ static uint64_t model_techniques(const struct train_opts *o)
 uint64_t layout_techniques(const struct train_opts *o)
 {
 	uint64_t t = model_techniques(o) | store_techniques(o) | pipeline_technique(o);
-	if (o->degree[AXIS_TP] > 1)
+	if (o->resolved.degree[AXIS_TP] > 1)
 		t |= bit(o->sp ? TECH_SP : TECH_NO_SP);
-	if (o->degree[AXIS_CP] > 1)
+	if (o->resolved.degree[AXIS_CP] > 1)
 		t |= bit(o->cp_comm == CP_GATHER ? TECH_GATHER : TECH_RING);
-	if (o->degree[AXIS_TP] > 1 && !o->async_tp)
+	if (o->resolved.degree[AXIS_TP] > 1 && !o->async_tp)
 		t |= bit(TECH_NO_ASYNC);
 	if (o->recompute)
 		t |= bit((enum technique)(TECH_SELECTIVE + o->recompute - 1));

@@ -5,7 +5,7 @@
 #ifndef TESTS_LAYOUTS_H
 #define TESTS_LAYOUTS_H
 
-#include "train/layout.h"
+#include "engine/layout.h"
 
 struct layout {
 	const char *model; /* a name in layouts.c */

@@ -1,5 +1,6 @@
 /* Small runs within a test. */
 #include "tests/support/traces.h"
+#include "tests/support/trainers.h"
 
 #include <string.h>
 
@@ -25,10 +26,11 @@ struct plan trace_run(struct comm *c, const struct train_opts *options, struct t
 	struct train_opts o = *options;
 	struct dataset data;
 	struct trainer t;
+	struct plan plan;
 	struct err e = {0};
 	memset(out, 0, sizeof(*out));
 	BUG_ON(o.steps > TRACE_STEPS);
-	if (dataset_open(&data, &o, c, &e) || trainer_open(&t, &o, c, &data, &e))
+	if (dataset_open(&data, &o, c, &e) || trainer_open(&t, &o, c, &data, &plan, &e))
 		die_err(&e);
 	for (int i = 0; i < o.steps; i++) {
 		struct step_result r;
@@ -41,8 +43,7 @@ struct plan trace_run(struct comm *c, const struct train_opts *options, struct t
 	}
 	out->skipped = t.skipped;
 	out->val_loss = eval_loss(&t, SPLIT_VAL);
-	BUG_ON((int64_t)t.memory.scratch.peak_bytes > t.plan.scratch_bytes);
-	struct plan plan = t.plan;
+	BUG_ON((int64_t)t.memory.scratch.peak_bytes > plan.scratch_bytes);
 	trainer_close(&t);
 	dataset_close(&data);
 	return plan;

@@ -2,7 +2,8 @@
 #ifndef TESTS_TRACES_H
 #define TESTS_TRACES_H
 
-#include "train/step.h"
+#include "engine/step.h"
+#include "plan/plan.h"
 
 enum { TRACE_STEPS = 8 };
 

@@ -103,7 +103,6 @@ static void step(struct net *x)
 	for (p->micro.number = 0; p->micro.number < N_MICRO; p->micro.number++) {
 		p->micro.last = p->micro.number == N_MICRO - 1;
 		p->micro.train = true;
-		p->micro.next_unit = -1;
 		p->micro.first_sample = p->micro.number * BATCH;
 		for (int64_t i = 0; i < n; i++)
 			ids[i] = (int32_t)((double)x->m.c.vocab *

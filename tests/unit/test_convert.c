@@ -12,7 +12,7 @@
 #include "data/data.h"
 #include "model/generate.h"
 #include "tests/support/support.h"
-#include "train/inference.h"
+#include "engine/inference.h"
 
 #include <fcntl.h>
 #include <math.h>

@@ -7,8 +7,9 @@
  */
 #include "tests/support/device.h"
 #include "tests/support/ranks.h"
-#include "train/state.h"
-#include "train/step.h"
+#include "tests/support/trainers.h"
+#include "engine/state.h"
+#include "engine/step.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -74,7 +75,7 @@ static void run_open(struct run *r, const struct endtoend *c, enum where where)
 		die_err(&e);
 	strs_add(&r->o.data, shard);
 	if (dataset_open(&r->data, &r->o, world, &e) ||
-		trainer_open(&r->t, &r->o, world, &r->data, &e))
+		trainer_open(&r->t, &r->o, world, &r->data, NULL, &e))
 		die_err(&e);
 	unsetenv("PT_ATTENTION");
 	str_free(&text);

@@ -6,9 +6,10 @@
  * of the vocabulary: the differences are those of float32 and of nothing else.
  */
 #include "tests/support/support.h"
+#include "tests/support/trainers.h"
 #include "data/documents.h"
-#include "train/state.h"
-#include "train/step.h"
+#include "engine/state.h"
+#include "engine/step.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -119,7 +120,8 @@ static void open_trainer(struct trainer *t, const struct golden *g,
 	o.threads = 1;
 	*no_data = (struct dataset){
 		.tokens = {o.model.context + 1, 0}, .readers = 1}; /* as if one window */
-	if (options_check(&o, &e) || trainer_open(t, &o, comm_self("alone"), no_data, &e))
+	if (options_check(&o, &e) ||
+		trainer_open(t, &o, comm_self("alone"), no_data, NULL, &e))
 		die_err(&e);
 }
 

@@ -2,8 +2,8 @@
 #include "base/file.h"
 #include "tests/support/support.h"
 #include "model/generate.h"
-#include "train/inference.h"
-#include "train/options.h"
+#include "engine/inference.h"
+#include "engine/options.h"
 
 #include <math.h>
 #include <stdlib.h>

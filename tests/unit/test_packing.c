@@ -5,8 +5,9 @@
 #include "data/documents.h"
 #include "prepare/prepare.h"
 #include "tests/support/support.h"
-#include "train/state.h"
-#include "train/step.h"
+#include "tests/support/trainers.h"
+#include "engine/state.h"
+#include "engine/step.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -236,7 +237,7 @@ static struct seen train(const char *options, const int32_t *windows)
 		CONTEXT, BATCH, BATCH, options);
 	if (opts_from_text(&train_program, &o, text.s, false, &e) ||
 		options_check(&o, &e) ||
-		trainer_open(&t, &o, comm_self("alone"), &no_data, &e))
+		trainer_open(&t, &o, comm_self("alone"), &no_data, NULL, &e))
 		die_err(&e);
 	t.pass.observer = &observer;
 	for (int i = 0; i < 2; i++) {

@@ -10,7 +10,7 @@
 #include "comm/collective.h"
 #include "comm/simulate.h"
 #include "parallel/schedule.h"
-#include "planner/planner.h"
+#include "plan/planner.h"
 
 static void ranks_of_a_host(void **state)
 {

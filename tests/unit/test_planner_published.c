@@ -7,7 +7,7 @@
 
 #include <math.h>
 
-#include "planner/planner.h"
+#include "plan/planner.h"
 
 /* Table 2 of the paper: what a block keeps in 16 bits, with tensor parallelism alone, and with sequence
  * parallelism; and the same if attention, or the whole block, is recomputed. */

@@ -4,8 +4,9 @@
  * too.
  */
 #include "tests/support/support.h"
-#include "train/state.h"
-#include "train/step.h"
+#include "tests/support/trainers.h"
+#include "engine/state.h"
+#include "engine/step.h"
 #include "model/linear.h"
 
 #include <math.h>
@@ -30,6 +31,7 @@ struct alone {
 	struct comm *dp;
 	struct dataset data;
 	struct trainer t;
+	struct plan plan;
 };
 
 static void run_open(struct alone *r, const char *text, const char *more)
@@ -43,7 +45,7 @@ static void run_open(struct alone *r, const char *text, const char *more)
 	strs_add(&r->o.data, shard);
 	r->dp = comm_self("dp");
 	if (dataset_open(&r->data, &r->o, r->dp, &e) ||
-		trainer_open(&r->t, &r->o, r->dp, &r->data, &e))
+		trainer_open(&r->t, &r->o, r->dp, &r->data, &r->plan, &e))
 		die_err(&e);
 	str_free(&all);
 }
@@ -81,8 +83,8 @@ static struct curve train(const char *text, const char *more)
 	c.val = eval_loss(&r.t, SPLIT_VAL);
 	c.hash = store_hash(r.t.store);
 	c.plain = r.t.pass.c.plain_kernels;
-	assert_int_equal(r.t.memory.scratch.peak_bytes, r.t.plan.scratch_bytes);
-	assert_int_equal(r.t.memory.run.peak_bytes, r.t.plan.run_bytes);
+	assert_int_equal(r.t.memory.scratch.peak_bytes, r.plan.scratch_bytes);
+	assert_int_equal(r.t.memory.run.peak_bytes, r.plan.run_bytes);
 	run_close(&r);
 	return c;
 }
@@ -158,7 +160,7 @@ static void float8_of_nothing_is_refused(void **state)
 	assert_int_equal(options_check(&o, &e), 0);
 	strs_add(&o.data, shard);
 	assert_int_equal(dataset_open(&data, &o, dp, &e), 0);
-	assert_int_equal(trainer_open(&t, &o, dp, &data, &e), -1);
+	assert_int_equal(trainer_open(&t, &o, dp, &data, NULL, &e), -1);
 	assert_int_equal(e.code, EX_USAGE);
 	assert_non_null(strstr(e.msg, "no-float8-skip-ends"));
 	dataset_close(&data);

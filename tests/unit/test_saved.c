@@ -10,8 +10,8 @@
  */
 #include "ckpt/view.h"
 #include "tests/support/support.h"
-#include "train/local_sgd.h"
-#include "train/options.h"
+#include "engine/state.h"
+#include "engine/options.h"
 
 #include <fcntl.h>
 #include <math.h>

@@ -6,8 +6,8 @@
 #include "tests/support/device.h"
 #include "tests/support/support.h"
 #include "kernels/selftest.h"
-#include "train/backend.h"
-#include "train/trainer.h"
+#include "job/selftest.h"
+#include "plan/plan.h"
 
 #include <dirent.h>
 #include <math.h>

@@ -6,7 +6,8 @@
  * of a smaller model, on tinyshakespeare (PT_SHAKESPEARE=FILE), with figures for pt(7).
  */
 #include "tests/support/support.h"
-#include "train/step.h"
+#include "tests/support/trainers.h"
+#include "engine/step.h"
 
 #include <float.h>
 #include <math.h>
@@ -193,7 +194,7 @@ static void open_run(struct watch *w, const char *text)
 	strs_add(&w->o.data, shard);
 	w->alone = comm_self("alone");
 	if (dataset_open(&w->data, &w->o, w->alone, &e) ||
-		trainer_open(&w->t, &w->o, w->alone, &w->data, &e))
+		trainer_open(&w->t, &w->o, w->alone, &w->data, NULL, &e))
 		die_err(&e);
 	struct store *s = w->t.store;
 	w->seen = xcalloc((size_t)s->c.n_tensors, sizeof(*w->seen));

@@ -1,7 +1,9 @@
 /* train: learning rates, options, the plan and that the training keeps to it. */
 #include "tests/support/support.h"
-#include "train/state.h"
-#include "train/step.h"
+#include "tests/support/trainers.h"
+#include "engine/state.h"
+#include "engine/step.h"
+#include "job/faults.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -439,20 +441,21 @@ static void training_needs_what_was_planned(void **state)
 		struct train_opts o = options(texts[i]);
 		struct comm *alone = comm_self("dp");
 		struct dataset data;
+		struct plan plan;
 		struct trainer t;
 		struct step_result r;
 		strs_add(&o.data, shard);
 		assert_int_equal(dataset_open(&data, &o, alone, &e), 0);
-		assert_int_equal(trainer_open(&t, &o, alone, &data, &e), 0);
+		assert_int_equal(trainer_open(&t, &o, alone, &data, &plan, &e), 0);
 		for (int step = 0; step < 3; step++)
 			step_run(&t, NULL, &r);
 		assert_false(r.bad);
 		assert_true(isfinite(eval_loss(&t, SPLIT_VAL)));
-		assert_int_equal(t.memory.run.peak_bytes, t.plan.run_bytes);
-		assert_int_equal(t.memory.micro.peak_bytes, t.plan.micro_bytes);
-		assert_int_equal(t.memory.scratch.peak_bytes, t.plan.scratch_bytes);
+		assert_int_equal(t.memory.run.peak_bytes, plan.run_bytes);
+		assert_int_equal(t.memory.micro.peak_bytes, plan.micro_bytes);
+		assert_int_equal(t.memory.scratch.peak_bytes, plan.scratch_bytes);
 		assert_int_equal(t.memory.scratch.used_bytes, 0);
-		assert_int_equal(t.store->bytes.params, t.plan.store.params);
+		assert_int_equal(t.store->bytes.params, plan.store.params);
 		assert_int_equal(t.step, 3);
 		assert_int_equal(t.samples, 3 * o.batch);
 		trainer_close(&t);
@@ -477,7 +480,7 @@ static void a_checkpoint_fits_its_model(void **state)
 	const char *path = test_path("fits.h5");
 	strs_add(&o.data, shard);
 	assert_int_equal(dataset_open(&data, &o, alone, &e), 0);
-	assert_int_equal(trainer_open(&t, &o, alone, &data, &e), 0);
+	assert_int_equal(trainer_open(&t, &o, alone, &data, NULL, &e), 0);
 	assert_int_equal(state_save(&t, path, &e), 0);
 	assert_int_equal(ckpt_open(&c, path, &e), 0);
 	for (size_t i = 0; i < ARRAY_LEN(others); i++) {

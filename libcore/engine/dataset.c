@@ -1,0 +1,132 @@
+/* The shards of a run: opened by the ranks that read, described to the others. */
+#include "engine/dataset.h"
+
+#include <string.h>
+
+#include "engine/layout.h"
+
+/* The files of a data-parallel rank, of those of all workers. */
+static struct strs files_of_rank(const struct train_opts *o, int rank, int ranks)
+{
+	struct strs mine = {0};
+	for (int64_t i = 0; i < o->data.n; i++)
+		if (!o->data_per_rank || i % ranks == rank)
+			strs_add(&mine, o->data.v[i]);
+	return mine;
+}
+
+static int open_corpus(struct dataset *d, const struct train_opts *o,
+	const struct comm *world, struct err *e)
+{
+	int degree[N_AXES];
+	if (loader_reader(world->rank, world->size, d->readers) != world->rank)
+		return 0;
+	if (layout_degrees(o, world->size, degree, e))
+		return -1;
+	int ranks = degree[AXIS_DP] * degree[AXIS_FSDP];
+	int rank = o->resolved.worker * ranks + layout_data_rank(degree, world->rank);
+	ranks *= (int)max64(1, o->edit.workers);
+	struct strs files = files_of_rank(o, rank, ranks);
+	int rc = 0;
+	d->file = files.n ? o->data.v[o->data_per_rank ? rank : 0] : "";
+	if (!files.n && o->data_per_rank && o->data.n)
+		rc = err_set(e, EX_USAGE,
+			"data-per-rank: %d ranks, but fewer files: %lld", ranks,
+			(long long)o->data.n);
+	int how = (o->data_per_rank ? CORPUS_SOME : 0) |
+		  (o->packing == PACKING_DOCUMENTS ? CORPUS_DOCUMENTS : 0);
+	rc = rc || corpus_open(&d->corpus, &files, how, e);
+	strs_free(&files);
+	return rc;
+}
+
+/* Rank 0 describes the data to the ranks that do not read. */
+static int broadcast_description(
+	struct dataset *d, bool own, struct comm *world, struct err *e)
+{
+	struct str packed = {0};
+	if (d->corpus) {
+		tokenizer_pack(corpus_tokenizer(d->corpus), &packed);
+		for (int s = 0; s < N_SPLITS; s++)
+			d->tokens[s] = corpus_tokens(d->corpus, (enum split)s);
+		d->hash = corpus_hash(d->corpus);
+	}
+	uint64_t vocab = hash_bytes(packed.s, packed.len, 0);
+	struct {
+		int64_t tokens[N_SPLITS];
+		uint64_t hash, vocab;
+	} first = {{d->tokens[0], d->tokens[1]}, d->hash, vocab};
+	comm_bcast(world, &first, sizeof(first), 0);
+	if (d->corpus && first.vocab != vocab)
+		err_set(e, EX_DATAERR,
+			"%s: another vocabulary than that of rank 0's data: " ONE_VOCABULARY,
+			d->file);
+	else if (d->corpus && !own && first.hash != d->hash)
+		err_set(e, EX_DATAERR,
+			"the data of this rank are others than rank 0's "
+			"(--data-per-rank means that)");
+	if (comm_agree(world, e))
+		return -1;
+	comm_bcast_str(world, &packed, 0);
+	if (!d->corpus) {
+		memcpy(d->tokens, first.tokens, sizeof(d->tokens));
+		d->hash = first.hash;
+	}
+	int rc = tokenizer_unpack(&d->tokenizer, &packed, e);
+	str_free(&packed);
+	return rc;
+}
+
+/* A preset may be for another tokenizer. */
+static void compare_vocabularies(const struct dataset *d, const struct train_opts *o)
+{
+	int64_t has = d->tokenizer.vocab.n, wants = o->model.vocab;
+	if (wants && wants != has)
+		warn("the data have a vocabulary of %lld tokens, but --preset or --vocab "
+		     "wants %lld: the model gets the %lld of the data, so its embedding "
+		     "has another size; prepare the data with the tokenizer of the model, "
+		     "or give --vocab %lld if this model is meant",
+			(long long)has, (long long)wants, (long long)has, (long long)has);
+}
+
+int dataset_open(
+	struct dataset *d, const struct train_opts *o, struct comm *world, struct err *e)
+{
+	bool stream = false;
+	for (int64_t i = 0; i < o->data.n; i++)
+		stream |= corpus_is_stream(o->data.v[i]);
+	/* A stream can be read once: rank 0 reads it for all (only it has standard input). */
+	comm_bcast(world, &stream, sizeof(stream), 0);
+	int64_t readers = stream ? 1 : o->readers ? o->readers : world->size;
+	*d = (struct dataset){.readers = (int)min64(readers, world->size)};
+	comm_watchdog_pause(stream);
+	open_corpus(d, o, world, e);
+	int rc = comm_agree(world, e);
+	comm_watchdog_pause(false);
+	if (rc || broadcast_description(d, o->data_per_rank, world, e)) {
+		dataset_close(d);
+		return -1;
+	}
+	if (!world->rank && !o->resolved.worker)
+		compare_vocabularies(d, o);
+	return 0;
+}
+
+void dataset_close(struct dataset *d)
+{
+	corpus_close(d->corpus);
+	tokenizer_free(&d->tokenizer);
+	*d = (struct dataset){0};
+}
+
+int dataset_order(const struct dataset *d, const struct train_opts *o,
+	const struct model *m, struct order *out, struct err *e)
+{
+	int64_t tokens = d->tokens[SPLIT_TRAIN];
+	if (order_init(out, (enum sampling)o->sampling, (uint64_t)o->seed, tokens,
+		    m->c.context, 0))
+		return err_set(e, EX_DATAERR,
+			"%lld training tokens, but one sample needs %lld (--context and one more)",
+			(long long)tokens, (long long)m->c.context + 1);
+	return 0;
+}

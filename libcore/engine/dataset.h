@@ -1,0 +1,33 @@
+/* dataset: the shards of a run, as all ranks know them. */
+#ifndef ENGINE_DATASET_H
+#define ENGINE_DATASET_H
+
+#include "comm/comm.h"
+#include "data/data.h"
+#include "engine/options.h"
+#include "model/model.h"
+
+/* What to do about shards with vocabularies of their own. */
+#define ONE_VOCABULARY                                                       \
+	"prepare all texts with one, since the characters of each text are " \
+	"one: in one call of pt-prepare with --shard-size, or each with -t " \
+	"byte or the same --vocab-files"
+
+struct dataset {
+	struct corpus *corpus; /* NULL on ranks that do not read */
+	struct tokenizer tokenizer;
+	int64_t tokens[N_SPLITS];
+	uint64_t hash;
+	int readers;
+	const char *file; /* the first that this rank reads */
+};
+
+/* Collective. Errors are agreed on. */
+int dataset_open(
+	struct dataset *d, const struct train_opts *o, struct comm *world, struct err *e);
+void dataset_close(struct dataset *d);
+/* The order of the training samples; an error if there are too few tokens for one. */
+int dataset_order(const struct dataset *d, const struct train_opts *o,
+	const struct model *m, struct order *out, struct err *e);
+
+#endif

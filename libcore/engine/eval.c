@@ -1,0 +1,59 @@
+/* Evaluation: the loss on a fixed set of windows. */
+#include "engine/step.h"
+
+#include <math.h>
+#include <stdlib.h>
+
+/* Micro-batches [first, first + n), a contiguous range for each data-parallel rank. */
+static void eval_round(struct trainer *t, enum split split, const struct order *order,
+	int64_t first, int64_t n)
+{
+	int64_t b = t->o.micro_batch;
+	int ranks = t->layout.microbatches.ranks;
+	struct sample_run *runs = xcalloc((size_t)t->world->size, sizeof(*runs));
+	for (int r = 0; r < t->world->size; r++) {
+		int d = layout_data_rank(t->mesh.degree, r);
+		int64_t begin = part_begin(n, ranks, d);
+		runs[r] = (struct sample_run){.first = (first + begin) * b,
+			.block = b,
+			.stride = b,
+			.blocks = part_begin(n, ranks, d + 1) - begin};
+	}
+	const struct sample_run *mine = &runs[t->world->rank];
+	struct fetch *f = loader_begin(t->data.loader, split, order, runs);
+	const struct pipe_input in = {.n = mine->blocks,
+		.windows = loader_end(t->data.loader, f),
+		.n_windows = order->n_windows - mine->first};
+	pipe_forward(&t->pipe, &in, ceil_div(n, ranks));
+	fetch_free(f);
+	free(runs);
+}
+
+double eval_loss_until(
+	struct trainer *t, enum split split, bool (*stop)(void *with), void *with)
+{
+	enum { ROUND = 16 }; /* micro-batches that a rank fetches at once */
+	struct order order;
+	int64_t context = t->model.c.context,
+		most = (int64_t)ROUND * t->layout.microbatches.ranks;
+	/* With --data-per-rank, ranks may have different amounts. */
+	int64_t tokens = comm_min_i64(t->world, t->data.set->tokens[split]);
+	if (order_init(&order, SAMPLING_EVEN, 0, tokens, context, t->o.eval_windows))
+		return (double)NAN;
+	int64_t n_micro = ceil_div(order.n_windows, t->o.micro_batch);
+	pass_loss_begin(&t->pass);
+	for (int64_t first = 0; first < n_micro; first += most) {
+		if (first && stop && stop(with))
+			return (double)NAN;
+		eval_round(t, split, &order, first, min64(n_micro - first, most));
+	}
+	struct exact sum = pass_loss(&t->pass);
+	comm_sum_i64(t->world, (int64_t *)&sum, EXACT_WORDS);
+	double loss = exact_round(&sum) / (double)(order.n_windows * context);
+	return (double)(float)loss;
+}
+
+double eval_loss(struct trainer *t, enum split split)
+{
+	return eval_loss_until(t, split, NULL, NULL);
+}

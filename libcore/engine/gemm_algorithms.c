@@ -1,0 +1,99 @@
+/* The cuBLASLt algorithms of a run's GEMMs: reading, choosing and writing them. */
+#include "engine/backend.h"
+#include "engine/step.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "ckpt/ckpt.h"
+
+/* Is --gemm-algorithms this word, instead of a file? */
+static bool is_word(const struct train_opts *o, const char *word)
+{
+	return o->algorithms && !strcmp(o->algorithms, word);
+}
+
+bool gemm_algorithms_measured(const struct train_opts *o)
+{
+	return is_word(o, "measure") || (!o->algorithms && o->numerics == NUMERICS_FAST);
+}
+
+/* DIRECTORY/algorithms, for a checkpoint DIRECTORY/checkpoints/X.h5; `name` may be a link or a
+ * directory. */
+static void beside_checkpoint(const char *name, struct str *out)
+{
+	char *file = ckpt_find_file(name), *slash;
+	for (int i = 0; i < 2 && (slash = strrchr(file, '/')); i++)
+		*slash = '\0';
+	str_printf(out, "%s/algorithms", file);
+	free(file);
+}
+
+/* The text is empty if there is no file. */
+static void read_algorithms(const struct train_opts *o, const char *from,
+	struct str *path, struct str *text, struct err *e)
+{
+	enum { MAX_BYTES = 1 << 20 };
+	bool named = o->algorithms && !is_word(o, "measure") && !is_word(o, "first");
+	if (named)
+		str_puts(path, o->algorithms);
+	else if (from)
+		beside_checkpoint(from, path);
+	if (!named && !(from && file_exists(path->s)))
+		return;
+	if (!file_read(path->s, MAX_BYTES, text, e) && !text->len)
+		err_set(e, EX_DATAERR, "%s: is empty", path->s);
+}
+
+int gemm_algorithms_load(struct device *d, const struct train_opts *o, const char *from,
+	struct comm *all, struct err *e)
+{
+	struct str path = {0}, text = {0}; /* the path is rank 0's */
+	if (!d->discrete)
+		return 0;
+	if (all->rank == 0)
+		read_algorithms(o, from, &path, &text, e);
+	if (!comm_agree(all, e)) {
+		comm_bcast_str(all, &text, 0);
+		if (text.len && device_take_algorithms(d, text.s, e) && path.len)
+			err_prefix(e, "%s: ", path.s);
+		comm_agree(all, e);
+	}
+	str_free(&path);
+	str_free(&text);
+	return e->code ? -1 : 0;
+}
+
+/* The first rank with a shape chooses its algorithm; the last stage of a pipeline has shapes that
+ * rank 0 lacks. */
+int gemm_algorithms_agree(struct trainer *t, struct comm *all, struct err *e)
+{
+	struct str mine = {0}, text = {0};
+	int rc = 0;
+	if (!t->d.discrete || !gemm_algorithms_measured(&t->o) || all->size == 1)
+		return 0;
+	step_autotune(t);
+	device_algorithms(&t->d, &mine);
+	device_forget_algorithms(&t->d);
+	for (int r = 0; r < all->size; r++) {
+		str_clear(&text);
+		if (r == all->rank)
+			str_add(&text, mine.s, mine.len);
+		comm_bcast_str(all, &text, r);
+		rc = rc ? rc : device_take_algorithms(&t->d, text.s, e);
+	}
+	str_free(&mine);
+	str_free(&text);
+	return comm_agree(all, e);
+}
+
+int gemm_algorithms_save(struct device *d, const char *dir, struct err *e)
+{
+	struct str path = {0}, text = {0};
+	device_algorithms(d, &text);
+	str_printf(&path, "%s/algorithms", dir);
+	int rc = file_replace(path.s, &text, e);
+	str_free(&path);
+	str_free(&text);
+	return rc;
+}

@@ -1,0 +1,421 @@
+/* The parallel layout: the degrees of the mesh from the options, the micro-batches, stages
+ * and slices of a rank. */
+#include "engine/layout.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- from options to degrees ----------------------------------------------------- */
+
+/* --dp is -1 by default, and then leaves the remaining ranks to another axis that is -1. */
+int layout_degrees(
+	const struct train_opts *o, int ranks, int degree[N_AXES], struct err *e)
+{
+	int64_t wanted[N_AXES];
+	memcpy(wanted, o->axis, sizeof(wanted));
+	for (int a = 0; a < N_AXES; a++)
+		if (a != AXIS_DP && wanted[a] == -1 && o->axis[AXIS_DP] == -1)
+			wanted[AXIS_DP] = 1;
+	return mesh_resolve(wanted, ranks, degree, e);
+}
+
+static int resolve_zero(struct train_opts *o, struct err *e)
+{
+	const int *degree = o->resolved.degree;
+	if (o->zero < 0)
+		o->zero = degree[AXIS_FSDP] > 1 ? 3 : 0;
+	if (o->zero && degree[AXIS_DP] > 1 && degree[AXIS_FSDP] * degree[AXIS_CP] == 1)
+		return err_set(e, EX_USAGE,
+			"zero %lld shards over the fsdp axis, which has one rank: give --fsdp %d "
+			"(and --dp 1), or --zero 0",
+			(long long)o->zero, degree[AXIS_DP]);
+	return 0;
+}
+
+/* ZeRO 1 and 2 keep the whole model in memory, so parameters cannot be offloaded. */
+static int check_offload(const struct train_opts *o, struct err *e)
+{
+	const int *degree = o->resolved.degree;
+	bool whole = o->zero == 0 || degree[AXIS_FSDP] * degree[AXIS_CP] == 1;
+	if (!offloads_params((enum offload)o->offload) || o->zero == 3 || whole)
+		return 0;
+	bool all = o->offload == OFFLOAD_ALL;
+	return err_set(e, EX_USAGE,
+		"offload %s: zero %lld keeps all parameters in memory: give --zero 3, or "
+		"--offload %s",
+		all ? "all" : "params", (long long)o->zero, all ? "grads" : "optimizer");
+}
+
+/* May a resumed run have other arithmetic, where its layout needs that? state.c reports it. */
+static bool may_change(const struct train_opts *o)
+{
+	return o->resume && !o->resume_exact;
+}
+
+static int check_virtual(enum axis a, int ranks, int64_t n, struct err *e)
+{
+	if (n % ranks == 0)
+		return 0;
+	return err_set(e, EX_USAGE,
+		"%s is %d, which does not divide virtual %s (%lld): give another --%s, or to a "
+		"new run --virtual %s=%lld",
+		axis_names[a], ranks, axis_names[a], (long long)n, axis_names[a],
+		axis_names[a], (long long)round_up(n, ranks));
+}
+
+static int fit_virtual(
+	const struct train_opts *o, enum axis a, int64_t *virtual_degree, struct err *e)
+{
+	if (may_change(o))
+		*virtual_degree = round_up(*virtual_degree, o->resolved.degree[a]);
+	int rc = check_virtual(a, o->resolved.degree[a], *virtual_degree, e);
+	return rc && o->resume_exact ? err_prefix(e, "resume-exact: ") : rc;
+}
+
+/* --tile pieces are virtual slices: as many as --virtual tp, which is --tile by default. */
+static int resolve_pieces(const struct train_opts *o, int64_t *tp, struct err *e)
+{
+	int ranks = o->resolved.degree[AXIS_TP];
+	if (o->tile % ranks)
+		return err_set(e, EX_USAGE,
+			"tile %lld is not divisible by %d ranks of tp: give --tile %lld",
+			(long long)o->tile, ranks, (long long)round_up(o->tile, ranks));
+	if (o->tile && *tp && may_change(o))
+		*tp = o->tile;
+	if (o->tile && *tp && *tp != o->tile)
+		return err_set(e, EX_USAGE,
+			"tile is %lld, but its pieces are the %lld virtual slices: give --tile "
+			"%lld, or to a new run --virtual tp=%lld",
+			(long long)o->tile, (long long)*tp, (long long)*tp,
+			(long long)o->tile);
+	if (!*tp)
+		*tp = o->tile ? o->tile : ranks;
+	return 0;
+}
+
+/* Degrees that --virtual does not name are the layout's; the run records them, since they determine
+ * its arithmetic. */
+static int resolve_virtual(struct train_opts *o, struct err *e)
+{
+	int64_t tp = 0, cp = o->resolved.degree[AXIS_CP];
+	struct str text = {0};
+	if (model_virtual(o->model.virtual_degrees, &tp, &cp, e) ||
+		resolve_pieces(o, &tp, e) || fit_virtual(o, AXIS_TP, &tp, e) ||
+		fit_virtual(o, AXIS_CP, &cp, e))
+		return -1;
+	str_printf(&text, "tp=%lld,cp=%lld", (long long)tp, (long long)cp);
+	o->model.virtual_degrees = text.s;
+	return 0;
+}
+
+/* Tiles are virtual slices; with several chunks on a rank, each chunk would gather them again. */
+static int check_tile(const struct train_opts *o, struct err *e)
+{
+	const int *degree = o->resolved.degree;
+	bool gathers = o->zero == 3 && degree[AXIS_FSDP] * degree[AXIS_CP] > 1;
+	int64_t tp, cp;
+	const struct mistake mistakes[] = {
+		{!offloads_params((enum offload)o->offload) && !gathers,
+			"tile needs parameters that are gathered or read: --fsdp with --zero 3, or "
+			"--offload params"},
+		{o->reshard == RESHARD_NO, "tile frees parameters after use, and "
+					   "--reshard-after-forward no keeps them"},
+		{o->dtype == PRECISION_FLOAT8,
+			"tile: float8 weights are not gathered in tiles: give another "
+			"--dtype"},
+	};
+	if (!o->tile)
+		return 0;
+	if (options_refuse(mistakes, ARRAY_LEN(mistakes), e))
+		return -1;
+	model_virtual(
+		o->model.virtual_degrees, &tp, &cp, e); /* it is resolved, and valid */
+	if (tp == degree[AXIS_TP])
+		return err_set(e, EX_USAGE,
+			"tile: a rank has only one piece of each weight: give --tile %d",
+			4 * degree[AXIS_TP]);
+	if (cp != degree[AXIS_CP])
+		return err_set(e, EX_USAGE,
+			"tile: a rank has %lld virtual chunks, and can have one: give --virtual "
+			"cp=%d",
+			(long long)(cp / degree[AXIS_CP]), degree[AXIS_CP]);
+	return 0;
+}
+
+/* The schedule determines how many stages a rank can have. */
+static int resolve_stages(struct train_opts *o, struct err *e)
+{
+	struct schedule s;
+	const struct schedule_row *row = &schedule_kinds[o->pp_schedule];
+	int ranks = o->resolved.degree[AXIS_PP];
+	if (ranks == 1) /* no pipeline: the whole model is one stage */
+		o->pp_stages = 1;
+	else if (!o->pp_stages)
+		o->pp_stages = max64(row->min_stages, 1);
+	if (schedule_open(&s, (enum schedule_kind)o->pp_schedule, ranks,
+		    (int)o->pp_stages, 0, e))
+		return err_prefix(e, "pp-stages is %lld: ", (long long)o->pp_stages);
+	schedule_free(&s);
+	return 0;
+}
+
+void layout_batch(struct train_opts *o, int data_ranks)
+{
+	if (!o->batch_per_rank)
+		return;
+	o->batch = o->batch_per_rank * data_ranks * max64(1, o->edit.workers);
+	if (!o->lr_scale_batch)
+		o->lr_scale_batch = o->batch_per_rank;
+}
+
+/* Makes micro-batches of a resumed run smaller until each data-parallel rank has one. */
+static void fit_micro_batch(struct train_opts *o)
+{
+	int64_t batch = layout_worker_batch(o), ranks = layout_data_ranks(o);
+	if (!may_change(o) || batch < ranks)
+		return;
+	o->micro_batch = min64(o->micro_batch, batch / ranks);
+	while (batch % o->micro_batch)
+		o->micro_batch--;
+}
+
+int layout_resolve(struct train_opts *o, int ranks, struct err *e)
+{
+	if (layout_degrees(o, ranks, o->resolved.degree, e))
+		return -1;
+	layout_batch(o, layout_data_ranks(o));
+	fit_micro_batch(o);
+	if (resolve_zero(o, e) || check_offload(o, e) || resolve_virtual(o, e) ||
+		check_tile(o, e))
+		return -1;
+	return resolve_stages(o, e);
+}
+
+/* ---- checks ---------------------------------------------------------------------- */
+
+int64_t layout_worker_batch(const struct train_opts *o)
+{
+	return o->batch / max64(1, o->edit.workers);
+}
+
+int64_t layout_micro_batches(const struct train_opts *o)
+{
+	return layout_worker_batch(o) / o->micro_batch;
+}
+
+struct microbatches layout_assign_micro_batches(const struct train_opts *o)
+{
+	return microbatches_assign(layout_micro_batches(o), o->resolved.degree,
+		(int)o->zero, offloads_grads((enum offload)o->offload));
+}
+
+int layout_data_ranks(const struct train_opts *o)
+{
+	return o->resolved.degree[AXIS_DP] * o->resolved.degree[AXIS_FSDP];
+}
+
+int layout_data_rank(const int degree[N_AXES], int rank)
+{
+	struct mesh m;
+	int at[N_AXES];
+	memcpy(m.degree, degree, sizeof(m.degree));
+	mesh_place(&m, rank, at);
+	return microbatches_rank(degree, at);
+}
+
+static int check_micro_batches(const struct train_opts *o, struct err *e)
+{
+	int64_t n = layout_micro_batches(o);
+	int ranks = layout_data_ranks(o);
+	bool others = o->resolved.degree[AXIS_PP] * o->resolved.degree[AXIS_CP] *
+			      o->resolved.degree[AXIS_TP] >
+		      1;
+	if (ranks <= n)
+		return 0;
+	return err_set(e, EX_USAGE,
+		"%d %sranks, but a step has only %lld micro-batch%s (batch %lld%s, "
+		"micro-batch %lld): give a smaller --micro-batch, or fewer ranks",
+		ranks, others ? "data-parallel " : "", (long long)n, n == 1 ? "" : "es",
+		(long long)layout_worker_batch(o), o->edit.workers > 1 ? " a worker" : "",
+		(long long)o->micro_batch);
+}
+
+/* With fewer key/value heads than virtual slices, several slices use a head: they must be on one
+ * rank, or fill several. */
+static int check_kv_heads(int ranks, const struct model *m, struct err *e)
+{
+	int64_t here = m->tp / ranks, heads = m->c.kv_heads;
+	int64_t users = heads < m->tp ? m->tp / heads : 1;
+	if (here % users == 0 || users % here == 0)
+		return 0;
+	return err_set(e, EX_USAGE,
+		"tp is %d: a rank would have %lld virtual slices, and each of the %lld kv-heads "
+		"is used by %lld: one number must divide the other",
+		ranks, (long long)here, (long long)heads, (long long)users);
+}
+
+int layout_check_tp(int ranks, const struct model *m, struct err *e)
+{
+	return check_virtual(AXIS_TP, ranks, m->tp, e) || check_kv_heads(ranks, m, e) ? -1
+										      : 0;
+}
+
+/* An eps below it shows the errors of a sum of thousands of leaves, see pt(7). */
+static const double LEAST_EPS = 1e-10;
+
+void layout_warn(const struct train_opts *o)
+{
+	int64_t stages = o->resolved.degree[AXIS_PP] * o->pp_stages;
+	int64_t n = layout_micro_batches(o) / layout_data_ranks(o);
+	if (!o->eval_only && o->resolved.degree[AXIS_PP] > 1 && n < stages)
+		warn("a step has only %lld micro-batch%s for a pipeline of %lld stages, so ranks "
+		     "wait for most of it: give a smaller --micro-batch, or a larger --batch",
+			(long long)n, n == 1 ? "" : "es", (long long)stages);
+	if (o->optimizer != OPTIMIZER_SGD && o->eps < LEAST_EPS)
+		warn("eps %g: gradients are sums of multiples of 2^%d, which moves elements as "
+		     "small as that",
+			o->eps, -GRID_EXPONENT);
+}
+
+int layout_check(const struct train_opts *o, const struct model *m, struct err *e)
+{
+	int64_t stages = o->resolved.degree[AXIS_PP] * o->pp_stages;
+	if (o->dtype == PRECISION_FLOAT8 && o->float8_skip_ends && m->c.layers <= 2)
+		return err_set(e, EX_USAGE,
+			"float8 leaves the first and the last block in bf16, and the model has "
+			"no others: --no-float8-skip-ends");
+	if (check_micro_batches(o, e) ||
+		check_kv_heads(o->resolved.degree[AXIS_TP], m, e))
+		return -1;
+	if (stages > m->c.layers)
+		return err_set(e, EX_USAGE,
+			"%lld stages (pp %d x pp-stages %lld), but fewer layers: %lld",
+			(long long)stages, o->resolved.degree[AXIS_PP],
+			(long long)o->pp_stages, (long long)m->c.layers);
+	/* The plan's counts must fit into int64_t. */
+	double rows = (double)o->micro_batch * (double)m->c.context;
+	double width = (double)(m->c.dim + m->c.ffn_dim + m->padded_vocab);
+	if (rows * width * (double)m->c.layers > 1e16 ||
+		(double)o->batch * (double)m->c.context > 1e16)
+		return err_set(e, EX_USAGE,
+			"a step of %lld sequences is more than any machine can do",
+			(long long)o->batch);
+	return 0;
+}
+
+/* ---- a rank's part --------------------------------------------------------------- */
+
+double layout_stage_work(const struct model *m, const struct stage *s)
+{
+	double head = s->heads ? (double)tensor_size(m->output) : 0;
+	return (double)(s->end - s->first) * model_block_work(m) + head;
+}
+
+/* The first layer of each stage. The head counts as work of the last stage, the embedding not. */
+static int *split_layers(const struct model *m, int n, bool even)
+{
+	struct err e = {0};
+	int *first = xcalloc((size_t)n + 1, sizeof(*first));
+	for (int i = 0; i <= n; i++)
+		first[i] = (int)part_begin(m->c.layers, n, i);
+	if (even || n == 1)
+		return first;
+	double head = layout_stage_work(m, &(struct stage){.heads = true}) /
+		      layout_stage_work(m, &(struct stage){.end = 1});
+	double *cost = xcalloc((size_t)m->c.layers, sizeof(*cost));
+	for (int64_t l = 0; l < m->c.layers; l++)
+		cost[l] = 1;
+	if (schedule_split(cost, (int)m->c.layers, 0, head, n, first, &e))
+		die_err(&e); /* layout_check() has refused it */
+	free(cost);
+	return first;
+}
+
+static bool stage_uses(
+	const struct model *m, const struct stage *s, const struct tensor *t)
+{
+	if (t->unit == 0)
+		return s->embeds || (s->heads && t == m->output);
+	if (t->unit == m->n_units - 1)
+		return s->heads;
+	return t->unit - 1 >= s->first && t->unit - 1 < s->end;
+}
+
+/* Rank r of the pipeline has stages r, r + ranks, ... */
+static void assign_stages(struct rank_layout *l, const struct train_opts *o,
+	const struct mesh *mesh, const struct model *m)
+{
+	int ranks = mesh->degree[AXIS_PP], all = ranks * (int)o->pp_stages;
+	l->n_stages = (int)o->pp_stages;
+	l->stages = xcalloc((size_t)l->n_stages, sizeof(*l->stages));
+	int *first = split_layers(m, all, o->pp_split == SPLIT_EVEN);
+	for (int i = 0; i < l->n_stages; i++) {
+		int number = mesh->at[AXIS_PP] + i * ranks;
+		l->stages[i] = (struct stage){.first = first[number],
+			.end = first[number + 1],
+			.embeds = number == 0,
+			.heads = number == all - 1};
+	}
+	free(first);
+	if (ranks == 1)
+		return;
+	bool *used = xcalloc((size_t)m->n_tensors, sizeof(*used));
+	for (int i = 0; i < l->n_stages; i++)
+		for (int j = 0; j < m->n_tensors; j++)
+			used[j] |= stage_uses(m, &l->stages[i], &m->tensors[j]);
+	l->part.used = used;
+}
+
+void layout_assign(struct rank_layout *l, const struct train_opts *o,
+	const struct mesh *mesh, struct model *m)
+{
+	int here = m->tp / mesh->degree[AXIS_TP];
+	*l = (struct rank_layout){.microbatches = layout_assign_micro_batches(o),
+		.data_rank = layout_data_rank(o->resolved.degree, mesh->world->rank),
+		.part = {.n = m->tp, .first = mesh->at[AXIS_TP] * here, .local = here}};
+	assign_stages(l, o, mesh, m);
+	tensors_place(m->tensors, m->n_tensors, &l->part);
+}
+
+void layout_free(struct rank_layout *l)
+{
+	free(l->stages);
+	free((void *)l->part.used);
+}
+
+/* ---- samples of ranks --------------------------------------------------------------- */
+
+int64_t layout_own_micro(const struct microbatches *d, int data_rank)
+{
+	int64_t n = microbatches_count(d, data_rank);
+	while (n > 0 && microbatches_index(d, data_rank, n - 1) >= d->n_micro)
+		n--;
+	return n;
+}
+
+/* With --data-per-rank, a data-parallel rank reads its own files in their order, without gaps. */
+static struct sample_run samples_of(const struct train_opts *o,
+	const struct microbatches *d, int data_rank, int64_t first)
+{
+	int64_t b = o->micro_batch, n = layout_own_micro(d, data_rank);
+	struct sample_run run = {.block = b, .stride = b, .blocks = n};
+	if (o->data_per_rank) {
+		run.first = first / o->batch * n * b;
+	} else if (n > 0) {
+		int64_t micro = microbatches_index(d, data_rank, 0);
+		run.first = first + micro * b;
+		if (n > 1)
+			run.stride = (microbatches_index(d, data_rank, 1) - micro) * b;
+	}
+	return run;
+}
+
+struct sample_run *layout_samples(const struct train_opts *o,
+	const struct microbatches *d, int ranks, int64_t first)
+{
+	struct sample_run *runs = xcalloc((size_t)ranks, sizeof(*runs));
+	for (int r = 0; r < ranks; r++)
+		runs[r] =
+			samples_of(o, d, layout_data_rank(o->resolved.degree, r), first);
+	return runs;
+}

@@ -1,0 +1,148 @@
+/* Locates the first non-finite number of a step. */
+#include "engine/step.h"
+
+/* The first element that is not finite. */
+struct probe {
+	char where[96];
+	int64_t index;
+	bool found;
+};
+
+struct search {
+	struct device *d;
+	struct probe *probe;
+	bool gradients;
+};
+
+static void search_part(void *with, const struct part *x)
+{
+	struct search *s = with;
+	struct probe *p = s->probe;
+	float *v = s->gradients ? x->g : x->state[STORE_PARAM];
+	int64_t at =
+		p->found ? -1 : s->d->k->find_nonfinite(s->d, mat(v, x->rows, x->cols));
+	if (at < 0)
+		return;
+	p->found = true;
+	p->index = tensor_index(x->t, x->slice, x->row) + at;
+	snprintf(p->where, sizeof(p->where), "%s %s",
+		s->gradients ? "gradient of" : "parameter", x->t->name);
+}
+
+/* In the parameters of this rank, or in its gradients. */
+static bool search_tensors(struct trainer *t, bool gradients, struct probe *p)
+{
+	struct search s = {&t->d, p, gradients};
+	store_for_each_part(t->store, false,
+		STORE_BIT(gradients ? STORE_GRAD : STORE_PARAM), 0, search_part, &s);
+	return p->found;
+}
+
+/* The first non-finite number on this rank. */
+struct finding {
+	struct trainer *t;
+	struct probe probe;
+	int64_t at; /* position in the order in which such numbers spread */
+	int64_t sample;
+};
+
+/* A result of the forward or backward. Leaves of gradients too: what is not finite is not in the sums. */
+static void search_result(void *with, const struct result *r)
+{
+	struct finding *w = with;
+	struct probe *p = &w->probe;
+	const struct device *d = &w->t->d;
+	int64_t at = p->found || r->integers ? -1 : d->k->find_nonfinite(&w->t->d, r->x);
+	char block[NUM_TEXT] = "";
+	if (at < 0)
+		return;
+	p->found = true;
+	p->index = at;
+	if (r->extent == OF_TENSOR) {
+		p->index += tensor_index(r->tensor, r->slice, 0);
+		snprintf(p->where, sizeof(p->where), "gradient of %s", r->name);
+		return;
+	}
+	if (r->at.layer >= 0 && r->at.layer < w->t->model.c.layers)
+		snprintf(block, sizeof(block), "layers.%lld.", (long long)r->at.layer);
+	snprintf(p->where, sizeof(p->where), "%s%s%s", block, r->name,
+		r->gradient ? ", backward" : "");
+}
+
+enum { IN_PARAMETERS = -1 };
+static const int64_t in_gradients = INT64_MAX - 1, nowhere = INT64_MAX;
+
+/* After an action. A number that is not finite spreads to the next stage, and in the backward to the
+ * previous one: `at` rises in that order. */
+static void note_action(void *with, const struct action *a)
+{
+	struct finding *w = with;
+	int64_t stages = schedule_stages(&w->t->schedule);
+	if (!w->probe.found || w->at != nowhere)
+		return;
+	w->at = 2 * stages * w->t->pass.micro.number +
+		(a->kind == ACTION_FORWARD ? a->stage : 2 * stages - 1 - a->stage);
+	w->sample = w->t->samples + w->t->pass.micro.first_sample;
+}
+
+/* Collective. Computes the step again, and checks every result. */
+static void check_step(struct finding *w, const struct pipe_input *in)
+{
+	struct trainer *t = w->t;
+	const struct observer observer = {.see = search_result, .with = w},
+			      *before = t->pass.observer;
+	t->pass.observer = &observer;
+	t->pipe.done = note_action;
+	t->pipe.with = w;
+	step_gradients(t, in);
+	t->pass.observer = before;
+	t->pipe.done = NULL;
+	if (w->probe.found ? w->at == nowhere : search_tensors(t, true, &w->probe))
+		w->at = in_gradients;
+}
+
+static void describe(const struct finding *w, struct str *why)
+{
+	const struct trainer *t = w->t;
+	str_printf(why, "rank %d", t->world->rank);
+	if (t->peers)
+		str_printf(why, " of worker %d", t->o.resolved.worker);
+	str_puts(why, ", ");
+	if (w->at == IN_PARAMETERS)
+		str_puts(why, "before any sample");
+	else if (w->at == in_gradients)
+		str_puts(why, "all samples");
+	else
+		str_printf(why, "samples %lld to %lld", (long long)w->sample,
+			(long long)(w->sample + t->o.micro_batch - 1));
+	str_printf(why, ": first bad: %s, element %lld", w->probe.where,
+		(long long)w->probe.index);
+}
+
+void nonfinite_explain(
+	struct trainer *t, const struct pipe_input *in, struct step_result *r)
+{
+	struct str why = {0};
+	struct comm *world = t->world;
+	struct finding mine = {.t = t, .at = nowhere};
+	if (search_tensors(t, false, &mine.probe))
+		mine.at = IN_PARAMETERS;
+	if (comm_min_i64(world, mine.at) == nowhere)
+		check_step(&mine, in);
+	int64_t at = comm_min_i64(world, mine.at);
+	int64_t rank = comm_min_i64(world, mine.at == at ? world->rank : world->size);
+	str_printf(&r->why, "step %lld: loss %g, grad_norm %g; ", (long long)t->step + 1,
+		(double)r->loss, (double)r->grad_norm);
+	if (at < nowhere) {
+		if (rank == world->rank)
+			describe(&mine, &why);
+		comm_bcast_str(world, &why, (int)rank);
+		str_puts(&r->why, why.s);
+	} else {
+		str_printf(&r->why, "every part of it is finite: %sthe sum overflows",
+			t->peers && t->step < t->o.edit.warmup
+				? "another worker's is not, or "
+				: "");
+	}
+	str_free(&why);
+}

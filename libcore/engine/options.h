@@ -1,0 +1,171 @@
+/* The options of pt-train. */
+#ifndef ENGINE_OPTIONS_H
+#define ENGINE_OPTIONS_H
+
+#include "base/options.h"
+#include "edit/edit.h"
+#include "model/pass.h"
+
+/* (An enum and the words of its option are two lines, in the same order.) */
+enum lr_schedule { LR_CONSTANT, LR_COSINE, LR_LINEAR, LR_WSD };
+#define LR_SCHEDULE_WORDS "constant", "cosine", "linear", "wsd"
+enum wsd_shape { WSD_LINEAR, WSD_SQRT };
+#define WSD_SHAPE_WORDS "linear", "sqrt"
+enum lr_scale { LR_SCALE_NONE, LR_SCALE_SQRT, LR_SCALE_LINEAR };
+#define LR_SCALE_WORDS "none", "sqrt", "linear"
+/* By the optimizer: Muon has it, SGD has not. */
+enum nesterov { NESTEROV_BY_OPTIMIZER, NESTEROV_NO, NESTEROV_YES };
+#define NESTEROV_WORDS "by-optimizer", "no", "yes"
+enum muon_scale { MUON_MATCH_ADAMW, MUON_ORIGINAL };
+#define MUON_SCALE_WORDS "match-adamw", "original"
+enum load_how { LOAD_EACH, LOAD_BROADCAST };
+#define LOAD_WORDS "each", "broadcast"
+/* How documents share a sample: as one sequence, or each on its own. */
+enum packing { PACKING_STREAM, PACKING_DOCUMENTS };
+#define PACKING_WORDS "stream", "documents"
+enum fsdp_kind { FSDP_PARAMETER, FSDP_FLAT };
+#define FSDP_KIND_WORDS "parameter", "flat"
+enum cp_comm { CP_RING, CP_GATHER };
+#define CP_COMM_WORDS "ring", "gather"
+enum cp_accumulate { CP_FP32, CP_BF16 };
+#define CP_ACCUMULATE_WORDS "fp32", "bf16"
+enum residual_dtype { RESIDUAL_FP32, RESIDUAL_BF16 };
+#define RESIDUAL_DTYPE_WORDS "fp32", "bf16"
+enum pp_split { SPLIT_AUTO, SPLIT_EVEN };
+#define PP_SPLIT_WORDS "auto", "even"
+
+/* Auto: 16 bits where the matmuls of the run round to them anyway. */
+enum gather_dtype { GATHER_AUTO, GATHER_FP32 };
+#define GATHER_DTYPE_WORDS "auto", "fp32"
+
+enum kernel_choice { KERNELS_FUSED, KERNELS_REF };
+#define KERNELS_WORDS "fused", "ref"
+enum numerics { NUMERICS_EXACT, NUMERICS_FAST };
+#define NUMERICS_WORDS "exact", "fast"
+enum self_test { SELF_TEST_AUTO, SELF_TEST_YES, SELF_TEST_NO };
+#define SELF_TEST_WORDS "auto", "yes", "no"
+
+/* Local SGD: how workers synchronise, and when. */
+/* Who writes the checkpoints of workers: each its own, or the first for all. */
+enum edit_ckpt { EDIT_CKPT_GROUP, EDIT_CKPT_RANK0 };
+#define EDIT_CKPT_WORDS "group", "rank0"
+
+struct edit_opts {
+	struct edit_config config; /* without .seed */
+	int64_t workers;	   /* 0: no local SGD */
+	int64_t warmup;
+	/* asynchronous: synchronisation by the clock, not after a number of steps */
+	bool async, compat;
+	int ckpt;	  /* enum edit_ckpt */
+	bool global_loss; /* logged after the warm-up, too */
+	bool offload;	  /* the state of local SGD */
+	double sync_time;
+	int64_t min_total;
+	const char *replay; /* run directory whose synchronisations are repeated */
+};
+
+/* What layout_resolve(), the machine and a checkpoint make of the options. */
+struct resolved {
+	int worker;	 /* the number of this one */
+	int gpu_sharers; /* ranks that share this rank's GPU; 0: not known */
+	int degree[N_AXES];
+	int64_t from_workers; /* of the checkpoint that the run resumes from */
+};
+
+struct train_opts {
+	/* data */
+	struct strs data;
+	struct opt_given given;
+	int sampling; /* SAMPLING_EPOCH or SAMPLING_RANDOM */
+	int packing;  /* enum packing */
+	int64_t seed, readers, spool_limit;
+	bool data_per_rank;
+	/* batch */
+	int64_t batch, batch_per_rank, micro_batch, steps;
+	struct model_config model;
+	const char *preset;
+	/* optimizer */
+	int optimizer; /* enum optimizer_kind */
+	double lr, min_lr, beta1, beta2, eps, weight_decay, clip;
+	double momentum;	  /* -1: the optimizer's default */
+	int nesterov, muon_scale; /* enum nesterov, muon_scale */
+	int lr_schedule, wsd_shape, lr_scale;
+	int64_t warmup, decay_steps, wsd_decay, lr_scale_batch;
+	/* precision */
+	int dtype; /* enum precision */
+	bool float8_skip_ends;
+	double loss_scale;
+	int64_t loss_scale_window;
+	int kernels;	   /* enum kernel_choice */
+	int numerics;	   /* enum numerics */
+	int cp_accumulate; /* enum cp_accumulate */
+	int residual_dtype;
+	/* parallel layout */
+	int64_t axis[N_AXES]; /* degrees; -1: the rest */
+	int64_t zero, pp_stages, memory, threads, bucket_bytes;
+	int fsdp_kind, reshard, cp_comm, pp_schedule, pp_split, recompute, offload;
+	int64_t recompute_every;
+	const char *offload_to;
+	bool sp, async_tp;
+	int64_t tile;	  /* pieces; 0: off */
+	int gather_dtype; /* enum gather_dtype */
+	double watchdog;
+	int device; /* enum device_kind; not auto once a device is open */
+	int comm;   /* enum comm_library */
+	const char *profile, *algorithms, *trace, *trace_steps;
+	const char *hash_tensors, *hash_steps;
+	bool graph;
+	int self_test; /* enum self_test */
+	struct edit_opts edit;
+	struct strs inject_delay;
+	const char *corrupt_batch;
+	const char *cluster; /* of a plan */
+	/* evaluation and samples */
+	int64_t eval_every, eval_windows, sample_every, sample_tokens;
+	bool eval_only, eval_first;
+	const char *sample_prompt;
+	/* checkpoints */
+	const char *out, *resume, *init_from;
+	int64_t ckpt_every, ckpt_syncs, keep;
+	double ckpt_secs;
+	bool ckpt, ckpt_best, ckpt_wait, overwrite, resume_exact;
+	int load;
+	/* log */
+	int64_t log_every, check_replicas_every;
+	double publish_secs;
+	const char *peak_flops;
+	bool log_all_ranks, dry_run, verbose;
+	struct resolved resolved; /* and no option */
+};
+
+extern const struct program train_program; /* without .versions */
+/* Makes messages of lower floors end with advice about these options. */
+void options_give_advice(void);
+/* As text: the options that are saved with a run, and what determines its arithmetic. */
+void options_saved(const struct train_opts *o, struct str *out);
+void options_arithmetic(const struct train_opts *o, const struct model *m,
+	const char *device, uint64_t data_hash, struct str *out);
+/* Sets a model_config from a saved config. */
+int options_model(struct model_config *m, const char *config, struct err *e);
+
+/* ---- options_check.c ---------------------------------------------------------------- */
+
+/* Checks that the option table cannot make; also sets defaults that depend on other options. */
+int options_check(struct train_opts *o, struct err *e);
+/* An error if a mistake was made: the message of the first one. */
+struct mistake {
+	bool made;
+	const char *message;
+};
+int options_refuse(const struct mistake *list, size_t n, struct err *e);
+/* Is anything offloaded? */
+bool options_offload(const struct train_opts *o);
+/* The steps of --profile or --trace-steps, from a text FIRST:LAST or FIRST. */
+int options_steps(const struct train_opts *o, const char *option, const char *text,
+	int64_t *first, int64_t *last, struct err *e);
+/* The type of the operands of GEMMs, on a device that stores 16 bits. */
+enum dtype options_gemm_dtype(const struct train_opts *o);
+/* The hyperparameters of the optimizer, with its defaults. */
+void options_optim(const struct train_opts *o, struct optim_config *c);
+
+#endif

@@ -1,0 +1,187 @@
+/* What the option table of pt-train cannot check: values that depend on one another. */
+#include "engine/layout.h"
+#include "engine/options.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+int options_refuse(const struct mistake *list, size_t n, struct err *e)
+{
+	for (size_t i = 0; i < n; i++)
+		if (list[i].made)
+			return err_set(e, EX_USAGE, "%s", list[i].message);
+	return 0;
+}
+
+/* What the column `needs` cannot say of local SGD. */
+static int check_edit(const struct train_opts *o, struct err *e)
+{
+	const struct edit_opts *x = &o->edit;
+	const struct edit_config *c = &x->config;
+	const struct mistake mistakes[] = {
+		{c->fragments > c->interval,
+			"--edit-fragments needs an --edit-sync-interval of at least as many steps"},
+		{c->delay > 0 && c->delay >= c->interval,
+			"--edit-sync-delay needs a longer --edit-sync-interval"},
+		{x->async && c->interval > 1,
+			"--edit-sync-interval counts steps, but --edit-use-async goes by the clock: "
+			"give --edit-sync-time SECONDS"},
+		{x->async && edit_streams(c),
+			"--edit-use-async and streaming (--edit-fragments, --edit-sync-delay) are "
+			"mutually exclusive"},
+		{c->nesterov && c->dampening > 0,
+			"--edit-outer-nesterov and --edit-outer-dampening are mutually exclusive"},
+		{x->async && x->global_loss,
+			"--edit-global-loss and --edit-use-async are mutually exclusive: workers "
+			"that go by the clock do different steps"},
+	};
+	if (!x->workers)
+		return 0;
+	if (options_refuse(mistakes, ARRAY_LEN(mistakes), e))
+		return -1;
+	if (o->batch % x->workers)
+		return err_set(e, EX_USAGE,
+			"--batch %lld is not divisible by --edit-workers %lld",
+			(long long)o->batch, (long long)x->workers);
+	for (int64_t i = 0; i < o->data.n && x->workers > 1; i++)
+		if (corpus_is_stream(o->data.v[i]))
+			return err_set(e, EX_USAGE,
+				"%s can be read only once, but every worker reads the data",
+				o->data.v[i]);
+	return 0;
+}
+
+/* A run with local SGD is resumed without it: its options for that are dropped. */
+static void drop_local_sgd(struct train_opts *o)
+{
+	if (!o->resolved.from_workers || o->edit.workers)
+		return;
+	opts_reset(&train_program, o, "edit-");
+	opts_reset(&train_program, o, "ckpt-syncs");
+}
+
+static int check_peak(const struct train_opts *o, struct err *e)
+{
+	double peak;
+	bool measure = !o->peak_flops || !strcmp(o->peak_flops, "measure");
+	if (measure || (!parse_double(o->peak_flops, &peak) && peak > 0))
+		return 0;
+	return err_set(e, EX_USAGE, "peak-flops: '%s' is neither a number nor measure",
+		o->peak_flops);
+}
+
+static int check_pairs(const struct train_opts *o, struct err *e)
+{
+	const struct mistake mistakes[] = {
+		{o->resume && o->init_from,
+			"--resume and --init-from are mutually exclusive"},
+		{o->resume && o->overwrite,
+			"--resume and --overwrite are mutually exclusive"},
+		{o->batch_per_rank && !o->resume &&
+				opts_given(&train_program, o, "batch"),
+			"--batch and --batch-per-rank are mutually exclusive"},
+		{o->data_per_rank && o->readers,
+			"--data-per-rank and --readers are mutually exclusive"},
+		{offloads_params((enum offload)o->offload) && o->reshard == RESHARD_NO,
+			"--offload params (or all) and --reshard-after-forward no are mutually "
+			"exclusive: one frees parameters after use, the other keeps them"},
+		{o->offload_to && !strcmp(o->offload_to, "host"),
+			"offload-to: 'host' is the memory that a CPU uses already: give a "
+			"directory (./host, if it is one)"},
+		{o->hash_tensors && o->edit.workers,
+			"--hash-tensors and --edit-workers are mutually exclusive"},
+		{o->nesterov == NESTEROV_YES && o->momentum == 0,
+			"nesterov needs --momentum"},
+		{o->watchdog > 0 && o->watchdog < 1,
+			"watchdog: less than a second is too short: give 1 or more, or 0 for no "
+			"watchdog"},
+	};
+	return options_refuse(mistakes, ARRAY_LEN(mistakes), e);
+}
+
+/* By default, 8 ranks or fewer have a micro-batch each, with equal bits. */
+static int64_t default_micro_batch(int64_t batch)
+{
+	int64_t n = max64(1, batch / 8);
+	while (batch % n)
+		n--;
+	return n;
+}
+
+int options_check(struct train_opts *o, struct err *e)
+{
+	drop_local_sgd(o);
+	layout_batch(o, 1);
+	if (opts_check_needs(&train_program, o, e) || check_edit(o, e) ||
+		check_pairs(o, e) || check_peak(o, e))
+		return -1;
+	int64_t batch = layout_worker_batch(o);
+	if (!o->micro_batch)
+		o->micro_batch = o->batch_per_rank ? batch : default_micro_batch(batch);
+	if (batch % o->micro_batch)
+		return err_set(e, EX_USAGE,
+			"--batch %lld%s is not divisible by --micro-batch %lld: give another "
+			"--micro-batch",
+			(long long)batch, o->edit.workers > 1 ? " of a worker" : "",
+			(long long)o->micro_batch);
+	if (o->lr_schedule == LR_WSD && !o->wsd_decay)
+		o->wsd_decay = max64(1, (o->decay_steps ? o->decay_steps : o->steps) / 5);
+	if (o->lr_schedule != LR_CONSTANT && o->min_lr > o->lr)
+		return err_set(
+			e, EX_USAGE, "--min-lr %g is above --lr %g", o->min_lr, o->lr);
+	if (o->hash_steps && options_steps(o, "hash-steps", o->hash_steps, &(int64_t){0},
+				     &(int64_t){0}, e))
+		return -1;
+	if (o->trace_steps)
+		return options_steps(o, "trace-steps", o->trace_steps, &(int64_t){0},
+			&(int64_t){0}, e);
+	return 0;
+}
+
+bool options_offload(const struct train_opts *o)
+{
+	return o->offload != OFFLOAD_NONE || (o->edit.workers && o->edit.offload);
+}
+
+enum dtype options_gemm_dtype(const struct train_opts *o)
+{
+	static const enum dtype types[] = {[PRECISION_FP32] = DT_F32,
+		[PRECISION_BF16] = DT_BF16,
+		[PRECISION_FP16] = DT_F16,
+		[PRECISION_FLOAT8] = DT_BF16};
+	return types[o->dtype];
+}
+
+void options_optim(const struct train_opts *o, struct optim_config *c)
+{
+	bool muon = o->optimizer == OPTIMIZER_MUON;
+	*c = (struct optim_config){.kind = o->optimizer,
+		.beta1 = o->beta1,
+		.beta2 = o->beta2,
+		.eps = o->eps,
+		.decay = o->weight_decay,
+		.momentum = o->momentum >= 0 ? o->momentum
+			    : muon	     ? 0.95
+					     : 0.9,
+		.nesterov = o->nesterov == NESTEROV_BY_OPTIMIZER
+				    ? muon
+				    : o->nesterov == NESTEROV_YES,
+		.muon_original = o->muon_scale == MUON_ORIGINAL,
+		.matmul = o->dtype == PRECISION_FP32 ? DT_F32 : DT_BF16};
+}
+
+int options_steps(const struct train_opts *o, const char *option, const char *text,
+	int64_t *first, int64_t *last, struct err *e)
+{
+	char *end;
+	*first = strtoll(text, &end, 10);
+	*last = *end == ':' ? strtoll(end + 1, &end, 10) : *first;
+	if (*end || *first < 1 || *last < *first)
+		return err_set(e, EX_USAGE,
+			"%s '%s': give the first step and the last, as in 10:12", option,
+			text);
+	if (*first > o->steps)
+		return err_set(e, EX_USAGE, "%s '%s': the run has %lld steps", option,
+			text, (long long)o->steps);
+	return 0;
+}

@@ -1,0 +1,387 @@
+/*
+ * The pipeline: executes the actions of a schedule, one after the other. Messages between stages
+ * are received directly into the activations of a micro-batch: those of micro-batch m on a stage
+ * are slot m % slots, whose number is the schedule's peak.
+ *
+ * By MPI, a receive is posted as soon as its slot is free, long before its action; a send completes
+ * before its slot is used again. No send waits for a missing receive: the receive of the gradient
+ * of micro-batch m is posted by m's forward on the earlier stage, before m's forward on this one.
+ *
+ * By NCCL, a receive starts one action before it is needed: it occupies multiprocessors until its
+ * message comes. Each pair of neighbours has a group for each direction, in which the messages are sent
+ * and received in the same order, that of the actions (tests/support/schedule_check.c); what goes
+ * downstream does not wait for what goes upstream.
+ */
+#include "engine/pipe.h"
+
+#include "base/trace.h"
+
+#include <stdlib.h>
+
+/* Activations go downstream, from stage to stage; gradients go upstream. */
+enum direction { DOWNSTREAM, UPSTREAM, N_DIRECTIONS };
+
+/* The activations of a micro-batch on a stage, and the transfers to and from them. */
+struct slot {
+	struct acts acts;
+	struct comm_requests in[N_DIRECTIONS], out[N_DIRECTIONS];
+};
+
+struct pipe_stage {
+	struct stage st;
+	int number; /* virtual, of the whole pipeline */
+	int64_t n_slots, n_grads;
+	struct slot *slot;
+	struct block_grads **grads; /* between the two parts of a backward */
+};
+
+/* ---- setting up ------------------------------------------------------------------ */
+
+/* The number of slots that every stage of the pipeline has. */
+static int64_t min_slots(const struct schedule *s)
+{
+	int64_t least = INT64_MAX;
+	for (int i = 0; i < schedule_stages(s); i++)
+		least = min64(least, schedule_peak(s, schedule_rank_of(s, i), i).kept);
+	return max64(1, least);
+}
+
+static void open_links(struct pipe *x, struct mesh *mesh)
+{
+	int n = x->axis->size, rank = x->axis->rank, before = (rank + n - 1) % n;
+	for (int first = 0; first < n && n > 1; first++) {
+		if (first == n - 1 && x->schedule->per_rank == 1)
+			continue; /* nothing goes from the last stage to the first */
+		for (int d = 0; d < N_DIRECTIONS; d++) {
+			struct comm *c = mesh_group(
+				mesh, (struct mesh_part){.axes = AXIS_BIT(AXIS_PP),
+					      .pp_links = mesh_link(n, first, d)});
+			comm_connect(c); /* not while a stage waits */
+			if (first == rank)
+				x->after[d] = c;
+			if (first == before)
+				x->before[d] = c;
+		}
+	}
+}
+
+void pipe_open(struct pipe *x, struct pass *p, const struct schedule *s,
+	const struct stage *stages, struct mesh *mesh, struct arena *micro)
+{
+	struct comm *axis = mesh->axis[AXIS_PP];
+	*x = (struct pipe){.pass = p, .schedule = s, .axis = axis, .group = min_slots(s)};
+	BUG_ON(axis->size != s->ranks);
+	open_links(x, mesh);
+	x->stages = xcalloc((size_t)s->per_rank, sizeof(*x->stages));
+	for (int v = 0; v < s->per_rank; v++) {
+		struct pipe_stage *y = &x->stages[v];
+		y->st = stages[v];
+		y->number = axis->rank + v * s->ranks;
+		struct schedule_peak peak = schedule_peak(s, axis->rank, y->number);
+		y->n_slots = max64(1, peak.kept);
+		y->n_grads = peak.waiting;
+		y->slot = xcalloc((size_t)y->n_slots, sizeof(*y->slot));
+		y->grads = xcalloc((size_t)y->n_grads, sizeof(struct block_grads *));
+		for (int64_t i = 0; i < y->n_slots; i++) {
+			struct slot *o = &y->slot[i];
+			o->in[DOWNSTREAM].c = x->before[DOWNSTREAM];
+			o->out[DOWNSTREAM].c = x->after[DOWNSTREAM];
+			o->in[UPSTREAM].c = x->after[UPSTREAM];
+			o->out[UPSTREAM].c = x->before[UPSTREAM];
+			acts_alloc(p, &y->st, &y->slot[i].acts, micro);
+		}
+		for (int64_t i = 0; i < y->n_grads; i++)
+			y->grads[i] = grads_alloc(p, &y->st, micro);
+	}
+}
+
+void pipe_close(struct pipe *x)
+{
+	for (int v = 0; x->stages && v < x->schedule->per_rank; v++) {
+		for (int64_t i = 0; i < x->stages[v].n_slots; i++) {
+			struct slot *o = &x->stages[v].slot[i];
+			for (int d = 0; d < N_DIRECTIONS; d++) {
+				comm_requests_free(&o->in[d]);
+				comm_requests_free(&o->out[d]);
+			}
+			acts_free(&o->acts);
+		}
+		for (int64_t i = 0; i < x->stages[v].n_grads; i++)
+			free(x->stages[v].grads[i]);
+		free(x->stages[v].slot);
+		free(x->stages[v].grads);
+	}
+	free(x->stages);
+	*x = (struct pipe){0};
+}
+
+static struct slot *slot_of(const struct pipe_stage *y, int64_t micro)
+{
+	return &y->slot[micro % y->n_slots];
+}
+
+/* ---- between stages -------------------------------------------------------------- */
+
+/* The stage `step` after this one; -1: beyond an end of the pipeline. */
+static int neighbour(const struct pipe *x, const struct pipe_stage *y, int step)
+{
+	int n = y->number + step;
+	return n < schedule_stages(x->schedule) ? n : -1;
+}
+
+/* The tag of a message names the stage that receives it, among those of its rank. */
+static int tag_of(const struct pipe *x, int receiver, enum direction d)
+{
+	return COMM_TAG(PIPELINE, receiver / x->schedule->ranks * N_DIRECTIONS + (int)d);
+}
+
+static void send_to_stage(
+	struct pipe *x, struct pipe_stage *y, struct slot *o, enum direction d)
+{
+	struct mat m = d == DOWNSTREAM ? o->acts.x_out : o->acts.dx;
+	int to = neighbour(x, y, d == DOWNSTREAM ? 1 : -1);
+	if (to < 0)
+		return;
+	comm_send(&o->out[d], m.p, mat_bytes(m), !o->out[d].c->rank, tag_of(x, to, d));
+	comm_start(&o->out[d]);
+}
+
+static void receive_from_stage(
+	struct pipe *x, struct pipe_stage *y, struct slot *o, enum direction d)
+{
+	struct mat m = d == DOWNSTREAM ? o->acts.x_in : o->acts.dx;
+	int from = neighbour(x, y, d == DOWNSTREAM ? -1 : 1);
+	if (from < 0)
+		return;
+	comm_recv(
+		&o->in[d], m.p, mat_bytes(m), !o->in[d].c->rank, tag_of(x, y->number, d));
+	comm_post(&o->in[d]);
+}
+
+static void wait_for_transfer(struct pipe *x, struct comm_requests *r)
+{
+	if (!r->n)
+		return;
+	double begin = clock_seconds();
+	comm_start(r);
+	comm_wait(r);
+	x->waited += clock_seconds() - begin;
+}
+
+/* Posts the receive of a micro-batch in its slot, which is free. */
+static void post_receive(struct pipe *x, struct pipe_stage *y, int64_t micro)
+{
+	if (micro < x->n)
+		receive_from_stage(x, y, slot_of(y, micro), DOWNSTREAM);
+}
+
+/* Transfers make progress while this rank computes. */
+static void poll_transfers(void *with)
+{
+	struct pipe *x = with;
+	for (int v = 0; v < x->schedule->per_rank; v++)
+		for (int64_t i = 0; i < x->stages[v].n_slots; i++)
+			for (int d = 0; d < N_DIRECTIONS; d++) {
+				struct slot *o = &x->stages[v].slot[i];
+				if (o->in[d].n)
+					comm_test(&o->in[d]);
+				if (o->out[d].n)
+					comm_test(&o->out[d]);
+			}
+}
+
+static void begin(struct pipe *x, int64_t n)
+{
+	x->n = n;
+	x->waited = 0;
+	for (int v = 0; v < x->schedule->per_rank; v++)
+		for (int64_t i = 0; i < x->stages[v].n_slots; i++)
+			post_receive(x, &x->stages[v], i);
+	if (x->axis->size > 1)
+		comm_background(poll_transfers, x);
+}
+
+static void end(struct pipe *x)
+{
+	for (int v = 0; v < x->schedule->per_rank; v++)
+		for (int64_t i = 0; i < x->stages[v].n_slots; i++)
+			for (int d = 0; d < N_DIRECTIONS; d++)
+				wait_for_transfer(x, &x->stages[v].slot[i].out[d]);
+	if (x->axis->size > 1)
+		comm_background_end(poll_transfers, x);
+}
+
+/* ---- actions --------------------------------------------------------------------- */
+
+static struct pipe_stage *stage_of(const struct pipe *x, int number)
+{
+	return &x->stages[number / x->schedule->ranks];
+}
+
+static void forward(struct pipe *x, struct pipe_stage *y, int64_t micro)
+{
+	struct pass *p = x->pass;
+	struct slot *o = slot_of(y, micro);
+	if (!p->micro.empty) {
+		wait_for_transfer(x, &o->out[DOWNSTREAM]);
+		wait_for_transfer(x, &o->out[UPSTREAM]);
+		if (p->micro.train)
+			receive_from_stage(x, y, o, UPSTREAM);
+		wait_for_transfer(x, &o->in[DOWNSTREAM]);
+	}
+	trace_begin("forward, micro-batch", micro);
+	device_timer_start(p->d, TIMER_FORWARD);
+	model_forward(p, &y->st, &o->acts);
+	device_timer_start(p->d, TIMER_OTHER);
+	trace_end();
+	if (p->micro.empty)
+		return;
+	send_to_stage(x, y, o, DOWNSTREAM);
+	if (!p->micro.train)
+		post_receive(x, y, micro + y->n_slots);
+}
+
+/* A backward, or the first or second part of one. The first sends the gradient on; after the
+ * last, the slot is free. */
+static void backward(
+	struct pipe *x, struct pipe_stage *y, int64_t micro, enum action_kind kind)
+{
+	struct pass *p = x->pass;
+	struct slot *o = slot_of(y, micro);
+	bool first = kind != ACTION_BACKWARD_W, last = kind != ACTION_BACKWARD_X;
+	if (first && !p->micro.empty)
+		wait_for_transfer(x, &o->in[UPSTREAM]);
+	trace_begin(kind == ACTION_BACKWARD_W	? "backward of weights, micro-batch"
+		    : kind == ACTION_BACKWARD_X ? "backward of inputs, micro-batch"
+						: "backward, micro-batch",
+		micro);
+	device_timer_start(p->d, TIMER_BACKWARD);
+	if (first && last)
+		model_backward(p, &y->st, &o->acts);
+	else if (first)
+		model_backward_x(p, &y->st, &o->acts, y->grads[micro % y->n_grads]);
+	else
+		model_backward_w(p, &y->st, &o->acts, y->grads[micro % y->n_grads]);
+	device_timer_start(p->d, TIMER_OTHER);
+	trace_end();
+	if (p->micro.empty)
+		return;
+	if (first)
+		send_to_stage(x, y, o, UPSTREAM);
+	if (last)
+		post_receive(x, y, micro + y->n_slots);
+}
+
+/* Starts what the action receives, if its slot is free. */
+static void start_receive(struct pipe *x, const struct action *a)
+{
+	struct slot *o = slot_of(stage_of(x, a->stage), a->micro);
+	enum direction d = a->kind == ACTION_FORWARD ? DOWNSTREAM : UPSTREAM;
+	if (a->kind != ACTION_BACKWARD_W && a->micro < x->n && o->in[d].c)
+		comm_start(&o->in[d]);
+}
+
+/* The unit that the actions from number i on use first, or -1. */
+static int unit_used_from(const struct pipe *x, int64_t i)
+{
+	const struct schedule *s = x->schedule;
+	int rank = x->axis->rank;
+	for (; i < s->n[rank]; i++) {
+		const struct action *a = &s->rank[rank][i];
+		if (a->kind == ACTION_BACKWARD_W && x->pass->recompute == RECOMPUTE_NONE)
+			continue;
+		return stage_first_unit(
+			&stage_of(x, a->stage)->st, a->kind != ACTION_FORWARD);
+	}
+	return -1;
+}
+
+/* Loads micro-batch i of this rank into the pass. */
+static void load(struct pipe *x, const struct pipe_input *in, int64_t i)
+{
+	struct pass *p = x->pass;
+	int64_t b = p->c.batch;
+	p->micro.empty = i >= in->n;
+	if (in->microbatches) {
+		p->micro.number = microbatches_index(in->microbatches, in->data_rank, i);
+		p->micro.last =
+			i + 1 == microbatches_count(in->microbatches, in->data_rank);
+	}
+	if (p->micro.empty || !in->windows)
+		return;
+	pass_load(p, in->windows + i * b * (p->m->c.context + 1));
+	p->micro.counted = min64(b, in->n_windows - i * b);
+	p->micro.first_sample = in->first_sample + p->micro.number * b;
+}
+
+void pipe_step(struct pipe *x, const struct pipe_input *in)
+{
+	const struct schedule *s = x->schedule;
+	const struct action *all = s->rank[x->axis->rank];
+	double start = clock_seconds();
+	BUG_ON(in->n > s->n_micro);
+	x->pass->micro.train = true;
+	device_timer_read(x->pass->d, NULL); /* drops the times of an evaluation */
+	device_timer_start(x->pass->d, TIMER_OTHER);
+	begin(x, in->n);
+	for (int64_t i = 0; i < s->n[x->axis->rank]; i++) {
+		const struct action *a = &all[i];
+		struct pipe_stage *y = stage_of(x, a->stage);
+		load(x, in, a->micro);
+		start_receive(x, a);
+		if (i + 1 < s->n[x->axis->rank])
+			start_receive(x, a + 1);
+		x->pass->store->after = unit_used_from(x, i + 1);
+		if (a->kind == ACTION_FORWARD)
+			forward(x, y, a->micro);
+		else
+			backward(x, y, a->micro, a->kind);
+		if (x->done)
+			x->done(x->with, a);
+	}
+	end(x);
+	x->seconds = clock_seconds() - start;
+}
+
+void pipe_times(struct pipe *x)
+{
+	struct device *d = x->pass->d;
+	double seconds[N_DEVICE_TIMERS];
+	device_timer_read(d, seconds);
+	x->forward = seconds[TIMER_FORWARD];
+	x->backward = seconds[TIMER_BACKWARD];
+	if (d->discrete) /* the host only enqueues */
+		x->seconds = x->forward + x->backward + seconds[TIMER_OTHER];
+}
+
+void pipe_reload(struct pipe *x, const struct pipe_input *in)
+{
+	const struct schedule *s = x->schedule;
+	int rank = x->axis->rank;
+	x->n = in->n;
+	x->waited = x->seconds = 0;
+	device_timer_read(x->pass->d, NULL); /* a graph has no times */
+	for (int64_t i = 0; i < s->n[rank]; i++)
+		load(x, in, s->rank[rank][i].micro);
+}
+
+/* Groups have as many micro-batches as every stage has slots. With several stages a rank, the first
+ * computes a whole group before the second begins, so that no rank waits for a single micro-batch
+ * to pass all ranks. */
+void pipe_forward(struct pipe *x, const struct pipe_input *in, int64_t rounds)
+{
+	int per_rank = x->schedule->per_rank;
+	int64_t group = x->group;
+	x->pass->micro.train = false;
+	x->pass->store->after = -1;
+	begin(x, in->n);
+	for (int64_t first = 0; first < rounds; first += group) {
+		for (int v = 0; v < per_rank; v++) {
+			for (int64_t i = first; i < min64(first + group, rounds); i++) {
+				load(x, in, i);
+				forward(x, &x->stages[v], i);
+			}
+		}
+	}
+	end(x);
+}

@@ -1,0 +1,472 @@
+/* The state of a trainer, to and from checkpoints. */
+#include "engine/state.h"
+#include "engine/step.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- saving ---------------------------------------------------------------------- */
+
+/* ckpt_write's source of rows: groups have the same numbers in checkpoint and store. */
+static void collect_rows(
+	void *with, int group, int tensor, int64_t row, int64_t n, int to, float *out)
+{
+	struct trainer *t = with;
+	store_collect(t->store, group, tensor, row, n, to, out);
+}
+
+/* The tensors and groups of a checkpoint, to be freed with forget(). */
+static struct ckpt_write describe_tensors(const struct trainer *t)
+{
+	const struct store_groups *groups = &t->store->c.groups;
+	struct ckpt_tensor *list = xcalloc((size_t)t->model.n_tensors, sizeof(*list));
+	struct ckpt_write w = {.comm = t->world,
+		.tensors = list,
+		.n_tensors = t->model.n_tensors,
+		.n_groups = groups->n,
+		.one_writes = t->o.load == LOAD_BROADCAST};
+	for (int i = 0; i < t->model.n_tensors; i++) {
+		const struct tensor *of = &t->model.tensors[i];
+		snprintf(list[i].name, sizeof(list[i].name), "%s", of->name);
+		list[i].ndim = of->ndim;
+		memcpy(list[i].dims, of->dims, sizeof(of->dims));
+	}
+	for (int g = 0; g < groups->n; g++)
+		w.groups[g] = groups->of[g].name;
+	return w;
+}
+
+/* Everything that needs no collective. */
+static struct ckpt_write describe_state(const struct trainer *t)
+{
+	struct str config = {0};
+	struct ckpt_write w = describe_tensors(t);
+	options_saved(&t->o, &config);
+	w.config = config.s;
+	w.tokenizer = &t->data.set->tokenizer;
+	w.source = collect_rows;
+	w.source_threads = store_is_whole(t->store) && !t->d.discrete;
+	w.info = (struct ckpt_info){
+		.format = "pt-checkpoint",
+		.created_by = "pt-train " PT_VERSION,
+		.version = CKPT_VERSION,
+		.step = t->step,
+		.samples = t->samples,
+		.tokens = (t->samples - t->n_unseen) * t->model.c.context,
+		.loss = t->loss,
+		.val_loss = t->val_loss,
+		.best_val_loss = t->best_val_loss,
+		.loss_scale = t->o.dtype == PRECISION_FP16 ? (double)t->loss_scale : 0,
+		.loss_scale_good = t->scale_good,
+		.skipped_steps = t->skipped,
+		.data_hash = t->data.set->hash,
+		.grid = GRID_EXPONENT,
+		.workers = t->o.edit.ckpt == EDIT_CKPT_RANK0
+				   ? min64(1, t->o.edit.workers) /* of one, for all */
+				   : t->o.edit.workers,
+		.worker = t->o.resolved.worker,
+	};
+	return w;
+}
+
+static void forget(struct ckpt_write *w)
+{
+	free((void *)w->tensors);
+	free((void *)w->config);
+	free((void *)w->numbers);
+}
+
+int64_t state_copy_bytes(const struct trainer *t)
+{
+	const struct train_opts *o = &t->o;
+	if (!o->ckpt || o->ckpt_wait || o->eval_only || options_offload(o))
+		return 0; /* state that is offloaded has no copy in memory */
+	struct ckpt_write w = describe_tensors(t);
+	int64_t n_bytes = ckpt_copy_bytes(&w);
+	forget(&w);
+	return n_bytes;
+}
+
+void state_warn_no_copy(const struct trainer *t, int64_t n_bytes)
+{
+	char text[NUM_TEXT];
+	if (t->world->rank == 0)
+		warn("no memory for a copy of the state (%s a rank): "
+		     "training waits until it is written",
+			text_bytes(text, (double)n_bytes));
+}
+
+/* Is there memory for the copy now? (Untouched pages count as free.) */
+static bool find_memory(struct trainer *t)
+{
+	int64_t available = memory_available();
+	if (available && t->copy.bytes > available / comm_place()->local_size)
+		return false;
+	return !arena_try(&t->copy.arena, "checkpoint", (size_t)t->copy.bytes);
+}
+
+/* Collective. Allocates the copy once, for all checkpoints of the run. */
+static void make_copy(struct trainer *t)
+{
+	if (t->copy.state != COPY_PLANNED)
+		return;
+	t->copy.state =
+		comm_min_i64(t->world, find_memory(t)) ? COPY_ALLOCATED : COPY_NONE;
+	if (t->copy.state == COPY_NONE) {
+		arena_release(&t->copy.arena);
+		state_warn_no_copy(t, t->copy.bytes);
+	} else if (t->copy.bytes && !t->d.discrete) { /* all threads touch its pages */
+		t->d.k->zero(&t->d, mat((float *)(void *)t->copy.arena.base, 1,
+					    t->copy.bytes / (int64_t)sizeof(float)));
+	}
+}
+
+int state_save_begin(struct trainer *t, const char *path, bool background, struct err *e)
+{
+	struct ckpt_write w = describe_state(t);
+	w.path = path;
+	w.with = t;
+	w.info.param_hash = store_hash(t->store);
+	w.numbers = t->numbers ? t->numbers->save(t, &w.n_numbers) : NULL;
+	if (background)
+		make_copy(t);
+	background = background && t->copy.state == COPY_ALLOCATED;
+	float *copy = background ? (float *)(void *)t->copy.arena.base : NULL;
+	int rc = ckpt_write_begin(&t->copy.writing, &w, copy, e);
+	forget(&w);
+	return rc;
+}
+
+int state_save_end(struct trainer *t, struct err *e)
+{
+	int rc = ckpt_write_end(t->copy.writing, e);
+	t->copy.writing = NULL;
+	return rc;
+}
+
+bool state_save_done(const struct trainer *t)
+{
+	return t->copy.writing && ckpt_write_done(t->copy.writing);
+}
+
+int state_save(struct trainer *t, const char *path, struct err *e)
+{
+	return state_save_begin(t, path, false, e) || state_save_end(t, e) ? -1 : 0;
+}
+
+int64_t state_file_bytes(const struct trainer *t)
+{
+	struct ckpt_write w = describe_state(t);
+	int64_t n_bytes = ckpt_bytes(&w);
+	forget(&w);
+	return n_bytes;
+}
+
+/* ---- the whole model on one rank ------------------------------------------------- */
+
+bool state_is_whole(const struct trainer *t)
+{
+	return t->mesh.degree[AXIS_TP] == 1 && t->mesh.degree[AXIS_PP] == 1 &&
+	       t->o.zero < 3 && !offloads_params((enum offload)t->o.offload);
+}
+
+void state_gather(struct trainer *t, struct inference *x)
+{
+	enum { PIECE_FLOATS = 1 << 20 };
+	struct err e = {0};
+	*x = (struct inference){.store = NULL};
+	if (t->world->rank == 0) {
+		if (model_init(&x->model, &t->model.c, 0, &e))
+			die_err(&e); /* it succeeded when the run started */
+		inference_open(x, &t->d);
+	}
+	for (int i = 0; i < t->model.n_tensors; i++) {
+		const struct tensor *of = &t->model.tensors[i];
+		int64_t width = tensor_width(of);
+		int64_t rows = max64(1, PIECE_FLOATS / width);
+		float *piece = xcalloc((size_t)(rows * width), sizeof(*piece));
+		for (int64_t r = 0; r < of->dims[0]; r += rows) {
+			int64_t n = min64(rows, of->dims[0] - r);
+			store_collect(t->store, STORE_PARAM, i, r, n, 0, piece);
+			if (x->store)
+				store_put(x->store, STORE_PARAM, i, r, n, piece);
+		}
+		free(piece);
+	}
+}
+
+/* ---- loading --------------------------------------------------------------------- */
+
+/* A run may resume in fp16 that began in another type, or the other way round. */
+static int set_loss_scale(
+	struct trainer *t, const struct ckpt_info *info, const char *path, struct err *e)
+{
+	bool scaled = info->loss_scale >= 0x1p-126 && info->loss_scale <= 0x1p126;
+	if (info->loss_scale_good < 0 || info->loss_scale_good > info->step ||
+		info->skipped_steps < 0 || info->skipped_steps > info->step ||
+		!(scaled || info->loss_scale == 0))
+		return err_set(e, EX_DATAERR,
+			"%s: a loss scale of %g, %lld good and %lld skipped of %lld "
+			"steps cannot be",
+			path, info->loss_scale, (long long)info->loss_scale_good,
+			(long long)info->skipped_steps, (long long)info->step);
+	t->skipped = info->skipped_steps;
+	if (t->o.dtype == PRECISION_FP16 && info->loss_scale > 0) {
+		t->loss_scale = (float)info->loss_scale;
+		t->scale_good = info->loss_scale_good;
+	}
+	return 0;
+}
+
+static void set_progress(struct trainer *t, const struct ckpt_info *info)
+{
+	t->step = info->step;
+	t->samples = info->samples;
+	t->loss = info->loss;
+	t->val_loss = info->val_loss;
+	t->best_val_loss = info->best_val_loss;
+}
+
+/* The rows of the embedding belong to the tokens of one vocabulary. */
+static int check_vocabulary(
+	const struct ckpt *c, const struct dataset *data, struct err *e)
+{
+	if (!c->tokenizer.kind || tokenizer_same(&c->tokenizer, &data->tokenizer))
+		return 0;
+	return err_set(e, EX_DATAERR,
+		"%s: its vocabulary is not that of the data: prepare them with the same",
+		c->path);
+}
+
+/* The state of one optimizer means nothing to another. */
+static int check_optimizer(const struct trainer *t, const struct train_opts *saved,
+	const char *path, struct err *e)
+{
+	if (saved->optimizer == t->o.optimizer)
+		return 0;
+	return err_set(e, EX_USAGE,
+		"%s: was trained with --optimizer %s, whose state %s cannot use: resume with %s, "
+		"or begin a new run from its parameters, with --init-from",
+		path, optimizer_names[saved->optimizer], optimizer_names[t->o.optimizer],
+		optimizer_names[saved->optimizer]);
+}
+
+/* Would the steps of the checkpoint have had the same learning rates with the options of now? */
+static bool same_rates(
+	const struct trainer *t, const struct train_opts *saved, int64_t steps)
+{
+	for (int64_t i = 1; i <= steps; i++)
+		if (lr_at(saved, i) != lr_at(&t->o, i))
+			return false;
+	return true;
+}
+
+static bool begins_with(const char *line, const char *const *words)
+{
+	while (*words && strncmp(line, *words, strlen(*words)))
+		words++;
+	return *words != NULL;
+}
+
+/* "virtual tp=1,cp=1 -> tp=2,cp=1; ...": options that determine results and are not the checkpoint's.
+ * More steps change the results only if the learning rate decayed over the steps. */
+static int list_changes(
+	struct trainer *t, const struct train_opts *saved, int64_t steps, struct err *e)
+{
+	static const char *const of_rates[] = {
+		"steps ", "decay-steps ", "wsd-decay ", NULL};
+	static const char *const of_eval[] = {"eval-windows ", NULL};
+	bool same = same_rates(t, saved, steps);
+	struct str then = {0}, now = {0}, lines = {0};
+	opts_print(&train_program, saved, OPT_ARITH, 0, &then);
+	opts_print(&train_program, &t->o, OPT_ARITH, 0, &now);
+	const struct conf_text a = {&then, "checkpoint"}, b = {&now, "options"};
+	int rc = conf_diff(&a, &b, "", "", " -> ", &lines, e);
+	str_clear(&t->changes);
+	for (char *line = lines.s, *end; line && *line; line = end + 1) {
+		end = strchr(line, '\n');
+		*end = '\0';
+		if (!begins_with(line, of_eval) && !(same && begins_with(line, of_rates)))
+			str_printf(&t->changes, "%s%s", t->changes.len ? "; " : "", line);
+	}
+	str_free(&then);
+	str_free(&now);
+	str_free(&lines);
+	return rc;
+}
+
+static int check_options(struct trainer *t, const struct ckpt *c, struct err *e)
+{
+	struct train_opts saved;
+	if (state_options(c, &saved, e))
+		return -1;
+	int rc = check_optimizer(t, &saved, c->path, e) ||
+		 list_changes(t, &saved, c->info.step, e);
+	opts_free(&train_program, &saved);
+	if (rc)
+		return -1;
+	if (c->info.data_hash && c->info.step && c->info.grid != GRID_EXPONENT)
+		str_printf(&t->changes, "%ssums %s -> grid-%d",
+			t->changes.len ? "; " : "",
+			c->info.grid ? "of another grid" : "tree", GRID_EXPONENT);
+	if (t->o.resume_exact && t->changes.len)
+		return err_set(e, EX_USAGE,
+			"%s: resume-exact, but this layout or these options change the "
+			"arithmetic: %s",
+			c->path, t->changes.s);
+	return 0;
+}
+
+/* (a checkpoint without a hash of the data is of another program) */
+static int check_data(struct trainer *t, const struct ckpt *c, struct err *e)
+{
+	uint64_t was = c->info.data_hash, is = t->data.set->hash;
+	t->other_data = was && was != is;
+	if (!t->other_data || !t->o.resume_exact)
+		return 0;
+	return err_set(e, EX_DATAERR,
+		"%s: resume-exact, but it was trained on other data: their hash was 0x%016llx, and "
+		"is 0x%016llx",
+		c->path, (unsigned long long)was, (unsigned long long)is);
+}
+
+/* Is the group loaded from the checkpoint that the run resumes from? A checkpoint without workers
+ * has no groups of local SGD, and a residual is not given to a second worker that resumes from the
+ * same checkpoint. */
+static bool is_resumed(const struct train_opts *o, const struct store_group *g)
+{
+	bool more = o->resolved.worker >= o->resolved.from_workers;
+	return g->owner != STORE_OUTER ||
+	       (o->resolved.from_workers && !(more && !strcmp(g->name, "residual")));
+}
+
+/* The number in the file of each group of the store; -1: it is not loaded. Some may be missing. */
+static int find_groups(const struct trainer *t, const struct ckpt *c, bool weights_only,
+	int from[STORE_MAX_GROUPS], struct err *e)
+{
+	const struct store_groups *groups = &t->store->c.groups;
+	for (int g = 0; g < groups->n; g++) {
+		const struct store_group *x = &groups->of[g];
+		from[g] = -1;
+		if (weights_only ? g != STORE_PARAM : !is_resumed(&t->o, x))
+			continue;
+		from[g] = ckpt_find_group(c, x->name);
+		if (from[g] < 0 && x->owner == STORE_OUTER)
+			return err_set(e, EX_DATAERR,
+				"%s: has no %s, which local SGD needs", c->path, x->name);
+		if (from[g] < 0 && t->world->rank == 0) /* as at the start of a run */
+			warn("%s: has no %s, which starts at zero", c->path, x->name);
+	}
+	return 0;
+}
+
+/* --edit-wire fp32 sends everything: the residual of another wire is dropped. */
+static void warn_of_residual(const struct trainer *t, const struct ckpt *c)
+{
+	bool drops = ckpt_find_group(c, "residual") >= 0 &&
+		     store_groups_find(&t->store->c.groups, "residual") < 0;
+	if (drops && t->o.edit.workers && t->o.resolved.worker == 0 &&
+		t->world->rank == 0)
+		warn("%s: the residuals of its workers are dropped: --edit-wire is "
+		     "fp32, which keeps no residual",
+			c->path);
+}
+
+/* A checkpoint, and what is loaded from it. */
+struct source {
+	struct ckpt *c; /* NULL where rank 0 reads for all */
+	struct selection {
+		int from[STORE_MAX_GROUPS]; /* its group for each group of the store; -1: none */
+		struct ckpt_info info; /* of the step that the run resumes at */
+		int64_t step;	       /* of the file */
+		bool anchor;	       /* as parameters */
+	} what;
+};
+
+/* Opens a checkpoint, and checks that this run can load it. */
+static int open_source(struct trainer *t, const char *path, bool weights_only,
+	struct source *s, struct err *e)
+{
+	struct selection *what = &s->what;
+	if (ckpt_open(&s->c, path, e) || check_vocabulary(s->c, t->data.set, e) ||
+		weights_check(s->c, &t->model, e))
+		return -1;
+	if (weights_only)
+		return find_groups(t, s->c, true, what->from, e);
+	if (check_options(t, s->c, e) || check_data(t, s->c, e) ||
+		find_groups(t, s->c, false, what->from, e))
+		return -1;
+	what->info = s->c->info;
+	what->info.format = what->info.created_by = NULL;
+	if (t->numbers && t->numbers->choose(&t->o, s->c, &what->info, &what->anchor, e))
+		return -1;
+	if (what->anchor)
+		what->from[STORE_PARAM] = ckpt_find_group(s->c, "anchor");
+	what->step = s->c->info.step;
+	warn_of_residual(t, s->c);
+	return 0;
+}
+
+/* Collective. `send`: rank 0 reads for all. */
+static int load_groups(
+	struct trainer *t, const struct source *s, struct comm *send, struct err *e)
+{
+	for (int g = 0; g < t->store->c.groups.n; g++) {
+		if (s->what.from[g] < 0)
+			continue;
+		weights_load(t->store, s->c, send, s->what.from[g], g, e);
+		if (comm_agree(t->world, e))
+			return -1;
+	}
+	store_updated(t->store, false);
+	return 0;
+}
+
+/* Collective. The worker's numbers for saved_numbers.load(), where rank 0 alone has opened the file. */
+static struct ckpt worker_numbers(
+	const struct source *s, const char *path, struct comm *send)
+{
+	struct ckpt c = {.path = (char *)path, .info = s->what.info};
+	c.n_numbers = s->c ? s->c->n_numbers : 0;
+	comm_bcast(send, &c.n_numbers, sizeof(c.n_numbers), 0);
+	size_t n_bytes = (size_t)c.n_numbers * sizeof(*c.numbers);
+	c.numbers = xcalloc(1, n_bytes + 1);
+	if (s->c && n_bytes)
+		memcpy(c.numbers, s->c->numbers, n_bytes);
+	comm_bcast(send, c.numbers, (int64_t)n_bytes, 0);
+	return c;
+}
+
+/* Collective. Everything but the tensors. `send`: rank 0 has the file. */
+static int resume(struct trainer *t, const struct source *s, const char *path,
+	struct comm *send, struct err *e)
+{
+	struct ckpt numbers = {.numbers = NULL};
+	if (send)
+		numbers = worker_numbers(s, path, send);
+	t->loaded_step = s->what.step;
+	if (!set_loss_scale(t, &s->what.info, path, e)) {
+		set_progress(t, &s->what.info);
+		if (t->numbers)
+			t->numbers->load(t, send ? &numbers : s->c, s->what.anchor, e);
+	}
+	free(numbers.numbers);
+	return comm_agree(t->world, e); /* rank 0 may have found an error in the file */
+}
+
+int state_load(struct trainer *t, const char *path, bool weights_only, struct err *e)
+{
+	bool one_reads = t->o.load == LOAD_BROADCAST && t->world->size > 1;
+	struct comm *send = one_reads ? t->world : NULL;
+	struct source s = {.c = NULL};
+	if (!send || t->world->rank == 0)
+		open_source(t, path, weights_only, &s, e);
+	int rc = comm_agree(t->world, e);
+	if (send && !rc)
+		comm_bcast(send, &s.what, sizeof(s.what), 0);
+	rc = rc || load_groups(t, &s, send, e) ||
+	     (!weights_only && resume(t, &s, path, send, e));
+	ckpt_close(s.c);
+	return rc ? -1 : 0;
+}

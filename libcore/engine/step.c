@@ -1,0 +1,506 @@
+/* One optimizer step. */
+#include "engine/step.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/trace.h"
+#include "engine/state.h"
+
+/* The number of this worker's first sample in a step. */
+static int64_t worker_sample(const struct trainer *t)
+{
+	return t->o.resolved.worker * layout_worker_batch(&t->o);
+}
+
+static struct fetch *fetch_step(struct trainer *t, int64_t first_sample)
+{
+	struct sample_run *runs = layout_samples(&t->o, &t->layout.microbatches,
+		t->world->size, first_sample + worker_sample(t));
+	struct fetch *f = loader_begin(t->data.loader, SPLIT_TRAIN, &t->data.order, runs);
+	free(runs);
+	return f;
+}
+
+struct pipe_input step_input(const struct trainer *t, const int32_t *windows)
+{
+	int64_t n = layout_own_micro(&t->layout.microbatches, t->layout.data_rank);
+	return (struct pipe_input){.n = n,
+		.windows = windows,
+		.n_windows = n * t->o.micro_batch,
+		.microbatches = &t->layout.microbatches,
+		.data_rank = t->layout.data_rank,
+		.first_sample = worker_sample(t)};
+}
+
+/* What became of a step, from good to bad. */
+enum outcome {
+	STEP_GOOD,
+	STEP_TOO_LARGE,	 /* a leaf, for the grid: the norm is infinite */
+	STEP_NOT_FINITE, /* a leaf, so the norm is NaN */
+	STEP_LOST	 /* the loss is not finite */
+};
+
+/* A step while it is computed. */
+struct work {
+	struct trainer *t;
+	struct pipe_input input;
+	const struct step_votes *votes;
+	struct step_result *r;
+	bool averages;	      /* gradients over all workers: the warm-up of local SGD */
+	enum outcome outcome; /* all ranks agree on it; and if it averages, all workers */
+};
+
+static double step_tokens(const struct trainer *t)
+{
+	return (double)(layout_worker_batch(&t->o) * t->model.c.context);
+}
+
+static void put_pass_step(struct trainer *t)
+{
+	const struct pass_step step = {.number = (uint32_t)(t->step + 1),
+		.loss_scale = t->loss_scale / (float)step_tokens(t)};
+	pass_step_begin(&t->pass, &step);
+}
+
+/* Everything that differs from step to step, but for the samples, goes to the device. */
+static void put_terms(struct trainer *t, const struct step_result *r)
+{
+	int64_t step = t->step + 1 - t->skipped; /* of the optimizer */
+	struct step_terms terms = {.update = {.lr = r->lr},
+		.count = step_tokens(t),
+		.max_norm = t->o.clip,
+		.scale = t->loss_scale,
+		.step = t->step + 1};
+	struct optim_config c;
+	options_optim(&t->o, &c);
+	optimizers[c.kind]->prepare(&c, (double)step, &terms.update);
+	device_put(&t->d, t->terms, &terms, sizeof(terms));
+	store_set_grid(t->store, r->grid);
+	put_pass_step(t);
+}
+
+void step_gradients(struct trainer *t, const struct pipe_input *in)
+{
+	pass_loss_begin(&t->pass);
+	pipe_step(&t->pipe, in);
+	trace_begin("sums of gradients", -1);
+	store_step_end(t->store);
+	trace_end();
+}
+
+/* ---- sums over the ranks ----------------------------------------------------------- */
+
+static bool is_alone(const struct trainer *t)
+{
+	return t->world->size == 1;
+}
+
+/* The fraction of the time of the slowest rank that the pipeline's ranks did not compute. */
+static double bubble(const struct pipe *x)
+{
+	if (x->axis->size == 1)
+		return 0;
+	int64_t busy = (int64_t)((x->forward + x->backward) * 1e9);
+	int64_t longest = comm_max_i64(x->axis, (int64_t)(x->seconds * 1e9));
+	comm_sum_i64(x->axis, &busy, 1);
+	if (!longest) /* a graph, which is not timed */
+		return (double)NAN;
+	return 1 - (double)busy / ((double)longest * x->axis->size);
+}
+
+void step_times(struct trainer *t, struct step_result *r)
+{
+	pipe_times(&t->pipe);
+	r->bubble = bubble(&t->pipe);
+	r->forward = t->pipe.forward;
+	r->backward = t->pipe.backward;
+}
+
+static void cast(const struct step_votes *votes, int64_t vote[STEP_VOTES])
+{
+	memset(vote, 0, STEP_VOTES * sizeof(*vote));
+	if (votes)
+		votes->cast(votes->with, vote);
+}
+
+/* Between the devices: the host waits for the report only. */
+static bool sums_on_device(const struct trainer *t)
+{
+	return comm_has_stream(t->world);
+}
+
+static void put_votes(struct trainer *t, const struct step_votes *votes)
+{
+	int64_t vote[STEP_VOTES];
+	cast(votes, vote);
+	device_put(&t->d, t->end->vote, vote, sizeof(vote));
+}
+
+static void sum_on_device(struct trainer *t)
+{
+	struct comm_requests r = {.c = t->world};
+	void *const from[] = {t->pass.loss, store_norm_squares(t->store), t->end->vote};
+	const int64_t counts[] = {EXACT_WORDS, EXACT_WORDS, STEP_VOTES};
+	for (size_t i = 0; i < ARRAY_LEN(from); i++)
+		comm_enqueue(&r, COLL_ALLREDUCE,
+			&(struct coll_args){.recv = from[i],
+				.count = counts[i],
+				.type = COMM_I64,
+				.op = COMM_SUM});
+	comm_start(&r);
+	comm_wait(&r);
+	comm_requests_free(&r);
+}
+
+static void sum_on_host(
+	struct trainer *t, const struct step_votes *votes, struct step_result *r)
+{
+	struct device *d = &t->d;
+	const size_t n_bytes = sizeof(struct exact);
+	struct exact *loss = t->pass.loss, *squares = store_norm_squares(t->store);
+	struct {
+		struct exact loss, squares;
+		int64_t vote[STEP_VOTES];
+	} all;
+	memset(&all, 0, sizeof(all));
+	bool several = !is_alone(t);
+	cast(votes, all.vote);
+	if (several) {
+		device_get(d, &all.loss, loss, n_bytes);
+		device_get(d, &all.squares, squares, n_bytes);
+	}
+	comm_sum_i64(t->world, (int64_t *)&all, 2 * EXACT_WORDS + STEP_VOTES);
+	if (several) {
+		device_put(d, loss, &all.loss, n_bytes);
+		device_put(d, squares, &all.squares, n_bytes);
+	}
+	memcpy(r->vote, all.vote, sizeof(r->vote));
+}
+
+/* Collective, after the backward: an all-reduce of integers sums the loss and the squares of the
+ * gradient, which stay in the device's memory, and the votes, to r->vote or with NCCL to the report. */
+static void step_allreduce(
+	struct trainer *t, const struct step_votes *votes, struct step_result *r)
+{
+	if (!sums_on_device(t)) {
+		sum_on_host(t, votes, r);
+		return;
+	}
+	put_votes(t, votes);
+	sum_on_device(t);
+}
+
+/* ---- enqueueing a step --------------------------------------------------------------- */
+
+/*
+ * On a GPU the update is enqueued before the host knows the loss and the norm: the device itself
+ * skips it if they are not finite. The host then waits for the result only, and enqueues the next
+ * step while the GPU still updates. On a CPU the result is known by then; and in a warm-up of
+ * local SGD the host asks the other workers first.
+ */
+static bool updates_ahead(const struct work *w)
+{
+	return w->t->d.discrete && !w->averages;
+}
+
+void step_update(struct trainer *t)
+{
+	if (t->before_update)
+		t->before_update(t->before_update_with);
+	trace_begin("update", -1);
+	optim_update(t->optim, &t->end->of.update);
+	trace_end();
+}
+
+void step_enqueue(struct trainer *t, const struct pipe_input *in, const struct peers *of,
+	const struct step_votes *votes, struct step_result *r)
+{
+	struct device *d = &t->d;
+	t->store->add_workers = of ? of->add : NULL;
+	t->store->add_workers_with = of ? of->with : NULL;
+	step_gradients(t, in);
+	t->store->add_workers = NULL;
+	if (of)
+		of->mean_gradient(of->with);
+	trace_begin("norm", -1);
+	store_norm_enqueue(t->store);
+	if (!is_alone(t))
+		step_allreduce(t, votes, r);
+	trace_end();
+	d->k->step_end(
+		d, &t->end->of, t->pass.loss, store_norm_squares(t->store), t->terms);
+}
+
+static void enqueue_step(struct work *w)
+{
+	struct trainer *t = w->t;
+	put_terms(t, w->r);
+	step_enqueue(t, &w->input, w->averages ? t->peers : NULL, w->votes, w->r);
+	device_get_begin(&t->d, &t->ended, t->end, sizeof(t->ended));
+	if (updates_ahead(w))
+		step_update(t);
+}
+
+/* Steps in which GEMMs find their algorithms, and CUDA loads its kernels. */
+enum { EAGER_STEPS = 2 };
+
+/* Collective. Has every rank a capture? Else none may have one: they would not send the same. */
+static bool all_capture(struct trainer *t, bool mine)
+{
+	bool all = comm_min_i64(t->world, mine);
+	if (mine && !all && t->d.capturing)
+		device_graph_end(&t->d);
+	if (mine && !all)
+		device_graph_drop(&t->d);
+	return all;
+}
+
+/* Captures the step; does not execute it. */
+static bool capture_graph(struct work *w)
+{
+	struct trainer *t = w->t;
+	struct store *s = t->store;
+	int64_t read = s->read, written = s->written, sent = mesh_sent(&t->mesh);
+	t->graph.state = GRAPH_NONE;
+	store_forget(s); /* a graph computes all that it needs */
+	if (!all_capture(t, device_graph_begin(&t->d)))
+		return false;
+	enqueue_step(w);
+	t->graph.read = s->read - read;
+	t->graph.written = s->written - written;
+	t->graph.sent = mesh_sent(&t->mesh) - sent;
+	s->read = read;
+	s->written = written;
+	t->mesh.repeated -= t->graph.sent; /* it has not been launched yet */
+	if (!all_capture(t, device_graph_end(&t->d)))
+		return false;
+	t->graph.state = GRAPH_CAPTURED;
+	return true;
+}
+
+static void launch_graph(struct trainer *t)
+{
+	device_graph_launch(&t->d);
+	t->store->read += t->graph.read;
+	t->store->written += t->graph.written;
+	t->mesh.repeated += t->graph.sent;
+	store_forget(t->store);
+}
+
+/* Steps that are profiled, traced or observed run kernel by kernel, without a graph. */
+static void compute(struct work *w)
+{
+	struct trainer *t = w->t;
+	const struct observer *observer = t->pass.observer;
+	int64_t step = t->step + 1;
+	bool profiled = trace_on || observer ||
+			(t->profile.first <= step && step <= t->profile.last);
+	bool due = t->graph.state == GRAPH_WANTED && t->graph.n_eager >= EAGER_STEPS &&
+		   !w->averages;
+	if (observer && observer->begin)
+		observer->begin(observer->with);
+	if (t->graph.state == GRAPH_CAPTURED && !profiled) {
+		device_graph_refill(&t->d); /* only terms and samples differ */
+		put_terms(t, w->r);
+		pipe_reload(&t->pipe, &w->input);
+		if (sums_on_device(t))
+			put_votes(t, w->votes);
+		launch_graph(t);
+	} else if (due && !profiled && capture_graph(w)) {
+		launch_graph(t);
+	} else {
+		enqueue_step(w);
+		t->graph.n_eager++;
+	}
+}
+
+/* ---- fp16: the scale of the loss -------------------------------------------------- */
+
+/* Small gradients would be lost in fp16, so the loss is multiplied by a scale that follows
+ * what they allow, as in PyTorch's GradScaler. Every rank sees the same norm of the whole
+ * gradient, so all choose the same scale. */
+static bool overflowed(const struct work *w)
+{
+	const float least = 0x1p-16f; /* no scale helps a step that fails with this */
+	return w->t->o.dtype == PRECISION_FP16 && w->outcome != STEP_GOOD &&
+	       w->outcome != STEP_LOST && w->t->loss_scale > least;
+}
+
+static void adjust_scale(struct trainer *t, bool overflow)
+{
+	const float most = 0x1p120f;
+	int64_t window = t->o.loss_scale_window;
+	if (t->o.dtype != PRECISION_FP16)
+		return;
+	if (overflow) {
+		t->loss_scale /= 2;
+		t->scale_good = 0;
+		t->skipped++;
+	} else if (++t->scale_good >= window && window) {
+		t->loss_scale *= t->loss_scale < most ? 2 : 1;
+		t->scale_good = 0;
+	}
+}
+
+/* ---- the grid of gradients ----------------------------------------------------------- */
+
+/* How much coarser another attempt is. */
+enum { COARSER = 25 };
+
+/* The computed gradient contains the scale, and in a warm-up is divided by the workers at the end. */
+static int first_grid(const struct trainer *t, bool averages)
+{
+	float scale = t->loss_scale * (averages ? (float)t->o.edit.workers : 1);
+	return GRID_EXPONENT - ilogbf(scale);
+}
+
+/* A leaf was too large for the grid, so nothing was updated. */
+static bool needs_coarser(const struct work *w)
+{
+	return w->t->o.dtype != PRECISION_FP16 && w->outcome == STEP_TOO_LARGE &&
+	       w->r->grid - COARSER >= GRID_LEAST;
+}
+
+/* ---- a whole step ------------------------------------------------------------------ */
+
+float step_global_loss(struct trainer *t)
+{
+	struct exact sum = pass_loss(&t->pass); /* the worker's */
+	t->peers->sum(t->peers->with, (int64_t *)&sum, EXACT_WORDS);
+	return (float)(exact_round(&sum) / (step_tokens(t) * t->peers->n));
+}
+
+static enum outcome outcome_of(const struct step_result *r)
+{
+	if (!isfinite(r->loss))
+		return STEP_LOST;
+	if (isnan(r->grad_norm))
+		return STEP_NOT_FINITE;
+	return isinf(r->grad_norm) ? STEP_TOO_LARGE : STEP_GOOD;
+}
+
+/* All workers do what the worst one does, since each has counted only its own leaves. */
+static void agree_with_workers(struct work *w)
+{
+	w->outcome = (enum outcome)w->t->peers->largest(w->t->peers->with, w->outcome);
+	if (w->outcome == STEP_TOO_LARGE)
+		w->r->grad_norm = INFINITY;
+	else if (w->outcome == STEP_NOT_FINITE)
+		w->r->grad_norm = NAN;
+	w->r->global_loss = step_global_loss(w->t);
+}
+
+/* Waits for the step's result. */
+static void collect_result(struct work *w)
+{
+	struct trainer *t = w->t;
+	struct step_result *r = w->r;
+	const struct step_end *end = &t->ended.of;
+	if (t->d.discrete)
+		trace_begin("waiting for the GPU", -1);
+	device_get_end(&t->d);
+	if (t->d.discrete)
+		trace_end();
+	BUG_ON(end->step != t->step + 1);
+	if (is_alone(t))
+		step_allreduce(t, w->votes, r);
+	if (sums_on_device(t))
+		memcpy(r->vote, t->ended.vote, sizeof(r->vote));
+	step_times(t, r);
+	r->loss = end->loss;
+	r->grad_norm = end->grad_norm;
+	r->global_loss = r->loss;
+	w->outcome = outcome_of(r);
+	if (w->averages)
+		agree_with_workers(w);
+	r->skipped = overflowed(w);
+	r->bad = !r->skipped && w->outcome != STEP_GOOD;
+}
+
+void step_run_on(struct trainer *t, const int32_t *windows,
+	const struct step_votes *votes, struct step_result *r)
+{
+	*r = (struct step_result){
+		.lr = (float)lr_at(&t->o, t->step + 1), .loss_scale = t->loss_scale};
+	struct work w = {.t = t,
+		.input = step_input(t, windows),
+		.votes = votes,
+		.r = r,
+		.averages = t->peers && t->step < t->o.edit.warmup};
+	r->grid = first_grid(t, w.averages);
+	compute(&w);
+	collect_result(&w);
+	while (needs_coarser(&w)) {
+		r->grid -= COARSER;
+		r->coarser = true;
+		compute(&w);
+		collect_result(&w);
+	}
+	if (r->bad)
+		nonfinite_explain(t, &w.input, r);
+	if (r->bad)
+		return;
+	if (!r->skipped && !updates_ahead(&w))
+		step_update(t);
+	adjust_scale(t, r->skipped);
+	t->step++;
+	t->samples += t->o.batch;
+	t->loss = (double)r->global_loss;
+}
+
+void step_autotune(struct trainer *t)
+{
+	struct fetch *f = fetch_step(t, t->samples);
+	const struct pipe_input in = step_input(t, loader_end(t->data.loader, f));
+	put_pass_step(t);
+	step_gradients(t, &in);
+	optim_autotune(t->optim);
+	fetch_free(f);
+}
+
+void step_drop_next(struct trainer *t)
+{
+	if (!t->data.next)
+		return;
+	loader_end(t->data.loader, t->data.next);
+	fetch_free(t->data.next);
+	t->data.next = NULL;
+}
+
+void step_skip(struct trainer *t, int64_t steps)
+{
+	if (!steps)
+		return;
+	t->step += steps;
+	t->samples += steps * t->o.batch;
+	t->skipped += steps;
+	step_drop_next(t);
+}
+
+void step_load(struct trainer *t, struct step_data *d)
+{
+	double begin = clock_seconds();
+	trace_begin("data", -1);
+	d->fetch = t->data.next ? t->data.next : fetch_step(t, t->samples);
+	d->windows = loader_end(t->data.loader, d->fetch);
+	bool more = t->step + 1 < t->o.steps;
+	t->data.next = more ? fetch_step(t, t->samples + t->o.batch) : NULL;
+	trace_end();
+	d->waited = clock_seconds() - begin;
+}
+
+void step_data_free(struct step_data *d)
+{
+	fetch_free(d->fetch);
+}
+
+void step_run(struct trainer *t, const struct step_votes *votes, struct step_result *r)
+{
+	struct step_data d;
+	step_load(t, &d);
+	step_run_on(t, d.windows, votes, r);
+	r->data = d.waited;
+	step_data_free(&d);
+}

@@ -1,0 +1,14 @@
+/* fit: plans a trainer, and decides what depends on its memory. */
+#ifndef JOB_FIT_H
+#define JOB_FIT_H
+
+#include "engine/state.h"
+#include "plan/plan.h"
+
+/* Collective. Of a trainer that is connected: its plan, without the copy of a checkpoint if there is no
+ * memory for one, and what trainer_build() is to allocate. Sets --recompute where it is auto. -1 with *e
+ * set, and the trainer abandoned: it needs more than there is. */
+int fit_trainer(
+	struct trainer *t, struct plan *p, struct trainer_sizes *sizes, struct err *e);
+
+#endif

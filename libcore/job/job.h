@@ -1,0 +1,33 @@
+/*
+ * job: a run around the engine, from its options and a checkpoint to its exit code. The other headers:
+ *   fit.h           plans a trainer, and decides what depends on its memory
+ *   local_sgd.h     workers that synchronise, in the loop and in checkpoints
+ *   faults.h        injected delays and corrupt data
+ *   selftest.h      the kernels of a run, against a CPU's
+ *   job_internal.h  start, loop, log, checkpoints, run directory, for the files of this floor only
+ */
+#ifndef JOB_H
+#define JOB_H
+
+#include "comm/mesh.h"
+#include "engine/options.h"
+
+/* A checkpoint that a run begins from, and the options that come with it. */
+struct job_base {
+	char *resume;	 /* NULL: none */
+	bool start_over; /* --resume auto found no checkpoint */
+	int lock;	 /* rank 0's descriptor + 1 of the locked journal; 0: none */
+	int64_t workers; /* of the checkpoint */
+	struct str options;
+};
+
+/* Collective. Finds the checkpoint of --resume, with all its options, or of --init-from, with those
+ * of the model. */
+int job_find_base(const struct train_opts *o, struct comm *world, struct job_base *b,
+	struct err *e);
+/* Collective. Trains, evaluates or plans, and returns the exit code. `began`: when the program
+ * did, by clock_seconds(). */
+int job_run(struct train_opts *o, const struct job_base *base, struct comm *world,
+	const char *command, double began);
+
+#endif

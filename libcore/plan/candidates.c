@@ -1,0 +1,182 @@
+/* The layouts of a number of ranks: every combination that could be the fastest, and those that --only names. */
+#include "plan/planner.h"
+
+struct walk {
+	const struct space *space;
+	struct layout l;
+	void (*take)(void *with, const struct layout *l);
+	void *with;
+	int64_t n;
+};
+
+/* The values of a setting: those of --only, or else the usual ones. */
+struct values {
+	int of[MOST_ONLY], n;
+};
+
+static struct values values_of(
+	const struct walk *w, enum setting_kind kind, const int *usual, int n)
+{
+	struct values v;
+	v.n = only_values(w->space->only, kind, v.of);
+	for (int i = 0; !v.n && i < n; i++)
+		v.of[i] = usual[i];
+	v.n = v.n ? v.n : n;
+	return v;
+}
+
+static void take(struct walk *w)
+{
+	if (!only_allows(w->space->only, &w->l))
+		return;
+	w->n++;
+	w->take(w->with, &w->l);
+}
+
+/* Tiles are for parameters that are gathered or read, and are smaller than the slices of tensor
+ * parallelism. */
+static bool can_tile(const struct walk *w, int tile, enum offload offload)
+{
+	const struct layout *l = &w->l;
+	const struct model_config *c = &w->space->m->c;
+	bool moves = l->zero == 3 || offloads_params(offload);
+	return !tile ||
+	       (moves && l->reshard == RESHARD_YES && tile > l->degree[AXIS_TP] &&
+		       tile % l->degree[AXIS_TP] == 0 && c->heads % tile == 0 &&
+		       c->dim % tile == 0 && c->ffn_dim % tile == 0);
+}
+
+static void each_last_resort(struct walk *w)
+{
+	const struct space *s = w->space;
+	struct values tiles = values_of(w, SET_TILE, s->tile, s->n_tiles);
+	struct values offloads = values_of(w, SET_OFFLOAD, s->offload, s->n_offloads);
+	for (int i = 0; i < tiles.n; i++)
+		for (int k = 0; k < offloads.n; k++) {
+			w->l.tile = tiles.of[i];
+			w->l.offload = offloads.of[k];
+			if (can_tile(w, w->l.tile, (enum offload)w->l.offload))
+				take(w);
+		}
+}
+
+static void each_recompute(struct walk *w)
+{
+	for (int r = RECOMPUTE_NONE; r <= RECOMPUTE_FULL; r++) {
+		w->l.recompute = r;
+		each_last_resort(w);
+	}
+}
+
+/* Interleaved with two or four stages a rank: more make the messages small. */
+static void each_schedule(struct walk *w)
+{
+	static const int kinds[] = {SCHEDULE_1F1B, SCHEDULE_ZB_H1, SCHEDULE_INTERLEAVED};
+	static const int several[] = {2, 4}, one[] = {1};
+	int pp = w->l.degree[AXIS_PP];
+	struct values kind = values_of(w, SET_SCHEDULE, kinds, ARRAY_LEN(kinds));
+	for (int i = 0; i < (pp > 1 ? kind.n : 1); i++) {
+		w->l.schedule = pp > 1 ? kind.of[i] : SCHEDULE_1F1B;
+		bool interleaved = w->l.schedule == SCHEDULE_INTERLEAVED;
+		struct values stages = interleaved ? values_of(w, SET_STAGES, several,
+							     ARRAY_LEN(several))
+						   : values_of(w, SET_STAGES, one, 1);
+		for (int k = 0; k < stages.n; k++) {
+			w->l.stages = stages.of[k];
+			if (interleaved == (w->l.stages > 1) && w->l.stages > 0 &&
+				(int64_t)pp * w->l.stages <= w->space->m->c.layers)
+				each_recompute(w);
+		}
+	}
+}
+
+/* Sharding of everything, with and without gathering again; of gradients and moments; of moments. */
+static void each_zero(struct walk *w)
+{
+	static const int usual[] = {RESHARD_YES, RESHARD_NO};
+	struct values reshard = values_of(w, SET_RESHARD, usual, ARRAY_LEN(usual));
+	bool sharded = w->l.degree[AXIS_FSDP] > 1;
+	for (int i = 0; sharded && i < reshard.n; i++) {
+		w->l.zero = 3;
+		w->l.reshard = reshard.of[i];
+		each_schedule(w);
+	}
+	w->l.reshard = RESHARD_YES;
+	for (w->l.zero = sharded ? 2 : 0; w->l.zero >= (sharded ? 1 : 0); w->l.zero--)
+		each_schedule(w);
+}
+
+static void each_micro_batch(struct walk *w)
+{
+	static const int powers[] = {1, 2, 4, 8, 16, 32, 64};
+	int64_t data = (int64_t)w->l.degree[AXIS_DP] * w->l.degree[AXIS_FSDP];
+	int64_t of_rank = w->space->batch / data;
+	struct values sizes = values_of(w, SET_MICRO_BATCH, powers, ARRAY_LEN(powers));
+	if (w->space->batch % data)
+		return;
+	for (int i = 0; i < sizes.n; i++) {
+		int size = sizes.of[i];
+		if (size < 1 || of_rank % size)
+			continue;
+		w->l.micro_batch = size;
+		w->l.n_micro = of_rank / size;
+		each_zero(w);
+	}
+}
+
+/* Shards over all data-parallel ranks, those of a host (hybrid sharding, HSDP), or none; of --only, any. */
+static void each_fsdp(struct walk *w, int data)
+{
+	int *degree = w->l.degree;
+	int inner = degree[AXIS_TP] * degree[AXIS_CP];
+	int host = w->space->host_ranks / inner;
+	const int usual[] = {data, host, 1};
+	struct values shards = values_of(w, SET_FSDP, usual, ARRAY_LEN(usual));
+	struct values replicas = values_of(w, SET_DP, NULL, 0);
+	for (int i = 0; i < replicas.n && replicas.of[i] > 0; i++)
+		shards.of[i] = data / replicas.of[i];
+	shards.n = replicas.n ? replicas.n : shards.n;
+	int last = 0;
+	for (int i = 0; i < shards.n; i++) {
+		int f = shards.of[i];
+		if (f < 1 || f > data || data % f || f == last)
+			continue;
+		last = f;
+		degree[AXIS_FSDP] = f;
+		degree[AXIS_DP] = data / f;
+		each_micro_batch(w);
+	}
+}
+
+/* m->tp: of --virtual, else 1. */
+static bool divides_model(const struct model *m, int tp, int cp)
+{
+	bool kv = m->tp > 1 ? m->tp % tp == 0
+			    : m->c.kv_heads % tp == 0 || tp % m->c.kv_heads == 0;
+	return kv && m->c.heads % tp == 0 && m->c.ffn_dim % tp == 0 &&
+	       m->c.dim % tp == 0 && m->c.context % (2 * cp) == 0 &&
+	       (cp == 1 || m->c.context / cp >= 64);
+}
+
+int64_t candidates(const struct space *s,
+	void (*taker)(void *with, const struct layout *l), void *with)
+{
+	struct walk w = {.space = s, .take = taker, .with = with};
+	w.l.host_ranks = s->host_ranks < s->ranks ? s->host_ranks : 0;
+	int *degree = w.l.degree, given[MOST_ONLY];
+	bool any = only_values(s->only, SET_TP, given) > 0;
+	for (int tp = 1; tp <= min64(s->ranks, any ? s->ranks : s->host_ranks); tp++)
+		for (int cp = 1; tp * cp <= s->ranks && cp <= 64; cp++) {
+			if (s->ranks % (tp * cp) || !divides_model(s->m, tp, cp))
+				continue;
+			for (int pp = 1; pp <= s->m->c.layers; pp++) {
+				if (s->ranks % (tp * cp * pp))
+					continue;
+				degree[AXIS_TP] = tp;
+				degree[AXIS_CP] = cp;
+				degree[AXIS_PP] = pp;
+				each_fsdp(&w, s->ranks / (tp * cp * pp));
+			}
+		}
+	return w.n;
+}

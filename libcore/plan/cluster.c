@@ -1,0 +1,223 @@
+/* Clusters by name, and the text that describes one. */
+#include "plan/cluster.h"
+#include "base/options.h"
+#include "kernels/kernels.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#define GB 1e9
+#define US 1e-6
+#define GIB ((int64_t)1 << 30)
+
+/*
+ * Bandwidths are those of NVIDIA's data sheets, in each direction, and of one network adapter per
+ * GPU: of 400 Gbit/s, beside A100 of 200. NCCL reaches about 370 GB/s of the 450 of an H100's NVLink
+ * (github.com/NVIDIA/nccl-tests/issues/212).
+ *
+ * Latencies are those of NCCL's own model (src/graph/tuning.cc, protocol "simple"): 8.4 us for a
+ * launch, and 3.4 us for a message by NVLink, or 14 us by the network.
+ *
+ * The capacities leave 3 or 4 GiB of the memory to CUDA, cuBLASLt and NCCL.
+ *
+ * The efficiency is that with which the prediction for one H100 equals what was measured on one, see
+ * pt(7).
+ */
+#define NVLINK_US (8.4 + 3.4)
+#define NETWORK_US (8.4 + 14)
+
+/* clang-format off */
+static const struct cluster clusters[] = {
+	{"h100", "NVIDIA H100 80GB HBM3",
+		{{{450 * GB, NVLINK_US * US}, {50 * GB, NETWORK_US * US}}, 8, false}, 3350 * GB, 64 * GB, 0.47, 0, 0, 0, 76 * GIB},
+	{"h200", "NVIDIA H200",
+		{{{450 * GB, NVLINK_US * US}, {50 * GB, NETWORK_US * US}}, 8, false}, 4800 * GB, 64 * GB, 0.47, 0, 0, 0, 136 * GIB},
+	{"a100", "NVIDIA A100-SXM4-80GB",
+		{{{300 * GB, NVLINK_US * US}, {25 * GB, NETWORK_US * US}}, 8, false}, 2039 * GB, 32 * GB, 0.47, 0, 0, 0, 76 * GIB},
+	/* a host of two cores: the flops are to be measured (pt-train --peak-flops measure) */
+	{"cpu", "",
+		{{{5 * GB, 5 * US}, {1 * GB, 50 * US}}, 2, false}, 5 * GB, 0, 0.7, 0, 50e9, 2, 0},
+};
+/* clang-format on */
+
+/* ---- values ---------------------------------------------------------------------- */
+
+enum { N_KEYS = 10 };
+
+/* The value of a key: a number in `unit`, with a latency after a colon if it is a link. */
+struct value {
+	const char *key;
+	double *number, unit, most;
+	double *latency;
+	int *whole;
+	int64_t *bytes;
+	bool unset; /* not printed */
+};
+
+static void values_of(struct cluster *c, struct value v[static N_KEYS])
+{
+	struct link *host = &c->links.link[LINK_HOST];
+	struct link *network = &c->links.link[LINK_NETWORK];
+	const struct value all[N_KEYS] = {
+		{.key = "gpus",
+			.whole = &c->links.host_ranks,
+			.unit = 1,
+			.most = 1 << 20},
+		{.key = "nvlink",
+			.number = &host->bytes_per_second,
+			.unit = GB,
+			.most = 1e9,
+			.latency = &host->latency},
+		{.key = "net",
+			.number = &network->bytes_per_second,
+			.unit = GB,
+			.most = 1e9,
+			.latency = &network->latency},
+		{.key = "memory", .number = &c->memory, .unit = GB, .most = 1e9},
+		{.key = "pcie",
+			.number = &c->pcie,
+			.unit = GB,
+			.most = 1e9,
+			.unset = !c->pcie},
+		{.key = "efficiency", .number = &c->efficiency, .unit = 1, .most = 1},
+		{.key = "attention",
+			.number = &c->attention,
+			.unit = 1,
+			.most = 1,
+			.unset = !c->attention},
+		{.key = "flops",
+			.number = &c->flops,
+			.unit = GB,
+			.most = 1e9,
+			.unset = !c->flops},
+		{.key = "cores",
+			.whole = &c->cores,
+			.unit = 1,
+			.most = 1 << 20,
+			.unset = !c->cores},
+		{.key = "capacity", .bytes = &c->capacity, .unset = true},
+	};
+	memcpy(v, all, sizeof(all));
+}
+
+static int set_number(const char *text, const struct value *v, struct err *e)
+{
+	int64_t n;
+	double x;
+	if (v->whole ? parse_int(text, &n) || n < 1 || (double)n > v->most
+		     : parse_double(text, &x) || !(x > 0 && x <= v->most))
+		return err_set(e, EX_USAGE, "cluster: %s is '%s': give %s up to %g",
+			v->key, text, v->whole ? "a whole number" : "a positive number",
+			v->most);
+	if (v->whole)
+		*v->whole = (int)n;
+	else
+		*v->number = x * v->unit;
+	return 0;
+}
+
+static int set_value(char *text, const struct value *v, struct err *e)
+{
+	char *colon = v->latency ? strchr(text, ':') : NULL;
+	double us;
+	if (v->bytes)
+		return parse_size(text, v->bytes) || *v->bytes < 0
+			       ? err_set(e, EX_USAGE, "cluster: %s is '%s': give bytes",
+					 v->key, text)
+			       : 0;
+	if (colon)
+		*colon++ = '\0';
+	if (colon && (parse_double(colon, &us) || us < 0 || us > 1e9))
+		return err_set(e, EX_USAGE,
+			"cluster: the latency of %s is '%s': give microseconds", v->key,
+			colon);
+	if (colon)
+		*v->latency = us * US;
+	return set_number(text, v, e);
+}
+
+/* ---- the text -------------------------------------------------------------------- */
+
+static int set_item(struct cluster *c, char *item, struct err *e)
+{
+	struct value v[N_KEYS];
+	const char *names[N_KEYS];
+	char *value = strchr(item, '=');
+	values_of(c, v);
+	if (value)
+		*value++ = '\0';
+	for (int i = 0; i < N_KEYS; i++) {
+		names[i] = v[i].key;
+		if (value && !strcmp(item, v[i].key))
+			return set_value(value, &v[i], e);
+	}
+	return err_none_of(e, "cluster", item, names, N_KEYS);
+}
+
+/* The row of the table that the first item names, or the first one if it names a value. */
+static int find(const char *name, struct cluster *c, struct err *e)
+{
+	const char *names[ARRAY_LEN(clusters)];
+	*c = clusters[0];
+	if (strchr(name, '='))
+		return 0;
+	for (size_t i = 0; i < ARRAY_LEN(clusters); i++) {
+		*c = clusters[i];
+		if (!strcmp(name, clusters[i].name))
+			return 0;
+		names[i] = clusters[i].name;
+	}
+	return err_none_of(e, "cluster", name, names, ARRAY_LEN(clusters));
+}
+
+double cluster_share(const struct cluster *c, int here)
+{
+	return c->cores && here > c->cores ? (double)c->cores / here : 1;
+}
+
+double cluster_peak(const struct cluster *c, enum dtype type, bool exact, int here)
+{
+	struct device gpu = {.model = c->model, .exact = exact};
+	double peak = c->flops ? c->flops : device_peak(&gpu, type);
+	if (c->cores &&
+		here < c->cores) /* a rank's threads: all the cores that it can have */
+		peak *= (double)c->cores / here;
+	/* without units for fp8, in 16 bits */
+	return peak > 0 || type == DT_BF16 ? peak : cluster_peak(c, DT_BF16, exact, here);
+}
+
+int cluster_parse(const char *text, struct cluster *c, struct err *e)
+{
+	char *copy = xstrdup(text), *rest = copy, *item = strsep(&rest, ",");
+	int rc = find(item, c, e);
+	if (!rc && strchr(item, '='))
+		rc = set_item(c, item, e);
+	while (!rc && (item = strsep(&rest, ",")))
+		rc = set_item(c, item, e);
+	free(copy);
+	if (!rc && *c->model && c->cores)
+		return err_set(e, EX_USAGE,
+			"cluster: cores are those that ranks share as their devices, and ranks of "
+			"%s have GPUs",
+			c->name);
+	return rc;
+}
+
+void cluster_print(const struct cluster *c, struct str *out)
+{
+	struct cluster copy = *c;
+	struct value v[N_KEYS];
+	values_of(&copy, v);
+	str_puts(out, c->name);
+	for (int i = 0; i < N_KEYS; i++) {
+		if (v[i].unset)
+			continue;
+		str_printf(out, ",%s=", v[i].key);
+		if (v[i].whole)
+			str_printf(out, "%d", *v[i].whole);
+		else
+			str_printf(out, "%g", *v[i].number / v[i].unit);
+		if (v[i].latency)
+			str_printf(out, ":%g", *v[i].latency / US);
+	}
+}

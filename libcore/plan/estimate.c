@@ -1,0 +1,484 @@
+/* Memory and time of a layout by closed formulas, which a search can afford for every layout. */
+#include "plan/planner.h"
+
+#include <math.h>
+
+static const struct kept kept_by_pt[] = {
+	[RECOMPUTE_NONE] = {8, 4, 2, 3, 2, 8, 2},
+	[RECOMPUTE_SELECTIVE] = {8, 2, 2, 2, 1, 8, 0},
+	[RECOMPUTE_MATMULS] = {4, 2, 1, 1, 1, 8, 0},
+	[RECOMPUTE_FULL] = {4, 0, 0, 0, 0, 0, 0},
+};
+
+/* pt's values are those of the plan itself (plan/plan.h), whose kernels and messages were counted;
+ * tests/unit/test_planner.c compares both. */
+const struct practice practice_pt = {
+	.param_bytes = 4,
+	.grad_bytes = 4,
+	.optimizer_bytes = 8,
+	.gather_bytes = 2,
+	.attention = 2,
+	.update_bytes = 28,
+	.dim_bytes = 150,
+	.ffn_bytes = 34,
+	.whole_bytes = 130,
+	.sum_bytes = 24,
+	.tp_bytes = 20,
+	.reduce_bytes = 4,
+	.kept = kept_by_pt,
+	.passes = {3, 3.03, 3.4, 3.8},
+	.exact = true,
+	.overlap_tp = true,
+	.overlap_sum = true,
+};
+
+void shape_of(struct shape *s, const struct model *m)
+{
+	const struct model_config *c = &m->c;
+	*s = (struct shape){.layers = (double)c->layers,
+		.dim = (double)c->dim,
+		.heads = (double)c->heads,
+		.kv_dim = (double)(c->kv_heads * m->head_dim),
+		.ffn_dim = (double)c->ffn_dim,
+		.vocab = (double)m->padded_vocab,
+		.context = (double)c->context,
+		.embedding = (double)(m->padded_vocab * c->dim),
+		.gated = m->act == ACT_SWIGLU,
+		.tied = m->tie};
+	s->block = 2 * s->dim * (s->dim + s->kv_dim) +
+		   (s->gated ? 3 : 2) * s->dim * s->ffn_dim + 2 * s->dim;
+}
+
+int ranks_here(const struct cluster *c, int ranks, int stride)
+{
+	int here = c->links.host_ranks / stride;
+	return here < 1 ? 1 : here < ranks ? here : ranks;
+}
+
+static int ranks_of(const struct layout *l)
+{
+	int n = 1;
+	for (int a = 0; a < N_AXES; a++)
+		n *= l->degree[a];
+	return n;
+}
+
+/* The distance of neighbours along an axis. */
+static int stride_of(const struct layout *l, enum axis axis)
+{
+	int stride = 1;
+	for (int a = axis + 1; a < N_AXES; a++)
+		stride *= l->degree[a];
+	return stride;
+}
+
+/* The ranks that share parameters: context parallelism has the same ones, too. */
+static int shards_of(const struct layout *l)
+{
+	return l->degree[AXIS_FSDP] * l->degree[AXIS_CP];
+}
+
+/* The outermost of the axes along which parameters are shared begins where tensor parallelism ends. */
+static enum axis shard_axis(const struct layout *l)
+{
+	return l->degree[AXIS_CP] > 1 ? AXIS_CP : AXIS_FSDP;
+}
+
+/* Are gradients reduced after each micro-batch? As in microbatches_assign(). */
+bool estimate_waits(const struct layout *l)
+{
+	return l->zero >= 2;
+}
+
+/* Of the ranks that sum a gradient, those on one host, if they are on several and sum it by host, as
+ * host_run() in parallel/bucket.c says; else 0. */
+static int host_run(const struct layout *l)
+{
+	int ranks = l->degree[AXIS_DP] * shards_of(l), n = l->zero ? shards_of(l) : 1;
+	int run = l->host_ranks / l->degree[AXIS_TP];
+	if (run < 2 || l->host_ranks % l->degree[AXIS_TP] || ranks <= run || ranks % run)
+		return 0;
+	return n == 1 || (n > run && n % run == 0) ? run : 0;
+}
+
+/* Bytes of an element that a rank contributes to a sum of gradients: a sum of several is int64. */
+static double contributed(const struct practice *p, bool several)
+{
+	return p->exact && several ? 2 * p->reduce_bytes : p->reduce_bytes;
+}
+
+/* Blocks that a rank has at most. */
+static double blocks_kept(const struct shape *s, const struct layout *l)
+{
+	double stages = (double)(l->degree[AXIS_PP] * l->stages);
+	return ceil(s->layers / stages) * (double)l->stages;
+}
+
+/* Blocks that the slowest rank computes, if the head is as much work as `head` of them. */
+static double blocks_computed(const struct shape *s, const struct layout *l, double head)
+{
+	double stages = (double)(l->degree[AXIS_PP] * l->stages);
+	double even = (s->layers + head) / stages * (double)l->stages;
+	return stages > 1 ? fmax(blocks_kept(s, l), even) : s->layers;
+}
+
+static double head_blocks(const struct shape *s)
+{
+	return s->vocab * s->dim / (s->block + s->context * s->dim);
+}
+
+/* ---- memory ---------------------------------------------------------------------------- */
+
+/* Bytes of a token of a block on a rank. `whole`: what tensor parallelism does not divide. */
+static double block_bytes(const struct shape *s, const struct layout *l,
+	const struct practice *p, int recompute)
+{
+	const struct kept *k = &p->kept[recompute];
+	double type = p->gather_bytes;
+	double whole = type * k->whole * s->dim;
+	bool ring = l->degree[AXIS_CP] > 1; /* it keeps its own sums of the attention */
+	double kv = type * k->kv * s->kv_dim;
+	double ffn = type * (s->gated ? k->gated : k->plain) * s->ffn_dim;
+	double all = (k->dim32 + type * (k->dim + ring)) * s->dim + kv + ffn +
+		     (k->heads + k->scores * s->context) * s->heads;
+	return whole + (all - whole) / l->degree[AXIS_TP];
+}
+
+/* Micro-batches of a stage that a rank keeps at a time, in stages of that rank. */
+static double in_flight(const struct layout *l)
+{
+	double pp = l->degree[AXIS_PP], v = (double)l->stages, n = (double)l->n_micro;
+	if (pp == 1)
+		return 1;
+	switch (l->schedule) {
+	case SCHEDULE_GPIPE:
+		return n;
+	case SCHEDULE_INTERLEAVED:
+		return fmin(n, (2 * (pp - 1) + (v - 1) * pp + 2) / v);
+	default:
+		return fmin(n, pp);
+	}
+}
+
+/* Of exact sums, in floats: as grads.c places them. */
+static double gradients(const struct layout *l, double n, double block, double ends)
+{
+	double shards = shards_of(l), dp = l->degree[AXIS_DP], part = n / shards;
+	double host = host_run(l) ? 2.0 / host_run(l) : 0; /* sums of hosts */
+	bool several = l->n_micro > 1, replicas = dp > 1;
+	if (estimate_waits(l)) {
+		bool keeps = several || (replicas && shards > 1 && host <= 0);
+		double sum = keeps ? 2 * (shards > 1 ? part : n / dp) : 0;
+		return (1 + host) * (2 * block + ends) + sum +
+		       (keeps && !replicas ? 0 : part);
+	}
+	double result = host * n + (l->zero && shards > 1 ? part : 0);
+	if (!several)
+		return n + result;
+	bool whole = (!l->zero || shards <= 1) && (shards > 1 || replicas);
+	return (whole ? 3 : 2) * n + result + fmax(block, ends);
+}
+
+static void estimate_state(const struct layout *l, const struct practice *p, double n,
+	double block, double ends, struct memory *o)
+{
+	double shards = shards_of(l), type = p->gather_bytes;
+	bool sharded = shards > 1 && l->zero > 0;
+	double part = sharded ? n / shards : n;
+	o->optimizer = p->optimizer_bytes * part;
+	o->params = p->param_bytes * (sharded ? part + (l->zero < 3) * n : n);
+	if (!sharded && type < p->param_bytes && p->exact)
+		o->params += type * n;
+	if (sharded && l->zero == 3)
+		o->gathered = l->reshard != RESHARD_NO
+				      ? ends * p->param_bytes + 3.5 * type * block
+				      : type * n + ends * p->param_bytes;
+	o->grads = p->grad_bytes *
+		   (p->exact ? gradients(l, n, block, ends) : (l->zero >= 2 ? part : n));
+}
+
+/* What is in a file, or in the memory of a GPU's host; gradients of a unit and its parameters are not. */
+static void offload(const struct layout *l, double block, double ends,
+	const struct practice *p, struct memory *o)
+{
+	const enum offload kind = (enum offload)l->offload;
+	if (kind == OFFLOAD_NONE)
+		return;
+	o->optimizer = 0;
+	if (offloads_grads(kind))
+		o->grads = p->grad_bytes * (2 * block + ends);
+	if (!offloads_params(kind))
+		return;
+	o->params = 0;
+	o->gathered =
+		fmax(o->gathered, 3.5 * p->gather_bytes * block + ends * p->param_bytes);
+}
+
+void estimate_memory(const struct shape *s, const struct layout *l,
+	const struct practice *p, struct memory *o)
+{
+	double tp = l->degree[AXIS_TP], type = p->gather_bytes;
+	double blocks = blocks_kept(s, l);
+	double tokens = (double)l->micro_batch * s->context / l->degree[AXIS_CP];
+	bool one = l->degree[AXIS_PP] == 1;
+	double ends = s->embedding * (one && !s->tied ? 2 : 1) / tp;
+	double n = blocks * s->block / tp + ends, pieces = l->tile ? l->tile / tp : 1;
+	*o = (struct memory){0};
+	estimate_state(l, p, n, s->block / tp / pieces, ends / pieces, o);
+	offload(l, s->block / tp / pieces, ends / pieces, p, o);
+	o->activations =
+		tokens * (in_flight(l) * blocks * block_bytes(s, l, p, l->recompute) +
+				 8 * s->dim / tp);
+	/* and what gradients of weights wait for */
+	if (l->schedule == SCHEDULE_ZB_H1 && !one)
+		o->activations += 0.75 * tokens * in_flight(l) * blocks *
+				  block_bytes(s, l, p, RECOMPUTE_NONE);
+	else if (l->recompute != RECOMPUTE_NONE)
+		o->activations += tokens * block_bytes(s, l, p, RECOMPUTE_NONE);
+	o->scratch =
+		tokens *
+		fmax(type * fmin(s->vocab, 16384), 3 * type * s->ffn_dim + 4 * s->dim) /
+		tp;
+	o->other = p->fixed_bytes;
+	o->total = o->params + o->grads + o->gathered + o->optimizer + o->activations +
+		   o->scratch + o->other;
+}
+
+/* ---- time -------------------------------------------------------------------------------- */
+
+/* What the time of a layout follows from. */
+struct timing {
+	const struct shape *s;
+	const struct layout *l;
+	const struct cluster *c;
+	const struct practice *p;
+	double rate, memory; /* FLOP/s and bytes/s of a rank */
+	double tokens;	     /* of a micro-batch on a rank, divided by cp */
+	double blocks;	     /* of a rank */
+};
+
+/* Seconds of `n` bytes of each rank of a group, which go to all others or come from them: within the
+ * host, and to other hosts, where ranks of a host share what they send (`shares`) or send all. */
+static double group_seconds(const struct timing *t, enum axis axis, int ranks, double n,
+	bool shares, double messages)
+{
+	const struct link *host = &t->c->links.link[LINK_HOST];
+	const struct link *net = &t->c->links.link[LINK_NETWORK];
+	int here = ranks_here(t->c, ranks, stride_of(t->l, axis));
+	double away = ranks > here
+			      ? n * (shares ? 1.0 / here : (ranks - here) / (double)ranks)
+			      : 0;
+	double latency = messages * (ranks > here ? net->latency : host->latency);
+	double inside = here > 1 ? n * (ranks - 1) / ranks / host->bytes_per_second : 0;
+	if (ranks == 1)
+		return 0;
+	return latency + fmax(inside, away / net->bytes_per_second);
+}
+
+/* Seconds of a sum of gradients of n elements, to which each rank contributes `bytes` of each: within
+ * hosts, and then int64 sums over hosts; and if `whole`, all ranks get the result. */
+static double host_sum_seconds(const struct timing *t, double n, double bytes, bool whole)
+{
+	const struct link *host = &t->c->links.link[LINK_HOST];
+	const struct link *net = &t->c->links.link[LINK_NETWORK];
+	int run = host_run(t->l);
+	double hosts = t->l->degree[AXIS_DP] * shards_of(t->l) / (double)run;
+	double result = whole ? t->p->reduce_bytes : 0;
+	double inside = n * (bytes + result) * (run - 1) / run / host->bytes_per_second;
+	double across = n / run * (contributed(t->p, true) + result) * (hosts - 1) /
+			hosts / net->bytes_per_second;
+	return host->latency + net->latency + fmax(inside, across);
+}
+
+static double matmul_seconds(const struct timing *t, double flops, double weights)
+{
+	double rate = t->rate;
+	if (t->p->small > 0)
+		rate *= flops / (flops + t->p->small);
+	return fmax(flops / rate, weights * t->p->gather_bytes / t->memory);
+}
+
+static double attention_rate(const struct timing *t)
+{
+	const struct cluster *c = t->c;
+	return c->attention > 0 ? t->rate * c->attention / c->efficiency : t->rate;
+}
+
+/* A block's forward of a micro-batch, without communication. */
+static double forward_seconds(const struct timing *t)
+{
+	const struct shape *s = t->s;
+	double tp = t->l->degree[AXIS_TP], scores = t->tokens * s->context / tp;
+	double attention = t->p->attention * scores * s->dim / attention_rate(t);
+	double moved = t->tokens / tp *
+			       (t->p->dim_bytes * s->dim + t->p->ffn_bytes * s->ffn_dim) +
+		       t->p->score_bytes * scores * s->heads +
+		       t->tokens * s->dim * t->p->whole_bytes * (tp - 1) / tp;
+	double weights = s->block / tp;
+	return matmul_seconds(t, 2 * t->tokens * weights, weights) + attention +
+	       moved / 3 / t->memory + t->p->launch / 3;
+}
+
+/* The head and the loss of a micro-batch: all passes. */
+static double head_seconds(const struct timing *t)
+{
+	double part = t->s->vocab / t->l->degree[AXIS_TP];
+	return 3 * matmul_seconds(t, 2 * t->tokens * t->s->dim * part, t->s->dim * part) +
+	       16 * t->tokens * part / t->memory;
+}
+
+/* Communication of a block for a micro-batch, which cannot begin earlier than its computation, and
+ * the part of it that this does not hide. */
+struct exchange {
+	double alone, exposed;
+};
+
+static struct exchange tp_exchange(const struct timing *t, double compute)
+{
+	int tp = t->l->degree[AXIS_TP];
+	double full = t->l->recompute == RECOMPUTE_FULL ? 1.3 : 1;
+	double n = full * t->p->tp_bytes * t->tokens * t->s->dim;
+	double messages = full * (4.3 + 2.15 * tp);
+	struct exchange x = {.alone = group_seconds(t, AXIS_TP, tp, n, false, messages)};
+	x.exposed = t->p->overlap_tp ? fmax(0, x.alone - compute / 2) : x.alone;
+	return x;
+}
+
+static struct exchange cp_exchange(const struct timing *t, double attention)
+{
+	int cp = t->l->degree[AXIS_CP];
+	double kv = t->tokens * t->s->kv_dim / t->l->degree[AXIS_TP] * cp;
+	double n = kv * (2 * 2 * t->p->gather_bytes + 2 * 4);
+	struct exchange x = {
+		.alone = group_seconds(t, AXIS_CP, cp, n, false, 6.0 * (cp - 1))};
+	x.exposed = fmax(0, x.alone - attention);
+	return x;
+}
+
+/* Parameters are gathered for each micro-batch, and gradients summed. */
+static struct exchange fsdp_exchange(
+	const struct timing *t, double forward, double backward)
+{
+	const struct layout *l = t->l;
+	int ranks = shards_of(l);
+	double block = t->s->block / l->degree[AXIS_TP];
+	double messages = 3; /* a tree within the host and one over hosts */
+	double gather = 0, sum = 0;
+	if (l->zero == 3)
+		gather = group_seconds(t, shard_axis(l), ranks,
+			t->p->gather_bytes * block, true, messages);
+	if (!estimate_waits(l))
+		sum = 0;
+	else if (host_run(l) && t->p->exact)
+		sum = host_sum_seconds(t, block, t->p->reduce_bytes, false);
+	else if (ranks > 1)
+		sum = group_seconds(
+			t, shard_axis(l), ranks, t->p->reduce_bytes * block, false, 1);
+	else
+		sum = group_seconds(t, AXIS_DP, l->degree[AXIS_DP],
+			t->p->reduce_bytes * block, false, 1);
+	double again = l->reshard != RESHARD_NO ? gather : 0;
+	struct exchange x = {.alone = gather + again + sum};
+	x.exposed = fmax(0, gather - forward) + fmax(0, again + sum - backward);
+	return x;
+}
+
+/* Once in a step, what ZeRO 0 and 1 sum and gather, and all replicas; one backward hides it. */
+static struct exchange step_exchange(
+	const struct timing *t, double params, double backward)
+{
+	const struct layout *l = t->l;
+	int dp = l->degree[AXIS_DP], ranks = shards_of(l);
+	struct exchange x = {0};
+	double shard = ranks > 1 && l->zero ? params / ranks : params;
+	bool several = l->n_micro > 1 || (ranks > 1 && l->zero);
+	double sums = group_seconds(t, AXIS_DP, dp,
+		(contributed(t->p, several) + t->p->reduce_bytes) * shard, false,
+		2); /* to who adds a piece, and its sum */
+	double last = 0;
+	if (host_run(l) && t->p->exact)
+		sums = estimate_waits(l) ? 0
+					 : host_sum_seconds(t, params,
+						   contributed(t->p, l->n_micro > 1),
+						   !l->zero || ranks == 1);
+	else if (!estimate_waits(l))
+		sums += group_seconds(t, shard_axis(l), ranks,
+			contributed(t->p, l->n_micro > 1) * params, false, 1);
+	if (l->zero > 0 && l->zero < 3)
+		last = group_seconds(
+			t, shard_axis(l), ranks, t->p->param_bytes * params, true, 3);
+	x.alone = sums + last;
+	x.exposed = fmax(0, sums - (t->p->overlap_sum ? backward : 0)) + last;
+	return x;
+}
+
+/* The pipeline waits for this many of its micro-batches' times. */
+static double bubble_of(const struct layout *l)
+{
+	double pp = l->degree[AXIS_PP];
+	if (l->schedule == SCHEDULE_INTERLEAVED)
+		return fmax((pp - 1) / (double)l->stages, pp - (double)l->n_micro);
+	return l->schedule == SCHEDULE_ZB_H1 ? (pp - 1) * 0.6 : pp - 1;
+}
+
+static void begin(struct timing *t, double peak)
+{
+	double share = cluster_share(t->c, ranks_here(t->c, ranks_of(t->l), 1));
+	t->rate = share * t->c->efficiency * peak;
+	t->memory = share * t->c->memory;
+	t->tokens = (double)t->l->micro_batch * t->s->context / t->l->degree[AXIS_CP];
+	t->blocks = blocks_computed(t->s, t->l, head_blocks(t->s));
+}
+
+/* The rank with the head computes it instead of as much work in blocks. */
+static double micro_seconds(const struct timing *t, double block)
+{
+	double head = head_seconds(t);
+	if (t->l->degree[AXIS_PP] == 1)
+		return t->blocks * block + head;
+	return fmax(t->blocks * block, (t->blocks - ceil(head / block)) * block + head);
+}
+
+static void end(const struct timing *t, double micro, double exposed, struct times *o)
+{
+	const struct layout *l = t->l;
+	double pp = l->degree[AXIS_PP], n = (double)l->n_micro;
+	double params = (t->blocks * t->s->block + t->s->embedding) / l->degree[AXIS_TP];
+	double part = l->zero ? params / shards_of(l) : params;
+	double hop = group_seconds(t, AXIS_PP, pp > 1 ? 2 : 1,
+		4 * t->tokens * t->s->dim / l->degree[AXIS_TP], false, 1);
+	double update = t->p->update_bytes * part / t->memory + t->p->step;
+	struct exchange last = step_exchange(t, params, micro * 2 / 3);
+	o->axis[AXIS_PP] += hop * 2 * n * (double)l->stages;
+	o->axis[l->degree[AXIS_DP] > 1 ? AXIS_DP : AXIS_FSDP] += last.alone;
+	o->computation = n * micro + update;
+	o->exposed = n * exposed + last.exposed;
+	o->bubble = bubble_of(l) * (micro + exposed) +
+		    (pp > 1 ? 2 * (pp - 1) * (double)l->stages * hop : 0);
+	o->rest = update + last.exposed;
+	o->step = o->computation + o->exposed + o->bubble;
+}
+
+void estimate_time(const struct shape *s, const struct layout *l, const struct cluster *c,
+	const struct practice *p, double peak, struct times *o)
+{
+	struct timing t = {.s = s, .l = l, .c = c, .p = p};
+	begin(&t, peak);
+	double forward = forward_seconds(&t), passes = p->passes[l->recompute];
+	double block = passes * forward, n = (double)l->n_micro;
+	double attention = 3 * p->attention * t.tokens * s->context * s->dim /
+			   l->degree[AXIS_TP] / attention_rate(&t);
+	/* sums of gradients */
+	if (p->exact)
+		block += p->sum_bytes * (l->degree[AXIS_CP] > 1 ? 2 : 1) * s->block /
+			 l->degree[AXIS_TP] / t.memory;
+	struct exchange tp = tp_exchange(&t, block), cp = cp_exchange(&t, attention);
+	struct exchange fsdp = fsdp_exchange(
+		&t, forward + tp.exposed / 3, block - forward + tp.exposed * 2 / 3);
+	*o = (struct times){.computation = 0};
+	o->axis[AXIS_TP] = n * t.blocks * tp.alone;
+	o->axis[AXIS_CP] = n * t.blocks * cp.alone;
+	o->axis[AXIS_FSDP] = n * t.blocks * fsdp.alone;
+	double exposed = t.blocks * (tp.exposed + cp.exposed + fsdp.exposed);
+	end(&t, micro_seconds(&t, block), exposed, o);
+}

@@ -1,0 +1,254 @@
+/*
+ * The memory and the time of a layout, planned by the code that trains (plan/plan.h): of the whole
+ * model, or of two models of fewer layers, since each further layer of a stage costs the same.
+ */
+#include "plan/planner.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "engine/layout.h"
+
+/* The options and the model of a plan. */
+struct subject {
+	struct train_opts o;
+	struct model m;
+};
+
+/* ---- models --------------------------------------------------------------------------------- */
+
+/* Frees what layout_resolve() allocates. */
+static void close_options(const struct request *r, struct train_opts *o)
+{
+	if (o->model.virtual_degrees != r->o->model.virtual_degrees)
+		free((char *)(uintptr_t)o->model.virtual_degrees);
+}
+
+/* -1 with *e set: pt-train refuses it. */
+static int open_subject(const struct request *r, const struct layout *l, int64_t layers,
+	struct subject *s, struct err *e)
+{
+	s->o = *r->o;
+	s->o.model.layers = layers;
+	layout_to_options(l, &s->o);
+	bool accepted = !layout_resolve(&s->o, r->ranks, e);
+	if (accepted && !model_init(&s->m, &s->o.model, 0, e)) {
+		if (!layout_check(&s->o, &s->m, e))
+			return 0;
+		model_free(&s->m);
+	}
+	close_options(r, &s->o);
+	return -1;
+}
+
+static void close_subject(const struct request *r, struct subject *s)
+{
+	model_free(&s->m);
+	close_options(r, &s->o);
+}
+
+bool exact_accepts(const struct request *r, const struct layout *l)
+{
+	struct subject s;
+	struct err e = {0};
+	if (open_subject(r, l, r->m->c.layers, &s, &e))
+		return false;
+	close_subject(r, &s);
+	return true;
+}
+
+/* ---- memory --------------------------------------------------------------------------------- */
+
+bool exact_fits(const struct request *r, const struct memory *m)
+{
+	return !r->limit || m->total <= (double)r->limit;
+}
+
+/* That of the first rank of a stage. */
+static void stage_memory(
+	const struct request *r, struct subject *s, int stage, struct memory *out)
+{
+	struct plan p;
+	plan_make_memory(
+		&s->o, &s->m, stage * (r->ranks / s->o.resolved.degree[AXIS_PP]), &p);
+	*out = (struct memory){.params = (double)p.store.params,
+		.grads = (double)p.store.grads,
+		.gathered = (double)p.store.gathered,
+		.optimizer = (double)p.store.optimizer,
+		.activations = (double)p.micro_bytes,
+		.scratch = (double)p.scratch_bytes,
+		.host = (double)p.pinned_bytes,
+		.total = (double)(s->o.device == DEVICE_CUDA ? plan_on_device(&p)
+							     : plan_needed(&s->o, &p))};
+	/* what is in a file, or in the memory of a GPU's host */
+	const enum offload kind = (enum offload)s->o.offload;
+	out->params = offloads_params(kind) ? 0 : out->params;
+	out->other = out->total - out->params - out->grads - out->gathered -
+		     out->optimizer - out->activations - out->scratch;
+}
+
+/* ---- extrapolation -------------------------------------------------------------------------- */
+
+/* Members of structs of doubles only. */
+static void extrapolate(void *few, const void *more, size_t n_bytes, double times)
+{
+	double *x = few;
+	const double *y = more;
+	for (size_t i = 0; i < n_bytes / sizeof(double); i++)
+		x[i] += times * (y[i] - x[i]);
+}
+
+/* The layers of two smaller models whose stages have equally many layers less: *few, and *step more.
+ * Returns how many times more: 0, and *few all layers, if the whole model is less work. Blocks take turns in two places of
+ * the memory, so both have an even number of layers less. */
+static int64_t fewer_layers(
+	const struct train_opts *o, const struct layout *l, int64_t *few, int64_t *step)
+{
+	enum { LEAST = 4 }; /* layers of a stage */
+	int64_t stages = (int64_t)l->degree[AXIS_PP] * l->stages;
+	int64_t layers = o->model.layers, least = LEAST * stages;
+	*step = stages * o->recompute_every * (o->recompute_every % 2 ? 2 : 1);
+	*few = least + (layers - least) % *step;
+	if (layers >= least && 2 * *few + *step < layers)
+		return (layers - *few) / *step;
+	*few = layers;
+	return 0;
+}
+
+/* Stages of a pipeline take turns, and offloaded gradients are summed in small pieces: both were measured. */
+double exact_work(const struct request *r, const struct layout *l, bool quickly)
+{
+	const int *degree = l->degree;
+	double few = fmin((double)l->n_micro, fmax(4, 2.0 * degree[AXIS_PP] * l->stages));
+	double shards = (double)degree[AXIS_FSDP] * degree[AXIS_CP];
+	int64_t layers = r->m->c.layers, least, step;
+	struct shape s;
+	if (quickly && fewer_layers(r->o, l, &least, &step))
+		layers = 2 * least + step;
+	double work = few * (double)(layers + 4) * (1 + shards * degree[AXIS_DP] / 4) *
+		      (degree[AXIS_PP] > 1 ? 3 : 1);
+	shape_of(&s, r->m);
+	if (offloads_grads((enum offload)l->offload))
+		work += 6e-8 * few * (double)layers * s.block / degree[AXIS_TP] / shards;
+	return work;
+}
+
+/* ---- plans ---------------------------------------------------------------------------------- */
+
+/* The axis of a group by the first name in it: "fsdp*cp" is fsdp's. */
+static int axis_of(const char *group)
+{
+	for (int a = 0; a < N_AXES; a++)
+		if (!strncmp(group, axis_names[a], strlen(axis_names[a])))
+			return a;
+	return -1;
+}
+
+static void predict(const struct request *r, struct subject *s, struct times *o)
+{
+	struct step_time t;
+	predict_step_time(&s->o, &s->m, &r->cluster, &t);
+	*o = (struct times){.computation = t.computation,
+		.exposed = t.exposed,
+		.bubble = t.bubble,
+		.rest = t.rest,
+		.copies = t.copies,
+		.step = t.step};
+	for (int i = 0; i < t.n_rows; i++) {
+		int a = axis_of(t.row[i].group);
+		if (a >= 0)
+			o->axis[a] += t.row[i].alone;
+	}
+}
+
+/* Of one model, or of two, `times` the difference of which is added. */
+struct pair {
+	struct subject few, more;
+	int64_t times;
+};
+
+static void close_pair(const struct request *r, struct pair *p)
+{
+	close_subject(r, &p->few);
+	if (p->times)
+		close_subject(r, &p->more);
+}
+
+static int open_pair(const struct request *r, const struct layout *l, bool quickly,
+	struct pair *p, struct err *e)
+{
+	int64_t few = r->m->c.layers, step;
+	p->times = quickly ? fewer_layers(r->o, l, &few, &step) : 0;
+	if (open_subject(r, l, few, &p->few, e))
+		return -1;
+	if (!p->times || !open_subject(r, l, few + step, &p->more, e))
+		return 0;
+	close_subject(r, &p->few);
+	return -1;
+}
+
+/* Of all stages, until one needs more than there is. */
+static void pair_memory(const struct request *r, struct pair *p, struct memory *out)
+{
+	*out = (struct memory){.total = 0};
+	for (int i = 0; i < p->few.o.resolved.degree[AXIS_PP] && exact_fits(r, out);
+		i++) {
+		struct memory m, more;
+		stage_memory(r, &p->few, i, &m);
+		if (p->times) {
+			stage_memory(r, &p->more, i, &more);
+			extrapolate(&m, &more, sizeof(m), (double)p->times);
+		}
+		if (m.total > out->total)
+			*out = m;
+	}
+}
+
+static void pair_times(const struct request *r, struct pair *p, struct times *out)
+{
+	struct times more;
+	predict(r, &p->few, out);
+	if (p->times) {
+		predict(r, &p->more, &more);
+		extrapolate(out, &more, sizeof(more), (double)p->times);
+	}
+	out->bubble = fmax(out->bubble, 0);
+	double waits = fmax(0, out->copies - out->step);
+	out->exposed += waits;
+	out->step += waits;
+}
+
+static int plan(const struct request *r, struct choice *c, bool quickly, struct err *e)
+{
+	struct pair p;
+	if (open_pair(r, &c->l, quickly, &p, e))
+		return -1;
+	pair_memory(r, &p, &c->memory);
+	if (exact_fits(r, &c->memory))
+		pair_times(r, &p, &c->times);
+	c->planned = p.times ? BY_FEWER_LAYERS : BY_WHOLE_PLAN;
+	close_pair(r, &p);
+	return 0;
+}
+
+int exact_plan(const struct request *r, struct choice *c, struct err *e)
+{
+	return plan(r, c, false, e);
+}
+
+int exact_plan_quickly(const struct request *r, struct choice *c, struct err *e)
+{
+	return plan(r, c, true, e);
+}
+
+int exact_memory(const struct request *r, const struct layout *l, struct memory *out,
+	struct err *e)
+{
+	struct pair p;
+	if (open_pair(r, l, false, &p, e))
+		return -1;
+	pair_memory(r, &p, out);
+	close_pair(r, &p);
+	return 0;
+}

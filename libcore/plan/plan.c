@@ -1,0 +1,581 @@
+/* The plan: the training code itself, run on the planning device with arenas that only
+ * measure. */
+#include "plan/plan.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "edit/edit.h"
+#include "engine/state.h"
+#include "engine/step.h"
+#include "model/generate.h"
+#include "plan/cluster.h"
+#include "plan/plan_internal.h"
+
+void plan_open(struct trainer *t, const struct train_opts *o, struct model *m, int rank,
+	int64_t n_micro)
+{
+	*t = (struct trainer){.o = *o, .model = *m};
+	t->o.batch = n_micro * o->micro_batch * max64(1, o->edit.workers);
+	mesh_plan(&t->mesh, o->resolved.degree, rank);
+	t->world = t->mesh.world;
+	arena_measure(&t->memory.run, "run");
+	arena_measure(&t->memory.micro, "activations");
+	arena_measure(&t->memory.scratch, "scratch");
+	device_plan(&t->d, (enum device_kind)o->device);
+	t->d.scratch = &t->memory.scratch;
+	t->d.threads = o->device == DEVICE_CUDA ? 0 : (int)o->threads;
+	layout_assign(&t->layout, &t->o, &t->mesh, &t->model);
+	trainer_build_state(t);
+	*m = t->model; /* with this rank's part of it */
+}
+
+void plan_close(struct trainer *t)
+{
+	trainer_dismantle(t);
+	struct comm *world = t->mesh.world;
+	mesh_close(&t->mesh);
+	comm_free(world);
+}
+
+void plan_run_step(struct trainer *t)
+{
+	struct step_result r;
+	const struct pipe_input in = step_input(t, NULL);
+	step_enqueue(t, &in, NULL, NULL, &r);
+	step_times(t, &r);
+	step_update(t);
+}
+
+/* Groups of the same name are added up. */
+static struct plan_group *group_named(struct plan *p, const char *name)
+{
+	for (int i = 0; i < p->n_groups; i++)
+		if (!strcmp(p->group[i].name, name))
+			return &p->group[i];
+	if (p->n_groups == PLAN_GROUPS)
+		return &p->group[PLAN_GROUPS - 1];
+	struct plan_group *g = &p->group[p->n_groups++];
+	snprintf(g->name, sizeof(g->name), "%s", name);
+	return g;
+}
+
+static void count_sent(const struct trainer *t, struct plan *p)
+{
+	const struct comm *c;
+	p->sent = (double)mesh_sent(&t->mesh);
+	for (int i = 0; (c = mesh_group_number(&t->mesh, i)); i++)
+		if (c->sent)
+			group_named(p, c->name)->sent += (double)c->sent;
+}
+
+/* A sharded model is gathered to draw a sample. */
+static void count_sample(struct trainer *t, struct plan *p)
+{
+	p->sample_bytes = decoder_bytes(&t->model, &t->d);
+	for (int i = 0; i < t->model.n_tensors && !state_is_whole(t); i++)
+		p->sample_bytes +=
+			tensor_size(&t->model.tensors[i]) * (int64_t)sizeof(float);
+}
+
+/* Memory that a rank keeps for the whole step. */
+static void count_kept(struct trainer *t, struct plan *p)
+{
+	p->run_bytes = (int64_t)t->memory.run.peak_bytes;
+	p->work_bytes = t->o.device == DEVICE_CUDA ? DEVICE_WORK_BYTES : 0;
+	p->store = t->store->bytes;
+	if (t->o.device == DEVICE_CUDA)
+		p->pinned_bytes = !t->o.offload_to ? p->store.offloaded
+				  : t->o.offload
+					  ? offload_staging_bytes(p->store.offloaded)
+					  : 0;
+	p->data_bytes =
+		2 * layout_own_micro(&t->layout.microbatches, t->layout.data_rank) *
+		t->o.micro_batch * (t->model.c.context + 1) * (int64_t)sizeof(int32_t);
+	p->copy_bytes = state_copy_bytes(t);
+	if (t->o.sample_every && t->world->rank == 0)
+		count_sample(t, p);
+}
+
+/* Memory and messages of a synchronisation; after those of a step. */
+static void count_edit(const struct trainer *t, struct plan *p)
+{
+	struct edit_result r;
+	int64_t read = t->store->read, written = t->store->written;
+	if (!t->o.edit.workers)
+		return;
+	struct comm *sync = comm_planned("workers", 0, (int)t->o.edit.workers, false);
+	struct edit *x = edit_open(
+		&t->o.edit.config, t->world, sync, t->store, (struct device *)&t->d);
+	p->edit_bytes = edit_bytes(x);
+	p->edit_sent = (double)edit_sent(x);
+	if (options_offload(&t->o))
+		edit_sync(x, 1, &r);
+	p->edit_read = (double)(t->store->read - read);
+	p->edit_written = (double)(t->store->written - written);
+	edit_free(x);
+	comm_free(sync);
+}
+
+/* A step of n_micro micro-batches. */
+static void plan_step(const struct train_opts *o, struct model *m, int rank,
+	int64_t n_micro, struct plan *p)
+{
+	struct trainer t;
+	*p = (struct plan){0};
+	plan_open(&t, o, m, rank, n_micro);
+	count_kept(&t, p);
+	trainer_build_pipe(&t);
+	p->micro_bytes = (int64_t)t.memory.micro.peak_bytes;
+	plan_run_step(&t);
+	p->scratch_bytes = (int64_t)t.memory.scratch.peak_bytes;
+	p->step_flops = t.d.flops;
+	p->read = (double)t.store->read;
+	p->written = (double)t.store->written;
+	count_sent(&t, p);
+	count_edit(&t, p);
+	plan_close(&t);
+}
+
+/* A step with too many micro-batches to run them all: each further one is assumed to cost the
+ * same. */
+static void plan_long(const struct train_opts *o, struct model *m, int rank, int64_t few,
+	struct plan *p)
+{
+	struct plan more;
+	struct trainer t;
+	int64_t n = layout_micro_batches(o), ranks = layout_data_ranks(o);
+	double times = (double)((n - few) / ranks);
+	plan_step(o, m, rank, few, p);
+	plan_step(o, m, rank, few + ranks, &more);
+	p->step_flops += times * (more.step_flops - p->step_flops);
+	p->sent += times * (more.sent - p->sent);
+	p->read += times * (more.read - p->read);
+	p->written += times * (more.written - p->written);
+	for (int i = 0; i < p->n_groups; i++)
+		p->group[i].sent += times * (more.group[i].sent - p->group[i].sent);
+	plan_open(&t, o, m, rank, n);
+	count_kept(&t, p);
+	count_edit(&t, p);
+	plan_close(&t);
+}
+
+int64_t plan_few_micro_batches(const struct train_opts *o, int64_t of_rank)
+{
+	int64_t n = layout_micro_batches(o), ranks = layout_data_ranks(o);
+	int64_t stages = o->resolved.degree[AXIS_PP] * o->pp_stages;
+	return min64(n, max64(of_rank, 2 * stages) * ranks + n % ranks);
+}
+
+void plan_make(const struct train_opts *o, struct model *m, int rank, struct plan *p)
+{
+	int64_t few = plan_few_micro_batches(o, 100);
+	if (few < layout_micro_batches(o))
+		plan_long(o, m, rank, few, p);
+	else
+		plan_step(o, m, rank, few, p);
+}
+
+void plan_make_memory(
+	const struct train_opts *o, struct model *m, int rank, struct plan *p)
+{
+	int64_t few = plan_few_micro_batches(o, 4), n = layout_micro_batches(o);
+	struct trainer t;
+	plan_step(o, m, rank, few, p);
+	if (few == n)
+		return;
+	struct plan all = *p;
+	plan_open(&t, o, m, rank, n);
+	count_kept(&t, &all);
+	plan_close(&t);
+	*p = all;
+}
+
+/* A prompt and one token, as in a sample. */
+static void run_sample(struct trainer *t)
+{
+	const uint32_t ids[] = {0, 0, 0};
+	struct decoder *g = decoder_open(&t->model, &t->d, t->store, true);
+	decoder_feed(g, ids, ARRAY_LEN(ids));
+	decoder_feed(g, ids, 1);
+	decoder_close(g);
+}
+
+/* Few micro-batches suffice: only the first, the second and the last differ. */
+void plan_calls(
+	const struct train_opts *o, struct model *m, int rank, struct kernel_calls *calls)
+{
+	struct trainer t;
+	plan_open(&t, o, m, rank, plan_few_micro_batches(o, 4));
+	device_plan_notes(&t.d, calls);
+	trainer_build_pipe(&t);
+	plan_run_step(&t);
+	pipe_forward(&t.pipe, &(struct pipe_input){.n = 1}, 1);
+	if (t.o.sample_every && rank == 0 && state_is_whole(&t))
+		run_sample(&t);
+	plan_close(&t);
+}
+
+int64_t plan_on_device(const struct plan *p)
+{
+	return p->run_bytes + p->store.grads + p->store.gathered + p->store.buffers +
+	       p->micro_bytes + p->scratch_bytes + p->edit_bytes + p->work_bytes +
+	       p->sample_bytes;
+}
+
+int64_t plan_total(const struct plan *p)
+{
+	return plan_on_device(p) + p->data_bytes + p->copy_bytes + p->pinned_bytes;
+}
+
+int64_t plan_needed(const struct train_opts *o, const struct plan *p)
+{
+	return o->device == DEVICE_CUDA ? plan_on_device(p)
+					: plan_total(p) - p->copy_bytes;
+}
+
+static void line(struct str *out, const char *name, int64_t n_bytes, const char *help)
+{
+	char text[NUM_TEXT];
+	str_printf(out, "%-14s %16lld  %9s  %s\n", name, (long long)n_bytes,
+		text_bytes(text, (double)n_bytes), help);
+}
+
+int64_t plan_limit(const struct train_opts *o, int ranks)
+{
+	return o->memory ? o->memory : memory_available() / max64(1, ranks);
+}
+
+/* The rank whose plan equals this one's. With many ranks, those in the middle of an axis equal its
+ * second; stages of the pipeline all differ. */
+static int like_rank(const struct mesh *m, int ranks, int rank)
+{
+	enum { ALL = 64 };
+	int at[N_AXES];
+	mesh_place(m, rank, at);
+	for (int a = 0; a < N_AXES; a++)
+		if (a != AXIS_PP && at[a] > 1 && at[a] < m->degree[a] - 1)
+			at[a] = 1;
+	return ranks <= ALL ? rank : mesh_rank(m, at);
+}
+
+/* The bytes by which ranks are compared: on GPUs, those of the GPU. */
+static int64_t total_of(const struct train_opts *o, const struct plan *p)
+{
+	return o->device == DEVICE_CUDA ? plan_on_device(p) : plan_total(p);
+}
+
+/* The plan of the rank that needs most memory, and the totals of all. Returns its number. */
+static int plan_largest(const struct train_opts *o, struct model *m, int ranks,
+	struct plan *most, int64_t *totals)
+{
+	struct mesh mesh;
+	int largest = 0;
+	memcpy(mesh.degree, o->resolved.degree, sizeof(mesh.degree));
+	for (int r = 0; r < ranks; r++) {
+		struct plan p;
+		int like = like_rank(&mesh, ranks, r);
+		if (like < r) {
+			totals[r] = totals[like];
+			continue;
+		}
+		plan_make(o, m, r, &p);
+		totals[r] = total_of(o, &p);
+		if (r == 0 || totals[r] > totals[largest]) {
+			*most = p;
+			largest = r;
+		}
+	}
+	return largest;
+}
+
+/* Neighbours with equal totals share a line. */
+static void print_totals(
+	const struct train_opts *o, const int64_t *totals, int ranks, struct str *out)
+{
+	str_printf(out, "# memory of each rank%s\n",
+		o->device == DEVICE_CUDA ? ", on its GPU" : "");
+	for (int first = 0, r; first < ranks; first = r) {
+		char name[NUM_TEXT], text[NUM_TEXT];
+		for (r = first + 1; r < ranks && totals[r] == totals[first]; r++)
+			;
+		snprintf(name, sizeof(name), r - first > 1 ? "ranks %d-%d" : "rank %d",
+			first, r - 1);
+		str_printf(out, "%-14s %16lld  %9s\n", name, (long long)totals[first],
+			text_bytes(text, (double)totals[first]));
+	}
+}
+
+static const char *pinned_help(const struct train_opts *o)
+{
+	if (o->offload_to)
+		return "of the host: buffers to and from the file";
+	static const char *const help[] = {
+		[OFFLOAD_NONE] = "of the host: anchor, outer optimizer, residual",
+		[OFFLOAD_OPTIMIZER] = "of the host: moments, fp32",
+		[OFFLOAD_GRADS] = "of the host: moments and gradients, fp32",
+		[OFFLOAD_PARAMS] = "of the host: parameters, moments, 16-bit copies",
+		[OFFLOAD_ALL] =
+			"of the host: parameters, moments, gradients, 16-bit copies"};
+	return help[o->offload];
+}
+
+static const char *file_help(const struct train_opts *o)
+{
+	static const char *const help[] = {
+		[OFFLOAD_NONE] = "anchor, outer optimizer, residual, fp32",
+		[OFFLOAD_OPTIMIZER] = "optimizer state, fp32",
+		[OFFLOAD_GRADS] = "optimizer state and gradients, fp32",
+		[OFFLOAD_PARAMS] = "parameters and optimizer state, fp32",
+		[OFFLOAD_ALL] = "parameters, optimizer state and gradients, fp32"};
+	return help[o->offload];
+}
+
+static void print_memory(const struct train_opts *o, const struct plan *p, int rank,
+	int ranks, struct str *out)
+{
+	bool gpu = o->device == DEVICE_CUDA, host = gpu && !o->offload_to;
+	bool params = offloads_params((enum offload)o->offload);
+	bool grads = offloads_grads((enum offload)o->offload);
+	int64_t state = p->store.params + p->store.optimizer + p->store.outer;
+	const struct {
+		bool shown;
+		const char *name;
+		int64_t n_bytes;
+		const char *help;
+	} rows[] = {
+		{true, "parameters", p->store.params,
+			params && host	  ? "in the host's memory"
+			: params	  ? "in the file"
+			: p->store.copies ? "fp32, and a copy of 16 bits"
+					  : "fp32"},
+		{true, "gradients", p->store.grads,
+			grads ? "fp32, of units whose backward is computed"
+			      : "fp32, and int64 sums of several micro-batches"},
+		{p->store.gathered, "gathered", p->store.gathered,
+			params ? "parameters, while they are used"
+			       : "parameters of others, while they are used"},
+		{true, "optimizer", p->store.optimizer,
+			!o->offload ? optimizers[o->optimizer]->help
+			: host	    ? "buffers to and from the host's memory"
+				    : "buffers to and from the file"},
+		{o->edit.workers, "outer", p->store.outer,
+			!options_offload(o)
+				? "anchor, moments of the outer optimizer, residual"
+			: host ? "anchor, outer optimizer, residual: in the host's memory"
+			       : "anchor, outer optimizer, residual: in the file"},
+		{o->edit.workers, "agreeing", p->edit_bytes, "pieces of other workers"},
+		{true, "activations", p->micro_bytes, "of the micro-batches in flight"},
+		{true, "scratch", p->scratch_bytes,
+			"temporary: in forward, backward and update"},
+		{true, "exchange", p->store.buffers,
+			p->store.buffers || ranks == 1 || gpu
+				? "for sums over ranks"
+				: "none: one host, shared memory; PT_SHARED=no plans several"},
+		{true, "positions", p->run_bytes - state,
+			"token and position ids, rotary tables"},
+		{true, "data", p->data_bytes, "windows of this step and the next"},
+		{true, "checkpoint", p->copy_bytes,
+			options_offload(o) ? "no copy: training waits until it is written"
+			: p->copy_bytes || !o->ckpt || o->ckpt_wait
+				? "copy that is written while training continues"
+				: "rank 0 writes for all"},
+		{p->work_bytes, "kernels", p->work_bytes, "of the GPU, for partial sums"},
+		{p->sample_bytes, "sample", p->sample_bytes,
+			"of rank 0 while it draws one"},
+		{p->pinned_bytes, "pinned", p->pinned_bytes, pinned_help(o)},
+		{true, "total", plan_total(p), "without the program and its libraries"},
+		{gpu, "on the GPU", plan_on_device(p),
+			"without what CUDA takes for itself; the rest is the host's"},
+	};
+	str_printf(out, "# memory of rank %d%s, in bytes\n", rank,
+		ranks > 1 ? ", which needs most" : "");
+	for (size_t i = 0; i < ARRAY_LEN(rows); i++)
+		if (rows[i].shown)
+			line(out, rows[i].name, rows[i].n_bytes, rows[i].help);
+	if (o->memory && plan_needed(o, p) > o->memory)
+		str_puts(out, "# more than --memory: the run will be refused\n");
+}
+
+static void print_work(const struct train_opts *o, const struct model *m,
+	const struct plan *p, struct str *out)
+{
+	char text[NUM_TEXT];
+	str_puts(out,
+		"# work: N parameters without positions, L layers, C dim, T context\n");
+	str_printf(out, "%-14s %16.6g  %9s  6 N + 12 L C T, attention not halved\n",
+		"flops/token", model_flops_per_token(m, false),
+		text_count(text, model_flops_per_token(m, false)));
+	str_printf(out, "%-14s %16.6g  %9s  6 N + 6 L C T, causal\n", "flops/token",
+		model_flops_per_token(m, true),
+		text_count(text, model_flops_per_token(m, true)));
+	str_printf(out, "%-14s %16.6g  %9s  of the GEMMs of this rank\n", "flops/step",
+		p->step_flops, text_count(text, p->step_flops));
+	str_printf(out, "%-14s %16lld\n", "tokens/step",
+		(long long)(o->batch * m->c.context));
+	const struct microbatches mb = layout_assign_micro_batches(o);
+	int64_t rounds = ceil_div(mb.n_micro, mb.ranks);
+	str_printf(out,
+		"%-14s %16lld             of a data-parallel rank; gradients are reduced %s\n",
+		"micro-batches", (long long)rounds,
+		mb.round_robin ? "after each" : "once per step");
+	if (o->device == DEVICE_CUDA && m->padded_vocab / m->tp % 8)
+		str_printf(out,
+			"# logits of %lld columns do not suit tensor cores: --vocab-multiple 128 "
+			"pads them, which changes the arithmetic\n",
+			(long long)(m->padded_vocab / m->tp));
+}
+
+static void print_offload(
+	const struct train_opts *o, const struct plan *p, struct str *out)
+{
+	if (!options_offload(o))
+		return;
+	if (!o->offload_to) {
+		str_puts(out, "# between that rank's GPU and pinned memory\n");
+	} else {
+		str_printf(out, "# file of that rank in %s\n", o->offload_to);
+		line(out, "file", p->store.offloaded, file_help(o));
+	}
+	line(out, "read/step", (int64_t)p->read, "");
+	line(out, "written/step", (int64_t)p->written, "");
+	if (!o->edit.workers)
+		return;
+	line(out, "read/sync", (int64_t)p->edit_read, "in addition");
+	line(out, "written/sync", (int64_t)p->edit_written, "in addition");
+}
+
+static void print_sent(const struct plan *p, int ranks, struct str *out)
+{
+	str_puts(out, "# communication\n");
+	str_printf(out, "%-14s %16d\n", "ranks", ranks);
+	line(out, "sent/step", (int64_t)p->sent, "by this rank, in all");
+	if (p->edit_sent > 0)
+		line(out, "sent/sync", (int64_t)p->edit_sent,
+			"by this rank, to other workers; fp32 in a step of the warm-up");
+	for (int i = 0; i < p->n_groups; i++) {
+		char name[32];
+		snprintf(name, sizeof(name), "  %s", p->group[i].name);
+		line(out, name, (int64_t)p->group[i].sent,
+			strcmp(p->group[i].name, "world")
+				? "to ranks that differ along it"
+				: "to all ranks");
+	}
+}
+
+/* A plan for a GPU may be made without one, and then its memory is unknown. */
+static bool knows_limit(const struct train_opts *o)
+{
+	return o->memory || o->device != DEVICE_CUDA;
+}
+
+/* make_plan() of job/fit.c, for ranks that all are on this host. */
+static int choose_recompute(struct train_opts *o, struct model *m, int ranks,
+	struct plan *most, int64_t *totals)
+{
+	bool search = o->recompute == RECOMPUTE_AUTO;
+	int64_t limit = knows_limit(o) ? plan_limit(o, ranks) : 0;
+	if (search)
+		o->recompute = RECOMPUTE_NONE;
+	for (;; o->recompute++) {
+		int largest = plan_largest(o, m, ranks, most, totals);
+		if (!search || o->recompute == RECOMPUTE_FULL || !limit ||
+			plan_needed(o, most) <= limit)
+			return largest;
+	}
+}
+
+/* Costs are multiply-adds; a backward's are twice a forward's. */
+static void print_pipeline(const struct train_opts *o, struct model *m, struct str *out)
+{
+	enum { WIDTH = 100, MOST = 64 }; /* micro-batches of a rank */
+	struct trainer t = {.world = NULL};
+	struct timeline line;
+	int n = o->resolved.degree[AXIS_PP] * (int)o->pp_stages;
+	int64_t all = layout_micro_batches(o);
+	int64_t n_micro = min64(all, MOST * layout_data_ranks(o));
+	double *cost = xcalloc((size_t)n * 2, sizeof(*cost)), *backward = cost + n;
+	str_printf(out,
+		"# pipeline: %s, by the work of a stage; transfers take no time\n",
+		schedule_kind_names[o->pp_schedule]);
+	if (n_micro < all)
+		str_printf(out,
+			"# drawn as a step of %d micro-batches a pipeline, and not of "
+			"%lld: its bubble is larger\n",
+			MOST, (long long)ceil_div(all, layout_data_ranks(o)));
+	for (int i = 0; i < n; i++) {
+		int at[N_AXES] = {0};
+		at[AXIS_PP] = i % o->resolved.degree[AXIS_PP];
+		struct mesh mesh;
+		memcpy(mesh.degree, o->resolved.degree, sizeof(mesh.degree));
+		plan_open(&t, o, m, mesh_rank(&mesh, at), n_micro);
+		trainer_build_pipe(&t);
+		const struct stage *st =
+			&t.layout.stages[i / o->resolved.degree[AXIS_PP]];
+		cost[i] = layout_stage_work(m, st);
+		backward[i] = cost[i];
+		str_printf(out, "stage %-3d pp %-3d layers %lld to %lld%s%s\n", i,
+			at[AXIS_PP], (long long)st->first, (long long)st->end - 1,
+			st->embeds ? ", embedding" : "", st->heads ? ", head" : "");
+		if (i < n - 1)
+			plan_close(&t);
+	}
+	struct schedule_costs costs = {
+		.forward = cost, .backward_x = backward, .backward_w = backward};
+	schedule_time(&t.schedule, &costs, &line);
+	schedule_draw(&t.schedule, &line, WIDTH, out);
+	timeline_free(&line);
+	plan_close(&t);
+	free(cost);
+}
+
+/* Sums of gradients depend on how many ranks a host has. */
+static int plan_hosts(const struct train_opts *o, int ranks, struct err *e)
+{
+	struct cluster c;
+	if (cluster_parse(o->cluster, &c, e))
+		return -1;
+	int n = c.links.host_ranks;
+	comm_plan_hosts(ranks > n ? n : 0, comm_place()->shares);
+	return 0;
+}
+
+int plan_print(
+	const struct train_opts *given, struct model *m, struct str *out, struct err *e)
+{
+	struct train_opts with = *given, *o = &with;
+	struct plan most = {0};
+	int ranks = 1;
+	for (int a = 0; a < N_AXES; a++)
+		ranks *= o->resolved.degree[a];
+	if (o->cluster && plan_hosts(o, ranks, e))
+		return -1;
+	int64_t *totals = xcalloc((size_t)ranks, sizeof(*totals));
+	int largest = choose_recompute(o, m, ranks, &most, totals);
+	if (o->edit.workers)
+		str_printf(out, "# workers: %lld, of %d rank%s each\n",
+			(long long)o->edit.workers, ranks, plural(ranks));
+	if (ranks > 1) {
+		str_puts(out, "# layout: ");
+		mesh_name(o->resolved.degree, out);
+		str_printf(out, "; zero %lld; virtual %s\n", (long long)o->zero,
+			o->model.virtual_degrees);
+		mesh_draw(o->resolved.degree, out);
+	}
+	if (o->resolved.degree[AXIS_PP] > 1)
+		print_pipeline(o, m, out);
+	if (given->recompute == RECOMPUTE_AUTO && !knows_limit(o))
+		str_puts(out,
+			"# recompute: auto, by the memory of the GPU, which is not known: planned "
+			"with none; --memory BYTES sets it\n");
+	else if (o->recompute)
+		str_printf(out, "# recompute: %s\n", recompute_names[o->recompute]);
+	print_memory(o, &most, largest, ranks, out);
+	if (ranks > 1)
+		print_totals(o, totals, ranks, out);
+	free(totals);
+	print_offload(o, &most, out);
+	print_work(o, m, &most, out);
+	print_sent(&most, ranks, out);
+	return o->cluster ? predict_print(o, m, out, e) : 0;
+}

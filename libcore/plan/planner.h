@@ -1,0 +1,280 @@
+/*
+ * planner: which parallel layout trains a model fastest on a cluster, and does it fit? Layouts are
+ * enumerated, estimated by closed formulas, and the best ones are planned exactly by the code that
+ * trains (plan/plan.h). No call is collective.
+ */
+#ifndef PLAN_PLANNER_H
+#define PLAN_PLANNER_H
+
+#include "engine/options.h"
+#include "model/model.h"
+#include "plan/cluster.h"
+#include "plan/plan.h"
+
+/* ---- estimate.c: memory and time of a layout, by formulas ------------------------------- */
+
+/* Shapes of a decoder. */
+struct shape {
+	double layers, dim, heads, kv_dim, ffn_dim, vocab, context;
+	double block, embedding; /* parameters of a block, and of an embedding or head */
+	bool gated, tied;
+};
+
+/* What a block keeps of a token, by the mode of recomputation: bytes of fp32 values, and numbers of
+ * values of the type of matmuls, per element of dim, of keys, and of the hidden layer (with a gate, or
+ * plain); bytes per head, and per attention score. `whole`: values of dim that tensor parallelism
+ * does not divide. */
+struct kept {
+	double dim32, dim, kv, gated, plain, heads, whole, scores;
+};
+
+/*
+ * How a trainer computes and stores: pt itself, or what other trainers do, whose published
+ * measurements the formulas are checked against (tests/bench/validate_plan.c). Bytes are per
+ * parameter, or per element.
+ */
+struct practice {
+	double param_bytes, grad_bytes, optimizer_bytes, gather_bytes;
+	double fixed_bytes; /* of a rank, for its kernels and messages */
+	double launch;	    /* seconds of a block's kernels that no work hides */
+	double score_bytes; /* moved per attention score, forward and backward; flash: 0 */
+	double attention; /* FLOPs of attention, in forwards: 2 of a causal half, or 4 */
+	double update_bytes; /* moved by the optimizer per parameter */
+	double dim_bytes,
+		ffn_bytes; /* moved by other kernels, per token and element of dim and ffn */
+	double whole_bytes; /* the same that tensor parallelism adds, on each of its ranks */
+	double sum_bytes; /* moved per parameter to accumulate gradients of a micro-batch */
+	double small; /* a matmul of this many FLOPs has half the efficiency; 0: all have the same */
+	double step;	     /* seconds of each step */
+	double tp_bytes;     /* sent per token and element of dim, over (n - 1) / n */
+	double reduce_bytes; /* sent per parameter to sum gradients, over (n - 1) / n */
+	const struct kept *kept; /* [by enum recompute] */
+	double passes[4];	 /* of a block's kernels, in forwards; likewise */
+	bool exact; /* gradients are sums of integers, and there are 16-bit copies of parameters */
+	bool overlap_tp, overlap_sum;
+};
+extern const struct practice practice_pt;
+
+/* A layout, and what is chosen with it. */
+struct layout {
+	int degree[N_AXES];
+	int zero, schedule, recompute;
+	int reshard;		 /* enum reshard */
+	int stages, micro_batch; /* stages of a rank */
+	int tile;		 /* pieces of a layer; 0: it is gathered whole */
+	int offload;		 /* enum offload */
+	int64_t n_micro;	 /* of a data-parallel rank in a step */
+	int host_ranks;		 /* of the cluster; 0: one host */
+};
+
+/* Bytes of the rank that needs most. */
+struct memory {
+	double params, grads, gathered, optimizer, activations, scratch, other, total;
+	double host; /* of a GPU's host, where state is offloaded to; in exact plans only */
+};
+
+/* Seconds of a step. */
+struct times {
+	double computation, exposed, bubble, rest, step;
+	double copies; /* of offloaded state, alone; exposed if the rest takes less */
+	double axis[N_AXES]; /* communication along each axis, alone */
+};
+
+void shape_of(struct shape *s, const struct model *m);
+/* The ranks of a group that are on one host, if neighbours are `stride` ranks of the world apart. */
+int ranks_here(const struct cluster *c, int ranks, int stride);
+/* Do data-parallel ranks wait for each other in each micro-batch, whose gradients they sum? */
+bool estimate_waits(const struct layout *l);
+void estimate_memory(const struct shape *s, const struct layout *l,
+	const struct practice *p, struct memory *out);
+/* peak: FLOP/s of matmuls, with the efficiency of the cluster. */
+void estimate_time(const struct shape *s, const struct layout *l, const struct cluster *c,
+	const struct practice *p, double peak, struct times *out);
+
+/* ---- settings.c: a layout as options of pt-train ------------------------------------------ */
+
+enum setting_kind {
+	SET_MICRO_BATCH,
+	SET_PP,
+	SET_DP,
+	SET_FSDP,
+	SET_CP,
+	SET_TP,
+	SET_ZERO,
+	SET_RESHARD,
+	SET_SCHEDULE,
+	SET_STAGES,
+	SET_RECOMPUTE,
+	SET_TILE,
+	SET_OFFLOAD,
+	N_SETTINGS
+};
+
+void layout_to_options(const struct layout *l, struct train_opts *o);
+/* " micro-batch=1 pp=1 ...": tile and offload only if the layout or the given options have them. */
+void layout_print(
+	const struct layout *l, const struct train_opts *given, struct str *out);
+
+/* Values to which a search is restricted; a setting without any is free. */
+enum { MOST_ONLY = 64 };
+struct only {
+	struct only_item {
+		enum setting_kind kind;
+		int value;
+	} item[MOST_ONLY];
+	int n;
+};
+
+/* "KEY=VALUE,KEY=VALUE,...", of which a key may have several; NULL or "": nothing is restricted. */
+int only_parse(const char *text, struct only *o, struct err *e);
+/* Returns the number of values of a setting. */
+int only_values(
+	const struct only *o, enum setting_kind kind, int value[static MOST_ONLY]);
+bool only_allows(const struct only *o, const struct layout *l);
+
+/* ---- candidates.c: the layouts of a number of ranks -------------------------------------- */
+
+struct space {
+	const struct model *m;
+	const struct only *only;
+	int ranks, host_ranks;
+	int64_t batch;		   /* sequences of a step */
+	const int *tile, *offload; /* values of these settings */
+	int n_tiles, n_offloads;
+};
+
+/* Calls `take` for every layout of the space. Returns their number. */
+int64_t candidates(const struct space *s,
+	void (*take)(void *with, const struct layout *l), void *with);
+
+/* ---- search.c ------------------------------------------------------------------------------ */
+
+struct request {
+	const struct train_opts *o; /* model, batch, dtype and device */
+	struct model *m;
+	struct cluster cluster;
+	struct only only;
+	int hosts, ranks;
+	int64_t limit; /* bytes of memory of a rank */
+	int64_t show,
+		exact; /* layouts that are listed, and planned exactly (0: all; -1: a few
+					seconds' worth) */
+};
+
+/* How the memory and the time of a layout are known. */
+enum planned {
+	BY_FORMULAS,
+	BY_FEWER_LAYERS, /* by the code that trains, extrapolated from models of fewer layers */
+	BY_WHOLE_PLAN /* by the code that trains */
+};
+
+struct choice {
+	struct layout l;
+	struct memory memory;
+	struct times times;
+	enum planned planned;
+	bool dropped; /* needs more memory than there is, or is refused */
+	double estimated_bytes, estimated_step; /* by the formulas */
+};
+
+struct search {
+	struct choice *best; /* [n], fastest first */
+	int64_t n;
+	int64_t enumerated, fitting, refused, planned; /* counts */
+	int64_t extrapolated; /* of those planned, by fewer layers and not whole, too */
+	/* Of those planned both ways, the largest error of an extrapolated step time and memory; < 0:
+	 * there are none. */
+	double time_error, memory_error;
+	double seconds;
+	struct err refusal; /* what pt-train said of the first one that it refused */
+	struct choice
+		least; /* of all, the one that needs least memory, by the estimate */
+};
+
+/* -1 with *e set: the ranks cannot divide the batch. */
+int search_run(const struct request *r, struct search *s, struct err *e);
+void search_free(struct search *s);
+
+/* ---- exact.c: plans by the code that trains ------------------------------------------------- */
+
+/* The memory of the rank that needs most. -1 with *e set: pt-train refuses the layout. */
+int exact_memory(const struct request *r, const struct layout *l, struct memory *out,
+	struct err *e);
+/* And the time, if it fits. */
+int exact_plan(const struct request *r, struct choice *c, struct err *e);
+/* The same, extrapolated from plans of fewer layers; or whole, if that is not more work. */
+int exact_plan_quickly(const struct request *r, struct choice *c, struct err *e);
+bool exact_accepts(const struct request *r, const struct layout *l);
+bool exact_fits(const struct request *r, const struct memory *m);
+/* The work of such a plan, in passes through blocks and their messages: 30,000 take a second. */
+double exact_work(const struct request *r, const struct layout *l, bool quickly);
+/* How pt computes and stores on the device of the options. */
+void practice_of(const struct train_opts *o, struct practice *p);
+
+/* ---- explain.c: what to do, in which order, and why ---------------------------------------- */
+
+void explain(const struct request *r, const struct search *s, struct str *out);
+
+/* ---- goodput.c: the part of the time that trains -------------------------------------------- */
+
+struct reliability {
+	double failures;   /* per hour, of the whole job */
+	double checkpoint; /* seconds that a checkpoint stops training */
+	double interval;   /* seconds of training between checkpoints; 0: the best */
+	double restart;	   /* seconds from a failure to the first step */
+	double slow,
+		probability; /* a straggler's factor, and its probability for a rank and step */
+};
+
+struct goodput {
+	double interval; /* seconds */
+	double slowdown; /* of a step by stragglers: expected time over the time without */
+	double fraction; /* of time that trains at full speed */
+};
+
+/* By formulas: Daly, A higher order estimate of the optimum checkpoint interval for restart dumps,
+ * 2006. */
+void goodput_expect(
+	const struct reliability *x, int ranks, double step, struct goodput *g);
+/* By a simulation of `hours`, of random failures and stragglers (Philox). */
+void goodput_simulate(const struct reliability *x, int ranks, double step, double hours,
+	uint64_t seed, struct goodput *g);
+
+/* ---- timeline.c ----------------------------------------------------------------------------- */
+
+struct straggling {
+	const struct reliability *job;
+	uint64_t seed;
+	bool together; /* pipelines wait for each other in each micro-batch: see estimate_waits() */
+};
+
+/* A step of at most 64 micro-batches. */
+struct straggled {
+	int64_t pipelines,
+		slow;	      /* those with stragglers; of pipelines that wait, 0 or 1 */
+	int64_t slowest;      /* the pipeline that takes longest, or the first one */
+	double step, without; /* seconds, with its stragglers and without */
+};
+
+void timeline_find(
+	const struct choice *c, const struct straggling *x, struct straggled *out);
+/* Also draws the slowest pipeline. */
+void timeline_print(const struct request *r, const struct choice *c,
+	const struct straggling *x, int width, struct str *out);
+
+/* ---- report.c ------------------------------------------------------------------------------- */
+
+/* "fsdp=64 tp=8 pp=4 interleaved,2 mb=1 full" */
+void report_layout(const struct layout *l, struct str *out);
+void report_table(const struct request *r, const struct search *s, struct str *out);
+void report_counts(const struct search *s, struct str *out);
+/* Memory by kind, and communication by axis, of each layout. */
+void report_details(const struct request *r, const struct search *s, struct str *out);
+int report_json(const struct request *r, const struct search *s, const char *given,
+	struct str *out, struct err *e);
+/* The arguments of pt-train: `given`, those of the model, and those of the layout. */
+void report_arguments(const struct request *r, const struct layout *l, const char *given,
+	struct str *out);
+double report_mfu(const struct request *r, const struct choice *c);
+
+#endif

@@ -1,0 +1,486 @@
+/*
+ * The predicted time of a step (--dry-run --cluster): the step on the planning device, whose kernels take
+ * the time of their work, with the communication of one rank simulated (comm/simulate.h). Of a
+ * pipeline, one rank of each stage is simulated, and the schedule with the times of their actions.
+ */
+#include "plan/plan_internal.h"
+
+#include <errno.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/file.h"
+#include "base/trace.h"
+#include "comm/simulate.h"
+#include "engine/step.h"
+#include "plan/cluster.h"
+#include "plan/plan.h"
+
+enum { MOST_ROWS = 64 };
+
+/* Of a rank in a step; in seconds. */
+struct prediction {
+	double computation, exposed;
+	double pipeline;      /* of the actions of all stages, with waiting */
+	double rest;	      /* after them: the last sums, the norm, the update */
+	double read, written; /* bytes of offloaded state */
+	struct simulated_row row[MOST_ROWS];
+	int n_rows;
+};
+
+/* What is predicted. */
+struct subject {
+	const struct train_opts *o;
+	struct model *m;
+	const struct cluster *c;
+	struct str *trace; /* NULL, or receives the events of its timeline */
+};
+
+/* The actions of a step, by kind and stage. */
+struct actions {
+	double last; /* when the last one ended */
+	/* [stages]: of all micro-batches */
+	double *seconds[ACTION_KINDS];
+	int64_t *n[ACTION_KINDS];
+};
+
+/* ---- one rank -------------------------------------------------------------------- */
+
+static void note_action(void *with, const struct action *a)
+{
+	struct actions *x = with;
+	double now = simulate_now();
+	x->seconds[a->kind][a->stage] += now - x->last;
+	x->n[a->kind][a->stage]++;
+	x->last = now;
+}
+
+static int ranks_of(const struct train_opts *o)
+{
+	int ranks = 1;
+	for (int a = 0; a < N_AXES; a++)
+		ranks *= o->resolved.degree[a];
+	return ranks;
+}
+
+/* The ranks of a host: as many as there are, if these fit. */
+static int host_ranks(const struct train_opts *o, const struct cluster *c)
+{
+	return (int)min64(ranks_of(o), c->links.host_ranks);
+}
+
+/* Of --peak-flops, or of the cluster. */
+static double peak_of(
+	const struct train_opts *o, const struct cluster *c, enum dtype type)
+{
+	bool exact = o->numerics == NUMERICS_EXACT;
+	int here = host_ranks(o, c);
+	enum dtype gemm = options_gemm_dtype(o);
+	double peak = cluster_peak(c, type, exact, here), given;
+	if (o->peak_flops && !parse_double(o->peak_flops, &given))
+		peak *= given / cluster_peak(c, gemm, exact, here);
+	return peak;
+}
+
+static struct device_speed speed_of(const struct train_opts *o, const struct cluster *c)
+{
+	double share = cluster_share(c, host_ranks(o, c));
+	struct device_speed s = {.memory = share * c->memory};
+	for (int type = 0; type < N_DTYPES; type++)
+		s.flops[type] = share * c->efficiency * peak_of(o, c, (enum dtype)type);
+	s.attention = s.flops[DT_BF16] * c->attention / c->efficiency;
+	return s;
+}
+
+static void add_row(struct prediction *p, const struct simulated_row *row)
+{
+	BUG_ON(p->n_rows == MOST_ROWS);
+	p->row[p->n_rows++] = *row;
+	p->exposed += row->exposed;
+}
+
+/* The timeline of a rank. Without its pipeline: it does not wait for other stages. */
+static void begin_trace(const struct subject *s)
+{
+	if (!s->trace)
+		return;
+	trace_clock = simulate_now;
+	trace_start();
+}
+
+static void end_trace(const struct subject *s, int rank)
+{
+	char name[48];
+	if (!s->trace)
+		return;
+	trace_stop();
+	snprintf(name, sizeof(name), "rank %d, predicted", rank);
+	trace_print(s->trace, rank, name);
+	trace_clear();
+	trace_clock = clock_seconds;
+}
+
+/* A step of n_micro micro-batches, on a rank. */
+static void simulate_rank(const struct subject *s, int rank, int64_t n_micro,
+	struct actions *a, struct prediction *p)
+{
+	struct device_speed speed = speed_of(s->o, s->c);
+	struct trainer t;
+	int n;
+	*p = (struct prediction){.exposed = 0};
+	struct simulated_links links = s->c->links;
+	links.nccl = s->o->comm != COMM_MPI;
+	simulate_begin(&links, &speed.seconds);
+	plan_open(&t, s->o, s->m, rank, n_micro);
+	begin_trace(s);
+	speed.counted = t.d.flops;
+	t.d.speed = &speed;
+	trainer_build_pipe(&t);
+	t.pipe.done = note_action;
+	t.pipe.with = a;
+	a->last = 0;
+	plan_run_step(&t);
+	p->rest = simulate_now() - a->last;
+	p->pipeline = a->last;
+	p->computation = speed.seconds;
+	p->read = (double)t.store->read;
+	p->written = (double)t.store->written;
+	const struct simulated_row *rows = simulate_rows(&n);
+	for (int i = 0; i < n; i++)
+		add_row(p, &rows[i]);
+	end_trace(s, rank);
+	simulate_end();
+	plan_close(&t);
+}
+
+/* ---- the pipeline ---------------------------------------------------------------- */
+
+/* What a transfer between two stages takes. */
+static double transfer_seconds(const struct prediction *p)
+{
+	for (int i = 0; i < p->n_rows; i++) {
+		const struct simulated_row *row = &p->row[i];
+		if (strcmp(row->name, "pipeline"))
+			continue;
+		int d = row->n[TRANSFER_OUT] ? TRANSFER_OUT : TRANSFER_IN;
+		return row->seconds[d] / (double)row->n[d];
+	}
+	return 0;
+}
+
+/* The mean time of an action. */
+static double mean_of(const struct actions *a, enum action_kind kind, int stage)
+{
+	return a->n[kind][stage] ? a->seconds[kind][stage] / (double)a->n[kind][stage]
+				 : 0;
+}
+
+/* The time of all stages, if their actions take their mean times and wait for each other. */
+static double pipeline_seconds(const struct train_opts *o, const struct actions *a,
+	double transfer, int64_t n_micro)
+{
+	int stages = o->resolved.degree[AXIS_PP] * (int)o->pp_stages;
+	double *cost = xcalloc((size_t)stages * 3, sizeof(*cost));
+	double *x = cost + stages, *w = x + stages;
+	struct schedule s;
+	struct timeline line;
+	struct err e = {0};
+	for (int i = 0; i < stages; i++) {
+		cost[i] = mean_of(a, ACTION_FORWARD, i);
+		x[i] = mean_of(a, ACTION_BACKWARD, i) + mean_of(a, ACTION_BACKWARD_X, i);
+		w[i] = mean_of(a, ACTION_BACKWARD_W, i);
+	}
+	if (schedule_open(&s, (enum schedule_kind)o->pp_schedule,
+		    o->resolved.degree[AXIS_PP], (int)o->pp_stages,
+		    ceil_div(n_micro, layout_data_ranks(o)), &e))
+		die_err(&e);
+	const struct schedule_costs costs = {cost, x, w, .transfer = transfer};
+	schedule_time(&s, &costs, &line);
+	double total = line.total;
+	timeline_free(&line);
+	schedule_free(&s);
+	free(cost);
+	return total;
+}
+
+/* A step of n_micro micro-batches: of the rank that is busy longest, among the first ones of all
+ * pipeline stages. */
+static void predict(const struct subject *s, int64_t n_micro, struct prediction *p)
+{
+	const struct train_opts *o = s->o;
+	size_t stages = (size_t)(o->resolved.degree[AXIS_PP] * max64(1, o->pp_stages));
+	struct actions a = {.last = 0};
+	struct mesh mesh;
+	int at[N_AXES] = {0};
+	double rest = 0;
+	memcpy(mesh.degree, o->resolved.degree, sizeof(mesh.degree));
+	for (int k = 0; k < ACTION_KINDS; k++) {
+		a.seconds[k] = xcalloc(stages, sizeof(*a.seconds[k]));
+		a.n[k] = xcalloc(stages, sizeof(*a.n[k]));
+	}
+	for (int i = 0; i < o->resolved.degree[AXIS_PP]; i++) {
+		struct prediction one;
+		at[AXIS_PP] = i;
+		simulate_rank(s, mesh_rank(&mesh, at), n_micro, &a, &one);
+		if (!i || one.computation + one.exposed > p->computation + p->exposed)
+			*p = one;
+		rest = one.rest > rest ? one.rest : rest;
+	}
+	p->rest = rest;
+	if (o->resolved.degree[AXIS_PP] > 1)
+		p->pipeline = pipeline_seconds(o, &a, transfer_seconds(p), n_micro);
+	for (int k = 0; k < ACTION_KINDS; k++) {
+		free(a.seconds[k]);
+		free(a.n[k]);
+	}
+}
+
+/* ---- a whole step ---------------------------------------------------------------- */
+
+/* The row with the same name, since rows come in the order in which they first occurred; NULL: none. */
+static const struct simulated_row *row_like(
+	const struct prediction *p, const struct simulated_row *row)
+{
+	for (int i = 0; i < p->n_rows; i++)
+		if (!strcmp(p->row[i].group, row->group) &&
+			!strcmp(p->row[i].name, row->name))
+			return &p->row[i];
+	return NULL;
+}
+
+static void extrapolate(double *few, double more, double times)
+{
+	*few += times * (more - *few);
+}
+
+/* The interleaved schedule repeats itself after as many micro-batches as the pipeline has ranks, others after
+ * each. */
+static int64_t period_of(const struct train_opts *o)
+{
+	return o->pp_schedule == SCHEDULE_INTERLEAVED ? o->resolved.degree[AXIS_PP] : 1;
+}
+
+/* Of many micro-batches, each further period is assumed to take the same time. */
+static void predict_step(const struct subject *s, bool overlaps, struct prediction *p)
+{
+	enum { FEW = 4 };
+	struct prediction more;
+	int64_t n = layout_micro_batches(s->o), ranks = layout_data_ranks(s->o);
+	int64_t few = plan_few_micro_batches(s->o, FEW), period = period_of(s->o);
+	few += (n - few) / ranks % period * ranks;
+	double times = (double)((n - few) / ranks / period);
+	bool before = comm_overlaps();
+	comm_plan_overlap(overlaps);
+	predict(s, few, p);
+	if (few < n && !s->trace) {
+		predict(s, few + period * ranks, &more);
+		extrapolate(&p->computation, more.computation, times);
+		extrapolate(&p->exposed, more.exposed, times);
+		extrapolate(&p->pipeline, more.pipeline, times);
+		extrapolate(&p->rest, more.rest, times);
+		extrapolate(&p->read, more.read, times);
+		extrapolate(&p->written, more.written, times);
+		for (int i = 0; i < p->n_rows; i++) {
+			const struct simulated_row *row = row_like(&more, &p->row[i]);
+			if (!row)
+				continue;
+			extrapolate(&p->row[i].exposed, row->exposed, times);
+			for (int d = 0; d < N_TRANSFER_DIRECTIONS; d++)
+				extrapolate(
+					&p->row[i].seconds[d], row->seconds[d], times);
+		}
+	}
+	comm_plan_overlap(before);
+}
+
+/* ---- text ------------------------------------------------------------------------ */
+
+static double seconds_of(const struct simulated_row *row)
+{
+	double out = row->seconds[TRANSFER_OUT], in = row->seconds[TRANSFER_IN];
+	return out > in ? out : in;
+}
+
+/* Both directions at a time. 0: the bandwidth is not known. */
+static double copy_seconds(const struct cluster *c, const struct prediction *p)
+{
+	return c->pcie > 0 ? fmax(p->read, p->written) / c->pcie : 0;
+}
+
+/* For the copies of offloaded state, if all the rest of the step can hide them. */
+static double wait_seconds(const struct cluster *c, const struct prediction *p)
+{
+	return fmax(0, copy_seconds(c, p) - p->pipeline - p->rest);
+}
+
+static double step_seconds(const struct cluster *c, const struct prediction *p)
+{
+	return p->pipeline + p->rest + wait_seconds(c, p);
+}
+
+/* With overlap, and without. */
+static void print_rows(const struct prediction p[2], struct str *out)
+{
+	double all = 0;
+	if (p->n_rows)
+		str_printf(out, "# %-22s %12s %12s %12s\n", "communication", "alone",
+			"exposed", "no overlap");
+	for (int i = 0; i < p->n_rows; i++) {
+		const struct simulated_row *row = &p->row[i],
+					   *without = row_like(&p[1], row);
+		char name[40];
+		snprintf(name, sizeof(name), "%s %s", row->group, row->name);
+		all += seconds_of(row);
+		str_printf(out, "  %-22s %12.6f", name, seconds_of(row));
+		if (strcmp(row->name, "pipeline"))
+			str_printf(out, " %12.6f %12.6f\n", row->exposed,
+				without ? without->exposed : 0);
+		else
+			str_puts(out, "            -            -  part of the bubble\n");
+	}
+	if (p->n_rows)
+		str_printf(out, "  %-22s %12.6f %12.6f %12.6f\n", "all", all, p->exposed,
+			p[1].exposed);
+}
+
+static void print_pair(struct str *out, const char *name, const char *format,
+	const double value[2], const char *help)
+{
+	char text[2][NUM_TEXT];
+	for (int i = 0; i < 2; i++)
+		snprintf(text[i], sizeof(text[i]), format, value[i]);
+	str_printf(out, "  %-22s %12s %12s%s%s\n", name, text[0], text[1],
+		*help ? "  " : "", help);
+}
+
+static void print_rates(
+	const struct subject *s, const struct prediction p[2], struct str *out)
+{
+	const struct train_opts *o = s->o;
+	double ranks = (double)(max64(1, o->edit.workers) * ranks_of(o)), peak;
+	double all[2], rate[2], mfu[2], causal[2];
+	peak = peak_of(o, s->c, options_gemm_dtype(o));
+	for (int i = 0; i < 2; i++) {
+		all[i] = (double)(o->batch * s->m->c.context) / step_seconds(s->c, &p[i]);
+		rate[i] = all[i] / ranks;
+		mfu[i] = rate[i] * model_flops_per_token(s->m, false) / peak;
+		causal[i] = rate[i] * model_flops_per_token(s->m, true) / peak;
+	}
+	print_pair(out, "tokens/s", "%.0f", all, "");
+	print_pair(out, "tokens/s/GPU", "%.0f", rate, "");
+	print_pair(out, "mfu", "%.4f", mfu, "6 N + 12 L C T");
+	print_pair(out, "mfu_causal", "%.4f", causal, "6 N + 6 L C T");
+}
+
+static void print_step(
+	const struct subject *s, const struct prediction p[2], struct str *out)
+{
+	double step[2], bubble[2], computation[2], exposed[2], waits[2];
+	double peak = peak_of(s->o, s->c, options_gemm_dtype(s->o));
+	char text[80];
+	for (int i = 0; i < 2; i++) {
+		computation[i] = p[i].computation;
+		exposed[i] = p[i].exposed;
+		step[i] = step_seconds(s->c, &p[i]);
+		waits[i] = wait_seconds(s->c, &p[i]);
+		bubble[i] = step[i] - computation[i] - exposed[i] - waits[i];
+	}
+	str_printf(out, "# %-22s %12s %12s\n", "step", "overlap", "no overlap");
+	snprintf(text, sizeof(text), "matmuls at %.0f of %.0f TFLOP/s",
+		1e-12 * s->c->efficiency * peak, 1e-12 * peak);
+	print_pair(out, "computation", "%.6f", computation, text);
+	print_pair(out, "exposed", "%.6f", exposed, "communication");
+	if (s->o->resolved.degree[AXIS_PP] > 1)
+		print_pair(out, "bubble", "%.6f", bubble, "waiting for other stages");
+	if (options_offload(s->o) && s->c->pcie > 0)
+		print_pair(out, "copies", "%.6f", waits,
+			"of offloaded state, if all else hides them");
+	print_pair(out, "step", "%.6f", step, "");
+	print_rates(s, p, out);
+}
+
+/* What the prediction leaves out. */
+static void print_limits(
+	const struct train_opts *o, const struct cluster *c, struct str *out)
+{
+	if (options_offload(o) && c->pcie <= 0)
+		str_puts(out, "# without the copies of offloaded state\n");
+	if (o->edit.workers)
+		str_puts(out, "# of a step between synchronisations\n");
+}
+
+/* ---- the timeline ---------------------------------------------------------------- */
+
+static int write_trace(const char *path, const struct str *events, struct err *e)
+{
+	struct str text = {0};
+	int fd = file_begin(path, e), rc = -1;
+	if (fd >= 0) {
+		str_printf(&text,
+			"{\"displayTimeUnit\":\"ms\",\"traceEvents\":[\n%.*s\n]}\n",
+			(int)events->len -
+				(int)strlen(",\n"), /* JSON wants no comma at the end */
+			events->s);
+		rc = file_end(fd, path, write_all(fd, text.s, text.len), e);
+	}
+	str_free(&text);
+	return rc;
+}
+
+/* Of a step that has only a few micro-batches. */
+static int trace_step(const struct subject *given, struct err *e)
+{
+	struct subject s = *given;
+	struct str events = {0};
+	struct prediction p;
+	s.trace = &events;
+	predict_step(&s, comm_overlaps(), &p);
+	int rc = write_trace(s.o->trace, &events, e);
+	str_free(&events);
+	return rc;
+}
+
+void predict_step_time(const struct train_opts *o, struct model *m,
+	const struct cluster *c, struct step_time *t)
+{
+	struct prediction p;
+	const struct subject s = {.o = o, .m = m, .c = c};
+	predict_step(&s, true, &p);
+	*t = (struct step_time){.computation = p.computation,
+		.exposed = p.exposed,
+		.step = p.pipeline + p.rest,
+		.copies = copy_seconds(c, &p),
+		.rest = p.rest};
+	t->bubble = t->step - t->computation - t->exposed;
+	for (int i = 0; i < p.n_rows && i < STEP_TIME_ROWS; i++) {
+		struct step_time_row *row = &t->row[t->n_rows++];
+		snprintf(row->group, sizeof(row->group), "%s", p.row[i].group);
+		row->alone = seconds_of(&p.row[i]);
+		row->exposed = p.row[i].exposed;
+	}
+}
+
+int predict_print(
+	const struct train_opts *o, struct model *m, struct str *out, struct err *e)
+{
+	struct prediction p[2]; /* with overlap, and without */
+	struct cluster c;
+	if (cluster_parse(o->cluster, &c, e))
+		return -1;
+	const struct subject s = {.o = o, .m = m, .c = &c};
+	if (o->resolved.degree[AXIS_TP] > c.links.host_ranks)
+		warn("--tp %d is more than the %d ranks of a host of --cluster, so the sums of "
+		     "every layer cross the network: give a --tp that divides a host, and more of "
+		     "--fsdp or --pp",
+			o->resolved.degree[AXIS_TP], c.links.host_ranks);
+	for (int i = 0; i < 2; i++)
+		predict_step(&s, i == 0, &p[i]);
+	str_puts(out, "# predicted seconds of a step, on ");
+	cluster_print(&c, out);
+	str_putc(out, '\n');
+	print_rows(p, out);
+	print_step(&s, p, out);
+	print_limits(o, &c, out);
+	return o->trace ? trace_step(&s, e) : 0;
+}

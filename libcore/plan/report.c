@@ -1,0 +1,210 @@
+/* The results of a search, as text, JSON and arguments. */
+#include "plan/planner.h"
+
+#include <jansson.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "comm/mesh.h"
+#include "parallel/schedule.h"
+
+static const char *const offload_names[] = {OFFLOAD_WORDS};
+
+double report_mfu(const struct request *r, const struct choice *c)
+{
+	const struct cluster *k = &r->cluster;
+	int here = r->ranks / r->hosts;
+	double peak = cluster_peak(k, options_gemm_dtype(r->o),
+			      r->o->numerics == NUMERICS_EXACT, here) *
+		      cluster_share(k, here);
+	double tokens = (double)(r->o->batch * r->m->c.context) / c->times.step;
+	return tokens * model_flops_per_token(r->m, false) / (peak * r->ranks);
+}
+
+void report_layout(const struct layout *l, struct str *out)
+{
+	mesh_name(l->degree, out);
+	if (l->zero)
+		str_printf(out, " zero=%d", l->zero);
+	if (l->zero == 3 && l->reshard == RESHARD_NO)
+		str_puts(out, " keep");
+	if (l->degree[AXIS_PP] > 1)
+		str_printf(out, " %s", schedule_kind_names[l->schedule]);
+	if (l->stages > 1)
+		str_printf(out, ",%d", l->stages);
+	str_printf(out, " mb=%d", l->micro_batch);
+	if (l->recompute)
+		str_printf(out, " %s", recompute_names[l->recompute]);
+	if (l->tile)
+		str_printf(out, " tile=%d", l->tile);
+	if (l->offload)
+		str_printf(out, " offload=%s", offload_names[l->offload]);
+}
+
+/* How many layouts were planned, and how well fewer layers predict the whole model. */
+static void put_planned(const struct search *s, struct str *out)
+{
+	str_printf(out, "# planned exactly: %lld", (long long)s->planned);
+	if (s->extrapolated)
+		str_printf(out, ", of which %lld by models of fewer layers (=)",
+			(long long)s->extrapolated);
+	if (s->time_error >= 0)
+		str_printf(out,
+			"; of the first one, that differs by %.2f %% of the time and %.2f %% of the memory",
+			100 * s->time_error, 100 * s->memory_error);
+	str_putc(out, '\n');
+}
+
+void report_table(const struct request *r, const struct search *s, struct str *out)
+{
+	static const char marks[] = {
+		[BY_FORMULAS] = '~', [BY_FEWER_LAYERS] = '=', [BY_WHOLE_PLAN] = ' '};
+	put_planned(s, out);
+	str_printf(out, "# %10s %6s %12s %9s %7s %7s  %s\n", "step_s", "mfu", "tokens/s",
+		"memory", "exposed", "bubble", "layout");
+	for (int64_t i = 0; i < min64(s->n, r->show); i++) {
+		const struct choice *c = &s->best[i];
+		const struct times *t = &c->times;
+		char memory[NUM_TEXT];
+		str_printf(out, "%c %10.4f %6.4f %12.0f %9s %6.1f%% %6.1f%%  ",
+			marks[c->planned], t->step, report_mfu(r, c),
+			(double)(r->o->batch * r->m->c.context) / t->step,
+			text_bytes(memory, c->memory.total), 100 * t->exposed / t->step,
+			100 * t->bubble / t->step);
+		report_layout(&c->l, out);
+		str_putc(out, '\n');
+	}
+}
+
+void report_counts(const struct search *s, struct str *out)
+{
+	str_printf(out,
+		"# %lld layouts, %lld within memory by the estimate, %lld planned exactly, "
+		"%lld refused by pt-train; %.3f s\n",
+		(long long)s->enumerated, (long long)s->fitting, (long long)s->planned,
+		(long long)s->refused, s->seconds);
+}
+
+static const char *const kinds[] = {"parameters", "gradients", "gathered", "optimizer",
+	"activations", "scratch", "other", "total", "host"};
+
+static void kinds_of(const struct memory *m, double v[static ARRAY_LEN(kinds)])
+{
+	const double all[] = {m->params, m->grads, m->gathered, m->optimizer,
+		m->activations, m->scratch, m->other, m->total, m->host};
+	memcpy(v, all, sizeof(all));
+}
+
+void report_details(const struct request *r, const struct search *s, struct str *out)
+{
+	for (int64_t i = 0; i < min64(s->n, r->show); i++) {
+		const struct choice *c = &s->best[i];
+		double v[ARRAY_LEN(kinds)];
+		char text[NUM_TEXT];
+		kinds_of(&c->memory, v);
+		str_puts(out, "# ");
+		report_layout(&c->l, out);
+		str_puts(out, "\n  memory of the rank that needs most:");
+		for (size_t k = 0; k < ARRAY_LEN(kinds); k++)
+			str_printf(out, " %s %s", kinds[k], text_bytes(text, v[k]));
+		str_puts(out, "\n  seconds of communication, alone:");
+		for (int a = 0; a < N_AXES; a++)
+			if (c->l.degree[a] > 1)
+				str_printf(
+					out, " %s %.4f", axis_names[a], c->times.axis[a]);
+		str_printf(out, "; exposed %.4f\n", c->times.exposed);
+	}
+}
+
+/* ---- arguments ------------------------------------------------------------------------------ */
+
+/* key=value, the last of which wins: after those that were given. */
+void report_arguments(const struct request *r, const struct layout *l, const char *given,
+	struct str *out)
+{
+	str_printf(out, "%s batch=%lld", given, (long long)r->o->batch);
+	layout_print(l, r->o, out);
+	str_printf(out, " device=%s", r->o->device == DEVICE_CUDA ? "cuda" : "cpu");
+}
+
+/* ---- JSON ----------------------------------------------------------------------------------- */
+
+static void put_real(json_t *o, const char *name, double x)
+{
+	json_object_set_new(o, name, json_real(x));
+}
+
+static void put_int(json_t *o, const char *name, int64_t n)
+{
+	json_object_set_new(o, name, json_integer((json_int_t)n));
+}
+
+static json_t *json_layout(const struct layout *l)
+{
+	json_t *o = json_object();
+	for (int a = 0; a < N_AXES; a++)
+		put_int(o, axis_names[a], l->degree[a]);
+	put_int(o, "zero", l->zero);
+	json_object_set_new(o, "reshard", json_boolean(l->reshard != RESHARD_NO));
+	json_object_set_new(o, "schedule", json_string(schedule_kind_names[l->schedule]));
+	put_int(o, "stages", l->stages);
+	put_int(o, "micro_batch", l->micro_batch);
+	json_object_set_new(o, "recompute", json_string(recompute_names[l->recompute]));
+	put_int(o, "tile", l->tile);
+	json_object_set_new(o, "offload", json_string(offload_names[l->offload]));
+	return o;
+}
+
+static json_t *json_choice(
+	const struct request *r, const struct choice *c, const char *given)
+{
+	const struct times *t = &c->times;
+	double v[ARRAY_LEN(kinds)];
+	struct str args = {0};
+	json_t *o = json_object(), *memory = json_object(), *alone = json_object();
+	kinds_of(&c->memory, v);
+	for (size_t k = 0; k < ARRAY_LEN(kinds); k++)
+		put_int(memory, kinds[k], (int64_t)v[k]);
+	for (int a = 0; a < N_AXES; a++)
+		put_real(alone, axis_names[a], t->axis[a]);
+	put_real(o, "step", t->step);
+	put_real(o, "computation", t->computation);
+	put_real(o, "exposed", t->exposed);
+	put_real(o, "bubble", t->bubble);
+	put_real(o, "mfu", report_mfu(r, c));
+	json_object_set_new(o, "exact", json_boolean(c->planned != BY_FORMULAS));
+	json_object_set_new(o, "whole", json_boolean(c->planned == BY_WHOLE_PLAN));
+	put_real(o, "estimated_step", c->estimated_step);
+	put_real(o, "estimated_memory", c->estimated_bytes);
+	json_object_set_new(o, "memory", memory);
+	json_object_set_new(o, "communication", alone);
+	json_object_set_new(o, "layout", json_layout(&c->l));
+	report_arguments(r, &c->l, given, &args);
+	json_object_set_new(o, "arguments", json_string(args.s));
+	str_free(&args);
+	return o;
+}
+
+int report_json(const struct request *r, const struct search *s, const char *given,
+	struct str *out, struct err *e)
+{
+	json_t *all = json_object(), *rows = json_array();
+	for (int64_t i = 0; i < min64(s->n, r->show); i++)
+		json_array_append_new(rows, json_choice(r, &s->best[i], given));
+	put_int(all, "hosts", r->hosts);
+	put_int(all, "ranks", r->ranks);
+	put_int(all, "memory_limit", r->limit);
+	put_int(all, "layouts", s->enumerated);
+	put_int(all, "fitting", s->fitting);
+	put_int(all, "planned", s->planned);
+	put_int(all, "refused", s->refused);
+	put_real(all, "seconds", s->seconds);
+	json_object_set_new(all, "results", rows);
+	char *text = json_dumps(all, JSON_INDENT(2));
+	json_decref(all);
+	if (!text)
+		return err_set(e, EX_FAILED, "out of memory");
+	str_printf(out, "%s\n", text);
+	free(text);
+	return 0;
+}

@@ -1,0 +1,255 @@
+/* The search: all layouts by estimate, then the best ones by the code that trains. */
+#include "plan/planner.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* An estimate may be this much above the limit: the plan itself decides. */
+#define TOLERANCE 1.8
+
+/* A heap of the fastest layouts, the slowest one first. */
+struct filter {
+	const struct request *r;
+	struct shape shape;
+	struct practice practice;
+	struct search *s;
+	double peak, limit; /* bytes; 0: none */
+	int64_t room;
+};
+
+/* ---- estimates ------------------------------------------------------------------------- */
+
+static void swap(struct choice *a, struct choice *b)
+{
+	struct choice c = *a;
+	*a = *b;
+	*b = c;
+}
+
+static void sink(struct choice *heap, int64_t n, int64_t i)
+{
+	for (int64_t child; (child = 2 * i + 1) < n; i = child) {
+		if (child + 1 < n && heap[child + 1].times.step > heap[child].times.step)
+			child++;
+		if (heap[child].times.step <= heap[i].times.step)
+			return;
+		swap(&heap[child], &heap[i]);
+	}
+}
+
+static void keep(struct filter *f, const struct choice *c)
+{
+	struct search *s = f->s;
+	if (s->n < f->room) {
+		s->best[s->n++] = *c;
+		for (int64_t i = s->n / 2; s->n == f->room && i-- > 0;)
+			sink(s->best, s->n, i);
+	} else if (c->times.step < s->best[0].times.step) {
+		s->best[0] = *c;
+		sink(s->best, s->n, 0);
+	}
+}
+
+static void consider(void *with, const struct layout *l)
+{
+	struct filter *f = with;
+	struct search *s = f->s;
+	struct choice c = {.l = *l};
+	estimate_memory(&f->shape, l, &f->practice, &c.memory);
+	estimate_time(&f->shape, l, &f->r->cluster, &f->practice, f->peak, &c.times);
+	c.estimated_bytes = c.memory.total;
+	c.estimated_step = c.times.step;
+	if (!s->least.memory.total || c.memory.total < s->least.memory.total)
+		s->least = c;
+	s->fitting += !f->r->limit || c.memory.total <= (double)f->r->limit;
+	if (!f->limit || c.memory.total <= f->limit)
+		keep(f, &c);
+}
+
+static int by_step(const void *a, const void *b)
+{
+	const struct choice *x = a, *y = b;
+	return (x->times.step > y->times.step) - (x->times.step < y->times.step);
+}
+
+/* ---- plans ------------------------------------------------------------------------------ */
+
+/* Is there time for a further plan? Of layouts that are too large by the estimate, only a part of it is
+ * spent; and a few are planned although that takes longer. `share`: of the time of a search. */
+static bool has_time(
+	const struct request *r, double work, double share, bool small, int64_t found)
+{
+	enum { MOST_WORK = 45000, FEW = 3, WORK_OF_FEW = 85000 };
+	if (r->exact >= 0)
+		return true;
+	return work <= share * (!small		     ? MOST_WORK / 4
+				       : found < FEW ? WORK_OF_FEW
+						     : MOST_WORK);
+}
+
+static void plan_one(const struct request *r, struct search *s, struct choice *c)
+{
+	struct err e = {0};
+	if (r->exact < 0 ? exact_plan_quickly(r, c, &e) : exact_plan(r, c, &e)) {
+		if (!s->refused++)
+			s->refusal = e;
+		c->dropped = true;
+		return;
+	}
+	s->planned++;
+	s->extrapolated += c->planned == BY_FEWER_LAYERS;
+	c->dropped = !exact_fits(r, &c->memory);
+}
+
+/* Planned ones first, and those that are dropped last. */
+static int by_kind(const void *a, const void *b)
+{
+	const struct choice *x = a, *y = b;
+	if (x->dropped != y->dropped)
+		return x->dropped - y->dropped;
+	bool first = x->planned != BY_FORMULAS, second = y->planned != BY_FORMULAS;
+	return first != second ? second - first : by_step(a, b);
+}
+
+/* Plans the fastest one whole, until it fits, if it was extrapolated: its neighbours are only for
+ * comparison. */
+static void plan_first(const struct request *r, struct search *s)
+{
+	s->time_error = s->memory_error = -1;
+	while (s->n && s->best[0].planned == BY_FEWER_LAYERS) {
+		struct choice *c = &s->best[0], before = *c;
+		struct err e = {0};
+		bool refused = exact_plan(r, c, &e);
+		s->extrapolated--;
+		if (!refused && exact_fits(r, &c->memory)) {
+			s->time_error = fabs(before.times.step / c->times.step - 1);
+			s->memory_error = fabs(before.memory.total / c->memory.total - 1);
+			return;
+		}
+		memmove(c, c + 1, (size_t)--s->n * sizeof(*c));
+	}
+}
+
+/* Plans layouts in the order of their estimated times until enough of them fit. Those that do not, or
+ * that pt-train refuses, are removed; of the others, those that fit by the estimate follow. */
+static void plan_best(const struct request *r, double share, struct search *s)
+{
+	enum { MOST = 100 }; /* of a search without --exact */
+	int64_t most = r->exact > 0 ? r->exact : r->exact < 0 ? MOST : s->n, found = 0;
+	double work = 0;
+	for (int64_t i = 0; i < s->n; i++) {
+		struct choice *c = &s->best[i];
+		bool small = exact_fits(r, &c->memory);
+		double more = exact_work(r, &c->l, r->exact < 0);
+		c->dropped = !small;
+		if (found >= most || !has_time(r, work + more, share, small, found))
+			continue;
+		plan_one(r, s, c);
+		found += !c->dropped;
+		work += more;
+	}
+	qsort(s->best, (size_t)s->n, sizeof(*s->best), by_kind);
+	int64_t n = found;
+	for (int64_t i = found; i < s->n && !s->best[i].dropped; i++)
+		if (r->exact >= 0 || n < r->show) {
+			if (exact_accepts(r, &s->best[i].l))
+				s->best[n++] = s->best[i];
+		}
+	s->n = n;
+	plan_first(r, s);
+}
+
+void practice_of(const struct train_opts *o, struct practice *p)
+{
+	bool gpu = o->device == DEVICE_CUDA;
+	*p = practice_pt;
+	p->fixed_bytes = gpu ? DEVICE_WORK_BYTES + 30e6 : 0;
+	p->gather_bytes = gpu ? (double)dtype_bytes(options_gemm_dtype(o)) : 4;
+}
+
+/* What is tried if nothing fits: layers in pieces; the optimizer's state, and then all state, in the memory
+ * of a GPU's host, or in files; then both. */
+struct resort {
+	int tile[4], offload[1];
+	int n_tiles, n_offloads;
+};
+
+static const struct resort resorts[] = {
+	{{2, 4, 8, 16}, {OFFLOAD_NONE}, 4, 1},
+	{{0}, {OFFLOAD_OPTIMIZER}, 1, 1},
+	{{0}, {OFFLOAD_ALL}, 1, 1},
+	{{2, 4, 8, 16}, {OFFLOAD_ALL}, 4, 1},
+};
+
+static void search_space(struct filter *f, const struct resort *x, double share)
+{
+	const struct request *r = f->r;
+	struct search *s = f->s;
+	const struct space space = {.m = r->m,
+		.only = &r->only,
+		.ranks = r->ranks,
+		.host_ranks = r->ranks / r->hosts,
+		.batch = r->o->batch,
+		.tile = x->tile,
+		.offload = x->offload,
+		.n_tiles = x->n_tiles,
+		.n_offloads = x->n_offloads};
+	s->n = 0;
+	s->enumerated += candidates(&space, consider, f);
+	qsort(s->best, (size_t)s->n, sizeof(*s->best), by_step);
+	plan_best(r, share, s);
+}
+
+/* A setting that was given is not changed; and a CPU offloads to a folder, which must be given. */
+static bool may_resort(const struct request *r, const struct resort *x)
+{
+	int given[MOST_ONLY];
+	bool tiles = x->tile[0] > 0, offloads = x->offload[0] != OFFLOAD_NONE;
+	if (only_values(&r->only, SET_TILE, given) ||
+		only_values(&r->only, SET_OFFLOAD, given))
+		return false;
+	return !(tiles && r->o->tile) && !(offloads && r->o->offload) &&
+	       !(offloads && r->o->device == DEVICE_CPU);
+}
+
+static struct filter filter_of(const struct request *r, struct search *s)
+{
+	struct filter f = {.r = r, .s = s};
+	f.room = r->exact ? max64(r->show, r->exact) + (1 << 15) : 1 << 20;
+	f.limit = r->exact ? TOLERANCE * (double)r->limit : 0;
+	practice_of(r->o, &f.practice);
+	f.peak = cluster_peak(&r->cluster, options_gemm_dtype(r->o),
+		r->o->numerics == NUMERICS_EXACT,
+		(int)min64(r->ranks, r->cluster.links.host_ranks));
+	shape_of(&f.shape, r->m);
+	return f;
+}
+
+int search_run(const struct request *r, struct search *s, struct err *e)
+{
+	double began = clock_seconds();
+	struct filter f = filter_of(r, s);
+	const struct resort usual = {
+		{(int)r->o->tile}, {r->o->offload}, .n_tiles = 1, .n_offloads = 1};
+	*s = (struct search){.time_error = -1, .memory_error = -1};
+	s->best = xcalloc((size_t)f.room, sizeof(*s->best));
+	search_space(&f, &usual, 1);
+	bool found = s->enumerated;
+	for (size_t i = 0; found && !s->n && i < ARRAY_LEN(resorts); i++)
+		if (may_resort(r, &resorts[i]))
+			search_space(&f, &resorts[i], 0.3);
+	s->seconds = clock_seconds() - began;
+	if (!found)
+		return err_set(e, EX_USAGE,
+			"no layout: %d ranks cannot divide a batch of %lld sequences%s",
+			r->ranks, (long long)r->o->batch,
+			r->only.n ? " as --only says" : "");
+	return 0;
+}
+
+void search_free(struct search *s)
+{
+	free(s->best);
+	*s = (struct search){.n = 0};
+}

@@ -1,0 +1,133 @@
+/*
+ * A step of all ranks with stragglers. Pipelines that gather parameters or sum gradients in each
+ * micro-batch wait for each other there, so a stage is as slow as its slowest rank in all of them; other
+ * pipelines wait at the end of the step only.
+ */
+#include "plan/planner.h"
+
+#include <stdlib.h>
+
+#include "base/philox.h"
+#include "parallel/schedule.h"
+
+/* Pipelines [first, first + n), which wait for each other. */
+struct group {
+	int64_t first, n;
+};
+
+static bool is_slow(
+	const struct choice *c, const struct straggling *x, int64_t pipeline, int stage)
+{
+	const struct philox_key key = {{(uint32_t)x->seed, PHILOX_STRAGGLE}};
+	int inner = c->l.degree[AXIS_TP] * c->l.degree[AXIS_CP];
+	for (int k = 0; k < inner; k++) {
+		struct philox_block b =
+			philox(key, (uint32_t)pipeline, (uint32_t)stage, (uint32_t)k, 1);
+		if ((b.x[0] + 0.5) / 4294967296.0 < x->job->probability)
+			return true;
+	}
+	return false;
+}
+
+/* The cost of a third of each stage's micro-batch. Returns whether one is slow. */
+static bool draw_costs(
+	const struct choice *c, const struct straggling *x, struct group g, double *cost)
+{
+	const struct layout *l = &c->l;
+	int pp = l->degree[AXIS_PP];
+	double stage = (c->times.computation + c->times.exposed - c->times.rest) /
+		       ((double)l->n_micro * l->stages);
+	bool any = false;
+	for (int i = 0; i < pp; i++) {
+		bool slow = false;
+		for (int64_t k = 0; k < g.n && !slow; k++)
+			slow = is_slow(c, x, g.first + k, i);
+		any |= slow;
+		for (int v = 0; v < l->stages; v++)
+			cost[i + v * pp] = stage * (slow ? x->job->slow : 1) / 3;
+	}
+	return any;
+}
+
+static double step_of(const struct schedule *s, double *cost, struct timeline *t)
+{
+	int n = schedule_stages(s);
+	double *twice = cost + n;
+	for (int i = 0; i < n; i++)
+		twice[i] = cost[i];
+	const struct schedule_costs costs = {cost, cost, twice, .transfer = 0};
+	schedule_time(s, &costs, t);
+	return t->total;
+}
+
+/* Opens the schedule, and allocates the costs of its stages. */
+static double *open_schedule(const struct choice *c, struct schedule *s)
+{
+	enum { MOST = 64 }; /* micro-batches that are drawn */
+	const struct layout *l = &c->l;
+	size_t stages = (size_t)l->degree[AXIS_PP] * (size_t)l->stages;
+	struct err e = {0};
+	if (schedule_open(s, (enum schedule_kind)l->schedule, l->degree[AXIS_PP],
+		    l->stages, min64(l->n_micro, MOST), &e))
+		die_err(&e);
+	return xcalloc(2 * stages, sizeof(double));
+}
+
+void timeline_find(
+	const struct choice *c, const struct straggling *x, struct straggled *out)
+{
+	const struct layout *l = &c->l;
+	struct schedule s;
+	struct timeline t;
+	double *cost = open_schedule(c, &s);
+	int64_t all = (int64_t)l->degree[AXIS_DP] * l->degree[AXIS_FSDP];
+	struct group g = {0, x->together ? all : 1};
+	const struct reliability calm = {.slow = 1};
+	draw_costs(c, &(struct straggling){.job = &calm}, g, cost);
+	double none = step_of(&s, cost, &t);
+	timeline_free(&t);
+	*out = (struct straggled){.pipelines = all, .without = none, .step = none};
+	for (; g.first < all; g.first += g.n) {
+		if (!draw_costs(c, x, g, cost))
+			continue;
+		out->slow++;
+		double step = step_of(&s, cost, &t);
+		timeline_free(&t);
+		if (step > out->step) {
+			out->step = step;
+			out->slowest = g.first;
+		}
+	}
+	schedule_free(&s);
+	free(cost);
+}
+
+void timeline_print(const struct request *r, const struct choice *c,
+	const struct straggling *x, int width, struct str *out)
+{
+	struct straggled found;
+	struct schedule s;
+	struct timeline t;
+	timeline_find(c, x, &found);
+	double *cost = open_schedule(c, &s);
+	struct group g = {found.slowest, x->together ? found.pipelines : 1};
+	draw_costs(c, x, g, cost);
+	step_of(&s, cost, &t);
+	str_printf(out, "# a step of %d ranks in %lld pipelines", r->ranks,
+		(long long)found.pipelines);
+	if (x->together)
+		str_printf(out,
+			", which wait for each other in each micro-batch, %s stragglers",
+			found.slow ? "with" : "without");
+	else
+		str_printf(out, ", %lld of them with stragglers", (long long)found.slow);
+	str_printf(out,
+		"; %lld micro-batches take %.4f s, and %.4f s without stragglers; pipeline "
+		"%lld:\n",
+		(long long)s.n_micro, found.step, found.without,
+		(long long)found.slowest);
+	schedule_draw(&s, &t, width, out);
+	timeline_free(&t);
+	schedule_free(&s);
+	free(cost);
+}
