@@ -364,8 +364,8 @@ static const struct opt options[] = {
 
 	{OPT_GROUP, .name = "Local SGD (EDiT)", .help =
 		"Each worker is a group of ranks with its own copy of the model and its share of "
-		"every batch; the parallel layout above is that of one worker. See Local SGD "
-		"above."},
+		"every batch; the parallel layout above is that of one worker. pt-local-sgd(7) "
+		"describes it."},
 	{OPT_INT, 0, "edit-workers", "N", "0", T(edit.workers), OPT_ARITH, 0, 1e6, .help =
 		"Number of workers that train independently and synchronise from time to time. 0: "
 		"no local SGD."},

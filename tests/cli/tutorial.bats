@@ -15,9 +15,9 @@ smaller() {
 	sed 's/gen1:1-rev22:21/gen1:1-gen50:26/; s/timeout --preserve-status -s USR1 3/stop_soon/'
 }
 
-# The folder of a run follows its -o.
+# The folder of a run follows its -o. (A delay in each step, so that it is not done before it is stopped.)
 stop_soon() { # COMMAND...
-	"$@" &
+	"$@" --inject-delay 0:20 &
 	while ! grep -qs '^step=20 ' stopped/journal.txt; do
 		kill -0 $! || return 1
 		sleep 0.02
@@ -51,6 +51,74 @@ export -f stop_soon
 	not grep -i 'not found' err
 }
 
+# What stands in EXAMPLES of a page, up to the comment NOT RUN, and from RUN on.
+examples() { # PAGE
+	awk '/^\.Sh / { on = /EXAMPLES/ } /^\.\\" (NOT )?RUN/ { on = /" RUN/; next } !on { next }
+		sub(/^\.Dl /, "") { print; next } /^\.Bd -literal/ { shown = 1; next } /^\.Ed/ { shown = 0 } shown' \
+		"$BATS_TEST_DIRNAME/../../man/$1" | sed 's/\\e/\\/g; s/\\(dq/"/g'
+}
+
+@test "README and every page: the first examples work" {
+	command -v bible >/dev/null || skip 'no bible (Debian: bible-kjv)'
+	unset PT_DATA
+	# (float8 leaves the first and the last block in bf16)
+	export PT_THREADS=1 PT_STEPS=40 PT_LAYERS=3 PT_DIM=64
+	bible -l2000 gen1:1-gen50:26 </dev/null 2>/dev/null | sed -nE 's/^ +[0-9]+ //p' >kjv.txt
+	awk 'BEGIN { RS = "" } /^    pt-prepare kjv.txt/' "$BATS_TEST_DIRNAME/../../README.md" >commands
+	[ "$(grep -c '^ *\(mpiexec .*\)\?pt-' commands)" -ge 5 ]
+	for page in pt-prepare.1 pt-train.1 pt-compare.1 pt-ckpt.1 pt-sample.1 pt-collbench.1 \
+		pt-config.5 pt-local-sgd.7 pt-torchtitan.7 pt.7 pt-plan.1; do
+		[ $page != pt-plan.1 ] || echo 'unset PT_LAYERS PT_DIM PT_CONTEXT' >>commands # its models are whole
+		examples "$page" | smaller | sed -E 's/-n 200/-n 40/; s/(-n |PT_STEPS=)(50|100)\b/\110/' |
+			grep -vx 'pt-prepare kjv.txt -o kjv.h5' >"$page.commands" # it exists
+		grep -q 'pt-' "$page.commands"
+		cat "$page.commands" >>commands
+	done
+	timeout -k 5 600 bash -ev commands >out 2>err || {
+		tail -n 20 err
+		return 1
+	}
+	# control and test, three times; ddp and fsdp; tp; stopped; again; one and two
+	[ "$(grep -c '^verdict: identical bit for bit$' out)" -eq 9 ]
+	grep -qx 'verdict: no tensor differs' out
+	[ "$(grep -c '^verdict: the same within the tolerance$' out)" -eq 3 ] # bf16, float8, mixed
+	grep -qx 'code 75' out
+	grep -q '<svg' report.html
+	grep -qx 'batch = 8' out
+	not grep -i 'not found' err
+}
+
+@test "every page begins with EXAMPLES, after a short DESCRIPTION" {
+	cd "$BATS_TEST_DIRNAME/../../man"
+	for page in *.[1-9]; do
+		[ "$page" != pt-tutorial.7 ] || continue
+		awk '/^\.Sh DESCRIPTION/ { from = NR } /^\.Sh EXAMPLES/ { at = NR } /^\.Sh/ && !at && from && NR > from { exit }
+			END { exit !(at && at - from <= 60) }' "$page" || echo "$page"
+	done | not grep .
+}
+
+@test "pt-torchtitan(7): every option that it names is one" {
+	rows() { sed -n 's/^\.It \([a-z_0-9.*]*\) Ta /\1 /p' "$BATS_TEST_DIRNAME/../../man/pt-torchtitan.7"; }
+	[ "$(rows | grep -c .)" -gt 140 ]
+	for p in pt-train pt-compare pt-prepare pt-ckpt pt-plan; do $p --help >$p.help; done
+	rows | while read -r key how option rest; do
+		case $how in
+		'\-') ;;
+		Fl)
+			for o in $(grep -oE 'Fl -[a-z0-9-]+' <<<"Fl $option $rest"); do
+				[ "$o" = Fl ] || grep -qE -- "(^| )--(\[no-\])?${o#-}([ ,]|$)" pt-train.help || echo "$key: $o"
+			done
+			;;
+		Ic) grep -qE -- "(^| )${rest%% *}([ ,]|$)" "$option.help" || echo "$key: $option $rest" ;;
+		*) echo "$key: $how" ;;
+		esac
+	done | not grep .
+	# the sum in its first lines
+	table=$(sed -n '/^\.Sh KEYS/,/^\.Ss Keys of later/p' "$BATS_TEST_DIRNAME/../../man/pt-torchtitan.7" | grep '^\.It')
+	keys=$(grep -c . <<<"$table") have=$(grep -vc ' Ta \\-' <<<"$table")
+	grep -qx "Of its $keys keys, $have have an option." "$BATS_TEST_DIRNAME/../../man/pt-torchtitan.7"
+}
+
 @test "the demo, in a hurry" {
 	for tool in bible gnuplot; do
 		command -v $tool >/dev/null || skip "no $tool"
@@ -81,13 +149,10 @@ export -f stop_soon
 	done
 }
 
-# The job script of README.md that has this line, small.
-job() { # TEXT
-	awk -v text="$1" '/^    #!\/bin\/bash/ { script = "" }
-		/^    / { script = script substr($0, 5) "\n" }
-		/^$/ { if (script ~ text && script ~ /^#!/) printf "%s", script; script = "" }' \
-		"$BATS_TEST_DIRNAME/../../README.md" |
-		sed -E 's/-p gpt2-124m --vocab 0 -d text-\*.h5/-d data.h5/'
+# The job script of pt-train(1), small.
+job() {
+	awk '/^\.Ed/ { on = 0 } /^#!\/bin\/bash/ { on = 1 } on' "$BATS_TEST_DIRNAME/../../man/pt-train.1" |
+		sed -E 's/-p gpt2-124m --vocab 0 -d text\*.h5/-d data.h5/'
 }
 
 # A program on PATH, before others of that name.
@@ -122,9 +187,10 @@ small_job() {
 		PT_BATCH=4 PT_MICRO_BATCH=2 PT_THREADS=1 PT_LOG_EVERY=1 PT_EVAL_EVERY=0 PT_LR_SCHEDULE=constant
 }
 
-@test "README: the Slurm job goes on, and ends as its program does" {
+@test "pt-train(1): the Slurm job goes on, and ends as its program does" {
 	small_job
-	job scontrol >job.sh
+	job >job.sh
+	grep -q scontrol job.sh
 	export SLURM_JOB_ID=42
 	fake scontrol <<<'echo "$@" >>submitted'
 	fake srun <<-'END'
