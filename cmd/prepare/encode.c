@@ -112,19 +112,19 @@ static int64_t learn(
 	return used;
 }
 
-static const char *file_name(const struct worker *w, const struct part *part)
+static const char *file_name(const struct worker *w, const struct document_part *part)
 {
 	return w->s->x->inputs->files[part->file].name;
 }
 
-static bool is_jsonl(const struct worker *w, const struct part *part)
+static bool is_jsonl(const struct worker *w, const struct document_part *part)
 {
 	return w->s->x->inputs->files[part->file].jsonl;
 }
 
 /* Prefixes an error of byte `bad` of the part's text. */
-static int at_byte(
-	const struct worker *w, const struct part *part, int64_t bad, struct err *e)
+static int at_byte(const struct worker *w, const struct document_part *part, int64_t bad,
+	struct err *e)
 {
 	if (is_jsonl(w, part))
 		return err_prefix(e,
@@ -134,15 +134,15 @@ static int at_byte(
 		e, "%s: byte %lld: ", file_name(w, part), (long long)(part->where + bad));
 }
 
-static int fate_of(struct worker *w, const struct part *part, const char *text, int64_t n,
-	struct err *e)
+static int fate_of(struct worker *w, const struct document_part *part, const char *text,
+	int64_t n, struct err *e)
 {
 	return part->first && part->last ? filter_fate(w->s->x->filter, text, n, e)
 					 : FATE_PART;
 }
 
-static int do_document(struct worker *w, const struct part *part, const char *text,
-	int64_t n, struct err *e)
+static int do_document(struct worker *w, const struct document_part *part,
+	const char *text, int64_t n, struct err *e)
 {
 	const struct encoding *x = w->s->x;
 	int64_t used;
@@ -177,8 +177,8 @@ static int do_document(struct worker *w, const struct part *part, const char *te
 
 /* ---- a line of JSONL -------------------------------------------------------------------- */
 
-static int broken(
-	struct worker *w, const struct part *part, struct err *why, struct err *e)
+static int broken(struct worker *w, const struct document_part *part, struct err *why,
+	struct err *e)
 {
 	struct piece *p = &w->piece;
 	err_prefix(why, "%s:%lld: ", file_name(w, part), (long long)part->where);
@@ -191,8 +191,8 @@ static int broken(
 	return 0;
 }
 
-static int do_line(
-	struct worker *w, const struct part *part, const char *text, struct err *e)
+static int do_line(struct worker *w, const struct document_part *part, const char *text,
+	struct err *e)
 {
 	struct err why = {0};
 	int rc = jsonl_part(w->s->x->p, part, text, &w->line, &why);
@@ -271,7 +271,7 @@ static int do_batch(struct worker *w, struct err *e)
 	str_clear(&p->tokens);
 	str_clear(&p->messages);
 	for (int64_t i = 0; i < b->n_parts; i++) {
-		const struct part *part = &b->parts[i];
+		const struct document_part *part = &b->parts[i];
 		const char *text = b->text.s + part->at;
 		if (is_jsonl(w, part) ? do_line(w, part, text, e)
 				      : do_document(w, part, text, part->n_bytes, e))

@@ -199,8 +199,8 @@ static bool is_blank(const char *text, int64_t n)
 	return !n;
 }
 
-int jsonl_part(const struct prepare *p, const struct part *part, const char *line,
-	struct str *out, struct err *why)
+int jsonl_part(const struct prepare *p, const struct document_part *part,
+	const char *line, struct str *out, struct err *why)
 {
 	static const char mark[] = "\xef\xbb\xbf"; /* of the order of bytes */
 	int64_t n = part->n_bytes, n_mark = sizeof(mark) - 1;

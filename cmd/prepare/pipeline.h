@@ -63,7 +63,7 @@ void inputs_close(struct inputs *in);
 /* ---- reader.c: batches of documents ------------------------------------------------ */
 
 /* A document, or a part of one that is too large for a batch. Of JSONL: a line. */
-struct part {
+struct document_part {
 	int64_t at, n_bytes; /* in the text of the batch */
 	int64_t n_more; /* bytes behind it that belong to the next part, which tell where words end */
 	int64_t where; /* offset in its file; of JSONL: the number of the line, from 1 */
@@ -77,7 +77,7 @@ struct batch {
 	int64_t number;
 	int32_t source; /* of all its documents */
 	struct str text;
-	struct part *parts;
+	struct document_part *parts;
 	int64_t n_parts, room;
 };
 
@@ -130,8 +130,8 @@ int jsonl_text_any(
 
 /* The document of a line of a file, with the separator behind it: 0, 1 if the line is blank, -1 with a
  * message about the line if it is broken. The first line may begin with a byte order mark. */
-int jsonl_part(const struct prepare *p, const struct part *part, const char *line,
-	struct str *out, struct err *why);
+int jsonl_part(const struct prepare *p, const struct document_part *part,
+	const char *line, struct str *out, struct err *why);
 
 /* ---- pieces.c: work files ------------------------------------------------------------- */
 

@@ -116,14 +116,15 @@ static int fill(struct reader *r, int64_t n, struct err *e)
 }
 
 /* Adds the next n bytes to the batch, with n_more behind them. */
-static struct part *take(struct reader *r, struct batch *b, int64_t n, int64_t n_more)
+static struct document_part *take(
+	struct reader *r, struct batch *b, int64_t n, int64_t n_more)
 {
 	if (b->n_parts == b->room) {
 		b->room = max64(64, 2 * b->room);
 		b->parts = xrealloc(b->parts, (size_t)b->room * sizeof(*b->parts));
 	}
-	struct part *part = &b->parts[b->n_parts++];
-	*part = (struct part){.at = (int64_t)b->text.len,
+	struct document_part *part = &b->parts[b->n_parts++];
+	*part = (struct document_part){.at = (int64_t)b->text.len,
 		.n_bytes = n,
 		.n_more = n_more,
 		.where = r->at,
@@ -171,7 +172,7 @@ static int take_part(
 			return err_prefix(e, "%s: ", r->inputs->files[r->file].name);
 		if (!here)
 			continue;
-		struct part *part = take(r, b, here, end ? 0 : look - here);
+		struct document_part *part = take(r, b, here, end ? 0 : look - here);
 		part->first = !r->continues;
 		part->last = end;
 		r->continues = !end;
@@ -240,7 +241,7 @@ static int next_of_lines(struct reader *r, struct batch *b, struct err *e)
 	int64_t n = line_end(r, e);
 	if (n < 0)
 		return -1;
-	struct part *part = take(r, b, n, 0);
+	struct document_part *part = take(r, b, n, 0);
 	part->where = r->line++;
 	part->too_long = !n;
 	return n || !skip_line(r, e) ? 1 : -1;

@@ -46,7 +46,7 @@ static const struct tokenizer_kind cutting = {.name = "cut", .encode = cut};
 /* ---- a batch ---------------------------------------------------------------------- */
 
 /* The text of a part; 1: there is none, -1: an error. */
-static int text_of(struct worker *w, const struct part *part, const char **text,
+static int text_of(struct worker *w, const struct document_part *part, const char **text,
 	int64_t *n, struct err *e)
 {
 	const struct prepare *p = w->j->c->p;
@@ -67,7 +67,7 @@ static int text_of(struct worker *w, const struct part *part, const char **text,
 	return rc || !*n;
 }
 
-static int do_part(struct worker *w, const struct part *part, struct err *e)
+static int do_part(struct worker *w, const struct document_part *part, struct err *e)
 {
 	const struct filter *f = w->j->filter;
 	const char *text;

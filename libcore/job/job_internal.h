@@ -31,7 +31,7 @@ struct meter {
 	int64_t sent, read, written;
 };
 
-struct report {
+struct run_report {
 	struct journal journal; /* rank 0's */
 	struct progress bar;
 	struct {
@@ -172,7 +172,7 @@ struct run {
 	struct local_sgd local;
 	struct faults faults;
 	struct decision now;
-	struct report report;
+	struct run_report report;
 	struct saver saver;
 	struct run_dir dir;
 	struct run_trace trace;

@@ -10,7 +10,7 @@
 /* Warns when lines of the journal first cannot be written, and when they can again. */
 static void note_journal(struct run *r, int rc, const struct err *e)
 {
-	struct report *p = &r->report;
+	struct run_report *p = &r->report;
 	if (rc && !p->journal_incomplete)
 		warn("%s; training continues, and lines of the journal are kept until they "
 		     "can be written",
@@ -95,7 +95,7 @@ struct meter report_meter(const struct run *r)
 void report_step(struct run *r, const struct step_result *s, struct meter before)
 {
 	struct meter now = report_meter(r);
-	struct report *p = &r->report;
+	struct run_report *p = &r->report;
 	p->since.steps++;
 	p->since.seconds += now.seconds - before.seconds;
 	p->since.forward += s->forward;
@@ -194,7 +194,7 @@ static void set(const struct run *r, struct row *row, int column, double v)
 /* No step does more than its device can: the peak is wrong, and so is every MFU that it gives. */
 static void warn_of_peak(struct run *r, double mfu)
 {
-	struct report *p = &r->report;
+	struct run_report *p = &r->report;
 	if (p->told_peak || r->all->rank)
 		return;
 	p->told_peak = true;
@@ -230,7 +230,7 @@ static void fill_rates(struct run *r, double dt, struct row *row)
 
 void report_fill_row(struct run *r, const struct step_result *s, struct row *row)
 {
-	struct report *p = &r->report;
+	struct run_report *p = &r->report;
 	double n = (double)p->since.steps, dt = p->since.seconds / n;
 	row_set(row, COL_LOSS, (double)s->global_loss);
 	if (!s->skipped)

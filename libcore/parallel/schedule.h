@@ -97,13 +97,13 @@ struct schedule_costs {
 	double transfer; /* to another rank; overlaps with computation at both ends */
 };
 
-struct span {
+struct schedule_span {
 	double begin, end;
 };
 
 struct timeline {
 	int ranks;
-	struct span **rank; /* of each action of the schedule */
+	struct schedule_span **rank; /* of each action of the schedule */
 	double total;
 	double bubble; /* 1 - busy / (ranks x total) */
 };

@@ -56,7 +56,7 @@ void schedule_time(
 	schedule_iter_begin(&w, s);
 	for (; schedule_iter_next(&w, &rank, &i); n++) {
 		const struct action *a = &s->rank[rank][i];
-		struct span *x = &t->rank[rank][i];
+		struct schedule_span *x = &t->rank[rank][i];
 		x->begin = fmax(i ? x[-1].end : 0, arrival(s, c, times, a));
 		x->end = x->begin + cost(c, a);
 		if (a->kind != ACTION_BACKWARD_W)

@@ -204,7 +204,7 @@ static int control_of(const struct train_opts *o)
 	return (int)i;
 }
 
-static void add_layout(enum kind kind, const struct layout *l)
+static void add_layout(enum kind kind, const struct test_layout *l)
 {
 	struct err e = {0};
 	struct job *j = new_job(kind);
@@ -291,7 +291,7 @@ static void make_jobs(bool more, uint64_t seed)
 	for (int i = first; i < n_layouts; i += step)
 		add_layout(TABLE, &layouts[i]);
 	for (int i = 0; i < LONG_LAYOUTS && more; i++) {
-		struct layout l;
+		struct test_layout l;
 		layout_random(&l, seed, i);
 		add_layout(RANDOM, &l);
 	}

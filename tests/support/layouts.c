@@ -27,7 +27,7 @@ static const struct model_row {
 /* ---- the table ------------------------------------------------------------------- */
 
 /* clang-format off */
-const struct layout layouts[] = {
+const struct test_layout layouts[] = {
 	/* one rank with several virtual ranks */
 	{"gpt2", "threads=2"},
 	{"gpt2", "recompute=full"},
@@ -219,7 +219,7 @@ static const char *device_asked(void)
 	return asked ? asked : "cpu";
 }
 
-int layout_options(const struct layout *l, struct train_opts *o, struct err *e)
+int layout_options(const struct test_layout *l, struct train_opts *o, struct err *e)
 {
 	struct str text = {0};
 	str_printf(&text, "steps=%d\n", LAYOUT_STEPS);
@@ -419,7 +419,7 @@ static void roll_options(struct dice *d, struct str *out)
 		*p = *p == ';' ? ',' : *p;
 }
 
-void layout_random(struct layout *l, uint64_t seed, int64_t index)
+void layout_random(struct test_layout *l, uint64_t seed, int64_t index)
 {
 	struct dice d = {.seed = hash_mix(seed) + (uint64_t)index};
 	struct str text = {0};

@@ -7,21 +7,21 @@
 
 #include "engine/layout.h"
 
-struct layout {
+struct test_layout {
 	const char *model; /* a name in layouts.c */
 	char options[320];
 };
 
-extern const struct layout layouts[];
+extern const struct test_layout layouts[];
 extern const int n_layouts;
 
 /* Steps of a run. */
 enum { LAYOUT_STEPS = 6 };
 
 /* The random layout number `index` of a seed: valid, with 1 to 8 ranks. */
-void layout_random(struct layout *l, uint64_t seed, int64_t index);
+void layout_random(struct test_layout *l, uint64_t seed, int64_t index);
 /* The layout's options, resolved; -1 with *e set: the layout is invalid. */
-int layout_options(const struct layout *l, struct train_opts *o, struct err *e);
+int layout_options(const struct test_layout *l, struct train_opts *o, struct err *e);
 int layout_ranks(const struct train_opts *o);
 /* The options of the same run on one rank, as a text: runs with equal texts have equal bits,
  * whatever their layouts. */

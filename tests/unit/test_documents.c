@@ -32,7 +32,7 @@ static int64_t read_back(const char *text, const char *separator)
 	struct reader *r = reader_open(&p, &in, NULL, false);
 	while ((rc = reader_next(r, &b, &e)) > 0) {
 		for (int64_t i = 0; i < b.n_parts; i++) {
-			const struct part *part = &b.parts[i];
+			const struct document_part *part = &b.parts[i];
 			assert_int_equal(part->where, all.len);
 			assert_true(part->n_bytes > 0);
 			str_add(&all, b.text.s + part->at, (size_t)part->n_bytes);

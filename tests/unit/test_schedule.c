@@ -367,7 +367,7 @@ static void uneven_stages(void **state)
 {
 	static const double forward[] = {1, 2, 4}, x[] = {3, 5, 7}, w[] = {0.5, 0.25, 1};
 	static const struct schedule_costs c = {forward, x, w, 10};
-	static const struct span want[3][3] = {
+	static const struct schedule_span want[3][3] = {
 		{{0, 1}, {59, 62}, {62, 62.5}},
 		{{11, 13}, {44, 49}, {49, 49.25}},
 		{{23, 27}, {27, 34}, {34, 35}},
