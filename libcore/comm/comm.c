@@ -48,11 +48,22 @@ static struct comm *finish_group(
 	return part;
 }
 
+/* Not by MPI_Comm_split, in which ranks that come early, and those of no part, spin until all have done each
+ * of its steps: here they poll, and only the ranks of a part wait for each other. */
 struct comm *comm_split(struct comm *c, int color, const char *name)
 {
 	if (c->size == 1)
 		return color < 0 ? NULL : comm_self(name);
-	return finish_group(c, c->ops->split(c, color), color, name);
+	int *colors = xcalloc((size_t)c->size, sizeof(*colors));
+	int *ranks = xcalloc((size_t)c->size, sizeof(*ranks)), n = 0;
+	comm_allgather(c, &color, colors, sizeof(color));
+	for (int r = 0; r < c->size; r++)
+		if (colors[r] == color)
+			ranks[n++] = r;
+	struct comm *part = color < 0 ? NULL : c->ops->part(c, ranks, n);
+	free(colors);
+	free(ranks);
+	return finish_group(c, part, color, name);
 }
 
 struct comm *comm_dup(struct comm *c, const char *name)

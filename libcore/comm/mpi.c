@@ -199,13 +199,16 @@ static struct comm *wrap(MPI_Comm m)
 	return c;
 }
 
-static struct comm *mpi_split(struct comm *c, int color)
+static struct comm *mpi_part(struct comm *c, const int *ranks, int n)
 {
 	MPI_Comm m;
-	CHECK(c,
-		MPI_Comm_split(mpi_of(c), color < 0 ? MPI_UNDEFINED : color, c->rank, &m),
-		"split", 0);
-	return m == MPI_COMM_NULL ? NULL : wrap(m);
+	MPI_Group all, part;
+	CHECK(c, MPI_Comm_group(mpi_of(c), &all), "split", 0);
+	CHECK(c, MPI_Group_incl(all, n, ranks, &part), "split", 0);
+	CHECK(c, MPI_Comm_create_group(mpi_of(c), part, TAG_SPLIT, &m), "split", 0);
+	MPI_Group_free(&part);
+	MPI_Group_free(&all);
+	return wrap(m);
 }
 
 static struct comm *mpi_dup(struct comm *c)
@@ -283,7 +286,7 @@ static const struct comm_ops mpi_ops = {
 	.call_recv = mpi_call_recv,
 	.test = mpi_test,
 	.take = mpi_take,
-	.split = mpi_split,
+	.part = mpi_part,
 	.dup = mpi_dup,
 	.free = mpi_free,
 	.close = mpi_close,

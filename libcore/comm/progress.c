@@ -122,12 +122,11 @@ static bool locked_take(struct comm *c, void *p, int64_t n_bytes, int tag, int *
 	return there;
 }
 
-static struct comm *locked_split(struct comm *c, int color)
+static struct comm *locked_part(struct comm *c, const int *ranks, int n)
 {
 	lock();
-	struct comm *part = progress.ops->split(c, color);
-	if (part)
-		part->ops = c->ops;
+	struct comm *part = progress.ops->part(c, ranks, n);
+	part->ops = c->ops;
 	unlock();
 	return part;
 }
@@ -167,7 +166,7 @@ void comm_progress_thread(struct comm *world)
 		.call_recv = locked_call_recv,
 		.test = locked_test,
 		.take = locked_take,
-		.split = locked_split,
+		.part = locked_part,
 		.dup = locked_dup,
 		.free = locked_free,
 		.close = locked_close,

@@ -12,6 +12,7 @@
 /* name, number of tags */
 #define COMM_TAGS(TAG)                                                                   \
 	TAG(SENDRECV, 1)   /* mpi.c: the collective */                                   \
+	TAG(SPLIT, 1)	   /* mpi.c: MPI_Comm_create_group */                            \
 	TAG(SUM, 16384)	   /* sum.c: one for each sum in flight */                       \
 	TAG(NOTIFY, 1)	   /* notify.c */                                                \
 	TAG(WATCHDOG, 1)   /* watchdog.c */                                              \
