@@ -46,8 +46,7 @@ struct table {
 struct known_name {
 	char *name;
 	size_t len;
-	bool is_step; /* a name of the steps */
-	int series;   /* -1: not looked up yet */
+	int series; /* -1: not looked up yet */
 	double scale;
 	struct known_name *next; /* the name that came behind this one last time */
 };
@@ -166,21 +165,6 @@ bool goes_on(struct span behind);
 const char *scan_step(struct span s, int64_t *step);
 /* Takes a line if it is of one of the kinds; the array ends with a kind without a mark. */
 bool take_kinds(struct build *b, struct span line, const struct line_kind *kinds);
-
-/* ---- flat.c: JSON objects without objects or arrays ---------------------------------- */
-
-enum { MOST_FLAT = 64 };
-enum flat_kind { FLAT_NUMBER, FLAT_STRING, FLAT_WORD /* true, false, null */ };
-
-struct flat_pair {
-	struct span key;
-	enum flat_kind kind;
-	double v;	  /* of a number */
-	struct span text; /* of a string */
-};
-
-/* The number of pairs; -1: it is no such object, or jansson has to look at it. */
-int flat_object(struct span line, struct flat_pair pairs[AT_LEAST(MOST_FLAT)]);
 
 /* ---- formats.c: the table ---------------------------------------------------------- */
 
