@@ -191,9 +191,6 @@ log_text_fn text_golden, text_bridge, text_trainer_state, text_tensorboard;
 bool is_golden(struct span first), is_bridge(struct span first);
 bool is_trainer_state(struct span first), is_tensorboard(struct span first);
 
-/* The records of an event file that *rest begins with, of which it keeps what is not complete. */
-int take_records(struct build *b, struct span *rest, struct err *e);
-
 /* Takes lines, in which carriage returns begin other lines: a line_fn. */
 struct line_reader {
 	struct build *b;
@@ -208,10 +205,5 @@ bool format_is_pt(const struct log_format *f);
 /* ---- read.c -------------------------------------------------------------------------- */
 
 enum { MOST_JSON = 1 << 28 };
-
-/* The bytes of a line without its last word, which may be incomplete; a JSON object shows its end. */
-size_t whole_words(struct span line);
-/* The event files in a directory, in the order of their times; *paths is freed by the caller. */
-void list_event_files(const char *folder, struct strs *paths);
 
 #endif

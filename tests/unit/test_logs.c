@@ -468,24 +468,34 @@ static void grows_to(const char *text, int64_t step)
 	struct str some = {0};
 	struct run_log now = {.name = xstrdup("now")}, whole;
 	const char *path = test_file("grows", "");
-	struct log_tail *t = log_tail_new(path, NULL);
 	int64_t n = (int64_t)strlen(text);
+	uint64_t state = log_state(path), before = state;
+	assert_true(!state);
 	for (int64_t at = 0; at < n; at += step) {
 		str_add(&some, text + at, (size_t)min64(step, n - at));
 		int fd = open(path, O_WRONLY | O_TRUNC);
 		assert_int_equal(write_all(fd, some.s, some.len), 0);
 		close(fd);
-		log_tail_read(t, &now);
-		assert_int_equal(log_tail_read(t, &now), 0);
+		state = log_state(path);
+		assert_true(state && state != before);
+		before = state;
+		assert_true(log_read_growing(&now, path, NULL, false, &e) >= 0);
 	}
-	log_tail_end(t, &now);
 	assert_int_equal(log_read(&whole, path, NULL, &e), 0);
 	assert_same_log(&now, &whole);
 	/* another file in its place */
 	test_file("grows", "iter 1: loss 2.5, time 1.50ms\n");
-	assert_int_equal(log_tail_read(t, &now), 1);
+	assert_true(log_state(path) != state);
+	assert_int_equal(log_read_growing(&now, path, NULL, false, &e), 0);
 	assert_true(now.n_rows == 1 && run_log_value(&now, 0, COL_LOSS) == 2.5);
-	log_tail_free(t);
+	assert_string_equal(now.name, "now");
+	/* which is emptied, and gone: the log stays */
+	test_file("grows", "");
+	assert_int_equal(log_read_growing(&now, path, NULL, false, &e), 1);
+	assert_int_equal(unlink(path), 0);
+	assert_true(!log_state(path));
+	assert_int_equal(log_read_growing(&now, path, NULL, false, &e), 1);
+	assert_int_equal(now.n_rows, 1);
 	run_log_free(&now);
 	run_log_free(&whole);
 	str_free(&some);
