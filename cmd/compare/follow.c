@@ -151,12 +151,11 @@ static int read_all(struct source *s, int n, const struct follow *f, int64_t *ro
 	return 0;
 }
 
-/* Long logs are looked at less often, so that reading them again takes a fifth of the time at most. */
+/* Long logs are looked at less often, so that reading them again takes a fifth of the time; but once a minute. */
 static void rest(double worked)
 {
-	enum { INTERVAL_MS = 500, REST = 4 };
-	int ms = (int)(1000 * REST * fmin(worked, 60));
-	poll(NULL, 0, ms > INTERVAL_MS ? ms : INTERVAL_MS);
+	const double interval = 0.5, most = 60;
+	poll(NULL, 0, (int)(1000 * fmin(fmax(4 * worked, interval), most)));
 }
 
 static int watch(struct source *s, struct run_log *logs, int n, const struct follow *f,
