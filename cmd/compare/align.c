@@ -7,41 +7,6 @@
 
 /* ---- rows ------------------------------------------------------------------------ */
 
-struct cursor {
-	const struct run_log *log;
-	int column; /* -1: the log does not have it */
-	int64_t row;
-};
-
-static void skip_to_value(struct cursor *c, const struct judge_opts *o)
-{
-	while (c->row < c->log->n_rows && !(run_log_has(c->log, c->row, c->column) &&
-						  run_log_has(c->log, c->row, o->by)))
-		c->row++;
-}
-
-static double key_of(const struct cursor *c, const struct judge_opts *o)
-{
-	return c->row < c->log->n_rows ? run_log_value(c->log, c->row, o->by)
-				       : (double)INFINITY;
-}
-
-/* The least key of all cursors, and how many have it. */
-static double least_key(
-	const struct cursor *c, int n, const struct judge_opts *o, int *n_have)
-{
-	double least = INFINITY;
-	for (int i = 0; i < n; i++) {
-		double key = key_of(&c[i], o);
-		if (key < least) {
-			least = key;
-			*n_have = 0;
-		}
-		*n_have += key == least;
-	}
-	return least;
-}
-
 static void curves_alloc(
 	struct curves *c, int n_control, int n_test, int by, int64_t room)
 {
@@ -69,62 +34,64 @@ static int find_column(const struct judging *j, const struct run_log *l)
 		       : run_log_find(l, j->first->column[c].name);
 }
 
-/* Calls take(c, row) for each row; with NULL only counts: the length must be known before values are
- * stored, for the curves lie one after the other. */
-static int64_t visit_rows(struct judging *j, struct cursor *at, int64_t room)
+static void rows_of_all(const struct judging *j, struct log_rows *r)
 {
-	struct curves *c = &j->all;
-	int n = j->n_runs[CONTROL] + j->n_runs[TEST], n_have = 0;
-	int64_t rows = 0;
+	for (int i = 0; i < j->n_runs[CONTROL] + j->n_runs[TEST]; i++) {
+		const struct run_log *l = i < j->n_runs[CONTROL]
+						  ? j->log[CONTROL][i]
+						  : j->log[TEST][i - j->n_runs[CONTROL]];
+		r[i] = (struct log_rows){l, find_column(j, l)};
+	}
+}
+
+/* The rows that all runs have; *n_lone: those that only some have. */
+static int64_t count_rows(const struct judging *j, struct log_rows *r, int64_t *n_lone)
+{
+	int n = j->n_runs[CONTROL] + j->n_runs[TEST];
+	int64_t n_rows = 0;
 	double key;
-	for (int i = 0; i < n; i++) {
-		bool is_test = i >= j->n_runs[CONTROL];
-		const struct run_log *l =
-			j->log[is_test][is_test ? i - j->n_runs[CONTROL] : i];
-		at[i] = (struct cursor){l, find_column(j, l), 0};
-		skip_to_value(&at[i], j->o);
+	rows_of_all(j, r);
+	for (int n_have; (n_have = rows_next(r, n, j->o->by, &key)) > 0;)
+		++*(n_have == n ? &n_rows : n_lone);
+	return n_rows;
+}
+
+static void fill_rows(const struct judging *j, struct log_rows *r, struct curves *c)
+{
+	int n = j->n_runs[CONTROL] + j->n_runs[TEST];
+	rows_of_all(j, r);
+	for (int64_t row = 0; row < c->n;) {
+		if (rows_next(r, n, j->o->by, &c->at[row]) < n)
+			continue;
+		for (int i = 0; i < c->n_control; i++)
+			c->v[CONTROL][i * c->n + row] = r[i].v;
+		for (int i = 0; i < c->n_test; i++)
+			c->v[TEST][i * c->n + row] = r[c->n_control + i].v;
+		row++;
 	}
-	while (!isinf(key = least_key(at, n, j->o, &n_have))) {
-		if (room && n_have == n)
-			c->at[rows] = key;
-		for (int i = 0; i < n; i++) {
-			if (key_of(&at[i], j->o) != key)
-				continue;
-			double v = run_log_value(at[i].log, at[i].row, at[i].column);
-			int64_t run = i < c->n_control ? i : i - c->n_control;
-			if (room && n_have == n)
-				c->v[i >= c->n_control][run * room + rows] = v;
-			at[i].row++;
-			skip_to_value(&at[i], j->o);
-		}
-		rows += n_have == n;
-		c->n_lone += !room && n_have < n;
-	}
-	return rows;
 }
 
 /* Rows of a log that cannot be read: what is there cannot be judged. */
-static int64_t count_unread(const struct cursor *c)
+static int64_t count_unread(const struct log_rows *r)
 {
-	int64_t n = c->log->unread.n_rows;
-	for (int64_t i = 0; i < c->log->n_rows; i++)
-		n += is_unread(run_log_value(c->log, i, c->column));
+	int64_t n = r->log->unread.n_rows;
+	for (int64_t i = 0; i < r->log->n_rows; i++)
+		n += is_unread(run_log_value(r->log, i, r->column));
 	return n;
 }
 
 static void align(struct judging *j)
 {
-	struct cursor *at =
-		xcalloc((size_t)(j->n_runs[CONTROL] + j->n_runs[TEST]), sizeof(*at));
-	int64_t n = visit_rows(j, at, 0), n_lone = j->all.n_lone;
-	for (int i = 0; i < j->n_runs[CONTROL] + j->n_runs[TEST]; i++)
-		n_lone += count_unread(&at[i]);
-	curves_alloc(&j->all, j->n_runs[CONTROL], j->n_runs[TEST], j->o->by, n);
-	j->all.n = n;
+	int n = j->n_runs[CONTROL] + j->n_runs[TEST];
+	struct log_rows *r = xcalloc((size_t)n, sizeof(*r));
+	int64_t n_lone = 0, n_rows = count_rows(j, r, &n_lone);
+	for (int i = 0; i < n; i++)
+		n_lone += count_unread(&r[i]);
+	curves_alloc(&j->all, j->n_runs[CONTROL], j->n_runs[TEST], j->o->by, n_rows);
+	j->all.n = n_rows;
 	j->all.n_lone = n_lone;
-	if (n)
-		visit_rows(j, at, n);
-	free(at);
+	fill_rows(j, r, &j->all);
+	free(r);
 }
 
 /* ---- controls that are left out ---------------------------------------------------- */
@@ -137,12 +104,11 @@ struct extent {
 
 static struct extent extent_of(const struct judging *j, const struct run_log *l)
 {
-	struct cursor c = {l, find_column(j, l), 0};
+	struct log_rows r = {l, find_column(j, l)};
 	struct extent x = {-INFINITY, true};
-	for (skip_to_value(&c, j->o); c.row < l->n_rows; skip_to_value(&c, j->o)) {
-		x.end = fmax(x.end, key_of(&c, j->o));
-		x.finite &= isfinite(run_log_value(l, c.row, c.column)) != 0;
-		c.row++;
+	for (double key; rows_next(&r, 1, j->o->by, &key);) {
+		x.end = fmax(x.end, key);
+		x.finite &= isfinite(r.v) != 0;
 	}
 	return x;
 }

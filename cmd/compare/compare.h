@@ -1,6 +1,6 @@
 /*
  * compare: compares the logs of runs: differences, verdicts, plots and reports, for pt-compare.
- *   compare.h  the exact comparison of two runs, column by column
+ *   compare.h  rows of several runs, and the exact comparison of two, column by column
  *   verdict.h  what the curves of several runs say when they need not be equal
  *   outcome.h  both together, as text or JSON
  *   curve.h    columns over steps, tokens, time or bytes: pictures and tables
@@ -19,6 +19,21 @@
 #include "base/base.h"
 #include "compare/verdict.h"
 #include "run/run.h"
+
+/* ---- rows.c ---------------------------------------------------------------------- */
+
+/* The rows of a log that have a value of a column; begins as {log, column}. */
+struct log_rows {
+	const struct run_log *log;
+	int column; /* -1: the log does not have it */
+	int64_t row;
+	bool here; /* it has the row that rows_next() found, with the value v */
+	double v;
+};
+
+/* The next row of n logs in ascending order of the column `by`: sets *key to its step or tokens, and returns
+ * how many of the logs have it; 0: there is none. */
+int rows_next(struct log_rows *r, int n, int by, double *key);
 
 /* ---- diff.c ---------------------------------------------------------------------- */
 

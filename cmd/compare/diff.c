@@ -6,14 +6,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Index of the first row from i that has the column and the key; n_rows: none. */
-static int64_t next_with(const struct run_log *l, int64_t i, int column, int by)
-{
-	while (i < l->n_rows && !(run_log_has(l, i, column) && run_log_has(l, i, by)))
-		i++;
-	return i;
-}
-
 static bool same_bits(float a, float b)
 {
 	return !memcmp(&a, &b, sizeof(a));
@@ -82,29 +74,16 @@ static bool has_unread(const struct curve_diff *c)
 	return c->unread_control || c->unread_test;
 }
 
-/* The step or the tokens of row i; after the last row, infinity. */
-static double key_of(const struct run_log *l, int64_t i, int by)
-{
-	return i < l->n_rows ? run_log_value(l, i, by) : INFINITY;
-}
-
 static void compare_curve(const struct run_log *control, const struct run_log *test,
 	const struct compare_opts *o, struct curve_diff *c)
 {
-	int64_t i = next_with(control, 0, c->column, o->by);
-	int64_t j = next_with(test, 0, c->column, o->by);
-	while (i < control->n_rows || j < test->n_rows) {
-		double x = key_of(control, i, o->by), y = key_of(test, j, o->by);
-		if (x == y)
-			add_pair(c, o, x, run_log_value(control, i, c->column),
-				run_log_value(test, j, c->column));
+	struct log_rows r[] = {{control, c->column}, {test, c->column}};
+	double at;
+	for (int n; (n = rows_next(r, 2, o->by, &at)) > 0;)
+		if (n == 2)
+			add_pair(c, o, at, r[0].v, r[1].v);
 		else
-			add_lone(c, x < y ? x : y, x < y);
-		if (x <= y)
-			i = next_with(control, i + 1, c->column, o->by);
-		if (y <= x)
-			j = next_with(test, j + 1, c->column, o->by);
-	}
+			add_lone(c, at, r[0].here);
 	c->first_unread = NAN;
 	c->unread_control = count_unread(control, c, o->by);
 	c->unread_test = count_unread(test, c, o->by);

@@ -5,6 +5,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <math.h>
 #include <poll.h>
 #include <signal.h>
 #include <stdlib.h>
@@ -12,25 +13,13 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-enum source_kind {
-	SOURCE_ABSENT, /* or empty: waited for */
-	SOURCE_LINES,  /* a log of pt-train */
-	SOURCE_STREAM, /* the same, through a pipe */
-	SOURCE_OTHER,  /* a log of another trainer, in a file or a directory */
-	SOURCE_DONE,   /* a file that does not grow */
-};
-
 struct source {
 	const char *path;
 	struct run_log *log;
-	enum source_kind kind;
-	struct str file;       /* the path, or the journal in that directory */
-	struct str text;       /* of a line that is not complete yet */
-	struct str first;      /* of a stream whose format is not known yet */
-	struct log_tail *tail; /* of a log of another trainer */
-	bool known;	       /* it is that of pt-train */
-	int64_t at;	       /* bytes that were read */
-	int fd;		       /* of a stream */
+	char file[4096];  /* what is read; empty: nothing is at the path yet */
+	int stream, copy; /* of a stream: what comes is copied to the file */
+	int64_t n_copied;
+	uint64_t state; /* of the file when it was read */
 	bool ended;
 };
 
@@ -44,181 +33,67 @@ static void on_interrupt(int number)
 
 /* ---- opening ----------------------------------------------------------------------- */
 
-enum { SAMPLE = 1 << 16 };
-
-static bool is_auto(const char *format)
-{
-	return !format || !strcmp(format, log_format_names[0]);
-}
-
-static bool is_ours(const char *format)
-{
-	return format && !strcmp(format, log_format_names[1]);
-}
-
-static bool is_ours_by(const char *format, const char *first, size_t n)
-{
-	return is_ours(is_auto(format) ? log_detect(first, n) : format);
-}
-
-static enum source_kind kind_of_file(const char *path, const char *format)
-{
-	char first[SAMPLE];
-	int fd = open(path, O_RDONLY | O_CLOEXEC);
-	ssize_t n = fd < 0 ? -1 : read(fd, first, sizeof(first));
-	if (fd >= 0)
-		close(fd);
-	if (n <= 0)
-		return SOURCE_ABSENT;
-	if (n >= 8 && h5_begins(first, 8))
-		return SOURCE_DONE;
-	return is_ours_by(format, first, (size_t)n) ? SOURCE_LINES : SOURCE_OTHER;
-}
-
-static int refuse(const struct source *s, struct err *e)
-{
-	return err_set(e, EX_USAGE,
-		"%s: a log of this format can be followed in a file, but not through a pipe",
-		s->log->name);
-}
-
-static int open_stream(struct source *s, const char *format, struct err *e)
+static int open_stream(struct source *s, struct err *e)
 {
 	bool is_stdin = !strcmp(s->path, "-");
-	s->known = is_ours(format);
-	s->fd = is_stdin ? STDIN_FILENO
-			 : open(s->path, O_RDONLY | O_NONBLOCK | O_CLOEXEC);
-	s->kind = SOURCE_STREAM;
-	if (!s->known && !is_auto(format))
-		s->tail = log_tail_new(NULL, format);
-	return s->fd < 0 ? err_set(e, EX_IOERR, "%s: %s", s->path, strerror(errno)) : 0;
+	s->stream = is_stdin ? STDIN_FILENO
+			     : open(s->path, O_RDONLY | O_NONBLOCK | O_CLOEXEC);
+	if (s->stream < 0)
+		return err_set(e, EX_IOERR, "%s: %s", s->path, strerror(errno));
+	s->copy = file_temporary(s->file, e);
+	return s->copy < 0 ? err_prefix(e, "%s: ", s->log->name) : 0;
+}
+
+/* Whether something is at a path; -1: what cannot be read. */
+static int look_at(const char *path, struct stat *st, struct err *e)
+{
+	if (!stat(path, st))
+		return 1;
+	return errno == ENOENT ? 0
+			       : err_set(e, EX_IOERR, "%s: %s", path, strerror(errno));
 }
 
 /* Finds out what is at the path, once something is. */
-static int open_source(struct source *s, const char *format, struct err *e)
+static int open_source(struct source *s, struct err *e)
 {
+	char file[sizeof(s->file)];
 	struct stat st;
-	if (!strcmp(s->path, "-"))
-		return open_stream(s, format, e);
-	str_clear(&s->file);
-	str_puts(&s->file, s->path);
-	if (stat(s->path, &st))
-		return errno == ENOENT
-			       ? 0
-			       : err_set(e, EX_IOERR, "%s: %s", s->path, strerror(errno));
-	if (S_ISFIFO(st.st_mode) || S_ISSOCK(st.st_mode))
-		return open_stream(s, format, e);
-	if (S_ISDIR(st.st_mode) && log_event_bytes(s->path)) {
-		s->kind = SOURCE_OTHER;
-		return 0;
-	}
-	if (S_ISDIR(st.st_mode)) {
-		str_puts(&s->file, "/journal.txt");
-		if (stat(s->file.s, &st)) {
-			if (errno == ENOENT)
-				return 0;
-			return err_set(e, EX_IOERR, "%s: %s", s->file.s, strerror(errno));
-		}
-	}
-	if (!S_ISREG(st.st_mode))
-		return err_set(e, EX_DATAERR, "%s is not a plain file", s->file.s);
-	s->kind = kind_of_file(s->file.s, format);
+	bool is_stdin = !strcmp(s->path, "-");
+	int there = is_stdin ? 1 : look_at(s->path, &st, e);
+	if (there < 1)
+		return there;
+	if (is_stdin || S_ISFIFO(st.st_mode) || S_ISSOCK(st.st_mode))
+		return open_stream(s, e);
+	bool events = S_ISDIR(st.st_mode) && log_state(s->path);
+	bool run = S_ISDIR(st.st_mode) && !events;
+	snprintf(file, sizeof(file), "%s%s", s->path, run ? "/journal.txt" : "");
+	there = run ? look_at(file, &st, e) : 1;
+	if (there < 1)
+		return there;
+	if (!events && !S_ISREG(st.st_mode))
+		return err_set(e, EX_DATAERR, "%s is not a plain file", file);
+	memcpy(s->file, file, sizeof(file));
 	return 0;
 }
 
 /* ---- reading ----------------------------------------------------------------------- */
 
-/* Forgets what was read, because the file is another one now. */
-static void restart(struct source *s)
-{
-	char *name = xstrdup(s->log->name);
-	run_log_free(s->log);
-	s->log->name = name;
-	str_clear(&s->text);
-	s->at = 0;
-}
-
-/* Adds bytes, of which complete lines go to the log. */
-static int take(struct source *s, const char *bytes, size_t n, struct err *e)
-{
-	enum { MAX_LINE = 1 << 20 };
-	size_t whole;
-	str_add(&s->text, bytes, n);
-	if (!memchr(bytes, '\n', n))
-		return s->text.len <= MAX_LINE
-			       ? 0
-			       : err_set(e, EX_DATAERR, "%s: a line is longer than 1 MiB",
-					 s->path);
-	if (run_log_lines(s->log, &s->text, &whole, e))
-		return -1;
-	memmove(s->text.s, s->text.s + whole, s->text.len - whole);
-	s->text.len -= whole;
-	s->text.s[s->text.len] = '\0';
-	return 0;
-}
-
-static int read_lines(struct source *s, struct err *e)
+static int copy_stream(struct source *s, struct err *e)
 {
 	char bytes[1 << 16];
-	struct stat st;
-	int rc = 0, fd = open(s->file.s, O_RDONLY | O_CLOEXEC);
-	if (fd < 0 || fstat(fd, &st)) {
-		if (fd >= 0)
-			close(fd);
-		return 0; /* it may come back */
-	}
-	if (st.st_size < s->at)
-		restart(s);
-	for (ssize_t n; !rc && (n = pread(fd, bytes, sizeof(bytes), s->at)) > 0;
-		s->at += n)
-		rc = take(s, bytes, (size_t)n, e);
-	close(fd);
-	return rc;
-}
-
-/* Finds out whether a stream is of pt-train; if not, its bytes so far go to s->tail. */
-static void find_format(struct source *s, const char *bytes, size_t n)
-{
-	static const char program[] = "pt-train: "; /* its messages may come first */
-	str_add(&s->first, bytes, n);
-	const char *format = log_detect(s->first.s, s->first.len);
-	s->known = is_ours(format) || s->first.len >= SAMPLE ||
-		   !strncmp(s->first.s, program, sizeof(program) - 1);
-	if (format && !s->known)
-		s->tail = log_tail_new(NULL, NULL);
-}
-
-static int take_stream(struct source *s, const char *bytes, size_t n, struct err *e)
-{
-	if (s->known)
-		return take(s, bytes, n, e);
-	if (!s->tail) {
-		find_format(s, bytes, n);
-		if (s->known)
-			return take(s, s->first.s, s->first.len, e);
-		bytes = s->first.s;
-		n = s->first.len;
-	}
-	if (s->tail)
-		log_tail_add(s->tail, bytes, n);
-	return 0;
-}
-
-static int read_stream(struct source *s, struct err *e)
-{
-	char bytes[1 << 16];
-	struct pollfd p = {.fd = s->fd, .events = POLLIN};
+	struct pollfd p = {.fd = s->stream, .events = POLLIN};
 	while (poll(&p, 1, 0) > 0) {
-		ssize_t n = read(s->fd, bytes, sizeof(bytes));
+		ssize_t n = read(s->stream, bytes, sizeof(bytes));
 		if (n < 0 && errno != EAGAIN && errno != EINTR)
 			return err_set(e, EX_IOERR, "%s: %s", s->path, strerror(errno));
 		/* (a FIFO has no end before its first writer) */
-		s->ended = n == 0 && (s->at > 0 || s->fd == STDIN_FILENO);
+		s->ended = n == 0 && (s->n_copied > 0 || s->stream == STDIN_FILENO);
 		if (n <= 0)
 			break;
-		s->at += n;
-		if (take_stream(s, bytes, (size_t)n, e))
-			return -1;
+		s->n_copied += n;
+		if (write_all(s->copy, bytes, (size_t)n))
+			return err_set(e, EX_IOERR, "%s, copied to %s: %s", s->log->name,
+				s->file, strerror(errno));
 	}
 	return 0;
 }
@@ -232,47 +107,31 @@ static bool journal_ended(const struct run_log *l)
 	return strstr(last, " ends with code ") != NULL;
 }
 
-static int follow_stream(struct source *s, struct err *e)
+/* (a run.h5 does not grow) */
+static bool is_run_h5(const struct run_log *l)
 {
-	if (read_stream(s, e))
-		return -1;
-	return s->tail && log_tail_read(s->tail, s->log) < 0 ? refuse(s, e) : 0;
+	return l->info.format && !strcmp(l->info.format, "pt-run");
 }
 
-/* A file without a row yet may turn out to be a log of pt-train. */
-static bool is_undecided(const struct source *s)
-{
-	struct stat st;
-	return s->kind == SOURCE_ABSENT ||
-	       (s->kind == SOURCE_OTHER && !stat(s->path, &st) && st.st_size < SAMPLE);
-}
-
+/* Reads the whole log again if it has changed. */
 static int read_source(struct source *s, const struct follow *f, struct err *e)
 {
-	enum source_kind was = s->kind;
-	if (is_undecided(s) && open_source(s, f->format, e))
+	if (!*s->file && open_source(s, e))
 		return -1;
-	if (was == SOURCE_OTHER && s->kind != was) {
-		log_tail_free(s->tail);
-		s->tail = NULL;
-		restart(s);
-	}
-	if (s->kind == SOURCE_DONE && !s->ended) {
-		run_log_free(s->log);
-		s->ended = true;
-		return log_read(s->log, s->path, f->format, e);
-	}
-	if (s->kind == SOURCE_STREAM)
-		return s->ended ? 0 : follow_stream(s, e);
-	if (s->kind == SOURCE_OTHER && !s->tail)
-		s->tail = log_tail_new(s->path, f->format);
-	if (s->kind == SOURCE_OTHER)
-		log_tail_read(s->tail, s->log);
-	if (s->kind != SOURCE_LINES)
+	bool is_stream = s->stream >= 0;
+	if (is_run_h5(s->log) || (is_stream && s->ended))
 		return 0;
-	int rc = read_lines(s, e);
-	s->ended = journal_ended(s->log);
-	return rc;
+	if (is_stream && copy_stream(s, e))
+		return -1;
+	uint64_t state = *s->file ? log_state(s->file) : 0;
+	if (!state || state == s->state)
+		return 0; /* it may come, or come back */
+	s->state = state;
+	if (log_read_growing(s->log, s->file, f->format, is_stream, e) < 0)
+		return -1;
+	if (!is_stream)
+		s->ended = is_run_h5(s->log) || journal_ended(s->log);
+	return 0;
 }
 
 /* ---- following --------------------------------------------------------------------- */
@@ -292,14 +151,21 @@ static int read_all(struct source *s, int n, const struct follow *f, int64_t *ro
 	return 0;
 }
 
+/* Long logs are looked at less often, so that reading them again takes a fifth of the time; but once a minute. */
+static void rest(double worked)
+{
+	const double interval = 0.5, most = 60;
+	poll(NULL, 0, (int)(1000 * fmin(fmax(4 * worked, interval), most)));
+}
+
 static int watch(struct source *s, struct run_log *logs, int n, const struct follow *f,
 	enum follow_end *why, struct err *e)
 {
-	enum { INTERVAL_MS = 500 };
 	double last = clock_seconds();
 	int64_t rows = 0, now;
 	bool ended;
 	for (;;) {
+		double began = clock_seconds();
 		if (read_all(s, n, f, &now, &ended, e))
 			return -1;
 		bool grown = now != rows;
@@ -312,8 +178,18 @@ static int watch(struct source *s, struct run_log *logs, int n, const struct fol
 							       : FOLLOW_GOES_ON;
 		if (*why != FOLLOW_GOES_ON)
 			return 0;
-		poll(NULL, 0, INTERVAL_MS);
+		rest(clock_seconds() - began);
 	}
+}
+
+static void source_close(struct source *s)
+{
+	if (s->copy >= 0) {
+		cleanup_remove(s->file);
+		close(s->copy);
+	}
+	if (s->stream > STDIN_FILENO)
+		close(s->stream);
 }
 
 int follow_runs(struct run_log *logs, const char *const *paths, int n,
@@ -328,19 +204,12 @@ int follow_runs(struct run_log *logs, const char *const *paths, int n,
 		bool is_stdin = !strcmp(paths[i], "-");
 		logs[i] = (struct run_log){
 			.name = xstrdup(is_stdin ? "standard input" : paths[i])};
-		s[i] = (struct source){.path = paths[i], .log = &logs[i], .fd = -1};
+		s[i] = (struct source){
+			.path = paths[i], .log = &logs[i], .stream = -1, .copy = -1};
 	}
 	int rc = watch(s, logs, n, f, why, e);
-	for (int i = 0; i < n; i++) {
-		if (s[i].tail && *why != FOLLOW_STOPPED)
-			log_tail_end(s[i].tail, &logs[i]);
-		log_tail_free(s[i].tail);
-		str_free(&s[i].file);
-		str_free(&s[i].text);
-		str_free(&s[i].first);
-		if (s[i].fd > STDIN_FILENO)
-			close(s[i].fd);
-	}
+	for (int i = 0; i < n; i++)
+		source_close(&s[i]);
 	free(s);
 	sigaction(SIGINT, &before, NULL);
 	return rc;

@@ -1,10 +1,10 @@
 /*
  * Following runs that are training: their logs are read as they grow.
  *
- * Only new bytes are read: of the journal of a run's directory, of a file, of a directory of event
- * files, of a pipe, of standard input. Formats of one JSON object are read as a whole whenever the file
- * has changed; through a pipe they are refused. A file that does not exist yet is waited for. Files are
- * looked at twice a second, because notifications do not cross network file systems.
+ * The journal of a run's directory, a file, a directory of event files are read as a whole whenever they have
+ * changed; so are the bytes of a pipe or of standard input, which are copied to a temporary file. Formats of
+ * one JSON object are refused through a pipe, because all but its end is none. A file that does not exist yet
+ * is waited for. Files are looked at twice a second, because notifications do not cross network file systems.
  */
 #ifndef COMPARE_FOLLOW_H
 #define COMPARE_FOLLOW_H

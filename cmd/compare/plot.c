@@ -1,4 +1,5 @@
 /* The curves of several logs, as a graph and as a table. */
+#include "compare/compare.h"
 #include "compare/curve.h"
 
 #include <math.h>
@@ -35,64 +36,31 @@ void curves_free(struct curve_plot *c)
 
 /* ---- a table --------------------------------------------------------------------- */
 
-struct cursor {
-	const struct run_log *log;
-	int column, by;
-	int64_t row;
-};
-
-/* The key of the row; after the last one, infinity. */
-static double key_of(const struct cursor *c)
-{
-	return c->row < c->log->n_rows ? run_log_value(c->log, c->row, c->by) : INFINITY;
-}
-
-/* Goes to the first row from `row` that has a value and a key. */
-static void go_to(struct cursor *c, int64_t row)
-{
-	for (c->row = row; c->row < c->log->n_rows; c->row++)
-		if (c->column >= 0 && run_log_has(c->log, c->row, c->column) &&
-			run_log_has(c->log, c->row, c->by))
-			break;
-}
-
-static void put_row(struct cursor *at, int n, double key, struct str *out)
+static void put_value(const struct log_rows *r, struct str *out)
 {
 	char num[NUM_TEXT];
-	str_printf(out, "%.0f", key);
-	for (int i = 0; i < n; i++) {
-		if (key_of(&at[i]) != key) {
-			str_puts(out, "\t-");
-			continue;
-		}
-		double v = run_log_value(at[i].log, at[i].row, at[i].column);
-		bool is_float = (double)(float)v == v || isnan(v);
-		str_printf(out, "\t%s",
-			is_float ? text_float(num, (float)v) : text_double(num, v));
-		go_to(&at[i], at[i].row + 1);
-	}
-	str_putc(out, '\n');
+	bool is_float = (double)(float)r->v == r->v || isnan(r->v);
+	str_printf(out, "\t%s",
+		!r->here   ? "-"
+		: is_float ? text_float(num, (float)r->v)
+			   : text_double(num, r->v));
 }
 
 void curve_table(const struct run_log *logs, int n, const char *column,
 	enum curve_axis axis, struct str *out)
 {
-	struct cursor *at = xcalloc((size_t)n, sizeof(*at));
+	struct log_rows *r = xcalloc((size_t)n, sizeof(*r));
 	int by = axis == AXIS_TOKENS ? COL_TOKENS : COL_STEP;
+	double key;
 	str_printf(out, "# %s", columns[by].name);
 	for (int i = 0; i < n; i++) {
-		at[i] = (struct cursor){&logs[i], run_log_find(&logs[i], column), by, 0};
-		go_to(&at[i], 0);
+		r[i] = (struct log_rows){&logs[i], run_log_find(&logs[i], column)};
 		str_printf(out, "\t%s", logs[i].name);
 	}
-	str_putc(out, '\n');
-	for (;;) {
-		double key = INFINITY;
+	while (str_putc(out, '\n'), rows_next(r, n, by, &key)) {
+		str_printf(out, "%.0f", key);
 		for (int i = 0; i < n; i++)
-			key = fmin(key, key_of(&at[i]));
-		if (isinf(key))
-			break;
-		put_row(at, n, key, out);
+			put_value(&r[i], out);
 	}
-	free(at);
+	free(r);
 }

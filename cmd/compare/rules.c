@@ -10,25 +10,11 @@
 /* ---- pairs ------------------------------------------------------------------------- */
 
 /* A control and a test. */
-struct pair {
+struct rule_pair {
 	const double *at, *control, *test;
 	int64_t n;
 	bool by_step;
 };
-
-typedef bool accepts_pair(const struct pair *p, struct str *reason);
-
-static bool all_pairs(const struct curves *c, accepts_pair *accepts, struct str *reason)
-{
-	for (int t = 0; t < c->n_test; t++) {
-		const struct pair p = {c->at, curve_of(c, CONTROL, 0),
-			curve_of(c, TEST, t), c->n, c->by_step};
-		str_clear(reason);
-		if (!accepts(&p, reason))
-			return false;
-	}
-	return true;
-}
 
 static bool is_close(double test, double control, double rtol)
 {
@@ -36,7 +22,7 @@ static bool is_close(double test, double control, double rtol)
 	       (isfinite(control) && fabs(test - control) <= rtol * fabs(control));
 }
 
-static bool torchtitan_pair(const struct pair *p, struct str *reason)
+static bool torchtitan_pair(const struct rule_pair *p, struct str *reason)
 {
 	for (int64_t i = 0; i < p->n; i++)
 		if (isnan(p->test[i]) || !same_as_logged(p->control[i], p->test[i])) {
@@ -46,12 +32,6 @@ static bool torchtitan_pair(const struct pair *p, struct str *reason)
 		}
 	str_printf(reason, "all %lld losses are equal", (long long)p->n);
 	return true;
-}
-
-static bool torchtitan(const struct curves *c, double margin, struct str *reason)
-{
-	(void)margin;
-	return all_pairs(c, torchtitan_pair, reason);
 }
 
 /* ---- Megatron-LM -------------------------------------------------------------------- */
@@ -65,13 +45,13 @@ static double five_decimals(double x)
 	return strtod(text, NULL);
 }
 
-static bool is_sampled(const struct pair *p, int64_t row)
+static bool is_sampled(const struct rule_pair *p, int64_t row)
 {
 	double step = p->at[row];
 	return !p->by_step || step == 1 || (step > 1 && fmod(step, 5) == 0);
 }
 
-static bool megatron_pair(const struct pair *p, double rtol, struct str *reason)
+static bool megatron_pair(const struct rule_pair *p, double rtol, struct str *reason)
 {
 	int64_t n = 0, n_failed = 0, most = 0;
 	for (int64_t i = 0; i < p->n; i++) {
@@ -88,27 +68,14 @@ static bool megatron_pair(const struct pair *p, double rtol, struct str *reason)
 	return n && n_failed <= most;
 }
 
-static bool megatron_exact(const struct pair *p, struct str *reason)
+static bool megatron_exact(const struct rule_pair *p, struct str *reason)
 {
 	return megatron_pair(p, 0, reason);
 }
 
-static bool megatron_near(const struct pair *p, struct str *reason)
+static bool megatron_near(const struct rule_pair *p, struct str *reason)
 {
 	return megatron_pair(p, 0.05, reason);
-}
-
-static bool megatron(const struct curves *c, double margin, struct str *reason)
-{
-	(void)margin;
-	return all_pairs(c, megatron_exact, reason);
-}
-
-static bool megatron_approximate(
-	const struct curves *c, double margin, struct str *reason)
-{
-	(void)margin;
-	return all_pairs(c, megatron_near, reason);
 }
 
 /* ---- Megatron-Bridge ----------------------------------------------------------------- */
@@ -123,7 +90,7 @@ static double relative(double test, double control)
 	return control != 0 ? fabs(test - control) / fabs(control) : fabs(test);
 }
 
-static int64_t count_outliers(const struct pair *p)
+static int64_t count_outliers(const struct rule_pair *p)
 {
 	const double n = (double)p->n;
 	double sum = 0, squares = 0;
@@ -138,7 +105,7 @@ static int64_t count_outliers(const struct pair *p)
 	return count;
 }
 
-static bool bridge_pair(const struct pair *p, struct str *reason)
+static bool bridge_pair(const struct rule_pair *p, struct str *reason)
 {
 	const double most = 0.1, n = (double)p->n;
 	double correlation = correlation_of(p->control, p->test, p->n);
@@ -155,12 +122,6 @@ static bool bridge_pair(const struct pair *p, struct str *reason)
 	/* (NaN fails no comparison there) */
 	return !(correlation < 0.95) && (double)n_beyond / n <= most && !(end > 0.03) &&
 	       (double)n_outliers / n <= most;
-}
-
-static bool megatron_bridge(const struct curves *c, double margin, struct str *reason)
-{
-	(void)margin;
-	return all_pairs(c, bridge_pair, reason);
 }
 
 /* ---- MaxText ------------------------------------------------------------------------- */
@@ -198,19 +159,13 @@ static int64_t count_spikes(const double *x, int64_t n)
 }
 
 /* It counts spikes of a run; here the test must not have more of them than the control. */
-static bool olmo_pair(const struct pair *p, struct str *reason)
+static bool olmo_pair(const struct rule_pair *p, struct str *reason)
 {
 	int64_t control = count_spikes(p->control, p->n);
 	int64_t test = count_spikes(p->test, p->n);
 	str_printf(reason, "%lld spikes, and %lld in the control", (long long)test,
 		(long long)control);
 	return test <= control;
-}
-
-static bool olmo_core(const struct curves *c, double margin, struct str *reason)
-{
-	(void)margin;
-	return all_pairs(c, olmo_pair, reason);
 }
 
 /* ---- modded-nanogpt ------------------------------------------------------------------ */
@@ -241,7 +196,7 @@ static bool modded_nanogpt(const struct curves *c, double margin, struct str *re
 
 /* ---- llm.c --------------------------------------------------------------------------- */
 
-static bool llmc_pair(const struct pair *p, struct str *reason)
+static bool llmc_pair(const struct rule_pair *p, struct str *reason)
 {
 	int64_t n = min64(p->n, 10);
 	for (int64_t i = 0; i < n; i++)
@@ -254,62 +209,76 @@ static bool llmc_pair(const struct pair *p, struct str *reason)
 	return true;
 }
 
-static bool llmc(const struct curves *c, double margin, struct str *reason)
-{
-	(void)margin;
-	return all_pairs(c, llmc_pair, reason);
-}
-
 /* ---- the table ----------------------------------------------------------------------- */
 
-const struct rule rules[] = {
-	{"ours", NULL, NULL, "The verdicts of pt-compare.", NULL},
-	{"torchtitan", "pytorch/torchtitan", "scripts/loss_compare.py --assert-equal",
-		"Equal losses at every step.", torchtitan},
-	{"megatron", "NVIDIA/Megatron-LM",
-		"tests/functional_tests/python_test_utils/common.py: DeterministicTest",
-		"Equal losses, of five decimals, at step 1 and every 5th step; with --by tokens, "
-		"in every row. A NaN is equal to nothing.",
-		megatron},
-	{"megatron-approximate", "NVIDIA/Megatron-LM",
-		"tests/functional_tests/python_test_utils/test_pretraining_regular_pipeline.py: "
-		"CHECK_THRESHOLDS; common.py: pipeline",
-		"The same losses within 5 %; a hundredth of them, at least 1 and at most 50, "
-		"may be beyond.",
-		megatron_approximate},
-	{"megatron-bridge", "NVIDIA-NeMo/Megatron-Bridge",
-		"scripts/performance/utils/evaluate.py",
-		"A correlation of at least 0.95; at most a tenth of the losses differ by more "
-		"than 10 % (above a loss of 2), 5 % (to 0.5) or 2 %; the last one by at most "
-		"3 %; and at most a tenth of the differences are beyond 3 sigma.",
-		megatron_bridge},
-	{"maxtext", "AI-Hypercomputer/maxtext",
-		"tests/end_to_end/tpu/eval_assert.py: final_loss",
-		"The mean of the last ten losses is below a target. There it is a number of the "
-		"test; here, the control's mean and the margin.",
-		maxtext},
-	{"olmo-core", "allenai/OLMo-core",
-		"src/olmo_core/train/callbacks/stability_monitor.py",
-		"No more spikes than the control: values 6 standard deviations above the mean "
-		"of the 128 before. OLMo-core counts the steps with a spike of the loss or of the "
-		"gradient norm, without a limit; here the judged column counts.",
-		olmo_core},
-	{"modded-nanogpt", "KellerJordan/modded-nanogpt", "README.md",
-		"The mean of the last losses of several runs is below a target, with p < 0.01 "
-		"by a one-sided t-test. There the target is 3.28; here, the mean of the controls, "
-		"and the margin.",
-		modded_nanogpt},
-	{"llmc", "karpathy/llm.c", "dev/loss_checker_ci.py; .github/workflows/ci_gpu.yml",
-		"The first ten losses within 5 %: the percentage is an argument of the script, and "
-		"5 is that of the workflow. A value that is not finite is not within it.",
-		llmc},
-};
+/* Name, repository, files, help, and the function for each pair, or for all runs. */
+#define RULES(R)                                                                            \
+	R("ours", NULL, NULL, "The verdicts of pt-compare.", NULL, NULL)                    \
+	R("torchtitan", "pytorch/torchtitan", "scripts/loss_compare.py --assert-equal",     \
+		"Equal losses at every step.", torchtitan_pair, NULL)                       \
+	R("megatron", "NVIDIA/Megatron-LM",                                                 \
+		"tests/functional_tests/python_test_utils/common.py: DeterministicTest",    \
+		"Equal losses, of five decimals, at step 1 and every 5th step; with "       \
+		"--by tokens, in every row. A NaN is equal to nothing.",                    \
+		megatron_exact, NULL)                                                       \
+	R("megatron-approximate", "NVIDIA/Megatron-LM",                                     \
+		"tests/functional_tests/python_test_utils/"                                 \
+		"test_pretraining_regular_pipeline.py: CHECK_THRESHOLDS; "                  \
+		"common.py: pipeline",                                                      \
+		"The same losses within 5 %; a hundredth of them, at least 1 and at most "  \
+		"50, may be beyond.",                                                       \
+		megatron_near, NULL)                                                        \
+	R("megatron-bridge", "NVIDIA-NeMo/Megatron-Bridge",                                 \
+		"scripts/performance/utils/evaluate.py",                                    \
+		"A correlation of at least 0.95; at most a tenth of the losses differ by "  \
+		"more than 10 % (above a loss of 2), 5 % (to 0.5) or 2 %; the last one by " \
+		"at most 3 %; and at most a tenth of the differences are beyond 3 sigma.",  \
+		bridge_pair, NULL)                                                          \
+	R("maxtext", "AI-Hypercomputer/maxtext",                                            \
+		"tests/end_to_end/tpu/eval_assert.py: final_loss",                          \
+		"The mean of the last ten losses is below a target. There it is a number "  \
+		"of the test; here, the control's mean and the margin.",                    \
+		NULL, maxtext)                                                              \
+	R("olmo-core", "allenai/OLMo-core",                                                 \
+		"src/olmo_core/train/callbacks/stability_monitor.py",                       \
+		"No more spikes than the control: values 6 standard deviations above the "  \
+		"mean of the 128 before. OLMo-core counts the steps with a spike of the "   \
+		"loss or of the gradient norm, without a limit; here the judged column "    \
+		"counts.",                                                                  \
+		olmo_pair, NULL)                                                            \
+	R("modded-nanogpt", "KellerJordan/modded-nanogpt", "README.md",                     \
+		"The mean of the last losses of several runs is below a target, with "      \
+		"p < 0.01 by a one-sided t-test. There the target is 3.28; here, the mean " \
+		"of the controls, and the margin.",                                         \
+		NULL, modded_nanogpt)                                                       \
+	R("llmc", "karpathy/llm.c",                                                         \
+		"dev/loss_checker_ci.py; .github/workflows/ci_gpu.yml",                     \
+		"The first ten losses within 5 %: the percentage is an argument of the "    \
+		"script, and 5 is that of the workflow. A value that is not finite is not " \
+		"within it.",                                                               \
+		llmc_pair, NULL)
+
+#define ROW(...) {__VA_ARGS__},
+const struct rule rules[] = {RULES(ROW)};
+#define NAME(name, ...) name,
+const char *const rule_names[] = {RULES(NAME) NULL};
 
 const int n_rules = ARRAY_LEN(rules);
 
-const char *const rule_names[] = {"ours", "torchtitan", "megatron",
-	"megatron-approximate", "megatron-bridge", "maxtext", "olmo-core",
-	"modded-nanogpt", "llmc", NULL};
+bool rule_apply(
+	const struct rule *r, const struct curves *c, double margin, struct str *reason)
+{
+	if (r->accepts)
+		return r->accepts(c, margin, reason);
+	for (int t = 0; t < c->n_test; t++) {
+		const struct rule_pair p = {c->at, curve_of(c, CONTROL, 0),
+			curve_of(c, TEST, t), c->n, c->by_step};
+		str_clear(reason);
+		if (!r->accepts_pair(&p, reason))
+			return false;
+	}
+	return true;
+}
 
 static void print_source(const struct rule *r, FILE *f)
 {

@@ -138,14 +138,20 @@ struct curves {
 	int64_t n_lone; /* rows that only some have, which are not here */
 };
 
+struct rule_pair;
 struct rule {
 	const char *name;
 	const char *repository; /* on GitHub */
 	const char *source;	/* its files; NULL: ours */
 	const char *help;	/* what it demands, as sentences */
-	/* Appends the reason. NULL: ours. */
+	/* One of them; both append the reason. Ours has neither. */
+	bool (*accepts_pair)(const struct rule_pair *p, struct str *reason);
 	bool (*accepts)(const struct curves *c, double margin, struct str *reason);
 };
+
+/* Not for ours. */
+bool rule_apply(
+	const struct rule *r, const struct curves *c, double margin, struct str *reason);
 
 extern const struct rule rules[]; /* the first is ours */
 extern const int n_rules;

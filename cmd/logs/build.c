@@ -69,10 +69,7 @@ static struct known_name *find_name(struct build *b, struct span name)
 	struct str copy = {0};
 	str_add(&copy, name.p, name.n);
 	struct known_name *k = &b->names[b->n_names++];
-	*k = (struct known_name){.name = copy.s,
-		.len = name.n,
-		.is_step = name_is_step(name),
-		.series = -1};
+	*k = (struct known_name){.name = copy.s, .len = name.n, .series = -1};
 	b->slot[slot] = (short)b->n_names;
 	return k;
 }

@@ -195,17 +195,6 @@ const struct log_format *format_detect(struct span sample)
 	return most < FEW && sample.n > beginning.n ? detect_lines(sample, &most) : f;
 }
 
-const char *log_detect(const char *first, size_t n)
-{
-	if (h5_begins(first, n))
-		return formats[PT].name;
-	const char *stop = n ? memrchr(first, '\n', n) : NULL;
-	const struct log_format *f =
-		stop ? format_detect((struct span){first, (size_t)(stop - first) + 1})
-		     : NULL;
-	return f ? f->name : NULL;
-}
-
 bool format_is_pt(const struct log_format *f)
 {
 	return f == &formats[PT];

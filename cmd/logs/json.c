@@ -69,11 +69,6 @@ static json_t *load_object(struct span text, struct err *e)
 	return NULL;
 }
 
-static bool number_of_text(struct span s, double *v)
-{
-	return s.n && scan_double(s.p, s.p + s.n, v) == s.p + s.n;
-}
-
 /* A number, or a string with one, such as "nan". */
 static bool number_of(const json_t *j, double *v)
 {
@@ -82,7 +77,8 @@ static bool number_of(const json_t *j, double *v)
 		return true;
 	}
 	const char *s = json_string_value(j);
-	return s && number_of_text((struct span){s, json_string_length(j)}, v);
+	const char *end = s ? s + json_string_length(j) : NULL;
+	return s < end && scan_double(s, end, v) == end;
 }
 
 /* A string in the place of a number. */
@@ -340,40 +336,6 @@ static bool has_known(json_t *object, int depth)
 	return false;
 }
 
-/* A flat object with a step; -1: another line. Else whether it has a value. */
-static int take_flat(struct build *b, struct span line)
-{
-	struct flat_pair pairs[MOST_FLAT];
-	struct known_name *name[MOST_FLAT];
-	int n = flat_object(line, pairs), at = -1;
-	for (int i = 0; i < n; i++) {
-		bool number = pairs[i].kind == FLAT_NUMBER;
-		name[i] = number ? build_name(b, pairs[i].key) : NULL;
-		bool is_step = name[i] ? name[i]->is_step : name_is_step(pairs[i].key);
-		if (is_step && pairs[i].kind == FLAT_STRING)
-			return -1;
-		if (is_step && number && at < 0 && column_fits(COL_STEP, pairs[i].v))
-			at = i;
-	}
-	if (at < 0)
-		return -1;
-	int64_t points = b->n_points, step = (int64_t)pairs[at].v;
-	b->table.rows++;
-	for (int i = 0; i < n; i++) {
-		double x;
-		struct span text = pairs[i].text;
-		if (name[i] && !name[i]->is_step)
-			build_set_known(b, step, name[i], pairs[i].v);
-		else if (pairs[i].kind == FLAT_STRING && number_of_text(text, &x) &&
-			 !isfinite(x))
-			build_set(b, step, pairs[i].key, x);
-		else if (pairs[i].kind == FLAT_STRING)
-			build_unread(b, step, pairs[i].key, text);
-	}
-	return b->n_points > points;
-}
-
-/* Any object. */
 static bool take_json(struct build *b, struct span line)
 {
 	json_error_t why;
@@ -399,8 +361,7 @@ bool line_jsonl(struct build *b, struct span line)
 	line = span_trim(line);
 	if (line.n < 2 || *line.p != '{' || line.p[line.n - 1] != '}')
 		return false;
-	int flat = take_flat(b, line);
-	bool any = flat < 0 ? take_json(b, line) : flat;
+	bool any = take_json(b, line);
 	b->n_taken += any;
 	return any;
 }

@@ -17,8 +17,6 @@
 
 /* "auto", then the names of formats, "pt" (this program's own logs) first; ends with NULL. */
 extern const char *const log_format_names[];
-/* The format of a log that begins with these bytes, of which whole lines count; NULL: not known. */
-const char *log_detect(const char *first, size_t n);
 /* Prints the formats as a list for a manual page. */
 void log_formats_man(FILE *f);
 /* The same with the names that columns and settings have in other logs (names.c). */
@@ -33,27 +31,12 @@ int log_read(struct run_log *l, const char *path, const char *format, struct err
 /* Reads n logs, several at a time. The caller frees all, also after an error. */
 int log_read_all(struct run_log *l, const char *const *paths, int n, const char *format,
 	struct err *e);
-/* The same as log_read(), of a log that is still written: says nothing of what a later reading will find
- * complete. */
-int log_read_growing(
-	struct run_log *l, const char *path, const char *format, struct err *e);
-/* The bytes that event files in a directory have; 0: there are none. */
-int64_t log_event_bytes(const char *path);
-
-/* ---- tail.c ---------------------------------------------------------------------- */
-
-/* A log of another trainer that grows: of a file or a directory of event files only new bytes are read.
- * The strings must live as long as it does; a stream has no path. */
-struct log_tail;
-struct log_tail *log_tail_new(const char *path, const char *format);
-/* Reads what is new. 1: *l, which is freed first, but for its name, is the log now; 0: it is as before;
- * -1: a stream in a format that must be read as a whole. Errors are none, since a log that grows may be
- * incomplete. */
-int log_tail_read(struct log_tail *t, struct run_log *l);
-/* Adds bytes of a stream. */
-void log_tail_add(struct log_tail *t, const char *bytes, size_t n);
-/* The log at its end: a last line without a line break counts, but for its last word. */
-bool log_tail_end(struct log_tail *t, struct run_log *l);
-void log_tail_free(struct log_tail *t);
+/* A number that changes when a file, or the event files of a directory do; 0: none is there, or all are empty. */
+uint64_t log_state(const char *path);
+/* Reads a log that is still written, in the place of *l, whose name stays. 1: *l is as it was, because what is
+ * there now is not complete, or not yet known as a log; -1, *e: of a log of pt-train, or of a copy of a stream
+ * in a format that must be read as a whole. */
+int log_read_growing(struct run_log *l, const char *path, const char *format,
+	bool is_stream, struct err *e);
 
 #endif

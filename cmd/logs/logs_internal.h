@@ -46,8 +46,7 @@ struct table {
 struct known_name {
 	char *name;
 	size_t len;
-	bool is_step; /* a name of the steps */
-	int series;   /* -1: not looked up yet */
+	int series; /* -1: not looked up yet */
 	double scale;
 	struct known_name *next; /* the name that came behind this one last time */
 };
@@ -167,21 +166,6 @@ const char *scan_step(struct span s, int64_t *step);
 /* Takes a line if it is of one of the kinds; the array ends with a kind without a mark. */
 bool take_kinds(struct build *b, struct span line, const struct line_kind *kinds);
 
-/* ---- flat.c: JSON objects without objects or arrays ---------------------------------- */
-
-enum { MOST_FLAT = 64 };
-enum flat_kind { FLAT_NUMBER, FLAT_STRING, FLAT_WORD /* true, false, null */ };
-
-struct flat_pair {
-	struct span key;
-	enum flat_kind kind;
-	double v;	  /* of a number */
-	struct span text; /* of a string */
-};
-
-/* The number of pairs; -1: it is no such object, or jansson has to look at it. */
-int flat_object(struct span line, struct flat_pair pairs[AT_LEAST(MOST_FLAT)]);
-
 /* ---- formats.c: the table ---------------------------------------------------------- */
 
 /* Takes a line without colours; whether it is a row. */
@@ -207,9 +191,6 @@ log_text_fn text_golden, text_bridge, text_trainer_state, text_tensorboard;
 bool is_golden(struct span first), is_bridge(struct span first);
 bool is_trainer_state(struct span first), is_tensorboard(struct span first);
 
-/* The records of an event file that *rest begins with, of which it keeps what is not complete. */
-int take_records(struct build *b, struct span *rest, struct err *e);
-
 /* Takes lines, in which carriage returns begin other lines: a line_fn. */
 struct line_reader {
 	struct build *b;
@@ -224,10 +205,5 @@ bool format_is_pt(const struct log_format *f);
 /* ---- read.c -------------------------------------------------------------------------- */
 
 enum { MOST_JSON = 1 << 28 };
-
-/* The bytes of a line without its last word, which may be incomplete; a JSON object shows its end. */
-size_t whole_words(struct span line);
-/* The event files in a directory, in the order of their times; *paths is freed by the caller. */
-void list_event_files(const char *folder, struct strs *paths);
 
 #endif

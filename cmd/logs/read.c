@@ -12,7 +12,8 @@ enum { SAMPLE = 1 << 20, MAX_TEXT = 1 << 30, READERS = 4 /* threads */ };
 
 /* ---- files ----------------------------------------------------------------------- */
 
-size_t whole_words(struct span line)
+/* The bytes of a line without its last word, which may be incomplete; a JSON object shows its end. */
+static size_t whole_words(struct span line)
 {
 	size_t n = line.n;
 	if (n && line.p[n - 1] == '}')
@@ -86,23 +87,52 @@ static const struct log_format *format_of(
 
 struct reading {
 	struct run_log *l;
-	struct build *b;
-	const char *format;
+	struct build b;
+	const char *format;	 /* NULL: it is detected */
+	bool growing, is_stream; /* what grows is a copy of one */
+	bool is_own;		 /* it is a log of pt-train */
 };
+
+static int take_own_line(void *to, const char *line, size_t len, struct err *e)
+{
+	return run_log_line(to, line, len, e);
+}
+
+/* A log of pt-train that may have no row yet, and ends within a line. */
+static int read_own_growing(struct run_log *l, int fd, struct err *e)
+{
+	struct str rest = {0};
+	int rc = file_lines(fd, l->name, take_own_line, l, &rest, e);
+	str_free(&rest);
+	return rc;
+}
+
+static bool is_hdf5(int fd)
+{
+	char first[8];
+	return !pread_all(fd, first, sizeof(first), 0) && h5_begins(first, sizeof(first));
+}
 
 static int read_file(void *to, int fd, const char *path, struct err *e)
 {
-	const struct reading *r = to;
+	struct reading *r = to;
 	struct run_log *l = r->l;
 	const struct log_format *f = format_of(fd, l->name, r->format, e);
 	if (!f)
 		return -1;
-	if (format_is_pt(f))
-		return run_log_read_file(l, fd, path, e);
+	r->is_own = format_is_pt(f);
+	if (r->is_own)
+		return r->growing && !is_hdf5(fd) ? read_own_growing(l, fd, e)
+						  : run_log_read_file(l, fd, path, e);
+	if (r->is_stream && f->text && f->text != text_tensorboard)
+		return err_set(e, EX_USAGE,
+			"%s: a log of this format can be followed in a file, but not "
+			"through a pipe",
+			l->name);
 	free((char *)(uintptr_t)l->info.format);
 	l->info.format = xstrdup(f->name);
-	return f->text ? read_text(r->b, f, fd, l->name, e)
-		       : read_lines(r->b, f, fd, l->name, e);
+	return f->text ? read_text(&r->b, f, fd, l->name, e)
+		       : read_lines(&r->b, f, fd, l->name, e);
 }
 
 static int look(void *to, const struct stream *s, int64_t *most, struct err *e)
@@ -116,12 +146,10 @@ static int look(void *to, const struct stream *s, int64_t *most, struct err *e)
 		       : 0;
 }
 
-static int read_path(struct run_log *l, struct build *b, const char *path,
-	const char *format, struct err *e)
+static int read_path(struct reading *r, const char *path, struct err *e)
 {
-	struct reading r = {l, b, format};
-	return file_read_seekable(
-		path, l->name, &(struct seekable){look, read_file, &r}, e);
+	const struct seekable how = {look, read_file, r};
+	return file_read_seekable(path, r->l->name, &how, e);
 }
 
 /* ---- directories ------------------------------------------------------------------- */
@@ -131,7 +159,8 @@ static int is_event_file(const struct dirent *d)
 	return strstr(d->d_name, "tfevents") != NULL;
 }
 
-void list_event_files(const char *folder, struct strs *paths)
+/* In the order of their times. */
+static void list_event_files(const char *folder, struct strs *paths)
 {
 	struct dirent **d;
 	int n = scandir(folder, &d, is_event_file, alphasort);
@@ -146,69 +175,100 @@ void list_event_files(const char *folder, struct strs *paths)
 		free(d);
 }
 
-static int read_events(
-	struct run_log *l, struct build *b, const char *path, struct err *e)
+static int read_events(struct reading *r, const char *path, struct err *e)
 {
 	struct strs files = {0};
 	int rc = 0;
+	r->format = "tensorboard";
 	list_event_files(path, &files);
 	for (int64_t i = 0; i < files.n && !rc; i++)
-		rc = read_path(l, b, files.v[i], "tensorboard", e);
+		rc = read_path(r, files.v[i], e);
 	strs_free(&files);
 	return rc;
 }
 
-int64_t log_event_bytes(const char *path)
+static bool is_folder(const char *path)
 {
-	struct strs files = {0};
 	struct stat st;
-	int64_t n_bytes = 0;
-	list_event_files(path, &files);
-	for (int64_t i = 0; i < files.n; i++)
-		n_bytes += stat(files.v[i], &st) ? 0 : st.st_size;
-	strs_free(&files);
-	return n_bytes;
+	return strcmp(path, "-") != 0 && !stat(path, &st) && S_ISDIR(st.st_mode);
 }
 
-static int read_log(struct run_log *l, const char *path, const char *format, bool growing,
-	struct err *e)
+static uint64_t state_of_file(const char *path)
 {
-	struct build b;
 	struct stat st;
-	bool is_stdin = !strcmp(path, "-");
-	bool folder = !is_stdin && !stat(path, &st) && S_ISDIR(st.st_mode);
-	if (format && !strcmp(format, log_format_names[0]))
-		format = NULL;
-	if (folder && !log_event_bytes(path))
-		return run_log_read(l, path, e);
-	*l = (struct run_log){.name = xstrdup(is_stdin ? "standard input" : path)};
-	build_begin(&b);
-	b.growing = growing;
-	int rc = folder ? read_events(l, &b, path, e) : read_path(l, &b, path, format, e);
-	if (!rc && !l->n_rows)
-		rc = build_finish(&b, l, e);
-	build_free(&b);
+	if (stat(path, &st) || !st.st_size)
+		return 0;
+	uint64_t time = hash_mix(
+		(uint64_t)st.st_mtim.tv_sec ^ hash_mix((uint64_t)st.st_mtim.tv_nsec));
+	return hash_mix((uint64_t)st.st_size ^ hash_mix((uint64_t)st.st_ino ^ time)) | 1;
+}
+
+uint64_t log_state(const char *path)
+{
+	struct strs files = {0};
+	uint64_t state = 0;
+	if (!is_folder(path))
+		return state_of_file(path);
+	list_event_files(path, &files);
+	for (int64_t i = 0; i < files.n; i++) {
+		uint64_t one = state_of_file(files.v[i]);
+		state = one ? hash_mix(state ^ one) | 1 : state;
+	}
+	strs_free(&files);
+	return state;
+}
+
+static int read_log(
+	struct reading *r, const char *path, const char *format, struct err *e)
+{
+	bool detect = !format || !strcmp(format, log_format_names[0]);
+	build_begin(&r->b);
+	r->b.growing = r->growing;
+	r->format = detect ? NULL : format;
+	int rc = is_folder(path) ? read_events(r, path, e) : read_path(r, path, e);
+	if (!rc && !r->is_own)
+		rc = build_finish(&r->b, r->l, e);
+	build_free(&r->b);
 	if (rc)
-		run_log_free(l);
+		run_log_free(r->l);
 	return rc ? -1 : 0;
 }
 
 int log_read(struct run_log *l, const char *path, const char *format, struct err *e)
 {
-	return read_log(l, path, format, false, e);
+	bool is_stdin = !strcmp(path, "-");
+	if (is_folder(path) && !log_state(path))
+		return run_log_read(l, path, e);
+	*l = (struct run_log){.name = xstrdup(is_stdin ? "standard input" : path)};
+	return read_log(&(struct reading){.l = l}, path, format, e);
+}
+
+int log_read_growing(struct run_log *l, const char *path, const char *format,
+	bool is_stream, struct err *e)
+{
+	struct run_log now = {.name = xstrdup(l->name)};
+	struct reading r = {.l = &now, .growing = true, .is_stream = is_stream};
+	struct err why = {0};
+	if (read_log(&r, path, format, &why)) {
+		bool final = r.is_own || why.code == EX_USAGE;
+		if (final)
+			*e = why;
+		return final ? -1 : 1;
+	}
+	run_log_free(l);
+	*l = now;
+	return 0;
 }
 
 /* A text, in contrast to HDF5, whose library is not thread-safe, and to streams, which are copied to a
  * temporary file first. */
 static bool is_text_file(const char *path)
 {
-	char first[8];
 	struct stat st;
 	if (!strcmp(path, "-") || stat(path, &st) || !S_ISREG(st.st_mode))
 		return false;
 	int fd = open(path, O_RDONLY | O_CLOEXEC);
-	bool text = fd >= 0 && !pread_all(fd, first, sizeof(first), 0) &&
-		    !h5_begins(first, sizeof(first));
+	bool text = fd >= 0 && !is_hdf5(fd);
 	if (fd >= 0)
 		close(fd);
 	return text;
@@ -233,10 +293,4 @@ int log_read_all(struct run_log *l, const char *const *paths, int n, const char 
 	}
 	free(why);
 	return rc;
-}
-
-int log_read_growing(
-	struct run_log *l, const char *path, const char *format, struct err *e)
-{
-	return read_log(l, path, format, true, e);
 }

@@ -246,24 +246,19 @@ bool is_tensorboard(struct span first)
 	return first.n >= HEAD && masked_crc(first.p, 8) == get32(first.p + 8);
 }
 
-int take_records(struct build *b, struct span *rest, struct err *e)
+int text_tensorboard(struct build *b, struct span text, struct err *e)
 {
-	const char *begin = rest->p;
+	struct span rest = text;
 	struct span data = {NULL, 0};
 	int rc;
 	b->exact = true;
-	while ((rc = next_record(rest, &data)) > 0)
+	while ((rc = next_record(&rest, &data)) > 0)
 		if (take_event(b, data)) {
 			rc = -1;
 			break;
 		}
 	if (rc < 0)
 		return err_set(e, EX_DATAERR, "the record at byte %zu is damaged",
-			(size_t)(rest->p - begin));
+			(size_t)(rest.p - text.p));
 	return 0;
-}
-
-int text_tensorboard(struct build *b, struct span text, struct err *e)
-{
-	return take_records(b, &text, e);
 }

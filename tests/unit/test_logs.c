@@ -409,62 +409,6 @@ static void what_is_no_log(void **state)
 	assert_int_equal(e.code, EX_USAGE);
 }
 
-/* Whatever jansson has to look at is refused. */
-static void flat_objects(void **state)
-{
-	static const struct {
-		const char *text;
-		int n;
-	} of[] = {{"{\"step\": 1, \"loss\": 2.5}", 2}, {"{\"a\":-1.5e-3}", 1},
-		{"{ \"a\" : \"b\" , \"c\" : null }", 2},
-		{"{\"a\": true, \"b\": false}", 2}, {"{\"\": 0}", 1}, {"{\"a\": 1}", 1},
-		{"{}", -1}, {"{\"a\": 1,}", -1}, {"{\"a\": 1} ", -1}, {"{\"a\": {}}", -1},
-		{"{\"a\": [1]}", -1}, {"{\"a\": NaN}", -1}, {"{\"a\": 01}", -1},
-		{"{\"a\": +1}", -1}, {"{\"a\": 1.}", -1}, {"{\"a\": .5}", -1},
-		{"{\"a\": 1e}", -1}, {"{\"a\": -0}", -1}, {"{\"a\": 1e999}", -1},
-		{"{\"a\": 1 2}", -1}, {"{\"a\": 1, \"a\": 2}", -1}, {"{\"a\\n\": 1}", -1},
-		{"{\"\303\266\": 1}", -1}, {"{\"a\" 1}", -1}, {"{a: 1}", -1},
-		{"{\"a\": 1234567890123456789}", -1}, {"{\"a\": truth}", -1},
-		{"{\"a\": \"b}", -1}, {"{\"a\":", -1}, {"{\"a", -1}, {"{", -1}};
-	struct flat_pair pairs[MOST_FLAT];
-	(void)state;
-	for (size_t i = 0; i < ARRAY_LEN(of); i++)
-		if (flat_object(span_of(of[i].text), pairs) != of[i].n)
-			fail_msg("%s", of[i].text);
-	assert_int_equal(flat_object(SPAN("{\"step\": 7, \"v\": \"inf\"}"), pairs), 2);
-	assert_true(pairs[0].kind == FLAT_NUMBER && pairs[0].v == 7);
-	assert_true(pairs[1].kind == FLAT_STRING && pairs[1].text.n == 3);
-}
-
-/* Lines that the parser of flat objects takes, and the same with an object, which jansson reads. */
-static void both_parsers_of_json_lines_agree(void **state)
-{
-	struct str flat = {0}, nested = {0};
-	(void)state;
-	for (int i = 0; i < 40; i++) {
-		const char *nan = i % 7 ? "2.5e-1" : "\"NaN\"";
-		str_printf(&flat,
-			"{\"global_step\": %d, \"train/loss\": %.17g, \"x\": %s, \"s\": \"a\"}\n",
-			i, 3 + test_normal(1, i), nan);
-		str_printf(&nested,
-			"{\"global_step\": %d, \"train/loss\": %.17g, \"x\": %s, \"s\": {}}\n",
-			i, 3 + test_normal(1, i), nan);
-	}
-	struct run_log a = read_as("jsonl", flat.s), b = read_as("jsonl", nested.s);
-	assert_int_equal(a.n_rows, 40);
-	assert_int_equal(b.n_rows, 40);
-	assert_int_equal(a.n_columns, b.n_columns);
-	for (int c = 0; c < a.n_columns; c++)
-		for (int64_t i = 0; i < a.n_rows; i++) {
-			double x = run_log_value(&a, i, c), y = run_log_value(&b, i, c);
-			assert_memory_equal(&x, &y, sizeof(x));
-		}
-	run_log_free(&a);
-	run_log_free(&b);
-	str_free(&flat);
-	str_free(&nested);
-}
-
 static const char *write_bytes(const char *name, const struct str *s)
 {
 	const char *path = test_path(name);
@@ -524,24 +468,37 @@ static void grows_to(const char *text, int64_t step)
 	struct str some = {0};
 	struct run_log now = {.name = xstrdup("now")}, whole;
 	const char *path = test_file("grows", "");
-	struct log_tail *t = log_tail_new(path, NULL);
 	int64_t n = (int64_t)strlen(text);
+	uint64_t state = log_state(path), before = state;
+	assert_true(!state);
 	for (int64_t at = 0; at < n; at += step) {
 		str_add(&some, text + at, (size_t)min64(step, n - at));
 		int fd = open(path, O_WRONLY | O_TRUNC);
 		assert_int_equal(write_all(fd, some.s, some.len), 0);
 		close(fd);
-		log_tail_read(t, &now);
-		assert_int_equal(log_tail_read(t, &now), 0);
+		state = log_state(path);
+		assert_true(state && state != before);
+		before = state;
+		assert_true(log_read_growing(&now, path, NULL, false, &e) >= 0);
 	}
-	log_tail_end(t, &now);
 	assert_int_equal(log_read(&whole, path, NULL, &e), 0);
 	assert_same_log(&now, &whole);
 	/* another file in its place */
-	test_file("grows", "iter 1: loss 2.5, time 1.50ms\n");
-	assert_int_equal(log_tail_read(t, &now), 1);
+	test_file("grows", "iter 1: loss 3.5, time 1.50ms\n");
+	state = log_state(path);
+	const char *other = test_file("other", "iter 1: loss 2.5, time 1.50ms\n");
+	assert_int_equal(rename(other, path), 0);
+	assert_true(log_state(path) != state);
+	assert_int_equal(log_read_growing(&now, path, NULL, false, &e), 0);
 	assert_true(now.n_rows == 1 && run_log_value(&now, 0, COL_LOSS) == 2.5);
-	log_tail_free(t);
+	assert_string_equal(now.name, "now");
+	/* which is emptied, and gone: the log stays */
+	test_file("grows", "");
+	assert_int_equal(log_read_growing(&now, path, NULL, false, &e), 1);
+	assert_int_equal(unlink(path), 0);
+	assert_true(!log_state(path));
+	assert_int_equal(log_read_growing(&now, path, NULL, false, &e), 1);
+	assert_int_equal(now.n_rows, 1);
 	run_log_free(&now);
 	run_log_free(&whole);
 	str_free(&some);
@@ -735,8 +692,6 @@ int main(void)
 		cmocka_unit_test(an_unsorted_table),
 		cmocka_unit_test(an_incomplete_line),
 		cmocka_unit_test(a_progress_bar_is_lines),
-		cmocka_unit_test(flat_objects),
-		cmocka_unit_test(both_parsers_of_json_lines_agree),
 		cmocka_unit_test(what_is_no_log),
 		cmocka_unit_test(a_unit_ends_a_number),
 		cmocka_unit_test(a_name_with_a_nul),
