@@ -105,7 +105,7 @@ static void fit_kind(struct bench_table *t, const struct bench_row *kind)
 		time[n++] = time_of(r);
 	}
 	if (bench_fit_times(size, time, n, &f)) {
-		t->fits = xrealloc(t->fits, (size_t)(t->n_fits + 1) * sizeof(*t->fits));
+		t->fits = xgrow(t->fits, t->n_fits, sizeof(*t->fits));
 		t->fits[t->n_fits++] = f;
 	}
 	free(size);

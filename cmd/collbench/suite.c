@@ -34,8 +34,8 @@ static void add_row(struct suite *s, const struct suite_case *x, int library)
 	const struct coll_case *c = &x->c;
 	const struct coll_info *info = bench_info(c->what);
 	bool typed = c->what != COLL_BARRIER;
-	t->rows = xrealloc(t->rows, (size_t)(t->n_rows + 1) * sizeof(*t->rows));
-	s->cases = xrealloc(s->cases, (size_t)(t->n_rows + 1) * sizeof(*s->cases));
+	t->rows = xgrow(t->rows, t->n_rows, sizeof(*t->rows));
+	s->cases = xgrow(s->cases, t->n_rows, sizeof(*s->cases));
 	s->cases[t->n_rows] = *x;
 	t->rows[t->n_rows++] = (struct bench_row){
 		.collective = c->what,

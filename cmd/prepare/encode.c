@@ -31,11 +31,7 @@ struct worker {
 
 static struct piece_document *add_document(struct piece *p)
 {
-	if (p->head.n_documents == p->room) {
-		p->room = max64(64, 2 * p->room);
-		p->documents =
-			xrealloc(p->documents, (size_t)p->room * sizeof(*p->documents));
-	}
+	p->documents = xgrow(p->documents, p->head.n_documents, sizeof(*p->documents));
 	struct piece_document *d = &p->documents[p->head.n_documents++];
 	*d = (struct piece_document){0};
 	return d;

@@ -78,7 +78,7 @@ struct batch {
 	int32_t source; /* of all its documents */
 	struct str text;
 	struct document_part *parts;
-	int64_t n_parts, room;
+	int64_t n_parts;
 };
 
 void batch_free(struct batch *b);
@@ -177,7 +177,6 @@ struct piece_head {
 struct piece {
 	struct piece_head head;
 	struct piece_document *documents;
-	int64_t room;
 	struct str tokens, messages;
 };
 
