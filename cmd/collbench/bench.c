@@ -142,9 +142,7 @@ static void enqueue_all(struct bench *b, const struct coll_case *c)
 	struct comm_requests r = {.c = b->comm};
 	for (int64_t i = 0; i < max64(1, b->o.aggregate); i++)
 		comm_enqueue(&r, (enum coll)c->what, &a);
-	comm_start(&r);
-	comm_wait(&r);
-	comm_requests_free(&r);
+	bench_finish(&r);
 }
 
 /* Enqueues an iteration; in host memory it is then complete. */

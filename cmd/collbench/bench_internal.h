@@ -24,6 +24,8 @@ double bench_median(const double *v, int64_t n);
 
 /* ---- messages.c */
 
+/* Starts, awaits and frees them. */
+void bench_finish(struct comm_requests *r);
 /* The other rank of the pair; -1: none. */
 int bench_peer(int rank, int ranks);
 /* An iteration of a measurement after N_COLL; in host memory it is then complete. */

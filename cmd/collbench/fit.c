@@ -1,5 +1,5 @@
 /* Latency and bandwidth, fitted to the times of a table. */
-#include "collbench/bench_internal.h"
+#include "base/student.h"
 #include "collbench/table.h"
 
 #include <math.h>
@@ -11,7 +11,7 @@ static double median_deviation(
 	double *off = xcalloc((size_t)n, sizeof(*off));
 	for (int64_t i = 0; i < n; i++)
 		off[i] = fabs((f->alpha + f->beta * size[i]) / time[i] - 1);
-	double middle = bench_median(off, n);
+	double middle = median(off, n);
 	free(off);
 	return middle;
 }
@@ -105,7 +105,7 @@ static void fit_kind(struct bench_table *t, const struct bench_row *kind)
 		time[n++] = time_of(r);
 	}
 	if (bench_fit_times(size, time, n, &f)) {
-		t->fits = xrealloc(t->fits, (size_t)(t->n_fits + 1) * sizeof(*t->fits));
+		t->fits = xgrow(t->fits, t->n_fits, sizeof(*t->fits));
 		t->fits[t->n_fits++] = f;
 	}
 	free(size);

@@ -58,7 +58,7 @@ static int64_t count_hosts(const struct peer *peers, const int *ranks, int n)
 
 static struct bench_group *add(struct bench_groups *g, struct bench_group new)
 {
-	g->list = xrealloc(g->list, (size_t)(g->n + 1) * sizeof(*g->list));
+	g->list = xgrow(g->list, g->n, sizeof(*g->list));
 	g->list[g->n++] = new;
 	return &g->list[g->n - 1];
 }

@@ -89,6 +89,13 @@ bool bench_joins(const struct bench *b, int what)
 
 /* ---- pairs ----------------------------------------------------------------------------- */
 
+void bench_finish(struct comm_requests *r)
+{
+	comm_start(r);
+	comm_wait(r);
+	comm_requests_free(r);
+}
+
 static void send_one(struct bench *b, int64_t n_bytes, int peer)
 {
 	struct comm_requests r = {.c = b->comm};
@@ -97,9 +104,7 @@ static void send_one(struct bench *b, int64_t n_bytes, int peer)
 		return;
 	}
 	comm_send(&r, b->send, n_bytes, peer, TAG_TEST);
-	comm_start(&r);
-	comm_wait(&r);
-	comm_requests_free(&r);
+	bench_finish(&r);
 }
 
 static void recv_one(struct bench *b, int64_t n_bytes, int peer)
@@ -110,9 +115,7 @@ static void recv_one(struct bench *b, int64_t n_bytes, int peer)
 		return;
 	}
 	comm_recv(&r, b->recv, n_bytes, peer, TAG_TEST);
-	comm_start(&r);
-	comm_wait(&r);
-	comm_requests_free(&r);
+	bench_finish(&r);
 }
 
 static void ping_pong(struct bench *b, int64_t n_bytes, int peer)
@@ -137,9 +140,7 @@ static void window(struct bench *b, int64_t n_bytes, int peer, bool both)
 		if (!leads || both)
 			comm_recv(&r, b->recv, n_bytes, peer, TAG_TEST);
 	}
-	comm_start(&r);
-	comm_wait(&r);
-	comm_requests_free(&r);
+	bench_finish(&r);
 	if (!both && leads)
 		recv_one(b, 1, peer);
 	else if (!both)
@@ -176,9 +177,7 @@ static void all_to_all_v(struct bench *b, const struct coll_case *c)
 			&r, b->send + from[to], bench_block(c, to) * size, to, TAG_TEST);
 		comm_recv(&r, b->recv + source * mine, mine, source, TAG_TEST);
 	}
-	comm_start(&r);
-	comm_wait(&r);
-	comm_requests_free(&r);
+	bench_finish(&r);
 	free(from);
 }
 
@@ -191,9 +190,7 @@ static void hypercube(struct bench *b, const struct coll_case *c)
 		int peer = b->comm->rank ^ n, mine = b->comm->rank & -n;
 		comm_send(&r, b->recv + mine * block, n * block, peer, TAG_TEST);
 		comm_recv(&r, b->recv + (mine ^ n) * block, n * block, peer, TAG_TEST);
-		comm_start(&r);
-		comm_wait(&r);
-		comm_requests_free(&r);
+		bench_finish(&r);
 	}
 }
 

@@ -7,18 +7,17 @@
 #include <math.h>
 #include <stdlib.h>
 
-/* The bytes that a rank sends for each byte of the column `size` (see busbw in pt-collbench(1)). */
+/* The bytes that a rank sends for each byte of the column `size` (see busbw in pt-collbench(1)); 0: no rank sends as
+ * much as all others. */
 static double sent_per_byte(int64_t collective, double ranks)
 {
 	switch (collective) {
 	case COLL_ALLREDUCE:
-		return 2 * (ranks - 1) / ranks;
 	case COLL_ALLGATHER:
 	case COLL_REDUCESCATTER:
 	case COLL_ALLTOALL:
-		return (ranks - 1) / ranks;
 	case COLL_SENDRECV:
-		return 1;
+		return coll_table[collective].bus((int)ranks);
 	default:
 		return 0;
 	}

@@ -1,4 +1,5 @@
 /* Statistics of the times of a case. */
+#include "base/student.h"
 #include "collbench/bench_internal.h"
 
 #include <math.h>
@@ -7,19 +8,6 @@
 
 const struct bench_result bench_nothing = {NAN, NAN, NAN, -1, -1, -1, NAN, NAN, NAN, NAN,
 	NAN, NAN, NAN, 0, 0, 0, NAN, NAN, NAN}; /* in the order of the struct */
-
-static int ascending(const void *a, const void *b)
-{
-	double x = *(const double *)a, y = *(const double *)b;
-	return (x > y) - (x < y);
-}
-
-/* Sorts the values. */
-static double median(double *v, int64_t n)
-{
-	qsort(v, (size_t)n, sizeof(*v), ascending);
-	return (v[(n - 1) / 2] + v[n / 2]) / 2;
-}
 
 double bench_median(const double *v, int64_t n)
 {
@@ -73,12 +61,18 @@ static void typical(const struct bench_samples *s, struct bench_result *r)
 	free(v);
 }
 
+static int ascending(const void *a, const void *b)
+{
+	double x = *(const double *)a, y = *(const double *)b;
+	return (x > y) - (x < y);
+}
+
 static void spread(const struct bench_samples *s, struct bench_result *r)
 {
 	int64_t n = s->n;
 	double sum = 0, squares = 0, *v = xcalloc((size_t)n, sizeof(*v));
 	memcpy(v, s->seconds, (size_t)n * sizeof(*v));
-	double middle = median(v, n);
+	qsort(v, (size_t)n, sizeof(*v), ascending);
 	for (int64_t i = 0; i < n; i++)
 		sum += v[i];
 	double mean = sum / (double)n;
@@ -86,7 +80,7 @@ static void spread(const struct bench_samples *s, struct bench_result *r)
 		squares += (v[i] - mean) * (v[i] - mean);
 	r->i_min = 1e6 * v[0];
 	r->i_max = 1e6 * v[n - 1];
-	r->i_p50 = 1e6 * middle;
+	r->i_p50 = 1e6 * median(v, n);
 	r->i_p99 = 1e6 * v[ceil_div(99 * n, 100) - 1]; /* nearest rank */
 	r->i_cv = mean > 0 ? 100 * sqrt(squares / (double)n) / mean : 0;
 	free(v);

@@ -7,6 +7,7 @@
  */
 #include "collbench/collbench.h"
 #include "comm/sum.h"
+#include "comm/tree.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -63,14 +64,6 @@ static int64_t first_leaf(int size, int rank)
 	return part_begin(2 * (int64_t)size + 1, size, rank);
 }
 
-static int levels_of(int64_t leaves)
-{
-	int levels = 0;
-	while ((int64_t)1 << levels < leaves)
-		levels++;
-	return levels;
-}
-
 /* Leaves [begin, end) are added to `local`, and `rounded` receives the sum, unless it is NULL. */
 static void add_leaves(
 	struct net *m, int64_t begin, int64_t end, int levels, float *rounded)
@@ -102,7 +95,7 @@ static void add_with_ranks(struct comm *c, struct net *m)
 		.shard = &shard,
 		.n_shards = 1,
 		.wants = wants,
-		.levels = levels_of(first_leaf(c->size, c->size))};
+		.levels = tree_levels(first_leaf(c->size, c->size))};
 	struct sum_queue queue = {.joined = 0};
 	for (int r = 0; r < c->size; r++)
 		form[r] = SUM_INT64;
@@ -136,7 +129,7 @@ int64_t step_wrong(struct comm *c, const struct bench_fault *fault)
 	if (fault->wanted && fault->what == N_BENCH && fault->rank == c->rank &&
 		fault->element >= 0 && fault->element < FLOATS)
 		*(char *)&m->result[fault->element] ^= 1;
-	add_leaves(m, 0, leaves, levels_of(leaves), m->alone);
+	add_leaves(m, 0, leaves, tree_levels(leaves), m->alone);
 	for (int i = 0; i < FLOATS; i++)
 		wrong += memcmp(&m->result[i], &m->alone[i], sizeof(float)) != 0;
 	device_close(&m->d);

@@ -34,8 +34,8 @@ static void add_row(struct suite *s, const struct suite_case *x, int library)
 	const struct coll_case *c = &x->c;
 	const struct coll_info *info = bench_info(c->what);
 	bool typed = c->what != COLL_BARRIER;
-	t->rows = xrealloc(t->rows, (size_t)(t->n_rows + 1) * sizeof(*t->rows));
-	s->cases = xrealloc(s->cases, (size_t)(t->n_rows + 1) * sizeof(*s->cases));
+	t->rows = xgrow(t->rows, t->n_rows, sizeof(*t->rows));
+	s->cases = xgrow(s->cases, t->n_rows, sizeof(*s->cases));
 	s->cases[t->n_rows] = *x;
 	t->rows[t->n_rows++] = (struct bench_row){
 		.collective = c->what,
@@ -161,17 +161,19 @@ static void measure(struct suite *s, int64_t i)
 	}
 }
 
-/* After the last pass. */
-static void check_and_sum_up(struct suite *s, int64_t i)
+/* After the last pass: what was measured, and if it is to be checked how many elements are wrong. */
+static void sum_up(struct suite *s, int64_t i, struct bench_row *to, bool checks)
 {
 	struct suite_case *x = &s->cases[i];
 	for (int p = 0; p < N_COLL_PLACES; p++) {
-		struct bench_result *r = &s->table.rows[i].result[p];
+		struct bench_result *r = &to->result[p];
 		x->c.place = (enum coll_place)p;
 		if (!bench_info(x->c.what)->has_place[p])
 			continue;
+		*r = bench_nothing;
 		bench_statistics(&x->samples[p], &x->c, (int)x->group->ranks, r);
-		bench_check(s->bench, &x->c, r);
+		if (checks)
+			bench_check(s->bench, &x->c, r);
 		bench_samples_free(&x->samples[p]);
 		s->table.n_wrong += max64(0, r->wrong);
 	}
@@ -246,7 +248,7 @@ void suite_run(struct suite *s)
 			measure(s, i);
 			if (pass < s->bench->o.passes)
 				continue;
-			check_and_sum_up(s, i);
+			sum_up(s, i, &s->table.rows[i], true);
 			if (s->bench->home->rank == 0)
 				print_row(s, i);
 		}
@@ -255,20 +257,6 @@ void suite_run(struct suite *s)
 }
 
 /* ---- comparison ---------------------------------------------------------------------------- */
-
-static void sum_up_again(struct suite *s, int64_t i, struct bench_row *again)
-{
-	struct suite_case *x = &s->cases[i];
-	for (int p = 0; p < N_COLL_PLACES; p++) {
-		x->c.place = (enum coll_place)p;
-		if (!bench_info(x->c.what)->has_place[p])
-			continue;
-		again->result[p] = bench_nothing;
-		bench_statistics(
-			&x->samples[p], &x->c, (int)x->group->ranks, &again->result[p]);
-		bench_samples_free(&x->samples[p]);
-	}
-}
 
 /* Collective. Measures rows a second time, into `again`. */
 static void measure_again(struct suite *s, const bool *row, struct bench_table *again)
@@ -280,7 +268,7 @@ static void measure_again(struct suite *s, const bool *row, struct bench_table *
 				continue;
 			measure(s, i);
 			if (pass == s->bench->o.passes)
-				sum_up_again(s, i, &again->rows[i]);
+				sum_up(s, i, &again->rows[i], false);
 		}
 	}
 }

@@ -14,6 +14,7 @@
  */
 #include "collbench/bench_internal.h"
 
+#include "comm/tree.h"
 #include "kernels/dtype_bits.h"
 
 #include <float.h>
@@ -73,14 +74,6 @@ static int largest_exponent(enum comm_type t)
 	return -ilogb(least);
 }
 
-static int log2_ceil(int n)
-{
-	int bits = 0;
-	while (1 << bits < n)
-		bits++;
-	return bits;
-}
-
 /* 2^e times a mantissa of `bits` bits; the lowest bit of h is the sign. */
 static double real(uint64_t h, int bits, int e)
 {
@@ -94,7 +87,7 @@ static double real(uint64_t h, int bits, int e)
 /* A whole number; of those of all ranks, the absolute values add up to no more than the mantissa holds. */
 static double small_whole(const struct verify *v, int rank, int64_t at, uint64_t h)
 {
-	int bits = mantissa_bits(v->c.type) + 1 - log2_ceil(v->n_ranks);
+	int bits = mantissa_bits(v->c.type) + 1 - tree_levels(v->n_ranks);
 	int apart = bits < 1 ? 1 << (1 - bits) : 1;
 	int64_t m = (int64_t)(h >> (64 - (bits < 1 ? 1 : bits)));
 	if ((rank + at) % apart)

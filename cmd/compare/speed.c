@@ -54,45 +54,6 @@ char *speed_text(char buf[AT_LEAST(NUM_TEXT)], int column, double v)
 
 /* ---- one run ----------------------------------------------------------------------- */
 
-/* The k-th smallest of v[n], with the smaller ones before it (Hoare's selection): v is reordered. */
-static double select_nth(double *v, int64_t n, int64_t k)
-{
-	int64_t low = 0, high = n - 1;
-	while (low < high) {
-		/* (a pivot that no order of the values makes slow) */
-		double pivot = v[low + (int64_t)(hash_mix((uint64_t)(low ^ high)) %
-						 (uint64_t)(high - low + 1))];
-		int64_t i = low, j = high;
-		while (i <= j) {
-			while (v[i] < pivot)
-				i++;
-			while (v[j] > pivot)
-				j--;
-			if (i > j)
-				break;
-			double x = v[i];
-			v[i++] = v[j];
-			v[j--] = x;
-		}
-		if (k <= j)
-			high = j;
-		else if (k >= i)
-			low = i;
-		else
-			break;
-	}
-	return v[k];
-}
-
-/* The median; v is reordered. n > 0. */
-static double median(double *v, int64_t n)
-{
-	double upper = select_nth(v, n, n / 2), lower = -INFINITY;
-	for (int64_t i = 0; i < n / 2; i++)
-		lower = fmax(lower, v[i]);
-	return n % 2 ? upper : lower / 2 + upper / 2;
-}
-
 static double error_of(const double *v, int64_t n)
 {
 	double m[SPEED_BLOCKS], *copy = xmalloc((size_t)n * sizeof(*copy));

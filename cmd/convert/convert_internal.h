@@ -4,7 +4,7 @@
 #define CONVERT_INTERNAL_H
 
 #include "base/file.h"
-#include "kernels/kernels.h"
+#include "ckpt/view.h"
 
 /* Reads n numbers at an offset, widened to fp32. */
 int numbers_read(int fd, const char *path, enum dtype dtype, int64_t at, int64_t n,
@@ -21,6 +21,7 @@ struct number_file {
 	struct device device;
 	struct hash_state *hash;
 	uint16_t *half;
+	int64_t n; /* numbers so far */
 };
 
 int number_file_begin(
@@ -29,6 +30,9 @@ int number_file_bytes(
 	struct number_file *f, const void *p, int64_t n_bytes, struct err *e);
 /* Narrows them to the type of the file. */
 int number_file_put(struct number_file *f, const float *x, int64_t n, struct err *e);
+/* Puts rows of a view, and zeros for those that its tensor lacks. */
+int number_file_rows(struct number_file *f, const struct ckpt_view *v,
+	const struct ckpt_rows *rows, struct err *e);
 /* The hash of all bytes so far; to be called once, after the last. */
 uint64_t number_file_hash(struct number_file *f);
 /* Overwrites bytes that were written before, such as a place for the hash. */

@@ -4,7 +4,6 @@
 
 #include "base/file.h"
 
-#include <jansson.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -322,10 +321,22 @@ int64_t hf_vocab_multiple(const struct model *m)
 	return multiple;
 }
 
+int hf_json_write(const char *path, json_t *object, size_t flags, struct err *e)
+{
+	struct str text = {0};
+	char *dumped = json_dumps(object, JSON_INDENT(2) | flags);
+	str_puts(&text, dumped);
+	str_putc(&text, '\n');
+	int rc = file_replace(path, &text, e);
+	free(dumped);
+	json_decref(object);
+	str_free(&text);
+	return rc;
+}
+
 int hf_config_write(const struct model *m, int64_t vocab, enum dtype dtype,
 	const char *path, struct err *e)
 {
-	struct str text = {0};
 	int64_t multiple = vocab < m->padded_vocab ? hf_vocab_multiple(m) : 1;
 	if (check_class(m, e))
 		return -1;
@@ -334,6 +345,8 @@ int hf_config_write(const struct model *m, int64_t vocab, enum dtype dtype,
 			"the vocabulary is padded to a multiple of %lld, and " OUR_MULTIPLE
 			" may be %d: --padding writes all rows",
 			(long long)multiple, MOST_MULTIPLE);
+	if (!path)
+		return 0;
 	json_t *o = m->c.arch == ARCH_GPT2 ? make_gpt2(m) : make_llama(m);
 	json_object_set_new(o, "vocab_size", json_integer(vocab));
 	if (vocab < m->padded_vocab)
@@ -343,14 +356,7 @@ int hf_config_write(const struct model *m, int64_t vocab, enum dtype dtype,
 	json_object_set_new(
 		o, "bos_token_id", json_null()); /* GPT-2's default is 50256 */
 	json_object_set_new(o, "eos_token_id", json_null());
-	char *dumped = json_dumps(o, JSON_INDENT(2));
-	str_puts(&text, dumped);
-	str_putc(&text, '\n');
-	int rc = path ? file_replace(path, &text, e) : 0;
-	free(dumped);
-	json_decref(o);
-	str_free(&text);
-	return rc;
+	return hf_json_write(path, o, 0, e);
 }
 
 void hf_hash_options(const struct model *m, char out[static ST_DIGITS + 1])

@@ -4,7 +4,6 @@
 
 #include <dirent.h>
 #include <errno.h>
-#include <jansson.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -25,27 +24,10 @@ static int number_in_view(const struct saving *s, int tensor)
 	return ckpt_view_find(s->v, s->m->tensors[tensor].name);
 }
 
-/* Rows in blocks of a few MiB. */
-static int give_rows(struct st_writer *w, const struct ckpt_view *v, int tensor,
-	int64_t n_rows, struct err *e)
-{
-	int64_t width = ckpt_row_size(&v->tensors[tensor]);
-	int64_t step = max64(1, (1 << 20) / width);
-	float *rows = xmalloc((size_t)(min64(step, n_rows) * width) * sizeof(*rows));
-	int rc = 0;
-	for (int64_t r = 0; r < n_rows && !rc; r += step) {
-		const struct ckpt_rows part = {
-			CKPT_MODEL, tensor, r, min64(step, n_rows - r)};
-		rc = v->read(v, &part, rows, e) || st_put(w, rows, part.n * width, e);
-	}
-	free(rows);
-	return rc ? -1 : 0;
-}
-
-static int give_zeros(struct st_writer *w, int64_t n, struct err *e)
+static int give_zeros(struct number_file *w, int64_t n, struct err *e)
 {
 	float *x = xcalloc((size_t)n, sizeof(*x));
-	int rc = st_put(w, x, n, e);
+	int rc = number_file_put(w, x, n, e);
 	free(x);
 	return rc;
 }
@@ -66,29 +48,31 @@ static int transpose_part(const struct saving *s, int tensor, float *out, int64_
 }
 
 static int give_transposed(const struct saving *s, const struct foreign *f,
-	struct st_writer *w, struct err *e)
+	struct number_file *w, struct err *e)
 {
 	int64_t n = f->dims[0] * f->dims[1], first = 0;
 	float *x = xmalloc((size_t)n * sizeof(*x));
 	int rc = 0;
 	for (int p = 0; p < f->n_parts && !rc; first += f->outputs[p++])
 		rc = transpose_part(s, f->part[p], x, first, f->dims[1], e);
-	rc = rc || st_put(w, x, n, e);
+	rc = rc || number_file_put(w, x, n, e);
 	free(x);
 	return rc ? -1 : 0;
 }
 
-static int give(void *with, int number, struct st_writer *w, struct err *e)
+static int give(void *with, int number, struct number_file *w, struct err *e)
 {
 	const struct saving *s = with;
 	const struct foreign *f = &s->list[number];
 	int rc = 0;
 	if (f->transposed)
 		return give_transposed(s, f, w, e);
-	for (int p = 0; p < f->n_parts && !rc; p++)
-		rc = f->part[p] < 0 ? give_zeros(w, f->outputs[p], e)
-				    : give_rows(w, s->v, number_in_view(s, f->part[p]),
-					      f->outputs[p], e);
+	for (int p = 0; p < f->n_parts && !rc; p++) {
+		bool zeros = f->part[p] < 0;
+		const struct ckpt_rows all = {CKPT_MODEL,
+			zeros ? 0 : number_in_view(s, f->part[p]), 0, f->outputs[p]};
+		rc = zeros ? give_zeros(w, all.n, e) : number_file_rows(w, s->v, &all, e);
+	}
 	return rc;
 }
 
@@ -153,20 +137,14 @@ static int count_shards(const struct saving *s)
 
 static int save_index(const struct saving *s, json_t *map, int64_t total, struct err *e)
 {
-	struct str path = {0}, text = {0};
+	struct str path = {0};
 	json_t *root = json_pack("{s:{s:I}, s:O}", "metadata", "total_size",
 		(json_int_t)total, "weight_map", map);
-	char *dumped = json_dumps(root, JSON_INDENT(2) | JSON_SORT_KEYS);
 	str_printf(&path, "%s/%s", s->folder, HF_INDEX_FILE);
-	str_puts(&text, dumped);
-	str_putc(&text, '\n');
-	int rc = file_replace(path.s, &text, e);
+	int rc = hf_json_write(path.s, root, JSON_SORT_KEYS, e);
 	if (!rc)
 		strs_add(s->made, path.s);
-	free(dumped);
-	json_decref(root);
 	str_free(&path);
-	str_free(&text);
 	return rc;
 }
 

@@ -5,6 +5,8 @@
 #include "convert/convert.h"
 #include "convert/safetensors.h"
 
+#include <jansson.h>
+
 #define HF_ONE_FILE "model.safetensors"
 #define HF_INDEX_FILE "model.safetensors.index.json"
 
@@ -18,6 +20,8 @@ struct hf_config {
 
 /* Keys that are absent have the defaults of the class. */
 int hf_config_read(struct hf_config *h, const char *path, struct err *e);
+/* Writes an object to a file, and frees it. */
+int hf_json_write(const char *path, json_t *object, size_t flags, struct err *e);
 /* The multiple that the rows of this model's tables are padded to. */
 int64_t hf_vocab_multiple(const struct model *m);
 /* Checks that the model can be one of these classes, and writes its config.json unless path is NULL.

@@ -12,18 +12,18 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-enum { VERSION_FP32 = 3, VERSION_BF16 = 5, BLOCK_FLOATS = 1 << 20 };
+enum { VERSION_FP32 = 3, VERSION_BF16 = 5 };
 
+/* (Files are little-endian, as all hosts of pt.) */
 static bool is_llmc(const char *path)
 {
-	unsigned char w[4];
+	int32_t magic;
 	struct stat st;
 	if (stat(path, &st) || !S_ISREG(st.st_mode))
 		return false;
 	int fd = open(path, O_RDONLY | O_CLOEXEC);
-	bool known = fd >= 0 && !pread_all(fd, w, sizeof(w), 0) &&
-		     llmc_layout_of_magic((int32_t)(w[0] | w[1] << 8 | w[2] << 16 |
-						    (uint32_t)w[3] << 24));
+	bool known = fd >= 0 && !pread_all(fd, &magic, sizeof(magic), 0) &&
+		     llmc_layout_of_magic(magic);
 	if (fd >= 0)
 		close(fd);
 	return known;
@@ -127,7 +127,6 @@ static int place_tensors(struct llmc *x, const char *path, struct err *e)
 	return 0;
 }
 
-/* (Files are little-endian, as all hosts of pt.) */
 static int read_header(struct llmc *x, int32_t *header, const char *path, struct err *e)
 {
 	if (file_read_at(x->fd, path, header, LLMC_HEADER_BYTES, 0, e))
@@ -186,41 +185,17 @@ static int open_llmc(struct ckpt_view *v, const char *path, struct err *e)
 
 /* ---- writing -------------------------------------------------------------------------- */
 
-/* A tensor of a group, with rows of zeros to `rows`. */
-static int put_tensor(struct number_file *w, const struct ckpt_view *v,
-	const struct ckpt_rows *at, int64_t rows, struct err *e)
-{
-	const struct ckpt_tensor *t = &v->tensors[at->tensor];
-	int64_t width = ckpt_row_size(t), step = max64(1, BLOCK_FLOATS / width);
-	float *x = xmalloc((size_t)(step * width) * sizeof(*x));
-	int rc = 0;
-	for (int64_t r = 0; r < rows && !rc; r += step) {
-		int64_t n = min64(step, rows - r);
-		int64_t has = max64(0, min64(n, t->dims[0] - r));
-		const struct ckpt_rows part = {at->group, at->tensor, r, has};
-		memset(x, 0, (size_t)(n * width) * sizeof(*x));
-		rc = (has && v->read(v, &part, x, e)) ||
-		     number_file_put(w, x, n * width, e);
-	}
-	free(x);
-	return rc ? -1 : 0;
-}
-
 /* A tensor with the rows of each head in the order of the file. */
 static int put_rotated(struct number_file *w, const struct ckpt_view *v,
-	const struct ckpt_rows *at, int64_t head_dim, struct err *e)
+	const struct ckpt_rows *all, int64_t head_dim, struct err *e)
 {
-	const struct ckpt_tensor *t = &v->tensors[at->tensor];
-	int64_t width = ckpt_row_size(t);
-	float *x = xmalloc((size_t)width * sizeof(*x));
 	int rc = 0;
-	for (int64_t r = 0; r < t->dims[0] && !rc; r++) {
+	for (int64_t r = 0; r < all->n && !rc; r++) {
 		const struct ckpt_rows one = {
-			at->group, at->tensor, llmc_row_of_file(r, head_dim), 1};
-		rc = v->read(v, &one, x, e) || number_file_put(w, x, width, e);
+			all->group, all->tensor, llmc_row_of_file(r, head_dim), 1};
+		rc = number_file_rows(w, v, &one, e);
 	}
-	free(x);
-	return rc ? -1 : 0;
+	return rc;
 }
 
 int llmc_put_group(struct number_file *w, const struct ckpt_view *v, int group,
@@ -230,11 +205,12 @@ int llmc_put_group(struct number_file *w, const struct ckpt_view *v, int group,
 	int *order = llmc_order(l, m), rc = 0;
 	for (int i = 0; i < m->n_tensors && !rc; i++) {
 		const struct tensor *t = &m->tensors[order[i]];
-		const struct ckpt_rows at = {group, ckpt_view_find(v, t->name), 0, 0};
-		int64_t rows = t == m->tokens ? l->rows(m->padded_vocab) : t->dims[0];
+		int64_t n = t->dims[0];
+		n = t == m->tokens ? round_up(m->padded_vocab, l->vocab_multiple) : n;
+		const struct ckpt_rows all = {group, ckpt_view_find(v, t->name), 0, n};
 		rc = llmc_is_rotated(l, t->name)
-			     ? put_rotated(w, v, &at, m->c.dim / m->c.heads, e)
-			     : put_tensor(w, v, &at, rows, e);
+			     ? put_rotated(w, v, &all, m->c.dim / m->c.heads, e)
+			     : number_file_rows(w, v, &all, e);
 	}
 	free(order);
 	return rc;

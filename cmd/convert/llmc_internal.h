@@ -30,8 +30,7 @@ struct llmc_layout {
 		int64_t *rows, const char *path, struct err *e);
 	/* Sets the words from 2 on, and LLMC_OWN. -1: llm.c has no such model. */
 	int (*write)(int32_t *header, const struct model *m, struct err *e);
-	/* The rows of an embedding table that has the model's padded vocabulary. */
-	int64_t (*rows)(int64_t padded_vocab);
+	int vocab_multiple; /* of the rows of an embedding table, padded as the model's or more */
 };
 /* NULL: it is none. */
 const struct llmc_layout *llmc_layout_of_magic(int32_t magic);

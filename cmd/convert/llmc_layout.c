@@ -240,21 +240,11 @@ static int write_llama(int32_t *h, const struct model *m, struct err *e)
 
 /* ---- the table ------------------------------------------------------------------------ */
 
-static int64_t gpt2_rows(int64_t padded_vocab)
-{
-	return round_up(padded_vocab, VOCAB_MULTIPLE);
-}
-
-static int64_t llama_rows(int64_t padded_vocab)
-{
-	return padded_vocab;
-}
-
 static const struct llmc_layout layouts[] = {
 	{20240326, ARCH_GPT2, G_END, gpt2_kinds, true, false, read_gpt2, write_gpt2,
-		gpt2_rows},
+		VOCAB_MULTIPLE},
 	{20240803, ARCH_LLAMA, L_END, llama_kinds, false, true, read_llama, write_llama,
-		llama_rows},
+		1},
 };
 
 const struct llmc_layout *llmc_layout_of_magic(int32_t magic)

@@ -69,11 +69,35 @@ int number_file_bytes(
 int number_file_put(struct number_file *f, const float *x, int64_t n, struct err *e)
 {
 	int64_t n_bytes = n * dtype_bytes(f->dtype);
+	f->n += n;
 	if (f->dtype == DT_F32)
 		return number_file_bytes(f, x, n_bytes, e);
 	f->half = xrealloc(f->half, (size_t)n_bytes + 1);
 	f->device.k->narrow(&f->device, f->half, mat((float *)x, 1, n), f->dtype);
 	return number_file_bytes(f, f->half, n_bytes, e);
+}
+
+/* In blocks of a few MiB. */
+int number_file_rows(struct number_file *f, const struct ckpt_view *v,
+	const struct ckpt_rows *rows, struct err *e)
+{
+	enum { BLOCK_FLOATS = 1 << 20 };
+	const struct ckpt_tensor *t = &v->tensors[rows->tensor];
+	int64_t width = ckpt_row_size(t), end = rows->row + rows->n;
+	int64_t step = min64(rows->n, max64(1, BLOCK_FLOATS / width));
+	float *x = xmalloc((size_t)(step * width) * sizeof(*x));
+	struct ckpt_rows part = *rows;
+	int rc = 0;
+	for (int64_t r = rows->row; r < end && !rc; r += step) {
+		int64_t n = min64(step, end - r);
+		part.row = r;
+		part.n = max64(0, min64(n, t->dims[0] - r));
+		memset(x, 0, (size_t)(n * width) * sizeof(*x));
+		rc = (part.n && v->read(v, &part, x, e)) ||
+		     number_file_put(f, x, n * width, e);
+	}
+	free(x);
+	return rc ? -1 : 0;
 }
 
 uint64_t number_file_hash(struct number_file *f)

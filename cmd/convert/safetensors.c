@@ -236,8 +236,8 @@ static int open_file(struct safetensors *s, const char *path, struct err *e)
 	int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK), file = s->n_files;
 	if (fd < 0)
 		return err_set(e, EX_IOERR, "%s: %s", path, strerror(errno));
-	s->paths = xrealloc(s->paths, (size_t)(file + 1) * sizeof(*s->paths));
-	s->fds = xrealloc(s->fds, (size_t)(file + 1) * sizeof(*s->fds));
+	s->paths = xgrow(s->paths, file, sizeof(*s->paths));
+	s->fds = xgrow(s->fds, file, sizeof(*s->fds));
 	s->paths[file] = xstrdup(path);
 	s->fds[file] = fd;
 	s->n_files++;

@@ -51,15 +51,14 @@ struct st_source {
 	int number; /* what `give` calls it */
 };
 
-/* Calls `put` with all elements in order. */
-struct st_writer;
-int st_put(struct st_writer *w, const float *x, int64_t n, struct err *e);
+struct number_file;
 struct st_write {
 	const struct st_source *list; /* in the order of the file */
 	int n;
 	enum dtype dtype; /* fp32, bf16, fp16 */
 	const char *options_xxh3, *param_hash;
-	int (*give)(void *with, int number, struct st_writer *w, struct err *e);
+	/* Puts all elements in order. */
+	int (*give)(void *with, int number, struct number_file *f, struct err *e);
 	void *with;
 };
 int safetensors_write(const char *path, const struct st_write *w, struct err *e);

@@ -7,11 +7,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-struct st_writer {
-	struct number_file file;
-	int64_t left; /* elements of this tensor */
-};
-
 static const char *const type_names[] = {
 	[DT_F32] = "F32", [DT_BF16] = "BF16", [DT_F16] = "F16"};
 static const char zeros[ST_DIGITS + 1] = "0000000000000000";
@@ -69,35 +64,27 @@ static void make_header(const struct st_write *w, struct str *out, int64_t *digi
 
 /* ---- data ---------------------------------------------------------------------------- */
 
-int st_put(struct st_writer *w, const float *x, int64_t n, struct err *e)
-{
-	BUG_ON(n > w->left);
-	w->left -= n;
-	return number_file_put(&w->file, x, n, e);
-}
-
-static int put_all(struct st_writer *out, const struct st_write *w, struct err *e)
+static int put_all(struct number_file *f, const struct st_write *w, struct err *e)
 {
 	struct str header = {0};
 	int64_t digits;
 	char text[ST_DIGITS + 1];
 	make_header(w, &header, &digits);
-	int rc = number_file_bytes(&out->file, header.s, (int64_t)header.len, e);
+	int rc = number_file_bytes(f, header.s, (int64_t)header.len, e);
 	for (int i = 0; i < w->n && !rc; i++) {
-		out->left = elements(&w->list[i]);
-		rc = w->give(w->with, w->list[i].number, out, e);
-		BUG_ON(!rc && out->left);
+		int64_t end = f->n + elements(&w->list[i]);
+		rc = w->give(w->with, w->list[i].number, f, e);
+		BUG_ON(!rc && f->n != end);
 	}
-	snprintf(text, sizeof(text), "%016llx",
-		(unsigned long long)number_file_hash(&out->file));
+	snprintf(text, sizeof(text), "%016llx", (unsigned long long)number_file_hash(f));
 	str_free(&header);
-	return rc || number_file_patch(&out->file, text, ST_DIGITS, digits, e) ? -1 : 0;
+	return rc || number_file_patch(f, text, ST_DIGITS, digits, e) ? -1 : 0;
 }
 
 int safetensors_write(const char *path, const struct st_write *w, struct err *e)
 {
-	struct st_writer out;
-	if (number_file_begin(&out.file, path, w->dtype, e))
+	struct number_file f;
+	if (number_file_begin(&f, path, w->dtype, e))
 		return -1;
-	return number_file_end(&out.file, put_all(&out, w, e), e);
+	return number_file_end(&f, put_all(&f, w, e), e);
 }

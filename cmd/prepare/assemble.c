@@ -186,9 +186,7 @@ static int decide_split(struct writing *x, const struct prepared *out, struct er
 		return err_set(e, EX_DATAERR, "%lld document%s, but no token",
 			(long long)x->documents, plural(x->documents));
 	if (x->n_lanes == 1) {
-		int64_t all = total[SPLIT_TRAIN];
-		total[SPLIT_TRAIN] = (int64_t)((double)all * (1 - a->p->val_fraction));
-		total[SPLIT_VAL] = all - total[SPLIT_TRAIN];
+		shard_split(&a->info, total[SPLIT_TRAIN], a->p->val_fraction);
 	} else if (!total[SPLIT_TRAIN] || (a->p->val_fraction > 0 && !total[SPLIT_VAL])) {
 		return err_set(e, EX_DATAERR, "of %lld documents, none is for %s%s",
 			(long long)x->documents,

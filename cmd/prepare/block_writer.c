@@ -22,7 +22,7 @@ struct out_block {
 	char *data;
 	int64_t n_bytes;
 	struct read_of_block *reads; /* what is to be read into it */
-	int64_t n_reads, room;
+	int64_t n_reads;
 	struct out_block *next; /* in a list */
 };
 
@@ -189,10 +189,7 @@ void out_block_add(struct out_block *b, const struct extent *from, int64_t n_byt
 		r->n_bytes += n_bytes;
 		return;
 	}
-	if (b->n_reads == b->room) {
-		b->room = max64(16, 2 * b->room);
-		b->reads = xrealloc(b->reads, (size_t)b->room * sizeof(*b->reads));
-	}
+	b->reads = xgrow(b->reads, b->n_reads, sizeof(*b->reads));
 	b->reads[b->n_reads++] = (struct read_of_block){*from, to, n_bytes};
 }
 

@@ -14,22 +14,15 @@ const char text_changed[] = "the text changed while it was read";
 
 struct shared {
 	struct encoding *x;
-	struct reader *reader;
-	pthread_mutex_t reading, learning;
-	struct progress bar;
-	double began;
-	uint64_t options; /* their hash */
-	bool stop;
-	int64_t bad; /* the first batch with an error */
-	struct err e;
+	pthread_mutex_t lock; /* of x->keys, and of x->learn */
+	uint64_t options;     /* their hash */
 };
 
 /* What a thread owns. */
 struct worker {
 	struct shared *s;
-	struct batch batch;
 	struct piece piece;
-	struct str line; /* the text of a line of JSONL */
+	struct document_text document;
 	uint32_t *ids;
 	int64_t n_ids;
 };
@@ -38,11 +31,7 @@ struct worker {
 
 static struct piece_document *add_document(struct piece *p)
 {
-	if (p->head.n_documents == p->room) {
-		p->room = max64(64, 2 * p->room);
-		p->documents =
-			xrealloc(p->documents, (size_t)p->room * sizeof(*p->documents));
-	}
+	p->documents = xgrow(p->documents, p->head.n_documents, sizeof(*p->documents));
 	struct piece_document *d = &p->documents[p->head.n_documents++];
 	*d = (struct piece_document){0};
 	return d;
@@ -102,9 +91,9 @@ static int64_t learn(
 	struct shared *s = w->s;
 	struct tokenizer *t = s->x->learn;
 	int64_t n_tokens = 0;
-	pthread_mutex_lock(&s->learning);
+	pthread_mutex_lock(&s->lock);
 	int64_t used = t->kind->learn(t, text, n, last, &n_tokens, e);
-	pthread_mutex_unlock(&s->learning);
+	pthread_mutex_unlock(&s->lock);
 	if (used >= 0 && used < n) {
 		err_set(e, EX_DATAERR, "the text ends within a character");
 		return TEXT_BAD(used);
@@ -177,11 +166,9 @@ static int do_document(struct worker *w, const struct document_part *part,
 
 /* ---- a line of JSONL -------------------------------------------------------------------- */
 
-static int broken(struct worker *w, const struct document_part *part, struct err *why,
-	struct err *e)
+static int broken(struct worker *w, struct err *why, struct err *e)
 {
 	struct piece *p = &w->piece;
-	err_prefix(why, "%s:%lld: ", file_name(w, part), (long long)part->where);
 	if (w->s->x->p->strict) {
 		*e = *why;
 		return -1;
@@ -189,16 +176,6 @@ static int broken(struct worker *w, const struct document_part *part, struct err
 	if (p->head.n_lines_broken++ < MAX_MESSAGES)
 		str_printf(&p->messages, "%s\n", why->msg);
 	return 0;
-}
-
-static int do_line(struct worker *w, const struct document_part *part, const char *text,
-	struct err *e)
-{
-	struct err why = {0};
-	int rc = jsonl_part(w->s->x->p, part, text, &w->line, &why);
-	if (rc)
-		return rc < 0 ? broken(w, part, &why, e) : 0;
-	return do_document(w, part, w->line.s ? w->line.s : "", (int64_t)w->line.len, e);
 }
 
 /* ---- a batch ------------------------------------------------------------------------------ */
@@ -224,11 +201,10 @@ static uint64_t hash_options(const struct encoding *x)
 	return h;
 }
 
-static struct hash128 key_of(const struct worker *w)
+static struct hash128 key_of(const struct batch *b, uint64_t options)
 {
-	const struct batch *b = &w->batch;
 	struct hash128 all[2] = {
-		hash128_bytes(b->text.s, b->text.len, w->s->options),
+		hash128_bytes(b->text.s, b->text.len, options),
 		hash128_bytes(b->parts, (size_t)b->n_parts * sizeof(*b->parts),
 			(uint64_t)b->source),
 	};
@@ -238,27 +214,39 @@ static struct hash128 key_of(const struct worker *w)
 static void keep_key(struct shared *s, int64_t number, struct hash128 key)
 {
 	struct encoding *x = s->x;
-	pthread_mutex_lock(&s->reading);
+	pthread_mutex_lock(&s->lock);
 	if (number >= x->room) {
 		x->room = max64(1024, 2 * number);
 		x->keys = xrealloc(x->keys, (size_t)x->room * sizeof(*x->keys));
 	}
 	x->keys[number] = key;
 	x->n_batches = max64(x->n_batches, number + 1);
-	pthread_mutex_unlock(&s->reading);
+	pthread_mutex_unlock(&s->lock);
 }
 
-static int do_batch(struct worker *w, struct err *e)
+static int do_part(struct worker *w, const struct batch *b,
+	const struct document_part *part, struct err *e)
 {
+	const struct encoding *x = w->s->x;
+	struct document_text *d = &w->document;
+	struct err why = {0};
+	int rc = batch_text(x->p, &x->inputs->files[part->file], b, part, d, &why);
+	if (rc)
+		return rc < 0 ? broken(w, &why, e) : 0;
+	return do_document(w, part, d->text, d->n, e);
+}
+
+static int do_batch(void *worker, const struct batch *b, struct err *e)
+{
+	struct worker *w = worker;
 	struct encoding *x = w->s->x;
 	struct piece *p = &w->piece;
-	const struct batch *b = &w->batch;
 	struct hash128 key = {0};
 	if (!x->learn) {
 		bool mine = b->number % x->comm->size == x->comm->rank;
 		if (!mine && x->comm->rank)
 			return 0;
-		key = key_of(w);
+		key = key_of(b, w->s->options);
 		if (!x->comm->rank)
 			keep_key(w->s, b->number, key);
 		if (!mine || pieces_have(x->pieces, b->number, key))
@@ -270,121 +258,54 @@ static int do_batch(struct worker *w, struct err *e)
 		.row_bytes = x->row_bytes};
 	str_clear(&p->tokens);
 	str_clear(&p->messages);
-	for (int64_t i = 0; i < b->n_parts; i++) {
-		const struct document_part *part = &b->parts[i];
-		const char *text = b->text.s + part->at;
-		if (is_jsonl(w, part) ? do_line(w, part, text, e)
-				      : do_document(w, part, text, part->n_bytes, e))
+	for (int64_t i = 0; i < b->n_parts; i++)
+		if (do_part(w, b, &b->parts[i], e))
 			return -1;
-	}
 	return x->learn ? 0 : pieces_add(x->pieces, p, e);
-}
-
-/* ---- all batches ------------------------------------------------------------------------- */
-
-static void show_progress(struct shared *s)
-{
-	char done[NUM_TEXT], rate[NUM_TEXT], note[3 * NUM_TEXT];
-	if (!s->bar.shown)
-		return;
-	double text = (double)reader_text_bytes(s->reader);
-	double seconds = clock_seconds() - s->began;
-	snprintf(note, sizeof(note), "%s, %s/s", text_bytes(done, text),
-		text_bytes(rate, seconds > 0 ? text / seconds : 0));
-	progress_update(&s->bar, (double)reader_done(s->reader), note);
-}
-
-static void fail(struct shared *s, int64_t number, const struct err *e)
-{
-	pthread_mutex_lock(&s->reading);
-	s->stop = true;
-	if (number < s->bad) {
-		s->bad = number;
-		s->e = *e;
-	}
-	pthread_mutex_unlock(&s->reading);
-}
-
-static void *work(void *with)
-{
-	struct worker *w = with;
-	struct shared *s = w->s;
-	for (;;) {
-		struct err e = {0};
-		pthread_mutex_lock(&s->reading);
-		int rc = s->stop ? 0 : reader_next(s->reader, &w->batch, &e);
-		show_progress(s);
-		pthread_mutex_unlock(&s->reading);
-		if (rc > 0 && do_batch(w, &e))
-			rc = -1;
-		if (rc < 0)
-			fail(s, w->batch.number, &e);
-		if (rc <= 0)
-			return NULL;
-	}
 }
 
 static void worker_free(struct worker *w)
 {
-	batch_free(&w->batch);
 	piece_free(&w->piece);
-	str_free(&w->line);
+	str_free(&w->document.line);
 	free(w->ids);
 }
 
-static void run_threads(struct shared *s, int n)
-{
-	enum { STACK = 1 << 20 };
-	struct worker *all = xcalloc((size_t)n, sizeof(*all));
-	pthread_t *threads = xcalloc((size_t)n, sizeof(*threads));
-	pthread_attr_t how;
-	int started = 1;
-	pthread_attr_init(&how);
-	pthread_attr_setstacksize(&how, STACK);
-	for (int i = 0; i < n; i++)
-		all[i].s = s;
-	while (started < n &&
-		!pthread_create(&threads[started], &how, work, &all[started]))
-		started++;
-	work(&all[0]);
-	for (int i = 1; i < started; i++)
-		pthread_join(threads[i], NULL);
-	pthread_attr_destroy(&how);
-	for (int i = 0; i < n; i++)
-		worker_free(&all[i]);
-	free(threads);
-	free(all);
-}
+/* ---- all batches ------------------------------------------------------------------------- */
 
-/* The error of the first batch that has one, on all ranks. */
-static int agree(struct shared *s, struct err *e)
+/* The error of the first batch that has one, on all ranks: `bad` is this rank's. */
+static int agree(struct comm *c, int64_t bad, struct err *e)
 {
-	struct comm *c = s->x->comm;
-	int64_t first = comm_min_i64(c, s->bad);
-	struct err mine = {0};
-	if (s->bad == first && s->bad < INT64_MAX)
-		mine = s->e;
-	if (!comm_agree(c, &mine))
-		return 0;
-	*e = mine;
-	return -1;
+	int64_t first = comm_min_i64(c, bad);
+	if (bad != first)
+		*e = (struct err){0};
+	return comm_agree(c, e);
 }
 
 int encode_all(struct encoding *x, struct err *e)
 {
-	struct shared s = {.x = x, .bad = INT64_MAX, .began = clock_seconds()};
-	pthread_mutex_init(&s.reading, NULL);
-	pthread_mutex_init(&s.learning, NULL);
-	s.options = hash_options(x);
-	s.reader = reader_open(
+	struct shared s = {
+		.x = x, .lock = PTHREAD_MUTEX_INITIALIZER, .options = hash_options(x)};
+	struct progress bar;
+	struct reader *reader = reader_open(
 		x->p, x->inputs, x->t, !x->learn && filter_has_expressions(x->filter));
+	const struct batches all = {reader, &bar, true, do_batch};
+	int threads = x->p->threads < 1 ? 1 : x->p->threads;
+	struct worker *w = xcalloc((size_t)threads, sizeof(*w));
+	struct err mine = {0};
+	for (int i = 0; i < threads; i++)
+		w[i].s = &s;
 	x->n_batches = 0;
-	progress_begin(&s.bar, x->title, (double)max64(0, x->inputs->n_bytes));
-	run_threads(&s, x->p->threads < 1 ? 1 : x->p->threads);
-	progress_end(&s.bar);
-	x->text_bytes = reader_text_bytes(s.reader);
-	x->text_hash = reader_close(s.reader);
-	pthread_mutex_destroy(&s.reading);
-	pthread_mutex_destroy(&s.learning);
-	return agree(&s, e);
+	progress_begin(&bar, x->title, (double)max64(0, x->inputs->n_bytes));
+	int64_t bad = batches_run(&all, w, sizeof(*w), threads, &mine);
+	progress_end(&bar);
+	for (int i = 0; i < threads; i++)
+		worker_free(&w[i]);
+	free(w);
+	x->text_bytes = reader_text_bytes(reader);
+	x->text_hash = reader_close(reader);
+	if (!agree(x->comm, bad, &mine))
+		return 0;
+	*e = mine;
+	return -1;
 }

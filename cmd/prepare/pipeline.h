@@ -78,7 +78,7 @@ struct batch {
 	int32_t source; /* of all its documents */
 	struct str text;
 	struct document_part *parts;
-	int64_t n_parts, room;
+	int64_t n_parts;
 };
 
 void batch_free(struct batch *b);
@@ -128,10 +128,31 @@ int jsonl_text(
 int jsonl_text_any(
 	const char *line, int64_t n, const char *field, struct str *out, struct err *e);
 
-/* The document of a line of a file, with the separator behind it: 0, 1 if the line is blank, -1 with a
- * message about the line if it is broken. The first line may begin with a byte order mark. */
-int jsonl_part(const struct prepare *p, const struct document_part *part,
-	const char *line, struct str *out, struct err *why);
+/* The text of a part of a batch; `line` is kept from one to the next. */
+struct document_text {
+	const char *text;
+	int64_t n;
+	struct str line;
+};
+/* Of a file of lines, the document of the line with the separator behind it: 0, 1 if the line is blank, -1 with a
+ * message that names the file and the line if it is broken. */
+int batch_text(const struct prepare *p, const struct input_file *f, const struct batch *b,
+	const struct document_part *part, struct document_text *out, struct err *why);
+
+/* ---- batches.c: all batches, by several threads --------------------------------------- */
+
+struct batches {
+	struct reader *reader;
+	struct progress *bar;
+	bool shows_rate; /* the bar */
+	/* A thread has a batch; `worker` is its own. */
+	int (*work)(void *worker, const struct batch *b, struct err *e);
+};
+
+/* The caller's is one of n threads; workers[n] are of so many bytes each. Returns the first batch that has an error,
+ * which is in *e, after which none is begun; INT64_MAX: there is none. */
+int64_t batches_run(const struct batches *b, void *workers, size_t worker_bytes, int n,
+	struct err *e);
 
 /* ---- pieces.c: work files ------------------------------------------------------------- */
 
@@ -156,7 +177,6 @@ struct piece_head {
 struct piece {
 	struct piece_head head;
 	struct piece_document *documents;
-	int64_t room;
 	struct str tokens, messages;
 };
 

@@ -119,10 +119,7 @@ static int fill(struct reader *r, int64_t n, struct err *e)
 static struct document_part *take(
 	struct reader *r, struct batch *b, int64_t n, int64_t n_more)
 {
-	if (b->n_parts == b->room) {
-		b->room = max64(64, 2 * b->room);
-		b->parts = xrealloc(b->parts, (size_t)b->room * sizeof(*b->parts));
-	}
+	b->parts = xgrow(b->parts, b->n_parts, sizeof(*b->parts));
 	struct document_part *part = &b->parts[b->n_parts++];
 	*part = (struct document_part){.at = (int64_t)b->text.len,
 		.n_bytes = n,

@@ -18,8 +18,7 @@ enum { MAX_FILES = 99999 }; /* names have five digits */
 
 /* Where the documents of a split begin in a file. */
 struct starts {
-	int64_t *at;
-	int64_t n, room;
+	int64_t *at, n;
 };
 
 struct out_file {
@@ -169,6 +168,12 @@ static enum h5_type token_type(const struct tokenizer *t)
 	return t->vocab.n <= UINT16_MAX + 1 ? H5_U16 : H5_U32;
 }
 
+void shard_split(struct shard_info *info, int64_t all, double val_fraction)
+{
+	info->total[SPLIT_TRAIN] = (int64_t)((double)all * (1 - val_fraction));
+	info->total[SPLIT_VAL] = all - info->total[SPLIT_TRAIN];
+}
+
 int32_t shard_token_bytes(const struct tokenizer *t)
 {
 	return (int32_t)h5_type_bytes(token_type(t));
@@ -243,10 +248,7 @@ static int begin_document(struct shard_writer *w, enum split s, struct err *e)
 	if (d->n == SHARD_MAX_DOCUMENTS)
 		return err_set(e, EX_USAGE, "%s: more than %d documents in a file%s",
 			f->name, SHARD_MAX_DOCUMENTS, advice_on(ADVICE_DOCUMENTS));
-	if (d->n == d->room) {
-		d->room = max64(1024, 2 * d->room);
-		d->at = xrealloc(d->at, (size_t)d->room * sizeof(*d->at));
-	}
+	d->at = xgrow(d->at, d->n, sizeof(*d->at));
 	d->at[d->n++] = c->at;
 	c->begins = false;
 	return 0;

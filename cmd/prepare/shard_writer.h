@@ -16,6 +16,8 @@ int shard_writer_put(struct shard_writer *w, enum split s, const uint32_t *ids, 
  * shard_writer_finish() returns. */
 int shard_writer_put_raw(struct shard_writer *w, enum split s, struct extent from,
 	int64_t n, struct err *e);
+/* Divides all tokens by tail: the last ones are for validation. */
+void shard_split(struct shard_info *info, int64_t all, double val_fraction);
 /* Bytes of a token of this vocabulary in a file. */
 int32_t shard_token_bytes(const struct tokenizer *t);
 /* The next token of this split begins a document. */

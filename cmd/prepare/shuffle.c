@@ -129,17 +129,13 @@ static int by_key(const void *a, const void *b)
 
 static int next_bucket(struct document_stream *s, struct err *e)
 {
-	int64_t n_bytes, room = 0;
+	int64_t n_bytes;
 	if (buckets_map(s->buckets, s->bucket++, &s->map, &n_bytes, e))
 		return -1;
 	s->n_places = s->place = 0;
 	for (int64_t at = 0; at < n_bytes;) {
 		const struct record *r = (const void *)(s->map + at);
-		if (s->n_places == room) {
-			room = max64(1024, 2 * room);
-			s->places =
-				xrealloc(s->places, (size_t)room * sizeof(*s->places));
-		}
+		s->places = xgrow(s->places, s->n_places, sizeof(*s->places));
 		s->places[s->n_places++] = (struct place){r->key, r->number, at};
 		at += (int64_t)sizeof(*r) + round_up(r->n_tokens * s->a->row_bytes, 8);
 	}

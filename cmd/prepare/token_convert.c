@@ -82,7 +82,7 @@ static int add_file(struct job *j, const char *path, enum split s, struct err *e
 	const struct token_format *f = strcmp(j->c->from, "auto")
 					       ? token_format_named(j->c->from)
 					       : token_format_detect(path);
-	j->parts = xrealloc(j->parts, (size_t)(j->n_parts + 1) * sizeof(*j->parts));
+	j->parts = xgrow(j->parts, j->n_parts, sizeof(*j->parts));
 	struct part *p = &j->parts[j->n_parts];
 	*p = (struct part){.split = s};
 	if (!f)
@@ -313,8 +313,7 @@ static int learn(struct job *j, struct err *e)
 	if (j->c->val->n)
 		return 0;
 	int64_t all = total[SPLIT_TRAIN];
-	total[SPLIT_TRAIN] = (int64_t)((double)all * (1 - j->c->p->val_fraction));
-	total[SPLIT_VAL] = all - total[SPLIT_TRAIN];
+	shard_split(&j->info, all, j->c->p->val_fraction);
 	j->train_left = total[SPLIT_TRAIN];
 	return 0;
 }

@@ -29,7 +29,7 @@ struct token_file {
 /* Lengths of documents, which an index has. */
 struct token_lengths {
 	int32_t *v;
-	int64_t n, room;
+	int64_t n;
 };
 
 struct token_format {

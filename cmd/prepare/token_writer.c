@@ -63,8 +63,7 @@ static int create(struct token_writer *w, const char *name, struct err *e)
 		return -1;
 	}
 	d->keeps = !w->p->overwrite;
-	w->files =
-		xrealloc(w->files, (size_t)(w->n_files + 1) * sizeof(struct durable *));
+	w->files = xgrow(w->files, w->n_files, sizeof(struct durable *));
 	w->files[w->n_files++] = d;
 	strs_add(&w->names, name);
 	int fd = durable_open(d);
@@ -143,10 +142,7 @@ static int count_document(const struct out *o, struct token_lengths *l, bool beg
 	int64_t n, struct err *e)
 {
 	if (begins || !l->n) {
-		if (l->n == l->room) {
-			l->room = l->room ? 2 * l->room : 1024;
-			l->v = xrealloc(l->v, (size_t)l->room * sizeof(*l->v));
-		}
+		l->v = xgrow(l->v, l->n, sizeof(*l->v));
 		l->v[l->n++] = 0;
 	}
 	if (n > INT32_MAX - l->v[l->n - 1])

@@ -10,7 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { N_BYTES = 256, MAX_TOKENS = 1 << 24 };
+enum { MAX_TOKENS = 1 << 24 };
 #define NO_TOKEN UINT32_MAX
 
 struct list {
@@ -162,17 +162,15 @@ static void enqueue(struct trainer *t, struct token_pair *p)
 
 /* ---- the beginning ---------------------------------------------------------------- */
 
-/* Token of each byte, in the order of the characters that GPT-2 writes for them: first those that are
- * printable in Latin-1. */
+/* Token of each byte, in the order of the characters that GPT-2 writes for them. */
 static void byte_tokens(uint32_t of[N_BYTES])
 {
-	uint32_t n = 0;
+	uint32_t code[N_BYTES], n = 0;
+	byte_level_codes(code);
 	for (int printable = 1; printable >= 0; printable--)
-		for (int b = 0; b < N_BYTES; b++) {
-			bool is = (b > ' ' && b < 127) || (b > 160 && b != 173);
-			if (is == printable)
+		for (int b = 0; b < N_BYTES; b++)
+			if ((code[b] < N_BYTES) == printable)
 				of[b] = n++;
-		}
 }
 
 static void take_words(struct trainer *t, const struct train_words *w)

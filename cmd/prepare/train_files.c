@@ -6,17 +6,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* The code of the character that GPT-2 writes for a byte: itself if it is printable in Latin-1, else
- * from U+0100 on. */
-static void byte_codes(uint32_t code[256])
-{
-	uint32_t n = 0;
-	for (uint32_t b = 0; b < 256; b++) {
-		bool printable = (b > ' ' && b < 127) || (b > 160 && b != 173);
-		code[b] = printable ? b : 256 + n++;
-	}
-}
-
 static void add_json(struct str *out, const char *text, size_t n)
 {
 	json_t *s = json_stringn(text, n);
@@ -36,10 +25,10 @@ static void token_bytes(const struct vocab *v, int64_t id, const uint8_t **p, in
 /* A token as GPT-2 writes it. */
 static void add_text(struct str *out, const struct vocab *v, int64_t id)
 {
-	uint32_t code[256];
+	uint32_t code[N_BYTES];
 	const uint8_t *p;
 	int64_t n;
-	byte_codes(code);
+	byte_level_codes(code);
 	token_bytes(v, id, &p, &n);
 	for (int64_t i = 0; i < n; i++) {
 		uint8_t c[4];

@@ -5,7 +5,6 @@
 #include "prepare/train_vocab.h"
 #include "prepare/pipeline.h"
 
-#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -13,21 +12,15 @@ struct job {
 	const struct train_vocab *c;
 	struct inputs inputs;
 	struct filter *filter;
-	struct reader *reader; /* and what follows: under the lock */
-	pthread_mutex_t lock;
 	struct progress bar;
 	struct trained_vocab *out;
-	int64_t bad; /* the first batch with an error */
-	struct err err;
 };
 
 struct worker {
 	struct job *j;
 	struct train_words words;
-	struct batch batch;
-	struct str line; /* the text of a line of JSONL */
+	struct document_text document;
 	int64_t n_documents, n_dropped, n_broken;
-	pthread_t thread;
 };
 
 /* Tells the reader where a document may be cut. */
@@ -45,68 +38,36 @@ static const struct tokenizer_kind cutting = {.name = "cut", .encode = cut};
 
 /* ---- a batch ---------------------------------------------------------------------- */
 
-/* The text of a part; 1: there is none, -1: an error. */
-static int text_of(struct worker *w, const struct document_part *part, const char **text,
-	int64_t *n, struct err *e)
+static int do_part(struct worker *w, const struct batch *b,
+	const struct document_part *part, struct err *e)
 {
 	const struct prepare *p = w->j->c->p;
-	const struct input_file *f = &w->j->inputs.files[part->file];
+	struct document_text *d = &w->document;
 	struct err why = {0};
-	*text = w->batch.text.s + part->at;
-	*n = part->n_bytes;
-	if (!f->jsonl)
-		return 0;
-	int rc = jsonl_part(p, part, *text, &w->line, &why);
+	int rc = batch_text(p, &w->j->inputs.files[part->file], b, part, d, &why);
 	if (rc < 0 && p->strict) {
 		*e = why;
-		return err_prefix(e, "%s:%lld: ", f->name, (long long)part->where);
+		return -1;
 	}
 	w->n_broken += rc < 0;
-	*text = w->line.s;
-	*n = (int64_t)w->line.len;
-	return rc || !*n;
-}
-
-static int do_part(struct worker *w, const struct document_part *part, struct err *e)
-{
-	const struct filter *f = w->j->filter;
-	const char *text;
-	int64_t n;
-	int rc = text_of(w, part, &text, &n, e);
-	if (rc)
-		return rc < 0 ? -1 : 0;
-	int fate = part->first && part->last ? filter_fate(f, text, n, e)
-		   : w->j->c->p->max_bytes   ? FATE_LONG /* see reader_open() */
+	if (rc || !d->n)
+		return 0;
+	int fate = part->first && part->last ? filter_fate(w->j->filter, d->text, d->n, e)
+		   : p->max_bytes	     ? FATE_LONG /* see reader_open() */
 					     : FATE_KEPT;
 	if (fate < 0)
 		return -1;
 	w->n_documents += part->last;
 	w->n_dropped += part->last && fate != FATE_KEPT;
-	return fate == FATE_KEPT ? train_words_add(&w->words, text, n, e) : 0;
+	return fate == FATE_KEPT ? train_words_add(&w->words, d->text, d->n, e) : 0;
 }
 
-static void *count_words(void *arg)
+static int count_words(void *worker, const struct batch *b, struct err *e)
 {
-	struct worker *w = arg;
-	struct job *j = w->j;
-	int rc;
-	do {
-		struct err e = {0};
-		pthread_mutex_lock(&j->lock);
-		rc = j->err.code ? 0 : reader_next(j->reader, &w->batch, &e);
-		progress_update(&j->bar, (double)reader_done(j->reader), NULL);
-		pthread_mutex_unlock(&j->lock);
-		for (int64_t i = 0; rc > 0 && i < w->batch.n_parts; i++)
-			if (do_part(w, &w->batch.parts[i], &e))
-				rc = -1;
-		pthread_mutex_lock(&j->lock);
-		if (rc < 0 && w->batch.number < j->bad) {
-			j->bad = w->batch.number;
-			j->err = e;
-		}
-		pthread_mutex_unlock(&j->lock);
-	} while (rc > 0);
-	return NULL;
+	for (int64_t i = 0; i < b->n_parts; i++)
+		if (do_part(worker, b, &b->parts[i], e))
+			return -1;
+	return 0;
 }
 
 /* ---- all of them ------------------------------------------------------------------ */
@@ -121,25 +82,19 @@ static void join(struct worker *first, struct worker *w, struct trained_vocab *o
 	out->n_broken += w->n_broken;
 }
 
-static int count_all(struct job *j, struct worker *w, int threads, struct err *e)
+static int count_all(
+	struct job *j, struct reader *reader, struct worker *w, struct err *e)
 {
-	int started = 1;
+	const struct batches all = {reader, &j->bar, false, count_words};
+	int threads = j->c->p->threads;
 	for (int i = 0; i < threads; i++) {
 		w[i].j = j;
 		if (train_words_open(&w[i].words, j->c->config.pattern, e))
 			return -1;
 	}
-	while (started < threads &&
-		!pthread_create(&w[started].thread, NULL, count_words, &w[started]))
-		started++;
-	count_words(&w[0]);
-	for (int i = 1; i < started; i++)
-		pthread_join(w[i].thread, NULL);
-	if (j->err.code) {
-		*e = j->err;
+	if (batches_run(&all, w, sizeof(*w), threads, e) < INT64_MAX)
 		return -1;
-	}
-	for (int i = 0; i < started; i++)
+	for (int i = 0; i < threads; i++)
 		join(&w[0], &w[i], j->out);
 	return 0;
 }
@@ -155,12 +110,12 @@ static int read_all(
 	if (!j->filter)
 		return -1;
 	bool filters = p->min_bytes || p->max_bytes || filter_has_expressions(j->filter);
-	j->reader = reader_open(p, &j->inputs, &cutter, filters);
+	struct reader *reader = reader_open(p, &j->inputs, &cutter, filters);
 	progress_begin(&j->bar, "words", (double)max64(0, j->inputs.n_bytes));
-	int rc = count_all(j, w, p->threads, e);
+	int rc = count_all(j, reader, w, e);
 	progress_end(&j->bar);
-	j->out->n_text_bytes = reader_text_bytes(j->reader);
-	reader_close(j->reader);
+	j->out->n_text_bytes = reader_text_bytes(reader);
+	reader_close(reader);
 	if (!rc && !j->out->n_text_bytes)
 		rc = err_set(e, EX_DATAERR, "the text is empty");
 	return rc;
@@ -186,16 +141,14 @@ static int merge_all(struct job *j, const struct train_words *words, struct err 
 int train_vocab_run(const struct train_vocab *c, const struct strs *inputs,
 	struct trained_vocab *out, struct err *e)
 {
-	struct job j = {
-		.c = c, .out = out, .bad = INT64_MAX, .lock = PTHREAD_MUTEX_INITIALIZER};
+	struct job j = {.c = c, .out = out};
 	int threads = c->p->threads;
 	struct worker *w = xcalloc((size_t)threads, sizeof(*w));
 	*out = (struct trained_vocab){0};
 	int rc = read_all(&j, w, inputs, e) || merge_all(&j, &w[0].words, e);
 	for (int i = 0; i < threads; i++) {
 		train_words_close(&w[i].words);
-		batch_free(&w[i].batch);
-		str_free(&w[i].line);
+		str_free(&w[i].document.line);
 	}
 	free(w);
 	if (j.filter)

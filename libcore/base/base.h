@@ -152,9 +152,9 @@ void *xmalloc(size_t n_bytes);
 void *xcalloc(size_t n, size_t n_bytes);
 void *xrealloc(void *p, size_t n_bytes);
 char *xstrdup(const char *s);
-
-/* Bytes that are free on this host, with swap; 0: not known. */
-int64_t memory_available(void);
+/* An array of n elements to which one is added each time: it has room for element n. */
+void *xgrow(void *p, int64_t n, size_t n_bytes);
+int64_t memory_available(void); /* free bytes of this host, with swap; 0: not known */
 
 /*
  * An arena allocates from one block of memory, each allocation aligned to a cache line, and frees

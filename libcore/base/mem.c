@@ -37,6 +37,12 @@ void *xrealloc(void *old, size_t n_bytes)
 	return p;
 }
 
+void *xgrow(void *p, int64_t n, size_t n_bytes)
+{
+	bool is_full = (n & (n - 1)) == 0; /* 0, or a power of two */
+	return is_full ? xrealloc(p, (size_t)max64(1, 2 * n) * n_bytes) : p;
+}
+
 char *xstrdup(const char *s)
 {
 	size_t n = strlen(s) + 1;

@@ -1,4 +1,4 @@
-/* Student's t, for tests of means. Pure functions; NaN gives NaN. */
+/* Student's t, for tests of means: pure functions, NaN gives NaN. And medians. */
 #ifndef BASE_STUDENT_H
 #define BASE_STUDENT_H
 
@@ -10,5 +10,7 @@ enum { MAX_DF = 1000 };
 double student_p(double t, int64_t df);
 /* The t of which student_p() is p, 0 < p < 1. */
 double student_quantile(double p, int64_t df);
+/* Of n > 0 numbers, which are reordered. */
+double median(double *v, int64_t n);
 
 #endif

@@ -1,6 +1,7 @@
 /* The simulation of planned groups: streams of transfers that share links. */
 #include "comm/simulate.h"
 #include "base/trace.h"
+#include "comm/tree.h"
 
 #include <ctype.h>
 #include <math.h>
@@ -325,14 +326,6 @@ struct amount {
 	double latency;
 };
 
-static int log2_up(int n)
-{
-	int levels = 0;
-	while (1 << levels < n)
-		levels++;
-	return levels;
-}
-
 static void add_message(
 	const struct group *g, const struct comm_request *q, struct amount *a)
 {
@@ -351,8 +344,8 @@ static void add_collective(
 {
 	const struct link *link = sim.links.link;
 	double bytes = (double)q->sent;
-	double latency = log2_up(g->here) * link[LINK_HOST].latency +
-			 log2_up(g->n_hosts) * link[LINK_NETWORK].latency;
+	double latency = tree_levels(g->here) * link[LINK_HOST].latency +
+			 tree_levels(g->n_hosts) * link[LINK_NETWORK].latency;
 	a->latency = fmax(a->latency, (q->coll == COLL_ALLREDUCE ? 2 : 1) * latency);
 	for (int d = 0; d < N_TRANSFER_DIRECTIONS; d++) {
 		a->used[d] = true;

@@ -3,6 +3,14 @@
 
 #include <stdlib.h>
 
+int tree_levels(int64_t n)
+{
+	int levels = 0;
+	while ((int64_t)1 << levels < n)
+		levels++;
+	return levels;
+}
+
 int tree_nodes(int64_t begin, int64_t end, struct tree_node out[static TREE_MAX_NODES])
 {
 	int n = 0;

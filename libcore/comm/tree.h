@@ -19,6 +19,8 @@ struct tree_node {
 
 enum { TREE_MAX_NODES = 128 };
 
+/* The level of the root of n leaves: the smallest number whose power of two is not less than n. */
+int tree_levels(int64_t n);
 /* The fewest nodes whose leaves are exactly [begin, end), in ascending order. */
 int tree_nodes(int64_t begin, int64_t end, struct tree_node out[static TREE_MAX_NODES]);
 

@@ -17,15 +17,22 @@ static int byte_of(uint32_t code)
 		if (code >= printable[i].first && code <= printable[i].last)
 			return (int)code;
 		int gap = printable[i].first - last - 1;
-		if (code >= 256 && (int)code - 256 < n_others + gap)
-			return last + 1 + (int)code - 256 - n_others;
+		if (code >= N_BYTES && (int)code - N_BYTES < n_others + gap)
+			return last + 1 + (int)code - N_BYTES - n_others;
 		n_others += gap;
 		last = printable[i].last;
 	}
 	return -1;
 }
 
-int byte_level_decode(const char *text, struct str *out)
+void byte_level_codes(uint32_t code[N_BYTES])
+{
+	for (uint32_t c = 0; c < 2 * N_BYTES; c++)
+		if (byte_of(c) >= 0)
+			code[byte_of(c)] = c;
+}
+
+static int decode(const char *text, struct str *out)
 {
 	int64_t n = (int64_t)strlen(text);
 	for (int64_t i = 0; i < n;) {
@@ -74,7 +81,7 @@ int byte_level_vocab(
 		if (skip && json_object_get(skip, text))
 			continue;
 		str_clear(&bytes);
-		if (!*text || byte_level_decode(text, &bytes)) {
+		if (!*text || decode(text, &bytes)) {
 			rc = err_set(e, EX_DATAERR,
 				"token '%.60s' (%u) is not in GPT-2's form of bytes",
 				text, id);

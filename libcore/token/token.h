@@ -130,6 +130,11 @@ struct bpe_model {
 extern const struct bpe_model bpe_models[]; /* ends with a NULL name */
 const struct bpe_model *bpe_model_find(const char *name);
 
+enum { N_BYTES = 256 };
+/* byte_level.c: the code of the character that GPT-2's files have for a byte: itself, or from N_BYTES on if it is not
+ * printable in Latin-1. */
+void byte_level_codes(uint32_t code[N_BYTES]);
+
 /*
  * Reads a vocabulary from a folder, or from a file: GPT-2's vocab.bpe with encoder.json beside it
  * or merges.txt with vocab.json, a rank file of tiktoken, tokenizer.json. model: NULL for any.

@@ -32,9 +32,6 @@ void rules_find_end(struct bpe_rules *r, const struct vocab *v);
 
 /* ---- byte_level.c ---------------------------------------------------------------- */
 
-/* GPT-2 writes a token as text, with a printable character for each byte. Appends the bytes of such a
- * text; -1 if it is none. */
-int byte_level_decode(const char *text, struct str *out);
 /* Adds all tokens of a JSON object {text: id}. skip, if not NULL, has those to leave out. */
 int byte_level_vocab(
 	const json_t *vocab, const json_t *skip, struct vocab_builder *b, struct err *e);

@@ -4,6 +4,7 @@
 #include "base/file.h"
 #include "tests/support/support.h"
 
+#include <malloc.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -408,6 +409,21 @@ static void options_print_what_is_empty(void **state)
 	str_free(&text);
 }
 
+/* (the sanitizers see what has no room) */
+static void arrays_grow(void **state)
+{
+	int64_t *v = NULL, n = 0;
+	(void)state;
+	for (int round = 0; round < 2; round++)
+		for (n = 0; n < 1000; n++) {
+			v = xgrow(v, n, sizeof(*v));
+			v[n] = n + round;
+			assert_int_equal(v[n / 2], n / 2 + round);
+		}
+	assert_true(malloc_usable_size(v) >= 1000 * sizeof(*v));
+	free(v);
+}
+
 static void memory_that_is_not_there(void **state)
 {
 	struct arena a;
@@ -545,6 +561,7 @@ int main(void)
 		cmocka_unit_test(options_print_what_is_empty),
 		cmocka_unit_test(only_options_of_a_run_are_saved),
 		cmocka_unit_test(options_that_need_others),
+		cmocka_unit_test(arrays_grow),
 		cmocka_unit_test(memory_that_is_not_there),
 		cmocka_unit_test(hashes_of_any_length),
 	};

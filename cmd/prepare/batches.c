@@ -1,0 +1,88 @@
+/* All batches of a reader, by several threads: each takes the next one. */
+#include "prepare/pipeline.h"
+
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* What the threads share. */
+struct queue {
+	const struct batches *b;
+	pthread_mutex_t lock; /* of the reader, and of what follows */
+	double began;
+	int64_t bad; /* the first batch with an error; INT64_MAX: none */
+	struct err e;
+};
+
+struct taker {
+	struct queue *q;
+	void *worker;
+	pthread_t thread;
+};
+
+static void show_progress(const struct queue *q)
+{
+	char done[NUM_TEXT], rate[NUM_TEXT], note[3 * NUM_TEXT];
+	struct reader *r = q->b->reader;
+	if (!q->b->bar->shown)
+		return;
+	double text = (double)reader_text_bytes(r), seconds = clock_seconds() - q->began;
+	snprintf(note, sizeof(note), "%s, %s/s", text_bytes(done, text),
+		text_bytes(rate, seconds > 0 ? text / seconds : 0));
+	progress_update(
+		q->b->bar, (double)reader_done(r), q->b->shows_rate ? note : NULL);
+}
+
+static void *take_batches(void *with)
+{
+	struct taker *t = with;
+	struct queue *q = t->q;
+	struct batch batch = {0};
+	pthread_mutex_lock(&q->lock);
+	for (int rc = 1; rc > 0 && q->bad == INT64_MAX;) {
+		struct err e = {0};
+		rc = reader_next(q->b->reader, &batch, &e);
+		show_progress(q);
+		pthread_mutex_unlock(&q->lock);
+		if (rc > 0 && q->b->work(t->worker, &batch, &e))
+			rc = -1;
+		pthread_mutex_lock(&q->lock);
+		if (rc < 0 && batch.number < q->bad) {
+			q->bad = batch.number;
+			q->e = e;
+		}
+	}
+	pthread_mutex_unlock(&q->lock);
+	batch_free(&batch);
+	return NULL;
+}
+
+int64_t batches_run(
+	const struct batches *b, void *workers, size_t worker_bytes, int n, struct err *e)
+{
+	enum { STACK = 1 << 20 };
+	struct queue q = {.b = b,
+		.lock = PTHREAD_MUTEX_INITIALIZER,
+		.began = clock_seconds(),
+		.bad = INT64_MAX};
+	struct taker *all = xcalloc((size_t)n, sizeof(*all));
+	pthread_attr_t how;
+	int started = 1;
+	pthread_attr_init(&how);
+	pthread_attr_setstacksize(&how, STACK);
+	for (int i = 0; i < n; i++)
+		all[i] = (struct taker){
+			.q = &q, .worker = (char *)workers + (size_t)i * worker_bytes};
+	/* (the others do the work of a thread that cannot be started) */
+	while (started < n &&
+		!pthread_create(&all[started].thread, &how, take_batches, &all[started]))
+		started++;
+	take_batches(&all[0]);
+	for (int i = 1; i < started; i++)
+		pthread_join(all[i].thread, NULL);
+	pthread_attr_destroy(&how);
+	free(all);
+	if (q.bad < INT64_MAX)
+		*e = q.e;
+	return q.bad;
+}
