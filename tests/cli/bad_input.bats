@@ -7,14 +7,12 @@ programs='pt-prepare pt-train pt-ckpt pt-compare pt-sample pt-collbench'
 
 # A command that is refused with one message, and without a trace.
 refused() { # CODE TEXT COMMAND...
-	local code=$1 text=$2 before=(*) after line n=0
+	local code=$1 text=$2 before=(*) after n
 	shift 2
 	[ "$1" != tiny ] || set -- pt-train "${TINY[@]}" "${@:2}"
 	code_of "$code" timeout 120 "$@"
 	says "$text"
-	for line in "${lines[@]}"; do
-		[[ $line != pt-* ]] || n=$((n + 1))
-	done
+	n=$(messages)
 	after=(*)
 	[[ $n -eq 1 && ${after[*]} == "${before[*]}" ]] || {
 		echo "$n messages; left: ${after[*]}"

@@ -6,7 +6,7 @@ load helpers
 refuse() { # TEXT COMMAND...: 64, and one message
 	code_of 64 "${@:2}"
 	says "$1"
-	[ "$(grep -c '^pt-train: ' <<<"$output")" -eq 1 ]
+	[ "$(messages)" -eq 1 ]
 }
 
 # 8 sequences a step, one at a time; the same arithmetic on any layout.

@@ -174,6 +174,11 @@ not() { # COMMAND...
 	fi
 }
 
+# The number of messages in $output, but for those of what MPI left when another test killed a job.
+messages() {
+	grep '^pt-' <<<"$output" | grep -vc '/dev/shm/.*: removed: '
+}
+
 says() { # TEXT: it is in $output
 	[[ $output == *"$1"* ]] || {
 		echo "not said: $1"

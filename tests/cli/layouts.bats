@@ -25,7 +25,7 @@ refuse() { # TEXT COMMAND...: 64, and one message
 	shift
 	code_of 64 timeout 120 "$@"
 	says "$text"
-	[ "$(grep -c '^pt-train: ' <<<"$output")" -eq 1 ]
+	[ "$(messages)" -eq 1 ]
 }
 
 # That the options arrive: tests/support/layouts.c has all layouts.

@@ -170,7 +170,7 @@ refused() { # TEXT COMMAND...
 		one() { # CODE TEXT OPTION...
 			code_of "$1" timeout 120 bash -c 'n=$1 TINY=($2); shift 2; ranks "$n" "$@"' x $n "${TINY[*]}" "${@:3}"
 			says "$2"
-			[ "$(grep -c '^pt-' <<<"$output")" -eq 1 ]
+			[ "$(messages)" -eq 1 ]
 		}
 		one 74 "rank $((n - 1)): c.conf: No such file" -n 2 -o new --config c.conf
 		one 74 "rank $((n - 1)): old/checkpoints/step-00000004.h5: No such file" -n 8 -o new --resume old/checkpoints/step-00000004.h5
