@@ -60,7 +60,7 @@ struct comm *comm_split(struct comm *c, int color, const char *name)
 	for (int r = 0; r < c->size; r++)
 		if (colors[r] == color)
 			ranks[n++] = r;
-	struct comm *part = color < 0 ? NULL : c->ops->part(c, ranks, n);
+	struct comm *part = color < 0 ? NULL : c->ops->create_group(c, ranks, n);
 	free(colors);
 	free(ranks);
 	return finish_group(c, part, color, name);

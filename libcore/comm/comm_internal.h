@@ -18,8 +18,8 @@ struct comm_ops {
 	bool (*test)(struct comm *c, struct comm_request *r);
 	/* Takes a message that has arrived, of n_bytes at most; false: there is none. */
 	bool (*take)(struct comm *c, void *p, int64_t n_bytes, int tag, int *peer);
-	/* of these ranks, which call it */
-	struct comm *(*part)(struct comm *c, const int *ranks, int n);
+	/* of these ranks of c, all of which call it */
+	struct comm *(*create_group)(struct comm *c, const int *ranks, int n);
 	struct comm *(*dup)(struct comm *c);
 	void (*free)(struct comm *c);
 	void (*close)(struct comm *world);

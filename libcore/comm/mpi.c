@@ -199,7 +199,7 @@ static struct comm *wrap(MPI_Comm m)
 	return c;
 }
 
-static struct comm *mpi_part(struct comm *c, const int *ranks, int n)
+static struct comm *mpi_create_group(struct comm *c, const int *ranks, int n)
 {
 	MPI_Comm m;
 	MPI_Group all, part;
@@ -286,7 +286,7 @@ static const struct comm_ops mpi_ops = {
 	.call_recv = mpi_call_recv,
 	.test = mpi_test,
 	.take = mpi_take,
-	.part = mpi_part,
+	.create_group = mpi_create_group,
 	.dup = mpi_dup,
 	.free = mpi_free,
 	.close = mpi_close,

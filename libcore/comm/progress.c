@@ -122,10 +122,10 @@ static bool locked_take(struct comm *c, void *p, int64_t n_bytes, int tag, int *
 	return there;
 }
 
-static struct comm *locked_part(struct comm *c, const int *ranks, int n)
+static struct comm *locked_create_group(struct comm *c, const int *ranks, int n)
 {
 	lock();
-	struct comm *part = progress.ops->part(c, ranks, n);
+	struct comm *part = progress.ops->create_group(c, ranks, n);
 	part->ops = c->ops;
 	unlock();
 	return part;
@@ -166,7 +166,7 @@ void comm_progress_thread(struct comm *world)
 		.call_recv = locked_call_recv,
 		.test = locked_test,
 		.take = locked_take,
-		.part = locked_part,
+		.create_group = locked_create_group,
 		.dup = locked_dup,
 		.free = locked_free,
 		.close = locked_close,

@@ -16,7 +16,7 @@
  * message, by shared memory of MPI. */
 enum { MAX_SEGMENTS = 16, MIN_EXCHANGE = 1 << 21 };
 
-enum phase { BEFORE, EXCHANGE, GATHER, DONE };
+enum phase { WAITING, EXCHANGE, GATHER, DONE };
 
 struct sum {
 	struct sum_call call;
@@ -200,10 +200,10 @@ static int find_parts(struct sum *s, int64_t first, int64_t len, const float *pa
 static void take(const struct sum_call *x, const struct grid_part *parts, int n,
 	int64_t first, int64_t len)
 {
-	BUG_ON(*x->taking);
-	*x->taking = true;
+	BUG_ON(*x->take_busy);
+	*x->take_busy = true;
 	x->take(x->with, parts, n, first, len);
-	*x->taking = false;
+	*x->take_busy = false;
 }
 
 /* Adds these elements, and with shared memory writes the result to every rank's. */
@@ -418,7 +418,7 @@ static void enter(struct sum *s, enum phase phase)
 /* Have all ranks reached this rank's phase? */
 static bool phase_reached(struct sum *s)
 {
-	if (s->phase == BEFORE)
+	if (s->phase == WAITING)
 		return !s->call.after || sum_done(s->call.after);
 	if (s->call.shared)
 		return comm_shared_all_posted(
@@ -426,7 +426,7 @@ static bool phase_reached(struct sum *s)
 	return s->phase == EXCHANGE ? exchange(s) : comm_test(&s->gather);
 }
 
-static void end_before(struct sum *s)
+static void end_previous(struct sum *s)
 {
 	if (s->call.after)
 		sum_end(s->call.after);
@@ -436,10 +436,10 @@ static void end_before(struct sum *s)
 static void poll_sum(void *with)
 {
 	struct sum *s = with;
-	if (s->call.take && *s->call.taking)
+	if (s->call.take && *s->call.take_busy)
 		return;
-	if (s->phase == BEFORE && phase_reached(s)) {
-		end_before(s);
+	if (s->phase == WAITING && phase_reached(s)) {
+		end_previous(s);
 		enter(s, EXCHANGE);
 	}
 	if (s->phase == EXCHANGE && phase_reached(s)) {
@@ -470,7 +470,7 @@ static void wait_for(struct sum *s)
 static void plan_messages(struct sum *s)
 {
 	simulate_chain(true); /* the sum before is not complete */
-	end_before(s);
+	end_previous(s);
 	join_queue(s);
 	for (int k = 0; k < s->plan->n_segments && !by_library(s); k++) {
 		simulate_launch(s->c);
@@ -492,7 +492,7 @@ static void enqueue(struct sum *s)
 {
 	struct sum_queue *q = s->call.queue;
 	int before = comm_stream_begin(s->c);
-	end_before(s);
+	end_previous(s);
 	join_queue(s);
 	if (by_library(s)) {
 		begin_library(s);

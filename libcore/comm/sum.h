@@ -72,22 +72,23 @@ struct sum;
 
 struct sum_call {
 	const struct sum_plan *plan;
-	struct sum *
-		after; /* this sum begins when that one is complete, which sum_end() then ends too; or NULL */
+	/* This sum begins when that one is complete; sum_end() then ends both. NULL: at once. */
+	struct sum *after;
 	struct grid *grid; /* in device memory: the exponent, and what is counted */
 	const enum sum_form *form; /* [size] */
 	/* This rank's contribution, [n]. Of an int64 sum, its own part may be overwritten. */
 	void *own;
 	/* What becomes of the sum of this rank's piece, [piece]. It is kept, with `add` on top of what is
 	 * there; it may be this rank's part of own, int64, in one shard. Or a function takes its parts,
-	 * those of elements [first, first + len), for one segment after another; `taking`, which is false
-	 * at first, is of all sums whose functions must not be called while another one waits. */
+	 * those of elements [first, first + len), for one segment after another. While it
+	 * waits, other sums are polled: *take_busy, false at first, is shared by all sums whose
+	 * functions must not be called then. */
 	int64_t *kept;
 	bool add;
 	void (*take)(void *with, const struct grid_part *parts, int n_parts,
 		int64_t first, int64_t len);
 	void *with;
-	bool *taking;
+	bool *take_busy;
 	/* Receives the rounded sum of this rank's shard, packed, or if an element has only one leaf in all
 	 * that leaf; NULL: nobody rounds. It may be the rank's own leaf. `ready`: nobody contributes, and it has
 	 * the rank's piece already, which is sent to the others. */

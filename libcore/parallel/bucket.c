@@ -5,6 +5,8 @@
  */
 #include "parallel/store_internal.h"
 
+#include "comm/tree.h"
+
 #include <stdlib.h>
 #include <string.h>
 
@@ -94,10 +96,7 @@ static int levels_of(const struct store *s, const struct tensor *t)
 {
 	int64_t n = max64(1, s->c.microbatches.n_micro) * t->uses * s->c.chunks *
 		    t->users_per_slice * max64(1, s->c.workers);
-	int levels = 0;
-	while ((int64_t)1 << levels < n)
-		levels++;
-	return levels;
+	return tree_levels(n);
 }
 
 /* All local slices of tensors like this one, from its unit down to the unit with which the bucket

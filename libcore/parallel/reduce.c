@@ -66,7 +66,7 @@ static void set_target(struct store *s, struct bucket *b, struct sum_call *call)
 	call->add = b->sums.adds = b->sums.added;
 	if (is_offloaded(s, STORE_GRAD)) {
 		call->take = offload_add;
-		call->taking = &s->impl->offload.adding;
+		call->take_busy = &s->impl->offload.adding;
 	} else if (bucket_keeps(s, b)) {
 		call->kept = b->sums.kept;
 	}
@@ -114,7 +114,7 @@ static void begin_second(struct store *s, struct bucket *b)
 }
 
 /* What was kept is rounded, or is rounded already (NULL), and sent to the ranks that receive it. */
-static void begin_rounded(
+static void round_and_gather(
 	const struct store *s, struct bucket *b, struct sum_group *g, int64_t *kept)
 {
 	struct sum_call call = call_of(s, b, g);
@@ -127,7 +127,7 @@ static void begin_rounded(
 
 void reduce_gather(struct store *s, struct bucket *b)
 {
-	begin_rounded(s, b, b->sums.first, NULL);
+	round_and_gather(s, b, b->sums.first, NULL);
 }
 
 void reduce_end(struct bucket *b)
@@ -212,7 +212,7 @@ void reduce_finish(struct store *s, struct bucket *b)
 	else if (bucket_is_hybrid(b))
 		begin_second(s, b);
 	else
-		begin_rounded(
+		round_and_gather(
 			s, b, b->sums.last, bucket_keeps(s, b) ? b->sums.kept : NULL);
 }
 

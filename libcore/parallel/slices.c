@@ -272,15 +272,6 @@ struct mat slice_sum_slot(struct slice_sum *x)
 	return part_of(x, x->stack.n);
 }
 
-/* Levels of the tree over all slices. */
-static int levels_of(const struct slices *s)
-{
-	int level = 0;
-	while (1 << level < s->n)
-		level++;
-	return level;
-}
-
 static bool is_last_local(const struct slice_sum *x)
 {
 	return x->next == x->s->first + x->s->local - 1;
@@ -292,7 +283,7 @@ static struct tree_stack add_up(const struct slice_sum *x)
 	struct tree_stack stack = x->stack;
 	int merges = tree_push(&stack, x->next);
 	if (is_last_local(x) && x->s->axis->size == 1) {
-		merges += tree_finish(&stack, 1 << levels_of(x->s));
+		merges += tree_finish(&stack, 1 << tree_levels(x->s->n));
 		BUG_ON(stack.n != 1);
 	}
 	for (int top = stack.n + merges - 1; top >= stack.n && x->n; top--)
@@ -410,7 +401,7 @@ void slice_sum_send(struct slice_sum *x)
 /* This rank's rows of the sum, into `to`. */
 static void sum_rows(struct slice_sum *x, struct mat to)
 {
-	struct tree_node root = {levels_of(x->s), 0};
+	struct tree_node root = {tree_levels(x->s->n), 0};
 	int at = 0, others = x->n_known - 1;
 	messages_end(x->messages);
 	if (x->received && to.rows)
