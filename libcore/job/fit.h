@@ -10,5 +10,9 @@
  * set, and the trainer abandoned: it needs more than there is. */
 int fit_trainer(
 	struct trainer *t, struct plan *p, struct trainer_sizes *sizes, struct err *e);
+/* Collective. A trainer without a run around it: prepares, plans and builds it. The plan goes to *p, unless that
+ * is NULL. */
+int trainer_open(struct trainer *t, const struct train_opts *o, struct comm *world,
+	struct dataset *data, struct plan *p, struct err *e);
 
 #endif

@@ -118,6 +118,10 @@ void model_unit_name(int unit, int n, struct str *out);
 /* Appends the list of tensors with their sizes; `all`: with the tensors of a layer. */
 void model_print(const struct model *m, bool all, struct str *out);
 
+/* The frequency of a pair of channels, theta^(-2j / head_dim), scaled as the options say: its rotation at
+ * position t is by t times this angle (pass.c). */
+double rope_frequency(const struct model *m, int64_t j);
+
 /* ---- init.c ---------------------------------------------------------------------- */
 
 /* To be increased when kernels/normal.h computes other bits; a run records it. */

@@ -22,16 +22,20 @@ static double llama3_scale(const struct model_config *c, double frequency)
 	return (1 - smooth) * frequency / c->rope_factor + smooth * frequency;
 }
 
-/* rope[t] = cosines, then sines, of t * theta^(-2j / head_dim). */
+double rope_frequency(const struct model *m, int64_t j)
+{
+	double f = pow(m->c.rope_theta, -2.0 * (double)j / (double)m->head_dim);
+	if (m->c.rope_scaling == ROPE_LINEAR)
+		f /= m->c.rope_factor;
+	return m->c.rope_scaling == ROPE_LLAMA3 ? llama3_scale(&m->c, f) : f;
+}
+
+/* rope[t] = cosines, then sines, of t times the frequencies. */
 static void fill_rope(const struct model *m, float *rope)
 {
 	int64_t half = m->head_dim / 2;
 	for (int64_t j = 0; j < half; j++) {
-		double f = pow(m->c.rope_theta, -2.0 * (double)j / (double)m->head_dim);
-		if (m->c.rope_scaling == ROPE_LINEAR)
-			f /= m->c.rope_factor;
-		else if (m->c.rope_scaling == ROPE_LLAMA3)
-			f = llama3_scale(&m->c, f);
+		double f = rope_frequency(m, j);
 		for (int64_t t = 0; t < m->c.context; t++) {
 			rope[t * m->head_dim + j] = (float)cos((double)t * f);
 			rope[t * m->head_dim + half + j] = (float)sin((double)t * f);

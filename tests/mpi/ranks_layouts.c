@@ -16,7 +16,7 @@
 #include "tests/support/device.h"
 #include "tests/support/layouts.h"
 #include "tests/support/ranks.h"
-#include "tests/support/trainers.h"
+#include "job/fit.h"
 
 #include "parallel/store_internal.h"
 #include "engine/state.h"

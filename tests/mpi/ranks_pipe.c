@@ -5,7 +5,8 @@
  */
 #include "tests/support/ranks.h"
 #include "tests/support/traces.h"
-#include "tests/support/trainers.h"
+#include "job/fit.h"
+#include "engine/step.h"
 
 #include <string.h>
 

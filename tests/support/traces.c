@@ -1,6 +1,7 @@
 /* Small runs within a test. */
 #include "tests/support/traces.h"
-#include "tests/support/trainers.h"
+#include "job/fit.h"
+#include "engine/step.h"
 
 #include <string.h>
 

@@ -6,7 +6,7 @@
  * of the vocabulary: the differences are those of float32 and of nothing else.
  */
 #include "tests/support/support.h"
-#include "tests/support/trainers.h"
+#include "job/fit.h"
 #include "data/documents.h"
 #include "engine/state.h"
 #include "engine/step.h"

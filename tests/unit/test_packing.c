@@ -5,7 +5,7 @@
 #include "data/documents.h"
 #include "prepare/prepare.h"
 #include "tests/support/support.h"
-#include "tests/support/trainers.h"
+#include "job/fit.h"
 #include "engine/state.h"
 #include "engine/step.h"
 

@@ -4,7 +4,7 @@
  * too.
  */
 #include "tests/support/support.h"
-#include "tests/support/trainers.h"
+#include "job/fit.h"
 #include "engine/state.h"
 #include "engine/step.h"
 #include "model/linear.h"

@@ -1,6 +1,6 @@
 /* train: learning rates, options, the plan and that the training keeps to it. */
 #include "tests/support/support.h"
-#include "tests/support/trainers.h"
+#include "job/fit.h"
 #include "engine/state.h"
 #include "engine/step.h"
 #include "job/faults.h"

@@ -1,0 +1,188 @@
+/* Arrays of integers from files: NumPy's, safetensors, plain ones. */
+#include "check/batch.h"
+
+#include "base/file.h"
+#include "convert/safetensors.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+enum { MAX_BYTES = 1 << 30 };
+
+/* Integers in little-endian bytes; `code` as in NumPy's descr: u2, i4, ... */
+static bool widen(int64_t *out, const unsigned char *p, int64_t n, const char *code)
+{
+	int bytes = code[1] - '0';
+	bool is_signed = code[0] == 'i';
+	for (int64_t i = 0; i < n; i++, p += bytes) {
+		uint64_t x = 0;
+		for (int b = bytes - 1; b >= 0; b--)
+			x = x << 8 | p[b];
+		if (is_signed && bytes < 8 && x >> (8 * bytes - 1))
+			x -= (uint64_t)1 << 8 * bytes;
+		out[i] = (int64_t)x;
+	}
+	return true;
+}
+
+static bool is_code(const char *code)
+{
+	return (code[0] == 'i' || code[0] == 'u') && code[1] && strchr("1248", code[1]);
+}
+
+/* The number of elements; -1: more than a batch has. */
+static int64_t elements(const struct int_array *a)
+{
+	int64_t n = 1;
+	for (int i = 0; i < a->ndim; i++) {
+		if (a->dims[i] < 1 || a->dims[i] > MAX_BYTES / n)
+			return -1;
+		n *= a->dims[i];
+	}
+	return n;
+}
+
+/* Takes the elements from the bytes of a file. */
+static int fill(struct int_arrays *all, struct int_array *a, const char *bytes,
+	size_t n_bytes, const char *code, const char *path, struct err *e)
+{
+	int64_t n = elements(a);
+	if (!is_code(code))
+		return err_set(e, EX_DATAERR,
+			"%s: %s is no type of integers", path, code);
+	if (n < 0 || (size_t)n * (size_t)(code[1] - '0') != n_bytes)
+		return err_set(e, EX_DATAERR,
+			"%s: its %zu bytes are not those of its shape", path, n_bytes);
+	a->v = xmalloc((size_t)n * sizeof(*a->v));
+	widen(a->v, (const unsigned char *)bytes, n, code);
+	all->of[all->n++] = *a;
+	return 0;
+}
+
+/* "4,17" or "4, 17)": the numbers of a shape. */
+static int parse_shape(struct int_array *a, const char *s)
+{
+	char *end;
+	for (a->ndim = 0; *s && *s != ')'; s = end) {
+		errno = 0;
+		long long n = strtoll(s, &end, 10);
+		if (end == s || errno || n < 1 || a->ndim == ARRAY_MAX_DIMS)
+			return -1;
+		a->dims[a->ndim++] = n;
+		end += strspn(end, ", ");
+	}
+	return a->ndim ? 0 : -1;
+}
+
+/* The value of a key in the header of a .npy file, a Python dictionary as text; "" if it has none. */
+static const char *header_value(const char *header, const char *key)
+{
+	const char *at = strstr(header, key);
+	return at ? at + strlen(key) + strspn(at + strlen(key), ": '(<|=") : "";
+}
+
+static int read_npy(
+	struct int_arrays *all, const char *path, const struct str *s, struct err *e)
+{
+	struct int_array a = {.name = ""};
+	const unsigned char *p = (const unsigned char *)s->s;
+	if (s->len < 12)
+		return err_set(e, EX_DATAERR, "%s: cut off", path);
+	size_t at = p[6] == 1 ? 10 : 12, len = p[8] | (size_t)p[9] << 8;
+	if (p[6] > 1)
+		len |= (size_t)p[10] << 16 | (size_t)p[11] << 24;
+	if (len > s->len - at)
+		return err_set(e, EX_DATAERR, "%s: cut off in its header", path);
+	char *header = xmalloc(len + 1), code[3] = "";
+	memcpy(header, s->s + at, len);
+	header[len] = '\0';
+	const char *descr = header_value(header, "'descr'");
+	bool big = strstr(header, "'>") != NULL;
+	bool fortran = *header_value(header, "'fortran_order'") == 'T';
+	int rc = parse_shape(&a, header_value(header, "'shape'"));
+	snprintf(code, sizeof(code), "%.2s", descr);
+	if (rc || big || (fortran && a.ndim > 1))
+		rc = err_set(e, EX_DATAERR,
+			"%s: an array of little-endian integers in C order is needed", path);
+	rc = rc || fill(all, &a, s->s + at + len, s->len - at - len, code, path, e);
+	free(header);
+	return rc ? -1 : 0;
+}
+
+static int read_plain(struct int_arrays *all, const char *path, const struct str *s,
+	const char *shape, struct err *e)
+{
+	struct int_array a = {.name = ""};
+	if (!shape)
+		return err_set(e, EX_USAGE,
+			"%s: plain integers need --shape SEQUENCES,LENGTH+1", path);
+	if (parse_shape(&a, shape))
+		return err_set(e, EX_USAGE, "shape: '%s' is no list of sizes", shape);
+	const char code[3] = {text_ends(path, ".u16") || text_ends(path, ".u32") ? 'u' : 'i',
+		text_ends(path, "16") ? '2' : text_ends(path, "32") ? '4' : '8', 0};
+	return fill(all, &a, s->s, s->len, code, path, e);
+}
+
+/* Their values are exact in fp32, as the reader of tensors returns them, up to 2^24. */
+static int read_safetensors(struct int_arrays *all, const char *path, struct err *e)
+{
+	struct safetensors s;
+	int rc = 0;
+	if (safetensors_open(&s, path, e))
+		return -1;
+	for (int64_t i = 0; i < s.n && all->n < MAX_ARRAYS && !rc; i++) {
+		const struct st_tensor *t = &s.tensors[i];
+		const char *type = safetensors_type(t);
+		char code[3] = {*type == 'U' ? 'u' : *type == 'I' ? 'i' : '?',
+			!strcmp(type + 1, "64")	  ? '8'
+			: !strcmp(type + 1, "32") ? '4'
+			: !strcmp(type + 1, "16") ? '2'
+						  : '1', 0};
+		struct int_array a = {.ndim = t->ndim};
+		if (t->ndim > ARRAY_MAX_DIMS || t->n_bytes > MAX_BYTES) {
+			rc = err_set(e, EX_DATAERR, "%s: %s is no batch", path, t->name);
+			break;
+		}
+		snprintf(a.name, sizeof(a.name), "%s", t->name);
+		memcpy(a.dims, t->dims, sizeof(a.dims));
+		char *bytes = xmalloc((size_t)t->n_bytes + 1);
+		rc = file_read_at(s.fds[t->file], path, bytes, (size_t)t->n_bytes,
+			     t->offset, e) ||
+		     fill(all, &a, bytes, (size_t)t->n_bytes, code, path, e);
+		free(bytes);
+	}
+	safetensors_close(&s);
+	return rc ? -1 : 0;
+}
+
+int arrays_read(struct int_arrays *a, const char *path, const char *shape, struct err *e)
+{
+	static const char *const plain[] = {".u16", ".u32", ".i32", ".i64"};
+	struct str s = {0};
+	*a = (struct int_arrays){0};
+	if (text_ends(path, ".safetensors"))
+		return read_safetensors(a, path, e);
+	int rc = file_read(path, MAX_BYTES, &s, e);
+	bool is_plain = false;
+	for (size_t i = 0; i < ARRAY_LEN(plain); i++)
+		is_plain |= text_ends(path, plain[i]);
+	if (!rc && s.len > 6 && !memcmp(s.s, "\x93NUMPY", 6))
+		rc = read_npy(a, path, &s, e);
+	else if (!rc && is_plain)
+		rc = read_plain(a, path, &s, shape, e);
+	else if (!rc)
+		rc = err_set(e, EX_DATAERR,
+			"%s is no batch: neither .npy, .safetensors nor plain integers "
+			"(.u16, .u32, .i32, .i64)", path);
+	str_free(&s);
+	return rc;
+}
+
+void arrays_free(struct int_arrays *a)
+{
+	for (int i = 0; i < a->n; i++)
+		free(a->of[i].v);
+	*a = (struct int_arrays){0};
+}

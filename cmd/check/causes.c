@@ -1,0 +1,530 @@
+/*
+ * What known bugs would make of the gradients that are wrong. A cause is named only if it leaves no more than
+ * rounding does. In order: a factor of a tensor; of slices of a dimension; a transposition; rows of queries and
+ * keys; a sum over ranks that misses parts, or has them twice (least squares on parts of the gradient); weights
+ * of sequences; and, if most tensors are wrong, another function.
+ */
+#include "check/check.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { MAX_PARTS = 64 };
+
+struct search {
+	struct check *c;
+	int *wrong, n_wrong; /* tensors, in the order of the backward pass */
+};
+
+static const struct tensor *tensor_of(const struct check *c, int i)
+{
+	for (int k = 0; k < c->weights.m.n_tensors; k++)
+		if (!strcmp(c->weights.m.tensors[k].name, c->of[i].name))
+			return &c->weights.m.tensors[k];
+	return NULL;
+}
+
+static int number_of(const struct check *c, int i)
+{
+	return (int)(tensor_of(c, i) - c->weights.m.tensors);
+}
+
+static const float *reference_of(const struct check *c, int i)
+{
+	return c->reference.g[number_of(c, i)];
+}
+
+static void explain(struct search *s, int i, const char *text)
+{
+	s->c->of[i].cause = check_finding(s->c, 1, "%s", text);
+}
+
+/* "1.000 2.000" */
+static void put_factors(char *out, size_t room, const double *f, int n)
+{
+	size_t at = 0;
+	for (int i = 0; i < n && at < room; i++)
+		at += (size_t)snprintf(out + at, room - at, "%s%.3f", i ? " " : "", f[i]);
+}
+
+/* ---- least squares ------------------------------------------------------------------------ */
+
+/* Solves a x = b for a symmetric matrix [n][n], which is overwritten. False: the parts depend on each other. */
+static bool solve(double *a, double *b, int n)
+{
+	for (int i = 0; i < n; i++) {
+		int pivot = i;
+		for (int r = i + 1; r < n; r++)
+			if (fabs(a[r * n + i]) > fabs(a[pivot * n + i]))
+				pivot = r;
+		if (!(fabs(a[pivot * n + i]) > 0))
+			return false;
+		for (int j = 0; j < n; j++) {
+			double t = a[i * n + j];
+			a[i * n + j] = a[pivot * n + j];
+			a[pivot * n + j] = t;
+		}
+		double t = b[i];
+		b[i] = b[pivot];
+		b[pivot] = t;
+		for (int r = i + 1; r < n; r++) {
+			double f = a[r * n + i] / a[i * n + i];
+			for (int j = i; j < n; j++)
+				a[r * n + j] -= f * a[i * n + j];
+			b[r] -= f * b[i];
+		}
+	}
+	for (int i = n - 1; i >= 0; i--) {
+		for (int j = i + 1; j < n; j++)
+			b[i] -= a[i * n + j] * b[j];
+		b[i] /= a[i * n + i];
+	}
+	return true;
+}
+
+/* Adds the products of n elements of the parts with each other and with y. */
+static void add_products(double *a, double *b, const float *const *parts, int k,
+	const float *y, int64_t n)
+{
+	for (int i = 0; i < k; i++) {
+		for (int j = 0; j <= i; j++) {
+			a[i * k + j] += products_of(parts[i], parts[j], n).ab;
+			a[j * k + i] = a[i * k + j];
+		}
+		b[i] += products_of(parts[i], y, n).ab;
+	}
+}
+
+/* |y - sum of x[i] parts[i]| / |y| */
+static double distance_of(
+	const float *const *parts, const double *x, int k, const float *y, int64_t n)
+{
+	double left = 0, size = 0;
+	for (int64_t j = 0; j < n; j++) {
+		double d = (double)y[j];
+		for (int i = 0; i < k; i++)
+			d -= x[i] * (double)parts[i][j];
+		left += d * d;
+		size += (double)y[j] * (double)y[j];
+	}
+	return size > 0 ? sqrt(left / size) : INFINITY;
+}
+
+/* Are the weights the same, so that the parts explain nothing? */
+static bool are_equal(const double *x, int n)
+{
+	for (int i = 1; i < n; i++)
+		if (fabs(x[i] - x[0]) > 0.01 * fabs(x[0]))
+			return false;
+	return true;
+}
+
+/* ---- one tensor by itself ------------------------------------------------------------------ */
+
+static bool within(const struct check *c, int i, double residual)
+{
+	return residual <= c->of[i].gradient.bound;
+}
+
+static bool by_factor(struct search *s, int i)
+{
+	struct check *c = s->c;
+	const struct products p = products_of(c->seen[i], reference_of(c, i), c->of[i].n);
+	char text[CAUSE_TEXT];
+	if (p.aa <= 0) {
+		explain(s, i, "no gradient at all");
+		return true;
+	}
+	double f = p.bb > 0 ? p.ab / p.bb : 0;
+	if (f == 0 || !within(c, i, residual_of(&p, f)))
+		return false;
+	snprintf(text, sizeof(text), "%.3f times what it should be", f / c->common);
+	explain(s, i, text);
+	return true;
+}
+
+/* Factors of the slices of a dimension; true if they explain the tensor. */
+static bool slices_of_dim(struct search *s, int i, int dim, int n)
+{
+	struct check *c = s->c;
+	const struct tensor *t = tensor_of(c, i);
+	int64_t cols = t->ndim > 1 ? t->dims[1] : 1;
+	if (dim >= t->ndim || t->dims[dim] % n)
+		return false;
+	struct products part[MAX_PARTS] = {0}, left = {0};
+	for (int64_t j = 0; j < c->of[i].n; j++) {
+		int64_t at = dim ? j % cols : j / cols;
+		struct products *p = &part[at * n / t->dims[dim]];
+		double a = (double)c->seen[i][j], b = (double)reference_of(c, i)[j];
+		p->aa += a * a, p->ab += a * b, p->bb += b * b;
+	}
+	double f[MAX_PARTS];
+	for (int k = 0; k < n; k++) {
+		f[k] = part[k].bb > 0 ? part[k].ab / part[k].bb : 0;
+		left.aa += fmax(0, part[k].aa - 2 * f[k] * part[k].ab +
+					   f[k] * f[k] * part[k].bb);
+		left.bb += part[k].aa;
+		f[k] /= c->common;
+	}
+	if (are_equal(f, n) || !within(c, i, sqrt(left.aa / left.bb)))
+		return false;
+	char list[120], text[CAUSE_TEXT];
+	put_factors(list, sizeof(list), f, n);
+	snprintf(text, sizeof(text), "dim %d in %d slices: %s times", dim, n, list);
+	explain(s, i, text);
+	return true;
+}
+
+static bool by_slices(struct search *s, int i)
+{
+	const struct check_opts *o = &s->c->o;
+	const int64_t n[] = {o->tp, o->fsdp, 2, 3, 4, 8, 16};
+	for (size_t k = 0; k < ARRAY_LEN(n); k++)
+		for (int dim = 0; dim < 2; dim++)
+			if (n[k] > 1 && n[k] <= MAX_PARTS &&
+				slices_of_dim(s, i, dim, (int)n[k]))
+				return true;
+	return false;
+}
+
+/* The reference with its elements elsewhere. */
+typedef int64_t element_of(const struct check *c, const struct tensor *t, int64_t j);
+
+static bool by_places(struct search *s, int i, element_of *from, const char *text)
+{
+	struct check *c = s->c;
+	const struct tensor *t = tensor_of(c, i);
+	float *moved = xmalloc((size_t)c->of[i].n * sizeof(*moved));
+	for (int64_t j = 0; j < c->of[i].n; j++)
+		moved[j] = reference_of(c, i)[from(c, t, j)];
+	const struct products p = products_of(c->seen[i], moved, c->of[i].n);
+	bool yes = within(c, i, residual_of(&p, c->common));
+	if (yes)
+		explain(s, i, text);
+	free(moved);
+	return yes;
+}
+
+static int64_t transposed(const struct check *c, const struct tensor *t, int64_t j)
+{
+	(void)c;
+	return j % t->dims[1] * t->dims[1] + j / t->dims[1];
+}
+
+/* Rows of a head: halves (j, j + half) instead of pairs (2j, 2j + 1). */
+static int64_t halves(const struct check *c, const struct tensor *t, int64_t j)
+{
+	int64_t dim = c->weights.m.head_dim, row = j / t->dims[1], r = row % dim;
+	r = r < dim / 2 ? 2 * r : 2 * (r - dim / 2) + 1;
+	return (row / dim * dim + r) * t->dims[1] + j % t->dims[1];
+}
+
+static int64_t pairs(const struct check *c, const struct tensor *t, int64_t j)
+{
+	int64_t dim = c->weights.m.head_dim, row = j / t->dims[1], r = row % dim;
+	r = r % 2 ? dim / 2 + r / 2 : r / 2;
+	return (row / dim * dim + r) * t->dims[1] + j % t->dims[1];
+}
+
+static bool by_order(struct search *s, int i)
+{
+	const struct tensor *t = tensor_of(s->c, i);
+	bool rotated = strstr(t->name, ".wq.") || strstr(t->name, ".wk.");
+	if (t->ndim < 2)
+		return false;
+	if (t->dims[0] == t->dims[1] && by_places(s, i, transposed, "transposed"))
+		return true;
+	return rotated && (by_places(s, i, halves,
+				   "rows of heads in halves instead of pairs (rotary positions)") ||
+				  by_places(s, i, pairs,
+					  "rows of heads in pairs instead of halves (rotary positions)"));
+}
+
+/* ---- sums over ranks ------------------------------------------------------------------------ */
+
+/* The parts of the gradients of all tensors that are wanted: what each of n ranks has before the sum. */
+struct parts {
+	struct grad_part kind;
+	int n;
+	struct gradients of[MAX_PARTS];
+};
+
+static void compute_parts(struct search *s, struct parts *p, const bool *wanted)
+{
+	for (int k = 0; k < p->n; k++) {
+		struct variant v = {.part = p->kind, .sequence = -1, .wanted = wanted};
+		v.part.i = k;
+		reference_float64(&s->c->weights, &s->c->batch, &v, &p->of[k]);
+	}
+}
+
+static void free_parts(struct parts *p)
+{
+	for (int k = 0; k < p->n; k++)
+		gradients_free(&p->of[k]);
+}
+
+static const char *part_name(enum part_kind kind)
+{
+	return kind == PART_SLICE    ? "tensor-parallel slices"
+	       : kind == PART_USE    ? "embedding and output layer"
+	       : kind == PART_ZIGZAG ? "balanced chunks of the positions"
+				     : "chunks of the positions";
+}
+
+/* What the weights of the parts of a sum say. */
+static void describe_parts(char *text, size_t room, const struct parts *p, const double *x)
+{
+	char list[120];
+	int ones = 0, zeros = 0, last = 0;
+	for (int k = 0; k < p->n; k++) {
+		bool one = fabs(x[k] - 1) < 0.01;
+		ones += one;
+		zeros += fabs(x[k]) < 0.01;
+		last = one ? k : last;
+	}
+	put_factors(list, sizeof(list), x, p->n);
+	if (p->kind.kind != PART_USE && ones == 1 && zeros == p->n - 1)
+		snprintf(text, room, "the part of slice %d of %d %s: not summed over the ranks",
+			last, p->n, part_name(p->kind.kind));
+	else
+		snprintf(text, room, "parts of %d %s: %s times", p->n,
+			part_name(p->kind.kind), list);
+}
+
+static bool by_parts(struct search *s, int i, const struct parts *p)
+{
+	struct check *c = s->c;
+	const float *part[MAX_PARTS];
+	double a[MAX_PARTS * MAX_PARTS] = {0}, x[MAX_PARTS] = {0};
+	int k = number_of(c, i);
+	for (int j = 0; j < p->n; j++)
+		part[j] = p->of[j].g[k];
+	add_products(a, x, part, p->n, c->seen[i], c->of[i].n);
+	if (!solve(a, x, p->n) ||
+		!within(c, i, distance_of(part, x, p->n, c->seen[i], c->of[i].n)))
+		return false;
+	for (int j = 0; j < p->n; j++)
+		x[j] /= c->common;
+	if (are_equal(x, p->n))
+		return false;
+	char text[CAUSE_TEXT];
+	describe_parts(text, sizeof(text), p, x);
+	explain(s, i, text);
+	return true;
+}
+
+/* Tensors without a cause so far; their number. */
+static int unexplained(const struct search *s, bool *wanted)
+{
+	int n = 0;
+	memset(wanted, 0, (size_t)s->c->weights.m.n_tensors);
+	for (int k = 0; k < s->n_wrong; k++)
+		if (s->c->of[s->wrong[k]].cause < 0) {
+			wanted[number_of(s->c, s->wrong[k])] = true;
+			n++;
+		}
+	return n;
+}
+
+static void by_sums(struct search *s)
+{
+	const struct check_opts *o = &s->c->o;
+	const struct model *m = &s->c->weights.m;
+	const struct {
+		enum part_kind kind;
+		int64_t n;
+	} tries[] = {{PART_USE, m->tie ? 2 : 0}, {PART_SLICE, o->tp}, {PART_CHUNK, o->cp},
+		{PART_ZIGZAG, o->cp}, {PART_CHUNK, o->tp}, {PART_SLICE, 2},
+		{PART_CHUNK, 2}, {PART_ZIGZAG, 2}, {PART_SLICE, 4}, {PART_CHUNK, 4},
+		{PART_SLICE, 8}, {PART_CHUNK, 8}};
+	bool *wanted = xcalloc((size_t)m->n_tensors, sizeof(*wanted));
+	for (size_t t = 0; t < ARRAY_LEN(tries) && unexplained(s, wanted); t++) {
+		struct parts p = {.kind = {tries[t].kind, (int)tries[t].n, 0},
+			.n = (int)tries[t].n};
+		if (p.n < 2 || p.n > MAX_PARTS || p.n > s->c->batch.length)
+			continue;
+		compute_parts(s, &p, wanted);
+		for (int k = 0; k < s->n_wrong; k++)
+			if (s->c->of[s->wrong[k]].cause < 0)
+				by_parts(s, s->wrong[k], &p);
+		free_parts(&p);
+	}
+	free(wanted);
+}
+
+/* ---- the whole step ---------------------------------------------------------------------------- */
+
+/* Which tensors are wrong with these gradients instead of the reference's, after a factor of their own. */
+static int wrong_with(const struct check *c, const struct gradients *g, double *worst)
+{
+	struct products all = {0};
+	int n = 0;
+	for (int i = 0; i < c->n; i++) {
+		const struct products p =
+			products_of(c->seen[i], g->g[number_of(c, i)], c->of[i].n);
+		all.ab += p.ab;
+		all.bb += p.bb;
+	}
+	*worst = 0;
+	for (int i = 0; i < c->n && all.bb > 0; i++) {
+		const struct products p =
+			products_of(c->seen[i], g->g[number_of(c, i)], c->of[i].n);
+		double r = residual_of(&p, all.ab / all.bb);
+		n += !(r <= 2 * c->of[i].gradient.bound);
+		*worst = fmax(*worst, r);
+	}
+	return all.bb > 0 ? n : c->n;
+}
+
+static void explain_all(struct search *s, const char *text)
+{
+	for (int k = 0; k < s->n_wrong; k++)
+		if (s->c->of[s->wrong[k]].cause < 0)
+			explain(s, s->wrong[k], text);
+}
+
+/* "5 6 7 8" */
+static void put_sequences(char *out, size_t room, const double *x, int n, double weight)
+{
+	size_t at = 0;
+	*out = '\0';
+	for (int i = 0; i < n && at < room; i++)
+		if (fabs(x[i] - weight) < 0.02)
+			at += (size_t)snprintf(
+				out + at, room - at, "%s%d", at ? " " : "", i + 1);
+}
+
+/* Least squares on the gradients of the sequences, of the wrong tensors together. */
+static void by_sequences(struct search *s)
+{
+	enum { MAX_ELEMENTS = 1 << 22 };
+	struct check *c = s->c;
+	int n = (int)c->batch.n;
+	bool *wanted = xcalloc((size_t)c->weights.m.n_tensors, sizeof(*wanted));
+	int64_t elements = 0;
+	if (n < 2 || n > MAX_PARTS || !unexplained(s, wanted)) {
+		free(wanted);
+		return;
+	}
+	for (int k = 0; k < c->weights.m.n_tensors; k++) {
+		elements += wanted[k] ? tensor_size(&c->weights.m.tensors[k]) : 0;
+		wanted[k] &= elements <= MAX_ELEMENTS || elements == tensor_size(&c->weights.m.tensors[k]);
+	}
+	struct gradients *g = xcalloc((size_t)n, sizeof(*g));
+	double *a = xcalloc((size_t)(n * n), sizeof(*a)), *x = xcalloc((size_t)n, sizeof(*x));
+	double left = 0, size = 0, bound = 0, most = 0;
+	const float *part[MAX_PARTS];
+	for (int j = 0; j < n; j++) {
+		const struct variant v = {.sequence = j, .wanted = wanted};
+		reference_float64(&c->weights, &c->batch, &v, &g[j]);
+	}
+	for (int pass = 0; pass < 2; pass++) {
+		for (int i = 0; i < c->n; i++) {
+			int k = number_of(c, i);
+			if (!wanted[k])
+				continue;
+			for (int j = 0; j < n; j++)
+				part[j] = g[j].g[k];
+			if (pass == 0) {
+				add_products(a, x, part, n, c->seen[i], c->of[i].n);
+				continue;
+			}
+			double own = products_of(c->seen[i], c->seen[i], c->of[i].n).aa;
+			double d = distance_of(part, x, n, c->seen[i], c->of[i].n);
+			left += d * d * own;
+			size += own;
+			bound = fmax(bound, c->of[i].gradient.bound);
+		}
+		if (pass == 0 && !solve(a, x, n))
+			break;
+	}
+	for (int j = 0; j < n; j++)
+		most = fmax(most, fabs(x[j]));
+	for (int j = 0; j < n && most > 0; j++)
+		x[j] /= most;
+	if (size > 0 && sqrt(left / size) <= 2 * bound && !are_equal(x, n)) {
+		char list[100], text[CAUSE_TEXT];
+		put_sequences(list, sizeof(list), x, n, 0);
+		if (*list)
+			snprintf(text, sizeof(text), "sequences %s of %d do not count", list, n);
+		else {
+			put_factors(list, sizeof(list), x, n < 12 ? n : 12);
+			snprintf(text, sizeof(text), "sequences have weights %s", list);
+		}
+		explain_all(s, text);
+	}
+	for (int j = 0; j < n; j++)
+		gradients_free(&g[j]);
+	free(g);
+	free(a);
+	free(x);
+	free(wanted);
+}
+
+/* Another function than the model's options say. */
+static void by_function(struct search *s)
+{
+	const struct check *c = s->c;
+	const struct model *m = &c->weights.m;
+	const int chunks = (int)(c->o.cp > 1 ? c->o.cp : 2);
+	const struct {
+		struct variant v;
+		const char *text;
+		bool applies;
+	} tries[] = {
+		{{.rope = ROPE_PAIRS}, "as if queries and keys were rotated in pairs of neighbours (2j, 2j + 1) instead of halves", m->arch->rope},
+		{{.rope = ROPE_HALVES_OF_PAIRS}, "as if queries and keys were rotated in halves, of rows that are in pairs", m->arch->rope},
+		{{.restart = chunks}, "as if positions began again in each chunk (context parallelism)", true},
+		{{.restart = 4}, "as if positions began again in each of 4 chunks", true},
+		{{.unshifted = true}, "as if the inputs were their own targets: labels are not shifted", true},
+		{{.norm_eps = 1e-6}, "as if the norms had eps 1e-6", true},
+		{{.norm_eps = 1e-5}, "as if the norms had eps 1e-5", true},
+		{{.norm_eps = 1e-8}, "as if the norms had eps 1e-8", true},
+		{{.rope_theta = 1e4}, "as if rope theta were 10000", m->arch->rope},
+		{{.rope_theta = 5e5}, "as if rope theta were 500000", m->arch->rope},
+		{{.rope_theta = 1e6}, "as if rope theta were 1000000", m->arch->rope},
+	};
+	for (size_t t = 0; t < ARRAY_LEN(tries); t++) {
+		struct gradients g = {0};
+		struct variant v = tries[t].v;
+		double worst;
+		v.sequence = -1;
+		if (!tries[t].applies)
+			continue;
+		reference_float64(&c->weights, &c->batch, &v, &g);
+		int wrong = wrong_with(c, &g, &worst);
+		gradients_free(&g);
+		if (wrong == 0) {
+			explain_all(s, tries[t].text);
+			return;
+		}
+	}
+}
+
+void find_causes(struct check *c)
+{
+	struct search s = {c, xcalloc((size_t)c->n + 1, sizeof(int)), 0};
+	for (int i = c->n - 1; i >= 0; i--)
+		if (c->of[c->order[i]].gradient.wrong)
+			s.wrong[s.n_wrong++] = c->order[i];
+	bool most = 2 * s.n_wrong > c->n;
+	for (int k = 0; k < s.n_wrong; k++) {
+		int i = s.wrong[k];
+		bool known = by_factor(&s, i) || by_slices(&s, i) || by_order(&s, i);
+		(void)known;
+	}
+	bool affordable = c->o.reference == REFERENCE_FLOAT64;
+	if (affordable && most)
+		by_sequences(&s);
+	if (affordable && most)
+		by_function(&s);
+	if (affordable)
+		by_sums(&s);
+	if (affordable && !most)
+		by_sequences(&s);
+	explain_all(&s, affordable ? "no known cause"
+				   : "no cause is looked for in a model of this size: take fewer layers");
+	free(s.wrong);
+}

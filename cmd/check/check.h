@@ -1,0 +1,96 @@
+/*
+ * check: is a step of another trainer right? The gradient that its optimizer saw (step_files.h) is compared with
+ * one that is computed here (reference.h), its moments with each other, and its update with AdamW's; what is wrong
+ * is compared with what known bugs would make of it.
+ */
+#ifndef CHECK_CHECK_H
+#define CHECK_CHECK_H
+
+#include "check/reference.h"
+#include "check/step_files.h"
+
+/* How the other run computed. Autocast: matmuls round to bf16; bf16: parameters and activations, too. */
+enum run_precision { RUN_FP32, RUN_AUTOCAST, RUN_BF16 };
+#define RUN_PRECISION_WORDS "fp32", "autocast", "bf16"
+enum reference_kind { REFERENCE_AUTO, REFERENCE_FLOAT64, REFERENCE_FP32 };
+#define REFERENCE_WORDS "auto", "float64", "fp32"
+
+struct check_opts {
+	int precision; /* enum run_precision */
+	int reference; /* enum reference_kind */
+	double grad_norm; /* as logged; below 0: not known */
+	double loss;
+	int64_t tp, cp, fsdp, dp, accumulation; /* degrees of the other run; 1: none */
+};
+
+enum { CAUSE_TEXT = 200, MAX_CAUSES = 64 };
+
+/* The result of one test of a tensor: a distance, and the largest that rounding explains. */
+struct distance {
+	double value, bound;
+	bool tested, wrong;
+};
+
+struct tensor_check {
+	char name[64];
+	int64_t n;
+	double norm;   /* of the gradient that the optimizer saw */
+	double factor; /* its projection on the reference's, after the common factor */
+	struct distance gradient, moments, update;
+	double lr, decay; /* that explain the update */
+	bool decays; /* a decay can be told: the parameters are not too small */
+	bool nonfinite, unchanged, no_gradient;
+	int cause; /* of a wrong gradient; -1: none was found */
+};
+
+struct finding {
+	char text[CAUSE_TEXT];
+	int n; /* tensors; 0: it is about the whole step */
+};
+
+struct check {
+	struct check_opts o;
+	struct step_files files;
+	int n;
+	struct tensor_check *of; /* [n] in the order of the files */
+	int *order;		 /* [n]: of the forward pass */
+	/* With a batch: */
+	bool has_reference;
+	const char *computed; /* how the reference was */
+	struct weights weights;
+	struct batch batch;
+	struct gradients reference;
+	float **seen;  /* [n]: gradients that the optimizer saw */
+	double common; /* the factor between them and the reference's, of most tensors */
+	double seen_norm;
+	bool clipped, scale_checked;
+	/* Of the update: */
+	double lr, lr_spread, decay; /* what most tensors had */
+	bool bias_corrected;
+	struct finding causes[MAX_CAUSES];
+	int n_causes;
+	bool wrong;
+};
+
+/* Fills in a finding about n tensors, and returns its number. */
+int check_finding(struct check *c, int n, const char *fmt, ...) PRINTF(3, 4);
+
+/* judge.c: gradients against the reference. */
+int judge_gradients(struct check *c, struct err *e);
+/* causes.c: explains those that are wrong. */
+void find_causes(struct check *c);
+/* update.c: moments, and the update; needs no reference. */
+int judge_update(struct check *c, struct err *e);
+/* print.c */
+void check_print(const struct check *c, struct str *out);
+void check_json(const struct check *c, struct str *out);
+
+/* Sums over the elements of two vectors. */
+struct products {
+	double aa, ab, bb;
+};
+struct products products_of(const float *a, const float *b, int64_t n);
+/* |a - factor b| / |factor b| from them. */
+double residual_of(const struct products *p, double factor);
+
+#endif

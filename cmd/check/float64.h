@@ -1,0 +1,55 @@
+/*
+ * float64: loss and gradients of a model in double precision, on one thread's plain loops written from the
+ * papers. It shares no kernel with kernels/, so that it can judge them as well as other programs: the same
+ * function, computed independently.
+ *
+ * Matrices are row-major, weights [out, in]. Not collective; nothing fails but for want of memory, which ends
+ * the program. It has no dropout.
+ */
+#ifndef CHECK_FLOAT64_H
+#define CHECK_FLOAT64_H
+
+#include "model/model.h"
+
+/* One sequence of n positions. */
+struct sequence {
+	int64_t n;
+	const int32_t *tokens, *targets; /* [n]; a target below 0 does not count */
+	const int32_t *pos;   /* [n], for position embeddings and rotations */
+	const int32_t *start; /* [n], the first position that each one attends to */
+};
+
+/*
+ * The part of each gradient that is computed; the gradients of activations are always whole. What a rank of
+ * another program has before a sum over ranks is such a part.
+ */
+enum part_kind {
+	PART_WHOLE,
+	PART_CHUNK,  /* of the positions, the i-th of n (context and sequence parallelism) */
+	PART_ZIGZAG, /* positions as with balanced context parallelism: pieces i and 2n - 1 - i of 2n */
+	PART_SLICE,  /* of norms: through the i-th of n slices of the layers behind (tensor parallelism) */
+	PART_USE     /* of a tied table: as embedding (0), as output layer (1) */
+};
+struct grad_part {
+	enum part_kind kind;
+	int n, i;
+};
+
+/* Which channels of a head are rotated together: j and j + half, as here and by Hugging Face; 2j and 2j + 1, as by
+ * Meta; or halves of weights whose rows are in Meta's order. */
+enum rope_kind { ROPE_HALVES, ROPE_PAIRS, ROPE_HALVES_OF_PAIRS };
+
+struct float64 {
+	const struct model *m;
+	double **w; /* [m->n_tensors]: of whole tensors, [dims[0]][dims[1]] */
+	enum rope_kind rope;
+};
+
+/* Adds scale times the gradient of the sum of losses to grad[t] of each tensor whose pointer is not NULL, and
+ * returns the sum of losses. `part`: NULL for the whole. */
+double float64_sequence(const struct float64 *f, const struct sequence *s, double scale,
+	const struct grad_part *part, double **grad);
+/* Multiplications of such a call for n positions, roughly. */
+double float64_work(const struct model *m, int64_t n);
+
+#endif

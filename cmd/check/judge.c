@@ -1,0 +1,213 @@
+/* The gradients that the optimizer saw against those of the reference. */
+#include "check/check.h"
+
+#include <math.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+
+int check_finding(struct check *c, int n, const char *fmt, ...)
+{
+	char text[CAUSE_TEXT];
+	va_list args;
+	va_start(args, fmt);
+	vsnprintf(text, sizeof(text), fmt, args);
+	va_end(args);
+	c->wrong = true;
+	for (int i = 0; i < c->n_causes; i++)
+		if (!strcmp(c->causes[i].text, text))
+			return c->causes[i].n += n, i;
+	if (c->n_causes == MAX_CAUSES)
+		return MAX_CAUSES - 1;
+	struct finding *f = &c->causes[c->n_causes];
+	memcpy(f->text, text, sizeof(text));
+	f->n = n;
+	return c->n_causes++;
+}
+
+/* The tensor of the model that tensor i of the files is. */
+static int in_model(const struct check *c, int i)
+{
+	for (int k = 0; k < c->weights.m.n_tensors; k++)
+		if (!strcmp(c->weights.m.tensors[k].name, c->of[i].name))
+			return k;
+	return -1;
+}
+
+/* ---- bounds ------------------------------------------------------------------------------ */
+
+/* What the distance to another right run in fp32 may be, at least: PyTorch and these kernels were 1e-6 to
+ * 3e-6 from float64 for 2 to 32 layers. */
+static const double least_bound = 1e-5;
+
+/* The bounds: the kernels' own distances at the precision of the run, times what other programs' were of
+ * them: bf16 everywhere at most 1.9, autocast 1.2, fp32 about 1. */
+static int set_bounds(struct check *c, struct err *e)
+{
+	static const double times[] = {10, 2, 3};
+	bool fp32 = c->o.precision == RUN_FP32, exact = c->o.reference == REFERENCE_FLOAT64;
+	const char *why;
+	struct gradients g = {0};
+	bool measures = (!fp32 || exact) && reference_can_train(&c->weights, &c->batch, &why);
+	if (measures && reference_trainer(&c->weights, &c->batch,
+				fp32 ? PRECISION_FP32 : PRECISION_BF16, &g, e))
+		return gradients_free(&g), -1;
+	for (int i = 0; i < c->n; i++) {
+		int k = in_model(c, i);
+		double own = fp32 ? 2e-6 : 3e-2;
+		if (measures) {
+			const struct products p = products_of(
+				g.g[k], c->reference.g[k], c->of[i].n);
+			own = residual_of(&p, 1);
+		}
+		if (!isfinite(own))
+			own = 0;
+		c->of[i].gradient.bound = fmax(least_bound, times[c->o.precision] * own);
+	}
+	gradients_free(&g);
+	return 0;
+}
+
+/* How far the factor of a tensor may be from the others'. */
+static double factor_bound(const struct check *c, const struct tensor_check *x)
+{
+	return c->o.precision == RUN_FP32 ? x->gradient.bound : fmin(0.02, x->gradient.bound);
+}
+
+/* ---- the common factor -------------------------------------------------------------------- */
+
+static int by_value(const void *x, const void *y)
+{
+	double a = *(const double *)x, b = *(const double *)y;
+	return (a > b) - (a < b);
+}
+
+/* Of most tensors: first the median, then the mean of those near it, by their squares. */
+static double common_factor(const struct check *c, const struct products *p)
+{
+	double *f = xcalloc((size_t)c->n + 1, sizeof(*f)), ab = 0, bb = 0;
+	double near = c->o.precision == RUN_FP32 ? 1e-4 : 0.02;
+	int n = 0;
+	for (int i = 0; i < c->n; i++)
+		if (p[i].bb > 0 && p[i].ab != 0)
+			f[n++] = p[i].ab / p[i].bb;
+	qsort(f, (size_t)n, sizeof(*f), by_value);
+	double middle = n ? f[n / 2] : 1;
+	free(f);
+	for (int i = 0; i < c->n; i++)
+		if (p[i].bb > 0 && fabs(p[i].ab / p[i].bb / middle - 1) < near) {
+			ab += p[i].ab;
+			bb += p[i].bb;
+		}
+	return bb > 0 ? ab / bb : middle;
+}
+
+/* "4.000 times", and what of the layout has this degree. */
+static void say_times(const struct check *c, double factor, char *out, size_t room)
+{
+	const struct {
+		int64_t n;
+		const char *what;
+	} of[] = {{c->o.dp * c->o.fsdp, "data-parallel ranks"},
+		{c->o.accumulation, "micro-batches that are accumulated"},
+		{c->o.tp, "tensor-parallel ranks"}, {c->o.cp, "context-parallel ranks"}};
+	snprintf(out, room, "%.4g times", factor);
+	for (size_t i = 0; i < ARRAY_LEN(of); i++)
+		for (int up = 0; up < 2 && of[i].n > 1; up++) {
+			double n = (double)of[i].n, want = up ? 1 / n : n;
+			if (fabs(factor / want - 1) > 0.005)
+				continue;
+			snprintf(out, room, "%.4g times: %s by the %lld %s", factor,
+				up ? "divided once more" : "not divided", (long long)of[i].n,
+				of[i].what);
+			return;
+		}
+}
+
+/* The scale of the gradient and its clipping: the norm that was logged, and the common factor. */
+static void judge_scale(struct check *c)
+{
+	double norm = c->reference.norm, clip = c->files.adam.clip;
+	double within = c->o.precision == RUN_FP32 ? 1e-3 : 0.03;
+	double logged = c->o.grad_norm, expected = 1;
+	char times[120];
+	c->seen_norm = c->common * norm;
+	if (logged > 0) {
+		c->scale_checked = true;
+		if (fabs(logged / norm - 1) > within) {
+			say_times(c, logged / norm, times, sizeof(times));
+			check_finding(c, 0,
+				"scale: grad_norm %.5g was logged, and the reference's is %.5g: %s",
+				logged, norm, times);
+		}
+	}
+	if (clip > 0 && norm > clip)
+		expected = clip / (norm + 1e-6);
+	else if (clip < 0 && c->common < 1 - within)
+		expected = c->common; /* by a limit that nobody has told */
+	c->clipped = expected < 1;
+	if (!c->clipped)
+		c->scale_checked = true;
+	double off = c->common / expected;
+	if (fabs(off - 1) <= within)
+		return;
+	if (clip > 0 && c->clipped && c->seen_norm > clip * (1 + within)) {
+		check_finding(c, 0,
+			"clip: the clipped gradient has norm %.5g, above %.5g: it was divided by %.4g "
+			"of its norm, which missed a part",
+			c->seen_norm, clip, 1 / off);
+		return;
+	}
+	say_times(c, off, times, sizeof(times));
+	check_finding(c, 0, "scale: all gradients are %s", times);
+}
+
+/* ---- all tensors -------------------------------------------------------------------------- */
+
+static int read_seen(struct check *c, double *lost, struct err *e)
+{
+	c->seen = xcalloc((size_t)c->n, sizeof(*c->seen));
+	for (int i = 0; i < c->n; i++) {
+		struct tensor_step t;
+		int rc = tensor_step_read(&t, &c->files, i, e);
+		if (!rc)
+			c->seen[i] = seen_gradient(&c->files, &t, &lost[i]);
+		tensor_step_free(&t);
+		if (rc)
+			return -1;
+	}
+	return 0;
+}
+
+static void judge_tensor(
+	const struct check *c, struct tensor_check *x, const struct products *p, double lost)
+{
+	struct distance *d = &x->gradient;
+	/* A gradient that is zero but for rounding, as of the biases of keys, tells nothing. */
+	d->tested = d->bound < 0.5;
+	d->bound += 2 * lost;
+	d->value = residual_of(p, c->common);
+	x->factor = p->bb > 0 ? p->ab / p->bb / c->common : 1;
+	if (!d->tested)
+		return;
+	d->wrong = !(d->value <= d->bound) || fabs(x->factor - 1) > factor_bound(c, x) + 2 * lost;
+}
+
+int judge_gradients(struct check *c, struct err *e)
+{
+	struct products *p = xcalloc((size_t)c->n, sizeof(*p));
+	double *lost = xcalloc((size_t)c->n, sizeof(*lost));
+	int rc = set_bounds(c, e) || read_seen(c, lost, e);
+	for (int i = 0; i < c->n && !rc; i++)
+		p[i] = products_of(
+			c->seen[i], c->reference.g[in_model(c, i)], c->of[i].n);
+	if (!rc) {
+		c->common = common_factor(c, p);
+		for (int i = 0; i < c->n; i++)
+			judge_tensor(c, &c->of[i], &p[i], lost[i]);
+		judge_scale(c);
+	}
+	free(p);
+	free(lost);
+	return rc ? -1 : 0;
+}

@@ -1,0 +1,275 @@
+/* What was found, as text and as JSON. */
+#include "check/check.h"
+
+#include "convert/convert.h"
+
+#include <jansson.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum test { GRADIENT, MOMENTS, UPDATE, N_TESTS };
+
+static const struct distance *distance(const struct tensor_check *x, enum test t)
+{
+	return t == GRADIENT ? &x->gradient : t == MOMENTS ? &x->moments : &x->update;
+}
+
+struct tally {
+	int tested, wrong;
+	const struct tensor_check *worst; /* compared with its bound */
+};
+
+static struct tally tally(const struct check *c, enum test test)
+{
+	struct tally t = {0};
+	for (int i = 0; i < c->n; i++) {
+		const struct tensor_check *x = &c->of[c->order[i]];
+		const struct distance *d = distance(x, test), *w;
+		if (!d->tested)
+			continue;
+		t.tested++;
+		t.wrong += d->wrong;
+		w = t.worst ? distance(t.worst, test) : NULL;
+		if (!w || d->value / d->bound > w->value / w->bound)
+			t.worst = x;
+	}
+	return t;
+}
+
+static void put_tally(const struct check *c, enum test test, struct str *out)
+{
+	static const char *const names[] = {"grads", "moments", "update"};
+	const struct tally t = tally(c, test);
+	if (!t.tested)
+		return;
+	const struct distance *w = distance(t.worst, test);
+	str_printf(out, "%-8s%d of %d within bounds; %s %.2g of %.1g, %s", names[test],
+		t.tested - t.wrong, t.tested, t.wrong ? "farthest" : "worst", w->value,
+		w->bound, t.worst->name);
+	if (test == GRADIENT && t.tested < c->n)
+		str_printf(out, "; %d are zero but for rounding", c->n - t.tested);
+	str_putc(out, '\n');
+}
+
+static void put_file(const char *what, const struct ckpt_view *v, bool moments, struct str *out)
+{
+	str_printf(out, "%-8s%s: %s, %d tensors%s\n", what, v->name,
+		convert_detect(v->name)->name, v->n_tensors,
+		moments ? "" : "; no moments");
+}
+
+static void put_batch(const struct check *c, struct str *out)
+{
+	const struct batch *b = &c->batch;
+	str_printf(out, "batch   %lld sequence%s of %lld positions, %lld targets%s; loss %.6f",
+		(long long)b->n, plural(b->n), (long long)b->length, (long long)b->counted,
+		b->documents ? ", attention within documents" : "", c->reference.loss);
+	if (c->o.loss >= 0)
+		str_printf(out, ", logged %.6g", c->o.loss);
+	str_printf(out, " (%s)\n", c->computed);
+}
+
+static void put_scale(const struct check *c, struct str *out)
+{
+	double norm = c->reference.norm, clip = c->files.adam.clip;
+	str_printf(out, "scale   grad_norm %.6g", norm);
+	if (c->o.grad_norm > 0)
+		str_printf(out, ", logged %.6g", c->o.grad_norm);
+	str_printf(out, "; in the file times %.6f", c->common);
+	if (c->clipped && clip > 0)
+		str_printf(out, ", by clipping to %.4g it is %.6f", clip, clip / (norm + 1e-6));
+	else if (c->clipped)
+		str_printf(out, ", as if clipped to %.5g", c->seen_norm);
+	if (!c->scale_checked)
+		str_puts(out, "; NOT checked: clipping hides it, --grad-norm would tell");
+	str_putc(out, '\n');
+}
+
+static void put_update(const struct check *c, struct str *out)
+{
+	int decayed = 0, plain = 0;
+	if (!(c->lr > 0))
+		return;
+	for (int i = 0; i < c->n; i++) {
+		const struct tensor_check *x = &c->of[i];
+		if (!x->decays || x->update.wrong)
+			continue;
+		decayed += fabs(x->decay - c->decay) <= fmax(0.01, 0.02 * c->decay) && c->decay > 0;
+		plain += fabs(x->decay) <= 0.01;
+	}
+	str_printf(out, "        learning rate %.6g at the optimizer's step %.0f", c->lr,
+		c->files.step);
+	if (decayed)
+		str_printf(out, "; weight decay %.3g of %d tensor%s, none of %d", c->decay,
+			decayed, plural(decayed), plain);
+	else if (plain)
+		str_printf(out, "; no weight decay of %d tensors", plain);
+	str_putc(out, '\n');
+}
+
+/* Which tensors have this cause: those of all layers are one name. */
+static void put_names(const struct check *c, int cause, struct str *out)
+{
+	struct strs names = {0};
+	int shown = 0;
+	for (int i = c->n - 1; i >= 0; i--) {
+		const struct tensor_check *x = &c->of[c->order[i]];
+		char name[80];
+		if (!x->gradient.wrong || x->cause != cause)
+			continue;
+		long long layer;
+		int at = 0;
+		if (sscanf(x->name, "layers.%lld.%n", &layer, &at) == 1 && at &&
+			c->causes[cause].n > 3)
+			snprintf(name, sizeof(name), "layers.*.%s", x->name + at);
+		else
+			snprintf(name, sizeof(name), "%s", x->name);
+		bool known = false;
+		for (int64_t k = 0; k < names.n; k++)
+			known |= !strcmp(names.v[k], name);
+		if (!known)
+			strs_add(&names, name);
+	}
+	for (int64_t k = 0; k < names.n && shown < 6; k++, shown++)
+		str_printf(out, "%s%s", k ? ", " : "", names.v[k]);
+	if (names.n > shown)
+		str_printf(out, " and %lld more", (long long)(names.n - shown));
+	strs_free(&names);
+}
+
+static bool is_of_gradients(const struct check *c, int cause)
+{
+	for (int i = 0; i < c->n; i++)
+		if (c->of[i].gradient.wrong && c->of[i].cause == cause)
+			return true;
+	return false;
+}
+
+static void put_findings(const struct check *c, struct str *out)
+{
+	for (int i = c->n - 1; i >= 0 && c->has_reference; i--) {
+		const struct tensor_check *x = &c->of[c->order[i]];
+		if (!x->gradient.wrong)
+			continue;
+		str_printf(out,
+			"first   wrong in backward order: %s, residual %.2g, bound %.1g\n",
+			x->name, x->gradient.value, x->gradient.bound);
+		break;
+	}
+	for (int k = 0; k < c->n_causes; k++) {
+		str_puts(out, "finding ");
+		if (is_of_gradients(c, k)) {
+			put_names(c, k, out);
+			str_printf(out, " (%d): ", c->causes[k].n);
+		}
+		str_printf(out, "%s\n", c->causes[k].text);
+	}
+}
+
+static void put_verdict(const struct check *c, struct str *out)
+{
+	bool any = false;
+	for (enum test t = 0; t < N_TESTS; t++)
+		any |= tally(c, t).tested > 0;
+	if (c->wrong)
+		str_printf(out, "verdict: wrong: %d finding%s\n", c->n_causes,
+			plural(c->n_causes));
+	else if (!any)
+		str_puts(out, "verdict: nothing could be checked\n");
+	else if (c->has_reference)
+		str_puts(out, "verdict: the step is right\n");
+	else
+		str_puts(out, "verdict: nothing is wrong that shows without a batch\n");
+}
+
+void check_print(const struct check *c, struct str *out)
+{
+	put_file("before", &c->files.before, c->files.m0 >= 0, out);
+	put_file("after", &c->files.after, c->files.m1 >= 0, out);
+	if (c->has_reference) {
+		put_batch(c, out);
+		put_scale(c, out);
+	}
+	for (enum test t = 0; t < N_TESTS; t++)
+		put_tally(c, t, out);
+	put_update(c, out);
+	put_findings(c, out);
+	put_verdict(c, out);
+}
+
+/* ---- JSON ------------------------------------------------------------------------------ */
+
+static void put(json_t *to, const char *key, json_t *value)
+{
+	BUG_ON(!value || json_object_set_new(to, key, value));
+}
+
+static json_t *number(double v)
+{
+	return isfinite(v) ? json_real(v) : json_null();
+}
+
+static json_t *of_distance(const struct distance *d)
+{
+	json_t *j = json_object();
+	if (!d->tested) {
+		json_decref(j);
+		return json_null();
+	}
+	put(j, "residual", number(d->value));
+	put(j, "bound", number(d->bound));
+	put(j, "wrong", json_boolean(d->wrong));
+	return j;
+}
+
+static json_t *of_tensor(const struct check *c, const struct tensor_check *x)
+{
+	json_t *j = json_object();
+	put(j, "name", json_string(x->name));
+	put(j, "elements", json_integer(x->n));
+	put(j, "gradient_norm", number(x->norm));
+	put(j, "factor", c->has_reference ? number(x->factor) : json_null());
+	put(j, "gradient", of_distance(&x->gradient));
+	put(j, "moments", of_distance(&x->moments));
+	put(j, "update", of_distance(&x->update));
+	put(j, "learning_rate", x->update.tested ? number(x->lr) : json_null());
+	put(j, "weight_decay", x->decays ? number(x->decay) : json_null());
+	put(j, "finite", json_boolean(!x->nonfinite));
+	put(j, "changed", json_boolean(!x->unchanged));
+	put(j, "cause",
+		x->gradient.wrong && x->cause >= 0 ? json_string(c->causes[x->cause].text)
+						   : json_null());
+	return j;
+}
+
+void check_json(const struct check *c, struct str *out)
+{
+	json_t *j = json_object(), *tensors = json_array(), *findings = json_array();
+	put(j, "before", json_string(c->files.before.name));
+	put(j, "after", json_string(c->files.after.name));
+	put(j, "verdict", json_string(c->wrong ? "wrong" : "right"));
+	put(j, "optimizer_step", number(c->files.step));
+	put(j, "learning_rate", number(c->lr));
+	if (c->has_reference) {
+		put(j, "reference", json_string(c->computed));
+		put(j, "loss", number(c->reference.loss));
+		put(j, "grad_norm", number(c->reference.norm));
+		put(j, "common_factor", number(c->common));
+		put(j, "scale_checked", json_boolean(c->scale_checked));
+	}
+	for (int k = 0; k < c->n_causes; k++) {
+		json_t *f = json_object();
+		put(f, "text", json_string(c->causes[k].text));
+		put(f, "tensors", json_integer(c->causes[k].n));
+		BUG_ON(json_array_append_new(findings, f));
+	}
+	put(j, "findings", findings);
+	for (int i = 0; i < c->n; i++)
+		BUG_ON(json_array_append_new(tensors, of_tensor(c, &c->of[c->order[i]])));
+	put(j, "tensors", tensors);
+	char *text = json_dumps(j, JSON_INDENT(1) | JSON_REAL_PRECISION(9));
+	str_printf(out, "%s\n", text);
+	free(text);
+	json_decref(j);
+}

@@ -1,0 +1,247 @@
+/* Loss and gradients of a batch, in float64 or by the trainer. */
+#include "check/reference.h"
+
+#include "convert/convert.h"
+
+#include "data/documents.h"
+#include "engine/options.h"
+#include "engine/step.h"
+#include "job/fit.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- parameters ---------------------------------------------------------------------- */
+
+int weights_read(struct weights *w, const struct ckpt_view *v, struct err *e)
+{
+	*w = (struct weights){0};
+	if (convert_model(v, &w->m, e))
+		return -1;
+	w->w = xcalloc((size_t)w->m.n_tensors, sizeof(*w->w));
+	for (int i = 0; i < w->m.n_tensors; i++) {
+		w->w[i] = ckpt_view_tensor(v, ckpt_view_find(v, w->m.tensors[i].name), e);
+		if (!w->w[i])
+			return -1;
+	}
+	return 0;
+}
+
+static void free_tensors(float **t, int n)
+{
+	for (int i = 0; t && i < n; i++)
+		free(t[i]);
+	free(t);
+}
+
+void weights_free(struct weights *w)
+{
+	free_tensors(w->w, w->m.n_tensors);
+	model_free(&w->m);
+	*w = (struct weights){0};
+}
+
+static void gradients_init(struct gradients *g, const struct model *m)
+{
+	*g = (struct gradients){.n = m->n_tensors,
+		.g = xcalloc((size_t)m->n_tensors, sizeof(*g->g))};
+}
+
+static void set_norm(struct gradients *g, const struct model *m)
+{
+	double squares = 0;
+	for (int i = 0; i < g->n; i++)
+		for (int64_t j = 0; g->g[i] && j < tensor_size(&m->tensors[i]); j++)
+			squares += (double)g->g[i][j] * (double)g->g[i][j];
+	g->norm = sqrt(squares);
+}
+
+void gradients_free(struct gradients *g)
+{
+	free_tensors(g->g, g->n);
+	*g = (struct gradients){0};
+}
+
+/* ---- by the trainer ------------------------------------------------------------------- */
+
+bool reference_can_train(
+	const struct weights *w, const struct batch *b, const char **why)
+{
+	*why = NULL;
+	if (b->masked)
+		*why = "some targets do not count";
+	if (w->m.positions && b->length != w->m.c.context)
+		*why = "the sequences are shorter than the table of positions";
+	for (int64_t i = 0; i < b->n * b->length; i++)
+		if (b->pos[i] != i % b->length - b->start[i])
+			*why = "positions do not begin at 0 in each document";
+	return !*why;
+}
+
+struct collecting {
+	struct trainer *t;
+	struct gradients *g;
+};
+
+static void collect_part(void *with, const struct part *x)
+{
+	struct collecting *c = with;
+	float *to = c->g->g[x->t - c->t->model.tensors];
+	for (int64_t i = 0; i < x->rows; i++)
+		memcpy(to + tensor_index(x->t, x->slice, x->row + i), x->g + i * x->cols,
+			(size_t)x->cols * sizeof(*to));
+}
+
+static void collect(void *with)
+{
+	struct collecting *c = with;
+	store_for_each_part(
+		c->t->store, true, STORE_BIT(STORE_GRAD), 0, collect_part, c);
+}
+
+/* A step whose learning rate is 0, one sequence a micro-batch. */
+static int trainer_options(struct train_opts *o, const struct weights *w,
+	const struct batch *b, enum precision precision, struct err *e)
+{
+	if (opts_from_text(&train_program, o, "optimizer = sgd\nmomentum = 0\nclip = 0\n",
+		    false, e))
+		return -1;
+	o->model = w->m.c;
+	o->model.context = b->length;
+	o->model.virtual_degrees = "";
+	o->model.dropout = 0;
+	o->batch = b->n;
+	o->micro_batch = 1;
+	o->steps = 1;
+	o->lr = o->min_lr = 0;
+	o->warmup = 0;
+	o->dtype = (int)precision;
+	o->packing = b->documents ? PACKING_DOCUMENTS : PACKING_STREAM;
+	return options_check(o, e);
+}
+
+static int32_t *windows_of(const struct batch *b)
+{
+	int64_t n = b->length;
+	int32_t *w = xmalloc((size_t)(b->n * (n + 1)) * sizeof(*w));
+	for (int64_t i = 0; i < b->n; i++) {
+		for (int64_t t = 0; t < n; t++) {
+			int64_t at = i * n + t;
+			bool begins = b->documents && b->start[at] == t;
+			w[at + i] = b->tokens[at] | (begins ? DOCUMENT_BEGINS : 0);
+		}
+		w[i * (n + 1) + n] = b->targets[i * n + n - 1];
+	}
+	return w;
+}
+
+static void put_weights(struct trainer *t, const struct weights *w)
+{
+	for (int i = 0; i < w->m.n_tensors; i++)
+		store_put(t->store, STORE_PARAM, i, 0, t->model.tensors[i].dims[0], w->w[i]);
+	store_updated(t->store, true);
+}
+
+int reference_trainer(const struct weights *w, const struct batch *b,
+	enum precision precision, struct gradients *g, struct err *e)
+{
+	struct train_opts o;
+	struct trainer t;
+	struct step_result r;
+	struct comm *world = comm_self("alone");
+	struct dataset data = {.tokens = {b->length + 1}};
+	data.tokenizer.vocab.n = w->m.c.vocab;
+	if (trainer_options(&o, w, b, precision, e) ||
+		trainer_open(&t, &o, world, &data, NULL, e))
+		return -1;
+	gradients_init(g, &w->m);
+	for (int i = 0; i < g->n; i++)
+		g->g[i] = xcalloc((size_t)tensor_size(&w->m.tensors[i]), sizeof(float));
+	struct collecting c = {&t, g};
+	int32_t *windows = windows_of(b);
+	put_weights(&t, w);
+	t.before_update = collect;
+	t.before_update_with = &c;
+	step_run_on(&t, windows, NULL, &r);
+	g->loss = (double)r.loss;
+	set_norm(g, &w->m);
+	int rc = 0;
+	if (r.bad)
+		rc = err_set(e, EX_DATAERR, "the step is not finite here: %s",
+			r.why.s ? r.why.s : "loss or gradients");
+	str_free(&r.why);
+	trainer_close(&t);
+	free(windows);
+	comm_free(world);
+	return rc;
+}
+
+/* ---- in float64 ------------------------------------------------------------------------ */
+
+static double **widen(const struct weights *w)
+{
+	double **all = xcalloc((size_t)w->m.n_tensors, sizeof(*all));
+	for (int i = 0; i < w->m.n_tensors; i++) {
+		int64_t n = tensor_size(&w->m.tensors[i]);
+		all[i] = xmalloc((size_t)n * sizeof(**all));
+		for (int64_t j = 0; j < n; j++)
+			all[i][j] = (double)w->w[i][j];
+	}
+	return all;
+}
+
+/* The positions of a sequence that begin again in each of n chunks. */
+static void restart(int32_t *pos, const int32_t *from, int64_t length, int n)
+{
+	for (int64_t t = 0; t < length; t++) {
+		int64_t first = (t * n / length) * length / n;
+		pos[t] = from[t] - from[first];
+	}
+}
+
+void reference_float64(const struct weights *w, const struct batch *b,
+	const struct variant *how, struct gradients *g)
+{
+	struct model m = w->m; /* with other options, but the same tensors */
+	if (how->norm_eps > 0)
+		m.c.norm_eps = how->norm_eps;
+	if (how->rope_theta > 0)
+		m.c.rope_theta = how->rope_theta;
+	double **values = widen(w);
+	double **sums = xcalloc((size_t)m.n_tensors, sizeof(*sums));
+	int32_t *pos = xmalloc((size_t)b->length * sizeof(*pos));
+	const struct float64 f = {&m, values, how->rope};
+	gradients_init(g, &m);
+	for (int i = 0; i < m.n_tensors; i++)
+		if (!how->wanted || how->wanted[i])
+			sums[i] = xcalloc(
+				(size_t)tensor_size(&m.tensors[i]), sizeof(**sums));
+	for (int64_t i = 0; i < b->n; i++) {
+		int64_t at = i * b->length;
+		struct sequence s = {b->length, b->tokens + at,
+			(how->unshifted ? b->tokens : b->targets) + at, b->pos + at,
+			b->start + at};
+		if (how->restart) {
+			restart(pos, s.pos, b->length, how->restart);
+			s.pos = pos;
+		}
+		if (how->sequence < 0 || how->sequence == i)
+			g->loss += float64_sequence(&f, &s, 1 / (double)b->counted,
+				&how->part, sums);
+	}
+	g->loss /= (double)b->counted;
+	for (int i = 0; i < m.n_tensors; i++) {
+		int64_t n = tensor_size(&m.tensors[i]);
+		if (sums[i])
+			g->g[i] = xmalloc((size_t)n * sizeof(float));
+		for (int64_t j = 0; sums[i] && j < n; j++)
+			g->g[i][j] = (float)sums[i][j];
+		free(sums[i]);
+		free(values[i]);
+	}
+	set_norm(g, &m);
+	free(sums);
+	free(values);
+	free(pos);
+}

@@ -1,0 +1,51 @@
+/*
+ * reference: loss and gradients of a batch, computed here: in float64 by float64.h, or by the trainer's
+ * kernels on this process in fp32 or another precision. -1 with *e set on failure.
+ */
+#ifndef CHECK_REFERENCE_H
+#define CHECK_REFERENCE_H
+
+#include "check/batch.h"
+#include "check/float64.h"
+#include "ckpt/view.h"
+#include "model/pass.h"
+
+/* The parameters of a view, in memory. */
+struct weights {
+	struct model m;
+	float **w; /* [m.n_tensors], whole tensors */
+};
+
+/* `context`: of GPT-2's position embeddings the view says, else the batch. */
+int weights_read(struct weights *w, const struct ckpt_view *v, struct err *e);
+void weights_free(struct weights *w);
+
+/* Gradients of the mean loss over the targets that count. */
+struct gradients {
+	double loss, norm;
+	int n;
+	float **g; /* [n], whole tensors */
+};
+void gradients_free(struct gradients *g);
+
+/* By the trainer's kernels. Not for a batch with masked targets. */
+int reference_trainer(const struct weights *w, const struct batch *b,
+	enum precision precision, struct gradients *g, struct err *e);
+/* Can the trainer's kernels compute this batch? If not, *why is a sentence. */
+bool reference_can_train(
+	const struct weights *w, const struct batch *b, const char **why);
+
+/* In float64. `how` may ask for another rotation, other positions and a part of the gradients. */
+struct variant {
+	enum rope_kind rope;
+	int restart; /* positions begin again in each of so many chunks; 0: as in the batch */
+	struct grad_part part;
+	int sequence;	    /* only this one; -1: all */
+	const bool *wanted; /* [n_tensors], whose gradients are computed; NULL: all */
+	double norm_eps, rope_theta; /* 0: the model's */
+	bool unshifted;	    /* the inputs themselves are the targets */
+};
+void reference_float64(const struct weights *w, const struct batch *b,
+	const struct variant *how, struct gradients *g);
+
+#endif

@@ -1,0 +1,158 @@
+/* Two checkpoints of one step. */
+#include "check/step_files.h"
+
+#include "convert/convert.h"
+#include "engine/options.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+static double either(double asked, double known)
+{
+	return asked >= 0 ? asked : known;
+}
+
+/* Those of the file's options that it has; pt's defaults are not those of other programs, but for the betas
+ * of nearly all who train language models. */
+static int configure(struct step_files *s, const struct adam *asked, struct err *e)
+{
+	struct train_opts o;
+	if (opts_from_text(&train_program, &o, s->after.config.s, true, e))
+		return err_prefix(e, "%s: ", s->after.name);
+	bool has_clip = s->after.config.s && strstr(s->after.config.s, "clip = ");
+	bool has_decay = s->after.config.s && strstr(s->after.config.s, "weight-decay = ");
+	s->adam = (struct adam){.beta1 = either(asked->beta1, o.beta1),
+		.beta2 = either(asked->beta2, o.beta2),
+		.eps = either(asked->eps, o.eps),
+		.decay = either(asked->decay, has_decay ? o.weight_decay : -1),
+		.clip = either(asked->clip, has_clip ? o.clip : -1),
+		.lr = asked->lr};
+	opts_free(&train_program, &o);
+	return 0;
+}
+
+/* Have both files the same tensors? */
+static int check_tensors(const struct step_files *s, struct err *e)
+{
+	const struct ckpt_view *a = &s->before, *b = &s->after;
+	for (int i = 0; i < b->n_tensors; i++) {
+		int k = ckpt_view_find(a, b->tensors[i].name);
+		if (k < 0 || !ckpt_same_shape(&a->tensors[k], &b->tensors[i]))
+			return err_set(e, EX_DATAERR, "%s: %s %s %s", b->name,
+				b->tensors[i].name,
+				k < 0 ? "is not in" : "has another shape in", a->name);
+	}
+	if (a->n_tensors == b->n_tensors)
+		return 0;
+	return err_set(e, EX_DATAERR, "%s has %d tensors, and %s %d", a->name,
+		a->n_tensors, b->name, b->n_tensors);
+}
+
+int step_files_open(struct step_files *s, const char *before, const char *after,
+	const struct adam *asked, struct err *e)
+{
+	*s = (struct step_files){0};
+	if (convert_open(&s->before, before, e))
+		return -1;
+	s->n_open = 1;
+	if (convert_open(&s->after, after, e))
+		return -1;
+	s->n_open = 2;
+	s->n_tensors = s->after.n_tensors;
+	s->m0 = ckpt_view_find_group(&s->before, "exp_avg");
+	s->v0 = ckpt_view_find_group(&s->before, "exp_avg_sq");
+	s->m1 = ckpt_view_find_group(&s->after, "exp_avg");
+	s->v1 = ckpt_view_find_group(&s->after, "exp_avg_sq");
+	s->step = (double)s->after.info.step;
+	if (check_tensors(s, e))
+		return -1;
+	return configure(s, asked, e);
+}
+
+void step_files_close(struct step_files *s)
+{
+	if (s->n_open > 0)
+		ckpt_view_close(&s->before);
+	if (s->n_open > 1)
+		ckpt_view_close(&s->after);
+	*s = (struct step_files){0};
+}
+
+bool step_files_have_moments(const struct step_files *s)
+{
+	return s->m1 >= 0;
+}
+
+int64_t step_files_size(const struct step_files *s, int tensor)
+{
+	return ckpt_size(&s->after.tensors[tensor]);
+}
+
+/* A tensor of a group of a view; NULL if group < 0, or with *e set. */
+static float *read_tensor(const struct ckpt_view *v, int group, int tensor, struct err *e)
+{
+	const struct ckpt_tensor *t = &v->tensors[tensor];
+	const struct ckpt_rows rows = {group, tensor, 0, t->dims[0]};
+	if (group < 0 || e->code)
+		return NULL;
+	float *x = xmalloc((size_t)max64(1, ckpt_size(t)) * sizeof(*x));
+	v->read(v, &rows, x, e);
+	return x;
+}
+
+int tensor_step_read(
+	struct tensor_step *t, const struct step_files *s, int tensor, struct err *e)
+{
+	const struct ckpt_view *b = &s->before, *a = &s->after;
+	int other = ckpt_view_find(b, a->tensors[tensor].name);
+	*t = (struct tensor_step){.n = step_files_size(s, tensor)};
+	t->p0 = read_tensor(b, 0, other, e);
+	t->m0 = read_tensor(b, s->m0, other, e);
+	t->v0 = read_tensor(b, s->v0, other, e);
+	t->p1 = read_tensor(a, 0, tensor, e);
+	t->m1 = read_tensor(a, s->m1, tensor, e);
+	t->v1 = read_tensor(a, s->v1, tensor, e);
+	return e->code ? -1 : 0;
+}
+
+void tensor_step_free(struct tensor_step *t)
+{
+	float *const all[] = {t->p0, t->p1, t->m0, t->m1, t->v0, t->v1};
+	for (size_t i = 0; i < ARRAY_LEN(all); i++)
+		free(all[i]);
+	*t = (struct tensor_step){0};
+}
+
+double rounding_of(const float *x, int64_t n)
+{
+	uint32_t bits, all = 0;
+	for (int64_t i = 0; x && i < n; i++) {
+		memcpy(&bits, &x[i], sizeof(bits));
+		all |= bits;
+	}
+	return !all ? 0 : all & 0x1fff ? 0x1p-24 : all & 0xffff ? 0x1p-12 : 0x1p-9;
+}
+
+static double norm_of(const float *x, int64_t n)
+{
+	double sum = 0;
+	for (int64_t i = 0; x && i < n; i++)
+		sum += (double)x[i] * (double)x[i];
+	return sqrt(sum);
+}
+
+float *seen_gradient(
+	const struct step_files *s, const struct tensor_step *t, double *lost)
+{
+	double beta = s->adam.beta1;
+	float *g = xmalloc((size_t)max64(1, t->n) * sizeof(*g));
+	for (int64_t i = 0; i < t->n; i++) {
+		double old = t->m0 ? (double)t->m0[i] : 0;
+		g[i] = (float)(((double)t->m1[i] - beta * old) / (1 - beta));
+	}
+	double size = norm_of(g, t->n), round = rounding_of(t->m1, t->n);
+	double moments = norm_of(t->m1, t->n) + beta * norm_of(t->m0, t->n);
+	*lost = size > 0 ? round * moments / ((1 - beta) * size) : 0;
+	return g;
+}

@@ -1,0 +1,297 @@
+/* What the files say without a model: the moments against each other, and the update against AdamW's. */
+#include "check/check.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+struct products products_of(const float *a, const float *b, int64_t n)
+{
+	struct products p = {0};
+	for (int64_t i = 0; i < n; i++) {
+		p.aa += (double)a[i] * (double)a[i];
+		p.ab += (double)a[i] * (double)b[i];
+		p.bb += (double)b[i] * (double)b[i];
+	}
+	return p;
+}
+
+double residual_of(const struct products *p, double factor)
+{
+	double squares = p->aa - 2 * factor * p->ab + factor * factor * p->bb;
+	double size = factor * factor * p->bb;
+	if (size <= 0)
+		return p->aa > 0 ? INFINITY : 0;
+	return sqrt(fmax(squares, 0) / size);
+}
+
+/* ---- the second witness: exp_avg_sq ------------------------------------------------------ */
+
+/* Is what exp_avg_sq gained the square of what exp_avg gained? */
+static void test_moments(const struct check *c, struct tensor_check *x,
+	const struct tensor_step *t, const float *g, double lost)
+{
+	double beta = c->files.adam.beta2, difference = 0, size = 0, moments = 0;
+	for (int64_t i = 0; i < t->n; i++) {
+		double old = t->v0 ? (double)t->v0[i] : 0, now = (double)t->v1[i];
+		double gained = (now - beta * old) / (1 - beta);
+		double square = (double)g[i] * (double)g[i];
+		difference += (gained - square) * (gained - square);
+		size += square * square;
+		moments += now * now;
+	}
+	if (size <= 0 && moments <= 0)
+		return; /* no gradient so far */
+	double round = rounding_of(t->v1, t->n);
+	x->moments = (struct distance){.value = sqrt(difference / size),
+		.bound = 2e-6 + 8 * lost +
+			 4 * round * sqrt(moments) / ((1 - beta) * sqrt(size)),
+		.tested = size > 0};
+	x->moments.wrong = x->moments.tested && !(x->moments.value <= x->moments.bound);
+}
+
+/* ---- the update ------------------------------------------------------------------------ */
+
+/* Variants of AdamW's update that other programs have had by mistake. */
+struct rule {
+	const char *text; /* NULL: as it should be */
+	double later;	  /* steps more than the file says */
+	bool uncorrected, eps_inside;
+};
+
+static const struct rule rules[] = {
+	{0},
+	{.text = "the optimizer's step is one more than the file says", .later = 1},
+	{.text = "the optimizer's step is one less than the file says", .later = -1},
+	{.text = "the moments' bias is not corrected", .uncorrected = true},
+	{.text = "eps is added inside the square root", .eps_inside = true},
+};
+
+/* The direction of the update of one element. */
+static double direction(const struct check *c, const struct rule *r, double m, double v)
+{
+	const struct adam *a = &c->files.adam;
+	double step = fmax(1, c->files.step + r->later);
+	double m_hat = m / (r->uncorrected ? 1 : 1 - pow(a->beta1, step));
+	double v_hat = v / (r->uncorrected ? 1 : 1 - pow(a->beta2, step));
+	return m_hat / (r->eps_inside ? sqrt(v_hat + a->eps) : sqrt(v_hat) + a->eps);
+}
+
+/* p0 - p1 = lr u + k p0, by least squares; the decay is k / lr. */
+static void test_update(const struct check *c, const struct rule *r,
+	struct tensor_check *x, const struct tensor_step *t)
+{
+	double uu = 0, up = 0, pp = 0, ud = 0, pd = 0, dd = 0;
+	for (int64_t i = 0; i < t->n; i++) {
+		double p = (double)t->p0[i], d = p - (double)t->p1[i];
+		double u = direction(c, r, (double)t->m1[i], (double)t->v1[i]);
+		uu += u * u, up += u * p, pp += p * p;
+		ud += u * d, pd += p * d, dd += d * d;
+	}
+	double det = uu * pp - up * up, round = rounding_of(t->p1, t->n), k = 0;
+	bool both = det > 1e-6 * uu * pp;
+	x->lr = uu > 0 ? ud / uu : 0;
+	if (both) {
+		x->lr = (ud * pp - pd * up) / det;
+		k = (pd * uu - ud * up) / det;
+	}
+	x->update.tested = uu > 0;
+	if (uu <= 0)
+		return;
+	double left = dd - x->lr * ud - k * pd, size = fabs(x->lr) * sqrt(uu);
+	double fine = rounding_of(t->m1, t->n) + rounding_of(t->v1, t->n);
+	x->decay = x->lr > 0 ? k / x->lr : 0;
+	x->decays = both && x->lr > 0 && 3 * round / sqrt((double)t->n) < 0.01 * x->lr;
+	x->update.value = size > 0 ? sqrt(fmax(left, 0)) / size : INFINITY;
+	x->update.bound =
+		1e-5 + 4 * fine + (size > 0 ? 1.2 * round * sqrt(pp) / size : 0);
+	x->update.wrong = !(x->update.value <= x->update.bound);
+}
+
+static int by_value(const void *x, const void *y)
+{
+	double a = *(const double *)x, b = *(const double *)y;
+	return (a > b) - (a < b);
+}
+
+static double median(double *v, int n)
+{
+	qsort(v, (size_t)n, sizeof(*v), by_value);
+	return n ? v[n / 2] : 0;
+}
+
+/* The learning rate and the decay of most tensors. */
+static void find_common(struct check *c)
+{
+	double *lr = xcalloc((size_t)c->n + 1, sizeof(*lr));
+	double *decay = xcalloc((size_t)c->n + 1, sizeof(*decay));
+	int n = 0, n_decay = 0;
+	for (int i = 0; i < c->n; i++) {
+		const struct tensor_check *x = &c->of[i];
+		if (!x->update.tested || x->update.wrong)
+			continue;
+		lr[n++] = x->lr;
+		if (x->decays && x->decay > 0.004)
+			decay[n_decay++] = x->decay;
+	}
+	c->lr = median(lr, n);
+	c->decay = median(decay, n_decay);
+	free(lr);
+	free(decay);
+}
+
+static bool all_finite(const float *x, int64_t n)
+{
+	for (int64_t i = 0; x && i < n; i++)
+		if (!isfinite(x[i]))
+			return false;
+	return true;
+}
+
+static int test_all(struct check *c, const struct rule *r, struct err *e)
+{
+	for (int i = 0; i < c->n; i++) {
+		struct tensor_check *x = &c->of[i];
+		struct tensor_step t;
+		if (tensor_step_read(&t, &c->files, i, e)) {
+			tensor_step_free(&t);
+			return -1;
+		}
+		size_t n_bytes = (size_t)t.n * sizeof(float);
+		x->nonfinite = !all_finite(t.p1, t.n) || !all_finite(t.m1, t.n) ||
+			       !all_finite(t.v1, t.n);
+		x->unchanged = !memcmp(t.p0, t.p1, n_bytes);
+		if (t.m1 && !x->nonfinite) {
+			double lost;
+			float *g = seen_gradient(&c->files, &t, &lost);
+			x->norm = sqrt(products_of(g, g, t.n).aa);
+			x->no_gradient = x->norm <= 0;
+			if (t.v1 && !r->text)
+				test_moments(c, x, &t, g, lost);
+			free(g);
+		}
+		if (t.m1 && t.v1 && !x->nonfinite)
+			test_update(c, r, x, &t);
+		tensor_step_free(&t);
+	}
+	find_common(c);
+	return 0;
+}
+
+static int count_wrong(const struct check *c)
+{
+	int n = 0;
+	for (int i = 0; i < c->n; i++)
+		n += c->of[i].update.wrong;
+	return n;
+}
+
+/* ---- findings ---------------------------------------------------------------------------- */
+
+static void say_tensors(struct check *c, bool (*is)(const struct check *, const struct tensor_check *),
+	bool wrong, const char *text)
+{
+	const char *first = NULL;
+	int n = 0;
+	for (int i = 0; i < c->n; i++)
+		if (is(c, &c->of[c->order[i]])) {
+			first = first ? first : c->of[c->order[i]].name;
+			n++;
+		}
+	if (n && wrong)
+		check_finding(c, n, "%s%s: %s", first, n > 1 ? " and others" : "", text);
+}
+
+static bool is_nonfinite(const struct check *c, const struct tensor_check *x)
+{
+	(void)c;
+	return x->nonfinite;
+}
+
+static bool is_stuck(const struct check *c, const struct tensor_check *x)
+{
+	(void)c;
+	return x->unchanged && x->norm > 0;
+}
+
+static bool is_frozen(const struct check *c, const struct tensor_check *x)
+{
+	(void)c;
+	return x->no_gradient && !x->nonfinite;
+}
+
+static bool has_other_lr(const struct check *c, const struct tensor_check *x)
+{
+	double within = fmax(1e-3, 3 * x->update.bound);
+	return x->update.tested && !x->update.wrong && c->lr > 0 &&
+	       fabs(x->lr / c->lr - 1) > within && !is_stuck(c, x);
+}
+
+/* A witness that is wrong everywhere alike is another beta2: gained = (1 - b) / (1 - beta2) times the square. */
+static void say_moments(struct check *c)
+{
+	int wrong = 0, tested = 0;
+	for (int i = 0; i < c->n; i++) {
+		tested += c->of[i].moments.tested;
+		wrong += c->of[i].moments.wrong;
+	}
+	if (!wrong)
+		return;
+	check_finding(c, wrong,
+		"exp_avg_sq of %d of %d tensors did not gain the square of what exp_avg gained%s",
+		wrong, tested,
+		wrong == tested ? ": not one step of AdamW with these betas (--betas)" : "");
+}
+
+static void say_update(struct check *c, const struct rule *r, int wrong)
+{
+	const struct adam *a = &c->files.adam;
+	int decayed = 0, plain = 0;
+	if (r->text && !wrong)
+		check_finding(c, c->n, "update: as if %s", r->text);
+	else if (wrong)
+		check_finding(c, wrong,
+			"the update of %d tensors is not AdamW's from these moments", wrong);
+	for (int i = 0; i < c->n; i++) {
+		const struct tensor_check *x = &c->of[i];
+		double within = fmax(0.01, 0.02 * fabs(a->decay));
+		if (!x->decays || x->update.wrong || a->decay < 0)
+			continue;
+		decayed += fabs(x->decay - a->decay) <= within;
+		plain += fabs(x->decay) <= within;
+		if (fabs(x->decay - a->decay) > within && fabs(x->decay) > within)
+			check_finding(c, 1, "%s: weight decay %.3g instead of %.3g", x->name,
+				x->decay, a->decay);
+	}
+	if (a->decay > 0 && plain && !decayed)
+		check_finding(c, plain, "no tensor decays, and weight decay is %.3g", a->decay);
+	if (a->lr > 0 && fabs(c->lr / a->lr - 1) > 1e-3)
+		check_finding(c, 0, "learning rate %.6g instead of %.6g", c->lr, a->lr);
+}
+
+int judge_update(struct check *c, struct err *e)
+{
+	const struct rule *best = &rules[0];
+	if (test_all(c, best, e))
+		return -1;
+	int wrong = count_wrong(c);
+	for (size_t i = 1; i < ARRAY_LEN(rules) && 2 * wrong > c->n; i++) {
+		if (test_all(c, &rules[i], e))
+			return -1;
+		if (2 * count_wrong(c) <= c->n) {
+			best = &rules[i];
+			break;
+		}
+		if (i + 1 == ARRAY_LEN(rules) && test_all(c, &rules[0], e))
+			return -1;
+	}
+	say_tensors(c, is_nonfinite, true, "not finite");
+	say_tensors(c, is_stuck, true, "has a gradient, and did not change");
+	if (c->files.v1 < 0)
+		return 0;
+	say_moments(c);
+	say_update(c, best, count_wrong(c));
+	say_tensors(c, has_other_lr, true, "another learning rate than most");
+	(void)is_frozen;
+	return 0;
+}
