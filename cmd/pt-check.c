@@ -3,12 +3,8 @@
 #include "base/utf8.h"
 #include "check/check.h"
 #include "comm/comm.h"
-#include "convert/convert.h"
 #include "engine/backend.h"
 #include "h5/h5.h"
-
-#include <stdlib.h>
-#include <string.h>
 
 struct opts {
 	struct strs batch;
@@ -91,121 +87,33 @@ static const struct program program = {
 	.versions = h5_versions,
 };
 
-/* The multiplications that two cores do in about a minute in float64. */
-static const double affordable = 1.5e11;
-
-static int compute_reference(struct check *c, struct err *e)
-{
-	const struct variant whole = {.sequence = -1};
-	const char *why = NULL;
-	double work = float64_work(&c->weights.m, c->batch.length) * (double)c->batch.n;
-	bool trains = reference_can_train(&c->weights, &c->batch, &why);
-	if (c->o.reference == REFERENCE_AUTO)
-		c->o.reference = work <= affordable || !trains ? REFERENCE_FLOAT64
-							       : REFERENCE_FP32;
-	if (c->o.reference == REFERENCE_FLOAT64) {
-		c->computed = "float64";
-		reference_float64(&c->weights, &c->batch, &whole, &c->reference);
-		return 0;
-	}
-	c->computed = "fp32";
-	if (!trains)
-		return err_set(e, EX_USAGE,
-			"--reference fp32 cannot compute this batch: %s", why);
-	return reference_trainer(
-		&c->weights, &c->batch, PRECISION_FP32, &c->reference, e);
-}
-
-/* The tokens must be the model's. */
-static int check_batch(const struct check *c, struct err *e)
-{
-	const struct batch *b = &c->batch;
-	const struct model *m = &c->weights.m;
-	for (int64_t i = 0; i < b->n * b->length; i++)
-		if (b->tokens[i] >= m->c.vocab || b->targets[i] >= m->c.vocab)
-			return err_set(e, EX_DATAERR,
-				"the batch has token %d, and the model a vocabulary of %lld",
-				b->tokens[i] >= m->c.vocab ? b->tokens[i] : b->targets[i],
-				(long long)m->c.vocab);
-		else if (m->positions && b->pos[i] >= m->positions->dims[0])
-			return err_set(e, EX_DATAERR,
-				"the batch has position %d, and the model %lld of them",
-				b->pos[i], (long long)m->positions->dims[0]);
-	return 0;
-}
-
-static int judge(struct check *c, const struct opts *o, struct err *e)
-{
-	c->n = (int)c->files.n_tensors;
-	c->of = xcalloc((size_t)c->n, sizeof(*c->of));
-	for (int i = 0; i < c->n; i++) {
-		snprintf(c->of[i].name, sizeof(c->of[i].name), "%s",
-			c->files.after.tensors[i].name);
-		c->of[i].n = step_files_size(&c->files, i);
-		c->of[i].cause = -1;
-	}
-	c->order = convert_forward_order(
-		c->files.after.config.s, c->files.after.tensors, c->n);
-	c->has_reference = o->batch.n && step_files_have_moments(&c->files);
-	if (o->batch.n && !c->has_reference)
-		return err_set(e, EX_TROUBLE,
-			"%s has no moments of AdamW, from which the gradient follows: save the "
-			"optimizer's state too", c->files.after.name);
-	if (c->has_reference &&
-		(weights_read(&c->weights, &c->files.before, e) ||
-			batch_read(&c->batch, o->batch.n, o->batch.v, &o->how, e) ||
-			check_batch(c, e) || compute_reference(c, e) ||
-			judge_gradients(c, e)))
-		return -1;
-	if (judge_update(c, e))
-		return -1;
-	if (c->has_reference)
-		find_causes(c);
-	return 0;
-}
-
-static void close_check(struct check *c)
-{
-	gradients_free(&c->reference);
-	weights_free(&c->weights);
-	batch_free(&c->batch);
-	for (int i = 0; c->seen && i < c->n; i++)
-		free(c->seen[i]);
-	free(c->seen);
-	free(c->of);
-	free(c->order);
-	step_files_close(&c->files);
-}
-
 int main(int argc, char **argv)
 {
 	struct opts o;
 	struct err e = {0};
 	struct str text = {0};
+	struct step_check c;
 	int n = opts_parse_or_die(&program, &o, argc, argv);
 	if (n != 2)
 		return err_say(&(struct err){EX_USAGE,
 			"give two checkpoints: before the step, and after it"});
-	struct check c = {.o = o.check};
 	struct comm *world = comm_open();
 	struct device d; /* its threads are those of the plain loops, too */
 	device_cpu(&d, (int)backend_threads(o.threads));
-	int rc = step_files_open(&c.files, argv[0], argv[1], &o.adam, &e) ||
-		 judge(&c, &o, &e);
+	const struct check_job job = {argv[0], argv[1], &o.batch, o.how, o.adam};
+	int rc = step_check_run(&c, &o.check, &job, &e);
 	if (!rc && o.json)
-		check_json(&c, &text);
-	else if (!rc)
-		check_print(&c, &text);
+		step_check_json(&c, &text);
+	else if (!rc && log_speaks())
+		step_check_print(&c, &text);
 	fputs(text.s ? o.json ? text.s : text_printable(text.s) : "", stdout);
 	str_free(&text);
-	bool wrong = c.wrong, any = false;
-	for (int i = 0; i < c.n; i++)
-		any |= c.of && (c.of[i].gradient.tested || c.of[i].moments.tested);
-	close_check(&c);
+	int code = c.wrong ? EX_FAILED : c.tested ? 0 : EX_TROUBLE;
+	step_check_close(&c);
 	device_close(&d);
 	comm_close(world);
 	if (rc)
 		return err_say(&e);
 	stdout_close();
-	return wrong ? EX_FAILED : any ? 0 : EX_TROUBLE;
+	return code;
 }

@@ -88,7 +88,7 @@ static int shift_of(const struct roles *r)
 	return !off[1] ? 1 : !off[0] ? 0 : -1;
 }
 
-static int room(struct batch *b, int64_t length, int64_t more, const char *path,
+static int room(struct token_batch *b, int64_t length, int64_t more, const char *path,
 	struct err *e)
 {
 	if (b->n && length != b->length)
@@ -106,7 +106,7 @@ static int room(struct batch *b, int64_t length, int64_t more, const char *path,
 }
 
 /* Documents begin where positions begin again, or behind the token that ends one. */
-static int place(struct batch *b, int64_t i, const int64_t *pos,
+static int place(struct token_batch *b, int64_t i, const int64_t *pos,
 	const struct batch_opts *o, const char *path, struct err *e)
 {
 	int64_t begin = 0, at = i * b->length;
@@ -125,7 +125,7 @@ static int place(struct batch *b, int64_t i, const int64_t *pos,
 	return 0;
 }
 
-static int add_row(struct batch *b, const struct roles *r, int64_t i, int shift,
+static int add_row(struct token_batch *b, const struct roles *r, int64_t i, int shift,
 	const char *path, struct err *e)
 {
 	int64_t n = width(r->inputs), at = b->n * b->length;
@@ -144,7 +144,7 @@ static int add_row(struct batch *b, const struct roles *r, int64_t i, int shift,
 	return 0;
 }
 
-static int add_file(struct batch *b, const char *path, const struct int_arrays *a,
+static int add_file(struct token_batch *b, const char *path, const struct int_arrays *a,
 	const struct batch_opts *o, struct err *e)
 {
 	struct roles r;
@@ -165,10 +165,10 @@ static int add_file(struct batch *b, const char *path, const struct int_arrays *
 	return 0;
 }
 
-int batch_read(struct batch *b, int64_t n, char *const *files, const struct batch_opts *o,
+int token_batch_read(struct token_batch *b, int64_t n, char *const *files, const struct batch_opts *o,
 	struct err *e)
 {
-	*b = (struct batch){0};
+	*b = (struct token_batch){0};
 	for (int64_t i = 0; i < n; i++) {
 		struct int_arrays a;
 		int rc = arrays_read(&a, files[i], o->shape, e) ||
@@ -182,11 +182,11 @@ int batch_read(struct batch *b, int64_t n, char *const *files, const struct batc
 	return err_set(e, EX_DATAERR, "%s: no target counts", n ? files[0] : "the batch");
 }
 
-void batch_free(struct batch *b)
+void token_batch_free(struct token_batch *b)
 {
 	free(b->tokens);
 	free(b->targets);
 	free(b->pos);
 	free(b->start);
-	*b = (struct batch){0};
+	*b = (struct token_batch){0};
 }

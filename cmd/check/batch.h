@@ -26,7 +26,7 @@ struct int_arrays {
 	int n;
 };
 
-struct batch {
+struct token_batch {
 	int64_t n, length;	   /* sequences, and positions of each */
 	int32_t *tokens, *targets; /* [n][length]; a target of -1 does not count */
 	int32_t *pos, *start; /* [n][length]: positions, and where their documents begin */
@@ -39,10 +39,10 @@ struct batch_opts {
 	int64_t end;	   /* the token that ends documents; -1: none */
 };
 
-/* Reads the sequences of all files, one after the other. -1 with *e set; batch_free() */
-int batch_read(struct batch *b, int64_t n, char *const *files, const struct batch_opts *o,
+/* Reads the sequences of all files, one after the other. -1 with *e set; token_batch_free() */
+int token_batch_read(struct token_batch *b, int64_t n, char *const *files, const struct batch_opts *o,
 	struct err *e);
-void batch_free(struct batch *b);
+void token_batch_free(struct token_batch *b);
 
 /* arrays.c */
 int arrays_read(struct int_arrays *a, const char *path, const char *shape, struct err *e);

@@ -13,11 +13,11 @@
 enum { MAX_PARTS = 64 };
 
 struct search {
-	struct check *c;
+	struct step_check *c;
 	int *wrong, n_wrong; /* tensors, in the order of the backward pass */
 };
 
-static const struct tensor *tensor_of(const struct check *c, int i)
+static const struct tensor *tensor_of(const struct step_check *c, int i)
 {
 	for (int k = 0; k < c->weights.m.n_tensors; k++)
 		if (!strcmp(c->weights.m.tensors[k].name, c->of[i].name))
@@ -25,19 +25,19 @@ static const struct tensor *tensor_of(const struct check *c, int i)
 	return NULL;
 }
 
-static int number_of(const struct check *c, int i)
+static int number_of(const struct step_check *c, int i)
 {
 	return (int)(tensor_of(c, i) - c->weights.m.tensors);
 }
 
-static const float *reference_of(const struct check *c, int i)
+static const float *reference_of(const struct step_check *c, int i)
 {
 	return c->reference.g[number_of(c, i)];
 }
 
 static void explain(struct search *s, int i, const char *text)
 {
-	s->c->of[i].cause = check_finding(s->c, 1, "%s", text);
+	s->c->of[i].cause = add_finding(s->c, 1, "%s", text);
 }
 
 /* "1.000 2.000" */
@@ -122,14 +122,14 @@ static bool are_equal(const double *x, int n)
 
 /* ---- one tensor by itself ------------------------------------------------------------------ */
 
-static bool within(const struct check *c, int i, double residual)
+static bool within(const struct step_check *c, int i, double residual)
 {
 	return residual <= c->of[i].gradient.bound;
 }
 
 static bool by_factor(struct search *s, int i)
 {
-	struct check *c = s->c;
+	struct step_check *c = s->c;
 	const struct products p = products_of(c->seen[i], reference_of(c, i), c->of[i].n);
 	char text[CAUSE_TEXT];
 	if (p.aa <= 0) {
@@ -147,7 +147,7 @@ static bool by_factor(struct search *s, int i)
 /* Factors of the slices of a dimension; true if they explain the tensor. */
 static bool slices_of_dim(struct search *s, int i, int dim, int n)
 {
-	struct check *c = s->c;
+	struct step_check *c = s->c;
 	const struct tensor *t = tensor_of(c, i);
 	int64_t cols = t->ndim > 1 ? t->dims[1] : 1;
 	if (dim >= t->ndim || t->dims[dim] % n)
@@ -189,11 +189,11 @@ static bool by_slices(struct search *s, int i)
 }
 
 /* The reference with its elements elsewhere. */
-typedef int64_t element_of(const struct check *c, const struct tensor *t, int64_t j);
+typedef int64_t element_of(const struct step_check *c, const struct tensor *t, int64_t j);
 
 static bool by_places(struct search *s, int i, element_of *from, const char *text)
 {
-	struct check *c = s->c;
+	struct step_check *c = s->c;
 	const struct tensor *t = tensor_of(c, i);
 	float *moved = xmalloc((size_t)c->of[i].n * sizeof(*moved));
 	for (int64_t j = 0; j < c->of[i].n; j++)
@@ -206,21 +206,21 @@ static bool by_places(struct search *s, int i, element_of *from, const char *tex
 	return yes;
 }
 
-static int64_t transposed(const struct check *c, const struct tensor *t, int64_t j)
+static int64_t transposed(const struct step_check *c, const struct tensor *t, int64_t j)
 {
 	(void)c;
 	return j % t->dims[1] * t->dims[1] + j / t->dims[1];
 }
 
 /* Rows of a head: halves (j, j + half) instead of pairs (2j, 2j + 1). */
-static int64_t halves(const struct check *c, const struct tensor *t, int64_t j)
+static int64_t halves(const struct step_check *c, const struct tensor *t, int64_t j)
 {
 	int64_t dim = c->weights.m.head_dim, row = j / t->dims[1], r = row % dim;
 	r = r < dim / 2 ? 2 * r : 2 * (r - dim / 2) + 1;
 	return (row / dim * dim + r) * t->dims[1] + j % t->dims[1];
 }
 
-static int64_t pairs(const struct check *c, const struct tensor *t, int64_t j)
+static int64_t pairs(const struct step_check *c, const struct tensor *t, int64_t j)
 {
 	int64_t dim = c->weights.m.head_dim, row = j / t->dims[1], r = row % dim;
 	r = r % 2 ? dim / 2 + r / 2 : r / 2;
@@ -295,7 +295,7 @@ static void describe_parts(char *text, size_t room, const struct parts *p, const
 
 static bool by_parts(struct search *s, int i, const struct parts *p)
 {
-	struct check *c = s->c;
+	struct step_check *c = s->c;
 	const float *part[MAX_PARTS];
 	double a[MAX_PARTS * MAX_PARTS] = {0}, x[MAX_PARTS] = {0};
 	int k = number_of(c, i);
@@ -357,7 +357,7 @@ static void by_sums(struct search *s)
 /* ---- the whole step ---------------------------------------------------------------------------- */
 
 /* Which tensors are wrong with these gradients instead of the reference's, after a factor of their own. */
-static int wrong_with(const struct check *c, const struct gradients *g, double *worst)
+static int wrong_with(const struct step_check *c, const struct gradients *g, double *worst)
 {
 	struct products all = {0};
 	int n = 0;
@@ -400,7 +400,7 @@ static void put_sequences(char *out, size_t room, const double *x, int n, double
 static void by_sequences(struct search *s)
 {
 	enum { MAX_ELEMENTS = 1 << 22 };
-	struct check *c = s->c;
+	struct step_check *c = s->c;
 	int n = (int)c->batch.n;
 	bool *wanted = xcalloc((size_t)c->weights.m.n_tensors, sizeof(*wanted));
 	int64_t elements = 0;
@@ -466,7 +466,7 @@ static void by_sequences(struct search *s)
 /* Another function than the model's options say. */
 static void by_function(struct search *s)
 {
-	const struct check *c = s->c;
+	const struct step_check *c = s->c;
 	const struct model *m = &c->weights.m;
 	const int chunks = (int)(c->o.cp > 1 ? c->o.cp : 2);
 	const struct {
@@ -503,7 +503,7 @@ static void by_function(struct search *s)
 	}
 }
 
-void find_causes(struct check *c)
+void find_causes(struct step_check *c)
 {
 	struct search s = {c, xcalloc((size_t)c->n + 1, sizeof(int)), 0};
 	for (int i = c->n - 1; i >= 0; i--)

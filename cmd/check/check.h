@@ -39,7 +39,7 @@ struct tensor_check {
 	struct distance gradient, moments, update;
 	double lr, decay; /* that explain the update */
 	bool decays; /* a decay can be told: the parameters are not too small */
-	bool nonfinite, unchanged, no_gradient;
+	bool nonfinite, unchanged;
 	int cause; /* of a wrong gradient; -1: none was found */
 };
 
@@ -48,7 +48,7 @@ struct finding {
 	int n; /* tensors; 0: it is about the whole step */
 };
 
-struct check {
+struct step_check {
 	struct check_opts o;
 	struct step_files files;
 	int n;
@@ -58,7 +58,7 @@ struct check {
 	bool has_reference;
 	const char *computed; /* how the reference was */
 	struct weights weights;
-	struct batch batch;
+	struct token_batch batch;
 	struct gradients reference;
 	float **seen;  /* [n]: gradients that the optimizer saw */
 	double common; /* the factor between them and the reference's, of most tensors */
@@ -69,21 +69,35 @@ struct check {
 	bool bias_corrected;
 	struct finding causes[MAX_CAUSES];
 	int n_causes;
-	bool wrong;
+	bool tested, wrong; /* anything */
 };
 
+/* What is checked. */
+struct check_job {
+	const char *before, *after;
+	const struct strs *batch; /* files; none: what needs no model is checked */
+	struct batch_opts how;
+	struct adam adam; /* below 0: as the files say */
+};
+
+/* Makes all tests that the files allow; -1 with *e set if they cannot be read, or do not belong together.
+ * step_check_close() in any case. */
+int step_check_run(struct step_check *c, const struct check_opts *o, const struct check_job *job,
+	struct err *e);
+void step_check_close(struct step_check *c);
+
 /* Fills in a finding about n tensors, and returns its number. */
-int check_finding(struct check *c, int n, const char *fmt, ...) PRINTF(3, 4);
+int add_finding(struct step_check *c, int n, const char *fmt, ...) PRINTF(3, 4);
 
 /* judge.c: gradients against the reference. */
-int judge_gradients(struct check *c, struct err *e);
+int judge_gradients(struct step_check *c, struct err *e);
 /* causes.c: explains those that are wrong. */
-void find_causes(struct check *c);
+void find_causes(struct step_check *c);
 /* update.c: moments, and the update; needs no reference. */
-int judge_update(struct check *c, struct err *e);
+int judge_update(struct step_check *c, struct err *e);
 /* print.c */
-void check_print(const struct check *c, struct str *out);
-void check_json(const struct check *c, struct str *out);
+void step_check_print(const struct step_check *c, struct str *out);
+void step_check_json(const struct step_check *c, struct str *out);
 
 /* Sums over the elements of two vectors. */
 struct products {

@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-int check_finding(struct check *c, int n, const char *fmt, ...)
+int add_finding(struct step_check *c, int n, const char *fmt, ...)
 {
 	char text[CAUSE_TEXT];
 	va_list args;
@@ -26,7 +26,7 @@ int check_finding(struct check *c, int n, const char *fmt, ...)
 }
 
 /* The tensor of the model that tensor i of the files is. */
-static int in_model(const struct check *c, int i)
+static int in_model(const struct step_check *c, int i)
 {
 	for (int k = 0; k < c->weights.m.n_tensors; k++)
 		if (!strcmp(c->weights.m.tensors[k].name, c->of[i].name))
@@ -42,7 +42,7 @@ static const double least_bound = 1e-5;
 
 /* The bounds: the kernels' own distances at the precision of the run, times what other programs' were of
  * them: bf16 everywhere at most 1.9, autocast 1.2, fp32 about 1. */
-static int set_bounds(struct check *c, struct err *e)
+static int set_bounds(struct step_check *c, struct err *e)
 {
 	static const double times[] = {10, 2, 3};
 	bool fp32 = c->o.precision == RUN_FP32, exact = c->o.reference == REFERENCE_FLOAT64;
@@ -69,7 +69,7 @@ static int set_bounds(struct check *c, struct err *e)
 }
 
 /* How far the factor of a tensor may be from the others'. */
-static double factor_bound(const struct check *c, const struct tensor_check *x)
+static double factor_bound(const struct step_check *c, const struct tensor_check *x)
 {
 	return c->o.precision == RUN_FP32 ? x->gradient.bound : fmin(0.02, x->gradient.bound);
 }
@@ -83,7 +83,7 @@ static int by_value(const void *x, const void *y)
 }
 
 /* Of most tensors: first the median, then the mean of those near it, by their squares. */
-static double common_factor(const struct check *c, const struct products *p)
+static double common_factor(const struct step_check *c, const struct products *p)
 {
 	double *f = xcalloc((size_t)c->n + 1, sizeof(*f)), ab = 0, bb = 0;
 	double near = c->o.precision == RUN_FP32 ? 1e-4 : 0.02;
@@ -103,7 +103,7 @@ static double common_factor(const struct check *c, const struct products *p)
 }
 
 /* "4.000 times", and what of the layout has this degree. */
-static void say_times(const struct check *c, double factor, char *out, size_t room)
+static void say_times(const struct step_check *c, double factor, char *out, size_t room)
 {
 	const struct {
 		int64_t n;
@@ -125,7 +125,7 @@ static void say_times(const struct check *c, double factor, char *out, size_t ro
 }
 
 /* The scale of the gradient and its clipping: the norm that was logged, and the common factor. */
-static void judge_scale(struct check *c)
+static void judge_scale(struct step_check *c)
 {
 	double norm = c->reference.norm, clip = c->files.adam.clip;
 	double within = c->o.precision == RUN_FP32 ? 1e-3 : 0.03;
@@ -136,7 +136,7 @@ static void judge_scale(struct check *c)
 		c->scale_checked = true;
 		if (fabs(logged / norm - 1) > within) {
 			say_times(c, logged / norm, times, sizeof(times));
-			check_finding(c, 0,
+			add_finding(c, 0,
 				"scale: grad_norm %.5g was logged, and the reference's is %.5g: %s",
 				logged, norm, times);
 		}
@@ -152,19 +152,19 @@ static void judge_scale(struct check *c)
 	if (fabs(off - 1) <= within)
 		return;
 	if (clip > 0 && c->clipped && c->seen_norm > clip * (1 + within)) {
-		check_finding(c, 0,
+		add_finding(c, 0,
 			"clip: the clipped gradient has norm %.5g, above %.5g: it was divided by %.4g "
 			"of its norm, which missed a part",
 			c->seen_norm, clip, 1 / off);
 		return;
 	}
 	say_times(c, off, times, sizeof(times));
-	check_finding(c, 0, "scale: all gradients are %s", times);
+	add_finding(c, 0, "scale: all gradients are %s", times);
 }
 
 /* ---- all tensors -------------------------------------------------------------------------- */
 
-static int read_seen(struct check *c, double *lost, struct err *e)
+static int read_seen(struct step_check *c, double *lost, struct err *e)
 {
 	c->seen = xcalloc((size_t)c->n, sizeof(*c->seen));
 	for (int i = 0; i < c->n; i++) {
@@ -180,7 +180,7 @@ static int read_seen(struct check *c, double *lost, struct err *e)
 }
 
 static void judge_tensor(
-	const struct check *c, struct tensor_check *x, const struct products *p, double lost)
+	const struct step_check *c, struct tensor_check *x, const struct products *p, double lost)
 {
 	struct distance *d = &x->gradient;
 	/* A gradient that is zero but for rounding, as of the biases of keys, tells nothing. */
@@ -193,7 +193,7 @@ static void judge_tensor(
 	d->wrong = !(d->value <= d->bound) || fabs(x->factor - 1) > factor_bound(c, x) + 2 * lost;
 }
 
-int judge_gradients(struct check *c, struct err *e)
+int judge_gradients(struct step_check *c, struct err *e)
 {
 	struct products *p = xcalloc((size_t)c->n, sizeof(*p));
 	double *lost = xcalloc((size_t)c->n, sizeof(*lost));

@@ -20,7 +20,7 @@ struct tally {
 	const struct tensor_check *worst; /* compared with its bound */
 };
 
-static struct tally tally(const struct check *c, enum test test)
+static struct tally tally(const struct step_check *c, enum test test)
 {
 	struct tally t = {0};
 	for (int i = 0; i < c->n; i++) {
@@ -37,7 +37,7 @@ static struct tally tally(const struct check *c, enum test test)
 	return t;
 }
 
-static void put_tally(const struct check *c, enum test test, struct str *out)
+static void put_tally(const struct step_check *c, enum test test, struct str *out)
 {
 	static const char *const names[] = {"grads", "moments", "update"};
 	const struct tally t = tally(c, test);
@@ -59,9 +59,9 @@ static void put_file(const char *what, const struct ckpt_view *v, bool moments, 
 		moments ? "" : "; no moments");
 }
 
-static void put_batch(const struct check *c, struct str *out)
+static void put_batch(const struct step_check *c, struct str *out)
 {
-	const struct batch *b = &c->batch;
+	const struct token_batch *b = &c->batch;
 	str_printf(out, "batch   %lld sequence%s of %lld positions, %lld targets%s; loss %.6f",
 		(long long)b->n, plural(b->n), (long long)b->length, (long long)b->counted,
 		b->documents ? ", attention within documents" : "", c->reference.loss);
@@ -70,7 +70,7 @@ static void put_batch(const struct check *c, struct str *out)
 	str_printf(out, " (%s)\n", c->computed);
 }
 
-static void put_scale(const struct check *c, struct str *out)
+static void put_scale(const struct step_check *c, struct str *out)
 {
 	double norm = c->reference.norm, clip = c->files.adam.clip;
 	str_printf(out, "scale   grad_norm %.6g", norm);
@@ -86,7 +86,7 @@ static void put_scale(const struct check *c, struct str *out)
 	str_putc(out, '\n');
 }
 
-static void put_update(const struct check *c, struct str *out)
+static void put_update(const struct step_check *c, struct str *out)
 {
 	int decayed = 0, plain = 0;
 	if (!(c->lr > 0))
@@ -109,7 +109,7 @@ static void put_update(const struct check *c, struct str *out)
 }
 
 /* Which tensors have this cause: those of all layers are one name. */
-static void put_names(const struct check *c, int cause, struct str *out)
+static void put_names(const struct step_check *c, int cause, struct str *out)
 {
 	struct strs names = {0};
 	int shown = 0;
@@ -138,7 +138,7 @@ static void put_names(const struct check *c, int cause, struct str *out)
 	strs_free(&names);
 }
 
-static bool is_of_gradients(const struct check *c, int cause)
+static bool is_of_gradients(const struct step_check *c, int cause)
 {
 	for (int i = 0; i < c->n; i++)
 		if (c->of[i].gradient.wrong && c->of[i].cause == cause)
@@ -146,7 +146,7 @@ static bool is_of_gradients(const struct check *c, int cause)
 	return false;
 }
 
-static void put_findings(const struct check *c, struct str *out)
+static void put_findings(const struct step_check *c, struct str *out)
 {
 	for (int i = c->n - 1; i >= 0 && c->has_reference; i--) {
 		const struct tensor_check *x = &c->of[c->order[i]];
@@ -167,7 +167,7 @@ static void put_findings(const struct check *c, struct str *out)
 	}
 }
 
-static void put_verdict(const struct check *c, struct str *out)
+static void put_verdict(const struct step_check *c, struct str *out)
 {
 	bool any = false;
 	for (enum test t = 0; t < N_TESTS; t++)
@@ -183,7 +183,7 @@ static void put_verdict(const struct check *c, struct str *out)
 		str_puts(out, "verdict: nothing is wrong that shows without a batch\n");
 }
 
-void check_print(const struct check *c, struct str *out)
+void step_check_print(const struct step_check *c, struct str *out)
 {
 	put_file("before", &c->files.before, c->files.m0 >= 0, out);
 	put_file("after", &c->files.after, c->files.m1 >= 0, out);
@@ -223,7 +223,7 @@ static json_t *of_distance(const struct distance *d)
 	return j;
 }
 
-static json_t *of_tensor(const struct check *c, const struct tensor_check *x)
+static json_t *of_tensor(const struct step_check *c, const struct tensor_check *x)
 {
 	json_t *j = json_object();
 	put(j, "name", json_string(x->name));
@@ -243,7 +243,7 @@ static json_t *of_tensor(const struct check *c, const struct tensor_check *x)
 	return j;
 }
 
-void check_json(const struct check *c, struct str *out)
+void step_check_json(const struct step_check *c, struct str *out)
 {
 	json_t *j = json_object(), *tensors = json_array(), *findings = json_array();
 	put(j, "before", json_string(c->files.before.name));

@@ -66,7 +66,7 @@ void gradients_free(struct gradients *g)
 /* ---- by the trainer ------------------------------------------------------------------- */
 
 bool reference_can_train(
-	const struct weights *w, const struct batch *b, const char **why)
+	const struct weights *w, const struct token_batch *b, const char **why)
 {
 	*why = NULL;
 	if (b->masked)
@@ -102,7 +102,7 @@ static void collect(void *with)
 
 /* A step whose learning rate is 0, one sequence a micro-batch. */
 static int trainer_options(struct train_opts *o, const struct weights *w,
-	const struct batch *b, enum precision precision, struct err *e)
+	const struct token_batch *b, enum precision precision, struct err *e)
 {
 	if (opts_from_text(&train_program, o, "optimizer = sgd\nmomentum = 0\nclip = 0\n",
 		    false, e))
@@ -121,7 +121,7 @@ static int trainer_options(struct train_opts *o, const struct weights *w,
 	return options_check(o, e);
 }
 
-static int32_t *windows_of(const struct batch *b)
+static int32_t *windows_of(const struct token_batch *b)
 {
 	int64_t n = b->length;
 	int32_t *w = xmalloc((size_t)(b->n * (n + 1)) * sizeof(*w));
@@ -143,7 +143,7 @@ static void put_weights(struct trainer *t, const struct weights *w)
 	store_updated(t->store, true);
 }
 
-int reference_trainer(const struct weights *w, const struct batch *b,
+int reference_trainer(const struct weights *w, const struct token_batch *b,
 	enum precision precision, struct gradients *g, struct err *e)
 {
 	struct train_opts o;
@@ -200,7 +200,7 @@ static void restart(int32_t *pos, const int32_t *from, int64_t length, int n)
 	}
 }
 
-void reference_float64(const struct weights *w, const struct batch *b,
+void reference_float64(const struct weights *w, const struct token_batch *b,
 	const struct variant *how, struct gradients *g)
 {
 	struct model m = w->m; /* with other options, but the same tensors */

@@ -29,11 +29,11 @@ struct gradients {
 void gradients_free(struct gradients *g);
 
 /* By the trainer's kernels. Not for a batch with masked targets. */
-int reference_trainer(const struct weights *w, const struct batch *b,
+int reference_trainer(const struct weights *w, const struct token_batch *b,
 	enum precision precision, struct gradients *g, struct err *e);
 /* Can the trainer's kernels compute this batch? If not, *why is a sentence. */
 bool reference_can_train(
-	const struct weights *w, const struct batch *b, const char **why);
+	const struct weights *w, const struct token_batch *b, const char **why);
 
 /* In float64. `how` may ask for another rotation, other positions and a part of the gradients. */
 struct variant {
@@ -45,7 +45,7 @@ struct variant {
 	double norm_eps, rope_theta; /* 0: the model's */
 	bool unshifted;	    /* the inputs themselves are the targets */
 };
-void reference_float64(const struct weights *w, const struct batch *b,
+void reference_float64(const struct weights *w, const struct token_batch *b,
 	const struct variant *how, struct gradients *g);
 
 #endif

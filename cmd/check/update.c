@@ -28,7 +28,7 @@ double residual_of(const struct products *p, double factor)
 /* ---- the second witness: exp_avg_sq ------------------------------------------------------ */
 
 /* Is what exp_avg_sq gained the square of what exp_avg gained? */
-static void test_moments(const struct check *c, struct tensor_check *x,
+static void test_moments(const struct step_check *c, struct tensor_check *x,
 	const struct tensor_step *t, const float *g, double lost)
 {
 	double beta = c->files.adam.beta2, difference = 0, size = 0, moments = 0;
@@ -68,7 +68,7 @@ static const struct rule rules[] = {
 };
 
 /* The direction of the update of one element. */
-static double direction(const struct check *c, const struct rule *r, double m, double v)
+static double direction(const struct step_check *c, const struct rule *r, double m, double v)
 {
 	const struct adam *a = &c->files.adam;
 	double step = fmax(1, c->files.step + r->later);
@@ -78,7 +78,7 @@ static double direction(const struct check *c, const struct rule *r, double m, d
 }
 
 /* p0 - p1 = lr u + k p0, by least squares; the decay is k / lr. */
-static void test_update(const struct check *c, const struct rule *r,
+static void test_update(const struct step_check *c, const struct rule *r,
 	struct tensor_check *x, const struct tensor_step *t)
 {
 	double uu = 0, up = 0, pp = 0, ud = 0, pd = 0, dd = 0;
@@ -105,7 +105,8 @@ static void test_update(const struct check *c, const struct rule *r,
 	x->update.value = size > 0 ? sqrt(fmax(left, 0)) / size : INFINITY;
 	x->update.bound =
 		1e-5 + 4 * fine + (size > 0 ? 1.2 * round * sqrt(pp) / size : 0);
-	x->update.wrong = !(x->update.value <= x->update.bound);
+	x->update.tested = x->update.bound < 0.5;
+	x->update.wrong = x->update.tested && !(x->update.value <= x->update.bound);
 }
 
 static int by_value(const void *x, const void *y)
@@ -121,7 +122,7 @@ static double median(double *v, int n)
 }
 
 /* The learning rate and the decay of most tensors. */
-static void find_common(struct check *c)
+static void find_common(struct step_check *c)
 {
 	double *lr = xcalloc((size_t)c->n + 1, sizeof(*lr));
 	double *decay = xcalloc((size_t)c->n + 1, sizeof(*decay));
@@ -148,7 +149,7 @@ static bool all_finite(const float *x, int64_t n)
 	return true;
 }
 
-static int test_all(struct check *c, const struct rule *r, struct err *e)
+static int test_all(struct step_check *c, const struct rule *r, struct err *e)
 {
 	for (int i = 0; i < c->n; i++) {
 		struct tensor_check *x = &c->of[i];
@@ -165,8 +166,7 @@ static int test_all(struct check *c, const struct rule *r, struct err *e)
 			double lost;
 			float *g = seen_gradient(&c->files, &t, &lost);
 			x->norm = sqrt(products_of(g, g, t.n).aa);
-			x->no_gradient = x->norm <= 0;
-			if (t.v1 && !r->text)
+				if (t.v1 && !r->text)
 				test_moments(c, x, &t, g, lost);
 			free(g);
 		}
@@ -178,7 +178,7 @@ static int test_all(struct check *c, const struct rule *r, struct err *e)
 	return 0;
 }
 
-static int count_wrong(const struct check *c)
+static int count_wrong(const struct step_check *c)
 {
 	int n = 0;
 	for (int i = 0; i < c->n; i++)
@@ -188,8 +188,9 @@ static int count_wrong(const struct check *c)
 
 /* ---- findings ---------------------------------------------------------------------------- */
 
-static void say_tensors(struct check *c, bool (*is)(const struct check *, const struct tensor_check *),
-	bool wrong, const char *text)
+typedef bool is_such(const struct step_check *c, const struct tensor_check *x);
+
+static void say_tensors(struct step_check *c, is_such *is, const char *text)
 {
 	const char *first = NULL;
 	int n = 0;
@@ -198,29 +199,23 @@ static void say_tensors(struct check *c, bool (*is)(const struct check *, const 
 			first = first ? first : c->of[c->order[i]].name;
 			n++;
 		}
-	if (n && wrong)
-		check_finding(c, n, "%s%s: %s", first, n > 1 ? " and others" : "", text);
+	if (n)
+		add_finding(c, n, "%s%s: %s", first, n > 1 ? " and others" : "", text);
 }
 
-static bool is_nonfinite(const struct check *c, const struct tensor_check *x)
+static bool is_nonfinite(const struct step_check *c, const struct tensor_check *x)
 {
 	(void)c;
 	return x->nonfinite;
 }
 
-static bool is_stuck(const struct check *c, const struct tensor_check *x)
+static bool is_stuck(const struct step_check *c, const struct tensor_check *x)
 {
 	(void)c;
 	return x->unchanged && x->norm > 0;
 }
 
-static bool is_frozen(const struct check *c, const struct tensor_check *x)
-{
-	(void)c;
-	return x->no_gradient && !x->nonfinite;
-}
-
-static bool has_other_lr(const struct check *c, const struct tensor_check *x)
+static bool has_other_lr(const struct step_check *c, const struct tensor_check *x)
 {
 	double within = fmax(1e-3, 3 * x->update.bound);
 	return x->update.tested && !x->update.wrong && c->lr > 0 &&
@@ -228,7 +223,7 @@ static bool has_other_lr(const struct check *c, const struct tensor_check *x)
 }
 
 /* A witness that is wrong everywhere alike is another beta2: gained = (1 - b) / (1 - beta2) times the square. */
-static void say_moments(struct check *c)
+static void say_moments(struct step_check *c)
 {
 	int wrong = 0, tested = 0;
 	for (int i = 0; i < c->n; i++) {
@@ -237,20 +232,20 @@ static void say_moments(struct check *c)
 	}
 	if (!wrong)
 		return;
-	check_finding(c, wrong,
+	add_finding(c, wrong,
 		"exp_avg_sq of %d of %d tensors did not gain the square of what exp_avg gained%s",
 		wrong, tested,
 		wrong == tested ? ": not one step of AdamW with these betas (--betas)" : "");
 }
 
-static void say_update(struct check *c, const struct rule *r, int wrong)
+static void say_update(struct step_check *c, const struct rule *r, int wrong)
 {
 	const struct adam *a = &c->files.adam;
 	int decayed = 0, plain = 0;
 	if (r->text && !wrong)
-		check_finding(c, c->n, "update: as if %s", r->text);
+		add_finding(c, c->n, "update: as if %s", r->text);
 	else if (wrong)
-		check_finding(c, wrong,
+		add_finding(c, wrong,
 			"the update of %d tensors is not AdamW's from these moments", wrong);
 	for (int i = 0; i < c->n; i++) {
 		const struct tensor_check *x = &c->of[i];
@@ -260,16 +255,16 @@ static void say_update(struct check *c, const struct rule *r, int wrong)
 		decayed += fabs(x->decay - a->decay) <= within;
 		plain += fabs(x->decay) <= within;
 		if (fabs(x->decay - a->decay) > within && fabs(x->decay) > within)
-			check_finding(c, 1, "%s: weight decay %.3g instead of %.3g", x->name,
+			add_finding(c, 1, "%s: weight decay %.3g instead of %.3g", x->name,
 				x->decay, a->decay);
 	}
 	if (a->decay > 0 && plain && !decayed)
-		check_finding(c, plain, "no tensor decays, and weight decay is %.3g", a->decay);
+		add_finding(c, plain, "no tensor decays, and weight decay is %.3g", a->decay);
 	if (a->lr > 0 && fabs(c->lr / a->lr - 1) > 1e-3)
-		check_finding(c, 0, "learning rate %.6g instead of %.6g", c->lr, a->lr);
+		add_finding(c, 0, "learning rate %.6g instead of %.6g", c->lr, a->lr);
 }
 
-int judge_update(struct check *c, struct err *e)
+int judge_update(struct step_check *c, struct err *e)
 {
 	const struct rule *best = &rules[0];
 	if (test_all(c, best, e))
@@ -285,13 +280,12 @@ int judge_update(struct check *c, struct err *e)
 		if (i + 1 == ARRAY_LEN(rules) && test_all(c, &rules[0], e))
 			return -1;
 	}
-	say_tensors(c, is_nonfinite, true, "not finite");
-	say_tensors(c, is_stuck, true, "has a gradient, and did not change");
+	say_tensors(c, is_nonfinite, "not finite");
+	say_tensors(c, is_stuck, "has a gradient, and did not change");
 	if (c->files.v1 < 0)
 		return 0;
 	say_moments(c);
 	say_update(c, best, count_wrong(c));
-	say_tensors(c, has_other_lr, true, "another learning rate than most");
-	(void)is_frozen;
+	say_tensors(c, has_other_lr, "another learning rate than most");
 	return 0;
 }

@@ -1,0 +1,112 @@
+/* The order of the tests of a step. */
+#include "check/check.h"
+
+#include "convert/convert.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* The multiplications that two cores do in about a minute in float64. */
+static const double affordable = 1.5e11;
+
+static int compute_reference(struct step_check *c, struct err *e)
+{
+	const struct variant whole = {.sequence = -1};
+	const char *why = NULL;
+	double work = float64_work(&c->weights.m, c->batch.length) * (double)c->batch.n;
+	bool trains = reference_can_train(&c->weights, &c->batch, &why);
+	if (c->o.reference == REFERENCE_AUTO)
+		c->o.reference = work <= affordable || !trains ? REFERENCE_FLOAT64
+							       : REFERENCE_FP32;
+	if (c->o.reference == REFERENCE_FLOAT64) {
+		c->computed = "float64";
+		reference_float64(&c->weights, &c->batch, &whole, &c->reference);
+		return 0;
+	}
+	c->computed = "fp32";
+	if (!trains)
+		return err_set(e, EX_USAGE,
+			"--reference fp32 cannot compute this batch: %s", why);
+	return reference_trainer(
+		&c->weights, &c->batch, PRECISION_FP32, &c->reference, e);
+}
+
+/* The tokens must be the model's. */
+static int check_batch(const struct step_check *c, struct err *e)
+{
+	const struct token_batch *b = &c->batch;
+	const struct model *m = &c->weights.m;
+	for (int64_t i = 0; i < b->n * b->length; i++)
+		if (b->tokens[i] >= m->c.vocab || b->targets[i] >= m->c.vocab)
+			return err_set(e, EX_DATAERR,
+				"the batch has token %d, and the model a vocabulary of %lld",
+				b->tokens[i] >= m->c.vocab ? b->tokens[i] : b->targets[i],
+				(long long)m->c.vocab);
+		else if (m->positions && b->pos[i] >= m->positions->dims[0])
+			return err_set(e, EX_DATAERR,
+				"the batch has position %d, and the model %lld of them",
+				b->pos[i], (long long)m->positions->dims[0]);
+	return 0;
+}
+
+/* The parameters of the run, and with a batch their gradients. */
+static int prepare(struct step_check *c, const struct check_job *job, struct err *e)
+{
+	if (weights_read(&c->weights, &c->files.before, e) ||
+		token_batch_read(&c->batch, job->batch->n, job->batch->v, &job->how, e) ||
+		check_batch(c, e))
+		return -1;
+	return compute_reference(c, e);
+}
+
+static void name_tensors(struct step_check *c)
+{
+	c->n = (int)c->files.n_tensors;
+	c->of = xcalloc((size_t)c->n, sizeof(*c->of));
+	for (int i = 0; i < c->n; i++) {
+		snprintf(c->of[i].name, sizeof(c->of[i].name), "%s",
+			c->files.after.tensors[i].name);
+		c->of[i].n = step_files_size(&c->files, i);
+		c->of[i].cause = -1;
+	}
+	c->order = convert_forward_order(
+		c->files.after.config.s, c->files.after.tensors, c->n);
+}
+
+int step_check_run(struct step_check *c, const struct check_opts *o, const struct check_job *job,
+	struct err *e)
+{
+	*c = (struct step_check){.o = *o};
+	if (step_files_open(&c->files, job->before, job->after, &job->adam, e))
+		return -1;
+	name_tensors(c);
+	bool moments = step_files_have_moments(&c->files);
+	if (job->batch->n && !moments)
+		return err_set(e, EX_TROUBLE,
+			"%s has no moments of AdamW, from which the gradient follows: save "
+			"the optimizer's state, too", job->after);
+	c->has_reference = job->batch->n > 0;
+	if (c->has_reference && (prepare(c, job, e) || judge_gradients(c, e)))
+		return -1;
+	if (judge_update(c, e))
+		return -1;
+	if (c->has_reference)
+		find_causes(c);
+	for (int i = 0; i < c->n; i++)
+		c->tested |= c->of[i].gradient.tested || c->of[i].moments.tested;
+	return 0;
+}
+
+void step_check_close(struct step_check *c)
+{
+	gradients_free(&c->reference);
+	weights_free(&c->weights);
+	token_batch_free(&c->batch);
+	for (int i = 0; c->seen && i < c->n; i++)
+		free(c->seen[i]);
+	free(c->seen);
+	free(c->of);
+	free(c->order);
+	step_files_close(&c->files);
+	*c = (struct step_check){0};
+}
