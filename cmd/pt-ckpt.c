@@ -15,7 +15,7 @@
 
 struct opts {
 	bool optimizer, strict, options, force, padding, dry_run;
-	const char *out, *weights, *vocabulary;
+	const char *out, *weights, *vocabulary, *model_config;
 	struct strs tensors, renames;
 	double decay;
 	int to;	   /* 0: by the name of the output; else a format + 1 */
@@ -56,6 +56,10 @@ static const struct opt options[] = {
 	{OPT_STR, 0, "vocabulary", "FILE", NULL, O(vocabulary), .files = ".h5", .help =
 		"convert: give the checkpoint the vocabulary of this checkpoint or shard. Other formats "
 		"have none."},
+	{OPT_STR, 0, "model-config", "FILE", NULL, O(model_config), .files = "", .help =
+		"Of a checkpoint of PyTorch: what its tensors do not tell, such as the number of heads. "
+		"Hugging Face's config.json, or options of pt-train. Without it, config.json beside the "
+		"checkpoint, if there is one."},
 	{OPT_GROUP, .name = "Combining and selecting"},
 	{OPT_STR, 0, "weights", "W,W,...", NULL, O(weights), .help =
 		"merge: the weight of each checkpoint. They need not sum to 1."},
@@ -109,9 +113,13 @@ static int show(int n, char **names, const struct opts *o, struct err *e)
 {
 	struct ckpt *c;
 	(void)n;
-	if (ckpt_open_stream(&c, names[0], e))
+	if (convert_open_ckpt(&c, names[0], e))
 		return -1;
-	int rc = 0;
+	int rc = c->view ? ckpt_view_hash(c->view, &c->info.param_hash, e) : 0;
+	if (rc) {
+		ckpt_close(c);
+		return rc;
+	}
 	if (o->options) { /* they may become somebody's --config */
 		rc = state_check(c, e);
 		if (isatty(STDOUT_FILENO)) /* a file gets their bytes */
@@ -195,9 +203,9 @@ static int diff(int n, char **names, const struct opts *o, struct err *e)
 {
 	struct ckpt *a, *b;
 	(void)n;
-	if (ckpt_open_stream(&a, names[0], e))
+	if (convert_open_ckpt(&a, names[0], e))
 		return -1;
-	if (ckpt_open_stream(&b, names[1], e)) {
+	if (convert_open_ckpt(&b, names[1], e)) {
 		ckpt_close(a);
 		return -1;
 	}
@@ -354,29 +362,31 @@ static const struct command {
 	const char *options; /* that it takes, each between blanks */
 } commands[] = {
 	{"ls", "ls [RUN | DIRECTORY | CHECKPOINT] ...", 0, INT32_MAX, list, ""},
-	{"show", "show [--options] RUN|CHECKPOINT", 1, 1, show, " options "},
-	{"verify", "verify RUN|FILE ...", 1, INT32_MAX, verify, ""},
+	{"show", "show [--options] RUN|CHECKPOINT", 1, 1, show, " options model-config "},
+	{"verify", "verify RUN|FILE ...", 1, INT32_MAX, verify, " model-config "},
 	{"diff", "diff [--no-optimizer] [--strict] RUN|CHECKPOINT RUN|CHECKPOINT", 2, 2,
-		diff, " optimizer strict "},
-	{"hash", "hash RUN|FILE ...", 1, INT32_MAX, print_hash, ""},
+		diff, " optimizer strict model-config "},
+	{"hash", "hash RUN|FILE ...", 1, INT32_MAX, print_hash, " model-config "},
 	{"export-json", "export-json RUN|CHECKPOINT", 1, 1, export_json, ""},
 	{"cat", "cat RUN|CHECKPOINT", 1, 1, cat, ""},
 	{"convert",
 		"convert [--to FORMAT] [--dtype TYPE] [--shard-size BYTES] [--padding] [--vocabulary FILE] "
 		"-o OUT RUN|FILE",
-		1, 1, convert, " out force to dtype shard-size padding vocabulary "},
+		1, 1, convert,
+		" out force to dtype shard-size padding vocabulary model-config "},
 	{"average", "average -o OUT RUN|FILE ...", 1, CKPT_MAX_SOURCES, average,
-		" out force "},
+		" out force model-config "},
 	{"ema", "ema [--decay X] -o OUT RUN|FILE ...", 1, CKPT_MAX_SOURCES, ema,
-		" out force decay "},
+		" out force decay model-config "},
 	{"merge", "merge --weights W,W,... -o OUT RUN|FILE ...", 1, CKPT_MAX_SOURCES,
-		merge, " out force weights "},
-	{"strip", "strip -o OUT RUN|CHECKPOINT", 1, 1, strip, " out force "},
+		merge, " out force weights model-config "},
+	{"strip", "strip -o OUT RUN|CHECKPOINT", 1, 1, strip, " out force model-config "},
 	{"extract", "extract --tensor PATTERN ... -o OUT RUN|FILE", 1, 1, extract,
-		" out force tensor "},
+		" out force tensor model-config "},
 	{"rename", "rename --rename OLD=NEW ... -o OUT RUN|FILE", 1, 1, rename_tensors,
-		" out force rename "},
-	{"cast", "cast --dtype TYPE -o OUT RUN|FILE", 1, 1, cast, " out force dtype "},
+		" out force rename model-config "},
+	{"cast", "cast --dtype TYPE -o OUT RUN|FILE", 1, 1, cast,
+		" out force dtype model-config "},
 	{"prune",
 		"prune [--keep-last N] [--keep-every STEPS] [--keep-best N] [--dry-run] RUN",
 		1, 1, prune, " keep-last keep-every keep-best dry-run "},
@@ -495,6 +505,7 @@ int main(int argc, char **argv)
 	advice_set(advice);
 	int n = opts_parse_or_die(&program, &o, argc, argv);
 	file_spool_limit(o.spool_limit);
+	convert_config_file(o.model_config);
 	int rc = run(n, argv, &o, &e);
 	if (rc && *e.msg)
 		err_say(&e);

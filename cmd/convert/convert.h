@@ -34,7 +34,7 @@ struct convert_format {
 		const struct convert_opts *o, struct err *e);
 };
 
-#define CONVERT_FORMATS(X) X(pt) X(huggingface) X(llmc)
+#define CONVERT_FORMATS(X) X(pt) X(torch) X(huggingface) X(llmc)
 #define CONVERT_ROW(name) extern const struct convert_format convert_##name;
 CONVERT_FORMATS(CONVERT_ROW)
 #undef CONVERT_ROW
@@ -47,6 +47,9 @@ const struct convert_format *convert_detect(const char *path);
 /* The format of an output: that of the name if there is one, else by the path. */
 const struct convert_format *convert_target(int choice, const char *path);
 int convert_open(struct ckpt_view *v, const char *path, struct err *e);
+/* For formats whose files do not say all of the model: Hugging Face's config.json, or options of pt-train.
+ * NULL: config.json beside the checkpoint, if there is one. */
+void convert_config_file(const char *path);
 /* With the format pt, "-" is standard output. */
 int convert_save(const struct ckpt_view *v, const struct convert_format *f,
 	const char *path, const struct convert_opts *o, struct err *e);
@@ -60,6 +63,9 @@ int *convert_forward_order(const char *config, const struct ckpt_tensor *tensors
 
 /* ---- files.c: a file from files of any format ------------------------------------ */
 
+/* A checkpoint of a file of any format, to be shown and compared. "-" is one of pt on standard input.
+ * ckpt_close(). */
+int convert_open_ckpt(struct ckpt **c, const char *path, struct err *e);
 /* The hash of the parameters of a file. */
 int convert_hash_of(const char *path, uint64_t *hash, struct err *e);
 /* Reads a file whole, and checks what it has checksums of. */

@@ -4,6 +4,18 @@
 #include "engine/state.h"
 
 #include <stdlib.h>
+#include <string.h>
+
+int convert_open_ckpt(struct ckpt **c, const char *path, struct err *e)
+{
+	struct ckpt_view v;
+	if (!strcmp(path, "-") || convert_detect(path) == &convert_pt)
+		return ckpt_open_stream(c, path, e);
+	if (convert_open(&v, path, e))
+		return -1;
+	*c = ckpt_of_view(&v);
+	return 0;
+}
 
 int convert_hash_of(const char *path, uint64_t *hash, struct err *e)
 {

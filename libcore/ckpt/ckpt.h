@@ -37,7 +37,8 @@ struct ckpt_info {
 
 extern const struct h5_field ckpt_fields[];
 
-struct device; /* kernels/device.h */
+struct device;	  /* kernels/device.h */
+struct ckpt_view; /* ckpt/view.h */
 
 struct ckpt_tensor {
 	char name[64];
@@ -115,6 +116,7 @@ struct ckpt {
 	int64_t size_bytes;
 	int fd;
 	struct h5_blocks *blocks; /* [group][tensor] */
+	struct ckpt_view *view;	  /* instead of a file; NULL: a file */
 };
 
 /* The directory of a run, or of its checkpoints, stands for the latest checkpoint. *c is allocated:
@@ -122,6 +124,9 @@ struct ckpt {
 int ckpt_open(struct ckpt **c, const char *path, struct err *e);
 /* ckpt_open(), but "-" is the image of a file on standard input, which is first copied to a temporary file. */
 int ckpt_open_stream(struct ckpt **c, const char *path, struct err *e);
+/* A checkpoint whose tensors a view computes, without the sums of a file, to be shown and compared. Takes the
+ * view: ckpt_close() closes it. */
+struct ckpt *ckpt_of_view(struct ckpt_view *v);
 void ckpt_close(struct ckpt *c);
 int ckpt_find(const struct ckpt *c, const char *name);	     /* -1: no such tensor */
 int ckpt_find_group(const struct ckpt *c, const char *name); /* -1: no such group */

@@ -1,5 +1,5 @@
 /* Reading checkpoints: data are checked before they are used. */
-#include "ckpt/ckpt.h"
+#include "ckpt/view.h"
 
 #include "base/utf8.h"
 #include "kernels/kernels.h"
@@ -217,12 +217,35 @@ int ckpt_open_stream(struct ckpt **out, const char *name, struct err *e)
 	return rc;
 }
 
+struct ckpt *ckpt_of_view(struct ckpt_view *v)
+{
+	struct ckpt *c = xcalloc(1, sizeof(*c));
+	size_t n_bytes = (size_t)v->n_tensors * sizeof(*c->tensors);
+	*c = (struct ckpt){.path = xstrdup(v->name), .info = v->info, .fd = -1};
+	c->info.format = NULL;
+	c->info.created_by = v->info.created_by ? xstrdup(v->info.created_by) : NULL;
+	str_puts(&c->config, v->config.s ? v->config.s : "");
+	c->n_tensors = v->n_tensors;
+	c->tensors = xmalloc(n_bytes + 1);
+	memcpy(c->tensors, v->tensors, n_bytes);
+	for (int64_t i = 0; i < v->groups.n; i++)
+		strs_add(&c->groups, v->groups.v[i]);
+	c->view = xmalloc(sizeof(*v));
+	*c->view = *v;
+	*v = (struct ckpt_view){0};
+	return c;
+}
+
 void ckpt_close(struct ckpt *c)
 {
 	if (!c)
 		return;
 	for (int i = 0; c->blocks && i < n_blocks(c); i++)
 		h5_blocks_free(&c->blocks[i]);
+	if (c->view) {
+		ckpt_view_close(c->view);
+		free(c->view);
+	}
 	strs_free(&c->groups);
 	if (c->fd >= 0)
 		close(c->fd);
@@ -265,6 +288,9 @@ static int read_block(const struct ckpt *c, const struct h5_blocks *b, int64_t b
 int ckpt_read_rows(const struct ckpt *c, int group, int tensor, int64_t row, int64_t n,
 	float *out, struct err *e)
 {
+	const struct ckpt_rows rows = {group, tensor, row, n};
+	if (c->view)
+		return c->view->read(c->view, &rows, out, e);
 	const struct h5_blocks *b = blocks_of(c, group, tensor);
 	int64_t width = ckpt_row_size(&c->tensors[tensor]);
 	BUG_ON(row < 0 || n < 0 || row + n > b->rows);
@@ -290,10 +316,30 @@ int ckpt_read_rows(const struct ckpt *c, int group, int tensor, int64_t row, int
 	return rc;
 }
 
+static int each_of_view(const struct ckpt *c, int group, int tensor,
+	int (*fn)(void *with, int64_t first, const float *x, int64_t n), void *with,
+	struct err *e)
+{
+	const struct ckpt_tensor *t = &c->tensors[tensor];
+	int64_t width = ckpt_row_size(t);
+	int64_t step = max64(1, H5_BLOCK_BYTES / (width * (int64_t)sizeof(float)));
+	float *piece = xmalloc((size_t)(step * width) * sizeof(*piece));
+	int rc = 0;
+	for (int64_t r = 0; r < t->dims[0] && !rc; r += step) {
+		int64_t n = min64(step, t->dims[0] - r);
+		rc = ckpt_read_rows(c, group, tensor, r, n, piece, e);
+		rc = rc ? rc : fn(with, r * width, piece, n * width);
+	}
+	free(piece);
+	return rc;
+}
+
 int ckpt_each(const struct ckpt *c, int group, int tensor,
 	int (*fn)(void *with, int64_t first, const float *x, int64_t n), void *with,
 	struct err *e)
 {
+	if (c->view)
+		return each_of_view(c, group, tensor, fn, with, e);
 	const struct h5_blocks *b = blocks_of(c, group, tensor);
 	int64_t width = ckpt_row_size(&c->tensors[tensor]);
 	float *piece = xmalloc((size_t)(b->block_rows * b->row_bytes));

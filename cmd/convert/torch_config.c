@@ -1,0 +1,284 @@
+/* The options of a model in a checkpoint of PyTorch: what shapes tell, and what only a configuration does. */
+#include "convert/huggingface.h"
+#include "convert/torch_internal.h"
+
+#include "base/file.h"
+#include "base/options.h"
+#include "engine/options.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+static const char *given;
+
+void convert_config_file(const char *path)
+{
+	given = path;
+}
+
+/* ---- shapes ------------------------------------------------------------------------------ */
+
+static const struct torch_item *of_layer(
+	const struct torch_names *x, const char *stem, int64_t layer, const char *name)
+{
+	char text[160];
+	snprintf(text, sizeof(text), "%s%lld.%s", stem, (long long)layer, name);
+	return torch_names_find(x, text);
+}
+
+static int64_t rows(const struct torch_item *t, int64_t none)
+{
+	return t && t->ndim ? t->dims[0] : none;
+}
+
+/* Names of one naming: of layers, and of tensors whose shapes tell something. */
+static const struct shapes {
+	const char *layers, *norm, *bias, *output;
+	const char *keys, *up; /* rows: kv heads, hidden size of the feed-forward layer */
+} shapes[] = {
+	[NAMES_META] = {"layers.", "attention_norm.weight", "attention.wq.bias",
+		"output.weight", "attention.wk.weight", "feed_forward.w1.weight"},
+	[NAMES_LLAMA] = {"model.layers.", "input_layernorm.weight",
+		"self_attn.q_proj.bias", "lm_head.weight", "self_attn.k_proj.weight",
+		"mlp.gate_proj.weight"},
+	[NAMES_GPT2] = {"transformer.h.", "ln_1.weight", "ln_1.bias", "lm_head.weight",
+		NULL, "mlp.c_fc.weight"},
+};
+
+/* Sets what the shapes tell. */
+static void read_shapes(struct model_config *c, const struct torch_names *x)
+{
+	const struct shapes *s = &shapes[x->naming];
+	const struct torch_item *up = of_layer(x, s->layers, 0, s->up);
+	const struct torch_item *output = torch_names_find(x, s->output);
+	c->arch = x->naming == NAMES_GPT2 ? ARCH_GPT2 : ARCH_LLAMA;
+	c->vocab = x->table->dims[0];
+	c->dim = x->table->dims[1];
+	for (c->layers = 0; of_layer(x, s->layers, c->layers, s->norm);)
+		c->layers++;
+	/* (Hugging Face's GPT-2 has [in, out], nanoGPT [out, in]) */
+	c->ffn_dim = rows(up, 0) == c->dim && up->ndim == 2 ? up->dims[1] : rows(up, 0);
+	c->bias = of_layer(x, s->layers, 0, s->bias) ? YES : NO;
+	c->tie = output && !torch_same(x->file, output, x->table) ? NO : YES;
+	if (x->naming == NAMES_GPT2)
+		c->context = rows(torch_names_find(x, "transformer.wpe.weight"), 0);
+}
+
+/* ---- configurations -------------------------------------------------------------------------- */
+
+/* A value of nanoGPT's model_args, or of another dict of the file; `none` if there is none. */
+static int64_t read_argument(
+	struct torch_file *f, const struct torch_names *x, const char *name, int64_t none)
+{
+	struct err e = {0};
+	double value;
+	int64_t n = 0;
+	const struct torch_item *item = torch_names_exact(x, name);
+	if (item && !torch_numbers(f, item, 1, &value, &n, &e) && n && value >= 1 &&
+		value <= 1 << 22)
+		return (int64_t)value;
+	return none;
+}
+
+/* What a file of options says, even where it is the default of pt-train. */
+struct says {
+	bool heads, context;
+};
+
+static int note(void *to, const char *key, const char *value, struct err *e)
+{
+	struct says *s = to;
+	(void)value, (void)e;
+	s->heads = s->heads || !strcmp(key, "heads");
+	s->context = s->context || !strcmp(key, "context");
+	return 0;
+}
+
+/* A file of options, as pt-train's --config, of which those of the model are taken. */
+static int read_options(
+	struct model_config *c, const char *path, bool *context, struct err *e)
+{
+	enum { MOST = 1 << 20 };
+	struct str text = {0};
+	struct train_opts o;
+	if (file_read(path, MOST, &text, e)) {
+		str_free(&text);
+		return -1;
+	}
+	struct says says = {0};
+	const char *all = text.s ? text.s : "";
+	int rc = opts_from_text(&train_program, &o, all, false, e);
+	rc = rc ? err_prefix(e, "%s: ", path)
+		: conf_parse(all, text.len, path, note, &says, e);
+	*c = o.model;
+	c->virtual_degrees = NULL; /* it is the options' */
+	*context = says.context;
+	c->heads = says.heads ? c->heads : 0;
+	opts_free(&train_program, &o);
+	str_free(&text);
+	return rc ? -1 : 0;
+}
+
+/* --config, or config.json beside the file or in the directory. NULL: there is none; else allocated. */
+static char *find_config(const char *path)
+{
+	struct str beside = {0};
+	struct stat st;
+	const char *slash = strrchr(path, '/');
+	if (given)
+		return xstrdup(given);
+	if (!stat(path, &st) && S_ISDIR(st.st_mode))
+		str_printf(&beside, "%s/config.json", path);
+	else
+		str_printf(&beside, "%.*sconfig.json",
+			slash ? (int)(slash + 1 - path) : 0, path);
+	if (file_exists(beside.s))
+		return beside.s;
+	str_free(&beside);
+	return NULL;
+}
+
+static int disagree(
+	const char *path, const char *what, int64_t says, int64_t is, struct err *e)
+{
+	return err_set(e, EX_DATAERR,
+		"%s: %s is %lld, and by the shapes of the tensors %lld: of another model?",
+		path, what, (long long)says, (long long)is);
+}
+
+/* Both sources of one number must agree. 0: it has none. */
+static int check_shapes(const struct model_config *from, const struct model_config *shape,
+	const char *path, struct err *e)
+{
+	const struct {
+		const char *name;
+		int64_t says, is;
+	} both[] = {{"the number of layers", from->layers, shape->layers},
+		{"the hidden size", from->dim, shape->dim},
+		{"the hidden size of the feed-forward layers", from->ffn_dim,
+			shape->ffn_dim},
+		{"the vocabulary", from->vocab, shape->vocab},
+		{"the number of positions", from->arch == ARCH_GPT2 ? from->context : 0,
+			shape->context}};
+	if (from->arch != shape->arch)
+		return err_set(e, EX_DATAERR, "%s: is of %s, and the tensors of %s", path,
+			arch_names[from->arch], arch_names[shape->arch]);
+	for (size_t i = 0; i < ARRAY_LEN(both); i++)
+		if (both[i].says && both[i].says != both[i].is)
+			return disagree(path, both[i].name, both[i].says, both[i].is, e);
+	return 0;
+}
+
+static int read_config(struct model_config *c, const struct model_config *shape,
+	const char *path, bool *context, struct err *e)
+{
+	struct hf_config h;
+	*context = true;
+	if (text_ends(path, ".json")) {
+		if (hf_config_read(&h, path, e))
+			return -1;
+		*c = h.c;
+		c->bias = shape->bias;
+		return check_shapes(c, shape, path, e);
+	}
+	if (read_options(c, path, context, e))
+		return -1;
+	c->arch = shape->arch;
+	c->layers = shape->layers;
+	c->dim = shape->dim;
+	c->ffn_dim = shape->ffn_dim;
+	c->vocab = shape->vocab;
+	c->bias = shape->bias;
+	c->tie = shape->tie;
+	return 0;
+}
+
+/* The heads must divide what the shapes say. */
+static int set_kv_heads(struct model_config *c, const struct torch_names *x,
+	const char *path, struct err *e)
+{
+	const struct shapes *s = &shapes[x->naming];
+	int64_t width = c->heads ? c->dim / c->heads : 0;
+	int64_t keys = s->keys ? rows(of_layer(x, s->layers, 0, s->keys), 0) : c->dim;
+	if (!c->heads || c->dim % c->heads)
+		return err_set(e, EX_DATAERR,
+			"%s: %lld heads do not divide the hidden size %lld", path,
+			(long long)c->heads, (long long)c->dim);
+	if (!keys) /* only the fused tensor of torchtitan */
+		keys = (c->kv_heads ? c->kv_heads : c->heads) * width;
+	if (keys % width || (c->kv_heads > 0 && c->kv_heads * width != keys &&
+				    c->kv_heads != c->heads))
+		return err_set(e, EX_DATAERR,
+			"%s: %lld heads of %lld, %lld key and value heads: the keys have %lld "
+			"rows",
+			path, (long long)c->heads, (long long)width,
+			(long long)c->kv_heads, (long long)keys);
+	c->kv_heads = keys / width;
+	return 0;
+}
+
+int torch_config(struct model_config *c, struct torch_file *f,
+	const struct torch_names *x, struct err *e)
+{
+	struct model_config shape = {.arch = 0};
+	read_shapes(&shape, x);
+	if (!shape.layers || !shape.ffn_dim)
+		return err_set(
+			e, EX_DATAERR, "%s: has no first layer of a model", f->path);
+	char *path = find_config(f->path);
+	bool context = false;
+	*c = shape;
+	int rc = path ? read_config(c, &shape, path, &context, e) : 0;
+	if (!rc && shape.context)
+		c->context = shape.context;
+	if (!path) { /* nanoGPT saves its options */
+		c->heads = read_argument(f, x, "model_args.n_head", 0);
+		c->norm_eps = 1e-5;
+		c->rope_theta = 10000;
+	}
+	if (!rc && (!c->heads || (!context && !shape.context)))
+		rc = err_set(e, EX_USAGE,
+			"%s: its tensors do not tell %s%s: give --model-config FILE, Hugging Face's "
+			"config.json or options of pt-train",
+			path ? path : f->path,
+			c->heads ? "" : "the number of heads (heads)",
+			context || shape.context ? ""
+			: c->heads
+				? "the length of sequences (context), norm-eps and rope-theta"
+				: ", of sequences (context), norm-eps and rope-theta");
+	rc = rc || set_kv_heads(c, x, path ? path : f->path, e) ? -1 : 0;
+	free(path);
+	return rc;
+}
+
+/* ---- the optimizer ------------------------------------------------------------------------------ */
+
+static int add_option(struct str *out, struct torch_file *f, const struct torch_item *x,
+	const char *const names[2], struct err *e)
+{
+	char text[NUM_TEXT];
+	double v[2];
+	int64_t n = 0;
+	if (!x || torch_numbers(f, x, 2, v, &n, e))
+		return x ? -1 : 0;
+	for (int64_t i = 0; i < n && names[i]; i++)
+		str_printf(out, "%s = %s\n", names[i], text_double(text, v[i]));
+	return 0;
+}
+
+int torch_config_optimizer(
+	struct str *out, struct torch_file *f, const struct torch_names *x, struct err *e)
+{
+	const struct torch_item *peak = torch_names_group(x, "initial_lr");
+	peak = peak ? peak : torch_names_group(x, "lr");
+	return add_option(out, f, peak, (const char *const[]){"lr", NULL}, e) ||
+			       add_option(out, f, torch_names_group(x, "betas"),
+				       (const char *const[]){"beta1", "beta2"}, e) ||
+			       add_option(out, f, torch_names_group(x, "eps"),
+				       (const char *const[]){"eps", NULL}, e) ||
+			       add_option(out, f, torch_names_group(x, "weight_decay"),
+				       (const char *const[]){"weight-decay", NULL}, e)
+		       ? -1
+		       : 0;
+}

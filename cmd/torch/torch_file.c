@@ -1,0 +1,272 @@
+/* A file of torch.save(): one archive, whose tree of dicts becomes a list of items; and values of any file. */
+#include "torch/torch_internal.h"
+
+#include "base/file.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+bool torch_is(const char *path)
+{
+	struct str metadata = {0};
+	struct stat st;
+	char begin[4];
+	if (stat(path, &st))
+		return false;
+	if (S_ISDIR(st.st_mode)) {
+		str_printf(&metadata, "%s/.metadata", path);
+		bool found = file_exists(metadata.s);
+		str_free(&metadata);
+		return found;
+	}
+	int fd = S_ISREG(st.st_mode) ? open(path, O_RDONLY | O_CLOEXEC) : -1;
+	bool zip = fd >= 0 && !pread_all(fd, begin, sizeof(begin), 0) &&
+		   !memcmp(begin, "PK\3\4", 4);
+	if (fd >= 0)
+		close(fd);
+	return zip;
+}
+
+/* ---- the tree as a list --------------------------------------------------------------- */
+
+/* A tree may contain itself, or one part so often that a walk never ends: it is bounded in depth and
+ * steps. */
+enum { MOST_DEPTH = 24, STEPS_PER_NODE = 16, MOST_NAME = 4096 };
+
+struct walk {
+	struct torch_file *f;
+	const struct pickle *p;
+	struct str name;
+	int64_t steps;
+	int depth;
+	struct err *e;
+};
+
+static int add_tensor(struct walk *w, uint32_t node, const struct described *d)
+{
+	static const int64_t zeros[TORCH_MAX_DIMS];
+	struct torch_item *x = items_add(w->f, w->name.s, w->name.len);
+	x->kind = TORCH_TENSOR;
+	x->dtype = d->dtype;
+	x->ndim = d->ndim;
+	memcpy(x->dims, d->dims, sizeof(x->dims));
+	items_add_chunk(w->f, zeros, d->dims)->node = node;
+	return 0;
+}
+
+/* Lists of numbers and texts are values. */
+static bool is_list_of_dicts(const struct pickle *p, uint32_t node)
+{
+	enum pickle_kind kind = pickle_kind(p, node);
+	return (kind == PICKLE_LIST || kind == PICKLE_TUPLE) &&
+	       pickle_kind(p, pickle_item(p, node, 0)) == PICKLE_DICT;
+}
+
+static int walk(struct walk *w, uint32_t node);
+
+static int walk_below(struct walk *w, uint32_t key, int64_t number, uint32_t node)
+{
+	size_t before = w->name.len, n;
+	const char *text = key ? pickle_text(w->p, key, &n) : NULL;
+	if (key && !text && pickle_int(w->p, key, &number))
+		return 0; /* of a dict with other keys than texts and numbers */
+	if (before)
+		str_putc(&w->name, '.');
+	if (text)
+		str_add(&w->name, text, n);
+	else
+		str_printf(&w->name, "%lld", (long long)number);
+	int rc = w->name.len > MOST_NAME || (text && memchr(text, 0, n))
+			 ? err_set(w->e, EX_DATAERR, "%s: the name of an item is damaged",
+				   w->f->path)
+			 : walk(w, node);
+	w->name.len = before;
+	w->name.s[before] = '\0';
+	return rc;
+}
+
+static int walk_members(struct walk *w, uint32_t node)
+{
+	bool dict = pickle_kind(w->p, node) == PICKLE_DICT;
+	struct pickle_each it;
+	uint32_t key = 0, x;
+	int rc = 0;
+	pickle_each(&it, w->p, node);
+	w->depth++;
+	for (int64_t i = 0;
+		!rc && (!dict || pickle_next(&it, &key)) && pickle_next(&it, &x); i++)
+		rc = walk_below(w, key, i, x);
+	w->depth--;
+	return rc;
+}
+
+static int walk(struct walk *w, uint32_t node)
+{
+	struct described d;
+	if (w->depth > MOST_DEPTH ||
+		++w->steps > STEPS_PER_NODE * ((int64_t)w->p->n_nodes + 64))
+		return err_set(w->e, EX_DATAERR,
+			"%s: its values contain themselves: the file is damaged",
+			w->f->path);
+	if (pickle_kind(w->p, node) == PICKLE_DICT || is_list_of_dicts(w->p, node))
+		return walk_members(w, node);
+	int rc = describe_tensor(w->p, node, &d, w->e);
+	if (rc < 0)
+		return -1;
+	if (!rc)
+		return add_tensor(w, node, &d);
+	items_add(w->f, w->name.s ? w->name.s : "", w->name.len)->node = node;
+	return 0;
+}
+
+int torch_file_open(struct torch_file *f, struct err *e)
+{
+	struct stat st;
+	struct archive *a = &f->parts->archive;
+	int fd = open(f->path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+	if (fd < 0 || fstat(fd, &st)) {
+		err_set(e, EX_IOERR, "%s: %s", f->path, strerror(errno));
+		if (fd >= 0)
+			close(fd);
+		return -1;
+	}
+	if (archive_open(a, fd, f->path, 0, S_ISREG(st.st_mode) ? st.st_size : 0, e)) {
+		close(fd);
+		return -1;
+	}
+	struct walk w = {.f = f, .p = &a->tree, .e = e};
+	str_puts(&w.name, "");
+	int rc = walk(&w, a->tree.root) || items_end(f, e) ? -1 : 0;
+	str_free(&w.name);
+	return rc;
+}
+
+/* ---- values ------------------------------------------------------------------------------ */
+
+/* The tree that has a value, and its node there. Of DCP it is read, for close_value(). */
+struct value {
+	struct archive own;
+	struct str pickle; /* where it is no archive */
+	const struct pickle *p;
+	uint32_t node;
+};
+
+/* Megatron-LM stores some values as a bare pickle. */
+static int open_bare(struct torch_file *f, const struct chunk *c, int fd, struct value *v,
+	struct err *e)
+{
+	enum { MOST = 1 << 28 };
+	const char *name = f->parts->files[c->file];
+	if (c->n_bytes > MOST)
+		return err_set(e, EX_UNAVAILABLE, "%s: a value of %lld bytes", name,
+			(long long)c->n_bytes);
+	str_room(&v->pickle, (size_t)c->n_bytes);
+	return file_read_at(fd, name, v->pickle.s, (size_t)c->n_bytes, c->at, e) ||
+			       pickle_parse(&v->own.tree, v->pickle.s, (size_t)c->n_bytes,
+				       name, e)
+		       ? -1
+		       : 0;
+}
+
+static int open_value(
+	struct torch_file *f, const struct torch_item *x, struct value *v, struct err *e)
+{
+	char begin[4] = {0};
+	*v = (struct value){.p = &f->parts->archive.tree, .node = x->node};
+	if (!f->parts->many)
+		return 0;
+	const struct chunk *c = &f->parts->chunks[x->first];
+	int fd = items_fd(f, c->file, e);
+	v->p = &v->own.tree;
+	if (fd < 0 || (c->n_bytes >= 4 && file_read_at(fd, f->parts->files[c->file],
+						  begin, 4, c->at, e)))
+		return -1;
+	int rc = memcmp(begin, "PK\3\4", 4)
+			 ? open_bare(f, c, fd, v, e)
+			 : archive_open(&v->own, fd, f->parts->files[c->file], c->at,
+				   c->n_bytes, e);
+	v->node = v->own.tree.root;
+	if (rc)
+		str_free(&v->pickle);
+	return rc;
+}
+
+static void close_value(const struct torch_file *f, struct value *v)
+{
+	if (f->parts->many)
+		archive_close(&v->own);
+	str_free(&v->pickle);
+}
+
+static bool read_number(const struct pickle *p, uint32_t node, double *out)
+{
+	int64_t i;
+	if (!pickle_int(p, node, &i)) {
+		*out = (double)i;
+		return true;
+	}
+	*out = p->nodes[node].is.real;
+	return pickle_kind(p, node) == PICKLE_REAL;
+}
+
+int torch_numbers(struct torch_file *f, const struct torch_item *x, int64_t most,
+	double *out, int64_t *n, struct err *e)
+{
+	struct value v;
+	struct pickle_each it;
+	uint32_t member;
+	*n = 0;
+	if (x->kind == TORCH_TENSOR) {
+		if (torch_rows(x) != 1 || torch_row_size(x) != 1 || most < 1)
+			return 0;
+		*n = 1;
+		return torch_read_doubles(f, x, 0, 1, out, e);
+	}
+	if (open_value(f, x, &v, e))
+		return -1;
+	if (most && read_number(v.p, v.node, out)) {
+		*n = 1;
+	} else {
+		pickle_each(&it, v.p, v.node);
+		while (*n < most && pickle_next(&it, &member) &&
+			read_number(v.p, member, &out[*n]))
+			++*n;
+		*n = it.left ? 0 : *n; /* not all of them */
+	}
+	close_value(f, &v);
+	return 0;
+}
+
+static void add_text(const struct pickle *p, uint32_t node, struct strs *out)
+{
+	struct str s = {0};
+	size_t n;
+	const char *text = pickle_text(p, node, &n);
+	if (text && !memchr(text, 0, n)) {
+		str_add(&s, text, n);
+		strs_add(out, s.s);
+	}
+	str_free(&s);
+}
+
+int torch_texts(
+	struct torch_file *f, const struct torch_item *x, struct strs *out, struct err *e)
+{
+	struct value v;
+	struct pickle_each it;
+	uint32_t member;
+	if (x->kind == TORCH_TENSOR)
+		return 0;
+	if (open_value(f, x, &v, e))
+		return -1;
+	add_text(v.p, v.node, out);
+	pickle_each(&it, v.p, v.node);
+	while (pickle_next(&it, &member))
+		add_text(v.p, member, out);
+	close_value(f, &v);
+	return 0;
+}
