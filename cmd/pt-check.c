@@ -3,6 +3,7 @@
 #include "base/utf8.h"
 #include "check/check.h"
 #include "comm/comm.h"
+#include "convert/convert.h"
 #include "engine/backend.h"
 #include "h5/h5.h"
 
@@ -12,6 +13,7 @@ struct opts {
 	struct check_opts check;
 	struct adam adam;
 	int64_t threads;
+	const char *model_config;
 	bool json;
 };
 
@@ -19,7 +21,7 @@ struct opts {
 /* clang-format off */
 static const struct opt options[] = {
 	{OPT_GROUP, .name = "The step"},
-	{OPT_LIST, 'b', "batch", "FILE ...", NULL, O(batch), OPT_SEVERAL, .files = "", .help =
+	{OPT_LIST, 0, "batch", "FILE ...", NULL, O(batch), OPT_SEVERAL, .files = "", .help =
 		"The tokens of the step, of all ranks and micro-batches; see BATCHES. Without it, only "
 		"what needs no model is checked."},
 	{OPT_STR, 0, "shape", "SEQUENCES,LENGTH", NULL, O(how.shape), .help =
@@ -33,6 +35,10 @@ static const struct opt options[] = {
 	{OPT_DOUBLE, 0, "loss", "X", "-1", O(check.loss), 0, -1, 1e30, .help =
 		"The loss that the run logged. -1: not known."},
 	{OPT_GROUP, .name = "The other run"},
+	{OPT_STR, 'c', "model-config", "FILE", NULL, O(model_config), .files = "", .help =
+		"What the tensors of a checkpoint of PyTorch do not tell, such as the number of heads: "
+		"Hugging Face's config.json, or options of pt-train. Without it, config.json beside "
+		"the checkpoint, if there is one."},
 	{OPT_ENUM, 'p', "precision", NULL, "fp32", O(check.precision), .values = OPT_WORDS(RUN_PRECISION_WORDS), .help =
 		"How it computed, which sets what rounding may explain. autocast: matmuls in bf16. bf16: "
 		"parameters and activations, too, as with mixed precision of FSDP."},
@@ -74,7 +80,7 @@ static const struct opt options[] = {
 /* clang-format on */
 
 static const char *const synopsis[] = {
-	"[options] --batch FILE ... BEFORE AFTER", "[options] BEFORE AFTER", NULL};
+	"[options] BEFORE AFTER --batch FILE ...", "[options] BEFORE AFTER", NULL};
 
 static const struct program program = {
 	.name = "pt-check",
@@ -97,6 +103,7 @@ int main(int argc, char **argv)
 	if (n != 2)
 		return err_say(&(struct err){EX_USAGE,
 			"give two checkpoints: before the step, and after it"});
+	convert_config_file(o.model_config);
 	struct comm *world = comm_open();
 	struct device d; /* its threads are those of the plain loops, too */
 	device_cpu(&d, (int)backend_threads(o.threads));

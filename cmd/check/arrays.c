@@ -1,8 +1,9 @@
-/* Arrays of integers from files: NumPy's, safetensors, plain ones. */
+/* Arrays of integers from files: NumPy's, PyTorch's, safetensors, plain ones. */
 #include "check/batch.h"
 
 #include "base/file.h"
 #include "convert/safetensors.h"
+#include "torch/torch.h"
 
 #include <errno.h>
 #include <stdlib.h>
@@ -125,7 +126,6 @@ static int read_plain(struct int_arrays *all, const char *path, const struct str
 	return fill(all, &a, s->s, s->len, code, path, e);
 }
 
-/* Their values are exact in fp32, as the reader of tensors returns them, up to 2^24. */
 static int read_safetensors(struct int_arrays *all, const char *path, struct err *e)
 {
 	struct safetensors s;
@@ -157,6 +157,35 @@ static int read_safetensors(struct int_arrays *all, const char *path, struct err
 	return rc ? -1 : 0;
 }
 
+/* Tensors of a file of torch.save() that have rows. Their values are exact in doubles up to 2^53. */
+static int read_torch(struct int_arrays *all, const char *path, struct err *e)
+{
+	struct torch_file f;
+	int rc = torch_open(&f, path, e);
+	for (int64_t i = 0; i < f.n && all->n < MAX_ARRAYS && !rc; i++) {
+		const struct torch_item *t = &f.items[i];
+		struct int_array a = {.ndim = t->ndim};
+		if (t->kind != TORCH_TENSOR || t->ndim < 1 || t->ndim > ARRAY_MAX_DIMS)
+			continue;
+		snprintf(a.name, sizeof(a.name), "%s", t->name);
+		memcpy(a.dims, t->dims, (size_t)t->ndim * sizeof(*a.dims));
+		int64_t n = elements(&a);
+		if (n < 0) {
+			rc = err_set(e, EX_DATAERR, "%s: %s is no batch", path, t->name);
+			break;
+		}
+		double *x = xmalloc((size_t)n * sizeof(*x));
+		rc = torch_read_doubles(&f, t, 0, torch_rows(t), x, e);
+		a.v = xmalloc((size_t)n * sizeof(*a.v));
+		for (int64_t j = 0; j < n && !rc; j++)
+			a.v[j] = x[j] >= -1e15 && x[j] <= 1e15 ? (int64_t)x[j] : -1;
+		free(x);
+		all->of[all->n++] = a;
+	}
+	torch_close(&f);
+	return rc ? -1 : 0;
+}
+
 int arrays_read(struct int_arrays *a, const char *path, const char *shape, struct err *e)
 {
 	static const char *const plain[] = {".u16", ".u32", ".i32", ".i64"};
@@ -164,6 +193,8 @@ int arrays_read(struct int_arrays *a, const char *path, const char *shape, struc
 	*a = (struct int_arrays){0};
 	if (text_ends(path, ".safetensors"))
 		return read_safetensors(a, path, e);
+	if (torch_is(path))
+		return read_torch(a, path, e);
 	int rc = file_read(path, MAX_BYTES, &s, e);
 	bool is_plain = false;
 	for (size_t i = 0; i < ARRAY_LEN(plain); i++)
@@ -174,7 +205,7 @@ int arrays_read(struct int_arrays *a, const char *path, const char *shape, struc
 		rc = read_plain(a, path, &s, shape, e);
 	else if (!rc)
 		rc = err_set(e, EX_DATAERR,
-			"%s is no batch: neither .npy, .safetensors nor plain integers "
+			"%s is no batch: neither .npy, .pt, .safetensors nor plain integers "
 			"(.u16, .u32, .i32, .i64)", path);
 	str_free(&s);
 	return rc;

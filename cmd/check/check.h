@@ -38,6 +38,11 @@ struct tensor_check {
 	double factor; /* its projection on the reference's, after the common factor */
 	struct distance gradient, moments, update;
 	double lr, decay; /* that explain the update */
+	struct update_sums {
+		double uu, pp, left; /* squares: its direction, parameters, what is not explained */
+		double round;	     /* of the parameters, and of the moments */
+		double fine;
+	} sums;
 	bool decays; /* a decay can be told: the parameters are not too small */
 	bool nonfinite, unchanged;
 	int cause; /* of a wrong gradient; -1: none was found */
@@ -65,8 +70,7 @@ struct step_check {
 	double seen_norm;
 	bool clipped, scale_checked;
 	/* Of the update: */
-	double lr, lr_spread, decay; /* what most tensors had */
-	bool bias_corrected;
+	double lr, lr_bound, decay; /* what most tensors had */
 	struct finding causes[MAX_CAUSES];
 	int n_causes;
 	bool tested, wrong; /* anything */

@@ -124,22 +124,30 @@ static void say_times(const struct step_check *c, double factor, char *out, size
 		}
 }
 
-/* The scale of the gradient and its clipping: the norm that was logged, and the common factor. */
-static void judge_scale(struct step_check *c)
+/* The norm of the gradient of the other run before clipping, if its scale is the reference's: that of what its
+ * optimizer saw. Where tensors are wrong, it is not the reference's. */
+static double their_norm(const struct step_check *c, const struct products *p)
 {
-	double norm = c->reference.norm, clip = c->files.adam.clip;
+	double squares = 0;
+	for (int i = 0; i < c->n; i++)
+		squares += p[i].aa;
+	return sqrt(squares) / fabs(c->common);
+}
+
+/* The scale of the gradient and its clipping: the norm that was logged, and the common factor. */
+static void judge_scale(struct step_check *c, const struct products *p)
+{
+	double norm = their_norm(c, p), clip = c->files.adam.clip;
 	double within = c->o.precision == RUN_FP32 ? 1e-3 : 0.03;
 	double logged = c->o.grad_norm, expected = 1;
 	char times[120];
-	c->seen_norm = c->common * norm;
-	if (logged > 0) {
-		c->scale_checked = true;
-		if (fabs(logged / norm - 1) > within) {
-			say_times(c, logged / norm, times, sizeof(times));
-			add_finding(c, 0,
-				"scale: grad_norm %.5g was logged, and the reference's is %.5g: %s",
-				logged, norm, times);
-		}
+	c->seen_norm = fabs(c->common) * norm;
+	c->scale_checked = logged > 0;
+	if (logged > 0 && fabs(logged / norm - 1) > within) {
+		say_times(c, logged / norm, times, sizeof(times));
+		add_finding(c, 0,
+			"scale: grad_norm %.5g was logged, and the reference's is %.5g: %s",
+			logged, norm, times);
 	}
 	if (clip > 0 && norm > clip)
 		expected = clip / (norm + 1e-6);
@@ -205,7 +213,7 @@ int judge_gradients(struct step_check *c, struct err *e)
 		c->common = common_factor(c, p);
 		for (int i = 0; i < c->n; i++)
 			judge_tensor(c, &c->of[i], &p[i], lost[i]);
-		judge_scale(c);
+		judge_scale(c, p);
 	}
 	free(p);
 	free(lost);

@@ -95,17 +95,23 @@ static void test_update(const struct step_check *c, const struct rule *r,
 		x->lr = (ud * pp - pd * up) / det;
 		k = (pd * uu - ud * up) / det;
 	}
-	x->update.tested = uu > 0;
-	if (uu <= 0)
-		return;
-	double left = dd - x->lr * ud - k * pd, size = fabs(x->lr) * sqrt(uu);
-	double fine = rounding_of(t->m1, t->n) + rounding_of(t->v1, t->n);
+	x->sums = (struct update_sums){.uu = uu,
+		.pp = pp,
+		.left = fmax(dd - x->lr * ud - k * pd, 0),
+		.round = round,
+		.fine = rounding_of(t->m1, t->n) + rounding_of(t->v1, t->n)};
 	x->decay = x->lr > 0 ? k / x->lr : 0;
 	x->decays = both && x->lr > 0 && 3 * round / sqrt((double)t->n) < 0.01 * x->lr;
-	x->update.value = size > 0 ? sqrt(fmax(left, 0)) / size : INFINITY;
-	x->update.bound =
-		1e-5 + 4 * fine + (size > 0 ? 1.2 * round * sqrt(pp) / size : 0);
-	x->update.tested = x->update.bound < 0.5;
+}
+
+/* With the learning rate of the run: the distance, and what the rounding of the new parameters explains. */
+static void judge_tensor_update(struct tensor_check *x, double lr)
+{
+	const struct update_sums *s = &x->sums;
+	double size = lr * sqrt(s->uu);
+	x->update = (struct distance){.value = sqrt(s->left) / size,
+		.bound = 1e-5 + 4 * s->fine + 1.2 * s->round * sqrt(s->pp) / size};
+	x->update.tested = size > 0 && x->update.bound < 0.5;
 	x->update.wrong = x->update.tested && !(x->update.value <= x->update.bound);
 }
 
@@ -121,23 +127,42 @@ static double median(double *v, int n)
 	return n ? v[n / 2] : 0;
 }
 
-/* The learning rate and the decay of most tensors. */
-static void find_common(struct step_check *c)
+/* The learning rate of most tensors: the median of those that rounding disturbs least. */
+static double common_lr(struct step_check *c)
 {
 	double *lr = xcalloc((size_t)c->n + 1, sizeof(*lr));
-	double *decay = xcalloc((size_t)c->n + 1, sizeof(*decay));
-	int n = 0, n_decay = 0;
+	double *noise = xcalloc((size_t)c->n + 1, sizeof(*noise));
+	int n = 0, kept = 0;
 	for (int i = 0; i < c->n; i++) {
-		const struct tensor_check *x = &c->of[i];
-		if (!x->update.tested || x->update.wrong)
-			continue;
-		lr[n++] = x->lr;
-		if (x->decays && x->decay > 0.004)
-			decay[n_decay++] = x->decay;
+		const struct update_sums *s = &c->of[i].sums;
+		if (s->uu > 0 && c->of[i].lr > 0)
+			noise[n++] = s->round * sqrt(s->pp / s->uu);
 	}
-	c->lr = median(lr, n);
-	c->decay = median(decay, n_decay);
+	double most = 4 * median(noise, n);
+	for (int i = 0; i < c->n; i++) {
+		const struct update_sums *s = &c->of[i].sums;
+		if (s->uu > 0 && c->of[i].lr > 0 && s->round * sqrt(s->pp / s->uu) <= most)
+			lr[kept++] = c->of[i].lr;
+	}
+	double middle = median(lr, kept);
+	c->lr_bound = middle > 0 ? fmax(1e-3, most / middle) : 0;
 	free(lr);
+	free(noise);
+	return middle;
+}
+
+static void judge_updates(struct step_check *c)
+{
+	double *decay = xcalloc((size_t)c->n + 1, sizeof(*decay));
+	int n = 0;
+	c->lr = common_lr(c);
+	for (int i = 0; i < c->n && c->lr > 0; i++) {
+		struct tensor_check *x = &c->of[i];
+		judge_tensor_update(x, c->lr);
+		if (x->update.tested && !x->update.wrong && x->decays && x->decay > 0.004)
+			decay[n++] = x->decay;
+	}
+	c->decay = median(decay, n);
 	free(decay);
 }
 
@@ -174,7 +199,7 @@ static int test_all(struct step_check *c, const struct rule *r, struct err *e)
 			test_update(c, r, x, &t);
 		tensor_step_free(&t);
 	}
-	find_common(c);
+	judge_updates(c);
 	return 0;
 }
 
@@ -212,7 +237,7 @@ static bool is_nonfinite(const struct step_check *c, const struct tensor_check *
 static bool is_stuck(const struct step_check *c, const struct tensor_check *x)
 {
 	(void)c;
-	return x->unchanged && x->norm > 0;
+	return x->unchanged && x->update.tested;
 }
 
 static bool has_other_lr(const struct step_check *c, const struct tensor_check *x)
@@ -260,7 +285,7 @@ static void say_update(struct step_check *c, const struct rule *r, int wrong)
 	}
 	if (a->decay > 0 && plain && !decayed)
 		add_finding(c, plain, "no tensor decays, and weight decay is %.3g", a->decay);
-	if (a->lr > 0 && fabs(c->lr / a->lr - 1) > 1e-3)
+	if (a->lr > 0 && fabs(c->lr / a->lr - 1) > c->lr_bound)
 		add_finding(c, 0, "learning rate %.6g instead of %.6g", c->lr, a->lr);
 }
 

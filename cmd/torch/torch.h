@@ -21,7 +21,7 @@ enum torch_kind {
 };
 
 struct torch_item {
-	/* The keys that lead to it, with dots between them: of dicts, and numbers in lists of dicts. */
+	/* The keys that lead to it, with dots between them: of dicts, and numbers in lists of dicts or tensors. */
 	char *name;
 	enum torch_kind kind;
 	int64_t order; /* its place in the file: parameters have that of the model */

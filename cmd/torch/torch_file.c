@@ -58,12 +58,13 @@ static int add_tensor(struct walk *w, uint32_t node, const struct described *d)
 	return 0;
 }
 
-/* Lists of numbers and texts are values. */
-static bool is_list_of_dicts(const struct pickle *p, uint32_t node)
+/* Lists of dicts and of tensors have items; those of numbers and texts are values. */
+static bool is_list_of_items(const struct pickle *p, uint32_t node)
 {
 	enum pickle_kind kind = pickle_kind(p, node);
+	enum pickle_kind first = pickle_kind(p, pickle_item(p, node, 0));
 	return (kind == PICKLE_LIST || kind == PICKLE_TUPLE) &&
-	       pickle_kind(p, pickle_item(p, node, 0)) == PICKLE_DICT;
+	       (first == PICKLE_DICT || first == PICKLE_OBJECT);
 }
 
 static int walk(struct walk *w, uint32_t node);
@@ -112,7 +113,7 @@ static int walk(struct walk *w, uint32_t node)
 		return err_set(w->e, EX_DATAERR,
 			"%s: its values contain themselves: the file is damaged",
 			w->f->path);
-	if (pickle_kind(w->p, node) == PICKLE_DICT || is_list_of_dicts(w->p, node))
+	if (pickle_kind(w->p, node) == PICKLE_DICT || is_list_of_items(w->p, node))
 		return walk_members(w, node);
 	int rc = describe_tensor(w->p, node, &d, w->e);
 	if (rc < 0)
