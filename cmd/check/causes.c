@@ -37,7 +37,7 @@ static const float *reference_of(const struct step_check *c, int i)
 
 static void explain(struct search *s, int i, const char *text)
 {
-	s->c->of[i].cause = add_finding(s->c, 1, "%s", text);
+	s->c->of[i].cause = add_finding(s->c, &s->c->of[i], "%s", text);
 }
 
 /* "1.000 2.000" */
@@ -45,7 +45,7 @@ static void put_factors(char *out, size_t room, const double *f, int n)
 {
 	size_t at = 0;
 	for (int i = 0; i < n && at < room; i++)
-		at += (size_t)snprintf(out + at, room - at, "%s%.3f", i ? " " : "", f[i]);
+		at += (size_t)snprintf(out + at, room - at, "%s%.4g", i ? " " : "", fabs(f[i]) < 5e-4 ? 0 : f[i]);
 }
 
 /* ---- least squares ------------------------------------------------------------------------ */
@@ -139,7 +139,7 @@ static bool by_factor(struct search *s, int i)
 	double f = p.bb > 0 ? p.ab / p.bb : 0;
 	if (f == 0 || !within(c, i, residual_of(&p, f)))
 		return false;
-	snprintf(text, sizeof(text), "%.3f times what it should be", f / c->common);
+	snprintf(text, sizeof(text), "%.5g times what it should be", f / c->common);
 	explain(s, i, text);
 	return true;
 }
@@ -239,6 +239,47 @@ static bool by_order(struct search *s, int i)
 				   "rows of heads in halves instead of pairs (rotary positions)") ||
 				  by_places(s, i, pairs,
 					  "rows of heads in pairs instead of halves (rotary positions)"));
+}
+
+/* The gradient of another tensor of this shape. */
+static bool by_exchange(struct search *s, int i)
+{
+	struct step_check *c = s->c;
+	const struct tensor *t = tensor_of(c, i);
+	for (int k = 0; k < s->n_wrong; k++) {
+		const struct tensor *other = tensor_of(c, s->wrong[k]);
+		if (other == t || other->ndim != t->ndim ||
+			memcmp(other->dims, t->dims, sizeof(t->dims)))
+			continue;
+		const struct products p = products_of(
+			c->seen[i], reference_of(c, s->wrong[k]), c->of[i].n);
+		if (!within(c, i, residual_of(&p, c->common)))
+			continue;
+		char text[CAUSE_TEXT];
+		snprintf(text, sizeof(text), "the gradient of %s", other->name);
+		explain(s, i, text);
+		return true;
+	}
+	return false;
+}
+
+/* The gradient plus some of the parameter: weight decay as in Adam with L2. */
+static bool by_decay(struct search *s, int i)
+{
+	struct step_check *c = s->c;
+	int k = number_of(c, i);
+	const float *part[] = {c->reference.g[k], c->weights.w[k]};
+	double a[4] = {0}, x[2] = {0};
+	add_products(a, x, part, 2, c->seen[i], c->of[i].n);
+	if (!solve(a, x, 2) || !(x[0] > 0) || fabs(x[1] / x[0]) < 1e-6 ||
+		!within(c, i, distance_of(part, x, 2, c->seen[i], c->of[i].n)))
+		return false;
+	char text[CAUSE_TEXT];
+	snprintf(text, sizeof(text),
+		"the gradient plus %.3g times the parameter: weight decay before the moments (L2)",
+		x[1] / x[0]);
+	explain(s, i, text);
+	return true;
 }
 
 /* ---- sums over ranks ------------------------------------------------------------------------ */
@@ -478,6 +519,7 @@ static void by_function(struct search *s)
 		{{.rope = ROPE_HALVES_OF_PAIRS}, "as if queries and keys were rotated in halves, of rows that are in pairs", m->arch->rope},
 		{{.restart = chunks}, "as if positions began again in each chunk (context parallelism)", true},
 		{{.restart = 4}, "as if positions began again in each of 4 chunks", true},
+		{{.unseen = chunks}, "as if attention did not see the chunks before (context parallelism)", true},
 		{{.unshifted = true}, "as if the inputs were their own targets: labels are not shifted", true},
 		{{.norm_eps = 1e-6}, "as if the norms had eps 1e-6", true},
 		{{.norm_eps = 1e-5}, "as if the norms had eps 1e-5", true},
@@ -503,6 +545,15 @@ static void by_function(struct search *s)
 	}
 }
 
+/* Are all wrong tensors nearly right, as bf16 makes them? */
+static bool is_rounded(const struct search *s)
+{
+	for (int k = 0; k < s->n_wrong; k++)
+		if (s->c->of[s->wrong[k]].gradient.value > 0.03)
+			return false;
+	return s->c->o.precision == RUN_FP32 && 2 * s->n_wrong > s->c->n;
+}
+
 void find_causes(struct step_check *c)
 {
 	struct search s = {c, xcalloc((size_t)c->n + 1, sizeof(int)), 0};
@@ -512,8 +563,9 @@ void find_causes(struct step_check *c)
 	bool most = 2 * s.n_wrong > c->n;
 	for (int k = 0; k < s.n_wrong; k++) {
 		int i = s.wrong[k];
-		bool known = by_factor(&s, i) || by_slices(&s, i) || by_order(&s, i);
-		(void)known;
+		if (!by_factor(&s, i) && !by_slices(&s, i) && !by_order(&s, i) &&
+			!by_exchange(&s, i))
+			by_decay(&s, i);
 	}
 	bool affordable = c->o.reference == REFERENCE_FLOAT64;
 	if (affordable && most)
@@ -524,7 +576,10 @@ void find_causes(struct step_check *c)
 		by_sums(&s);
 	if (affordable && !most)
 		by_sequences(&s);
-	explain_all(&s, affordable ? "no known cause"
-				   : "no cause is looked for in a model of this size: take fewer layers");
+	explain_all(&s,
+		!affordable ? "no cause is looked for in a model of this size: take fewer layers"
+		: is_rounded(&s) ? "farther than rounding in fp32, and not than in bf16: was a part of the "
+				   "run in bf16 (--precision)?"
+				 : "no known cause");
 	free(s.wrong);
 }

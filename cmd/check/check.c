@@ -88,6 +88,9 @@ int step_check_run(struct step_check *c, const struct check_opts *o, const struc
 	c->has_reference = job->batch->n > 0;
 	if (c->has_reference && (prepare(c, job, e) || judge_gradients(c, e)))
 		return -1;
+	if (c->files.from >= 0 && c->files.step != c->files.from + 1)
+		add_finding(c, NULL, "the optimizer's step goes from %.0f to %.0f",
+			c->files.from, c->files.step);
 	if (judge_update(c, e))
 		return -1;
 	if (c->has_reference)

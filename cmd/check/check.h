@@ -50,7 +50,8 @@ struct tensor_check {
 
 struct finding {
 	char text[CAUSE_TEXT];
-	int n; /* tensors; 0: it is about the whole step */
+	char first[64]; /* one of the tensors; "": it is about the whole step */
+	int n;		/* tensors */
 };
 
 struct step_check {
@@ -66,7 +67,8 @@ struct step_check {
 	struct token_batch batch;
 	struct gradients reference;
 	float **seen;  /* [n]: gradients that the optimizer saw */
-	double common; /* the factor between them and the reference's, of most tensors */
+	double common; /* the factor between them and the reference's, of most tensors, */
+	int n_right;   /* with which so many are right */
 	double seen_norm;
 	bool clipped, scale_checked;
 	/* Of the update: */
@@ -90,8 +92,10 @@ int step_check_run(struct step_check *c, const struct check_opts *o, const struc
 	struct err *e);
 void step_check_close(struct step_check *c);
 
-/* Fills in a finding about n tensors, and returns its number. */
-int add_finding(struct step_check *c, int n, const char *fmt, ...) PRINTF(3, 4);
+/* Adds a finding about a tensor, or about the whole step (NULL); one with the same text is found in a further
+ * tensor. Returns its number. */
+int add_finding(struct step_check *c, const struct tensor_check *x, const char *fmt, ...)
+	PRINTF(3, 4);
 
 /* judge.c: gradients against the reference. */
 int judge_gradients(struct step_check *c, struct err *e);

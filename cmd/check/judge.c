@@ -6,7 +6,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-int add_finding(struct step_check *c, int n, const char *fmt, ...)
+int add_finding(
+	struct step_check *c, const struct tensor_check *x, const char *fmt, ...)
 {
 	char text[CAUSE_TEXT];
 	va_list args;
@@ -16,12 +17,13 @@ int add_finding(struct step_check *c, int n, const char *fmt, ...)
 	c->wrong = true;
 	for (int i = 0; i < c->n_causes; i++)
 		if (!strcmp(c->causes[i].text, text))
-			return c->causes[i].n += n, i;
+			return c->causes[i].n++, i;
 	if (c->n_causes == MAX_CAUSES)
 		return MAX_CAUSES - 1;
 	struct finding *f = &c->causes[c->n_causes];
 	memcpy(f->text, text, sizeof(text));
-	f->n = n;
+	f->n = x != NULL;
+	snprintf(f->first, sizeof(f->first), "%s", x ? x->name : "");
 	return c->n_causes++;
 }
 
@@ -124,6 +126,40 @@ static void say_times(const struct step_check *c, double factor, char *out, size
 		}
 }
 
+/* What clipping makes of a gradient with this norm. */
+static double clip_factor(double clip, double norm)
+{
+	return clip > 0 && norm > clip ? clip / (norm + 1e-6) : 1;
+}
+
+/* How many tensors are right with this common factor? */
+static int count_right(const struct step_check *c, const struct products *p,
+	const double *lost, double common)
+{
+	int n = 0;
+	for (int i = 0; i < c->n; i++)
+		n += p[i].bb > 0 && c->of[i].gradient.bound < 0.5 &&
+		     residual_of(&p[i], common) <= c->of[i].gradient.bound + 2 * lost[i];
+	return n;
+}
+
+/* The factor with which most tensors are right; if none is, the one that would be right. */
+static void choose_common(struct step_check *c, const struct products *p, const double *lost)
+{
+	double clip = c->files.adam.clip, right = clip_factor(clip, c->reference.norm);
+	const double tries[] = {common_factor(c, p), right,
+		clip_factor(clip, c->o.grad_norm > 0 ? c->o.grad_norm : 0)};
+	c->common = right;
+	c->n_right = 0;
+	for (size_t i = 0; i < ARRAY_LEN(tries); i++) {
+		int n = count_right(c, p, lost, tries[i]);
+		if (n > c->n_right) {
+			c->n_right = n;
+			c->common = tries[i];
+		}
+	}
+}
+
 /* The norm of the gradient of the other run before clipping, if its scale is the reference's: that of what its
  * optimizer saw. Where tensors are wrong, it is not the reference's. */
 static double their_norm(const struct step_check *c, const struct products *p)
@@ -134,40 +170,63 @@ static double their_norm(const struct step_check *c, const struct products *p)
 	return sqrt(squares) / fabs(c->common);
 }
 
-/* The scale of the gradient and its clipping: the norm that was logged, and the common factor. */
+static bool near(double a, double b, double within)
+{
+	return fabs(a / b - 1) <= within;
+}
+
+/* The scale of the gradient and its clipping: the norm that was logged, and the common factor. The factor k of
+ * the norm is one of the gradient, or only of the norm that it was clipped by. */
 static void judge_scale(struct step_check *c, const struct products *p)
 {
-	double norm = their_norm(c, p), clip = c->files.adam.clip;
+	double norm = their_norm(c, p), clip = c->files.adam.clip, off;
 	double within = c->o.precision == RUN_FP32 ? 1e-3 : 0.03;
-	double logged = c->o.grad_norm, expected = 1;
+	double logged = c->o.grad_norm, k = logged > 0 ? logged / norm : 1;
 	char times[120];
+	if (near(k, 1, within))
+		k = 1;
 	c->seen_norm = fabs(c->common) * norm;
-	c->scale_checked = logged > 0;
-	if (logged > 0 && fabs(logged / norm - 1) > within) {
-		say_times(c, logged / norm, times, sizeof(times));
-		add_finding(c, 0,
+	c->clipped = clip > 0 ? norm > clip : clip < 0 && c->common < 1 - within;
+	c->scale_checked = logged > 0 || !c->clipped;
+	if (clip < 0)
+		off = c->clipped ? 1 : c->common;
+	else
+		off = c->common / (k * clip_factor(clip, k * norm));
+	say_times(c, k, times, sizeof(times));
+	if (k != 1 && clip > 0 && near(c->common, clip_factor(clip, logged), within) &&
+		!near(off, 1, within)) {
+		add_finding(c, NULL,
+			"clip: grad_norm %.5g was logged and clipped by, and that of the gradient is "
+			"%.5g: %.4g times, so it misses a part or has one twice",
+			logged, norm, k);
+		return;
+	}
+	if (k != 1)
+		add_finding(c, NULL,
 			"scale: grad_norm %.5g was logged, and the reference's is %.5g: %s",
 			logged, norm, times);
-	}
-	if (clip > 0 && norm > clip)
-		expected = clip / (norm + 1e-6);
-	else if (clip < 0 && c->common < 1 - within)
-		expected = c->common; /* by a limit that nobody has told */
-	c->clipped = expected < 1;
-	if (!c->clipped)
-		c->scale_checked = true;
-	double off = c->common / expected;
-	if (fabs(off - 1) <= within)
+	if (near(off, 1, within))
 		return;
-	if (clip > 0 && c->clipped && c->seen_norm > clip * (1 + within)) {
-		add_finding(c, 0,
-			"clip: the clipped gradient has norm %.5g, above %.5g: it was divided by %.4g "
-			"of its norm, which missed a part",
-			c->seen_norm, clip, 1 / off);
-		return;
-	}
 	say_times(c, off, times, sizeof(times));
-	add_finding(c, 0, "scale: all gradients are %s", times);
+	if (clip > 0 && c->clipped && c->seen_norm > clip * (1 + within))
+		add_finding(c, NULL,
+			"clip: the clipped gradient has norm %.5g, above %.5g: the norm that it was "
+			"divided by is %.4g of its own, which misses a part",
+			c->seen_norm, clip, 1 / off);
+	else
+		add_finding(c, NULL, "scale: all gradients are %s", times);
+}
+
+/* The loss: if it is right, so is the forward pass, and the batch is the run's. */
+static void judge_loss(struct step_check *c)
+{
+	double within = c->o.precision == RUN_FP32 ? 2e-5 : 5e-3;
+	double logged = c->o.loss, own = c->reference.loss;
+	if (logged < 0 || fabs(logged - own) <= within * own)
+		return;
+	add_finding(c, NULL,
+		"loss: %.6g was logged, and the reference's is %.6g: another batch, or another "
+		"function than the model's options say", logged, own);
 }
 
 /* ---- all tensors -------------------------------------------------------------------------- */
@@ -210,10 +269,12 @@ int judge_gradients(struct step_check *c, struct err *e)
 		p[i] = products_of(
 			c->seen[i], c->reference.g[in_model(c, i)], c->of[i].n);
 	if (!rc) {
-		c->common = common_factor(c, p);
+		choose_common(c, p, lost);
 		for (int i = 0; i < c->n; i++)
 			judge_tensor(c, &c->of[i], &p[i], lost[i]);
-		judge_scale(c, p);
+		judge_loss(c);
+		if (c->n_right)
+			judge_scale(c, p);
 	}
 	free(p);
 	free(lost);

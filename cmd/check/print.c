@@ -159,9 +159,15 @@ static void put_findings(const struct step_check *c, struct str *out)
 	}
 	for (int k = 0; k < c->n_causes; k++) {
 		str_puts(out, "finding ");
+		const struct finding *f = &c->causes[k];
 		if (is_of_gradients(c, k)) {
 			put_names(c, k, out);
-			str_printf(out, " (%d): ", c->causes[k].n);
+			str_printf(out, " (%d): ", f->n);
+		} else if (*f->first) {
+			str_puts(out, f->first);
+			if (f->n > 1)
+				str_printf(out, " and %d more", f->n - 1);
+			str_puts(out, ": ");
 		}
 		str_printf(out, "%s\n", c->causes[k].text);
 	}

@@ -140,7 +140,7 @@ static void put_weights(struct trainer *t, const struct weights *w)
 {
 	for (int i = 0; i < w->m.n_tensors; i++)
 		store_put(t->store, STORE_PARAM, i, 0, t->model.tensors[i].dims[0], w->w[i]);
-	store_updated(t->store, true);
+	store_updated(t->store, false);
 }
 
 int reference_trainer(const struct weights *w, const struct token_batch *b,
@@ -191,13 +191,24 @@ static double **widen(const struct weights *w)
 	return all;
 }
 
-/* The positions of a sequence that begin again in each of n chunks. */
+/* The first position of the chunk, of n in a sequence, that has position t. */
+static int64_t chunk_begin(int64_t t, int64_t length, int n)
+{
+	return (t * n / length) * length / n;
+}
+
+/* The positions of a sequence begin again in each of n chunks. */
 static void restart(int32_t *pos, const int32_t *from, int64_t length, int n)
 {
-	for (int64_t t = 0; t < length; t++) {
-		int64_t first = (t * n / length) * length / n;
-		pos[t] = from[t] - from[first];
-	}
+	for (int64_t t = 0; t < length; t++)
+		pos[t] = from[t] - from[chunk_begin(t, length, n)];
+}
+
+/* Attention stays within each of n chunks. */
+static void hide(int32_t *start, const int32_t *from, int64_t length, int n)
+{
+	for (int64_t t = 0; t < length; t++)
+		start[t] = (int32_t)max64(from[t], chunk_begin(t, length, n));
 }
 
 void reference_float64(const struct weights *w, const struct token_batch *b,
@@ -211,6 +222,7 @@ void reference_float64(const struct weights *w, const struct token_batch *b,
 	double **values = widen(w);
 	double **sums = xcalloc((size_t)m.n_tensors, sizeof(*sums));
 	int32_t *pos = xmalloc((size_t)b->length * sizeof(*pos));
+	int32_t *start = xmalloc((size_t)b->length * sizeof(*start));
 	const struct float64 f = {&m, values, how->rope};
 	gradients_init(g, &m);
 	for (int i = 0; i < m.n_tensors; i++)
@@ -225,6 +237,10 @@ void reference_float64(const struct weights *w, const struct token_batch *b,
 		if (how->restart) {
 			restart(pos, s.pos, b->length, how->restart);
 			s.pos = pos;
+		}
+		if (how->unseen) {
+			hide(start, s.start, b->length, how->unseen);
+			s.start = start;
 		}
 		if (how->sequence < 0 || how->sequence == i)
 			g->loss += float64_sequence(&f, &s, 1 / (double)b->counted,
@@ -244,4 +260,5 @@ void reference_float64(const struct weights *w, const struct token_batch *b,
 	free(sums);
 	free(values);
 	free(pos);
+	free(start);
 }

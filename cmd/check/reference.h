@@ -39,6 +39,7 @@ bool reference_can_train(
 struct variant {
 	enum rope_kind rope;
 	int restart; /* positions begin again in each of so many chunks; 0: as in the batch */
+	int unseen;  /* attention stays within each of so many chunks; 0: as in the batch */
 	struct grad_part part;
 	int sequence;	    /* only this one; -1: all */
 	const bool *wanted; /* [n_tensors], whose gradients are computed; NULL: all */

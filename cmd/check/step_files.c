@@ -49,6 +49,67 @@ static int check_tensors(const struct step_files *s, struct err *e)
 		a->n_tensors, b->name, b->n_tensors);
 }
 
+/* A tensor of a group of a view; NULL if group < 0, or with *e set. */
+static float *read_tensor(const struct ckpt_view *v, int group, int tensor, struct err *e)
+{
+	const struct ckpt_tensor *t = &v->tensors[tensor];
+	const struct ckpt_rows rows = {group, tensor, 0, t->dims[0]};
+	if (group < 0 || e->code)
+		return NULL;
+	float *x = xmalloc((size_t)max64(1, ckpt_size(t)) * sizeof(*x));
+	v->read(v, &rows, x, e);
+	return x;
+}
+
+static double norm_of(const float *x, int64_t n)
+{
+	double sum = 0;
+	for (int64_t i = 0; x && i < n; i++)
+		sum += (double)x[i] * (double)x[i];
+	return sqrt(sum);
+}
+
+/* Are all moments of the first file zero? */
+static int are_zero(const struct step_files *s, bool *zero, struct err *e)
+{
+	*zero = true;
+	for (int i = 0; i < s->before.n_tensors && *zero; i++) {
+		int64_t n = ckpt_size(&s->before.tensors[i]);
+		float *m = read_tensor(&s->before, s->m0, i, e);
+		if (e->code)
+			return free(m), -1;
+		*zero = norm_of(m, n) <= 0;
+		free(m);
+	}
+	return 0;
+}
+
+/* Is it one step? Some programs count the step in which they make their moments, of zeros; or load the parameters
+ * of such a file only, and count again. */
+static int check_steps(struct step_files *s, struct err *e)
+{
+	bool zero = true;
+	s->from = -1;
+	if (s->m1 < 0)
+		return 0;
+	if (s->m0 >= 0 && are_zero(s, &zero, e))
+		return -1;
+	if (zero) {
+		s->m0 = s->v0 = -1;
+		if (s->step <= 2)
+			return 0;
+		return err_set(e, EX_TROUBLE,
+			"%s is step %.0f of its optimizer, and %s has no moments: both must have "
+			"them, but at the first step", s->after.name, s->step, s->before.name);
+	}
+	s->from = (double)s->before.info.step;
+	if (s->step - s->from <= 1)
+		return 0;
+	return err_set(e, EX_TROUBLE,
+		"from %s to %s are steps %.0f to %.0f of the optimizer: only one step can be checked",
+		s->before.name, s->after.name, s->from, s->step);
+}
+
 int step_files_open(struct step_files *s, const char *before, const char *after,
 	const struct adam *asked, struct err *e)
 {
@@ -65,7 +126,7 @@ int step_files_open(struct step_files *s, const char *before, const char *after,
 	s->m1 = ckpt_view_find_group(&s->after, "exp_avg");
 	s->v1 = ckpt_view_find_group(&s->after, "exp_avg_sq");
 	s->step = (double)s->after.info.step;
-	if (check_tensors(s, e))
+	if (check_tensors(s, e) || check_steps(s, e))
 		return -1;
 	return configure(s, asked, e);
 }
@@ -87,18 +148,6 @@ bool step_files_have_moments(const struct step_files *s)
 int64_t step_files_size(const struct step_files *s, int tensor)
 {
 	return ckpt_size(&s->after.tensors[tensor]);
-}
-
-/* A tensor of a group of a view; NULL if group < 0, or with *e set. */
-static float *read_tensor(const struct ckpt_view *v, int group, int tensor, struct err *e)
-{
-	const struct ckpt_tensor *t = &v->tensors[tensor];
-	const struct ckpt_rows rows = {group, tensor, 0, t->dims[0]};
-	if (group < 0 || e->code)
-		return NULL;
-	float *x = xmalloc((size_t)max64(1, ckpt_size(t)) * sizeof(*x));
-	v->read(v, &rows, x, e);
-	return x;
 }
 
 int tensor_step_read(
@@ -132,14 +181,6 @@ double rounding_of(const float *x, int64_t n)
 		all |= bits;
 	}
 	return !all ? 0 : all & 0x1fff ? 0x1p-24 : all & 0xffff ? 0x1p-12 : 0x1p-9;
-}
-
-static double norm_of(const float *x, int64_t n)
-{
-	double sum = 0;
-	for (int64_t i = 0; x && i < n; i++)
-		sum += (double)x[i] * (double)x[i];
-	return sqrt(sum);
 }
 
 float *seen_gradient(

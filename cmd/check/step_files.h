@@ -20,6 +20,7 @@ struct step_files {
 	int64_t n_tensors;
 	int m0, v0, m1, v1; /* groups of the moments; -1: zeros */
 	double step; /* of the optimizer, that led to `after` */
+	double from; /* and to `before`; -1: not known */
 };
 
 /* `asked`: what the user says of the optimizer goes before what the files say. */

@@ -27,9 +27,14 @@ double residual_of(const struct products *p, double factor)
 
 /* ---- the second witness: exp_avg_sq ------------------------------------------------------ */
 
+/* v1 - g^2 = beta2 (v0 - g^2), by least squares over all tensors. */
+struct beta_sums {
+	double ab, bb;
+};
+
 /* Is what exp_avg_sq gained the square of what exp_avg gained? */
 static void test_moments(const struct step_check *c, struct tensor_check *x,
-	const struct tensor_step *t, const float *g, double lost)
+	const struct tensor_step *t, const float *g, double lost, struct beta_sums *sums)
 {
 	double beta = c->files.adam.beta2, difference = 0, size = 0, moments = 0;
 	for (int64_t i = 0; i < t->n; i++) {
@@ -39,14 +44,16 @@ static void test_moments(const struct step_check *c, struct tensor_check *x,
 		difference += (gained - square) * (gained - square);
 		size += square * square;
 		moments += now * now;
+		sums->ab += (now - square) * (old - square);
+		sums->bb += (old - square) * (old - square);
 	}
-	if (size <= 0 && moments <= 0)
-		return; /* no gradient so far */
 	double round = rounding_of(t->v1, t->n);
-	x->moments = (struct distance){.value = sqrt(difference / size),
+	x->moments = (struct distance){.value = size > 0 ? sqrt(difference / size) : 0,
 		.bound = 2e-6 + 8 * lost +
-			 4 * round * sqrt(moments) / ((1 - beta) * sqrt(size)),
+			 (size > 0 ? 4 * round * sqrt(moments) / ((1 - beta) * sqrt(size))
+				   : 0),
 		.tested = size > 0};
+	x->moments.tested &= x->moments.bound < 0.5;
 	x->moments.wrong = x->moments.tested && !(x->moments.value <= x->moments.bound);
 }
 
@@ -174,143 +181,222 @@ static bool all_finite(const float *x, int64_t n)
 	return true;
 }
 
-static int test_all(struct step_check *c, const struct rule *r, struct err *e)
+/* All tests of a tensor, of its update by this rule. */
+static void test_tensor(struct step_check *c, struct tensor_check *x, const struct rule *r,
+	const struct tensor_step *t, struct beta_sums *sums)
 {
+	double lost;
+	x->nonfinite = !all_finite(t->p1, t->n) || !all_finite(t->m1, t->n) ||
+		       !all_finite(t->v1, t->n);
+	x->unchanged = !memcmp(t->p0, t->p1, (size_t)t->n * sizeof(float));
+	if (!t->m1 || x->nonfinite)
+		return;
+	float *g = seen_gradient(&c->files, t, &lost);
+	x->norm = sqrt(products_of(g, g, t->n).aa);
+	if (t->v1) {
+		test_moments(c, x, t, g, lost, sums);
+		test_update(c, r, x, t);
+	}
+	free(g);
+}
+
+static int test_all(
+	struct step_check *c, const struct rule *r, struct beta_sums *sums, struct err *e)
+{
+	*sums = (struct beta_sums){0};
 	for (int i = 0; i < c->n; i++) {
-		struct tensor_check *x = &c->of[i];
 		struct tensor_step t;
-		if (tensor_step_read(&t, &c->files, i, e)) {
-			tensor_step_free(&t);
-			return -1;
-		}
-		size_t n_bytes = (size_t)t.n * sizeof(float);
-		x->nonfinite = !all_finite(t.p1, t.n) || !all_finite(t.m1, t.n) ||
-			       !all_finite(t.v1, t.n);
-		x->unchanged = !memcmp(t.p0, t.p1, n_bytes);
-		if (t.m1 && !x->nonfinite) {
-			double lost;
-			float *g = seen_gradient(&c->files, &t, &lost);
-			x->norm = sqrt(products_of(g, g, t.n).aa);
-				if (t.v1 && !r->text)
-				test_moments(c, x, &t, g, lost);
-			free(g);
-		}
-		if (t.m1 && t.v1 && !x->nonfinite)
-			test_update(c, r, x, &t);
+		int rc = tensor_step_read(&t, &c->files, i, e);
+		if (!rc)
+			test_tensor(c, &c->of[i], r, &t, sums);
 		tensor_step_free(&t);
+		if (rc)
+			return -1;
 	}
 	judge_updates(c);
 	return 0;
 }
 
-static int count_wrong(const struct step_check *c)
+/* ---- what fits ---------------------------------------------------------------------------- */
+
+static bool is_decay(const struct tensor_check *x, double decay)
 {
-	int n = 0;
-	for (int i = 0; i < c->n; i++)
-		n += c->of[i].update.wrong;
-	return n;
+	return fabs(x->decay - decay) <= fmax(0.01, 0.02 * fabs(decay));
 }
 
-/* ---- findings ---------------------------------------------------------------------------- */
-
-typedef bool is_such(const struct step_check *c, const struct tensor_check *x);
-
-static void say_tensors(struct step_check *c, is_such *is, const char *text)
+/* A decay that is neither the run's nor none. */
+static bool has_other_decay(const struct step_check *c, const struct tensor_check *x)
 {
-	const char *first = NULL;
-	int n = 0;
-	for (int i = 0; i < c->n; i++)
-		if (is(c, &c->of[c->order[i]])) {
-			first = first ? first : c->of[c->order[i]].name;
-			n++;
-		}
-	if (n)
-		add_finding(c, n, "%s%s: %s", first, n > 1 ? " and others" : "", text);
-}
-
-static bool is_nonfinite(const struct step_check *c, const struct tensor_check *x)
-{
-	(void)c;
-	return x->nonfinite;
-}
-
-static bool is_stuck(const struct step_check *c, const struct tensor_check *x)
-{
-	(void)c;
-	return x->unchanged && x->update.tested;
+	double decay = c->files.adam.decay;
+	return decay >= 0 && x->decays && x->update.tested && !x->update.wrong &&
+	       !is_decay(x, decay) && !is_decay(x, 0);
 }
 
 static bool has_other_lr(const struct step_check *c, const struct tensor_check *x)
 {
-	double within = fmax(1e-3, 3 * x->update.bound);
-	return x->update.tested && !x->update.wrong && c->lr > 0 &&
-	       fabs(x->lr / c->lr - 1) > within && !is_stuck(c, x);
+	return x->update.tested && !x->update.wrong && !x->unchanged &&
+	       fabs(x->lr / c->lr - 1) > fmax(1e-3, 3 * x->update.bound);
 }
 
-/* A witness that is wrong everywhere alike is another beta2: gained = (1 - b) / (1 - beta2) times the square. */
-static void say_moments(struct step_check *c)
+static bool lr_is_wrong(const struct step_check *c)
 {
-	int wrong = 0, tested = 0;
+	double asked = c->files.adam.lr;
+	return asked > 0 && fabs(c->lr / asked - 1) > c->lr_bound;
+}
+
+/* How many tensors a rule leaves unexplained. */
+static int count_unexplained(const struct step_check *c)
+{
+	int n = lr_is_wrong(c) ? c->n : 0;
+	for (int i = 0; i < c->n; i++)
+		n += c->of[i].update.wrong || has_other_decay(c, &c->of[i]);
+	return n;
+}
+
+/* The first rule that explains nearly all; if none does, AdamW's own. */
+static int choose_rule(struct step_check *c, const struct rule **best, struct err *e)
+{
+	struct beta_sums sums;
+	*best = &rules[0];
+	if (4 * count_unexplained(c) <= c->n)
+		return 0;
+	for (size_t i = 1; i < ARRAY_LEN(rules); i++) {
+		if (test_all(c, &rules[i], &sums, e))
+			return -1;
+		if (4 * count_unexplained(c) <= c->n) {
+			*best = &rules[i];
+			return 0;
+		}
+	}
+	return test_all(c, &rules[0], &sums, e);
+}
+
+/* If the second moments are wrong everywhere, another beta2 may explain them, with which the update is then
+ * judged. */
+static int judge_moments(struct step_check *c, const struct beta_sums *sums, struct err *e)
+{
+	int wrong = 0, tested = 0, left = 0;
+	double beta = c->files.adam.beta2, other = sums->bb > 0 ? sums->ab / sums->bb : -1;
+	struct beta_sums again;
 	for (int i = 0; i < c->n; i++) {
 		tested += c->of[i].moments.tested;
 		wrong += c->of[i].moments.wrong;
 	}
-	if (!wrong)
-		return;
-	add_finding(c, wrong,
-		"exp_avg_sq of %d of %d tensors did not gain the square of what exp_avg gained%s",
-		wrong, tested,
-		wrong == tested ? ": not one step of AdamW with these betas (--betas)" : "");
+	if (2 * wrong > tested && other > 0 && other < 1) {
+		c->files.adam.beta2 = other;
+		if (test_all(c, &rules[0], &again, e))
+			return -1;
+		for (int i = 0; i < c->n; i++)
+			left += c->of[i].moments.wrong;
+		if (2 * left <= tested) {
+			add_finding(c, NULL, "exp_avg_sq: as if beta2 were %.4g instead of %.4g",
+				other, beta);
+			wrong = left;
+		} else {
+			c->files.adam.beta2 = beta;
+			if (test_all(c, &rules[0], &again, e))
+				return -1;
+		}
+	}
+	for (int i = 0; i < c->n && wrong; i++)
+		if (c->of[i].moments.wrong)
+			add_finding(c, &c->of[i],
+				"exp_avg_sq did not gain the square of what exp_avg gained%s",
+				wrong == tested ? ": is it one step of AdamW with these betas?"
+						: "");
+	return 0;
 }
 
-static void say_update(struct step_check *c, const struct rule *r, int wrong)
+/* ---- updates that are wrong ---------------------------------------------------------------- */
+
+/* Which slices of a dimension were updated: factors of the update that AdamW makes. */
+static bool explain_slices(struct step_check *c, struct tensor_check *x, int tensor,
+	const struct tensor_step *t, int dim, int n)
+{
+	const struct ckpt_tensor *shape = &c->files.after.tensors[tensor];
+	int64_t cols = shape->ndim > 1 ? shape->dims[1] : 1;
+	struct products part[16] = {0};
+	double left = 0, all = 0;
+	char list[100];
+	size_t at = 0;
+	bool equal = true;
+	if (dim >= shape->ndim || n < 2 || n > 16 || shape->dims[dim] % n)
+		return false;
+	for (int64_t i = 0; i < t->n; i++) {
+		int64_t slice = (dim ? i % cols : i / cols) * n / shape->dims[dim];
+		double p = (double)t->p0[i], d = p - (double)t->p1[i];
+		double u = direction(c, &rules[0], (double)t->m1[i], (double)t->v1[i]) +
+			   fmax(0, c->files.adam.decay >= 0 ? c->files.adam.decay : c->decay) * p;
+		part[slice].aa += d * d;
+		part[slice].ab += d * u;
+		part[slice].bb += u * u;
+	}
+	for (int k = 0; k < n; k++) {
+		double f = part[k].bb > 0 ? part[k].ab / part[k].bb : 0;
+		left += fmax(0, part[k].aa - f * part[k].ab);
+		all += part[k].aa;
+		equal &= k == 0 || fabs(f * part[0].bb - part[0].ab) <= 0.02 * fabs(part[0].ab);
+		at += (size_t)snprintf(list + at, sizeof(list) - at, "%s%.3g", k ? " " : "", f);
+		if (at >= sizeof(list))
+			return false;
+	}
+	if (equal || !(all > 0) || sqrt(left / all) > fmax(0.01, 2 * x->update.bound))
+		return false;
+	add_finding(c, x, "update: dim %d in %d slices, with learning rates %s", dim, n, list);
+	return true;
+}
+
+static int explain_update(struct step_check *c, int tensor, struct err *e)
+{
+	struct tensor_check *x = &c->of[tensor];
+	const int64_t n[] = {c->o.fsdp, c->o.tp, 2, 3, 4, 8, 16};
+	struct tensor_step t;
+	bool known = false;
+	int rc = tensor_step_read(&t, &c->files, tensor, e);
+	for (size_t k = 0; k < ARRAY_LEN(n) && !rc; k++)
+		for (int dim = 0; dim < 2 && !known; dim++)
+			known = explain_slices(c, x, tensor, &t, dim, (int)n[k]);
+	if (!rc && !known)
+		add_finding(c, x, "the update is not AdamW's from these moments");
+	tensor_step_free(&t);
+	return rc;
+}
+
+static int say_update(struct step_check *c, const struct rule *r, struct err *e)
 {
 	const struct adam *a = &c->files.adam;
 	int decayed = 0, plain = 0;
-	if (r->text && !wrong)
-		add_finding(c, c->n, "update: as if %s", r->text);
-	else if (wrong)
-		add_finding(c, wrong,
-			"the update of %d tensors is not AdamW's from these moments", wrong);
-	for (int i = 0; i < c->n; i++) {
-		const struct tensor_check *x = &c->of[i];
-		double within = fmax(0.01, 0.02 * fabs(a->decay));
-		if (!x->decays || x->update.wrong || a->decay < 0)
-			continue;
-		decayed += fabs(x->decay - a->decay) <= within;
-		plain += fabs(x->decay) <= within;
-		if (fabs(x->decay - a->decay) > within && fabs(x->decay) > within)
-			add_finding(c, 1, "%s: weight decay %.3g instead of %.3g", x->name,
-				x->decay, a->decay);
+	if (r->text)
+		add_finding(c, NULL, "update: as if %s", r->text);
+	if (lr_is_wrong(c))
+		add_finding(c, NULL, "learning rate %.6g instead of %.6g", c->lr, a->lr);
+	for (int k = 0; k < c->n; k++) {
+		struct tensor_check *x = &c->of[c->order[k]];
+		bool told = x->decays && x->update.tested && !x->update.wrong;
+		decayed += told && is_decay(x, a->decay);
+		plain += told && is_decay(x, 0);
+		if (x->nonfinite)
+			add_finding(c, x, "not finite");
+		else if (x->unchanged && x->update.tested)
+			add_finding(c, x, "has a gradient, and did not change");
+		else if (x->update.wrong && explain_update(c, c->order[k], e))
+			return -1;
+		else if (has_other_lr(c, x))
+			add_finding(c, x, "learning rate %.4g, and most have %.4g", x->lr, c->lr);
+		if (has_other_decay(c, x) && !lr_is_wrong(c))
+			add_finding(c, x, "weight decay %.3g instead of %.3g", x->decay, a->decay);
 	}
-	if (a->decay > 0 && plain && !decayed)
-		add_finding(c, plain, "no tensor decays, and weight decay is %.3g", a->decay);
-	if (a->lr > 0 && fabs(c->lr / a->lr - 1) > c->lr_bound)
-		add_finding(c, 0, "learning rate %.6g instead of %.6g", c->lr, a->lr);
+	if (a->decay > 0.02 && plain && !decayed)
+		add_finding(c, NULL, "no tensor decays, and weight decay is %.3g", a->decay);
+	return 0;
 }
 
 int judge_update(struct step_check *c, struct err *e)
 {
 	const struct rule *best = &rules[0];
-	if (test_all(c, best, e))
+	struct beta_sums sums;
+	if (test_all(c, best, &sums, e) || judge_moments(c, &sums, e) ||
+		choose_rule(c, &best, e))
 		return -1;
-	int wrong = count_wrong(c);
-	for (size_t i = 1; i < ARRAY_LEN(rules) && 2 * wrong > c->n; i++) {
-		if (test_all(c, &rules[i], e))
-			return -1;
-		if (2 * count_wrong(c) <= c->n) {
-			best = &rules[i];
-			break;
-		}
-		if (i + 1 == ARRAY_LEN(rules) && test_all(c, &rules[0], e))
-			return -1;
-	}
-	say_tensors(c, is_nonfinite, "not finite");
-	say_tensors(c, is_stuck, "has a gradient, and did not change");
-	if (c->files.v1 < 0)
-		return 0;
-	say_moments(c);
-	say_update(c, best, count_wrong(c));
-	say_tensors(c, has_other_lr, "another learning rate than most");
-	return 0;
+	return say_update(c, best, e);
 }
