@@ -427,7 +427,7 @@ int main(int argc, char **argv)
 	for (int64_t i = 0; i < o.plots.n && !e.code; i++)
 		graph_picture_check(o.plots.v[i], &e);
 	for (int64_t i = 0; i < o.reports.n && !e.code; i++)
-		report_check(o.reports.v[i], &e);
+		page_kind(o.reports.v[i], &e);
 	if (o.json && (o.draw.graph || o.table))
 		err_set(&e, EX_USAGE,
 			"json: not with --graph or --table, which are text");

@@ -7,11 +7,9 @@
 #ifndef COMPARE_REPORT_H
 #define COMPARE_REPORT_H
 
-#include "base/base.h"
+#include "base/page.h"
 #include "compare/curve.h"
 #include "run/run.h"
-
-enum report_tone { REPORT_NEUTRAL, REPORT_GOOD, REPORT_UNCLEAR, REPORT_BAD };
 
 struct report_run {
 	int control;	       /* the run that it is compared with; -1: it is a control */
@@ -28,8 +26,6 @@ struct report {
 	enum curve_axis axis; /* likewise */
 };
 
-/* Its suffix: .html or .md. */
-int report_check(const char *path, struct err *e);
 /* Writes the report to a file, which it replaces. 0, or -1 with *e set. */
 int report_write(const struct report *r, const char *path, struct err *e);
 
@@ -61,8 +57,8 @@ void differences_free(struct differences *d);
 /* ---- report_html.c, page.c, report_data.c, report_md.c ----------------------------------------------------- */
 
 void report_html(const struct report *r, struct str *out);
-/* The page, its style and its script. */
-extern const char report_page_html[], report_page_css[], report_page_js[];
+/* The part of the page that shows curves, its style and its script. */
+extern const char report_curves_html[], report_curves_css[], report_page_js[];
 /* The curves, as JSON for the script of the page. */
 void report_data(const struct report *r, struct str *out);
 void report_md(const struct report *r, struct str *out);

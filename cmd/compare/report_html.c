@@ -1,59 +1,9 @@
-/* Reports as a page: the parts that need no script. share/report has the rest. */
+/* Reports as a page: the parts that need no script. share/report has the curves. */
 #include "compare/report.h"
 #include "compare/speed.h"
 
 #include <stdlib.h>
 #include <string.h>
-
-static void put_text(struct str *out, const char *s)
-{
-	for (; *s; s++) {
-		const char *escape = *s == '<'	 ? "&lt;"
-				     : *s == '>' ? "&gt;"
-				     : *s == '&' ? "&amp;"
-				     : *s == '"' ? "&quot;"
-						 : NULL;
-		if (escape)
-			str_puts(out, escape);
-		else if ((unsigned char)*s >= ' ' || *s == '\n' || *s == '\t')
-			str_putc(out, *s);
-	}
-}
-
-static void put_element(
-	struct str *out, const char *name, const char *class, const char *text)
-{
-	str_printf(out, "<%s%s%s%s>", name, class ? " class=\"" : "", class ? class : "",
-		class ? "\"" : "");
-	put_text(out, text);
-	str_printf(out, "</%s>", name);
-}
-
-static void put_cell(struct str *out, const char *text, bool number)
-{
-	bool absent = !text || !*text;
-	put_element(out, "td",
-		number	 ? "number"
-		: absent ? "absent"
-			 : NULL,
-		absent ? "–" : text);
-}
-
-/* A heading that begins with '>' is that of numbers. */
-static void put_head(struct str *out, const char *const *words, int n)
-{
-	str_puts(out, "<table>\n<thead><tr>");
-	for (int i = 0; i < n; i++) {
-		bool number = *words[i] == '>';
-		put_element(out, "th", number ? "number" : NULL, words[i] + number);
-	}
-	str_puts(out, "</tr></thead>\n<tbody>\n");
-}
-
-static void put_foot(struct str *out)
-{
-	str_puts(out, "</tbody>\n</table>\n");
-}
 
 /* ---- runs -------------------------------------------------------------------------- */
 
@@ -66,14 +16,15 @@ static void put_names(const struct report *r, bool controls, struct str *out)
 		if ((r->runs[i].control < 0) != controls || n++ >= MOST)
 			continue;
 		str_puts(out, n > 1 ? ", " : "");
-		put_text(out, r->logs[i].name);
+		str_puts(out, r->logs[i].name);
 	}
 	if (n > MOST)
 		str_printf(out, " and %d more", n - MOST);
 }
 
-static void put_title(const struct report *r, struct str *out)
+static void put_title(const void *of, struct str *out)
 {
+	const struct report *r = of;
 	put_names(r, false, out);
 	str_puts(out, " against ");
 	put_names(r, true, out);
@@ -81,22 +32,21 @@ static void put_title(const struct report *r, struct str *out)
 
 static void put_verdict(struct str *out, const struct report_run *run)
 {
-	static const char *const classes[] = {
-		"badge", "badge good", "badge unclear", "badge bad"};
 	struct str words = {0};
 	report_words(run, &words);
-	put_element(out, "span", classes[run->tone], words.s);
+	html_badge(out, run->tone, words.s);
 	str_free(&words);
 }
 
 static void put_reason(struct str *out, const struct report_run *run)
 {
 	const char *reason = run->verdict ? strstr(run->verdict, ": ") : NULL;
-	put_text(out, reason ? reason : "");
+	html_text(out, reason ? reason : "");
 }
 
-static void put_summary(const struct report *r, struct str *out)
+static void put_summary(const void *of, struct str *out)
 {
+	const struct report *r = of;
 	str_puts(out, "<ul class=\"verdicts\">\n");
 	for (int i = 0; i < r->n; i++) {
 		if (r->runs[i].control < 0)
@@ -104,7 +54,7 @@ static void put_summary(const struct report *r, struct str *out)
 		str_puts(out, "<li>");
 		put_verdict(out, &r->runs[i]);
 		str_puts(out, " ");
-		put_text(out, r->logs[i].name);
+		html_text(out, r->logs[i].name);
 		put_reason(out, &r->runs[i]);
 		str_puts(out, "</li>\n");
 	}
@@ -115,7 +65,7 @@ static void put_speed_cell(struct str *out, const struct run_log *l, int column)
 {
 	char text[NUM_TEXT];
 	struct speed s = speed_of(l, 1, column);
-	put_cell(
+	html_cell(
 		out, s.value == s.value ? speed_text(text, column, s.value) : NULL, true);
 }
 
@@ -123,15 +73,17 @@ static void put_table(const struct report *r, struct str *out)
 {
 	static const char *const head[] = {"Run", "Layout", "Techniques", ">Tokens/s",
 		">MFU", ">Peak memory", "Verdict"};
-	put_head(out, head, ARRAY_LEN(head));
+	html_section(out, "runs", "Runs");
+	html_scroll(out, "runs");
+	html_head(out, head, ARRAY_LEN(head));
 	for (int i = 0; i < r->n; i++) {
 		const struct run_log *l = &r->logs[i];
 		struct str words = {0};
 		report_techniques(l, &words);
 		str_puts(out, "<tr>");
-		put_element(out, "th", NULL, l->name);
-		put_cell(out, l->info.layout, false);
-		put_cell(out, words.len ? words.s : "default", false);
+		html_element(out, "th", NULL, l->name);
+		html_cell(out, l->info.layout, false);
+		html_cell(out, words.len ? words.s : "default", false);
 		put_speed_cell(out, l, COL_TPS);
 		put_speed_cell(out, l, COL_MFU);
 		put_speed_cell(out, l, COL_MEM);
@@ -140,7 +92,9 @@ static void put_table(const struct report *r, struct str *out)
 		str_puts(out, "</td></tr>\n");
 		str_free(&words);
 	}
-	put_foot(out);
+	html_foot(out);
+	html_scroll_end(out);
+	html_section_end(out);
 }
 
 /* ---- speed and memory -------------------------------------------------------------- */
@@ -149,16 +103,16 @@ static void put_measure(struct str *out, const struct speed_diff *d, const char 
 {
 	char text[NUM_TEXT];
 	str_puts(out, "<tr>");
-	put_element(out, "th", NULL, test);
-	put_cell(out, speed_name(d->column), false);
-	put_cell(out, speed_text(text, d->column, d->control.value), true);
-	put_cell(out, speed_text(text, d->column, d->test.value), true);
+	html_element(out, "th", NULL, test);
+	html_cell(out, speed_name(d->column), false);
+	html_cell(out, speed_text(text, d->column, d->control.value), true);
+	html_cell(out, speed_text(text, d->column, d->test.value), true);
 	snprintf(text, sizeof(text), "%+.2f %%", 100 * (d->ratio - 1));
-	put_cell(out, text, true);
+	html_cell(out, text, true);
 	snprintf(text, sizeof(text), "%+.2f to %+.2f %%", 100 * (d->low - 1),
 		100 * (d->high - 1));
-	put_cell(out, d->high > d->low ? text : NULL, true);
-	put_cell(out, d->words, false);
+	html_cell(out, d->high > d->low ? text : NULL, true);
+	html_cell(out, d->words, false);
 	str_puts(out, "</tr>\n");
 }
 
@@ -167,10 +121,9 @@ static void put_speed(const struct report *r, struct str *out)
 	static const char *const head[] = {"Test", "Measurement", ">Control", ">Test",
 		">Change", ">95 % interval", "Statement"};
 	struct speed_diff d[MAX_SPEEDS];
-	str_puts(out,
-		"<section aria-labelledby=\"h-speed\">\n<h2 id=\"h-speed\">Speed and memory</h2>\n"
-		"<div class=\"scroll\" tabindex=\"0\" role=\"region\" aria-labelledby=\"h-speed\">\n");
-	put_head(out, head, ARRAY_LEN(head));
+	html_section(out, "speed", "Speed and memory");
+	html_scroll(out, "speed");
+	html_head(out, head, ARRAY_LEN(head));
 	for (int i = 0; i < r->n; i++) {
 		if (r->runs[i].control < 0)
 			continue;
@@ -178,120 +131,82 @@ static void put_speed(const struct report *r, struct str *out)
 		for (int k = 0; k < n; k++)
 			put_measure(out, &d[k], r->logs[i].name);
 	}
-	put_foot(out);
+	html_foot(out);
+	html_scroll_end(out);
 	str_puts(out,
-		"</div>\n<p class=\"note\">Medians over steps without the first tenth (2 to 100 "
-		"steps); the interval is that of the noise within the runs.</p>\n</section>");
+		"<p class=\"note\">Medians over steps without the first tenth (2 to 100 "
+		"steps); the interval is that of the noise within the runs.</p>\n");
+	html_section_end(out);
 }
 
 /* ---- details and differences -------------------------------------------------------- */
 
 static void put_details(const struct report *r, struct str *out)
 {
-	str_puts(out,
-		"<section aria-labelledby=\"h-details\">\n<h2 id=\"h-details\">Comparison</h2>\n");
+	html_section(out, "details", "Comparison");
 	for (int i = 0; i < r->n; i++) {
 		if (r->runs[i].control < 0 || !r->runs[i].details)
 			continue;
 		str_puts(out, "<details open><summary>");
-		put_text(out, r->logs[i].name);
+		html_text(out, r->logs[i].name);
 		str_puts(out, " against ");
-		put_text(out, r->logs[r->runs[i].control].name);
+		html_text(out, r->logs[r->runs[i].control].name);
 		str_puts(out, "</summary>\n");
-		put_element(out, "pre", NULL, r->runs[i].details);
+		html_element(out, "pre", NULL, r->runs[i].details);
 		str_puts(out, "</details>\n");
 	}
-	str_puts(out, "</section>");
+	html_section_end(out);
 }
 
 static void put_differences(const struct report *r, struct str *out)
 {
 	struct differences d;
 	differences_of(r, &d);
-	str_puts(out,
-		"<section aria-labelledby=\"h-differences\">\n<h2 id=\"h-differences\">"
-		"Options and environment</h2>\n");
+	html_section(out, "differences", "Options and environment");
 	if (!d.n) {
-		str_puts(out, "<p>No difference is logged.</p>\n</section>");
+		str_puts(out, "<p>No difference is logged.</p>\n");
+		html_section_end(out);
 		return;
 	}
-	str_puts(out,
-		"<div class=\"scroll\" tabindex=\"0\" role=\"region\" aria-labelledby=\"h-differences\">\n"
-		"<table>\n<thead><tr><th></th><th>of</th>");
+	html_scroll(out, "differences");
+	str_puts(out, "<table>\n<thead><tr><th></th><th>of</th>");
 	for (int i = 0; i < r->n; i++)
-		put_element(out, "th", NULL, r->logs[i].name);
+		html_element(out, "th", NULL, r->logs[i].name);
 	str_puts(out, "</tr></thead>\n<tbody>\n");
 	for (int64_t k = 0; k < d.n; k++) {
 		str_puts(out, "<tr>");
-		put_element(out, "th", NULL, d.v[k].key);
-		put_cell(out, d.v[k].group, false);
+		html_element(out, "th", NULL, d.v[k].key);
+		html_cell(out, d.v[k].group, false);
 		for (int i = 0; i < r->n; i++)
-			put_cell(out, d.v[k].value[i], false);
+			html_cell(out, d.v[k].value[i], false);
 		str_puts(out, "</tr>\n");
 	}
-	put_foot(out);
-	str_puts(out, "</div>\n</section>");
+	html_foot(out);
+	html_scroll_end(out);
+	html_section_end(out);
 	differences_free(&d);
 }
 
 /* ---- the page ---------------------------------------------------------------------- */
 
-static void put_style(const struct report *r, struct str *out)
+static void put_body(const void *of, struct str *out)
 {
-	(void)r;
-	str_puts(out, report_page_css);
+	const struct report *r = of;
+	put_table(r, out);
+	str_puts(out, report_curves_html);
+	put_speed(r, out);
+	put_details(r, out);
+	put_differences(r, out);
 }
 
-static void put_script(const struct report *r, struct str *out)
+static void put_data(const void *of, struct str *out)
 {
-	(void)r;
-	str_puts(out, report_page_js);
-}
-
-static void put_footer(const struct report *r, struct str *out)
-{
-	char now[NUM_TEXT];
-	(void)r;
-	str_printf(out, "pt-compare %s, %s", PT_VERSION, clock_text(now, clock_wall()));
-}
-
-static const struct {
-	const char *mark;
-	void (*put)(const struct report *r, struct str *out);
-} parts[] = {
-	{"@TITLE@", put_title},
-	{"@STYLE@", put_style},
-	{"@SUMMARY@", put_summary},
-	{"@TABLE@", put_table},
-	{"@SPEED@", put_speed},
-	{"@DETAILS@", put_details},
-	{"@DIFFERENCES@", put_differences},
-	{"@DATA@", report_data},
-	{"@SCRIPT@", put_script},
-	{"@FOOTER@", put_footer},
-};
-
-/* Puts the part whose mark is at the begin of a text; returns the length of the mark. */
-static size_t put_part(const struct report *r, const char *at, struct str *out)
-{
-	for (size_t i = 0; i < ARRAY_LEN(parts); i++) {
-		size_t len = strlen(parts[i].mark);
-		if (strncmp(at, parts[i].mark, len) != 0)
-			continue;
-		parts[i].put(r, out);
-		return len;
-	}
-	BUG_ON(*at);
-	return 0;
+	report_data(of, out);
 }
 
 void report_html(const struct report *r, struct str *out)
 {
-	for (const char *p = report_page_html, *at; *p; p = at) {
-		at = strchr(p, '@');
-		if (!at)
-			at = p + strlen(p);
-		str_add(out, p, (size_t)(at - p));
-		at += put_part(r, at, out);
-	}
+	const struct page page = {"pt-compare", put_title, put_summary, put_body,
+		report_curves_css, report_page_js, put_data};
+	page_html(&page, r, out);
 }

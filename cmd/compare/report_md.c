@@ -4,27 +4,10 @@
 
 #include <string.h>
 
-/* Text of a log, which must not begin a construct or end a cell. */
-static void put_text(struct str *out, const char *s)
-{
-	for (; *s; s++) {
-		if (strchr("\\`*_{}[]<>#|~&!", *s))
-			str_putc(out, '\\');
-		str_putc(out, (unsigned char)*s < ' ' ? ' ' : *s);
-	}
-}
-
-static void put_cell(struct str *out, const char *s)
-{
-	str_puts(out, " ");
-	put_text(out, s && *s ? s : "-");
-	str_puts(out, " |");
-}
-
 static void put_speed_cell(struct str *out, const struct run_log *l, int column)
 {
 	char text[NUM_TEXT];
-	put_cell(out, speed_text(text, column, speed_of(l, 1, column).value));
+	md_cell(out, speed_text(text, column, speed_of(l, 1, column).value));
 }
 
 static void put_row(
@@ -33,15 +16,15 @@ static void put_row(
 	struct str words = {0};
 	report_techniques(l, &words);
 	str_puts(out, "|");
-	put_cell(out, l->name);
-	put_cell(out, l->info.layout);
-	put_cell(out, words.len ? words.s : "default");
+	md_cell(out, l->name);
+	md_cell(out, l->info.layout);
+	md_cell(out, words.len ? words.s : "default");
 	put_speed_cell(out, l, COL_TPS);
 	put_speed_cell(out, l, COL_MFU);
 	put_speed_cell(out, l, COL_MEM);
 	str_clear(&words);
 	report_words(run, &words);
-	put_cell(out, words.s);
+	md_cell(out, words.s);
 	str_puts(out, "\n");
 	str_free(&words);
 }
@@ -55,17 +38,6 @@ static void put_table(struct str *out, const struct report *r)
 		put_row(out, &r->logs[i], &r->runs[i]);
 }
 
-/* Lines as a block of code, which none of them can end. */
-static void put_block(struct str *out, const char *text)
-{
-	for (const char *p = text; *p; p += strcspn(p, "\n"), p += *p == '\n') {
-		str_puts(out, "    ");
-		for (const char *q = p; *q && *q != '\n'; q++)
-			str_putc(out, (unsigned char)*q < ' ' ? ' ' : *q);
-		str_putc(out, '\n');
-	}
-}
-
 static void put_details(struct str *out, const struct report *r, int i)
 {
 	const struct report_run *run = &r->runs[i];
@@ -76,13 +48,13 @@ static void put_details(struct str *out, const struct report *r, int i)
 	str_puts(&lines, run->details ? run->details : "");
 	speed_print(d, n, &lines);
 	str_puts(out, "\n**");
-	put_text(out, test->name);
+	md_text(out, test->name);
 	str_puts(out, "** against ");
-	put_text(out, control->name);
+	md_text(out, control->name);
 	str_puts(out, run->verdict ? ": " : "");
-	put_text(out, run->verdict ? run->verdict : "");
+	md_text(out, run->verdict ? run->verdict : "");
 	str_puts(out, "\n\n");
-	put_block(out, lines.len ? lines.s : "");
+	md_block(out, lines.len ? lines.s : "");
 	str_free(&lines);
 }
 
@@ -99,7 +71,7 @@ static void put_graph(struct str *out, const struct report *r)
 		curves_free(&c);
 	}
 	str_putc(out, '\n');
-	put_block(out, text.s);
+	md_block(out, text.s);
 	str_free(&text);
 }
 
@@ -110,16 +82,16 @@ static void put_differences(struct str *out, const struct report *r)
 	str_puts(out, d.n ? "\nDifferences of options and environment:\n\n| |"
 			  : "\nNo difference of options and environment is logged.\n");
 	for (int i = 0; i < r->n && d.n; i++)
-		put_cell(out, r->logs[i].name);
+		md_cell(out, r->logs[i].name);
 	str_puts(out, d.n ? "\n| --- |" : "");
 	for (int i = 0; i < r->n && d.n; i++)
 		str_puts(out, " --- |");
 	str_puts(out, d.n ? "\n" : "");
 	for (int64_t k = 0; k < d.n; k++) {
 		str_puts(out, "|");
-		put_cell(out, d.v[k].key);
+		md_cell(out, d.v[k].key);
 		for (int i = 0; i < r->n; i++)
-			put_cell(out, d.v[k].value[i]);
+			md_cell(out, d.v[k].value[i]);
 		str_puts(out, "\n");
 	}
 	differences_free(&d);
