@@ -1,5 +1,6 @@
 /* pt-check: is a step of another trainer right? */
 #include "base/options.h"
+#include "base/page.h"
 #include "base/utf8.h"
 #include "check/check.h"
 #include "comm/comm.h"
@@ -8,7 +9,7 @@
 #include "h5/h5.h"
 
 struct opts {
-	struct strs batch;
+	struct strs batch, reports;
 	struct batch_opts how;
 	struct check_opts check;
 	struct adam adam;
@@ -73,6 +74,10 @@ static const struct opt options[] = {
 	{OPT_INT, 0, "threads", "N", "0", O(threads), 0, 0, 4096, .help =
 		"Number of threads. 0: the processors of the host."},
 	{OPT_GROUP, .name = "Output"},
+	{OPT_LIST, 'o', "report", "FILE", NULL, O(reports), .files = "", .help =
+		"Write a report: a .html page that needs no other file, or .md to paste into a pull "
+		"request. Verdict, findings, scale, and maps of tensors and layers, whose colour is "
+		"the distance compared with its bound."},
 	{OPT_FLAG, 'j', "json", NULL, "no", O(json), .help =
 		"Print what was found as JSON, with all tensors."},
 	{OPT_END},
@@ -93,6 +98,14 @@ static const struct program program = {
 	.versions = h5_versions,
 };
 
+static int write_reports(const struct step_check *c, const struct opts *o, struct err *e)
+{
+	int rc = 0;
+	for (int64_t i = 0; i < o->reports.n && !rc; i++)
+		rc = step_check_report(c, &o->batch, o->reports.v[i], e);
+	return rc;
+}
+
 int main(int argc, char **argv)
 {
 	struct opts o;
@@ -103,6 +116,9 @@ int main(int argc, char **argv)
 	if (n != 2)
 		return err_say(&(struct err){EX_USAGE,
 			"give two checkpoints: before the step, and after it"});
+	for (int64_t i = 0; i < o.reports.n; i++)
+		if (page_kind(o.reports.v[i], &e) < 0)
+			return err_say(&e);
 	convert_config_file(o.model_config);
 	struct comm *world = comm_open();
 	struct device d; /* its threads are those of the plain loops, too */
@@ -115,6 +131,7 @@ int main(int argc, char **argv)
 		step_check_print(&c, &text);
 	fputs(text.s ? o.json ? text.s : text_printable(text.s) : "", stdout);
 	str_free(&text);
+	rc = rc || write_reports(&c, &o, &e);
 	int code = c.wrong ? EX_FAILED : c.tested ? 0 : EX_TROUBLE;
 	step_check_close(&c);
 	device_close(&d);

@@ -46,12 +46,14 @@ struct tensor_check {
 	bool decays; /* a decay can be told: the parameters are not too small */
 	bool nonfinite, unchanged;
 	int cause; /* of a wrong gradient; -1: none was found */
+	uint64_t found; /* bit k: finding k is about it */
 };
 
 struct finding {
 	char text[CAUSE_TEXT];
 	char first[64]; /* one of the tensors; "": it is about the whole step */
 	int n;		/* tensors */
+	bool is_note;	/* it may be meant so */
 };
 
 struct step_check {
@@ -106,6 +108,9 @@ int judge_update(struct step_check *c, struct err *e);
 /* print.c */
 void step_check_print(const struct step_check *c, struct str *out);
 void step_check_json(const struct step_check *c, struct str *out);
+/* report.c: a page or Markdown, as the suffix says; `batch`: the names of its files. 0, or -1 with *e set. */
+int step_check_report(const struct step_check *c, const struct strs *batch,
+	const char *path, struct err *e);
 
 /* Sums over the elements of two vectors. */
 struct products {

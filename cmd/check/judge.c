@@ -6,6 +6,14 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* Notes that a finding is about a tensor, or about the whole step (NULL). */
+static int found(struct step_check *c, const struct tensor_check *x, int finding)
+{
+	if (x)
+		c->of[x - c->of].found |= UINT64_C(1) << finding;
+	return finding;
+}
+
 int add_finding(
 	struct step_check *c, const struct tensor_check *x, const char *fmt, ...)
 {
@@ -17,14 +25,14 @@ int add_finding(
 	c->wrong = true;
 	for (int i = 0; i < c->n_causes; i++)
 		if (!strcmp(c->causes[i].text, text))
-			return c->causes[i].n++, i;
+			return c->causes[i].n++, found(c, x, i);
 	if (c->n_causes == MAX_CAUSES)
-		return MAX_CAUSES - 1;
+		return found(c, x, MAX_CAUSES - 1);
 	struct finding *f = &c->causes[c->n_causes];
 	memcpy(f->text, text, sizeof(text));
 	f->n = x != NULL;
 	snprintf(f->first, sizeof(f->first), "%s", x ? x->name : "");
-	return c->n_causes++;
+	return found(c, x, c->n_causes++);
 }
 
 /* The tensor of the model that tensor i of the files is. */

@@ -1,0 +1,320 @@
+/* Writes a report of the kind that its name says: the words and numbers that both kinds have. */
+#include "check/report.h"
+#include "base/file.h"
+#include "convert/convert.h"
+
+#include <math.h>
+#include <string.h>
+
+/* ---- findings ------------------------------------------------------------------------- */
+
+const struct tensor_check *report_first(const struct step_check *c)
+{
+	for (int i = c->n - 1; i >= 0 && c->has_reference; i--)
+		if (c->of[c->order[i]].gradient.wrong)
+			return &c->of[c->order[i]];
+	return NULL;
+}
+
+bool has_finding(const struct tensor_check *x, int finding)
+{
+	return x->found >> finding & 1;
+}
+
+static bool has(const struct check_report *r, int tensor, int finding)
+{
+	return tensor >= 0 && has_finding(&r->c->of[tensor], finding);
+}
+
+static void put_row_tensors(const struct check_report *r, const struct map_row *row,
+	int finding, struct str *out)
+{
+	const char *between = "";
+	if (row->outside) {
+		str_puts(out, row->name);
+		return;
+	}
+	str_puts(out, "layers.");
+	for (int i = 0, end; i < row->n; i = end + 1) {
+		end = i;
+		if (!has(r, row->of[i], finding))
+			continue;
+		while (end + 1 < row->n && has(r, row->of[end + 1], finding))
+			end++;
+		str_printf(out, "%s%lld", between, (long long)r->layers[i]);
+		if (end > i)
+			str_printf(out, "-%lld", (long long)r->layers[end]);
+		between = ",";
+	}
+	str_printf(out, ".%s", row->name);
+}
+
+void report_tensors(const struct check_report *r, int finding, struct str *out)
+{
+	for (int k = 0; k < r->n_rows; k++) {
+		const struct map_row *row = &r->rows[k];
+		bool any = false;
+		for (int i = 0; i < row->n; i++)
+			any |= has(r, row->of[i], finding);
+		if (!any)
+			continue;
+		str_puts(out, out->len ? ", " : "");
+		put_row_tensors(r, row, finding, out);
+	}
+}
+
+const char *report_meaning(const struct step_check *c, int finding)
+{
+	static const struct {
+		const char *begin, *text;
+	} whole[] = {
+		{"loss:", "The forward pass is another one already: look there first."},
+		{"scale:",
+			"The gradient has the right direction and another length. AdamW divides "
+			"by it, so the loss hardly shows it; clipping and the logged norm do."},
+		{"clip:",
+			"The norm that gradients are clipped by is not theirs: all ranks must "
+			"count each part of each tensor once."},
+		{"exp_avg_sq:", "The second moments are those of another beta2."},
+		{"", "It is about the step as a whole, not about some of the tensors."},
+	};
+	for (int i = 0; i < c->n; i++) {
+		const struct tensor_check *x = &c->of[i];
+		if (!has_finding(x, finding))
+			continue;
+		return x->gradient.wrong && x->cause == finding
+			       ? "The gradient that the optimizer saw is not that of the batch: the "
+				 "backward pass, or a sum over ranks, is wrong for these tensors."
+		       : x->nonfinite
+			       ? "Parameters or moments are infinite or not numbers."
+		       : x->moments.wrong
+			       ? "Both moments gain from one gradient; here they did from two."
+			       : "The gradient is not what is wrong here: these parameters did not "
+				 "change as AdamW changes them.";
+	}
+	for (size_t k = 0;; k++)
+		if (!strncmp(c->causes[finding].text, whole[k].begin,
+			    strlen(whole[k].begin)))
+			return whole[k].text;
+}
+
+static int count(const struct step_check *c, bool notes)
+{
+	int n = 0;
+	for (int k = 0; k < c->n_causes; k++)
+		n += c->causes[k].is_note == notes;
+	return n;
+}
+
+const char *report_verdict(const struct step_check *c, enum report_tone *tone)
+{
+	*tone = c->wrong ? REPORT_BAD : c->tested ? REPORT_GOOD : REPORT_UNCLEAR;
+	return c->wrong ? "wrong" : c->tested ? "right" : "not checked";
+}
+
+void report_reason(const struct step_check *c, struct str *out)
+{
+	int n = count(c, false), notes = count(c, true);
+	if (c->wrong)
+		str_printf(out, "%d finding%s", n, plural(n));
+	else if (!c->tested)
+		str_puts(out, "the files have nothing that could be");
+	else if (c->has_reference)
+		str_puts(out, "gradients, moments and update are within bounds");
+	else
+		str_puts(out, "as far as it shows without a batch");
+	if (notes)
+		str_printf(out, "; %d note%s", notes, plural(notes));
+}
+
+/* ---- what was checked ----------------------------------------------------------------- */
+
+static void put_tally(const struct step_check *c, enum check_test t, struct str *out)
+{
+	double least = INFINITY, most = 0;
+	char low[NUM_TEXT], high[NUM_TEXT];
+	int tested = 0, wrong = 0;
+	for (int i = 0; i < c->n; i++) {
+		const struct distance *d = test_distance(&c->of[i], t);
+		if (!d->tested)
+			continue;
+		tested++;
+		wrong += d->wrong;
+		least = fmin(least, d->bound);
+		most = fmax(most, d->bound);
+	}
+	if (!tested) {
+		str_puts(out, "not tested");
+		return;
+	}
+	report_number(low, 2, least);
+	report_number(high, 2, most);
+	str_printf(out, "%d of %d tensor%s within bounds of %s", tested - wrong, tested,
+		plural(tested), low);
+	if (strcmp(low, high) != 0)
+		str_printf(out, " to %s", high);
+	if (tested < c->n)
+		str_printf(out, "; %d %s", c->n - tested,
+			t == TEST_GRADIENT ? "are zero but for rounding" : "not tested");
+}
+
+static void put_file(const struct ckpt_view *v, bool moments, struct str *out)
+{
+	str_printf(out, "%s (%s), %d tensor%s%s", v->name, convert_detect(v->name)->name,
+		v->n_tensors, plural(v->n_tensors), moments ? "" : ", no moments");
+}
+
+static void put_before(const struct check_report *r, struct str *out)
+{
+	put_file(&r->c->files.before, r->c->files.m0 >= 0, out);
+}
+
+static void put_after(const struct check_report *r, struct str *out)
+{
+	put_file(&r->c->files.after, r->c->files.m1 >= 0, out);
+}
+
+static void put_batch(const struct check_report *r, struct str *out)
+{
+	enum { MOST = 8 };
+	const struct token_batch *b = &r->c->batch;
+	if (!r->c->has_reference) {
+		str_puts(out, "none: gradients are not tested");
+		return;
+	}
+	for (int64_t i = 0; i < r->batch->n && i < MOST; i++)
+		str_printf(out, "%s%s", i ? ", " : "", r->batch->v[i]);
+	if (r->batch->n > MOST)
+		str_printf(out, " and %lld more", (long long)r->batch->n - MOST);
+	str_printf(out, ": %lld sequence%s of %lld positions, %lld targets%s%s",
+		(long long)b->n, plural(b->n), (long long)b->length,
+		(long long)b->counted, b->masked ? ", others masked" : "",
+		b->documents ? ", attention within documents" : "");
+}
+
+static void put_reference(const struct check_report *r, struct str *out)
+{
+	const struct step_check *c = r->c;
+	if (c->has_reference)
+		str_printf(out, "loss and gradients in %s", c->computed);
+}
+
+static void put_run(const struct check_report *r, struct str *out)
+{
+	static const char *const precisions[] = {RUN_PRECISION_WORDS};
+	const struct check_opts *o = &r->c->o;
+	const struct {
+		const char *what;
+		int64_t n;
+	} of[] = {{"dp", o->dp}, {"fsdp", o->fsdp}, {"tp", o->tp}, {"cp", o->cp},
+		{"accumulation", o->accumulation}};
+	str_puts(out, precisions[o->precision]);
+	for (size_t i = 0; i < ARRAY_LEN(of); i++)
+		if (of[i].n > 1)
+			str_printf(out, ", %s=%lld", of[i].what, (long long)of[i].n);
+}
+
+static void put_adam(const struct check_report *r, struct str *out)
+{
+	const struct adam *a = &r->c->files.adam;
+	str_printf(out, "AdamW, its step %.0f, beta1 %.4g, beta2 %.4g, eps %.3g, ",
+		r->c->files.step, a->beta1, a->beta2, a->eps);
+	if (a->clip > 0)
+		str_printf(out, "gradients clipped to %.4g", a->clip);
+	else
+		str_puts(out, a->clip < 0 ? "clipping not known" : "no clipping");
+}
+
+static void put_gradients(const struct check_report *r, struct str *out)
+{
+	if (r->c->has_reference)
+		put_tally(r->c, TEST_GRADIENT, out);
+}
+
+static void put_moments(const struct check_report *r, struct str *out)
+{
+	put_tally(r->c, TEST_MOMENTS, out);
+}
+
+static void put_updates(const struct check_report *r, struct str *out)
+{
+	put_tally(r->c, TEST_UPDATE, out);
+}
+
+const struct report_fact report_facts[] = {
+	{"Before", put_before},
+	{"After", put_after},
+	{"Batch", put_batch},
+	{"Reference", put_reference},
+	{"The other run", put_run},
+	{"Optimizer", put_adam},
+	{"Gradients", put_gradients},
+	{"Moments", put_moments},
+	{"Update", put_updates},
+};
+
+/* ---- scale ---------------------------------------------------------------------------- */
+
+double report_known(bool is, double v)
+{
+	return is ? v : NAN;
+}
+
+int report_scales(
+	const struct step_check *c, struct report_scale s[AT_LEAST(MAX_REPORT_SCALES)])
+{
+	const struct adam *a = &c->files.adam;
+	double norm = c->reference.norm;
+	double factor = a->clip > 0 && norm > a->clip ? a->clip / (norm + 1e-6) : 1;
+	int n = 0;
+	if (c->has_reference) {
+		s[n++] = (struct report_scale){"loss", c->reference.loss,
+			report_known(c->o.loss >= 0, c->o.loss)};
+		s[n++] = (struct report_scale){"norm of the gradient (grad_norm)", norm,
+			report_known(c->o.grad_norm > 0, c->o.grad_norm)};
+		s[n++] = (struct report_scale){"factor of the gradient, by clipping",
+			report_known(a->clip >= 0, factor), c->common};
+		s[n++] = (struct report_scale){"norm that the optimizer saw",
+			report_known(a->clip >= 0, factor * norm),
+			report_known(c->seen_norm > 0, c->seen_norm)};
+	}
+	if (c->lr > 0) {
+		s[n++] = (struct report_scale){
+			"learning rate", report_known(a->lr >= 0, a->lr), c->lr};
+		s[n++] = (struct report_scale){
+			"weight decay", report_known(a->decay >= 0, a->decay), c->decay};
+	}
+	BUG_ON(n > MAX_REPORT_SCALES);
+	return n;
+}
+
+const char *report_number(char buf[AT_LEAST(NUM_TEXT)], int digits, double v)
+{
+	*buf = '\0';
+	if (v == v)
+		snprintf(buf, NUM_TEXT, "%.*g", digits, v);
+	return buf;
+}
+
+const char *report_unscaled(const struct step_check *c)
+{
+	return c->has_reference && !c->scale_checked
+		       ? "The scale is not checked: clipping hides it, and --grad-norm would tell."
+		       : NULL;
+}
+
+int step_check_report(const struct step_check *c, const struct strs *batch,
+	const char *path, struct err *e)
+{
+	struct check_report r;
+	struct str text = {0};
+	int kind = page_kind(path, e);
+	if (kind < 0)
+		return -1;
+	map_init(&r, c, batch);
+	(kind == PAGE_HTML ? check_report_html : check_report_md)(&r, &text);
+	map_free(&r);
+	int rc = file_replace(path, &text, e);
+	str_free(&text);
+	return rc;
+}

@@ -1,0 +1,88 @@
+/*
+ * report: what a report of a checked step has, whichever its kind. Names of tensors and files are foreign text.
+ */
+#ifndef CHECK_REPORT_H
+#define CHECK_REPORT_H
+
+#include "base/page.h"
+#include "check/check.h"
+
+/* A row of the maps: the tensors of all layers with one name, or a tensor outside of layers. */
+struct map_row {
+	const char *name; /* without the layer */
+	bool outside;
+	int n;	 /* layers, or 1 */
+	int *of; /* [n] tensors; -1: none */
+};
+
+struct check_report {
+	const struct step_check *c;
+	const struct strs *batch; /* names of its files */
+	struct map_row *rows;
+	int n_rows, n_layers;
+	int64_t *layers; /* their numbers */
+};
+
+/* ---- report_map.c: tensors in rows and columns ------------------------------------------ */
+
+enum check_test { TEST_GRADIENT, TEST_MOMENTS, TEST_UPDATE, N_CHECK_TESTS };
+extern const char *const check_test_names[N_CHECK_TESTS];
+
+void map_init(
+	struct check_report *r, const struct step_check *c, const struct strs *batch);
+void map_free(struct check_report *r);
+void map_row_name(const struct map_row *row, struct str *out); /* "attention.wq" */
+
+const struct distance *test_distance(const struct tensor_check *x, enum check_test t);
+
+enum { MARKS_WITHIN = 3, MARKS_BEYOND = 4 };
+/* A place of a map: its sign, and the step of its colour, each ten times the one before. */
+struct map_mark {
+	const char *sign;
+	bool beyond;
+	int step; /* below MARKS_WITHIN or MARKS_BEYOND; -1: no colour */
+};
+struct map_mark map_mark(
+	const struct step_check *c, const struct tensor_check *x, enum check_test t);
+bool map_has(const struct check_report *r, enum check_test t); /* a place with a colour */
+
+/* ---- report.c: words and numbers ---------------------------------------------------------- */
+
+const char *report_verdict(const struct step_check *c, enum report_tone *tone);
+void report_reason(const struct step_check *c, struct str *out); /* of the verdict */
+
+/* What was checked: a name, and a function that writes the text; none if it does not apply. */
+struct report_fact {
+	const char *name;
+	void (*put)(const struct check_report *r, struct str *out);
+};
+enum { N_REPORT_FACTS = 9 };
+extern const struct report_fact report_facts[N_REPORT_FACTS];
+
+struct report_scale {
+	const char *name;
+	double expected, seen; /* NAN: not known */
+};
+enum { MAX_REPORT_SCALES = 6 };
+int report_scales(
+	const struct step_check *c, struct report_scale s[AT_LEAST(MAX_REPORT_SCALES)]);
+/* A sentence if clipping hides the scale; or NULL. */
+const char *report_unscaled(const struct step_check *c);
+
+/* The first tensor in backward order with a wrong gradient; NULL: none. */
+const struct tensor_check *report_first(const struct step_check *c);
+bool has_finding(const struct tensor_check *x, int finding);
+/* "layers.0-5,7.attention.wq.weight"; nothing if it is about the whole step. */
+void report_tensors(const struct check_report *r, int finding, struct str *out);
+const char *report_meaning(const struct step_check *c, int finding);
+
+/* The number with so many digits; "" for NAN. Returns buf. */
+const char *report_number(char buf[AT_LEAST(NUM_TEXT)], int digits, double v);
+double report_known(bool is, double v); /* NAN if not */
+
+/* ---- report_html.c, report_md.c ------------------------------------------------------------ */
+
+void check_report_html(const struct check_report *r, struct str *out);
+void check_report_md(const struct check_report *r, struct str *out);
+
+#endif
