@@ -15,7 +15,7 @@ struct opts {
 	struct adam adam;
 	int64_t threads;
 	const char *model_config;
-	bool json;
+	bool two_runs, json;
 };
 
 #define O(field) offsetof(struct opts, field)
@@ -67,6 +67,9 @@ static const struct opt options[] = {
 		"Its data-parallel ranks that shard parameters."},
 	{OPT_INT, 0, "accumulation", "N", "1", O(check.accumulation), 0, 1, 1e6, .help =
 		"The micro-batches that a rank accumulated."},
+	{OPT_FLAG, 0, "two-runs", NULL, "no", O(two_runs), .help =
+		"The files are of one step of two runs, whose means of gradients are compared, also if "
+		"their optimizers count other steps. Without it they are if both count the same."},
 	{OPT_GROUP, .name = "The reference"},
 	{OPT_ENUM, 0, "reference", NULL, "auto", O(check.reference), .values = OPT_WORDS(REFERENCE_WORDS), .help =
 		"How loss and gradients are computed here. auto: in float64 if that is a matter of about "
@@ -84,8 +87,8 @@ static const struct opt options[] = {
 };
 /* clang-format on */
 
-static const char *const synopsis[] = {
-	"[options] BEFORE AFTER --batch FILE ...", "[options] BEFORE AFTER", NULL};
+static const char *const synopsis[] = {"[options] BEFORE AFTER --batch FILE ...",
+	"[options] BEFORE AFTER", "[--two-runs] [options] RUN1 RUN2", NULL};
 
 static const struct program program = {
 	.name = "pt-check",
@@ -114,16 +117,20 @@ int main(int argc, char **argv)
 	struct step_check c;
 	int n = opts_parse_or_die(&program, &o, argc, argv);
 	if (n != 2)
-		return err_say(&(struct err){EX_USAGE,
-			"give two checkpoints: before the step, and after it"});
+		return err_say(&(struct err){
+			EX_USAGE, "give two checkpoints: before the step, and after it"});
 	for (int64_t i = 0; i < o.reports.n; i++)
 		if (page_kind(o.reports.v[i], &e) < 0)
 			return err_say(&e);
 	convert_config_file(o.model_config);
+	if (o.two_runs && o.batch.n)
+		return err_say(&(struct err){EX_USAGE,
+			"--two-runs compares files of one step, and --batch is of a step between two"});
 	struct comm *world = comm_open();
 	struct device d; /* its threads are those of the plain loops, too */
 	device_cpu(&d, (int)backend_threads(o.threads));
-	const struct check_job job = {argv[0], argv[1], &o.batch, o.how, o.adam};
+	const struct check_job job = {
+		argv[0], argv[1], &o.batch, o.how, o.adam, o.two_runs};
 	int rc = step_check_run(&c, &o.check, &job, &e);
 	if (!rc && o.json)
 		step_check_json(&c, &text);

@@ -51,8 +51,8 @@ static int fill(struct int_arrays *all, struct int_array *a, const char *bytes,
 {
 	int64_t n = elements(a);
 	if (!is_code(code))
-		return err_set(e, EX_DATAERR,
-			"%s: %s is no type of integers", path, code);
+		return err_set(
+			e, EX_DATAERR, "%s: %s is no type of integers", path, code);
 	if (n < 0 || (size_t)n * (size_t)(code[1] - '0') != n_bytes)
 		return err_set(e, EX_DATAERR,
 			"%s: its %zu bytes are not those of its shape", path, n_bytes);
@@ -106,7 +106,8 @@ static int read_npy(
 	snprintf(code, sizeof(code), "%.2s", descr);
 	if (rc || big || (fortran && a.ndim > 1))
 		rc = err_set(e, EX_DATAERR,
-			"%s: an array of little-endian integers in C order is needed", path);
+			"%s: an array of little-endian integers in C order is needed",
+			path);
 	rc = rc || fill(all, &a, s->s + at + len, s->len - at - len, code, path, e);
 	free(header);
 	return rc ? -1 : 0;
@@ -121,8 +122,12 @@ static int read_plain(struct int_arrays *all, const char *path, const struct str
 			"%s: plain integers need --shape SEQUENCES,LENGTH+1", path);
 	if (parse_shape(&a, shape))
 		return err_set(e, EX_USAGE, "shape: '%s' is no list of sizes", shape);
-	const char code[3] = {text_ends(path, ".u16") || text_ends(path, ".u32") ? 'u' : 'i',
-		text_ends(path, "16") ? '2' : text_ends(path, "32") ? '4' : '8', 0};
+	const char code[3] = {
+		text_ends(path, ".u16") || text_ends(path, ".u32") ? 'u' : 'i',
+		text_ends(path, "16")	? '2'
+		: text_ends(path, "32") ? '4'
+					: '8',
+		0};
 	return fill(all, &a, s->s, s->len, code, path, e);
 }
 
@@ -135,11 +140,14 @@ static int read_safetensors(struct int_arrays *all, const char *path, struct err
 	for (int64_t i = 0; i < s.n && all->n < MAX_ARRAYS && !rc; i++) {
 		const struct st_tensor *t = &s.tensors[i];
 		const char *type = safetensors_type(t);
-		char code[3] = {*type == 'U' ? 'u' : *type == 'I' ? 'i' : '?',
+		char code[3] = {*type == 'U'   ? 'u'
+				: *type == 'I' ? 'i'
+					       : '?',
 			!strcmp(type + 1, "64")	  ? '8'
 			: !strcmp(type + 1, "32") ? '4'
 			: !strcmp(type + 1, "16") ? '2'
-						  : '1', 0};
+						  : '1',
+			0};
 		struct int_array a = {.ndim = t->ndim};
 		if (t->ndim > ARRAY_MAX_DIMS || t->n_bytes > MAX_BYTES) {
 			rc = err_set(e, EX_DATAERR, "%s: %s is no batch", path, t->name);
@@ -206,7 +214,8 @@ int arrays_read(struct int_arrays *a, const char *path, const char *shape, struc
 	else if (!rc)
 		rc = err_set(e, EX_DATAERR,
 			"%s is no batch: neither .npy, .pt, .safetensors nor plain integers "
-			"(.u16, .u32, .i32, .i64)", path);
+			"(.u16, .u32, .i32, .i64)",
+			path);
 	str_free(&s);
 	return rc;
 }

@@ -36,8 +36,8 @@ static int64_t rows(const struct int_array *a)
 static int find_roles(
 	struct roles *r, const struct int_arrays *a, const char *path, struct err *e)
 {
-	static const char *const inputs[] = {"inputs", "input", "input_ids", "tokens",
-		"windows", "batch", NULL};
+	static const char *const inputs[] = {
+		"inputs", "input", "input_ids", "tokens", "windows", "batch", NULL};
 	static const char *const labels[] = {"labels", "label", "targets", NULL};
 	static const char *const positions[] = {"positions", "position_ids", "pos", NULL};
 	*r = (struct roles){0};
@@ -61,7 +61,8 @@ static int find_roles(
 		if (others[i] && (width(others[i]) != width(r->inputs) ||
 					 rows(others[i]) != rows(r->inputs)))
 			return err_set(e, EX_DATAERR,
-				"%s: inputs, labels and positions have different shapes", path);
+				"%s: inputs, labels and positions have different shapes",
+				path);
 	return 0;
 }
 
@@ -129,7 +130,8 @@ static int add_row(struct token_batch *b, const struct roles *r, int64_t i, int 
 	const char *path, struct err *e)
 {
 	int64_t n = width(r->inputs), at = b->n * b->length;
-	const int64_t *in = r->inputs->v + i * n, *labels = r->labels ? r->labels->v + i * n : in;
+	const int64_t *in = r->inputs->v + i * n,
+		      *labels = r->labels ? r->labels->v + i * n : in;
 	for (int64_t t = 0; t < b->length; t++) {
 		int64_t ahead = t + (r->labels && shift ? 0 : 1);
 		int64_t target = ahead < n ? labels[ahead] : -1;
@@ -153,7 +155,8 @@ static int add_file(struct token_batch *b, const char *path, const struct int_ar
 	int shift = r.labels ? shift_of(&r) : 1;
 	if (shift < 0)
 		return err_set(e, EX_DATAERR,
-			"%s: the labels are neither the next tokens nor the inputs", path);
+			"%s: the labels are neither the next tokens nor the inputs",
+			path);
 	int64_t n = width(r.inputs), more = rows(r.inputs);
 	if (room(b, r.labels ? n : n - 1, more, path, e))
 		return -1;
@@ -165,8 +168,8 @@ static int add_file(struct token_batch *b, const char *path, const struct int_ar
 	return 0;
 }
 
-int token_batch_read(struct token_batch *b, int64_t n, char *const *files, const struct batch_opts *o,
-	struct err *e)
+int token_batch_read(struct token_batch *b, int64_t n, char *const *files,
+	const struct batch_opts *o, struct err *e)
 {
 	*b = (struct token_batch){0};
 	for (int64_t i = 0; i < n; i++) {

@@ -29,8 +29,9 @@ struct int_arrays {
 struct token_batch {
 	int64_t n, length;	   /* sequences, and positions of each */
 	int32_t *tokens, *targets; /* [n][length]; a target of -1 does not count */
-	int32_t *pos, *start; /* [n][length]: positions, and where their documents begin */
-	int64_t counted;      /* targets */
+	int32_t *pos,
+		*start;	 /* [n][length]: positions, and where their documents begin */
+	int64_t counted; /* targets */
 	bool masked, documents;
 };
 
@@ -40,8 +41,8 @@ struct batch_opts {
 };
 
 /* Reads the sequences of all files, one after the other. -1 with *e set; token_batch_free() */
-int token_batch_read(struct token_batch *b, int64_t n, char *const *files, const struct batch_opts *o,
-	struct err *e);
+int token_batch_read(struct token_batch *b, int64_t n, char *const *files,
+	const struct batch_opts *o, struct err *e);
 void token_batch_free(struct token_batch *b);
 
 /* arrays.c */

@@ -40,12 +40,22 @@ static void explain(struct search *s, int i, const char *text)
 	s->c->of[i].cause = add_finding(s->c, &s->c->of[i], "%s", text);
 }
 
-/* "1.000 2.000" */
-static void put_factors(char *out, size_t room, const double *f, int n)
+/* A factor as it is shown: no finer than the run's precision tells. */
+static double shown(const struct step_check *c, double f)
+{
+	double grain = c->o.precision == RUN_FP32 ? 1e-4 : 1e-2;
+	double x = round(f / grain) * grain;
+	return fabs(x) < grain ? 0 : x;
+}
+
+/* "1 2" */
+static void put_factors(
+	const struct step_check *c, char *out, size_t room, const double *f, int n)
 {
 	size_t at = 0;
 	for (int i = 0; i < n && at < room; i++)
-		at += (size_t)snprintf(out + at, room - at, "%s%.4g", i ? " " : "", fabs(f[i]) < 5e-4 ? 0 : f[i]);
+		at += (size_t)snprintf(
+			out + at, room - at, "%s%.4g", i ? " " : "", shown(c, f[i]));
 }
 
 /* ---- least squares ------------------------------------------------------------------------ */
@@ -84,8 +94,8 @@ static bool solve(double *a, double *b, int n)
 }
 
 /* Adds the products of n elements of the parts with each other and with y. */
-static void add_products(double *a, double *b, const float *const *parts, int k,
-	const float *y, int64_t n)
+static void add_products(
+	double *a, double *b, const float *const *parts, int k, const float *y, int64_t n)
 {
 	for (int i = 0; i < k; i++) {
 		for (int j = 0; j <= i; j++) {
@@ -139,7 +149,8 @@ static bool by_factor(struct search *s, int i)
 	double f = p.bb > 0 ? p.ab / p.bb : 0;
 	if (f == 0 || !within(c, i, residual_of(&p, f)))
 		return false;
-	snprintf(text, sizeof(text), "%.5g times what it should be", f / c->common);
+	snprintf(text, sizeof(text), "%.5g times what it should be",
+		shown(c, f / c->common));
 	explain(s, i, text);
 	return true;
 }
@@ -162,15 +173,15 @@ static bool slices_of_dim(struct search *s, int i, int dim, int n)
 	double f[MAX_PARTS];
 	for (int k = 0; k < n; k++) {
 		f[k] = part[k].bb > 0 ? part[k].ab / part[k].bb : 0;
-		left.aa += fmax(0, part[k].aa - 2 * f[k] * part[k].ab +
-					   f[k] * f[k] * part[k].bb);
+		left.aa += fmax(
+			0, part[k].aa - 2 * f[k] * part[k].ab + f[k] * f[k] * part[k].bb);
 		left.bb += part[k].aa;
 		f[k] /= c->common;
 	}
 	if (are_equal(f, n) || !within(c, i, sqrt(left.aa / left.bb)))
 		return false;
 	char list[120], text[CAUSE_TEXT];
-	put_factors(list, sizeof(list), f, n);
+	put_factors(c, list, sizeof(list), f, n);
 	snprintf(text, sizeof(text), "dim %d in %d slices: %s times", dim, n, list);
 	explain(s, i, text);
 	return true;
@@ -235,10 +246,11 @@ static bool by_order(struct search *s, int i)
 		return false;
 	if (t->dims[0] == t->dims[1] && by_places(s, i, transposed, "transposed"))
 		return true;
-	return rotated && (by_places(s, i, halves,
-				   "rows of heads in halves instead of pairs (rotary positions)") ||
-				  by_places(s, i, pairs,
-					  "rows of heads in pairs instead of halves (rotary positions)"));
+	return rotated &&
+	       (by_places(s, i, halves,
+			"rows of heads in halves instead of pairs (rotary positions)") ||
+		       by_places(s, i, pairs,
+			       "rows of heads in pairs instead of halves (rotary positions)"));
 }
 
 /* The gradient of another tensor of this shape. */
@@ -251,8 +263,8 @@ static bool by_exchange(struct search *s, int i)
 		if (other == t || other->ndim != t->ndim ||
 			memcmp(other->dims, t->dims, sizeof(t->dims)))
 			continue;
-		const struct products p = products_of(
-			c->seen[i], reference_of(c, s->wrong[k]), c->of[i].n);
+		const struct products p =
+			products_of(c->seen[i], reference_of(c, s->wrong[k]), c->of[i].n);
 		if (!within(c, i, residual_of(&p, c->common)))
 			continue;
 		char text[CAUSE_TEXT];
@@ -315,7 +327,8 @@ static const char *part_name(enum part_kind kind)
 }
 
 /* What the weights of the parts of a sum say. */
-static void describe_parts(char *text, size_t room, const struct parts *p, const double *x)
+static void describe_parts(const struct step_check *c, char *text, size_t room,
+	const struct parts *p, const double *x)
 {
 	char list[120];
 	int ones = 0, zeros = 0, last = 0;
@@ -325,10 +338,11 @@ static void describe_parts(char *text, size_t room, const struct parts *p, const
 		zeros += fabs(x[k]) < 0.01;
 		last = one ? k : last;
 	}
-	put_factors(list, sizeof(list), x, p->n);
+	put_factors(c, list, sizeof(list), x, p->n);
 	if (p->kind.kind != PART_USE && ones == 1 && zeros == p->n - 1)
-		snprintf(text, room, "the part of slice %d of %d %s: not summed over the ranks",
-			last, p->n, part_name(p->kind.kind));
+		snprintf(text, room,
+			"the part of slice %d of %d %s: not summed over the ranks", last,
+			p->n, part_name(p->kind.kind));
 	else
 		snprintf(text, room, "parts of %d %s: %s times", p->n,
 			part_name(p->kind.kind), list);
@@ -351,7 +365,7 @@ static bool by_parts(struct search *s, int i, const struct parts *p)
 	if (are_equal(x, p->n))
 		return false;
 	char text[CAUSE_TEXT];
-	describe_parts(text, sizeof(text), p, x);
+	describe_parts(c, text, sizeof(text), p, x);
 	explain(s, i, text);
 	return true;
 }
@@ -398,7 +412,8 @@ static void by_sums(struct search *s)
 /* ---- the whole step ---------------------------------------------------------------------------- */
 
 /* Which tensors are wrong with these gradients instead of the reference's, after a factor of their own. */
-static int wrong_with(const struct step_check *c, const struct gradients *g, double *worst)
+static int wrong_with(
+	const struct step_check *c, const struct gradients *g, double *worst)
 {
 	struct products all = {0};
 	int n = 0;
@@ -451,10 +466,12 @@ static void by_sequences(struct search *s)
 	}
 	for (int k = 0; k < c->weights.m.n_tensors; k++) {
 		elements += wanted[k] ? tensor_size(&c->weights.m.tensors[k]) : 0;
-		wanted[k] &= elements <= MAX_ELEMENTS || elements == tensor_size(&c->weights.m.tensors[k]);
+		wanted[k] &= elements <= MAX_ELEMENTS ||
+			     elements == tensor_size(&c->weights.m.tensors[k]);
 	}
 	struct gradients *g = xcalloc((size_t)n, sizeof(*g));
-	double *a = xcalloc((size_t)(n * n), sizeof(*a)), *x = xcalloc((size_t)n, sizeof(*x));
+	double *a = xcalloc((size_t)(n * n), sizeof(*a)),
+	       *x = xcalloc((size_t)n, sizeof(*x));
 	double left = 0, size = 0, bound = 0, most = 0;
 	const float *part[MAX_PARTS];
 	for (int j = 0; j < n; j++) {
@@ -489,9 +506,10 @@ static void by_sequences(struct search *s)
 		char list[100], text[CAUSE_TEXT];
 		put_sequences(list, sizeof(list), x, n, 0);
 		if (*list)
-			snprintf(text, sizeof(text), "sequences %s of %d do not count", list, n);
+			snprintf(text, sizeof(text), "sequences %s of %d do not count",
+				list, n);
 		else {
-			put_factors(list, sizeof(list), x, n < 12 ? n : 12);
+			put_factors(c, list, sizeof(list), x, n < 12 ? n : 12);
 			snprintf(text, sizeof(text), "sequences have weights %s", list);
 		}
 		explain_all(s, text);
@@ -504,29 +522,82 @@ static void by_sequences(struct search *s)
 	free(wanted);
 }
 
+/* The moments of the step before, which were lost: what is seen is (m1 - beta1 m0) / (1 - beta1) without m0. */
+static void by_lost_moments(struct search *s)
+{
+	struct step_check *c = s->c;
+	double beta = c->files.adam.beta1;
+	int right = 0;
+	struct err e = {0};
+	if (c->files.m0 < 0)
+		return;
+	for (int i = 0; i < c->n && !e.code; i++) {
+		struct tensor_step t;
+		if (!tensor_step_read(&t, &c->files, i, &e)) {
+			struct products p = products_of(t.m1, reference_of(c, i), t.n);
+			double f = (1 - beta) * c->common;
+			right += residual_of(&p, f) <= 2 * c->of[i].gradient.bound;
+		}
+		tensor_step_free(&t);
+	}
+	if (!e.code && 2 * right > c->n)
+		explain_all(s, "as if the moments of the step before were zero");
+}
+
 /* Another function than the model's options say. */
 static void by_function(struct search *s)
 {
 	const struct step_check *c = s->c;
 	const struct model *m = &c->weights.m;
 	const int chunks = (int)(c->o.cp > 1 ? c->o.cp : 2);
+	const bool rope = m->arch->rope, masked = c->batch.masked;
+	const bool grouped = m->c.kv_heads < m->c.heads && m->c.kv_heads > 1;
+	const double width = (double)m->head_dim, dim = (double)m->c.dim;
 	const struct {
 		struct variant v;
 		const char *text;
 		bool applies;
 	} tries[] = {
-		{{.rope = ROPE_PAIRS}, "as if queries and keys were rotated in pairs of neighbours (2j, 2j + 1) instead of halves", m->arch->rope},
-		{{.rope = ROPE_HALVES_OF_PAIRS}, "as if queries and keys were rotated in halves, of rows that are in pairs", m->arch->rope},
-		{{.restart = chunks}, "as if positions began again in each chunk (context parallelism)", true},
+		{{.function = {.rope = ROPE_PAIRS}},
+			"as if queries and keys were rotated in pairs of neighbours (2j, 2j + 1) "
+			"instead of halves",
+			rope},
+		{{.function = {.rope = ROPE_HALVES_OF_PAIRS}},
+			"as if queries and keys were rotated in halves, of rows that are in pairs",
+			rope},
+		{{.restart = chunks},
+			"as if positions began again in each chunk (context parallelism)",
+			true},
 		{{.restart = 4}, "as if positions began again in each of 4 chunks", true},
-		{{.unseen = chunks}, "as if attention did not see the chunks before (context parallelism)", true},
-		{{.unshifted = true}, "as if the inputs were their own targets: labels are not shifted", true},
+		{{.unseen = chunks},
+			"as if attention did not see the chunks before (context parallelism)",
+			true},
+		{{.targets = TARGETS_UNSHIFTED},
+			"as if the inputs were their own targets: labels are not shifted",
+			true},
+		{{.targets = TARGETS_SHIFTED_TWICE},
+			"as if the targets were the tokens after the next: labels are shifted twice",
+			true},
+		{{.targets = TARGETS_UNMASKED},
+			"as if the targets that do not count did: the mask is ignored",
+			masked},
+		{{.function = {.heads_in_turn = true}},
+			"as if query heads shared key heads in turn, not in groups",
+			grouped},
+		{{.function = {.softmax_scale = 1 / width}},
+			"as if scores were divided by the width of a head, not by its root",
+			true},
+		{{.function = {.softmax_scale = 1}}, "as if scores were not scaled",
+			true},
+		{{.function = {.embedding_scale = sqrt(dim)}},
+			"as if the embedding were multiplied by the root of the width",
+			true},
 		{{.norm_eps = 1e-6}, "as if the norms had eps 1e-6", true},
 		{{.norm_eps = 1e-5}, "as if the norms had eps 1e-5", true},
 		{{.norm_eps = 1e-8}, "as if the norms had eps 1e-8", true},
-		{{.rope_theta = 1e4}, "as if rope theta were 10000", m->arch->rope},
-		{{.rope_theta = 5e5}, "as if rope theta were 500000", m->arch->rope},
-		{{.rope_theta = 1e6}, "as if rope theta were 1000000", m->arch->rope},
+		{{.rope_theta = 1e4}, "as if rope theta were 10000", rope},
+		{{.rope_theta = 5e5}, "as if rope theta were 500000", rope},
+		{{.rope_theta = 1e6}, "as if rope theta were 1000000", rope},
 	};
 	for (size_t t = 0; t < ARRAY_LEN(tries); t++) {
 		struct gradients g = {0};
@@ -564,10 +635,12 @@ void find_causes(struct step_check *c)
 	for (int k = 0; k < s.n_wrong; k++) {
 		int i = s.wrong[k];
 		if (!by_factor(&s, i) && !by_slices(&s, i) && !by_order(&s, i) &&
-			!by_exchange(&s, i))
+			!by_exchange(&s, i) && c->has_reference)
 			by_decay(&s, i);
 	}
-	bool affordable = c->o.reference == REFERENCE_FLOAT64;
+	bool affordable = c->has_reference && c->o.reference == REFERENCE_FLOAT64;
+	if (most && c->has_reference)
+		by_lost_moments(&s);
 	if (affordable && most)
 		by_sequences(&s);
 	if (affordable && most)
@@ -577,9 +650,11 @@ void find_causes(struct step_check *c)
 	if (affordable && !most)
 		by_sequences(&s);
 	explain_all(&s,
-		!affordable ? "no cause is looked for in a model of this size: take fewer layers"
-		: is_rounded(&s) ? "farther than rounding in fp32, and not than in bf16: was a part of the "
-				   "run in bf16 (--precision)?"
-				 : "no known cause");
+		c->has_reference && !affordable
+			? "no cause is looked for in a model of this size: take fewer layers"
+		: is_rounded(&s)
+			? "farther than rounding in fp32, and not than in bf16: was a part of the "
+			  "run in bf16 (--precision)?"
+			: "no known cause");
 	free(s.wrong);
 }

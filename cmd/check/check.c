@@ -73,21 +73,33 @@ static void name_tensors(struct step_check *c)
 		c->files.after.config.s, c->files.after.tensors, c->n);
 }
 
-int step_check_run(struct step_check *c, const struct check_opts *o, const struct check_job *job,
-	struct err *e)
+int step_check_run(struct step_check *c, const struct check_opts *o,
+	const struct check_job *job, struct err *e)
 {
 	*c = (struct step_check){.o = *o};
-	if (step_files_open(&c->files, job->before, job->after, &job->adam, e))
+	if (step_files_open(&c->files, job->before, job->after, &job->adam,
+		    job->batch->n   ? ONE_RUN
+		    : job->two_runs ? TWO_RUNS
+				    : ONE_OR_TWO_RUNS,
+		    e))
 		return -1;
 	name_tensors(c);
 	bool moments = step_files_have_moments(&c->files);
 	if (job->batch->n && !moments)
 		return err_set(e, EX_TROUBLE,
 			"%s has no moments of AdamW, from which the gradient follows: save "
-			"the optimizer's state, too", job->after);
+			"the optimizer's state, too",
+			job->after);
 	c->has_reference = job->batch->n > 0;
 	if (c->has_reference && (prepare(c, job, e) || judge_gradients(c, e)))
 		return -1;
+	if (c->files.two_runs) {
+		if (weights_read(&c->weights, &c->files.before, e) || judge_runs(c, e))
+			return -1;
+		find_causes(c);
+		c->tested = true;
+		return 0;
+	}
 	if (c->files.from >= 0 && c->files.step != c->files.from + 1)
 		add_finding(c, NULL, "the optimizer's step goes from %.0f to %.0f",
 			c->files.from, c->files.step);

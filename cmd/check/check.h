@@ -16,8 +16,8 @@ enum reference_kind { REFERENCE_AUTO, REFERENCE_FLOAT64, REFERENCE_FP32 };
 #define REFERENCE_WORDS "auto", "float64", "fp32"
 
 struct check_opts {
-	int precision; /* enum run_precision */
-	int reference; /* enum reference_kind */
+	int precision;	  /* enum run_precision */
+	int reference;	  /* enum reference_kind */
 	double grad_norm; /* as logged; below 0: not known */
 	double loss;
 	int64_t tp, cp, fsdp, dp, accumulation; /* degrees of the other run; 1: none */
@@ -39,8 +39,9 @@ struct tensor_check {
 	struct distance gradient, moments, update;
 	double lr, decay; /* that explain the update */
 	struct update_sums {
-		double uu, pp, left; /* squares: its direction, parameters, what is not explained */
-		double round;	     /* of the parameters, and of the moments */
+		double uu, pp,
+			left; /* squares: its direction, parameters, what is not explained */
+		double round; /* of the parameters, and of the moments */
 		double fine;
 	} sums;
 	bool decays; /* a decay can be told: the parameters are not too small */
@@ -86,21 +87,27 @@ struct check_job {
 	const struct strs *batch; /* files; none: what needs no model is checked */
 	struct batch_opts how;
 	struct adam adam; /* below 0: as the files say */
+	bool two_runs;	  /* of one step, whatever their optimizers count */
 };
 
 /* Makes all tests that the files allow; -1 with *e set if they cannot be read, or do not belong together.
  * step_check_close() in any case. */
-int step_check_run(struct step_check *c, const struct check_opts *o, const struct check_job *job,
-	struct err *e);
+int step_check_run(struct step_check *c, const struct check_opts *o,
+	const struct check_job *job, struct err *e);
 void step_check_close(struct step_check *c);
 
 /* Adds a finding about a tensor, or about the whole step (NULL); one with the same text is found in a further
  * tensor. Returns its number. */
 int add_finding(struct step_check *c, const struct tensor_check *x, const char *fmt, ...)
 	PRINTF(3, 4);
+/* What may be meant so: nothing is wrong for it. */
+void add_note(struct step_check *c, const struct tensor_check *x, const char *fmt, ...)
+	PRINTF(3, 4);
 
 /* judge.c: gradients against the reference. */
 int judge_gradients(struct step_check *c, struct err *e);
+/* Of two runs of one step, without a reference. */
+int judge_runs(struct step_check *c, struct err *e);
 /* causes.c: explains those that are wrong. */
 void find_causes(struct step_check *c);
 /* update.c: moments, and the update; needs no reference. */

@@ -98,8 +98,8 @@ static struct range outputs_of(const struct work *w, int64_t out)
 {
 	if (w->part.kind != PART_SLICE)
 		return (struct range){0, out};
-	return (struct range){
-		part_begin(out, w->part.n, w->part.i), part_begin(out, w->part.n, w->part.i + 1)};
+	return (struct range){part_begin(out, w->part.n, w->part.i),
+		part_begin(out, w->part.n, w->part.i + 1)};
 }
 
 /* The gradients of a weight [out][in] and a bias, from those of its outputs. */
@@ -200,9 +200,7 @@ static int64_t channel_of(int64_t c, int64_t half)
 /* The two channels of a head that angle j rotates. */
 static void channels(enum rope_kind kind, int64_t j, int64_t half, int64_t *a, int64_t *b)
 {
-	*a = kind == ROPE_HALVES  ? j
-	     : kind == ROPE_PAIRS ? 2 * j
-				  : channel_of(j, half);
+	*a = kind == ROPE_HALVES ? j : kind == ROPE_PAIRS ? 2 * j : channel_of(j, half);
 	*b = kind == ROPE_HALVES  ? j + half
 	     : kind == ROPE_PAIRS ? 2 * j + 1
 				  : channel_of(j + half, half);
@@ -216,7 +214,7 @@ static void rotate(const struct work *w, double *x, int64_t width, double sign)
 		for (int64_t head = 0; head < width; head += dim)
 			for (int64_t j = 0; j < half; j++) {
 				int64_t a, b;
-				channels(w->f->rope, j, half, &a, &b);
+				channels(w->f->function.rope, j, half, &a, &b);
 				double *u = x + i * width + head + a;
 				double *v = x + i * width + head + b;
 				double cosine = w->table[i * dim + j];
@@ -227,12 +225,25 @@ static void rotate(const struct work *w, double *x, int64_t width, double sign)
 			}
 }
 
+static double softmax_scale(const struct work *w)
+{
+	double scale = w->f->function.softmax_scale;
+	return scale > 0 ? scale : 1 / sqrt((double)w->m->head_dim);
+}
+
+/* The first column of the keys of a query head. */
+static int64_t keys_of(const struct work *w, int64_t head)
+{
+	int64_t n = w->m->c.kv_heads, shared = w->m->c.heads / n;
+	return (w->f->function.heads_in_turn ? head % n : head / shared) * w->m->head_dim;
+}
+
 /* p[j] = softmax of the scores of query i over keys start[i] to i. */
 static void probabilities(
 	const struct work *w, double *p, const double *q, const double *k, int64_t i)
 {
 	int64_t dim = w->m->head_dim, first = w->s->start[i];
-	double top = -INFINITY, sum = 0, scale = 1 / sqrt((double)dim);
+	double top = -INFINITY, sum = 0, scale = softmax_scale(w);
 	for (int64_t j = first; j <= i; j++) {
 		double score = 0;
 		for (int64_t c = 0; c < dim; c++)
@@ -248,11 +259,11 @@ static void probabilities(
 
 static void attend(const struct work *w, const struct acts *a)
 {
-	int64_t dim = w->m->head_dim, heads = w->m->c.heads, kv_heads = w->m->c.kv_heads;
+	int64_t dim = w->m->head_dim, heads = w->m->c.heads;
 	memset(a->o, 0, (size_t)(w->n * w->q) * sizeof(double));
 #pragma omp parallel for
 	for (int64_t h = 0; h < heads; h++) {
-		int64_t at = h * dim, kv = h * kv_heads / heads * dim;
+		int64_t at = h * dim, kv = keys_of(w, h);
 		double *p = doubles(w->n);
 		for (int64_t i = 0; i < w->n; i++) {
 			probabilities(w, p, a->q + i * w->q + at, a->k + kv, i);
@@ -270,7 +281,7 @@ static void query_backward(const struct work *w, const struct acts *a,
 {
 	int64_t dim = w->m->head_dim, first = w->s->start[i];
 	const double *up = d->o + i * w->q + at, *q = a->q + i * w->q + at;
-	double sum = 0, *dp = p + w->n, scale = 1 / sqrt((double)dim);
+	double sum = 0, *dp = p + w->n, scale = softmax_scale(w);
 	probabilities(w, p, q, a->k + kv, i);
 	for (int64_t j = first; j <= i; j++) {
 		dp[j] = 0;
@@ -287,14 +298,15 @@ static void query_backward(const struct work *w, const struct acts *a,
 }
 
 /* From d->o to d->q, d->k and d->v. Heads that share keys are computed by one thread. */
-static void attend_backward(const struct work *w, const struct acts *a, const struct acts *d)
+static void attend_backward(
+	const struct work *w, const struct acts *a, const struct acts *d)
 {
-	int64_t dim = w->m->head_dim, shared = w->m->c.heads / w->m->c.kv_heads;
+	int64_t dim = w->m->head_dim, heads = w->m->c.heads;
 #pragma omp parallel for
 	for (int64_t g = 0; g < w->m->c.kv_heads; g++) {
 		double *p = doubles(2 * w->n);
-		for (int64_t h = g * shared; h < (g + 1) * shared; h++)
-			for (int64_t i = 0; i < w->n; i++)
+		for (int64_t h = 0; h < heads; h++)
+			for (int64_t i = 0; keys_of(w, h) == g * dim && i < w->n; i++)
 				query_backward(w, a, d, i, h * dim, g * dim, p);
 		free(p);
 	}
@@ -314,14 +326,15 @@ static double act(enum act_kind kind, double x, double gate)
 }
 
 /* The derivatives by x, and by the gate. */
-static void act_backward(enum act_kind kind, double x, double gate, double *dx, double *dgate)
+static void act_backward(
+	enum act_kind kind, double x, double gate, double *dx, double *dgate)
 {
 	double t = tanh(sqrt(2 / pi) * (x + 0.044715 * x * x * x));
 	double s = 1 / (1 + exp(-x));
 	*dgate = x * s;
 	if (kind == ACT_GELU_TANH)
-		*dx = 0.5 * (1 + t) + 0.5 * x * (1 - t * t) * sqrt(2 / pi) *
-					      (1 + 3 * 0.044715 * x * x);
+		*dx = 0.5 * (1 + t) +
+		      0.5 * x * (1 - t * t) * sqrt(2 / pi) * (1 + 3 * 0.044715 * x * x);
 	else if (kind == ACT_GELU)
 		*dx = 0.5 * erfc(-x / sqrt(2)) + x * exp(-x * x / 2) / sqrt(2 * pi);
 	else
@@ -333,8 +346,8 @@ static void act_backward(enum act_kind kind, double x, double gate, double *dx, 
 static void acts_alloc64(const struct work *w, struct acts *a)
 {
 	int64_t n = w->n, dim = w->dim;
-	const int64_t widths[] = {dim, dim, w->q, w->kv, w->kv, w->q, dim, dim, w->ffn,
-		w->ffn, w->ffn};
+	const int64_t widths[] = {
+		dim, dim, w->q, w->kv, w->kv, w->q, dim, dim, w->ffn, w->ffn, w->ffn};
 	double **const to[] = {&a->x, &a->h, &a->q, &a->k, &a->v, &a->o, &a->x2, &a->h2,
 		&a->a, &a->b, &a->y};
 	for (size_t i = 0; i < ARRAY_LEN(to); i++)
@@ -350,8 +363,8 @@ static void acts_free64(struct acts *a)
 }
 
 /* From a->x; the output of the block goes to `out`. */
-static void block(const struct work *w, const struct block_tensors *b, struct acts *a,
-	double *out)
+static void block(
+	const struct work *w, const struct block_tensors *b, struct acts *a, double *out)
 {
 	const struct sublayer_tensors *at = &b->sub[ATTENTION], *ff = &b->sub[FFN];
 	double *const qkv[] = {a->q, a->k, a->v};
@@ -423,14 +436,21 @@ static void block_backward64(const struct work *w, const struct block_tensors *b
 
 /* ---- embedding and head -------------------------------------------------------------- */
 
+static double embedding_scale(const struct work *w)
+{
+	double scale = w->f->function.embedding_scale;
+	return scale > 0 ? scale : 1;
+}
+
 static void embed(const struct work *w, double *x)
 {
 	const double *table = weight(w, w->m->tokens), *pos = weight(w, w->m->positions);
 	for (int64_t i = 0; i < w->n; i++) {
-		memcpy(x + i * w->dim, table + w->s->tokens[i] * w->dim,
-			(size_t)w->dim * sizeof(double));
+		add_scaled(x + i * w->dim, embedding_scale(w),
+			table + w->s->tokens[i] * w->dim, w->dim);
 		if (pos)
-			add_scaled(x + i * w->dim, 1, pos + w->s->pos[i] * w->dim, w->dim);
+			add_scaled(
+				x + i * w->dim, 1, pos + w->s->pos[i] * w->dim, w->dim);
 	}
 }
 
@@ -447,17 +467,18 @@ static void embed_backward64(const struct work *w, const double *dx)
 	for (int64_t i = 0; i < w->n; i++) {
 		const double *row = dx + i * w->dim;
 		if (table && in_part(w, i) && has_use(w, 0))
-			add_scaled(table + w->s->tokens[i] * w->dim, 1, row, w->dim);
+			add_scaled(table + w->s->tokens[i] * w->dim, embedding_scale(w),
+				row, w->dim);
 		if (pos && in_part(w, i))
 			add_scaled(pos + w->s->pos[i] * w->dim, 1, row, w->dim);
 	}
 }
 
 /* Of one position: the loss; the logits become their gradients. */
-static double cross_entropy(
-	double *logits, int64_t vocab, int32_t target, double scale)
+static double cross_entropy(double *logits, int64_t vocab, int32_t target, double scale)
 {
 	double top = -INFINITY, sum = 0;
+	BUG_ON(vocab < 1);
 	for (int64_t j = 0; j < vocab; j++)
 		top = fmax(top, logits[j]);
 	for (int64_t j = 0; j < vocab; j++)
@@ -475,7 +496,8 @@ static double head(const struct work *w, const double *x, double *dx)
 	enum { BAND = 64 };
 	const struct tensor *out = w->m->output;
 	int64_t dim = w->dim, vocab = w->m->c.vocab;
-	double *h = doubles(w->n * dim), *dh = doubles(w->n * dim), *mine = doubles(w->n * dim);
+	double *h = doubles(w->n * dim), *dh = doubles(w->n * dim),
+	       *mine = doubles(w->n * dim);
 	double *logits = doubles(BAND * vocab), loss = 0;
 	double *dw = has_use(w, 1) ? gradient(w, out) : NULL;
 	const struct range of = outputs_of(w, vocab);
@@ -485,7 +507,8 @@ static double head(const struct work *w, const double *x, double *dx)
 		linear(logits, h + at * dim, weight(w, out), NULL, n, dim, vocab);
 		for (int64_t i = 0; i < n; i++)
 			if (w->s->targets[at + i] < 0)
-				memset(logits + i * vocab, 0, (size_t)vocab * sizeof(double));
+				memset(logits + i * vocab, 0,
+					(size_t)vocab * sizeof(double));
 			else
 				loss += cross_entropy(logits + i * vocab, vocab,
 					w->s->targets[at + i], w->scale);

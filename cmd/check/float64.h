@@ -15,7 +15,7 @@
 struct sequence {
 	int64_t n;
 	const int32_t *tokens, *targets; /* [n]; a target below 0 does not count */
-	const int32_t *pos;   /* [n], for position embeddings and rotations */
+	const int32_t *pos;		 /* [n], for position embeddings and rotations */
 	const int32_t *start; /* [n], the first position that each one attends to */
 };
 
@@ -25,10 +25,10 @@ struct sequence {
  */
 enum part_kind {
 	PART_WHOLE,
-	PART_CHUNK,  /* of the positions, the i-th of n (context and sequence parallelism) */
+	PART_CHUNK, /* of the positions, the i-th of n (context and sequence parallelism) */
 	PART_ZIGZAG, /* positions as with balanced context parallelism: pieces i and 2n - 1 - i of 2n */
-	PART_SLICE,  /* of norms: through the i-th of n slices of the layers behind (tensor parallelism) */
-	PART_USE     /* of a tied table: as embedding (0), as output layer (1) */
+	PART_SLICE, /* of norms: through the i-th of n slices of the layers behind (tensor parallelism) */
+	PART_USE /* of a tied table: as embedding (0), as output layer (1) */
 };
 struct grad_part {
 	enum part_kind kind;
@@ -39,10 +39,18 @@ struct grad_part {
  * Meta; or halves of weights whose rows are in Meta's order. */
 enum rope_kind { ROPE_HALVES, ROPE_PAIRS, ROPE_HALVES_OF_PAIRS };
 
+/* Another function than the model's options say, such as a bug makes; zeros: none. */
+struct function {
+	enum rope_kind rope;
+	double softmax_scale;	/* of scores; 0: 1 / sqrt(width of a head) */
+	double embedding_scale; /* of the embedding's rows; 0: 1 */
+	bool heads_in_turn; /* query head h has key head h mod their number, not h by group */
+};
+
 struct float64 {
 	const struct model *m;
 	double **w; /* [m->n_tensors]: of whole tensors, [dims[0]][dims[1]] */
-	enum rope_kind rope;
+	struct function function;
 };
 
 /* Adds scale times the gradient of the sum of losses to grad[t] of each tensor whose pointer is not NULL, and

@@ -14,15 +14,12 @@ static int found(struct step_check *c, const struct tensor_check *x, int finding
 	return finding;
 }
 
-int add_finding(
-	struct step_check *c, const struct tensor_check *x, const char *fmt, ...)
+static int add(struct step_check *c, const struct tensor_check *x, bool is_note,
+	const char *fmt, va_list args)
 {
 	char text[CAUSE_TEXT];
-	va_list args;
-	va_start(args, fmt);
 	vsnprintf(text, sizeof(text), fmt, args);
-	va_end(args);
-	c->wrong = true;
+	c->wrong |= !is_note;
 	for (int i = 0; i < c->n_causes; i++)
 		if (!strcmp(c->causes[i].text, text))
 			return c->causes[i].n++, found(c, x, i);
@@ -31,8 +28,26 @@ int add_finding(
 	struct finding *f = &c->causes[c->n_causes];
 	memcpy(f->text, text, sizeof(text));
 	f->n = x != NULL;
+	f->is_note = is_note;
 	snprintf(f->first, sizeof(f->first), "%s", x ? x->name : "");
 	return found(c, x, c->n_causes++);
+}
+
+int add_finding(struct step_check *c, const struct tensor_check *x, const char *fmt, ...)
+{
+	va_list args;
+	va_start(args, fmt);
+	int n = add(c, x, false, fmt, args);
+	va_end(args);
+	return n;
+}
+
+void add_note(struct step_check *c, const struct tensor_check *x, const char *fmt, ...)
+{
+	va_list args;
+	va_start(args, fmt);
+	add(c, x, true, fmt, args);
+	va_end(args);
 }
 
 /* The tensor of the model that tensor i of the files is. */
@@ -55,10 +70,12 @@ static const double least_bound = 1e-5;
 static int set_bounds(struct step_check *c, struct err *e)
 {
 	static const double times[] = {10, 2, 3};
-	bool fp32 = c->o.precision == RUN_FP32, exact = c->o.reference == REFERENCE_FLOAT64;
+	bool fp32 = c->o.precision == RUN_FP32,
+	     exact = c->o.reference == REFERENCE_FLOAT64;
 	const char *why;
 	struct gradients g = {0};
-	bool measures = (!fp32 || exact) && reference_can_train(&c->weights, &c->batch, &why);
+	bool measures =
+		(!fp32 || exact) && reference_can_train(&c->weights, &c->batch, &why);
 	if (measures && reference_trainer(&c->weights, &c->batch,
 				fp32 ? PRECISION_FP32 : PRECISION_BF16, &g, e))
 		return gradients_free(&g), -1;
@@ -66,8 +83,8 @@ static int set_bounds(struct step_check *c, struct err *e)
 		int k = in_model(c, i);
 		double own = fp32 ? 2e-6 : 3e-2;
 		if (measures) {
-			const struct products p = products_of(
-				g.g[k], c->reference.g[k], c->of[i].n);
+			const struct products p =
+				products_of(g.g[k], c->reference.g[k], c->of[i].n);
 			own = residual_of(&p, 1);
 		}
 		if (!isfinite(own))
@@ -81,7 +98,8 @@ static int set_bounds(struct step_check *c, struct err *e)
 /* How far the factor of a tensor may be from the others'. */
 static double factor_bound(const struct step_check *c, const struct tensor_check *x)
 {
-	return c->o.precision == RUN_FP32 ? x->gradient.bound : fmin(0.02, x->gradient.bound);
+	return c->o.precision == RUN_FP32 ? x->gradient.bound
+					  : fmin(0.02, x->gradient.bound);
 }
 
 /* ---- the common factor -------------------------------------------------------------------- */
@@ -128,8 +146,8 @@ static void say_times(const struct step_check *c, double factor, char *out, size
 			if (fabs(factor / want - 1) > 0.005)
 				continue;
 			snprintf(out, room, "%.4g times: %s by the %lld %s", factor,
-				up ? "divided once more" : "not divided", (long long)of[i].n,
-				of[i].what);
+				up ? "divided once more" : "not divided",
+				(long long)of[i].n, of[i].what);
 			return;
 		}
 }
@@ -152,10 +170,11 @@ static int count_right(const struct step_check *c, const struct products *p,
 }
 
 /* The factor with which most tensors are right; if none is, the one that would be right. */
-static void choose_common(struct step_check *c, const struct products *p, const double *lost)
+static void choose_common(
+	struct step_check *c, const struct products *p, const double *lost)
 {
 	double clip = c->files.adam.clip, right = clip_factor(clip, c->reference.norm);
-	const double tries[] = {common_factor(c, p), right,
+	const double tries[] = {common_factor(c, p), c->files.two_runs ? 1 : right,
 		clip_factor(clip, c->o.grad_norm > 0 ? c->o.grad_norm : 0)};
 	c->common = right;
 	c->n_right = 0;
@@ -194,6 +213,13 @@ static void judge_scale(struct step_check *c, const struct products *p)
 	if (near(k, 1, within))
 		k = 1;
 	c->seen_norm = fabs(c->common) * norm;
+	if (!c->n_right) { /* another gradient: its scale says nothing, but that it was not clipped enough */
+		if (clip > 0 && c->seen_norm > clip * (1 + within))
+			add_finding(c, NULL,
+				"clip: the clipped gradient has norm %.5g, above %.5g",
+				c->seen_norm, clip);
+		return;
+	}
 	c->clipped = clip > 0 ? norm > clip : clip < 0 && c->common < 1 - within;
 	c->scale_checked = logged > 0 || !c->clipped;
 	if (clip < 0)
@@ -234,10 +260,40 @@ static void judge_loss(struct step_check *c)
 		return;
 	add_finding(c, NULL,
 		"loss: %.6g was logged, and the reference's is %.6g: another batch, or another "
-		"function than the model's options say", logged, own);
+		"function than the model's options say",
+		logged, own);
 }
 
 /* ---- all tensors -------------------------------------------------------------------------- */
+
+/* Two runs of one step: their means of gradients, exp_avg, are compared as if they were gradients. */
+static int read_means(struct step_check *c, double *lost, struct err *e)
+{
+	double squares = 0;
+	c->seen = xcalloc((size_t)c->n, sizeof(*c->seen));
+	c->reference = (struct gradients){
+		.n = c->n, .g = xcalloc((size_t)c->n, sizeof(*c->reference.g))};
+	for (int i = 0; i < c->n; i++) {
+		struct tensor_step t;
+		int rc = tensor_step_read(&t, &c->files, i, e);
+		int k = in_model(c, i);
+		if (!rc) {
+			const struct products p = products_of(t.m0, t.m1, t.n);
+			squares += p.aa;
+			lost[i] = rounding_of(t.m0, t.n) + rounding_of(t.m1, t.n);
+			c->of[i].norm = sqrt(p.bb);
+			c->of[i].unchanged = p.aa <= 0;
+			c->reference.g[k] = t.m0;
+			c->seen[i] = t.m1;
+			t.m0 = t.m1 = NULL;
+		}
+		tensor_step_free(&t);
+		if (rc)
+			return -1;
+	}
+	c->reference.norm = sqrt(squares);
+	return 0;
+}
 
 static int read_seen(struct step_check *c, double *lost, struct err *e)
 {
@@ -254,8 +310,8 @@ static int read_seen(struct step_check *c, double *lost, struct err *e)
 	return 0;
 }
 
-static void judge_tensor(
-	const struct step_check *c, struct tensor_check *x, const struct products *p, double lost)
+static void judge_tensor(const struct step_check *c, struct tensor_check *x,
+	const struct products *p, double lost)
 {
 	struct distance *d = &x->gradient;
 	/* A gradient that is zero but for rounding, as of the biases of keys, tells nothing. */
@@ -265,7 +321,37 @@ static void judge_tensor(
 	x->factor = p->bb > 0 ? p->ab / p->bb / c->common : 1;
 	if (!d->tested)
 		return;
-	d->wrong = !(d->value <= d->bound) || fabs(x->factor - 1) > factor_bound(c, x) + 2 * lost;
+	d->wrong = !(d->value <= d->bound) ||
+		   fabs(x->factor - 1) > factor_bound(c, x) + 2 * lost;
+}
+
+/* Two right runs of bf16 differ from each other by the roots of both distances. */
+static const double bounds_of_runs[] = {2e-5, 0.06, 0.1};
+
+int judge_runs(struct step_check *c, struct err *e)
+{
+	struct products *p = xcalloc((size_t)c->n, sizeof(*p));
+	double *lost = xcalloc((size_t)c->n, sizeof(*lost));
+	double within = c->o.precision == RUN_FP32 ? 1e-4 : 0.03;
+	int rc = read_means(c, lost, e);
+	for (int i = 0; i < c->n && !rc; i++) {
+		p[i] = products_of(
+			c->seen[i], c->reference.g[in_model(c, i)], c->of[i].n);
+		c->of[i].gradient.bound = bounds_of_runs[c->o.precision];
+	}
+	if (!rc) {
+		choose_common(c, p, lost);
+		for (int i = 0; i < c->n; i++)
+			judge_tensor(c, &c->of[i], &p[i], lost[i]);
+		c->seen_norm = their_norm(c, p) * fabs(c->common);
+		if (c->n_right && !near(c->common, 1, within))
+			add_finding(c, NULL,
+				"scale: all means of gradients are %.4g times the first run's",
+				c->common);
+	}
+	free(p);
+	free(lost);
+	return rc ? -1 : 0;
 }
 
 int judge_gradients(struct step_check *c, struct err *e)
@@ -281,8 +367,7 @@ int judge_gradients(struct step_check *c, struct err *e)
 		for (int i = 0; i < c->n; i++)
 			judge_tensor(c, &c->of[i], &p[i], lost[i]);
 		judge_loss(c);
-		if (c->n_right)
-			judge_scale(c, p);
+		judge_scale(c, p);
 	}
 	free(p);
 	free(lost);

@@ -52,7 +52,8 @@ static void put_tally(const struct step_check *c, enum test test, struct str *ou
 	str_putc(out, '\n');
 }
 
-static void put_file(const char *what, const struct ckpt_view *v, bool moments, struct str *out)
+static void put_file(
+	const char *what, const struct ckpt_view *v, bool moments, struct str *out)
 {
 	str_printf(out, "%-8s%s: %s, %d tensors%s\n", what, v->name,
 		convert_detect(v->name)->name, v->n_tensors,
@@ -62,9 +63,11 @@ static void put_file(const char *what, const struct ckpt_view *v, bool moments, 
 static void put_batch(const struct step_check *c, struct str *out)
 {
 	const struct token_batch *b = &c->batch;
-	str_printf(out, "batch   %lld sequence%s of %lld positions, %lld targets%s; loss %.6f",
-		(long long)b->n, plural(b->n), (long long)b->length, (long long)b->counted,
-		b->documents ? ", attention within documents" : "", c->reference.loss);
+	str_printf(out,
+		"batch   %lld sequence%s of %lld positions, %lld targets%s; loss %.6f",
+		(long long)b->n, plural(b->n), (long long)b->length,
+		(long long)b->counted, b->documents ? ", attention within documents" : "",
+		c->reference.loss);
 	if (c->o.loss >= 0)
 		str_printf(out, ", logged %.6g", c->o.loss);
 	str_printf(out, " (%s)\n", c->computed);
@@ -78,10 +81,13 @@ static void put_scale(const struct step_check *c, struct str *out)
 		str_printf(out, ", logged %.6g", c->o.grad_norm);
 	str_printf(out, "; in the file times %.6f", c->common);
 	if (c->clipped && clip > 0)
-		str_printf(out, ", by clipping to %.4g it is %.6f", clip, clip / (norm + 1e-6));
+		str_printf(out, ", by clipping to %.4g it is %.6f", clip,
+			clip / (norm + 1e-6));
 	else if (c->clipped)
 		str_printf(out, ", as if clipped to %.5g", c->seen_norm);
-	if (!c->scale_checked)
+	if (!c->n_right)
+		str_puts(out, "; not checked: the gradients are others");
+	else if (!c->scale_checked)
 		str_puts(out, "; NOT checked: clipping hides it, --grad-norm would tell");
 	str_putc(out, '\n');
 }
@@ -95,14 +101,15 @@ static void put_update(const struct step_check *c, struct str *out)
 		const struct tensor_check *x = &c->of[i];
 		if (!x->decays || x->update.wrong)
 			continue;
-		decayed += fabs(x->decay - c->decay) <= fmax(0.01, 0.02 * c->decay) && c->decay > 0;
+		decayed += fabs(x->decay - c->decay) <= fmax(0.01, 0.02 * c->decay) &&
+			   c->decay > 0;
 		plain += fabs(x->decay) <= 0.01;
 	}
 	str_printf(out, "        learning rate %.6g at the optimizer's step %.0f", c->lr,
 		c->files.step);
 	if (decayed)
-		str_printf(out, "; weight decay %.3g of %d tensor%s, none of %d", c->decay,
-			decayed, plural(decayed), plain);
+		str_printf(out, "; weight decay %.3g of %d tensor%s, none of %d",
+			c->decay, decayed, plural(decayed), plain);
 	else if (plain)
 		str_printf(out, "; no weight decay of %d tensors", plain);
 	str_putc(out, '\n');
@@ -148,7 +155,7 @@ static bool is_of_gradients(const struct step_check *c, int cause)
 
 static void put_findings(const struct step_check *c, struct str *out)
 {
-	for (int i = c->n - 1; i >= 0 && c->has_reference; i--) {
+	for (int i = c->n - 1; i >= 0; i--) {
 		const struct tensor_check *x = &c->of[c->order[i]];
 		if (!x->gradient.wrong)
 			continue;
@@ -158,7 +165,7 @@ static void put_findings(const struct step_check *c, struct str *out)
 		break;
 	}
 	for (int k = 0; k < c->n_causes; k++) {
-		str_puts(out, "finding ");
+		str_puts(out, c->causes[k].is_note ? "note    " : "finding ");
 		const struct finding *f = &c->causes[k];
 		if (is_of_gradients(c, k)) {
 			put_names(c, k, out);
@@ -178,11 +185,15 @@ static void put_verdict(const struct step_check *c, struct str *out)
 	bool any = false;
 	for (enum test t = 0; t < N_TESTS; t++)
 		any |= tally(c, t).tested > 0;
+	int n = 0;
+	for (int k = 0; k < c->n_causes; k++)
+		n += !c->causes[k].is_note;
 	if (c->wrong)
-		str_printf(out, "verdict: wrong: %d finding%s\n", c->n_causes,
-			plural(c->n_causes));
+		str_printf(out, "verdict: wrong: %d finding%s\n", n, plural(n));
 	else if (!any)
 		str_puts(out, "verdict: nothing could be checked\n");
+	else if (c->files.two_runs)
+		str_puts(out, "verdict: the gradients of both runs are the same\n");
 	else if (c->has_reference)
 		str_puts(out, "verdict: the step is right\n");
 	else
@@ -191,8 +202,13 @@ static void put_verdict(const struct step_check *c, struct str *out)
 
 void step_check_print(const struct step_check *c, struct str *out)
 {
-	put_file("before", &c->files.before, c->files.m0 >= 0, out);
-	put_file("after", &c->files.after, c->files.m1 >= 0, out);
+	bool two = c->files.two_runs;
+	put_file(two ? "first" : "before", &c->files.before, c->files.m0 >= 0, out);
+	put_file(two ? "second" : "after", &c->files.after, c->files.m1 >= 0, out);
+	if (two)
+		str_printf(out,
+			"        of one step, %.0f: their means of gradients are compared\n",
+			c->files.step);
 	if (c->has_reference) {
 		put_batch(c, out);
 		put_scale(c, out);
@@ -268,6 +284,7 @@ void step_check_json(const struct step_check *c, struct str *out)
 		json_t *f = json_object();
 		put(f, "text", json_string(c->causes[k].text));
 		put(f, "tensors", json_integer(c->causes[k].n));
+		put(f, "note", json_boolean(c->causes[k].is_note));
 		BUG_ON(json_array_append_new(findings, f));
 	}
 	put(j, "findings", findings);

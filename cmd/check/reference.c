@@ -44,8 +44,8 @@ void weights_free(struct weights *w)
 
 static void gradients_init(struct gradients *g, const struct model *m)
 {
-	*g = (struct gradients){.n = m->n_tensors,
-		.g = xcalloc((size_t)m->n_tensors, sizeof(*g->g))};
+	*g = (struct gradients){
+		.n = m->n_tensors, .g = xcalloc((size_t)m->n_tensors, sizeof(*g->g))};
 }
 
 static void set_norm(struct gradients *g, const struct model *m)
@@ -96,8 +96,7 @@ static void collect_part(void *with, const struct part *x)
 static void collect(void *with)
 {
 	struct collecting *c = with;
-	store_for_each_part(
-		c->t->store, true, STORE_BIT(STORE_GRAD), 0, collect_part, c);
+	store_for_each_part(c->t->store, true, STORE_BIT(STORE_GRAD), 0, collect_part, c);
 }
 
 /* A step whose learning rate is 0, one sequence a micro-batch. */
@@ -139,7 +138,8 @@ static int32_t *windows_of(const struct token_batch *b)
 static void put_weights(struct trainer *t, const struct weights *w)
 {
 	for (int i = 0; i < w->m.n_tensors; i++)
-		store_put(t->store, STORE_PARAM, i, 0, t->model.tensors[i].dims[0], w->w[i]);
+		store_put(t->store, STORE_PARAM, i, 0, t->model.tensors[i].dims[0],
+			w->w[i]);
 	store_updated(t->store, false);
 }
 
@@ -211,6 +211,21 @@ static void hide(int32_t *start, const int32_t *from, int64_t length, int n)
 		start[t] = (int32_t)max64(from[t], chunk_begin(t, length, n));
 }
 
+/* The targets of a sequence, instead of those of the batch. */
+static void other_targets(
+	int32_t *out, const struct token_batch *b, int64_t at, enum targets which)
+{
+	const int32_t *tokens = b->tokens + at, *targets = b->targets + at;
+	int64_t n = b->length;
+	for (int64_t t = 0; t < n; t++) {
+		int32_t next = t + 1 < n ? tokens[t + 1] : targets[t];
+		out[t] = which == TARGETS_UNSHIFTED  ? tokens[t]
+			 : which == TARGETS_UNMASKED ? next
+			 : t + 1 < n		     ? targets[t + 1]
+						     : -1;
+	}
+}
+
 void reference_float64(const struct weights *w, const struct token_batch *b,
 	const struct variant *how, struct gradients *g)
 {
@@ -223,7 +238,8 @@ void reference_float64(const struct weights *w, const struct token_batch *b,
 	double **sums = xcalloc((size_t)m.n_tensors, sizeof(*sums));
 	int32_t *pos = xmalloc((size_t)b->length * sizeof(*pos));
 	int32_t *start = xmalloc((size_t)b->length * sizeof(*start));
-	const struct float64 f = {&m, values, how->rope};
+	int32_t *targets = xmalloc((size_t)b->length * sizeof(*targets));
+	const struct float64 f = {&m, values, how->function};
 	gradients_init(g, &m);
 	for (int i = 0; i < m.n_tensors; i++)
 		if (!how->wanted || how->wanted[i])
@@ -231,9 +247,12 @@ void reference_float64(const struct weights *w, const struct token_batch *b,
 				(size_t)tensor_size(&m.tensors[i]), sizeof(**sums));
 	for (int64_t i = 0; i < b->n; i++) {
 		int64_t at = i * b->length;
-		struct sequence s = {b->length, b->tokens + at,
-			(how->unshifted ? b->tokens : b->targets) + at, b->pos + at,
-			b->start + at};
+		struct sequence s = {b->length, b->tokens + at, b->targets + at,
+			b->pos + at, b->start + at};
+		if (how->targets) {
+			other_targets(targets, b, at, how->targets);
+			s.targets = targets;
+		}
 		if (how->restart) {
 			restart(pos, s.pos, b->length, how->restart);
 			s.pos = pos;
@@ -243,8 +262,8 @@ void reference_float64(const struct weights *w, const struct token_batch *b,
 			s.start = start;
 		}
 		if (how->sequence < 0 || how->sequence == i)
-			g->loss += float64_sequence(&f, &s, 1 / (double)b->counted,
-				&how->part, sums);
+			g->loss += float64_sequence(
+				&f, &s, 1 / (double)b->counted, &how->part, sums);
 	}
 	g->loss /= (double)b->counted;
 	for (int i = 0; i < m.n_tensors; i++) {
@@ -261,4 +280,5 @@ void reference_float64(const struct weights *w, const struct token_batch *b,
 	free(values);
 	free(pos);
 	free(start);
+	free(targets);
 }

@@ -35,16 +35,22 @@ int reference_trainer(const struct weights *w, const struct token_batch *b,
 bool reference_can_train(
 	const struct weights *w, const struct token_batch *b, const char **why);
 
-/* In float64. `how` may ask for another rotation, other positions and a part of the gradients. */
+/* In float64. `how` may ask for another function, other positions or targets (the inputs; the tokens after the
+ * next; those that do not count, too), and a part of the gradients. */
 struct variant {
-	enum rope_kind rope;
+	struct function function;
 	int restart; /* positions begin again in each of so many chunks; 0: as in the batch */
-	int unseen;  /* attention stays within each of so many chunks; 0: as in the batch */
+	int unseen; /* attention stays within each of so many chunks; 0: as in the batch */
 	struct grad_part part;
 	int sequence;	    /* only this one; -1: all */
 	const bool *wanted; /* [n_tensors], whose gradients are computed; NULL: all */
 	double norm_eps, rope_theta; /* 0: the model's */
-	bool unshifted;	    /* the inputs themselves are the targets */
+	enum targets {
+		TARGETS,
+		TARGETS_UNSHIFTED,
+		TARGETS_SHIFTED_TWICE,
+		TARGETS_UNMASKED
+	} targets;
 };
 void reference_float64(const struct weights *w, const struct token_batch *b,
 	const struct variant *how, struct gradients *g);

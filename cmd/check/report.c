@@ -10,7 +10,7 @@
 
 const struct tensor_check *report_first(const struct step_check *c)
 {
-	for (int i = c->n - 1; i >= 0 && c->has_reference; i--)
+	for (int i = c->n - 1; i >= 0; i--)
 		if (c->of[c->order[i]].gradient.wrong)
 			return &c->of[c->order[i]];
 	return NULL;
@@ -82,7 +82,11 @@ const char *report_meaning(const struct step_check *c, int finding)
 		const struct tensor_check *x = &c->of[i];
 		if (!has_finding(x, finding))
 			continue;
-		return x->gradient.wrong && x->cause == finding
+		bool gradient = x->gradient.wrong && x->cause == finding;
+		return gradient && c->files.two_runs
+			       ? "The gradients of the runs differ in these tensors: the backward "
+				 "pass, or a sum over ranks, is wrong in one of them."
+		       : gradient
 			       ? "The gradient that the optimizer saw is not that of the batch: the "
 				 "backward pass, or a sum over ranks, is wrong for these tensors."
 		       : x->nonfinite
@@ -119,6 +123,8 @@ void report_reason(const struct step_check *c, struct str *out)
 		str_printf(out, "%d finding%s", n, plural(n));
 	else if (!c->tested)
 		str_puts(out, "the files have nothing that could be");
+	else if (c->files.two_runs)
+		str_puts(out, "the gradients of both runs are the same");
 	else if (c->has_reference)
 		str_puts(out, "gradients, moments and update are within bounds");
 	else
@@ -164,12 +170,12 @@ static void put_file(const struct ckpt_view *v, bool moments, struct str *out)
 		v->n_tensors, plural(v->n_tensors), moments ? "" : ", no moments");
 }
 
-static void put_before(const struct check_report *r, struct str *out)
+static void put_first(const struct check_report *r, struct str *out)
 {
 	put_file(&r->c->files.before, r->c->files.m0 >= 0, out);
 }
 
-static void put_after(const struct check_report *r, struct str *out)
+static void put_second(const struct check_report *r, struct str *out)
 {
 	put_file(&r->c->files.after, r->c->files.m1 >= 0, out);
 }
@@ -227,7 +233,7 @@ static void put_adam(const struct check_report *r, struct str *out)
 
 static void put_gradients(const struct check_report *r, struct str *out)
 {
-	if (r->c->has_reference)
+	if (r->c->has_reference || r->c->files.two_runs)
 		put_tally(r->c, TEST_GRADIENT, out);
 }
 
@@ -241,17 +247,35 @@ static void put_updates(const struct check_report *r, struct str *out)
 	put_tally(r->c, TEST_UPDATE, out);
 }
 
-const struct report_fact report_facts[] = {
-	{"Before", put_before},
-	{"After", put_after},
-	{"Batch", put_batch},
-	{"Reference", put_reference},
-	{"The other run", put_run},
-	{"Optimizer", put_adam},
-	{"Gradients", put_gradients},
-	{"Moments", put_moments},
-	{"Update", put_updates},
+/* Which of them a check of a step has, and one of two runs. */
+enum { OF_STEP = 1, OF_RUNS = 2 };
+
+static const struct {
+	const char *name;
+	int of;
+	void (*put)(
+		const struct check_report *r, struct str *out); /* nothing: left out */
+} facts[] = {
+	{"Before", OF_STEP, put_first},
+	{"After", OF_STEP, put_second},
+	{"First run", OF_RUNS, put_first},
+	{"Second run", OF_RUNS, put_second},
+	{"Batch", OF_STEP, put_batch},
+	{"Reference", OF_STEP, put_reference},
+	{"The other run", OF_STEP | OF_RUNS, put_run},
+	{"Optimizer", OF_STEP | OF_RUNS, put_adam},
+	{"Gradients", OF_STEP | OF_RUNS, put_gradients},
+	{"Moments", OF_STEP, put_moments},
+	{"Update", OF_STEP, put_updates},
 };
+
+const char *report_fact(const struct check_report *r, int i, struct str *text)
+{
+	str_clear(text);
+	if (facts[i].of & (r->c->files.two_runs ? OF_RUNS : OF_STEP))
+		facts[i].put(r, text);
+	return text->len ? facts[i].name : NULL;
+}
 
 /* ---- scale ---------------------------------------------------------------------------- */
 
@@ -278,6 +302,9 @@ int report_scales(
 			report_known(a->clip >= 0, factor * norm),
 			report_known(c->seen_norm > 0, c->seen_norm)};
 	}
+	if (c->files.two_runs)
+		s[n++] = (struct report_scale){
+			"factor of the second run's gradients", 1, c->common};
 	if (c->lr > 0) {
 		s[n++] = (struct report_scale){
 			"learning rate", report_known(a->lr >= 0, a->lr), c->lr};
@@ -298,7 +325,9 @@ const char *report_number(char buf[AT_LEAST(NUM_TEXT)], int digits, double v)
 
 const char *report_unscaled(const struct step_check *c)
 {
-	return c->has_reference && !c->scale_checked
+	return !c->has_reference ? NULL
+	       : !c->n_right	 ? "The scale is not checked: the gradients are others."
+	       : !c->scale_checked
 		       ? "The scale is not checked: clipping hides it, and --grad-norm would tell."
 		       : NULL;
 }
@@ -312,6 +341,7 @@ int step_check_report(const struct step_check *c, const struct strs *batch,
 	if (kind < 0)
 		return -1;
 	map_init(&r, c, batch);
+	BUG_ON(ARRAY_LEN(facts) != N_REPORT_FACTS);
 	(kind == PAGE_HTML ? check_report_html : check_report_md)(&r, &text);
 	map_free(&r);
 	int rc = file_replace(path, &text, e);

@@ -51,13 +51,9 @@ bool map_has(const struct check_report *r, enum check_test t); /* a place with a
 const char *report_verdict(const struct step_check *c, enum report_tone *tone);
 void report_reason(const struct step_check *c, struct str *out); /* of the verdict */
 
-/* What was checked: a name, and a function that writes the text; none if it does not apply. */
-struct report_fact {
-	const char *name;
-	void (*put)(const struct check_report *r, struct str *out);
-};
-enum { N_REPORT_FACTS = 9 };
-extern const struct report_fact report_facts[N_REPORT_FACTS];
+/* What was checked, one of so many facts: its name and its text; NULL if it does not apply. */
+enum { N_REPORT_FACTS = 11 };
+const char *report_fact(const struct check_report *r, int i, struct str *text);
 
 struct report_scale {
 	const char *name;

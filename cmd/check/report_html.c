@@ -11,8 +11,9 @@ extern const char report_heat_css[];
 static void put_title(const void *of, struct str *out)
 {
 	const struct check_report *r = of;
-	str_printf(out, "The step from %s to %s", r->c->files.before.name,
-		r->c->files.after.name);
+	const struct step_files *f = &r->c->files;
+	str_printf(out, f->two_runs ? "One step of %s and %s" : "The step from %s to %s",
+		f->before.name, f->after.name);
 }
 
 static void put_summary(const void *of, struct str *out)
@@ -32,20 +33,20 @@ static void put_summary(const void *of, struct str *out)
 
 static void html_facts(const struct check_report *r, struct str *out)
 {
+	struct str text = {0};
 	html_section(out, "checked", "What was checked");
 	html_scroll(out, "checked");
 	str_puts(out, "<table class=\"facts\">\n<tbody>\n");
-	for (size_t i = 0; i < N_REPORT_FACTS; i++) {
-		struct str text = {0};
-		report_facts[i].put(r, &text);
-		if (text.len) {
-			str_puts(out, "<tr>");
-			html_element(out, "th", NULL, report_facts[i].name);
-			html_cell(out, text.s, false);
-			str_puts(out, "</tr>\n");
-		}
-		str_free(&text);
+	for (int i = 0; i < N_REPORT_FACTS; i++) {
+		const char *name = report_fact(r, i, &text);
+		if (!name)
+			continue;
+		str_puts(out, "<tr>");
+		html_element(out, "th", NULL, name);
+		html_cell(out, text.s, false);
+		str_puts(out, "</tr>\n");
 	}
+	str_free(&text);
 	html_foot(out);
 	html_scroll_end(out);
 	html_section_end(out);

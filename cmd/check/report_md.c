@@ -18,18 +18,18 @@ static void md_verdict(const struct check_report *r, struct str *out)
 
 static void md_facts(const struct check_report *r, struct str *out)
 {
+	struct str text = {0};
 	str_puts(out, "\n| Checked | |\n| --- | --- |\n");
-	for (size_t i = 0; i < N_REPORT_FACTS; i++) {
-		struct str text = {0};
-		report_facts[i].put(r, &text);
-		if (text.len) {
-			str_puts(out, "|");
-			md_cell(out, report_facts[i].name);
-			md_cell(out, text.s);
-			str_puts(out, "\n");
-		}
-		str_free(&text);
+	for (int i = 0; i < N_REPORT_FACTS; i++) {
+		const char *name = report_fact(r, i, &text);
+		if (!name)
+			continue;
+		str_puts(out, "|");
+		md_cell(out, name);
+		md_cell(out, text.s);
+		str_puts(out, "\n");
 	}
+	str_free(&text);
 }
 
 static void md_scales(const struct check_report *r, struct str *out)

@@ -21,7 +21,8 @@ static int configure(struct step_files *s, const struct adam *asked, struct err 
 	if (opts_from_text(&train_program, &o, s->after.config.s, true, e))
 		return err_prefix(e, "%s: ", s->after.name);
 	bool has_clip = s->after.config.s && strstr(s->after.config.s, "clip = ");
-	bool has_decay = s->after.config.s && strstr(s->after.config.s, "weight-decay = ");
+	bool has_decay =
+		s->after.config.s && strstr(s->after.config.s, "weight-decay = ");
 	s->adam = (struct adam){.beta1 = either(asked->beta1, o.beta1),
 		.beta2 = either(asked->beta2, o.beta2),
 		.eps = either(asked->eps, o.eps),
@@ -86,7 +87,7 @@ static int are_zero(const struct step_files *s, bool *zero, struct err *e)
 
 /* Is it one step? Some programs count the step in which they make their moments, of zeros; or load the parameters
  * of such a file only, and count again. */
-static int check_steps(struct step_files *s, struct err *e)
+static int check_steps(struct step_files *s, enum whose_files whose, struct err *e)
 {
 	bool zero = true;
 	s->from = -1;
@@ -100,9 +101,14 @@ static int check_steps(struct step_files *s, struct err *e)
 			return 0;
 		return err_set(e, EX_TROUBLE,
 			"%s is step %.0f of its optimizer, and %s has no moments: both must have "
-			"them, but at the first step", s->after.name, s->step, s->before.name);
+			"them, but at the first step",
+			s->after.name, s->step, s->before.name);
 	}
 	s->from = (double)s->before.info.step;
+	s->two_runs =
+		whose == TWO_RUNS || (whose == ONE_OR_TWO_RUNS && s->from == s->step);
+	if (s->two_runs)
+		return 0;
 	if (s->step - s->from <= 1)
 		return 0;
 	return err_set(e, EX_TROUBLE,
@@ -111,7 +117,7 @@ static int check_steps(struct step_files *s, struct err *e)
 }
 
 int step_files_open(struct step_files *s, const char *before, const char *after,
-	const struct adam *asked, struct err *e)
+	const struct adam *asked, enum whose_files whose, struct err *e)
 {
 	*s = (struct step_files){0};
 	if (convert_open(&s->before, before, e))
@@ -126,7 +132,7 @@ int step_files_open(struct step_files *s, const char *before, const char *after,
 	s->m1 = ckpt_view_find_group(&s->after, "exp_avg");
 	s->v1 = ckpt_view_find_group(&s->after, "exp_avg_sq");
 	s->step = (double)s->after.info.step;
-	if (check_tensors(s, e) || check_steps(s, e))
+	if (check_tensors(s, e) || check_steps(s, whose, e))
 		return -1;
 	return configure(s, asked, e);
 }

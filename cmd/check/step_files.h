@@ -19,13 +19,18 @@ struct step_files {
 	struct adam adam;
 	int64_t n_tensors;
 	int m0, v0, m1, v1; /* groups of the moments; -1: zeros */
-	double step; /* of the optimizer, that led to `after` */
-	double from; /* and to `before`; -1: not known */
+	double step;	    /* of the optimizer, that led to `after` */
+	double from;	    /* and to `before`; -1: not known */
+	/* The files are of one step, of two runs: `before` is the first one's. */
+	bool two_runs;
 };
 
+/* Are the files of one run, before and after a step, or of one step of two runs? ONE_OR_TWO: of two if both have
+ * the same step. */
+enum whose_files { ONE_RUN, TWO_RUNS, ONE_OR_TWO_RUNS };
 /* `asked`: what the user says of the optimizer goes before what the files say. */
 int step_files_open(struct step_files *s, const char *before, const char *after,
-	const struct adam *asked, struct err *e);
+	const struct adam *asked, enum whose_files whose, struct err *e);
 void step_files_close(struct step_files *s);
 bool step_files_have_moments(const struct step_files *s);
 int64_t step_files_size(const struct step_files *s, int tensor);

@@ -75,7 +75,8 @@ static const struct rule rules[] = {
 };
 
 /* The direction of the update of one element. */
-static double direction(const struct step_check *c, const struct rule *r, double m, double v)
+static double direction(
+	const struct step_check *c, const struct rule *r, double m, double v)
 {
 	const struct adam *a = &c->files.adam;
 	double step = fmax(1, c->files.step + r->later);
@@ -148,7 +149,8 @@ static double common_lr(struct step_check *c)
 	double most = 4 * median(noise, n);
 	for (int i = 0; i < c->n; i++) {
 		const struct update_sums *s = &c->of[i].sums;
-		if (s->uu > 0 && c->of[i].lr > 0 && s->round * sqrt(s->pp / s->uu) <= most)
+		if (s->uu > 0 && c->of[i].lr > 0 &&
+			s->round * sqrt(s->pp / s->uu) <= most)
 			lr[kept++] = c->of[i].lr;
 	}
 	double middle = median(lr, kept);
@@ -182,8 +184,8 @@ static bool all_finite(const float *x, int64_t n)
 }
 
 /* All tests of a tensor, of its update by this rule. */
-static void test_tensor(struct step_check *c, struct tensor_check *x, const struct rule *r,
-	const struct tensor_step *t, struct beta_sums *sums)
+static void test_tensor(struct step_check *c, struct tensor_check *x,
+	const struct rule *r, const struct tensor_step *t, struct beta_sums *sums)
 {
 	double lost;
 	x->nonfinite = !all_finite(t->p1, t->n) || !all_finite(t->m1, t->n) ||
@@ -273,10 +275,12 @@ static int choose_rule(struct step_check *c, const struct rule **best, struct er
 
 /* If the second moments are wrong everywhere, another beta2 may explain them, with which the update is then
  * judged. */
-static int judge_moments(struct step_check *c, const struct beta_sums *sums, struct err *e)
+static int judge_moments(
+	struct step_check *c, const struct beta_sums *sums, struct err *e)
 {
 	int wrong = 0, tested = 0, left = 0;
-	double beta = c->files.adam.beta2, other = sums->bb > 0 ? sums->ab / sums->bb : -1;
+	double beta = c->files.adam.beta2,
+	       other = sums->bb > 0 ? sums->ab / sums->bb : -1;
 	struct beta_sums again;
 	for (int i = 0; i < c->n; i++) {
 		tested += c->of[i].moments.tested;
@@ -289,7 +293,8 @@ static int judge_moments(struct step_check *c, const struct beta_sums *sums, str
 		for (int i = 0; i < c->n; i++)
 			left += c->of[i].moments.wrong;
 		if (2 * left <= tested) {
-			add_finding(c, NULL, "exp_avg_sq: as if beta2 were %.4g instead of %.4g",
+			add_finding(c, NULL,
+				"exp_avg_sq: as if beta2 were %.4g instead of %.4g",
 				other, beta);
 			wrong = left;
 		} else {
@@ -302,8 +307,9 @@ static int judge_moments(struct step_check *c, const struct beta_sums *sums, str
 		if (c->of[i].moments.wrong)
 			add_finding(c, &c->of[i],
 				"exp_avg_sq did not gain the square of what exp_avg gained%s",
-				wrong == tested ? ": is it one step of AdamW with these betas?"
-						: "");
+				wrong == tested
+					? ": is it one step of AdamW with these betas?"
+					: "");
 	return 0;
 }
 
@@ -326,7 +332,9 @@ static bool explain_slices(struct step_check *c, struct tensor_check *x, int ten
 		int64_t slice = (dim ? i % cols : i / cols) * n / shape->dims[dim];
 		double p = (double)t->p0[i], d = p - (double)t->p1[i];
 		double u = direction(c, &rules[0], (double)t->m1[i], (double)t->v1[i]) +
-			   fmax(0, c->files.adam.decay >= 0 ? c->files.adam.decay : c->decay) * p;
+			   fmax(0, c->files.adam.decay >= 0 ? c->files.adam.decay
+							    : c->decay) *
+				   p;
 		part[slice].aa += d * d;
 		part[slice].ab += d * u;
 		part[slice].bb += u * u;
@@ -335,14 +343,17 @@ static bool explain_slices(struct step_check *c, struct tensor_check *x, int ten
 		double f = part[k].bb > 0 ? part[k].ab / part[k].bb : 0;
 		left += fmax(0, part[k].aa - f * part[k].ab);
 		all += part[k].aa;
-		equal &= k == 0 || fabs(f * part[0].bb - part[0].ab) <= 0.02 * fabs(part[0].ab);
-		at += (size_t)snprintf(list + at, sizeof(list) - at, "%s%.3g", k ? " " : "", f);
+		equal &= k == 0 ||
+			 fabs(f * part[0].bb - part[0].ab) <= 0.02 * fabs(part[0].ab);
+		at += (size_t)snprintf(
+			list + at, sizeof(list) - at, "%s%.3g", k ? " " : "", f);
 		if (at >= sizeof(list))
 			return false;
 	}
 	if (equal || !(all > 0) || sqrt(left / all) > fmax(0.01, 2 * x->update.bound))
 		return false;
-	add_finding(c, x, "update: dim %d in %d slices, with learning rates %s", dim, n, list);
+	add_finding(c, x, "update: dim %d in %d slices, with learning rates %s", dim, n,
+		list);
 	return true;
 }
 
@@ -382,12 +393,15 @@ static int say_update(struct step_check *c, const struct rule *r, struct err *e)
 		else if (x->update.wrong && explain_update(c, c->order[k], e))
 			return -1;
 		else if (has_other_lr(c, x))
-			add_finding(c, x, "learning rate %.4g, and most have %.4g", x->lr, c->lr);
+			add_note(c, x, "learning rate %.4g, and most have %.4g", x->lr,
+				c->lr);
 		if (has_other_decay(c, x) && !lr_is_wrong(c))
-			add_finding(c, x, "weight decay %.3g instead of %.3g", x->decay, a->decay);
+			add_finding(c, x, "weight decay %.3g instead of %.3g", x->decay,
+				a->decay);
 	}
 	if (a->decay > 0.02 && plain && !decayed)
-		add_finding(c, NULL, "no tensor decays, and weight decay is %.3g", a->decay);
+		add_finding(
+			c, NULL, "no tensor decays, and weight decay is %.3g", a->decay);
 	return 0;
 }
 

@@ -14,10 +14,10 @@
 
 static struct err e;
 
-#define LLAMA                                                                              \
+#define LLAMA                                                                                     \
 	"arch = llama\nlayers = 2\nheads = 4\nkv-heads = 2\ndim = 32\nffn-dim = 48\nvocab = 60\n" \
 	"vocab-multiple = 1\ncontext = 16\n"
-#define GPT2                                                                     \
+#define GPT2                                                                       \
 	"arch = gpt2\nlayers = 2\nheads = 4\ndim = 32\nffn-dim = 64\nvocab = 60\n" \
 	"vocab-multiple = 1\ncontext = 16\ndropout = 0\n"
 
@@ -117,7 +117,11 @@ static void begin(struct step *s, const char *config)
 {
 	struct model_config c;
 	*s = (struct step){.config = config,
-		.adam = {.beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8, .decay = 0.1, .clip = 0.5,
+		.adam = {.beta1 = 0.9,
+			.beta2 = 0.95,
+			.eps = 1e-8,
+			.decay = 0.1,
+			.clip = 0.5,
 			.lr = 1e-3},
 		.n_groups = {1, GROUPS}};
 	if (options_model(&c, config, &e) || model_init(&s->w.m, &c, VOCAB, &e))
@@ -153,7 +157,8 @@ static double norm_of(const struct step *s)
 }
 
 /* One element's step of AdamW (Loshchilov, Hutter 2019). */
-static void adamw(const struct step *s, double step, double g, const float *in, float *out)
+static void adamw(
+	const struct step *s, double step, double g, const float *in, float *out)
 {
 	const struct adam *a = &s->adam;
 	double m = a->beta1 * (double)in[1] + (1 - a->beta1) * g;
@@ -171,7 +176,8 @@ static void train(struct step *s)
 {
 	const struct model *m = &s->w.m;
 	double norm = s->grad_norm > 0 ? s->grad_norm : norm_of(s);
-	double c = s->adam.clip > 0 && norm > s->adam.clip ? s->adam.clip / (norm + 1e-6) : 1;
+	double c = s->adam.clip > 0 && norm > s->adam.clip ? s->adam.clip / (norm + 1e-6)
+							   : 1;
 	for (int f = 0; f < 2; f++)
 		for (int k = 0; k < GROUPS; k++)
 			s->of[f][k] = tensors_like(m);
@@ -208,14 +214,20 @@ static void expect(struct step *s, const struct check_opts *o, const char *text)
 		fail_msg("wanted: %s\n%s", text ? text : "nothing", out.s);
 	str_clear(&out);
 	step_check_json(&c, &out);
-	assert_non_null(strstr(out.s, text ? "\"verdict\": \"wrong\"" : "\"verdict\": \"right\""));
+	assert_non_null(strstr(
+		out.s, text ? "\"verdict\": \"wrong\"" : "\"verdict\": \"right\""));
 	str_free(&out);
 	step_check_close(&c);
 	strs_free(&files);
 }
 
-static const struct check_opts plain = {.grad_norm = -1, .loss = -1, .tp = 1, .cp = 1,
-	.fsdp = 1, .dp = 1, .accumulation = 1};
+static const struct check_opts plain = {.grad_norm = -1,
+	.loss = -1,
+	.tp = 1,
+	.cp = 1,
+	.fsdp = 1,
+	.dp = 1,
+	.accumulation = 1};
 
 static int tensor(const struct step *s, const char *name)
 {
@@ -232,8 +244,9 @@ static int tensor(const struct step *s, const char *name)
 static void as_the_trainer(void **state)
 {
 	static const char *const configs[] = {LLAMA, GPT2, LLAMA "tie = yes\n",
-		LLAMA "rope-scaling = llama3\nrope-factor = 8\nrope-low = 1\nrope-high = 4\n"
-		      "rope-original = 8192\n",
+		LLAMA
+		"rope-scaling = llama3\nrope-factor = 8\nrope-low = 1\nrope-high = 4\n"
+		"rope-original = 8192\n",
 		GPT2 "act = gelu\n", GPT2 "tie = no\nbias = no\n"};
 	(void)state;
 	for (size_t k = 0; k < ARRAY_LEN(configs); k++) {
@@ -258,7 +271,8 @@ static void as_the_trainer(void **state)
 /* Each kind of part adds up to the whole gradient. */
 static void parts_add_up(void **state)
 {
-	static const enum part_kind kinds[] = {PART_CHUNK, PART_ZIGZAG, PART_SLICE, PART_USE};
+	static const enum part_kind kinds[] = {
+		PART_CHUNK, PART_ZIGZAG, PART_SLICE, PART_USE};
 	(void)state;
 	for (size_t k = 0; k < ARRAY_LEN(kinds); k++) {
 		struct step s;
@@ -393,7 +407,8 @@ static void sequence_skipped(struct step *s)
 
 static void pairs_rotated(struct step *s)
 {
-	replace(s, &(struct variant){.sequence = -1, .rope = ROPE_PAIRS}, NULL);
+	replace(s, &(struct variant){.sequence = -1, .function = {.rope = ROPE_PAIRS}},
+		NULL);
 }
 
 static void positions_restart(struct step *s)
@@ -403,7 +418,7 @@ static void positions_restart(struct step *s)
 
 static void unshifted(struct step *s)
 {
-	replace(s, &(struct variant){.sequence = -1, .unshifted = true}, NULL);
+	replace(s, &(struct variant){.sequence = -1, .targets = TARGETS_UNSHIFTED}, NULL);
 }
 
 static void other_eps(struct step *s)
@@ -424,7 +439,8 @@ static const struct {
 	{LLAMA, one_doubled, "layers.1.feed_forward.w2.weight (1): 2 times"},
 	{LLAMA, one_off_little, "layers.0.attention_norm.weight"},
 	{LLAMA, one_missing, "layers.0.attention.wv.weight (1): no gradient"},
-	{LLAMA, slice_doubled, "layers.0.attention.wo.weight (1): dim 1 in 2 slices: 1 2 times"},
+	{LLAMA, slice_doubled,
+		"layers.0.attention.wo.weight (1): dim 1 in 2 slices: 1 2 times"},
 	{LLAMA, one_transposed, "layers.1.attention.wq.weight (1): transposed"},
 	{LLAMA, norms_not_summed, "slice 0 of 2 tensor-parallel slices: not summed"},
 	{GPT2, norms_not_summed, "slice 0 of 2 tensor-parallel slices: not summed"},
@@ -480,7 +496,8 @@ static void wrong_scales(void **state)
 	s.adam.clip = 0;
 	scale_all(&s, 4);
 	train(&s);
-	expect(&s, &o, "all gradients are 4 times: not divided by the 4 data-parallel ranks");
+	expect(&s, &o,
+		"all gradients are 4 times: not divided by the 4 data-parallel ranks");
 	end(&s);
 	/* clipped by the norm of a part */
 	begin(&s, LLAMA);
