@@ -225,9 +225,8 @@ static void html_tensor(const struct step_check *c, int i, struct str *out)
 	}
 	for (int k = 0; k < c->n_causes; k++)
 		if (has_finding(x, k))
-			str_printf(
-				&found, "%s%s", found.len ? "; " : "", c->causes[k].text);
-	html_cell(out, found.s, false);
+			str_printf(&found, "%s%d", found.len ? ", " : "", k + 1);
+	html_cell(out, found.s, true);
 	str_puts(out, "</tr>\n");
 	str_free(&found);
 }
@@ -235,7 +234,7 @@ static void html_tensor(const struct step_check *c, int i, struct str *out)
 static void html_tensors(const struct check_report *r, struct str *out)
 {
 	static const char *const head[] = {"Tensor", ">Elements", ">Gradient's norm",
-		">Factor", ">Gradient", ">Moments", ">Update", "Findings"};
+		">Factor", ">Gradient", ">Moments", ">Update", ">Findings"};
 	enum { OPEN = 100 };
 	html_section(out, "tensors", "Tensors");
 	str_printf(out,

@@ -197,3 +197,20 @@ damage() { # FILE COPY OFFSET: the copy has one bit flipped
 some_of() { # N
 	if [ "${LONG:-no}" = yes ]; then cat; else head -n "$1"; fi
 }
+
+# Is every element closed, in its order?
+balanced() { # FILE
+	command -v python3 >/dev/null || return 0
+	python3 - "$1" <<-'END'
+		import sys, html.parser
+		class Page(html.parser.HTMLParser):
+		    open = []
+		    def handle_starttag(self, tag, attrs):
+		        if tag not in ("meta", "input"): self.open.append(tag)
+		    def handle_endtag(self, tag):
+		        assert self.open.pop() == tag, (tag, self.getpos())
+		page = Page()
+		page.feed(open(sys.argv[1]).read())
+		assert not page.open, page.open
+	END
+}

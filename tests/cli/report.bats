@@ -31,23 +31,6 @@ dom_of() { # FILE
 		--dump-dom "file://$PWD/$1" 2>messages
 }
 
-# Is every element closed, in its order?
-balanced() { # FILE
-	command -v python3 >/dev/null || return 0
-	python3 - "$1" <<-'END'
-		import sys, html.parser
-		class Page(html.parser.HTMLParser):
-		    open = []
-		    def handle_starttag(self, tag, attrs):
-		        if tag not in ("meta", "input"): self.open.append(tag)
-		    def handle_endtag(self, tag):
-		        assert self.open.pop() == tag, (tag, self.getpos())
-		page = Page()
-		page.feed(open(sys.argv[1]).read())
-		assert not page.open, page.open
-	END
-}
-
 @test "--report .html: tables, curves and data in one file that asks for nothing" {
 	{ head_of fsdp=2 fp32 && log_of 0 60; } >a
 	{ head_of tp=2 bf16 && log_of 0 60; } >b
