@@ -141,7 +141,7 @@ static void put_tally(const struct step_check *c, enum check_test t, struct str 
 	char low[NUM_TEXT], high[NUM_TEXT];
 	int tested = 0, wrong = 0;
 	for (int i = 0; i < c->n; i++) {
-		const struct distance *d = test_distance(&c->of[i], t);
+		const struct distance *d = map_distance(&c->of[i], t);
 		if (!d->tested)
 			continue;
 		tested++;

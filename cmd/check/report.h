@@ -33,7 +33,7 @@ void map_init(
 void map_free(struct check_report *r);
 void map_row_name(const struct map_row *row, struct str *out); /* "attention.wq" */
 
-const struct distance *test_distance(const struct tensor_check *x, enum check_test t);
+const struct distance *map_distance(const struct tensor_check *x, enum check_test t);
 
 enum { MARKS_WITHIN = 3, MARKS_BEYOND = 4 };
 /* A place of a map: its sign, and the step of its colour, each ten times the one before. */

@@ -1,0 +1,231 @@
+/* pt-check's reports of made-up results: many layers, names that are foreign text, numbers that are none. */
+#include "base/file.h"
+#include "check/report.h"
+#include "tests/support/support.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+static struct err e;
+
+static void add_tensor(struct step_check *c, const char *name, double ratio)
+{
+	c->of = xgrow(c->of, c->n, sizeof(*c->of));
+	c->order = xgrow(c->order, c->n, sizeof(*c->order));
+	c->order[c->n] = c->n;
+	struct tensor_check *x = &c->of[c->n++];
+	*x = (struct tensor_check){.n = 64, .norm = 1, .factor = 1, .cause = -1};
+	snprintf(x->name, sizeof(x->name), "%s", name);
+	x->gradient = (struct distance){ratio * 1e-5, 1e-5, true, !(ratio <= 1)};
+	x->moments = x->update = (struct distance){2e-6, 1e-5, true, false};
+}
+
+/* A result with tensors of so many layers, all right. */
+static void begin(struct step_check *c, int layers)
+{
+	static const char *const names[] = {"attention_norm.weight",
+		"attention.wq.weight", "attention.wk.weight", "attention.wv.weight",
+		"attention.wo.weight", "ffn_norm.weight", "feed_forward.w1.weight",
+		"feed_forward.w3.weight", "feed_forward.w2.weight"};
+	char name[64];
+	*c = (struct step_check){
+		.o = {.tp = 1, .cp = 1, .dp = 1, .fsdp = 1, .accumulation = 1},
+		.has_reference = true,
+		.computed = "float64",
+		.n_right = 1,
+		.common = 1,
+		.scale_checked = true,
+		.tested = true};
+	c->files.before.name = c->files.after.name = "no-such-file.h5";
+	add_tensor(c, "tok_embeddings.weight", 0.05);
+	for (int i = 0; i < layers; i++)
+		for (size_t k = 0; k < ARRAY_LEN(names); k++) {
+			snprintf(name, sizeof(name), "layers.%d.%s", i, names[k]);
+			add_tensor(c, name, 0.05);
+		}
+	add_tensor(c, "norm.weight", 0.05);
+}
+
+static void end(struct step_check *c)
+{
+	free(c->of);
+	free(c->order);
+}
+
+static struct tensor_check *find(struct step_check *c, const char *name)
+{
+	for (int i = 0; i < c->n; i++)
+		if (!strcmp(c->of[i].name, name))
+			return &c->of[i];
+	fail_msg("no tensor %s", name);
+	return NULL;
+}
+
+/* A wrong gradient with a finding. */
+static void wrong(struct step_check *c, const char *name, double ratio, const char *text)
+{
+	struct tensor_check *x = find(c, name);
+	x->gradient.value = ratio * x->gradient.bound;
+	x->gradient.wrong = true;
+	x->cause = add_finding(c, x, "%s", text);
+}
+
+/* The report, as the program writes it. */
+static void write_report(const struct step_check *c, const char *name, struct str *out)
+{
+	const struct strs batch = {0};
+	str_clear(out);
+	if (step_check_report(c, &batch, test_path(name), &e) ||
+		file_read(test_path(name), 1 << 24, out, &e))
+		fail_msg("%s", e.msg);
+}
+
+static int count(const struct str *text, const char *what)
+{
+	int n = 0;
+	for (const char *p = text->s; (p = strstr(p, what)); p += strlen(what))
+		n++;
+	return n;
+}
+
+static void many_layers(void **state)
+{
+	struct step_check c;
+	struct str page = {0};
+	(void)state;
+	begin(&c, 126);
+	for (int i = 30; i < 61; i++) {
+		char name[64];
+		snprintf(name, sizeof(name), "layers.%d.attention.wq.weight", i);
+		wrong(&c, name, 50, "transposed");
+	}
+	wrong(&c, "layers.7.attention.wq.weight", 50, "transposed");
+	wrong(&c, "layers.125.ffn_norm.weight", 5e6, "transposed");
+	write_report(&c, "r.html", &page);
+	assert_int_equal(count(&page, "<td class=\"b1\" title="), 32);
+	assert_int_equal(count(&page, "<td class=\"b3\" title="), 1);
+	assert_int_equal(count(&page, "<td class=\"w1\" title="), 126 * 9 + 2 - 33);
+	/* moments and update, a fifth of their bounds */
+	assert_int_equal(count(&page, "<td class=\"w2\" title="), 2 * (126 * 9 + 2));
+	assert_int_equal(count(&page, "<th>125</th>"), 3);
+	assert_int_equal(count(&page, "<tr id="), c.n);
+	assert_int_equal(count(&page, "<tr id=\"t0\">"), 1);
+	assert_non_null(
+		strstr(page.s, "<p>33 tensors: <code>layers.7,30-60.attention.wq.weight, "
+			       "layers.125.ffn_norm.weight</code></p>"));
+	assert_non_null(strstr(page.s,
+		"backward order is that of layers.125.ffn_norm.weight: residual 50, bound 1e-05"));
+	assert_true(page.len < 1 << 20);
+	write_report(&c, "r.md", &page);
+	assert_int_equal(count(&page, "×"), 33 + 1); /* (and in the legend) */
+	assert_true(page.len < 20000);
+	str_free(&page);
+	end(&c);
+}
+
+/* GitHub and browsers show names as they are. */
+static void foreign_names(void **state)
+{
+	static const char *const names[] = {"<script>alert(1)</script>",
+		"layers.0.<img src=x>\"'&", "layers.01.a", "layers.-1.b",
+		"layers.99999999999.c", "layers.0", "layers.5.", "|`*_x_*`|",
+		"@TITLE@ %s", "\x1b[31m"};
+	struct step_check c;
+	struct str page = {0};
+	(void)state;
+	begin(&c, 1);
+	for (size_t i = 0; i < ARRAY_LEN(names); i++) {
+		add_tensor(&c, names[i], 1);
+		wrong(&c, names[i], 2, "the gradient of <script>alert(2)</script>|");
+	}
+	write_report(&c, "r.html", &page);
+	assert_null(strstr(page.s, "<script"));
+	assert_null(strstr(page.s, "<img"));
+	assert_null(strchr(page.s, '\x1b'));
+	assert_non_null(strstr(page.s, "<th>&lt;script&gt;alert(1)&lt;/script&gt;</th>"));
+	assert_non_null(strstr(
+		page.s, "title=\"layers.0.&lt;img src=x&gt;&quot;'&amp;: residual"));
+	assert_non_null(strstr(page.s, "<th>@TITLE@ %s</th>"));
+	/* each in the map, and in the table */
+	assert_int_equal(count(&page, "<td class=\"b0\""), ARRAY_LEN(names));
+	assert_int_equal(count(&page, "<tr id="), c.n);
+	write_report(&c, "r.md", &page);
+	assert_null(strchr(page.s, '\x1b'));
+	assert_non_null(
+		strstr(page.s, "| \\<script\\>alert(1)\\</script\\> | Gradients |"));
+	assert_non_null(strstr(page.s, "| \\|\\`\\*\\_x\\_\\*\\`\\| | Gradients |"));
+	str_free(&page);
+	end(&c);
+}
+
+/* Signs, of what has no number, too. */
+static void signs(void **state)
+{
+	static const struct {
+		double value;
+		bool tested, wrong;
+		const char *sign;
+		int step;
+	} rows[] = {{1e-9, true, false, "·", 0}, {0, true, false, "·", 0},
+		{5e-7, true, false, "·", 1}, {2e-6, true, false, "·", 2},
+		{1e-5, true, false, "·", 2}, {1.1e-5, true, true, "×", 0},
+		{2e-4, true, true, "×", 1}, {5e-3, true, true, "×", 2},
+		{5, true, true, "×", 3}, {1e30, true, true, "×", 3},
+		{INFINITY, true, true, "!", 3}, {NAN, true, true, "!", 3},
+		{NAN, false, false, "–", -1},
+		{5e-6, true, true, "×", 0}}; /* a factor that is wrong */
+	struct step_check c;
+	(void)state;
+	begin(&c, 1);
+	for (size_t i = 0; i < ARRAY_LEN(rows); i++) {
+		struct tensor_check x = {.cause = -1};
+		x.gradient = (struct distance){
+			rows[i].value, 1e-5, rows[i].tested, rows[i].wrong};
+		const struct map_mark m = map_mark(&c, &x, TEST_GRADIENT);
+		assert_string_equal(m.sign, rows[i].sign);
+		assert_int_equal(m.step, rows[i].step);
+		assert_int_equal(m.beyond, rows[i].wrong);
+	}
+	/* what no distance shows: a tensor that did not change, one with NaN; and a note, which is none */
+	struct tensor_check *x = find(&c, "layers.0.attention.wq.weight");
+	add_note(&c, x, "weight decay 0 instead of 0.1");
+	assert_false(map_mark(&c, x, TEST_UPDATE).beyond);
+	add_finding(&c, x, "has a gradient, and did not change");
+	assert_string_equal(map_mark(&c, x, TEST_UPDATE).sign, "×");
+	assert_false(map_mark(&c, x, TEST_GRADIENT).beyond);
+	assert_false(map_mark(&c, x, TEST_MOMENTS).beyond);
+	x->nonfinite = true;
+	assert_string_equal(map_mark(&c, x, TEST_UPDATE).sign, "!");
+	/* what the gradient explains is not the update's */
+	wrong(&c, "norm.weight", 3, "transposed");
+	assert_false(map_mark(&c, find(&c, "norm.weight"), TEST_UPDATE).beyond);
+	end(&c);
+}
+
+/* Layers that have nothing in common are no grid of millions of places. */
+static void no_grid(void **state)
+{
+	struct step_check c;
+	struct check_report r;
+	char name[64];
+	(void)state;
+	begin(&c, 0);
+	for (int i = 0; i < 2000; i++) {
+		snprintf(name, sizeof(name), "layers.%d.tensor%d", i, i);
+		add_tensor(&c, name, 0.5);
+	}
+	map_init(&r, &c, &(struct strs){0});
+	assert_int_equal(r.n_layers, 0);
+	assert_int_equal(r.n_rows, c.n);
+	map_free(&r);
+	end(&c);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {cmocka_unit_test(many_layers),
+		cmocka_unit_test(foreign_names), cmocka_unit_test(signs),
+		cmocka_unit_test(no_grid)};
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
