@@ -158,15 +158,20 @@ static void html_place(
 
 static void html_map(const struct check_report *r, enum check_test t, struct str *out)
 {
+	enum { MANY = 48 };
+	bool many = r->n_layers > MANY;
 	if (!map_has(r, t))
 		return;
 	str_puts(out, "<div>");
 	html_element(out, "h3", NULL, check_test_names[t]);
 	html_scroll(out, "maps");
-	str_printf(out, "<table class=\"heat%s\">\n<thead><tr><th>layer</th>",
-		t == TEST_GRADIENT ? "" : " small");
+	str_printf(out, "<table class=\"heat%s%s\">\n<thead><tr><th>layer</th>",
+		t == TEST_GRADIENT ? "" : " small", many ? " many" : "");
 	for (int i = 0; i < r->n_layers; i++)
-		str_printf(out, "<th>%lld</th>", (long long)r->layers[i]);
+		if (many && i % 10)
+			str_puts(out, "<th></th>");
+		else
+			str_printf(out, "<th>%lld</th>", (long long)r->layers[i]);
 	str_puts(out, "</tr></thead>\n<tbody>\n");
 	for (int k = 0; k < r->n_rows; k++) {
 		const struct map_row *row = &r->rows[k];
