@@ -53,6 +53,17 @@ make_step() {
 	grep -qF '**right**: the gradients of both runs are the same' r.md
 }
 
+@test "--report: what no distance shows is a mark, too" {
+	make_step
+	code_of 1 pt-check before.h5 after.h5 --weight-decay 0.3 -o r.html -o r.md
+	says 'within bounds'
+	# the matrices decayed by another factor; biases do not decay
+	grep -qE '^    attention\.wq +×××$' <(sed -n '/^    Update/,$p' r.md)
+	grep -qE '^    attention\.wq\.bias +···$' <(sed -n '/^    Update/,$p' r.md)
+	grep -qE '^    attention\.wq +···$' <(sed -n '/^    Moments/,/^    Update/p' r.md)
+	grep -qF 'these parameters did not change as AdamW changes them' r.html
+}
+
 @test "--report: no name of a file is part of the page or of the Markdown, and other suffixes are refused" {
 	make_step
 	name='<img src=x onerror=alert(1)>|`"&.h5'
