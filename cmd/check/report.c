@@ -78,6 +78,8 @@ const char *report_meaning(const struct step_check *c, int finding)
 		{"exp_avg_sq:", "The second moments are those of another beta2."},
 		{"", "It is about the step as a whole, not about some of the tensors."},
 	};
+	if (c->causes[finding].is_note)
+		return "It may be meant so, and then it is right.";
 	for (int i = 0; i < c->n; i++) {
 		const struct tensor_check *x = &c->of[i];
 		if (!has_finding(x, finding))

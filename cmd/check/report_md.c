@@ -60,11 +60,11 @@ static void md_findings(const struct check_report *r, struct str *out)
 		md_text(out, c->causes[k].text);
 		str_puts(out, "**");
 		if (names.len) {
-			str_printf(out, " in %d tensor%s: ", c->causes[k].n,
+			str_printf(out, ": %d tensor%s, ", c->causes[k].n,
 				plural(c->causes[k].n));
 			md_text(out, names.s);
 		}
-		str_printf(out, ". %s\n", report_meaning(c, k));
+		str_printf(out, "%s %s\n", names.len ? "." : ":", report_meaning(c, k));
 		str_free(&names);
 	}
 }
