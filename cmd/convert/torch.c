@@ -27,6 +27,7 @@ struct torch_view {
 	struct model m;
 	struct foreign *list; /* by the names of Hugging Face */
 	int n_list;
+	bool linear; /* nanoGPT's matrices are [out, in], Hugging Face's [in, out] */
 	struct source *of; /* [group][tensor] */
 	/* A transposed item, read whole. */
 	const struct torch_item *cached;
@@ -190,14 +191,14 @@ static int find_theirs(
 	const struct torch_item *own =
 		f->part[0] < 0 ? NULL : source_of(x, CKPT_MODEL, f->part[0])->item;
 	const struct torch_item *item = find(x, group, f->name, group ? own : NULL);
-	bool transposed =
-		f->transposed && (!item || has_shape(item, f->ndim, inputs, outputs));
+	bool transposed = f->transposed && !x->linear;
 	if (!item && f->part[0] < 0)
 		return 0; /* a bias that neither has */
 	if (!item)
 		return err_set(e, EX_DATAERR, "%s: has no %s%s%s", x->file.path,
 			group ? groups[group] : "tensor", group ? " of " : " ", f->name);
-	if (!transposed && !has_shape(item, f->ndim, outputs, inputs))
+	if (!has_shape(item, f->ndim, transposed ? inputs : outputs,
+		    transposed ? outputs : inputs))
 		return wrong_shape(x, item, e);
 	for (int p = 0; p < f->n_parts; first += f->outputs[p++])
 		if (f->part[p] >= 0)
@@ -370,6 +371,14 @@ static int add_moments(struct torch_view *x, struct ckpt_view *v, struct err *e)
 
 /* ---- the format ------------------------------------------------------------------------------------ */
 
+/* A square matrix does not tell how it is stored; that of queries, keys and values does. */
+static bool is_linear(const struct torch_view *x)
+{
+	const struct torch_item *t =
+		torch_names_find(&x->names, "transformer.h.0.attn.c_attn.weight");
+	return t && t->ndim == 2 && t->dims[0] == 3 * x->m.c.dim;
+}
+
 static int load(
 	struct torch_view *x, struct ckpt_view *v, const char *path, struct err *e)
 {
@@ -381,6 +390,7 @@ static int load(
 		e->code = EX_DATAERR;
 		return err_prefix(e, "%s: ", path);
 	}
+	x->linear = is_linear(x);
 	x->of = xcalloc(ARRAY_LEN(groups) * (size_t)x->m.n_tensors, sizeof(*x->of));
 	convert_view(v, &x->m, path);
 	if (x->names.naming != NAMES_META &&
