@@ -2,7 +2,7 @@
  * Files of PyTorch (tests/golden/torch, made by make_torch.py): their numbers, by whatever names, types and
  * boxes they are stored, flipped and missing bytes, pickles that are made to do harm.
  *
- * With shared/data/oracle, files that PyTorch itself has written, of which tests/golden/torch/oracle.txt has
+ * With shared/data/oracle, files that PyTorch itself has written, of which tests/golden/torch-oracle.txt has
  * checksums.
  */
 #include "base/file.h"
@@ -367,6 +367,47 @@ static void values_of_pickles(void **state)
 
 /* ---- files of PyTorch itself ------------------------------------------------------------------- */
 
+static void check_item(const char *folder, char *line)
+{
+	char *rest = line, *file = strsep(&rest, " "), *name = strsep(&rest, " ");
+	struct str path = {0};
+	struct torch_file f;
+	str_printf(&path, "%s/%s", folder, file);
+	succeed(torch_open(&f, path.s, &e));
+	const struct torch_item *t = torch_find(&f, strcmp(name, "-") ? name : "");
+	if (!t)
+		fail_msg("%s: no %s", file, name);
+	int64_t n = torch_rows(t) * torch_row_size(t);
+	float *x = xmalloc((size_t)n * sizeof(*x));
+	succeed(torch_read(&f, t, 0, torch_rows(t), x, &e));
+	unsigned long sum = crc32(0, (void *)x, (uInt)n * sizeof(*x));
+	if (sum != strtoul(rest, NULL, 16))
+		fail_msg("%s: %s has other numbers", file, name);
+	free(x);
+	torch_close(&f);
+	str_free(&path);
+}
+
+/* As another reader found them (numpy). */
+static void files_of_pytorch(void **state)
+{
+	const char *folder = getenv("PT_ORACLE");
+	struct str text = {0};
+	int64_t n = 0;
+	(void)state;
+	folder = folder ? folder : "shared/data/oracle";
+	if (!file_exists(folder))
+		skip();
+	succeed(file_read("tests/golden/torch-oracle.txt", 1 << 20, &text, &e));
+	for (char *rest = text.s, *line; (line = strsep(&rest, "\n"));)
+		if (*line && *line != '#') {
+			check_item(folder, line);
+			n++;
+		}
+	assert_true(n > 200);
+	str_free(&text);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -379,6 +420,7 @@ int main(void)
 		cmocka_unit_test(truncated_files_are_refused),
 		cmocka_unit_test(pickles_that_are_refused),
 		cmocka_unit_test(values_of_pickles),
+		cmocka_unit_test(files_of_pytorch),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }
