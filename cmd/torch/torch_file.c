@@ -150,7 +150,6 @@ int torch_file_open(struct torch_file *f, struct err *e)
 /* The tree that has a value, and its node there. Of DCP it is read, for close_value(). */
 struct value {
 	struct archive own;
-	struct str pickle; /* where it is no archive */
 	const struct pickle *p;
 	uint32_t node;
 };
@@ -164,12 +163,12 @@ static int open_bare(struct torch_file *f, const struct chunk *c, int fd, struct
 	if (c->n_bytes > MOST)
 		return err_set(e, EX_UNAVAILABLE, "%s: a value of %lld bytes", name,
 			(long long)c->n_bytes);
-	str_room(&v->pickle, (size_t)c->n_bytes);
-	return file_read_at(fd, name, v->pickle.s, (size_t)c->n_bytes, c->at, e) ||
-			       pickle_parse(&v->own.tree, v->pickle.s, (size_t)c->n_bytes,
-				       name, e)
-		       ? -1
-		       : 0;
+	char *text = xmalloc((size_t)c->n_bytes + 1);
+	const struct pickle_bytes bytes = {text, (size_t)c->n_bytes, false};
+	int rc = file_read_at(fd, name, text, bytes.n, c->at, e) ||
+		 pickle_parse(&v->own.tree, &bytes, name, e);
+	free(text);
+	return rc ? -1 : 0;
 }
 
 static int open_value(
@@ -190,8 +189,6 @@ static int open_value(
 			 : archive_open(&v->own, fd, f->parts->files[c->file], c->at,
 				   c->n_bytes, e);
 	v->node = v->own.tree.root;
-	if (rc)
-		str_free(&v->pickle);
 	return rc;
 }
 
@@ -199,7 +196,6 @@ static void close_value(const struct torch_file *f, struct value *v)
 {
 	if (f->parts->many)
 		archive_close(&v->own);
-	str_free(&v->pickle);
 }
 
 static bool read_number(const struct pickle *p, uint32_t node, double *out)

@@ -279,7 +279,8 @@ static void truncated_files_are_refused(void **state)
 static int parse(struct pickle *p, const char *bytes, size_t n)
 {
 	e = (struct err){0};
-	return pickle_parse(p, bytes, n, "a pickle", &e);
+	const struct pickle_bytes b = {bytes, n, false};
+	return pickle_parse(p, &b, "a pickle", &e);
 }
 #define PARSE(p, text) parse(p, text, sizeof(text) - 1)
 
