@@ -14,7 +14,8 @@ pytorch_model.bin  Hugging Face's names; transposed, tied and shared storages
 nanogpt.pt       GPT-2 as nanoGPT saves it, two groups of parameters
 gpt2/            the same model in Hugging Face's names
 
-First moments are half of the parameters, second moments a quarter, AdamW's step is 7.
+First moments are half of the parameters, second moments a quarter of their
+magnitudes, AdamW's step is 7.
 """
 import json
 import pickle
@@ -361,7 +362,7 @@ def half(t):
 
 
 def quarter(t):
-    return t.map(lambda x: x / 4)
+    return t.map(lambda x: abs(x) / 4)
 
 
 def step():

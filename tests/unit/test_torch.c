@@ -39,7 +39,7 @@ static float *read_all(const struct ckpt_view *v, int group, int tensor)
 	return x;
 }
 
-/* Its numbers are those of a model of Hugging Face, and moments half and a quarter of them. The tensors whose
+/* Its numbers are those of a model of Hugging Face, and moments half of them and a quarter of their magnitudes. The tensors whose
  * names end with one of two texts have their parameters in 16 bits, with other values. */
 static void same_as(const char *path, const char *model, const char *const other[2])
 {
@@ -61,7 +61,7 @@ static void same_as(const char *path, const char *model, const char *const other
 				float is =
 					half ? (strstr(name, "layers") ? 1 + (float)n / 8
 								       : (float)n)
-					     : y[n] * factors[g];
+					     : (g == 2 ? fabsf(y[n]) : y[n]) * factors[g];
 				if (x[n] != is)
 					fail_msg("%s: %s of %s, number %lld: %g, not %g",
 						path, v.groups.v[g], name, (long long)n,
