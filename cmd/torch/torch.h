@@ -67,6 +67,10 @@ int torch_read_doubles(struct torch_file *f, const struct torch_item *t, int64_t
  * at most `most` there are; 0: it is something else, such as None. */
 int torch_numbers(struct torch_file *f, const struct torch_item *x, int64_t most,
 	double *out, int64_t *n, struct err *e);
+/* The same, of a part of the value: keys of dicts and fields of objects, and places in lists, with dots between
+ * them, such as 0.optimizer.lr. *n is 0 if there is no such part. */
+int torch_numbers_in(struct torch_file *f, const struct torch_item *x, const char *path,
+	int64_t most, double *out, int64_t *n, struct err *e);
 /* Appends the texts of a value that is a list or tuple of them, or one text; none of anything else. */
 int torch_texts(struct torch_file *f, const struct torch_item *x, struct strs *out,
 	struct err *e);

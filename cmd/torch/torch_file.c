@@ -209,32 +209,64 @@ static bool read_number(const struct pickle *p, uint32_t node, double *out)
 	return pickle_kind(p, node) == PICKLE_REAL;
 }
 
-int torch_numbers(struct torch_file *f, const struct torch_item *x, int64_t most,
-	double *out, int64_t *n, struct err *e)
+/* A member of a dict or object by its key, or of a list by its place; 0: there is none. */
+static uint32_t find_member(const struct pickle *p, uint32_t node, const char *key)
 {
-	struct value v;
+	int64_t place;
+	if (pickle_kind(p, node) == PICKLE_OBJECT)
+		node = pickle_part(p, node, PICKLE_STATE);
+	if (pickle_kind(p, node) == PICKLE_DICT)
+		return pickle_get(p, node, key);
+	return !parse_int(key, &place) && place >= 0 && place < UINT32_MAX
+		       ? pickle_item(p, node, (uint32_t)place)
+		       : 0;
+}
+
+static uint32_t find_part(const struct pickle *p, uint32_t node, const char *path)
+{
+	char *copy = xstrdup(path), *rest = copy, *key;
+	while (node && (key = strsep(&rest, ".")))
+		node = *key ? find_member(p, node, key) : node;
+	free(copy);
+	return node;
+}
+
+static int64_t read_numbers(
+	const struct pickle *p, uint32_t node, int64_t most, double *out)
+{
 	struct pickle_each it;
 	uint32_t member;
+	int64_t n = 0;
+	if (most && read_number(p, node, out))
+		return 1;
+	pickle_each(&it, p, node);
+	while (n < most && pickle_next(&it, &member) && read_number(p, member, &out[n]))
+		n++;
+	return it.left ? 0 : n; /* not all of them */
+}
+
+int torch_numbers_in(struct torch_file *f, const struct torch_item *x, const char *path,
+	int64_t most, double *out, int64_t *n, struct err *e)
+{
+	struct value v;
 	*n = 0;
 	if (x->kind == TORCH_TENSOR) {
-		if (torch_rows(x) != 1 || torch_row_size(x) != 1 || most < 1)
+		if (torch_rows(x) != 1 || torch_row_size(x) != 1 || most < 1 || *path)
 			return 0;
 		*n = 1;
 		return torch_read_doubles(f, x, 0, 1, out, e);
 	}
 	if (open_value(f, x, &v, e))
 		return -1;
-	if (most && read_number(v.p, v.node, out)) {
-		*n = 1;
-	} else {
-		pickle_each(&it, v.p, v.node);
-		while (*n < most && pickle_next(&it, &member) &&
-			read_number(v.p, member, &out[*n]))
-			++*n;
-		*n = it.left ? 0 : *n; /* not all of them */
-	}
+	*n = read_numbers(v.p, find_part(v.p, v.node, path), most, out);
 	close_value(f, &v);
 	return 0;
+}
+
+int torch_numbers(struct torch_file *f, const struct torch_item *x, int64_t most,
+	double *out, int64_t *n, struct err *e)
+{
+	return torch_numbers_in(f, x, "", most, out, n, e);
 }
 
 static void add_text(const struct pickle *p, uint32_t node, struct strs *out)

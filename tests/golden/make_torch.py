@@ -10,6 +10,7 @@ ddp.pt           torch.save() of torchtitan's names behind model._orig_mod., an 
 titan/           DCP: the model at the root, wq, wk and wv fused in the optimizer, boxes of two dimensions in
                  four files, flat keys, lm_head.weight
 nested/          DCP: {"model", "optimizer"}, with Hugging Face's names, types of 16 and 64 bits
+megatron/        DCP as Megatron-LM writes it: fused, the layers as one tensor, parameters in bf16 and fp32
 pytorch_model.bin  Hugging Face's names; transposed, tied and shared storages
 nanogpt.pt       GPT-2 as nanoGPT saves it, two groups of parameters
 gpt2/            the same model in Hugging Face's names
@@ -59,6 +60,10 @@ class Tensor:
         rows = self.rows()[begin[0]:begin[0] + size[0]]
         if len(self.shape) == 2:
             rows = [r[begin[1]:begin[1] + size[1]] for r in rows]
+        if len(self.shape) == 3:
+            w = self.shape[2]
+            rows = [r[a * w + begin[2]:a * w + begin[2] + size[2]] for r in rows
+                    for a in range(begin[1], begin[1] + size[1])]
         return Tensor(size, [x for r in rows for x in r], self.dtype)
 
 
@@ -236,6 +241,8 @@ def boxes(shape, grid):
         return [((), ())]
     if len(shape) == 1:
         return [((b,), (n,)) for b, n in cut(shape[0], grid[0])]
+    if len(shape) == 3:
+        return [((a, *b), (n, *m)) for a, n in cut(shape[0], shape[0]) for b, m in boxes(shape[1:], grid)]
     return [((a, b), (n, m)) for a, n in cut(shape[0], grid[0]) for b, m in cut(shape[1], grid[1])]
 
 
@@ -343,18 +350,52 @@ def meta(m):
 
 
 def fuse(m):
-    """[kv head][queries, key, value][width]"""
-    out, n = OrderedDict(), HEADS // KV
+    out = OrderedDict()
     for name, t in m.items():
         if name.endswith("attention.wq.weight"):
-            q, k, v = (m[name.replace("wq", w)].rows() for w in ("wq", "wk", "wv"))
-            rows = []
-            for g in range(KV):
-                rows += q[g * n * WIDTH:(g + 1) * n * WIDTH] + k[g * WIDTH:(g + 1) * WIDTH] + v[g * WIDTH:(g + 1) * WIDTH]
-            out[name.replace("wq", "qkv_linear.wqkv")] = of_rows(rows)
+            out[name.replace("wq", "qkv_linear.wqkv")] = of_rows(
+                fuse_rows(*(m[name.replace("wq", w)].rows() for w in ("wq", "wk", "wv"))))
         elif not name.endswith(("attention.wk.weight", "attention.wv.weight")):
             out[name] = t
     return out
+
+
+def fuse_rows(q, k, v):
+    """[kv head][queries, key, value][width]"""
+    rows, n = [], HEADS // KV
+    for g in range(KV):
+        rows += q[g * n * WIDTH:(g + 1) * n * WIDTH] + k[g * WIDTH:(g + 1) * WIDTH] + v[g * WIDTH:(g + 1) * WIDTH]
+    return rows
+
+
+def megatron(m):
+    """The tensors of all layers are one, with a dimension in front."""
+    def stack(rows_of):
+        layers = [rows_of(f"model.layers.{i}.") for i in range(LAYERS)]
+        shape = (LAYERS, len(layers[0])) + ((len(layers[0][0]),) if isinstance(layers[0][0], list) else ())
+        flat = [x for rows in layers for r in rows for x in (r if isinstance(r, list) else [r])]
+        return Tensor(shape, flat)
+    def of(name):
+        return lambda p: m[p + name].rows()
+    def norm(name):
+        return lambda p: list(m[p + name].data)
+    d = "decoder.layers."
+    return OrderedDict([
+        ("embedding.word_embeddings.weight", m["model.embed_tokens.weight"]),
+        (d + "self_attention.linear_qkv.layer_norm_weight", stack(norm("input_layernorm.weight"))),
+        (d + "self_attention.linear_qkv.weight", stack(lambda p: fuse_rows(
+            *(m[f"{p}self_attn.{x}_proj.weight"].rows() for x in "qkv")))),
+        (d + "self_attention.linear_proj.weight", stack(of("self_attn.o_proj.weight"))),
+        (d + "pre_mlp_layernorm.weight", stack(norm("post_attention_layernorm.weight"))),
+        (d + "mlp.linear_fc1.weight", stack(lambda p: m[p + "mlp.gate_proj.weight"].rows() +
+                                            m[p + "mlp.up_proj.weight"].rows())),
+        (d + "mlp.linear_fc2.weight", stack(of("mlp.down_proj.weight"))),
+        ("decoder.final_layernorm.weight", m["model.norm.weight"]),
+        ("output_layer.weight", m["lm_head.weight"])])
+
+
+class Namespace:
+    pass
 
 
 def half(t):
@@ -430,6 +471,21 @@ def main():
     items["optimizer.param_groups.0.betas"] = (0.8, 0.99)
     items["optimizer.param_groups.0.params"] = list(hf)
     save_dcp(out / "nested", items, lambda n: (1, 1) if n.startswith("optimizer") else (2, 1), ranks=2)
+
+    items = OrderedDict()
+    for n, t in megatron(hf).items():
+        items[n] = Tensor(t.shape, [float(int(x)) for x in t.data], "bfloat16")
+        items[f"optimizer.state.fp32_param.{n}"] = t
+        items[f"optimizer.state.exp_avg.{n}"] = half(t)
+        items[f"optimizer.state.exp_avg_sq.{n}"] = quarter(t)
+    args = make(stub("argparse", "Namespace", Namespace), num_attention_heads=HEADS, seq_length=CONTEXT,
+                norm_epsilon=1e-5, rotary_base=10000)
+    items["common_state/shard_0_1"] = [
+        {"optimizer": {"param_groups": [{**HYPER, "step": 7}]}, "iteration": 9, "args": args}]
+    items["rng_state/shard_0_1"] = [[{"seed": 2 ** 70}]]
+    save_dcp(out / "megatron", items, lambda n: (2, 1) if n.startswith("optimizer.state.fp32") else (1, 2), ranks=2)
+    (out / "megatron" / "metadata.json").write_text(
+        '{"sharded_backend": "torch_dist", "sharded_backend_version": 1}')
 
     bin_ = OrderedDict(hf)
     both = Tensor((2 * DIM,), hf["model.norm.weight"].data + hf["model.layers.0.input_layernorm.weight"].data)

@@ -86,6 +86,7 @@ static void numbers_are_those_of_the_model(void **state)
 	same_as(GOLDEN "pytorch_model.bin", GOLDEN "hf", NULL);
 	convert_config_file(NULL);
 	same_as(GOLDEN "nanogpt.pt", GOLDEN "gpt2", NULL);
+	same_as(GOLDEN "megatron", GOLDEN "hf", NULL);
 }
 
 static void groups_and_options(void **state)
@@ -105,7 +106,8 @@ static void groups_and_options(void **state)
 	(void)state;
 	for (size_t i = 0; i < ARRAY_LEN(cases); i++) {
 		struct ckpt_view v;
-		bool llama = !strstr(cases[i].path, "gpt");
+		bool llama =
+			!strstr(cases[i].path, "gpt") && !strstr(cases[i].path, "mega");
 		convert_config_file(llama ? GOLDEN "hf/config.json" : NULL);
 		succeed(convert_open(&v, cases[i].path, &e));
 		assert_int_equal(v.groups.n, cases[i].groups);
