@@ -1,7 +1,8 @@
 /*
  * torch: files that PyTorch writes, read without PyTorch: those of torch.save() (.pt, .pth, .bin), and the
  * directories of torch.distributed.checkpoint (DCP), which FSDP, torchtitan and Megatron-LM write. Both are a
- * list of named items, tensors and other values.
+ * list of named items, tensors and other values; and so are the safetensors files that DCP's
+ * HuggingFaceStorageWriter writes, one of each rank.
  *
  * The files are not trusted, and nothing in them is executed (pickle.h). What is read is checked: the
  * checksums of torch.save()'s archives, and that the chunks of a tensor cover it once. No call is
@@ -42,7 +43,7 @@ struct torch_file {
 	struct torch_parts *parts; /* torch_internal.h */
 };
 
-/* Is it a file of torch.save(), or a directory of DCP, by its first bytes or the file .metadata? */
+/* Is it a file of torch.save(), or a directory of DCP, by its first bytes or the names of its files? */
 bool torch_is(const char *path);
 int torch_open(struct torch_file *f, const char *path, struct err *e);
 void torch_close(struct torch_file *f);

@@ -10,27 +10,6 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-bool torch_is(const char *path)
-{
-	struct str metadata = {0};
-	struct stat st;
-	char begin[4];
-	if (stat(path, &st))
-		return false;
-	if (S_ISDIR(st.st_mode)) {
-		str_printf(&metadata, "%s/.metadata", path);
-		bool found = file_exists(metadata.s);
-		str_free(&metadata);
-		return found;
-	}
-	int fd = S_ISREG(st.st_mode) ? open(path, O_RDONLY | O_CLOEXEC) : -1;
-	bool zip = fd >= 0 && !pread_all(fd, begin, sizeof(begin), 0) &&
-		   !memcmp(begin, "PK\3\4", 4);
-	if (fd >= 0)
-		close(fd);
-	return zip;
-}
-
 /* ---- the tree as a list --------------------------------------------------------------- */
 
 /* A tree may contain itself, or one part so often that a walk never ends: it is bounded in depth and

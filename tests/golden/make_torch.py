@@ -11,6 +11,7 @@ titan/           DCP: the model at the root, wq, wk and wv fused in the optimize
                  four files, flat keys, lm_head.weight
 nested/          DCP: {"model", "optimizer"}, with Hugging Face's names, types of 16 and 64 bits
 megatron/        DCP as Megatron-LM writes it: fused, the layers as one tensor, parameters in bf16 and fp32
+shards/          safetensors files of two ranks, as DCP's writer leaves them
 pytorch_model.bin  Hugging Face's names; transposed, tied and shared storages
 nanogpt.pt       GPT-2 as nanoGPT saves it, two groups of parameters
 gpt2/            the same model in Hugging Face's names
@@ -279,15 +280,19 @@ def save_dcp(folder, items, grids, ranks=4):
 # ---- safetensors
 
 
-def save_hf(folder, tensors, config):
-    folder.mkdir(parents=True, exist_ok=True)
-    header, data = {}, b""
+def save_safetensors(path, tensors, metadata=None):
+    header, data = {"__metadata__": metadata} if metadata else {}, b""
     for name, t in tensors.items():
         b = pack("float32", t.data)
         header[name] = {"dtype": "F32", "shape": list(t.shape), "data_offsets": [len(data), len(data) + len(b)]}
         data += b
     text = json.dumps(header).encode()
-    (folder / "model.safetensors").write_bytes(struct.pack("<Q", len(text)) + text + data)
+    path.write_bytes(struct.pack("<Q", len(text)) + text + data)
+
+
+def save_hf(folder, tensors, config):
+    folder.mkdir(parents=True, exist_ok=True)
+    save_safetensors(folder / "model.safetensors", tensors)
     (folder / "config.json").write_text(json.dumps(config, indent=1) + "\n")
 
 
@@ -471,6 +476,17 @@ def main():
     items["optimizer.param_groups.0.betas"] = (0.8, 0.99)
     items["optimizer.param_groups.0.params"] = list(hf)
     save_dcp(out / "nested", items, lambda n: (1, 1) if n.startswith("optimizer") else (2, 1), ranks=2)
+
+    (out / "shards").mkdir(exist_ok=True)
+    for rank in range(2):
+        parts, where = {}, {}
+        for n, t in hf.items():
+            cut = boxes(t.shape, (1, 2) if "o_proj" in n else (2, 1))
+            if rank < len(cut):
+                parts[n] = t.box(*cut[rank])
+                where[n] = {"saved_offsets": list(cut[rank][0])}
+        save_safetensors(out / "shards" / f"shard-0000{rank + 1}-model-00001-of-00001.safetensors", parts,
+                         {"DCP_SHARDING_INFO": json.dumps(where), "DCP_VERSION": "1.0", "format": "pt"})
 
     items = OrderedDict()
     for n, t in megatron(hf).items():

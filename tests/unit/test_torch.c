@@ -83,6 +83,7 @@ static void numbers_are_those_of_the_model(void **state)
 	same_as(GOLDEN "ddp.pt", GOLDEN "hf", NULL);
 	same_as(GOLDEN "titan", GOLDEN "hf", NULL);
 	same_as(GOLDEN "nested", GOLDEN "hf", half);
+	same_as(GOLDEN "shards", GOLDEN "hf", NULL);
 	same_as(GOLDEN "pytorch_model.bin", GOLDEN "hf", NULL);
 	convert_config_file(NULL);
 	same_as(GOLDEN "nanogpt.pt", GOLDEN "gpt2", NULL);
