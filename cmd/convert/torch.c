@@ -25,6 +25,7 @@ struct torch_view {
 	struct model m;
 	struct foreign *list; /* by the names of Hugging Face */
 	int n_list;
+	int moments; /* torch_names_has_moments() */
 	bool linear; /* nanoGPT's matrices are [out, in], Hugging Face's [in, out] */
 	struct source *of; /* [group][tensor] */
 	/* A transposed item, or one layer of an item with all, read whole. */
@@ -438,9 +439,8 @@ static int add_moments(struct torch_view *x, struct ckpt_view *v, struct err *e)
 	free(used);
 	if (rc)
 		return -1;
-	int have = torch_names_has_moments(&x->names, e);
-	if (have <= 0)
-		return have;
+	if (!x->moments)
+		return 0;
 	for (int g = 1; g < (int)ARRAY_LEN(groups); g++) {
 		if (find_group(x, g, e))
 			return -1;
@@ -467,6 +467,7 @@ static int load(
 {
 	struct model_config c;
 	if (torch_open(&x->file, path, e) || torch_names_open(&x->names, &x->file, e) ||
+		(x->moments = torch_names_has_moments(&x->names, e)) < 0 ||
 		torch_config(&c, &x->file, &x->names, e))
 		return -1;
 	if (model_init(&x->m, &c, 0, e)) {

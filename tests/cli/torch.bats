@@ -6,7 +6,7 @@ golden=$BATS_TEST_DIRNAME/../golden/torch
 
 @test "files of torch.save and directories of DCP are the model of Hugging Face" {
 	local config=$golden/hf/config.json f
-	for f in ddp.pt titan pytorch_model.bin; do
+	for f in ddp.pt titan megatron shards pytorch_model.bin; do
 		pt-ckpt verify --model-config "$config" "$golden/$f"
 		code_of 0 pt-ckpt diff --no-optimizer --model-config "$config" "$golden/$f" "$golden/hf"
 	done
@@ -73,4 +73,20 @@ golden=$BATS_TEST_DIRNAME/../golden/torch
 	head -c 50000 "$golden/ddp.pt" >half.pt
 	code_of 65 pt-ckpt verify --model-config "$config" half.pt
 	says 'not whole'
+}
+
+@test "files that PyTorch has written, with FSDP and tensor parallelism, DDP, and Megatron-LM" {
+	local real=${PT_ORACLE:-$BATS_TEST_DIRNAME/../../shared/data/oracle} f
+	[ -e "$real" ] || skip 'no shared/data/oracle'
+	for f in dcp-nested/step-0 ddp-step-0.pt; do
+		code_of 0 pt-ckpt diff --no-optimizer --model-config "$real/hf/config.json" "$real/$f" "$real/hf"
+	done
+	for f in dcp-nested/step-1 ddp-step-1.pt hf-sharded-step-1; do
+		pt-ckpt verify --model-config "$real/hf/config.json" "$real/$f"
+	done
+	printf 'heads = 4\ncontext = 16\n' >conf
+	pt-ckpt verify --model-config conf "$real/dcp-flat/step-1"
+	pt-ckpt show --model-config "$real/hf/config.json" "$real/dcp-nested/step-1" | grep -qx 'step = 2'
+	pt-ckpt show --model-config "$real/hf/config.json" "$real/ddp-step-1.pt" | grep -qx 'step = 1'
+	code_of 65 pt-ckpt show "$real/torchdist" # a part of a model
 }

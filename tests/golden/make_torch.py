@@ -13,6 +13,8 @@ nested/          DCP: {"model", "optimizer"}, with Hugging Face's names, types o
 megatron/        DCP as Megatron-LM writes it: fused, the layers as one tensor, parameters in bf16 and fp32
 shards/          safetensors files of two ranks, as DCP's writer leaves them
 pytorch_model.bin  Hugging Face's names; transposed, tied and shared storages
+zip64.pt         a tensor of six int64, in an archive that is written as a large one is
+refused/         what cannot be read: compressed, big-endian, transformed items, Megatron-LM's buffers
 nanogpt.pt       GPT-2 as nanoGPT saves it, two groups of parameters
 gpt2/            the same model in Hugging Face's names
 
@@ -196,7 +198,7 @@ class Pickler(pickle.Pickler):
         return NotImplemented
 
 
-def save(value, name="archive", whole=True):
+def save(value, name="archive", whole=True, order=b"little", method=zipfile.ZIP_STORED):
     pkl = BytesIO()
     p = Pickler(pkl)
     p.dump(value)
@@ -210,16 +212,17 @@ def save(value, name="archive", whole=True):
         def flush(self):
             pass
 
-    with zipfile.ZipFile(Stream(), "w", zipfile.ZIP_STORED) as z:
+    with zipfile.ZipFile(Stream(), "w", method) as z:
         def put(entry, data):
             i = zipfile.ZipInfo(f"{name}/{entry}")
+            i.compress_type = method
             at = out.tell() + 30 + len(i.filename) + 4
             pad = -at % 64
             i.extra = struct.pack("<HH", 0x4246, pad) + b"Z" * pad  # "FB": data begin at a multiple of 64
             with z.open(i, "w") as f:
                 f.write(data)
         put("data.pkl", text)
-        put("byteorder", b"little")
+        put("byteorder", order)
         for k, t in enumerate(p.storages):
             put(f"data/{k}", pack(t.dtype, t.data))
         if whole:  # (parts of DCP have them, too: here they would be most of the bytes)
@@ -228,6 +231,25 @@ def save(value, name="archive", whole=True):
             put("version", b"3\n")
             put(".data/serialization_id", b"1234")
     return out.getvalue()
+
+
+def large(data):
+    """The same archive, with the directory of one of more than 4 GiB."""
+    end = data.rindex(b"PK\5\6")
+    n, size, at = struct.unpack("<HII", data[end + 10:end + 20])
+    out, d = data[:at], data[at:at + size]
+    while d:
+        name, extra, comment = struct.unpack("<HHH", d[28:34])
+        stored, = struct.unpack("<I", d[20:24])
+        header, = struct.unpack("<I", d[42:46])
+        more = struct.pack("<HHQQQ", 1, 24, stored, stored, header)
+        out += d[:20] + b"\xff" * 8 + struct.pack("<HHH", name, len(more), 0) + d[34:42] + b"\xff" * 4
+        out += d[46:46 + name] + more
+        d = d[46 + name + extra + comment:]
+    size = len(out) - at
+    out += b"PK\6\6" + struct.pack("<QHHIIQQQQ", 44, 45, 45, 0, 0, n, n, size, at)
+    out += b"PK\6\7" + struct.pack("<IQI", 0, at + size, 1)
+    return out + b"PK\5\6" + struct.pack("<HHHHIIH", 0, 0, 0xffff, 0xffff, 0xffffffff, 0xffffffff, 0)
 
 
 # ---- DCP
@@ -247,7 +269,7 @@ def boxes(shape, grid):
     return [((a, b), (n, m)) for a, n in cut(shape[0], grid[0]) for b, m in cut(shape[1], grid[1])]
 
 
-def save_dcp(folder, items, grids, ranks=4):
+def save_dcp(folder, items, grids, ranks=4, **stored_too):
     folder.mkdir(parents=True, exist_ok=True)
     files = [bytearray() for _ in range(ranks)]
     state, stored, turn = {}, {}, 0
@@ -258,7 +280,8 @@ def save_dcp(folder, items, grids, ranks=4):
                 f, turn = files[turn % ranks], turn + 1
                 data = save(x.box(begin, size), whole=False)
                 stored[make(MetadataIndex, fqn=name, index=len(chunks), offset=Size(begin))] = make(
-                    StorageInfo, relative_path=f"__{files.index(f)}_0.distcp", offset=len(f), length=len(data))
+                    StorageInfo, relative_path=f"__{files.index(f)}_0.distcp", offset=len(f), length=len(data),
+                    **stored_too)
                 chunks.append(make(ChunkStorageMetadata, offsets=Size(begin), sizes=Size(size)))
                 f += data
             state[name] = make(TensorStorageMetadata, properties=tensor_properties(x.dtype), size=Size(x.shape),
@@ -512,6 +535,17 @@ def main():
     bin_[n] = Tensor(hf[n].shape, [], share=transpose(hf[n]))
     bin_[n].stride = (1, FFN)
     (out / "pytorch_model.bin").write_bytes(save(bin_, "pytorch_model"))
+    (out / "zip64.pt").write_bytes(large(save(Tensor((2, 3), range(6), "int64"))))
+
+    bad = out / "refused"
+    bad.mkdir(exist_ok=True)
+    small = Tensor((2, 3), range(6))
+    (bad / "compressed.pt").write_bytes(save(small, method=zipfile.ZIP_DEFLATED))
+    (bad / "order.pt").write_bytes(save(small, order=b"big"))
+    save_dcp(bad / "transformed", {"x": small}, lambda n: (1, 1), ranks=1, transform_descriptors=["zstd"])
+    save_dcp(bad / "buffers", {n: small for n in (
+        "embedding.word_embeddings.weight", "optimizer.distributed.dp_group_idx_0.gbuf_idx_0.bucket_idx_0.exp_avg")},
+        lambda n: (1, 1), ranks=1)
 
     g = gpt2()
     save_hf(out / "gpt2", {n: transpose(t) if ".attn.c" in n and len(t.shape) == 2 or ".mlp.c" in n and

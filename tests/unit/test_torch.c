@@ -173,6 +173,21 @@ static void nothing_is_executed(void **state)
 	torch_close(&f);
 }
 
+/* The directory of an archive of more than 4 GiB, and a file that is one tensor. */
+static void archives_of_64_bits(void **state)
+{
+	struct torch_file f;
+	double x[6];
+	(void)state;
+	succeed(torch_open(&f, GOLDEN "zip64.pt", &e));
+	const struct torch_item *t = torch_find(&f, "");
+	assert_true(t && t->ndim == 2 && t->dims[0] == 2 && t->dims[1] == 3);
+	succeed(torch_read_doubles(&f, t, 0, 2, x, &e));
+	for (int i = 0; i < 6; i++)
+		assert_true(x[i] == i);
+	torch_close(&f);
+}
+
 /* Rows of boxes of two dimensions, from and to anywhere. */
 static void any_rows_of_boxes(void **state)
 {
@@ -193,6 +208,25 @@ static void any_rows_of_boxes(void **state)
 				(size_t)(n * width) * sizeof(*all));
 		}
 	torch_close(&f);
+}
+
+/* What is whole and cannot be read is told from damage. */
+static void refused_files(void **state)
+{
+	static const struct {
+		const char *path, *message;
+	} cases[] = {{GOLDEN "refused/compressed.pt", "compressed"},
+		{GOLDEN "refused/order.pt", "byte order is big"},
+		{GOLDEN "refused/transformed", "transformed"},
+		{GOLDEN "refused/buffers", "--dist-ckpt-optim-fully-reshardable"}};
+	struct ckpt_view v;
+	(void)state;
+	for (size_t i = 0; i < ARRAY_LEN(cases); i++) {
+		e = (struct err){0};
+		assert_int_equal(convert_open(&v, cases[i].path, &e), -1);
+		if (e.code != EX_UNAVAILABLE || !strstr(e.msg, cases[i].message))
+			fail_msg("%s: code %d, %s", cases[i].path, e.code, e.msg);
+	}
 }
 
 /* ---- damage ----------------------------------------------------------------------------- */
@@ -255,6 +289,54 @@ static void flipped_bits_are_found(void **state)
 		(long long)n_found, (long long)flips);
 	assert_true(n_found > flips / 2);
 	str_free(&text);
+	convert_config_file(NULL);
+}
+
+/* .metadata has no checksum: what a flipped bit says must be impossible, or change nothing. */
+static void flipped_bits_of_metadata(void **state)
+{
+	static const char *const files[] = {"__0_0.distcp", "__1_0.distcp"};
+	struct str text = {0}, path = {0};
+	char folder[64];
+	int64_t flips = getenv("LONG") ? 20000 : 1500, n_found = 0;
+	(void)state;
+	snprintf(folder, sizeof(folder), "%s", test_path("dcp"));
+	succeed(file_make_directory(folder, &e));
+	for (size_t i = 0; i < ARRAY_LEN(files); i++) {
+		str_clear(&path);
+		str_printf(&path, GOLDEN "nested/%s", files[i]);
+		str_clear(&text);
+		succeed(file_read(path.s, 1 << 20, &text, &e));
+		str_clear(&path);
+		str_printf(&path, "%s/%s", folder, files[i]);
+		put(path.s, &text);
+	}
+	str_clear(&text);
+	succeed(file_read(GOLDEN "nested/.metadata", 1 << 20, &text, &e));
+	str_clear(&path);
+	str_printf(&path, "%s/.metadata", folder);
+	convert_config_file(GOLDEN "hf/config.json");
+	put(path.s, &text);
+	uint64_t whole = hash_of(folder);
+	assert_true(whole != 0);
+	for (int64_t i = 0; i < flips; i++) {
+		size_t at = (size_t)(test_uniform(8, 2 * i) * (double)text.len);
+		char bit = (char)(1 << (int)(test_uniform(8, 2 * i + 1) * 8));
+		text.s[at] ^= bit;
+		put(path.s, &text);
+		uint64_t hash = hash_of(folder);
+		if (hash && hash != whole)
+			fail_msg("bit %d of byte %zu: other numbers, and no error", bit,
+				at);
+		n_found += !hash;
+		text.s[at] ^= bit;
+	}
+	print_message(
+		"# figure: %lld of %lld flipped bits of .metadata are found; the others "
+		"are in what is not read\n",
+		(long long)n_found, (long long)flips);
+	str_free(&text);
+	str_free(&path);
 	convert_config_file(NULL);
 }
 
@@ -419,8 +501,11 @@ int main(void)
 		cmocka_unit_test(groups_and_options),
 		cmocka_unit_test(options_that_are_missing_or_wrong),
 		cmocka_unit_test(nothing_is_executed),
+		cmocka_unit_test(archives_of_64_bits),
 		cmocka_unit_test(any_rows_of_boxes),
+		cmocka_unit_test(refused_files),
 		cmocka_unit_test(flipped_bits_are_found),
+		cmocka_unit_test(flipped_bits_of_metadata),
 		cmocka_unit_test(truncated_files_are_refused),
 		cmocka_unit_test(pickles_that_are_refused),
 		cmocka_unit_test(values_of_pickles),
