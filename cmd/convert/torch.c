@@ -177,6 +177,17 @@ static const char *fused_name(const char *name, int *part, struct str *out)
 	return NULL;
 }
 
+/* An optimizer has no state of parameters that are not trained: zeros, once one of the group is known. */
+static int missing(struct torch_view *x, int group, const char *name, struct err *e)
+{
+	if (!group)
+		return err_set(
+			e, EX_DATAERR, "%s: has no tensor %s", x->file.path, name);
+	warn("%s: has no %s of %s, as of a parameter that is not trained: zeros",
+		x->file.path, groups[group], name);
+	return 0;
+}
+
 /* A tensor of torchtitan, which has our names. */
 static int find_ours(struct torch_view *x, int group, int i, struct err *e)
 {
@@ -200,8 +211,7 @@ static int find_ours(struct torch_view *x, int group, int i, struct err *e)
 	}
 	str_free(&fused);
 	if (!s->item)
-		return err_set(e, EX_DATAERR, "%s: has no %s%s%s", x->file.path,
-			group ? groups[group] : "tensor", group ? " of " : " ", t->name);
+		return missing(x, group, t->name, e);
 	return has_shape(s->item, t->ndim, rows, t->ndim == 1 ? 1 : t->dims[1])
 		       ? 0
 		       : wrong_shape(x, s->item, e);
@@ -220,8 +230,7 @@ static int find_theirs(
 	if (!item && f->part[0] < 0)
 		return 0; /* a bias that neither has */
 	if (!item)
-		return err_set(e, EX_DATAERR, "%s: has no %s%s%s", x->file.path,
-			group ? groups[group] : "tensor", group ? " of " : " ", f->name);
+		return missing(x, group, f->name, e);
 	if (!has_shape(item, f->ndim, transposed ? inputs : outputs,
 		    transposed ? outputs : inputs))
 		return wrong_shape(x, item, e);
@@ -242,8 +251,7 @@ static int find_megatron(struct torch_view *x, int group, int i, struct err *e)
 	struct megatron m;
 	megatron_find(&x->names, t->name, group ? groups[group] : "", &m);
 	if (!m.item)
-		return err_set(e, EX_DATAERR, "%s: has no %s%s%s", x->file.path,
-			group ? groups[group] : "tensor", group ? " of " : " ", m.name);
+		return missing(x, group, m.name, e);
 	bool half = m.second || text_ends(t->name, ".w1.weight");
 	int64_t rows = m.fused != NOT_FUSED
 			       ? (x->m.c.heads + 2 * x->m.c.kv_heads) * x->m.head_dim

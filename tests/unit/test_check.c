@@ -438,7 +438,7 @@ static const struct {
 } gradient_bugs[] = {
 	{LLAMA, one_doubled, "layers.1.feed_forward.w2.weight (1): 2 times"},
 	{LLAMA, one_off_little, "layers.0.attention_norm.weight"},
-	{LLAMA, one_missing, "layers.0.attention.wv.weight (1): no gradient"},
+	{LLAMA, one_missing, "layers.0.attention.wv.weight (1): no gradient: it is not trained"},
 	{LLAMA, slice_doubled,
 		"layers.0.attention.wo.weight (1): dim 1 in 2 slices: 1 2 times"},
 	{LLAMA, one_transposed, "layers.1.attention.wq.weight (1): transposed"},
