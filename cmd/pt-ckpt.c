@@ -362,10 +362,10 @@ static const struct command {
 	const char *options; /* that it takes, each between blanks */
 } commands[] = {
 	{"ls", "ls [RUN | DIRECTORY | CHECKPOINT] ...", 0, INT32_MAX, list, ""},
-	{"show", "show [--options] RUN|CHECKPOINT", 1, 1, show, " options model-config "},
+	{"show", "show [--options] RUN|FILE", 1, 1, show, " options model-config "},
 	{"verify", "verify RUN|FILE ...", 1, INT32_MAX, verify, " model-config "},
-	{"diff", "diff [--no-optimizer] [--strict] RUN|CHECKPOINT RUN|CHECKPOINT", 2, 2,
-		diff, " optimizer strict model-config "},
+	{"diff", "diff [--no-optimizer] [--strict] RUN|FILE RUN|FILE", 2, 2, diff,
+		" optimizer strict model-config "},
 	{"hash", "hash RUN|FILE ...", 1, INT32_MAX, print_hash, " model-config "},
 	{"export-json", "export-json RUN|CHECKPOINT", 1, 1, export_json, ""},
 	{"cat", "cat RUN|CHECKPOINT", 1, 1, cat, ""},

@@ -143,7 +143,7 @@ static bool by_factor(struct search *s, int i)
 	const struct products p = products_of(c->seen[i], reference_of(c, i), c->of[i].n);
 	char text[CAUSE_TEXT];
 	if (p.aa <= 0) {
-		explain(s, i, "no gradient at all");
+		explain(s, i, "no gradient: it is not trained, or the backward does not reach it");
 		return true;
 	}
 	double f = p.bb > 0 ? p.ab / p.bb : 0;
@@ -411,27 +411,25 @@ static void by_sums(struct search *s)
 
 /* ---- the whole step ---------------------------------------------------------------------------- */
 
-/* Which tensors are wrong with these gradients instead of the reference's, after a factor of their own. */
-static int wrong_with(
-	const struct step_check *c, const struct gradients *g, double *worst)
+/* Are the wrong tensors right with these gradients, after a factor of their own? */
+static bool all_right_with(const struct search *s, const struct gradients *g)
 {
-	struct products all = {0};
-	int n = 0;
-	for (int i = 0; i < c->n; i++) {
-		const struct products p =
-			products_of(c->seen[i], g->g[number_of(c, i)], c->of[i].n);
-		all.ab += p.ab;
-		all.bb += p.bb;
+	const struct step_check *c = s->c;
+	struct products *p = xcalloc((size_t)c->n, sizeof(*p)), all = {0};
+	bool right = true;
+	for (int k = 0; k < s->n_wrong; k++) {
+		int i = s->wrong[k];
+		p[i] = products_of(c->seen[i], g->g[number_of(c, i)], c->of[i].n);
+		all.ab += p[i].ab;
+		all.bb += p[i].bb;
 	}
-	*worst = 0;
-	for (int i = 0; i < c->n && all.bb > 0; i++) {
-		const struct products p =
-			products_of(c->seen[i], g->g[number_of(c, i)], c->of[i].n);
-		double r = residual_of(&p, all.ab / all.bb);
-		n += !(r <= 2 * c->of[i].gradient.bound);
-		*worst = fmax(*worst, r);
+	double factor = all.bb > 0 ? all.ab / all.bb : 0;
+	for (int k = 0; k < s->n_wrong && right; k++) {
+		int i = s->wrong[k];
+		right = residual_of(&p[i], factor) <= 2 * c->of[i].gradient.bound;
 	}
-	return all.bb > 0 ? n : c->n;
+	free(p);
+	return right;
 }
 
 static void explain_all(struct search *s, const char *text)
@@ -533,7 +531,7 @@ static void by_lost_moments(struct search *s)
 		return;
 	for (int i = 0; i < c->n && !e.code; i++) {
 		struct tensor_step t;
-		if (!tensor_step_read(&t, &c->files, i, &e)) {
+		if (!tensor_step_read(&t, &c->files, i, STEP_MEANS, &e)) {
 			struct products p = products_of(t.m1, reference_of(c, i), t.n);
 			double f = (1 - beta) * c->common;
 			right += residual_of(&p, f) <= 2 * c->of[i].gradient.bound;
@@ -602,14 +600,13 @@ static void by_function(struct search *s)
 	for (size_t t = 0; t < ARRAY_LEN(tries); t++) {
 		struct gradients g = {0};
 		struct variant v = tries[t].v;
-		double worst;
 		v.sequence = -1;
 		if (!tries[t].applies)
 			continue;
 		reference_float64(&c->weights, &c->batch, &v, &g);
-		int wrong = wrong_with(c, &g, &worst);
+		bool right = all_right_with(s, &g);
 		gradients_free(&g);
-		if (wrong == 0) {
+		if (right) {
 			explain_all(s, tries[t].text);
 			return;
 		}
@@ -625,12 +622,17 @@ static bool is_rounded(const struct search *s)
 	return s->c->o.precision == RUN_FP32 && 2 * s->n_wrong > s->c->n;
 }
 
-void find_causes(struct step_check *c)
+int find_causes(struct step_check *c, struct err *e)
 {
 	struct search s = {c, xcalloc((size_t)c->n + 1, sizeof(int)), 0};
 	for (int i = c->n - 1; i >= 0; i--)
 		if (c->of[c->order[i]].gradient.wrong)
 			s.wrong[s.n_wrong++] = c->order[i];
+	for (int k = 0; k < s.n_wrong; k++) {
+		double lost;
+		if (!c->seen[s.wrong[k]] && read_seen(c, s.wrong[k], &lost, e))
+			return free(s.wrong), -1;
+	}
 	bool most = 2 * s.n_wrong > c->n;
 	for (int k = 0; k < s.n_wrong; k++) {
 		int i = s.wrong[k];
@@ -657,4 +659,5 @@ void find_causes(struct step_check *c)
 			  "run in bf16 (--precision)?"
 			: "no known cause");
 	free(s.wrong);
+	return 0;
 }

@@ -96,17 +96,16 @@ int step_check_run(struct step_check *c, const struct check_opts *o,
 	if (c->files.two_runs) {
 		if (weights_read(&c->weights, &c->files.before, e) || judge_runs(c, e))
 			return -1;
-		find_causes(c);
 		c->tested = true;
-		return 0;
+		return find_causes(c, e);
 	}
 	if (c->files.from >= 0 && c->files.step != c->files.from + 1)
 		add_finding(c, NULL, "the optimizer's step goes from %.0f to %.0f",
 			c->files.from, c->files.step);
 	if (judge_update(c, e))
 		return -1;
-	if (c->has_reference)
-		find_causes(c);
+	if (c->has_reference && find_causes(c, e))
+		return -1;
 	for (int i = 0; i < c->n; i++)
 		c->tested |= c->of[i].gradient.tested || c->of[i].moments.tested;
 	return 0;

@@ -69,7 +69,7 @@ struct step_check {
 	struct weights weights;
 	struct token_batch batch;
 	struct gradients reference;
-	float **seen;  /* [n]: gradients that the optimizer saw */
+	float **seen;  /* [n]: gradients that the optimizer saw, of wrong tensors */
 	double common; /* the factor between them and the reference's, of most tensors, */
 	int n_right;   /* with which so many are right */
 	double seen_norm;
@@ -108,8 +108,10 @@ void add_note(struct step_check *c, const struct tensor_check *x, const char *fm
 int judge_gradients(struct step_check *c, struct err *e);
 /* Of two runs of one step, without a reference. */
 int judge_runs(struct step_check *c, struct err *e);
+/* Sets c->seen[tensor], and how much of it is lost to rounding. */
+int read_seen(struct step_check *c, int tensor, double *lost, struct err *e);
 /* causes.c: explains those that are wrong. */
-void find_causes(struct step_check *c);
+int find_causes(struct step_check *c, struct err *e);
 /* update.c: moments, and the update; needs no reference. */
 int judge_update(struct step_check *c, struct err *e);
 /* print.c */

@@ -275,7 +275,7 @@ static int read_means(struct step_check *c, double *lost, struct err *e)
 		.n = c->n, .g = xcalloc((size_t)c->n, sizeof(*c->reference.g))};
 	for (int i = 0; i < c->n; i++) {
 		struct tensor_step t;
-		int rc = tensor_step_read(&t, &c->files, i, e);
+		int rc = tensor_step_read(&t, &c->files, i, STEP_MEANS, e);
 		int k = in_model(c, i);
 		if (!rc) {
 			const struct products p = products_of(t.m0, t.m1, t.n);
@@ -295,17 +295,27 @@ static int read_means(struct step_check *c, double *lost, struct err *e)
 	return 0;
 }
 
-static int read_seen(struct step_check *c, double *lost, struct err *e)
+int read_seen(struct step_check *c, int tensor, double *lost, struct err *e)
+{
+	struct tensor_step t;
+	int rc = tensor_step_read(&t, &c->files, tensor, STEP_MEANS, e);
+	if (!rc)
+		c->seen[tensor] = seen_gradient(&c->files, &t, lost);
+	tensor_step_free(&t);
+	return rc;
+}
+
+/* The products of the gradients that were seen and the reference's. */
+static int multiply(struct step_check *c, struct products *p, double *lost, struct err *e)
 {
 	c->seen = xcalloc((size_t)c->n, sizeof(*c->seen));
 	for (int i = 0; i < c->n; i++) {
-		struct tensor_step t;
-		int rc = tensor_step_read(&t, &c->files, i, e);
-		if (!rc)
-			c->seen[i] = seen_gradient(&c->files, &t, &lost[i]);
-		tensor_step_free(&t);
-		if (rc)
+		if (read_seen(c, i, &lost[i], e))
 			return -1;
+		p[i] = products_of(
+			c->seen[i], c->reference.g[in_model(c, i)], c->of[i].n);
+		free(c->seen[i]);
+		c->seen[i] = NULL;
 	}
 	return 0;
 }
@@ -358,10 +368,7 @@ int judge_gradients(struct step_check *c, struct err *e)
 {
 	struct products *p = xcalloc((size_t)c->n, sizeof(*p));
 	double *lost = xcalloc((size_t)c->n, sizeof(*lost));
-	int rc = set_bounds(c, e) || read_seen(c, lost, e);
-	for (int i = 0; i < c->n && !rc; i++)
-		p[i] = products_of(
-			c->seen[i], c->reference.g[in_model(c, i)], c->of[i].n);
+	int rc = set_bounds(c, e) || multiply(c, p, lost, e);
 	if (!rc) {
 		choose_common(c, p, lost);
 		for (int i = 0; i < c->n; i++)

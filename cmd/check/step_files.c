@@ -156,18 +156,21 @@ int64_t step_files_size(const struct step_files *s, int tensor)
 	return ckpt_size(&s->after.tensors[tensor]);
 }
 
-int tensor_step_read(
-	struct tensor_step *t, const struct step_files *s, int tensor, struct err *e)
+int tensor_step_read(struct tensor_step *t, const struct step_files *s, int tensor,
+	unsigned what, struct err *e)
 {
 	const struct ckpt_view *b = &s->before, *a = &s->after;
 	int other = ckpt_view_find(b, a->tensors[tensor].name);
-	*t = (struct tensor_step){.n = step_files_size(s, tensor)};
-	t->p0 = read_tensor(b, 0, other, e);
-	t->m0 = read_tensor(b, s->m0, other, e);
-	t->v0 = read_tensor(b, s->v0, other, e);
-	t->p1 = read_tensor(a, 0, tensor, e);
-	t->m1 = read_tensor(a, s->m1, tensor, e);
-	t->v1 = read_tensor(a, s->v1, tensor, e);
+	int p = what & STEP_PARAMETERS ? 0 : -1;
+	int m0 = what & STEP_MEANS ? s->m0 : -1, m1 = what & STEP_MEANS ? s->m1 : -1;
+	int v0 = what & STEP_SQUARES ? s->v0 : -1, v1 = what & STEP_SQUARES ? s->v1 : -1;
+	*t = (struct tensor_step){.n = step_files_size(s, tensor),
+		.p0 = read_tensor(b, p, other, e),
+		.m0 = read_tensor(b, m0, other, e),
+		.v0 = read_tensor(b, v0, other, e),
+		.p1 = read_tensor(a, p, tensor, e),
+		.m1 = read_tensor(a, m1, tensor, e),
+		.v1 = read_tensor(a, v1, tensor, e)};
 	return e->code ? -1 : 0;
 }
 

@@ -35,13 +35,14 @@ void step_files_close(struct step_files *s);
 bool step_files_have_moments(const struct step_files *s);
 int64_t step_files_size(const struct step_files *s, int tensor);
 
-/* A tensor in both files, in fp32; NULL: not there. */
+/* A tensor in both files, in fp32; NULL: not there, or not asked for. */
+enum { STEP_PARAMETERS = 1, STEP_MEANS = 2, STEP_SQUARES = 4, STEP_ALL = 7 };
 struct tensor_step {
 	int64_t n;
 	float *p0, *p1, *m0, *m1, *v0, *v1;
 };
-int tensor_step_read(
-	struct tensor_step *t, const struct step_files *s, int tensor, struct err *e);
+int tensor_step_read(struct tensor_step *t, const struct step_files *s, int tensor,
+	unsigned what, struct err *e);
 void tensor_step_free(struct tensor_step *t);
 
 /* The gradient that the optimizer saw, [n], allocated, and the part of it that is lost to the rounding of the

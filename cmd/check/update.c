@@ -208,7 +208,7 @@ static int test_all(
 	*sums = (struct beta_sums){0};
 	for (int i = 0; i < c->n; i++) {
 		struct tensor_step t;
-		int rc = tensor_step_read(&t, &c->files, i, e);
+		int rc = tensor_step_read(&t, &c->files, i, STEP_ALL, e);
 		if (!rc)
 			test_tensor(c, &c->of[i], r, &t, sums);
 		tensor_step_free(&t);
@@ -363,7 +363,7 @@ static int explain_update(struct step_check *c, int tensor, struct err *e)
 	const int64_t n[] = {c->o.fsdp, c->o.tp, 2, 3, 4, 8, 16};
 	struct tensor_step t;
 	bool known = false;
-	int rc = tensor_step_read(&t, &c->files, tensor, e);
+	int rc = tensor_step_read(&t, &c->files, tensor, STEP_ALL, e);
 	for (size_t k = 0; k < ARRAY_LEN(n) && !rc; k++)
 		for (int dim = 0; dim < 2 && !known; dim++)
 			known = explain_slices(c, x, tensor, &t, dim, (int)n[k]);

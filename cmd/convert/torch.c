@@ -1,6 +1,6 @@
 /*
  * Checkpoints of PyTorch as views: files of torch.save() and directories of DCP, with the names of
- * torchtitan, of Hugging Face, or of nanoGPT, and the moments of AdamW if they have them.
+ * torchtitan, of Hugging Face, of nanoGPT or of Megatron-LM, and the moments of AdamW if they have them.
  */
 #include "convert/torch_internal.h"
 
@@ -10,12 +10,10 @@
 
 /* ---- where our tensors are --------------------------------------------------------------- */
 
-/* The parts of torchtitan's fused tensor, and how many there are beside the queries. */
-enum { NOT_FUSED = -1, FUSED_Q, FUSED_K, FUSED_V };
-
 struct source {
 	const struct torch_item *item; /* NULL: zeros */
 	int64_t first;		       /* row of theirs, or column if transposed */
+	int64_t layer;		       /* of all layers in one tensor; -1: it has one */
 	bool transposed;
 	int fused;
 	bool pairs; /* channels that are rotated together are neighbours */
@@ -27,9 +25,12 @@ struct torch_view {
 	struct model m;
 	struct foreign *list; /* by the names of Hugging Face */
 	int n_list;
+	int moments; /* torch_names_has_moments() */
+	bool linear; /* nanoGPT's matrices are [out, in], Hugging Face's [in, out] */
 	struct source *of; /* [group][tensor] */
-	/* A transposed item, read whole. */
+	/* A transposed item, or one layer of an item with all, read whole. */
 	const struct torch_item *cached;
+	int64_t cached_layer;
 	float *whole;
 };
 
@@ -72,21 +73,46 @@ static int64_t row_of(const struct torch_view *x, const struct source *s, int64_
 	return s->first + head * width + at;
 }
 
+/* Reads rows [row, row + n) of an item, which stay until others are read. */
+static int read_whole(struct torch_view *x, const struct source *s, int64_t row,
+	int64_t n, struct err *e)
+{
+	if (x->cached == s->item && x->cached_layer == s->layer)
+		return 0;
+	x->cached = NULL;
+	x->whole = xrealloc(
+		x->whole, (size_t)(n * torch_row_size(s->item)) * sizeof(float) + 1);
+	if (torch_read(&x->file, s->item, row, n, x->whole, e))
+		return -1;
+	x->cached = s->item;
+	x->cached_layer = s->layer;
+	return 0;
+}
+
 /* Our rows are columns of theirs. */
 static int read_transposed(struct torch_view *x, const struct source *s, int64_t row,
 	int64_t n, float *out, struct err *e)
 {
 	int64_t inputs = s->item->dims[0], width = s->item->dims[1];
-	if (x->cached != s->item) {
-		x->cached = NULL;
-		x->whole = xrealloc(x->whole, (size_t)(inputs * width) * sizeof(float));
-		if (torch_read(&x->file, s->item, 0, inputs, x->whole, e))
-			return -1;
-		x->cached = s->item;
-	}
+	if (read_whole(x, s, 0, inputs, e))
+		return -1;
 	for (int64_t i = 0; i < inputs; i++)
 		for (int64_t k = 0; k < n; k++)
 			out[k * inputs + i] = x->whole[i * width + s->first + row + k];
+	return 0;
+}
+
+/* One of our rows, of `width` numbers. */
+static int read_row(struct torch_view *x, const struct source *s, int64_t row,
+	int64_t width, float *out, struct err *e)
+{
+	bool moved = s->pairs || s->fused != NOT_FUSED;
+	int64_t at = moved ? row_of(x, s, row) : s->first + row;
+	if (s->layer < 0)
+		return torch_read(&x->file, s->item, at, 1, out, e);
+	if (read_whole(x, s, s->layer, 1, e))
+		return -1;
+	memcpy(out, x->whole + at * width, (size_t)width * sizeof(*out));
 	return 0;
 }
 
@@ -102,11 +128,10 @@ static int read_torch(
 	}
 	if (s->transposed)
 		return read_transposed(x, s, r->row, r->n, out, e);
-	if (!s->pairs && s->fused == NOT_FUSED)
+	if (!s->pairs && s->fused == NOT_FUSED && s->layer < 0)
 		return torch_read(&x->file, s->item, s->first + r->row, r->n, out, e);
 	for (int64_t i = 0; i < r->n; i++)
-		if (torch_read(&x->file, s->item, row_of(x, s, r->row + i), 1,
-			    out + i * width, e))
+		if (read_row(x, s, r->row + i, width, out + i * width, e))
 			return -1;
 	return 0;
 }
@@ -152,6 +177,17 @@ static const char *fused_name(const char *name, int *part, struct str *out)
 	return NULL;
 }
 
+/* An optimizer has no state of parameters that are not trained: zeros, once one of the group is known. */
+static int missing(struct torch_view *x, int group, const char *name, struct err *e)
+{
+	if (!group)
+		return err_set(
+			e, EX_DATAERR, "%s: has no tensor %s", x->file.path, name);
+	warn("%s: has no %s of %s, as of a parameter that is not trained: zeros",
+		x->file.path, groups[group], name);
+	return 0;
+}
+
 /* A tensor of torchtitan, which has our names. */
 static int find_ours(struct torch_view *x, int group, int i, struct err *e)
 {
@@ -160,8 +196,9 @@ static int find_ours(struct torch_view *x, int group, int i, struct err *e)
 	struct str fused = {0};
 	int part = NOT_FUSED;
 	const struct torch_item *own = source_of(x, CKPT_MODEL, i)->item;
-	*s = (struct source){
-		.item = find(x, group, t->name, group ? own : NULL), .fused = NOT_FUSED};
+	*s = (struct source){.item = find(x, group, t->name, group ? own : NULL),
+		.layer = -1,
+		.fused = NOT_FUSED};
 	const char *name = fused_name(t->name, &part, &fused);
 	s->pairs = part == FUSED_Q || part == FUSED_K ||
 		   text_ends(t->name, ".attention.wq.bias") ||
@@ -174,8 +211,7 @@ static int find_ours(struct torch_view *x, int group, int i, struct err *e)
 	}
 	str_free(&fused);
 	if (!s->item)
-		return err_set(e, EX_DATAERR, "%s: has no %s%s%s", x->file.path,
-			group ? groups[group] : "tensor", group ? " of " : " ", t->name);
+		return missing(x, group, t->name, e);
 	return has_shape(s->item, t->ndim, rows, t->ndim == 1 ? 1 : t->dims[1])
 		       ? 0
 		       : wrong_shape(x, s->item, e);
@@ -190,26 +226,54 @@ static int find_theirs(
 	const struct torch_item *own =
 		f->part[0] < 0 ? NULL : source_of(x, CKPT_MODEL, f->part[0])->item;
 	const struct torch_item *item = find(x, group, f->name, group ? own : NULL);
-	bool transposed =
-		f->transposed && (!item || has_shape(item, f->ndim, inputs, outputs));
+	bool transposed = f->transposed && !x->linear;
 	if (!item && f->part[0] < 0)
 		return 0; /* a bias that neither has */
 	if (!item)
-		return err_set(e, EX_DATAERR, "%s: has no %s%s%s", x->file.path,
-			group ? groups[group] : "tensor", group ? " of " : " ", f->name);
-	if (!transposed && !has_shape(item, f->ndim, outputs, inputs))
+		return missing(x, group, f->name, e);
+	if (!has_shape(item, f->ndim, transposed ? inputs : outputs,
+		    transposed ? outputs : inputs))
 		return wrong_shape(x, item, e);
 	for (int p = 0; p < f->n_parts; first += f->outputs[p++])
 		if (f->part[p] >= 0)
 			*source_of(x, group, f->part[p]) = (struct source){.item = item,
 				.first = first,
+				.layer = -1,
 				.transposed = transposed,
 				.fused = NOT_FUSED};
 	return 0;
 }
 
+/* A tensor of Megatron-LM: of one layer, or of all; gate and up are the halves of one. */
+static int find_megatron(struct torch_view *x, int group, int i, struct err *e)
+{
+	const struct tensor *t = &x->m.tensors[i];
+	struct megatron m;
+	megatron_find(&x->names, t->name, group ? groups[group] : "", &m);
+	if (!m.item)
+		return missing(x, group, m.name, e);
+	bool half = m.second || text_ends(t->name, ".w1.weight");
+	int64_t rows = m.fused != NOT_FUSED
+			       ? (x->m.c.heads + 2 * x->m.c.kv_heads) * x->m.head_dim
+			       : t->dims[0] * (half ? 2 : 1);
+	int behind = m.layer >= 0;
+	if (m.item->ndim != t->ndim + behind || m.item->dims[behind] != rows ||
+		(t->ndim == 2 && m.item->dims[behind + 1] != t->dims[1]))
+		return wrong_shape(x, m.item, e);
+	*source_of(x, group, i) = (struct source){.item = m.item,
+		.first = m.second ? t->dims[0] : 0,
+		.layer = m.layer,
+		.fused = m.fused};
+	return 0;
+}
+
 static int find_group(struct torch_view *x, int group, struct err *e)
 {
+	for (int i = 0; i < x->m.n_tensors && x->names.naming == NAMES_MEGATRON; i++)
+		if (find_megatron(x, group, i, e))
+			return -1;
+	if (x->names.naming == NAMES_MEGATRON)
+		return 0;
 	if (x->names.naming == NAMES_META) {
 		for (int i = 0; i < x->m.n_tensors; i++)
 			if (find_ours(x, group, i, e))
@@ -283,13 +347,22 @@ static bool is_buffer(const char *name)
 	return false;
 }
 
+/* Of Megatron-LM, a parameter in 16 bits that is read in fp32. */
+static bool is_rounded_copy(const struct torch_view *x, const char *name)
+{
+	char master[256];
+	snprintf(master, sizeof(master), "optimizer.state.fp32_param.%s", name);
+	return x->names.naming == NAMES_MEGATRON && torch_names_exact(&x->names, master);
+}
+
 /* A tensor of the model that nothing reads would be lost. */
 static int check_all_used(struct torch_view *x, const struct torch_item *const *used,
 	int64_t n, struct err *e)
 {
 	static const char *const parts[] = {"layers.", "model.layers.", "h.",
 		"transformer.h.", "output.", "lm_head.", "norm.", "model.norm.", "ln_f.",
-		"transformer.ln_f.", "wpe.", "transformer.wpe."};
+		"transformer.ln_f.", "wpe.", "transformer.wpe.", "decoder.",
+		"output_layer.", "embedding."};
 	const char *prefix = x->names.prefix.s ? x->names.prefix.s : "";
 	for (int64_t i = 0; i < x->names.n; i++) {
 		const struct torch_item *t = x->names.v[i].item;
@@ -299,7 +372,8 @@ static int check_all_used(struct torch_view *x, const struct torch_item *const *
 		for (size_t k = 0; k < ARRAY_LEN(parts); k++)
 			ours = ours || !strncmp(name, parts[k], strlen(parts[k]));
 		if (t->kind != TORCH_TENSOR || !ours || is_buffer(name) ||
-			bsearch(&t, used, (size_t)n, sizeof(*used), by_place))
+			bsearch(&t, used, (size_t)n, sizeof(*used), by_place) ||
+			is_rounded_copy(x, name))
 			continue;
 		bool copy = text_ends(name, "output.weight") ||
 			    text_ends(name, "lm_head.weight");
@@ -314,6 +388,22 @@ static int check_all_used(struct torch_view *x, const struct torch_item *const *
 
 /* ---- the optimizer's step ------------------------------------------------------------------------ */
 
+static int megatron_step(struct torch_view *x, int64_t *step, struct err *e)
+{
+	double v = 0;
+	int64_t n;
+	if (megatron_numbers(
+		    &x->file, &x->names, "optimizer.param_groups.0.step", 1, &v, &n, e) ||
+		(!n && megatron_numbers(&x->file, &x->names, "iteration", 1, &v, &n, e)))
+		return -1;
+	*step = (int64_t)v;
+	return n && v >= 0 && v < 0x1p53
+		       ? 0
+		       : err_set(e, EX_DATAERR,
+				 "%s: its common_state does not tell the optimizer's step",
+				 x->file.path);
+}
+
 /* AdamW corrects the bias of the moments by a number of steps, of which pt-train has one for all. */
 static int read_step(struct torch_view *x, int64_t *step, struct err *e)
 {
@@ -321,6 +411,8 @@ static int read_step(struct torch_view *x, int64_t *step, struct err *e)
 	double first = 0, v;
 	int64_t n;
 	int rc = 0;
+	if (x->names.naming == NAMES_MEGATRON)
+		return megatron_step(x, step, e);
 	for (int i = 0; i < x->m.n_tensors && !rc; i++) {
 		const struct torch_item *moment = source_of(x, 1, i)->item;
 		if (!moment)
@@ -355,7 +447,7 @@ static int add_moments(struct torch_view *x, struct ckpt_view *v, struct err *e)
 	free(used);
 	if (rc)
 		return -1;
-	if (!torch_names_has_moments(&x->names))
+	if (!x->moments)
 		return 0;
 	for (int g = 1; g < (int)ARRAY_LEN(groups); g++) {
 		if (find_group(x, g, e))
@@ -370,20 +462,30 @@ static int add_moments(struct torch_view *x, struct ckpt_view *v, struct err *e)
 
 /* ---- the format ------------------------------------------------------------------------------------ */
 
+/* A square matrix does not tell how it is stored; that of queries, keys and values does. */
+static bool is_linear(const struct torch_view *x)
+{
+	const struct torch_item *t =
+		torch_names_find(&x->names, "transformer.h.0.attn.c_attn.weight");
+	return t && t->ndim == 2 && t->dims[0] == 3 * x->m.c.dim;
+}
+
 static int load(
 	struct torch_view *x, struct ckpt_view *v, const char *path, struct err *e)
 {
 	struct model_config c;
 	if (torch_open(&x->file, path, e) || torch_names_open(&x->names, &x->file, e) ||
+		(x->moments = torch_names_has_moments(&x->names, e)) < 0 ||
 		torch_config(&c, &x->file, &x->names, e))
 		return -1;
 	if (model_init(&x->m, &c, 0, e)) {
 		e->code = EX_DATAERR;
 		return err_prefix(e, "%s: ", path);
 	}
+	x->linear = is_linear(x);
 	x->of = xcalloc(ARRAY_LEN(groups) * (size_t)x->m.n_tensors, sizeof(*x->of));
 	convert_view(v, &x->m, path);
-	if (x->names.naming != NAMES_META &&
+	if ((x->names.naming == NAMES_LLAMA || x->names.naming == NAMES_GPT2) &&
 		(x->n_list = foreign_list(&x->m, x->m.c.vocab, &x->list, e)) < 0)
 		return -1;
 	return find_group(x, CKPT_MODEL, e) || add_moments(x, v, e) ? -1 : 0;

@@ -46,15 +46,27 @@ static const struct shapes {
 		NULL, "mlp.c_fc.weight"},
 };
 
+static void read_shapes_of_megatron(struct model_config *c, const struct torch_names *x)
+{
+	int64_t qkv;
+	megatron_shapes(x, &c->layers, &c->ffn_dim, &qkv);
+	c->tie = torch_names_find(x, "output_layer.weight") ? NO : YES;
+	c->bias = NO;
+}
+
 /* Sets what the shapes tell. */
 static void read_shapes(struct model_config *c, const struct torch_names *x)
 {
-	const struct shapes *s = &shapes[x->naming];
-	const struct torch_item *up = of_layer(x, s->layers, 0, s->up);
-	const struct torch_item *output = torch_names_find(x, s->output);
 	c->arch = x->naming == NAMES_GPT2 ? ARCH_GPT2 : ARCH_LLAMA;
 	c->vocab = x->table->dims[0];
 	c->dim = x->table->dims[1];
+	if (x->naming == NAMES_MEGATRON) {
+		read_shapes_of_megatron(c, x);
+		return;
+	}
+	const struct shapes *s = &shapes[x->naming];
+	const struct torch_item *up = of_layer(x, s->layers, 0, s->up);
+	const struct torch_item *output = torch_names_find(x, s->output);
 	for (c->layers = 0; of_layer(x, s->layers, c->layers, s->norm);)
 		c->layers++;
 	/* (Hugging Face's GPT-2 has [in, out], nanoGPT [out, in]) */
@@ -67,18 +79,33 @@ static void read_shapes(struct model_config *c, const struct torch_names *x)
 
 /* ---- configurations -------------------------------------------------------------------------- */
 
-/* A value of nanoGPT's model_args, or of another dict of the file; `none` if there is none. */
-static int64_t read_argument(
-	struct torch_file *f, const struct torch_names *x, const char *name, int64_t none)
+/* A value among those that the program has saved; `none` if it is not there. */
+static double read_argument(
+	struct torch_file *f, const struct torch_names *x, const char *name, double none)
 {
 	struct err e = {0};
 	double value;
 	int64_t n = 0;
 	const struct torch_item *item = torch_names_exact(x, name);
-	if (item && !torch_numbers(f, item, 1, &value, &n, &e) && n && value >= 1 &&
-		value <= 1 << 22)
-		return (int64_t)value;
-	return none;
+	int rc = x->naming == NAMES_MEGATRON
+			 ? megatron_numbers(f, x, name, 1, &value, &n, &e)
+		 : item ? torch_numbers(f, item, 1, &value, &n, &e)
+			: 0;
+	return !rc && n && value > 0 && value <= 1e12 ? value : none;
+}
+
+/* nanoGPT saves its options with the model, Megatron-LM in what all ranks have in common. */
+static void read_arguments(struct model_config *c, struct torch_file *f,
+	const struct torch_names *x, bool *context)
+{
+	bool megatron = x->naming == NAMES_MEGATRON;
+	c->heads = (int64_t)read_argument(
+		f, x, megatron ? "args.num_attention_heads" : "model_args.n_head", 0);
+	c->norm_eps = read_argument(f, x, "args.norm_epsilon", 1e-5);
+	c->rope_theta = read_argument(f, x, "args.rotary_base", 10000);
+	if (megatron)
+		c->context = (int64_t)read_argument(f, x, "args.seq_length", 0);
+	*context = c->context > 0;
 }
 
 /* What a file of options says, even where it is the default of pt-train. */
@@ -201,6 +228,11 @@ static int set_kv_heads(struct model_config *c, const struct torch_names *x,
 	const struct shapes *s = &shapes[x->naming];
 	int64_t width = c->heads ? c->dim / c->heads : 0;
 	int64_t keys = s->keys ? rows(of_layer(x, s->layers, 0, s->keys), 0) : c->dim;
+	if (x->naming == NAMES_MEGATRON) {
+		int64_t layers, ffn, qkv;
+		megatron_shapes(x, &layers, &ffn, &qkv);
+		keys = (qkv - c->dim) / 2;
+	}
 	if (!c->heads || c->dim % c->heads)
 		return err_set(e, EX_DATAERR,
 			"%s: %lld heads do not divide the hidden size %lld", path,
@@ -232,11 +264,8 @@ int torch_config(struct model_config *c, struct torch_file *f,
 	int rc = path ? read_config(c, &shape, path, &context, e) : 0;
 	if (!rc && shape.context)
 		c->context = shape.context;
-	if (!path) { /* nanoGPT saves its options */
-		c->heads = read_argument(f, x, "model_args.n_head", 0);
-		c->norm_eps = 1e-5;
-		c->rope_theta = 10000;
-	}
+	if (!path)
+		read_arguments(c, f, x, &context);
 	if (!rc && (!c->heads || (!context && !shape.context)))
 		rc = err_set(e, EX_USAGE,
 			"%s: its tensors do not tell %s%s: give --model-config FILE, Hugging Face's "
@@ -254,14 +283,19 @@ int torch_config(struct model_config *c, struct torch_file *f,
 
 /* ---- the optimizer ------------------------------------------------------------------------------ */
 
-static int add_option(struct str *out, struct torch_file *f, const struct torch_item *x,
-	const char *const names[2], struct err *e)
+/* The value of a key of the groups of parameters, as one option or two. */
+static int add_option(struct str *out, struct torch_file *f, const struct torch_names *x,
+	const char *key, const char *const names[2], struct err *e)
 {
-	char text[NUM_TEXT];
+	char text[NUM_TEXT], path[64];
 	double v[2];
 	int64_t n = 0;
-	if (!x || torch_numbers(f, x, 2, v, &n, e))
-		return x ? -1 : 0;
+	const struct torch_item *item = torch_names_group(x, key);
+	snprintf(path, sizeof(path), "optimizer.param_groups.0.%s", key);
+	if (x->naming == NAMES_MEGATRON ? megatron_numbers(f, x, path, 2, v, &n, e)
+		: item			? torch_numbers(f, item, 2, v, &n, e)
+					: 0)
+		return -1;
 	for (int64_t i = 0; i < n && names[i]; i++)
 		str_printf(out, "%s = %s\n", names[i], text_double(text, v[i]));
 	return 0;
@@ -270,15 +304,18 @@ static int add_option(struct str *out, struct torch_file *f, const struct torch_
 int torch_config_optimizer(
 	struct str *out, struct torch_file *f, const struct torch_names *x, struct err *e)
 {
-	const struct torch_item *peak = torch_names_group(x, "initial_lr");
-	peak = peak ? peak : torch_names_group(x, "lr");
-	return add_option(out, f, peak, (const char *const[]){"lr", NULL}, e) ||
-			       add_option(out, f, torch_names_group(x, "betas"),
-				       (const char *const[]){"beta1", "beta2"}, e) ||
-			       add_option(out, f, torch_names_group(x, "eps"),
-				       (const char *const[]){"eps", NULL}, e) ||
-			       add_option(out, f, torch_names_group(x, "weight_decay"),
-				       (const char *const[]){"weight-decay", NULL}, e)
-		       ? -1
-		       : 0;
+	static const struct {
+		const char *key, *names[2];
+	} all[] = {{"betas", {"beta1", "beta2"}}, {"eps", {"eps"}},
+		{"weight_decay", {"weight-decay"}}};
+	size_t before = out->len;
+	/* (what a schedule began with, if there is one) */
+	if (add_option(out, f, x, "initial_lr", (const char *const[]){"lr", NULL}, e) ||
+		(out->len == before && add_option(out, f, x, "lr",
+					       (const char *const[]){"lr", NULL}, e)))
+		return -1;
+	for (size_t i = 0; i < ARRAY_LEN(all); i++)
+		if (add_option(out, f, x, all[i].key, all[i].names, e))
+			return -1;
+	return 0;
 }

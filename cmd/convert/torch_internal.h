@@ -11,8 +11,12 @@
 enum naming {
 	NAMES_META, /* torchtitan and Meta: ours, but rows of wq and wk are in another order */
 	NAMES_LLAMA, /* Hugging Face's LlamaForCausalLM */
-	NAMES_GPT2 /* its GPT2LMHeadModel, or nanoGPT's, whose matrices are not transposed */
+	NAMES_GPT2, /* its GPT2LMHeadModel, or nanoGPT's, whose matrices are not transposed */
+	NAMES_MEGATRON /* Megatron-LM's GPTModel: fused, and layers may be one tensor */
 };
+
+/* The parts of a fused tensor of queries, keys and values. */
+enum { NOT_FUSED = -1, FUSED_Q, FUSED_K, FUSED_V };
 
 /* The names of items, without those of wrappers (module, _orig_mod, ...), sorted. */
 struct torch_name {
@@ -41,7 +45,12 @@ const struct torch_item *torch_names_find(const struct torch_names *x, const cha
  * parameter, or NULL if only the optimizer has it under this name. */
 const struct torch_item *torch_names_state(const struct torch_names *x, const char *name,
 	const struct torch_item *item, const char *what);
-bool torch_names_has_moments(const struct torch_names *x);
+/* 1: it has moments; 0: none; -1: some that cannot be read. */
+int torch_names_has_moments(const struct torch_names *x, struct err *e);
+/* The item BEGIN PREFIX NAME END, where the prefix of the token embedding may lack parts at its end, and if
+ * `shorter` at its begin; NULL: there is none. */
+const struct torch_item *torch_names_look_up(const struct torch_names *x,
+	const char *begin, const char *name, const char *end, bool shorter);
 /* Sets the order of the numbers that an optimizer has instead of names. `used`: the parameters. */
 int torch_names_order(struct torch_names *x, struct torch_file *f,
 	const struct torch_item *const *used, int64_t n, struct err *e);
@@ -49,6 +58,28 @@ int torch_names_order(struct torch_names *x, struct torch_file *f,
 const struct torch_item *torch_names_group(const struct torch_names *x, const char *key);
 /* The first item whose whole name is this one. */
 const struct torch_item *torch_names_exact(const struct torch_names *x, const char *name);
+
+/* ---- torch_megatron.c ----------------------------------------------------------------------- */
+
+/* A tensor of Megatron-LM that has one of ours. */
+struct megatron {
+	const struct torch_item *item; /* NULL: there is none */
+	int64_t layer;		       /* of its first dimension; -1: it has none */
+	int fused;
+	bool second; /* in the second half of its rows */
+	char name[96];
+};
+/* Finds ours in a group of the checkpoint ("exp_avg"; "": the parameters, in fp32 if the optimizer has them). */
+void megatron_find(const struct torch_names *x, const char *ours, const char *group,
+	struct megatron *out);
+/* The number of layers, and the hidden sizes of the feed-forward layers and of queries, keys and values. */
+void megatron_shapes(
+	const struct torch_names *x, int64_t *layers, int64_t *ffn, int64_t *qkv);
+/* Has it moments? -1: in buffers without names, which are refused. */
+int megatron_has_moments(const struct torch_names *x, struct err *e);
+/* Sets *n numbers of what all ranks have in common, such as iteration or args.seq_length. */
+int megatron_numbers(struct torch_file *f, const struct torch_names *x, const char *path,
+	int64_t most, double *out, int64_t *n, struct err *e);
 
 /* ---- torch_config.c: the options of the model ------------------------------------------------ */
 

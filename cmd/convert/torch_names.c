@@ -91,7 +91,8 @@ int torch_names_open(struct torch_names *x, const struct torch_file *f, struct e
 {
 	static const char *const tables[] = {[NAMES_META] = "tok_embeddings.weight",
 		[NAMES_LLAMA] = "embed_tokens.weight",
-		[NAMES_GPT2] = "wte.weight"};
+		[NAMES_GPT2] = "wte.weight",
+		[NAMES_MEGATRON] = "embedding.word_embeddings.weight"};
 	*x = (struct torch_names){.file = f};
 	if (list_names(x, e))
 		return -1;
@@ -114,7 +115,8 @@ int torch_names_open(struct torch_names *x, const struct torch_file *f, struct e
 		return 0;
 	return err_set(e, EX_UNAVAILABLE,
 		"%s: its tensors are of no model that is known: one has tok_embeddings.weight "
-		"(torchtitan), embed_tokens.weight (Hugging Face) or wte.weight (GPT-2), perhaps "
+		"(torchtitan), embed_tokens.weight (Hugging Face), wte.weight (GPT-2) or "
+		"embedding.word_embeddings.weight (Megatron-LM), perhaps "
 		"behind model.",
 		f->path);
 }
@@ -139,10 +141,8 @@ static const char *bare(const char *name)
 	return name;
 }
 
-/* The item BEGIN PREFIX NAME END, where the prefix of the table may lack parts at its end. `shorter`: or at
- * its begin. */
-static const struct torch_item *look_up(const struct torch_names *x, const char *begin,
-	const char *name, const char *end, bool shorter)
+const struct torch_item *torch_names_look_up(const struct torch_names *x,
+	const char *begin, const char *name, const char *end, bool shorter)
 {
 	struct str text = {0};
 	const struct torch_item *found = NULL;
@@ -169,9 +169,9 @@ static const struct torch_item *look_up(const struct torch_names *x, const char 
 
 const struct torch_item *torch_names_find(const struct torch_names *x, const char *name)
 {
-	const struct torch_item *found = look_up(x, "", name, "", false);
+	const struct torch_item *found = torch_names_look_up(x, "", name, "", false);
 	if (!found && !strcmp(name, "output.weight")) /* torchtitan since 2025 */
-		found = look_up(x, "", "lm_head.weight", "", false);
+		found = torch_names_look_up(x, "", "lm_head.weight", "", false);
 	return found && found->kind == TORCH_TENSOR ? found : NULL;
 }
 
@@ -208,25 +208,28 @@ const struct torch_item *torch_names_state(const struct torch_names *x, const ch
 	for (size_t k = 0; k < ARRAY_LEN(optimizers) && !found; k++) {
 		str_clear(&begin);
 		str_printf(&begin, "%sstate.", optimizers[k]);
-		found = look_up(x, begin.s, name, end.s, true);
+		found = torch_names_look_up(x, begin.s, name, end.s, true);
 		if (!found && !strcmp(name, "output.weight"))
-			found = look_up(x, begin.s, "lm_head.weight", end.s, true);
+			found = torch_names_look_up(
+				x, begin.s, "lm_head.weight", end.s, true);
 	}
 	str_free(&begin);
 	str_free(&end);
 	return found && found->kind == TORCH_TENSOR ? found : NULL;
 }
 
-bool torch_names_has_moments(const struct torch_names *x)
+int torch_names_has_moments(const struct torch_names *x, struct err *e)
 {
+	if (x->naming == NAMES_MEGATRON)
+		return megatron_has_moments(x, e);
 	for (int64_t i = 0; i < x->n; i++)
 		for (size_t k = 0; k < ARRAY_LEN(optimizers); k++)
 			if (x->v[i].item->kind == TORCH_TENSOR &&
 				!strncmp(x->v[i].text, optimizers[k],
 					strlen(optimizers[k])) &&
 				text_ends(x->v[i].text, ".exp_avg"))
-				return true;
-	return false;
+				return 1;
+	return 0;
 }
 
 const struct torch_item *torch_names_group(const struct torch_names *x, const char *key)

@@ -368,31 +368,40 @@ static int read_metadata(struct dcp *d)
 		       : 0;
 }
 
-int dcp_open(struct torch_file *f, struct err *e)
+/* Parses the file, of which nothing stays mapped. */
+static int parse(struct dcp *d, struct err *e)
 {
-	struct str name = {0};
 	struct stat st;
-	str_printf(&name, "%s/.metadata", f->path);
-	struct dcp d = {.f = f, .name = name.s, .e = e};
-	int fd = open(name.s, O_RDONLY | O_CLOEXEC | O_NONBLOCK), rc = -1;
+	int fd = open(d->name, O_RDONLY | O_CLOEXEC | O_NONBLOCK), rc = -1;
 	if (fd < 0 || fstat(fd, &st)) {
-		err_set(e, EX_IOERR, "%s: %s", name.s, strerror(errno));
+		err_set(e, EX_IOERR, "%s: %s", d->name, strerror(errno));
 	} else if (!S_ISREG(st.st_mode) || !st.st_size) {
-		damaged(&d, "it is empty");
+		damaged(d, "it is empty");
 	} else {
-		size_t n = (size_t)st.st_size;
-		void *bytes = mmap(NULL, n, PROT_READ, MAP_PRIVATE, fd, 0);
-		if (bytes == MAP_FAILED) {
-			err_set(e, EX_IOERR, "%s: %s", name.s, strerror(errno));
-		} else if (!pickle_parse(&d.tree, bytes, n, name.s, e)) {
-			rc = read_metadata(&d);
-			pickle_free(&d.tree);
-		}
-		if (bytes != MAP_FAILED)
-			munmap(bytes, n);
+		struct pickle_bytes b = {.n = (size_t)st.st_size, .mapped = true};
+		void *p = mmap(NULL, b.n, PROT_READ, MAP_PRIVATE, fd, 0);
+		b.p = p;
+		rc = p == MAP_FAILED
+			     ? err_set(e, EX_IOERR, "%s: %s", d->name, strerror(errno))
+			     : pickle_parse(&d->tree, &b, d->name, e);
+		if (p != MAP_FAILED)
+			munmap(p, b.n);
 	}
 	if (fd >= 0)
 		close(fd);
+	return rc;
+}
+
+int dcp_open(struct torch_file *f, struct err *e)
+{
+	struct str name = {0};
+	str_printf(&name, "%s/.metadata", f->path);
+	struct dcp d = {.f = f, .name = name.s, .e = e};
+	int rc = parse(&d, e);
+	if (!rc) {
+		rc = read_metadata(&d);
+		pickle_free(&d.tree);
+	}
 	free(d.slots);
 	str_free(&name);
 	return rc;

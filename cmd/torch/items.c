@@ -7,6 +7,7 @@
 #include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 /* ---- making the list ------------------------------------------------------------------ */
@@ -131,6 +132,31 @@ const struct torch_item *torch_find(const struct torch_file *f, const char *name
 	return f->n ? bsearch(&key, f->items, (size_t)f->n, sizeof(key), by_name) : NULL;
 }
 
+static bool has_metadata(const char *folder)
+{
+	struct str path = {0};
+	str_printf(&path, "%s/.metadata", folder);
+	bool found = file_exists(path.s);
+	str_free(&path);
+	return found;
+}
+
+bool torch_is(const char *path)
+{
+	struct stat st;
+	char begin[4];
+	if (stat(path, &st))
+		return false;
+	if (S_ISDIR(st.st_mode))
+		return has_metadata(path) || shards_are_in(path);
+	int fd = S_ISREG(st.st_mode) ? open(path, O_RDONLY | O_CLOEXEC) : -1;
+	bool zip = fd >= 0 && !pread_all(fd, begin, sizeof(begin), 0) &&
+		   !memcmp(begin, "PK\3\4", 4);
+	if (fd >= 0)
+		close(fd);
+	return zip;
+}
+
 int torch_open(struct torch_file *f, const char *path, struct err *e)
 {
 	*f = (struct torch_file){.path = xstrdup(path)};
@@ -138,11 +164,11 @@ int torch_open(struct torch_file *f, const char *path, struct err *e)
 	f->parts->archive.zip.fd = -1;
 	for (int i = 0; i < OPEN_FILES; i++)
 		f->parts->recent[i] = -1;
-	struct str metadata = {0};
-	str_printf(&metadata, "%s/.metadata", path);
-	f->parts->many = file_exists(metadata.s);
-	str_free(&metadata);
-	int rc = f->parts->many ? dcp_open(f, e) : torch_file_open(f, e);
+	struct stat st;
+	f->parts->many = !stat(path, &st) && S_ISDIR(st.st_mode);
+	int rc = !f->parts->many      ? torch_file_open(f, e)
+		 : has_metadata(path) ? dcp_open(f, e)
+				      : shards_open(f, e);
 	if (rc)
 		torch_close(f);
 	return rc;

@@ -4,6 +4,7 @@
 
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 
 /* Opcodes, with the names of pickletools. */
 enum {
@@ -51,7 +52,7 @@ enum {
 };
 
 /* Limits: nodes have numbers of 32 bits; no value that is being built has so many parts at once. */
-enum { MOST_STACK = 1 << 26, INT_CACHE = 1 << 12, INLINED = 2 };
+enum { MOST_STACK = 1 << 26, INT_CACHE = 1 << 12, TEXT_CACHE = 1 << 13, INLINED = 2 };
 #define MOST_NODES ((uint32_t)1 << 31)
 #define NO_NODE UINT32_MAX
 #define MARKED (UINT32_MAX - 1) /* on the stack */
@@ -64,13 +65,14 @@ enum { OTHER_GLOBAL, ORDERED_DICT, SIZE };
 /* The machine: a stack of numbers of nodes, and a memo. */
 struct machine {
 	struct pickle *p;
-	size_t at;
+	const unsigned char *bytes;
+	size_t n_bytes, at;
 	uint32_t *stack, *memo;
 	int64_t n_stack, room_stack, n_memo, room_memo;
 	uint32_t room_nodes;
-	uint64_t room_links;
-	uint32_t ints
-		[INT_CACHE]; /* nodes of integers, by their hash: most are written again */
+	uint64_t room_links, room_texts;
+	/* Nodes of integers and texts, by their hash: most are written again. */
+	uint32_t ints[INT_CACHE], texts[TEXT_CACHE];
 	struct err *e;
 };
 
@@ -238,9 +240,9 @@ static int append_top(struct machine *m, int64_t n, unsigned kinds)
 /* The next n bytes; NULL: there are fewer. */
 static const unsigned char *take(struct machine *m, uint64_t n)
 {
-	if (n > m->p->n_bytes - m->at)
+	if (n > m->n_bytes - m->at)
 		return NULL;
-	const unsigned char *x = m->p->bytes + m->at;
+	const unsigned char *x = m->bytes + m->at;
 	m->at += n;
 	return x;
 }
@@ -255,19 +257,38 @@ static int take_number(struct machine *m, int width, uint64_t *out)
 	return x ? 0 : refuse(m, "it ends too early");
 }
 
+static int push_text(struct machine *m, const unsigned char *text, uint64_t n)
+{
+	struct pickle *p = m->p;
+	uint32_t *kept = &m->texts[hash_bytes(text, n, 0) & (TEXT_CACHE - 1)];
+	const struct pickle_node *x = &p->nodes[*kept];
+	if (*kept && x->n == n && !memcmp(p->texts + x->is.at, text, n))
+		return push(m, *kept);
+	if (p->n_texts + n > m->room_texts || !p->texts) {
+		m->room_texts = (p->n_texts + n) * 2 + 64;
+		p->texts = xrealloc(p->texts, m->room_texts);
+	}
+	memcpy(p->texts + p->n_texts, text, n);
+	uint32_t node = add_node(m, PICKLE_TEXT, (uint32_t)n);
+	if (node != NO_NODE) {
+		p->nodes[node].is.at = p->n_texts;
+		*kept = node;
+	}
+	p->n_texts += n;
+	return push(m, node);
+}
+
 /* A text or bytes, with their length in `width` bytes. */
 static int push_bytes(struct machine *m, enum pickle_kind kind, int width)
 {
 	uint64_t n;
 	if (take_number(m, width, &n))
 		return -1;
-	uint64_t at = m->at;
-	if (!take(m, n))
+	const unsigned char *x = take(m, n);
+	if (!x)
 		return refuse(m, "it ends too early");
-	uint32_t node = add_node(m, kind, (uint32_t)n);
-	if (node != NO_NODE)
-		m->p->nodes[node].is.at = at;
-	return push(m, node);
+	return kind == PICKLE_TEXT ? push_text(m, x, n)
+				   : push(m, add_node(m, kind, (uint32_t)n));
 }
 
 /* Those of up to 8 bytes are integers; longer ones, such as seeds, are kept as bytes. */
@@ -304,15 +325,12 @@ static int push_real(struct machine *m)
 
 static int push_line(struct machine *m)
 {
-	const unsigned char *begin = m->p->bytes + m->at;
-	const unsigned char *end = memchr(begin, '\n', m->p->n_bytes - m->at);
-	if (!end || end - begin > UINT16_MAX)
+	const unsigned char *begin = m->bytes + m->at;
+	const unsigned char *end = memchr(begin, '\n', m->n_bytes - m->at);
+	if (!end)
 		return refuse(m, "a name without an end");
-	uint32_t node = add_node(m, PICKLE_TEXT, (uint32_t)(end - begin));
-	if (node != NO_NODE)
-		m->p->nodes[node].is.at = m->at;
 	m->at += (size_t)(end - begin) + 1;
-	return push(m, node);
+	return push_text(m, begin, (uint64_t)(end - begin));
 }
 
 /* ---- globals, objects, the memo ------------------------------------------------------ */
@@ -509,12 +527,24 @@ static int step(struct machine *m, int op)
 	}
 }
 
-static int run(struct machine *m)
+/* The .metadata of a large run has a gigabyte, and what was read of it would stay in memory. */
+static void give_back(struct machine *m, size_t *from)
+{
+	enum { PIECE = 1 << 26 };
+	for (; m->at - *from >= PIECE; *from += PIECE)
+		madvise((void *)(m->bytes + *from), PIECE, MADV_DONTNEED);
+}
+
+static int run(struct machine *m, bool mapped)
 {
 	const unsigned char *op;
-	while ((op = take(m, 1)) && *op != STOP)
+	size_t given = 0;
+	while ((op = take(m, 1)) && *op != STOP) {
 		if (step(m, *op))
 			return -1;
+		if (mapped)
+			give_back(m, &given);
+	}
 	if (!op)
 		return refuse(m, "it ends too early");
 	if (!top(m, 1) || m->n_stack != 1)
@@ -523,20 +553,21 @@ static int run(struct machine *m)
 	return 0;
 }
 
-int pickle_parse(struct pickle *p, const void *bytes, size_t n_bytes, const char *name,
-	struct err *e)
+int pickle_parse(
+	struct pickle *p, const struct pickle_bytes *b, const char *name, struct err *e)
 {
 	struct machine *m = xcalloc(1, sizeof(*m));
-	*p = (struct pickle){
-		.name = name, .bytes = bytes, .n_bytes = n_bytes, .n_links = 1};
+	*p = (struct pickle){.name = name, .n_links = 1};
 	m->p = p;
+	m->bytes = b->p;
+	m->n_bytes = b->n;
 	m->e = e;
 	room_for_links(m, 1);
 	add_node(m, PICKLE_NONE, 0);
 	add_node(m, PICKLE_BOOL, 0);
 	p->nodes[add_node(m, PICKLE_BOOL, 0)].is.integer = 1;
 	add_node(m, PICKLE_TUPLE, 0);
-	int rc = run(m);
+	int rc = run(m, b->mapped);
 	free(m->stack);
 	free(m->memo);
 	free(m);
@@ -549,6 +580,7 @@ void pickle_free(struct pickle *p)
 {
 	free(p->nodes);
 	free(p->links);
+	free(p->texts);
 	*p = (struct pickle){.name = NULL};
 }
 
@@ -558,7 +590,7 @@ const char *pickle_text(const struct pickle *p, uint32_t node, size_t *n_bytes)
 {
 	const struct pickle_node *x = &p->nodes[node];
 	*n_bytes = x->n;
-	return x->kind == PICKLE_TEXT ? (const char *)p->bytes + x->is.at : NULL;
+	return x->kind == PICKLE_TEXT ? p->texts + x->is.at : NULL;
 }
 
 bool pickle_is(const struct pickle *p, uint32_t node, const char *text)

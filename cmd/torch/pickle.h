@@ -2,8 +2,8 @@
  * Pickles of Python as trees, of which nothing is executed: a class or function is a name, and what it was
  * called with is kept beside it. Only the files of this wing use it.
  *
- * The bytes are not trusted. A node has 16 bytes and texts stay in the bytes of the file, so a tree is at
- * most some times as large as them. A tree may share nodes and, by the memo of a pickle, contain itself:
+ * The bytes are not trusted. A node has 16 bytes and equal texts are kept once, so a tree is at most some times
+ * as large as them. A tree may share nodes and, by the memo of a pickle, contain itself:
  * who walks it bounds the depth and counts the steps.
  */
 #ifndef TORCH_PICKLE_H
@@ -17,7 +17,7 @@ enum pickle_kind {
 	PICKLE_INT,
 	PICKLE_REAL,
 	PICKLE_TEXT,
-	PICKLE_BYTES, /* also integers of more than 64 bits */
+	PICKLE_BYTES, /* also integers of more than 64 bits; they are not kept */
 	PICKLE_GLOBAL,
 	PICKLE_TUPLE, /* also torch.Size */
 	PICKLE_LIST,
@@ -34,7 +34,7 @@ struct pickle_node {
 	union {
 		int64_t integer;
 		double real;
-		uint64_t at;	  /* of a text: in the bytes */
+		uint64_t at;	  /* of a text: in `texts` */
 		uint32_t link[2]; /* numbers of nodes, or of places in `links` */
 	} is;
 };
@@ -43,18 +43,27 @@ struct pickle {
 	const char *name; /* in messages; the caller's */
 	const unsigned char *bytes;
 	size_t n_bytes;
+	bool mapped;		   /* by mmap(), from a file */
 	struct pickle_node *nodes; /* node 0 is None */
 	uint32_t n_nodes, root;
 	/* Members of containers, in chains of pieces: their number, the place of the next piece (0: none),
 	 * members. */
 	uint32_t *links;
 	uint64_t n_links;
+	char *texts; /* most of them once */
+	uint64_t n_texts;
 };
 
-/* Parses the first pickle of these bytes, which must stay where they are until pickle_free(). EX_DATAERR:
- * they are none, or have an opcode that torch.save() and DCP do not write. */
-int pickle_parse(struct pickle *p, const void *bytes, size_t n_bytes, const char *name,
-	struct err *e);
+/* The bytes of a pickle, which are not needed when it is parsed. */
+struct pickle_bytes {
+	const void *p;
+	size_t n;
+	bool mapped; /* by mmap() from a file: their memory is given back while they are read */
+};
+/* Parses the first pickle of these bytes, which messages call `name`, for pickle_free(). EX_DATAERR: they are
+ * none, or have an opcode that torch.save() and DCP do not write. */
+int pickle_parse(
+	struct pickle *p, const struct pickle_bytes *b, const char *name, struct err *e);
 void pickle_free(struct pickle *p);
 
 static inline enum pickle_kind pickle_kind(const struct pickle *p, uint32_t node)

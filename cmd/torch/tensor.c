@@ -153,11 +153,16 @@ static int check_order(const struct archive *a, struct err *e)
 int archive_open(struct archive *a, int fd, const char *name, int64_t begin, int64_t size,
 	struct err *e)
 {
-	const struct zip_entry *pkl;
-	*a = (struct archive){.pkl = {0}};
-	int rc = zip_open(&a->zip, fd, name, begin, size, e) || find_top(a, &pkl, e) ||
-		 check_order(a, e) || zip_read(&a->zip, pkl, &a->pkl, e) ||
-		 pickle_parse(&a->tree, a->pkl.s, a->pkl.len, name, e);
+	const struct zip_entry *entry;
+	*a = (struct archive){.top = {0}};
+	struct str pkl = {0};
+	int rc = zip_open(&a->zip, fd, name, begin, size, e) || find_top(a, &entry, e) ||
+		 check_order(a, e) || zip_read(&a->zip, entry, &pkl, e);
+	if (!rc) {
+		const struct pickle_bytes bytes = {pkl.s, pkl.len, false};
+		rc = pickle_parse(&a->tree, &bytes, name, e);
+	}
+	str_free(&pkl);
 	if (rc)
 		archive_close(a);
 	return rc ? -1 : 0;
@@ -167,7 +172,6 @@ void archive_close(struct archive *a)
 {
 	pickle_free(&a->tree);
 	zip_close(&a->zip);
-	str_free(&a->pkl);
 	str_free(&a->top);
 }
 

@@ -1,7 +1,8 @@
 /*
  * torch: files that PyTorch writes, read without PyTorch: those of torch.save() (.pt, .pth, .bin), and the
  * directories of torch.distributed.checkpoint (DCP), which FSDP, torchtitan and Megatron-LM write. Both are a
- * list of named items, tensors and other values.
+ * list of named items, tensors and other values; and so are the safetensors files that DCP's
+ * HuggingFaceStorageWriter writes, one of each rank.
  *
  * The files are not trusted, and nothing in them is executed (pickle.h). What is read is checked: the
  * checksums of torch.save()'s archives, and that the chunks of a tensor cover it once. No call is
@@ -42,7 +43,7 @@ struct torch_file {
 	struct torch_parts *parts; /* torch_internal.h */
 };
 
-/* Is it a file of torch.save(), or a directory of DCP, by its first bytes or the file .metadata? */
+/* Is it a file of torch.save(), or a directory of DCP, by its first bytes or the names of its files? */
 bool torch_is(const char *path);
 int torch_open(struct torch_file *f, const char *path, struct err *e);
 void torch_close(struct torch_file *f);
@@ -67,6 +68,10 @@ int torch_read_doubles(struct torch_file *f, const struct torch_item *t, int64_t
  * at most `most` there are; 0: it is something else, such as None. */
 int torch_numbers(struct torch_file *f, const struct torch_item *x, int64_t most,
 	double *out, int64_t *n, struct err *e);
+/* The same, of a part of the value: keys of dicts and fields of objects, and places in lists, with dots between
+ * them, such as 0.optimizer.lr. *n is 0 if there is no such part. */
+int torch_numbers_in(struct torch_file *f, const struct torch_item *x, const char *path,
+	int64_t most, double *out, int64_t *n, struct err *e);
 /* Appends the texts of a value that is a list or tuple of them, or one text; none of anything else. */
 int torch_texts(struct torch_file *f, const struct torch_item *x, struct strs *out,
 	struct err *e);

@@ -10,27 +10,6 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-bool torch_is(const char *path)
-{
-	struct str metadata = {0};
-	struct stat st;
-	char begin[4];
-	if (stat(path, &st))
-		return false;
-	if (S_ISDIR(st.st_mode)) {
-		str_printf(&metadata, "%s/.metadata", path);
-		bool found = file_exists(metadata.s);
-		str_free(&metadata);
-		return found;
-	}
-	int fd = S_ISREG(st.st_mode) ? open(path, O_RDONLY | O_CLOEXEC) : -1;
-	bool zip = fd >= 0 && !pread_all(fd, begin, sizeof(begin), 0) &&
-		   !memcmp(begin, "PK\3\4", 4);
-	if (fd >= 0)
-		close(fd);
-	return zip;
-}
-
 /* ---- the tree as a list --------------------------------------------------------------- */
 
 /* A tree may contain itself, or one part so often that a walk never ends: it is bounded in depth and
@@ -151,7 +130,6 @@ int torch_file_open(struct torch_file *f, struct err *e)
 /* The tree that has a value, and its node there. Of DCP it is read, for close_value(). */
 struct value {
 	struct archive own;
-	struct str pickle; /* where it is no archive */
 	const struct pickle *p;
 	uint32_t node;
 };
@@ -165,12 +143,12 @@ static int open_bare(struct torch_file *f, const struct chunk *c, int fd, struct
 	if (c->n_bytes > MOST)
 		return err_set(e, EX_UNAVAILABLE, "%s: a value of %lld bytes", name,
 			(long long)c->n_bytes);
-	str_room(&v->pickle, (size_t)c->n_bytes);
-	return file_read_at(fd, name, v->pickle.s, (size_t)c->n_bytes, c->at, e) ||
-			       pickle_parse(&v->own.tree, v->pickle.s, (size_t)c->n_bytes,
-				       name, e)
-		       ? -1
-		       : 0;
+	char *text = xmalloc((size_t)c->n_bytes + 1);
+	const struct pickle_bytes bytes = {text, (size_t)c->n_bytes, false};
+	int rc = file_read_at(fd, name, text, bytes.n, c->at, e) ||
+		 pickle_parse(&v->own.tree, &bytes, name, e);
+	free(text);
+	return rc ? -1 : 0;
 }
 
 static int open_value(
@@ -191,8 +169,6 @@ static int open_value(
 			 : archive_open(&v->own, fd, f->parts->files[c->file], c->at,
 				   c->n_bytes, e);
 	v->node = v->own.tree.root;
-	if (rc)
-		str_free(&v->pickle);
 	return rc;
 }
 
@@ -200,7 +176,6 @@ static void close_value(const struct torch_file *f, struct value *v)
 {
 	if (f->parts->many)
 		archive_close(&v->own);
-	str_free(&v->pickle);
 }
 
 static bool read_number(const struct pickle *p, uint32_t node, double *out)
@@ -214,32 +189,64 @@ static bool read_number(const struct pickle *p, uint32_t node, double *out)
 	return pickle_kind(p, node) == PICKLE_REAL;
 }
 
-int torch_numbers(struct torch_file *f, const struct torch_item *x, int64_t most,
-	double *out, int64_t *n, struct err *e)
+/* A member of a dict or object by its key, or of a list by its place; 0: there is none. */
+static uint32_t find_member(const struct pickle *p, uint32_t node, const char *key)
 {
-	struct value v;
+	int64_t place;
+	if (pickle_kind(p, node) == PICKLE_OBJECT)
+		node = pickle_part(p, node, PICKLE_STATE);
+	if (pickle_kind(p, node) == PICKLE_DICT)
+		return pickle_get(p, node, key);
+	return !parse_int(key, &place) && place >= 0 && place < UINT32_MAX
+		       ? pickle_item(p, node, (uint32_t)place)
+		       : 0;
+}
+
+static uint32_t find_part(const struct pickle *p, uint32_t node, const char *path)
+{
+	char *copy = xstrdup(path), *rest = copy, *key;
+	while (node && (key = strsep(&rest, ".")))
+		node = *key ? find_member(p, node, key) : node;
+	free(copy);
+	return node;
+}
+
+static int64_t read_numbers(
+	const struct pickle *p, uint32_t node, int64_t most, double *out)
+{
 	struct pickle_each it;
 	uint32_t member;
+	int64_t n = 0;
+	if (most && read_number(p, node, out))
+		return 1;
+	pickle_each(&it, p, node);
+	while (n < most && pickle_next(&it, &member) && read_number(p, member, &out[n]))
+		n++;
+	return it.left ? 0 : n; /* not all of them */
+}
+
+int torch_numbers_in(struct torch_file *f, const struct torch_item *x, const char *path,
+	int64_t most, double *out, int64_t *n, struct err *e)
+{
+	struct value v;
 	*n = 0;
 	if (x->kind == TORCH_TENSOR) {
-		if (torch_rows(x) != 1 || torch_row_size(x) != 1 || most < 1)
+		if (torch_rows(x) != 1 || torch_row_size(x) != 1 || most < 1 || *path)
 			return 0;
 		*n = 1;
 		return torch_read_doubles(f, x, 0, 1, out, e);
 	}
 	if (open_value(f, x, &v, e))
 		return -1;
-	if (most && read_number(v.p, v.node, out)) {
-		*n = 1;
-	} else {
-		pickle_each(&it, v.p, v.node);
-		while (*n < most && pickle_next(&it, &member) &&
-			read_number(v.p, member, &out[*n]))
-			++*n;
-		*n = it.left ? 0 : *n; /* not all of them */
-	}
+	*n = read_numbers(v.p, find_part(v.p, v.node, path), most, out);
 	close_value(f, &v);
 	return 0;
+}
+
+int torch_numbers(struct torch_file *f, const struct torch_item *x, int64_t most,
+	double *out, int64_t *n, struct err *e)
+{
+	return torch_numbers_in(f, x, "", most, out, n, e);
 }
 
 static void add_text(const struct pickle *p, uint32_t node, struct strs *out)

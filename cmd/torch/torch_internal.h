@@ -61,7 +61,7 @@ struct chunk {
 
 enum { OPEN_FILES = 32 };
 struct torch_parts {
-	bool many; /* a directory of DCP; else `archive` is the file */
+	bool many; /* files of a directory; else `archive` is the file */
 	struct archive archive;
 	struct chunk *chunks;
 	int64_t n_chunks;
@@ -88,9 +88,11 @@ int items_end(struct torch_file *f, struct err *e);
 /* The descriptor of a file of DCP. */
 int items_fd(struct torch_file *f, int32_t file, struct err *e);
 
-/* ---- torch_file.c, dcp.c ------------------------------------------------------------------ */
+/* ---- torch_file.c, dcp.c, shards.c ------------------------------------------------------------------ */
 
 int torch_file_open(struct torch_file *f, struct err *e);
 int dcp_open(struct torch_file *f, struct err *e);
+int shards_open(struct torch_file *f, struct err *e);
+bool shards_are_in(const char *folder);
 
 #endif

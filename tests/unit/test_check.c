@@ -300,6 +300,29 @@ static void parts_add_up(void **state)
 	}
 }
 
+/* The mean is over the targets that count: without those of a sequence it is the mean of the others. */
+static void masked_targets(void **state)
+{
+	struct step s;
+	struct gradients masked, one;
+	(void)state;
+	begin(&s, LLAMA);
+	reference_float64(&s.w, &s.batch, &(struct variant){.sequence = 3}, &one);
+	for (int t = 0; t < LENGTH; t++)
+		s.batch.targets[3 * LENGTH + t] = -1;
+	s.batch.counted -= LENGTH;
+	reference_float64(&s.w, &s.batch, &(struct variant){.sequence = -1}, &masked);
+	assert_near(masked.loss, (s.g.loss - one.loss) * 4 / 3, 1e-12);
+	for (int i = 0; i < s.g.n; i++)
+		for (int64_t j = 0; j < tensor_size(&s.w.m.tensors[i]); j++)
+			assert_near((double)masked.g[i][j],
+				((double)s.g.g[i][j] - (double)one.g[i][j]) * 4 / 3,
+				1e-6 * s.g.norm);
+	gradients_free(&masked);
+	gradients_free(&one);
+	end(&s);
+}
+
 /* ---- right steps -------------------------------------------------------------------------- */
 
 static void right_steps(void **state)
@@ -438,13 +461,15 @@ static const struct {
 } gradient_bugs[] = {
 	{LLAMA, one_doubled, "layers.1.feed_forward.w2.weight (1): 2 times"},
 	{LLAMA, one_off_little, "layers.0.attention_norm.weight"},
-	{LLAMA, one_missing, "layers.0.attention.wv.weight (1): no gradient"},
+	{LLAMA, one_missing,
+		"layers.0.attention.wv.weight (1): no gradient: it is not trained"},
 	{LLAMA, slice_doubled,
 		"layers.0.attention.wo.weight (1): dim 1 in 2 slices: 1 2 times"},
 	{LLAMA, one_transposed, "layers.1.attention.wq.weight (1): transposed"},
 	{LLAMA, norms_not_summed, "slice 0 of 2 tensor-parallel slices: not summed"},
 	{GPT2, norms_not_summed, "slice 0 of 2 tensor-parallel slices: not summed"},
 	{LLAMA, norms_of_half, "slice 0 of 2 chunks of the positions: not summed"},
+	{LLAMA, norms_of_half, "first   wrong in backward order: norm.weight"},
 	{LLAMA "tie = yes\n", tied_twice, "embedding and output layer: 2 1 times"},
 	{LLAMA, sequence_skipped, "sequences 3 of 4 do not count"},
 	{LLAMA, pairs_rotated, "in pairs of neighbours"},
@@ -547,6 +572,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(as_the_trainer),
 		cmocka_unit_test(parts_add_up),
+		cmocka_unit_test(masked_targets),
 		cmocka_unit_test(right_steps),
 		cmocka_unit_test(wrong_gradients),
 		cmocka_unit_test(wrong_scales),

@@ -1,0 +1,147 @@
+/*
+ * Checkpoints of Megatron-LM in its format torch_dist, which is DCP with names of its own: queries, keys and
+ * values are one tensor, gate and up are one, and either all layers are one, with a dimension in front, or
+ * they are numbered. The optimizer has fp32 parameters and moments under the name of the parameter. Scalars
+ * of all ranks are in one value.
+ */
+#include "convert/torch_internal.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+static const struct row {
+	const char *ours,
+		*theirs[2]; /* two: with the norm in the layer behind it, or as a module */
+	int fused;
+	bool second;
+} rows[] = {
+	{"attention_norm.weight",
+		{"self_attention.linear_qkv.layer_norm_weight", "input_layernorm.weight"},
+		NOT_FUSED, false},
+	{"attention.wq.weight", {"self_attention.linear_qkv.weight"}, FUSED_Q, false},
+	{"attention.wk.weight", {"self_attention.linear_qkv.weight"}, FUSED_K, false},
+	{"attention.wv.weight", {"self_attention.linear_qkv.weight"}, FUSED_V, false},
+	{"attention.wo.weight", {"self_attention.linear_proj.weight"}, NOT_FUSED, false},
+	{"ffn_norm.weight",
+		{"mlp.linear_fc1.layer_norm_weight", "pre_mlp_layernorm.weight"},
+		NOT_FUSED, false},
+	{"feed_forward.w1.weight", {"mlp.linear_fc1.weight"}, NOT_FUSED, false},
+	{"feed_forward.w3.weight", {"mlp.linear_fc1.weight"}, NOT_FUSED, true},
+	{"feed_forward.w2.weight", {"mlp.linear_fc2.weight"}, NOT_FUSED, false},
+};
+
+static const struct {
+	const char *ours, *theirs;
+} others[] = {{"tok_embeddings.weight", "embedding.word_embeddings.weight"},
+	{"norm.weight", "decoder.final_layernorm.weight"},
+	{"output.weight", "output_layer.weight"}};
+
+/* The item of a name in a group. The parameters are the optimizer's, which has them in fp32, if it does. */
+static const struct torch_item *find(
+	const struct torch_names *x, const char *group, const char *name)
+{
+	char begin[64];
+	snprintf(begin, sizeof(begin), "optimizer.state.%s.",
+		*group ? group : "fp32_param");
+	const struct torch_item *t = torch_names_look_up(x, begin, name, "", true);
+	if (!t && !*group)
+		t = torch_names_look_up(x, "", name, "", false);
+	return t && t->kind == TORCH_TENSOR ? t : NULL;
+}
+
+/* A tensor of a layer: numbered, or a part of all layers. */
+static const struct torch_item *find_in_layer(const struct torch_names *x,
+	const char *group, const char *stem, int64_t layer, struct megatron *out)
+{
+	snprintf(out->name, sizeof(out->name), "decoder.layers.%lld.%s", (long long)layer,
+		stem);
+	out->layer = -1;
+	const struct torch_item *t = find(x, group, out->name);
+	if (t)
+		return t;
+	snprintf(out->name, sizeof(out->name), "decoder.layers.%s", stem);
+	out->layer = layer;
+	t = find(x, group, out->name);
+	return t && t->ndim > 1 && layer < t->dims[0] ? t : NULL;
+}
+
+void megatron_find(const struct torch_names *x, const char *ours, const char *group,
+	struct megatron *out)
+{
+	*out = (struct megatron){.layer = -1, .fused = NOT_FUSED};
+	for (size_t i = 0; i < ARRAY_LEN(others); i++)
+		if (!strcmp(others[i].ours, ours)) {
+			snprintf(out->name, sizeof(out->name), "%s", others[i].theirs);
+			out->item = find(x, group, out->name);
+			return;
+		}
+	if (strncmp(ours, "layers.", 7))
+		return;
+	char *end;
+	int64_t layer = strtoll(ours + 7, &end, 10);
+	for (size_t i = 0; i < ARRAY_LEN(rows) && *end; i++) {
+		if (strcmp(rows[i].ours, end + 1))
+			continue;
+		out->fused = rows[i].fused;
+		out->second = rows[i].second;
+		for (int k = 1; k >= 0 && !out->item; k--)
+			if (rows[i].theirs[k])
+				out->item = find_in_layer(
+					x, group, rows[i].theirs[k], layer, out);
+	}
+}
+
+static int64_t size_of(const struct torch_names *x, const char *ours)
+{
+	struct megatron t;
+	megatron_find(x, ours, "", &t);
+	if (!t.item || t.item->ndim < 1 + (t.layer >= 0))
+		return 0;
+	return t.item->dims[t.layer >= 0];
+}
+
+void megatron_shapes(
+	const struct torch_names *x, int64_t *layers, int64_t *ffn, int64_t *qkv)
+{
+	char name[64];
+	struct megatron t;
+	*ffn = size_of(x, "layers.0.feed_forward.w1.weight") / 2;
+	*qkv = size_of(x, "layers.0.attention.wq.weight");
+	for (*layers = 0;; ++*layers) {
+		snprintf(name, sizeof(name), "layers.%lld.attention.wo.weight",
+			(long long)*layers);
+		megatron_find(x, name, "", &t);
+		if (!t.item)
+			return;
+	}
+}
+
+int megatron_has_moments(const struct torch_names *x, struct err *e)
+{
+	for (int64_t i = 0; i < x->n; i++) {
+		const char *name = x->v[i].text;
+		if (strstr(name, "optimizer.state.exp_avg."))
+			return 1;
+		if (strstr(name, "optimizer.") &&
+			(strstr(name, ".gbuf_idx_") || strstr(name, ".bucket_idx_")))
+			return err_set(e, EX_UNAVAILABLE,
+				"%s: the distributed optimizer has saved buffers without the names of "
+				"parameters; save with --dist-ckpt-optim-fully-reshardable",
+				x->file->path);
+	}
+	return 0;
+}
+
+int megatron_numbers(struct torch_file *f, const struct torch_names *x, const char *path,
+	int64_t most, double *out, int64_t *n, struct err *e)
+{
+	static const char common[] = "common_state/";
+	char below[128];
+	snprintf(below, sizeof(below), "0.%s", path);
+	*n = 0;
+	for (int64_t i = 0; i < x->n && !*n; i++)
+		if (!strncmp(x->v[i].text, common, strlen(common)) &&
+			torch_numbers_in(f, x->v[i].item, below, most, out, n, e))
+			return -1;
+	return 0;
+}

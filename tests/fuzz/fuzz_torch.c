@@ -1,0 +1,192 @@
+/* Files of PyTorch: any file; one of torch.save() whose checksums are right, with any pickle and any storage;
+ * a directory of DCP with any .metadata and any file. What can be opened is read, and is a model, perhaps. */
+#include "base/file.h"
+#include "convert/convert.h"
+#include "tests/fuzz/fuzz.h"
+#include "torch/torch.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+#include <zlib.h>
+
+enum kind { ANY, SAVED, MANY, KINDS };
+
+/* ---- an archive with right checksums --------------------------------------------------- */
+
+static void put16(struct str *out, uint64_t x)
+{
+	str_putc(out, (char)x);
+	str_putc(out, (char)(x >> 8));
+}
+
+static void put32(struct str *out, uint64_t x)
+{
+	put16(out, x);
+	put16(out, x >> 16);
+}
+
+/* A header of an entry: of its own, or in the directory. */
+static void put_header(struct str *out, const char *name, const void *p, size_t n,
+	size_t at, bool directory)
+{
+	str_add(out, directory ? "PK\1\2" : "PK\3\4", 4);
+	if (directory)
+		put16(out, 0);
+	put32(out, 0); /* version, flags */
+	put16(out, 0); /* method */
+	put32(out, 0);
+	put32(out, crc32(0, p, (uInt)n));
+	put32(out, n);
+	put32(out, n);
+	put16(out, strlen(name));
+	put16(out, 0);
+	if (directory) {
+		put16(out, 0);
+		put32(out, 0);
+		put32(out, 0);
+		put32(out, at);
+	}
+	str_puts(out, name);
+}
+
+/* data.pkl, and a storage that is all of data/0 to data/3. */
+static void put_archive(
+	struct str *out, const void *pkl, size_t n_pkl, const void *data, size_t n_data)
+{
+	static const char *const names[] = {
+		"a/data.pkl", "a/data/0", "a/data/1", "a/data/2", "a/data/3"};
+	struct str directory = {0};
+	size_t begin = out->len;
+	for (size_t i = 0; i < ARRAY_LEN(names); i++) {
+		const void *p = i ? data : pkl;
+		size_t n = i ? n_data : n_pkl;
+		put_header(&directory, names[i], p, n, out->len - begin, true);
+		put_header(out, names[i], p, n, 0, false);
+		if (n)
+			str_add(out, p, n);
+	}
+	size_t at = out->len - begin;
+	str_add(out, directory.s, directory.len);
+	str_add(out, "PK\5\6\0\0\0\0", 8);
+	put16(out, ARRAY_LEN(names));
+	put16(out, ARRAY_LEN(names));
+	put32(out, directory.len);
+	put32(out, at);
+	put16(out, 0);
+	str_free(&directory);
+}
+
+/* ---- files ---------------------------------------------------------------------------------- */
+
+static size_t take_length(struct bytes *b)
+{
+	size_t n = take_byte(b);
+	n |= (size_t)take_byte(b) << 8;
+	return n < b->n ? n : b->n;
+}
+
+static const void *take(struct bytes *b, size_t n)
+{
+	const void *p = n ? (const void *)b->p : "";
+	b->p = n ? b->p + n : b->p;
+	b->n -= n;
+	return p;
+}
+
+static const char *make(enum kind kind, struct bytes *b)
+{
+	static char path[4200];
+	size_t n = take_length(b);
+	const void *first = take(b, n), *rest = b->n ? (const void *)b->p : "";
+	struct str text = {0};
+	snprintf(path, sizeof(path), "%s/dcp", fuzz_folder());
+	if (kind == MANY) {
+		mkdir(path, 0700);
+		fuzz_file("dcp/.metadata", first, n);
+		fuzz_file("dcp/__0_0.distcp", rest, b->n);
+		return path;
+	}
+	if (kind == SAVED)
+		put_archive(&text, first, n, rest, b->n);
+	else if (n)
+		str_add(&text, first, n);
+	snprintf(path, sizeof(path), "%s",
+		fuzz_file("file.pt", text.s ? text.s : "", text.len));
+	str_free(&text);
+	return path;
+}
+
+/* ---- reading ----------------------------------------------------------------------------------- */
+
+enum { MOST_NUMBERS = 1 << 14 };
+
+static void read_item(struct torch_file *f, const struct torch_item *t)
+{
+	struct err e = {0};
+	struct strs texts = {0};
+	double some[4];
+	int64_t n, width = torch_row_size(t), rows = torch_rows(t);
+	int rc = torch_numbers(f, t, 4, some, &n, &e);
+	FUZZ_ON((rc != 0) != (e.code != 0) || n < 0 || n > 4);
+	FUZZ_ON(torch_find(f, t->name) != t);
+	e = (struct err){0};
+	rc = torch_texts(f, t, &texts, &e);
+	FUZZ_ON((rc != 0) != (e.code != 0));
+	strs_free(&texts);
+	if (t->kind != TORCH_TENSOR || width > MOST_NUMBERS || !width)
+		return;
+	rows = min64(rows, MOST_NUMBERS / width);
+	float *x = xmalloc((size_t)(rows * width) * sizeof(*x) + 1);
+	for (int64_t i = 0; i < rows * width; i++)
+		x[i] = 42;
+	e = (struct err){0};
+	rc = torch_read(f, t, 0, rows, x, &e);
+	FUZZ_ON((rc != 0) != (e.code != 0));
+	free(x);
+}
+
+static void read_model(const char *path)
+{
+	struct err e = {0};
+	struct ckpt_view v;
+	const char *options = "heads = 2\ncontext = 4\n";
+	convert_config_file(fuzz_file("model.conf", options, strlen(options)));
+	int rc = convert_torch.open(&v, path, &e);
+	FUZZ_ON((rc != 0) != (e.code != 0));
+	if (rc)
+		return;
+	for (int g = 0; g < v.groups.n; g++)
+		for (int i = 0; i < v.n_tensors; i++) {
+			const struct ckpt_tensor *t = &v.tensors[i];
+			int64_t n = min64(t->dims[0], MOST_NUMBERS / ckpt_row_size(t));
+			const struct ckpt_rows rows = {g, i, t->dims[0] - n, n};
+			float *x =
+				xcalloc((size_t)(n * ckpt_row_size(t)) + 1, sizeof(*x));
+			e = (struct err){0};
+			rc = v.read(&v, &rows, x, &e);
+			FUZZ_ON((rc != 0) != (e.code != 0));
+			free(x);
+		}
+	ckpt_view_close(&v);
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
+{
+	enum { MOST_ITEMS = 64 };
+	struct bytes b = {data, n};
+	struct err e = {0};
+	struct torch_file f;
+	const char *path = make((enum kind)(take_byte(&b) % KINDS), &b);
+	torch_is(path);
+	int rc = torch_open(&f, path, &e);
+	FUZZ_ON((rc != 0) != (e.code != 0));
+	if (rc)
+		return 0;
+	for (int64_t i = 0; i < f.n && i < MOST_ITEMS; i++)
+		read_item(&f, &f.items[i]);
+	torch_close(&f);
+	read_model(path);
+	return 0;
+}

@@ -1,0 +1,570 @@
+#!/usr/bin/env python3
+"""Makes tests/golden/torch, which tests/unit/test_torch.c reads: checkpoints as PyTorch writes them, made
+without PyTorch, with the pickles of the standard library and classes of the same names.
+
+    tests/golden/make_torch.py [FOLDER]
+
+hf/              a Llama in Hugging Face's names and order of rows, which the others must equal
+ddp.pt           torch.save() of torchtitan's names behind model._orig_mod., an optimizer with numbers, and
+                 values that nobody needs: a random state, a call of os.system
+titan/           DCP: the model at the root, wq, wk and wv fused in the optimizer, boxes of two dimensions in
+                 four files, flat keys, lm_head.weight
+nested/          DCP: {"model", "optimizer"}, with Hugging Face's names, types of 16 and 64 bits
+megatron/        DCP as Megatron-LM writes it: fused, the layers as one tensor, parameters in bf16 and fp32
+shards/          safetensors files of two ranks, as DCP's writer leaves them
+pytorch_model.bin  Hugging Face's names; transposed, tied and shared storages
+zip64.pt         a tensor of six int64, in an archive that is written as a large one is
+refused/         what cannot be read: compressed, big-endian, transformed items, Megatron-LM's buffers
+nanogpt.pt       GPT-2 as nanoGPT saves it, two groups of parameters
+gpt2/            the same model in Hugging Face's names
+
+First moments are half of the parameters, second moments a quarter of their
+magnitudes, AdamW's step is 7.
+"""
+import json
+import pickle
+import struct
+import sys
+import types
+import zipfile
+from collections import OrderedDict
+from io import BytesIO
+from pathlib import Path
+
+LAYERS, HEADS, KV, WIDTH, DIM, FFN, VOCAB, CONTEXT = 2, 4, 2, 4, 16, 8, 11, 16
+
+# ---- tensors: shapes and lists of numbers
+
+
+class Tensor:
+    def __init__(self, shape, data, dtype="float32", share=None):
+        self.shape, self.data, self.dtype, self.share = tuple(shape), list(data), dtype, share
+        self.offset, self.stride = 0, None  # None: contiguous
+
+    def strides(self):
+        if self.stride is not None:
+            return self.stride
+        out, n = [], 1
+        for d in reversed(self.shape):
+            out.insert(0, n)
+            n *= d
+        return tuple(out)
+
+    def map(self, f):
+        return Tensor(self.shape, map(f, self.data), self.dtype)
+
+    def rows(self):
+        w = len(self.data) // self.shape[0]
+        return [self.data[i * w:(i + 1) * w] for i in range(self.shape[0])]
+
+    def box(self, begin, size):
+        if not self.shape:
+            return Tensor((), self.data, self.dtype)
+        rows = self.rows()[begin[0]:begin[0] + size[0]]
+        if len(self.shape) == 2:
+            rows = [r[begin[1]:begin[1] + size[1]] for r in rows]
+        if len(self.shape) == 3:
+            w = self.shape[2]
+            rows = [r[a * w + begin[2]:a * w + begin[2] + size[2]] for r in rows
+                    for a in range(begin[1], begin[1] + size[1])]
+        return Tensor(size, [x for r in rows for x in r], self.dtype)
+
+
+def of_rows(rows):
+    return Tensor((len(rows), len(rows[0])), [x for r in rows for x in r])
+
+
+def pack(dtype, data):
+    if dtype == "bfloat16":
+        return b"".join(struct.pack("<f", x)[2:] for x in data)
+    code = {"float64": "d", "float32": "f", "float16": "e", "int64": "q", "int32": "i", "uint8": "B"}[dtype]
+    return struct.pack(f"<{len(data)}{code}", *data)
+
+
+# ---- classes with the names of PyTorch's, for the pickler
+
+STORAGES = {"float64": "DoubleStorage", "float32": "FloatStorage", "float16": "HalfStorage",
+            "bfloat16": "BFloat16Storage", "int64": "LongStorage", "int32": "IntStorage", "uint8": "ByteStorage"}
+
+
+def module(name):
+    if name not in sys.modules:
+        sys.modules[name] = types.ModuleType(name)
+    return sys.modules[name]
+
+
+def stub(where, name, value=None):
+    """A global that the pickler writes as WHERE.NAME."""
+    value = value or type(name, (), {})
+    value.__module__, value.__name__, value.__qualname__ = where, name, name
+    setattr(module(where), name, value)
+    return value
+
+
+class Size(tuple):
+    def __reduce__(self):
+        return (Size, (tuple(self),))
+
+
+class DType:
+    def __init__(self, name):
+        self.name = name
+
+    def __reduce__(self):  # a text: a global of this name
+        return self.name
+
+
+class System:
+    def __reduce__(self):
+        return (module("os_").system, ("echo executed >&2; exit 1",))
+
+
+def system(*_):
+    raise RuntimeError
+
+
+for storage in STORAGES.values():
+    stub("torch", storage)
+for dtype in STORAGES:
+    setattr(module("torch"), dtype, DType(dtype))
+    getattr(module("torch"), dtype).__module__ = "torch"
+stub("torch", "Size", Size)
+rebuild = stub("torch._utils", "_rebuild_tensor_v2", lambda *a: None)
+get_layout = stub("torch.serialization", "_get_layout", lambda *a: None)
+stub("os_", "system", system)
+META = "torch.distributed.checkpoint.metadata"
+Metadata, TensorStorageMetadata, BytesStorageMetadata, TensorProperties, ChunkStorageMetadata, MetadataIndex, \
+    Encoding = (stub(META, n) for n in ("Metadata", "TensorStorageMetadata", "BytesStorageMetadata",
+                                        "TensorProperties", "ChunkStorageMetadata", "MetadataIndex",
+                                        "_MEM_FORMAT_ENCODING"))
+StorageInfo = stub("torch.distributed.checkpoint.filesystem", "_StorageInfo")
+for name in ("torch", "torch.distributed", "torch.distributed.checkpoint"):
+    module(name)
+
+
+def make(cls, **fields):
+    x = cls.__new__(cls)
+    x.__dict__.update(fields)
+    return x
+
+
+def tensor_properties(dtype):
+    class State:
+        pass
+    x = TensorProperties.__new__(TensorProperties)
+    x.__dict__["dtype"] = dtype
+    return x
+
+
+TensorProperties.__getstate__ = lambda self: (
+    getattr(module("torch"), self.dtype), LAYOUT, False, ENCODING, False)
+
+
+class Layout:
+    def __reduce__(self):
+        return (get_layout, ("torch.strided",))
+
+
+class EncodingValue:
+    def __reduce__(self):
+        return (Encoding, (0,))
+
+
+LAYOUT, ENCODING = Layout(), EncodingValue()
+
+# ---- torch.save()
+
+
+class Pickler(pickle.Pickler):
+    """Storages are persistent ids; a Tensor is a call that has one."""
+
+    def __init__(self, file):
+        super().__init__(file, protocol=2)
+        self.storages = []
+
+    def persistent_id(self, obj):
+        if not isinstance(obj, tuple) or not obj or obj[0] != "a storage":
+            return None
+        t = obj[1]
+        key = t.share or t
+        if key not in self.storages:
+            self.storages.append(key)
+        return ("storage", getattr(module("torch"), STORAGES[key.dtype]), str(self.storages.index(key)), "cpu",
+                len(key.data))
+
+    def reducer_override(self, obj):
+        if isinstance(obj, Tensor):
+            return (rebuild, (("a storage", obj), obj.offset, obj.shape, obj.strides(), False, OrderedDict()))
+        return NotImplemented
+
+
+def save(value, name="archive", whole=True, order=b"little", method=zipfile.ZIP_STORED):
+    pkl = BytesIO()
+    p = Pickler(pkl)
+    p.dump(value)
+    text = pkl.getvalue().replace(b"cos_\nsystem\n", b"cos\nsystem\n")
+    out = BytesIO()
+
+    class Stream:  # not seekable: sizes are behind the data, as PyTorch has them
+        def write(self, b):
+            return out.write(b)
+
+        def flush(self):
+            pass
+
+    with zipfile.ZipFile(Stream(), "w", method) as z:
+        def put(entry, data):
+            i = zipfile.ZipInfo(f"{name}/{entry}")
+            i.compress_type = method
+            at = out.tell() + 30 + len(i.filename) + 4
+            pad = -at % 64
+            i.extra = struct.pack("<HH", 0x4246, pad) + b"Z" * pad  # "FB": data begin at a multiple of 64
+            with z.open(i, "w") as f:
+                f.write(data)
+        put("data.pkl", text)
+        put("byteorder", order)
+        for k, t in enumerate(p.storages):
+            put(f"data/{k}", pack(t.dtype, t.data))
+        if whole:  # (parts of DCP have them, too: here they would be most of the bytes)
+            put(".format_version", b"1")
+            put(".storage_alignment", b"64")
+            put("version", b"3\n")
+            put(".data/serialization_id", b"1234")
+    return out.getvalue()
+
+
+def large(data):
+    """The same archive, with the directory of one of more than 4 GiB."""
+    end = data.rindex(b"PK\5\6")
+    n, size, at = struct.unpack("<HII", data[end + 10:end + 20])
+    out, d = data[:at], data[at:at + size]
+    while d:
+        name, extra, comment = struct.unpack("<HHH", d[28:34])
+        stored, = struct.unpack("<I", d[20:24])
+        header, = struct.unpack("<I", d[42:46])
+        more = struct.pack("<HHQQQ", 1, 24, stored, stored, header)
+        out += d[:20] + b"\xff" * 8 + struct.pack("<HHH", name, len(more), 0) + d[34:42] + b"\xff" * 4
+        out += d[46:46 + name] + more
+        d = d[46 + name + extra + comment:]
+    size = len(out) - at
+    out += b"PK\6\6" + struct.pack("<QHHIIQQQQ", 44, 45, 45, 0, 0, n, n, size, at)
+    out += b"PK\6\7" + struct.pack("<IQI", 0, at + size, 1)
+    return out + b"PK\5\6" + struct.pack("<HHHHIIH", 0, 0, 0xffff, 0xffff, 0xffffffff, 0xffffffff, 0)
+
+
+# ---- DCP
+
+
+def boxes(shape, grid):
+    """The boxes of a grid of parts; as FSDP, the last ones may be smaller."""
+    def cut(n, parts):
+        step = -(-n // parts)
+        return [(b, min(step, n - b)) for b in range(0, n, step)]
+    if not shape:
+        return [((), ())]
+    if len(shape) == 1:
+        return [((b,), (n,)) for b, n in cut(shape[0], grid[0])]
+    if len(shape) == 3:
+        return [((a, *b), (n, *m)) for a, n in cut(shape[0], shape[0]) for b, m in boxes(shape[1:], grid)]
+    return [((a, b), (n, m)) for a, n in cut(shape[0], grid[0]) for b, m in cut(shape[1], grid[1])]
+
+
+def save_dcp(folder, items, grids, ranks=4, **stored_too):
+    folder.mkdir(parents=True, exist_ok=True)
+    files = [bytearray() for _ in range(ranks)]
+    state, stored, turn = {}, {}, 0
+    for name, x in items.items():
+        if isinstance(x, Tensor):
+            chunks = []
+            for begin, size in boxes(x.shape, grids(name)):
+                f, turn = files[turn % ranks], turn + 1
+                data = save(x.box(begin, size), whole=False)
+                stored[make(MetadataIndex, fqn=name, index=len(chunks), offset=Size(begin))] = make(
+                    StorageInfo, relative_path=f"__{files.index(f)}_0.distcp", offset=len(f), length=len(data),
+                    **stored_too)
+                chunks.append(make(ChunkStorageMetadata, offsets=Size(begin), sizes=Size(size)))
+                f += data
+            state[name] = make(TensorStorageMetadata, properties=tensor_properties(x.dtype), size=Size(x.shape),
+                               chunks=chunks)
+        else:
+            f, turn = files[turn % ranks], turn + 1
+            data = save(x, whole=False)
+            stored[make(MetadataIndex, fqn=name, index=None, offset=None)] = make(
+                StorageInfo, relative_path=f"__{files.index(f)}_0.distcp", offset=len(f), length=len(data))
+            state[name] = BytesStorageMetadata()
+            f += data
+    meta = make(Metadata, state_dict_metadata=state, planner_data={k: tuple(k.split(".")) for k in items},
+                storage_data=stored, storage_meta=None, version="1.0.0")
+    (folder / ".metadata").write_bytes(pickle.dumps(meta, protocol=4))
+    for r, f in enumerate(files):
+        (folder / f"__{r}_0.distcp").write_bytes(bytes(f))
+
+
+# ---- safetensors
+
+
+def save_safetensors(path, tensors, metadata=None):
+    header, data = {"__metadata__": metadata} if metadata else {}, b""
+    for name, t in tensors.items():
+        b = pack("float32", t.data)
+        header[name] = {"dtype": "F32", "shape": list(t.shape), "data_offsets": [len(data), len(data) + len(b)]}
+        data += b
+    text = json.dumps(header).encode()
+    path.write_bytes(struct.pack("<Q", len(text)) + text + data)
+
+
+def save_hf(folder, tensors, config):
+    folder.mkdir(parents=True, exist_ok=True)
+    save_safetensors(folder / "model.safetensors", tensors)
+    (folder / "config.json").write_text(json.dumps(config, indent=1) + "\n")
+
+
+# ---- models
+
+
+def numbers(*shape):
+    """Different numbers, exact in 32 bits, also a quarter of them."""
+    n = 1
+    for d in shape:
+        n *= d
+    numbers.at += n
+    return Tensor(shape, [(i + 1) / 1024 * (-1) ** (i % 3) for i in range(numbers.at - n, numbers.at)])
+
+
+numbers.at = 0
+
+
+def llama():
+    m = OrderedDict()
+    m["model.embed_tokens.weight"] = numbers(VOCAB, DIM)
+    for i in range(LAYERS):
+        p = f"model.layers.{i}."
+        m[p + "self_attn.q_proj.weight"] = numbers(HEADS * WIDTH, DIM)
+        m[p + "self_attn.k_proj.weight"] = numbers(KV * WIDTH, DIM)
+        m[p + "self_attn.v_proj.weight"] = numbers(KV * WIDTH, DIM)
+        m[p + "self_attn.o_proj.weight"] = numbers(DIM, HEADS * WIDTH)
+        m[p + "mlp.gate_proj.weight"] = numbers(FFN, DIM)
+        m[p + "mlp.down_proj.weight"] = numbers(DIM, FFN)
+        m[p + "mlp.up_proj.weight"] = numbers(FFN, DIM)
+        m[p + "input_layernorm.weight"] = numbers(DIM)
+        m[p + "post_attention_layernorm.weight"] = numbers(DIM)
+    m["model.norm.weight"] = numbers(DIM)
+    m["lm_head.weight"] = numbers(VOCAB, DIM)
+    return m
+
+
+NAMES = {"self_attn.q_proj": "attention.wq", "self_attn.k_proj": "attention.wk", "self_attn.v_proj": "attention.wv",
+         "self_attn.o_proj": "attention.wo", "mlp.gate_proj": "feed_forward.w1", "mlp.down_proj": "feed_forward.w2",
+         "mlp.up_proj": "feed_forward.w3", "input_layernorm": "attention_norm",
+         "post_attention_layernorm": "ffn_norm", "embed_tokens": "tok_embeddings", "lm_head": "output"}
+
+
+def meta_rows(t):
+    """Meta rotates channels 2 j and 2 j + 1 of a head, Hugging Face j and j + width / 2."""
+    r, half = t.rows(), WIDTH // 2
+    return of_rows([r[h * WIDTH + (j % 2) * half + j // 2] for h in range(len(r) // WIDTH) for j in range(WIDTH)])
+
+
+def meta(m):
+    out = OrderedDict()
+    for name, t in m.items():
+        name = name.removeprefix("model.")
+        if "q_proj" in name or "k_proj" in name:
+            t = meta_rows(t)
+        for theirs, ours in NAMES.items():
+            name = name.replace(theirs + ".", ours + ".")
+        out[name] = t
+    return out
+
+
+def fuse(m):
+    out = OrderedDict()
+    for name, t in m.items():
+        if name.endswith("attention.wq.weight"):
+            out[name.replace("wq", "qkv_linear.wqkv")] = of_rows(
+                fuse_rows(*(m[name.replace("wq", w)].rows() for w in ("wq", "wk", "wv"))))
+        elif not name.endswith(("attention.wk.weight", "attention.wv.weight")):
+            out[name] = t
+    return out
+
+
+def fuse_rows(q, k, v):
+    """[kv head][queries, key, value][width]"""
+    rows, n = [], HEADS // KV
+    for g in range(KV):
+        rows += q[g * n * WIDTH:(g + 1) * n * WIDTH] + k[g * WIDTH:(g + 1) * WIDTH] + v[g * WIDTH:(g + 1) * WIDTH]
+    return rows
+
+
+def megatron(m):
+    """The tensors of all layers are one, with a dimension in front."""
+    def stack(rows_of):
+        layers = [rows_of(f"model.layers.{i}.") for i in range(LAYERS)]
+        shape = (LAYERS, len(layers[0])) + ((len(layers[0][0]),) if isinstance(layers[0][0], list) else ())
+        flat = [x for rows in layers for r in rows for x in (r if isinstance(r, list) else [r])]
+        return Tensor(shape, flat)
+    def of(name):
+        return lambda p: m[p + name].rows()
+    def norm(name):
+        return lambda p: list(m[p + name].data)
+    d = "decoder.layers."
+    return OrderedDict([
+        ("embedding.word_embeddings.weight", m["model.embed_tokens.weight"]),
+        (d + "self_attention.linear_qkv.layer_norm_weight", stack(norm("input_layernorm.weight"))),
+        (d + "self_attention.linear_qkv.weight", stack(lambda p: fuse_rows(
+            *(m[f"{p}self_attn.{x}_proj.weight"].rows() for x in "qkv")))),
+        (d + "self_attention.linear_proj.weight", stack(of("self_attn.o_proj.weight"))),
+        (d + "pre_mlp_layernorm.weight", stack(norm("post_attention_layernorm.weight"))),
+        (d + "mlp.linear_fc1.weight", stack(lambda p: m[p + "mlp.gate_proj.weight"].rows() +
+                                            m[p + "mlp.up_proj.weight"].rows())),
+        (d + "mlp.linear_fc2.weight", stack(of("mlp.down_proj.weight"))),
+        ("decoder.final_layernorm.weight", m["model.norm.weight"]),
+        ("output_layer.weight", m["lm_head.weight"])])
+
+
+class Namespace:
+    pass
+
+
+def half(t):
+    return t.map(lambda x: x / 2)
+
+
+def quarter(t):
+    return t.map(lambda x: abs(x) / 4)
+
+
+def step():
+    return Tensor((), [7.0])
+
+
+HYPER = {"lr": 5e-4, "betas": (0.9, 0.95), "eps": 1e-9, "weight_decay": 0.05, "amsgrad": False, "fused": None}
+CONFIG = {"model_type": "llama", "hidden_act": "silu", "num_hidden_layers": LAYERS, "num_attention_heads": HEADS,
+          "num_key_value_heads": KV, "hidden_size": DIM, "intermediate_size": FFN,
+          "max_position_embeddings": CONTEXT, "rms_norm_eps": 1e-5, "rope_theta": 10000.0, "vocab_size": VOCAB,
+          "tie_word_embeddings": False}
+
+
+def gpt2():
+    m = OrderedDict()
+    m["transformer.wte.weight"] = numbers(VOCAB, DIM)
+    m["transformer.wpe.weight"] = numbers(CONTEXT, DIM)
+    p = "transformer.h.0."
+    for name, rows, columns in (("ln_1", DIM, 0), ("attn.c_attn", 3 * DIM, DIM), ("attn.c_proj", DIM, DIM),
+                                ("ln_2", DIM, 0), ("mlp.c_fc", 4 * DIM, DIM), ("mlp.c_proj", DIM, 4 * DIM)):
+        m[p + name + ".weight"] = numbers(rows, columns) if columns else numbers(rows)
+        m[p + name + ".bias"] = numbers(rows)
+    m["transformer.ln_f.weight"] = numbers(DIM)
+    m["transformer.ln_f.bias"] = numbers(DIM)
+    return m
+
+
+def transpose(t):
+    return of_rows(list(zip(*t.rows())))
+
+
+def main():
+    out = Path(sys.argv[1] if len(sys.argv) > 1 else Path(__file__).parent / "torch")
+    hf = llama()
+    save_hf(out / "hf", hf, CONFIG)
+    titan = meta(hf)
+
+    names = list(titan)
+    numbered = {i: {"step": step(), "exp_avg": half(titan[n]), "exp_avg_sq": quarter(titan[n])}
+                for i, n in enumerate(names)}
+    model = OrderedDict((f"_orig_mod.{n}", t) for n, t in titan.items())
+    model["_orig_mod.freqs_cis"] = Tensor((4, 2), range(8))
+    (out / "ddp.pt").write_bytes(save({
+        "step": 3, "model": model, "danger": System(), "rng": Tensor((8,), range(8), "uint8"),
+        "optimizer": {"state": numbered, "param_groups": [{**HYPER, "params": list(range(len(names)))}]}}, "ddp"))
+
+    items = OrderedDict((n.replace("output.", "lm_head."), t) for n, t in titan.items())
+    for n, t in fuse(titan).items():
+        n = n.replace("output.", "lm_head.")
+        items[f"optimizer.state.{n}.step"] = step()
+        items[f"optimizer.state.{n}.exp_avg"] = half(t)
+        items[f"optimizer.state.{n}.exp_avg_sq"] = quarter(t)
+    for k, v in HYPER.items():
+        items[f"optimizer.param_groups.norm.weight.{k}"] = v
+    items["train_state.step"] = Tensor((), [6], "int32")
+    save_dcp(out / "titan", items, lambda n: (1, 2) if n.endswith("exp_avg_sq") else (2, 1) if n.endswith("exp_avg") else (3, 2))
+
+    items = OrderedDict(("model." + n, t) for n, t in hf.items())
+    for n, t in hf.items():
+        items[f"optimizer.state.{n}.step"] = step()
+        items[f"optimizer.state.{n}.exp_avg"] = Tensor(t.shape, half(t).data, "float64")
+        items[f"optimizer.state.{n}.exp_avg_sq"] = quarter(t)
+    items["model.model.norm.weight"] = Tensor((DIM,), [float(i) for i in range(DIM)], "bfloat16")
+    items["model.model.layers.0.input_layernorm.weight"] = Tensor((DIM,), [1 + i / 8 for i in range(DIM)], "float16")
+    items["optimizer.param_groups.0.betas"] = (0.8, 0.99)
+    items["optimizer.param_groups.0.params"] = list(hf)
+    save_dcp(out / "nested", items, lambda n: (1, 1) if n.startswith("optimizer") else (2, 1), ranks=2)
+
+    (out / "shards").mkdir(exist_ok=True)
+    for rank in range(2):
+        parts, where = {}, {}
+        for n, t in hf.items():
+            cut = boxes(t.shape, (1, 2) if "o_proj" in n else (2, 1))
+            if rank < len(cut):
+                parts[n] = t.box(*cut[rank])
+                where[n] = {"saved_offsets": list(cut[rank][0])}
+        save_safetensors(out / "shards" / f"shard-0000{rank + 1}-model-00001-of-00001.safetensors", parts,
+                         {"DCP_SHARDING_INFO": json.dumps(where), "DCP_VERSION": "1.0", "format": "pt"})
+
+    items = OrderedDict()
+    for n, t in megatron(hf).items():
+        items[n] = Tensor(t.shape, [float(int(x)) for x in t.data], "bfloat16")
+        items[f"optimizer.state.fp32_param.{n}"] = t
+        items[f"optimizer.state.exp_avg.{n}"] = half(t)
+        items[f"optimizer.state.exp_avg_sq.{n}"] = quarter(t)
+    args = make(stub("argparse", "Namespace", Namespace), num_attention_heads=HEADS, seq_length=CONTEXT,
+                norm_epsilon=1e-5, rotary_base=10000)
+    items["common_state/shard_0_1"] = [
+        {"optimizer": {"param_groups": [{**HYPER, "step": 7}]}, "iteration": 9, "args": args}]
+    items["rng_state/shard_0_1"] = [[{"seed": 2 ** 70}]]
+    save_dcp(out / "megatron", items, lambda n: (2, 1) if n.startswith("optimizer.state.fp32") else (1, 2), ranks=2)
+    (out / "megatron" / "metadata.json").write_text(
+        '{"sharded_backend": "torch_dist", "sharded_backend_version": 1}')
+
+    bin_ = OrderedDict(hf)
+    both = Tensor((2 * DIM,), hf["model.norm.weight"].data + hf["model.layers.0.input_layernorm.weight"].data)
+    for n, at in (("model.norm.weight", 0), ("model.layers.0.input_layernorm.weight", DIM)):
+        bin_[n] = Tensor((DIM,), [], share=both)
+        bin_[n].offset = at
+    n = "model.layers.1.mlp.up_proj.weight"
+    bin_[n] = Tensor(hf[n].shape, [], share=transpose(hf[n]))
+    bin_[n].stride = (1, FFN)
+    (out / "pytorch_model.bin").write_bytes(save(bin_, "pytorch_model"))
+    (out / "zip64.pt").write_bytes(large(save(Tensor((2, 3), range(6), "int64"))))
+
+    bad = out / "refused"
+    bad.mkdir(exist_ok=True)
+    small = Tensor((2, 3), range(6))
+    (bad / "compressed.pt").write_bytes(save(small, method=zipfile.ZIP_DEFLATED))
+    (bad / "order.pt").write_bytes(save(small, order=b"big"))
+    save_dcp(bad / "transformed", {"x": small}, lambda n: (1, 1), ranks=1, transform_descriptors=["zstd"])
+    save_dcp(bad / "buffers", {n: small for n in (
+        "embedding.word_embeddings.weight", "optimizer.distributed.dp_group_idx_0.gbuf_idx_0.bucket_idx_0.exp_avg")},
+        lambda n: (1, 1), ranks=1)
+
+    g = gpt2()
+    save_hf(out / "gpt2", {n: transpose(t) if ".attn.c" in n and len(t.shape) == 2 or ".mlp.c" in n and
+                           len(t.shape) == 2 else t for n, t in g.items()},
+            {"model_type": "gpt2", "n_layer": 1, "n_head": HEADS, "n_embd": DIM, "n_positions": CONTEXT,
+             "vocab_size": VOCAB, "layer_norm_epsilon": 1e-5, "activation_function": "gelu"})
+    order = [n for n in g if len(g[n].shape) == 2] + [n for n in g if len(g[n].shape) == 1]
+    numbered = {i: {"step": step(), "exp_avg": half(g[n]), "exp_avg_sq": quarter(g[n])} for i, n in enumerate(order)}
+    model = OrderedDict((f"_orig_mod.{n}", t) for n, t in g.items())
+    model["_orig_mod.transformer.h.0.attn.bias"] = Tensor((1, 1, 2, 2), range(4))
+    tied = Tensor((VOCAB, DIM), [], share=g["transformer.wte.weight"])
+    model["_orig_mod.lm_head.weight"] = tied
+    n = sum(len(g[n].shape) == 2 for n in g)
+    (out / "nanogpt.pt").write_bytes(save({
+        "model": model, "iter_num": 7, "config": {"dataset": "x"},
+        "model_args": {"n_layer": 1, "n_head": HEADS, "n_embd": DIM, "block_size": CONTEXT, "bias": True,
+                       "vocab_size": VOCAB, "dropout": 0.0},
+        "optimizer": {"state": numbered, "param_groups": [{**HYPER, "params": list(range(n))},
+                                                          {**HYPER, "params": list(range(n, len(g)))}]}}))
+
+
+main()

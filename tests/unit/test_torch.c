@@ -1,0 +1,515 @@
+/*
+ * Files of PyTorch (tests/golden/torch, made by make_torch.py): their numbers, by whatever names, types and
+ * boxes they are stored, flipped and missing bytes, pickles that are made to do harm.
+ *
+ * With shared/data/oracle, files that PyTorch itself has written, of which tests/golden/torch-oracle.txt has
+ * checksums.
+ */
+#include "base/file.h"
+#include "convert/convert.h"
+#include "tests/support/support.h"
+#include "torch/pickle.h"
+#include "torch/torch.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+#include <zlib.h>
+
+static struct err e;
+
+static void succeed(int rc)
+{
+	if (rc)
+		fail_msg("%s", e.msg);
+}
+
+#define GOLDEN "tests/golden/torch/"
+
+/* ---- views -------------------------------------------------------------------------- */
+
+/* All numbers of a tensor of a group. */
+static float *read_all(const struct ckpt_view *v, int group, int tensor)
+{
+	const struct ckpt_tensor *t = &v->tensors[tensor];
+	const struct ckpt_rows rows = {group, tensor, 0, t->dims[0]};
+	float *x = xmalloc((size_t)ckpt_size(t) * sizeof(*x));
+	succeed(v->read(v, &rows, x, &e));
+	return x;
+}
+
+/* Its numbers are those of a model of Hugging Face, and moments half of them and a quarter of their magnitudes. The tensors whose
+ * names end with one of two texts have their parameters in 16 bits, with other values. */
+static void same_as(const char *path, const char *model, const char *const other[2])
+{
+	static const float factors[] = {1, 0.5f, 0.25f};
+	struct ckpt_view v, want;
+	succeed(convert_open(&v, path, &e));
+	succeed(convert_open(&want, model, &e));
+	assert_int_equal(v.n_tensors, want.n_tensors);
+	for (int g = 0; g < v.groups.n; g++)
+		for (int i = 0; i < v.n_tensors; i++) {
+			const char *name = v.tensors[i].name;
+			int k = ckpt_view_find(&want, name);
+			assert_true(k >= 0);
+			float *x = read_all(&v, g, i), *y = read_all(&want, 0, k);
+			bool half = false;
+			for (int o = 0; other && o < 2; o++)
+				half = half || (!g && !strcmp(name, other[o]));
+			for (int64_t n = 0; n < ckpt_size(&v.tensors[i]); n++) {
+				float is =
+					half ? (strstr(name, "layers") ? 1 + (float)n / 8
+								       : (float)n)
+					     : (g == 2 ? fabsf(y[n]) : y[n]) * factors[g];
+				if (x[n] != is)
+					fail_msg("%s: %s of %s, number %lld: %g, not %g",
+						path, v.groups.v[g], name, (long long)n,
+						(double)x[n], (double)is);
+			}
+			free(x);
+			free(y);
+		}
+	ckpt_view_close(&v);
+	ckpt_view_close(&want);
+}
+
+static void numbers_are_those_of_the_model(void **state)
+{
+	static const char *const half[2] = {
+		"norm.weight", "layers.0.attention_norm.weight"};
+	(void)state;
+	convert_config_file(GOLDEN "hf/config.json");
+	same_as(GOLDEN "ddp.pt", GOLDEN "hf", NULL);
+	same_as(GOLDEN "titan", GOLDEN "hf", NULL);
+	same_as(GOLDEN "nested", GOLDEN "hf", half);
+	same_as(GOLDEN "shards", GOLDEN "hf", NULL);
+	same_as(GOLDEN "pytorch_model.bin", GOLDEN "hf", NULL);
+	convert_config_file(NULL);
+	same_as(GOLDEN "nanogpt.pt", GOLDEN "gpt2", NULL);
+	same_as(GOLDEN "megatron", GOLDEN "hf", NULL);
+}
+
+static void groups_and_options(void **state)
+{
+	static const struct {
+		const char *path;
+		int64_t groups, step;
+		const char *options[3];
+	} cases[] = {
+		{GOLDEN "ddp.pt", 3, 7, {"lr = 0.0005\n", "beta1 = 0.9\nbeta2 = 0.95\n"}},
+		{GOLDEN "titan", 3, 7, {"eps = 1e-09\n", "weight-decay = 0.05\n"}},
+		{GOLDEN "nested", 3, 7, {"beta1 = 0.8\nbeta2 = 0.99\n"}},
+		{GOLDEN "nanogpt.pt", 3, 7,
+			{"heads = 4\n", "context = 16\n", "tie = yes\n"}},
+		{GOLDEN "pytorch_model.bin", 1, 0,
+			{"kv-heads = 2\n", "norm-eps = 1e-05\n"}}};
+	(void)state;
+	for (size_t i = 0; i < ARRAY_LEN(cases); i++) {
+		struct ckpt_view v;
+		bool llama =
+			!strstr(cases[i].path, "gpt") && !strstr(cases[i].path, "mega");
+		convert_config_file(llama ? GOLDEN "hf/config.json" : NULL);
+		succeed(convert_open(&v, cases[i].path, &e));
+		assert_int_equal(v.groups.n, cases[i].groups);
+		assert_int_equal(v.info.step, cases[i].step);
+		for (int k = 0; k < 3 && cases[i].options[k]; k++)
+			if (!strstr(v.config.s, cases[i].options[k]))
+				fail_msg("%s: no %s in\n%s", cases[i].path,
+					cases[i].options[k], v.config.s);
+		ckpt_view_close(&v);
+	}
+	convert_config_file(NULL);
+}
+
+/* What the shapes do not tell, and files that say something else than they do. */
+static void options_that_are_missing_or_wrong(void **state)
+{
+	static const struct {
+		const char *options, *message;
+	} cases[] = {{"context = 16\n", "heads"}, {"heads = 4\n", "context"},
+		{"heads = 5\ncontext = 16\n", "5 heads do not divide"},
+		{"heads = 4\nkv-heads = 1\ncontext = 16\n", "key and value heads"},
+		{"heads = 4\ncontext = 16\n", NULL}};
+	struct ckpt_view v;
+	(void)state;
+	e = (struct err){0};
+	assert_int_equal(convert_open(&v, GOLDEN "ddp.pt", &e), -1);
+	assert_int_equal(e.code, EX_USAGE);
+	assert_non_null(strstr(e.msg, "--model-config"));
+	for (size_t i = 0; i < ARRAY_LEN(cases); i++) {
+		e = (struct err){0};
+		convert_config_file(test_file("model.conf", cases[i].options));
+		int rc = convert_open(&v, GOLDEN "ddp.pt", &e);
+		if ((rc != 0) != (cases[i].message != NULL) ||
+			(rc && !strstr(e.msg, cases[i].message)))
+			fail_msg("%s: %s", cases[i].options, e.msg);
+		if (!rc)
+			ckpt_view_close(&v);
+	}
+	e = (struct err){0};
+	convert_config_file(GOLDEN "gpt2/config.json");
+	assert_int_equal(convert_open(&v, GOLDEN "ddp.pt", &e), -1);
+	assert_non_null(strstr(e.msg, "is of gpt2"));
+	convert_config_file(NULL);
+}
+
+/* ---- items ---------------------------------------------------------------------------- */
+
+/* A call of a function is a value that nobody needs; it is not made. */
+static void nothing_is_executed(void **state)
+{
+	struct torch_file f;
+	double x;
+	int64_t n;
+	(void)state;
+	succeed(torch_open(&f, GOLDEN "ddp.pt", &e));
+	const struct torch_item *danger = torch_find(&f, "danger");
+	assert_true(danger && danger->kind == TORCH_VALUE);
+	succeed(torch_numbers(&f, danger, 1, &x, &n, &e));
+	assert_int_equal(n, 0);
+	const struct torch_item *rng = torch_find(&f, "rng");
+	assert_string_equal(torch_dtype_name(rng->dtype), "uint8");
+	torch_close(&f);
+}
+
+/* The directory of an archive of more than 4 GiB, and a file that is one tensor. */
+static void archives_of_64_bits(void **state)
+{
+	struct torch_file f;
+	double x[6];
+	(void)state;
+	succeed(torch_open(&f, GOLDEN "zip64.pt", &e));
+	const struct torch_item *t = torch_find(&f, "");
+	assert_true(t && t->ndim == 2 && t->dims[0] == 2 && t->dims[1] == 3);
+	succeed(torch_read_doubles(&f, t, 0, 2, x, &e));
+	for (int i = 0; i < 6; i++)
+		assert_true(x[i] == i);
+	torch_close(&f);
+}
+
+/* Rows of boxes of two dimensions, from and to anywhere. */
+static void any_rows_of_boxes(void **state)
+{
+	struct torch_file f;
+	(void)state;
+	succeed(torch_open(&f, GOLDEN "titan", &e));
+	const struct torch_item *t = torch_find(&f, "layers.1.feed_forward.w1.weight");
+	assert_non_null(t);
+	assert_int_equal(t->n_chunks, 6);
+	int64_t rows = torch_rows(t), width = torch_row_size(t);
+	double all[8 * 16], some[8 * 16];
+	assert_int_equal(rows * width, ARRAY_LEN(all));
+	succeed(torch_read_doubles(&f, t, 0, rows, all, &e));
+	for (int64_t r = 0; r < rows; r++)
+		for (int64_t n = 0; r + n <= rows; n++) {
+			succeed(torch_read_doubles(&f, t, r, n, some, &e));
+			assert_memory_equal(some, all + r * width,
+				(size_t)(n * width) * sizeof(*all));
+		}
+	torch_close(&f);
+}
+
+/* What is whole and cannot be read is told from damage. */
+static void refused_files(void **state)
+{
+	static const struct {
+		const char *path, *message;
+	} cases[] = {{GOLDEN "refused/compressed.pt", "compressed"},
+		{GOLDEN "refused/order.pt", "byte order is big"},
+		{GOLDEN "refused/transformed", "transformed"},
+		{GOLDEN "refused/buffers", "--dist-ckpt-optim-fully-reshardable"}};
+	struct ckpt_view v;
+	(void)state;
+	for (size_t i = 0; i < ARRAY_LEN(cases); i++) {
+		e = (struct err){0};
+		assert_int_equal(convert_open(&v, cases[i].path, &e), -1);
+		if (e.code != EX_UNAVAILABLE || !strstr(e.msg, cases[i].message))
+			fail_msg("%s: code %d, %s", cases[i].path, e.code, e.msg);
+	}
+}
+
+/* ---- damage ----------------------------------------------------------------------------- */
+
+static uint64_t hash_of(const char *path)
+{
+	struct ckpt_view v;
+	uint64_t hash = 0;
+	e = (struct err){0};
+	if (convert_open(&v, path, &e))
+		return 0;
+	if (ckpt_view_hash(&v, &hash, &e))
+		hash = 0;
+	ckpt_view_close(&v);
+	return hash;
+}
+
+static const char *copy_of(const char *path, struct str *text)
+{
+	static char name[64];
+	str_clear(text);
+	succeed(file_read(path, 1 << 20, text, &e));
+	snprintf(name, sizeof(name), "%s", test_path("copy.pt"));
+	return name;
+}
+
+static void put(const char *path, const struct str *text)
+{
+	FILE *f = fopen(path, "w");
+	assert_non_null(f);
+	assert_int_equal(fwrite(text->s, 1, text->len, f), text->len);
+	assert_int_equal(fclose(f), 0);
+}
+
+/* A flipped bit is found, or is in what nothing reads: names, sizes and numbers are the same. */
+static void flipped_bits_are_found(void **state)
+{
+	struct str text = {0};
+	const char *path = copy_of(GOLDEN "pytorch_model.bin", &text);
+	int64_t flips = getenv("LONG") ? 20000 : 1500, n_found = 0;
+	(void)state;
+	convert_config_file(GOLDEN "hf/config.json");
+	uint64_t whole = hash_of(GOLDEN "pytorch_model.bin");
+	for (int64_t i = 0; i < flips; i++) {
+		size_t at = (size_t)(test_uniform(7, 2 * i) * (double)text.len);
+		char bit = (char)(1 << (int)(test_uniform(7, 2 * i + 1) * 8));
+		text.s[at] ^= bit;
+		put(path, &text);
+		uint64_t hash = hash_of(path);
+		if (hash && hash != whole)
+			fail_msg("bit %d of byte %zu: other numbers, and no error", bit,
+				at);
+		if (!hash && (e.code != EX_DATAERR && e.code != EX_UNAVAILABLE))
+			fail_msg("byte %zu: code %d, %s", at, e.code, e.msg);
+		n_found += !hash;
+		text.s[at] ^= bit;
+	}
+	print_message("# figure: %lld of %lld flipped bits are found; the others are in "
+		      "padding and what is not read\n",
+		(long long)n_found, (long long)flips);
+	assert_true(n_found > flips / 2);
+	str_free(&text);
+	convert_config_file(NULL);
+}
+
+/* .metadata has no checksum: what a flipped bit says must be impossible, or change nothing. */
+static void flipped_bits_of_metadata(void **state)
+{
+	static const char *const files[] = {"__0_0.distcp", "__1_0.distcp"};
+	struct str text = {0}, path = {0};
+	char folder[64];
+	int64_t flips = getenv("LONG") ? 20000 : 1500, n_found = 0;
+	(void)state;
+	snprintf(folder, sizeof(folder), "%s", test_path("dcp"));
+	succeed(file_make_directory(folder, &e));
+	for (size_t i = 0; i < ARRAY_LEN(files); i++) {
+		str_clear(&path);
+		str_printf(&path, GOLDEN "nested/%s", files[i]);
+		str_clear(&text);
+		succeed(file_read(path.s, 1 << 20, &text, &e));
+		str_clear(&path);
+		str_printf(&path, "%s/%s", folder, files[i]);
+		put(path.s, &text);
+	}
+	str_clear(&text);
+	succeed(file_read(GOLDEN "nested/.metadata", 1 << 20, &text, &e));
+	str_clear(&path);
+	str_printf(&path, "%s/.metadata", folder);
+	convert_config_file(GOLDEN "hf/config.json");
+	put(path.s, &text);
+	uint64_t whole = hash_of(folder);
+	assert_true(whole != 0);
+	for (int64_t i = 0; i < flips; i++) {
+		size_t at = (size_t)(test_uniform(8, 2 * i) * (double)text.len);
+		char bit = (char)(1 << (int)(test_uniform(8, 2 * i + 1) * 8));
+		text.s[at] ^= bit;
+		put(path.s, &text);
+		uint64_t hash = hash_of(folder);
+		if (hash && hash != whole)
+			fail_msg("bit %d of byte %zu: other numbers, and no error", bit,
+				at);
+		n_found += !hash;
+		text.s[at] ^= bit;
+	}
+	print_message(
+		"# figure: %lld of %lld flipped bits of .metadata are found; the others "
+		"are in what is not read\n",
+		(long long)n_found, (long long)flips);
+	str_free(&text);
+	str_free(&path);
+	convert_config_file(NULL);
+}
+
+static void truncated_files_are_refused(void **state)
+{
+	struct str text = {0};
+	const char *path = copy_of(GOLDEN "pytorch_model.bin", &text);
+	size_t whole = text.len;
+	(void)state;
+	convert_config_file(GOLDEN "hf/config.json");
+	for (text.len = 0; text.len < whole; text.len += getenv("LONG") ? 1 : 37) {
+		struct torch_file f;
+		e = (struct err){0};
+		put(path, &text);
+		assert_int_equal(torch_open(&f, path, &e), -1);
+		assert_int_equal(e.code, EX_DATAERR);
+	}
+	text.len = whole;
+	str_free(&text);
+	convert_config_file(NULL);
+}
+
+/* ---- pickles -------------------------------------------------------------------------------- */
+
+static int parse(struct pickle *p, const char *bytes, size_t n)
+{
+	e = (struct err){0};
+	const struct pickle_bytes b = {bytes, n, false};
+	return pickle_parse(p, &b, "a pickle", &e);
+}
+#define PARSE(p, text) parse(p, text, sizeof(text) - 1)
+
+static void pickles_that_are_refused(void **state)
+{
+	static const struct {
+		const char *bytes;
+		size_t n;
+	} cases[] = {
+#define CASE(text) {text, sizeof(text) - 1}
+		CASE(""),
+		CASE("\x80\x02"),
+		CASE("\x80\x07N."),
+		CASE("N"),
+		CASE("."),
+		CASE("NN."), /* two values */
+		CASE("(."),
+		CASE("(N."), /* a mark without an end */
+		CASE("t."),
+		CASE("0N."),
+		CASE("R."),
+		CASE("b."),
+		CASE("NR."),
+		CASE("(N\x85."), /* a tuple around a mark */
+		CASE("]a."),
+		CASE("Na."),   /* nothing, or to None */
+		CASE("}(Nu."), /* a key without a value */
+		CASE("h\x00."),
+		CASE("q\x00."),
+		CASE("Nr\xff\xff\xff\x7f."),
+		CASE("X\xff\xff\xff\x7fxx."),
+		CASE("\x8c\x05xx."),
+		CASE("cos\nsystem."),
+		CASE("NN\x93."),
+		CASE("Q."),
+		CASE("V1\n."),
+		CASE("I1\n."),
+		CASE("i"),
+		CASE("o."),
+		CASE("P1\n."),
+		CASE("\x82\x01."),
+#undef CASE
+	};
+	struct pickle p;
+	(void)state;
+	for (size_t i = 0; i < ARRAY_LEN(cases); i++) {
+		if (!parse(&p, cases[i].bytes, cases[i].n))
+			fail_msg("pickle %zu is taken", i);
+		assert_int_equal(e.code, EX_DATAERR);
+	}
+}
+
+static void values_of_pickles(void **state)
+{
+	struct pickle p;
+	int64_t x;
+	size_t n;
+	(void)state;
+	succeed(PARSE(&p, "(K\x05M\x01\x02J\xfe\xff\xff\xff\x8a\x03\xff\xff\x80\x8a\x00"
+			  "\x88G\x3f\xf8\x00\x00\x00\x00\x00\x00X\x02\x00\x00\x00"
+			  "abNt."));
+	static const int64_t integers[] = {5, 513, -2, -8323073, 0, 1};
+	assert_int_equal(pickle_kind(&p, p.root), PICKLE_TUPLE);
+	for (uint32_t i = 0; i < ARRAY_LEN(integers); i++) {
+		assert_int_equal(pickle_int(&p, pickle_item(&p, p.root, i), &x), 0);
+		assert_int_equal(x, integers[i]);
+	}
+	assert_true(p.nodes[pickle_item(&p, p.root, 6)].is.real == 1.5);
+	assert_true(pickle_is(&p, pickle_item(&p, p.root, 7), "ab"));
+	assert_int_equal(pickle_item(&p, p.root, 8), 0);
+	pickle_free(&p);
+	/* a call is a node with its parts, and what is put into it is dropped */
+	succeed(PARSE(&p, "cos\nsystem\n\x8c\x02hi\x85R\x8c\x01kNs."));
+	assert_int_equal(pickle_kind(&p, p.root), PICKLE_OBJECT);
+	uint32_t f = pickle_part(&p, p.root, PICKLE_CALLED);
+	assert_true(pickle_is_global(&p, f, "os", "system"));
+	assert_string_equal(pickle_global(&p, f, &n) ? "a name" : "", "a name");
+	pickle_free(&p);
+	/* a list that has itself, by the memo */
+	succeed(PARSE(&p, "]q\x00h\x00"
+			  "a."));
+	assert_int_equal(pickle_item(&p, p.root, 0), p.root);
+	pickle_free(&p);
+}
+
+/* ---- files of PyTorch itself ------------------------------------------------------------------- */
+
+static void check_item(const char *folder, char *line)
+{
+	char *rest = line, *file = strsep(&rest, " "), *name = strsep(&rest, " ");
+	struct str path = {0};
+	struct torch_file f;
+	str_printf(&path, "%s/%s", folder, file);
+	succeed(torch_open(&f, path.s, &e));
+	const struct torch_item *t = torch_find(&f, strcmp(name, "-") ? name : "");
+	if (!t)
+		fail_msg("%s: no %s", file, name);
+	int64_t n = torch_rows(t) * torch_row_size(t);
+	float *x = xmalloc((size_t)n * sizeof(*x));
+	succeed(torch_read(&f, t, 0, torch_rows(t), x, &e));
+	unsigned long sum = crc32(0, (void *)x, (uInt)n * sizeof(*x));
+	if (sum != strtoul(rest, NULL, 16))
+		fail_msg("%s: %s has other numbers", file, name);
+	free(x);
+	torch_close(&f);
+	str_free(&path);
+}
+
+/* As another reader found them (numpy). */
+static void files_of_pytorch(void **state)
+{
+	const char *folder = getenv("PT_ORACLE");
+	struct str text = {0};
+	int64_t n = 0;
+	(void)state;
+	folder = folder ? folder : "shared/data/oracle";
+	if (!file_exists(folder))
+		skip();
+	succeed(file_read("tests/golden/torch-oracle.txt", 1 << 20, &text, &e));
+	for (char *rest = text.s, *line; (line = strsep(&rest, "\n"));)
+		if (*line && *line != '#') {
+			check_item(folder, line);
+			n++;
+		}
+	assert_true(n > 200);
+	str_free(&text);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(numbers_are_those_of_the_model),
+		cmocka_unit_test(groups_and_options),
+		cmocka_unit_test(options_that_are_missing_or_wrong),
+		cmocka_unit_test(nothing_is_executed),
+		cmocka_unit_test(archives_of_64_bits),
+		cmocka_unit_test(any_rows_of_boxes),
+		cmocka_unit_test(refused_files),
+		cmocka_unit_test(flipped_bits_are_found),
+		cmocka_unit_test(flipped_bits_of_metadata),
+		cmocka_unit_test(truncated_files_are_refused),
+		cmocka_unit_test(pickles_that_are_refused),
+		cmocka_unit_test(values_of_pickles),
+		cmocka_unit_test(files_of_pytorch),
+	};
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
