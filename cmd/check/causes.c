@@ -143,7 +143,8 @@ static bool by_factor(struct search *s, int i)
 	const struct products p = products_of(c->seen[i], reference_of(c, i), c->of[i].n);
 	char text[CAUSE_TEXT];
 	if (p.aa <= 0) {
-		explain(s, i, "no gradient: it is not trained, or the backward does not reach it");
+		explain(s, i,
+			"no gradient: it is not trained, or the backward does not reach it");
 		return true;
 	}
 	double f = p.bb > 0 ? p.ab / p.bb : 0;

@@ -46,7 +46,7 @@ struct tensor_check {
 	} sums;
 	bool decays; /* a decay can be told: the parameters are not too small */
 	bool nonfinite, unchanged;
-	int cause; /* of a wrong gradient; -1: none was found */
+	int cause;	/* of a wrong gradient; -1: none was found */
 	uint64_t found; /* bit k: finding k is about it */
 };
 

@@ -117,7 +117,7 @@ static double common_factor(const struct step_check *c, const struct products *p
 	double near = c->o.precision == RUN_FP32 ? 1e-4 : 0.02;
 	int n = 0;
 	for (int i = 0; i < c->n; i++)
-		if (p[i].bb > 0 && p[i].ab != 0)
+		if (p[i].bb > 0 && isfinite(p[i].ab) && p[i].ab != 0)
 			f[n++] = p[i].ab / p[i].bb;
 	qsort(f, (size_t)n, sizeof(*f), by_value);
 	double middle = n ? f[n / 2] : 1;
@@ -210,6 +210,8 @@ static void judge_scale(struct step_check *c, const struct products *p)
 	double within = c->o.precision == RUN_FP32 ? 1e-3 : 0.03;
 	double logged = c->o.grad_norm, k = logged > 0 ? logged / norm : 1;
 	char times[120];
+	if (!isfinite(norm))
+		return; /* which is a finding by itself */
 	if (near(k, 1, within))
 		k = 1;
 	c->seen_norm = fabs(c->common) * norm;
@@ -325,7 +327,8 @@ static void judge_tensor(const struct step_check *c, struct tensor_check *x,
 {
 	struct distance *d = &x->gradient;
 	/* A gradient that is zero but for rounding, as of the biases of keys, tells nothing. */
-	d->tested = d->bound < 0.5;
+	d->tested =
+		d->bound < 0.5 && isfinite(p->aa); /* (judge_update() names the latter) */
 	d->bound += 2 * lost;
 	d->value = residual_of(p, c->common);
 	x->factor = p->bb > 0 ? p->ab / p->bb / c->common : 1;
@@ -354,7 +357,7 @@ int judge_runs(struct step_check *c, struct err *e)
 		for (int i = 0; i < c->n; i++)
 			judge_tensor(c, &c->of[i], &p[i], lost[i]);
 		c->seen_norm = their_norm(c, p) * fabs(c->common);
-		if (c->n_right && !near(c->common, 1, within))
+		if (c->n_right == c->n && !near(c->common, 1, within))
 			add_finding(c, NULL,
 				"scale: all means of gradients are %.4g times the first run's",
 				c->common);

@@ -20,6 +20,8 @@ double residual_of(const struct products *p, double factor)
 {
 	double squares = p->aa - 2 * factor * p->ab + factor * factor * p->bb;
 	double size = factor * factor * p->bb;
+	if (isnan(squares))
+		return INFINITY;
 	if (size <= 0)
 		return p->aa > 0 ? INFINITY : 0;
 	return sqrt(fmax(squares, 0) / size);
@@ -376,7 +378,7 @@ static int explain_update(struct step_check *c, int tensor, struct err *e)
 static int say_update(struct step_check *c, const struct rule *r, struct err *e)
 {
 	const struct adam *a = &c->files.adam;
-	int decayed = 0, plain = 0;
+	int decayed = 0, plain = 0, other = 0;
 	if (r->text)
 		add_finding(c, NULL, "update: as if %s", r->text);
 	if (lr_is_wrong(c))
@@ -386,6 +388,7 @@ static int say_update(struct step_check *c, const struct rule *r, struct err *e)
 		bool told = x->decays && x->update.tested && !x->update.wrong;
 		decayed += told && is_decay(x, a->decay);
 		plain += told && is_decay(x, 0);
+		other += has_other_decay(c, x);
 		if (x->nonfinite)
 			add_finding(c, x, "not finite");
 		else if (x->unchanged && x->update.tested)
@@ -399,7 +402,7 @@ static int say_update(struct step_check *c, const struct rule *r, struct err *e)
 			add_finding(c, x, "weight decay %.3g instead of %.3g", x->decay,
 				a->decay);
 	}
-	if (a->decay > 0.02 && plain && !decayed)
+	if (a->decay > 0.02 && plain && !decayed && !other)
 		add_finding(
 			c, NULL, "no tensor decays, and weight decay is %.3g", a->decay);
 	return 0;
