@@ -216,8 +216,8 @@ static void register_memory(struct nccl_group *g, void *p, size_t n_bytes)
 	if (!r.window)
 		nccl_check(g, "ncclCommRegister",
 			nccl.CommRegister(g->c, p, n_bytes, &r.handle));
-	nccl.registered = xrealloc(nccl.registered,
-		(size_t)(nccl.n_registered + 1) * sizeof(*nccl.registered));
+	nccl.registered = xgrow(
+		nccl.registered, nccl.n_registered, sizeof(*nccl.registered));
 	nccl.registered[nccl.n_registered++] = r;
 }
 

@@ -25,10 +25,7 @@ struct record {
 static struct record *add_record(struct run *r, enum step_phase phase, int64_t layer)
 {
 	struct run_hashes *h = &r->hashes;
-	if (h->n == h->room) {
-		h->room = h->room ? 2 * h->room : 256;
-		h->record = xrealloc(h->record, (size_t)h->room * sizeof(*h->record));
-	}
+	h->record = xgrow(h->record, h->n, sizeof(*h->record));
 	struct record *x = &h->record[h->n];
 	*x = (struct record){.of = {.step = h->step, .micro = -1, .phase = phase},
 		.layer = layer,

@@ -88,7 +88,7 @@ struct run_hashes {
 	/* Of the step that is computed: what this rank has. */
 	int64_t step;
 	struct record *record;
-	int64_t n, room;
+	int64_t n;
 };
 
 /* Collective over all. Sets the steps, and makes the file. */

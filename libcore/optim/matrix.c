@@ -146,8 +146,7 @@ static float *take_piece(
 		room = arena_floats(x->d->scratch, p->rows * t->cols);
 	float *g = store_gradient_begin(x->s, t, p->slice, room);
 	if (back) {
-		x->moved =
-			xrealloc(x->moved, (size_t)(x->n_moved + 1) * sizeof(*x->moved));
+		x->moved = xgrow(x->moved, x->n_moved, sizeof(*x->moved));
 		x->moved[x->n_moved++] = (struct moved){t, p->slice, g};
 	}
 	return g;

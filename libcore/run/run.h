@@ -230,7 +230,7 @@ int tensor_hash_parse(const char *line, size_t len, struct tensor_hash *h);
 /* Reads a file of such lines, in their order; lines that begin with # are comments. */
 struct tensor_hashes {
 	struct tensor_hash *of;
-	int64_t n, room;
+	int64_t n;
 };
 int tensor_hashes_read(struct tensor_hashes *l, const char *path, struct err *e);
 void tensor_hashes_free(struct tensor_hashes *l);

@@ -16,7 +16,7 @@ struct vocab_builder {
 		uint32_t id;
 		size_t at, len;
 	} * items;
-	int64_t n, cap;
+	int64_t n;
 };
 
 void builder_add(struct vocab_builder *b, uint32_t id, const char *bytes, size_t n);
