@@ -2,9 +2,7 @@
 #include "base/options.h"
 #include "compare/outcome.h"
 
-#include <math.h>
 #include <stdlib.h>
-#include <string.h>
 
 /* The control that a test differs least from. */
 static void find_control(const struct runs *r, const struct run_log *test,

@@ -3,7 +3,6 @@
 #include "logs/logs_internal.h"
 
 #include <ctype.h>
-#include <stdlib.h>
 #include <strings.h>
 
 /* Names of columns without regard to case; a path that ends with a name is no such name. */

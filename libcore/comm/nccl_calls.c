@@ -2,8 +2,6 @@
 #include "base/trace.h"
 #include "comm/nccl_internal.h"
 
-#include <stdlib.h>
-
 static int type_of(enum comm_type t)
 {
 	static const int types[N_COMM_TYPES] = {

@@ -8,7 +8,6 @@
 
 #include "base/file.h"
 
-#include <errno.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>

@@ -8,7 +8,6 @@
 #include "comm/tree.h"
 
 #include <stdlib.h>
-#include <string.h>
 
 enum { ALIGN = 16 }; /* floats on a cache line */
 

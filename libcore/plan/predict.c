@@ -5,7 +5,6 @@
  */
 #include "plan/plan_internal.h"
 
-#include <errno.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>

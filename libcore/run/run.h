@@ -13,8 +13,6 @@
 #include "h5/h5.h"
 #include "run/absent.h"
 
-#include <string.h>
-
 enum { RUN_VERSION = 1 };
 
 /* ---- columns.c: the table of columns --------------------------------------------- */

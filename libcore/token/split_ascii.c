@@ -7,8 +7,6 @@
  */
 #include "token/split_internal.h"
 
-#include <string.h>
-
 #ifdef __x86_64__
 #include <immintrin.h>
 #endif
