@@ -5,7 +5,6 @@
 #include "compare/locate.h"
 #include "convert/convert.h"
 
-#include <errno.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -488,9 +487,7 @@ static int make_folder(struct locating *x, struct err *e)
 {
 	snprintf(x->folder, sizeof(x->folder), "%s/pt-locate-XXXXXX",
 		file_temporary_directory());
-	return mkdtemp(x->folder)
-		       ? 0
-		       : err_set(e, EX_IOERR, "%s: %s", x->folder, strerror(errno));
+	return mkdtemp(x->folder) ? 0 : err_errno(e, x->folder);
 }
 
 static int locate_in_runs(struct locating *x, struct err *e)

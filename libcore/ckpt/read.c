@@ -4,7 +4,6 @@
 #include "base/utf8.h"
 #include "kernels/kernels.h"
 
-#include <errno.h>
 #include <fcntl.h>
 #include <omp.h>
 #include <stdlib.h>
@@ -175,7 +174,7 @@ static int open_file(struct ckpt **out, const char *path, char *name, struct err
 	c->fd = -1;
 	int rc = read_all(c, h, e);
 	if (!rc && (c->fd = open(path, O_RDONLY | O_CLOEXEC)) < 0)
-		rc = err_set(e, EX_IOERR, "%s: %s", name, strerror(errno));
+		rc = err_errno(e, name);
 	if (!rc)
 		c->size_bytes = lseek(c->fd, 0, SEEK_END);
 	rc = h5_end(h, rc, e);

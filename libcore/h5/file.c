@@ -197,7 +197,7 @@ static int open_old(
 	struct stat st;
 	bool sealed = false;
 	if (stat(path, &st) || access(path, R_OK))
-		return err_set(e, EX_IOERR, "%s: %s", name, strerror(errno));
+		return err_errno(e, name);
 	if (!S_ISREG(st.st_mode))
 		return err_set(e, EX_DATAERR, "%s: not a regular file", name);
 	if (!st.st_size)

@@ -76,7 +76,7 @@ static void print_rank(const struct run *r, struct str *out)
 static void put(int fd, const char *path, const char *text, size_t len, struct err *e)
 {
 	if (fd >= 0 && !e->code && write_all(fd, text, len))
-		err_set(e, EX_IOERR, "%s: %s", path, strerror(errno));
+		err_errno(e, path);
 }
 
 /* Collective over the worker: rank 0 writes the events of one rank after the other. The last line has

@@ -3,7 +3,6 @@
 #include "token/vocab_internal.h"
 
 #include <dirent.h>
-#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -180,7 +179,7 @@ static char *find_file(const char *path, struct err *e)
 		"tokenizer.json", "vocab.bpe", "merges.txt", NULL};
 	struct stat st;
 	if (stat(path, &st)) {
-		err_set(e, EX_IOERR, "%s: %s", path, strerror(errno));
+		err_errno(e, path);
 		return NULL;
 	}
 	if (!S_ISDIR(st.st_mode))
