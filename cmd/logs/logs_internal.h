@@ -113,13 +113,6 @@ int build_finish(struct build *b, struct run_log *l, struct err *e);
 
 /* ---- names.c: names of columns and settings in other logs ------------------------- */
 
-/* A name with its unit: the value is multiplied. */
-struct log_name {
-	const char *name, *column;
-	double scale; /* 0: 1 */
-};
-
-extern const struct log_name log_names[];
 /* The column that stands for a name of a log, and the factor of its unit; or the same name, 1. */
 struct span name_of_column(struct span name, double *scale);
 /* Whether a name is that of the steps. */
@@ -184,7 +177,7 @@ struct log_format {
 };
 
 extern const struct line_kind torchtitan_kinds[], nanogpt_kinds[], nanochat_kinds[],
-	modded_kinds[], llmc_kinds[], llmq_kinds[], maxtext_kinds[];
+	modded_kinds[], maxtext_kinds[];
 log_line_fn line_wordplay, line_losses, line_llmc, line_llmq, line_megatron, line_olmo,
 	line_csv, line_jsonl;
 log_text_fn text_golden, text_bridge, text_trainer_state, text_tensorboard;

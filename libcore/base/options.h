@@ -153,8 +153,6 @@ void opts_note_idle(
 int opts_generate(const struct program *p, const char *kind, FILE *f);
 /* Text as mdoc wants it, with a newline. */
 void man_text(FILE *f, const char *s);
-/* The directory of presets: $PT_SHARE, else share/ beside or above the program. */
-void share_path(struct str *out, const char *below);
 /* Fills *e with "WHAT: 'NAME' is none of A, B; did you mean 'B'?", and returns -1. */
 int err_none_of(struct err *e, const char *what, const char *name,
 	const char *const *names, int64_t n);

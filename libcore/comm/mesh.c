@@ -82,11 +82,6 @@ static int n_ranks(const struct mesh *m)
 	return n;
 }
 
-int mesh_link_sets(int degree)
-{
-	return degree % 2 ? 3 : 2;
-}
-
 int mesh_link(int degree, int first, int way)
 {
 	int set = degree % 2 && first == degree - 1 ? 2 : first % 2;

@@ -70,7 +70,6 @@ int mesh_host_run(const struct mesh *m, struct mesh_part part);
  */
 enum { MESH_LINK_WAYS = 2 };
 int mesh_link(int degree, int first, int way);
-int mesh_link_sets(int degree);
 /* The world ranks of that group, in its order; *ranks is allocated. Returns their number. */
 int mesh_members(const struct mesh *m, struct mesh_part part, int **ranks);
 /* Their number. */

@@ -105,7 +105,6 @@ struct sum_call {
 /* Collective. Memory that the call points to is in use until sum_end(). In a group with a stream, all is
  * enqueued there, and sum_end() lets the current stream begin after it. */
 struct sum *sum_begin(const struct sum_call *call);
-bool sum_done(struct sum *s); /* never waits; in a group with a stream always true */
-void sum_end(struct sum *s);  /* waits, and frees it */
+void sum_end(struct sum *s); /* waits, and frees it */
 
 #endif

@@ -37,7 +37,7 @@ struct matrices {
 
 /* ---- owners -------------------------------------------------------------------------- */
 
-/* Proportional to the multiply-adds of an iteration of muon_orthogonalize(). */
+/* Proportional to the multiply-adds of an iteration of Muon's orthogonalisation. */
 static double cost_of(const struct tensor *t)
 {
 	double a = (double)t->dims[0], b = (double)t->dims[1];

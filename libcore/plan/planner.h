@@ -275,6 +275,5 @@ int report_json(const struct request *r, const struct search *s, const char *giv
 /* The arguments of pt-train: `given`, those of the model, and those of the layout. */
 void report_arguments(const struct request *r, const struct layout *l, const char *given,
 	struct str *out);
-double report_mfu(const struct request *r, const struct choice *c);
 
 #endif

@@ -202,7 +202,6 @@ enum step_phase {
 	PHASE_UPDATED,	/* parameters after the step */
 	N_PHASES
 };
-extern const char *const step_phases[N_PHASES + 1]; /* ends with NULL */
 
 /* A tensor at some place of a step. The hash is the sum, modulo 2^64, of a hash of (index, value)
  * of each element, so it does not depend on how the elements are divided among ranks. */

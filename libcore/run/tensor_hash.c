@@ -6,8 +6,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-const char *const step_phases[] = {
-	"parameter", "forward", "backward", "gradient", "norm", "state", "updated", NULL};
+static const char *const step_phases[N_PHASES] = {
+	"parameter", "forward", "backward", "gradient", "norm", "state", "updated"};
 
 static uint64_t hash_element(uint64_t index, uint32_t bits)
 {

@@ -123,7 +123,8 @@ void rules_add_merge(struct bpe_rules *r, uint32_t left, uint32_t right)
 	r->merges[2 * r->n_merges++ + 1] = right;
 }
 
-void rules_find_end(struct bpe_rules *r, const struct vocab *v)
+/* Finds the token for the end of a text among the special tokens, by its usual names. */
+static void find_end(struct bpe_rules *r, const struct vocab *v)
 {
 	static const char *const names[] = {
 		"<|endoftext|>", "<|end_of_text|>", "</s>", NULL};
@@ -286,7 +287,7 @@ int bpe_read(struct vocab *v, struct bpe_rules *r, const char *path,
 		 choose_pattern(r, model, pattern, file, e);
 	free(file);
 	if (!rc) {
-		rules_find_end(r, v);
+		find_end(r, v);
 		return 0;
 	}
 	vocab_free(v);
