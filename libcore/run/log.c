@@ -90,47 +90,15 @@ void run_log_set_unread(struct run_log *l, int64_t i, int c)
 	l->column[c].v[i] = unread_value();
 }
 
-/* Inserts a row without values before row i. */
-static void insert_row(struct run_log *l, int64_t i)
+/* Appends a row without values. */
+static void append_row(struct run_log *l)
 {
 	make_columns(l);
 	make_room(l);
+	for (int c = 0; c < l->n_columns; c++)
+		if (l->column[c].v)
+			l->column[c].v[l->n_rows] = absent_value();
 	l->n_rows++;
-	for (int c = 0; c < l->n_columns; c++) {
-		double *v = l->column[c].v;
-		if (!v)
-			continue;
-		memmove(&v[i + 1], &v[i], (size_t)(l->n_rows - 1 - i) * sizeof(*v));
-		v[i] = absent_value();
-	}
-}
-
-/* The first row whose step is not below `step`. */
-static int64_t first_from(const struct run_log *l, double step)
-{
-	int64_t low = 0, high = l->n_rows;
-	if (high && run_log_value(l, high - 1, COL_STEP) < step)
-		return high;
-	while (low < high) {
-		int64_t mid = low + (high - low) / 2;
-		if (run_log_value(l, mid, COL_STEP) < step)
-			low = mid + 1;
-		else
-			high = mid;
-	}
-	return low;
-}
-
-int64_t run_log_at(struct run_log *l, int64_t step)
-{
-	int64_t i = first_from(l, (double)step);
-	if (i < l->n_rows && run_log_value(l, i, COL_STEP) == (double)step)
-		return i;
-	if (l->n_rows == MAX_ROWS || !column_fits(COL_STEP, (double)step))
-		return -1;
-	insert_row(l, i);
-	run_log_set(l, i, COL_STEP, (double)step);
-	return i;
 }
 
 int run_log_rows(struct run_log *l, const int64_t *steps, int64_t n)
@@ -184,7 +152,7 @@ struct row run_log_row(const struct run_log *l, int64_t i)
 void run_log_add(struct run_log *l, const struct row *r)
 {
 	run_log_rewind(l, (int64_t)r->v[COL_STEP] - 1);
-	insert_row(l, l->n_rows);
+	append_row(l);
 	for (int c = 0; c < N_COLUMNS; c++)
 		if (row_has(r, c))
 			run_log_set(l, l->n_rows - 1, c, r->v[c]);

@@ -163,8 +163,6 @@ struct row run_log_row(const struct run_log *l, int64_t i);
 /* Appends a row, which replaces earlier rows with the same or a later step: the run was resumed from
  * before them. */
 void run_log_add(struct run_log *l, const struct row *r);
-/* The row of a step, which is inserted in its place if there is none; -1: too many rows. */
-int64_t run_log_at(struct run_log *l, int64_t step);
 /* Makes n rows in a log without rows, of these steps, which ascend; -1: too many. */
 int run_log_rows(struct run_log *l, const int64_t *steps, int64_t n);
 /* The number of the column `name` (of the table, by its earlier name too); -1: none. */
