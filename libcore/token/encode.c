@@ -85,11 +85,6 @@ void encoder_special(struct encoder *s, bool allowed)
 	s->special = allowed;
 }
 
-int64_t encoder_word(struct encoder *s, const char *word, int64_t n, uint32_t *out)
-{
-	return known_word(s->known, word, n, out);
-}
-
 /* ---- words ------------------------------------------------------------------------- */
 
 static int put_words(struct encoder *s, int depth, const char *text, int64_t n,
