@@ -132,9 +132,8 @@ struct bench_judged {
  */
 struct bench_judged *table_judge(
 	const struct bench_table *old, const struct bench_table *now, double threshold);
-/* Is one of the row's times slower, or not judged because ranks waited for processors? And how many of n rows? */
-bool table_is_open(const struct bench_judged *j);
-int64_t table_n_open(const struct bench_judged *j, int64_t n);
+/* How many of the row's times are slower, or not judged because ranks waited for processors? */
+int table_n_open(const struct bench_judged *j);
 /* What was measured again: of times that were slower, those that are not slower now are unchanged; those that were
  * not judged have the verdict of now. */
 void table_confirm(

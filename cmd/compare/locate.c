@@ -143,12 +143,6 @@ int64_t locate_in_lists(const struct tensor_hashes *control,
 	return n;
 }
 
-static bool is_directory(const char *path)
-{
-	struct stat s;
-	return !stat(path, &s) && S_ISDIR(s.st_mode);
-}
-
 /* What is in a pipe is read only once, by the reader of logs. */
 static bool is_regular(const char *path)
 {
@@ -330,7 +324,7 @@ static void compare_logs(struct locating *x)
 static void checkpoints_of(const char *run, struct str *folder)
 {
 	const char *slash = strrchr(run, '/');
-	if (is_directory(run))
+	if (file_is_folder(run))
 		str_puts(folder, run);
 	else if (slash)
 		str_add(folder, run, (size_t)(slash - run));

@@ -246,7 +246,7 @@ int file_check_link(const char *path, struct err *e)
 		(long)st.st_uid);
 }
 
-static bool is_directory(const char *path)
+bool file_is_folder(const char *path)
 {
 	struct stat st;
 	int saved = errno;
@@ -265,7 +265,7 @@ int file_make_directory(const char *path, struct err *e)
 			continue;
 		*p = '\0';
 		if (mkdir(copy, 0777) &&
-			!(errno == EEXIST && (was || is_directory(copy))))
+			!(errno == EEXIST && (was || file_is_folder(copy))))
 			rc = err_set(e, EX_IOERR, "%s: %s", copy,
 				errno == EEXIST ? "is not a directory" : strerror(errno));
 		*p = was;

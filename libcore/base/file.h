@@ -33,6 +33,7 @@ int file_lines(int fd, const char *name, line_fn *take, void *to, struct str *re
 int file_make_directory(const char *path, struct err *e); /* as mkdir -p */
 bool file_exists(const char *path);
 bool file_is_fifo(const char *path);
+bool file_is_folder(const char *path); /* errno stays */
 /* Fails if `path` is a symbolic link of somebody else than this user or root, whose files are not to be
  * removed: who has linked a folder to a larger disk meant it. */
 int file_check_link(const char *path, struct err *e);

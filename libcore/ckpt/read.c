@@ -145,9 +145,8 @@ static char *resolve(const char *name)
 
 bool ckpt_none_in(const char *name)
 {
-	struct stat st;
 	char *path = resolve(name);
-	bool none = !stat(path, &st) && S_ISDIR(st.st_mode);
+	bool none = file_is_folder(path);
 	free(path);
 	return none;
 }

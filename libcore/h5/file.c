@@ -298,6 +298,12 @@ bool h5_begins(const char *first, size_t n)
 	return n >= sizeof(signature) && !memcmp(first, signature, sizeof(signature));
 }
 
+bool h5_is(int fd)
+{
+	char first[8];
+	return !pread_all(fd, first, sizeof(first), 0) && h5_begins(first, sizeof(first));
+}
+
 const char *h5_version(void)
 {
 	static char text[NUM_TEXT];

@@ -205,8 +205,9 @@ static bool begins(const char *line, size_t len, const char *with)
 	return len >= n && !memcmp(line, with, n);
 }
 
-int run_log_line(struct run_log *l, const char *line, size_t len, struct err *e)
+int run_log_line(void *log, const char *line, size_t len, struct err *e)
 {
+	struct run_log *l = log;
 	static const char meta[] = "# meta ", conf[] = "# config ", arith[] = "# arith ";
 	static const char event[] = "# event ", start[] = "# meta started";
 	struct row r;
@@ -412,12 +413,6 @@ static int read_h5(struct run_log *l, const char *path, const char *name, struct
 
 /* ---- any kind of log ------------------------------------------------------------- */
 
-static bool is_hdf5(int fd)
-{
-	char first[8];
-	return !pread_all(fd, first, 8, 0) && h5_begins(first, 8);
-}
-
 enum { MAX_TEXT = 1 << 30 };
 
 static int not_a_log(const struct run_log *l, struct err *e)
@@ -427,15 +422,10 @@ static int not_a_log(const struct run_log *l, struct err *e)
 		l->name);
 }
 
-static int take_line(void *to, const char *line, size_t len, struct err *e)
-{
-	return run_log_line(to, line, len, e);
-}
-
 static int read_text(struct run_log *l, int fd, struct err *e)
 {
 	struct str rest = {0};
-	int rc = file_lines(fd, l->name, take_line, l, &rest, e);
+	int rc = file_lines(fd, l->name, run_log_line, l, &rest, e);
 	if (!rc && rest.len) /* a number may be incomplete */
 		warn("%s: the last line is incomplete and is ignored", l->name);
 	unread_warn(&l->unread, l->name);
@@ -447,7 +437,7 @@ static int read_text(struct run_log *l, int fd, struct err *e)
 
 int run_log_read_file(struct run_log *l, int fd, const char *path, struct err *e)
 {
-	return is_hdf5(fd) ? read_h5(l, path, l->name, e) : read_text(l, fd, e);
+	return h5_is(fd) ? read_h5(l, path, l->name, e) : read_text(l, fd, e);
 }
 
 static int look(void *to, const struct stream *s, int64_t *most, struct err *e)
@@ -468,7 +458,7 @@ int run_log_read(struct run_log *l, const char *path, struct err *e)
 	struct stat st;
 	bool is_stdin = !strcmp(path, "-");
 	*l = (struct run_log){.name = xstrdup(is_stdin ? "standard input" : path)};
-	if (!is_stdin && stat(path, &st) == 0 && S_ISDIR(st.st_mode)) {
+	if (!is_stdin && file_is_folder(path)) {
 		str_printf(&in_folder, "%s/run.h5", path);
 		path = in_folder.s;
 	}

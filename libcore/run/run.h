@@ -174,8 +174,8 @@ void run_log_set(struct run_log *l, int64_t i, int c, double v);
 void run_log_set_unread(struct run_log *l, int64_t i, int c);
 /* Removes the rows after `step`, from which a run was resumed. */
 void run_log_rewind(struct run_log *l, int64_t step);
-/* Adds one line of a journal or of standard output. */
-int run_log_line(struct run_log *l, const char *line, size_t len, struct err *e);
+/* Adds one line of a journal or of standard output: a line_fn of a struct run_log. */
+int run_log_line(void *log, const char *line, size_t len, struct err *e);
 /* Adds the complete lines of a text, and sets *whole to the bytes of these. */
 int run_log_lines(
 	struct run_log *l, const struct str *text, size_t *whole, struct err *e);
