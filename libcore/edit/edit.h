@@ -138,12 +138,8 @@ void edit_free(struct edit *x);
 int64_t edit_bytes(const struct edit *x);
 /* Sets the anchor to the parameters, which are equal on all workers. */
 void edit_anchor(struct edit *x);
-/* During the warm-up. Collective over all workers, as store.add_workers; and divides the sums by the number of
- * workers. */
-void edit_add_workers(void *with, int64_t *sum, int64_t n);
+/* During the warm-up: divides the sums of gradients by the number of workers. */
 void edit_mean_gradient(struct edit *x);
-/* Collective over all workers: the largest. */
-int64_t edit_max(struct edit *x, int64_t mine);
 /* Collective over all workers: synchronises all units and waits. `steps`: this worker's local
  * steps since the last time. */
 void edit_sync(struct edit *x, int64_t steps, struct edit_result *r);

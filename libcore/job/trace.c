@@ -62,7 +62,7 @@ static void print_rank(const struct run *r, struct str *out)
 {
 	struct str name = {0}, mesh = {0};
 	int at[N_AXES];
-	mesh_place(&r->t.mesh, r->world->rank, at);
+	mesh_place(r->t.mesh.degree, r->world->rank, at);
 	for (int a = 0; a < N_AXES; a++)
 		if (r->t.mesh.degree[a] > 1)
 			str_printf(&mesh, " %s=%d", axis_names[a], at[a]);

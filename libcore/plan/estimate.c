@@ -55,14 +55,6 @@ int ranks_here(const struct cluster *c, int ranks, int stride)
 	return here < 1 ? 1 : here < ranks ? here : ranks;
 }
 
-static int ranks_of(const struct layout *l)
-{
-	int n = 1;
-	for (int a = 0; a < N_AXES; a++)
-		n *= l->degree[a];
-	return n;
-}
-
 /* The distance of neighbours along an axis. */
 static int stride_of(const struct layout *l, enum axis axis)
 {
@@ -423,7 +415,7 @@ static double bubble_of(const struct layout *l)
 
 static void begin(struct timing *t, double peak)
 {
-	double share = cluster_share(t->c, ranks_here(t->c, ranks_of(t->l), 1));
+	double share = cluster_share(t->c, ranks_here(t->c, mesh_ranks(t->l->degree), 1));
 	t->rate = share * t->c->efficiency * peak;
 	t->memory = share * t->c->memory;
 	t->tokens = (double)t->l->micro_batch * t->s->context / t->l->degree[AXIS_CP];
