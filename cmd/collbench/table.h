@@ -116,7 +116,7 @@ enum bench_verdict {
 	N_VERDICTS
 };
 
-/* Of a row: the same case of the old result, or NULL; and what was compared with it. */
+/* What a row was compared with: the case of the old result, or NULL; and its own result. */
 struct bench_judged {
 	const struct bench_row *old;
 	struct bench_result now[N_COLL_PLACES];

@@ -40,7 +40,7 @@ static void judge_tests(struct outcome *x, const struct outcome_opts *o)
 	free(logs);
 }
 
-/* Of all columns: the worst verdict of a test about its nearest control. */
+/* The worst verdict of a test about its nearest control, by all columns. */
 static enum verdict exact_verdict(const struct outcome *x)
 {
 	enum verdict worst = VERDICT_IDENTICAL;
@@ -137,7 +137,7 @@ static void explain_difference(
 			(long long)p->ulp);
 }
 
-/* Of a verdict that comes from the comparison of all columns. */
+/* Explains a verdict that comes from the comparison of all columns. */
 static void explain_exact(struct outcome *x, const struct outcome_opts *o)
 {
 	const struct run_log *control = &x->runs->logs[x->exact[0].control];

@@ -52,7 +52,7 @@ struct shard_writer {
 
 /* ---- creating the files ---------------------------------------------------------- */
 
-/* Of training tokens [0, train) and validation tokens [train, train + val), the numbers in
+/* How many of training tokens [0, train) and validation tokens [train, train + val) are in
  * [begin, end). */
 static void share(struct shard_info *i, int64_t begin, int64_t end)
 {

@@ -95,7 +95,7 @@ void comm_run(struct comm *c, enum coll what, const struct coll_args *a);
 /* False with *e set: what transfers the buffers of this group lacks the type. */
 bool comm_has_type(const struct comm *c, enum comm_type t, struct err *e);
 /*
- * Collective. The same by the blocking function of MPI, such as MPI_Allreduce, for measurements: it does not
+ * Collective. Calls the blocking function of MPI, such as MPI_Allreduce, for measurements: it does not
  * give the processor to others while it waits, and neither the watchdog nor the flight record sees it. Host
  * memory only. comm_call_send() and comm_call_recv() are MPI_Send and MPI_Recv of bytes.
  */

@@ -40,7 +40,7 @@ static char *put_digits(char *end, uint64_t v, int min_digits)
 	return end;
 }
 
-/* The same of seconds, with six decimals. */
+/* Puts seconds, with six decimals. */
 static char *put_seconds(char *end, double seconds)
 {
 	uint64_t us = seconds > 0 ? (uint64_t)(seconds * 1e6) : 0;

@@ -257,8 +257,8 @@ struct comm *mesh_group(struct mesh *m, struct mesh_part part)
 	return m->groups[m->n_groups - 1].c;
 }
 
-/* Of the job, or of one of equal parts of it, as workers of local SGD are: the same for all parts, which
- * must sum the same pieces. */
+/* Finds those of the job, or of one of equal parts of it, as workers of local SGD are: all parts get the same answer,
+ * since they must sum the same pieces. */
 static void find_hosts(struct mesh *m)
 {
 	const struct comm_place *place = comm_place();
@@ -379,7 +379,7 @@ static void draw_line(const int degree[N_AXES], int r, int n, struct str *out)
 }
 
 /* One line for each run of consecutive ranks along cp and tp, or along the last axis with several
- * ranks. Of many lines, the first ones and the last. */
+ * ranks. If they are many, only the first lines and the last. */
 void mesh_draw(const int degree[N_AXES], struct str *out)
 {
 	enum { MAX_LINES = 16, BEGIN = 8 };

@@ -60,7 +60,7 @@ int64_t sum_piece(const struct sum_plan *p, int rank, int64_t *first);
 enum { SUM_BUFFERS = 2 };
 
 struct sum_queue {
-	/* Of sum_buffer_floats() floats, for the largest of the sums. */
+	/* Each has the sum_buffer_floats() of the largest of the sums. */
 	float *buffer[SUM_BUFFERS];
 	uint64_t joined, added; /* segments, so far */
 };

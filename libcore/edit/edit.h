@@ -143,7 +143,7 @@ void edit_mean_gradient(struct edit *x);
 /* Collective over all workers: synchronises all units and waits. `steps`: this worker's local
  * steps since the last time. */
 void edit_sync(struct edit *x, int64_t steps, struct edit_result *r);
-/* The same for one fragment, in two calls, each collective over all workers. The exchange proceeds in
+/* Synchronises one fragment, in two calls, each collective over all workers. The exchange proceeds in
  * the background between them; without a delay the fragment's parameters may not be used meanwhile.
  * edit_begin() fills in *r for this worker's pseudo-gradient, edit_end() for the reduced one. */
 void edit_begin(struct edit *x, int fragment, int64_t steps, struct edit_result *r);

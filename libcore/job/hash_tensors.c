@@ -2,7 +2,7 @@
  * Hashes of the tensors of some steps (--hash-tensors): parameters, activations, gradients, optimizer
  * state. They do not depend on the layout, so two runs whose arithmetic is the same have the same
  * file. Every rank hashes the elements that it has, by their indices in the whole tensor; rank 0 adds
- * the hashes. Of an activation the index is (sample of the step, position, column).
+ * the hashes. The index in an activation is (sample of the step, position, column).
  */
 #include "job/job_internal.h"
 

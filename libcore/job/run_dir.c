@@ -128,7 +128,7 @@ static int can_write(const char *dir, struct err *e)
 	return access(dir, W_OK | X_OK) ? err_errno(e, dir) : 0;
 }
 
-/* Of what must be equal on all workers: the data, or with --data-per-rank their vocabulary. */
+/* Hashes what must be equal on all workers: the data, or with --data-per-rank their vocabulary. */
 static int64_t data_hash(const struct run *r, const struct train_opts *o)
 {
 	struct str packed = {0};

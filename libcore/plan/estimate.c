@@ -82,8 +82,8 @@ bool estimate_waits(const struct layout *l)
 	return l->zero >= 2;
 }
 
-/* Of the ranks that sum a gradient, those on one host, if they are on several and sum it by host, as
- * host_run() in parallel/bucket.c says; else 0. */
+/* How many of the ranks that sum a gradient are on one host, if they are on several and sum it by host, as
+ * host_run() in parallel/bucket_sums.c says; else 0. */
 static int host_run(const struct layout *l)
 {
 	int ranks = l->degree[AXIS_DP] * shards_of(l), n = l->zero ? shards_of(l) : 1;
@@ -152,7 +152,7 @@ static double in_flight(const struct layout *l)
 	}
 }
 
-/* Of exact sums, in floats: as grads.c places them. */
+/* The floats of exact sums, as grads.c places them. */
 static double gradients(const struct layout *l, double n, double block, double ends)
 {
 	double shards = shards_of(l), dp = l->degree[AXIS_DP], part = n / shards;

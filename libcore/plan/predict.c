@@ -1,7 +1,7 @@
 /*
  * The predicted time of a step (--dry-run --cluster): the step on the planning device, whose kernels take
- * the time of their work, with the communication of one rank simulated (comm/simulate.h). Of a
- * pipeline, one rank of each stage is simulated, and the schedule with the times of their actions.
+ * the time of their work, with the communication of one rank simulated (comm/simulate.h). With
+ * a pipeline, one rank of each stage is simulated, and the schedule with the times of their actions.
  */
 #include "plan/plan_internal.h"
 
@@ -18,7 +18,7 @@
 
 enum { MOST_ROWS = 64 };
 
-/* Of a rank in a step; in seconds. */
+/* What a rank does in a step, in seconds. */
 struct prediction {
 	double computation, exposed;
 	double pipeline;      /* of the actions of all stages, with waiting */
@@ -61,7 +61,7 @@ static int host_ranks(const struct train_opts *o, const struct cluster *c)
 	return (int)min64(mesh_ranks(o->resolved.degree), c->links.host_ranks);
 }
 
-/* Of --peak-flops, or of the cluster. */
+/* By --peak-flops, or the cluster's. */
 static double peak_of(
 	const struct train_opts *o, const struct cluster *c, enum dtype type)
 {
@@ -250,7 +250,7 @@ static int64_t period_of(const struct train_opts *o)
 	return o->pp_schedule == SCHEDULE_INTERLEAVED ? o->resolved.degree[AXIS_PP] : 1;
 }
 
-/* Of many micro-batches, each further period is assumed to take the same time. */
+/* If micro-batches are many, each further period is assumed to take the same time. */
 static void predict_step(const struct subject *s, bool overlaps, struct prediction *p)
 {
 	enum { FEW = 4 };
@@ -419,7 +419,7 @@ static int write_trace(const char *path, const struct str *events, struct err *e
 	return rc;
 }
 
-/* Of a step that has only a few micro-batches. */
+/* The step has only a few micro-batches. */
 static int trace_step(const struct subject *given, struct err *e)
 {
 	struct subject s = *given;

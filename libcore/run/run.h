@@ -167,7 +167,7 @@ void run_log_add(struct run_log *l, const struct row *r);
 int run_log_rows(struct run_log *l, const int64_t *steps, int64_t n);
 /* The number of the column `name` (of the table, by its earlier name too); -1: none. */
 int run_log_find(const struct run_log *l, const char *name);
-/* The same; adds a column that is missing. -1: too many columns. */
+/* Finds a column, or adds it. -1: too many columns. */
 int run_log_column(struct run_log *l, const char *name);
 void run_log_set(struct run_log *l, int64_t i, int c, double v);
 /* What is there cannot be read. */
