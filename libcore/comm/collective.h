@@ -71,8 +71,11 @@ struct coll_info {
 };
 extern const struct coll_info coll_table[N_COLL];
 
+/* Bus bandwidth where each rank sends all but its own share, or all. */
+double bus_share(int ranks);
+double bus_whole(int ranks);
 /* Blocks of the larger of a rank's two buffers. */
-int coll_blocks(enum coll what, int ranks);
+int coll_blocks(const struct coll_info *i, int ranks);
 /* The bytes of that buffer, called size in nccl-tests. */
 int64_t coll_bytes(enum coll what, int ranks, int64_t count, enum comm_type t);
 

@@ -435,8 +435,9 @@ static int read_text(struct run_log *l, int fd, struct err *e)
 	return rc;
 }
 
-int run_log_read_file(struct run_log *l, int fd, const char *path, struct err *e)
+int run_log_read_file(void *log, int fd, const char *path, struct err *e)
 {
+	struct run_log *l = log;
 	return h5_is(fd) ? read_h5(l, path, l->name, e) : read_text(l, fd, e);
 }
 
@@ -445,11 +446,6 @@ static int look(void *to, const struct stream *s, int64_t *most, struct err *e)
 	bool h5 = h5_begins(s->first, s->n);
 	*most = h5 ? INT64_MAX : MAX_TEXT;
 	return !h5 && memchr(s->first, '\0', s->n) ? not_a_log(to, e) : 0;
-}
-
-static int read_open(void *to, int fd, const char *path, struct err *e)
-{
-	return run_log_read_file(to, fd, path, e);
 }
 
 int run_log_read(struct run_log *l, const char *path, struct err *e)
@@ -462,7 +458,7 @@ int run_log_read(struct run_log *l, const char *path, struct err *e)
 		str_printf(&in_folder, "%s/run.h5", path);
 		path = in_folder.s;
 	}
-	const struct seekable how = {look, read_open, l};
+	const struct seekable how = {look, run_log_read_file, l};
 	int rc = in_folder.len && !stat(path, &st) && !S_ISREG(st.st_mode)
 			 ? err_set(e, EX_DATAERR, "%s is not a plain file", path)
 			 : file_read_seekable(path, l->name, &how, e);

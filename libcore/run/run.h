@@ -183,7 +183,7 @@ int run_log_lines(
  * ("-"); the directory of a run stands for its run.h5. */
 int run_log_read(struct run_log *l, const char *path, struct err *e);
 /* Reads an open file, which is at `path` (HDF5 needs that), into a log that has a name only. */
-int run_log_read_file(struct run_log *l, int fd, const char *path, struct err *e);
+int run_log_read_file(void *log, int fd, const char *path, struct err *e);
 int run_log_write(const struct run_log *l, const char *path, struct err *e);
 void run_log_free(struct run_log *l);
 
