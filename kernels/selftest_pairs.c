@@ -289,6 +289,7 @@ struct reference {
 	int64_t cols, first;
 	const double *rms; /* of each row: rms_of() */
 	double rounding;   /* relative; of the stored result, which is no error */
+	double min_normal; /* of its type */
 };
 
 /* For each row the sum of two root mean squares, its own and that of the matrix; to be freed. */
@@ -323,7 +324,8 @@ static struct worst compare_part(
 		}
 		const float *y = (float *)r->m.p + row * r->m.cols + col % r->m.cols;
 		double size = fabs((double)*y);
-		double error = fabs((double)x[i] - (double)*y) - r->rounding * size;
+		double rounding = r->rounding * fmax(size, r->min_normal);
+		double error = fabs((double)x[i] - (double)*y) - rounding;
 		w.largest = fmaxf(w.largest, fabsf(x[i]));
 		if (error <= 0)
 			error = DBL_MIN;
@@ -368,8 +370,10 @@ static void compare(struct trial *t, struct trial_pair x, struct worst *worst)
 	int64_t rows = x.m[CPU].rows, whole = gpu.rows / rows;
 	const int64_t starts[] = {0, whole / 2, whole - 1, whole};
 	struct reference r = {.m = x.m[CPU], .cols = gpu.cols};
-	if (t->stored && dtype_bytes(gpu.type) == 2)
+	if (t->stored && dtype_bytes(gpu.type) == 2) {
 		r.rounding = (double)dtype_table[gpu.type].epsilon / 2;
+		r.min_normal = (double)dtype_table[gpu.type].min_normal;
+	}
 	double *rms = t->measures ? NULL : rms_of(r.m);
 	r.rms = rms;
 	for (size_t i = 0; i < ARRAY_LEN(starts); i++) {

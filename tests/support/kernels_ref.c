@@ -46,15 +46,23 @@ void ref_bias_bwd(double *db, const double *dy, int64_t n, int64_t out)
 
 /* ---- norm ------------------------------------------------------------------------ */
 
+void ref_norm_stats(enum norm_kind kind, double *mean, double *rstd, const double *x,
+	int64_t n, double eps)
+{
+	double square = 0;
+	*mean = 0;
+	for (int64_t j = 0; j < n && kind == NORM_LAYER; j++)
+		*mean += x[j] / (double)n;
+	for (int64_t j = 0; j < n; j++)
+		square += (x[j] - *mean) * (x[j] - *mean) / (double)n;
+	*rstd = 1 / sqrt(square + eps);
+}
+
 static void normalize(enum norm_kind kind, double *h, double *rstd, const double *x,
 	int64_t n, double eps)
 {
-	double mean = 0, square = 0;
-	for (int64_t j = 0; j < n && kind == NORM_LAYER; j++)
-		mean += x[j] / (double)n;
-	for (int64_t j = 0; j < n; j++)
-		square += (x[j] - mean) * (x[j] - mean) / (double)n;
-	*rstd = 1 / sqrt(square + eps);
+	double mean;
+	ref_norm_stats(kind, &mean, rstd, x, n, eps);
 	for (int64_t j = 0; j < n; j++)
 		h[j] = (x[j] - mean) * *rstd;
 }
