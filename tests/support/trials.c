@@ -35,7 +35,7 @@ const struct tolerance same_bits;
 
 static void take_memory(struct trial *t, struct arena memory[SIDES])
 {
-	const size_t size_bytes = (size_t)128 << 20;
+	const size_t size_bytes = (size_t)64 << 20;
 	struct device *reference = t->d[CPU];
 	device_arena(t->d[GPU], &memory[GPU], "a trial", size_bytes);
 	if (reference->discrete)
