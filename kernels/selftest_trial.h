@@ -1,4 +1,4 @@
-/* Shared by selftest.c and selftest_*.c only: a trial, which runs a kernel call on both devices. */
+/* Shared by selftest.c, selftest_*.c and tests/support/trials.c: a trial, which runs a kernel call on both devices. */
 #ifndef KERNELS_SELFTEST_TRIAL_H
 #define KERNELS_SELFTEST_TRIAL_H
 
