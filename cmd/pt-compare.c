@@ -12,7 +12,6 @@
 #include "logs/logs.h"
 
 #include <stdlib.h>
-#include <string.h>
 
 struct opts {
 	int by, axis, format, rule, require;

@@ -149,9 +149,8 @@ static double rounding_of(const struct device *d, enum dtype type)
 	return dtype_bytes(type) == 1 ? 0x1p-7 : (double)dtype_table[type].epsilon / 2;
 }
 
-static void try_call(struct trial *t, const struct kernel_call *c)
+void trial_run(struct trial *t, const struct kernel_call *c, const struct tolerance *o)
 {
-	const struct tolerance *o = &tolerances[c->kernel];
 	double rounding = 0;
 	size_t marks[SIDES];
 	for (size_t i = 0; i < ARRAY_LEN(c->m); i++)
@@ -159,10 +158,13 @@ static void try_call(struct trial *t, const struct kernel_call *c)
 			rounding = fmax(rounding, rounding_of(t->d[GPU], c->m[i].type));
 	t->c = c;
 	t->allowed = o->exact + o->roundings * rounding;
+	t->stored = o->stored;
+	t->n_fences = 0;
 	BUG_ON(!trials[c->kernel]);
 	for (enum side s = GPU; s < SIDES; s++)
 		marks[s] = arena_mark(t->memory[s]);
 	trials[c->kernel](t);
+	check_fences(t);
 	for (enum side s = GPU; s < SIDES; s++)
 		arena_reset(t->memory[s], marks[s]);
 }
@@ -177,7 +179,7 @@ static void try_calls(
 			if ((c->kernel == KERNEL_round) != (pass == 0))
 				continue;
 			t->worst = 0;
-			try_call(t, c);
+			trial_run(t, c, &tolerances[c->kernel]);
 			if (t->worst > r->worst || !r->closest) {
 				r->worst = t->worst;
 				r->closest = kernel_name(c->kernel);
@@ -186,7 +188,7 @@ static void try_calls(
 	}
 }
 
-static void take_staging(struct trial *t)
+void trial_begin(struct trial *t)
 {
 	for (enum side s = GPU; s < SIDES; s++)
 		t->staging[s] = arena_floats(t->memory[s], STAGED);
@@ -204,7 +206,7 @@ void selftest_measure(const struct kernel_calls *calls, struct selftest_work *w)
 		t.memory[s] = &memory[s];
 		t.d[s] = &plan[s];
 	}
-	take_staging(&t);
+	trial_begin(&t);
 	try_calls(&t, calls, &ignored);
 	*w = (struct selftest_work){.gpu_bytes = memory[GPU].peak_bytes,
 		.cpu_bytes = memory[CPU].peak_bytes,
@@ -229,7 +231,7 @@ int selftest_run(struct device *d, int threads, const struct kernel_calls *calls
 	device_arena(d, &memory[GPU], "the self-test", work.gpu_bytes);
 	arena_init(&memory[CPU], "the self-test", work.cpu_bytes);
 	struct trial t = {.d = {d, &cpu}, .memory = {&memory[GPU], &memory[CPU]}, .e = e};
-	take_staging(&t);
+	trial_begin(&t);
 	try_calls(&t, calls, r);
 	device_wait(d);
 	device_arena_release(d, &memory[GPU]);

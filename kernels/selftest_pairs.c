@@ -2,6 +2,7 @@
 #include "kernels/backend.h"
 #include "kernels/selftest_trial.h"
 
+#include <float.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -68,13 +69,28 @@ struct mat few(const struct trial *t, int i)
 	return with_rows(like(t, i), fewer_rows(like(t, i)));
 }
 
+/* A matrix of the GPU with a fence behind it, of NaNs in every format: what reads it spoils its result. */
+static struct mat fenced(struct trial *t, struct mat like)
+{
+	char fence[FENCE_BYTES];
+	struct mat m = mat_typed(NULL, like.rows, like.cols, like.type);
+	size_t n_bytes = (size_t)mat_bytes(m);
+	m.p = arena_alloc(t->memory[GPU], n_bytes + sizeof(fence));
+	memset(fence, 0xff, sizeof(fence));
+	BUG_ON(t->n_fences == MAX_FENCES);
+	t->fences[t->n_fences++] = (char *)m.p + n_bytes;
+	if (!t->measures)
+		device_put(t->d[GPU], (char *)m.p + n_bytes, fence, sizeof(fence));
+	return m;
+}
+
 static struct trial_pair pair_make(
 	struct trial *t, struct mat like, int64_t cpu_rows, int64_t cpu_cols)
 {
 	struct trial_pair x = {{{.p = NULL}}};
 	if (!like.p)
 		return x;
-	x.m[GPU] = mat_take(t->memory[GPU], like.rows, like.cols, like.type);
+	x.m[GPU] = fenced(t, like);
 	x.m[CPU] = mat_take(t->memory[CPU], cpu_rows, cpu_cols, DT_F32);
 	t->numbers += (double)(cpu_rows * cpu_cols);
 	if (like.amax) {
@@ -272,6 +288,8 @@ struct reference {
 	struct mat m;
 	int64_t cols, first;
 	const double *rms; /* of each row: rms_of() */
+	double rounding;   /* relative; of the stored result, which is no error */
+	double min_normal; /* of its type */
 };
 
 /* For each row the sum of two root mean squares, its own and that of the matrix; to be freed. */
@@ -292,7 +310,8 @@ static double *rms_of(struct mat m)
 }
 
 /* Compares n of the GPU's numbers, from number `at` of its rows on. The error is |x - y| / (|y| + rms
- * of the row + rms of the matrix): some rows of a gradient are much smaller than others. */
+ * of the row + rms of the matrix): some rows of a gradient are much smaller than others. 0 and -0 differ by
+ * next to nothing. */
 static struct worst compare_part(
 	const float *x, int64_t n, const struct reference *r, int64_t at)
 {
@@ -304,11 +323,15 @@ static struct worst compare_part(
 			row++;
 		}
 		const float *y = (float *)r->m.p + row * r->m.cols + col % r->m.cols;
-		double error = fabs((double)x[i] - (double)*y);
+		double size = fabs((double)*y);
+		double rounding = r->rounding * fmax(size, r->min_normal);
+		double error = fabs((double)x[i] - (double)*y) - rounding;
 		w.largest = fmaxf(w.largest, fabsf(x[i]));
-		if (error > 0)
-			error /= fabs((double)*y) + r->rms[row];
-		if (!worse(error, w.error) || !memcmp(x + i, y, sizeof(*x)))
+		if (error <= 0)
+			error = DBL_MIN;
+		else
+			error /= size + r->rms[row];
+		if (!memcmp(x + i, y, sizeof(*x)) || !worse(error, w.error))
 			continue;
 		w.error = error;
 		w.row = r->first + row;
@@ -347,6 +370,10 @@ static void compare(struct trial *t, struct trial_pair x, struct worst *worst)
 	int64_t rows = x.m[CPU].rows, whole = gpu.rows / rows;
 	const int64_t starts[] = {0, whole / 2, whole - 1, whole};
 	struct reference r = {.m = x.m[CPU], .cols = gpu.cols};
+	if (t->stored && dtype_bytes(gpu.type) == 2) {
+		r.rounding = (double)dtype_table[gpu.type].epsilon / 2;
+		r.min_normal = (double)dtype_table[gpu.type].min_normal;
+	}
 	double *rms = t->measures ? NULL : rms_of(r.m);
 	r.rms = rms;
 	for (size_t i = 0; i < ARRAY_LEN(starts); i++) {
@@ -367,6 +394,17 @@ static void fail(struct trial *t, const char *what, const char *found)
 	call_text(&text, t->c);
 	err_set(t->e, EX_FAILED, "%s: %s: %s", text.s, what, found);
 	str_free(&text);
+}
+
+void check_fences(struct trial *t)
+{
+	char found[FENCE_BYTES], fence[FENCE_BYTES];
+	memset(fence, 0xff, sizeof(fence));
+	for (int i = 0; i < t->n_fences && !t->measures && !t->e->code; i++) {
+		device_get(t->d[GPU], found, t->fences[i], sizeof(found));
+		if (memcmp(found, fence, sizeof(fence)))
+			fail(t, "memory", "the kernel wrote behind the end of a matrix");
+	}
 }
 
 /* Checks the amax that a kernel stored against the matrix that it wrote. */

@@ -309,19 +309,19 @@ void try_count_sizes(struct trial *t)
 	BOTH(t, count_sizes, counts.m[s].p, M(0), 0x3f << 24, (int)t->c->n[0]);
 }
 
-void try_keep_random(struct trial *t)
-{
-	const struct keep o = {.density = 0.25f,
-		.scale = 4,
-		.rng.key = philox_key(1, 2, 3),
-		.worker = 1};
-	operands(t, "x+");
-	BOTH(t, keep_random, M(0), &o);
-}
-
+/* Numbers whose index needs more than 32 bits, except for some of the first row. */
 static struct rng_stream rng(void)
 {
-	return (struct rng_stream){.key = philox_key(1, 2, 3), .first = 4};
+	return (struct rng_stream){.key = philox_key(1, 2, 3),
+		.first = ((int64_t)1 << 32) - 100,
+		.row_step = 100003};
+}
+
+void try_keep_random(struct trial *t)
+{
+	const struct keep o = {.density = 0.25f, .scale = 4, .rng = rng(), .worker = 1};
+	operands(t, "x+");
+	BOTH(t, keep_random, M(0), &o);
 }
 
 void try_round_stochastic(struct trial *t)

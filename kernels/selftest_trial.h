@@ -1,4 +1,4 @@
-/* Shared by selftest.c and selftest_*.c only: a trial, which runs a kernel call on both devices. */
+/* Shared by selftest.c, selftest_*.c and tests/support/trials.c: a trial, which runs a kernel call on both devices. */
 #ifndef KERNELS_SELFTEST_TRIAL_H
 #define KERNELS_SELFTEST_TRIAL_H
 
@@ -24,10 +24,22 @@ enum { STAGED = SELFTEST_STAGED, ENOUGH = 1 << 20 };
 
 enum { MAX_RESULTS = 5, MAX_OPERANDS = ARRAY_LEN(((struct kernel_call *)0)->m) };
 
+/* Behind each of the GPU's matrices, and checked when the trial ends. */
+enum { FENCE_BYTES = 128, MAX_FENCES = 64 };
+
+/* The tolerance of a kernel's results: `exact` for fp32 arithmetic, plus `roundings` times the rounding
+ * error of the call's least precise type. `stored`: what a 16-bit result loses when it is rounded to its
+ * type does not count as an error. */
+struct tolerance {
+	double exact, roundings;
+	bool stored;
+};
+
 struct trial {
 	const struct kernel_call *c;
 	struct device *d[SIDES];
 	struct arena *memory[SIDES];
+	void (*turn)(struct device *); /* NULL, or called before each kernel of BOTH() */
 	bool measures;	       /* measure memory only: both sides are planning devices */
 	int64_t n_random;      /* random numbers used so far */
 	double numbers;	       /* of matrices of the CPU, and of the GPU's compared */
@@ -36,6 +48,9 @@ struct trial {
 	struct trial_result results[MAX_RESULTS]; /* of the next BOTH() */
 	int n_results;
 	double allowed, worst; /* error */
+	bool stored;	       /* of the tolerance */
+	char *fences[MAX_FENCES];
+	int n_fences;
 	double cpu_seconds;
 	struct err *e;
 };
@@ -81,6 +96,8 @@ void trial_check(struct trial *, const char *what, struct trial_pair);
 void trial_check_within(
 	struct trial *, const char *what, struct trial_pair, double allowed);
 void trial_check_results(struct trial *);
+/* Fails the trial if a kernel wrote behind the end of a matrix. */
+void check_fences(struct trial *);
 /* The call's kernel, shapes and flags; equal texts are duplicates. */
 void call_text(struct str *out, const struct kernel_call *);
 
@@ -90,6 +107,8 @@ void call_text(struct str *out, const struct kernel_call *);
 	do {                                                                 \
 		for (enum side s = GPU; s < SIDES; s++) {                    \
 			double begin = clock_seconds();                      \
+			if ((t)->turn)                                       \
+				(t)->turn((t)->d[s]);                        \
 			(t)->d[s]->k->name((t)->d[s], __VA_ARGS__);          \
 			if (s == CPU)                                        \
 				(t)->cpu_seconds += clock_seconds() - begin; \
@@ -111,11 +130,10 @@ struct dropouts {
 };
 struct dropouts dropouts_of(struct trial *, int64_t rows);
 
-/* The tolerance of a kernel's results: `exact` for fp32 arithmetic, plus `roundings` times the rounding
- * error of the call's least precise type. */
-struct tolerance {
-	double exact, roundings;
-};
+/* Runs one call, with d[], memory[] and e set. trial_begin(): once, before; takes the staging memory. */
+void trial_begin(struct trial *);
+void trial_run(struct trial *, const struct kernel_call *, const struct tolerance *);
+
 extern const struct tolerance tolerances[N_KERNELS];
 extern void (*const trials[N_KERNELS])(struct trial *);
 

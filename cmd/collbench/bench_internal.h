@@ -34,8 +34,6 @@ void bench_run_messages(struct bench *b, const struct coll_case *c);
 int64_t bench_messages(const struct bench *b, int what);
 /* Does this rank take part in a measurement of this? */
 bool bench_joins(const struct bench *b, int what);
-/* Blocks of the larger of a rank's two buffers, as coll_blocks(). */
-int bench_blocks(int what, int ranks);
 /* Elements of the block that each rank sends to rank `to`, which follow each other in both buffers. */
 int64_t bench_block(const struct coll_case *c, int64_t to);
 

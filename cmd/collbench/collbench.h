@@ -27,7 +27,7 @@ enum {
 };
 /* coll_table, and rows of the same form for messages. */
 const struct coll_info *bench_info(int what);
-/* Of the larger of a rank's two buffers; with unequal blocks, on the rank with the largest. */
+/* The bytes of the larger of a rank's two buffers; with unequal blocks, on the rank with the largest. */
 int64_t bench_bytes(int what, int ranks, int64_t count, enum comm_type t);
 /* The smallest number of ranks for which `what` does anything; and can so many ranks run it? */
 int bench_least_ranks(int what);

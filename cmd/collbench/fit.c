@@ -67,7 +67,7 @@ static bool same_type(const struct bench_row *a, const struct bench_row *b)
 	return a->type == b->type && a->redop == b->redop && a->root == b->root;
 }
 
-/* Of a row, in seconds; 0: not measured. */
+/* The time of a row, in seconds; 0: not measured. */
 static double time_of(const struct bench_row *r)
 {
 	for (int p = 0; p < N_COLL_PLACES; p++) {

@@ -10,24 +10,13 @@
 #include <stdlib.h>
 #include <string.h>
 
-static double bus_one(int n)
-{
-	(void)n;
-	return 1;
-}
-
-static double bus_share(int n)
-{
-	return (double)(n - 1) / n;
-}
-
 /* clang-format off */
 static const struct coll_info message_table[N_BENCH - N_COLL] = {
-	[BENCH_LATENCY - N_COLL] = {"latency", 1, 1, false, false, {true, false}, bus_one, "1",
+	[BENCH_LATENCY - N_COLL] = {"latency", 1, 1, false, false, {true, false}, bus_whole, "1",
 		"half a round trip between ranks r and r + n/2"},
-	[BENCH_BANDWIDTH - N_COLL] = {"bandwidth", 1, 1, false, false, {true, false}, bus_one, "1",
+	[BENCH_BANDWIDTH - N_COLL] = {"bandwidth", 1, 1, false, false, {true, false}, bus_whole, "1",
 		"a window of messages from rank r to rank r + n/2"},
-	[BENCH_BIDIRECTIONAL - N_COLL] = {"bidirectional", 1, 1, false, false, {true, false}, bus_one, "1",
+	[BENCH_BIDIRECTIONAL - N_COLL] = {"bidirectional", 1, 1, false, false, {true, false}, bus_whole, "1",
 		"a window of messages from each of ranks r and r + n/2 to the other"},
 	[BENCH_ALLTOALLV - N_COLL] = {"alltoallv", 0, 0, false, false, {true, false}, bus_share, "(n-1)/n",
 		"each rank sends a part to every rank, to even ones half as much"},
@@ -41,15 +30,9 @@ const struct coll_info *bench_info(int what)
 	return what < N_COLL ? &coll_table[what] : &message_table[what - N_COLL];
 }
 
-int bench_blocks(int what, int ranks)
-{
-	const struct coll_info *i = bench_info(what);
-	return i->send_parts && i->recv_parts ? 1 : ranks;
-}
-
 int64_t bench_bytes(int what, int ranks, int64_t count, enum comm_type t)
 {
-	return count * bench_blocks(what, ranks) * (int64_t)comm_type_bytes(t);
+	return count * coll_blocks(bench_info(what), ranks) * (int64_t)comm_type_bytes(t);
 }
 
 int64_t bench_block(const struct coll_case *c, int64_t to)

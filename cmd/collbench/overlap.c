@@ -95,7 +95,7 @@ static double compute(struct bench *b, struct comm_requests *r, double seconds)
 	return clock_seconds() - begin - tested;
 }
 
-/* The same computation on a device alone. */
+/* The computation on a device, without communication. */
 static double compute_alone(struct bench *b, double seconds)
 {
 	struct comm_requests none = {.c = b->comm};

@@ -110,26 +110,12 @@ struct bench_judged *table_judge(
 	return all;
 }
 
-static bool is_open(const struct bench_judged *j, int place)
+int table_n_open(const struct bench_judged *j)
 {
-	return j->verdict[place] == VERDICT_SLOWER ||
-	       (j->verdict[place] == VERDICT_UNJUDGED && j->now[place].waited);
-}
-
-bool table_is_open(const struct bench_judged *j)
-{
+	int open = 0;
 	for (int p = 0; p < N_COLL_PLACES; p++)
-		if (is_open(j, p))
-			return true;
-	return false;
-}
-
-int64_t table_n_open(const struct bench_judged *j, int64_t n)
-{
-	int64_t open = 0;
-	for (int64_t i = 0; i < n; i++)
-		for (int p = 0; p < N_COLL_PLACES; p++)
-			open += is_open(&j[i], p);
+		open += j->verdict[p] == VERDICT_SLOWER ||
+			(j->verdict[p] == VERDICT_UNJUDGED && j->now[p].waited);
 	return open;
 }
 

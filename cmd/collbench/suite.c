@@ -278,10 +278,11 @@ static int64_t open_rows(struct suite *s, bool *row)
 {
 	struct comm *world = s->bench->home;
 	int64_t n = 0;
-	for (int64_t i = 0; i < s->table.n_rows && s->judged; i++)
-		row[i] = table_is_open(&s->judged[i]);
-	if (s->judged)
-		n = table_n_open(s->judged, s->table.n_rows);
+	for (int64_t i = 0; i < s->table.n_rows && s->judged; i++) {
+		int open = table_n_open(&s->judged[i]);
+		row[i] = open > 0;
+		n += open;
+	}
 	comm_bcast(world, row, s->table.n_rows, 0);
 	return comm_max_i64(world, n);
 }

@@ -116,7 +116,7 @@ enum bench_verdict {
 	N_VERDICTS
 };
 
-/* Of a row: the same case of the old result, or NULL; and what was compared with it. */
+/* What a row was compared with: the case of the old result, or NULL; and its own result. */
 struct bench_judged {
 	const struct bench_row *old;
 	struct bench_result now[N_COLL_PLACES];
@@ -132,9 +132,8 @@ struct bench_judged {
  */
 struct bench_judged *table_judge(
 	const struct bench_table *old, const struct bench_table *now, double threshold);
-/* Is one of the row's times slower, or not judged because ranks waited for processors? And how many of n rows? */
-bool table_is_open(const struct bench_judged *j);
-int64_t table_n_open(const struct bench_judged *j, int64_t n);
+/* How many of the row's times are slower, or not judged because ranks waited for processors? */
+int table_n_open(const struct bench_judged *j);
 /* What was measured again: of times that were slower, those that are not slower now are unchanged; those that were
  * not judged have the verdict of now. */
 void table_confirm(

@@ -239,7 +239,7 @@ static int64_t send_blocks(const struct verify *v)
 
 static int64_t recv_blocks(const struct verify *v)
 {
-	return in_place(v) ? bench_blocks(v->c.what, v->n_ranks)
+	return in_place(v) ? coll_blocks(bench_info(v->c.what), v->n_ranks)
 			   : blocks(v, bench_info(v->c.what)->recv_parts);
 }
 

@@ -40,7 +40,7 @@ static int take(void *to, const char *key, const char *value, struct err *e)
 	return 0;
 }
 
-/* Of a damaged text, those before the damage. */
+/* If the text is damaged, those before the damage. */
 void properties_of(const struct run_log *l, struct properties *p)
 {
 	struct err e;

@@ -117,7 +117,7 @@ static struct estimate line_through(const double *at, const double *x, int64_t n
 	return e;
 }
 
-/* Of the means of batches of rows, since neighbouring rows may be correlated. */
+/* By the means of batches of rows, since neighbouring rows may be correlated. */
 static struct estimate slope_by_batches(const double *at, const double *x, int64_t n)
 {
 	double mean_at[N_BATCHES], mean[N_BATCHES];

@@ -27,6 +27,13 @@ static void add_text(struct strs *pairs, const char *text, size_t len)
 		conf_parse(text, len, "a log", add_pair, pairs, &ignored);
 }
 
+static void add_options(struct strs *pairs, const struct run_log *l)
+{
+	add_text(pairs, l->config.s, l->config.len);
+	if (l->info.invocation)
+		add_text(pairs, l->info.invocation, strlen(l->info.invocation));
+}
+
 /* The last value of a key, or NULL. */
 static const char *value_of(const struct strs *pairs, const char *key)
 {
@@ -93,9 +100,7 @@ void report_techniques(const struct run_log *l, struct str *out)
 {
 	struct strs pairs = {0};
 	size_t before = out->len;
-	add_text(&pairs, l->config.s, l->config.len);
-	if (l->info.invocation)
-		add_text(&pairs, l->info.invocation, strlen(l->info.invocation));
+	add_options(&pairs, l);
 	for (size_t i = 0; i < ARRAY_LEN(techniques); i++) {
 		const struct technique *t = &techniques[i];
 		const char *v = value_of(&pairs, t->key);
@@ -130,13 +135,6 @@ static void add_info(struct strs *pairs, const struct run_info *info)
 		h5_field_print(&text, f, info);
 	add_text(pairs, text.s, text.len);
 	str_free(&text);
-}
-
-static void add_options(struct strs *pairs, const struct run_log *l)
-{
-	add_text(pairs, l->config.s, l->config.len);
-	if (l->info.invocation)
-		add_text(pairs, l->info.invocation, strlen(l->info.invocation));
 }
 
 /* NAME=VALUE, separated by blanks. */

@@ -39,7 +39,7 @@ static int open_stream(struct source *s, struct err *e)
 	s->stream = is_stdin ? STDIN_FILENO
 			     : open(s->path, O_RDONLY | O_NONBLOCK | O_CLOEXEC);
 	if (s->stream < 0)
-		return err_set(e, EX_IOERR, "%s: %s", s->path, strerror(errno));
+		return err_errno(e, s->path);
 	s->copy = file_temporary(s->file, e);
 	return s->copy < 0 ? err_prefix(e, "%s: ", s->log->name) : 0;
 }
@@ -49,8 +49,7 @@ static int look_at(const char *path, struct stat *st, struct err *e)
 {
 	if (!stat(path, st))
 		return 1;
-	return errno == ENOENT ? 0
-			       : err_set(e, EX_IOERR, "%s: %s", path, strerror(errno));
+	return errno == ENOENT ? 0 : err_errno(e, path);
 }
 
 /* Finds out what is at the path, once something is. */
@@ -85,7 +84,7 @@ static int copy_stream(struct source *s, struct err *e)
 	while (poll(&p, 1, 0) > 0) {
 		ssize_t n = read(s->stream, bytes, sizeof(bytes));
 		if (n < 0 && errno != EAGAIN && errno != EINTR)
-			return err_set(e, EX_IOERR, "%s: %s", s->path, strerror(errno));
+			return err_errno(e, s->path);
 		/* (a FIFO has no end before its first writer) */
 		s->ended = n == 0 && (s->n_copied > 0 || s->stream == STDIN_FILENO);
 		if (n <= 0)

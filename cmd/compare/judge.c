@@ -251,7 +251,7 @@ static bool all_comparable(const struct judging *j, struct str *why)
 	return all;
 }
 
-/* Of runs that are comparable. Agreement with controls that learnt nothing means nothing; equal bits
+/* For runs that are comparable. Agreement with controls that learnt nothing means nothing; equal bits
  * are equal bits, unless the loss cannot show a difference. */
 static enum verdict judge_comparable(const struct judging *j, struct verdict_result *r)
 {

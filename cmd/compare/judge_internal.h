@@ -133,7 +133,7 @@ void explain_end(const struct judging *j, struct verdict_result *r);
 void advise(const struct judging *j, struct verdict_result *r);
 double fraction_of_loss(
 	const struct judging *j, double fraction, int64_t from, int64_t to);
-/* Of the control's loss. */
+/* A part of the control's loss. */
 static const double DEFAULT_MARGIN = 0.005;
 
 /* ---- spikes.c --------------------------------------------------------------------- */

@@ -5,7 +5,6 @@
 #include "compare/locate.h"
 #include "convert/convert.h"
 
-#include <errno.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -142,12 +141,6 @@ int64_t locate_in_lists(const struct tensor_hashes *control,
 		str_printf(out, "  %lld of %lld tensors differ\n", (long long)n,
 			(long long)control->n);
 	return n;
-}
-
-static bool is_directory(const char *path)
-{
-	struct stat s;
-	return !stat(path, &s) && S_ISDIR(s.st_mode);
 }
 
 /* What is in a pipe is read only once, by the reader of logs. */
@@ -331,7 +324,7 @@ static void compare_logs(struct locating *x)
 static void checkpoints_of(const char *run, struct str *folder)
 {
 	const char *slash = strrchr(run, '/');
-	if (is_directory(run))
+	if (file_is_folder(run))
 		str_puts(folder, run);
 	else if (slash)
 		str_add(folder, run, (size_t)(slash - run));
@@ -488,9 +481,7 @@ static int make_folder(struct locating *x, struct err *e)
 {
 	snprintf(x->folder, sizeof(x->folder), "%s/pt-locate-XXXXXX",
 		file_temporary_directory());
-	return mkdtemp(x->folder)
-		       ? 0
-		       : err_set(e, EX_IOERR, "%s: %s", x->folder, strerror(errno));
+	return mkdtemp(x->folder) ? 0 : err_errno(e, x->folder);
 }
 
 static int locate_in_runs(struct locating *x, struct err *e)

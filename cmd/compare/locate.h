@@ -61,7 +61,7 @@ struct locate_opts {
  * the number that differ, or that only one list has. */
 int64_t locate_in_lists(const struct tensor_hashes *control,
 	const struct tensor_hashes *test, int64_t show, struct str *out);
-/* Of two runs, two checkpoints, or two files of hashes. Appends what was found; returns 1 if they
+/* Compares two runs, two checkpoints, or two files of hashes. Appends what was found; returns 1 if they
  * differ, 0 if they do not. */
 int locate(const char *control, const char *test, const struct locate_opts *o,
 	struct str *out, struct err *e);

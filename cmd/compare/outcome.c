@@ -2,9 +2,7 @@
 #include "base/options.h"
 #include "compare/outcome.h"
 
-#include <math.h>
 #include <stdlib.h>
-#include <string.h>
 
 /* The control that a test differs least from. */
 static void find_control(const struct runs *r, const struct run_log *test,
@@ -42,7 +40,7 @@ static void judge_tests(struct outcome *x, const struct outcome_opts *o)
 	free(logs);
 }
 
-/* Of all columns: the worst verdict of a test about its nearest control. */
+/* The worst verdict of a test about its nearest control, by all columns. */
 static enum verdict exact_verdict(const struct outcome *x)
 {
 	enum verdict worst = VERDICT_IDENTICAL;
@@ -139,7 +137,7 @@ static void explain_difference(
 			(long long)p->ulp);
 }
 
-/* Of a verdict that comes from the comparison of all columns. */
+/* Explains a verdict that comes from the comparison of all columns. */
 static void explain_exact(struct outcome *x, const struct outcome_opts *o)
 {
 	const struct run_log *control = &x->runs->logs[x->exact[0].control];

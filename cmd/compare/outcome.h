@@ -28,7 +28,7 @@ struct outcome_opts {
 	bool one_set; /* the tests are judged together, as replicas of each other */
 };
 
-/* Of a test, or of a set of tests. */
+/* What came out for a test, or for a set of tests. */
 struct outcome {
 	const struct runs *runs;
 	int first, n; /* its tests, as numbers of runs */
@@ -56,7 +56,7 @@ enum requirement requirement_of(const struct runs *r, const struct outcome_opts 
 /* 0: the tests are as required. EX_FAILED: they are not. EX_TROUBLE: nothing can be said. */
 int outcomes_code(
 	const struct outcomes *all, const struct runs *r, const struct outcome_opts *o);
-/* Of logs that still grow: no further row can give another exit code. */
+/* If logs still grow: can no further row give another exit code? */
 bool outcomes_are_final(
 	const struct outcomes *all, const struct runs *r, const struct outcome_opts *o);
 /* "diverged: loss of b is nan at step 7"; without the reason if the runs are the same. */

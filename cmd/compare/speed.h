@@ -1,12 +1,12 @@
 /*
  * Speed and memory of runs, with their noise.
  *
- * Of a measurement per step (time, tokens per second, MFU) the median counts, without the first
+ * For a measurement per step (time, tokens per second, MFU) the median counts, without the first
  * steps: a tenth of the rows, at least 2 and at most 100, in which memory is touched for the first
  * time, kernels are compiled and algorithms chosen. Its standard error comes from the medians of ten
  * blocks of consecutive rows, because neighbouring steps are slow together: 1.4826 times their
  * median absolute deviation, times 1.2533 (the efficiency of a median), over the root of ten. Of
- * memory the peak counts, which has no noise within a run. Of several runs of a side the mean
+ * memory the peak counts, which has no noise within a run. For several runs of a side the mean
  * counts, and if it is larger, the standard error between the runs; it then holds for a single run of
  * the other side, too.
  */

@@ -55,7 +55,7 @@ struct judge_opts {
 	/* The probability of a false VERDICT_DIVERGED, in runs of any length that are judged any number
 	 * of times while they grow; 0: 0.005. */
 	double alarm;
-	/* Of a true VERDICT_EQUIVALENT; 0: 0.95. */
+	/* That VERDICT_EQUIVALENT is true; 0: 0.95. */
 	double confidence;
 	/* The margin of equivalence, as a fraction of the control's loss, and then a smaller difference
 	 * is no divergence either. 0: 0.005, or if it is larger the standard deviation between
@@ -108,7 +108,7 @@ struct verdict_result {
 	double correlation;
 	bool learnt;	 /* the loss of each control fell */
 	struct str note; /* if it did not: how it went */
-	/* Of the tests, the first MAX_SPIKES; and how many there are. */
+	/* The first MAX_SPIKES of the tests; and how many there are. */
 	struct spike spike[MAX_SPIKES];
 	int64_t n_spikes, n_control_spikes;
 };

@@ -5,7 +5,6 @@
 #include <ctype.h>
 #include <jansson.h>
 #include <math.h>
-#include <stdlib.h>
 
 /* ---- JSON with NaN --------------------------------------------------------------- */
 

@@ -120,7 +120,7 @@ static const struct label llmc_stdout[] = {
 	{"lr ", "lr", NULL},
 	END_LABELS,
 };
-const struct line_kind llmc_kinds[] = {
+static const struct line_kind llmc_kinds[] = {
 	{"s:", "trl:", true, llmc_file},
 	{"s:", NULL, false, llmc_file},
 	{"step ", " ms", true, llmc_stdout},
@@ -159,7 +159,7 @@ static const struct label llmq_json_val[] = {
 	{"\"loss_1k\": ", "val_loss_1k", NULL},
 	END_LABELS,
 };
-const struct line_kind llmq_kinds[] = {
+static const struct line_kind llmq_kinds[] = {
 	{"[T] step ", " loss ", true, llmq_train},
 	{"[V] step ", " eval ", false, llmq_val},
 	{"\"step\": ", "\"step_tokens\": ", true, llmq_json_train},

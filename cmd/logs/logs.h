@@ -19,7 +19,7 @@
 extern const char *const log_format_names[];
 /* Prints the formats as a list for a manual page. */
 void log_formats_man(FILE *f);
-/* The same with the names that columns and settings have in other logs (names.c). */
+/* Prints the names that columns and settings have in other logs (names.c). */
 void log_names_man(FILE *f);
 
 /* ---- read.c ---------------------------------------------------------------------- */

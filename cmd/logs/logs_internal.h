@@ -74,7 +74,7 @@ struct build {
 	int64_t n_points;
 	struct strs keys, settings; /* what the log says about the run */
 	int64_t n_taken;	    /* rows that a parser recognised */
-	/* Of the line parsers: the step of the last row, and of the last training row. */
+	/* For the line parsers: the step of the last row, and of the last training row. */
 	int64_t step, trained;
 	int64_t total; /* steps of the run, if the log says so */
 	bool open;     /* the next line may continue the row */
@@ -91,14 +91,14 @@ void build_begin(struct build *b);
 void build_free(struct build *b);
 /* A value of the column that `name` stands for, in its unit: a column of the table, or another. It
  * replaces values of the column at this and later steps: the run was resumed from before them.
- * Values that the column cannot have are ignored. Of a table, it replaces none. */
+ * Values that the column cannot have are ignored. In a table, it replaces none. */
 void build_set(struct build *b, int64_t step, struct span name, double v);
 /* A text in the place of a value. If it begins as a number does, and the name stands for a column of the
  * table, what is there cannot be read. Whether that is so. */
 bool build_unread(struct build *b, int64_t step, struct span name, struct span text);
 /* A row whose step cannot be read, or that is not understood. */
 void build_lost_row(struct build *b, struct span text);
-/* The same in two parts, for a name that is looked up once; NULL: a name too many. */
+/* In two parts, for a name that is looked up once; NULL: a name too many. */
 struct known_name *build_name(struct build *b, struct span name);
 void build_set_known(struct build *b, int64_t step, struct known_name *name, double v);
 /* Begins a row. A training row at an earlier step than the last one removes all rows after it, but
@@ -113,13 +113,6 @@ int build_finish(struct build *b, struct run_log *l, struct err *e);
 
 /* ---- names.c: names of columns and settings in other logs ------------------------- */
 
-/* A name with its unit: the value is multiplied. */
-struct log_name {
-	const char *name, *column;
-	double scale; /* 0: 1 */
-};
-
-extern const struct log_name log_names[];
 /* The column that stands for a name of a log, and the factor of its unit; or the same name, 1. */
 struct span name_of_column(struct span name, double *scale);
 /* Whether a name is that of the steps. */
@@ -155,7 +148,7 @@ bool span_begins(struct span s, const char *with);
 struct span span_trim(struct span s);
 /* Where `text` is in s; NULL: nowhere. */
 const char *span_find(struct span s, const char *text);
-/* The same at the beginning of a word. */
+/* Finds it at the beginning of a word. */
 const char *span_find_word(struct span s, const char *text);
 /* A number with commas between thousands. Returns the byte behind it, or NULL. */
 const char *scan_number(struct span s, double *v);
@@ -184,7 +177,7 @@ struct log_format {
 };
 
 extern const struct line_kind torchtitan_kinds[], nanogpt_kinds[], nanochat_kinds[],
-	modded_kinds[], llmc_kinds[], llmq_kinds[], maxtext_kinds[];
+	modded_kinds[], maxtext_kinds[];
 log_line_fn line_wordplay, line_losses, line_llmc, line_llmq, line_megatron, line_olmo,
 	line_csv, line_jsonl;
 log_text_fn text_golden, text_bridge, text_trainer_state, text_tensorboard;

@@ -3,11 +3,14 @@
 #include "logs/logs_internal.h"
 
 #include <ctype.h>
-#include <stdlib.h>
 #include <strings.h>
 
-/* Names of columns without regard to case; a path that ends with a name is no such name. */
-const struct log_name log_names[] = {
+/* Names of columns without regard to case; a path that ends with a name is no such name. A value is multiplied by
+ * the scale of its unit. */
+static const struct log_name {
+	const char *name, *column;
+	double scale; /* 0: 1 */
+} log_names[] = {
 	{"loss", "loss", 0},
 	{"train/loss", "loss", 0},
 	{"training/loss", "loss", 0},

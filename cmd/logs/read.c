@@ -93,24 +93,13 @@ struct reading {
 	bool is_own;		 /* it is a log of pt-train */
 };
 
-static int take_own_line(void *to, const char *line, size_t len, struct err *e)
-{
-	return run_log_line(to, line, len, e);
-}
-
 /* A log of pt-train that may have no row yet, and ends within a line. */
 static int read_own_growing(struct run_log *l, int fd, struct err *e)
 {
 	struct str rest = {0};
-	int rc = file_lines(fd, l->name, take_own_line, l, &rest, e);
+	int rc = file_lines(fd, l->name, run_log_line, l, &rest, e);
 	str_free(&rest);
 	return rc;
-}
-
-static bool is_hdf5(int fd)
-{
-	char first[8];
-	return !pread_all(fd, first, sizeof(first), 0) && h5_begins(first, sizeof(first));
 }
 
 static int read_file(void *to, int fd, const char *path, struct err *e)
@@ -122,8 +111,8 @@ static int read_file(void *to, int fd, const char *path, struct err *e)
 		return -1;
 	r->is_own = format_is_pt(f);
 	if (r->is_own)
-		return r->growing && !is_hdf5(fd) ? read_own_growing(l, fd, e)
-						  : run_log_read_file(l, fd, path, e);
+		return r->growing && !h5_is(fd) ? read_own_growing(l, fd, e)
+						: run_log_read_file(l, fd, path, e);
 	if (r->is_stream && f->text && f->text != text_tensorboard)
 		return err_set(e, EX_USAGE,
 			"%s: a log of this format can be followed in a file, but not "
@@ -189,8 +178,7 @@ static int read_events(struct reading *r, const char *path, struct err *e)
 
 static bool is_folder(const char *path)
 {
-	struct stat st;
-	return strcmp(path, "-") != 0 && !stat(path, &st) && S_ISDIR(st.st_mode);
+	return strcmp(path, "-") != 0 && file_is_folder(path);
 }
 
 static uint64_t state_of_file(const char *path)
@@ -268,7 +256,7 @@ static bool is_text_file(const char *path)
 	if (!strcmp(path, "-") || stat(path, &st) || !S_ISREG(st.st_mode))
 		return false;
 	int fd = open(path, O_RDONLY | O_CLOEXEC);
-	bool text = fd >= 0 && !is_hdf5(fd);
+	bool text = fd >= 0 && !h5_is(fd);
 	if (fd >= 0)
 		close(fd);
 	return text;

@@ -5,7 +5,6 @@
 
 #include <endian.h>
 #include <pthread.h>
-#include <stdlib.h>
 
 /* ---- CRC-32C --------------------------------------------------------------------- */
 

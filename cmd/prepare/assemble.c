@@ -211,7 +211,7 @@ static int put(struct writing *x, int lane, struct extent from, int64_t n, struc
 	return shard_writer_put_raw(x->w, SPLIT_VAL, from, n - train, e);
 }
 
-/* The next document of a stream, which begins again at its end. Of the last one, what is wanted. */
+/* The next document of a stream, which begins again at its end. The last one is cut where enough is written. */
 static int write_document(struct writing *x, int lane, struct share *v, struct err *e)
 {
 	int rc = stream_next(&v->stream, e);

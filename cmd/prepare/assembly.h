@@ -85,7 +85,6 @@ int buckets_put(
 int buckets_fd(const struct buckets *b, int bucket);
 /* All of a bucket, to which nothing can be added any more; valid until the next call. */
 int buckets_map(struct buckets *b, int bucket, const char **p, int64_t *n, struct err *e);
-void buckets_unmap(struct buckets *b);
 void buckets_close(struct buckets *b);
 
 /* ---- dedup.c, shuffle.c: which documents, and in which order --------------------------------- */

@@ -5,7 +5,6 @@
 #include "prepare/block_writer.h"
 #include "prepare/pipeline.h"
 
-#include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
 #include <stdlib.h>
@@ -77,7 +76,7 @@ static int write_out(const struct out_block *b, struct err *e)
 	const struct h5_blocks *in = b->to->blocks;
 	int64_t at = in->offset + b->number * in->block_rows * in->row_bytes;
 	if (pwrite_all(b->to->fd, b->data, (size_t)b->n_bytes, at))
-		return err_set(e, EX_IOERR, "%s: %s", b->to->name, strerror(errno));
+		return err_errno(e, b->to->name);
 	/* (only a hint: what fails is seen when the file is synced) */
 	if (b->to->syncs)
 		sync_file_range(b->to->fd, at, b->n_bytes, SYNC_FILE_RANGE_WRITE);

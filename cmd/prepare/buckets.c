@@ -58,13 +58,20 @@ int buckets_fd(const struct buckets *b, int bucket)
 	return b->v[bucket].fd;
 }
 
+static void unmap(struct buckets *b)
+{
+	if (b->map)
+		munmap(b->map, b->map_bytes);
+	b->map = NULL;
+}
+
 int buckets_map(struct buckets *b, int bucket, const char **p, int64_t *n, struct err *e)
 {
 	struct bucket *x = &b->v[bucket];
 	if (flush(x, e))
 		return -1;
 	str_free(&x->buffer);
-	buckets_unmap(b);
+	unmap(b);
 	*p = NULL;
 	*n = x->n_bytes;
 	if (!x->n_bytes)
@@ -78,18 +85,11 @@ int buckets_map(struct buckets *b, int bucket, const char **p, int64_t *n, struc
 	return 0;
 }
 
-void buckets_unmap(struct buckets *b)
-{
-	if (b->map)
-		munmap(b->map, b->map_bytes);
-	b->map = NULL;
-}
-
 void buckets_close(struct buckets *b)
 {
 	if (!b)
 		return;
-	buckets_unmap(b);
+	unmap(b);
 	for (int i = 0; i < b->n; i++) {
 		close(b->v[i].fd);
 		str_free(&b->v[i].buffer);

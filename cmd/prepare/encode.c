@@ -6,7 +6,6 @@
 
 #include <pthread.h>
 #include <stdlib.h>
-#include <string.h>
 
 enum { SLICE = 1 << 20, MAX_MESSAGES = 10 };
 

@@ -1,11 +1,8 @@
 /* Bytes of files, decompressed. */
 #include "prepare/pipeline.h"
 
-#include <errno.h>
-#include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <unistd.h>
 #include <zlib.h>
 #include <zstd.h>
@@ -32,15 +29,11 @@ struct input {
 
 static int64_t raw_read(struct input *in, char *to, int64_t n, struct err *e)
 {
-	for (;;) {
-		ssize_t got = read(in->fd, to, (size_t)n);
-		if (got < 0 && errno == EINTR)
-			continue;
-		if (got < 0)
-			return err_set(e, EX_IOERR, "%s: %s", in->name, strerror(errno));
-		in->done += got;
-		return got;
-	}
+	ssize_t got = read_some(in->fd, to, (size_t)n);
+	if (got < 0)
+		return err_errno(e, in->name);
+	in->done += got;
+	return got;
 }
 
 static int64_t plain_read(struct input *in, char *to, int64_t n, struct err *e)
@@ -172,7 +165,7 @@ struct input *input_open(struct input_file *f, bool decompress, struct err *e)
 	if (!rc && !in->own_fd && !f->stream)
 		rc = lseek(in->fd, f->begin, SEEK_SET) < 0 ? -1 : 0;
 	if (rc)
-		err_set(e, EX_IOERR, "%s: %s", f->name, strerror(errno));
+		err_errno(e, f->name);
 	if (rc || begin(in, decompress, f->given, e)) {
 		input_close(in);
 		return NULL;
@@ -204,20 +197,15 @@ void input_close(struct input *in)
 
 int input_keep(struct input_file *f, struct err *e)
 {
-	char path[4096];
-	struct stream s;
 	int from = f->fd >= 0 ? f->fd : file_open(f->path);
 	if (from < 0)
-		return err_set(e, EX_IOERR, "%s: %s", f->name, strerror(errno));
-	int to = stream_look(&s, from, f->name, e) ? -1
-						   : file_spool(&s, INT64_MAX, path, e);
+		return err_errno(e, f->name);
+	f->fd = file_keep(from, f->name, e);
 	close(from);
-	f->fd = to;
-	if (to < 0)
+	if (f->fd < 0)
 		return -1;
-	cleanup_remove(path);
 	f->stream = false;
 	f->begin = 0;
-	f->end = lseek(to, 0, SEEK_END);
+	f->end = lseek(f->fd, 0, SEEK_END);
 	return 0;
 }

@@ -85,7 +85,7 @@ static int add_folder(struct inputs *in, const struct prepare *p, const char *pa
 		str_printf(&child, "%s%s%s", path, text_ends(path, "/") ? "" : "/",
 			names.v[i]);
 		if (stat(child.s, &st) || lstat(child.s, &link))
-			rc = err_set(e, EX_IOERR, "%s: %s", child.s, strerror(errno));
+			rc = err_errno(e, child.s);
 		else if (S_ISREG(st.st_mode))
 			rc = add_file(in, p, child.s, &st, e);
 		else if (S_ISDIR(link.st_mode) && !is_work_folder(p, &link))
@@ -103,7 +103,7 @@ static int add_path(
 	struct stat st;
 	bool is_stdin = !strcmp(path, "-");
 	if (is_stdin ? fstat(STDIN_FILENO, &st) : stat(path, &st))
-		return err_set(e, EX_IOERR, "%s: %s", path, strerror(errno));
+		return err_errno(e, path);
 	if (!S_ISDIR(st.st_mode))
 		return add_file(in, p, path, &st, e);
 	int64_t before = in->n;

@@ -175,11 +175,11 @@ static int open_one(struct pieces *w, int rank, bool own, struct err *e)
 	if (fd < 0 && (errno == ELOOP || errno == EMLINK))
 		rc = file_check_plain(path.s, e);
 	else if (fd < 0 && (own || errno != ENOENT))
-		rc = err_set(e, EX_IOERR, "%s: %s", path.s, strerror(errno));
+		rc = err_errno(e, path.s);
 	if (fd >= 0) {
 		int64_t number = add_file(w, fd, path.s), end = scan(w, fd);
 		if (own && ftruncate(fd, end))
-			rc = err_set(e, EX_IOERR, "%s: %s", path.s, strerror(errno));
+			rc = err_errno(e, path.s);
 		if (own) {
 			w->own = number;
 			w->files[number].end = end;
@@ -298,8 +298,7 @@ static int add(struct pieces *w, const struct piece *p, struct err *e)
 		append(f, p->documents, (size_t)h->n_documents * sizeof(*p->documents)) ||
 		append(f, p->tokens.s, p->tokens.len) ||
 		append(f, p->messages.s, p->messages.len))
-		return err_set(e, EX_IOERR, "%s: %s",
-			w->work ? w->work : w->paths.v[w->own], strerror(errno));
+		return err_errno(e, w->work ? w->work : w->paths.v[w->own]);
 	f->left += f->end - at;
 	w->n_bytes += f->end - at;
 	add_entry(w, h, f->fd, at);
@@ -346,7 +345,7 @@ int pieces_scratch(const struct pieces *w, struct err *e)
 	snprintf(path, sizeof(path), "%s/scratch.XXXXXX", w->work);
 	int fd = cleanup_create(path, true);
 	if (fd < 0)
-		return err_set(e, EX_IOERR, "%s: %s", path, strerror(errno));
+		return err_errno(e, path);
 	cleanup_remove(path);
 	return fd;
 }

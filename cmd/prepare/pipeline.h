@@ -62,7 +62,7 @@ void inputs_close(struct inputs *in);
 
 /* ---- reader.c: batches of documents ------------------------------------------------ */
 
-/* A document, or a part of one that is too large for a batch. Of JSONL: a line. */
+/* A document, or a part of one that is too large for a batch. In JSONL it is a line. */
 struct document_part {
 	int64_t at, n_bytes; /* in the text of the batch */
 	int64_t n_more; /* bytes behind it that belong to the next part, which tell where words end */
@@ -115,7 +115,7 @@ struct filter *filter_open(const struct prepare *p, struct err *e);
 void filter_close(struct filter *f);
 bool filter_has_expressions(const struct filter *f);
 enum fate filter_length(const struct filter *f, int64_t n_bytes);
-/* Of a whole document; -1 on an error. Thread-safe. */
+/* For a whole document; -1 on an error. Thread-safe. */
 int filter_fate(const struct filter *f, const char *text, int64_t n, struct err *e);
 
 /* ---- jsonl.c: the text of a line ----------------------------------------------------- */
@@ -124,7 +124,7 @@ int filter_fate(const struct filter *f, const char *text, int64_t n, struct err 
  * the line, without its name. */
 int jsonl_text(
 	const char *line, int64_t n, const char *field, struct str *out, struct err *e);
-/* The same by jansson alone. */
+/* Parses by jansson alone. */
 int jsonl_text_any(
 	const char *line, int64_t n, const char *field, struct str *out, struct err *e);
 
@@ -134,7 +134,7 @@ struct document_text {
 	int64_t n;
 	struct str line;
 };
-/* Of a file of lines, the document of the line with the separator behind it: 0, 1 if the line is blank, -1 with a
+/* In a file of lines it is the document of the line, with the separator behind it: 0, 1 if the line is blank, -1 with a
  * message that names the file and the line if it is broken. */
 int batch_text(const struct prepare *p, const struct input_file *f, const struct batch *b,
 	const struct document_part *part, struct document_text *out, struct err *why);

@@ -7,7 +7,6 @@
 #include "prepare/shard_writer.h"
 #include "base/file.h"
 
-#include <errno.h>
 #include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
@@ -53,7 +52,7 @@ struct shard_writer {
 
 /* ---- creating the files ---------------------------------------------------------- */
 
-/* Of training tokens [0, train) and validation tokens [train, train + val), the numbers in
+/* How many of training tokens [0, train) and validation tokens [train, train + val) are in
  * [begin, end). */
 static void share(struct shard_info *i, int64_t begin, int64_t end)
 {
@@ -83,7 +82,7 @@ static int begin_image(struct shard_writer *w, struct out_file *f, struct err *e
 	w->to = strcmp(w->p->out, "-") ? file_open_output(w->p->out, 0)
 				       : dup(STDOUT_FILENO);
 	if (w->to < 0)
-		return err_set(e, EX_IOERR, "%s: %s", special_name(w), strerror(errno));
+		return err_errno(e, special_name(w));
 	w->image = file_temporary(f->path, e);
 	return w->image < 0 ? -1 : 0;
 }
@@ -210,7 +209,7 @@ static int enter_file(struct shard_writer *w, enum split s, struct err *e)
 	struct out_file *f = &w->files[c->file];
 	int fd = file_open_plain(f->path, O_WRONLY);
 	if (fd < 0)
-		return err_set(e, EX_IOERR, "%s: %s", f->name, strerror(errno));
+		return err_errno(e, f->name);
 	c->to = (struct out_dataset){.fd = fd,
 		.name = f->name,
 		.blocks = &f->blocks[s],
@@ -229,7 +228,7 @@ static int leave_file(struct shard_writer *w, enum split s, struct err *e)
 	int rc = close(c->to.fd);
 	c->to = (struct out_dataset){.fd = -1};
 	if (rc)
-		return err_set(e, EX_IOERR, "%s: %s", f->name, strerror(errno));
+		return err_errno(e, f->name);
 	c->file++;
 	c->at = 0;
 	return 0;
@@ -330,7 +329,7 @@ static int check_written(const struct out_file *f, struct err *e)
 {
 	int fd = file_open_plain(f->path, O_RDONLY), rc = 0;
 	if (fd < 0)
-		return err_set(e, EX_IOERR, "%s: %s", f->name, strerror(errno));
+		return err_errno(e, f->name);
 	for (int s = 0; s < N_SPLITS && !rc; s++)
 		rc = h5_blocks_check_written(&f->blocks[s], fd, f->name, e);
 	close(fd);
@@ -360,7 +359,7 @@ static int send_image(struct shard_writer *w, struct err *e)
 	int rc = lseek(w->image, 0, SEEK_SET) || copy_most(w->image, w->to, INT64_MAX) ||
 		 close(w->to);
 	w->to = -1;
-	return rc ? err_set(e, EX_IOERR, "%s: %s", special_name(w), strerror(errno)) : 0;
+	return rc ? err_errno(e, special_name(w)) : 0;
 }
 
 /* Renames all files, which are complete. */

@@ -12,7 +12,7 @@ struct shard_writer *shard_writer_open(const struct prepare *p, const struct tok
 	const struct shard_info *info, struct err *e);
 int shard_writer_put(struct shard_writer *w, enum split s, const uint32_t *ids, int64_t n,
 	struct err *e);
-/* The same, of tokens that are as wide as in the shard. Those in a file are read later, but before
+/* Puts tokens that are as wide as in the shard. Those in a file are read later, but before
  * shard_writer_finish() returns. */
 int shard_writer_put_raw(struct shard_writer *w, enum split s, struct extent from,
 	int64_t n, struct err *e);

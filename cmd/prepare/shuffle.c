@@ -6,7 +6,6 @@
 #include "prepare/assembly.h"
 
 #include <stdlib.h>
-#include <string.h>
 
 enum {
 	BUCKET_BYTES = 1 << 25,

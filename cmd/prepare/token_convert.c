@@ -6,6 +6,7 @@
 #include "prepare/shard_writer.h"
 #include "prepare/token_file.h"
 
+#include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -41,12 +42,10 @@ struct job {
 
 static bool is_shard(const char *path)
 {
-	char first[8];
-	FILE *f = corpus_is_stream(path) ? NULL : fopen(path, "rb");
-	bool is = f && fread(first, 1, sizeof(first), f) == sizeof(first) &&
-		  h5_begins(first, sizeof(first));
-	if (f)
-		fclose(f);
+	int fd = corpus_is_stream(path) ? -1 : open(path, O_RDONLY | O_CLOEXEC);
+	bool is = fd >= 0 && h5_is(fd);
+	if (fd >= 0)
+		close(fd);
 	return is;
 }
 

@@ -1,22 +1,10 @@
 /* Reading of token files. */
 #include "prepare/token_file.h"
 
-#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
-
-/* A stream becomes a copy in a file. */
-static int open_stream(struct token_file *f, int fd, struct err *e)
-{
-	char kept[4096];
-	struct stream s;
-	f->fd = stream_look(&s, fd, f->path, e) ? -1 : file_spool(&s, INT64_MAX, kept, e);
-	if (f->fd >= 0)
-		cleanup_remove(kept);
-	return f->fd < 0 ? -1 : 0;
-}
 
 static int open_it(struct token_file *f, const char *path, struct err *e)
 {
@@ -29,14 +17,14 @@ static int open_it(struct token_file *f, const char *path, struct err *e)
 	f->path = name.s;
 	f->fd = is_stdin ? dup(STDIN_FILENO) : file_open(f->path);
 	if (f->fd < 0 || fstat(f->fd, &st))
-		return err_set(e, EX_IOERR, "%s: %s", f->path, strerror(errno));
+		return err_errno(e, f->path);
 	if (S_ISDIR(st.st_mode))
 		return err_set(e, EX_IOERR, "%s: is a directory", f->path);
 	if (!S_ISREG(st.st_mode)) {
 		int fd = f->fd;
-		int rc = open_stream(f, fd, e);
+		f->fd = file_keep(fd, f->path, e);
 		close(fd);
-		if (rc || fstat(f->fd, &st))
+		if (f->fd < 0 || fstat(f->fd, &st))
 			return -1;
 	}
 	return f->format->open(f, st.st_size, e);

@@ -2,7 +2,6 @@
 #include "prepare/token_file.h"
 
 #include <fcntl.h>
-#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 

@@ -1,8 +1,6 @@
 /* Writing of token files: of each split one, or several of a given size. */
 #include "prepare/token_file.h"
 
-#include <errno.h>
-#include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -67,7 +65,7 @@ static int create(struct token_writer *w, const char *name, struct err *e)
 	w->files[w->n_files++] = d;
 	strs_add(&w->names, name);
 	int fd = durable_open(d);
-	return fd < 0 ? err_set(e, EX_IOERR, "%s: %s", name, strerror(errno)) : fd;
+	return fd < 0 ? err_errno(e, name) : fd;
 }
 
 static int begin_file(struct token_writer *w, enum split s, struct err *e)
@@ -100,7 +98,7 @@ static int flush_buffer(struct out *o, struct err *e)
 	size_t n = o->n_buffer;
 	o->n_buffer = 0;
 	if (write_all(o->fd, o->buffer, n))
-		return err_set(e, EX_IOERR, "%s: %s", o->path, strerror(errno));
+		return err_errno(e, o->path);
 	return 0;
 }
 
@@ -130,7 +128,7 @@ static int end_file(struct token_writer *w, enum split s, struct err *e)
 		memset(header, 0, n);
 		w->format->header(header, w->type, o->n);
 		if (pwrite_all(o->fd, header, n, 0))
-			return err_set(e, EX_IOERR, "%s: %s", o->path, strerror(errno));
+			return err_errno(e, o->path);
 	}
 	int rc = file_close(o->fd, o->path, 0, e);
 	o->fd = -1;

@@ -6,7 +6,6 @@
 #include "prepare/pipeline.h"
 
 #include <stdlib.h>
-#include <string.h>
 
 struct job {
 	const struct train_vocab *c;

@@ -134,7 +134,7 @@ static struct cuda_product along_sum(
 	return p;
 }
 
-/* The same matmul with operands in bf16. */
+/* A matmul with its operands in bf16. */
 static struct cuda_product as_bf16(
 	struct device *d, const char *name, struct cuda_product p)
 {

@@ -16,6 +16,11 @@
 #include <time.h>
 #include <unistd.h>
 
+int err_errno(struct err *e, const char *name)
+{
+	return err_set(e, EX_IOERR, "%s: %s", name, strerror(errno));
+}
+
 int write_all(int fd, const void *p, size_t n_bytes)
 {
 	const char *at = p;
@@ -67,7 +72,16 @@ int file_read_at(
 		return 0;
 	if (!errno)
 		return err_set(e, EX_IOERR, "%s became shorter while it was read", name);
-	return err_set(e, EX_IOERR, "%s: %s", name, strerror(errno));
+	return err_errno(e, name);
+}
+
+ssize_t read_some(int fd, void *p, size_t n_bytes)
+{
+	ssize_t n;
+	do
+		n = read(fd, p, n_bytes);
+	while (n < 0 && errno == EINTR);
+	return n;
 }
 
 int copy_most(int from, int to, int64_t most)
@@ -76,9 +90,7 @@ int copy_most(int from, int to, int64_t most)
 	char *piece = xmalloc(PIECE);
 	int rc = 0;
 	for (;;) {
-		ssize_t n = read(from, piece, PIECE);
-		if (n < 0 && errno == EINTR)
-			continue;
+		ssize_t n = read_some(from, piece, PIECE);
 		if (n <= 0 || n > most || write_all(to, piece, (size_t)n)) {
 			rc = n == 0 ? 0 : n > most ? 1 : -1;
 			break;
@@ -94,11 +106,9 @@ int file_read_rest(
 {
 	char piece[1 << 14];
 	for (;;) {
-		ssize_t n = read(fd, piece, sizeof(piece));
-		if (n < 0 && errno == EINTR)
-			continue;
+		ssize_t n = read_some(fd, piece, sizeof(piece));
 		if (n < 0)
-			return err_set(e, EX_IOERR, "%s: %s", name, strerror(errno));
+			return err_errno(e, name);
 		if (out->len + (size_t)n > max_bytes)
 			return err_set(e, EX_DATAERR,
 				"%s: larger than the %zu bytes such a file may have",
@@ -135,11 +145,9 @@ int file_lines(int fd, const char *name, line_fn *take, void *to, struct str *re
 	int rc = 0;
 	do {
 		str_room(&text, PIECE);
-		n = read(fd, text.s + text.len, PIECE);
-		if (n < 0 && errno == EINTR)
-			continue;
+		n = read_some(fd, text.s + text.len, PIECE);
 		if (n < 0)
-			rc = err_set(e, EX_IOERR, "%s: %s", name, strerror(errno));
+			rc = err_errno(e, name);
 		size_t before = text.len;
 		if (n > 0) {
 			text.len += (size_t)n;
@@ -215,7 +223,7 @@ int file_read(const char *path, size_t max_bytes, struct str *out, struct err *e
 {
 	int fd = file_open(path);
 	if (fd < 0)
-		return err_set(e, EX_IOERR, "%s: %s", path, strerror(errno));
+		return err_errno(e, path);
 	int rc = file_read_rest(fd, path, max_bytes, out, e);
 	close(fd);
 	return rc;
@@ -238,7 +246,7 @@ int file_check_link(const char *path, struct err *e)
 		(long)st.st_uid);
 }
 
-static bool is_directory(const char *path)
+bool file_is_folder(const char *path)
 {
 	struct stat st;
 	int saved = errno;
@@ -257,7 +265,7 @@ int file_make_directory(const char *path, struct err *e)
 			continue;
 		*p = '\0';
 		if (mkdir(copy, 0777) &&
-			!(errno == EEXIST && (was || is_directory(copy))))
+			!(errno == EEXIST && (was || file_is_folder(copy))))
 			rc = err_set(e, EX_IOERR, "%s: %s", copy,
 				errno == EEXIST ? "is not a directory" : strerror(errno));
 		*p = was;
@@ -420,7 +428,7 @@ int durable_begin_own(struct durable *d, const char *path, struct err *e)
 		fd = cleanup_create(tmp.s, false);
 	} while (fd < 0 && errno == EEXIST);
 	if (fd < 0) {
-		err_set(e, EX_IOERR, "%s: %s", path, strerror(errno));
+		err_errno(e, path);
 		str_free(&tmp);
 		return -1;
 	}
@@ -499,7 +507,7 @@ int file_link(const char *target, const char *path, struct err *e)
 	bool made = !rc;
 	rc = rc || rename(tmp.s, path) || sync_folder_of(path);
 	if (rc)
-		err_set(e, EX_IOERR, "%s: %s", path, strerror(errno));
+		err_errno(e, path);
 	if (rc && made)
 		unlink(tmp.s);
 	str_free(&tmp);
@@ -561,10 +569,8 @@ int durable_commit(struct durable *d, struct err *e)
 
 int durable_commit_all(struct durable *const *d, int64_t n, struct err *e)
 {
-	char *folder = folder_of(n ? d[0]->path : "");
-	int fd = open(folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC), rc = 0;
+	int fd = open_folder_of(n ? d[0]->path : ""), rc = 0;
 	int64_t done = 0;
-	free(folder);
 	for (int64_t i = 0; i < n; i++) { /* before others have to wait */
 		int synced = open_synced(d[i]->tmp);
 		if (synced >= 0)
@@ -588,7 +594,7 @@ int durable_commit_all(struct durable *const *d, int64_t n, struct err *e)
 int file_begin(const char *path, struct err *e)
 {
 	int fd = file_open_output(path, O_CREAT | O_TRUNC);
-	return fd < 0 ? err_set(e, EX_IOERR, "%s: %s", path, strerror(errno)) : fd;
+	return fd < 0 ? err_errno(e, path) : fd;
 }
 
 int file_close(int fd, const char *name, int rc, struct err *e)
@@ -615,7 +621,7 @@ int durable_put(const struct durable *d, const struct str *text, struct err *e)
 {
 	int fd = durable_open(d);
 	if (fd < 0)
-		return err_set(e, EX_IOERR, "%s: %s", d->path, strerror(errno));
+		return err_errno(e, d->path);
 	return file_close(fd, d->path, write_all(fd, text->s, text->len), e);
 }
 

@@ -10,6 +10,8 @@
 
 /* ---- file.c ---------------------------------------------------------------------- */
 
+/* The error EX_IOERR with "NAME: " and what errno says. Returns -1. */
+int err_errno(struct err *e, const char *name);
 /* Opens a file for reading, and returns its descriptor; -1 with errno set. If no data comes from a
  * FIFO for a second, a message says that it is waited for. */
 int file_open(const char *path);
@@ -31,6 +33,7 @@ int file_lines(int fd, const char *name, line_fn *take, void *to, struct str *re
 int file_make_directory(const char *path, struct err *e); /* as mkdir -p */
 bool file_exists(const char *path);
 bool file_is_fifo(const char *path);
+bool file_is_folder(const char *path); /* errno stays */
 /* Fails if `path` is a symbolic link of somebody else than this user or root, whose files are not to be
  * removed: who has linked a folder to a larger disk meant it. */
 int file_check_link(const char *path, struct err *e);
@@ -47,6 +50,8 @@ int pread_all(int fd, void *p, size_t n_bytes, int64_t at);
 /* Reads bytes [at, at + n_bytes) of an open file, which messages call `name`. */
 int file_read_at(
 	int fd, const char *name, void *p, size_t n_bytes, int64_t at, struct err *e);
+/* read(), but again after a signal. */
+ssize_t read_some(int fd, void *p, size_t n_bytes);
 /* Copies from the current position of `from` to its end; -1 with errno set; 1: there are more than
  * `most` bytes. */
 int copy_most(int from, int to, int64_t most);
@@ -129,6 +134,8 @@ int stream_look(struct stream *s, int fd, const char *name, struct err *e);
 int file_spool(
 	const struct stream *s, int64_t most, char path[AT_LEAST(4096)], struct err *e);
 void file_spool_limit(int64_t n_bytes); /* 0: none */
+/* A copy of a whole stream in a file without a name: its descriptor, or -1. */
+int file_keep(int fd, const char *name, struct err *e);
 /* Reads a file, or a copy of a stream; "-" is standard input. */
 struct seekable {
 	/* Looks at the beginning of a stream, and sets the bytes that it may have. */

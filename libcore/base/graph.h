@@ -65,12 +65,6 @@ struct graph_style {
 	int width, height; /* characters, lines without the legend */
 };
 
-/* The marks for a terminal or file: braille where the locale is UTF-8, and several series have
- * colours. */
-enum graph_marks graph_marks_for(int n_series, bool color);
-/* The columns of the terminal of standard output, less one; without a terminal, of $COLUMNS, or
- * 79. */
-int graph_terminal_width(void);
 void graph_text(const struct graph *g, const struct graph_style *style, struct str *out);
 
 /* The rows of an option table for graphs as text; `at` is the offset of a struct graph_opts. */

@@ -4,7 +4,6 @@
 #include "base/graph.h"
 
 #include <stdlib.h>
-#include <string.h>
 
 static void put_points(const struct graph *g, const struct graph_series *s,
 	const struct scale *x, struct str *out)

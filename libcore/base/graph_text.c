@@ -30,7 +30,8 @@ struct canvas {
 	const struct graph_style *style;
 };
 
-enum graph_marks graph_marks_for(int n_series, bool color)
+/* For a terminal or file: braille where the locale is UTF-8, and several series have colours. */
+static enum graph_marks marks_for(int n_series, bool color)
 {
 	/* (the programs themselves stay in the locale "C") */
 	locale_t l = newlocale(LC_CTYPE_MASK, "", (locale_t)0);
@@ -40,7 +41,8 @@ enum graph_marks graph_marks_for(int n_series, bool color)
 	return utf8 && (color || n_series == 1) ? MARKS_BRAILLE : MARKS_ASCII;
 }
 
-int graph_terminal_width(void)
+/* The columns of the terminal of standard output, less one; without a terminal, of $COLUMNS, or 79. */
+static int terminal_width(void)
 {
 	struct winsize w;
 	const char *columns = getenv("COLUMNS");
@@ -58,9 +60,9 @@ struct graph_style graph_style_of(const struct graph_opts *o, int n_series, bool
 {
 	return (struct graph_style){
 		.marks = o->marks ? (enum graph_marks)(o->marks - 1)
-				  : graph_marks_for(n_series, color),
+				  : marks_for(n_series, color),
 		.color = color,
-		.width = o->width ? (int)o->width : graph_terminal_width(),
+		.width = o->width ? (int)o->width : terminal_width(),
 		.height = (int)o->height,
 	};
 }

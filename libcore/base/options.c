@@ -9,7 +9,7 @@
 #include <unistd.h>
 
 /* What every program answers. */
-const struct opt common_opts[] = {
+static const struct opt common_opts[] = {
 	{OPT_GROUP, .name = "Common"},
 	{OPT_ACTION, 0, "config", "FILE", .files = "", .help = "Read options from FILE."},
 	{OPT_ACTION, 0, "print-config",

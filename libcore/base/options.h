@@ -130,12 +130,12 @@ void opts_print(const struct program *p, const void *o, unsigned want, unsigned 
 	struct str *out);
 /* Does the environment have the option, perhaps for another program? */
 bool opts_in_environment(const char *name);
-/* Was the option given? Of programs with .given only, as the three below. */
+/* Was the option given? Only for programs with .given, as the three below. */
 bool opts_given(const struct program *p, const void *o, const char *name);
 /* Sets options whose names begin with the prefix to their defaults, as if not given. */
 void opts_reset(const struct program *p, void *o, const char *prefix);
 /* Appends to a message about usage which file those options are from that it names and that the user did
- * not give. Of programs with .given only. */
+ * not give. Only for programs with .given. */
 void opts_blame(const struct program *p, const void *o, struct err *e);
 /* Checks that every option that was given has the options that it needs. */
 int opts_check_needs(const struct program *p, const void *o, struct err *e);
@@ -153,8 +153,6 @@ void opts_note_idle(
 int opts_generate(const struct program *p, const char *kind, FILE *f);
 /* Text as mdoc wants it, with a newline. */
 void man_text(FILE *f, const char *s);
-/* The directory of presets: $PT_SHARE, else share/ beside or above the program. */
-void share_path(struct str *out, const char *below);
 /* Fills *e with "WHAT: 'NAME' is none of A, B; did you mean 'B'?", and returns -1. */
 int err_none_of(struct err *e, const char *what, const char *name,
 	const char *const *names, int64_t n);

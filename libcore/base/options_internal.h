@@ -4,7 +4,6 @@
 
 #include "base/options.h"
 
-extern const struct opt common_opts[];
 /* The program's options, then the common ones, headings included; NULL begins. */
 const struct opt *opt_next(const struct program *p, const struct opt *at);
 /* By its name, or its earlier one. */

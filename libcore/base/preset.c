@@ -7,8 +7,8 @@
 #include <string.h>
 #include <unistd.h>
 
-/* Where presets live: beside the installed program, or at the top of a source tree. */
-void share_path(struct str *out, const char *below)
+/* Where presets live: in $PT_SHARE, beside the installed program, or at the top of a source tree. */
+static void share_path(struct str *out, const char *below)
 {
 	char exe[4096];
 	const char *env = getenv("PT_SHARE");

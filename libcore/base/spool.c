@@ -11,11 +11,9 @@ int stream_look(struct stream *s, int fd, const char *name, struct err *e)
 {
 	*s = (struct stream){.fd = fd, .name = name};
 	while (s->n < sizeof(s->first)) {
-		ssize_t n = read(fd, s->first + s->n, sizeof(s->first) - s->n);
-		if (n < 0 && errno == EINTR)
-			continue;
+		ssize_t n = read_some(fd, s->first + s->n, sizeof(s->first) - s->n);
 		if (n < 0)
-			return err_set(e, EX_IOERR, "%s: %s", name, strerror(errno));
+			return err_errno(e, name);
 		if (n == 0)
 			break;
 		s->n += (size_t)n;
@@ -77,6 +75,16 @@ int file_spool(
 	return -1;
 }
 
+int file_keep(int fd, const char *name, struct err *e)
+{
+	char path[4096];
+	struct stream s;
+	int to = stream_look(&s, fd, name, e) ? -1 : file_spool(&s, INT64_MAX, path, e);
+	if (to >= 0)
+		cleanup_remove(path);
+	return to;
+}
+
 /* Reads a copy of the stream. */
 static int read_stream(
 	int from, const char *name, const struct seekable *how, struct err *e)
@@ -89,9 +97,8 @@ static int read_stream(
 	int fd = file_spool(&s, most, kept, e);
 	if (fd < 0)
 		return -1;
-	int rc = lseek(fd, 0, SEEK_SET)
-			 ? err_set(e, EX_IOERR, "%s: %s", name, strerror(errno))
-			 : how->read(how->to, fd, kept, e);
+	int rc = lseek(fd, 0, SEEK_SET) ? err_errno(e, name)
+					: how->read(how->to, fd, kept, e);
 	cleanup_remove(kept);
 	close(fd);
 	return rc;
@@ -105,7 +112,7 @@ int file_read_seekable(
 		return read_stream(STDIN_FILENO, name, how, e);
 	int fd = file_open(path), rc;
 	if (fd < 0 || fstat(fd, &st))
-		rc = err_set(e, EX_IOERR, "%s: %s", path, strerror(errno));
+		rc = err_errno(e, path);
 	else if (S_ISREG(st.st_mode))
 		rc = how->read(how->to, fd, path, e);
 	else

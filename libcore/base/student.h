@@ -10,7 +10,7 @@ enum { MAX_DF = 1000 };
 double student_p(double t, int64_t df);
 /* The t of which student_p() is p, 0 < p < 1. */
 double student_quantile(double p, int64_t df);
-/* Of n > 0 numbers, which are reordered. */
+/* The median of n > 0 numbers, which it reorders. */
 double median(double *v, int64_t n);
 
 #endif

@@ -19,8 +19,7 @@ bool trace_on;
 double (*trace_clock)(void) = clock_seconds;
 static struct {
 	struct event *event;
-	int64_t n, room;
-	int64_t dropped;
+	int64_t n, dropped;
 	int64_t open[MOST_OPEN]; /* the spans in progress; -1: dropped */
 	int n_open;
 	double start;
@@ -81,11 +80,7 @@ static int64_t add(const char *lane, const char *name, int64_t number, int64_t n
 		trace.dropped++;
 		return -1;
 	}
-	if (trace.n == trace.room) {
-		trace.room = trace.room ? 2 * trace.room : 1024;
-		trace.event =
-			xrealloc(trace.event, (size_t)trace.room * sizeof(*trace.event));
-	}
+	trace.event = xgrow(trace.event, trace.n, sizeof(*trace.event));
 	struct event *e = &trace.event[trace.n];
 	*e = (struct event){.end = -1, .n_bytes = n_bytes};
 	if (number >= 0)

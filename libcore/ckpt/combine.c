@@ -3,7 +3,6 @@
 
 #include <math.h>
 #include <stdlib.h>
-#include <string.h>
 
 struct combination {
 	const struct ckpt_view *of[CKPT_MAX_SOURCES];

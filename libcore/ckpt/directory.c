@@ -41,7 +41,7 @@ int64_t ckpt_list(const char *folder, int64_t **steps, struct err *e)
 	if (!d && errno == ENOENT)
 		return 0;
 	if (!d)
-		return err_set(e, EX_IOERR, "%s: %s", folder, strerror(errno));
+		return err_errno(e, folder);
 	for (struct dirent *f; (f = readdir(d));) {
 		int64_t step = ckpt_step(f->d_name);
 		if (step < 0)

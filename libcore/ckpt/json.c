@@ -7,7 +7,6 @@
 #include <errno.h>
 #include <jansson.h>
 #include <math.h>
-#include <stdlib.h>
 #include <string.h>
 
 /* JSON has no integers of 64 bits that all readers keep, so hashes are text. */

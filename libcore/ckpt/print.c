@@ -104,7 +104,7 @@ int ckpt_print_list(const char *name, struct err *e)
 	if (!strcmp(name, "-"))
 		return list_file(name, "", e);
 	if (stat(name, &st))
-		return err_set(e, EX_IOERR, "%s: %s", name, strerror(errno));
+		return err_errno(e, name);
 	return S_ISDIR(st.st_mode) ? list_directory(name, e) : list_file(name, "", e);
 }
 

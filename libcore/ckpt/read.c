@@ -4,7 +4,6 @@
 #include "base/utf8.h"
 #include "kernels/kernels.h"
 
-#include <errno.h>
 #include <fcntl.h>
 #include <omp.h>
 #include <stdlib.h>
@@ -146,9 +145,8 @@ static char *resolve(const char *name)
 
 bool ckpt_none_in(const char *name)
 {
-	struct stat st;
 	char *path = resolve(name);
-	bool none = !stat(path, &st) && S_ISDIR(st.st_mode);
+	bool none = file_is_folder(path);
 	free(path);
 	return none;
 }
@@ -175,7 +173,7 @@ static int open_file(struct ckpt **out, const char *path, char *name, struct err
 	c->fd = -1;
 	int rc = read_all(c, h, e);
 	if (!rc && (c->fd = open(path, O_RDONLY | O_CLOEXEC)) < 0)
-		rc = err_set(e, EX_IOERR, "%s: %s", name, strerror(errno));
+		rc = err_errno(e, name);
 	if (!rc)
 		c->size_bytes = lseek(c->fd, 0, SEEK_END);
 	rc = h5_end(h, rc, e);

@@ -3,7 +3,6 @@
 #include "ckpt/ckpt.h"
 #include "ckpt/print.h"
 
-#include <errno.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -99,7 +98,7 @@ int ckpt_remove(const char *folder, int64_t step, struct err *e)
 		if (worker && (!strcmp(path.s, first.s) || access(path.s, F_OK)))
 			break;
 		if (unlink(path.s))
-			rc = err_set(e, EX_IOERR, "%s: %s", path.s, strerror(errno));
+			rc = err_errno(e, path.s);
 	}
 	str_free(&first);
 	str_free(&path);
@@ -113,7 +112,7 @@ int ckpt_remove_file(const char *path, bool force, struct err *e)
 	struct ckpt *c = NULL;
 	struct stat st;
 	if (lstat(path, &st))
-		return err_set(e, EX_IOERR, "%s: %s", path, strerror(errno));
+		return err_errno(e, path);
 	if (S_ISDIR(st.st_mode))
 		return err_set(e, EX_DATAERR, "%s is a directory; name its files", path);
 	if (ckpt_open(&c, path, e)) {
@@ -141,6 +140,6 @@ int ckpt_remove_file(const char *path, bool force, struct err *e)
 		return err_set(e, EX_USAGE,
 			"%s is the latest or the best; --force removes it", path);
 	if (unlink(path))
-		return err_set(e, EX_IOERR, "%s: %s", path, strerror(errno));
+		return err_errno(e, path);
 	return 0;
 }

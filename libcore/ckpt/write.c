@@ -9,7 +9,6 @@
 
 #include "comm/collective.h"
 
-#include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
 #include <signal.h>
@@ -246,7 +245,7 @@ struct output {
 
 static void not_written(struct ckpt_writing *x)
 {
-	err_set(&x->why, EX_IOERR, "%s: %s", x->d.path, strerror(errno));
+	err_errno(&x->why, x->d.path);
 }
 
 /* After an error it still calls the source, which is collective. */

@@ -31,12 +31,12 @@ static double bus_allreduce(int n)
 	return 2.0 * (n - 1) / n;
 }
 
-static double bus_share(int n)
+double bus_share(int n)
 {
 	return (double)(n - 1) / n;
 }
 
-static double bus_whole(int n)
+double bus_whole(int n)
 {
 	(void)n;
 	return 1;
@@ -68,15 +68,15 @@ const struct coll_info coll_table[N_COLL] = {
 };
 /* clang-format on */
 
-int coll_blocks(enum coll what, int ranks)
+int coll_blocks(const struct coll_info *i, int ranks)
 {
-	const struct coll_info *i = &coll_table[what];
 	return i->send_parts && i->recv_parts ? 1 : ranks;
 }
 
 int64_t coll_bytes(enum coll what, int ranks, int64_t count, enum comm_type t)
 {
-	return count * coll_blocks(what, ranks) * (int64_t)comm_type_bytes(t);
+	return count * coll_blocks(&coll_table[what], ranks) *
+	       (int64_t)comm_type_bytes(t);
 }
 
 /* ---- on a few values ------------------------------------------------------------- */

@@ -71,8 +71,11 @@ struct coll_info {
 };
 extern const struct coll_info coll_table[N_COLL];
 
+/* Bus bandwidth where each rank sends all but its own share, or all. */
+double bus_share(int ranks);
+double bus_whole(int ranks);
 /* Blocks of the larger of a rank's two buffers. */
-int coll_blocks(enum coll what, int ranks);
+int coll_blocks(const struct coll_info *i, int ranks);
 /* The bytes of that buffer, called size in nccl-tests. */
 int64_t coll_bytes(enum coll what, int ranks, int64_t count, enum comm_type t);
 
@@ -95,7 +98,7 @@ void comm_run(struct comm *c, enum coll what, const struct coll_args *a);
 /* False with *e set: what transfers the buffers of this group lacks the type. */
 bool comm_has_type(const struct comm *c, enum comm_type t, struct err *e);
 /*
- * Collective. The same by the blocking function of MPI, such as MPI_Allreduce, for measurements: it does not
+ * Collective. Calls the blocking function of MPI, such as MPI_Allreduce, for measurements: it does not
  * give the processor to others while it waits, and neither the watchdog nor the flight record sees it. Host
  * memory only. comm_call_send() and comm_call_recv() are MPI_Send and MPI_Recv of bytes.
  */

@@ -55,7 +55,7 @@ void staging_end(struct comm_request *r);
 void operation_begin(struct comm_operation *o, const struct comm *c, const char *name,
 	uint64_t seq, int64_t n_bytes);
 void operation_end(struct comm_operation *o);
-/* Of the file; NULL: there is none. */
+/* The file's path; NULL: there is none. */
 const char *flight_record_path(void);
 
 /* watchdog.c: requests.c calls it when a wait begins, and with NULL when it ends. */

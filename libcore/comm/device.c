@@ -133,7 +133,7 @@ static void buffer_bytes(
 	*in = r->kind == COMM_COLLECTIVE && !i->send_parts ? block * c->size : block;
 	*out = block;
 	if (r->kind == COMM_COLLECTIVE && !a->send)
-		*out = block * coll_blocks(r->coll, c->size);
+		*out = block * coll_blocks(&coll_table[r->coll], c->size);
 	else if (r->kind == COMM_COLLECTIVE && !i->recv_parts)
 		*out = block * c->size;
 }

@@ -40,7 +40,7 @@ static char *put_digits(char *end, uint64_t v, int min_digits)
 	return end;
 }
 
-/* The same of seconds, with six decimals. */
+/* Puts seconds, with six decimals. */
 static char *put_seconds(char *end, double seconds)
 {
 	uint64_t us = seconds > 0 ? (uint64_t)(seconds * 1e6) : 0;
@@ -55,7 +55,7 @@ int comm_flight_open(const char *path, struct err *e)
 	memset(empty, '\n', sizeof(empty));
 	int fd = file_open_plain(path, O_RDWR | O_CREAT);
 	if (fd < 0)
-		return err_set(e, EX_IOERR, "%s: %s", path, strerror(errno));
+		return err_errno(e, path);
 	/* written, so that a full disk is noticed now */
 	void *map = MAP_FAILED;
 	if (!ftruncate(fd, 0) && !write_all(fd, empty, sizeof(empty)))

@@ -56,36 +56,31 @@ int mesh_resolve(
 	return rc;
 }
 
-int mesh_rank(const struct mesh *m, const int at[N_AXES])
+int mesh_ranks(const int degree[N_AXES])
+{
+	int n = 1;
+	for (int a = 0; a < N_AXES; a++)
+		n *= degree[a];
+	return n;
+}
+
+int mesh_rank(const int degree[N_AXES], const int at[N_AXES])
 {
 	int rank = 0;
 	for (int a = 0; a < N_AXES; a++)
-		rank = rank * m->degree[a] + at[a];
+		rank = rank * degree[a] + at[a];
 	return rank;
 }
 
-void mesh_place(const struct mesh *m, int rank, int at[N_AXES])
+void mesh_place(const int degree[N_AXES], int rank, int at[N_AXES])
 {
 	for (int a = N_AXES - 1; a >= 0; a--) {
-		at[a] = rank % m->degree[a];
-		rank /= m->degree[a];
+		at[a] = rank % degree[a];
+		rank /= degree[a];
 	}
 }
 
 /* ---- groups ---------------------------------------------------------------------- */
-
-static int n_ranks(const struct mesh *m)
-{
-	int n = 1;
-	for (int a = 0; a < N_AXES; a++)
-		n *= m->degree[a];
-	return n;
-}
-
-int mesh_link_sets(int degree)
-{
-	return degree % 2 ? 3 : 2;
-}
 
 int mesh_link(int degree, int first, int way)
 {
@@ -106,7 +101,7 @@ static int first_of_link(int degree, int links, int at)
 static int color_of_all(const struct mesh *m, struct mesh_part part, int rank)
 {
 	int at[N_AXES], color = 0;
-	mesh_place(m, rank, at);
+	mesh_place(m->degree, rank, at);
 	for (int a = 0; a < N_AXES; a++) {
 		bool in = part.axes & AXIS_BIT(a);
 		int where = in ? 0 : at[a];
@@ -141,7 +136,7 @@ static int place_in_host(const struct mesh *m, struct mesh_part part, int rank, 
 int mesh_host_run(const struct mesh *m, struct mesh_part part)
 {
 	int n = 0, run = 0, color = color_of_all(m, part, 0), all = 0;
-	for (int r = 0; r < n_ranks(m) && m->host_ranks; r++) {
+	for (int r = 0; r < mesh_ranks(m->degree) && m->host_ranks; r++) {
 		place_in_host(m, part, r, &n);
 		if (r && n != run)
 			return 0;
@@ -156,7 +151,8 @@ static int color_of(const struct mesh *m, struct mesh_part part, int rank)
 {
 	int color = color_of_all(m, part, rank), n;
 	if (part.hosts == HOSTS_THIS)
-		return color * (n_ranks(m) / m->host_ranks) + rank / m->host_ranks;
+		return color * (mesh_ranks(m->degree) / m->host_ranks) +
+		       rank / m->host_ranks;
 	if (part.hosts == HOSTS_ACROSS)
 		return color * m->host_ranks + place_in_host(m, part, rank, &n);
 	return color;
@@ -164,9 +160,9 @@ static int color_of(const struct mesh *m, struct mesh_part part, int rank)
 
 int mesh_members(const struct mesh *m, struct mesh_part part, int **ranks)
 {
-	int color = color_of(m, part, mesh_rank(m, m->at)), n = 0;
-	*ranks = xcalloc((size_t)n_ranks(m), sizeof(**ranks));
-	for (int r = 0; r < n_ranks(m); r++)
+	int color = color_of(m, part, mesh_rank(m->degree, m->at)), n = 0;
+	*ranks = xcalloc((size_t)mesh_ranks(m->degree), sizeof(**ranks));
+	for (int r = 0; r < mesh_ranks(m->degree); r++)
 		if (color_of(m, part, r) == color)
 			(*ranks)[n++] = r;
 	return n;
@@ -200,7 +196,7 @@ static bool shares(const struct mesh *m, struct mesh_part part)
 
 static struct comm *plan_group(struct mesh *m, struct mesh_part part, const char *name)
 {
-	int *ranks, rank = mesh_rank(m, m->at), mine = 0;
+	int *ranks, rank = mesh_rank(m->degree, m->at), mine = 0;
 	int n = mesh_members(m, part, &ranks);
 	while (ranks[mine] != rank)
 		mine++;
@@ -216,10 +212,11 @@ static struct comm *make_group(struct mesh *m, struct mesh_part part, const char
 		return plan_group(m, part, name);
 	if (!part.axes)
 		return comm_self(name);
-	struct comm *c = is_whole(m, part)
-				 ? comm_dup(m->world, name)
-				 : comm_split(m->world,
-					   color_of(m, part, mesh_rank(m, m->at)), name);
+	struct comm *c =
+		is_whole(m, part)
+			? comm_dup(m->world, name)
+			: comm_split(m->world,
+				  color_of(m, part, mesh_rank(m->degree, m->at)), name);
 	c->shares = shares(m, part);
 	return c;
 }
@@ -260,8 +257,8 @@ struct comm *mesh_group(struct mesh *m, struct mesh_part part)
 	return m->groups[m->n_groups - 1].c;
 }
 
-/* Of the job, or of one of equal parts of it, as workers of local SGD are: the same for all parts, which
- * must sum the same pieces. */
+/* Finds those of the job, or of one of equal parts of it, as workers of local SGD are: all parts get the same answer,
+ * since they must sum the same pieces. */
 static void find_hosts(struct mesh *m)
 {
 	const struct comm_place *place = comm_place();
@@ -283,7 +280,7 @@ static void find_hosts(struct mesh *m)
 static void make_axes(struct mesh *m)
 {
 	find_hosts(m);
-	mesh_place(m, m->world->rank, m->at);
+	mesh_place(m->degree, m->world->rank, m->at);
 	for (int a = 0; a < N_AXES; a++)
 		m->axis[a] = mesh_group(m, (struct mesh_part){.axes = AXIS_BIT(a)});
 }
@@ -292,7 +289,7 @@ void mesh_open(struct mesh *m, struct comm *world, const int degree[N_AXES])
 {
 	*m = (struct mesh){.world = world};
 	memcpy(m->degree, degree, sizeof(m->degree));
-	BUG_ON(n_ranks(m) != world->size);
+	BUG_ON(mesh_ranks(m->degree) != world->size);
 	make_axes(m);
 }
 
@@ -301,8 +298,8 @@ void mesh_plan(struct mesh *m, const int degree[N_AXES], int rank)
 	const struct comm_place *place = comm_place();
 	*m = (struct mesh){.n_groups = 0};
 	memcpy(m->degree, degree, sizeof(m->degree));
-	m->world = comm_planned(
-		"world", rank, n_ranks(m), place->shares && !place->host_ranks);
+	m->world = comm_planned("world", rank, mesh_ranks(m->degree),
+		place->shares && !place->host_ranks);
 	make_axes(m);
 }
 
@@ -356,13 +353,12 @@ static const char *range(char text[32], int first, int last)
 }
 
 /* Consecutive ranks [r, r + n): all along cp and tp, or if both are 1, along one other axis. */
-static void draw_line(const struct mesh *m, int r, int n, struct str *out)
+static void draw_line(const int degree[N_AXES], int r, int n, struct str *out)
 {
-	const int *degree = m->degree;
 	int first[N_AXES], last[N_AXES];
 	char text[32];
-	mesh_place(m, r, first);
-	mesh_place(m, r + n - 1, last);
+	mesh_place(degree, r, first);
+	mesh_place(degree, r + n - 1, last);
 	for (int a = AXIS_PP; a <= AXIS_FSDP; a++)
 		str_printf(out, "%s %-3s%s", axis_names[a],
 			range(text, first[a], last[a]), a < AXIS_FSDP ? " " : "");
@@ -383,21 +379,19 @@ static void draw_line(const struct mesh *m, int r, int n, struct str *out)
 }
 
 /* One line for each run of consecutive ranks along cp and tp, or along the last axis with several
- * ranks. Of many lines, the first ones and the last. */
+ * ranks. If they are many, only the first lines and the last. */
 void mesh_draw(const int degree[N_AXES], struct str *out)
 {
 	enum { MAX_LINES = 16, BEGIN = 8 };
-	struct mesh m = {.n_groups = 0};
-	memcpy(m.degree, degree, sizeof(m.degree));
 	int run = degree[AXIS_CP] * degree[AXIS_TP];
 	for (int a = AXIS_FSDP; a >= 0 && run == 1; a--)
 		run = degree[a];
-	int n = n_ranks(&m) / run;
+	int n = mesh_ranks(degree) / run;
 	for (int i = 0; i < n; i++) {
 		if (n > MAX_LINES && i == BEGIN) {
 			str_printf(out, "... %d lines like these\n", n - 1 - BEGIN);
 			i = n - 1;
 		}
-		draw_line(&m, i * run, run, out);
+		draw_line(degree, i * run, run, out);
 	}
 }

@@ -40,8 +40,9 @@ void mesh_plan(struct mesh *m, const int degree[N_AXES], int rank);
 void mesh_alone(struct mesh *m);
 /* Collective. Frees the groups, not the world. */
 void mesh_close(struct mesh *m);
-int mesh_rank(const struct mesh *m, const int at[N_AXES]);
-void mesh_place(const struct mesh *m, int rank, int at[N_AXES]);
+int mesh_ranks(const int degree[N_AXES]); /* all */
+int mesh_rank(const int degree[N_AXES], const int at[N_AXES]);
+void mesh_place(const int degree[N_AXES], int rank, int at[N_AXES]);
 /*
  * Collective over the world. The group of the ranks that differ from this one only along `axes`
  * (bits), in the order of the world. tp_run: along tp only runs of that many consecutive ranks (0:
@@ -70,7 +71,6 @@ int mesh_host_run(const struct mesh *m, struct mesh_part part);
  */
 enum { MESH_LINK_WAYS = 2 };
 int mesh_link(int degree, int first, int way);
-int mesh_link_sets(int degree);
 /* The world ranks of that group, in its order; *ranks is allocated. Returns their number. */
 int mesh_members(const struct mesh *m, struct mesh_part part, int **ranks);
 /* Their number. */

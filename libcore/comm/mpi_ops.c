@@ -4,7 +4,7 @@
 
 static MPI_Datatype types[N_COMM_TYPES];
 
-/* Of 16 or 8 bits, with a fraction: a type of so many bytes. */
+/* Has it 16 or 8 bits, with a fraction? MPI gets a type of so many bytes. */
 static bool is_narrow(enum comm_type t)
 {
 	return comm_type_table[t].is_floating && comm_type_table[t].bytes < 4;

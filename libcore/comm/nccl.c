@@ -89,8 +89,9 @@ static int state_of(const struct nccl_group *g)
 	return rc == NCCL_SUCCESS ? error : rc;
 }
 
-/* No background work runs meanwhile, since the current stream is not that of its owner. */
-int nccl_try_settle(struct nccl_group *g, const char *name)
+/* Returns the communicator's error. No background work runs meanwhile, since the current stream is not that of its
+ * owner. */
+static int try_settle(struct nccl_group *g, const char *name)
 {
 	const struct comm_what what = {.name = name, .seq = g->group->seq};
 	const struct timespec nap = {.tv_nsec = 20000};
@@ -108,7 +109,7 @@ int nccl_try_settle(struct nccl_group *g, const char *name)
 
 void nccl_settle(struct nccl_group *g, const char *name)
 {
-	nccl_check(g, name, nccl_try_settle(g, name));
+	nccl_check(g, name, try_settle(g, name));
 }
 
 /*
@@ -172,7 +173,7 @@ int nccl_open(struct comm *c, struct device *d, struct err *e)
 	int rc = nccl.CommInitRankConfig(&g->c, c->size, id, c->rank, &how);
 	bool failed = agree_on(c, g, rc, e);
 	if (!failed)
-		failed = agree_on(c, g, nccl_try_settle(g, "ncclCommInit"), e);
+		failed = agree_on(c, g, try_settle(g, "ncclCommInit"), e);
 	if (failed) {
 		if (g->c)
 			nccl.CommAbort(g->c);
@@ -216,8 +217,8 @@ static void register_memory(struct nccl_group *g, void *p, size_t n_bytes)
 	if (!r.window)
 		nccl_check(g, "ncclCommRegister",
 			nccl.CommRegister(g->c, p, n_bytes, &r.handle));
-	nccl.registered = xrealloc(nccl.registered,
-		(size_t)(nccl.n_registered + 1) * sizeof(*nccl.registered));
+	nccl.registered =
+		xgrow(nccl.registered, nccl.n_registered, sizeof(*nccl.registered));
 	nccl.registered[nccl.n_registered++] = r;
 }
 

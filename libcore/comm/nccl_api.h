@@ -106,7 +106,7 @@ enum {
 		(const void *send, void *recv, size_t n, int type, int op,              \
 			struct nccl_comm *c, void *stream))
 
-/* Of 2.27 and later, which may be missing. flags: NCCL_WIN_SYMMETRIC. */
+/* NCCL has them from 2.27 on: they may be missing. flags: NCCL_WIN_SYMMETRIC. */
 enum { NCCL_WIN_SYMMETRIC = 1 };
 #define NCCL_NEW_FUNCTIONS(FN)                                                          \
 	FN(int, CommWindowRegister,                                                     \

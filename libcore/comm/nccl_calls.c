@@ -2,8 +2,6 @@
 #include "base/trace.h"
 #include "comm/nccl_internal.h"
 
-#include <stdlib.h>
-
 static int type_of(enum comm_type t)
 {
 	static const int types[N_COMM_TYPES] = {
@@ -202,7 +200,7 @@ static void begin_one(struct nccl_group *g, const struct comm_request *r)
 	nccl_check(g, r->what.name, x.rc);
 }
 
-/* Of a reduce-scatter in place, after the group. */
+/* A reduce-scatter in place has its result in this rank's block: it is moved to the beginning, after the group. */
 static void move_result(struct nccl_group *g, const struct comm_request *r)
 {
 	const struct coll_args *a = &r->a;

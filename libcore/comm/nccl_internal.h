@@ -52,8 +52,6 @@ extern struct nccl nccl;
 void nccl_check(const struct nccl_group *g, const char *what, int rc);
 /* With blocking=0, a call may return before it has an effect: waits for that. */
 void nccl_settle(struct nccl_group *g, const char *name);
-/* The same; returns the communicator's error. */
-int nccl_try_settle(struct nccl_group *g, const char *name);
 /* An operation that has been enqueued. */
 void nccl_note(struct nccl_group *g, const struct in_flight *f);
 

@@ -18,8 +18,7 @@ static int n_background;
 
 void comm_background(void (*poll)(void *), void *with)
 {
-	background =
-		xrealloc(background, (size_t)(n_background + 1) * sizeof(*background));
+	background = xgrow(background, n_background, sizeof(*background));
 	background[n_background++] = (struct background){poll, with};
 }
 

@@ -106,7 +106,7 @@ void comm_gather_blocks(struct comm_requests *r, const struct comm_block *block,
 /* Starts the requests that were added since the last start, in that order. */
 void comm_start(struct comm_requests *r);
 /*
- * The same for receives whose set will send, too, before it is waited for: MPI receives earlier then.
+ * Starts receives whose set will send, too, before it is waited for: MPI receives earlier then.
  * NCCL starts them together with those sends, since a receive would otherwise delay the sends that the
  * others wait for.
  */
@@ -116,7 +116,7 @@ bool comm_test(struct comm_requests *r);
 /* Waits until it is complete, giving the processor to others meanwhile (MPICH's own waiting
  * does not, which is ruinous when ranks outnumber cores), and keeps background work going. */
 void comm_wait(struct comm_requests *r);
-/* The same for receives only: sends may still be in flight. */
+/* Waits for the receives only: sends may still be in flight. */
 void comm_wait_received(struct comm_requests *r);
 /* Waits until `done`, which others make true by taking part in `what`. */
 void comm_wait_for(

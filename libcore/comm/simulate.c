@@ -39,7 +39,7 @@ static struct {
 	struct group group[MOST_GROUPS];
 	int n_groups;
 	struct transfer *transfer; /* [n + 1]: by number */
-	int64_t n, room;
+	int64_t n;
 	int64_t blocked; /* the last one that was waited for without overlap */
 	int64_t after[N_TRANSFER_DIRECTIONS]; /* waited for while chained */
 	struct simulated_row row[MOST_ROWS];
@@ -381,12 +381,8 @@ static void count(
 
 static int64_t add_transfer(struct group *g, int row, const struct amount *a, int d)
 {
-	if (sim.n + 1 >= sim.room) {
-		sim.room = 2 * sim.room + 1024;
-		sim.transfer =
-			xrealloc(sim.transfer, (size_t)sim.room * sizeof(*sim.transfer));
-	}
-	struct transfer *x = &sim.transfer[++sim.n];
+	sim.transfer = xgrow(sim.transfer, ++sim.n, sizeof(*sim.transfer));
+	struct transfer *x = &sim.transfer[sim.n];
 	*x = (struct transfer){.row = row,
 		.direction = d,
 		.blocks = a->used[TRANSFER_OUT],

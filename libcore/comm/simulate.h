@@ -25,7 +25,7 @@
 enum link_kind { LINK_HOST, LINK_NETWORK, N_LINKS };
 enum transfer_direction { TRANSFER_OUT, TRANSFER_IN, N_TRANSFER_DIRECTIONS };
 
-/* Of a rank, in each direction. */
+/* What a rank has, in each direction. */
 struct link {
 	double bytes_per_second, latency; /* seconds */
 };

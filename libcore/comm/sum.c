@@ -415,11 +415,22 @@ static void enter(struct sum *s, enum phase phase)
 	s->phase = phase;
 }
 
+static void poll_sum(void *with);
+
+/* Never waits; in a group with a stream all is done when it is enqueued. */
+static bool is_done(void *with)
+{
+	struct sum *s = with;
+	if (s->phase != DONE)
+		poll_sum(s);
+	return s->phase == DONE;
+}
+
 /* Have all ranks reached this rank's phase? */
 static bool phase_reached(struct sum *s)
 {
 	if (s->phase == WAITING)
-		return !s->call.after || sum_done(s->call.after);
+		return !s->call.after || is_done(s->call.after);
 	if (s->call.shared)
 		return comm_shared_all_posted(
 			s->call.shared, s->call.slot, 2 * s->seq + (uint64_t)s->phase);
@@ -451,11 +462,6 @@ static void poll_sum(void *with)
 		s->phase = DONE;
 		operation_end(&s->operation);
 	}
-}
-
-static bool is_done(void *with)
-{
-	return sum_done(with);
 }
 
 static void wait_for(struct sum *s)
@@ -550,13 +556,6 @@ struct sum *sum_begin(const struct sum_call *call)
 	if (!comm_overlaps())
 		wait_for(s);
 	return s;
-}
-
-bool sum_done(struct sum *s)
-{
-	if (s->phase != DONE)
-		poll_sum(s);
-	return s->phase == DONE; /* or all is enqueued */
 }
 
 void sum_end(struct sum *s)

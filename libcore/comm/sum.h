@@ -60,7 +60,7 @@ int64_t sum_piece(const struct sum_plan *p, int rank, int64_t *first);
 enum { SUM_BUFFERS = 2 };
 
 struct sum_queue {
-	/* Of sum_buffer_floats() floats, for the largest of the sums. */
+	/* Each has the sum_buffer_floats() of the largest of the sums. */
 	float *buffer[SUM_BUFFERS];
 	uint64_t joined, added; /* segments, so far */
 };
@@ -105,7 +105,6 @@ struct sum_call {
 /* Collective. Memory that the call points to is in use until sum_end(). In a group with a stream, all is
  * enqueued there, and sum_end() lets the current stream begin after it. */
 struct sum *sum_begin(const struct sum_call *call);
-bool sum_done(struct sum *s); /* never waits; in a group with a stream always true */
-void sum_end(struct sum *s);  /* waits, and frees it */
+void sum_end(struct sum *s); /* waits, and frees it */
 
 #endif

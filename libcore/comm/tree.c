@@ -27,7 +27,8 @@ int tree_nodes(int64_t begin, int64_t end, struct tree_node out[static TREE_MAX_
 
 /* ---- pushing leaves -------------------------------------------------------------- */
 
-int tree_merge(struct tree_stack *s)
+/* Merges the halves that are on top of the stack; returns how often. */
+static int merge(struct tree_stack *s)
 {
 	int merges = 0;
 	while (s->n >= 2) {
@@ -47,7 +48,7 @@ int tree_push(struct tree_stack *s, int64_t index)
 {
 	BUG_ON(s->n == TREE_MAX_NODES);
 	s->node[s->n++] = (struct tree_node){0, index};
-	return tree_merge(s);
+	return merge(s);
 }
 
 int tree_finish(struct tree_stack *s, int64_t end)
@@ -58,7 +59,7 @@ int tree_finish(struct tree_stack *s, int64_t end)
 		if (top->index % 2 || (top->index + 1) << top->level >= end)
 			break;
 		*top = (struct tree_node){top->level + 1, top->index / 2};
-		merges += tree_merge(s);
+		merges += merge(s);
 	}
 	return merges;
 }

@@ -36,9 +36,7 @@ struct tree_stack {
 /* Pushes leaf `index`, the next one. Returns how many times buffer top-1 must now become buffer
  * top-1 plus buffer top (top: the last one in use, one less after each time). */
 int tree_push(struct tree_stack *s, int64_t index);
-/* Merges the halves that are on top of the stack; returns the same. */
-int tree_merge(struct tree_stack *s);
-/* No other leaf below `end` exists: merges across halves that stay empty; returns the same. */
+/* No other leaf below `end` exists: merges across halves that stay empty; returns how often, as tree_push() does. */
 int tree_finish(struct tree_stack *s, int64_t end);
 /* The largest number of buffers that pushing leaves [begin, end) needs. */
 int tree_depth(int64_t begin, int64_t end);

@@ -94,7 +94,7 @@ static int open_at(struct corpus *c, struct file *f, const char *path, struct er
 			       : -1;
 	int rc = shard_read(h, f->path, &f->info, &t, e);
 	if (!rc && f->fd < 0)
-		rc = err_set(e, EX_IOERR, "%s: %s", f->path, strerror(errno));
+		rc = err_errno(e, f->path);
 	for (int s = 0; s < N_SPLITS && !rc; s++)
 		rc = open_segment(h, f, (enum split)s, c->how, e);
 	if (!rc && !c->t.kind) {
@@ -183,7 +183,7 @@ static int open_stream(struct corpus *c, struct file *f, const char *path, struc
 	char kept[4096];
 	int fd = !strcmp(path, "-") ? dup(STDIN_FILENO) : file_open(path);
 	if (fd < 0)
-		return err_set(e, EX_IOERR, "%s: %s", f->path, strerror(errno));
+		return err_errno(e, f->path);
 	int to = spool_shard(fd, f->path, kept, e);
 	close(fd);
 	if (to < 0)

@@ -7,7 +7,7 @@
 /* Set in tokens that begin a document. */
 #define DOCUMENT_BEGINS INT32_MIN
 
-/* Of one split of a file. Its first tokens may belong to a document that began in another file. */
+/* Those of one split of a file, whose first tokens may belong to a document that began in another file. */
 struct documents {
 	int64_t *at; /* [n], the first token of each; ascending */
 	int64_t n;

@@ -412,14 +412,6 @@ void edit_sync(struct edit *x, int64_t steps, struct edit_result *r)
 
 /* ---- during the warm-up ---------------------------------------------------------- */
 
-void edit_add_workers(void *with, int64_t *sum, int64_t n)
-{
-	struct edit *x = with;
-	comm_run(x->sync, COLL_ALLREDUCE,
-		&(struct coll_args){
-			.recv = sum, .count = n, .type = COMM_I64, .op = COMM_SUM});
-}
-
 static void divide(void *with, const struct part *p)
 {
 	struct edit *x = with;
@@ -431,11 +423,6 @@ void edit_mean_gradient(struct edit *x)
 {
 	const unsigned gradient = STORE_BIT(STORE_GRAD);
 	store_for_each_part(x->s, false, gradient, gradient, divide, x);
-}
-
-int64_t edit_max(struct edit *x, int64_t mine)
-{
-	return comm_max_i64(x->sync, mine);
 }
 
 /* ---- counts ---------------------------------------------------------------------- */

@@ -138,16 +138,12 @@ void edit_free(struct edit *x);
 int64_t edit_bytes(const struct edit *x);
 /* Sets the anchor to the parameters, which are equal on all workers. */
 void edit_anchor(struct edit *x);
-/* During the warm-up. Collective over all workers, as store.add_workers; and divides the sums by the number of
- * workers. */
-void edit_add_workers(void *with, int64_t *sum, int64_t n);
+/* During the warm-up: divides the sums of gradients by the number of workers. */
 void edit_mean_gradient(struct edit *x);
-/* Collective over all workers: the largest. */
-int64_t edit_max(struct edit *x, int64_t mine);
 /* Collective over all workers: synchronises all units and waits. `steps`: this worker's local
  * steps since the last time. */
 void edit_sync(struct edit *x, int64_t steps, struct edit_result *r);
-/* The same for one fragment, in two calls, each collective over all workers. The exchange proceeds in
+/* Synchronises one fragment, in two calls, each collective over all workers. The exchange proceeds in
  * the background between them; without a delay the fragment's parameters may not be used meanwhile.
  * edit_begin() fills in *r for this worker's pseudo-gradient, edit_end() for the reduced one. */
 void edit_begin(struct edit *x, int fragment, int64_t steps, struct edit_result *r);

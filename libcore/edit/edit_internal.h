@@ -21,7 +21,7 @@ struct edit_group {
 	int fragment;
 	struct detector detector; /* for this worker's norms */
 	int64_t outer_steps;	  /* updates with at least one contribution */
-	/* Of the synchronisation in flight: */
+	/* The synchronisation in flight: */
 	struct worker_report *report; /* [workers] */
 	float *weight;		      /* [workers] */
 	double norm;	  /* of this worker's pseudo-gradient, then of the reduced one */

@@ -13,7 +13,7 @@ struct search {
 	struct edit *x;
 	struct selection c;
 	int shift;
-	/* Of each tensor: the digits of the threshold found so far, and its rank among the elements
+	/* For each tensor: the digits of the threshold found so far, and its rank among the elements
 	 * with these digits. */
 	uint32_t *found;
 	int64_t *rank;

@@ -1,8 +1,6 @@
 /* The device of a run, and the options that GPUs or CPUs do not support. */
 #include "engine/backend.h"
 
-#include <stdlib.h>
-
 /* The largest head and the longest row of the residual stream that the GPU's kernels support. */
 enum { MAX_HEAD = 256, MAX_DIM = 32768 };
 

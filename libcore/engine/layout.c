@@ -216,10 +216,8 @@ int layout_data_ranks(const struct train_opts *o)
 
 int layout_data_rank(const int degree[N_AXES], int rank)
 {
-	struct mesh m;
 	int at[N_AXES];
-	memcpy(m.degree, degree, sizeof(m.degree));
-	mesh_place(&m, rank, at);
+	mesh_place(degree, rank, at);
 	return microbatches_rank(degree, at);
 }
 

@@ -8,7 +8,7 @@
 
 /* Collective. */
 int state_save(struct trainer *t, const char *path, struct err *e);
-/* Collective, each. The same in two parts, one checkpoint at a time. In the `background`,
+/* Collective, each. It is saved in two parts, one checkpoint at a time. In the `background`,
  * training may continue between them, and what is written is the state at the beginning; without
  * memory for a copy of it, everything is written before the first part returns. After an error
  * of the first part there is no second. */

@@ -73,8 +73,8 @@ void nonfinite_explain(
 
 /* eval.c. Collective. Mean loss over the fixed windows of a split; NaN when the split is too short. */
 double eval_loss(struct trainer *t, enum split split);
-/* The same; between rounds of micro-batches every rank asks stop(with), which is collective: if it says so, the
- * evaluation ends, and its loss is NaN. */
+/* Between rounds of micro-batches every rank asks stop(with), which is collective: if it says so, the evaluation ends,
+ * and its loss is NaN. */
 double eval_loss_until(
 	struct trainer *t, enum split split, bool (*stop)(void *with), void *with);
 

@@ -2,8 +2,6 @@
 #include "engine/engine.h"
 
 #include <math.h>
-#include <stdlib.h>
-#include <string.h>
 
 #include "engine/backend.h"
 #include "engine/step.h"

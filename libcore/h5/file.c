@@ -197,7 +197,7 @@ static int open_old(
 	struct stat st;
 	bool sealed = false;
 	if (stat(path, &st) || access(path, R_OK))
-		return err_set(e, EX_IOERR, "%s: %s", name, strerror(errno));
+		return err_errno(e, name);
 	if (!S_ISREG(st.st_mode))
 		return err_set(e, EX_DATAERR, "%s: not a regular file", name);
 	if (!st.st_size)
@@ -296,6 +296,12 @@ bool h5_begins(const char *first, size_t n)
 	static const char signature[8] = {
 		'\211', 'H', 'D', 'F', '\r', '\n', '\032', '\n'};
 	return n >= sizeof(signature) && !memcmp(first, signature, sizeof(signature));
+}
+
+bool h5_is(int fd)
+{
+	char first[8];
+	return !pread_all(fd, first, sizeof(first), 0) && h5_begins(first, sizeof(first));
 }
 
 const char *h5_version(void)

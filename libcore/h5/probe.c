@@ -319,11 +319,8 @@ static int wait_for(pid_t pid, int report, const char *name, bool *sealed, struc
 {
 	char code = 0;
 	int status = 0;
-	ssize_t n;
+	ssize_t n = read_some(report, &code, 1);
 	pid_t ended;
-	do
-		n = read(report, &code, 1);
-	while (n < 0 && errno == EINTR);
 	do
 		ended = waitpid(pid, &status, 0);
 	while (ended < 0 && errno == EINTR);

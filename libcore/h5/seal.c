@@ -1,7 +1,6 @@
 /* The seal: the checksum of everything in a file except datasets with block checksums. */
 #include "h5/h5_internal.h"
 
-#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -267,7 +266,7 @@ static int check_finished(
 	struct sealed have;
 	uint64_t stored;
 	if (stat(file, &st))
-		return err_set(e, EX_IOERR, "%s: %s", name, strerror(errno));
+		return err_errno(e, name);
 	if (!st.st_size)
 		return err_set(e, EX_IOERR,
 			"%s: nothing of what was written is in the file, which is "

@@ -55,7 +55,7 @@ double faults_delay_ms(const struct fault_delay *list, int n, uint64_t seed, int
 }
 
 /* Polls as computation does, so that communication makes progress. */
-void faults_wait(double ms)
+static void wait(double ms)
 {
 	const struct timespec moment = {.tv_nsec = 500000};
 	double until = clock_seconds() + ms / 1e3, left;
@@ -104,13 +104,8 @@ void faults_close(struct faults *f)
 	free(f->delays);
 }
 
-bool faults_corrupt_step(const struct faults *f, int worker, int64_t step)
-{
-	const struct fault_corruption *g = &f->corruption;
-	return g->worker == worker && step >= g->first && step <= g->last;
-}
-
-void faults_random_window(
+/* Fills a window with n random tokens; `sample` is its number in the run. */
+static void random_window(
 	int32_t *window, int64_t n, int64_t vocab, uint64_t seed, int64_t sample)
 {
 	struct philox_key key = philox_key(seed, PHILOX_GARBLE, (uint64_t)sample);
@@ -124,23 +119,24 @@ void faults_random_window(
 static void delay(const struct faults *f, const struct trainer *t)
 {
 	int ranks = t->world->size;
-	faults_wait(faults_delay_ms(f->delays, f->n_delays, (uint64_t)t->o.seed,
-		t->step + 1, t->o.resolved.worker * ranks + t->world->rank,
+	wait(faults_delay_ms(f->delays, f->n_delays, (uint64_t)t->o.seed, t->step + 1,
+		t->o.resolved.worker * ranks + t->world->rank,
 		ranks * (int)max64(1, t->o.edit.workers)));
 }
 
 /* Random windows in place of this step's, allocated; NULL: none are requested. */
 static int32_t *corrupt(const struct faults *f, const struct trainer *t)
 {
+	const struct fault_corruption *g = &f->corruption;
 	const struct pipe_input in = step_input(t, NULL);
-	int64_t b = t->o.micro_batch, len = t->model.c.context + 1;
-	if (!faults_corrupt_step(f, t->o.resolved.worker, t->step + 1))
+	int64_t step = t->step + 1, b = t->o.micro_batch, len = t->model.c.context + 1;
+	if (g->worker != t->o.resolved.worker || step < g->first || step > g->last)
 		return NULL;
 	int32_t *windows = xcalloc((size_t)(in.n * b * len) + 1, sizeof(*windows));
 	for (int64_t i = 0; i < in.n * b; i++) {
 		int64_t micro = microbatches_index(in.microbatches, in.data_rank, i / b);
-		faults_random_window(windows + i * len, len,
-			t->data.set->tokenizer.vocab.n, (uint64_t)t->o.seed,
+		random_window(windows + i * len, len, t->data.set->tokenizer.vocab.n,
+			(uint64_t)t->o.seed,
 			t->samples + in.first_sample + micro * b + i % b);
 	}
 	return windows;

@@ -36,12 +36,5 @@ int faults_parse_delays(
 /* The delay of a rank in a step. */
 double faults_delay_ms(const struct fault_delay *list, int n, uint64_t seed, int64_t step,
 	int rank, int ranks);
-/* Waits, and polls communication meanwhile. */
-void faults_wait(double ms);
-
-bool faults_corrupt_step(const struct faults *f, int worker, int64_t step);
-/* Fills a window with n random tokens; `sample` is its number in the run. */
-void faults_random_window(
-	int32_t *window, int64_t n, int64_t vocab, uint64_t seed, int64_t sample);
 
 #endif

@@ -5,7 +5,7 @@
 #include "engine/state.h"
 #include "plan/plan.h"
 
-/* Collective. Of a trainer that is connected: its plan, without the copy of a checkpoint if there is no
+/* Collective. Plans a trainer that is connected, without the copy of a checkpoint if there is no
  * memory for one, and what trainer_build() is to allocate. Sets --recompute where it is auto. -1 with *e
  * set, and the trainer abandoned: it needs more than there is. */
 int fit_trainer(

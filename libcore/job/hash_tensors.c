@@ -2,13 +2,12 @@
  * Hashes of the tensors of some steps (--hash-tensors): parameters, activations, gradients, optimizer
  * state. They do not depend on the layout, so two runs whose arithmetic is the same have the same
  * file. Every rank hashes the elements that it has, by their indices in the whole tensor; rank 0 adds
- * the hashes. Of an activation the index is (sample of the step, position, column).
+ * the hashes. The index in an activation is (sample of the step, position, column).
  */
 #include "job/job_internal.h"
 
 #include "base/file.h"
 
-#include <errno.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -25,10 +24,7 @@ struct record {
 static struct record *add_record(struct run *r, enum step_phase phase, int64_t layer)
 {
 	struct run_hashes *h = &r->hashes;
-	if (h->n == h->room) {
-		h->room = h->room ? 2 * h->room : 256;
-		h->record = xrealloc(h->record, (size_t)h->room * sizeof(*h->record));
-	}
+	h->record = xgrow(h->record, h->n, sizeof(*h->record));
 	struct record *x = &h->record[h->n];
 	*x = (struct record){.of = {.step = h->step, .micro = -1, .phase = phase},
 		.layer = layer,

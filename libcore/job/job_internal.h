@@ -61,7 +61,7 @@ void report_event(struct run *r, const char *fmt, ...) PRINTF(2, 3);
 void report_print(struct run *r, const char *line);
 /* Writes run.h5, if it is that many seconds old. */
 void report_publish(struct run *r, double seconds);
-/* The same in any case. */
+/* Publishes in any case. */
 void report_publish_now(struct run *r);
 
 /* ---- trace.c: --trace ---------------------------------------------------------------- */
@@ -85,10 +85,10 @@ struct run_hashes {
 	int64_t first, last; /* steps; 0: none */
 	int fd;		     /* rank 0's file; -1: none */
 	struct observer observer;
-	/* Of the step that is computed: what this rank has. */
+	/* What this rank has of the step that is computed. */
 	int64_t step;
 	struct record *record;
-	int64_t n, room;
+	int64_t n;
 };
 
 /* Collective over all. Sets the steps, and makes the file. */

@@ -95,7 +95,7 @@ extern const struct saved_numbers local_sgd_numbers;
 /* May a run with that many workers resume from it? Between synchronisations, another number
  * needs the anchor. */
 int local_sgd_check_ckpt(const struct ckpt *c, int64_t workers, struct err *e);
-/* The same for ckpt_newest(); `with` is a struct train_opts. */
+/* local_sgd_check_ckpt() for ckpt_newest(); `with` is a struct train_opts. */
 int local_sgd_usable(void *with, const struct ckpt *c, struct err *e);
 /* The state that a run resumes with; *from_anchor: at the last synchronisation. */
 int local_sgd_info(const struct train_opts *o, const struct ckpt *c,

@@ -48,7 +48,7 @@ int local_sgd_check_devices(struct run *r, struct err *e)
 static void add_gradients(void *with, int64_t *sum, int64_t n)
 {
 	struct local_sgd *x = with;
-	edit_add_workers(x->edit, sum, n);
+	comm_sum_i64(x->sync, sum, n);
 }
 
 static void mean_gradient(void *with)
@@ -60,7 +60,7 @@ static void mean_gradient(void *with)
 static int64_t largest(void *with, int64_t mine)
 {
 	struct local_sgd *x = with;
-	return edit_max(x->edit, mine);
+	return comm_max_i64(x->sync, mine);
 }
 
 static void sum(void *with, int64_t *v, int64_t n)

@@ -1,7 +1,7 @@
 /* Options of pt-train that were given and change nothing, as a table. */
 #include "job/job_internal.h"
 
-/* Of the layout. */
+/* Options of the layout. */
 static void note_layout(const struct train_opts *o, const struct model *m, int ranks)
 {
 	const int *degree = o->resolved.degree;
@@ -24,7 +24,7 @@ static void note_layout(const struct train_opts *o, const struct model *m, int r
 	opts_note_idle(&train_program, o, rows, ARRAY_LEN(rows));
 }
 
-/* Of the model and the optimizer. */
+/* Options of the model and the optimizer. */
 static void note_training(const struct train_opts *o, const struct model *m)
 {
 	const struct opt_idle rows[] = {
@@ -57,7 +57,7 @@ static void note_training(const struct train_opts *o, const struct model *m)
 	opts_note_idle(&train_program, o, rows, ARRAY_LEN(rows));
 }
 
-/* Of evaluations, samples and checkpoints. */
+/* Options of evaluations, samples and checkpoints. */
 static void note_files(const struct train_opts *o)
 {
 	const struct opt_idle rows[] = {

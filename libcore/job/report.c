@@ -108,7 +108,7 @@ void report_step(struct run *r, const struct step_result *s, struct meter before
 	p->since.bubble += s->bubble;
 }
 
-/* Of this rank: the peaks of its arenas, with the segments of shared memory that it sums in. */
+/* The peaks of this rank's arenas, with the segments of shared memory that it sums in. */
 static int64_t active_memory(const struct run *r)
 {
 	const struct trainer *t = &r->t;
@@ -118,8 +118,8 @@ static int64_t active_memory(const struct run *r)
 	return (int64_t)n_bytes + store_peak_bytes(t->store) + edit;
 }
 
-/* Collective. Of the rank with the largest: resident memory without pages of other ranks; on a GPU,
- * the memory allocated on it. */
+/* Collective. The largest of all ranks: resident memory without pages of other ranks; on a GPU, the
+ * memory allocated on it. */
 static double peak_memory(struct run *r)
 {
 	struct rusage u;
@@ -130,7 +130,7 @@ static double peak_memory(struct run *r)
 	return (double)comm_max_i64(r->world, peak);
 }
 
-/* Collective. Of the rank with the largest sum, in a step. */
+/* Collective. The largest sum of all ranks, in a step. */
 static double max_per_step(struct run *r, int64_t sum)
 {
 	return (double)comm_max_i64(r->world, sum) / (double)r->report.since.steps;

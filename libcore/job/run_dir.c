@@ -62,7 +62,7 @@ static int choose_dir(
 		if (!mkdir(out->s, 0777))
 			return 0;
 	}
-	return err_set(e, EX_IOERR, "%s: %s", out->s, strerror(errno));
+	return err_errno(e, out->s);
 }
 
 static void remove_old(const char *dir)
@@ -125,12 +125,10 @@ static int lock_dir(struct run *r, const struct train_opts *o, struct err *e)
 /* Checked at the start, before the first checkpoint needs it. */
 static int can_write(const char *dir, struct err *e)
 {
-	return access(dir, W_OK | X_OK)
-		       ? err_set(e, EX_IOERR, "%s: %s", dir, strerror(errno))
-		       : 0;
+	return access(dir, W_OK | X_OK) ? err_errno(e, dir) : 0;
 }
 
-/* Of what must be equal on all workers: the data, or with --data-per-rank their vocabulary. */
+/* Hashes what must be equal on all workers: the data, or with --data-per-rank their vocabulary. */
 static int64_t data_hash(const struct run *r, const struct train_opts *o)
 {
 	struct str packed = {0};

@@ -62,7 +62,7 @@ static void print_rank(const struct run *r, struct str *out)
 {
 	struct str name = {0}, mesh = {0};
 	int at[N_AXES];
-	mesh_place(&r->t.mesh, r->world->rank, at);
+	mesh_place(r->t.mesh.degree, r->world->rank, at);
 	for (int a = 0; a < N_AXES; a++)
 		if (r->t.mesh.degree[a] > 1)
 			str_printf(&mesh, " %s=%d", axis_names[a], at[a]);
@@ -76,7 +76,7 @@ static void print_rank(const struct run *r, struct str *out)
 static void put(int fd, const char *path, const char *text, size_t len, struct err *e)
 {
 	if (fd >= 0 && !e->code && write_all(fd, text, len))
-		err_set(e, EX_IOERR, "%s: %s", path, strerror(errno));
+		err_errno(e, path);
 }
 
 /* Collective over the worker: rank 0 writes the events of one rank after the other. The last line has

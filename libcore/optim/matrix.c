@@ -37,7 +37,7 @@ struct matrices {
 
 /* ---- owners -------------------------------------------------------------------------- */
 
-/* Proportional to the multiply-adds of an iteration of muon_orthogonalize(). */
+/* Proportional to the multiply-adds of an iteration of Muon's orthogonalisation. */
 static double cost_of(const struct tensor *t)
 {
 	double a = (double)t->dims[0], b = (double)t->dims[1];
@@ -146,8 +146,7 @@ static float *take_piece(
 		room = arena_floats(x->d->scratch, p->rows * t->cols);
 	float *g = store_gradient_begin(x->s, t, p->slice, room);
 	if (back) {
-		x->moved =
-			xrealloc(x->moved, (size_t)(x->n_moved + 1) * sizeof(*x->moved));
+		x->moved = xgrow(x->moved, x->n_moved, sizeof(*x->moved));
 		x->moved[x->n_moved++] = (struct moved){t, p->slice, g};
 	}
 	return g;

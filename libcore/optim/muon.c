@@ -46,8 +46,10 @@ static double rate(const struct optim_config *c, const struct tensor *t)
 				: 0.2 * sqrt(fmax(rows, cols));
 }
 
-/* X' = a X + (b A + c A A) X, where A = X X^T. */
-struct mat muon_orthogonalize(struct device *d, struct mat x, struct mat other,
+/* Newton-Schulz iteration: x [r, c], r <= c, with singular values in (0, 1]; the result has the same singular
+ * vectors and singular values near 1. It is returned, and is in x or `other`. gram and square are scratch matrices
+ * [r, r]. All have one type. X' = a X + (b A + c A A) X, where A = X X^T. */
+static struct mat orthogonalize(struct device *d, struct mat x, struct mat other,
 	struct mat gram, struct mat square)
 {
 	const float a = 3.4445f, b = -4.7750f, c = 2.0315f;
@@ -80,7 +82,7 @@ static void whole(struct device *d, const struct optim_config *c, float *slices,
 	d->k->zero(d, mat(squares, 1, EXACT_FLOATS));
 	d->k->exact_sumsq(d, squares, &in, 1);
 	d->k->muon_normalize(d, x, slices, s, squares);
-	d->k->muon_unpack(d, slices, muon_orthogonalize(d, x, other, gram, square), s);
+	d->k->muon_unpack(d, slices, orthogonalize(d, x, other, gram, square), s);
 	arena_reset(d->scratch, mark);
 }
 

@@ -108,12 +108,4 @@ void matrices_update(struct matrices *x);
 /* Only rule->whole(), on the matrices that this rank owns. Not collective. */
 void matrices_autotune(struct matrices *x);
 
-/* ---- muon.c ------------------------------------------------------------------------- */
-
-/* Newton-Schulz iteration: x [r, c], r <= c, with singular values in (0, 1]; the result has the same
- * singular vectors and singular values near 1. It is returned, and is in x or `other`. gram and
- * square are scratch matrices [r, r]. All have one type. */
-struct mat muon_orthogonalize(struct device *d, struct mat x, struct mat other,
-	struct mat gram, struct mat square);
-
 #endif

@@ -48,7 +48,7 @@ static bool is_wanted(const struct store *s, const struct tensor *t, int unit)
 	       (unit < 0 || t->unit == unit);
 }
 
-/* Of all units (-1), or of one. */
+/* Raises those of all units (-1), or of one. */
 static void raise_shards(struct store *s, int unit)
 {
 	struct device *d = s->c.device;

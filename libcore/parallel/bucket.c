@@ -8,7 +8,6 @@
 #include "comm/tree.h"
 
 #include <stdlib.h>
-#include <string.h>
 
 enum { ALIGN = 16 }; /* floats on a cache line */
 
@@ -200,7 +199,7 @@ struct store_rows store_rows_of(
 	const struct store *s, const struct tensor *t, int i, int rank)
 {
 	int at[N_AXES];
-	mesh_place(s->c.mesh, rank, at);
+	mesh_place(s->c.mesh->degree, rank, at);
 	const struct entry *e = entry_of(s, t, t->first + i);
 	int shard = bucket_shard_of(s, at);
 	return (struct store_rows){

@@ -26,7 +26,7 @@ struct sum_group {
 	struct sum_queue *queue; /* of c */
 };
 
-/* Of a bucket, for grads.c: where a rank writes and adds its leaves. */
+/* Where a rank writes and adds the leaves of a bucket, for grads.c. */
 struct bucket_leaves {
 	float *memory; /* [n]: where leaves are written */
 	int64_t *
@@ -42,7 +42,7 @@ struct bucket_leaves {
 };
 
 /*
- * Of a bucket, for reduce.c: its sums over ranks. The ranks that share the bucket sum it at once, or, so that
+ * The sums of a bucket over ranks, for reduce.c. The ranks that share the bucket sum it at once, or, so that
  * fewer bytes are sent between hosts, in two sums (within, then across).
  * With hybrid sharding (HSDP): the ranks of the shards sum their leaves (a reduce-scatter), and after the last
  * of these sums the replicas of this rank's shard the results (an all-reduce of shards).
@@ -66,7 +66,7 @@ struct bucket_sums {
 	int64_t round[2]; /* round-robin: of the next sum, by use */
 };
 
-/* Of a bucket, for gather.c: the whole vector while it is gathered, in fp32, and the copy that matmuls read; or
+/* For gather.c: the whole vector of a bucket while it is gathered, in fp32, and the copy that matmuls read; or
  * NULL. */
 struct bucket_gather {
 	float *whole;

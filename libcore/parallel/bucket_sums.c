@@ -19,7 +19,7 @@ static void make_sum_group(struct store *s, struct bucket *b, struct sum_group *
 	BUG_ON(n != g->c->size);
 	for (int r = 0; r < n && n_shards > 1; r++) {
 		int at[N_AXES];
-		mesh_place(m, g->ranks[r], at);
+		mesh_place(m->degree, g->ranks[r], at);
 		wants[r] = bucket_shard_of(s, at) / divisor % n_shards;
 	}
 	g->plan = (struct sum_plan){.c = g->c,
@@ -177,7 +177,7 @@ int64_t bucket_leaves(
 	const struct mesh *m = s->c.mesh;
 	const struct microbatches *d = &s->c.microbatches;
 	int at[N_AXES];
-	mesh_place(m, rank, at);
+	mesh_place(m->degree, rank, at);
 	int data_rank = microbatches_rank(m->degree, at);
 	int64_t micros = !d->round_robin
 				 ? microbatches_count(d, data_rank)

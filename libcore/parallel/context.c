@@ -79,7 +79,7 @@ static int chunk_before(const struct ring *r, int chunk, int steps)
 	return (chunk - steps + r->c->n) % r->c->n;
 }
 
-/* The same chunk as it is sent. */
+/* A chunk as it is sent. */
 static struct mat sent_at(const struct ring *r, enum ring_part part, int slice, int chunk)
 {
 	struct mat x = ring_at(r, part, slice, chunk);
@@ -103,7 +103,7 @@ static void widen_chunk(struct ring *r, int chunk)
 					sent_at(r, part, s, chunk).p, r->kv.wire);
 }
 
-/* Of the chunks that this step is the first to use. */
+/* Widens the chunks that this step is the first to use. */
 static void widen_received(struct ring *r)
 {
 	const struct chunks *c = r->c;

@@ -36,46 +36,46 @@ static bool has_own_result(const struct store *s, const struct bucket *b)
 	return has_result(s) && (b->all.c->size > 1 || bucket_keeps(s, b));
 }
 
-/* The floats of a bucket for its leaves: int64 sums of them, the leaves in a lease, and the result. */
-static int64_t leaf_floats(const struct store *s, const struct bucket *b)
-{
-	if (b->leaves.most <= 1)
-		return b->n;
-	return (!is_run(s) || has_own_result(s, b) ? 3 : 2) * b->n;
-}
-
-/* By host, the floats of the host's sum, int64. If nothing is sharded it replaces this rank's part of the
- * sum of its leaves. */
-static int64_t host_floats(const struct bucket *b)
-{
-	int64_t first;
-	if (!b->sums.by_host || (bucket_is_gathered(b) && b->leaves.most > 1))
-		return 0;
-	return round_up(
-		2 * sum_piece(&b->sums.first->plan, b->sums.first->c->rank, &first), 16);
-}
-
-static int64_t own_floats(const struct store *s, const struct bucket *b)
-{
-	return leaf_floats(s, b) + host_floats(b);
-}
-
-static void place_own(const struct store *s, struct bucket *b, float *at)
-{
-	bool several = b->leaves.most > 1;
-	b->leaves.sum = several ? (int64_t *)(void *)at : NULL;
-	b->leaves.memory = several ? at + 2 * b->n : at;
-	if (has_result(s))
-		b->g = has_own_result(s, b) ? b->leaves.memory : at;
-	if (host_floats(b))
-		b->sums.of_host = (int64_t *)(void *)(at + leaf_floats(s, b));
-	else if (b->sums.by_host)
-		b->sums.of_host = b->leaves.sum + bucket_gathered_at(b);
-}
-
 static int64_t *take_integers(struct arena *a, int64_t n)
 {
 	return (int64_t *)(void *)arena_floats(a, 2 * n);
+}
+
+/* The int64 sum of a bucket's leaves; the leaves in a lease, or the result; and by host, the host's sum: if
+ * nothing is sharded, it replaces this rank's part of the sum of its leaves. */
+static void place_own(const struct store *s, struct bucket *b, struct arena *a)
+{
+	const struct sum_group *g = b->sums.first;
+	int64_t first, part = sum_piece(&g->plan, g->c->rank, &first);
+	bool several = b->leaves.most > 1;
+	b->leaves.sum = several ? take_integers(a, b->n) : NULL;
+	b->leaves.memory = (float *)(void *)b->leaves.sum;
+	if (!several || !is_run(s) || has_own_result(s, b))
+		b->leaves.memory = arena_floats(a, b->n);
+	if (has_result(s))
+		b->g = b->leaves.memory;
+	if (b->sums.by_host)
+		b->sums.of_host = several && bucket_is_gathered(b)
+					  ? b->leaves.sum + first
+					  : take_integers(a, part);
+}
+
+static void forget_leaves(struct bucket *b)
+{
+	for (int i = 0; i < b->n_entries; i++)
+		b->entry[i].n_leaves = 0;
+}
+
+/* All buckets of a unit, whose leaves are not written yet. */
+static void place_unit(struct store *s, int unit, struct arena *a)
+{
+	struct bucket *end = s->impl->bucket + s->impl->n_buckets;
+	for (struct bucket *b = s->impl->bucket; b < end; b++) {
+		if (!bucket_has_unit(b, unit))
+			continue;
+		place_own(s, b, a);
+		forget_leaves(b);
+	}
 }
 
 /* What a rank has of its shard: the gradient, and the sum of its piece. */
@@ -123,20 +123,20 @@ float *grads_free_lease(const struct store *s, const struct bucket *b)
 /* The largest unit of each place determines its floats. */
 static void size_leases(struct store *s)
 {
-	int64_t *n = xcalloc((size_t)n_units(s), sizeof(*n));
-	for (int i = 0; i < s->impl->n_buckets; i++)
-		n[s->impl->bucket[i].first_unit] += own_floats(s, &s->impl->bucket[i]);
-	for (int u = 0; u < n_units(s); u++)
+	for (int u = 0; u < n_units(s); u++) {
+		struct arena a;
+		arena_measure(&a, "leaves");
+		place_unit(s, u, &a);
 		for (int turn = 0; turn < 2; turn++) {
 			struct lease *l = &s->impl->lease[lease_place(s, u, turn)];
-			l->n = max64(l->n, n[u]);
+			l->n = max64(l->n, (int64_t)(a.used_bytes / sizeof(float)));
 		}
+	}
 	for (int i = 0; i < s->impl->n_buckets; i++) {
 		const struct bucket *b = &s->impl->bucket[i];
 		struct lease *l = &s->impl->lease[lease_place(s, b->first_unit, 0)];
 		l->n = max64(l->n, offload_finish_floats(s, b));
 	}
-	free(n);
 }
 
 /* The queue of a group, whose buffers are large enough for a sum in which all ranks have leaves. */
@@ -182,7 +182,7 @@ static void place_private(struct store *s, struct arena *a)
 	o->leaves = arena_floats(a, o->n_leaves);
 	for (struct bucket *b = o->bucket; b < o->bucket + o->n_buckets; b++) {
 		if (is_run(s) && !(is_shared(s, b) && b->leaves.shared))
-			place_own(s, b, arena_floats(a, own_floats(s, b)));
+			place_own(s, b, a);
 		place_shard(s, b, a);
 	}
 	if (!is_run(s))
@@ -195,29 +195,30 @@ static void open_shared_group(struct store *s, struct comm *c)
 {
 	struct store_impl *o = s->impl;
 	struct err e = {0};
-	int64_t n_bytes = 0, slots = 0;
+	struct arena a;
+	int slots = 0;
+	arena_measure(&a, "gradients");
 	for (struct bucket *b = o->bucket; b < o->bucket + o->n_buckets; b++) {
 		if (b->sums.first->c == c && is_shared(s, b)) {
-			n_bytes += own_floats(s, b) * (int64_t)sizeof(float);
+			place_own(s, b, &a);
 			slots++;
 		}
 	}
-	struct comm_shared *m = comm_shared_open(c, n_bytes, (int)slots, &e);
+	struct comm_shared *m = comm_shared_open(c, (int64_t)a.used_bytes, slots, &e);
 	if (!m && c->rank == 0)
 		warn("%s: ranks send messages instead, which takes more memory", e.msg);
 	if (!m)
 		return;
 	o->shared = xrealloc(o->shared, (size_t)(o->n_shared + 1) * sizeof(*o->shared));
 	o->shared[o->n_shared++] = m;
-	struct arena a;
-	arena_over(&a, "gradients", m->data[c->rank], (size_t)n_bytes);
+	arena_over(&a, "gradients", m->data[c->rank], a.used_bytes);
 	for (int i = 0, slot = 0; i < o->n_buckets; i++) {
 		struct bucket *b = &o->bucket[i];
 		if (b->sums.first->c != c || !is_shared(s, b))
 			continue;
 		b->leaves.shared = m;
 		b->leaves.slot = slot++;
-		place_own(s, b, arena_floats(&a, own_floats(s, b)));
+		place_own(s, b, &a);
 		const float *begin = (const void *)m->data[c->rank];
 		const float *own =
 			b->leaves.sum ? (const void *)b->leaves.sum : b->leaves.memory;
@@ -340,12 +341,6 @@ void grads_close(struct store *s)
 
 /* ---- leaves ---------------------------------------------------------------------- */
 
-static void forget_leaves(struct bucket *b)
-{
-	for (int i = 0; i < b->n_entries; i++)
-		b->entry[i].n_leaves = 0;
-}
-
 void grads_take_lease(struct store *s, int unit)
 {
 	struct store_impl *o = s->impl;
@@ -364,14 +359,9 @@ void grads_take_lease(struct store *s, int unit)
 	BUG_ON(l->open);
 	l->unit = unit;
 	l->open = true;
-	float *at = l->memory;
-	for (struct bucket *b = o->bucket; b < o->bucket + o->n_buckets; b++) {
-		if (!bucket_has_unit(b, unit))
-			continue;
-		place_own(s, b, at);
-		at += own_floats(s, b);
-		forget_leaves(b);
-	}
+	struct arena a;
+	arena_over(&a, "leaves", l->memory, (size_t)l->n * sizeof(float));
+	place_unit(s, unit, &a);
 }
 
 static float *leaf_at(

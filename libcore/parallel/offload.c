@@ -8,8 +8,6 @@
  */
 #include "parallel/store_internal.h"
 
-#include <string.h>
-
 /* A piece is a sixteenth of a region, within limits. */
 enum { PIECES = 16, MIN_FLOATS = 64, MAX_FLOATS = 1 << 20, PAGE_FLOATS = 1024 };
 

@@ -33,7 +33,7 @@ void offload_copies(struct store *s); /* computes and writes them */
 /* Enqueues a read or write of elements [at, at + n) of a group, or of STORE_COPY. Returns a ticket. */
 uint64_t offload_enqueue(struct store *s, int group, bool write, void *memory, int64_t at,
 	int64_t n, uint64_t after);
-/* The same of n_bytes, of which the first one is byte `at` of the backend. */
+/* Enqueues n_bytes, of which the first one is byte `at` of the backend. */
 uint64_t offload_enqueue_bytes(struct store *s, bool write, void *memory, int64_t at,
 	int64_t n_bytes, uint64_t after);
 void offload_wait(struct store *s, uint64_t ticket);

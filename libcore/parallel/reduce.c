@@ -60,7 +60,7 @@ static void round_in_place(
 	}
 }
 
-/* Of a sum of leaves over all ranks: it is rounded, or added to what was kept. */
+/* Where a sum of leaves over all ranks goes: it is rounded, or added to what was kept. */
 static void set_target(struct store *s, struct bucket *b, struct sum_call *call)
 {
 	call->add = b->sums.adds = b->sums.added;
@@ -75,7 +75,7 @@ static void set_target(struct store *s, struct bucket *b, struct sum_call *call)
 	b->sums.added = true;
 }
 
-/* Of the leaves that the ranks have. */
+/* Sums the leaves that the ranks have. */
 static void begin_first(struct store *s, struct bucket *b)
 {
 	struct sum_call call = call_of(s, b, b->sums.first);

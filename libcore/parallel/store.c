@@ -409,7 +409,7 @@ static void compare_uses(const struct store *s, uint64_t mine, uint8_t *differs)
 	comm_allgather(pair, &mine, both, sizeof(mine));
 	memcpy(at, m->at, sizeof(at));
 	at[AXIS_PP] = m->degree[AXIS_PP] - 1;
-	differs[mesh_rank(m, at)] |= both[0] != both[1];
+	differs[mesh_rank(m->degree, at)] |= both[0] != both[1];
 }
 
 bool store_replicas_agree(struct store *s, struct str *differing)

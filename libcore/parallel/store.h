@@ -111,7 +111,7 @@ struct store_config {
 	 * micro-batches assigned round-robin. */
 	enum offload offload;
 	bool offload_outer; /* the groups of STORE_OUTER, whatever `offload` is */
-	/* Of bytes.offloaded bytes, owned by the caller; NULL in a plan. */
+	/* It has bytes.offloaded bytes, and is the caller's; NULL in a plan. */
 	struct offload_backend *offload_backend;
 	/* The type of the copies of parameters that matmuls read, on a device that stores half
 	 * precision: kept where this rank updates whole tensors in memory, or gathered or read as
@@ -218,7 +218,7 @@ void store_step_end(struct store *s);
 void store_updated(struct store *s, bool copies);
 /* Forgets what was gathered or computed from parameters that have changed since. */
 void store_forget(struct store *s);
-/* The same of the parameters of a unit that is not gathered now. Every rank that uses it calls this. */
+/* Forgets those of a unit that is not gathered now. Every rank that uses it calls this. */
 void store_forget_unit(struct store *s, int unit);
 /* Discards the leaves of this rank that were not reduced. */
 void store_drop(struct store *s);
@@ -252,7 +252,7 @@ typedef void store_visit(void *with, const struct part *x);
 void store_for_each_part(struct store *s, bool counted, unsigned reads, unsigned writes,
 	store_visit *fn, void *with);
 
-/* The same by position: floats [at, at + n) of a group, of the store_floats() that this rank
+/* Access by position: floats [at, at + n) of a group, of the store_floats() that this rank
  * updates. store_begin() returns them in memory or reads them into `room`; store_end() writes
  * them if they are offloaded. */
 int64_t store_floats(const struct store *s);

@@ -55,14 +55,6 @@ int ranks_here(const struct cluster *c, int ranks, int stride)
 	return here < 1 ? 1 : here < ranks ? here : ranks;
 }
 
-static int ranks_of(const struct layout *l)
-{
-	int n = 1;
-	for (int a = 0; a < N_AXES; a++)
-		n *= l->degree[a];
-	return n;
-}
-
 /* The distance of neighbours along an axis. */
 static int stride_of(const struct layout *l, enum axis axis)
 {
@@ -90,8 +82,8 @@ bool estimate_waits(const struct layout *l)
 	return l->zero >= 2;
 }
 
-/* Of the ranks that sum a gradient, those on one host, if they are on several and sum it by host, as
- * host_run() in parallel/bucket.c says; else 0. */
+/* How many of the ranks that sum a gradient are on one host, if they are on several and sum it by host, as
+ * host_run() in parallel/bucket_sums.c says; else 0. */
 static int host_run(const struct layout *l)
 {
 	int ranks = l->degree[AXIS_DP] * shards_of(l), n = l->zero ? shards_of(l) : 1;
@@ -160,7 +152,7 @@ static double in_flight(const struct layout *l)
 	}
 }
 
-/* Of exact sums, in floats: as grads.c places them. */
+/* The floats of exact sums, as grads.c places them. */
 static double gradients(const struct layout *l, double n, double block, double ends)
 {
 	double shards = shards_of(l), dp = l->degree[AXIS_DP], part = n / shards;
@@ -423,7 +415,7 @@ static double bubble_of(const struct layout *l)
 
 static void begin(struct timing *t, double peak)
 {
-	double share = cluster_share(t->c, ranks_here(t->c, ranks_of(t->l), 1));
+	double share = cluster_share(t->c, ranks_here(t->c, mesh_ranks(t->l->degree), 1));
 	t->rate = share * t->c->efficiency * peak;
 	t->memory = share * t->c->memory;
 	t->tokens = (double)t->l->micro_batch * t->s->context / t->l->degree[AXIS_CP];

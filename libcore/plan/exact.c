@@ -162,7 +162,7 @@ static void predict(const struct request *r, struct subject *s, struct times *o)
 	}
 }
 
-/* Of one model, or of two, `times` the difference of which is added. */
+/* One model is planned, or two, and `times` their difference is added. */
 struct pair {
 	struct subject few, more;
 	int64_t times;
@@ -188,7 +188,7 @@ static int open_pair(const struct request *r, const struct layout *l, bool quick
 	return -1;
 }
 
-/* Of all stages, until one needs more than there is. */
+/* Plans all stages, until one needs more than there is. */
 static void pair_memory(const struct request *r, struct pair *p, struct memory *out)
 {
 	*out = (struct memory){.total = 0};

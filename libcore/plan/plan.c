@@ -248,15 +248,15 @@ int64_t plan_limit(const struct train_opts *o, int ranks)
 
 /* The rank whose plan equals this one's. With many ranks, those in the middle of an axis equal its
  * second; stages of the pipeline all differ. */
-static int like_rank(const struct mesh *m, int ranks, int rank)
+static int like_rank(const int degree[N_AXES], int rank)
 {
 	enum { ALL = 64 };
 	int at[N_AXES];
-	mesh_place(m, rank, at);
+	mesh_place(degree, rank, at);
 	for (int a = 0; a < N_AXES; a++)
-		if (a != AXIS_PP && at[a] > 1 && at[a] < m->degree[a] - 1)
+		if (a != AXIS_PP && at[a] > 1 && at[a] < degree[a] - 1)
 			at[a] = 1;
-	return ranks <= ALL ? rank : mesh_rank(m, at);
+	return mesh_ranks(degree) <= ALL ? rank : mesh_rank(degree, at);
 }
 
 /* The bytes by which ranks are compared: on GPUs, those of the GPU. */
@@ -269,12 +269,10 @@ static int64_t total_of(const struct train_opts *o, const struct plan *p)
 static int plan_largest(const struct train_opts *o, struct model *m, int ranks,
 	struct plan *most, int64_t *totals)
 {
-	struct mesh mesh;
 	int largest = 0;
-	memcpy(mesh.degree, o->resolved.degree, sizeof(mesh.degree));
 	for (int r = 0; r < ranks; r++) {
 		struct plan p;
-		int like = like_rank(&mesh, ranks, r);
+		int like = like_rank(o->resolved.degree, r);
 		if (like < r) {
 			totals[r] = totals[like];
 			continue;
@@ -506,9 +504,7 @@ static void print_pipeline(const struct train_opts *o, struct model *m, struct s
 	for (int i = 0; i < n; i++) {
 		int at[N_AXES] = {0};
 		at[AXIS_PP] = i % o->resolved.degree[AXIS_PP];
-		struct mesh mesh;
-		memcpy(mesh.degree, o->resolved.degree, sizeof(mesh.degree));
-		plan_open(&t, o, m, mesh_rank(&mesh, at), n_micro);
+		plan_open(&t, o, m, mesh_rank(o->resolved.degree, at), n_micro);
 		trainer_build_pipe(&t);
 		const struct stage *st =
 			&t.layout.stages[i / o->resolved.degree[AXIS_PP]];
@@ -545,9 +541,7 @@ int plan_print(
 {
 	struct train_opts with = *given, *o = &with;
 	struct plan most = {0};
-	int ranks = 1;
-	for (int a = 0; a < N_AXES; a++)
-		ranks *= o->resolved.degree[a];
+	int ranks = mesh_ranks(o->resolved.degree);
 	if (o->cluster && plan_hosts(o, ranks, e))
 		return -1;
 	int64_t *totals = xcalloc((size_t)ranks, sizeof(*totals));

@@ -40,7 +40,7 @@ struct plan {
 /* A pure function of its arguments: the code that trains, run on the planning device. The
  * options are resolved; the model's tensors become this rank's parts. */
 void plan_make(const struct train_opts *o, struct model *m, int rank, struct plan *p);
-/* The same for the memory, of a step that has only as many micro-batches as fill the pipeline: for a
+/* Plans the memory, by a step that has only as many micro-batches as fill the pipeline: for a
  * search that looks at many layouts. Without sent, read and written, and flops. */
 void plan_make_memory(
 	const struct train_opts *o, struct model *m, int rank, struct plan *p);

@@ -182,8 +182,8 @@ struct search {
 	int64_t n;
 	int64_t enumerated, fitting, refused, planned; /* counts */
 	int64_t extrapolated; /* of those planned, by fewer layers and not whole, too */
-	/* Of those planned both ways, the largest error of an extrapolated step time and memory; < 0:
-	 * there are none. */
+	/* The largest error of an extrapolated step time and memory, where both were planned; < 0: they
+	 * never were. */
 	double time_error, memory_error;
 	double seconds;
 	struct err refusal; /* what pt-train said of the first one that it refused */
@@ -202,7 +202,7 @@ int exact_memory(const struct request *r, const struct layout *l, struct memory 
 	struct err *e);
 /* And the time, if it fits. */
 int exact_plan(const struct request *r, struct choice *c, struct err *e);
-/* The same, extrapolated from plans of fewer layers; or whole, if that is not more work. */
+/* Extrapolates from plans of fewer layers; or plans the whole, if that is not more work. */
 int exact_plan_quickly(const struct request *r, struct choice *c, struct err *e);
 bool exact_accepts(const struct request *r, const struct layout *l);
 bool exact_fits(const struct request *r, const struct memory *m);
@@ -275,6 +275,5 @@ int report_json(const struct request *r, const struct search *s, const char *giv
 /* The arguments of pt-train: `given`, those of the model, and those of the layout. */
 void report_arguments(const struct request *r, const struct layout *l, const char *given,
 	struct str *out);
-double report_mfu(const struct request *r, const struct choice *c);
 
 #endif

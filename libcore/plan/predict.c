@@ -1,11 +1,10 @@
 /*
  * The predicted time of a step (--dry-run --cluster): the step on the planning device, whose kernels take
- * the time of their work, with the communication of one rank simulated (comm/simulate.h). Of a
- * pipeline, one rank of each stage is simulated, and the schedule with the times of their actions.
+ * the time of their work, with the communication of one rank simulated (comm/simulate.h). With
+ * a pipeline, one rank of each stage is simulated, and the schedule with the times of their actions.
  */
 #include "plan/plan_internal.h"
 
-#include <errno.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -19,7 +18,7 @@
 
 enum { MOST_ROWS = 64 };
 
-/* Of a rank in a step; in seconds. */
+/* What a rank does in a step, in seconds. */
 struct prediction {
 	double computation, exposed;
 	double pipeline;      /* of the actions of all stages, with waiting */
@@ -56,21 +55,13 @@ static void note_action(void *with, const struct action *a)
 	x->last = now;
 }
 
-static int ranks_of(const struct train_opts *o)
-{
-	int ranks = 1;
-	for (int a = 0; a < N_AXES; a++)
-		ranks *= o->resolved.degree[a];
-	return ranks;
-}
-
 /* The ranks of a host: as many as there are, if these fit. */
 static int host_ranks(const struct train_opts *o, const struct cluster *c)
 {
-	return (int)min64(ranks_of(o), c->links.host_ranks);
+	return (int)min64(mesh_ranks(o->resolved.degree), c->links.host_ranks);
 }
 
-/* Of --peak-flops, or of the cluster. */
+/* By --peak-flops, or the cluster's. */
 static double peak_of(
 	const struct train_opts *o, const struct cluster *c, enum dtype type)
 {
@@ -211,10 +202,8 @@ static void predict(const struct subject *s, int64_t n_micro, struct prediction 
 	const struct train_opts *o = s->o;
 	size_t stages = (size_t)(o->resolved.degree[AXIS_PP] * max64(1, o->pp_stages));
 	struct actions a = {.last = 0};
-	struct mesh mesh;
 	int at[N_AXES] = {0};
 	double rest = 0;
-	memcpy(mesh.degree, o->resolved.degree, sizeof(mesh.degree));
 	for (int k = 0; k < ACTION_KINDS; k++) {
 		a.seconds[k] = xcalloc(stages, sizeof(*a.seconds[k]));
 		a.n[k] = xcalloc(stages, sizeof(*a.n[k]));
@@ -222,7 +211,7 @@ static void predict(const struct subject *s, int64_t n_micro, struct prediction 
 	for (int i = 0; i < o->resolved.degree[AXIS_PP]; i++) {
 		struct prediction one;
 		at[AXIS_PP] = i;
-		simulate_rank(s, mesh_rank(&mesh, at), n_micro, &a, &one);
+		simulate_rank(s, mesh_rank(o->resolved.degree, at), n_micro, &a, &one);
 		if (!i || one.computation + one.exposed > p->computation + p->exposed)
 			*p = one;
 		rest = one.rest > rest ? one.rest : rest;
@@ -261,7 +250,7 @@ static int64_t period_of(const struct train_opts *o)
 	return o->pp_schedule == SCHEDULE_INTERLEAVED ? o->resolved.degree[AXIS_PP] : 1;
 }
 
-/* Of many micro-batches, each further period is assumed to take the same time. */
+/* If micro-batches are many, each further period is assumed to take the same time. */
 static void predict_step(const struct subject *s, bool overlaps, struct prediction *p)
 {
 	enum { FEW = 4 };
@@ -358,7 +347,9 @@ static void print_rates(
 	const struct subject *s, const struct prediction p[2], struct str *out)
 {
 	const struct train_opts *o = s->o;
-	double ranks = (double)(max64(1, o->edit.workers) * ranks_of(o)), peak;
+	double ranks = (double)(max64(1, o->edit.workers) *
+				mesh_ranks(o->resolved.degree)),
+	       peak;
 	double all[2], rate[2], mfu[2], causal[2];
 	peak = peak_of(o, s->c, options_gemm_dtype(o));
 	for (int i = 0; i < 2; i++) {
@@ -428,7 +419,7 @@ static int write_trace(const char *path, const struct str *events, struct err *e
 	return rc;
 }
 
-/* Of a step that has only a few micro-batches. */
+/* The step has only a few micro-batches. */
 static int trace_step(const struct subject *given, struct err *e)
 {
 	struct subject s = *given;

@@ -10,7 +10,7 @@
 
 static const char *const offload_names[] = {OFFLOAD_WORDS};
 
-double report_mfu(const struct request *r, const struct choice *c)
+static double mfu_of(const struct request *r, const struct choice *c)
 {
 	const struct cluster *k = &r->cluster;
 	int here = r->ranks / r->hosts;
@@ -67,7 +67,7 @@ void report_table(const struct request *r, const struct search *s, struct str *o
 		const struct times *t = &c->times;
 		char memory[NUM_TEXT];
 		str_printf(out, "%c %10.4f %6.4f %12.0f %9s %6.1f%% %6.1f%%  ",
-			marks[c->planned], t->step, report_mfu(r, c),
+			marks[c->planned], t->step, mfu_of(r, c),
 			(double)(r->o->batch * r->m->c.context) / t->step,
 			text_bytes(memory, c->memory.total), 100 * t->exposed / t->step,
 			100 * t->bubble / t->step);
@@ -171,7 +171,7 @@ static json_t *json_choice(
 	put_real(o, "computation", t->computation);
 	put_real(o, "exposed", t->exposed);
 	put_real(o, "bubble", t->bubble);
-	put_real(o, "mfu", report_mfu(r, c));
+	put_real(o, "mfu", mfu_of(r, c));
 	json_object_set_new(o, "exact", json_boolean(c->planned != BY_FORMULAS));
 	json_object_set_new(o, "whole", json_boolean(c->planned == BY_WHOLE_PLAN));
 	put_real(o, "estimated_step", c->estimated_step);

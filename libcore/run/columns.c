@@ -2,7 +2,6 @@
 #include "base/options.h"
 #include "run/run.h"
 
-#include <stdlib.h>
 #include <string.h>
 
 const struct column columns[N_COLUMNS] = {

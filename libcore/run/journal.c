@@ -210,7 +210,7 @@ static int take_up(struct journal *j, const char *path, int64_t resume, struct e
 	if (resume >= 0)
 		run_log_rewind(&j->log, resume);
 	if (!rc && ftruncate(j->fd, (off_t)whole))
-		rc = err_set(e, EX_IOERR, "%s: %s", path, strerror(errno));
+		rc = err_errno(e, path);
 	return rc ? -1 : 0;
 }
 
@@ -240,8 +240,7 @@ int journal_open(struct journal *j, const char *folder, int64_t resume,
 	str_printf(&path, "%s/journal.txt", folder);
 	j->folder = xstrdup(folder);
 	j->fd = file_open_plain(path.s, O_RDWR | O_CREAT | O_APPEND);
-	int rc = j->fd < 0 ? err_set(e, EX_IOERR, "%s: %s", path.s, strerror(errno))
-			   : take_up(j, path.s, resume, e);
+	int rc = j->fd < 0 ? err_errno(e, path.s) : take_up(j, path.s, resume, e);
 	j->synced = rc ? 0 : lseek(j->fd, 0, SEEK_END);
 	rc = rc || put_head(j, resume, info, config, arithmetic, e);
 	str_clear(&path);

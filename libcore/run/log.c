@@ -3,7 +3,6 @@
 #include "base/file.h"
 #include "run/run.h"
 
-#include <errno.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -91,47 +90,15 @@ void run_log_set_unread(struct run_log *l, int64_t i, int c)
 	l->column[c].v[i] = unread_value();
 }
 
-/* Inserts a row without values before row i. */
-static void insert_row(struct run_log *l, int64_t i)
+/* Appends a row without values. */
+static void append_row(struct run_log *l)
 {
 	make_columns(l);
 	make_room(l);
+	for (int c = 0; c < l->n_columns; c++)
+		if (l->column[c].v)
+			l->column[c].v[l->n_rows] = absent_value();
 	l->n_rows++;
-	for (int c = 0; c < l->n_columns; c++) {
-		double *v = l->column[c].v;
-		if (!v)
-			continue;
-		memmove(&v[i + 1], &v[i], (size_t)(l->n_rows - 1 - i) * sizeof(*v));
-		v[i] = absent_value();
-	}
-}
-
-/* The first row whose step is not below `step`. */
-static int64_t first_from(const struct run_log *l, double step)
-{
-	int64_t low = 0, high = l->n_rows;
-	if (high && run_log_value(l, high - 1, COL_STEP) < step)
-		return high;
-	while (low < high) {
-		int64_t mid = low + (high - low) / 2;
-		if (run_log_value(l, mid, COL_STEP) < step)
-			low = mid + 1;
-		else
-			high = mid;
-	}
-	return low;
-}
-
-int64_t run_log_at(struct run_log *l, int64_t step)
-{
-	int64_t i = first_from(l, (double)step);
-	if (i < l->n_rows && run_log_value(l, i, COL_STEP) == (double)step)
-		return i;
-	if (l->n_rows == MAX_ROWS || !column_fits(COL_STEP, (double)step))
-		return -1;
-	insert_row(l, i);
-	run_log_set(l, i, COL_STEP, (double)step);
-	return i;
 }
 
 int run_log_rows(struct run_log *l, const int64_t *steps, int64_t n)
@@ -185,7 +152,7 @@ struct row run_log_row(const struct run_log *l, int64_t i)
 void run_log_add(struct run_log *l, const struct row *r)
 {
 	run_log_rewind(l, (int64_t)r->v[COL_STEP] - 1);
-	insert_row(l, l->n_rows);
+	append_row(l);
 	for (int c = 0; c < N_COLUMNS; c++)
 		if (row_has(r, c))
 			run_log_set(l, l->n_rows - 1, c, r->v[c]);
@@ -238,8 +205,9 @@ static bool begins(const char *line, size_t len, const char *with)
 	return len >= n && !memcmp(line, with, n);
 }
 
-int run_log_line(struct run_log *l, const char *line, size_t len, struct err *e)
+int run_log_line(void *log, const char *line, size_t len, struct err *e)
 {
+	struct run_log *l = log;
 	static const char meta[] = "# meta ", conf[] = "# config ", arith[] = "# arith ";
 	static const char event[] = "# event ", start[] = "# meta started";
 	struct row r;
@@ -445,12 +413,6 @@ static int read_h5(struct run_log *l, const char *path, const char *name, struct
 
 /* ---- any kind of log ------------------------------------------------------------- */
 
-static bool is_hdf5(int fd)
-{
-	char first[8];
-	return !pread_all(fd, first, 8, 0) && h5_begins(first, 8);
-}
-
 enum { MAX_TEXT = 1 << 30 };
 
 static int not_a_log(const struct run_log *l, struct err *e)
@@ -460,15 +422,10 @@ static int not_a_log(const struct run_log *l, struct err *e)
 		l->name);
 }
 
-static int take_line(void *to, const char *line, size_t len, struct err *e)
-{
-	return run_log_line(to, line, len, e);
-}
-
 static int read_text(struct run_log *l, int fd, struct err *e)
 {
 	struct str rest = {0};
-	int rc = file_lines(fd, l->name, take_line, l, &rest, e);
+	int rc = file_lines(fd, l->name, run_log_line, l, &rest, e);
 	if (!rc && rest.len) /* a number may be incomplete */
 		warn("%s: the last line is incomplete and is ignored", l->name);
 	unread_warn(&l->unread, l->name);
@@ -478,9 +435,10 @@ static int read_text(struct run_log *l, int fd, struct err *e)
 	return rc;
 }
 
-int run_log_read_file(struct run_log *l, int fd, const char *path, struct err *e)
+int run_log_read_file(void *log, int fd, const char *path, struct err *e)
 {
-	return is_hdf5(fd) ? read_h5(l, path, l->name, e) : read_text(l, fd, e);
+	struct run_log *l = log;
+	return h5_is(fd) ? read_h5(l, path, l->name, e) : read_text(l, fd, e);
 }
 
 static int look(void *to, const struct stream *s, int64_t *most, struct err *e)
@@ -490,22 +448,17 @@ static int look(void *to, const struct stream *s, int64_t *most, struct err *e)
 	return !h5 && memchr(s->first, '\0', s->n) ? not_a_log(to, e) : 0;
 }
 
-static int read_open(void *to, int fd, const char *path, struct err *e)
-{
-	return run_log_read_file(to, fd, path, e);
-}
-
 int run_log_read(struct run_log *l, const char *path, struct err *e)
 {
 	struct str in_folder = {0};
 	struct stat st;
 	bool is_stdin = !strcmp(path, "-");
 	*l = (struct run_log){.name = xstrdup(is_stdin ? "standard input" : path)};
-	if (!is_stdin && stat(path, &st) == 0 && S_ISDIR(st.st_mode)) {
+	if (!is_stdin && file_is_folder(path)) {
 		str_printf(&in_folder, "%s/run.h5", path);
 		path = in_folder.s;
 	}
-	const struct seekable how = {look, read_open, l};
+	const struct seekable how = {look, run_log_read_file, l};
 	int rc = in_folder.len && !stat(path, &st) && !S_ISREG(st.st_mode)
 			 ? err_set(e, EX_DATAERR, "%s is not a plain file", path)
 			 : file_read_seekable(path, l->name, &how, e);

@@ -13,8 +13,6 @@
 #include "h5/h5.h"
 #include "run/absent.h"
 
-#include <string.h>
-
 enum { RUN_VERSION = 1 };
 
 /* ---- columns.c: the table of columns --------------------------------------------- */
@@ -165,21 +163,19 @@ struct row run_log_row(const struct run_log *l, int64_t i);
 /* Appends a row, which replaces earlier rows with the same or a later step: the run was resumed from
  * before them. */
 void run_log_add(struct run_log *l, const struct row *r);
-/* The row of a step, which is inserted in its place if there is none; -1: too many rows. */
-int64_t run_log_at(struct run_log *l, int64_t step);
 /* Makes n rows in a log without rows, of these steps, which ascend; -1: too many. */
 int run_log_rows(struct run_log *l, const int64_t *steps, int64_t n);
 /* The number of the column `name` (of the table, by its earlier name too); -1: none. */
 int run_log_find(const struct run_log *l, const char *name);
-/* The same; adds a column that is missing. -1: too many columns. */
+/* Finds a column, or adds it. -1: too many columns. */
 int run_log_column(struct run_log *l, const char *name);
 void run_log_set(struct run_log *l, int64_t i, int c, double v);
 /* What is there cannot be read. */
 void run_log_set_unread(struct run_log *l, int64_t i, int c);
 /* Removes the rows after `step`, from which a run was resumed. */
 void run_log_rewind(struct run_log *l, int64_t step);
-/* Adds one line of a journal or of standard output. */
-int run_log_line(struct run_log *l, const char *line, size_t len, struct err *e);
+/* Adds one line of a journal or of standard output: a line_fn of a struct run_log. */
+int run_log_line(void *log, const char *line, size_t len, struct err *e);
 /* Adds the complete lines of a text, and sets *whole to the bytes of these. */
 int run_log_lines(
 	struct run_log *l, const struct str *text, size_t *whole, struct err *e);
@@ -187,7 +183,7 @@ int run_log_lines(
  * ("-"); the directory of a run stands for its run.h5. */
 int run_log_read(struct run_log *l, const char *path, struct err *e);
 /* Reads an open file, which is at `path` (HDF5 needs that), into a log that has a name only. */
-int run_log_read_file(struct run_log *l, int fd, const char *path, struct err *e);
+int run_log_read_file(void *log, int fd, const char *path, struct err *e);
 int run_log_write(const struct run_log *l, const char *path, struct err *e);
 void run_log_free(struct run_log *l);
 
@@ -204,7 +200,6 @@ enum step_phase {
 	PHASE_UPDATED,	/* parameters after the step */
 	N_PHASES
 };
-extern const char *const step_phases[N_PHASES + 1]; /* ends with NULL */
 
 /* A tensor at some place of a step. The hash is the sum, modulo 2^64, of a hash of (index, value)
  * of each element, so it does not depend on how the elements are divided among ranks. */
@@ -230,7 +225,7 @@ int tensor_hash_parse(const char *line, size_t len, struct tensor_hash *h);
 /* Reads a file of such lines, in their order; lines that begin with # are comments. */
 struct tensor_hashes {
 	struct tensor_hash *of;
-	int64_t n, room;
+	int64_t n;
 };
 int tensor_hashes_read(struct tensor_hashes *l, const char *path, struct err *e);
 void tensor_hashes_free(struct tensor_hashes *l);

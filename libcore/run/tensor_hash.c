@@ -6,8 +6,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-const char *const step_phases[] = {
-	"parameter", "forward", "backward", "gradient", "norm", "state", "updated", NULL};
+static const char *const step_phases[N_PHASES] = {
+	"parameter", "forward", "backward", "gradient", "norm", "state", "updated"};
 
 static uint64_t hash_element(uint64_t index, uint32_t bits)
 {
@@ -165,10 +165,7 @@ static int add_line(struct tensor_hashes *l, const char *line, size_t len, struc
 	if (tensor_hash_parse(line, len, &h))
 		return err_set(e, EX_DATAERR, "line %lld is no hash of a tensor",
 			(long long)l->n + 1);
-	if (l->n == l->room) {
-		l->room = l->room ? 2 * l->room : 256;
-		l->of = xrealloc(l->of, (size_t)l->room * sizeof(*l->of));
-	}
+	l->of = xgrow(l->of, l->n, sizeof(*l->of));
 	l->of[l->n++] = h;
 	return 0;
 }

@@ -46,8 +46,7 @@ static int open_patterns(struct encoder *s, const char *lines, struct err *e)
 				e, EX_DATAERR, "more than %d patterns", MAX_PATTERNS);
 			break;
 		}
-		s->patterns = xrealloc(
-			s->patterns, (size_t)(s->n_patterns + 1) * sizeof(*s->patterns));
+		s->patterns = xgrow(s->patterns, s->n_patterns, sizeof(*s->patterns));
 		struct splitter *x = splitter_open(line.s, e);
 		s->patterns[s->n_patterns].splitter = x;
 		s->n_patterns += x != NULL;
@@ -84,11 +83,6 @@ void encoder_close(struct encoder *s)
 void encoder_special(struct encoder *s, bool allowed)
 {
 	s->special = allowed;
-}
-
-int64_t encoder_word(struct encoder *s, const char *word, int64_t n, uint32_t *out)
-{
-	return known_word(s->known, word, n, out);
 }
 
 /* ---- words ------------------------------------------------------------------------- */

@@ -7,8 +7,6 @@
  */
 #include "token/split_internal.h"
 
-#include <string.h>
-
 #ifdef __x86_64__
 #include <immintrin.h>
 #endif
@@ -272,12 +270,6 @@ WIDEST static int find_512(const struct split_rule *r, const char *text, int64_t
 	return find(r, text, at, n, ends, max, true);
 }
 
-static int find_any(const struct split_rule *r, const char *text, int64_t at, int64_t n,
-	uint32_t *ends, int max)
-{
-	return find(r, text, at, n, ends, max, false);
-}
-
 static bool has_512(void)
 {
 #ifdef __x86_64__
@@ -294,5 +286,5 @@ int split_ascii(const struct split_rule *r, const char *text, int64_t at, int64_
 		return 0;
 	if (has_512() && !split_ascii_narrow)
 		return find_512(r, text, at, n, ends, max);
-	return find_any(r, text, at, n, ends, max);
+	return find(r, text, at, n, ends, max, false);
 }

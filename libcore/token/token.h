@@ -167,7 +167,5 @@ int64_t encoder_put(struct encoder *s, const char *text, int64_t n, bool final,
 void encoder_special(struct encoder *s, bool allowed);
 /* Can the special tokens of these rules be found in text? */
 int bpe_check_special(const struct vocab *v, const struct bpe_rules *r, struct err *e);
-/* The tokens of one word, which the pattern does not split. out has room for n tokens. */
-int64_t encoder_word(struct encoder *s, const char *word, int64_t n, uint32_t *out);
 
 #endif

@@ -56,7 +56,7 @@ void tokenizer_free(struct tokenizer *t)
 
 /* ---- kinds that this program does not know -------------------------------------------- */
 
-/* Of files of other programs: with the vocabulary one can train and decode, but not encode. */
+/* Files of other programs have them: with the vocabulary one can train and decode, but not encode. */
 enum { MAX_NAME = 64 };
 
 struct foreign {

@@ -3,7 +3,6 @@
 #include "base/utf8.h"
 #include "token/tokenizer.h"
 
-#include <stdlib.h>
 #include <string.h>
 
 #define ABSENT UINT32_MAX

@@ -3,7 +3,6 @@
 #include "token/vocab_internal.h"
 
 #include <dirent.h>
-#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -55,10 +54,7 @@ void bpe_rules_free(struct bpe_rules *r)
 
 void builder_add(struct vocab_builder *b, uint32_t id, const char *bytes, size_t n)
 {
-	if (b->n == b->cap) {
-		b->cap = max64(1024, 2 * b->cap);
-		b->items = xrealloc(b->items, (size_t)b->cap * sizeof(*b->items));
-	}
+	b->items = xgrow(b->items, b->n, sizeof(*b->items));
 	b->items[b->n++] = (struct vocab_item){id, b->bytes.len, n};
 	str_add(&b->bytes, bytes, n);
 }
@@ -114,30 +110,21 @@ int builder_end(struct vocab_builder *b, int64_t gaps, struct vocab *v, struct e
 	return 0;
 }
 
-/* True when an array of n items is full, whose capacities are the powers of two. */
-static bool is_full(int64_t n)
-{
-	return (n & (n - 1)) == 0;
-}
-
 void rules_add_token(struct bpe_rules *r, uint32_t id, unsigned flags)
 {
-	if (is_full(r->n_added))
-		r->added = xrealloc(
-			r->added, (size_t)max64(1, 2 * r->n_added) * sizeof(*r->added));
+	r->added = xgrow(r->added, r->n_added, sizeof(*r->added));
 	r->added[r->n_added++] = (struct bpe_added){id, flags};
 }
 
 void rules_add_merge(struct bpe_rules *r, uint32_t left, uint32_t right)
 {
-	if (is_full(r->n_merges))
-		r->merges = xrealloc(r->merges,
-			(size_t)max64(1, 2 * r->n_merges) * 2 * sizeof(*r->merges));
+	r->merges = xgrow(r->merges, r->n_merges, 2 * sizeof(*r->merges));
 	r->merges[2 * r->n_merges] = left;
 	r->merges[2 * r->n_merges++ + 1] = right;
 }
 
-void rules_find_end(struct bpe_rules *r, const struct vocab *v)
+/* Finds the token for the end of a text among the special tokens, by its usual names. */
+static void find_end(struct bpe_rules *r, const struct vocab *v)
 {
 	static const char *const names[] = {
 		"<|endoftext|>", "<|end_of_text|>", "</s>", NULL};
@@ -193,7 +180,7 @@ static char *find_file(const char *path, struct err *e)
 		"tokenizer.json", "vocab.bpe", "merges.txt", NULL};
 	struct stat st;
 	if (stat(path, &st)) {
-		err_set(e, EX_IOERR, "%s: %s", path, strerror(errno));
+		err_errno(e, path);
 		return NULL;
 	}
 	if (!S_ISDIR(st.st_mode))
@@ -300,7 +287,7 @@ int bpe_read(struct vocab *v, struct bpe_rules *r, const char *path,
 		 choose_pattern(r, model, pattern, file, e);
 	free(file);
 	if (!rc) {
-		rules_find_end(r, v);
+		find_end(r, v);
 		return 0;
 	}
 	vocab_free(v);

@@ -16,7 +16,7 @@ struct vocab_builder {
 		uint32_t id;
 		size_t at, len;
 	} * items;
-	int64_t n, cap;
+	int64_t n;
 };
 
 void builder_add(struct vocab_builder *b, uint32_t id, const char *bytes, size_t n);
@@ -27,8 +27,6 @@ void builder_free(struct vocab_builder *b);
 
 void rules_add_token(struct bpe_rules *r, uint32_t id, unsigned flags);
 void rules_add_merge(struct bpe_rules *r, uint32_t left, uint32_t right);
-/* Finds the token for the end of a text among the special tokens, by its usual names. */
-void rules_find_end(struct bpe_rules *r, const struct vocab *v);
 
 /* ---- byte_level.c ---------------------------------------------------------------- */
 

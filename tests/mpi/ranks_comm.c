@@ -132,7 +132,7 @@ static void fill_input(struct buffers *x)
 
 static bool right(const struct buffers *x)
 {
-	int64_t blocks = x->in_place ? coll_blocks(x->what, x->c->size)
+	int64_t blocks = x->in_place ? coll_blocks(&coll_table[x->what], x->c->size)
 			 : coll_table[x->what].recv_parts ? 1
 							  : x->c->size;
 	bool good = true;

@@ -255,7 +255,7 @@ static int64_t plan_pass(struct model *m, const struct mesh *real, const struct 
 	arena_measure(&size.run, "run");
 	arena_measure(&size.micro, "micro");
 	arena_measure(&size.scratch, "scratch");
-	mesh_plan(&mesh, real->degree, mesh_rank(real, real->at));
+	mesh_plan(&mesh, real->degree, mesh_rank(real->degree, real->at));
 	device_plan(&b.d, DEVICE_CPU);
 	trial_open(&b, m, &mesh, l, &size);
 	go(&b);

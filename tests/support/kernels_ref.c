@@ -46,15 +46,23 @@ void ref_bias_bwd(double *db, const double *dy, int64_t n, int64_t out)
 
 /* ---- norm ------------------------------------------------------------------------ */
 
+void ref_norm_stats(enum norm_kind kind, double *mean, double *rstd, const double *x,
+	int64_t n, double eps)
+{
+	double square = 0;
+	*mean = 0;
+	for (int64_t j = 0; j < n && kind == NORM_LAYER; j++)
+		*mean += x[j] / (double)n;
+	for (int64_t j = 0; j < n; j++)
+		square += (x[j] - *mean) * (x[j] - *mean) / (double)n;
+	*rstd = 1 / sqrt(square + eps);
+}
+
 static void normalize(enum norm_kind kind, double *h, double *rstd, const double *x,
 	int64_t n, double eps)
 {
-	double mean = 0, square = 0;
-	for (int64_t j = 0; j < n && kind == NORM_LAYER; j++)
-		mean += x[j] / (double)n;
-	for (int64_t j = 0; j < n; j++)
-		square += (x[j] - mean) * (x[j] - mean) / (double)n;
-	*rstd = 1 / sqrt(square + eps);
+	double mean;
+	ref_norm_stats(kind, &mean, rstd, x, n, eps);
 	for (int64_t j = 0; j < n; j++)
 		h[j] = (x[j] - mean) * *rstd;
 }
@@ -71,18 +79,17 @@ void ref_norm_fwd(enum norm_kind kind, double *y, const double *x, const double 
 	}
 }
 
-/* By the Jacobian: dh_i / dx_j = rstd ([i = j] - [LayerNorm] / n - h_i h_j / n). */
+/* dh_i / dx_j = rstd ([i = j] - [LayerNorm] / n - h_i h_j / n). */
 static void norm_bwd_row(enum norm_kind kind, double *dx, const double *dy,
 	const double *h, double rstd, const double *gamma, int64_t n)
 {
-	double centre = kind == NORM_LAYER ? 1 : 0;
-	for (int64_t j = 0; j < n; j++) {
-		double sum = 0;
-		for (int64_t i = 0; i < n; i++)
-			sum += dy[i] * gamma[i] *
-			       ((i == j) - (centre + h[i] * h[j]) / (double)n);
-		dx[j] += rstd * sum;
+	double sum = 0, sum_h = 0;
+	for (int64_t i = 0; i < n; i++) {
+		sum += kind == NORM_LAYER ? dy[i] * gamma[i] : 0;
+		sum_h += dy[i] * gamma[i] * h[i];
 	}
+	for (int64_t j = 0; j < n; j++)
+		dx[j] += rstd * (dy[j] * gamma[j] - (sum + sum_h * h[j]) / (double)n);
 }
 
 void ref_norm_bwd(enum norm_kind kind, double *dx, double *dgamma, double *dbeta,

@@ -19,6 +19,9 @@ void ref_linear_bwd_w(double *dw, const double *dy, const double *x, int64_t n,
 	int64_t in, int64_t out);
 void ref_bias_bwd(double *db, const double *dy, int64_t n, int64_t out);
 
+/* Of one row; the mean is 0 for RMSNorm. */
+void ref_norm_stats(enum norm_kind, double *mean, double *rstd, const double *x,
+	int64_t n, double eps);
 /* beta, dx, dgamma and dbeta may be NULL. */
 void ref_norm_fwd(enum norm_kind, double *y, const double *x, const double *gamma,
 	const double *beta, int64_t rows, int64_t cols, double eps);

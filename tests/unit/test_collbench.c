@@ -367,6 +367,7 @@ static int64_t compare(const struct bench_table *old, const struct bench_table *
 	struct str out = {0};
 	struct err e = {0};
 	struct bench_judged *judged = table_judge(old, now, 0.05), *second = NULL;
+	int64_t open = 0;
 	if (again) {
 		second = table_judge(old, again, 0.05);
 		table_confirm(judged, second, now->n_rows);
@@ -374,8 +375,10 @@ static int64_t compare(const struct bench_table *old, const struct bench_table *
 	int64_t n = table_compare(old, now, judged, &out, &e);
 	if (!strstr(out.s, want))
 		fail_msg("%s: %s", want, out.s);
+	for (int64_t i = 0; i < now->n_rows; i++)
+		open += table_n_open(&judged[i]);
 	if (n >= 0)
-		assert_int_equal(n, table_n_open(judged, now->n_rows));
+		assert_int_equal(n, open);
 	free(judged);
 	free(second);
 	str_free(&out);
@@ -442,7 +445,7 @@ static void what_waited_is_measured_again(void **state)
 	(void)state;
 	now.result[0].waited = 8;
 	struct bench_judged *j = table_judge(&a, &b, 0.05);
-	assert_true(j->verdict[0] == VERDICT_UNJUDGED && table_is_open(j));
+	assert_true(j->verdict[0] == VERDICT_UNJUDGED && table_n_open(j) > 0);
 	free(j);
 	assert_int_equal(compare(&a, &b, &c, "13.00 us, before 10.00 us: +30.0 %"), 1);
 	assert_int_equal(compare(&a, &b, &d, "1 unchanged, 0 not judged"), 0);

@@ -4,7 +4,6 @@
  * device: cpu cuda
  */
 #include "tests/support/device.h"
-#include "tests/support/kernels_ref.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -12,37 +11,6 @@
 
 enum { LARGE = 40000, MOST_WORKERS = 9 };
 static const int64_t sizes[] = {1, 15, 16, 257, 1003, LARGE + 7};
-
-/* ---- the outer step -------------------------------------------------------------- */
-
-static void pseudo_grad(void **state)
-{
-	struct device *d = *state;
-	for (size_t j = 0; j < ARRAY_LEN(sizes); j++) {
-		int64_t n = sizes[j];
-		struct twin a = twin_random(1, n, 1), p = twin_random(1, n, 1);
-		d->k->sub(d, p.f, a.f, p.f);
-		for (int64_t e = 0; e < n; e++)
-			p.r[e] = a.r[e] - p.r[e];
-		twin_check("pseudo_grad", p, 1e-6);
-	}
-}
-
-static void mix(void **state)
-{
-	static const float parts[] = {0, 0.3f, 0.5f, 1};
-	struct device *d = *state;
-	for (size_t i = 0; i < ARRAY_LEN(parts); i++)
-		for (size_t j = 0; j < ARRAY_LEN(sizes); j++) {
-			struct twin p = twin_random(1, sizes[j], 1);
-			struct twin a = twin_random(1, sizes[j], 1);
-			double keep = (double)parts[i];
-			d->k->axpby(d, p.f, 1 - parts[i], a.f, parts[i]);
-			for (int64_t e = 0; e < sizes[j]; e++)
-				p.r[e] = keep * p.r[e] + (1 - keep) * a.r[e];
-			twin_check("mix", p, 1e-6);
-		}
-}
 
 /* ---- combine ---------------------------------------------------------------------- */
 
@@ -241,8 +209,6 @@ static void keep_random(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		on_device(pseudo_grad),
-		on_device(mix),
 		on_device(combine_is_known),
 		on_device(combine),
 		on_device(sizes_of_elements),

@@ -4,7 +4,6 @@
  * device: cpu cuda
  */
 #include "tests/support/device.h"
-#include "tests/support/kernels_ref.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -216,16 +215,6 @@ static void picked_of_more(void **state)
 	check_bits("the first", y.p, want, 12);
 }
 
-static void sub(void **state)
-{
-	struct device *d = *state;
-	struct twin a = twin_random(3, LARGE, 1), b = twin_random(3, LARGE, 1);
-	for (int64_t i = 0; i < 3 * LARGE; i++)
-		a.r[i] -= b.r[i];
-	d->k->sub(d, a.f, a.f, b.f);
-	twin_check("sub", a, 1e-6);
-}
-
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -236,7 +225,6 @@ int main(void)
 		on_device(quantise_what_is_none),
 		on_device(picked),
 		on_device(picked_of_more),
-		on_device(sub),
 	};
 	return run_on_device(tests);
 }

@@ -83,7 +83,7 @@ static void test_lists(void **state)
 		a_hash(PHASE_FORWARD, "y"), a_hash(PHASE_FORWARD, "z"),
 		a_hash(PHASE_UPDATED, "w")};
 	struct tensor_hash other[4];
-	struct tensor_hashes a = {of, 4, 4}, b = {other, 4, 4};
+	struct tensor_hashes a = {of, 4}, b = {other, 4};
 	struct str out = {0};
 	memcpy(other, of, sizeof(of));
 	assert_int_equal(locate_in_lists(&a, &b, 4, &out), 0);
@@ -98,7 +98,7 @@ static void test_lists(void **state)
 	str_clear(&out);
 	struct tensor_hash turned[] = {
 		of[3], of[2], of[1], a_hash(PHASE_FORWARD, "more")};
-	struct tensor_hashes c = {turned, 4, 4};
+	struct tensor_hashes c = {turned, 4};
 	assert_int_equal(locate_in_lists(&a, &c, 0, &out), 2);
 	assert_non_null(strstr(out.s, "step 3, parameter before the step w\n"));
 	assert_non_null(strstr(out.s, "test:    not computed"));

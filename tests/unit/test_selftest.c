@@ -264,26 +264,39 @@ static void wrong_sums_are_found(void **state)
 	}
 }
 
-/* The self-test names the only element that is wrong. */
-static void check_found(struct kernel_call c, int64_t row, int64_t col, float value)
+static void wrong_zero(struct device *d, struct mat x)
+{
+	right->zero(d, x);
+	spoil(d, x);
+}
+
+/* Spoils one number; the self-test says so. */
+static void check_said(struct kernel_call c, int64_t at, float value, const char *said)
 {
 	struct device *d = test_device();
 	struct kernels k = *d->k;
 	struct err e = {0};
-	char element[64];
 	right = d->k;
 	k.linear_fwd = wrong_fwd;
 	k.linear_bwd_w = wrong_bwd_w;
-	wrong_at = row * c.m[0].cols + col;
+	k.zero = wrong_zero;
+	wrong_at = at;
 	wrong = value;
 	d->k = &k;
 	int rc = run_call(&c, &e);
 	d->k = right;
+	assert_int_equal(rc, -1);
+	if (!strstr(e.msg, said))
+		fail_msg("not%s: %s", said, e.msg);
+}
+
+/* The self-test names the only element that is wrong. */
+static void check_found(struct kernel_call c, int64_t row, int64_t col, float value)
+{
+	char element[64];
 	snprintf(element, sizeof(element), ": element %lld, %lld is ", (long long)row,
 		(long long)col);
-	assert_int_equal(rc, -1);
-	if (!strstr(e.msg, element))
-		fail_msg("not%s: %s", element, e.msg);
+	check_said(c, row * c.m[0].cols + col, value, element);
 }
 
 /* In the first and in later pieces, in a first and in a last element; a number, and none. */
@@ -300,6 +313,27 @@ static void one_wrong_element_is_found(void **state)
 	}
 }
 
+/* Behind the last element, and at the fence's end. */
+static void writes_behind_a_matrix_are_found(void **state)
+{
+	static const char said[] =
+		": memory: the kernel wrote behind the end of a matrix";
+	const struct kernel_call small = {KERNEL_linear_fwd,
+		.m = {shape(3, 7, DT_F32), shape(3, 5, DT_F32), shape(7, 5, DT_F32)}};
+	(void)state;
+	check_said(small, 3 * 7, 0, said);
+	check_said(small, 3 * 7 + 31, 1, said);
+	check_said(tall(), TALL * WIDE, 0, said);
+}
+
+/* Kernels that must have the CPU's bits. */
+static void signs_of_zeros_are_compared(void **state)
+{
+	const struct kernel_call c = {KERNEL_zero, .m = {shape(1, 9, DT_F32)}};
+	(void)state;
+	check_said(c, 5, -0.0f, ": element 0, 5 is -0, but the CPU's is 0");
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -307,6 +341,8 @@ int main(void)
 		on_device(large_trials_pass),
 		on_device(one_wrong_element_is_found),
 		on_device(wrong_sums_are_found),
+		on_device(writes_behind_a_matrix_are_found),
+		on_device(signs_of_zeros_are_compared),
 	};
 	if (test_device_missing())
 		return 0;

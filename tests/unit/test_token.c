@@ -1,8 +1,9 @@
 /* token: readers of vocabularies, the splitting of words, the encoder against a textbook one. */
 #include "base/file.h"
 #include "tests/support/support.h"
-#include "token/tokenizer.h"
+#include "token/bpe_internal.h"
 #include "token/split_internal.h"
+#include "token/tokenizer.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -266,10 +267,10 @@ static void long_words(void **state)
 		want.n = 0;
 		textbook_word(&v, &r, word.s, (int64_t)word.len, &want);
 		struct bpe *b = bpe_open(&v, &r, &e);
-		struct encoder *x = encoder_open(b, &e);
-		got.n = encoder_word(x, word.s, (int64_t)word.len, got.v);
+		struct known_words *k = known_words_open(b);
+		got.n = known_word(k, word.s, (int64_t)word.len, got.v);
 		assert_ids(&got, &want, word.s);
-		encoder_close(x);
+		known_words_close(k);
 		bpe_close(b);
 		vocab_free(&v);
 		bpe_rules_free(&r);

@@ -108,13 +108,20 @@ static double loss_at(const struct curve *c, int64_t step)
 	return step >= c->from ? loss + c->shift : loss;
 }
 
+/* A row of a later step. */
+static void add_row(struct run_log *l, int64_t step, double loss)
+{
+	struct row r = {.has = 0};
+	row_set(&r, COL_STEP, (double)step);
+	row_set(&r, COL_LOSS, loss);
+	run_log_add(l, &r);
+}
+
 static struct run_log log_of(const struct curve *c)
 {
 	struct run_log l = {.name = xstrdup("a curve")};
-	for (int64_t step = 1; step <= c->n; step++) {
-		int64_t row = run_log_at(&l, step);
-		run_log_set(&l, row, COL_LOSS, (float)loss_at(c, step));
-	}
+	for (int64_t step = 1; step <= c->n; step++)
+		add_row(&l, step, (float)loss_at(c, step));
 	return l;
 }
 
@@ -581,8 +588,7 @@ static void vacuous(void **state)
 		for (int i = 0; i < 2; i++) {
 			flat.seed = same ? 0 : (uint64_t)i;
 			for (int64_t step = 1; step <= 100; step++)
-				run_log_set(&logs[i], run_log_at(&logs[i], step),
-					COL_LOSS, loss_at(&flat, step + 20000));
+				add_row(&logs[i], step, loss_at(&flat, step + 20000));
 		}
 		judge_logs(logs, 1, 1, &plain, &r);
 		assert_int_equal(r.verdict, same ? VERDICT_IDENTICAL : VERDICT_VACUOUS);
@@ -633,7 +639,7 @@ static bool rule_accepts(
 			double loss = control + 3.0 * (double)(n - step) / n;
 			if (i && step > n - n_wrong)
 				loss += test - control;
-			run_log_set(&logs[i], run_log_at(&logs[i], step), COL_LOSS, loss);
+			add_row(&logs[i], step, loss);
 		}
 	judge_logs(logs, 1, 1, &o, &r);
 	bool accepted = r.verdict == VERDICT_WITHIN;
@@ -677,8 +683,7 @@ static void no_rule_accepts_nan(void **state)
 		struct verdict_result r;
 		for (int64_t step = 1; step <= 102; step++)
 			for (int i = 0; i < 2; i++) /* k odd: of both */
-				run_log_set(&logs[i], run_log_at(&logs[i], step),
-					COL_LOSS,
+				add_row(&logs[i], step,
 					step == 102 && (i || k & 1)
 						? NAN
 						: 4 - (double)step / 99);
@@ -749,9 +754,7 @@ static void anything(void **state)
 			logs[i] = (struct run_log){
 				.name = xstrdup("x"), .digits = (int)(seed % 4)};
 			for (int64_t row = 0; row < n; row++)
-				run_log_set(&logs[i],
-					run_log_at(&logs[i], 3 * row + i % 2 * (row & 1)),
-					COL_LOSS,
+				add_row(&logs[i], 3 * row + i % 2 * (row & 1),
 					any_value(seed + 1000 * (uint64_t)i, row));
 		}
 		const struct judge_opts o = {.column = COL_LOSS,
