@@ -22,7 +22,7 @@ override CPPFLAGS += $(OPENMP) -D_GNU_SOURCE -Ilibcore -I. $(PKG_CFLAGS)
 # No contraction of a*b+c: bits must not depend on the compiler's choice.
 override CFLAGS += -std=c11 -ffp-contract=off -fno-math-errno -fno-trapping-math \
   $(WARN) $(WERROR) $(if $(SANITIZE),-fsanitize=$(SANITIZE) -fno-omit-frame-pointer)
-LDLIBS = -Wl,--dynamic-list=kernels/cuda/host.list -Wl,--as-needed $(PKG_LIBS) -ldl -lpthread -lm
+LDLIBS = -Wl,--dynamic-list=kernels/cuda/host.list -Wl,--as-needed $(PKG_LIBS) -ldl -lpthread -lrt -lm
 
 ISAS = sse2 $(if $(filter x86_64,$(shell uname -m)),avx2 avx512)
 ISA_sse2 =

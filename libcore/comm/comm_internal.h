@@ -38,6 +38,11 @@ void comm_read_overlap(struct comm *world);
 
 /* mpi.c: initialises MPI. */
 struct comm *comm_open_mpi(void);
+/* start.c: if all ranks are on this host, MPI need not look for devices; and where they are more than its
+ * processors, until _end() this thread pauses again and again, whatever it waits for. */
+void mpi_spare_devices(void);
+void mpi_give_way(void);
+void mpi_give_way_end(void);
 /* progress.c: from now on a thread makes communication progress while this rank computes. Must
  * be called before the world is split. */
 void comm_progress_thread(struct comm *world);

@@ -265,7 +265,9 @@ static void finalize(void)
 			return;
 		nanosleep(&moment, NULL);
 	}
+	mpi_give_way();
 	MPI_Finalize();
+	mpi_give_way_end();
 }
 
 static void mpi_close(struct comm *world)
@@ -295,10 +297,14 @@ static const struct comm_ops mpi_ops = {
 
 struct comm *comm_open_mpi(void)
 {
-	int level;
+	int level, rc;
 	launch_bind();
 	launch_clear("/dev/shm");
-	if (MPI_Init_thread(NULL, NULL, MPI_THREAD_SERIALIZED, &level) != MPI_SUCCESS)
+	mpi_spare_devices();
+	mpi_give_way();
+	rc = MPI_Init_thread(NULL, NULL, MPI_THREAD_SERIALIZED, &level);
+	mpi_give_way_end();
+	if (rc != MPI_SUCCESS)
 		die(EX_FAILED, "MPI does not start");
 	struct comm *c = wrap(MPI_COMM_WORLD);
 	snprintf(c->name, sizeof(c->name), "world");

@@ -260,25 +260,40 @@ static bool some_ask(const struct thread *first, int n_lanes)
 	return false;
 }
 
-/* The next runnable thread; NULL at the end of the block. */
-static struct thread *next(void)
+/* Whose turn it is in the running warp; NULL: of none. */
+static inline struct thread *next_lane(void)
+{
+	struct thread *first = threads + run.warp * LANES;
+	while (run.lanes.left) {
+		struct thread *t = first + pass_next(&run.lanes);
+		if (t->state > READY && (t->state != AT_ASKING || !t->ready(t->asks)))
+			continue;
+		run.moved = true;
+		return t;
+	}
+	return NULL;
+}
+
+static __attribute__((noinline)) struct thread *next_elsewhere(void)
 {
 	for (;;) {
 		struct thread *first = threads + run.warp * LANES;
-		while (run.lanes.left) {
-			struct thread *t = first + pass_next(&run.lanes);
-			if (t->state > READY &&
-				(t->state != AT_ASKING || !t->ready(t->asks)))
-				continue;
-			run.moved = true;
-			return t;
-		}
 		if (run.together[run.warp].arrived && !some_ask(first, run.lanes.n))
 			warp_diverged(first, run.lanes.n);
 		if (!run.warps.left && !pass_over())
 			return NULL;
 		warp_begin();
+		struct thread *t = next_lane();
+		if (t)
+			return t;
 	}
+}
+
+/* The next runnable thread; NULL at the end of the block. */
+static inline struct thread *next(void)
+{
+	struct thread *t = next_lane();
+	return t ? t : next_elsewhere();
 }
 
 /* ---- threads ------------------------------------------------------------------------ */

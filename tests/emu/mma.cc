@@ -37,32 +37,41 @@ void emu_widen(float *to, const uint16_t *from, int n, bool bf16)
 		to[i] = bf16 ? from_bf16(from[i]) : from_f16(from[i]);
 }
 
+typedef float row8 __attribute__((vector_size(32)));
+
 /* Adds to c in the order of k. */
 template <float (*WIDEN)(uint32_t)>
 static inline __attribute__((always_inline)) void product(void *const lanes[32])
 {
 	struct emu_product *const *p = (struct emu_product *const *)lanes;
 	float a[16][16], b[16][8], c[16][8];
+	row8 rows[16];
 	for (int l = 0; l < 32; l++) {
 		int g = l / 4, t = l % 4;
 		for (int i = 0; i < 4; i++) {
 			float *at = &a[g + i % 2 * 8][2 * t + i / 2 * 8];
 			at[0] = WIDEN(p[l]->a[i] & 0xffff);
 			at[1] = WIDEN(p[l]->a[i] >> 16);
-			c[g + i / 2 * 8][2 * t + i % 2] = p[l]->c[i];
 		}
+		memcpy(&c[g][2 * t], &p[l]->c[0], 8);
+		memcpy(&c[g + 8][2 * t], &p[l]->c[2], 8);
 		for (int i = 0; i < 2; i++) {
 			b[2 * t + i * 8][g] = WIDEN(p[l]->b[i] & 0xffff);
 			b[2 * t + i * 8 + 1][g] = WIDEN(p[l]->b[i] >> 16);
 		}
 	}
-	for (int i = 0; i < 16; i++)
+	memcpy(rows, b, sizeof(rows));
+	for (int i = 0; i < 16; i++) {
+		row8 sum;
+		memcpy(&sum, c[i], sizeof(sum));
 		for (int k = 0; k < 16; k++)
-			for (int j = 0; j < 8; j++)
-				c[i][j] += a[i][k] * b[k][j];
-	for (int l = 0; l < 32; l++)
-		for (int i = 0; i < 4; i++)
-			p[l]->c[i] = c[l / 4 + i / 2 * 8][2 * (l % 4) + i % 2];
+			sum += a[i][k] * rows[k];
+		memcpy(c[i], &sum, sizeof(sum));
+	}
+	for (int l = 0; l < 32; l++) {
+		memcpy(&p[l]->c[0], &c[l / 4][2 * (l % 4)], 8);
+		memcpy(&p[l]->c[2], &c[l / 4 + 8][2 * (l % 4)], 8);
+	}
 }
 
 FAST void emu_op_mma_bf16(void *const lanes[32])

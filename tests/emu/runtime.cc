@@ -15,6 +15,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/mman.h>
+#include <unistd.h>
 
 enum { PAGE = 4096, ALIGN = 256, MAX_PIECES = 4096, FILLED = 32 << 20 };
 
@@ -170,6 +171,26 @@ void emu_memory(bool open)
 	pthread_mutex_unlock(&memory);
 }
 
+/* Makes all bytes 0xff. Of much memory a page costs nothing until it is touched: it is a private copy of
+ * a page of such bytes. (Clearing and filling 84 MiB took a sixth of a short run.) */
+static void fill(char *at, size_t n_bytes)
+{
+	enum { CHUNK = 1 << 20 };
+	static char full[CHUNK];
+	static int fd = -1;
+	if (n_bytes >= CHUNK && fd < 0 &&
+		(fd = memfd_create("emulated-gpu", MFD_CLOEXEC)) >= 0) {
+		memset(full, 0xff, CHUNK);
+		if (write(fd, full, CHUNK) != CHUNK)
+			emu_stop("no memory for device memory");
+	}
+	for (; n_bytes >= CHUNK && fd >= 0; at += CHUNK, n_bytes -= CHUNK)
+		if (mmap(at, CHUNK, PROT_READ | PROT_WRITE,
+			    MAP_PRIVATE | MAP_FIXED | MAP_NORESERVE, fd, 0) == MAP_FAILED)
+			emu_stop("no memory for device memory");
+	memset(at, 0xff, n_bytes);
+}
+
 /* A guard page follows the memory. New memory is not zero. */
 static cudaError_t piece_make(void **out, size_t n_bytes, bool device)
 {
@@ -189,10 +210,9 @@ static cudaError_t piece_make(void **out, size_t n_bytes, bool device)
 		MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
 	if (map == MAP_FAILED)
 		return emu_gives(cudaErrorMemoryAllocation);
-	madvise(map, mapped, MADV_HUGEPAGE); /* fewer pages to protect */
 	struct piece p = {map + mapped - PAGE - n, map, n_bytes, mapped, device};
 	mprotect(map + mapped - PAGE, PAGE, PROT_NONE);
-	memset(p.at, 0xff, n < FILLED ? n : (size_t)FILLED);
+	fill(map, mapped - PAGE < FILLED ? mapped - PAGE : (size_t)FILLED);
 	pthread_mutex_lock(&memory);
 	piece_protect(&p);
 	pieces[n_pieces++] = p;

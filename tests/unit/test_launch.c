@@ -1,5 +1,8 @@
-/* base/launch: a rank ends with its launcher, in order if it can, and what MPI has left in shared memory is removed. */
+/* base/launch: a rank ends with its launcher, in order if it can, and what MPI has left in shared memory is removed.
+ * comm/start: ranks give way to each other where MPI itself would not. */
 #include "base/file.h"
+#include "comm/comm_internal.h"
+#include "kernels/device.h"
 #include "tests/support/support.h"
 
 #include <fcntl.h>
@@ -8,6 +11,7 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
@@ -153,12 +157,101 @@ static void what_mpi_left_is_removed(void **state)
 	free(old), free(new), free(other), free(used), free(foreign), free(folder);
 }
 
+static void launched(int here, int all)
+{
+	char number[16];
+	snprintf(number, sizeof(number), "%d", here);
+	setenv("MPI_LOCALNRANKS", number, true);
+	snprintf(number, sizeof(number), "%d", all);
+	setenv("PMI_SIZE", number, true);
+}
+
+static void launched_no_more(void)
+{
+	unsetenv("MPI_LOCALNRANKS");
+	unsetenv("PMI_SIZE");
+}
+
+static bool is_asked_to_pause(void)
+{
+	struct sigaction now;
+	sigaction(SIGVTALRM, NULL, &now);
+	return now.sa_handler != SIG_DFL;
+}
+
+/* Does a loop that never gives its processor away lose it of its own accord? It ends as soon as it does, or
+ * after this long on a processor. */
+static bool pauses(double seconds)
+{
+	struct rusage before, now;
+	getrusage(RUSAGE_THREAD, &before);
+	do {
+		getrusage(RUSAGE_THREAD, &now);
+	} while (now.ru_nvcsw == before.ru_nvcsw &&
+		 now.ru_utime.tv_sec + now.ru_stime.tv_sec - before.ru_utime.tv_sec -
+				 before.ru_stime.tv_sec <
+			 seconds);
+	return now.ru_nvcsw > before.ru_nvcsw;
+}
+
+static void more_ranks_than_processors_give_way(void **state)
+{
+	int n = cpu_count();
+	(void)state;
+	unsetenv("PT_CROWDED");
+	launched(n + 1, n + 1);
+	for (int i = 0; i < 2; i++) {
+		mpi_give_way();
+		assert_true(pauses(20));
+		mpi_give_way_end();
+		assert_false(is_asked_to_pause());
+	}
+	/* each has a processor */
+	launched(n, n);
+	mpi_give_way();
+	assert_false(is_asked_to_pause());
+	mpi_give_way_end();
+	/* which is told to be used by others */
+	setenv("PT_CROWDED", "yes", true);
+	mpi_give_way();
+	assert_true(pauses(20));
+	mpi_give_way_end();
+	/* on several hosts MPI may wait in calls that a signal would end */
+	launched(n + 1, n + 2);
+	mpi_give_way();
+	assert_false(is_asked_to_pause());
+	mpi_give_way_end();
+	unsetenv("PT_CROWDED");
+	launched_no_more();
+}
+
+static void mpi_looks_for_no_devices_on_one_host(void **state)
+{
+	(void)state;
+	unsetenv("HWLOC_COMPONENTS");
+	mpi_spare_devices(); /* of one process nobody asks */
+	assert_null(getenv("HWLOC_COMPONENTS"));
+	launched(2, 4);
+	mpi_spare_devices();
+	assert_null(getenv("HWLOC_COMPONENTS"));
+	launched(4, 4);
+	mpi_spare_devices();
+	assert_non_null(strstr(getenv("HWLOC_COMPONENTS"), "-linux:pci"));
+	setenv("HWLOC_COMPONENTS", "x86", true);
+	mpi_spare_devices();
+	assert_string_equal(getenv("HWLOC_COMPONENTS"), "x86");
+	unsetenv("HWLOC_COMPONENTS");
+	launched_no_more();
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(a_rank_ends_with_its_launcher),
 		cmocka_unit_test(a_rank_at_work_stops_in_order),
 		cmocka_unit_test(what_mpi_left_is_removed),
+		cmocka_unit_test(more_ranks_than_processors_give_way),
+		cmocka_unit_test(mpi_looks_for_no_devices_on_one_host),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,0 +1,91 @@
+/*
+ * The start and the end of MPI where all ranks are on one host. (MPICH's own waits, of which it has nine, never give
+ * their processor away: with more ranks than processors, each takes a slice of time from a rank that is waited
+ * for. And it has hwloc read the registers of all PCI devices, milliseconds each in a virtual machine; it would
+ * choose among network cards by them.) With both, eight ranks on two processors took three times as long.
+ */
+#include "comm/comm_internal.h"
+#include "kernels/device.h"
+
+#include <errno.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+#ifndef sigev_notify_thread_id
+#define sigev_notify_thread_id _sigev_un._tid
+#endif
+
+/* How many ranks the launcher has started here; 0: unknown, or others elsewhere. */
+static int ranks_here(void)
+{
+	const char *here = getenv("MPI_LOCALNRANKS"), *all = getenv("PMI_SIZE");
+	return here && all && atoi(here) == atoi(all) ? atoi(here) : 0;
+}
+
+void mpi_spare_devices(void)
+{
+	if (ranks_here())
+		setenv("HWLOC_COMPONENTS", "-linux:pci,-linux:io", false);
+}
+
+/* ---- giving way ------------------------------------------------------------------ */
+
+/* Of the processor a rank has at least so much between two pauses, so that it makes progress. */
+enum { TURN_NS = 200000, PAUSE_NS = 200000, TICK_NS = 250000 };
+
+static volatile int64_t turn_began;
+static struct sigaction before;
+static timer_t ticks;
+static bool gives_way;
+
+static int64_t processor_ns(void)
+{
+	struct timespec t;
+	clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
+	return t.tv_sec * 1000000000LL + t.tv_nsec;
+}
+
+static void pause_if_due(int sig)
+{
+	const struct timespec pause = {.tv_nsec = PAUSE_NS};
+	int saved = errno;
+	(void)sig;
+	if (processor_ns() - turn_began >= TURN_NS) {
+		nanosleep(&pause, NULL);
+		turn_began = processor_ns();
+	}
+	errno = saved;
+}
+
+static bool is_crowded(void)
+{
+	int n = ranks_here();
+	return n > cpu_count() || (n && env_switch("PT_CROWDED") == 1);
+}
+
+void mpi_give_way(void)
+{
+	const struct sigaction act = {.sa_handler = pause_if_due, .sa_flags = SA_RESTART};
+	const struct itimerspec each = {{0, TICK_NS}, {0, TICK_NS}};
+	struct sigevent this_thread = {
+		.sigev_notify = SIGEV_THREAD_ID, .sigev_signo = SIGVTALRM};
+	this_thread.sigev_notify_thread_id = (pid_t)syscall(SYS_gettid);
+	if (!is_crowded() || timer_create(CLOCK_MONOTONIC, &this_thread, &ticks))
+		return;
+	gives_way = true;
+	turn_began = processor_ns();
+	sigaction(SIGVTALRM, &act, &before);
+	timer_settime(ticks, 0, &each, NULL);
+}
+
+void mpi_give_way_end(void)
+{
+	if (!gives_way)
+		return;
+	gives_way = false;
+	timer_delete(ticks);
+	sigaction(SIGVTALRM, &before, NULL);
+}
