@@ -298,7 +298,7 @@ static void flipped_bits_of_metadata(void **state)
 	static const char *const files[] = {"__0_0.distcp", "__1_0.distcp"};
 	struct str text = {0}, path = {0};
 	char folder[64];
-	int64_t flips = getenv("LONG") ? 20000 : 1500, n_found = 0;
+	int64_t flips = getenv("LONG") ? 5000 : 1000, n_found = 0;
 	(void)state;
 	snprintf(folder, sizeof(folder), "%s", test_path("dcp"));
 	succeed(file_make_directory(folder, &e));
