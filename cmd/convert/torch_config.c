@@ -10,6 +10,9 @@
 #include <string.h>
 #include <sys/stat.h>
 
+/* As the options of pt-train may be. */
+enum { MOST_DIM = 1 << 22, MOST_ROWS = 1 << 24, MOST_LAYERS = 100000 };
+
 static const char *given;
 
 void convert_config_file(const char *path)
@@ -91,7 +94,7 @@ static double read_argument(
 			 ? megatron_numbers(f, x, name, 1, &value, &n, &e)
 		 : item ? torch_numbers(f, item, 1, &value, &n, &e)
 			: 0;
-	return !rc && n && value > 0 && value <= 1e12 ? value : none;
+	return !rc && n && value > 0 && value <= 1e9 ? value : none;
 }
 
 /* nanoGPT saves its options with the model, Megatron-LM in what all ranks have in common. */
@@ -105,12 +108,12 @@ static void read_arguments(struct model_config *c, struct torch_file *f,
 	c->rope_theta = read_argument(f, x, "args.rotary_base", 10000);
 	if (megatron)
 		c->context = (int64_t)read_argument(f, x, "args.seq_length", 0);
-	*context = c->context > 0;
+	*context = c->context > 0 && c->context <= MOST_DIM;
 }
 
 /* What a file of options says, even where it is the default of pt-train. */
 struct says {
-	bool heads, context;
+	bool heads, context, tie;
 };
 
 static int note(void *to, const char *key, const char *value, struct err *e)
@@ -119,6 +122,7 @@ static int note(void *to, const char *key, const char *value, struct err *e)
 	(void)value, (void)e;
 	s->heads = s->heads || !strcmp(key, "heads");
 	s->context = s->context || !strcmp(key, "context");
+	s->tie = s->tie || !strcmp(key, "tie");
 	return 0;
 }
 
@@ -142,6 +146,7 @@ static int read_options(
 	c->virtual_degrees = NULL; /* it is the options' */
 	*context = says.context;
 	c->heads = says.heads ? c->heads : 0;
+	c->tie = says.tie ? c->tie : BY_ARCH;
 	opts_free(&train_program, &o);
 	str_free(&text);
 	return rc ? -1 : 0;
@@ -217,7 +222,7 @@ static int read_config(struct model_config *c, const struct model_config *shape,
 	c->ffn_dim = shape->ffn_dim;
 	c->vocab = shape->vocab;
 	c->bias = shape->bias;
-	c->tie = shape->tie;
+	c->tie = c->tie == BY_ARCH ? shape->tie : c->tie;
 	return 0;
 }
 
@@ -250,14 +255,25 @@ static int set_kv_heads(struct model_config *c, const struct torch_names *x,
 	return 0;
 }
 
+static int check_sizes(const struct model_config *c, const char *path, struct err *e)
+{
+	if (!c->layers || !c->ffn_dim)
+		return err_set(e, EX_DATAERR, "%s: has no first layer of a model", path);
+	if (c->layers <= MOST_LAYERS && c->dim >= 1 && c->dim <= MOST_DIM &&
+		c->ffn_dim <= MOST_ROWS && c->vocab >= 1 && c->vocab <= MOST_ROWS &&
+		c->context <= MOST_DIM)
+		return 0;
+	return err_set(
+		e, EX_DATAERR, "%s: the shapes of its tensors are of no model", path);
+}
+
 int torch_config(struct model_config *c, struct torch_file *f,
 	const struct torch_names *x, struct err *e)
 {
 	struct model_config shape = {.arch = 0};
 	read_shapes(&shape, x);
-	if (!shape.layers || !shape.ffn_dim)
-		return err_set(
-			e, EX_DATAERR, "%s: has no first layer of a model", f->path);
+	if (check_sizes(&shape, f->path, e))
+		return -1;
 	char *path = find_config(f->path);
 	bool context = false;
 	*c = shape;

@@ -15,7 +15,10 @@ golden=$BATS_TEST_DIRNAME/../golden/torch
 	grep -q '^step = 7$' shown
 	grep -q "^param_hash = $(pt-ckpt hash "$golden/gpt2" | cut -d' ' -f1)$" shown
 	grep -q '^layers.0.attention.wo.weight *\[16, 16\] ' shown
-	# a configuration beside it
+	# a configuration beside it, and in the directory
+	mkdir old
+	cp "$golden/pytorch_model.bin" "$config" old
+	code_of 0 pt-ckpt diff old "$golden/hf"
 	cp "$golden/ddp.pt" "$config" .
 	pt-ckpt verify ddp.pt
 }
