@@ -244,8 +244,9 @@ static int set_kv_heads(struct model_config *c, const struct torch_names *x,
 			(long long)c->heads, (long long)c->dim);
 	if (!keys) /* only the fused tensor of torchtitan */
 		keys = (c->kv_heads ? c->kv_heads : c->heads) * width;
-	if (keys % width || (c->kv_heads > 0 && c->kv_heads * width != keys &&
-				    c->kv_heads != c->heads))
+	if (keys < 0 || keys % width ||
+		(c->kv_heads > 0 && c->kv_heads * width != keys &&
+			c->kv_heads != c->heads))
 		return err_set(e, EX_DATAERR,
 			"%s: %lld heads of %lld, %lld key and value heads: the keys have %lld "
 			"rows",

@@ -67,6 +67,11 @@ golden=$BATS_TEST_DIRNAME/../golden/torch
 	code_of 65 pt-ckpt verify --model-config "$config" titan
 	says 'titan/__2_0.distcp'
 	cp "$golden/titan/__2_0.distcp" titan
+	# in a second moment, the last of the file
+	damage "$golden/ddp.pt" flipped.pt $(($(stat -c %s "$golden/ddp.pt") - 9000))
+	code_of 65 pt-ckpt verify --model-config "$config" flipped.pt
+	says 'does not match its checksum'
+	pt-ckpt hash --model-config "$config" flipped.pt # of the parameters
 	rm titan/__1_0.distcp
 	code_of 74 pt-ckpt verify --model-config "$config" titan
 	says '__1_0.distcp: No such file'
