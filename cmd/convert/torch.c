@@ -400,7 +400,7 @@ static int megatron_step(struct torch_view *x, int64_t *step, struct err *e)
 static int read_step(struct torch_view *x, int64_t *step, struct err *e)
 {
 	struct str name = {0};
-	double first = 0, v;
+	double first = -1, v;
 	int64_t n;
 	int rc = 0;
 	if (x->names.naming == NAMES_MEGATRON)
@@ -415,7 +415,7 @@ static int read_step(struct torch_view *x, int64_t *step, struct err *e)
 		const struct torch_item *s = torch_find(&x->file, name.s);
 		rc = s ? torch_numbers(&x->file, s, 1, &v, &n, e)
 		       : err_set(e, EX_DATAERR, "%s: has no %s", x->file.path, name.s);
-		if (rc || !n || (first && v != first) || !(v >= 0 && v < 0x1p53))
+		if (rc || !n || (first >= 0 && v != first) || !(v >= 0 && v < 0x1p53))
 			rc = rc ? rc
 				: err_set(e, EX_UNAVAILABLE,
 					  "%s: AdamW has made %g steps with some parameters, "
@@ -424,7 +424,7 @@ static int read_step(struct torch_view *x, int64_t *step, struct err *e)
 		first = v;
 	}
 	str_free(&name);
-	*step = rc ? 0 : (int64_t)first;
+	*step = rc || first < 0 ? 0 : (int64_t)first;
 	return rc;
 }
 
