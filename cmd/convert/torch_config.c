@@ -36,10 +36,11 @@ static int64_t rows(const struct torch_item *t, int64_t none)
 }
 
 /* Names of one naming: of layers, and of tensors whose shapes tell something. */
+/* (Megatron-LM's are in torch_megatron.c.) */
 static const struct shapes {
 	const char *layers, *norm, *bias, *output;
 	const char *keys, *up; /* rows: kv heads, hidden size of the feed-forward layer */
-} shapes[] = {
+} shapes[NAMES_MEGATRON + 1] = {
 	[NAMES_META] = {"layers.", "attention_norm.weight", "attention.wq.bias",
 		"output.weight", "attention.wk.weight", "feed_forward.w1.weight"},
 	[NAMES_LLAMA] = {"model.layers.", "input_layernorm.weight",
@@ -226,23 +227,28 @@ static int read_config(struct model_config *c, const struct model_config *shape,
 	return 0;
 }
 
+/* The rows of the keys; 0: only torchtitan's fused tensor has them. */
+static int64_t rows_of_keys(const struct model_config *c, const struct torch_names *x)
+{
+	const struct shapes *s = &shapes[x->naming];
+	int64_t layers, ffn, qkv;
+	if (x->naming == NAMES_MEGATRON) {
+		megatron_shapes(x, &layers, &ffn, &qkv);
+		return (qkv - c->dim) / 2;
+	}
+	return s->keys ? rows(of_layer(x, s->layers, 0, s->keys), 0) : c->dim;
+}
+
 /* The heads must divide what the shapes say. */
 static int set_kv_heads(struct model_config *c, const struct torch_names *x,
 	const char *path, struct err *e)
 {
-	const struct shapes *s = &shapes[x->naming];
-	int64_t width = c->heads ? c->dim / c->heads : 0;
-	int64_t keys = s->keys ? rows(of_layer(x, s->layers, 0, s->keys), 0) : c->dim;
-	if (x->naming == NAMES_MEGATRON) {
-		int64_t layers, ffn, qkv;
-		megatron_shapes(x, &layers, &ffn, &qkv);
-		keys = (qkv - c->dim) / 2;
-	}
+	int64_t width = c->heads ? c->dim / c->heads : 0, keys = rows_of_keys(c, x);
 	if (!c->heads || c->dim % c->heads)
 		return err_set(e, EX_DATAERR,
 			"%s: %lld heads do not divide the hidden size %lld", path,
 			(long long)c->heads, (long long)c->dim);
-	if (!keys) /* only the fused tensor of torchtitan */
+	if (!keys)
 		keys = (c->kv_heads ? c->kv_heads : c->heads) * width;
 	if (keys < 0 || keys % width ||
 		(c->kv_heads > 0 && c->kv_heads * width != keys &&
