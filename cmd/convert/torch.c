@@ -388,12 +388,12 @@ static int megatron_step(struct torch_view *x, int64_t *step, struct err *e)
 		    &x->file, &x->names, "optimizer.param_groups.0.step", 1, &v, &n, e) ||
 		(!n && megatron_numbers(&x->file, &x->names, "iteration", 1, &v, &n, e)))
 		return -1;
-	*step = (int64_t)v;
-	return n && v >= 0 && v < 0x1p53
-		       ? 0
-		       : err_set(e, EX_DATAERR,
-				 "%s: its common_state does not tell the optimizer's step",
-				 x->file.path);
+	bool told = n && v >= 0 && v < 0x1p53;
+	*step = told ? (int64_t)v : 0;
+	return told ? 0
+		    : err_set(e, EX_DATAERR,
+			      "%s: its common_state does not tell the optimizer's step",
+			      x->file.path);
 }
 
 /* AdamW corrects the bias of the moments by a number of steps, of which pt-train has one for all. */
@@ -413,6 +413,7 @@ static int read_step(struct torch_view *x, int64_t *step, struct err *e)
 		str_printf(&name, "%.*sstep",
 			(int)(strlen(moment->name) - strlen(groups[1])), moment->name);
 		const struct torch_item *s = torch_find(&x->file, name.s);
+		v = 0;
 		rc = s ? torch_numbers(&x->file, s, 1, &v, &n, e)
 		       : err_set(e, EX_DATAERR, "%s: has no %s", x->file.path, name.s);
 		if (rc || !n || (first >= 0 && v != first) || !(v >= 0 && v < 0x1p53))
