@@ -152,6 +152,7 @@ bool torch_is(const char *path)
 		return false;
 	if (S_ISDIR(st.st_mode))
 		return has(path, ".metadata") || shards_are_in(path) ||
+		       universal_is_in(path) ||
 		       (has(path, one_file) && !has(path, "model.safetensors") &&
 			       !has(path, "model.safetensors.index.json"));
 	int fd = S_ISREG(st.st_mode) ? open(path, O_RDONLY | O_CLOEXEC) : -1;
@@ -177,7 +178,10 @@ int torch_open(struct torch_file *f, const char *path, struct err *e)
 	f->parts->archive.zip.fd = -1;
 	for (int i = 0; i < OPEN_FILES; i++)
 		f->parts->recent[i] = -1;
-	int rc = !many ? torch_file_open(f, e) : dcp ? dcp_open(f, e) : shards_open(f, e);
+	int rc = !many			 ? torch_file_open(f, e)
+		 : dcp			 ? dcp_open(f, e)
+		 : universal_is_in(path) ? universal_open(f, e)
+					 : shards_open(f, e);
 	if (rc)
 		torch_close(f);
 	return rc;
@@ -266,8 +270,8 @@ static int find_chunk(
 		if (fd < 0 || archive_open(a, fd, name_of(f, c), c->at, c->n_bytes, e))
 			return -1;
 	}
-	int rc =
-		describe_tensor(&a->tree, f->parts->many ? a->tree.root : c->node, &d, e);
+	uint32_t node = f->parts->many ? archive_tensor(a) : c->node;
+	int rc = describe_tensor(&a->tree, node, &d, e);
 	if (rc > 0)
 		rc = err_set(e, EX_DATAERR, "%s: a part of %s is no tensor",
 			name_of(f, c), t->name);

@@ -6,7 +6,7 @@ golden=$BATS_TEST_DIRNAME/../golden/torch
 
 @test "files of torch.save and directories of DCP are the model of Hugging Face" {
 	local config=$golden/hf/config.json f
-	for f in ddp.pt titan megatron shards pytorch_model.bin; do
+	for f in ddp.pt titan megatron shards universal pytorch_model.bin; do
 		pt-ckpt verify --model-config "$config" "$golden/$f"
 		code_of 0 pt-ckpt diff --no-optimizer --model-config "$config" "$golden/$f" "$golden/hf"
 	done

@@ -11,6 +11,7 @@ titan/           DCP: the model at the root, wq, wk and wv fused in the optimize
                  four files, flat keys, lm_head.weight
 nested/          DCP: {"model", "optimizer"}, with Hugging Face's names, types of 16 and 64 bits
 megatron/        DCP as Megatron-LM writes it: fused, the layers as one tensor, parameters in bf16 and fp32
+universal/       DeepSpeed's universal format
 shards/          safetensors files of two ranks, as DCP's writer leaves them
 pytorch_model.bin  Hugging Face's names; transposed, tied and shared storages
 zip64.pt         a tensor of six int64, in an archive that is written as a large one is
@@ -501,6 +502,13 @@ def main():
     items["optimizer.param_groups.0.betas"] = (0.8, 0.99)
     items["optimizer.param_groups.0.params"] = list(hf)
     save_dcp(out / "nested", items, lambda n: (1, 1) if n.startswith("optimizer") else (2, 1), ranks=2)
+
+    for n, t in hf.items():
+        folder = out / "universal" / "zero" / n
+        folder.mkdir(parents=True, exist_ok=True)
+        for state, x in (("fp32", {"param": t}), ("exp_avg", {"param": half(t), "cat_dim": 0}),
+                         ("exp_avg_sq", {"param": quarter(t)}), ("step", 7)):
+            (folder / f"{state}.pt").write_bytes(save(x, whole=False))
 
     (out / "shards").mkdir(exist_ok=True)
     for rank in range(2):

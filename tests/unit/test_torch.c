@@ -84,6 +84,7 @@ static void numbers_are_those_of_the_model(void **state)
 	same_as(GOLDEN "titan", GOLDEN "hf", NULL);
 	same_as(GOLDEN "nested", GOLDEN "hf", half);
 	same_as(GOLDEN "shards", GOLDEN "hf", NULL);
+	same_as(GOLDEN "universal", GOLDEN "hf", NULL);
 	same_as(GOLDEN "pytorch_model.bin", GOLDEN "hf", NULL);
 	convert_config_file(NULL);
 	same_as(GOLDEN "nanogpt.pt", GOLDEN "gpt2", NULL);
@@ -99,6 +100,7 @@ static void groups_and_options(void **state)
 	} cases[] = {
 		{GOLDEN "ddp.pt", 3, 7, {"lr = 0.0005\n", "beta1 = 0.9\nbeta2 = 0.95\n"}},
 		{GOLDEN "titan", 3, 7, {"eps = 1e-09\n", "weight-decay = 0.05\n"}},
+		{GOLDEN "universal", 3, 7, {"heads = 4\n"}},
 		{GOLDEN "nested", 3, 7, {"beta1 = 0.8\nbeta2 = 0.99\n"}},
 		{GOLDEN "nanogpt.pt", 3, 7,
 			{"heads = 4\n", "context = 16\n", "tie = yes\n"}},
