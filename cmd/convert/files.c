@@ -30,12 +30,18 @@ int convert_hash_of(const char *path, uint64_t *hash, struct err *e)
 int convert_verify(const char *path, struct err *e)
 {
 	struct ckpt *c;
-	uint64_t hash;
-	if (convert_detect(path) != &convert_pt)
-		return convert_hash_of(path, &hash, e);
+	struct ckpt_view v;
+	int rc;
+	if (convert_detect(path) != &convert_pt) {
+		if (convert_open(&v, path, e))
+			return -1;
+		rc = ckpt_view_check(&v, e);
+		ckpt_view_close(&v);
+		return rc;
+	}
 	if (ckpt_open_stream(&c, path, e))
 		return -1;
-	int rc = ckpt_verify_hash(c, e) || state_check(c, e) ? -1 : 0;
+	rc = ckpt_verify_hash(c, e) || state_check(c, e) ? -1 : 0;
 	ckpt_close(c);
 	return rc;
 }

@@ -396,19 +396,19 @@ static int megatron_step(struct torch_view *x, int64_t *step, struct err *e)
 		    &x->file, &x->names, "optimizer.param_groups.0.step", 1, &v, &n, e) ||
 		(!n && megatron_numbers(&x->file, &x->names, "iteration", 1, &v, &n, e)))
 		return -1;
-	*step = (int64_t)v;
-	return n && v >= 0 && v < 0x1p53
-		       ? 0
-		       : err_set(e, EX_DATAERR,
-				 "%s: its common_state does not tell the optimizer's step",
-				 x->file.path);
+	bool told = n && v >= 0 && v < 0x1p53;
+	*step = told ? (int64_t)v : 0;
+	return told ? 0
+		    : err_set(e, EX_DATAERR,
+			      "%s: its common_state does not tell the optimizer's step",
+			      x->file.path);
 }
 
 /* AdamW corrects the bias of the moments by a number of steps, of which pt-train has one for all. */
 static int read_step(struct torch_view *x, int64_t *step, struct err *e)
 {
 	struct str name = {0};
-	double first = 0, v;
+	double first = -1, v;
 	int64_t n;
 	int rc = 0;
 	if (x->names.naming == NAMES_MEGATRON)
@@ -421,9 +421,10 @@ static int read_step(struct torch_view *x, int64_t *step, struct err *e)
 		str_printf(&name, "%.*sstep",
 			(int)(strlen(moment->name) - strlen(groups[1])), moment->name);
 		const struct torch_item *s = torch_find(&x->file, name.s);
+		v = 0;
 		rc = s ? torch_numbers(&x->file, s, 1, &v, &n, e)
 		       : err_set(e, EX_DATAERR, "%s: has no %s", x->file.path, name.s);
-		if (rc || !n || (first && v != first) || !(v >= 0 && v < 0x1p53))
+		if (rc || !n || (first >= 0 && v != first) || !(v >= 0 && v < 0x1p53))
 			rc = rc ? rc
 				: err_set(e, EX_UNAVAILABLE,
 					  "%s: AdamW has made %g steps with some parameters, "
@@ -432,7 +433,7 @@ static int read_step(struct torch_view *x, int64_t *step, struct err *e)
 		first = v;
 	}
 	str_free(&name);
-	*step = rc ? 0 : (int64_t)first;
+	*step = rc || first < 0 ? 0 : (int64_t)first;
 	return rc;
 }
 

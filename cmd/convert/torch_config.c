@@ -10,6 +10,9 @@
 #include <string.h>
 #include <sys/stat.h>
 
+/* As the options of pt-train may be. */
+enum { MOST_DIM = 1 << 22, MOST_ROWS = 1 << 24, MOST_LAYERS = 100000 };
+
 static const char *given;
 
 void convert_config_file(const char *path)
@@ -33,10 +36,11 @@ static int64_t rows(const struct torch_item *t, int64_t none)
 }
 
 /* Names of one naming: of layers, and of tensors whose shapes tell something. */
+/* (Megatron-LM's are in torch_megatron.c.) */
 static const struct shapes {
 	const char *layers, *norm, *bias, *output;
 	const char *keys, *up; /* rows: kv heads, hidden size of the feed-forward layer */
-} shapes[] = {
+} shapes[NAMES_MEGATRON + 1] = {
 	[NAMES_META] = {"layers.", "attention_norm.weight", "attention.wq.bias",
 		"output.weight", "attention.wk.weight", "feed_forward.w1.weight"},
 	[NAMES_LLAMA] = {"model.layers.", "input_layernorm.weight",
@@ -91,7 +95,7 @@ static double read_argument(
 			 ? megatron_numbers(f, x, name, 1, &value, &n, &e)
 		 : item ? torch_numbers(f, item, 1, &value, &n, &e)
 			: 0;
-	return !rc && n && value > 0 && value <= 1e12 ? value : none;
+	return !rc && n && value > 0 && value <= 1e9 ? value : none;
 }
 
 /* nanoGPT saves its options with the model, Megatron-LM in what all ranks have in common. */
@@ -105,12 +109,12 @@ static void read_arguments(struct model_config *c, struct torch_file *f,
 	c->rope_theta = read_argument(f, x, "args.rotary_base", 10000);
 	if (megatron)
 		c->context = (int64_t)read_argument(f, x, "args.seq_length", 0);
-	*context = c->context > 0;
+	*context = c->context > 0 && c->context <= MOST_DIM;
 }
 
 /* What a file of options says, even where it is the default of pt-train. */
 struct says {
-	bool heads, context;
+	bool heads, context, tie;
 };
 
 static int note(void *to, const char *key, const char *value, struct err *e)
@@ -119,6 +123,7 @@ static int note(void *to, const char *key, const char *value, struct err *e)
 	(void)value, (void)e;
 	s->heads = s->heads || !strcmp(key, "heads");
 	s->context = s->context || !strcmp(key, "context");
+	s->tie = s->tie || !strcmp(key, "tie");
 	return 0;
 }
 
@@ -142,6 +147,7 @@ static int read_options(
 	c->virtual_degrees = NULL; /* it is the options' */
 	*context = says.context;
 	c->heads = says.heads ? c->heads : 0;
+	c->tie = says.tie ? c->tie : BY_ARCH;
 	opts_free(&train_program, &o);
 	str_free(&text);
 	return rc ? -1 : 0;
@@ -217,30 +223,36 @@ static int read_config(struct model_config *c, const struct model_config *shape,
 	c->ffn_dim = shape->ffn_dim;
 	c->vocab = shape->vocab;
 	c->bias = shape->bias;
-	c->tie = shape->tie;
+	c->tie = c->tie == BY_ARCH ? shape->tie : c->tie;
 	return 0;
+}
+
+/* The rows of the keys; 0: only torchtitan's fused tensor has them. */
+static int64_t rows_of_keys(const struct model_config *c, const struct torch_names *x)
+{
+	const struct shapes *s = &shapes[x->naming];
+	int64_t layers, ffn, qkv;
+	if (x->naming == NAMES_MEGATRON) {
+		megatron_shapes(x, &layers, &ffn, &qkv);
+		return (qkv - c->dim) / 2;
+	}
+	return s->keys ? rows(of_layer(x, s->layers, 0, s->keys), 0) : c->dim;
 }
 
 /* The heads must divide what the shapes say. */
 static int set_kv_heads(struct model_config *c, const struct torch_names *x,
 	const char *path, struct err *e)
 {
-	const struct shapes *s = &shapes[x->naming];
-	int64_t width = c->heads ? c->dim / c->heads : 0;
-	int64_t keys = s->keys ? rows(of_layer(x, s->layers, 0, s->keys), 0) : c->dim;
-	if (x->naming == NAMES_MEGATRON) {
-		int64_t layers, ffn, qkv;
-		megatron_shapes(x, &layers, &ffn, &qkv);
-		keys = (qkv - c->dim) / 2;
-	}
+	int64_t width = c->heads ? c->dim / c->heads : 0, keys = rows_of_keys(c, x);
 	if (!c->heads || c->dim % c->heads)
 		return err_set(e, EX_DATAERR,
 			"%s: %lld heads do not divide the hidden size %lld", path,
 			(long long)c->heads, (long long)c->dim);
-	if (!keys) /* only the fused tensor of torchtitan */
+	if (!keys)
 		keys = (c->kv_heads ? c->kv_heads : c->heads) * width;
-	if (keys % width || (c->kv_heads > 0 && c->kv_heads * width != keys &&
-				    c->kv_heads != c->heads))
+	if (keys < 0 || keys % width ||
+		(c->kv_heads > 0 && c->kv_heads * width != keys &&
+			c->kv_heads != c->heads))
 		return err_set(e, EX_DATAERR,
 			"%s: %lld heads of %lld, %lld key and value heads: the keys have %lld "
 			"rows",
@@ -250,14 +262,25 @@ static int set_kv_heads(struct model_config *c, const struct torch_names *x,
 	return 0;
 }
 
+static int check_sizes(const struct model_config *c, const char *path, struct err *e)
+{
+	if (!c->layers || !c->ffn_dim)
+		return err_set(e, EX_DATAERR, "%s: has no first layer of a model", path);
+	if (c->layers <= MOST_LAYERS && c->dim >= 1 && c->dim <= MOST_DIM &&
+		c->ffn_dim <= MOST_ROWS && c->vocab >= 1 && c->vocab <= MOST_ROWS &&
+		c->context <= MOST_DIM)
+		return 0;
+	return err_set(
+		e, EX_DATAERR, "%s: the shapes of its tensors are of no model", path);
+}
+
 int torch_config(struct model_config *c, struct torch_file *f,
 	const struct torch_names *x, struct err *e)
 {
 	struct model_config shape = {.arch = 0};
 	read_shapes(&shape, x);
-	if (!shape.layers || !shape.ffn_dim)
-		return err_set(
-			e, EX_DATAERR, "%s: has no first layer of a model", f->path);
+	if (check_sizes(&shape, f->path, e))
+		return -1;
 	char *path = find_config(f->path);
 	bool context = false;
 	*c = shape;

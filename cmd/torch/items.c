@@ -132,14 +132,17 @@ const struct torch_item *torch_find(const struct torch_file *f, const char *name
 	return f->n ? bsearch(&key, f->items, (size_t)f->n, sizeof(key), by_name) : NULL;
 }
 
-static bool has_metadata(const char *folder)
+static bool has(const char *folder, const char *name)
 {
 	struct str path = {0};
-	str_printf(&path, "%s/.metadata", folder);
+	str_printf(&path, "%s/%s", folder, name);
 	bool found = file_exists(path.s);
 	str_free(&path);
 	return found;
 }
+
+/* The one file of a model in a directory that Hugging Face's classes made before they used safetensors. */
+static const char one_file[] = "pytorch_model.bin";
 
 bool torch_is(const char *path)
 {
@@ -148,7 +151,10 @@ bool torch_is(const char *path)
 	if (stat(path, &st))
 		return false;
 	if (S_ISDIR(st.st_mode))
-		return has_metadata(path) || shards_are_in(path);
+		return has(path, ".metadata") || shards_are_in(path) ||
+		       universal_is_in(path) ||
+		       (has(path, one_file) && !has(path, "model.safetensors") &&
+			       !has(path, "model.safetensors.index.json"));
 	int fd = S_ISREG(st.st_mode) ? open(path, O_RDONLY | O_CLOEXEC) : -1;
 	bool zip = fd >= 0 && !pread_all(fd, begin, sizeof(begin), 0) &&
 		   !memcmp(begin, "PK\3\4", 4);
@@ -159,16 +165,23 @@ bool torch_is(const char *path)
 
 int torch_open(struct torch_file *f, const char *path, struct err *e)
 {
-	*f = (struct torch_file){.path = xstrdup(path)};
+	struct stat st;
+	bool many = !stat(path, &st) && S_ISDIR(st.st_mode), dcp = has(path, ".metadata");
+	struct str inside = {0};
+	if (many && !dcp && has(path, one_file)) {
+		str_printf(&inside, "%s/%s", path, one_file);
+		many = false;
+	}
+	*f = (struct torch_file){.path = inside.s ? inside.s : xstrdup(path)};
 	f->parts = xcalloc(1, sizeof(*f->parts));
+	f->parts->many = many;
 	f->parts->archive.zip.fd = -1;
 	for (int i = 0; i < OPEN_FILES; i++)
 		f->parts->recent[i] = -1;
-	struct stat st;
-	f->parts->many = !stat(path, &st) && S_ISDIR(st.st_mode);
-	int rc = !f->parts->many      ? torch_file_open(f, e)
-		 : has_metadata(path) ? dcp_open(f, e)
-				      : shards_open(f, e);
+	int rc = !many			 ? torch_file_open(f, e)
+		 : dcp			 ? dcp_open(f, e)
+		 : universal_is_in(path) ? universal_open(f, e)
+					 : shards_open(f, e);
 	if (rc)
 		torch_close(f);
 	return rc;
@@ -257,8 +270,8 @@ static int find_chunk(
 		if (fd < 0 || archive_open(a, fd, name_of(f, c), c->at, c->n_bytes, e))
 			return -1;
 	}
-	int rc =
-		describe_tensor(&a->tree, f->parts->many ? a->tree.root : c->node, &d, e);
+	uint32_t node = f->parts->many ? archive_tensor(a) : c->node;
+	int rc = describe_tensor(&a->tree, node, &d, e);
 	if (rc > 0)
 		rc = err_set(e, EX_DATAERR, "%s: a part of %s is no tensor",
 			name_of(f, c), t->name);

@@ -2,7 +2,7 @@
  * torch: files that PyTorch writes, read without PyTorch: those of torch.save() (.pt, .pth, .bin), and the
  * directories of torch.distributed.checkpoint (DCP), which FSDP, torchtitan and Megatron-LM write. Both are a
  * list of named items, tensors and other values; and so are the safetensors files that DCP's
- * HuggingFaceStorageWriter writes, one of each rank.
+ * HuggingFaceStorageWriter writes, one of each rank, and directories in DeepSpeed's universal format.
  *
  * The files are not trusted, and nothing in them is executed (pickle.h). What is read is checked: the
  * checksums of torch.save()'s archives, and that the chunks of a tensor cover it once. No call is

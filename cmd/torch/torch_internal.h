@@ -88,11 +88,15 @@ int items_end(struct torch_file *f, struct err *e);
 /* The descriptor of a file of DCP. */
 int items_fd(struct torch_file *f, int32_t file, struct err *e);
 
-/* ---- torch_file.c, dcp.c, shards.c ------------------------------------------------------------------ */
+/* ---- torch_file.c, dcp.c, shards.c, universal.c ------------------------------------------------------------------ */
 
 int torch_file_open(struct torch_file *f, struct err *e);
 int dcp_open(struct torch_file *f, struct err *e);
 int shards_open(struct torch_file *f, struct err *e);
 bool shards_are_in(const char *folder);
+int universal_open(struct torch_file *f, struct err *e);
+bool universal_is_in(const char *path);
+/* The node of the tensor of an archive, which may be in a dict of DeepSpeed. */
+uint32_t archive_tensor(const struct archive *a);
 
 #endif

@@ -124,6 +124,14 @@ int ckpt_view_hash(const struct ckpt_view *v, uint64_t *hash, struct err *e)
 	return read_group(v, CKPT_MODEL, hash, e);
 }
 
+int ckpt_view_check(const struct ckpt_view *v, struct err *e)
+{
+	for (int g = 0; g < (int)v->groups.n; g++)
+		if (read_group(v, g, NULL, e))
+			return -1;
+	return 0;
+}
+
 /* ---- writing ---------------------------------------------------------------------- */
 
 struct writing {

@@ -42,6 +42,8 @@ void ckpt_view_like(struct ckpt_view *v, const struct ckpt_view *of);
 void ckpt_view_close(struct ckpt_view *v);
 /* Reads all tensors of the parameters; computes their hash. */
 int ckpt_view_hash(const struct ckpt_view *v, uint64_t *hash, struct err *e);
+/* Reads all tensors of all groups, which finds damage. */
+int ckpt_view_check(const struct ckpt_view *v, struct err *e);
 /* Writes a checkpoint. Everything is read once before the file is created, so damage in a source
  * leaves an existing file as it is. */
 int ckpt_view_write(const struct ckpt_view *v, const char *path, struct err *e);

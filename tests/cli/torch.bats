@@ -6,7 +6,7 @@ golden=$BATS_TEST_DIRNAME/../golden/torch
 
 @test "files of torch.save and directories of DCP are the model of Hugging Face" {
 	local config=$golden/hf/config.json f
-	for f in ddp.pt titan megatron shards pytorch_model.bin; do
+	for f in ddp.pt titan megatron shards universal pytorch_model.bin; do
 		pt-ckpt verify --model-config "$config" "$golden/$f"
 		code_of 0 pt-ckpt diff --no-optimizer --model-config "$config" "$golden/$f" "$golden/hf"
 	done
@@ -15,7 +15,10 @@ golden=$BATS_TEST_DIRNAME/../golden/torch
 	grep -q '^step = 7$' shown
 	grep -q "^param_hash = $(pt-ckpt hash "$golden/gpt2" | cut -d' ' -f1)$" shown
 	grep -q '^layers.0.attention.wo.weight *\[16, 16\] ' shown
-	# a configuration beside it
+	# a configuration beside it, and in the directory
+	mkdir old
+	cp "$golden/pytorch_model.bin" "$config" old
+	code_of 0 pt-ckpt diff old "$golden/hf"
 	cp "$golden/ddp.pt" "$config" .
 	pt-ckpt verify ddp.pt
 }
@@ -64,6 +67,11 @@ golden=$BATS_TEST_DIRNAME/../golden/torch
 	code_of 65 pt-ckpt verify --model-config "$config" titan
 	says 'titan/__2_0.distcp'
 	cp "$golden/titan/__2_0.distcp" titan
+	# in a second moment, the last of the file
+	damage "$golden/ddp.pt" flipped.pt $(($(stat -c %s "$golden/ddp.pt") - 9000))
+	code_of 65 pt-ckpt verify --model-config "$config" flipped.pt
+	says 'does not match its checksum'
+	pt-ckpt hash --model-config "$config" flipped.pt # of the parameters
 	rm titan/__1_0.distcp
 	code_of 74 pt-ckpt verify --model-config "$config" titan
 	says '__1_0.distcp: No such file'

@@ -1,5 +1,5 @@
 /* Files of PyTorch: any file; one of torch.save() whose checksums are right, with any pickle and any storage;
- * a directory of DCP with any .metadata and any file. What can be opened is read, and is a model, perhaps. */
+ * a directory of DCP with any .metadata and any file, or with a safetensors file. What can be opened is read, and is a model, perhaps. */
 #include "base/file.h"
 #include "convert/convert.h"
 #include "tests/fuzz/fuzz.h"
@@ -11,7 +11,7 @@
 #include <unistd.h>
 #include <zlib.h>
 
-enum kind { ANY, SAVED, MANY, KINDS };
+enum kind { ANY, SAVED, MANY, SHARDS, KINDS };
 
 /* ---- an archive with right checksums --------------------------------------------------- */
 
@@ -106,6 +106,17 @@ static const char *make(enum kind kind, struct bytes *b)
 		mkdir(path, 0700);
 		fuzz_file("dcp/.metadata", first, n);
 		fuzz_file("dcp/__0_0.distcp", rest, b->n);
+		return path;
+	}
+	if (kind == SHARDS) { /* the header, with its length in front, and data */
+		uint64_t length = n;
+		snprintf(path, sizeof(path), "%s/shards", fuzz_folder());
+		mkdir(path, 0700);
+		str_add(&text, &length, sizeof(length));
+		str_add(&text, first, n);
+		str_add(&text, rest, b->n);
+		fuzz_file("shards/shard-1.safetensors", text.s, text.len);
+		str_free(&text);
 		return path;
 	}
 	if (kind == SAVED)

@@ -11,10 +11,12 @@ titan/           DCP: the model at the root, wq, wk and wv fused in the optimize
                  four files, flat keys, lm_head.weight
 nested/          DCP: {"model", "optimizer"}, with Hugging Face's names, types of 16 and 64 bits
 megatron/        DCP as Megatron-LM writes it: fused, the layers as one tensor, parameters in bf16 and fp32
+universal/       DeepSpeed's universal format
 shards/          safetensors files of two ranks, as DCP's writer leaves them
 pytorch_model.bin  Hugging Face's names; transposed, tied and shared storages
 zip64.pt         a tensor of six int64, in an archive that is written as a large one is
-refused/         what cannot be read: compressed, big-endian, transformed items, Megatron-LM's buffers
+refused/         what cannot be read: compressed, big-endian, transformed items, Megatron-LM's buffers;
+                 a tensor with a hole
 nanogpt.pt       GPT-2 as nanoGPT saves it, two groups of parameters
 gpt2/            the same model in Hugging Face's names
 
@@ -269,7 +271,7 @@ def boxes(shape, grid):
     return [((a, b), (n, m)) for a, n in cut(shape[0], grid[0]) for b, m in cut(shape[1], grid[1])]
 
 
-def save_dcp(folder, items, grids, ranks=4, **stored_too):
+def save_dcp(folder, items, grids, ranks=4, lose=0, **stored_too):
     folder.mkdir(parents=True, exist_ok=True)
     files = [bytearray() for _ in range(ranks)]
     state, stored, turn = {}, {}, 0
@@ -284,6 +286,7 @@ def save_dcp(folder, items, grids, ranks=4, **stored_too):
                     **stored_too)
                 chunks.append(make(ChunkStorageMetadata, offsets=Size(begin), sizes=Size(size)))
                 f += data
+            del chunks[len(chunks) - lose:]
             state[name] = make(TensorStorageMetadata, properties=tensor_properties(x.dtype), size=Size(x.shape),
                                chunks=chunks)
         else:
@@ -500,6 +503,13 @@ def main():
     items["optimizer.param_groups.0.params"] = list(hf)
     save_dcp(out / "nested", items, lambda n: (1, 1) if n.startswith("optimizer") else (2, 1), ranks=2)
 
+    for n, t in hf.items():
+        folder = out / "universal" / "zero" / n
+        folder.mkdir(parents=True, exist_ok=True)
+        for state, x in (("fp32", {"param": t}), ("exp_avg", {"param": half(t), "cat_dim": 0}),
+                         ("exp_avg_sq", {"param": quarter(t)}), ("step", 7)):
+            (folder / f"{state}.pt").write_bytes(save(x, whole=False))
+
     (out / "shards").mkdir(exist_ok=True)
     for rank in range(2):
         parts, where = {}, {}
@@ -543,6 +553,7 @@ def main():
     (bad / "compressed.pt").write_bytes(save(small, method=zipfile.ZIP_DEFLATED))
     (bad / "order.pt").write_bytes(save(small, order=b"big"))
     save_dcp(bad / "transformed", {"x": small}, lambda n: (1, 1), ranks=1, transform_descriptors=["zstd"])
+    save_dcp(bad / "hole", {"tok_embeddings.weight": small}, lambda n: (2, 1), ranks=1, lose=1)
     save_dcp(bad / "buffers", {n: small for n in (
         "embedding.word_embeddings.weight", "optimizer.distributed.dp_group_idx_0.gbuf_idx_0.bucket_idx_0.exp_avg")},
         lambda n: (1, 1), ranks=1)

@@ -1,0 +1,117 @@
+/*
+ * The universal format of DeepSpeed, which its ds_to_universal.py makes of a checkpoint of ZeRO: for each
+ * parameter a directory zero/NAME with fp32.pt, exp_avg.pt, exp_avg_sq.pt and step.pt, files of torch.save(),
+ * of which the first three have a dict with the tensor.
+ */
+#include "torch/torch_internal.h"
+
+#include "base/file.h"
+
+#include <dirent.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+static const char folder[] = "zero";
+
+/* The names of parameters, sorted: directories that have fp32.pt. */
+static int64_t list_parameters(const char *path, struct strs *out)
+{
+	struct str name = {0};
+	str_printf(&name, "%s/%s", path, folder);
+	DIR *d = opendir(name.s);
+	struct dirent *entry;
+	while (d && (entry = readdir(d))) {
+		str_clear(&name);
+		str_printf(&name, "%s/%s/%s/fp32.pt", path, folder, entry->d_name);
+		if (file_exists(name.s))
+			strs_add(out, entry->d_name);
+	}
+	if (d)
+		closedir(d);
+	str_free(&name);
+	strs_sort(out);
+	return out->n;
+}
+
+bool universal_is_in(const char *path)
+{
+	struct strs list = {0};
+	bool found = list_parameters(path, &list) > 0;
+	strs_free(&list);
+	return found;
+}
+
+uint32_t archive_tensor(const struct archive *a)
+{
+	uint32_t inside = pickle_get(&a->tree, a->tree.root, "param");
+	return inside ? inside : a->tree.root;
+}
+
+/* The item of a file, which was just opened. */
+static int add_item(struct torch_file *f, const char *name, int32_t file, int64_t n_bytes,
+	const struct archive *a, struct err *e)
+{
+	static const int64_t zeros[TORCH_MAX_DIMS];
+	struct described d = {.ndim = 0};
+	int rc = describe_tensor(&a->tree, archive_tensor(a), &d, e);
+	if (rc < 0)
+		return -1;
+	struct torch_item *x = items_add(f, name, strlen(name));
+	x->kind = rc ? TORCH_VALUE : TORCH_TENSOR;
+	x->dtype = rc ? 0 : d.dtype;
+	x->ndim = rc ? 0 : d.ndim;
+	memcpy(x->dims, rc ? zeros : d.dims, sizeof(x->dims));
+	struct chunk *c = items_add_chunk(f, zeros, x->dims);
+	c->file = file;
+	c->n_bytes = n_bytes;
+	return 0;
+}
+
+static int add_file(
+	struct torch_file *f, const char *name, const char *path, struct err *e)
+{
+	struct torch_parts *p = f->parts;
+	struct archive a;
+	struct stat st;
+	p->files = xgrow(p->files, p->n_files, sizeof(*p->files));
+	p->fds = xgrow(p->fds, p->n_files, sizeof(*p->fds));
+	p->files[p->n_files] = xstrdup(path);
+	p->fds[p->n_files] = -1;
+	int32_t file = p->n_files++;
+	int fd = items_fd(f, file, e);
+	if (fd < 0)
+		return -1;
+	int64_t n_bytes = fstat(fd, &st) || !S_ISREG(st.st_mode) ? 0 : st.st_size;
+	if (archive_open(&a, fd, path, 0, n_bytes, e))
+		return -1;
+	int rc = add_item(f, name, file, n_bytes, &a, e);
+	archive_close(&a);
+	return rc;
+}
+
+int universal_open(struct torch_file *f, struct err *e)
+{
+	static const char *const states[] = {"fp32", "exp_avg", "exp_avg_sq", "step"};
+	struct strs list = {0};
+	struct str path = {0}, name = {0};
+	int rc = 0;
+	list_parameters(f->path, &list);
+	for (int64_t i = 0; i < list.n * (int64_t)ARRAY_LEN(states) && !rc; i++) {
+		const char *parameter = list.v[i / (int64_t)ARRAY_LEN(states)];
+		const char *state = states[i % (int64_t)ARRAY_LEN(states)];
+		str_clear(&path);
+		str_printf(&path, "%s/%s/%s/%s.pt", f->path, folder, parameter, state);
+		str_clear(&name);
+		if (state == states[0])
+			str_puts(&name, parameter);
+		else
+			str_printf(&name, "optimizer.state.%s.%s", parameter, state);
+		rc = file_exists(path.s) ? add_file(f, name.s, path.s, e) : 0;
+	}
+	rc = rc || items_end(f, e) ? -1 : 0;
+	str_free(&path);
+	str_free(&name);
+	strs_free(&list);
+	return rc;
+}
