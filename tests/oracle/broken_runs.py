@@ -53,7 +53,11 @@ class AdamW(torch.optim.AdamW):
     bug, rank, names = None, 0, {}
 
     def step(self, closure=None):
-        if not self.bug:
+        if self.bug == "moments-swapped":
+            p = {n: p for p, n in self.names.items()}
+            a, b = (p[f"layers.0.attention.{n}.weight"] for n in ("wk", "wv"))
+            self.state[a], self.state[b] = self.state[b], self.state[a]
+        if self.bug in (None, "moments-swapped"):
             return super().step()
         for group in self.param_groups:
             for p in group["params"]:
@@ -89,7 +93,9 @@ class AdamW(torch.optim.AdamW):
         m_hat, v_hat = m / (1 - beta1 ** t), v / (1 - beta2 ** t)
         if bug == "no-bias-correction":
             m_hat, v_hat = m, v
-        root = (v_hat + group["eps"]).sqrt() if bug == "eps-in-root" else v_hat.sqrt() + group["eps"]
+        root = v_hat.sqrt() + group["eps"]
+        if bug == "eps-in-root":
+            root = (v_hat + group["eps"]).sqrt()
         x.mul_(1 - lr * decay).sub_(lr * m_hat / root)
 
 
@@ -130,9 +136,10 @@ class Run:
                 self.model, ["layers.0.attention.wo.weight"])
         net = DDP(self.model)
         if self.c.bug == "no-division":
-            net.register_comm_hook(None, lambda _, b: all_reduce(b.buffer()))
+            net.register_comm_hook(None, lambda _, bucket: all_reduce(bucket.buffer()))
         if self.c.bug == "sum-in-bf16":
-            net.register_comm_hook(None, lambda _, b: all_reduce(b.buffer().bfloat16() / 2, b.buffer()))
+            net.register_comm_hook(None, lambda _, bucket: all_reduce(
+                bucket.buffer().bfloat16() / 2, bucket.buffer()))
         return net
 
     def fsdp(self):
@@ -154,7 +161,12 @@ class Run:
             policy["mp_policy"] = MixedPrecisionPolicy(torch.bfloat16, reduce)
         for block in m.layers.values():
             fully_shard(block, mesh=shards, **policy)
-        return fully_shard(m, mesh=shards, **policy)
+        fully_shard(m, mesh=shards, **policy)
+        if c.bug == "no-division":
+            for part in (m, *m.layers.values()):
+                part.set_force_sum_reduction_for_comms(True)  # all that gloo has
+                part.set_gradient_divide_factor(1.0)
+        return m
 
     # ---- a step
 
@@ -211,8 +223,6 @@ class Run:
             g, factor = own(p.grad), 1
             if bug == "divided-twice":
                 factor = 1 / self.dp_size
-            if bug == "no-division":
-                factor = self.dp_size
             if bug == "one-shard-twice" and shard == 1:
                 factor = 2
             if bug == "wo-slice-twice" and tp == 1 and ".wo." in name:
@@ -303,14 +313,17 @@ class Run:
             model = {hf_name(n): x for n, x in model.items()}
         prefix = {"pt-ddp": "module.", "pt-compiled": "_orig_mod."}.get(form, "")
         model = {prefix + n: x for n, x in model.items()}
-        keys = ("model_state_dict", "optimizer_state_dict") if form == "pt-long" else ("model", "optimizer")
-        return {"step": step, keys[0]: model, keys[1]: self.opt.state_dict()}
+        end = "_state_dict" if form == "pt-long" else ""
+        state = {"step": step, "model" + end: model}
+        if not (self.c.mistake == "no-moments" and step):
+            state["optimizer" + end] = self.opt.state_dict()
+        return state
 
 
 FACTORS = {"factor-1.05": 1.05, "factor-1.0001": 1.0001, "factor-0.5": 0.5}
 OF_THE_OPTIMIZER = ("beta2", "eps-in-root", "no-bias-correction", "lr-next", "decay-none",
                     "decay-twice", "decay-norms", "decay-l2", "momentum-lost", "steps-from-1",
-                    "update-one-shard-stale", "update-one-tensor-stale")
+                    "moments-swapped", "update-one-shard-stale", "update-one-tensor-stale")
 
 
 def all_reduce(x, out=None):
@@ -329,7 +342,7 @@ def broadcast(x, group):
 def write(folder, c, run, seen):
     x, y = seen["x"], seen["y"]
     tp = dist.get_rank(run.tp) if run.tp else 0
-    if tp == 0:
+    if tp == 0 and not (c.mistake == "half-batch" and run.rank):
         batch = {"list": [x, y], "dict": {"input_ids": x, "labels": y}}.get(c.batch_form)
         if batch is None:
             batch = torch.cat((x, y[:, -1:]), 1)
@@ -339,7 +352,7 @@ def write(folder, c, run, seen):
     believed = type(c)(**{**vars(c), **c.believed})
     (folder / "config.json").write_text(json.dumps(hf_config(believed), indent=1) + "\n")
     keys = ("layout", "precision", "accumulate", "clip", "lr", "betas", "eps", "decay",
-            "decay_norms", "warm", "form", "names", "bug", "cause", "say", "code")
+            "decay_norms", "warm", "form", "names", "bug", "mistake", "cause", "say", "code")
     log = {k: getattr(c, k) for k in keys} | {k: seen[k] for k in ("loss", "grad_norm")}
     (folder / "run.json").write_text(json.dumps(log, indent=1) + "\n")
 
@@ -357,6 +370,10 @@ def make(c, out):
     run.save(folder, "before", c.warm)
     lr = c.lr
     seen = run.step(c.warm, c.bug)
+    if c.mistake == "two-steps":
+        run.step(c.warm + 1, None)
+    if c.mistake == "other-batch":
+        seen["x"], seen["y"] = run.batch(c.warm + 1)
     if c.next_lr:  # a scheduler that has gone on before the checkpoint is written
         for group in run.opt.param_groups:
             group["lr"] = 2 * lr
@@ -385,7 +402,8 @@ def main():
             with tempfile.TemporaryDirectory() as d:
                 torch.multiprocessing.spawn(rank_main, (world, here, out, f"{d}/store"), world)
     for name in names:
-        print(f"{name:<28} {judge(out / name)}", flush=True)
+        if CASES[name].mistake != "no-moments":
+            print(f"{name:<28} {judge(out / name)}", flush=True)
     with open(out / "cases.txt", "w", encoding="utf-8") as f:
         print("#case\tcause\tmust say\texit", file=f)
         for name, c in CASES.items():

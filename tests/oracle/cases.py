@@ -5,7 +5,8 @@ PLAIN = {"layout": "fsdp4", "layers": 2, "dim": 64, "ffn": 128, "heads": 4, "kv_
          "vocab": 320, "length": 32, "batch": 8, "theta": 1e4, "norm_eps": 1e-5, "tie": False,
          "names": "meta", "form": None, "batch_form": "tokens", "accumulate": 1, "mask": False,
          "precision": "fp32", "clip": 0.5, "lr": 1e-3, "next_lr": False, "betas": (0.9, 0.95),
-         "eps": 1e-8, "decay": 0.1, "decay_norms": True, "warm": 0, "bug": None, "believed": {}}
+         "eps": 1e-8, "decay": 0.1, "decay_norms": True, "warm": 0, "bug": None, "believed": {},
+         "mistake": None}
 WORLD = {"ddp2": 2, "fsdp3": 3}
 CASES = {}
 
@@ -64,7 +65,8 @@ right("fsdp4-no-norm-decay", "norms without weight decay", decay_norms=False)
 right("fsdp4-mha", "as many kv heads as heads", kv_heads=4)
 right("fsdp4-theta", "theta 5e5, eps of norms 1e-6", theta=5e5, norm_eps=1e-6)
 right("fsdp4-vocab", "a vocabulary that is no multiple of anything", vocab=257)
-right("fsdp4-wide", "4 layers, dim 128, 64 tokens", layers=4, dim=128, ffn=256, vocab=512, length=64)
+right("fsdp4-wide", "4 layers, dim 128, 64 tokens",
+      layers=4, dim=128, ffn=256, vocab=512, length=64)
 right("fsdp3", "uneven shards", layout="fsdp3", batch=6)
 right("hsdp", "2 replicas of 2 shards", layout="hsdp")
 right("fsdp4-autocast", "autocast to bf16", precision="autocast")
@@ -103,13 +105,14 @@ wrong("embedding-twice", "the embedding's part of a tied weight's gradient summe
 wrong("embedding-twice", "the embedding's part of a tied weight's gradient summed over TP twice",
       "only tok_embeddings: reference + the embedding's part", "tied-twice-clip-off",
       tie=True, **TP, **OFF)
-wrong("wo-slice-twice", "one TP slice of each wo counted twice", "wo: columns in 2 parts: 1.000 2.000", **TP)
+wrong("wo-slice-twice", "one TP slice of each wo counted twice",
+      "wo: columns in 2 parts: 1.000 2.000", **TP)
 wrong("enter-missing", "no all-reduce of the gradient at the begin of column-parallel products",
       "all but output wrong, from the last layer on", **TP, **OFF)
 wrong("leave-missing", "no all-reduce after wo in the forward pass",
       "loss differs; all gradients wrong", **TP, **OFF)
 wrong("ddp-no-sync", "DDP's all-reduce missing (no_sync left on)",
-      "all: only the sequences of rank 0, weights 1 1 1 1 0 0 0 0 (times 2)", **DDP, **OFF)
+      "all: weights of sequences 2 2 2 2 0 0 0 0 (rank 0 saves)", **DDP, **OFF)
 wrong("ddp-one-ignored", "one parameter left out of DDP's all-reduce",
       "only layers.0.attention.wo: the sequences of one rank", **DDP, **OFF)
 wrong("one-shard-twice", "gradients of one FSDP shard counted twice",
@@ -119,9 +122,10 @@ wrong("sum-in-bf16", "gradients summed in bf16 in a run said to be fp32",
 
 # ---- scale -------------------------------------------------------------------------------
 
-wrong("no-division", "1/dp missing (sum for mean), clipping hides it", "grad_norm is 4.000 times", )
+wrong("no-division", "1/dp missing (sum for mean), clipping hides it", "grad_norm is 4.000 times")
 wrong("no-division", "1/dp missing (sum for mean)", "all: 4.000", "no-division-clip-off", **OFF)
-wrong("no-division", "DDP hook that does not divide", "all: 2.000", "no-division-ddp", **DDP, **OFF)
+wrong("no-division", "DDP hook that does not divide", "all: 2.000",
+      "no-division-ddp", **DDP, **OFF)
 wrong("divided-twice", "gradients averaged twice", "grad_norm is 0.25 times")
 wrong("divided-twice", "gradients averaged twice", "all: 0.2500", "divided-twice-clip-off", **OFF)
 wrong("accumulation-not-divided", "sum over micro-batches not divided",
@@ -137,7 +141,8 @@ wrong("clip-norms-counted-twice", "replicated norms counted on each TP rank in t
       "common factor < the right one; grad_norm too large", **TP)
 wrong("factor-1.05", "one tensor's gradient 5 % too large", "layers.1.feed_forward.w1: 1.05",
       precision="autocast", **OFF)
-wrong("factor-1.0001", "one tensor's gradient 1e-4 too large", "layers.1.feed_forward.w1: 1.0001", **OFF)
+wrong("factor-1.0001", "one tensor's gradient 1e-4 too large",
+      "layers.1.feed_forward.w1: 1.0001", **OFF)
 wrong("factor-0.5", "one tensor's gradient halved", "layers.1.feed_forward.w1: 0.500",
       precision="fsdp-bf16")
 
@@ -152,11 +157,15 @@ wrong("micro-batch-lost", "rank 1 loses its first micro-batch",
       "all: weights of sequences 1 1 0 1 1 1 1 1", accumulate=2)
 wrong("rank-reads-anothers", "all ranks compute rank 0's sequences; the batch files are as meant",
       "all: weights of sequences 4 4 0 0 0 0 0 0")
-wrong("rank-reads-anothers-logged", "all ranks read rank 0's sequences, and the batch files say so",
+wrong("rank-reads-anothers-logged", 
+      "all ranks read rank 0's sequences, and the batch files say so",
       "a warning: the ranks read the same sequences (the arithmetic is right)", code="0 or 1")
 wrong("mean-of-means", "mean over micro-batches of unequal numbers of labels",
       "all: weights of sequences differ, by the counted labels", mask=True, accumulate=2,
       batch_form="list", **OFF)
+wrong("mean-of-means", "mean over ranks with unequal numbers of labels",
+      "all: weights of sequences differ, by the counted labels", "mean-of-rank-means", mask=True,
+      batch_form="dict")
 wrong("mask-ignored", "masked labels counted", "loss and all gradients differ", mask=True,
       batch_form="list", **OFF)
 wrong("labels-shifted", "labels one position too far", "loss and all gradients differ", **OFF)
@@ -174,7 +183,7 @@ wrong("dropout", "dropout left on", FUNCTION, **OFF)
 wrong("embedding-scaled", "embedding times the root of dim", FUNCTION, **OFF)
 wrong("kv-heads-order", "kv heads repeated in the wrong order", FUNCTION, heads=8, dim=128, **OFF)
 wrong("softmax-scale", "scores over width instead of its root", FUNCTION, **OFF)
-wrong("norm-eps", "eps of norms 1e-6, config says 1e-5", FUNCTION + " (eps of norms)", 
+wrong("norm-eps", "eps of norms 1e-6, config says 1e-5", FUNCTION + " (eps of norms)",
       norm_eps=1e-6, believed={"norm_eps": 1e-5}, **OFF)
 wrong("theta", "theta 5e5, config says 1e4", FUNCTION + " (theta)", theta=5e5,
       believed={"theta": 1e4}, **OFF)
@@ -187,16 +196,19 @@ wrong("gradients-kept", "zero_grad missing: the last step's gradients are added"
 
 wrong("frozen", "one tensor is frozen", "layers.1.attention.wv has no moments")
 wrong("detached", "one tensor's gradient is 0", "layers.1.attention.wv: gradient is zero")
-wrong("update-one-tensor-stale", "one tensor is not updated", "layers.1.feed_forward.w2: no update")
+wrong("update-one-tensor-stale", "one tensor is not updated",
+      "layers.1.feed_forward.w2: no update")
 wrong("update-one-shard-stale", "one FSDP rank does not update its parameters",
       "all: second quarter of rows has no update")
 wrong("beta2", "beta2 0.999 for 0.95", "moments: exp_avg_sq has 1/50 (beta2 0.999)")
-wrong("beta2", "beta2 0.999 for 0.95, warm", "moments: exp_avg_sq (beta2 0.999)", "beta2-warm", **WARM)
+wrong("beta2", "beta2 0.999 for 0.95, warm", "moments: exp_avg_sq (beta2 0.999)",
+      "beta2-warm", **WARM)
 wrong("eps-in-root", "eps inside the root", "update: small gradients", eps=1e-6)
 wrong("no-bias-correction", "bias correction missing", "update: 0.447 of it", **DDP)
 wrong("no-bias-correction", "bias correction missing, warm", "update", "no-bias-correction-warm",
       **DDP, **WARM)
-wrong("lr-next", "update with the lr of the next step", "update fits lr 2e-3, not 1e-3", next_lr=True)
+wrong("lr-next", "update with the lr of the next step", "update fits lr 2e-3, not 1e-3",
+      next_lr=True)
 wrong("decay-none", "weight decay not applied", "update fits weight decay 0, not 0.1", **DDP)
 wrong("decay-twice", "weight decay twice", "update fits weight decay 0.2, not 0.1", **DDP)
 wrong("decay-norms", "weight decay on norms, whose group says 0", "update of norms: weight decay",
@@ -206,3 +218,16 @@ wrong("decay-l2", "weight decay added to gradients (Adam for AdamW)",
 wrong("momentum-lost", "moments set to zero on the way (a resume that lost them)",
       "moments: begin from zero", **WARM)
 wrong("steps-from-1", "Adam's step counted from 1 again", "step goes from 3 to 1", **DDP, **WARM)
+wrong("moments-swapped", "moments of wk and wv of layer 0 swapped (a resume that sorted names)",
+      "moments of layers.0.attention.wk and wv are exchanged", **DDP, **WARM)
+
+# ---- the user's mistakes, after right runs -----------------------------------------------
+
+case("mistake-two-steps", "two steps lie between the checkpoints",
+     "step goes from 3 to 5: check one step", 2, mistake="two-steps", **WARM, **DDP)
+case("mistake-other-batch", "the batch of another step", "loss differs: another batch?", 1,
+     mistake="other-batch", **WARM)
+case("mistake-half-batch", "the batch of one rank of two",
+     "loss differs: not the whole batch?", 1, mistake="half-batch", **DDP)
+case("mistake-no-moments", "the last checkpoint has the model only", "after has no moments", 2,
+     mistake="no-moments", **DDP)

@@ -43,10 +43,11 @@ def moments(state, shapes, c):
     by, names = state.get("state", state), list(shapes)
     if c.layout.startswith("ddp"):  # numbers, counted through the groups
         if not c.decay_norms:
-            names = [n for n in names if len(shapes[n]) == 2] + [n for n in names if len(shapes[n]) == 1]
+            names.sort(key=lambda n: -len(shapes[n]))  # keeps the order of equals
         by = {n: by[i] for i, n in enumerate(names) if i in by}
     elif c.form == "dcp-flat":
-        by = {n: {k: by[f"state.{n}.{k}"] for k in ("exp_avg", "exp_avg_sq", "step")} for n in names}
+        kinds = ("exp_avg", "exp_avg_sq", "step")
+        by = {n: {k: by[f"state.{n}.{k}"] for k in kinds} for n in names}
     zero = {"exp_avg": torch.zeros(()), "exp_avg_sq": torch.zeros(()), "step": 0}
     return {n: by.get(n, zero) for n in names}
 

@@ -104,7 +104,7 @@ def local(w, placements=None):
 
 
 def turn(x, positions, c, halves):
-    """Rotates channels 2j and 2j + 1 of [B, T, H, W], or j and j + W/2 as Hugging Face has them."""
+    """Rotates channels 2j and 2j + 1 of [B, T, H, W], or j and j + W/2 as Hugging Face does."""
     width = x.shape[-1]
     high = torch.float64 if x.dtype == torch.float64 else torch.float32
     f = c.theta ** (-torch.arange(0, width, 2, dtype=torch.float64) / width)
@@ -211,8 +211,9 @@ class Llama(nn.Module):
             self.output.weight = self.tok_embeddings.weight
 
     def forward(self, ids):
-        m = SimpleNamespace(tp=self.tp, c=self.c, bug=self.bug, halves=self.halves, last=self.norm,
-                            detached=self.layers["1"].attention.wv if self.bug == "detached" else None)
+        detached = self.layers["1"].attention.wv if self.bug == "detached" else None
+        m = SimpleNamespace(tp=self.tp, c=self.c, bug=self.bug, halves=self.halves,
+                            last=self.norm, detached=detached)
         w = local(self.tok_embeddings.weight)
         ids = ids - self.tp.rank * len(w)
         here = (ids >= 0) & (ids < len(w))
