@@ -107,7 +107,7 @@ def optimizer_of(net, c):
     else:
         matrices, norms = ([p for _, p in named if (p.dim() == 2) == two] for two in (True, False))
         opt = AdamW([{"params": matrices, "weight_decay": c.decay},
-                     {"params": norms, "weight_decay": 0.0}], **options)
+                     {"params": norms, "weight_decay": 0.0, "lr": c.lr * c.norm_lr}], **options)
     opt.names = {p: n for n, p in named}
     return opt
 
@@ -231,6 +231,8 @@ class Run:
                 factor = FACTORS[bug]
             if factor != 1:
                 g.mul_(factor)
+            if bug == "nan" and self.rank == 1 and name == "layers.1.attention.wk.weight":
+                g[0] = float("nan")
 
     def clip(self, bug):
         grads = {n: p.grad for n, p in self.model.named_parameters() if p.grad is not None}
@@ -273,7 +275,8 @@ class Run:
             x, y = (broadcast(t, self.dp) for t in (x, y))
         self.old = [own(p).detach().clone() for p in self.model.parameters()]
         norm = self.clip(bug)
-        self.opt.step()
+        for _ in range({"step-skipped": 0, "step-twice": 2}.get(bug, 1)):
+            self.opt.step()
         return {"x": x, "y": y, "loss": loss, "grad_norm": norm}
 
     def go_back(self, bug):
@@ -352,7 +355,8 @@ def write(folder, c, run, seen):
     believed = type(c)(**{**vars(c), **c.believed})
     (folder / "config.json").write_text(json.dumps(hf_config(believed), indent=1) + "\n")
     keys = ("layout", "precision", "accumulate", "clip", "lr", "betas", "eps", "decay",
-            "decay_norms", "warm", "form", "names", "bug", "mistake", "cause", "say", "code")
+            "decay_norms", "norm_lr", "warm", "form", "names", "bug", "mistake", "cause", "say",
+            "code")
     log = {k: getattr(c, k) for k in keys} | {k: seen[k] for k in ("loss", "grad_norm")}
     (folder / "run.json").write_text(json.dumps(log, indent=1) + "\n")
 

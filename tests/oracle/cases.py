@@ -5,8 +5,8 @@ PLAIN = {"layout": "fsdp4", "layers": 2, "dim": 64, "ffn": 128, "heads": 4, "kv_
          "vocab": 320, "length": 32, "batch": 8, "theta": 1e4, "norm_eps": 1e-5, "tie": False,
          "names": "meta", "form": None, "batch_form": "tokens", "accumulate": 1, "mask": False,
          "precision": "fp32", "clip": 0.5, "lr": 1e-3, "next_lr": False, "betas": (0.9, 0.95),
-         "eps": 1e-8, "decay": 0.1, "decay_norms": True, "warm": 0, "bug": None, "believed": {},
-         "mistake": None}
+         "eps": 1e-8, "decay": 0.1, "decay_norms": True, "norm_lr": 1, "warm": 0, "bug": None,
+         "mistake": None, "believed": {}}
 WORLD = {"ddp2": 2, "fsdp3": 3}
 CASES = {}
 
@@ -38,6 +38,8 @@ right("ddp2-warm", "DDP on 2, step 3 to 4", **DDP, **WARM)
 right("ddp2-tied", "tied embedding", tie=True, **DDP)
 right("ddp2-groups", "norms without weight decay: the optimizer numbers matrices first",
       decay_norms=False, **DDP)
+right("ddp2-two-lr", "norms without weight decay and with twice the lr",
+      decay_norms=False, norm_lr=2, **DDP)
 right("ddp2-accumulate", "2 micro-batches", accumulate=2, **DDP)
 right("ddp2-module", "state dict of the wrapped model: names begin with module.",
       form="pt-ddp", **DDP)
@@ -105,6 +107,10 @@ wrong("embedding-twice", "the embedding's part of a tied weight's gradient summe
 wrong("embedding-twice", "the embedding's part of a tied weight's gradient summed over TP twice",
       "only tok_embeddings: reference + the embedding's part", "tied-twice-clip-off",
       tie=True, **TP, **OFF)
+wrong("embedding-part-missing", "the embedding's part of a tied weight's gradient is missing",
+      "only tok_embeddings: the output layer's part", tie=True, **OFF)
+wrong("head-part-missing", "the output layer's part of a tied weight's gradient is missing",
+      "only tok_embeddings: the embedding's part", tie=True, **TP)
 wrong("wo-slice-twice", "one TP slice of each wo counted twice",
       "wo: columns in 2 parts: 1.000 2.000", **TP)
 wrong("enter-missing", "no all-reduce of the gradient at the begin of column-parallel products",
@@ -194,6 +200,13 @@ wrong("gradients-kept", "zero_grad missing: the last step's gradients are added"
 
 # ---- optimizer ---------------------------------------------------------------------------
 
+wrong("nan", "a row of one tensor's gradient is not a number", "layers.1.attention.wk: not finite",
+      **OFF)
+wrong("nan", "a row of one tensor's gradient is not a number, and so is the norm",
+      "layers.1.attention.wk and others: not finite", "nan-clip")
+wrong("step-skipped", "the optimizer did not step", "nothing changed", code="1 or 2", **WARM)
+wrong("step-twice", "the optimizer stepped twice", "step goes from 3 to 5", code="1 or 2",
+      **WARM, **DDP)
 wrong("frozen", "one tensor is frozen", "layers.1.attention.wv has no moments")
 wrong("detached", "one tensor's gradient is 0", "layers.1.attention.wv: gradient is zero")
 wrong("update-one-tensor-stale", "one tensor is not updated",
@@ -220,6 +233,17 @@ wrong("momentum-lost", "moments set to zero on the way (a resume that lost them)
 wrong("steps-from-1", "Adam's step counted from 1 again", "step goes from 3 to 1", **DDP, **WARM)
 wrong("moments-swapped", "moments of wk and wv of layer 0 swapped (a resume that sorted names)",
       "moments of layers.0.attention.wk and wv are exchanged", **DDP, **WARM)
+
+# ---- some of them in bf16 ----------------------------------------------------------------
+
+for n in ("sequence-norms-not-summed", "embedding-twice", "tied-twice", "wo-slice-twice",
+          "enter-missing", "ddp-no-sync", "ddp-one-ignored", "one-shard-twice", "no-division",
+          "clip-by-rank", "clip-no-tp", "micro-batch-lost", "rank-reads-anothers", "mean-of-means",
+          "positions-by-chunk", "other-rotation", "dropout", "kv-heads-order"):
+    c = vars(CASES["wrong-" + n])
+    options = {k: v for k, v in c.items() if k in PLAIN and k not in ("bug", "precision")}
+    wrong(c["bug"], c["cause"] + ", bf16", c["say"], n + "-bf16", **options,
+          precision="autocast" if c["layout"] == "ddp2" else "fsdp-bf16")
 
 # ---- the user's mistakes, after right runs -----------------------------------------------
 

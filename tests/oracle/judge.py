@@ -87,14 +87,16 @@ def judge(folder):
         seen = (a1 - beta1 * a0) / (1 - beta1)
         off[n] = distance(seen / factor, g[n])
         squares[n] = distance((v1 - beta2 * v0) / (1 - beta2), seen ** 2)
-        t, decay = float(s1[n]["step"]), c.decay if len(shapes[n]) == 2 or c.decay_norms else 0
+        t, lr, decay = float(s1[n]["step"]), c.lr, c.decay
+        if len(shapes[n]) == 1 and not c.decay_norms:
+            lr, decay = c.lr * c.norm_lr, 0
         if t:
             root = (v1 / (1 - beta2 ** t)).sqrt() + c.eps
-            want = p0[n] * (1 - c.lr * decay) - c.lr * a1 / (1 - beta1 ** t) / root
-            updates[n] = ((want - p1[n]).abs().max() / c.lr).item()
+            want = p0[n] * (1 - lr * decay) - lr * a1 / (1 - beta1 ** t) / root
+            updates[n] = ((want - p1[n]).abs().max() / lr).item()
     bound = 1e-5 if c.precision == "fp32" else 4e-2
     seen = {"loss": c.loss / loss.item() - 1, "grad_norm": c.grad_norm / norm - 1,
-            "clip_factor": factor, "wrong": [n for n in off if off[n] > bound]}
+            "clip_factor": factor, "wrong": [n for n in off if not off[n] <= bound]}
     line = f"{c.bug or 'right'}: loss {seen['loss']:+.1e} norm {seen['grad_norm']:+.1e}"
     for what, of in (("gradient", off), ("square", squares), ("update", updates)):
         worst = max(of, key=of.get)

@@ -219,11 +219,16 @@ class Llama(nn.Module):
         here = (ids >= 0) & (ids < len(w))
         x = F.embedding(ids.clamp(0, len(w) - 1), w) * here[..., None].to(w.dtype)
         x = self.tp.embed(x, self.bug)
+        if self.bug == "embedding-part-missing":
+            x = x.detach()
         if self.bug == "embedding-scaled":
             x = x * math.sqrt(self.c.dim)
         for block in self.layers.values():
             x = block(x, m)
-        return self.tp.logits(F.linear(self.norm.enter(x, m), local(self.output.weight)))
+        w = local(self.output.weight)
+        if self.bug == "head-part-missing":
+            w = w.detach()
+        return self.tp.logits(F.linear(self.norm.enter(x, m), w))
 
 
 # ---- Hugging Face's names ----------------------------------------------------------------
