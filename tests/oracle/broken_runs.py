@@ -171,7 +171,7 @@ class Run:
     # ---- a step
 
     def batch(self, step):
-        """Inputs and labels of this rank. -100 is a label that does not count."""
+        """Inputs, labels and perhaps positions of this rank. A label of -100 does not count."""
         c = self.c
         g = torch.Generator().manual_seed(7 + step)
         tokens = torch.randint(0, c.vocab, (c.batch, c.length + 1), generator=g)
@@ -179,11 +179,20 @@ class Run:
         if c.mask:  # sequence i has some 3 i prompt tokens that do not count
             for i in range(c.batch):
                 y[i, :3 * i] = -100
-        return (t.chunk(self.dp_size)[self.dp_rank] for t in (x, y))
+        if c.mask == "whole":  # and one has nothing else
+            y[0] = -100
+        parts = [x, y]
+        if c.documents:
+            begins = torch.rand(x.shape, generator=g) < 0.1
+            begins[:, 0] = True
+            at = torch.arange(c.length).expand(x.shape)
+            parts.append(at - (at * begins).cummax(1).values)
+        return [t.chunk(self.dp_size)[self.dp_rank].contiguous() for t in parts]
 
-    def losses(self, x, y, bug):
+    def losses(self, batch, bug):
         """The loss of each micro-batch, divided so that gradients add up to the mean."""
         c, accumulate = self.c, self.c.accumulate
+        x, y, *positions = batch
         counted = sum_over((y != -100).sum(), self.dp)
         if bug in ("rank-reads-anothers", "rank-reads-anothers-logged"):
             x, y = (broadcast(t, self.dp) for t in (x, y))
@@ -191,12 +200,14 @@ class Run:
             y = torch.cat((y[:, 1:], torch.full_like(y[:, :1], -100)), 1)
         if bug == "mask-ignored":
             y = torch.cat((x[:, 1:], y[:, -1:]), 1)
-        parts = list(zip(x.chunk(accumulate), y.chunk(accumulate)))
+        if bug == "positions-run-on":
+            positions = [torch.arange(c.length).expand(x.shape)]
+        parts = list(zip(*(t.chunk(accumulate) for t in (x, y, *positions))))
         if bug == "micro-batch-skipped":
             parts.pop()
-        for i, (x, y) in enumerate(parts):
+        for i, (x, y, *positions) in enumerate(parts):
             with torch.autocast("cpu", torch.bfloat16, enabled=c.precision == "autocast"):
-                logits = self.net(x)
+                logits = self.net(x, *positions)
             total = F.cross_entropy(logits.float().flatten(0, 1), y.flatten(), reduction="sum")
             if bug in ("mean-of-means", "mask-ignored"):
                 yield total / (y != -100).sum() / accumulate
@@ -206,9 +217,9 @@ class Run:
                 lost = bug == "micro-batch-lost" and self.dp_rank == 1 and i == 0
                 yield total * (0 if lost else self.dp_size / counted)
 
-    def backward(self, x, y, bug):
+    def backward(self, batch, bug):
         logged = 0
-        for loss in self.losses(x, y, bug):
+        for loss in self.losses(batch, bug):
             (loss * 1024 if bug == "loss-scale-left" else loss).backward()
             logged += loss.detach()
         return (sum_over(logged, self.dp) / self.dp_size).item()
@@ -254,7 +265,7 @@ class Run:
 
     def step(self, number, bug):
         self.model.bug = self.opt.bug = None
-        x, y = self.batch(number)
+        batch = self.batch(number)
         if bug in OF_THE_OPTIMIZER:
             self.opt.bug, self.opt.rank = bug, dist.get_rank(self.shards) if self.shards else 0
         else:
@@ -266,18 +277,18 @@ class Run:
         stale = self.go_back(bug)
         if bug == "ddp-no-sync":
             with self.net.no_sync():
-                loss = self.backward(x, y, bug)
+                loss = self.backward(batch, bug)
         else:
-            loss = self.backward(x, y, bug)
+            loss = self.backward(batch, bug)
         self.come_back(stale)
         self.spoil(bug)
         if bug == "rank-reads-anothers-logged":
-            x, y = (broadcast(t, self.dp) for t in (x, y))
+            batch = [broadcast(t, self.dp) for t in batch]
         self.old = [own(p).detach().clone() for p in self.model.parameters()]
         norm = self.clip(bug)
         for _ in range({"step-skipped": 0, "step-twice": 2}.get(bug, 1)):
             self.opt.step()
-        return {"x": x, "y": y, "loss": loss, "grad_norm": norm}
+        return {"batch": batch, "loss": loss, "grad_norm": norm}
 
     def go_back(self, bug):
         """Rank 1 sends its shards of before the last update: its gather began too early."""
@@ -343,12 +354,13 @@ def broadcast(x, group):
 
 
 def write(folder, c, run, seen):
-    x, y = seen["x"], seen["y"]
+    batch = seen["batch"]
     tp = dist.get_rank(run.tp) if run.tp else 0
     if tp == 0 and not (c.mistake == "half-batch" and run.rank):
-        batch = {"list": [x, y], "dict": {"input_ids": x, "labels": y}}.get(c.batch_form)
-        if batch is None:
-            batch = torch.cat((x, y[:, -1:]), 1)
+        if c.batch_form == "tokens":
+            batch = torch.cat((batch[0], batch[1][:, -1:]), 1)
+        elif c.batch_form == "dict":
+            batch = dict(zip(("input_ids", "labels", "position_ids"), batch))
         torch.save(batch, folder / f"batch-{run.dp_rank}.pt")
     if run.rank:
         return
@@ -377,7 +389,7 @@ def make(c, out):
     if c.mistake == "two-steps":
         run.step(c.warm + 1, None)
     if c.mistake == "other-batch":
-        seen["x"], seen["y"] = run.batch(c.warm + 1)
+        seen["batch"] = run.batch(c.warm + 1)
     if c.next_lr:  # a scheduler that has gone on before the checkpoint is written
         for group in run.opt.param_groups:
             group["lr"] = 2 * lr

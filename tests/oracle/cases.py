@@ -4,6 +4,7 @@ from types import SimpleNamespace
 PLAIN = {"layout": "fsdp4", "layers": 2, "dim": 64, "ffn": 128, "heads": 4, "kv_heads": 2,
          "vocab": 320, "length": 32, "batch": 8, "theta": 1e4, "norm_eps": 1e-5, "tie": False,
          "names": "meta", "form": None, "batch_form": "tokens", "accumulate": 1, "mask": False,
+         "documents": False, "angles": "fp64",
          "precision": "fp32", "clip": 0.5, "lr": 1e-3, "next_lr": False, "betas": (0.9, 0.95),
          "eps": 1e-8, "decay": 0.1, "decay_norms": True, "norm_lr": 1, "warm": 0, "bug": None,
          "mistake": None, "believed": {}}
@@ -69,6 +70,21 @@ right("fsdp4-theta", "theta 5e5, eps of norms 1e-6", theta=5e5, norm_eps=1e-6)
 right("fsdp4-vocab", "a vocabulary that is no multiple of anything", vocab=257)
 right("fsdp4-wide", "4 layers, dim 128, 64 tokens",
       layers=4, dim=128, ffn=256, vocab=512, length=64)
+right("fsdp4-long", "1024 tokens, angles of positions in fp32 as most trainers compute them",
+      length=1024, batch=4, angles="fp32")
+right("fsdp4-long-theta", "1024 tokens, theta 5e5, angles in fp32", length=1024, batch=4,
+      angles="fp32", theta=5e5)
+right("ddp2-long-hf", "1024 tokens, names of Hugging Face, angles in fp32", length=1024, batch=4,
+      angles="fp32", names="hf", **DDP)
+right("fsdp4-later", "step 30 to 31, lr 3e-3", warm=30, lr=3e-3)
+right("fsdp4-whole-mask", "a sequence without any label that counts", mask="whole",
+      batch_form="list")
+right("fsdp4-documents", "several documents a sequence, positions in the batch", documents=True,
+      batch_form="list")
+right("ddp2-documents", "several documents a sequence, position_ids in the batch", documents=True,
+      batch_form="dict", **DDP)
+right("fsdp4-mqa", "one kv head, 8 heads, a width of ffn that is no multiple of 16", kv_heads=1,
+      heads=8, ffn=172)
 right("fsdp3", "uneven shards", layout="fsdp3", batch=6)
 right("hsdp", "2 replicas of 2 shards", layout="hsdp")
 right("fsdp4-autocast", "autocast to bf16", precision="autocast")
@@ -185,6 +201,10 @@ wrong("positions-by-chunk", "positions begin again in the second chunk of CP",
       "loss differs; all: positions", **OFF)
 wrong("mask-border", "the mask is not causal at the border of chunks", FUNCTION, **OFF)
 wrong("chunk-unseen", "the second chunk of CP does not see the first", FUNCTION, **OFF)
+wrong("documents-seen", "attention sees the documents before, positions restart",
+      FUNCTION + " (documents)", documents=True, batch_form="list", **OFF)
+wrong("positions-run-on", "a sequence taken for one document: positions run on", FUNCTION + " (documents)",
+      documents=True, batch_form="dict", **OFF)
 wrong("dropout", "dropout left on", FUNCTION, **OFF)
 wrong("embedding-scaled", "embedding times the root of dim", FUNCTION, **OFF)
 wrong("kv-heads-order", "kv heads repeated in the wrong order", FUNCTION, heads=8, dim=128, **OFF)

@@ -28,7 +28,8 @@ def model_of(folder, c):
         layers=f["num_hidden_layers"], heads=f["num_attention_heads"],
         kv_heads=f["num_key_value_heads"], dim=f["hidden_size"], ffn=f["intermediate_size"],
         length=f["max_position_embeddings"], norm_eps=f["rms_norm_eps"], theta=f["rope_theta"],
-        vocab=f["vocab_size"], tie=f["tie_word_embeddings"], names=c.names)).double()
+        vocab=f["vocab_size"], tie=f["tie_word_embeddings"], names=c.names, angles="fp64"
+    )).double()
 
 
 def parameters(state, names, c):
@@ -54,12 +55,12 @@ def moments(state, shapes, c):
 
 def batch_of(folder):
     files = sorted(folder.glob("batch-*.pt"))
-    x, y = [], []
+    parts = []
     for b in (torch.load(f) for f in files):
         b = list(b.values()) if isinstance(b, dict) else b
-        x.append(b[0] if isinstance(b, list) else b[:, :-1])
-        y.append(b[1] if isinstance(b, list) else b[:, 1:])
-    return torch.cat(x), torch.cat(y)
+        parts.append(b if isinstance(b, list) else [b[:, :-1], b[:, 1:]])
+    x, y, *positions = (torch.cat(p) for p in zip(*parts))
+    return x, y, *(positions or [None])
 
 
 def distance(a, b):
@@ -74,8 +75,8 @@ def judge(folder):
     p0, p1 = parameters(before, shapes, c), parameters(after, shapes, c)
     s0, s1 = moments(before, shapes, c), moments(after, shapes, c)
     m.load_state_dict(p0, strict=False)
-    x, y = batch_of(folder)
-    loss = F.cross_entropy(m(x).flatten(0, 1), y.flatten())
+    x, y, positions = batch_of(folder)
+    loss = F.cross_entropy(m(x, positions).flatten(0, 1), y.flatten())
     loss.backward()
     g = {n: p.grad for n, p in m.named_parameters()}
     norm = torch.cat([t.flatten() for t in g.values()]).norm().item()

@@ -104,11 +104,13 @@ def local(w, placements=None):
 
 
 def turn(x, positions, c, halves):
-    """Rotates channels 2j and 2j + 1 of [B, T, H, W], or j and j + W/2 as Hugging Face does."""
+    """Rotates channels 2j and 2j + 1 of [B, T, H, W], or j and j + W/2 as Hugging Face does.
+    Positions are [B or 1, T]. Most trainers compute angles in float32."""
     width = x.shape[-1]
     high = torch.float64 if x.dtype == torch.float64 else torch.float32
-    f = c.theta ** (-torch.arange(0, width, 2, dtype=torch.float64) / width)
-    angle = torch.outer(positions.double(), f)[:, None, :]
+    angles = high if c.angles == "fp32" else torch.float64
+    f = 1 / c.theta ** (torch.arange(0, width, 2).to(angles) / width)
+    angle = (positions.to(angles)[:, :, None] * f)[:, :, None, :]
     cos, sin = angle.cos().to(high), angle.sin().to(high)
     a, b = x.chunk(2, -1) if halves else (x[..., 0::2], x[..., 1::2])
     parts = (a * cos - b * sin, a * sin + b * cos)
@@ -149,7 +151,7 @@ class Attention(nn.Module):
         n, length = x.shape[:2]
         q, k, v = (product(w, x, m).view(n, length, -1, self.width)
                    for w in (self.wq, self.wk, self.wv))
-        at = torch.arange(length)
+        at = torch.arange(length)[None] if m.positions is None else m.positions
         if m.bug == "positions-by-chunk":
             at = at % (length // 2)
         q, k = (turn(t, at, m.c, m.halves != (m.bug == "other-rotation")) for t in (q, k))
@@ -159,6 +161,9 @@ class Attention(nn.Module):
                 t.repeat_interleave(groups, 1) for t in (k, v))
         see = torch.ones(length, length, dtype=torch.bool).tril()
         half = length // 2
+        if m.positions is not None and m.bug != "documents-seen":
+            document = (m.positions == 0).cumsum(1)
+            see = (see & (document[:, :, None] == document[:, None, :]))[:, None]
         if m.bug == "mask-border":  # the last query of a chunk sees the next chunk's first key
             see[half - 1, half] = True
         if m.bug == "chunk-unseen":  # the second chunk's queries never get the first one's keys
@@ -210,10 +215,11 @@ class Llama(nn.Module):
         if c.tie:
             self.output.weight = self.tok_embeddings.weight
 
-    def forward(self, ids):
+    def forward(self, ids, positions=None):
+        """Documents begin where positions are 0; without them a sequence is one."""
         detached = self.layers["1"].attention.wv if self.bug == "detached" else None
         m = SimpleNamespace(tp=self.tp, c=self.c, bug=self.bug, halves=self.halves,
-                            last=self.norm, detached=detached)
+                            last=self.norm, detached=detached, positions=positions)
         w = local(self.tok_embeddings.weight)
         ids = ids - self.tp.rank * len(w)
         here = (ids >= 0) & (ids < len(w))
