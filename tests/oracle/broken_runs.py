@@ -361,6 +361,10 @@ def write(folder, c, run, seen):
             batch = torch.cat((batch[0], batch[1][:, -1:]), 1)
         elif c.batch_form == "dict":
             batch = dict(zip(("input_ids", "labels", "position_ids"), batch))
+        elif c.batch_form == "titan":
+            batch = ({"input": batch[0], "positions": batch[2]}, batch[1])
+        elif c.batch_form == "extra":
+            batch = [*batch[:2], {"positions": batch[2]}]
         torch.save(batch, folder / f"batch-{run.dp_rank}.pt")
     if run.rank:
         return

@@ -83,6 +83,10 @@ right("fsdp4-documents", "several documents a sequence, positions in the batch",
       batch_form="list")
 right("ddp2-documents", "several documents a sequence, position_ids in the batch", documents=True,
       batch_form="dict", **DDP)
+right("fsdp4-documents-titan", "the same as torchtitan's loader gives it, ({input, positions}, labels)",
+      documents=True, batch_form="titan")
+right("fsdp4-documents-extra", "the same as [inputs, labels, {positions}]", documents=True,
+      batch_form="extra")
 right("fsdp4-mqa", "one kv head, 8 heads, a width of ffn that is no multiple of 16", kv_heads=1,
       heads=8, ffn=172)
 right("fsdp3", "uneven shards", layout="fsdp3", batch=6)
@@ -203,8 +207,8 @@ wrong("mask-border", "the mask is not causal at the border of chunks", FUNCTION,
 wrong("chunk-unseen", "the second chunk of CP does not see the first", FUNCTION, **OFF)
 wrong("documents-seen", "attention sees the documents before, positions restart",
       FUNCTION + " (documents)", documents=True, batch_form="list", **OFF)
-wrong("positions-run-on", "a sequence taken for one document: positions run on", FUNCTION + " (documents)",
-      documents=True, batch_form="dict", **OFF)
+wrong("positions-run-on", "a sequence taken for one document: positions run on",
+      FUNCTION + " (documents)", documents=True, batch_form="dict", **OFF)
 wrong("dropout", "dropout left on", FUNCTION, **OFF)
 wrong("embedding-scaled", "embedding times the root of dim", FUNCTION, **OFF)
 wrong("kv-heads-order", "kv heads repeated in the wrong order", FUNCTION, heads=8, dim=128, **OFF)

@@ -53,12 +53,19 @@ def moments(state, shapes, c):
     return {n: by.get(n, zero) for n in names}
 
 
+def tensors_of(b):
+    """Inputs, labels and perhaps positions, of any form of a batch."""
+    if torch.is_tensor(b):
+        return [b[:, :-1], b[:, 1:]]
+    if isinstance(b, tuple):
+        return [b[0]["input"], b[1], b[0]["positions"]]
+    b = list(b.values()) if isinstance(b, dict) else b
+    return [*b[:2], *(p["positions"] if isinstance(p, dict) else p for p in b[2:])]
+
+
 def batch_of(folder):
     files = sorted(folder.glob("batch-*.pt"))
-    parts = []
-    for b in (torch.load(f) for f in files):
-        b = list(b.values()) if isinstance(b, dict) else b
-        parts.append(b if isinstance(b, list) else [b[:, :-1], b[:, 1:]])
+    parts = [tensors_of(torch.load(f)) for f in files]
     x, y, *positions = (torch.cat(p) for p in zip(*parts))
     return x, y, *(positions or [None])
 
