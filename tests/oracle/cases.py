@@ -83,7 +83,7 @@ right("fsdp4-documents", "several documents a sequence, positions in the batch",
       batch_form="list")
 right("ddp2-documents", "several documents a sequence, position_ids in the batch", documents=True,
       batch_form="dict", **DDP)
-right("fsdp4-documents-titan", "the same as torchtitan's loader gives it, ({input, positions}, labels)",
+right("fsdp4-documents-titan", "the same in torchtitan's form, ({input, positions}, labels)",
       documents=True, batch_form="titan")
 right("fsdp4-documents-extra", "the same as [inputs, labels, {positions}]", documents=True,
       batch_form="extra")
