@@ -363,6 +363,11 @@ def write(folder, c, run, seen):
             batch = dict(zip(("input_ids", "labels", "position_ids"), batch))
         elif c.batch_form == "titan":
             batch = ({"input": batch[0], "positions": batch[2]}, batch[1])
+        elif c.batch_form == "megatron":
+            x, y = batch
+            following = torch.cat((x[:, 1:], y[:, -1:]), 1)
+            batch = {"tokens": x, "labels": following, "loss_mask": (y != -100).float(),
+                     "position_ids": torch.arange(c.length).expand(x.shape).contiguous()}
         elif c.batch_form == "extra":
             batch = [*batch[:2], {"positions": batch[2]}]
         torch.save(batch, folder / f"batch-{run.dp_rank}.pt")

@@ -77,6 +77,8 @@ right("fsdp4-long-theta", "1024 tokens, theta 5e5, angles in fp32", length=1024,
 right("ddp2-long-hf", "1024 tokens, names of Hugging Face, angles in fp32", length=1024, batch=4,
       angles="fp32", names="hf", **DDP)
 right("fsdp4-later", "step 30 to 31, lr 3e-3", warm=30, lr=3e-3)
+right("fsdp4-masked-megatron", "masked labels in Megatron's form: tokens, labels, loss_mask",
+      mask=True, batch_form="megatron")
 right("fsdp4-whole-mask", "a sequence without any label that counts", mask="whole",
       batch_form="list")
 right("fsdp4-documents", "several documents a sequence, positions in the batch", documents=True,

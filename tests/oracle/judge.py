@@ -59,6 +59,8 @@ def tensors_of(b):
         return [b[:, :-1], b[:, 1:]]
     if isinstance(b, tuple):
         return [b[0]["input"], b[1], b[0]["positions"]]
+    if "loss_mask" in b:
+        return [b["tokens"], b["labels"].where(b["loss_mask"] > 0, -100), b["position_ids"]]
     b = list(b.values()) if isinstance(b, dict) else b
     return [*b[:2], *(p["positions"] if isinstance(p, dict) else p for p in b[2:])]
 
