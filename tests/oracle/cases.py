@@ -1,0 +1,283 @@
+"""The cases: how each run differs from the plain one, its cause, and what pt-check must say."""
+from types import SimpleNamespace
+
+PLAIN = {"layout": "fsdp4", "layers": 2, "dim": 64, "ffn": 128, "heads": 4, "kv_heads": 2,
+         "vocab": 320, "length": 32, "batch": 8, "theta": 1e4, "norm_eps": 1e-5, "tie": False,
+         "names": "meta", "form": None, "batch_form": "tokens", "accumulate": 1, "mask": False,
+         "documents": False, "angles": "fp64",
+         "precision": "fp32", "clip": 0.5, "lr": 1e-3, "next_lr": False, "betas": (0.9, 0.95),
+         "eps": 1e-8, "decay": 0.1, "decay_norms": True, "norm_lr": 1, "warm": 0, "bug": None,
+         "mistake": None, "believed": {}}
+WORLD = {"ddp2": 2, "fsdp3": 3}
+CASES = {}
+
+
+def case(name, cause, say, code, **options):
+    assert name not in CASES and not set(options) - set(PLAIN), name
+    c = SimpleNamespace(**{**PLAIN, **options}, name=name, cause=cause, say=say, code=code)
+    c.world = WORLD.get(c.layout, 4)
+    CASES[name] = c
+
+
+def right(name, what, **options):
+    case("right-" + name, "right: " + what, "the step is right", 0, **options)
+
+
+def wrong(bug, cause, say, name=None, code=1, **options):
+    case("wrong-" + (name or bug), cause, say, code, bug=bug, **options)
+
+
+OFF = {"clip": 0}
+TP, SP = {"layout": "fsdp2-tp2"}, {"layout": "fsdp2-tp2-sp"}
+DDP, WARM = {"layout": "ddp2"}, {"warm": 3}
+
+# ---- right runs --------------------------------------------------------------------------
+
+right("ddp2", "DDP on 2", **DDP)
+right("ddp4-clip-off", "DDP on 4, no clipping", layout="ddp4", **OFF)
+right("ddp2-warm", "DDP on 2, step 3 to 4", **DDP, **WARM)
+right("ddp2-tied", "tied embedding", tie=True, **DDP)
+right("ddp2-groups", "norms without weight decay: the optimizer numbers matrices first",
+      decay_norms=False, **DDP)
+right("ddp2-two-lr", "norms without weight decay and with twice the lr",
+      decay_norms=False, norm_lr=2, **DDP)
+right("ddp2-accumulate", "2 micro-batches", accumulate=2, **DDP)
+right("ddp2-module", "state dict of the wrapped model: names begin with module.",
+      form="pt-ddp", **DDP)
+right("ddp2-compiled", "state dict of a compiled model: names begin with _orig_mod.",
+      form="pt-compiled", **DDP)
+right("ddp2-long-keys", "model_state_dict, optimizer_state_dict", form="pt-long", **DDP)
+right("ddp2-hf", "names and rotation of Hugging Face", names="hf", **DDP)
+right("ddp2-autocast", "autocast to bf16", precision="autocast", **DDP)
+right("ddp2-autocast-warm", "autocast to bf16, step 3 to 4", precision="autocast", **WARM, **DDP)
+right("ddp2-all-bf16", "parameters, gradients and moments in bf16", precision="all-bf16", **DDP)
+right("fsdp4", "FSDP2 on 4")
+right("fsdp4-warm", "FSDP2 on 4, step 3 to 4", **WARM)
+right("fsdp4-flat", "flattened names, model at the root", form="dcp-flat")
+right("fsdp4-clip-off", "no clipping", **OFF)
+right("fsdp4-clip-idle", "a clipping bound that the norm does not reach", clip=100.0)
+right("fsdp4-tied", "tied embedding", tie=True)
+right("fsdp4-accumulate", "2 micro-batches", accumulate=2)
+right("fsdp4-masked", "labels of -100, more in some sequences", mask=True, batch_form="list")
+right("fsdp4-accumulate-masked", "2 micro-batches with unequal numbers of labels",
+      mask=True, accumulate=2, batch_form="dict")
+right("fsdp4-next-lr", "param_groups hold the lr of the next step", next_lr=True)
+right("fsdp4-betas", "betas 0.8, 0.999, eps 1e-6, no weight decay",
+      betas=(0.8, 0.999), eps=1e-6, decay=0.0)
+right("fsdp4-no-norm-decay", "norms without weight decay", decay_norms=False)
+right("fsdp4-mha", "as many kv heads as heads", kv_heads=4)
+right("fsdp4-theta", "theta 5e5, eps of norms 1e-6", theta=5e5, norm_eps=1e-6)
+right("fsdp4-vocab", "a vocabulary that is no multiple of anything", vocab=257)
+right("fsdp4-wide", "4 layers, dim 128, 64 tokens",
+      layers=4, dim=128, ffn=256, vocab=512, length=64)
+right("fsdp4-long", "1024 tokens, angles of positions in fp32 as most trainers compute them",
+      length=1024, batch=4, angles="fp32")
+right("fsdp4-long-theta", "1024 tokens, theta 5e5, angles in fp32", length=1024, batch=4,
+      angles="fp32", theta=5e5)
+right("ddp2-long-hf", "1024 tokens, names of Hugging Face, angles in fp32", length=1024, batch=4,
+      angles="fp32", names="hf", **DDP)
+right("fsdp4-later", "step 30 to 31, lr 3e-3", warm=30, lr=3e-3)
+right("fsdp4-masked-megatron", "masked labels in Megatron's form: tokens, labels, loss_mask",
+      mask=True, batch_form="megatron")
+right("fsdp4-whole-mask", "a sequence without any label that counts", mask="whole",
+      batch_form="list")
+right("fsdp4-documents", "several documents a sequence, positions in the batch", documents=True,
+      batch_form="list")
+right("ddp2-documents", "several documents a sequence, position_ids in the batch", documents=True,
+      batch_form="dict", **DDP)
+right("fsdp4-documents-titan", "the same in torchtitan's form, ({input, positions}, labels)",
+      documents=True, batch_form="titan")
+right("fsdp4-documents-extra", "the same as [inputs, labels, {positions}]", documents=True,
+      batch_form="extra")
+right("fsdp4-mqa", "one kv head, 8 heads, a width of ffn that is no multiple of 16", kv_heads=1,
+      heads=8, ffn=172)
+right("fsdp3", "uneven shards", layout="fsdp3", batch=6)
+right("hsdp", "2 replicas of 2 shards", layout="hsdp")
+right("fsdp4-autocast", "autocast to bf16", precision="autocast")
+right("fsdp4-bf16", "parameters in bf16, gradients summed in fp32", precision="fsdp-bf16")
+right("fsdp4-bf16-reduce", "parameters in bf16, gradients summed in bf16",
+      precision="fsdp-bf16-reduce")
+right("fsdp4-bf16-wide", "4 layers, parameters in bf16", precision="fsdp-bf16",
+      layers=4, dim=128, ffn=256, vocab=512, length=64)
+right("tp2", "FSDP 2 x TP 2", **TP)
+right("tp2-sp", "FSDP 2 x TP 2, sequence parallelism", **SP)
+right("tp2-tied", "tied embedding", tie=True, **TP)
+right("tp2-sp-warm", "step 3 to 4", **SP, **WARM)
+right("tp2-sp-clip-off", "no clipping", **SP, **OFF)
+right("tp2-sp-bf16", "parameters in bf16", precision="fsdp-bf16", **SP)
+right("tp2-autocast", "autocast to bf16", precision="autocast", **TP)
+
+# ---- gradients that are not summed, or twice ---------------------------------------------
+
+NORMS = "exactly the 4 norms of blocks: not summed over tp"
+wrong("norms-not-summed", "norm gradients not summed over TP; each rank clips with its own norm",
+      NORMS, **TP)
+wrong("norms-not-summed", "norm gradients not summed over TP", NORMS,
+      "norms-not-summed-clip-off", **TP, **OFF)
+wrong("norms-not-summed", "norm gradients not summed over TP, bf16", NORMS,
+      "norms-not-summed-bf16", precision="fsdp-bf16", **TP, **OFF)
+NINE = "exactly the 5 norms: the sum over positions of sequence parallelism is missing"
+wrong("sequence-norms-not-summed", "norm gradients of sequence parallelism not summed", NINE, **SP)
+wrong("sequence-norms-not-summed", "norm gradients of sequence parallelism not summed", NINE,
+      "sequence-norms-not-summed-clip-off", **SP, **OFF)
+wrong("sequence-norms-not-summed", "norm gradients of sequence parallelism not summed, warm", NINE,
+      "sequence-norms-not-summed-warm", **SP, **WARM)
+wrong("embedding-twice", "the embedding's gradient summed over TP twice",
+      "only tok_embeddings: 2.000", **TP)
+wrong("embedding-twice", "the embedding's part of a tied weight's gradient summed over TP twice",
+      "only tok_embeddings: reference + the embedding's part", "tied-twice", tie=True, **TP)
+wrong("embedding-twice", "the embedding's part of a tied weight's gradient summed over TP twice",
+      "only tok_embeddings: reference + the embedding's part", "tied-twice-clip-off",
+      tie=True, **TP, **OFF)
+wrong("embedding-part-missing", "the embedding's part of a tied weight's gradient is missing",
+      "only tok_embeddings: the output layer's part", tie=True, **OFF)
+wrong("head-part-missing", "the output layer's part of a tied weight's gradient is missing",
+      "only tok_embeddings: the embedding's part", tie=True, **TP)
+wrong("wo-slice-twice", "one TP slice of each wo counted twice",
+      "wo: columns in 2 parts: 1.000 2.000", **TP)
+wrong("enter-missing", "no all-reduce of the gradient at the begin of column-parallel products",
+      "all but output wrong, from the last layer on", **TP, **OFF)
+wrong("leave-missing", "no all-reduce after wo in the forward pass",
+      "loss differs; all gradients wrong", **TP, **OFF)
+wrong("ddp-no-sync", "DDP's all-reduce missing (no_sync left on)",
+      "all: weights of sequences 2 2 2 2 0 0 0 0 (rank 0 saves)", **DDP, **OFF)
+wrong("ddp-one-ignored", "one parameter left out of DDP's all-reduce",
+      "only layers.0.attention.wo: the sequences of one rank", **DDP, **OFF)
+wrong("one-shard-twice", "gradients of one FSDP shard counted twice",
+      "all: rows in 4 parts: 1 2 1 1", **OFF)
+wrong("sum-in-bf16", "gradients summed in bf16 in a run said to be fp32",
+      "all, residual some 2e-3: rounded to bf16", **DDP, **OFF)
+
+# ---- scale -------------------------------------------------------------------------------
+
+wrong("no-division", "1/dp missing (sum for mean), clipping hides it", "grad_norm is 4.000 times")
+wrong("no-division", "1/dp missing (sum for mean)", "all: 4.000", "no-division-clip-off", **OFF)
+wrong("no-division", "DDP hook that does not divide", "all: 2.000",
+      "no-division-ddp", **DDP, **OFF)
+wrong("divided-twice", "gradients averaged twice", "grad_norm is 0.25 times")
+wrong("divided-twice", "gradients averaged twice", "all: 0.2500", "divided-twice-clip-off", **OFF)
+wrong("accumulation-not-divided", "sum over micro-batches not divided",
+      "all: 2.000 (and the logged loss)", accumulate=2, **OFF)
+wrong("accumulation-not-divided", "sum over micro-batches not divided, clipping hides it",
+      "grad_norm is 2.000 times", "accumulation-not-divided-clip", accumulate=2)
+wrong("loss-scale-left", "gradients not unscaled before clipping", "grad_norm is 1024 times")
+wrong("clip-no-tp", "clipping norm without the sum over TP",
+      "scale differs per TP slice; norm after clipping > max_norm", **TP)
+wrong("clip-by-rank", "each FSDP rank clips with its own norm",
+      "a factor per shard of rows, each > the right one")
+wrong("clip-norms-counted-twice", "replicated norms counted on each TP rank in the norm",
+      "common factor < the right one; grad_norm too large", **TP)
+wrong("factor-1.05", "one tensor's gradient 5 % too large", "layers.1.feed_forward.w1: 1.05",
+      precision="autocast", **OFF)
+wrong("factor-1.0001", "one tensor's gradient 1e-4 too large",
+      "layers.1.feed_forward.w1: 1.0001", **OFF)
+wrong("factor-0.5", "one tensor's gradient halved", "layers.1.feed_forward.w1: 0.500",
+      precision="fsdp-bf16")
+
+# ---- data and loss -----------------------------------------------------------------------
+
+wrong("micro-batch-skipped", "each rank skips its second micro-batch",
+      "all: weights of sequences 1 0 1 0 1 0 1 0", accumulate=2, **OFF)
+wrong("micro-batch-skipped", "each rank skips its second micro-batch, bf16",
+      "all: weights of sequences 1 0 1 0 1 0 1 0", "micro-batch-skipped-bf16",
+      accumulate=2, precision="fsdp-bf16")
+wrong("micro-batch-lost", "rank 1 loses its first micro-batch",
+      "all: weights of sequences 1 1 0 1 1 1 1 1", accumulate=2)
+wrong("rank-reads-anothers", "all ranks compute rank 0's sequences; the batch files are as meant",
+      "all: weights of sequences 4 4 0 0 0 0 0 0")
+wrong("rank-reads-anothers-logged", 
+      "all ranks read rank 0's sequences, and the batch files say so",
+      "a warning: the ranks read the same sequences (the arithmetic is right)", code="0 or 1")
+wrong("mean-of-means", "mean over micro-batches of unequal numbers of labels",
+      "all: weights of sequences differ, by the counted labels", mask=True, accumulate=2,
+      batch_form="list", **OFF)
+wrong("mean-of-means", "mean over ranks with unequal numbers of labels",
+      "all: weights of sequences differ, by the counted labels", "mean-of-rank-means", mask=True,
+      batch_form="dict")
+wrong("mask-ignored", "masked labels counted", "loss and all gradients differ", mask=True,
+      batch_form="list", **OFF)
+wrong("labels-shifted", "labels one position too far", "loss and all gradients differ", **OFF)
+
+# ---- another function --------------------------------------------------------------------
+
+FUNCTION = "loss and all gradients differ: another function"
+wrong("other-rotation", "q and k rotated as Hugging Face has them, names of torchtitan",
+      "q, k rows of the other convention", **OFF)
+wrong("positions-by-chunk", "positions begin again in the second chunk of CP",
+      "loss differs; all: positions", **OFF)
+wrong("mask-border", "the mask is not causal at the border of chunks", FUNCTION, **OFF)
+wrong("chunk-unseen", "the second chunk of CP does not see the first", FUNCTION, **OFF)
+wrong("documents-seen", "attention sees the documents before, positions restart",
+      FUNCTION + " (documents)", documents=True, batch_form="list", **OFF)
+wrong("positions-run-on", "a sequence taken for one document: positions run on",
+      FUNCTION + " (documents)", documents=True, batch_form="dict", **OFF)
+wrong("dropout", "dropout left on", FUNCTION, **OFF)
+wrong("embedding-scaled", "embedding times the root of dim", FUNCTION, **OFF)
+wrong("kv-heads-order", "kv heads repeated in the wrong order", FUNCTION, heads=8, dim=128, **OFF)
+wrong("softmax-scale", "scores over width instead of its root", FUNCTION, **OFF)
+wrong("norm-eps", "eps of norms 1e-6, config says 1e-5", FUNCTION + " (eps of norms)",
+      norm_eps=1e-6, believed={"norm_eps": 1e-5}, **OFF)
+wrong("theta", "theta 5e5, config says 1e4", FUNCTION + " (theta)", theta=5e5,
+      believed={"theta": 1e4}, **OFF)
+wrong("gather-too-early", "one FSDP rank sends its parameters of before the last update",
+      "loss and all gradients differ slightly", **WARM, **OFF)
+wrong("gradients-kept", "zero_grad missing: the last step's gradients are added",
+      "all gradients differ, loss right", **WARM, **OFF)
+
+# ---- optimizer ---------------------------------------------------------------------------
+
+wrong("nan", "a row of one tensor's gradient is not a number", "layers.1.attention.wk: not finite",
+      **OFF)
+wrong("nan", "a row of one tensor's gradient is not a number, and so is the norm",
+      "layers.1.attention.wk and others: not finite", "nan-clip")
+wrong("step-skipped", "the optimizer did not step", "nothing changed", code="1 or 2", **WARM)
+wrong("step-twice", "the optimizer stepped twice", "step goes from 3 to 5", code="1 or 2",
+      **WARM, **DDP)
+wrong("frozen", "one tensor is frozen", "layers.1.attention.wv has no moments")
+wrong("detached", "one tensor's gradient is 0", "layers.1.attention.wv: gradient is zero")
+wrong("update-one-tensor-stale", "one tensor is not updated",
+      "layers.1.feed_forward.w2: no update")
+wrong("update-one-shard-stale", "one FSDP rank does not update its parameters",
+      "all: second quarter of rows has no update")
+wrong("beta2", "beta2 0.999 for 0.95", "moments: exp_avg_sq has 1/50 (beta2 0.999)")
+wrong("beta2", "beta2 0.999 for 0.95, warm", "moments: exp_avg_sq (beta2 0.999)",
+      "beta2-warm", **WARM)
+wrong("eps-in-root", "eps inside the root", "update: small gradients", eps=1e-6)
+wrong("no-bias-correction", "bias correction missing", "update: 0.447 of it", **DDP)
+wrong("no-bias-correction", "bias correction missing, warm", "update", "no-bias-correction-warm",
+      **DDP, **WARM)
+wrong("lr-next", "update with the lr of the next step", "update fits lr 2e-3, not 1e-3",
+      next_lr=True)
+wrong("decay-none", "weight decay not applied", "update fits weight decay 0, not 0.1", **DDP)
+wrong("decay-twice", "weight decay twice", "update fits weight decay 0.2, not 0.1", **DDP)
+wrong("decay-norms", "weight decay on norms, whose group says 0", "update of norms: weight decay",
+      decay_norms=False)
+wrong("decay-l2", "weight decay added to gradients (Adam for AdamW)",
+      "all gradients: reference + 0.1 times the parameter", **OFF)
+wrong("momentum-lost", "moments set to zero on the way (a resume that lost them)",
+      "moments: begin from zero", **WARM)
+wrong("steps-from-1", "Adam's step counted from 1 again", "step goes from 3 to 1", **DDP, **WARM)
+wrong("moments-swapped", "moments of wk and wv of layer 0 swapped (a resume that sorted names)",
+      "moments of layers.0.attention.wk and wv are exchanged", **DDP, **WARM)
+
+# ---- some of them in bf16 ----------------------------------------------------------------
+
+for n in ("sequence-norms-not-summed", "embedding-twice", "tied-twice", "wo-slice-twice",
+          "enter-missing", "ddp-no-sync", "ddp-one-ignored", "one-shard-twice", "no-division",
+          "clip-by-rank", "clip-no-tp", "micro-batch-lost", "rank-reads-anothers", "mean-of-means",
+          "positions-by-chunk", "other-rotation", "dropout", "kv-heads-order"):
+    c = vars(CASES["wrong-" + n])
+    options = {k: v for k, v in c.items() if k in PLAIN and k not in ("bug", "precision")}
+    wrong(c["bug"], c["cause"] + ", bf16", c["say"], n + "-bf16", **options,
+          precision="autocast" if c["layout"] == "ddp2" else "fsdp-bf16")
+
+# ---- the user's mistakes, after right runs -----------------------------------------------
+
+case("mistake-two-steps", "two steps lie between the checkpoints",
+     "step goes from 3 to 5: check one step", 2, mistake="two-steps", **WARM, **DDP)
+case("mistake-other-batch", "the batch of another step", "loss differs: another batch?", 1,
+     mistake="other-batch", **WARM)
+case("mistake-half-batch", "the batch of one rank of two",
+     "loss differs: not the whole batch?", 1, mistake="half-batch", **DDP)
+case("mistake-no-moments", "the last checkpoint has the model only", "after has no moments", 2,
+     mistake="no-moments", **DDP)
