@@ -1,0 +1,351 @@
+#!/usr/bin/env bats
+# pt-check: steps of pt-train itself, right ones and wrong ones; forms of a batch; bad input.
+# (Steps of PyTorch: tests/unit/test_check.c and tests/oracle.)
+load helpers
+
+# A shard of one window, so that every step of a run has these 17 tokens; and a run of three steps.
+make_window() {
+	make_text >text.txt
+	head -c 17 text.txt >window
+	export PT_DATA=window.h5
+	pt-prepare -q -t byte -f 0 window -o window.h5
+	as 2 window >batch.u16
+}
+
+ONE=(-b 1 -m 1 --eval-every 0 --warmup 1 --ckpt-every 1 --keep 0 --arch llama)
+
+steps() { # RUN STEPS OPTION...
+	tiny "${ONE[@]}" -o "$1" --steps "$2" "${@:3}" >"$1.log"
+}
+
+at() { # RUN STEP
+	echo "$1/checkpoints/step-0000000$2.h5"
+}
+
+# The bytes of a file as integers of so many bytes.
+as() { # BYTES FILE
+	od -An -v -w1 -tx1 "$2" | while read -r x; do
+		printf '%b' "\\x$x"
+		head -c $(($1 - 1)) /dev/zero
+	done
+}
+
+npy() { # DESCR SHAPE: standard input as a file of NumPy
+	local header="{'descr': '$1', 'fortran_order': False, 'shape': ($2), }"
+	printf '\x93NUMPY\x01\x00%b\x00%s\n' "\\x$(printf %x $((${#header} + 1)))" "$header"
+	cat
+}
+
+safetensors() { # HEADER: and what standard input has behind it
+	printf '%b\0\0\0\0\0\0\0%s' "\\x$(printf %x ${#1})" "$1"
+	cat
+}
+
+check() { # OPTION...: of steps 1 to 2 of `run`, with its one sequence
+	pt-check --shape 1,17 "$(at run 1)" "$(at run 2)" "$@"
+}
+
+logged() { # COLUMN STEP RUN
+	sed -n "s/^step=$2 .* $1=\([^ ]*\).*/\1/p" "$3.log"
+}
+
+@test "a step is right: GPT-2 and Llama, the first one and a later one" {
+	make_window
+	for arch in gpt2 llama; do
+		steps $arch 0 --arch $arch
+		mv $arch zero
+		steps $arch 3 --arch $arch
+		first=$(at zero 0)
+		for step in 1 2 3; do
+			code_of 0 pt-check --shape 1,17 "$first" "$(at $arch $step)" --batch batch.u16 \
+				--grad-norm "$(logged grad_norm $step $arch)" --loss "$(logged loss $step $arch)"
+			says 'verdict: the step is right'
+			says ' within bounds; worst '
+			says "learning rate $(logged lr $step $arch) at the optimizer's step $step; weight decay 0.1 of "
+			not grep -q 'NOT checked' <<<"$output"
+			first=$(at $arch $step)
+		done
+		rm -r zero
+	done
+}
+
+@test "a step on four ranks is right, in every layout" {
+	make_window
+	tiny_on 4 "${ONE[@]}" -o run --steps 2 --fsdp 1 --tp 2 --cp 2 >/dev/null
+	code_of 0 check --batch batch.u16
+	says 'verdict: the step is right'
+	rm -r run
+	tiny_on 2 "${ONE[@]}" -b 2 -o run --steps 2 --fsdp 2 >/dev/null # a window has one sequence, twice
+	cp batch.u16 again.u16
+	code_of 0 check --batch batch.u16 again.u16
+	says 'batch   2 sequences of 16 positions, 32 targets; loss '
+	code_of 0 check --batch batch.u16 # the mean of one is the mean of both
+	says '1 sequence'
+}
+
+@test "a batch has many forms" {
+	make_window
+	steps run 2
+	as 4 window >batch.u32
+	cp batch.u32 batch.i32
+	as 8 window >batch.i64
+	npy '<u2' '1, 17' <batch.u16 >windows.npy
+	npy '<i8' '17,' <batch.i64 >row.npy
+	npy '|u1' '1, 1, 17' <window >bytes.npy
+	safetensors '{"tokens":{"dtype":"I64","shape":[1,17],"data_offsets":[0,136]}}' <batch.i64 >tokens.safetensors
+	# inputs, labels that are the next tokens, positions
+	{ head -c 64 && tail -c 64 batch.i32; } <batch.i32 >both
+	safetensors '{"labels":{"dtype":"I32","shape":[1,16],"data_offsets":[64,128]},"inputs":{"dtype":"I32","shape":[1,16],"data_offsets":[0,64]}}' \
+		<both >both.safetensors
+	for batch in batch.* *.npy *.safetensors; do
+		code_of 0 check --batch "$batch"
+		says "batch   1 sequence of 16 positions, 16 targets; loss $(printf %.6f "$(logged loss 2 run)") (float64)"
+		says 'verdict: the step is right'
+	done
+	# two rows: of labels the first counts twice in what is not masked, and so the loss is the same
+	npy '<u2' '2, 17' < <(cat batch.u16 batch.u16) >two.npy
+	code_of 0 check --batch two.npy
+	says '2 sequences of 16 positions, 32 targets'
+	# labels below 0 do not count: this step had them
+	{ head -c 64 batch.i32 && tail -c 64 batch.i32 | head -c 60 && printf '\x9c\xff\xff\xff'; } >both
+	safetensors '{"inputs":{"dtype":"I32","shape":[1,16],"data_offsets":[0,64]},"labels":{"dtype":"I32","shape":[1,16],"data_offsets":[64,128]}}' \
+		<both >masked.safetensors
+	code_of 1 check --batch masked.safetensors
+	says '16 positions, 15 targets'
+}
+
+@test "what is wrong is named" {
+	make_window
+	steps zero 0 --dim 32
+	from=$(at zero 0)
+	try() { # FINDING OPTION OF THE RUN... -- OPTION OF pt-check...
+		local want=$1 run=()
+		shift
+		while [ "$1" != -- ]; do
+			run+=("$1")
+			shift
+		done
+		rm -rf after
+		steps after 1 --dim 32 --init-from "$from" "${run[@]}"
+		code_of 1 pt-check --shape 1,17 "$from" "$(at after 1)" --batch batch.u16 "${@:2}"
+		says "$want"
+		says 'verdict: wrong: '
+	}
+	try 'as if rope theta were 500000' --rope-theta 500000 --
+	try 'as if the norms had eps 1e-6' --norm-eps 1e-6 --
+	try 'exp_avg_sq: as if beta2 were 0.999 instead of 0.95' --beta2 0.999 -- --beta2 0.95
+	try 'learning rate 0.0005 instead of 0.002' -- --lr 2e-3
+	try 'weight decay 0.2 instead of 0.1' --weight-decay 0.2 -- --weight-decay 0.1
+	try 'no tensor decays' --weight-decay 0 -- --weight-decay 0.1
+	try 'loss: 3 was logged' -- --loss 3
+	try 'scale: grad_norm 6' --clip 1 -- --grad-norm 6
+	try 'above 0.5' --clip 1 -- --clip 0.5
+	# the same runs, when that is what they were meant to do
+	for option in '--rope-theta 500000' '--beta2 0.999' '--weight-decay 0.2' '--clip 0.5'; do
+		rm -rf after zero
+		# shellcheck disable=SC2086 # two words
+		steps zero 0 --dim 32 $option
+		# shellcheck disable=SC2086
+		steps after 1 --dim 32 $option
+		code_of 0 pt-check --shape 1,17 "$(at zero 0)" "$(at after 1)" --batch batch.u16
+	done
+}
+
+@test "another batch, another order, another step" {
+	make_window
+	steps run 3
+	tail -c 17 text.txt >other
+	as 2 other >other.u16
+	code_of 1 check --batch other.u16 --loss "$(logged loss 2 run)"
+	says 'loss: '
+	says 'another batch'
+	code_of 1 check --batch batch.u16 other.u16
+	says '2 sequences'
+	code_of 1 pt-check "$(at run 1)" "$(at run 1)" --shape 1,17 --batch batch.u16
+	code_of 1 pt-check "$(at run 2)" "$(at run 1)" --shape 1,17 --batch batch.u16
+	says "the optimizer's step goes from 2 to 1"
+	code_of 2 pt-check "$(at run 1)" "$(at run 3)" --shape 1,17 --batch batch.u16
+	says 'steps 1 to 3 of the optimizer: only one step can be checked'
+}
+
+@test "without a batch: moments and update, no gradient" {
+	make_window
+	steps run 2
+	code_of 0 pt-check "$(at run 1)" "$(at run 2)"
+	says 'moments 12 of 12 within bounds'
+	says 'update  12 of 12 within bounds'
+	says 'verdict: nothing is wrong that shows without a batch'
+	not grep -q '^grads' <<<"$output"
+	code_of 1 pt-check "$(at run 1)" "$(at run 2)" --beta2 0.9
+	says 'exp_avg_sq: as if beta2 were 0.99 instead of 0.9'
+}
+
+@test "nothing to compare ends with 2" {
+	make_window
+	steps run 2
+	pt-ckpt -q strip -o after.h5 "$(at run 2)"
+	code_of 2 pt-check --shape 1,17 "$(at run 1)" after.h5 --batch batch.u16
+	says 'after.h5 has no moments of AdamW'
+	code_of 2 pt-check "$(at run 1)" after.h5
+	says 'verdict: nothing could be checked'
+	pt-ckpt -q strip -o before.h5 "$(at run 1)" # and from zero moments it is no first step
+	steps run 4 --resume auto
+	code_of 2 pt-check before.h5 "$(at run 4)" --shape 1,17 --batch batch.u16
+	says 'before.h5 has no moments'
+}
+
+@test "--json is JSON, of every tensor; --quiet says nothing" {
+	make_window
+	steps run 2
+	check --json --batch batch.u16 >right.json
+	jq -e '.verdict == "right" and .findings == [] and (.tensors | length) == 12 and .optimizer_step == 2 and
+		.reference == "float64" and .scale_checked == false' right.json
+	jq -e 'all(.tensors[]; .finite and .changed and .cause == null and (.gradient.wrong or .moments.wrong or
+		.update.wrong | not) and .gradient.residual <= .gradient.bound)' right.json
+	code_of 1 check --json --batch batch.u16 --grad-norm 50
+	jq -e '.verdict == "wrong" and (.findings | length) == 1 and .findings[0].tensors == 0 and
+		(.findings[0].text | startswith("scale: grad_norm 50 was logged"))' <<<"$output"
+	code_of 0 check -q --batch batch.u16
+	[ -z "$output" ]
+	code_of 1 check -q --batch batch.u16 --grad-norm 50
+	[ -z "$output" ]
+}
+
+@test "usage" {
+	make_window
+	steps run 2
+	code_of 64 pt-check
+	says 'give two checkpoints'
+	code_of 64 pt-check "$(at run 1)"
+	code_of 64 pt-check "$(at run 1)" "$(at run 2)" "$(at run 2)"
+	code_of 64 check --batch batch.u16 --precision fp8
+	code_of 64 check --batch batch.u16 --lr nan
+	code_of 64 pt-check "$(at run 1)" "$(at run 2)" --batch batch.u16
+	says 'plain integers need --shape'
+	for shape in '' 0 1,0 -1,17 1x17 1,17,1,1,1 99999999999999999999; do
+		code_of 64 check --shape="$shape" --batch batch.u16
+	done
+	code_of 65 check --shape 2,17 --batch batch.u16
+	says 'batch.u16: '
+	code_of 65 check --shape 1073741824,1073741824 --batch batch.u16
+	code_of 65 check --shape 1,1,17 --batch no.txt || code_of 74 check --batch no.txt
+}
+
+@test "hostile batches are refused, with their names" {
+	make_window
+	steps run 2
+	refuse() { # FILE: is no batch
+		code_of "${2:-65}" check --batch "$1"
+		[ "$(messages)" -eq 1 ]
+		says "$1"
+		not grep -qE '^(before|batch|verdict)' <<<"$output"
+	}
+	npy '<u2' '1, 17' <batch.u16 >good.npy
+	for n in 0 3 6 9 11 40 70 79 "$(($(stat -c %s good.npy) - 1))"; do # cut off
+		head -c "$n" good.npy >cut.npy
+		refuse cut.npy
+	done
+	{ cat good.npy && printf x; } >long.npy
+	refuse long.npy
+	printf '%s\n' '<f4' '>i8' '<i3' '<U2' '<i' '' '|O' >types
+	while read -r type; do
+		npy "$type" '1, 17' <batch.u16 >type.npy
+		refuse type.npy
+	done <types
+	printf '%s\n' '0, 17' '-1, 17' '17' '1, 18' '4611686018427387904, 4' '1073741824, 1073741824' \
+		'1, 1, 1, 1, 17' '' '1e3,' '99999999999999999999,' 'x' >shapes
+	while read -r shape; do
+		npy '<u2' "$shape" <batch.u16 >shape.npy
+		refuse shape.npy
+	done < <(grep -vx 17 shapes)
+	sed 's/False/True /' good.npy >fortran.npy
+	refuse fortran.npy
+	{ printf '\x93NUMPY\x01\x00\xff\xff' && cat good.npy; } >header.npy
+	refuse header.npy
+	{ head -c 20 good.npy && head -c 30 /dev/zero && tail -c +51 good.npy; } >nul.npy
+	refuse nul.npy
+	head -c 34 /dev/zero >zeros
+	for name in zeros.npy zeros.pt zeros.safetensors zeros.txt; do
+		cp zeros $name
+		refuse $name
+	done
+	: >empty.u16
+	refuse empty.u16
+	safetensors '{"tokens":{"dtype":"F32","shape":[1,17],"data_offsets":[0,68]}}' < <(as 4 window) >type.safetensors
+	refuse type.safetensors
+	safetensors '{"tokens":{"dtype":"I32","shape":[1,17],"data_offsets":[0,4000000000]}}' < <(as 4 window) >far.safetensors
+	refuse far.safetensors
+	safetensors '{"inputs":{"dtype":"I32","shape":[1,8],"data_offsets":[0,32]},"labels":{"dtype":"I32","shape":[1,9],"data_offsets":[32,68]}}' \
+		< <(as 4 window) >shapes.safetensors
+	refuse shapes.safetensors
+	safetensors '{"inputs":{"dtype":"I32","shape":[1,8],"data_offsets":[0,32]},"labels":{"dtype":"I32","shape":[1,8],"data_offsets":[36,68]}}' \
+		< <(as 4 text.txt | head -c 68) >labels.safetensors
+	code_of 1 check --batch labels.safetensors || refuse labels.safetensors
+	# tokens that the model does not have
+	{ head -c 32 batch.u16 && printf '\x00\x01'; } >beyond.u16
+	code_of 65 check --batch beyond.u16
+	says 'the batch has token 256, and the model a vocabulary of 256'
+	{ as 8 window | head -c 128 && printf '\xff\xff\xff\xff\xff\xff\xff\x7f'; } >huge.i64
+	refuse huge.i64
+	{ as 8 window | head -c 64 && printf '\xff\xff\xff\xff\xff\xff\xff\xff' && as 8 window | head -c 64; } >negative.i64
+	refuse negative.i64
+	# no file, or none that can be read
+	mkdir folder.npy
+	refuse folder.npy 74 || refuse folder.npy
+	refuse nowhere.npy 74
+	chmod 0 good.npy
+	[ -r good.npy ] || refuse good.npy 74
+	# sequences of several lengths
+	npy '<u2' '9,' < <(head -c 18 batch.u16) >short.npy
+	code_of 65 check --batch batch.u16 short.npy
+	says 'short.npy: sequences of 8 positions, and 16 in the files before'
+}
+
+@test "checkpoints that do not belong together, or are damaged" {
+	make_window
+	steps run 2
+	steps other 2 --layers 2
+	steps wide 2 --dim 32
+	steps gpt2 2 --arch gpt2
+	code_of 65 pt-check "$(at run 1)" "$(at other 2)"
+	says 'layers.1.attention.wq.weight is not in run/'
+	code_of 65 pt-check "$(at other 1)" "$(at run 2)"
+	says 'has 21 tensors, and run/'
+	code_of 65 pt-check "$(at run 1)" "$(at wide 2)"
+	says 'has another shape in run/'
+	code_of 65 pt-check "$(at run 1)" "$(at gpt2 2)"
+	damage "$(at run 2)" bad.h5 $(($(stat -c %s "$(at run 2)") / 2))
+	run check --batch batch.u16
+	[ "$status" -eq 0 ]
+	run pt-check "$(at run 1)" bad.h5
+	[ "$status" -eq 65 ]
+	says 'bad.h5'
+	head -c 3000 "$(at run 2)" >cut.h5
+	code_of 65 pt-check "$(at run 1)" cut.h5
+	code_of 65 pt-check text.txt cut.h5
+	says text.txt
+	code_of 74 pt-check nowhere "$(at run 2)"
+	code_of 74 pt-check "$(at run 1)" nowhere
+	says nowhere
+}
+
+@test "attention within documents, and positions that begin again" {
+	printf 'aaaa.bbb bbbbb.cc' >window
+	export PT_DATA=window.h5
+	pt-prepare -q -t byte -f 0 window -o window.h5
+	as 2 window >batch.u16
+	steps run 2
+	code_of 0 check --batch batch.u16
+	code_of 1 check --batch batch.u16 --document-end 46
+	says 'attention within documents'
+	# the same, told by positions
+	{ as 4 window | head -c 64 && as 4 window | tail -c 64 && for p in 0 1 2 3 4 0 1 2 3 4 5 6 7 8 9 0; do
+		printf '%b\0\0\0' "\\x$(printf %x $p)"
+	done; } >all
+	safetensors '{"inputs":{"dtype":"I32","shape":[1,16],"data_offsets":[0,64]},"labels":{"dtype":"I32","shape":[1,16],"data_offsets":[64,128]},"positions":{"dtype":"I32","shape":[1,16],"data_offsets":[128,192]}}' \
+		<all >all.safetensors
+	check --batch batch.u16 --document-end 46 -j | jq .loss >told || true
+	check --batch all.safetensors -j | jq .loss >by_positions || true
+	[ -s told ]
+	cmp told by_positions
+}
