@@ -31,3 +31,16 @@ recipes=$BATS_TEST_DIRNAME/../../share/recipes
 	awk -F'\t' '$1 == "data-parallel" { all = $4 }
 		$1 == "edit" && !($4 > 0.05 * all && $4 < 0.08 * all) { exit 1 }' whole/table.tsv
 }
+
+@test "check-fsdp: a later step in bf16, four ranks, two more bugs" {
+	cd "$BATS_TEST_TMPDIR"
+	export PYTHON=${PT_PYTHON:-python3}
+	"$PYTHON" -c 'import torch.distributed.fsdp' 2>/dev/null || skip 'no PyTorch (PT_PYTHON=PYTHON)'
+	STEP=3 PRECISION=bf16 code_of 0 "$recipes/check-fsdp" whole
+	says 'grads   21 of 21 within bounds'
+	says "at the optimizer's step 3"
+	BUG=shard RANKS=2 code_of 1 "$recipes/check-fsdp" other
+	says 'dim 0 in 2 slices: '
+	BUG=sum RANKS=2 code_of 1 "$recipes/check-fsdp" other
+	says 'not divided by the 2 data-parallel ranks'
+}

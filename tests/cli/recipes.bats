@@ -178,7 +178,7 @@ rows_of() { # RUN
 	grep -q '^mpiexec -n 8 ' whole/commands
 }
 
-@test "check-fsdp: a step of PyTorch is right, and three bugs are named" {
+@test "check-fsdp: a step of PyTorch is right, and a lost batch is found" {
 	PYTHON=nowhere code_of 1 "$recipes/check-fsdp" none
 	says 'nowhere is missing'
 	export PYTHON=${PT_PYTHON:-python3} RANKS=2
@@ -188,18 +188,12 @@ rows_of() { # RUN
 		[ ! -e none ]
 		skip 'no PyTorch (PT_PYTHON=PYTHON)'
 	}
-	for precision in fp32 bf16; do
-		STEP=2 PRECISION=$precision code_of 0 "$recipes/check-fsdp" whole
-		says 'grads   21 of 21 within bounds'
-		says 'verdict: the step is right'
-	done
+	code_of 0 "$recipes/check-fsdp" whole
+	says 'grads   21 of 21 within bounds'
+	says 'verdict: the step is right'
 	[ "$(wc -l <whole/commands)" -eq 1 ]
 	BUG=lost code_of 1 "$recipes/check-fsdp" other
 	says 'sequences 5 6 7 8 of 8 do not count'
-	BUG=shard code_of 1 "$recipes/check-fsdp" other
-	says 'dim 0 in 2 slices: '
-	BUG=sum code_of 1 "$recipes/check-fsdp" other
-	says 'not divided by the 2 data-parallel ranks'
 }
 
 @test "emulated hosts: who may not have them is told" {

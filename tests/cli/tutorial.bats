@@ -44,6 +44,8 @@ export -f stop_soon
 	grep -qx 'they differ, code 1' out
 	grep -qx 'verdict: the same within the tolerance' out
 	grep -qx 'code 75' out
+	grep -qx 'verdict: the step is right' out
+	grep -qx 'wrong, code 1' out
 	grep -A 1 '^ *loss$' out | grep -q '^ *[0-9.]* *[+|]' # the graph
 	grep -qx 'whole/checkpoints/latest.h5: ok' out
 	grep -q '^And it came to pass.' out
@@ -67,7 +69,7 @@ examples() { # PAGE
 	awk 'BEGIN { RS = "" } /^    pt-prepare kjv.txt/' "$BATS_TEST_DIRNAME/../../README.md" >commands
 	[ "$(grep -c '^ *\(mpiexec .*\)\?pt-' commands)" -ge 5 ]
 	for page in pt-prepare.1 pt-train.1 pt-compare.1 pt-ckpt.1 pt-sample.1 pt-collbench.1 \
-		pt-config.5 pt-local-sgd.7 pt-torchtitan.7 pt.7 pt-plan.1; do
+		pt-config.5 pt-local-sgd.7 pt-torchtitan.7 pt.7 pt-check.1 pt-plan.1; do
 		[ $page != pt-plan.1 ] || echo 'unset PT_LAYERS PT_DIM PT_CONTEXT' >>commands # its models are whole
 		examples "$page" | smaller | sed -E 's/-n 200/-n 40/; s/(-n |PT_STEPS=)(50|100)\b/\110/' |
 			grep -vx 'pt-prepare kjv.txt -o kjv.h5' >"$page.commands" # it exists
@@ -84,6 +86,7 @@ examples() { # PAGE
 	[ "$(grep -c '^verdict: the same within the tolerance$' out)" -eq 3 ] # bf16, float8, mixed
 	grep -qx 'code 75' out
 	grep -q '<svg' report.html
+	grep -qx 'verdict: the step is right' out
 	grep -qx 'batch = 8' out
 	not grep -i 'not found' err
 }
