@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
+#include <zlib.h>
 
 /* HDF5 takes and gives back much at a time: what was freed is not kept for long. */
 const char *__asan_default_options(void);
@@ -94,4 +95,66 @@ const char *fuzz_file(const char *name, const void *p, size_t n_bytes)
 		die(EX_IOERR, "%s cannot be written", path);
 	close(fd);
 	return path;
+}
+
+static void put16(struct str *out, uint64_t x)
+{
+	str_putc(out, (char)x);
+	str_putc(out, (char)(x >> 8));
+}
+
+static void put32(struct str *out, uint64_t x)
+{
+	put16(out, x);
+	put16(out, x >> 16);
+}
+
+/* A header of an entry: of its own, or in the directory. */
+static void put_header(struct str *out, const char *name, const void *p, size_t n,
+	size_t at, bool directory)
+{
+	str_add(out, directory ? "PK\1\2" : "PK\3\4", 4);
+	if (directory)
+		put16(out, 0);
+	put32(out, 0); /* version, flags */
+	put16(out, 0); /* method */
+	put32(out, 0);
+	put32(out, crc32(0, p, (uInt)n));
+	put32(out, n);
+	put32(out, n);
+	put16(out, strlen(name));
+	put16(out, 0);
+	if (directory) {
+		put16(out, 0);
+		put32(out, 0);
+		put32(out, 0);
+		put32(out, at);
+	}
+	str_puts(out, name);
+}
+
+void fuzz_archive(
+	struct str *out, const void *pkl, size_t n_pkl, const void *data, size_t n_data)
+{
+	static const char *const names[] = {
+		"a/data.pkl", "a/data/0", "a/data/1", "a/data/2", "a/data/3"};
+	struct str directory = {0};
+	size_t begin = out->len;
+	for (size_t i = 0; i < ARRAY_LEN(names); i++) {
+		const void *p = i ? data : pkl;
+		size_t n = i ? n_data : n_pkl;
+		put_header(&directory, names[i], p, n, out->len - begin, true);
+		put_header(out, names[i], p, n, 0, false);
+		if (n)
+			str_add(out, p, n);
+	}
+	size_t at = out->len - begin;
+	str_add(out, directory.s, directory.len);
+	str_add(out, "PK\5\6\0\0\0\0", 8);
+	put16(out, ARRAY_LEN(names));
+	put16(out, ARRAY_LEN(names));
+	put32(out, directory.len);
+	put32(out, at);
+	put16(out, 0);
+	str_free(&directory);
 }

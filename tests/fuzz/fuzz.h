@@ -26,6 +26,10 @@ const char *fuzz_path(const char *name);
 /* The file of that name has these bytes now. Returns its path. */
 const char *fuzz_file(const char *name, const void *p, size_t n_bytes);
 
+/* What torch.save() writes, with right checksums: data.pkl, and a storage that is all of data/0 to data/3. */
+void fuzz_archive(
+	struct str *out, const void *pkl, size_t n_pkl, const void *data, size_t n_data);
+
 /* A promise that did not hold. */
 #define FUZZ_ON(cond) BUG_ON(cond)
 

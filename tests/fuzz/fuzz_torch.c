@@ -9,74 +9,8 @@
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
-#include <zlib.h>
 
 enum kind { ANY, SAVED, MANY, SHARDS, KINDS };
-
-/* ---- an archive with right checksums --------------------------------------------------- */
-
-static void put16(struct str *out, uint64_t x)
-{
-	str_putc(out, (char)x);
-	str_putc(out, (char)(x >> 8));
-}
-
-static void put32(struct str *out, uint64_t x)
-{
-	put16(out, x);
-	put16(out, x >> 16);
-}
-
-/* A header of an entry: of its own, or in the directory. */
-static void put_header(struct str *out, const char *name, const void *p, size_t n,
-	size_t at, bool directory)
-{
-	str_add(out, directory ? "PK\1\2" : "PK\3\4", 4);
-	if (directory)
-		put16(out, 0);
-	put32(out, 0); /* version, flags */
-	put16(out, 0); /* method */
-	put32(out, 0);
-	put32(out, crc32(0, p, (uInt)n));
-	put32(out, n);
-	put32(out, n);
-	put16(out, strlen(name));
-	put16(out, 0);
-	if (directory) {
-		put16(out, 0);
-		put32(out, 0);
-		put32(out, 0);
-		put32(out, at);
-	}
-	str_puts(out, name);
-}
-
-/* data.pkl, and a storage that is all of data/0 to data/3. */
-static void put_archive(
-	struct str *out, const void *pkl, size_t n_pkl, const void *data, size_t n_data)
-{
-	static const char *const names[] = {
-		"a/data.pkl", "a/data/0", "a/data/1", "a/data/2", "a/data/3"};
-	struct str directory = {0};
-	size_t begin = out->len;
-	for (size_t i = 0; i < ARRAY_LEN(names); i++) {
-		const void *p = i ? data : pkl;
-		size_t n = i ? n_data : n_pkl;
-		put_header(&directory, names[i], p, n, out->len - begin, true);
-		put_header(out, names[i], p, n, 0, false);
-		if (n)
-			str_add(out, p, n);
-	}
-	size_t at = out->len - begin;
-	str_add(out, directory.s, directory.len);
-	str_add(out, "PK\5\6\0\0\0\0", 8);
-	put16(out, ARRAY_LEN(names));
-	put16(out, ARRAY_LEN(names));
-	put32(out, directory.len);
-	put32(out, at);
-	put16(out, 0);
-	str_free(&directory);
-}
 
 /* ---- files ---------------------------------------------------------------------------------- */
 
@@ -120,7 +54,7 @@ static const char *make(enum kind kind, struct bytes *b)
 		return path;
 	}
 	if (kind == SAVED)
-		put_archive(&text, first, n, rest, b->n);
+		fuzz_archive(&text, first, n, rest, b->n);
 	else if (n)
 		str_add(&text, first, n);
 	snprintf(path, sizeof(path), "%s",
