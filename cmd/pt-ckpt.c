@@ -45,7 +45,7 @@ static const struct opt options[] = {
 	{OPT_GROUP, .name = "Converting"},
 	{OPT_ENUM, 't', "to", NULL, "auto", O(to), .values = convert_names, .help =
 		"Format of the output. auto: pt for a name that ends with .h5 and for -, llmc for "
-		".bin, else huggingface."},
+		".bin, else huggingface. torch is only read."},
 	{OPT_ENUM, 0, "dtype", NULL, "fp32", O(dtype), .values = OPT_WORDS("fp32", "bf16", "fp16"),
 		.help = "convert: type of the stored numbers, rounded to nearest, ties to even. cast: the type "
 		"that the numbers are rounded to."},

@@ -1,6 +1,7 @@
 /*
  * convert: files of other programs as checkpoints, and checkpoints as files of other programs, for
- * pt-ckpt: safetensors with Hugging Face names, and llm.c's model files. A file of any format is opened
+ * pt-ckpt: safetensors with Hugging Face names, llm.c's model files, and checkpoints of PyTorch, which are
+ * only read. A file of any format is opened
  * as a view (ckpt/view.h), so all formats convert to each other.
  *
  * Files are not trusted: lengths, offsets, types and shapes are checked before memory is allocated.
