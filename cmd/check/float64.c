@@ -474,16 +474,20 @@ static void embed_backward64(const struct work *w, const double *dx)
 	}
 }
 
+static double log_sum_exp(const double *x, int64_t n)
+{
+	double top = x[0], sum = 0;
+	for (int64_t j = 1; j < n; j++)
+		top = fmax(top, x[j]);
+	for (int64_t j = 0; j < n; j++)
+		sum += exp(x[j] - top);
+	return top + log1p(sum - 1);
+}
+
 /* Of one position: the loss; the logits become their gradients. */
 static double cross_entropy(double *logits, int64_t vocab, int32_t target, double scale)
 {
-	double top = -INFINITY, sum = 0;
-	BUG_ON(vocab < 1);
-	for (int64_t j = 0; j < vocab; j++)
-		top = fmax(top, logits[j]);
-	for (int64_t j = 0; j < vocab; j++)
-		sum += exp(logits[j] - top);
-	double lse = top + log(sum), loss = lse - logits[target];
+	double lse = log_sum_exp(logits, vocab), loss = lse - logits[target];
 	for (int64_t j = 0; j < vocab; j++)
 		logits[j] = scale * (exp(logits[j] - lse) - (j == target));
 	return loss;

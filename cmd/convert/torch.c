@@ -181,8 +181,7 @@ static const char *fused_name(const char *name, int *part, struct str *out)
 static int missing(struct torch_view *x, int group, const char *name, struct err *e)
 {
 	if (!group)
-		return err_set(
-			e, EX_DATAERR, "%s: has no tensor %s", x->file.path, name);
+		return err_set(e, EX_DATAERR, "%s: has no tensor %s", x->file.path, name);
 	warn("%s: has no %s of %s, as of a parameter that is not trained: zeros",
 		x->file.path, groups[group], name);
 	return 0;
