@@ -76,7 +76,17 @@ def distance(a, b):
     return ((a - b).norm() / b.norm().clamp_min(1e-30)).item()
 
 
+def is_right(c, seen):
+    """By bounds some ten times what right runs of this size have."""
+    rough, all_bf16 = c.precision != "fp32", c.precision == "all-bf16"
+    return (not seen["wrong"] and abs(seen["loss"]) < (1e-3 if rough else 1e-6)
+            and abs(seen["grad_norm"]) < (2e-3 if rough else 1e-5)
+            and seen["square"]["residual"] < (2e-2 if all_bf16 else 1e-5)
+            and (seen["update"]["residual"] < 2e-3 or all_bf16))
+
+
 def judge(folder):
+    """A line, and whether the step is right."""
     c = SimpleNamespace(**json.loads((folder / "run.json").read_text()))
     before, after = load(folder / "before"), load(folder / "after")
     m = model_of(folder, c)
@@ -114,4 +124,4 @@ def judge(folder):
         line += f", {what} {of[worst]:.1e} {worst.removesuffix('.weight')}"
     c.seen = seen
     (folder / "run.json").write_text(json.dumps(vars(c), indent=1) + os.linesep)
-    return line + f", {len(seen['wrong'])} of {len(off)} gradients wrong"
+    return line + f", {len(seen['wrong'])} of {len(off)} gradients wrong", is_right(c, seen)
