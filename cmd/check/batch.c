@@ -6,20 +6,43 @@
 
 /* ---- what the arrays of a file are ---------------------------------------------------- */
 
+enum role { INPUTS, LABELS, POSITIONS, MASK, ROLES };
 struct roles {
-	const struct int_array *inputs, *labels, *positions;
+	const struct int_array *of[ROLES]; /* NULL: not in the file */
 };
 
-static bool is_named(const struct int_array *a, const char *const *names)
+/* By the last part of a name: those of torchtitan, Hugging Face, Megatron-LM. */
+static const char *const role_names[ROLES][7] = {
+	[INPUTS] = {"inputs", "input", "input_ids", "tokens", "windows", "batch"},
+	[LABELS] = {"labels", "label", "targets"},
+	[POSITIONS] = {"positions", "position_ids", "pos"},
+	[MASK] = {"loss_mask"},
+};
+
+/* The last part of a name. */
+static const char *last_name(const struct int_array *a)
 {
-	const char *last = strrchr(a->name, '.');
-	for (; *names; names++)
-		if (!strcmp(last ? last + 1 : a->name, *names))
-			return true;
-	return false;
+	const char *dot = strrchr(a->name, '.');
+	return dot ? dot + 1 : a->name;
 }
 
-/* The rows of an array are those of a matrix; dimensions of 1 in front are left out. */
+static int named_role(const struct int_array *a)
+{
+	for (int r = 0; r < ROLES; r++)
+		for (int i = 0; role_names[r][i]; i++)
+			if (!strcmp(last_name(a), role_names[r][i]))
+				return r;
+	return ROLES;
+}
+
+/* Without a name, or with a place in a list as its name. */
+static bool is_unnamed(const struct int_array *a)
+{
+	const char *name = last_name(a);
+	return name[strspn(name, "0123456789")] == '\0';
+}
+
+/* The rows of an array are those of a matrix, whatever dimensions are in front. */
 static int64_t width(const struct int_array *a)
 {
 	return a->dims[a->ndim - 1];
@@ -33,36 +56,33 @@ static int64_t rows(const struct int_array *a)
 	return n;
 }
 
+/* Arrays without names are inputs, labels and positions, in this order; one with an unknown name is that of the
+ * inputs if it is the only one. */
 static int find_roles(
 	struct roles *r, const struct int_arrays *a, const char *path, struct err *e)
 {
-	static const char *const inputs[] = {
-		"inputs", "input", "input_ids", "tokens", "windows", "batch", NULL};
-	static const char *const labels[] = {"labels", "label", "targets", NULL};
-	static const char *const positions[] = {"positions", "position_ids", "pos", NULL};
 	*r = (struct roles){0};
-	for (int i = 0; i < a->n; i++) {
-		const struct int_array *x = &a->of[i];
-		if (is_named(x, inputs))
-			r->inputs = x;
-		else if (is_named(x, labels))
-			r->labels = x;
-		else if (is_named(x, positions))
-			r->positions = x;
+	for (int i = 0; i < a->n; i++)
+		if (named_role(&a->of[i]) < ROLES)
+			r->of[named_role(&a->of[i])] = &a->of[i];
+	for (int i = 0, next = INPUTS; i < a->n; i++) {
+		while (next < MASK && r->of[next])
+			next++;
+		if (next < MASK && is_unnamed(&a->of[i]))
+			r->of[next] = &a->of[i];
 	}
-	if (!r->inputs && a->n)
-		r->inputs = &a->of[0];
-	if (!r->labels && a->n > 1 && r->inputs == &a->of[0] && !r->positions)
-		r->labels = &a->of[1];
-	if (!r->inputs)
-		return err_set(e, EX_DATAERR, "%s has no array of integers", path);
-	const struct int_array *others[] = {r->labels, r->positions};
-	for (size_t i = 0; i < ARRAY_LEN(others); i++)
-		if (others[i] && (width(others[i]) != width(r->inputs) ||
-					 rows(others[i]) != rows(r->inputs)))
+	if (!r->of[INPUTS] && a->n == 1)
+		r->of[INPUTS] = &a->of[0];
+	const struct int_array *in = r->of[INPUTS];
+	if (!in)
+		return err_set(e, EX_DATAERR,
+			"%s has no array of integers that may be the inputs", path);
+	for (int k = LABELS; k < ROLES; k++)
+		if (r->of[k] &&
+			(width(r->of[k]) != width(in) || rows(r->of[k]) != rows(in)))
 			return err_set(e, EX_DATAERR,
-				"%s: inputs, labels and positions have different shapes",
-				path);
+				"%s: %s has another shape than the inputs", path,
+				role_names[k][0]);
 	return 0;
 }
 
@@ -79,12 +99,13 @@ static int token(int32_t *out, int64_t x, const char *path, struct err *e)
 /* How far labels are ahead of the inputs: 1, or 0 for those of Hugging Face; -1 if neither. */
 static int shift_of(const struct roles *r)
 {
-	int64_t n = width(r->inputs), off[2] = {0};
-	for (int64_t i = 0; i < rows(r->inputs); i++)
+	const struct int_array *in = r->of[INPUTS], *labels = r->of[LABELS];
+	int64_t n = width(in), off[2] = {0};
+	for (int64_t i = 0; i < rows(in); i++)
 		for (int64_t t = 0; t + 1 < n; t++) {
-			int64_t label = r->labels->v[i * n + t];
-			off[0] += label >= 0 && label != r->inputs->v[i * n + t];
-			off[1] += label >= 0 && label != r->inputs->v[i * n + t + 1];
+			int64_t label = labels->v[i * n + t];
+			off[0] += label >= 0 && label != in->v[i * n + t];
+			off[1] += label >= 0 && label != in->v[i * n + t + 1];
 		}
 	return !off[1] ? 1 : !off[0] ? 0 : -1;
 }
@@ -129,13 +150,15 @@ static int place(struct token_batch *b, int64_t i, const int64_t *pos,
 static int add_row(struct token_batch *b, const struct roles *r, int64_t i, int shift,
 	const char *path, struct err *e)
 {
-	int64_t n = width(r->inputs), at = b->n * b->length;
-	const int64_t *in = r->inputs->v + i * n,
-		      *labels = r->labels ? r->labels->v + i * n : in;
+	const struct int_array *in = r->of[INPUTS], *labels = r->of[LABELS],
+			       *mask = r->of[MASK];
+	int64_t n = width(in), at = b->n * b->length;
+	const int64_t *from = (labels ? labels : in)->v + i * n;
 	for (int64_t t = 0; t < b->length; t++) {
-		int64_t ahead = t + (r->labels && shift ? 0 : 1);
-		int64_t target = ahead < n ? labels[ahead] : -1;
-		if (token(&b->tokens[at + t], in[t], path, e) ||
+		int64_t ahead = t + (labels && shift ? 0 : 1);
+		bool counts = ahead < n && (!mask || mask->v[i * n + t]);
+		int64_t target = counts ? from[ahead] : -1;
+		if (token(&b->tokens[at + t], in->v[i * n + t], path, e) ||
 			(target >= 0 && token(&b->targets[at + t], target, path, e)))
 			return -1;
 		if (target < 0)
@@ -152,18 +175,19 @@ static int add_file(struct token_batch *b, const char *path, const struct int_ar
 	struct roles r;
 	if (find_roles(&r, a, path, e))
 		return -1;
-	int shift = r.labels ? shift_of(&r) : 1;
+	bool labels = r.of[LABELS] != NULL;
+	int shift = labels ? shift_of(&r) : 1;
 	if (shift < 0)
 		return err_set(e, EX_DATAERR,
 			"%s: the labels are neither the next tokens nor the inputs",
 			path);
-	int64_t n = width(r.inputs), more = rows(r.inputs);
-	if (room(b, r.labels ? n : n - 1, more, path, e))
+	int64_t n = width(r.of[INPUTS]), more = rows(r.of[INPUTS]);
+	const int64_t *pos = r.of[POSITIONS] ? r.of[POSITIONS]->v : NULL;
+	if (room(b, labels ? n : n - 1, more, path, e))
 		return -1;
 	for (int64_t i = 0; i < more; i++, b->n++)
 		if (add_row(b, &r, i, shift, path, e) ||
-			place(b, b->n, r.positions ? r.positions->v + i * n : NULL, o,
-				path, e))
+			place(b, b->n, pos ? pos + i * n : NULL, o, path, e))
 			return -1;
 	return 0;
 }

@@ -3,7 +3,8 @@
  * safetensors, or plain integers (.u16, .u32, .i32, .i64; with a shape).
  *
  * A file has windows [sequences][length + 1], or inputs and labels [sequences][length] and perhaps positions,
- * by their names or in this order. Labels are those of torchtitan and Megatron, shifted already
+ * by their names or in this order,
+ * and a loss mask. Labels are those of torchtitan and Megatron, shifted already
  * (labels[t] = inputs[t + 1]), or those of Hugging Face, equal to the inputs. A label below 0 does not count.
  * Files are not trusted.
  */

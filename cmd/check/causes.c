@@ -504,7 +504,12 @@ static void by_sequences(struct search *s)
 	if (size > 0 && sqrt(left / size) <= 2 * bound && !are_equal(x, n)) {
 		char list[100], text[CAUSE_TEXT];
 		put_sequences(list, sizeof(list), x, n, 0);
-		if (*list)
+		double times = shown(c, most / c->run_clip);
+		if (*list && c->run_clip > 0 && fabs(times - 1) > 0.02)
+			snprintf(text, sizeof(text),
+				"sequences %s of %d do not count, and the others %.3g times",
+				list, n, times);
+		else if (*list)
 			snprintf(text, sizeof(text), "sequences %s of %d do not count",
 				list, n);
 		else {
@@ -580,6 +585,14 @@ static void by_function(struct search *s)
 		{{.targets = TARGETS_UNMASKED},
 			"as if the targets that do not count did: the mask is ignored",
 			masked},
+		{{.one_document = true},
+			"as if attention saw all documents of a sequence",
+			c->batch.documents},
+		{{.run_on = true}, "as if positions did not begin again in each document",
+			c->batch.documents},
+		{{.one_document = true, .run_on = true},
+			"as if a sequence were one document, in attention and positions",
+			c->batch.documents},
 		{{.function = {.heads_in_turn = true}},
 			"as if query heads shared key heads in turn, not in groups",
 			grouped},

@@ -72,6 +72,7 @@ struct step_check {
 	float **seen;  /* [n]: gradients that the optimizer saw, of wrong tensors */
 	double common; /* the factor between them and the reference's, of most tensors, */
 	int n_right;   /* with which so many are right */
+	double run_clip; /* the factor of the run's clipping, by the norm that it logged; 0: not known */
 	double seen_norm;
 	bool clipped, scale_checked;
 	/* Of the update: */

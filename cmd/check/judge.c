@@ -174,8 +174,12 @@ static void choose_common(
 	struct step_check *c, const struct products *p, const double *lost)
 {
 	double clip = c->files.adam.clip, right = clip_factor(clip, c->reference.norm);
+	if (!(clip > 0))
+		c->run_clip = clip >= 0;
+	else if (c->o.grad_norm > 0)
+		c->run_clip = clip_factor(clip, c->o.grad_norm);
 	const double tries[] = {common_factor(c, p), c->files.two_runs ? 1 : right,
-		clip_factor(clip, c->o.grad_norm > 0 ? c->o.grad_norm : 0)};
+		c->run_clip > 0 ? c->run_clip : right};
 	c->common = right;
 	c->n_right = 0;
 	for (size_t i = 0; i < ARRAY_LEN(tries); i++) {

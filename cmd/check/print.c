@@ -195,7 +195,9 @@ static void put_verdict(const struct step_check *c, struct str *out)
 	else if (c->files.two_runs)
 		str_puts(out, "verdict: the gradients of both runs are the same\n");
 	else if (c->has_reference)
-		str_puts(out, "verdict: the step is right\n");
+		str_printf(out, "verdict: the step is right%s\n",
+			c->scale_checked ? ""
+					 : ", but for its scale, which was not checked");
 	else
 		str_puts(out, "verdict: nothing is wrong that shows without a batch\n");
 }

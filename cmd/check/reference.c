@@ -253,6 +253,14 @@ void reference_float64(const struct weights *w, const struct token_batch *b,
 			other_targets(targets, b, at, how->targets);
 			s.targets = targets;
 		}
+		for (int64_t t = 0; t < b->length; t++) {
+			pos[t] = (int32_t)t;
+			start[t] = 0;
+		}
+		if (how->run_on)
+			s.pos = pos;
+		if (how->one_document)
+			s.start = start;
 		if (how->restart) {
 			restart(pos, s.pos, b->length, how->restart);
 			s.pos = pos;

@@ -40,6 +40,8 @@ bool reference_can_train(
 struct variant {
 	struct function function;
 	int restart; /* positions begin again in each of so many chunks; 0: as in the batch */
+	bool one_document,
+		run_on; /* attention sees all documents; positions do not begin again */
 	int unseen; /* attention stays within each of so many chunks; 0: as in the batch */
 	struct grad_part part;
 	int sequence;	    /* only this one; -1: all */

@@ -381,7 +381,10 @@ static int say_update(struct step_check *c, const struct rule *r, struct err *e)
 	int decayed = 0, plain = 0, other = 0;
 	if (r->text)
 		add_finding(c, NULL, "update: as if %s", r->text);
-	if (lr_is_wrong(c))
+	int stale = 0;
+	for (int i = 0; i < c->n; i++)
+		stale += c->of[i].update.wrong;
+	if (lr_is_wrong(c) && c->lr > 0 && 4 * stale <= c->n)
 		add_finding(c, NULL, "learning rate %.6g instead of %.6g", c->lr, a->lr);
 	for (int k = 0; k < c->n; k++) {
 		struct tensor_check *x = &c->of[c->order[k]];

@@ -153,22 +153,28 @@ static int read_options(
 	return rc ? -1 : 0;
 }
 
-/* --config, or config.json beside the file or in the directory. NULL: there is none; else allocated. */
+/* --model-config; or config.json in the directory of the checkpoint, or beside the checkpoint. NULL: there is none;
+ * else allocated. */
 static char *find_config(const char *path)
 {
-	struct str beside = {0};
+	struct str file = {0};
 	struct stat st;
-	const char *slash = strrchr(path, '/');
+	size_t n = strlen(path);
 	if (given)
 		return xstrdup(given);
 	if (!stat(path, &st) && S_ISDIR(st.st_mode))
-		str_printf(&beside, "%s/config.json", path);
-	else
-		str_printf(&beside, "%.*sconfig.json",
-			slash ? (int)(slash + 1 - path) : 0, path);
-	if (file_exists(beside.s))
-		return beside.s;
-	str_free(&beside);
+		str_printf(&file, "%s/config.json", path);
+	if (file.s && file_exists(file.s))
+		return file.s;
+	while (n > 1 && path[n - 1] == '/')
+		n--;
+	while (n && path[n - 1] != '/')
+		n--;
+	str_clear(&file);
+	str_printf(&file, "%.*sconfig.json", (int)n, path);
+	if (file_exists(file.s))
+		return file.s;
+	str_free(&file);
 	return NULL;
 }
 
