@@ -161,7 +161,7 @@ static const struct torch_item *find(const struct torch_view *x, int group,
 		     : torch_names_find(&x->names, name);
 }
 
-/* layers.N.attention.qkv_linear.wqkv.weight for the names of its parts; else NULL. */
+/* layers.N.attention.wqkv.weight for the names of its parts; else NULL. */
 static const char *fused_name(const char *name, int *part, struct str *out)
 {
 	static const char *const parts[] = {
@@ -170,7 +170,7 @@ static const char *fused_name(const char *name, int *part, struct str *out)
 		if (!text_ends(name, parts[i]))
 			continue;
 		*part = i;
-		str_printf(out, "%.*s.attention.qkv_linear.wqkv.weight",
+		str_printf(out, "%.*s.attention.wqkv.weight",
 			(int)(strlen(name) - strlen(parts[i])), name);
 		return out->s;
 	}

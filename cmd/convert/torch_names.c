@@ -13,7 +13,8 @@
 static bool is_wrapper(const char *part, size_t n)
 {
 	static const char *const wrappers[] = {"module", "_orig_mod",
-		"_fsdp_wrapped_module", "_checkpoint_wrapped_module"};
+		"_fsdp_wrapped_module", "_checkpoint_wrapped_module",
+		"qkv_linear"}; /* torchtitan's module of queries, keys and values */
 	for (size_t i = 0; i < ARRAY_LEN(wrappers); i++)
 		if (strlen(wrappers[i]) == n && !memcmp(part, wrappers[i], n))
 			return true;

@@ -25,6 +25,7 @@ magnitudes, AdamW's step is 7.
 """
 import json
 import pickle
+import re
 import struct
 import sys
 import types
@@ -481,7 +482,8 @@ def main():
         "step": 3, "model": model, "danger": System(), "rng": Tensor((8,), range(8), "uint8"),
         "optimizer": {"state": numbered, "param_groups": [{**HYPER, "params": list(range(len(names)))}]}}, "ddp"))
 
-    items = OrderedDict((n.replace("output.", "lm_head."), t) for n, t in titan.items())
+    items = OrderedDict((re.sub(r"attention\.(w[qkv])\.", r"attention.qkv_linear.\1.", n.replace("output.", "lm_head.")), t)
+                        for n, t in titan.items())
     for n, t in fuse(titan).items():
         n = n.replace("output.", "lm_head.")
         items[f"optimizer.state.{n}.step"] = step()
