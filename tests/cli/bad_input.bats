@@ -3,7 +3,7 @@
 # message, nothing half-written, nothing lost.
 load helpers
 
-programs='pt-prepare pt-train pt-ckpt pt-compare pt-sample pt-collbench'
+programs='pt-prepare pt-train pt-ckpt pt-compare pt-check pt-sample pt-collbench'
 
 # A command that is refused with one message, and without a trace.
 refused() { # CODE TEXT COMMAND...

@@ -2,7 +2,7 @@
 # What all programs have in common.
 load helpers
 
-programs='pt-prepare pt-train pt-ckpt pt-compare pt-sample pt-collbench'
+programs='pt-prepare pt-train pt-ckpt pt-compare pt-check pt-sample pt-collbench'
 
 @test "--help goes to standard output and ends with 0" {
 	for p in $programs; do
