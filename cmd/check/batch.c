@@ -100,10 +100,14 @@ static int token(int32_t *out, int64_t x, const char *path, struct err *e)
 static int shift_of(const struct roles *r)
 {
 	const struct int_array *in = r->of[INPUTS], *labels = r->of[LABELS];
+	const struct int_array *pos = r->of[POSITIONS];
 	int64_t n = width(in), off[2] = {0};
 	for (int64_t i = 0; i < rows(in); i++)
 		for (int64_t t = 0; t + 1 < n; t++) {
 			int64_t label = labels->v[i * n + t];
+			/* (the last label of a document is its end, which is no input) */
+			if (pos && !pos->v[i * n + t + 1])
+				continue;
 			off[0] += label >= 0 && label != in->v[i * n + t];
 			off[1] += label >= 0 && label != in->v[i * n + t + 1];
 		}

@@ -76,6 +76,9 @@ bool reference_can_train(
 	for (int64_t i = 0; i < b->n * b->length; i++)
 		if (b->pos[i] != i % b->length - b->start[i])
 			*why = "positions do not begin at 0 in each document";
+	for (int64_t i = 0; i + 1 < b->n * b->length; i++)
+		if ((i + 1) % b->length && b->targets[i] != b->tokens[i + 1])
+			*why = "some targets are not the next tokens";
 	return !*why;
 }
 

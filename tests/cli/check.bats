@@ -343,6 +343,27 @@ logged() { # COLUMN STEP RUN
 	says 'attention within documents'
 }
 
+@test "the last label of a document may be its end, which is no input" {
+	printf 'aaaa.bbb bbbbb.cc' >window
+	export PT_DATA=window.h5
+	pt-prepare -q -t byte -f 0 --separator . window -o window.h5
+	as 2 window >batch.u16
+	steps run 2 --packing documents
+	printf 'aaa.!bb bbbbb.!c' >labels # behind each dot, instead of the first letter of the next document
+	{ as 4 window | head -c 64 && as 4 labels && for p in 0 1 2 3 4 0 1 2 3 4 5 6 7 8 9 0; do
+		printf '%b\0\0\0' "\\x$p"
+	done; } >all
+	safetensors '{"inputs":{"dtype":"I32","shape":[1,16],"data_offsets":[0,64]},"labels":{"dtype":"I32","shape":[1,16],"data_offsets":[64,128]},"positions":{"dtype":"I32","shape":[1,16],"data_offsets":[128,192]}}' \
+		<all >ends.safetensors
+	code_of 1 check --batch ends.safetensors # it is not what this run had
+	says '16 targets, attention within documents'
+	# the kernels of pt-train, whose targets are the next tokens, do not measure the bounds
+	check --batch ends.safetensors --json >json || true
+	jq -e 'all(.tensors[]; .gradient.bound < 1e-4)' json
+	code_of 64 check --batch ends.safetensors --reference fp32
+	says 'some targets are not the next tokens'
+}
+
 @test "two runs of one step, without a batch" {
 	make_window
 	steps run 2
