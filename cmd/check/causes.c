@@ -162,8 +162,8 @@ static bool slices_of_dim(struct search *s, int i, int dim, int n)
 	struct step_check *c = s->c;
 	const struct tensor *t = tensor_of(c, i);
 	int64_t cols = t->ndim > 1 ? t->dims[1] : 1;
-	if (dim >= t->ndim || t->dims[dim] % n)
-		return false;
+	if (dim >= t->ndim || t->dims[dim] % n || c->of[i].n < 4 * n)
+		return false; /* (so few elements have factors, whatever is wrong) */
 	struct products part[MAX_PARTS] = {0}, left = {0};
 	for (int64_t j = 0; j < c->of[i].n; j++) {
 		int64_t at = dim ? j % cols : j / cols;

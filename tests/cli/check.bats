@@ -151,6 +151,21 @@ logged() { # COLUMN STEP RUN
 	done
 }
 
+@test "what only rounding makes is no finding" {
+	make_window
+	# biases after a first step with a small rate are small, and tell no weight decay
+	steps run 2 --arch gpt2 --dim 128 --warmup 200
+	code_of 0 check --batch batch.u16
+	# 1 - 0.999 in fp32 is off by 1e-5
+	steps zero 0 --beta2 0.999
+	steps after 1 --beta2 0.999
+	code_of 0 pt-check --shape 1,17 "$(at zero 0)" "$(at after 1)" --batch batch.u16
+	# 16 slices of 16 elements have factors, whatever is wrong
+	steps theta 1 --beta2 0.999 --init-from "$(at zero 0)" --rope-theta 500000
+	code_of 1 pt-check --shape 1,17 "$(at zero 0)" "$(at theta 1)" --batch batch.u16
+	says '(12): as if rope theta were 500000'
+}
+
 @test "another batch, another order, another step" {
 	make_window
 	steps run 3
