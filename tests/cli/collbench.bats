@@ -282,8 +282,9 @@ none none -1 0 1" ]
 	run mpiexec -n 2 pt-collbench "${few[@]}" --compare fast.h5 --retries 1
 	echo "$output"
 	[ "$status" -eq 1 ]
-	[ "$(grep -c '^slower *allreduce float sum, 8 bytes' <<<"$output")" -eq 2 ]
-	grep -q '^# measured again: 2 times that are slower or not judged' <<<"$output"
+	# (in place and not; beside other programs the noise of one of them may be too large to judge it)
+	grep -q '^slower *allreduce float sum, 8 bytes' <<<"$output"
+	grep -q '^# measured again: [12] times that are slower or not judged' <<<"$output"
 	# the file has what was printed, not what was measured again
 	bench 2 "${few[@]}" -I --compare fast.h5 --retries 2 --out again.h5 || [ $? -eq 1 ]
 	grep -q '^# measured again' table
@@ -294,7 +295,7 @@ none none -1 0 1" ]
 	export PT_COLLBENCH_DELAY=0.02
 	run mpiexec -n 2 pt-collbench "${few[@]}" --compare slow.h5
 	[ "$status" -eq 0 ]
-	[ "$(grep -c '^faster *allreduce float sum, 8 bytes' <<<"$output")" -eq 2 ]
+	grep -q '^faster *allreduce float sum, 8 bytes' <<<"$output"
 	refused 64 'calls=blocking' pt-collbench --from fast.h5 --compare fast2.h5
 	echo no >text.h5
 	refused 65 'text.h5' mpiexec -n 2 pt-collbench --compare text.h5
