@@ -104,12 +104,6 @@ static double factor_bound(const struct step_check *c, const struct tensor_check
 
 /* ---- the common factor -------------------------------------------------------------------- */
 
-static int by_value(const void *x, const void *y)
-{
-	double a = *(const double *)x, b = *(const double *)y;
-	return (a > b) - (a < b);
-}
-
 /* Of most tensors: first the median, then the mean of those near it, by their squares. */
 static double common_factor(const struct step_check *c, const struct products *p)
 {
@@ -119,8 +113,7 @@ static double common_factor(const struct step_check *c, const struct products *p
 	for (int i = 0; i < c->n; i++)
 		if (p[i].bb > 0 && isfinite(p[i].ab) && p[i].ab != 0)
 			f[n++] = p[i].ab / p[i].bb;
-	qsort(f, (size_t)n, sizeof(*f), by_value);
-	double middle = n ? f[n / 2] : 1;
+	double middle = n ? median_of(f, n) : 1;
 	free(f);
 	for (int i = 0; i < c->n; i++)
 		if (p[i].bb > 0 && fabs(p[i].ab / p[i].bb / middle - 1) < near) {

@@ -134,7 +134,7 @@ static int by_value(const void *x, const void *y)
 	return (a > b) - (a < b);
 }
 
-static double median(double *v, int n)
+double median_of(double *v, int n)
 {
 	qsort(v, (size_t)n, sizeof(*v), by_value);
 	return n ? v[n / 2] : 0;
@@ -151,14 +151,14 @@ static double common_lr(struct step_check *c)
 		if (s->uu > 0 && c->of[i].lr > 0)
 			noise[n++] = s->round * sqrt(s->pp / s->uu);
 	}
-	double most = 4 * median(noise, n);
+	double most = 4 * median_of(noise, n);
 	for (int i = 0; i < c->n; i++) {
 		const struct update_sums *s = &c->of[i].sums;
 		if (s->uu > 0 && c->of[i].lr > 0 &&
 			s->round * sqrt(s->pp / s->uu) <= most)
 			lr[kept++] = c->of[i].lr;
 	}
-	double middle = median(lr, kept);
+	double middle = median_of(lr, kept);
 	c->lr_bound = middle > 0 ? fmax(1e-3, most / middle) : 0;
 	free(lr);
 	free(noise);
@@ -176,7 +176,7 @@ static void judge_updates(struct step_check *c)
 		if (x->update.tested && !x->update.wrong && x->decays && x->decay > 0.004)
 			decay[n++] = x->decay;
 	}
-	c->decay = median(decay, n);
+	c->decay = median_of(decay, n);
 	free(decay);
 }
 
