@@ -127,8 +127,6 @@ struct products {
 	double aa, ab, bb;
 };
 struct products products_of(const float *a, const float *b, int64_t n);
-/* Sorts n numbers; 0: there are none. */
-double median_of(double *v, int n);
 /* |a - factor b| / |factor b| from them. */
 double residual_of(const struct products *p, double factor);
 

@@ -1,6 +1,8 @@
 /* The gradients that the optimizer saw against those of the reference. */
 #include "check/check.h"
 
+#include "base/student.h"
+
 #include <math.h>
 #include <stdarg.h>
 #include <stdlib.h>
@@ -113,7 +115,7 @@ static double common_factor(const struct step_check *c, const struct products *p
 	for (int i = 0; i < c->n; i++)
 		if (p[i].bb > 0 && isfinite(p[i].ab) && p[i].ab != 0)
 			f[n++] = p[i].ab / p[i].bb;
-	double middle = n ? median_of(f, n) : 1;
+	double middle = n ? median(f, n) : 1;
 	free(f);
 	for (int i = 0; i < c->n; i++)
 		if (p[i].bb > 0 && fabs(p[i].ab / p[i].bb / middle - 1) < near) {

@@ -1,6 +1,8 @@
 /* What the files say without a model: the moments against each other, and the update against AdamW's. */
 #include "check/check.h"
 
+#include "base/student.h"
+
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -128,18 +130,6 @@ static void judge_tensor_update(struct tensor_check *x, double lr)
 	x->update.wrong = x->update.tested && !(x->update.value <= x->update.bound);
 }
 
-static int by_value(const void *x, const void *y)
-{
-	double a = *(const double *)x, b = *(const double *)y;
-	return (a > b) - (a < b);
-}
-
-double median_of(double *v, int n)
-{
-	qsort(v, (size_t)n, sizeof(*v), by_value);
-	return n ? v[n / 2] : 0;
-}
-
 /* The learning rate of most tensors: the median of those that rounding disturbs least. */
 static double common_lr(struct step_check *c)
 {
@@ -151,14 +141,14 @@ static double common_lr(struct step_check *c)
 		if (s->uu > 0 && c->of[i].lr > 0)
 			noise[n++] = s->round * sqrt(s->pp / s->uu);
 	}
-	double most = 4 * median_of(noise, n);
+	double most = n ? 4 * median(noise, n) : 0;
 	for (int i = 0; i < c->n; i++) {
 		const struct update_sums *s = &c->of[i].sums;
 		if (s->uu > 0 && c->of[i].lr > 0 &&
 			s->round * sqrt(s->pp / s->uu) <= most)
 			lr[kept++] = c->of[i].lr;
 	}
-	double middle = median_of(lr, kept);
+	double middle = kept ? median(lr, kept) : 0;
 	c->lr_bound = middle > 0 ? fmax(1e-3, most / middle) : 0;
 	free(lr);
 	free(noise);
@@ -176,7 +166,7 @@ static void judge_updates(struct step_check *c)
 		if (x->update.tested && !x->update.wrong && x->decays && x->decay > 0.004)
 			decay[n++] = x->decay;
 	}
-	c->decay = median_of(decay, n);
+	c->decay = n ? median(decay, n) : 0;
 	free(decay);
 }
 
