@@ -6,6 +6,7 @@
 #include "tests/support/trials.h"
 
 #include <stdlib.h>
+
 /* Of each kernel, in fp32; a result in 16 bits may lose no more before it is rounded to them. Of the fused ones,
  * whose reference is the CPU's separate kernels, what the self-test allows. */
 static const double errors[N_KERNELS] = {
