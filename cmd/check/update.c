@@ -79,25 +79,40 @@ static const struct rule rules[] = {
 	{.text = "eps is added inside the square root", .eps_inside = true},
 };
 
-/* The direction of the update of one element. */
-static double direction(
-	const struct step_check *c, const struct rule *r, double m, double v)
+/* What all elements of an update have in common. */
+struct direction {
+	double mean, square; /* corrections of the moments' bias */
+	double eps;
+	bool eps_inside;
+};
+
+static struct direction direction_of(const struct step_check *c, const struct rule *r)
 {
 	const struct adam *a = &c->files.adam;
 	double step = fmax(1, c->files.step + r->later);
-	double m_hat = m / (r->uncorrected ? 1 : 1 - pow(a->beta1, step));
-	double v_hat = v / (r->uncorrected ? 1 : 1 - pow(a->beta2, step));
-	return m_hat / (r->eps_inside ? sqrt(v_hat + a->eps) : sqrt(v_hat) + a->eps);
+	return (struct direction){.mean = r->uncorrected ? 1 : 1 - pow(a->beta1, step),
+		.square = r->uncorrected ? 1 : 1 - pow(a->beta2, step),
+		.eps = a->eps,
+		.eps_inside = r->eps_inside};
+}
+
+/* Of one element: the update by a learning rate of 1. */
+static inline double direction(const struct direction *d, double m, double v)
+{
+	double square = v / d->square;
+	return m / d->mean /
+	       (d->eps_inside ? sqrt(square + d->eps) : sqrt(square) + d->eps);
 }
 
 /* p0 - p1 = lr u + k p0, by least squares; the decay is k / lr. */
 static void test_update(const struct step_check *c, const struct rule *r,
 	struct tensor_check *x, const struct tensor_step *t)
 {
+	const struct direction of = direction_of(c, r);
 	double uu = 0, up = 0, pp = 0, ud = 0, pd = 0, dd = 0;
 	for (int64_t i = 0; i < t->n; i++) {
 		double p = (double)t->p0[i], d = p - (double)t->p1[i];
-		double u = direction(c, r, (double)t->m1[i], (double)t->v1[i]);
+		double u = direction(&of, (double)t->m1[i], (double)t->v1[i]);
 		uu += u * u, up += u * p, pp += p * p;
 		ud += u * d, pd += p * d, dd += d * d;
 	}
@@ -316,6 +331,7 @@ static bool explain_slices(struct step_check *c, struct tensor_check *x, int ten
 {
 	const struct ckpt_tensor *shape = &c->files.after.tensors[tensor];
 	int64_t cols = shape->ndim > 1 ? shape->dims[1] : 1;
+	const struct direction of = direction_of(c, &rules[0]);
 	struct products part[16] = {0};
 	double left = 0, all = 0;
 	char list[100];
@@ -326,7 +342,7 @@ static bool explain_slices(struct step_check *c, struct tensor_check *x, int ten
 	for (int64_t i = 0; i < t->n; i++) {
 		int64_t slice = (dim ? i % cols : i / cols) * n / shape->dims[dim];
 		double p = (double)t->p0[i], d = p - (double)t->p1[i];
-		double u = direction(c, &rules[0], (double)t->m1[i], (double)t->v1[i]) +
+		double u = direction(&of, (double)t->m1[i], (double)t->v1[i]) +
 			   fmax(0, c->files.adam.decay >= 0 ? c->files.adam.decay
 							    : c->decay) *
 				   p;
