@@ -8,13 +8,18 @@
 #include "engine/backend.h"
 #include "h5/h5.h"
 
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include <strings.h>
+
 struct opts {
 	struct strs batch, reports;
 	struct batch_opts how;
 	struct check_opts check;
 	struct adam adam;
 	int64_t threads;
-	const char *model_config;
+	const char *model_config, *grad_norm, *loss;
 	bool two_runs, json;
 };
 
@@ -30,11 +35,11 @@ static const struct opt options[] = {
 	{OPT_INT, 0, "document-end", "TOKEN", "-1", O(how.end), 0, -1, 1e9, .help =
 		"The token that ends documents, within which attention stays. -1: documents begin "
 		"where the positions of the batch begin again, if it has positions."},
-	{OPT_DOUBLE, 0, "grad-norm", "X", "-1", O(check.grad_norm), 0, -1, 1e30, .help =
+	{OPT_STR, 0, "grad-norm", "X", NULL, O(grad_norm), .help =
 		"The norm of the gradient that the run logged for this step. Without it, clipping "
-		"hides a wrong scale. -1: not known."},
-	{OPT_DOUBLE, 0, "loss", "X", "-1", O(check.loss), 0, -1, 1e30, .help =
-		"The loss that the run logged. -1: not known."},
+		"hides a wrong scale. Half a unit of its last digit is allowed for."},
+	{OPT_STR, 0, "loss", "X", NULL, O(loss), .help =
+		"The loss that the run logged, the mean over all targets of the batch."},
 	{OPT_GROUP, .name = "The other run"},
 	{OPT_STR, 'c', "model-config", "FILE", NULL, O(model_config), .files = "", .help =
 		"What the tensors of a checkpoint of PyTorch do not tell, such as the number of heads: "
@@ -109,6 +114,23 @@ static int write_reports(const struct step_check *c, const struct opts *o, struc
 	return rc;
 }
 
+/* A number as it was logged, and half a unit of its last digit. */
+static int parse_logged(const char *text, double *x, double *half, struct err *e)
+{
+	*x = -1;
+	*half = 0;
+	if (!text)
+		return 0;
+	const char *point = strchr(text, '.'), *exponent = strpbrk(text, "eE");
+	size_t digits = point ? strspn(point + 1, "0123456789") : 0;
+	if (!strcasecmp(text, "nan") || !strcasecmp(text, "inf"))
+		return 0; /* which the files tell, too */
+	if (parse_double(text, x) || *x < 0)
+		return err_set(e, EX_USAGE, "'%s' is no number that is logged", text);
+	*half = 0.5 * pow(10, (exponent ? atoi(exponent + 1) : 0) - (double)digits);
+	return 0;
+}
+
 int main(int argc, char **argv)
 {
 	struct opts o;
@@ -126,6 +148,9 @@ int main(int argc, char **argv)
 	if (o.two_runs && o.batch.n)
 		return err_say(&(struct err){EX_USAGE,
 			"--two-runs compares files of one step, and --batch is of a step between two"});
+	if (parse_logged(o.grad_norm, &o.check.grad_norm, &o.check.grad_norm_half, &e) ||
+		parse_logged(o.loss, &o.check.loss, &o.check.loss_half, &e))
+		return err_say(&e);
 	struct comm *world = comm_open();
 	struct device d; /* its threads are those of the plain loops, too */
 	device_cpu(&d, (int)backend_threads(o.threads));

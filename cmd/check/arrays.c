@@ -6,14 +6,15 @@
 #include "torch/torch.h"
 
 #include <errno.h>
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
-enum { MAX_BYTES = 1 << 30 };
+enum { MAX_BYTES = 1 << 29 };
 
 /* Integers in little-endian bytes; `code` as in NumPy's descr: u2, i4, ... */
-static bool widen(int64_t *out, const unsigned char *p, int64_t n, const char *code)
+static void widen(int64_t *out, const unsigned char *p, int64_t n, const char *code)
 {
 	int bytes = code[1] - '0';
 	bool is_signed = code[0] == 'i';
@@ -25,7 +26,6 @@ static bool widen(int64_t *out, const unsigned char *p, int64_t n, const char *c
 			x -= (uint64_t)1 << 8 * bytes;
 		out[i] = (int64_t)x;
 	}
-	return true;
 }
 
 static bool is_code(const char *code)
@@ -186,7 +186,13 @@ static int read_torch(struct int_arrays *all, const char *path, struct err *e)
 		rc = torch_read_doubles(&f, t, 0, torch_rows(t), x, e);
 		a.v = xmalloc((size_t)n * sizeof(*a.v));
 		for (int64_t j = 0; j < n && !rc; j++)
-			a.v[j] = x[j] >= -1e15 && x[j] <= 1e15 ? (int64_t)x[j] : -1;
+			if (x[j] != floor(x[j]))
+				rc = err_set(e, EX_DATAERR,
+					"%s: %s has numbers that are no integers", path,
+					t->name);
+			else
+				a.v[j] = x[j] >= -1e15 && x[j] <= 1e15 ? (int64_t)x[j]
+								       : -1;
 		free(x);
 		all->of[all->n++] = a;
 	}

@@ -56,15 +56,34 @@ static int64_t rows(const struct int_array *a)
 	return n;
 }
 
+static bool hides(const struct int_array *mask)
+{
+	for (int64_t i = 0; i < rows(mask) * width(mask); i++)
+		if (!mask->v[i])
+			return true;
+	return false;
+}
+
 /* Arrays without names are inputs, labels and positions, in this order; one with an unknown name is that of the
  * inputs if it is the only one. */
 static int find_roles(
 	struct roles *r, const struct int_arrays *a, const char *path, struct err *e)
 {
 	*r = (struct roles){0};
-	for (int i = 0; i < a->n; i++)
-		if (named_role(&a->of[i]) < ROLES)
-			r->of[named_role(&a->of[i])] = &a->of[i];
+	for (int i = 0; i < a->n; i++) {
+		int role = named_role(&a->of[i]);
+		if (role < ROLES && r->of[role])
+			return err_set(e, EX_DATAERR,
+				"%s has several arrays of %s: give a file for each micro-batch",
+				path, role_names[role][0]);
+		if (role < ROLES)
+			r->of[role] = &a->of[i];
+		if (!strcmp(last_name(&a->of[i]), "attention_mask") && hides(&a->of[i]))
+			return err_set(e, EX_UNAVAILABLE,
+				"%s: its attention_mask hides tokens, as padding does, which is not "
+				"computed here",
+				path);
+	}
 	for (int i = 0, next = INPUTS; i < a->n; i++) {
 		while (next < MASK && r->of[next])
 			next++;

@@ -73,10 +73,34 @@ static void name_tensors(struct step_check *c)
 		c->files.after.config.s, c->files.after.tensors, c->n);
 }
 
+static void note_tested(struct step_check *c)
+{
+	for (int i = 0; i < c->n; i++)
+		c->tested |= c->of[i].gradient.tested || c->of[i].moments.tested;
+}
+
+/* Ranks that read the same sequences are right in all that is computed. */
+static void note_equal_sequences(struct step_check *c)
+{
+	const struct token_batch *b = &c->batch;
+	size_t n_bytes = (size_t)b->length * sizeof(*b->tokens);
+	for (int64_t i = 1; i < b->n; i++)
+		for (int64_t k = 0; k < i; k++)
+			if (!memcmp(b->tokens + i * b->length, b->tokens + k * b->length,
+				    n_bytes)) {
+				add_note(c, NULL,
+					"sequence %lld of the batch is sequence %lld: do all ranks read the same?",
+					(long long)i + 1, (long long)k + 1);
+				return;
+			}
+}
+
 int step_check_run(struct step_check *c, const struct check_opts *o,
 	const struct check_job *job, struct err *e)
 {
 	*c = (struct step_check){.o = *o};
+	if (!strcmp(job->before, job->after))
+		return err_set(e, EX_USAGE, "%s: both checkpoints are one", job->before);
 	if (step_files_open(&c->files, job->before, job->after, &job->adam,
 		    job->batch->n   ? ONE_RUN
 		    : job->two_runs ? TWO_RUNS
@@ -93,10 +117,12 @@ int step_check_run(struct step_check *c, const struct check_opts *o,
 	c->has_reference = job->batch->n > 0;
 	if (c->has_reference && (prepare(c, job, e) || judge_gradients(c, e)))
 		return -1;
+	if (c->has_reference)
+		note_equal_sequences(c);
 	if (c->files.two_runs) {
 		if (weights_read(&c->weights, &c->files.before, e) || judge_runs(c, e))
 			return -1;
-		c->tested = true;
+		note_tested(c);
 		return find_causes(c, e);
 	}
 	if (c->files.from >= 0 && c->files.step != c->files.from + 1)
@@ -106,8 +132,7 @@ int step_check_run(struct step_check *c, const struct check_opts *o,
 		return -1;
 	if (c->has_reference && find_causes(c, e))
 		return -1;
-	for (int i = 0; i < c->n; i++)
-		c->tested |= c->of[i].gradient.tested || c->of[i].moments.tested;
+	note_tested(c);
 	return 0;
 }
 

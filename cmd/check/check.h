@@ -20,6 +20,8 @@ struct check_opts {
 	int reference;	  /* enum reference_kind */
 	double grad_norm; /* as logged; below 0: not known */
 	double loss;
+	double grad_norm_half,
+		loss_half; /* half a unit of the last digit that was logged */
 	int64_t tp, cp, fsdp, dp, accumulation; /* degrees of the other run; 1: none */
 };
 
@@ -43,6 +45,7 @@ struct tensor_check {
 			left; /* squares: its direction, parameters, what is not explained */
 		double round; /* of the parameters, and of the moments */
 		double fine;
+		double unclear; /* 1 and more: rate and decay are told apart so badly */
 	} sums;
 	bool decays; /* a decay can be told: the parameters are not too small */
 	bool nonfinite, unchanged;

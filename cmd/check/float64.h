@@ -1,6 +1,5 @@
 /*
- * float64: loss and gradients of a model in double precision, on one thread's plain loops written from the
- * papers. It shares no kernel with kernels/, so that it can judge them as well as other programs: the same
+ * float64: loss and gradients of a model in double precision, in plain loops written from the papers. It shares no kernel with kernels/, so that it can judge them as well as other programs: the same
  * function, computed independently.
  *
  * Matrices are row-major, weights [out, in]. Not collective; nothing fails but for want of memory, which ends

@@ -136,16 +136,18 @@ static void say_times(const struct step_check *c, double factor, char *out, size
 	} of[] = {{c->o.dp * c->o.fsdp, "data-parallel ranks"},
 		{c->o.accumulation, "micro-batches that are accumulated"},
 		{c->o.tp, "tensor-parallel ranks"}, {c->o.cp, "context-parallel ranks"}};
-	snprintf(out, room, "%.4g times", factor);
+	size_t at = (size_t)snprintf(out, room, "%.4g times", factor);
+	int said = 0;
 	for (size_t i = 0; i < ARRAY_LEN(of); i++)
-		for (int up = 0; up < 2 && of[i].n > 1; up++) {
+		for (int up = 0; up < 2 && of[i].n > 1 && at < room; up++) {
 			double n = (double)of[i].n, want = up ? 1 / n : n;
 			if (fabs(factor / want - 1) > 0.005)
 				continue;
-			snprintf(out, room, "%.4g times: %s by the %lld %s", factor,
-				up ? "divided once more" : "not divided",
+			at += (size_t)snprintf(out + at, room - at, "%s by the %lld %s",
+				said++ ? ", or"
+				: up   ? ": divided once more"
+				       : ": not divided",
 				(long long)of[i].n, of[i].what);
-			return;
 		}
 }
 
@@ -153,6 +155,14 @@ static void say_times(const struct step_check *c, double factor, char *out, size
 static double clip_factor(double clip, double norm)
 {
 	return clip > 0 && norm > clip ? clip / (norm + 1e-6) : 1;
+}
+
+/* The bound of a tensor, with what the rounding of its moments hides of the gradient: `lost` of what was seen. */
+static double bound_of(const struct step_check *c, int i, const struct products *p,
+	double lost, double common)
+{
+	double size = fabs(common) * sqrt(p->bb);
+	return c->of[i].gradient.bound + (size > 0 ? 2 * lost * sqrt(p->aa) / size : 0);
 }
 
 /* How many tensors are right with this common factor? */
@@ -203,17 +213,30 @@ static bool near(double a, double b, double within)
 	return fabs(a / b - 1) <= within;
 }
 
+/* The part of the norm that the rounding of moments makes. */
+static double hidden(
+	const struct step_check *c, const struct products *p, const double *lost)
+{
+	double noise = 0, all = 0;
+	for (int i = 0; i < c->n; i++) {
+		noise += lost[i] * lost[i] * p[i].aa;
+		all += p[i].aa;
+	}
+	return all > 0 ? noise / all : 0;
+}
+
 /* The scale of the gradient and its clipping: the norm that was logged, and the common factor. The factor k of
  * the norm is one of the gradient, or only of the norm that it was clipped by. */
-static void judge_scale(struct step_check *c, const struct products *p)
+static void judge_scale(
+	struct step_check *c, const struct products *p, const double *lost)
 {
 	double norm = their_norm(c, p), clip = c->files.adam.clip, off;
-	double within = c->o.precision == RUN_FP32 ? 1e-3 : 0.03;
+	double within = (c->o.precision == RUN_FP32 ? 1e-3 : 0.03) + hidden(c, p, lost);
 	double logged = c->o.grad_norm, k = logged > 0 ? logged / norm : 1;
 	char times[120];
 	if (!isfinite(norm))
 		return; /* which is a finding by itself */
-	if (near(k, 1, within))
+	if (near(k, 1, within + c->o.grad_norm_half / norm))
 		k = 1;
 	c->seen_norm = fabs(c->common) * norm;
 	if (!c->n_right) { /* another gradient: its scale says nothing, but that it was not clipped enough */
@@ -227,6 +250,8 @@ static void judge_scale(struct step_check *c, const struct products *p)
 	c->scale_checked = logged > 0 || !c->clipped;
 	if (clip < 0)
 		off = c->clipped ? 1 : c->common;
+	else if (clip == 0)
+		off = near(c->common, k, within) ? 1 : c->common;
 	else
 		off = c->common / (k * clip_factor(clip, k * norm));
 	say_times(c, k, times, sizeof(times));
@@ -240,7 +265,7 @@ static void judge_scale(struct step_check *c, const struct products *p)
 	}
 	if (k != 1)
 		add_finding(c, NULL,
-			"scale: grad_norm %.5g was logged, and the reference's is %.5g: %s",
+			"scale: grad_norm %.5g was logged, and that of the gradient is %.5g: %s",
 			logged, norm, times);
 	if (near(off, 1, within))
 		return;
@@ -254,17 +279,27 @@ static void judge_scale(struct step_check *c, const struct products *p)
 		add_finding(c, NULL, "scale: all gradients are %s", times);
 }
 
-/* The loss: if it is right, so is the forward pass, and the batch is the run's. */
+/* The loss: if it is right, so is the forward pass, and the batch is the run's. If the gradients are, another loss
+ * may be that of a rank, or of the last micro-batch. */
 static void judge_loss(struct step_check *c)
 {
 	double within = c->o.precision == RUN_FP32 ? 2e-5 : 5e-3;
 	double logged = c->o.loss, own = c->reference.loss;
-	if (logged < 0 || fabs(logged - own) <= within * own)
+	bool all = true;
+	for (int i = 0; i < c->n; i++)
+		all &= !c->of[i].gradient.wrong;
+	if (!(logged >= 0) || fabs(logged - own) <= within * own + c->o.loss_half)
 		return;
-	add_finding(c, NULL,
-		"loss: %.6g was logged, and the reference's is %.6g: another batch, or another "
-		"function than the model's options say",
-		logged, own);
+	if (all && c->n_right)
+		add_note(c, NULL,
+			"loss: %.6g was logged, and the reference's is %.6g, of which the gradients "
+			"are right: is the logged one of one rank, or a part of the batch?",
+			logged, own);
+	else
+		add_finding(c, NULL,
+			"loss: %.6g was logged, and the reference's is %.6g: another batch, or "
+			"another function than the model's options say",
+			logged, own);
 }
 
 /* ---- all tensors -------------------------------------------------------------------------- */
@@ -286,6 +321,8 @@ static int read_means(struct step_check *c, double *lost, struct err *e)
 			lost[i] = rounding_of(t.m0, t.n) + rounding_of(t.m1, t.n);
 			c->of[i].norm = sqrt(p.bb);
 			c->of[i].unchanged = p.aa <= 0;
+			if (!isfinite(p.aa) || !isfinite(p.bb))
+				add_finding(c, &c->of[i], "not finite");
 			c->reference.g[k] = t.m0;
 			c->seen[i] = t.m1;
 			t.m0 = t.m1 = NULL;
@@ -323,20 +360,33 @@ static int multiply(struct step_check *c, struct products *p, double *lost, stru
 	return 0;
 }
 
-static void judge_tensor(const struct step_check *c, struct tensor_check *x,
-	const struct products *p, double lost)
+/* A gradient that is zero but for rounding, as of the biases of keys, tells nothing but that there is none. */
+static bool judge_zero(
+	struct step_check *c, struct tensor_check *x, const struct products *p)
 {
+	double norm = c->reference.norm;
+	if (!(p->bb < 1e-14 * norm * norm))
+		return false;
+	if (sqrt(p->aa) > 1e-3 * fabs(c->common) * norm)
+		add_finding(c, x, "has a gradient, and should have none");
+	return true;
+}
+
+static void judge_tensor(
+	struct step_check *c, int i, const struct products *p, double lost)
+{
+	struct tensor_check *x = &c->of[i];
 	struct distance *d = &x->gradient;
-	/* A gradient that is zero but for rounding, as of the biases of keys, tells nothing. */
-	d->tested =
-		d->bound < 0.5 && isfinite(p->aa); /* (judge_update() names the latter) */
-	d->bound += 2 * lost;
+	double own = d->bound;
+	if (!isfinite(p->aa) || judge_zero(c, x, p))
+		return; /* (judge_update() names what is not finite) */
+	d->bound = bound_of(c, i, p, lost, c->common);
+	d->tested = d->bound < 0.5;
 	d->value = residual_of(p, c->common);
 	x->factor = p->bb > 0 ? p->ab / p->bb / c->common : 1;
-	if (!d->tested)
-		return;
-	d->wrong = !(d->value <= d->bound) ||
-		   fabs(x->factor - 1) > factor_bound(c, x) + 2 * lost;
+	if (d->tested)
+		d->wrong = !(d->value <= d->bound) ||
+			   fabs(x->factor - 1) > factor_bound(c, x) + d->bound - own;
 }
 
 /* Two right runs of bf16 differ from each other by the roots of both distances. */
@@ -356,7 +406,7 @@ int judge_runs(struct step_check *c, struct err *e)
 	if (!rc) {
 		choose_common(c, p, lost);
 		for (int i = 0; i < c->n; i++)
-			judge_tensor(c, &c->of[i], &p[i], lost[i]);
+			judge_tensor(c, i, &p[i], lost[i]);
 		c->seen_norm = their_norm(c, p) * fabs(c->common);
 		if (c->n_right == c->n && !near(c->common, 1, within))
 			add_finding(c, NULL,
@@ -376,9 +426,9 @@ int judge_gradients(struct step_check *c, struct err *e)
 	if (!rc) {
 		choose_common(c, p, lost);
 		for (int i = 0; i < c->n; i++)
-			judge_tensor(c, &c->of[i], &p[i], lost[i]);
+			judge_tensor(c, i, &p[i], lost[i]);
 		judge_loss(c);
-		judge_scale(c, p);
+		judge_scale(c, p, lost);
 	}
 	free(p);
 	free(lost);

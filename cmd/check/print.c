@@ -48,7 +48,8 @@ static void put_tally(const struct step_check *c, enum test test, struct str *ou
 		t.tested - t.wrong, t.tested, t.wrong ? "farthest" : "worst", w->value,
 		w->bound, t.worst->name);
 	if (test == GRADIENT && t.tested < c->n)
-		str_printf(out, "; %d are zero but for rounding", c->n - t.tested);
+		str_printf(out, "; %d not tested: zero, or less than rounding",
+			c->n - t.tested);
 	str_putc(out, '\n');
 }
 
@@ -234,6 +235,20 @@ static json_t *number(double v)
 	return isfinite(v) ? json_real(v) : json_null();
 }
 
+/* A name of a file that is no UTF-8 has its bytes above 127 replaced. */
+static json_t *text(const char *s)
+{
+	json_t *j = json_string(s);
+	struct str ascii = {0};
+	if (j)
+		return j;
+	for (; *s; s++)
+		str_putc(&ascii, *s & 0x80 ? '?' : *s);
+	j = json_string(ascii.s ? ascii.s : "");
+	str_free(&ascii);
+	return j;
+}
+
 static json_t *of_distance(const struct distance *d)
 {
 	json_t *j = json_object();
@@ -270,9 +285,12 @@ static json_t *of_tensor(const struct step_check *c, const struct tensor_check *
 void step_check_json(const struct step_check *c, struct str *out)
 {
 	json_t *j = json_object(), *tensors = json_array(), *findings = json_array();
-	put(j, "before", json_string(c->files.before.name));
-	put(j, "after", json_string(c->files.after.name));
-	put(j, "verdict", json_string(c->wrong ? "wrong" : "right"));
+	put(j, "before", text(c->files.before.name));
+	put(j, "after", text(c->files.after.name));
+	put(j, "verdict",
+		json_string(c->wrong	? "wrong"
+			    : c->tested ? "right"
+					: "not checked"));
 	put(j, "optimizer_step", number(c->files.step));
 	put(j, "learning_rate", number(c->lr));
 	if (c->has_reference) {
@@ -293,8 +311,9 @@ void step_check_json(const struct step_check *c, struct str *out)
 	for (int i = 0; i < c->n; i++)
 		BUG_ON(json_array_append_new(tensors, of_tensor(c, &c->of[c->order[i]])));
 	put(j, "tensors", tensors);
-	char *text = json_dumps(j, JSON_INDENT(1) | JSON_REAL_PRECISION(9));
-	str_printf(out, "%s\n", text);
-	free(text);
+	char *all = json_dumps(
+		j, JSON_INDENT(1) | JSON_ENSURE_ASCII | JSON_REAL_PRECISION(9));
+	str_printf(out, "%s\n", all);
+	free(all);
 	json_decref(j);
 }

@@ -200,11 +200,13 @@ static int64_t chunk_begin(int64_t t, int64_t length, int n)
 	return (t * n / length) * length / n;
 }
 
-/* The positions of a sequence begin again in each of n chunks. */
-static void restart(int32_t *pos, const int32_t *from, int64_t length, int n)
+/* The positions of a sequence begin again in each of n chunks, and in documents as they did. */
+static void restart(int32_t *pos, const struct sequence *s, int n)
 {
-	for (int64_t t = 0; t < length; t++)
-		pos[t] = from[t] - from[chunk_begin(t, length, n)];
+	for (int64_t t = 0; t < s->n; t++) {
+		int64_t first = max64(chunk_begin(t, s->n, n), s->start[t]);
+		pos[t] = s->pos[t] - s->pos[first];
+	}
 }
 
 /* Attention stays within each of n chunks. */
@@ -235,6 +237,8 @@ void reference_float64(const struct weights *w, const struct token_batch *b,
 	struct model m = w->m; /* with other options, but the same tensors */
 	if (how->norm_eps > 0)
 		m.c.norm_eps = how->norm_eps;
+	if (how->other_gelu)
+		m.act = m.act == ACT_GELU ? ACT_GELU_TANH : ACT_GELU;
 	if (how->rope_theta > 0)
 		m.c.rope_theta = how->rope_theta;
 	double **values = widen(w);
@@ -265,7 +269,7 @@ void reference_float64(const struct weights *w, const struct token_batch *b,
 		if (how->one_document)
 			s.start = start;
 		if (how->restart) {
-			restart(pos, s.pos, b->length, how->restart);
+			restart(pos, &s, how->restart);
 			s.pos = pos;
 		}
 		if (how->unseen) {

@@ -16,7 +16,6 @@ struct weights {
 	float **w; /* [m.n_tensors], whole tensors */
 };
 
-/* `context`: of GPT-2's position embeddings the view says, else the batch. */
 int weights_read(struct weights *w, const struct ckpt_view *v, struct err *e);
 void weights_free(struct weights *w);
 
@@ -39,6 +38,7 @@ bool reference_can_train(
  * next; those that do not count, too), and a part of the gradients. */
 struct variant {
 	struct function function;
+	bool other_gelu;
 	int restart; /* positions begin again in each of so many chunks; 0: as in the batch */
 	bool one_document,
 		run_on; /* attention sees all documents; positions do not begin again */

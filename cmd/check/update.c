@@ -41,17 +41,20 @@ static void test_moments(const struct step_check *c, struct tensor_check *x,
 	const struct tensor_step *t, const float *g, double lost, struct beta_sums *sums)
 {
 	double beta = c->files.adam.beta2, difference = 0, size = 0, moments = 0;
+	double others = 0;
 	for (int64_t i = 0; i < t->n; i++) {
 		double old = t->v0 ? (double)t->v0[i] : 0, now = (double)t->v1[i];
 		double gained = (now - beta * old) / (1 - beta);
 		double square = (double)g[i] * (double)g[i];
 		difference += (gained - square) * (gained - square);
 		size += square * square;
+		others += gained * gained;
 		moments += now * now;
 		sums->ab += (now - square) * (old - square);
 		sums->bb += (old - square) * (old - square);
 	}
 	double round = rounding_of(t->v1, t->n);
+	size = fmax(size, others);
 	x->moments = (struct distance){.value = size > 0 ? sqrt(difference / size) : 0,
 		/* (a beta in fp32 is off by 2^-25) */
 		.bound = 2e-6 + 0x1p-25 / (1 - beta) + 8 * lost +
@@ -127,7 +130,8 @@ static void test_update(const struct step_check *c, const struct rule *r,
 		.pp = pp,
 		.left = fmax(dd - x->lr * ud - k * pd, 0),
 		.round = round,
-		.fine = rounding_of(t->m1, t->n) + rounding_of(t->v1, t->n)};
+		.fine = rounding_of(t->m1, t->n) + rounding_of(t->v1, t->n),
+		.unclear = both ? sqrt(uu * pp / det) : 1};
 	x->decay = x->lr > 0 ? k / x->lr : 0;
 	/* (parameters that are small beside their update, as biases of the first steps, tell no decay) */
 	x->decays = both && x->lr > 0 && 3 * round / sqrt((double)t->n) < 0.01 * x->lr &&
@@ -247,7 +251,8 @@ static bool has_other_decay(const struct step_check *c, const struct tensor_chec
 static bool has_other_lr(const struct step_check *c, const struct tensor_check *x)
 {
 	return x->update.tested && !x->update.wrong && !x->unchanged &&
-	       fabs(x->lr / c->lr - 1) > fmax(1e-3, 3 * x->update.bound);
+	       fabs(x->lr / c->lr - 1) >
+		       fmax(1e-3, 3 * x->update.bound * x->sums.unclear);
 }
 
 static bool lr_is_wrong(const struct step_check *c)

@@ -182,8 +182,9 @@ static int missing(struct torch_view *x, int group, const char *name, struct err
 {
 	if (!group)
 		return err_set(e, EX_DATAERR, "%s: has no tensor %s", x->file.path, name);
-	warn("%s: has no %s of %s, as of a parameter that is not trained: zeros",
-		x->file.path, groups[group], name);
+	if (group == 1)
+		warn("%s: has no %s of %s, as of a parameter that is not trained: zeros",
+			x->file.path, groups[group], name);
 	return 0;
 }
 
@@ -423,13 +424,13 @@ static int read_step(struct torch_view *x, int64_t *step, struct err *e)
 		v = 0;
 		rc = s ? torch_numbers(&x->file, s, 1, &v, &n, e)
 		       : err_set(e, EX_DATAERR, "%s: has no %s", x->file.path, name.s);
-		if (rc || !n || (first >= 0 && v != first) || !(v >= 0 && v < 0x1p53))
-			rc = rc ? rc
-				: err_set(e, EX_UNAVAILABLE,
-					  "%s: AdamW has made %g steps with some parameters, "
-					  "and %s is %g",
-					  x->file.path, first, name.s, v);
-		first = v;
+		if (!rc && (!n || !(v >= 0 && v < 0x1p53)))
+			rc = err_set(e, EX_DATAERR, "%s: %s is no number of steps",
+				x->file.path, name.s);
+		if (!rc && first >= 0 && v != first)
+			warn("%s: AdamW has made %g steps with some parameters, and %s is %g",
+				x->file.path, first, name.s, v);
+		first = fmax(first, v);
 	}
 	str_free(&name);
 	*step = rc || first < 0 ? 0 : (int64_t)first;

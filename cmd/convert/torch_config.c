@@ -312,20 +312,40 @@ int torch_config(struct model_config *c, struct torch_file *f,
 
 /* ---- the optimizer ------------------------------------------------------------------------------ */
 
-/* The value of a key of the groups of parameters, as one option or two. */
+/* Have all groups the value of the first? */
+static int groups_agree(struct torch_file *f, const struct torch_names *x,
+	const char *key, const double *v, int64_t n, bool *agree, struct err *e)
+{
+	const struct torch_item *item;
+	*agree = true;
+	for (int64_t g = 1; (item = torch_names_group(x, key, g)); g++) {
+		double other[2];
+		int64_t n_other = 0;
+		if (torch_numbers(f, item, 2, other, &n_other, e))
+			return -1;
+		*agree &= n_other == n && !memcmp(other, v, (size_t)n * sizeof(*v));
+	}
+	return 0;
+}
+
+/* The value of a key of the groups of parameters, as one option or two, if all have the same. */
 static int add_option(struct str *out, struct torch_file *f, const struct torch_names *x,
 	const char *key, const char *const names[2], struct err *e)
 {
 	char text[NUM_TEXT], path[64];
 	double v[2];
 	int64_t n = 0;
-	const struct torch_item *item = torch_names_group(x, key);
+	const struct torch_item *item = torch_names_group(x, key, 0);
+	bool agree = true;
 	snprintf(path, sizeof(path), "optimizer.param_groups.0.%s", key);
 	if (x->naming == NAMES_MEGATRON ? megatron_numbers(f, x, path, 2, v, &n, e)
 		: item			? torch_numbers(f, item, 2, v, &n, e)
 					: 0)
 		return -1;
-	for (int64_t i = 0; i < n && names[i]; i++)
+	if (item && n && x->naming != NAMES_MEGATRON &&
+		groups_agree(f, x, key, v, n, &agree, e))
+		return -1;
+	for (int64_t i = 0; i < n && names[i] && agree; i++)
 		str_printf(out, "%s = %s\n", names[i], text_double(text, v[i]));
 	return 0;
 }

@@ -54,8 +54,9 @@ const struct torch_item *torch_names_look_up(const struct torch_names *x,
 /* Sets the order of the numbers that an optimizer has instead of names. `used`: the parameters. */
 int torch_names_order(struct torch_names *x, struct torch_file *f,
 	const struct torch_item *const *used, int64_t n, struct err *e);
-/* The first item of the optimizer's groups of parameters with this key, such as lr; NULL: none has it. */
-const struct torch_item *torch_names_group(const struct torch_names *x, const char *key);
+/* The value of a key in a group of parameters: of the first one that has it, the second, ...; NULL: no more. */
+const struct torch_item *torch_names_group(
+	const struct torch_names *x, const char *key, int64_t number);
 /* The first item whose whole name is this one. */
 const struct torch_item *torch_names_exact(const struct torch_names *x, const char *name);
 
@@ -83,7 +84,7 @@ int megatron_numbers(struct torch_file *f, const struct torch_names *x, const ch
 
 /* ---- torch_config.c: the options of the model ------------------------------------------------ */
 
-/* From the shapes, and from --config, or a config.json beside the checkpoint. */
+/* From the shapes, and from --model-config, or a config.json beside the checkpoint. */
 int torch_config(struct model_config *c, struct torch_file *f,
 	const struct torch_names *x, struct err *e);
 /* The options of AdamW that the checkpoint has. */

@@ -233,7 +233,8 @@ int torch_names_has_moments(const struct torch_names *x, struct err *e)
 	return 0;
 }
 
-const struct torch_item *torch_names_group(const struct torch_names *x, const char *key)
+const struct torch_item *torch_names_group(
+	const struct torch_names *x, const char *key, int64_t number)
 {
 	struct str end = {0};
 	const struct torch_item *found = NULL;
@@ -243,7 +244,7 @@ const struct torch_item *torch_names_group(const struct torch_names *x, const ch
 			size_t n = strlen(optimizers[k]);
 			if (!strncmp(x->v[i].text, optimizers[k], n) &&
 				!strncmp(x->v[i].text + n, "param_groups.", 13) &&
-				text_ends(x->v[i].text, end.s))
+				text_ends(x->v[i].text, end.s) && number-- == 0)
 				found = x->v[i].item;
 		}
 	str_free(&end);
@@ -329,30 +330,52 @@ static int64_t order_by_names(const struct torch_names *x, struct torch_file *f,
 	return rc ? -1 : done;
 }
 
+/* How many parameters the groups have, by numbers; more than n: n + 1 or more. */
+static int count_given(const struct torch_names *x, struct torch_file *f, int64_t n,
+	int64_t *given, struct err *e)
+{
+	const struct torch_item *params;
+	double *ids = xcalloc((size_t)n + 1, sizeof(*ids));
+	int64_t of_group;
+	int rc = 0;
+	for (int64_t g = 0; !rc && (params = numbered(x, "param_groups", g, "params"));
+		g++) {
+		of_group = 0;
+		rc = torch_numbers(f, params, n + 1, ids, &of_group, e);
+		*given += of_group;
+	}
+	free(ids);
+	return rc;
+}
+
 int torch_names_order(struct torch_names *x, struct torch_file *f,
 	const struct torch_item *const *used, int64_t n, struct err *e)
 {
-	int64_t n_states = 0;
-	if (!numbered(x, "state", 0, "exp_avg"))
+	int64_t n_states = 0, n_given = 0;
+	for (int64_t i = 0; i < n; i++)
+		n_states += numbered(x, "state", i, "exp_avg") != NULL;
+	if (!n_states)
 		return 0;
-	while (numbered(x, "state", n_states, "exp_avg"))
-		n_states++;
+	/* (those that are not trained have no state) */
+	if (count_given(x, f, n, &n_given, e))
+		return -1;
 	const struct torch_item **list = xcalloc((size_t)n + 1, sizeof(*list));
 	memcpy(list, used, (size_t)n * sizeof(*list));
 	qsort(list, (size_t)n, sizeof(*list), by_order);
 	int64_t rc =
-		n_states != n
+		n_states != n && n_given != n
 			? err_set(e, EX_UNAVAILABLE,
 				  "%s: the optimizer has %lld parameters by number, the "
 				  "model %lld",
-				  f->path, (long long)n_states, (long long)n)
+				  f->path, (long long)max64(n_states, n_given),
+				  (long long)n)
 			: order_by_names(x, f, list, n, e);
 	if (!rc)
 		rc = put_in_groups(x, f, list, n, e);
 	for (int64_t i = 0; i < n && rc >= 0; i++) {
 		const struct torch_item *s = numbered(x, "state", i, "exp_avg");
-		if (s->kind != TORCH_TENSOR || s->ndim != list[i]->ndim ||
-			memcmp(s->dims, list[i]->dims, sizeof(s->dims)))
+		if (s && (s->kind != TORCH_TENSOR || s->ndim != list[i]->ndim ||
+				 memcmp(s->dims, list[i]->dims, sizeof(s->dims))))
 			rc = err_set(e, EX_DATAERR,
 				"%s: number %lld of the optimizer has not the shape of %s",
 				f->path, (long long)i, list[i]->name);

@@ -24,6 +24,7 @@ struct dcp {
 	struct torch_file *f;
 	const char *name; /* of .metadata */
 	struct pickle tree;
+	int64_t n_bytes; /* of .metadata */
 	/* The numbers of files by the hash of their names, 1 more than each; 0: none. */
 	int32_t *slots;
 	int64_t n_slots;
@@ -193,6 +194,9 @@ static int add_boxes(struct dcp *d, const char *name, uint32_t chunks)
 		rc = read_box(d, t, node, &list[n]);
 		n += !rc && !is_empty(t, &list[n]);
 	}
+	/* (each has bytes of its own in the file, where its data are) */
+	if (!rc && d->f->parts->n_chunks + n > d->n_bytes / 16)
+		rc = -1;
 	if (n)
 		qsort(list, (size_t)n, sizeof(*list), by_begin);
 	for (int64_t i = 0; i < n && !rc; i++)
@@ -379,6 +383,7 @@ static int parse(struct dcp *d, struct err *e)
 		damaged(d, "it is empty");
 	} else {
 		struct pickle_bytes b = {.n = (size_t)st.st_size, .mapped = true};
+		d->n_bytes = st.st_size;
 		void *p = mmap(NULL, b.n, PROT_READ, MAP_PRIVATE, fd, 0);
 		b.p = p;
 		rc = p == MAP_FAILED
