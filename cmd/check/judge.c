@@ -25,8 +25,14 @@ static int add(struct step_check *c, const struct tensor_check *x, bool is_note,
 	for (int i = 0; i < c->n_causes; i++)
 		if (!strcmp(c->causes[i].text, text))
 			return c->causes[i].n++, found(c, x, i);
-	if (c->n_causes == MAX_CAUSES)
+	if (c->n_causes == MAX_CAUSES) { /* the last one is for all others */
+		struct finding *last = &c->causes[MAX_CAUSES - 1];
+		snprintf(
+			last->text, sizeof(last->text), "others: --json has all tensors");
+		last->is_note &= is_note;
+		last->n++;
 		return found(c, x, MAX_CAUSES - 1);
+	}
 	struct finding *f = &c->causes[c->n_causes];
 	memcpy(f->text, text, sizeof(text));
 	f->n = x != NULL;

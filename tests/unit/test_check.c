@@ -17,9 +17,10 @@ static struct err e;
 #define LLAMA                                                                                     \
 	"arch = llama\nlayers = 2\nheads = 4\nkv-heads = 2\ndim = 32\nffn-dim = 48\nvocab = 60\n" \
 	"vocab-multiple = 1\ncontext = 16\n"
-#define GPT2                                                                       \
+#define GPT2_OF(context)                                                           \
 	"arch = gpt2\nlayers = 2\nheads = 4\ndim = 32\nffn-dim = 64\nvocab = 60\n" \
-	"vocab-multiple = 1\ncontext = 16\ndropout = 0\n"
+	"vocab-multiple = 1\ndropout = 0\ncontext = " context "\n"
+#define GPT2 GPT2_OF("16")
 
 enum { SEQUENCES = 4, LENGTH = 16, VOCAB = 60 };
 enum { MODEL, EXP_AVG, EXP_AVG_SQ, GROUPS };
@@ -539,6 +540,11 @@ static void positions_restart(struct step *s)
 	replace(s, &(struct variant){.sequence = -1, .restart = 2}, NULL);
 }
 
+static void other_gelu(struct step *s)
+{
+	replace(s, &(struct variant){.sequence = -1, .other_gelu = true}, NULL);
+}
+
 static void unshifted(struct step *s)
 {
 	replace(s, &(struct variant){.sequence = -1, .targets = TARGETS_UNSHIFTED}, NULL);
@@ -575,6 +581,7 @@ static const struct {
 	{LLAMA, pairs_rotated, "in pairs of neighbours"},
 	{LLAMA, positions_restart, "positions began again in each chunk"},
 	{GPT2, positions_restart, "positions began again in each chunk"},
+	{GPT2, other_gelu, "as if GELU were the other one"},
 	{LLAMA, unshifted, "labels are not shifted"},
 	{LLAMA, other_eps, "eps 1e-6"},
 	{LLAMA, other_theta, "theta were 500000"},
@@ -591,6 +598,107 @@ static void wrong_gradients(void **state)
 		expect(&s, &plain, gradient_bugs[k].text);
 		end(&s);
 	}
+}
+
+/* From moments that are not zero a missing gradient leaves only what their rounding hides. */
+static void missing_when_warm(void **state)
+{
+	struct step s;
+	(void)state;
+	begin(&s, LLAMA);
+	s.warm = true;
+	one_missing(&s);
+	train(&s);
+	expect(&s, &plain, "layers.0.attention.wv.weight (1): no ");
+	end(&s);
+}
+
+/* The gradient of keys' biases is zero but for rounding, also where no bound is measured: of sequences that are
+ * shorter than the table of positions. */
+static void keys_of_short_sequences(void **state)
+{
+	struct step s;
+	(void)state;
+	begin(&s, GPT2_OF("32"));
+	int i = tensor(&s, "layers.0.attention.wk.bias");
+	for (int j = 0; j < 32; j++)
+		s.g.g[i][j] = (float)(1e-10 * test_normal(9, j));
+	train(&s);
+	expect(&s, &plain, NULL);
+	for (int j = 0; j < 32; j++)
+		s.of[1][EXP_AVG][i][j] = 0.1f;
+	expect(&s, &plain,
+		"layers.0.attention.wk.bias: has a gradient, and should have none");
+	end(&s);
+}
+
+/* A number that was logged is right up to half a unit of its last digit. */
+static void logged_digits(void **state)
+{
+	struct step s;
+	struct check_opts o = plain;
+	(void)state;
+	begin(&s, LLAMA);
+	train(&s);
+	o.grad_norm = s.g.norm + 0.004;
+	o.loss = s.g.loss - 0.004;
+	o.grad_norm_half = o.loss_half = 0.005;
+	expect(&s, &o, NULL);
+	o.grad_norm_half = 0.0005;
+	expect(&s, &o, "scale: grad_norm");
+	end(&s);
+	/* without clipping, only the norm that was logged is wrong */
+	begin(&s, LLAMA);
+	s.adam.clip = 0;
+	train(&s);
+	o = plain;
+	o.grad_norm = 0.7 * s.g.norm;
+	expect(&s, &o, "verdict: wrong: 1 finding\n");
+	end(&s);
+}
+
+/* Not finite in the second of two runs. */
+static void nan_in_two_runs(void **state)
+{
+	struct step s;
+	struct step_check c;
+	const struct strs none = {0};
+	(void)state;
+	begin(&s, LLAMA);
+	s.warm = true;
+	train(&s);
+	for (int k = 0; k < GROUPS; k++)
+		for (int i = 0; i < s.w.m.n_tensors; i++)
+			memcpy(s.of[0][k][i], s.of[1][k][i],
+				(size_t)tensor_size(&s.w.m.tensors[i]) * sizeof(float));
+	for (int nan = 0; nan < 2; nan++) {
+		if (nan)
+			s.of[1][EXP_AVG][3][7] = NAN;
+		const struct check_job job = {write_file(&s, 0), write_file(&s, 1), &none,
+			{.end = -1}, s.adam, true};
+		if (step_check_run(&c, &plain, &job, &e))
+			fail_msg("%s", e.msg);
+		assert_int_equal(c.wrong, nan);
+		assert_true(c.tested);
+		step_check_close(&c);
+	}
+	end(&s);
+}
+
+/* More findings than there is room for: the last one is for all others, and no note. */
+static void many_findings(void **state)
+{
+	struct step s;
+	(void)state;
+	begin(&s,
+		"arch = llama\nlayers = 9\nheads = 4\ndim = 32\nffn-dim = 48\nvocab = 60\n"
+		"vocab-multiple = 1\ncontext = 16\n");
+	for (int i = 0; i < s.w.m.n_tensors; i++)
+		for (int64_t j = 0; j < tensor_size(&s.w.m.tensors[i]); j++)
+			s.g.g[i][j] *= (float)(1 + i * 0.01);
+	train(&s);
+	expect(&s, &plain, "others: --json has all tensors");
+	end(&s);
 }
 
 /* ---- wrong scales ---------------------------------------------------------------------------- */
@@ -676,6 +784,11 @@ int main(void)
 		cmocka_unit_test(masked_targets),
 		cmocka_unit_test(right_steps),
 		cmocka_unit_test(wrong_gradients),
+		cmocka_unit_test(missing_when_warm),
+		cmocka_unit_test(keys_of_short_sequences),
+		cmocka_unit_test(logged_digits),
+		cmocka_unit_test(nan_in_two_runs),
+		cmocka_unit_test(many_findings),
 		cmocka_unit_test(wrong_scales),
 		cmocka_unit_test(wrong_updates),
 	};
