@@ -99,7 +99,7 @@ int step_check_run(struct step_check *c, const struct check_opts *o,
 	const struct check_job *job, struct err *e)
 {
 	*c = (struct step_check){.o = *o};
-	if (!strcmp(job->before, job->after))
+	if (!job->two_runs && !strcmp(job->before, job->after))
 		return err_set(e, EX_USAGE, "%s: both checkpoints are one", job->before);
 	if (step_files_open(&c->files, job->before, job->after, &job->adam,
 		    job->batch->n   ? ONE_RUN

@@ -137,7 +137,6 @@ logged() { # COLUMN STEP RUN
 	try 'learning rate 0.0005 instead of 0.002' -- --lr 2e-3
 	try 'weight decay 0.2 instead of 0.1' --weight-decay 0.2 -- --weight-decay 0.1
 	try 'no tensor decays' --weight-decay 0 -- --weight-decay 0.1
-	try 'loss: 3 was logged' -- --loss 3
 	try 'scale: grad_norm 6' --clip 1 -- --grad-norm 6
 	try 'above 0.5' --clip 1 -- --clip 0.5
 	# the same runs, when that is what they were meant to do
@@ -176,7 +175,11 @@ logged() { # COLUMN STEP RUN
 	says 'another batch'
 	code_of 1 check --batch batch.u16 other.u16
 	says '2 sequences'
-	code_of 1 pt-check "$(at run 1)" "$(at run 1)" --shape 1,17 --batch batch.u16
+	code_of 64 pt-check "$(at run 1)" "$(at run 1)" --shape 1,17 --batch batch.u16
+	says 'both checkpoints are one'
+	# the gradients are right, so another loss is no finding
+	code_of 0 check --batch batch.u16 --loss 3
+	says 'note    loss: 3 was logged'
 	code_of 1 pt-check "$(at run 2)" "$(at run 1)" --shape 1,17 --batch batch.u16
 	says "the optimizer's step goes from 2 to 1"
 	code_of 2 pt-check "$(at run 1)" "$(at run 3)" --shape 1,17 --batch batch.u16
