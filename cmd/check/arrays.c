@@ -11,7 +11,7 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { MAX_BYTES = 1 << 29 };
+enum { MAX_BYTES = 1 << 29, MAX_ELEMENTS = 1 << 26 };
 
 /* Integers in little-endian bytes; `code` as in NumPy's descr: u2, i4, ... */
 static void widen(int64_t *out, const unsigned char *p, int64_t n, const char *code)
@@ -38,7 +38,7 @@ static int64_t elements(const struct int_array *a)
 {
 	int64_t n = 1;
 	for (int i = 0; i < a->ndim; i++) {
-		if (a->dims[i] < 1 || a->dims[i] > MAX_BYTES / n)
+		if (a->dims[i] < 1 || a->dims[i] > MAX_ELEMENTS / n)
 			return -1;
 		n *= a->dims[i];
 	}

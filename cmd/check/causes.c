@@ -665,14 +665,19 @@ int find_causes(struct step_check *c, struct err *e)
 		if (!c->seen[s.wrong[k]] && read_seen(c, s.wrong[k], &lost, e))
 			return free(s.wrong), -1;
 	}
+	bool affordable = c->has_reference && c->o.reference == REFERENCE_FLOAT64;
 	bool most = 2 * s.n_wrong > c->n;
+	double work = float64_work(&c->weights.m, c->batch.length) * (double)c->batch.n;
+	if (affordable && s.n_wrong && work > 5e9)
+		info("%d tensors are wrong: to find a cause, the step is computed up to 100 times; "
+		     "with fewer layers or sequences it takes less",
+			s.n_wrong);
 	for (int k = 0; k < s.n_wrong; k++) {
 		int i = s.wrong[k];
 		if (!by_factor(&s, i) && !by_slices(&s, i) && !by_order(&s, i) &&
 			!by_exchange(&s, i) && c->has_reference)
 			by_decay(&s, i);
 	}
-	bool affordable = c->has_reference && c->o.reference == REFERENCE_FLOAT64;
 	if (most && c->has_reference)
 		by_lost_moments(&s);
 	if (affordable && most)

@@ -40,7 +40,7 @@ struct pickle_node {
 };
 
 struct pickle {
-	const char *name; /* in messages; the caller's */
+	const char *name;	   /* in messages; the caller's */
 	struct pickle_node *nodes; /* node 0 is None */
 	uint32_t n_nodes, root;
 	/* Members of containers, in chains of pieces: their number, the place of the next piece (0: none),
