@@ -290,7 +290,8 @@ none none -1 0 1" ]
 	grep -q '^# measured again' table
 	for place in 'out_of_place 15' 'in_place 27'; do
 		h5dump -m %.2f -d "/${place% *}/typical" -y -o stored again.h5 >/dev/null
-		[ "$(tr -d ' \n' <stored)" = "$(awk -v n="${place#* }" '$1 == 8 { print $n }' rows)" ]
+		# (a number is missing if a rank waited in all parts of the run)
+		[ "$(tr -d ' \n' <stored | sed 's,.*nan.*,N/A,')" = "$(awk -v n="${place#* }" '$1 == 8 { print $n }' rows)" ]
 	done
 	export PT_COLLBENCH_DELAY=0.02
 	run mpiexec -n 2 pt-collbench "${few[@]}" --compare slow.h5

@@ -204,7 +204,12 @@ ending='# event 2026-01-01T00:00:00Z step=60 ends with code 0 after step 60'
 	code_of 2 timeout 30 pt-compare --follow --follow-timeout 0.5 a nowhere
 	says 'only one of them has values of loss'
 	head -n 30 a >b
-	timeout -s INT 1.5 pt-compare --follow a b >out || [ $? -eq 124 ]
+	set -m # (else it would ignore SIGINT)
+	pt-compare --follow a b >out 3>&- &
+	set +m
+	wait_for 'b, step ' out
+	kill -INT $!
+	wait $!
 	grep -q 'loss       identical, 30 values' out
 	# another run in the same file
 	log_of 0.5 50 >b
