@@ -73,7 +73,7 @@ static const struct opt options[] = {
 	{OPT_INT, 0, "accumulation", "N", "1", O(check.accumulation), 0, 1, 1e6, .help =
 		"The micro-batches that a rank accumulated."},
 	{OPT_FLAG, 0, "two-runs", NULL, "no", O(two_runs), .help =
-		"The files are of one step of two runs, whose means of gradients are compared, also if "
+		"The files are of one step of two runs, whose exp_avg are compared, also if "
 		"their optimizers count other steps. Without it they are if both count the same."},
 	{OPT_GROUP, .name = "The reference"},
 	{OPT_ENUM, 0, "reference", NULL, "auto", O(check.reference), .values = OPT_WORDS(REFERENCE_WORDS), .help =

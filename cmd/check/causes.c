@@ -19,20 +19,12 @@ struct search {
 
 static const struct tensor *tensor_of(const struct step_check *c, int i)
 {
-	for (int k = 0; k < c->weights.m.n_tensors; k++)
-		if (!strcmp(c->weights.m.tensors[k].name, c->of[i].name))
-			return &c->weights.m.tensors[k];
-	return NULL;
-}
-
-static int number_of(const struct step_check *c, int i)
-{
-	return (int)(tensor_of(c, i) - c->weights.m.tensors);
+	return &c->weights.m.tensors[c->of[i].in_model];
 }
 
 static const float *reference_of(const struct step_check *c, int i)
 {
-	return c->reference.g[number_of(c, i)];
+	return c->reference.g[c->of[i].in_model];
 }
 
 static void explain(struct search *s, int i, const char *text)
@@ -168,26 +160,11 @@ static bool by_factor(struct search *s, int i)
 static bool slices_of_dim(struct search *s, int i, int dim, int n)
 {
 	struct step_check *c = s->c;
-	const struct tensor *t = tensor_of(c, i);
-	int64_t cols = t->ndim > 1 ? t->dims[1] : 1;
-	if (dim >= t->ndim || t->dims[dim] % n || c->of[i].n < 4 * n)
-		return false; /* (so few elements have factors, whatever is wrong) */
-	struct products part[MAX_PARTS] = {0}, left = {0};
-	for (int64_t j = 0; j < c->of[i].n; j++) {
-		int64_t at = dim ? j % cols : j / cols;
-		struct products *p = &part[at * n / t->dims[dim]];
-		double a = (double)c->seen[i][j], b = (double)reference_of(c, i)[j];
-		p->aa += a * a, p->ab += a * b, p->bb += b * b;
-	}
-	double f[MAX_PARTS];
-	for (int k = 0; k < n; k++) {
-		f[k] = part[k].bb > 0 ? part[k].ab / part[k].bb : 0;
-		left.aa += fmax(
-			0, part[k].aa - 2 * f[k] * part[k].ab + f[k] * f[k] * part[k].bb);
-		left.bb += part[k].aa;
+	double f[MAX_SLICES];
+	double left = slice_factors(c, i, c->seen[i], reference_of(c, i), dim, n, f);
+	for (int k = 0; k < n; k++)
 		f[k] /= c->common;
-	}
-	if (are_equal(f, n) || !within(c, i, sqrt(left.aa / left.bb)))
+	if (!within(c, i, left) || are_equal(f, n))
 		return false;
 	char list[120], text[CAUSE_TEXT];
 	put_factors(c, list, sizeof(list), f, n);
@@ -202,7 +179,7 @@ static bool by_slices(struct search *s, int i)
 	const int64_t n[] = {o->tp, o->fsdp, 2, 3, 4, 8, 16};
 	for (size_t k = 0; k < ARRAY_LEN(n); k++)
 		for (int dim = 0; dim < 2; dim++)
-			if (n[k] > 1 && n[k] <= MAX_PARTS &&
+			if (n[k] > 1 && n[k] <= MAX_SLICES &&
 				slices_of_dim(s, i, dim, (int)n[k]))
 				return true;
 	return false;
@@ -288,7 +265,7 @@ static bool by_exchange(struct search *s, int i)
 static bool by_decay(struct search *s, int i)
 {
 	struct step_check *c = s->c;
-	int k = number_of(c, i);
+	int k = c->of[i].in_model;
 	const float *part[] = {c->reference.g[k], c->weights.w[k]};
 	double a[4] = {0}, x[2] = {0};
 	add_products(a, x, part, 2, c->seen[i], c->of[i].n);
@@ -331,7 +308,7 @@ static const char *part_name(enum part_kind kind)
 {
 	return kind == PART_SLICE    ? "tensor-parallel slices"
 	       : kind == PART_USE    ? "embedding and output layer"
-	       : kind == PART_ZIGZAG ? "balanced chunks of the positions"
+	       : kind == PART_ZIGZAG ? "load-balanced chunks of the positions"
 				     : "chunks of the positions";
 }
 
@@ -362,7 +339,7 @@ static bool by_parts(struct search *s, int i, const struct parts *p)
 	struct step_check *c = s->c;
 	const float *part[MAX_PARTS];
 	double a[MAX_PARTS * MAX_PARTS] = {0}, x[MAX_PARTS] = {0};
-	int k = number_of(c, i);
+	int k = c->of[i].in_model;
 	for (int j = 0; j < p->n; j++)
 		part[j] = p->of[j].g[k];
 	add_products(a, x, part, p->n, c->seen[i], c->of[i].n);
@@ -386,7 +363,7 @@ static int unexplained(const struct search *s, bool *wanted)
 	memset(wanted, 0, (size_t)s->c->weights.m.n_tensors);
 	for (int k = 0; k < s->n_wrong; k++)
 		if (s->c->of[s->wrong[k]].cause < 0) {
-			wanted[number_of(s->c, s->wrong[k])] = true;
+			wanted[s->c->of[s->wrong[k]].in_model] = true;
 			n++;
 		}
 	return n;
@@ -429,7 +406,7 @@ static double farthest_from(const struct search *s, const struct gradients *g)
 	double farthest = 0;
 	for (int k = 0; k < s->n_wrong; k++) {
 		int i = s->wrong[k];
-		p[i] = products_of(c->seen[i], g->g[number_of(c, i)], c->of[i].n);
+		p[i] = products_of(c->seen[i], g->g[c->of[i].in_model], c->of[i].n);
 		all.ab += p[i].ab;
 		all.bb += p[i].bb;
 	}
@@ -489,7 +466,7 @@ static void by_sequences(struct search *s)
 	}
 	for (int pass = 0; pass < 2; pass++) {
 		for (int i = 0; i < c->n; i++) {
-			int k = number_of(c, i);
+			int k = c->of[i].in_model;
 			if (!wanted[k])
 				continue;
 			for (int j = 0; j < n; j++)
@@ -581,7 +558,9 @@ static void by_function(struct search *s)
 			"as if queries and keys were rotated in halves, of rows that are in pairs",
 			rope},
 		{{.other_gelu = true},
-			"as if GELU were the other one: exact instead of by tanh, or by tanh",
+			m->act == ACT_GELU
+				? "as if GELU were approximated by tanh"
+				: "as if GELU were exact, not approximated by tanh",
 			m->act != ACT_SWIGLU},
 		{{.restart = chunks},
 			"as if positions began again in each chunk (context parallelism)",
@@ -608,7 +587,7 @@ static void by_function(struct search *s)
 			"as if a sequence were one document, in attention and positions",
 			c->batch.documents && room},
 		{{.function = {.heads_in_turn = true}},
-			"as if query heads shared key heads in turn, not in groups",
+			"as if query heads were assigned to key heads in turn, not in groups",
 			grouped},
 		{{.function = {.softmax_scale = 1 / width}},
 			"as if scores were divided by the width of a head, not by its root",

@@ -49,10 +49,22 @@ static int check_batch(const struct step_check *c, struct err *e)
 	return 0;
 }
 
-/* The parameters of the run, and with a batch their gradients. */
+/* The parameters of the run; step_files_open() has seen that both files have the same tensors. */
+static int read_weights(struct step_check *c, struct err *e)
+{
+	const struct model *m = &c->weights.m;
+	if (weights_read(&c->weights, &c->files.before, e))
+		return -1;
+	for (int i = 0; i < c->n; i++)
+		while (strcmp(m->tensors[c->of[i].in_model].name, c->of[i].name) != 0)
+			c->of[i].in_model++;
+	return 0;
+}
+
+/* With a batch, their gradients too. */
 static int prepare(struct step_check *c, const struct check_job *job, struct err *e)
 {
-	if (weights_read(&c->weights, &c->files.before, e) ||
+	if (read_weights(c, e) ||
 		token_batch_read(&c->batch, job->batch->n, job->batch->v, &job->how, e) ||
 		check_batch(c, e))
 		return -1;
@@ -120,7 +132,7 @@ int step_check_run(struct step_check *c, const struct check_opts *o,
 	if (c->has_reference)
 		note_equal_sequences(c);
 	if (c->files.two_runs) {
-		if (weights_read(&c->weights, &c->files.before, e) || judge_runs(c, e))
+		if (read_weights(c, e) || judge_runs(c, e))
 			return -1;
 		note_tested(c);
 		return find_causes(c, e);

@@ -36,7 +36,8 @@ struct distance {
 struct tensor_check {
 	char name[64];
 	int64_t n;
-	double norm;   /* of the gradient that the optimizer saw */
+	int in_model; /* its number among the model's tensors, where the model is known */
+	double norm;  /* of the gradient that the optimizer saw */
 	double factor; /* its projection on the reference's, after the common factor */
 	struct distance gradient, moments, update;
 	double lr, decay; /* that explain the update */
@@ -59,6 +60,16 @@ struct finding {
 	int n;		/* tensors */
 	bool is_note;	/* it may be meant so */
 };
+
+/* The tests of a tensor. */
+enum check_test { TEST_GRADIENT, TEST_MOMENTS, TEST_UPDATE, N_CHECK_TESTS };
+static inline const struct distance *distance_in(
+	const struct tensor_check *x, enum check_test t)
+{
+	return t == TEST_GRADIENT  ? &x->gradient
+	       : t == TEST_MOMENTS ? &x->moments
+				   : &x->update;
+}
 
 struct step_check {
 	struct check_opts o;
@@ -132,5 +143,13 @@ struct products {
 struct products products_of(const float *a, const float *b, int64_t n);
 /* |a - factor b| / |factor b| from them. */
 double residual_of(const struct products *p, double factor);
+/* Sets f[n] to the factors by which the slices of a dimension of b come nearest to those of a, of a tensor's
+ * shape. Returns how far, relative to a; infinity if the dimension has no such slices, or so few elements that
+ * factors would explain anything. */
+enum { MAX_SLICES = 64 };
+double slice_factors(const struct step_check *c, int tensor, const float *a,
+	const float *b, int dim, int n, double *f);
+/* What clipping makes of a gradient with this norm, as torch.nn.utils.clip_grad_norm_(). clip 0 or less: none. */
+double clip_factor(double clip, double norm);
 
 #endif

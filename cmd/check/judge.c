@@ -58,15 +58,6 @@ void add_note(struct step_check *c, const struct tensor_check *x, const char *fm
 	va_end(args);
 }
 
-/* The tensor of the model that tensor i of the files is. */
-static int in_model(const struct step_check *c, int i)
-{
-	for (int k = 0; k < c->weights.m.n_tensors; k++)
-		if (!strcmp(c->weights.m.tensors[k].name, c->of[i].name))
-			return k;
-	return -1;
-}
-
 /* ---- bounds ------------------------------------------------------------------------------ */
 
 /* What the distance to another right run in fp32 may be, at least: PyTorch and these kernels were 1e-6 to
@@ -89,7 +80,7 @@ static int set_bounds(struct step_check *c, struct err *e)
 				fp32 ? PRECISION_FP32 : PRECISION_BF16, &g, e))
 		return gradients_free(&g), -1;
 	for (int i = 0; i < c->n; i++) {
-		int k = in_model(c, i);
+		int k = c->of[i].in_model;
 		double own = fp32 ? 2e-6 : 3e-2;
 		if (measures) {
 			const struct products p =
@@ -157,8 +148,7 @@ static void say_times(const struct step_check *c, double factor, char *out, size
 		}
 }
 
-/* What clipping makes of a gradient with this norm. */
-static double clip_factor(double clip, double norm)
+double clip_factor(double clip, double norm)
 {
 	return clip > 0 && norm > clip ? clip / (norm + 1e-6) : 1;
 }
@@ -176,9 +166,10 @@ static int count_right(const struct step_check *c, const struct products *p,
 	const double *lost, double common)
 {
 	int n = 0;
-	for (int i = 0; i < c->n; i++)
-		n += p[i].bb > 0 && c->of[i].gradient.bound < 0.5 &&
-		     residual_of(&p[i], common) <= c->of[i].gradient.bound + 2 * lost[i];
+	for (int i = 0; i < c->n; i++) {
+		double bound = bound_of(c, i, &p[i], lost[i], common);
+		n += p[i].bb > 0 && bound < 0.5 && residual_of(&p[i], common) <= bound;
+	}
 	return n;
 }
 
@@ -310,7 +301,7 @@ static void judge_loss(struct step_check *c)
 
 /* ---- all tensors -------------------------------------------------------------------------- */
 
-/* Two runs of one step: their means of gradients, exp_avg, are compared as if they were gradients. */
+/* Two runs of one step: their exp_avg are compared as if they were gradients. */
 static int read_means(struct step_check *c, double *lost, struct err *e)
 {
 	double squares = 0;
@@ -320,7 +311,7 @@ static int read_means(struct step_check *c, double *lost, struct err *e)
 	for (int i = 0; i < c->n; i++) {
 		struct tensor_step t;
 		int rc = tensor_step_read(&t, &c->files, i, STEP_MEANS, e);
-		int k = in_model(c, i);
+		int k = c->of[i].in_model;
 		if (!rc) {
 			const struct products p = products_of(t.m0, t.m1, t.n);
 			squares += p.aa;
@@ -359,7 +350,7 @@ static int multiply(struct step_check *c, struct products *p, double *lost, stru
 		if (read_seen(c, i, &lost[i], e))
 			return -1;
 		p[i] = products_of(
-			c->seen[i], c->reference.g[in_model(c, i)], c->of[i].n);
+			c->seen[i], c->reference.g[c->of[i].in_model], c->of[i].n);
 		free(c->seen[i]);
 		c->seen[i] = NULL;
 	}
@@ -406,7 +397,7 @@ int judge_runs(struct step_check *c, struct err *e)
 	int rc = read_means(c, lost, e);
 	for (int i = 0; i < c->n && !rc; i++) {
 		p[i] = products_of(
-			c->seen[i], c->reference.g[in_model(c, i)], c->of[i].n);
+			c->seen[i], c->reference.g[c->of[i].in_model], c->of[i].n);
 		c->of[i].gradient.bound = bounds_of_runs[c->o.precision];
 	}
 	if (!rc) {
@@ -416,7 +407,7 @@ int judge_runs(struct step_check *c, struct err *e)
 		c->seen_norm = their_norm(c, p) * fabs(c->common);
 		if (c->n_right == c->n && !near(c->common, 1, within))
 			add_finding(c, NULL,
-				"scale: all means of gradients are %.4g times the first run's",
+				"scale: exp_avg is %.4g times the first run's, in all tensors",
 				c->common);
 	}
 	free(p);

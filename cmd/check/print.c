@@ -1,53 +1,46 @@
 /* What was found, as text and as JSON. */
 #include "check/check.h"
 
+#include "base/json.h"
 #include "convert/convert.h"
 
-#include <jansson.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
-
-enum test { GRADIENT, MOMENTS, UPDATE, N_TESTS };
-
-static const struct distance *distance(const struct tensor_check *x, enum test t)
-{
-	return t == GRADIENT ? &x->gradient : t == MOMENTS ? &x->moments : &x->update;
-}
 
 struct tally {
 	int tested, wrong;
 	const struct tensor_check *worst; /* compared with its bound */
 };
 
-static struct tally tally(const struct step_check *c, enum test test)
+static struct tally tally(const struct step_check *c, enum check_test test)
 {
 	struct tally t = {0};
 	for (int i = 0; i < c->n; i++) {
 		const struct tensor_check *x = &c->of[c->order[i]];
-		const struct distance *d = distance(x, test), *w;
+		const struct distance *d = distance_in(x, test), *w;
 		if (!d->tested)
 			continue;
 		t.tested++;
 		t.wrong += d->wrong;
-		w = t.worst ? distance(t.worst, test) : NULL;
+		w = t.worst ? distance_in(t.worst, test) : NULL;
 		if (!w || d->value / d->bound > w->value / w->bound)
 			t.worst = x;
 	}
 	return t;
 }
 
-static void put_tally(const struct step_check *c, enum test test, struct str *out)
+static void put_tally(const struct step_check *c, enum check_test test, struct str *out)
 {
 	static const char *const names[] = {"grads", "moments", "update"};
 	const struct tally t = tally(c, test);
 	if (!t.tested)
 		return;
-	const struct distance *w = distance(t.worst, test);
+	const struct distance *w = distance_in(t.worst, test);
 	str_printf(out, "%-8s%d of %d within bounds; %s %.2g of %.1g, %s", names[test],
 		t.tested - t.wrong, t.tested, t.wrong ? "farthest" : "worst", w->value,
 		w->bound, t.worst->name);
-	if (test == GRADIENT && t.tested < c->n)
+	if (test == TEST_GRADIENT && t.tested < c->n)
 		str_printf(out, "; %d not tested: zero, or less than rounding",
 			c->n - t.tested);
 	str_putc(out, '\n');
@@ -83,7 +76,7 @@ static void put_scale(const struct step_check *c, struct str *out)
 	str_printf(out, "; in the file times %.6f", c->common);
 	if (c->clipped && clip > 0)
 		str_printf(out, ", by clipping to %.4g it is %.6f", clip,
-			clip / (norm + 1e-6));
+			clip_factor(clip, norm));
 	else if (c->clipped)
 		str_printf(out, ", as if clipped to %.5g", c->seen_norm);
 	if (!c->n_right)
@@ -183,15 +176,12 @@ static void put_findings(const struct step_check *c, struct str *out)
 
 static void put_verdict(const struct step_check *c, struct str *out)
 {
-	bool any = false;
-	for (enum test t = 0; t < N_TESTS; t++)
-		any |= tally(c, t).tested > 0;
 	int n = 0;
 	for (int k = 0; k < c->n_causes; k++)
 		n += !c->causes[k].is_note;
 	if (c->wrong)
 		str_printf(out, "verdict: wrong: %d finding%s\n", n, plural(n));
-	else if (!any)
+	else if (!c->tested)
 		str_puts(out, "verdict: nothing could be checked\n");
 	else if (c->files.two_runs)
 		str_puts(out, "verdict: the gradients of both runs are the same\n");
@@ -209,14 +199,13 @@ void step_check_print(const struct step_check *c, struct str *out)
 	put_file(two ? "first" : "before", &c->files.before, c->files.m0 >= 0, out);
 	put_file(two ? "second" : "after", &c->files.after, c->files.m1 >= 0, out);
 	if (two)
-		str_printf(out,
-			"        of one step, %.0f: their means of gradients are compared\n",
+		str_printf(out, "        of one step, %.0f: their exp_avg are compared\n",
 			c->files.step);
 	if (c->has_reference) {
 		put_batch(c, out);
 		put_scale(c, out);
 	}
-	for (enum test t = 0; t < N_TESTS; t++)
+	for (enum check_test t = 0; t < N_CHECK_TESTS; t++)
 		put_tally(c, t, out);
 	put_update(c, out);
 	put_findings(c, out);
@@ -225,30 +214,6 @@ void step_check_print(const struct step_check *c, struct str *out)
 
 /* ---- JSON ------------------------------------------------------------------------------ */
 
-static void put(json_t *to, const char *key, json_t *value)
-{
-	BUG_ON(!value || json_object_set_new(to, key, value));
-}
-
-static json_t *number(double v)
-{
-	return isfinite(v) ? json_real(v) : json_null();
-}
-
-/* A name of a file that is no UTF-8 has its bytes above 127 replaced. */
-static json_t *text(const char *s)
-{
-	json_t *j = json_string(s);
-	struct str ascii = {0};
-	if (j)
-		return j;
-	for (; *s; s++)
-		str_putc(&ascii, *s & 0x80 ? '?' : *s);
-	j = json_string(ascii.s ? ascii.s : "");
-	str_free(&ascii);
-	return j;
-}
-
 static json_t *of_distance(const struct distance *d)
 {
 	json_t *j = json_object();
@@ -256,27 +221,27 @@ static json_t *of_distance(const struct distance *d)
 		json_decref(j);
 		return json_null();
 	}
-	put(j, "residual", number(d->value));
-	put(j, "bound", number(d->bound));
-	put(j, "wrong", json_boolean(d->wrong));
+	put_json(j, "residual", number_json(d->value));
+	put_json(j, "bound", number_json(d->bound));
+	put_json(j, "wrong", json_boolean(d->wrong));
 	return j;
 }
 
 static json_t *of_tensor(const struct step_check *c, const struct tensor_check *x)
 {
 	json_t *j = json_object();
-	put(j, "name", json_string(x->name));
-	put(j, "elements", json_integer(x->n));
-	put(j, "gradient_norm", number(x->norm));
-	put(j, "factor", c->has_reference ? number(x->factor) : json_null());
-	put(j, "gradient", of_distance(&x->gradient));
-	put(j, "moments", of_distance(&x->moments));
-	put(j, "update", of_distance(&x->update));
-	put(j, "learning_rate", x->update.tested ? number(x->lr) : json_null());
-	put(j, "weight_decay", x->decays ? number(x->decay) : json_null());
-	put(j, "finite", json_boolean(!x->nonfinite));
-	put(j, "changed", json_boolean(!x->unchanged));
-	put(j, "cause",
+	put_json(j, "name", json_string(x->name));
+	put_json(j, "elements", json_integer(x->n));
+	put_json(j, "gradient_norm", number_json(x->norm));
+	put_json(j, "factor", c->has_reference ? number_json(x->factor) : json_null());
+	put_json(j, "gradient", of_distance(&x->gradient));
+	put_json(j, "moments", of_distance(&x->moments));
+	put_json(j, "update", of_distance(&x->update));
+	put_json(j, "learning_rate", x->update.tested ? number_json(x->lr) : json_null());
+	put_json(j, "weight_decay", x->decays ? number_json(x->decay) : json_null());
+	put_json(j, "finite", json_boolean(!x->nonfinite));
+	put_json(j, "changed", json_boolean(!x->unchanged));
+	put_json(j, "cause",
 		x->gradient.wrong && x->cause >= 0 ? json_string(c->causes[x->cause].text)
 						   : json_null());
 	return j;
@@ -285,32 +250,32 @@ static json_t *of_tensor(const struct step_check *c, const struct tensor_check *
 void step_check_json(const struct step_check *c, struct str *out)
 {
 	json_t *j = json_object(), *tensors = json_array(), *findings = json_array();
-	put(j, "before", text(c->files.before.name));
-	put(j, "after", text(c->files.after.name));
-	put(j, "verdict",
+	put_json(j, "before", text_json(c->files.before.name));
+	put_json(j, "after", text_json(c->files.after.name));
+	put_json(j, "verdict",
 		json_string(c->wrong	? "wrong"
 			    : c->tested ? "right"
 					: "not checked"));
-	put(j, "optimizer_step", number(c->files.step));
-	put(j, "learning_rate", number(c->lr));
+	put_json(j, "optimizer_step", number_json(c->files.step));
+	put_json(j, "learning_rate", number_json(c->lr));
 	if (c->has_reference) {
-		put(j, "reference", json_string(c->computed));
-		put(j, "loss", number(c->reference.loss));
-		put(j, "grad_norm", number(c->reference.norm));
-		put(j, "common_factor", number(c->common));
-		put(j, "scale_checked", json_boolean(c->scale_checked));
+		put_json(j, "reference", json_string(c->computed));
+		put_json(j, "loss", number_json(c->reference.loss));
+		put_json(j, "grad_norm", number_json(c->reference.norm));
+		put_json(j, "common_factor", number_json(c->common));
+		put_json(j, "scale_checked", json_boolean(c->scale_checked));
 	}
 	for (int k = 0; k < c->n_causes; k++) {
 		json_t *f = json_object();
-		put(f, "text", json_string(c->causes[k].text));
-		put(f, "tensors", json_integer(c->causes[k].n));
-		put(f, "note", json_boolean(c->causes[k].is_note));
+		put_json(f, "text", json_string(c->causes[k].text));
+		put_json(f, "tensors", json_integer(c->causes[k].n));
+		put_json(f, "note", json_boolean(c->causes[k].is_note));
 		BUG_ON(json_array_append_new(findings, f));
 	}
-	put(j, "findings", findings);
+	put_json(j, "findings", findings);
 	for (int i = 0; i < c->n; i++)
 		BUG_ON(json_array_append_new(tensors, of_tensor(c, &c->of[c->order[i]])));
-	put(j, "tensors", tensors);
+	put_json(j, "tensors", tensors);
 	char *all = json_dumps(
 		j, JSON_INDENT(1) | JSON_ENSURE_ASCII | JSON_REAL_PRECISION(9));
 	str_printf(out, "%s\n", all);

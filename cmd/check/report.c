@@ -143,7 +143,7 @@ static void put_tally(const struct step_check *c, enum check_test t, struct str 
 	char low[NUM_TEXT], high[NUM_TEXT];
 	int tested = 0, wrong = 0;
 	for (int i = 0; i < c->n; i++) {
-		const struct distance *d = map_distance(&c->of[i], t);
+		const struct distance *d = distance_in(&c->of[i], t);
 		if (!d->tested)
 			continue;
 		tested++;
@@ -291,7 +291,7 @@ int report_scales(
 {
 	const struct adam *a = &c->files.adam;
 	double norm = c->reference.norm;
-	double factor = a->clip > 0 && norm > a->clip ? a->clip / (norm + 1e-6) : 1;
+	double factor = clip_factor(a->clip, norm);
 	int n = 0;
 	if (c->has_reference) {
 		s[n++] = (struct report_scale){"loss", c->reference.loss,

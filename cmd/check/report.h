@@ -25,15 +25,12 @@ struct check_report {
 
 /* ---- report_map.c: tensors in rows and columns ------------------------------------------ */
 
-enum check_test { TEST_GRADIENT, TEST_MOMENTS, TEST_UPDATE, N_CHECK_TESTS };
 extern const char *const check_test_names[N_CHECK_TESTS];
 
 void map_init(
 	struct check_report *r, const struct step_check *c, const struct strs *batch);
 void map_free(struct check_report *r);
 void map_row_name(const struct map_row *row, struct str *out); /* "attention.wq" */
-
-const struct distance *map_distance(const struct tensor_check *x, enum check_test t);
 
 enum { MARKS_WITHIN = 3, MARKS_BEYOND = 4 };
 /* A place of a map: its sign, and the step of its colour, each ten times the one before. */

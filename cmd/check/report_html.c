@@ -118,7 +118,7 @@ static void html_findings(const struct check_report *r, struct str *out)
 /* What a place of a map shows when one points at it. */
 static void put_numbers(const struct tensor_check *x, enum check_test t, struct str *out)
 {
-	const struct distance *d = map_distance(x, t);
+	const struct distance *d = distance_in(x, t);
 	str_printf(out, "%s: ", x->name);
 	if (x->nonfinite)
 		str_puts(out, "not finite; ");
@@ -224,7 +224,7 @@ static void html_tensor(const struct step_check *c, int i, struct str *out)
 		report_number(text, 6, report_known(x->gradient.tested, x->factor)),
 		true);
 	for (enum check_test t = 0; t < N_CHECK_TESTS; t++) {
-		const struct distance *d = map_distance(x, t);
+		const struct distance *d = distance_in(x, t);
 		snprintf(text, sizeof(text), "%.2g of %.2g", d->value, d->bound);
 		html_cell(out, d->tested ? text : NULL, true);
 	}

@@ -123,13 +123,6 @@ void map_row_name(const struct map_row *row, struct str *out)
 
 /* ---- tests ---------------------------------------------------------------------------- */
 
-const struct distance *map_distance(const struct tensor_check *x, enum check_test t)
-{
-	return t == TEST_GRADIENT  ? &x->gradient
-	       : t == TEST_MOMENTS ? &x->moments
-				   : &x->update;
-}
-
 /* Has the tensor a finding that its gradient and its moments do not explain? */
 static bool has_other_finding(const struct step_check *c, const struct tensor_check *x)
 {
@@ -143,7 +136,7 @@ static bool has_other_finding(const struct step_check *c, const struct tensor_ch
 struct map_mark map_mark(
 	const struct step_check *c, const struct tensor_check *x, enum check_test t)
 {
-	const struct distance *d = map_distance(x, t);
+	const struct distance *d = distance_in(x, t);
 	bool wrong = d->wrong || (t == TEST_UPDATE && has_other_finding(c, x));
 	double ratio = d->value / d->bound;
 	if (!wrong && !d->tested)

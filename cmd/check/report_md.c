@@ -114,7 +114,7 @@ static void md_tensors(const struct check_report *r, struct str *out)
 	for (int k = 0; k < c->n; k++) {
 		const struct tensor_check *x = &c->of[c->order[k]];
 		for (enum check_test t = 0; t < N_CHECK_TESTS; t++) {
-			const struct distance *d = map_distance(x, t);
+			const struct distance *d = distance_in(x, t);
 			if (!d->wrong || n++ >= MOST)
 				continue;
 			str_puts(out,

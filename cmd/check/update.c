@@ -29,6 +29,30 @@ double residual_of(const struct products *p, double factor)
 	return sqrt(fmax(squares, 0) / size);
 }
 
+double slice_factors(const struct step_check *c, int tensor, const float *a,
+	const float *b, int dim, int n, double *f)
+{
+	const struct ckpt_tensor *t = &c->files.after.tensors[tensor];
+	int64_t size = ckpt_size(t), cols = t->ndim > 1 ? t->dims[1] : 1;
+	struct products part[MAX_SLICES] = {0};
+	double left = 0, all = 0;
+	if (dim >= t->ndim || t->dims[dim] % n || size < 4 * n)
+		return INFINITY;
+	for (int64_t i = 0; i < size; i++) {
+		int64_t at = dim ? i % cols : i / cols;
+		struct products *p = &part[at * n / t->dims[dim]];
+		p->aa += (double)a[i] * (double)a[i];
+		p->ab += (double)a[i] * (double)b[i];
+		p->bb += (double)b[i] * (double)b[i];
+	}
+	for (int k = 0; k < n; k++) {
+		f[k] = part[k].bb > 0 ? part[k].ab / part[k].bb : 0;
+		left += fmax(0, part[k].aa - f[k] * part[k].ab);
+		all += part[k].aa;
+	}
+	return all > 0 ? sqrt(left / all) : INFINITY;
+}
+
 /* ---- the second witness: exp_avg_sq ------------------------------------------------------ */
 
 /* v1 - g^2 = beta2 (v0 - g^2), by least squares over all tensors. */
@@ -330,63 +354,65 @@ static int judge_moments(
 
 /* ---- updates that are wrong ---------------------------------------------------------------- */
 
-/* Which slices of a dimension were updated: factors of the update that AdamW makes. */
-static bool explain_slices(struct step_check *c, struct tensor_check *x, int tensor,
-	const struct tensor_step *t, int dim, int n)
+/* The change of each element, and the update by a learning rate of 1 with decay. Allocated. */
+static void compute_updates(const struct step_check *c, const struct tensor_step *t,
+	float **change, float **update)
 {
-	const struct ckpt_tensor *shape = &c->files.after.tensors[tensor];
-	int64_t cols = shape->ndim > 1 ? shape->dims[1] : 1;
 	const struct direction of = direction_of(c, &rules[0]);
-	struct products part[16] = {0};
-	double left = 0, all = 0;
-	char list[100];
+	double decay = c->files.adam.decay >= 0 ? c->files.adam.decay : c->decay;
+	*change = xmalloc((size_t)max64(1, t->n) * sizeof(**change));
+	*update = xmalloc((size_t)max64(1, t->n) * sizeof(**update));
+	for (int64_t i = 0; i < t->n; i++) {
+		double p = (double)t->p0[i];
+		double u = direction(&of, (double)t->m1[i], (double)t->v1[i]);
+		(*change)[i] = (float)(p - (double)t->p1[i]);
+		(*update)[i] = (float)(u + decay * p);
+	}
+}
+
+/* Did slices of a dimension have learning rates of their own, such as 0? */
+static bool explain_slices(struct step_check *c, int tensor, const float *change,
+	const float *update, int dim, int n)
+{
+	struct tensor_check *x = &c->of[tensor];
+	double rate[MAX_SLICES];
+	char list[120];
 	size_t at = 0;
 	bool equal = true;
-	if (dim >= shape->ndim || n < 2 || n > 16 || shape->dims[dim] % n)
+	double left = slice_factors(c, tensor, change, update, dim, n, rate);
+	if (!(left <= fmax(0.01, 2 * x->update.bound)))
 		return false;
-	for (int64_t i = 0; i < t->n; i++) {
-		int64_t slice = (dim ? i % cols : i / cols) * n / shape->dims[dim];
-		double p = (double)t->p0[i], d = p - (double)t->p1[i];
-		double u = direction(&of, (double)t->m1[i], (double)t->v1[i]) +
-			   fmax(0, c->files.adam.decay >= 0 ? c->files.adam.decay
-							    : c->decay) *
-				   p;
-		part[slice].aa += d * d;
-		part[slice].ab += d * u;
-		part[slice].bb += u * u;
-	}
-	for (int k = 0; k < n; k++) {
-		double f = part[k].bb > 0 ? part[k].ab / part[k].bb : 0;
-		left += fmax(0, part[k].aa - f * part[k].ab);
-		all += part[k].aa;
-		equal &= k == 0 ||
-			 fabs(f * part[0].bb - part[0].ab) <= 0.02 * fabs(part[0].ab);
+	for (int k = 0; k < n && at < sizeof(list); k++) {
+		equal &= fabs(rate[k] - rate[0]) <= 0.02 * fabs(rate[0]);
 		at += (size_t)snprintf(
-			list + at, sizeof(list) - at, "%s%.3g", k ? " " : "", f);
-		if (at >= sizeof(list))
-			return false;
+			list + at, sizeof(list) - at, "%s%.3g", k ? " " : "", rate[k]);
 	}
-	if (equal || !(all > 0) || sqrt(left / all) > fmax(0.01, 2 * x->update.bound))
-		return false;
-	add_finding(c, x, "update: dim %d in %d slices, with learning rates %s", dim, n,
-		list);
-	return true;
+	if (!equal)
+		add_finding(c, x, "update: dim %d in %d slices, with learning rates %s",
+			dim, n, list);
+	return !equal;
 }
 
 static int explain_update(struct step_check *c, int tensor, struct err *e)
 {
-	struct tensor_check *x = &c->of[tensor];
 	const int64_t n[] = {c->o.fsdp, c->o.tp, 2, 3, 4, 8, 16};
 	struct tensor_step t;
+	float *change, *update;
 	bool known = false;
-	int rc = tensor_step_read(&t, &c->files, tensor, STEP_ALL, e);
-	for (size_t k = 0; k < ARRAY_LEN(n) && !rc; k++)
+	if (tensor_step_read(&t, &c->files, tensor, STEP_ALL, e))
+		return tensor_step_free(&t), -1;
+	compute_updates(c, &t, &change, &update);
+	for (size_t k = 0; k < ARRAY_LEN(n); k++)
 		for (int dim = 0; dim < 2 && !known; dim++)
-			known = explain_slices(c, x, tensor, &t, dim, (int)n[k]);
-	if (!rc && !known)
-		add_finding(c, x, "the update is not AdamW's from these moments");
+			known = n[k] > 1 && n[k] <= MAX_SLICES &&
+				explain_slices(c, tensor, change, update, dim, (int)n[k]);
+	if (!known)
+		add_finding(c, &c->of[tensor],
+			"the update is not AdamW's from these moments");
+	free(change);
+	free(update);
 	tensor_step_free(&t);
-	return rc;
+	return 0;
 }
 
 static int say_update(struct step_check *c, const struct rule *r, struct err *e)

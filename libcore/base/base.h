@@ -2,7 +2,7 @@
  * base: errors and messages, memory, strings, numbers as text, clocks, hashes, random numbers,
  * exact sums. Files are in base/file.h, options in base/options.h.
  *
- * It calls the C library, POSIX and xxHash only, and no other floor. No call is collective.
+ * It calls the C library, POSIX, xxHash and (json.h) jansson only, and no other floor. No call is collective.
  */
 #ifndef BASE_H
 #define BASE_H

@@ -1,24 +1,17 @@
 /* The metadata of a checkpoint as JSON: attributes, options, tensors with their hashes. */
 #include "ckpt/print.h"
 
+#include "base/json.h"
 #include "base/options.h"
 #include "kernels/kernels.h"
 
 #include <errno.h>
-#include <jansson.h>
-#include <math.h>
 #include <string.h>
 
 /* JSON has no integers of 64 bits that all readers keep, so hashes are text. */
 static json_t *hex(uint64_t x)
 {
 	return json_sprintf("0x%016llx", (unsigned long long)x);
-}
-
-/* NaN, which means none, is null; so is infinity, which JSON does not have. */
-static json_t *number(double x)
-{
-	return isfinite(x) ? json_real(x) : json_null();
 }
 
 static json_t *field(const struct h5_field *f, const void *from)
@@ -30,7 +23,7 @@ static json_t *field(const struct h5_field *f, const void *from)
 	case H5_U64:
 		return hex(*(const uint64_t *)(const void *)at);
 	case H5_F64:
-		return number(*(const double *)(const void *)at);
+		return number_json(*(const double *)(const void *)at);
 	default:
 		return json_string(*(const char *const *)(const void *)at);
 	}
@@ -116,7 +109,7 @@ int ckpt_export_json(const struct ckpt *c, const int *order, FILE *f, struct err
 		c->tokenizer.kind ? json_string(c->tokenizer.kind->name) : json_null());
 	json_object_set_new(o, "vocab", json_integer(c->tokenizer.vocab.n));
 	for (int64_t i = 0; i < c->n_numbers; i++)
-		json_array_append_new(numbers, number(c->numbers[i]));
+		json_array_append_new(numbers, number_json(c->numbers[i]));
 	json_object_set_new(o, "edit", numbers);
 	if (!mine.code)
 		json_object_set_new(o, "tensors", tensors(c, order, &mine));

@@ -581,7 +581,7 @@ static const struct {
 	{LLAMA, pairs_rotated, "in pairs of neighbours"},
 	{LLAMA, positions_restart, "positions began again in each chunk"},
 	{GPT2, positions_restart, "positions began again in each chunk"},
-	{GPT2, other_gelu, "as if GELU were the other one"},
+	{GPT2, other_gelu, "as if GELU were exact, not approximated by tanh"},
 	{LLAMA, unshifted, "labels are not shifted"},
 	{LLAMA, other_eps, "eps 1e-6"},
 	{LLAMA, other_theta, "theta were 500000"},
