@@ -222,12 +222,7 @@ static int add_tensor(struct dcp *d, struct torch_item *x, uint32_t node)
 	x->kind = TORCH_TENSOR;
 	x->dtype = read_type(d, field(d, node, "properties"));
 	x->ndim = read_size(d, field(d, node, "size"), -1, x->dims);
-	int64_t n = 1;
-	for (int i = 0; i < x->ndim; i++)
-		if (__builtin_mul_overflow(n, max64(1, x->dims[i]), &n) ||
-			n > INT64_MAX / 8)
-			x->ndim = -1;
-	if (x->ndim < 0) {
+	if (x->ndim < 0 || !shape_fits(x->dims, x->ndim)) {
 		x->ndim = 0;
 		return err_set(d->e, EX_DATAERR, "%s: the shape of %s is not possible",
 			d->name, x->name);

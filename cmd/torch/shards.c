@@ -200,6 +200,9 @@ static int add_tensor(struct shards *s, int64_t from, int64_t to)
 		for (int k = 0; k < t->ndim; k++)
 			t->dims[k] = max64(t->dims[k], x->begin[k] + x->sizes[k]);
 	}
+	if (!shape_fits(t->dims, t->ndim))
+		return err_set(s->e, EX_DATAERR, "%s: the shape of %s is not possible",
+			s->f->parts->files[first->file], t->name);
 	for (int64_t i = from; i < to; i++) {
 		const struct shard *x = &s->v[i];
 		bool empty = false;

@@ -225,21 +225,33 @@ static int read_storage(const struct pickle *p, uint32_t node, struct described 
 		       : -1;
 }
 
-/* Its last element is one of its storage. */
+bool shape_fits(const int64_t *dims, int ndim)
+{
+	int64_t n = 1;
+	for (int i = 0; i < ndim; i++)
+		if (dims[i] < 0 || __builtin_mul_overflow(n, max64(1, dims[i]), &n) ||
+			n > INT64_MAX / 8)
+			return false;
+	return true;
+}
+
+/* Its last element, if it has one, is one of its storage. */
 static bool is_inside(const struct described *d)
 {
-	int64_t last = d->offset, n = 1;
+	int64_t last = d->offset, step;
+	bool empty = false;
+	if (!shape_fits(d->dims, d->ndim) || d->offset < 0 || d->offset > d->n_stored ||
+		d->n_stored > INT64_MAX / 8)
+		return false;
 	for (int i = 0; i < d->ndim; i++) {
-		int64_t step;
-		if (d->dims[i] < 0 || d->stride[i] < 0 ||
-			__builtin_mul_overflow(n, d->dims[i], &n) ||
+		empty |= d->dims[i] == 0;
+		if (d->stride[i] < 0 ||
 			__builtin_mul_overflow(
 				d->stride[i], max64(0, d->dims[i] - 1), &step) ||
 			__builtin_add_overflow(last, step, &last))
 			return false;
 	}
-	return d->offset >= 0 && (n == 0 || last < d->n_stored) && n <= INT64_MAX / 8 &&
-	       d->n_stored <= INT64_MAX / 8;
+	return empty || last < d->n_stored;
 }
 
 int describe_tensor(

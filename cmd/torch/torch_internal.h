@@ -42,6 +42,10 @@ struct place {
 int find_place(const struct archive *a, const struct described *d, struct place **x,
 	struct err *e);
 
+/* Whether products of the dimensions, of which none is negative, fit in 60 bits, also of those
+ * beside one of 0. */
+bool shape_fits(const int64_t *dims, int ndim);
+
 int dtype_of_name(const char *name, size_t n_bytes); /* of torch.float32; -1: not known */
 int64_t dtype_size(int dtype);
 /* Converts n numbers of a type. */

@@ -8,8 +8,7 @@
 #include "base/file.h"
 #include "convert/convert.h"
 #include "tests/support/support.h"
-#include "torch/pickle.h"
-#include "torch/torch.h"
+#include "torch/torch_internal.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -597,6 +596,32 @@ static void values_of_pickles(void **state)
 	pickle_free(&p);
 }
 
+/* Of 0 elements, whose other dimensions have a product of more than 64 bits; and of storage far
+ * behind its end. */
+static void shapes_that_are_refused(void **state)
+{
+#define TENSOR(offset, dims)                                                                 \
+	"ctorch._utils\n_rebuild_tensor_v2\n((\x8c\x07storagectorch\nFloatStorage\n\x8c\x01" \
+	"0\x8c\x03"                                                                          \
+	"cpuK\x04tQ" offset "(" dims "t(K\x01K\x01K\x01tNtR."
+#define HUGE_DIM "\x8a\x06\x00\x00\x00\x00\x00\x01"
+	struct described d;
+	struct pickle p;
+	(void)state;
+	succeed(PARSE(&p, TENSOR("K\x01", "K\x03K\x01K\x01")));
+	succeed(describe_tensor(&p, p.root, &d, &e));
+	assert_int_equal(d.n_stored, 4);
+	pickle_free(&p);
+	succeed(PARSE(&p, TENSOR("K\x01", "K\x00" HUGE_DIM HUGE_DIM)));
+	assert_int_equal(describe_tensor(&p, p.root, &d, &e), -1);
+	pickle_free(&p);
+	e = (struct err){0};
+	succeed(PARSE(&p, TENSOR("K\x05", "K\x00K\x01K\x01")));
+	assert_int_equal(describe_tensor(&p, p.root, &d, &e), -1);
+	pickle_free(&p);
+	e = (struct err){0};
+}
+
 /* ---- files of PyTorch itself ------------------------------------------------------------------- */
 
 static void check_item(const char *folder, char *line)
@@ -656,6 +681,7 @@ int main(void)
 		cmocka_unit_test(many_boxes),
 		cmocka_unit_test(pickles_that_are_refused),
 		cmocka_unit_test(values_of_pickles),
+		cmocka_unit_test(shapes_that_are_refused),
 		cmocka_unit_test(files_of_pytorch),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
