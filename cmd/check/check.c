@@ -138,8 +138,11 @@ int step_check_run(struct step_check *c, const struct check_opts *o,
 		return find_causes(c, e);
 	}
 	if (c->files.from >= 0 && c->files.step != c->files.from + 1)
-		add_finding(c, NULL, "the optimizer's step goes from %.0f to %.0f",
-			c->files.from, c->files.step);
+		add_finding(c, NULL, "the optimizer's step goes from %.0f to %.0f%s",
+			c->files.from, c->files.step,
+			c->files.step == c->files.from - 1
+				? ": are the checkpoints exchanged? BEFORE comes first"
+				: "");
 	if (judge_update(c, e))
 		return -1;
 	if (c->has_reference && find_causes(c, e))

@@ -181,7 +181,7 @@ logged() { # COLUMN STEP RUN
 	code_of 0 check --batch batch.u16 --loss 3
 	says 'note    loss: 3 was logged'
 	code_of 1 pt-check "$(at run 2)" "$(at run 1)" --shape 1,17 --batch batch.u16
-	says "the optimizer's step goes from 2 to 1"
+	says "the optimizer's step goes from 2 to 1: are the checkpoints exchanged?"
 	code_of 2 pt-check "$(at run 1)" "$(at run 3)" --shape 1,17 --batch batch.u16
 	says 'steps 1 to 3 of the optimizer: only one step can be checked'
 }
