@@ -4,32 +4,22 @@
  * keys; a sum over ranks that misses parts, or has them twice (least squares on parts of the gradient); weights
  * of sequences; and, if most tensors are wrong, another function.
  */
-#include "check/check.h"
+#include "check/search.h"
 
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
-enum { MAX_PARTS = 64 };
-
-struct search {
-	struct step_check *c;
-	int *wrong, n_wrong; /* tensors, in the order of the backward pass */
-};
-
-static const struct tensor *tensor_of(const struct step_check *c, int i)
-{
-	return &c->weights.m.tensors[c->of[i].in_model];
-}
-
-static const float *reference_of(const struct step_check *c, int i)
-{
-	return c->reference.g[c->of[i].in_model];
-}
-
-static void explain(struct search *s, int i, const char *text)
+void explain(struct search *s, int i, const char *text)
 {
 	s->c->of[i].cause = add_finding(s->c, &s->c->of[i], "%s", text);
+}
+
+void explain_all(struct search *s, const char *text)
+{
+	for (int k = 0; k < s->n_wrong; k++)
+		if (s->c->of[s->wrong[k]].cause < 0)
+			explain(s, s->wrong[k], text);
 }
 
 static double factor_grain(const struct step_check *c)
@@ -37,16 +27,18 @@ static double factor_grain(const struct step_check *c)
 	return c->o.precision == RUN_FP32 ? 5e-5 : 5e-3;
 }
 
-/* A factor as it is shown: no finer than the run's precision tells. */
-static double shown(const struct step_check *c, double f)
+/* A factor as it is shown: no finer than the run's precision tells. (bf16 changes factors by up to 1 %.) */
+double shown(const struct step_check *c, double f)
 {
+	if (c->o.precision != RUN_FP32 && fabs(f - round(f)) <= 0.02 * fabs(f))
+		return round(f);
 	double grain = 2 * factor_grain(c);
 	double x = round(f / grain) * grain;
 	return fabs(x) < grain ? 0 : x;
 }
 
 /* "1 2" */
-static void put_factors(
+void put_factors(
 	const struct step_check *c, char *out, size_t room, const double *f, int n)
 {
 	size_t at = 0;
@@ -58,7 +50,7 @@ static void put_factors(
 /* ---- least squares ------------------------------------------------------------------------ */
 
 /* Solves a x = b for a symmetric matrix [n][n], which is overwritten. False: the parts depend on each other. */
-static bool solve(double *a, double *b, int n)
+bool solve(double *a, double *b, int n)
 {
 	for (int i = 0; i < n; i++) {
 		int pivot = i;
@@ -91,7 +83,7 @@ static bool solve(double *a, double *b, int n)
 }
 
 /* Adds the products of n elements of the parts with each other and with y. */
-static void add_products(
+void add_products(
 	double *a, double *b, const float *const *parts, int k, const float *y, int64_t n)
 {
 	for (int i = 0; i < k; i++) {
@@ -104,7 +96,7 @@ static void add_products(
 }
 
 /* |y - sum of x[i] parts[i]| / |y| */
-static double distance_of(
+double distance_of(
 	const float *const *parts, const double *x, int k, const float *y, int64_t n)
 {
 	double left = 0, size = 0;
@@ -119,7 +111,7 @@ static double distance_of(
 }
 
 /* Are the weights the same, so that the parts explain nothing? */
-static bool are_equal(const double *x, int n)
+bool are_equal(const double *x, int n)
 {
 	for (int i = 1; i < n; i++)
 		if (fabs(x[i] - x[0]) > 0.01 * fabs(x[0]))
@@ -130,7 +122,7 @@ static bool are_equal(const double *x, int n)
 /* ---- one tensor by itself ------------------------------------------------------------------ */
 
 /* Does a cause leave no more than rounding, and much less than there is without it? */
-static bool within(const struct step_check *c, int i, double residual)
+bool within(const struct step_check *c, int i, double residual)
 {
 	const struct distance *d = &c->of[i].gradient;
 	return residual <= d->bound && residual <= 0.5 * d->value;
@@ -203,6 +195,13 @@ static bool by_places(struct search *s, int i, element_of *from, const char *tex
 	return yes;
 }
 
+static int64_t in_place(const struct step_check *c, const struct tensor *t, int64_t j)
+{
+	(void)c;
+	(void)t;
+	return j;
+}
+
 static int64_t transposed(const struct step_check *c, const struct tensor *t, int64_t j)
 {
 	(void)c;
@@ -212,9 +211,8 @@ static int64_t transposed(const struct step_check *c, const struct tensor *t, in
 /* Rows of a head: halves (j, j + half) instead of pairs (2j, 2j + 1). */
 static int64_t halves(const struct step_check *c, const struct tensor *t, int64_t j)
 {
-	int64_t dim = c->weights.m.head_dim, row = j / t->dims[1], r = row % dim;
-	r = r < dim / 2 ? 2 * r : 2 * (r - dim / 2) + 1;
-	return (row / dim * dim + r) * t->dims[1] + j % t->dims[1];
+	int64_t cols = t->dims[1];
+	return row_of_pairs(j / cols, c->weights.m.head_dim) * cols + j % cols;
 }
 
 static int64_t pairs(const struct step_check *c, const struct tensor *t, int64_t j)
@@ -227,7 +225,7 @@ static int64_t pairs(const struct step_check *c, const struct tensor *t, int64_t
 static bool by_order(struct search *s, int i)
 {
 	const struct tensor *t = tensor_of(s->c, i);
-	bool rotated = strstr(t->name, ".wq.") || strstr(t->name, ".wk.");
+	bool rotated = is_rotated(t->name);
 	if (t->ndim < 2)
 		return false;
 	if (t->dims[0] == t->dims[1] && by_places(s, i, transposed, "transposed"))
@@ -259,6 +257,60 @@ static bool by_exchange(struct search *s, int i)
 		return true;
 	}
 	return false;
+}
+
+/* The mean of the step before was that of another tensor of this shape: what is seen is
+ * (m1 - beta1 m0) / (1 - beta1) with a wrong m0. */
+static bool has_mean_of(struct search *s, int i, const float *mean, int other)
+{
+	struct step_check *c = s->c;
+	const double part = c->files.adam.beta1 / (1 - c->files.adam.beta1);
+	element_of *const orders[] = {in_place, halves, pairs};
+	struct tensor_step t;
+	struct err e = {0};
+	bool yes = false;
+	if (tensor_step_read(&t, &c->files, other, STEP_MEANS, &e) || !t.m0)
+		return tensor_step_free(&t), false;
+	float *g = xmalloc((size_t)max64(1, t.n) * sizeof(*g));
+	for (size_t k = 0; k < ARRAY_LEN(orders) && !yes; k++) {
+		if (k > 0 && is_rotated(tensor_of(c, i)->name) ==
+				     is_rotated(tensor_of(c, other)->name))
+			break;
+		for (int64_t j = 0; j < t.n; j++) {
+			int64_t from = orders[k](c, tensor_of(c, i), j);
+			g[j] = (float)((double)c->seen[i][j] +
+				       part * ((double)mean[j] - (double)t.m0[from]));
+		}
+		const struct products p = products_of(g, reference_of(c, i), t.n);
+		yes = within(c, i, residual_of(&p, c->common));
+	}
+	free(g);
+	tensor_step_free(&t);
+	return yes;
+}
+
+static bool by_exchanged_means(struct search *s, int i)
+{
+	struct step_check *c = s->c;
+	const struct tensor *t = tensor_of(c, i);
+	struct tensor_step own = {0};
+	struct err e = {0};
+	char text[CAUSE_TEXT] = "";
+	bool read =
+		c->files.m0 >= 0 && !tensor_step_read(&own, &c->files, i, STEP_MEANS, &e);
+	for (int k = 0; read && k < s->n_wrong && !*text; k++) {
+		const struct tensor *other = tensor_of(c, s->wrong[k]);
+		if (other != t && other->ndim == t->ndim &&
+			!memcmp(other->dims, t->dims, sizeof(t->dims)) &&
+			has_mean_of(s, i, own.m0, s->wrong[k]))
+			snprintf(text, sizeof(text),
+				"its moments of the step before were those of %s",
+				other->name);
+	}
+	tensor_step_free(&own);
+	if (*text)
+		explain(s, i, text);
+	return *text;
 }
 
 /* The gradient plus some of the parameter: weight decay as in Adam with L2. */
@@ -357,7 +409,7 @@ static bool by_parts(struct search *s, int i, const struct parts *p)
 }
 
 /* Tensors without a cause so far; their number. */
-static int unexplained(const struct search *s, bool *wanted)
+int unexplained(const struct search *s, bool *wanted)
 {
 	int n = 0;
 	memset(wanted, 0, (size_t)s->c->weights.m.n_tensors);
@@ -395,234 +447,7 @@ static void by_sums(struct search *s)
 	free(wanted);
 }
 
-/* ---- the whole step ---------------------------------------------------------------------------- */
-
-/* How near the wrong tensors come to these gradients, after a factor of their own: the largest residual of one,
- * compared with its bound. */
-static double farthest_from(const struct search *s, const struct gradients *g)
-{
-	const struct step_check *c = s->c;
-	struct products *p = xcalloc((size_t)c->n, sizeof(*p)), all = {0};
-	double farthest = 0;
-	for (int k = 0; k < s->n_wrong; k++) {
-		int i = s->wrong[k];
-		p[i] = products_of(c->seen[i], g->g[c->of[i].in_model], c->of[i].n);
-		all.ab += p[i].ab;
-		all.bb += p[i].bb;
-	}
-	double factor = all.bb > 0 ? all.ab / all.bb : 0;
-	for (int k = 0; k < s->n_wrong; k++) {
-		int i = s->wrong[k];
-		farthest = fmax(
-			farthest, residual_of(&p[i], factor) / c->of[i].gradient.bound);
-	}
-	free(p);
-	return farthest;
-}
-
-static void explain_all(struct search *s, const char *text)
-{
-	for (int k = 0; k < s->n_wrong; k++)
-		if (s->c->of[s->wrong[k]].cause < 0)
-			explain(s, s->wrong[k], text);
-}
-
-/* "5 6 7 8" */
-static void put_sequences(char *out, size_t room, const double *x, int n, double weight)
-{
-	size_t at = 0;
-	*out = '\0';
-	for (int i = 0; i < n && at < room; i++)
-		if (fabs(x[i] - weight) < 0.02)
-			at += (size_t)snprintf(
-				out + at, room - at, "%s%d", at ? " " : "", i + 1);
-}
-
-/* Least squares on the gradients of the sequences, of the wrong tensors together. */
-static void by_sequences(struct search *s)
-{
-	enum { MAX_ELEMENTS = 1 << 22 };
-	struct step_check *c = s->c;
-	int n = (int)c->batch.n;
-	bool *wanted = xcalloc((size_t)c->weights.m.n_tensors, sizeof(*wanted));
-	int64_t elements = 0;
-	if (n < 2 || n > MAX_PARTS || !unexplained(s, wanted)) {
-		free(wanted);
-		return;
-	}
-	for (int k = 0; k < c->weights.m.n_tensors; k++) {
-		elements += wanted[k] ? tensor_size(&c->weights.m.tensors[k]) : 0;
-		wanted[k] &= elements <= MAX_ELEMENTS ||
-			     elements == tensor_size(&c->weights.m.tensors[k]);
-	}
-	struct gradients *g = xcalloc((size_t)n, sizeof(*g));
-	double *a = xcalloc((size_t)(n * n), sizeof(*a)),
-	       *x = xcalloc((size_t)n, sizeof(*x));
-	double left = 0, size = 0, bound = 0, most = 0;
-	const float *part[MAX_PARTS];
-	for (int j = 0; j < n; j++) {
-		const struct variant v = {.sequence = j, .wanted = wanted};
-		reference_float64(&c->weights, &c->batch, &v, &g[j]);
-	}
-	for (int pass = 0; pass < 2; pass++) {
-		for (int i = 0; i < c->n; i++) {
-			int k = c->of[i].in_model;
-			if (!wanted[k])
-				continue;
-			for (int j = 0; j < n; j++)
-				part[j] = g[j].g[k];
-			if (pass == 0) {
-				add_products(a, x, part, n, c->seen[i], c->of[i].n);
-				continue;
-			}
-			double own = products_of(c->seen[i], c->seen[i], c->of[i].n).aa;
-			double d = distance_of(part, x, n, c->seen[i], c->of[i].n);
-			left += d * d * own;
-			size += own;
-			bound = fmax(bound, c->of[i].gradient.bound);
-		}
-		if (pass == 0 && !solve(a, x, n))
-			break;
-	}
-	for (int j = 0; j < n; j++)
-		most = fmax(most, fabs(x[j]));
-	for (int j = 0; j < n && most > 0; j++)
-		x[j] /= most;
-	if (size > 0 && sqrt(left / size) <= bound && !are_equal(x, n)) {
-		char list[100], text[CAUSE_TEXT];
-		put_sequences(list, sizeof(list), x, n, 0);
-		double times = shown(c, most / c->run_clip);
-		if (*list && c->run_clip > 0 && fabs(times - 1) > 0.02)
-			snprintf(text, sizeof(text),
-				"sequences %s of %d do not count, and the others %.3g times",
-				list, n, times);
-		else if (*list)
-			snprintf(text, sizeof(text), "sequences %s of %d do not count",
-				list, n);
-		else {
-			put_factors(c, list, sizeof(list), x, n < 12 ? n : 12);
-			snprintf(text, sizeof(text), "sequences have weights %s", list);
-		}
-		explain_all(s, text);
-	}
-	for (int j = 0; j < n; j++)
-		gradients_free(&g[j]);
-	free(g);
-	free(a);
-	free(x);
-	free(wanted);
-}
-
-/* The moments of the step before, which were lost: what is seen is (m1 - beta1 m0) / (1 - beta1) without m0. */
-static void by_lost_moments(struct search *s)
-{
-	struct step_check *c = s->c;
-	double beta = c->files.adam.beta1;
-	int right = 0;
-	struct err e = {0};
-	if (c->files.m0 < 0)
-		return;
-	for (int i = 0; i < c->n && !e.code; i++) {
-		struct tensor_step t;
-		if (!tensor_step_read(&t, &c->files, i, STEP_MEANS, &e)) {
-			struct products p = products_of(t.m1, reference_of(c, i), t.n);
-			double f = (1 - beta) * c->common;
-			right += residual_of(&p, f) <= c->of[i].gradient.bound;
-		}
-		tensor_step_free(&t);
-	}
-	if (!e.code && 2 * right > c->n)
-		explain_all(s, "as if the moments of the step before were zero");
-}
-
-/* Another function than the model's options say. */
-static void by_function(struct search *s)
-{
-	const struct step_check *c = s->c;
-	const struct model *m = &c->weights.m;
-	const int chunks = (int)(c->o.cp > 1 ? c->o.cp : 2);
-	const bool rope = m->arch->rope, masked = c->batch.masked;
-	const bool grouped = m->c.kv_heads < m->c.heads && m->c.kv_heads > 1;
-	const bool room = !m->positions || c->batch.length <= m->positions->dims[0];
-	const double width = (double)m->head_dim, dim = (double)m->c.dim;
-	const struct {
-		struct variant v;
-		const char *text;
-		bool applies;
-	} tries[] = {
-		{{.function = {.rope = ROPE_PAIRS}},
-			"as if queries and keys were rotated in pairs of neighbours (2j, 2j + 1) "
-			"instead of halves",
-			rope},
-		{{.function = {.rope = ROPE_HALVES_OF_PAIRS}},
-			"as if queries and keys were rotated in halves, of rows that are in pairs",
-			rope},
-		{{.other_gelu = true},
-			m->act == ACT_GELU
-				? "as if GELU were approximated by tanh"
-				: "as if GELU were exact, not approximated by tanh",
-			m->act != ACT_SWIGLU},
-		{{.restart = chunks},
-			"as if positions began again in each chunk (context parallelism)",
-			true},
-		{{.restart = 4}, "as if positions began again in each of 4 chunks", true},
-		{{.unseen = chunks},
-			"as if attention did not see the chunks before (context parallelism)",
-			true},
-		{{.targets = TARGETS_UNSHIFTED},
-			"as if the inputs were their own targets: labels are not shifted",
-			true},
-		{{.targets = TARGETS_SHIFTED_TWICE},
-			"as if the targets were the tokens after the next: labels are shifted twice",
-			true},
-		{{.targets = TARGETS_UNMASKED},
-			"as if the targets that do not count did: the mask is ignored",
-			masked},
-		{{.one_document = true},
-			"as if attention saw all documents of a sequence",
-			c->batch.documents},
-		{{.run_on = true}, "as if positions did not begin again in each document",
-			c->batch.documents && room},
-		{{.one_document = true, .run_on = true},
-			"as if a sequence were one document, in attention and positions",
-			c->batch.documents && room},
-		{{.function = {.heads_in_turn = true}},
-			"as if query heads were assigned to key heads in turn, not in groups",
-			grouped},
-		{{.function = {.softmax_scale = 1 / width}},
-			"as if scores were divided by the width of a head, not by its root",
-			true},
-		{{.function = {.softmax_scale = 1}}, "as if scores were not scaled",
-			true},
-		{{.function = {.embedding_scale = sqrt(dim)}},
-			"as if the embedding were multiplied by the root of the width",
-			true},
-		{{.norm_eps = 1e-6}, "as if the norms had eps 1e-6", true},
-		{{.norm_eps = 1e-5}, "as if the norms had eps 1e-5", true},
-		{{.norm_eps = 1e-8}, "as if the norms had eps 1e-8", true},
-		{{.rope_theta = 1e4}, "as if rope theta were 10000", rope},
-		{{.rope_theta = 5e5}, "as if rope theta were 500000", rope},
-		{{.rope_theta = 1e6}, "as if rope theta were 1000000", rope},
-	};
-	double nearest = 1;
-	const char *text = NULL;
-	for (size_t t = 0; t < ARRAY_LEN(tries); t++) {
-		struct gradients g = {0};
-		struct variant v = tries[t].v;
-		v.sequence = -1;
-		if (!tries[t].applies)
-			continue;
-		reference_float64(&c->weights, &c->batch, &v, &g);
-		double far = farthest_from(s, &g);
-		gradients_free(&g);
-		if (far <= nearest) {
-			nearest = far;
-			text = tries[t].text;
-		}
-	}
-	if (text)
-		explain_all(s, text);
-}
+/* ---- all of them ------------------------------------------------------------ */
 
 /* Are all wrong tensors nearly right, as bf16 makes them? */
 static bool is_rounded(const struct search *s)
@@ -654,15 +479,17 @@ int find_causes(struct step_check *c, struct err *e)
 	for (int k = 0; k < s.n_wrong; k++) {
 		int i = s.wrong[k];
 		if (!by_factor(&s, i) && !by_slices(&s, i) && !by_order(&s, i) &&
-			!by_exchange(&s, i) && c->has_reference)
+			!by_exchange(&s, i) && c->has_reference &&
+			!by_exchanged_means(&s, i))
 			by_decay(&s, i);
 	}
 	if (most && c->has_reference)
 		by_lost_moments(&s);
-	if (affordable && most)
+	if (affordable && most) {
 		by_sequences(&s);
-	if (affordable && most)
 		by_function(&s);
+		by_ranks_apart(&s);
+	}
 	if (affordable)
 		by_sums(&s);
 	if (affordable && !most)
@@ -673,6 +500,9 @@ int find_causes(struct step_check *c, struct err *e)
 		: is_rounded(&s)
 			? "farther than rounding in fp32, and not than in bf16: was a part of the "
 			  "run in bf16 (--precision)?"
+		: most && c->loss_right
+			? "no known cause: the loss is right, and so are the batch and the forward "
+			  "pass; is it the backward pass, or gradients that were not set to zero?"
 		: c->n_right || !c->has_reference
 			? "no known cause"
 			: "no known cause: is the batch that of this step, of all ranks and micro-batches?");

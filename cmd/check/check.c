@@ -107,6 +107,23 @@ static void note_equal_sequences(struct step_check *c)
 			}
 }
 
+/* Are all parameters and moments the same? -1: they cannot be read. */
+static int nothing_changed(const struct step_check *c, bool *same, struct err *e)
+{
+	*same = c->files.m0 >= 0 && c->files.v0 >= 0 && c->n > 0;
+	for (int i = 0; i < c->n && *same; i++) {
+		struct tensor_step t;
+		int rc = tensor_step_read(&t, &c->files, i, STEP_ALL, e);
+		size_t n_bytes = (size_t)c->of[i].n * sizeof(float);
+		*same = !rc && !memcmp(t.p0, t.p1, n_bytes) &&
+			!memcmp(t.m0, t.m1, n_bytes) && !memcmp(t.v0, t.v1, n_bytes);
+		tensor_step_free(&t);
+		if (rc)
+			return -1;
+	}
+	return 0;
+}
+
 int step_check_run(struct step_check *c, const struct check_opts *o,
 	const struct check_job *job, struct err *e)
 {
@@ -126,6 +143,17 @@ int step_check_run(struct step_check *c, const struct check_opts *o,
 			"%s has no moments of AdamW, from which the gradient follows: save "
 			"the optimizer's state, too",
 			job->after);
+	bool same = false;
+	if (!c->files.two_runs && c->files.from == c->files.step &&
+		nothing_changed(c, &same, e))
+		return -1;
+	if (same) {
+		c->tested = true;
+		add_finding(c, NULL,
+			"nothing changed, neither parameters nor moments: the step was skipped, "
+			"or both files were saved between the same two steps");
+		return 0;
+	}
 	c->has_reference = job->batch->n > 0;
 	if (c->has_reference && (prepare(c, job, e) || judge_gradients(c, e)))
 		return -1;

@@ -89,6 +89,7 @@ struct step_check {
 	double run_clip; /* the factor of the run's clipping, by the norm that it logged; 0: not known */
 	double seen_norm;
 	bool clipped, scale_checked;
+	bool loss_right; /* it was logged, and is the reference's */
 	/* Of the update: */
 	double lr, lr_bound, decay; /* what most tensors had */
 	struct finding causes[MAX_CAUSES];
@@ -149,6 +150,10 @@ double residual_of(const struct products *p, double factor);
 enum { MAX_SLICES = 64 };
 double slice_factors(const struct step_check *c, int tensor, const float *a,
 	const float *b, int dim, int n, double *f);
+/* Are its rows in another order in files with Meta's names, where channels that are rotated together are
+ * neighbours? And the row of such a file that is our row. */
+bool is_rotated(const char *name);
+int64_t row_of_pairs(int64_t row, int64_t head_dim);
 /* What clipping makes of a gradient with this norm, as torch.nn.utils.clip_grad_norm_(). clip 0 or less: none. */
 double clip_factor(double clip, double norm);
 

@@ -96,7 +96,7 @@ static bool in_part(const struct work *w, int64_t i)
 /* The outputs of a column-parallel layer through which the gradients of a norm are computed. */
 static struct range outputs_of(const struct work *w, int64_t out)
 {
-	if (w->part.kind != PART_SLICE)
+	if (w->part.kind != PART_SLICE && w->part.kind != PART_RANK)
 		return (struct range){0, out};
 	return (struct range){part_begin(out, w->part.n, w->part.i),
 		part_begin(out, w->part.n, w->part.i + 1)};
@@ -397,9 +397,10 @@ static void enter_backward(const struct work *w, const struct sublayer_tensors *
 	int64_t n = w->n, dim = w->dim;
 	double *dh = doubles(n * dim), *mine = doubles(n * dim);
 	for (int i = 0; i < SUBLAYER_INPUTS && t->in[i]; i++) {
-		const struct range all = {0, widths[i]}, of = outputs_of(w, widths[i]);
+		const struct range of = outputs_of(w, widths[i]);
 		linear_dw(w, t->in[i], t->in_bias[i], dy[i], h, dim, widths[i]);
-		linear_dx(dh, dy[i], weight(w, t->in[i]), n, dim, widths[i], all);
+		linear_dx(dh, dy[i], weight(w, t->in[i]), n, dim, widths[i],
+			w->part.kind == PART_RANK ? of : (struct range){0, widths[i]});
 		linear_dx(mine, dy[i], weight(w, t->in[i]), n, dim, widths[i], of);
 	}
 	norm_backward(w, t->norm, t->norm_bias, dx, dh, mine, x);
@@ -517,7 +518,7 @@ static double head(const struct work *w, const double *x, double *dx)
 				loss += cross_entropy(logits + i * vocab, vocab,
 					w->s->targets[at + i], w->scale);
 		linear_dx(dh + at * dim, logits, weight(w, out), n, dim, vocab,
-			(struct range){0, vocab});
+			w->part.kind == PART_RANK ? of : (struct range){0, vocab});
 		linear_dx(mine + at * dim, logits, weight(w, out), n, dim, vocab, of);
 #pragma omp parallel for
 		for (int64_t o = 0; o < vocab; o++)

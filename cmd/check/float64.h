@@ -19,15 +19,16 @@ struct sequence {
 };
 
 /*
- * The part of each gradient that is computed; the gradients of activations are always whole. What a rank of
- * another program has before a sum over ranks is such a part.
+ * The part of each gradient that is computed; the gradients of activations are whole, but for PART_RANK. What a
+ * rank of another program has before a sum over ranks is such a part.
  */
 enum part_kind {
 	PART_WHOLE,
 	PART_CHUNK, /* of the positions, the i-th of n (context and sequence parallelism) */
 	PART_ZIGZAG, /* positions as with balanced context parallelism: pieces i and 2n - 1 - i of 2n */
 	PART_SLICE, /* of norms: through the i-th of n slices of the layers behind (tensor parallelism) */
-	PART_USE /* of a tied table: as embedding (0), as output layer (1) */
+	PART_USE, /* of a tied table: as embedding (0), as output layer (1) */
+	PART_RANK /* as PART_SLICE, and the gradients of activations go back through this slice only */
 };
 struct grad_part {
 	enum part_kind kind;

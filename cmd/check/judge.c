@@ -285,7 +285,10 @@ static void judge_loss(struct step_check *c)
 	bool all = true;
 	for (int i = 0; i < c->n; i++)
 		all &= !c->of[i].gradient.wrong;
-	if (!(logged >= 0) || fabs(logged - own) <= within * own + c->o.loss_half)
+	if (!(logged >= 0))
+		return;
+	c->loss_right = fabs(logged - own) <= within * own + c->o.loss_half;
+	if (c->loss_right)
 		return;
 	if (all && c->n_right)
 		add_note(c, NULL,

@@ -29,17 +29,16 @@ double residual_of(const struct products *p, double factor)
 	return sqrt(fmax(squares, 0) / size);
 }
 
-double slice_factors(const struct step_check *c, int tensor, const float *a,
-	const float *b, int dim, int n, double *f)
+/* As slice_factors(), with the rows where files of Meta's names have them, if head_dim > 0. */
+static double factors_of_slices(const struct ckpt_tensor *t, const float *a,
+	const float *b, int dim, int n, int64_t head_dim, double *f)
 {
-	const struct ckpt_tensor *t = &c->files.after.tensors[tensor];
 	int64_t size = ckpt_size(t), cols = t->ndim > 1 ? t->dims[1] : 1;
 	struct products part[MAX_SLICES] = {0};
 	double left = 0, all = 0;
-	if (dim >= t->ndim || t->dims[dim] % n || size < 4 * n)
-		return INFINITY;
 	for (int64_t i = 0; i < size; i++) {
 		int64_t at = dim ? i % cols : i / cols;
+		at = head_dim ? row_of_pairs(at, head_dim) : at;
 		struct products *p = &part[at * n / t->dims[dim]];
 		p->aa += (double)a[i] * (double)a[i];
 		p->ab += (double)a[i] * (double)b[i];
@@ -51,6 +50,34 @@ double slice_factors(const struct step_check *c, int tensor, const float *a,
 		all += part[k].aa;
 	}
 	return all > 0 ? sqrt(left / all) : INFINITY;
+}
+
+double slice_factors(const struct step_check *c, int tensor, const float *a,
+	const float *b, int dim, int n, double *f)
+{
+	const struct ckpt_tensor *t = &c->files.after.tensors[tensor];
+	int64_t head_dim = c->weights.m.head_dim;
+	double in_pairs[MAX_SLICES];
+	if (dim >= t->ndim || t->dims[dim] % n || ckpt_size(t) < 4 * n)
+		return INFINITY;
+	double left = factors_of_slices(t, a, b, dim, n, 0, f);
+	if (dim || head_dim < 2 || !is_rotated(t->name))
+		return left;
+	double other = factors_of_slices(t, a, b, dim, n, head_dim, in_pairs);
+	if (other < left)
+		memcpy(f, in_pairs, (size_t)n * sizeof(*f));
+	return fmin(left, other);
+}
+
+bool is_rotated(const char *name)
+{
+	return strstr(name, ".wq.") || strstr(name, ".wk.");
+}
+
+int64_t row_of_pairs(int64_t row, int64_t head_dim)
+{
+	int64_t r = row % head_dim, half = head_dim / 2;
+	return row - r + (r < half ? 2 * r : 2 * (r - half) + 1);
 }
 
 /* ---- the second witness: exp_avg_sq ------------------------------------------------------ */

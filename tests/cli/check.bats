@@ -182,6 +182,9 @@ logged() { # COLUMN STEP RUN
 	says 'note    loss: 3 was logged'
 	code_of 1 pt-check "$(at run 2)" "$(at run 1)" --shape 1,17 --batch batch.u16
 	says "the optimizer's step goes from 2 to 1: are the checkpoints exchanged?"
+	cp "$(at run 2)" again.h5
+	code_of 1 pt-check "$(at run 2)" again.h5 --shape 1,17 --batch batch.u16
+	says 'finding nothing changed, neither parameters nor moments: the step was skipped'
 	code_of 2 pt-check "$(at run 1)" "$(at run 3)" --shape 1,17 --batch batch.u16
 	says 'steps 1 to 3 of the optimizer: only one step can be checked'
 }

@@ -29,7 +29,7 @@ from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel as DDP
 
-from cases import CASES
+from cases import CASES, SEED
 from judge import judge
 from llama import Llama, TensorParallel, hf_config, hf_name, split
 
@@ -120,7 +120,7 @@ class Run:
 
     def __init__(self, c):
         self.c, self.rank = c, dist.get_rank()
-        m = self.model = Llama(c)
+        m = self.model = Llama(c, 1 + SEED)
         if c.precision == "all-bf16":
             m.to(torch.bfloat16)
         if c.bug == "frozen":
@@ -173,7 +173,7 @@ class Run:
     def batch(self, step):
         """Inputs, labels and perhaps positions of this rank. A label of -100 does not count."""
         c = self.c
-        g = torch.Generator().manual_seed(7 + step)
+        g = torch.Generator().manual_seed(7 + step + 1000 * SEED)
         tokens = torch.randint(0, c.vocab, (c.batch, c.length + 1), generator=g)
         x, y = tokens[:, :-1].contiguous(), tokens[:, 1:].clone()
         if c.mask:  # sequence i has some 3 i prompt tokens that do not count

@@ -1,6 +1,10 @@
 """The cases: how each run differs from the plain one, its cause, and what pt-check must say."""
+import os
+import random
 from types import SimpleNamespace
 
+# Another seed is other weights, tokens and sizes.
+SEED = int(os.environ.get("SEED", "0"))
 PLAIN = {"layout": "fsdp4", "layers": 2, "dim": 64, "ffn": 128, "heads": 4, "kv_heads": 2,
          "vocab": 320, "length": 32, "batch": 8, "theta": 1e4, "norm_eps": 1e-5, "tie": False,
          "names": "meta", "form": None, "batch_form": "tokens", "accumulate": 1, "mask": False,
@@ -8,6 +12,12 @@ PLAIN = {"layout": "fsdp4", "layers": 2, "dim": 64, "ffn": 128, "heads": 4, "kv_
          "precision": "fp32", "clip": 0.5, "lr": 1e-3, "next_lr": False, "betas": (0.9, 0.95),
          "eps": 1e-8, "decay": 0.1, "decay_norms": True, "norm_lr": 1, "warm": 0, "bug": None,
          "mistake": None, "believed": {}}
+if SEED:
+    pick = random.Random(SEED)
+    heads, width, kv = pick.choice((4, 8)), pick.choice((8, 16, 24)), pick.choice((2, 4))
+    PLAIN |= {"layers": pick.choice((2, 3, 5)), "heads": heads, "kv_heads": kv, "dim": heads * width,
+              "ffn": pick.choice((96, 176, 256)), "vocab": pick.choice((256, 384, 640)),
+              "length": pick.choice((32, 48, 64)), "clip": pick.choice((0.25, 0.5, 0.75))}
 WORLD = {"ddp2": 2, "fsdp3": 3}
 CASES = {}
 
@@ -109,156 +119,161 @@ right("tp2-autocast", "autocast to bf16", precision="autocast", **TP)
 
 # ---- gradients that are not summed, or twice ---------------------------------------------
 
-NORMS = "exactly the 4 norms of blocks: not summed over tp"
+NORMS = "(4): the part of slice 1 of 2 tensor-parallel slices: not summed over the ranks"
 wrong("norms-not-summed", "norm gradients not summed over TP; each rank clips with its own norm",
       NORMS, **TP)
 wrong("norms-not-summed", "norm gradients not summed over TP", NORMS,
       "norms-not-summed-clip-off", **TP, **OFF)
 wrong("norms-not-summed", "norm gradients not summed over TP, bf16", NORMS,
       "norms-not-summed-bf16", precision="fsdp-bf16", **TP, **OFF)
-NINE = "exactly the 5 norms: the sum over positions of sequence parallelism is missing"
+NINE = "(5): the part of slice 1 of 2 chunks of the positions: not summed over the ranks"
 wrong("sequence-norms-not-summed", "norm gradients of sequence parallelism not summed", NINE, **SP)
 wrong("sequence-norms-not-summed", "norm gradients of sequence parallelism not summed", NINE,
       "sequence-norms-not-summed-clip-off", **SP, **OFF)
 wrong("sequence-norms-not-summed", "norm gradients of sequence parallelism not summed, warm", NINE,
       "sequence-norms-not-summed-warm", **SP, **WARM)
 wrong("embedding-twice", "the embedding's gradient summed over TP twice",
-      "only tok_embeddings: 2.000", **TP)
+      "tok_embeddings.weight (1): 2 times what it should be", **TP)
 wrong("embedding-twice", "the embedding's part of a tied weight's gradient summed over TP twice",
-      "only tok_embeddings: reference + the embedding's part", "tied-twice", tie=True, **TP)
+      "tok_embeddings.weight (1): parts of 2 embedding and output layer: 2 1 times", "tied-twice", tie=True, **TP)
 wrong("embedding-twice", "the embedding's part of a tied weight's gradient summed over TP twice",
-      "only tok_embeddings: reference + the embedding's part", "tied-twice-clip-off",
+      "tok_embeddings.weight (1): parts of 2 embedding and output layer: 2 1 times", "tied-twice-clip-off",
       tie=True, **TP, **OFF)
 wrong("embedding-part-missing", "the embedding's part of a tied weight's gradient is missing",
-      "only tok_embeddings: the output layer's part", tie=True, **OFF)
+      "tok_embeddings.weight (1): parts of 2 embedding and output layer: 0 1 times", tie=True, **OFF)
 wrong("head-part-missing", "the output layer's part of a tied weight's gradient is missing",
-      "only tok_embeddings: the embedding's part", tie=True, **TP)
+      "tok_embeddings.weight (1): parts of 2 embedding and output layer: 1 0 times", tie=True, **TP)
 wrong("wo-slice-twice", "one TP slice of each wo counted twice",
-      "wo: columns in 2 parts: 1.000 2.000", **TP)
+      "layers.0.attention.wo.weight (2): dim 1 in 2 slices: 1 2 times", **TP)
 wrong("enter-missing", "no all-reduce of the gradient at the begin of column-parallel products",
-      "all but output wrong, from the last layer on", **TP, **OFF)
+      "(20): as if each tensor-parallel rank went back with its own part of the gradient", **TP, **OFF)
 wrong("leave-missing", "no all-reduce after wo in the forward pass",
-      "loss differs; all gradients wrong", **TP, **OFF)
+      "finding loss: ", **TP, **OFF)
 wrong("ddp-no-sync", "DDP's all-reduce missing (no_sync left on)",
-      "all: weights of sequences 2 2 2 2 0 0 0 0 (rank 0 saves)", **DDP, **OFF)
+      "(21): sequences 5 6 7 8 of 8 do not count", **DDP, **OFF)
 wrong("ddp-one-ignored", "one parameter left out of DDP's all-reduce",
-      "only layers.0.attention.wo: the sequences of one rank", **DDP, **OFF)
+      "layers.0.attention.wo.weight (1): sequences 5 6 7 8 of 8 do not count", **DDP, **OFF)
 wrong("one-shard-twice", "gradients of one FSDP shard counted twice",
-      "all: rows in 4 parts: 1 2 1 1", **OFF)
+      "(21): dim 0 in 4 slices: 1 2 1 1 times", **OFF)
 wrong("sum-in-bf16", "gradients summed in bf16 in a run said to be fp32",
-      "all, residual some 2e-3: rounded to bf16", **DDP, **OFF)
+      "(21): farther than rounding in fp32, and not than in bf16", **DDP, **OFF)
 
 # ---- scale -------------------------------------------------------------------------------
 
-wrong("no-division", "1/dp missing (sum for mean), clipping hides it", "grad_norm is 4.000 times")
-wrong("no-division", "1/dp missing (sum for mean)", "all: 4.000", "no-division-clip-off", **OFF)
-wrong("no-division", "DDP hook that does not divide", "all: 2.000",
+wrong("no-division", "1/dp missing (sum for mean), clipping hides it", "4 times: not divided by the 4 data-parallel ranks")
+wrong("no-division", "1/dp missing (sum for mean)", "4 times: not divided by the 4 data-parallel ranks", "no-division-clip-off", **OFF)
+wrong("no-division", "DDP hook that does not divide", "2 times: not divided by the 2 data-parallel ranks",
       "no-division-ddp", **DDP, **OFF)
-wrong("divided-twice", "gradients averaged twice", "grad_norm is 0.25 times")
-wrong("divided-twice", "gradients averaged twice", "all: 0.2500", "divided-twice-clip-off", **OFF)
+wrong("divided-twice", "gradients averaged twice", "0.25 times: divided once more by the 4 data-parallel ranks")
+wrong("divided-twice", "gradients averaged twice", "0.25 times: divided once more by the 4 data-parallel ranks", "divided-twice-clip-off", **OFF)
 wrong("accumulation-not-divided", "sum over micro-batches not divided",
-      "all: 2.000 (and the logged loss)", accumulate=2, **OFF)
+      "2 times: not divided by the 2 micro-batches that are accumulated", accumulate=2, **OFF)
 wrong("accumulation-not-divided", "sum over micro-batches not divided, clipping hides it",
-      "grad_norm is 2.000 times", "accumulation-not-divided-clip", accumulate=2)
-wrong("loss-scale-left", "gradients not unscaled before clipping", "grad_norm is 1024 times")
+      "2 times: not divided by the 2 micro-batches that are accumulated", "accumulation-not-divided-clip", accumulate=2)
+wrong("loss-scale-left", "gradients not unscaled before clipping", "1024 times")
 wrong("clip-no-tp", "clipping norm without the sum over TP",
-      "scale differs per TP slice; norm after clipping > max_norm", **TP)
+      "finding clip: ", **TP)
 wrong("clip-by-rank", "each FSDP rank clips with its own norm",
-      "a factor per shard of rows, each > the right one")
+      "finding clip: ")
 wrong("clip-norms-counted-twice", "replicated norms counted on each TP rank in the norm",
-      "common factor < the right one; grad_norm too large", **TP)
-wrong("factor-1.05", "one tensor's gradient 5 % too large", "layers.1.feed_forward.w1: 1.05",
+      "misses a part or has one twice", **TP)
+wrong("factor-1.05", "one tensor's gradient 5 % too large", "layers.1.feed_forward.w1.weight (1): 1.05 times what it should be",
       precision="autocast", **OFF)
 wrong("factor-1.0001", "one tensor's gradient 1e-4 too large",
-      "layers.1.feed_forward.w1: 1.0001", **OFF)
-wrong("factor-0.5", "one tensor's gradient halved", "layers.1.feed_forward.w1: 0.500",
+      "layers.1.feed_forward.w1.weight (1): 1.0001 times what it should be", **OFF)
+wrong("factor-0.5", "one tensor's gradient halved", "layers.1.feed_forward.w1.weight (1): 0.5 times what it should be",
       precision="fsdp-bf16")
 
 # ---- data and loss -----------------------------------------------------------------------
 
 wrong("micro-batch-skipped", "each rank skips its second micro-batch",
-      "all: weights of sequences 1 0 1 0 1 0 1 0", accumulate=2, **OFF)
+      "(21): sequences 2 4 6 8 of 8 do not count", accumulate=2, **OFF)
 wrong("micro-batch-skipped", "each rank skips its second micro-batch, bf16",
-      "all: weights of sequences 1 0 1 0 1 0 1 0", "micro-batch-skipped-bf16",
+      "(21): sequences 2 4 6 8 of 8 do not count", "micro-batch-skipped-bf16",
       accumulate=2, precision="fsdp-bf16")
 wrong("micro-batch-lost", "rank 1 loses its first micro-batch",
-      "all: weights of sequences 1 1 0 1 1 1 1 1", accumulate=2)
+      "(21): sequences 3 of 8 do not count", accumulate=2)
 wrong("rank-reads-anothers", "all ranks compute rank 0's sequences; the batch files are as meant",
-      "all: weights of sequences 4 4 0 0 0 0 0 0")
+      "(21): sequences 3 4 5 6 7 8 of 8 do not count, and the others 4 times")
 wrong("rank-reads-anothers-logged", 
       "all ranks read rank 0's sequences, and the batch files say so",
-      "a warning: the ranks read the same sequences (the arithmetic is right)", code="0 or 1")
+      "of the batch is sequence 1: do all ranks read the same?", code="0 or 1")
 wrong("mean-of-means", "mean over micro-batches of unequal numbers of labels",
-      "all: weights of sequences differ, by the counted labels", mask=True, accumulate=2,
+      "(21): sequences have weights", mask=True, accumulate=2,
       batch_form="list", **OFF)
 wrong("mean-of-means", "mean over ranks with unequal numbers of labels",
-      "all: weights of sequences differ, by the counted labels", "mean-of-rank-means", mask=True,
+      "(21): sequences have weights", "mean-of-rank-means", mask=True,
       batch_form="dict")
-wrong("mask-ignored", "masked labels counted", "loss and all gradients differ", mask=True,
+wrong("mask-ignored", "masked labels counted", "the mask is ignored", mask=True,
       batch_form="list", **OFF)
-wrong("labels-shifted", "labels one position too far", "loss and all gradients differ", **OFF)
+wrong("labels-shifted", "labels one position too far",
+      "labels are shifted twice", **OFF)
 
 # ---- another function --------------------------------------------------------------------
 
-FUNCTION = "loss and all gradients differ: another function"
 wrong("other-rotation", "q and k rotated as Hugging Face has them, names of torchtitan",
-      "q, k rows of the other convention", **OFF)
+      "as if queries and keys were rotated in halves", **OFF)
 wrong("positions-by-chunk", "positions begin again in the second chunk of CP",
-      "loss differs; all: positions", **OFF)
-wrong("mask-border", "the mask is not causal at the border of chunks", FUNCTION, **OFF)
-wrong("chunk-unseen", "the second chunk of CP does not see the first", FUNCTION, **OFF)
+      "as if positions began again in each chunk", **OFF)
+wrong("mask-border", "the mask is not causal at the border of chunks", "no known cause", **OFF)
+wrong("chunk-unseen", "the second chunk of CP does not see the first",
+      "as if attention did not see the chunks before", **OFF)
 wrong("documents-seen", "attention sees the documents before, positions restart",
-      FUNCTION + " (documents)", documents=True, batch_form="list", **OFF)
+      "as if attention saw all documents of a sequence", documents=True, batch_form="list", **OFF)
 wrong("positions-run-on", "a sequence taken for one document: positions run on",
-      FUNCTION + " (documents)", documents=True, batch_form="dict", **OFF)
-wrong("dropout", "dropout left on", FUNCTION, **OFF)
-wrong("embedding-scaled", "embedding times the root of dim", FUNCTION, **OFF)
-wrong("kv-heads-order", "kv heads repeated in the wrong order", FUNCTION, heads=8, dim=128, **OFF)
-wrong("softmax-scale", "scores over width instead of its root", FUNCTION, **OFF)
-wrong("norm-eps", "eps of norms 1e-6, config says 1e-5", FUNCTION + " (eps of norms)",
+      "as if a sequence were one document", documents=True, batch_form="dict", **OFF)
+wrong("dropout", "dropout left on", "no known cause", **OFF)
+wrong("embedding-scaled", "embedding times the root of dim",
+      "as if the embedding were multiplied by the root of the width", **OFF)
+wrong("kv-heads-order", "kv heads repeated in the wrong order",
+      "as if query heads were assigned to key heads in turn", heads=8, dim=128, **OFF)
+wrong("softmax-scale", "scores over width instead of its root",
+      "as if scores were divided by the width of a head", **OFF)
+wrong("norm-eps", "eps of norms 1e-6, config says 1e-5", "as if the norms had eps 1e-6",
       norm_eps=1e-6, believed={"norm_eps": 1e-5}, **OFF)
-wrong("theta", "theta 5e5, config says 1e4", FUNCTION + " (theta)", theta=5e5,
+wrong("theta", "theta 5e5, config says 1e4", "as if rope theta were 500000", theta=5e5,
       believed={"theta": 1e4}, **OFF)
 wrong("gather-too-early", "one FSDP rank sends its parameters of before the last update",
-      "loss and all gradients differ slightly", **WARM, **OFF)
+      "finding loss: ", **WARM, **OFF)
 wrong("gradients-kept", "zero_grad missing: the last step's gradients are added",
-      "all gradients differ, loss right", **WARM, **OFF)
+      "gradients that were not set to zero?", **WARM, **OFF)
 
 # ---- optimizer ---------------------------------------------------------------------------
 
-wrong("nan", "a row of one tensor's gradient is not a number", "layers.1.attention.wk: not finite",
+wrong("nan", "a row of one tensor's gradient is not a number", "not finite",
       **OFF)
 wrong("nan", "a row of one tensor's gradient is not a number, and so is the norm",
-      "layers.1.attention.wk and others: not finite", "nan-clip")
-wrong("step-skipped", "the optimizer did not step", "nothing changed", code="1 or 2", **WARM)
-wrong("step-twice", "the optimizer stepped twice", "step goes from 3 to 5", code="1 or 2",
+      "not finite", "nan-clip")
+wrong("step-skipped", "the optimizer did not step", "nothing changed, neither parameters nor moments", code="1 or 2", **WARM)
+wrong("step-twice", "the optimizer stepped twice", "are steps 3 to 5 of the optimizer", code="1 or 2",
       **WARM, **DDP)
-wrong("frozen", "one tensor is frozen", "layers.1.attention.wv has no moments")
-wrong("detached", "one tensor's gradient is 0", "layers.1.attention.wv: gradient is zero")
+wrong("frozen", "one tensor is frozen", "layers.1.attention.wv.weight (1): no gradient")
+wrong("detached", "one tensor's gradient is 0", "layers.1.attention.wv.weight (1): no gradient")
 wrong("update-one-tensor-stale", "one tensor is not updated",
-      "layers.1.feed_forward.w2: no update")
+      "layers.1.feed_forward.w2.weight: has a gradient, and did not change")
 wrong("update-one-shard-stale", "one FSDP rank does not update its parameters",
-      "all: second quarter of rows has no update")
-wrong("beta2", "beta2 0.999 for 0.95", "moments: exp_avg_sq has 1/50 (beta2 0.999)")
-wrong("beta2", "beta2 0.999 for 0.95, warm", "moments: exp_avg_sq (beta2 0.999)",
+      "and 20 more: update: dim 0 in 4 slices, with learning rates 0.001 0 0.001 0.001")
+wrong("beta2", "beta2 0.999 for 0.95", "as if beta2 were 0.999 instead of 0.95")
+wrong("beta2", "beta2 0.999 for 0.95, warm", "as if beta2 were 0.999 instead of 0.95",
       "beta2-warm", **WARM)
-wrong("eps-in-root", "eps inside the root", "update: small gradients", eps=1e-6)
-wrong("no-bias-correction", "bias correction missing", "update: 0.447 of it", **DDP)
-wrong("no-bias-correction", "bias correction missing, warm", "update", "no-bias-correction-warm",
+wrong("eps-in-root", "eps inside the root", "as if eps is added inside the square root", eps=1e-6)
+wrong("no-bias-correction", "bias correction missing", "as if the moments' bias is not corrected", **DDP)
+wrong("no-bias-correction", "bias correction missing, warm",
+      "as if the moments' bias is not corrected", "no-bias-correction-warm",
       **DDP, **WARM)
-wrong("lr-next", "update with the lr of the next step", "update fits lr 2e-3, not 1e-3",
+wrong("lr-next", "update with the lr of the next step", "learning rate 0.002 instead of 0.001",
       next_lr=True)
-wrong("decay-none", "weight decay not applied", "update fits weight decay 0, not 0.1", **DDP)
-wrong("decay-twice", "weight decay twice", "update fits weight decay 0.2, not 0.1", **DDP)
-wrong("decay-norms", "weight decay on norms, whose group says 0", "update of norms: weight decay",
+wrong("decay-none", "weight decay not applied", "no tensor decays, and weight decay is 0.1", **DDP)
+wrong("decay-twice", "weight decay twice", "and 20 more: weight decay 0.2 instead of 0.1", **DDP)
+wrong("decay-norms", "weight decay on norms, whose group says 0", "and 4 more: weight decay 0.1 instead of 0",
       decay_norms=False)
 wrong("decay-l2", "weight decay added to gradients (Adam for AdamW)",
-      "all gradients: reference + 0.1 times the parameter", **OFF)
+      "(21): the gradient plus 0.1 times the parameter", **OFF)
 wrong("momentum-lost", "moments set to zero on the way (a resume that lost them)",
-      "moments: begin from zero", **WARM)
+      "as if the moments of the step before were zero", **WARM)
 wrong("steps-from-1", "Adam's step counted from 1 again", "step goes from 3 to 1", **DDP, **WARM)
 wrong("moments-swapped", "moments of wk and wv of layer 0 swapped (a resume that sorted names)",
-      "moments of layers.0.attention.wk and wv are exchanged", **DDP, **WARM)
+      "its moments of the step before were those of layers.0.attention.wv.weight", **DDP, **WARM)
 
 # ---- some of them in bf16 ----------------------------------------------------------------
 
@@ -274,10 +289,10 @@ for n in ("sequence-norms-not-summed", "embedding-twice", "tied-twice", "wo-slic
 # ---- the user's mistakes, after right runs -----------------------------------------------
 
 case("mistake-two-steps", "two steps lie between the checkpoints",
-     "step goes from 3 to 5: check one step", 2, mistake="two-steps", **WARM, **DDP)
-case("mistake-other-batch", "the batch of another step", "loss differs: another batch?", 1,
+     "are steps 3 to 5 of the optimizer: only one step can be checked", 2, mistake="two-steps", **WARM, **DDP)
+case("mistake-other-batch", "the batch of another step", "another batch, or another function", 1,
      mistake="other-batch", **WARM)
 case("mistake-half-batch", "the batch of one rank of two",
-     "loss differs: not the whole batch?", 1, mistake="half-batch", **DDP)
-case("mistake-no-moments", "the last checkpoint has the model only", "after has no moments", 2,
+     "another batch, or another function", 1, mistake="half-batch", **DDP)
+case("mistake-no-moments", "the last checkpoint has the model only", "has no moments of AdamW", 2,
      mistake="no-moments", **DDP)

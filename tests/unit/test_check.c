@@ -529,6 +529,29 @@ static void sequence_skipped(struct step *s)
 	gradients_free(&g);
 }
 
+/* Each of two tensor-parallel ranks goes back with its own part: a weight has rows or columns of both. */
+static void ranks_apart(struct step *s)
+{
+	struct gradients g[2];
+	for (int rank = 0; rank < 2; rank++)
+		reference_float64(&s->w, &s->batch,
+			&(struct variant){.sequence = -1, .part = {PART_RANK, 2, rank}},
+			&g[rank]);
+	for (int i = 0; i < s->w.m.n_tensors; i++) {
+		const struct tensor *t = &s->w.m.tensors[i];
+		bool columns = strstr(t->name, "wo.") || strstr(t->name, "w2.");
+		int64_t cols = t->ndim > 1 ? t->dims[1] : 1;
+		for (int64_t j = 0; j < tensor_size(t); j++) {
+			int rank = t->ndim < 2 ? 1
+				   : columns   ? 2 * (j % cols) >= cols
+					       : 2 * (j / cols) >= t->dims[0];
+			s->g.g[i][j] = g[rank].g[i][j];
+		}
+	}
+	for (int rank = 0; rank < 2; rank++)
+		gradients_free(&g[rank]);
+}
+
 static void pairs_rotated(struct step *s)
 {
 	replace(s, &(struct variant){.sequence = -1, .function = {.rope = ROPE_PAIRS}},
@@ -578,6 +601,8 @@ static const struct {
 	{LLAMA, norms_of_half, "first   wrong in backward order: norm.weight"},
 	{LLAMA "tie = yes\n", tied_twice, "embedding and output layer: 2 1 times"},
 	{LLAMA, sequence_skipped, "(21): sequences 3 of 4 do not count\n"},
+	{LLAMA, ranks_apart,
+		"as if each tensor-parallel rank went back with its own part of the gradient"},
 	{LLAMA, pairs_rotated, "in pairs of neighbours"},
 	{LLAMA, positions_restart, "positions began again in each chunk"},
 	{GPT2, positions_restart, "positions began again in each chunk"},
@@ -611,6 +636,37 @@ static void missing_when_warm(void **state)
 	train(&s);
 	expect(&s, &plain, "layers.0.attention.wv.weight (1): no ");
 	end(&s);
+}
+
+/* A resume that exchanged the moments of two tensors: of one order of rows, and of two. */
+static void moments_of_others(void **state)
+{
+	static const char *const of[2][2] = {
+		{"layers.1.attention.wk.weight", "layers.0.attention.wv.weight"},
+		{"layers.1.attention.wo.weight", "layers.0.attention.wo.weight"}};
+	(void)state;
+	for (int k = 0; k < 2; k++) {
+		struct step s;
+		char text[200];
+		begin(&s, LLAMA);
+		s.warm = true;
+		train(&s);
+		int a = tensor(&s, of[k][0]), b = tensor(&s, of[k][1]);
+		int64_t cols = s.w.m.tensors[a].dims[1], dim = s.w.m.head_dim;
+		const float *m = s.of[0][EXP_AVG][a], *n = s.of[0][EXP_AVG][b];
+		for (int64_t j = 0; j < tensor_size(&s.w.m.tensors[a]); j++) {
+			/* rows of keys are in another order in files with Meta's names */
+			int64_t row = k ? j / cols : row_of_pairs(j / cols, dim);
+			int64_t at = row * cols + j % cols;
+			s.of[1][EXP_AVG][a][j] += 0.9f * (n[at] - m[j]);
+			s.of[1][EXP_AVG][b][at] += 0.9f * (m[j] - n[at]);
+		}
+		snprintf(text, sizeof(text),
+			"%s (1): its moments of the step before were those of %s",
+			of[k][0], of[k][1]);
+		expect(&s, &plain, text);
+		end(&s);
+	}
 }
 
 /* The gradient of keys' biases is zero but for rounding, also where no bound is measured: of sequences that are
@@ -785,6 +841,7 @@ int main(void)
 		cmocka_unit_test(right_steps),
 		cmocka_unit_test(wrong_gradients),
 		cmocka_unit_test(missing_when_warm),
+		cmocka_unit_test(moments_of_others),
 		cmocka_unit_test(keys_of_short_sequences),
 		cmocka_unit_test(logged_digits),
 		cmocka_unit_test(nan_in_two_runs),

@@ -1,0 +1,62 @@
+/*
+ * search: for the causes of wrong gradients. A cause is named only if it leaves no more than rounding does.
+ */
+#ifndef CHECK_SEARCH_H
+#define CHECK_SEARCH_H
+
+#include "check/check.h"
+
+enum { MAX_PARTS = 64 };
+
+struct search {
+	struct step_check *c;
+	int *wrong, n_wrong; /* tensors, in the order of the backward pass */
+};
+
+static inline const struct tensor *tensor_of(const struct step_check *c, int i)
+{
+	return &c->weights.m.tensors[c->of[i].in_model];
+}
+
+static inline const float *reference_of(const struct step_check *c, int i)
+{
+	return c->reference.g[c->of[i].in_model];
+}
+
+/* ---- causes.c: a tensor, or some ------------------------------------------------------- */
+
+/* A cause of one tensor; of all that have none so far. */
+void explain(struct search *s, int i, const char *text);
+void explain_all(struct search *s, const char *text);
+/* Marks in wanted[n_tensors of the model] those without a cause so far; their number. */
+int unexplained(const struct search *s, bool *wanted);
+/* Does a cause leave no more than rounding, and much less than there is without it? */
+bool within(const struct step_check *c, int i, double residual);
+/* A factor as it is shown, no finer than the run's precision tells; and several: "1 2". */
+double shown(const struct step_check *c, double f);
+void put_factors(
+	const struct step_check *c, char *out, size_t room, const double *f, int n);
+
+/* Least squares. Adds the products of n elements of the parts with each other, to a[k][k], and with y, to b[k]. */
+void add_products(double *a, double *b, const float *const *parts, int k, const float *y,
+	int64_t n);
+/* Solves a x = b for a symmetric matrix [n][n], which is overwritten; x is b. False: the parts depend on each
+ * other. */
+bool solve(double *a, double *b, int n);
+/* |y - sum of x[i] parts[i]| / |y| */
+double distance_of(
+	const float *const *parts, const double *x, int k, const float *y, int64_t n);
+/* Are the weights the same, so that the parts explain nothing? */
+bool are_equal(const double *x, int n);
+
+/* ---- step_causes.c: the whole step ----------------------------------------------------- */
+
+void by_lost_moments(struct search *s);
+/* Weights of the batch's sequences. */
+void by_sequences(struct search *s);
+/* Tensor-parallel ranks that go back with their own parts of the gradients of activations. */
+void by_ranks_apart(struct search *s);
+/* Another function than the model's options say. */
+void by_function(struct search *s);
+
+#endif

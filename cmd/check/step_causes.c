@@ -1,0 +1,292 @@
+/* What known bugs would make of the gradients of most tensors at once; see causes.c. */
+#include "check/search.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* How near the wrong tensors come to these gradients, after a factor of their own: the largest residual of one,
+ * compared with its bound. */
+static double farthest_from(const struct search *s, const struct gradients *g)
+{
+	const struct step_check *c = s->c;
+	struct products *p = xcalloc((size_t)c->n, sizeof(*p)), all = {0};
+	double farthest = 0;
+	for (int k = 0; k < s->n_wrong; k++) {
+		int i = s->wrong[k];
+		p[i] = products_of(c->seen[i], g->g[c->of[i].in_model], c->of[i].n);
+		all.ab += p[i].ab;
+		all.bb += p[i].bb;
+	}
+	double factor = all.bb > 0 ? all.ab / all.bb : 0;
+	for (int k = 0; k < s->n_wrong; k++) {
+		int i = s->wrong[k];
+		farthest = fmax(
+			farthest, residual_of(&p[i], factor) / c->of[i].gradient.bound);
+	}
+	free(p);
+	return farthest;
+}
+
+/* "5 6 7 8" */
+static void put_sequences(char *out, size_t room, const double *x, int n, double weight)
+{
+	size_t at = 0;
+	*out = '\0';
+	for (int i = 0; i < n && at < room; i++)
+		if (fabs(x[i] - weight) < 0.02)
+			at += (size_t)snprintf(
+				out + at, room - at, "%s%d", at ? " " : "", i + 1);
+}
+
+/* Least squares on the gradients of the sequences, of the wrong tensors together. */
+void by_sequences(struct search *s)
+{
+	enum { MAX_ELEMENTS = 1 << 22 };
+	struct step_check *c = s->c;
+	int n = (int)c->batch.n;
+	bool *wanted = xcalloc((size_t)c->weights.m.n_tensors, sizeof(*wanted));
+	int64_t elements = 0;
+	if (n < 2 || n > MAX_PARTS || !unexplained(s, wanted)) {
+		free(wanted);
+		return;
+	}
+	for (int k = 0; k < c->weights.m.n_tensors; k++) {
+		elements += wanted[k] ? tensor_size(&c->weights.m.tensors[k]) : 0;
+		wanted[k] &= elements <= MAX_ELEMENTS ||
+			     elements == tensor_size(&c->weights.m.tensors[k]);
+	}
+	struct gradients *g = xcalloc((size_t)n, sizeof(*g));
+	double *a = xcalloc((size_t)(n * n), sizeof(*a)),
+	       *x = xcalloc((size_t)n, sizeof(*x));
+	double left = 0, size = 0, bound = 0, most = 0;
+	const float *part[MAX_PARTS];
+	for (int j = 0; j < n; j++) {
+		const struct variant v = {.sequence = j, .wanted = wanted};
+		reference_float64(&c->weights, &c->batch, &v, &g[j]);
+	}
+	for (int pass = 0; pass < 2; pass++) {
+		for (int i = 0; i < c->n; i++) {
+			int k = c->of[i].in_model;
+			if (!wanted[k])
+				continue;
+			for (int j = 0; j < n; j++)
+				part[j] = g[j].g[k];
+			if (pass == 0) {
+				add_products(a, x, part, n, c->seen[i], c->of[i].n);
+				continue;
+			}
+			double own = products_of(c->seen[i], c->seen[i], c->of[i].n).aa;
+			double d = distance_of(part, x, n, c->seen[i], c->of[i].n);
+			left += d * d * own;
+			size += own;
+			bound = fmax(bound, c->of[i].gradient.bound);
+		}
+		if (pass == 0 && !solve(a, x, n))
+			break;
+	}
+	for (int j = 0; j < n; j++)
+		most = fmax(most, fabs(x[j]));
+	for (int j = 0; j < n && most > 0; j++)
+		x[j] /= most;
+	if (size > 0 && sqrt(left / size) <= bound && !are_equal(x, n)) {
+		char list[100], text[CAUSE_TEXT];
+		put_sequences(list, sizeof(list), x, n, 0);
+		double times = shown(c, most / c->run_clip);
+		if (*list && c->run_clip > 0 && fabs(times - 1) > 0.02)
+			snprintf(text, sizeof(text),
+				"sequences %s of %d do not count, and the others %.3g times",
+				list, n, times);
+		else if (*list)
+			snprintf(text, sizeof(text), "sequences %s of %d do not count",
+				list, n);
+		else {
+			put_factors(c, list, sizeof(list), x, n < 12 ? n : 12);
+			snprintf(text, sizeof(text), "sequences have weights %s", list);
+		}
+		explain_all(s, text);
+	}
+	for (int j = 0; j < n; j++)
+		gradients_free(&g[j]);
+	free(g);
+	free(a);
+	free(x);
+	free(wanted);
+}
+
+/* The moments of the step before, which were lost: what is seen is (m1 - beta1 m0) / (1 - beta1) without m0. */
+void by_lost_moments(struct search *s)
+{
+	struct step_check *c = s->c;
+	double beta = c->files.adam.beta1;
+	int right = 0;
+	struct err e = {0};
+	if (c->files.m0 < 0)
+		return;
+	for (int i = 0; i < c->n && !e.code; i++) {
+		struct tensor_step t;
+		if (!tensor_step_read(&t, &c->files, i, STEP_MEANS, &e)) {
+			struct products p = products_of(t.m1, reference_of(c, i), t.n);
+			double f = (1 - beta) * c->common;
+			right += residual_of(&p, f) <= c->of[i].gradient.bound;
+		}
+		tensor_step_free(&t);
+	}
+	if (!e.code && 2 * right > c->n)
+		explain_all(s, "as if the moments of the step before were zero");
+}
+
+/* What the files have of gradients that the n ranks computed apart: rows or columns of their own, or all of one
+ * rank's. The first that comes nearest, allocated. */
+static float *assemble(const struct search *s, int i, const struct gradients *of, int n)
+{
+	const struct tensor *t = tensor_of(s->c, i);
+	int k = s->c->of[i].in_model;
+	int64_t size = s->c->of[i].n, cols = t->ndim > 1 ? t->dims[1] : 1;
+	float *best = NULL;
+	double nearest = INFINITY;
+	for (int how = 0; how < n + 2; how++) {
+		float *g = xmalloc((size_t)max64(1, size) * sizeof(*g));
+		for (int rank = 0; rank < n; rank++) {
+			int64_t all = how == 0 ? t->dims[0] : cols;
+			int64_t from = part_begin(all, n, rank),
+				to = part_begin(all, n, rank + 1);
+			for (int64_t j = 0; j < size; j++) {
+				int64_t at = how == 0 ? j / cols : j % cols;
+				if (how > 1 ? how - 2 == rank : at >= from && at < to)
+					g[j] = of[rank].g[k][j];
+			}
+		}
+		const struct products p = products_of(s->c->seen[i], g, size);
+		double far = p.bb > 0 ? residual_of(&p, p.ab / p.bb) : INFINITY;
+		if (best && !(far < nearest)) {
+			free(g);
+			continue;
+		}
+		free(best);
+		best = g;
+		nearest = far;
+	}
+	return best;
+}
+
+static void try_ranks_apart(struct search *s, int n)
+{
+	struct step_check *c = s->c;
+	struct gradients *of = xcalloc((size_t)n, sizeof(*of));
+	struct gradients all = {.n = c->weights.m.n_tensors};
+	all.g = xcalloc((size_t)all.n, sizeof(*all.g));
+	for (int rank = 0; rank < n; rank++) {
+		const struct variant v = {.sequence = -1, .part = {PART_RANK, n, rank}};
+		reference_float64(&c->weights, &c->batch, &v, &of[rank]);
+	}
+	for (int k = 0; k < s->n_wrong; k++)
+		all.g[c->of[s->wrong[k]].in_model] = assemble(s, s->wrong[k], of, n);
+	if (farthest_from(s, &all) <= 1)
+		explain_all(s,
+			"as if each tensor-parallel rank went back with its own part of "
+			"the gradient: no all-reduce where column-parallel layers begin");
+	for (int rank = 0; rank < n; rank++)
+		gradients_free(&of[rank]);
+	free(of);
+	gradients_free(&all);
+}
+
+void by_ranks_apart(struct search *s)
+{
+	const int64_t tries[] = {s->c->o.tp, 2, 4};
+	bool *wanted = xcalloc((size_t)s->c->weights.m.n_tensors, sizeof(*wanted));
+	for (size_t i = 0; i < ARRAY_LEN(tries); i++)
+		if (tries[i] > 1 && tries[i] <= MAX_PARTS && unexplained(s, wanted))
+			try_ranks_apart(s, (int)tries[i]);
+	free(wanted);
+}
+
+/* Another function than the model's options say. */
+void by_function(struct search *s)
+{
+	const struct step_check *c = s->c;
+	const struct model *m = &c->weights.m;
+	const int chunks = (int)(c->o.cp > 1 ? c->o.cp : 2);
+	const bool rope = m->arch->rope, masked = c->batch.masked;
+	const bool grouped = m->c.kv_heads < m->c.heads && m->c.kv_heads > 1;
+	const bool room = !m->positions || c->batch.length <= m->positions->dims[0];
+	const double width = (double)m->head_dim, dim = (double)m->c.dim;
+	const struct {
+		struct variant v;
+		const char *text;
+		bool applies;
+	} tries[] = {
+		{{.function = {.rope = ROPE_PAIRS}},
+			"as if queries and keys were rotated in pairs of neighbours (2j, 2j + 1) "
+			"instead of halves",
+			rope},
+		{{.function = {.rope = ROPE_HALVES_OF_PAIRS}},
+			"as if queries and keys were rotated in halves, of rows that are in pairs",
+			rope},
+		{{.other_gelu = true},
+			m->act == ACT_GELU
+				? "as if GELU were approximated by tanh"
+				: "as if GELU were exact, not approximated by tanh",
+			m->act != ACT_SWIGLU},
+		{{.restart = chunks},
+			"as if positions began again in each chunk (context parallelism)",
+			true},
+		{{.restart = 4}, "as if positions began again in each of 4 chunks", true},
+		{{.unseen = chunks},
+			"as if attention did not see the chunks before (context parallelism)",
+			true},
+		{{.targets = TARGETS_UNSHIFTED},
+			"as if the inputs were their own targets: labels are not shifted",
+			true},
+		{{.targets = TARGETS_SHIFTED_TWICE},
+			"as if the targets were the tokens after the next: labels are shifted twice",
+			true},
+		{{.targets = TARGETS_UNMASKED},
+			"as if the targets that do not count did: the mask is ignored",
+			masked},
+		{{.one_document = true},
+			"as if attention saw all documents of a sequence",
+			c->batch.documents},
+		{{.run_on = true}, "as if positions did not begin again in each document",
+			c->batch.documents && room},
+		{{.one_document = true, .run_on = true},
+			"as if a sequence were one document, in attention and positions",
+			c->batch.documents && room},
+		{{.function = {.heads_in_turn = true}},
+			"as if query heads were assigned to key heads in turn, not in groups",
+			grouped},
+		{{.function = {.softmax_scale = 1 / width}},
+			"as if scores were divided by the width of a head, not by its root",
+			true},
+		{{.function = {.softmax_scale = 1}}, "as if scores were not scaled",
+			true},
+		{{.function = {.embedding_scale = sqrt(dim)}},
+			"as if the embedding were multiplied by the root of the width",
+			true},
+		{{.norm_eps = 1e-6}, "as if the norms had eps 1e-6", true},
+		{{.norm_eps = 1e-5}, "as if the norms had eps 1e-5", true},
+		{{.norm_eps = 1e-8}, "as if the norms had eps 1e-8", true},
+		{{.rope_theta = 1e4}, "as if rope theta were 10000", rope},
+		{{.rope_theta = 5e5}, "as if rope theta were 500000", rope},
+		{{.rope_theta = 1e6}, "as if rope theta were 1000000", rope},
+	};
+	double nearest = 1;
+	const char *text = NULL;
+	for (size_t t = 0; t < ARRAY_LEN(tries); t++) {
+		struct gradients g = {0};
+		struct variant v = tries[t].v;
+		v.sequence = -1;
+		if (!tries[t].applies)
+			continue;
+		reference_float64(&c->weights, &c->batch, &v, &g);
+		double far = farthest_from(s, &g);
+		gradients_free(&g);
+		if (far <= nearest) {
+			nearest = far;
+			text = tries[t].text;
+		}
+	}
+	if (text)
+		explain_all(s, text);
+}
