@@ -208,18 +208,19 @@ static int64_t transposed(const struct step_check *c, const struct tensor *t, in
 	return j % t->dims[1] * t->dims[1] + j / t->dims[1];
 }
 
-/* Rows of a head: halves (j, j + half) instead of pairs (2j, 2j + 1). */
+/* Rows of a head, also of a bias: halves (j, j + half) instead of pairs (2j, 2j + 1). */
 static int64_t halves(const struct step_check *c, const struct tensor *t, int64_t j)
 {
-	int64_t cols = t->dims[1];
+	int64_t cols = t->ndim > 1 ? t->dims[1] : 1;
 	return row_of_pairs(j / cols, c->weights.m.head_dim) * cols + j % cols;
 }
 
 static int64_t pairs(const struct step_check *c, const struct tensor *t, int64_t j)
 {
-	int64_t dim = c->weights.m.head_dim, row = j / t->dims[1], r = row % dim;
+	int64_t cols = t->ndim > 1 ? t->dims[1] : 1;
+	int64_t dim = c->weights.m.head_dim, row = j / cols, r = row % dim;
 	r = r % 2 ? dim / 2 + r / 2 : r / 2;
-	return (row / dim * dim + r) * t->dims[1] + j % t->dims[1];
+	return (row / dim * dim + r) * cols + j % cols;
 }
 
 static bool by_order(struct search *s, int i)

@@ -30,6 +30,7 @@ from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel as DDP
 
 from cases import CASES, SEED
+from gpt2 import GPT2, gpt2_config
 from judge import judge
 from llama import Llama, TensorParallel, hf_config, hf_name, split
 
@@ -120,7 +121,7 @@ class Run:
 
     def __init__(self, c):
         self.c, self.rank = c, dist.get_rank()
-        m = self.model = Llama(c, 1 + SEED)
+        m = self.model = (GPT2 if c.names == "nanogpt" else Llama)(c, 1 + SEED)
         if c.precision == "all-bf16":
             m.to(torch.bfloat16)
         if c.bug == "frozen":
@@ -159,11 +160,11 @@ class Run:
         if c.precision.startswith("fsdp-bf16"):
             reduce = torch.bfloat16 if c.precision == "fsdp-bf16-reduce" else torch.float32
             policy["mp_policy"] = MixedPrecisionPolicy(torch.bfloat16, reduce)
-        for block in m.layers.values():
+        for block in m.blocks:
             fully_shard(block, mesh=shards, **policy)
         fully_shard(m, mesh=shards, **policy)
         if c.bug == "no-division":
-            for part in (m, *m.layers.values()):
+            for part in (m, *m.blocks):
                 part.set_force_sum_reduction_for_comms(True)  # all that gloo has
                 part.set_gradient_divide_factor(1.0)
         return m
@@ -377,8 +378,9 @@ def write(folder, c, run, seen):
         torch.save(batch, folder / f"batch-{run.dp_rank}.pt")
     if run.rank:
         return
+    config = gpt2_config if c.names == "nanogpt" else hf_config
     believed = type(c)(**{**vars(c), **c.believed})
-    (folder / "config.json").write_text(json.dumps(hf_config(believed), indent=1) + "\n")
+    (folder / "config.json").write_text(json.dumps(config(believed), indent=1) + "\n")
     keys = ("layout", "precision", "accumulate", "clip", "lr", "betas", "eps", "decay",
             "decay_norms", "norm_lr", "warm", "form", "names", "bug", "mistake", "cause", "say",
             "code")

@@ -117,6 +117,15 @@ right("tp2-sp-clip-off", "no clipping", **SP, **OFF)
 right("tp2-sp-bf16", "parameters in bf16", precision="fsdp-bf16", **SP)
 right("tp2-autocast", "autocast to bf16", precision="autocast", **TP)
 
+GPT2 = {"names": "nanogpt", "tie": True}
+right("gpt2-ddp2", "GPT-2 with nanoGPT's names", **GPT2, **DDP)
+right("gpt2-ddp2-groups", "the same, biases and norms without weight decay", decay_norms=False,
+      **GPT2, **DDP)
+right("gpt2-fsdp4", "GPT-2, FSDP2 on 4", **GPT2)
+right("gpt2-fsdp4-warm", "GPT-2, step 3 to 4", **GPT2, **WARM)
+right("gpt2-fsdp4-autocast", "GPT-2, autocast to bf16", precision="autocast", **GPT2)
+right("gpt2-fsdp4-bf16", "GPT-2, parameters in bf16", precision="fsdp-bf16", **GPT2)
+
 # ---- gradients that are not summed, or twice ---------------------------------------------
 
 NORMS = "(4): the part of slice 1 of 2 tensor-parallel slices: not summed over the ranks"
@@ -285,6 +294,14 @@ for n in ("sequence-norms-not-summed", "embedding-twice", "tied-twice", "wo-slic
     options = {k: v for k, v in c.items() if k in PLAIN and k not in ("bug", "precision")}
     wrong(c["bug"], c["cause"] + ", bf16", c["say"], n + "-bf16", **options,
           precision="autocast" if c["layout"] == "ddp2" else "fsdp-bf16")
+
+# ---- some of them in GPT-2 ---------------------------------------------------------------
+
+for n in ("ddp-no-sync", "one-shard-twice", "no-division", "micro-batch-skipped", "mean-of-means",
+          "labels-shifted", "beta2", "decay-l2", "no-bias-correction", "momentum-lost"):
+    c = vars(CASES["wrong-" + n])
+    options = {k: v for k, v in c.items() if k in PLAIN and k not in ("bug", "names", "tie")}
+    wrong(c["bug"], c["cause"] + ", GPT-2", c["say"], n + "-gpt2", **options, **GPT2)
 
 # ---- the user's mistakes, after right runs -----------------------------------------------
 

@@ -11,6 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch.distributed.checkpoint.format_utils import dcp_to_torch_save
 
+from gpt2 import GPT2
 from llama import Llama, hf_name
 
 
@@ -24,6 +25,10 @@ def load(path):
 
 def model_of(folder, c):
     f = json.loads((folder / "config.json").read_text())
+    if c.names == "nanogpt":
+        return GPT2(SimpleNamespace(
+            layers=f["n_layer"], heads=f["n_head"], dim=f["n_embd"], length=f["n_positions"],
+            norm_eps=f["layer_norm_epsilon"], vocab=f["vocab_size"])).double()
     return Llama(SimpleNamespace(
         layers=f["num_hidden_layers"], heads=f["num_attention_heads"],
         kv_heads=f["num_key_value_heads"], dim=f["hidden_size"], ffn=f["intermediate_size"],

@@ -215,6 +215,10 @@ class Llama(nn.Module):
         if c.tie:
             self.output.weight = self.tok_embeddings.weight
 
+    @property
+    def blocks(self):
+        return self.layers.values()
+
     def forward(self, ids, positions=None):
         """Documents begin where positions are 0; without them a sequence is one."""
         detached = self.layers["1"].attention.wv if self.bug == "detached" else None

@@ -641,18 +641,19 @@ static void missing_when_warm(void **state)
 /* A resume that exchanged the moments of two tensors: of one order of rows, and of two. */
 static void moments_of_others(void **state)
 {
-	static const char *const of[2][2] = {
+	static const char *const of[3][2] = {
 		{"layers.1.attention.wk.weight", "layers.0.attention.wv.weight"},
-		{"layers.1.attention.wo.weight", "layers.0.attention.wo.weight"}};
+		{"layers.1.attention.wo.weight", "layers.0.attention.wo.weight"},
+		{"layers.1.attention.wq.bias", "layers.0.attention.wv.bias"}};
 	(void)state;
-	for (int k = 0; k < 2; k++) {
+	for (int k = 0; k < 3; k++) {
 		struct step s;
 		char text[200];
-		begin(&s, LLAMA);
+		begin(&s, k < 2 ? LLAMA : GPT2);
 		s.warm = true;
 		train(&s);
 		int a = tensor(&s, of[k][0]), b = tensor(&s, of[k][1]);
-		int64_t cols = s.w.m.tensors[a].dims[1], dim = s.w.m.head_dim;
+		int64_t cols = max64(1, s.w.m.tensors[a].dims[1]), dim = s.w.m.head_dim;
 		const float *m = s.of[0][EXP_AVG][a], *n = s.of[0][EXP_AVG][b];
 		for (int64_t j = 0; j < tensor_size(&s.w.m.tensors[a]); j++) {
 			/* rows of keys are in another order in files with Meta's names */
