@@ -133,7 +133,10 @@ static void say_times(const struct step_check *c, double factor, char *out, size
 	} of[] = {{c->o.dp * c->o.fsdp, "data-parallel ranks"},
 		{c->o.accumulation, "micro-batches that are accumulated"},
 		{c->o.tp, "tensor-parallel ranks"}, {c->o.cp, "context-parallel ranks"}};
-	size_t at = (size_t)snprintf(out, room, "%.4g times", factor);
+	/* (rounding to bf16 changes norms by as much) */
+	double whole = factor < 1 ? 1 / round(1 / factor) : round(factor);
+	bool near = c->o.precision != RUN_FP32 && fabs(factor / whole - 1) <= 0.005;
+	size_t at = (size_t)snprintf(out, room, "%.4g times", near ? whole : factor);
 	int said = 0;
 	for (size_t i = 0; i < ARRAY_LEN(of); i++)
 		for (int up = 0; up < 2 && of[i].n > 1 && at < room; up++) {
