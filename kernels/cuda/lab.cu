@@ -26,6 +26,8 @@ static const struct {
 	{"gelu", LAB_GELU},
 	/* the bias as an epilogue of float8 matmuls */
 	{"float8-bias", LAB_FLOAT8_BIAS},
+	/* exact sums of squares by persistent blocks, with limbs in shared memory */
+	{"sumsq", LAB_SUMSQ},
 };
 
 static int64_t lab_of(const char *name, size_t len)
