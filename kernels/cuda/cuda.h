@@ -70,7 +70,9 @@ enum lab {
 	LAB_NORM = 32,
 	LAB_GELU = 64,
 	LAB_NORM_COPY = 128,
-	LAB_SUMSQ = 1 << 20
+	LAB_SUMSQ = 1 << 20,
+	LAB_AMAX_BLOCK = 1 << 21,
+	LAB_BIAS = 1 << 22
 };
 bool cuda_lab_off(const struct device *d, enum lab what);
 

@@ -1,5 +1,6 @@
 /* PT_LAB_OFF=name,.. disables optimizations, so that what each of them gains can be measured on a
- * GPU. No bits change, except with gelu and float8-bias. */
+ * GPU. No bits change, except with gelu, float8-bias and
+ * bias. */
 #include "kernels/cuda/cuda_internal.h"
 
 #include <stdlib.h>
@@ -28,6 +29,10 @@ static const struct {
 	{"float8-bias", LAB_FLOAT8_BIAS},
 	/* exact sums of squares by persistent blocks, with limbs in shared memory */
 	{"sumsq", LAB_SUMSQ},
+	/* the amax kernel by at most two blocks a multiprocessor */
+	{"amax-block", LAB_AMAX_BLOCK},
+	/* sums of columns by more blocks, of 64 columns each */
+	{"bias", LAB_BIAS},
 };
 
 static int64_t lab_of(const char *name, size_t len)

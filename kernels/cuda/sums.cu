@@ -407,6 +407,38 @@ static __global__ void amax_kernel(float *to, const T *x, int64_t n, bool whole)
 		atomicMax((unsigned *)to, most);
 }
 
+/* By few blocks, each of which looks before it raises the one word that all of them have. */
+enum { AMAX_BLOCKS = 2 };
+template <typename T>
+static __global__ void __launch_bounds__(THREADS, AMAX_BLOCKS)
+	amax_block_kernel(float *to, const T *x, int64_t n, bool whole)
+{
+	enum { N = PER_PACK<T>, AT_ONCE = 8 };
+	const int64_t threads = (int64_t)gridDim.x * THREADS, packs = whole ? n / N : 0;
+	const packed<T, N> *from = (const packed<T, N> *)x;
+	unsigned seen = amax_seen(to), most = 0;
+	for (int64_t i = thread_number(); i < packs; i += AT_ONCE * threads) {
+		packed<T, N> some[AT_ONCE] = {};
+#pragma unroll
+		for (int k = 0; k < AT_ONCE; k++)
+			if (i + k * threads < packs)
+				some[k] = from[i + k * threads];
+#pragma unroll
+		for (int k = 0; k < AT_ONCE; k++) {
+			float v[N];
+			unpack(v, some[k]);
+			most = amax_bits(v, most);
+		}
+	}
+	for (int64_t i = packs * N + thread_number(); i < n; i += threads) {
+		const float v[] = {widen(x[i])};
+		most = amax_bits(v, most);
+	}
+	most = row_max<WARPS_A_BLOCK>(most);
+	if (threadIdx.x == 0)
+		raise(to, seen, most);
+}
+
 void cuda_amax(struct device *d, float *to, struct mat x)
 {
 	int64_t n = mat_size(x);
@@ -414,8 +446,14 @@ void cuda_amax(struct device *d, float *to, struct mat x)
 		using T = decltype(t);
 		enum { N = PER_PACK<T> };
 		const T *p = (const T *)x.p;
-		launch(d, "amax", grid_in_strides(n, N), THREADS, 0, amax_kernel<T>, to,
-			p, n, in_packs(0, N, p));
+		bool whole = in_packs(0, N, p);
+		dim3 old = grid_in_strides(n, N);
+		if (cuda_lab_off(d, LAB_AMAX_BLOCK))
+			launch(d, "amax", old, THREADS, 0, amax_kernel<T>, to, p, n,
+				whole);
+		else
+			launch(d, "amax", cuda_persistent(d, old.x, AMAX_BLOCKS), THREADS,
+				0, amax_block_kernel<T>, to, p, n, whole);
 	});
 }
 
