@@ -1,6 +1,5 @@
 /* PT_LAB_OFF=name,.. disables optimizations, so that what each of them gains can be measured on a
- * GPU. No bits change, except with gelu, float8-bias and
- * bias. */
+ * GPU. No bits change, except with gelu and float8-bias. */
 #include "kernels/cuda/cuda_internal.h"
 
 #include <stdlib.h>
@@ -31,7 +30,7 @@ static const struct {
 	{"sumsq", LAB_SUMSQ},
 	/* the amax kernel by at most two blocks a multiprocessor */
 	{"amax-block", LAB_AMAX_BLOCK},
-	/* sums of columns by more blocks, of 64 columns each */
+	/* sums of columns with more rows in flight */
 	{"bias", LAB_BIAS},
 };
 
