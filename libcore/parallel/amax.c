@@ -87,7 +87,6 @@ static void raise_slices(struct store *s, int unit)
 void amax_compute(struct store *s, int unit)
 {
 	struct store_impl *o = s->impl;
-	struct device *d = s->c.device;
 	if (!o->amax || o->amax_known[unit])
 		return;
 	/* only what is gathered can be read if parameters are offloaded */
