@@ -63,10 +63,47 @@ static __global__ void __launch_bounds__(THREADS) sum_run_kernel(float *part, co
 	add_warps(part + (int64_t)blockIdx.y * SUMS * cols, sums, first_col, cols);
 }
 
+/* sum_run_kernel<false>, with the packs of more rows in flight, and in the same order, which is
+ * norm_bwd's too. WHOLE: rows are aligned for packs. */
+enum { SUM_BLOCKS = 4 };
+template <bool WHOLE, int N, typename T>
+static __global__ void __launch_bounds__(THREADS, SUM_BLOCKS) sum_columns_kernel(
+	float *part, const T *dy, int64_t rows, int64_t cols, struct column_runs runs)
+{
+	enum { COLS = N * WARP, AT_ONCE = WHOLE ? 8 : 4 };
+	__shared__ float sums[1][WARPS_A_BLOCK][COLS];
+	int64_t first_col = (int64_t)blockIdx.x * COLS, j = first_col + lane_number() * N;
+	int64_t first = blockIdx.y * runs.rows;
+	int64_t end = j < cols ? min64(first + runs.rows, rows) : first;
+	float b[N] = {};
+	for (int64_t i = first + warp_number(); i < end; i += AT_ONCE * WARPS_A_BLOCK) {
+		packed<T, N> up[AT_ONCE] = {};
+#pragma unroll
+		for (int r = 0; r < AT_ONCE; r++) {
+			int64_t row = i + r * WARPS_A_BLOCK;
+			const T *from = dy + row * cols + j;
+			if (row < end)
+				up[r] = WHOLE ? *(const packed<T, N> *)from
+					      : fetch<N>(from, cols - j, false);
+		}
+#pragma unroll
+		for (int r = 0; r < AT_ONCE; r++) {
+			float u[N];
+			unpack(u, up[r]);
+			for (int k = 0; k < N; k++)
+				b[k] += u[k]; /* 0 past the end */
+		}
+	}
+	keep_sums(sums[0], b);
+	__syncthreads();
+	add_warps(part + (int64_t)blockIdx.y * cols, sums, first_col, cols);
+}
+
 /* Result blockIdx.y = the sum of its rows in part[n][gridDim.y][cols]. */
 static __global__ void __launch_bounds__(WARP *WARP) join_runs_kernel(float *first,
 	float *second, float *third, const float *part, int64_t n, int64_t cols)
 {
+	enum { AT_ONCE = MAX_RUNS / WARP };
 	__shared__ float sums[WARP][WARP];
 	const int lane = lane_number(), warp = warp_number();
 	const int64_t col = (int64_t)blockIdx.x * WARP + lane, stride = gridDim.y * cols;
@@ -75,9 +112,16 @@ static __global__ void __launch_bounds__(WARP *WARP) join_runs_kernel(float *fir
 	if (!out)
 		return;
 	part += blockIdx.y * cols;
-#pragma unroll 4
-	for (int64_t i = warp; i < n; i += WARP)
-		total += col < cols ? part[i * stride + col] : 0;
+	for (int64_t i = warp; i < n; i += AT_ONCE * WARP) {
+		float v[AT_ONCE] = {};
+#pragma unroll
+		for (int k = 0; k < AT_ONCE; k++)
+			if (i + k * WARP < n && col < cols)
+				v[k] = part[(i + k * WARP) * stride + col];
+#pragma unroll
+		for (int k = 0; k < AT_ONCE; k++)
+			total += v[k];
+	}
 	sums[warp][lane] = total;
 	__syncthreads();
 	if (warp > 0 || col >= cols)
@@ -111,8 +155,15 @@ static void sum_rows(struct device *d, const char *name, const struct column_sum
 		const T *up = (const T *)dy.p;
 		dim3 grid = grid_of(ceil_div(cols, N * WARP));
 		grid.y = (unsigned)runs.n;
-		launch(d, name, grid, THREADS, 0, sum_run_kernel<NORM, N, T>, part, up, x,
-			mean, rstd, rows, cols, runs, in_packs(cols, N, up, x));
+		bool whole = in_packs(cols, N, up, x);
+		if (NORM || cuda_lab_off(d, LAB_BIAS))
+			launch(d, name, grid, THREADS, 0, sum_run_kernel<NORM, N, T>,
+				part, up, x, mean, rstd, rows, cols, runs, whole);
+		else
+			launch(d, name, grid, THREADS, 0,
+				whole ? sum_columns_kernel<true, N, T>
+				      : sum_columns_kernel<false, N, T>,
+				part, up, rows, cols, runs);
 	});
 	cuda_join_runs(d, name, cols, to, part, runs.n);
 }

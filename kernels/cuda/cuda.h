@@ -7,7 +7,7 @@
  * Where a result is a sum, its order is a function of the shapes alone: no floating-point
  * atomics, and no partial sums whose number depends on that of the multiprocessors.
  * (Attention for sm_90 launches one block a multiprocessor, but each tile is summed by one
- * block, and its bits do not depend on which.)
+ * block, and its bits do not depend on which. Sums and maxima of integers are free.)
  *
  * With PT_EMULATED the same files are compiled for the CPU, by an emulator of the CUDA
  * runtime: a thread of a block is a coroutine there. For this, the headers that the emulator
@@ -47,6 +47,8 @@ struct attn_work {
  * lists the last launches. */
 void cuda_check(struct device *d, cudaError_t rc, const char *what);
 cudaStream_t cuda_stream(struct device *d); /* the current stream */
+/* A grid of persistent blocks for n items: at most so many a multiprocessor. */
+dim3 cuda_persistent(struct device *d, int64_t n, int blocks);
 /* Ends the program if a block cannot have n_bytes of shared memory on this device. */
 void cuda_check_shared(struct device *d, const char *name, size_t n_bytes);
 /* Temporary device memory for one function of kernels.h, for partial sums for example, at most
@@ -67,7 +69,10 @@ enum lab {
 	LAB_FLOAT8_BIAS = 16,
 	LAB_NORM = 32,
 	LAB_GELU = 64,
-	LAB_NORM_COPY = 128
+	LAB_NORM_COPY = 128,
+	LAB_SUMSQ = 1 << 20,
+	LAB_AMAX_BLOCK = 1 << 21,
+	LAB_BIAS = 1 << 22
 };
 bool cuda_lab_off(const struct device *d, enum lab what);
 

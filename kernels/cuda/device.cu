@@ -424,6 +424,11 @@ static int find_gpu(struct device *d, struct cuda_device *c, struct err *e)
 	return 0;
 }
 
+dim3 cuda_persistent(struct device *d, int64_t n, int blocks)
+{
+	return dim3((unsigned)min64(n, (int64_t)blocks * cuda_of(d)->multiprocessors));
+}
+
 /* Checks that the fixed buffers fit beside other processes' memory. */
 static int has_room(struct cuda_device *c, struct err *e)
 {

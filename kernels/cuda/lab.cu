@@ -26,6 +26,12 @@ static const struct {
 	{"gelu", LAB_GELU},
 	/* the bias as an epilogue of float8 matmuls */
 	{"float8-bias", LAB_FLOAT8_BIAS},
+	/* exact sums of squares by persistent blocks, with limbs in shared memory */
+	{"sumsq", LAB_SUMSQ},
+	/* the amax kernel by at most two blocks a multiprocessor */
+	{"amax-block", LAB_AMAX_BLOCK},
+	/* sums of columns with more rows in flight */
+	{"bias", LAB_BIAS},
 };
 
 static int64_t lab_of(const char *name, size_t len)

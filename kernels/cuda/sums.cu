@@ -71,6 +71,47 @@ static __device__ inline void exact_add_lanes(struct exact *x, double v, bool ha
 	}
 }
 
+/* Digit i < 3 of a finite |x|, which is in limb `limb` + i. */
+struct exact_digits {
+	uint64_t mantissa;
+	int limb, shift;
+	bool infinite; /* or NaN */
+};
+
+static __device__ inline struct exact_digits exact_digits_of(double x)
+{
+	enum { INFINITE = 0x7ff };
+	uint64_t bits = (uint64_t)__double_as_longlong(x);
+	int exponent = (int)(bits >> 52 & INFINITE);
+	int at = max(exponent, 1) + EXACT_BIAS - 1075;
+	struct exact_digits r = {bits & (((uint64_t)1 << 52) - 1), at / EXACT_DIGIT,
+		at % EXACT_DIGIT, exponent == INFINITE};
+	r.mantissa |= exponent ? (uint64_t)1 << 52 : 0;
+	return r;
+}
+
+static __device__ inline uint32_t exact_digit(const struct exact_digits &x, int i)
+{
+	return (uint32_t)(i == 0 ? x.mantissa << x.shift
+			  : i == 1
+				  ? x.mantissa >> (EXACT_DIGIT - x.shift)
+				  : x.mantissa >> EXACT_DIGIT >> (EXACT_DIGIT - x.shift));
+}
+
+/* Adds a sum of squares, which all lanes of a warp have, to limbs in shared memory that no other warp
+ * uses. A lane has every 32nd limb, so lanes need not wait for each other. */
+static __device__ inline void exact_add_square(struct exact *to, double x)
+{
+	const struct exact_digits digits = exact_digits_of(x);
+	const int lane = lane_number(), i = (lane - digits.limb) & (WARP - 1);
+	if (digits.infinite && lane == 0) {
+		to->n_nan += isnan(x);
+		to->n_pos_inf += !isnan(x);
+	} else if (!digits.infinite && i < 3) {
+		to->limb[digits.limb + i] += exact_digit(digits, i);
+	}
+}
+
 /* Carries the limbs as exact_normalize does, which has one result for one number. */
 static __global__ void exact_carry_kernel(struct exact *x)
 {
@@ -156,19 +197,153 @@ static __global__ void __launch_bounds__(threads_of_rows<WARPS>())
 	}
 }
 
-template <int WARPS>
+/* Up to `left` numbers, then zeros; with WHOLE rows are aligned for packs. */
+template <bool WHOLE>
+static __device__ inline packed<float, 4> fetch_floats(const float *p, int64_t left)
+{
+	if (!WHOLE)
+		return fetch<4>(p, left, false);
+	packed<float, 4> r = {};
+	if (left > 0)
+		r = *(const packed<float, 4> *)p;
+	return r;
+}
+
+static __device__ inline void add_squares(double (&to)[4], const packed<float, 4> &x)
+{
+#pragma unroll
+	for (int i = 0; i < 4; i++)
+		to[i] += (double)number_of(x, i) * (double)number_of(x, i);
+}
+
+static __device__ inline double of_four(const double (&x)[4])
+{
+	return (x[0] + x[1]) + (x[2] + x[3]);
+}
+
+/* The sum of squares of a row, by WARPS warps, with the bits of AS warps. All lanes return it. */
+template <int WARPS, int AS, bool WHOLE> struct row_squares {
+	static_assert(WARPS == AS, "");
+	static __device__ inline double sum(const float *x, int64_t cols)
+	{
+		enum { STEP = WARPS * WARP * 4, AT_ONCE = 8 };
+		double lane[4] = {};
+		for (int64_t j = my_part<WARPS>() * 4; j < cols; j += AT_ONCE * STEP) {
+			packed<float, 4> v[AT_ONCE];
+#pragma unroll
+			for (int k = 0; k < AT_ONCE; k++)
+				v[k] = fetch_floats<WHOLE>(
+					x + j + k * STEP, cols - j - k * STEP);
+#pragma unroll
+			for (int k = 0; k < AT_ONCE; k++)
+				if (j + k * STEP < cols)
+					add_squares(lane, v[k]);
+		}
+		return row_sum<WARPS>(of_four(lane));
+	}
+};
+
+/* A block of 8 warps has little to do for a row of up to 2048 columns. So one warp takes the parts of
+ * all eight, and adds their sums as row_sum() does. */
+enum { MOST_OF_ONE_WARP = 2048 };
+template <bool WHOLE> struct row_squares<1, 8, WHOLE> {
+	static __device__ inline double sum(const float *x, int64_t cols)
+	{
+		enum { AS = 8, STEP = AS * WARP * 4, AT_ONCE = MOST_OF_ONE_WARP / STEP };
+		packed<float, 4> v[AT_ONCE][AS];
+		double warp[AS];
+#pragma unroll
+		for (int k = 0; k < AT_ONCE; k++)
+#pragma unroll
+			for (int w = 0; w < AS; w++) {
+				int j = k * STEP + (w * WARP + lane_number()) * 4;
+				v[k][w] = fetch_floats<WHOLE>(x + j, cols - j);
+			}
+#pragma unroll
+		for (int w = 0; w < AS; w++) {
+			double lane[4] = {};
+			add_squares(lane, v[0][w]);
+			add_squares(lane, v[1][w]); /* + 0 changes no bits */
+			warp[w] = of_four(lane);
+		}
+#pragma unroll
+		for (int i = WARP / 2; i; i /= 2)
+#pragma unroll
+			for (int w = 0; w < AS; w++)
+				warp[w] += __shfl_xor_sync(ALL_LANES, warp[w], i);
+#pragma unroll
+		for (int i = AS / 2; i; i /= 2)
+#pragma unroll
+			for (int w = 0; w < i; w++)
+				warp[w] += warp[w + i];
+		return warp[0];
+	}
+};
+
+/* Blocks on a multiprocessor: as many as have the registers for a row's packs. */
+template <int WARPS, int AS>
+constexpr int BLOCKS_OF_SQUARES = WARPS == 32  ? 1
+				  : AS > WARPS ? 2
+					       : 4;
+
+/* Each block takes every gridDim.x'th of the blocks of rows. */
+template <int WARPS, int AS>
+static __global__ void __launch_bounds__(
+	threads_of_rows<WARPS>(), BLOCKS_OF_SQUARES<WARPS, AS>)
+	exact_squares_kernel(struct exact *to, const struct matrices all)
+{
+	enum { ROWS = WARPS == 1 ? WARPS_A_BLOCK : 1 };
+	__shared__ struct exact sums[ROWS];
+	const int warp = warp_number();
+	int at = 0;
+	for (int i = (int)threadIdx.x; i < ROWS * EXACT_WORDS; i += (int)blockDim.x)
+		((int64_t *)sums)[i] = 0;
+	__syncthreads();
+	for (uint32_t b = blockIdx.x; b < all.first_block[all.n]; b += gridDim.x) {
+		while (b >= all.first_block[at + 1])
+			at++;
+		int64_t row =
+			(int64_t)(b - all.first_block[at]) * ROWS + (ROWS > 1 ? warp : 0);
+		if (row >= all.rows[at]) /* of the warp; a block has no such row */
+			continue;
+		int64_t cols = all.cols[at];
+		const float *x = all.p[at] + row * cols;
+		double total = all.whole[at]
+				       ? row_squares<WARPS, AS, true>::sum(x, cols)
+				       : row_squares<WARPS, AS, false>::sum(x, cols);
+		if (warp < ROWS)
+			exact_add_square(&sums[warp], total);
+	}
+	__syncthreads();
+	for (int i = (int)threadIdx.x; i < EXACT_WORDS; i += (int)blockDim.x) {
+		int64_t sum = 0;
+		for (int w = 0; w < ROWS; w++)
+			sum += ((int64_t *)&sums[w])[i];
+		if (sum)
+			add_word((int64_t *)to + i, sum);
+	}
+}
+
+template <int WARPS, int AS>
 static void exact_sumsq_all(struct device *d, struct exact *x, struct matrices *all)
 {
+	const dim3 block = threads_of_rows<WARPS>();
 	if (!all->n)
 		return;
-	launch(d, "exact_sumsq", grid_of(all->first_block[all->n]),
-		threads_of_rows<WARPS>(), 0, exact_sumsq_kernel<WARPS>, x, *all);
+	if (cuda_lab_off(d, LAB_SUMSQ))
+		launch(d, "exact_sumsq", grid_of(all->first_block[all->n]), block, 0,
+			exact_sumsq_kernel<WARPS>, x, *all);
+	else
+		launch(d, "exact_sumsq",
+			cuda_persistent(d, all->first_block[all->n],
+				BLOCKS_OF_SQUARES<WARPS, AS>),
+			block, 0, exact_squares_kernel<WARPS, AS>, x, *all);
 	exact_carry(d, "exact_sumsq", x);
 	all->n = 0;
 }
 
-/* The matrices whose rows keep WARPS warps busy. */
-template <int WARPS>
+/* The matrices whose rows WARPS warps add in the order of AS. */
+template <int WARPS, int AS>
 static void exact_sumsq_wide(
 	struct device *d, struct exact *x, const struct mat *m, int n)
 {
@@ -176,13 +351,16 @@ static void exact_sumsq_wide(
 	struct matrices all = {};
 	int64_t n_rows = 0;
 	for (int i = 0; i < n; i++) {
-		bool ours = false;
-		by_width(ceil_div(m[i].cols, N),
-			[&](auto w) { ours = decltype(w)::WARPS == WARPS; });
+		bool ours = false, by_one = m[i].cols <= MOST_OF_ONE_WARP &&
+					    !cuda_lab_off(d, LAB_SUMSQ);
+		by_width(ceil_div(m[i].cols, N), [&](auto w) {
+			enum { W = decltype(w)::WARPS };
+			ours = W == AS && WARPS == (by_one ? 1 : W);
+		});
 		for (int64_t row = 0, rows; ours && row < m[i].rows; row += rows) {
 			rows = min64(MAX_ADDITIONS, m[i].rows - row);
 			if (all.n == MATRICES || n_rows + rows > MAX_ADDITIONS) {
-				exact_sumsq_all<WARPS>(d, x, &all);
+				exact_sumsq_all<WARPS, AS>(d, x, &all);
 				n_rows = 0;
 			}
 			int k = all.n++;
@@ -195,14 +373,15 @@ static void exact_sumsq_wide(
 			n_rows += rows;
 		}
 	}
-	exact_sumsq_all<WARPS>(d, x, &all);
+	exact_sumsq_all<WARPS, AS>(d, x, &all);
 }
 
 void cuda_exact_sumsq(struct device *d, struct exact *x, const struct mat *m, int n)
 {
-	exact_sumsq_wide<1>(d, x, m, n);
-	exact_sumsq_wide<8>(d, x, m, n);
-	exact_sumsq_wide<32>(d, x, m, n);
+	exact_sumsq_wide<1, 1>(d, x, m, n);
+	exact_sumsq_wide<1, 8>(d, x, m, n);
+	exact_sumsq_wide<8, 8>(d, x, m, n);
+	exact_sumsq_wide<32, 32>(d, x, m, n);
 }
 
 template <typename T>
@@ -228,6 +407,38 @@ static __global__ void amax_kernel(float *to, const T *x, int64_t n, bool whole)
 		atomicMax((unsigned *)to, most);
 }
 
+/* By few blocks, each of which looks before it raises the one word that all of them have. */
+enum { AMAX_BLOCKS = 2 };
+template <typename T>
+static __global__ void __launch_bounds__(THREADS, AMAX_BLOCKS)
+	amax_block_kernel(float *to, const T *x, int64_t n, bool whole)
+{
+	enum { N = PER_PACK<T>, AT_ONCE = 8 };
+	const int64_t threads = (int64_t)gridDim.x * THREADS, packs = whole ? n / N : 0;
+	const packed<T, N> *from = (const packed<T, N> *)x;
+	unsigned seen = amax_seen(to), most = 0;
+	for (int64_t i = thread_number(); i < packs; i += AT_ONCE * threads) {
+		packed<T, N> some[AT_ONCE] = {};
+#pragma unroll
+		for (int k = 0; k < AT_ONCE; k++)
+			if (i + k * threads < packs)
+				some[k] = from[i + k * threads];
+#pragma unroll
+		for (int k = 0; k < AT_ONCE; k++) {
+			float v[N];
+			unpack(v, some[k]);
+			most = amax_bits(v, most);
+		}
+	}
+	for (int64_t i = packs * N + thread_number(); i < n; i += threads) {
+		const float v[] = {widen(x[i])};
+		most = amax_bits(v, most);
+	}
+	most = row_max<WARPS_A_BLOCK>(most);
+	if (threadIdx.x == 0)
+		raise(to, seen, most);
+}
+
 void cuda_amax(struct device *d, float *to, struct mat x)
 {
 	int64_t n = mat_size(x);
@@ -235,8 +446,14 @@ void cuda_amax(struct device *d, float *to, struct mat x)
 		using T = decltype(t);
 		enum { N = PER_PACK<T> };
 		const T *p = (const T *)x.p;
-		launch(d, "amax", grid_in_strides(n, N), THREADS, 0, amax_kernel<T>, to,
-			p, n, in_packs(0, N, p));
+		bool whole = in_packs(0, N, p);
+		dim3 old = grid_in_strides(n, N);
+		if (cuda_lab_off(d, LAB_AMAX_BLOCK))
+			launch(d, "amax", old, THREADS, 0, amax_kernel<T>, to, p, n,
+				whole);
+		else
+			launch(d, "amax", cuda_persistent(d, old.x, AMAX_BLOCKS), THREADS,
+				0, amax_block_kernel<T>, to, p, n, whole);
 	});
 }
 

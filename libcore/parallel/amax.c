@@ -48,6 +48,22 @@ static bool is_wanted(const struct store *s, const struct tensor *t, int unit)
 	       (unit < 0 || t->unit == unit);
 }
 
+/* In one go where no amax that is known lies between: nobody reads those of other tensors. */
+static void zero_wanted(struct store *s, int unit)
+{
+	const struct tensor *t = s->c.tensors, *end = t + s->c.n_tensors;
+	while (t < end) {
+		const struct tensor *first = t;
+		while (t < end && (!t->float8 || is_wanted(s, t, unit)))
+			t++;
+		if (t > first)
+			s->c.device->k->zero(
+				s->c.device, mat(store_amax(s, first), 1, t - first));
+		while (t < end && t->float8 && !is_wanted(s, t, unit))
+			t++;
+	}
+}
+
 /* Raises those of all units (-1), or of one. */
 static void raise_shards(struct store *s, int unit)
 {
@@ -71,14 +87,11 @@ static void raise_slices(struct store *s, int unit)
 void amax_compute(struct store *s, int unit)
 {
 	struct store_impl *o = s->impl;
-	struct device *d = s->c.device;
 	if (!o->amax || o->amax_known[unit])
 		return;
 	/* only what is gathered can be read if parameters are offloaded */
 	int only = is_offloaded(s, STORE_PARAM) ? unit : -1;
-	for (int i = 0; i < s->c.n_tensors; i++)
-		if (is_wanted(s, &s->c.tensors[i], only))
-			d->k->zero(d, mat(o->amax + i, 1, 1));
+	zero_wanted(s, only);
 	if (is_of_shards(s))
 		raise_shards(s, only);
 	else

@@ -2,6 +2,7 @@
  * Speeds of single kernels, at the shapes of GPT-2 124M and 1.5B.
  *   bench_kernels DEVICE [tiny]          lines "NAME SHAPE VALUE UNIT SECONDS OF-CEILING"
  *   bench_kernels DEVICE [tiny] sums     those of exact sums of gradients
+ *   bench_kernels DEVICE [tiny] reductions  of gradient norms, amax and gradients of biases
  *   bench_kernels DEVICE [tiny] about    the device, and its bf16 matmul peak
  * The ceiling of matmuls is the vendor's peak, or 0 if unknown; that of the others is the measured rate of a plain copy. Bytes count each operand once.
  */
@@ -22,6 +23,9 @@ struct call {
 	struct update_part parts[PARTS];
 	struct grid_sum sums_of;
 	struct grid *grid;
+	struct exact *exact;
+	const struct mat *mats;
+	int n_mats;
 };
 
 typedef void calls(struct device *, void *);
@@ -379,6 +383,80 @@ static void all_exact_sums(struct timing *t)
 	exact_sums(t, t->tiny ? 1 << 16 : 218112000, "block of 8B");
 }
 
+static void sumsq(struct device *d, void *what)
+{
+	struct call *c = what;
+	d->k->exact_sumsq(d, c->exact, c->mats, c->n_mats);
+}
+
+/* The matrices of the layers of GPT-2, and its table. */
+static void gradient_norm(
+	struct timing *t, int64_t layers, int64_t width, int64_t vocab, const char *shape)
+{
+	enum { A_LAYER = 6, MOST = 48 * A_LAYER + 1 };
+	size_t mark = arena_mark(&t->memory);
+	static struct mat m[MOST];
+	struct call c = {.exact = arena_alloc(&t->memory, sizeof(*c.exact)), .mats = m};
+	const int64_t w = width, shapes[A_LAYER][2] = {{w, w}, {w, w}, {w, w}, {w, w},
+					 {4 * w, w}, {w, 4 * w}};
+	int64_t n_bytes = 0;
+	for (int64_t i = 0; i < layers * A_LAYER; i++) {
+		const int64_t *s = shapes[i % A_LAYER];
+		m[c.n_mats++] = timing_mat(t, s[0], s[1], DT_F32);
+	}
+	m[c.n_mats++] = timing_mat(t, vocab, w, DT_F32);
+	for (int i = 0; i < c.n_mats; i++)
+		n_bytes += mat_bytes(m[i]);
+	t->d.k->zero(&t->d, mat((float *)(void *)c.exact, 1, EXACT_FLOATS));
+	say_bytes(t, "exact_sumsq", shape, sumsq, &c, n_bytes);
+	arena_reset(&t->memory, mark);
+}
+
+static void amax(struct device *d, void *what)
+{
+	struct call *c = what;
+	d->k->amax(d, c->max, c->b);
+}
+
+static void largest(struct timing *t, int64_t n, int64_t cols, const char *shape)
+{
+	size_t mark = arena_mark(&t->memory);
+	struct call c = {.b = timing_mat(t, n, cols, timing_type(t)),
+		.max = timing_mat(t, 1, 1, DT_F32).p};
+	t->d.k->zero(&t->d, mat(c.max, 1, 1));
+	say_bytes(t, "amax", shape, amax, &c, mat_bytes(c.b));
+	arena_reset(&t->memory, mark);
+}
+
+static void bias_gradient(struct timing *t, int64_t n, int64_t cols, const char *shape)
+{
+	size_t mark = arena_mark(&t->memory);
+	struct call c = {.b = timing_mat(t, n, cols, timing_type(t)),
+		.bias = timing_mat(t, 1, cols, DT_F32)};
+	say_bytes(t, "bias_bwd", shape, bias_bwd, &c, mat_bytes(c.b));
+	arena_reset(&t->memory, mark);
+}
+
+/* Reductions: gradient norms, the scales of float8, gradients of biases. */
+static void reductions(struct timing *t)
+{
+	if (t->tiny) {
+		gradient_norm(t, 1, 64, 100, "tiny");
+		largest(t, 64, 64, "64x64");
+		bias_gradient(t, 256, 64, "256x64");
+		return;
+	}
+	gradient_norm(t, 12, 768, 50304, "124M");
+	gradient_norm(t, 48, 1600, 50304, "1.5B");
+	largest(t, 1600, 1600, "1600x1600");
+	largest(t, 8192, 1600, "8192x1600");
+	largest(t, 65536, 768, "65536x768");
+	bias_gradient(t, 65536, 768, "65536x768");
+	bias_gradient(t, 65536, 3072, "65536x3072");
+	bias_gradient(t, 8192, 1600, "8192x1600");
+	bias_gradient(t, 8192, 6400, "8192x6400");
+}
+
 static void ceiling(struct timing *t, int64_t n, const char *shape)
 {
 	size_t mark = arena_mark(&t->memory);
@@ -401,6 +479,9 @@ int main(int argc, char **argv)
 		printf("device\t%s\npeak\t%.6g\n", t.d.name, device_peak(&t.d, DT_BF16));
 	} else if (!strcmp(what, "sums")) {
 		all_exact_sums(&t);
+	} else if (!strcmp(what, "reductions")) {
+		ceiling(&t, t.tiny ? 1 << 16 : 1 << 28, t.tiny ? "65536" : "268435456");
+		reductions(&t);
 	} else if (t.tiny) {
 		ceiling(&t, 1 << 16, "65536");
 		matmuls(&t);
@@ -410,6 +491,7 @@ int main(int argc, char **argv)
 		table(&t, 64, 1000, 64, "64x64 of 1000");
 		optimizer(&t, 256, "148x256");
 		all_exact_sums(&t);
+		reductions(&t);
 	} else {
 		ceiling(&t, 1 << 28, "268435456");
 		matmuls(&t);
@@ -420,6 +502,7 @@ int main(int argc, char **argv)
 		table(&t, 65536, 50304, 768, "65536x768 of 50304");
 		optimizer(&t, 840960, "148x840960");
 		all_exact_sums(&t);
+		reductions(&t);
 	}
 	timing_close(&t);
 	stdout_close();

@@ -270,6 +270,7 @@ memory_of() { # NAME FILE: bytes of that line of a plan
 	# In one block: h1, o, h2, y and their gradients, of which q, k and v have one each; six weights.
 	[ "$(calls round_scaled)" -eq 16 ]
 	[ "$(calls amax)" -eq 10 ] # o, dq, dk, dv, and the weights
+	[ "$(calls zero)" -eq 12 ] # of the weights in one go
 	[ "$(calls bias_fwd)" -eq 0 ]
 	[ "$(calls linear_bwd_w)" -eq 19 ] # and nothing is transposed for them
 	[ $(($(calls linear_bwd_x) + $(calls linear_gelu_bwd))) -eq 19 ]
@@ -379,7 +380,7 @@ memory_of() { # NAME FILE: bytes of that line of a plan
 	local o=("${TINY[@]:1}" --device cuda --dim 80 -T 4 --zero 3 --dtype bf16 -n 1
 		--profile 1:1)
 	pt-train "${o[@]}" -o quick >/dev/null 2>all
-	PT_LAB_OFF=xent,attention,norm-copy pt-train "${o[@]}" -o plain >/dev/null 2>without
+	PT_LAB_OFF=xent,attention,norm-copy,sumsq,amax-block,bias pt-train "${o[@]}" -o plain >/dev/null 2>without
 	cmp quick/checkpoints/latest.h5 plain/checkpoints/latest.h5
 	[ "$(launches xent_fused without)" -eq 0 ]
 	[ "$(launches xent_fused all)" -gt 0 ]

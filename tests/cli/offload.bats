@@ -58,6 +58,15 @@ value() { # COLUMN FILE: of the last row
 	says 'give --zero 3, or --offload grads'
 }
 
+@test "the scales of float8, found layer by layer, are those of all layers at once" {
+	make_shard
+	mkdir files
+	local o=(--layers 3 -n 3 --dtype float8 --no-float8-skip-ends)
+	tiny "${o[@]}" -o one >/dev/null
+	tiny "${o[@]}" --offload all --offload-to files -o test >/dev/null
+	same one test
+}
+
 @test "runs go on from each other's checkpoints" {
 	make_shard
 	tiny -n 12 -o whole >/dev/null

@@ -54,6 +54,43 @@ static void bias_bwd_order(void **state)
 	check_bits("bias_bwd", db.p, want.p, COLS);
 }
 
+/* A GPU's: a warp adds every eighth row of a run, of 64 rows or more; then the warps, in order; then each
+ * 32nd run, and these. */
+static float bias_of_gpu(const float *dy, int64_t rows, int64_t cols)
+{
+	int64_t n_rows = round_up(max64(64, ceil_div(rows, 256)), 8);
+	float runs[32] = {0}, total = 0;
+	for (int64_t first = 0; first < rows; first += n_rows) {
+		float warps[8] = {0}, run = 0;
+		for (int64_t i = first; i < min64(first + n_rows, rows); i++)
+			warps[(i - first) % 8] += dy[i * cols];
+		for (int w = 0; w < 8; w++)
+			run += warps[w];
+		runs[first / n_rows % 32] += run;
+	}
+	for (int i = 0; i < 32; i++)
+		total += runs[i];
+	return total;
+}
+
+static void bias_bwd_order_of_gpu(void **state)
+{
+	static const int64_t shapes[][2] = {
+		{1, 4}, {63, 5}, {200, 77}, {3001, 264}, {4000, 132}, {20003, 36}};
+	struct device *d = *state;
+	if (!test_on_cuda())
+		skip();
+	for (size_t s = 0; s < ARRAY_LEN(shapes); s++) {
+		int64_t rows = shapes[s][0], cols = shapes[s][1];
+		struct mat dy = twin_random(rows, cols, 1).f, db = mat_blank(1, cols);
+		d->k->bias_bwd(d, db, dy);
+		for (int64_t j = 0; j < cols; j++) {
+			float want = bias_of_gpu((const float *)dy.p + j, rows, cols);
+			check_bits("bias_bwd", (float *)db.p + j, &want, 1);
+		}
+	}
+}
+
 /* ---- norms and activations ------------------------------------------------------- */
 
 /* Where x - mean cancels: a mean of 100. */
@@ -280,6 +317,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		on_device(linear_row_is_alone),
 		on_device(bias_bwd_order),
+		on_device(bias_bwd_order_of_gpu),
 		on_device(sums_of_columns),
 		on_device(rows_anywhere),
 		on_device(norm_far_from_zero),

@@ -249,7 +249,7 @@ static void fp32_is_scaled(void **state)
 
 static void maximum(void **state)
 {
-	static const int64_t sizes[] = {1, 2, 15, 16, 17, 1000, 50021};
+	static const int64_t sizes[] = {1, 2, 15, 16, 17, 1000, 50021, 140003};
 	struct device *d = *state;
 	for (size_t i = 0; i < ARRAY_LEN(sizes); i++) {
 		struct mat x = mat_blank(1, sizes[i]);
@@ -258,6 +258,8 @@ static void maximum(void **state)
 		for (int64_t j = 0; j < sizes[i]; j++)
 			most = fmaxf(most, fabsf(p[j]));
 		assert_true(amax_of(d, x) == most);
+		struct mat rest = mat(p + 1, 1, sizes[i] - 1); /* unaligned */
+		assert_true(fmaxf(fabsf(*p), rest.cols ? amax_of(d, rest) : 0) == most);
 		int64_t at = pick(0, sizes[i] - 1);
 		p[at] = -1e30f;
 		assert_true(amax_of(d, x) == 1e30f);

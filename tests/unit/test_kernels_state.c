@@ -221,6 +221,63 @@ static void exact_sumsq(void **state)
 	}
 }
 
+/* Adds neighbours, then pairs of neighbours, and so on. */
+static double butterfly(const double *x, int n)
+{
+	return n == 1 ? *x : butterfly(x, n / 2) + butterfly(x + n / 2, n / 2);
+}
+
+/* Five bits in reverse: warp_sum() first adds lanes that differ in the highest. */
+static int reversed(int i)
+{
+	return (i & 1) << 4 | (i & 2) << 2 | (i & 4) | (i & 8) >> 2 | i >> 4;
+}
+
+/* The sum of squares of a row as `warps` warps of a GPU add it. */
+static double squares_of_warps(const float *x, int64_t cols, int warps)
+{
+	double lane[32 * 32][4] = {{0}}, warp[32], sums[32] = {0};
+	for (int64_t j = 0; j < cols; j++)
+		lane[j / 4 % (32 * warps)][j % 4] += (double)x[j] * (double)x[j];
+	for (int w = 0; w < warps; w++) {
+		for (int i = 0; i < 32; i++) {
+			const double *l = lane[32 * w + i];
+			warp[reversed(i)] = (l[0] + l[1]) + (l[2] + l[3]);
+		}
+		sums[reversed(w)] = butterfly(warp, 32);
+	}
+	return butterfly(sums, 32);
+}
+
+/* A GPU adds a row in an order that depends on the number of columns only. */
+static void exact_sumsq_order(void **state)
+{
+	static const int64_t widths[] = {
+		1, 31, 768, 1024, 1025, 1600, 2044, 2048, 2049, 3072, 6404, 65536, 65540};
+	struct device *d = *state;
+	if (!test_on_cuda())
+		skip();
+	for (size_t i = 0; i < ARRAY_LEN(widths); i++) {
+		enum { ROWS = 41 };
+		int64_t cols = widths[i], rows = cols > 8000 ? 2 : ROWS;
+		int warps = cols <= 1024 ? 1 : cols <= 65536 ? 8 : 32;
+		struct mat x = twin_random(rows, cols, 1).f,
+			   apart = mat_blank(1, cols + 1);
+		struct exact *sum = exact_zero(), want = {0};
+		for (int64_t r = 0; r < rows; r++) {
+			const float *row = (const float *)x.p + r * cols;
+			float *unaligned = (float *)apart.p + 1;
+			double v = squares_of_warps(row, cols, warps);
+			memcpy(unaligned, row, (size_t)cols * sizeof(*row));
+			assert_true(sumsq_of(d, mat(unaligned, 1, cols)) == v);
+			exact_add(&want, v);
+		}
+		d->k->exact_sumsq(d, sum, &x, 1);
+		exact_normalize(&want);
+		assert_memory_equal(sum, &want, sizeof(want));
+	}
+}
+
 /* One call with many matrices, of all widths and some empty, equals one call for each. */
 static void exact_sumsq_many(void **state)
 {
@@ -419,6 +476,7 @@ int main(void)
 		on_device(row_squares),
 		on_device(exact_sum),
 		on_device(exact_sumsq),
+		on_device(exact_sumsq_order),
 		on_device(exact_sumsq_many),
 		on_device(memory),
 		on_device(zero_and_copy),
