@@ -26,6 +26,8 @@ static const struct {
 	{"gelu", LAB_GELU},
 	/* the bias as an epilogue of float8 matmuls */
 	{"float8-bias", LAB_FLOAT8_BIAS},
+	/* rotary positions in whole packs, one store a pack */
+	{"rope", LAB_ROPE},
 };
 
 static int64_t lab_of(const char *name, size_t len)

@@ -1,5 +1,19 @@
 /* Elementwise kernels: biases, activations, residual sums, dropout, rotary positions. */
+#include "kernels/cuda/mma.h"
 #include "kernels/cuda/residual.h"
+
+/* A whole pack, in one store: of store(), nvcc makes up to eight where it joins the stores of
+ * whole packs with those of single numbers. */
+template <typename T>
+static __device__ inline void store_pack(T *p, const float (&x)[PER_PACK<T>])
+{
+	pack<T, PER_PACK<T>> v;
+	uint4 bits;
+	for (int j = 0; j < PER_PACK<T>; j++)
+		v.x[j] = narrow<T>(x[j]);
+	memcpy(&bits, &v, sizeof(bits));
+	store_16(p, bits);
+}
 
 /* ---- sums --------------------------------------------------------------------------- */
 
@@ -306,6 +320,17 @@ void cuda_residual(struct device *d, struct mat y, struct mat x, struct mat sum,
 	});
 }
 
+template <int N>
+static __device__ inline void rotate(float (&a)[N], float (&b)[N],
+	const float (&cosine)[N], const float (&sine)[N], float sign)
+{
+	for (int j = 0; j < N; j++) {
+		float u = a[j], v = b[j], s = sign * sine[j];
+		a[j] = u * cosine[j] - v * s;
+		b[j] = v * cosine[j] + u * s;
+	}
+}
+
 /* A thread rotates a pack of first halves with their second halves. */
 template <typename T>
 static __global__ void rope_kernel(T *x, int64_t rows, int64_t heads, int64_t half,
@@ -326,13 +351,35 @@ static __global__ void rope_kernel(T *x, int64_t rows, int64_t heads, int64_t ha
 	load(sine, rope + half, left, whole);
 	unpack(a, low);
 	unpack(b, high);
-	for (int j = 0; j < N; j++) {
-		float u = a[j], v = b[j], s = sign * sine[j];
-		a[j] = u * cosine[j] - v * s;
-		b[j] = v * cosine[j] + u * s;
-	}
+	rotate(a, b, cosine, sine, sign);
 	store(x, a, left, whole);
 	store(x + half, b, left, whole);
+}
+
+/* The same for halves of whole packs, without divisions in 64 bits; loads of x do not wait for the
+ * position. n: packs of all halves. */
+template <typename T>
+static __global__ void __launch_bounds__(THREADS) rope_packs_kernel(T *x, unsigned n,
+	unsigned heads, unsigned packs, const float *rope, const int32_t *pos, float sign)
+{
+	enum { N = PER_PACK<T> };
+	unsigned i = blockIdx.x * THREADS + threadIdx.x;
+	if (i >= n)
+		return;
+	unsigned head = i / packs, col = (i - head * packs) * N, half = packs * N;
+	float a[N], b[N], cosine[N], sine[N];
+	int64_t at = pos[head / heads];
+	x += (int64_t)head * 2 * half + col;
+	packed<T, N> low = fetch<N>(x, N, true);
+	packed<T, N> high = fetch<N>(x + half, N, true);
+	rope += at * 2 * half + col;
+	load(cosine, rope, N, true);
+	load(sine, rope + half, N, true);
+	unpack(a, low);
+	unpack(b, high);
+	rotate(a, b, cosine, sine, sign);
+	store_pack(x, a);
+	store_pack(x + half, b);
 }
 
 void cuda_rope(struct device *d, struct mat x, int64_t dim, struct mat rope,
@@ -345,8 +392,15 @@ void cuda_rope(struct device *d, struct mat x, int64_t dim, struct mat rope,
 		enum { N = PER_PACK<T> };
 		T *p = (T *)x.p;
 		const float *table = floats_of(rope);
-		launch(d, "rope", grid_of_packs(x.rows * heads, half, N), THREADS, 0,
-			rope_kernel<T>, p, x.rows, heads, half, table, pos, sign,
-			in_packs(half, N, p, table));
+		bool whole = in_packs(half, N, p, table);
+		int64_t packs = mat_size(x) / 2 / N;
+		if (whole && packs <= INT32_MAX && !cuda_lab_off(d, LAB_ROPE))
+			launch(d, "rope", grid_of_packs(1, packs, 1), THREADS, 0,
+				rope_packs_kernel<T>, p, (unsigned)packs, (unsigned)heads,
+				(unsigned)(half / N), table, pos, sign);
+		else
+			launch(d, "rope", grid_of_packs(x.rows * heads, half, N), THREADS,
+				0, rope_kernel<T>, p, x.rows, heads, half, table, pos,
+				sign, whole);
 	});
 }

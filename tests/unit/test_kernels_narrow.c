@@ -159,9 +159,41 @@ static void overflow(void **state)
 	assert_true(amax_of(d, y) == INFINITY);
 }
 
+/* A copy at an address that is no multiple of 4. */
+static struct mat moved(struct mat x)
+{
+	struct mat to = x;
+	to.p = shorts(mat_size(x) + 1) + 1;
+	memcpy(to.p, x.p, (size_t)mat_bytes(x));
+	return to;
+}
+
+/* Numbers get the same bits at any address: in whole packs, and one by one. */
+static void check_anywhere(struct device *d, enum dtype type, int64_t heads, int64_t dim)
+{
+	enum { ROWS = 37, POSITIONS = 50 };
+	struct mat x = random16(ROWS, heads * dim, type, 1), far = moved(x);
+	struct mat table = twin_random(POSITIONS, dim, 1).f;
+	int32_t *pos = ints(ROWS);
+	for (int64_t i = 0; i < ROWS; i++)
+		pos[i] = (int32_t)pick(0, POSITIONS - 1);
+	assert_true((uintptr_t)x.p % 16 == 0 && (uintptr_t)far.p % 4 == 2);
+	d->k->rope(d, x, dim, table, pos, -1);
+	d->k->rope(d, far, dim, table, pos, -1);
+	assert_memory_equal(x.p, far.p, (size_t)mat_bytes(x));
+}
+
+static void anywhere(void **state)
+{
+	static const int64_t of[][2] = {{1, 16}, {3, 64}, {8, 64}, {2, 128}, {5, 48}};
+	for (size_t i = 0; i < ARRAY_LEN(of) * ARRAY_LEN(types); i++)
+		check_anywhere(*state, types[i % 2], of[i / 2][0], of[i / 2][1]);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
+		on_device(anywhere),
 		on_device(act_bwd_in_place),
 		on_device(rounding),
 		on_device(transposed),
