@@ -68,7 +68,8 @@ enum lab {
 	LAB_NORM = 32,
 	LAB_GELU = 64,
 	LAB_NORM_COPY = 128,
-	LAB_ROPE = 256
+	LAB_ROPE = 256,
+	LAB_ACT = 512
 };
 bool cuda_lab_off(const struct device *d, enum lab what);
 
