@@ -192,6 +192,9 @@ static void check_act_anywhere(struct device *d, enum dtype type, int64_t n)
 		struct mat da = blank16(1, n, type), db = blank16(1, n, type);
 		struct mat far_y = moved(y), far_a = moved(da), far_b = moved(db);
 		size_t n_bytes = (size_t)mat_bytes(y);
+		((uint16_t *)a.p)[n / 3] = ((uint16_t *)dy.p)[n / 3] =
+			type == DT_BF16 ? 0x4120 : 0x4900; /* 10, the largest */
+		y.amax = scalar(0), da.amax = scalar(0), db.amax = scalar(0);
 		d->k->act_fwd(d, kind, y, a, b);
 		d->k->act_fwd(d, kind, far_y, moved(a), b);
 		assert_memory_equal(y.p, far_y.p, n_bytes);
@@ -199,6 +202,8 @@ static void check_act_anywhere(struct device *d, enum dtype type, int64_t n)
 		d->k->act_bwd(d, kind, far_a, far_b, moved(dy), a, b);
 		assert_memory_equal(da.p, far_a.p, n_bytes);
 		assert_memory_equal(db.p, far_b.p, n_bytes);
+		assert_true(*y.amax == amax_of(d, y) && *da.amax == amax_of(d, da));
+		assert_true(kind != ACT_SWIGLU || *db.amax == amax_of(d, db));
 	}
 }
 
