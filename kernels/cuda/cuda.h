@@ -72,7 +72,9 @@ enum lab {
 	LAB_NORM_COPY = 128,
 	LAB_SUMSQ = 1 << 20,
 	LAB_AMAX_BLOCK = 1 << 21,
-	LAB_BIAS = 1 << 22
+	LAB_BIAS = 1 << 22,
+	LAB_ROPE = 256,
+	LAB_ACT = 512
 };
 bool cuda_lab_off(const struct device *d, enum lab what);
 

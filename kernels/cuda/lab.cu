@@ -1,5 +1,5 @@
 /* PT_LAB_OFF=name,.. disables optimizations, so that what each of them gains can be measured on a
- * GPU. No bits change, except with gelu and float8-bias. */
+ * GPU. No bits change, except with gelu, float8-bias and act. */
 #include "kernels/cuda/cuda_internal.h"
 
 #include <stdlib.h>
@@ -32,6 +32,10 @@ static const struct {
 	{"amax-block", LAB_AMAX_BLOCK},
 	/* sums of columns with more rows in flight */
 	{"bias", LAB_BIAS},
+	/* rotary positions in whole packs, one store a pack */
+	{"rope", LAB_ROPE},
+	/* activations of 16-bit types by approximate instructions, two packs a thread */
+	{"act", LAB_ACT},
 };
 
 static int64_t lab_of(const char *name, size_t len)

@@ -1,5 +1,19 @@
 /* Elementwise kernels: biases, activations, residual sums, dropout, rotary positions. */
+#include "kernels/cuda/mma.h"
 #include "kernels/cuda/residual.h"
+
+/* A whole pack, in one store: of store(), nvcc makes up to eight where it joins the stores of
+ * whole packs with those of single numbers. */
+template <typename T>
+static __device__ inline void store_pack(T *p, const float (&x)[PER_PACK<T>])
+{
+	pack<T, PER_PACK<T>> v;
+	uint4 bits;
+	for (int j = 0; j < PER_PACK<T>; j++)
+		v.x[j] = narrow<T>(x[j]);
+	memcpy(&bits, &v, sizeof(bits));
+	store_16(p, bits);
+}
 
 /* ---- sums --------------------------------------------------------------------------- */
 
@@ -102,8 +116,67 @@ static __device__ inline float normal_cdf(float x)
 	return 0.5f + 0.5f * erff(0.70710678118654752f * x);
 }
 
-template <enum act_kind KIND> static __device__ inline float act(float a, float b)
+/* For results of 16 bits, with hardware's 2^x and 1 / x: 1 / (1 + 2^x). */
+static __device__ inline float logistic2(float x)
 {
+	return rcp_fast(1.0f + exp2_fast(x));
+}
+
+/* The exponent for GELU's tanh form: logistic2 of it is sigmoid(gelu_tanh_u2(x)). */
+static __device__ inline float gelu_tanh_power(float x)
+{
+	return x * fmaf(-0.10294324f, x * x, -2.3022082f);
+}
+
+/* The normal distribution's part above x, for x >= 0: bell = e^(-x^2 / 2) times a polynomial of t =
+ * 1 / (1 + 0.29 x), as Hastings (1955) approximates erf. Its coefficients minimize the largest
+ * error, 1.5e-7 or the fraction 5e-5 where that is less. */
+static __device__ inline float normal_above(float x, float &bell)
+{
+	bell = exp2_fast(-0.72134752f * (x * x));
+	float t = rcp_fast(fmaf(0.29f, x, 1.0f));
+	float p = fmaf(-0.087502753f, t, 0.28034298f);
+	p = fmaf(p, t, -0.087177948f);
+	p = fmaf(p, t, 0.17577195f);
+	p = fmaf(p, t, 0.10180122f);
+	p = fmaf(p, t, 0.11676452f);
+	return bell * (p * t);
+}
+
+template <enum act_kind KIND> static __device__ inline float act_fast(float a, float b)
+{
+	if (KIND == ACT_GELU_TANH)
+		return a * logistic2(gelu_tanh_power(a));
+	if (KIND == ACT_GELU) {
+		float bell, size = fabsf(a), above = normal_above(size, bell);
+		return fmaf(-size, above, fmaxf(a, 0));
+	}
+	return a * logistic2(-1.442695f * a) * b;
+}
+
+template <enum act_kind KIND>
+static __device__ inline float act_slope_fast(float a, float &b)
+{
+	if (KIND == ACT_GELU_TANH) {
+		float s = logistic2(gelu_tanh_power(a));
+		float du2 = fmaf(0.21406445f, a * a, 1.5957691f);
+		return fmaf(a * (s * (1.0f - s)), du2, s);
+	}
+	if (KIND == ACT_GELU) {
+		float bell, above = normal_above(fabsf(a), bell);
+		float cdf = a > 0 ? 1.0f - above : above;
+		return fmaf(0.39894228f * a, bell, cdf);
+	}
+	float s = logistic2(-1.442695f * a), slope = b * fmaf(a, s * (1.0f - s), s);
+	b = a * s;
+	return slope;
+}
+
+template <enum act_kind KIND, bool FAST>
+static __device__ inline float act(float a, float b)
+{
+	if (FAST)
+		return act_fast<KIND>(a, b);
 	if (KIND == ACT_GELU_TANH)
 		return a * sigmoid(gelu_tanh_u2(a));
 	if (KIND == ACT_GELU)
@@ -112,8 +185,11 @@ template <enum act_kind KIND> static __device__ inline float act(float a, float 
 }
 
 /* The derivative by a; for SwiGLU *b becomes the derivative by b. */
-template <enum act_kind KIND> static __device__ inline float act_slope(float a, float &b)
+template <enum act_kind KIND, bool FAST>
+static __device__ inline float act_slope(float a, float &b)
 {
+	if (FAST)
+		return act_slope_fast<KIND>(a, b);
 	if (KIND == ACT_GELU_TANH) {
 		float s = sigmoid(gelu_tanh_u2(a));
 		float du2 = 1.5957691216057308f * (1.0f + 0.134145f * (a * a));
@@ -128,7 +204,7 @@ template <enum act_kind KIND> static __device__ inline float act_slope(float a, 
 	return slope;
 }
 
-template <enum act_kind KIND, typename T>
+template <enum act_kind KIND, bool FAST, typename T>
 static __global__ void __launch_bounds__(THREADS)
 	act_fwd_kernel(T *y, const T *a, const T *b, int64_t n, float *amax, bool whole)
 {
@@ -145,12 +221,12 @@ static __global__ void __launch_bounds__(THREADS)
 	unpack(u, first);
 	unpack(v, second);
 	for (int j = 0; j < N; j++)
-		u[j] = act<KIND>(u[j], v[j]);
+		u[j] = act<KIND, FAST>(u[j], v[j]);
 	store(y + i, u, left, whole);
 	raise_amax<WARPS_A_BLOCK, T>(amax, seen, amax_bits(u, 0));
 }
 
-template <enum act_kind KIND, typename T>
+template <enum act_kind KIND, bool FAST, typename T>
 static __global__ void __launch_bounds__(THREADS)
 	act_bwd_kernel(T *da, T *db, const T *dy, const T *a, const T *b, int64_t n,
 		float *amax_a, float *amax_b, bool whole)
@@ -170,7 +246,7 @@ static __global__ void __launch_bounds__(THREADS)
 	unpack(v, second);
 	unpack(up, above);
 	for (int j = 0; j < N; j++) {
-		u[j] = up[j] * act_slope<KIND>(u[j], v[j]);
+		u[j] = up[j] * act_slope<KIND, FAST>(u[j], v[j]);
 		v[j] *= up[j];
 	}
 	store(da + i, u, left, whole);
@@ -179,6 +255,91 @@ static __global__ void __launch_bounds__(THREADS)
 		return;
 	store(db + i, v, left, whole);
 	raise_amax<WARPS_A_BLOCK, T>(amax_b, seen_b, amax_bits(v, 0));
+}
+
+/* The same in 16 bits for n numbers of whole packs, ACT_EACH packs a thread: all loads are in flight
+ * before the first number is needed. */
+enum { ACT_EACH = 2 };
+
+/* The first number of the thread's pack e. */
+template <typename T> static __device__ inline int64_t act_pack(int e)
+{
+	return ((int64_t)(blockIdx.x * ACT_EACH + e) * THREADS + threadIdx.x) *
+	       PER_PACK<T>;
+}
+
+template <enum act_kind KIND, typename T>
+static __global__ void __launch_bounds__(THREADS)
+	act_fwd_packs_kernel(T *y, const T *a, const T *b, int64_t n, float *amax)
+{
+	enum { N = PER_PACK<T> };
+	packed<T, N> first[ACT_EACH], second[ACT_EACH] = {};
+	unsigned seen = amax_seen(amax), most = 0;
+	for (int e = 0; e < ACT_EACH; e++) {
+		int64_t i = act_pack<T>(e);
+		if (i >= n)
+			break;
+		first[e] = fetch<N>(a + i, N, true);
+		if (KIND == ACT_SWIGLU)
+			second[e] = fetch<N>(b + i, N, true);
+	}
+	for (int e = 0; e < ACT_EACH; e++) {
+		float u[N], v[N];
+		int64_t i = act_pack<T>(e);
+		if (i >= n)
+			break;
+		unpack(u, first[e]);
+		unpack(v, second[e]);
+		for (int j = 0; j < N; j++)
+			u[j] = act<KIND, true>(u[j], v[j]);
+		store_pack(y + i, u);
+		if (amax)
+			most = amax_bits(u, most);
+	}
+	raise_amax<WARPS_A_BLOCK, T>(amax, seen, most);
+}
+
+template <enum act_kind KIND, typename T>
+static __global__ void __launch_bounds__(THREADS) act_bwd_packs_kernel(T *da, T *db,
+	const T *dy, const T *a, const T *b, int64_t n, float *amax_a, float *amax_b)
+{
+	enum { N = PER_PACK<T> };
+	packed<T, N> first[ACT_EACH], second[ACT_EACH] = {}, above[ACT_EACH];
+	unsigned seen_a = amax_seen(amax_a), seen_b = amax_seen(amax_b);
+	unsigned most_a = 0, most_b = 0;
+	for (int e = 0; e < ACT_EACH; e++) {
+		int64_t i = act_pack<T>(e);
+		if (i >= n)
+			break;
+		first[e] = fetch<N>(a + i, N, true);
+		above[e] = fetch<N>(dy + i, N, true);
+		if (KIND == ACT_SWIGLU)
+			second[e] = fetch<N>(b + i, N, true);
+	}
+	for (int e = 0; e < ACT_EACH; e++) {
+		float u[N], v[N], up[N];
+		int64_t i = act_pack<T>(e);
+		if (i >= n)
+			break;
+		unpack(u, first[e]);
+		unpack(v, second[e]);
+		unpack(up, above[e]);
+		for (int j = 0; j < N; j++) {
+			u[j] = up[j] * act_slope<KIND, true>(u[j], v[j]);
+			v[j] *= up[j];
+		}
+		store_pack(da + i, u);
+		if (amax_a)
+			most_a = amax_bits(u, most_a);
+		if (KIND == ACT_SWIGLU) {
+			store_pack(db + i, v);
+			if (amax_b)
+				most_b = amax_bits(v, most_b);
+		}
+	}
+	raise_amax<WARPS_A_BLOCK, T>(amax_a, seen_a, most_a);
+	if (KIND == ACT_SWIGLU)
+		raise_amax<WARPS_A_BLOCK, T>(amax_b, seen_b, most_b);
 }
 
 template <enum act_kind KIND> struct activation {
@@ -195,6 +356,33 @@ template <typename F> static void by_kind(enum act_kind kind, F fn)
 		fn(activation<ACT_SWIGLU>());
 }
 
+/* Calls fn(fast) with std::true_type for the approximate instructions, which a result of 16 bits
+ * does not show. */
+template <typename T, typename F> static void by_speed(struct device *d, F fn)
+{
+	if constexpr (sizeof(T) == 2)
+		if (!cuda_lab_off(d, LAB_ACT))
+			return fn(std::true_type());
+	fn(std::false_type());
+}
+
+template <enum act_kind KIND, typename T>
+static void launch_act_fwd(struct device *d, T *y, const T *a, const T *b, int64_t n,
+	float *amax, bool whole)
+{
+	enum { N = PER_PACK<T> };
+	by_speed<T>(d, [&](auto fast) {
+		constexpr bool FAST = decltype(fast)::value;
+		if constexpr (FAST)
+			if (whole && n % N == 0)
+				return launch(d, "act_fwd",
+					grid_of_packs(1, n, N * ACT_EACH), THREADS, 0,
+					act_fwd_packs_kernel<KIND, T>, y, a, b, n, amax);
+		launch(d, "act_fwd", grid_of_packs(1, n, N), THREADS, 0,
+			act_fwd_kernel<KIND, FAST, T>, y, a, b, n, amax, whole);
+	});
+}
+
 void cuda_act_fwd(
 	struct device *d, enum act_kind kind, struct mat y, struct mat a, struct mat b)
 {
@@ -202,14 +390,12 @@ void cuda_act_fwd(
 	BUG_ON(a.type != y.type || (b.p && b.type != y.type));
 	by_type(y.type, [&](auto t) {
 		using T = decltype(t);
-		enum { N = PER_PACK<T> };
 		T *out = (T *)y.p;
 		const T *p = (const T *)a.p, *q = (const T *)b.p;
-		bool whole = in_packs(0, N, out, p, q);
+		bool whole = in_packs(0, PER_PACK<T>, out, p, q);
 		by_kind(kind, [&](auto k) {
-			launch(d, "act_fwd", grid_of_packs(1, n, N), THREADS, 0,
-				act_fwd_kernel<decltype(k)::kind, T>, out, p, q, n,
-				amax_on_the_way(d, y), whole);
+			launch_act_fwd<decltype(k)::kind>(
+				d, out, p, q, n, amax_on_the_way(d, y), whole);
 		});
 	});
 	amax_unfused(d, y);
@@ -226,11 +412,24 @@ void cuda_act_bwd(struct device *d, enum act_kind kind, struct mat da, struct ma
 		enum { N = PER_PACK<T> };
 		T *to = (T *)da.p, *to_b = (T *)db.p;
 		const T *up = (const T *)dy.p, *p = (const T *)a.p, *q = (const T *)b.p;
+		float *amax_a = amax_on_the_way(d, da), *amax_b = amax_on_the_way(d, db);
 		bool whole = in_packs(0, N, to, to_b, up, p, q);
 		by_kind(kind, [&](auto k) {
-			launch(d, "act_bwd", grid_of_packs(1, n, N), THREADS, 0,
-				act_bwd_kernel<decltype(k)::kind, T>, to, to_b, up, p, q,
-				n, amax_on_the_way(d, da), amax_on_the_way(d, db), whole);
+			constexpr enum act_kind KIND = decltype(k)::kind;
+			by_speed<T>(d, [&](auto fast) {
+				constexpr bool FAST = decltype(fast)::value;
+				if constexpr (FAST)
+					if (whole && n % N == 0)
+						return launch(d, "act_bwd",
+							grid_of_packs(1, n, N * ACT_EACH),
+							THREADS, 0,
+							act_bwd_packs_kernel<KIND, T>, to,
+							to_b, up, p, q, n, amax_a,
+							amax_b);
+				launch(d, "act_bwd", grid_of_packs(1, n, N), THREADS, 0,
+					act_bwd_kernel<KIND, FAST, T>, to, to_b, up, p, q,
+					n, amax_a, amax_b, whole);
+			});
 		});
 	});
 	amax_unfused(d, da);
@@ -306,6 +505,17 @@ void cuda_residual(struct device *d, struct mat y, struct mat x, struct mat sum,
 	});
 }
 
+template <int N>
+static __device__ inline void rotate(float (&a)[N], float (&b)[N],
+	const float (&cosine)[N], const float (&sine)[N], float sign)
+{
+	for (int j = 0; j < N; j++) {
+		float u = a[j], v = b[j], s = sign * sine[j];
+		a[j] = u * cosine[j] - v * s;
+		b[j] = v * cosine[j] + u * s;
+	}
+}
+
 /* A thread rotates a pack of first halves with their second halves. */
 template <typename T>
 static __global__ void rope_kernel(T *x, int64_t rows, int64_t heads, int64_t half,
@@ -326,13 +536,35 @@ static __global__ void rope_kernel(T *x, int64_t rows, int64_t heads, int64_t ha
 	load(sine, rope + half, left, whole);
 	unpack(a, low);
 	unpack(b, high);
-	for (int j = 0; j < N; j++) {
-		float u = a[j], v = b[j], s = sign * sine[j];
-		a[j] = u * cosine[j] - v * s;
-		b[j] = v * cosine[j] + u * s;
-	}
+	rotate(a, b, cosine, sine, sign);
 	store(x, a, left, whole);
 	store(x + half, b, left, whole);
+}
+
+/* The same for halves of whole packs, without divisions in 64 bits; loads of x do not wait for the
+ * position. n: packs of all halves. */
+template <typename T>
+static __global__ void __launch_bounds__(THREADS) rope_packs_kernel(T *x, unsigned n,
+	unsigned heads, unsigned packs, const float *rope, const int32_t *pos, float sign)
+{
+	enum { N = PER_PACK<T> };
+	unsigned i = blockIdx.x * THREADS + threadIdx.x;
+	if (i >= n)
+		return;
+	unsigned head = i / packs, col = (i - head * packs) * N, half = packs * N;
+	float a[N], b[N], cosine[N], sine[N];
+	int64_t at = pos[head / heads];
+	x += (int64_t)head * 2 * half + col;
+	packed<T, N> low = fetch<N>(x, N, true);
+	packed<T, N> high = fetch<N>(x + half, N, true);
+	rope += at * 2 * half + col;
+	load(cosine, rope, N, true);
+	load(sine, rope + half, N, true);
+	unpack(a, low);
+	unpack(b, high);
+	rotate(a, b, cosine, sine, sign);
+	store_pack(x, a);
+	store_pack(x + half, b);
 }
 
 void cuda_rope(struct device *d, struct mat x, int64_t dim, struct mat rope,
@@ -345,8 +577,15 @@ void cuda_rope(struct device *d, struct mat x, int64_t dim, struct mat rope,
 		enum { N = PER_PACK<T> };
 		T *p = (T *)x.p;
 		const float *table = floats_of(rope);
-		launch(d, "rope", grid_of_packs(x.rows * heads, half, N), THREADS, 0,
-			rope_kernel<T>, p, x.rows, heads, half, table, pos, sign,
-			in_packs(half, N, p, table));
+		bool whole = in_packs(half, N, p, table);
+		int64_t packs = mat_size(x) / 2 / N;
+		if (whole && packs <= INT32_MAX && !cuda_lab_off(d, LAB_ROPE))
+			launch(d, "rope", grid_of_packs(1, packs, 1), THREADS, 0,
+				rope_packs_kernel<T>, p, (unsigned)packs, (unsigned)heads,
+				(unsigned)(half / N), table, pos, sign);
+		else
+			launch(d, "rope", grid_of_packs(x.rows * heads, half, N), THREADS,
+				0, rope_kernel<T>, p, x.rows, heads, half, table, pos,
+				sign, whole);
 	});
 }

@@ -1,5 +1,5 @@
 /*
- * Speeds of single kernels, at the shapes of GPT-2 124M and 1.5B.
+ * Speeds of single kernels, at the shapes of GPT-2 124M and 1.5B and of Llama.
  *   bench_kernels DEVICE [tiny]          lines "NAME SHAPE VALUE UNIT SECONDS OF-CEILING"
  *   bench_kernels DEVICE [tiny] sums     those of exact sums of gradients
  *   bench_kernels DEVICE [tiny] reductions  of gradient norms, amax and gradients of biases
@@ -26,6 +26,8 @@ struct call {
 	struct exact *exact;
 	const struct mat *mats;
 	int n_mats;
+	enum act_kind act;
+	int64_t dim;
 };
 
 typedef void calls(struct device *, void *);
@@ -182,14 +184,20 @@ static void bias_bwd(struct device *d, void *what)
 static void act_fwd(struct device *d, void *what)
 {
 	struct call *c = what;
-	d->k->act_fwd(d, ACT_GELU_TANH, c->b, c->a, (struct mat){0});
+	d->k->act_fwd(d, c->act, c->b, c->a, c->w);
 }
 
 static void act_bwd(struct device *d, void *what)
 {
 	struct call *c = what;
-	d->k->act_bwd(
-		d, ACT_GELU_TANH, c->c, (struct mat){0}, c->b, c->a, (struct mat){0});
+	d->k->act_bwd(d, c->act, c->c, c->normed, c->b, c->a, c->w);
+}
+
+/* In place. */
+static void rope(struct device *d, void *what)
+{
+	struct call *c = what;
+	d->k->rope(d, c->a, c->dim, c->w, c->ids, 1);
 }
 
 static void round_bf16(struct device *d, void *what)
@@ -226,14 +234,49 @@ static void streams(struct timing *t, int64_t n, int64_t cols, const char *shape
 
 static void activation(struct timing *t, int64_t n, int64_t cols, const char *shape)
 {
+	static const char *const names[][2] = {
+		[ACT_GELU_TANH] = {"act_fwd, gelu", "act_bwd, gelu"},
+		[ACT_GELU] = {"act_fwd, gelu erf", "act_bwd, gelu erf"},
+		[ACT_SWIGLU] = {"act_fwd, swiglu", "act_bwd, swiglu"}};
 	size_t mark = arena_mark(&t->memory);
 	enum dtype type = timing_type(t);
 	struct call c = {.a = timing_mat(t, n, cols, type),
 		.b = timing_mat(t, n, cols, type),
 		.c = timing_mat(t, n, cols, type)};
-	say_bytes(t, "act_fwd, gelu", shape, act_fwd, &c, 2 * mat_bytes(c.a));
-	say_bytes(t, "act_bwd, gelu", shape, act_bwd, &c, 3 * mat_bytes(c.a));
+	for (c.act = 0; c.act < ARRAY_LEN(names); c.act++) {
+		bool gated = c.act == ACT_SWIGLU;
+		if (gated) {
+			c.w = timing_mat(t, n, cols, type);
+			c.normed = timing_mat(t, n, cols, type);
+		}
+		say_bytes(t, names[c.act][0], shape, act_fwd, &c,
+			(gated ? 3 : 2) * mat_bytes(c.a));
+		say_bytes(t, names[c.act][1], shape, act_bwd, &c,
+			(gated ? 5 : 3) * mat_bytes(c.a));
+	}
 	arena_reset(&t->memory, mark);
+}
+
+static void rotation(struct timing *t, int64_t n, int64_t heads, int64_t dim)
+{
+	size_t mark = arena_mark(&t->memory);
+	char shape[64];
+	int64_t context = t->tiny ? 16 : 4096;
+	struct call c = {.a = timing_mat(t, n, heads * dim, timing_type(t)),
+		.w = timing_mat(t, context, dim, DT_F32),
+		.ids = timing_ints(t, n, context),
+		.dim = dim};
+	snprintf(shape, sizeof(shape), "%dx%dx%d", (int)n, (int)heads, (int)dim);
+	say_bytes(t, "rope", shape, rope, &c, 2 * mat_bytes(c.a));
+	arena_reset(&t->memory, mark);
+}
+
+/* Queries and keys of Llama 1B, and of heads of 128. */
+static void rotations(struct timing *t, int64_t n)
+{
+	static const int64_t dims[] = {64, 128}, heads[] = {32, 8};
+	for (size_t i = 0; i < ARRAY_LEN(dims) * ARRAY_LEN(heads); i++)
+		rotation(t, n, heads[i % 2], dims[i / 2]);
 }
 
 /* ---- the loss, the table, the optimizer -------------------------------------------- */
@@ -487,6 +530,7 @@ int main(int argc, char **argv)
 		matmuls(&t);
 		streams(&t, 32, 768, "32x768");
 		activation(&t, 32, 3072, "32x3072");
+		rotations(&t, 32);
 		loss(&t, 16, 1000, "16x1000");
 		table(&t, 64, 1000, 64, "64x64 of 1000");
 		optimizer(&t, 256, "148x256");
@@ -498,6 +542,8 @@ int main(int argc, char **argv)
 		streams(&t, 65536, 768, "65536x768");
 		streams(&t, 16384, 1600, "16384x1600");
 		activation(&t, 65536, 3072, "65536x3072");
+		activation(&t, 8192, 8192, "8192x8192");
+		rotations(&t, 8192);
 		loss(&t, 8192, 50257, "8192x50257");
 		table(&t, 65536, 50304, 768, "65536x768 of 50304");
 		optimizer(&t, 840960, "148x840960");

@@ -4,6 +4,7 @@
  * device: cpu cuda
  */
 #include "tests/support/device.h"
+#include "tests/support/kernels_ref.h"
 
 #include <math.h>
 #include <string.h>
@@ -159,9 +160,127 @@ static void overflow(void **state)
 	assert_true(amax_of(d, y) == INFINITY);
 }
 
+/* A copy at an address that is no multiple of 4. */
+static struct mat moved(struct mat x)
+{
+	struct mat to = x;
+	to.p = shorts(mat_size(x) + 1) + 1;
+	memcpy(to.p, x.p, (size_t)mat_bytes(x));
+	return to;
+}
+
+/* Numbers get the same bits at any address: in whole packs, and one by one. */
+static void check_anywhere(struct device *d, enum dtype type, int64_t heads, int64_t dim)
+{
+	enum { ROWS = 37, POSITIONS = 50 };
+	struct mat x = random16(ROWS, heads * dim, type, 1), far = moved(x);
+	struct mat table = twin_random(POSITIONS, dim, 1).f;
+	int32_t *pos = ints(ROWS);
+	for (int64_t i = 0; i < ROWS; i++)
+		pos[i] = (int32_t)pick(0, POSITIONS - 1);
+	assert_true((uintptr_t)x.p % 16 == 0 && (uintptr_t)far.p % 4 == 2);
+	d->k->rope(d, x, dim, table, pos, -1);
+	d->k->rope(d, far, dim, table, pos, -1);
+	assert_memory_equal(x.p, far.p, (size_t)mat_bytes(x));
+}
+
+static void check_act_anywhere(struct device *d, enum dtype type, int64_t n)
+{
+	for (int kind = 0; kind < 3; kind++) {
+		struct mat a = random16(1, n, type, 2), b = random16(1, n, type, 1);
+		struct mat dy = random16(1, n, type, 1), y = blank16(1, n, type);
+		struct mat da = blank16(1, n, type), db = blank16(1, n, type);
+		struct mat far_y = moved(y), far_a = moved(da), far_b = moved(db);
+		size_t n_bytes = (size_t)mat_bytes(y);
+		((uint16_t *)a.p)[n / 3] = ((uint16_t *)dy.p)[n / 3] =
+			type == DT_BF16 ? 0x4120 : 0x4900; /* 10, the largest */
+		y.amax = scalar(0), da.amax = scalar(0), db.amax = scalar(0);
+		d->k->act_fwd(d, kind, y, a, b);
+		d->k->act_fwd(d, kind, far_y, moved(a), b);
+		assert_memory_equal(y.p, far_y.p, n_bytes);
+		d->k->act_bwd(d, kind, da, db, dy, a, b);
+		d->k->act_bwd(d, kind, far_a, far_b, moved(dy), a, b);
+		assert_memory_equal(da.p, far_a.p, n_bytes);
+		assert_memory_equal(db.p, far_b.p, n_bytes);
+		assert_true(*y.amax == amax_of(d, y) && *da.amax == amax_of(d, da));
+		assert_true(kind != ACT_SWIGLU || *db.amax == amax_of(d, db));
+	}
+}
+
+static void anywhere(void **state)
+{
+	static const int64_t sizes[] = {8, 4096, 2 * 4096 + 8, 4095};
+	for (size_t i = 0; i < ARRAY_LEN(sizes) * ARRAY_LEN(types); i++)
+		check_act_anywhere(*state, types[i % 2], sizes[i / 2]);
+	static const int64_t of[][2] = {{1, 16}, {3, 64}, {8, 64}, {2, 128}, {5, 48}};
+	for (size_t i = 0; i < ARRAY_LEN(of) * ARRAY_LEN(types); i++)
+		check_anywhere(*state, types[i % 2], of[i / 2][0], of[i / 2][1]);
+}
+
+/* The distance between the numbers of this type around x. */
+static double ulp(double x, enum dtype type)
+{
+	int digits = type == DT_BF16 ? 8 : 11, least = type == DT_BF16 ? -126 : -14;
+	return ldexp(1, (x == 0 ? least : (int)fmax(ilogb(x), least)) - digits + 1);
+}
+
+/* The float64 result, correctly rounded, but for the fraction `more` of a distance, and `wide`. */
+static void check_rounded(const char *what, struct mat y, const double *want,
+	enum dtype type, double more, double wide)
+{
+	const float *have = loaded(y).p;
+	const double most = type == DT_BF16 ? 0x1.FEp127 : 65504;
+	for (int64_t i = 0; i < mat_size(y); i++) {
+		double to = fmax(-most, fmin(most, want[i]));
+		double error = fabs((double)have[i] - to);
+		if (!(error <= (0.5 + more) * ulp(to, type) + wide))
+			fail_msg("%s, number %d: %g instead of %g", what, (int)i,
+				(double)have[i], to);
+	}
+}
+
+/* Of all 16-bit numbers up to 2^60 that are finite: a GPU computes with approximate
+ * instructions, which the results must not show. Slopes pass through zero near -0.75. */
+static void all_numbers(void **state)
+{
+	enum { N = 65536 };
+	struct device *d = *state;
+	if (!d->discrete)
+		skip(); /* a CPU's erf has an absolute error */
+	for (size_t i = 0; i < 3 * ARRAY_LEN(types); i++) {
+		enum dtype type = types[i % 2];
+		enum act_kind kind = (enum act_kind)(i / 2);
+		double more = type == DT_BF16 ? 0.03 : 0.12;
+		struct mat one = mat_blank(1, N), a = blank16(1, N, type), b;
+		struct mat y = blank16(1, N, type), db = blank16(1, N, type);
+		double *x = doubles(N), *gate = doubles(N), *want = doubles(N);
+		for (int j = 0; j < N; j++)
+			((uint16_t *)a.p)[j] = (uint16_t)j;
+		const float *all = loaded(a).p;
+		for (int j = 0; j < N; j++) {
+			float v = all[j];
+			v = fabsf(v) <= 0x1p60F ? v : 0; /* of NaN too */
+			((float *)one.p)[j] = 1;
+			x[j] = (double)v, gate[j] = 1;
+		}
+		b = stored(one, type);
+		for (int j = 0; j < N; j++)
+			((uint16_t *)a.p)[j] = x[j] == 0 ? 0 : (uint16_t)j;
+		d->k->act_fwd(d, kind, y, a, b);
+		ref_act_fwd(kind, want, x, gate, N);
+		check_rounded("act_fwd", y, want, type, more, 1e-15);
+		memset(want, 0, N * sizeof(*want));
+		d->k->act_bwd(d, kind, y, db, b, a, b);
+		ref_act_bwd(kind, want, doubles(N), gate, x, gate, N);
+		check_rounded("act_bwd", y, want, type, more, 5e-7);
+	}
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
+		on_device(all_numbers),
+		on_device(anywhere),
 		on_device(act_bwd_in_place),
 		on_device(rounding),
 		on_device(transposed),

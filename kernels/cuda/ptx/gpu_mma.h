@@ -73,4 +73,20 @@ static __device__ inline float exp2_fast(float x)
 	return y;
 }
 
+/* 1 / x, to 1 unit in the last place; subnormal numbers are flushed to 0. */
+static __device__ inline float rcp_fast(float x)
+{
+	float y;
+	asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+	return y;
+}
+
+/* Stores 16 bytes in global memory as one instruction. */
+static __device__ inline void store_16(void *to, uint4 x)
+{
+	asm volatile("st.global.v4.b32 [%0], {%1, %2, %3, %4};\n" ::"l"(to), "r"(x.x),
+		     "r"(x.y), "r"(x.z), "r"(x.w)
+		     : "memory");
+}
+
 #endif

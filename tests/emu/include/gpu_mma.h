@@ -64,4 +64,15 @@ static inline float exp2_fast(float x)
 	return y < 0x1p-126f ? 0 : y;
 }
 
+static inline float rcp_fast(float x)
+{
+	float y = 1 / (fabsf(x) < 0x1p-126f ? copysignf(0, x) : x);
+	return fabsf(y) < 0x1p-126f ? copysignf(0, y) : y;
+}
+
+static inline void store_16(void *to, uint4 x)
+{
+	*(uint4 *)to = x;
+}
+
 #endif
