@@ -5,7 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { CANDIDATES = 8 };
+/* Algorithms that cuBLASLt is asked for; more if it must not use split-k and all of them do. */
+enum { CANDIDATES = 8, MANY_CANDIDATES = 64 };
 
 void cuda_cublas_check(struct device *d, cublasStatus_t rc, const char *what)
 {
@@ -27,6 +28,17 @@ static cudaDataType_t type_of(int64_t type)
 	return types[type];
 }
 
+static bool is_byte(int64_t type)
+{
+	return dtype_bytes((enum dtype)type) == 1;
+}
+
+/* The bytes between the runs of an operand, see struct cuda_product. */
+static int64_t stride_bytes(struct mat m, bool along_sum)
+{
+	return along_sum ? m.cols * dtype_bytes(m.type) : mat_bytes(m);
+}
+
 /* The common alignment of the matrices of all runs, at most 16 bytes, the widest load: the
  * alignment of a slice's weights beyond that depends on the layout, and the choice must not. */
 static int64_t alignment(const struct cuda_product *p)
@@ -34,8 +46,8 @@ static int64_t alignment(const struct cuda_product *p)
 	uintptr_t places = (uintptr_t)p->a.p | (uintptr_t)p->b.p | (uintptr_t)p->d.p |
 			   (uintptr_t)p->bias | (uintptr_t)p->aux | 16;
 	if (p->runs > 1)
-		places |=
-			(uintptr_t)(mat_bytes(p->a) | mat_bytes(p->b) | mat_bytes(p->d));
+		places |= (uintptr_t)(stride_bytes(p->a, p->ta) |
+				      stride_bytes(p->b, !p->tb) | mat_bytes(p->d));
 	return (int64_t)(places & -places);
 }
 
@@ -113,16 +125,16 @@ void cuda_forget_algorithms(struct device *d)
 		cublasLt##kind##SetAttribute(of, attribute, &(value), sizeof(value)), \
 		#attribute)
 
-/* `runs` contiguous matrices. */
-static cublasLtMatrixLayout_t layout(
-	struct device *d, int64_t type, int64_t rows, int64_t cols, int64_t runs)
+/* `runs` matrices: contiguous, or the rows of one matrix. */
+static cublasLtMatrixLayout_t layout(struct device *d, int64_t type, int64_t rows,
+	int64_t cols, int64_t runs, bool of_rows)
 {
 	cublasLtMatrixLayout_t l;
 	int32_t count = (int32_t)runs;
-	int64_t stride = rows * cols;
+	int64_t stride = of_rows ? rows : rows * cols;
 	cuda_cublas_check(d,
-		cublasLtMatrixLayoutCreate(
-			&l, type_of(type), (uint64_t)rows, (uint64_t)cols, rows),
+		cublasLtMatrixLayoutCreate(&l, type_of(type), (uint64_t)rows,
+			(uint64_t)cols, of_rows ? rows * runs : rows),
 		"cublasLtMatrixLayoutCreate");
 	if (runs == 1)
 		return l;
@@ -163,16 +175,16 @@ static void describe(struct device *d, struct gemm_plan *p)
 	 * is for the forward, where both operands are e4m3, as in torchao. */
 	const void *scale = (const void *)(uintptr_t)SCALE_ALIGN;
 	int8_t coarse = !cuda_of(d)->o.exact && k->a == DT_E4M3 && k->b == DT_E4M3;
-	if (dtype_bytes((enum dtype)k->a) == 1) {
+	if (is_byte(k->a)) {
 		SET(MatmulDesc, desc, CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, scale);
 		SET(MatmulDesc, desc, CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, scale);
 		SET(MatmulDesc, desc, CUBLASLT_MATMUL_DESC_FAST_ACCUM, coarse);
 	}
 	int64_t a_rows = k->ta ? k->k : k->m, a_cols = k->ta ? k->m : k->k;
 	int64_t b_rows = k->tb ? k->n : k->k, b_cols = k->tb ? k->k : k->n;
-	p->a = layout(d, k->a, a_rows, a_cols, k->runs);
-	p->b = layout(d, k->b, b_rows, b_cols, k->runs);
-	p->d = layout(d, k->d, k->m, k->n, k->runs);
+	p->a = layout(d, k->a, a_rows, a_cols, k->runs, k->ta);
+	p->b = layout(d, k->b, b_rows, b_cols, k->runs, !k->tb);
+	p->d = layout(d, k->d, k->m, k->n, k->runs, false);
 }
 
 /* to = op(a) op(b), plus x->d if x->add. */
@@ -186,7 +198,7 @@ static cublasStatus_t run(struct device *d, const struct gemm_plan *p,
 		SET(MatmulDesc, desc, CUBLASLT_MATMUL_DESC_BIAS_POINTER, x->bias);
 	if (x->aux)
 		SET(MatmulDesc, desc, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, x->aux);
-	if (dtype_bytes((enum dtype)p->key.a) == 1) { /* NULL: no scale */
+	if (is_byte(p->key.a)) { /* NULL: no scale */
 		SET(MatmulDesc, desc, CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, x->a.scale);
 		SET(MatmulDesc, desc, CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, x->b.scale);
 	}
@@ -213,9 +225,9 @@ static bool suits(struct device *d, const cublasLtMatmulAlgo_t *algo)
 	return (splits == 0 || splits == 1) && scheme == CUBLASLT_REDUCTION_SCHEME_NONE;
 }
 
-/* The usable algorithms, in the order of cuBLASLt's heuristic. */
+/* The usable algorithms of the first `asked`, in the order of cuBLASLt's heuristic. */
 static int candidates(struct device *d, const struct gemm_plan *p,
-	cublasLtMatmulHeuristicResult_t found[CANDIDATES])
+	cublasLtMatmulHeuristicResult_t *found, int asked)
 {
 	struct cuda_device *c = cuda_of(d);
 	cublasLtMatmulPreference_t pref;
@@ -232,8 +244,8 @@ static int candidates(struct device *d, const struct gemm_plan *p,
 	SET(MatmulPreference, pref, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, align);
 	SET(MatmulPreference, pref, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, align);
 	SET(MatmulPreference, pref, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, align);
-	cublasStatus_t rc = cublasLtMatmulAlgoGetHeuristic(c->cublas, p->desc, p->a, p->b,
-		p->d, p->d, pref, CANDIDATES, found, &n_found);
+	cublasStatus_t rc = cublasLtMatmulAlgoGetHeuristic(
+		c->cublas, p->desc, p->a, p->b, p->d, p->d, pref, asked, found, &n_found);
 	cublasLtMatmulPreferenceDestroy(pref);
 	if (rc == CUBLAS_STATUS_NOT_SUPPORTED || rc == CUBLAS_STATUS_INVALID_VALUE)
 		return 0;
@@ -323,7 +335,7 @@ static int find_saved(
 
 static void choose(struct device *d, struct gemm_plan *p, const struct cuda_product *x)
 {
-	cublasLtMatmulHeuristicResult_t found[CANDIDATES];
+	cublasLtMatmulHeuristicResult_t found[MANY_CANDIDATES];
 	bool measures = cuda_of(d)->measures;
 	memset(found, 0, sizeof(found));
 	if (x->unfused && !p->from_text && !measures) { /* not known to be faster */
@@ -331,7 +343,9 @@ static void choose(struct device *d, struct gemm_plan *p, const struct cuda_prod
 		return;
 	}
 	describe(d, p);
-	int n = candidates(d, p, found);
+	int n = candidates(d, p, found, CANDIDATES);
+	if (!n && is_byte(p->key.a) && !cuda_lab_off(d, LAB_FLOAT8_RUNS))
+		n = candidates(d, p, found, MANY_CANDIDATES);
 	p->ready = true;
 	p->possible = n > 0;
 	if (!n)
@@ -345,6 +359,20 @@ static void choose(struct device *d, struct gemm_plan *p, const struct cuda_prod
 	p->possible = best >= 0;
 	if (p->possible)
 		p->algo = found[best].algo;
+}
+
+/* Whether cuBLASLt refuses what it suggested. Its heuristic does not check all that its kernels
+ * need, and nobody promises that float8 can be multiplied in runs. */
+static bool refuses(struct gemm_plan *p, const char *name, cublasStatus_t rc)
+{
+	bool unsure = p->key.runs > 1 && is_byte(p->key.a);
+	if (!unsure ||
+		(rc != CUBLAS_STATUS_NOT_SUPPORTED && rc != CUBLAS_STATUS_INVALID_VALUE))
+		return false;
+	warn("%s: cuBLASLt does not multiply float8 in %lld runs (%s): it takes longer",
+		name, (long long)p->key.runs, cublasLtGetStatusName(rc));
+	p->possible = false;
+	return true;
 }
 
 bool cuda_gemm(struct device *d, const char *name, const struct cuda_product *x)
@@ -365,7 +393,9 @@ bool cuda_gemm(struct device *d, const char *name, const struct cuda_product *x)
 	for (int i = 0; i < l.n_args; i++)
 		l.args[i] = cuda_arg_of(sizes[i]);
 	cuda_before(d, &l);
-	cuda_cublas_check(d, run(d, p, x, x->d.p, &p->algo), name);
+	cublasStatus_t rc = run(d, p, x, x->d.p, &p->algo);
+	if (!refuses(p, name, rc))
+		cuda_cublas_check(d, rc, name);
 	cuda_after(d, name);
-	return true;
+	return p->possible;
 }

@@ -1,5 +1,5 @@
 /* PT_LAB_OFF=name,.. disables optimizations, so that what each of them gains can be measured on a
- * GPU. No bits change, except with gelu and float8-bias. */
+ * GPU. No bits change, except with gelu, float8-bias and float8-runs. */
 #include "kernels/cuda/cuda_internal.h"
 
 #include <stdlib.h>
@@ -26,6 +26,8 @@ static const struct {
 	{"gelu", LAB_GELU},
 	/* the bias as an epilogue of float8 matmuls */
 	{"float8-bias", LAB_FLOAT8_BIAS},
+	/* exact gradients of float8 weights in runs of rows, without conversion */
+	{"float8-runs", LAB_FLOAT8_RUNS},
 };
 
 static int64_t lab_of(const char *name, size_t len)
