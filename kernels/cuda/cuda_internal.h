@@ -83,6 +83,7 @@ struct cuda_device {
 	void *copies;	      /* converted operands; grows */
 	size_t copies_bytes;
 	struct plans *plans;
+	const char *candidates; /* PT_LAB_CANDIDATES, or NULL */
 };
 
 static inline struct cuda_device *cuda_of(const struct device *d)

@@ -5,9 +5,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Algorithms that cuBLASLt is asked for; more if it must not use split-k and all of them do. */
-enum { CANDIDATES = 8, MANY_CANDIDATES = 64 };
-
 void cuda_cublas_check(struct device *d, cublasStatus_t rc, const char *what)
 {
 	if (rc == CUBLAS_STATUS_SUCCESS)
@@ -208,15 +205,14 @@ static cublasStatus_t run(struct device *d, const struct gemm_plan *p,
 		cuda_stream(d));
 }
 
-/* ---- choosing -------------------------------------------------------------------------- */
+/* ---- what is to choose from ------------------------------------------------------------ */
 
-/* With exact matmuls, split-k algorithms are excluded, since they choose the number of splits. */
-static bool suits(struct device *d, const cublasLtMatmulAlgo_t *algo)
+bool cuda_gemm_suits(bool exact, const cublasLtMatmulAlgo_t *algo)
 {
 	int32_t splits = 1;
 	uint32_t scheme = CUBLASLT_REDUCTION_SCHEME_NONE;
 	size_t n;
-	if (!cuda_of(d)->o.exact)
+	if (!exact)
 		return true;
 	cublasLtMatmulAlgoConfigGetAttribute(
 		algo, CUBLASLT_ALGO_CONFIG_SPLITK_NUM, &splits, sizeof(splits), &n);
@@ -225,16 +221,14 @@ static bool suits(struct device *d, const cublasLtMatmulAlgo_t *algo)
 	return (splits == 0 || splits == 1) && scheme == CUBLASLT_REDUCTION_SCHEME_NONE;
 }
 
-/* The usable algorithms of the first `asked`, in the order of cuBLASLt's heuristic. */
-static int candidates(struct device *d, const struct gemm_plan *p,
+int cuda_gemm_suggested(struct device *d, const struct gemm_plan *p, bool exact,
 	cublasLtMatmulHeuristicResult_t *found, int asked)
 {
-	struct cuda_device *c = cuda_of(d);
 	cublasLtMatmulPreference_t pref;
 	size_t room_bytes = GEMM_WORKSPACE;
 	uint32_t align = (uint32_t)p->key.align;
-	uint32_t schemes = c->o.exact ? CUBLASLT_REDUCTION_SCHEME_NONE
-				      : CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE;
+	uint32_t schemes = exact ? CUBLASLT_REDUCTION_SCHEME_NONE
+				 : CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE;
 	int n_found = 0, n = 0;
 	cuda_cublas_check(d, cublasLtMatmulPreferenceCreate(&pref),
 		"cublasLtMatmulPreferenceCreate");
@@ -244,78 +238,103 @@ static int candidates(struct device *d, const struct gemm_plan *p,
 	SET(MatmulPreference, pref, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, align);
 	SET(MatmulPreference, pref, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, align);
 	SET(MatmulPreference, pref, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, align);
-	cublasStatus_t rc = cublasLtMatmulAlgoGetHeuristic(
-		c->cublas, p->desc, p->a, p->b, p->d, p->d, pref, asked, found, &n_found);
+	cublasStatus_t rc = cublasLtMatmulAlgoGetHeuristic(cuda_of(d)->cublas, p->desc,
+		p->a, p->b, p->d, p->d, pref, asked, found, &n_found);
 	cublasLtMatmulPreferenceDestroy(pref);
 	if (rc == CUBLAS_STATUS_NOT_SUPPORTED || rc == CUBLAS_STATUS_INVALID_VALUE)
 		return 0;
 	cuda_cublas_check(d, rc, "cublasLtMatmulAlgoGetHeuristic");
 	for (int i = 0; i < n_found; i++)
 		if (found[i].state == CUBLAS_STATUS_SUCCESS &&
-			found[i].workspaceSize <= GEMM_WORKSPACE &&
-			suits(d, &found[i].algo))
+			found[i].workspaceSize <= GEMM_WORKSPACE)
 			found[n++] = found[i];
 	return n;
 }
 
-/* Milliseconds of a few runs, infinity if it fails; without an algorithm, of the unfused
- * kernels. */
-static float measure(struct device *d, const struct gemm_plan *p,
-	const struct cuda_product *x, void *to, const cublasLtMatmulAlgo_t *algo,
-	cudaEvent_t begin, cudaEvent_t end)
+/* The usable ones. With exact matmuls, split-k algorithms are excluded, since they choose the
+ * number of splits. */
+static int candidates(struct device *d, const struct gemm_plan *p,
+	cublasLtMatmulHeuristicResult_t *found, int asked)
 {
-	enum { RUNS = 3 };
+	bool exact = cuda_of(d)->o.exact;
+	int n = 0, n_found = cuda_gemm_suggested(d, p, exact, found, asked);
+	for (int i = 0; i < n_found; i++)
+		if (cuda_gemm_suits(exact, &found[i].algo))
+			found[n++] = found[i];
+	return n;
+}
+
+/* ---- measuring ------------------------------------------------------------------------- */
+
+/* The result goes to x->d, or elsewhere if the matmul adds to x->d, which must not change. */
+bool cuda_gemm_trial(struct device *d, const struct cuda_product *x, struct gemm_trial *t)
+{
+	size_t n_bytes = (size_t)mat_bytes(x->d);
+	t->own = x->add && n_bytes > CUDA_WORKSPACE;
+	t->to = x->add ? cuda_workspace(d, min64((int64_t)n_bytes, CUDA_WORKSPACE))
+		       : x->d.p;
+	if (t->own && cudaMalloc(&t->to, n_bytes) != cudaSuccess) {
+		cudaGetLastError();
+		return false;
+	}
+	cuda_check(d, cudaEventCreate(&t->begin), "measuring a matmul");
+	cuda_check(d, cudaEventCreate(&t->end), "measuring a matmul");
+	return true;
+}
+
+void cuda_gemm_trial_end(struct device *d, struct gemm_trial *t)
+{
+	cudaEventDestroy(t->begin);
+	cudaEventDestroy(t->end);
+	if (t->own)
+		cuda_check(d, cudaFree(t->to), "free");
+}
+
+float cuda_gemm_measure(struct device *d, const struct gemm_plan *p,
+	const struct cuda_product *x, const struct gemm_trial *t,
+	const cublasLtMatmulAlgo_t *algo)
+{
 	cudaStream_t stream = cuda_stream(d);
 	float ms;
 	if (!algo)
 		x->unfused(d, x);
-	else if (run(d, p, x, to, algo) != CUBLAS_STATUS_SUCCESS)
+	else if (run(d, p, x, t->to, algo) != CUBLAS_STATUS_SUCCESS)
 		return INFINITY;
-	cuda_check(d, cudaEventRecord(begin, stream), "measuring a matmul");
-	for (int i = 0; i < RUNS; i++) {
+	cuda_check(d, cudaEventRecord(t->begin, stream), "measuring a matmul");
+	for (int i = 0; i < GEMM_TRIALS; i++) {
 		if (algo)
-			cuda_cublas_check(d, run(d, p, x, to, algo), "cublasLtMatmul");
+			cuda_cublas_check(d, run(d, p, x, t->to, algo), "cublasLtMatmul");
 		else
 			x->unfused(d, x);
 	}
-	cuda_check(d, cudaEventRecord(end, stream), "measuring a matmul");
-	cuda_await(d, end, "measuring a matmul");
-	cuda_check(d, cudaEventElapsedTime(&ms, begin, end), "measuring a matmul");
+	cuda_check(d, cudaEventRecord(t->end, stream), "measuring a matmul");
+	cuda_await(d, t->end, "measuring a matmul");
+	cuda_check(d, cudaEventElapsedTime(&ms, t->begin, t->end), "measuring a matmul");
 	return ms;
 }
 
-/* The first candidate unless another is clearly faster; -1: the unfused kernels. Each of them
- * writes to x->d, or elsewhere if the matmul adds to x->d, which must not change. */
+/* ---- choosing -------------------------------------------------------------------------- */
+
+/* The first candidate unless another is clearly faster; -1: the unfused kernels. */
 static int quickest(struct device *d, const struct gemm_plan *p,
 	const struct cuda_product *x, const cublasLtMatmulHeuristicResult_t *found, int n)
 {
 	const float clearly = 0.97f;
-	size_t n_bytes = (size_t)mat_bytes(x->d);
-	bool own = x->add && n_bytes > CUDA_WORKSPACE;
-	void *to = x->add ? cuda_workspace(d, min64((int64_t)n_bytes, CUDA_WORKSPACE))
-			  : x->d.p;
-	if (own && cudaMalloc(&to, n_bytes) != cudaSuccess) {
-		cudaGetLastError();
-		return 0;
-	}
-	cudaEvent_t begin, end;
-	cuda_check(d, cudaEventCreate(&begin), "measuring a matmul");
-	cuda_check(d, cudaEventCreate(&end), "measuring a matmul");
+	struct gemm_trial trial;
 	int best = 0;
 	float best_ms = INFINITY;
+	if (!cuda_gemm_trial(d, x, &trial))
+		return 0;
 	for (int i = 0; i < n; i++) {
-		float ms = measure(d, p, x, to, &found[i].algo, begin, end);
+		float ms = cuda_gemm_measure(d, p, x, &trial, &found[i].algo);
 		if (ms < best_ms * (i ? clearly : 1)) {
 			best = i;
 			best_ms = ms;
 		}
 	}
-	if (x->unfused && measure(d, p, x, to, NULL, begin, end) < best_ms)
+	if (x->unfused && cuda_gemm_measure(d, p, x, &trial, NULL) < best_ms)
 		best = -1;
-	cudaEventDestroy(begin);
-	cudaEventDestroy(end);
-	if (own)
-		cuda_check(d, cudaFree(to), "free");
+	cuda_gemm_trial_end(d, &trial);
 	return best;
 }
 
@@ -333,7 +352,8 @@ static int find_saved(
 	return -1;
 }
 
-static void choose(struct device *d, struct gemm_plan *p, const struct cuda_product *x)
+static void choose(struct device *d, const char *name, struct gemm_plan *p,
+	const struct cuda_product *x)
 {
 	cublasLtMatmulHeuristicResult_t found[MANY_CANDIDATES];
 	bool measures = cuda_of(d)->measures;
@@ -343,6 +363,8 @@ static void choose(struct device *d, struct gemm_plan *p, const struct cuda_prod
 		return;
 	}
 	describe(d, p);
+	if (cuda_of(d)->candidates)
+		cuda_gemm_list(d, name, p, x);
 	int n = candidates(d, p, found, CANDIDATES);
 	if (!n && is_byte(p->key.a) && !cuda_lab_off(d, LAB_FLOAT8_RUNS))
 		n = candidates(d, p, found, MANY_CANDIDATES);
@@ -384,7 +406,7 @@ bool cuda_gemm(struct device *d, const char *name, const struct cuda_product *x)
 		return true;
 	}
 	if (!p->ready)
-		choose(d, p, x);
+		choose(d, name, p, x);
 	if (!p->possible)
 		return false;
 	const int64_t sizes[] = {

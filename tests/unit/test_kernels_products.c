@@ -6,6 +6,7 @@
  */
 #include "tests/support/device.h"
 #include "tests/support/kernels_ref.h"
+#include "base/file.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -467,6 +468,53 @@ static void broken_algorithm(void **state)
 	str_free(&text);
 }
 
+/* PT_LAB_CANDIDATES lists, for each matmul once, which algorithms there are; only those that exact numerics may
+ * use are said to be exact. */
+static void candidates(void **state)
+{
+	struct device *d = gpu(state), other;
+	struct device_options o = {.exact = true};
+	struct err e = {0};
+	struct str text = {0};
+	struct twin x = twin_random(30, 40, 1), w = twin_random(50, 40, 1);
+	struct mat y = mat_blank(30, 50);
+	const char *path = test_path("candidates");
+	setenv("PT_LAB_CANDIDATES", path, 1);
+	assert_int_equal(device_open(&other, DEVICE_CUDA, &o, &e), 0);
+	for (int i = 0; i < 2; i++)
+		other.k->linear_fwd(&other, y, x.f, w.f, mat(NULL, 0, 0));
+	other.k->linear_bwd_x(&other, x.f, y, w.f, true);
+	device_close(&other);
+	unsetenv("PT_LAB_CANDIDATES");
+	assert_int_equal(file_read(path, 1 << 20, &text, &e), 0);
+	static const char *const products[] = {
+		"\nlinear_fwd\ttn 50 30 40 fp32 fp32 fp32 0 0 16 1\t",
+		"\nlinear_bwd_x\tnn 40 30 50 fp32 fp32 fp32 0 1 16 1\t"};
+	assert_int_equal(strncmp(text.s, "# cublasLt ", 11), 0);
+	for (size_t i = 0; i < ARRAY_LEN(products); i++) {
+		int n_exact = 0, n_fast = 0, n_first = 0;
+		for (const char *s = text.s; (s = strstr(s, products[i]));) {
+			s += strlen(products[i]);
+			char list[8], exact[8];
+			int number;
+			double us, rate;
+			assert_int_equal(sscanf(s,
+						 "%7s %d %*d %*d %*d %*d %*d %*d %lf %lf "
+						 "%7s",
+						 list, &number, &us, &rate, exact),
+				5);
+			n_exact += !strcmp(list, "exact") && !strcmp(exact, "yes");
+			n_fast += !strcmp(list, "fast") && !strcmp(exact, "no");
+			n_first += number == 0 && !strcmp(list, "exact");
+			assert_true(us >= 0 && rate >= 0); /* an emulated clock */
+		}
+		assert_int_equal(n_first, 1); /* at its first use only */
+		assert_true(
+			!strstr(d->name, "emulated") || (n_exact == 2 && n_fast == 1));
+	}
+	str_free(&text);
+}
+
 /* ---- matmuls with GELU -------------------------------------------------------------- */
 
 enum { GELU_ROWS = 40, GELU_IN = 48, GELU_OUT = 64 };
@@ -620,6 +668,7 @@ int main(void)
 		on_device(hostile_algorithms),
 		on_device(foreign_algorithms),
 		on_device(broken_algorithm),
+		on_device(candidates),
 		on_device(gelu),
 	};
 	return run_on_device(tests);
