@@ -365,6 +365,14 @@ static void choose(struct device *d, const char *name, struct gemm_plan *p,
 	describe(d, p);
 	if (cuda_of(d)->candidates)
 		cuda_gemm_list(d, name, p, x);
+	if (p->from_text) {
+		int n_all = candidates(d, p, found, MANY_CANDIDATES);
+		int saved = find_saved(p, found, n_all);
+		p->from_text = false;
+		p->ready = p->possible = saved >= 0;
+		if (p->ready)
+			return;
+	}
 	int n = candidates(d, p, found, CANDIDATES);
 	if (!n && is_byte(p->key.a) && !cuda_lab_off(d, LAB_FLOAT8_RUNS))
 		n = candidates(d, p, found, MANY_CANDIDATES);
@@ -372,11 +380,7 @@ static void choose(struct device *d, const char *name, struct gemm_plan *p,
 	p->possible = n > 0;
 	if (!n)
 		return;
-	int best = p->from_text ? find_saved(p, found, n) : -1;
-	p->from_text = false;
-	if (best < 0)
-		best = measures && (n > 1 || x->unfused) ? quickest(d, p, x, found, n)
-							 : 0;
+	int best = measures && (n > 1 || x->unfused) ? quickest(d, p, x, found, n) : 0;
 	p->unfused = best < 0;
 	p->possible = best >= 0;
 	if (p->possible)

@@ -1,5 +1,5 @@
 /* PT_LAB_OFF=name,.. disables optimizations, so that what each of them gains can be measured on a
- * GPU. No bits change, except with gelu, float8-bias and float8-runs. */
+ * GPU. No bits change, except with gelu, float8-bias, float8-runs and table. */
 #include "kernels/cuda/cuda_internal.h"
 
 #include <stdlib.h>
@@ -28,6 +28,8 @@ static const struct {
 	{"float8-bias", LAB_FLOAT8_BIAS},
 	/* exact gradients of float8 weights in runs of rows, without conversion */
 	{"float8-runs", LAB_FLOAT8_RUNS},
+	/* exact matmuls by algorithms of a table, libcore/engine/gemm_algorithms.c */
+	{"table", LAB_TABLE},
 };
 
 static int64_t lab_of(const char *name, size_t len)
