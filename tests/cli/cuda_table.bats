@@ -41,7 +41,7 @@ absent() { # PATTERN FILE
 	run pt-compare first second
 	[[ $output == *'matmuls: '*' table of algorithms 0x'* ]]
 	for how in 'PT_LAB_OFF=gelu,table' 'X= --gemm-algorithms first' 'X= --gemm-algorithms first/algorithms'; do
-		# shellcheck disable=SC2086 # words
+		# shellcheck disable=SC2046,SC2086 # words
 		env ${how%% *} timeout -k 1 900 pt-train "${TINY[@]}" --layers 2 --dim 32 --peak-flops 1e12 --device cuda "${o[@]}" \
 			$([ "$how" = "${how#* }" ] || echo "${how#* }") -o without --overwrite >/dev/null
 		cmp first/algorithms without/algorithms || [ "$how" = PT_LAB_OFF=gelu,table ]
