@@ -93,6 +93,7 @@ static struct mat float8(struct timing *t, int64_t rows, int64_t cols, enum dtyp
 	y.scale = &s->scale;
 	size_t mark = arena_mark(&t->memory);
 	struct mat x = timing_mat(t, rows, cols, timing_type(t));
+	t->d.k->zero(&t->d, mat(&s->amax, 1, 1));
 	t->d.k->amax(&t->d, &s->amax, x);
 	t->d.k->round_scaled(&t->d, y, &s->scale, x, type, &s->amax);
 	device_wait(&t->d);
