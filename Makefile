@@ -294,12 +294,13 @@ INSTALLED = $(PROGRAMS:%=$(BIN)/%) $(SHARE)/pt $(LIBRARIES) \
 install_for = sed "s/@PROGRAMS@/$1/" completions/pt.$2 | install -m 644 /dev/stdin
 
 install: all
-	install -d $(BIN) $(addprefix $(SHARE)/pt/,presets recipes jobs) $(foreach s,1 5 7,$(SHARE)/man/man$s) \
+	install -d $(BIN) $(addprefix $(SHARE)/pt/,presets algorithms recipes jobs) $(foreach s,1 5 7,$(SHARE)/man/man$s) \
 	  $(SHARE)/bash-completion/completions $(SHARE)/zsh/site-functions \
 	  $(SHARE)/fish/vendor_completions.d
 	install $(BINS) $(BIN)
 	$(if $(CUDA_LIB),install -d $(LIBRARIES) && install $(CUDA_LIB) $(LIBRARIES))
 	install -m 644 share/presets/* $(SHARE)/pt/presets
+	$(if $(wildcard share/algorithms/*),install -m 644 share/algorithms/* $(SHARE)/pt/algorithms)
 	install $(RECIPES:%=share/recipes/%) $(SHARE)/pt/recipes
 	install -m 644 share/recipes/functions share/recipes/hosts $(SHARE)/pt/recipes
 	install share/jobs/* $(SHARE)/pt/jobs

@@ -74,7 +74,9 @@ enum lab {
 	LAB_AMAX_BLOCK = 1 << 21,
 	LAB_BIAS = 1 << 22,
 	LAB_ROPE = 256,
-	LAB_ACT = 512
+	LAB_ACT = 512,
+	LAB_FLOAT8_RUNS = 1 << 12,
+	LAB_TABLE = 1 << 13
 };
 bool cuda_lab_off(const struct device *d, enum lab what);
 

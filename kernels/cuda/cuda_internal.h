@@ -83,6 +83,7 @@ struct cuda_device {
 	void *copies;	      /* converted operands; grows */
 	size_t copies_bytes;
 	struct plans *plans;
+	const char *candidates; /* PT_LAB_CANDIDATES, or NULL */
 };
 
 static inline struct cuda_device *cuda_of(const struct device *d)
@@ -186,8 +187,10 @@ struct cuda_product {
 	bool ta, tb; /* transposed, for cuBLASLt */
 	void *bias;  /* as d, or NULL */
 	bool add;
-	/* The batch size of a strided batched matmul: operands and results are contiguous.
-	 * With more than 1, bias is NULL and add is false. */
+	/* The batch size of a strided batched matmul. Results are contiguous, and operands too;
+	 * but if an operand is contiguous along the sum, a run is some columns of each of its
+	 * rows, which are `runs` times as long as a.cols says. With more than 1 run, bias is
+	 * NULL and add is false. */
 	int64_t runs;
 	/* GELU of the result, whose argument is stored in aux; or the result times GELU's
 	 * derivative at aux. `unfused` computes the same with several kernels, which may be

@@ -491,6 +491,7 @@ extern "C" int pt_cuda_open(
 	d->exact = o->exact;
 	c->waits = env_switch("PT_CUDA_SYNC") == 1;
 	c->measures = o->measure;
+	c->candidates = getenv("PT_LAB_CANDIDATES");
 	cuda_streams_open(d);
 	stage_open(d);
 	c->workspace = cuda_memory(d, CUDA_WORKSPACE, "kernels");

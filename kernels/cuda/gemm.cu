@@ -164,20 +164,32 @@ static struct cuda_product as_fp32(struct device *d, struct cuda_product p)
 
 /* ---- split-k sums -------------------------------------------------------------------- */
 
+/* float8's: with exact matmuls only. Others without a choice of split-k are unbearably slow, as
+ * cuBLASLt has no algorithm for their long sums and the operands are converted. */
+static bool cut_in_runs(struct device *d, const struct cuda_product *p)
+{
+	if (p->ta || !p->tb || p->d.type != DT_F32)
+		return false;
+	if (is_byte(p->a.type))
+		return cuda_of(d)->o.exact && !cuda_lab_off(d, LAB_FLOAT8_RUNS);
+	return !p->a.scale;
+}
+
 /*
  * The gradient of a weight has few tiles and a long sum: with one block a tile, most
  * multiprocessors would be idle. So the rows are cut into runs, each with a partial sum (split-k).
- * Their number depends on the shape only: enough to use all multiprocessors; a run has a multiple
- * of 16 rows, and at least 1024, so that adding the partial sums is cheap in comparison.
+ * Their number depends on the shape and the type only: enough to use all multiprocessors, twice
+ * with float8, for whose longer sums cuBLASLt has no algorithm without split-k; a run has a
+ * multiple of 16 rows, and at least 1024, so that adding the partial sums is cheap in comparison.
  */
-static int64_t runs_of(const struct cuda_product *p)
+static int64_t runs_of(struct device *d, const struct cuda_product *p)
 {
 	enum { SIDE = 128, LINES = 16, MIN_ROWS = 1024 };
-	int64_t n = k_of(p), runs = 1;
+	int64_t n = k_of(p), runs = 1, most = (is_byte(p->a.type) ? 2 : 1) * MAX_RUNS;
 	int64_t tiles = ceil_div(p->d.rows, SIDE) * ceil_div(p->d.cols, SIDE);
-	if (p->ta || !p->tb || p->d.type != DT_F32)
+	if (!cut_in_runs(d, p))
 		return 1;
-	while (tiles * runs < MAX_RUNS && n % (2 * runs * LINES) == 0 &&
+	while (tiles * runs < most && runs < MAX_RUNS && n % (2 * runs * LINES) == 0 &&
 		n / (2 * runs) >= MIN_ROWS &&
 		2 * runs * mat_bytes(p->d) <= CUDA_WORKSPACE)
 		runs *= 2;
@@ -209,17 +221,30 @@ static __global__ void __launch_bounds__(THREADS) add_parts_kernel(
 	store(to + at, total, left, whole);
 }
 
+/* The first run of an operand, whose rows or, if it is contiguous along the sum, columns are
+ * cut. */
+static struct mat first_run(struct mat m, bool along_sum, int64_t n)
+{
+	if (!along_sum)
+		return mat_rows(m, 0, n);
+	m.cols = n;
+	return m;
+}
+
 /* false, with nothing done: one run, or no algorithm for several. */
-static bool gemm_in_runs(struct device *d, const char *name, struct cuda_product p)
+static bool gemm_in_runs(
+	struct device *d, const char *name, struct cuda_product p, int64_t runs)
 {
 	enum { N = PER_PACK<float> };
-	int64_t runs = runs_of(&p), rows = k_of(&p) / runs, n = mat_size(p.d);
+	int64_t rows = k_of(&p) / runs, n = mat_size(p.d);
+	struct mat all = p.d;
 	float *to = (float *)p.d.p;
-	bool add = p.add;
+	bool add = p.add, scale_after = p.a.scale && !is_byte(p.a.type);
 	if (runs == 1)
 		return false;
-	p.a = mat_rows(p.a, 0, rows);
-	p.b = mat_rows(p.b, 0, rows);
+	BUG_ON(add && p.a.scale);
+	p.a = first_run(p.a, p.ta, rows);
+	p.b = first_run(p.b, !p.tb, rows);
 	p.d = mat(cuda_workspace(d, (size_t)(runs * mat_bytes(p.d))), p.d.rows, p.d.cols);
 	p.add = false;
 	p.runs = runs;
@@ -228,6 +253,8 @@ static bool gemm_in_runs(struct device *d, const char *name, struct cuda_product
 	const float *part = (const float *)p.d.p;
 	launch(d, name, grid_of_packs(1, n, N), THREADS, 0, add_parts_kernel, to, part, n,
 		runs, add, in_packs(n, N, to));
+	if (scale_after)
+		cuda_round_by(d, name, all, all, p.a.scale, p.b.scale);
 	return true;
 }
 
@@ -334,14 +361,18 @@ static void multiply(
 		return;
 	}
 	bool bytes = is_byte(p.a.type);
+	int64_t runs = runs_of(d, &p);
 	if (bytes) {
 		p = as_stored(p);
-		if (fp8_fits(d, &p) && gemm_with(d, name, along_sum(d, name, p), bias))
-			return;
+		if (fp8_fits(d, &p)) {
+			struct cuda_product q = along_sum(d, name, p);
+			if (gemm_in_runs(d, name, q, runs) || gemm_with(d, name, q, bias))
+				return;
+		}
 		p = as_bf16(d, name, p);
-	} else if (!p.a.scale && gemm_in_runs(d, name, p)) {
-		return;
 	}
+	if (gemm_in_runs(d, name, p, runs))
+		return;
 	bool done = of_given_type(d, name, p, bias);
 	if (!done && !bytes && dtype_bytes(p.a.type) == 2)
 		done = of_given_type(d, name, as_fp32(d, p), bias);

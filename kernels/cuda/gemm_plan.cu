@@ -5,8 +5,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { CANDIDATES = 8 };
-
 void cuda_cublas_check(struct device *d, cublasStatus_t rc, const char *what)
 {
 	if (rc == CUBLAS_STATUS_SUCCESS)
@@ -27,6 +25,17 @@ static cudaDataType_t type_of(int64_t type)
 	return types[type];
 }
 
+static bool is_byte(int64_t type)
+{
+	return dtype_bytes((enum dtype)type) == 1;
+}
+
+/* The bytes between the runs of an operand, see struct cuda_product. */
+static int64_t stride_bytes(struct mat m, bool along_sum)
+{
+	return along_sum ? m.cols * dtype_bytes(m.type) : mat_bytes(m);
+}
+
 /* The common alignment of the matrices of all runs, at most 16 bytes, the widest load: the
  * alignment of a slice's weights beyond that depends on the layout, and the choice must not. */
 static int64_t alignment(const struct cuda_product *p)
@@ -34,8 +43,8 @@ static int64_t alignment(const struct cuda_product *p)
 	uintptr_t places = (uintptr_t)p->a.p | (uintptr_t)p->b.p | (uintptr_t)p->d.p |
 			   (uintptr_t)p->bias | (uintptr_t)p->aux | 16;
 	if (p->runs > 1)
-		places |=
-			(uintptr_t)(mat_bytes(p->a) | mat_bytes(p->b) | mat_bytes(p->d));
+		places |= (uintptr_t)(stride_bytes(p->a, p->ta) |
+				      stride_bytes(p->b, !p->tb) | mat_bytes(p->d));
 	return (int64_t)(places & -places);
 }
 
@@ -113,16 +122,16 @@ void cuda_forget_algorithms(struct device *d)
 		cublasLt##kind##SetAttribute(of, attribute, &(value), sizeof(value)), \
 		#attribute)
 
-/* `runs` contiguous matrices. */
-static cublasLtMatrixLayout_t layout(
-	struct device *d, int64_t type, int64_t rows, int64_t cols, int64_t runs)
+/* `runs` matrices: contiguous, or the rows of one matrix. */
+static cublasLtMatrixLayout_t layout(struct device *d, int64_t type, int64_t rows,
+	int64_t cols, int64_t runs, bool of_rows)
 {
 	cublasLtMatrixLayout_t l;
 	int32_t count = (int32_t)runs;
-	int64_t stride = rows * cols;
+	int64_t stride = of_rows ? rows : rows * cols;
 	cuda_cublas_check(d,
-		cublasLtMatrixLayoutCreate(
-			&l, type_of(type), (uint64_t)rows, (uint64_t)cols, rows),
+		cublasLtMatrixLayoutCreate(&l, type_of(type), (uint64_t)rows,
+			(uint64_t)cols, of_rows ? rows * runs : rows),
 		"cublasLtMatrixLayoutCreate");
 	if (runs == 1)
 		return l;
@@ -163,16 +172,16 @@ static void describe(struct device *d, struct gemm_plan *p)
 	 * is for the forward, where both operands are e4m3, as in torchao. */
 	const void *scale = (const void *)(uintptr_t)SCALE_ALIGN;
 	int8_t coarse = !cuda_of(d)->o.exact && k->a == DT_E4M3 && k->b == DT_E4M3;
-	if (dtype_bytes((enum dtype)k->a) == 1) {
+	if (is_byte(k->a)) {
 		SET(MatmulDesc, desc, CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, scale);
 		SET(MatmulDesc, desc, CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, scale);
 		SET(MatmulDesc, desc, CUBLASLT_MATMUL_DESC_FAST_ACCUM, coarse);
 	}
 	int64_t a_rows = k->ta ? k->k : k->m, a_cols = k->ta ? k->m : k->k;
 	int64_t b_rows = k->tb ? k->n : k->k, b_cols = k->tb ? k->k : k->n;
-	p->a = layout(d, k->a, a_rows, a_cols, k->runs);
-	p->b = layout(d, k->b, b_rows, b_cols, k->runs);
-	p->d = layout(d, k->d, k->m, k->n, k->runs);
+	p->a = layout(d, k->a, a_rows, a_cols, k->runs, k->ta);
+	p->b = layout(d, k->b, b_rows, b_cols, k->runs, !k->tb);
+	p->d = layout(d, k->d, k->m, k->n, k->runs, false);
 }
 
 /* to = op(a) op(b), plus x->d if x->add. */
@@ -186,7 +195,7 @@ static cublasStatus_t run(struct device *d, const struct gemm_plan *p,
 		SET(MatmulDesc, desc, CUBLASLT_MATMUL_DESC_BIAS_POINTER, x->bias);
 	if (x->aux)
 		SET(MatmulDesc, desc, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, x->aux);
-	if (dtype_bytes((enum dtype)p->key.a) == 1) { /* NULL: no scale */
+	if (is_byte(p->key.a)) { /* NULL: no scale */
 		SET(MatmulDesc, desc, CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, x->a.scale);
 		SET(MatmulDesc, desc, CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, x->b.scale);
 	}
@@ -196,15 +205,14 @@ static cublasStatus_t run(struct device *d, const struct gemm_plan *p,
 		cuda_stream(d));
 }
 
-/* ---- choosing -------------------------------------------------------------------------- */
+/* ---- what is to choose from ------------------------------------------------------------ */
 
-/* With exact matmuls, split-k algorithms are excluded, since they choose the number of splits. */
-static bool suits(struct device *d, const cublasLtMatmulAlgo_t *algo)
+bool cuda_gemm_suits(bool exact, const cublasLtMatmulAlgo_t *algo)
 {
 	int32_t splits = 1;
 	uint32_t scheme = CUBLASLT_REDUCTION_SCHEME_NONE;
 	size_t n;
-	if (!cuda_of(d)->o.exact)
+	if (!exact)
 		return true;
 	cublasLtMatmulAlgoConfigGetAttribute(
 		algo, CUBLASLT_ALGO_CONFIG_SPLITK_NUM, &splits, sizeof(splits), &n);
@@ -213,16 +221,14 @@ static bool suits(struct device *d, const cublasLtMatmulAlgo_t *algo)
 	return (splits == 0 || splits == 1) && scheme == CUBLASLT_REDUCTION_SCHEME_NONE;
 }
 
-/* The usable algorithms, in the order of cuBLASLt's heuristic. */
-static int candidates(struct device *d, const struct gemm_plan *p,
-	cublasLtMatmulHeuristicResult_t found[CANDIDATES])
+int cuda_gemm_suggested(struct device *d, const struct gemm_plan *p, bool exact,
+	cublasLtMatmulHeuristicResult_t *found, int asked)
 {
-	struct cuda_device *c = cuda_of(d);
 	cublasLtMatmulPreference_t pref;
 	size_t room_bytes = GEMM_WORKSPACE;
 	uint32_t align = (uint32_t)p->key.align;
-	uint32_t schemes = c->o.exact ? CUBLASLT_REDUCTION_SCHEME_NONE
-				      : CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE;
+	uint32_t schemes = exact ? CUBLASLT_REDUCTION_SCHEME_NONE
+				 : CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE;
 	int n_found = 0, n = 0;
 	cuda_cublas_check(d, cublasLtMatmulPreferenceCreate(&pref),
 		"cublasLtMatmulPreferenceCreate");
@@ -232,78 +238,103 @@ static int candidates(struct device *d, const struct gemm_plan *p,
 	SET(MatmulPreference, pref, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, align);
 	SET(MatmulPreference, pref, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, align);
 	SET(MatmulPreference, pref, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, align);
-	cublasStatus_t rc = cublasLtMatmulAlgoGetHeuristic(c->cublas, p->desc, p->a, p->b,
-		p->d, p->d, pref, CANDIDATES, found, &n_found);
+	cublasStatus_t rc = cublasLtMatmulAlgoGetHeuristic(cuda_of(d)->cublas, p->desc,
+		p->a, p->b, p->d, p->d, pref, asked, found, &n_found);
 	cublasLtMatmulPreferenceDestroy(pref);
 	if (rc == CUBLAS_STATUS_NOT_SUPPORTED || rc == CUBLAS_STATUS_INVALID_VALUE)
 		return 0;
 	cuda_cublas_check(d, rc, "cublasLtMatmulAlgoGetHeuristic");
 	for (int i = 0; i < n_found; i++)
 		if (found[i].state == CUBLAS_STATUS_SUCCESS &&
-			found[i].workspaceSize <= GEMM_WORKSPACE &&
-			suits(d, &found[i].algo))
+			found[i].workspaceSize <= GEMM_WORKSPACE)
 			found[n++] = found[i];
 	return n;
 }
 
-/* Milliseconds of a few runs, infinity if it fails; without an algorithm, of the unfused
- * kernels. */
-static float measure(struct device *d, const struct gemm_plan *p,
-	const struct cuda_product *x, void *to, const cublasLtMatmulAlgo_t *algo,
-	cudaEvent_t begin, cudaEvent_t end)
+/* The usable ones. With exact matmuls, split-k algorithms are excluded, since they choose the
+ * number of splits. */
+static int candidates(struct device *d, const struct gemm_plan *p,
+	cublasLtMatmulHeuristicResult_t *found, int asked)
 {
-	enum { RUNS = 3 };
+	bool exact = cuda_of(d)->o.exact;
+	int n = 0, n_found = cuda_gemm_suggested(d, p, exact, found, asked);
+	for (int i = 0; i < n_found; i++)
+		if (cuda_gemm_suits(exact, &found[i].algo))
+			found[n++] = found[i];
+	return n;
+}
+
+/* ---- measuring ------------------------------------------------------------------------- */
+
+/* The result goes to x->d, or elsewhere if the matmul adds to x->d, which must not change. */
+bool cuda_gemm_trial(struct device *d, const struct cuda_product *x, struct gemm_trial *t)
+{
+	size_t n_bytes = (size_t)mat_bytes(x->d);
+	t->own = x->add && n_bytes > CUDA_WORKSPACE;
+	t->to = x->add ? cuda_workspace(d, min64((int64_t)n_bytes, CUDA_WORKSPACE))
+		       : x->d.p;
+	if (t->own && cudaMalloc(&t->to, n_bytes) != cudaSuccess) {
+		cudaGetLastError();
+		return false;
+	}
+	cuda_check(d, cudaEventCreate(&t->begin), "measuring a matmul");
+	cuda_check(d, cudaEventCreate(&t->end), "measuring a matmul");
+	return true;
+}
+
+void cuda_gemm_trial_end(struct device *d, struct gemm_trial *t)
+{
+	cudaEventDestroy(t->begin);
+	cudaEventDestroy(t->end);
+	if (t->own)
+		cuda_check(d, cudaFree(t->to), "free");
+}
+
+float cuda_gemm_measure(struct device *d, const struct gemm_plan *p,
+	const struct cuda_product *x, const struct gemm_trial *t,
+	const cublasLtMatmulAlgo_t *algo)
+{
 	cudaStream_t stream = cuda_stream(d);
 	float ms;
 	if (!algo)
 		x->unfused(d, x);
-	else if (run(d, p, x, to, algo) != CUBLAS_STATUS_SUCCESS)
+	else if (run(d, p, x, t->to, algo) != CUBLAS_STATUS_SUCCESS)
 		return INFINITY;
-	cuda_check(d, cudaEventRecord(begin, stream), "measuring a matmul");
-	for (int i = 0; i < RUNS; i++) {
+	cuda_check(d, cudaEventRecord(t->begin, stream), "measuring a matmul");
+	for (int i = 0; i < GEMM_TRIALS; i++) {
 		if (algo)
-			cuda_cublas_check(d, run(d, p, x, to, algo), "cublasLtMatmul");
+			cuda_cublas_check(d, run(d, p, x, t->to, algo), "cublasLtMatmul");
 		else
 			x->unfused(d, x);
 	}
-	cuda_check(d, cudaEventRecord(end, stream), "measuring a matmul");
-	cuda_await(d, end, "measuring a matmul");
-	cuda_check(d, cudaEventElapsedTime(&ms, begin, end), "measuring a matmul");
+	cuda_check(d, cudaEventRecord(t->end, stream), "measuring a matmul");
+	cuda_await(d, t->end, "measuring a matmul");
+	cuda_check(d, cudaEventElapsedTime(&ms, t->begin, t->end), "measuring a matmul");
 	return ms;
 }
 
-/* The first candidate unless another is clearly faster; -1: the unfused kernels. Each of them
- * writes to x->d, or elsewhere if the matmul adds to x->d, which must not change. */
+/* ---- choosing -------------------------------------------------------------------------- */
+
+/* The first candidate unless another is clearly faster; -1: the unfused kernels. */
 static int quickest(struct device *d, const struct gemm_plan *p,
 	const struct cuda_product *x, const cublasLtMatmulHeuristicResult_t *found, int n)
 {
 	const float clearly = 0.97f;
-	size_t n_bytes = (size_t)mat_bytes(x->d);
-	bool own = x->add && n_bytes > CUDA_WORKSPACE;
-	void *to = x->add ? cuda_workspace(d, min64((int64_t)n_bytes, CUDA_WORKSPACE))
-			  : x->d.p;
-	if (own && cudaMalloc(&to, n_bytes) != cudaSuccess) {
-		cudaGetLastError();
-		return 0;
-	}
-	cudaEvent_t begin, end;
-	cuda_check(d, cudaEventCreate(&begin), "measuring a matmul");
-	cuda_check(d, cudaEventCreate(&end), "measuring a matmul");
+	struct gemm_trial trial;
 	int best = 0;
 	float best_ms = INFINITY;
+	if (!cuda_gemm_trial(d, x, &trial))
+		return 0;
 	for (int i = 0; i < n; i++) {
-		float ms = measure(d, p, x, to, &found[i].algo, begin, end);
+		float ms = cuda_gemm_measure(d, p, x, &trial, &found[i].algo);
 		if (ms < best_ms * (i ? clearly : 1)) {
 			best = i;
 			best_ms = ms;
 		}
 	}
-	if (x->unfused && measure(d, p, x, to, NULL, begin, end) < best_ms)
+	if (x->unfused && cuda_gemm_measure(d, p, x, &trial, NULL) < best_ms)
 		best = -1;
-	cudaEventDestroy(begin);
-	cudaEventDestroy(end);
-	if (own)
-		cuda_check(d, cudaFree(to), "free");
+	cuda_gemm_trial_end(d, &trial);
 	return best;
 }
 
@@ -321,9 +352,10 @@ static int find_saved(
 	return -1;
 }
 
-static void choose(struct device *d, struct gemm_plan *p, const struct cuda_product *x)
+static void choose(struct device *d, const char *name, struct gemm_plan *p,
+	const struct cuda_product *x)
 {
-	cublasLtMatmulHeuristicResult_t found[CANDIDATES];
+	cublasLtMatmulHeuristicResult_t found[MANY_CANDIDATES];
 	bool measures = cuda_of(d)->measures;
 	memset(found, 0, sizeof(found));
 	if (x->unfused && !p->from_text && !measures) { /* not known to be faster */
@@ -331,20 +363,42 @@ static void choose(struct device *d, struct gemm_plan *p, const struct cuda_prod
 		return;
 	}
 	describe(d, p);
-	int n = candidates(d, p, found);
+	if (cuda_of(d)->candidates)
+		cuda_gemm_list(d, name, p, x);
+	if (p->from_text) {
+		int n_all = candidates(d, p, found, MANY_CANDIDATES);
+		int saved = find_saved(p, found, n_all);
+		p->from_text = false;
+		p->ready = p->possible = saved >= 0;
+		if (p->ready)
+			return;
+	}
+	int n = candidates(d, p, found, CANDIDATES);
+	if (!n && is_byte(p->key.a) && !cuda_lab_off(d, LAB_FLOAT8_RUNS))
+		n = candidates(d, p, found, MANY_CANDIDATES);
 	p->ready = true;
 	p->possible = n > 0;
 	if (!n)
 		return;
-	int best = p->from_text ? find_saved(p, found, n) : -1;
-	p->from_text = false;
-	if (best < 0)
-		best = measures && (n > 1 || x->unfused) ? quickest(d, p, x, found, n)
-							 : 0;
+	int best = measures && (n > 1 || x->unfused) ? quickest(d, p, x, found, n) : 0;
 	p->unfused = best < 0;
 	p->possible = best >= 0;
 	if (p->possible)
 		p->algo = found[best].algo;
+}
+
+/* Whether cuBLASLt refuses what it suggested. Its heuristic does not check all that its kernels
+ * need, and nobody promises that float8 can be multiplied in runs. */
+static bool refuses(struct gemm_plan *p, const char *name, cublasStatus_t rc)
+{
+	bool unsure = p->key.runs > 1 && is_byte(p->key.a);
+	if (!unsure ||
+		(rc != CUBLAS_STATUS_NOT_SUPPORTED && rc != CUBLAS_STATUS_INVALID_VALUE))
+		return false;
+	warn("%s: cuBLASLt does not multiply float8 in %lld runs (%s): it takes longer",
+		name, (long long)p->key.runs, cublasLtGetStatusName(rc));
+	p->possible = false;
+	return true;
 }
 
 bool cuda_gemm(struct device *d, const char *name, const struct cuda_product *x)
@@ -356,7 +410,7 @@ bool cuda_gemm(struct device *d, const char *name, const struct cuda_product *x)
 		return true;
 	}
 	if (!p->ready)
-		choose(d, p, x);
+		choose(d, name, p, x);
 	if (!p->possible)
 		return false;
 	const int64_t sizes[] = {
@@ -365,7 +419,9 @@ bool cuda_gemm(struct device *d, const char *name, const struct cuda_product *x)
 	for (int i = 0; i < l.n_args; i++)
 		l.args[i] = cuda_arg_of(sizes[i]);
 	cuda_before(d, &l);
-	cuda_cublas_check(d, run(d, p, x, x->d.p, &p->algo), name);
+	cublasStatus_t rc = run(d, p, x, x->d.p, &p->algo);
+	if (!refuses(p, name, rc))
+		cuda_cublas_check(d, rc, name);
 	cuda_after(d, name);
-	return true;
+	return p->possible;
 }

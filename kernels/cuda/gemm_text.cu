@@ -8,31 +8,40 @@
 
 enum { MAX_PLANS = 1 << 16 };
 
-/* The first line: a choice is valid for this cuBLASLt and GPU only. */
-static void head_line(struct device *d, struct str *out)
+/* A choice is valid for this cuBLASLt and GPU only. */
+void cuda_gemm_head(struct device *d, struct str *out)
 {
 	const struct cuda_device *c = cuda_of(d);
 	str_printf(out, "cublasLt %zu, sm_%d, %s\n", cublasLtGetVersion(), c->arch,
 		c->model);
 }
 
-static void plan_line(const struct gemm_plan *p, struct str *out)
+void cuda_gemm_key_text(const struct gemm_key *k, struct str *out)
 {
-	const struct gemm_key *k = &p->key;
-	unsigned char bytes[sizeof(p->algo)];
 	str_printf(out,
 		"%c%c %" PRId64 " %" PRId64 " %" PRId64 " %s %s %s %d %d %" PRId64
-		" %" PRId64 " ",
+		" %" PRId64,
 		k->ta ? 't' : 'n', k->tb ? 't' : 'n', k->m, k->n, k->k,
 		dtype_table[k->a].name, dtype_table[k->b].name, dtype_table[k->d].name,
 		(int)k->epilogue, (int)k->add, k->align, k->runs);
-	if (p->unfused) {
-		str_puts(out, "apart\n");
-		return;
-	}
-	memcpy(bytes, &p->algo, sizeof(bytes));
+}
+
+void cuda_gemm_algorithm_text(const cublasLtMatmulAlgo_t *algo, struct str *out)
+{
+	unsigned char bytes[sizeof(*algo)];
+	memcpy(bytes, algo, sizeof(bytes));
 	for (size_t i = 0; i < sizeof(bytes); i++)
 		str_printf(out, "%02x", bytes[i]);
+}
+
+static void plan_line(const struct gemm_plan *p, struct str *out)
+{
+	cuda_gemm_key_text(&p->key, out);
+	str_putc(out, ' ');
+	if (p->unfused)
+		str_puts(out, "apart");
+	else
+		cuda_gemm_algorithm_text(&p->algo, out);
 	str_putc(out, '\n');
 }
 
@@ -49,7 +58,7 @@ void cuda_algorithms(struct device *d, struct str *out)
 	int64_t n = 0;
 	if (!all)
 		return;
-	head_line(d, out);
+	cuda_gemm_head(d, out);
 	struct gemm_plan **list =
 		(struct gemm_plan **)xmalloc((size_t)all->n * sizeof(*list));
 	for (int i = 0; i < PLAN_BUCKETS; i++)
@@ -145,7 +154,7 @@ int cuda_take_algorithms(struct device *d, const char *text, struct err *e)
 {
 	struct str here = {}, line = {};
 	int rc = 0;
-	head_line(d, &here);
+	cuda_gemm_head(d, &here);
 	for (int64_t number = 1; *text && !rc; number++) {
 		size_t n = strcspn(text, "\n");
 		str_clear(&line);

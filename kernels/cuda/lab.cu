@@ -1,5 +1,5 @@
 /* PT_LAB_OFF=name,.. disables optimizations, so that what each of them gains can be measured on a
- * GPU. No bits change, except with gelu, float8-bias and act. */
+ * GPU. No bits change, except with gelu, float8-bias, act, float8-runs and table. */
 #include "kernels/cuda/cuda_internal.h"
 
 #include <stdlib.h>
@@ -11,7 +11,6 @@ static const struct {
 } switches[] = {
 	/* cross-entropy statistics and gradient in one kernel */
 	{"xent", LAB_XENT},
-	/* gradients of micro-batches added up as one vector, not in blocks */
 	/* for rows of more than 1024 columns: the gradients of a norm's input and weights in
 	 * one kernel */
 	{"norm", LAB_NORM},
@@ -36,6 +35,10 @@ static const struct {
 	{"rope", LAB_ROPE},
 	/* activations of 16-bit types by approximate instructions, two packs a thread */
 	{"act", LAB_ACT},
+	/* exact gradients of float8 weights in runs of rows, without conversion */
+	{"float8-runs", LAB_FLOAT8_RUNS},
+	/* exact matmuls by algorithms of a table, libcore/engine/gemm_algorithms.c */
+	{"table", LAB_TABLE},
 };
 
 static int64_t lab_of(const char *name, size_t len)

@@ -32,6 +32,8 @@ int file_lines(int fd, const char *name, line_fn *take, void *to, struct str *re
 	struct err *e);
 int file_make_directory(const char *path, struct err *e); /* as mkdir -p */
 bool file_exists(const char *path);
+/* preset.c: the path of a file that comes with the programs. */
+void share_path(struct str *out, const char *below);
 bool file_is_fifo(const char *path);
 bool file_is_folder(const char *path); /* errno stays */
 /* Fails if `path` is a symbolic link of somebody else than this user or root, whose files are not to be

@@ -1,4 +1,4 @@
-/* Presets: config files that come with the programs. */
+/* Files that come with the programs, and presets, the config files among them. */
 #include "base/file.h"
 #include "base/options_internal.h"
 
@@ -7,8 +7,8 @@
 #include <string.h>
 #include <unistd.h>
 
-/* Where presets live: in $PT_SHARE, beside the installed program, or at the top of a source tree. */
-static void share_path(struct str *out, const char *below)
+/* In $PT_SHARE, beside the installed program, or at the top of a source tree. */
+void share_path(struct str *out, const char *below)
 {
 	char exe[4096];
 	const char *env = getenv("PT_SHARE");

@@ -2,10 +2,13 @@
 #include "engine/backend.h"
 #include "engine/step.h"
 
+#include <ctype.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "ckpt/ckpt.h"
+
+enum { MAX_BYTES = 1 << 20 };
 
 /* Is --gemm-algorithms this word, instead of a file? */
 static bool is_word(const struct train_opts *o, const char *word)
@@ -29,38 +32,100 @@ static void beside_checkpoint(const char *name, struct str *out)
 	free(file);
 }
 
-/* The text is empty if there is no file. */
-static void read_algorithms(const struct train_opts *o, const char *from,
+/* ---- the table that comes with the programs ------------------------------------------ */
+
+/* nvidia-h200-cublaslt-13.1.0, from its model and its name, which has the version. */
+static void table_path(const struct device *d, struct str *path)
+{
+	static const char version[] = "cuBLASLt ";
+	const char *at = strstr(d->name, version);
+	struct str below = {0};
+	str_puts(&below, "algorithms/");
+	for (const char *s = d->model; *s; s++)
+		str_putc(&below,
+			isalnum((unsigned char)*s) ? tolower((unsigned char)*s) : '-');
+	if (at) {
+		at += strlen(version);
+		str_printf(&below, "-cublaslt-%.*s", (int)strspn(at, "0123456789."), at);
+	}
+	share_path(path, below.s);
+	str_free(&below);
+}
+
+/* PT_LAB_OFF=..,table,.. */
+static bool table_off(void)
+{
+	static const char name[] = "table";
+	const char *at = getenv("PT_LAB_OFF");
+	for (; at && *at; at += strcspn(at, ","), at += *at == ',')
+		if (strcspn(at, ",") == strlen(name) && !strncmp(at, name, strlen(name)))
+			return true;
+	return false;
+}
+
+/* For exact matmuls that are not told otherwise. The text is empty if there is none for this GPU and
+ * cuBLASLt. */
+static int read_table(const struct device *d, const struct train_opts *o,
 	struct str *path, struct str *text, struct err *e)
 {
-	enum { MAX_BYTES = 1 << 20 };
+	if (o->numerics != NUMERICS_EXACT || o->algorithms || table_off())
+		return 0;
+	table_path(d, path);
+	if (!file_exists(path->s))
+		return 0;
+	if (!file_read(path->s, MAX_BYTES, text, e) && !text->len)
+		err_set(e, EX_DATAERR, "%s: is empty", path->s);
+	return e->code ? -1 : 0;
+}
+
+/* ---- reading ------------------------------------------------------------------------- */
+
+/* The text is empty if there is no file. */
+static int read_algorithms(const struct train_opts *o, const char *from, struct str *path,
+	struct str *text, struct err *e)
+{
 	bool named = o->algorithms && !is_word(o, "measure") && !is_word(o, "first");
 	if (named)
 		str_puts(path, o->algorithms);
 	else if (from)
 		beside_checkpoint(from, path);
 	if (!named && !(from && file_exists(path->s)))
-		return;
+		return 0;
 	if (!file_read(path->s, MAX_BYTES, text, e) && !text->len)
 		err_set(e, EX_DATAERR, "%s: is empty", path->s);
+	return e->code ? -1 : 0;
+}
+
+/* A text that rank 0 has read, if any, and only rank 0 knows from where. Of two texts with a shape,
+ * the first counts. */
+static void take(struct device *d, struct comm *all, const struct str *path,
+	struct str *text, struct err *e)
+{
+	comm_bcast_str(all, text, 0);
+	if (text->len && !e->code && device_take_algorithms(d, text->s, e) && path->len)
+		err_prefix(e, "%s: ", path->s);
 }
 
 int gemm_algorithms_load(struct device *d, const struct train_opts *o, const char *from,
-	struct comm *all, struct err *e)
+	struct comm *all, uint64_t *table, struct err *e)
 {
-	struct str path = {0}, text = {0}; /* the path is rank 0's */
+	struct str path[2] = {{0}}, text[2] = {{0}};
+	*table = 0;
 	if (!d->discrete)
 		return 0;
-	if (all->rank == 0)
-		read_algorithms(o, from, &path, &text, e);
+	if (all->rank == 0 && !read_algorithms(o, from, &path[0], &text[0], e))
+		read_table(d, o, &path[1], &text[1], e);
 	if (!comm_agree(all, e)) {
-		comm_bcast_str(all, &text, 0);
-		if (text.len && device_take_algorithms(d, text.s, e) && path.len)
-			err_prefix(e, "%s: ", path.s);
+		for (int i = 0; i < 2; i++)
+			take(d, all, &path[i], &text[i], e);
+		if (text[1].len)
+			*table = hash_bytes(text[1].s, text[1].len, 0);
 		comm_agree(all, e);
 	}
-	str_free(&path);
-	str_free(&text);
+	for (int i = 0; i < 2; i++) {
+		str_free(&path[i]);
+		str_free(&text[i]);
+	}
 	return e->code ? -1 : 0;
 }
 

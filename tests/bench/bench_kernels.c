@@ -90,11 +90,50 @@ static void matmul(struct timing *t, int64_t n, int64_t in, int64_t out)
 	arena_reset(&t->memory, mark);
 }
 
+/* x in 8 bits, transposed only, as the operands of the gradient of a weight are. */
+static struct mat float8(struct timing *t, int64_t rows, int64_t cols, enum dtype type)
+{
+	struct mat y = mat_typed(NULL, rows, cols, type);
+	struct mat_scale *s = arena_alloc(&t->memory, sizeof(*s));
+	y.transposed = arena_alloc(&t->memory, (size_t)mat_size(y));
+	y.scale = &s->scale;
+	size_t mark = arena_mark(&t->memory);
+	struct mat x = timing_mat(t, rows, cols, timing_type(t));
+	t->d.k->zero(&t->d, mat(&s->amax, 1, 1));
+	t->d.k->amax(&t->d, &s->amax, x);
+	t->d.k->round_scaled(&t->d, y, &s->scale, x, type, &s->amax);
+	device_wait(&t->d);
+	arena_reset(&t->memory, mark);
+	return y;
+}
+
+static void linear_bwd_w_float8(struct device *d, void *what)
+{
+	struct call *c = what;
+	d->k->linear_bwd_w(d, c->c, c->b, c->a, false);
+}
+
+/* (a CPU multiplies float8 as slowly as fp32) */
+static void matmul_float8(struct timing *t, int64_t n, int64_t in, int64_t out)
+{
+	size_t mark = arena_mark(&t->memory);
+	struct call c = {.a = float8(t, n, in, DT_E4M3),
+		.b = float8(t, n, out, DT_E5M2),
+		.c = timing_mat(t, out, in, DT_F32)};
+	double peak = device_peak(&t->d, DT_E4M3), flops = 2.0 * (double)(n * in * out);
+	double s = timing_of(t, linear_bwd_w_float8, &c);
+	printf("linear_bwd_w, float8\t%dx%dx%d\t%.4g\tTFLOP/s\t%.6g\t%.3f\n", (int)n,
+		(int)in, (int)out, flops / s * 1e-12, s, peak > 0 ? flops / s / peak : 0);
+	fflush(stdout);
+	arena_reset(&t->memory, mark);
+}
+
 static void matmuls(struct timing *t)
 {
 	static const int64_t widths[] = {768, 1600};
 	if (t->tiny) {
 		matmul(t, 64, 32, 96);
+		matmul_float8(t, 4096, 32, 96);
 		return;
 	}
 	for (size_t i = 0; i < ARRAY_LEN(widths); i++) {
@@ -103,6 +142,9 @@ static void matmuls(struct timing *t)
 		matmul(t, n, w, w);
 		matmul(t, n, w, 4 * w);
 		matmul(t, n, 4 * w, w);
+		matmul_float8(t, n, w, w);
+		matmul_float8(t, n, w, 4 * w);
+		matmul_float8(t, n, 4 * w, w);
 		matmul(t, t->d.tile_bytes / (2 * 50304) / 16 * 16, w, 50304);
 	}
 }

@@ -6,6 +6,7 @@
  */
 #include "tests/support/device.h"
 #include "tests/support/kernels_ref.h"
+#include "base/file.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -132,15 +133,16 @@ static void nothing(void **state)
 
 /* ---- sums in runs of rows ----------------------------------------------------------- */
 
-/* Has `d` computed dw[out, in] in so many runs of k rows? */
-static bool runs_told(struct device *d, enum dtype type, int in, int out, int k, int runs)
+/* Has `d` computed dw[out, in] in so many runs of k rows? `how`: as the operands are stored, for
+ * cuBLASLt, and their types. */
+static bool runs_in(struct device *d, const char *how, const char *types,
+	const int sizes[3], int runs)
 {
-	static const char *const names[] = {"fp32", "bf16", "fp16"};
 	struct str text = {0};
 	char head[80];
 	bool found = false;
-	(void)snprintf(head, sizeof(head), "\nnt %d %d %d %s %s fp32 0 ", in, out, k,
-		names[type], names[type]);
+	(void)snprintf(head, sizeof(head), "\n%s %d %d %d %s fp32 0 ", how, sizes[0],
+		sizes[1], sizes[2], types);
 	device_algorithms(d, &text);
 	for (const char *line = text.s; (line = strstr(line, head)); line++) {
 		int told = 0;
@@ -149,6 +151,12 @@ static bool runs_told(struct device *d, enum dtype type, int in, int out, int k,
 	}
 	str_free(&text);
 	return found;
+}
+
+static bool runs_told(struct device *d, enum dtype type, int in, int out, int k, int runs)
+{
+	static const char *const names[] = {"fp32 fp32", "bf16 bf16", "fp16 fp16"};
+	return runs_in(d, "nt", names[type], (int[]){in, out, k}, runs);
 }
 
 /* Weight gradients over many rows are summed in runs, whose number depends on the shape only, and
@@ -221,6 +229,121 @@ static void order_of_runs(void **state)
 				assert_true(to[i] == (add ? 4 : 0));
 		}
 		assert_true(runs_told(d, type, IN, OUT, N / RUNS, RUNS));
+	}
+}
+
+/* The same with float8 operands, which the matmul scales; `left` is the type of dy. */
+static void check_order_of_bytes(struct device *d, enum dtype left)
+{
+	enum { N = 4096, RUNS = 4, IN = 16, OUT = 32 };
+	/* as products of two numbers of float8, twice */
+	static const float up[RUNS] = {0x1p7f, 0.5f, 0.5f, -0x1p7f},
+			   in[RUNS] = {0x1p8f, 0x1p-8f, 0x1p-8f, 0x1p8f};
+	struct mat dy = mat_blank(N, OUT), x = mat_blank(N, IN), dw = mat_blank(OUT, IN);
+	float *scale = floats(2 * SCALE_ALIGN), *to = dw.p;
+	memset(dy.p, 0, (size_t)mat_bytes(dy));
+	for (int64_t i = 0; i < N * IN; i++)
+		((float *)x.p)[i] = in[i / IN / (N / RUNS)];
+	for (int run = 0; run < RUNS; run++)
+		for (int j = 0; j < 2 * OUT; j++)
+			((float *)dy.p)[(run * (N / RUNS) + 77 * run) * OUT + j] =
+				up[run];
+	dy = stored(dy, left);
+	x = stored(x, DT_E4M3);
+	scale[0] = 0x1p3f;
+	scale[SCALE_ALIGN] = 0x1p5f;
+	for (int how = 0; how < 3; how++) { /* replaced, added to, scaled */
+		for (int i = 0; i < OUT * IN; i++)
+			to[i] = 0x1.8p-7f;
+		dy.scale = how == 2 ? scale : NULL;
+		x.scale = how == 2 ? scale + SCALE_ALIGN : NULL;
+		d->k->linear_bwd_w(d, dw, dy, x, how == 1);
+		for (int i = 0; i < OUT * IN; i++)
+			assert_true(to[i] == (how == 1 ? 0x1p-6f : 0));
+	}
+}
+
+static struct mat with_transposed_of(struct mat m, bool only)
+{
+	m.transposed = floats(ceil_div(mat_size(m), 4));
+	for (int64_t i = 0; i < mat_size(m); i++)
+		((uint8_t *)m.transposed)[i % m.cols * m.rows + i / m.cols] =
+			((const uint8_t *)m.p)[i];
+	if (only)
+		m.p = NULL;
+	return m;
+}
+
+struct bytes {
+	int n, in, out, runs;
+};
+
+static void check_runs_of_bytes(
+	struct device *d, const struct bytes *s, enum dtype left, const char *types)
+{
+	struct twin dy = twin_stored(s->n, s->out, left, 1);
+	struct twin x = twin_stored(s->n, s->in, DT_E4M3, 0.1);
+	struct twin dw = twin_random(s->out, s->in, 1);
+	float *scale = floats(SCALE_ALIGN + 1);
+	bool emulated = strstr(d->name, "emulated") != NULL;
+	const int sizes[] = {s->in, s->out, s->n / s->runs};
+	memset(dw.r, 0, (size_t)(s->out * s->in) * sizeof(double));
+	ref_linear_bwd_w(dw.r, dy.r, x.r, s->n, s->in, s->out);
+	for (int i = 0; i < s->out * s->in; i++)
+		dw.r[i] *= 0.375;
+	scale[0] = 0.25F;
+	scale[SCALE_ALIGN] = 1.5F;
+	dy.f.scale = scale;
+	x.f.scale = scale + SCALE_ALIGN;
+	for (int stored_as = 0; stored_as < 3; stored_as++) {
+		struct mat up = dy.f, in = x.f, again = mat_blank(s->out, s->in);
+		if (stored_as) {
+			up = with_transposed_of(up, stored_as == 2);
+			in = with_transposed_of(in, stored_as == 2);
+		}
+		d->k->linear_bwd_w(d, dw.f, up, in, false);
+		d->k->linear_bwd_w(d, again, up, in, false);
+		twin_check("linear_bwd_w, float8 in runs", dw, emulated ? 2e-5 : 2e-3);
+		check_bits("linear_bwd_w, float8 in runs, again", again.p, dw.f.p,
+			s->out * s->in);
+	}
+	assert_true(!emulated || runs_in(d, "tn", types, sizes, s->runs));
+}
+
+/* Computes one with another emulated GPU. */
+static void check_other(const char *variable, const char *value, const struct bytes *s,
+	enum dtype left, const char *types)
+{
+	const struct device_options o = {.exact = true};
+	struct device d;
+	struct err e = {0};
+	setenv(variable, value, 1);
+	assert_int_equal(device_open(&d, DEVICE_CUDA, &o, &e), 0);
+	check_runs_of_bytes(&d, s, left, types);
+	device_close(&d);
+	unsetenv(variable);
+}
+
+/* Float8's are computed in runs if they must be exact; without conversion, if there are such matrix units. If
+ * cuBLASLt refuses runs when it is asked to multiply, there is one. */
+static void runs_of_bytes(void **state)
+{
+	static const struct bytes shapes[] = {{2048, 32, 48, 2}, {4096, 16, 64, 4},
+		{2064, 32, 48, 1}, {8192, 16, 4096, 8}, {4096, 144, 16, 4}};
+	static const struct bytes one = {2048, 32, 48, 1};
+	static const enum dtype types[] = {DT_E4M3, DT_E5M2};
+	static const char *const names[] = {"e4m3 e4m3", "e4m3 e5m2"};
+	struct device *d = gpu(state);
+	bool emulated = strstr(d->name, "emulated") != NULL;
+	for (size_t i = 0; i < ARRAY_LEN(types); i++) {
+		check_order_of_bytes(d, types[i]);
+		for (size_t j = 0; j < ARRAY_LEN(shapes); j++)
+			check_runs_of_bytes(d, &shapes[j], types[i], names[i]);
+		if (!emulated)
+			continue;
+		check_other("PT_EMU_REFUSE", "float8-runs", &one, types[i], names[i]);
+		check_other("PT_LAB_OFF", "float8-runs", &one, types[i], names[i]);
+		check_other("PT_EMU_ARCH", "80", &shapes[0], types[i], "bf16 bf16");
 	}
 }
 
@@ -342,6 +465,53 @@ static void broken_algorithm(void **state)
 	ref_linear_fwd(y.r, x.r, w.r, NULL, 7, 6, 9);
 	twin_check("linear_fwd, not as told", y, 5e-6);
 	device_close(&other);
+	str_free(&text);
+}
+
+/* PT_LAB_CANDIDATES lists, for each matmul once, which algorithms there are; only those that exact numerics may
+ * use are said to be exact. */
+static void candidates(void **state)
+{
+	struct device *d = gpu(state), other;
+	struct device_options o = {.exact = true};
+	struct err e = {0};
+	struct str text = {0};
+	struct twin x = twin_random(30, 40, 1), w = twin_random(50, 40, 1);
+	struct mat y = mat_blank(30, 50);
+	const char *path = test_path("candidates");
+	setenv("PT_LAB_CANDIDATES", path, 1);
+	assert_int_equal(device_open(&other, DEVICE_CUDA, &o, &e), 0);
+	for (int i = 0; i < 2; i++)
+		other.k->linear_fwd(&other, y, x.f, w.f, mat(NULL, 0, 0));
+	other.k->linear_bwd_x(&other, x.f, y, w.f, true);
+	device_close(&other);
+	unsetenv("PT_LAB_CANDIDATES");
+	assert_int_equal(file_read(path, 1 << 20, &text, &e), 0);
+	static const char *const products[] = {
+		"\nlinear_fwd\ttn 50 30 40 fp32 fp32 fp32 0 0 16 1\t",
+		"\nlinear_bwd_x\tnn 40 30 50 fp32 fp32 fp32 0 1 16 1\t"};
+	assert_int_equal(strncmp(text.s, "# cublasLt ", 11), 0);
+	for (size_t i = 0; i < ARRAY_LEN(products); i++) {
+		int n_exact = 0, n_fast = 0, n_first = 0;
+		for (const char *s = text.s; (s = strstr(s, products[i]));) {
+			s += strlen(products[i]);
+			char list[8], exact[8];
+			int number;
+			double us, rate;
+			assert_int_equal(sscanf(s,
+						 "%7s %d %*d %*d %*d %*d %*d %*d %lf %lf "
+						 "%7s",
+						 list, &number, &us, &rate, exact),
+				5);
+			n_exact += !strcmp(list, "exact") && !strcmp(exact, "yes");
+			n_fast += !strcmp(list, "fast") && !strcmp(exact, "no");
+			n_first += number == 0 && !strcmp(list, "exact");
+			assert_true(us >= 0 && rate >= 0); /* an emulated clock */
+		}
+		assert_int_equal(n_first, 1); /* at its first use only */
+		assert_true(
+			!strstr(d->name, "emulated") || (n_exact == 2 && n_fast == 1));
+	}
 	str_free(&text);
 }
 
@@ -493,10 +663,12 @@ int main(void)
 		on_device(nothing),
 		on_device(runs),
 		on_device(order_of_runs),
+		on_device(runs_of_bytes),
 		on_device(told_and_taken),
 		on_device(hostile_algorithms),
 		on_device(foreign_algorithms),
 		on_device(broken_algorithm),
+		on_device(candidates),
 		on_device(gelu),
 	};
 	return run_on_device(tests);
