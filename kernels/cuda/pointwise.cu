@@ -308,8 +308,8 @@ void cuda_residual(struct device *d, struct mat y, struct mat x, struct mat sum,
 
 /* A thread rotates a pack of first halves with their second halves. */
 template <typename T>
-static __global__ void rope_kernel(T *x, int64_t rows, int64_t heads, int64_t half,
-	const float *rope, const int32_t *pos, float sign, bool whole)
+static __global__ void rope_kernel(T *x, int64_t rows, int64_t stride, int64_t heads,
+	int64_t half, const float *rope, const int32_t *pos, float sign, bool whole)
 {
 	enum { N = PER_PACK<T> };
 	struct vector_place head = place_of(thread_number(), half, N);
@@ -319,7 +319,7 @@ static __global__ void rope_kernel(T *x, int64_t rows, int64_t heads, int64_t ha
 	if (at.row >= rows)
 		return;
 	rope += pos[at.row] * 2 * half + head.col;
-	x += head.row * 2 * half + head.col;
+	x += at.row * stride + at.col * 2 * half + head.col;
 	packed<T, N> low = fetch<N>(x, left, whole);
 	packed<T, N> high = fetch<N>(x + half, left, whole);
 	load(cosine, rope, left, whole);
@@ -346,7 +346,7 @@ void cuda_rope(struct device *d, struct mat x, int64_t dim, struct mat rope,
 		T *p = (T *)x.p;
 		const float *table = floats_of(rope);
 		launch(d, "rope", grid_of_packs(x.rows * heads, half, N), THREADS, 0,
-			rope_kernel<T>, p, x.rows, heads, half, table, pos, sign,
-			in_packs(half, N, p, table));
+			rope_kernel<T>, p, x.rows, mat_stride(x), heads, half, table, pos,
+			sign, mat_stride(x) % N == 0 && in_packs(half, N, p, table));
 	});
 }
