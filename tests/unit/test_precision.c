@@ -367,6 +367,10 @@ static void joined_gradients_are_one_matmul(void **state)
 			.w = b->sub[ATTENTION].in[i],
 			.bias = b->sub[ATTENTION].in_bias[i]};
 		k->narrow(p->d, weights + i * DIM * DIM, param(p, l[i].w, 0), DT_BF16);
+		/* the store's copies are adjacent, so that they need not be copied again */
+		assert_ptr_equal(store_operand(p->store, l[i].w, 0).p,
+			(char *)store_operand(p->store, l[0].w, 0).p +
+				i * DIM * DIM * dtype_bytes(DT_BF16));
 	}
 	linear_backward_x(p, at, mat_typed(dx[0], ROWS, DIM, DT_BF16), l, 3);
 	k->linear_bwd_x(p->d, mat_typed(dx[1], ROWS, DIM, DT_BF16), up,
