@@ -28,6 +28,9 @@ struct mat {
 	 * writes, or to NaN, as `amax` does. So do norm_fwd, norm_bwd (for the copy), residual_norm,
 	 * act_fwd and act_bwd. */
 	float *amax;
+	/* From a row to the next one, in elements; 0: cols. More than that if the matrix is some
+	 * columns of another one, which only attention, `rope` and `copy` take. */
+	int64_t stride;
 };
 
 /* The amax of a matrix, and the `scale` of its cast to fp8. */
@@ -44,21 +47,37 @@ static inline struct mat_scale *mat_scale_of(float *amax)
 
 static inline struct mat mat(void *p, int64_t rows, int64_t cols)
 {
-	struct mat m = {p, rows, cols, DT_F32, NULL, NULL, NULL};
+	struct mat m = {p, rows, cols, DT_F32, NULL, NULL, NULL, 0};
 	return m;
 }
 
 static inline struct mat mat_typed(void *p, int64_t rows, int64_t cols, enum dtype type)
 {
-	struct mat m = {p, rows, cols, type, NULL, NULL, NULL};
+	struct mat m = {p, rows, cols, type, NULL, NULL, NULL, 0};
 	return m;
+}
+
+static inline int64_t mat_stride(struct mat m)
+{
+	return m.stride ? m.stride : m.cols;
 }
 
 /* Rows [first, first + rows) of m, without the transposed matrix and amax of the whole. */
 static inline struct mat mat_rows(struct mat m, int64_t first, int64_t rows)
 {
-	m.p = (char *)m.p + first * m.cols * dtype_bytes(m.type);
+	m.p = (char *)m.p + first * mat_stride(m) * dtype_bytes(m.type);
 	m.rows = rows;
+	m.transposed = NULL;
+	m.amax = NULL;
+	return m;
+}
+
+/* Columns [first, first + cols) of m. */
+static inline struct mat mat_cols(struct mat m, int64_t first, int64_t cols)
+{
+	m.stride = mat_stride(m);
+	m.p = (char *)m.p + first * dtype_bytes(m.type);
+	m.cols = cols;
 	m.transposed = NULL;
 	m.amax = NULL;
 	return m;

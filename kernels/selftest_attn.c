@@ -54,6 +54,7 @@ static struct mat heads_like(
 	struct mat m = t->c->m[i];
 	m.rows = a->batch * a->q_rows;
 	m.cols = heads * a->dim;
+	m.stride = 0;
 	return m;
 }
 

@@ -59,6 +59,7 @@ static bool is_matmul(enum kernel_id id)
 struct mat like(const struct trial *t, int i)
 {
 	struct mat m = t->c->m[i];
+	m.stride = 0;
 	if (!is_matmul(t->c->kernel)) /* whose algorithm depends on them */
 		m.cols = fewer(m.cols, ENOUGH);
 	return m;

@@ -87,7 +87,7 @@ struct head {
 
 static struct head head_of(struct mat m, int64_t b, int64_t rows, int64_t h, int64_t dim)
 {
-	return (struct head){m, b * rows * m.cols + h * dim};
+	return (struct head){m, b * rows * mat_stride(m) + h * dim};
 }
 
 /* Consecutive rows of a head, in fp32: those of the matrix, or in a buffer. */
@@ -104,14 +104,15 @@ static float *row_of(struct rows x, int64_t row)
 /* Rows [row, row + len) of the head. */
 static struct rows rows_at(struct head h, int64_t row, int64_t dim, float *room)
 {
+	int64_t stride = mat_stride(h.m);
 	if (h.m.type == DT_F32)
-		return (struct rows){(float *)h.m.p + h.first + row * h.m.cols, h.m.cols};
+		return (struct rows){(float *)h.m.p + h.first + row * stride, stride};
 	return (struct rows){room, dim};
 }
 
 static void *row_address(struct head h, int64_t row)
 {
-	return address(h.m, h.first + row * h.m.cols);
+	return address(h.m, h.first + row * mat_stride(h.m));
 }
 
 static struct rows load_rows(struct head h, struct run r, int64_t dim, float *room)
@@ -162,7 +163,7 @@ static float *part_of(float *buffer, int64_t at)
 /* Rows of a head as an operand of a product. */
 static struct operand rows_of(struct head h, struct run r, bool across)
 {
-	return (struct operand){row_address(h, r.row), h.m.cols, across, h.m.type};
+	return (struct operand){row_address(h, r.row), mat_stride(h.m), across, h.m.type};
 }
 
 /* s[queries, keys] = scale x y^T, for the rows x of queries and y of keys; what comes after the query is

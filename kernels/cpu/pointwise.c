@@ -207,7 +207,7 @@ void K(rope)(struct device *d, struct mat x, int64_t dim, struct mat rope,
 		for (int64_t h = 0; h < heads; h++) {
 			for (int64_t c = 0; c < half; c += PIECE) {
 				int64_t n = min64(PIECE, half - c);
-				int64_t at = i * x.cols + h * dim + c;
+				int64_t at = i * mat_stride(x) + h * dim + c;
 				float *a = piece_load(x, at, n, room_a);
 				float *b = piece_load(x, at + half, n, room_b);
 				rotate(a, b, cosine + c, sine + c, sign, n);

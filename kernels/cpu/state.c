@@ -210,10 +210,23 @@ void K(zero)(struct device *d, struct mat x)
 			(size_t)(min64(PARALLEL_FROM, n - i) * dtype_bytes(x.type)));
 }
 
+static void copy_columns(struct mat to, struct mat from)
+{
+	BUG_ON(to.rows != from.rows);
+#pragma omp parallel for if (mat_size(to) > PARALLEL_FROM)
+	for (int64_t i = 0; i < to.rows; i++)
+		memcpy(mat_rows(to, i, 1).p, mat_rows(from, i, 1).p,
+			(size_t)(to.cols * dtype_bytes(to.type)));
+}
+
 void K(copy)(struct device *d, struct mat to, struct mat from)
 {
 	int64_t n = mat_size(to);
 	BUG_ON(n != mat_size(from) || to.type != from.type);
+	if (to.stride || from.stride) {
+		copy_columns(to, from);
+		return;
+	}
 #pragma omp parallel for if (n > PARALLEL_FROM)
 	for (int64_t i = 0; i < n; i += PARALLEL_FROM)
 		memcpy(address(to, i), address(from, i),

@@ -150,8 +150,8 @@ struct heads {
 static inline struct heads heads_of(struct mat m, int64_t rows, int64_t dim)
 {
 	int64_t bytes = dtype_bytes(m.type);
-	bool whole = dim * bytes % 16 == 0 && (uintptr_t)m.p % 16 == 0;
-	return {m.p, m.cols, rows, (int)dim, m.type == DT_F32, whole};
+	bool whole = (dim | mat_stride(m)) * bytes % 16 == 0 && (uintptr_t)m.p % 16 == 0;
+	return {m.p, mat_stride(m), rows, (int)dim, m.type == DT_F32, whole};
 }
 
 static inline struct heads query_heads(struct mat m, const struct attn *a)

@@ -518,8 +518,8 @@ static __device__ inline void rotate(float (&a)[N], float (&b)[N],
 
 /* A thread rotates a pack of first halves with their second halves. */
 template <typename T>
-static __global__ void rope_kernel(T *x, int64_t rows, int64_t heads, int64_t half,
-	const float *rope, const int32_t *pos, float sign, bool whole)
+static __global__ void rope_kernel(T *x, int64_t rows, int64_t stride, int64_t heads,
+	int64_t half, const float *rope, const int32_t *pos, float sign, bool whole)
 {
 	enum { N = PER_PACK<T> };
 	struct vector_place head = place_of(thread_number(), half, N);
@@ -529,7 +529,7 @@ static __global__ void rope_kernel(T *x, int64_t rows, int64_t heads, int64_t ha
 	if (at.row >= rows)
 		return;
 	rope += pos[at.row] * 2 * half + head.col;
-	x += head.row * 2 * half + head.col;
+	x += at.row * stride + at.col * 2 * half + head.col;
 	packed<T, N> low = fetch<N>(x, left, whole);
 	packed<T, N> high = fetch<N>(x + half, left, whole);
 	load(cosine, rope, left, whole);
@@ -541,11 +541,11 @@ static __global__ void rope_kernel(T *x, int64_t rows, int64_t heads, int64_t ha
 	store(x + half, b, left, whole);
 }
 
-/* The same for halves of whole packs, without divisions in 64 bits; loads of x do not wait for the
- * position. n: packs of all halves. */
+/* The same for halves of whole packs, without divisions in 64 bits. n: packs of all halves. */
 template <typename T>
-static __global__ void __launch_bounds__(THREADS) rope_packs_kernel(T *x, unsigned n,
-	unsigned heads, unsigned packs, const float *rope, const int32_t *pos, float sign)
+static __global__ void __launch_bounds__(THREADS)
+	rope_packs_kernel(T *x, unsigned n, int64_t stride, unsigned heads,
+		unsigned packs, const float *rope, const int32_t *pos, float sign)
 {
 	enum { N = PER_PACK<T> };
 	unsigned i = blockIdx.x * THREADS + threadIdx.x;
@@ -553,8 +553,9 @@ static __global__ void __launch_bounds__(THREADS) rope_packs_kernel(T *x, unsign
 		return;
 	unsigned head = i / packs, col = (i - head * packs) * N, half = packs * N;
 	float a[N], b[N], cosine[N], sine[N];
-	int64_t at = pos[head / heads];
-	x += (int64_t)head * 2 * half + col;
+	unsigned row = head / heads;
+	int64_t at = pos[row];
+	x += row * stride + (head - row * heads) * 2 * half + col;
 	packed<T, N> low = fetch<N>(x, N, true);
 	packed<T, N> high = fetch<N>(x + half, N, true);
 	rope += at * 2 * half + col;
@@ -577,15 +578,15 @@ void cuda_rope(struct device *d, struct mat x, int64_t dim, struct mat rope,
 		enum { N = PER_PACK<T> };
 		T *p = (T *)x.p;
 		const float *table = floats_of(rope);
-		bool whole = in_packs(half, N, p, table);
+		bool whole = mat_stride(x) % N == 0 && in_packs(half, N, p, table);
 		int64_t packs = mat_size(x) / 2 / N;
 		if (whole && packs <= INT32_MAX && !cuda_lab_off(d, LAB_ROPE))
 			launch(d, "rope", grid_of_packs(1, packs, 1), THREADS, 0,
-				rope_packs_kernel<T>, p, (unsigned)packs, (unsigned)heads,
-				(unsigned)(half / N), table, pos, sign);
+				rope_packs_kernel<T>, p, (unsigned)packs, mat_stride(x),
+				(unsigned)heads, (unsigned)(half / N), table, pos, sign);
 		else
 			launch(d, "rope", grid_of_packs(x.rows * heads, half, N), THREADS,
-				0, rope_kernel<T>, p, x.rows, heads, half, table, pos,
-				sign, whole);
+				0, rope_kernel<T>, p, x.rows, mat_stride(x), heads, half,
+				table, pos, sign, whole);
 	});
 }

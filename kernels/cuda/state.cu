@@ -1,4 +1,5 @@
 /* Updates of parameters and optimizer state; copies and zeros. */
+#include "kernels/cuda/cuda_internal.h"
 #include "kernels/cuda/vector.h"
 #include "kernels/step_math.h"
 
@@ -306,8 +307,25 @@ void cuda_zero(struct device *d, struct mat x)
 	copy_bytes(d, "zero", x.p, NULL, mat_bytes(x));
 }
 
+static void copy_columns(struct device *d, struct mat to, struct mat from)
+{
+	size_t size = (size_t)dtype_bytes(to.type), width = (size_t)to.cols * size;
+	struct cuda_launch l = cuda_copy_of("copy", to.p, from.p, (size_t)mat_bytes(to));
+	BUG_ON(to.rows != from.rows);
+	cuda_before(d, &l);
+	cuda_check(d,
+		cudaMemcpy2DAsync(to.p, (size_t)mat_stride(to) * size, from.p,
+			(size_t)mat_stride(from) * size, width, (size_t)to.rows,
+			cudaMemcpyDefault, cuda_stream(d)),
+		"copy");
+	cuda_after(d, "copy");
+}
+
 void cuda_copy(struct device *d, struct mat to, struct mat from)
 {
 	BUG_ON(mat_size(to) != mat_size(from) || to.type != from.type);
-	copy_bytes(d, "copy", to.p, from.p, mat_bytes(to));
+	if (to.stride || from.stride)
+		copy_columns(d, to, from);
+	else
+		copy_bytes(d, "copy", to.p, from.p, mat_bytes(to));
 }

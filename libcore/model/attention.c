@@ -195,6 +195,22 @@ static void inner_backward(struct pass *p, const struct sub *x)
 	ring_end(&ring);
 }
 
+/* Shows a gradient that may be columns of another matrix, in a copy. Its memory is planned without an
+ * observer, too, since one may come later. */
+static void show_columns(struct pass *p, const char *name, struct at at, struct mat dx)
+{
+	struct arena *scratch = p->d->scratch;
+	size_t mark = arena_mark(scratch);
+	if (dx.stride && (p->observer || arena_measuring(scratch))) {
+		struct mat copy = mat_take(scratch, dx.rows, dx.cols, dx.type);
+		if (p->observer)
+			p->d->k->copy(p->d, copy, dx);
+		dx = copy;
+	}
+	show_gradient(p, name, OF_SLICE, at, dx);
+	arena_reset(scratch, mark);
+}
+
 static void enter_backward(
 	struct pass *p, const struct sub *x, struct at at, struct slice_sum *sum)
 {
@@ -204,9 +220,9 @@ static void enter_backward(
 	rotate(p, l[K].y, at.chunk, -1);
 	for (int i = 0; i < n; i++)
 		linear_amax(p, l[i].y);
-	show_gradient(p, "attention.wq", OF_SLICE, at, l[Q].y);
-	show_gradient(p, "attention.wk", OF_SLICE, at, l[K].y);
-	show_gradient(p, "attention.wv", OF_SLICE, at, l[V].y);
+	show_columns(p, "attention.wq", at, l[Q].y);
+	show_columns(p, "attention.wk", at, l[K].y);
+	show_columns(p, "attention.wv", at, l[V].y);
 	linear_enter_backward(p, at, sum, l, n);
 }
 
@@ -214,6 +230,7 @@ const struct sublayer attention_heads = {
 	.norm = "attention_norm",
 	.out = "attention.wo",
 	.drop = DROP_ATTENTION,
+	.joins = true,
 	.until = {[ATT_O] = RECOMPUTE_MATMULS,
 		[ATT_Q] = RECOMPUTE_MATMULS,
 		[ATT_K] = RECOMPUTE_SELECTIVE,

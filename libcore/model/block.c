@@ -157,6 +157,27 @@ struct grad_copy block_copy(struct pass *p, int64_t lowest)
 	return g;
 }
 
+/* The gradients of the outputs of enter(). */
+static void take_joined(
+	const struct pass *p, const struct sub *x, const struct sizes *z, struct arena *a)
+{
+	struct mat all = size_of(p, &z->grads[0]);
+	int64_t at = 0;
+	for (int j = 1; j < SUBLAYER_INPUTS && x->t->in[j]; j++)
+		all.cols += z->grads[j].cols;
+	all = take(a, all);
+	for (int j = 0; j < SUBLAYER_INPUTS && x->t->in[j]; j++) {
+		x->g->m[j] = mat_cols(all, at, z->grads[j].cols);
+		at += z->grads[j].cols;
+	}
+}
+
+/* Is the gradient of the sublayer's input the result of one matmul? */
+static bool is_one_matmul(const struct sub *x)
+{
+	return !x->t->in[1] || x->g->m[0].stride;
+}
+
 /* The gradients that a sublayer keeps; that of its output may be the norms' copy. */
 static void alloc_grads(
 	const struct pass *p, const struct sub *x, struct mat copy, struct arena *a)
@@ -167,14 +188,16 @@ static void alloc_grads(
 	int n = 0;
 	*g = (struct sublayer_grads){
 		.d = copy.p ? linear_cast_of(p, x->layer, copy) : take_output_grad(p, a)};
+	if (x->f->joins && linear_joins(p, x->layer))
+		take_joined(p, x, &z, a);
 	for (int j = 0; j < SUBLAYER_MATS; j++) {
-		if (z.grads[j].scratch || !z.grads[j].cols)
+		if (z.grads[j].scratch || !z.grads[j].cols || g->m[j].p)
 			continue;
 		g->m[j] = take(a, size_of(p, &z.grads[j]));
 		operands[n++] = &g->m[j];
 	}
 	/* the sum of several matmuls is fp32 */
-	g->dh = take(a, stream_size(p, n > 1 ? DT_F32 : slice_type(p)));
+	g->dh = take(a, stream_size(p, is_one_matmul(x) ? slice_type(p) : DT_F32));
 	if (!copy.p)
 		operands[n++] = &g->d;
 	g->amax = linear_alloc_casts(p, x->layer, operands, n, true, a);
@@ -358,7 +381,7 @@ static void enter_backward(struct pass *p, const struct sub *x, struct mat dx,
 		struct mat dh = stream_of(p, x->g->dh, c);
 		struct slice_sum sum;
 		slice_sum_begin(&sum, &p->tp, p->d, dh, p->rows,
-			x->t->in[1] ? dh.type : act_type(p));
+			is_one_matmul(x) ? act_type(p) : dh.type);
 		for (int s = 0; s < p->tp.local; s++)
 			x->f->enter_backward(p, x, (struct at){x->layer, s, c}, &sum);
 		slice_sum_send(&sum);

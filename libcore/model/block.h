@@ -73,6 +73,8 @@ struct sub {
 struct sublayer {
 	const char *norm, *out; /* names in messages: the norm, the row-parallel matmul */
 	enum drop_site drop;
+	/* Gradients of the outputs of enter() are columns of one matrix, if linear_joins() agrees. */
+	bool joins;
 	/* The highest degree of recomputation at which m[j] is kept. */
 	enum recompute until[SUBLAYER_MATS];
 	void (*tensors)(struct model *m, int64_t layer, struct sublayer_tensors *t);

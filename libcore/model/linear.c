@@ -198,19 +198,28 @@ static struct mat float8_weight(struct pass *p, struct at at, const struct tenso
 		&p->float8.scale[number].scale, over);
 }
 
-/* A parameter (NULL: none) in the format of matmul operands, which the store may have already; the
- * master weight is not changed. */
+/* A parameter as the store has it: in the format of matmul operands, or the master weight. */
+static struct mat stored_param(struct pass *p, const struct tensor *t, int s)
+{
+	struct mat copy = no_mat();
+	if (rounds(p))
+		copy = store_operand(p->store, t, tensor_slice(t, p->tp.first + s));
+	return copy.p ? copy : param(p, t, s);
+}
+
+static struct mat cast_stored(struct pass *p, struct mat x)
+{
+	if (x.type == act_type(p))
+		return x;
+	struct mat y = take_like(p, x, act_type(p));
+	linear_cast(p, y, x);
+	return y;
+}
+
+/* A parameter (NULL: none) in the format of matmul operands; the master weight is not changed. */
 static struct mat cast_param(struct pass *p, const struct tensor *t, int s)
 {
-	struct mat master = param(p, t, s);
-	if (!t || !rounds(p))
-		return master;
-	struct mat copy = store_operand(p->store, t, tensor_slice(t, p->tp.first + s));
-	if (copy.p)
-		return copy;
-	copy = take_like(p, master, act_type(p));
-	linear_cast(p, copy, master);
-	return copy;
+	return t ? cast_stored(p, stored_param(p, t, s)) : no_mat();
 }
 
 static struct mat cast_weight(
@@ -219,6 +228,50 @@ static struct mat cast_weight(
 	if (is_float8(p, at.layer))
 		return float8_weight(p, at, w, param(p, w, at.slice), over);
 	return cast_param(p, w, at.slice);
+}
+
+/* ---- several outputs as one -------------------------------------------------------- */
+
+bool linear_joins(const struct pass *p, int64_t layer)
+{
+	return p->cp.n == 1 && !is_float8(p, layer);
+}
+
+static bool is_joined(const struct linear *l)
+{
+	return l->y.stride;
+}
+
+/* The matrix whose first columns are those of y. */
+static struct mat joined(struct mat y)
+{
+	return mat_typed(y.p, y.rows, y.stride, y.type);
+}
+
+/* n weights, one below the other. They may be so in the store, if there is nothing in between. */
+static struct mat stacked_weights(
+	struct pass *p, struct at at, const struct linear *l, int n)
+{
+	struct mat all = stored_param(p, l->w, at.slice);
+	bool adjacent = true;
+	for (int i = 1; i < n; i++) {
+		struct mat w = stored_param(p, l[i].w, at.slice);
+		adjacent &= (char *)w.p == (char *)all.p + mat_bytes(all);
+		all.rows += w.rows;
+	}
+	if (adjacent)
+		return cast_stored(p, all);
+	all = take_like(p, all, act_type(p));
+	for (int64_t i = 0, row = 0; i < n; i++) {
+		struct mat w = stored_param(p, l[i].w, at.slice);
+		struct mat to = mat_rows(all, row, w.rows);
+		if (w.type == all.type)
+			p->d->k->copy(p->d, to, w);
+		else
+			linear_cast(p, to, w);
+		row += w.rows;
+	}
+	return all;
 }
 
 /* ---- matmuls of rounded operands --------------------------------------------------- */
@@ -259,11 +312,24 @@ void linear_forward(struct pass *p, struct at at, const struct linear *l, struct
 	comm_poll();
 }
 
+static void backward_joined(
+	struct pass *p, struct at at, struct mat dx, const struct linear *l, int n)
+{
+	size_t mark = arena_mark(p->d->scratch);
+	backward_rows(p, dx, joined(l->y), stacked_weights(p, at, l, n), false);
+	arena_reset(p->d->scratch, mark);
+	comm_poll();
+}
+
 /* The matmul kernel accumulates in fp32 dx; in 16 bits each result is rounded before it is added. */
 void linear_backward_x(
 	struct pass *p, struct at at, struct mat dx, const struct linear *l, int n)
 {
 	bool accumulates = n > 1 && dx.type == DT_F32;
+	if (is_joined(l)) {
+		backward_joined(p, at, dx, l, n);
+		return;
+	}
 	for (int i = 0; i < n; i++) {
 		size_t mark = arena_mark(p->d->scratch);
 		struct mat dy = cast_activation(p, at.layer, l[i].y, DT_E5M2, SUM_COLS);
@@ -407,18 +473,51 @@ void linear_leave_backward(struct pass *p, struct at at, struct mat dx,
 	arena_reset(p->d->scratch, mark);
 }
 
+/* `all`: the results for all columns of y, of which these are from `at_col` on; or empty. */
+static void weight_leaf(struct pass *p, struct at at, struct mat x,
+	const struct linear *l, struct mat all, int64_t at_col)
+{
+	struct mat dw = leaf(p, l->w, at);
+	if (all.p) {
+		linear_cast(p, dw, mat_rows(all, at_col, dw.rows));
+	} else {
+		linear_backward_w(p, at.layer, dw, l->y, x, false);
+		linear_round(p, dw);
+	}
+	leaf_done(p, l->w, at, 0);
+}
+
+static void bias_leaf(struct pass *p, struct at at, const struct linear *l,
+	struct mat all, int64_t at_col)
+{
+	struct mat db = leaf(p, l->bias, at);
+	if (all.p)
+		p->d->k->copy(p->d, db, mat_rows(all, at_col, db.cols));
+	else
+		p->d->k->bias_bwd(p->d, db, l->y);
+	leaf_done(p, l->bias, at, 0);
+}
+
 void linear_weights(
 	struct pass *p, struct at at, struct mat x, const struct linear *l, int n)
 {
-	for (int i = 0; i < n; i++) {
-		struct mat dw = leaf(p, l[i].w, at);
-		linear_backward_w(p, at.layer, dw, l[i].y, x, false);
-		linear_round(p, dw);
-		leaf_done(p, l[i].w, at, 0);
-		if (!l[i].bias)
-			continue;
-		p->d->k->bias_bwd(p->d, leaf(p, l[i].bias, at), l[i].y);
-		leaf_done(p, l[i].bias, at, 0);
+	size_t mark = arena_mark(p->d->scratch);
+	struct mat dw = no_mat(), db = no_mat();
+	if (is_joined(l)) {
+		struct mat dy = joined(l->y);
+		dw = mat_take(p->d->scratch, dy.cols, x.cols, DT_F32);
+		linear_backward_w(p, at.layer, dw, dy, x, false);
+		if (l->bias) {
+			db = mat_take(p->d->scratch, dy.cols, 1, DT_F32);
+			p->d->k->bias_bwd(p->d, mat(db.p, 1, dy.cols), dy);
+		}
+	}
+	int64_t at_col = 0;
+	for (int i = 0; i < n; at_col += l[i++].y.cols) {
+		weight_leaf(p, at, x, &l[i], dw, at_col);
+		if (l[i].bias)
+			bias_leaf(p, at, &l[i], db, at_col);
 	}
 	param_reduce(p, l->w, at.slice, 0);
+	arena_reset(p->d->scratch, mark);
 }

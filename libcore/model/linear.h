@@ -34,6 +34,9 @@ void linear_amax_begin(struct pass *p, struct mat room);
 struct mat linear_cast_of(const struct pass *p, int64_t layer, struct mat x);
 /* Allocates the casts of float8 weights. */
 void linear_alloc(struct pass *p, struct arena *run);
+/* Are the gradients of the outputs of a sublayer's matmuls columns of one matrix, if the sublayer wants
+ * that? float8 has a scale for each, and the ring of context parallelism sends some of them. */
+bool linear_joins(const struct pass *p, int64_t layer);
 /* May matmuls of this block be fused with an elementwise function? */
 bool linear_fuses(const struct pass *p, int64_t layer);
 
@@ -48,7 +51,8 @@ struct linear {
 };
 /* y = x w^T + bias. The weight has been gathered (param_use). */
 void linear_forward(struct pass *p, struct at at, const struct linear *l, struct mat x);
-/* dx = the sum of y w over n. The weights have been gathered. */
+/* dx = the sum of y w over n. The weights have been gathered. If the y have a stride, they are all columns
+ * of one matrix, and the sum is one matmul; likewise in linear_weights(). */
 void linear_backward_x(
 	struct pass *p, struct at at, struct mat dx, const struct linear *l, int n);
 /* dw = dy^T x; with `add` dw += dy^T x. The caller rounds the complete leaf. */

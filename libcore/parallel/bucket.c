@@ -98,6 +98,22 @@ static int levels_of(const struct store *s, const struct tensor *t)
 	return tree_levels(n);
 }
 
+/* The tensors of the new bucket with so many dimensions. */
+static void add_entries(const struct store *s, struct bucket *b,
+	const struct tensor *like, int slice, int first, int ndim)
+{
+	for (int i = 0; i < s->c.n_tensors; i++) {
+		struct tensor *t = &s->c.tensors[i];
+		for (int k = t->first; k < t->first + t->local && t->ndim == ndim; k++) {
+			struct location *w = location_of(s, t, k);
+			if (w->bucket >= 0 || !same_bucket(s, t, k, like, slice, first))
+				continue;
+			*w = (struct location){s->impl->n_buckets, b->n_entries};
+			add_entry(b, t, k);
+		}
+	}
+}
+
 /* All local slices of tensors like this one, from its unit down to the unit with which the bucket
  * is large enough. With sharded gradients, offloaded parameters or micro-batches assigned
  * round-robin, a bucket has one unit. */
@@ -115,16 +131,8 @@ static void make_bucket(struct store *s, const struct tensor *like, int slice)
 	struct bucket *b = &o->bucket[o->n_buckets];
 	*b = (struct bucket){
 		.store = s, .first_unit = by_unit ? id : first, .last_unit = id};
-	for (int i = 0; i < s->c.n_tensors; i++) {
-		struct tensor *t = &s->c.tensors[i];
-		for (int k = t->first; k < t->first + t->local; k++) {
-			struct location *w = location_of(s, t, k);
-			if (w->bucket >= 0 || !same_bucket(s, t, k, like, slice, first))
-				continue;
-			*w = (struct location){o->n_buckets, b->n_entries};
-			add_entry(b, t, k);
-		}
-	}
+	add_entries(s, b, like, slice, first, 2);
+	add_entries(s, b, like, slice, first, 1); /* so that matrices are adjacent */
 	b->wire = wire_of(s, like);
 	/* the uses are on two pipeline stages */
 	b->tied = like->uses > 1 && s->c.mesh->degree[AXIS_PP] > 1;

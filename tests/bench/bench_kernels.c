@@ -64,6 +64,35 @@ static void linear_bwd_w(struct device *d, void *what)
 	d->k->linear_bwd_w(d, c->c, c->b, c->a, true);
 }
 
+/* The sum of three in fp32, as for queries, keys and values whose gradients are three matrices. */
+static void linear_bwd_x_sum(struct device *d, void *what)
+{
+	struct call *c = what;
+	for (int i = 0; i < 3; i++)
+		d->k->linear_bwd_x(d, c->c, c->b, c->w, i > 0);
+}
+
+static void say_flops(struct timing *t, const char *name, calls *call, struct call *c,
+	int64_t n, int64_t in, int64_t out)
+{
+	double peak = device_peak(&t->d, timing_type(t));
+	double s = timing_of(t, call, c), flops = 2.0 * (double)(n * in * out);
+	printf("%s\t%dx%dx%d\t%.4g\tTFLOP/s\t%.6g\t%.3f\n", name, (int)n, (int)in,
+		(int)out, flops / s * 1e-12, s, peak > 0 ? flops / s / peak : 0);
+	fflush(stdout);
+}
+
+static void matmul_sum(struct timing *t, int64_t n, int64_t in, int64_t out)
+{
+	size_t mark = arena_mark(&t->memory);
+	enum dtype type = timing_type(t);
+	struct call c = {.b = timing_mat(t, n, out, type),
+		.w = timing_mat(t, out, in, type),
+		.c = timing_mat(t, n, in, DT_F32)};
+	say_flops(t, "linear_bwd_x, sum of 3", linear_bwd_x_sum, &c, n, in, 3 * out);
+	arena_reset(&t->memory, mark);
+}
+
 static void matmul(struct timing *t, int64_t n, int64_t in, int64_t out)
 {
 	static const struct {
@@ -79,14 +108,8 @@ static void matmul(struct timing *t, int64_t n, int64_t in, int64_t out)
 		.c = timing_mat(t, out, in, DT_F32)};
 	if (out < 50000) /* the head has no bias */
 		c.bias = timing_mat(t, 1, out, DT_F32);
-	double peak = device_peak(&t->d, type), flops = 2.0 * (double)(n * in * out);
-	for (size_t i = 0; i < ARRAY_LEN(three); i++) {
-		double s = timing_of(t, three[i].call, &c);
-		printf("%s\t%dx%dx%d\t%.4g\tTFLOP/s\t%.6g\t%.3f\n", three[i].name, (int)n,
-			(int)in, (int)out, flops / s * 1e-12, s,
-			peak > 0 ? flops / s / peak : 0);
-		fflush(stdout);
-	}
+	for (size_t i = 0; i < ARRAY_LEN(three); i++)
+		say_flops(t, three[i].name, three[i].call, &c, n, in, out);
 	arena_reset(&t->memory, mark);
 }
 
@@ -134,11 +157,13 @@ static void matmuls(struct timing *t)
 	if (t->tiny) {
 		matmul(t, 64, 32, 96);
 		matmul_float8(t, 4096, 32, 96);
+		matmul_sum(t, 64, 32, 32);
 		return;
 	}
 	for (size_t i = 0; i < ARRAY_LEN(widths); i++) {
 		int64_t w = widths[i], n = i ? 16384 : 65536;
 		matmul(t, n, w, 3 * w);
+		matmul_sum(t, n, w, w);
 		matmul(t, n, w, w);
 		matmul(t, n, w, 4 * w);
 		matmul(t, n, 4 * w, w);

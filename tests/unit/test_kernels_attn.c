@@ -111,6 +111,7 @@ static double *to_chunks(const struct seqs *s, const double *whole, int64_t cols
 struct acts {
 	struct mat q, k, v, o, dout, dq, dk, dv;
 	float *max, *sum, *delta; /* [chunk][batch][head][row] */
+	bool joined;		  /* dq, dk and dv are columns of one matrix */
 };
 
 static struct mat blank_mat(int64_t rows, int64_t cols, enum dtype type)
@@ -241,8 +242,25 @@ static void check_matrix(const char *what, const struct seqs *s, struct mat m,
 static void blank_results(struct acts *t)
 {
 	struct mat *all[] = {&t->o, &t->dq, &t->dk, &t->dv};
-	for (size_t i = 0; i < ARRAY_LEN(all); i++)
-		*all[i] = blank_mat(all[i]->rows, all[i]->cols, all[i]->type);
+	int64_t at = 0, width = t->dq.cols + t->dk.cols + t->dv.cols;
+	struct mat joined = blank_mat(t->dq.rows, width, t->dq.type);
+	for (size_t i = 0; i < ARRAY_LEN(all); i++) {
+		if (!i || !t->joined) {
+			*all[i] = blank_mat(all[i]->rows, all[i]->cols, all[i]->type);
+			continue;
+		}
+		*all[i] = mat_cols(joined, at, all[i]->cols);
+		at += all[i]->cols;
+	}
+}
+
+static struct mat contiguous(struct device *d, struct mat m)
+{
+	struct mat y = blank_mat(m.rows, m.cols, m.type);
+	if (!m.stride)
+		return m;
+	d->k->copy(d, y, m);
+	return y;
 }
 
 /* The first rows have few keys, and so larger results, and rounding errors, than most rows. */
@@ -266,6 +284,7 @@ static void check_attention_on(
 	const char *const names[] = {b.q, b.k, b.v};
 	double *o = doubles(mat_size(t.o)), *lse = doubles(rows_of(s) * s->ref.heads);
 	ref_attn_fwd(&s->ref, o, lse, q, k, v);
+	t.joined = t.dq.type == t.dk.type && t.dq.type == t.dv.type && pick(0, 1);
 	ref_attn_bwd(&s->ref, want[0], want[1], want[2], to_whole(s, t.dout), q, k, v);
 	for (size_t i = 0; i < n_devices; i++) {
 		struct device *d = devices[i];
@@ -277,7 +296,7 @@ static void check_attention_on(
 		const struct mat grads[] = {t.dq, t.dk, t.dv};
 		for (int g = 0; g < 3; g++) {
 			struct mat sum = mat_blank(to[g].rows, to[g].cols);
-			d->k->add(d, sum, to[g], grads[g]);
+			d->k->add(d, sum, to[g], contiguous(d, grads[g]));
 			check_matrix(names[g], s, sum, want[g], bound_of(s));
 		}
 	}

@@ -198,6 +198,32 @@ static void rows_anywhere(void **state)
 	}
 }
 
+/* Columns of a matrix are copied, and rotated as in a matrix of their own; the others keep their bits. */
+static void some_columns(void **state)
+{
+	enum { ROWS = 37, COLS = 210, POSITIONS = 40 };
+	static const int64_t of[][3] = {/* first, cols, head */
+		{0, 128, 64}, {64, 144, 16}, {5, 60, 20}, {208, 2, 2}};
+	struct device *d = *state;
+	for (size_t i = 0; i < 3 * ARRAY_LEN(of); i++) {
+		int64_t first = of[i / 3][0], cols = of[i / 3][1], head = of[i / 3][2];
+		struct mat table = twin_random(POSITIONS, head, 1).f;
+		struct mat x = stored(twin_random(ROWS, COLS, 1).f, (enum dtype)(i % 3));
+		struct mat some = mat_cols(x, first, cols);
+		struct mat before = loaded(x);
+		struct mat alone = stored(mat_blank(ROWS, cols), x.type);
+		int32_t *pos = ints(ROWS);
+		for (int r = 0; r < ROWS; r++)
+			pos[r] = (int32_t)pick(0, POSITIONS - 1);
+		d->k->copy(d, alone, some);
+		d->k->rope(d, alone, head, table, pos, -1);
+		d->k->rope(d, some, head, table, pos, -1);
+		struct mat after = loaded(x), want = loaded(alone);
+		d->k->copy(d, mat_cols(before, first, cols), want);
+		check_bits("rope of some columns", after.p, before.p, ROWS * COLS);
+	}
+}
+
 /* The order that layers.h specifies: rows of dy in ascending order. */
 static void embed_bwd_order(void **state)
 {
@@ -320,6 +346,7 @@ int main(void)
 		on_device(bias_bwd_order_of_gpu),
 		on_device(sums_of_columns),
 		on_device(rows_anywhere),
+		on_device(some_columns),
 		on_device(norm_far_from_zero),
 		on_device(act_far_from_zero),
 		on_device(add_in_place),

@@ -3,6 +3,7 @@
  * layers compute what their recipe says; fp16's scale follows overflows, through checkpoints
  * too.
  */
+#include "model/block.h"
 #include "tests/support/support.h"
 #include "job/fit.h"
 #include "engine/state.h"
@@ -326,6 +327,71 @@ static void linear_layers_keep_to_the_recipe(void **state)
 	run_close(&r);
 }
 
+/* Queries, keys and values, whose gradients are columns of one matrix: their input gradient has the bits of
+ * one matmul, and the leaves have those of matmuls of their own. */
+static void joined_gradients_are_one_matmul(void **state)
+{
+	static float x[ROWS * DIM], dy[ROWS * 3 * DIM], apart[ROWS * DIM];
+	static float dw[DIM * DIM], db[DIM];
+	static uint16_t x_bits[ROWS * DIM], all[ROWS * 3 * DIM], one[ROWS * DIM];
+	static uint16_t weights[3 * DIM * DIM], dx[2][ROWS * DIM];
+	const struct at at = {0, 0, 0};
+	struct linear l[3] = {0};
+	struct block_grads g;
+	struct arena measured;
+	struct alone r;
+	(void)state;
+	run_open(&r, gpt2, "dtype = bf16\n");
+	struct pass *p = &r.t.pass;
+	const struct kernels *k = p->d->k;
+	arena_measure(&measured, "gradients");
+	block_alloc_grads(p, 0, &g, &measured);
+	for (int i = 0; i < 3; i++) {
+		struct mat m = g.sub[ATTENTION].m[i];
+		assert_int_equal(m.stride, 3 * DIM);
+		assert_int_equal((char *)m.p - (char *)g.sub[ATTENTION].m[0].p,
+			i * DIM * dtype_bytes(DT_BF16));
+	}
+	assert_int_equal(g.sub[ATTENTION].dh.type, DT_BF16);
+	const struct block_tensors *b = &p->m->blocks[0];
+	struct mat up = mat_typed(all, ROWS, 3 * DIM, DT_BF16);
+	test_fill(x, ROWS * DIM, 5, 3);
+	test_fill(dy, ROWS * 3 * DIM, 6, 1);
+	struct mat xm = half(p->d, x_bits, x);
+	k->narrow(p->d, all, mat(dy, ROWS, 3 * DIM), DT_BF16);
+	k->widen(p->d, mat(dy, ROWS, 3 * DIM), all, DT_BF16);
+	store_updated(p->store, false);
+	store_use(p->store, 1, -1);
+	for (int i = 0; i < 3; i++) {
+		l[i] = (struct linear){.y = mat_cols(up, i * DIM, DIM),
+			.w = b->sub[ATTENTION].in[i],
+			.bias = b->sub[ATTENTION].in_bias[i]};
+		k->narrow(p->d, weights + i * DIM * DIM, param(p, l[i].w, 0), DT_BF16);
+		/* the store's copies are adjacent, so that they need not be copied again */
+		assert_ptr_equal(store_operand(p->store, l[i].w, 0).p,
+			(char *)store_operand(p->store, l[0].w, 0).p +
+				i * DIM * DIM * dtype_bytes(DT_BF16));
+	}
+	linear_backward_x(p, at, mat_typed(dx[0], ROWS, DIM, DT_BF16), l, 3);
+	k->linear_bwd_x(p->d, mat_typed(dx[1], ROWS, DIM, DT_BF16), up,
+		mat_typed(weights, 3 * DIM, DIM, DT_BF16), false);
+	assert_memory_equal(dx[0], dx[1], sizeof(dx[0]));
+	linear_weights(p, at, xm, l, 3);
+	for (int i = 0; i < 3; i++) {
+		for (int64_t row = 0; row < ROWS; row++)
+			memcpy(apart + row * DIM, dy + (row * 3 + i) * DIM,
+				DIM * sizeof(*dy));
+		struct mat alone = half(p->d, one, apart);
+		linear_backward_w(p, 0, mat(dw, DIM, DIM), alone, xm, false);
+		linear_round(p, mat(dw, DIM, DIM));
+		k->bias_bwd(p->d, mat(db, 1, DIM), alone);
+		assert_memory_equal(leaf(p, l[i].w, at).p, dw, sizeof(dw));
+		assert_memory_equal(leaf(p, l[i].bias, at).p, db, sizeof(db));
+	}
+	store_drop(p->store);
+	run_close(&r);
+}
+
 /* ---- fp16 ------------------------------------------------------------------------ */
 
 enum { STEPS = 24 };
@@ -526,6 +592,7 @@ int main(void)
 		cmocka_unit_test(float8_of_nothing_is_refused),
 		cmocka_unit_test(plain_kernels_give_the_same),
 		cmocka_unit_test(linear_layers_keep_to_the_recipe),
+		cmocka_unit_test(joined_gradients_are_one_matmul),
 		cmocka_unit_test(overflows_skip_and_halve),
 		cmocka_unit_test(the_optimizer_counts_updates),
 		cmocka_unit_test(the_scale_cancels),
