@@ -65,11 +65,18 @@ void add_note(struct step_check *c, const struct tensor_check *x, const char *fm
  * position: with 2 layers it was 5.2e-6 with 4,096 positions, and 5.9e-6 with 8,192. */
 static const double least_bound = 1e-5, bound_of_position = 2e-9;
 
-/* The bounds: the kernels' own distances at the precision of the run, times what other programs' were of
- * them: bf16 everywhere at most 1.9, autocast 1.2, fp32 about 1. */
-static int set_bounds(struct step_check *c, struct err *e)
+/* How often the kernels' own distance at the precision of the run that of another program may be. PyTorch's was
+ * at most 1.5 times it with autocast and 1.9 times with bf16 everywhere, but 3.4 times in GPT-2, whose biases and
+ * layer norms it sums in bf16; in fp32 about once. */
+static double times_own(const struct step_check *c)
 {
 	static const double times[] = {10, 2, 3};
+	bool layer = c->weights.m.arch->norm == NORM_LAYER;
+	return times[c->o.precision] * (layer && c->o.precision == RUN_BF16 ? 2 : 1);
+}
+
+static int set_bounds(struct step_check *c, struct err *e)
+{
 	bool fp32 = c->o.precision == RUN_FP32,
 	     exact = c->o.reference == REFERENCE_FLOAT64;
 	const char *why;
@@ -90,7 +97,7 @@ static int set_bounds(struct step_check *c, struct err *e)
 		if (!isfinite(own))
 			own = 0;
 		double least = least_bound + bound_of_position * (double)c->batch.length;
-		c->of[i].gradient.bound = fmax(least, times[c->o.precision] * own);
+		c->of[i].gradient.bound = fmax(least, times_own(c) * own);
 	}
 	gradients_free(&g);
 	return 0;
