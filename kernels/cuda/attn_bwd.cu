@@ -64,7 +64,7 @@ template <typename T, typename O, int LANES> struct delta_shape {
  * numbers in their order, then the lanes add up their sums, as in warp_sum(). Blocks are in the order
  * of memory: the heads of some rows, then the next rows. */
 template <typename T, typename O, int LANES, bool WHOLE>
-static __global__ void __launch_bounds__(delta_shape<T, O, LANES>::THREADS)
+static __global__ void __launch_bounds__(delta_shape<T, O, LANES>::THREADS, 4)
 	delta_rows(const struct bwd_args x, unsigned tiles)
 {
 	using S = delta_shape<T, O, LANES>;
