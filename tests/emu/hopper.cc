@@ -3,7 +3,7 @@
  * of warpgroups (PTX ISA: "mbarrier", "Tensors", "Asynchronous warpgroup level matrix
  * instructions", and there "Matrix descriptor", "Strides", "Canonical layouts").
  */
-#include "tests/emu/inside.h"
+#include "tests/emu/tiles.h"
 
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
@@ -20,7 +20,6 @@ enum {
 	GROUPS = MAX_THREADS / GROUP,
 	MAX_BARRIERS = 64,
 	MAX_LOADS = 256,
-	MAX_STORE = 16 << 10, /* bytes */
 	MAX_PRODUCTS = 128,
 	MAX_SUMS = 4,
 	NAMED = 16,
@@ -35,7 +34,7 @@ static int64_t n_syncs; /* barriers of all threads of the block */
 
 static void begin(void);
 
-static void needs_hopper(const char *what)
+void needs_hopper(const char *what)
 {
 	if (!used)
 		begin();
@@ -210,16 +209,6 @@ static void registers_check(void)
 
 /* ---- tensor maps ------------------------------------------------------------------------ */
 
-enum { MAP = 0x7e450b, MAX_RANK = 5 };
-
-struct map {
-	uint32_t magic;
-	uint16_t size, rank; /* bytes of an element; dimensions */
-	uint32_t dims[MAX_RANK];
-	uint16_t box[MAX_RANK], swizzle; /* bytes of a row */
-	const char *p;
-	uint64_t strides[MAX_RANK - 1];
-};
 static_assert(sizeof(struct map) <= sizeof(CUtensorMap), "a map of ours fits in theirs");
 
 /* Refuses what the driver refuses, and all features that are not emulated. */
@@ -254,7 +243,7 @@ static CUresult map_encode(CUtensorMap *out, CUtensorMapDataType type, cuuint32_
 	if (!good)
 		return CUDA_ERROR_INVALID_VALUE;
 	m.magic = MAP;
-	m.p = (const char *)p;
+	m.p = (char *)p;
 	memset(out, 0, sizeof(*out));
 	memcpy(out, &m, sizeof(m));
 	return CUDA_SUCCESS;
@@ -289,21 +278,6 @@ static int n_loads;
 enum { BROUGHT = 1 << 16 };
 static uint32_t brought[MAX_ADDRESS / 2];
 
-/* The swizzled address: pieces of 16 bytes are permuted by the number of the 128-byte row of
- * the address. */
-static uint32_t swizzled(uint32_t address, int bytes)
-{
-	return address ^ (address >> 3 & (uint32_t)(bytes - 1) & ~15u);
-}
-
-static int box_bytes(const struct map *m)
-{
-	int n = m->size;
-	for (int i = 0; i < m->rank; i++)
-		n *= m->box[i];
-	return n;
-}
-
 void emu_tile_load(void *to, const CUtensorMap *map, uint64_t *barrier, const int at[4])
 {
 	struct load l;
@@ -329,29 +303,13 @@ void emu_tile_load(void *to, const CUtensorMap *map, uint64_t *barrier, const in
 	loads[n_loads++] = l;
 }
 
-/* The address of row i of a box, counted over all dimensions except the first, or NULL
- * outside the tensor. */
-static const char *box_row(const struct load *l, int i)
-{
-	const struct map *m = &l->map;
-	const char *p = m->p;
-	for (int d = 1; d < m->rank; d++) {
-		int64_t at = l->at[d] + i % m->box[d];
-		i /= m->box[d];
-		if (at < 0 || at >= (int64_t)m->dims[d])
-			return NULL;
-		p += (uint64_t)at * m->strides[d - 1];
-	}
-	return p;
-}
-
 static void load_now(const struct load *l)
 {
 	const struct map *m = &l->map;
 	int width = m->box[0] * m->size, rows = box_bytes(m) / width;
 	struct barrier *b = &barriers[l->barrier];
 	for (int i = 0; i < rows; i++) {
-		const char *from = box_row(l, i);
+		const char *from = box_row(m, l->at, i);
 		for (int c = 0; c < width; c += m->size) {
 			int64_t at = l->at[0] + c / m->size;
 			uint32_t address =
@@ -381,99 +339,6 @@ bool emu_hopper_idle(void)
 	memmove(&loads[i], &loads[i + 1], (size_t)(--n_loads - i) * sizeof(l));
 	load_now(&l);
 	return true;
-}
-
-/* ---- stores of tiles --------------------------------------------------------------------- */
-
-struct store {
-	struct map map;
-	int at[4];
-	uint32_t from;
-	int thread;
-	bool committed;
-	unsigned char seen
-		[MAX_STORE]; /* at the call; a copy reads them at some time until the wait */
-};
-
-static struct store stores[MAX_LOADS];
-static int n_stores;
-/* How often each thread made its stores to shared memory visible to copies, and how often groups of
- * copies of a warp's threads have needed it. */
-static int64_t tells[MAX_THREADS], groups_of[MAX_THREADS / 32];
-
-void emu_stores_tell(void)
-{
-	needs_hopper("stores_tell");
-	tells[emu_thread()]++;
-}
-
-void emu_tile_store(const CUtensorMap *map, const void *from, const int at[4])
-{
-	struct store s = {};
-	memcpy(&s.map, map, sizeof(s.map));
-	needs_hopper("tile_store");
-	if (s.map.magic != MAP || s.map.rank != 4 || (uintptr_t)map % 64)
-		emu_stop("tile_store: no map of a tensor of 4 dimensions");
-	int warp = emu_thread() / 32, bytes = box_bytes(&s.map);
-	for (int i = warp * 32; i < n_threads && i < (warp + 1) * 32; i++)
-		if (tells[i] <= groups_of[warp])
-			emu_stop(
-				"tile_store: what thread %d stored is not visible to copies",
-				i);
-	s.from = emu_address(from);
-	uint32_t whole = s.map.swizzle > 16 ? 8u * s.map.swizzle : 128u;
-	if (s.from % whole || bytes > MAX_STORE)
-		emu_stop("tile_store: %d bytes from %#x, not on %u bytes", bytes, s.from,
-			whole);
-	memcpy(s.at, at, sizeof(s.at));
-	memcpy(s.seen, emu_shared_at(s.from, (size_t)bytes), (size_t)bytes);
-	s.thread = emu_thread();
-	if (n_stores == MAX_LOADS)
-		emu_stop("more stores of tiles than %d", n_stores);
-	stores[n_stores++] = s;
-}
-
-void emu_stores_commit(void)
-{
-	needs_hopper("stores_commit");
-	groups_of[emu_thread() / 32]++;
-	for (int i = 0; i < n_stores; i++)
-		stores[i].committed |= stores[i].thread == emu_thread();
-}
-
-static void store_now(const struct store *s)
-{
-	const struct map *m = &s->map;
-	const struct load box = {*m, {s->at[0], s->at[1], s->at[2], s->at[3]}, 0, 0};
-	int width = m->box[0] * m->size, rows = box_bytes(m) / width;
-	if (memcmp(s->seen, emu_shared_at(s->from, (size_t)(rows * width)),
-		    (size_t)(rows * width)))
-		emu_stop("what a tile_store under way reads is not left alone");
-	for (int i = 0; i < rows; i++) {
-		char *to = const_cast<char *>(box_row(&box, i));
-		for (int c = 0; to && c < width; c += m->size) {
-			int64_t at = s->at[0] + c / m->size;
-			uint32_t address =
-				swizzled(s->from + (uint32_t)(i * width + c), m->swizzle);
-			if (at >= 0 && at < (int64_t)m->dims[0])
-				memcpy(to + at * m->size, emu_shared_at(address, 2),
-					(size_t)m->size);
-		}
-	}
-}
-
-/* As late as allowed: at the wait. */
-void emu_stores_wait(void)
-{
-	int n = 0;
-	needs_hopper("stores_wait");
-	for (int i = 0; i < n_stores; i++) {
-		if (stores[i].thread == emu_thread() && stores[i].committed)
-			store_now(&stores[i]);
-		else if (n++ != i)
-			stores[n - 1] = stores[i];
-	}
-	n_stores = n;
 }
 
 /* ---- matmuls of warpgroups -------------------------------------------------------------- */
@@ -804,8 +669,7 @@ static void begin(void)
 	memset(waits, 0, (size_t)n_threads * sizeof(*waits));
 	memset(came, 0, (size_t)n_threads * sizeof(*came));
 	memset(brought, 0, sizeof(brought));
-	memset(tells, 0, sizeof(tells));
-	memset(groups_of, 0, sizeof(groups_of));
+	emu_stores_begin(n_threads);
 	arch = emu_arch();
 	n_barriers = 0;
 	used = true;
@@ -823,9 +687,7 @@ void emu_hopper_end(void)
 	registers_check();
 	if (n_loads)
 		emu_stop("a block ends before %d copies of tiles have come", n_loads);
-	if (n_stores)
-		emu_stop("a block ends before %d stores of tiles are waited for",
-			n_stores);
+	emu_stores_end();
 	for (int i = 0; i < NAMED; i++) {
 		if (named[i].here)
 			emu_stop("a block ends with %d threads at barrier %d",
