@@ -63,20 +63,23 @@ void cuda_wait(struct device *d);
 
 /* The optimizations that PT_LAB_OFF can disable, explained in lab.cu. */
 enum lab {
-	LAB_XENT = 1,
-	LAB_ATTENTION = 4,
-	LAB_AMAX = 8,
-	LAB_FLOAT8_BIAS = 16,
-	LAB_NORM = 32,
-	LAB_GELU = 64,
-	LAB_NORM_COPY = 128,
-	LAB_SUMSQ = 1 << 20,
-	LAB_AMAX_BLOCK = 1 << 21,
-	LAB_BIAS = 1 << 22,
-	LAB_ROPE = 256,
-	LAB_ACT = 512,
+	LAB_XENT = 1 << 0,
+	LAB_ATTENTION = 1 << 1,
+	LAB_AMAX = 1 << 2,
+	LAB_FLOAT8_BIAS = 1 << 3,
+	LAB_NORM = 1 << 4,
+	LAB_GELU = 1 << 5,
+	LAB_NORM_COPY = 1 << 6,
+	LAB_SUMSQ = 1 << 7,
+	LAB_AMAX_BLOCK = 1 << 8,
+	LAB_BIAS = 1 << 9,
+	LAB_ROPE = 1 << 10,
+	LAB_ACT = 1 << 11,
 	LAB_FLOAT8_RUNS = 1 << 12,
-	LAB_TABLE = 1 << 13
+	LAB_TABLE = 1 << 13,
+	LAB_DELTA = 1 << 14,
+	LAB_ATTN_ITEM = 1 << 15,
+	LAB_ATTN_STORE = 1 << 16
 };
 bool cuda_lab_off(const struct device *d, enum lab what);
 

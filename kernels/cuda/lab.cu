@@ -1,5 +1,5 @@
 /* PT_LAB_OFF=name,.. disables optimizations, so that what each of them gains can be measured on a
- * GPU. No bits change, except with gelu, float8-bias, act, float8-runs and table. */
+ * GPU. No bits change, except with gelu, float8-bias, act, delta, float8-runs and table. */
 #include "kernels/cuda/cuda_internal.h"
 
 #include <stdlib.h>
@@ -39,6 +39,12 @@ static const struct {
 	{"float8-runs", LAB_FLOAT8_RUNS},
 	/* exact matmuls by algorithms of a table, libcore/engine/gemm_algorithms.c */
 	{"table", LAB_TABLE},
+	/* delta of the attention backward with 16 bytes a lane; another order of sums */
+	{"delta", LAB_DELTA},
+	/* the place of a work item of attention (sm_90) is computed once, by the producer */
+	{"attn-item", LAB_ATTN_ITEM},
+	/* rows of attention (sm_90) are stored by TMA, through shared memory */
+	{"attn-store", LAB_ATTN_STORE},
 };
 
 static int64_t lab_of(const char *name, size_t len)

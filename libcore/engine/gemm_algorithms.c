@@ -42,8 +42,9 @@ static void table_path(const struct device *d, struct str *path)
 	struct str below = {0};
 	str_puts(&below, "algorithms/");
 	for (const char *s = d->model; *s; s++)
-		str_putc(&below,
-			isalnum((unsigned char)*s) ? tolower((unsigned char)*s) : '-');
+		str_putc(&below, isalnum((unsigned char)*s)
+					 ? (char)tolower((unsigned char)*s)
+					 : '-');
 	if (at) {
 		at += strlen(version);
 		str_printf(&below, "-cublaslt-%.*s", (int)strspn(at, "0123456789."), at);

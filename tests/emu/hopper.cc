@@ -3,7 +3,7 @@
  * of warpgroups (PTX ISA: "mbarrier", "Tensors", "Asynchronous warpgroup level matrix
  * instructions", and there "Matrix descriptor", "Strides", "Canonical layouts").
  */
-#include "tests/emu/inside.h"
+#include "tests/emu/tiles.h"
 
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
@@ -34,7 +34,7 @@ static int64_t n_syncs; /* barriers of all threads of the block */
 
 static void begin(void);
 
-static void needs_hopper(const char *what)
+void needs_hopper(const char *what)
 {
 	if (!used)
 		begin();
@@ -209,16 +209,6 @@ static void registers_check(void)
 
 /* ---- tensor maps ------------------------------------------------------------------------ */
 
-enum { MAP = 0x7e450b, MAX_RANK = 5 };
-
-struct map {
-	uint32_t magic;
-	uint16_t size, rank; /* bytes of an element; dimensions */
-	uint32_t dims[MAX_RANK];
-	uint16_t box[MAX_RANK], swizzle; /* bytes of a row */
-	const char *p;
-	uint64_t strides[MAX_RANK - 1];
-};
 static_assert(sizeof(struct map) <= sizeof(CUtensorMap), "a map of ours fits in theirs");
 
 /* Refuses what the driver refuses, and all features that are not emulated. */
@@ -253,7 +243,7 @@ static CUresult map_encode(CUtensorMap *out, CUtensorMapDataType type, cuuint32_
 	if (!good)
 		return CUDA_ERROR_INVALID_VALUE;
 	m.magic = MAP;
-	m.p = (const char *)p;
+	m.p = (char *)p;
 	memset(out, 0, sizeof(*out));
 	memcpy(out, &m, sizeof(m));
 	return CUDA_SUCCESS;
@@ -288,21 +278,6 @@ static int n_loads;
 enum { BROUGHT = 1 << 16 };
 static uint32_t brought[MAX_ADDRESS / 2];
 
-/* The swizzled address: pieces of 16 bytes are permuted by the number of the 128-byte row of
- * the address. */
-static uint32_t swizzled(uint32_t address, int bytes)
-{
-	return address ^ (address >> 3 & (uint32_t)(bytes - 1) & ~15u);
-}
-
-static int box_bytes(const struct map *m)
-{
-	int n = m->size;
-	for (int i = 0; i < m->rank; i++)
-		n *= m->box[i];
-	return n;
-}
-
 void emu_tile_load(void *to, const CUtensorMap *map, uint64_t *barrier, const int at[4])
 {
 	struct load l;
@@ -328,29 +303,13 @@ void emu_tile_load(void *to, const CUtensorMap *map, uint64_t *barrier, const in
 	loads[n_loads++] = l;
 }
 
-/* The address of row i of a box, counted over all dimensions except the first, or NULL
- * outside the tensor. */
-static const char *box_row(const struct load *l, int i)
-{
-	const struct map *m = &l->map;
-	const char *p = m->p;
-	for (int d = 1; d < m->rank; d++) {
-		int64_t at = l->at[d] + i % m->box[d];
-		i /= m->box[d];
-		if (at < 0 || at >= (int64_t)m->dims[d])
-			return NULL;
-		p += (uint64_t)at * m->strides[d - 1];
-	}
-	return p;
-}
-
 static void load_now(const struct load *l)
 {
 	const struct map *m = &l->map;
 	int width = m->box[0] * m->size, rows = box_bytes(m) / width;
 	struct barrier *b = &barriers[l->barrier];
 	for (int i = 0; i < rows; i++) {
-		const char *from = box_row(l, i);
+		const char *from = box_row(m, l->at, i);
 		for (int c = 0; c < width; c += m->size) {
 			int64_t at = l->at[0] + c / m->size;
 			uint32_t address =
@@ -710,6 +669,7 @@ static void begin(void)
 	memset(waits, 0, (size_t)n_threads * sizeof(*waits));
 	memset(came, 0, (size_t)n_threads * sizeof(*came));
 	memset(brought, 0, sizeof(brought));
+	emu_stores_begin(n_threads);
 	arch = emu_arch();
 	n_barriers = 0;
 	used = true;
@@ -727,6 +687,7 @@ void emu_hopper_end(void)
 	registers_check();
 	if (n_loads)
 		emu_stop("a block ends before %d copies of tiles have come", n_loads);
+	emu_stores_end();
 	for (int i = 0; i < NAMED; i++) {
 		if (named[i].here)
 			emu_stop("a block ends with %d threads at barrier %d",

@@ -1,4 +1,5 @@
 /* Tests of the emulator: results and detected errors with sm_90's features. */
+#include "kernels/cuda/attn_tiles.h"
 #include "kernels/cuda/hopper.h"
 #include "kernels/cuda/mma.h"
 #include "tests/emu/tests.h"
@@ -107,6 +108,63 @@ static bool maps_refused(void)
 	EMU_EXPECT(encode(&map, x, 64, 192, 5, 128, 128, all, type));	 /* box's row */
 	EMU_EXPECT(encode(&map, x, 64, 192, 5, 64, 257, all, type));	 /* box */
 	EMU_EXPECT(encode(&map, x, 64, 192, 0, 64, 128, all, type));	 /* no rows */
+	return true;
+}
+
+/* ---- stores of tiles -------------------------------------------------------------------- */
+
+enum { STORE_BOX = 16, STORE_HEAD = 1, STORE_FIRST = 10 };
+enum stored { STORED, STORE_OF_ONE_TOLD, STORE_REUSED, STORE_LEFT, STORE_NOT_COMMITTED };
+
+/* A warp stores 16 rows of 64 numbers, from column 8 of a head on. */
+static __global__ void store_kernel(const __grid_constant__ CUtensorMap map,
+	const uint16_t *to, uint16_t *seen, enum stored what)
+{
+	SHARED(shared);
+	uint16_t *tile = (uint16_t *)tiles_in(shared);
+	for (int i = (int)threadIdx.x; i < STORE_BOX * PANEL; i += 32)
+		*(piece<PANEL>(tile, i / PANEL, i % PANEL / 8) + i % 8) =
+			(uint16_t)(i + 1);
+	if (what != STORE_OF_ONE_TOLD || threadIdx.x == 0)
+		stores_tell();
+	__syncwarp();
+	if (threadIdx.x == 0) {
+		tile_store(&map, tile, 8, STORE_HEAD, STORE_FIRST, BATCH - 1);
+		if (what != STORE_NOT_COMMITTED)
+			stores_commit();
+		*seen = *to; /* not yet there */
+	}
+	__syncwarp();
+	if (what == STORE_REUSED && threadIdx.x == 9)
+		tile[5] = 0;
+	__syncwarp();
+	if (what != STORE_LEFT && threadIdx.x == 0)
+		stores_wait();
+}
+
+/* Heads of 40 numbers, 20 rows: columns from the fortieth and rows from the twentieth on are not
+ * stored. */
+template <enum stored WHAT> static bool stores(void)
+{
+	enum { DIM = 40, LENGTH = 20, ROW = HEADS * DIM, N = BATCH * LENGTH * ROW };
+	alignas(64) static uint16_t x[N];
+	uint16_t seen = 1;
+	CUtensorMap map;
+	EMU_EXPECT(!encode(&map, x, DIM, ROW, LENGTH, PANEL, STORE_BOX,
+		CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16));
+	emu_launch(dim3(1), dim3(32), STORE_BOX * PANEL * 2 + 2048, [&] {
+		store_kernel(map,
+			x + ((BATCH - 1) * LENGTH + STORE_FIRST) * ROW +
+				STORE_HEAD * DIM + 8,
+			&seen, WHAT);
+	});
+	EMU_EXPECT(seen == 0);
+	for (int i = 0; i < N; i++) {
+		int row = i / ROW - (BATCH - 1) * LENGTH - STORE_FIRST;
+		int col = i % ROW - STORE_HEAD * DIM - 8;
+		bool there = row >= 0 && col >= 0 && col < DIM - 8;
+		EMU_EXPECT(x[i] == (there ? row * PANEL + col + 1 : 0));
+	}
 	return true;
 }
 
@@ -436,6 +494,13 @@ template <enum wrong WHAT> static bool wrong(void)
 const struct emu_test emu_tests_hopper[] = {
 	{"tiles", tiles, NULL},
 	{"maps_refused", maps_refused, NULL},
+	{"stores", stores<STORED>, NULL},
+	{"store_of_one_told", stores<STORE_OF_ONE_TOLD>,
+		"what thread 1 stored is not visible"},
+	{"store_reused", stores<STORE_REUSED>,
+		"tile_store under way reads is not left alone"},
+	{"store_left", stores<STORE_LEFT>, "before 1 stores"},
+	{"store_not_committed", stores<STORE_NOT_COMMITTED>, "before 1 stores"},
 	{"products_of_warpgroups", products, NULL},
 	{"ring", ring, NULL},
 	{"turns", turns, NULL},

@@ -97,6 +97,38 @@ static __device__ inline void tile_load(void *to, const CUtensorMap *map,
 		: "memory");
 }
 
+/* ---- stores of tiles ----------------------------------------------------------------- */
+
+/* Before tile_store(), by all threads that have stored what it reads: orders their stores to shared
+ * memory before it. Then they synchronize with the thread that calls it. */
+static __device__ inline void stores_tell(void)
+{
+	asm volatile("fence.proxy.async.shared::cta;\n" ::: "memory");
+}
+
+/* Enqueues a TMA copy to the box of a 4-dimensional tensor at the given coordinates; nothing is
+ * stored outside the tensor. */
+static __device__ inline void tile_store(
+	const CUtensorMap *map, const void *from, int at0, int at1, int at2, int at3)
+{
+	asm volatile("cp.async.bulk.tensor.4d.global.shared::cta.bulk_group [%0, {%2, "
+		     "%3, %4, %5}], [%1];\n" ::"l"(map),
+		     "r"(shared_address(from)), "r"(at0), "r"(at1), "r"(at2), "r"(at3)
+		     : "memory");
+}
+
+/* After this thread's tile_store()s: they are a group. */
+static __device__ inline void stores_commit(void)
+{
+	asm volatile("cp.async.bulk.commit_group;\n" ::: "memory");
+}
+
+/* Waits until all groups of this thread have read shared memory. */
+static __device__ inline void stores_wait(void)
+{
+	asm volatile("cp.async.bulk.wait_group.read 0;\n" ::: "memory");
+}
+
 /* ---- matmuls ------------------------------------------------------------------------ */
 
 /* Before matmuls: orders them after the threads' accesses to their registers. */

@@ -77,6 +77,35 @@ static inline void tile_load(void *to, const CUtensorMap *map, uint64_t *barrier
 	emu_tile_load(to, map, barrier, at);
 }
 
+/* ---- stores of tiles ------------------------------------------------------------------- */
+
+EMU_INSIDE void emu_stores_tell(void);
+EMU_INSIDE void emu_tile_store(const CUtensorMap *map, const void *from, const int at[4]);
+EMU_INSIDE void emu_stores_commit(void);
+EMU_INSIDE void emu_stores_wait(void);
+
+static inline void stores_tell(void)
+{
+	emu_stores_tell();
+}
+
+static inline void tile_store(
+	const CUtensorMap *map, const void *from, int at0, int at1, int at2, int at3)
+{
+	const int at[4] = {at0, at1, at2, at3};
+	emu_tile_store(map, from, at);
+}
+
+static inline void stores_commit(void)
+{
+	emu_stores_commit();
+}
+
+static inline void stores_wait(void)
+{
+	emu_stores_wait();
+}
+
 /* ---- matmuls --------------------------------------------------------------------------- */
 
 struct emu_wgmma {
