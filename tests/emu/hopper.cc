@@ -20,6 +20,7 @@ enum {
 	GROUPS = MAX_THREADS / GROUP,
 	MAX_BARRIERS = 64,
 	MAX_LOADS = 256,
+	MAX_STORES = 256,
 	MAX_PRODUCTS = 128,
 	MAX_SUMS = 4,
 	NAMED = 16,
@@ -283,8 +284,8 @@ static struct load loads[MAX_LOADS];
 static int n_loads;
 
 /* For each two bytes of shared memory, the value that a copy of a tile stored, with the flag
- * BROUGHT. Matmuls and copies see stores of threads only after a fence.proxy.async, for which
- * hopper.h has no function: threads must not store operands. */
+ * BROUGHT. Threads must not store operands of matmuls: these would see them only after a
+ * stores_tell(), which is checked for copies from shared memory alone. */
 enum { BROUGHT = 1 << 16 };
 static uint32_t brought[MAX_ADDRESS / 2];
 
@@ -303,22 +304,30 @@ static int box_bytes(const struct map *m)
 	return n;
 }
 
+/* The map of a copy, checked; `shared`: the address of the tile. */
+static struct map copied_by(const char *what, const CUtensorMap *map, uint32_t shared)
+{
+	struct map m;
+	memcpy(&m, map, sizeof(m));
+	needs_hopper(what);
+	if (m.magic != MAP || m.rank != 4 || (uintptr_t)map % 64)
+		emu_stop("%s: no map of a tensor of 4 dimensions", what);
+	/* (CUDA allows swizzled tiles at multiples of 128 bytes, but their pattern is
+	 * shifted.) */
+	uint32_t whole = m.swizzle > 16 ? 8u * m.swizzle : 128u;
+	if (shared % whole)
+		emu_stop("%s: at %#x, not on %u bytes", what, shared, whole);
+	return m;
+}
+
 void emu_tile_load(void *to, const CUtensorMap *map, uint64_t *barrier, const int at[4])
 {
 	struct load l;
-	memcpy(&l.map, map, sizeof(l.map));
-	needs_hopper("tile_load");
-	if (l.map.magic != MAP || l.map.rank != 4 || (uintptr_t)map % 64)
-		emu_stop("tile_load: no map of a tensor of 4 dimensions");
+	l.to = emu_address(to);
+	l.map = copied_by("tile_load", map, l.to);
 	l.barrier = (int)(barrier_of(barrier) - barriers);
 	if (!barriers[l.barrier].told)
 		emu_stop("tile_load: nobody told the copies of the barrier");
-	l.to = emu_address(to);
-	/* (CUDA allows swizzled tiles at multiples of 128 bytes, but their pattern is
-	 * shifted.) */
-	uint32_t whole = l.map.swizzle > 16 ? 8u * l.map.swizzle : 128u;
-	if (l.to % whole)
-		emu_stop("tile_load: to %#x, not on %u bytes", l.to, whole);
 	memcpy(l.at, at, sizeof(l.at));
 	memset(emu_shared_at(l.to, (size_t)box_bytes(&l.map)), 0xff,
 		(size_t)box_bytes(&l.map));
@@ -330,12 +339,11 @@ void emu_tile_load(void *to, const CUtensorMap *map, uint64_t *barrier, const in
 
 /* The address of row i of a box, counted over all dimensions except the first, or NULL
  * outside the tensor. */
-static const char *box_row(const struct load *l, int i)
+static const char *box_row(const struct map *m, const int *first, int i)
 {
-	const struct map *m = &l->map;
 	const char *p = m->p;
 	for (int d = 1; d < m->rank; d++) {
-		int64_t at = l->at[d] + i % m->box[d];
+		int64_t at = first[d] + i % m->box[d];
 		i /= m->box[d];
 		if (at < 0 || at >= (int64_t)m->dims[d])
 			return NULL;
@@ -350,7 +358,7 @@ static void load_now(const struct load *l)
 	int width = m->box[0] * m->size, rows = box_bytes(m) / width;
 	struct barrier *b = &barriers[l->barrier];
 	for (int i = 0; i < rows; i++) {
-		const char *from = box_row(l, i);
+		const char *from = box_row(m, l->at, i);
 		for (int c = 0; c < width; c += m->size) {
 			int64_t at = l->at[0] + c / m->size;
 			uint32_t address =
@@ -380,6 +388,87 @@ bool emu_hopper_idle(void)
 	memmove(&loads[i], &loads[i + 1], (size_t)(--n_loads - i) * sizeof(l));
 	load_now(&l);
 	return true;
+}
+
+/* ---- copies from shared memory ------------------------------------------------------------ */
+
+/* A copy reads its tile when a thread waits for that, the last moment allowed. */
+struct store {
+	struct map map;
+	int at[4], thread;
+	int64_t group;
+	uint32_t from;
+	unsigned char *seen; /* the tile at the call */
+};
+
+static struct store stores[MAX_STORES];
+static int n_stores;
+static int64_t store_groups[MAX_THREADS]; /* committed */
+/* Shared memory when a thread last told of its stores. */
+static unsigned char told[MAX_ADDRESS];
+
+void emu_stores_tell(void)
+{
+	uint32_t begin = emu_address(emu_shared);
+	needs_hopper("stores_tell");
+	memcpy(told + begin, emu_shared, emu_shared_bytes());
+}
+
+void emu_tile_store(const void *from, const CUtensorMap *map, const int at[4])
+{
+	struct store s = {};
+	s.from = emu_address(from);
+	s.map = copied_by("tile_store", map, s.from);
+	size_t n = (size_t)box_bytes(&s.map);
+	if (memcmp(emu_shared_at(s.from, n), told + s.from, n))
+		emu_stop("tile_store: nobody told of the stores to its tile");
+	if (n_stores == MAX_STORES)
+		emu_stop("more copies from tiles than %d", n_stores);
+	memcpy(s.at, at, sizeof(s.at));
+	s.thread = emu_thread();
+	s.group = store_groups[s.thread];
+	s.seen = (unsigned char *)malloc(n);
+	memcpy(s.seen, told + s.from, n);
+	stores[n_stores++] = s;
+}
+
+void emu_stores_commit(void)
+{
+	store_groups[emu_thread()]++;
+}
+
+static void store_now(const struct store *s)
+{
+	const struct map *m = &s->map;
+	int width = m->box[0] * m->size, rows = box_bytes(m) / width;
+	if (memcmp(emu_shared_at(s->from, (size_t)box_bytes(m)), s->seen,
+		    (size_t)box_bytes(m)))
+		emu_stop("tile_store: a tile that it has yet to read is not left alone");
+	for (int i = 0; i < rows; i++) {
+		char *to = (char *)box_row(m, s->at, i);
+		for (int c = 0; to && c < width; c += m->size) {
+			int64_t at = s->at[0] + c / m->size;
+			uint32_t address =
+				swizzled(s->from + (uint32_t)(i * width + c), m->swizzle);
+			if (at >= 0 && at < (int64_t)m->dims[0])
+				memcpy(to + at * m->size, emu_shared_at(address, m->size),
+					m->size);
+		}
+	}
+	free(s->seen);
+}
+
+void emu_stores_wait(int groups)
+{
+	int me = emu_thread(), left = 0;
+	for (int i = 0; i < n_stores; i++) {
+		const struct store *s = &stores[i];
+		if (s->thread == me && s->group < store_groups[me] - groups)
+			store_now(s);
+		else
+			stores[left++] = *s;
+	}
+	n_stores = left;
 }
 
 /* ---- matmuls of warpgroups -------------------------------------------------------------- */
@@ -636,20 +725,24 @@ static void products_do(struct warpgroup *g, int groups, const char *file, int l
 		g->asked[l] = g->n_products;
 }
 
-/* Whether this thread has matmuls in flight. ptxas (13.0) lost registers at branches between
- * a matmul and its wait; this finds only branches of waits, tests/machine_code finds all. */
-static bool products_under_way(void)
+/* Whether this thread has matmuls in flight; `held`: with an operand in registers. ptxas (13.0)
+ * lost registers at branches between such a matmul and its wait; this finds only branches of
+ * waits, tests/machine_code finds all. */
+static bool products_under_way(bool held)
 {
 	const struct warpgroup *g = warpgroups[emu_thread() / GROUP];
-	return g && g->asked[emu_thread() % GROUP];
+	int n = g ? g->asked[emu_thread() % GROUP] : 0, any = !held;
+	for (int i = 0; i < n; i++)
+		any |= g->products[i].p.registers != NULL;
+	return n && any;
 }
 
 /* A thread must wait for each phase in order, from 0 or from the complete one before it. (A
  * wait has the parity only, which cannot distinguish two phases from none.) */
-void emu_barrier_wait(uint64_t *p, int parity, const char *file, int line)
+void emu_barrier_wait(uint64_t *p, int parity, bool meanwhile, const char *file, int line)
 {
 	struct barrier *b = barrier_of(p);
-	if (products_under_way())
+	if (products_under_way(meanwhile))
 		emu_stop("%s:%d: a barrier is waited for, which is a loop, while a wgmma "
 			 "is under way",
 			file, line);
@@ -710,6 +803,8 @@ static void begin(void)
 	memset(waits, 0, (size_t)n_threads * sizeof(*waits));
 	memset(came, 0, (size_t)n_threads * sizeof(*came));
 	memset(brought, 0, sizeof(brought));
+	memset(told, 0, sizeof(told));
+	memset(store_groups, 0, sizeof(store_groups));
 	arch = emu_arch();
 	n_barriers = 0;
 	used = true;
@@ -727,6 +822,8 @@ void emu_hopper_end(void)
 	registers_check();
 	if (n_loads)
 		emu_stop("a block ends before %d copies of tiles have come", n_loads);
+	if (n_stores)
+		emu_stop("a block ends before %d copies have read their tiles", n_stores);
 	for (int i = 0; i < NAMED; i++) {
 		if (named[i].here)
 			emu_stop("a block ends with %d threads at barrier %d",

@@ -40,6 +40,26 @@ static __device__ inline void barrier_expect(uint64_t *barrier, int n_bytes)
 		     : "memory");
 }
 
+/* Arrives at the barrier at this address in the shared memory of block `rank` of the cluster. */
+static __device__ inline void barrier_arrive_at(uint64_t *barrier, int rank)
+{
+	asm volatile("{\n"
+		     ".reg .b32 there;\n"
+		     "mapa.shared::cluster.u32 there, %0, %1;\n"
+		     "mbarrier.arrive.release.cluster.shared::cluster.b64 _, [there];\n"
+		     "}\n" ::"r"(shared_address(barrier)),
+		     "r"(rank)
+		     : "memory");
+}
+
+/* Waits for all threads of the cluster that have not ended. */
+static __device__ inline void cluster_sync(void)
+{
+	asm volatile("barrier.cluster.arrive.release;\n"
+		     "barrier.cluster.wait.acquire;\n" ::
+			     : "memory");
+}
+
 /* Waits until the phase of this parity is complete: 0 is the first phase; 1 on a new barrier
  * returns at once. */
 static __device__ inline void barrier_wait(uint64_t *barrier, int parity)
@@ -54,6 +74,12 @@ static __device__ inline void barrier_wait(uint64_t *barrier, int parity)
 		     "}\n" ::"r"(shared_address(barrier)),
 		     "r"(parity)
 		     : "memory");
+}
+
+/* The same while matmuls are in flight, whose operands must all be in shared memory. */
+static __device__ inline void barrier_wait_meanwhile(uint64_t *barrier, int parity)
+{
+	barrier_wait(barrier, parity);
 }
 
 /* Named barriers, 1 to 15 (bar.sync, bar.arrive): n_threads counts the threads that wait and
@@ -95,6 +121,48 @@ static __device__ inline void tile_load(void *to, const CUtensorMap *map,
 		"l"(map), "r"(shared_address(barrier)), "r"(at0), "r"(at1), "r"(at2),
 		"r"(at3)
 		: "memory");
+}
+
+/* The same to the same addresses in both blocks of a cluster of two, and counted by both their
+ * barriers. */
+static __device__ inline void tile_load_both(void *to, const CUtensorMap *map,
+	uint64_t *barrier, int at0, int at1, int at2, int at3)
+{
+	asm volatile(
+		"cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::"
+		"bytes.multicast::cluster [%0], [%1, {%3, %4, %5, %6}], [%2], %7;\n" ::
+			"r"(shared_address(to)),
+		"l"(map), "r"(shared_address(barrier)), "r"(at0), "r"(at1), "r"(at2),
+		"r"(at3), "h"((uint16_t)3)
+		: "memory");
+}
+
+/* Makes this thread's stores to shared memory visible to TMA copies. */
+static __device__ inline void stores_tell(void)
+{
+	asm volatile("fence.proxy.async.shared::cta;\n" ::: "memory");
+}
+
+/* Enqueues a TMA copy from shared memory to the part of the box that is in the tensor. */
+static __device__ inline void tile_store(
+	const void *from, const CUtensorMap *map, int at0, int at1, int at2, int at3)
+{
+	asm volatile("cp.async.bulk.tensor.4d.global.shared::cta.bulk_group "
+		     "[%1, {%2, %3, %4, %5}], [%0];\n" ::"r"(shared_address(from)),
+		     "l"(map), "r"(at0), "r"(at1), "r"(at2), "r"(at3)
+		     : "memory");
+}
+
+static __device__ inline void stores_commit(void)
+{
+	asm volatile("cp.async.bulk.commit_group;\n" ::: "memory");
+}
+
+/* Waits until at most N of this thread's last committed groups of copies have yet to read shared
+ * memory. */
+template <int N> static __device__ inline void stores_wait(void)
+{
+	asm volatile("cp.async.bulk.wait_group.read %0;\n" ::"n"(N) : "memory");
 }
 
 /* ---- matmuls ------------------------------------------------------------------------ */
@@ -152,6 +220,7 @@ template <int K> static __device__ inline void wgmma_hold(uint32_t (&a)[K][4])
 #define REG16(c, i) REG4(c, i), REG4(c, i + 1), REG4(c, i + 2), REG4(c, i + 3)
 #define REG32(c) REG16(c, 0), REG16(c, 4)
 #define REG64(c) REG32(c), REG16(c, 8), REG16(c, 12)
+#define REG128(c) REG64(c), REG16(c, 16), REG16(c, 20), REG16(c, 24), REG16(c, 28)
 #define NAMES32                                          \
 	"%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13," \
 	"%14,%15,%16,%17,%18,%19,%20,%21,%22,%23,%24,"   \
@@ -160,6 +229,13 @@ template <int K> static __device__ inline void wgmma_hold(uint32_t (&a)[K][4])
 	NAMES32 ",%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45," \
 		"%46,%47,%48,%49,%50,%51,%52,%53,%54,%55,%56,%57,%58,%59,"  \
 		"%60,%61,%62,%63"
+#define NAMES128                                                            \
+	NAMES64 ",%64,%65,%66,%67,%68,%69,%70,%71,%72,%73,%74,%75,%76,%77"  \
+		",%78,%79,%80,%81,%82,%83,%84,%85,%86,%87,%88,%89,%90,%91"  \
+		",%92,%93,%94,%95,%96,%97,%98,%99,%100,%101,%102,%103,%104" \
+		",%105,%106,%107,%108,%109,%110,%111,%112,%113,%114,%115"   \
+		",%116,%117,%118,%119,%120,%121,%122,%123,%124,%125,%126"   \
+		",%127"
 
 /* A matmul with 64 x n sums in `regs`; y, z, t: the asm operand numbers of b, of the scale-d
  * flag, and of the transpositions, which follow the sums and a. */
@@ -195,8 +271,14 @@ template <bool TRANSPOSED, typename T, int NT>
 static __device__ inline void wgmma(
 	float (&c)[NT][4], uint64_t a, uint64_t b, bool add, T number)
 {
-	static_assert(NT == 8 || NT == 16, "sums of 64 or 128 columns");
-	if constexpr (NT == 8 && is_bf16(T()))
+	static_assert(NT == 8 || NT == 16 || NT == 32, "sums of 64, 128 or 256 columns");
+	if constexpr (NT == 32 && is_bf16(T()))
+		WGMMA("256", "bf16", NAMES128, "%128", "129", "130", "0, %131", REG128(c),
+			A_SHARED);
+	else if constexpr (NT == 32)
+		WGMMA("256", "f16", NAMES128, "%128", "129", "130", "0, %131", REG128(c),
+			A_SHARED);
+	else if constexpr (NT == 8 && is_bf16(T()))
 		WGMMA("64", "bf16", NAMES32, "%32", "33", "34", "0, %35", REG32(c),
 			A_SHARED);
 	else if constexpr (NT == 8)
