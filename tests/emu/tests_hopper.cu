@@ -95,6 +95,48 @@ static bool tiles(void)
 	return true;
 }
 
+/* The same box, stored: numbers inside the tensor change, and no others. */
+static __global__ void stored_kernel(
+	const __grid_constant__ CUtensorMap map, int n, int head, int row, int batch)
+{
+	SHARED(shared);
+	uint16_t *tile = (uint16_t *)tiles_in(shared);
+	for (int i = (int)threadIdx.x; i < n; i += (int)blockDim.x)
+		tile[i] = (uint16_t)(i + 1);
+	stores_tell();
+	__syncthreads();
+	if (threadIdx.x == 0) {
+		tile_store(tile, &map, 8, head, row, batch);
+		stores_commit();
+		tile_store(tile, &map, 8, head, row, 0);
+		stores_commit();
+		stores_wait<1>();
+		stores_wait<0>();
+	}
+}
+
+static bool stored(void)
+{
+	enum { DIM = 40, LENGTH = 20, BOX = 24, FIRST = 10, HEAD = 1, ROW = HEADS * DIM };
+	alignas(64) static uint16_t x[BATCH * LENGTH * ROW];
+	int written = 0;
+	CUtensorMap map;
+	EMU_EXPECT(!encode(&map, x, DIM, ROW, LENGTH, PANEL, BOX,
+		CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16));
+	emu_launch(dim3(1), dim3(64), 2 * BOX * PANEL + 2048,
+		[&] { stored_kernel(map, BOX * PANEL, HEAD, FIRST, BATCH - 1); });
+	for (int i = 0; i < BATCH * LENGTH * ROW; i++) {
+		int row = i / ROW % LENGTH - FIRST, col = i % ROW - HEAD * DIM - 8;
+		bool in = row >= 0 && col >= 0 && col < DIM - 8;
+		EMU_EXPECT(
+			x[i] ==
+			(in ? row * PANEL + (col / 8 ^ row % 8) * 8 + col % 8 + 1 : 0));
+		written += x[i] != 0;
+	}
+	EMU_EXPECT(written == BATCH * (LENGTH - FIRST) * (DIM - 8));
+	return true;
+}
+
 static bool maps_refused(void)
 {
 	alignas(64) static uint16_t x[4096];
@@ -171,6 +213,55 @@ static __global__ void products_kernel(
 	for (int i = 0; i < 8 * 4; i++)
 		d[(row + g + i % 4 / 2 * 8) * 64 + i / 4 * 8 + 2 * t + i % 2] =
 			y[i / 4][i % 4];
+}
+
+/* 256 columns: the tile's rows, twice. */
+static __global__ void wide_kernel(float *c, const __grid_constant__ CUtensorMap map)
+{
+	SHARED(shared);
+	uint64_t *barrier = (uint64_t *)shared;
+	__nv_bfloat16 *tile = (__nv_bfloat16 *)tiles_in(shared);
+	int lane = (int)threadIdx.x % 32, row = (int)threadIdx.x / 32 * 16 + lane / 4;
+	float x[32][4];
+	if (threadIdx.x == 0) {
+		barrier_make(barrier, 1);
+		barriers_tell();
+		barrier_expect(barrier, 2 * ROWS * COLS * 2);
+		for (int i = 0; i < 2; i++)
+			tile_load(tile + i * ROWS * PANEL, &map, barrier, 0, 0, 0, 0);
+	}
+	__syncthreads();
+	barrier_wait(barrier, 0);
+	wgmma_fence();
+	for (int k = 0; k < COLS / 16; k++)
+		wgmma<false>(x, columns_further(columns_of(tile), 0, k),
+			columns_further(columns_of(tile), 0, k), k > 0, __nv_bfloat16());
+	wgmma_commit();
+	wgmma_wait<0>();
+	for (int i = 0; i < 32 * 4; i++)
+		c[(row + i % 4 / 2 * 8) * 256 + i / 4 * 8 + lane % 4 * 2 + i % 2] =
+			x[i / 4][i % 4];
+}
+
+static bool wide_products(void)
+{
+	alignas(64) static __nv_bfloat16 x[BATCH * ROWS * HEADS * COLS];
+	static float c[64 * 256];
+	CUtensorMap map;
+	for (int i = 0; i < BATCH * ROWS * HEADS * COLS; i++)
+		x[i] = narrow<__nv_bfloat16>((float)(i * 7919 % 31 % 5 - 2) / 8);
+	EMU_EXPECT(!encode(&map, x, COLS, HEADS * COLS, ROWS, PANEL, ROWS,
+		CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16));
+	emu_launch(dim3(1), dim3(WARPGROUP), 2 * ROWS * COLS * 2 + 2048,
+		[&] { wide_kernel(c, map); });
+	for (int i = 0; i < 64 * 256; i++) {
+		float s = 0;
+		for (int k = 0; k < COLS; k++)
+			s += widen(x[i / 256 * HEADS * COLS + k]) *
+			     widen(x[i % 256 % ROWS * HEADS * COLS + k]);
+		EMU_EXPECT(c[i] == s);
+	}
+	return true;
 }
 
 template <typename T, int MODE, int NT> static bool products_of(void)
@@ -307,6 +398,9 @@ enum wrong {
 	NO_REGISTERS,
 	SOME_REGISTERS,
 	TOO_MUCH_EXPECTED,
+	STORE_NOT_TOLD,
+	STORE_TOUCHED,
+	STORE_LEFT,
 	NO_FENCE,
 	SUMS_TOUCHED,
 	OPERAND_TOUCHED,
@@ -352,6 +446,23 @@ static __device__ inline void wrong_barrier(uint64_t *barrier, enum wrong what)
 		registers_fewer<24>();
 	if (what == TOO_MUCH_EXPECTED)
 		barrier_expect(barrier, 1 << 20);
+}
+
+static __device__ inline void wrong_store(
+	unsigned char *tile, const CUtensorMap *map, enum wrong what)
+{
+	if (threadIdx.x)
+		return;
+	for (int i = 0; i < ROWS * PANEL; i++)
+		((uint16_t *)tile)[i] = (uint16_t)i;
+	if (what != STORE_NOT_TOLD)
+		stores_tell();
+	tile_store(tile, map, 0, 0, 0, 0);
+	if (what == STORE_TOUCHED)
+		((uint16_t *)tile)[77] = 0;
+	stores_commit();
+	if (what != STORE_LEFT)
+		stores_wait<0>();
 }
 
 static __device__ inline void wrong_product(
@@ -405,6 +516,10 @@ static __global__ void wrong_kernel(
 	if (what == NOT_KNOWN) /* by all threads, before its initialization or after */
 		barrier_arrive(barrier);
 	__syncthreads();
+	if (what >= STORE_NOT_TOLD && what <= STORE_LEFT) {
+		wrong_store(tile, &map, what);
+		return;
+	}
 	if (what < NO_FENCE && (what < NOT_TOLD || what > LOAD_NOT_ALIGNED)) {
 		wrong_barrier(barrier, what);
 		return;
@@ -435,8 +550,10 @@ template <enum wrong WHAT> static bool wrong(void)
 
 const struct emu_test emu_tests_hopper[] = {
 	{"tiles", tiles, NULL},
+	{"tiles_stored", stored, NULL},
 	{"maps_refused", maps_refused, NULL},
 	{"products_of_warpgroups", products, NULL},
+	{"products_of_256_columns", wide_products, NULL},
 	{"ring", ring, NULL},
 	{"turns", turns, NULL},
 	{"barrier_not_made", wrong<NOT_MADE>, "nobody made"},
@@ -455,6 +572,9 @@ const struct emu_test emu_tests_hopper[] = {
 	{"no_registers", wrong<NO_REGISTERS>, "no thread can go on"},
 	{"registers_of_some", wrong<SOME_REGISTERS>, "24 and 256 registers"},
 	{"barrier_of_too_much", wrong<TOO_MUCH_EXPECTED>, "for 1048576 bytes"},
+	{"store_not_told", wrong<STORE_NOT_TOLD>, "nobody told of the stores"},
+	{"store_touched", wrong<STORE_TOUCHED>, "is not left alone"},
+	{"store_left", wrong<STORE_LEFT>, "ends before 1 copies have read"},
 	{"wgmma_no_fence", wrong<NO_FENCE>, "after no fence"},
 	{"wgmma_sums_touched", wrong<SUMS_TOUCHED>, "are not left alone"},
 	{"wgmma_operand_touched", wrong<OPERAND_TOUCHED>, "operand of a wgmma"},
