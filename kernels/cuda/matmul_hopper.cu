@@ -197,6 +197,7 @@ struct some_bias {
 	float2 of[TILE_N / PANEL];
 };
 
+template <typename S>
 static __device__ inline struct some_bias bias_from(const struct matmul_args &x, int col)
 {
 	struct some_bias b;
@@ -211,6 +212,7 @@ static __device__ inline struct some_bias bias_from(const struct matmul_args &x,
 }
 
 /* Stores a warp's 16 x 64 results from a panel in shared memory, 16 bytes a lane. */
+template <typename S>
 static __device__ inline void store_panel(
 	const struct matmul_args &x, const __nv_bfloat16 *panel, int row, int col)
 {
@@ -240,20 +242,25 @@ static __device__ inline void store_rows(const float (&c)[TILE_N / 8][4],
 			stores_wait<1>(); /* the panel's last copy has read it */
 		add[lane] = bias.of[j];
 		__syncwarp();
+		float2 b[PANEL / 8];
+#pragma unroll
+		for (int i = 0; i < PANEL / 8; i++)
+			b[i] = add[4 * i + t];
 #pragma unroll
 		for (int i = 0; i < PANEL / 8; i++) {
 			const float(&v)[4] = c[j * (PANEL / 8) + i];
-			float2 b = add[4 * i + t];
-			*(uint32_t *)(piece<PANEL>(panel, g, i) + 2 * t) =
-				both<__nv_bfloat16>(v[0] + b.x, v[1] + b.y);
-			*(uint32_t *)(piece<PANEL>(panel, g + 8, i) + 2 * t) =
-				both<__nv_bfloat16>(v[2] + b.x, v[3] + b.y);
+			__nv_bfloat16 *to = piece<PANEL>(panel, g, i) + 2 * t;
+			*(uint32_t *)to =
+				both<__nv_bfloat16>(v[0] + b[i].x, v[1] + b[i].y);
+			/* row g + 8, with the same order of pieces */
+			*(uint32_t *)(to + 8 * PANEL) =
+				both<__nv_bfloat16>(v[2] + b[i].x, v[3] + b[i].y);
 		}
 		if (S::BY_TMA)
 			stores_tell();
 		__syncwarp();
 		if (!S::BY_TMA) {
-			store_panel(x, panel, row, col + j * PANEL);
+			store_panel<S>(x, panel, row, col + j * PANEL);
 		} else if (lane == 0) {
 			tile_store(panel, &x.y, col + j * PANEL, 0, row, 0);
 			stores_commit();
@@ -269,7 +276,7 @@ static __device__ inline void matmul_consume(
 	int first = 0;
 	float c[TILE_N / 8][4];
 	for_each_tile<S>(x, [&](struct matmul_place at) {
-		const struct some_bias bias = bias_from(x, at.col);
+		const struct some_bias bias = bias_from<S>(x, at.col);
 		multiply_tile<S>(c, x, s, first, w);
 		first += x.steps;
 		store_rows<S>(c, x, s, bias, warp, at.row + warp * STORE_ROWS, at.col);

@@ -40,13 +40,14 @@ static __device__ inline void barrier_expect(uint64_t *barrier, int n_bytes)
 		     : "memory");
 }
 
-/* Arrives at the barrier at this address in the shared memory of block `rank` of the cluster. */
+/* Arrives at the barrier at this address in the shared memory of block `rank` of the cluster. No
+ * order of other accesses of this thread to memory is given to that block. */
 static __device__ inline void barrier_arrive_at(uint64_t *barrier, int rank)
 {
 	asm volatile("{\n"
 		     ".reg .b32 there;\n"
 		     "mapa.shared::cluster.u32 there, %0, %1;\n"
-		     "mbarrier.arrive.release.cluster.shared::cluster.b64 _, [there];\n"
+		     "mbarrier.arrive.shared::cluster.b64 _, [there];\n"
 		     "}\n" ::"r"(shared_address(barrier)),
 		     "r"(rank)
 		     : "memory");
