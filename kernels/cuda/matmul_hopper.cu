@@ -262,7 +262,7 @@ static __device__ inline void store_rows(const float (&c)[TILE_N / 8][4],
 		if (!S::BY_TMA) {
 			store_panel<S>(x, panel, row, col + j * PANEL);
 		} else if (lane == 0) {
-			tile_store(panel, &x.y, col + j * PANEL, 0, row, 0);
+			tile_store(&x.y, panel, col + j * PANEL, 0, row, 0);
 			stores_commit();
 		}
 	}

@@ -390,7 +390,7 @@ bool emu_hopper_idle(void)
 	return true;
 }
 
-/* ---- copies from shared memory ------------------------------------------------------------ */
+/* ---- stores of tiles --------------------------------------------------------------------- */
 
 /* A copy reads its tile when a thread waits for that, the last moment allowed. */
 struct store {
@@ -414,7 +414,7 @@ void emu_stores_tell(void)
 	memcpy(told + begin, emu_shared, emu_shared_bytes());
 }
 
-void emu_tile_store(const void *from, const CUtensorMap *map, const int at[4])
+void emu_tile_store(const CUtensorMap *map, const void *from, const int at[4])
 {
 	struct store s = {};
 	s.from = emu_address(from);

@@ -106,9 +106,9 @@ static __global__ void stored_kernel(
 	stores_tell();
 	__syncthreads();
 	if (threadIdx.x == 0) {
-		tile_store(tile, &map, 8, head, row, batch);
+		tile_store(&map, tile, 8, head, row, batch);
 		stores_commit();
-		tile_store(tile, &map, 8, head, row, 0);
+		tile_store(&map, tile, 8, head, row, 0);
 		stores_commit();
 		stores_wait<1>();
 		stores_wait<0>();
@@ -457,7 +457,7 @@ static __device__ inline void wrong_store(
 		((uint16_t *)tile)[i] = (uint16_t)i;
 	if (what != STORE_NOT_TOLD)
 		stores_tell();
-	tile_store(tile, map, 0, 0, 0, 0);
+	tile_store(map, tile, 0, 0, 0, 0);
 	if (what == STORE_TOUCHED)
 		((uint16_t *)tile)[77] = 0;
 	stores_commit();

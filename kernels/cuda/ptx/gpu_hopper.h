@@ -138,30 +138,34 @@ static __device__ inline void tile_load_both(void *to, const CUtensorMap *map,
 		: "memory");
 }
 
-/* Makes this thread's stores to shared memory visible to TMA copies. */
+/* ---- stores of tiles ----------------------------------------------------------------- */
+
+/* Before tile_store(), by all threads that have stored what it reads: orders their stores to shared
+ * memory before it. Then they synchronize with the thread that calls it. */
 static __device__ inline void stores_tell(void)
 {
 	asm volatile("fence.proxy.async.shared::cta;\n" ::: "memory");
 }
 
-/* Enqueues a TMA copy from shared memory to the part of the box that is in the tensor. */
+/* Enqueues a TMA copy to the box of a 4-dimensional tensor at the given coordinates; nothing is
+ * stored outside the tensor. */
 static __device__ inline void tile_store(
-	const void *from, const CUtensorMap *map, int at0, int at1, int at2, int at3)
+	const CUtensorMap *map, const void *from, int at0, int at1, int at2, int at3)
 {
-	asm volatile("cp.async.bulk.tensor.4d.global.shared::cta.bulk_group "
-		     "[%1, {%2, %3, %4, %5}], [%0];\n" ::"r"(shared_address(from)),
-		     "l"(map), "r"(at0), "r"(at1), "r"(at2), "r"(at3)
+	asm volatile("cp.async.bulk.tensor.4d.global.shared::cta.bulk_group [%0, {%2, "
+		     "%3, %4, %5}], [%1];\n" ::"l"(map),
+		     "r"(shared_address(from)), "r"(at0), "r"(at1), "r"(at2), "r"(at3)
 		     : "memory");
 }
 
+/* After this thread's tile_store()s: they are a group. */
 static __device__ inline void stores_commit(void)
 {
 	asm volatile("cp.async.bulk.commit_group;\n" ::: "memory");
 }
 
-/* Waits until at most N of this thread's last committed groups of copies have yet to read shared
- * memory. */
-template <int N> static __device__ inline void stores_wait(void)
+/* Waits until all groups of this thread, except for the last N, have read shared memory. */
+template <int N = 0> static __device__ inline void stores_wait(void)
 {
 	asm volatile("cp.async.bulk.wait_group.read %0;\n" ::"n"(N) : "memory");
 }

@@ -99,8 +99,10 @@ static inline void tile_load_both(
 	emu_stop("a copy to both blocks of a cluster");
 }
 
+/* ---- stores of tiles ------------------------------------------------------------------- */
+
 EMU_INSIDE void emu_stores_tell(void);
-EMU_INSIDE void emu_tile_store(const void *from, const CUtensorMap *map, const int at[4]);
+EMU_INSIDE void emu_tile_store(const CUtensorMap *map, const void *from, const int at[4]);
 EMU_INSIDE void emu_stores_commit(void);
 EMU_INSIDE void emu_stores_wait(int groups);
 
@@ -110,10 +112,10 @@ static inline void stores_tell(void)
 }
 
 static inline void tile_store(
-	const void *from, const CUtensorMap *map, int at0, int at1, int at2, int at3)
+	const CUtensorMap *map, const void *from, int at0, int at1, int at2, int at3)
 {
 	const int at[4] = {at0, at1, at2, at3};
-	emu_tile_store(from, map, at);
+	emu_tile_store(map, from, at);
 }
 
 static inline void stores_commit(void)
@@ -121,7 +123,7 @@ static inline void stores_commit(void)
 	emu_stores_commit();
 }
 
-template <int N> static inline void stores_wait(void)
+template <int N = 0> static inline void stores_wait(void)
 {
 	emu_stores_wait(N);
 }
