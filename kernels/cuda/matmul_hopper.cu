@@ -410,6 +410,8 @@ const struct matmul_variant pt_matmuls_hopper[] = {
 	{"matmul_hopper, plain", matmul<matmul_shape<4, false, false, false, false>>},
 	{"matmul_hopper, lag", matmul<matmul_shape<4, true, true, false, false>>},
 	{"matmul_hopper, over", matmul<matmul_shape<4, true, true, true, false>>},
+	{"matmul_hopper, pair without lag",
+		matmul<matmul_shape<4, true, false, true, true>>},
 	{"matmul_hopper, pair", matmul<matmul_shape<4, true, true, true, true>>},
 	{NULL, NULL},
 };

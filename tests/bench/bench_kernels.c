@@ -161,9 +161,9 @@ static double compared(
 	return most;
 }
 
-/* A variant, and before it cuBLASLt with the same operands; its bias is the same when it is rounded. */
+/* A variant, beside cuBLASLt with the same operands; the bias is of numbers that its bf16 holds. */
 static void own_matmul_at(struct timing *t, const struct matmul_variant *v, int64_t n,
-	int64_t in, int64_t out)
+	int64_t in, int64_t out, bool with_linear)
 {
 	size_t mark = arena_mark(&t->memory);
 	struct call c = {.a = timing_mat(t, n, in, DT_BF16),
@@ -174,7 +174,10 @@ static void own_matmul_at(struct timing *t, const struct matmul_variant *v, int6
 	struct mat reference = c.b, thin = timing_mat(t, 1, out, DT_BF16);
 	int64_t differ, at;
 	t->d.k->round(&t->d, c.bias, thin, DT_F32, 1);
-	say_matmul(t, "linear_fwd", linear_fwd, &c);
+	if (with_linear)
+		say_matmul(t, "linear_fwd", linear_fwd, &c);
+	else
+		linear_fwd(&t->d, &c);
 	c.b = timing_mat(t, n, out, DT_BF16);
 	if (!v->run(&t->d, c.b, c.a, c.w, c.bias)) {
 		warn("%s: not on this device", v->name);
@@ -191,18 +194,21 @@ static void own_matmul_at(struct timing *t, const struct matmul_variant *v, int6
 	arena_reset(&t->memory, mark);
 }
 
-/* All shapes of a variant before the next one, which may hang. */
+/* All shapes of a variant before the next one, which may hang; cuBLASLt once for each shape, and with
+ * the first shape beside each variant. */
 static void own_matmuls(struct timing *t)
 {
 	static const int64_t shapes[][3] = {{65536, 768, 2304}, {65536, 768, 3072},
-		{65536, 3072, 768}, {8192, 8192, 8192}, {300, 72, 520}};
-	const struct matmul_variant *v = matmuls_hopper(&t->d);
+		{65536, 3072, 768}, {8192, 8192, 8192}, {5001, 1000, 1992},
+		{300, 72, 520}};
+	const struct matmul_variant *all = matmuls_hopper(&t->d), *v = all;
 	size_t last = ARRAY_LEN(shapes) - 1, first = t->tiny ? last : 0;
-	if (!v)
+	if (!all)
 		die(EX_USAGE, "%s has no matmuls of ours", t->d.name);
 	for (; v->name; v++)
 		for (size_t i = first; i <= last; i++)
-			own_matmul_at(t, v, shapes[i][0], shapes[i][1], shapes[i][2]);
+			own_matmul_at(t, v, shapes[i][0], shapes[i][1], shapes[i][2],
+				v == all || i == first);
 }
 
 /* ---- memory-bound kernels ------------------------------------------------------------- */
