@@ -35,7 +35,8 @@ EMU_INSIDE void emu_until(
 EMU_INSIDE int emu_thread(void); /* number of the running thread in its block */
 /* Dynamic shared memory at a 32-bit address of instructions. */
 EMU_INSIDE unsigned char *emu_shared_at(uint32_t address, size_t n);
-EMU_INSIDE size_t emu_shared_bytes(void); /* of the block, and of the padding at its end */
+EMU_INSIDE size_t emu_shared_bytes(
+	void); /* of the block, and of the padding at its end */
 
 /* ---- hopper.cc ----------------------------------------------------------------------- */
 
@@ -44,6 +45,19 @@ EMU_INSIDE void emu_hopper_end(void);
 EMU_INSIDE void emu_hopper_sync(void); /* all threads were at a barrier */
 /* All threads wait: completes one asynchronous copy, if any is in flight. */
 EMU_INSIDE bool emu_hopper_idle(void);
+
+EMU_INSIDE void emu_needs_hopper(const char *what);
+/* The swizzled address: pieces of 16 bytes are permuted by the number of the 128-byte row of
+ * the address. */
+EMU_INSIDE uint32_t emu_swizzled(uint32_t address, int bytes);
+/* Whether a copy of a tile has brought x to this address of shared memory. */
+EMU_INSIDE bool emu_brought(uint32_t address, uint16_t x);
+
+/* ---- wgmma.cc ------------------------------------------------------------------------ */
+
+/* Whether the running thread has matmuls in flight; `held`: with an operand in registers. */
+EMU_INSIDE bool emu_wgmma_under_way(bool held);
+EMU_INSIDE void emu_wgmma_end(void); /* of a block */
 
 /* ---- runtime.cc ---------------------------------------------------------------------- */
 
