@@ -9,6 +9,7 @@
  */
 #include "kernels/cuda/attn_bwd.h"
 #include "kernels/cuda/attn_hopper.h"
+#include "kernels/cuda/pack.h"
 
 /* What a launch computes. Heads larger than 128 do not have the registers for dk and dv in one. */
 enum bwd_part { QUERIES, KEYS_AND_VALUES, KEYS_ONLY, VALUES_ONLY };
@@ -48,6 +49,63 @@ static __global__ void __launch_bounds__(DELTA_WARPS *WARP)
 	sum = warp_sum(sum);
 	if (lane_id() == 0)
 		x.delta[i] = sum;
+}
+
+/* How LANES lanes read a row of delta_rows(): each PACKS times N numbers of dout and of o, of rows
+ * that are GROUPS apart, EACH of them at once. */
+template <typename T, typename O, int LANES> struct delta_shape {
+	static constexpr int N = sizeof(O) == 4 ? 4 : PER_PACK<T>,
+			     PACKS = LANES == WARP && N < 8 ? 2 : 1;
+	static constexpr int THREADS = 256, GROUPS = THREADS / LANES;
+	static constexpr int EACH = 4 / PACKS, ROWS = GROUPS * EACH;
+};
+
+/* The same, with accesses of 16 bytes and as many lanes as a row has: a lane adds the products of its
+ * numbers in their order, then the lanes add up their sums, as in warp_sum(). Blocks are in the order
+ * of memory: the heads of some rows, then the next rows. */
+template <typename T, typename O, int LANES, bool WHOLE>
+static __global__ void __launch_bounds__(delta_shape<T, O, LANES>::THREADS, 4)
+	delta_rows(const struct bwd_args x, unsigned tiles)
+{
+	using S = delta_shape<T, O, LANES>;
+	unsigned task = blockIdx.x / x.n_heads;
+	int head = (int)(blockIdx.x % x.n_heads), batch = (int)(task / tiles);
+	int lane = threadIdx.x % LANES;
+	int64_t first = (int64_t)(task % tiles) * S::ROWS + threadIdx.x / LANES;
+	const T *dout = head_at<const T>(x.dout, batch, head);
+	const O *o = head_at<const O>(x.o, batch, head);
+	packed<T, S::N> a[S::EACH * S::PACKS] = {};
+	packed<O, S::N> b[S::EACH * S::PACKS] = {};
+#pragma unroll
+	for (int i = 0; i < S::EACH * S::PACKS; i++) {
+		int64_t row = first + i / S::PACKS * S::GROUPS;
+		int col = (i % S::PACKS * LANES + lane) * S::N;
+		int left = row < x.q.rows ? x.q.dim - col : 0;
+		const T *dout_at = dout + row * x.dout.stride + col;
+		const O *o_at = o + row * x.o.stride + col;
+		if (WHOLE) { /* rows of whole packs: no loops over their numbers */
+			a[i] = left > 0 ? fetch<S::N>(dout_at, S::N, true) : a[i];
+			b[i] = left > 0 ? fetch<S::N>(o_at, S::N, true) : b[i];
+		} else {
+			a[i] = fetch<S::N>(dout_at, left, false);
+			b[i] = fetch<S::N>(o_at, left, false);
+		}
+	}
+#pragma unroll
+	for (int i = 0; i < S::EACH; i++) {
+		int64_t row = first + i * S::GROUPS;
+		float sum = 0;
+#pragma unroll
+		for (int e = 0; e < S::PACKS * S::N; e++)
+			sum = fmaf(number_of(a[i * S::PACKS + e / S::N], e % S::N),
+				number_of(b[i * S::PACKS + e / S::N], e % S::N), sum);
+#pragma unroll
+		for (int apart = LANES / 2; apart; apart /= 2)
+			sum += __shfl_xor_sync(ALL_LANES, sum, apart);
+		if (lane == 0 && row < x.q.rows)
+			x.delta[((int64_t)batch * x.n_heads + head) * x.q.rows + row] =
+				sum;
+	}
 }
 
 /* ---- a tile of scores ---------------------------------------------------------------- */
@@ -266,12 +324,35 @@ static void bwd_launch(
 		x);
 }
 
-template <typename T>
-static void delta_launch(struct device *d, const struct bwd_args &x, int64_t n)
+template <typename T, typename O, int LANES>
+static void delta_rows_launch(struct device *d, const struct bwd_args &x, int64_t batch)
 {
-	dim3 grid((unsigned)((n + DELTA_WARPS - 1) / DELTA_WARPS));
-	launch(d, "attn_bwd", grid, dim3(DELTA_WARPS * WARP), 0,
-		x.o.wide ? delta<T, float> : delta<T, T>, x, n);
+	using S = delta_shape<T, O, LANES>;
+	int64_t tiles = (x.q.rows + S::ROWS - 1) / S::ROWS;
+	launch(d, "attn_delta", dim3((unsigned)(batch * tiles * x.n_heads)),
+		dim3(S::THREADS), 0,
+		x.dout.whole && x.o.whole ? delta_rows<T, O, LANES, true>
+					  : delta_rows<T, O, LANES, false>,
+		x, (unsigned)tiles);
+}
+
+template <typename T, typename O>
+static void delta_launch(struct device *d, const struct bwd_args &x, int64_t batch)
+{
+	if (cuda_lab_off(d, LAB_DELTA)) {
+		int64_t n = batch * x.n_heads * x.q.rows;
+		dim3 grid((unsigned)((n + DELTA_WARPS - 1) / DELTA_WARPS));
+		return launch(d, "attn_delta", grid, dim3(DELTA_WARPS * WARP), 0,
+			delta<T, O>, x, n);
+	}
+	int packs =
+		(x.q.dim + delta_shape<T, O, WARP>::N - 1) / delta_shape<T, O, WARP>::N;
+	if (packs <= 8)
+		delta_rows_launch<T, O, 8>(d, x, batch);
+	else if (packs <= 16)
+		delta_rows_launch<T, O, 16>(d, x, batch);
+	else
+		delta_rows_launch<T, O, WARP>(d, x, batch);
 }
 
 template <typename T, int D>
@@ -310,8 +391,10 @@ extern "C" void cuda_attn_bwd(struct device *d, const struct attn *a, struct mat
 			runs_of(a->k_rows, a->k_first), (int)a->heads,
 			(int)(a->heads / a->kv_heads), a->scale,
 			a->scale * units_a_one<T>(), drop_of(a), begin, starts_of(a)};
-		if (begin)
-			delta_launch<T>(d, x, a->batch * a->heads * a->q_rows);
+		if (begin && x.o.wide)
+			delta_launch<T, float>(d, x, a->batch);
+		else if (begin)
+			delta_launch<T, T>(d, x, a->batch);
 		if (x.dout.whole && attn_hopper_takes(d, a, q.type, x.q, x.k, x.v))
 			return attn_hopper_bwd(d, a, q.type, x);
 		by_head_size<T>(a->dim, [&](auto size) {

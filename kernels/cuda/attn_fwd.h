@@ -88,12 +88,13 @@ static __device__ inline void fade_sums(
 				a.o[m][n][e] *= fade[m][e / 2];
 }
 
+/* Stores the state of the softmax of these rows; factor: of their output. */
 template <typename T, int D, int MT>
-static __device__ inline void fwd_end(struct running<D, MT> &a, const struct fwd_args &x,
-	int batch, int head, struct tile_span mine, int row)
+static __device__ inline void fwd_state(float (&factor)[MT][2],
+	const struct running<D, MT> &a, const struct fwd_args &x, int batch, int head,
+	struct tile_span mine, int row)
 {
 	int g = lane_id() / 4, t = lane_id() % 4;
-	float factor[MT][2];
 #pragma unroll
 	for (int i = 0; i < MT * 2; i++) {
 		int r = row + 8 * i + g;
@@ -107,6 +108,14 @@ static __device__ inline void fwd_end(struct running<D, MT> &a, const struct fwd
 		x.max[at] = x.end ? log_units<T>(top, sum) : top;
 		x.sum[at] = sum;
 	}
+}
+
+template <typename T, int D, int MT>
+static __device__ inline void fwd_end(const struct running<D, MT> &a,
+	const struct fwd_args &x, int batch, int head, struct tile_span mine, int row)
+{
+	float factor[MT][2];
+	fwd_state<T>(factor, a, x, batch, head, mine, row);
 	put_rows<T, D>(x.o, batch, head, mine, row, a.o, factor, false);
 }
 

@@ -25,6 +25,17 @@ dim3 grid_of(struct device *d, const struct hopper_order &o)
 	return dim3((unsigned)(one_each ? o.items : min64(o.items, c->multiprocessors)));
 }
 
+bool rows_storable(struct device *d, struct heads m)
+{
+	return !m.wide && m.whole && !cuda_lab_off(d, LAB_ATTN_STORE);
+}
+
+CUtensorMap rows_map(struct device *d, struct heads m, int64_t batch, enum dtype type)
+{
+	return rows_storable(d, m) ? tile_map(d, m, batch, type, WARP_ROWS)
+				   : CUtensorMap();
+}
+
 CUtensorMap tile_map(
 	struct device *d, struct heads m, int64_t batch, enum dtype type, int rows)
 {

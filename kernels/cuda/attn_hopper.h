@@ -27,6 +27,9 @@ void attn_hopper_bwd(struct device *d, const struct attn *a, enum dtype type,
 	const struct bwd_args &x);
 
 struct attn_work *attn_work(struct device *d);
+/* Whether rows of m are stored by TMA, see rows_store(), and their tensor map. */
+bool rows_storable(struct device *d, struct heads m);
+CUtensorMap rows_map(struct device *d, struct heads m, int64_t batch, enum dtype type);
 /* One block a multiprocessor (persistent blocks); PT_LAB_OFF=attention: one block an item. */
 dim3 grid_of(struct device *d, const struct hopper_order &o);
 
@@ -48,6 +51,7 @@ struct hopper_order {
 	int tiles, groups, section; /* key heads of all sequences; of a section */
 	int heads, kv_heads;	    /* heads that have items; key heads */
 	int items;
+	bool once; /* PT_LAB_OFF=attn-item: consumers compute the place of an item themselves */
 	struct attn_work *work;
 };
 
@@ -60,7 +64,8 @@ static inline struct hopper_order order_of(struct device *d, const struct attn *
 	int64_t tiles = (a->q_rows + tile_rows - 1) / tile_rows;
 	return {(int)tiles, (int)groups, (int)min64(groups, max64(1, CACHE / bytes)),
 		(int)heads, (int)a->kv_heads,
-		(int)(tiles * groups * (heads / a->kv_heads)), attn_work(d)};
+		(int)(tiles * groups * (heads / a->kv_heads)),
+		!cuda_lab_off(d, LAB_ATTN_ITEM), attn_work(d)};
 }
 
 /* Takes the next item, after the first of each block. */
@@ -92,6 +97,25 @@ static __device__ inline struct hopper_place place_of(
 	int i = item % each, head = i % (here * group), kv = first + head / group;
 	return {i / (here * group), kv % o.kv_heads * group + head % group,
 		kv / o.kv_heads};
+}
+
+/* An item and its place, which the producer computes, while its block's tiles are not free yet, and
+ * stores in shared memory. */
+struct alignas(16) hopper_item {
+	int item;
+	struct hopper_place at;
+};
+
+static __device__ inline struct hopper_item item_of(
+	const struct hopper_order &o, int item)
+{
+	return {item, item < o.items ? place_of(o, item) : hopper_place()};
+}
+
+static __device__ inline struct hopper_place place_of(
+	const struct hopper_order &o, const struct hopper_item &i)
+{
+	return o.once ? i.at : place_of(o, i.item);
 }
 
 /* ---- inside a block -------------------------------------------------------------------- */
@@ -152,6 +176,49 @@ static __device__ inline void warp_arrive(uint64_t *barrier)
 	__syncwarp();
 	if (lane_id() == 0)
 		barrier_arrive(barrier);
+}
+
+/* ---- rows to global memory ---------------------------------------------------------------
+ *
+ * A warp writes its 16 rows to its own room in shared memory, from where TMA stores them, while the
+ * warp goes on to its next item. TMA leaves out what is outside the chunk and the head. */
+
+enum { WARP_ROWS = 16 };
+
+/* The rooms of this warp are free: what it stored before has been read. */
+static __device__ inline void rooms_wait(void)
+{
+	if (lane_id() == 0)
+		stores_wait();
+	__syncwarp();
+}
+
+/* Enqueues the store of c times the factor of each row to the rows of a head from `row` on. room:
+ * [D / PANEL][WARP_ROWS][PANEL], swizzled as TMA expects; the lanes of a store have 32 banks. */
+template <typename T, int D>
+static __device__ inline void rows_store(T *room, const CUtensorMap *map,
+	const float (&c)[D / 8][4], const float (&factor)[2], int row, int head,
+	int batch)
+{
+	int g = lane_id() / 4, t = lane_id() % 4;
+#pragma unroll
+	for (int n = 0; n < D / 8; n++) {
+		T *panel = room + n / 8 * WARP_ROWS * PANEL;
+#pragma unroll
+		for (int i = 0; i < 2; i++)
+			*(uint32_t *)(piece<PANEL>(panel, g + 8 * i, n % 8) + 2 * t) =
+				both<T>(c[n][2 * i] * factor[i],
+					c[n][2 * i + 1] * factor[i]);
+	}
+	stores_tell();
+	__syncwarp();
+	if (lane_id() == 0) {
+#pragma unroll
+		for (int i = 0; i < D / PANEL; i++)
+			tile_store(map, room + i * WARP_ROWS * PANEL, i * PANEL, head,
+				row, batch);
+		stores_commit();
+	}
 }
 
 /* Accumulators as the A operand of a matmul. */

@@ -19,7 +19,9 @@ template <int D, bool KEYS> struct hopper_bwd_shape {
 	static constexpr int ROWS = 64 * CONSUMERS, COLS = 64, STAGES = 3;
 	static constexpr int FEW_REGISTERS = 24, MANY_REGISTERS = 240;
 	static constexpr bool HELD = !KEYS || D <= 64;
-	static constexpr int TILES = 2 * (ROWS + STAGES * COLS) * D * 2;
+	static constexpr int RESULTS = KEYS ? 2 : 1; /* dk and dv, or dq */
+	static constexpr int TILES =
+		(2 * (ROWS + STAGES * COLS) + RESULTS * ROWS) * D * 2;
 	static_assert(registers_fit(FEW_REGISTERS, MANY_REGISTERS), "registers");
 };
 
@@ -27,12 +29,13 @@ template <int COLS, int STAGES> struct hopper_bwd_rest {
 	uint64_t mine, mine_free, full[STAGES], free[STAGES];
 	float lse[STAGES][COLS],
 		delta[STAGES][COLS]; /* with KEYS: of the tile's queries */
-	int item;		     /* of the block's rows */
+	struct hopper_item item;     /* of the block's rows */
 };
 
 /* x: the operands of q k^T, keys and queries; y: those of dout v^T, values and dout. */
 struct hopper_bwd_args {
-	CUtensorMap my_x, my_y, their_x, their_y;
+	CUtensorMap my_x, my_y, their_x, their_y, dx, dy; /* dx: dk or dq; dy: dv */
+	bool store_x, store_y;				  /* these by TMA */
 	struct bwd_args a;
 	struct hopper_order order;
 };
@@ -40,6 +43,7 @@ struct hopper_bwd_args {
 template <typename T, int D, bool KEYS> struct hopper_bwd_room {
 	using S = hopper_bwd_shape<D, KEYS>;
 	T *my_x, *my_y, *their_x, *their_y; /* theirs: [STAGES][COLS][D] */
+	T *dx, *dy;			    /* a room for each warp */
 	struct hopper_bwd_rest<S::COLS, S::STAGES> *rest;
 
 	__device__ inline explicit hopper_bwd_room(unsigned char *shared)
@@ -48,9 +52,11 @@ template <typename T, int D, bool KEYS> struct hopper_bwd_room {
 		my_y = my_x + S::ROWS * D;
 		their_x = my_y + S::ROWS * D;
 		their_y = their_x + S::STAGES * S::COLS * D;
-		rest = (struct hopper_bwd_rest<S::COLS, S::STAGES> *)(their_y +
-								      S::STAGES *
-									      S::COLS *
+		dx = their_y + S::STAGES * S::COLS * D;
+		dy = dx + S::ROWS * D;
+		rest = (struct hopper_bwd_rest<S::COLS, S::STAGES> *)(dx +
+								      S::RESULTS *
+									      S::ROWS *
 									      D);
 	}
 };
@@ -63,10 +69,11 @@ template <int D, bool KEYS> struct bwd_tile {
 	struct hopper_place at;
 	int begin;
 
-	__device__ inline bwd_tile(const struct hopper_bwd_args &x, int item)
+	__device__ inline bwd_tile(
+		const struct hopper_bwd_args &x, struct hopper_place at)
+	    : at(at)
 	{
 		constexpr int ROWS = hopper_bwd_shape<D, KEYS>::ROWS;
-		at = place_of(x.order, item);
 		begin = (KEYS ? at.tile : x.order.tiles - 1 - at.tile) * ROWS;
 	}
 };
@@ -165,12 +172,13 @@ static __device__ inline void bwd_produce(
 	int item = blockIdx.x, first = 0, lane = lane_id();
 	for (int round = 0;; round++) {
 		int next = lane == 0 ? item_take(x.order) : 0;
+		const struct hopper_item here = item_of(x.order, item);
 		barrier_wait(&s.rest->mine_free, round % 2 ^ 1);
 		if (lane == 0)
-			s.rest->item = item;
+			s.rest->item = here;
 		if (item >= x.order.items)
 			break;
-		const struct bwd_tile<D, KEYS> mine(x, item);
+		const struct bwd_tile<D, KEYS> mine(x, here.at);
 		if (lane == 0)
 			load_mine(x, s, mine);
 		first += load_theirs(x, s, mine, first);
@@ -229,6 +237,24 @@ static __device__ inline void add_matmul(
 	wgmma_fence();
 	wgmma_held(c, p, theirs);
 	wgmma_commit();
+}
+
+/* Stores a warp's rows, from `row` of the block's tile on: by TMA, whose rooms are free. */
+template <typename T, int D>
+static __device__ inline void store_gradient(struct heads to, bool by_tma,
+	const CUtensorMap *map, T *rooms, const struct bwd_args &x,
+	struct hopper_place at, int begin, int row, const float (&c)[1][D / 8][4],
+	float scale)
+{
+	const float factor[2] = {scale, scale};
+	if (by_tma) {
+		rows_store<T, D>(rooms + row * D, map, c[0], factor, begin + row, at.head,
+			at.batch);
+		return;
+	}
+	enum { ROWS = 64 * CONSUMERS };
+	struct tile_span rows = {begin, begin, 0, min((int)ROWS, (int)x.q.rows - begin)};
+	put_gradient<T, D>(to, x, at.batch, at.head, rows, row, c, scale);
 }
 
 /* ---- keys: dk, dv ----------------------------------------------------------------------- */
@@ -331,11 +357,12 @@ template <typename T, int D> struct keys_part {
  * use. Its last tiles, one for each head, are masked. */
 template <typename T, int D>
 static __device__ inline int keys_item(const struct hopper_bwd_args &x,
-	const struct hopper_bwd_room<T, D, true> &s, int item, int first, int w)
+	const struct hopper_bwd_room<T, D, true> &s, struct hopper_place at, int first,
+	int w)
 {
 	using S = hopper_bwd_shape<D, true>;
 	static_assert(S::COLS == 64, "a warpgroup's rows");
-	const struct bwd_tile<D, true> mine(x, item);
+	const struct bwd_tile<D, true> mine(x, at);
 	int begin = mine.begin, row = w * 64 + threadIdx.x % WARPGROUP / WARP * 16;
 	int all = their_tiles<D, true>(x.a, begin, begin + S::ROWS);
 	int n = their_tiles<D, true>(x.a, begin + w * 64, begin + w * 64 + 64);
@@ -344,21 +371,21 @@ static __device__ inline int keys_item(const struct hopper_bwd_args &x,
 	if (S::HELD)
 		warp_arrive(&s.rest->mine_free);
 	for (; i < n - x.a.group; i++) {
-		their_tile<D, true>(x.a, mine.at.head, i, &query, &head);
+		their_tile<D, true>(x.a, at.head, i, &query, &head);
 		part.template add<false>(s, first + i, x.a.score, begin + row, query);
 	}
 	for (; i < n; i++) {
-		their_tile<D, true>(x.a, mine.at.head, i, &query, &head);
+		their_tile<D, true>(x.a, at.head, i, &query, &head);
 		part.template add<true>(s, first + i, x.a.score, begin + row, query);
 	}
 	if (!S::HELD)
 		warp_arrive(&s.rest->mine_free);
 	pass_by(s, first + n, first + all);
-	struct tile_span rows = {begin, begin, 0, min(S::ROWS, (int)x.a.q.rows - begin)};
-	put_gradient<T, D>(
-		x.a.dk, x.a, mine.at.batch, mine.at.head, rows, row, part.dk, x.a.scale);
-	put_gradient<T, D>(
-		x.a.dv, x.a, mine.at.batch, mine.at.head, rows, row, part.dv, 1);
+	rooms_wait();
+	store_gradient<T, D>(
+		x.a.dk, x.store_x, &x.dx, s.dx, x.a, at, begin, row, part.dk, x.a.scale);
+	store_gradient<T, D>(
+		x.a.dv, x.store_y, &x.dy, s.dy, x.a, at, begin, row, part.dv, 1);
 	return first + all;
 }
 
@@ -452,13 +479,13 @@ template <typename T, int D> struct queries_part {
 /* As keys_item(). The last tile of keys is masked. */
 template <typename T, int D>
 static __device__ inline int queries_item(const struct hopper_bwd_args &x,
-	const struct hopper_bwd_room<T, D, false> &s, int item, int first, int w)
+	const struct hopper_bwd_room<T, D, false> &s, struct hopper_place at, int first,
+	int w)
 {
 	using S = hopper_bwd_shape<D, false>;
 	static_assert(S::COLS == 64, "a warpgroup's rows");
 	static_assert(S::HELD, "own rows are read once");
-	const struct bwd_tile<D, false> mine(x, item);
-	struct hopper_place at = mine.at;
+	const struct bwd_tile<D, false> mine(x, at);
 	int begin = mine.begin, row = w * 64 + threadIdx.x % WARPGROUP / WARP * 16;
 	int all = their_tiles<D, false>(x.a, begin, begin + S::ROWS);
 	int n = their_tiles<D, false>(x.a, begin + w * 64, begin + w * 64 + 64);
@@ -472,8 +499,9 @@ static __device__ inline int queries_item(const struct hopper_bwd_args &x,
 	part.template add<true>(
 		s, first + n - 1, x.a.score, begin + row, (n - 1) * S::COLS);
 	pass_by(s, first + n, first + all);
-	struct tile_span rows = {begin, begin, 0, min(S::ROWS, (int)x.a.q.rows - begin)};
-	put_gradient<T, D>(x.a.dq, x.a, at.batch, at.head, rows, row, part.dq, x.a.scale);
+	rooms_wait();
+	store_gradient<T, D>(
+		x.a.dq, x.store_x, &x.dx, s.dx, x.a, at, begin, row, part.dq, x.a.scale);
 	return first + all;
 }
 
@@ -486,14 +514,16 @@ static __device__ inline void bwd_consume(const struct hopper_bwd_args &x,
 	int first = 0;
 	for (int round = 0;; round++) {
 		barrier_wait(&s.rest->mine, round % 2);
-		int item = s.rest->item;
-		if (item >= x.order.items)
-			return;
+		const struct hopper_item item = s.rest->item;
+		if (item.item >= x.order.items)
+			break;
+		struct hopper_place at = place_of(x.order, item);
 		if constexpr (KEYS)
-			first = keys_item<T, D>(x, s, item, first, w);
+			first = keys_item<T, D>(x, s, at, first, w);
 		else
-			first = queries_item<T, D>(x, s, item, first, w);
+			first = queries_item<T, D>(x, s, at, first, w);
 	}
+	rooms_wait();
 }
 
 template <typename T, int D, bool KEYS>
@@ -535,11 +565,16 @@ static void hopper_bwd_launch(
 {
 	using S = hopper_bwd_shape<D, KEYS>;
 	int64_t heads = KEYS ? a->kv_heads : a->heads;
+	struct heads dx = KEYS ? x.dk : x.dq;
 	const struct hopper_bwd_args all = {
 		tile_map(d, KEYS ? x.k : x.q, a->batch, type, S::ROWS),
 		tile_map(d, KEYS ? x.v : x.dout, a->batch, type, S::ROWS),
 		tile_map(d, KEYS ? x.q : x.k, a->batch, type, S::COLS),
 		tile_map(d, KEYS ? x.dout : x.v, a->batch, type, S::COLS),
+		rows_map(d, dx, a->batch, type),
+		KEYS ? rows_map(d, x.dv, a->batch, type) : CUtensorMap(),
+		rows_storable(d, dx),
+		KEYS && rows_storable(d, x.dv),
 		x,
 		order_of(d, a, S::ROWS, heads, type),
 	};

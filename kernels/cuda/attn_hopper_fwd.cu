@@ -6,11 +6,11 @@
  */
 #include "kernels/cuda/attn_hopper.h"
 
-/* Shared memory: 16 D numbers of q, k and v each in 128 rows. */
+/* Shared memory: tiles of 128 rows of q, o, and of k and v for each stage. */
 template <int D> struct hopper_fwd_shape {
 	static constexpr int QUERIES = 64 * CONSUMERS, KEYS = 128, STAGES = 2;
 	static constexpr int FEW_REGISTERS = 40, MANY_REGISTERS = 232;
-	static constexpr int TILES = (QUERIES + 2 * STAGES * KEYS) * D * 2;
+	static constexpr int TILES = (2 * QUERIES + 2 * STAGES * KEYS) * D * 2;
 	/* The last visible tile of keys begins at the position of the tile of queries. */
 	static_assert(QUERIES == KEYS, "tiles of one size");
 	static_assert(registers_fit(FEW_REGISTERS, MANY_REGISTERS), "registers");
@@ -20,11 +20,12 @@ template <int D> struct hopper_fwd_shape {
 template <int STAGES> struct hopper_fwd_barriers {
 	uint64_t q, q_free;
 	uint64_t k[STAGES], v[STAGES], k_free[STAGES], v_free[STAGES];
-	int item;
+	struct hopper_item item;
 };
 
 struct hopper_fwd_args {
-	CUtensorMap q, k, v;
+	CUtensorMap q, k, v, o;
+	bool store; /* o by TMA */
 	struct fwd_args a;
 	struct hopper_order order;
 };
@@ -35,6 +36,7 @@ enum { FIRST_TURN = 1 };
 template <typename T, int D> struct hopper_fwd_room {
 	using S = hopper_fwd_shape<D>;
 	T *q, *k, *v; /* k, v: [STAGES][KEYS][D] */
+	T *o;	      /* a room for each warp */
 	struct hopper_fwd_barriers<S::STAGES> *full;
 
 	__device__ inline explicit hopper_fwd_room(unsigned char *shared)
@@ -42,8 +44,8 @@ template <typename T, int D> struct hopper_fwd_room {
 		q = (T *)hopper_room(shared);
 		k = q + S::QUERIES * D;
 		v = k + S::STAGES * S::KEYS * D;
-		full = (struct hopper_fwd_barriers<S::STAGES> *)(v +
-								 S::STAGES * S::KEYS * D);
+		o = v + S::STAGES * S::KEYS * D;
+		full = (struct hopper_fwd_barriers<S::STAGES> *)(o + S::QUERIES * D);
 	}
 };
 
@@ -53,9 +55,10 @@ template <int D> struct fwd_tile {
 	struct hopper_place at;
 	int begin, rows, n_keys;
 
-	__device__ inline fwd_tile(const struct hopper_fwd_args &x, int item)
+	__device__ inline fwd_tile(
+		const struct hopper_fwd_args &x, struct hopper_place at)
+	    : at(at)
 	{
-		at = place_of(x.order, item);
 		begin = (x.order.tiles - 1 - at.tile) * S::QUERIES;
 		rows = min(S::QUERIES, (int)x.a.q.rows - begin);
 		n_keys = (begin + rows + S::KEYS - 1) / S::KEYS;
@@ -94,11 +97,12 @@ static __device__ inline void fwd_produce(
 	int item = blockIdx.x, first = 0;
 	for (int round = 0;; round++) {
 		int next = item_take(x.order);
+		const struct hopper_item mine = item_of(x.order, item);
 		barrier_wait(&s.full->q_free, round % 2 ^ 1);
-		s.full->item = item;
+		s.full->item = mine;
 		if (item >= x.order.items)
 			break;
-		const struct fwd_tile<D> t(x, item);
+		const struct fwd_tile<D> t(x, mine.at);
 		barrier_expect(&s.full->q, S::QUERIES * D * (int)sizeof(T));
 		panels_load<D, S::QUERIES>(
 			s.q, &x.q, &s.full->q, t.begin, t.at.head, t.at.batch);
@@ -250,6 +254,24 @@ template <typename T, int D> struct fwd_part {
 	}
 };
 
+/* Stores a warp's rows. */
+template <typename T, int D>
+static __device__ inline void fwd_rows(const struct hopper_fwd_args &x,
+	const struct hopper_fwd_room<T, D> &s, const struct fwd_part<T, D> &part,
+	const struct fwd_tile<D> &t)
+{
+	struct tile_span mine = {t.begin, t.begin, 0, t.rows};
+	if (!x.store) {
+		fwd_end<T>(part.a, x.a, t.at.batch, t.at.head, mine, part.row);
+		return;
+	}
+	float factor[1][2];
+	fwd_state<T>(factor, part.a, x.a, t.at.batch, t.at.head, mine, part.row);
+	rooms_wait();
+	rows_store<T, D>(s.o + part.row * D, &x.o, part.a.o[0], factor[0],
+		t.begin + part.row, t.at.head, t.at.batch);
+}
+
 /* Warpgroup w. The two take turns at enqueueing matmuls; the second begins, the first ends. */
 template <typename T, int D>
 static __device__ inline void fwd_consume(
@@ -263,10 +285,10 @@ static __device__ inline void fwd_consume(
 		part.others_turn();
 	for (int round = 0;; round++) {
 		barrier_wait(&s.full->q, round % 2);
-		int item = s.full->item;
-		if (item >= x.order.items)
+		const struct hopper_item item = s.full->item;
+		if (item.item >= x.order.items)
 			break;
-		const struct fwd_tile<D> t(x, item);
+		const struct fwd_tile<D> t(x, place_of(x.order, item));
 		part.begin(x, s, first, t.n_keys == 1);
 		for (int i = 1; i < t.n_keys - 1; i++)
 			part.template next<false>(x, s, first + i);
@@ -274,9 +296,9 @@ static __device__ inline void fwd_consume(
 			part.template next<true>(x, s, first + t.n_keys - 1);
 		first += t.n_keys;
 		part.end(s, first - 1);
-		struct tile_span mine = {t.begin, t.begin, 0, t.rows};
-		fwd_end<T>(part.a, x.a, t.at.batch, t.at.head, mine, part.row);
+		fwd_rows(x, s, part, t);
 	}
+	rooms_wait();
 	if (w == 0)
 		part.my_turn();
 }
@@ -325,6 +347,8 @@ static void hopper_fwd_launch(
 		tile_map(d, x.q, a->batch, type, S::QUERIES),
 		tile_map(d, x.k, a->batch, type, S::KEYS),
 		tile_map(d, x.v, a->batch, type, S::KEYS),
+		rows_map(d, x.o, a->batch, type),
+		rows_storable(d, x.o),
 		x,
 		order_of(d, a, S::QUERIES, a->heads, type),
 	};

@@ -67,7 +67,10 @@ enum lab {
 	LAB_FLOAT8_BIAS = 16,
 	LAB_NORM = 32,
 	LAB_GELU = 64,
-	LAB_NORM_COPY = 128
+	LAB_NORM_COPY = 128,
+	LAB_DELTA = 1 << 20,
+	LAB_ATTN_ITEM = 1 << 21,
+	LAB_ATTN_STORE = 1 << 22
 };
 bool cuda_lab_off(const struct device *d, enum lab what);
 

@@ -1,5 +1,5 @@
 /* PT_LAB_OFF=name,.. disables optimizations, so that what each of them gains can be measured on a
- * GPU. No bits change, except with gelu and float8-bias. */
+ * GPU. No bits change, except with gelu, float8-bias and delta. */
 #include "kernels/cuda/cuda_internal.h"
 
 #include <stdlib.h>
@@ -26,6 +26,12 @@ static const struct {
 	{"gelu", LAB_GELU},
 	/* the bias as an epilogue of float8 matmuls */
 	{"float8-bias", LAB_FLOAT8_BIAS},
+	/* delta of the attention backward with 16 bytes a lane; another order of sums */
+	{"delta", LAB_DELTA},
+	/* the place of a work item of attention (sm_90) is computed once, by the producer */
+	{"attn-item", LAB_ATTN_ITEM},
+	/* rows of attention (sm_90) are stored by TMA, through shared memory */
+	{"attn-store", LAB_ATTN_STORE},
 };
 
 static int64_t lab_of(const char *name, size_t len)

@@ -1,11 +1,13 @@
 /*
  * Causal attention of 16,384 tokens in total: TFLOP/s, not counting masked pairs of positions.
- *   bench_attn DEVICE [tiny]    prints "PASS HEAD-SIZE LENGTH TFLOP/S SECONDS" lines
+ *   bench_attn DEVICE [tiny]    prints "PASS HEAD-SIZE LENGTH TFLOP/S SECONDS" lines, and the times of
+ *                               a backward's kernels (attn_delta; attn_bwd: the mean of both) behind #
  */
 #include "tests/support/timing.h"
 
 #include <math.h>
 #include <stdio.h>
+#include <string.h>
 
 struct call {
 	struct attn a;
@@ -24,6 +26,25 @@ static void backward(struct device *d, void *what)
 	struct call *c = what;
 	d->k->attn_bwd(d, &c->a, c->dq, c->dk, c->dv, c->delta, c->dout, c->o, c->lse,
 		c->q, c->k, c->v, true);
+}
+
+/* The kernels of a backward one by one, as comments, if the device tells them apart. */
+static void kernels_of(struct timing *t, struct call *c, int dim, int length)
+{
+	struct str table = {0};
+	device_profile_begin(&t->d);
+	for (int i = 0; i < (t->tiny ? 1 : 20); i++)
+		backward(&t->d, c);
+	device_profile_end(&t->d, &table);
+	for (char *line = table.s; line && *line;) {
+		char name[32];
+		double us;
+		if (sscanf(line, "%31s %*d %*f %lf", name, &us) == 2)
+			printf("#\t%s-%d-%d:%.2f-us-a-launch\n", name, dim, length, us);
+		line += strcspn(line, "\n");
+		line += *line == '\n';
+	}
+	str_free(&table);
 }
 
 static void measure(struct timing *t, int64_t tokens, int64_t length, int64_t dim)
@@ -54,6 +75,7 @@ static void measure(struct timing *t, int64_t tokens, int64_t length, int64_t di
 		f);
 	printf("bwd\t%d\t%d\t%.4g\t%.6g\n", (int)dim, (int)length, 5 * flops / b * 1e-12,
 		b);
+	kernels_of(t, &c, (int)dim, (int)length);
 	fflush(stdout);
 	arena_reset(&t->memory, mark);
 }

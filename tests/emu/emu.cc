@@ -521,11 +521,6 @@ unsigned char *emu_shared_at(uint32_t address, size_t n)
 	return at;
 }
 
-size_t emu_shared_bytes(void)
-{
-	return (size_t)(shared_end - emu_shared);
-}
-
 bool emu_is_shared(const void *p, size_t n)
 {
 	const char *at = (const char *)p;

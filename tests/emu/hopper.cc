@@ -15,7 +15,7 @@ enum {
 	GROUP = 128,
 	MAX_BARRIERS = 64,
 	MAX_LOADS = 256,
-	MAX_STORES = 256,
+	MAX_STORE = 16 << 10, /* bytes */
 	NAMED = 16,
 	REGISTERS = 64 << 10,
 	MAX_ADDRESS = 1 << 18,
@@ -388,48 +388,60 @@ bool emu_hopper_idle(void)
 
 /* ---- stores of tiles --------------------------------------------------------------------- */
 
-/* A copy reads its tile when a thread waits for that, the last moment allowed. */
 struct store {
 	struct map map;
-	int at[4], thread;
-	int64_t group;
+	int at[4];
 	uint32_t from;
-	unsigned char *seen; /* the tile at the call */
+	int thread;
+	int64_t group; /* of this thread */
+	unsigned char seen
+		[MAX_STORE]; /* at the call; a copy reads them at some time until the wait */
 };
 
-static struct store stores[MAX_STORES];
+static struct store stores[MAX_LOADS];
 static int n_stores;
+/* How often each thread made its stores to shared memory visible to copies, and how often groups of
+ * copies of a warp's threads have needed it. */
+static int64_t tells[MAX_THREADS], groups_of[MAX_THREADS / 32];
 static int64_t store_groups[MAX_THREADS]; /* committed */
-/* Shared memory when a thread last told of its stores. */
-static unsigned char told[MAX_ADDRESS];
 
 void emu_stores_tell(void)
 {
-	uint32_t begin = emu_address(emu_shared);
 	emu_needs_hopper("stores_tell");
-	memcpy(told + begin, emu_shared, emu_shared_bytes());
+	tells[emu_thread()]++;
 }
 
 void emu_tile_store(const CUtensorMap *map, const void *from, const int at[4])
 {
 	struct store s = {};
+	memcpy(&s.map, map, sizeof(s.map));
+	emu_needs_hopper("tile_store");
+	if (s.map.magic != MAP || s.map.rank != 4 || (uintptr_t)map % 64)
+		emu_stop("tile_store: no map of a tensor of 4 dimensions");
+	int warp = emu_thread() / 32, bytes = box_bytes(&s.map);
+	for (int i = warp * 32; i < n_threads && i < (warp + 1) * 32; i++)
+		if (tells[i] <= groups_of[warp])
+			emu_stop(
+				"tile_store: what thread %d stored is not visible to copies",
+				i);
 	s.from = emu_address(from);
-	s.map = copied_by("tile_store", map, s.from);
-	size_t n = (size_t)box_bytes(&s.map);
-	if (memcmp(emu_shared_at(s.from, n), told + s.from, n))
-		emu_stop("tile_store: nobody told of the stores to its tile");
-	if (n_stores == MAX_STORES)
-		emu_stop("more copies from tiles than %d", n_stores);
+	uint32_t whole = s.map.swizzle > 16 ? 8u * s.map.swizzle : 128u;
+	if (s.from % whole || bytes > MAX_STORE)
+		emu_stop("tile_store: %d bytes from %#x, not on %u bytes", bytes, s.from,
+			whole);
 	memcpy(s.at, at, sizeof(s.at));
+	memcpy(s.seen, emu_shared_at(s.from, (size_t)bytes), (size_t)bytes);
 	s.thread = emu_thread();
 	s.group = store_groups[s.thread];
-	s.seen = (unsigned char *)malloc(n);
-	memcpy(s.seen, told + s.from, n);
+	if (n_stores == MAX_LOADS)
+		emu_stop("more stores of tiles than %d", n_stores);
 	stores[n_stores++] = s;
 }
 
 void emu_stores_commit(void)
 {
+	emu_needs_hopper("stores_commit");
+	groups_of[emu_thread() / 32]++;
 	store_groups[emu_thread()]++;
 }
 
@@ -437,34 +449,34 @@ static void store_now(const struct store *s)
 {
 	const struct map *m = &s->map;
 	int width = m->box[0] * m->size, rows = box_bytes(m) / width;
-	if (memcmp(emu_shared_at(s->from, (size_t)box_bytes(m)), s->seen,
-		    (size_t)box_bytes(m)))
-		emu_stop("tile_store: a tile that it has yet to read is not left alone");
+	if (memcmp(s->seen, emu_shared_at(s->from, (size_t)(rows * width)),
+		    (size_t)(rows * width)))
+		emu_stop("what a tile_store under way reads is not left alone");
 	for (int i = 0; i < rows; i++) {
-		char *to = (char *)box_row(m, s->at, i);
+		char *to = const_cast<char *>(box_row(m, s->at, i));
 		for (int c = 0; to && c < width; c += m->size) {
 			int64_t at = s->at[0] + c / m->size;
 			uint32_t address = emu_swizzled(
 				s->from + (uint32_t)(i * width + c), m->swizzle);
 			if (at >= 0 && at < (int64_t)m->dims[0])
-				memcpy(to + at * m->size, emu_shared_at(address, m->size),
-					m->size);
+				memcpy(to + at * m->size, emu_shared_at(address, 2),
+					(size_t)m->size);
 		}
 	}
-	free(s->seen);
 }
 
+/* As late as allowed: at the wait. */
 void emu_stores_wait(int groups)
 {
-	int me = emu_thread(), left = 0;
+	int n = 0, me = emu_thread();
+	emu_needs_hopper("stores_wait");
 	for (int i = 0; i < n_stores; i++) {
-		const struct store *s = &stores[i];
-		if (s->thread == me && s->group < store_groups[me] - groups)
-			store_now(s);
-		else
-			stores[left++] = *s;
+		if (stores[i].thread == me && stores[i].group < store_groups[me] - groups)
+			store_now(&stores[i]);
+		else if (n++ != i)
+			stores[n - 1] = stores[i];
 	}
-	n_stores = left;
+	n_stores = n;
 }
 
 /* ---- waits for barriers ------------------------------------------------------------------ */
@@ -511,7 +523,8 @@ static void begin(void)
 	memset(waits, 0, (size_t)n_threads * sizeof(*waits));
 	memset(came, 0, (size_t)n_threads * sizeof(*came));
 	memset(brought, 0, sizeof(brought));
-	memset(told, 0, sizeof(told));
+	memset(tells, 0, sizeof(tells));
+	memset(groups_of, 0, sizeof(groups_of));
 	memset(store_groups, 0, sizeof(store_groups));
 	arch = emu_arch();
 	n_barriers = 0;
@@ -531,7 +544,8 @@ void emu_hopper_end(void)
 	if (n_loads)
 		emu_stop("a block ends before %d copies of tiles have come", n_loads);
 	if (n_stores)
-		emu_stop("a block ends before %d copies have read their tiles", n_stores);
+		emu_stop("a block ends before %d stores of tiles are waited for",
+			n_stores);
 	for (int i = 0; i < NAMED; i++) {
 		if (named[i].here)
 			emu_stop("a block ends with %d threads at barrier %d",

@@ -35,8 +35,6 @@ EMU_INSIDE void emu_until(
 EMU_INSIDE int emu_thread(void); /* number of the running thread in its block */
 /* Dynamic shared memory at a 32-bit address of instructions. */
 EMU_INSIDE unsigned char *emu_shared_at(uint32_t address, size_t n);
-EMU_INSIDE size_t emu_shared_bytes(
-	void); /* of the block, and of the padding at its end */
 
 /* ---- hopper.cc ----------------------------------------------------------------------- */
 

@@ -1,4 +1,5 @@
 /* Tests of the emulator: results and detected errors with sm_90's features. */
+#include "kernels/cuda/attn_tiles.h"
 #include "kernels/cuda/hopper.h"
 #include "kernels/cuda/mma.h"
 #include "tests/emu/tests.h"
@@ -95,48 +96,6 @@ static bool tiles(void)
 	return true;
 }
 
-/* The same box, stored: numbers inside the tensor change, and no others. */
-static __global__ void stored_kernel(
-	const __grid_constant__ CUtensorMap map, int n, int head, int row, int batch)
-{
-	SHARED(shared);
-	uint16_t *tile = (uint16_t *)tiles_in(shared);
-	for (int i = (int)threadIdx.x; i < n; i += (int)blockDim.x)
-		tile[i] = (uint16_t)(i + 1);
-	stores_tell();
-	__syncthreads();
-	if (threadIdx.x == 0) {
-		tile_store(&map, tile, 8, head, row, batch);
-		stores_commit();
-		tile_store(&map, tile, 8, head, row, 0);
-		stores_commit();
-		stores_wait<1>();
-		stores_wait<0>();
-	}
-}
-
-static bool stored(void)
-{
-	enum { DIM = 40, LENGTH = 20, BOX = 24, FIRST = 10, HEAD = 1, ROW = HEADS * DIM };
-	alignas(64) static uint16_t x[BATCH * LENGTH * ROW];
-	int written = 0;
-	CUtensorMap map;
-	EMU_EXPECT(!encode(&map, x, DIM, ROW, LENGTH, PANEL, BOX,
-		CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16));
-	emu_launch(dim3(1), dim3(64), 2 * BOX * PANEL + 2048,
-		[&] { stored_kernel(map, BOX * PANEL, HEAD, FIRST, BATCH - 1); });
-	for (int i = 0; i < BATCH * LENGTH * ROW; i++) {
-		int row = i / ROW % LENGTH - FIRST, col = i % ROW - HEAD * DIM - 8;
-		bool in = row >= 0 && col >= 0 && col < DIM - 8;
-		EMU_EXPECT(
-			x[i] ==
-			(in ? row * PANEL + (col / 8 ^ row % 8) * 8 + col % 8 + 1 : 0));
-		written += x[i] != 0;
-	}
-	EMU_EXPECT(written == BATCH * (LENGTH - FIRST) * (DIM - 8));
-	return true;
-}
-
 static bool maps_refused(void)
 {
 	alignas(64) static uint16_t x[4096];
@@ -149,6 +108,63 @@ static bool maps_refused(void)
 	EMU_EXPECT(encode(&map, x, 64, 192, 5, 128, 128, all, type));	 /* box's row */
 	EMU_EXPECT(encode(&map, x, 64, 192, 5, 64, 257, all, type));	 /* box */
 	EMU_EXPECT(encode(&map, x, 64, 192, 0, 64, 128, all, type));	 /* no rows */
+	return true;
+}
+
+/* ---- stores of tiles -------------------------------------------------------------------- */
+
+enum { STORE_BOX = 16, STORE_HEAD = 1, STORE_FIRST = 10 };
+enum stored { STORED, STORE_OF_ONE_TOLD, STORE_REUSED, STORE_LEFT, STORE_NOT_COMMITTED };
+
+/* A warp stores 16 rows of 64 numbers, from column 8 of a head on. */
+static __global__ void store_kernel(const __grid_constant__ CUtensorMap map,
+	const uint16_t *to, uint16_t *seen, enum stored what)
+{
+	SHARED(shared);
+	uint16_t *tile = (uint16_t *)tiles_in(shared);
+	for (int i = (int)threadIdx.x; i < STORE_BOX * PANEL; i += 32)
+		*(piece<PANEL>(tile, i / PANEL, i % PANEL / 8) + i % 8) =
+			(uint16_t)(i + 1);
+	if (what != STORE_OF_ONE_TOLD || threadIdx.x == 0)
+		stores_tell();
+	__syncwarp();
+	if (threadIdx.x == 0) {
+		tile_store(&map, tile, 8, STORE_HEAD, STORE_FIRST, BATCH - 1);
+		if (what != STORE_NOT_COMMITTED)
+			stores_commit();
+		*seen = *to; /* not yet there */
+	}
+	__syncwarp();
+	if (what == STORE_REUSED && threadIdx.x == 9)
+		tile[5] = 0;
+	__syncwarp();
+	if (what != STORE_LEFT && threadIdx.x == 0)
+		stores_wait();
+}
+
+/* Heads of 40 numbers, 20 rows: columns from the fortieth and rows from the twentieth on are not
+ * stored. */
+template <enum stored WHAT> static bool stores(void)
+{
+	enum { DIM = 40, LENGTH = 20, ROW = HEADS * DIM, N = BATCH * LENGTH * ROW };
+	alignas(64) static uint16_t x[N];
+	uint16_t seen = 1;
+	CUtensorMap map;
+	EMU_EXPECT(!encode(&map, x, DIM, ROW, LENGTH, PANEL, STORE_BOX,
+		CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16));
+	emu_launch(dim3(1), dim3(32), STORE_BOX * PANEL * 2 + 2048, [&] {
+		store_kernel(map,
+			x + ((BATCH - 1) * LENGTH + STORE_FIRST) * ROW +
+				STORE_HEAD * DIM + 8,
+			&seen, WHAT);
+	});
+	EMU_EXPECT(seen == 0);
+	for (int i = 0; i < N; i++) {
+		int row = i / ROW - (BATCH - 1) * LENGTH - STORE_FIRST;
+		int col = i % ROW - STORE_HEAD * DIM - 8;
+		bool there = row >= 0 && col >= 0 && col < DIM - 8;
+		EMU_EXPECT(x[i] == (there ? row * PANEL + col + 1 : 0));
+	}
 	return true;
 }
 
@@ -398,9 +414,6 @@ enum wrong {
 	NO_REGISTERS,
 	SOME_REGISTERS,
 	TOO_MUCH_EXPECTED,
-	STORE_NOT_TOLD,
-	STORE_TOUCHED,
-	STORE_LEFT,
 	NO_FENCE,
 	SUMS_TOUCHED,
 	OPERAND_TOUCHED,
@@ -446,23 +459,6 @@ static __device__ inline void wrong_barrier(uint64_t *barrier, enum wrong what)
 		registers_fewer<24>();
 	if (what == TOO_MUCH_EXPECTED)
 		barrier_expect(barrier, 1 << 20);
-}
-
-static __device__ inline void wrong_store(
-	unsigned char *tile, const CUtensorMap *map, enum wrong what)
-{
-	if (threadIdx.x)
-		return;
-	for (int i = 0; i < ROWS * PANEL; i++)
-		((uint16_t *)tile)[i] = (uint16_t)i;
-	if (what != STORE_NOT_TOLD)
-		stores_tell();
-	tile_store(map, tile, 0, 0, 0, 0);
-	if (what == STORE_TOUCHED)
-		((uint16_t *)tile)[77] = 0;
-	stores_commit();
-	if (what != STORE_LEFT)
-		stores_wait<0>();
 }
 
 static __device__ inline void wrong_product(
@@ -516,10 +512,6 @@ static __global__ void wrong_kernel(
 	if (what == NOT_KNOWN) /* by all threads, before its initialization or after */
 		barrier_arrive(barrier);
 	__syncthreads();
-	if (what >= STORE_NOT_TOLD && what <= STORE_LEFT) {
-		wrong_store(tile, &map, what);
-		return;
-	}
 	if (what < NO_FENCE && (what < NOT_TOLD || what > LOAD_NOT_ALIGNED)) {
 		wrong_barrier(barrier, what);
 		return;
@@ -550,8 +542,14 @@ template <enum wrong WHAT> static bool wrong(void)
 
 const struct emu_test emu_tests_hopper[] = {
 	{"tiles", tiles, NULL},
-	{"tiles_stored", stored, NULL},
 	{"maps_refused", maps_refused, NULL},
+	{"stores", stores<STORED>, NULL},
+	{"store_of_one_told", stores<STORE_OF_ONE_TOLD>,
+		"what thread 1 stored is not visible"},
+	{"store_reused", stores<STORE_REUSED>,
+		"tile_store under way reads is not left alone"},
+	{"store_left", stores<STORE_LEFT>, "before 1 stores"},
+	{"store_not_committed", stores<STORE_NOT_COMMITTED>, "before 1 stores"},
 	{"products_of_warpgroups", products, NULL},
 	{"products_of_256_columns", wide_products, NULL},
 	{"ring", ring, NULL},
@@ -572,9 +570,6 @@ const struct emu_test emu_tests_hopper[] = {
 	{"no_registers", wrong<NO_REGISTERS>, "no thread can go on"},
 	{"registers_of_some", wrong<SOME_REGISTERS>, "24 and 256 registers"},
 	{"barrier_of_too_much", wrong<TOO_MUCH_EXPECTED>, "for 1048576 bytes"},
-	{"store_not_told", wrong<STORE_NOT_TOLD>, "nobody told of the stores"},
-	{"store_touched", wrong<STORE_TOUCHED>, "is not left alone"},
-	{"store_left", wrong<STORE_LEFT>, "ends before 1 copies have read"},
 	{"wgmma_no_fence", wrong<NO_FENCE>, "after no fence"},
 	{"wgmma_sums_touched", wrong<SUMS_TOUCHED>, "are not left alone"},
 	{"wgmma_operand_touched", wrong<OPERAND_TOUCHED>, "operand of a wgmma"},

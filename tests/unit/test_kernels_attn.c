@@ -511,6 +511,49 @@ static void warpgroups(void **state)
 	device_close(&others);
 }
 
+/* Results in 16 bits, which a device may store another way, are those in fp32, rounded. */
+static void narrow_results(void **state)
+{
+	static const struct {
+		int64_t batch, rows, kv_heads, dim;
+		enum dtype type;
+	} cases[] = {
+		{2, 150, 2, 64, DT_BF16},
+		{1, 257, 4, 56, DT_F16},
+		{1, 140, 1, 128, DT_BF16},
+		{2, 33, 2, 104, DT_F16},
+		{1, 40, 2, 31, DT_BF16},
+	};
+	struct device *d = *state;
+	for (size_t i = 0; i < ARRAY_LEN(cases); i++) {
+		struct seqs s = seqs_of(1, cases[i].batch, cases[i].rows,
+			cases[i].kv_heads, cases[i].dim, 0);
+		s.type = cases[i].type;
+		struct acts t = acts_of(&s), wide;
+		struct mat *const out[] = {&t.o, &t.dq, &t.dk, &t.dv};
+		struct mat *const wides[] = {&wide.o, &wide.dq, &wide.dk, &wide.dv};
+		for (size_t j = 0; j < ARRAY_LEN(out); j++)
+			*out[j] = blank_mat(out[j]->rows, out[j]->cols, s.type);
+		wide = t;
+		for (size_t j = 0; j < ARRAY_LEN(out); j++)
+			*wides[j] = blank_mat(out[j]->rows, out[j]->cols, DT_F32);
+		run_ring(d, &s, &wide, true);
+		run_ring(d, &s, &t, true);
+		struct mat o = wide.o;
+		wide.o = t.o;
+		run_ring(d, &s, &wide, false);
+		run_ring(d, &s, &t, false);
+		wide.o = o;
+		for (size_t j = 0; j < ARRAY_LEN(out); j++) {
+			struct mat y = blank_mat(out[j]->rows, out[j]->cols, s.type);
+			d->k->narrow(d, y.p, *wides[j], s.type);
+			check_bits("attention in 16 bits", numbers(y), numbers(*out[j]),
+				mat_size(y));
+		}
+		assert_int_equal(memory_end(NULL), 0);
+	}
+}
+
 /* Shapes as in training, which take minutes on an emulated GPU. */
 static void large_shapes(void **state)
 {
@@ -715,6 +758,7 @@ int main(void)
 		on_device(narrow_sequences),
 		on_device(narrow_rings),
 		on_device(warpgroups),
+		on_device(narrow_results),
 		on_device(large_shapes),
 		on_device(large_scores),
 		on_device(sequences_are_alone),
