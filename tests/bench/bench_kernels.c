@@ -3,12 +3,16 @@
  *   bench_kernels DEVICE [tiny]          lines "NAME SHAPE VALUE UNIT SECONDS OF-CEILING"
  *   bench_kernels DEVICE [tiny] sums     those of exact sums of gradients
  *   bench_kernels DEVICE [tiny] reductions  of gradient norms, amax and gradients of biases
+ *   bench_kernels DEVICE [tiny] matmul   our own matmuls for sm_90a beside cuBLASLt's, which are compared
  *   bench_kernels DEVICE [tiny] about    the device, and its bf16 matmul peak
  * The ceiling of matmuls is the vendor's peak, or 0 if unknown; that of the others is the measured rate of a plain copy. Bytes count each operand once.
  */
+#include "tests/support/matmul_hopper.h"
 #include "tests/support/timing.h"
 
+#include <math.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 enum { PARTS = 148 }; /* tensors of GPT-2 124M */
@@ -28,6 +32,7 @@ struct call {
 	int n_mats;
 	enum act_kind act;
 	int64_t dim;
+	matmul_hopper *matmul;
 };
 
 typedef void calls(struct device *, void *);
@@ -82,6 +87,11 @@ static void say_flops(struct timing *t, const char *name, calls *call, struct ca
 	fflush(stdout);
 }
 
+static void say_matmul(struct timing *t, const char *name, calls *call, struct call *c)
+{
+	say_flops(t, name, call, c, c->a.rows, c->a.cols, c->b.cols);
+}
+
 static void matmul_sum(struct timing *t, int64_t n, int64_t in, int64_t out)
 {
 	size_t mark = arena_mark(&t->memory);
@@ -109,7 +119,7 @@ static void matmul(struct timing *t, int64_t n, int64_t in, int64_t out)
 	if (out < 50000) /* the head has no bias */
 		c.bias = timing_mat(t, 1, out, DT_F32);
 	for (size_t i = 0; i < ARRAY_LEN(three); i++)
-		say_flops(t, three[i].name, three[i].call, &c, n, in, out);
+		say_matmul(t, three[i].name, three[i].call, &c);
 	arena_reset(&t->memory, mark);
 }
 
@@ -172,6 +182,107 @@ static void matmuls(struct timing *t)
 		matmul_float8(t, n, 4 * w, w);
 		matmul(t, t->d.tile_bytes / (2 * 50304) / 16 * 16, w, 50304);
 	}
+}
+
+/* ---- our own matmuls -------------------------------------------------------------------- */
+
+static void own_matmul(struct device *d, void *what)
+{
+	struct call *c = what;
+	c->matmul(d, c->b, c->a, c->w, c->bias);
+}
+
+/* The difference of two bf16 numbers in units in the last place; of numbers below 8, in those of 8,
+ * since sums in another order differ by as much wherever they end. */
+static double ulps(uint16_t x, uint16_t y)
+{
+	uint32_t a = (uint32_t)x << 16, b = (uint32_t)y << 16, unit = 0x41000000;
+	float f, g, of;
+	memcpy(&f, &a, sizeof(f));
+	memcpy(&g, &b, sizeof(g));
+	for (int i = 0; i < 2; i++) {
+		uint32_t exponent = (i ? b : a) & 0x7f800000;
+		unit = exponent > unit ? exponent : unit;
+	}
+	memcpy(&of, &unit, sizeof(of));
+	double apart = fabs((double)f - (double)g) / ((double)of * 0x1p-7);
+	return apart >= 0 ? apart : INFINITY; /* NaN */
+}
+
+/* The largest difference; *differ: numbers that are not equal; *at: the first largest one. */
+static double compared(
+	struct timing *t, struct mat x, struct mat y, int64_t *differ, int64_t *at)
+{
+	enum { PIECE = 1 << 22 };
+	uint16_t *a = xmalloc(PIECE * sizeof(*a)), *b = xmalloc(PIECE * sizeof(*b));
+	double most = 0;
+	*differ = *at = 0;
+	for (int64_t from = 0; from < mat_size(x); from += PIECE) {
+		int64_t n = min64(PIECE, mat_size(x) - from);
+		device_get(&t->d, a, (uint16_t *)x.p + from, (size_t)n * sizeof(*a));
+		device_get(&t->d, b, (uint16_t *)y.p + from, (size_t)n * sizeof(*b));
+		for (int64_t i = 0; i < n; i++) {
+			if (a[i] == b[i])
+				continue;
+			double apart = ulps(a[i], b[i]);
+			++*differ;
+			*at = apart > most ? from + i : *at;
+			most = apart > most ? apart : most;
+		}
+	}
+	free(a);
+	free(b);
+	return most;
+}
+
+/* A variant, beside cuBLASLt with the same operands; the bias is of numbers that its bf16 holds. */
+static void own_matmul_at(struct timing *t, const struct matmul_variant *v, int64_t n,
+	int64_t in, int64_t out, bool with_linear)
+{
+	size_t mark = arena_mark(&t->memory);
+	struct call c = {.a = timing_mat(t, n, in, DT_BF16),
+		.b = timing_mat(t, n, out, DT_BF16),
+		.w = timing_mat(t, out, in, DT_BF16),
+		.bias = mat_take(&t->memory, 1, out, DT_F32),
+		.matmul = v->run};
+	struct mat reference = c.b, thin = timing_mat(t, 1, out, DT_BF16);
+	int64_t differ, at;
+	t->d.k->round(&t->d, c.bias, thin, DT_F32, 1);
+	if (with_linear)
+		say_matmul(t, "linear_fwd", linear_fwd, &c);
+	else
+		linear_fwd(&t->d, &c);
+	c.b = timing_mat(t, n, out, DT_BF16);
+	if (!v->run(&t->d, c.b, c.a, c.w, c.bias)) {
+		warn("%s: not on this device", v->name);
+	} else {
+		double most = compared(t, reference, c.b, &differ, &at);
+		warn("%s: %lld of %lld numbers are not cuBLASLt's, by up to %.3g ulps%s",
+			v->name, (long long)differ, (long long)mat_size(c.b), most,
+			most > 1 ? ": WRONG" : "");
+		if (most > 1)
+			warn("%s: WRONG: row %lld, column %lld", v->name,
+				(long long)(at / out), (long long)(at % out));
+		say_matmul(t, v->name, own_matmul, &c);
+	}
+	arena_reset(&t->memory, mark);
+}
+
+/* All shapes of a variant before the next one, which may hang; cuBLASLt once for each shape, and with
+ * the first shape beside each variant. */
+static void own_matmuls(struct timing *t)
+{
+	static const int64_t shapes[][3] = {{65536, 768, 2304}, {65536, 768, 3072},
+		{65536, 3072, 768}, {8192, 8192, 8192}, {5001, 1000, 1992},
+		{300, 72, 520}};
+	const struct matmul_variant *all = matmuls_hopper(&t->d), *v = all;
+	size_t last = ARRAY_LEN(shapes) - 1, first = t->tiny ? last : 0;
+	if (!all)
+		die(EX_USAGE, "%s has no matmuls of ours", t->d.name);
+	for (; v->name; v++)
+		for (size_t i = first; i <= last; i++)
+			own_matmul_at(t, v, shapes[i][0], shapes[i][1], shapes[i][2],
+				v == all || i == first);
 }
 
 /* ---- memory-bound kernels ------------------------------------------------------------- */
@@ -592,6 +703,8 @@ int main(int argc, char **argv)
 	} else if (!strcmp(what, "reductions")) {
 		ceiling(&t, t.tiny ? 1 << 16 : 1 << 28, t.tiny ? "65536" : "268435456");
 		reductions(&t);
+	} else if (!strcmp(what, "matmul")) {
+		own_matmuls(&t);
 	} else if (t.tiny) {
 		ceiling(&t, 1 << 16, "65536");
 		matmuls(&t);

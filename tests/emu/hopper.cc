@@ -1,27 +1,20 @@
 /*
- * Features of sm_90: barriers in shared memory, copies of tiles by tensor maps, and matmuls
- * of warpgroups (PTX ISA: "mbarrier", "Tensors", "Asynchronous warpgroup level matrix
- * instructions", and there "Matrix descriptor", "Strides", "Canonical layouts").
+ * Features of sm_90: barriers in shared memory, and copies of tiles by tensor maps (PTX ISA:
+ * "mbarrier", "Tensors"). wgmma.cc has the matmuls.
  */
 #include "tests/emu/tiles.h"
 
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
-#include <stdio.h>
 #include <stdlib.h>
 
 #include <gpu_hopper.h>
 
-#define FAST __attribute__((target_clones("default", "avx2", "avx512f")))
-
 enum {
 	MAX_THREADS = 1024,
 	GROUP = 128,
-	GROUPS = MAX_THREADS / GROUP,
 	MAX_BARRIERS = 64,
 	MAX_LOADS = 256,
-	MAX_PRODUCTS = 128,
-	MAX_SUMS = 4,
 	NAMED = 16,
 	REGISTERS = 64 << 10,
 	MAX_ADDRESS = 1 << 18,
@@ -34,7 +27,7 @@ static int64_t n_syncs; /* barriers of all threads of the block */
 
 static void begin(void);
 
-void needs_hopper(const char *what)
+void emu_needs_hopper(const char *what)
 {
 	if (!used)
 		begin();
@@ -70,7 +63,7 @@ static int barrier_find(const uint64_t *p)
 
 static struct barrier *barrier_of(const uint64_t *p)
 {
-	needs_hopper("a barrier");
+	emu_needs_hopper("a barrier");
 	int i = barrier_find(p);
 	if (i < 0)
 		emu_stop("a barrier that nobody made");
@@ -82,7 +75,7 @@ static struct barrier *barrier_of(const uint64_t *p)
 
 void emu_barrier_make(uint64_t *p, int count)
 {
-	needs_hopper("a barrier");
+	emu_needs_hopper("a barrier");
 	if (barrier_find(p) >= 0)
 		emu_stop("a barrier is made twice");
 	if (n_barriers == MAX_BARRIERS || count < 1 || count > MAX_THREADS)
@@ -188,7 +181,7 @@ static bool registers_ready(void *asks)
 
 void emu_registers(int n, bool more, const char *file, int line)
 {
-	needs_hopper("setmaxnreg");
+	emu_needs_hopper("setmaxnreg");
 	int *mine = &registers[emu_thread()], need = n - *mine;
 	if (n < 24 || n > 256 || n % 8 || (more ? need < 0 : need > 0))
 		emu_stop("%s:%d: from %d registers to %d", file, line, *mine, n);
@@ -273,27 +266,40 @@ static struct load loads[MAX_LOADS];
 static int n_loads;
 
 /* For each two bytes of shared memory, the value that a copy of a tile stored, with the flag
- * BROUGHT. Matmuls and copies see stores of threads only after a fence.proxy.async, for which
- * hopper.h has no function: threads must not store operands. */
+ * BROUGHT. Threads must not store operands of matmuls: these would see them only after a
+ * stores_tell(), which is checked for copies from shared memory alone. */
 enum { BROUGHT = 1 << 16 };
 static uint32_t brought[MAX_ADDRESS / 2];
+
+bool emu_brought(uint32_t address, uint16_t x)
+{
+	return brought[address / 2] == (BROUGHT | x);
+}
+
+/* The map of a copy, checked; `shared`: the address of the tile. */
+static struct map copied_by(const char *what, const CUtensorMap *map, uint32_t shared)
+{
+	struct map m;
+	memcpy(&m, map, sizeof(m));
+	emu_needs_hopper(what);
+	if (m.magic != MAP || m.rank != 4 || (uintptr_t)map % 64)
+		emu_stop("%s: no map of a tensor of 4 dimensions", what);
+	/* (CUDA allows swizzled tiles at multiples of 128 bytes, but their pattern is
+	 * shifted.) */
+	uint32_t whole = m.swizzle > 16 ? 8u * m.swizzle : 128u;
+	if (shared % whole)
+		emu_stop("%s: at %#x, not on %u bytes", what, shared, whole);
+	return m;
+}
 
 void emu_tile_load(void *to, const CUtensorMap *map, uint64_t *barrier, const int at[4])
 {
 	struct load l;
-	memcpy(&l.map, map, sizeof(l.map));
-	needs_hopper("tile_load");
-	if (l.map.magic != MAP || l.map.rank != 4 || (uintptr_t)map % 64)
-		emu_stop("tile_load: no map of a tensor of 4 dimensions");
+	l.to = emu_address(to);
+	l.map = copied_by("tile_load", map, l.to);
 	l.barrier = (int)(barrier_of(barrier) - barriers);
 	if (!barriers[l.barrier].told)
 		emu_stop("tile_load: nobody told the copies of the barrier");
-	l.to = emu_address(to);
-	/* (CUDA allows swizzled tiles at multiples of 128 bytes, but their pattern is
-	 * shifted.) */
-	uint32_t whole = l.map.swizzle > 16 ? 8u * l.map.swizzle : 128u;
-	if (l.to % whole)
-		emu_stop("tile_load: to %#x, not on %u bytes", l.to, whole);
 	memcpy(l.at, at, sizeof(l.at));
 	memset(emu_shared_at(l.to, (size_t)box_bytes(&l.map)), 0xff,
 		(size_t)box_bytes(&l.map));
@@ -341,274 +347,14 @@ bool emu_hopper_idle(void)
 	return true;
 }
 
-/* ---- matmuls of warpgroups -------------------------------------------------------------- */
-
-/* 64 x n sums of matmuls in flight; their registers are NaN until these complete. */
-struct sums {
-	float x[64][256];
-	float *c[GROUP];
-	int n, pending;
-};
-
-struct product {
-	struct emu_wgmma p;
-	struct sums *sums;
-	int64_t group;
-	const uint32_t
-		*registers[GROUP]; /* the registers of a, and their values at the call */
-	uint32_t a[GROUP][4];
-	uint16_t seen_a[64 * 16], seen_b[16 * 256];
-};
-
-static struct warpgroup {
-	struct product products[MAX_PRODUCTS];
-	struct sums sums[MAX_SUMS];
-	int n_products, asked[GROUP];
-	int64_t groups[GROUP]; /* committed */
-	bool fenced[GROUP];
-	int waiting;
-	int64_t waited;
-} * warpgroups[GROUPS];
-
-static struct warpgroup *my_group(int *lane)
-{
-	int i = emu_thread() / GROUP;
-	needs_hopper("wgmma");
-	*lane = emu_thread() % GROUP;
-	if (n_threads < (i + 1) * GROUP)
-		emu_stop("a warpgroup of %d threads", n_threads - i * GROUP);
-	if (!warpgroups[i])
-		warpgroups[i] = (struct warpgroup *)calloc(1, sizeof(**warpgroups));
-	return warpgroups[i];
-}
-
-/* [i * 16 + k] = element k of 16 of row i of an operand in shared memory, which is row-major,
- * or column-major if `transposed`. The descriptor has in bits 0-13 the address / 16, in 16-29
- * and 32-45 the strides / 16, in 62-63 the swizzle. first: at the call, not at completion.
- * */
-static void operand_read(uint16_t *to, uint64_t d, int rows, bool transposed, bool first)
-{
-	static const int bytes_of[] = {16, 128, 64, 32};
-	uint32_t start = (d & 0x3fff) << 4;
-	uint32_t leading = (d >> 16 & 0x3fff) << 4, stride = (d >> 32 & 0x3fff) << 4;
-	int bytes = bytes_of[d >> 62], wide = bytes / 2;
-	if (d & ~0xc0003fff3fff3fffull)
-		emu_stop("wgmma: %#llx is no descriptor, or one with a base offset",
-			(unsigned long long)d);
-	if (bytes > 16 && start % (uint32_t)(8 * bytes) >= (uint32_t)bytes)
-		emu_stop("wgmma: address %#x is not in the first of 8 rows of %d bytes",
-			start, bytes);
-	for (uint32_t i = 0; i < (uint32_t)rows; i++) {
-		for (uint32_t k = 0; k < 16; k++) {
-			uint32_t at = start;
-			if (transposed && bytes == 16)
-				at += i / 8 * stride + i % 8 * 2 + k / 8 * leading +
-				      k % 8 * 16;
-			else if (transposed)
-				at += i / wide * leading + i % wide * 2 + k / 8 * stride +
-				      k % 8 * bytes;
-			else if (bytes == 16)
-				at += i / 8 * stride + i % 8 * 16 + k / 8 * leading +
-				      k % 8 * 2;
-			else
-				at += i / 8 * stride + i % 8 * bytes + k * 2;
-			at = swizzled(at & (MAX_ADDRESS - 1), bytes);
-			memcpy(&to[i * 16 + k], emu_shared_at(at, 2), 2);
-			if (first && brought[at / 2] != (BROUGHT | to[i * 16 + k]))
-				emu_stop("wgmma: no copy of a tile has brought what is "
-					 "at %#x",
-					at);
-		}
-	}
-}
-
-static void product_read(struct product *p, uint16_t *a, uint16_t *b, bool first)
-{
-	operand_read(b, p->p.b, p->p.n, p->p.transposed, first);
-	if (!p->p.registers)
-		operand_read(a, p->p.a, 64, false, first);
-}
-
-/* The element of register i of a thread in 64 x n sums: 16 rows a warp, laid out as by
- * mma(). */
-static float *sum_at(struct sums *s, int lane, int i)
-{
-	int row = lane / 32 * 16 + lane % 32 / 4 + i % 4 / 2 * 8;
-	return &s->x[row][i / 4 * 8 + lane % 4 * 2 + i % 2];
-}
-
-static bool all_bits(const float *c, int n)
-{
-	const unsigned char *at = (const unsigned char *)c;
-	return at[0] == 0xff && !memcmp(at, at + 1, (size_t)n * sizeof(*c) - 1);
-}
-
-static struct sums *sums_of(struct warpgroup *g, int lane, const struct emu_wgmma *p)
-{
-	struct sums *unused = NULL;
-	for (int i = 0; i < MAX_SUMS; i++) {
-		struct sums *s = &g->sums[i];
-		if (s->pending && s->c[lane] == p->c && s->n == p->n)
-			return s;
-		if (!s->pending && !unused)
-			unused = s;
-	}
-	if (!unused)
-		emu_stop("%s:%d: products of more than %d matrices at once", p->file,
-			p->line, MAX_SUMS);
-	memset(unused->c, 0, sizeof(unused->c));
-	unused->n = p->n;
-	return unused;
-}
-
-static bool same_product(const struct emu_wgmma *a, const struct emu_wgmma *b)
-{
-	return a->a == b->a && a->b == b->b && a->n == b->n && a->line == b->line &&
-	       a->transposed == b->transposed && a->add == b->add &&
-	       !a->registers == !b->registers && !strcmp(a->file, b->file);
-}
-
-void emu_wgmma_fence(void)
-{
-	int lane;
-	my_group(&lane)->fenced[lane] = true;
-}
-
-/* The first thread of a warpgroup checks that the operands are loaded; after the last one's
- * call, the matmul completes when it is waited for. */
-void emu_wgmma_ask(const struct emu_wgmma *p)
-{
-	int lane;
-	struct warpgroup *g = my_group(&lane);
-	if (!g->fenced[lane])
-		emu_stop("%s:%d: wgmma after no fence", p->file, p->line);
-	if (p->n % 8 || p->n > 256 || g->asked[lane] == MAX_PRODUCTS)
-		emu_stop("%s:%d: a wgmma of %d columns, or too many", p->file, p->line,
-			p->n);
-	struct product *mine = &g->products[g->asked[lane]];
-	if (g->asked[lane]++ == g->n_products) {
-		g->n_products++;
-		mine->p = *p;
-		mine->sums = sums_of(g, lane, p);
-		mine->sums->pending++;
-		mine->group = g->groups[lane];
-		product_read(mine, mine->seen_a, mine->seen_b, true);
-	}
-	if (!same_product(&mine->p, p) || mine->group != g->groups[lane])
-		emu_stop("%s:%d: threads of a warpgroup ask for different products",
-			p->file, p->line);
-	struct sums *s = mine->sums;
-	if (!s->c[lane]) {
-		s->c[lane] = p->c;
-		for (int i = 0; i < p->n / 2; i++)
-			*sum_at(s, lane, i) = p->c[i];
-		memset(p->c, 0xff, (size_t)p->n / 2 * sizeof(*p->c));
-	}
-	if (s->c[lane] != p->c || !all_bits(p->c, p->n / 2))
-		emu_stop("%s:%d: the sums of a wgmma under way are not left alone",
-			p->file, p->line);
-	mine->registers[lane] = p->registers;
-	if (p->registers)
-		memcpy(mine->a[lane], p->registers, sizeof(mine->a[lane]));
-}
-
-void emu_wgmma_commit(void)
-{
-	int lane;
-	struct warpgroup *g = my_group(&lane);
-	g->groups[lane]++;
-	g->fenced[lane] = false;
-}
-
-FAST static void multiply(
-	float (*c)[256], const float (*a)[16], const float (*b)[256], int n)
-{
-	for (int i = 0; i < 64; i++)
-		for (int k = 0; k < 16; k++)
-			for (int j = 0; j < n; j++)
-				c[i][j] += a[i][k] * b[k][j];
-}
-
-static void product_do(struct product *p)
-{
-	static uint16_t a[64 * 16], b[256 * 16];
-	static float x[64][16], wide[256][16], y[16][256];
-	int n = p->p.n;
-	if (p->p.registers) {
-		for (int l = 0; l < GROUP; l++) {
-			if (memcmp(p->registers[l], p->a[l], sizeof(p->a[l])))
-				emu_stop("%s:%d: registers that a wgmma under way reads "
-					 "are not left alone",
-					p->p.file, p->p.line);
-			for (int i = 0; i < 8; i++) {
-				int row = l / 32 * 16 + l % 32 / 4 + i / 2 % 2 * 8;
-				int k = l % 4 * 2 + i % 2 + i / 4 * 8;
-				a[row * 16 + k] =
-					(uint16_t)(p->a[l][i / 2] >> 16 * (i % 2));
-			}
-		}
-	}
-	product_read(p, a, b, false);
-	if ((!p->p.registers && memcmp(a, p->seen_a, sizeof(a))) ||
-		memcmp(b, p->seen_b, (size_t)n * 16 * sizeof(*b)))
-		emu_stop("%s:%d: an operand of a wgmma under way is not left alone",
-			p->p.file, p->p.line);
-	emu_widen(x[0], a, 64 * 16, p->p.bf16);
-	emu_widen(wide[0], b, n * 16, p->p.bf16);
-	for (int j = 0; j < n; j++)
-		for (int k = 0; k < 16; k++)
-			y[k][j] = wide[j][k];
-	if (!p->p.add)
-		memset(p->sums->x, 0, sizeof(p->sums->x));
-	multiply(p->sums->x, x, y, n);
-}
-
-static void sums_done(struct sums *s)
-{
-	for (int l = 0; l < GROUP; l++) {
-		if (!all_bits(s->c[l], s->n / 2))
-			emu_stop("the sums of a wgmma under way are not left alone");
-		for (int i = 0; i < s->n / 2; i++)
-			s->c[l][i] = *sum_at(s, l, i);
-	}
-}
-
-/* All threads wait: completes the committed groups up to `groups`. */
-static void products_do(struct warpgroup *g, int groups, const char *file, int line)
-{
-	int n = 0;
-	for (int l = 0; l < GROUP; l++)
-		if (g->asked[l] != g->n_products || g->groups[l] != g->groups[0])
-			emu_stop("%s:%d: threads of a warpgroup wait for different "
-				 "products",
-				file, line);
-	while (n < g->n_products && g->products[n].group < g->groups[0] - groups) {
-		struct product *p = &g->products[n++];
-		product_do(p);
-		if (!--p->sums->pending)
-			sums_done(p->sums);
-	}
-	g->n_products -= n;
-	memmove(g->products, g->products + n,
-		(size_t)g->n_products * sizeof(*g->products));
-	for (int l = 0; l < GROUP; l++)
-		g->asked[l] = g->n_products;
-}
-
-/* Whether this thread has matmuls in flight. ptxas (13.0) lost registers at branches between
- * a matmul and its wait; this finds only branches of waits, tests/machine_code finds all. */
-static bool products_under_way(void)
-{
-	const struct warpgroup *g = warpgroups[emu_thread() / GROUP];
-	return g && g->asked[emu_thread() % GROUP];
-}
+/* ---- waits for barriers ------------------------------------------------------------------ */
 
 /* A thread must wait for each phase in order, from 0 or from the complete one before it. (A
  * wait has the parity only, which cannot distinguish two phases from none.) */
-void emu_barrier_wait(uint64_t *p, int parity, const char *file, int line)
+void emu_barrier_wait(uint64_t *p, int parity, bool meanwhile, const char *file, int line)
 {
 	struct barrier *b = barrier_of(p);
-	if (products_under_way())
+	if (emu_wgmma_under_way(meanwhile))
 		emu_stop("%s:%d: a barrier is waited for, which is a loop, while a wgmma "
 			 "is under way",
 			file, line);
@@ -623,30 +369,6 @@ void emu_barrier_wait(uint64_t *p, int parity, const char *file, int line)
 		emu_stop("%s:%d: waits for phase %d, and %d are done", file, line,
 			(int)w.phase, (int)b->done);
 	emu_until(wait_ready, &w, "barrier_wait", file, line);
-}
-
-struct meeting {
-	const struct warpgroup *g;
-	int64_t waited;
-};
-
-static bool met(void *asks)
-{
-	const struct meeting *m = (const struct meeting *)asks;
-	return m->g->waited > m->waited;
-}
-
-void emu_wgmma_wait(int groups, const char *file, int line)
-{
-	int lane;
-	struct warpgroup *g = my_group(&lane);
-	struct meeting m = {g, g->waited};
-	if (++g->waiting == GROUP) {
-		products_do(g, groups, file, line);
-		g->waiting = 0;
-		g->waited++;
-	}
-	emu_until(met, &m, "wgmma_wait", file, line);
 }
 
 /* ---- blocks -------------------------------------------------------------------------------- */
@@ -694,13 +416,5 @@ void emu_hopper_end(void)
 				named[i].here, i);
 		named[i] = (struct named){};
 	}
-	for (int i = 0; i < GROUPS; i++) {
-		struct warpgroup *g = warpgroups[i];
-		if (!g)
-			continue;
-		if (g->n_products)
-			emu_stop("a block ends with a wgmma under way");
-		memset(g->groups, 0, sizeof(g->groups));
-		memset(g->fenced, 0, sizeof(g->fenced));
-	}
+	emu_wgmma_end();
 }

@@ -44,6 +44,17 @@ EMU_INSIDE void emu_hopper_sync(void); /* all threads were at a barrier */
 /* All threads wait: completes one asynchronous copy, if any is in flight. */
 EMU_INSIDE bool emu_hopper_idle(void);
 
+/* Ends the program if the device has no such instructions. */
+EMU_INSIDE void emu_needs_hopper(const char *what);
+/* Whether a copy of a tile has brought x to this address of shared memory. */
+EMU_INSIDE bool emu_brought(uint32_t address, uint16_t x);
+
+/* ---- wgmma.cc ------------------------------------------------------------------------ */
+
+/* Whether the running thread has matmuls in flight; `held`: with an operand in registers. */
+EMU_INSIDE bool emu_wgmma_under_way(bool held);
+EMU_INSIDE void emu_wgmma_end(void); /* of a block */
+
 /* ---- runtime.cc ---------------------------------------------------------------------- */
 
 EMU_INSIDE int emu_arch(void); /* 90: compute capability 9.0 */

@@ -15,7 +15,7 @@ struct store {
 	int at[4];
 	uint32_t from;
 	int thread;
-	bool committed;
+	int64_t group; /* of this thread */
 	unsigned char seen
 		[MAX_STORE]; /* at the call; a copy reads them at some time until the wait */
 };
@@ -25,10 +25,11 @@ static int n_stores;
 /* How often each thread made its stores to shared memory visible to copies, and how often groups of
  * copies of a warp's threads have needed it. */
 static int64_t tells[MAX_THREADS], groups_of[MAX_THREADS / 32];
+static int64_t committed[MAX_THREADS]; /* groups */
 
 void emu_stores_tell(void)
 {
-	needs_hopper("stores_tell");
+	emu_needs_hopper("stores_tell");
 	tells[emu_thread()]++;
 }
 
@@ -36,7 +37,7 @@ void emu_tile_store(const CUtensorMap *map, const void *from, const int at[4])
 {
 	struct store s = {};
 	memcpy(&s.map, map, sizeof(s.map));
-	needs_hopper("tile_store");
+	emu_needs_hopper("tile_store");
 	if (s.map.magic != MAP || s.map.rank != 4 || (uintptr_t)map % 64)
 		emu_stop("tile_store: no map of a tensor of 4 dimensions");
 	int warp = emu_thread() / 32, bytes = box_bytes(&s.map);
@@ -53,6 +54,7 @@ void emu_tile_store(const CUtensorMap *map, const void *from, const int at[4])
 	memcpy(s.at, at, sizeof(s.at));
 	memcpy(s.seen, emu_shared_at(s.from, (size_t)bytes), (size_t)bytes);
 	s.thread = emu_thread();
+	s.group = committed[s.thread];
 	if (n_stores == MAX_STORES)
 		emu_stop("more stores of tiles than %d", n_stores);
 	stores[n_stores++] = s;
@@ -60,10 +62,9 @@ void emu_tile_store(const CUtensorMap *map, const void *from, const int at[4])
 
 void emu_stores_commit(void)
 {
-	needs_hopper("stores_commit");
+	emu_needs_hopper("stores_commit");
 	groups_of[emu_thread() / 32]++;
-	for (int i = 0; i < n_stores; i++)
-		stores[i].committed |= stores[i].thread == emu_thread();
+	committed[emu_thread()]++;
 }
 
 static void store_now(const struct store *s)
@@ -87,12 +88,12 @@ static void store_now(const struct store *s)
 }
 
 /* As late as allowed: at the wait. */
-void emu_stores_wait(void)
+void emu_stores_wait(int groups)
 {
-	int n = 0;
-	needs_hopper("stores_wait");
+	int n = 0, me = emu_thread();
+	emu_needs_hopper("stores_wait");
 	for (int i = 0; i < n_stores; i++) {
-		if (stores[i].thread == emu_thread() && stores[i].committed)
+		if (stores[i].thread == me && stores[i].group < committed[me] - groups)
 			store_now(&stores[i]);
 		else if (n++ != i)
 			stores[n - 1] = stores[i];
@@ -105,6 +106,7 @@ void emu_stores_begin(int n)
 	n_threads = n;
 	memset(tells, 0, sizeof(tells));
 	memset(groups_of, 0, sizeof(groups_of));
+	memset(committed, 0, sizeof(committed));
 }
 
 void emu_stores_end(void)

@@ -231,6 +231,55 @@ static __global__ void products_kernel(
 			y[i / 4][i % 4];
 }
 
+/* 256 columns: the tile's rows, twice. */
+static __global__ void wide_kernel(float *c, const __grid_constant__ CUtensorMap map)
+{
+	SHARED(shared);
+	uint64_t *barrier = (uint64_t *)shared;
+	__nv_bfloat16 *tile = (__nv_bfloat16 *)tiles_in(shared);
+	int lane = (int)threadIdx.x % 32, row = (int)threadIdx.x / 32 * 16 + lane / 4;
+	float x[32][4];
+	if (threadIdx.x == 0) {
+		barrier_make(barrier, 1);
+		barriers_tell();
+		barrier_expect(barrier, 2 * ROWS * COLS * 2);
+		for (int i = 0; i < 2; i++)
+			tile_load(tile + i * ROWS * PANEL, &map, barrier, 0, 0, 0, 0);
+	}
+	__syncthreads();
+	barrier_wait(barrier, 0);
+	wgmma_fence();
+	for (int k = 0; k < COLS / 16; k++)
+		wgmma<false>(x, columns_further(columns_of(tile), 0, k),
+			columns_further(columns_of(tile), 0, k), k > 0, __nv_bfloat16());
+	wgmma_commit();
+	wgmma_wait<0>();
+	for (int i = 0; i < 32 * 4; i++)
+		c[(row + i % 4 / 2 * 8) * 256 + i / 4 * 8 + lane % 4 * 2 + i % 2] =
+			x[i / 4][i % 4];
+}
+
+static bool wide_products(void)
+{
+	alignas(64) static __nv_bfloat16 x[BATCH * ROWS * HEADS * COLS];
+	static float c[64 * 256];
+	CUtensorMap map;
+	for (int i = 0; i < BATCH * ROWS * HEADS * COLS; i++)
+		x[i] = narrow<__nv_bfloat16>((float)(i * 7919 % 31 % 5 - 2) / 8);
+	EMU_EXPECT(!encode(&map, x, COLS, HEADS * COLS, ROWS, PANEL, ROWS,
+		CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16));
+	emu_launch(dim3(1), dim3(WARPGROUP), 2 * ROWS * COLS * 2 + 2048,
+		[&] { wide_kernel(c, map); });
+	for (int i = 0; i < 64 * 256; i++) {
+		float s = 0;
+		for (int k = 0; k < COLS; k++)
+			s += widen(x[i / 256 * HEADS * COLS + k]) *
+			     widen(x[i % 256 % ROWS * HEADS * COLS + k]);
+		EMU_EXPECT(c[i] == s);
+	}
+	return true;
+}
+
 template <typename T, int MODE, int NT> static bool products_of(void)
 {
 	enum { N = NT * 8 };
@@ -502,6 +551,7 @@ const struct emu_test emu_tests_hopper[] = {
 	{"store_left", stores<STORE_LEFT>, "before 1 stores"},
 	{"store_not_committed", stores<STORE_NOT_COMMITTED>, "before 1 stores"},
 	{"products_of_warpgroups", products, NULL},
+	{"products_of_256_columns", wide_products, NULL},
 	{"ring", ring, NULL},
 	{"turns", turns, NULL},
 	{"barrier_not_made", wrong<NOT_MADE>, "nobody made"},

@@ -48,8 +48,6 @@ static inline char *box_row(const struct map *m, const int from[4], int i)
 	return p;
 }
 
-/* Ends the program if the device has no such instructions. */
-EMU_INSIDE void needs_hopper(const char *what);
 /* Of a block. */
 EMU_INSIDE void emu_stores_begin(int n_threads);
 EMU_INSIDE void emu_stores_end(void);

@@ -16,7 +16,7 @@ EMU_INSIDE void emu_barrier_make(uint64_t *barrier, int count);
 EMU_INSIDE void emu_barriers_tell(void);
 EMU_INSIDE void emu_barrier_arrive(uint64_t *barrier, int n_bytes);
 EMU_INSIDE void emu_barrier_wait(
-	uint64_t *barrier, int parity, const char *file, int line);
+	uint64_t *barrier, int parity, bool meanwhile, const char *file, int line);
 EMU_INSIDE void emu_named(int id, int n, bool wait, const char *file, int line);
 EMU_INSIDE void emu_registers(int n, bool more, const char *file, int line);
 
@@ -42,7 +42,23 @@ static inline void barrier_expect(uint64_t *barrier, int n_bytes)
 
 static inline void barrier_wait(uint64_t *barrier, int parity, EMU_WHERE)
 {
-	emu_barrier_wait(barrier, parity, file, line);
+	emu_barrier_wait(barrier, parity, false, file, line);
+}
+
+static inline void barrier_wait_meanwhile(uint64_t *barrier, int parity, EMU_WHERE)
+{
+	emu_barrier_wait(barrier, parity, true, file, line);
+}
+
+/* Clusters are not emulated: kernels for them are compiled, and never called. */
+static inline void barrier_arrive_at(uint64_t *, int)
+{
+	emu_stop("a barrier of another block");
+}
+
+static inline void cluster_sync(void)
+{
+	emu_stop("a barrier of a cluster");
 }
 
 static inline void turn_wait(int id, int n_threads, EMU_WHERE)
@@ -77,12 +93,18 @@ static inline void tile_load(void *to, const CUtensorMap *map, uint64_t *barrier
 	emu_tile_load(to, map, barrier, at);
 }
 
+static inline void tile_load_both(
+	void *, const CUtensorMap *, uint64_t *, int, int, int, int)
+{
+	emu_stop("a copy to both blocks of a cluster");
+}
+
 /* ---- stores of tiles ------------------------------------------------------------------- */
 
 EMU_INSIDE void emu_stores_tell(void);
 EMU_INSIDE void emu_tile_store(const CUtensorMap *map, const void *from, const int at[4]);
 EMU_INSIDE void emu_stores_commit(void);
-EMU_INSIDE void emu_stores_wait(void);
+EMU_INSIDE void emu_stores_wait(int groups);
 
 static inline void stores_tell(void)
 {
@@ -101,9 +123,9 @@ static inline void stores_commit(void)
 	emu_stores_commit();
 }
 
-static inline void stores_wait(void)
+template <int N = 0> static inline void stores_wait(void)
 {
-	emu_stores_wait();
+	emu_stores_wait(N);
 }
 
 /* ---- matmuls --------------------------------------------------------------------------- */
