@@ -67,7 +67,9 @@ enum lab {
 	LAB_FLOAT8_BIAS = 16,
 	LAB_NORM = 32,
 	LAB_GELU = 64,
-	LAB_NORM_COPY = 128
+	LAB_NORM_COPY = 128,
+	LAB_NORM_LOADS = 1 << 16,
+	LAB_NORM_WARP = 1 << 17
 };
 bool cuda_lab_off(const struct device *d, enum lab what);
 

@@ -26,6 +26,8 @@ static const struct {
 	{"gelu", LAB_GELU},
 	/* the bias as an epilogue of float8 matmuls */
 	{"float8-bias", LAB_FLOAT8_BIAS},
+	/* the fused backward of a norm issues all loads of a row before it uses one */
+	{"norm-loads", LAB_NORM_LOADS},
 };
 
 static int64_t lab_of(const char *name, size_t len)

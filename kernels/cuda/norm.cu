@@ -331,6 +331,68 @@ static __device__ inline void add_pack(float *sums, const float (&x)[N])
 	*at = v;
 }
 
+/* part[run = blockIdx.x][n_sums][cols] = the sums[n_sums][WARPS_A_BLOCK][COLS], added over warps in
+ * order. */
+template <int COLS>
+static __device__ inline void join_warps(
+	float *part, const float *sums, int n_sums, int cols)
+{
+	part += (int64_t)blockIdx.x * n_sums * cols;
+	for (int at = (int)threadIdx.x; at < n_sums * COLS; at += THREADS) {
+		int which = at / COLS, col = at % COLS;
+		float total = 0;
+		for (int w = 0; w < WARPS_A_BLOCK; w++)
+			total += sums[(which * WARPS_A_BLOCK + w) * COLS + col];
+		if (col < cols)
+			part[which * cols + col] = total;
+	}
+}
+
+/* The elements that a row of whole packs has in a pack: all or none. */
+static __device__ inline int whole_left(int left)
+{
+	return left > 0 ? N : 0;
+}
+
+/* warp_sum() of two numbers, with both in flight. */
+static __device__ inline void warp_sums(float &x, float &y)
+{
+	for (int i = WARP / 2; i; i /= 2) {
+		x += __shfl_xor_sync(ALL_LANES, x, i);
+		y += __shfl_xor_sync(ALL_LANES, y, i);
+	}
+}
+
+/* bwd_x_row() for a row `to` in registers, with gamma in shared memory. */
+template <int PACKS, typename T>
+static __device__ inline void bwd_x_of(enum norm_kind kind, float (&to)[PACKS][N],
+	float (&h)[PACKS][N], const packed<T, N> (&up)[PACKS], const float *gamma,
+	float mean, float rstd, int cols)
+{
+	float e[N], sum_e = 0, sum_eh = 0;
+#pragma unroll
+	for (int p = 0; p < PACKS; p++) {
+		const pack<float, N> g = *(const pack<float, N> *)(gamma + pack_at<1>(p));
+		unpack(e, up[p]);
+		for (int i = 0; i < N; i++) {
+			h[p][i] = (h[p][i] - mean) * rstd;
+			e[i] *= g.x[i]; /* 0 past the end */
+			sum_e += e[i];
+			sum_eh += e[i] * h[p][i];
+		}
+	}
+	warp_sums(sum_e, sum_eh);
+	float mean_e = kind == NORM_LAYER ? sum_e / (float)cols : 0;
+	float mean_eh = sum_eh / (float)cols;
+#pragma unroll
+	for (int p = 0; p < PACKS; p++) {
+		const pack<float, N> g = *(const pack<float, N> *)(gamma + pack_at<1>(p));
+		unpack(e, up[p]);
+		for (int i = 0; i < N; i++)
+			to[p][i] += rstd * (e[i] * g.x[i] - mean_e - h[p][i] * mean_eh);
+	}
+}
+
 /*
  * A block has a run of rows, as in norm_bwd_w, each of its warps every eighth row; a warp
  * adds the values that it has in registers for dx to its sums too. So the sums have the bits
@@ -384,19 +446,87 @@ static __global__ void __launch_bounds__(THREADS, PACKS <= 6 ? 2 : 1) norm_bwd_k
 	}
 	raise_amax<1, C>(amax, 0, most);
 	__syncthreads();
-	part += (int64_t)blockIdx.x * n_sums * cols;
-	for (int at = (int)threadIdx.x; at < n_sums * COLS; at += THREADS) {
-		int which = at / COLS, col = at % COLS;
-		float total = 0;
-		for (int w = 0; w < WARPS_A_BLOCK; w++)
-			total += sums[which * OF_ALL_WARPS + w * COLS + col];
-		if (col < cols)
-			part[which * cols + col] = total;
+	join_warps<COLS>(part, sums, n_sums, cols);
+}
+
+/* norm_bwd_kernel for aligned rows, the same bits: the loads of a row are all in flight at once, so
+ * a row waits for device memory once, where the kernel above waits for each pack of dx behind the
+ * stores of the one before. gamma is read from shared memory. */
+template <int PACKS, bool BETA, typename T, typename C>
+static __global__ void __launch_bounds__(THREADS, PACKS <= 6 ? 2 : 1)
+	norm_bwd_loads_kernel(enum norm_kind kind, float *dx, C *copy, float *part,
+		const T *dy, const float *x, const float *mean, const float *rstd,
+		const float *gamma, int64_t rows, int cols, struct column_runs runs,
+		int n_sums, float *amax)
+{
+	enum { COLS = PACKS * N * WARP, OF_ALL_WARPS = WARPS_A_BLOCK * COLS };
+	enum { OF_BETA = 1, OF_COPY = BETA ? 2 : 1 };
+	SHARED(memory);
+	float *sums = (float *)memory;		     /* [n_sums][WARPS_A_BLOCK][COLS] */
+	float *scale = sums + n_sums * OF_ALL_WARPS; /* [COLS]: gamma, and zeros */
+	float *own = sums + warp_number() * COLS;
+	int64_t first = blockIdx.x * runs.rows, end = min64(first + runs.rows, rows);
+	unsigned most = 0;
+	for (int s = 0; s < n_sums; s++)
+		for (int p = 0; p < PACKS; p++)
+			*(pack<float, N> *)(own + s * OF_ALL_WARPS + pack_at<1>(p)) = {};
+	for (int i = (int)threadIdx.x; i < COLS; i += THREADS)
+		scale[i] = i < cols ? gamma[i] : 0;
+	__syncthreads();
+	for (int64_t row = first + warp_number(); row < end; row += WARPS_A_BLOCK) {
+		packed<T, N> up[PACKS];
+		float h[PACKS][N], to[PACKS][N], m = mean[row], r = rstd[row];
+#pragma unroll
+		for (int p = 0; p < PACKS; p++) {
+			int j = pack_at<1>(p), left = whole_left(cols - j);
+			load(h[p], x + row * cols + j, left, true);
+			up[p] = fetch<N>(dy + row * cols + j, left, true);
+			load(to[p], dx + row * cols + j, left, true);
+		}
+		bwd_x_of(kind, to, h, up, scale, m, r, cols);
+#pragma unroll
+		for (int p = 0; p < PACKS; p++) {
+			int j = pack_at<1>(p), left = whole_left(cols - j);
+			store(dx + row * cols + j, to[p], left, true);
+		}
+#pragma unroll
+		for (int p = 0; p < PACKS; p++) {
+			float u[N];
+			unpack(u, up[p]);
+			if (BETA)
+				add_pack(own + OF_BETA * OF_ALL_WARPS + pack_at<1>(p), u);
+			for (int i = 0; i < N; i++)
+				u[i] *= h[p][i]; /* 0 past the end */
+			add_pack(own + pack_at<1>(p), u);
+		}
+		if (!copy)
+			continue;
+#pragma unroll
+		for (int p = 0; p < PACKS; p++) {
+			int j = pack_at<1>(p), left = whole_left(cols - j);
+			store(copy + row * cols + j, to[p], left, true);
+			for (int i = 0; i < N; i++)
+				to[p][i] = widen(narrow<C>(to[p][i]));
+		}
+		if (n_sums > OF_COPY)
+#pragma unroll
+			for (int p = 0; p < PACKS; p++)
+				add_pack(own + OF_COPY * OF_ALL_WARPS + pack_at<1>(p),
+					to[p]); /* anything past the end */
+		if (amax)
+#pragma unroll
+			for (int p = 0; p < PACKS; p++)
+				if (pack_at<1>(p) < cols)
+					most = amax_bits(to[p], most);
 	}
+	raise_amax<1, C>(amax, 0, most);
+	__syncthreads();
+	join_warps<COLS>(part, sums, n_sums, cols);
 }
 
 template <int P, bool B> struct row_sums {
-	enum { PACKS = P, SUM_BYTES = P * N * WARP * WARPS_A_BLOCK * (int)sizeof(float) };
+	enum { PACKS = P, ROW_BYTES = P * N * WARP * (int)sizeof(float) };
+	enum { SUM_BYTES = WARPS_A_BLOCK * ROW_BYTES };
 	static constexpr bool BETA = B;
 };
 
@@ -433,6 +563,7 @@ static bool norm_bwd_rows(
 	const size_t shared_bytes = (size_t)sums.n * W::SUM_BYTES;
 	if (cols > W::PACKS * N * WARP || shared_bytes > cuda_of(d)->max_shared_bytes)
 		return false;
+	const bool loads = shared_bytes + W::ROW_BYTES <= cuda_of(d)->max_shared_bytes;
 	float *part = (float *)cuda_workspace(
 		d, (size_t)(runs.n * sums.n * cols) * sizeof(float));
 	float *out = floats_of(mat_rows(to->dx, n->first, rows));
@@ -442,10 +573,18 @@ static bool norm_bwd_rows(
 	const float *mean = floats_of(n->stats) + n->first, *rstd = mean + n->x.rows;
 	const float *gamma = floats_of(n->gamma);
 	bool whole = in_packs(cols, N, out, copy, up, in) && in_packs(0, N, gamma);
-	launch(d, "norm_bwd", grid_of(runs.n), THREADS, shared_bytes,
-		norm_bwd_kernel<W::PACKS, W::BETA, T, C>, n->kind, out, copy, part, up,
-		in, mean, rstd, gamma, rows, (int)cols, runs, sums.n,
-		copy ? amax_on_the_way(d, to->copy) : NULL, whole);
+	float *amax = copy ? amax_on_the_way(d, to->copy) : NULL;
+	if (whole && loads && !cuda_lab_off(d, LAB_NORM_LOADS))
+		launch(d, "norm_bwd", grid_of(runs.n), THREADS,
+			shared_bytes + W::ROW_BYTES,
+			norm_bwd_loads_kernel<W::PACKS, W::BETA, T, C>, n->kind, out,
+			copy, part, up, in, mean, rstd, gamma, rows, (int)cols, runs,
+			sums.n, amax);
+	else
+		launch(d, "norm_bwd", grid_of(runs.n), THREADS, shared_bytes,
+			norm_bwd_kernel<W::PACKS, W::BETA, T, C>, n->kind, out, copy,
+			part, up, in, mean, rstd, gamma, rows, (int)cols, runs, sums.n,
+			amax, whole);
 	cuda_join_runs(d, "norm_bwd", cols, &sums, part, runs.n);
 	return true;
 }
