@@ -1,5 +1,5 @@
 /* PT_LAB_OFF=name,.. disables optimizations, so that what each of them gains can be measured on a
- * GPU. No bits change, except with gelu and float8-bias. */
+ * GPU. No bits change, except with gelu, float8-bias and norm-warp. */
 #include "kernels/cuda/cuda_internal.h"
 
 #include <stdlib.h>
@@ -28,6 +28,8 @@ static const struct {
 	{"float8-bias", LAB_FLOAT8_BIAS},
 	/* the fused backward of a norm issues all loads of a row before it uses one */
 	{"norm-loads", LAB_NORM_LOADS},
+	/* a warp for a row of norm_fwd and residual_norm of up to 2048 columns, not 1024 */
+	{"norm-warp", LAB_NORM_WARP},
 };
 
 static int64_t lab_of(const char *name, size_t len)

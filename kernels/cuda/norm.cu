@@ -7,8 +7,10 @@
  * i, i + n, ... */
 enum { N = PER_PACK<float> };
 
-template <int W, int P> struct width {
+/* WHOLE_: all rows and vectors are aligned for packs, so a pack is inside the row or past its end. */
+template <int W, int P, bool WHOLE_ = false> struct width {
 	enum { WARPS = W, PACKS = P };
+	static constexpr bool WHOLE = WHOLE_;
 };
 
 template <typename F> static void by_cols(int64_t cols, F fn)
@@ -26,6 +28,50 @@ template <typename F> static void by_cols(int64_t cols, F fn)
 		fn(width<16, 8>());
 	else
 		fn(width<32, 8>());
+}
+
+/* Rows of up to so many packs a thread fit in the registers of a warp: one warp has a row. */
+enum { MAX_PACKS = 16 };
+
+template <typename F> static void by_cols_of_warp(int64_t cols, F fn)
+{
+	if (cols > N * 8 * WARP && cols <= N * MAX_PACKS * WARP)
+		fn(width<1, MAX_PACKS>());
+	else
+		by_cols(cols, fn);
+}
+
+/* The same with fewer registers and instructions for aligned rows, and the same bits: zeros past the
+ * end of a row do not change a sum. */
+template <typename F>
+static void by_cols_fwd(struct device *d, int64_t cols, bool whole, F fn)
+{
+	if (cuda_lab_off(d, LAB_NORM_WARP))
+		by_cols(cols, fn);
+	else if (!whole || cols > N * MAX_PACKS * WARP)
+		by_cols_of_warp(cols, fn);
+	else if (cols <= N * 2 * WARP)
+		fn(width<1, 2, true>());
+	else if (cols <= N * 6 * WARP)
+		fn(width<1, 6, true>());
+	else if (cols <= N * 8 * WARP)
+		fn(width<1, 8, true>());
+	else if (cols <= N * 13 * WARP)
+		fn(width<1, 13, true>());
+	else
+		fn(width<1, MAX_PACKS, true>());
+}
+
+/* Blocks of aligned rows that shall fit a multiprocessor: a thread has so many registers of data. */
+template <bool WHOLE, int DATA> static constexpr int blocks_of_rows(void)
+{
+	return !WHOLE || DATA > 80 ? 1 : DATA > 36 ? 2 : 3;
+}
+
+/* The elements of a row from column j on, for a pack. */
+template <bool WHOLE> static __device__ inline int left_of(int cols, int j)
+{
+	return !WHOLE ? cols - j : j < cols ? N : 0;
 }
 
 /* The first column of pack p of this thread. */
@@ -48,12 +94,13 @@ template <typename T> struct norm_args {
 };
 
 /* Normalizes a row in registers, padded with zeros, and stores the result. */
-template <int WARPS, int PACKS, typename T>
+template <int WARPS, bool WHOLE, int PACKS, typename T>
 static __device__ inline void norm_row(
 	float (&v)[PACKS][N], const struct norm_args<T> &n, int64_t row)
 {
 	float g[N], b[N] = {}, sum = 0, square = 0, mean = 0;
 	unsigned most = 0, seen = amax_seen(n.amax);
+	const bool whole = WHOLE || n.whole;
 	T *y = n.y + row * n.cols;
 	if (n.kind == NORM_LAYER) {
 		for (int p = 0; p < PACKS; p++)
@@ -63,7 +110,7 @@ static __device__ inline void norm_row(
 	}
 	for (int p = 0; p < PACKS; p++) {
 		for (int i = 0; i < N; i++) {
-			bool here = pack_at<WARPS>(p) + i < n.cols;
+			bool here = i < left_of<WHOLE>(n.cols, pack_at<WARPS>(p));
 			v[p][i] = here ? v[p][i] - mean : 0;
 			square += v[p][i] * v[p][i];
 		}
@@ -75,24 +122,25 @@ static __device__ inline void norm_row(
 	}
 #pragma unroll
 	for (int p = 0; p < PACKS; p++) {
-		int j = pack_at<WARPS>(p), left = n.cols - j;
-		load(g, n.gamma + j, left, n.whole);
+		int j = pack_at<WARPS>(p), left = left_of<WHOLE>(n.cols, j);
+		load_const(g, n.gamma + j, left, whole);
 		if (n.beta)
-			load(b, n.beta + j, left, n.whole);
+			load_const(b, n.beta + j, left, whole);
 		for (int i = 0; i < N; i++) {
 			v[p][i] = v[p][i] * rstd * g[i];
 			v[p][i] = n.beta ? v[p][i] + b[i] : v[p][i];
 		}
-		store(y + j, v[p], left, n.whole);
+		store(y + j, v[p], left, whole);
 		most = amax_bits(v[p], most); /* zeros past the end */
 	}
 	raise_amax<WARPS, T>(n.amax, seen, most);
 }
 
-template <int WARPS, int PACKS, typename T>
-static __global__ void __launch_bounds__(threads_of_rows<WARPS>()) norm_fwd_kernel(
-	enum norm_kind kind, T *y, float *stats, const float *x, const float *gamma,
-	const float *beta, int64_t rows, int cols, float eps, float *amax, bool whole)
+template <int WARPS, int PACKS, bool WHOLE, typename T>
+static __global__ void __launch_bounds__(threads_of_rows<WARPS>(),
+	blocks_of_rows<WHOLE, PACKS * N>()) norm_fwd_kernel(enum norm_kind kind, T *y,
+	float *stats, const float *x, const float *gamma, const float *beta, int64_t rows,
+	int cols, float eps, float *amax, bool whole)
 {
 	int64_t row = my_row<WARPS>();
 	float v[PACKS][N];
@@ -102,12 +150,12 @@ static __global__ void __launch_bounds__(threads_of_rows<WARPS>()) norm_fwd_kern
 #pragma unroll
 	for (int p = 0; p < PACKS; p++) {
 		int j = pack_at<WARPS>(p);
-		load(v[p], x + j, cols - j, whole);
+		load(v[p], x + j, left_of<WHOLE>(cols, j), WHOLE || whole);
 	}
 	const struct norm_args<T> n = {
 		kind, y, stats, gamma, beta, eps, rows, cols, whole, amax
 	};
-	norm_row<WARPS>(v, n, row);
+	norm_row<WARPS, WHOLE>(v, n, row);
 }
 
 void cuda_norm_fwd(struct device *d, enum norm_kind kind, struct mat y, struct mat stats,
@@ -120,12 +168,12 @@ void cuda_norm_fwd(struct device *d, enum norm_kind kind, struct mat y, struct m
 		using T = decltype(t);
 		T *out = (T *)y.p;
 		bool whole = in_packs(cols, N, out, in) && in_packs(0, N, g, b);
-		by_cols(cols, [&](auto w) {
+		by_cols_fwd(d, cols, whole, [&](auto w) {
 			using W = decltype(w);
 			launch(d, "norm_fwd", grid_of_rows<W::WARPS>(rows),
 				threads_of_rows<W::WARPS>(), 0,
-				norm_fwd_kernel<W::WARPS, W::PACKS, T>, kind, out,
-				floats_of(stats), in, g, b, rows, (int)cols, eps,
+				norm_fwd_kernel<W::WARPS, W::PACKS, W::WHOLE, T>, kind,
+				out, floats_of(stats), in, g, b, rows, (int)cols, eps,
 				amax_on_the_way(d, y), whole);
 		});
 	});
@@ -135,11 +183,13 @@ void cuda_norm_fwd(struct device *d, enum norm_kind kind, struct mat y, struct m
 /* ---- fused with the residual sum ----------------------------------------------------- */
 
 /* y = x + dropout(sum + bias), and the norm of y, with the row in registers. */
-template <int WARPS, int PACKS, typename S, typename T>
-static __global__ void __launch_bounds__(threads_of_rows<WARPS>()) residual_norm_kernel(
-	enum norm_kind kind, T *h, float *stats, float *y, const float *x, const S *sum,
-	const float *bias, const float *gamma, const float *beta, int64_t rows, int cols,
-	float eps, struct dropout o, bool drops, float *amax, bool whole)
+template <int WARPS, int PACKS, bool WHOLE, typename S, typename T>
+static __global__ void __launch_bounds__(threads_of_rows<WARPS>(),
+	blocks_of_rows<WHOLE, PACKS *(N + PER_PACK<float> * (int)sizeof(S) / 4)>())
+	residual_norm_kernel(enum norm_kind kind, T *h, float *stats, float *y,
+		const float *x, const S *sum, const float *bias, const float *gamma,
+		const float *beta, int64_t rows, int cols, float eps, struct dropout o,
+		bool drops, float *amax, bool whole)
 {
 	int64_t row = my_row<WARPS>();
 	float v[PACKS][N];
@@ -151,22 +201,23 @@ static __global__ void __launch_bounds__(threads_of_rows<WARPS>()) residual_norm
 	sum += row * cols;
 #pragma unroll
 	for (int p = 0; p < PACKS; p++) {
-		int j = pack_at<WARPS>(p);
-		load(v[p], x + j, cols - j, whole);
-		in[p] = fetch<N>(sum + j, cols - j, whole);
+		int j = pack_at<WARPS>(p), left = left_of<WHOLE>(cols, j);
+		load(v[p], x + j, left, WHOLE || whole);
+		in[p] = fetch<N>(sum + j, left, WHOLE || whole);
 	}
 #pragma unroll
 	for (int p = 0; p < PACKS; p++) {
-		int j = pack_at<WARPS>(p), left = cols - j;
+		int j = pack_at<WARPS>(p), left = left_of<WHOLE>(cols, j);
 		if (left <= 0)
 			continue;
-		residual(v[p], in[p], bias, o, drops, vector_place{row, j}, left, whole);
-		store(y + j, v[p], left, whole);
+		residual(v[p], in[p], bias, o, !WHOLE && drops, vector_place{row, j},
+			left, WHOLE || whole);
+		store(y + j, v[p], left, WHOLE || whole);
 	}
 	const struct norm_args<T> n = {
 		kind, h, stats, gamma, beta, eps, rows, cols, whole, amax
 	};
-	norm_row<WARPS>(v, n, row);
+	norm_row<WARPS, WHOLE>(v, n, row);
 }
 
 template <typename S, typename T>
@@ -182,12 +233,12 @@ static void residual_norm(struct device *d, struct mat y, struct mat x, struct m
 	struct dropout none = {};
 	bool whole =
 		in_packs(cols, N, out, stream, in, h) && in_packs(0, N, b, gamma, beta);
-	by_cols(cols, [&](auto w) {
+	by_cols_fwd(d, cols, whole && !o, [&](auto w) { /* (WHOLE: without dropout) */
 		using W = decltype(w);
 		launch(d, "residual_norm", grid_of_rows<W::WARPS>(rows),
 			threads_of_rows<W::WARPS>(), 0,
-			residual_norm_kernel<W::WARPS, W::PACKS, S, T>, n->kind, h,
-			floats_of(n->stats), out, stream, in, b, gamma, beta, rows,
+			residual_norm_kernel<W::WARPS, W::PACKS, W::WHOLE, S, T>, n->kind,
+			h, floats_of(n->stats), out, stream, in, b, gamma, beta, rows,
 			(int)cols, n->eps, o ? *o : none, o != NULL,
 			amax_on_the_way(d, n->h), whole);
 	});
@@ -278,18 +329,6 @@ static __global__ void __launch_bounds__(threads_of_rows<WARPS>()) norm_bwd_x_ke
 		whole, [](int, const float(&)[N]) {});
 }
 
-/* Rows of up to so many packs fit in the registers of a warp, and norm_bwd uses one warp a
- * row for them: so do these kernels, to have the same order of additions. */
-enum { MAX_PACKS = 16 };
-
-template <typename F> static void by_cols_bwd(int64_t cols, F fn)
-{
-	if (cols > N * 8 * WARP && cols <= N * MAX_PACKS * WARP)
-		fn(width<1, MAX_PACKS>());
-	else
-		by_cols(cols, fn);
-}
-
 /* For rows [first, first + rows). */
 static void bwd_x_rows(struct device *d, enum norm_kind kind, struct mat dx,
 	struct mat dy, struct mat x, struct mat stats, struct mat gamma, int64_t first,
@@ -303,7 +342,7 @@ static void bwd_x_rows(struct device *d, enum norm_kind kind, struct mat dx,
 		using T = decltype(t);
 		const T *up = (const T *)mat_rows(dy, first, rows).p;
 		bool whole = in_packs(cols, N, out, up, in) && in_packs(0, N, g);
-		by_cols_bwd(cols, [&](auto w) {
+		by_cols_of_warp(cols, [&](auto w) {
 			using W = decltype(w);
 			launch(d, "norm_bwd_x", grid_of_rows<W::WARPS>(rows),
 				threads_of_rows<W::WARPS>(), 0,
@@ -346,12 +385,6 @@ static __device__ inline void join_warps(
 		if (col < cols)
 			part[which * cols + col] = total;
 	}
-}
-
-/* The elements that a row of whole packs has in a pack: all or none. */
-static __device__ inline int whole_left(int left)
-{
-	return left > 0 ? N : 0;
 }
 
 /* warp_sum() of two numbers, with both in flight. */
@@ -478,7 +511,7 @@ static __global__ void __launch_bounds__(THREADS, PACKS <= 6 ? 2 : 1)
 		float h[PACKS][N], to[PACKS][N], m = mean[row], r = rstd[row];
 #pragma unroll
 		for (int p = 0; p < PACKS; p++) {
-			int j = pack_at<1>(p), left = whole_left(cols - j);
+			int j = pack_at<1>(p), left = left_of<true>(cols, j);
 			load(h[p], x + row * cols + j, left, true);
 			up[p] = fetch<N>(dy + row * cols + j, left, true);
 			load(to[p], dx + row * cols + j, left, true);
@@ -486,7 +519,7 @@ static __global__ void __launch_bounds__(THREADS, PACKS <= 6 ? 2 : 1)
 		bwd_x_of(kind, to, h, up, scale, m, r, cols);
 #pragma unroll
 		for (int p = 0; p < PACKS; p++) {
-			int j = pack_at<1>(p), left = whole_left(cols - j);
+			int j = pack_at<1>(p), left = left_of<true>(cols, j);
 			store(dx + row * cols + j, to[p], left, true);
 		}
 #pragma unroll
@@ -503,7 +536,7 @@ static __global__ void __launch_bounds__(THREADS, PACKS <= 6 ? 2 : 1)
 			continue;
 #pragma unroll
 		for (int p = 0; p < PACKS; p++) {
-			int j = pack_at<1>(p), left = whole_left(cols - j);
+			int j = pack_at<1>(p), left = left_of<true>(cols, j);
 			store(copy + row * cols + j, to[p], left, true);
 			for (int i = 0; i < N; i++)
 				to[p][i] = widen(narrow<C>(to[p][i]));
