@@ -7,7 +7,7 @@
  * i, i + n, ... */
 enum { N = PER_PACK<float> };
 
-/* WHOLE_: all rows and vectors are aligned for packs, so a pack is inside the row or past its end. */
+/* WHOLE_: all rows and vectors are aligned for packs, and each thread has PACKS packs or one less. */
 template <int W, int P, bool WHOLE_ = false> struct width {
 	enum { WARPS = W, PACKS = P };
 	static constexpr bool WHOLE = WHOLE_;
@@ -41,25 +41,26 @@ template <typename F> static void by_cols_of_warp(int64_t cols, F fn)
 		by_cols(cols, fn);
 }
 
-/* The same with fewer registers and instructions for aligned rows, and the same bits: zeros past the
- * end of a row do not change a sum. */
+/* The same, and the same bits, with fewer registers and instructions for aligned rows of the usual
+ * models: 768, 1024, 1280, 1600 and 2048 columns, or a little fewer. */
 template <typename F>
 static void by_cols_fwd(struct device *d, int64_t cols, bool whole, F fn)
 {
+	int64_t packs = ceil_div(cols, N * WARP);
 	if (cuda_lab_off(d, LAB_NORM_WARP))
 		by_cols(cols, fn);
-	else if (!whole || cols > N * MAX_PACKS * WARP)
-		by_cols_of_warp(cols, fn);
-	else if (cols <= N * 2 * WARP)
-		fn(width<1, 2, true>());
-	else if (cols <= N * 6 * WARP)
+	else if (whole && packs == 6)
 		fn(width<1, 6, true>());
-	else if (cols <= N * 8 * WARP)
+	else if (whole && packs == 8)
 		fn(width<1, 8, true>());
-	else if (cols <= N * 13 * WARP)
+	else if (whole && packs == 10)
+		fn(width<1, 10, true>());
+	else if (whole && packs == 13)
 		fn(width<1, 13, true>());
-	else
+	else if (whole && packs == MAX_PACKS)
 		fn(width<1, MAX_PACKS, true>());
+	else
+		by_cols_of_warp(cols, fn);
 }
 
 /* Blocks of aligned rows that shall fit a multiprocessor: a thread has so many registers of data. */
@@ -68,17 +69,35 @@ template <bool WHOLE, int DATA> static constexpr int blocks_of_rows(void)
 	return !WHOLE || DATA > 80 ? 1 : DATA > 36 ? 2 : 3;
 }
 
-/* The elements of a row from column j on, for a pack. */
-template <bool WHOLE> static __device__ inline int left_of(int cols, int j)
+/* The first column of pack p of this thread, which is lane_at() + step(p): pointers that include the
+ * former need no registers for each pack. */
+template <int WARPS> static __device__ inline int lane_at(void)
 {
-	return !WHOLE ? cols - j : j < cols ? N : 0;
+	return my_part<WARPS>() * N;
 }
 
-/* The first column of pack p of this thread. */
+template <int WARPS> static __device__ constexpr int step(int p)
+{
+	return p * WARPS * WARP * N;
+}
+
 template <int WARPS> static __device__ inline int pack_at(int p)
 {
-	return (p * WARPS * WARP + my_part<WARPS>()) * N;
+	return lane_at<WARPS>() + step<WARPS>(p);
 }
+
+/* The elements of a row that are in pack p of this thread or behind it. */
+template <int WARPS, int PACKS, bool WHOLE>
+static __device__ inline int left_of(int cols, int p)
+{
+	int left = cols - pack_at<WARPS>(p);
+	if (!WHOLE)
+		return left;
+	return p < PACKS - 1 || left > 0 ? N : 0;
+}
+
+/* Packs of gamma and beta, or of a bias, whose loads are in flight together. */
+enum { AT_ONCE = 4 };
 
 /* Arguments of a norm, except its rows. */
 template <typename T> struct norm_args {
@@ -98,10 +117,11 @@ template <int WARPS, bool WHOLE, int PACKS, typename T>
 static __device__ inline void norm_row(
 	float (&v)[PACKS][N], const struct norm_args<T> &n, int64_t row)
 {
-	float g[N], b[N] = {}, sum = 0, square = 0, mean = 0;
+	float sum = 0, square = 0, mean = 0;
 	unsigned most = 0, seen = amax_seen(n.amax);
 	const bool whole = WHOLE || n.whole;
-	T *y = n.y + row * n.cols;
+	T *y = n.y + row * n.cols + lane_at<WARPS>();
+	const float *gamma = n.gamma + lane_at<WARPS>();
 	if (n.kind == NORM_LAYER) {
 		for (int p = 0; p < PACKS; p++)
 			for (int i = 0; i < N; i++)
@@ -110,7 +130,7 @@ static __device__ inline void norm_row(
 	}
 	for (int p = 0; p < PACKS; p++) {
 		for (int i = 0; i < N; i++) {
-			bool here = i < left_of<WHOLE>(n.cols, pack_at<WARPS>(p));
+			bool here = i < left_of<WARPS, PACKS, WHOLE>(n.cols, p);
 			v[p][i] = here ? v[p][i] - mean : 0;
 			square += v[p][i] * v[p][i];
 		}
@@ -120,19 +140,36 @@ static __device__ inline void norm_row(
 		n.stats[row] = mean;
 		n.stats[n.rows + row] = rstd;
 	}
+	auto finish = [&](const float *beta) {
 #pragma unroll
-	for (int p = 0; p < PACKS; p++) {
-		int j = pack_at<WARPS>(p), left = left_of<WHOLE>(n.cols, j);
-		load_const(g, n.gamma + j, left, whole);
-		if (n.beta)
-			load_const(b, n.beta + j, left, whole);
-		for (int i = 0; i < N; i++) {
-			v[p][i] = v[p][i] * rstd * g[i];
-			v[p][i] = n.beta ? v[p][i] + b[i] : v[p][i];
+		for (int first = 0; first < PACKS; first += AT_ONCE) {
+			float g[AT_ONCE][N], b[AT_ONCE][N];
+#pragma unroll
+			for (int p = first; p < first + AT_ONCE && p < PACKS; p++) {
+				int j = step<WARPS>(p);
+				int left = left_of<WARPS, PACKS, WHOLE>(n.cols, p);
+				load(g[p - first], gamma + j, left, whole);
+				if (beta)
+					load(b[p - first], beta + j, left, whole);
+			}
+#pragma unroll
+			for (int p = first; p < first + AT_ONCE && p < PACKS; p++) {
+				int j = step<WARPS>(p);
+				int left = left_of<WARPS, PACKS, WHOLE>(n.cols, p);
+				for (int i = 0; i < N; i++) {
+					v[p][i] = v[p][i] * rstd * g[p - first][i];
+					v[p][i] = beta ? v[p][i] + b[p - first][i]
+						       : v[p][i];
+				}
+				store(y + j, v[p], left, whole);
+				most = amax_bits(v[p], most); /* zeros past the end */
+			}
 		}
-		store(y + j, v[p], left, whole);
-		most = amax_bits(v[p], most); /* zeros past the end */
-	}
+	};
+	if (n.beta)
+		finish(n.beta + lane_at<WARPS>());
+	else
+		finish(NULL);
 	raise_amax<WARPS, T>(n.amax, seen, most);
 }
 
@@ -146,11 +183,11 @@ static __global__ void __launch_bounds__(threads_of_rows<WARPS>(),
 	float v[PACKS][N];
 	if (row >= rows)
 		return;
-	x += row * cols;
+	x += row * cols + lane_at<WARPS>();
 #pragma unroll
 	for (int p = 0; p < PACKS; p++) {
-		int j = pack_at<WARPS>(p);
-		load(v[p], x + j, left_of<WHOLE>(cols, j), WHOLE || whole);
+		int j = step<WARPS>(p);
+		load(v[p], x + j, left_of<WARPS, PACKS, WHOLE>(cols, p), WHOLE || whole);
 	}
 	const struct norm_args<T> n = {
 		kind, y, stats, gamma, beta, eps, rows, cols, whole, amax
@@ -196,24 +233,39 @@ static __global__ void __launch_bounds__(threads_of_rows<WARPS>(),
 	packed<S, N> in[PACKS];
 	if (row >= rows)
 		return;
-	x += row * cols;
-	y += row * cols;
-	sum += row * cols;
+	x += row * cols + lane_at<WARPS>();
+	y += row * cols + lane_at<WARPS>();
+	sum += row * cols + lane_at<WARPS>();
 #pragma unroll
 	for (int p = 0; p < PACKS; p++) {
-		int j = pack_at<WARPS>(p), left = left_of<WHOLE>(cols, j);
+		int j = step<WARPS>(p), left = left_of<WARPS, PACKS, WHOLE>(cols, p);
 		load(v[p], x + j, left, WHOLE || whole);
 		in[p] = fetch<N>(sum + j, left, WHOLE || whole);
 	}
+	auto add = [&](const float *b) {
 #pragma unroll
-	for (int p = 0; p < PACKS; p++) {
-		int j = pack_at<WARPS>(p), left = left_of<WHOLE>(cols, j);
-		if (left <= 0)
-			continue;
-		residual(v[p], in[p], bias, o, !WHOLE && drops, vector_place{row, j},
-			left, WHOLE || whole);
-		store(y + j, v[p], left, WHOLE || whole);
-	}
+		for (int first = 0; first < PACKS; first += AT_ONCE) {
+#pragma unroll
+			for (int p = first; p < first + AT_ONCE && p < PACKS; p++) {
+				int j = WHOLE ? step<WARPS>(p) : pack_at<WARPS>(p);
+				int left = left_of<WARPS, PACKS, WHOLE>(cols, p);
+				if (WHOLE || left > 0)
+					residual(v[p], in[p], b, o, !WHOLE && drops,
+						vector_place{row, j}, left,
+						WHOLE || whole);
+			}
+#pragma unroll
+			for (int p = first; p < first + AT_ONCE && p < PACKS; p++) {
+				int j = step<WARPS>(p);
+				store(y + j, v[p], left_of<WARPS, PACKS, WHOLE>(cols, p),
+					WHOLE || whole);
+			}
+		}
+	};
+	if (bias)
+		add(WHOLE ? bias + lane_at<WARPS>() : bias);
+	else
+		add(NULL);
 	const struct norm_args<T> n = {
 		kind, h, stats, gamma, beta, eps, rows, cols, whole, amax
 	};
@@ -387,6 +439,12 @@ static __device__ inline void join_warps(
 	}
 }
 
+/* The elements that a row of whole packs has in a pack: all or none. */
+static __device__ inline int whole_left(int left)
+{
+	return left > 0 ? N : 0;
+}
+
 /* warp_sum() of two numbers, with both in flight. */
 static __device__ inline void warp_sums(float &x, float &y)
 {
@@ -509,18 +567,22 @@ static __global__ void __launch_bounds__(THREADS, PACKS <= 6 ? 2 : 1)
 	for (int64_t row = first + warp_number(); row < end; row += WARPS_A_BLOCK) {
 		packed<T, N> up[PACKS];
 		float h[PACKS][N], to[PACKS][N], m = mean[row], r = rstd[row];
+		const int64_t at = row * cols + lane_at<1>();
+		const float *from = x + at;
+		const T *back = dy + at;
+		float *out = dx + at;
 #pragma unroll
 		for (int p = 0; p < PACKS; p++) {
-			int j = pack_at<1>(p), left = left_of<true>(cols, j);
-			load(h[p], x + row * cols + j, left, true);
-			up[p] = fetch<N>(dy + row * cols + j, left, true);
-			load(to[p], dx + row * cols + j, left, true);
+			int j = step<1>(p), left = whole_left(cols - pack_at<1>(p));
+			load(h[p], from + j, left, true);
+			up[p] = fetch<N>(back + j, left, true);
+			load(to[p], out + j, left, true);
 		}
 		bwd_x_of(kind, to, h, up, scale, m, r, cols);
 #pragma unroll
 		for (int p = 0; p < PACKS; p++) {
-			int j = pack_at<1>(p), left = left_of<true>(cols, j);
-			store(dx + row * cols + j, to[p], left, true);
+			int j = step<1>(p), left = whole_left(cols - pack_at<1>(p));
+			store(out + j, to[p], left, true);
 		}
 #pragma unroll
 		for (int p = 0; p < PACKS; p++) {
@@ -536,8 +598,8 @@ static __global__ void __launch_bounds__(THREADS, PACKS <= 6 ? 2 : 1)
 			continue;
 #pragma unroll
 		for (int p = 0; p < PACKS; p++) {
-			int j = pack_at<1>(p), left = left_of<true>(cols, j);
-			store(copy + row * cols + j, to[p], left, true);
+			int j = step<1>(p), left = whole_left(cols - pack_at<1>(p));
+			store(copy + at + j, to[p], left, true);
 			for (int i = 0; i < N; i++)
 				to[p][i] = widen(narrow<C>(to[p][i]));
 		}

@@ -77,22 +77,6 @@ static __device__ inline void load(float (&x)[N], const T *p, int64_t left, bool
 	unpack(x, fetch<N>(p, left, whole));
 }
 
-/* load() of numbers that nothing writes meanwhile: the compiler may move it before stores. */
-template <int N>
-static __device__ inline void load_const(
-	float (&x)[N], const float *p, int64_t left, bool whole)
-{
-	if (!whole || left < N) {
-		load(x, p, left, false);
-		return;
-	}
-#pragma unroll
-	for (int i = 0; i < N; i += 4) {
-		const float4 v = __ldg((const float4 *)(p + i));
-		x[i] = v.x, x[i + 1] = v.y, x[i + 2] = v.z, x[i + 3] = v.w;
-	}
-}
-
 template <int N, typename T>
 static __device__ inline void store_bits(
 	T *p, const pack<T, N> &v, int64_t left, bool whole)

@@ -45,7 +45,7 @@ static __device__ inline void residual(float (&x)[N], const packed<T, N> &sum,
 	float v[N], b[N];
 	unpack(v, sum);
 	if (bias) {
-		load_const(b, bias + at.col, left, whole);
+		load(b, bias + at.col, left, whole);
 		for (int j = 0; j < N; j++)
 			v[j] += b[j];
 	}
