@@ -166,10 +166,10 @@ static __device__ inline void norm_row(
 			}
 		}
 	};
-	if (n.beta)
-		finish(n.beta + lane_at<WARPS>());
-	else
+	if (WHOLE && !n.beta) /* (the slow path is too much code to have it twice) */
 		finish(NULL);
+	else
+		finish(n.beta ? n.beta + lane_at<WARPS>() : NULL);
 	raise_amax<WARPS, T>(n.amax, seen, most);
 }
 
@@ -262,10 +262,10 @@ static __global__ void __launch_bounds__(threads_of_rows<WARPS>(),
 			}
 		}
 	};
-	if (bias)
-		add(WHOLE ? bias + lane_at<WARPS>() : bias);
+	if (WHOLE && bias)
+		add(bias + lane_at<WARPS>());
 	else
-		add(NULL);
+		add(WHOLE ? NULL : bias);
 	const struct norm_args<T> n = {
 		kind, h, stats, gamma, beta, eps, rows, cols, whole, amax
 	};
