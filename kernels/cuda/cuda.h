@@ -79,7 +79,9 @@ enum lab {
 	LAB_TABLE = 1 << 13,
 	LAB_DELTA = 1 << 14,
 	LAB_ATTN_ITEM = 1 << 15,
-	LAB_ATTN_STORE = 1 << 16
+	LAB_ATTN_STORE = 1 << 16,
+	LAB_NORM_LOADS = 1 << 17,
+	LAB_NORM_WARP = 1 << 18
 };
 bool cuda_lab_off(const struct device *d, enum lab what);
 

@@ -1,5 +1,6 @@
 /* PT_LAB_OFF=name,.. disables optimizations, so that what each of them gains can be measured on a
- * GPU. No bits change, except with gelu, float8-bias, act, delta, float8-runs and table. */
+ * GPU. No bits change, except with gelu, float8-bias, act, delta, float8-runs, table and
+ * norm-warp. */
 #include "kernels/cuda/cuda_internal.h"
 
 #include <stdlib.h>
@@ -45,6 +46,10 @@ static const struct {
 	{"attn-item", LAB_ATTN_ITEM},
 	/* rows of attention (sm_90) are stored by TMA, through shared memory */
 	{"attn-store", LAB_ATTN_STORE},
+	/* the fused backward of a norm issues all loads of a row before it uses one */
+	{"norm-loads", LAB_NORM_LOADS},
+	/* a warp for a row of norm_fwd and residual_norm of up to 2048 columns, not 1024 */
+	{"norm-warp", LAB_NORM_WARP},
 };
 
 static int64_t lab_of(const char *name, size_t len)

@@ -7,8 +7,10 @@
  * i, i + n, ... */
 enum { N = PER_PACK<float> };
 
-template <int W, int P> struct width {
+/* WHOLE_: all rows and vectors are aligned for packs, and each thread has PACKS packs or one less. */
+template <int W, int P, bool WHOLE_ = false> struct width {
 	enum { WARPS = W, PACKS = P };
+	static constexpr bool WHOLE = WHOLE_;
 };
 
 template <typename F> static void by_cols(int64_t cols, F fn)
@@ -28,11 +30,74 @@ template <typename F> static void by_cols(int64_t cols, F fn)
 		fn(width<32, 8>());
 }
 
-/* The first column of pack p of this thread. */
+/* Rows of up to so many packs a thread fit in the registers of a warp: one warp has a row. */
+enum { MAX_PACKS = 16 };
+
+template <typename F> static void by_cols_of_warp(int64_t cols, F fn)
+{
+	if (cols > N * 8 * WARP && cols <= N * MAX_PACKS * WARP)
+		fn(width<1, MAX_PACKS>());
+	else
+		by_cols(cols, fn);
+}
+
+/* The same, and the same bits, with fewer registers and instructions for aligned rows of the usual
+ * models: 768, 1024, 1280, 1600 and 2048 columns, or a little fewer. */
+template <typename F>
+static void by_cols_fwd(struct device *d, int64_t cols, bool whole, F fn)
+{
+	int64_t packs = ceil_div(cols, N * WARP);
+	if (cuda_lab_off(d, LAB_NORM_WARP))
+		by_cols(cols, fn);
+	else if (whole && packs == 6)
+		fn(width<1, 6, true>());
+	else if (whole && packs == 8)
+		fn(width<1, 8, true>());
+	else if (whole && packs == 10)
+		fn(width<1, 10, true>());
+	else if (whole && packs == 13)
+		fn(width<1, 13, true>());
+	else if (whole && packs == MAX_PACKS)
+		fn(width<1, MAX_PACKS, true>());
+	else
+		by_cols_of_warp(cols, fn);
+}
+
+/* Blocks of aligned rows that shall fit a multiprocessor: a thread has so many registers of data. */
+template <bool WHOLE, int DATA> static constexpr int blocks_of_rows(void)
+{
+	return !WHOLE || DATA > 80 ? 1 : DATA > 36 ? 2 : 3;
+}
+
+/* The first column of pack p of this thread, which is lane_at() + step(p): pointers that include the
+ * former need no registers for each pack. */
+template <int WARPS> static __device__ inline int lane_at(void)
+{
+	return my_part<WARPS>() * N;
+}
+
+template <int WARPS> static __device__ constexpr int step(int p)
+{
+	return p * WARPS * WARP * N;
+}
+
 template <int WARPS> static __device__ inline int pack_at(int p)
 {
-	return (p * WARPS * WARP + my_part<WARPS>()) * N;
+	return lane_at<WARPS>() + step<WARPS>(p);
 }
+
+/* The elements of a row that are in pack p of this thread or behind it. */
+template <int WARPS, int PACKS, bool WHOLE>
+static __device__ inline int left_of(int cols, int p)
+{
+	int left = cols - pack_at<WARPS>(p);
+	if (!WHOLE)
+		return left;
+	return p < PACKS - 1 || left > 0 ? N : 0;
+}
+
+/* Packs of gamma and beta, or of a bias, whose loads are in flight together. */
+enum { AT_ONCE = 4 };
 
 /* Arguments of a norm, except its rows. */
 template <typename T> struct norm_args {
@@ -48,13 +113,15 @@ template <typename T> struct norm_args {
 };
 
 /* Normalizes a row in registers, padded with zeros, and stores the result. */
-template <int WARPS, int PACKS, typename T>
+template <int WARPS, bool WHOLE, int PACKS, typename T>
 static __device__ inline void norm_row(
 	float (&v)[PACKS][N], const struct norm_args<T> &n, int64_t row)
 {
-	float g[N], b[N] = {}, sum = 0, square = 0, mean = 0;
+	float sum = 0, square = 0, mean = 0;
 	unsigned most = 0, seen = amax_seen(n.amax);
-	T *y = n.y + row * n.cols;
+	const bool whole = WHOLE || n.whole;
+	T *y = n.y + row * n.cols + lane_at<WARPS>();
+	const float *gamma = n.gamma + lane_at<WARPS>();
 	if (n.kind == NORM_LAYER) {
 		for (int p = 0; p < PACKS; p++)
 			for (int i = 0; i < N; i++)
@@ -63,7 +130,7 @@ static __device__ inline void norm_row(
 	}
 	for (int p = 0; p < PACKS; p++) {
 		for (int i = 0; i < N; i++) {
-			bool here = pack_at<WARPS>(p) + i < n.cols;
+			bool here = i < left_of<WARPS, PACKS, WHOLE>(n.cols, p);
 			v[p][i] = here ? v[p][i] - mean : 0;
 			square += v[p][i] * v[p][i];
 		}
@@ -73,41 +140,59 @@ static __device__ inline void norm_row(
 		n.stats[row] = mean;
 		n.stats[n.rows + row] = rstd;
 	}
+	auto finish = [&](const float *beta) {
 #pragma unroll
-	for (int p = 0; p < PACKS; p++) {
-		int j = pack_at<WARPS>(p), left = n.cols - j;
-		load(g, n.gamma + j, left, n.whole);
-		if (n.beta)
-			load(b, n.beta + j, left, n.whole);
-		for (int i = 0; i < N; i++) {
-			v[p][i] = v[p][i] * rstd * g[i];
-			v[p][i] = n.beta ? v[p][i] + b[i] : v[p][i];
+		for (int first = 0; first < PACKS; first += AT_ONCE) {
+			float g[AT_ONCE][N], b[AT_ONCE][N];
+#pragma unroll
+			for (int p = first; p < first + AT_ONCE && p < PACKS; p++) {
+				int j = step<WARPS>(p);
+				int left = left_of<WARPS, PACKS, WHOLE>(n.cols, p);
+				load(g[p - first], gamma + j, left, whole);
+				if (beta)
+					load(b[p - first], beta + j, left, whole);
+			}
+#pragma unroll
+			for (int p = first; p < first + AT_ONCE && p < PACKS; p++) {
+				int j = step<WARPS>(p);
+				int left = left_of<WARPS, PACKS, WHOLE>(n.cols, p);
+				for (int i = 0; i < N; i++) {
+					v[p][i] = v[p][i] * rstd * g[p - first][i];
+					v[p][i] = beta ? v[p][i] + b[p - first][i]
+						       : v[p][i];
+				}
+				store(y + j, v[p], left, whole);
+				most = amax_bits(v[p], most); /* zeros past the end */
+			}
 		}
-		store(y + j, v[p], left, n.whole);
-		most = amax_bits(v[p], most); /* zeros past the end */
-	}
+	};
+	if (WHOLE && !n.beta) /* (the slow path is too much code to have it twice) */
+		finish(NULL);
+	else
+		finish(n.beta ? n.beta + lane_at<WARPS>() : NULL);
 	raise_amax<WARPS, T>(n.amax, seen, most);
 }
 
-template <int WARPS, int PACKS, typename T>
-static __global__ void __launch_bounds__(threads_of_rows<WARPS>()) norm_fwd_kernel(
-	enum norm_kind kind, T *y, float *stats, const float *x, const float *gamma,
-	const float *beta, int64_t rows, int cols, float eps, float *amax, bool whole)
+template <int WARPS, int PACKS, bool WHOLE, typename T>
+static __global__ void __launch_bounds__(threads_of_rows<WARPS>(),
+	blocks_of_rows<WHOLE, PACKS * N>()) norm_fwd_kernel(enum norm_kind kind, T *y,
+	float *stats, const float *x, const float *gamma, const float *beta, int64_t rows,
+	int cols, float eps, float *amax, bool whole)
 {
 	int64_t row = my_row<WARPS>();
 	float v[PACKS][N];
 	if (row >= rows)
 		return;
-	x += row * cols;
+	x += row * cols + lane_at<WARPS>();
 #pragma unroll
 	for (int p = 0; p < PACKS; p++) {
-		int j = pack_at<WARPS>(p);
-		load(v[p], x + j, cols - j, whole);
+		int j = step<WARPS>(p);
+		load(v[p], x + j, left_of<WARPS, PACKS, WHOLE>(cols, p), WHOLE || whole);
 	}
 	const struct norm_args<T> n = {
 		kind, y, stats, gamma, beta, eps, rows, cols, whole, amax
 	};
-	norm_row<WARPS>(v, n, row);
+	norm_row<WARPS, WHOLE>(v, n, row);
 }
 
 void cuda_norm_fwd(struct device *d, enum norm_kind kind, struct mat y, struct mat stats,
@@ -120,12 +205,12 @@ void cuda_norm_fwd(struct device *d, enum norm_kind kind, struct mat y, struct m
 		using T = decltype(t);
 		T *out = (T *)y.p;
 		bool whole = in_packs(cols, N, out, in) && in_packs(0, N, g, b);
-		by_cols(cols, [&](auto w) {
+		by_cols_fwd(d, cols, whole, [&](auto w) {
 			using W = decltype(w);
 			launch(d, "norm_fwd", grid_of_rows<W::WARPS>(rows),
 				threads_of_rows<W::WARPS>(), 0,
-				norm_fwd_kernel<W::WARPS, W::PACKS, T>, kind, out,
-				floats_of(stats), in, g, b, rows, (int)cols, eps,
+				norm_fwd_kernel<W::WARPS, W::PACKS, W::WHOLE, T>, kind,
+				out, floats_of(stats), in, g, b, rows, (int)cols, eps,
 				amax_on_the_way(d, y), whole);
 		});
 	});
@@ -135,38 +220,56 @@ void cuda_norm_fwd(struct device *d, enum norm_kind kind, struct mat y, struct m
 /* ---- fused with the residual sum ----------------------------------------------------- */
 
 /* y = x + dropout(sum + bias), and the norm of y, with the row in registers. */
-template <int WARPS, int PACKS, typename S, typename T>
-static __global__ void __launch_bounds__(threads_of_rows<WARPS>()) residual_norm_kernel(
-	enum norm_kind kind, T *h, float *stats, float *y, const float *x, const S *sum,
-	const float *bias, const float *gamma, const float *beta, int64_t rows, int cols,
-	float eps, struct dropout o, bool drops, float *amax, bool whole)
+template <int WARPS, int PACKS, bool WHOLE, typename S, typename T>
+static __global__ void __launch_bounds__(threads_of_rows<WARPS>(),
+	blocks_of_rows<WHOLE, PACKS *(N + PER_PACK<float> * (int)sizeof(S) / 4)>())
+	residual_norm_kernel(enum norm_kind kind, T *h, float *stats, float *y,
+		const float *x, const S *sum, const float *bias, const float *gamma,
+		const float *beta, int64_t rows, int cols, float eps, struct dropout o,
+		bool drops, float *amax, bool whole)
 {
 	int64_t row = my_row<WARPS>();
 	float v[PACKS][N];
 	packed<S, N> in[PACKS];
 	if (row >= rows)
 		return;
-	x += row * cols;
-	y += row * cols;
-	sum += row * cols;
+	x += row * cols + lane_at<WARPS>();
+	y += row * cols + lane_at<WARPS>();
+	sum += row * cols + lane_at<WARPS>();
 #pragma unroll
 	for (int p = 0; p < PACKS; p++) {
-		int j = pack_at<WARPS>(p);
-		load(v[p], x + j, cols - j, whole);
-		in[p] = fetch<N>(sum + j, cols - j, whole);
+		int j = step<WARPS>(p), left = left_of<WARPS, PACKS, WHOLE>(cols, p);
+		load(v[p], x + j, left, WHOLE || whole);
+		in[p] = fetch<N>(sum + j, left, WHOLE || whole);
 	}
+	auto add = [&](const float *b) {
 #pragma unroll
-	for (int p = 0; p < PACKS; p++) {
-		int j = pack_at<WARPS>(p), left = cols - j;
-		if (left <= 0)
-			continue;
-		residual(v[p], in[p], bias, o, drops, vector_place{row, j}, left, whole);
-		store(y + j, v[p], left, whole);
-	}
+		for (int first = 0; first < PACKS; first += AT_ONCE) {
+#pragma unroll
+			for (int p = first; p < first + AT_ONCE && p < PACKS; p++) {
+				int j = WHOLE ? step<WARPS>(p) : pack_at<WARPS>(p);
+				int left = left_of<WARPS, PACKS, WHOLE>(cols, p);
+				if (WHOLE || left > 0)
+					residual(v[p], in[p], b, o, !WHOLE && drops,
+						vector_place{row, j}, left,
+						WHOLE || whole);
+			}
+#pragma unroll
+			for (int p = first; p < first + AT_ONCE && p < PACKS; p++) {
+				int j = step<WARPS>(p);
+				store(y + j, v[p], left_of<WARPS, PACKS, WHOLE>(cols, p),
+					WHOLE || whole);
+			}
+		}
+	};
+	if (WHOLE && bias)
+		add(bias + lane_at<WARPS>());
+	else
+		add(WHOLE ? NULL : bias);
 	const struct norm_args<T> n = {
 		kind, h, stats, gamma, beta, eps, rows, cols, whole, amax
 	};
-	norm_row<WARPS>(v, n, row);
+	norm_row<WARPS, WHOLE>(v, n, row);
 }
 
 template <typename S, typename T>
@@ -182,12 +285,12 @@ static void residual_norm(struct device *d, struct mat y, struct mat x, struct m
 	struct dropout none = {};
 	bool whole =
 		in_packs(cols, N, out, stream, in, h) && in_packs(0, N, b, gamma, beta);
-	by_cols(cols, [&](auto w) {
+	by_cols_fwd(d, cols, whole && !o, [&](auto w) { /* (WHOLE: without dropout) */
 		using W = decltype(w);
 		launch(d, "residual_norm", grid_of_rows<W::WARPS>(rows),
 			threads_of_rows<W::WARPS>(), 0,
-			residual_norm_kernel<W::WARPS, W::PACKS, S, T>, n->kind, h,
-			floats_of(n->stats), out, stream, in, b, gamma, beta, rows,
+			residual_norm_kernel<W::WARPS, W::PACKS, W::WHOLE, S, T>, n->kind,
+			h, floats_of(n->stats), out, stream, in, b, gamma, beta, rows,
 			(int)cols, n->eps, o ? *o : none, o != NULL,
 			amax_on_the_way(d, n->h), whole);
 	});
@@ -278,18 +381,6 @@ static __global__ void __launch_bounds__(threads_of_rows<WARPS>()) norm_bwd_x_ke
 		whole, [](int, const float(&)[N]) {});
 }
 
-/* Rows of up to so many packs fit in the registers of a warp, and norm_bwd uses one warp a
- * row for them: so do these kernels, to have the same order of additions. */
-enum { MAX_PACKS = 16 };
-
-template <typename F> static void by_cols_bwd(int64_t cols, F fn)
-{
-	if (cols > N * 8 * WARP && cols <= N * MAX_PACKS * WARP)
-		fn(width<1, MAX_PACKS>());
-	else
-		by_cols(cols, fn);
-}
-
 /* For rows [first, first + rows). */
 static void bwd_x_rows(struct device *d, enum norm_kind kind, struct mat dx,
 	struct mat dy, struct mat x, struct mat stats, struct mat gamma, int64_t first,
@@ -303,7 +394,7 @@ static void bwd_x_rows(struct device *d, enum norm_kind kind, struct mat dx,
 		using T = decltype(t);
 		const T *up = (const T *)mat_rows(dy, first, rows).p;
 		bool whole = in_packs(cols, N, out, up, in) && in_packs(0, N, g);
-		by_cols_bwd(cols, [&](auto w) {
+		by_cols_of_warp(cols, [&](auto w) {
 			using W = decltype(w);
 			launch(d, "norm_bwd_x", grid_of_rows<W::WARPS>(rows),
 				threads_of_rows<W::WARPS>(), 0,
@@ -329,6 +420,68 @@ static __device__ inline void add_pack(float *sums, const float (&x)[N])
 	for (int i = 0; i < N; i++)
 		v.x[i] += x[i];
 	*at = v;
+}
+
+/* part[run = blockIdx.x][n_sums][cols] = the sums[n_sums][WARPS_A_BLOCK][COLS], added over warps in
+ * order. */
+template <int COLS>
+static __device__ inline void join_warps(
+	float *part, const float *sums, int n_sums, int cols)
+{
+	part += (int64_t)blockIdx.x * n_sums * cols;
+	for (int at = (int)threadIdx.x; at < n_sums * COLS; at += THREADS) {
+		int which = at / COLS, col = at % COLS;
+		float total = 0;
+		for (int w = 0; w < WARPS_A_BLOCK; w++)
+			total += sums[(which * WARPS_A_BLOCK + w) * COLS + col];
+		if (col < cols)
+			part[which * cols + col] = total;
+	}
+}
+
+/* The elements that a row of whole packs has in a pack: all or none. */
+static __device__ inline int whole_left(int left)
+{
+	return left > 0 ? N : 0;
+}
+
+/* warp_sum() of two numbers, with both in flight. */
+static __device__ inline void warp_sums(float &x, float &y)
+{
+	for (int i = WARP / 2; i; i /= 2) {
+		x += __shfl_xor_sync(ALL_LANES, x, i);
+		y += __shfl_xor_sync(ALL_LANES, y, i);
+	}
+}
+
+/* bwd_x_row() for a row `to` in registers, with gamma in shared memory. */
+template <int PACKS, typename T>
+static __device__ inline void bwd_x_of(enum norm_kind kind, float (&to)[PACKS][N],
+	float (&h)[PACKS][N], const packed<T, N> (&up)[PACKS], const float *gamma,
+	float mean, float rstd, int cols)
+{
+	float e[N], sum_e = 0, sum_eh = 0;
+#pragma unroll
+	for (int p = 0; p < PACKS; p++) {
+		const pack<float, N> g = *(const pack<float, N> *)(gamma + pack_at<1>(p));
+		unpack(e, up[p]);
+		for (int i = 0; i < N; i++) {
+			h[p][i] = (h[p][i] - mean) * rstd;
+			e[i] *= g.x[i]; /* 0 past the end */
+			sum_e += e[i];
+			sum_eh += e[i] * h[p][i];
+		}
+	}
+	warp_sums(sum_e, sum_eh);
+	float mean_e = kind == NORM_LAYER ? sum_e / (float)cols : 0;
+	float mean_eh = sum_eh / (float)cols;
+#pragma unroll
+	for (int p = 0; p < PACKS; p++) {
+		const pack<float, N> g = *(const pack<float, N> *)(gamma + pack_at<1>(p));
+		unpack(e, up[p]);
+		for (int i = 0; i < N; i++)
+			to[p][i] += rstd * (e[i] * g.x[i] - mean_e - h[p][i] * mean_eh);
+	}
 }
 
 /*
@@ -384,19 +537,91 @@ static __global__ void __launch_bounds__(THREADS, PACKS <= 6 ? 2 : 1) norm_bwd_k
 	}
 	raise_amax<1, C>(amax, 0, most);
 	__syncthreads();
-	part += (int64_t)blockIdx.x * n_sums * cols;
-	for (int at = (int)threadIdx.x; at < n_sums * COLS; at += THREADS) {
-		int which = at / COLS, col = at % COLS;
-		float total = 0;
-		for (int w = 0; w < WARPS_A_BLOCK; w++)
-			total += sums[which * OF_ALL_WARPS + w * COLS + col];
-		if (col < cols)
-			part[which * cols + col] = total;
+	join_warps<COLS>(part, sums, n_sums, cols);
+}
+
+/* norm_bwd_kernel for aligned rows, the same bits: the loads of a row are all in flight at once, so
+ * a row waits for device memory once, where the kernel above waits for each pack of dx behind the
+ * stores of the one before. gamma is read from shared memory. */
+template <int PACKS, bool BETA, typename T, typename C>
+static __global__ void __launch_bounds__(THREADS, PACKS <= 6 ? 2 : 1)
+	norm_bwd_loads_kernel(enum norm_kind kind, float *dx, C *copy, float *part,
+		const T *dy, const float *x, const float *mean, const float *rstd,
+		const float *gamma, int64_t rows, int cols, struct column_runs runs,
+		int n_sums, float *amax)
+{
+	enum { COLS = PACKS * N * WARP, OF_ALL_WARPS = WARPS_A_BLOCK * COLS };
+	enum { OF_BETA = 1, OF_COPY = BETA ? 2 : 1 };
+	SHARED(memory);
+	float *sums = (float *)memory;		     /* [n_sums][WARPS_A_BLOCK][COLS] */
+	float *scale = sums + n_sums * OF_ALL_WARPS; /* [COLS]: gamma, and zeros */
+	float *own = sums + warp_number() * COLS;
+	int64_t first = blockIdx.x * runs.rows, end = min64(first + runs.rows, rows);
+	unsigned most = 0;
+	for (int s = 0; s < n_sums; s++)
+		for (int p = 0; p < PACKS; p++)
+			*(pack<float, N> *)(own + s * OF_ALL_WARPS + pack_at<1>(p)) = {};
+	for (int i = (int)threadIdx.x; i < COLS; i += THREADS)
+		scale[i] = i < cols ? gamma[i] : 0;
+	__syncthreads();
+	for (int64_t row = first + warp_number(); row < end; row += WARPS_A_BLOCK) {
+		packed<T, N> up[PACKS];
+		float h[PACKS][N], to[PACKS][N], m = mean[row], r = rstd[row];
+		const int64_t at = row * cols + lane_at<1>();
+		const float *from = x + at;
+		const T *back = dy + at;
+		float *out = dx + at;
+#pragma unroll
+		for (int p = 0; p < PACKS; p++) {
+			int j = step<1>(p), left = whole_left(cols - pack_at<1>(p));
+			load(h[p], from + j, left, true);
+			up[p] = fetch<N>(back + j, left, true);
+			load(to[p], out + j, left, true);
+		}
+		bwd_x_of(kind, to, h, up, scale, m, r, cols);
+#pragma unroll
+		for (int p = 0; p < PACKS; p++) {
+			int j = step<1>(p), left = whole_left(cols - pack_at<1>(p));
+			store(out + j, to[p], left, true);
+		}
+#pragma unroll
+		for (int p = 0; p < PACKS; p++) {
+			float u[N];
+			unpack(u, up[p]);
+			if (BETA)
+				add_pack(own + OF_BETA * OF_ALL_WARPS + pack_at<1>(p), u);
+			for (int i = 0; i < N; i++)
+				u[i] *= h[p][i]; /* 0 past the end */
+			add_pack(own + pack_at<1>(p), u);
+		}
+		if (!copy)
+			continue;
+#pragma unroll
+		for (int p = 0; p < PACKS; p++) {
+			int j = step<1>(p), left = whole_left(cols - pack_at<1>(p));
+			store(copy + at + j, to[p], left, true);
+			for (int i = 0; i < N; i++)
+				to[p][i] = widen(narrow<C>(to[p][i]));
+		}
+		if (n_sums > OF_COPY)
+#pragma unroll
+			for (int p = 0; p < PACKS; p++)
+				add_pack(own + OF_COPY * OF_ALL_WARPS + pack_at<1>(p),
+					to[p]); /* anything past the end */
+		if (amax)
+#pragma unroll
+			for (int p = 0; p < PACKS; p++)
+				if (pack_at<1>(p) < cols)
+					most = amax_bits(to[p], most);
 	}
+	raise_amax<1, C>(amax, 0, most);
+	__syncthreads();
+	join_warps<COLS>(part, sums, n_sums, cols);
 }
 
 template <int P, bool B> struct row_sums {
-	enum { PACKS = P, SUM_BYTES = P * N * WARP * WARPS_A_BLOCK * (int)sizeof(float) };
+	enum { PACKS = P, ROW_BYTES = P * N * WARP * (int)sizeof(float) };
+	enum { SUM_BYTES = WARPS_A_BLOCK * ROW_BYTES };
 	static constexpr bool BETA = B;
 };
 
@@ -433,6 +658,7 @@ static bool norm_bwd_rows(
 	const size_t shared_bytes = (size_t)sums.n * W::SUM_BYTES;
 	if (cols > W::PACKS * N * WARP || shared_bytes > cuda_of(d)->max_shared_bytes)
 		return false;
+	const bool loads = shared_bytes + W::ROW_BYTES <= cuda_of(d)->max_shared_bytes;
 	float *part = (float *)cuda_workspace(
 		d, (size_t)(runs.n * sums.n * cols) * sizeof(float));
 	float *out = floats_of(mat_rows(to->dx, n->first, rows));
@@ -442,10 +668,18 @@ static bool norm_bwd_rows(
 	const float *mean = floats_of(n->stats) + n->first, *rstd = mean + n->x.rows;
 	const float *gamma = floats_of(n->gamma);
 	bool whole = in_packs(cols, N, out, copy, up, in) && in_packs(0, N, gamma);
-	launch(d, "norm_bwd", grid_of(runs.n), THREADS, shared_bytes,
-		norm_bwd_kernel<W::PACKS, W::BETA, T, C>, n->kind, out, copy, part, up,
-		in, mean, rstd, gamma, rows, (int)cols, runs, sums.n,
-		copy ? amax_on_the_way(d, to->copy) : NULL, whole);
+	float *amax = copy ? amax_on_the_way(d, to->copy) : NULL;
+	if (whole && loads && !cuda_lab_off(d, LAB_NORM_LOADS))
+		launch(d, "norm_bwd", grid_of(runs.n), THREADS,
+			shared_bytes + W::ROW_BYTES,
+			norm_bwd_loads_kernel<W::PACKS, W::BETA, T, C>, n->kind, out,
+			copy, part, up, in, mean, rstd, gamma, rows, (int)cols, runs,
+			sums.n, amax);
+	else
+		launch(d, "norm_bwd", grid_of(runs.n), THREADS, shared_bytes,
+			norm_bwd_kernel<W::PACKS, W::BETA, T, C>, n->kind, out, copy,
+			part, up, in, mean, rstd, gamma, rows, (int)cols, runs, sums.n,
+			amax, whole);
 	cuda_join_runs(d, "norm_bwd", cols, &sums, part, runs.n);
 	return true;
 }

@@ -4,6 +4,7 @@
  *   bench_kernels DEVICE [tiny] sums     those of exact sums of gradients
  *   bench_kernels DEVICE [tiny] reductions  of gradient norms, amax and gradients of biases
  *   bench_kernels DEVICE [tiny] matmul   our own matmuls for sm_90a beside cuBLASLt's, which are compared
+ *   bench_kernels DEVICE [tiny] norms    norms, as training calls them
  *   bench_kernels DEVICE [tiny] about    the device, and its bf16 matmul peak
  * The ceiling of matmuls is the vendor's peak, or 0 if unknown; that of the others is the measured rate of a plain copy. Bytes count each operand once.
  */
@@ -18,7 +19,8 @@
 enum { PARTS = 148 }; /* tensors of GPT-2 124M */
 
 struct call {
-	struct mat a, b, c, w, bias, stats, normed, sums;
+	enum norm_kind kind;
+	struct mat a, b, c, w, bias, stats, normed, sums, d_beta, d_sums;
 	float *max, *sum, *target, *lse;
 	int32_t *ids;
 	int64_t vocab;
@@ -334,6 +336,31 @@ static void norm_bwd_copy(struct device *d, void *what)
 	d->k->norm_bwd(d, NORM_LAYER, &to, c->b, c->a, c->stats, c->w, 0, c->a.rows);
 }
 
+/* As training calls them: LayerNorm with biases, RMSNorm without. */
+static void train_norm_fwd(struct device *d, void *what)
+{
+	struct call *c = what;
+	d->k->norm_fwd(d, c->kind, c->normed, c->stats, c->a, c->w, c->bias, 1e-5F);
+}
+
+static void train_residual_norm(struct device *d, void *what)
+{
+	struct call *c = what;
+	const struct norm n = {c->kind, c->normed, c->stats, c->w, c->bias, 1e-5F};
+	d->k->residual_norm(d, c->c, c->a, c->b, c->bias, NULL, &n);
+}
+
+static void train_norm_bwd(struct device *d, void *what)
+{
+	struct call *c = what;
+	const struct norm_grads to = {.dx = c->c,
+		.dgamma = c->sums,
+		.dbeta = c->d_beta,
+		.copy = c->normed,
+		.sums = c->d_sums};
+	d->k->norm_bwd(d, c->kind, &to, c->b, c->a, c->stats, c->w, 0, c->a.rows);
+}
+
 static void residual(struct device *d, void *what)
 {
 	struct call *c = what;
@@ -408,6 +435,49 @@ static void streams(struct timing *t, int64_t n, int64_t cols, const char *shape
 	say_bytes(t, "bias_bwd", shape, bias_bwd, &c, thin);
 	say_bytes(t, "round to bf16", shape, round_bf16, &c, wide + thin);
 	arena_reset(&t->memory, mark);
+}
+
+/* Also with an incoming gradient in fp32, which several matmuls have added up. */
+static void norms(
+	struct timing *t, enum norm_kind kind, int64_t n, int64_t cols, const char *shape)
+{
+	size_t mark = arena_mark(&t->memory);
+	enum dtype type = timing_type(t);
+	int64_t wide = n * cols * 4, thin = n * cols * dtype_bytes(type);
+	struct call c = {.kind = kind,
+		.a = timing_mat(t, n, cols, DT_F32),
+		.b = timing_mat(t, n, cols, type),
+		.c = timing_mat(t, n, cols, DT_F32),
+		.w = timing_mat(t, 1, cols, DT_F32),
+		.stats = timing_mat(t, 2, n, DT_F32),
+		.normed = timing_mat(t, n, cols, type),
+		.sums = timing_mat(t, 1, cols, DT_F32)};
+	if (kind == NORM_LAYER) {
+		c.bias = timing_mat(t, 1, cols, DT_F32);
+		c.d_beta = timing_mat(t, 1, cols, DT_F32);
+		c.d_sums = timing_mat(t, 1, cols, DT_F32);
+	}
+	say_bytes(t, "norm_fwd in training", shape, train_norm_fwd, &c, wide + thin);
+	say_bytes(t, "residual_norm in training", shape, train_residual_norm, &c,
+		2 * wide + 2 * thin);
+	say_bytes(t, "norm_bwd in training", shape, train_norm_bwd, &c,
+		3 * wide + 2 * thin);
+	c.b = timing_mat(t, n, cols, DT_F32);
+	say_bytes(t, "norm_bwd in training, fp32", shape, train_norm_bwd, &c,
+		4 * wide + thin);
+	arena_reset(&t->memory, mark);
+}
+
+static void all_norms(struct timing *t)
+{
+	if (t->tiny) {
+		norms(t, NORM_LAYER, 32, 768, "32x768");
+		norms(t, NORM_RMS, 16, 2048, "16x2048, RMS");
+		return;
+	}
+	norms(t, NORM_LAYER, 65536, 768, "65536x768");
+	norms(t, NORM_LAYER, 8192, 1600, "8192x1600");
+	norms(t, NORM_RMS, 8192, 2048, "8192x2048, RMS");
 }
 
 static void activation(struct timing *t, int64_t n, int64_t cols, const char *shape)
@@ -705,10 +775,14 @@ int main(int argc, char **argv)
 		reductions(&t);
 	} else if (!strcmp(what, "matmul")) {
 		own_matmuls(&t);
+	} else if (!strcmp(what, "norms")) {
+		ceiling(&t, t.tiny ? 1 << 16 : 1 << 28, "copy");
+		all_norms(&t);
 	} else if (t.tiny) {
 		ceiling(&t, 1 << 16, "65536");
 		matmuls(&t);
 		streams(&t, 32, 768, "32x768");
+		all_norms(&t);
 		activation(&t, 32, 3072, "32x3072");
 		rotations(&t, 32);
 		loss(&t, 16, 1000, "16x1000");
@@ -721,6 +795,7 @@ int main(int argc, char **argv)
 		matmuls(&t);
 		streams(&t, 65536, 768, "65536x768");
 		streams(&t, 16384, 1600, "16384x1600");
+		all_norms(&t);
 		activation(&t, 65536, 3072, "65536x3072");
 		activation(&t, 8192, 8192, "8192x8192");
 		rotations(&t, 8192);

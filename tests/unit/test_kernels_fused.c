@@ -63,8 +63,8 @@ static void residual(void **state)
 
 /* Rows for one warp, a block and a large block; and row lengths that are not whole packs. */
 static const int64_t rows_cols[][2] = {{1, 1}, {9, 67}, {65, 256}, {20, 768}, {201, 36},
-	{17, 1023}, {100, 1600}, {70, 2048}, {16600, 7}, {2, 2052}, {1, 9000},
-	{1, 17000}};
+	{17, 1023}, {5, 1024}, {6, 1276}, {100, 1600}, {70, 2048}, {16600, 7}, {2, 2052},
+	{1, 9000}, {1, 17000}};
 
 /* x in fp32 or a 16-bit type. */
 static struct mat as(enum dtype type, struct mat x)
@@ -83,14 +83,14 @@ struct norm_case {
 	int64_t rows, cols;
 	enum norm_kind kind;
 	enum dtype sum, type;
-	bool extras; /* biases and dropout */
+	bool extras, drops; /* biases, and dropout */
 };
 
 static void check_residual_norm(struct device *d, struct norm_case c)
 {
 	struct mat none = mat(NULL, 0, 0), zero = mat_blank(c.rows, c.cols);
 	struct dropout drop = some_dropout(c.rows, 0.3);
-	const struct dropout *o = c.extras ? &drop : NULL;
+	const struct dropout *o = c.drops ? &drop : NULL;
 	struct mat x = twin_random(c.rows, c.cols, 1).f;
 	struct mat sum = as(c.sum, twin_random(c.rows, c.cols, 1).f);
 	struct mat bias = c.extras ? twin_random(1, c.cols, 1).f : none;
@@ -185,7 +185,9 @@ static void norms(void **state)
 			for (int kind = 0; kind < 2; kind++) {
 				enum dtype sum = (i + kind) % 2 ? type : DT_F32;
 				struct norm_case c = {rows_cols[i][0], rows_cols[i][1],
-					kind, sum, type, kind == NORM_LAYER};
+					kind, sum, type, kind == NORM_LAYER, false};
+				check_residual_norm(d, c);
+				c.drops = c.extras;
 				check_residual_norm(d, c);
 				check_norm_bwd(d, c);
 				assert_int_equal(memory_end(NULL), 0);

@@ -178,7 +178,7 @@ static void sums_of_columns(void **state)
 static void rows_anywhere(void **state)
 {
 	enum { ROWS = 9 };
-	static const int64_t cols[] = {64, 260, 1028, 4100};
+	static const int64_t cols[] = {64, 260, 768, 1028, 1600, 4100};
 	struct device *d = *state;
 	for (size_t c = 0; c < ARRAY_LEN(cols); c++) {
 		int64_t n = cols[c];
