@@ -71,14 +71,9 @@ static int add_item(struct torch_file *f, const char *name, int32_t file, int64_
 static int add_file(
 	struct torch_file *f, const char *name, const char *path, struct err *e)
 {
-	struct torch_parts *p = f->parts;
 	struct archive a;
 	struct stat st;
-	p->files = xgrow(p->files, p->n_files, sizeof(*p->files));
-	p->fds = xgrow(p->fds, p->n_files, sizeof(*p->fds));
-	p->files[p->n_files] = xstrdup(path);
-	p->fds[p->n_files] = -1;
-	int32_t file = p->n_files++;
+	int32_t file = items_add_file(f, path);
 	int fd = items_fd(f, file, e);
 	if (fd < 0)
 		return -1;

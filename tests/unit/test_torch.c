@@ -84,7 +84,17 @@ static void numbers_are_those_of_the_model(void **state)
 	same_as(GOLDEN "nested", GOLDEN "hf", half);
 	same_as(GOLDEN "shards", GOLDEN "hf", NULL);
 	same_as(GOLDEN "universal", GOLDEN "hf", NULL);
+	same_as(GOLDEN "zero1", GOLDEN "hf", NULL);
+	same_as(GOLDEN "zero2", GOLDEN "hf", NULL);
+	same_as(GOLDEN "zero2/global_step7", GOLDEN "hf", NULL);
+	same_as(GOLDEN "zero3", GOLDEN "hf", NULL);
+	same_as(GOLDEN "zero3-frozen", GOLDEN "hf", NULL);
+	same_as(GOLDEN "elastic", GOLDEN "hf", NULL);
+	same_as(GOLDEN "stage0", GOLDEN "hf", NULL);
+	same_as(GOLDEN "bins", GOLDEN "hf", NULL);
 	same_as(GOLDEN "pytorch_model.bin", GOLDEN "hf", NULL);
+	convert_config_file(GOLDEN "gpt2/config.json");
+	same_as(GOLDEN "zero-tied", GOLDEN "gpt2", NULL);
 	convert_config_file(NULL);
 	same_as(GOLDEN "nanogpt.pt", GOLDEN "gpt2", NULL);
 	same_as(GOLDEN "megatron", GOLDEN "hf", NULL);
@@ -100,6 +110,12 @@ static void groups_and_options(void **state)
 		{GOLDEN "ddp.pt", 3, 7, {"lr = 0.0005\n", "beta1 = 0.9\nbeta2 = 0.95\n"}},
 		{GOLDEN "titan", 3, 7, {"eps = 1e-09\n", "weight-decay = 0.05\n"}},
 		{GOLDEN "universal", 3, 7, {"heads = 4\n"}},
+		{GOLDEN "zero1", 1, 0, {"heads = 4\n"}},
+		{GOLDEN "zero2", 3, 7, {"lr = 0.0005\n", "weight-decay = 0.05\n"}},
+		{GOLDEN "zero3", 3, 7, {"beta1 = 0.9\nbeta2 = 0.95\n"}},
+		{GOLDEN "elastic", 3, 7, {"heads = 4\n"}},
+		{GOLDEN "stage0", 3, 7, {"eps = 1e-09\n"}},
+		{GOLDEN "bins", 1, 0, {"heads = 4\n"}},
 		{GOLDEN "nested", 3, 7, {"beta1 = 0.8\nbeta2 = 0.99\n"}},
 		{GOLDEN "nanogpt.pt", 3, 7,
 			{"heads = 4\n", "context = 16\n", "tie = yes\n"}},
