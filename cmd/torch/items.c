@@ -170,10 +170,11 @@ int torch_open(struct torch_file *f, const char *path, struct err *e)
 	struct stat st;
 	bool many = !stat(path, &st) && S_ISDIR(st.st_mode), dcp = has(path, ".metadata");
 	struct str inside = {0};
+	bool zero = false;
 	if (many && !dcp && has(path, one_file))
 		str_printf(&inside, "%s/%s", path, one_file);
 	else if (many && !dcp && !universal_is_in(path))
-		zero_is_one_file(path, &inside);
+		zero = zero_is_one_file(path, &inside);
 	many = many && !inside.s;
 	*f = (struct torch_file){.path = inside.s ? inside.s : xstrdup(path)};
 	f->parts = xcalloc(1, sizeof(*f->parts));
@@ -187,6 +188,8 @@ int torch_open(struct torch_file *f, const char *path, struct err *e)
 		 : zero_is_in(path)	 ? zero_open(f, e)
 		 : bins_are_in(path)	 ? bins_open(f, e)
 					 : shards_open(f, e);
+	if (!rc && zero)
+		rc = zero_check_one_file(f, e);
 	if (rc)
 		torch_close(f);
 	return rc;

@@ -145,6 +145,8 @@ int zero_open(struct torch_file *f, struct err *e);
 bool zero_is_in(const char *path);
 /* Without ZeRO, DeepSpeed saves one file. Appends its path; false: it is none of these. */
 bool zero_is_one_file(const char *path, struct str *out);
+/* Is that one not whole, of ZeRO without the files of its optimizer? */
+int zero_check_one_file(const struct torch_file *f, struct err *e);
 int bins_open(struct torch_file *f, struct err *e);
 bool bins_are_in(const char *path);
 /* The node of the tensor of an archive, which may be in a dict of DeepSpeed. */

@@ -183,8 +183,9 @@ static int check_rank(struct zero *z, const struct pickle *p, int64_t rank)
 			path, (long long)read_stage(p), (long long)read_ranks(p));
 	if (p->nodes[buffers_of(p)].n != (uint64_t)z->groups)
 		return err_set(z->e, EX_DATAERR,
-			"%s: has %u groups of parameters, and rank 0 %lld", path,
-			p->nodes[buffers_of(p)].n, (long long)z->groups);
+			"%s: has another number of groups of parameters (%u) than rank 0 "
+			"(%lld)",
+			path, p->nodes[buffers_of(p)].n, (long long)z->groups);
 	return 0;
 }
 
@@ -285,25 +286,25 @@ static int read_parameters(struct zero *z)
 	uint32_t paddings =
 		pickle_get(first, optimizer_of(first), "param_alignment_paddings");
 	struct pickle_each it;
-	int64_t group = 0;
 	if (pickle_kind(p, list) != PICKLE_LIST)
 		return err_set(z->e, EX_UNAVAILABLE,
 			"%s: has no param_shapes, the names of parameters; " ZERO_UNIVERSAL,
 			p->name);
+	if (p->nodes[list].n != z->groups)
+		return err_set(z->e, EX_DATAERR,
+			"%s: %u group%s of parameters, and the optimizer has %lld",
+			p->name, p->nodes[list].n, plural(p->nodes[list].n),
+			(long long)z->groups);
 	pickle_each(&it, p, list);
-	while (pickle_next(&it, &shapes)) {
+	for (int64_t g = 0; pickle_next(&it, &shapes); g++) {
 		uint32_t own =
-			z->stage < 3 ? pickle_item(first, paddings, (uint32_t)group) : 0;
+			z->stage < 3 ? pickle_item(first, paddings, (uint32_t)g) : 0;
 		if (pickle_kind(p, shapes) != PICKLE_DICT)
 			return refuse(z, EX_DATAERR, "param_shapes are not possible");
-		if (add_group(z, shapes, own, group++))
+		if (add_group(z, shapes, own, g))
 			return -1;
 	}
-	return group == z->groups
-		       ? 0
-		       : err_set(z->e, EX_DATAERR,
-				 "%s: %lld groups of parameters, and the optimizer has %lld",
-				 p->name, (long long)group, (long long)z->groups);
+	return 0;
 }
 
 /* ---- items ------------------------------------------------------------------------------------------- */

@@ -89,6 +89,23 @@ bool zero_is_one_file(const char *path, struct str *out)
 	return is;
 }
 
+static int no_optimizer(const char *path, struct err *e)
+{
+	return err_set(e, EX_DATAERR,
+		"%s: of ZeRO, without the files of its optimizer "
+		"(*zero_pp_rank_*_optim_states.pt), which have its fp32 parameters",
+		path);
+}
+
+int zero_check_one_file(const struct torch_file *f, struct err *e)
+{
+	static const char shapes[] = "param_shapes.";
+	for (int64_t i = 0; i < f->n; i++)
+		if (!strncmp(f->items[i].name, shapes, strlen(shapes)))
+			return no_optimizer(f->path, e);
+	return 0;
+}
+
 /* ---- one of each rank ---------------------------------------------------------------- */
 
 /* Several ranks of tensor or pipeline parallelism, and experts, have parts of the model. */
@@ -107,11 +124,7 @@ int zero_files_check(const struct zero_files *x, struct err *e)
 			x->experts  ? "expert"
 			: x->stages ? "pipeline"
 				    : "tensor");
-	return x->optim.n ? 0
-			  : err_set(e, EX_DATAERR,
-				    "%s: has no file of an optimizer "
-				    "(*zero_pp_rank_*_optim_states.pt): it is not whole",
-				    x->folder.s);
+	return x->optim.n ? 0 : no_optimizer(x->folder.s, e);
 }
 
 /* Appends the path of one, which must be there. */

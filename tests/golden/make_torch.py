@@ -729,6 +729,10 @@ def main():
     (bad / "order.pt").write_bytes(save(small, order=b"big"))
     save_dcp(bad / "transformed", {"x": small}, lambda n: (1, 1), ranks=1, transform_descriptors=["zstd"])
     save_dcp(bad / "hole", {"tok_embeddings.weight": small}, lambda n: (2, 1), ranks=1, lose=1)
+    (bad / "stage0-bf16").mkdir(exist_ok=True)
+    (bad / "stage0-bf16" / "mp_rank_00_model_states.pt").write_bytes(save({
+        "module": {"model.embed_tokens.weight": small}, "param_shapes": None, "optimizer": {
+            "optimizer_state_dict": {"state": {0: {"exp_avg": small}}}, "fp32_groups": [[small]]}}))
     save_dcp(bad / "buffers", {n: small for n in (
         "embedding.word_embeddings.weight", "optimizer.distributed.dp_group_idx_0.gbuf_idx_0.bucket_idx_0.exp_avg")},
         lambda n: (1, 1), ranks=1)

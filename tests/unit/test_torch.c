@@ -227,6 +227,41 @@ static void any_rows_of_boxes(void **state)
 	torch_close(&f);
 }
 
+/* A storage of several tensors, such as a flat buffer, is read once to be checked. */
+static void storages_are_checked_once(void **state)
+{
+	static const char *const of_one[] = {
+		"model.norm.weight", "model.layers.0.input_layernorm.weight"};
+	struct torch_file f;
+	float x[16];
+	(void)state;
+	succeed(torch_open(&f, GOLDEN "pytorch_model.bin", &e));
+	struct zip *z = &f.parts->archive.zip;
+	succeed(torch_read(&f, torch_find(&f, of_one[0]), 0, 16, x, &e));
+	for (int64_t i = 0; i < z->n; i++)
+		z->entries[i].crc32 ^= 1;
+	succeed(torch_read(&f, torch_find(&f, of_one[1]), 0, 16, x, &e));
+	assert_int_equal(
+		torch_read(&f, torch_find(&f, "lm_head.weight"), 0, 1, x, &e), -1);
+	assert_int_equal(e.code, EX_DATAERR);
+	e = (struct err){0};
+	torch_close(&f);
+	succeed(torch_open(&f, GOLDEN "elastic", &e));
+	z = f.parts->zips;
+	for (int64_t i = 0; i < z->n; i++)
+		z->entries[i].crc32 ^= 1;
+	const struct torch_item *t = torch_find(&f, "model.embed_tokens.weight");
+	assert_int_equal(torch_read(&f, t, 0, 1, x, &e), -1);
+	e = (struct err){0};
+	for (int64_t i = 0; i < z->n; i++)
+		z->entries[i].crc32 ^= 1;
+	succeed(torch_read(&f, t, 0, 1, x, &e));
+	for (int64_t i = 0; i < z->n; i++)
+		z->entries[i].crc32 ^= z->entries[i].checked;
+	succeed(torch_read(&f, t, 1, 1, x, &e));
+	torch_close(&f);
+}
+
 /* What is whole and cannot be read is told from damage. */
 static void refused_files(void **state)
 {
@@ -237,6 +272,8 @@ static void refused_files(void **state)
 		{GOLDEN "refused/order.pt", "byte order is big", EX_UNAVAILABLE},
 		{GOLDEN "refused/transformed", "items are transformed", EX_UNAVAILABLE},
 		{GOLDEN "refused/hole", "do not cover it", EX_DATAERR},
+		{GOLDEN "refused/stage0-bf16", "without names of parameters",
+			EX_UNAVAILABLE},
 		{GOLDEN "refused/buffers", "--dist-ckpt-optim-fully-reshardable",
 			EX_UNAVAILABLE}};
 	struct ckpt_view v;
@@ -690,6 +727,7 @@ int main(void)
 		cmocka_unit_test(nothing_is_executed),
 		cmocka_unit_test(archives_of_64_bits),
 		cmocka_unit_test(any_rows_of_boxes),
+		cmocka_unit_test(storages_are_checked_once),
 		cmocka_unit_test(refused_files),
 		cmocka_unit_test(flipped_bits_are_found),
 		cmocka_unit_test(flipped_bits_of_metadata),
