@@ -180,7 +180,7 @@ static int open_value(
 			 ? open_bare(f, c, fd, v, e)
 			 : archive_open(&v->own, fd, f->parts->files[c->file], c->at,
 				   c->n_bytes, e);
-	v->node = v->own.tree.root;
+	v->node = x->node && x->node < v->own.tree.n_nodes ? x->node : v->own.tree.root;
 	return rc;
 }
 

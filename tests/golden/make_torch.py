@@ -682,6 +682,13 @@ def main():
                          ("exp_avg_sq", {"param": quarter(t)}), ("step", 7)):
             (folder / f"{state}.pt").write_bytes(save(x, whole=False))
 
+    for folder, stage in ((out / "universal", 2), (out / "refused" / "universal3", 3)):
+        (folder / "zero").mkdir(parents=True, exist_ok=True)
+        (folder / "zero" / "optimizer_state.pt").write_bytes(save(
+            {"zero_stage": ZeroStage(stage), "param_groups": [{**HYPER, "params": [0]}]}, whole=False))
+    table = out / "refused" / "universal3" / "zero" / "model.embed_tokens.weight"
+    table.mkdir(exist_ok=True)
+    (table / "fp32.pt").write_bytes(save(vector([1, 2]), whole=False))
     g = gpt2()
     save_zero(out, hf, g)
     save_bins(out / "bins", hf)

@@ -109,7 +109,8 @@ static void groups_and_options(void **state)
 	} cases[] = {
 		{GOLDEN "ddp.pt", 3, 7, {"lr = 0.0005\n", "beta1 = 0.9\nbeta2 = 0.95\n"}},
 		{GOLDEN "titan", 3, 7, {"eps = 1e-09\n", "weight-decay = 0.05\n"}},
-		{GOLDEN "universal", 3, 7, {"heads = 4\n"}},
+		{GOLDEN "universal", 3, 7,
+			{"lr = 0.0005\n", "beta1 = 0.9\nbeta2 = 0.95\n"}},
 		{GOLDEN "zero1", 1, 0, {"heads = 4\n"}},
 		{GOLDEN "zero2", 3, 7, {"lr = 0.0005\n", "weight-decay = 0.05\n"}},
 		{GOLDEN "zero3", 3, 7, {"beta1 = 0.9\nbeta2 = 0.95\n"}},
@@ -272,6 +273,7 @@ static void refused_files(void **state)
 		{GOLDEN "refused/order.pt", "byte order is big", EX_UNAVAILABLE},
 		{GOLDEN "refused/transformed", "items are transformed", EX_UNAVAILABLE},
 		{GOLDEN "refused/hole", "do not cover it", EX_DATAERR},
+		{GOLDEN "refused/universal3", "has no shapes", EX_UNAVAILABLE},
 		{GOLDEN "refused/stage0-bf16", "without names of parameters",
 			EX_UNAVAILABLE},
 		{GOLDEN "refused/buffers", "--dist-ckpt-optim-fully-reshardable",
