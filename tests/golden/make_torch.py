@@ -507,7 +507,7 @@ def write_zero(folder, models, optims, prefix=""):
 def zero12(folder, groups, ranks, stage, moments=True, padded=False, elastic=False, prefix="", module=None, **more):
     """`groups`: of named tensors."""
     optims, all_paddings = [{} for _ in range(ranks)], []
-    paddings = [[(-len(t.data)) % 4 * padded for t in g.values()] for g in groups]
+    paddings = [[-len(t.data) % 7 * padded for t in list(g.values())[:-1]] + [0] for g in groups]
     of = []
     for g, pads in zip(groups, paddings):
         ends = flat(list(g.values()), ranks, pads)[1]
