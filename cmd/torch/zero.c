@@ -165,9 +165,9 @@ static int read_kind(
 		if (kept_buffer(z->f, (int32_t)rank, a, node, b, z->e))
 			return err_prefix(
 				z->e, "%s of group %lld: ", kinds[kind], (long long)g);
-		if (b->dtype != buffer_of(z, kind, g, 0)->dtype)
+		if (b->dtype != buffer_of(z, kind, 0, 0)->dtype)
 			return err_set(z->e, EX_DATAERR,
-				"%s: %s has another type of numbers than that of rank 0",
+				"%s: %s has another type of numbers than the first of rank 0",
 				z->f->parts->files[rank], kinds[kind]);
 	}
 	return 0;
@@ -547,12 +547,29 @@ static int read_fragments(
 		if (kept_buffer(z->f, z->model_file + (int32_t)rank, a,
 			    pickle_get(p, dict, x->name), b, z->e))
 			return err_prefix(z->e, "%s: ", x->name);
-		if (b->n != part_of(z, x->n))
+		if (b->n != part_of(z, x->n) ||
+			b->dtype != z->buffers[(i - from) * z->ranks].dtype)
 			return err_set(z->e, EX_DATAERR,
-				"%s: the part of %s has %lld numbers, not %lld", p->name,
-				x->name, (long long)b->n, (long long)part_of(z, x->n));
+				"%s: the part of %s has %lld numbers, not %lld, or others than "
+				"those of rank 0",
+				p->name, x->name, (long long)b->n,
+				(long long)part_of(z, x->n));
 	}
 	return 0;
+}
+
+static int read_all_fragments(struct zero *z, int64_t from)
+{
+	struct archive a;
+	int rc = read_fragments(z, &z->model, 0, from);
+	for (int64_t r = 1; r < z->ranks && !rc; r++) {
+		int32_t file = z->model_file + (int32_t)r;
+		if (kept_open(z->f, file, &a, z->e))
+			return -1;
+		rc = read_fragments(z, &a, r, from);
+		kept_close(z->f, file, &a);
+	}
+	return rc;
 }
 
 static int add_fragments(struct zero *z)
@@ -562,27 +579,16 @@ static int add_fragments(struct zero *z)
 	int rc = add_group(z, pickle_get(p, p->root, "frozen_param_shapes"), 0, 0);
 	if (rc || from == z->n_parameters)
 		return rc;
-	free(z->buffers);
+	free(z->buffers); /* (those of the optimizer are used) */
 	z->groups = z->n_parameters - from;
 	z->buffers = xcalloc((size_t)(z->groups * z->ranks), sizeof(*z->buffers));
-	for (int64_t r = 0; r < z->ranks && !rc; r++) {
-		struct archive a;
-		int32_t file = z->model_file + (int32_t)r;
-		rc = kept_open(z->f, file, &a, z->e);
-		if (rc)
-			break;
-		rc = read_fragments(z, &a, r, from);
-		zip_close(&z->f->parts->zips[file]);
-		kept_close(z->f, file, &a);
-	}
+	rc = read_all_fragments(z, from);
 	for (int64_t i = from; i < z->n_parameters && !rc; i++) {
-		struct parameter *x = &z->parameters[i];
-		x->group = i - from;
-		z->moments = false;
-		const struct buffer *b = buffer_of(z, FP32, x->group, 0);
+		const struct parameter *x = &z->parameters[i];
+		const struct buffer *b = buffer_of(z, FP32, i - from, 0);
+		int64_t part = part_of(z, x->n);
 		begin_item(z, x->name, NULL, x);
 		z->f->items[z->f->n - 1].dtype = b->dtype;
-		int64_t part = part_of(z, x->n);
 		for (int64_t r = 0; r * part < x->n; r++)
 			kept_add(z->f, &b[r], 0, r * part, min64(part, x->n - r * part));
 	}
