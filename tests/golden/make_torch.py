@@ -25,7 +25,7 @@ shards/          safetensors files of two ranks, as DCP's writer leaves them
 pytorch_model.bin  Hugging Face's names; transposed, tied and shared storages
 zip64.pt         a tensor of six int64, in an archive that is written as a large one is
 refused/         what cannot be read: compressed, big-endian, transformed items, Megatron-LM's buffers;
-                 a tensor with a hole
+                 a tensor with a hole; DeepSpeed's universal format of ZeRO 3, and without ZeRO of a model in bf16
 nanogpt.pt       GPT-2 as nanoGPT saves it, two groups of parameters
 gpt2/            the same model in Hugging Face's names
 
