@@ -219,10 +219,26 @@ const struct torch_item *torch_names_state(const struct torch_names *x, const ch
 	return found && found->kind == TORCH_TENSOR ? found : NULL;
 }
 
+/* Parameters in fp32 without their names. */
+static bool has_fp32_groups(const struct torch_names *x)
+{
+	static const char groups[] = "optimizer.fp32_groups"; /* or fp32_groups_flat */
+	for (int64_t i = 0; i < x->n; i++)
+		if (!strncmp(x->v[i].text, groups, strlen(groups)))
+			return true;
+	return false;
+}
+
 int torch_names_has_moments(const struct torch_names *x, struct err *e)
 {
 	if (x->naming == NAMES_MEGATRON)
 		return megatron_has_moments(x, e);
+	if (has_fp32_groups(x))
+		return err_set(e, EX_UNAVAILABLE,
+			"%s: without ZeRO, DeepSpeed saves fp32 parameters and moments of a model in "
+			"16 bits without names of parameters; train with zero_optimization "
+			"{\"stage\": 1}",
+			x->file->path);
 	for (int64_t i = 0; i < x->n; i++)
 		for (size_t k = 0; k < ARRAY_LEN(optimizers); k++)
 			if (x->v[i].item->kind == TORCH_TENSOR &&

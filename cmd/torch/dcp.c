@@ -130,11 +130,7 @@ static int find_file(struct dcp *d, uint32_t node, int32_t *file)
 		return damaged(d, "too many files");
 	}
 	if (!*slot) {
-		p->files = xgrow(p->files, p->n_files, sizeof(*p->files));
-		p->fds = xgrow(p->fds, p->n_files, sizeof(*p->fds));
-		p->files[p->n_files] = xstrdup(path.s);
-		p->fds[p->n_files] = -1;
-		*slot = ++p->n_files;
+		*slot = items_add_file(d->f, path.s) + 1;
 	}
 	str_free(&path);
 	*file = d->last_file = *slot - 1;

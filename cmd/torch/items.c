@@ -153,8 +153,10 @@ bool torch_is(const char *path)
 	if (S_ISDIR(st.st_mode))
 		return has(path, ".metadata") || shards_are_in(path) ||
 		       universal_is_in(path) ||
-		       (has(path, one_file) && !has(path, "model.safetensors") &&
-			       !has(path, "model.safetensors.index.json"));
+		       (!has(path, "model.safetensors") &&
+			       !has(path, "model.safetensors.index.json") &&
+			       (has(path, one_file) || bins_are_in(path) ||
+				       zero_is_in(path)));
 	int fd = S_ISREG(st.st_mode) ? open(path, O_RDONLY | O_CLOEXEC) : -1;
 	bool zip = fd >= 0 && !pread_all(fd, begin, sizeof(begin), 0) &&
 		   !memcmp(begin, "PK\3\4", 4);
@@ -168,10 +170,12 @@ int torch_open(struct torch_file *f, const char *path, struct err *e)
 	struct stat st;
 	bool many = !stat(path, &st) && S_ISDIR(st.st_mode), dcp = has(path, ".metadata");
 	struct str inside = {0};
-	if (many && !dcp && has(path, one_file)) {
+	bool zero = false;
+	if (many && !dcp && has(path, one_file))
 		str_printf(&inside, "%s/%s", path, one_file);
-		many = false;
-	}
+	else if (many && !dcp && !universal_is_in(path))
+		zero = zero_is_one_file(path, &inside);
+	many = many && !inside.s;
 	*f = (struct torch_file){.path = inside.s ? inside.s : xstrdup(path)};
 	f->parts = xcalloc(1, sizeof(*f->parts));
 	f->parts->many = many;
@@ -181,7 +185,11 @@ int torch_open(struct torch_file *f, const char *path, struct err *e)
 	int rc = !many			 ? torch_file_open(f, e)
 		 : dcp			 ? dcp_open(f, e)
 		 : universal_is_in(path) ? universal_open(f, e)
+		 : zero_is_in(path)	 ? zero_open(f, e)
+		 : bins_are_in(path)	 ? bins_open(f, e)
 					 : shards_open(f, e);
+	if (!rc && zero)
+		rc = zero_check_one_file(f, e);
 	if (rc)
 		torch_close(f);
 	return rc;
@@ -205,6 +213,9 @@ void torch_close(struct torch_file *f)
 	}
 	for (int64_t i = 0; i < f->n; i++)
 		free(f->items[i].name);
+	for (int32_t i = 0; p->zips && i < p->n_files; i++)
+		zip_close(&p->zips[i]);
+	free(p->zips);
 	free(p->chunks);
 	free(p->boxes);
 	free(p->files);
@@ -217,6 +228,16 @@ void torch_close(struct torch_file *f)
 }
 
 /* ---- where chunks are ------------------------------------------------------------------ */
+
+int32_t items_add_file(struct torch_file *f, const char *path)
+{
+	struct torch_parts *p = f->parts;
+	p->files = xgrow(p->files, p->n_files, sizeof(*p->files));
+	p->fds = xgrow(p->fds, p->n_files, sizeof(*p->fds));
+	p->files[p->n_files] = xstrdup(path);
+	p->fds[p->n_files] = -1;
+	return p->n_files++;
+}
 
 int items_fd(struct torch_file *f, int32_t file, struct err *e)
 {
@@ -241,7 +262,7 @@ int items_fd(struct torch_file *f, int32_t file, struct err *e)
 
 static const char *name_of(const struct torch_file *f, const struct chunk *c)
 {
-	return c->file < 0 ? f->path : f->parts->files[c->file];
+	return c->file < 0 ? f->parts->archive.zip.name : f->parts->files[c->file];
 }
 
 /* The tensor of an archive must be the one of .metadata. */
@@ -264,6 +285,8 @@ static int find_chunk(
 {
 	struct archive own, *a = &f->parts->archive;
 	struct described d;
+	if (f->parts->zips && c->file >= 0)
+		return kept_find(f, c, e);
 	if (f->parts->many) {
 		int fd = items_fd(f, c->file, e);
 		a = &own;
@@ -281,14 +304,33 @@ static int find_chunk(
 	return rc ? -1 : 0;
 }
 
+/* Do chunks of several archives have the same numbers of the same storages? */
+static bool same_chunks(const struct torch_file *f, const struct torch_item *a,
+	const struct torch_item *b)
+{
+	const struct chunk *x = &f->parts->chunks[a->first],
+			   *y = &f->parts->chunks[b->first];
+	bool same = a->n_chunks == b->n_chunks && a->dtype == b->dtype;
+	for (int64_t i = 0; i < a->n_chunks && same; i++) {
+		const struct place *p = x[i].place, *q = y[i].place;
+		same = x[i].file == y[i].file && x[i].at == y[i].at &&
+		       (!p || p->contiguous) == (!q || q->contiguous) &&
+		       (!p || !q || !memcmp(p->stride, q->stride, sizeof(p->stride)));
+	}
+	return same;
+}
+
 bool torch_same(const struct torch_file *f, const struct torch_item *a,
 	const struct torch_item *b)
 {
 	struct described x, y;
 	struct err e = {0};
 	const struct torch_parts *p = f->parts;
-	if (p->many || a->ndim != b->ndim || a->n_chunks != 1 || b->n_chunks != 1 ||
-		memcmp(a->dims, b->dims, sizeof(a->dims)) ||
+	if (p->many || a->ndim != b->ndim || memcmp(a->dims, b->dims, sizeof(a->dims)))
+		return false;
+	if (p->zips)
+		return same_chunks(f, a, b);
+	if (a->n_chunks != 1 || b->n_chunks != 1 ||
 		describe_tensor(&p->archive.tree, p->chunks[a->first].node, &x, &e) ||
 		describe_tensor(&p->archive.tree, p->chunks[b->first].node, &y, &e))
 		return false;
@@ -357,7 +399,7 @@ static int read_chunk(struct torch_file *f, const struct torch_item *t, struct c
 	int64_t size = dtype_size(t->dtype), per = PIECE / size;
 	if (!n)
 		return 0;
-	if (!c->place && find_chunk(f, t, c, e))
+	if ((!c->place || (f->parts->zips && c->file >= 0)) && find_chunk(f, t, c, e))
 		return -1;
 	if (!c->place->contiguous)
 		return read_scattered(f, t, c, first, n, out, e);

@@ -177,19 +177,30 @@ void archive_close(struct archive *a)
 
 /* ---- tensors --------------------------------------------------------------------------- */
 
-/* A parameter is a call with its tensor: looks through it. */
-static uint32_t look_through(const struct pickle *p, uint32_t node)
+/* Sets the function that makes a tensor, and its arguments. A parameter is a call with its tensor; one with
+ * attributes a call of torch._tensor._rebuild_from_type_v2 with a function, a type, its arguments, and they. */
+static void look_through(
+	const struct pickle *p, uint32_t node, uint32_t *called, uint32_t *arguments)
 {
 	enum { MOST = 4 };
+	*called = pickle_part(p, node, PICKLE_CALLED);
+	*arguments = pickle_part(p, node, PICKLE_ARGUMENTS);
 	for (int i = 0; i < MOST; i++) {
-		uint32_t f = pickle_part(p, node, PICKLE_CALLED);
-		if (!pickle_is_global(p, f, "torch._utils", "_rebuild_parameter") &&
-			!pickle_is_global(
-				p, f, "torch._utils", "_rebuild_parameter_with_state"))
-			break;
-		node = pickle_item(p, pickle_part(p, node, PICKLE_ARGUMENTS), 0);
+		if (pickle_is_global(
+			    p, *called, "torch._tensor", "_rebuild_from_type_v2")) {
+			*called = pickle_item(p, *arguments, 0);
+			*arguments = pickle_item(p, *arguments, 2);
+		} else if (pickle_is_global(
+				   p, *called, "torch._utils", "_rebuild_parameter") ||
+			   pickle_is_global(p, *called, "torch._utils",
+				   "_rebuild_parameter_with_state")) {
+			node = pickle_item(p, *arguments, 0);
+			*called = pickle_part(p, node, PICKLE_CALLED);
+			*arguments = pickle_part(p, node, PICKLE_ARGUMENTS);
+		} else {
+			return;
+		}
 	}
-	return node;
 }
 
 /* The members of a tuple of integers. -1: it is another. */
@@ -258,11 +269,10 @@ int describe_tensor(
 	const struct pickle *p, uint32_t node, struct described *d, struct err *e)
 {
 	int n_strides;
-	node = look_through(p, node);
-	uint32_t args = pickle_part(p, node, PICKLE_ARGUMENTS);
+	uint32_t called, args;
+	look_through(p, node, &called, &args);
 	*d = (struct described){.dtype = -1};
-	if (!pickle_is_global(p, pickle_part(p, node, PICKLE_CALLED), "torch._utils",
-		    "_rebuild_tensor_v2"))
+	if (!pickle_is_global(p, called, "torch._utils", "_rebuild_tensor_v2"))
 		return 1;
 	if (read_storage(p, pickle_item(p, args, 0), d))
 		return 1; /* of a type that is not known */
@@ -276,22 +286,25 @@ int describe_tensor(
 	return 0;
 }
 
-int find_place(const struct archive *a, const struct described *d, struct place **out,
-	struct err *e)
+struct zip_entry *find_storage(
+	const struct archive *a, const struct described *d, struct err *e)
 {
 	struct str name = {0};
-	int64_t at, n = 1;
 	str_printf(&name, "%sdata/%.*s", a->top.s, (int)d->storage_bytes, d->storage);
-	const struct zip_entry *x = zip_find(&a->zip, name.s);
-	int rc = x && x->n_bytes == d->n_stored * dtype_size(d->dtype)
-			 ? zip_check(&a->zip, x, &at, e)
-			 : err_set(e, EX_DATAERR,
-				   "%s: %s is missing or has another size: the file is "
-				   "damaged",
-				   a->zip.name, name.s);
+	struct zip_entry *x = zip_find(&a->zip, name.s);
+	if (!x || x->n_bytes != d->n_stored * dtype_size(d->dtype)) {
+		x = NULL;
+		err_set(e, EX_DATAERR,
+			"%s: %s is missing or has another size: the file is damaged",
+			a->zip.name, name.s);
+	}
 	str_free(&name);
-	if (rc)
-		return -1;
+	return x;
+}
+
+struct place *make_place(const struct described *d, int64_t at)
+{
+	int64_t n = 1;
 	struct place *p = xcalloc(1, sizeof(*p));
 	*p = (struct place){.at = at + d->offset * dtype_size(d->dtype),
 		.span = 1,
@@ -306,6 +319,16 @@ int find_place(const struct archive *a, const struct described *d, struct place 
 		p->span = 0;
 		p->contiguous = true;
 	}
-	*out = p;
+	return p;
+}
+
+int find_place(const struct archive *a, const struct described *d, struct place **out,
+	struct err *e)
+{
+	int64_t at;
+	struct zip_entry *x = find_storage(a, d, e);
+	if (!x || zip_check(&a->zip, x, &at, e))
+		return -1;
+	*out = make_place(d, at);
 	return 0;
 }

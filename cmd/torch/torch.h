@@ -32,7 +32,7 @@ struct torch_item {
 	int64_t dims[TORCH_MAX_DIMS];
 	int64_t first, n_chunks; /* in the file's list of chunks */
 	int64_t most_rows;	 /* of a chunk */
-	uint32_t node;		 /* of a value in the tree of a file of torch.save() */
+	uint32_t node;		 /* of a value in the tree of its file; 0: all of it */
 };
 
 /* A file or directory that is open. */

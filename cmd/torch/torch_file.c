@@ -103,26 +103,38 @@ static int walk(struct walk *w, uint32_t node)
 	return 0;
 }
 
-int torch_file_open(struct torch_file *f, struct err *e)
+int torch_file_walk(struct torch_file *f, uint32_t node, const char *name, struct err *e)
+{
+	struct walk w = {.f = f, .p = &f->parts->archive.tree, .e = e};
+	str_puts(&w.name, name);
+	int rc = walk(&w, node);
+	str_free(&w.name);
+	return rc;
+}
+
+int archive_of_path(struct archive *a, const char *path, struct err *e)
 {
 	struct stat st;
-	struct archive *a = &f->parts->archive;
-	int fd = open(f->path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+	int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
 	if (fd < 0 || fstat(fd, &st)) {
-		err_set(e, EX_IOERR, "%s: %s", f->path, strerror(errno));
+		err_set(e, EX_IOERR, "%s: %s", path, strerror(errno));
 		if (fd >= 0)
 			close(fd);
 		return -1;
 	}
-	if (archive_open(a, fd, f->path, 0, S_ISREG(st.st_mode) ? st.st_size : 0, e)) {
-		close(fd);
-		return -1;
-	}
-	struct walk w = {.f = f, .p = &a->tree, .e = e};
-	str_puts(&w.name, "");
-	int rc = walk(&w, a->tree.root) || items_end(f, e) ? -1 : 0;
-	str_free(&w.name);
-	return rc;
+	if (!archive_open(a, fd, path, 0, S_ISREG(st.st_mode) ? st.st_size : 0, e))
+		return 0;
+	close(fd);
+	return -1;
+}
+
+int torch_file_open(struct torch_file *f, struct err *e)
+{
+	struct archive *a = &f->parts->archive;
+	return archive_of_path(a, f->path, e) ||
+			       torch_file_walk(f, a->tree.root, "", e) || items_end(f, e)
+		       ? -1
+		       : 0;
 }
 
 /* ---- values ------------------------------------------------------------------------------ */
@@ -168,7 +180,7 @@ static int open_value(
 			 ? open_bare(f, c, fd, v, e)
 			 : archive_open(&v->own, fd, f->parts->files[c->file], c->at,
 				   c->n_bytes, e);
-	v->node = v->own.tree.root;
+	v->node = x->node && x->node < v->own.tree.n_nodes ? x->node : v->own.tree.root;
 	return rc;
 }
 

@@ -38,6 +38,11 @@ struct place {
 	bool contiguous;
 	int64_t stride[TORCH_MAX_DIMS];
 };
+/* The entry of its storage; NULL: *e says why there is none. */
+struct zip_entry *find_storage(
+	const struct archive *a, const struct described *d, struct err *e);
+/* Its place, if its storage begins at byte `at`; for free(). */
+struct place *make_place(const struct described *d, int64_t at);
 /* Checks the checksum of its storage. *x is allocated, for free(). */
 int find_place(const struct archive *a, const struct described *d, struct place **x,
 	struct err *e);
@@ -57,15 +62,16 @@ void dtype_doubles(int dtype, const void *raw, int64_t n, double *out);
 /* A box of a tensor, as one tensor in an archive. */
 struct chunk {
 	int64_t box; /* in parts.boxes: where it begins in each dimension, then its sizes */
-	int64_t at, n_bytes; /* of DCP: its archive in the file */
+	int64_t at, n_bytes; /* of DCP: its archive in the file; of kept.c: its numbers */
 	int32_t file;	     /* -1: not stored */
-	uint32_t node;	     /* of torch.save(): in the tree */
+	uint32_t
+		node; /* of torch.save(): in the tree; of kept.c: the entry of its storage */
 	struct place *place; /* NULL: not looked for yet */
 };
 
 enum { OPEN_FILES = 32 };
 struct torch_parts {
-	bool many; /* files of a directory; else `archive` is the file */
+	bool many; /* each chunk of a file is an archive; else `archive` is the file */
 	struct archive archive;
 	struct chunk *chunks;
 	int64_t n_chunks;
@@ -76,6 +82,7 @@ struct torch_parts {
 	int *fds; /* -1: closed */
 	int32_t n_files, recent[OPEN_FILES];
 	int next;
+	struct zip *zips; /* kept.c: of each file; else NULL */
 	/* A tensor that is not contiguous, as it is in memory. */
 	void *span;
 	const struct place *span_of;
@@ -89,18 +96,80 @@ struct chunk *items_add_chunk(
 	struct torch_file *f, const int64_t *begin, const int64_t *sizes);
 /* Sorts them, and checks that their names differ and that chunks cover their tensors. */
 int items_end(struct torch_file *f, struct err *e);
-/* The descriptor of a file of DCP. */
+/* Appends a file. Returns its number. */
+int32_t items_add_file(struct torch_file *f, const char *path);
+/* Its descriptor. */
 int items_fd(struct torch_file *f, int32_t file, struct err *e);
 
-/* ---- torch_file.c, dcp.c, shards.c, universal.c ------------------------------------------------------------------ */
+/* ---- kept.c: tensors in storages of several archives, of which only the directories are kept ------------- */
+
+/* Appends the files of a list, from number 0 on, before all else. */
+void kept_files(struct torch_file *f, const struct strs *paths);
+/* Opens one. */
+int kept_open(struct torch_file *f, int32_t file, struct archive *a, struct err *e);
+/* Closes it, but for its directory, in which storages are found. */
+void kept_close(struct torch_file *f, int32_t file, struct archive *a);
+/* Appends an item that is the tensor of a node. 1: it is none. */
+int kept_tensor(struct torch_file *f, int32_t file, const struct archive *a,
+	uint32_t node, const char *name, struct err *e);
+
+/* A flat buffer. */
+struct buffer {
+	int32_t file;
+	uint32_t entry; /* of its storage */
+	int dtype;
+	int64_t at, n; /* its first byte in the file, its numbers */
+};
+int kept_buffer(const struct torch_file *f, int32_t file, const struct archive *a,
+	uint32_t node, struct buffer *b, struct err *e);
+/* Numbers [first, first + n) of the last item are those of the buffer from `from` on. They are to be added
+ * in order. */
+void kept_add(struct torch_file *f, const struct buffer *b, int64_t from, int64_t first,
+	int64_t n);
+/* Checks the storage of a chunk, once, and sets its place. */
+int kept_find(struct torch_file *f, struct chunk *c, struct err *e);
+
+/* ---- torch_file.c, dcp.c, shards.c, universal.c, zero.c, bins.c ---------------------------------------- */
 
 int torch_file_open(struct torch_file *f, struct err *e);
+/* Opens a file, whose descriptor is the caller's to close. The archive keeps `path`. */
+int archive_of_path(struct archive *a, const char *path, struct err *e);
+/* Appends the items below a node of f->parts->archive, with this name in front. */
+int torch_file_walk(struct torch_file *f, uint32_t node, const char *name, struct err *e);
 int dcp_open(struct torch_file *f, struct err *e);
 int shards_open(struct torch_file *f, struct err *e);
 bool shards_are_in(const char *folder);
 int universal_open(struct torch_file *f, struct err *e);
 bool universal_is_in(const char *path);
+int zero_open(struct torch_file *f, struct err *e);
+bool zero_is_in(const char *path);
+/* Without ZeRO, DeepSpeed saves one file. Appends its path; false: it is none of these. */
+bool zero_is_one_file(const char *path, struct str *out);
+/* Is that one not whole, of ZeRO without the files of its optimizer? */
+int zero_check_one_file(const struct torch_file *f, struct err *e);
+int bins_open(struct torch_file *f, struct err *e);
+bool bins_are_in(const char *path);
 /* The node of the tensor of an archive, which may be in a dict of DeepSpeed. */
 uint32_t archive_tensor(const struct archive *a);
+
+/* ---- zero_files.c: the files of a checkpoint of ZeRO ---------------------------------------------- */
+
+#define ZERO_UNIVERSAL \
+	"make a universal checkpoint of it, with DeepSpeed's ds_to_universal.py, and give that"
+
+struct zero_files {
+	struct str folder;
+	struct strs model, optim; /* names */
+	bool experts, stages;
+};
+/* Finds them in a directory, or in the one that its file `latest` names. false: there are none. */
+bool zero_files_find(struct zero_files *x, const char *path);
+void zero_files_free(struct zero_files *x);
+/* Are they of whole models? */
+int zero_files_check(const struct zero_files *x, struct err *e);
+/* Lists those of all ranks, first those of the optimizer, then those of the model: of each rank with ZeRO
+ * 3, else one. All must be there. */
+int zero_files_list(const struct zero_files *x, int64_t stage, int64_t ranks,
+	struct strs *paths, struct err *e);
 
 #endif

@@ -1,7 +1,7 @@
 /*
  * The universal format of DeepSpeed, which its ds_to_universal.py makes of a checkpoint of ZeRO: for each
  * parameter a directory zero/NAME with fp32.pt, exp_avg.pt, exp_avg_sq.pt and step.pt, files of torch.save(),
- * of which the first three have a dict with the tensor.
+ * of which the first three have a dict with the tensor; and zero/optimizer_state.pt.
  */
 #include "torch/torch_internal.h"
 
@@ -68,26 +68,81 @@ static int add_item(struct torch_file *f, const char *name, int32_t file, int64_
 	return 0;
 }
 
-static int add_file(
-	struct torch_file *f, const char *name, const char *path, struct err *e)
+static int open_archive(struct torch_file *f, int32_t file, struct archive *a,
+	int64_t *n_bytes, struct err *e)
 {
-	struct torch_parts *p = f->parts;
-	struct archive a;
 	struct stat st;
-	p->files = xgrow(p->files, p->n_files, sizeof(*p->files));
-	p->fds = xgrow(p->fds, p->n_files, sizeof(*p->fds));
-	p->files[p->n_files] = xstrdup(path);
-	p->fds[p->n_files] = -1;
-	int32_t file = p->n_files++;
 	int fd = items_fd(f, file, e);
 	if (fd < 0)
 		return -1;
-	int64_t n_bytes = fstat(fd, &st) || !S_ISREG(st.st_mode) ? 0 : st.st_size;
-	if (archive_open(&a, fd, path, 0, n_bytes, e))
+	*n_bytes = fstat(fd, &st) || !S_ISREG(st.st_mode) ? 0 : st.st_size;
+	return archive_open(a, fd, f->parts->files[file], 0, *n_bytes, e);
+}
+
+static int add_file(
+	struct torch_file *f, const char *name, const char *path, struct err *e)
+{
+	struct archive a;
+	int64_t n_bytes;
+	int32_t file = items_add_file(f, path);
+	if (open_archive(f, file, &a, &n_bytes, e))
 		return -1;
 	int rc = add_item(f, name, file, n_bytes, &a, e);
 	archive_close(&a);
 	return rc;
+}
+
+/* The values of a group of parameters, such as betas. */
+static void add_options(struct torch_file *f, int32_t file, int64_t n_bytes,
+	int64_t group, const struct pickle *p, uint32_t dict)
+{
+	static const int64_t zeros[TORCH_MAX_DIMS];
+	struct pickle_each it;
+	uint32_t key, value;
+	size_t n;
+	pickle_each(&it, p, pickle_kind(p, dict) == PICKLE_DICT ? dict : 0);
+	while (pickle_next(&it, &key) && pickle_next(&it, &value)) {
+		struct str name = {0};
+		const char *text = pickle_text(p, key, &n);
+		if (!text || memchr(text, 0, n))
+			continue;
+		str_printf(&name, "optimizer.param_groups.%lld.%.*s", (long long)group,
+			(int)n, text);
+		items_add(f, name.s, name.len)->node = value;
+		struct chunk *c = items_add_chunk(f, zeros, zeros);
+		c->file = file;
+		c->n_bytes = n_bytes;
+		str_free(&name);
+	}
+}
+
+/* optimizer_state.pt, what all parameters have in common. Of ZeRO 3 the tensors have lost their shapes. */
+static int add_common(struct torch_file *f, const char *path, struct err *e)
+{
+	struct archive a;
+	struct pickle_each it;
+	uint32_t group;
+	int64_t n_bytes, stage = 0;
+	int32_t file = items_add_file(f, path);
+	if (open_archive(f, file, &a, &n_bytes, e))
+		return -1;
+	uint32_t node = pickle_get(&a.tree, a.tree.root, "zero_stage");
+	if (pickle_kind(&a.tree, node) == PICKLE_OBJECT) /* an enumeration */
+		node = pickle_item(
+			&a.tree, pickle_part(&a.tree, node, PICKLE_ARGUMENTS), 0);
+	pickle_int(&a.tree, node, &stage);
+	uint32_t groups = pickle_get(&a.tree, a.tree.root, "param_groups");
+	pickle_each(
+		&it, &a.tree, pickle_kind(&a.tree, groups) == PICKLE_LIST ? groups : 0);
+	for (int64_t g = 0; pickle_next(&it, &group); g++)
+		add_options(f, file, n_bytes, g, &a.tree, group);
+	archive_close(&a);
+	return stage != 3 ? 0
+			  : err_set(e, EX_UNAVAILABLE,
+				    "%s: the universal format of ZeRO 3 has no shapes of "
+				    "tensors; give the "
+				    "directory that it was made of (global_stepN)",
+				    f->path);
 }
 
 int universal_open(struct torch_file *f, struct err *e)
@@ -109,6 +164,10 @@ int universal_open(struct torch_file *f, struct err *e)
 			str_printf(&name, "optimizer.state.%s.%s", parameter, state);
 		rc = file_exists(path.s) ? add_file(f, name.s, path.s, e) : 0;
 	}
+	str_clear(&path);
+	str_printf(&path, "%s/%s/optimizer_state.pt", f->path, folder);
+	if (!rc && file_exists(path.s))
+		rc = add_common(f, path.s, e);
 	rc = rc || items_end(f, e) ? -1 : 0;
 	str_free(&path);
 	str_free(&name);

@@ -215,7 +215,7 @@ void zip_close(struct zip *z)
 	*z = (struct zip){.fd = -1};
 }
 
-const struct zip_entry *zip_find(const struct zip *z, const char *name)
+struct zip_entry *zip_find(const struct zip *z, const char *name)
 {
 	const struct zip_entry key = {.name = (char *)name};
 	return z->n ? bsearch(&key, z->entries, (size_t)z->n, sizeof(key), by_name)
@@ -224,8 +224,7 @@ const struct zip_entry *zip_find(const struct zip *z, const char *name)
 
 /* Where the data of an entry begin: behind its local header, which has padding of another length than the
  * directory says. */
-static int find_data(
-	const struct zip *z, const struct zip_entry *x, int64_t *at, struct err *e)
+int zip_data(const struct zip *z, const struct zip_entry *x, int64_t *at, struct err *e)
 {
 	unsigned char head[LOCAL_BYTES];
 	int64_t end = z->begin + z->size;
@@ -251,11 +250,13 @@ static int check_sum(
 				 z->name, x->name);
 }
 
-int zip_check(const struct zip *z, const struct zip_entry *x, int64_t *at, struct err *e)
+int zip_check(const struct zip *z, struct zip_entry *x, int64_t *at, struct err *e)
 {
 	enum { PIECE = 1 << 20 };
-	if (find_data(z, x, at, e))
+	if (zip_data(z, x, at, e))
 		return -1;
+	if (x->checked) /* (a storage of many tensors is large) */
+		return 0;
 	unsigned char *piece = xmalloc((size_t)min64(PIECE, x->n_bytes) + 1);
 	uint64_t sum = crc32(0, NULL, 0);
 	int rc = 0;
@@ -265,14 +266,15 @@ int zip_check(const struct zip *z, const struct zip_entry *x, int64_t *at, struc
 		sum = crc32(sum, piece, (uInt)n);
 	}
 	free(piece);
-	return rc || check_sum(z, x, sum, e) ? -1 : 0;
+	x->checked = !rc && !check_sum(z, x, sum, e);
+	return x->checked ? 0 : -1;
 }
 
 int zip_read(
 	const struct zip *z, const struct zip_entry *x, struct str *out, struct err *e)
 {
 	int64_t at;
-	if (find_data(z, x, &at, e))
+	if (zip_data(z, x, &at, e))
 		return -1;
 	str_room(out, (size_t)x->n_bytes);
 	char *to = out->s + out->len;

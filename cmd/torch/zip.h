@@ -12,6 +12,7 @@ struct zip_entry {
 	int64_t header;	 /* its local header, in bytes of the file */
 	int64_t n_bytes; /* of its data */
 	uint32_t crc32;
+	bool checked; /* its data have matched it */
 };
 
 struct zip {
@@ -28,9 +29,11 @@ int zip_open(struct zip *z, int fd, const char *name, int64_t begin, int64_t siz
 	struct err *e);
 void zip_close(struct zip *z);
 /* NULL: there is none. */
-const struct zip_entry *zip_find(const struct zip *z, const char *name);
-/* Sets *at to where the data of an entry are in the file, and checks their checksum: EX_DATAERR. */
-int zip_check(const struct zip *z, const struct zip_entry *x, int64_t *at, struct err *e);
+struct zip_entry *zip_find(const struct zip *z, const char *name);
+/* Sets *at to where the data of an entry are in the file. */
+int zip_data(const struct zip *z, const struct zip_entry *x, int64_t *at, struct err *e);
+/* The same, and the first time checks their checksum: EX_DATAERR. */
+int zip_check(const struct zip *z, struct zip_entry *x, int64_t *at, struct err *e);
 /* Its whole data, checked, appended to `out`. */
 int zip_read(
 	const struct zip *z, const struct zip_entry *x, struct str *out, struct err *e);

@@ -6,7 +6,7 @@ golden=$BATS_TEST_DIRNAME/../golden/torch
 
 @test "files of torch.save and directories of DCP are the model of Hugging Face" {
 	local config=$golden/hf/config.json f
-	for f in ddp.pt titan megatron shards universal pytorch_model.bin; do
+	for f in ddp.pt titan megatron shards universal pytorch_model.bin bins zero1 zero2 zero3; do
 		pt-ckpt verify --model-config "$config" "$golden/$f"
 		code_of 0 pt-ckpt diff --no-optimizer --model-config "$config" "$golden/$f" "$golden/hf"
 	done
@@ -56,6 +56,94 @@ golden=$BATS_TEST_DIRNAME/../golden/torch
 	pt-ckpt strip titan.h5 -o bare.h5
 	pt-train -q -d eleven.h5 --init-from bare.h5 -n 2 -b 2 -m 1 -t 1 --warmup 0 --self-test no -o other >/dev/null 2>&1
 	code_of 1 pt-ckpt diff --no-optimizer run-ddp other
+}
+
+# What a file of a checkpoint of ZeRO was replaced by, and what is said about it.
+refused() { # code, text
+	code_of "$1" pt-ckpt verify --model-config "$golden/hf/config.json" z
+	says "$2"
+	rm -rf z
+}
+
+copy() {
+	cp -r "$golden/$1" z
+	chmod -R u+w z
+}
+
+@test "DeepSpeed: files of ranks that are missing, or of another run" {
+	local rank=mp_rank_00_optim_states.pt model=mp_rank_00_model_states.pt r
+	for r in 0 1 2; do
+		copy zero2/global_step7
+		rm z/zero_pp_rank_${r}_$rank
+		refused 65 "z/zero_pp_rank_${r}_$rank is missing: 3 ranks have saved"
+	done
+	copy zero2/global_step7
+	rm z/$model
+	refused 65 "z/$model is missing"
+	copy zero3
+	rm z/zero_pp_rank_2_$model
+	refused 65 "z/zero_pp_rank_2_$model is missing"
+	copy zero2/global_step7
+	cp z/zero_pp_rank_2_$rank z/zero_pp_rank_3_$rank
+	refused 65 '3 ranks have saved, and there are 4 files'
+	copy zero2/global_step7
+	rm z/zero_pp_rank_*
+	refused 65 'without the files of its optimizer'
+	copy zero2/global_step7
+	cp "$golden"/zero3/zero_pp_rank_1_$rank z
+	refused 65 "zero_pp_rank_1_$rank: of another run than the other files: of ZeRO 3 and 3 ranks"
+	copy zero2/global_step7
+	cp "$golden"/elastic/zero_pp_rank_1_$rank z
+	refused 65 'another number of groups of parameters (1) than rank 0 (2)'
+	copy zero2/global_step7
+	cp "$golden"/elastic/$model z
+	refused 65 '1 group of parameters, and the optimizer has 2'
+	copy elastic
+	cp "$golden"/zero1/$model z
+	refused 65 'the parameters of group 0 take 2720 numbers, and its buffers of fp32 have 2736'
+	copy zero3
+	cp "$golden"/zero3-frozen/zero_pp_rank_1_$rank z
+	refused 65 'of ZeRO 3 and 2 ranks'
+}
+
+@test "DeepSpeed: parts of models are refused, and the universal format has the same name of a file" {
+	local model=mp_rank_00_model_states.pt
+	copy zero2/global_step7
+	cp z/$model z/mp_rank_01_model_states.pt
+	refused 69 'tensor parallelism'
+	copy zero2/global_step7
+	touch z/layer_01-model_00-model_states.pt
+	refused 69 'pipeline parallelism, whose ranks have parts of the model; make a universal checkpoint'
+	copy zero2/global_step7
+	touch z/layer_0_expert_0_mp_rank_00_model_states.pt
+	refused 69 'expert parallelism'
+	copy universal
+	cp "$golden/zero2/global_step7/$model" z
+	pt-ckpt verify --model-config "$golden/hf/config.json" z
+	rm -rf z
+	# a bit of the second moments of a rank, which parameters do not need
+	copy zero3
+	damage "$golden"/zero3/zero_pp_rank_2_mp_rank_00_optim_states.pt z/zero_pp_rank_2_mp_rank_00_optim_states.pt 8500
+	pt-ckpt hash --model-config "$golden/hf/config.json" z
+	refused 65 'zero_pp_rank_2_mp_rank_00_optim_states.pt: archive/data/3 does not match its checksum'
+}
+
+@test "several files of a model: one that is missing, or has another tensor than the index" {
+	copy bins
+	rm z/pytorch_model-00002-of-00002.bin
+	refused 65 'z/pytorch_model-00002-of-00002.bin: is missing'
+	copy bins
+	sed -i 's/"model.norm.weight"/"model.norm.bias"/' z/*.json
+	refused 65 'has model.norm.weight, and pytorch_model.bin.index.json does not say so'
+	copy bins
+	sed -i 's/ "weight_map": {/&"model.more.weight": "pytorch_model-00001-of-00002.bin",/' z/*.json
+	refused 65 'pytorch_model-00001-of-00002.bin has no tensor model.more.weight'
+	copy bins
+	sed -i 's/"pytorch_model-00001/"..\/pytorch_model-00001/' z/*.json
+	refused 65 'is no name of a file'
+	copy bins
+	echo '{}' >z/pytorch_model.bin.index.json
+	refused 65 'has no weight_map'
 }
 
 @test "damage: a bit of a part, a part that is missing, a file that is not whole" {

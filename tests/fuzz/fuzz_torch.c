@@ -1,5 +1,6 @@
 /* Files of PyTorch: any file; one of torch.save() whose checksums are right, with any pickle and any storage;
- * a directory of DCP with any .metadata and any file, or with a safetensors file. What can be opened is read, and is a model, perhaps. */
+ * a directory of DCP with any .metadata and any file, or with a safetensors file; one of DeepSpeed's ZeRO, or of several files with an index,
+ * with any pickles and any storage. What can be opened is read, and is a model, perhaps. */
 #include "base/file.h"
 #include "convert/convert.h"
 #include "tests/fuzz/fuzz.h"
@@ -10,7 +11,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-enum kind { ANY, SAVED, MANY, SHARDS, KINDS };
+enum kind { ANY, SAVED, MANY, SHARDS, ZERO, BINS, KINDS };
 
 /* ---- files ---------------------------------------------------------------------------------- */
 
@@ -29,6 +30,35 @@ static const void *take(struct bytes *b, size_t n)
 	return p;
 }
 
+/* An archive in a directory. */
+static void put_archive(const char *name, const void *pkl, size_t n, struct bytes rest)
+{
+	struct str text = {0};
+	fuzz_archive(&text, pkl, n, rest.n ? (const void *)rest.p : "", rest.n);
+	fuzz_file(name, text.s, text.len);
+	str_free(&text);
+}
+
+/* Up to 3 ranks: the pickles of the model and of the optimizer, which all ranks have, and a storage. */
+static void make_zero(const void *model, size_t n_model, struct bytes *b)
+{
+	size_t n = take_length(b);
+	const void *optimizer = take(b, n);
+	int ranks = 1 + take_byte(b) % 3;
+	char name[80];
+	put_archive("zero/mp_rank_00_model_states.pt", model, n_model, *b);
+	for (int r = 0; r < 3; r++) {
+		snprintf(name, sizeof(name),
+			"zero/zero_pp_rank_%d_mp_rank_00_model_states.pt", r);
+		put_archive(name, model, n_model, *b);
+		snprintf(name, sizeof(name),
+			"zero/zero_pp_rank_%d_mp_rank_00_optim_states.pt", r);
+		put_archive(name, optimizer, n, *b);
+		if (r >= ranks)
+			unlink(fuzz_path(name));
+	}
+}
+
 static const char *make(enum kind kind, struct bytes *b)
 {
 	static char path[4200];
@@ -40,6 +70,21 @@ static const char *make(enum kind kind, struct bytes *b)
 		mkdir(path, 0700);
 		fuzz_file("dcp/.metadata", first, n);
 		fuzz_file("dcp/__0_0.distcp", rest, b->n);
+		return path;
+	}
+	if (kind == ZERO) {
+		snprintf(path, sizeof(path), "%s/zero", fuzz_folder());
+		mkdir(path, 0700);
+		make_zero(first, n, b);
+		return path;
+	}
+	if (kind == BINS) {
+		snprintf(path, sizeof(path), "%s/bins", fuzz_folder());
+		mkdir(path, 0700);
+		fuzz_file("bins/pytorch_model.bin.index.json", first, n);
+		size_t n_pkl = take_length(b);
+		const void *pkl = take(b, n_pkl);
+		put_archive("bins/a.bin", pkl, n_pkl, *b);
 		return path;
 	}
 	if (kind == SHARDS) { /* the header, with its length in front, and data */

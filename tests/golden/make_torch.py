@@ -12,11 +12,20 @@ titan/           DCP: the model at the root, wq, wk and wv fused in the optimize
 nested/          DCP: {"model", "optimizer"}, with Hugging Face's names, types of 16 and 64 bits
 megatron/        DCP as Megatron-LM writes it: fused, the layers as one tensor, parameters in bf16 and fp32
 universal/       DeepSpeed's universal format
+zero1/           DeepSpeed's own, of ZeRO 1 with two ranks: no moments yet, a frozen parameter, a buffer, a model
+                 in bf16
+zero-tied/       of ZeRO 2 with one rank, the model of gpt2/: two names of one parameter
+zero2/           of ZeRO 2 with three ranks: two groups of parameters, each parameter padded, and the end
+zero3/           of ZeRO 3 with three ranks: two buffers, parts that end within rows
+zero3-frozen/    of ZeRO 3 with two ranks: no moments yet, a frozen parameter in parts
+elastic/         of ZeRO 2 with elastic_checkpoint: moments without padding, in lists
+stage0/          of DeepSpeed without ZeRO
+bins/            Hugging Face's names in two files with an index; a tensor that is transposed
 shards/          safetensors files of two ranks, as DCP's writer leaves them
 pytorch_model.bin  Hugging Face's names; transposed, tied and shared storages
 zip64.pt         a tensor of six int64, in an archive that is written as a large one is
 refused/         what cannot be read: compressed, big-endian, transformed items, Megatron-LM's buffers;
-                 a tensor with a hole
+                 a tensor with a hole; DeepSpeed's universal format of ZeRO 3, and without ZeRO of a model in bf16
 nanogpt.pt       GPT-2 as nanoGPT saves it, two groups of parameters
 gpt2/            the same model in Hugging Face's names
 
@@ -42,7 +51,7 @@ LAYERS, HEADS, KV, WIDTH, DIM, FFN, VOCAB, CONTEXT = 2, 4, 2, 4, 16, 8, 11, 16
 class Tensor:
     def __init__(self, shape, data, dtype="float32", share=None):
         self.shape, self.data, self.dtype, self.share = tuple(shape), list(data), dtype, share
-        self.offset, self.stride = 0, None  # None: contiguous
+        self.offset, self.stride, self.attributes = 0, None, None  # None: contiguous
 
     def strides(self):
         if self.stride is not None:
@@ -133,6 +142,8 @@ for dtype in STORAGES:
     getattr(module("torch"), dtype).__module__ = "torch"
 stub("torch", "Size", Size)
 rebuild = stub("torch._utils", "_rebuild_tensor_v2", lambda *a: None)
+rebuild_typed = stub("torch._tensor", "_rebuild_from_type_v2", lambda *a: None)
+stub("torch", "Tensor")
 get_layout = stub("torch.serialization", "_get_layout", lambda *a: None)
 stub("os_", "system", system)
 META = "torch.distributed.checkpoint.metadata"
@@ -197,7 +208,10 @@ class Pickler(pickle.Pickler):
 
     def reducer_override(self, obj):
         if isinstance(obj, Tensor):
-            return (rebuild, (("a storage", obj), obj.offset, obj.shape, obj.strides(), False, OrderedDict()))
+            args = (("a storage", obj), obj.offset, obj.shape, obj.strides(), False, OrderedDict())
+            if obj.attributes:
+                return (rebuild_typed, (rebuild, module("torch").Tensor, args, obj.attributes))
+            return (rebuild, args)
         return NotImplemented
 
 
@@ -426,6 +440,162 @@ def megatron(m):
         ("output_layer.weight", m["lm_head.weight"])])
 
 
+# ---- DeepSpeed
+
+
+class ZeroStage:
+    def __init__(self, stage):
+        self.stage = stage
+
+    def __reduce__(self):
+        return (ZeroStage, (self.stage,))
+
+
+for name in ("deepspeed", "deepspeed.runtime", "deepspeed.runtime.zero"):
+    module(name)
+stub("deepspeed.runtime.zero.config", "ZeroStageEnum", ZeroStage)
+
+
+def flat(tensors, ranks, paddings=None, align=2):
+    """One vector of them, with its end padded, in a part for each rank. Padding has numbers that show."""
+    v = []
+    for t, pad in zip(tensors, paddings or [0] * len(tensors)):
+        v += t.data + [9e9] * pad
+    lean = len(v)
+    v += [9e9] * (-lean % (align * ranks))
+    n = len(v) // ranks
+    return [v[r * n:(r + 1) * n] for r in range(ranks)], [max(0, min(n, (r + 1) * n - lean)) for r in range(ranks)]
+
+
+def cut(t, ranks):
+    """The part of each rank, the last one padded."""
+    n = -(-len(t.data) // ranks)
+    v = t.data + [9e9] * (n * ranks - len(t.data))
+    return [v[r * n:(r + 1) * n] for r in range(ranks)]
+
+
+def vector(data):
+    return Tensor((len(data),), data)
+
+
+def states(tensors, flatten, moments):
+    """[rank][kind] of a group."""
+    kinds = [f([*tensors]) for f in ((lambda l: l), (lambda l: [half(t) for t in l]), (lambda l: [quarter(t) for t in l]))]
+    kinds = [flatten(k) for k in kinds[:3 if moments else 1]]
+    return [[k[r] for k in kinds] for r in range(len(kinds[0]))]
+
+
+def moments_of(s, step):
+    return {"step": step, "exp_avg": vector(s[1]), "exp_avg_sq": vector(s[2])} if len(s) > 1 else {}
+
+
+def module_of(m, other=None):
+    """The model's file has parameters in bf16, which nobody needs: all are one number here."""
+    return OrderedDict((n, Tensor(t.shape, [1.0] * len(t.data), "bfloat16") if other is None else other)
+                       for n, t in m.items())
+
+
+def write_zero(folder, models, optims, prefix=""):
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, x in models.items():
+        (folder / name).write_bytes(save(x, whole=False))
+    for r, x in enumerate(optims):
+        (folder / f"{prefix}zero_pp_rank_{r}_mp_rank_00_optim_states.pt").write_bytes(
+            save({"optimizer_state_dict": x, "ds_config": {"a": [1, None]}, "ds_version": "0.19.8"}, whole=False))
+
+
+def zero12(folder, groups, ranks, stage, moments=True, padded=False, elastic=False, prefix="", module=None, **more):
+    """`groups`: of named tensors."""
+    optims, all_paddings = [{} for _ in range(ranks)], []
+    paddings = [[-len(t.data) % 7 * padded for t in list(g.values())[:-1]] + [0] for g in groups]
+    of = []
+    for g, pads in zip(groups, paddings):
+        ends = flat(list(g.values()), ranks, pads)[1]
+        all_paddings.append(ends)
+        of.append(states(list(g.values()), lambda l, p=pads: flat(l, ranks, p)[0], moments))
+    for r, o in enumerate(optims):
+        lean = [[x[:len(x) - e[r]] for x in g[r]] for g, e in zip(of, all_paddings)]
+        o["base_optimizer_state"] = [moments_of(x, step()) for x in lean] if elastic else {
+            "state": {i: moments_of(g[r], step()) for i, g in enumerate(of)} if moments else {},
+            "param_groups": [{**HYPER, "params": [i]} for i in range(len(of))]}
+        o["single_partition_of_fp32_groups"] = [vector(x[0]) for x in lean]
+        o["zero_stage"] = ZeroStage(stage)
+        o["group_paddings"] = [e[r] for e in all_paddings]
+        if padded:
+            o["param_alignment_paddings"] = paddings
+        o["partition_count"] = [ranks] * len(groups)
+    shapes = [OrderedDict((n, Size(t.shape)) for n, t in g.items()) for g in groups]
+    model = {"module": module or {}, "buffer_names": [], "param_shapes": shapes, "shared_params": {},
+             "ds_version": "0.19.8", **more}
+    write_zero(folder, {"mp_rank_00_model_states.pt": model}, optims, prefix)
+
+
+def zero3(folder, groups, ranks, moments=True, frozen=None):
+    optims = [{} for _ in range(ranks)]
+    of = [states(list(g.values()), lambda l: [sum(p, []) for p in zip(*(cut(t, ranks) for t in l))], moments)
+          for g in groups]
+    for r, o in enumerate(optims):
+        o["zero_stage"], o["partition_count"] = ZeroStage(3), ranks
+        o["optimizer_state_dict"] = {
+            "state": {i: moments_of(g[r], 7) for i, g in enumerate(of)} if moments else {},
+            "param_groups": [{**HYPER, "params": list(range(len(of)))}]}
+        o["fp32_flat_groups"] = [vector(g[r][0]) for g in of]
+        for x in o["fp32_flat_groups"]:
+            x.attributes = {"ds_id": "0_1"}
+    models = {}
+    for r in range(ranks):
+        models[f"zero_pp_rank_{r}_mp_rank_00_model_states.pt"] = {
+            "module": module_of(groups[0], Tensor((0,), [], "bfloat16")), "buffer_names": [],
+            "param_shapes": [OrderedDict((n, Size(t.shape)) for n, t in g.items()) for g in groups],
+            "frozen_param_shapes": {n: Size(t.shape) for n, t in frozen.items()} if frozen else None,
+            "frozen_param_fragments": {n: vector(cut(t, ranks)[r]) for n, t in frozen.items()} if frozen else None,
+            "shared_params": {}, "ds_version": "0.19.8"}
+    write_zero(folder, models, optims)
+
+
+def split_names(m, f):
+    return [OrderedDict((n, t) for n, t in m.items() if f(n, t) == i) for i in range(2)]
+
+
+def save_zero(out, hf, g):
+    rest, norm = split_names(hf, lambda n, t: n == "model.norm.weight")
+    module = module_of(rest)
+    module["model.norm.weight"] = norm["model.norm.weight"]
+    module["model.layers.0.scale"] = vector([1, 2])
+    zero12(out / "zero1", [rest], 2, 1, moments=False, prefix="bf16_", module=module,
+           buffer_names=["model.layers.0.scale"])
+    tied = OrderedDict(("lm_head.weight" if n.endswith("wte.weight") else n, t) for n, t in g.items())
+    zero12(out / "zero-tied", [tied], 1, 2, moments=False, module=module_of(g),
+           shared_params={"transformer.wte.weight": "lm_head.weight"})
+    zero12(out / "zero2" / "global_step7", split_names(hf, lambda n, t: len(t.shape) == 1), 3, 2, padded=True)
+    (out / "zero2" / "latest").write_text("global_step7")
+    names = list(hf)
+    zero3(out / "zero3", split_names(hf, lambda n, t: names.index(n) > 7), 3)
+    zero3(out / "zero3-frozen", [rest], 2, moments=False, frozen=norm)
+    zero12(out / "elastic", [hf], 3, 2, elastic=True)
+    numbered = {i: {"step": step(), "exp_avg": half(t), "exp_avg_sq": quarter(t)} for i, t in enumerate(hf.values())}
+    (out / "stage0").mkdir(exist_ok=True)
+    (out / "stage0" / "mp_rank_00_model_states.pt").write_bytes(save({
+        "module": hf, "buffer_names": [], "param_shapes": None, "ds_version": "0.19.8", "optimizer": {
+            "state": numbered, "param_groups": [{**HYPER, "params": list(range(len(hf)))}]}}, whole=False))
+
+
+def save_bins(folder, hf):
+    folder.mkdir(exist_ok=True)
+    names, where = list(hf), {}
+    for i, part in enumerate((names[:9], names[9:])):
+        file = f"pytorch_model-0000{i + 1}-of-00002.bin"
+        x = OrderedDict((n, hf[n]) for n in part)
+        n = "model.layers.1.mlp.up_proj.weight"
+        if n in x:
+            x[n] = Tensor(hf[n].shape, [], share=transpose(hf[n]))
+            x[n].stride = (1, FFN)
+        (folder / file).write_bytes(save(x, whole=False))
+        where.update({n: file for n in part})
+    (folder / "pytorch_model.bin.index.json").write_text(
+        json.dumps({"metadata": {"total_size": 1}, "weight_map": where}, indent=1) + "\n")
+
+
 class Namespace:
     pass
 
@@ -512,6 +682,16 @@ def main():
                          ("exp_avg_sq", {"param": quarter(t)}), ("step", 7)):
             (folder / f"{state}.pt").write_bytes(save(x, whole=False))
 
+    for folder, stage in ((out / "universal", 2), (out / "refused" / "universal3", 3)):
+        (folder / "zero").mkdir(parents=True, exist_ok=True)
+        (folder / "zero" / "optimizer_state.pt").write_bytes(save(
+            {"zero_stage": ZeroStage(stage), "param_groups": [{**HYPER, "params": [0]}]}, whole=False))
+    table = out / "refused" / "universal3" / "zero" / "model.embed_tokens.weight"
+    table.mkdir(exist_ok=True)
+    (table / "fp32.pt").write_bytes(save(vector([1, 2]), whole=False))
+    g = gpt2()
+    save_zero(out, hf, g)
+    save_bins(out / "bins", hf)
     (out / "shards").mkdir(exist_ok=True)
     for rank in range(2):
         parts, where = {}, {}
@@ -556,11 +736,14 @@ def main():
     (bad / "order.pt").write_bytes(save(small, order=b"big"))
     save_dcp(bad / "transformed", {"x": small}, lambda n: (1, 1), ranks=1, transform_descriptors=["zstd"])
     save_dcp(bad / "hole", {"tok_embeddings.weight": small}, lambda n: (2, 1), ranks=1, lose=1)
+    (bad / "stage0-bf16").mkdir(exist_ok=True)
+    (bad / "stage0-bf16" / "mp_rank_00_model_states.pt").write_bytes(save({
+        "module": {"model.embed_tokens.weight": small}, "param_shapes": None, "optimizer": {
+            "optimizer_state_dict": {"state": {0: {"exp_avg": small}}}, "fp32_groups": [[small]]}}))
     save_dcp(bad / "buffers", {n: small for n in (
         "embedding.word_embeddings.weight", "optimizer.distributed.dp_group_idx_0.gbuf_idx_0.bucket_idx_0.exp_avg")},
         lambda n: (1, 1), ranks=1)
 
-    g = gpt2()
     save_hf(out / "gpt2", {n: transpose(t) if ".attn.c" in n and len(t.shape) == 2 or ".mlp.c" in n and
                            len(t.shape) == 2 else t for n, t in g.items()},
             {"model_type": "gpt2", "n_layer": 1, "n_head": HEADS, "n_embd": DIM, "n_positions": CONTEXT,

@@ -84,7 +84,17 @@ static void numbers_are_those_of_the_model(void **state)
 	same_as(GOLDEN "nested", GOLDEN "hf", half);
 	same_as(GOLDEN "shards", GOLDEN "hf", NULL);
 	same_as(GOLDEN "universal", GOLDEN "hf", NULL);
+	same_as(GOLDEN "zero1", GOLDEN "hf", NULL);
+	same_as(GOLDEN "zero2", GOLDEN "hf", NULL);
+	same_as(GOLDEN "zero2/global_step7", GOLDEN "hf", NULL);
+	same_as(GOLDEN "zero3", GOLDEN "hf", NULL);
+	same_as(GOLDEN "zero3-frozen", GOLDEN "hf", NULL);
+	same_as(GOLDEN "elastic", GOLDEN "hf", NULL);
+	same_as(GOLDEN "stage0", GOLDEN "hf", NULL);
+	same_as(GOLDEN "bins", GOLDEN "hf", NULL);
 	same_as(GOLDEN "pytorch_model.bin", GOLDEN "hf", NULL);
+	convert_config_file(GOLDEN "gpt2/config.json");
+	same_as(GOLDEN "zero-tied", GOLDEN "gpt2", NULL);
 	convert_config_file(NULL);
 	same_as(GOLDEN "nanogpt.pt", GOLDEN "gpt2", NULL);
 	same_as(GOLDEN "megatron", GOLDEN "hf", NULL);
@@ -99,7 +109,14 @@ static void groups_and_options(void **state)
 	} cases[] = {
 		{GOLDEN "ddp.pt", 3, 7, {"lr = 0.0005\n", "beta1 = 0.9\nbeta2 = 0.95\n"}},
 		{GOLDEN "titan", 3, 7, {"eps = 1e-09\n", "weight-decay = 0.05\n"}},
-		{GOLDEN "universal", 3, 7, {"heads = 4\n"}},
+		{GOLDEN "universal", 3, 7,
+			{"lr = 0.0005\n", "beta1 = 0.9\nbeta2 = 0.95\n"}},
+		{GOLDEN "zero1", 1, 0, {"heads = 4\n"}},
+		{GOLDEN "zero2", 3, 7, {"lr = 0.0005\n", "weight-decay = 0.05\n"}},
+		{GOLDEN "zero3", 3, 7, {"beta1 = 0.9\nbeta2 = 0.95\n"}},
+		{GOLDEN "elastic", 3, 7, {"heads = 4\n"}},
+		{GOLDEN "stage0", 3, 7, {"eps = 1e-09\n"}},
+		{GOLDEN "bins", 1, 0, {"heads = 4\n"}},
 		{GOLDEN "nested", 3, 7, {"beta1 = 0.8\nbeta2 = 0.99\n"}},
 		{GOLDEN "nanogpt.pt", 3, 7,
 			{"heads = 4\n", "context = 16\n", "tie = yes\n"}},
@@ -211,6 +228,41 @@ static void any_rows_of_boxes(void **state)
 	torch_close(&f);
 }
 
+/* A storage of several tensors, such as a flat buffer, is read once to be checked. */
+static void storages_are_checked_once(void **state)
+{
+	static const char *const of_one[] = {
+		"model.norm.weight", "model.layers.0.input_layernorm.weight"};
+	struct torch_file f;
+	float x[16];
+	(void)state;
+	succeed(torch_open(&f, GOLDEN "pytorch_model.bin", &e));
+	struct zip *z = &f.parts->archive.zip;
+	succeed(torch_read(&f, torch_find(&f, of_one[0]), 0, 16, x, &e));
+	for (int64_t i = 0; i < z->n; i++)
+		z->entries[i].crc32 ^= 1;
+	succeed(torch_read(&f, torch_find(&f, of_one[1]), 0, 16, x, &e));
+	assert_int_equal(
+		torch_read(&f, torch_find(&f, "lm_head.weight"), 0, 1, x, &e), -1);
+	assert_int_equal(e.code, EX_DATAERR);
+	e = (struct err){0};
+	torch_close(&f);
+	succeed(torch_open(&f, GOLDEN "elastic", &e));
+	z = f.parts->zips;
+	for (int64_t i = 0; i < z->n; i++)
+		z->entries[i].crc32 ^= 1;
+	const struct torch_item *t = torch_find(&f, "model.embed_tokens.weight");
+	assert_int_equal(torch_read(&f, t, 0, 1, x, &e), -1);
+	e = (struct err){0};
+	for (int64_t i = 0; i < z->n; i++)
+		z->entries[i].crc32 ^= 1;
+	succeed(torch_read(&f, t, 0, 1, x, &e));
+	for (int64_t i = 0; i < z->n; i++)
+		z->entries[i].crc32 ^= z->entries[i].checked;
+	succeed(torch_read(&f, t, 1, 1, x, &e));
+	torch_close(&f);
+}
+
 /* What is whole and cannot be read is told from damage. */
 static void refused_files(void **state)
 {
@@ -221,6 +273,9 @@ static void refused_files(void **state)
 		{GOLDEN "refused/order.pt", "byte order is big", EX_UNAVAILABLE},
 		{GOLDEN "refused/transformed", "items are transformed", EX_UNAVAILABLE},
 		{GOLDEN "refused/hole", "do not cover it", EX_DATAERR},
+		{GOLDEN "refused/universal3", "has no shapes", EX_UNAVAILABLE},
+		{GOLDEN "refused/stage0-bf16", "without names of parameters",
+			EX_UNAVAILABLE},
 		{GOLDEN "refused/buffers", "--dist-ckpt-optim-fully-reshardable",
 			EX_UNAVAILABLE}};
 	struct ckpt_view v;
@@ -674,6 +729,7 @@ int main(void)
 		cmocka_unit_test(nothing_is_executed),
 		cmocka_unit_test(archives_of_64_bits),
 		cmocka_unit_test(any_rows_of_boxes),
+		cmocka_unit_test(storages_are_checked_once),
 		cmocka_unit_test(refused_files),
 		cmocka_unit_test(flipped_bits_are_found),
 		cmocka_unit_test(flipped_bits_of_metadata),

@@ -1,0 +1,637 @@
+/*
+ * DeepSpeed's own checkpoints of ZeRO 1, 2 and 3: a directory global_stepN with the file of the model
+ * (of each rank, with ZeRO 3) and one of the optimizer of each rank. The optimizer has flat buffers: fp32
+ * parameters and the moments, of each group of parameters, of which a rank has a part. The file of the model
+ * has the names and shapes of the parameters in their order, param_shapes.
+ *
+ *   ZeRO 1, 2: a group is one buffer, cut into equal parts; its end, and the end of each parameter if
+ *              param_alignment_paddings says so, are padded.
+ *   ZeRO 3:    each parameter is cut into equal parts, the last one padded. A rank has its part of the first
+ *              parameter, of the second ..., in one buffer or several.
+ *
+ * Both as DeepSpeed's zero_to_fp32.py puts the parameters together again.
+ */
+#include "torch/torch_internal.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+enum kind { FP32, EXP_AVG, EXP_AVG_SQ, KINDS };
+static const char *const kinds[KINDS] = {"fp32", "exp_avg", "exp_avg_sq"};
+
+/* ---- a checkpoint -------------------------------------------------------------------------------- */
+
+/* A parameter of param_shapes. */
+struct parameter {
+	char *name;
+	int ndim;
+	int64_t dims[TORCH_MAX_DIMS], n; /* numbers */
+	int64_t group, padding;		 /* behind it, in numbers */
+};
+
+struct zero {
+	struct torch_file *f;
+	struct err *e;
+	struct zero_files files;
+	int64_t stage, ranks, groups;
+	struct archive model; /* the file of the model of rank 0 */
+	int32_t model_file; /* the first of those; the optimizer's are files 0 to ranks - 1 */
+	struct parameter *parameters;
+	int64_t n_parameters;
+	struct buffer *buffers; /* [kind][group][rank] */
+	bool moments;
+};
+
+static int refuse(const struct zero *z, int code, const char *what)
+{
+	return err_set(z->e, code, "%s: %s", z->files.folder.s, what);
+}
+
+static struct buffer *buffer_of(
+	const struct zero *z, enum kind kind, int64_t group, int64_t rank)
+{
+	return &z->buffers[((int64_t)kind * z->groups + group) * z->ranks + rank];
+}
+
+/* The value of a key that is a text, or a number. */
+static uint32_t get_number(const struct pickle *p, uint32_t dict, int64_t key)
+{
+	struct pickle_each it;
+	uint32_t k, x;
+	int64_t is;
+	if (pickle_kind(p, dict) != PICKLE_DICT)
+		return 0;
+	pickle_each(&it, p, dict);
+	while (pickle_next(&it, &k) && pickle_next(&it, &x))
+		if (!pickle_int(p, k, &is) && is == key)
+			return x;
+	return 0;
+}
+
+static uint32_t optimizer_of(const struct pickle *p)
+{
+	return pickle_get(p, p->root, "optimizer_state_dict");
+}
+
+/* What the optimizer has of a group; `base`: all of its state. 0: none. */
+static uint32_t base_of(const struct pickle *p)
+{
+	uint32_t o = optimizer_of(p), base = pickle_get(p, o, "base_optimizer_state");
+	return base ? base : pickle_get(p, o, "optimizer_state_dict");
+}
+
+static uint32_t state_of(const struct pickle *p, int64_t group)
+{
+	uint32_t base = base_of(p);
+	if (pickle_kind(p, base) == PICKLE_LIST) /* elastic_checkpoint */
+		return pickle_item(p, base, (uint32_t)group);
+	return get_number(p, pickle_get(p, base, "state"), group);
+}
+
+/* An integer, an enumeration's value, or the largest of a list. */
+static int64_t read_count(const struct pickle *p, uint32_t node, int64_t none)
+{
+	int64_t most = none, x;
+	uint32_t member;
+	struct pickle_each it;
+	if (pickle_kind(p, node) == PICKLE_OBJECT)
+		node = pickle_part(p, node, PICKLE_ARGUMENTS);
+	if (!pickle_int(p, node, &x))
+		return x;
+	if (pickle_kind(p, node) != PICKLE_LIST && pickle_kind(p, node) != PICKLE_TUPLE)
+		return none;
+	pickle_each(&it, p, node);
+	while (pickle_next(&it, &member))
+		if (!pickle_int(p, member, &x))
+			most = max64(most, x);
+	return most;
+}
+
+/* BF16_Optimizer, with which ZeRO 1 has gradients in fp32 of a model in bf16, does not tell its stage. */
+static int64_t read_stage(const struct pickle *p)
+{
+	return read_count(p, pickle_get(p, optimizer_of(p), "zero_stage"), 1);
+}
+
+static int64_t read_ranks(const struct pickle *p)
+{
+	return read_count(p, pickle_get(p, optimizer_of(p), "partition_count"), -1);
+}
+
+static uint32_t buffers_of(const struct pickle *p)
+{
+	const char *key = read_stage(p) == 3 ? "fp32_flat_groups"
+					     : "single_partition_of_fp32_groups";
+	return pickle_get(p, optimizer_of(p), key);
+}
+
+/* ---- one file of each rank ---------------------------------------------------- */
+
+/* Reads from some file of the optimizer how many ranks there are. */
+static int read_layout(struct zero *z)
+{
+	enum { MOST_RANKS = 1 << 20 };
+	struct str path = {0};
+	struct archive a;
+	str_printf(&path, "%s/%s", z->files.folder.s, z->files.optim.v[0]);
+	int rc = archive_of_path(&a, path.s, z->e);
+	if (!rc) {
+		z->stage = read_stage(&a.tree);
+		z->ranks = read_ranks(&a.tree);
+		if (z->stage < 1 || z->stage > 3 || z->ranks < 1 || z->ranks > MOST_RANKS)
+			rc = err_set(z->e, EX_UNAVAILABLE,
+				"%s: not the optimizer of ZeRO 1, 2 or 3 (zero_stage, "
+				"partition_count); " ZERO_UNIVERSAL,
+				path.s);
+		close(a.zip.fd);
+		archive_close(&a);
+	}
+	str_free(&path);
+	return rc;
+}
+
+/* ---- buffers ----------------------------------------------------------------------------------------- */
+
+/* The buffers of one kind of a rank, of all groups. */
+static int read_kind(
+	struct zero *z, const struct archive *a, int64_t rank, enum kind kind)
+{
+	const struct pickle *p = &a->tree;
+	for (int64_t g = 0; g < z->groups; g++) {
+		uint32_t node = kind == FP32 ? pickle_item(p, buffers_of(p), (uint32_t)g)
+					     : pickle_get(p, state_of(p, g), kinds[kind]);
+		struct buffer *b = buffer_of(z, kind, g, rank);
+		if (kept_buffer(z->f, (int32_t)rank, a, node, b, z->e))
+			return err_prefix(
+				z->e, "%s of group %lld: ", kinds[kind], (long long)g);
+		if (b->dtype != buffer_of(z, kind, 0, 0)->dtype)
+			return err_set(z->e, EX_DATAERR,
+				"%s: %s has another type of numbers than the first of rank 0",
+				z->f->parts->files[rank], kinds[kind]);
+	}
+	return 0;
+}
+
+/* What must be equal in the files of all ranks. */
+static int check_rank(struct zero *z, const struct pickle *p, int64_t rank)
+{
+	const char *path = z->f->parts->files[rank];
+	if (read_stage(p) != z->stage || read_ranks(p) != z->ranks)
+		return err_set(z->e, EX_DATAERR,
+			"%s: of another run than the other files: of ZeRO %lld and %lld ranks",
+			path, (long long)read_stage(p), (long long)read_ranks(p));
+	if (p->nodes[buffers_of(p)].n != (uint64_t)z->groups)
+		return err_set(z->e, EX_DATAERR,
+			"%s: has another number of groups of parameters (%u) than rank 0 "
+			"(%lld)",
+			path, p->nodes[buffers_of(p)].n, (long long)z->groups);
+	return 0;
+}
+
+static int read_rank(struct zero *z, int64_t rank)
+{
+	struct archive a;
+	if (kept_open(z->f, (int32_t)rank, &a, z->e))
+		return -1;
+	const struct pickle *p = &a.tree;
+	if (!rank) {
+		z->groups = pickle_kind(p, buffers_of(p)) == PICKLE_LIST
+				    ? p->nodes[buffers_of(p)].n
+				    : 0;
+		z->moments = pickle_get(p, state_of(p, 0), kinds[EXP_AVG]) != 0;
+		z->buffers = xcalloc(
+			(size_t)(KINDS * z->groups * z->ranks + 1), sizeof(*z->buffers));
+	}
+	int rc = check_rank(z, p, rank);
+	for (enum kind k = FP32; k < KINDS && !rc && (!k || z->moments); k++)
+		rc = read_kind(z, &a, rank, k);
+	kept_close(z->f, (int32_t)rank, &a);
+	return rc;
+}
+
+/* ---- parameters -------------------------------------------------------------------------------------- */
+
+/* The dimensions of a torch.Size. -1: it is none. */
+static int read_shape(const struct pickle *p, uint32_t node, struct parameter *x)
+{
+	struct pickle_each it;
+	uint32_t member;
+	if (pickle_kind(p, node) != PICKLE_TUPLE)
+		return -1;
+	pickle_each(&it, p, node);
+	while (pickle_next(&it, &member))
+		if (x->ndim == TORCH_MAX_DIMS ||
+			pickle_int(p, member, &x->dims[x->ndim++]))
+			return -1;
+	if (!shape_fits(x->dims, x->ndim))
+		return -1;
+	x->n = 1;
+	for (int i = 0; i < x->ndim; i++)
+		x->n *= x->dims[i];
+	return 0;
+}
+
+static char *copy_text(const struct pickle *p, uint32_t node)
+{
+	size_t n;
+	const char *text = pickle_text(p, node, &n);
+	struct str out = {0};
+	if (text && !memchr(text, 0, n)) {
+		str_puts(&out, "");
+		str_add(&out, text, n);
+	}
+	return out.s;
+}
+
+/* Appends a parameter, if its name and shape are possible. */
+static int add_parameter(struct zero *z, uint32_t key, uint32_t shape, int64_t group)
+{
+	struct parameter x = {.group = group};
+	if (read_shape(&z->model.tree, shape, &x) ||
+		!(x.name = copy_text(&z->model.tree, key)))
+		return refuse(z, EX_DATAERR,
+			"the name or shape of a parameter is not possible");
+	z->parameters = xgrow(z->parameters, z->n_parameters, sizeof(*z->parameters));
+	z->parameters[z->n_parameters++] = x;
+	return 0;
+}
+
+/* Appends those of a group. `paddings`: of each parameter, of ZeRO 1 and 2; 0: none. */
+static int add_group(struct zero *z, uint32_t shapes, uint32_t paddings, int64_t group)
+{
+	const struct pickle *first = &z->f->parts->archive.tree;
+	struct pickle_each it;
+	uint32_t key, shape;
+	int rc = 0;
+	pickle_each(&it, &z->model.tree, shapes);
+	for (uint32_t i = 0; !rc && pickle_next(&it, &key) && pickle_next(&it, &shape);
+		i++) {
+		rc = add_parameter(z, key, shape, group);
+		int64_t *padding =
+			rc ? NULL : &z->parameters[z->n_parameters - 1].padding;
+		if (padding && paddings &&
+			(pickle_int(first, pickle_item(first, paddings, i), padding) ||
+				*padding < 0 || *padding > 1 << 20))
+			rc = refuse(z, EX_DATAERR,
+				"param_alignment_paddings are not possible");
+	}
+	return rc;
+}
+
+static int read_parameters(struct zero *z)
+{
+	const struct pickle *p = &z->model.tree, *first = &z->f->parts->archive.tree;
+	uint32_t list = pickle_get(p, p->root, "param_shapes"), shapes;
+	uint32_t paddings =
+		pickle_get(first, optimizer_of(first), "param_alignment_paddings");
+	struct pickle_each it;
+	if (pickle_kind(p, list) != PICKLE_LIST)
+		return err_set(z->e, EX_UNAVAILABLE,
+			"%s: has no param_shapes, the names of parameters; " ZERO_UNIVERSAL,
+			p->name);
+	if (p->nodes[list].n != z->groups)
+		return err_set(z->e, EX_DATAERR,
+			"%s: %u group%s of parameters, and the optimizer has %lld",
+			p->name, p->nodes[list].n, plural(p->nodes[list].n),
+			(long long)z->groups);
+	pickle_each(&it, p, list);
+	for (int64_t g = 0; pickle_next(&it, &shapes); g++) {
+		uint32_t own =
+			z->stage < 3 ? pickle_item(first, paddings, (uint32_t)g) : 0;
+		if (pickle_kind(p, shapes) != PICKLE_DICT)
+			return refuse(z, EX_DATAERR, "param_shapes are not possible");
+		if (add_group(z, shapes, own, g))
+			return -1;
+	}
+	return 0;
+}
+
+/* ---- items ------------------------------------------------------------------------------------------- */
+
+/* Buffers that are one, a step apart in the list. */
+struct vector {
+	const struct buffer *first;
+	int64_t n, step;
+};
+
+static int64_t vector_size(const struct vector *v)
+{
+	int64_t n = 0;
+	for (int64_t i = 0; i < v->n; i++)
+		n += v->first[i * v->step].n;
+	return n;
+}
+
+/* Numbers [first, first + n) of the last item are those of the vector from `from` on, of which it has as
+ * many. */
+static void add_part(struct torch_file *f, const struct vector *v, int64_t from,
+	int64_t first, int64_t n)
+{
+	for (int64_t i = 0; i < v->n && n; i++) {
+		const struct buffer *b = &v->first[i * v->step];
+		int64_t some = max64(0, min64(n, b->n - from));
+		kept_add(f, b, from, first, some);
+		from = max64(0, from - b->n);
+		first += some;
+		n -= some;
+	}
+}
+
+/* ZeRO 1, 2: the buffers of all ranks for a group; ZeRO 3: of all groups for a rank. */
+static struct vector vector_of(const struct zero *z, enum kind kind, int64_t which)
+{
+	return z->stage < 3 ? (struct vector){buffer_of(z, kind, which, 0), z->ranks, 1}
+			    : (struct vector){
+				      buffer_of(z, kind, 0, which), z->groups, z->ranks};
+}
+
+static int64_t part_of(const struct zero *z, int64_t n)
+{
+	return (n + z->ranks - 1) / z->ranks;
+}
+
+/* The numbers that parameters take of a vector: of one group, or of each rank with ZeRO 3. */
+static int64_t size_of_all(const struct zero *z, int64_t group)
+{
+	int64_t n = 0;
+	for (int64_t i = 0; i < z->n_parameters; i++) {
+		const struct parameter *x = &z->parameters[i];
+		if (z->stage == 3)
+			n += part_of(z, x->n);
+		else if (x->group == group)
+			n += x->n + x->padding;
+		n = min64(n, INT64_MAX / 8);
+	}
+	return n;
+}
+
+/* The end of a group is padded to a multiple of 2 numbers for each rank, which files have of moments, and of
+ * fp32 parameters or not. (Parameters that end too early are not covered: items_end().) */
+static int check_sizes(const struct zero *z)
+{
+	int64_t align = z->stage == 3 ? 1 : 2 * z->ranks;
+	int64_t n = z->stage == 3 ? z->ranks : z->groups;
+	for (enum kind k = FP32; k < KINDS && (!k || z->moments); k++)
+		for (int64_t i = 0; i < n; i++) {
+			const struct vector v = vector_of(z, k, i);
+			int64_t has = vector_size(&v), want = size_of_all(z, i);
+			if ((has + align - 1) / align != (want + align - 1) / align)
+				return err_set(z->e, EX_DATAERR,
+					"%s: the parameters of %s %lld take %lld numbers, and its buffers "
+					"of %s have %lld: files of several runs, or offloaded to another "
+					"disk",
+					z->files.folder.s,
+					z->stage == 3 ? "rank" : "group", (long long)i,
+					(long long)want, kinds[k], (long long)has);
+		}
+	return 0;
+}
+
+/* The name of an item: of the parameter, or of what the optimizer has of it. */
+static void begin_item(
+	struct zero *z, const char *name, const char *what, const struct parameter *x)
+{
+	struct str text = {0};
+	if (what)
+		str_printf(&text, "optimizer.state.%s.%s", name, what);
+	else
+		str_puts(&text, name);
+	struct torch_item *t = items_add(z->f, text.s, text.len);
+	if (x) {
+		t->kind = TORCH_TENSOR;
+		t->ndim = x->ndim;
+		memcpy(t->dims, x->dims, sizeof(t->dims));
+	}
+	str_free(&text);
+}
+
+/* `at`: where it begins in the vector. */
+static void add_tensor(struct zero *z, const char *name, const struct parameter *x,
+	enum kind kind, int64_t at)
+{
+	begin_item(z, name, kind == FP32 ? NULL : kinds[kind], x);
+	z->f->items[z->f->n - 1].dtype = buffer_of(z, kind, x->group, 0)->dtype;
+	if (z->stage < 3) {
+		const struct vector v = vector_of(z, kind, x->group);
+		add_part(z->f, &v, at, 0, x->n);
+		return;
+	}
+	int64_t part = part_of(z, x->n);
+	for (int64_t r = 0; r * part < x->n; r++) {
+		const struct vector v = vector_of(z, kind, r);
+		add_part(z->f, &v, at, r * part, min64(part, x->n - r * part));
+	}
+}
+
+/* AdamW's step of a group: a number, or a tensor of one; some optimizers have it with their options. */
+static int add_step(struct zero *z, const char *name, int64_t group)
+{
+	const struct pickle *p = &z->f->parts->archive.tree;
+	struct str text = {0};
+	uint32_t step = pickle_get(p, state_of(p, group), "step");
+	if (!step)
+		step = pickle_get(p, optimizer_of(p), "base_optimizer_state_step");
+	if (!step)
+		step = pickle_get(p,
+			pickle_item(p, pickle_get(p, base_of(p), "param_groups"),
+				z->stage < 3 ? (uint32_t)group : 0),
+			"step");
+	str_printf(&text, "optimizer.state.%s.step", name);
+	int rc = step ? torch_file_walk(z->f, step, text.s, z->e) : 0;
+	str_free(&text);
+	return rc;
+}
+
+/* All items of a parameter, under one of its names. */
+static int add_items(
+	struct zero *z, const char *name, const struct parameter *x, int64_t at)
+{
+	for (enum kind k = FP32; k < KINDS && (!k || z->moments); k++)
+		add_tensor(z, name, x, k, at);
+	return z->moments ? add_step(z, name, x->group) : 0;
+}
+
+/* The other names of a parameter that is shared. */
+static int add_aliases(struct zero *z, const struct parameter *x, int64_t at)
+{
+	const struct pickle *p = &z->model.tree;
+	struct pickle_each it;
+	uint32_t alias, source;
+	int rc = 0;
+	uint32_t shared = pickle_get(p, p->root, "shared_params");
+	if (pickle_kind(p, shared) != PICKLE_DICT)
+		return 0;
+	pickle_each(&it, p, shared);
+	while (!rc && pickle_next(&it, &alias) && pickle_next(&it, &source)) {
+		char *name = pickle_is(p, source, x->name) ? copy_text(p, alias) : NULL;
+		rc = name ? add_items(z, name, x, at) : 0;
+		free(name);
+	}
+	return rc;
+}
+
+static int add_parameters(struct zero *z)
+{
+	int64_t at = 0, group = 0;
+	for (int64_t i = 0; i < z->n_parameters; i++) {
+		const struct parameter *x = &z->parameters[i];
+		if (z->stage < 3 && x->group != group)
+			at = 0;
+		group = x->group;
+		if (add_items(z, x->name, x, at) || add_aliases(z, x, at))
+			return -1;
+		at += z->stage == 3 ? part_of(z, x->n) : x->n + x->padding;
+	}
+	return 0;
+}
+
+/* ---- frozen parameters, which no optimizer has ----------------------------------------------------------- */
+
+static int by_name(const void *a, const void *b)
+{
+	return strcmp(*(char *const *)a, *(char *const *)b);
+}
+
+static void add_names(const struct pickle *p, uint32_t list, struct strs *out)
+{
+	bool dict = pickle_kind(p, list) == PICKLE_DICT;
+	struct pickle_each it;
+	uint32_t name, other;
+	pickle_each(&it, p, list);
+	while (pickle_next(&it, &name) && (!dict || pickle_next(&it, &other))) {
+		char *text = copy_text(p, name);
+		if (text)
+			strs_add(out, text);
+		free(text);
+	}
+}
+
+/* ZeRO 1, 2: the tensors of the module that are no parameters of the optimizer, no other names of them, and
+ * no buffers. The others are rounded copies. */
+static int add_frozen(struct zero *z)
+{
+	const struct pickle *p = &z->model.tree;
+	struct strs known = {0};
+	struct pickle_each it;
+	uint32_t key, node;
+	int rc = 0;
+	for (int64_t i = 0; i < z->n_parameters; i++)
+		strs_add(&known, z->parameters[i].name);
+	add_names(p, pickle_get(p, p->root, "buffer_names"), &known);
+	add_names(p, pickle_get(p, p->root, "shared_params"), &known);
+	strs_sort(&known);
+	uint32_t module = pickle_get(p, p->root, "module");
+	pickle_each(&it, p, pickle_kind(p, module) == PICKLE_DICT ? module : 0);
+	while (rc >= 0 && pickle_next(&it, &key) && pickle_next(&it, &node)) {
+		char *name = copy_text(p, key);
+		if (name && !(known.n && bsearch(&name, known.v, (size_t)known.n,
+						 sizeof(*known.v), by_name)))
+			rc = kept_tensor(
+				z->f, z->model_file, &z->model, node, name, z->e);
+		free(name);
+	}
+	strs_free(&known);
+	return rc < 0 ? -1 : 0;
+}
+
+/* ZeRO 3: each file has its part of each. */
+static int read_fragments(
+	struct zero *z, const struct archive *a, int64_t rank, int64_t from)
+{
+	const struct pickle *p = &a->tree;
+	uint32_t dict = pickle_get(p, p->root, "frozen_param_fragments");
+	for (int64_t i = from; i < z->n_parameters; i++) {
+		const struct parameter *x = &z->parameters[i];
+		struct buffer *b = &z->buffers[(i - from) * z->ranks + rank];
+		if (kept_buffer(z->f, z->model_file + (int32_t)rank, a,
+			    pickle_get(p, dict, x->name), b, z->e))
+			return err_prefix(z->e, "%s: ", x->name);
+		if (b->n != part_of(z, x->n) ||
+			b->dtype != z->buffers[(i - from) * z->ranks].dtype)
+			return err_set(z->e, EX_DATAERR,
+				"%s: the part of %s has %lld numbers, not %lld, or others than "
+				"those of rank 0",
+				p->name, x->name, (long long)b->n,
+				(long long)part_of(z, x->n));
+	}
+	return 0;
+}
+
+static int read_all_fragments(struct zero *z, int64_t from)
+{
+	struct archive a;
+	int rc = read_fragments(z, &z->model, 0, from);
+	for (int64_t r = 1; r < z->ranks && !rc; r++) {
+		int32_t file = z->model_file + (int32_t)r;
+		if (kept_open(z->f, file, &a, z->e))
+			return -1;
+		rc = read_fragments(z, &a, r, from);
+		kept_close(z->f, file, &a);
+	}
+	return rc;
+}
+
+static int add_fragments(struct zero *z)
+{
+	const struct pickle *p = &z->model.tree;
+	int64_t from = z->n_parameters;
+	int rc = add_group(z, pickle_get(p, p->root, "frozen_param_shapes"), 0, 0);
+	if (rc || from == z->n_parameters)
+		return rc;
+	free(z->buffers); /* (those of the optimizer are used) */
+	z->groups = z->n_parameters - from;
+	z->buffers = xcalloc((size_t)(z->groups * z->ranks), sizeof(*z->buffers));
+	rc = read_all_fragments(z, from);
+	for (int64_t i = from; i < z->n_parameters && !rc; i++) {
+		const struct parameter *x = &z->parameters[i];
+		const struct buffer *b = buffer_of(z, FP32, i - from, 0);
+		int64_t part = part_of(z, x->n);
+		begin_item(z, x->name, NULL, x);
+		z->f->items[z->f->n - 1].dtype = b->dtype;
+		for (int64_t r = 0; r * part < x->n; r++)
+			kept_add(z->f, &b[r], 0, r * part, min64(part, x->n - r * part));
+	}
+	return rc;
+}
+
+/* ---- interface ---------------------------------------------------------------------------------------------- */
+
+static int read_all(struct zero *z)
+{
+	struct strs paths = {0};
+	const struct pickle *p = &z->f->parts->archive.tree;
+	int rc = zero_files_list(&z->files, z->stage, z->ranks, &paths, z->e);
+	z->model_file = (int32_t)z->ranks;
+	if (!rc)
+		kept_files(z->f, &paths);
+	strs_free(&paths);
+	if (rc || archive_of_path(&z->f->parts->archive, z->f->parts->files[0], z->e))
+		return -1;
+	for (int64_t r = 0; r < z->ranks; r++)
+		if (read_rank(z, r))
+			return -1;
+	if (kept_open(z->f, z->model_file, &z->model, z->e))
+		return -1;
+	rc = read_parameters(z) || check_sizes(z) || add_parameters(z) ||
+	     (z->stage == 3 ? add_fragments(z) : add_frozen(z)) ||
+	     torch_file_walk(z->f, pickle_get(p, base_of(p), "param_groups"),
+		     "optimizer.param_groups", z->e);
+	kept_close(z->f, z->model_file, &z->model);
+	return rc || items_end(z->f, z->e) ? -1 : 0;
+}
+
+int zero_open(struct torch_file *f, struct err *e)
+{
+	struct zero z = {.f = f, .e = e};
+	zero_files_find(&z.files, f->path);
+	f->parts->many = false;
+	int rc =
+		zero_files_check(&z.files, e) || read_layout(&z) || read_all(&z) ? -1 : 0;
+	for (int64_t i = 0; i < z.n_parameters; i++)
+		free(z.parameters[i].name);
+	free(z.parameters);
+	free(z.buffers);
+	zero_files_free(&z.files);
+	return rc;
+}
