@@ -291,12 +291,22 @@ static bool is_decay(const struct tensor_check *x, double decay)
 	return fabs(x->decay - decay) <= fmax(0.01, 0.02 * fabs(decay));
 }
 
-/* A decay that is neither the run's nor none. */
+/* The decay that the optimizer's group of a tensor has in the file; -1: not known. */
+static double decay_of_group(const struct step_check *c, const struct tensor_check *x)
+{
+	return c->files.after.decays ? c->files.after.decays[x - c->of] : -1;
+}
+
+/* A decay that is neither the run's nor none, or not that of the tensor's group. (None at all is another
+ * finding.) */
 static bool has_other_decay(const struct step_check *c, const struct tensor_check *x)
 {
-	double decay = c->files.adam.decay;
-	return decay >= 0 && x->decays && x->update.tested && !x->update.wrong &&
-	       !is_decay(x, decay) && !is_decay(x, 0);
+	double decay = c->files.adam.decay, own = decay_of_group(c, x);
+	bool none = is_decay(x, 0);
+	if (!x->decays || !x->update.tested || x->update.wrong)
+		return false;
+	return (decay >= 0 && !is_decay(x, decay) && !none) ||
+	       (own >= 0 && !is_decay(x, own) && (!none || c->decay > 0));
 }
 
 static bool has_other_lr(const struct step_check *c, const struct tensor_check *x)
@@ -470,7 +480,8 @@ static int say_update(struct step_check *c, const struct rule *r, struct err *e)
 				c->lr);
 		if (has_other_decay(c, x) && !lr_is_wrong(c))
 			add_finding(c, x, "weight decay %.3g instead of %.3g", x->decay,
-				a->decay);
+				decay_of_group(c, x) >= 0 ? decay_of_group(c, x)
+							  : a->decay);
 	}
 	if (a->decay > 0.02 && plain && !decayed && !other)
 		add_finding(

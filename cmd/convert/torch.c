@@ -46,6 +46,7 @@ static struct source *source_of(const struct torch_view *x, int group, int tenso
 static void close_torch(struct ckpt_view *v)
 {
 	struct torch_view *x = v->with;
+	free(v->decays);
 	torch_names_close(&x->names);
 	torch_close(&x->file);
 	model_free(&x->m);
@@ -455,6 +456,12 @@ static int add_moments(struct torch_view *x, struct ckpt_view *v, struct err *e)
 			return -1;
 		strs_add(&v->groups, groups[g]);
 	}
+	const struct torch_item **means =
+		xcalloc((size_t)x->m.n_tensors + 1, sizeof(*means));
+	for (int i = 0; i < x->m.n_tensors; i++)
+		means[i] = source_of(x, 1, i)->item;
+	v->decays = torch_group_decays(&x->file, &x->names, means, x->m.n_tensors);
+	free(means);
 	return read_step(x, &v->info.step, e) ||
 			       torch_config_optimizer(&v->config, &x->file, &x->names, e)
 		       ? -1

@@ -57,6 +57,9 @@ int torch_names_order(struct torch_names *x, struct torch_file *f,
 /* The value of a key in a group of parameters: of the first one that has it, the second, ...; NULL: no more. */
 const struct torch_item *torch_names_group(
 	const struct torch_names *x, const char *key, int64_t number);
+/* The item of number n of a kind, "state" or "param_groups", of an optimizer that has numbers; NULL: none. */
+const struct torch_item *torch_names_numbered(
+	const struct torch_names *x, const char *kind, int64_t n, const char *what);
 /* The first item whose whole name is this one. */
 const struct torch_item *torch_names_exact(const struct torch_names *x, const char *name);
 
@@ -90,5 +93,12 @@ int torch_config(struct model_config *c, struct torch_file *f,
 /* The options of AdamW that the checkpoint has. */
 int torch_config_optimizer(struct str *out, struct torch_file *f,
 	const struct torch_names *x, struct err *e);
+
+/* ---- torch_groups.c -------------------------------------------------------------------------- */
+
+/* The weight decay of the optimizer's group that each parameter is in, by the item of its exp_avg; -1: not known.
+ * Allocated. */
+double *torch_group_decays(struct torch_file *f, const struct torch_names *x,
+	const struct torch_item *const *means, int64_t n);
 
 #endif

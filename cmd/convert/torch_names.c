@@ -276,8 +276,7 @@ static int by_order(const void *a, const void *b)
 	return (x->order > y->order) - (x->order < y->order);
 }
 
-/* The item of number n in the optimizer's state, and of group n; NULL: there is none. */
-static const struct torch_item *numbered(
+const struct torch_item *torch_names_numbered(
 	const struct torch_names *x, const char *kind, int64_t n, const char *what)
 {
 	struct str name = {0};
@@ -297,17 +296,19 @@ static const struct torch_item *numbered(
 static int64_t put_in_groups(const struct torch_names *x, struct torch_file *f,
 	const struct torch_item **list, int64_t n, struct err *e)
 {
-	const struct torch_item *params = numbered(x, "param_groups", 0, "params");
+	const struct torch_item *params =
+		torch_names_numbered(x, "param_groups", 0, "params");
 	double *ids = xcalloc((size_t)n + 1, sizeof(*ids));
 	int64_t n_first = n, n_matrices = 0;
 	int rc = params ? torch_numbers(f, params, n, ids, &n_first, e) : 0;
 	free(ids);
 	for (int64_t i = 0; i < n; i++)
 		n_matrices += list[i]->ndim == 2;
-	bool two = numbered(x, "param_groups", 1, "params") != NULL;
+	bool two = torch_names_numbered(x, "param_groups", 1, "params") != NULL;
 	if (rc || (!two && n_first == n))
 		return rc;
-	if (!two || n_first != n_matrices || numbered(x, "param_groups", 2, "params"))
+	if (!two || n_first != n_matrices ||
+		torch_names_numbered(x, "param_groups", 2, "params"))
 		return err_set(e, EX_UNAVAILABLE,
 			"%s: the optimizer's groups have numbers of parameters, and it is not known "
 			"of which; torch.distributed.checkpoint's get_state_dict() saves names",
@@ -328,8 +329,9 @@ static int64_t order_by_names(const struct torch_names *x, struct torch_file *f,
 	struct strs names = {0};
 	const struct torch_item *given;
 	int rc = 0;
-	for (int64_t g = 0;
-		!rc && (given = numbered(x, "param_groups", g, "param_names")); g++)
+	for (int64_t g = 0; !rc && (given = torch_names_numbered(
+					    x, "param_groups", g, "param_names"));
+		g++)
 		rc = torch_texts(f, given, &names, e);
 	for (int64_t i = 0; names.n == n && !rc && i < n; i++) {
 		char *name = without_wrappers(names.v[i]);
@@ -354,7 +356,8 @@ static int count_given(const struct torch_names *x, struct torch_file *f, int64_
 	double *ids = xcalloc((size_t)n + 1, sizeof(*ids));
 	int64_t of_group;
 	int rc = 0;
-	for (int64_t g = 0; !rc && (params = numbered(x, "param_groups", g, "params"));
+	for (int64_t g = 0;
+		!rc && (params = torch_names_numbered(x, "param_groups", g, "params"));
 		g++) {
 		of_group = 0;
 		rc = torch_numbers(f, params, n + 1, ids, &of_group, e);
@@ -369,7 +372,7 @@ int torch_names_order(struct torch_names *x, struct torch_file *f,
 {
 	int64_t n_states = 0, n_given = 0;
 	for (int64_t i = 0; i < n; i++)
-		n_states += numbered(x, "state", i, "exp_avg") != NULL;
+		n_states += torch_names_numbered(x, "state", i, "exp_avg") != NULL;
 	if (!n_states)
 		return 0;
 	/* (those that are not trained have no state) */
@@ -389,7 +392,8 @@ int torch_names_order(struct torch_names *x, struct torch_file *f,
 	if (!rc)
 		rc = put_in_groups(x, f, list, n, e);
 	for (int64_t i = 0; i < n && rc >= 0; i++) {
-		const struct torch_item *s = numbered(x, "state", i, "exp_avg");
+		const struct torch_item *s =
+			torch_names_numbered(x, "state", i, "exp_avg");
 		if (s && (s->kind != TORCH_TENSOR || s->ndim != list[i]->ndim ||
 				 memcmp(s->dims, list[i]->dims, sizeof(s->dims))))
 			rc = err_set(e, EX_DATAERR,

@@ -42,6 +42,7 @@ void ckpt_view_like(struct ckpt_view *v, const struct ckpt_view *of)
 	*v = *of;
 	v->config = (struct str){0};
 	v->groups = (struct strs){0};
+	v->decays = NULL;
 	v->close = NULL;
 	str_puts(&v->config, of->config.s);
 	copy_tensors(v, of->tensors, of->n_tensors);

@@ -24,6 +24,9 @@ struct ckpt_view {
 	struct ckpt_tensor *tensors;
 	int n_tensors;
 	struct strs groups; /* the first is "model" */
+	/* [n_tensors]: the weight decay that the optimizer's settings have for each, -1 if it is not known;
+	 * NULL: of none. close() frees it. */
+	double *decays;
 	const double *numbers;
 	int64_t n_numbers;
 	/* Reads the rows in fp32, and reports damage. */

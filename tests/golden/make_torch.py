@@ -9,7 +9,7 @@ ddp.pt           torch.save() of torchtitan's names behind model._orig_mod., an 
                  values that nobody needs: a random state, a call of os.system
 titan/           DCP: the model at the root, wq, wk and wv fused in the optimizer, boxes of two dimensions in
                  four files, flat keys, lm_head.weight
-nested/          DCP: {"model", "optimizer"}, with Hugging Face's names, types of 16 and 64 bits
+nested/          DCP: {"model", "optimizer"}, with Hugging Face's names, types of 16 and 64 bits, two groups
 megatron/        DCP as Megatron-LM writes it: fused, the layers as one tensor, parameters in bf16 and fp32
 universal/       DeepSpeed's universal format
 zero1/           DeepSpeed's own, of ZeRO 1 with two ranks: no moments yet, a frozen parameter, a buffer, a model
@@ -672,7 +672,10 @@ def main():
     items["model.model.norm.weight"] = Tensor((DIM,), [float(i) for i in range(DIM)], "bfloat16")
     items["model.model.layers.0.input_layernorm.weight"] = Tensor((DIM,), [1 + i / 8 for i in range(DIM)], "float16")
     items["optimizer.param_groups.0.betas"] = (0.8, 0.99)
-    items["optimizer.param_groups.0.params"] = list(hf)
+    items["optimizer.param_groups.0.params"] = [n for n, t in hf.items() if len(t.shape) == 2]
+    items["optimizer.param_groups.0.weight_decay"] = 0.1
+    items["optimizer.param_groups.1.params"] = [n for n, t in hf.items() if len(t.shape) == 1]
+    items["optimizer.param_groups.1.weight_decay"] = 0.0
     save_dcp(out / "nested", items, lambda n: (1, 1) if n.startswith("optimizer") else (2, 1), ranks=2)
 
     for n, t in hf.items():
@@ -760,7 +763,8 @@ def main():
         "model_args": {"n_layer": 1, "n_head": HEADS, "n_embd": DIM, "block_size": CONTEXT, "bias": True,
                        "vocab_size": VOCAB, "dropout": 0.0},
         "optimizer": {"state": numbered, "param_groups": [{**HYPER, "params": list(range(n))},
-                                                          {**HYPER, "params": list(range(n, len(g)))}]}}))
+                                                          {**HYPER, "weight_decay": 0.0,
+                                                           "params": list(range(n, len(g)))}]}}))
 
 
 main()

@@ -140,6 +140,36 @@ static void groups_and_options(void **state)
 	convert_config_file(NULL);
 }
 
+/* The weight decay of the group of each parameter: of flat keys, of groups of names, and of numbers. */
+static void decays_of_groups(void **state)
+{
+	static const struct {
+		const char *path;
+		double matrices, vectors;
+	} cases[] = {{GOLDEN "titan", -1, 0.05}, {GOLDEN "nested", 0.1, 0},
+		{GOLDEN "nanogpt.pt", 0.05, 0}, {GOLDEN "ddp.pt", 0.05, 0.05}};
+	(void)state;
+	for (size_t i = 0; i < ARRAY_LEN(cases); i++) {
+		struct ckpt_view v;
+		convert_config_file(
+			strstr(cases[i].path, "gpt") ? NULL : GOLDEN "hf/config.json");
+		succeed(convert_open(&v, cases[i].path, &e));
+		for (int k = 0; k < v.n_tensors; k++) {
+			/* (titan's file has the settings of one parameter only) */
+			const char *name = v.tensors[k].name;
+			double want = v.tensors[k].ndim > 1 ? cases[i].matrices
+				      : i || !strcmp(name, "norm.weight")
+					      ? cases[i].vectors
+					      : -1;
+			if (v.decays[k] != want)
+				fail_msg("%s: %s has %g", cases[i].path, name,
+					v.decays[k]);
+		}
+		ckpt_view_close(&v);
+	}
+	convert_config_file(NULL);
+}
+
 /* What the shapes do not tell, and files that say something else than they do. */
 static void options_that_are_missing_or_wrong(void **state)
 {
@@ -725,6 +755,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(numbers_are_those_of_the_model),
 		cmocka_unit_test(groups_and_options),
+		cmocka_unit_test(decays_of_groups),
 		cmocka_unit_test(options_that_are_missing_or_wrong),
 		cmocka_unit_test(nothing_is_executed),
 		cmocka_unit_test(archives_of_64_bits),
