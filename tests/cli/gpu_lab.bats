@@ -94,7 +94,7 @@ judged() {
 
 lab_of_nccl() { # ITEMS NAME=VALUE...: with the emulated GPU and NCCL
 	env TINY=yes PT_BUILD="$BUILD" PT_CUDA="$BUILD/emu/pt-cuda.so" PT_NCCL="$BUILD/emu/pt-cuda.so" PT_EMU_GUARD=no \
-		PART=4,15,16 ITEMS="$1" "${@:2}" "$BATS_TEST_DIRNAME/../bench/gpu_lab" out >said
+		PART=6,17,18 ITEMS="$1" "${@:2}" "$BATS_TEST_DIRNAME/../bench/gpu_lab" out >said
 }
 
 results() { # VALUE: how many rows
@@ -221,18 +221,18 @@ printf '%-44s %4d ok (%d s)\n' "test_a$PART, GPU" 7 1
 [ "$PART" = "$CUT" ] || printf '\n%s\n' "$([ "$PART" = "$BAD" ] && echo '11 passed, 2' || echo '7 passed, 0') failed, 1 skipped"
 END
 	export BAD='' CUT='' LATE=''
-	PART=6 tests/bench/gpu_lab out >said
+	PART=8 tests/bench/gpu_lab out >said
 	[ "$(LC_ALL=C sort seen | tr '\n' ' ')" = 'yes memcheck 1/4 yes memcheck 2/4 yes memcheck 3/4 yes memcheck 4/4 ' ]
 	[ "$(verdict 'B.3: memcheck')" = '0 yes' ]
 	[ "$(verdict 'B.3: racecheck')" = '- not run' ]
 	[ "$(awk -F '\t' '$3 == "ok" { n += $4 } END { print n }' out/rows.tsv)" -eq 28 ]
-	CUT=3/4 PART=18 tests/bench/gpu_lab out >said
+	CUT=3/4 PART=20 tests/bench/gpu_lab out >said
 	[ "$(verdict 'B.3: racecheck')" = '- not run' ]
-	PATTERN=some PART=18 tests/bench/gpu_lab out >said
+	PATTERN=some PART=20 tests/bench/gpu_lab out >said
 	[ "$(verdict 'B.3: racecheck')" = '- not run' ]
-	LATE=1/4 PART=18 tests/bench/gpu_lab out >said
+	LATE=1/4 PART=20 tests/bench/gpu_lab out >said
 	[ "$(verdict 'B.3: racecheck')" = '- not run' ]
-	BAD=2/4 CUT=3/4 PART=19 tests/bench/gpu_lab out >said
+	BAD=2/4 CUT=3/4 PART=21 tests/bench/gpu_lab out >said
 	[ "$(verdict 'B.3: synccheck')" = '2 no' ]
 	grep -q '^synccheck 2/4: .*the message before it$' out/tests.txt
 	grep -q 'test_bad.*2 NOT OK' out/errors.txt
@@ -249,19 +249,19 @@ talk-loss:seed-3) printf '%s\t%s\tval_loss after 100 steps\t2.5\t\n' talk-loss s
 esac
 printf '%s\t%s\tval_loss after 300 steps\t1.7\t\n' "${2%:*}" "${2#*:}"
 END
-	PART=7,17 LIMIT=15 timeout 300 tests/bench/gpu_lab out >said
+	PART=9,19 LIMIT=15 timeout 300 tests/bench/gpu_lab out >said
 	[ "$(verdict 'A.5')" = '1.7 yes' ]
 	[ "$(grep -c talk-loss out/rows.tsv)" -eq 2 ]
 	grep -q 'no memory' out/errors.txt
 	rm -r out
-	PART=7,17 setsid tests/bench/gpu_lab out >said 3>&- &
+	PART=9,19 setsid tests/bench/gpu_lab out >said 3>&- &
 	local lab=$!
 	wait_for seed-3 out/rows.tsv
 	kill -9 -- "-$lab"
 	pkill -9 -f "$BATS_TEST_TMPDIR" || : # what its time limits had put into other groups
 	[ "$(verdict 'A.5')" = '1.7 yes' ]
-	[ "$(PART=list tests/bench/gpu_lab | wc -l)" -eq 20 ]
-	code_of 64 env PART=21 tests/bench/gpu_lab out
+	[ "$(PART=list tests/bench/gpu_lab | wc -l)" -eq 22 ]
+	code_of 64 env PART=23 tests/bench/gpu_lab out
 }
 
 @test "a switch that the programs do not know is reported and not measured" {
@@ -271,7 +271,7 @@ END
 	program bench/gpu <<'END'
 printf '%s\t%s\ttokens/s\t%d\t\n' "${2%%:*}" "${2#*:}" "$([[ $2 == *graph ]] && echo 150 || echo 100)"
 END
-	PART=13,14 tests/bench/gpu_lab out >said
+	PART=15,16 tests/bench/gpu_lab out >said
 	not grep -q PT_UNKNOWN out/rows.tsv
 	grep -q PT_UNKNOWN out/errors.txt
 	grep -q $'^gpt2-124m\texact+--cuda-graph\ttokens/s\t150\t2\texact\t1.500$' out/table.tsv
