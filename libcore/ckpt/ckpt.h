@@ -32,6 +32,7 @@ struct ckpt_info {
 	uint64_t param_hash;
 	uint64_t data_hash; /* of the corpus; 0: none */
 	int64_t grid; /* the exponent of that of gradients; 0: none, sums were a tree's */
+	int64_t order; /* PASS_VERSION of the program, 0: before there was one */
 	int64_t workers, worker; /* local SGD: their number (0: none), this one's index */
 };
 

@@ -44,6 +44,9 @@ const struct h5_field ckpt_fields[] = {
 		"hash of the tokens and the vocabulary of the training data"},
 	{"grid", H5_I64, F(grid), true,
 		"exponent of the grid of sums of gradients; 0: sums of floats, in a tree"},
+	{"order", H5_I64, F(order), true,
+		"version of the order in which the model's activations and gradients are added "
+		"up; 0: queries, keys and values were three matmuls in the backward"},
 	{"workers", H5_I64, F(workers), true,
 		"number of local SGD workers, each with its own file; 0: no local SGD"},
 	{"worker", H5_I64, F(worker), true, "index of the worker of this file, from 0"},

@@ -693,6 +693,7 @@ void options_arithmetic(const struct train_opts *o, const struct model *m,
 	str_printf(out, "parameters = %lld\n", (long long)model_counts(m).all);
 	conf_print(out, "matmuls", device);
 	str_printf(out, "sums = grid-%d\n", GRID_EXPONENT);
+	str_printf(out, "order = %d\n", PASS_VERSION);
 	str_printf(out, "initial-weights = %d\n", INIT_VERSION);
 	str_printf(out, "program = %s\n", PT_VERSION);
 }

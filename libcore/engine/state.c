@@ -62,6 +62,7 @@ static struct ckpt_write describe_state(const struct trainer *t)
 		.skipped_steps = t->skipped,
 		.data_hash = t->data.set->hash,
 		.grid = GRID_EXPONENT,
+		.order = PASS_VERSION,
 		.workers = t->o.edit.ckpt == EDIT_CKPT_RANK0
 				   ? min64(1, t->o.edit.workers) /* of one, for all */
 				   : t->o.edit.workers,
@@ -310,6 +311,9 @@ static int check_options(struct trainer *t, const struct ckpt *c, struct err *e)
 		str_printf(&t->changes, "%ssums %s -> grid-%d",
 			t->changes.len ? "; " : "",
 			c->info.grid ? "of another grid" : "tree", GRID_EXPONENT);
+	if (c->info.data_hash && c->info.step && c->info.order != PASS_VERSION)
+		str_printf(&t->changes, "%sorder %lld -> %d", t->changes.len ? "; " : "",
+			(long long)c->info.order, PASS_VERSION);
 	if (t->o.resume_exact && t->changes.len)
 		return err_set(e, EX_USAGE,
 			"%s: resume-exact, but this layout or these options change the "

@@ -124,6 +124,10 @@ double rope_frequency(const struct model *m, int64_t j);
 
 /* ---- init.c ---------------------------------------------------------------------- */
 
+/* To be increased when forward or backward add in another order, so that a run that goes on no longer has the
+ * bits that it had: runs and checkpoints record it. 2: queries, keys and values are one matmul in the backward. */
+enum { PASS_VERSION = 2 };
+
 /* To be increased when kernels/normal.h computes other bits; a run records it. */
 enum { INIT_VERSION = 2 };
 /* Element i of a whole tensor is a function of (seed, name, i). Fills x, in device memory, with

@@ -282,7 +282,7 @@ stopped() { # OPTION...: of the checkpoint; the signal comes to the last of two 
 	stopped $'eval-every = 0\nsample-every = 1\nsample-tokens = 1000000000'
 }
 
-@test "a run whose gradients were sums of floats is resumed with other arithmetic, and says so" {
+@test "a run whose gradients were other sums is resumed with other arithmetic, and says so" {
 	make_run
 	cp good.h5 old.h5
 	forge_number old.h5 grid 0
@@ -290,6 +290,10 @@ stopped() { # OPTION...: of the checkpoint; the signal comes to the last of two 
 	says 'sums tree -> grid-50'
 	tiny -n 6 --resume old.h5 -o new >/dev/null
 	grep -q 'event .* other arithmetic: sums tree -> grid-50$' new/journal.txt
+	cp good.h5 older.h5
+	forge_number older.h5 order 0
+	code_of 64 tiny -n 6 --resume older.h5 --resume-exact -o other
+	says 'order 0 -> 2'
 	tiny -n 6 --resume good.h5 --resume-exact -o same >/dev/null
 	not grep -q 'other arithmetic' same/journal.txt
 }
