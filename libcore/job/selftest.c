@@ -186,9 +186,12 @@ static int test(
 	err_prefix(e, "self-test: %s computes wrongly: ", t->d.name);
 	struct err text = *e;
 	return err_set(e, EX_FAILED,
-		"%s; a broken GPU, driver or compiler; nothing was trained, and "
+		"%s; a broken GPU, driver or compiler%s; nothing was trained, and "
 		"--self-test no trains in spite of it",
-		text.msg);
+		text.msg,
+		getenv("PT_LAB_OFF")
+			? ""
+			: ", or a kernel that fails on this GPU: PT_LAB_OFF=all chooses older ones");
 }
 
 int selftest_kernels(struct trainer *t, struct comm *all, struct str *out, struct err *e)
