@@ -302,55 +302,21 @@ static void normal(struct device *d, void *what)
 	d->k->normal(d, c->b, &o);
 }
 
-static void norm_fwd(struct device *d, void *what)
-{
-	struct call *c = what;
-	d->k->norm_fwd(d, NORM_LAYER, c->b, c->stats, c->a, c->w, c->bias, 1e-5F);
-}
-
-static void norm_bwd_x(struct device *d, void *what)
-{
-	struct call *c = what;
-	d->k->norm_bwd_x(d, NORM_LAYER, c->c, c->b, c->a, c->stats, c->w);
-}
-
-static void norm_bwd_w(struct device *d, void *what)
-{
-	struct call *c = what;
-	struct mat none = {0};
-	d->k->norm_bwd_w(d, NORM_LAYER, c->w, none, c->b, c->a, c->stats, 0, c->a.rows);
-}
-
-static void norm_bwd(struct device *d, void *what)
-{
-	struct call *c = what;
-	const struct norm_grads to = {.dx = c->c, .dgamma = c->bias};
-	d->k->norm_bwd(d, NORM_LAYER, &to, c->b, c->a, c->stats, c->w, 0, c->a.rows);
-}
-
-static void norm_bwd_copy(struct device *d, void *what)
-{
-	struct call *c = what;
-	const struct norm_grads to = {
-		.dx = c->c, .dgamma = c->bias, .copy = c->normed, .sums = c->sums};
-	d->k->norm_bwd(d, NORM_LAYER, &to, c->b, c->a, c->stats, c->w, 0, c->a.rows);
-}
-
 /* As training calls them: LayerNorm with biases, RMSNorm without. */
-static void train_norm_fwd(struct device *d, void *what)
+static void norm_fwd(struct device *d, void *what)
 {
 	struct call *c = what;
 	d->k->norm_fwd(d, c->kind, c->normed, c->stats, c->a, c->w, c->bias, 1e-5F);
 }
 
-static void train_residual_norm(struct device *d, void *what)
+static void residual_norm(struct device *d, void *what)
 {
 	struct call *c = what;
 	const struct norm n = {c->kind, c->normed, c->stats, c->w, c->bias, 1e-5F};
 	d->k->residual_norm(d, c->c, c->a, c->b, c->bias, NULL, &n);
 }
 
-static void train_norm_bwd(struct device *d, void *what)
+static void norm_bwd(struct device *d, void *what)
 {
 	struct call *c = what;
 	const struct norm_grads to = {.dx = c->c,
@@ -365,13 +331,6 @@ static void residual(struct device *d, void *what)
 {
 	struct call *c = what;
 	d->k->residual(d, c->c, c->a, c->b, c->bias, NULL);
-}
-
-static void residual_norm(struct device *d, void *what)
-{
-	struct call *c = what;
-	const struct norm n = {NORM_LAYER, c->normed, c->stats, c->w, c->bias, 1e-5F};
-	d->k->residual_norm(d, c->c, c->a, c->b, c->bias, NULL, &n);
 }
 
 static void add(struct device *d, void *what)
@@ -419,20 +378,9 @@ static void streams(struct timing *t, int64_t n, int64_t cols, const char *shape
 	struct call c = {.a = timing_mat(t, n, cols, DT_F32),
 		.b = timing_mat(t, n, cols, type),
 		.c = timing_mat(t, n, cols, DT_F32),
-		.w = timing_mat(t, 1, cols, DT_F32),
-		.bias = timing_mat(t, 1, cols, DT_F32),
-		.stats = timing_mat(t, 2, n, DT_F32),
-		.normed = timing_mat(t, n, cols, type),
-		.sums = timing_mat(t, 1, cols, DT_F32)};
-	say_bytes(t, "norm_fwd", shape, norm_fwd, &c, wide + thin);
-	say_bytes(t, "norm_bwd_x", shape, norm_bwd_x, &c, 3 * wide + thin);
-	say_bytes(t, "norm_bwd_w", shape, norm_bwd_w, &c, wide + thin);
-	say_bytes(t, "norm_bwd", shape, norm_bwd, &c, 3 * wide + thin);
-	say_bytes(t, "norm_bwd, copy", shape, norm_bwd_copy, &c, 3 * wide + 2 * thin);
+		.bias = timing_mat(t, 1, cols, DT_F32)};
 	say_bytes(t, "residual", shape, residual, &c, 2 * wide + thin);
-	say_bytes(t, "residual_norm", shape, residual_norm, &c, 2 * wide + 2 * thin);
 	say_bytes(t, "add", shape, add, &c, 3 * wide);
-	say_bytes(t, "bias_bwd", shape, bias_bwd, &c, thin);
 	say_bytes(t, "round to bf16", shape, round_bf16, &c, wide + thin);
 	arena_reset(&t->memory, mark);
 }
@@ -457,14 +405,11 @@ static void norms(
 		c.d_beta = timing_mat(t, 1, cols, DT_F32);
 		c.d_sums = timing_mat(t, 1, cols, DT_F32);
 	}
-	say_bytes(t, "norm_fwd in training", shape, train_norm_fwd, &c, wide + thin);
-	say_bytes(t, "residual_norm in training", shape, train_residual_norm, &c,
-		2 * wide + 2 * thin);
-	say_bytes(t, "norm_bwd in training", shape, train_norm_bwd, &c,
-		3 * wide + 2 * thin);
+	say_bytes(t, "norm_fwd", shape, norm_fwd, &c, wide + thin);
+	say_bytes(t, "residual_norm", shape, residual_norm, &c, 2 * wide + 2 * thin);
+	say_bytes(t, "norm_bwd", shape, norm_bwd, &c, 3 * wide + 2 * thin);
 	c.b = timing_mat(t, n, cols, DT_F32);
-	say_bytes(t, "norm_bwd in training, fp32", shape, train_norm_bwd, &c,
-		4 * wide + thin);
+	say_bytes(t, "norm_bwd, fp32", shape, norm_bwd, &c, 4 * wide + thin);
 	arena_reset(&t->memory, mark);
 }
 
