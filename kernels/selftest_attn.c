@@ -140,6 +140,32 @@ static void backward(
 			x->q.m[s], x->k.m[s], x->v.m[s], false);
 }
 
+/* If they are columns of one matrix in the run, they are here, on the GPU. */
+static struct attn_grads joined(struct trial *t, struct attn_grads g)
+{
+	struct mat *const parts[] = {&g.dq.m[GPU], &g.own_dk.m[GPU], &g.own_dv.m[GPU]};
+	int64_t at = 0, cols = 0;
+	if (!t->c->m[0].stride)
+		return g;
+	for (size_t i = 0; i < ARRAY_LEN(parts); i++)
+		cols += parts[i]->cols;
+	const struct mat all = wider(t, *parts[0], cols);
+	for (size_t i = 0; i < ARRAY_LEN(parts); i++) {
+		*parts[i] = mat_cols(all, at, parts[i]->cols);
+		at += parts[i]->cols;
+	}
+	return g;
+}
+
+static void check_gradient(
+	struct trial *t, const char *what, struct trial_pair own, struct mat written)
+{
+	struct device *d = t->d[GPU];
+	if (written.stride)
+		d->k->copy(d, own.m[GPU], written);
+	trial_check(t, what, own);
+}
+
 /* Both sides get the forward's results from the CPU. */
 void try_attn_bwd(struct trial *t)
 {
@@ -168,10 +194,11 @@ void try_attn_bwd(struct trial *t)
 		x.q.m[CPU], x.k.m[CPU], x.v.m[CPU], x.whole, true);
 	pair_send(t, g.o);
 	pair_send(t, g.lse);
-	backward(t, &x, &g);
-	trial_check(t, "dq", g.dq);
-	trial_check(t, "dk", g.own_dk);
-	trial_check(t, "dv", g.own_dv);
+	const struct attn_grads all = joined(t, g);
+	backward(t, &x, &all);
+	check_gradient(t, "dq", g.dq, all.dq.m[GPU]);
+	check_gradient(t, "dk", g.own_dk, all.own_dk.m[GPU]);
+	check_gradient(t, "dv", g.own_dv, all.own_dv.m[GPU]);
 	if (!x.whole) {
 		trial_check(t, "dk of another chunk", g.dk);
 		trial_check(t, "dv of another chunk", g.dv);

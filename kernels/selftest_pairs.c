@@ -131,6 +131,13 @@ struct trial_pair pair_blank(struct trial *t, struct mat like)
 	return x;
 }
 
+struct mat wider(struct trial *t, struct mat like, int64_t cols)
+{
+	like.p = &(int){0};
+	like.cols = cols;
+	return pair_blank(t, like).m[GPU];
+}
+
 static struct mat vector(int64_t n)
 {
 	return mat(&(int){0}, 1, n);

@@ -334,6 +334,84 @@ static void signs_of_zeros_are_compared(void **state)
 	check_said(c, 5, -0.0f, ": element 0, 5 is -0, but the CPU's is 0");
 }
 
+/* ---- columns of another matrix --------------------------------------------------------- */
+
+static struct mat columns(int64_t rows, int64_t cols, int64_t stride, enum dtype type)
+{
+	struct mat m = shape(rows, cols, type);
+	m.stride = stride;
+	return m;
+}
+
+static void dense_attn_bwd(struct device *d, const struct attn *a, struct mat dq,
+	struct mat dk, struct mat dv, float *delta, struct mat dout, struct mat o,
+	const float *lse, struct mat q, struct mat k, struct mat v, bool begin)
+{
+	dq.stride = dk.stride = dv.stride = 0;
+	right->attn_bwd(d, a, dq, dk, dv, delta, dout, o, lse, q, k, v, begin);
+}
+
+static void dense_rope(struct device *d, struct mat x, int64_t dim, struct mat rope,
+	const int32_t *pos, float sign)
+{
+	x.stride = 0;
+	right->rope(d, x, dim, rope, pos, sign);
+}
+
+/* Kernels get columns of another matrix where the run's do, and are found if they write elsewhere. */
+static void columns_are_tried(void **state)
+{
+	enum { N = 200, BATCH = 2, DIM = 64, HEADS = 4, KV = 2 };
+	enum { Q = HEADS * DIM, K = KV * DIM, ALL = Q + 2 * K, POSITIONS = 300 };
+	struct device *d = *state;
+	const enum dtype type = d->discrete ? DT_BF16 : DT_F32;
+	const struct mat q = shape(BATCH * N, Q, type), k = shape(BATCH * N, K, type);
+	const struct mat dq = columns(BATCH * N, Q, ALL, type);
+	const struct mat dk = columns(BATCH * N, K, ALL, type);
+	const struct attn a = {.batch = BATCH,
+		.heads = HEADS,
+		.kv_heads = KV,
+		.dim = DIM,
+		.q_rows = N,
+		.k_rows = N,
+		.q_first = {0, N / 2},
+		.k_first = {0, N / 2},
+		.scale = 0.125f};
+	const struct kernel_call calls[] = {
+		{KERNEL_attn_bwd, .m = {dq, dk, dk, q, q, q, k, k}, .n = {true},
+			.attn = a},
+		{KERNEL_rope, .m = {dk, shape(POSITIONS, DIM, DT_F32)}, .n = {DIM, true}},
+	};
+	struct kernels wrong_ones = *d->k;
+	right = d->k;
+	wrong_ones.attn_bwd = dense_attn_bwd;
+	wrong_ones.rope = dense_rope;
+	for (size_t i = 0; i < ARRAY_LEN(calls); i++) {
+		struct err e = {0};
+		if (run_call(&calls[i], &e))
+			fail_msg("%s", e.msg);
+		d->k = &wrong_ones;
+		int rc = run_call(&calls[i], &e);
+		d->k = right;
+		assert_int_equal(rc, -1);
+	}
+}
+
+/* Calls that differ in this only are two. */
+static void columns_are_another_call(void **state)
+{
+	struct kernel_call c = {KERNEL_rope,
+		.m = {shape(8, 64, DT_F32), shape(9, 64, DT_F32)}, .n = {64}};
+	struct kernel_calls calls = {0};
+	(void)state;
+	kernel_note(&calls, &c);
+	c.m[0].stride = 128;
+	kernel_note(&calls, &c);
+	kernel_note(&calls, &c);
+	assert_int_equal(calls.n, 2);
+	kernel_calls_free(&calls);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -343,6 +421,8 @@ int main(void)
 		on_device(wrong_sums_are_found),
 		on_device(writes_behind_a_matrix_are_found),
 		on_device(signs_of_zeros_are_compared),
+		on_device(columns_are_tried),
+		on_device(columns_are_another_call),
 	};
 	if (test_device_missing())
 		return 0;
