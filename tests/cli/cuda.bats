@@ -372,6 +372,18 @@ memory_of() { # NAME FILE: bytes of that line of a plan
 	done
 }
 
+@test "the manual has every switch of PT_LAB_OFF, and the lab of GPUs no other" {
+	local root=$BATS_TEST_DIRNAME/../.. names name
+	names=$(sed -n 's/^\t{"\(.*\)", LAB_.*/\1/p' "$root/kernels/cuda/lab.cu")
+	[ "$(wc -l <<<"$names")" -ge 19 ]
+	for name in $names; do
+		grep -qx "\.Cm ${name//-/\\\\-}\( ,\)\?" "$root/man/pt-config.5" || { echo "not in the manual: $name"; false; }
+	done
+	for name in $(sed -n 's/^PT_LAB_OFF=\([a-z0-9-]*\) .*/\1/p' "$root/tests/bench/gpu_lab"); do
+		grep -qx "$name" <<<"$names" || { echo "no switch $name"; false; }
+	done
+}
+
 @test "PT_LAB_OFF leaves out what makes it quick, and no bit changes" {
 	make_shard
 	launches() { # NAME FILE: of that kernel
