@@ -69,8 +69,17 @@ static void add_time(struct device *d, const struct kernel_call *c)
 	s->counted = d->flops;
 }
 
+/* Others would take columns of another matrix for a matrix of their own. */
+static bool takes_columns(enum kernel_id id)
+{
+	return id == KERNEL_attn_fwd || id == KERNEL_attn_bwd || id == KERNEL_rope ||
+	       id == KERNEL_copy;
+}
+
 static void note(struct device *d, const struct kernel_call *c)
 {
+	for (size_t i = 0; i < ARRAY_LEN(c->m); i++)
+		BUG_ON(c->m[i].stride && !takes_columns(c->kernel));
 	if (d->impl)
 		kernel_note(d->impl, c);
 	if (d->speed)

@@ -27,16 +27,22 @@ static void attn_text(struct str *out, const struct attn *a)
 		str_puts(out, " documents");
 }
 
+static void mat_text(struct str *out, const struct mat *m)
+{
+	str_printf(out, " [%lld,%lld", (long long)m->rows, (long long)m->cols);
+	if (m->stride)
+		str_printf(out, " of %lld", (long long)m->stride);
+	str_printf(out, "]%s%s%s%s%s", dtype_table[m->type].name, m->scale ? "*" : "",
+		m->p ? "" : "-", m->transposed ? "^T" : "", m->amax ? ", amax" : "");
+}
+
 void call_text(struct str *out, const struct kernel_call *c)
 {
 	str_puts(out, kernel_name(c->kernel));
 	for (size_t i = 0; i < ARRAY_LEN(c->m); i++) {
 		const struct mat *m = &c->m[i];
 		if (m->p || m->transposed)
-			str_printf(out, " [%lld,%lld]%s%s%s%s%s", (long long)m->rows,
-				(long long)m->cols, dtype_table[m->type].name,
-				m->scale ? "*" : "", m->p ? "" : "-",
-				m->transposed ? "^T" : "", m->amax ? ", amax" : "");
+			mat_text(out, m);
 		else if (i + 1 < ARRAY_LEN(c->m) && m[1].p)
 			str_puts(out, " -");
 	}

@@ -1,7 +1,8 @@
 /*
  * The self-test of attention: with the head size, formats and chunks of the run, but fewer sequences
  * and heads, and fewer rows of long chunks. There are still several tiles, sequences and groups of
- * heads, since a kernel may be right for the first of these only.
+ * heads, since a kernel may be right for the first of these only. The GPU has the CPU's sequences more than
+ * once, so that each of its blocks takes several tiles.
  */
 #include "kernels/selftest_trial.h"
 
@@ -47,6 +48,18 @@ static struct attn smaller(const struct attn *c)
 	return a;
 }
 
+/* The GPU's sequences: for several tiles a block, if the run has so many. Dropout and documents
+ * would not repeat, and have kernels with a block for each tile. */
+static int64_t sequences_of(const struct attn *run, const struct attn *a)
+{
+	enum { TILE = 128, TILES = 400 };
+	int64_t tiles = a->heads * ceil_div(a->q_rows, TILE);
+	if (a->start || run->drop.p > 0)
+		return a->batch;
+	return max64(a->batch,
+		min64(ceil_div(TILES, tiles), run->batch * run->heads / a->heads));
+}
+
 /* The shape of matrix i of the call, for so many heads and the rows of *a. */
 static struct mat heads_like(
 	const struct trial *t, int i, const struct attn *a, int64_t heads)
@@ -56,6 +69,31 @@ static struct mat heads_like(
 	m.cols = heads * a->dim;
 	m.stride = 0;
 	return m;
+}
+
+static struct trial_pair random_heads(
+	struct trial *t, int i, const struct attn_pair *x, int64_t heads, double scale)
+{
+	struct mat like = heads_like(t, i, &x->a[GPU], heads);
+	struct trial_pair y = pair_repeated(
+		t, like, x->a[CPU].batch * x->a[CPU].q_rows, like.cols, scale);
+	pair_send(t, y);
+	return y;
+}
+
+static struct trial_pair blank_heads(
+	struct trial *t, int i, const struct attn_pair *x, int64_t heads)
+{
+	return pair_blank_rows(t, heads_like(t, i, &x->a[GPU], heads),
+		x->a[CPU].batch * x->a[CPU].q_rows);
+}
+
+/* A number for each query and head. */
+static struct trial_pair blank_state(struct trial *t, const struct attn_pair *x)
+{
+	const struct attn *a = x->a;
+	return pair_blank_rows(t,
+		mat(&(int){0}, a[GPU].batch, a[GPU].heads * a[GPU].q_rows), a[CPU].batch);
 }
 
 /* Short documents in every second sequence, and one document in each of the others. */
@@ -86,18 +124,20 @@ static struct attn_pair attn_pair_of(struct trial *t, int q_at, bool whole)
 	for (enum side s = GPU; s < SIDES; s++) {
 		x.a[s].drop = o.d[s];
 		x.a[s].start = start.m[s].p;
+		if (s == GPU)
+			x.a[s].batch = sequences_of(&t->c->attn, &a);
 		x.self[s] = x.a[s];
 		for (int i = 0; i < 2; i++)
 			x.self[s].k_first[i] = a.q_first[i];
 	}
-	x.q = pair_random(t, heads_like(t, q_at, &a, a.heads), 1.5);
-	x.k = pair_random(t, heads_like(t, q_at + 1, &a, a.kv_heads), 1.5);
-	x.v = pair_random(t, heads_like(t, q_at + 2, &a, a.kv_heads), 1);
+	x.q = random_heads(t, q_at, &x, a.heads, 1.5);
+	x.k = random_heads(t, q_at + 1, &x, a.kv_heads, 1.5);
+	x.v = random_heads(t, q_at + 2, &x, a.kv_heads, 1);
 	x.own_k = x.k;
 	x.own_v = x.v;
 	if (!whole) {
-		x.own_k = pair_random(t, heads_like(t, q_at + 1, &a, a.kv_heads), 1.5);
-		x.own_v = pair_random(t, heads_like(t, q_at + 2, &a, a.kv_heads), 1);
+		x.own_k = random_heads(t, q_at + 1, &x, a.kv_heads, 1.5);
+		x.own_v = random_heads(t, q_at + 2, &x, a.kv_heads, 1);
 	}
 	return x;
 }
@@ -116,9 +156,8 @@ void try_attn_fwd(struct trial *t)
 {
 	struct attn_pair x = attn_pair_of(t, 1, t->c->n[0]);
 	const struct attn *a = &x.a[CPU];
-	int64_t n = a->batch * a->heads * a->q_rows;
-	struct trial_pair o = pair_blank(t, heads_like(t, 0, a, a->heads));
-	struct trial_pair max = pair_blank_vector(t, n), sum = pair_blank_vector(t, n);
+	struct trial_pair o = blank_heads(t, 0, &x, a->heads);
+	struct trial_pair max = blank_state(t, &x), sum = blank_state(t, &x);
 	forward(t, &x, o, max, sum);
 	trial_check(t, "o", o);
 	trial_check(t, "log-sum-exp", max);
@@ -140,26 +179,48 @@ static void backward(
 			x->q.m[s], x->k.m[s], x->v.m[s], false);
 }
 
+/* If they are columns of one matrix in the run, they are here, on the GPU. */
+static struct attn_grads joined(struct trial *t, struct attn_grads g)
+{
+	struct mat *const parts[] = {&g.dq.m[GPU], &g.own_dk.m[GPU], &g.own_dv.m[GPU]};
+	int64_t at = 0, cols = 0;
+	if (!t->c->m[0].stride)
+		return g;
+	for (size_t i = 0; i < ARRAY_LEN(parts); i++)
+		cols += parts[i]->cols;
+	const struct mat all = wider(t, *parts[0], cols);
+	for (size_t i = 0; i < ARRAY_LEN(parts); i++) {
+		*parts[i] = mat_cols(all, at, parts[i]->cols);
+		at += parts[i]->cols;
+	}
+	return g;
+}
+
+static void check_gradient(
+	struct trial *t, const char *what, struct trial_pair own, struct mat written)
+{
+	struct device *d = t->d[GPU];
+	if (written.stride)
+		d->k->copy(d, own.m[GPU], written);
+	trial_check(t, what, own);
+}
+
 /* Both sides get the forward's results from the CPU. */
 void try_attn_bwd(struct trial *t)
 {
 	struct attn_pair x = attn_pair_of(t, 5, t->c->n[0]);
 	const struct attn *a = &x.a[CPU];
-	const struct mat of_q = heads_like(t, 4, a, a->heads);
-	const struct mat of_dk = heads_like(t, 1, a, a->kv_heads);
-	const struct mat of_dv = heads_like(t, 2, a, a->kv_heads);
 	struct device *cpu = t->d[CPU];
-	int64_t n = a->batch * a->heads * a->q_rows;
-	struct trial_pair sum = pair_blank_vector(t, n);
-	struct attn_grads g = {.dq = pair_blank(t, heads_like(t, 0, a, a->heads)),
-		.dk = pair_random(t, of_dk, 1),
-		.dv = pair_random(t, of_dv, 1),
-		.own_dk = pair_blank(t, of_dk),
-		.own_dv = pair_blank(t, of_dv),
-		.dout = pair_random(t, heads_like(t, 3, a, a->heads), 1),
-		.o = pair_blank(t, of_q),
-		.lse = pair_blank_vector(t, n),
-		.delta = pair_blank_vector(t, n)};
+	struct trial_pair sum = blank_state(t, &x);
+	struct attn_grads g = {.dq = blank_heads(t, 0, &x, a->heads),
+		.dk = random_heads(t, 1, &x, a->kv_heads, 1),
+		.dv = random_heads(t, 2, &x, a->kv_heads, 1),
+		.own_dk = blank_heads(t, 1, &x, a->kv_heads),
+		.own_dv = blank_heads(t, 2, &x, a->kv_heads),
+		.dout = random_heads(t, 3, &x, a->heads, 1),
+		.o = blank_heads(t, 4, &x, a->heads),
+		.lse = blank_state(t, &x),
+		.delta = blank_state(t, &x)};
 	if (!x.whole)
 		cpu->k->attn_fwd(cpu, &x.self[CPU], g.o.m[CPU], g.lse.m[CPU].p,
 			sum.m[CPU].p, x.q.m[CPU], x.own_k.m[CPU], x.own_v.m[CPU], true,
@@ -168,10 +229,11 @@ void try_attn_bwd(struct trial *t)
 		x.q.m[CPU], x.k.m[CPU], x.v.m[CPU], x.whole, true);
 	pair_send(t, g.o);
 	pair_send(t, g.lse);
-	backward(t, &x, &g);
-	trial_check(t, "dq", g.dq);
-	trial_check(t, "dk", g.own_dk);
-	trial_check(t, "dv", g.own_dv);
+	const struct attn_grads all = joined(t, g);
+	backward(t, &x, &all);
+	check_gradient(t, "dq", g.dq, all.dq.m[GPU]);
+	check_gradient(t, "dk", g.own_dk, all.own_dk.m[GPU]);
+	check_gradient(t, "dv", g.own_dv, all.own_dv.m[GPU]);
 	if (!x.whole) {
 		trial_check(t, "dk of another chunk", g.dk);
 		trial_check(t, "dv of another chunk", g.dv);

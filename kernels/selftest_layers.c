@@ -281,11 +281,21 @@ void try_norm_bwd(struct trial *t)
 
 void try_rope(struct trial *t)
 {
-	operands(t, "x+ rope");
+	operands(t, "x rope");
 	struct trial_pair pos = pair_ints(t, rows_of(t, 0), 0, rows_of(t, 1));
-	int64_t dim = t->c->n[0];
+	struct trial_pair x = t->m[0];
+	struct device *d = t->d[GPU];
+	struct mat own = x.m[GPU];
+	int64_t dim = t->c->n[0], stride = t->c->m[0].stride;
 	float sign = t->c->n[1] ? -1 : 1;
-	BOTH(t, rope, M(0), dim, M(1), pos.m[s].p, sign);
+	if (stride) {
+		x.m[GPU] = mat_cols(wider(t, own, stride), stride - own.cols, own.cols);
+		d->k->copy(d, x.m[GPU], own);
+	}
+	BOTH(t, rope, x.m[s], dim, M(1), pos.m[s].p, sign);
+	if (stride)
+		d->k->copy(d, own, x.m[GPU]);
+	trial_check(t, "x", t->m[0]);
 }
 
 static enum act_kind act_kind(const struct trial *t)

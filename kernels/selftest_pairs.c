@@ -118,9 +118,9 @@ struct trial_pair pair_random(struct trial *t, struct mat like, double scale)
 	return x;
 }
 
-struct trial_pair pair_blank(struct trial *t, struct mat like)
+struct trial_pair pair_blank_rows(struct trial *t, struct mat like, int64_t rows)
 {
-	struct trial_pair x = pair_make(t, like, like.rows, like.cols);
+	struct trial_pair x = pair_make(t, like, rows, like.cols);
 	if (!x.m[CPU].p || t->measures)
 		return x;
 	memset(x.m[CPU].p, 0xff, (size_t)mat_bytes(x.m[CPU]));
@@ -129,6 +129,18 @@ struct trial_pair pair_blank(struct trial *t, struct mat like)
 		device_put(t->d[GPU], (char *)x.m[GPU].p + at, x.m[CPU].p, (size_t)k);
 	}
 	return x;
+}
+
+struct trial_pair pair_blank(struct trial *t, struct mat like)
+{
+	return pair_blank_rows(t, like, like.rows);
+}
+
+struct mat wider(struct trial *t, struct mat like, int64_t cols)
+{
+	like.p = &(int){0};
+	like.cols = cols;
+	return pair_blank_rows(t, like, 1).m[GPU];
 }
 
 static struct mat vector(int64_t n)

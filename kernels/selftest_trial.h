@@ -72,6 +72,10 @@ struct trial_pair pair_random(struct trial *, struct mat like, double scale);
 struct trial_pair pair_repeated(
 	struct trial *, struct mat like, int64_t rows, int64_t cols, double scale);
 struct trial_pair pair_blank(struct trial *, struct mat like); /* a result: NaN */
+struct trial_pair pair_blank_rows(
+	struct trial *, struct mat like, int64_t rows); /* of the CPU's */
+/* A blank matrix of the GPU like this one, but with so many columns. */
+struct mat wider(struct trial *, struct mat like, int64_t cols);
 struct trial_pair pair_bytes(struct trial *, const void *bytes, size_t n_bytes);
 struct trial_pair pair_ints(struct trial *, int64_t n, int64_t low, int64_t high);
 struct trial_pair pair_vector(struct trial *, int64_t n, double scale);

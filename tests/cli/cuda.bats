@@ -373,6 +373,18 @@ memory_of() { # NAME FILE: bytes of that line of a plan
 	done
 }
 
+@test "the manual has every switch of PT_LAB_OFF, and the lab of GPUs no other" {
+	local root=$BATS_TEST_DIRNAME/../.. names name
+	names=$(sed -n 's/^\t{"\(.*\)", LAB_.*/\1/p' "$root/kernels/cuda/lab.cu")
+	[ "$(wc -l <<<"$names")" -ge 19 ]
+	for name in $names; do
+		grep -qx "\.Cm ${name//-/\\\\-}\( ,\)\?" "$root/man/pt-config.5" || { echo "not in the manual: $name"; false; }
+	done
+	for name in $(sed -n 's/^PT_LAB_OFF=\([a-z0-9-]*\) .*/\1/p' "$root/tests/bench/gpu_lab"); do
+		grep -qx "$name" <<<"$names" || { echo "no switch $name"; false; }
+	done
+}
+
 @test "PT_LAB_OFF leaves out what makes it quick, and no bit changes" {
 	make_shard
 	launches() { # NAME FILE: of that kernel
@@ -381,13 +393,13 @@ memory_of() { # NAME FILE: bytes of that line of a plan
 	local o=("${TINY[@]:1}" --device cuda --dim 80 -T 4 --zero 3 --dtype bf16 -n 1
 		--profile 1:1)
 	pt-train "${o[@]}" -o quick >/dev/null 2>all
-	PT_LAB_OFF=xent,attention,norm-copy,sumsq,amax-block,bias,rope,attn-item,attn-store pt-train "${o[@]}" -o plain >/dev/null 2>without
+	PT_LAB_OFF=xent,attention,norm-copy,sumsq,amax-block,bias,rope,attn-item,attn-store,norm-loads pt-train "${o[@]}" -o plain >/dev/null 2>without
 	cmp quick/checkpoints/latest.h5 plain/checkpoints/latest.h5
 	[ "$(launches xent_fused without)" -eq 0 ]
 	[ "$(launches xent_fused all)" -gt 0 ]
 	[ "$(launches xent_bwd all)" -eq 0 ]
-	# (two that change bits: GELU's slope in a kernel of its own, and a bias of float8)
-	PT_LAB_OFF=gelu,norm,amax,float8-bias pt-train "${o[@]}" --overwrite -o plain >/dev/null 2>without
+	# (those that change bits)
+	PT_LAB_OFF=gelu,norm,amax,float8-bias,act,delta,norm-warp,float8-runs,table pt-train "${o[@]}" --overwrite -o plain >/dev/null 2>without
 	[ "$(launches linear_gelu_bwd all)" -gt 0 ]
 	[ "$(launches linear_gelu_bwd without)" -eq 0 ]
 	# Those that gpu_lab measures exist; and all of them at once.

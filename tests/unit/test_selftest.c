@@ -40,11 +40,11 @@ static void calls_of(const char *path, const char *more, struct kernel_calls *ca
 	str_free(&text);
 }
 
-/* Less than a second of four threads with 20 GFLOP/s and 10 ns for a number each; Llama 405B has 390
+/* Less than a second of four threads with 20 GFLOP/s and 10 ns for a number each; Llama 405B has 400
  * million numbers, and 1B 13 GFLOP. */
 static void check_work(const char *path, const char *more)
 {
-	const double most_numbers = 400e6, most_flops = 15e9;
+	const double most_numbers = 410e6, most_flops = 15e9;
 	struct kernel_calls calls = {0};
 	struct selftest_work w;
 	calls_of(path, more, &calls);
@@ -334,6 +334,131 @@ static void signs_of_zeros_are_compared(void **state)
 	check_said(c, 5, -0.0f, ": element 0, 5 is -0, but the CPU's is 0");
 }
 
+/* ---- columns of another matrix --------------------------------------------------------- */
+
+static struct mat columns(int64_t rows, int64_t cols, int64_t stride, enum dtype type)
+{
+	struct mat m = shape(rows, cols, type);
+	m.stride = stride;
+	return m;
+}
+
+static void dense_attn_bwd(struct device *d, const struct attn *a, struct mat dq,
+	struct mat dk, struct mat dv, float *delta, struct mat dout, struct mat o,
+	const float *lse, struct mat q, struct mat k, struct mat v, bool begin)
+{
+	dq.stride = dk.stride = dv.stride = 0;
+	right->attn_bwd(d, a, dq, dk, dv, delta, dout, o, lse, q, k, v, begin);
+}
+
+static void dense_rope(struct device *d, struct mat x, int64_t dim, struct mat rope,
+	const int32_t *pos, float sign)
+{
+	x.stride = 0;
+	right->rope(d, x, dim, rope, pos, sign);
+}
+
+/* Kernels get columns of another matrix where the run's do, and are found if they write elsewhere. */
+static void columns_are_tried(void **state)
+{
+	enum { N = 200, BATCH = 2, DIM = 64, HEADS = 4, KV = 2 };
+	enum { Q = HEADS * DIM, K = KV * DIM, ALL = Q + 2 * K, POSITIONS = 300 };
+	struct device *d = *state;
+	const enum dtype type = d->discrete ? DT_BF16 : DT_F32;
+	const struct mat q = shape(BATCH * N, Q, type), k = shape(BATCH * N, K, type);
+	const struct mat dq = columns(BATCH * N, Q, ALL, type);
+	const struct mat dk = columns(BATCH * N, K, ALL, type);
+	const struct attn a = {.batch = BATCH,
+		.heads = HEADS,
+		.kv_heads = KV,
+		.dim = DIM,
+		.q_rows = N,
+		.k_rows = N,
+		.q_first = {0, N / 2},
+		.k_first = {0, N / 2},
+		.scale = 0.125f};
+	const struct kernel_call calls[] = {
+		{KERNEL_attn_bwd, .m = {dq, dk, dk, q, q, q, k, k}, .n = {true},
+			.attn = a},
+		{KERNEL_rope, .m = {dk, shape(POSITIONS, DIM, DT_F32)}, .n = {DIM, true}},
+	};
+	struct kernels wrong_ones = *d->k;
+	right = d->k;
+	wrong_ones.attn_bwd = dense_attn_bwd;
+	wrong_ones.rope = dense_rope;
+	for (size_t i = 0; i < ARRAY_LEN(calls); i++) {
+		struct err e = {0};
+		if (run_call(&calls[i], &e))
+			fail_msg("%s", e.msg);
+		d->k = &wrong_ones;
+		int rc = run_call(&calls[i], &e);
+		d->k = right;
+		assert_int_equal(rc, -1);
+	}
+}
+
+/* The tiles of the largest call; one number of its last row is wrong. */
+static int64_t most_tiles;
+
+static void wrong_attn_fwd(struct device *d, const struct attn *a, struct mat o,
+	float *max, float *sum, struct mat q, struct mat k, struct mat v, bool begin,
+	bool end)
+{
+	most_tiles = max64(most_tiles, a->batch * a->heads * ceil_div(a->q_rows, 128));
+	right->attn_fwd(d, a, o, max, sum, q, k, v, begin, end);
+	d->k->zero(d, mat_rows(o, o.rows - 1, 1));
+}
+
+/* More than the largest GPU has multiprocessors, twice; but not more than the run has. */
+static void blocks_have_several_tiles(void **state)
+{
+	enum { N = 128, DIM = 64, HEADS = 12, TWICE = 2 * 192 };
+	static const int64_t batches[] = {64, 3};
+	struct device *d = *state;
+	struct kernels wrong_ones = *d->k;
+	right = d->k;
+	wrong_ones.attn_fwd = wrong_attn_fwd;
+	for (size_t i = 0; i < ARRAY_LEN(batches); i++) {
+		const struct attn a = {.batch = batches[i],
+			.heads = HEADS,
+			.kv_heads = HEADS,
+			.dim = DIM,
+			.q_rows = N,
+			.k_rows = N,
+			.q_first = {0, N / 2},
+			.k_first = {0, N / 2},
+			.scale = 0.125f};
+		const struct mat q = shape(a.batch * N, HEADS * DIM, DT_F32);
+		const struct kernel_call c = {
+			KERNEL_attn_fwd, .m = {q, q, q, q}, .n = {true}, .attn = a};
+		struct err e = {0};
+		most_tiles = 0;
+		if (run_call(&c, &e))
+			fail_msg("%s", e.msg);
+		d->k = &wrong_ones;
+		int rc = run_call(&c, &e);
+		d->k = right;
+		assert_int_equal(rc, -1);
+		assert_true(most_tiles >= min64(TWICE, a.batch * HEADS));
+		assert_true(most_tiles <= min64(TWICE + 20, a.batch * HEADS));
+	}
+}
+
+/* Calls that differ in this only are two. */
+static void columns_are_another_call(void **state)
+{
+	struct kernel_call c = {KERNEL_rope,
+		.m = {shape(8, 64, DT_F32), shape(9, 64, DT_F32)}, .n = {64}};
+	struct kernel_calls calls = {0};
+	(void)state;
+	kernel_note(&calls, &c);
+	c.m[0].stride = 128;
+	kernel_note(&calls, &c);
+	kernel_note(&calls, &c);
+	assert_int_equal(calls.n, 2);
+	kernel_calls_free(&calls);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -343,6 +468,9 @@ int main(void)
 		on_device(wrong_sums_are_found),
 		on_device(writes_behind_a_matrix_are_found),
 		on_device(signs_of_zeros_are_compared),
+		on_device(columns_are_tried),
+		on_device(blocks_have_several_tiles),
+		on_device(columns_are_another_call),
 	};
 	if (test_device_missing())
 		return 0;
