@@ -53,14 +53,16 @@ static void table_path(const struct device *d, struct str *path)
 	str_free(&below);
 }
 
-/* PT_LAB_OFF=..,table,.. */
+/* PT_LAB_OFF=..,table,.., or all */
 static bool table_off(void)
 {
-	static const char name[] = "table";
 	const char *at = getenv("PT_LAB_OFF");
-	for (; at && *at; at += strcspn(at, ","), at += *at == ',')
-		if (strcspn(at, ",") == strlen(name) && !strncmp(at, name, strlen(name)))
+	for (size_t n; at && *at; at += n + (at[n] == ',')) {
+		n = strcspn(at, ",");
+		if ((n == 5 && !strncmp(at, "table", n)) ||
+			(n == 3 && !strncmp(at, "all", n)))
 			return true;
+	}
 	return false;
 }
 
