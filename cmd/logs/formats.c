@@ -29,6 +29,11 @@
 		.settings = true)                                                                                                                              \
 	F("llmc", "main.log of llm.c, and the standard output of its programs",                                                                                \
 		.line = line_llmc, .settings = true)                                                                                                           \
+	F("nemo", "the console of NeMo: lines Training epoch 0, iteration 5/99 | ...", .line = line_nemo)\
+	F("nanotron", "the console of nanotron, whose numbers have three digits", .line = line_nanotron)\
+	F("picotron", "the standard output of picotron", .kinds = picotron_kinds)\
+	F("deepspeed", "what the pipeline engine of DeepSpeed prints: lines steps: 10 loss: 2.5 iter time (s): ...", .kinds = deepspeed_kinds)\
+	F("trainer", "the standard output of Hugging Face's Trainer, {'loss': 2.5, ...}, which has no steps: rows are counted", .line = line_trainer)\
 	F("megatron", "the standard output of Megatron-LM", .line = line_megatron,                                                                             \
 		.settings = true)                                                                                                                              \
 	F("megatron-golden", "its golden_values_*.json", .text = text_golden,                                                                                  \
@@ -42,8 +47,9 @@
 		.text = text_trainer_state, .detect = is_trainer_state)                                                                                        \
 	F("tensorboard", "event files of TensorBoard, or a directory of them: scalars",                                                                        \
 		.text = text_tensorboard, .detect = is_tensorboard)                                                                                            \
+	F("json", "an array of JSON objects (W&B, MLflow), or of [wall time, step, value], which TensorBoard exports", .text = text_array, .detect = is_array)\
 	F("csv",                                                                                                                                               \
-		"a table with fields separated by commas, semicolons or tabs, with rows in any order; its header names columns; without a header: step, loss", \
+		"a table with fields separated by commas, semicolons or tabs, with rows in any order; its header names columns; without a header: step, loss; exports of W&B, whose file of several runs stands for all of them and FILE#RUN for one, and of TensorBoard", \
 		.line = line_csv)                                                                                                                              \
 	F("jsonl", "a JSON object per line (wandb, ezpz, MaxText, and others)",                                                                                \
 		.line = line_jsonl)
@@ -103,7 +109,6 @@ static bool take_plain(struct build *b, const struct log_format *f, struct span 
 int format_line(void *to, const char *p, size_t len, struct err *e)
 {
 	struct line_reader *r = to;
-	(void)e;
 	struct span rest = {p, len};
 	while (rest.n) {
 		const char *cr = memchr(rest.p, '\r', rest.n);
@@ -117,6 +122,11 @@ int format_line(void *to, const char *p, size_t len, struct err *e)
 		if (line.n)
 			take_plain(r->b, r->f, line);
 	}
+	if (r->b->too_hard)
+		return err_set(e, EX_USAGE,
+			"pattern: it takes too long on a line that begins '%.*s'; make it "
+			"simpler",
+			(int)min64((int64_t)len, 40), p);
 	return 0;
 }
 
@@ -149,6 +159,8 @@ static bool is_pt(struct span sample)
 	if (h5_begins(sample.p, sample.n) || span_begins(sample, "# meta ") ||
 		span_find(sample, "\n# meta "))
 		return true;
+	if (format_pattern)
+		return false;
 	const char *p =
 		span_begins(sample, "step=") ? sample.p : span_find(sample, "\nstep=");
 	if (!p)
@@ -188,6 +200,8 @@ const struct log_format *format_detect(struct span sample)
 	int64_t most;
 	if (is_pt(sample))
 		return &formats[PT];
+	if (format_pattern)
+		return format_pattern;
 	for (int i = 0; i < N_FORMATS; i++)
 		if (formats[i].detect && formats[i].detect(sample))
 			return &formats[i];
