@@ -120,10 +120,10 @@ static bool take_header(struct table *t, struct span line)
 	t->step = -1;
 	while (line.p && t->names.n < MAX_FIELDS) {
 		double scale;
-		struct span name =
-			column_of(t, only, next_field(&line, t->delimiter));
+		struct span name = column_of(t, only, next_field(&line, t->delimiter));
 		/* TensorBoard exports "Wall time,Step,Value" */
-		if (t->names.n == 2 && t->step == 1 && !strcmp(t->names.v[0], "Wall time"))
+		if (t->names.n == 2 && t->step == 1 &&
+			!strcmp(t->names.v[0], "Wall time"))
 			name = value_of_export(name);
 		struct span column = name_of_column(name, &scale);
 		char text[64];

@@ -41,7 +41,7 @@ struct table {
 	int step;	/* the field of the steps; -1: rows are counted */
 	int64_t lines, rows;
 	struct strs names; /* of the fields; "" : not a column */
-	const char *run; /* of several, that is read; NULL: all fields are */
+	const char *run;   /* of several, that is read; NULL: all fields are */
 };
 
 /* A name of the log, and the column and factor that it stands for. */
@@ -85,8 +85,8 @@ struct build {
 	/* Rows are in any order, instead of that of time: build_finish() sorts them, and of several
 	 * values of a column at the same step the last one counts. */
 	bool is_table;
-	bool growing; /* the log is still written: no warnings */
-	bool too_hard; /* a line took the pattern too long */
+	bool growing;	/* the log is still written: no warnings */
+	bool too_hard;	/* a line took the pattern too long */
 	int64_t n_long; /* lines that it did not see */
 	struct unread unread;
 	struct table table;

@@ -105,8 +105,7 @@ bool line_pattern(struct build *b, struct span line)
 	b->n_long += line.n > LONGEST;
 	if (line.n > LONGEST || b->too_hard)
 		return false;
-	pcre2_match_data *data =
-		pcre2_match_data_create_from_pattern(pattern.code, NULL);
+	pcre2_match_data *data = pcre2_match_data_create_from_pattern(pattern.code, NULL);
 	BUG_ON(!data);
 	int rc = pcre2_match(
 		pattern.code, (PCRE2_SPTR)line.p, line.n, 0, 0, data, pattern.limits);

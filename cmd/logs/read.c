@@ -38,8 +38,8 @@ static int read_lines(struct build *b, const struct log_format *f, int fd,
 		rc = format_line(&r, rest.s, n, e);
 	}
 	if (b->n_long && !b->growing)
-		warn("%s: the pattern was not tried on %lld lines of more than 16 KiB", name,
-			(long long)b->n_long);
+		warn("%s: the pattern was not tried on %lld lines of more than 16 KiB",
+			name, (long long)b->n_long);
 	if (!rc && f == format_pattern && !b->n_taken)
 		rc = err_set(e, EX_DATAERR, "%s: no line matches the pattern", name);
 	str_free(&rest);
@@ -214,8 +214,16 @@ uint64_t log_state(const char *path)
 /* PATH#RUN: a run of a table of several. Returns RUN, or NULL: it is a path like any other. */
 static const char *run_of_path(const char *path)
 {
-	const char *hash = strrchr(path, '#');
-	return hash && hash > path && access(path, F_OK) ? hash + 1 : NULL;
+	bool whole = !access(path, F_OK);
+	for (const char *hash = path; !whole && (hash = strchr(hash, '#')); hash++) {
+		struct str file = {0};
+		str_add(&file, path, (size_t)(hash - path));
+		bool there = file.len && !access(file.s, F_OK);
+		str_free(&file);
+		if (there)
+			return hash + 1;
+	}
+	return NULL;
 }
 
 void log_runs(const char *path, struct strs *names)
