@@ -377,12 +377,17 @@ bool line_jsonl(struct build *b, struct span line)
 bool is_array(struct span first)
 {
 	const char *p = after_blanks(first), *end = first.p + first.n;
-	if (*p != '[')
+	if (*p != '[' || span_find(first, "{\"log\": \"")) /* LLMQ's */
 		return false;
 	p = after_blanks((struct span){p + 1, (size_t)(end - p - 1)});
-	if (*p == '[') /* and no list such as [[rank0]] before a line */
-		p = after_blanks((struct span){p + 1, (size_t)(end - p - 1)});
-	return *p == '{' || isdigit((unsigned char)*p);
+	double time;
+	const char *behind =
+		*p == '['
+			? scan_number((struct span){p + 1, (size_t)(end - p - 1)}, &time)
+			: NULL;
+	/* lines may begin with [[rank0]] or [2026-01-01 */
+	return *p == '{' || (behind && *after_blanks((struct span){
+					       behind, (size_t)(end - behind)}) == ',');
 }
 
 /* [1764201600.5, 10, 2.5]: wall time, step and value, as TensorBoard exports a scalar. */
