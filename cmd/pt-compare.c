@@ -263,6 +263,10 @@ static void warn_lacking(const struct runs *r, const char *name)
 	}
 }
 
+#define NO_LOSS                                                                   \
+	"a loss (choose a column by --column NAME, or say by --column loss=NAME " \
+	"which one is the loss)"
+
 /* The column to judge: *name, or the one that stands for it; if it is NULL the loss, or the first curve that all
  * have. */
 static int find_column(const struct runs *r, const char **name, struct err *e)
@@ -281,12 +285,10 @@ static int find_column(const struct runs *r, const char **name, struct err *e)
 			*name = columns[c].name;
 			return 0;
 		}
-	return n_with(r, *name)
-		       ? 0
-		       : no_column(r,
-				 "a loss (choose a column by --column NAME, or say "
-				 "by --column loss=NAME which one is the loss)",
-				 EX_DATAERR, e);
+	bool loss = n_with(r, *name) > 0;
+	for (int i = 0; i < r->n; i++)
+		loss |= r->logs[i].unread.n_values > 0; /* the verdict says more */
+	return loss ? 0 : no_column(r, NO_LOSS, EX_DATAERR, e);
 }
 
 static void free_runs(struct runs *r)

@@ -182,7 +182,8 @@ static void take_field(struct build *b, struct span field, bool suffix)
 	if (!p)
 		return;
 	struct span rest = {p, (size_t)(end - p)};
-	if (name.n == 17 && !memcmp(name.p, "global batch size", 17))
+	const char *key = suffix ? NULL : name_of_setting(name);
+	if (key && !strcmp(key, "batch"))
 		build_setting(
 			b, "batch", (struct span){colon + 1, (size_t)(end - colon - 1)});
 	else

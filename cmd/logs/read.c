@@ -37,6 +37,8 @@ static int read_lines(struct build *b, const struct log_format *f, int fd,
 				name);
 		rc = format_line(&r, rest.s, n, e);
 	}
+	if (rc && b->too_hard)
+		rc = err_prefix(e, "%s: ", name);
 	if (b->n_long && !b->growing)
 		warn("%s: the pattern was not tried on %lld lines of more than 16 KiB",
 			name, (long long)b->n_long);
