@@ -85,9 +85,11 @@ struct build {
 	/* Rows are in any order, instead of that of time: build_finish() sorts them, and of several
 	 * values of a column at the same step the last one counts. */
 	bool is_table;
-	bool growing;	/* the log is still written: no warnings */
-	bool too_hard;	/* a line took the pattern too long */
-	int64_t n_long; /* lines that it did not see */
+	bool growing; /* the log is still written: no warnings */
+	/* Of a pattern: */
+	bool too_hard;	      /* a line took too many steps */
+	int64_t lines, steps; /* that were tried */
+	int64_t n_long;	      /* lines that were not */
 	struct unread unread;
 	struct table table;
 };

@@ -4,13 +4,12 @@
 #define PCRE2_CODE_UNIT_WIDTH 8
 #include <pcre2.h>
 
-/* A hostile pattern or line must end: matches may take so many steps, and longer lines are not seen. */
-enum { MOST_STEPS = 100000, MOST_KIB = 64 * 1024, LONGEST = 1 << 14 };
+/* A hostile pattern or line must end. PCRE2's own limit of a match counts anew at each byte of a line where it
+ * may begin, so the steps, which are callouts, are counted here: as many as this for all lines, and then as many
+ * for a line in the mean. A step may see a whole line, so longer lines are not tried. */
+enum { MOST_STEPS = 10000000, STEPS_OF_LINE = 10000, LONGEST = 4096, MOST_KIB = 65536 };
 
-static struct {
-	pcre2_code *code;
-	pcre2_match_context *limits;
-} pattern;
+static pcre2_code *code;
 
 static const struct log_format by_pattern = {.name = "pattern", .line = line_pattern};
 const struct log_format *format_pattern;
@@ -21,22 +20,19 @@ int log_pattern(const char *regex, struct err *e)
 	uint32_t n;
 	PCRE2_SIZE at;
 	PCRE2_UCHAR why[128];
-	pattern.code = pcre2_compile((PCRE2_SPTR)regex, PCRE2_ZERO_TERMINATED,
-		PCRE2_UTF | PCRE2_MATCH_INVALID_UTF, &number, &at, NULL);
-	if (!pattern.code) {
+	code = pcre2_compile((PCRE2_SPTR)regex, PCRE2_ZERO_TERMINATED,
+		PCRE2_UTF | PCRE2_MATCH_INVALID_UTF | PCRE2_AUTO_CALLOUT, &number, &at,
+		NULL);
+	if (!code) {
 		pcre2_get_error_message(number, why, sizeof(why));
 		return err_set(e, EX_USAGE, "pattern: '%s', at character %zu: %s", regex,
 			at, (char *)why);
 	}
-	pcre2_pattern_info(pattern.code, PCRE2_INFO_NAMECOUNT, &n);
+	pcre2_pattern_info(code, PCRE2_INFO_NAMECOUNT, &n);
 	if (!n)
 		return err_set(e, EX_USAGE,
 			"pattern: '%s' has no named group, such as (?<loss>[0-9.]+)",
 			regex);
-	pattern.limits = pcre2_match_context_create(NULL);
-	BUG_ON(!pattern.limits);
-	pcre2_set_match_limit(pattern.limits, MOST_STEPS);
-	pcre2_set_heap_limit(pattern.limits, MOST_KIB);
 	format_pattern = &by_pattern;
 	return 0;
 }
@@ -47,9 +43,9 @@ static bool group(struct span line, const PCRE2_SIZE *found, uint32_t i,
 {
 	uint32_t n, bytes;
 	PCRE2_SPTR table;
-	pcre2_pattern_info(pattern.code, PCRE2_INFO_NAMECOUNT, &n);
-	pcre2_pattern_info(pattern.code, PCRE2_INFO_NAMEENTRYSIZE, &bytes);
-	pcre2_pattern_info(pattern.code, PCRE2_INFO_NAMETABLE, &table);
+	pcre2_pattern_info(code, PCRE2_INFO_NAMECOUNT, &n);
+	pcre2_pattern_info(code, PCRE2_INFO_NAMEENTRYSIZE, &bytes);
+	pcre2_pattern_info(code, PCRE2_INFO_NAMETABLE, &table);
 	if (i >= n)
 		return false;
 	PCRE2_SPTR entry = table + (size_t)i * bytes; /* two bytes of its number */
@@ -100,18 +96,30 @@ static void take_groups(struct build *b, struct span line, const PCRE2_SIZE *fou
 	}
 }
 
+static int count_step(pcre2_callout_block *at, void *build)
+{
+	struct build *b = build;
+	(void)at;
+	return b->steps++ < MOST_STEPS + b->lines * STEPS_OF_LINE ? 0
+								  : PCRE2_ERROR_CALLOUT;
+}
+
 bool line_pattern(struct build *b, struct span line)
 {
+	b->lines++;
 	b->n_long += line.n > LONGEST;
 	if (line.n > LONGEST || b->too_hard)
 		return false;
-	pcre2_match_data *data = pcre2_match_data_create_from_pattern(pattern.code, NULL);
-	BUG_ON(!data);
-	int rc = pcre2_match(
-		pattern.code, (PCRE2_SPTR)line.p, line.n, 0, 0, data, pattern.limits);
+	pcre2_match_data *data = pcre2_match_data_create_from_pattern(code, NULL);
+	pcre2_match_context *limits = pcre2_match_context_create(NULL);
+	BUG_ON(!data || !limits);
+	pcre2_set_heap_limit(limits, MOST_KIB);
+	pcre2_set_callout(limits, count_step, b);
+	int rc = pcre2_match(code, (PCRE2_SPTR)line.p, line.n, 0, 0, data, limits);
 	if (rc > 0)
 		take_groups(b, line, pcre2_get_ovector_pointer(data));
 	b->too_hard = rc < 0 && rc != PCRE2_ERROR_NOMATCH;
+	pcre2_match_context_free(limits);
 	pcre2_match_data_free(data);
 	return rc > 0;
 }

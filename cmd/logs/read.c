@@ -40,7 +40,7 @@ static int read_lines(struct build *b, const struct log_format *f, int fd,
 	if (rc && b->too_hard)
 		rc = err_prefix(e, "%s: ", name);
 	if (b->n_long && !b->growing)
-		warn("%s: the pattern was not tried on %lld lines of more than 16 KiB",
+		warn("%s: the pattern was not tried on %lld lines of more than 4 KiB",
 			name, (long long)b->n_long);
 	if (!rc && f == format_pattern && !b->n_taken)
 		rc = err_set(e, EX_DATAERR, "%s: no line matches the pattern", name);
