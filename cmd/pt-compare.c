@@ -19,8 +19,8 @@ struct opts {
 	bool common, follow, json, locate, speed, table;
 	int64_t spool_limit;
 	struct graph_opts draw;
-	const char *column, *control_program, *test_program, *launcher;
-	struct strs controls, tests, plots, reports;
+	const char *pattern, *control_program, *test_program, *launcher;
+	struct strs columns, controls, tests, plots, reports;
 };
 
 static const char *const bys[] = {"step", "tokens", NULL};
@@ -40,6 +40,10 @@ static const struct opt options[] = {
 		"The test runs; the other operands are the controls."},
 	{OPT_ENUM, 0, "format", NULL, "auto", O(format), .values = log_format_names, .help =
 		"The format of the logs, see FORMATS. auto: detected, of each log by itself."},
+	{OPT_STR, 0, "pattern", "REGEX", NULL, O(pattern), .help =
+		"Read logs that are not pt-train's line by line by a regular expression of PCRE2, "
+		"whose named groups are columns, as in 'step (?<step>\\d+).* loss (?<loss>\\S+)'. "
+		"Other lines are skipped. Without a group step, rows are counted."},
 	{OPT_ENUM, 'b', "by", NULL, "step", O(by), .values = bys, .help =
 		"Match rows by step or by tokens."},
 	{OPT_DOUBLE, 'r', "rtol", "X", "0", O(rtol), 0, 0, 1e30, .help =
@@ -54,11 +58,14 @@ static const struct opt options[] = {
 	{OPT_GROUP, .name = "Judging", .help =
 		"Of runs that are neither identical nor within a tolerance, --column is judged by "
 		"statistics; see VERDICTS."},
-	{OPT_STR, 'y', "column", "NAME", "loss", O(column), .help =
+	{OPT_LIST, 'y', "column", "NAME | OURS=THEIRS", NULL, O(columns), .help =
 		"The column that is judged, and which --graph, --plot and --table show: any column "
 		"of the logs, in pt-run(5) those of this project, or of another program's log. "
 		"Runs whose results are identical or within a tolerance remain so if it is "
-		"another column, such as mem."},
+		"another column, such as mem. Without it: loss, or where no log has one the first "
+		"curve that all have, such as val_loss. OURS=THEIRS judges nothing, but says what a "
+		"column is called in logs of other programs: loss=train/ce. May be given many "
+		"times."},
 	{OPT_ENUM, 0, "require", NULL, "auto", O(require), .values = requirements, .help =
 		"The weakest verdict for exit code 0. auto: within, if a tolerance or a rule is "
 		"given; else equivalent, if several controls are given; else identical."},
@@ -146,10 +153,16 @@ static const struct program program = {
 		NULL},
 };
 
-static void add_names(struct strs *to, char **names, int64_t n)
+/* A file with several runs stands for all of them; returns their number. */
+static int64_t add_names(struct strs *to, char **names, int64_t n, bool whole)
 {
+	int64_t before = to->n;
 	for (int64_t i = 0; i < n; i++)
-		strs_add(to, names[i]);
+		if (whole)
+			strs_add(to, names[i]);
+		else
+			log_runs(names[i], to);
+	return to->n - before;
 }
 
 /* Curves of a run by itself are worth a look. */
@@ -164,14 +177,16 @@ static bool is_shown(const struct opts *o)
 static int name_runs(
 	const struct opts *o, char **operands, int n, struct strs *names, struct err *e)
 {
-	int64_t n_controls = o->controls.n ? o->controls.n : o->tests.n ? n : min64(n, 1);
 	if (o->controls.n && o->tests.n && n)
 		return err_set(e, EX_USAGE,
 			"%s: with --control and --test, every run follows one of them",
 			operands[0]);
-	add_names(names, o->controls.v, o->controls.n);
-	add_names(names, operands, n);
-	add_names(names, o->tests.v, o->tests.n);
+	bool whole = o->locate || o->follow;
+	int64_t n_controls = add_names(names, o->controls.v, o->controls.n, whole);
+	int64_t n_operands = add_names(names, operands, n, whole);
+	add_names(names, o->tests.v, o->tests.n, whole);
+	if (!o->controls.n)
+		n_controls = o->tests.n ? n_operands : min64(n_operands, 1);
 	if (names->n == 1 && is_shown(o))
 		return 1;
 	if (!n_controls || names->n == n_controls)
@@ -184,12 +199,96 @@ static int name_runs(
 /* Of all logs, from --format. */
 static const char *format;
 
-static int check_column(const struct runs *r, const char *name, struct err *e)
+/* Sets *judged to the NAME of --column, NULL if there is none, and tells the reader what is called otherwise. */
+static int take_columns(const struct opts *o, const char **judged, struct err *e)
+{
+	*judged = NULL;
+	for (int64_t i = 0; i < o->columns.n; i++) {
+		bool pair = strchr(o->columns.v[i], '=');
+		if (pair && log_map(o->columns.v[i], e))
+			return -1;
+		*judged = pair ? *judged : o->columns.v[i];
+	}
+	return o->pattern ? log_pattern(o->pattern, e) : 0;
+}
+
+static bool any_knows(const struct runs *r, const char *name)
 {
 	for (int i = 0; i < r->n; i++)
 		if (column_find(name) >= 0 || run_log_find(&r->logs[i], name) >= 0)
+			return true;
+	return false;
+}
+
+static int n_with(const struct runs *r, const char *name)
+{
+	int n = 0;
+	for (int i = 0; i < r->n; i++)
+		n += curve_has_column(&r->logs[i], run_log_find(&r->logs[i], name));
+	return n;
+}
+
+/* "a, b, c": the columns of n logs. */
+static void list_columns(const struct run_log *logs, int n, struct str *list)
+{
+	enum { MOST = 24 };
+	struct strs names = {0};
+	curve_columns(logs, n, &names);
+	for (int64_t i = 0; i < min64(names.n, MOST); i++)
+		str_printf(list, "%s%s", i ? ", " : "", names.v[i]);
+	str_puts(list, !names.n ? "none" : names.n > MOST ? ", ..." : "");
+	strs_free(&names);
+}
+
+static int no_column(const struct runs *r, const char *why, int code, struct err *e)
+{
+	struct str list = {0};
+	list_columns(r->logs, r->n, &list);
+	err_set(e, code, "column: none of the logs has %s; they have %s", why, list.s);
+	str_free(&list);
+	return -1;
+}
+
+/* Says which logs lack the column, and what they have instead. */
+static void warn_lacking(const struct runs *r, const char *name)
+{
+	for (int i = 0; i < r->n && n_with(r, name); i++) {
+		const struct run_log *l = &r->logs[i];
+		struct str list = {0};
+		if (curve_has_column(l, run_log_find(l, name)))
+			continue;
+		list_columns(l, 1, &list);
+		warn("%s: no value of %s; it has %s", l->name, name, list.s);
+		str_free(&list);
+	}
+}
+
+#define NO_LOSS                                                                   \
+	"a loss (choose a column by --column NAME, or say by --column loss=NAME " \
+	"which one is the loss)"
+
+/* The column to judge: *name, or the one that stands for it; if it is NULL the loss, or the first curve that all
+ * have. */
+static int find_column(const struct runs *r, const char **name, struct err *e)
+{
+	char why[128];
+	if (*name && !any_knows(r, *name)) {
+		snprintf(why, sizeof(why), "a column '%s'", *name);
+		*name = log_column_name(*name);
+		return any_knows(r, *name) ? 0 : no_column(r, why, EX_USAGE, e);
+	}
+	if (*name)
+		return 0;
+	*name = columns[COL_LOSS].name;
+	for (int c = 0; c < N_COLUMNS && !n_with(r, columns[COL_LOSS].name); c++)
+		if (columns[c].curve && n_with(r, columns[c].name) == r->n) {
+			*name = columns[c].name;
 			return 0;
-	return err_set(e, EX_USAGE, "column: none of the logs has a column '%s'", name);
+		}
+	bool loss = n_with(r, *name) > 0;
+	for (int i = 0; i < r->n; i++)
+		loss |= r->logs[i].unread.n_values > 0; /* the verdict says more */
+	return loss ? 0 : no_column(r, NO_LOSS, EX_DATAERR, e);
 }
 
 static void free_runs(struct runs *r)
@@ -211,9 +310,9 @@ static int locate_and_print(const struct strs *runs, const struct opts *o)
 		return err_say(&(struct err){EX_USAGE, "locate: give two runs"});
 	int rc = locate(runs->v[0], runs->v[1], &l, &text, &e);
 	if (log_speaks())
-		printf("%s\n%s\n%s", runs->v[0], runs->v[1],
-			text.s ? text_printable(text.s) : "");
-	if (rc == 0 && log_speaks())
+		printf("%s\n%s\n", runs->v[0], runs->v[1]);
+	fputs(text.s ? text_printable(text.s) : "", stdout);
+	if (rc == 0)
 		puts("verdict: no tensor differs");
 	str_free(&text);
 	stdout_close();
@@ -222,15 +321,15 @@ static int locate_and_print(const struct strs *runs, const struct opts *o)
 	return rc ? EX_FAILED : 0;
 }
 
-static struct outcome_opts outcome_opts_of(const struct opts *o)
+static struct outcome_opts outcome_opts_of(const struct opts *o, const char *column)
 {
 	return (struct outcome_opts){
-		.exact = {by_columns[o->by], o->rtol, o->atol, o->common},
+		.exact = {by_columns[o->by], o->rtol, o->atol, o->common, column},
 		.judge = {.rule = o->rule,
 			.margin = o->margin,
 			.alarm = o->alarm,
 			.confidence = o->confidence},
-		.column = o->column,
+		.column = column,
 		.require = (enum requirement)o->require,
 		.speed = o->speed,
 		.one_set = o->tests.n > 0,
@@ -242,6 +341,7 @@ static enum report_tone tone_of(const struct outcome *x, const struct outcome_op
 {
 	bool settled = requirement_of(x->runs, how) != REQUIRE_EQUIVALENT;
 	return x->verdict <= VERDICT_EQUIVALENT		  ? REPORT_GOOD
+	       : x->verdict == VERDICT_UNDECIDED	  ? REPORT_UNCLEAR
 	       : x->verdict == VERDICT_DIFFER && !settled ? REPORT_UNCLEAR
 	       : x->verdict <= VERDICT_DIVERGED		  ? REPORT_BAD
 							  : REPORT_UNCLEAR;
@@ -269,6 +369,8 @@ static void print_outcome(const struct outcome *x, const struct outcome_opts *ho
 	struct speed_diff d[MAX_SPEEDS];
 	if (log_speaks())
 		outcome_print(x, how, out);
+	else if (!o->table && !o->draw.graph)
+		outcome_print_verdict(x, how, out);
 	if (o->speed)
 		speed_print(d,
 			speed_compare(
@@ -355,16 +457,17 @@ static int follow(struct runs *r, const struct strs *names, const struct opts *o
 
 /* ---- showing ----------------------------------------------------------------------- */
 
-static int show(const struct run_log *logs, int n, const struct opts *o, struct err *e)
+static int show(const struct run_log *logs, int n, const struct opts *o,
+	const char *column, struct err *e)
 {
 	struct str text = {0};
 	struct curve_plot c;
 	enum curve_axis axis = (enum curve_axis)(o->axis ? o->axis - 1 : o->by);
 	int rc = 0;
 	if (o->table)
-		curve_table(logs, n, o->column, (enum curve_axis)o->by, &text);
+		curve_table(logs, n, column, (enum curve_axis)o->by, &text);
 	text_printable(text.s); /* (a graph has colours) */
-	if ((o->draw.graph || o->plots.n) && curves_of(&c, logs, n, o->column, axis, e))
+	if ((o->draw.graph || o->plots.n) && curves_of(&c, logs, n, column, axis, e))
 		return str_free(&text), -1;
 	c.graph.log_y = o->draw.log_scale;
 	if (o->draw.graph) {
@@ -381,10 +484,10 @@ static int show(const struct run_log *logs, int n, const struct opts *o, struct 
 	return rc;
 }
 
-static int write_reports(const struct runs *r, const struct opts *o,
+static int write_reports(const struct runs *r, const struct opts *o, const char *column,
 	const struct report_run *runs, struct err *e)
 {
-	const struct report report = {r->logs, runs, r->n, o->column,
+	const struct report report = {r->logs, runs, r->n, column,
 		(enum curve_axis)(o->axis ? o->axis - 1 : o->by)};
 	int rc = 0;
 	for (int64_t i = 0; i < o->reports.n && !rc; i++)
@@ -420,6 +523,7 @@ int main(int argc, char **argv)
 	struct err e = {0};
 	struct runs r = {0};
 	struct strs names = {0};
+	const char *column = NULL;
 	advice_set(advice);
 	int n = opts_parse_or_die(&program, &o, argc, argv);
 	r.n_controls = name_runs(&o, argv, n, &names, &e);
@@ -430,6 +534,8 @@ int main(int argc, char **argv)
 	if (o.json && (o.draw.graph || o.table))
 		err_set(&e, EX_USAGE,
 			"json: not with --graph or --table, which are text");
+	if (!e.code)
+		take_columns(&o, &column, &e);
 	if (e.code)
 		return err_say(&e);
 	bool pair = names.n == 2;
@@ -437,20 +543,24 @@ int main(int argc, char **argv)
 		return locate_and_print(&names, &o);
 	file_spool_limit(o.spool_limit);
 	format = log_format_names[o.format];
-	struct outcome_opts how = outcome_opts_of(&o);
+	struct outcome_opts how =
+		outcome_opts_of(&o, column ? column : columns[COL_LOSS].name);
 	r.n = (int)names.n;
 	r.logs = xcalloc((size_t)r.n, sizeof(*r.logs));
 	if (o.follow ? follow(&r, &names, &o, &how, &e)
 		     : log_read_all(
 			       r.logs, (const char *const *)names.v, r.n, format, &e))
 		return err_say(&e), EX_TROUBLE;
-	if (check_column(&r, o.column, &e))
-		return err_say(&e);
+	if (find_column(&r, &column, &e))
+		return err_say(&e) == EX_USAGE ? EX_USAGE : EX_TROUBLE;
+	warn_lacking(&r, column);
+	how.column = how.exact.column = column;
 	struct report_run *reports = no_reports(&r);
 	if (r.n == 1)
 		info("%s alone is shown: nothing is compared", r.logs[0].name);
 	int code = r.n > 1 ? compare_all(&r, &o, &how, reports) : 0;
-	int rc = show(r.logs, r.n, &o, &e) || write_reports(&r, &o, reports, &e);
+	int rc = show(r.logs, r.n, &o, column, &e) ||
+		 write_reports(&r, &o, column, reports, &e);
 	free_reports(reports, r.n);
 	free_runs(&r);
 	strs_free(&names);

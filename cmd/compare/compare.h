@@ -41,6 +41,8 @@ struct compare_opts {
 	int by;		   /* COL_STEP or COL_TOKENS: the column that matches rows */
 	double rtol, atol; /* tolerance: |test - control| <= atol + rtol |control| */
 	bool common;	   /* ignore rows that only one run has */
+	/* NULL, or the column that is looked at: it is compared, too, if no curve is shared. */
+	const char *column;
 };
 
 struct value_pair {
@@ -51,7 +53,7 @@ struct value_pair {
 };
 
 struct curve_diff {
-	int column;
+	const char *name; /* of the column; NULL: it was not compared */
 	int64_t n_common, n_differ, n_beyond; /* n_beyond: beyond the tolerance */
 	int64_t only_control, only_test;      /* values that only one of them has */
 	double first_only;		      /* step or tokens of the first of them */
@@ -62,9 +64,11 @@ struct curve_diff {
 	enum verdict verdict;	  /* VERDICT_NOTHING: not both runs have it */
 };
 
+enum { N_CURVES = N_COLUMNS + 1 };
 struct run_diff {
-	struct curve_diff curve[N_COLUMNS]; /* for columns that are curves */
-	enum verdict verdict;		    /* the worst of the curves of both runs */
+	/* For columns of the table that are curves; the last is of compare_opts.column. */
+	struct curve_diff curve[N_CURVES];
+	enum verdict verdict; /* the worst of the curves of both runs */
 	const char
 		*missing; /* NULL, or a curve that only one of them has, but every run */
 	int64_t unread_rows; /* of both, whose steps cannot be read */

@@ -17,7 +17,7 @@ static const struct {
 	[AXIS_BYTES] = {COL_SENT, true},
 };
 
-static bool has_column(const struct run_log *l, int c)
+bool curve_has_column(const struct run_log *l, int c)
 {
 	for (int64_t i = 0; i < l->n_rows; i++)
 		if (run_log_has(l, i, c))
@@ -29,7 +29,7 @@ double *curve_axis_values(const struct run_log *l, enum curve_axis axis)
 {
 	int by = axes[axis].column;
 	double sum = 0, step = 0;
-	if (!has_column(l, by))
+	if (!curve_has_column(l, by))
 		return NULL;
 	double *x = xmalloc((size_t)(l->n_rows + 1) * sizeof(*x));
 	for (int64_t i = 0; i < l->n_rows; i++) {
@@ -96,6 +96,6 @@ void curve_columns(const struct run_log *logs, int n, struct strs *names)
 	for (int c = 0; c < MAX_LOG_COLUMNS; c++)
 		for (int i = 0; i < n; i++)
 			if (c < logs[i].n_columns && !is_axis(logs[i].column[c].name) &&
-				has_column(&logs[i], c))
+				curve_has_column(&logs[i], c))
 				add_new(names, logs[i].column[c].name);
 }

@@ -22,6 +22,8 @@ double *curve_axis_values(const struct run_log *l, enum curve_axis axis);
  * the log has values of the column but not the axis. */
 int curve_points(const struct run_log *l, const char *column, enum curve_axis axis,
 	struct graph_point **p, int64_t *n, struct err *e);
+/* Whether a row has a value of the column (-1: of none). */
+bool curve_has_column(const struct run_log *l, int c);
 /* All columns with a value in one of the logs, but those of the axes. */
 void curve_columns(const struct run_log *logs, int n, struct strs *names);
 

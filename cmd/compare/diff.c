@@ -59,8 +59,9 @@ static void add_lone(struct curve_diff *c, double at, bool in_control)
 static int64_t count_unread(const struct run_log *l, struct curve_diff *c, int by)
 {
 	int64_t n = 0;
+	int column = run_log_find(l, c->name);
 	for (int64_t i = 0; i < l->n_rows; i++) {
-		if (!is_unread(run_log_value(l, i, c->column)))
+		if (!is_unread(run_log_value(l, i, column)))
 			continue;
 		double at = run_log_value(l, i, by);
 		if (!n++ && !(c->first_unread <= at))
@@ -77,7 +78,8 @@ static bool has_unread(const struct curve_diff *c)
 static void compare_curve(const struct run_log *control, const struct run_log *test,
 	const struct compare_opts *o, struct curve_diff *c)
 {
-	struct log_rows r[] = {{control, c->column}, {test, c->column}};
+	struct log_rows r[] = {{control, run_log_find(control, c->name)},
+		{test, run_log_find(test, c->name)}};
 	double at;
 	for (int n; (n = rows_next(r, 2, o->by, &at)) > 0;)
 		if (n == 2)
@@ -122,20 +124,36 @@ static bool is_of_one(const struct curve_diff *c)
 	       (c->only_control || c->only_test || has_unread(c));
 }
 
+/* Where no curve is shared, a column that is none may be. */
+static bool compare_other(const struct run_log *control, const struct run_log *test,
+	const struct compare_opts *o, struct run_diff *d)
+{
+	struct curve_diff *c = &d->curve[N_COLUMNS];
+	int known = column_find(o->column);
+	if (known >= 0 && columns[known].curve)
+		return false;
+	c->name = o->column;
+	compare_curve(control, test, o, c);
+	d->verdict = c->verdict;
+	return c->n_common > 0;
+}
+
 void compare_runs(const struct run_log *control, const struct run_log *test,
 	const struct compare_opts *o, struct run_diff *d)
 {
 	bool any = false;
 	*d = (struct run_diff){.verdict = VERDICT_IDENTICAL};
 	compare_arithmetic(control, test, d);
-	for (int c = 0; c < N_COLUMNS; c++) {
-		d->curve[c].column = c;
+	for (int c = 0; c < N_CURVES; c++)
 		d->curve[c].verdict = VERDICT_NOTHING;
+	for (int c = 0; c < N_COLUMNS; c++) {
 		if (!columns[c].curve)
 			continue;
+		d->curve[c].name = columns[c].name;
 		compare_curve(control, test, o, &d->curve[c]);
 		bool shared = d->curve[c].n_common > 0;
-		if (columns[c].every && is_of_one(&d->curve[c]))
+		if (columns[c].every && is_of_one(&d->curve[c]) &&
+			(!o->column || !strcmp(o->column, columns[c].name)))
 			d->missing = columns[c].name;
 		/* With o->common, a curve without common rows is ignored. */
 		if (d->curve[c].verdict == VERDICT_NOTHING || (o->common && !shared))
@@ -144,6 +162,8 @@ void compare_runs(const struct run_log *control, const struct run_log *test,
 		if (d->curve[c].verdict > d->verdict)
 			d->verdict = d->curve[c].verdict;
 	}
+	if (!any && !d->missing && o->column)
+		any = compare_other(control, test, o, d);
 	d->unread_rows = control->unread.n_rows + test->unread.n_rows;
 	if (d->unread_rows && !o->common && d->verdict < VERDICT_DIFFER)
 		d->verdict = VERDICT_DIFFER;
@@ -154,7 +174,7 @@ void compare_runs(const struct run_log *control, const struct run_log *test,
 static int64_t n_differ(const struct run_diff *d)
 {
 	int64_t n = 0;
-	for (int c = 0; c < N_COLUMNS; c++)
+	for (int c = 0; c < N_CURVES; c++)
 		n += d->curve[c].n_differ + d->curve[c].only_control +
 		     d->curve[c].only_test;
 	return n;
@@ -198,7 +218,7 @@ static void print_pair(
 static void print_curve(
 	const struct curve_diff *c, const struct compare_opts *o, struct str *out)
 {
-	str_printf(out, "  %-10s ", columns[c->column].name);
+	str_printf(out, "  %-10s ", c->name);
 	if (is_of_one(c))
 		str_puts(out, "not compared");
 	else if (!c->n_common)
@@ -256,7 +276,7 @@ static void print_arithmetic(const char *lines, struct str *out)
 void run_diff_print(
 	const struct run_diff *d, const struct compare_opts *o, struct str *out)
 {
-	for (int c = 0; c < N_COLUMNS; c++)
+	for (int c = 0; c < N_CURVES; c++)
 		if (d->curve[c].verdict != VERDICT_NOTHING || is_of_one(&d->curve[c]))
 			print_curve(&d->curve[c], o, out);
 	if (d->unread_rows)

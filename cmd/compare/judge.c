@@ -4,8 +4,8 @@
 #include <math.h>
 #include <stdlib.h>
 
-const char *const verdict_names[] = {"identical", "within", "equivalent", "differ",
-	"diverged", "vacuous", "not-comparable", "nothing", NULL};
+const char *const verdict_names[] = {"identical", "within", "equivalent", "undecided",
+	"differ", "diverged", "vacuous", "not-comparable", "nothing", NULL};
 const char *const design_names[] = {
 	"none", "paired", "replicas", "same-batches", "alone", NULL};
 
@@ -214,11 +214,12 @@ static enum verdict judge_statistically(const struct judging *j, struct verdict_
 		advise(j, r);
 	if (any_constant(j, TEST, &constant))
 		str_printf(&r->reason, "; %s", constant.s);
-	equivalent &= !constant.len && !has_unjudged(j, r);
+	bool whole = !constant.len && !has_unjudged(j, r);
 	str_free(&constant);
 	return diverged	    ? VERDICT_DIVERGED
+	       : !whole	    ? VERDICT_DIFFER
 	       : equivalent ? VERDICT_EQUIVALENT
-			    : VERDICT_DIFFER;
+			    : VERDICT_UNDECIDED;
 }
 
 /* Whatever the rule, a row that only some runs have is a difference, and a test with a value that is not

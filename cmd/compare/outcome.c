@@ -57,6 +57,12 @@ static bool is_curve(const struct outcome_opts *o)
 	return c >= 0 && columns[c].curve;
 }
 
+/* Whether the user gave a tolerance, or demands equal bits. */
+static bool is_demanding(const struct outcome_opts *o)
+{
+	return o->exact.rtol > 0 || o->exact.atol > 0 || o->require == REQUIRE_IDENTICAL;
+}
+
 static enum verdict verdict_of(const struct outcome *x, const struct outcome_opts *o)
 {
 	enum verdict exact = exact_verdict(x), judged = x->judged.verdict;
@@ -65,6 +71,9 @@ static enum verdict verdict_of(const struct outcome *x, const struct outcome_opt
 	/* a column that is only looked at does not change the verdict of equal runs */
 	if (exact <= VERDICT_WITHIN && !is_curve(o) && !o->judge.rule)
 		return exact;
+	/* nothing was shown but that more is demanded */
+	if (judged == VERDICT_UNDECIDED && is_demanding(o))
+		return VERDICT_DIFFER;
 	if (judged == VERDICT_VACUOUS || judged == VERDICT_NOT_COMPARABLE ||
 		o->judge.rule > 0)
 		return judged;
@@ -79,7 +88,7 @@ static enum verdict verdict_of(const struct outcome *x, const struct outcome_opt
 /* The first column of any test that has this verdict; NULL: none. */
 static const struct curve_diff *curve_with(const struct outcome *x, enum verdict v)
 {
-	for (int c = 0; c < N_COLUMNS; c++)
+	for (int c = 0; c < N_CURVES; c++)
 		for (int i = 0; i < x->n; i++)
 			if (x->exact[i].diff.curve[c].verdict == v)
 				return &x->exact[i].diff.curve[c];
@@ -116,7 +125,7 @@ static int64_t unread_values(const struct outcome *x, const char *column)
 static void explain_difference(
 	const struct curve_diff *c, const struct compare_opts *o, struct str *out)
 {
-	const char *name = columns[c->column].name, *by = columns[o->by].name;
+	const char *name = c->name, *by = columns[o->by].name;
 	const struct value_pair *p = c->n_beyond ? &c->beyond : &c->first;
 	int64_t unread = c->unread_control + c->unread_test;
 	if (unread && !c->n_differ && !c->only_control && !c->only_test)
@@ -159,16 +168,14 @@ static void explain_exact(struct outcome *x, const struct outcome_opts *o)
 	else if (x->verdict == VERDICT_WITHIN)
 		str_printf(out,
 			"each of %lld values of %s differs by at most %g + %g |control|",
-			(long long)c->n_common, columns[c->column].name, o->exact.atol,
-			o->exact.rtol);
+			(long long)c->n_common, c->name, o->exact.atol, o->exact.rtol);
 	else if (control->digits)
 		str_printf(out, "%lld value%s of %s equal in the %d digits logged",
-			(long long)c->n_common, plural(c->n_common),
-			columns[c->column].name, control->digits);
+			(long long)c->n_common, plural(c->n_common), c->name,
+			control->digits);
 	else
 		str_printf(out, "%lld value%s of %s equal bit for bit",
-			(long long)c->n_common, plural(c->n_common),
-			columns[c->column].name);
+			(long long)c->n_common, plural(c->n_common), c->name);
 }
 
 /* Where a tolerance is given and exceeded, that comes first. */
@@ -185,8 +192,9 @@ static bool explain_tolerance(struct outcome *x, const struct outcome_opts *o)
 static void explain(struct outcome *x, const struct outcome_opts *o)
 {
 	bool missing = x->verdict == VERDICT_NOTHING && missing_column(x);
-	bool judged = !missing && x->has_judged && x->verdict == x->judged.verdict &&
-		      x->judged.reason.len;
+	bool judged = !missing && x->has_judged && x->judged.reason.len &&
+		      (x->verdict == x->judged.verdict ||
+			      x->judged.verdict == VERDICT_UNDECIDED);
 	if (explain_tolerance(x, o)) {
 		if (judged)
 			str_printf(&x->reason, "; %s", x->judged.reason.s);
@@ -267,8 +275,7 @@ bool outcomes_are_final(
 	for (int i = 0; i < all->n; i++) {
 		enum verdict v = all->v[i].verdict;
 		if (v == VERDICT_DIVERGED || v == VERDICT_NOT_COMPARABLE ||
-			(v == VERDICT_DIFFER && exact) ||
-			(v == VERDICT_EQUIVALENT && exact))
+			(v >= VERDICT_EQUIVALENT && v <= VERDICT_DIFFER && exact))
 			return true;
 	}
 	return false;
@@ -280,6 +287,7 @@ static const char *const words[N_VERDICTS] = {
 	[VERDICT_IDENTICAL] = "identical bit for bit",
 	[VERDICT_WITHIN] = "the same within the tolerance",
 	[VERDICT_EQUIVALENT] = "equivalent",
+	[VERDICT_UNDECIDED] = "undecided",
 	[VERDICT_DIFFER] = "they differ",
 	[VERDICT_DIVERGED] = "diverged",
 	[VERDICT_VACUOUS] = "vacuous",
@@ -324,6 +332,16 @@ static void print_spikes(const struct verdict_result *r, int by, struct str *out
 	for (int64_t i = 0; i < shown; i++)
 		str_printf(out, " %.0f", r->spike[i].at);
 	str_puts(out, r->n_spikes > shown ? " ...\n" : "\n");
+}
+
+void outcome_print_verdict(
+	const struct outcome *x, const struct outcome_opts *o, struct str *out)
+{
+	if (!o->one_set && x->runs->n - x->runs->n_controls > 1)
+		str_printf(out, "%s: ", x->runs->logs[x->first].name);
+	str_puts(out, "verdict: ");
+	outcome_verdict(x, o, out);
+	str_putc(out, '\n');
 }
 
 void outcome_print(const struct outcome *x, const struct outcome_opts *o, struct str *out)

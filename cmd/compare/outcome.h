@@ -62,6 +62,9 @@ bool outcomes_are_final(
 /* "diverged: loss of b is nan at step 7"; without the reason if the runs are the same. */
 void outcome_verdict(
 	const struct outcome *x, const struct outcome_opts *o, struct str *out);
+/* "verdict: ..." alone; of several outcomes, the test's name stands before it. */
+void outcome_print_verdict(
+	const struct outcome *x, const struct outcome_opts *o, struct str *out);
 void outcome_print(
 	const struct outcome *x, const struct outcome_opts *o, struct str *out);
 

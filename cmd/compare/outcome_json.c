@@ -28,7 +28,7 @@ static json_t *of_pair(const struct value_pair *p)
 static json_t *of_curve(const struct curve_diff *c)
 {
 	json_t *j = json_object();
-	put_json(j, "name", json_string(columns[c->column].name));
+	put_json(j, "name", text_json(c->name));
 	put_json(j, "verdict", json_string(verdict_names[c->verdict]));
 	put_json(j, "n", json_integer(c->n_common));
 	put_json(j, "n_differ", json_integer(c->n_differ));
@@ -55,7 +55,7 @@ static json_t *of_test(const struct outcome *x, int i)
 		logs[d->control].info.arithmetic && logs[x->first + i].info.arithmetic
 			? json_boolean(!d->diff.other_arithmetic)
 			: json_null());
-	for (int c = 0; c < N_COLUMNS; c++)
+	for (int c = 0; c < N_CURVES; c++)
 		if (d->diff.curve[c].n_common || d->diff.curve[c].only_control ||
 			d->diff.curve[c].only_test)
 			json_array_append_new(list, of_curve(&d->diff.curve[c]));

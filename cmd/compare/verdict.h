@@ -16,7 +16,8 @@ enum verdict {
 	VERDICT_IDENTICAL,  /* bit for bit */
 	VERDICT_WITHIN,	    /* within the tolerance, or by the rule of another project */
 	VERDICT_EQUIVALENT, /* shown to differ by less than the margin */
-	VERDICT_DIFFER,	    /* neither shown to be equivalent nor to have diverged */
+	VERDICT_UNDECIDED,  /* neither shown to be equivalent nor to have diverged */
+	VERDICT_DIFFER,	    /* more than is allowed, and nothing else is known */
 	VERDICT_DIVERGED, /* shown to differ by more than replicas do, or by the margin */
 	VERDICT_VACUOUS,  /* nothing was learnt, so agreement means nothing */
 	VERDICT_NOT_COMPARABLE, /* other tokens per step, data, warm-up or model */

@@ -113,13 +113,20 @@ void build_set(struct build *b, int64_t step, struct span name, double v)
 /* The series of a name; NULL: there is no room for it, or no row. */
 static struct series *series_of(struct build *b, int64_t step, struct known_name *known)
 {
-	if (known && known->series < 0)
-		known->series = find_series(
-			b, name_of_column((struct span){known->name, known->len},
-				   &known->scale));
+	if (known && known->series < 0) {
+		struct span name = {known->name, known->len};
+		known->given = given_column(name).n > 0;
+		known->series = find_series(b, name_of_column(name, &known->scale));
+	}
 	if (!known || known->series < 0 || !column_fits(COL_STEP, (double)step))
 		return NULL;
-	return &b->series[known->series];
+	struct series *s = &b->series[known->series];
+	if (known->given && !s->given) {
+		b->n_points -= s->n;
+		s->n = s->n_replaced = 0;
+		s->given = true;
+	}
+	return s->given && !known->given ? NULL : s;
 }
 
 static void push(struct build *b, struct series *s, int64_t step, double v)
@@ -266,7 +273,8 @@ static void say_replaced(const struct build *b, const char *name)
 	enum { FEW = 3 };
 	int64_t most = 0;
 	for (int i = 0; i < b->n_series; i++)
-		most = max64(most, b->series[i].n_replaced);
+		if (b->series[i].column >= 0 && columns[b->series[i].column].curve)
+			most = max64(most, b->series[i].n_replaced);
 	if (most > FEW && !b->growing)
 		warn("%s: %lld rows are not used, because later rows of the log have the "
 		     "same or an earlier step",

@@ -49,16 +49,82 @@ static void add_name(struct table *t, struct span name)
 	strs_add(&t->names, text);
 }
 
+/* W&B exports "Step","run - train/loss","run - train/loss__MIN","run - train/loss__MAX": the name of a run and
+ * that of a column. The run of a field; empty: it is none of W&B's. */
+static struct span run_of(struct span *name)
+{
+	struct span run = {NULL, 0};
+	for (const char *p = name->p, *end = p + name->n; p + 3 < end; p++)
+		if (!memcmp(p, " - ", 3)) /* the last one */
+			run = (struct span){name->p, (size_t)(p - name->p)};
+	if (run.n)
+		*name = (struct span){run.p + run.n + 3, name->n - run.n - 3};
+	return run;
+}
+
+static bool span_ends(struct span s, const char *with)
+{
+	size_t n = strlen(with);
+	return s.n >= n && !memcmp(s.p + s.n - n, with, n);
+}
+
+void csv_runs(struct span line, struct strs *runs)
+{
+	struct span name = next_field(&line, ','), last = {NULL, 0};
+	if (!name.n || run_of(&name).n)
+		return;
+	bool bounds = false;
+	for (; line.p; last = name) {
+		name = next_field(&line, ',');
+		bounds |= last.n && name.n == last.n + 5 &&
+			  !memcmp(name.p, last.p, last.n) && span_ends(name, "__MIN");
+		struct span column = name, run = run_of(&column);
+		int64_t i = 0;
+		char text[256];
+		snprintf(text, sizeof(text), "%.*s", (int)min64((int64_t)run.n, 255),
+			run.p ? run.p : "");
+		while (i < runs->n && strcmp(runs->v[i], text) != 0)
+			i++;
+		if (!run.n) {
+			bounds = false;
+			break;
+		}
+		if (i == runs->n)
+			strs_add(runs, text);
+	}
+	if (!bounds)
+		strs_free(runs);
+}
+
+/* The name of a column in a table of W&B's, of the one run that is read; "": it is none. */
+static struct span column_of(const struct table *t, const char *only, struct span name)
+{
+	struct span column = name, run = run_of(&column), none = {"", 0};
+	const char *read = t->run ? t->run : only;
+	if (!read || !run.n)
+		return name;
+	bool mine = run.n == strlen(read) && !memcmp(run.p, read, run.n);
+	bool bound = span_ends(name, "__MIN") || span_ends(name, "__MAX");
+	return !mine || bound || name_is_step(column) ? none : column;
+}
+
 /* A header: names, of which at least one is known. */
 static bool take_header(struct table *t, struct span line)
 {
 	bool known = false;
+	struct strs runs = {0};
+	csv_runs(line, &runs);
+	const char *only = runs.n == 1 ? runs.v[0] : NULL;
 	if (span_begins(line, "#"))
 		line = span_trim((struct span){line.p + 1, line.n - 1});
 	t->step = -1;
 	while (line.p && t->names.n < MAX_FIELDS) {
 		double scale;
-		struct span name = next_field(&line, t->delimiter);
+		struct span name = column_of(t, only, next_field(&line, t->delimiter));
+		/* TensorBoard exports "Wall time,Step,Value" */
+		if (t->names.n == 2 && t->step == 1 &&
+			!strcmp(t->names.v[0], "Wall time"))
+			name = value_of_export(name);
 		struct span column = name_of_column(name, &scale);
 		char text[64];
 		snprintf(text, sizeof(text), "%.*s", (int)min64((int64_t)column.n, 63),
@@ -70,6 +136,8 @@ static bool take_header(struct table *t, struct span line)
 		}
 		add_name(t, name);
 	}
+	known |= runs.n > 0;
+	strs_free(&runs);
 	return known;
 }
 

@@ -3,49 +3,63 @@
 #include "logs/logs_internal.h"
 
 /* Name, description, and a struct log_format's other fields. */
-#define FORMATS(F)                                                                                                                                             \
-	F("pt",                                                                                                                                                \
-		"the directory of a run, its run.h5 or its journal, or the standard output of "                                                                \
-		"pt-train",                                                                                                                                    \
-		.detect = NULL)                                                                                                                                \
-	F("wordplay",                                                                                                                                          \
-		"lines step=100 loss=2.45 ... or iter=100 ... of wordplay and ezpz, behind "                                                                   \
-		"any prefix; mfu is in percent",                                                                                                               \
-		.line = line_wordplay, .settings = true)                                                                                                       \
-	F("maxtext", "the standard output of MaxText", .kinds = maxtext_kinds,                                                                                 \
-		.settings = true)                                                                                                                              \
-	F("torchtitan",                                                                                                                                        \
-		"the console of torchtitan; tps is per GPU, memory is what is reserved",                                                                       \
-		.kinds = torchtitan_kinds, .settings = true)                                                                                                   \
-	F("torchtitan-losses", "its tests/assets/losses: lines with step and loss",                                                                            \
-		.line = line_losses)                                                                                                                           \
-	F("nanogpt", "the standard output of nanoGPT", .kinds = nanogpt_kinds,                                                                                 \
-		.settings = true)                                                                                                                              \
-	F("nanochat", "the standard output of nanochat, whose loss is smoothed",                                                                               \
-		.kinds = nanochat_kinds, .settings = true)                                                                                                     \
-	F("modded-nanogpt", "the records of modded-nanogpt; dt is step_avg",                                                                                   \
-		.kinds = modded_kinds)                                                                                                                         \
-	F("llmq", "the standard output of LLMQ, and its log in JSON", .line = line_llmq,                                                                       \
-		.settings = true)                                                                                                                              \
-	F("llmc", "main.log of llm.c, and the standard output of its programs",                                                                                \
-		.line = line_llmc, .settings = true)                                                                                                           \
-	F("megatron", "the standard output of Megatron-LM", .line = line_megatron,                                                                             \
-		.settings = true)                                                                                                                              \
-	F("megatron-golden", "its golden_values_*.json", .text = text_golden,                                                                                  \
-		.detect = is_golden)                                                                                                                           \
-	F("megatron-bridge",                                                                                                                                   \
-		"golden values of Megatron-Bridge; its standard output is of the "                                                                             \
-		"format megatron",                                                                                                                             \
-		.text = text_bridge, .detect = is_bridge)                                                                                                      \
-	F("olmo-core", "the console of OLMo-core", .line = line_olmo)                                                                                          \
-	F("trainer-state", "trainer_state.json of Hugging Face's Trainer",                                                                                     \
-		.text = text_trainer_state, .detect = is_trainer_state)                                                                                        \
-	F("tensorboard", "event files of TensorBoard, or a directory of them: scalars",                                                                        \
-		.text = text_tensorboard, .detect = is_tensorboard)                                                                                            \
-	F("csv",                                                                                                                                               \
-		"a table with fields separated by commas, semicolons or tabs, with rows in any order; its header names columns; without a header: step, loss", \
-		.line = line_csv)                                                                                                                              \
-	F("jsonl", "a JSON object per line (wandb, ezpz, MaxText, and others)",                                                                                \
+#define FORMATS(F)                                                                                                                                                                                                                                                         \
+	F("pt",                                                                                                                                                                                                                                                            \
+		"the directory of a run, its run.h5 or its journal, or the standard output of "                                                                                                                                                                            \
+		"pt-train",                                                                                                                                                                                                                                                \
+		.detect = NULL)                                                                                                                                                                                                                                            \
+	F("wordplay",                                                                                                                                                                                                                                                      \
+		"lines step=100 loss=2.45 ... or iter=100 ... of wordplay and ezpz, behind "                                                                                                                                                                               \
+		"any prefix; mfu is in percent",                                                                                                                                                                                                                           \
+		.line = line_wordplay, .settings = true)                                                                                                                                                                                                                   \
+	F("maxtext", "the standard output of MaxText", .kinds = maxtext_kinds,                                                                                                                                                                                             \
+		.settings = true)                                                                                                                                                                                                                                          \
+	F("torchtitan",                                                                                                                                                                                                                                                    \
+		"the console of torchtitan; tps is per GPU, memory is what is reserved",                                                                                                                                                                                   \
+		.kinds = torchtitan_kinds, .settings = true)                                                                                                                                                                                                               \
+	F("torchtitan-losses", "its tests/assets/losses: lines with step and loss",                                                                                                                                                                                        \
+		.line = line_losses)                                                                                                                                                                                                                                       \
+	F("nanogpt", "the standard output of nanoGPT", .kinds = nanogpt_kinds,                                                                                                                                                                                             \
+		.settings = true)                                                                                                                                                                                                                                          \
+	F("nanochat", "the standard output of nanochat, whose loss is smoothed",                                                                                                                                                                                           \
+		.kinds = nanochat_kinds, .settings = true)                                                                                                                                                                                                                 \
+	F("modded-nanogpt", "the records of modded-nanogpt; dt is step_avg",                                                                                                                                                                                               \
+		.kinds = modded_kinds)                                                                                                                                                                                                                                     \
+	F("llmq", "the standard output of LLMQ, and its log in JSON", .line = line_llmq,                                                                                                                                                                                   \
+		.settings = true)                                                                                                                                                                                                                                          \
+	F("llmc", "main.log of llm.c, and the standard output of its programs",                                                                                                                                                                                            \
+		.line = line_llmc, .settings = true)                                                                                                                                                                                                                       \
+	F("nemo", "the console of NeMo: lines Training epoch 0, iteration 5/99 | ...",                                                                                                                                                                                     \
+		.line = line_nemo)                                                                                                                                                                                                                                         \
+	F("nanotron", "the console of nanotron, whose numbers have three digits",                                                                                                                                                                                          \
+		.line = line_nanotron)                                                                                                                                                                                                                                     \
+	F("picotron", "the standard output of picotron", .kinds = picotron_kinds)                                                                                                                                                                                          \
+	F("deepspeed",                                                                                                                                                                                                                                                     \
+		"what the pipeline engine of DeepSpeed prints: lines steps: 10 loss: 2.5 iter time (s): ...",                                                                                                                                                              \
+		.kinds = deepspeed_kinds)                                                                                                                                                                                                                                  \
+	F("trainer",                                                                                                                                                                                                                                                       \
+		"the standard output of Hugging Face's Trainer, {'loss': 2.5, ...}, which has no steps: rows are counted",                                                                                                                                                 \
+		.line = line_trainer)                                                                                                                                                                                                                                      \
+	F("megatron", "the standard output of Megatron-LM", .line = line_megatron,                                                                                                                                                                                         \
+		.settings = true)                                                                                                                                                                                                                                          \
+	F("megatron-golden", "its golden_values_*.json", .text = text_golden,                                                                                                                                                                                              \
+		.detect = is_golden)                                                                                                                                                                                                                                       \
+	F("megatron-bridge",                                                                                                                                                                                                                                               \
+		"golden values of Megatron-Bridge; its standard output is of the "                                                                                                                                                                                         \
+		"format megatron",                                                                                                                                                                                                                                         \
+		.text = text_bridge, .detect = is_bridge)                                                                                                                                                                                                                  \
+	F("olmo-core", "the console of OLMo-core", .line = line_olmo)                                                                                                                                                                                                      \
+	F("trainer-state", "trainer_state.json of Hugging Face's Trainer",                                                                                                                                                                                                 \
+		.text = text_trainer_state, .detect = is_trainer_state)                                                                                                                                                                                                    \
+	F("tensorboard", "event files of TensorBoard, or a directory of them: scalars",                                                                                                                                                                                    \
+		.text = text_tensorboard, .detect = is_tensorboard)                                                                                                                                                                                                        \
+	F("json",                                                                                                                                                                                                                                                          \
+		"an array of JSON objects (W&B, MLflow), or of [wall time, step, value], which TensorBoard exports",                                                                                                                                                       \
+		.text = text_array, .detect = is_array)                                                                                                                                                                                                                    \
+	F("csv",                                                                                                                                                                                                                                                           \
+		"a table with fields separated by commas, semicolons or tabs, with rows in any order; its header names columns; without a header: step, loss; exports of W&B, whose file of several runs stands for all of them and FILE#RUN for one, and of TensorBoard", \
+		.line = line_csv)                                                                                                                                                                                                                                          \
+	F("jsonl", "a JSON object per line (wandb, ezpz, MaxText, and others)",                                                                                                                                                                                            \
 		.line = line_jsonl)
 
 #define ROW(n, w, ...) {.name = n, .what = w, __VA_ARGS__},
@@ -103,7 +117,6 @@ static bool take_plain(struct build *b, const struct log_format *f, struct span 
 int format_line(void *to, const char *p, size_t len, struct err *e)
 {
 	struct line_reader *r = to;
-	(void)e;
 	struct span rest = {p, len};
 	while (rest.n) {
 		const char *cr = memchr(rest.p, '\r', rest.n);
@@ -117,6 +130,11 @@ int format_line(void *to, const char *p, size_t len, struct err *e)
 		if (line.n)
 			take_plain(r->b, r->f, line);
 	}
+	if (r->b->too_hard)
+		return err_set(e, EX_USAGE,
+			"pattern: it takes too long on a line that begins '%.*s'; make it "
+			"simpler",
+			(int)min64((int64_t)len, 40), p);
 	return 0;
 }
 
@@ -149,6 +167,8 @@ static bool is_pt(struct span sample)
 	if (h5_begins(sample.p, sample.n) || span_begins(sample, "# meta ") ||
 		span_find(sample, "\n# meta "))
 		return true;
+	if (format_pattern)
+		return false;
 	const char *p =
 		span_begins(sample, "step=") ? sample.p : span_find(sample, "\nstep=");
 	if (!p)
@@ -188,6 +208,8 @@ const struct log_format *format_detect(struct span sample)
 	int64_t most;
 	if (is_pt(sample))
 		return &formats[PT];
+	if (format_pattern)
+		return format_pattern;
 	for (int i = 0; i < N_FORMATS; i++)
 		if (formats[i].detect && formats[i].detect(sample))
 			return &formats[i];

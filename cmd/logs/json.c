@@ -335,11 +335,10 @@ static bool has_known(json_t *object, int depth)
 	return false;
 }
 
-static bool take_json(struct build *b, struct span line)
+static bool take_json_row(struct build *b, json_t *row, struct span line)
 {
-	json_error_t why;
 	struct str path = {0};
-	json_t *row = load(line, &why), *other = NULL;
+	json_t *other = NULL;
 	int64_t points = b->n_points, step = b->table.rows;
 	bool has_step = row && find_json_step(row, &step, &other, 0);
 	if (!row && span_find(line, "loss\""))
@@ -351,8 +350,16 @@ static bool take_json(struct build *b, struct span line)
 		take_object(b, row, &path, step, 0);
 	}
 	str_free(&path);
-	json_decref(row);
 	return b->n_points > points;
+}
+
+static bool take_json(struct build *b, struct span line)
+{
+	json_error_t why;
+	json_t *row = load(line, &why);
+	bool any = take_json_row(b, row, line);
+	json_decref(row);
+	return any;
 }
 
 bool line_jsonl(struct build *b, struct span line)
@@ -363,4 +370,53 @@ bool line_jsonl(struct build *b, struct span line)
 	bool any = take_json(b, line);
 	b->n_taken += any;
 	return any;
+}
+
+/* ---- arrays ------------------------------------------------------------------------ */
+
+bool is_array(struct span first)
+{
+	const char *p = after_blanks(first), *end = first.p + first.n;
+	if (*p != '[' || span_find(first, "{\"log\": \"")) /* LLMQ's */
+		return false;
+	p = after_blanks((struct span){p + 1, (size_t)(end - p - 1)});
+	double time;
+	const char *behind =
+		*p == '['
+			? scan_number((struct span){p + 1, (size_t)(end - p - 1)}, &time)
+			: NULL;
+	/* lines may begin with [[rank0]] or [2026-01-01 */
+	return *p == '{' || (behind && *after_blanks((struct span){
+					       behind, (size_t)(end - behind)}) == ',');
+}
+
+/* [1764201600.5, 10, 2.5]: wall time, step and value, as TensorBoard exports a scalar. */
+static void take_triple(struct build *b, const json_t *row)
+{
+	double step, v;
+	const json_t *at = json_array_get(row, 1), *value = json_array_get(row, 2);
+	struct span name = value_of_export(SPAN("Value"));
+	if (!number_of(at, &step) || !column_fits(COL_STEP, step))
+		lose_row(b, at);
+	else if (number_of(value, &v))
+		build_set(b, (int64_t)step, name, v);
+	else
+		take_unread(b, (int64_t)step, name, value);
+}
+
+int text_array(struct build *b, struct span text, struct err *e)
+{
+	json_error_t why;
+	json_t *root = load(text, &why), *row;
+	size_t i;
+	b->is_table = true;
+	json_array_foreach(root, i, row)
+	{
+		if (json_is_array(row))
+			take_triple(b, row);
+		else if (json_is_object(row))
+			take_json_row(b, row, text);
+	}
+	json_decref(root);
+	return root ? 0 : err_set(e, EX_DATAERR, "line %d: %s", why.line, why.text);
 }

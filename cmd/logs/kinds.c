@@ -195,6 +195,34 @@ const struct line_kind maxtext_kinds[] = {
 	END_KINDS,
 };
 
+/* "[rank 0] Step: 1     | Loss: 10.5312 | Global batch size:   32.8K | Tokens/s:   120.5K |
+ * Tokens/s/GPU:   15.1K | Tokens:   32.8K/1M | MFU:  5.25% | Memory usage:   4.75GB" */
+static const struct label picotron_train[] = {
+	{"Loss: ", "loss", NULL},
+	{"Tokens/s: ", "tps", "count"},
+	{"Tokens/s/GPU: ", "tps_per_gpu", "count"},
+	{"MFU: ", "mfu", "%"},
+	END_LABELS,
+};
+const struct line_kind picotron_kinds[] = {
+	{"Step: ", "| Loss: ", true, picotron_train},
+	END_KINDS,
+};
+
+/* "steps: 10 loss: 5.5508 lm loss: 5.5103 moe loss: 0.0405 iter time (s): 0.936 samples/sec: 136.706" */
+static const struct label deepspeed_train[] = {
+	{"lm loss: ", "lm_loss", NULL},
+	{"loss: ", "loss", NULL},
+	{"moe loss: ", "moe_loss", NULL},
+	{"iter time (s): ", "dt", NULL},
+	{"samples/sec: ", "samples_per_sec", NULL},
+	END_LABELS,
+};
+const struct line_kind deepspeed_kinds[] = {
+	{"steps: ", "iter time (s): ", true, deepspeed_train},
+	END_KINDS,
+};
+
 /* The program prints "val loss 4.123456" before the step that follows the evaluation. */
 static void take_lone_val_loss(struct build *b, struct span line)
 {

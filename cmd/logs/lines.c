@@ -53,8 +53,6 @@ const char *span_find_word(struct span s, const char *text)
 	return NULL;
 }
 
-static double scale_of_suffix(struct span rest);
-
 /* ---- numbers --------------------------------------------------------------------- */
 
 static const char *skip_blanks(struct span s)
@@ -159,7 +157,7 @@ static double scale_of(const char *unit)
 	return 1;
 }
 
-static double scale_of_suffix(struct span rest)
+double scale_of_suffix(struct span rest)
 {
 	const char *p = skip_blanks(rest);
 	rest = (struct span){p, (size_t)(rest.p + rest.n - p)};

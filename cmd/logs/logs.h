@@ -22,6 +22,15 @@ void log_formats_man(FILE *f);
 /* Prints the names that columns and settings have in other logs (names.c). */
 void log_names_man(FILE *f);
 
+/* ---- what the user says of all logs, before any is read ------------------------------ */
+
+/* "loss=train/loss": the name on the right is that of the column on the left (names.c). */
+int log_map(const char *pair, struct err *e);
+/* The column that another program's name stands for, such as loss for "lm loss"; allocated. */
+char *log_column_name(const char *theirs);
+/* Texts are read line by line by a regular expression, whose named groups are columns (pattern.c). */
+int log_pattern(const char *regex, struct err *e);
+
 /* ---- read.c ---------------------------------------------------------------------- */
 
 /* Reads a log from a file, a FIFO, or standard input ("-"). `format`: one of the names; "auto" or
@@ -33,6 +42,8 @@ int log_read_all(struct run_log *l, const char *const *paths, int n, const char 
 	struct err *e);
 /* A number that changes when a file, or the event files of a directory do; 0: none is there, or all are empty. */
 uint64_t log_state(const char *path);
+/* Adds the runs in a file: PATH#RUN for each, if it is a table of several runs, as W&B exports; else PATH. */
+void log_runs(const char *path, struct strs *names);
 /* Reads a log that is still written, in the place of *l, whose name stays. 1: *l is as it was, because what is
  * there now is not complete, or not yet known as a log; -1, *e: of a log of pt-train, or of a copy of a stream
  * in a format that must be read as a whole. */

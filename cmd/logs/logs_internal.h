@@ -28,6 +28,7 @@ struct point {
 struct series {
 	char *name;
 	int column; /* of the table; -1: a column that only this log has */
+	bool given; /* a name that the user gave stands for it; no other one does then */
 	struct point *p;
 	int64_t n, room;
 	int64_t n_replaced; /* values that were replaced by later ones */
@@ -40,6 +41,7 @@ struct table {
 	int step;	/* the field of the steps; -1: rows are counted */
 	int64_t lines, rows;
 	struct strs names; /* of the fields; "" : not a column */
+	const char *run;   /* of several, that is read; NULL: all fields are */
 };
 
 /* A name of the log, and the column and factor that it stands for. */
@@ -47,6 +49,7 @@ struct known_name {
 	char *name;
 	size_t len;
 	int series; /* -1: not looked up yet */
+	bool given; /* by the user */
 	double scale;
 	struct known_name *next; /* the name that came behind this one last time */
 };
@@ -83,6 +86,10 @@ struct build {
 	 * values of a column at the same step the last one counts. */
 	bool is_table;
 	bool growing; /* the log is still written: no warnings */
+	/* Of a pattern: */
+	bool too_hard;	      /* a line took too many steps */
+	int64_t lines, steps; /* that were tried */
+	int64_t n_long;	      /* lines that were not */
 	struct unread unread;
 	struct table table;
 };
@@ -115,6 +122,10 @@ int build_finish(struct build *b, struct run_log *l, struct err *e);
 
 /* The column that stands for a name of a log, and the factor of its unit; or the same name, 1. */
 struct span name_of_column(struct span name, double *scale);
+/* The column that the user says it is; empty: none. */
+struct span given_column(struct span name);
+/* TensorBoard's exports do not name the column "Value": the loss, if the user says nothing else. */
+struct span value_of_export(struct span name);
 /* Whether a name is that of the steps. */
 bool name_is_step(struct span name);
 
@@ -154,6 +165,8 @@ const char *span_find_word(struct span s, const char *text);
 const char *scan_number(struct span s, double *v);
 /* Whether more than the number is there, behind which a text continues: 0x2, 2abc, 2,5. Units are none. */
 bool goes_on(struct span behind);
+/* The factor of a unit or suffix at the beginning, such as K; 1: none. */
+double scale_of_suffix(struct span rest);
 /* A step: an integer of at most 2^53. Returns the byte behind it, or NULL. */
 const char *scan_step(struct span s, int64_t *step);
 /* Takes a line if it is of one of the kinds; the array ends with a kind without a mark. */
@@ -177,12 +190,15 @@ struct log_format {
 };
 
 extern const struct line_kind torchtitan_kinds[], nanogpt_kinds[], nanochat_kinds[],
-	modded_kinds[], maxtext_kinds[];
+	modded_kinds[], maxtext_kinds[], picotron_kinds[], deepspeed_kinds[];
 log_line_fn line_wordplay, line_losses, line_llmc, line_llmq, line_megatron, line_olmo,
-	line_csv, line_jsonl;
-log_text_fn text_golden, text_bridge, text_trainer_state, text_tensorboard;
+	line_csv, line_jsonl, line_nemo, line_nanotron, line_trainer, line_pattern;
+log_text_fn text_golden, text_bridge, text_trainer_state, text_tensorboard, text_array;
 bool is_golden(struct span first), is_bridge(struct span first);
 bool is_trainer_state(struct span first), is_tensorboard(struct span first);
+bool is_array(struct span first);
+/* The names of the runs of a table like W&B's, whose header is given. */
+void csv_runs(struct span header, struct strs *runs);
 
 /* Takes lines, in which carriage returns begin other lines: a line_fn. */
 struct line_reader {
@@ -194,6 +210,7 @@ int format_line(void *to, const char *p, size_t len, struct err *e);
 const struct log_format *format_detect(struct span sample); /* NULL: not known */
 const struct log_format *format_find(const char *name);	    /* NULL: none */
 bool format_is_pt(const struct log_format *f);
+extern const struct log_format *format_pattern; /* NULL: no pattern was given */
 
 /* ---- read.c -------------------------------------------------------------------------- */
 

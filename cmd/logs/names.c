@@ -20,6 +20,8 @@ static const struct log_name {
 	{"lm loss", "loss", 0},
 	{"lm-loss", "loss", 0},
 	{"loss_metrics/global_avg_loss", "loss", 0},
+	{"reduced_train_loss", "loss", 0},
+	{"train_loss_step", "loss", 0},
 	{"val_loss", "val_loss", 0},
 	{"val/loss", "val_loss", 0},
 	{"loss/val", "val_loss", 0},
@@ -57,14 +59,18 @@ static const struct log_name {
 	{"iteration-time", "dt", 0},
 	{"perf/step_time_seconds", "dt", 0},
 	{"time_metrics/end_to_end(s)", "dt", 0},
+	{"train_step_timing in s", "dt", 0},
 	{"elapsed time per iteration (ms)", "dt", 1e-3},
+	{"elapsed_time_per_iteration_ms", "dt", 1e-3},
 	{"time_metrics/data_loading(s)", "dt_data", 0},
 	{"throughput/device/data loading (s)", "dt_data", 0},
 	{"tokens_per_second", "tps", 0},
 	{"tok_per_sec", "tps", 0},
+	{"tokens_per_sec", "tps", 0},
 	{"throughput(tps)", "tps_per_gpu", 0},
 	{"throughput/device/TPS", "tps_per_gpu", 0},
 	{"perf/per_device_tokens_per_sec", "tps_per_gpu", 0},
+	{"tokens_per_sec_per_gpu", "tps_per_gpu", 0},
 	{"mfu(%)", "mfu", 1e-2},
 	{"throughput/device/MFU", "mfu", 1e-2},
 	{"memory/max_active(GiB)", "mem_active", 0x1p30},
@@ -164,15 +170,55 @@ static bool same_name(const char *s, struct span name)
 	return !s[name.n];
 }
 
+/* --column OURS=THEIRS */
+static struct strs given;
+
+int log_map(const char *pair, struct err *e)
+{
+	const char *equals = strchr(pair, '=');
+	if (!equals || equals == pair || !equals[1])
+		return err_set(e, EX_USAGE,
+			"column: '%s' is not OURS=THEIRS, as loss=train/loss is", pair);
+	strs_add(&given, pair);
+	return 0;
+}
+
+struct span given_column(struct span name)
+{
+	for (int64_t i = 0; i < given.n; i++) {
+		const char *equals = strchr(given.v[i], '=');
+		if (same_name(equals + 1, name))
+			return (struct span){given.v[i], (size_t)(equals - given.v[i])};
+	}
+	return (struct span){NULL, 0};
+}
+
 struct span name_of_column(struct span name, double *scale)
 {
+	struct span ours = given_column(name);
 	*scale = 1;
+	if (ours.n)
+		return ours;
 	for (const struct log_name *m = log_names; m->name; m++) {
 		if (!same_name(m->name, name))
 			continue;
 		*scale = m->scale != 0 ? m->scale : 1;
 		return span_of(m->column);
 	}
+	return name;
+}
+
+struct span value_of_export(struct span name)
+{
+	return same_name("Value", name) && !given_column(name).n ? SPAN("loss") : name;
+}
+
+char *log_column_name(const char *theirs)
+{
+	double scale;
+	struct span ours = name_of_column(span_of(theirs), &scale);
+	char *name = xstrdup(ours.p);
+	name[ours.n] = '\0';
 	return name;
 }
 

@@ -163,7 +163,7 @@ bool line_olmo(struct build *b, struct span line)
 
 /* " lm loss: 1.089E+01 "; earlier versions had no colon behind some names, and derived programs have two
  * numbers in a field: " iteration time: 1.5 s samples/sec: 3.8 ", of which the first is taken. */
-static void take_field(struct build *b, struct span field)
+static void take_field(struct build *b, struct span field, bool suffix)
 {
 	field = span_trim(field);
 	const char *colon = field.n ? memchr(field.p, ':', field.n) : NULL;
@@ -181,19 +181,21 @@ static void take_field(struct build *b, struct span field)
 		return;
 	if (!p)
 		return;
-	if (name.n == 17 && !memcmp(name.p, "global batch size", 17))
+	struct span rest = {p, (size_t)(end - p)};
+	const char *key = suffix ? NULL : name_of_setting(name);
+	if (key && !strcmp(key, "batch"))
 		build_setting(
 			b, "batch", (struct span){colon + 1, (size_t)(end - colon - 1)});
 	else
-		build_set(b, b->step, name, v);
+		build_set(b, b->step, name, v * (suffix ? scale_of_suffix(rest) : 1));
 }
 
-static void take_fields(struct build *b, struct span rest)
+static void take_fields(struct build *b, struct span rest, bool suffix)
 {
 	while (rest.n) {
 		const char *bar = memchr(rest.p, '|', rest.n);
 		size_t n = bar ? (size_t)(bar - rest.p) : rest.n;
-		take_field(b, (struct span){rest.p, n});
+		take_field(b, (struct span){rest.p, n}, suffix);
 		n += bar != NULL;
 		rest = (struct span){rest.p + n, rest.n - n};
 	}
@@ -225,6 +227,95 @@ bool line_megatron(struct build *b, struct span line)
 	build_row(b, step, !is_val);
 	if (!is_val && scan_step((struct span){p + 1, (size_t)(bar - p - 1)}, &total))
 		build_total(b, total);
-	take_fields(b, (struct span){bar, (size_t)(end - bar)});
+	take_fields(b, (struct span){bar, (size_t)(end - bar)}, false);
+	return true;
+}
+
+/* ---- NeMo and nanotron ---------------------------------------------------------------- */
+
+/* The step behind a mark, if one of `needs` follows it. */
+static const char *step_behind(
+	struct span line, const char *mark, const char *needs, int64_t *step)
+{
+	const char *p = span_find_word(line, mark), *end = line.p + line.n;
+	if (!p)
+		return NULL;
+	p += strlen(mark);
+	p = scan_step((struct span){p, (size_t)(end - p)}, step);
+	return p && span_find(line, needs) ? p : NULL;
+}
+
+/* "Training epoch 0, iteration 28/99 | lr: 5.6e-06 | global_batch_size: 32 | global_step: 28 |
+ * reduced_train_loss: 2.778 | train_step_timing in s: 0.189 | consumed_samples: 928 | val_loss: 2.861": the
+ * iteration is that of the epoch. */
+bool line_nemo(struct build *b, struct span line)
+{
+	int64_t step;
+	const char *bar = span_find(line, " | ");
+	if (!bar || !span_find(line, "Training epoch ") ||
+		!step_behind(line, "global_step: ", "loss: ", &step))
+		return false;
+	build_row(b, step, true);
+	take_fields(b, (struct span){bar, (size_t)(line.p + line.n - bar)}, false);
+	return true;
+}
+
+/* "iteration: 5 / 100 | consumed_tokens: 1.31M | elapsed_time_per_iteration_ms: 1.02K | tokens_per_sec: 257K |
+ * lm_loss: 10.5 | lr: 0.0003 | grad_norm: 0.86 | ..." */
+bool line_nanotron(struct build *b, struct span line)
+{
+	int64_t step;
+	const char *end = line.p + line.n;
+	const char *p = step_behind(line, "iteration: ", "| lm_loss: ", &step);
+	const char *bar = p ? memchr(p, '|', (size_t)(end - p)) : NULL;
+	double loss;
+	if (!bar)
+		return false;
+	build_row(b, step, true);
+	take_fields(b, (struct span){bar, (size_t)(end - bar)}, true);
+	p = span_find(line, "| lm_loss: ") + strlen("| lm_loss: ");
+	if (scan_number((struct span){p, (size_t)(end - p)}, &loss))
+		build_set(b, step, SPAN("lm loss"), loss);
+	return true;
+}
+
+/* ---- Hugging Face's Trainer ------------------------------------------------------------ */
+
+/* The next "'name': value" of a dict; later versions write the value in quotes, too. */
+static bool next_item(struct span *rest, struct span *name, struct span *value)
+{
+	const char *end = rest->p + rest->n, *p = memchr(rest->p, '\'', rest->n);
+	const char *q = p ? memchr(p + 1, '\'', (size_t)(end - p - 1)) : NULL;
+	if (!q || q + 1 == end || q[1] != ':')
+		return false;
+	*name = (struct span){p + 1, (size_t)(q - p - 1)};
+	p = q + 2;
+	for (q = p; q < end && *q != ',' && *q != '}'; q++)
+		;
+	*value = span_trim((struct span){p, (size_t)(q - p)});
+	if (value->n >= 2 && *value->p == '\'' && value->p[value->n - 1] == '\'')
+		*value = (struct span){value->p + 1, value->n - 2};
+	*rest = (struct span){q, (size_t)(end - q)};
+	return true;
+}
+
+/* "{'loss': 2.5, 'grad_norm': 1.25, 'learning_rate': 5e-05, 'epoch': 0.1}", "{'eval_loss': 2.25, ...}", and at the
+ * end "{'train_runtime': 12.5, ..., 'train_loss': 2.4}", whose loss is a mean. */
+bool line_trainer(struct build *b, struct span line)
+{
+	const char *p = span_find(line, "{'");
+	struct span rest = {p, p ? (size_t)(line.p + line.n - p) : 0}, name, text;
+	bool training = p && span_find(rest, "'loss': ");
+	if (!p || (!training && !span_find(rest, "'eval_loss': ")))
+		return false;
+	build_row(b, training ? b->step + 1 : b->step, training);
+	while (rest.n && next_item(&rest, &name, &text)) {
+		double v;
+		const char *behind = scan_number(text, &v);
+		if (behind && behind == text.p + text.n)
+			build_set(b, b->step, name, v);
+		else
+			build_unread(b, b->step, name, text);
+	}
 	return true;
 }

@@ -35,8 +35,15 @@ static int read_lines(struct build *b, const struct log_format *f, int fd,
 			warn("%s: the last line has no line break; its last word is "
 			     "ignored, which may be incomplete",
 				name);
-		format_line(&r, rest.s, n, e);
+		rc = format_line(&r, rest.s, n, e);
 	}
+	if (rc && b->too_hard)
+		rc = err_prefix(e, "%s: ", name);
+	if (b->n_long && !b->growing)
+		warn("%s: the pattern was not tried on %lld lines of more than 4 KiB",
+			name, (long long)b->n_long);
+	if (!rc && f == format_pattern && !b->n_taken)
+		rc = err_set(e, EX_DATAERR, "%s: no line matches the pattern", name);
 	str_free(&rest);
 	str_free(&r.plain);
 	return rc;
@@ -206,6 +213,46 @@ uint64_t log_state(const char *path)
 	return state;
 }
 
+/* PATH#RUN: a run of a table of several. Returns RUN, or NULL: it is a path like any other. */
+static const char *run_of_path(const char *path)
+{
+	bool whole = !access(path, F_OK);
+	for (const char *hash = path; !whole && (hash = strchr(hash, '#')); hash++) {
+		struct str file = {0};
+		str_add(&file, path, (size_t)(hash - path));
+		bool there = file.len && !access(file.s, F_OK);
+		str_free(&file);
+		if (there)
+			return hash + 1;
+	}
+	return NULL;
+}
+
+void log_runs(const char *path, struct strs *names)
+{
+	char header[1 << 16];
+	struct strs runs = {0};
+	struct stat st;
+	int fd = stat(path, &st) || !S_ISREG(st.st_mode)
+			 ? -1
+			 : open(path, O_RDONLY | O_CLOEXEC);
+	ssize_t n = fd < 0 ? 0 : pread(fd, header, sizeof(header), 0);
+	if (fd >= 0)
+		close(fd);
+	const char *end = n > 0 ? memchr(header, '\n', (size_t)n) : NULL;
+	if (end)
+		csv_runs((struct span){header, (size_t)(end - header)}, &runs);
+	for (int64_t i = 0; i < runs.n && runs.n > 1; i++) {
+		struct str name = {0};
+		str_printf(&name, "%s#%s", path, runs.v[i]);
+		strs_add(names, name.s);
+		str_free(&name);
+	}
+	if (runs.n < 2)
+		strs_add(names, path);
+	strs_free(&runs);
+}
+
 static int read_log(
 	struct reading *r, const char *path, const char *format, struct err *e)
 {
@@ -213,7 +260,12 @@ static int read_log(
 	build_begin(&r->b);
 	r->b.growing = r->growing;
 	r->format = detect ? NULL : format;
-	int rc = is_folder(path) ? read_events(r, path, e) : read_path(r, path, e);
+	struct str file = {0};
+	r->b.table.run = run_of_path(path);
+	str_add(&file, path,
+		r->b.table.run ? (size_t)(r->b.table.run - path) - 1 : strlen(path));
+	int rc = is_folder(file.s) ? read_events(r, file.s, e) : read_path(r, file.s, e);
+	str_free(&file);
 	if (!rc && !r->is_own)
 		rc = build_finish(&r->b, r->l, e);
 	build_free(&r->b);

@@ -44,13 +44,148 @@ only() { # PROGRAM...
 	[ "$output" = "pt-compare: plot: 'x.gif' ends in none of .svg, .png, .pdf" ]
 }
 
-@test "--quiet says nothing, and has the code" {
+@test "--quiet says the verdicts only, and has the code" {
 	log_of 3 2 >a
 	log_of 3 2.5 >b
 	code_of 1 pt-compare -q a b
-	[ -z "$output" ]
-	code_of 0 pt-compare -q a a
-	[ -z "$output" ]
+	[[ $output == 'verdict: they differ: '* && ${#lines[@]} -eq 1 ]]
+	code_of 1 pt-compare -q a a b
+	[ "${lines[0]}" = 'a: verdict: identical bit for bit' ]
+	[[ ${lines[1]} == 'b: verdict: they differ: '* ]]
+	# a table is a result of its own
+	code_of 0 pt-compare -q -t a a
+	[ "$output" = $'# step\ta\ta\n1\t3\t3\n2\t2\t2' ]
+}
+
+# A falling curve with noise; its numbers begin with those of the seed.
+curve() { # SEED ROWS FORMAT
+	awk -v seed="$1" -v n="$2" -v format="$3" 'BEGIN {
+		srand(seed)
+		for (i = 1; i <= n; i++)
+			printf format "\n", i, 3 + 4 * exp(-i / 40) + 0.1 * (rand() - 0.5)
+	}'
+}
+
+@test "undecided: where nothing is shown; more is demanded by a tolerance or --require identical" {
+	curve 1 300 'step=%d loss=%.9g' >a
+	curve 2 300 'step=%d loss=%.9g' >b
+	code_of 1 pt-compare -q a b
+	[[ $output == 'verdict: undecided: at the end loss differs by '*' three or more seeds'* ]]
+	code_of 1 pt-compare -q --require equivalent a b
+	[[ $output == 'verdict: undecided: '* ]]
+	code_of 1 pt-compare --json a b
+	jq -e '.verdict == "undecided" and .code == 1' <<<"$output"
+	for demand in '--require identical' '--atol 1e-9' '--rtol 1e-9'; do
+		code_of 1 pt-compare -q $demand a b
+		[[ $output == 'verdict: they differ: '* ]]
+	done
+	# a row that one run lacks is a difference
+	code_of 1 pt-compare -q a <(sed 300d b)
+	[[ $output == 'verdict: they differ: '*'1 rows are of some runs only' ]]
+	code_of 1 pt-compare -q a b -o r.html
+	grep -q 'class="badge unclear">undecided' r.html
+}
+
+@test "--pattern: named groups of any text are columns" {
+	curve 1 40 'epoch 0 it %d :: nll=%.9g, acc 50%%' | sed 's/$/\n(noise)/' >a
+	curve 1 40 'step=%d loss=%.9g' >same
+	code_of 0 pt-compare --pattern 'it (?<step>\d+) :: nll=(?<loss>[^,]+), acc (?<acc>\S+)' a a
+	says 'loss       identical, 40 values'
+	code_of 0 pt-compare -qt -y acc --pattern 'it (?<step>\d+) .* acc (?<acc>\S+)' a a
+	[ "${lines[40]}" = $'40\t0.5\t0.5' ]
+	# without a step rows are counted; names of other trainers stand for columns
+	code_of 0 pt-compare -qt --column 'loss=nll' --pattern 'nll=(?<nll>[0-9.]+)' a a
+	[ "${#lines[@]}" -eq 41 ]
+	[[ ${lines[1]} == 0$'\t'6.* ]]
+	# what is there and no number
+	sed '/it 3 /s/nll=/&2x/' a >bad
+	code_of 1 pt-compare --pattern 'it (?<step>\S+) :: nll=(?<loss>\S+)' bad bad
+	says "the first: loss '"
+	code_of 2 pt-compare --pattern 'at (?<step>\d+)' a a
+	says 'pt-compare: a: no line matches the pattern'
+	code_of 64 pt-compare --pattern 'it (\d+)' a a
+	says 'has no named group'
+	code_of 64 pt-compare --pattern 'it (?<loss>' a a
+	says 'at character 11: missing closing parenthesis'
+	# of pt-train's logs what is in them is read
+	make_shard
+	tiny -n 3 -o run >/dev/null
+	code_of 0 pt-compare --pattern '(?<loss>nothing)' run run
+}
+
+@test "--pattern: hostile patterns and lines end" {
+	{
+		echo loss=1
+		printf 'loss=%04000d!\n' 1
+	} >a
+	for hostile in 'loss=(?<loss>(0|00|0+)+1)$' '(0+)(0+)(?<loss>[2-9!]1)'; do
+		code_of 2 timeout 100 pt-compare --pattern "$hostile" a a
+		says 'pt-compare: a: pattern: it takes too long on a line that begins '"'loss=000"
+	done
+	# what is no more than many lines is read
+	seq -f 'a b c d e f loss=%g' 20000 >many
+	code_of 0 pt-compare -q --pattern '.* .* .*loss=(?<loss>\d+)' many many
+	says 'verdict: identical'
+	printf 'loss=1\n%04097d\nloss=2\n' 1 >long
+	code_of 0 pt-compare --pattern 'loss=(?<loss>\d+)' long long
+	says 'the pattern was not tried on 1 lines'
+	says 'loss       identical, 2 values'
+}
+
+@test "any column is judged, and loss need not exist" {
+	curve 1 40 '{"step": %d, "accuracy": %.9g}' >a
+	curve 2 40 '{"step": %d, "accuracy": %.9g}' >b
+	code_of 2 pt-compare a b
+	says 'none of the logs has a loss (choose a column by --column NAME, or say by --column loss=NAME which one is the loss); they have accuracy'
+	code_of 64 pt-compare -y accurcy a b
+	says "none of the logs has a column 'accurcy'; they have accuracy"
+	code_of 0 pt-compare -y accuracy a a
+	says 'accuracy   identical, 40 values'
+	code_of 1 pt-compare -y accuracy a b
+	says 'accuracy   40 of 40 values differ'
+	says 'verdict: undecided: at the end accuracy'
+	code_of 0 pt-compare -y accuracy --atol 1 a b
+	# a name given by the user comes before others, whatever their order
+	sed 's/accuracy/ce/; s/}/, "loss": 7}/' a >two
+	sed 's/.*step": \([0-9]*\).*acy": \([0-9.]*\).*/step=\1 loss=\2/' a >one
+	code_of 0 pt-compare --column loss=ce two one
+	code_of 0 pt-compare --column loss=accuracy --column loss=ce two one a
+	code_of 2 pt-compare two one
+	code_of 64 pt-compare --column =ce two one
+	says 'is not OURS=THEIRS'
+	# another program's name of a column is ours
+	code_of 0 pt-compare -y 'lm loss' one one
+	# where no log has a loss, the first curve that all have; and who lacks it
+	sed 's/accuracy/val_loss/' a >'val'
+	code_of 0 pt-compare -q 'val' 'val' -o r.md
+	grep -q 'val_loss' r.md
+	code_of 2 pt-compare -y val_loss val one
+	says 'one: no value of val_loss; it has loss'
+}
+
+@test "with --column val_loss, losses in different rows are no matter" {
+	curve 1 40 'step=%d val_loss=%.9g' >a
+	sed 's/step=1 .*/& loss=3/' a >b
+	sed 's/val_loss=\(.*\)/& loss=3/' a >c
+	code_of 0 pt-compare --common -y val_loss a b
+	code_of 2 pt-compare --common a b
+	code_of 0 pt-compare --common -y val_loss b c
+}
+
+@test "a table of W&B's with several runs is all of them" {
+	{
+		echo '"Step","a - x - train/loss","a - x - train/loss__MIN","a - x - train/loss__MAX","b#2 - train/loss","b#2 - train/loss__MIN","b#2 - train/loss__MAX"'
+		curve 1 40 '%d,%.9g' | sed 's/\(.*\),\(.*\)/"\1","\2","1","9","\2","1","9"/'
+	} >w.csv
+	curve 1 40 'step=%d loss=%.9g' >one
+	code_of 0 pt-compare -q w.csv one
+	[ "${lines[0]}" = 'w.csv#b#2: verdict: identical bit for bit' ]
+	[ "${lines[1]}" = 'one: verdict: identical bit for bit' ]
+	code_of 0 pt-compare one 'w.csv#a - x'
+	code_of 0 pt-compare --control w.csv --test one one
+	[ "$(grep -c '^one$' <<<"$output")" -eq 2 ]
+	code_of 2 pt-compare one w.csv#c
+	says 'w.csv#c: no row with a value'
 }
 
 @test "where they part: the first, the largest, in ULPs; differences do not cancel" {

@@ -120,6 +120,18 @@ in_formats() { # STEP LOSS
 	not grep -q 'cannot be read' <<<"$output"
 }
 
+@test "the line of an evaluation replaces none of its step's" {
+	for i in {1..9}; do
+		echo "{\"step\": $i, \"epoch\": 0.$i, \"loss\": $((10 - i))}"
+		echo "{\"step\": $i, \"epoch\": 0.$i, \"val_loss\": $((11 - i))}"
+	done >both.jsonl
+	code_of 0 pt-compare both.jsonl both.jsonl
+	[[ $output != *'not used'* ]]
+	cat both.jsonl both.jsonl >twice.jsonl
+	code_of 0 pt-compare both.jsonl twice.jsonl
+	says 'twice.jsonl: 9 rows are not used'
+}
+
 @test "no log: what is wrong, and exit 2" {
 	echo 'The quick brown fox' >text
 	run pt-compare titan text

@@ -222,6 +222,41 @@ static const struct sample samples[] = {
 		{{3, "loss", 0.75}, {3, "rank", 0}}, "", 0},
 	{"jsonl", "{\"learning/loss\": 10.5, \"perf/step_time_seconds\": 0.5, \"step\": 4.0, \"run_name\": \"a\"}\n", 1, 3,
 		{{4, "loss", 10.5}, {4, "dt", 0.5}}, "", 0},
+	{"nemo",
+		"(pid=41) Training epoch 0, iteration 98/99 | lr: 5.6e-06 | global_batch_size: 32 | global_step: 98 | reduced_train_loss: 2.778 | "
+		"train_step_timing in s: 0.189 | consumed_samples: 3168\n"
+		"Training epoch 1, iteration 0/99 | lr: 5.8e-06 | global_batch_size: 32 | global_step: 99 | reduced_train_loss: 2.75 | "
+		"train_step_timing in s: 0.25 | consumed_samples: 3200 | val_loss: 2.861\n", 2, 4,
+		{{98, "loss", 2.778}, {98, "dt", 0.189}, {99, "loss", 2.75}, {99, "val_loss", 2.861}, {99, "lr", 5.8e-6}}, "batch = 32\n", 0},
+	{"nanotron",
+		"07/01/2026 10:00:00 [INFO|DP=0|PP=0|TP=0]: iteration: 5 / 100 | consumed_tokens: 1.31M | elapsed_time_per_iteration_ms: 1.02K | "
+		"tokens_per_sec: 257K | tokens_per_sec_per_gpu: 32.1K | global_batch_size: 256 | lm_loss: 10.5 | lr: 0.0003 | grad_norm: 0.86\n", 1, 3,
+		{{5, "loss", 10.5}, {5, "dt", 1.02}, {5, "tps", 257e3}, {5, "tps_per_gpu", 32100}, {5, "consumed_tokens", 1310000}, {5, "lr", 3e-4},
+		 {5, "grad_norm", 0.86}}, "", 0},
+	{"picotron",
+		"[rank 0] Step: 1     | Loss: 10.5312 | Global batch size:   32.8K | Tokens/s:  120.5K | Tokens/s/GPU:   15.0K | "
+		"Tokens:   32.8K/1.0M | MFU:  5.25% | Memory usage:   4.75GB\n", 1, 6,
+		{{1, "loss", 10.5312}, {1, "tps", 120500}, {1, "tps_per_gpu", 15000}, {1, "mfu", 0.0525}}, "", 0},
+	{"deepspeed", "steps: 200 loss: 5.5508 lm loss: 5.5103 moe loss: 0.0405 iter time (s): 0.936 samples/sec: 136.706\n", 1, 5,
+		{{200, "loss", 5.5508}, {200, "lm_loss", 5.5103}, {200, "moe_loss", 0.0405}, {200, "dt", 0.936}, {200, "samples_per_sec", 136.706}},
+		"", 0},
+	{"trainer",
+		"  1%|          | 1/100 [00:01<01:39]\r{'loss': 2.5, 'grad_norm': 1.25, 'learning_rate': 5e-05, 'epoch': 0.1}\n"
+		"{'loss': '2.25', 'grad_norm': 'nan', 'learning_rate': '4e-05', 'epoch': '0.2'}\n"
+		"{'eval_loss': 2.375, 'eval_runtime': 1.5, 'epoch': 0.2}\n"
+		"{'train_runtime': 12.5, 'train_loss': 2.4, 'epoch': 0.2}\n", 2, 3,
+		{{1, "loss", 2.5}, {1, "grad_norm", 1.25}, {1, "lr", 5e-5}, {2, "loss", 2.25}, {2, "val_loss", 2.375}, {2, "epoch", 0.2}}, "", 0},
+	{"json", "[[1764201600.5, 10, 2.5],\n [1764201601.5, 20, NaN], [1764201602.5, 30, 2.25]]", 3, 3,
+		{{10, "loss", 2.5}, {20, "loss", NAN}, {30, "loss", 2.25}}, "", 0},
+	{"json", "[\n  {\"_step\": 1, \"train/loss\": 2.5, \"acc\": 0.5}, {\"_step\": 2, \"train\": {\"loss\": 2.25}, \"_runtime\": 7}]\n", 2, 3,
+		{{1, "loss", 2.5}, {1, "acc", 0.5}, {2, "loss", 2.25}, {2, "_runtime", 7}}, "", 0},
+	/* exports: of TensorBoard, of W&B, and Lightning's metrics.csv */
+	{"csv", "Wall time,Step,Value\n1764201600.5,10,2.5\n1764201601.5,20,2.25\n", 2, 3, {{10, "loss", 2.5}, {20, "loss", 2.25}}, "", 0},
+	{"csv", "\"Step\",\"my - run - _step\",\"my - run - train/loss\",\"my - run - train/loss__MIN\",\"my - run - train/loss__MAX\"\n"
+		"\"1\",\"1\",\"2.5\",\"2.5\",\"2.5\"\n\"2\",\"\",\"\",\"\",\"\"\n\"3\",\"3\",\"2.25\",\"2.25\",\"2.25\"\n", 2, 3,
+		{{1, "loss", 2.5}, {3, "loss", 2.25}}, "", 0},
+	{"csv", "epoch,lr-AdamW,step,train_loss_epoch,train_loss_step,val_loss\n0,,9,,2.5,\n0,,9,,,2.75\n0,,19,,2.25,\n0,,19,2.375,,\n", 2, 3,
+		{{9, "loss", 2.5}, {9, "val_loss", 2.75}, {19, "loss", 2.25}, {19, "train_loss_epoch", 2.375}}, "", 0},
 };
 /* clang-format on */
 
