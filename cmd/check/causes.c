@@ -128,6 +128,31 @@ bool within(const struct step_check *c, int i, double residual)
 	return residual <= d->bound && residual <= 0.5 * d->value;
 }
 
+/* Is it the output layer, which has the same numbers as the embedding? */
+static bool seems_tied(const struct step_check *c, int i)
+{
+	const struct model *m = &c->weights.m;
+	const struct tensor *t = c->has_reference ? tensor_of(c, i) : NULL;
+	return t && t == m->output && t != m->tokens &&
+	       !memcmp(c->weights.w[t - m->tensors], c->weights.w[m->tokens - m->tensors],
+		       (size_t)tensor_size(t) * sizeof(float));
+}
+
+/* The factor of a tensor that was not clipped with all others. False: there is no such reason. */
+static bool by_clip(struct search *s, int i, double f, double norm)
+{
+	double clip = s->c->files.adam.clip, within = factor_grain(s->c);
+	if (!(clip > 0))
+		return false;
+	if (fabs(norm / clip - 1) <= within)
+		explain(s, i, "clipped by its own norm, not by that of all gradients");
+	else if (fabs(f - 1) <= within)
+		explain(s, i, "not clipped, and others are");
+	else
+		return false;
+	return true;
+}
+
 static bool by_factor(struct search *s, int i)
 {
 	struct step_check *c = s->c;
@@ -135,13 +160,19 @@ static bool by_factor(struct search *s, int i)
 	char text[CAUSE_TEXT];
 	if (p.aa <= 0) {
 		explain(s, i,
-			"no gradient: it is not trained, or the backward does not reach it");
+			seems_tied(c, i)
+				? "no gradient, and the numbers of the embedding: does the run tie "
+				  "them (tie_word_embeddings)?"
+				: "no gradient: it is not trained, or the backward does not reach "
+				  "it");
 		return true;
 	}
 	double f = p.bb > 0 ? p.ab / p.bb : 0;
 	bool other = fabs(f / c->common - 1) > factor_grain(c);
 	if (f == 0 || !other || !within(c, i, residual_of(&p, f)))
 		return false;
+	if (by_clip(s, i, f, sqrt(p.aa)))
+		return true;
 	snprintf(text, sizeof(text), "%.5g times what it should be",
 		shown(c, f / c->common));
 	explain(s, i, text);
@@ -175,6 +206,90 @@ static bool by_slices(struct search *s, int i)
 				slices_of_dim(s, i, dim, (int)n[k]))
 				return true;
 	return false;
+}
+
+/* Has slice k of a dimension what another one should have? Sets from[n] to those that come nearest; returns how
+ * far. */
+static double order_of_slices(const struct search *s, int i, int dim, int n, int *from)
+{
+	struct step_check *c = s->c;
+	const struct tensor *t = tensor_of(c, i);
+	const float *a = c->seen[i], *b = reference_of(c, i);
+	int64_t cols = t->ndim > 1 ? t->dims[1] : 1, size = t->dims[dim] / n;
+	int64_t step = dim ? size : size * cols; /* from a slice to the next */
+	double left = 0, all = products_of(b, b, c->of[i].n).aa;
+	for (int k = 0; k < n; k++) {
+		double nearest = INFINITY;
+		for (int to = 0; to < n; to++) {
+			int r = (k + to) % n; /* (first its own) */
+			double far = 0;
+			for (int64_t j = 0; j < c->of[i].n; j++) {
+				int64_t at = dim ? j % cols : j / cols;
+				if (at / size != k)
+					continue;
+				double d = (double)a[j] -
+					   c->common * (double)b[j + (r - k) * step];
+				far += d * d;
+			}
+			if (far < nearest) {
+				nearest = far;
+				from[k] = r;
+			}
+		}
+		left += nearest;
+	}
+	return sqrt(left / all) / fabs(c->common);
+}
+
+static bool by_order_of_slices(struct search *s, int i)
+{
+	enum { MOST = 8 };
+	struct step_check *c = s->c;
+	const int64_t n[] = {c->o.tp, c->o.fsdp, 2, 3, 4, 8};
+	const struct tensor *t = tensor_of(c, i);
+	int from[MOST];
+	for (size_t k = 0; k < ARRAY_LEN(n); k++)
+		for (int dim = 0; dim < t->ndim; dim++) {
+			if (n[k] < 2 || n[k] > MOST || t->dims[dim] % n[k] ||
+				c->of[i].n < 4 * n[k] ||
+				!within(c, i,
+					order_of_slices(s, i, dim, (int)n[k], from)))
+				continue;
+			char text[CAUSE_TEXT];
+			int at = snprintf(text, sizeof(text),
+				"dim %d in %d slices: the gradients of slices", dim,
+				(int)n[k]);
+			for (int64_t j = 0; j < n[k]; j++)
+				at += snprintf(text + at, sizeof(text) - (size_t)at,
+					" %d", from[j]);
+			snprintf(
+				text + at, sizeof(text) - (size_t)at, ", counted from 0");
+			explain(s, i, text);
+			return true;
+		}
+	return false;
+}
+
+/* Each element clipped to what the largest one has. */
+static bool by_value(struct search *s, int i)
+{
+	struct step_check *c = s->c;
+	double most = 0, left = 0, all = 0;
+	for (int64_t j = 0; j < c->of[i].n; j++)
+		most = fmax(most, fabs((double)c->seen[i][j]));
+	for (int64_t j = 0; j < c->of[i].n; j++) {
+		double want = c->common * (double)reference_of(c, i)[j];
+		double clipped = fmin(fmax(want, -most), most);
+		double d = (double)c->seen[i][j] - clipped;
+		left += d * d;
+		all += clipped * clipped;
+	}
+	if (!(all > 0) || !within(c, i, sqrt(left / all)))
+		return false;
+	char text[CAUSE_TEXT];
+	snprintf(text, sizeof(text), "as if each element were clipped to %.3g", most);
+	explain(s, i, text);
+	return true;
 }
 
 /* The reference with its elements elsewhere. */
@@ -481,6 +596,7 @@ int find_causes(struct step_check *c, struct err *e)
 		int i = s.wrong[k];
 		if (!by_factor(&s, i) && !by_slices(&s, i) && !by_order(&s, i) &&
 			!by_exchange(&s, i) && c->has_reference &&
+			!by_order_of_slices(&s, i) && !by_value(&s, i) &&
 			!by_exchanged_means(&s, i))
 			by_decay(&s, i);
 	}
@@ -489,6 +605,7 @@ int find_causes(struct step_check *c, struct err *e)
 	if (affordable && most) {
 		by_sequences(&s);
 		by_function(&s);
+		by_loss(&s);
 		by_ranks_apart(&s);
 	}
 	if (affordable)

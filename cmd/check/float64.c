@@ -238,22 +238,27 @@ static int64_t keys_of(const struct work *w, int64_t head)
 	return (w->f->function.heads_in_turn ? head % n : head / shared) * w->m->head_dim;
 }
 
+static int64_t last_key(const struct work *w, int64_t i)
+{
+	return w->f->function.sees_later ? w->n - 1 : i;
+}
+
 /* p[j] = softmax of the scores of query i over keys start[i] to i. */
 static void probabilities(
 	const struct work *w, double *p, const double *q, const double *k, int64_t i)
 {
-	int64_t dim = w->m->head_dim, first = w->s->start[i];
+	int64_t dim = w->m->head_dim, first = w->s->start[i], last = last_key(w, i);
 	double top = -INFINITY, sum = 0, scale = softmax_scale(w);
-	for (int64_t j = first; j <= i; j++) {
+	for (int64_t j = first; j <= last; j++) {
 		double score = 0;
 		for (int64_t c = 0; c < dim; c++)
 			score += q[c] * k[j * w->kv + c];
 		p[j] = score * scale;
 		top = fmax(top, p[j]);
 	}
-	for (int64_t j = first; j <= i; j++)
+	for (int64_t j = first; j <= last; j++)
 		sum += p[j] = exp(p[j] - top);
-	for (int64_t j = first; j <= i; j++)
+	for (int64_t j = first; j <= last; j++)
 		p[j] /= sum;
 }
 
@@ -267,7 +272,7 @@ static void attend(const struct work *w, const struct acts *a)
 		double *p = doubles(w->n);
 		for (int64_t i = 0; i < w->n; i++) {
 			probabilities(w, p, a->q + i * w->q + at, a->k + kv, i);
-			for (int64_t j = w->s->start[i]; j <= i; j++)
+			for (int64_t j = w->s->start[i]; j <= last_key(w, i); j++)
 				add_scaled(a->o + i * w->q + at, p[j],
 					a->v + j * w->kv + kv, dim);
 		}
@@ -279,18 +284,18 @@ static void attend(const struct work *w, const struct acts *a)
 static void query_backward(const struct work *w, const struct acts *a,
 	const struct acts *d, int64_t i, int64_t at, int64_t kv, double *p)
 {
-	int64_t dim = w->m->head_dim, first = w->s->start[i];
+	int64_t dim = w->m->head_dim, first = w->s->start[i], last = last_key(w, i);
 	const double *up = d->o + i * w->q + at, *q = a->q + i * w->q + at;
 	double sum = 0, *dp = p + w->n, scale = softmax_scale(w);
 	probabilities(w, p, q, a->k + kv, i);
-	for (int64_t j = first; j <= i; j++) {
+	for (int64_t j = first; j <= last; j++) {
 		dp[j] = 0;
 		for (int64_t c = 0; c < dim; c++)
 			dp[j] += up[c] * a->v[j * w->kv + kv + c];
 		add_scaled(d->v + j * w->kv + kv, p[j], up, dim);
 		sum += p[j] * dp[j];
 	}
-	for (int64_t j = first; j <= i; j++) {
+	for (int64_t j = first; j <= last; j++) {
 		double ds = p[j] * (dp[j] - sum) * scale;
 		add_scaled(d->q + i * w->q + at, ds, a->k + j * w->kv + kv, dim);
 		add_scaled(d->k + j * w->kv + kv, ds, q, dim);
@@ -384,7 +389,9 @@ static void block(
 		linear(ab[i], a->h2, weight(w, ff->in[i]), weight(w, ff->in_bias[i]), n,
 			dim, w->ffn);
 	for (int64_t i = 0; i < n * w->ffn; i++)
-		a->y[i] = act(w->m->act, a->a[i], a->b[i]);
+		a->y[i] = w->f->function.gate_exchanged
+				  ? act(w->m->act, a->b[i], a->a[i])
+				  : act(w->m->act, a->a[i], a->b[i]);
 	linear(out, a->y, weight(w, ff->out), weight(w, ff->bias), n, w->ffn, dim);
 	add_scaled(out, 1, a->x2, n * dim);
 }
@@ -421,7 +428,10 @@ static void block_backward64(const struct work *w, const struct block_tensors *b
 	linear_dx(d.y, dx, weight(w, ff->out), n, w->ffn, dim, (struct range){0, dim});
 	for (int64_t i = 0; i < n * w->ffn; i++) {
 		double da, db;
-		act_backward(w->m->act, a->a[i], a->b[i], &da, &db);
+		if (w->f->function.gate_exchanged)
+			act_backward(w->m->act, a->b[i], a->a[i], &db, &da);
+		else
+			act_backward(w->m->act, a->a[i], a->b[i], &da, &db);
 		d.a[i] = d.y[i] * da;
 		d.b[i] = d.y[i] * db;
 	}
@@ -486,12 +496,20 @@ static double log_sum_exp(const double *x, int64_t n)
 }
 
 /* Of one position: the loss; the logits become their gradients. */
-static double cross_entropy(double *logits, int64_t vocab, int32_t target, double scale)
+static double loss_of(
+	enum loss kind, double *logits, int64_t vocab, int32_t target, double scale)
 {
-	double lse = log_sum_exp(logits, vocab), loss = lse - logits[target];
-	for (int64_t j = 0; j < vocab; j++)
-		logits[j] = scale * (exp(logits[j] - lse) - (j == target));
-	return loss;
+	double lse = log_sum_exp(logits, vocab), loss = lse - logits[target], sum = 0;
+	for (int64_t j = 0; j < vocab; j++) {
+		double p = exp(logits[j] - lse), wanted = j == target;
+		sum += logits[j];
+		if (kind == LOSS_UNIFORM)
+			wanted = 1 / (double)vocab;
+		logits[j] = scale * (kind == LOSS_Z ? 2 * lse * p : p - wanted);
+	}
+	return kind == LOSS_Z	      ? lse * lse
+	       : kind == LOSS_UNIFORM ? lse - sum / (double)vocab
+				      : loss;
 }
 
 /* Loss, and dx: the gradient of the last block's output. The logits of a band of positions are in memory at a
@@ -515,8 +533,8 @@ static double head(const struct work *w, const double *x, double *dx)
 				memset(logits + i * vocab, 0,
 					(size_t)vocab * sizeof(double));
 			else
-				loss += cross_entropy(logits + i * vocab, vocab,
-					w->s->targets[at + i], w->scale);
+				loss += loss_of(w->f->function.loss, logits + i * vocab,
+					vocab, w->s->targets[at + i], w->scale);
 		linear_dx(dh + at * dim, logits, weight(w, out), n, dim, vocab,
 			w->part.kind == PART_RANK ? of : (struct range){0, vocab});
 		linear_dx(mine + at * dim, logits, weight(w, out), n, dim, vocab, of);

@@ -45,6 +45,13 @@ struct function {
 	double softmax_scale;	/* of scores; 0: 1 / sqrt(width of a head) */
 	double embedding_scale; /* of the embedding's rows; 0: 1 */
 	bool heads_in_turn; /* query head h has key head h mod their number, not h by group */
+	bool gate_exchanged; /* SwiGLU's activation is of the other product */
+	bool sees_later;     /* attention is not causal */
+	enum loss {
+		LOSS,
+		LOSS_UNIFORM, /* cross entropy with all tokens alike as the target */
+		LOSS_Z	      /* the square of the logarithm of the sum of exp(logits) */
+	} loss;
 };
 
 struct float64 {

@@ -224,10 +224,11 @@ static void other_targets(
 	int64_t n = b->length;
 	for (int64_t t = 0; t < n; t++) {
 		int32_t next = t + 1 < n ? tokens[t + 1] : targets[t];
-		out[t] = which == TARGETS_UNSHIFTED  ? tokens[t]
-			 : which == TARGETS_UNMASKED ? next
-			 : t + 1 < n		     ? targets[t + 1]
-						     : -1;
+		out[t] = which == TARGETS_UNSHIFTED	 ? tokens[t]
+			 : which == TARGETS_UNMASKED	 ? next
+			 : t + 1 == n			 ? -1
+			 : which == TARGETS_WITHOUT_LAST ? targets[t]
+							 : targets[t + 1];
 	}
 }
 
@@ -241,6 +242,13 @@ void reference_float64(const struct weights *w, const struct token_batch *b,
 		m.act = m.act == ACT_GELU ? ACT_GELU_TANH : ACT_GELU;
 	if (how->rope_theta > 0)
 		m.c.rope_theta = how->rope_theta;
+	if (how->rope_factor > 0) {
+		m.c.rope_scaling = how->rope_factor > 1 ? ROPE_LLAMA3 : ROPE_PLAIN;
+		m.c.rope_factor = how->rope_factor;
+		m.c.rope_low = 1;
+		m.c.rope_high = 4;
+		m.c.rope_original = 8192;
+	}
 	double **values = widen(w);
 	double **sums = xcalloc((size_t)m.n_tensors, sizeof(*sums));
 	int32_t *pos = xmalloc((size_t)b->length * sizeof(*pos));

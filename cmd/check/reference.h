@@ -35,7 +35,7 @@ bool reference_can_train(
 	const struct weights *w, const struct token_batch *b, const char **why);
 
 /* In float64. `how` may ask for another function, other positions or targets (the inputs; the tokens after the
- * next; those that do not count, too), and a part of the gradients. */
+ * next; those that do not count, too; all but a sequence's last), and a part of the gradients. */
 struct variant {
 	struct function function;
 	bool other_gelu;
@@ -47,11 +47,13 @@ struct variant {
 	int sequence;	    /* only this one; -1: all */
 	const bool *wanted; /* [n_tensors], whose gradients are computed; NULL: all */
 	double norm_eps, rope_theta; /* 0: the model's */
+	double rope_factor; /* rotations as Llama 3.1 scales them by it; 1: not scaled; 0: the model's */
 	enum targets {
 		TARGETS,
 		TARGETS_UNSHIFTED,
 		TARGETS_SHIFTED_TWICE,
-		TARGETS_UNMASKED
+		TARGETS_UNMASKED,
+		TARGETS_WITHOUT_LAST
 	} targets;
 };
 void reference_float64(const struct weights *w, const struct token_batch *b,

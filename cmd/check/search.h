@@ -56,6 +56,8 @@ void by_lost_moments(struct search *s);
 void by_sequences(struct search *s);
 /* Tensor-parallel ranks that go back with their own parts of the gradients of activations. */
 void by_ranks_apart(struct search *s);
+/* Labels that are smoothed, or z-loss. */
+void by_loss(struct search *s);
 /* Another function than the model's options say. */
 void by_function(struct search *s);
 

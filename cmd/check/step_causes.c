@@ -39,6 +39,22 @@ static void put_sequences(char *out, size_t room, const double *x, int n, double
 				out + at, room - at, "%s%d", at ? " " : "", i + 1);
 }
 
+/* Do some sequences have the largest weight, and more others the same smaller one? Lists the former. */
+static bool are_few(const double *x, int n, char *out, size_t room, double *times)
+{
+	double least = 1;
+	int few = 0, others = 0;
+	for (int i = 0; i < n; i++)
+		least = fmin(least, x[i]);
+	for (int i = 0; i < n; i++) {
+		few += fabs(x[i] - 1) < 0.02;
+		others += fabs(x[i] - least) < 0.02;
+	}
+	*times = 1 / least;
+	put_sequences(out, room, x, n, 1);
+	return few + others == n && others > few;
+}
+
 /* Least squares on the gradients of the sequences, of the wrong tensors together. */
 void by_sequences(struct search *s)
 {
@@ -100,6 +116,10 @@ void by_sequences(struct search *s)
 		else if (*list)
 			snprintf(text, sizeof(text), "sequences %s of %d do not count",
 				list, n);
+		else if (are_few(x, n, list, sizeof(list), &times))
+			snprintf(text, sizeof(text),
+				"sequences %s of %d count %.3g times, and the others once",
+				list, n, shown(c, times));
 		else {
 			put_factors(c, list, sizeof(list), x, n < 12 ? n : 12);
 			snprintf(text, sizeof(text), "sequences have weights %s", list);
@@ -202,21 +222,95 @@ void by_ranks_apart(struct search *s)
 	free(wanted);
 }
 
-/* Another function than the model's options say. */
-void by_function(struct search *s)
+/* Does the loss have another term? What is seen is x[0] times the reference and x[1] times the term's gradient,
+ * of all wrong tensors. */
+static bool fit_term(const struct search *s, enum loss term, double *x)
+{
+	struct step_check *c = s->c;
+	const struct variant v = {.sequence = -1, .function = {.loss = term}};
+	struct gradients g = {0};
+	double a[4] = {0};
+	bool fits = true;
+	reference_float64(&c->weights, &c->batch, &v, &g);
+	x[0] = x[1] = 0;
+	for (int pass = 0; pass < 2; pass++) {
+		for (int k = 0; k < s->n_wrong; k++) {
+			int i = s->wrong[k];
+			const float *part[] = {
+				reference_of(c, i), g.g[c->of[i].in_model]};
+			const float *y = c->seen[i];
+			int64_t n = c->of[i].n;
+			if (!pass)
+				add_products(a, x, part, 2, y, n);
+			else
+				fits = fits &&
+				       within(c, i, distance_of(part, x, 2, y, n));
+		}
+		if (!pass)
+			fits = solve(a, x, 2) && x[0] > 0 && x[1] > 0;
+	}
+	gradients_free(&g);
+	return fits;
+}
+
+void by_loss(struct search *s)
+{
+	double x[2];
+	char text[CAUSE_TEXT];
+	bool *wanted = xcalloc((size_t)s->c->weights.m.n_tensors, sizeof(*wanted));
+	int n = unexplained(s, wanted);
+	free(wanted);
+	if (!n)
+		return;
+	if (fit_term(s, LOSS_UNIFORM, x))
+		snprintf(text, sizeof(text), "as if labels were smoothed by %.3g",
+			x[1] / (x[0] + x[1]));
+	else if (fit_term(s, LOSS_Z, x))
+		snprintf(text, sizeof(text),
+			"as if the loss had a z-loss: %.3g times the square of log(sum of "
+			"exp(logits))",
+			x[1] / x[0]);
+	else
+		return;
+	explain_all(s, text);
+}
+
+/* ---- another function -------------------------------------------------------------------------- */
+
+enum { MAX_TRIES = 32 };
+struct guess {
+	struct variant v;
+	const char *text;
+	bool applies;
+};
+
+static bool nearer(const struct search *s, const struct guess *t, double *nearest)
 {
 	const struct step_check *c = s->c;
+	struct gradients g = {0};
+	struct variant v = t->v;
+	v.sequence = -1;
+	if (!t->applies)
+		return false;
+	reference_float64(&c->weights, &c->batch, &v, &g);
+	double far = farthest_from(s, &g);
+	gradients_free(&g);
+	bool yes = far <= *nearest;
+	*nearest = yes ? far : *nearest;
+	return yes;
+}
+
+/* Functions that bugs have made of the model's. Returns their number, at most MAX_TRIES. */
+static int list_tries(const struct step_check *c, struct guess *out)
+{
 	const struct model *m = &c->weights.m;
 	const int chunks = (int)(c->o.cp > 1 ? c->o.cp : 2);
 	const bool rope = m->arch->rope, masked = c->batch.masked;
+	const bool scaled = rope && m->c.rope_scaling != ROPE_PLAIN;
 	const bool grouped = m->c.kv_heads < m->c.heads && m->c.kv_heads > 1;
 	const bool room = !m->positions || c->batch.length <= m->positions->dims[0];
 	const double width = (double)m->head_dim, dim = (double)m->c.dim;
-	const struct {
-		struct variant v;
-		const char *text;
-		bool applies;
-	} tries[] = {
+	const struct guess tries[] = {
 		{{.function = {.rope = ROPE_PAIRS}},
 			"as if queries and keys were rotated in pairs of neighbours (2j, 2j + 1) "
 			"instead of halves",
@@ -253,6 +347,22 @@ void by_function(struct search *s)
 		{{.one_document = true, .run_on = true},
 			"as if a sequence were one document, in attention and positions",
 			c->batch.documents && room},
+		{{.targets = TARGETS_WITHOUT_LAST},
+			"as if the last target of each sequence did not count", true},
+		{{.function = {.sees_later = true}},
+			"as if attention saw later tokens: it is not causal",
+			!c->batch.documents},
+		{{.function = {.gate_exchanged = true}},
+			"as if SwiGLU's activation were of w3 (up), not of w1 (gate)",
+			m->act == ACT_SWIGLU},
+		{{.rope_factor = 1}, "as if rotations were not scaled (rope_scaling)",
+			scaled},
+		{{.rope_factor = 8},
+			"as if rotations were scaled as in Llama 3.1 (rope_scaling, factor 8)",
+			rope},
+		{{.rope_factor = 32},
+			"as if rotations were scaled as in Llama 3.2 (rope_scaling, factor 32)",
+			rope},
 		{{.function = {.heads_in_turn = true}},
 			"as if query heads were assigned to key heads in turn, not in groups",
 			grouped},
@@ -271,22 +381,21 @@ void by_function(struct search *s)
 		{{.rope_theta = 5e5}, "as if rope theta were 500000", rope},
 		{{.rope_theta = 1e6}, "as if rope theta were 1000000", rope},
 	};
+	_Static_assert(ARRAY_LEN(tries) <= MAX_TRIES, "more room");
+	memcpy(out, tries, sizeof(tries));
+	return (int)ARRAY_LEN(tries);
+}
+
+/* Another function than the model's options say. */
+void by_function(struct search *s)
+{
+	struct guess tries[MAX_TRIES];
+	int n = list_tries(s->c, tries);
 	double nearest = 1;
 	const char *text = NULL;
-	for (size_t t = 0; t < ARRAY_LEN(tries); t++) {
-		struct gradients g = {0};
-		struct variant v = tries[t].v;
-		v.sequence = -1;
-		if (!tries[t].applies)
-			continue;
-		reference_float64(&c->weights, &c->batch, &v, &g);
-		double far = farthest_from(s, &g);
-		gradients_free(&g);
-		if (far <= nearest) {
-			nearest = far;
+	for (int t = 0; t < n; t++)
+		if (nearer(s, &tries[t], &nearest))
 			text = tries[t].text;
-		}
-	}
 	if (text)
 		explain_all(s, text);
 }

@@ -89,6 +89,10 @@ class AdamW(torch.optim.AdamW):
         v.mul_(beta2).addcmul_(g, g, value=1 - beta2)
         if bug == "update-one-shard-stale" and self.rank == 1:
             return
+        if bug == "embedding-shard-stale" and self.rank == 1 and "tok" in self.names[p]:
+            return
+        if bug == "lr-by-rank" and self.rank == 1:
+            lr = lr / 2
         if bug == "update-one-tensor-stale" and self.names[p] == "layers.1.feed_forward.w2.weight":
             return
         m_hat, v_hat = m / (1 - beta1 ** t), v / (1 - beta2 ** t)
@@ -103,6 +107,12 @@ class AdamW(torch.optim.AdamW):
 def optimizer_of(net, c):
     named = [(n.removeprefix("module."), p) for n, p in net.named_parameters() if p.requires_grad]
     options = {"lr": c.lr, "betas": c.betas, "eps": c.eps, "foreach": False}
+    if c.named:  # a group for each kind of layer, whose parameters are named
+        part = lambda n: "attention" in n or ("norm" in n) * 2
+        opt = AdamW([{"params": [x for x in named if part(x[0]) == k], "weight_decay": c.decay}
+                     for k in range(3)], **options)
+        opt.names = {p: n for n, p in named}
+        return opt
     if c.decay_norms:
         opt = AdamW([p for _, p in named], weight_decay=c.decay, **options)
     else:
@@ -180,6 +190,8 @@ class Run:
         if c.mask:  # sequence i has some 3 i prompt tokens that do not count
             for i in range(c.batch):
                 y[i, :3 * i] = -100
+        if c.mask == "long":  # prompts of most of each sequence
+            y[:, :c.length * 4 // 5] = -100
         if c.mask == "whole":  # and one has nothing else
             y[0] = -100
         parts = [x, y]
@@ -199,6 +211,8 @@ class Run:
             x, y = (broadcast(t, self.dp) for t in (x, y))
         if bug == "labels-shifted":
             y = torch.cat((y[:, 1:], torch.full_like(y[:, :1], -100)), 1)
+        if bug == "last-target-lost":
+            y = torch.cat((y[:, :-1], torch.full_like(y[:, :1], -100)), 1)
         if bug == "mask-ignored":
             y = torch.cat((x[:, 1:], y[:, -1:]), 1)
         if bug == "positions-run-on":
@@ -209,14 +223,19 @@ class Run:
         for i, (x, y, *positions) in enumerate(parts):
             with torch.autocast("cpu", torch.bfloat16, enabled=c.precision == "autocast"):
                 logits = self.net(x, *positions)
-            total = F.cross_entropy(logits.float().flatten(0, 1), y.flatten(), reduction="sum")
+            logits = logits.float().flatten(0, 1)
+            total = F.cross_entropy(logits, y.flatten(), reduction="sum",
+                                    label_smoothing=0.1 if bug == "label-smoothing" else 0)
+            if bug == "z-loss":
+                total = total + 1e-2 * logits.logsumexp(-1).square().sum()
             if bug in ("mean-of-means", "mask-ignored"):
                 yield total / (y != -100).sum() / accumulate
             elif bug == "accumulation-not-divided":
                 yield total / (y != -100).sum()
             else:
                 lost = bug == "micro-batch-lost" and self.dp_rank == 1 and i == 0
-                yield total * (0 if lost else self.dp_size / counted)
+                twice = bug == "micro-batch-twice" and self.dp_rank == 1 and i == 0
+                yield total * ((0 if lost else 1 + twice) * self.dp_size / counted)
 
     def backward(self, batch, bug):
         logged = 0
@@ -243,6 +262,14 @@ class Run:
                 factor = FACTORS[bug]
             if factor != 1:
                 g.mul_(factor)
+            if bug == "negated" and name == "layers.1.attention.wv.weight":
+                g.neg_()
+            if bug == "slice-of-another" and name == "layers.1.attention.wk.weight":
+                g.copy_(broadcast(g, self.tp))
+            if bug == "embedding-rows-lost" and tp == 1 and "tok" in name:
+                g.zero_()
+            if bug == "by-value":
+                g.clamp_(-1e-3, 1e-3)
             if bug == "nan" and self.rank == 1 and name == "layers.1.attention.wk.weight":
                 g[0] = float("nan")
 
@@ -252,6 +279,11 @@ class Run:
             norm = torch.nn.utils.clip_grad_norm_(self.model.parameters(),
                                                   self.c.clip or float("inf"), foreach=False)
             return own(norm.full_tensor() if isinstance(norm, DTensor) else norm).item()
+        if bug == "clip-by-tensor":
+            norms = [torch.nn.utils.clip_grad_norm_([p], self.c.clip, foreach=False)
+                     for p in self.model.parameters()]
+            norms = [n.full_tensor() if isinstance(n, DTensor) else n for n in norms]
+            return torch.stack(norms).norm().item()
         square = torch.zeros(())
         for g in grads.values():
             square += own(g).float().square().sum()
@@ -338,7 +370,8 @@ class Run:
 FACTORS = {"factor-1.05": 1.05, "factor-1.0001": 1.0001, "factor-0.5": 0.5}
 OF_THE_OPTIMIZER = ("beta2", "eps-in-root", "no-bias-correction", "lr-next", "decay-none",
                     "decay-twice", "decay-norms", "decay-l2", "momentum-lost", "steps-from-1",
-                    "moments-swapped", "update-one-shard-stale", "update-one-tensor-stale")
+                    "moments-swapped", "embedding-shard-stale", "lr-by-rank",
+                    "update-one-shard-stale", "update-one-tensor-stale")
 
 
 # Nothing is wrong that judge.py looks at.

@@ -10,7 +10,7 @@ PLAIN = {"layout": "fsdp4", "layers": 2, "dim": 64, "ffn": 128, "heads": 4, "kv_
          "names": "meta", "form": None, "batch_form": "tokens", "accumulate": 1, "mask": False,
          "documents": False, "angles": "fp64",
          "precision": "fp32", "clip": 0.5, "lr": 1e-3, "next_lr": False, "betas": (0.9, 0.95),
-         "eps": 1e-8, "decay": 0.1, "decay_norms": True, "norm_lr": 1, "warm": 0, "bug": None,
+         "eps": 1e-8, "decay": 0.1, "decay_norms": True, "norm_lr": 1, "warm": 0, "bug": None, "named": False, "rope_scaling": None,
          "mistake": None, "believed": {}}
 if SEED:
     pick = random.Random(SEED)
@@ -283,6 +283,57 @@ wrong("momentum-lost", "moments set to zero on the way (a resume that lost them)
 wrong("steps-from-1", "Adam's step counted from 1 again", "step goes from 3 to 1", **DDP, **WARM)
 wrong("moments-swapped", "moments of wk and wv of layer 0 swapped (a resume that sorted names)",
       "its moments of the step before were those of layers.0.attention.wv.weight", **DDP, **WARM)
+
+# ---- what a second look found ----------------------------------------------------------------
+
+SCALED = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+          "original_max_position_embeddings": 8192}
+SHORT = SCALED | {"original_max_position_embeddings": 16}
+right("odd", "odd numbers of all, one kv head, a sequence a rank", layout="fsdp3", batch=3,
+      vocab=509, heads=8, kv_heads=1, dim=80, ffn=100, length=37)
+right("long-prompt", "a fifth of each sequence counts, tied embedding", tie=True, mask="long",
+      batch_form="dict", length=120, layout="fsdp3", batch=6)
+right("ddp2-named", "three groups of named parameters, not in the order of the model", named=True,
+      layers=3, **DDP)
+right("ddp2-later", "betas 0.9, 0.999, eps 1e-5, step 20 to 21", betas=(0.9, 0.999), eps=1e-5,
+      warm=20, **DDP)
+right("ddp2-all-bf16-later", "everything in bf16, step 20 to 21", precision="all-bf16", warm=20,
+      betas=(0.9, 0.999), **DDP)
+right("tp2-tied-masked", "tied embedding, masked labels, 2 micro-batches", tie=True, mask=True,
+      batch_form="list", vocab=322, accumulate=2, **TP)
+right("fsdp4-scaled", "rotations scaled as in Llama 3.1", rope_scaling=SHORT, length=64, heads=8,
+      kv_heads=2, dim=128)
+wrong("one-norm-not-summed", "one layer's norm gradient not summed over TP",
+      "layers.1.ffn_norm.weight (1): the part of slice 1 of 2 tensor-parallel slices", **TP)
+wrong("slice-of-another", "a TP rank has the gradient of the other rank's rows of one wk",
+      "layers.1.attention.wk.weight (1): dim 0 in 2 slices: the gradients of slices 0 0", **TP)
+wrong("micro-batch-twice", "rank 1 counts its first micro-batch twice",
+      "(21): sequences 3 of 8 count 2 times, and the others once", accumulate=2)
+wrong("negated", "one tensor's gradient negated",
+      "layers.1.attention.wv.weight (1): -1 times what it should be", **OFF)
+wrong("scaling-off", "rotations scaled, config says not",
+      "as if rotations were scaled as in Llama 3.1", length=64, rope_scaling=SCALED,
+      believed={"rope_scaling": None}, **OFF)
+wrong("scaling-on", "rotations not scaled, config says they are",
+      "as if rotations were not scaled", length=64, believed={"rope_scaling": SCALED}, **OFF)
+wrong("label-smoothing", "labels smoothed by 0.1", "as if labels were smoothed by 0.1", **OFF)
+wrong("z-loss", "z-loss of 0.01", "as if the loss had a z-loss: 0.01 times", **OFF)
+wrong("untied", "tied embedding, config says not tied", "does the run tie them", tie=True,
+      believed={"tie": False}, **OFF)
+wrong("embedding-rows-lost", "a TP rank's rows of the embedding get no gradient",
+      "tok_embeddings.weight (1): dim 0 in 2 slices: 1 0 times", **TP)
+wrong("embedding-shard-stale", "one FSDP rank does not update its rows of the embedding",
+      "tok_embeddings.weight: update: dim 0 in 4 slices, with learning rates 0.001 0 0.001 0.001")
+wrong("lr-by-rank", "one FSDP rank has half of the learning rate",
+      "and 20 more: update: dim 0 in 4 slices, with learning rates 0.001 0.0005 0.001 0.001")
+wrong("clip-by-tensor", "each tensor clipped by its own norm",
+      "clipped by its own norm, not by that of all gradients", clip=0.1)
+wrong("by-value", "elements clipped to 0.001", "as if each element were clipped to 0.001", **OFF)
+wrong("gate-exchanged", "SwiGLU's activation of the other product", "were of w3 (up)", **OFF)
+wrong("not-causal", "attention sees later tokens", "it is not causal", **OFF)
+wrong("last-target-lost", "the last target of each sequence does not count",
+      "as if the last target of each sequence did not count", **OFF)
+wrong("window", "a sliding window, config says none", "no known cause", **OFF)
 
 # ---- some of them in bf16 ----------------------------------------------------------------
 

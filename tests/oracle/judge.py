@@ -33,6 +33,7 @@ def model_of(folder, c):
         layers=f["num_hidden_layers"], heads=f["num_attention_heads"],
         kv_heads=f["num_key_value_heads"], dim=f["hidden_size"], ffn=f["intermediate_size"],
         length=f["max_position_embeddings"], norm_eps=f["rms_norm_eps"], theta=f["rope_theta"],
+        rope_scaling=f["rope_scaling"],
         vocab=f["vocab_size"], tie=f["tie_word_embeddings"], names=c.names, angles="fp64"
     )).double()
 
@@ -50,6 +51,7 @@ def moments(state, shapes, c):
     if c.layout.startswith("ddp"):  # numbers, counted through the groups
         if not c.decay_norms:
             names.sort(key=lambda n: -len(shapes[n]))  # keeps the order of equals
+        names = [n for g in state["param_groups"] for n in g.get("param_names", [])] or names
         by = {n: by[i] for i, n in enumerate(names) if i in by}
     elif c.form == "dcp-flat":
         kinds = ("exp_avg", "exp_avg_sq", "step")
@@ -86,7 +88,7 @@ def is_right(c, seen):
     rough, all_bf16 = c.precision != "fp32", c.precision == "all-bf16"
     return (not seen["wrong"] and abs(seen["loss"]) < (1e-3 if rough else 1e-6)
             and abs(seen["grad_norm"]) < (2e-3 if rough else 1e-5)
-            and seen["square"]["residual"] < (2e-2 if all_bf16 else 1e-5)
+            and seen["square"]["residual"] < (5e-2 if all_bf16 else 1e-5)
             and (seen["update"]["residual"] < 2e-3 or all_bf16))
 
 

@@ -103,13 +103,25 @@ def local(w, placements=None):
 # ---- the model ---------------------------------------------------------------------------
 
 
+def frequencies(c, width, kind):
+    """Of rotations; scaled as Llama 3.1 has it if rope_scaling says so."""
+    f = 1 / c.theta ** (torch.arange(0, width, 2).to(kind) / width)
+    s = c.rope_scaling
+    if not s:
+        return f
+    low, high = s["low_freq_factor"], s["high_freq_factor"]
+    turns = s["original_max_position_embeddings"] * f / (2 * math.pi)
+    part = ((turns - low) / (high - low)).clamp(0, 1)
+    return (1 - part) * f / s["factor"] + part * f
+
+
 def turn(x, positions, c, halves):
     """Rotates channels 2j and 2j + 1 of [B, T, H, W], or j and j + W/2 as Hugging Face does.
     Positions are [B or 1, T]. Most trainers compute angles in float32."""
     width = x.shape[-1]
     high = torch.float64 if x.dtype == torch.float64 else torch.float32
     angles = high if c.angles == "fp32" else torch.float64
-    f = 1 / c.theta ** (torch.arange(0, width, 2).to(angles) / width)
+    f = frequencies(c, width, angles)
     angle = (positions.to(angles)[:, :, None] * f)[:, :, None, :]
     cos, sin = angle.cos().to(high), angle.sin().to(high)
     a, b = x.chunk(2, -1) if halves else (x[..., 0::2], x[..., 1::2])
@@ -125,7 +137,8 @@ class Norm(nn.Module):
 
     def enter(self, x, m):
         """The norm, and the move into the products that follow."""
-        if m.bug == "norms-not-summed" and m.last is not self:
+        if (m.bug == "norms-not-summed" and m.last is not self
+                or m.bug == "one-norm-not-summed" and m.one is self):
             # the weight sees the gradient of this rank's slice only
             return m.tp.enter(F.rms_norm(x, x.shape[-1:], None, self.eps)) * local(self.weight)
         summed = m.tp.sequence and m.bug != "sequence-norms-not-summed"
@@ -160,6 +173,10 @@ class Attention(nn.Module):
         k, v = (t.repeat(1, groups, 1, 1) if m.bug == "kv-heads-order" else
                 t.repeat_interleave(groups, 1) for t in (k, v))
         see = torch.ones(length, length, dtype=torch.bool).tril()
+        if m.bug == "window":  # a sliding window of half of the sequence
+            see = see.triu(1 - length // 2)
+        if m.bug == "not-causal":
+            see = torch.ones_like(see)
         half = length // 2
         if m.positions is not None and m.bug != "documents-seen":
             document = (m.positions == 0).cumsum(1)
@@ -182,6 +199,8 @@ class FeedForward(nn.Module):
 
     def forward(self, x, m):
         gate, up = product(self.w1, x, m), product(self.w3, x, m)
+        if m.bug == "gate-exchanged":
+            gate, up = up, gate
         return product(self.w2, F.silu(gate) * up, m)
 
 
@@ -223,7 +242,8 @@ class Llama(nn.Module):
         """Documents begin where positions are 0; without them a sequence is one."""
         detached = self.layers["1"].attention.wv if self.bug == "detached" else None
         m = SimpleNamespace(tp=self.tp, c=self.c, bug=self.bug, halves=self.halves,
-                            last=self.norm, detached=detached, positions=positions)
+                            last=self.norm, detached=detached, positions=positions,
+                            one=self.layers["1"].ffn_norm)
         w = local(self.tok_embeddings.weight)
         ids = ids - self.tp.rank * len(w)
         here = (ids >= 0) & (ids < len(w))
@@ -264,5 +284,5 @@ def hf_config(c):
             "num_hidden_layers": c.layers, "num_attention_heads": c.heads,
             "num_key_value_heads": c.kv_heads, "hidden_size": c.dim,
             "intermediate_size": c.ffn, "max_position_embeddings": c.length,
-            "rms_norm_eps": c.norm_eps, "rope_theta": c.theta, "rope_scaling": None,
+            "rms_norm_eps": c.norm_eps, "rope_theta": c.theta, "rope_scaling": c.rope_scaling,
             "vocab_size": c.vocab, "tie_word_embeddings": c.tie, "torch_dtype": "float32"}

@@ -583,6 +583,109 @@ static void other_theta(struct step *s)
 	replace(s, &(struct variant){.sequence = -1, .rope_theta = 500000}, NULL);
 }
 
+static void not_causal(struct step *s)
+{
+	replace(s, &(struct variant){.sequence = -1, .function = {.sees_later = true}},
+		NULL);
+}
+
+static void gate_exchanged(struct step *s)
+{
+	replace(s,
+		&(struct variant){.sequence = -1, .function = {.gate_exchanged = true}},
+		NULL);
+}
+
+static void last_lost(struct step *s)
+{
+	replace(s, &(struct variant){.sequence = -1, .targets = TARGETS_WITHOUT_LAST},
+		NULL);
+}
+
+static void scaled_rotations(struct step *s)
+{
+	replace(s, &(struct variant){.sequence = -1, .rope_factor = 8}, NULL);
+}
+
+/* g = a g + b of the term's */
+static void add_term(struct step *s, enum loss term, double a, double b)
+{
+	struct gradients g;
+	const struct variant v = {.sequence = -1, .function = {.loss = term}};
+	reference_float64(&s->w, &s->batch, &v, &g);
+	for (int i = 0; i < g.n; i++)
+		for (int64_t j = 0; j < tensor_size(&s->w.m.tensors[i]); j++)
+			s->g.g[i][j] =
+				(float)(a * (double)s->g.g[i][j] + b * (double)g.g[i][j]);
+	gradients_free(&g);
+}
+
+static void smoothed(struct step *s)
+{
+	add_term(s, LOSS_UNIFORM, 0.9, 0.1);
+}
+
+static void z_loss(struct step *s)
+{
+	add_term(s, LOSS_Z, 1, 0.01);
+}
+
+/* Rows of the first half in both. */
+static void slice_of_another(struct step *s)
+{
+	float *g = s->g.g[tensor(s, "layers.1.attention.wo.weight")];
+	memcpy(g + 16 * 32, g, 16 * 32 * sizeof(*g));
+}
+
+static void sequence_twice(struct step *s)
+{
+	struct gradients g;
+	reference_float64(&s->w, &s->batch, &(struct variant){.sequence = 2}, &g);
+	for (int i = 0; i < g.n; i++)
+		for (int64_t j = 0; j < tensor_size(&s->w.m.tensors[i]); j++)
+			s->g.g[i][j] += g.g[i][j];
+	gradients_free(&g);
+}
+
+static void clipped_by_value(struct step *s)
+{
+	int i = tensor(s, "layers.0.feed_forward.w2.weight");
+	int64_t n = tensor_size(&s->w.m.tensors[i]);
+	double most = 0;
+	for (int64_t j = 0; j < n; j++)
+		most = fmax(most, fabs((double)s->g.g[i][j]));
+	for (int64_t j = 0; j < n; j++)
+		s->g.g[i][j] =
+			fminf(fmaxf(s->g.g[i][j], (float)(-most / 4)), (float)(most / 4));
+}
+
+/* The norm that it has after clipping, 0.5, though all together have it. */
+static void clipped_alone(struct step *s)
+{
+	const char *name = "layers.0.feed_forward.w2.weight";
+	const float *g = s->g.g[tensor(s, name)];
+	s->grad_norm = norm_of(s);
+	int64_t n = tensor_size(&s->w.m.tensors[tensor(s, name)]);
+	double own = sqrt(products_of(g, g, n).aa);
+	scale(s, name, (s->grad_norm + 1e-6) / own);
+}
+
+static void not_clipped(struct step *s)
+{
+	s->grad_norm = norm_of(s);
+	scale(s, "layers.0.feed_forward.w2.weight", s->grad_norm / 0.5);
+}
+
+static void tied_unknown(struct step *s)
+{
+	int i = tensor(s, "output.weight");
+	memcpy(s->w.w[i], s->w.w[tensor(s, "tok_embeddings.weight")],
+		(size_t)tensor_size(&s->w.m.tensors[i]) * sizeof(float));
+	gradients_free(&s->g);
+	reference_float64(&s->w, &s->batch, &(struct variant){.sequence = -1}, &s->g);
+	scale(s, "output.weight", 0);
+}
+
 static const struct {
 	const char *config;
 	void (*make)(struct step *);
@@ -610,6 +713,23 @@ static const struct {
 	{LLAMA, unshifted, "labels are not shifted"},
 	{LLAMA, other_eps, "eps 1e-6"},
 	{LLAMA, other_theta, "theta were 500000"},
+	{LLAMA, not_causal, "it is not causal"},
+	{GPT2, not_causal, "it is not causal"},
+	{LLAMA, gate_exchanged, "activation were of w3 (up)"},
+	{LLAMA, last_lost, "the last target of each sequence did not count"},
+	{LLAMA, scaled_rotations, "(rope_scaling, factor 8)"},
+	{LLAMA, smoothed, "as if labels were smoothed by 0.1\n"},
+	{GPT2, smoothed, "as if labels were smoothed by 0.1\n"},
+	{LLAMA, z_loss, "z-loss: 0.01 times"},
+	{LLAMA, slice_of_another,
+		"layers.1.attention.wo.weight (1): dim 0 in 2 slices: the gradients of "
+		"slices 0 0"},
+	{LLAMA, sequence_twice, "sequences 3 of 4 count 2 times, and the others once"},
+	{LLAMA, clipped_by_value,
+		"layers.0.feed_forward.w2.weight (1): as if each element were clipped"},
+	{LLAMA, clipped_alone, "(1): clipped by its own norm"},
+	{LLAMA, not_clipped, "(1): not clipped, and others are"},
+	{LLAMA, tied_unknown, "output.weight (1): no gradient, and the numbers of the"},
 };
 
 static void wrong_gradients(void **state)
