@@ -70,7 +70,8 @@ int read_tekken(
 		else
 			builder_add(b, (uint32_t)(n_special + i), bytes.s, bytes.len);
 	}
-	r->pattern = xstrdup(pattern);
+	const struct split_pattern *known = split_find(pattern);
+	r->pattern = xstrdup(known ? known->name : pattern);
 	r->n_ranked = n;
 	str_free(&bytes);
 	return rc;
