@@ -433,7 +433,9 @@ static void tekken(void **state)
 		"\", \"default_vocab_size\": %lld, \"default_num_special_tokens\": 3}}",
 		n + 3);
 	struct str text = {0};
-	str_printf(&text, "{\"vocab\": [%s", json.s);
+	str_printf(&text,
+		"{\"special_tokens\": [{\"rank\": 0, \"token_str\": \"<unk>\"}, {\"rank\": 1, \"token_str\": \"zq\"}, {\"rank\": 2, \"token_str\": \"</s>\"}], \"vocab\": [%s",
+		json.s);
 	struct vocab v;
 	struct bpe_rules r;
 	const char *path = test_file("tekken.json", text.s);
@@ -453,6 +455,9 @@ static void tekken(void **state)
 	for (int64_t i = 0; i < n_ids; i++)
 		str_printf(&json, "%u\n", ids[i] - 3);
 	assert_string_equal(json.s, want.s);
+	/* no merge makes a special token */
+	encoder_put(s, "zq", 2, true, ids, 2, &n_ids, &e);
+	assert_int_equal(n_ids, 2);
 	encoder_close(s);
 	bpe_close(b);
 	vocab_free(&v);
