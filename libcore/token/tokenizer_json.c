@@ -33,7 +33,8 @@ static int check_model(const json_t *model, struct err *e)
 	static const char *const no[] = {"dropout", "continuing_subword_prefix",
 		"end_of_word_suffix", "byte_fallback", NULL};
 	if (!json_is_object(model))
-		return err_set(e, EX_DATAERR, "has no model: is neither a tokenizer.json nor a tekken.json");
+		return err_set(e, EX_DATAERR,
+			"has no model: is neither a tokenizer.json nor a tekken.json");
 	if (json_object_get(model, "type") && strcmp(type_of(model), "BPE") != 0)
 		return unsupported("the model", type_of(model), e);
 	for (int i = 0; no[i]; i++)

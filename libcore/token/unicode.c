@@ -39,7 +39,7 @@ static void expand(void)
 		}
 	}
 	/* White_Space, of which no category has all */
-	memset(classes + '\t', CHAR_SPACE, '\r' - '\t' + 1);
+	memset(&classes['\t'], CHAR_SPACE, '\r' - '\t' + 1);
 	classes[0x85] = CHAR_SPACE;
 }
 
