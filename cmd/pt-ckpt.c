@@ -54,8 +54,8 @@ static const struct opt options[] = {
 	{OPT_FLAG, 0, "padding", NULL, "no", O(padding), .help =
 		"huggingface: write also the rows that pad the vocabulary; vocab_size then counts them."},
 	{OPT_STR, 0, "vocabulary", "FILE", NULL, O(vocabulary), .files = ".h5", .help =
-		"convert: give the checkpoint the vocabulary of this checkpoint or shard. Other formats "
-		"have none."},
+		"convert: give the checkpoint the vocabulary of this checkpoint or shard, or of a folder or "
+		"file of a tokenizer, such as tokenizer.json. Other formats have none."},
 	{OPT_STR, 0, "model-config", "FILE", NULL, O(model_config), .files = "", .help =
 		"Of a checkpoint of PyTorch: what its tensors do not tell, such as the number of heads. "
 		"Hugging Face's config.json, or options of pt-train. Without it, config.json beside the "
@@ -255,11 +255,17 @@ static int cat(int n, char **names, const struct opts *o, struct err *e)
 
 /* ---- commands that write a file ------------------------------------------------------ */
 
-static int save(const struct ckpt_view *v, const struct opts *o, struct err *e)
+static int save(
+	const struct ckpt_view *v, const char *from, const struct opts *o, struct err *e)
 {
 	const struct convert_format *f = convert_target(o->to, o->out);
+	const struct convert_format *source = convert_detect(from);
+	const char *files =
+		o->vocabulary && convert_is_tokenizer(o->vocabulary) ? o->vocabulary
+		: source == &convert_huggingface || source == &convert_torch ? from
+									     : NULL;
 	const struct convert_opts how = {
-		(enum dtype)o->dtype, o->shard_bytes, o->padding, o->force};
+		(enum dtype)o->dtype, o->shard_bytes, o->padding, o->force, files};
 	if (f != &convert_huggingface && (o->shard_bytes || o->padding))
 		return err_set(e, EX_USAGE,
 			"--shard-size and --padding are for the format huggingface");
@@ -274,7 +280,7 @@ static int convert(int n, char **names, const struct opts *o, struct err *e)
 	if (convert_open(&v, names[0], e))
 		return -1;
 	int rc = o->vocabulary ? convert_vocabulary(&v, &t, o->vocabulary, e) : 0;
-	rc = rc ? err_prefix(e, "--vocabulary: ") : save(&v, o, e);
+	rc = rc ? err_prefix(e, "--vocabulary: ") : save(&v, names[0], o, e);
 	ckpt_view_close(&v);
 	tokenizer_free(&t);
 	return rc ? -1 : 0;

@@ -47,7 +47,7 @@ static const struct opt options[] = {
 	{OPT_STR, 0, "vocab-files", "PATH", NULL, O(vocab_files), .files = "", .help =
 		"Vocabulary of byte-pair encoding: a file, or a folder with one. Its format is "
 		"detected: tokenizer.json, vocab.bpe with encoder.json, merges.txt with "
-		"vocab.json, or a rank file of tiktoken."},
+		"vocab.json, a rank file of tiktoken, or Mistral's tekken.json."},
 	{OPT_STR, 0, "pattern", "PATTERN", NULL, O(pattern), .help =
 		"How text is split into words before byte-pair encoding, instead of the pattern "
 		"of the model or of the vocabulary: gpt2, cl100k, o200k, llama3, qwen2, tekken, or "

@@ -68,17 +68,32 @@ static int check_tokens(
 				 (long long)t->vocab.n, v->name, (long long)c.vocab);
 }
 
-int convert_vocabulary(
-	struct ckpt_view *v, struct tokenizer *t, const char *path, struct err *e)
+static int read_tokenizer(struct tokenizer *t, const char *path, struct err *e)
 {
 	struct h5 *h;
-	struct model m;
 	if (h5_open(&h, path, e))
 		return -1;
 	int rc = h5_check_seal(h, e) || tokenizer_read(t, h, e) ? -1 : 0;
-	if (h5_end(h, rc, e))
+	return h5_end(h, rc, e);
+}
+
+bool convert_is_tokenizer(const char *path)
+{
+	return file_is_folder(path) || text_ends(path, ".json") ||
+	       text_ends(path, ".bpe") || text_ends(path, ".txt") ||
+	       text_ends(path, ".tiktoken");
+}
+
+int convert_vocabulary(
+	struct ckpt_view *v, struct tokenizer *t, const char *path, struct err *e)
+{
+	struct model m;
+	if (convert_is_tokenizer(path)
+			? tokenizer_make(t,
+				  &(struct tokenizer_source){"bpe", path, NULL, false}, e)
+			: read_tokenizer(t, path, e))
 		return -1;
-	rc = check_tokens(v, t, e);
+	int rc = check_tokens(v, t, e);
 	v->tokenizer = t;
 	if (rc || convert_model(v, &m, e)) {
 		e->code = EX_USAGE;

@@ -20,6 +20,8 @@ struct convert_opts {
 	int64_t shard_bytes; /* of a safetensors file at most, if a tensor fits; 0: one file */
 	bool padding;	     /* also the rows that pad the vocabulary */
 	bool force; /* replace also a file that the format writes beside the one of that name */
+	/* huggingface: a model or a tokenizer whose files of a tokenizer are copied; NULL: none */
+	const char *tokenizer_of;
 };
 
 struct convert_format {
@@ -54,8 +56,10 @@ void convert_config_file(const char *path);
 /* With the format pt, "-" is standard output. */
 int convert_save(const struct ckpt_view *v, const struct convert_format *f,
 	const char *path, const struct convert_opts *o, struct err *e);
-/* Gives the view the vocabulary of a checkpoint or a shard, which must be that of its model. *t is the
+/* Gives the view the vocabulary of a checkpoint, a shard, or the files of a tokenizer, which must be that of its model. *t is the
  * caller's. */
+/* Is it a folder or a file of a tokenizer, by its name, and no checkpoint or shard? */
+bool convert_is_tokenizer(const char *path);
 int convert_vocabulary(
 	struct ckpt_view *v, struct tokenizer *t, const char *path, struct err *e);
 /* The numbers of n tensors in the order of the forward pass of the model of these options, allocated.

@@ -196,6 +196,37 @@ static void take_back(const struct saving *s, bool existed)
 		rmdir(s->folder);
 }
 
+/* What transformers and vLLM need beside the weights, as it is. */
+static int copy_tokenizer(const struct saving *s, struct err *e)
+{
+	enum { MOST = 1 << 28 };
+	static const char *const names[] = {"tokenizer.json", "tokenizer.model",
+		"tokenizer_config.json", "special_tokens_map.json", "added_tokens.json",
+		"vocab.json", "merges.txt", "tekken.json", "chat_template.jinja",
+		"generation_config.json"};
+	const char *from = s->o->tokenizer_of, *slash = from ? strrchr(from, '/') : NULL;
+	bool folder = from && file_is_folder(from);
+	int rc = 0;
+	for (size_t i = 0; from && i < ARRAY_LEN(names) && !rc; i++) {
+		struct str path = {0}, to = {0}, text = {0};
+		str_printf(&path, "%.*s%s%s",
+			folder	? (int)strlen(from)
+			: slash ? (int)(slash + 1 - from)
+				: 0,
+			from, folder ? "/" : "", names[i]);
+		str_printf(&to, "%s/%s", s->folder, names[i]);
+		if (file_exists(path.s))
+			rc = file_read(path.s, MOST, &text, e) ||
+			     file_replace(to.s, &text, e);
+		if (text.s && !rc)
+			strs_add(s->made, to.s);
+		str_free(&path);
+		str_free(&to);
+		str_free(&text);
+	}
+	return rc;
+}
+
 static int save_all(const struct saving *s, int64_t vocab, struct err *e)
 {
 	bool existed = file_exists(s->folder);
@@ -206,7 +237,8 @@ static int save_all(const struct saving *s, int64_t vocab, struct err *e)
 	if (!rc)
 		rc = n_files > 1 ? save_shards(s, n_files, e)
 				 : save_file(s, 0, s->n, HF_ONE_FILE, e);
-	rc = rc || hf_config_write(s->m, vocab, s->o->dtype, config.s, e);
+	rc = rc || copy_tokenizer(s, e) ||
+	     hf_config_write(s->m, vocab, s->o->dtype, config.s, e);
 	if (rc)
 		take_back(s, existed);
 	str_free(&config);

@@ -118,8 +118,9 @@ int torch_names_open(struct torch_names *x, const struct torch_file *f, struct e
 		"%s: its tensors are of no model that is known: one has tok_embeddings.weight "
 		"(torchtitan), embed_tokens.weight (Hugging Face), wte.weight (GPT-2) or "
 		"embedding.word_embeddings.weight (Megatron-LM), perhaps "
-		"behind model.",
-		f->path);
+		"behind model.; its first is %.100s. Of transformers, GPT2LMHeadModel and "
+		"LlamaForCausalLM can be read",
+		f->path, x->n ? x->v[0].text : "none");
 }
 
 void torch_names_close(struct torch_names *x)

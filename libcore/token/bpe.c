@@ -137,6 +137,8 @@ static int64_t split_ranked(struct bpe *b, uint32_t id, bool put)
 {
 	int64_t len, n = 0, most = b->rules->n_ranked;
 	const char *p = token_bytes(b->vocab, id, &len);
+	if (bpe_find(b, p, len) != id) /* (a special token among them) */
+		return 0;
 	for (int64_t k = 1; k < len; k++) {
 		uint32_t left = bpe_find(b, p, k);
 		uint32_t right = left < most ? bpe_find(b, p + k, len - k) : BPE_NONE;

@@ -50,7 +50,13 @@ static int decode(const char *text, struct str *out)
 json_t *vocab_json(const struct str *text, const char *path, struct err *e)
 {
 	json_error_t at;
-	json_t *j = json_loadb(text->s, text->len, JSON_REJECT_DUPLICATES, &at);
+	struct str own = {0};
+	str_add(&own, text->s, text->len);
+	for (char *p = own.s; (p = strchr(p, '\\')) && p[1]; p += 2)
+		if (!strncmp(p, "\\u0000", 6))
+			memcpy(p, "\\ufdd0", 6);
+	json_t *j = json_loadb(own.s, own.len, JSON_REJECT_DUPLICATES, &at);
+	str_free(&own);
 	if (!j)
 		err_set(e, EX_DATAERR, "%s: line %d: %s", path, at.line, at.text);
 	return j;

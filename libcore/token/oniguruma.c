@@ -33,6 +33,10 @@ static void put_letter(struct str *out, char c)
 
 /* ---- behind a backslash ------------------------------------------------------------ */
 
+#define WORD "\\p{Alphabetic}\\p{M}\\p{Nd}\\p{Pc}"
+/* Outside of classes, also superscripts and fractions of Latin-1. */
+#define WORD_ALONE WORD "\\x{b2}\\x{b3}\\x{b9}\\x{bc}-\\x{be}"
+
 /* What PCRE2 needs for a letter. */
 static const struct {
 	char letter;
@@ -41,14 +45,24 @@ static const struct {
 	/* The two disagree on characters such as U+180E. */
 	{'s', "[\\t-\\r\\x{85}\\p{Z}]", "\\t-\\r\\x{85}\\p{Z}"},
 	{'S', "[^\\t-\\r\\x{85}\\p{Z}]", NULL},
-	{'w', "[\\p{L}\\p{M}\\p{N}\\p{Pc}]", "\\p{L}\\p{M}\\p{N}\\p{Pc}"},
-	{'W', "[^\\p{L}\\p{M}\\p{N}\\p{Pc}]", NULL},
+	{'w', "[" WORD_ALONE "]", WORD},
+	{'W', "[^" WORD_ALONE "]", NULL},
 	{'h', "[0-9A-Fa-f]", "0-9A-Fa-f"},
 	{'H', "[^0-9A-Fa-f]", NULL},
 	{'v', "\\x0b", "\\x0b"},
 	{'d', "\\p{Nd}", "\\p{Nd}"},
 	{'D', "\\P{Nd}", "\\P{Nd}"},
 };
+
+static bool is_derived(const char *name)
+{
+	static const char *const all[] = {
+		"Alphabetic}", "Lowercase}", "Uppercase}", "Any}"};
+	for (size_t i = 0; i < ARRAY_LEN(all); i++)
+		if (!strncmp(name, all[i], strlen(all[i])))
+			return true;
+	return false;
+}
 
 /* \p{...}, at its p: PCRE2 takes the name of a script for its extensions, unless it is told. */
 static int put_property(struct rewriting *w, struct err *e)
@@ -62,7 +76,7 @@ static int put_property(struct rewriting *w, struct err *e)
 	if (*name == '^')
 		str_putc(w->out, *name++);
 	if (end - name > 2 && !memchr(name, ':', (size_t)(end - name)) &&
-		!memchr(name, '=', (size_t)(end - name)))
+		!memchr(name, '=', (size_t)(end - name)) && !is_derived(name))
 		str_puts(w->out, "sc:");
 	str_add(w->out, name, (size_t)(end + 1 - name));
 	w->p = end + 1;
@@ -100,6 +114,27 @@ static int put_escape(struct rewriting *w, bool in_class, struct err *e)
 
 /* ---- classes ----------------------------------------------------------------------- */
 
+/* [:alpha:] within a class, at its bracket. */
+static int put_named(struct rewriting *w, struct err *e)
+{
+	static const struct {
+		const char *name, *text;
+	} names[] = {{"alpha", "\\p{Alphabetic}"}, {"alnum", "\\p{Alphabetic}\\p{Nd}"},
+		{"digit", "\\p{Nd}"}, {"lower", "\\p{Lowercase}"},
+		{"upper", "\\p{Uppercase}"}, {"punct", "\\p{P}\\p{S}"},
+		{"space", "\\t-\\r\\x{85}\\p{Z}"}, {"word", WORD},
+		{"xdigit", "0-9A-Fa-f"}};
+	for (size_t i = 0; i < ARRAY_LEN(names); i++) {
+		size_t n = strlen(names[i].name);
+		if (strncmp(w->p + 2, names[i].name, n) || strncmp(w->p + 2 + n, ":]", 2))
+			continue;
+		str_puts(w->out, names[i].text);
+		w->p += n + 4;
+		return 0;
+	}
+	return unsupported(w, "this [: in a class", e);
+}
+
 /* [...], at its bracket. A class within a class adds its characters. */
 static int put_class(struct rewriting *w, struct err *e)
 {
@@ -116,8 +151,14 @@ static int put_class(struct rewriting *w, struct err *e)
 			return unsupported(w, "a class without ]", e);
 		if (c == '&' && w->p[1] == '&')
 			return unsupported(w, "&& in a class", e);
-		if (c == '[' && (w->p[1] == ':' || w->p[1] == '^' || w->p[1] == ']'))
-			return unsupported(w, "[:, [^ or [] in a class", e);
+		if (c == '[' && w->p[1] == ':') {
+			if (put_named(w, e))
+				return -1;
+			edge = true;
+			continue;
+		}
+		if (c == '[' && (w->p[1] == '^' || w->p[1] == ']'))
+			return unsupported(w, "[^ or [] in a class", e);
 		if (c == '\\') {
 			w->p++;
 			if (put_escape(w, true, e))

@@ -11,8 +11,7 @@ static int base64_value(char c)
 	return p ? (int)(p - digits) : -1;
 }
 
-/* Appends the bytes of text[0..n). */
-static int base64_decode(const char *text, size_t n, struct str *out)
+int base64_decode(const char *text, size_t n, struct str *out)
 {
 	if (!n || n % 4)
 		return -1;

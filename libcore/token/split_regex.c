@@ -5,6 +5,7 @@
  */
 #define PCRE2_CODE_UNIT_WIDTH 8
 #include "token/split_internal.h"
+#include "token/unicode_internal.h"
 
 #include <pcre2.h>
 #include <stdlib.h>
@@ -18,12 +19,21 @@ struct split_regex {
 	pcre2_match_context *limits;
 };
 
-static int bad_regex(int code, size_t at, const char *regex, struct err *e)
+static pcre2_code *compile(const char *regex, struct err *e)
 {
+	int code;
+	size_t at;
+	pcre2_code *x = pcre2_compile((PCRE2_SPTR)regex, PCRE2_ZERO_TERMINATED,
+		PCRE2_UTF | PCRE2_UCP | PCRE2_MATCH_INVALID_UTF | PCRE2_DOLLAR_ENDONLY |
+			PCRE2_NEVER_BACKSLASH_C,
+		&code, &at, NULL);
 	PCRE2_UCHAR why[200];
+	if (x)
+		return x;
 	pcre2_get_error_message(code, why, sizeof(why));
-	return err_set(e, EX_DATAERR, "the pattern '%.200s': character %zu: %s", regex,
-		at, (const char *)why);
+	err_set(e, EX_DATAERR, "the pattern '%.200s': character %zu: %s", regex, at,
+		(const char *)why);
+	return NULL;
 }
 
 /* ^, \A, \G, \K, \b and lookbehind depend on what is before the match. */
@@ -55,15 +65,16 @@ static int check_behind(const pcre2_code *code, const char *regex, struct err *e
 
 struct split_regex *split_regex_open(const char *regex, struct err *e)
 {
-	int code;
-	size_t at;
 	struct split_regex *x = xcalloc(1, sizeof(*x));
-	x->code = pcre2_compile((PCRE2_SPTR)regex, PCRE2_ZERO_TERMINATED,
-		PCRE2_UTF | PCRE2_UCP | PCRE2_MATCH_INVALID_UTF | PCRE2_DOLLAR_ENDONLY |
-			PCRE2_NEVER_BACKSLASH_C,
-		&code, &at, NULL);
-	if (!x->code)
-		bad_regex(code, at, regex, e);
+	struct str ours = {0};
+	struct err at = {0};
+	unicode_regex(regex, &ours);
+	x->code = compile(ours.s, e);
+	pcre2_code *same = x->code ? NULL : compile(regex, &at);
+	if (at.code) /* (says the place in what was given) */
+		*e = at;
+	pcre2_code_free(same);
+	str_free(&ours);
 	if (!x->code || check_behind(x->code, regex, e)) {
 		split_regex_close(x);
 		return NULL;

@@ -137,7 +137,7 @@ void byte_level_codes(uint32_t code[N_BYTES]);
 
 /*
  * Reads a vocabulary from a folder, or from a file: GPT-2's vocab.bpe with encoder.json beside it
- * or merges.txt with vocab.json, a rank file of tiktoken, tokenizer.json. model: NULL for any.
+ * or merges.txt with vocab.json, a rank file of tiktoken, tokenizer.json, tekken.json. model: NULL for any.
  * pattern: NULL for that of the model or the file.
  */
 int bpe_read(struct vocab *v, struct bpe_rules *r, const char *path,

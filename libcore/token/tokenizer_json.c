@@ -33,7 +33,8 @@ static int check_model(const json_t *model, struct err *e)
 	static const char *const no[] = {"dropout", "continuing_subword_prefix",
 		"end_of_word_suffix", "byte_fallback", NULL};
 	if (!json_is_object(model))
-		return err_set(e, EX_DATAERR, "has no model: is not a tokenizer.json");
+		return err_set(e, EX_DATAERR,
+			"has no model: is neither a tokenizer.json nor a tekken.json");
 	if (json_object_get(model, "type") && strcmp(type_of(model), "BPE") != 0)
 		return unsupported("the model", type_of(model), e);
 	for (int i = 0; no[i]; i++)
@@ -123,7 +124,14 @@ static int read_added(const json_t *token, const json_t *vocab, struct vocab_bui
 	if (check_added(vocab, text, id, strips, e))
 		return -1;
 	json_object_set_new(skip, text, json_true());
-	builder_add(b, (uint32_t)id, text, strlen(text));
+	struct str bytes = {0};
+	for (const char *nul; (nul = strstr(text, VOCAB_NUL)); text = nul + 3) {
+		str_add(&bytes, text, (size_t)(nul - text));
+		str_putc(&bytes, '\0');
+	}
+	str_puts(&bytes, text);
+	builder_add(b, (uint32_t)id, bytes.s, bytes.len);
+	str_free(&bytes);
 	rules_add_token(r, (uint32_t)id, flags);
 	return 0;
 }
@@ -276,7 +284,11 @@ int read_tokenizer_json(const struct str *text, const char *path, struct vocab *
 	const json_t *added = json_object_get(j, "added_tokens");
 	const json_t *vocab = json_object_get(model, "vocab");
 	int rc = !j;
-	if (!rc) {
+	if (json_is_array(json_object_get(j, "vocab"))) {
+		rc = read_tekken(j, &b, r, e) || builder_end(&b, INT64_MAX, v, e);
+		if (rc)
+			err_prefix(e, "%s: ", path);
+	} else if (!rc) {
 		rc = check_model(model, e) ||
 		     check_normalizer(json_object_get(j, "normalizer"), e) ||
 		     read_pre_tokenizer(json_object_get(j, "pre_tokenizer"), r, e);

@@ -4,21 +4,88 @@
 #include <pthread.h>
 #include <string.h>
 
+enum { ALPHABETIC = 1, LOWERCASE = 2, UPPERCASE = 4 }; /* the flags of unicode.py */
+
+static uint16_t kinds[CODE_POINTS];
 static uint8_t classes[CODE_POINTS];
+
+static int class_of(const char *category)
+{
+	switch (*category) {
+	case 'Z':
+		return CHAR_SPACE;
+	case 'N':
+		return CHAR_NUMBER;
+	case 'M':
+		return CHAR_MARK;
+	case 'L':
+		return category[1] == 'l'			  ? CHAR_LOWER
+		       : category[1] == 'u' || category[1] == 't' ? CHAR_UPPER
+								  : CHAR_LETTER;
+	}
+	return CHAR_OTHER;
+}
 
 static void expand(void)
 {
 	for (int i = 0; i < unicode_n_runs; i++) {
-		uint32_t begin = unicode_runs[i] >> 3;
 		uint32_t end =
-			i + 1 < unicode_n_runs ? unicode_runs[i + 1] >> 3 : CODE_POINTS;
-		memset(classes + begin, (int)(unicode_runs[i] & 7), end - begin);
+			i + 1 < unicode_n_runs ? unicode_runs[i + 1] >> 11 : CODE_POINTS;
+		uint16_t kind = unicode_kinds[unicode_runs[i] & 0x7ff];
+		int class = class_of(unicode_categories[kind & 31]);
+		for (uint32_t c = unicode_runs[i] >> 11; c < end; c++) {
+			kinds[c] = kind;
+			classes[c] = (uint8_t) class;
+		}
 	}
+	/* White_Space, of which no category has all */
+	memset(&classes['\t'], CHAR_SPACE, '\r' - '\t' + 1);
+	classes[0x85] = CHAR_SPACE;
+}
+
+static void expand_once(void)
+{
+	static pthread_once_t once = PTHREAD_ONCE_INIT;
+	pthread_once(&once, expand);
 }
 
 const uint8_t *char_classes(void)
 {
-	static pthread_once_t once = PTHREAD_ONCE_INIT;
-	pthread_once(&once, expand);
+	expand_once();
 	return classes;
+}
+
+static bool is_category(const char *category, const char *name)
+{
+	if (!strcmp(name, "L&"))
+		return category[0] == 'L' && strchr("lut", category[1]);
+	return !strncmp(category, name, strlen(name));
+}
+
+bool unicode_property(const char *name, bool has[CODE_POINTS])
+{
+	const struct {
+		const char *name, *categories[2];
+		int flag;
+	} rows[] = {{"Alphabetic", {"L", "Nl"}, ALPHABETIC},
+		{"Lowercase", {"Ll"}, LOWERCASE}, {"Uppercase", {"Lu"}, UPPERCASE},
+		{"Any", {""}, 0}, {name, {name}, 0}},
+	  *row = rows;
+	bool wanted[32] = {0}, known = false;
+	int script = 0;
+	expand_once();
+	while (strcmp(row->name, name) != 0)
+		row++;
+	while (script < unicode_n_scripts && strcmp(unicode_scripts[script], name) != 0)
+		script++;
+	for (int i = 0; i < unicode_n_categories; i++)
+		for (int k = 0; k < 2 && row->categories[k]; k++)
+			wanted[i] |=
+				is_category(unicode_categories[i], row->categories[k]);
+	for (uint32_t c = 0; c < CODE_POINTS; c++) {
+		has[c] = wanted[kinds[c] & 31] || kinds[c] >> 13 & row->flag ||
+			 (kinds[c] >> 5 & 255) == script;
+		known |= has[c];
+	}
+	return known;
 }

@@ -1,39 +1,67 @@
 #!/usr/bin/env python3
-"""Writes unicode_runs.c: the classes of characters as runs of code points.
+"""Writes unicode_runs.c: categories, scripts and some properties of characters as runs of code points.
 
-    pip install unicodedata2==16.0.0 && ./unicode.py >unicode_runs.c
+    ./unicode.py FOLDER >unicode_runs.c
+
+FOLDER: UnicodeData.txt, Scripts.txt and PropList.txt of https://www.unicode.org/Public/16.0.0/ucd/
 """
-import unicodedata2
+import re
+import sys
 
-CLASS = {"Ll": "CHAR_LOWER", "Lu": "CHAR_UPPER", "Lt": "CHAR_UPPER", "Lm": "CHAR_LETTER", "Lo": "CHAR_LETTER"}
-NUMBER = {"CHAR_OTHER": 0, "CHAR_SPACE": 1, "CHAR_NUMBER": 2, "CHAR_MARK": 3, "CHAR_LOWER": 4, "CHAR_UPPER": 5, "CHAR_LETTER": 6}
-# White_Space of PropList.txt, which no category equals
-SPACE = {*range(0x9, 0xE), 0x20, 0x85, 0xA0, 0x1680, *range(0x2000, 0x200B), 0x2028, 0x2029, 0x202F, 0x205F, 0x3000}
+CODES = 0x110000
+CATEGORIES = "Cn Cc Cf Co Cs Ll Lm Lo Lt Lu Mc Me Mn Nd Nl No Pc Pd Pe Pf Pi Po Ps Sc Sk Sm So Zl Zp Zs".split()
+FLAGS = ["Other_Alphabetic", "Other_Lowercase", "Other_Uppercase"]
 
 
-def class_of(code):
-    category = unicodedata2.category(chr(code))
-    if code in SPACE:
-        return "CHAR_SPACE"
-    if category[0] in "NM":
-        return {"N": "CHAR_NUMBER", "M": "CHAR_MARK"}[category[0]]
-    return CLASS.get(category, "CHAR_OTHER")
+def rows(name):
+    with open(f"{sys.argv[1]}/{name}") as f:
+        for line in f:
+            fields = [x.strip() for x in line.partition("#")[0].split(";")]
+            if len(fields) > 1:
+                yield fields
+
+
+def properties(name):
+    for codes, value in rows(name):
+        first, _, last = codes.partition("..")
+        yield range(int(first, 16), int(last or first, 16) + 1), value
 
 
 def main():
-    runs, last = [], None
-    for code in range(0x110000):
-        c = NUMBER[class_of(code)]
-        if c != last:
-            runs.append(code << 3 | c)
-        last = c
-    print(f"/* Made by unicode.py of Unicode {unicodedata2.unidata_version}: do not edit. */")
-    print('#include "token/unicode_internal.h"\n')
-    print("/* Runs of characters of one class: the first code point * 8 + class. */\n/* clang-format off */")
-    print("const uint32_t unicode_runs[] = {")
-    for i in range(0, len(runs), 14):
-        print("\t" + ",".join(f"{r:#x}" for r in runs[i : i + 14]) + ",")
-    print("};\n/* clang-format on */\nconst int unicode_n_runs = ARRAY_LEN(unicode_runs);")
+    category, script, flags, first = ["Cn"] * CODES, ["Unknown"] * CODES, [0] * CODES, None
+    for code, name, value, *_ in rows("UnicodeData.txt"):
+        code = int(code, 16)
+        for c in range(first if name.endswith(", Last>") else code, code + 1):
+            category[c] = value
+        first = code
+    for codes, value in properties("Scripts.txt"):
+        script[codes.start : codes.stop] = [value] * len(codes)
+    for codes, value in properties("PropList.txt"):
+        for c in codes if value in FLAGS else ():
+            flags[c] |= 1 << FLAGS.index(value)
+    scripts = ["Unknown", *sorted({*script} - {"Unknown"})]
+    all_kinds = [*zip(category, script, flags)]
+    kinds = sorted({*all_kinds})
+    number = {k: i for i, k in enumerate(kinds)}
+    runs = [c << 11 | number[k] for c, k in enumerate(all_kinds) if not c or k != all_kinds[c - 1]]
+    version = re.search(r"-([0-9.]+)\.txt", open(f"{sys.argv[1]}/Scripts.txt").readline()).group(1)
+    assert len(kinds) <= 1 << 11 and len(scripts) <= 1 << 8
+    print(f'/* Made by unicode.py of Unicode {version}: do not edit. */\n#include "token/unicode_internal.h"\n\n/* clang-format off */')
+
+    def table(head, items, each):
+        print(f"{head} = {{")
+        for i in range(0, len(items), each):
+            print("\t" + ",".join(items[i : i + each]) + ",")
+        print("};")
+
+    table("const char *const unicode_categories[]", [f'"{x}"' for x in CATEGORIES], 15)
+    table("const char *const unicode_scripts[]", [f'"{x}"' for x in scripts], 9)
+    print("const int unicode_n_categories = ARRAY_LEN(unicode_categories);\nconst int unicode_n_scripts = ARRAY_LEN(unicode_scripts);")
+    print("/* Kinds of characters: category | script << 5 | flags << 13. */")
+    table("const uint16_t unicode_kinds[]", [hex(CATEGORIES.index(c) | scripts.index(s) << 5 | f << 13) for c, s, f in kinds], 18)
+    print("/* Runs of characters of one kind: the first code point * 2048 + kind. */")
+    table("const uint32_t unicode_runs[]", [hex(r) for r in runs], 13)
+    print("/* clang-format on */\nconst int unicode_n_runs = ARRAY_LEN(unicode_runs);")
 
 
 main()

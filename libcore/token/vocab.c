@@ -177,7 +177,7 @@ static char *only_file(const char *folder, const char *end)
 static char *find_file(const char *path, struct err *e)
 {
 	static const char *const names[] = {
-		"tokenizer.json", "vocab.bpe", "merges.txt", NULL};
+		"tokenizer.json", "vocab.bpe", "merges.txt", "tekken.json", NULL};
 	struct stat st;
 	if (stat(path, &st)) {
 		err_errno(e, path);
@@ -197,7 +197,7 @@ static char *find_file(const char *path, struct err *e)
 	str_free(&folder);
 	if (!found)
 		err_set(e, EX_DATAERR,
-			"%s: has no tokenizer.json, vocab.bpe, merges.txt or one "
+			"%s: has no tokenizer.json, vocab.bpe, merges.txt, tekken.json or one "
 			"FILE.tiktoken",
 			path);
 	return found;

@@ -51,6 +51,13 @@ int read_ranks(const struct str *text, const char *path, const struct bpe_model 
 	struct vocab *v, struct bpe_rules *r, struct err *e);
 int read_tokenizer_json(const struct str *text, const char *path, struct vocab *v,
 	struct bpe_rules *r, struct err *e);
+/* Of a tekken.json that is read. */
+int read_tekken(
+	const json_t *j, struct vocab_builder *b, struct bpe_rules *r, struct err *e);
+/* Appends the bytes of text[0..n). -1: it is no base64. */
+int base64_decode(const char *text, size_t n, struct str *out);
+/* Character 0, which jansson does not take in names, is U+FDD0, which no text has. */
+#define VOCAB_NUL "\xef\xb7\x90"
 json_t *vocab_json(const struct str *text, const char *path, struct err *e);
 
 #endif

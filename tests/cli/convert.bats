@@ -44,6 +44,30 @@ same_hash() { # FILE...
 	cmp run.h5 "$(step run 40)"
 }
 
+@test "files of a tokenizer: beside the weights, and as the vocabulary" {
+	local tokens=$BATS_TEST_DIRNAME/../golden/tokens/tokenizer.json
+	make_text >text.txt
+	pt-prepare -q -t bpe --vocab-files "$tokens" -o bpe.h5 text.txt
+	pt-train -q -d bpe.h5 -n 1 -b 2 -m 1 -t 16 --layers 1 --dim 16 --heads 2 --self-test no -o run >/dev/null 2>&1
+	pt-ckpt convert run -o hf --vocabulary "$tokens"
+	cmp "$tokens" hf/tokenizer.json
+	echo '{}' >hf/tokenizer_config.json
+	pt-ckpt convert hf -o again
+	diff -r hf again
+	pt-ckpt convert hf -o back.h5 --vocabulary hf
+	same_hash run back.h5
+	pt-sample back.h5 the -n 20 >first
+	pt-sample run the -n 20 | cmp - first
+	# not what is only in the same folder
+	cp "$tokens" .
+	pt-ckpt convert back.h5 -o bare
+	[ ! -e bare/tokenizer.json ]
+	# of another model
+	make_run other
+	code_of 64 pt-ckpt convert other -o x --vocabulary hf
+	[ ! -e x ]
+}
+
 @test "llm.c's format and back" {
 	make_run run
 	pt-ckpt convert run -o run.bin

@@ -414,6 +414,79 @@ static void check_golden(
 	str_free(&got);
 }
 
+/* Of the ranks a tekken.json, in which three special tokens are before them. */
+static void tekken(void **state)
+{
+	(void)state;
+	struct str ranks = {0}, json = {0}, want = {0};
+	long long n = 0;
+	assert_int_equal(file_read(golden("ranks.tiktoken"), 1 << 20, &ranks, &e), 0);
+	for (char *line = strtok(ranks.s, "\n"); line; line = strtok(NULL, "\n"), n++)
+		str_printf(&json,
+			"%s{\"rank\": %lld, \"token_str\": \"\\u0000\", \"token_bytes\": \"%.*s\"}",
+			n ? "," : "", n, (int)strcspn(line, " "), line);
+	/* (one more than the model has) */
+	str_printf(&json, ",{\"rank\": %lld}], \"config\": {\"pattern\": \"", n);
+	for (const char *p = split_find("tekken")->regex; *p; p++)
+		str_printf(&json, *p == '\\' ? "\\\\" : "%c", *p);
+	str_printf(&json,
+		"\", \"default_vocab_size\": %lld, \"default_num_special_tokens\": 3}}",
+		n + 3);
+	struct str text = {0};
+	str_printf(&text,
+		"{\"special_tokens\": [{\"rank\": 0, \"token_str\": \"<unk>\"}, {\"rank\": 1, \"token_str\": \"zq\"}, {\"rank\": 2, \"token_str\": \"</s>\"}], \"vocab\": [%s",
+		json.s);
+	struct vocab v;
+	struct bpe_rules r;
+	const char *path = test_file("tekken.json", text.s);
+	assert_int_equal(bpe_read(&v, &r, path, NULL, NULL, &e), 0);
+	assert_string_equal(r.pattern, "tekken");
+	assert_int_equal(r.end_of_text, 2); /* </s> */
+	struct bpe *b = bpe_open(&v, &r, &e);
+	struct encoder *s = encoder_open(b, &e);
+	str_clear(&text);
+	assert_int_equal(file_read(golden("text"), 1 << 20, &text, &e), 0);
+	assert_int_equal(file_read(golden("tekken.ranked"), 1 << 20, &want, &e), 0);
+	uint32_t *ids = xcalloc(text.len, sizeof(*ids));
+	int64_t n_ids = 0;
+	encoder_put(
+		s, text.s, (int64_t)text.len, true, ids, (int64_t)text.len, &n_ids, &e);
+	str_clear(&json);
+	for (int64_t i = 0; i < n_ids; i++)
+		str_printf(&json, "%u\n", ids[i] - 3);
+	assert_string_equal(json.s, want.s);
+	/* no merge makes a special token */
+	encoder_put(s, "zq", 2, true, ids, 2, &n_ids, &e);
+	assert_int_equal(n_ids, 2);
+	encoder_close(s);
+	bpe_close(b);
+	vocab_free(&v);
+	bpe_rules_free(&r);
+	free(ids);
+	str_free(&text);
+	str_free(&ranks);
+	str_free(&json);
+	str_free(&want);
+}
+
+/* Character 0 in the text of an added token. */
+static void token_with_nul(void **state)
+{
+	(void)state;
+	struct vocab v;
+	struct bpe_rules r;
+	const char *path = test_file("tokenizer.json",
+		"{\"added_tokens\": [{\"id\": 3, \"content\": \"a\\u0000b\"}], "
+		"\"pre_tokenizer\": {\"type\": \"ByteLevel\"}, \"model\": {\"vocab\": {\"a\": 0, "
+		"\"b\": 1, \"ab\": 2, \"a\\u0000b\": 3}, \"merges\": [\"a b\"]}}");
+	if (bpe_read(&v, &r, path, NULL, NULL, &e))
+		fail_msg("%s", e.msg);
+	assert_int_equal(v.offset[4] - v.offset[3], 3);
+	assert_memory_equal(v.bytes + v.offset[3], "a\0b", 3);
+	vocab_free(&v);
+	bpe_rules_free(&r);
+}
+
 static void others_tokens(void **state)
 {
 	(void)state;
@@ -662,6 +735,8 @@ int main(void)
 		cmocka_unit_test_setup(any_bytes_come_back, begin),
 		cmocka_unit_test_setup(added_tokens_in_pieces, begin),
 		cmocka_unit_test_setup(regex_in_pieces, begin),
+		cmocka_unit_test_setup(tekken, begin),
+		cmocka_unit_test_setup(token_with_nul, begin),
 		cmocka_unit_test_setup(others_tokens, begin),
 		cmocka_unit_test_setup(tokenizers_are_kept, begin),
 		cmocka_unit_test_setup(bad_rank_files, begin),
