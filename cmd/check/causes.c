@@ -10,12 +10,12 @@
 #include <stdlib.h>
 #include <string.h>
 
-void explain(struct search *s, int i, const char *text)
+void explain(struct cause_search *s, int i, const char *text)
 {
 	s->c->of[i].cause = add_finding(s->c, &s->c->of[i], "%s", text);
 }
 
-void explain_all(struct search *s, const char *text)
+void explain_all(struct cause_search *s, const char *text)
 {
 	for (int k = 0; k < s->n_wrong; k++)
 		if (s->c->of[s->wrong[k]].cause < 0)
@@ -139,7 +139,7 @@ static bool seems_tied(const struct step_check *c, int i)
 }
 
 /* The factor of a tensor that was not clipped with all others. False: there is no such reason. */
-static bool by_clip(struct search *s, int i, double f, double norm)
+static bool by_clip(struct cause_search *s, int i, double f, double norm)
 {
 	double clip = s->c->files.adam.clip, within = factor_grain(s->c);
 	if (!(clip > 0))
@@ -153,7 +153,7 @@ static bool by_clip(struct search *s, int i, double f, double norm)
 	return true;
 }
 
-static bool by_factor(struct search *s, int i)
+static bool by_factor(struct cause_search *s, int i)
 {
 	struct step_check *c = s->c;
 	const struct products p = products_of(c->seen[i], reference_of(c, i), c->of[i].n);
@@ -180,7 +180,7 @@ static bool by_factor(struct search *s, int i)
 }
 
 /* Factors of the slices of a dimension; true if they explain the tensor. */
-static bool slices_of_dim(struct search *s, int i, int dim, int n)
+static bool slices_of_dim(struct cause_search *s, int i, int dim, int n)
 {
 	struct step_check *c = s->c;
 	double f[MAX_SLICES];
@@ -196,7 +196,7 @@ static bool slices_of_dim(struct search *s, int i, int dim, int n)
 	return true;
 }
 
-static bool by_slices(struct search *s, int i)
+static bool by_slices(struct cause_search *s, int i)
 {
 	const struct check_opts *o = &s->c->o;
 	const int64_t n[] = {o->tp, o->fsdp, 2, 3, 4, 8, 16};
@@ -210,7 +210,8 @@ static bool by_slices(struct search *s, int i)
 
 /* Has slice k of a dimension what another one should have? Sets from[n] to those that come nearest; returns how
  * far. */
-static double order_of_slices(const struct search *s, int i, int dim, int n, int *from)
+static double order_of_slices(
+	const struct cause_search *s, int i, int dim, int n, int *from)
 {
 	struct step_check *c = s->c;
 	const struct tensor *t = tensor_of(c, i);
@@ -241,7 +242,7 @@ static double order_of_slices(const struct search *s, int i, int dim, int n, int
 	return sqrt(left / all) / fabs(c->common);
 }
 
-static bool by_order_of_slices(struct search *s, int i)
+static bool by_order_of_slices(struct cause_search *s, int i)
 {
 	enum { MOST = 8 };
 	struct step_check *c = s->c;
@@ -271,7 +272,7 @@ static bool by_order_of_slices(struct search *s, int i)
 }
 
 /* Each element clipped to what the largest one has. */
-static bool by_value(struct search *s, int i)
+static bool by_value(struct cause_search *s, int i)
 {
 	struct step_check *c = s->c;
 	double most = 0, left = 0, all = 0;
@@ -295,7 +296,7 @@ static bool by_value(struct search *s, int i)
 /* The reference with its elements elsewhere. */
 typedef int64_t element_of(const struct step_check *c, const struct tensor *t, int64_t j);
 
-static bool by_places(struct search *s, int i, element_of *from, const char *text)
+static bool by_places(struct cause_search *s, int i, element_of *from, const char *text)
 {
 	struct step_check *c = s->c;
 	const struct tensor *t = tensor_of(c, i);
@@ -338,7 +339,7 @@ static int64_t pairs(const struct step_check *c, const struct tensor *t, int64_t
 	return (row / dim * dim + r) * cols + j % cols;
 }
 
-static bool by_order(struct search *s, int i)
+static bool by_order(struct cause_search *s, int i)
 {
 	const struct tensor *t = tensor_of(s->c, i);
 	bool rotated = is_rotated(t->name);
@@ -354,7 +355,7 @@ static bool by_order(struct search *s, int i)
 }
 
 /* The gradient of another tensor of this shape. */
-static bool by_exchange(struct search *s, int i)
+static bool by_exchange(struct cause_search *s, int i)
 {
 	struct step_check *c = s->c;
 	const struct tensor *t = tensor_of(c, i);
@@ -377,7 +378,7 @@ static bool by_exchange(struct search *s, int i)
 
 /* The mean of the step before was that of another tensor of this shape: what is seen is
  * (m1 - beta1 m0) / (1 - beta1) with a wrong m0. */
-static bool has_mean_of(struct search *s, int i, const float *mean, int other)
+static bool has_mean_of(struct cause_search *s, int i, const float *mean, int other)
 {
 	struct step_check *c = s->c;
 	const double part = c->files.adam.beta1 / (1 - c->files.adam.beta1);
@@ -405,7 +406,7 @@ static bool has_mean_of(struct search *s, int i, const float *mean, int other)
 	return yes;
 }
 
-static bool by_exchanged_means(struct search *s, int i)
+static bool by_exchanged_means(struct cause_search *s, int i)
 {
 	struct step_check *c = s->c;
 	const struct tensor *t = tensor_of(c, i);
@@ -430,7 +431,7 @@ static bool by_exchanged_means(struct search *s, int i)
 }
 
 /* The gradient plus some of the parameter: weight decay as in Adam with L2. */
-static bool by_decay(struct search *s, int i)
+static bool by_decay(struct cause_search *s, int i)
 {
 	struct step_check *c = s->c;
 	int k = c->of[i].in_model;
@@ -457,7 +458,7 @@ struct parts {
 	struct gradients of[MAX_PARTS];
 };
 
-static void compute_parts(struct search *s, struct parts *p, const bool *wanted)
+static void compute_parts(struct cause_search *s, struct parts *p, const bool *wanted)
 {
 	for (int k = 0; k < p->n; k++) {
 		struct variant v = {.part = p->kind, .sequence = -1, .wanted = wanted};
@@ -502,7 +503,7 @@ static void describe_parts(const struct step_check *c, char *text, size_t room,
 			part_name(p->kind.kind), list);
 }
 
-static bool by_parts(struct search *s, int i, const struct parts *p)
+static bool by_parts(struct cause_search *s, int i, const struct parts *p)
 {
 	struct step_check *c = s->c;
 	const float *part[MAX_PARTS];
@@ -525,7 +526,7 @@ static bool by_parts(struct search *s, int i, const struct parts *p)
 }
 
 /* Tensors without a cause so far; their number. */
-int unexplained(const struct search *s, bool *wanted)
+int unexplained(const struct cause_search *s, bool *wanted)
 {
 	int n = 0;
 	memset(wanted, 0, (size_t)s->c->weights.m.n_tensors);
@@ -537,7 +538,7 @@ int unexplained(const struct search *s, bool *wanted)
 	return n;
 }
 
-static void by_sums(struct search *s)
+static void by_sums(struct cause_search *s)
 {
 	const struct check_opts *o = &s->c->o;
 	const struct model *m = &s->c->weights.m;
@@ -566,7 +567,7 @@ static void by_sums(struct search *s)
 /* ---- all of them ------------------------------------------------------------ */
 
 /* Are all wrong tensors nearly right, as bf16 makes them? */
-static bool is_rounded(const struct search *s)
+static bool is_rounded(const struct cause_search *s)
 {
 	for (int k = 0; k < s->n_wrong; k++)
 		if (s->c->of[s->wrong[k]].gradient.value > 0.03)
@@ -576,7 +577,7 @@ static bool is_rounded(const struct search *s)
 
 int find_causes(struct step_check *c, struct err *e)
 {
-	struct search s = {c, xcalloc((size_t)c->n + 1, sizeof(int)), 0};
+	struct cause_search s = {c, xcalloc((size_t)c->n + 1, sizeof(int)), 0};
 	for (int i = c->n - 1; i >= 0; i--)
 		if (c->of[c->order[i]].gradient.wrong)
 			s.wrong[s.n_wrong++] = c->order[i];

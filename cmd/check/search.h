@@ -8,7 +8,7 @@
 
 enum { MAX_PARTS = 64 };
 
-struct search {
+struct cause_search {
 	struct step_check *c;
 	int *wrong, n_wrong; /* tensors, in the order of the backward pass */
 };
@@ -26,10 +26,10 @@ static inline const float *reference_of(const struct step_check *c, int i)
 /* ---- causes.c: a tensor, or some ------------------------------------------------------- */
 
 /* A cause of one tensor; of all that have none so far. */
-void explain(struct search *s, int i, const char *text);
-void explain_all(struct search *s, const char *text);
+void explain(struct cause_search *s, int i, const char *text);
+void explain_all(struct cause_search *s, const char *text);
 /* Marks in wanted[n_tensors of the model] those without a cause so far; their number. */
-int unexplained(const struct search *s, bool *wanted);
+int unexplained(const struct cause_search *s, bool *wanted);
 /* Does a cause leave no more than rounding, and much less than there is without it? */
 bool within(const struct step_check *c, int i, double residual);
 /* A factor as it is shown, no finer than the run's precision tells; and several: "1 2". */
@@ -51,14 +51,14 @@ bool are_equal(const double *x, int n);
 
 /* ---- step_causes.c: the whole step ----------------------------------------------------- */
 
-void by_lost_moments(struct search *s);
+void by_lost_moments(struct cause_search *s);
 /* Weights of the batch's sequences. */
-void by_sequences(struct search *s);
+void by_sequences(struct cause_search *s);
 /* Tensor-parallel ranks that go back with their own parts of the gradients of activations. */
-void by_ranks_apart(struct search *s);
+void by_ranks_apart(struct cause_search *s);
 /* Labels that are smoothed, or z-loss. */
-void by_loss(struct search *s);
+void by_loss(struct cause_search *s);
 /* Another function than the model's options say. */
-void by_function(struct search *s);
+void by_function(struct cause_search *s);
 
 #endif

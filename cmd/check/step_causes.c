@@ -7,7 +7,7 @@
 
 /* How near the wrong tensors come to these gradients, after a factor of their own: the largest residual of one,
  * compared with its bound. */
-static double farthest_from(const struct search *s, const struct gradients *g)
+static double farthest_from(const struct cause_search *s, const struct gradients *g)
 {
 	const struct step_check *c = s->c;
 	struct products *p = xcalloc((size_t)c->n, sizeof(*p)), all = {0};
@@ -56,7 +56,7 @@ static bool are_few(const double *x, int n, char *out, size_t room, double *time
 }
 
 /* Least squares on the gradients of the sequences, of the wrong tensors together. */
-void by_sequences(struct search *s)
+void by_sequences(struct cause_search *s)
 {
 	enum { MAX_ELEMENTS = 1 << 22 };
 	struct step_check *c = s->c;
@@ -135,7 +135,7 @@ void by_sequences(struct search *s)
 }
 
 /* The moments of the step before, which were lost: what is seen is (m1 - beta1 m0) / (1 - beta1) without m0. */
-void by_lost_moments(struct search *s)
+void by_lost_moments(struct cause_search *s)
 {
 	struct step_check *c = s->c;
 	double beta = c->files.adam.beta1;
@@ -158,7 +158,8 @@ void by_lost_moments(struct search *s)
 
 /* What the files have of gradients that the n ranks computed apart: rows or columns of their own, or all of one
  * rank's. The first that comes nearest, allocated. */
-static float *assemble(const struct search *s, int i, const struct gradients *of, int n)
+static float *assemble(
+	const struct cause_search *s, int i, const struct gradients *of, int n)
 {
 	const struct tensor *t = tensor_of(s->c, i);
 	int k = s->c->of[i].in_model;
@@ -190,7 +191,7 @@ static float *assemble(const struct search *s, int i, const struct gradients *of
 	return best;
 }
 
-static void try_ranks_apart(struct search *s, int n)
+static void try_ranks_apart(struct cause_search *s, int n)
 {
 	struct step_check *c = s->c;
 	struct gradients *of = xcalloc((size_t)n, sizeof(*of));
@@ -212,7 +213,7 @@ static void try_ranks_apart(struct search *s, int n)
 	gradients_free(&all);
 }
 
-void by_ranks_apart(struct search *s)
+void by_ranks_apart(struct cause_search *s)
 {
 	const int64_t tries[] = {s->c->o.tp, 2, 4};
 	bool *wanted = xcalloc((size_t)s->c->weights.m.n_tensors, sizeof(*wanted));
@@ -224,7 +225,7 @@ void by_ranks_apart(struct search *s)
 
 /* Does the loss have another term? What is seen is x[0] times the reference and x[1] times the term's gradient,
  * of all wrong tensors. */
-static bool fit_term(const struct search *s, enum loss term, double *x)
+static bool fit_term(const struct cause_search *s, enum loss term, double *x)
 {
 	struct step_check *c = s->c;
 	const struct variant v = {.sequence = -1, .function = {.loss = term}};
@@ -253,7 +254,7 @@ static bool fit_term(const struct search *s, enum loss term, double *x)
 	return fits;
 }
 
-void by_loss(struct search *s)
+void by_loss(struct cause_search *s)
 {
 	double x[2];
 	char text[CAUSE_TEXT];
@@ -284,7 +285,7 @@ struct guess {
 	bool applies;
 };
 
-static bool nearer(const struct search *s, const struct guess *t, double *nearest)
+static bool nearer(const struct cause_search *s, const struct guess *t, double *nearest)
 {
 	const struct step_check *c = s->c;
 	struct gradients g = {0};
@@ -387,7 +388,7 @@ static int list_tries(const struct step_check *c, struct guess *out)
 }
 
 /* Another function than the model's options say. */
-void by_function(struct search *s)
+void by_function(struct cause_search *s)
 {
 	struct guess tries[MAX_TRIES];
 	int n = list_tries(s->c, tries);

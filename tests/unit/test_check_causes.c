@@ -1,0 +1,372 @@
+/* pt-check: gradients with known bugs, each of which must be named. */
+#include "tests/support/check_step.h"
+#include "tests/support/support.h"
+
+#include <math.h>
+#include <string.h>
+
+static void one_doubled(struct step *s)
+{
+	step_scale(s, "layers.1.feed_forward.w2.weight", 2);
+}
+
+static void one_off_little(struct step *s)
+{
+	step_scale(s, "layers.0.attention_norm.weight", 1.0001);
+}
+
+static void one_missing(struct step *s)
+{
+	step_scale(s, "layers.0.attention.wv.weight", 0);
+}
+
+static void slice_doubled(struct step *s)
+{
+	int i = step_tensor(s, "layers.0.attention.wo.weight");
+	for (int64_t j = 0; j < 32 * 32; j++)
+		s->g.g[i][j] *= j % 32 < 16 ? 1 : 2;
+}
+
+static void one_transposed(struct step *s)
+{
+	float *g = s->g.g[step_tensor(s, "layers.1.attention.wq.weight")];
+	for (int r = 0; r < 32; r++)
+		for (int c = 0; c < r; c++) {
+			float t = g[r * 32 + c];
+			g[r * 32 + c] = g[c * 32 + r];
+			g[c * 32 + r] = t;
+		}
+}
+
+/* The gradients of some tensors are those of a variant. */
+static void replace(struct step *s, const struct variant *v, const char *what)
+{
+	struct gradients g;
+	reference_float64(&s->w, &s->batch, v, &g);
+	for (int i = 0; i < g.n; i++)
+		if (!what || strstr(s->w.m.tensors[i].name, what))
+			memcpy(s->g.g[i], g.g[i],
+				(size_t)tensor_size(&s->w.m.tensors[i]) * sizeof(float));
+	gradients_free(&g);
+}
+
+static void norms_not_summed(struct step *s)
+{
+	replace(s, &(struct variant){.sequence = -1, .part = {PART_SLICE, 2, 0}}, "norm");
+}
+
+static void norms_of_half(struct step *s)
+{
+	replace(s, &(struct variant){.sequence = -1, .part = {PART_CHUNK, 2, 0}}, "norm");
+}
+
+static void tied_twice(struct step *s)
+{
+	struct gradients g;
+	const struct variant v = {.sequence = -1, .part = {PART_USE, 2, 0}};
+	reference_float64(&s->w, &s->batch, &v, &g);
+	for (int64_t j = 0; j < VOCAB * 32; j++)
+		s->g.g[0][j] += g.g[0][j];
+	gradients_free(&g);
+}
+
+static void sequence_skipped(struct step *s)
+{
+	struct gradients g;
+	reference_float64(&s->w, &s->batch, &(struct variant){.sequence = 2}, &g);
+	for (int i = 0; i < g.n; i++)
+		for (int64_t j = 0; j < tensor_size(&s->w.m.tensors[i]); j++)
+			s->g.g[i][j] -= g.g[i][j];
+	gradients_free(&g);
+}
+
+/* Each of two tensor-parallel ranks goes back with its own part: a weight has rows or columns of both. */
+static void ranks_apart(struct step *s)
+{
+	struct gradients g[2];
+	for (int rank = 0; rank < 2; rank++)
+		reference_float64(&s->w, &s->batch,
+			&(struct variant){.sequence = -1, .part = {PART_RANK, 2, rank}},
+			&g[rank]);
+	for (int i = 0; i < s->w.m.n_tensors; i++) {
+		const struct tensor *t = &s->w.m.tensors[i];
+		bool columns = strstr(t->name, "wo.") || strstr(t->name, "w2.");
+		int64_t cols = t->ndim > 1 ? t->dims[1] : 1;
+		for (int64_t j = 0; j < tensor_size(t); j++) {
+			int rank = t->ndim < 2 ? 1
+				   : columns   ? 2 * (j % cols) >= cols
+					       : 2 * (j / cols) >= t->dims[0];
+			s->g.g[i][j] = g[rank].g[i][j];
+		}
+	}
+	for (int rank = 0; rank < 2; rank++)
+		gradients_free(&g[rank]);
+}
+
+static void pairs_rotated(struct step *s)
+{
+	replace(s, &(struct variant){.sequence = -1, .function = {.rope = ROPE_PAIRS}},
+		NULL);
+}
+
+static void positions_restart(struct step *s)
+{
+	replace(s, &(struct variant){.sequence = -1, .restart = 2}, NULL);
+}
+
+static void other_gelu(struct step *s)
+{
+	replace(s, &(struct variant){.sequence = -1, .other_gelu = true}, NULL);
+}
+
+static void unshifted(struct step *s)
+{
+	replace(s, &(struct variant){.sequence = -1, .targets = TARGETS_UNSHIFTED}, NULL);
+}
+
+static void other_eps(struct step *s)
+{
+	replace(s, &(struct variant){.sequence = -1, .norm_eps = 1e-6}, NULL);
+}
+
+static void other_theta(struct step *s)
+{
+	replace(s, &(struct variant){.sequence = -1, .rope_theta = 500000}, NULL);
+}
+
+static void not_causal(struct step *s)
+{
+	replace(s, &(struct variant){.sequence = -1, .function = {.sees_later = true}},
+		NULL);
+}
+
+static void gate_exchanged(struct step *s)
+{
+	replace(s,
+		&(struct variant){.sequence = -1, .function = {.gate_exchanged = true}},
+		NULL);
+}
+
+static void last_lost(struct step *s)
+{
+	replace(s, &(struct variant){.sequence = -1, .targets = TARGETS_WITHOUT_LAST},
+		NULL);
+}
+
+static void scaled_rotations(struct step *s)
+{
+	replace(s, &(struct variant){.sequence = -1, .rope_factor = 8}, NULL);
+}
+
+/* g = a g + b of the term's */
+static void add_term(struct step *s, enum loss term, double a, double b)
+{
+	struct gradients g;
+	const struct variant v = {.sequence = -1, .function = {.loss = term}};
+	reference_float64(&s->w, &s->batch, &v, &g);
+	for (int i = 0; i < g.n; i++)
+		for (int64_t j = 0; j < tensor_size(&s->w.m.tensors[i]); j++)
+			s->g.g[i][j] =
+				(float)(a * (double)s->g.g[i][j] + b * (double)g.g[i][j]);
+	gradients_free(&g);
+}
+
+static void smoothed(struct step *s)
+{
+	add_term(s, LOSS_UNIFORM, 0.9, 0.1);
+}
+
+static void z_loss(struct step *s)
+{
+	add_term(s, LOSS_Z, 1, 0.01);
+}
+
+/* Rows of the first half in both. */
+static void slice_of_another(struct step *s)
+{
+	float *g = s->g.g[step_tensor(s, "layers.1.attention.wo.weight")];
+	memcpy(g + 16 * 32, g, 16 * 32 * sizeof(*g));
+}
+
+static void sequence_twice(struct step *s)
+{
+	struct gradients g;
+	reference_float64(&s->w, &s->batch, &(struct variant){.sequence = 2}, &g);
+	for (int i = 0; i < g.n; i++)
+		for (int64_t j = 0; j < tensor_size(&s->w.m.tensors[i]); j++)
+			s->g.g[i][j] += g.g[i][j];
+	gradients_free(&g);
+}
+
+static void clipped_by_value(struct step *s)
+{
+	int i = step_tensor(s, "layers.0.feed_forward.w2.weight");
+	int64_t n = tensor_size(&s->w.m.tensors[i]);
+	double most = 0;
+	for (int64_t j = 0; j < n; j++)
+		most = fmax(most, fabs((double)s->g.g[i][j]));
+	for (int64_t j = 0; j < n; j++)
+		s->g.g[i][j] =
+			fminf(fmaxf(s->g.g[i][j], (float)(-most / 4)), (float)(most / 4));
+}
+
+/* The norm that it has after clipping, 0.5, though all together have it. */
+static void clipped_alone(struct step *s)
+{
+	const char *name = "layers.0.feed_forward.w2.weight";
+	const float *g = s->g.g[step_tensor(s, name)];
+	s->grad_norm = step_norm(s);
+	int64_t n = tensor_size(&s->w.m.tensors[step_tensor(s, name)]);
+	double own = sqrt(products_of(g, g, n).aa);
+	step_scale(s, name, (s->grad_norm + 1e-6) / own);
+}
+
+static void not_clipped(struct step *s)
+{
+	s->grad_norm = step_norm(s);
+	step_scale(s, "layers.0.feed_forward.w2.weight", s->grad_norm / 0.5);
+}
+
+static void tied_unknown(struct step *s)
+{
+	int i = step_tensor(s, "output.weight");
+	memcpy(s->w.w[i], s->w.w[step_tensor(s, "tok_embeddings.weight")],
+		(size_t)tensor_size(&s->w.m.tensors[i]) * sizeof(float));
+	gradients_free(&s->g);
+	reference_float64(&s->w, &s->batch, &(struct variant){.sequence = -1}, &s->g);
+	step_scale(s, "output.weight", 0);
+}
+
+static const struct {
+	const char *config;
+	void (*make)(struct step *);
+	const char *text;
+} gradient_bugs[] = {
+	{LLAMA, one_doubled, "layers.1.feed_forward.w2.weight (1): 2 times"},
+	{LLAMA, one_off_little, "layers.0.attention_norm.weight"},
+	{LLAMA, one_missing,
+		"layers.0.attention.wv.weight (1): no gradient: it is not trained"},
+	{LLAMA, slice_doubled,
+		"layers.0.attention.wo.weight (1): dim 1 in 2 slices: 1 2 times"},
+	{LLAMA, one_transposed, "layers.1.attention.wq.weight (1): transposed"},
+	{LLAMA, norms_not_summed, "slice 0 of 2 tensor-parallel slices: not summed"},
+	{GPT2, norms_not_summed, "slice 0 of 2 tensor-parallel slices: not summed"},
+	{LLAMA, norms_of_half, "slice 0 of 2 chunks of the positions: not summed"},
+	{LLAMA, norms_of_half, "first   wrong in backward order: norm.weight"},
+	{LLAMA "tie = yes\n", tied_twice, "embedding and output layer: 2 1 times"},
+	{LLAMA, sequence_skipped, "(21): sequences 3 of 4 do not count\n"},
+	{LLAMA, ranks_apart,
+		"as if each tensor-parallel rank went back with its own part of the gradient"},
+	{LLAMA, pairs_rotated, "in pairs of neighbours"},
+	{LLAMA, positions_restart, "positions began again in each chunk"},
+	{GPT2, positions_restart, "positions began again in each chunk"},
+	{GPT2, other_gelu, "as if GELU were exact, not approximated by tanh"},
+	{LLAMA, unshifted, "labels are not shifted"},
+	{LLAMA, other_eps, "eps 1e-6"},
+	{LLAMA, other_theta, "theta were 500000"},
+	{LLAMA, not_causal, "it is not causal"},
+	{GPT2, not_causal, "it is not causal"},
+	{LLAMA, gate_exchanged, "activation were of w3 (up)"},
+	{LLAMA, last_lost, "the last target of each sequence did not count"},
+	{LLAMA, scaled_rotations, "(rope_scaling, factor 8)"},
+	{LLAMA, smoothed, "as if labels were smoothed by 0.1\n"},
+	{GPT2, smoothed, "as if labels were smoothed by 0.1\n"},
+	{LLAMA, z_loss, "z-loss: 0.01 times"},
+	{LLAMA, slice_of_another,
+		"layers.1.attention.wo.weight (1): dim 0 in 2 slices: the gradients of "
+		"slices 0 0"},
+	{LLAMA, sequence_twice, "sequences 3 of 4 count 2 times, and the others once"},
+	{LLAMA, clipped_by_value,
+		"layers.0.feed_forward.w2.weight (1): as if each element were clipped"},
+	{LLAMA, clipped_alone, "(1): clipped by its own norm"},
+	{LLAMA, not_clipped, "(1): not clipped, and others are"},
+	{LLAMA, tied_unknown, "output.weight (1): no gradient, and the numbers of the"},
+};
+
+static void wrong_gradients(void **state)
+{
+	(void)state;
+	for (size_t k = 0; k < ARRAY_LEN(gradient_bugs); k++) {
+		struct step s;
+		step_begin(&s, gradient_bugs[k].config);
+		gradient_bugs[k].make(&s);
+		step_train(&s);
+		step_expect(&s, &plain_check, gradient_bugs[k].text);
+		step_end(&s);
+	}
+}
+
+/* From moments that are not zero a missing gradient leaves only what their rounding hides. */
+static void missing_when_warm(void **state)
+{
+	struct step s;
+	(void)state;
+	step_begin(&s, LLAMA);
+	s.warm = true;
+	one_missing(&s);
+	step_train(&s);
+	step_expect(&s, &plain_check, "layers.0.attention.wv.weight (1): no ");
+	step_end(&s);
+}
+
+/* A resume that exchanged the moments of two tensors: of one order of rows, and of two. */
+static void moments_of_others(void **state)
+{
+	static const char *const of[3][2] = {
+		{"layers.1.attention.wk.weight", "layers.0.attention.wv.weight"},
+		{"layers.1.attention.wo.weight", "layers.0.attention.wo.weight"},
+		{"layers.1.attention.wq.bias", "layers.0.attention.wv.bias"}};
+	(void)state;
+	for (int k = 0; k < 3; k++) {
+		struct step s;
+		char text[200];
+		step_begin(&s, k < 2 ? LLAMA : GPT2);
+		s.warm = true;
+		step_train(&s);
+		int a = step_tensor(&s, of[k][0]), b = step_tensor(&s, of[k][1]);
+		int64_t cols = max64(1, s.w.m.tensors[a].dims[1]), dim = s.w.m.head_dim;
+		const float *m = s.of[0][EXP_AVG][a], *n = s.of[0][EXP_AVG][b];
+		for (int64_t j = 0; j < tensor_size(&s.w.m.tensors[a]); j++) {
+			/* rows of keys are in another order in files with Meta's names */
+			int64_t row = k ? j / cols : row_of_pairs(j / cols, dim);
+			int64_t at = row * cols + j % cols;
+			s.of[1][EXP_AVG][a][j] += 0.9f * (n[at] - m[j]);
+			s.of[1][EXP_AVG][b][at] += 0.9f * (m[j] - n[at]);
+		}
+		snprintf(text, sizeof(text),
+			"%s (1): its moments of the step before were those of %s",
+			of[k][0], of[k][1]);
+		step_expect(&s, &plain_check, text);
+		step_end(&s);
+	}
+}
+
+/* The gradient of keys' biases is zero but for rounding, also where no bound is measured: of sequences that are
+ * shorter than the table of positions. */
+static void keys_of_short_sequences(void **state)
+{
+	struct step s;
+	(void)state;
+	step_begin(&s, GPT2_OF("32"));
+	int i = step_tensor(&s, "layers.0.attention.wk.bias");
+	for (int j = 0; j < 32; j++)
+		s.g.g[i][j] = (float)(1e-10 * test_normal(9, j));
+	step_train(&s);
+	step_expect(&s, &plain_check, NULL);
+	for (int j = 0; j < 32; j++)
+		s.of[1][EXP_AVG][i][j] = 0.1f;
+	step_expect(&s, &plain_check,
+		"layers.0.attention.wk.bias: has a gradient, and should have none");
+	step_end(&s);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(wrong_gradients),
+		cmocka_unit_test(missing_when_warm),
+		cmocka_unit_test(moments_of_others),
+		cmocka_unit_test(keys_of_short_sequences),
+	};
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
