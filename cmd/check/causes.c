@@ -607,7 +607,7 @@ int find_causes(struct step_check *c, struct err *e)
 		by_sequences(&s);
 		by_function(&s);
 		by_loss(&s);
-		by_ranks_apart(&s);
+		by_missing_all_reduce(&s);
 	}
 	if (affordable)
 		by_sums(&s);

@@ -54,8 +54,8 @@ bool are_equal(const double *x, int n);
 void by_lost_moments(struct cause_search *s);
 /* Weights of the batch's sequences. */
 void by_sequences(struct cause_search *s);
-/* Tensor-parallel ranks that go back with their own parts of the gradients of activations. */
-void by_ranks_apart(struct cause_search *s);
+/* Tensor-parallel ranks that do not sum the gradients of activations: each backpropagates its own part. */
+void by_missing_all_reduce(struct cause_search *s);
 /* Labels that are smoothed, or z-loss. */
 void by_loss(struct cause_search *s);
 /* Another function than the model's options say. */

@@ -191,7 +191,7 @@ static float *assemble(
 	return best;
 }
 
-static void try_ranks_apart(struct cause_search *s, int n)
+static void try_missing_all_reduce(struct cause_search *s, int n)
 {
 	struct step_check *c = s->c;
 	struct gradients *of = xcalloc((size_t)n, sizeof(*of));
@@ -205,7 +205,7 @@ static void try_ranks_apart(struct cause_search *s, int n)
 		all.g[c->of[s->wrong[k]].in_model] = assemble(s, s->wrong[k], of, n);
 	if (farthest_from(s, &all) <= 1)
 		explain_all(s,
-			"as if each tensor-parallel rank went back with its own part of "
+			"as if each tensor-parallel rank backpropagated its own part of "
 			"the gradient: no all-reduce where column-parallel layers begin");
 	for (int rank = 0; rank < n; rank++)
 		gradients_free(&of[rank]);
@@ -213,13 +213,13 @@ static void try_ranks_apart(struct cause_search *s, int n)
 	gradients_free(&all);
 }
 
-void by_ranks_apart(struct cause_search *s)
+void by_missing_all_reduce(struct cause_search *s)
 {
 	const int64_t tries[] = {s->c->o.tp, 2, 4};
 	bool *wanted = xcalloc((size_t)s->c->weights.m.n_tensors, sizeof(*wanted));
 	for (size_t i = 0; i < ARRAY_LEN(tries); i++)
 		if (tries[i] > 1 && tries[i] <= MAX_PARTS && unexplained(s, wanted))
-			try_ranks_apart(s, (int)tries[i]);
+			try_missing_all_reduce(s, (int)tries[i]);
 	free(wanted);
 }
 

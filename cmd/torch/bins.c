@@ -94,7 +94,7 @@ static int add_tensors(struct torch_file *f, int32_t file, const char *name, jso
 		if (text && !memchr(text, 0, n))
 			str_add(&own, text, n);
 		const char *where = json_string_value(json_object_get(map, own.s));
-		rc = kept_tensor(f, file, a, node, own.s, e);
+		rc = storages_tensor(f, file, a, node, own.s, e);
 		if (!rc && (!where || strcmp(where, name)))
 			rc = err_set(e, EX_DATAERR, "%s: has %s, and %s does not say so",
 				f->parts->files[file], own.s, index_file);
@@ -107,10 +107,10 @@ static int add_file(
 	struct torch_file *f, int32_t file, const char *name, json_t *map, struct err *e)
 {
 	struct archive a;
-	if (kept_open(f, file, &a, e))
+	if (storages_open(f, file, &a, e))
 		return -1;
 	int rc = add_tensors(f, file, name, map, &a, e);
-	kept_close(f, file, &a);
+	storages_close(f, file, &a);
 	return rc;
 }
 
@@ -143,7 +143,7 @@ int bins_open(struct torch_file *f, struct err *e)
 				path.s, index_file);
 	}
 	if (!rc)
-		kept_files(f, &paths);
+		storages_files(f, &paths);
 	for (int64_t i = 0; i < names.n && !rc; i++)
 		rc = add_file(f, (int32_t)i, names.v[i], map, e);
 	rc = rc || items_end(f, e) || check_index(f, map, e) ? -1 : 0;

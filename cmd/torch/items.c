@@ -286,7 +286,7 @@ static int find_chunk(
 	struct archive own, *a = &f->parts->archive;
 	struct described d;
 	if (f->parts->zips && c->file >= 0)
-		return kept_find(f, c, e);
+		return storages_find(f, c, e);
 	if (f->parts->many) {
 		int fd = items_fd(f, c->file, e);
 		a = &own;

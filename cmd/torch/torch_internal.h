@@ -62,10 +62,11 @@ void dtype_doubles(int dtype, const void *raw, int64_t n, double *out);
 /* A box of a tensor, as one tensor in an archive. */
 struct chunk {
 	int64_t box; /* in parts.boxes: where it begins in each dimension, then its sizes */
-	int64_t at, n_bytes; /* of DCP: its archive in the file; of kept.c: its numbers */
-	int32_t file;	     /* -1: not stored */
+	int64_t at,
+		n_bytes; /* of DCP: its archive in the file; of storages.c: its numbers */
+	int32_t file;	 /* -1: not stored */
 	uint32_t
-		node; /* of torch.save(): in the tree; of kept.c: the entry of its storage */
+		node; /* of torch.save(): in the tree; of storages.c: the entry of its storage */
 	struct place *place; /* NULL: not looked for yet */
 };
 
@@ -82,7 +83,7 @@ struct torch_parts {
 	int *fds; /* -1: closed */
 	int32_t n_files, recent[OPEN_FILES];
 	int next;
-	struct zip *zips; /* kept.c: of each file; else NULL */
+	struct zip *zips; /* storages.c: of each file; else NULL */
 	/* A tensor that is not contiguous, as it is in memory. */
 	void *span;
 	const struct place *span_of;
@@ -101,16 +102,16 @@ int32_t items_add_file(struct torch_file *f, const char *path);
 /* Its descriptor. */
 int items_fd(struct torch_file *f, int32_t file, struct err *e);
 
-/* ---- kept.c: tensors in storages of several archives, of which only the directories are kept ------------- */
+/* ---- storages.c: tensors in storages of several archives, of which only the directories are kept ------------- */
 
 /* Appends the files of a list, from number 0 on, before all else. */
-void kept_files(struct torch_file *f, const struct strs *paths);
+void storages_files(struct torch_file *f, const struct strs *paths);
 /* Opens one. */
-int kept_open(struct torch_file *f, int32_t file, struct archive *a, struct err *e);
+int storages_open(struct torch_file *f, int32_t file, struct archive *a, struct err *e);
 /* Closes it, but for its directory, in which storages are found. */
-void kept_close(struct torch_file *f, int32_t file, struct archive *a);
+void storages_close(struct torch_file *f, int32_t file, struct archive *a);
 /* Appends an item that is the tensor of a node. 1: it is none. */
-int kept_tensor(struct torch_file *f, int32_t file, const struct archive *a,
+int storages_tensor(struct torch_file *f, int32_t file, const struct archive *a,
 	uint32_t node, const char *name, struct err *e);
 
 /* A flat buffer. */
@@ -120,14 +121,14 @@ struct buffer {
 	int dtype;
 	int64_t at, n; /* its first byte in the file, its numbers */
 };
-int kept_buffer(const struct torch_file *f, int32_t file, const struct archive *a,
+int storages_buffer(const struct torch_file *f, int32_t file, const struct archive *a,
 	uint32_t node, struct buffer *b, struct err *e);
 /* Numbers [first, first + n) of the last item are those of the buffer from `from` on. They are to be added
  * in order. */
-void kept_add(struct torch_file *f, const struct buffer *b, int64_t from, int64_t first,
-	int64_t n);
+void storages_add(struct torch_file *f, const struct buffer *b, int64_t from,
+	int64_t first, int64_t n);
 /* Checks the storage of a chunk, once, and sets its place. */
-int kept_find(struct torch_file *f, struct chunk *c, struct err *e);
+int storages_find(struct torch_file *f, struct chunk *c, struct err *e);
 
 /* ---- torch_file.c, dcp.c, shards.c, universal.c, zero.c, bins.c ---------------------------------------- */
 

@@ -162,7 +162,7 @@ static int read_kind(
 		uint32_t node = kind == FP32 ? pickle_item(p, buffers_of(p), (uint32_t)g)
 					     : pickle_get(p, state_of(p, g), kinds[kind]);
 		struct buffer *b = buffer_of(z, kind, g, rank);
-		if (kept_buffer(z->f, (int32_t)rank, a, node, b, z->e))
+		if (storages_buffer(z->f, (int32_t)rank, a, node, b, z->e))
 			return err_prefix(
 				z->e, "%s of group %lld: ", kinds[kind], (long long)g);
 		if (b->dtype != buffer_of(z, kind, 0, 0)->dtype)
@@ -192,7 +192,7 @@ static int check_rank(struct zero *z, const struct pickle *p, int64_t rank)
 static int read_rank(struct zero *z, int64_t rank)
 {
 	struct archive a;
-	if (kept_open(z->f, (int32_t)rank, &a, z->e))
+	if (storages_open(z->f, (int32_t)rank, &a, z->e))
 		return -1;
 	const struct pickle *p = &a.tree;
 	if (!rank) {
@@ -206,7 +206,7 @@ static int read_rank(struct zero *z, int64_t rank)
 	int rc = check_rank(z, p, rank);
 	for (enum kind k = FP32; k < KINDS && !rc && (!k || z->moments); k++)
 		rc = read_kind(z, &a, rank, k);
-	kept_close(z->f, (int32_t)rank, &a);
+	storages_close(z->f, (int32_t)rank, &a);
 	return rc;
 }
 
@@ -331,7 +331,7 @@ static void add_part(struct torch_file *f, const struct vector *v, int64_t from,
 	for (int64_t i = 0; i < v->n && n; i++) {
 		const struct buffer *b = &v->first[i * v->step];
 		int64_t some = max64(0, min64(n, b->n - from));
-		kept_add(f, b, from, first, some);
+		storages_add(f, b, from, first, some);
 		from = max64(0, from - b->n);
 		first += some;
 		n -= some;
@@ -527,7 +527,7 @@ static int add_frozen(struct zero *z)
 		char *name = copy_text(p, key);
 		if (name && !(known.n && bsearch(&name, known.v, (size_t)known.n,
 						 sizeof(*known.v), by_name)))
-			rc = kept_tensor(
+			rc = storages_tensor(
 				z->f, z->model_file, &z->model, node, name, z->e);
 		free(name);
 	}
@@ -544,7 +544,7 @@ static int read_fragments(
 	for (int64_t i = from; i < z->n_parameters; i++) {
 		const struct parameter *x = &z->parameters[i];
 		struct buffer *b = &z->buffers[(i - from) * z->ranks + rank];
-		if (kept_buffer(z->f, z->model_file + (int32_t)rank, a,
+		if (storages_buffer(z->f, z->model_file + (int32_t)rank, a,
 			    pickle_get(p, dict, x->name), b, z->e))
 			return err_prefix(z->e, "%s: ", x->name);
 		if (b->n != part_of(z, x->n) ||
@@ -564,10 +564,10 @@ static int read_all_fragments(struct zero *z, int64_t from)
 	int rc = read_fragments(z, &z->model, 0, from);
 	for (int64_t r = 1; r < z->ranks && !rc; r++) {
 		int32_t file = z->model_file + (int32_t)r;
-		if (kept_open(z->f, file, &a, z->e))
+		if (storages_open(z->f, file, &a, z->e))
 			return -1;
 		rc = read_fragments(z, &a, r, from);
-		kept_close(z->f, file, &a);
+		storages_close(z->f, file, &a);
 	}
 	return rc;
 }
@@ -590,7 +590,8 @@ static int add_fragments(struct zero *z)
 		begin_item(z, x->name, NULL, x);
 		z->f->items[z->f->n - 1].dtype = b->dtype;
 		for (int64_t r = 0; r * part < x->n; r++)
-			kept_add(z->f, &b[r], 0, r * part, min64(part, x->n - r * part));
+			storages_add(
+				z->f, &b[r], 0, r * part, min64(part, x->n - r * part));
 	}
 	return rc;
 }
@@ -604,20 +605,20 @@ static int read_all(struct zero *z)
 	int rc = zero_files_list(&z->files, z->stage, z->ranks, &paths, z->e);
 	z->model_file = (int32_t)z->ranks;
 	if (!rc)
-		kept_files(z->f, &paths);
+		storages_files(z->f, &paths);
 	strs_free(&paths);
 	if (rc || archive_of_path(&z->f->parts->archive, z->f->parts->files[0], z->e))
 		return -1;
 	for (int64_t r = 0; r < z->ranks; r++)
 		if (read_rank(z, r))
 			return -1;
-	if (kept_open(z->f, z->model_file, &z->model, z->e))
+	if (storages_open(z->f, z->model_file, &z->model, z->e))
 		return -1;
 	rc = read_parameters(z) || check_sizes(z) || add_parameters(z) ||
 	     (z->stage == 3 ? add_fragments(z) : add_frozen(z)) ||
 	     torch_file_walk(z->f, pickle_get(p, base_of(p), "param_groups"),
 		     "optimizer.param_groups", z->e);
-	kept_close(z->f, z->model_file, &z->model);
+	storages_close(z->f, z->model_file, &z->model);
 	return rc || items_end(z->f, z->e) ? -1 : 0;
 }
 

@@ -155,7 +155,7 @@ wrong("head-part-missing", "the output layer's part of a tied weight's gradient 
 wrong("wo-slice-twice", "one TP slice of each wo counted twice",
       "layers.0.attention.wo.weight (2): dim 1 in 2 slices: 1 2 times", **TP)
 wrong("enter-missing", "no all-reduce of the gradient at the begin of column-parallel products",
-      "(20): as if each tensor-parallel rank went back with its own part of the gradient", **TP, **OFF)
+      "(20): as if each tensor-parallel rank backpropagated its own part of the gradient", **TP, **OFF)
 wrong("leave-missing", "no all-reduce after wo in the forward pass",
       "finding loss: ", **TP, **OFF)
 wrong("ddp-no-sync", "DDP's all-reduce missing (no_sync left on)",

@@ -256,7 +256,7 @@ static const struct {
 	{LLAMA "tie = yes\n", tied_twice, "embedding and output layer: 2 1 times"},
 	{LLAMA, sequence_skipped, "(21): sequences 3 of 4 do not count\n"},
 	{LLAMA, ranks_apart,
-		"as if each tensor-parallel rank went back with its own part of the gradient"},
+		"as if each tensor-parallel rank backpropagated its own part of the gradient"},
 	{LLAMA, pairs_rotated, "in pairs of neighbours"},
 	{LLAMA, positions_restart, "positions began again in each chunk"},
 	{GPT2, positions_restart, "positions began again in each chunk"},

@@ -9,14 +9,14 @@
 #include <string.h>
 #include <sys/stat.h>
 
-void kept_files(struct torch_file *f, const struct strs *paths)
+void storages_files(struct torch_file *f, const struct strs *paths)
 {
 	for (int64_t i = 0; i < paths->n; i++)
 		items_add_file(f, paths->v[i]);
 	f->parts->zips = xcalloc((size_t)paths->n + 1, sizeof(*f->parts->zips));
 }
 
-int kept_open(struct torch_file *f, int32_t file, struct archive *a, struct err *e)
+int storages_open(struct torch_file *f, int32_t file, struct archive *a, struct err *e)
 {
 	struct stat st;
 	int fd = items_fd(f, file, e);
@@ -26,7 +26,7 @@ int kept_open(struct torch_file *f, int32_t file, struct archive *a, struct err 
 	return archive_open(a, fd, f->parts->files[file], 0, n_bytes, e);
 }
 
-void kept_close(struct torch_file *f, int32_t file, struct archive *a)
+void storages_close(struct torch_file *f, int32_t file, struct archive *a)
 {
 	f->parts->zips[file] = a->zip;
 	a->zip = (struct zip){.fd = -1};
@@ -50,7 +50,7 @@ static int find_tensor(const struct archive *a, uint32_t node, struct described 
 	return 0;
 }
 
-int kept_tensor(struct torch_file *f, int32_t file, const struct archive *a,
+int storages_tensor(struct torch_file *f, int32_t file, const struct archive *a,
 	uint32_t node, const char *name, struct err *e)
 {
 	static const int64_t zeros[TORCH_MAX_DIMS];
@@ -72,7 +72,7 @@ int kept_tensor(struct torch_file *f, int32_t file, const struct archive *a,
 	return 0;
 }
 
-int kept_buffer(const struct torch_file *f, int32_t file, const struct archive *a,
+int storages_buffer(const struct torch_file *f, int32_t file, const struct archive *a,
 	uint32_t node, struct buffer *b, struct err *e)
 {
 	struct described d;
@@ -109,8 +109,8 @@ static int64_t cut_box(const struct torch_item *t, int64_t first, int64_t n,
 	return sizes[k] * size[k];
 }
 
-void kept_add(struct torch_file *f, const struct buffer *b, int64_t from, int64_t first,
-	int64_t n)
+void storages_add(struct torch_file *f, const struct buffer *b, int64_t from,
+	int64_t first, int64_t n)
 {
 	int64_t begin[TORCH_MAX_DIMS], sizes[TORCH_MAX_DIMS];
 	while (n) {
@@ -125,7 +125,7 @@ void kept_add(struct torch_file *f, const struct buffer *b, int64_t from, int64_
 	}
 }
 
-int kept_find(struct torch_file *f, struct chunk *c, struct err *e)
+int storages_find(struct torch_file *f, struct chunk *c, struct err *e)
 {
 	int64_t at;
 	struct zip *z = &f->parts->zips[c->file];
