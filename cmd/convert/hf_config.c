@@ -214,11 +214,88 @@ static int check_absent(const struct reader *r)
 		       : not_supported(r, "partial_rotary_factor", "is not 1");
 }
 
+/* Nanotron's model_config.json has Llama's keys, and some that change the function. (It does not read rope_scaling.) */
+static int read_nanotron(const struct reader *r, struct hf_config *h)
+{
+	static const char *const others[] = {"moe_config", "no_rope_layer",
+		"rope_seq_len_interpolation_factor", "sliding_window_size"};
+	bool z_loss;
+	for (size_t i = 0; i < ARRAY_LEN(others); i++)
+		if (get(r, others[i]))
+			return not_supported(r, others[i], "is there");
+	json_object_del(r->root, "rope_scaling");
+	/* (before it had the key, they were) */
+	if (get_bool(r, "rope_interleaved", true, &h->rope_interleaved) ||
+		get_bool(r, "z_loss_enabled", false, &z_loss))
+		return -1;
+	if (z_loss)
+		warn("%s: z_loss_enabled: the gradient of its loss has another part, which pt does "
+		     "not compute",
+			r->path);
+	return read_llama(r, h);
+}
+
+static bool has_flag(const struct reader *r, const char *key)
+{
+	return json_is_true(json_object_get(r->root, key));
+}
+
+static const char *const of_gpt2[] = {"activation_function", "attn_pdrop", "embd_pdrop",
+	"layer_norm_epsilon", "n_ctx", "n_embd", "n_head", "n_inner", "n_layer",
+	"n_positions", "reorder_and_upcast_attn", "resid_pdrop", "add_cross_attention",
+	"scale_attn_by_inverse_layer_idx", "scale_attn_weights", NULL};
+static const char *const of_llama[] = {"attention_bias", "attention_dropout", "head_dim",
+	"hidden_act", "hidden_size", "intermediate_size", "max_position_embeddings",
+	"mlp_bias", "num_attention_heads", "num_hidden_layers", "num_key_value_heads",
+	"pretraining_tp", "rms_norm_eps", "rope_parameters", "rope_scaling", "rope_theta",
+	NULL};
+static const char *const of_all[] = {"bos_token_id", "dtype", "eos_token_id",
+	"initializer_range", "pad_token_id", "tie_word_embeddings", "torch_dtype",
+	"transformers_version", "use_cache", "vocab_size", OUR_MULTIPLE, NULL};
+
+static bool is_one_of(const char *const *list, const char *key)
+{
+	while (*list && strcmp(*list, key) != 0)
+		list++;
+	return *list;
+}
+
+/* Are all keys those of a class, and this one there? Other classes have some of the same. */
+static bool are_keys_of(
+	const struct reader *r, const char *const *list, const char *needed)
+{
+	const char *key;
+	json_t *value;
+	json_object_foreach(r->root, key,
+		value) if (!is_one_of(list, key) && !is_one_of(of_all, key)) return false;
+	return get(r, needed) != NULL;
+}
+
+/* The class of a configuration without model_type, if that is certain. */
+static const char *type_of_keys(const struct reader *r)
+{
+	json_t *classes = get(r, "architectures");
+	const char *first = json_string_value(json_array_get(classes, 0));
+	if (first && !strcmp(first, "GPT2LMHeadModel"))
+		return "gpt2";
+	if (first && !strcmp(first, "LlamaForCausalLM"))
+		return "llama";
+	return are_keys_of(r, of_gpt2, "n_embd")	 ? "gpt2"
+	       : are_keys_of(r, of_llama, "hidden_size") ? "llama"
+							 : NULL;
+}
+
 static int read_class(const struct reader *r, struct hf_config *h)
 {
 	if (check_absent(r))
 		return -1;
 	const char *type = json_string_value(json_object_get(r->root, "model_type"));
+	if (has_flag(r, "is_llama_config") || has_flag(r, "is_qwen2_config"))
+		return read_nanotron(r, h);
+	if (!get(r, "model_type") && !(type = type_of_keys(r)))
+		return not_supported(r, "model_type",
+			"is missing, and other keys do not tell it: add \"model_type\": "
+			"\"llama\" if it is LlamaForCausalLM, \"gpt2\" if it is GPT2LMHeadModel");
 	if (type && !strcmp(type, "gpt2"))
 		return read_gpt2(r, h);
 	if (type && !strcmp(type, "llama"))

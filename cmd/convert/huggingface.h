@@ -16,6 +16,7 @@
 struct hf_config {
 	struct model_config c;
 	bool attention_bias, mlp_bias; /* Llama: these modules have biases */
+	bool rope_interleaved; /* nanotron: channels that are rotated together are neighbours */
 };
 
 /* Keys that are absent have the defaults of the class. */

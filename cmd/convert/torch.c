@@ -1,6 +1,6 @@
 /*
  * Checkpoints of PyTorch as views: files of torch.save() and directories of DCP, with the names of
- * torchtitan, of Hugging Face, of nanoGPT or of Megatron-LM, and the moments of AdamW if they have them.
+ * torchtitan, of Hugging Face, of nanoGPT, of Megatron-LM or of nanotron, and the moments of AdamW if they have them.
  */
 #include "convert/torch_internal.h"
 
@@ -27,6 +27,7 @@ struct torch_view {
 	int n_list;
 	int moments; /* torch_names_has_moments() */
 	bool linear; /* nanoGPT's matrices are [out, in], Hugging Face's [in, out] */
+	bool pairs;  /* nanotron's rope_interleaved */
 	struct source *of; /* [group][tensor] */
 	/* A transposed item, or one layer of an item with all, read whole. */
 	const struct torch_item *cached;
@@ -245,6 +246,19 @@ static int find_theirs(
 	return 0;
 }
 
+/* Nanotron's queries, keys and values are one after the other, Megatron-LM's by key heads. */
+static void cut_rows(const struct torch_view *x, int fused, struct source *s)
+{
+	const struct model_config *c = &x->m.c;
+	s->fused = fused;
+	if (x->names.naming != NAMES_NANOTRON || fused == NOT_FUSED)
+		return;
+	s->fused = NOT_FUSED;
+	s->pairs = x->pairs && fused != FUSED_V;
+	s->first = fused == FUSED_Q ? 0 : c->heads * x->m.head_dim;
+	s->first += fused == FUSED_V ? c->kv_heads * x->m.head_dim : 0;
+}
+
 /* A tensor of Megatron-LM: of one layer, or of all; gate and up are the halves of one. */
 static int find_megatron(struct torch_view *x, int group, int i, struct err *e)
 {
@@ -261,19 +275,18 @@ static int find_megatron(struct torch_view *x, int group, int i, struct err *e)
 	if (m.item->ndim != t->ndim + behind || m.item->dims[behind] != rows ||
 		(t->ndim == 2 && m.item->dims[behind + 1] != t->dims[1]))
 		return wrong_shape(x, m.item, e);
-	*source_of(x, group, i) = (struct source){.item = m.item,
-		.first = m.second ? t->dims[0] : 0,
-		.layer = m.layer,
-		.fused = m.fused};
+	*source_of(x, group, i) = (struct source){
+		.item = m.item, .first = m.second ? t->dims[0] : 0, .layer = m.layer};
+	cut_rows(x, m.fused, source_of(x, group, i));
 	return 0;
 }
 
 static int find_group(struct torch_view *x, int group, struct err *e)
 {
-	for (int i = 0; i < x->m.n_tensors && x->names.naming == NAMES_MEGATRON; i++)
+	for (int i = 0; i < x->m.n_tensors && names_are_fused(&x->names); i++)
 		if (find_megatron(x, group, i, e))
 			return -1;
-	if (x->names.naming == NAMES_MEGATRON)
+	if (names_are_fused(&x->names))
 		return 0;
 	if (x->names.naming == NAMES_META) {
 		for (int i = 0; i < x->m.n_tensors; i++)
@@ -363,7 +376,7 @@ static int check_all_used(struct torch_view *x, const struct torch_item *const *
 	static const char *const parts[] = {"layers.", "model.layers.", "h.",
 		"transformer.h.", "output.", "lm_head.", "norm.", "model.norm.", "ln_f.",
 		"transformer.ln_f.", "wpe.", "transformer.wpe.", "decoder.",
-		"output_layer.", "embedding."};
+		"output_layer.", "embedding.", "final_layer_norm."};
 	const char *prefix = x->names.prefix.s ? x->names.prefix.s : "";
 	for (int64_t i = 0; i < x->names.n; i++) {
 		const struct torch_item *t = x->names.v[i].item;
@@ -484,7 +497,7 @@ static int load(
 	struct model_config c;
 	if (torch_open(&x->file, path, e) || torch_names_open(&x->names, &x->file, e) ||
 		(x->moments = torch_names_has_moments(&x->names, e)) < 0 ||
-		torch_config(&c, &x->file, &x->names, e))
+		torch_config(&c, &x->pairs, &x->file, &x->names, e))
 		return -1;
 	if (model_init(&x->m, &c, 0, e)) {
 		e->code = EX_DATAERR;

@@ -36,11 +36,11 @@ static int64_t rows(const struct torch_item *t, int64_t none)
 }
 
 /* Names of one naming: of layers, and of tensors whose shapes tell something. */
-/* (Megatron-LM's are in torch_megatron.c.) */
+/* (Megatron-LM's and nanotron's are in torch_megatron.c.) */
 static const struct shapes {
 	const char *layers, *norm, *bias, *output;
 	const char *keys, *up; /* rows: kv heads, hidden size of the feed-forward layer */
-} shapes[NAMES_MEGATRON + 1] = {
+} shapes[NAMES_NANOTRON + 1] = {
 	[NAMES_META] = {"layers.", "attention_norm.weight", "attention.wq.bias",
 		"output.weight", "attention.wk.weight", "feed_forward.w1.weight"},
 	[NAMES_LLAMA] = {"model.layers.", "input_layernorm.weight",
@@ -54,7 +54,10 @@ static void read_shapes_of_megatron(struct model_config *c, const struct torch_n
 {
 	int64_t qkv;
 	megatron_shapes(x, &c->layers, &c->ffn_dim, &qkv);
-	c->tie = torch_names_find(x, "output_layer.weight") ? NO : YES;
+	c->tie = torch_names_find(x, x->naming == NAMES_NANOTRON ? "lm_head.weight"
+								 : "output_layer.weight")
+			 ? NO
+			 : YES;
 	c->bias = NO;
 }
 
@@ -64,7 +67,7 @@ static void read_shapes(struct model_config *c, const struct torch_names *x)
 	c->arch = x->naming == NAMES_GPT2 ? ARCH_GPT2 : ARCH_LLAMA;
 	c->vocab = x->table->dims[0];
 	c->dim = x->table->dims[1];
-	if (x->naming == NAMES_MEGATRON) {
+	if (names_are_fused(x)) {
 		read_shapes_of_megatron(c, x);
 		return;
 	}
@@ -153,8 +156,8 @@ static int read_options(
 	return rc ? -1 : 0;
 }
 
-/* --model-config; or config.json in the directory of the checkpoint, or beside the checkpoint. NULL: there is none;
- * else allocated. */
+/* --model-config; or config.json in the directory of the checkpoint, or beside the checkpoint. (Nanotron's is
+ * model_config.json.) NULL: there is none; else allocated. */
 static char *find_config(const char *path)
 {
 	struct str file = {0};
@@ -162,10 +165,14 @@ static char *find_config(const char *path)
 	size_t n = strlen(path);
 	if (given)
 		return xstrdup(given);
-	if (!stat(path, &st) && S_ISDIR(st.st_mode))
-		str_printf(&file, "%s/config.json", path);
-	if (file.s && file_exists(file.s))
-		return file.s;
+	static const char *const names[] = {"config.json", "model_config.json"};
+	bool folder = !stat(path, &st) && S_ISDIR(st.st_mode);
+	for (size_t i = 0; i < ARRAY_LEN(names) && folder; i++) {
+		str_clear(&file);
+		str_printf(&file, "%s/%s", path, names[i]);
+		if (file_exists(file.s))
+			return file.s;
+	}
 	while (n > 1 && path[n - 1] == '/')
 		n--;
 	while (n && path[n - 1] != '/')
@@ -209,8 +216,8 @@ static int check_shapes(const struct model_config *from, const struct model_conf
 	return 0;
 }
 
-static int read_config(struct model_config *c, const struct model_config *shape,
-	const char *path, bool *context, struct err *e)
+static int read_config(struct model_config *c, bool *pairs,
+	const struct model_config *shape, const char *path, bool *context, struct err *e)
 {
 	struct hf_config h;
 	*context = true;
@@ -218,6 +225,7 @@ static int read_config(struct model_config *c, const struct model_config *shape,
 		if (hf_config_read(&h, path, e))
 			return -1;
 		*c = h.c;
+		*pairs = h.rope_interleaved;
 		c->bias = shape->bias;
 		return check_shapes(c, shape, path, e);
 	}
@@ -238,7 +246,7 @@ static int64_t rows_of_keys(const struct model_config *c, const struct torch_nam
 {
 	const struct shapes *s = &shapes[x->naming];
 	int64_t layers, ffn, qkv;
-	if (x->naming == NAMES_MEGATRON) {
+	if (names_are_fused(x)) {
 		megatron_shapes(x, &layers, &ffn, &qkv);
 		return (qkv - c->dim) / 2;
 	}
@@ -280,7 +288,7 @@ static int check_sizes(const struct model_config *c, const char *path, struct er
 		e, EX_DATAERR, "%s: the shapes of its tensors are of no model", path);
 }
 
-int torch_config(struct model_config *c, struct torch_file *f,
+int torch_config(struct model_config *c, bool *pairs, struct torch_file *f,
 	const struct torch_names *x, struct err *e)
 {
 	struct model_config shape = {.arch = 0};
@@ -290,7 +298,8 @@ int torch_config(struct model_config *c, struct torch_file *f,
 	char *path = find_config(f->path);
 	bool context = false;
 	*c = shape;
-	int rc = path ? read_config(c, &shape, path, &context, e) : 0;
+	*pairs = false;
+	int rc = path ? read_config(c, pairs, &shape, path, &context, e) : 0;
 	if (!rc && shape.context)
 		c->context = shape.context;
 	if (!path)

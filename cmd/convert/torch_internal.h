@@ -12,7 +12,8 @@ enum naming {
 	NAMES_META, /* torchtitan and Meta: ours, but rows of wq and wk are in another order */
 	NAMES_LLAMA, /* Hugging Face's LlamaForCausalLM */
 	NAMES_GPT2, /* its GPT2LMHeadModel, or nanoGPT's, whose matrices are not transposed */
-	NAMES_MEGATRON /* Megatron-LM's GPTModel: fused, and layers may be one tensor */
+	NAMES_MEGATRON, /* Megatron-LM's GPTModel: fused, and layers may be one tensor */
+	NAMES_NANOTRON	/* nanotron's Llama: fused, all queries in front of all keys */
 };
 
 /* The parts of a fused tensor of queries, keys and values. */
@@ -65,7 +66,7 @@ const struct torch_item *torch_names_exact(const struct torch_names *x, const ch
 
 /* ---- torch_megatron.c ----------------------------------------------------------------------- */
 
-/* A tensor of Megatron-LM that has one of ours. */
+/* A tensor of Megatron-LM or nanotron that has one of ours. */
 struct megatron {
 	const struct torch_item *item; /* NULL: there is none */
 	int64_t layer;		       /* of its first dimension; -1: it has none */
@@ -73,6 +74,10 @@ struct megatron {
 	bool second; /* in the second half of its rows */
 	char name[96];
 };
+static inline bool names_are_fused(const struct torch_names *x)
+{
+	return x->naming >= NAMES_MEGATRON;
+}
 /* Finds ours in a group of the checkpoint ("exp_avg"; "": the parameters, in fp32 if the optimizer has them). */
 void megatron_find(const struct torch_names *x, const char *ours, const char *group,
 	struct megatron *out);
@@ -87,8 +92,9 @@ int megatron_numbers(struct torch_file *f, const struct torch_names *x, const ch
 
 /* ---- torch_config.c: the options of the model ------------------------------------------------ */
 
-/* From the shapes, and from --model-config, or a config.json beside the checkpoint. */
-int torch_config(struct model_config *c, struct torch_file *f,
+/* From the shapes, and from --model-config, or a config.json beside the checkpoint. *pairs: channels that are rotated
+ * together are neighbours. */
+int torch_config(struct model_config *c, bool *pairs, struct torch_file *f,
 	const struct torch_names *x, struct err *e);
 /* The options of AdamW that the checkpoint has. */
 int torch_config_optimizer(struct str *out, struct torch_file *f,

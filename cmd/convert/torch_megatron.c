@@ -1,8 +1,8 @@
 /*
- * Checkpoints of Megatron-LM in its format torch_dist, which is DCP with names of its own: queries, keys and
- * values are one tensor, gate and up are one, and either all layers are one, with a dimension in front, or
- * they are numbered. The optimizer has fp32 parameters and moments under the name of the parameter. Scalars
- * of all ranks are in one value.
+ * Names of models with fused tensors: queries, keys and values are one, gate and up are one. In checkpoints of
+ * Megatron-LM in its format torch_dist, which is DCP, either all layers are one tensor, with a dimension in front, or
+ * they are numbered; the optimizer has fp32 parameters and moments under the name of the parameter; scalars
+ * of all ranks are in one value. Those of nanotron (torch/nanotron.c) have the optimizer's as others have them.
  */
 #include "convert/torch_internal.h"
 
@@ -11,36 +11,48 @@
 
 static const struct row {
 	const char *ours,
-		*theirs[2]; /* two: with the norm in the layer behind it, or as a module */
+		*theirs[2], /* two: with the norm in the layer behind it, or as a module */
+		*nanotron;
 	int fused;
 	bool second;
 } rows[] = {
 	{"attention_norm.weight",
 		{"self_attention.linear_qkv.layer_norm_weight", "input_layernorm.weight"},
-		NOT_FUSED, false},
-	{"attention.wq.weight", {"self_attention.linear_qkv.weight"}, FUSED_Q, false},
-	{"attention.wk.weight", {"self_attention.linear_qkv.weight"}, FUSED_K, false},
-	{"attention.wv.weight", {"self_attention.linear_qkv.weight"}, FUSED_V, false},
-	{"attention.wo.weight", {"self_attention.linear_proj.weight"}, NOT_FUSED, false},
+		"input_layernorm.weight", NOT_FUSED, false},
+	{"attention.wq.weight", {"self_attention.linear_qkv.weight"},
+		"attn.qkv_proj.weight", FUSED_Q, false},
+	{"attention.wk.weight", {"self_attention.linear_qkv.weight"},
+		"attn.qkv_proj.weight", FUSED_K, false},
+	{"attention.wv.weight", {"self_attention.linear_qkv.weight"},
+		"attn.qkv_proj.weight", FUSED_V, false},
+	{"attention.wo.weight", {"self_attention.linear_proj.weight"},
+		"attn.o_proj.weight", NOT_FUSED, false},
 	{"ffn_norm.weight",
 		{"mlp.linear_fc1.layer_norm_weight", "pre_mlp_layernorm.weight"},
+		"post_attention_layernorm.weight", NOT_FUSED, false},
+	{"feed_forward.w1.weight", {"mlp.linear_fc1.weight"}, "mlp.gate_up_proj.weight",
 		NOT_FUSED, false},
-	{"feed_forward.w1.weight", {"mlp.linear_fc1.weight"}, NOT_FUSED, false},
-	{"feed_forward.w3.weight", {"mlp.linear_fc1.weight"}, NOT_FUSED, true},
-	{"feed_forward.w2.weight", {"mlp.linear_fc2.weight"}, NOT_FUSED, false},
+	{"feed_forward.w3.weight", {"mlp.linear_fc1.weight"}, "mlp.gate_up_proj.weight",
+		NOT_FUSED, true},
+	{"feed_forward.w2.weight", {"mlp.linear_fc2.weight"}, "mlp.down_proj.weight",
+		NOT_FUSED, false},
 };
 
 static const struct {
-	const char *ours, *theirs;
-} others[] = {{"tok_embeddings.weight", "embedding.word_embeddings.weight"},
-	{"norm.weight", "decoder.final_layernorm.weight"},
-	{"output.weight", "output_layer.weight"}};
+	const char *ours, *theirs, *nanotron;
+} others[] = {{"tok_embeddings.weight", "embedding.word_embeddings.weight",
+		      "token_position_embeddings.token_embedding.weight"},
+	{"norm.weight", "decoder.final_layernorm.weight", "final_layer_norm.weight"},
+	{"output.weight", "output_layer.weight", "lm_head.weight"}};
 
 /* The item of a name in a group. The parameters are the optimizer's, which has them in fp32, if it does. */
 static const struct torch_item *find(
 	const struct torch_names *x, const char *group, const char *name)
 {
 	char begin[64];
+	if (x->naming == NAMES_NANOTRON)
+		return *group ? torch_names_state(x, name, NULL, group)
+			      : torch_names_find(x, name);
 	snprintf(begin, sizeof(begin), "optimizer.state.%s.",
 		*group ? group : "fp32_param");
 	const struct torch_item *t = torch_names_look_up(x, begin, name, "", true);
@@ -68,10 +80,12 @@ static const struct torch_item *find_in_layer(const struct torch_names *x,
 void megatron_find(const struct torch_names *x, const char *ours, const char *group,
 	struct megatron *out)
 {
+	bool nanotron = x->naming == NAMES_NANOTRON;
 	*out = (struct megatron){.layer = -1, .fused = NOT_FUSED};
 	for (size_t i = 0; i < ARRAY_LEN(others); i++)
 		if (!strcmp(others[i].ours, ours)) {
-			snprintf(out->name, sizeof(out->name), "%s", others[i].theirs);
+			snprintf(out->name, sizeof(out->name), "%s",
+				nanotron ? others[i].nanotron : others[i].theirs);
 			out->item = find(x, group, out->name);
 			return;
 		}
@@ -84,7 +98,12 @@ void megatron_find(const struct torch_names *x, const char *ours, const char *gr
 			continue;
 		out->fused = rows[i].fused;
 		out->second = rows[i].second;
-		for (int k = 1; k >= 0 && !out->item; k--)
+		if (nanotron) {
+			snprintf(out->name, sizeof(out->name), "decoder.%lld.%s",
+				(long long)layer, rows[i].nanotron);
+			out->item = find(x, group, out->name);
+		}
+		for (int k = 1; k >= 0 && !out->item && !nanotron; k--)
 			if (rows[i].theirs[k])
 				out->item = find_in_layer(
 					x, group, rows[i].theirs[k], layer, out);

@@ -14,7 +14,8 @@ static bool is_wrapper(const char *part, size_t n)
 {
 	static const char *const wrappers[] = {"module", "_orig_mod",
 		"_fsdp_wrapped_module", "_checkpoint_wrapped_module",
-		"qkv_linear"}; /* torchtitan's module of queries, keys and values */
+		"qkv_linear", /* torchtitan's module of queries, keys and values */
+		"pp_block"};  /* nanotron's of a stage of a pipeline */
 	for (size_t i = 0; i < ARRAY_LEN(wrappers); i++)
 		if (strlen(wrappers[i]) == n && !memcmp(part, wrappers[i], n))
 			return true;
@@ -93,7 +94,8 @@ int torch_names_open(struct torch_names *x, const struct torch_file *f, struct e
 	static const char *const tables[] = {[NAMES_META] = "tok_embeddings.weight",
 		[NAMES_LLAMA] = "embed_tokens.weight",
 		[NAMES_GPT2] = "wte.weight",
-		[NAMES_MEGATRON] = "embedding.word_embeddings.weight"};
+		[NAMES_MEGATRON] = "embedding.word_embeddings.weight",
+		[NAMES_NANOTRON] = "token_position_embeddings.token_embedding.weight"};
 	*x = (struct torch_names){.file = f};
 	if (list_names(x, e))
 		return -1;
@@ -116,8 +118,9 @@ int torch_names_open(struct torch_names *x, const struct torch_file *f, struct e
 		return 0;
 	return err_set(e, EX_UNAVAILABLE,
 		"%s: its tensors are of no model that is known: one has tok_embeddings.weight "
-		"(torchtitan), embed_tokens.weight (Hugging Face), wte.weight (GPT-2) or "
-		"embedding.word_embeddings.weight (Megatron-LM), perhaps "
+		"(torchtitan), embed_tokens.weight (Hugging Face), wte.weight (GPT-2), "
+		"embedding.word_embeddings.weight (Megatron-LM) or "
+		"token_position_embeddings.token_embedding.weight (nanotron), perhaps "
 		"behind model.; its first is %.100s. Of transformers, GPT2LMHeadModel and "
 		"LlamaForCausalLM can be read",
 		f->path, x->n ? x->v[0].text : "none");

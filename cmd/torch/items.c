@@ -152,7 +152,7 @@ bool torch_is(const char *path)
 		return false;
 	if (S_ISDIR(st.st_mode))
 		return has(path, ".metadata") || shards_are_in(path) ||
-		       universal_is_in(path) ||
+		       universal_is_in(path) || nanotron_is_in(path) ||
 		       (!has(path, "model.safetensors") &&
 			       !has(path, "model.safetensors.index.json") &&
 			       (has(path, one_file) || bins_are_in(path) ||
@@ -185,6 +185,7 @@ int torch_open(struct torch_file *f, const char *path, struct err *e)
 	int rc = !many			 ? torch_file_open(f, e)
 		 : dcp			 ? dcp_open(f, e)
 		 : universal_is_in(path) ? universal_open(f, e)
+		 : nanotron_is_in(path)	 ? nanotron_open(f, e)
 		 : zero_is_in(path)	 ? zero_open(f, e)
 		 : bins_are_in(path)	 ? bins_open(f, e)
 					 : shards_open(f, e);

@@ -54,9 +54,8 @@ bool shards_are_in(const char *folder)
 struct shard {
 	char *name;
 	int32_t file;
-	int dtype, ndim;
-	int64_t begin[TORCH_MAX_DIMS], sizes[TORCH_MAX_DIMS];
-	int64_t at;
+	struct stored is;
+	int64_t begin[TORCH_MAX_DIMS];
 };
 
 struct shards {
@@ -93,26 +92,33 @@ static int read_integers(json_t *list, int n, int64_t *out)
 	return have;
 }
 
+int stored_tensor(json_t *entry, const int64_t data[2], struct stored *x)
+{
+	int64_t bytes[2], n;
+	x->dtype = dtype_of(json_string_value(json_object_get(entry, "dtype")));
+	x->ndim = read_integers(json_object_get(entry, "shape"), -1, x->sizes);
+	if (x->dtype < 0 || x->ndim < 0 ||
+		read_integers(json_object_get(entry, "data_offsets"), 2, bytes) < 0)
+		return -1;
+	n = dtype_size(x->dtype);
+	for (int i = 0; i < x->ndim; i++)
+		if (__builtin_mul_overflow(n, x->sizes[i], &n))
+			return -1;
+	if (bytes[1] > data[1] || bytes[0] > bytes[1] || bytes[1] - bytes[0] != n)
+		return -1;
+	x->at = data[0] + bytes[0];
+	return 0;
+}
+
 /* `where`: its saved_offsets; `data`: the place and the number of the bytes behind the header. */
 static int read_shard(struct shards *s, int32_t file, const char *name, json_t *entry,
 	json_t *where, const int64_t data[2])
 {
 	struct shard x = {.file = file};
-	int64_t bytes[2], n;
-	x.dtype = dtype_of(json_string_value(json_object_get(entry, "dtype")));
-	x.ndim = read_integers(json_object_get(entry, "shape"), -1, x.sizes);
-	if (x.dtype < 0 || x.ndim < 0 ||
-		read_integers(json_object_get(entry, "data_offsets"), 2, bytes) < 0 ||
-		read_integers(json_object_get(where, "saved_offsets"), x.ndim, x.begin) <
-			0)
+	if (stored_tensor(entry, data, &x.is) ||
+		read_integers(
+			json_object_get(where, "saved_offsets"), x.is.ndim, x.begin) < 0)
 		return -1;
-	n = dtype_size(x.dtype);
-	for (int i = 0; i < x.ndim; i++)
-		if (__builtin_mul_overflow(n, x.sizes[i], &n))
-			return -1;
-	if (bytes[1] > data[1] || bytes[0] > bytes[1] || bytes[1] - bytes[0] != n)
-		return -1;
-	x.at = data[0] + bytes[0];
 	x.name = xstrdup(name);
 	s->v = xgrow(s->v, s->n, sizeof(*s->v));
 	s->v[s->n++] = x;
@@ -145,30 +151,37 @@ static int read_shards(
 	return rc;
 }
 
-static int read_file(struct shards *s, int32_t file)
+json_t *stored_header(int fd, const char *path, int64_t data[2], struct err *e)
 {
 	struct stat st;
 	uint64_t n = 0; /* (little-endian, as this machine) */
-	const char *path = s->f->parts->files[file];
-	int fd = items_fd(s->f, file, s->e);
-	if (fd < 0)
-		return -1;
 	if (fstat(fd, &st) || !S_ISREG(st.st_mode) || st.st_size < 10 ||
 		pread_all(fd, &n, sizeof(n), 0) || n > MOST_HEADER ||
-		(int64_t)n > st.st_size - 8)
-		return err_set(
-			s->e, EX_DATAERR, "%s: not a safetensors file, or damaged", path);
+		(int64_t)n > st.st_size - 8) {
+		err_set(e, EX_DATAERR, "%s: not a safetensors file, or damaged", path);
+		return NULL;
+	}
 	char *text = xmalloc(n + 1);
-	int rc = file_read_at(fd, path, text, n, 8, s->e);
+	int rc = file_read_at(fd, path, text, n, 8, e);
 	json_t *root = rc ? NULL : json_loadb(text, n, JSON_REJECT_DUPLICATES, NULL);
-	const int64_t data[2] = {8 + (int64_t)n, st.st_size - 8 - (int64_t)n};
-	if (!rc)
-		rc = json_is_object(root)
-			     ? read_shards(s, file, root, data)
-			     : err_set(s->e, EX_DATAERR,
-				       "%s: the header is not a JSON object", path);
-	json_decref(root);
 	free(text);
+	data[0] = 8 + (int64_t)n;
+	data[1] = st.st_size - data[0];
+	if (rc || json_is_object(root))
+		return root;
+	json_decref(root);
+	err_set(e, EX_DATAERR, "%s: the header is not a JSON object", path);
+	return NULL;
+}
+
+static int read_file(struct shards *s, int32_t file)
+{
+	int64_t data[2];
+	int fd = items_fd(s->f, file, s->e);
+	json_t *root =
+		fd < 0 ? NULL : stored_header(fd, s->f->parts->files[file], data, s->e);
+	int rc = root ? read_shards(s, file, root, data) : -1;
+	json_decref(root);
 	return rc;
 }
 
@@ -189,16 +202,16 @@ static int add_tensor(struct shards *s, int64_t from, int64_t to)
 	const struct shard *first = &s->v[from];
 	struct torch_item *t = items_add(s->f, first->name, strlen(first->name));
 	t->kind = TORCH_TENSOR;
-	t->dtype = first->dtype;
-	t->ndim = first->ndim;
+	t->dtype = first->is.dtype;
+	t->ndim = first->is.ndim;
 	for (int64_t i = from; i < to; i++) {
 		const struct shard *x = &s->v[i];
-		if (x->dtype != t->dtype || x->ndim != t->ndim)
+		if (x->is.dtype != t->dtype || x->is.ndim != t->ndim)
 			return err_set(s->e, EX_DATAERR,
 				"%s: %s is not as in the other files",
 				s->f->parts->files[x->file], x->name);
 		for (int k = 0; k < t->ndim; k++)
-			t->dims[k] = max64(t->dims[k], x->begin[k] + x->sizes[k]);
+			t->dims[k] = max64(t->dims[k], x->begin[k] + x->is.sizes[k]);
 	}
 	if (!shape_fits(t->dims, t->ndim))
 		return err_set(s->e, EX_DATAERR, "%s: the shape of %s is not possible",
@@ -206,14 +219,14 @@ static int add_tensor(struct shards *s, int64_t from, int64_t to)
 	for (int64_t i = from; i < to; i++) {
 		const struct shard *x = &s->v[i];
 		bool empty = false;
-		for (int k = 0; k < x->ndim; k++)
-			empty = empty || !x->sizes[k];
+		for (int k = 0; k < x->is.ndim; k++)
+			empty = empty || !x->is.sizes[k];
 		if (empty)
 			continue;
-		struct chunk *c = items_add_chunk(s->f, x->begin, x->sizes);
+		struct chunk *c = items_add_chunk(s->f, x->begin, x->is.sizes);
 		c->file = x->file;
 		c->place = xcalloc(1, sizeof(*c->place));
-		*c->place = (struct place){.at = x->at, .contiguous = true};
+		*c->place = (struct place){.at = x->is.at, .contiguous = true};
 	}
 	return 0;
 }

@@ -33,8 +33,7 @@ void storages_close(struct torch_file *f, int32_t file, struct archive *a)
 	archive_close(a);
 }
 
-/* The tensor of a node, and where it is. 1: it is none. */
-static int find_tensor(const struct archive *a, uint32_t node, struct described *d,
+int storages_describe(const struct archive *a, uint32_t node, struct described *d,
 	struct buffer *b, struct err *e)
 {
 	int64_t at;
@@ -56,7 +55,7 @@ int storages_tensor(struct torch_file *f, int32_t file, const struct archive *a,
 	static const int64_t zeros[TORCH_MAX_DIMS];
 	struct described d;
 	struct buffer b = {.file = file};
-	int rc = find_tensor(a, node, &d, &b, e);
+	int rc = storages_describe(a, node, &d, &b, e);
 	if (rc)
 		return rc;
 	struct torch_item *x = items_add(f, name, strlen(name));
@@ -77,7 +76,7 @@ int storages_buffer(const struct torch_file *f, int32_t file, const struct archi
 {
 	struct described d;
 	*b = (struct buffer){.file = file};
-	int rc = find_tensor(a, node, &d, b, e);
+	int rc = storages_describe(a, node, &d, b, e);
 	if (rc < 0)
 		return -1;
 	if (rc || d.ndim != 1 || (d.dims[0] > 1 && d.stride[0] != 1))
@@ -88,24 +87,23 @@ int storages_buffer(const struct torch_file *f, int32_t file, const struct archi
 	return 0;
 }
 
-/* The largest box that begins with a number of the tensor and has at most n more, in order: some of one
- * dimension, and all of those behind it. Returns its size. */
-static int64_t cut_box(const struct torch_item *t, int64_t first, int64_t n,
+/* Some of one dimension, and all of those behind it. */
+int64_t storages_cut(int ndim, const int64_t *dims, int64_t first, int64_t n,
 	int64_t *begin, int64_t *sizes)
 {
 	int64_t size[TORCH_MAX_DIMS], inner = 1; /* of what is behind a dimension */
 	int k = 0;
-	for (int i = t->ndim - 1; i >= 0; i--) {
+	for (int i = ndim - 1; i >= 0; i--) {
 		size[i] = inner;
-		begin[i] = first / inner % t->dims[i];
-		sizes[i] = t->dims[i];
-		inner *= t->dims[i];
+		begin[i] = first / inner % dims[i];
+		sizes[i] = dims[i];
+		inner *= dims[i];
 	}
-	if (!t->ndim)
+	if (!ndim)
 		return 1;
 	while (first % size[k] || n < size[k])
 		sizes[k++] = 1;
-	sizes[k] = min64(n / size[k], t->dims[k] - begin[k]);
+	sizes[k] = min64(n / size[k], dims[k] - begin[k]);
 	return sizes[k] * size[k];
 }
 
@@ -113,8 +111,9 @@ void storages_add(struct torch_file *f, const struct buffer *b, int64_t from,
 	int64_t first, int64_t n)
 {
 	int64_t begin[TORCH_MAX_DIMS], sizes[TORCH_MAX_DIMS];
+	const struct torch_item *t = &f->items[f->n - 1];
 	while (n) {
-		int64_t some = cut_box(&f->items[f->n - 1], first, n, begin, sizes);
+		int64_t some = storages_cut(t->ndim, t->dims, first, n, begin, sizes);
 		struct chunk *c = items_add_chunk(f, begin, sizes);
 		c->file = b->file;
 		c->node = b->entry;
@@ -129,8 +128,8 @@ int storages_find(struct torch_file *f, struct chunk *c, struct err *e)
 {
 	int64_t at;
 	struct zip *z = &f->parts->zips[c->file];
-	struct zip_entry *x = &z->entries[c->node];
-	if (!x->checked) {
+	struct zip_entry *x = z->n ? &z->entries[c->node] : NULL;
+	if (z->n && !x->checked) {
 		z->fd = items_fd(f, c->file, e);
 		if (z->fd < 0 || zip_check(z, x, &at, e))
 			return -1;

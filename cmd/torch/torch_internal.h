@@ -121,16 +121,23 @@ struct buffer {
 	int dtype;
 	int64_t at, n; /* its first byte in the file, its numbers */
 };
+/* The tensor of a node, and where its first number is. 1: it is none. */
+int storages_describe(const struct archive *a, uint32_t node, struct described *d,
+	struct buffer *b, struct err *e);
 int storages_buffer(const struct torch_file *f, int32_t file, const struct archive *a,
 	uint32_t node, struct buffer *b, struct err *e);
+/* The largest box of one of these dimensions that begins with number `first` of it and has at most n, in order. Returns
+ * its size. */
+int64_t storages_cut(int ndim, const int64_t *dims, int64_t first, int64_t n,
+	int64_t *begin, int64_t *sizes);
 /* Numbers [first, first + n) of the last item are those of the buffer from `from` on. They are to be added
  * in order. */
 void storages_add(struct torch_file *f, const struct buffer *b, int64_t from,
 	int64_t first, int64_t n);
-/* Checks the storage of a chunk, once, and sets its place. */
+/* Checks the storage of a chunk, once, and sets its place. (A file that is no archive has no checksums.) */
 int storages_find(struct torch_file *f, struct chunk *c, struct err *e);
 
-/* ---- torch_file.c, dcp.c, shards.c, universal.c, zero.c, bins.c ---------------------------------------- */
+/* ---- torch_file.c, dcp.c, shards.c, universal.c, zero.c, nanotron.c, bins.c ---------------------------------------- */
 
 int torch_file_open(struct torch_file *f, struct err *e);
 /* Opens a file, whose descriptor is the caller's to close. The archive keeps `path`. */
@@ -148,10 +155,26 @@ bool zero_is_in(const char *path);
 bool zero_is_one_file(const char *path, struct str *out);
 /* Is that one not whole, of ZeRO without the files of its optimizer? */
 int zero_check_one_file(const struct torch_file *f, struct err *e);
+int nanotron_open(struct torch_file *f, struct err *e);
+bool nanotron_is_in(const char *path);
 int bins_open(struct torch_file *f, struct err *e);
 bool bins_are_in(const char *path);
 /* The node of the tensor of an archive, which may be in a dict of DeepSpeed. */
 uint32_t archive_tensor(const struct archive *a);
+
+/* ---- shards.c: safetensors files ----------------------------------------------------------------- */
+
+struct json_t;
+/* The header of a file, for json_decref(), and the place and the number of the bytes behind it; NULL: *e is set. */
+struct json_t *stored_header(int fd, const char *path, int64_t data[2], struct err *e);
+
+/* A tensor of it. */
+struct stored {
+	int dtype, ndim;
+	int64_t sizes[TORCH_MAX_DIMS], at; /* its first byte in the file */
+};
+/* -1: its type, shape or place is not possible. */
+int stored_tensor(struct json_t *entry, const int64_t data[2], struct stored *x);
 
 /* ---- zero_files.c: the files of a checkpoint of ZeRO ---------------------------------------------- */
 

@@ -1,0 +1,787 @@
+/*
+ * A checkpoint of nanotron: a directory with
+ *
+ *   model/PATH/model_NAME[_pp-rank-P-of-PP_tp-rank-T-of-TP].safetensors   one tensor, or the part of it that a
+ *                                          tensor-parallel rank has; its metadata say which slices those are
+ *   optimizer/optimizer_pp-P-of-PP_[dp-D-of-DP_]tp-T-of-TP[_exp-0-of-1].pt   files of torch.save(): state by
+ *                                          numbers, their names, and perhaps fp32 parameters
+ *
+ * The optimizer's tensors have the slices of the parameter. With ZeRO 1, whose names have dp-, each is flat and
+ * dealt out to the ranks dp. All ranks tp have those of a tensor that is not sharded, of which one is read.
+ */
+#include "torch/torch_internal.h"
+
+#include "base/file.h"
+
+#include <dirent.h>
+#include <jansson.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+enum kind { FP32, EXP_AVG, EXP_AVG_SQ, STEP, KINDS };
+static const char *const kinds[KINDS] = {NULL, "exp_avg", "exp_avg_sq", "step"};
+
+/* Rows of a part, and the box that they are of the whole tensor. */
+struct slices {
+	int64_t row, rows, begin[TORCH_MAX_DIMS], sizes[TORCH_MAX_DIMS];
+};
+
+/* A file of the model. */
+struct part {
+	char *name;
+	int64_t tp;
+	int32_t file;
+	struct stored is;
+	int64_t whole[TORCH_MAX_DIMS]; /* the dimensions of the tensor */
+	struct slices *slices;
+	int64_t n_slices;
+};
+
+/* What an optimizer's file has of a parameter. */
+struct state {
+	char *name;
+	enum kind kind;
+	int64_t tp, dp, pp, n;
+	double decay; /* of its group; -1: not known */
+	struct buffer b;
+};
+
+/* A file of the optimizer. */
+struct rank {
+	int64_t pp, dp, tp, of[3]; /* of how many */
+	char *name;
+};
+
+struct nanotron {
+	struct torch_file *f;
+	struct err *e;
+	struct strs paths;
+	struct rank *ranks;
+	struct part *parts;
+	struct state *states;
+	int64_t n_ranks, n_parts, n_states;
+};
+
+bool nanotron_is_in(const char *path)
+{
+	struct str name = {0};
+	str_printf(&name, "%s/checkpoint_metadata.json", path);
+	bool is = file_exists(name.s);
+	str_clear(&name);
+	str_printf(&name, "%s/model", path);
+	is = is && file_is_folder(name.s);
+	str_free(&name);
+	return is;
+}
+
+/* ---- names of files ------------------------------------------------------------------------------ */
+
+/* Takes KEY, a number, -of- and a number. */
+static bool take_rank(const char **text, const char *key, int64_t *rank, int64_t *of)
+{
+	enum { MOST_DIGITS = 9 };
+	const char *at = *text;
+	int64_t *both[] = {rank, of};
+	for (int i = 0; i < 2; i++) {
+		const char *before = i ? "-of-" : key;
+		if (strncmp(at, before, strlen(before)) != 0)
+			return false;
+		at += strlen(before);
+		size_t n = strspn(at, "0123456789");
+		if (!n || n > MOST_DIGITS)
+			return false;
+		*both[i] = strtoll(at, NULL, 10);
+		at += n;
+	}
+	*text = at;
+	return *rank < *of;
+}
+
+/* The rank of a file of the optimizer. False: it is none. */
+static bool read_rank_name(const char *name, struct rank *r, bool *experts)
+{
+	static const char begin[] = "optimizer_";
+	const char *at = name + strlen(begin);
+	int64_t expert = 0, of = 1;
+	*r = (struct rank){.dp = -1, .of = {1, 1, 1}};
+	if (strncmp(name, begin, strlen(begin)) != 0 ||
+		!take_rank(&at, "pp-", &r->pp, &r->of[0]))
+		return false;
+	if (!take_rank(&at, "_dp-", &r->dp, &r->of[1]))
+		r->dp = -1;
+	if (!take_rank(&at, "_tp-", &r->tp, &r->of[2]))
+		return false;
+	take_rank(&at, "_exp-", &expert, &of);
+	*experts |= of > 1;
+	return !strcmp(at, ".pt");
+}
+
+static int refuse_experts(const struct nanotron *t)
+{
+	return err_set(t->e, EX_UNAVAILABLE,
+		"%s: of a run with experts, and pt has no mixture of experts",
+		t->f->path);
+}
+
+static int by_rank(const void *a, const void *b)
+{
+	const struct rank *x = a, *y = b;
+	const int64_t v[][2] = {{x->pp, y->pp}, {x->tp, y->tp}, {x->dp, y->dp}};
+	for (size_t i = 0; i < ARRAY_LEN(v); i++)
+		if (v[i][0] != v[i][1])
+			return v[i][0] < v[i][1] ? -1 : 1;
+	return 0;
+}
+
+/* All ranks must have saved. */
+static int check_ranks(const struct nanotron *t)
+{
+	const struct rank *first = t->ranks;
+	for (int64_t i = 0; i < t->n_ranks; i++) {
+		const struct rank *r = &t->ranks[i];
+		int64_t dp = first->of[1], tp = first->of[2];
+		if ((r->dp < 0) != (first->dp < 0) ||
+			memcmp(r->of, first->of, sizeof(r->of)) != 0)
+			return err_set(t->e, EX_DATAERR,
+				"%s/optimizer: %s and %s are of runs in different layouts: delete those of "
+				"one",
+				t->f->path, first->name, r->name);
+		if (r->pp != i / dp / tp || r->tp != i / dp % tp ||
+			(r->dp >= 0 && r->dp != i % dp))
+			return err_set(t->e, EX_DATAERR,
+				"%s/optimizer: the file before %s is missing: copy the files of all hosts "
+				"into one directory",
+				t->f->path, r->name);
+	}
+	int64_t wanted = t->n_ranks ? first->of[0] * first->of[1] * first->of[2] : 0;
+	return t->n_ranks >= wanted
+		       ? 0
+		       : err_set(t->e, EX_DATAERR,
+				 "%s/optimizer: %lld ranks have saved, and there are %lld files: copy the "
+				 "files of all hosts into one directory",
+				 t->f->path, (long long)wanted, (long long)t->n_ranks);
+}
+
+static int list_ranks(struct nanotron *t)
+{
+	struct str path = {0};
+	struct dirent *entry;
+	bool experts = false;
+	str_printf(&path, "%s/optimizer", t->f->path);
+	DIR *d = opendir(path.s);
+	while (d && (entry = readdir(d))) {
+		struct rank r;
+		if (!read_rank_name(entry->d_name, &r, &experts))
+			continue;
+		r.name = xstrdup(entry->d_name);
+		t->ranks = xgrow(t->ranks, t->n_ranks, sizeof(*t->ranks));
+		t->ranks[t->n_ranks++] = r;
+	}
+	if (d)
+		closedir(d);
+	if (t->n_ranks)
+		qsort(t->ranks, (size_t)t->n_ranks, sizeof(*t->ranks), by_rank);
+	for (int64_t i = 0; i < t->n_ranks; i++) {
+		str_clear(&path);
+		str_printf(&path, "%s/optimizer/%s", t->f->path, t->ranks[i].name);
+		strs_add(&t->paths, path.s);
+	}
+	str_free(&path);
+	return experts ? refuse_experts(t) : check_ranks(t);
+}
+
+/* Appends the files of the model. `name`: the path below model/, with dots. */
+static int list_parts(struct nanotron *t, const char *folder, const char *name, int depth)
+{
+	enum { MOST_DEPTH = 16 };
+	static const char begin[] = "model_", end[] = ".safetensors";
+	struct dirent *entry;
+	DIR *d = opendir(folder);
+	int rc = 0;
+	while (d && !rc && (entry = readdir(d))) {
+		struct str path = {0}, own = {0};
+		const char *file = entry->d_name, *ranks = strstr(file, "_pp-rank-");
+		int64_t pp, of;
+		str_printf(&path, "%s/%s", folder, file);
+		if (*file != '.' && file_is_folder(path.s)) {
+			str_printf(&own, "%s%s.", name, file);
+			rc = depth < MOST_DEPTH ? list_parts(t, path.s, own.s, depth + 1)
+						: 0;
+		} else if (!strncmp(file, begin, strlen(begin)) && text_ends(file, end)) {
+			struct part x = {.file = (int32_t)t->paths.n};
+			const char *at =
+				ranks ? ranks : file + strlen(file) - strlen(end);
+			str_printf(&own, "%s%.*s", name,
+				(int)(at - file - (int)strlen(begin)),
+				file + strlen(begin));
+			if (ranks && (!take_rank(&at, "_pp-rank-", &pp, &of) ||
+					     !take_rank(&at, "_tp-rank-", &x.tp, &of)))
+				rc = err_set(t->e, EX_DATAERR,
+					"%s: the name tells no rank", path.s);
+			else if (strcmp(at, end) != 0)
+				rc = refuse_experts(t);
+			strs_add(&t->paths, path.s);
+			x.name = xstrdup(own.s);
+			t->parts = xgrow(t->parts, t->n_parts, sizeof(*t->parts));
+			t->parts[t->n_parts++] = x;
+		}
+		str_free(&path);
+		str_free(&own);
+	}
+	if (d)
+		closedir(d);
+	return rc;
+}
+
+/* ---- the files of the model ------------------------------------------------------------------- */
+
+/* Takes an integer, or None: `none`. A number of NumPy has its type around it. */
+static bool take_integer(const char **text, int64_t none, int64_t *out)
+{
+	static const char of_numpy[] = "np.int64(";
+	enum { MOST_DIGITS = 15 };
+	bool numpy = !strncmp(*text, of_numpy, strlen(of_numpy));
+	const char *at = *text + (numpy ? strlen(of_numpy) : 0);
+	size_t n = strspn(at, "0123456789");
+	*out = none;
+	if (!strncmp(at, "None", 4))
+		n = 4;
+	else if (n && n <= MOST_DIGITS)
+		*out = strtoll(at, NULL, 10);
+	else
+		return false;
+	at += n;
+	if (numpy && *at++ != ')')
+		return false;
+	*text = at;
+	return true;
+}
+
+static bool take(const char **text, char c)
+{
+	bool is = **text == c;
+	*text += is;
+	return is;
+}
+
+/* "(96, 32)" of unsharded_shape. */
+static bool read_shape(const char *text, int ndim, int64_t *dims)
+{
+	if (!take(&text, '('))
+		return false;
+	for (int i = 0; i < ndim; i++) {
+		if (!take_integer(&text, -1, &dims[i]) || dims[i] < 0)
+			return false;
+		take(&text, ',');
+		take(&text, ' ');
+	}
+	return take(&text, ')') && !*text;
+}
+
+/* "0,10,None|None,None,None": of each dimension begin, end and step. */
+static bool take_box(
+	const char **text, int ndim, const int64_t *dims, int64_t *begin, int64_t *sizes)
+{
+	for (int i = 0; i < ndim; i++) {
+		int64_t end, step;
+		if ((i && !take(text, '|')) || !take_integer(text, 0, &begin[i]) ||
+			!take(text, ',') || !take_integer(text, dims[i], &end) ||
+			!take(text, ',') || !take_integer(text, 1, &step) || step != 1)
+			return false;
+		if (begin[i] > end || end > dims[i])
+			return false;
+		sizes[i] = end - begin[i];
+	}
+	return true;
+}
+
+/* LOCAL#GLOBAL;LOCAL#GLOBAL..., where the local one is some of the rows. */
+static bool read_slices(struct part *x, const char *text)
+{
+	do {
+		struct slices s = {0};
+		int64_t begin[TORCH_MAX_DIMS], sizes[TORCH_MAX_DIMS];
+		if (!take_box(&text, x->is.ndim, x->is.sizes, begin, sizes) ||
+			!take(&text, '#') ||
+			!take_box(&text, x->is.ndim, x->whole, s.begin, s.sizes) ||
+			memcmp(sizes, s.sizes, (size_t)x->is.ndim * sizeof(*sizes)) != 0)
+			return false;
+		for (int i = 1; i < x->is.ndim; i++)
+			if (sizes[i] != x->is.sizes[i])
+				return false;
+		s.row = begin[0];
+		s.rows = sizes[0];
+		x->slices = xgrow(x->slices, x->n_slices, sizeof(*x->slices));
+		x->slices[x->n_slices++] = s;
+	} while (take(&text, ';'));
+	return !*text;
+}
+
+/* All of a tensor that is not sharded. */
+static void set_whole(struct part *x)
+{
+	x->slices = xcalloc(1, sizeof(*x->slices));
+	x->n_slices = 1;
+	x->slices->rows = x->is.sizes[0];
+	memcpy(x->slices->sizes, x->is.sizes, sizeof(x->is.sizes));
+	memcpy(x->whole, x->is.sizes, sizeof(x->is.sizes));
+}
+
+static int read_part(struct nanotron *t, struct part *x)
+{
+	int64_t data[2];
+	const char *path = t->f->parts->files[x->file];
+	int fd = items_fd(t->f, x->file, t->e);
+	json_t *root = fd < 0 ? NULL : stored_header(fd, path, data, t->e);
+	if (!root)
+		return -1;
+	json_t *meta = json_object_get(root, "__metadata__");
+	const char *slices =
+		json_string_value(json_object_get(meta, "local_global_slices_pairs"));
+	const char *shape = json_string_value(json_object_get(meta, "unsharded_shape"));
+	int rc = stored_tensor(json_object_get(root, "data"), data, &x->is) ||
+		 !x->is.ndim || !shape_fits(x->is.sizes, x->is.ndim);
+	if (!rc && slices && shape)
+		rc = !read_shape(shape, x->is.ndim, x->whole) ||
+		     !shape_fits(x->whole, x->is.ndim) || !read_slices(x, slices);
+	else if (!rc)
+		set_whole(x);
+	json_decref(root);
+	return rc ? err_set(t->e, EX_DATAERR,
+			    "%s: the type, shape or slices of its tensor are not possible",
+			    path)
+		  : 0;
+}
+
+static int by_name_and_rank(const void *a, const void *b)
+{
+	const struct part *x = a, *y = b;
+	int order = strcmp(x->name, y->name);
+	return order ? order : (x->tp > y->tp) - (x->tp < y->tp);
+}
+
+/* ---- the files of the optimizer ----------------------------------------------------------------- */
+
+/* The name that a number of the optimizer has, and the weight decay of its group. */
+struct numbered {
+	int64_t number;
+	uint32_t name;
+	double decay;
+};
+
+static int by_number(const void *a, const void *b)
+{
+	const struct numbered *x = a, *y = b;
+	return (x->number > y->number) - (x->number < y->number);
+}
+
+static struct numbered *read_names(const struct pickle *p, int64_t *n)
+{
+	struct pickle_each it;
+	uint32_t key, name, dict = pickle_get(p, p->root, "names");
+	struct numbered *v = NULL;
+	pickle_each(&it, p, pickle_kind(p, dict) == PICKLE_DICT ? dict : 0);
+	for (*n = 0; pickle_next(&it, &key) && pickle_next(&it, &name);) {
+		struct numbered x = {.name = name, .decay = -1};
+		if (pickle_int(p, key, &x.number))
+			continue;
+		v = xgrow(v, *n, sizeof(*v));
+		v[(*n)++] = x;
+	}
+	if (*n)
+		qsort(v, (size_t)*n, sizeof(*v), by_number);
+	return v;
+}
+
+static struct numbered *find_number(
+	struct numbered *v, int64_t n, const struct pickle *p, uint32_t node)
+{
+	struct numbered key = {.name = 0};
+	return n && !pickle_int(p, node, &key.number)
+		       ? bsearch(&key, v, (size_t)n, sizeof(*v), by_number)
+		       : NULL;
+}
+
+static void read_decays(const struct pickle *p, struct numbered *v, int64_t n)
+{
+	struct pickle_each groups, it;
+	uint32_t group, id;
+	pickle_each(&groups, p, pickle_get(p, p->root, "param_groups"));
+	while (pickle_next(&groups, &group)) {
+		uint32_t decay = pickle_get(p, group, "weight_decay");
+		pickle_each(&it, p, pickle_get(p, group, "params"));
+		while (pickle_kind(p, decay) == PICKLE_REAL && pickle_next(&it, &id)) {
+			struct numbered *found = find_number(v, n, p, id);
+			if (found)
+				found->decay = p->nodes[decay].is.real;
+		}
+	}
+}
+
+/* Appends a tensor. `name`: the node of the parameter's. */
+static int add_state(struct nanotron *t, int64_t rank, const struct archive *a,
+	const struct numbered *name, enum kind kind, uint32_t node)
+{
+	const struct rank *r = &t->ranks[rank];
+	struct described d;
+	struct state x = {.kind = kind,
+		.tp = r->tp,
+		.dp = max64(0, r->dp),
+		.pp = r->pp,
+		.decay = name->decay,
+		.b = {.file = (int32_t)rank}};
+	int64_t numbers = 1;
+	size_t n;
+	const char *text = pickle_text(&a->tree, name->name, &n);
+	int rc = storages_describe(a, node, &d, &x.b, t->e);
+	if (rc) /* (a step may be a plain number) */
+		return rc < 0 ? -1 : 0;
+	bool plain = text && !memchr(text, 0, n);
+	for (int i = d.ndim - 1; i >= 0; i--) {
+		plain = plain && (d.dims[i] == 1 || d.stride[i] == numbers);
+		numbers *= d.dims[i];
+	}
+	x.n = numbers;
+	if (!plain)
+		return err_set(t->e, EX_UNAVAILABLE,
+			"%s: a tensor of the optimizer has no name, or is not contiguous",
+			t->f->parts->files[rank]);
+	x.name = xmalloc(n + 1);
+	memcpy(x.name, text, n);
+	x.name[n] = '\0';
+	t->states = xgrow(t->states, t->n_states, sizeof(*t->states));
+	t->states[t->n_states++] = x;
+	return 0;
+}
+
+static int read_rank(struct nanotron *t, int64_t rank)
+{
+	struct archive a;
+	struct pickle_each it;
+	uint32_t key, node;
+	int64_t n_names;
+	if (storages_open(t->f, (int32_t)rank, &a, t->e))
+		return -1;
+	const struct pickle *p = &a.tree;
+	struct numbered *names = read_names(p, &n_names);
+	uint32_t dict = pickle_get(p, p->root, "state");
+	int rc = 0;
+	read_decays(p, names, n_names);
+	pickle_each(&it, p, pickle_kind(p, dict) == PICKLE_DICT ? dict : 0);
+	while (!rc && pickle_next(&it, &key) && pickle_next(&it, &node)) {
+		const struct numbered *found = find_number(names, n_names, p, key);
+		for (enum kind k = EXP_AVG; k < KINDS && !rc; k++)
+			rc = found ? add_state(t, rank, &a, found, k,
+					     pickle_get(p, node, kinds[k]))
+				   : err_set(t->e, EX_DATAERR,
+					     "%s: its names lack a parameter that has a state",
+					     a.zip.name);
+	}
+	dict = pickle_get(p, p->root, "gradient_accumulator");
+	pickle_each(&it, p, pickle_kind(p, dict) == PICKLE_DICT ? dict : 0);
+	while (!rc && pickle_next(&it, &key) && pickle_next(&it, &node))
+		rc = add_state(t, rank, &a, &(struct numbered){.name = key}, FP32, node);
+	free(names);
+	storages_close(t->f, (int32_t)rank, &a);
+	return rc;
+}
+
+static int by_parameter(const void *a, const void *b)
+{
+	const struct state *x = a, *y = b;
+	int order = strcmp(x->name, y->name);
+	const int64_t v[][2] = {
+		{x->kind, y->kind}, {x->tp, y->tp}, {x->dp, y->dp}, {x->pp, y->pp}};
+	for (size_t i = 0; i < ARRAY_LEN(v) && !order; i++)
+		order = (v[i][0] > v[i][1]) - (v[i][0] < v[i][1]);
+	return order;
+}
+
+/* Stages of a pipeline that tie a parameter have it twice. */
+static void drop_copies(struct nanotron *t)
+{
+	int64_t n = 0;
+	if (t->n_states)
+		qsort(t->states, (size_t)t->n_states, sizeof(*t->states), by_parameter);
+	for (int64_t i = 0; i < t->n_states; i++) {
+		const struct state *x = &t->states[i], *last = n ? &t->states[n - 1] : x;
+		if (n && !strcmp(x->name, last->name) && x->kind == last->kind &&
+			x->tp == last->tp && x->dp == last->dp)
+			free(x->name);
+		else
+			t->states[n++] = *x;
+	}
+	t->n_states = n;
+}
+
+/* The states of a kind of a parameter and a rank tp, by dp. Returns their number. */
+static int64_t find_states(const struct nanotron *t, const char *name, enum kind kind,
+	int64_t tp, const struct state **out)
+{
+	const struct state key = {.name = (char *)name, .kind = kind, .tp = tp};
+	int64_t low = 0, high = t->n_states, n = 0;
+	while (low < high) {
+		int64_t middle = low + (high - low) / 2;
+		if (by_parameter(&t->states[middle], &key) < 0)
+			low = middle + 1;
+		else
+			high = middle;
+	}
+	*out = &t->states[low];
+	while (low + n < t->n_states && !strcmp((*out)[n].name, name) &&
+		(*out)[n].kind == kind && (*out)[n].tp == tp)
+		n++;
+	return n;
+}
+
+/* ---- items ---------------------------------------------------------------------------------------- */
+
+/* A box of the whole tensor, and where its numbers are. */
+struct box {
+	int64_t begin[TORCH_MAX_DIMS], sizes[TORCH_MAX_DIMS], at;
+	int32_t file;
+	uint32_t entry;
+};
+
+struct boxes {
+	struct box *v;
+	int64_t n;
+};
+
+static int by_begin(const void *a, const void *b)
+{
+	const struct box *x = a, *y = b;
+	int order = 0;
+	for (int i = 0; i < TORCH_MAX_DIMS && !order; i++)
+		order = (x->begin[i] > y->begin[i]) - (x->begin[i] < y->begin[i]);
+	return order;
+}
+
+/* The buffer has numbers [from, from + b->n) of a part, in order. */
+static void add_boxes(
+	struct boxes *out, const struct part *x, const struct buffer *b, int64_t from)
+{
+	int64_t width = 1;
+	for (int i = 1; i < x->is.ndim; i++)
+		width *= x->is.sizes[i];
+	for (int64_t k = 0; k < x->n_slices; k++) {
+		const struct slices *s = &x->slices[k];
+		int64_t first = s->row * width, end = first + s->rows * width;
+		int64_t at = max64(first, from), left = min64(end, from + b->n) - at;
+		while (left > 0) {
+			struct box new = {.file = b->file, .entry = b->entry};
+			int64_t n = storages_cut(x->is.ndim, s->sizes, at - first, left,
+				new.begin, new.sizes);
+			for (int i = 0; i < x->is.ndim; i++)
+				new.begin[i] += s->begin[i];
+			new.at = b->at + (at - from) * dtype_size(b->dtype);
+			out->v = xgrow(out->v, out->n, sizeof(*out->v));
+			out->v[out->n++] = new;
+			at += n;
+			left -= n;
+		}
+	}
+}
+
+/* What the optimizer has of a part. Sets *dtype. */
+static int add_states(struct nanotron *t, const struct part *x, enum kind kind,
+	struct boxes *out, int *dtype)
+{
+	const struct state *s;
+	int64_t n = find_states(t, x->name, kind, x->tp, &s), from = 0, size = 1;
+	for (int i = 0; i < x->is.ndim; i++)
+		size *= x->is.sizes[i];
+	for (int64_t i = 0; i < n; i++) {
+		struct buffer b = s[i].b;
+		b.n = min64(s[i].n, size - from);
+		if (*dtype >= 0 && *dtype != b.dtype)
+			return err_set(t->e, EX_DATAERR,
+				"%s: its numbers of %s are of another type than those of other ranks",
+				t->f->parts->files[b.file], x->name);
+		*dtype = b.dtype;
+		if (b.n < s[i].n)
+			break;
+		add_boxes(out, x, &b, from);
+		from += b.n;
+	}
+	return !n || from == size
+		       ? 0
+		       : err_set(t->e, EX_DATAERR,
+				 "%s: the optimizer's numbers of %s are %s than the %lld of its part of "
+				 "rank tp %lld: files of several runs?",
+				 t->f->path, x->name, from < size ? "less" : "more",
+				 (long long)size, (long long)x->tp);
+}
+
+static void put_item(struct nanotron *t, const char *name, enum kind kind, int dtype,
+	const struct part *of)
+{
+	struct str text = {0};
+	if (kind == FP32)
+		str_puts(&text, name);
+	else
+		str_printf(&text, "optimizer.state.%s.%s", name, kinds[kind]);
+	struct torch_item *item = items_add(t->f, text.s, text.len);
+	item->kind = TORCH_TENSOR;
+	item->dtype = dtype;
+	item->ndim = of ? of->is.ndim : 0;
+	if (of)
+		memcpy(item->dims, of->whole, sizeof(item->dims));
+	str_free(&text);
+}
+
+static void put_chunk(struct nanotron *t, const struct box *b, bool archive)
+{
+	struct chunk *c = items_add_chunk(t->f, b->begin, b->sizes);
+	c->file = b->file;
+	c->node = b->entry;
+	c->at = b->at;
+	if (archive)
+		return;
+	c->place = xcalloc(1, sizeof(*c->place));
+	*c->place = (struct place){.at = b->at, .contiguous = true};
+}
+
+/* The tensor of n parts, or what the optimizer has of it. Parameters are the optimizer's, if it has them in
+ * fp32. */
+static int add_item(struct nanotron *t, const struct part *x, int64_t n, enum kind kind)
+{
+	struct boxes boxes = {0};
+	int dtype = -1, rc = 0;
+	for (int64_t i = 0; i < n && !rc; i++)
+		rc = add_states(t, &x[i], kind, &boxes, &dtype);
+	bool archive = dtype >= 0;
+	for (int64_t i = 0; i < n && !rc && kind == FP32 && !archive; i++) {
+		struct buffer b = {.file = x[i].file,
+			.dtype = x[i].is.dtype,
+			.at = x[i].is.at,
+			.n = 1};
+		for (int k = 0; k < x->is.ndim; k++)
+			b.n *= x[i].is.sizes[k];
+		if (i && x[i].is.dtype != x->is.dtype)
+			rc = err_set(t->e, EX_DATAERR, "%s: is not as in the other files",
+				t->f->parts->files[b.file]);
+		add_boxes(&boxes, &x[i], &b, 0);
+	}
+	if (!rc && (archive || kind == FP32)) {
+		put_item(t, x->name, kind, archive ? dtype : x->is.dtype, x);
+		if (boxes.n)
+			qsort(boxes.v, (size_t)boxes.n, sizeof(*boxes.v), by_begin);
+		for (int64_t i = 0; i < boxes.n; i++)
+			put_chunk(t, &boxes.v[i], archive);
+	}
+	free(boxes.v);
+	return rc;
+}
+
+static void add_step(struct nanotron *t, const struct part *x)
+{
+	const struct state *s;
+	if (!find_states(t, x->name, STEP, x->tp, &s) || s->n != 1)
+		return;
+	put_item(t, x->name, STEP, s->b.dtype, NULL);
+	put_chunk(t, &(struct box){.at = s->b.at, .file = s->b.file, .entry = s->b.entry},
+		true);
+}
+
+static int add_items(struct nanotron *t)
+{
+	for (int64_t i = 0, k; i < t->n_parts; i = k) {
+		const struct part *x = &t->parts[i];
+		for (k = i + 1; k < t->n_parts && !strcmp(t->parts[k].name, x->name); k++)
+			if (t->parts[k].is.ndim != x->is.ndim ||
+				memcmp(t->parts[k].whole, x->whole, sizeof(x->whole)) !=
+					0)
+				return err_set(t->e, EX_DATAERR,
+					"%s: is of a tensor of another shape than the files beside it",
+					t->f->parts->files[t->parts[k].file]);
+		for (enum kind kind = FP32; kind < STEP; kind++)
+			if (add_item(t, x, k - i, kind))
+				return -1;
+		add_step(t, x);
+	}
+	return 0;
+}
+
+/* The weight decay of each parameter, where the first rank has a group with the same: its stage of a pipeline has
+ * not all. */
+static void add_decays(struct nanotron *t)
+{
+	enum { MOST = 16 };
+	const struct pickle *p = &t->f->parts->archive.tree;
+	struct pickle_each groups;
+	uint32_t group, nodes[MOST], n = 0;
+	pickle_each(&groups, p, pickle_get(p, p->root, "param_groups"));
+	while (n < MOST && pickle_next(&groups, &group)) {
+		uint32_t decay = pickle_get(p, group, "weight_decay"), k = 0;
+		while (k < n && p->nodes[nodes[k]].is.real != p->nodes[decay].is.real)
+			k++;
+		if (k == n && pickle_kind(p, decay) == PICKLE_REAL)
+			nodes[n++] = decay;
+	}
+	for (int64_t i = 0; i < t->n_states; i++) {
+		const struct state *x = &t->states[i];
+		bool first =
+			!i || strcmp(x[-1].name, x->name) != 0 || x[-1].kind != x->kind;
+		for (uint32_t k = 0; first && x->kind == EXP_AVG && k < n; k++) {
+			struct str name = {0};
+			str_printf(
+				&name, "optimizer.param_groups.%s.weight_decay", x->name);
+			if (p->nodes[nodes[k]].is.real == x->decay)
+				items_add(t->f, name.s, name.len)->node = nodes[k];
+			str_free(&name);
+		}
+	}
+}
+
+/* ---- interface -------------------------------------------------------------------------------------- */
+
+static int read_all(struct nanotron *t)
+{
+	struct torch_parts *p = t->f->parts;
+	struct str path = {0};
+	int rc = list_ranks(t);
+	str_printf(&path, "%s/model", t->f->path);
+	rc = rc || list_parts(t, path.s, "", 0) ? -1 : 0;
+	str_free(&path);
+	storages_files(t->f, &t->paths);
+	for (int64_t i = 0; i < t->n_parts && !rc; i++)
+		rc = read_part(t, &t->parts[i]);
+	if (t->n_parts)
+		qsort(t->parts, (size_t)t->n_parts, sizeof(*t->parts), by_name_and_rank);
+	for (int64_t i = 0; i < t->n_ranks && !rc; i++)
+		rc = read_rank(t, i);
+	drop_copies(t);
+	rc = rc || add_items(t) ? -1 : 0;
+	/* (the groups of all ranks have the same options) */
+	if (!rc && t->n_ranks)
+		rc = archive_of_path(&p->archive, p->files[0], t->e) ||
+		     torch_file_walk(t->f,
+			     pickle_get(&p->archive.tree, p->archive.tree.root,
+				     "param_groups"),
+			     "optimizer.param_groups", t->e);
+	if (!rc && t->n_ranks)
+		add_decays(t);
+	return rc || items_end(t->f, t->e) ? -1 : 0;
+}
+
+int nanotron_open(struct torch_file *f, struct err *e)
+{
+	struct nanotron t = {.f = f, .e = e};
+	f->parts->many = false;
+	int rc = read_all(&t);
+	for (int64_t i = 0; i < t.n_parts; i++) {
+		free(t.parts[i].name);
+		free(t.parts[i].slices);
+	}
+	for (int64_t i = 0; i < t.n_states; i++)
+		free(t.states[i].name);
+	for (int64_t i = 0; i < t.n_ranks; i++)
+		free(t.ranks[i].name);
+	free(t.parts);
+	free(t.states);
+	free(t.ranks);
+	strs_free(&t.paths);
+	return rc;
+}
