@@ -90,7 +90,7 @@ double *torch_group_decays(struct torch_file *f, const struct torch_names *x,
 		str_printf(&own, "%.*sparam_groups.%.*s.weight_decay", before,
 			means[i]->name, (int)(strlen(from) - strlen(mean)), from);
 		bool numbered = isdigit((unsigned char)*from);
-		if (!numbered && number_of(f, torch_names_exact(x, own.s), &decays[i]))
+		if (!numbered && number_of(f, torch_find(f, own.s), &decays[i]))
 			continue;
 		str_clear(&own);
 		str_add(&own, from, strlen(from) - strlen(mean));

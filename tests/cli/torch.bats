@@ -128,6 +128,65 @@ copy() {
 	refused 65 'zero_pp_rank_2_mp_rank_00_optim_states.pt: archive/data/3 does not match its checksum'
 }
 
+@test "nanotron: parts, stages, ZeRO 1; files that are missing, or of another run" {
+	local name of=tp-rank-1-of-2.safetensors qkv=z/model/model/decoder/1/pp_block/attn/qkv_proj
+	for name in nanotron nanotron-zero; do
+		pt-ckpt verify "$golden/$name"
+		code_of 0 pt-ckpt diff --no-optimizer "$golden/$name" "$golden/hf-even"
+	done
+	pt-ckpt diff "$golden/nanotron" "$golden/nanotron-zero" >differ
+	code_of 0 pt-check --two-runs "$golden/nanotron" "$golden/nanotron-zero"
+	pt-ckpt convert "$golden/nanotron-zero" -o ours.h5
+	code_of 0 pt-ckpt diff "$golden/nanotron-zero" ours.h5
+	copy nanotron-tied
+	code_of 0 pt-ckpt convert --to huggingface -o hf z
+	rm -rf z
+	copy nanotron
+	rm $qkv/*$of
+	refused 65 'the parts of model.decoder.1.pp_block.attn.qkv_proj.weight do not cover it'
+	copy nanotron
+	rm z/optimizer/optimizer_pp-0-of-2_tp-1*
+	refused 65 'the file before optimizer_pp-1-of-2_tp-0-of-2_exp-0-of-1.pt is missing: copy'
+	copy nanotron-zero
+	rm z/optimizer/*_dp-2-of-3_tp-1*
+	refused 65 '6 ranks have saved, and there are 5 files'
+	copy nanotron
+	cp "$golden"/nanotron-zero/optimizer/*_dp-0-of-3_tp-0* z/optimizer
+	refused 65 'are of runs in different layouts'
+	copy nanotron
+	touch $qkv/model_weight_pp-rank-1-of-2_tp-rank-0-of-2_exp-rank-0-of-4.safetensors
+	refused 69 'of a run with experts'
+	copy nanotron
+	cp "$golden"/nanotron-zero/optimizer/*_dp-0-of-3_tp-0* z/optimizer/optimizer_pp-0-of-2_tp-0-of-2_exp-0-of-1.pt
+	refused 65 'are less than the'
+	copy nanotron
+	sed -i 's/"is_llama_config": true/&, "moe_config": {"num_experts": 8}/' z/model_config.json
+	code_of 69 pt-ckpt verify z
+	says 'moe_config is there'
+	# a bit of the second moments of a rank
+	rm -rf z
+	copy nanotron-zero
+	name=optimizer/optimizer_pp-0-of-1_dp-1-of-3_tp-1-of-2_exp-0-of-1.pt
+	damage "$golden/nanotron-zero/$name" z/$name 5330
+	code_of 65 pt-ckpt verify z
+	says 'checksum'
+}
+
+@test "a configuration without model_type, where its keys tell it and where they do not" {
+	local tie='"tie_word_embeddings": false'
+	cp -r "$golden/hf" z
+	chmod -R u+w z
+	sed -i '/model_type/d' z/config.json
+	code_of 0 pt-ckpt diff z "$golden/hf"
+	sed "s/$tie/&, \"max_window_layers\": 28/" z/config.json >some.json
+	code_of 69 pt-ckpt show --model-config some.json "$golden/ddp.pt"
+	says 'model_type is missing, and other keys do not tell it: add "model_type": "llama" if'
+	sed "s/$tie/&, \"max_window_layers\": 28, \"architectures\": [\"LlamaForCausalLM\"]/" z/config.json >some.json
+	pt-ckpt show --model-config some.json "$golden/ddp.pt"
+	sed '/model_type/d' "$golden/gpt2/config.json" >some.json
+	pt-ckpt show --model-config some.json "$golden/nanogpt.pt"
+}
+
 @test "several files of a model: one that is missing, or has another tensor than the index" {
 	copy bins
 	rm z/pytorch_model-00002-of-00002.bin

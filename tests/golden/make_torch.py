@@ -21,6 +21,9 @@ zero3-frozen/    of ZeRO 3 with two ranks: no moments yet, a frozen parameter in
 elastic/         of ZeRO 2 with elastic_checkpoint: moments without padding, in lists
 stage0/          of DeepSpeed without ZeRO
 bins/            Hugging Face's names in two files with an index; a tensor that is transposed
+nanotron/        nanotron's: tp 2, pp 2, a model in bf16 whose optimizer has fp32 parameters, two groups
+nanotron-zero/   of ZeRO 1 with tp 2 and dp 3: flat moments that end within rows; neighbours are rotated
+nanotron-tied/   without an optimizer, on one rank; the table is the output layer
 shards/          safetensors files of two ranks, as DCP's writer leaves them
 pytorch_model.bin  Hugging Face's names; transposed, tied and shared storages
 zip64.pt         a tensor of six int64, in an archive that is written as a large one is
@@ -324,8 +327,8 @@ def save_dcp(folder, items, grids, ranks=4, lose=0, **stored_too):
 def save_safetensors(path, tensors, metadata=None):
     header, data = {"__metadata__": metadata} if metadata else {}, b""
     for name, t in tensors.items():
-        b = pack("float32", t.data)
-        header[name] = {"dtype": "F32", "shape": list(t.shape), "data_offsets": [len(data), len(data) + len(b)]}
+        b = pack(t.dtype, t.data)
+        header[name] = {"dtype": {"float32": "F32", "bfloat16": "BF16"}[t.dtype], "shape": list(t.shape), "data_offsets": [len(data), len(data) + len(b)]}
         data += b
     text = json.dumps(header).encode()
     path.write_bytes(struct.pack("<Q", len(text)) + text + data)
@@ -580,6 +583,100 @@ def save_zero(out, hf, g):
             "state": numbered, "param_groups": [{**HYPER, "params": list(range(len(hf)))}]}}, whole=False))
 
 
+# ---- nanotron
+
+
+def nanotron_tensors(hf, interleaved):
+    """Name, tensor, the dimension that is cut, the rows within which it is, stage of a pipeline of two."""
+    turn = meta_rows if interleaved else lambda t: t
+    yield "model.token_position_embeddings.pp_block.token_embedding.weight", hf["model.embed_tokens.weight"], 0, None, 0
+    for i in range(LAYERS):
+        def theirs(n):
+            return hf[f"model.layers.{i}.{n}.weight"]
+        def joined(*parts):
+            return of_rows([r for t in parts for r in t.rows()]), 0, [t.shape[0] for t in parts]
+        for n, x in (("input_layernorm", (theirs("input_layernorm"), None, None)),
+                     ("attn.qkv_proj", joined(turn(theirs("self_attn.q_proj")), turn(theirs("self_attn.k_proj")),
+                                              theirs("self_attn.v_proj"))),
+                     ("attn.o_proj", (theirs("self_attn.o_proj"), 1, None)),
+                     ("post_attention_layernorm", (theirs("post_attention_layernorm"), None, None)),
+                     ("mlp.gate_up_proj", joined(theirs("mlp.gate_proj"), theirs("mlp.up_proj"))),
+                     ("mlp.down_proj", (theirs("mlp.down_proj"), 1, None))):
+            yield f"model.decoder.{i}.pp_block.{n}.weight", *x, i * 2 // LAYERS
+    yield "model.final_layer_norm.pp_block.weight", hf["model.norm.weight"], None, None, 1
+    if "lm_head.weight" in hf:
+        yield "model.lm_head.pp_block.weight", hf["lm_head.weight"], 0, None, 1
+
+
+def nanotron_part(t, dim, chunks, rank, tp):
+    """The part of a rank, and its slices as text."""
+    if dim is None:
+        return t, None
+    def text(box):
+        return "|".join("None,None,None" if s is None else f"{s[0]},{s[1]},None" for s in box)
+    def slices(own, whole):
+        return text([own if i == dim else None for i in range(2)]) + "#" + text(
+            [whole if i == dim else None for i in range(2)])
+    n = t.shape[dim] // tp
+    if not chunks:
+        begin, size = [0, 0], list(t.shape)
+        begin[dim], size[dim] = rank * n, n
+        return t.box(begin, tuple(size)), slices(None, (rank * n, (rank + 1) * n))
+    rows, pairs, at, own = [], [], 0, 0
+    for c in chunks:
+        first, n = at + rank * (c // tp), c // tp
+        rows += t.rows()[first:first + n]
+        pairs.append(slices((own, own + n), (first, first + n)))
+        at, own = at + c, own + n
+    return of_rows(rows), ";".join(pairs)
+
+
+def save_nanotron(folder, hf, tp=1, pp=1, dp=0, interleaved=False, rounded=False, optimizer=True):
+    folder.mkdir(exist_ok=True)
+    ranks = {}
+    for name, t, dim, chunks, stage in nanotron_tensors(hf, interleaved):
+        stage = stage if pp == 2 else 0
+        for r in range(tp):
+            part, slices = nanotron_part(t, dim, chunks, r, tp)
+            ranks.setdefault((stage, r), OrderedDict())[name] = part
+            *path, last = name.split(".")
+            where = folder.joinpath("model", *path)
+            where.mkdir(parents=True, exist_ok=True)
+            shape = f"(np.int64({t.shape[0]}), {t.shape[1]})" if chunks else str(t.shape)
+            meta = slices and {"version": "1.5", "local_global_slices_pairs": slices, "unsharded_shape": shape}
+            end = f"_pp-rank-{stage}-of-{pp}_tp-rank-{r}-of-{tp}" if slices else ""
+            stored = Tensor(part.shape, [1.0] * len(part.data), "bfloat16") if rounded else part
+            save_safetensors(where / f"model_{last}{end}.safetensors", {"data": stored}, meta)
+    (folder / "checkpoint_metadata.json").write_text('{"version": "1.5", "tp": %d, "dp": %d}\n' % (tp, dp or 1))
+    config = {k: v for k, v in CONFIG.items() if k != "model_type"}
+    (folder / "model_config.json").write_text(json.dumps({
+        **config, "is_llama_config": True, "rope_interleaved": interleaved, "rope_scaling": None,
+        "vocab_size": hf["model.embed_tokens.weight"].shape[0],
+        "tie_word_embeddings": "lm_head.weight" not in hf, "_attn_implementation": "flash_attention_2",
+        "z_loss_enabled": False}, indent=1) + "\n")
+    if not optimizer:
+        return
+    (folder / "optimizer").mkdir(exist_ok=True)
+    for (stage, r), tensors in ranks.items():
+        for d in range(dp or 1):
+            state, names, groups, masters = {}, {}, [], {}
+            for name, t in tensors.items():
+                n = len(t.data)
+                begin, end = (d * n // dp, (d + 1) * n // dp) if dp else (0, n)
+                if begin == end:
+                    continue
+                own = vector(t.data[begin:end]) if dp else t
+                i = len(names)
+                state[i], names[i] = {"step": step(), "exp_avg": half(own), "exp_avg_sq": quarter(own)}, name
+                masters[name] = own
+                groups.append({**HYPER, "weight_decay": 0.05 if len(t.shape) == 2 else 0.0, "params": [i]})
+            saved = {"state": state, "param_groups": groups, "names": names}
+            if rounded:
+                saved["gradient_accumulator"] = masters
+            of = f"pp-{stage}-of-{pp}_" + (f"dp-{d}-of-{dp}_" if dp else "") + f"tp-{r}-of-{tp}_exp-0-of-1"
+            (folder / "optimizer" / f"optimizer_{of}.pt").write_bytes(save(saved, whole=False))
+
+
 def save_bins(folder, hf):
     folder.mkdir(exist_ok=True)
     names, where = list(hf), {}
@@ -695,6 +792,14 @@ def main():
     g = gpt2()
     save_zero(out, hf, g)
     save_bins(out / "bins", hf)
+    even = OrderedDict(hf)  # (the vocabulary is a multiple of tp)
+    for n in ("model.embed_tokens.weight", "lm_head.weight"):
+        even[n] = of_rows(hf[n].rows() + [[0.0] * DIM])
+    save_hf(out / "hf-even", even, {**CONFIG, "vocab_size": VOCAB + 1})
+    save_nanotron(out / "nanotron", even, tp=2, pp=2, rounded=True)
+    save_nanotron(out / "nanotron-zero", even, tp=2, dp=3, interleaved=True)
+    tied = OrderedDict((n, t) for n, t in hf.items() if n != "lm_head.weight")
+    save_nanotron(out / "nanotron-tied", tied, optimizer=False)
     (out / "shards").mkdir(exist_ok=True)
     for rank in range(2):
         parts, where = {}, {}

@@ -98,6 +98,8 @@ static void numbers_are_those_of_the_model(void **state)
 	convert_config_file(NULL);
 	same_as(GOLDEN "nanogpt.pt", GOLDEN "gpt2", NULL);
 	same_as(GOLDEN "megatron", GOLDEN "hf", NULL);
+	same_as(GOLDEN "nanotron", GOLDEN "hf-even", NULL);
+	same_as(GOLDEN "nanotron-zero", GOLDEN "hf-even", NULL);
 }
 
 static void groups_and_options(void **state)
@@ -121,12 +123,17 @@ static void groups_and_options(void **state)
 		{GOLDEN "nanogpt.pt", 3, 7,
 			{"heads = 4\n", "context = 16\n", "tie = yes\n"}},
 		{GOLDEN "pytorch_model.bin", 1, 0,
-			{"kv-heads = 2\n", "norm-eps = 1e-05\n"}}};
+			{"kv-heads = 2\n", "norm-eps = 1e-05\n"}},
+		{GOLDEN "nanotron", 3, 7, {"lr = 0.0005\n", "eps = 1e-09\n"}},
+		{GOLDEN "nanotron-zero", 3, 7,
+			{"beta1 = 0.9\nbeta2 = 0.95\n", "tie = no\n"}},
+		{GOLDEN "nanotron-tied", 1, 0, {"tie = yes\n", "kv-heads = 2\n"}}};
 	(void)state;
 	for (size_t i = 0; i < ARRAY_LEN(cases); i++) {
 		struct ckpt_view v;
-		bool llama =
-			!strstr(cases[i].path, "gpt") && !strstr(cases[i].path, "mega");
+		bool llama = !strstr(cases[i].path, "gpt") &&
+			     !strstr(cases[i].path, "mega") &&
+			     !strstr(cases[i].path, "nanotron");
 		convert_config_file(llama ? GOLDEN "hf/config.json" : NULL);
 		succeed(convert_open(&v, cases[i].path, &e));
 		assert_int_equal(v.groups.n, cases[i].groups);
@@ -147,12 +154,13 @@ static void decays_of_groups(void **state)
 		const char *path;
 		double matrices, vectors;
 	} cases[] = {{GOLDEN "titan", -1, 0.05}, {GOLDEN "nested", 0.1, 0},
-		{GOLDEN "nanogpt.pt", 0.05, 0}, {GOLDEN "ddp.pt", 0.05, 0.05}};
+		{GOLDEN "nanogpt.pt", 0.05, 0}, {GOLDEN "ddp.pt", 0.05, 0.05},
+		{GOLDEN "nanotron", 0.05, 0}, {GOLDEN "nanotron-zero", 0.05, 0}};
 	(void)state;
 	for (size_t i = 0; i < ARRAY_LEN(cases); i++) {
 		struct ckpt_view v;
 		convert_config_file(
-			strstr(cases[i].path, "gpt") ? NULL : GOLDEN "hf/config.json");
+			strstr(cases[i].path, "nano") ? NULL : GOLDEN "hf/config.json");
 		succeed(convert_open(&v, cases[i].path, &e));
 		for (int k = 0; k < v.n_tensors; k++) {
 			/* (titan's file has the settings of one parameter only) */
