@@ -161,6 +161,8 @@ int main(int argc, char **argv)
 		step_check_json(&c, &text);
 	else if (!rc && log_speaks())
 		step_check_print(&c, &text);
+	else if (!rc)
+		step_check_print_verdict(&c, &text);
 	fputs(text.s ? o.json ? text.s : text_printable(text.s) : "", stdout);
 	str_free(&text);
 	rc = rc || write_reports(&c, &o, &e);

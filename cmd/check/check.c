@@ -62,13 +62,10 @@ static int read_weights(struct step_check *c, struct err *e)
 }
 
 /* With a batch, their gradients too. */
-static int prepare(struct step_check *c, const struct check_job *job, struct err *e)
+static int prepare(struct step_check *c, struct err *e)
 {
-	if (read_weights(c, e) ||
-		token_batch_read(&c->batch, job->batch->n, job->batch->v, &job->how, e) ||
-		check_batch(c, e))
-		return -1;
-	return compute_reference(c, e);
+	return read_weights(c, e) || check_batch(c, e) || compute_reference(c, e) ? -1
+										  : 0;
 }
 
 static void name_tensors(struct step_check *c)
@@ -130,6 +127,10 @@ int step_check_run(struct step_check *c, const struct check_opts *o,
 	*c = (struct step_check){.o = *o};
 	if (!job->two_runs && !strcmp(job->before, job->after))
 		return err_set(e, EX_USAGE, "%s: both checkpoints are one", job->before);
+	/* (checkpoints may take long to read) */
+	if (job->batch->n &&
+		token_batch_read(&c->batch, job->batch->n, job->batch->v, &job->how, e))
+		return -1;
 	if (step_files_open(&c->files, job->before, job->after, &job->adam,
 		    job->batch->n   ? ONE_RUN
 		    : job->two_runs ? TWO_RUNS
@@ -155,7 +156,7 @@ int step_check_run(struct step_check *c, const struct check_opts *o,
 		return 0;
 	}
 	c->has_reference = job->batch->n > 0;
-	if (c->has_reference && (prepare(c, job, e) || judge_gradients(c, e)))
+	if (c->has_reference && (prepare(c, e) || judge_gradients(c, e)))
 		return -1;
 	if (c->has_reference)
 		note_equal_sequences(c);

@@ -174,7 +174,7 @@ static void put_findings(const struct step_check *c, struct str *out)
 	}
 }
 
-static void put_verdict(const struct step_check *c, struct str *out)
+void step_check_print_verdict(const struct step_check *c, struct str *out)
 {
 	int n = 0;
 	for (int k = 0; k < c->n_causes; k++)
@@ -209,7 +209,7 @@ void step_check_print(const struct step_check *c, struct str *out)
 		put_tally(c, t, out);
 	put_update(c, out);
 	put_findings(c, out);
-	put_verdict(c, out);
+	step_check_print_verdict(c, out);
 }
 
 /* ---- JSON ------------------------------------------------------------------------------ */

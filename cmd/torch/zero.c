@@ -28,6 +28,7 @@ struct parameter {
 	int ndim;
 	int64_t dims[TORCH_MAX_DIMS], n; /* numbers */
 	int64_t group, padding;		 /* behind it, in numbers */
+	int64_t at;			 /* where it begins in its vector */
 };
 
 struct zero {
@@ -232,12 +233,14 @@ static int read_shape(const struct pickle *p, uint32_t node, struct parameter *x
 	return 0;
 }
 
+/* A text may be long, and in many places. NULL: it is no name. */
 static char *copy_text(const struct pickle *p, uint32_t node)
 {
+	enum { MOST = 4096 };
 	size_t n;
 	const char *text = pickle_text(p, node, &n);
 	struct str out = {0};
-	if (text && !memchr(text, 0, n)) {
+	if (text && n <= MOST && !memchr(text, 0, n)) {
 		str_puts(&out, "");
 		str_add(&out, text, n);
 	}
@@ -444,30 +447,41 @@ static int add_step(struct zero *z, const char *name, int64_t group)
 }
 
 /* All items of a parameter, under one of its names. */
-static int add_items(
-	struct zero *z, const char *name, const struct parameter *x, int64_t at)
+static int add_items(struct zero *z, const char *name, const struct parameter *x)
 {
 	for (enum kind k = FP32; k < KINDS && (!k || z->moments); k++)
-		add_tensor(z, name, x, k, at);
+		add_tensor(z, name, x, k, x->at);
 	return z->moments ? add_step(z, name, x->group) : 0;
 }
 
-/* The other names of a parameter that is shared. */
-static int add_aliases(struct zero *z, const struct parameter *x, int64_t at)
+static int by_name(const void *a, const void *b)
+{
+	return strcmp(*(char *const *)a, *(char *const *)b);
+}
+
+/* The other names of parameters that are shared. */
+static int add_aliases(struct zero *z)
 {
 	const struct pickle *p = &z->model.tree;
 	struct pickle_each it;
-	uint32_t alias, source;
+	uint32_t alias, source, shared = pickle_get(p, p->root, "shared_params");
+	size_t n = (size_t)z->n_parameters;
+	struct parameter *sorted =
+		xcalloc(n + 1, sizeof(*sorted)); /* (begins with its name) */
 	int rc = 0;
-	uint32_t shared = pickle_get(p, p->root, "shared_params");
-	if (pickle_kind(p, shared) != PICKLE_DICT)
-		return 0;
-	pickle_each(&it, p, shared);
+	memcpy(sorted, z->parameters, n * sizeof(*sorted));
+	qsort(sorted, n, sizeof(*sorted), by_name);
+	pickle_each(&it, p, pickle_kind(p, shared) == PICKLE_DICT ? shared : 0);
 	while (!rc && pickle_next(&it, &alias) && pickle_next(&it, &source)) {
-		char *name = pickle_is(p, source, x->name) ? copy_text(p, alias) : NULL;
-		rc = name ? add_items(z, name, x, at) : 0;
+		char *name = copy_text(p, alias), *of = copy_text(p, source);
+		const struct parameter *x =
+			name && of ? bsearch(&of, sorted, n, sizeof(*sorted), by_name)
+				   : NULL;
+		rc = x ? add_items(z, name, x) : 0;
 		free(name);
+		free(of);
 	}
+	free(sorted);
 	return rc;
 }
 
@@ -475,23 +489,19 @@ static int add_parameters(struct zero *z)
 {
 	int64_t at = 0, group = 0;
 	for (int64_t i = 0; i < z->n_parameters; i++) {
-		const struct parameter *x = &z->parameters[i];
+		struct parameter *x = &z->parameters[i];
 		if (z->stage < 3 && x->group != group)
 			at = 0;
 		group = x->group;
-		if (add_items(z, x->name, x, at) || add_aliases(z, x, at))
+		x->at = at;
+		if (add_items(z, x->name, x))
 			return -1;
 		at += z->stage == 3 ? part_of(z, x->n) : x->n + x->padding;
 	}
-	return 0;
+	return z->n_parameters ? add_aliases(z) : 0;
 }
 
 /* ---- frozen parameters, which no optimizer has ----------------------------------------------------------- */
-
-static int by_name(const void *a, const void *b)
-{
-	return strcmp(*(char *const *)a, *(char *const *)b);
-}
 
 static void add_names(const struct pickle *p, uint32_t list, struct strs *out)
 {

@@ -1,6 +1,6 @@
 /* Files of PyTorch: any file; one of torch.save() whose checksums are right, with any pickle and any storage;
- * a directory of DCP with any .metadata and any file, or with a safetensors file; one of DeepSpeed's ZeRO, or of several files with an index,
- * with any pickles and any storage. What can be opened is read, and is a model, perhaps. */
+ * a directory of DCP with any .metadata and any file, or with a safetensors file; one of DeepSpeed's ZeRO, of nanotron, or of several
+ * files with an index, with any pickles and any storage. What can be opened is read, and is a model, perhaps. */
 #include "base/file.h"
 #include "convert/convert.h"
 #include "tests/fuzz/fuzz.h"
@@ -11,7 +11,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-enum kind { ANY, SAVED, MANY, SHARDS, ZERO, BINS, KINDS };
+enum kind { ANY, SAVED, MANY, SHARDS, ZERO, BINS, NANOTRON, KINDS };
 
 /* ---- files ---------------------------------------------------------------------------------- */
 
@@ -59,6 +59,43 @@ static void make_zero(const void *model, size_t n_model, struct bytes *b)
 	}
 }
 
+/* A safetensors file: the header, with its length in front, and data. */
+static void put_part(
+	const char *name, const void *header, size_t n, const struct bytes *b)
+{
+	struct str text = {0};
+	uint64_t length = n;
+	str_add(&text, &length, sizeof(length));
+	str_add(&text, header, n);
+	str_add(&text, b->n ? (const void *)b->p : "", b->n);
+	fuzz_file(name, text.s, text.len);
+	str_free(&text);
+}
+
+/* The header of a part, and the pickle of the optimizer, which 1 to 3 ranks have, or one without ZeRO; and a
+ * storage. */
+static void make_nanotron(const void *header, size_t n_header, struct bytes *b)
+{
+	size_t n = take_length(b);
+	const void *optimizer = take(b, n);
+	int of = take_byte(b) % 4;
+	char name[120], dp[40];
+	fuzz_file("nanotron/checkpoint_metadata.json", "{}", 2);
+	put_part("nanotron/model/model_w_pp-rank-0-of-1_tp-rank-0-of-1.safetensors",
+		header, n_header, b);
+	for (int files = 0; files < 4; files++)
+		for (int d = 0; d < max64(1, files); d++) {
+			snprintf(dp, sizeof(dp), files ? "dp-%d-of-%d_" : "", d, files);
+			snprintf(name, sizeof(name),
+				"nanotron/optimizer/optimizer_pp-0-of-1_%stp-0-of-1.pt",
+				dp);
+			if (files == of)
+				put_archive(name, optimizer, n, *b);
+			else
+				unlink(fuzz_path(name));
+		}
+}
+
 static const char *make(enum kind kind, struct bytes *b)
 {
 	static char path[4200];
@@ -87,15 +124,18 @@ static const char *make(enum kind kind, struct bytes *b)
 		put_archive("bins/a.bin", pkl, n_pkl, *b);
 		return path;
 	}
-	if (kind == SHARDS) { /* the header, with its length in front, and data */
-		uint64_t length = n;
+	if (kind == SHARDS) {
 		snprintf(path, sizeof(path), "%s/shards", fuzz_folder());
 		mkdir(path, 0700);
-		str_add(&text, &length, sizeof(length));
-		str_add(&text, first, n);
-		str_add(&text, rest, b->n);
-		fuzz_file("shards/shard-1.safetensors", text.s, text.len);
-		str_free(&text);
+		put_part("shards/shard-1.safetensors", first, n, b);
+		return path;
+	}
+	if (kind == NANOTRON) {
+		snprintf(path, sizeof(path), "%s/nanotron", fuzz_folder());
+		mkdir(path, 0700);
+		mkdir(fuzz_path("nanotron/model"), 0700);
+		mkdir(fuzz_path("nanotron/optimizer"), 0700);
+		make_nanotron(first, n, b);
 		return path;
 	}
 	if (kind == SAVED)
