@@ -451,6 +451,32 @@ static int read_step(struct torch_view *x, int64_t *step, struct err *e)
 	return rc;
 }
 
+/* The parameters are those that the optimizer has in fp32, if it does. (Before its first step, when nothing tells their
+ * order, both are the same.) */
+static int use_masters(struct torch_view *x, struct err *e)
+{
+	const struct torch_item **list = torch_names_masters(&x->names);
+	int rc = 0;
+	for (int i = 0; i < x->m.n_tensors && *list && !rc; i++) {
+		struct source *s = source_of(x, CKPT_MODEL, i);
+		for (int64_t k = 0; s->item && k < x->names.n_order; k++) {
+			if (x->names.order[k] != s->item)
+				continue;
+			if (!list[k] || list[k]->ndim != s->item->ndim ||
+				memcmp(list[k]->dims, s->item->dims,
+					sizeof(s->item->dims)) != 0)
+				rc = err_set(e, EX_DATAERR,
+					"%s: fp32_groups have not the shape of %s",
+					x->file.path, s->item->name);
+			else
+				s->item = list[k];
+			break;
+		}
+	}
+	free(list);
+	return rc;
+}
+
 /* The moments, if there are any. */
 static int add_moments(struct torch_view *x, struct ckpt_view *v, struct err *e)
 {
@@ -475,7 +501,7 @@ static int add_moments(struct torch_view *x, struct ckpt_view *v, struct err *e)
 		means[i] = source_of(x, 1, i)->item;
 	v->decays = torch_group_decays(&x->file, &x->names, means, x->m.n_tensors);
 	free(means);
-	return read_step(x, &v->info.step, e) ||
+	return use_masters(x, e) || read_step(x, &v->info.step, e) ||
 			       torch_config_optimizer(&v->config, &x->file, &x->names, e)
 		       ? -1
 		       : 0;

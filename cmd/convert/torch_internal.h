@@ -55,6 +55,9 @@ const struct torch_item *torch_names_look_up(const struct torch_names *x,
 /* Sets the order of the numbers that an optimizer has instead of names. `used`: the parameters. */
 int torch_names_order(struct torch_names *x, struct torch_file *f,
 	const struct torch_item *const *used, int64_t n, struct err *e);
+/* DeepSpeed without ZeRO: the fp32 parameters of a model in 16 bits, in that order, as far as they are there; NULL behind
+ * them. Allocated. */
+const struct torch_item **torch_names_masters(const struct torch_names *x);
 /* The value of a key in a group of parameters: of the first one that has it, the second, ...; NULL: no more. */
 const struct torch_item *torch_names_group(
 	const struct torch_names *x, const char *key, int64_t number);

@@ -182,8 +182,9 @@ const struct torch_item *torch_names_find(const struct torch_names *x, const cha
 
 /* ---- the optimizer -------------------------------------------------------------------------- */
 
-static const char *const optimizers[] = {
-	"optimizer.", "optim.", "optimizer_state_dict.", "app.optimizer.", "app.optim."};
+static const char *const optimizers[] = {"optimizer.", "optim.", "optimizer_state_dict.",
+	"app.optimizer.", "app.optim.",
+	"optimizer.optimizer_state_dict."}; /* DeepSpeed's without ZeRO, in 16 bits */
 
 static const struct torch_item *state_of_number(
 	const struct torch_names *x, const struct torch_item *item, const char *what)
@@ -223,24 +224,45 @@ const struct torch_item *torch_names_state(const struct torch_names *x, const ch
 	return found && found->kind == TORCH_TENSOR ? found : NULL;
 }
 
-/* Parameters in fp32 without their names. */
-static bool has_fp32_groups(const struct torch_names *x)
+/* Parameters in fp32, one after the other without their names. */
+static bool has_flat_groups(const struct torch_names *x)
 {
-	static const char groups[] = "optimizer.fp32_groups"; /* or fp32_groups_flat */
+	static const char groups[] = "optimizer.fp32_groups_flat";
 	for (int64_t i = 0; i < x->n; i++)
 		if (!strncmp(x->v[i].text, groups, strlen(groups)))
 			return true;
 	return false;
 }
 
+const struct torch_item **torch_names_masters(const struct torch_names *x)
+{
+	const struct torch_item **list = xcalloc((size_t)x->n_order + 1, sizeof(*list));
+	char name[64];
+	for (int64_t i = 0, group = 0, k = 0; i < x->n_order;) {
+		snprintf(name, sizeof(name), "optimizer.fp32_groups.%lld.%lld",
+			(long long)group, (long long)k);
+		const struct torch_item *t = torch_names_exact(x, name);
+		if (t && t->kind == TORCH_TENSOR) {
+			list[i++] = t;
+			k++;
+		} else if (k) {
+			group++;
+			k = 0;
+		} else {
+			break;
+		}
+	}
+	return list;
+}
+
 int torch_names_has_moments(const struct torch_names *x, struct err *e)
 {
 	if (x->naming == NAMES_MEGATRON)
 		return megatron_has_moments(x, e);
-	if (has_fp32_groups(x))
+	if (has_flat_groups(x))
 		return err_set(e, EX_UNAVAILABLE,
-			"%s: without ZeRO, DeepSpeed saves fp32 parameters and moments of a model in "
-			"16 bits without names of parameters; train with zero_optimization "
+			"%s: without ZeRO, DeepSpeed's fused optimizers save fp32 parameters and moments of a "
+			"model in 16 bits without names and shapes of parameters; train with zero_optimization "
 			"{\"stage\": 1}",
 			x->file->path);
 	for (int64_t i = 0; i < x->n; i++)

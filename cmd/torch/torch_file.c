@@ -37,11 +37,14 @@ static int add_tensor(struct walk *w, uint32_t node, const struct described *d)
 	return 0;
 }
 
-/* Lists of dicts and of tensors have items; those of numbers and texts are values. */
+/* Lists of dicts, of tensors and of lists of tensors have items; those of numbers and texts are values. */
 static bool is_list_of_items(const struct pickle *p, uint32_t node)
 {
 	enum pickle_kind kind = pickle_kind(p, node);
-	enum pickle_kind first = pickle_kind(p, pickle_item(p, node, 0));
+	uint32_t item = pickle_item(p, node, 0);
+	if (pickle_kind(p, item) == PICKLE_LIST && kind == PICKLE_LIST)
+		item = pickle_item(p, item, 0);
+	enum pickle_kind first = pickle_kind(p, item);
 	return (kind == PICKLE_LIST || kind == PICKLE_TUPLE) &&
 	       (first == PICKLE_DICT || first == PICKLE_OBJECT);
 }

@@ -20,6 +20,7 @@ zero3/           of ZeRO 3 with three ranks: two buffers, parts that end within 
 zero3-frozen/    of ZeRO 3 with two ranks: no moments yet, a frozen parameter in parts
 elastic/         of ZeRO 2 with elastic_checkpoint: moments without padding, in lists
 stage0/          of DeepSpeed without ZeRO
+stage0-bf16/     the same of a model in bf16, with fp32 parameters in two groups, matrices first
 bins/            Hugging Face's names in two files with an index; a tensor that is transposed
 nanotron/        nanotron's: tp 2, pp 2, a model in bf16 whose optimizer has fp32 parameters, two groups
 nanotron-zero/   of ZeRO 1 with tp 2 and dp 3: flat moments that end within rows; neighbours are rotated
@@ -28,7 +29,7 @@ shards/          safetensors files of two ranks, as DCP's writer leaves them
 pytorch_model.bin  Hugging Face's names; transposed, tied and shared storages
 zip64.pt         a tensor of six int64, in an archive that is written as a large one is
 refused/         what cannot be read: compressed, big-endian, transformed items, Megatron-LM's buffers;
-                 a tensor with a hole; DeepSpeed's universal format of ZeRO 3, and without ZeRO of a model in bf16
+                 a tensor with a hole; DeepSpeed's universal format of ZeRO 3, and without ZeRO by a fused optimizer
 nanogpt.pt       GPT-2 as nanoGPT saves it, two groups of parameters
 gpt2/            the same model in Hugging Face's names
 
@@ -581,6 +582,15 @@ def save_zero(out, hf, g):
     (out / "stage0" / "mp_rank_00_model_states.pt").write_bytes(save({
         "module": hf, "buffer_names": [], "param_shapes": None, "ds_version": "0.19.8", "optimizer": {
             "state": numbered, "param_groups": [{**HYPER, "params": list(range(len(hf)))}]}}, whole=False))
+    groups = [[t for t in hf.values() if len(t.shape) == d] for d in (2, 1)]
+    n, both = len(groups[0]), groups[0] + groups[1]
+    numbered = {i: {"step": step(), "exp_avg": half(t), "exp_avg_sq": quarter(t)} for i, t in enumerate(both)}
+    (out / "stage0-bf16").mkdir(exist_ok=True)
+    (out / "stage0-bf16" / "mp_rank_00_model_states.pt").write_bytes(save({
+        "module": module_of(hf), "buffer_names": [], "param_shapes": None, "ds_version": "0.19.8", "optimizer": {
+            "cur_scale": 1.0, "fp32_groups": groups, "optimizer_state_dict": {"state": numbered, "param_groups": [
+                {**HYPER, "params": list(range(n))},
+                {**HYPER, "weight_decay": 0.0, "params": list(range(n, len(both)))}]}}}, whole=False))
 
 
 # ---- nanotron
@@ -844,10 +854,10 @@ def main():
     (bad / "order.pt").write_bytes(save(small, order=b"big"))
     save_dcp(bad / "transformed", {"x": small}, lambda n: (1, 1), ranks=1, transform_descriptors=["zstd"])
     save_dcp(bad / "hole", {"tok_embeddings.weight": small}, lambda n: (2, 1), ranks=1, lose=1)
-    (bad / "stage0-bf16").mkdir(exist_ok=True)
-    (bad / "stage0-bf16" / "mp_rank_00_model_states.pt").write_bytes(save({
+    (bad / "stage0-fused").mkdir(exist_ok=True)
+    (bad / "stage0-fused" / "mp_rank_00_model_states.pt").write_bytes(save({
         "module": {"model.embed_tokens.weight": small}, "param_shapes": None, "optimizer": {
-            "optimizer_state_dict": {"state": {0: {"exp_avg": small}}}, "fp32_groups": [[small]]}}))
+            "optimizer_state_dict": {"state": {0: {"exp_avg": small}}}, "fp32_groups_flat": [small]}}))
     save_dcp(bad / "buffers", {n: small for n in (
         "embedding.word_embeddings.weight", "optimizer.distributed.dp_group_idx_0.gbuf_idx_0.bucket_idx_0.exp_avg")},
         lambda n: (1, 1), ranks=1)

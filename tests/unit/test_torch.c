@@ -91,6 +91,7 @@ static void numbers_are_those_of_the_model(void **state)
 	same_as(GOLDEN "zero3-frozen", GOLDEN "hf", NULL);
 	same_as(GOLDEN "elastic", GOLDEN "hf", NULL);
 	same_as(GOLDEN "stage0", GOLDEN "hf", NULL);
+	same_as(GOLDEN "stage0-bf16", GOLDEN "hf", NULL);
 	same_as(GOLDEN "bins", GOLDEN "hf", NULL);
 	same_as(GOLDEN "pytorch_model.bin", GOLDEN "hf", NULL);
 	convert_config_file(GOLDEN "gpt2/config.json");
@@ -155,7 +156,8 @@ static void decays_of_groups(void **state)
 		double matrices, vectors;
 	} cases[] = {{GOLDEN "titan", -1, 0.05}, {GOLDEN "nested", 0.1, 0},
 		{GOLDEN "nanogpt.pt", 0.05, 0}, {GOLDEN "ddp.pt", 0.05, 0.05},
-		{GOLDEN "nanotron", 0.05, 0}, {GOLDEN "nanotron-zero", 0.05, 0}};
+		{GOLDEN "stage0-bf16", 0.05, 0}, {GOLDEN "nanotron", 0.05, 0},
+		{GOLDEN "nanotron-zero", 0.05, 0}};
 	(void)state;
 	for (size_t i = 0; i < ARRAY_LEN(cases); i++) {
 		struct ckpt_view v;
@@ -312,7 +314,7 @@ static void refused_files(void **state)
 		{GOLDEN "refused/transformed", "items are transformed", EX_UNAVAILABLE},
 		{GOLDEN "refused/hole", "do not cover it", EX_DATAERR},
 		{GOLDEN "refused/universal3", "has no shapes", EX_UNAVAILABLE},
-		{GOLDEN "refused/stage0-bf16", "without names of parameters",
+		{GOLDEN "refused/stage0-fused", "without names and shapes",
 			EX_UNAVAILABLE},
 		{GOLDEN "refused/buffers", "--dist-ckpt-optim-fully-reshardable",
 			EX_UNAVAILABLE}};
