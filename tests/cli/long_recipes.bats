@@ -44,3 +44,16 @@ recipes=$BATS_TEST_DIRNAME/../../share/recipes
 	BUG=sum RANKS=2 code_of 1 "$recipes/check-fsdp" other
 	says 'not divided by the 2 data-parallel ranks'
 }
+
+@test "check-deepspeed: ZeRO 3 in bf16 on three ranks, and two bugs" {
+	cd "$BATS_TEST_TMPDIR"
+	export PYTHON=${PT_PYTHON:-python3}
+	"$PYTHON" -c 'import deepspeed, transformers' >/dev/null 2>&1 || skip 'no DeepSpeed (PT_PYTHON=PYTHON)'
+	STAGE=3 RANKS=3 STEP=3 PRECISION=bf16 code_of 0 "$recipes/check-deepspeed" whole
+	says 'grads   21 of 21 within bounds'
+	says "at the optimizer's step 3"
+	BUG=lost code_of 1 "$recipes/check-deepspeed" other
+	says 'sequences 5 6 7 8 of 8 do not count'
+	STAGE=1 BUG=twice code_of 1 "$recipes/check-deepspeed" other
+	says 'layers.1.feed_forward.w3.weight (1): 2 times what it should be'
+}

@@ -196,6 +196,22 @@ rows_of() { # RUN
 	says 'sequences 5 6 7 8 of 8 do not count'
 }
 
+@test "check-deepspeed: a step of ZeRO is right" {
+	PYTHON=nowhere code_of 1 "$recipes/check-deepspeed" none
+	says 'nowhere is missing'
+	export PYTHON=${PT_PYTHON:-python3}
+	"$PYTHON" -c 'import deepspeed, transformers' >/dev/null 2>&1 || {
+		code_of 1 "$recipes/check-deepspeed" none
+		says 'has no DeepSpeed'
+		[ ! -e none ]
+		skip 'no DeepSpeed (PT_PYTHON=PYTHON)'
+	}
+	code_of 0 "$recipes/check-deepspeed" whole
+	says 'grads   21 of 21 within bounds'
+	says 'verdict: the step is right'
+	[ "$(wc -l <whole/commands)" -eq 1 ]
+}
+
 @test "emulated hosts: who may not have them is told" {
 	unshare -U true 2>/dev/null || skip 'no user namespaces'
 	code_of 77 unshare -U "$recipes/edit-bandwidth" none
