@@ -5,18 +5,18 @@
 #include "torch/torch_internal.h"
 
 /* Rows of a part, and the box that they are of the whole tensor. */
-struct slices {
+struct tensor_slices {
 	int64_t row, rows, begin[TORCH_MAX_DIMS], sizes[TORCH_MAX_DIMS];
 };
 
 /* A file of the model. */
-struct part {
+struct tensor_part {
 	char *name;
 	int64_t tp;
 	int32_t file;
 	struct stored is;
 	int64_t whole[TORCH_MAX_DIMS]; /* the dimensions of the tensor */
-	struct slices *slices;
+	struct tensor_slices *slices;
 	int64_t n_slices;
 };
 
@@ -31,7 +31,7 @@ struct nanotron {
 	struct err *e;
 	struct strs paths;
 	struct rank *ranks;
-	struct part *parts;
+	struct tensor_part *parts;
 	struct state *states; /* nanotron.c */
 	int64_t n_ranks, n_parts, n_states;
 };
@@ -44,6 +44,6 @@ int nanotron_list_ranks(struct nanotron *t);
 int nanotron_list_parts(
 	struct nanotron *t, const char *folder, const char *name, int depth);
 /* Reads the header of one. */
-int nanotron_read_part(struct nanotron *t, struct part *x);
+int nanotron_read_part(struct nanotron *t, struct tensor_part *x);
 
 #endif

@@ -135,7 +135,7 @@ int nanotron_list_parts(
 	while (d && !rc && (entry = readdir(d))) {
 		struct str path = {0}, own = {0};
 		const char *file = entry->d_name, *ranks = strstr(file, "_pp-rank-");
-		int64_t pp, of;
+		int64_t pp = 0, of = 1;
 		str_printf(&path, "%s/%s", folder, file);
 		if (*file != '.' && file_is_folder(path.s)) {
 			str_printf(&own, "%s%s.", name, file);
@@ -143,7 +143,7 @@ int nanotron_list_parts(
 				     ? nanotron_list_parts(t, path.s, own.s, depth + 1)
 				     : 0;
 		} else if (!strncmp(file, begin, strlen(begin)) && text_ends(file, end)) {
-			struct part x = {.file = (int32_t)t->paths.n};
+			struct tensor_part x = {.file = (int32_t)t->paths.n};
 			const char *at =
 				ranks ? ranks : file + strlen(file) - strlen(end);
 			str_printf(&own, "%s%.*s", name,
@@ -231,10 +231,10 @@ static bool take_box(
 }
 
 /* LOCAL#GLOBAL;LOCAL#GLOBAL..., where the local one is some of the rows. */
-static bool read_slices(struct part *x, const char *text)
+static bool read_slices(struct tensor_part *x, const char *text)
 {
 	do {
-		struct slices s = {0};
+		struct tensor_slices s = {0};
 		int64_t begin[TORCH_MAX_DIMS], sizes[TORCH_MAX_DIMS];
 		if (!take_box(&text, x->is.ndim, x->is.sizes, begin, sizes) ||
 			!take(&text, '#') ||
@@ -253,7 +253,7 @@ static bool read_slices(struct part *x, const char *text)
 }
 
 /* All of a tensor that is not sharded. */
-static void set_whole(struct part *x)
+static void set_whole(struct tensor_part *x)
 {
 	x->slices = xcalloc(1, sizeof(*x->slices));
 	x->n_slices = 1;
@@ -262,7 +262,7 @@ static void set_whole(struct part *x)
 	memcpy(x->whole, x->is.sizes, sizeof(x->is.sizes));
 }
 
-int nanotron_read_part(struct nanotron *t, struct part *x)
+int nanotron_read_part(struct nanotron *t, struct tensor_part *x)
 {
 	int64_t data[2];
 	const char *path = t->f->parts->files[x->file];
