@@ -43,7 +43,7 @@ bool nanotron_is_in(const char *path)
 
 static int by_name_and_rank(const void *a, const void *b)
 {
-	const struct tensor_part *x = a, *y = b;
+	const struct nanotron_part *x = a, *y = b;
 	int order = strcmp(x->name, y->name);
 	return order ? order : (x->tp > y->tp) - (x->tp < y->tp);
 }
@@ -110,7 +110,7 @@ static void read_decays(const struct pickle *p, struct numbered *v, int64_t n)
 static int add_state(struct nanotron *t, int64_t rank, const struct archive *a,
 	const struct numbered *name, enum kind kind, uint32_t node)
 {
-	const struct rank *r = &t->ranks[rank];
+	const struct nanotron_rank *r = &t->ranks[rank];
 	struct described d;
 	struct state x = {.kind = kind,
 		.tp = r->tp,
@@ -246,14 +246,14 @@ static int by_begin(const void *a, const void *b)
 }
 
 /* The buffer has numbers [from, from + b->n) of a part, in order. */
-static void add_boxes(struct boxes *out, const struct tensor_part *x,
+static void add_boxes(struct boxes *out, const struct nanotron_part *x,
 	const struct buffer *b, int64_t from)
 {
 	int64_t width = 1;
 	for (int i = 1; i < x->is.ndim; i++)
 		width *= x->is.sizes[i];
 	for (int64_t k = 0; k < x->n_slices; k++) {
-		const struct tensor_slices *s = &x->slices[k];
+		const struct nanotron_slices *s = &x->slices[k];
 		int64_t first = s->row * width, end = first + s->rows * width;
 		int64_t at = max64(first, from), left = min64(end, from + b->n) - at;
 		while (left > 0) {
@@ -272,7 +272,7 @@ static void add_boxes(struct boxes *out, const struct tensor_part *x,
 }
 
 /* What the optimizer has of a part. Sets *dtype. */
-static int add_states(struct nanotron *t, const struct tensor_part *x, enum kind kind,
+static int add_states(struct nanotron *t, const struct nanotron_part *x, enum kind kind,
 	struct boxes *out, int *dtype)
 {
 	const struct state *s;
@@ -302,7 +302,7 @@ static int add_states(struct nanotron *t, const struct tensor_part *x, enum kind
 }
 
 static void put_item(struct nanotron *t, const char *name, enum kind kind, int dtype,
-	const struct tensor_part *of)
+	const struct nanotron_part *of)
 {
 	struct str text = {0};
 	if (kind == FP32)
@@ -333,7 +333,7 @@ static void put_chunk(struct nanotron *t, const struct box *b, bool archive)
 /* The tensor of n parts, or what the optimizer has of it. Parameters are the optimizer's, if it has them in
  * fp32. */
 static int add_item(
-	struct nanotron *t, const struct tensor_part *x, int64_t n, enum kind kind)
+	struct nanotron *t, const struct nanotron_part *x, int64_t n, enum kind kind)
 {
 	struct boxes boxes = {0};
 	int dtype = -1, rc = 0;
@@ -363,7 +363,7 @@ static int add_item(
 	return rc;
 }
 
-static void add_step(struct nanotron *t, const struct tensor_part *x)
+static void add_step(struct nanotron *t, const struct nanotron_part *x)
 {
 	const struct state *s;
 	if (!find_states(t, x->name, STEP, x->tp, &s) || s->n != 1)
@@ -376,7 +376,7 @@ static void add_step(struct nanotron *t, const struct tensor_part *x)
 static int add_items(struct nanotron *t)
 {
 	for (int64_t i = 0, k; i < t->n_parts; i = k) {
-		const struct tensor_part *x = &t->parts[i];
+		const struct nanotron_part *x = &t->parts[i];
 		for (k = i + 1; k < t->n_parts && !strcmp(t->parts[k].name, x->name); k++)
 			if (t->parts[k].is.ndim != x->is.ndim ||
 				memcmp(t->parts[k].whole, x->whole, sizeof(x->whole)) !=

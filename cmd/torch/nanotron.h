@@ -5,23 +5,23 @@
 #include "torch/torch_internal.h"
 
 /* Rows of a part, and the box that they are of the whole tensor. */
-struct tensor_slices {
+struct nanotron_slices {
 	int64_t row, rows, begin[TORCH_MAX_DIMS], sizes[TORCH_MAX_DIMS];
 };
 
 /* A file of the model. */
-struct tensor_part {
+struct nanotron_part {
 	char *name;
 	int64_t tp;
 	int32_t file;
 	struct stored is;
 	int64_t whole[TORCH_MAX_DIMS]; /* the dimensions of the tensor */
-	struct tensor_slices *slices;
+	struct nanotron_slices *slices;
 	int64_t n_slices;
 };
 
 /* A file of the optimizer. */
-struct rank {
+struct nanotron_rank {
 	int64_t pp, dp, tp, of[3]; /* of how many */
 	char *name;
 };
@@ -30,8 +30,8 @@ struct nanotron {
 	struct torch_file *f;
 	struct err *e;
 	struct strs paths;
-	struct rank *ranks;
-	struct tensor_part *parts;
+	struct nanotron_rank *ranks;
+	struct nanotron_part *parts;
 	struct state *states; /* nanotron.c */
 	int64_t n_ranks, n_parts, n_states;
 };
@@ -44,6 +44,6 @@ int nanotron_list_ranks(struct nanotron *t);
 int nanotron_list_parts(
 	struct nanotron *t, const char *folder, const char *name, int depth);
 /* Reads the header of one. */
-int nanotron_read_part(struct nanotron *t, struct tensor_part *x);
+int nanotron_read_part(struct nanotron *t, struct nanotron_part *x);
 
 #endif

@@ -32,12 +32,12 @@ static bool take_rank(const char **text, const char *key, int64_t *rank, int64_t
 }
 
 /* The rank of a file of the optimizer. False: it is none. */
-static bool read_rank_name(const char *name, struct rank *r, bool *experts)
+static bool read_rank_name(const char *name, struct nanotron_rank *r, bool *experts)
 {
 	static const char begin[] = "optimizer_";
 	const char *at = name + strlen(begin);
 	int64_t expert = 0, of = 1;
-	*r = (struct rank){.dp = -1, .of = {1, 1, 1}};
+	*r = (struct nanotron_rank){.dp = -1, .of = {1, 1, 1}};
 	if (strncmp(name, begin, strlen(begin)) != 0 ||
 		!take_rank(&at, "pp-", &r->pp, &r->of[0]))
 		return false;
@@ -59,7 +59,7 @@ static int refuse_experts(const struct nanotron *t)
 
 static int by_rank(const void *a, const void *b)
 {
-	const struct rank *x = a, *y = b;
+	const struct nanotron_rank *x = a, *y = b;
 	const int64_t v[][2] = {{x->pp, y->pp}, {x->tp, y->tp}, {x->dp, y->dp}};
 	for (size_t i = 0; i < ARRAY_LEN(v); i++)
 		if (v[i][0] != v[i][1])
@@ -70,9 +70,9 @@ static int by_rank(const void *a, const void *b)
 /* All ranks must have saved. */
 static int check_ranks(const struct nanotron *t)
 {
-	const struct rank *first = t->ranks;
+	const struct nanotron_rank *first = t->ranks;
 	for (int64_t i = 0; i < t->n_ranks; i++) {
-		const struct rank *r = &t->ranks[i];
+		const struct nanotron_rank *r = &t->ranks[i];
 		int64_t dp = first->of[1], tp = first->of[2];
 		if ((r->dp < 0) != (first->dp < 0) ||
 			memcmp(r->of, first->of, sizeof(r->of)) != 0)
@@ -104,7 +104,7 @@ int nanotron_list_ranks(struct nanotron *t)
 	str_printf(&path, "%s/optimizer", t->f->path);
 	DIR *d = opendir(path.s);
 	while (d && (entry = readdir(d))) {
-		struct rank r;
+		struct nanotron_rank r;
 		if (!read_rank_name(entry->d_name, &r, &experts))
 			continue;
 		r.name = xstrdup(entry->d_name);
@@ -143,7 +143,7 @@ int nanotron_list_parts(
 				     ? nanotron_list_parts(t, path.s, own.s, depth + 1)
 				     : 0;
 		} else if (!strncmp(file, begin, strlen(begin)) && text_ends(file, end)) {
-			struct tensor_part x = {.file = (int32_t)t->paths.n};
+			struct nanotron_part x = {.file = (int32_t)t->paths.n};
 			const char *at =
 				ranks ? ranks : file + strlen(file) - strlen(end);
 			str_printf(&own, "%s%.*s", name,
@@ -231,10 +231,10 @@ static bool take_box(
 }
 
 /* LOCAL#GLOBAL;LOCAL#GLOBAL..., where the local one is some of the rows. */
-static bool read_slices(struct tensor_part *x, const char *text)
+static bool read_slices(struct nanotron_part *x, const char *text)
 {
 	do {
-		struct tensor_slices s = {0};
+		struct nanotron_slices s = {0};
 		int64_t begin[TORCH_MAX_DIMS], sizes[TORCH_MAX_DIMS];
 		if (!take_box(&text, x->is.ndim, x->is.sizes, begin, sizes) ||
 			!take(&text, '#') ||
@@ -253,7 +253,7 @@ static bool read_slices(struct tensor_part *x, const char *text)
 }
 
 /* All of a tensor that is not sharded. */
-static void set_whole(struct tensor_part *x)
+static void set_whole(struct nanotron_part *x)
 {
 	x->slices = xcalloc(1, sizeof(*x->slices));
 	x->n_slices = 1;
@@ -262,7 +262,7 @@ static void set_whole(struct tensor_part *x)
 	memcpy(x->whole, x->is.sizes, sizeof(x->is.sizes));
 }
 
-int nanotron_read_part(struct nanotron *t, struct tensor_part *x)
+int nanotron_read_part(struct nanotron *t, struct nanotron_part *x)
 {
 	int64_t data[2];
 	const char *path = t->f->parts->files[x->file];
