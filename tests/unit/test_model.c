@@ -369,6 +369,8 @@ static const char *const nets[] = {
 	"context = 16\nvirtual = tp=4\n",
 	"arch = llama\nlayers = 1\nheads = 8\nkv-heads = 2\ndim = 32\nffn-dim = 48\n"
 	"context = 16\nvirtual = tp=4,cp=2\nbias = yes\n",
+	"arch = llama\nlayers = 1\nheads = 4\nkv-heads = 2\nhead-dim = 12\ndim = 32\n"
+	"context = 16\nvirtual = tp=2,cp=2\nbias = qkv\n",
 };
 
 static uint32_t token(int64_t i)
