@@ -61,6 +61,8 @@ static void presets_have_their_size(void **state)
 		{"llama3-8b", 8030261248},
 		{"llama3-70b", 70553706496},
 		{"llama3-405b", 405853388800},
+		{"qwen2.5-0.5b", 494032768},
+		{"mistral-7b", 7248023552},
 	};
 	(void)state;
 	for (size_t i = 0; i < ARRAY_LEN(some); i++) {
