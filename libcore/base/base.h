@@ -147,7 +147,7 @@ void stdout_close(void);
 
 /* ---- mem.c: memory --------------------------------------------------------------- */
 
-/* malloc() and so on, except that the program ends when there is no memory. */
+/* As malloc() and so on, but without memory the program ends. */
 void *xmalloc(size_t n_bytes);
 void *xcalloc(size_t n, size_t n_bytes);
 void *xrealloc(void *p, size_t n_bytes);
@@ -217,6 +217,7 @@ struct strs {
 	int64_t n;
 };
 void strs_add(struct strs *l, const char *s);
+int64_t strs_find(const struct strs *l, const char *s); /* -1: none */
 void strs_sort(struct strs *l);
 void strs_free(struct strs *l);
 
@@ -282,8 +283,7 @@ char *clock_text(char buf[AT_LEAST(NUM_TEXT)], double wall);
 #include "base/exact.h"
 
 void exact_add(struct exact *x, double v);
-/* The sum, rounded once to the nearest double, ties to even. */
-double exact_round(const struct exact *x);
+double exact_round(const struct exact *x); /* as exact_finish() */
 
 /* ---- progress.c: a bar on a terminal --------------------------------------------- */
 

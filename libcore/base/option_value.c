@@ -86,18 +86,12 @@ int opt_set(const struct opt *t, void *v, const char *text, struct err *e)
 	case OPT_FLAG:
 		return set_flag(t, text, v, e);
 	case OPT_INT:
-		if (parse_int(text, &n))
-			return err_set(e, EX_USAGE, "%s: '%s' is not a whole number",
-				t->name, text);
-		if (check_range(t, (double)n, text, e))
-			return -1;
-		*(int64_t *)v = n;
-		return 0;
 	case OPT_SIZE:
-		if (parse_size(text, &n))
-			return err_set(e, EX_USAGE,
-				"%s: '%s' is not a size (a number, then K, M, G or T)",
-				t->name, text);
+		if (t->type == OPT_INT ? parse_int(text, &n) : parse_size(text, &n))
+			return err_set(e, EX_USAGE, "%s: '%s' is not a %s", t->name, text,
+				t->type == OPT_INT
+					? "whole number"
+					: "size (a number, then K, M, G or T)");
 		if (check_range(t, (double)n, text, e))
 			return -1;
 		*(int64_t *)v = n;
@@ -137,10 +131,8 @@ bool opt_equals(const struct opt *t, const void *v, const char *text)
 	case OPT_FLAG:
 		return *(const bool *)v == !strcmp(text, "yes");
 	case OPT_INT:
-		parse_int(text, &n);
-		return *(const int64_t *)v == n;
 	case OPT_SIZE:
-		parse_size(text, &n);
+		(t->type == OPT_INT ? parse_int : parse_size)(text, &n);
 		return *(const int64_t *)v == n;
 	case OPT_DOUBLE:
 		parse_double(text, &d);

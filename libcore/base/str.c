@@ -78,6 +78,14 @@ void strs_add(struct strs *l, const char *s)
 	l->v[l->n++] = xstrdup(s);
 }
 
+int64_t strs_find(const struct strs *l, const char *s)
+{
+	for (int64_t i = 0; i < l->n; i++)
+		if (!strcmp(l->v[i], s))
+			return i;
+	return -1;
+}
+
 static int in_order(const void *a, const void *b)
 {
 	return strcmp(*(char *const *)a, *(char *const *)b);

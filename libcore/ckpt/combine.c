@@ -92,10 +92,7 @@ int ckpt_combine(struct ckpt_view *v, const struct ckpt_view *const *of, int n,
 	v->with = c;
 	v->info.loss = v->info.val_loss = v->info.best_val_loss = (double)NAN;
 	v->info.loss_scale = 0;
-	v->numbers = NULL;
-	v->n_numbers = v->info.workers = v->info.worker = 0;
-	strs_free(&v->groups);
-	strs_add(&v->groups, "model");
+	ckpt_view_parameters(v);
 	if (rc)
 		ckpt_view_close(v);
 	return rc;

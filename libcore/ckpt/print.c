@@ -73,13 +73,18 @@ void ckpt_print_list_head(void)
 		"val_loss", "size", "file");
 }
 
-/* Lists the checkpoints of a run, or in a directory. */
+/* The folder of checkpoints of a run, or `name` itself. */
+static const char *folder_in(const char *name, struct str *in_run)
+{
+	str_printf(in_run, "%s/checkpoints", name);
+	return file_exists(in_run->s) ? in_run->s : name;
+}
+
 static int list_directory(const char *dir, struct err *e)
 {
 	struct str in_run = {0}, path = {0};
 	int64_t *steps;
-	str_printf(&in_run, "%s/checkpoints", dir);
-	const char *at = file_exists(in_run.s) ? in_run.s : dir;
+	const char *at = folder_in(dir, &in_run);
 	int64_t n = ckpt_list(at, &steps, e);
 	int64_t latest = ckpt_marked(at, "latest.h5"), best = ckpt_marked(at, "best.h5");
 	for (int64_t i = 0; i < n; i++) {
@@ -276,8 +281,7 @@ int ckpt_print_pruned(
 	const char *name, const struct ckpt_retention *rule, bool dry_run, struct err *e)
 {
 	struct str in_run = {0};
-	str_printf(&in_run, "%s/checkpoints", name);
-	const char *dir = file_exists(in_run.s) ? in_run.s : name;
+	const char *dir = folder_in(name, &in_run);
 	int rc = file_exists(dir) ? prune_directory(dir, rule, dry_run, e)
 				  : err_set(e, EX_IOERR, "%s: %s", dir, strerror(ENOENT));
 	str_free(&in_run);

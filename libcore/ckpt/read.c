@@ -260,10 +260,7 @@ void ckpt_close(struct ckpt *c)
 
 int ckpt_find_group(const struct ckpt *c, const char *name)
 {
-	for (int i = 0; i < (int)c->groups.n; i++)
-		if (!strcmp(c->groups.v[i], name))
-			return i;
-	return -1;
+	return (int)strs_find(&c->groups, name);
 }
 
 int ckpt_find(const struct ckpt *c, const char *name)
@@ -314,39 +311,21 @@ int ckpt_read_rows(const struct ckpt *c, int group, int tensor, int64_t row, int
 	return rc;
 }
 
-static int each_of_view(const struct ckpt *c, int group, int tensor,
+int ckpt_each(const struct ckpt *c, int group, int tensor,
 	int (*fn)(void *with, int64_t first, const float *x, int64_t n), void *with,
 	struct err *e)
 {
 	const struct ckpt_tensor *t = &c->tensors[tensor];
 	int64_t width = ckpt_row_size(t);
-	int64_t step = max64(1, H5_BLOCK_BYTES / (width * (int64_t)sizeof(float)));
+	int64_t step =
+		c->view ? max64(1, H5_BLOCK_BYTES / (width * (int64_t)sizeof(float)))
+			: blocks_of(c, group, tensor)->block_rows;
 	float *piece = xmalloc((size_t)(step * width) * sizeof(*piece));
 	int rc = 0;
 	for (int64_t r = 0; r < t->dims[0] && !rc; r += step) {
 		int64_t n = min64(step, t->dims[0] - r);
 		rc = ckpt_read_rows(c, group, tensor, r, n, piece, e);
 		rc = rc ? rc : fn(with, r * width, piece, n * width);
-	}
-	free(piece);
-	return rc;
-}
-
-int ckpt_each(const struct ckpt *c, int group, int tensor,
-	int (*fn)(void *with, int64_t first, const float *x, int64_t n), void *with,
-	struct err *e)
-{
-	if (c->view)
-		return each_of_view(c, group, tensor, fn, with, e);
-	const struct h5_blocks *b = blocks_of(c, group, tensor);
-	int64_t width = ckpt_row_size(&c->tensors[tensor]);
-	float *piece = xmalloc((size_t)(b->block_rows * b->row_bytes));
-	int rc = 0;
-	for (int64_t k = 0; k < b->n_blocks && !rc; k++) {
-		rc = read_block(c, b, k, piece, e);
-		if (!rc)
-			rc = fn(with, k * b->block_rows * width, piece,
-				h5_block_bytes(b, k) / (int64_t)sizeof(float));
 	}
 	free(piece);
 	return rc;

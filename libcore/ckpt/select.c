@@ -200,12 +200,8 @@ int ckpt_select(struct ckpt_view *v, const struct ckpt_view *of,
 		v->tensors[v->n_tensors] = of->tensors[i];
 		s->at[v->n_tensors++] = i;
 	}
-	if (how->parameters_only) {
-		strs_free(&v->groups);
-		strs_add(&v->groups, "model");
-		v->numbers = NULL;
-		v->n_numbers = v->info.workers = v->info.worker = 0;
-	}
+	if (how->parameters_only)
+		ckpt_view_parameters(v);
 	v->read = read_selected;
 	v->close = close_selected;
 	v->with = s;

@@ -49,6 +49,14 @@ void ckpt_view_like(struct ckpt_view *v, const struct ckpt_view *of)
 	copy_names(&v->groups, &of->groups);
 }
 
+void ckpt_view_parameters(struct ckpt_view *v)
+{
+	strs_free(&v->groups);
+	strs_add(&v->groups, "model");
+	v->numbers = NULL;
+	v->n_numbers = v->info.workers = v->info.worker = 0;
+}
+
 void ckpt_view_close(struct ckpt_view *v)
 {
 	if (v->close)
@@ -69,10 +77,7 @@ int ckpt_view_find(const struct ckpt_view *v, const char *name)
 
 int ckpt_view_find_group(const struct ckpt_view *v, const char *name)
 {
-	for (int i = 0; i < (int)v->groups.n; i++)
-		if (!strcmp(v->groups.v[i], name))
-			return i;
-	return -1;
+	return (int)strs_find(&v->groups, name);
 }
 
 float *ckpt_view_tensor(const struct ckpt_view *v, int tensor, struct err *e)

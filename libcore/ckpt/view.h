@@ -42,6 +42,8 @@ struct ckpt_view {
 void ckpt_view_of(struct ckpt_view *v, const struct ckpt *c);
 /* A view with the attributes and tensors of another one, whose tokenizer it borrows. */
 void ckpt_view_like(struct ckpt_view *v, const struct ckpt_view *of);
+/* Leaves the parameters, of one worker. */
+void ckpt_view_parameters(struct ckpt_view *v);
 void ckpt_view_close(struct ckpt_view *v);
 /* Reads all tensors of the parameters; computes their hash. */
 int ckpt_view_hash(const struct ckpt_view *v, uint64_t *hash, struct err *e);

@@ -97,13 +97,9 @@ void comm_bcast_str(struct comm *c, struct str *s, int root)
 {
 	int64_t len = (int64_t)s->len;
 	comm_bcast(c, &len, sizeof(len), root);
-	if (c->rank != root) {
-		char *room = xcalloc((size_t)len + 1, 1);
-		str_clear(s);
-		str_add(s, room, (size_t)len);
-		free(room);
-	}
-	str_add(s, "", 0);
+	str_room(s, (size_t)len);
+	s->len = (size_t)len;
+	s->s[len] = '\0';
 	comm_bcast(c, s->s, len, root);
 }
 

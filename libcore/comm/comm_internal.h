@@ -23,8 +23,6 @@ struct comm_ops {
 	struct comm *(*dup)(struct comm *c);
 	void (*free)(struct comm *c);
 	void (*close)(struct comm *world);
-	/* Makes progress on requests in flight. */
-	void (*progress)(struct comm *world);
 };
 
 /* Set by comm_open(). */

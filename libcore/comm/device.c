@@ -54,26 +54,20 @@ int comm_device_open(
 	if (which == COMM_MPI)
 		return 0;
 	can_use_nccl(d, &why);
-	if (comm_agree(c, &why)) {
-		if (which == COMM_NCCL) {
-			*e = why;
-			return -1;
-		}
-		if (c->rank == 0)
-			info("GPUs exchange data by MPI: %s", why.msg);
+	bool usable = !comm_agree(c, &why);
+	if (usable && !nccl_open(c, d, &why)) {
+		d->poll = poll_device;
 		return 0;
 	}
-	if (nccl_open(c, d, &why)) {
-		if (which == COMM_NCCL) {
-			*e = why;
-			return -1;
-		}
-		if (c->rank == 0)
-			warn("GPUs exchange data by MPI: %s; NCCL_DEBUG=INFO tells more",
-				why.msg);
-		return 0;
+	if (which == COMM_NCCL) {
+		*e = why;
+		return -1;
 	}
-	d->poll = poll_device;
+	if (c->rank == 0 && usable)
+		warn("GPUs exchange data by MPI: %s; NCCL_DEBUG=INFO tells more",
+			why.msg);
+	else if (c->rank == 0)
+		info("GPUs exchange data by MPI: %s", why.msg);
 	return 0;
 }
 

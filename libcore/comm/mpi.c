@@ -133,56 +133,71 @@ static void mpi_call(struct comm *c, enum coll what, const struct coll_args *a)
 {
 	MPI_Comm m = mpi_of(c);
 	bool ring = what == COLL_SENDRECV;
+	mpi_lock();
 	CHECK(c, ring ? call_ring(m, c, a) : run_collective(m, c, what, a, NULL),
 		coll_table[what].name, a->count * (int64_t)comm_type_bytes(a->type));
+	mpi_unlock();
 }
 
 static void mpi_call_send(
 	struct comm *c, const void *p, int64_t n_bytes, int peer, int tag)
 {
+	mpi_lock();
 	CHECK(c, MPI_Send_c(p, n_bytes, MPI_BYTE, peer, tag, mpi_of(c)), "send", n_bytes);
+	mpi_unlock();
 }
 
 static void mpi_call_recv(struct comm *c, void *p, int64_t n_bytes, int peer, int tag)
 {
+	mpi_lock();
 	CHECK(c,
 		MPI_Recv_c(p, n_bytes, MPI_BYTE, peer, tag, mpi_of(c), MPI_STATUS_IGNORE),
 		"receive", n_bytes);
+	mpi_unlock();
 }
 
 static void mpi_start(struct comm *c, struct comm_request *r, int n)
 {
-	for (int i = 0; i < n; i++)
+	int handles = 0;
+	mpi_lock();
+	for (int i = 0; i < n; i++) {
 		check(c, start_one(c, &r[i]), &r[i].what);
+		handles += r[i].n_handles;
+	}
+	mpi_count_handles(handles);
+	mpi_unlock();
 }
 
 static bool mpi_test(struct comm *c, struct comm_request *r)
 {
-	while (r->n_handles) {
+	int before = r->n_handles, done = true;
+	mpi_lock();
+	while (r->n_handles && done) {
 		MPI_Request q;
 		int64_t *handle = &r->handle[r->n_handles - 1];
-		int done;
 		memcpy(&q, handle, sizeof(q));
 		check(c, MPI_Test(&q, &done, MPI_STATUS_IGNORE), &r->what);
 		memcpy(handle, &q, sizeof(q));
-		if (!done)
-			return false;
-		r->n_handles--;
+		r->n_handles -= done != 0;
 	}
-	return true;
+	mpi_count_handles(r->n_handles - before);
+	mpi_unlock();
+	return !r->n_handles;
 }
 
 static bool mpi_take(struct comm *c, void *p, int64_t n_bytes, int tag, int *peer)
 {
 	int there;
 	MPI_Status s;
+	mpi_lock();
 	CHECK(c, MPI_Iprobe(MPI_ANY_SOURCE, tag, mpi_of(c), &there, &s), "probe", 0);
-	if (!there)
-		return false;
-	*peer = s.MPI_SOURCE;
-	CHECK(c, MPI_Recv_c(p, n_bytes, MPI_BYTE, *peer, tag, mpi_of(c), &s), "receive",
-		n_bytes);
-	return true;
+	if (there) {
+		*peer = s.MPI_SOURCE;
+		CHECK(c, MPI_Recv_c(p, n_bytes, MPI_BYTE, *peer, tag, mpi_of(c), &s),
+			"receive", n_bytes);
+	}
+	mpi_unlock();
+	return there;
 }
 
 static const struct comm_ops mpi_ops;
@@ -203,12 +218,15 @@ static struct comm *mpi_create_group(struct comm *c, const int *ranks, int n)
 {
 	MPI_Comm m;
 	MPI_Group all, part;
+	mpi_lock();
 	CHECK(c, MPI_Comm_group(mpi_of(c), &all), "split", 0);
 	CHECK(c, MPI_Group_incl(all, n, ranks, &part), "split", 0);
 	CHECK(c, MPI_Comm_create_group(mpi_of(c), part, TAG_SPLIT, &m), "split", 0);
 	MPI_Group_free(&part);
 	MPI_Group_free(&all);
-	return wrap(m);
+	struct comm *made = wrap(m);
+	mpi_unlock();
+	return made;
 }
 
 static struct comm *mpi_dup(struct comm *c)
@@ -216,17 +234,22 @@ static struct comm *mpi_dup(struct comm *c)
 	MPI_Comm m;
 	MPI_Request q;
 	int done = 0;
+	mpi_lock();
 	CHECK(c, MPI_Comm_idup(mpi_of(c), &m, &q), "dup", 0);
 	for (int turns = 0; !done; turns++) {
 		CHECK(c, MPI_Test(&q, &done, MPI_STATUS_IGNORE), "dup", 0);
 		comm_yield(turns);
 	}
-	return wrap(m);
+	struct comm *same = wrap(m);
+	mpi_unlock();
+	return same;
 }
 
 static void mpi_free(struct comm *c)
 {
+	mpi_lock();
 	MPI_Comm_free(c->impl);
+	mpi_unlock();
 	free(c->impl);
 	free(c);
 }
@@ -241,7 +264,7 @@ static void mpi_abort(int code)
 	_Exit(code);
 }
 
-static void mpi_progress(struct comm *world)
+void mpi_progress(struct comm *world)
 {
 	int there;
 	CHECK(world,
@@ -272,6 +295,7 @@ static void finalize(void)
 
 static void mpi_close(struct comm *world)
 {
+	mpi_progress_end();
 	free(world->impl);
 	free(world);
 	die_hook = NULL;
@@ -292,7 +316,6 @@ static const struct comm_ops mpi_ops = {
 	.dup = mpi_dup,
 	.free = mpi_free,
 	.close = mpi_close,
-	.progress = mpi_progress,
 };
 
 struct comm *comm_open_mpi(void)

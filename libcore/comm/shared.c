@@ -54,10 +54,9 @@ static int create_own(struct comm_shared *m, struct segment_info *mine, struct e
 {
 	int64_t size = data_at(m->n_slots) + mine->n_bytes;
 	mine->fd = memfd_create("pt-shared", MFD_CLOEXEC);
-	if (mine->fd < 0 || ftruncate((int)mine->fd, size) ||
-		getrandom(mine->token, sizeof(mine->token), 0) < 0)
-		return err_set(e, EX_FAILED, "shared memory: %s", strerror(errno));
-	struct head *h = map((int)mine->fd, size);
+	bool good = mine->fd >= 0 && !ftruncate((int)mine->fd, size) &&
+		    getrandom(mine->token, sizeof(mine->token), 0) >= 0;
+	struct head *h = good ? map((int)mine->fd, size) : NULL;
 	if (!h)
 		return err_set(e, EX_FAILED, "shared memory: %s", strerror(errno));
 	memcpy(h->token, mine->token, sizeof(h->token));

@@ -73,6 +73,11 @@ static inline int edit_group_of(const struct edit *x, const struct part *p)
 	return x->c.by_unit ? p->t->unit : p->t->unit % x->n_fragments;
 }
 
+static inline struct mat edit_pseudo_grad(const struct edit *x, const struct part *p)
+{
+	return mat(p->state[x->grad_group], p->rows, p->cols);
+}
+
 /* The groups of a fragment, or (-1) of all: one, or (-1) all. */
 struct selection {
 	int fragment, group;

@@ -378,12 +378,10 @@ void flight_begin(struct flight *f)
 		return;
 	if (comm_has_stream(f->x->sync)) {
 		enqueue(f);
-		if (!comm_overlaps())
-			flight_wait(f, f->n);
-		return;
+	} else {
+		comm_background(progress, f);
+		progress(f);
 	}
-	comm_background(progress, f);
-	progress(f);
 	if (!comm_overlaps())
 		flight_wait(f, f->n);
 }

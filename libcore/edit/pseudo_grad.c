@@ -14,11 +14,6 @@ static bool skips(const struct visit *v, const struct part *p)
 	return !edit_selects(v->x, v->c, edit_group_of(v->x, p));
 }
 
-static struct mat pseudo_grad_of(const struct edit *x, const struct part *p)
-{
-	return mat(p->state[x->grad_group], p->rows, p->cols);
-}
-
 void pseudo_grad_compute(struct edit *x, struct selection c)
 {
 	const struct kernels *k = x->d->k;
@@ -66,7 +61,7 @@ static void square_part(void *with, const struct part *p)
 	if (q->n == PARTS_PER_LAUNCH || group != q->group)
 		square_parts(q);
 	q->group = group;
-	q->part[q->n++] = pseudo_grad_of(x, p);
+	q->part[q->n++] = edit_pseudo_grad(x, p);
 	/* the buffer of an offloaded part is reused after this call */
 	if (store_offloads(x->s, x->grad_group))
 		square_parts(q);
@@ -167,7 +162,7 @@ static void sparsify_part(void *with, const struct part *p)
 {
 	const struct visit *visit = with;
 	struct edit *x = visit->x;
-	struct mat v = pseudo_grad_of(x, p);
+	struct mat v = edit_pseudo_grad(x, p);
 	float density = (float)x->c.density;
 	if (p->t->ndim == 1 || skips(visit, p))
 		return;
@@ -192,7 +187,7 @@ static void feed_back(void *with, const struct part *p)
 	const struct visit *visit = with;
 	struct edit *x = visit->x;
 	const struct kernels *k = x->d->k;
-	struct mat v = pseudo_grad_of(x, p);
+	struct mat v = edit_pseudo_grad(x, p);
 	struct mat left = mat(p->state[x->store_group[EDIT_RESIDUAL]], p->rows, p->cols);
 	if (p->t->ndim == 1 || skips(visit, p) || x->group[edit_group_of(x, p)].excluded)
 		return;

@@ -30,11 +30,6 @@ static bool skips(const struct search *s, const struct part *p)
 	return p->t->ndim == 1 || !edit_selects(s->x, s->c, edit_group_of(s->x, p));
 }
 
-static struct mat pseudo_grad_of(const struct search *s, const struct part *p)
-{
-	return mat(p->state[s->x->grad_group], p->rows, p->cols);
-}
-
 static void count_part(void *with, const struct part *p)
 {
 	const struct search *s = with;
@@ -42,7 +37,7 @@ static void count_part(void *with, const struct part *p)
 	int t = tensor_of(s, p);
 	if (!skips(s, p))
 		d->k->count_sizes(d, s->x->counts + (int64_t)t * EDIT_DIGITS,
-			pseudo_grad_of(s, p), s->found[t], s->shift);
+			edit_pseudo_grad(s->x, p), s->found[t], s->shift);
 }
 
 static void keep_part(void *with, const struct part *p)
@@ -50,7 +45,7 @@ static void keep_part(void *with, const struct part *p)
 	const struct search *s = with;
 	struct device *d = s->x->d;
 	if (!skips(s, p))
-		d->k->keep_sizes(d, pseudo_grad_of(s, p), s->found[tensor_of(s, p)]);
+		d->k->keep_sizes(d, edit_pseudo_grad(s->x, p), s->found[tensor_of(s, p)]);
 }
 
 /* Collective over the worker. Finds the next digit of all thresholds. */

@@ -66,6 +66,13 @@ static bool table_off(void)
 	return false;
 }
 
+static int read_whole(const struct str *path, struct str *text, struct err *e)
+{
+	if (!file_read(path->s, MAX_BYTES, text, e) && !text->len)
+		err_set(e, EX_DATAERR, "%s: is empty", path->s);
+	return e->code ? -1 : 0;
+}
+
 /* For exact matmuls that are not told otherwise. The text is empty if there is none for this GPU and
  * cuBLASLt. */
 static int read_table(const struct device *d, const struct train_opts *o,
@@ -74,11 +81,7 @@ static int read_table(const struct device *d, const struct train_opts *o,
 	if (o->numerics != NUMERICS_EXACT || o->algorithms || table_off())
 		return 0;
 	table_path(d, path);
-	if (!file_exists(path->s))
-		return 0;
-	if (!file_read(path->s, MAX_BYTES, text, e) && !text->len)
-		err_set(e, EX_DATAERR, "%s: is empty", path->s);
-	return e->code ? -1 : 0;
+	return file_exists(path->s) ? read_whole(path, text, e) : 0;
 }
 
 /* ---- reading ------------------------------------------------------------------------- */
@@ -94,9 +97,7 @@ static int read_algorithms(const struct train_opts *o, const char *from, struct 
 		beside_checkpoint(from, path);
 	if (!named && !(from && file_exists(path->s)))
 		return 0;
-	if (!file_read(path->s, MAX_BYTES, text, e) && !text->len)
-		err_set(e, EX_DATAERR, "%s: is empty", path->s);
-	return e->code ? -1 : 0;
+	return read_whole(path, text, e);
 }
 
 /* A text that rank 0 has read, if any, and only rank 0 knows from where. Of two texts with a shape,

@@ -167,20 +167,16 @@ float *store_gradient_begin(
 	struct store *s, const struct tensor *t, int slice, float *room)
 {
 	struct part x = rows_of(s, t, slice);
-	if (!is_offloaded(s, STORE_GRAD))
-		return x.g;
-	offload_wait(
-		s, offload_enqueue(s, STORE_GRAD, false, room, x.at, x.rows * x.cols, 0));
-	return room;
+	return is_offloaded(s, STORE_GRAD)
+		       ? store_begin(s, STORE_GRAD, x.at, x.rows * x.cols, room)
+		       : x.g;
 }
 
 void store_gradient_end(
 	struct store *s, const struct tensor *t, int slice, const float *x)
 {
 	struct part p = rows_of(s, t, slice);
-	if (is_offloaded(s, STORE_GRAD))
-		offload_wait(s, offload_enqueue(s, STORE_GRAD, true, (float *)x, p.at,
-					p.rows * p.cols, 0));
+	store_end(s, STORE_GRAD, p.at, p.rows * p.cols, x);
 }
 
 struct store *store_open(const struct store_config *c, struct arena *run)

@@ -5,6 +5,7 @@
  */
 #include "token/vocab_internal.h"
 
+#include <ctype.h>
 #include <string.h>
 
 enum { MAX_GROUPS = 64 };
@@ -100,9 +101,8 @@ static int put_escape(struct rewriting *w, bool in_class, struct err *e)
 		return 0;
 	}
 	char said[] = {'\\', c, '\0'};
-	bool letter = (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z');
-	bool digit = c >= '0' && c <= '9';
-	if (!c || digit || (letter && !strchr("nrtfxzbBAGZ", c)) ||
+	bool letter = isalpha((unsigned char)c);
+	if (!c || isdigit((unsigned char)c) || (letter && !strchr("nrtfxzbBAGZ", c)) ||
 		(in_class && letter && !strchr("nrtfx", c)))
 		return unsupported(w, said, e);
 	if (c != '\n' && c != '\r')

@@ -1,6 +1,7 @@
 /* Splitting text into words: the table of patterns, and the choice of how each is done. */
 #include "token/split_internal.h"
 
+#include <ctype.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -123,16 +124,12 @@ int split_words(struct splitter *s, const char *text, int64_t n, bool final,
 	return k;
 }
 
-static bool is_letter(char c)
-{
-	return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z');
-}
-
 int64_t split_cut(const char *text, int64_t n)
 {
 	for (int64_t i = n - 1; i > 1; i--)
-		if (text[i] == ' ' ? is_letter(text[i - 1])
-				   : text[i - 1] == '\n' && is_letter(text[i]) &&
+		if (text[i] == ' ' ? isalpha((unsigned char)text[i - 1])
+				   : text[i - 1] == '\n' &&
+					     isalpha((unsigned char)text[i]) &&
 					     text[i - 2] > ' ' && text[i - 2] < 127)
 			return i;
 	return 0;

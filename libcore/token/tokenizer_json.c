@@ -5,6 +5,7 @@
  */
 #include "token/vocab_internal.h"
 
+#include <ctype.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -168,11 +169,9 @@ static int split_regex(const json_t *pattern, struct str *out, struct err *e)
 		return unsupported("the pre-tokenizer", "Split without a pattern", e);
 	if (!regex)
 		for (; *text; text++) {
-			bool is_letter = (*text >= 'a' && *text <= 'z') ||
-					 (*text >= 'A' && *text <= 'Z');
 			if (*text == '\n' || *text == '\r')
 				str_puts(out, *text == '\n' ? "\\n" : "\\r");
-			else if (is_letter || (uint8_t)*text >= 0x80)
+			else if (isalpha((unsigned char)*text) || (uint8_t)*text >= 0x80)
 				str_putc(out, *text);
 			else
 				str_printf(out, "\\x%02x", (uint8_t)*text);
