@@ -314,7 +314,7 @@ int ckpt_read_rows(const struct ckpt *c, int group, int tensor, int64_t row, int
 	return rc;
 }
 
-static int each_of_view(const struct ckpt *c, int group, int tensor,
+int ckpt_each(const struct ckpt *c, int group, int tensor,
 	int (*fn)(void *with, int64_t first, const float *x, int64_t n), void *with,
 	struct err *e)
 {
@@ -327,26 +327,6 @@ static int each_of_view(const struct ckpt *c, int group, int tensor,
 		int64_t n = min64(step, t->dims[0] - r);
 		rc = ckpt_read_rows(c, group, tensor, r, n, piece, e);
 		rc = rc ? rc : fn(with, r * width, piece, n * width);
-	}
-	free(piece);
-	return rc;
-}
-
-int ckpt_each(const struct ckpt *c, int group, int tensor,
-	int (*fn)(void *with, int64_t first, const float *x, int64_t n), void *with,
-	struct err *e)
-{
-	if (c->view)
-		return each_of_view(c, group, tensor, fn, with, e);
-	const struct h5_blocks *b = blocks_of(c, group, tensor);
-	int64_t width = ckpt_row_size(&c->tensors[tensor]);
-	float *piece = xmalloc((size_t)(b->block_rows * b->row_bytes));
-	int rc = 0;
-	for (int64_t k = 0; k < b->n_blocks && !rc; k++) {
-		rc = read_block(c, b, k, piece, e);
-		if (!rc)
-			rc = fn(with, k * b->block_rows * width, piece,
-				h5_block_bytes(b, k) / (int64_t)sizeof(float));
 	}
 	free(piece);
 	return rc;
