@@ -3,6 +3,7 @@
  * rank's. So all ranks read all of the text, which takes much less time than its encoding.
  */
 #include "prepare/pipeline.h"
+#include "prepare/shard_writer.h"
 
 #include <pthread.h>
 #include <stdlib.h>
@@ -38,17 +39,13 @@ static struct piece_document *add_document(struct piece *p)
 
 static void add_tokens(struct piece *p, const uint32_t *ids, int64_t n)
 {
-	uint16_t narrow[512];
+	char bytes[2048];
+	int64_t most = (int64_t)sizeof(bytes) / p->head.row_bytes;
 	p->head.n_tokens += n;
-	if (p->head.row_bytes == sizeof(*ids)) {
-		str_add(&p->tokens, ids, (size_t)n * sizeof(*ids));
-		return;
-	}
-	for (int64_t i = 0; i < n; i += ARRAY_LEN(narrow)) {
-		int64_t now = min64(n - i, ARRAY_LEN(narrow));
-		for (int64_t k = 0; k < now; k++)
-			narrow[k] = (uint16_t)ids[i + k];
-		str_add(&p->tokens, narrow, (size_t)now * sizeof(*narrow));
+	for (int64_t i = 0, now; i < n; i += now) {
+		now = min64(n - i, most);
+		str_add(&p->tokens, bytes,
+			shard_tokens(bytes, ids + i, now, p->head.row_bytes));
 	}
 }
 
@@ -89,9 +86,8 @@ static int64_t learn(
 {
 	struct shared *s = w->s;
 	struct tokenizer *t = s->x->learn;
-	int64_t n_tokens = 0;
 	pthread_mutex_lock(&s->lock);
-	int64_t used = t->kind->learn(t, text, n, last, &n_tokens, e);
+	int64_t used = t->kind->learn(t, text, n, last, e);
 	pthread_mutex_unlock(&s->lock);
 	if (used >= 0 && used < n) {
 		err_set(e, EX_DATAERR, "the text ends within a character");

@@ -95,7 +95,7 @@ static int learn_text(struct job *j, struct err *e)
 static int learn(struct job *j, struct err *e)
 {
 	struct str packed = {0};
-	if (!j->t.kind->from_text)
+	if (!j->t.kind->learn)
 		return j->t.vocab.n ? 0 : j->t.kind->learn_end(&j->t, e);
 	learn_text(j, e);
 	if (comm_agree(j->comm, e))
