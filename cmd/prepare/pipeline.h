@@ -215,7 +215,7 @@ struct encoding {
 	const struct tokenizer *t; /* NULL: nothing is encoded, see learn */
 	int64_t end_of_text;	   /* the token behind each document; -1: none */
 	int32_t row_bytes;	   /* of a token in pieces */
-	const struct filter *filter;
+	struct filter *filter;
 	struct pieces *pieces;
 	struct comm *comm;
 	/* The learning tokenizer, of one thread at a time. */
