@@ -10,8 +10,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { MAX_MESSAGES = 10 };
-
 /* What a source has and gives. */
 struct share {
 	struct document_stream stream;

@@ -8,7 +8,7 @@
 #include <pthread.h>
 #include <stdlib.h>
 
-enum { SLICE = 1 << 20, MAX_MESSAGES = 10 };
+enum { SLICE = 1 << 20 };
 
 const char text_changed[] = "the text changed while it was read";
 
@@ -159,20 +159,6 @@ static int do_document(struct worker *w, const struct document_part *part,
 	return 0;
 }
 
-/* ---- a line of JSONL -------------------------------------------------------------------- */
-
-static int broken(struct worker *w, struct err *why, struct err *e)
-{
-	struct piece *p = &w->piece;
-	if (w->s->x->p->strict) {
-		*e = *why;
-		return -1;
-	}
-	if (p->head.n_lines_broken++ < MAX_MESSAGES)
-		str_printf(&p->messages, "%s\n", why->msg);
-	return 0;
-}
-
 /* ---- a batch ------------------------------------------------------------------------------ */
 
 /* What a piece depends on beside the text of its batch. */
@@ -224,10 +210,9 @@ static int do_part(struct worker *w, const struct batch *b,
 {
 	const struct encoding *x = w->s->x;
 	struct document_text *d = &w->document;
-	struct err why = {0};
-	int rc = batch_text(x->p, &x->inputs->files[part->file], b, part, d, &why);
+	int rc = batch_text(x->p, &x->inputs->files[part->file], b, part, d, e);
 	if (rc)
-		return rc < 0 ? broken(w, &why, e) : 0;
+		return rc < 0 ? -1 : 0;
 	return do_document(w, part, d->text, d->n, e);
 }
 
@@ -253,9 +238,12 @@ static int do_batch(void *worker, const struct batch *b, struct err *e)
 		.row_bytes = x->row_bytes};
 	str_clear(&p->tokens);
 	str_clear(&p->messages);
+	w->document.n_broken = 0;
+	w->document.messages = &p->messages;
 	for (int64_t i = 0; i < b->n_parts; i++)
 		if (do_part(w, b, &b->parts[i], e))
 			return -1;
+	p->head.n_lines_broken = w->document.n_broken;
 	return x->learn ? 0 : pieces_add(x->pieces, p, e);
 }
 

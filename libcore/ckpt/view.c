@@ -61,18 +61,13 @@ void ckpt_view_close(struct ckpt_view *v)
 
 int ckpt_view_find(const struct ckpt_view *v, const char *name)
 {
-	for (int i = 0; i < v->n_tensors; i++)
-		if (!strcmp(v->tensors[i].name, name))
-			return i;
-	return -1;
+	return ckpt_find(
+		&(struct ckpt){.tensors = v->tensors, .n_tensors = v->n_tensors}, name);
 }
 
 int ckpt_view_find_group(const struct ckpt_view *v, const char *name)
 {
-	for (int i = 0; i < (int)v->groups.n; i++)
-		if (!strcmp(v->groups.v[i], name))
-			return i;
-	return -1;
+	return ckpt_find_group(&(struct ckpt){.groups = v->groups}, name);
 }
 
 float *ckpt_view_tensor(const struct ckpt_view *v, int tensor, struct err *e)
