@@ -454,8 +454,7 @@ static void too_many_shards(void **state)
 	struct prepared p = prepare("alone", "char", 0, make_text("text", 100));
 	assert_int_equal(h5_reopen(&h, p.files.v[0], &e), 0);
 	assert_int_equal(h5_fields_write(h, "/", count, &most, &e), 0);
-	assert_int_equal(h5_seal(h, &e), 0);
-	assert_int_equal(h5_close(h, &e), 0);
+	assert_int_equal(h5_finish(h, 0, &e), 0);
 	strs_add(&p.files, p.files.v[0]);
 	assert_int_equal(corpus_open(&c, &p.files, false, &e), -1);
 	assert_int_equal(e.code, EX_DATAERR);
