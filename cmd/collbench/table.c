@@ -211,12 +211,13 @@ void table_footer(const struct bench_table *t)
 static void print_fit(const struct bench_fit *f)
 {
 	putchar('#');
-	for (const struct bench_column *c = fit_columns; c->label; c++)
+	for (const struct bench_column *c = fit_columns; c->label; c++) {
+		const void *v = (const char *)f + c->offset;
 		if (c->kind == COLUMN_REAL)
-			printf(" %*.4g", c->width,
-				*(const double *)((const char *)f + c->offset));
+			printf(" %*.4g", c->width, *(const double *)v);
 		else
 			print_cell(c, f);
+	}
 	putchar('\n');
 }
 
