@@ -54,7 +54,9 @@ LIB_SRC = $(wildcard libcore/*/*.c kernels/*.c cmd/*/*.c) $(ONCE)
 LIB_OBJ = $(LIB_SRC:%.c=$O/%.o) $(foreach i,$(ISAS),$(PER_ISA:%.c=$O/%.$i.o))
 LIB = $O/libpt.a
 BINS = $(PROGRAMS:%=$O/%)
-TEST_SRC = $(wildcard tests/unit/*.c tests/mpi/*.c tests/bench/*.c)
+CHECK_SRC = $(wildcard tests/unit/*.c tests/mpi/*.c)
+TEST_SRC = $(CHECK_SRC) $(wildcard tests/bench/*.c)
+CHECKS = $(addprefix $O/tests/,$(notdir $(CHECK_SRC:.c=)))
 TESTS = $(addprefix $O/tests/,$(notdir $(TEST_SRC:.c=)))
 TEST_LIB = $O/tests/libtest.a
 FUZZ_SRC = $(wildcard tests/fuzz/fuzz_*.c)
@@ -211,15 +213,15 @@ demo-now: programs
 convergence-now: programs
 	@PATH="$(abspath $O):$$PATH" share/recipes/convergence
 
-check-now: programs $(TESTS) $(KERNELS_TEST) $(IO_FAULTS) $(EMU_LIB)
+check-now: programs $(CHECKS) $(IO_FAULTS) $(EMU_LIB)
 	@tests/run $O
 
-check-long-now: programs $(TESTS) $(KERNELS_TEST) $(IO_FAULTS) $(EMU_LIB)
+check-long-now: programs $(CHECKS) $(IO_FAULTS) $(EMU_LIB)
 	@LONG=yes tests/run $O
 
 # PATTERN=...: only tests whose name matches; PART=1/3: the first third;
 # SANITIZER=memcheck|racecheck|synccheck|initcheck: under that tool of compute-sanitizer.
-check-gpu-now: all $(TESTS) $(KERNELS_TEST)
+check-gpu-now: all $(CHECKS) $(KERNELS_TEST)
 	@[ -n "$(CUDA_LIB)" ] || { echo "make check-gpu: there is no nvcc" >&2; exit 1; }
 	@GPU=yes tests/run $O $(PATTERN)
 
@@ -227,8 +229,8 @@ check-gpu-now: all $(TESTS) $(KERNELS_TEST)
 san-now:
 	@$(MAKE) --no-print-directory O=build-san SANITIZE=address,undefined \
 	  CFLAGS='-O1 -g -fno-sanitize-recover=undefined' build-san-tests
-build-lint-tests: $(TESTS) $(EMU_LIB)
-build-san-tests: programs $(TESTS) $(KERNELS_TEST) $(IO_FAULTS) $(EMU_LIB)
+build-lint-tests: $(TESTS) $(KERNELS_TEST) $(EMU_LIB)
+build-san-tests: programs $(CHECKS) $(IO_FAULTS) $(EMU_LIB)
 	@ASAN_OPTIONS=detect_leaks=0 tests/run $O
 
 # libFuzzer is clang's, whose OpenMP has another runtime: the kernels run without threads.
@@ -242,7 +244,7 @@ fuzz-now: programs
 build-fuzzers: $(FUZZERS)
 
 # PATTERN=...: only mutants whose name matches.
-mutants-now: programs $(TESTS) $(IO_FAULTS)
+mutants-now: programs $(CHECKS) $(IO_FAULTS)
 	@tests/mutate $O $(PATTERN)
 
 # Bugs that other trainers had: two steps, and pt-compare --locate. PATTERN as above.

@@ -12,17 +12,13 @@
 #include <unistd.h>
 
 struct opts {
-	const char *out, *separator, *field, *work, *vocab_files, *pattern, *vocab_from,
-		*vocab_out;
-	int tokenizer, split, decode, format, to;
-	double val_fraction;
-	int64_t seed, shard_size, spool_limit, min_bytes, max_bytes, threads, vocab,
-		end_token, train_bpe, min_count;
-	int64_t mix_tokens;
-	struct strs keep, drop, source, val_files;
+	struct prepare p; /* see preparation() */
+	const char *vocab_from, *vocab_out;
+	int tokenizer, decode, format, to;
+	int64_t spool_limit, threads, vocab, end_token, train_bpe, min_count;
+	struct strs val_files;
 	struct opt_given given;
-	bool info, verify, overwrite, strict, decompress, allow_special, end_of_text,
-		dedup, shuffle;
+	bool info, verify, decompress, end_of_text;
 };
 
 static const char *const decodes[] = {"no", "train", "val", NULL};
@@ -34,7 +30,7 @@ static const char *const to_words[] = {TOKENS_TO_WORDS NULL};
 /* clang-format off */
 static const struct opt options[] = {
 	{OPT_GROUP, .name = "Writing shards"},
-	{OPT_STR, 'o', "out", "FILE", "-", O(out), .files = ".h5", .help =
+	{OPT_STR, 'o', "out", "FILE", "-", O(p.out), .files = ".h5", .help =
 		"Shard to write; - is standard output. With --shard-size the files are "
 		"FILE-00000.h5, FILE-00001.h5, ..., where a .h5 at the end of FILE is left out. "
 		"A pipe or a device gets what standard output would get."},
@@ -44,33 +40,33 @@ static const struct opt options[] = {
 		"token; the text must be UTF-8. bpe: byte-pair encoding with the vocabulary of "
 		"--vocab-files, which says its pattern. gpt2, cl100k, o200k, llama3, qwen2: the "
 		"same with the pattern and the special tokens of these models."},
-	{OPT_STR, 0, "vocab-files", "PATH", NULL, O(vocab_files), .files = "", .help =
+	{OPT_STR, 0, "vocab-files", "PATH", NULL, O(p.tokenizer.vocab_files), .files = "", .help =
 		"Vocabulary of byte-pair encoding: a file, or a folder with one. Its format is "
 		"detected: tokenizer.json, vocab.bpe with encoder.json, merges.txt with "
 		"vocab.json, a rank file of tiktoken, or Mistral's tekken.json."},
-	{OPT_STR, 0, "pattern", "PATTERN", NULL, O(pattern), .help =
+	{OPT_STR, 0, "pattern", "PATTERN", NULL, O(p.tokenizer.pattern), .help =
 		"How text is split into words before byte-pair encoding, instead of the pattern "
 		"of the model or of the vocabulary: gpt2, cl100k, o200k, llama3, qwen2, tekken, or "
 		"a regular expression of PCRE2."},
-	{OPT_FLAG, 0, "allow-special", NULL, "no", O(allow_special), .help =
+	{OPT_FLAG, 0, "allow-special", NULL, "no", O(p.tokenizer.special), .help =
 		"The text of a special token, such as <|endoftext|>, becomes this token, instead "
 		"of tokens of its characters."},
 	{OPT_FLAG, 0, "end-of-text", NULL, "yes", O(end_of_text), .help =
 		"End each document with the token of the end of text, if the tokenizer has one, as "
 		"<|endoftext|> of GPT-2."},
-	{OPT_ENUM, 's', "split", NULL, "tail", O(split), .values = OPT_WORDS(SPLIT_WORDS),
+	{OPT_ENUM, 's', "split", NULL, "tail", O(p.split_by), .values = OPT_WORDS(SPLIT_WORDS),
 		.help =
 		"How the validation split is chosen. tail: the last tokens. document: whole "
 		"documents, at random by their number. hash: whole documents, at random by their "
 		"text, so that equal documents are in the same split, and other documents do not "
 		"change the choice."},
-	{OPT_DOUBLE, 'f', "val-fraction", "X", "0.1", O(val_fraction), 0, 0, 0.999999, .help =
+	{OPT_DOUBLE, 'f', "val-fraction", "X", "0.1", O(p.val_fraction), 0, 0, 0.999999, .help =
 		"Fraction of the text in the validation split."},
-	{OPT_INT, 0, "seed", "N", "1", O(seed), .help =
+	{OPT_INT, 0, "seed", "N", "1", O(p.seed), .help =
 		"Random seed of --split document, --split hash and --shuffle."},
-	{OPT_SIZE, 0, "shard-size", "BYTES", "0", O(shard_size), .help =
+	{OPT_SIZE, 0, "shard-size", "BYTES", "0", O(p.shard_bytes), .help =
 		"Begin a new file after this many bytes of tokens. 0: one file."},
-	{OPT_FLAG, 0, "overwrite", NULL, "no", O(overwrite), .help = "Replace files that exist."},
+	{OPT_FLAG, 0, "overwrite", NULL, "no", O(p.overwrite), .help = "Replace files that exist."},
 	{OPT_GROUP, .name = "Reading documents"},
 	{OPT_ENUM, 0, "format", NULL, "auto", O(format), .values = formats,
 		.help =
@@ -79,37 +75,37 @@ static const struct opt options[] = {
 		"end in .jsonl, .ndjson or .json, perhaps with .gz or .zst behind it. The others are "
 		"tokens, which auto recognises too: shards, and files of llm.c, Megatron-LM and "
 		"nanoGPT."},
-	{OPT_STR, 0, "field", "NAME", "text", O(field), .help =
+	{OPT_STR, 0, "field", "NAME", "text", O(p.field), .help =
 		"The field of JSONL that has the document."},
-	{OPT_STR, 0, "separator", "TEXT", NULL, O(separator), .help =
+	{OPT_STR, 0, "separator", "TEXT", NULL, O(p.separator), .help =
 		"Text that separates documents; it stays at the end of each. Without it, each "
 		"file is one document. A document of JSONL gets it at its end."},
-	{OPT_FLAG, 0, "strict", NULL, "no", O(strict), .help =
+	{OPT_FLAG, 0, "strict", NULL, "no", O(p.strict), .help =
 		"End with an error at the first line of JSONL that is no JSON object with the "
 		"field. Without it, such lines are counted and passed over."},
 	{OPT_FLAG, 0, "decompress", NULL, "yes", O(decompress), .help =
 		"Decompress files that begin as those of gzip or zstd."},
 	OPT_SPOOL_LIMIT(O(spool_limit), 0),
 	{OPT_GROUP, .name = "Choosing documents"},
-	{OPT_SIZE, 0, "min-bytes", "BYTES", "0", O(min_bytes), .help =
+	{OPT_SIZE, 0, "min-bytes", "BYTES", "0", O(p.min_bytes), .help =
 		"Drop documents of fewer bytes."},
-	{OPT_SIZE, 0, "max-bytes", "BYTES", "0", O(max_bytes), .help =
+	{OPT_SIZE, 0, "max-bytes", "BYTES", "0", O(p.max_bytes), .help =
 		"Drop documents of more bytes. 0: none."},
-	{OPT_LIST, 0, "keep", "REGEX", NULL, O(keep), .help =
+	{OPT_LIST, 0, "keep", "REGEX", NULL, O(p.keep), .help =
 		"Keep only documents in which this regular expression of PCRE2 matches. Of several, "
 		"all must match."},
-	{OPT_LIST, 0, "drop", "REGEX", NULL, O(drop), .help =
+	{OPT_LIST, 0, "drop", "REGEX", NULL, O(p.drop), .help =
 		"Drop documents in which this regular expression matches."},
-	{OPT_FLAG, 0, "dedup", NULL, "no", O(dedup), .help =
+	{OPT_FLAG, 0, "dedup", NULL, "no", O(p.dedup), .help =
 		"Of documents with the same text, keep the first only. They are compared by a hash of "
 		"128 bits."},
-	{OPT_FLAG, 0, "shuffle", NULL, "no", O(shuffle), .help =
+	{OPT_FLAG, 0, "shuffle", NULL, "no", O(p.shuffle), .help =
 		"Write the documents in a random order, which depends on --seed. They are sorted in "
 		"temporary files, not in memory."},
-	{OPT_LIST, 0, "source", "NAME=WEIGHT:PATH", NULL, O(source), .help =
+	{OPT_LIST, 0, "source", "NAME=WEIGHT:PATH", NULL, O(p.sources), .help =
 		"Mix sources: of the training tokens, each source gives a part in proportion to its "
 		"weight (from 1e-9 to 1e9), exact to one token. A source may be given several times with more paths."},
-	{OPT_SIZE, 0, "mix-tokens", "N", "0", O(mix_tokens), 0, 0, 0x1p50, .help =
+	{OPT_SIZE, 0, "mix-tokens", "N", "0", O(p.mix_tokens), 0, 0, 0x1p50, .help =
 		"Write this many training tokens of all sources (with --split tail: of both splits), "
 		"and repeat a source that has fewer than its part. 0: as many as there are without "
 		"repetition."},
@@ -117,7 +113,7 @@ static const struct opt options[] = {
 	{OPT_INT, 0, "threads", "N", "0", O(threads), 0, 0, 1024, .help =
 		"Threads of each rank. 0: one for each processor that the rank may use. The "
 		"output does not depend on it."},
-	{OPT_STR, 0, "work", "FOLDER", NULL, O(work), .files = "/", .help =
+	{OPT_STR, 0, "work", "FOLDER", NULL, O(p.work), .files = "/", .help =
 		"Keep the work files here until the shards are complete. If the program is killed "
 		"and started again, it continues with them. Several ranks need a folder that all of "
 		"them see. Without it, they are temporary files in TMPDIR."},
@@ -266,33 +262,15 @@ static void print_dropped(const struct prepared *d)
 
 static struct prepare preparation(const struct opts *o, struct comm *world)
 {
-	struct prepare p = {
-		.tokenizer = {tokenizer_names[o->tokenizer], o->vocab_files, o->pattern,
-			o->allow_special},
-		.no_end_of_text = !o->end_of_text,
-		.format = o->format < FORMAT_TOKENS ? o->format : FORMAT_AUTO,
-		.field = o->field,
-		.strict = o->strict,
-		.as_is = !o->decompress,
-		.separator = o->separator,
-		.min_bytes = o->min_bytes,
-		.max_bytes = o->max_bytes,
-		.keep = o->keep,
-		.drop = o->drop,
-		.dedup = o->dedup,
-		.shuffle = o->shuffle,
-		.sources = o->source,
-		.mix_tokens = o->mix_tokens,
-		.split_by = o->split,
-		.val_fraction = o->val_fraction,
-		.seed = o->seed,
-		.shard_bytes = o->shard_size,
-		.out = o->out ? o->out : "",
-		.overwrite = o->overwrite,
-		.threads = threads_of(o),
-		.work = o->work,
-		.comm = world,
-	};
+	struct prepare p = o->p;
+	p.tokenizer.name = tokenizer_names[o->tokenizer];
+	p.no_end_of_text = !o->end_of_text;
+	p.format = o->format < FORMAT_TOKENS ? o->format : FORMAT_AUTO;
+	p.as_is = !o->decompress;
+	p.threads = threads_of(o);
+	p.comm = world;
+	if (!p.out)
+		p.out = "";
 	if (!strcmp(p.out, "/dev/stdout")) /* it must not be replaced by a rename */
 		p.out = "-";
 	return p;
@@ -316,11 +294,12 @@ static int check_tokens(const struct opts *o, struct err *e)
 	const struct {
 		bool given;
 		const char *name;
-	} of_text[] = {{o->split != SPLIT_BY_TAIL, "split"}, {o->shuffle, "shuffle"},
-		{o->dedup, "dedup"},
-		{o->min_bytes || o->max_bytes, "min-bytes, --max-bytes"},
-		{o->keep.n || o->drop.n, "keep, --drop"}, {o->source.n, "source"},
-		{o->separator, "separator"}, {o->strict, "strict"}, {o->work, "work"}};
+	} of_text[] = {{o->p.split_by != SPLIT_BY_TAIL, "split"},
+		{o->p.shuffle, "shuffle"}, {o->p.dedup, "dedup"},
+		{o->p.min_bytes || o->p.max_bytes, "min-bytes, --max-bytes"},
+		{o->p.keep.n || o->p.drop.n, "keep, --drop"}, {o->p.sources.n, "source"},
+		{o->p.separator, "separator"}, {o->p.strict, "strict"},
+		{o->p.work, "work"}};
 	for (size_t i = 0; i < ARRAY_LEN(of_text); i++)
 		if (of_text[i].given)
 			return err_set(e, EX_USAGE, "--%s: for text only, not for tokens",
@@ -330,8 +309,8 @@ static int check_tokens(const struct opts *o, struct err *e)
 
 static void note_idle(const struct opts *o, bool tokens)
 {
-	bool text = !tokens && !o->train_bpe, ids = tokens && !o->vocab_files;
-	bool draws = o->split != SPLIT_BY_TAIL || o->shuffle;
+	bool text = !tokens && !o->train_bpe, ids = tokens && !o->p.tokenizer.vocab_files;
+	bool draws = o->p.split_by != SPLIT_BY_TAIL || o->p.shuffle;
 	const struct opt_idle rows[] = {
 		{ids, "tokenizer pattern allow-special",
 			"tokens are converted as they are, and no text is split into them"},
@@ -397,7 +376,8 @@ static int train(
 		.p = &p,
 		.config = {.vocab = o->train_bpe,
 			.min_count = o->min_count,
-			.pattern = o->pattern ? o->pattern : "gpt2",
+			.pattern =
+				o->p.tokenizer.pattern ? o->p.tokenizer.pattern : "gpt2",
 			.end_of_text = "<|endoftext|>"},
 		.out = o->vocab_out,
 	};
@@ -405,7 +385,7 @@ static int train(
 	char bytes[NUM_TEXT], words[NUM_TEXT];
 	if (world->size > 1)
 		return err_set(e, EX_USAGE, "a vocabulary is trained by one rank");
-	if (o->dedup || o->source.n)
+	if (o->p.dedup || o->p.sources.n)
 		return err_set(e, EX_USAGE,
 			"a vocabulary is trained without --dedup and --source");
 	if (check_terminals(false, texts, e))
@@ -440,7 +420,7 @@ static int check(const struct opts *o, int64_t n_operands, struct err *e)
 		return err_set(e, EX_USAGE, "shards are inspected by one rank");
 	if (looks > 1)
 		return err_set(e, EX_USAGE, "give one of --info, --verify and --decode");
-	if (o->mix_tokens && !o->source.n)
+	if (o->p.mix_tokens && !o->p.sources.n)
 		return err_set(e, EX_USAGE, "--mix-tokens needs --source");
 	if (looks && !n_operands)
 		return err_set(e, EX_USAGE, "no shards given");

@@ -129,31 +129,23 @@ void bench_call_once(struct bench *b, enum coll what, const struct coll_args *a)
 		comm_run(b->comm, what, a);
 }
 
-static void call_all(struct bench *b, const struct coll_case *c)
-{
-	struct coll_args a = bench_args(b, c);
-	for (int64_t i = 0; i < max64(1, b->o.aggregate); i++)
-		bench_call_once(b, (enum coll)c->what, &a);
-}
-
-static void enqueue_all(struct bench *b, const struct coll_case *c)
-{
-	struct coll_args a = bench_args(b, c);
-	struct comm_requests r = {.c = b->comm};
-	for (int64_t i = 0; i < max64(1, b->o.aggregate); i++)
-		comm_enqueue(&r, (enum coll)c->what, &a);
-	bench_finish(&r);
-}
-
 /* Enqueues an iteration; in host memory it is then complete. */
 static void enqueue(struct bench *b, const struct coll_case *c)
 {
-	if (c->what >= N_COLL)
+	struct coll_args a = bench_args(b, c);
+	struct comm_requests r = {.c = b->comm};
+	bool blocking = b->o.calls == CALLS_BLOCKING;
+	if (c->what >= N_COLL) {
 		bench_run_messages(b, c);
-	else if (b->o.calls == CALLS_BLOCKING)
-		call_all(b, c);
-	else
-		enqueue_all(b, c);
+		return;
+	}
+	for (int64_t i = 0; i < max64(1, b->o.aggregate); i++)
+		if (blocking)
+			comm_call(b->comm, (enum coll)c->what, &a);
+		else
+			comm_enqueue(&r, (enum coll)c->what, &a);
+	if (!blocking)
+		bench_finish(&r);
 }
 
 void bench_complete(struct bench *b)

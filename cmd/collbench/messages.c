@@ -79,37 +79,27 @@ void bench_finish(struct comm_requests *r)
 	comm_requests_free(r);
 }
 
-static void send_one(struct bench *b, int64_t n_bytes, int peer)
+static void message(struct bench *b, bool sends, int64_t n_bytes, int peer)
 {
 	struct comm_requests r = {.c = b->comm};
-	if (b->o.calls == CALLS_BLOCKING) {
+	bool blocking = b->o.calls == CALLS_BLOCKING;
+	if (sends && blocking)
 		comm_call_send(b->comm, b->send, n_bytes, peer, TAG_TEST);
-		return;
-	}
-	comm_send(&r, b->send, n_bytes, peer, TAG_TEST);
-	bench_finish(&r);
-}
-
-static void recv_one(struct bench *b, int64_t n_bytes, int peer)
-{
-	struct comm_requests r = {.c = b->comm};
-	if (b->o.calls == CALLS_BLOCKING) {
+	else if (sends)
+		comm_send(&r, b->send, n_bytes, peer, TAG_TEST);
+	else if (blocking)
 		comm_call_recv(b->comm, b->recv, n_bytes, peer, TAG_TEST);
-		return;
-	}
-	comm_recv(&r, b->recv, n_bytes, peer, TAG_TEST);
-	bench_finish(&r);
+	else
+		comm_recv(&r, b->recv, n_bytes, peer, TAG_TEST);
+	if (!blocking)
+		bench_finish(&r);
 }
 
 static void ping_pong(struct bench *b, int64_t n_bytes, int peer)
 {
-	if (b->comm->rank < peer) {
-		send_one(b, n_bytes, peer);
-		recv_one(b, n_bytes, peer);
-	} else {
-		recv_one(b, n_bytes, peer);
-		send_one(b, n_bytes, peer);
-	}
+	bool leads = b->comm->rank < peer;
+	message(b, leads, n_bytes, peer);
+	message(b, !leads, n_bytes, peer);
 }
 
 /* All messages of a window are received into one buffer, as in OSU's. One way, a byte goes back at the end. */
@@ -124,10 +114,8 @@ static void window(struct bench *b, int64_t n_bytes, int peer, bool both)
 			comm_recv(&r, b->recv, n_bytes, peer, TAG_TEST);
 	}
 	bench_finish(&r);
-	if (!both && leads)
-		recv_one(b, 1, peer);
-	else if (!both)
-		send_one(b, 1, peer);
+	if (!both)
+		message(b, !leads, 1, peer);
 }
 
 /* ---- all ranks ------------------------------------------------------------------------- */

@@ -1,5 +1,5 @@
 /* The smoke test: checks in about a second that ranks, hosts and libraries work together. */
-#include "collbench/collbench.h"
+#include "collbench/bench_internal.h"
 #include "comm/requests.h"
 
 #include <math.h>
@@ -167,10 +167,15 @@ static bool check_collectives(
 
 /* ---- round trips ----------------------------------------------------------------- */
 
-static void complete(struct comm_requests *r)
+/* Sends the ball to a rank, or receives it. */
+static void pass(struct comm *c, bool sends, int other, int64_t *ball)
 {
-	comm_start(r);
-	comm_wait(r);
+	struct comm_requests r = {.c = c};
+	if (sends)
+		comm_send(&r, ball, sizeof(*ball), other, TAG_TEST);
+	else
+		comm_recv(&r, ball, sizeof(*ball), other, TAG_TEST);
+	bench_finish(&r);
 }
 
 /* Called by ranks `leader` and `other` only. On the leader: the mean time of n round trips of 8
@@ -179,27 +184,16 @@ static double round_trip(struct comm *c, int leader, int other, int64_t n)
 {
 	enum { WARM = 8 };
 	double begin = 0;
-	bool same = true;
-	struct comm_requests r = {.c = c};
+	bool leads = c->rank == leader, same = true;
 	for (int64_t i = -WARM; i < n; i++) {
 		int64_t ball = i;
 		if (i == 0)
 			begin = clock_seconds();
-		if (c->rank == leader) {
-			comm_send(&r, &ball, sizeof(ball), other, TAG_TEST);
-			complete(&r);
-			ball = ~i;
-			comm_recv(&r, &ball, sizeof(ball), other, TAG_TEST);
-			complete(&r);
-			same = same && ball == i;
-		} else {
-			comm_recv(&r, &ball, sizeof(ball), leader, TAG_TEST);
-			complete(&r);
-			comm_send(&r, &ball, sizeof(ball), leader, TAG_TEST);
-			complete(&r);
-		}
+		pass(c, leads, leads ? other : leader, &ball);
+		ball = leads ? ~i : ball;
+		pass(c, !leads, leads ? other : leader, &ball);
+		same = same && ball == i;
 	}
-	comm_requests_free(&r);
 	return same ? (clock_seconds() - begin) / (double)n : NAN;
 }
 

@@ -208,20 +208,16 @@ void table_footer(const struct bench_table *t)
 			(long long)waited, (long long)(waited + parts));
 }
 
-static void print_fit_cell(const struct bench_column *c, const struct bench_fit *f)
-{
-	const void *v = (const char *)f + c->offset;
-	if (c->kind == COLUMN_REAL)
-		printf(" %*.4g", c->width, *(const double *)v);
-	else
-		print_cell(c, f);
-}
-
 static void print_fit(const struct bench_fit *f)
 {
 	putchar('#');
-	for (const struct bench_column *c = fit_columns; c->label; c++)
-		print_fit_cell(c, f);
+	for (const struct bench_column *c = fit_columns; c->label; c++) {
+		const void *v = (const char *)f + c->offset;
+		if (c->kind == COLUMN_REAL)
+			printf(" %*.4g", c->width, *(const double *)v);
+		else
+			print_cell(c, f);
+	}
 	putchar('\n');
 }
 

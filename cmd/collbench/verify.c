@@ -44,16 +44,6 @@ struct content {
 
 /* ---- inputs ---------------------------------------------------------------------- */
 
-static bool is_floating(enum comm_type t)
-{
-	return comm_type_table[t].is_floating;
-}
-
-static bool is_signed(enum comm_type t)
-{
-	return comm_type_table[t].is_signed;
-}
-
 static bool has_op(const struct verify *v)
 {
 	return bench_info(v->c.what)->has_op;
@@ -124,7 +114,7 @@ static void make_whole(const struct verify *v, int64_t n, union chunk *x)
 	for (int64_t i = 0; i < n; i++) {
 		if (v->c.op == COMM_PROD)
 			x->u[i] |= 1;
-		if (is_signed(v->c.type))
+		if (comm_type_table[v->c.type].is_signed)
 			x->u[i] = (uint64_t)((int64_t)(x->u[i] << unused) >> unused);
 		else
 			x->u[i] = x->u[i] << unused >> unused;
@@ -141,7 +131,7 @@ static void make_input(const struct verify *v, int rank, int64_t block, int64_t 
 		x->u[i] = hash_mix(seed + (uint64_t)(first + i) * 0x9e3779b97f4a7c15u);
 	if (!has_op(v))
 		return;
-	if (is_floating(v->c.type))
+	if (comm_type_table[v->c.type].is_floating)
 		make_real(v, rank, first, n, x);
 	else
 		make_whole(v, n, x);
@@ -163,7 +153,7 @@ static void fold_real(enum comm_op op, int64_t n, union chunk *to, const union c
 static void fold_whole(
 	const struct verify *v, int64_t n, union chunk *to, const union chunk *x)
 {
-	uint64_t flip = is_signed(v->c.type) ? (uint64_t)1 << 63 : 0;
+	uint64_t flip = comm_type_table[v->c.type].is_signed ? (uint64_t)1 << 63 : 0;
 	for (int64_t i = 0; i < n; i++) {
 		uint64_t a = to->u[i], b = x->u[i];
 		bool less = (b ^ flip) < (a ^ flip);
@@ -181,7 +171,7 @@ static void make_reduction(
 	make_input(v, 0, block, at, n, to);
 	for (int rank = 1; rank < v->n_ranks; rank++) {
 		make_input(v, rank, block, at, n, &x);
-		if (is_floating(v->c.type))
+		if (comm_type_table[v->c.type].is_floating)
 			fold_real(v->c.op, n, to, &x);
 		else
 			fold_whole(v, n, to, &x);
@@ -346,30 +336,19 @@ static int64_t guard_wrong(const struct verify *v, const char *guard)
 	return wrong;
 }
 
-/* The elements of block b of this rank's buffers. */
-static int64_t send_block(const struct verify *v, int64_t b)
-{
-	return bench_block(&v->c, b);
-}
-
-static int64_t recv_block(const struct verify *v)
-{
-	return bench_block(&v->c, v->rank);
-}
-
 void verify_fill(const struct verify *v, char *send, char *recv)
 {
 	int64_t size = (int64_t)comm_type_bytes(v->c.type);
 	memset(send - VERIFY_GUARD, GUARD_BYTE, VERIFY_GUARD);
 	for (int64_t b = 0; b < send_blocks(v); b++) {
-		fill(v, (struct content){v->rank, b}, send_block(v, b), send);
-		send += send_block(v, b) * size;
+		fill(v, (struct content){v->rank, b}, bench_block(&v->c, b), send);
+		send += bench_block(&v->c, b) * size;
 	}
 	memset(send, GUARD_BYTE, VERIFY_GUARD);
 	memset(recv - VERIFY_GUARD, GUARD_BYTE, VERIFY_GUARD);
 	for (int64_t b = 0; b < recv_blocks(v); b++) {
-		fill(v, before(v, b), recv_block(v), recv);
-		recv += recv_block(v) * size;
+		fill(v, before(v, b), bench_block(&v->c, v->rank), recv);
+		recv += bench_block(&v->c, v->rank) * size;
 	}
 	memset(recv, GUARD_BYTE, VERIFY_GUARD);
 }
@@ -381,12 +360,12 @@ int64_t verify_wrong(const struct verify *v, const char *send, const char *recv)
 		guard_wrong(v, send - VERIFY_GUARD) + guard_wrong(v, recv - VERIFY_GUARD);
 	for (int64_t b = 0; b < send_blocks(v); b++) {
 		wrong += count_wrong(
-			v, (struct content){v->rank, b}, send_block(v, b), send);
-		send += send_block(v, b) * size;
+			v, (struct content){v->rank, b}, bench_block(&v->c, b), send);
+		send += bench_block(&v->c, b) * size;
 	}
 	for (int64_t b = 0; b < recv_blocks(v); b++) {
-		wrong += count_wrong(v, after(v, b), recv_block(v), recv);
-		recv += recv_block(v) * size;
+		wrong += count_wrong(v, after(v, b), bench_block(&v->c, v->rank), recv);
+		recv += bench_block(&v->c, v->rank) * size;
 	}
 	return wrong + guard_wrong(v, send) + guard_wrong(v, recv);
 }

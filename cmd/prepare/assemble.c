@@ -10,8 +10,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { MAX_MESSAGES = 10 };
-
 /* What a source has and gives. */
 struct share {
 	struct document_stream stream;
@@ -35,7 +33,7 @@ struct writing {
 static int print_messages(const struct assembly *a, struct prepared *out, struct err *e)
 {
 	int64_t n = 0;
-	for (int64_t i = 0; i < a->n_batches; i++) {
+	for (int64_t i = 0; i < a->of->n_batches; i++) {
 		struct piece_view v;
 		if (piece_view(a, i, &v, e))
 			return -1;
@@ -97,8 +95,9 @@ static double most_tokens(const struct writing *x, const struct share *v, double
 {
 	double most = INFINITY;
 	for (int i = 0; i < x->n; i++)
-		most = fmin(most, floor((double)v[i].has *
-					  (weights / x->a->inputs->sources[i].weight)));
+		most = fmin(
+			most, floor((double)v[i].has *
+				      (weights / x->a->of->inputs->sources[i].weight)));
 	return most;
 }
 
@@ -106,7 +105,7 @@ static double most_tokens(const struct writing *x, const struct share *v, double
 static void divide(const struct writing *x, struct share *v, int64_t total,
 	double weights, bool repeat)
 {
-	const struct source *s = x->a->inputs->sources;
+	const struct source *s = x->a->of->inputs->sources;
 	int64_t left = total;
 	for (int i = 0; i < x->n; i++) {
 		v[i].want = (int64_t)((double)total * s[i].weight / weights);
@@ -134,14 +133,14 @@ static void divide(const struct writing *x, struct share *v, int64_t total,
 
 static int decide_shares(struct writing *x, int lane, struct err *e)
 {
-	const struct inputs *in = x->a->inputs;
+	const struct inputs *in = x->a->of->inputs;
 	struct share *v = x->shares[lane];
 	double weights = 0;
-	if (!x->a->p->sources.n) {
+	if (!x->a->of->p->sources.n) {
 		v->want = v->has;
 		return 0;
 	}
-	if (lane && x->a->p->val_fraction <= 0) /* no document is for it */
+	if (lane && x->a->of->p->val_fraction <= 0) /* no document is for it */
 		return 0;
 	for (int i = 0; i < x->n; i++) {
 		weights += in->sources[i].weight;
@@ -152,7 +151,7 @@ static int decide_shares(struct writing *x, int lane, struct err *e)
 				: lane		? " for validation"
 						: " for training");
 	}
-	int64_t asked = lane ? 0 : x->a->p->mix_tokens;
+	int64_t asked = lane ? 0 : x->a->of->p->mix_tokens;
 	int64_t total = asked ? asked : (int64_t)most_tokens(x, v, weights);
 	divide(x, v, total, weights, asked > 0);
 	return 0;
@@ -176,7 +175,8 @@ static int decide_split(struct writing *x, const struct prepared *out, struct er
 			(long long)(out->n_read + out->n_broken));
 	if (!x->documents)
 		return err_set(e, EX_DATAERR, "%s: the text is empty",
-			a->inputs->n == 1 ? a->inputs->files[0].name : "all files");
+			a->of->inputs->n == 1 ? a->of->inputs->files[0].name
+					      : "all files");
 	for (int lane = 0; lane < x->n_lanes; lane++) {
 		if (decide_shares(x, lane, e))
 			return -1;
@@ -186,8 +186,9 @@ static int decide_split(struct writing *x, const struct prepared *out, struct er
 		return err_set(e, EX_DATAERR, "%lld document%s, but no token",
 			(long long)x->documents, plural(x->documents));
 	if (x->n_lanes == 1) {
-		shard_split(&a->info, total[SPLIT_TRAIN], a->p->val_fraction);
-	} else if (!total[SPLIT_TRAIN] || (a->p->val_fraction > 0 && !total[SPLIT_VAL])) {
+		shard_split(&a->info, total[SPLIT_TRAIN], a->of->p->val_fraction);
+	} else if (!total[SPLIT_TRAIN] ||
+		   (a->of->p->val_fraction > 0 && !total[SPLIT_VAL])) {
 		return err_set(e, EX_DATAERR, "of %lld documents, none is for %s%s",
 			(long long)x->documents,
 			total[SPLIT_TRAIN] ? "validation" : "training",
@@ -207,7 +208,7 @@ static int put(struct writing *x, int lane, struct extent from, int64_t n, struc
 	x->train_left -= train;
 	if (shard_writer_put_raw(x->w, SPLIT_TRAIN, from, train, e))
 		return -1;
-	from.at += train * x->a->row_bytes;
+	from.at += train * x->a->of->row_bytes;
 	return shard_writer_put_raw(x->w, SPLIT_VAL, from, n - train, e);
 }
 
@@ -268,10 +269,10 @@ static int write_lane(struct writing *x, int lane, struct err *e)
 			return -1;
 	for (int i = 0; i < x->n; i++)
 		stream_close(&x->shares[lane][i].stream);
-	for (int i = 0; i < x->n && x->a->p->sources.n; i++) {
+	for (int i = 0; i < x->n && x->a->of->p->sources.n; i++) {
 		const struct share *v = &x->shares[lane][i];
 		info("source %s: %lld of %lld tokens%s, read %lld times",
-			x->a->inputs->sources[i].name, (long long)v->want,
+			x->a->of->inputs->sources[i].name, (long long)v->want,
 			(long long)v->has, lane ? " for validation" : "",
 			(long long)v->n_repeated + 1);
 	}
@@ -282,7 +283,7 @@ static int write_lanes(struct writing *x, struct prepared *out, struct err *e)
 {
 	const int64_t *total = x->a->info.total;
 	x->train_left = total[SPLIT_TRAIN];
-	x->w = shard_writer_open(x->a->p, x->a->t, &x->a->info, e);
+	x->w = shard_writer_open(x->a->of->p, x->a->of->t, &x->a->info, e);
 	if (!x->w)
 		return -1;
 	x->documents = 0;
@@ -299,13 +300,14 @@ static int write_lanes(struct writing *x, struct prepared *out, struct err *e)
 int assemble(struct assembly *a, struct prepared *out, struct err *e)
 {
 	struct writing x = {.a = a,
-		.n_lanes = a->p->split_by == SPLIT_BY_TAIL ? 1 : 2,
-		.n = a->p->sources.n ? a->inputs->n_sources : 1};
-	a->drops = !a->p->work && x.n_lanes == 1 && !a->p->sources.n;
+		.n_lanes = a->of->p->split_by == SPLIT_BY_TAIL ? 1 : 2,
+		.n = a->of->p->sources.n ? a->of->inputs->n_sources : 1};
+	a->drops = !a->of->p->work && x.n_lanes == 1 && !a->of->p->sources.n;
 	for (int lane = 0; lane < N_SPLITS; lane++)
 		x.shares[lane] = xcalloc((size_t)x.n, sizeof(struct share));
-	int rc = print_messages(a, out, e) || (a->p->dedup && find_duplicates(a, e)) ||
-		 count(&x, out, e) || decide_split(&x, out, e) || write_lanes(&x, out, e);
+	int rc = print_messages(a, out, e) ||
+		 (a->of->p->dedup && find_duplicates(a, e)) || count(&x, out, e) ||
+		 decide_split(&x, out, e) || write_lanes(&x, out, e);
 	shard_writer_close(x.w);
 	for (int lane = 0; lane < N_SPLITS; lane++) {
 		for (int i = 0; i < x.n; i++)

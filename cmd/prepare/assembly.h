@@ -14,16 +14,9 @@
 /* ---- walk.c: the documents of all pieces, in order -------------------------------------- */
 
 struct assembly {
-	const struct prepare *p;
-	const struct inputs *inputs;
-	const struct tokenizer *t;
-	const struct filter *filter;
-	struct pieces *pieces;
-	const struct hash128 *keys;
-	int64_t n_batches;
-	int32_t row_bytes;
-	struct shard_info info; /* of the text, when it begins */
-	uint64_t *duplicates;	/* a bit for each document; NULL: none are dropped */
+	const struct encoding *of; /* the pieces, and what they are of */
+	struct shard_info info;	   /* of the text, when it begins */
+	uint64_t *duplicates;	   /* a bit for each document; NULL: none are dropped */
 	bool drops; /* tokens are read once, by one stream: then pieces are not needed any more */
 };
 

@@ -64,7 +64,7 @@ static int mark(struct assembly *a, struct buckets *b, int bucket, struct err *e
 int find_duplicates(struct assembly *a, struct err *e)
 {
 	int64_t n;
-	struct buckets *b = buckets_open(a->pieces, 1 << BUCKET_BITS, e);
+	struct buckets *b = buckets_open(a->of->pieces, 1 << BUCKET_BITS, e);
 	if (!b)
 		return -1;
 	int rc = scatter(a, b, &n, e);

@@ -3,11 +3,12 @@
  * rank's. So all ranks read all of the text, which takes much less time than its encoding.
  */
 #include "prepare/pipeline.h"
+#include "prepare/shard_writer.h"
 
 #include <pthread.h>
 #include <stdlib.h>
 
-enum { SLICE = 1 << 20, MAX_MESSAGES = 10 };
+enum { SLICE = 1 << 20 };
 
 const char text_changed[] = "the text changed while it was read";
 
@@ -38,17 +39,13 @@ static struct piece_document *add_document(struct piece *p)
 
 static void add_tokens(struct piece *p, const uint32_t *ids, int64_t n)
 {
-	uint16_t narrow[512];
+	char bytes[2048];
+	int64_t most = (int64_t)sizeof(bytes) / p->head.row_bytes;
 	p->head.n_tokens += n;
-	if (p->head.row_bytes == sizeof(*ids)) {
-		str_add(&p->tokens, ids, (size_t)n * sizeof(*ids));
-		return;
-	}
-	for (int64_t i = 0; i < n; i += ARRAY_LEN(narrow)) {
-		int64_t now = min64(n - i, ARRAY_LEN(narrow));
-		for (int64_t k = 0; k < now; k++)
-			narrow[k] = (uint16_t)ids[i + k];
-		str_add(&p->tokens, narrow, (size_t)now * sizeof(*narrow));
+	for (int64_t i = 0, now; i < n; i += now) {
+		now = min64(n - i, most);
+		str_add(&p->tokens, bytes,
+			shard_tokens(bytes, ids + i, now, p->head.row_bytes));
 	}
 }
 
@@ -89,9 +86,8 @@ static int64_t learn(
 {
 	struct shared *s = w->s;
 	struct tokenizer *t = s->x->learn;
-	int64_t n_tokens = 0;
 	pthread_mutex_lock(&s->lock);
-	int64_t used = t->kind->learn(t, text, n, last, &n_tokens, e);
+	int64_t used = t->kind->learn(t, text, n, last, e);
 	pthread_mutex_unlock(&s->lock);
 	if (used >= 0 && used < n) {
 		err_set(e, EX_DATAERR, "the text ends within a character");
@@ -163,20 +159,6 @@ static int do_document(struct worker *w, const struct document_part *part,
 	return 0;
 }
 
-/* ---- a line of JSONL -------------------------------------------------------------------- */
-
-static int broken(struct worker *w, struct err *why, struct err *e)
-{
-	struct piece *p = &w->piece;
-	if (w->s->x->p->strict) {
-		*e = *why;
-		return -1;
-	}
-	if (p->head.n_lines_broken++ < MAX_MESSAGES)
-		str_printf(&p->messages, "%s\n", why->msg);
-	return 0;
-}
-
 /* ---- a batch ------------------------------------------------------------------------------ */
 
 /* What a piece depends on beside the text of its batch. */
@@ -228,10 +210,9 @@ static int do_part(struct worker *w, const struct batch *b,
 {
 	const struct encoding *x = w->s->x;
 	struct document_text *d = &w->document;
-	struct err why = {0};
-	int rc = batch_text(x->p, &x->inputs->files[part->file], b, part, d, &why);
+	int rc = batch_text(x->p, &x->inputs->files[part->file], b, part, d, e);
 	if (rc)
-		return rc < 0 ? broken(w, &why, e) : 0;
+		return rc < 0 ? -1 : 0;
 	return do_document(w, part, d->text, d->n, e);
 }
 
@@ -257,9 +238,12 @@ static int do_batch(void *worker, const struct batch *b, struct err *e)
 		.row_bytes = x->row_bytes};
 	str_clear(&p->tokens);
 	str_clear(&p->messages);
+	w->document.n_broken = 0;
+	w->document.messages = &p->messages;
 	for (int64_t i = 0; i < b->n_parts; i++)
 		if (do_part(w, b, &b->parts[i], e))
 			return -1;
+	p->head.n_lines_broken = w->document.n_broken;
 	return x->learn ? 0 : pieces_add(x->pieces, p, e);
 }
 

@@ -15,18 +15,12 @@ enum { MAX_DEPTH = 64 };
 static bool is_jsonl(const char *path)
 {
 	static const char *const ends[] = {".jsonl", ".ndjson", ".json"};
-	static const char *const packed[] = {"", ".gz", ".zst"};
-	struct str end = {0};
-	bool is = false;
-	for (size_t i = 0; i < ARRAY_LEN(ends); i++) {
-		for (size_t k = 0; k < ARRAY_LEN(packed); k++) {
-			str_clear(&end);
-			str_printf(&end, "%s%s", ends[i], packed[k]);
-			is = is || text_ends(path, end.s);
-		}
-	}
-	str_free(&end);
-	return is;
+	size_t n = strlen(path), len;
+	n -= text_ends(path, ".gz") ? 3 : text_ends(path, ".zst") ? 4 : 0;
+	for (size_t i = 0; i < ARRAY_LEN(ends); i++)
+		if (n >= (len = strlen(ends[i])) && !memcmp(path + n - len, ends[i], len))
+			return true;
+	return false;
 }
 
 /* Token files among the arguments are converted; those of folders, patterns and sources would be taken

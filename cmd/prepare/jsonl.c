@@ -221,15 +221,24 @@ static int text_of_line(const struct prepare *p, const struct document_part *par
 }
 
 int batch_text(const struct prepare *p, const struct input_file *f, const struct batch *b,
-	const struct document_part *part, struct document_text *out, struct err *why)
+	const struct document_part *part, struct document_text *out, struct err *e)
 {
+	struct err why = {0};
 	out->text = b->text.s + part->at;
 	out->n = part->n_bytes;
 	if (!f->jsonl)
 		return 0;
-	int rc = text_of_line(p, part, out->text, &out->line, why);
+	int rc = text_of_line(p, part, out->text, &out->line, &why);
 	out->text = out->line.s ? out->line.s : "";
 	out->n = (int64_t)out->line.len;
-	return rc < 0 ? err_prefix(why, "%s:%lld: ", f->name, (long long)part->where)
-		      : rc;
+	if (rc >= 0)
+		return rc;
+	err_prefix(&why, "%s:%lld: ", f->name, (long long)part->where);
+	if (p->strict) {
+		*e = why;
+		return -1;
+	}
+	if (out->n_broken++ < MAX_MESSAGES && out->messages)
+		str_printf(out->messages, "%s\n", why.msg);
+	return 1;
 }

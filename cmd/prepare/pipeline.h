@@ -128,16 +128,20 @@ int jsonl_text(
 int jsonl_text_any(
 	const char *line, int64_t n, const char *field, struct str *out, struct err *e);
 
-/* The text of a part of a batch; `line` is kept from one to the next. */
+/* The text of a part of a batch. Kept from one to the next: `line`, and how many lines were broken, of which messages
+ * has the first (NULL: it is not wanted). */
+enum { MAX_MESSAGES = 10 };
 struct document_text {
 	const char *text;
 	int64_t n;
 	struct str line;
+	int64_t n_broken;
+	struct str *messages;
 };
-/* In a file of lines it is the document of the line, with the separator behind it: 0, 1 if the line is blank, -1 with a
- * message that names the file and the line if it is broken. */
+/* In a file of lines it is the document of the line, with the separator behind it: 0; 1 if the line is blank, or
+ * broken; -1 with a message that names the file and the line if it is broken and p->strict. */
 int batch_text(const struct prepare *p, const struct input_file *f, const struct batch *b,
-	const struct document_part *part, struct document_text *out, struct err *why);
+	const struct document_part *part, struct document_text *out, struct err *e);
 
 /* ---- batches.c: all batches, by several threads --------------------------------------- */
 
@@ -215,7 +219,7 @@ struct encoding {
 	const struct tokenizer *t; /* NULL: nothing is encoded, see learn */
 	int64_t end_of_text;	   /* the token behind each document; -1: none */
 	int32_t row_bytes;	   /* of a token in pieces */
-	const struct filter *filter;
+	struct filter *filter;
 	struct pieces *pieces;
 	struct comm *comm;
 	/* The learning tokenizer, of one thread at a time. */

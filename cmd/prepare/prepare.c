@@ -12,8 +12,6 @@ struct job {
 	struct comm *comm;
 	struct inputs inputs;
 	struct tokenizer t;
-	struct filter *filter;
-	struct pieces *pieces;
 	struct encoding encoding;
 	uint64_t hash; /* of the text in an earlier pass */
 };
@@ -57,8 +55,8 @@ static int open_inputs(struct job *j, const struct strs *operands, struct err *e
 	if (check_out(j->p, e) || tokenizer_make(&j->t, &j->p->tokenizer, e) ||
 		inputs_open(&j->inputs, j->p, operands, e) || check_ranks(j, e))
 		return -1;
-	j->filter = filter_open(j->p, e);
-	return j->filter ? 0 : -1;
+	j->encoding.filter = filter_open(j->p, e);
+	return j->encoding.filter ? 0 : -1;
 }
 
 /* Reads all of the text, which must be that of the pass before. Collective. */
@@ -95,7 +93,7 @@ static int learn_text(struct job *j, struct err *e)
 static int learn(struct job *j, struct err *e)
 {
 	struct str packed = {0};
-	if (!j->t.kind->from_text)
+	if (!j->t.kind->learn)
 		return j->t.vocab.n ? 0 : j->t.kind->learn_end(&j->t, e);
 	learn_text(j, e);
 	if (comm_agree(j->comm, e))
@@ -118,11 +116,9 @@ static int encode(struct job *j, struct err *e)
 {
 	struct encoding *x = &j->encoding;
 	x->t = &j->t;
-	x->filter = j->filter;
 	x->end_of_text = j->p->no_end_of_text ? -1 : tokenizer_end_of_text(&j->t);
 	x->row_bytes = shard_token_bytes(&j->t);
-	j->pieces = pieces_open(j->p->work, j->comm->rank, e);
-	x->pieces = j->pieces;
+	x->pieces = pieces_open(j->p->work, j->comm->rank, e);
 	if (comm_agree(j->comm, e))
 		return -1;
 	return pass(j, "pt-prepare", e);
@@ -133,20 +129,13 @@ static int write_shards(struct job *j, struct prepared *out, struct err *e)
 	const struct prepare *p = j->p;
 	static const char *const names[] = {SPLIT_WORDS};
 	if (j->comm->size > 1) { /* with those of the other ranks */
-		pieces_close(j->pieces);
-		j->pieces = pieces_open(p->work, 0, e);
-		if (!j->pieces)
+		pieces_close(j->encoding.pieces);
+		j->encoding.pieces = pieces_open(p->work, 0, e);
+		if (!j->encoding.pieces)
 			return -1;
 	}
-	pieces_sort(j->pieces);
-	struct assembly a = {.p = p,
-		.inputs = &j->inputs,
-		.t = &j->t,
-		.filter = j->filter,
-		.pieces = j->pieces,
-		.keys = j->encoding.keys,
-		.n_batches = j->encoding.n_batches,
-		.row_bytes = j->encoding.row_bytes};
+	pieces_sort(j->encoding.pieces);
+	struct assembly a = {.of = &j->encoding};
 	a.info.source_bytes = j->encoding.text_bytes;
 	a.info.source_files = j->inputs.n;
 	a.info.source_xxh3 = j->encoding.text_hash;
@@ -156,7 +145,7 @@ static int write_shards(struct job *j, struct prepared *out, struct err *e)
 	if (assemble(&a, out, e))
 		return -1;
 	out->vocab_size = j->t.vocab.n;
-	pieces_remove(j->pieces);
+	pieces_remove(j->encoding.pieces);
 	return 0;
 }
 
@@ -180,8 +169,8 @@ int prepare_run(const struct prepare *p, const struct strs *operands,
 	j.encoding = (struct encoding){.p = p, .inputs = &j.inputs, .comm = j.comm};
 	*e = (struct err){0};
 	int rc = run(&j, operands, out, e);
-	pieces_close(j.pieces);
-	filter_close(j.filter);
+	pieces_close(j.encoding.pieces);
+	filter_close(j.encoding.filter);
 	inputs_close(&j.inputs);
 	tokenizer_free(&j.t);
 	free(j.encoding.keys);

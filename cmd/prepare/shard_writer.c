@@ -299,18 +299,26 @@ int shard_writer_put_raw(struct shard_writer *w, enum split s, struct extent fro
 	return 0;
 }
 
+size_t shard_tokens(void *to, const uint32_t *ids, int64_t n, int64_t token_bytes)
+{
+	uint16_t *narrow = to;
+	size_t n_bytes = (size_t)(n * token_bytes);
+	if (token_bytes == sizeof(*ids))
+		memcpy(to, ids, n_bytes);
+	else
+		for (int64_t i = 0; i < n; i++)
+			narrow[i] = (uint16_t)ids[i];
+	return n_bytes;
+}
+
 int shard_writer_put(struct shard_writer *w, enum split s, const uint32_t *ids, int64_t n,
 	struct err *e)
 {
-	uint16_t narrow[2048];
-	if (w->type == H5_U32)
-		return shard_writer_put_raw(
-			w, s, (struct extent){(const char *)ids}, n, e);
-	for (int64_t i = 0; i < n; i += ARRAY_LEN(narrow)) {
-		int64_t now = min64(n - i, ARRAY_LEN(narrow));
-		for (int64_t k = 0; k < now; k++)
-			narrow[k] = (uint16_t)ids[i + k];
-		const struct extent here = {(const char *)narrow};
+	uint32_t bytes[1024];
+	for (int64_t i = 0, now; i < n; i += now) {
+		now = min64(n - i, ARRAY_LEN(bytes));
+		shard_tokens(bytes, ids + i, now, (int64_t)h5_type_bytes(w->type));
+		const struct extent here = {(const char *)bytes};
 		if (shard_writer_put_raw(w, s, here, now, e))
 			return -1;
 	}

@@ -18,8 +18,9 @@ int shard_writer_put_raw(struct shard_writer *w, enum split s, struct extent fro
 	int64_t n, struct err *e);
 /* Divides all tokens by tail: the last ones are for validation. */
 void shard_split(struct shard_info *info, int64_t all, double val_fraction);
-/* Bytes of a token of this vocabulary in a file. */
+/* Bytes of a token of this vocabulary in a file: 2 or 4; and tokens of so many. Returns all of their bytes. */
 int32_t shard_token_bytes(const struct tokenizer *t);
+size_t shard_tokens(void *to, const uint32_t *ids, int64_t n, int64_t token_bytes);
 /* The next token of this split begins a document. */
 void shard_writer_document(struct shard_writer *w, enum split s);
 void shard_writer_documents(

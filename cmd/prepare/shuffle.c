@@ -36,7 +36,8 @@ static bool belongs(const struct document_stream *s, const struct document *d)
 static uint64_t key_of(const struct assembly *a, int64_t number)
 {
 	enum { SHUFFLE = 0x73687566 };
-	struct philox_key key = philox_key((uint64_t)a->p->seed, PHILOX_ORDER, SHUFFLE);
+	struct philox_key key =
+		philox_key((uint64_t)a->of->p->seed, PHILOX_ORDER, SHUFFLE);
 	struct philox_block r =
 		philox(key, (uint32_t)number, (uint32_t)(number >> 32), 0, 0);
 	return (uint64_t)r.x[0] << 32 | r.x[1];
@@ -57,7 +58,7 @@ static int64_t read_tokens(struct document_stream *s, struct buffer *b, int64_t 
 {
 	struct token_place *next = &s->tokens;
 	const struct piece_view *v = &next->view;
-	int64_t row = s->a->row_bytes;
+	int64_t row = s->a->of->row_bytes;
 	struct extent x;
 	n = tokens_next(next, min64(n, BUFFER_BYTES / row), &x, e);
 	if (n < 0)
@@ -81,7 +82,7 @@ static int put_document(struct document_stream *s, struct buffer *b,
 {
 	struct record r = {key_of(s->a, d->number), d->number, d->n_tokens};
 	int bucket = s->bucket_bits ? (int)(r.key >> (64 - s->bucket_bits)) : 0;
-	int64_t row = s->a->row_bytes;
+	int64_t row = s->a->of->row_bytes;
 	if (buckets_put(s->buckets, bucket, &r, sizeof(r), e))
 		return -1;
 	tokens_begin(&s->tokens, s->a, d->batch, d->token);
@@ -136,7 +137,8 @@ static int next_bucket(struct document_stream *s, struct err *e)
 		const struct record *r = (const void *)(s->map + at);
 		s->places = xgrow(s->places, s->n_places, sizeof(*s->places));
 		s->places[s->n_places++] = (struct place){r->key, r->number, at};
-		at += (int64_t)sizeof(*r) + round_up(r->n_tokens * s->a->row_bytes, 8);
+		at += (int64_t)sizeof(*r) +
+		      round_up(r->n_tokens * s->a->of->row_bytes, 8);
 	}
 	if (s->n_places)
 		qsort(s->places, (size_t)s->n_places, sizeof(*s->places), by_key);
@@ -155,7 +157,7 @@ static int next_shuffled(struct document_stream *s, struct err *e)
 	const struct record *r = (const void *)(s->map + at);
 	s->left = r->n_tokens;
 	s->next = (struct extent){
-		.memory = s->left * s->a->row_bytes < COPY_BYTES ? s->map : NULL,
+		.memory = s->left * s->a->of->row_bytes < COPY_BYTES ? s->map : NULL,
 		.fd = buckets_fd(s->buckets, s->bucket - 1),
 		.at = at + (int64_t)sizeof(*r)};
 	return 1;
@@ -167,13 +169,13 @@ int stream_open(struct document_stream *s, int64_t n_tokens, int n_streams, stru
 {
 	walk_begin(&s->walk, s->a);
 	s->walk.drops = s->a->drops;
-	if (!s->a->p->shuffle)
+	if (!s->a->of->p->shuffle)
 		return 0;
-	int64_t n_bytes = n_tokens * s->a->row_bytes;
+	int64_t n_bytes = n_tokens * s->a->of->row_bytes;
 	while ((n_bytes >> s->bucket_bits) > BUCKET_BYTES &&
 		(2 << s->bucket_bits) * n_streams <= MAX_BUCKETS)
 		s->bucket_bits++;
-	s->buckets = buckets_open(s->a->pieces, 1 << s->bucket_bits, e);
+	s->buckets = buckets_open(s->a->of->pieces, 1 << s->bucket_bits, e);
 	return s->buckets && !scatter(s, e) ? 0 : -1;
 }
 
@@ -206,7 +208,7 @@ int64_t stream_tokens(
 	n = min64(n, s->left);
 	if (s->buckets) {
 		*at = s->next;
-		s->next.at += n * s->a->row_bytes;
+		s->next.at += n * s->a->of->row_bytes;
 	} else {
 		n = tokens_next(&s->tokens, n, at, e);
 	}

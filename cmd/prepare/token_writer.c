@@ -12,9 +12,8 @@ struct out {
 	int fd;		/* -1: none */
 	int64_t number; /* of the next one */
 	char *path;
-	int64_t n; /* tokens in it */
-	char *buffer;
-	size_t n_buffer;
+	int64_t n;	   /* tokens in it */
+	struct str buffer; /* bytes that follow those in the file */
 	struct token_lengths lengths;
 };
 
@@ -87,19 +86,16 @@ static int begin_file(struct token_writer *w, enum split s, struct err *e)
 	o->lengths.n = 0;
 	if (o->fd < 0)
 		return -1;
-	o->buffer = xrealloc(o->buffer, BUFFER);
-	memset(o->buffer, 0, (size_t)w->format->header_bytes); /* until the end */
-	o->n_buffer = (size_t)w->format->header_bytes;
+	for (int64_t i = 0; i < w->format->header_bytes; i++) /* written at the end */
+		str_putc(&o->buffer, '\0');
 	return 0;
 }
 
 static int flush_buffer(struct out *o, struct err *e)
 {
-	size_t n = o->n_buffer;
-	o->n_buffer = 0;
-	if (write_all(o->fd, o->buffer, n))
-		return err_errno(e, o->path);
-	return 0;
+	int rc = write_all(o->fd, o->buffer.s, o->buffer.len);
+	str_clear(&o->buffer);
+	return rc ? err_errno(e, o->path) : 0;
 }
 
 static int write_index(struct token_writer *w, const struct out *o, struct err *e)
@@ -122,15 +118,14 @@ static int end_file(struct token_writer *w, enum split s, struct err *e)
 		return 0;
 	if (flush_buffer(o, e))
 		return -1;
+	int rc = 0;
 	if (w->format->header) {
-		char *header = o->buffer;
-		size_t n = (size_t)w->format->header_bytes;
-		memset(header, 0, n);
+		char *header = xcalloc((size_t)w->format->header_bytes, 1);
 		w->format->header(header, w->type, o->n);
-		if (pwrite_all(o->fd, header, n, 0))
-			return err_errno(e, o->path);
+		rc = pwrite_all(o->fd, header, (size_t)w->format->header_bytes, 0);
+		free(header);
 	}
-	int rc = file_close(o->fd, o->path, 0, e);
+	rc = file_close(o->fd, o->path, rc, e);
 	o->fd = -1;
 	return rc || !w->format->index ? rc : write_index(w, o, e);
 }
@@ -160,14 +155,9 @@ static int put_tokens(struct token_writer *w, struct out *o, const uint32_t *ids
 			"write several",
 			o->path, (long long)w->format->most, w->format->name);
 	o->n += n;
-	for (int64_t i = 0; i < n; i++) {
-		if (o->n_buffer + sizeof(*ids) > BUFFER && flush_buffer(o, e))
-			return -1;
-		/* little-endian: the low bytes are first */
-		memcpy(o->buffer + o->n_buffer, &ids[i], sizeof(*ids));
-		o->n_buffer += (size_t)w->type.bytes;
-	}
-	return 0;
+	for (int64_t i = 0; i < n; i++) /* little-endian: the low bytes are first */
+		str_add(&o->buffer, &ids[i], (size_t)w->type.bytes);
+	return o->buffer.len < BUFFER ? 0 : flush_buffer(o, e);
 }
 
 int token_writer_put(struct token_writer *w, enum split s, bool begins,
@@ -215,7 +205,7 @@ void token_writer_close(struct token_writer *w)
 		if (o->fd >= 0)
 			close(o->fd);
 		free(o->path);
-		free(o->buffer);
+		str_free(&o->buffer);
 		free(o->lengths.v);
 	}
 	for (int64_t i = 0; i < w->n_files; i++) {

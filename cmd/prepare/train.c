@@ -45,11 +45,11 @@ struct trainer {
 	uint32_t n_words;
 	/* The pairs, and a hash table of their numbers + 1. */
 	struct token_pair *pairs;
-	int64_t n_pairs, room_pairs;
+	int64_t n_pairs;
 	uint32_t *slots;
 	int64_t n_slots;
 	struct queued *queue; /* a heap */
-	int64_t n_queue, room_queue;
+	int64_t n_queue;
 	/* By the token to the left, and to the right; and those that are not zero. */
 	struct change *change[2];
 	struct list changed[2];
@@ -104,10 +104,7 @@ static struct token_pair *pair_of(struct trainer *t, uint64_t key)
 	for (; t->slots[k]; k = (k + 1) & (uint64_t)(t->n_slots - 1))
 		if (t->pairs[t->slots[k] - 1].key == key)
 			return &t->pairs[t->slots[k] - 1];
-	if (t->n_pairs == t->room_pairs) {
-		t->room_pairs = max64(1 << 12, t->room_pairs + t->room_pairs / 2);
-		t->pairs = xrealloc(t->pairs, (size_t)t->room_pairs * sizeof(*t->pairs));
-	}
+	t->pairs = xgrow(t->pairs, t->n_pairs, sizeof(*t->pairs));
 	t->slots[k] = (uint32_t)++t->n_pairs;
 	struct token_pair *p = &t->pairs[t->n_pairs - 1];
 	*p = (struct token_pair){.key = key};
@@ -124,10 +121,7 @@ static bool before(struct queued a, struct queued b)
 static void queue_put(struct trainer *t, const struct token_pair *p)
 {
 	struct queued x = {p->count, p->key};
-	if (t->n_queue == t->room_queue) {
-		t->room_queue = max64(1 << 12, t->room_queue + t->room_queue / 2);
-		t->queue = xrealloc(t->queue, (size_t)t->room_queue * sizeof(*t->queue));
-	}
+	t->queue = xgrow(t->queue, t->n_queue, sizeof(*t->queue));
 	int64_t i = t->n_queue++;
 	for (; i && before(x, t->queue[(i - 1) / 2]); i = (i - 1) / 2)
 		t->queue[i] = t->queue[(i - 1) / 2];

@@ -19,7 +19,7 @@ struct worker {
 	struct job *j;
 	struct train_words words;
 	struct document_text document;
-	int64_t n_documents, n_dropped, n_broken;
+	int64_t n_documents, n_dropped;
 };
 
 /* Tells the reader where a document may be cut. */
@@ -42,15 +42,9 @@ static int do_part(struct worker *w, const struct batch *b,
 {
 	const struct prepare *p = w->j->c->p;
 	struct document_text *d = &w->document;
-	struct err why = {0};
-	int rc = batch_text(p, &w->j->inputs.files[part->file], b, part, d, &why);
-	if (rc < 0 && p->strict) {
-		*e = why;
-		return -1;
-	}
-	w->n_broken += rc < 0;
+	int rc = batch_text(p, &w->j->inputs.files[part->file], b, part, d, e);
 	if (rc || !d->n)
-		return 0;
+		return rc < 0 ? -1 : 0;
 	int fate = part->first && part->last ? filter_fate(w->j->filter, d->text, d->n, e)
 		   : p->max_bytes	     ? FATE_LONG /* see reader_open() */
 					     : FATE_KEPT;
@@ -78,7 +72,7 @@ static void join(struct worker *first, struct worker *w, struct trained_vocab *o
 		train_words_merge(&first->words, &w->words);
 	out->n_documents += w->n_documents;
 	out->n_dropped += w->n_dropped;
-	out->n_broken += w->n_broken;
+	out->n_broken += w->document.n_broken;
 }
 
 static int count_all(

@@ -7,7 +7,7 @@ int piece_view(
 	const struct assembly *a, int64_t batch, struct piece_view *v, struct err *e)
 {
 	struct piece_place place;
-	if (pieces_find(a->pieces, batch, a->keys[batch], &place))
+	if (pieces_find(a->of->pieces, batch, a->of->keys[batch], &place))
 		return err_set(e, EX_IOERR, "piece %lld of the work files is missing",
 			(long long)batch);
 	v->fd = place.fd;
@@ -36,10 +36,10 @@ void walk_end(struct walk *w)
 /* The next piece: 1, 0 if there are no more, -1. */
 static int next_piece(struct walk *w, struct err *e)
 {
-	if (w->batch + 1 == w->a->n_batches)
+	if (w->batch + 1 == w->a->of->n_batches)
 		return 0;
 	if (w->drops && w->batch >= 0)
-		pieces_drop(w->a->pieces, w->view.fd,
+		pieces_drop(w->a->of->pieces, w->view.fd,
 			(int64_t)sizeof(w->view.head) +
 				w->n * (int64_t)sizeof(*w->documents) +
 				w->view.head.n_message_bytes);
@@ -99,7 +99,7 @@ int walk_next(struct walk *w, struct document *d, struct err *e)
 		d->n_tokens += part.n_tokens;
 	}
 	if (d->fate == FATE_PART)
-		d->fate = filter_length(w->a->filter, d->n_bytes);
+		d->fate = filter_length(w->a->of->filter, d->n_bytes);
 	if (d->fate == FATE_KEPT && is_duplicate(w->a, d->number))
 		d->fate = FATE_DUPLICATE;
 	return 1;
@@ -108,7 +108,7 @@ int walk_next(struct walk *w, struct document *d, struct err *e)
 enum split document_split(const struct assembly *a, const struct document *d)
 {
 	enum { DOCUMENT = 0x646f63, HASH = 0x646f6368 };
-	const struct prepare *p = a->p;
+	const struct prepare *p = a->of->p;
 	if (p->split_by == SPLIT_BY_TAIL)
 		return SPLIT_TRAIN;
 	bool by_hash = p->split_by == SPLIT_BY_HASH;
@@ -146,8 +146,8 @@ int64_t tokens_next(struct token_place *r, int64_t n, struct extent *at, struct 
 	}
 	n = min64(n, r->view.head.n_tokens - r->token);
 	*at = (struct extent){.fd = r->view.fd,
-		.at = r->view.tokens + r->token * r->a->row_bytes,
-		.drop = r->a->drops ? r->a->pieces : NULL};
+		.at = r->view.tokens + r->token * r->a->of->row_bytes,
+		.drop = r->a->drops ? r->a->of->pieces : NULL};
 	r->token += n;
 	return n;
 }

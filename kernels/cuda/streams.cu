@@ -48,30 +48,23 @@ static struct streams *streams_of(struct device *d)
 	return cuda_of(d)->streams;
 }
 
-static struct stream *new_stream(cudaStream_t stream)
+static struct stream *new_stream(struct device *d, bool urgent)
 {
 	struct stream *s = (struct stream *)xcalloc(1, sizeof(*s));
-	s->stream = stream;
-	return s;
-}
-
-static cudaStream_t make_stream(struct device *d, bool urgent)
-{
-	cudaStream_t stream;
 	int least, greatest;
 	cuda_check(d, cudaDeviceGetStreamPriorityRange(&least, &greatest), "a stream");
 	cuda_check(d,
 		cudaStreamCreateWithPriority(
-			&stream, cudaStreamNonBlocking, urgent ? greatest : least),
+			&s->stream, cudaStreamNonBlocking, urgent ? greatest : least),
 		"a stream");
-	return stream;
+	return s;
 }
 
 void cuda_streams_open(struct device *d)
 {
 	struct cuda_device *c = cuda_of(d);
 	c->streams = (struct streams *)xcalloc(1, sizeof(*c->streams));
-	c->streams->all[STREAM_MAIN] = new_stream(make_stream(d, false));
+	c->streams->all[STREAM_MAIN] = new_stream(d, false);
 	c->streams->n = STREAM_OUT + 1;
 }
 
@@ -80,7 +73,7 @@ static struct stream *stream_at(struct device *d, int number)
 	struct streams *x = streams_of(d);
 	BUG_ON(number < 0 || number >= x->n);
 	if (!x->all[number]) /* those of copies, at their first use */
-		x->all[number] = new_stream(make_stream(d, false));
+		x->all[number] = new_stream(d, false);
 	return x->all[number];
 }
 
@@ -88,7 +81,7 @@ int cuda_stream_open(struct device *d, bool urgent)
 {
 	struct streams *x = streams_of(d);
 	BUG_ON(x->n == MAX_STREAMS);
-	x->all[x->n] = new_stream(make_stream(d, urgent));
+	x->all[x->n] = new_stream(d, urgent);
 	return x->n++;
 }
 

@@ -373,18 +373,6 @@ int64_t corpus_changes(struct corpus *c)
 	return n;
 }
 
-/* Runs of a fixed length are vectorised. */
-static void widen(int32_t *restrict out, const uint16_t *restrict x, int64_t n)
-{
-	enum { RUN = 32 };
-	int64_t i = 0;
-	for (; i + RUN <= n; i += RUN)
-		for (int k = 0; k < RUN; k++)
-			out[i + k] = x[i + k];
-	for (; i < n; i++)
-		out[i] = x[i];
-}
-
 /* Reads tokens [at, at + n) of a segment. */
 static int read_tokens(const struct file *f, const struct segment *g, int64_t at,
 	int64_t n, int32_t *out, struct err *e)
@@ -400,7 +388,8 @@ static int read_tokens(const struct file *f, const struct segment *g, int64_t at
 		if (file_read_at(f->fd, f->path, x, (size_t)now * bytes,
 			    offset + done * (int64_t)bytes, e))
 			return -1;
-		widen(out + done, x, now);
+		for (int64_t i = 0; i < now; i++)
+			out[done + i] = x[i];
 	}
 	return 0;
 }

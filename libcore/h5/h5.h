@@ -148,11 +148,8 @@ int h5_blocks_check_written(
 
 /* ---- seal.c ---------------------------------------------------------------------- */
 
-/* Writes the checksum of the metadata; must be the last write, and is part of h5_finish(). An error if what
- * HDF5 has is not what was given to it. */
-int h5_seal(struct h5 *f, struct err *e);
-/* Checks it, and that all datasets that it covers are contiguous and within the file; unless that was
- * done when the file was opened. */
+/* Checks the checksum of the metadata, and that all datasets that it covers are contiguous and within the
+ * file; unless that was done when the file was opened. */
 int h5_check_seal(struct h5 *f, struct err *e);
 
 #endif

@@ -251,12 +251,6 @@ static int seal_new(struct h5 *f, uint64_t *seal, struct err *e)
 	return rc;
 }
 
-int h5_seal(struct h5 *f, struct err *e)
-{
-	uint64_t seal;
-	return seal_new(f, &seal, e);
-}
-
 /* HDF5 has closed the file, so this reads what the file has, and nothing of HDF5's memory. */
 static int check_finished(
 	const char *file, const char *name, uint64_t seal, struct err *e)

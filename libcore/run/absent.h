@@ -6,27 +6,26 @@
 
 #include <string.h>
 
-/* A value that a row does not have: a NaN with a payload of its own. Values that are read are never
- * this one. */
+/* A value that a row does not have, and one that the log has but that cannot be read: NaNs with payloads of their
+ * own. Values that are read are never these. */
 #define ABSENT_BITS UINT64_C(0x7ff8000070742d00)
+#define UNREAD_BITS (ABSENT_BITS + 1)
 
-static inline double absent_value(void)
+static inline double value_of_bits(uint64_t bits)
 {
 	double v;
-	const uint64_t bits = ABSENT_BITS;
 	memcpy(&v, &bits, sizeof(v));
 	return v;
 }
 
-/* A value that the log has and that cannot be read: it is absent, too. */
-#define UNREAD_BITS (ABSENT_BITS + 1)
+static inline double absent_value(void)
+{
+	return value_of_bits(ABSENT_BITS);
+}
 
 static inline double unread_value(void)
 {
-	double v;
-	const uint64_t bits = UNREAD_BITS;
-	memcpy(&v, &bits, sizeof(v));
-	return v;
+	return value_of_bits(UNREAD_BITS);
 }
 
 static inline bool is_unread(double v)

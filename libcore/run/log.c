@@ -272,59 +272,53 @@ static enum h5_type column_type(int c)
 #define ABSENT_F32 UINT32_C(0x7fc00000)
 #define ABSENT_F64 UINT64_C(0x7ff8000000000000)
 
-static void put_f32(void *out, int64_t i, double v)
+union cell {
+	double f64;
+	float f32;
+	int64_t i64;
+	uint64_t bits64;
+	uint32_t bits32;
+};
+
+static union cell to_cell(enum h5_type type, double v)
 {
-	float x = (float)v;
-	uint32_t bits = is_absent(v) ? ABSENT_F32 : ABSENT_F32 + 1;
-	memcpy((float *)out + i, isnan(v) ? (void *)&bits : (void *)&x, sizeof(x));
+	union cell x = {.f64 = v};
+	if (type == H5_I64)
+		x.i64 = is_absent(v) ? INT64_MIN : (int64_t)v;
+	else if (type == H5_F32 && isnan(v))
+		x.bits32 = ABSENT_F32 + !is_absent(v);
+	else if (type == H5_F32)
+		x.f32 = (float)v;
+	else if (isnan(v))
+		x.bits64 = ABSENT_F64 + !is_absent(v);
+	return x;
 }
 
-static void put_f64(void *out, int64_t i, double v)
+static double of_cell(enum h5_type type, union cell x)
 {
-	uint64_t bits = is_absent(v) ? ABSENT_F64 : ABSENT_F64 + 1;
-	memcpy((double *)out + i, isnan(v) ? (void *)&bits : (void *)&v, sizeof(v));
+	if (type == H5_I64)
+		return x.i64 == INT64_MIN ? absent_value() : (double)x.i64;
+	if (type == H5_F32)
+		return x.bits32 == ABSENT_F32 ? absent_value() : (double)x.f32;
+	return x.bits64 == ABSENT_F64 ? absent_value() : x.f64;
 }
 
 static void to_column(const struct run_log *l, int c, void *out)
 {
-	enum h5_type type = column_type(c);
+	size_t n_bytes = h5_type_bytes(column_type(c));
 	for (int64_t i = 0; i < l->n_rows; i++) {
-		double v = run_log_value(l, i, c);
-		if (type == H5_F32)
-			put_f32(out, i, v);
-		else if (type == H5_F64)
-			put_f64(out, i, v);
-		else
-			((int64_t *)out)[i] = is_absent(v) ? INT64_MIN : (int64_t)v;
+		union cell x = to_cell(column_type(c), run_log_value(l, i, c));
+		memcpy((char *)out + (size_t)i * n_bytes, &x, n_bytes);
 	}
-}
-
-static double get_f32(const void *in, int64_t i)
-{
-	uint32_t bits;
-	memcpy(&bits, (const float *)in + i, sizeof(bits));
-	return bits == ABSENT_F32 ? absent_value() : (double)((const float *)in)[i];
-}
-
-static double get_f64(const void *in, int64_t i)
-{
-	uint64_t bits;
-	memcpy(&bits, (const double *)in + i, sizeof(bits));
-	return bits == ABSENT_F64 ? absent_value() : ((const double *)in)[i];
-}
-
-static double get_i64(const void *in, int64_t i)
-{
-	int64_t v = ((const int64_t *)in)[i];
-	return v == INT64_MIN ? absent_value() : (double)v;
 }
 
 static int from_column(struct run_log *l, int c, const void *in)
 {
-	double (*const get[])(const void *in, int64_t i) = {
-		[H5_I64] = get_i64, [H5_F32] = get_f32, [H5_F64] = get_f64};
+	size_t n_bytes = h5_type_bytes(column_type(c));
 	for (int64_t i = 0; i < l->n_rows; i++) {
-		double v = get[column_type(c)](in, i);
+		union cell x;
+		memcpy(&x, (const char *)in + (size_t)i * n_bytes, n_bytes);
+		double v = of_cell(column_type(c), x);
 		bool absent = is_absent(v);
 		if (!absent && !column_fits(c, v))
 			return -1;

@@ -45,9 +45,6 @@ enum { SPLIT_BLOCK = 64 }; /* needs room for so many words */
 int split_ascii(const struct split_rule *r, const char *text, int64_t at, int64_t n,
 	uint32_t *ends, int max);
 
-/* For tests: as on a processor without AVX-512. The result is the same. */
-extern bool split_ascii_narrow;
-
 /* ---- split_regex.c --------------------------------------------------------------- */
 
 struct split_regex;

@@ -7,7 +7,7 @@
 
 #define TOKENIZER_KIND(name) &tokenizer_##name,
 #define TOKENIZER_NAME(name) #name,
-const struct tokenizer_kind *const tokenizer_kinds[] = {TOKENIZERS(TOKENIZER_KIND) NULL};
+static const struct tokenizer_kind *const kinds[] = {TOKENIZERS(TOKENIZER_KIND) NULL};
 const char *const tokenizer_names[] = {
 	TOKENIZERS(TOKENIZER_NAME) BPE_MODELS(TOKENIZER_NAME) NULL};
 
@@ -15,9 +15,9 @@ enum { MAX_VOCAB_BYTES = 1 << 28 };
 
 static const struct tokenizer_kind *find_kind(const char *name)
 {
-	for (int i = 0; tokenizer_kinds[i]; i++)
-		if (!strcmp(tokenizer_kinds[i]->name, name))
-			return tokenizer_kinds[i];
+	for (int i = 0; kinds[i]; i++)
+		if (!strcmp(kinds[i]->name, name))
+			return kinds[i];
 	return NULL;
 }
 

@@ -21,12 +21,11 @@ struct tokenizer;
 #define TEXT_BAD(i) (-1 - (int64_t)(i))
 
 struct tokenizer_kind {
-	const char *name, *help;
-	bool from_text; /* the vocabulary depends on the text */
-	/* Called for all of the text; then learn_end() builds t->vocab. Adds the number of tokens
-	 * to *n_tokens. */
+	const char *name;
+	/* Called for all of the text, on which the vocabulary depends (NULL: it does not); then learn_end() builds
+	 * t->vocab, unless it is there. */
 	int64_t (*learn)(struct tokenizer *t, const char *text, int64_t n, bool final,
-		int64_t *n_tokens, struct err *e);
+		struct err *e);
 	int (*learn_end)(struct tokenizer *t, struct err *e);
 	/* Prepares encode() after t->vocab has been read from a file. */
 	int (*ready)(struct tokenizer *t, struct err *e);
@@ -51,7 +50,6 @@ struct tokenizer {
 	void *own; /* state of the kind, one allocation */
 };
 
-extern const struct tokenizer_kind *const tokenizer_kinds[]; /* ends with NULL */
 /* A tokenizer is a file and an entry here. */
 #define TOKENIZERS(X) X(byte) X(char) X(bpe)
 #define TOKENIZER_ROW(name) extern const struct tokenizer_kind tokenizer_##name;

@@ -121,22 +121,6 @@ static int64_t cut(const struct tokenizer *t, const char *text, int64_t n)
 	return split_find(o->rules.pattern) ? split_cut(text, n) : 0;
 }
 
-static int64_t learn(struct tokenizer *t, const char *text, int64_t n, bool final,
-	int64_t *n_tokens, struct err *e)
-{
-	int64_t n_now;
-	int64_t used = encode(t, text, n, final, NULL, n, &n_now, e);
-	*n_tokens += n_now;
-	return used;
-}
-
-/* The vocabulary is that of files. */
-static int learn_end(struct tokenizer *t, struct err *e)
-{
-	(void)t, (void)e;
-	return 0;
-}
-
 /* ---- the rules in a file --------------------------------------------------------- */
 
 static const char path_merges[] = "/tokenizer/merges", path_added[] = "/tokenizer/added";
@@ -237,9 +221,6 @@ static void unpack(struct tokenizer *t, const char *p)
 
 const struct tokenizer_kind tokenizer_bpe = {
 	.name = "bpe",
-	.help = "byte-pair encoding",
-	.learn = learn,
-	.learn_end = learn_end,
 	.ready = ready,
 	.encode = encode,
 	.cut = cut,

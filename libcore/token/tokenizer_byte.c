@@ -1,14 +1,6 @@
 /* The byte tokenizer: token i is byte i. */
 #include "token/tokenizer.h"
 
-static int64_t learn(struct tokenizer *t, const char *text, int64_t n, bool final,
-	int64_t *n_tokens, struct err *e)
-{
-	(void)t, (void)text, (void) final, (void)e;
-	*n_tokens += n;
-	return n;
-}
-
 static int learn_end(struct tokenizer *t, struct err *e)
 {
 	(void)e;
@@ -48,8 +40,6 @@ static int64_t encode(const struct tokenizer *t, const char *text, int64_t n, bo
 
 const struct tokenizer_kind tokenizer_byte = {
 	.name = "byte",
-	.help = "a token a byte, 256 of them",
-	.learn = learn,
 	.learn_end = learn_end,
 	.ready = ready,
 	.encode = encode,

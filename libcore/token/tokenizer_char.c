@@ -27,43 +27,26 @@ static inline uint32_t id_of(const uint32_t *table, uint32_t c)
 	return ~table[c];
 }
 
-/* The number of ASCII bytes at the beginning of text[0..n), the fast path. */
-static int64_t ascii_run(const char *text, int64_t n)
+/* The next character of text[0..n); returns its length, 0 if the text ends within it, -1: it is not UTF-8. */
+static inline int next_char(const char *text, int64_t n, uint32_t *c)
 {
-	const uint64_t high = 0x8080808080808080u;
-	uint64_t word;
-	int64_t i = 0;
-	for (; i + (int64_t)sizeof(word) <= n; i += (int64_t)sizeof(word)) {
-		memcpy(&word, text + i, sizeof(word));
-		if (word & high)
-			break;
-	}
-	while (i < n && (uint8_t)text[i] < 0x80)
-		i++;
-	return i;
+	*c = (uint8_t)*text;
+	return *c < 0x80 ? 1 : utf8_decode(text, n, c);
 }
 
-static int64_t learn(struct tokenizer *t, const char *text, int64_t n, bool final,
-	int64_t *n_tokens, struct err *e)
+static int64_t learn(
+	struct tokenizer *t, const char *text, int64_t n, bool final, struct err *e)
 {
 	uint32_t *seen = table_of(t);
 	int64_t i = 0;
-	while (i < n) {
+	for (int len; i < n; i += len) {
 		uint32_t c;
-		int64_t end = i + ascii_run(text + i, n - i);
-		*n_tokens += end - i;
-		for (; i < end; i++)
-			seen[(uint8_t)text[i]] = 1;
-		if (i == n)
-			break;
-		int len = utf8_decode(text + i, n - i, &c);
+		len = next_char(text + i, n - i, &c);
 		if (len < 0 || (len == 0 && final))
 			return not_utf8(i, e);
 		if (len == 0)
 			break;
 		seen[c] = 1;
-		i += len;
-		++*n_tokens;
 	}
 	return i;
 }
@@ -105,38 +88,14 @@ static int ready(struct tokenizer *t, struct err *e)
 	return 0;
 }
 
-/* Encodes ASCII text up to the first character that is not in the vocabulary. Returns the number of
- * characters. */
-static int64_t encode_run(
-	const uint32_t *table, const char *text, int64_t n, uint32_t *out)
-{
-	uint32_t all = 0;
-	int64_t i;
-	for (i = 0; i < n; i++) {
-		uint32_t id = id_of(table, (uint8_t)text[i]);
-		all |= id;
-		if (out)
-			out[i] = id;
-	}
-	if (all == ABSENT)
-		for (i = 0; id_of(table, (uint8_t)text[i]) != ABSENT;)
-			i++;
-	return i;
-}
-
 static int64_t encode(const struct tokenizer *t, const char *text, int64_t n, bool final,
 	uint32_t *out, int64_t room, int64_t *n_out, struct err *e)
 {
 	const uint32_t *table = t->own;
 	int64_t i = 0, k = 0;
-	for (; i < n && k < room; k++) {
-		int64_t run = ascii_run(text + i, min64(n - i, room - k));
-		run = encode_run(table, text + i, run, out ? out + k : NULL);
-		i += run, k += run;
-		if (i == n || k == room)
-			break;
+	for (int len; i < n && k < room; i += len, k++) {
 		uint32_t c;
-		int len = utf8_decode(text + i, n - i, &c);
+		len = next_char(text + i, n - i, &c);
 		if (len < 0 || (len == 0 && final))
 			return not_utf8(i, e);
 		if (len == 0)
@@ -150,7 +109,6 @@ static int64_t encode(const struct tokenizer *t, const char *text, int64_t n, bo
 		}
 		if (out)
 			out[k] = id;
-		i += len;
 	}
 	*n_out = k;
 	return i;
@@ -158,8 +116,6 @@ static int64_t encode(const struct tokenizer *t, const char *text, int64_t n, bo
 
 const struct tokenizer_kind tokenizer_char = {
 	.name = "char",
-	.help = "a token a character that occurs in the text (UTF-8)",
-	.from_text = true,
 	.learn = learn,
 	.learn_end = learn_end,
 	.ready = ready,

@@ -99,11 +99,10 @@ static void make(struct hostile *t, enum kind kind)
 	struct model m;
 	struct tokenizer tok;
 	struct str options = {0};
-	int64_t n = 0;
 	snprintf(out, sizeof(out), "%s", fuzz_path("seed.h5"));
 	str_printf(&options, "%s%s", config, parted ? apart : "");
 	FUZZ_ON(tokenizer_init(&tok, "char", &e));
-	FUZZ_ON(tok.kind->learn(&tok, "\nabc", 4, true, &n, &e) < 0 ||
+	FUZZ_ON(tok.kind->learn(&tok, "\nabc", 4, true, &e) < 0 ||
 		tok.kind->learn_end(&tok, &e));
 	FUZZ_ON(options_model(&c, config, &e) || model_init(&m, &c, tok.vocab.n, &e));
 	struct ckpt_tensor *list = xcalloc((size_t)m.n_tensors, sizeof(*list));

@@ -295,8 +295,7 @@ static void seal(const struct hostile *t, const char *path, bool blocks)
 		return;
 	if (blocks)
 		sum_blocks(t, h, path);
-	h5_seal(h, &e);
-	h5_close(h, &e);
+	h5_finish(h, 0, &e);
 }
 
 /* HDF5 may die of it: a child does it, or nobody. */

@@ -210,26 +210,23 @@ static const char text[] = "a\nz\x7f ä߿\xc2\x80 \xe0\xa0\x80 日本語 \xef\xb
 			   "\xf0\x90\x80\x80 \xf4\x8f\xbf\xbf aä日";
 enum { TEXT = sizeof(text) - 1 };
 
-/* The kinds that learn a vocabulary from the text; test_token.c has the others. */
+/* The kinds without vocabulary files; test_token.c has the others. */
 static const char *const learners[] = {"byte", "char"};
 
-/* Learns from the text in pieces of n bytes; returns the number of tokens. */
-static int64_t learn(struct tokenizer *t, const char *kind, int64_t n)
+/* Learns from the text in pieces of n bytes. */
+static void learn(struct tokenizer *t, const char *kind, int64_t n)
 {
-	int64_t n_tokens = 0;
 	assert_int_equal(tokenizer_init(t, kind, &e), 0);
-	for (int64_t at = 0, used; at < TEXT; at += used) {
+	for (int64_t at = 0, used; t->kind->learn && at < TEXT; at += used) {
 		int64_t size = n;
 		do { /* what is not used comes again, with more behind it */
 			size = min64(size, TEXT - at);
-			used = t->kind->learn(
-				t, text + at, size, at + size == TEXT, &n_tokens, &e);
+			used = t->kind->learn(t, text + at, size, at + size == TEXT, &e);
 			assert_true(used >= 0);
 			size++;
 		} while (!used);
 	}
 	assert_int_equal(t->kind->learn_end(t, &e), 0);
-	return n_tokens;
 }
 
 /* Encodes it so; returns the number of tokens. */
@@ -257,15 +254,16 @@ static void texts_come_back(void **state)
 		struct tokenizer whole, t;
 		uint32_t *ids, pieces[TEXT];
 		const char *kind = learners[k];
-		int64_t n = learn(&whole, kind, TEXT);
-		assert_int_equal(tokenizer_encode_all(&whole, text, TEXT, &ids, &e), n);
+		learn(&whole, kind, TEXT);
+		int64_t n = tokenizer_encode_all(&whole, text, TEXT, &ids, &e);
+		assert_true(n > 0);
 		struct str back = {0};
 		for (int64_t i = 0; i < n; i++)
 			tokenizer_decode(&whole, ids[i], &back);
 		assert_int_equal(back.len, TEXT);
 		assert_memory_equal(back.s, text, TEXT);
 		for (int64_t piece = 1; piece < 12; piece++) {
-			assert_int_equal(learn(&t, kind, piece), n);
+			learn(&t, kind, piece);
 			assert_true(tokenizer_same(&t, &whole));
 			assert_int_equal(encode(&t, piece, 3, pieces), n);
 			assert_memory_equal(pieces, ids, (size_t)n * sizeof(*ids));
@@ -354,8 +352,8 @@ static void no_utf8(void **state)
 		uint32_t *ids;
 		begin(NULL);
 		assert_int_equal(tokenizer_init(&t, "char", &e), 0);
-		assert_int_equal(t.kind->learn(&t, bad[i].text, n, true, &n_tokens, &e),
-			TEXT_BAD(bad[i].at));
+		assert_int_equal(
+			t.kind->learn(&t, bad[i].text, n, true, &e), TEXT_BAD(bad[i].at));
 		assert_non_null(strstr(e.msg, "not UTF-8"));
 		learn(&known, "char", TEXT);
 		assert_int_equal(tokenizer_encode_all(&known, "b", 1, &ids, &e), -1);
@@ -456,8 +454,7 @@ static void too_many_shards(void **state)
 	struct prepared p = prepare("alone", "char", 0, make_text("text", 100));
 	assert_int_equal(h5_reopen(&h, p.files.v[0], &e), 0);
 	assert_int_equal(h5_fields_write(h, "/", count, &most, &e), 0);
-	assert_int_equal(h5_seal(h, &e), 0);
-	assert_int_equal(h5_close(h, &e), 0);
+	assert_int_equal(h5_finish(h, 0, &e), 0);
 	strs_add(&p.files, p.files.v[0]);
 	assert_int_equal(corpus_open(&c, &p.files, false, &e), -1);
 	assert_int_equal(e.code, EX_DATAERR);

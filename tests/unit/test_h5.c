@@ -251,8 +251,7 @@ static void write_file(const char *path, int64_t rows, int64_t cols)
 	fill_blocks(&b, path, x);
 	assert_int_equal(h5_reopen(&f, path, &e), 0);
 	assert_int_equal(h5_blocks_finish(f, &b, &e), 0);
-	assert_int_equal(h5_seal(f, &e), 0);
-	assert_int_equal(h5_close(f, &e), 0);
+	assert_int_equal(h5_finish(f, 0, &e), 0);
 	h5_blocks_free(&b);
 	free(x);
 }
@@ -352,8 +351,7 @@ static void blocks_of_any_size(void **state)
 		assert_int_equal(h5_reopen(&f, path, &e), 0);
 		assert_int_equal(
 			h5_fields_write(f, "/g/x", field, &some[i].block_rows, &e), 0);
-		assert_int_equal(h5_seal(f, &e), 0);
-		assert_int_equal(h5_close(f, &e), 0);
+		assert_int_equal(h5_finish(f, 0, &e), 0);
 		assert_int_equal(check_file(path), some[i].rc);
 	}
 }
@@ -368,8 +366,7 @@ static void empty_blocks(void **state)
 	assert_int_equal(h5_create(&f, path, &e), 0);
 	assert_int_equal(h5_blocks_reserve(f, "/none", H5_U16, 1, &none, &b, &e), 0);
 	assert_int_equal(h5_blocks_finish(f, &b, &e), 0);
-	assert_int_equal(h5_seal(f, &e), 0);
-	assert_int_equal(h5_close(f, &e), 0);
+	assert_int_equal(h5_finish(f, 0, &e), 0);
 	h5_blocks_free(&b);
 	assert_int_equal(h5_open(&f, path, &e), 0);
 	assert_int_equal(h5_check_seal(f, &e), 0);

@@ -96,8 +96,7 @@ static const char *write_file(const char *name)
 	assert_int_equal(h5_fields_write(f, "/", table, &a, &e), 0);
 	assert_int_equal(h5_put(f, "/g/x", H5_F32, 1, &n, values, &e), 0);
 	assert_int_equal(h5_put_text(f, "/text", "a text", &e), 0);
-	assert_int_equal(h5_seal(f, &e), 0);
-	assert_int_equal(h5_close(f, &e), 0);
+	assert_int_equal(h5_finish(f, 0, &e), 0);
 	return path;
 }
 

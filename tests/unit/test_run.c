@@ -600,8 +600,7 @@ static void columns_that_cannot_be(void **state)
 		str_printf(&path, "/columns/%s", cases[i].column);
 		assert_int_equal(h5_reopen(&h, in_folder("run.h5"), &e), 0);
 		assert_int_equal(h5_put(h, path.s, H5_I64, 1, &n, cases[i].v, &e), 0);
-		assert_int_equal(h5_seal(h, &e), 0);
-		assert_int_equal(h5_close(h, &e), 0);
+		assert_int_equal(h5_finish(h, 0, &e), 0);
 		assert_int_equal(run_log_read(&l, folder, &e), -1);
 		assert_int_equal(e.code, EX_DATAERR);
 		assert_non_null(strstr(e.msg, "has an invalid value"));
@@ -635,8 +634,7 @@ static void earlier_names_are_read(void **state)
 	assert_int_equal(h5_put(h, "/columns/step", H5_I64, 1, &n, steps, &e), 0);
 	assert_int_equal(h5_put(h, "/columns/sync", H5_I64, 1, &n, syncs, &e), 0);
 	assert_int_equal(h5_put(h, "/columns/sync_norm", H5_F32, 1, &n, norms, &e), 0);
-	assert_int_equal(h5_seal(h, &e), 0);
-	assert_int_equal(h5_close(h, &e), 0);
+	assert_int_equal(h5_finish(h, 0, &e), 0);
 	assert_int_equal(run_log_read(&l, path, &e), 0);
 	assert_true(l.n_rows == 2 && !run_log_has(&l, 0, COL_SYNCS) &&
 		    run_log_value(&l, 1, COL_SYNCS) == 1 &&

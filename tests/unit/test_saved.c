@@ -237,7 +237,7 @@ static int set_number(const char *path, const char *name, const char *text, stru
 		return err_set(e, EX_USAGE, "%s is not a number", text);
 	if (h5_reopen(&h, path, e))
 		return -1;
-	return h5_end(h, h5_fields_write(h, "/", field, &n, e) || h5_seal(h, e), e);
+	return h5_finish(h, h5_fields_write(h, "/", field, &n, e), e);
 }
 
 static int set_element(const char *path, char **what, struct err *e)
@@ -257,7 +257,7 @@ static int set_element(const char *path, char **what, struct err *e)
 	if (fd < 0 || i >= info.n || pwrite(fd, &n, sizeof(n), at) != sizeof(n) ||
 		close(fd))
 		return err_set(e, EX_IOERR, "%s: %s", path, what[0]);
-	return h5_reopen(&h, path, e) ? -1 : h5_end(h, h5_seal(h, e), e);
+	return h5_reopen(&h, path, e) ? -1 : h5_finish(h, 0, e);
 }
 
 static int command(int argc, char **argv)

@@ -2,7 +2,6 @@
 #include "base/file.h"
 #include "tests/support/support.h"
 #include "token/bpe_internal.h"
-#include "token/split_internal.h"
 #include "token/tokenizer.h"
 
 #include <stdlib.h>
@@ -243,11 +242,8 @@ static void equals_the_textbook(void **state)
 	const char *wanted = getenv("TOKEN_TEXTS");
 	int64_t n = wanted ? atoll(wanted) : 6000;
 	(void)state;
-	for (int64_t i = 0; i < n / TEXTS; i++) {
-		split_ascii_narrow = i & 1;
+	for (int64_t i = 0; i < n / TEXTS; i++)
 		check_vocab((uint64_t)i, TEXTS);
-	}
-	split_ascii_narrow = false;
 }
 
 /* A word that is long enough for the heap. */
