@@ -78,7 +78,7 @@ static double count_units(
 	double n = j->n_units[CONTROL], m = j->n_units[TEST];
 	double each = j->design == DESIGN_PAIRED ? n : 2 / (1 / n + 1 / m);
 	double more = i->half_width / half_width;
-	return fmax(ceil(each * more * more), 3);
+	return fmax(ceil(each * more * more), fmax(fmax(n, m), 3));
 }
 
 /* The error of a mean falls as the root of the rows, that of a slope one power faster, while its margin falls
