@@ -81,7 +81,7 @@ static const struct opt options[] = {
 	{OPT_GROUP, .name = "Following"},
 	{OPT_FLAG, 'f', "follow", NULL, "no", O(follow), .help =
 		"Follow runs while they train: read their logs as they grow, say when a verdict "
-		"changes, and end with 1 as soon as no further row can make it as --require "
+		"changes, and end with 1 or 3 as soon as no further row can make it as --require "
 		"demands. When all runs have ended, or on SIGINT, compare what is there."},
 	{OPT_DOUBLE, 0, "follow-timeout", "SECONDS", "600", O(patience), 0, 0, 1e9, .help =
 		"Also end when no log has grown for this time."},

@@ -212,6 +212,16 @@ static const double *curve_at(const struct judging *j, int i)
 		     : curve_of(&j->finite, TEST, i - n);
 }
 
+bool share_values(const struct judging *j, const double *x, const double *y, int64_t n)
+{
+	enum { MOST_RESOLUTIONS = 16 };
+	int64_t same = 0;
+	for (int64_t i = 0; i < n; i++)
+		same += same_as_logged(x[i], y[i]);
+	return n >= LEAST_ROWS && 2 * same >= n &&
+	       step_noise(x, n) > MOST_RESOLUTIONS * j->resolution * fabs(mean_of(x, n));
+}
+
 /* As the logs state it, or else by the noise of the curves, which is mostly that of the batches: of
  * all rows or, for one run may lose its place in the data later, of the first half. */
 static bool read_same_batches(const struct judging *j, int a, int b)
@@ -221,7 +231,7 @@ static bool read_same_batches(const struct judging *j, int a, int b)
 	int stated = same_batches(&j->stated[a], &j->stated[b]);
 	if (stated >= 0)
 		return stated;
-	return noise_correlation(x, y, n) >= SHARED_NOISE ||
+	return share_values(j, x, y, n) || noise_correlation(x, y, n) >= SHARED_NOISE ||
 	       noise_correlation(x, y, n / 2) >= SHARED_NOISE;
 }
 

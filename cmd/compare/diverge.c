@@ -148,7 +148,8 @@ static bool noise_differs(const struct judging *j, int test, int64_t from, int64
 	const double *y = curve_of(&j->finite, TEST, test) + from;
 	double c = n < LEAST_NOISE_BLOCK ? (double)NAN : noise_correlation(x, y, n);
 	double z = student_quantile(level, MAX_DF + 1);
-	if (!(atanh(c) + z / sqrt((double)(n - 1) / 1.5 - 3) < atanh(SHARED_NOISE)))
+	if (share_values(j, x, y, n) ||
+		!(atanh(c) + z / sqrt((double)(n - 1) / 1.5 - 3) < atanh(SHARED_NOISE)))
 		return false;
 	r->onset = j->finite.at[from];
 	r->onset_last = j->finite.at[to - 1];

@@ -58,23 +58,55 @@ void explain_end(const struct judging *j, struct verdict_result *r)
 		r->margin);
 }
 
-/* How many replicas of each would give the interval half of the margin's width. */
+/* Appends "12000 steps": the length of runs that may settle it, of so many times the rows; false: none may. */
+static bool print_length(const struct judging *j, double times, struct str *out)
+{
+	enum { MOST = 1000 };
+	double end = times * j->finite.at[j->finite.n - 1];
+	if (!(times > 0 && times <= MOST && end > 0))
+		return false;
+	double unit = pow(10, floor(log10(end)) - 1);
+	str_printf(out, "%.0f %s", ceil(end / unit) * unit,
+		j->o->by == COL_STEP ? "steps" : "tokens");
+	return true;
+}
+
+/* So many units of each set would give the interval this half-width. */
+static double count_units(
+	const struct judging *j, const struct interval *i, double half_width)
+{
+	double n = j->n_units[CONTROL], m = j->n_units[TEST];
+	double each = j->design == DESIGN_PAIRED ? n : 2 / (1 / n + 1 / m);
+	double more = i->half_width / half_width;
+	return fmax(ceil(each * more * more), fmax(fmax(n, m), 3));
+}
+
+/* The error of a mean falls as the root of the rows, that of a slope one power faster, while its margin falls
+ * as the rows. */
 void advise(const struct judging *j, struct verdict_result *r)
 {
-	if (is_inside(&r->difference, r->margin)) {
-		str_printf(&r->reason, ", but its slope by %.3g +-%.2g, margin %.3g",
-			r->slope.value, r->slope.half_width, r->slope_margin);
-	} else if (j->design == DESIGN_SAME_BATCHES) {
-		str_puts(&r->reason,
-			": give four controls of other rounding (another micro-batch, or virtual "
-			"degrees), or controls and tests of three or more seeds, the same for both");
-	} else if (is_single(j)) {
-		str_puts(&r->reason,
-			": give controls and tests of three or more seeds, the same for both");
-	} else {
-		double n = j->n_units[CONTROL];
-		double more = r->difference.half_width / (r->margin / 2);
-		str_printf(&r->reason, ": it may need %.0f controls and as many tests",
-			ceil(n * more * more));
-	}
+	bool mean = is_inside(&r->difference, r->margin);
+	const struct interval *i = mean ? &r->slope : &r->difference;
+	double margin = mean ? r->slope_margin : r->margin;
+	double spare = mean ? margin : margin - fabs(i->value);
+	double error = mean ? i->half_width + fabs(i->value) : i->half_width;
+	struct str *out = &r->reason;
+	if (mean)
+		str_printf(out, ", but its slope by %.3g +-%.2g, margin %.3g", i->value,
+			i->half_width, margin);
+	str_puts(out, ": it may need ");
+	/* the assumed error of other batches does not fall, nor that between replicas */
+	bool length = (mean || j->design == DESIGN_SAME_BATCHES) && spare > 0 &&
+		      print_length(j, error * error / (spare * spare), out);
+	str_puts(out, length ? ", or " : "");
+	if (!is_single(j))
+		str_printf(out, "%.0f controls and as many tests",
+			count_units(j, i, margin / 2));
+	else
+		str_printf(out,
+			"%scontrols and tests of three or more seeds, the same for both",
+			j->design == DESIGN_SAME_BATCHES
+				? "four controls of other rounding (another micro-batch, "
+				  "or virtual degrees), or "
+				: "");
 }

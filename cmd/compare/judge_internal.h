@@ -107,6 +107,8 @@ int partner_of(const struct judging *j, int test);
 /* Correlation of the first differences of two curves in n rows; NaN if that says nothing about
  * their batches: too few rows, or a curve that is smooth. */
 double noise_correlation(const double *x, const double *y, int64_t n);
+/* Half of n values are equal, which is no chance where noise is larger than what the logs resolve. */
+bool share_values(const struct judging *j, const double *x, const double *y, int64_t n);
 
 /* ---- judge.c ---------------------------------------------------------------------- */
 

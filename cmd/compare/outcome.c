@@ -2,6 +2,7 @@
 #include "base/options.h"
 #include "compare/outcome.h"
 
+#include <math.h>
 #include <stdlib.h>
 
 /* The control that a test differs least from. */
@@ -122,6 +123,28 @@ static int64_t unread_values(const struct outcome *x, const char *column)
 	return n;
 }
 
+/* Says so of a curve of which few values differ, whatever the verdict: they may be of a resumed step, or flipped
+ * bits. */
+static bool explain_few(const struct run_log *control, const struct curve_diff *c, int by,
+	struct str *out)
+{
+	enum { PART = 4 };
+	char abs[NUM_TEXT] = "NaN", digits[64] = "bit for bit";
+	if (!c->n_differ || c->n_differ > c->n_common / PART)
+		return false;
+	if (control->digits)
+		snprintf(digits, sizeof(digits), "in the %d digits logged",
+			control->digits);
+	if (!isnan(c->largest.abs))
+		snprintf(abs, sizeof(abs), "%.3g", c->largest.abs);
+	str_printf(out,
+		"all but %lld of %lld values of %s are equal %s, the first at %s "
+		"%.0f, the largest difference %s at %s %.0f",
+		(long long)c->n_differ, (long long)c->n_common, c->name, digits,
+		columns[by].name, c->first.at, abs, columns[by].name, c->largest.at);
+	return true;
+}
+
 static void explain_difference(
 	const struct curve_diff *c, const struct compare_opts *o, struct str *out)
 {
@@ -163,8 +186,11 @@ static void explain_exact(struct outcome *x, const struct outcome_opts *o)
 			plural(unread));
 	else if (x->verdict == VERDICT_NOTHING || !c)
 		str_printf(out, "no value at the same %s", columns[o->exact.by].name);
-	else if (x->verdict == VERDICT_DIFFER)
+	else if (x->verdict == VERDICT_DIFFER &&
+		 !explain_few(control, c, o->exact.by, out))
 		explain_difference(c, &o->exact, out);
+	else if (x->verdict == VERDICT_DIFFER)
+		return;
 	else if (x->verdict == VERDICT_WITHIN)
 		str_printf(out,
 			"each of %lld values of %s differs by at most %g + %g |control|",
@@ -189,6 +215,20 @@ static bool explain_tolerance(struct outcome *x, const struct outcome_opts *o)
 	return true;
 }
 
+/* Of one test, before what was judged. */
+static void explain_exception(struct outcome *x, const struct outcome_opts *o)
+{
+	const struct run_log *control = &x->runs->logs[x->exact[0].control];
+	int column = column_find(o->column);
+	const struct run_diff *d = &x->exact[0].diff;
+	const struct curve_diff *c =
+		&d->curve[column >= 0 && d->curve[column].name ? column : N_COLUMNS];
+	if (x->n == 1 && x->verdict > VERDICT_WITHIN && x->verdict < VERDICT_VACUOUS &&
+		!o->judge.rule && c->name &&
+		explain_few(control, c, o->exact.by, &x->reason))
+		str_puts(&x->reason, "; ");
+}
+
 static void explain(struct outcome *x, const struct outcome_opts *o)
 {
 	bool missing = x->verdict == VERDICT_NOTHING && missing_column(x);
@@ -199,6 +239,7 @@ static void explain(struct outcome *x, const struct outcome_opts *o)
 		if (judged)
 			str_printf(&x->reason, "; %s", x->judged.reason.s);
 	} else if (judged) {
+		explain_exception(x, o);
 		str_puts(&x->reason, x->judged.reason.s);
 	} else {
 		explain_exact(x, o);
@@ -265,7 +306,9 @@ int outcomes_code(
 		[REQUIRE_EQUIVALENT] = VERDICT_EQUIVALENT};
 	if (all->worst >= VERDICT_VACUOUS)
 		return EX_TROUBLE;
-	return all->worst <= weakest[requirement_of(r, o)] ? 0 : EX_FAILED;
+	if (all->worst <= weakest[requirement_of(r, o)])
+		return 0;
+	return all->worst == VERDICT_UNDECIDED ? EX_UNDECIDED : EX_FAILED;
 }
 
 bool outcomes_are_final(

@@ -53,7 +53,8 @@ void outcomes_make(
 void outcomes_free(struct outcomes *all);
 /* What is demanded of these runs; never REQUIRE_AUTO. */
 enum requirement requirement_of(const struct runs *r, const struct outcome_opts *o);
-/* 0: the tests are as required. EX_FAILED: they are not. EX_TROUBLE: nothing can be said. */
+/* 0: the tests are as required. EX_FAILED: they are not. EX_UNDECIDED: nothing was shown of one, and no other
+ * differs. EX_TROUBLE: nothing can be said. */
 int outcomes_code(
 	const struct outcomes *all, const struct runs *r, const struct outcome_opts *o);
 /* If logs still grow: can no further row give another exit code? */

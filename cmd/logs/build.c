@@ -131,6 +131,9 @@ static struct series *series_of(struct build *b, int64_t step, struct known_name
 
 static void push(struct build *b, struct series *s, int64_t step, double v)
 {
+	const struct point *last = s->n && !b->is_table ? &s->p[s->n - 1] : NULL;
+	if (last && last->step == step && !memcmp(&last->v, &v, sizeof(v)))
+		return; /* said twice, as by progress bars */
 	if (!b->is_table)
 		pop_from(b, s, step);
 	if (b->n_points == MAX_POINTS)

@@ -108,6 +108,15 @@ static struct span column_of(const struct table *t, const char *only, struct spa
 	return !mine || bound || name_is_step(column) ? none : column;
 }
 
+/* The first field that is one, but LitGPT's iter counts micro-batches, and evaluations have only a step. */
+static bool is_better_step(const struct table *t, struct span name)
+{
+	if (t->step < 0)
+		return name_is_step(name);
+	return !strcmp(t->names.v[t->step], "iter") && name.n == 4 &&
+	       span_begins(name, "step");
+}
+
 /* A header: names, of which at least one is known. */
 static bool take_header(struct table *t, struct span line)
 {
@@ -130,7 +139,7 @@ static bool take_header(struct table *t, struct span line)
 		snprintf(text, sizeof(text), "%.*s", (int)min64((int64_t)column.n, 63),
 			column.p);
 		known |= column_find(text) >= 0;
-		if (t->step < 0 && name_is_step(name)) {
+		if (is_better_step(t, name)) {
 			t->step = (int)t->names.n;
 			known = true;
 		}
@@ -274,6 +283,8 @@ bool line_losses(struct build *b, struct span line)
 	if (!p)
 		return false;
 	struct span loss = span_trim((struct span){p, (size_t)(end - p)});
+	if (memchr(loss.p, ' ', loss.n))
+		return false;
 	if (scan_step(line, &step) != p) {
 		if (begins_as_number(line.p, p) && is_number(loss, &v))
 			build_lost_row(b, line);
@@ -285,5 +296,31 @@ bool line_losses(struct build *b, struct span line)
 	build_row(b, step, true);
 	if (number)
 		build_set(b, step, SPAN("loss"), v);
+	return true;
+}
+
+/* MLflow's "1764201600500 2.5 10": a time in milliseconds, the value of the metric that the file is named after,
+ * and the step. */
+bool line_mlflow(struct build *b, struct span line)
+{
+	static const double after = 1e11, before = 1e14;
+	double time, v;
+	int64_t step;
+	struct span name = b->file ? span_of(b->file) : SPAN("loss");
+	struct span rest = span_trim(line), first = next_field(&rest, ' ');
+	struct span value = rest.p ? next_field(&rest, ' ') : rest;
+	b->is_table = true;
+	if (!rest.p || !is_number(first, &time) || !(time > after && time < before))
+		return false;
+	if (scan_step(rest, &step) != rest.p + rest.n) {
+		build_lost_row(b, rest);
+		return false;
+	}
+	bool number = is_number(value, &v);
+	if (!number && !build_unread(b, step, name, value))
+		return false;
+	build_row(b, step, false);
+	if (number)
+		build_set(b, step, name, v);
 	return true;
 }

@@ -306,12 +306,11 @@ static void take_object(
 			if (!strcmp(key, "metrics"))
 				path->len = prefix;
 			take_object(b, v, path, step, depth + 1);
-		} else if (!name_is_step(span_of(key)) && json_is_number(v) &&
-			   number_of(v, &x)) {
+		} else if (name_is_step(span_of(key))) {
+			continue;
+		} else if (number_of(v, &x)) { /* fairseq has them in quotes */
 			build_set(b, step, (struct span){path->s, path->len}, x);
-		} else if (json_is_string(v) && number_of(v, &x) && !isfinite(x)) {
-			build_set(b, step, (struct span){path->s, path->len}, x);
-		} else if (!name_is_step(span_of(key))) {
+		} else {
 			take_unread(b, step, (struct span){path->s, path->len}, v);
 		}
 	}
@@ -341,7 +340,11 @@ static bool take_json_row(struct build *b, json_t *row, struct span line)
 	json_t *other = NULL;
 	int64_t points = b->n_points, step = b->table.rows;
 	bool has_step = row && find_json_step(row, &step, &other, 0);
-	if (!row && span_find(line, "loss\""))
+	const char *key = json_string_value(json_object_get(row, "key"));
+	double x;
+	if (key && has_step && number_of(json_object_get(row, "value"), &x))
+		build_set(b, step, span_of(key), x); /* MLflow */
+	else if (!row && span_find(line, "loss\""))
 		build_lost_row(b, line);
 	else if (!has_step && other && has_known(row, 0))
 		lose_row(b, other);
@@ -364,6 +367,10 @@ static bool take_json(struct build *b, struct span line)
 
 bool line_jsonl(struct build *b, struct span line)
 {
+	/* fairseq: "2026-01-01 10:00:00 | INFO | train_inner | {" */
+	const char *begin = span_find(line, " | {\"");
+	if (begin)
+		line = (struct span){begin + 3, line.n - (size_t)(begin + 3 - line.p)};
 	line = span_trim(line);
 	if (line.n < 2 || *line.p != '{' || line.p[line.n - 1] != '}')
 		return false;
@@ -374,9 +381,18 @@ bool line_jsonl(struct build *b, struct span line)
 
 /* ---- arrays ------------------------------------------------------------------------ */
 
+/* {"metrics": [{"key": "loss", "value": 2.5, "timestamp": 1764201600500, "step": 10}]}: MLflow's REST interface */
+static bool is_history(struct span first)
+{
+	return *after_blanks(first) == '{' && span_find(first, "\"metrics\"") &&
+	       span_find(first, "\"key\"") && span_find(first, "\"timestamp\"");
+}
+
 bool is_array(struct span first)
 {
 	const char *p = after_blanks(first), *end = first.p + first.n;
+	if (is_history(first))
+		return true;
 	if (*p != '[' || span_find(first, "{\"log\": \"")) /* LLMQ's */
 		return false;
 	p = after_blanks((struct span){p + 1, (size_t)(end - p - 1)});
@@ -408,9 +424,10 @@ int text_array(struct build *b, struct span text, struct err *e)
 {
 	json_error_t why;
 	json_t *root = load(text, &why), *row;
+	json_t *rows = json_is_object(root) ? json_object_get(root, "metrics") : root;
 	size_t i;
 	b->is_table = true;
-	json_array_foreach(root, i, row)
+	json_array_foreach(rows, i, row)
 	{
 		if (json_is_array(row))
 			take_triple(b, row);

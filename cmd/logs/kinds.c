@@ -5,9 +5,9 @@
 	{                        \
 		NULL, NULL, NULL \
 	}
-#define END_KINDS                       \
-	{                               \
-		NULL, NULL, false, NULL \
+#define END_KINDS            \
+	{                    \
+		.mark = NULL \
 	}
 
 /* "step: 10  loss:  7.1234  grad_norm:  1.2345  memory:  1.37GiB(1.44%)  tps: 30,123
@@ -220,6 +220,81 @@ static const struct label deepspeed_train[] = {
 };
 const struct line_kind deepspeed_kinds[] = {
 	{"steps: ", "iter time (s): ", true, deepspeed_train},
+	END_KINDS,
+};
+
+/* " iteration       10/     100 | consumed samples: 320 | elapsed time per iteration (ms): 123.4 |
+ * learning rate: 1.5E-04 | global batch size: 32 | lm loss: 1.08E+01 | ...", " validation loss at
+ * iteration 100 | lm loss value: 3.4E+00 | ..." */
+static const struct fields bars = {':', '|', false, NULL};
+const struct line_kind megatron_kinds[] = {
+	{"validation loss at iteration ", "|", false, .fields = &bars},
+	{"iteration ", "|", true, .fields = &bars},
+	END_KINDS,
+};
+
+/* "Training epoch 0, iteration 28/99 | lr: 5.6e-06 | global_batch_size: 32 | global_step: 28 |
+ * reduced_train_loss: 2.778 | train_step_timing in s: 0.189 | consumed_samples: 928 | val_loss: 2.861": the
+ * iteration is that of the epoch. */
+const struct line_kind nemo_kinds[] = {
+	{"global_step: ", "loss: ", true, .fields = &bars, .whole = true},
+	END_KINDS,
+};
+
+/* "iteration: 5 / 100 | consumed_tokens: 1.31M | elapsed_time_per_iteration_ms: 1.02K | tokens_per_sec: 257K |
+ * lm_loss: 10.5 | lr: 0.0003 | grad_norm: 0.86 | ..." */
+static const struct fields nanotron_fields = {':', '|', true, "lm_loss"};
+const struct line_kind nanotron_kinds[] = {
+	{"iteration: ", "| lm_loss: ", true, .fields = &nanotron_fields},
+	END_KINDS,
+};
+
+/* "Step 16 | loss:1.25 lr:2e-05 tokens_per_second_per_gpu:812.5 ", and the progress bar "1|16|Loss: 1.25:   1%|" */
+static const struct fields torchtune_fields = {':', ' ', false, NULL};
+static const struct label torchtune_bar[] = {{"Loss: ", "loss", NULL}, END_LABELS};
+const struct line_kind torchtune_kinds[] = {
+	{"Step ", "| ", true, .fields = &torchtune_fields},
+	{"|", "|Loss: ", true, torchtune_bar},
+	END_KINDS,
+};
+
+/* "Epoch 1 | iter 16 step 4 | loss train: 3.250, val: 3.375 | iter time: 45.50 ms (step) ...", where val is that of the
+ * last evaluation: "iter 16: val loss 3.3750, val time: 112.25 ms" */
+static const struct label litgpt_train[] = {
+	{"loss train: ", "loss", NULL},
+	{"iter time: ", "dt", "ms"},
+	END_LABELS,
+};
+static const struct label litgpt_val[] = {{"val loss ", "val_loss", NULL}, END_LABELS};
+const struct line_kind litgpt_kinds[] = {
+	{"iter ", "| loss train: ", true, litgpt_train},
+	{"iter ", ": val loss ", false, litgpt_val},
+	END_KINDS,
+};
+
+/* "| epoch 001:  100 / 1000 loss=9.255, ppl=611.1, wps=57.3, num_updates=100, lr=2.8e-05, gnorm=3.2, ...", the
+ * same in a progress bar, "| valid on 'valid' subset | loss 9.5 | ... | num_updates 100", and at the end of an
+ * epoch its means: "epoch 001 | loss 9.75 | ... | num_updates 100 | ..." */
+static const struct label fairseq_train[] = {
+	{"loss=", "loss", NULL},
+	{"nll_loss=", "nll_loss", NULL},
+	{"ppl=", "ppl", NULL},
+	{"wps=", "tps", NULL},
+	{"lr=", "lr", NULL},
+	{"gnorm=", "grad_norm", NULL},
+	{"loss_scale=", "loss_scale", NULL},
+	END_LABELS,
+};
+static const struct label fairseq_val[] = {
+	{"loss ", "val_loss", NULL},
+	{"valid_loss ", "val_loss", NULL},
+	END_LABELS,
+};
+static const struct label fairseq_mean[] = {{"loss ", "mean_loss", NULL}, END_LABELS};
+const struct line_kind fairseq_kinds[] = {
+	{"num_updates=", " loss=", true, fairseq_train, .whole = true},
+	{"num_updates ", "| valid on ", false, fairseq_val, .whole = true},
+	{"num_updates ", "| loss ", false, fairseq_mean, .whole = true},
 	END_KINDS,
 };
 

@@ -286,18 +286,21 @@ bool take_kinds(struct build *b, struct span line, const struct line_kind *kinds
 		p = scan_step(number, &step);
 		if (!p || goes_on((struct span){p, (size_t)(end - p)})) {
 			if (k->training && begins_unread(number) && k->needs &&
-				span_find(number, k->needs))
+				span_find(k->whole ? line : number, k->needs))
 				lost = number;
 			continue;
 		}
 		struct span rest = {p, (size_t)(end - p)};
-		if (k->needs && !span_find(rest, k->needs))
+		if (k->needs && !span_find(k->whole ? line : rest, k->needs))
 			continue;
 		rest.p = take_total(b, rest);
 		rest.n = (size_t)(end - rest.p);
-		if (!known->ready)
+		if (k->whole)
+			rest = line;
+		if (k->labels && !known->ready)
 			know_kind(known, k);
-		if (take_labels(b, rest, k, known, step))
+		if (k->labels ? take_labels(b, rest, k, known, step)
+			      : take_fields(b, rest, k, step))
 			return true;
 	}
 	if (lost.p)

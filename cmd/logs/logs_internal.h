@@ -80,8 +80,10 @@ struct build {
 	/* For the line parsers: the step of the last row, and of the last training row. */
 	int64_t step, trained;
 	int64_t total; /* steps of the run, if the log says so */
-	bool open;     /* the next line may continue the row */
-	bool exact;    /* values are floats, not printed ones */
+	const char *
+		file; /* the name of the column, of a file that does not say it; NULL: none */
+	bool open;  /* the next line may continue the row */
+	bool exact; /* values are floats, not printed ones */
 	/* Rows are in any order, instead of that of time: build_finish() sorts them, and of several
 	 * values of a column at the same step the last one counts. */
 	bool is_table;
@@ -147,12 +149,23 @@ struct label {
 	const char *unit; /* NULL: none; "time", "count": a suffix behind the number */
 };
 
-/* A kind of line: text, step, then labels with numbers, in any order. */
+/* Numbers behind their names. */
+struct fields {
+	char is,
+		between; /* a name and its number; fields: '|' also is before the first one */
+	bool suffix;	 /* behind numbers, such as K */
+	const char *
+		loss; /* the name that is the loss, where it is not so elsewhere; NULL: none */
+};
+
+/* A kind of line: text, step, then labels with numbers, in any order; or fields. */
 struct line_kind {
 	const char *mark;  /* before the step */
 	const char *needs; /* a text behind the step, or NULL */
 	bool training;	   /* and not an evaluation */
 	const struct label *labels;
+	const struct fields *fields; /* if it has no labels */
+	bool whole;		     /* all of this is before the mark, too */
 };
 
 bool span_begins(struct span s, const char *with);
@@ -171,6 +184,8 @@ double scale_of_suffix(struct span rest);
 const char *scan_step(struct span s, int64_t *step);
 /* Takes a line if it is of one of the kinds; the array ends with a kind without a mark. */
 bool take_kinds(struct build *b, struct span line, const struct line_kind *kinds);
+/* Takes the fields of a line, or of the part of it behind the step (pairs.c); whether there is one. */
+bool take_fields(struct build *b, struct span s, const struct line_kind *k, int64_t step);
 
 /* ---- formats.c: the table ---------------------------------------------------------- */
 
@@ -190,9 +205,11 @@ struct log_format {
 };
 
 extern const struct line_kind torchtitan_kinds[], nanogpt_kinds[], nanochat_kinds[],
-	modded_kinds[], maxtext_kinds[], picotron_kinds[], deepspeed_kinds[];
-log_line_fn line_wordplay, line_losses, line_llmc, line_llmq, line_megatron, line_olmo,
-	line_csv, line_jsonl, line_nemo, line_nanotron, line_trainer, line_pattern;
+	modded_kinds[], maxtext_kinds[], picotron_kinds[], deepspeed_kinds[],
+	megatron_kinds[], nemo_kinds[], nanotron_kinds[], torchtune_kinds[],
+	litgpt_kinds[], fairseq_kinds[];
+log_line_fn line_wordplay, line_losses, line_llmc, line_llmq, line_olmo, line_composer,
+	line_csv, line_jsonl, line_trainer, line_mlflow, line_pattern;
 log_text_fn text_golden, text_bridge, text_trainer_state, text_tensorboard, text_array;
 bool is_golden(struct span first), is_bridge(struct span first);
 bool is_trainer_state(struct span first), is_tensorboard(struct span first);

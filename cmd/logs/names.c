@@ -5,7 +5,7 @@
 #include <ctype.h>
 #include <strings.h>
 
-/* Names of columns without regard to case; a path that ends with a name is no such name. A value is multiplied by
+/* Names of columns, without regard to case if none is the same; a path that ends with a name is no such name. A value is multiplied by
  * the scale of its unit. */
 static const struct log_name {
 	const char *name, *column;
@@ -13,6 +13,8 @@ static const struct log_name {
 } log_names[] = {
 	{"loss", "loss", 0},
 	{"train/loss", "loss", 0},
+	{"train_inner/loss", "loss", 0},
+	{"loss/train/total", "loss", 0},
 	{"training/loss", "loss", 0},
 	{"loss/train", "loss", 0},
 	{"train/CE loss", "loss", 0},
@@ -26,6 +28,8 @@ static const struct log_name {
 	{"val/loss", "val_loss", 0},
 	{"loss/val", "val_loss", 0},
 	{"valid_loss", "val_loss", 0},
+	{"valid/loss", "val_loss", 0},
+	{"metrics/eval/LanguageCrossEntropy", "val_loss", 0},
 	{"validation_loss", "val_loss", 0},
 	{"validation/loss", "val_loss", 0},
 	{"validation_metrics/loss", "val_loss", 0},
@@ -39,6 +43,9 @@ static const struct log_name {
 	{"grad norm", "grad_norm", 0},
 	{"train/grad_norm", "grad_norm", 0},
 	{"gradient_norm", "grad_norm", 0},
+	{"gnorm", "grad_norm", 0},
+	{"train_inner/gnorm", "grad_norm", 0},
+	{"l2_norm/grad/global", "grad_norm", 0},
 	{"learning/grad_norm", "grad_norm", 0},
 	{"optim/total grad norm", "grad_norm", 0},
 	{"lr", "lr", 0},
@@ -55,7 +62,9 @@ static const struct log_name {
 	{"n_tokens_seen", "tokens", 0},
 	{"tokens seen", "tokens", 0},
 	{"throughput/total tokens", "tokens", 0},
+	{"time/token", "tokens", 0},
 	{"step_time", "dt", 0},
+	{"iter_time", "dt", 0},
 	{"iteration-time", "dt", 0},
 	{"perf/step_time_seconds", "dt", 0},
 	{"time_metrics/end_to_end(s)", "dt", 0},
@@ -67,21 +76,29 @@ static const struct log_name {
 	{"tokens_per_second", "tps", 0},
 	{"tok_per_sec", "tps", 0},
 	{"tokens_per_sec", "tps", 0},
+	{"throughput/tokens_per_sec", "tps", 0},
+	{"wps", "tps", 0},
 	{"throughput(tps)", "tps_per_gpu", 0},
 	{"throughput/device/TPS", "tps_per_gpu", 0},
 	{"perf/per_device_tokens_per_sec", "tps_per_gpu", 0},
 	{"tokens_per_sec_per_gpu", "tps_per_gpu", 0},
+	{"tokens_per_second_per_gpu", "tps_per_gpu", 0},
+	{"throughput/device/tokens_per_sec", "tps_per_gpu", 0},
 	{"mfu(%)", "mfu", 1e-2},
-	{"throughput/device/MFU", "mfu", 1e-2},
+	{"throughput/device/MFU", "mfu", 1e-2}, /* of OLMo-core */
+	{"throughput/device/mfu", "mfu", 0},	/* Composer */
 	{"memory/max_active(GiB)", "mem_active", 0x1p30},
+	{"peak_memory_active", "mem_active", 0x1p30},
 	{"memory/max_reserved(GiB)", "mem", 0x1p30},
+	{"peak_memory_reserved", "mem", 0x1p30},
 	{"mem-max-allocated-bytes", "mem", 0},
 	{NULL, NULL, 0},
 };
 
 static const char *const step_names[] = {"step", "iteration", "iter", "_step",
 	"global_step", "train/global_step", "trainer/global_step", "train/step",
-	"train/iter", "steps", "iter_num", NULL};
+	"train/iter", "steps", "iter_num", "num_updates", "train_num_updates",
+	"valid_num_updates", NULL};
 
 /* Names of settings, in lower case with '_' for blanks and '-'. */
 static const struct log_setting settings[] = {
@@ -199,13 +216,18 @@ struct span name_of_column(struct span name, double *scale)
 	*scale = 1;
 	if (ours.n)
 		return ours;
+	const struct log_name *found = NULL;
 	for (const struct log_name *m = log_names; m->name; m++) {
-		if (!same_name(m->name, name))
-			continue;
-		*scale = m->scale != 0 ? m->scale : 1;
-		return span_of(m->column);
+		bool exact = same_name(m->name, name) && span_begins(name, m->name);
+		if (exact || (!found && same_name(m->name, name)))
+			found = m;
+		if (exact)
+			break;
 	}
-	return name;
+	if (!found)
+		return name;
+	*scale = found->scale != 0 ? found->scale : 1;
+	return span_of(found->column);
 }
 
 struct span value_of_export(struct span name)

@@ -1,5 +1,5 @@
-/* Lines that name each number: key=value (wordplay, ezpz, OLMo-core), and "name: value |"
- * (Megatron). */
+/* Lines that name each number: key=value (wordplay, ezpz), "name: value |" (Megatron), a line for each (OLMo-core,
+ * Composer). */
 #include "logs/logs_internal.h"
 
 #include <ctype.h>
@@ -111,172 +111,137 @@ bool line_wordplay(struct build *b, struct span line)
 	return false;
 }
 
-/* ---- OLMo-core --------------------------------------------------------------------- */
+/* ---- fields: names with numbers ------------------------------------------------------ */
 
-/* The numbers of OLMo-core have suffixes for 10^9 and more. */
-static double suffix_scale(struct span s)
-{
-	static const char letters[] = "BTPE";
-	double scale = 1e9;
-	for (int i = 0; letters[i]; i++, scale *= 1e3)
-		if (s.n && *s.p == letters[i])
-			return scale;
-	return 1;
-}
+struct taking {
+	struct build *b;
+	const struct fields *f;
+	int64_t step;
+	bool training, any; /* the row has begun */
+};
 
-/* "[step=10/1000,epoch=1,eta=2h]", then lines "    train/CE loss=2.345" */
-bool line_olmo(struct build *b, struct span line)
-{
-	const char *p = span_find(line, "[step="), *end = line.p + line.n;
-	double v;
-	if (p) {
-		p += strlen("[step=");
-		p = scan_step((struct span){p, (size_t)(end - p)}, &b->step);
-		b->open = p && p < end && *p == '/';
-		int64_t total;
-		if (b->open &&
-			scan_step((struct span){p + 1, (size_t)(end - p - 1)}, &total))
-			build_total(b, total);
-		return false;
-	}
-	const char *equals = line.n ? memrchr(line.p, '=', line.n) : NULL;
-	b->open = b->open && equals && isspace((unsigned char)*line.p);
-	p = b->open ? scan_number(
-			      (struct span){equals + 1, (size_t)(end - equals - 1)}, &v)
-		    : NULL;
-	struct span name =
-		equals ? span_trim((struct span){line.p, (size_t)(equals - line.p)})
-		       : line;
-	struct span after = {p, p ? (size_t)(end - p) : 0};
-	if (b->open && (!p || (goes_on(after) && suffix_scale(after) == 1)) &&
-		build_unread(b, b->step, name,
-			(struct span){equals + 1, (size_t)(end - equals - 1)}))
-		return true;
-	if (!p)
-		return b->open = false;
-	build_row(b, b->step, true);
-	build_set(b, b->step, name, v * suffix_scale(after));
-	return true;
-}
-
-/* ---- Megatron-LM and Megatron-Bridge ------------------------------------------------ */
-
-/* " lm loss: 1.089E+01 "; earlier versions had no colon behind some names, and derived programs have two
- * numbers in a field: " iteration time: 1.5 s samples/sec: 3.8 ", of which the first is taken. */
-static void take_field(struct build *b, struct span field, bool suffix)
+/* " lm loss: 1.089E+01 "; earlier versions of Megatron-LM had no colon behind some names, and derived programs have
+ * two numbers in a field: " iteration time: 1.5 s samples/sec: 3.8 ", of which the first is taken. */
+static void take_field(struct taking *t, struct span field)
 {
 	field = span_trim(field);
-	const char *colon = field.n ? memchr(field.p, ':', field.n) : NULL;
+	const char *is = field.n ? memchr(field.p, t->f->is, field.n) : NULL;
 	const char *end = field.p + field.n;
-	if (!colon && field.n)
-		colon = memrchr(field.p, ' ', field.n);
+	if (!is && field.n && t->f->between == '|')
+		is = memrchr(field.p, ' ', field.n);
 	double v;
-	if (!colon)
+	if (!is)
 		return;
-	struct span name = span_trim((struct span){field.p, (size_t)(colon - field.p)});
-	struct span text = span_trim((struct span){colon + 1, (size_t)(end - colon - 1)});
+	struct span name = span_trim((struct span){field.p, (size_t)(is - field.p)});
+	struct span text = span_trim((struct span){is + 1, (size_t)(end - is - 1)});
 	const char *p = scan_number(text, &v);
-	if ((!p || goes_on((struct span){p, (size_t)(end - p)})) &&
-		build_unread(b, b->step, name, text))
+	if (name_is_step(name) || (!p && !begins_as_number(text.p, end)))
 		return;
-	if (!p)
+	if (!t->any)
+		build_row(t->b, t->step, t->training);
+	t->any = true;
+	if (t->f->loss && name.n == strlen(t->f->loss) && span_begins(name, t->f->loss))
+		name = SPAN("lm loss");
+	struct span rest = {p, p ? (size_t)(end - p) : 0};
+	if ((!p || goes_on(rest)) && build_unread(t->b, t->step, name, text))
 		return;
-	struct span rest = {p, (size_t)(end - p)};
-	const char *key = suffix ? NULL : name_of_setting(name);
+	const char *key = t->f->suffix ? NULL : name_of_setting(name);
 	if (key && !strcmp(key, "batch"))
-		build_setting(
-			b, "batch", (struct span){colon + 1, (size_t)(end - colon - 1)});
-	else
-		build_set(b, b->step, name, v * (suffix ? scale_of_suffix(rest) : 1));
+		build_setting(t->b, key, text);
+	else if (p)
+		build_set(t->b, t->step, name,
+			v * (t->f->suffix ? scale_of_suffix(rest) : 1));
 }
 
-static void take_fields(struct build *b, struct span rest, bool suffix)
+bool take_fields(struct build *b, struct span s, const struct line_kind *k, int64_t step)
 {
-	while (rest.n) {
-		const char *bar = memchr(rest.p, '|', rest.n);
-		size_t n = bar ? (size_t)(bar - rest.p) : rest.n;
-		take_field(b, (struct span){rest.p, n}, suffix);
-		n += bar != NULL;
-		rest = (struct span){rest.p + n, rest.n - n};
+	struct taking t = {b, k->fields, step, k->training, false};
+	bool begun = t.f->between != '|';
+	while (s.n) {
+		const char *stop = memchr(s.p, t.f->between, s.n);
+		size_t n = stop ? (size_t)(stop - s.p) : s.n;
+		if (begun)
+			take_field(&t, (struct span){s.p, n});
+		begun = true;
+		n += stop != NULL;
+		s = (struct span){s.p + n, s.n - n};
 	}
+	return t.any;
 }
 
-/* " iteration       10/     100 | consumed samples: 320 | elapsed time per iteration (ms): 123.4 |
- * learning rate: 1.5E-04 | global batch size: 32 | lm loss: 1.08E+01 | ...", " validation loss at
- * iteration 100 | lm loss value: 3.4E+00 | ..." */
-bool line_megatron(struct build *b, struct span line)
-{
-	static const char mark[] = "iteration ", val[] = "validation loss at ";
-	const char *p = span_find_word(line, mark), *end = line.p + line.n;
-	int64_t step, total;
-	if (!p)
-		return false;
-	size_t before = (size_t)(p - line.p), n_val = sizeof(val) - 1;
-	bool is_val = before >= n_val && !memcmp(p - n_val, val, n_val);
-	p += sizeof(mark) - 1;
-	struct span number = {p, (size_t)(end - p)};
-	p = scan_step(number, &step);
-	if ((!p || goes_on((struct span){p, (size_t)(end - p)})) &&
-		span_find(number, "| lm loss")) {
-		build_lost_row(b, span_trim(number));
-		return false;
-	}
-	const char *bar = p ? memchr(p, '|', (size_t)(end - p)) : NULL;
-	if (!bar || (!is_val && *p != '/'))
-		return false;
-	build_row(b, step, !is_val);
-	if (!is_val && scan_step((struct span){p + 1, (size_t)(bar - p - 1)}, &total))
-		build_total(b, total);
-	take_fields(b, (struct span){bar, (size_t)(end - bar)}, false);
-	return true;
-}
+/* ---- a line with the step, and lines with a field each ------------------------------- */
 
-/* ---- NeMo and nanotron ---------------------------------------------------------------- */
+struct block {
+	const char *marks[4];	     /* before the step; the last is NULL */
+	const char *training, *eval; /* before a field */
+	struct fields fields;
+	bool closes; /* by any other line */
+};
 
-/* The step behind a mark, if one of `needs` follows it. */
-static const char *step_behind(
-	struct span line, const char *mark, const char *needs, int64_t *step)
+/* "[step=10/1000,epoch=1,eta=2h]", then lines "    train/CE loss=2.345" */
+static const struct block olmo = {{"[step="}, "    ", NULL, {'=', 0, true, NULL}, true};
+/* "[batch=10/1000]:", then lines "\t Train loss/train/total: 2.3450"; "[Eval batch=5/5] ...", then lines "\t Eval
+ * metrics/eval/LanguageCrossEntropy: 2.5000"; of its files: "[metric][batch=10]: loss/train/total: 2.3450" */
+static const struct block composer = {{"[batch=", "[token=", "[sample="}, "\t Train ",
+	"\t Eval ", {':', 0, false, NULL}, false};
+
+/* "[epoch=2][batch=10/100]" is step 110. Returns the end of the step, or NULL. */
+static const char *scan_batch(
+	struct build *b, struct span line, const char *p, int64_t *step)
 {
-	const char *p = span_find_word(line, mark), *end = line.p + line.n;
-	if (!p)
-		return NULL;
-	p += strlen(mark);
+	const char *end = line.p + line.n, *epoch = span_find(line, "[epoch=");
+	int64_t total = -1, number;
 	p = scan_step((struct span){p, (size_t)(end - p)}, step);
-	return p && span_find(line, needs) ? p : NULL;
+	if (!p || p == end || (*p != '/' && *p != ']'))
+		return NULL;
+	const char *behind = p;
+	if (*p == '/')
+		behind = scan_step((struct span){p + 1, (size_t)(end - p - 1)}, &total);
+	if (total >= 0 && !epoch)
+		build_total(b, total);
+	epoch += epoch ? strlen("[epoch=") : 0;
+	if (epoch && total > 0 &&
+		scan_step((struct span){epoch, (size_t)(end - epoch)}, &number) &&
+		number > 0 && number <= INT64_C(0x20000000000000) / total)
+		*step += (number - 1) * total;
+	return behind ? behind : p;
 }
 
-/* "Training epoch 0, iteration 28/99 | lr: 5.6e-06 | global_batch_size: 32 | global_step: 28 |
- * reduced_train_loss: 2.778 | train_step_timing in s: 0.189 | consumed_samples: 928 | val_loss: 2.861": the
- * iteration is that of the epoch. */
-bool line_nemo(struct build *b, struct span line)
+static bool take_block(struct build *b, struct span line, const struct block *k)
 {
-	int64_t step;
-	const char *bar = span_find(line, " | ");
-	if (!bar || !span_find(line, "Training epoch ") ||
-		!step_behind(line, "global_step: ", "loss: ", &step))
-		return false;
-	build_row(b, step, true);
-	take_fields(b, (struct span){bar, (size_t)(line.p + line.n - bar)}, false);
-	return true;
-}
-
-/* "iteration: 5 / 100 | consumed_tokens: 1.31M | elapsed_time_per_iteration_ms: 1.02K | tokens_per_sec: 257K |
- * lm_loss: 10.5 | lr: 0.0003 | grad_norm: 0.86 | ..." */
-bool line_nanotron(struct build *b, struct span line)
-{
-	int64_t step;
 	const char *end = line.p + line.n;
-	const char *p = step_behind(line, "iteration: ", "| lm_loss: ", &step);
-	const char *bar = p ? memchr(p, '|', (size_t)(end - p)) : NULL;
-	double loss;
-	if (!bar)
-		return false;
-	build_row(b, step, true);
-	take_fields(b, (struct span){bar, (size_t)(end - bar)}, true);
-	p = span_find(line, "| lm_loss: ") + strlen("| lm_loss: ");
-	if (scan_number((struct span){p, (size_t)(end - p)}, &loss))
-		build_set(b, step, SPAN("lm loss"), loss);
-	return true;
+	struct taking t = {b, &k->fields, b->step, true, false};
+	for (int i = 0; k->marks[i]; i++) {
+		const char *p = span_find(line, k->marks[i]);
+		if (!p)
+			continue;
+		p = scan_batch(b, line, p + strlen(k->marks[i]), &t.step);
+		b->open = p != NULL;
+		b->step = p ? t.step : b->step;
+		p = p ? span_find((struct span){p, (size_t)(end - p)}, "]: ") : NULL;
+		if (p)
+			take_field(&t, (struct span){p + 3, (size_t)(end - p - 3)});
+		return t.any;
+	}
+	const char *before = span_begins(line, k->training)	     ? k->training
+			     : k->eval && span_begins(line, k->eval) ? k->eval
+								     : NULL;
+	size_t n = before ? strlen(before) : 0;
+	t.training = before == k->training;
+	if (before && b->open)
+		take_field(&t, (struct span){line.p + n, line.n - n});
+	b->open &= t.any || !k->closes;
+	return t.any;
+}
+
+bool line_olmo(struct build *b, struct span line)
+{
+	return take_block(b, line, &olmo);
+}
+
+bool line_composer(struct build *b, struct span line)
+{
+	return take_block(b, line, &composer);
 }
 
 /* ---- Hugging Face's Trainer ------------------------------------------------------------ */

@@ -142,8 +142,20 @@ static int look(void *to, const struct stream *s, int64_t *most, struct err *e)
 		       : 0;
 }
 
+/* The name of a metric, of which MLflow's file has no other place: what is behind metrics/ in its path. */
+static const char *metric_of_path(const char *path)
+{
+	static const char folder[] = "metrics/";
+	const char *name = NULL, *slash = strrchr(path, '/');
+	for (const char *p = path; (p = strstr(p, folder)); p++)
+		if (p == path || p[-1] == '/')
+			name = p + sizeof(folder) - 1;
+	return name ? name : slash ? slash + 1 : path;
+}
+
 static int read_path(struct reading *r, const char *path, struct err *e)
 {
+	r->b.file = strcmp(path, "-") ? metric_of_path(path) : NULL;
 	const struct seekable how = {look, read_file, r};
 	return file_read_seekable(path, r->l->name, &how, e);
 }
@@ -155,15 +167,29 @@ static int is_event_file(const struct dirent *d)
 	return strstr(d->d_name, "tfevents") != NULL;
 }
 
-/* In the order of their times. */
-static void list_event_files(const char *folder, struct strs *paths)
+static int is_metric(const struct dirent *d)
 {
+	return *d->d_name != '.';
+}
+
+static bool is_folder(const char *path)
+{
+	return strcmp(path, "-") != 0 && file_is_folder(path);
+}
+
+/* Event files in the order of their times; or the metrics of MLflow, whose names may be paths. */
+static void list_files(const char *folder, int depth, struct strs *paths)
+{
+	enum { DEPTH = 8 };
 	struct dirent **d;
-	int n = scandir(folder, &d, is_event_file, alphasort);
+	int n = scandir(folder, &d, depth ? is_metric : is_event_file, alphasort);
 	for (int i = 0; i < n; i++) {
 		struct str file = {0};
 		str_printf(&file, "%s/%s", folder, d[i]->d_name);
-		strs_add(paths, file.s);
+		if (!depth || !is_folder(file.s))
+			strs_add(paths, file.s);
+		else if (depth < DEPTH)
+			list_files(file.s, depth + 1, paths);
 		str_free(&file);
 		free(d[i]);
 	}
@@ -171,21 +197,29 @@ static void list_event_files(const char *folder, struct strs *paths)
 		free(d);
 }
 
-static int read_events(struct reading *r, const char *path, struct err *e)
+/* *metrics: they are MLflow's. */
+static void list_folder(const char *path, struct strs *files, bool *metrics)
+{
+	struct str folder = {0};
+	str_printf(&folder, "%s/metrics", path);
+	list_files(path, 0, files);
+	*metrics = !files->n && is_folder(folder.s);
+	if (*metrics)
+		list_files(folder.s, 1, files);
+	str_free(&folder);
+}
+
+static int read_folder(struct reading *r, const char *path, struct err *e)
 {
 	struct strs files = {0};
 	int rc = 0;
-	r->format = "tensorboard";
-	list_event_files(path, &files);
+	bool metrics;
+	list_folder(path, &files, &metrics);
+	r->format = metrics ? "mlflow" : "tensorboard";
 	for (int64_t i = 0; i < files.n && !rc; i++)
 		rc = read_path(r, files.v[i], e);
 	strs_free(&files);
 	return rc;
-}
-
-static bool is_folder(const char *path)
-{
-	return strcmp(path, "-") != 0 && file_is_folder(path);
 }
 
 static uint64_t state_of_file(const char *path)
@@ -202,9 +236,10 @@ uint64_t log_state(const char *path)
 {
 	struct strs files = {0};
 	uint64_t state = 0;
+	bool metrics;
 	if (!is_folder(path))
 		return state_of_file(path);
-	list_event_files(path, &files);
+	list_folder(path, &files, &metrics);
 	for (int64_t i = 0; i < files.n; i++) {
 		uint64_t one = state_of_file(files.v[i]);
 		state = one ? hash_mix(state ^ one) | 1 : state;
@@ -264,7 +299,7 @@ static int read_log(
 	r->b.table.run = run_of_path(path);
 	str_add(&file, path,
 		r->b.table.run ? (size_t)(r->b.table.run - path) - 1 : strlen(path));
-	int rc = is_folder(file.s) ? read_events(r, file.s, e) : read_path(r, file.s, e);
+	int rc = is_folder(file.s) ? read_folder(r, file.s, e) : read_path(r, file.s, e);
 	str_free(&file);
 	if (!rc && !r->is_own)
 		rc = build_finish(&r->b, r->l, e);

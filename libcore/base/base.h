@@ -66,7 +66,7 @@ static inline int64_t part_begin(int64_t n, int64_t parts, int64_t i)
 
 /* The exit codes are <sysexits.h>'s where it has one: EX_USAGE 64, EX_DATAERR 65,
  * EX_UNAVAILABLE 69, EX_IOERR 74, EX_TEMPFAIL 75 ("checkpoint written, start me again"). */
-enum { EX_FAILED = 1, EX_TROUBLE = 2 };
+enum { EX_FAILED = 1, EX_TROUBLE = 2, EX_UNDECIDED = 3 };
 
 /* An error to be reported by a caller: an exit code and a message. code 0: no error. Functions
  * that read untrusted input fill it in and return -1; on success they do not touch it. */

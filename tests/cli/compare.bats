@@ -69,21 +69,60 @@ curve() { # SEED ROWS FORMAT
 @test "undecided: where nothing is shown; more is demanded by a tolerance or --require identical" {
 	curve 1 300 'step=%d loss=%.9g' >a
 	curve 2 300 'step=%d loss=%.9g' >b
-	code_of 1 pt-compare -q a b
+	code_of 3 pt-compare -q a b
 	[[ $output == 'verdict: undecided: at the end loss differs by '*' three or more seeds'* ]]
-	code_of 1 pt-compare -q --require equivalent a b
+	code_of 3 pt-compare -q --require equivalent a b
 	[[ $output == 'verdict: undecided: '* ]]
-	code_of 1 pt-compare --json a b
-	jq -e '.verdict == "undecided" and .code == 1' <<<"$output"
+	code_of 3 pt-compare --json a b
+	jq -e '.verdict == "undecided" and .code == 3' <<<"$output"
 	for demand in '--require identical' '--atol 1e-9' '--rtol 1e-9'; do
 		code_of 1 pt-compare -q $demand a b
 		[[ $output == 'verdict: they differ: '* ]]
 	done
+	# one that differs decides
+	sed 's/loss=/loss=1/' a >far
+	code_of 1 pt-compare -q a b far
+	[[ $output == *'far: verdict: diverged'* ]]
+	# how many runs, or how long ones
+	curve 3 300 'step=%d loss=%.9g' >c
+	curve 4 300 'step=%d loss=%.9g' >d
+	code_of 3 pt-compare -q --margin 1e-4 --control a b c --test d
+	[[ $output =~ ': it may need '[0-9]+' controls and as many tests'$ ]]
+	awk 'BEGIN {
+		srand(5)
+		for (i = 1; i <= 300; i++) {
+			noise = 0.1 * rand()
+			printf "step=%d loss=%.9g\n", i, 4 - i / 300 + noise >"same"
+			printf "step=%d loss=%.9g\n", i, 4 - i / 300 + noise + 0.02 * (rand() - 0.5) >"near"
+		}
+	}'
+	code_of 3 pt-compare -q --margin 3e-4 same near
+	[[ $output =~ ': it may need '[0-9]+' steps, or four controls of other rounding '.*' three or more seeds' ]]
 	# a row that one run lacks is a difference
 	code_of 1 pt-compare -q a <(sed 300d b)
 	[[ $output == 'verdict: they differ: '*'1 rows are of some runs only' ]]
-	code_of 1 pt-compare -q a b -o r.html
+	code_of 3 pt-compare -q a b -o r.html
 	grep -q 'class="badge unclear">undecided' r.html
+}
+
+@test "a curve that is equal but for a few values: how many, the first, the largest" {
+	curve 1 300 'step=%d loss=%.9g' >a
+	sed 's/^step=7 .*/step=7 loss=6.5/; s/^step=90 .*/step=90 loss=5/' a >b
+	code_of 1 pt-compare -q a b
+	[[ $output =~ 'verdict: equivalent: all but 2 of 300 values of loss are equal bit for bit, the first at step 7, the largest difference 1.'[0-9]*' at step 90; at the end loss differs by 0 ' ]]
+	code_of 0 pt-compare -q --require equivalent a b
+	sed 's/^step=90 .*/step=90 loss=nan/' a >b
+	code_of 1 pt-compare -q a b
+	says 'all but 1 of 300 values of loss are equal bit for bit, the first at step 90, the largest difference NaN at step 90'
+	# equal in what was logged, and too few for statistics
+	log_of 5.25 4.25 3.25 2.25 1.25 >a
+	sed 's/4.25/4.5/' a >b
+	code_of 1 pt-compare -q a b
+	code_of 1 pt-compare -q --column lr <(sed 's/$/ lr=1 x=2/' a) <(sed 's/$/ lr=1 x=2/' b)
+	says 'all but 1 of 5 values of loss are equal bit for bit, the first at step 2, the largest difference 0.25 at step 2'
+	# many that differ are no exception
+	code_of 1 pt-compare -q a <(sed 's/\(4.2\|3.2\)5/\10/' a)
+	not grep -q 'all but' <<<"$output"
 }
 
 @test "--pattern: named groups of any text are columns" {
@@ -141,7 +180,7 @@ curve() { # SEED ROWS FORMAT
 	says "none of the logs has a column 'accurcy'; they have accuracy"
 	code_of 0 pt-compare -y accuracy a a
 	says 'accuracy   identical, 40 values'
-	code_of 1 pt-compare -y accuracy a b
+	code_of 3 pt-compare -y accuracy a b
 	says 'accuracy   40 of 40 values differ'
 	says 'verdict: undecided: at the end accuracy'
 	code_of 0 pt-compare -y accuracy --atol 1 a b

@@ -240,6 +240,59 @@ static const struct sample samples[] = {
 	{"deepspeed", "steps: 200 loss: 5.5508 lm loss: 5.5103 moe loss: 0.0405 iter time (s): 0.936 samples/sec: 136.706\n", 1, 5,
 		{{200, "loss", 5.5508}, {200, "lm_loss", 5.5103}, {200, "moe_loss", 0.0405}, {200, "dt", 0.936}, {200, "samples_per_sec", 136.706}},
 		"", 0},
+	{"torchtune",
+		"Writing logs to /tmp/log.txt\n"
+		"Step 1 | loss:1.625 lr:2e-05 tokens_per_second_per_gpu:812.5 peak_memory_active:1.5 peak_memory_reserved:2.5 grad_norm:0.75 \n"
+		"Step 2 | loss:1.5 lr:2e-05 \nStep 2 | val_loss:1.75\n", 2, 4,
+		{{1, "loss", 1.625}, {1, "lr", 2e-5}, {1, "tps_per_gpu", 812.5}, {1, "mem_active", 1.5 * 0x1p30}, {1, "mem", 2.5 * 0x1p30},
+		 {1, "grad_norm", 0.75}, {2, "loss", 1.5}, {2, "val_loss", 1.75}}, "", 0},
+	{"torchtune", "  0%|          | 0/10 [00:00<?, ?it/s]\r1|1|Loss: 1.625:  10%|#         | 1/10 [00:01<00:09, 1.01s/it]\r"
+		"1|2|Loss: 1.5:  10%|#         | 1/10 [00:01<00:09, 1.01s/it]\r1|2|Loss: 1.5:  20%|##        | 2/10 [00:02<00:08]\n", 2, 4,
+		{{1, "loss", 1.625}, {2, "loss", 1.5}}, "", 0},
+	{"litgpt",
+		"Epoch 1 | iter 16 step 4 | loss train: 3.250, val: n/a | iter time: 45.50 ms (step) remaining time: 0:01:54\n"
+		"Epoch 1 | iter 32 step 8 | loss train: 3.125, val: n/a | iter time: 45.50 ms (step) remaining time: 0:01:44\n"
+		"Validating ...\niter 32: val loss 3.3750, val time: 112.25 ms\n"
+		"Epoch 1 | iter 48 step 12 | loss train: 3.000, val: 3.375 | iter time: 45.50 ms (step) remaining time: 0:01:34\n", 3, 4,
+		{{16, "loss", 3.25}, {16, "dt", 0.0455}, {32, "loss", 3.125}, {32, "val_loss", 3.375}, {48, "loss", 3}}, "", 0},
+	{"composer",
+		"[batch=1/100]:\n\t Train time/token: 0\n\t Train loss/train/total: 12.0570\n\t Train throughput/device/mfu: 0.2489\n"
+		"a warning between\n\t Train throughput/tokens_per_sec: 6598.0451\n"
+		"[batch=2/100]:\n\t Train loss/train/total: 11.5000\n\t Train lr-AdamW/group0: 0.0001\n"
+		"[Eval batch=1/2] Eval on eval data\n[Eval batch=2/2] Eval on eval data:\n\t Eval metrics/eval/LanguageCrossEntropy: 11.2500\n", 2, 5,
+		{{1, "loss", 12.057}, {1, "mfu", 0.2489}, {1, "tps", 6598.0451}, {1, "tokens", 0}, {2, "loss", 11.5}, {2, "val_loss", 11.25},
+		 {2, "lr-AdamW/group0", 1e-4}}, "steps = 100\n", 0},
+	/* a run that lasts for epochs, and its file */
+	{"composer", "[epoch=1][batch=10/10]:\n\t Train loss/train/total: 2.5000\n[epoch=2][batch=1/10]:\n\t Train loss/train/total: 2.2500\n", 2, 3,
+		{{10, "loss", 2.5}, {11, "loss", 2.25}}, "", 0},
+	{"composer", "[hyperparameter]: seed: 17 \n[metric][batch=0]: trainer/device_train_microbatch_size: 1 \n"
+		"[metric][batch=1]: loss/train/total: 12.0570 \n[metric][batch=1]: l2_norm/grad/global: 1.5000 \n", 2, 5,
+		{{1, "loss", 12.057}, {1, "grad_norm", 1.5}}, "", 0},
+	{"fairseq",
+		"2026-01-01 10:00:00 | INFO | train_inner | epoch 001:    100 / 1000 loss=9.255, nll_loss=9.125, ppl=611.12, wps=57.3, ups=0.04, wpb=1613, "
+		"bsz=80, num_updates=100, lr=2.8e-05, gnorm=3.25, loss_scale=128, train_wall=13, wall=1236\n"
+		"2026-01-01 10:00:01 | INFO | train_inner | epoch 001:    200 / 1000 loss=9.125, ppl=600.5, wps=57.5, num_updates=200, lr=5e-05, gnorm=3.5\n"
+		"2026-01-01 10:00:02 | INFO | valid | epoch 001 | valid on 'valid' subset | loss 9.5 | ppl 724.1 | wps 99 | num_updates 200 | best_loss 9.5\n"
+		"2026-01-01 10:00:02 | INFO | train | epoch 001 | loss 9.75 | ppl 861.1 | num_updates 200 | lr 5e-05 | gnorm 3.5\n", 2, 4,
+		{{100, "loss", 9.255}, {100, "nll_loss", 9.125}, {100, "tps", 57.3}, {100, "lr", 2.8e-5}, {100, "grad_norm", 3.25}, {100, "loss_scale", 128},
+		 {200, "loss", 9.125}, {200, "val_loss", 9.5}, {200, "mean_loss", 9.75}}, "", 0},
+	{"fairseq", "| epoch 017:  40%|4| 14/35 [00:16<00:24,  1.17s/it, loss=11.75, ppl=3444.3, num_updates=574, lr=0.00025, gnorm=0.402, cl\r"
+		"| epoch 017:  43%|4| 15/35 [00:17<00:24,  1.23s/it, loss=11.5, ppl=2896.3, num_updates=575, lr=0.00025, gnorm=0.412, cl\n"
+		"| epoch 017 | valid on 'valid' subset | valid_loss 8.125 | valid_ppl 279.2 | num_updates 575\n", 2, 4,
+		{{574, "loss", 11.75}, {575, "loss", 11.5}, {575, "grad_norm", 0.412}, {575, "val_loss", 8.125}}, "", 0},
+	{"jsonl",
+		"2026-01-01 10:00:00 | INFO | train_inner | {\"epoch\": 1, \"update\": 0.1, \"loss\": \"15.125\", \"wps\": \"1195.5\", \"num_updates\": \"100\", "
+		"\"lr\": \"5e-05\", \"gnorm\": \"1.5\"}\n"
+		"2026-01-01 10:00:01 | INFO | valid | {\"epoch\": 1, \"valid_loss\": \"14.5\", \"valid_num_updates\": \"100\", \"valid_best_loss\": \"14.5\"}\n", 1, 5,
+		{{100, "loss", 15.125}, {100, "tps", 1195.5}, {100, "lr", 5e-5}, {100, "grad_norm", 1.5}, {100, "val_loss", 14.5}}, "", 0},
+	{"mlflow", "1764201600500 2.5 10\n1764201601500 2.25 20\n1764201602500 nan 30\n", 3, 3,
+		{{10, "sample", 2.5}, {20, "sample", 2.25}, {30, "sample", NAN}}, "", 0},
+	{"json", "{\"metrics\": [{\"key\": \"loss\", \"value\": 2.5, \"timestamp\": 1764201600500, \"step\": 10},\n"
+		" {\"key\": \"loss\", \"value\": 2.25, \"timestamp\": 1764201601500, \"step\": 20}], \"next_page_token\": \"\"}", 2, 3,
+		{{10, "loss", 2.5}, {20, "loss", 2.25}}, "", 0},
+	/* LitGPT's metrics.csv */
+	{"csv", "epoch,iter,iter_time,loss,step,val_loss\n0,16,0.5,2.5,15,\n,,,,15,2.75\n0,32,0.5,2.25,31,\n", 2, 3,
+		{{15, "loss", 2.5}, {15, "val_loss", 2.75}, {15, "dt", 0.5}, {31, "loss", 2.25}}, "", 0},
 	{"trainer",
 		"  1%|          | 1/100 [00:01<01:39]\r{'loss': 2.5, 'grad_norm': 1.25, 'learning_rate': 5e-05, 'epoch': 0.1}\n"
 		"{'loss': '2.25', 'grad_norm': 'nan', 'learning_rate': '4e-05', 'epoch': '0.2'}\n"
@@ -686,6 +739,31 @@ static void a_directory_of_event_files(void **state)
 	str_free(&second);
 }
 
+/* The metrics of a run of MLflow, of which one's name is a path. */
+static void a_folder_of_metrics(void **state)
+{
+	struct run_log l;
+	(void)state;
+	assert_int_equal(mkdir(test_path("run"), 0777), 0);
+	assert_int_equal(mkdir(test_path("run/metrics"), 0777), 0);
+	assert_int_equal(mkdir(test_path("run/metrics/train"), 0777), 0);
+	test_file("run/metrics/train/loss", "1764201600500 2.5 1\n1764201601500 2.25 2\n");
+	test_file("run/metrics/lr", "1764201600500 0.5 1\n");
+	assert_int_equal(log_read(&l, test_path("run"), NULL, &e), 0);
+	assert_string_equal(l.info.format, "mlflow");
+	assert_int_equal(l.n_rows, 2);
+	assert_value(&l, &(struct want){2, "loss", 2.25});
+	assert_value(&l, &(struct want){1, "lr", 0.5});
+	run_log_free(&l);
+	uint64_t before = log_state(test_path("run"));
+	test_file("run/metrics/train/loss", "1764201600500 2.5 1\n");
+	assert_true(before && log_state(test_path("run")) != before);
+	assert_int_equal(
+		log_read(&l, test_path("run/metrics/train/loss"), NULL, &e), 0);
+	assert_value(&l, &(struct want){1, "loss", 2.5});
+	run_log_free(&l);
+}
+
 /* Writes another event file when it is called for the first time. */
 static bool until_grown(void *to, const struct run_log *logs, int n)
 {
@@ -735,6 +813,7 @@ int main(void)
 		cmocka_unit_test(damaged_event_files),
 		cmocka_unit_test(a_directory_of_event_files),
 		cmocka_unit_test(a_directory_is_followed),
+		cmocka_unit_test(a_folder_of_metrics),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }
