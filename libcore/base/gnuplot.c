@@ -77,19 +77,24 @@ int gnuplot_run(const struct str *text, struct str *picture, struct err *e)
 	return !rc && (status || !all) ? err_set(e, EX_FAILED, "gnuplot failed") : rc;
 }
 
-const char *gnuplot_terminal(const char *path)
+bool gnuplot_terminal(const char *path, int lines, struct str *out)
 {
 	static const struct {
-		const char *suffix, *terminal;
+		const char *suffix, *terminal, *more;
+		double height, line;
 	} kinds[] = {
-		{".svg", "svg size 900,540 dynamic background rgb 'white'"},
-		{".png", "pngcairo size 900,540"},
-		{".pdf", "pdfcairo size 18cm,11cm"},
+		{".svg", "svg size 900,", " dynamic background rgb 'white'", 540, 18},
+		{".png", "pngcairo size 900,", "", 540, 18},
+		{".pdf", "pdfcairo size 18cm,", "cm", 11, 0.45},
 	};
 	for (size_t i = 0; i < ARRAY_LEN(kinds); i++) {
 		size_t len = strlen(path), suffix = strlen(kinds[i].suffix);
-		if (len > suffix && !strcmp(path + len - suffix, kinds[i].suffix))
-			return kinds[i].terminal;
+		if (len <= suffix || strcmp(path + len - suffix, kinds[i].suffix) != 0)
+			continue;
+		if (out)
+			str_printf(out, "%s%g%s", kinds[i].terminal,
+				kinds[i].height + kinds[i].line * lines, kinds[i].more);
+		return true;
 	}
-	return NULL;
+	return false;
 }
