@@ -27,6 +27,7 @@ void figure_stroke(const struct series_list *l, int series, struct str *out)
 
 /* ---- lines ------------------------------------------------------------------------- */
 
+enum { MANY_SERIES = 8 };
 enum { SIZE = 1000 }; /* units of a picture, in both directions */
 
 static void put_place(struct str *out, char pen, double x, double y)
@@ -74,7 +75,8 @@ static void put_curve(
 	str_printf(out, "<g class=\"series s%d\" style=\"", series);
 	figure_stroke(&f->list, series, out);
 	str_puts(out, "\">");
-	if (has_band(c)) {
+	/* (where there are many curves, bands of single runs would hide them) */
+	if (has_band(c) && (f->list.n <= MANY_SERIES || f->list.v[series].n > 1)) {
 		str_puts(out, "<path class=\"band\" d=\"");
 		put_band(out, c, &f->x, &of->y);
 		str_puts(out, "\"/>");

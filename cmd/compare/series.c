@@ -1,5 +1,6 @@
 /* Points of runs and of replicas, and short names. */
 #include "compare/series.h"
+#include "base/utf8.h"
 #include "compare/compare.h"
 
 #include <math.h>
@@ -53,6 +54,7 @@ static void name_runs(struct series_list *l)
 		size_t len = strlen(name) - begin - end;
 		l->names[i] = xcalloc(len + 1, 1);
 		memcpy(l->names[i], name + begin, len);
+		text_printable(l->names[i]);
 	}
 	l->path = xcalloc(begin + 1, 1);
 	memcpy(l->path, l->logs[0].name, begin);
@@ -156,6 +158,8 @@ static bool mean_point(const struct members *m, double step, struct series_point
 		p->low = fmin(p->low, r->v);
 		p->high = fmax(p->high, r->v);
 	}
+	p->y = fmin(
+		fmax(p->y, p->low), p->high); /* (not past equal values by rounding) */
 	return p->n_runs > 0;
 }
 
@@ -199,6 +203,7 @@ int64_t series_thin(struct series_point *p, int64_t n, int64_t most)
 			of.low = fmin(of.low, p[k].low);
 			of.high = fmax(of.high, p[k].high);
 		}
+		of.y = fmin(fmax(of.y, of.low), of.high);
 		p[groups++] = of;
 	}
 	return size > 1 ? groups : n;

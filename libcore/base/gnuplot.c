@@ -1,9 +1,11 @@
 /* Runs gnuplot. */
 #include "base/gnuplot.h"
 #include "base/file.h"
+#include "base/utf8.h"
 
 #include <ctype.h>
 #include <errno.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/wait.h>
@@ -13,8 +15,10 @@
  * quotes in a row.) */
 void gnuplot_quote(struct str *out, const char *s)
 {
+	/* (a byte that is not UTF-8 makes it draw all text in another encoding) */
+	char *copy = text_printable(xstrdup(s));
 	str_putc(out, '"');
-	for (; *s; s++) {
+	for (s = copy; *s; s++) {
 		unsigned char c = (unsigned char)*s;
 		if (isalnum(c) || c >= 0x80 || strchr(" ./_-", c))
 			str_putc(out, *s);
@@ -22,6 +26,7 @@ void gnuplot_quote(struct str *out, const char *s)
 			str_printf(out, "\\%04o", c);
 	}
 	str_putc(out, '"');
+	free(copy);
 }
 
 /* Writes the script to an unnamed file. */

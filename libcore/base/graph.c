@@ -84,7 +84,7 @@ void outside_print(const struct outside *o, struct str *out)
 {
 	if (!o->n)
 		return;
-	str_printf(out, "%lld of %lld values %s outside: %.5g", (long long)o->n,
+	str_printf(out, "%lld of %lld points %s outside: %.5g", (long long)o->n,
 		(long long)o->of, o->n == 1 ? "is" : "are", o->low);
 	if (o->high > o->low)
 		str_printf(out, " to %.5g", o->high);

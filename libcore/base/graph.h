@@ -46,7 +46,7 @@ bool graph_scales(const struct graph *g, struct scale *x, struct scale *y);
 void scale_settle(struct scale *y, const struct graph_point *p, int64_t n);
 /* The range to show of a whole one: the settled one, unless little would be left out. */
 struct scale scale_shown(const struct scale *whole, const struct scale *settled);
-/* Appends "3 of 60 values are outside, 1.2 to 4" about points beyond the scale; nothing if there are none. */
+/* Appends "3 of 60 points are outside, 1.2 to 4" about points beyond the scale; nothing if there are none. */
 struct outside {
 	int64_t n, of;
 	double low, high;

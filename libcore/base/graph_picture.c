@@ -96,14 +96,14 @@ static void script(const struct graph *g, const struct scale *x, const struct sc
 	str_puts(out, "set terminal ");
 	gnuplot_terminal(path, (int)ceil_div(g->n_series, columns), out);
 	str_printf(out,
-		"\nset key below vertical Left reverse noenhanced maxrows %d\nset grid\n",
+		"\nset key below vertical Left reverse noenhanced height 1 maxrows %d\nset grid\n",
 		(int)ceil_div(g->n_series, columns));
 	str_puts(out, g->log_x ? "set logscale x\n" : "");
 	str_puts(out, g->log_y ? "set logscale y\n" : "");
-	if (g->settled && y->high > y->low)
-		str_printf(out,
-			"set yrange [%.17g:%.17g]\nset offsets 0,0,graph 0.02,graph 0.02\n",
-			y->low, y->high);
+	double pad = g->log_y ? 0 : (y->high / 2 - y->low / 2) * 0.05;
+	if (g->settled && y->high > y->low && isfinite(y->low - pad + y->high + pad))
+		str_printf(
+			out, "set yrange [%.17g:%.17g]\n", y->low - pad, y->high + pad);
 	str_puts(out, "set xlabel ");
 	gnuplot_quote(out, g->x_name);
 	str_puts(out, " noenhanced\nset ylabel ");

@@ -179,7 +179,7 @@ function draw(p) {
 	for (const c of p.curves) {
 		const g = add(p.svg, "g", {class: "series s" + c.series, style: data.series[c.series].stroke});
 		const back = [...c.x.keys()].reverse();
-		if (c.lo !== c.y) add(g, "path", {class: "band", d: path(p, c.x, c.hi) +
+		if (c.lo !== c.y && (data.series.length <= 8 || data.series[c.series].n > 1)) add(g, "path", {class: "band", d: path(p, c.x, c.hi) +
 			path(p, back.map(i => c.x[i]), back.map(i => c.lo[i])).replace(/^M/, "L")});
 		else if (state.smooth) add(g, "path", {class: "thin", d: path(p, c.x, c.y), style: "stroke-width:1"});
 		for (const t of p.thin.filter(t => t.series === c.series))
