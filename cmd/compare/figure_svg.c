@@ -12,7 +12,7 @@ void figure_stroke(const struct series_list *l, int series, struct str *out)
 	enum { CONTROLS = 3, TESTS = 8 };
 	static const char *const dashes[] = {
 		"", ";stroke-dasharray:7 3", ";stroke-dasharray:2 3"};
-	const struct series *s = &l->v[series];
+	const struct curve_series *s = &l->v[series];
 	int before = 0;
 	for (int i = 0; i < series; i++)
 		before += l->v[i].control == s->control;
@@ -150,7 +150,7 @@ void figure_spark(const struct figures *f, int run, struct str *out)
 	int series = 0;
 	while (run >= f->list.v[series].first + f->list.v[series].n)
 		series++;
-	const struct series one = {run, 1, false, NULL};
+	const struct curve_series one = {run, 1, false, NULL};
 	if (!series_points(&f->list, &one, f->r->column, f->r->axis, &c.p, &c.n, &e))
 		c.n = series_thin(c.p, c.n, POINTS);
 	str_puts(out,
@@ -167,7 +167,7 @@ void figure_legend(const struct figures *f, struct str *out)
 {
 	str_puts(out, "<ul class=\"legend\">\n");
 	for (int i = 0; i < f->list.n; i++) {
-		const struct series *s = &f->list.v[i];
+		const struct curve_series *s = &f->list.v[i];
 		str_printf(out,
 			"<li><svg class=\"sample\" aria-hidden=\"true\"><path class=\"curve\" d=\"M2 6h24\" style=\"");
 		figure_stroke(&f->list, i, out);

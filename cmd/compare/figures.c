@@ -70,8 +70,8 @@ static void find_range(struct figure *f, int n_series, bool all)
 
 /* ---- curves ------------------------------------------------------------------------ */
 
-static bool read_curve(struct figures *f, const struct series *s, const char *column,
-	struct figure_curve *c)
+static bool read_curve(struct figures *f, const struct curve_series *s,
+	const char *column, struct figure_curve *c)
 {
 	struct err e;
 	*c = (struct figure_curve){0};
@@ -118,15 +118,15 @@ static void add_column(struct figures *f, const char *column, int64_t n_columns)
 	bool first = f->n == 0;
 	int n = f->list.n;
 	struct figure *to = add_figure(f, column, false);
-	int64_t most =
-		first ? points_of(&main_share, n) : points_of(&other_share, n * n_columns);
+	int64_t most = first ? points_of(&main_share, n)
+			     : points_of(&other_share, n * n_columns);
 	int64_t run_most = points_of(&run_share, f->list.n_runs * n_columns);
 	for (int i = 0; i < n; i++) {
-		const struct series *s = &f->list.v[i];
+		const struct curve_series *s = &f->list.v[i];
 		f->lacks[i] |= !read_curve(f, s, column, &to->series[i]);
 		thin(&to->series[i], most);
 		for (int k = s->first; k < s->first + s->n && s->n > 1; k++) {
-			const struct series one = {k, 1, s->control, NULL};
+			const struct curve_series one = {k, 1, s->control, NULL};
 			read_curve(f, &one, column, &to->runs[k]);
 			thin(&to->runs[k], run_most);
 		}

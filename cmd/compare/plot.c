@@ -37,7 +37,7 @@ int curves_of(struct curve_plot *c, const struct run_log *logs, int n,
 		.n_series = c->list.n,
 		.settled = true};
 	for (int i = 0; i < c->list.n; i++) {
-		const struct series *s = &c->list.v[i];
+		const struct curve_series *s = &c->list.v[i];
 		struct series_point *p;
 		int64_t points;
 		if (series_points(&c->list, s, column, axis, &p, &points, e)) {

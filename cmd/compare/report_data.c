@@ -111,7 +111,7 @@ static void put_knots(struct str *out, const struct run_log *l, int64_t most)
 static void put_series(struct str *out, const struct figures *f)
 {
 	for (int i = 0; i < f->list.n; i++) {
-		const struct series *s = &f->list.v[i];
+		const struct curve_series *s = &f->list.v[i];
 		struct str stroke = {0};
 		figure_stroke(&f->list, i, &stroke);
 		str_puts(out, i ? ",\n{\"name\":" : "\n{\"name\":");

@@ -64,13 +64,13 @@ static void name_runs(struct series_list *l)
 
 static void add_series(struct series_list *l, int first, int n, bool control)
 {
-	struct series *s = &l->v[l->n++];
+	struct curve_series *s = &l->v[l->n++];
 	struct str name = {0};
 	if (n > 1)
 		str_printf(&name, "mean of %d %s", n, control ? "controls" : "tests");
 	else
 		str_puts(&name, l->names[first]);
-	*s = (struct series){first, n, control, name.s};
+	*s = (struct curve_series){first, n, control, name.s};
 }
 
 static void add_runs(struct series_list *l, int first, int n, bool one, bool control)
@@ -163,8 +163,9 @@ static bool mean_point(const struct members *m, double step, struct series_point
 	return p->n_runs > 0;
 }
 
-int series_points(const struct series_list *l, const struct series *s, const char *column,
-	enum curve_axis axis, struct series_point **p, int64_t *n, struct err *e)
+int series_points(const struct series_list *l, const struct curve_series *s,
+	const char *column, enum curve_axis axis, struct series_point **p, int64_t *n,
+	struct err *e)
 {
 	struct members m;
 	int64_t room = 1, kept = 0;

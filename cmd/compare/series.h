@@ -7,7 +7,7 @@
 
 #include "compare/curve.h"
 
-struct series {
+struct curve_series {
 	int first, n; /* of these runs */
 	bool control;
 	char *name; /* of the run, or "mean of 4 controls" */
@@ -18,7 +18,7 @@ struct series_list {
 	char **names; /* [n_runs] of the runs, without the path that all have in common */
 	char *path;   /* what was left out before them; "" */
 	int n_runs;
-	struct series *v;
+	struct curve_series *v;
 	int n;
 };
 
@@ -38,8 +38,9 @@ struct series_point {
 };
 /* The finite points in ascending order of steps; of replicas, where more than half of them have a value. *p is
  * allocated. 0, or -1 with *e set if a log has values of the column but not the axis. */
-int series_points(const struct series_list *l, const struct series *s, const char *column,
-	enum curve_axis axis, struct series_point **p, int64_t *n, struct err *e);
+int series_points(const struct series_list *l, const struct curve_series *s,
+	const char *column, enum curve_axis axis, struct series_point **p, int64_t *n,
+	struct err *e);
 /* At most so many points, each of a group of consecutive ones, all equally many. In place; returns their number. */
 int64_t series_thin(struct series_point *p, int64_t n, int64_t most);
 

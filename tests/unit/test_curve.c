@@ -154,7 +154,7 @@ static int points_of(const struct run_log *logs, int n, const char *column,
 	enum curve_axis axis, struct series_point **p, int64_t *n_points, struct err *e)
 {
 	struct series_list l = {.logs = logs, .n_runs = n};
-	const struct series s = {0, n, true, NULL};
+	const struct curve_series s = {0, n, true, NULL};
 	return series_points(&l, &s, column, axis, p, n_points, e);
 }
 
@@ -263,7 +263,8 @@ static void ranges_are_settled(void **state)
 		p[i] = (struct graph_point){i, i < 10 ? 11 - i : 2 + 0.001 * (i % 7)};
 	p[150].y = 90;
 	assert_true(graph_scales(&g, &x, &y));
-	assert_true(x.low == 0 && x.high == N - 1 && y.low == 2 && y.high == 2 + 0.001 * 6);
+	assert_true(
+		x.low == 0 && x.high == N - 1 && y.low == 2 && y.high == 2 + 0.001 * 6);
 	for (int i = 0; i < N; i++)
 		scale_outside(&y, p[i].y, &o);
 	outside_print(&o, &text);
