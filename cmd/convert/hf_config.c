@@ -96,7 +96,13 @@ static int get_activation(
 #define OUR_MULTIPLE "pt_vocab_multiple"
 enum { MOST_MULTIPLE = 1 << 20 };
 
-enum { MAX_HEADS = 4095, MAX_LAYERS = 100000, MAX_DIM = 1 << 22, MAX_FFN = 1 << 24 };
+enum {
+	MAX_HEADS = 4095,
+	MAX_HEAD_DIM = 1 << 16,
+	MAX_LAYERS = 100000,
+	MAX_DIM = 1 << 22,
+	MAX_FFN = 1 << 24
+};
 
 static int read_gpt2(const struct reader *r, struct hf_config *h)
 {
@@ -121,7 +127,7 @@ static int read_gpt2(const struct reader *r, struct hf_config *h)
 		return not_supported(
 			r, "activation_function", "is silu, and the model GPT-2");
 	c->kv_heads = c->heads;
-	c->bias = YES;
+	c->bias = BIAS_ALL;
 	c->tie = tie ? YES : NO;
 	return 0;
 }
@@ -162,7 +168,17 @@ static int read_rope(const struct reader *r, struct model_config *c)
 	return 0;
 }
 
-static int read_llama(const struct reader *r, struct hf_config *h)
+/* The classes whose tensors have Llama's names, and what their configurations mean without a key. */
+static const struct llama_like {
+	const char *type;
+	int64_t kv_heads; /* 0: as many as heads */
+	int64_t context;
+	bool qkv_bias; /* always */
+} llama_likes[] = {{"llama", 0, 2048, false}, {"mistral", 8, 131072, false},
+	{"qwen2", 32, 32768, true}};
+
+static int read_llama(
+	const struct reader *r, const struct llama_like *like, struct hf_config *h)
 {
 	struct model_config *c = &h->c;
 	int64_t width;
@@ -170,13 +186,16 @@ static int read_llama(const struct reader *r, struct hf_config *h)
 	c->arch = ARCH_LLAMA;
 	if (get_int(r, "num_hidden_layers", -1, MAX_LAYERS, &c->layers) ||
 		get_int(r, "num_attention_heads", -1, MAX_HEADS, &c->heads) ||
-		get_int(r, "num_key_value_heads", c->heads, MAX_HEADS, &c->kv_heads) ||
+		get_int(r, "num_key_value_heads",
+			like->kv_heads ? like->kv_heads : c->heads, MAX_HEADS,
+			&c->kv_heads) ||
 		get_int(r, "hidden_size", -1, MAX_DIM, &c->dim) ||
 		get_int(r, "intermediate_size", -1, MAX_FFN, &c->ffn_dim) ||
-		get_int(r, "max_position_embeddings", 2048, MAX_DIM, &c->context) ||
+		get_int(r, "max_position_embeddings", like->context, MAX_DIM,
+			&c->context) ||
 		get_int(r, "vocab_size", -1, 1 << 24, &c->vocab) ||
 		get_int(r, OUR_MULTIPLE, 1, MOST_MULTIPLE, &c->vocab_multiple) ||
-		get_int(r, "head_dim", c->dim / c->heads, MAX_DIM, &width) ||
+		get_int(r, "head_dim", c->dim / c->heads, MAX_HEAD_DIM, &width) ||
 		get_real(r, r->root, "rms_norm_eps", 1e-6, &c->norm_eps) ||
 		get_activation(r, "hidden_act", "silu", &c->act) ||
 		get_bool(r, "tie_word_embeddings", false, &tie) ||
@@ -185,10 +204,15 @@ static int read_llama(const struct reader *r, struct hf_config *h)
 		return -1;
 	if (c->act != ACTC_SWIGLU)
 		return not_supported(r, "hidden_act", "is not silu");
-	if (width * c->heads != c->dim)
-		return not_supported(
-			r, "head_dim", "is not hidden_size / num_attention_heads");
-	c->bias = h->attention_bias || h->mlp_bias ? YES : NO;
+	c->head_dim = width * c->heads == c->dim ? 0 : width;
+	c->bias = h->attention_bias || h->mlp_bias ? BIAS_ALL : BIAS_NONE;
+	if (like->qkv_bias) {
+		if (c->bias == BIAS_ALL)
+			return not_supported(r, "attention_bias",
+				"or mlp_bias is true, and the model qwen2");
+		c->bias = BIAS_QKV;
+		h->attention_bias = true;
+	}
 	c->tie = tie ? YES : NO;
 	return 0;
 }
@@ -197,18 +221,27 @@ static int read_llama(const struct reader *r, struct hf_config *h)
 static int check_absent(const struct reader *r)
 {
 	json_t *rope = get(r, "rope_parameters"), *window = get(r, "sliding_window");
+	json_t *kinds = get(r, "layer_types");
+	const char *type = json_string_value(json_object_get(r->root, "model_type"));
+	bool qwen = type && !strcmp(type, "qwen2");
 	const struct reader inner = {r->path, rope, r->e};
 	bool uses_window;
 	double rotated = 1, rotated_too = 1;
 	if (get(r, "quantization_config"))
 		return not_supported(r, "quantization_config",
 			"is there; quantized numbers cannot be read");
-	if (get_bool(r, "use_sliding_window", window != NULL, &uses_window) ||
+	if (get_bool(r, "use_sliding_window", window && !qwen, &uses_window) ||
 		get_real(r, r->root, "partial_rotary_factor", 1, &rotated) ||
 		get_real(&inner, rope, "partial_rotary_factor", 1, &rotated_too))
 		return -1;
 	if (window && uses_window)
 		return not_supported(r, "sliding_window", "is there");
+	for (size_t i = 0; i < json_array_size(kinds); i++) {
+		const char *kind = json_string_value(json_array_get(kinds, i));
+		if (!kind || strcmp(kind, "full_attention"))
+			return not_supported(
+				r, "layer_types", "has other layers than full_attention");
+	}
 	return rotated == 1 && rotated_too == 1
 		       ? 0
 		       : not_supported(r, "partial_rotary_factor", "is not 1");
@@ -221,9 +254,10 @@ static int read_class(const struct reader *r, struct hf_config *h)
 	const char *type = json_string_value(json_object_get(r->root, "model_type"));
 	if (type && !strcmp(type, "gpt2"))
 		return read_gpt2(r, h);
-	if (type && !strcmp(type, "llama"))
-		return read_llama(r, h);
-	return not_supported(r, "model_type", "is neither gpt2 nor llama");
+	for (size_t i = 0; type && i < ARRAY_LEN(llama_likes); i++)
+		if (!strcmp(type, llama_likes[i].type))
+			return read_llama(r, &llama_likes[i], h);
+	return not_supported(r, "model_type", "is none of gpt2, llama, mistral, qwen2");
 }
 
 int hf_config_read(struct hf_config *h, const char *path, struct err *e)
@@ -281,9 +315,11 @@ static json_t *make_rope(const struct model_config *c)
 static json_t *make_llama(const struct model *m)
 {
 	const struct model_config *c = &m->c;
+	bool qwen = m->qkv_bias && !m->bias;
 	json_t *o = json_pack("{s:[s], s:s, s:s, s:I, s:I, s:I, s:I, s:I, s:I, s:I}",
-		"architectures", "LlamaForCausalLM", "model_type", "llama", "hidden_act",
-		"silu", "num_hidden_layers", (json_int_t)c->layers, "num_attention_heads",
+		"architectures", qwen ? "Qwen2ForCausalLM" : "LlamaForCausalLM",
+		"model_type", qwen ? "qwen2" : "llama", "hidden_act", "silu",
+		"num_hidden_layers", (json_int_t)c->layers, "num_attention_heads",
 		(json_int_t)c->heads, "num_key_value_heads", (json_int_t)c->kv_heads,
 		"hidden_size", (json_int_t)c->dim, "intermediate_size",
 		(json_int_t)c->ffn_dim, "head_dim", (json_int_t)m->head_dim,
@@ -291,6 +327,8 @@ static json_t *make_llama(const struct model *m)
 	json_object_set_new(o, "rms_norm_eps", json_real(c->norm_eps));
 	json_object_set_new(o, "rope_theta", json_real(c->rope_theta));
 	json_object_set_new(o, "rope_scaling", make_rope(c));
+	if (qwen)
+		return o; /* whose class has no switches for biases */
 	json_object_set_new(o, "attention_bias", json_boolean(m->bias));
 	json_object_set_new(o, "mlp_bias", json_boolean(m->bias));
 	return o;
@@ -310,6 +348,13 @@ static int check_class(const struct model *m, struct err *e)
 	if (m->c.arch == ARCH_GPT2 && m->c.kv_heads != m->c.heads)
 		return err_set(e, EX_DATAERR,
 			"GPT2LMHeadModel has as many key and value heads as heads");
+	if (m->c.arch == ARCH_GPT2 && model_q_width(m) != m->c.dim)
+		return err_set(e, EX_DATAERR,
+			"GPT2LMHeadModel has heads of hidden size / heads channels");
+	if (m->c.arch == ARCH_GPT2 && m->qkv_bias && !m->bias)
+		return err_set(e, EX_DATAERR,
+			"GPT2LMHeadModel has biases in all layers; this model has those "
+			"of queries, keys and values");
 	return 0;
 }
 

@@ -254,7 +254,7 @@ static int hash_written(const struct model *m, int64_t vocab,
 	c.vocab = vocab;
 	c.vocab_multiple = vocab < m->padded_vocab ? hf_vocab_multiple(m) : 1;
 	c.virtual_degrees = NULL;
-	c.bias = m->bias || c.arch == ARCH_GPT2 ? YES : NO;
+	c.bias = c.arch == ARCH_GPT2 ? BIAS_ALL : (int)model_bias(m);
 	if (model_init(&read, &c, 0, e))
 		return -1;
 	hf_hash_options(&read, out);

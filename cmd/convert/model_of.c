@@ -79,6 +79,8 @@ static void print_options(const struct model *m, struct str *out)
 	put_int(out, "heads", c->heads);
 	if (c->kv_heads != c->heads)
 		put_int(out, "kv-heads", c->kv_heads);
+	if (m->head_dim * c->heads != c->dim)
+		put_int(out, "head-dim", m->head_dim);
 	put_int(out, "dim", c->dim);
 	put_int(out, "ffn-dim", c->ffn_dim);
 	put_int(out, "context", c->context);
@@ -86,7 +88,7 @@ static void print_options(const struct model *m, struct str *out)
 	if (c->vocab_multiple > 1)
 		put_int(out, "vocab-multiple", c->vocab_multiple);
 	str_printf(out, "act = %s\n", act_names[c->act]);
-	str_printf(out, "bias = %s\n", m->bias ? "yes" : "no");
+	str_printf(out, "bias = %s\n", bias_names[model_bias(m)]);
 	str_printf(out, "tie = %s\n", m->tie ? "yes" : "no");
 	put_real(out, "norm-eps", c->norm_eps);
 	if (!m->arch->rope)

@@ -39,15 +39,17 @@ static int64_t rows(const struct torch_item *t, int64_t none)
 /* (Megatron-LM's are in torch_megatron.c.) */
 static const struct shapes {
 	const char *layers, *norm, *bias, *output;
+	const char *out_bias;  /* where queries may have biases, and these not */
 	const char *keys, *up; /* rows: kv heads, hidden size of the feed-forward layer */
 } shapes[NAMES_MEGATRON + 1] = {
 	[NAMES_META] = {"layers.", "attention_norm.weight", "attention.wq.bias",
-		"output.weight", "attention.wk.weight", "feed_forward.w1.weight"},
+		"output.weight", "attention.wo.bias", "attention.wk.weight",
+		"feed_forward.w1.weight"},
 	[NAMES_LLAMA] = {"model.layers.", "input_layernorm.weight",
-		"self_attn.q_proj.bias", "lm_head.weight", "self_attn.k_proj.weight",
-		"mlp.gate_proj.weight"},
+		"self_attn.q_proj.bias", "lm_head.weight", "self_attn.o_proj.bias",
+		"self_attn.k_proj.weight", "mlp.gate_proj.weight"},
 	[NAMES_GPT2] = {"transformer.h.", "ln_1.weight", "ln_1.bias", "lm_head.weight",
-		NULL, "mlp.c_fc.weight"},
+		NULL, NULL, "mlp.c_fc.weight"},
 };
 
 static void read_shapes_of_megatron(struct model_config *c, const struct torch_names *x)
@@ -55,7 +57,7 @@ static void read_shapes_of_megatron(struct model_config *c, const struct torch_n
 	int64_t qkv;
 	megatron_shapes(x, &c->layers, &c->ffn_dim, &qkv);
 	c->tie = torch_names_find(x, "output_layer.weight") ? NO : YES;
-	c->bias = NO;
+	c->bias = BIAS_NONE;
 }
 
 /* Sets what the shapes tell. */
@@ -75,7 +77,9 @@ static void read_shapes(struct model_config *c, const struct torch_names *x)
 		c->layers++;
 	/* (Hugging Face's GPT-2 has [in, out], nanoGPT [out, in]) */
 	c->ffn_dim = rows(up, 0) == c->dim && up->ndim == 2 ? up->dims[1] : rows(up, 0);
-	c->bias = of_layer(x, s->layers, 0, s->bias) ? YES : NO;
+	c->bias = !of_layer(x, s->layers, 0, s->bias)			   ? BIAS_NONE
+		  : s->out_bias && !of_layer(x, s->layers, 0, s->out_bias) ? BIAS_QKV
+									   : BIAS_ALL;
 	c->tie = output && !torch_same(x->file, output, x->table) ? NO : YES;
 	if (x->naming == NAMES_GPT2)
 		c->context = rows(torch_names_find(x, "transformer.wpe.weight"), 0);
@@ -233,6 +237,11 @@ static int read_config(struct model_config *c, const struct model_config *shape,
 	return 0;
 }
 
+static int64_t width_of_heads(const struct model_config *c)
+{
+	return c->head_dim ? c->head_dim : c->heads ? c->dim / c->heads : 0;
+}
+
 /* The rows of the keys; 0: only torchtitan's fused tensor has them. */
 static int64_t rows_of_keys(const struct model_config *c, const struct torch_names *x)
 {
@@ -240,7 +249,7 @@ static int64_t rows_of_keys(const struct model_config *c, const struct torch_nam
 	int64_t layers, ffn, qkv;
 	if (x->naming == NAMES_MEGATRON) {
 		megatron_shapes(x, &layers, &ffn, &qkv);
-		return (qkv - c->dim) / 2;
+		return (qkv - c->heads * width_of_heads(c)) / 2;
 	}
 	return s->keys ? rows(of_layer(x, s->layers, 0, s->keys), 0) : c->dim;
 }
@@ -249,8 +258,8 @@ static int64_t rows_of_keys(const struct model_config *c, const struct torch_nam
 static int set_kv_heads(struct model_config *c, const struct torch_names *x,
 	const char *path, struct err *e)
 {
-	int64_t width = c->heads ? c->dim / c->heads : 0, keys = rows_of_keys(c, x);
-	if (!c->heads || c->dim % c->heads)
+	int64_t width = width_of_heads(c), keys = rows_of_keys(c, x);
+	if (!width || (!c->head_dim && c->dim % c->heads))
 		return err_set(e, EX_DATAERR,
 			"%s: %lld heads do not divide the hidden size %lld", path,
 			(long long)c->heads, (long long)c->dim);

@@ -230,16 +230,30 @@ static int apply_env(struct parse *s, struct err *e)
 	return 0;
 }
 
+/* For opts_blame(): it lives as long as the program. */
+static const char *preset_in_words(const char *name)
+{
+	static struct strs all;
+	struct str words = {0};
+	str_printf(&words, "preset %s", name);
+	int64_t i = 0;
+	while (i < all.n && strcmp(all.v[i], words.s))
+		i++;
+	if (i == all.n)
+		strs_add(&all, words.s);
+	str_free(&words);
+	return all.v[i];
+}
+
 /* Presets in order, for example of a model, then of its training. */
 static int apply_presets(struct parse *s, const char *names, struct err *e)
 {
 	char *copy = xstrdup(names), *rest = copy, *name;
 	int rc = 0;
 	while (!rc && (name = strsep(&rest, ","))) {
-		struct str text = {0}, path = {0}, from = {0};
-		str_printf(&from, "preset %s", name);
+		struct str text = {0}, path = {0};
 		rc = preset_read(name, MAX_CONFIG, &path, &text, e) ||
-		     apply_text(s, &text, path.s, from.s, e);
+		     apply_text(s, &text, path.s, preset_in_words(name), e);
 		str_free(&text);
 		str_free(&path);
 	}

@@ -9,8 +9,8 @@ static int check_gpu(const struct train_opts *o, struct err *e)
 {
 	const struct model_config *m = &o->model;
 	const struct mistake mistakes[] = {
-		{m->dim / max64(1, m->heads) > MAX_HEAD,
-			"heads of more than 256 channels (dim / heads) are for CPUs"},
+		{(m->head_dim ? m->head_dim : m->dim / max64(1, m->heads)) > MAX_HEAD,
+			"heads of more than 256 channels are for CPUs"},
 		{m->dim > MAX_DIM,
 			"a --dim of more than 32768 is supported on CPUs only"},
 	};

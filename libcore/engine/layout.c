@@ -292,7 +292,8 @@ int layout_check(const struct train_opts *o, const struct model *m, struct err *
 			(long long)o->pp_stages, (long long)m->c.layers);
 	/* The plan's counts must fit into int64_t. */
 	double rows = (double)o->micro_batch * (double)m->c.context;
-	double width = (double)(m->c.dim + m->c.ffn_dim + m->padded_vocab);
+	double width =
+		(double)(m->c.dim + model_q_width(m) + m->c.ffn_dim + m->padded_vocab);
 	if (rows * width * (double)m->c.layers > 1e16 ||
 		(double)o->batch * (double)m->c.context > 1e16)
 		return err_set(e, EX_USAGE,

@@ -71,6 +71,9 @@ static const struct opt options[] = {
 	{OPT_INT, 0, "kv-heads", "N", "0", M(kv_heads), OPT_MODEL, 0, 4095,
 		.elsewhere = "num-query-groups num-key-value-heads n-kv-heads", .help =
 		"Number of key and value heads, for grouped-query attention. 0: as many as heads."},
+	{OPT_INT, 0, "head-dim", "N", "0", M(head_dim), OPT_MODEL, 0, 1 << 16,
+		.elsewhere = "kv-channels", .help =
+		"Channels of a head. 0: dim / heads."},
 	{OPT_INT, 0, "dim", "N", "128", M(dim), OPT_MODEL, 1, 1 << 22,
 		.elsewhere = "hidden-size n-embd", .help =
 		"Hidden size: the width of the residual stream."},
@@ -89,8 +92,9 @@ static const struct opt options[] = {
 		"Pad the vocabulary to a multiple of N. Padding tokens are never predicted."},
 	{OPT_ENUM, 0, "act", NULL, "by-arch", M(act), OPT_MODEL, .values = act_names, .help =
 		"Activation function. by-arch: gelu-tanh for gpt2, swiglu for llama."},
-	{OPT_ENUM, 0, "bias", NULL, "by-arch", M(bias), OPT_MODEL, .values = by_arch_names, .help =
-		"Biases in linear layers and LayerNorm. by-arch: yes for gpt2, no for llama."},
+	{OPT_ENUM, 0, "bias", NULL, "by-arch", M(bias), OPT_MODEL, .values = bias_names, .help =
+		"Biases in linear layers and LayerNorm. qkv: of queries, keys and values only, as "
+		"Qwen2 has them. by-arch: yes for gpt2, no for llama."},
 	{OPT_ENUM, 0, "tie", NULL, "by-arch", M(tie), OPT_MODEL, .values = by_arch_names, .help =
 		"Tie the output layer to the token embedding. by-arch: yes for gpt2, no for "
 		"llama."},

@@ -14,19 +14,21 @@ enum { DQ, DK, DV, DOUT, DELTA };
 
 static void tensors(struct model *m, int64_t layer, struct sublayer_tensors *t)
 {
-	int64_t dim = m->c.dim, heads = m->c.kv_heads, kv = heads * m->head_dim;
-	bool bias = m->bias, norm_bias = bias && m->arch->norm == NORM_LAYER;
+	int64_t dim = m->c.dim, q = model_q_width(m);
+	int64_t heads = m->c.kv_heads, kv = heads * m->head_dim;
+	bool bias = m->bias, qkv = m->qkv_bias,
+	     norm_bias = bias && m->arch->norm == NORM_LAYER;
 	/* clang-format off */
 	const struct tensor_row rows[] = {
 		{"attention_norm.weight", dim, 0,   TP_SPLIT_NONE, ROW_NORM,     true,      &t->norm},
 		{"attention_norm.bias",   dim, 0,   TP_SPLIT_NONE, ROW_BIAS,     norm_bias, &t->norm_bias},
-		{"attention.wq.weight",   dim, dim, TP_SPLIT_ROWS, ROW_WEIGHT,   true,      &t->in[Q], TILE_ATTENTION_IN},
-		{"attention.wq.bias",     dim, 0,   TP_SPLIT_ROWS, ROW_BIAS,     bias,      &t->in_bias[Q]},
+		{"attention.wq.weight",   q,   dim, TP_SPLIT_ROWS, ROW_WEIGHT,   true,      &t->in[Q], TILE_ATTENTION_IN},
+		{"attention.wq.bias",     q,   0,   TP_SPLIT_ROWS, ROW_BIAS,     qkv,       &t->in_bias[Q]},
 		{"attention.wk.weight",   kv,  dim, TP_SPLIT_ROWS, ROW_WEIGHT,   true,      &t->in[K], TILE_ATTENTION_IN, heads},
-		{"attention.wk.bias",     kv,  0,   TP_SPLIT_ROWS, ROW_BIAS,     bias,      &t->in_bias[K], TILE_NONE, heads},
+		{"attention.wk.bias",     kv,  0,   TP_SPLIT_ROWS, ROW_BIAS,     qkv,       &t->in_bias[K], TILE_NONE, heads},
 		{"attention.wv.weight",   kv,  dim, TP_SPLIT_ROWS, ROW_WEIGHT,   true,      &t->in[V], TILE_ATTENTION_IN, heads},
-		{"attention.wv.bias",     kv,  0,   TP_SPLIT_ROWS, ROW_BIAS,     bias,      &t->in_bias[V], TILE_NONE, heads},
-		{"attention.wo.weight",   dim, dim, TP_SPLIT_COLS, ROW_RESIDUAL, true,      &t->out, TILE_ATTENTION_OUT},
+		{"attention.wv.bias",     kv,  0,   TP_SPLIT_ROWS, ROW_BIAS,     qkv,       &t->in_bias[V], TILE_NONE, heads},
+		{"attention.wo.weight",   dim, q,   TP_SPLIT_COLS, ROW_RESIDUAL, true,      &t->out, TILE_ATTENTION_OUT},
 		{"attention.wo.bias",     dim, 0,   TP_SPLIT_NONE, ROW_BIAS,     bias,      &t->bias},
 	};
 	/* clang-format on */

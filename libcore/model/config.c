@@ -10,6 +10,7 @@ static const struct arch *const arch_table[] = {ARCH_LIST(ARCH_ROW)};
 #define ARCH_NAME(id, row) #row,
 const char *const arch_names[] = {ARCH_LIST(ARCH_NAME) NULL};
 const char *const by_arch_names[] = {"by-arch", "yes", "no", NULL};
+const char *const bias_names[] = {"by-arch", "yes", "no", "qkv", NULL};
 const char *const act_names[] = {"by-arch", "gelu-tanh", "gelu", "swiglu", NULL};
 const char *const init_names[] = {"by-arch", "gpt2", "llama", "depth", NULL};
 const char *const rope_scaling_names[] = {"none", "linear", "llama3", NULL};
@@ -52,7 +53,8 @@ static int check_size(const struct model *m, struct err *e)
 {
 	const struct model_config *c = &m->c;
 	double dim = (double)c->dim, ffn = (double)c->ffn_dim;
-	double n = (double)c->layers * (4 * dim * dim + 3 * dim * ffn) +
+	double q = (double)c->heads * (double)m->head_dim;
+	double n = (double)c->layers * (4 * dim * q + 3 * dim * ffn) +
 		   dim * (2 * (double)m->padded_vocab + (double)c->context);
 	if (n < 0x1p56)
 		return 0;
@@ -74,7 +76,7 @@ static int check_kv_heads(const struct model *m, struct err *e)
 static int check(struct model *m, struct err *e)
 {
 	const struct model_config *c = &m->c;
-	if (check_divisible(c->dim, c->heads, "dim", "heads", e) ||
+	if ((!c->head_dim && check_divisible(c->dim, c->heads, "dim", "heads", e)) ||
 		check_divisible(c->heads, c->kv_heads, "heads", "kv-heads", e) ||
 		check_divisible(c->heads, m->tp, "heads", "virtual tp", e) ||
 		check_kv_heads(m, e) ||
@@ -121,9 +123,10 @@ static int resolve(struct model *m, int64_t vocab, struct err *e)
 	m->act = c->act == ACTC_SWIGLU ? ACT_SWIGLU
 		 : c->act == ACTC_GELU ? ACT_GELU
 				       : ACT_GELU_TANH;
-	m->bias = decide(c->bias, m->arch->bias);
+	m->bias = c->bias == BIAS_BY_ARCH ? m->arch->bias : c->bias == BIAS_ALL;
+	m->qkv_bias = m->bias || c->bias == BIAS_QKV;
 	m->tie = decide(c->tie, m->arch->tie);
-	m->head_dim = c->heads ? c->dim / c->heads : 0;
+	m->head_dim = c->head_dim ? c->head_dim : c->heads ? c->dim / c->heads : 0;
 	int64_t multiple = max64(1, c->vocab_multiple);
 	while (multiple % m->tp)
 		multiple += max64(1, c->vocab_multiple);
@@ -279,8 +282,8 @@ struct model_counts model_counts(const struct model *m)
 
 double model_flops_per_token(const struct model *m, bool causal)
 {
-	double attention =
-		12.0 * (double)m->c.layers * (double)m->c.dim * (double)m->c.context;
+	double attention = 12.0 * (double)m->c.layers * (double)model_q_width(m) *
+			   (double)m->c.context;
 	return 6.0 * (double)model_counts(m).for_flops +
 	       (causal ? attention / 2 : attention);
 }
@@ -288,7 +291,7 @@ double model_flops_per_token(const struct model *m, bool causal)
 double model_block_work(const struct model *m)
 {
 	const struct block_tensors *b = &m->blocks[0];
-	double work = (double)m->c.dim * (double)m->c.context;
+	double work = (double)model_q_width(m) * (double)m->c.context;
 	for (int i = 0; i < b->n_operands; i++)
 		work += (double)tensor_size(b->operand[i]);
 	return work;

@@ -19,6 +19,7 @@ enum arch_id { ARCH_LIST(ARCH_ID) ARCHS };
 #undef ARCH_ID
 
 enum yes_no { BY_ARCH, YES, NO };
+enum bias_choice { BIAS_BY_ARCH, BIAS_ALL, BIAS_NONE, BIAS_QKV };
 enum act_choice { ACTC_BY_ARCH, ACTC_GELU_TANH, ACTC_GELU, ACTC_SWIGLU };
 enum init_choice { INITC_BY_ARCH, INITC_GPT2, INITC_LLAMA, INITC_DEPTH };
 enum rope_scaling { ROPE_PLAIN, ROPE_LINEAR, ROPE_LLAMA3 };
@@ -26,9 +27,9 @@ enum rope_scaling { ROPE_PLAIN, ROPE_LINEAR, ROPE_LLAMA3 };
 /* Values of the options; model_init() replaces "by architecture" and 0 by the defaults. */
 struct model_config {
 	int arch; /* enum arch_id */
-	int64_t layers, heads, kv_heads, dim, ffn_dim, context;
+	int64_t layers, heads, kv_heads, head_dim, dim, ffn_dim, context;
 	int64_t vocab, vocab_multiple;
-	int act, bias, tie, init;
+	int act, bias, tie, init; /* bias: enum bias_choice */
 	double dropout, norm_eps;
 	double rope_theta, rope_factor, rope_low, rope_high;
 	int rope_scaling;
@@ -57,7 +58,7 @@ ARCH_LIST(ARCH_ROW)
 extern const struct sublayer attention_heads, ffn_dense;
 /* Names for the options, NULL-terminated. */
 extern const char *const arch_names[], *const by_arch_names[], *const act_names[];
-extern const char *const init_names[], *const rope_scaling_names[];
+extern const char *const bias_names[], *const init_names[], *const rope_scaling_names[];
 
 /* The tensors of a sublayer; NULL: the model does not have this tensor. */
 enum { SUBLAYER_INPUTS = 3 };
@@ -81,7 +82,8 @@ struct model {
 	struct model_config c; /* resolved */
 	const struct arch *arch;
 	enum act_kind act;
-	bool bias, tie;
+	bool bias, qkv_bias; /* of all linear layers; of queries, keys and values */
+	bool tie;
 	int tp, cp; /* virtual degrees */
 	int64_t head_dim, padded_vocab;
 	struct tensor *tensors;
@@ -99,6 +101,15 @@ int model_virtual(const char *text, int64_t *tp, int64_t *cp, struct err *e);
 int model_init(
 	struct model *m, const struct model_config *c, int64_t vocab, struct err *e);
 void model_free(struct model *m);
+static inline enum bias_choice model_bias(const struct model *m)
+{
+	return m->bias ? BIAS_ALL : m->qkv_bias ? BIAS_QKV : BIAS_NONE;
+}
+/* The width of all queries: that of the residual stream, unless heads have a size of their own. */
+static inline int64_t model_q_width(const struct model *m)
+{
+	return m->c.heads * m->head_dim;
+}
 /* The operands of the blocks become float8 operands; with `skip_ends` but for the first and the last
  * block. */
 void model_set_float8(struct model *m, bool skip_ends);

@@ -45,7 +45,7 @@ void shape_of(struct shape *s, const struct model *m)
 		.embedding = (double)(m->padded_vocab * c->dim),
 		.gated = m->act == ACT_SWIGLU,
 		.tied = m->tie};
-	s->block = 2 * s->dim * (s->dim + s->kv_dim) +
+	s->block = 2 * s->dim * ((double)model_q_width(m) + s->kv_dim) +
 		   (s->gated ? 3 : 2) * s->dim * s->ffn_dim + 2 * s->dim;
 }
 

@@ -300,6 +300,10 @@ offers() { # PROGRAM WORD...
 		llama3-8b 8030261248
 		llama3-70b 70553706496
 		llama3-405b 405853388800
+		smollm2-135m 134515008
+		smollm2-1.7b 1711376384
+		mistral-7b 7248023552
+		qwen2.5-0.5b 494032768
 	END
 	# as the originals print: nn.GELU(approximate='none'), 64 sequences on each of four GPUs
 	for preset in wordplay shakespeare-char; do

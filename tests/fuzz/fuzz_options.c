@@ -57,8 +57,9 @@ static bool ends(const char *arg)
 {
 	if (arg[0] == '-' && arg[1] != '-')
 		return strpbrk(arg, "hV");
-	return !strncmp(arg, "--h", 3) || !strncmp(arg, "--v", 3) ||
-	       !strncmp(arg, "--g", 3) || !strncmp(arg, "--pr", 4);
+	return !strcmp(arg, "--complete") || !strncmp(arg, "--h", 3) ||
+	       !strncmp(arg, "--v", 3) || !strncmp(arg, "--g", 3) ||
+	       !strncmp(arg, "--pr", 4);
 }
 
 static void same_printed(const struct program *p, const char *o)

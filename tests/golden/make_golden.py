@@ -67,14 +67,16 @@ CASES = {
                "rope-high": 4.0, "rope-original": 60, "norm-eps": 1e-6},
     "llama-bias": {"arch": "llama", "bias": "yes", "rope-theta": 50.0,
                    "rope-scaling": "linear", "rope-factor": 2.0},
+    "qwen2": {"arch": "llama", "kv-heads": 2, "bias": "qkv", "head-dim": 10,
+              "norm-eps": 1e-6, "tie": "yes"},
     "gpt2-documents": {"arch": "gpt2", "packing": "documents"},
     "llama-documents": {"arch": "llama", "kv-heads": 2, "packing": "documents"},
 }
 
 
 def spec_of(case):
-    return {"norm-eps": 1e-5, "kv-heads": COMMON["heads"], **COMMON,
-            **ARCH[CASES[case]["arch"]], **CASES[case]}
+    return {"norm-eps": 1e-5, "kv-heads": COMMON["heads"],
+            "head-dim": COMMON["dim"] // COMMON["heads"], **COMMON, **ARCH[CASES[case]["arch"]], **CASES[case]}
 
 
 def config_of(case):
@@ -86,9 +88,10 @@ def config_of(case):
 # ---- parameters --------------------------------------------------------------------
 
 def shapes(s):
-    dim, ffn, kv = s["dim"], s["ffn-dim"], s["dim"] // s["heads"] * s["kv-heads"]
-    linear = {"attention.wq": (dim, dim), "attention.wk": (kv, dim),
-              "attention.wv": (kv, dim), "attention.wo": (dim, dim),
+    dim, ffn = s["dim"], s["ffn-dim"]
+    q, kv = s["head-dim"] * s["heads"], s["head-dim"] * s["kv-heads"]
+    linear = {"attention.wq": (q, dim), "attention.wk": (kv, dim),
+              "attention.wv": (kv, dim), "attention.wo": (dim, q),
               "feed_forward.w1": (ffn, dim), "feed_forward.w2": (dim, ffn)}
     if s["act"] == "swiglu":
         linear["feed_forward.w3"] = (ffn, dim)
@@ -100,7 +103,7 @@ def shapes(s):
         norms += [f"layers.{block}.attention_norm", f"layers.{block}.ffn_norm"]
         for name, shape in linear.items():
             table[f"layers.{block}.{name}.weight"] = shape
-            if s["bias"] == "yes":
+            if s["bias"] == "yes" or (s["bias"] == "qkv" and name[-2:] in ("wq", "wk", "wv")):
                 table[f"layers.{block}.{name}.bias"] = shape[:1]
     for name in norms:
         table[f"{name}.weight"] = (dim,)
@@ -217,7 +220,7 @@ TORCH = SimpleNamespace(
 def rope_frequencies(s):
     """Su et al. 2021; scaled as in Llama 3.1's model card and code (Meta 2024), or all by
     one factor (Chen et al. 2023)."""
-    head_dim = s["dim"] // s["heads"]
+    head_dim = s["head-dim"]
     scaled = []
     for j in range(head_dim // 2):
         f = s["rope-theta"] ** (-2 * j / head_dim)
@@ -258,7 +261,7 @@ def norm(p, name, x, s, ops):
 def attend(p, block, x, s, ops, document, position):
     def heads(name):
         y = linear(p, f"{block}.attention.{name}", x)
-        return y.unflatten(-1, (-1, s["dim"] // s["heads"])).transpose(1, 2)
+        return y.unflatten(-1, (-1, s["head-dim"])).transpose(1, 2)
 
     q, k, v = heads("wq"), heads("wk"), heads("wv")
     if s["arch"] == "llama":

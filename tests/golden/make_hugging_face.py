@@ -21,7 +21,8 @@ import h5py
 import numpy as np
 import torch
 from transformers import (AutoModelForCausalLM, GPT2Config, GPT2LMHeadModel, LlamaConfig,
-                          LlamaForCausalLM)
+                          LlamaForCausalLM, MistralConfig, MistralForCausalLM,
+                          Qwen2Config, Qwen2ForCausalLM)
 
 VOCAB, POSITIONS = 37, 16
 
@@ -32,8 +33,8 @@ def gpt2(**options):
         bos_token_id=None, eos_token_id=None, **options))
 
 
-def llama(**options):
-    return LlamaForCausalLM(LlamaConfig(
+def llama(model=LlamaForCausalLM, config=LlamaConfig, **options):
+    return model(config(
         vocab_size=VOCAB, hidden_size=24, intermediate_size=40, num_hidden_layers=2,
         num_attention_heads=4, num_key_value_heads=2, max_position_embeddings=POSITIONS,
         bos_token_id=None, eos_token_id=None, **options))
@@ -50,6 +51,11 @@ CASES = {
         "high_freq_factor": 4.0, "original_max_position_embeddings": 60}),
     "llama-bias": lambda: llama(attention_bias=True, rope_parameters={
         "rope_type": "linear", "rope_theta": 50.0, "factor": 2.0}),
+    "qwen2": lambda: llama(Qwen2ForCausalLM, Qwen2Config, tie_word_embeddings=True,
+                           rope_parameters={"rope_type": "default", "rope_theta": 1000.0}),
+    # heads that are not hidden size / heads wide
+    "mistral": lambda: llama(MistralForCausalLM, MistralConfig, head_dim=10,
+                             sliding_window=None),
 }
 
 

@@ -24,7 +24,7 @@
 static struct err e;
 
 static const char *const cases[] = {
-	"gpt2", "gpt2-plain", "llama", "llama3", "llama-bias"};
+	"gpt2", "gpt2-plain", "llama", "llama3", "llama-bias", "qwen2", "mistral"};
 
 static const char *golden(const char *name)
 {

@@ -308,6 +308,8 @@ int main(void)
 		TEST("Llama, grouped queries", agrees, "llama"),
 		TEST("Llama, rope-scaling llama3, tied", agrees, "llama3"),
 		TEST("Llama, rope-scaling linear, biases", agrees, "llama-bias"),
+		TEST("Llama, biases of queries, keys and values, heads of their own size",
+			agrees, "qwen2"),
 		TEST("GPT-2, documents", agrees, "gpt2-documents"),
 		TEST("Llama, documents", agrees, "llama-documents"),
 		TEST("padding, tied", ignores_padding, "gpt2"),

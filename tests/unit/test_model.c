@@ -61,6 +61,8 @@ static void presets_have_their_size(void **state)
 		{"llama3-8b", 8030261248},
 		{"llama3-70b", 70553706496},
 		{"llama3-405b", 405853388800},
+		{"qwen2.5-0.5b", 494032768},
+		{"mistral-7b", 7248023552},
 	};
 	(void)state;
 	for (size_t i = 0; i < ARRAY_LEN(some); i++) {
@@ -369,6 +371,8 @@ static const char *const nets[] = {
 	"context = 16\nvirtual = tp=4\n",
 	"arch = llama\nlayers = 1\nheads = 8\nkv-heads = 2\ndim = 32\nffn-dim = 48\n"
 	"context = 16\nvirtual = tp=4,cp=2\nbias = yes\n",
+	"arch = llama\nlayers = 1\nheads = 4\nkv-heads = 2\nhead-dim = 12\ndim = 32\n"
+	"context = 16\nvirtual = tp=2,cp=2\nbias = qkv\n",
 };
 
 static uint32_t token(int64_t i)
