@@ -16,7 +16,7 @@
 struct opts {
 	int by, axis, format, rule, require;
 	double rtol, atol, margin, alarm, confidence, patience;
-	bool common, follow, json, locate, speed, table;
+	bool common, follow, json, locate, speed, table, each_run, whole_range;
 	int64_t spool_limit;
 	struct graph_opts draw;
 	const char *pattern, *control_program, *test_program, *launcher;
@@ -104,6 +104,13 @@ static const struct opt options[] = {
 		"Horizontal axis. auto: as --by. seconds, bytes: the time of all steps so far, "
 		"or the bytes sent in them by the rank that sends most."},
 	OPT_GRAPH(O(draw)),
+	{OPT_FLAG, 0, "each-run", NULL, "no", O(each_run), .help =
+		"In this graph and in plots, draw each run. Without it, several controls, or the "
+		"runs of --test, are replicas: their mean is drawn, in plots within a band from the "
+		"lowest to the highest."},
+	{OPT_FLAG, 0, "whole-range", NULL, "no", O(whole_range), .help =
+		"In graphs, plots and reports, make room for all values. Without it, first steps "
+		"and others that are far from the rest may be outside, which is said."},
 	{OPT_LIST, 'p', "plot", "FILE", NULL, O(plots), .files = "", .help =
 		"Draw the curves to a .svg, .png or .pdf file with gnuplot. May be given many "
 		"times."},
@@ -123,7 +130,7 @@ static const struct opt options[] = {
 
 static const char *const synopsis[] = {"[options] CONTROL TEST ...",
 	"[options] --control RUN ... --test RUN ...",
-	"--graph | --plot FILE | --table [options] RUN", NULL};
+	"--graph | --plot FILE | --table | --report FILE [options] RUN", NULL};
 
 static void generate(int kind, FILE *f)
 {
@@ -168,9 +175,8 @@ static int64_t add_names(struct strs *to, char **names, int64_t n, bool whole)
 /* Curves of a run by itself are worth a look. */
 static bool is_shown(const struct opts *o)
 {
-	bool judged = o->follow || o->locate || o->json || o->speed || o->reports.n ||
-		      o->require;
-	return (o->draw.graph || o->plots.n || o->table) && !judged;
+	bool judged = o->follow || o->locate || o->json || o->speed || o->require;
+	return (o->draw.graph || o->plots.n || o->table || o->reports.n) && !judged;
 }
 
 /* Of the operands the first is the control, unless an option names the controls or the tests. */
@@ -192,7 +198,7 @@ static int name_runs(
 	if (!n_controls || names->n == n_controls)
 		return err_set(e, EX_USAGE,
 			"give two or more runs: a control and a test, or more of them; or "
-			"one with --graph, --plot or --table");
+			"one with --graph, --plot, --table or --report");
 	return (int)n_controls;
 }
 
@@ -457,22 +463,25 @@ static int follow(struct runs *r, const struct strs *names, const struct opts *o
 
 /* ---- showing ----------------------------------------------------------------------- */
 
-static int show(const struct run_log *logs, int n, const struct opts *o,
-	const char *column, struct err *e)
+static int show(
+	const struct runs *r, const struct opts *o, const char *column, struct err *e)
 {
+	const struct series_opts drawn = {r->n_controls, o->tests.n > 0, o->each_run};
 	struct str text = {0};
 	struct curve_plot c;
 	enum curve_axis axis = (enum curve_axis)(o->axis ? o->axis - 1 : o->by);
 	int rc = 0;
 	if (o->table)
-		curve_table(logs, n, column, (enum curve_axis)o->by, &text);
+		curve_table(r->logs, r->n, column, (enum curve_axis)o->by, &text);
 	text_printable(text.s); /* (a graph has colours) */
-	if ((o->draw.graph || o->plots.n) && curves_of(&c, logs, n, column, axis, e))
+	if ((o->draw.graph || o->plots.n) &&
+		curves_of(&c, r->logs, r->n, &drawn, column, axis, e))
 		return str_free(&text), -1;
 	c.graph.log_y = o->draw.log_scale;
+	c.graph.settled = !o->whole_range;
 	if (o->draw.graph) {
 		const struct graph_style style =
-			graph_style_of(&o->draw, c.n, log_color(stdout));
+			graph_style_of(&o->draw, c.list.n, log_color(stdout));
 		graph_text(&c.graph, &style, &text);
 	}
 	fputs(text.s ? text.s : "", stdout);
@@ -488,7 +497,8 @@ static int write_reports(const struct runs *r, const struct opts *o, const char 
 	const struct report_run *runs, struct err *e)
 {
 	const struct report report = {r->logs, runs, r->n, column,
-		(enum curve_axis)(o->axis ? o->axis - 1 : o->by)};
+		(enum curve_axis)(o->axis ? o->axis - 1 : o->by), o->tests.n > 0,
+		o->whole_range};
 	int rc = 0;
 	for (int64_t i = 0; i < o->reports.n && !rc; i++)
 		rc = report_write(&report, o->reports.v[i], e);
@@ -559,8 +569,7 @@ int main(int argc, char **argv)
 	if (r.n == 1)
 		info("%s alone is shown: nothing is compared", r.logs[0].name);
 	int code = r.n > 1 ? compare_all(&r, &o, &how, reports) : 0;
-	int rc = show(r.logs, r.n, &o, column, &e) ||
-		 write_reports(&r, &o, column, reports, &e);
+	int rc = show(&r, &o, column, &e) || write_reports(&r, &o, column, reports, &e);
 	free_reports(reports, r.n);
 	free_runs(&r);
 	strs_free(&names);

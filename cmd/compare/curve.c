@@ -17,6 +17,11 @@ static const struct {
 	[AXIS_BYTES] = {COL_SENT, true},
 };
 
+const char *curve_axis_column(enum curve_axis axis)
+{
+	return columns[axes[axis].column].name;
+}
+
 bool curve_has_column(const struct run_log *l, int c)
 {
 	for (int64_t i = 0; i < l->n_rows; i++)
@@ -46,35 +51,6 @@ double *curve_axis_values(const struct run_log *l, enum curve_axis axis)
 		x[i] = sum;
 	}
 	return x;
-}
-
-static int no_axis(
-	const struct run_log *l, const char *column, enum curve_axis axis, struct err *e)
-{
-	return err_set(e, EX_DATAERR, "%s: no column '%s', so %s cannot be drawn over %s",
-		l->name, columns[axes[axis].column].name, column, curve_axis_names[axis]);
-}
-
-int curve_points(const struct run_log *l, const char *column, enum curve_axis axis,
-	struct graph_point **p, int64_t *n, struct err *e)
-{
-	int c = run_log_find(l, column);
-	*p = xmalloc((size_t)(l->n_rows + 1) * sizeof(**p));
-	*n = 0;
-	if (c < 0 || !l->column[c].v)
-		return 0;
-	double *x = curve_axis_values(l, axis);
-	if (!x) {
-		free(*p);
-		return no_axis(l, column, axis, e);
-	}
-	for (int64_t i = 0; i < l->n_rows; i++) {
-		double y = run_log_value(l, i, c);
-		if (isfinite(x[i]) && isfinite(y))
-			(*p)[(*n)++] = (struct graph_point){x[i], y};
-	}
-	free(x);
-	return 0;
 }
 
 static bool is_axis(const char *name)

@@ -18,10 +18,7 @@ extern const char *const curve_axis_names[N_CURVE_AXES + 1]; /* ends with NULL *
 /* The values of the axis in each row: [n_rows], allocated; NULL: the log does not have it. Of
  * seconds and bytes: the sum over all steps so far. */
 double *curve_axis_values(const struct run_log *l, enum curve_axis axis);
-/* The finite points of a column in the order of the rows: *p is allocated. 0, or -1 with *e set if
- * the log has values of the column but not the axis. */
-int curve_points(const struct run_log *l, const char *column, enum curve_axis axis,
-	struct graph_point **p, int64_t *n, struct err *e);
+const char *curve_axis_column(enum curve_axis axis); /* that it needs */
 /* Whether a row has a value of the column (-1: of none). */
 bool curve_has_column(const struct run_log *l, int c);
 /* All columns with a value in one of the logs, but those of the axes. */
@@ -29,16 +26,6 @@ void curve_columns(const struct run_log *logs, int n, struct strs *names);
 
 /* ---- plot.c ------------------------------------------------------------------------ */
 
-struct curve_plot {
-	struct graph_series *series; /* [n] */
-	int n;
-	struct graph graph;
-};
-
-/* The curves of a column of all logs, which they refer to for their names. */
-int curves_of(struct curve_plot *c, const struct run_log *logs, int n, const char *column,
-	enum curve_axis axis, struct err *e);
-void curves_free(struct curve_plot *c);
 /* Prints a table: step or tokens, control, tests; '-' if a run has no value. */
 void curve_table(const struct run_log *logs, int n, const char *column,
 	enum curve_axis axis, struct str *out);

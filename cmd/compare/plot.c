@@ -1,36 +1,64 @@
 /* The curves of several logs, as a graph and as a table. */
 #include "compare/compare.h"
-#include "compare/curve.h"
+#include "compare/series.h"
 
 #include <math.h>
 #include <stdlib.h>
 
-int curves_of(struct curve_plot *c, const struct run_log *logs, int n, const char *column,
-	enum curve_axis axis, struct err *e)
+/* The points of a series for a graph; of replicas also their band. */
+static void fill(
+	struct graph_series *to, struct series_point *from, int64_t n, bool replicas)
 {
-	*c = (struct curve_plot){
-		.series = xcalloc((size_t)n, sizeof(*c->series)), .n = n};
+	enum { MOST = 1024 }; /* groups of a band: about as many as there are pixels */
+	struct graph_point *p = xmalloc((size_t)(n + 1) * sizeof(*p));
+	for (int64_t k = 0; k < n; k++)
+		p[k] = (struct graph_point){from[k].x, from[k].y};
+	to->p = p;
+	to->n = n;
+	if (!replicas)
+		return;
+	to->n_band = series_thin(from, n, MOST);
+	struct graph_band *band = xmalloc((size_t)(to->n_band + 1) * sizeof(*band));
+	for (int64_t k = 0; k < to->n_band; k++)
+		band[k] = (struct graph_band){from[k].x, from[k].low, from[k].high};
+	to->band = band;
+}
+
+int curves_of(struct curve_plot *c, const struct run_log *logs, int n,
+	const struct series_opts *o, const char *column, enum curve_axis axis,
+	struct err *e)
+{
+	*c = (struct curve_plot){0};
+	series_list_init(&c->list, logs, n, o);
+	c->series = xcalloc((size_t)c->list.n, sizeof(*c->series));
 	c->graph = (struct graph){.x_name = curve_axis_names[axis],
 		.y_name = column,
 		.series = c->series,
-		.n_series = n};
-	for (int i = 0; i < n; i++) {
-		struct graph_point *p = NULL;
-		c->series[i].name = logs[i].name;
-		if (curve_points(&logs[i], column, axis, &p, &c->series[i].n, e)) {
+		.n_series = c->list.n,
+		.settled = true};
+	for (int i = 0; i < c->list.n; i++) {
+		const struct curve_series *s = &c->list.v[i];
+		struct series_point *p;
+		int64_t points;
+		if (series_points(&c->list, s, column, axis, &p, &points, e)) {
 			curves_free(c);
 			return -1;
 		}
-		c->series[i].p = p;
+		c->series[i].name = s->name;
+		fill(&c->series[i], p, points, s->n > 1);
+		free(p);
 	}
 	return 0;
 }
 
 void curves_free(struct curve_plot *c)
 {
-	for (int i = 0; i < c->n; i++)
+	for (int i = 0; i < c->list.n; i++) {
 		free((void *)c->series[i].p);
+		free((void *)c->series[i].band);
+	}
 	free(c->series);
+	series_list_free(&c->list);
 	*c = (struct curve_plot){0};
 }
 

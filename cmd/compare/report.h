@@ -1,14 +1,15 @@
 /*
  * Reports: what is known of a control and its tests, as a page for a browser or as Markdown.
  *
- * The page is one file, which asks for nothing else: tables, curves, differences. Long logs are
- * thinned to some thousand points. All text comes from logs, which are not trusted, and is escaped.
+ * The page is one file, which asks for nothing else: tables, curves, differences. Without its script it shows the
+ * same; the script is for another axis, for zoom and for values at the pointer. Long logs are thinned to some hundred
+ * points. All text comes from logs, which are not trusted, and is escaped.
  */
 #ifndef COMPARE_REPORT_H
 #define COMPARE_REPORT_H
 
 #include "base/page.h"
-#include "compare/curve.h"
+#include "compare/series.h"
 #include "run/run.h"
 
 struct report_run {
@@ -24,6 +25,8 @@ struct report {
 	int n;
 	const char *column;   /* that is shown first */
 	enum curve_axis axis; /* likewise */
+	bool one_set;	      /* the tests are replicas of each other */
+	bool whole_range;     /* of values, instead of the settled one */
 };
 
 /* Writes the report to a file, which it replaces. 0, or -1 with *e set. */
@@ -54,13 +57,55 @@ struct differences {
 void differences_of(const struct report *r, struct differences *d);
 void differences_free(struct differences *d);
 
-/* ---- report_html.c, page.c, report_data.c, report_md.c ----------------------------------------------------- */
+/* The list of what is drawn of a report. */
+void report_series(const struct report *r, struct series_list *l);
+
+/* ---- figures.c: the curves of a page, thinned --------------------------------------- */
+
+struct figure_curve {
+	struct series_point *p; /* in steps, ascending */
+	int64_t n;
+};
+
+/* A column, or the difference of tests and controls in it. */
+struct figure {
+	char *title;
+	bool difference;
+	struct scale y;
+	struct outside outside;	     /* of the points */
+	struct figure_curve *series; /* [list.n] */
+	struct figure_curve *runs;   /* [list.n_runs] of series that have several */
+};
+
+struct figures {
+	const struct report *r;
+	struct series_list list;
+	struct scale x;
+	struct figure *v; /* [n], that of the report's column first */
+	int n;
+	struct strs left_out; /* columns that have no figure */
+	bool *lacks;	      /* [list.n] values, but not the axis */
+};
+
+void figures_init(struct figures *f, const struct report *r);
+void figures_free(struct figures *f);
+
+/* ---- figure_svg.c: as pictures in a page ------------------------------------------------ */
+
+/* A curve's colour, width and dashes. */
+void figure_stroke(const struct series_list *l, int series, struct str *out);
+void figure_svg(const struct figures *f, int number, struct str *out);
+/* A small picture of a run in the first figure. */
+void figure_spark(const struct figures *f, int run, struct str *out);
+void figure_legend(const struct figures *f, struct str *out);
+
+/* ---- report_html.c, page.c, report_data.c, report_md.c ---------------------------------- */
 
 void report_html(const struct report *r, struct str *out);
 /* The part of the page that shows curves, its style and its script. */
 extern const char report_curves_html[], report_curves_css[], report_page_js[];
 /* The curves, as JSON for the script of the page. */
-void report_data(const struct report *r, struct str *out);
+void report_data(const struct figures *f, struct str *out);
 void report_md(const struct report *r, struct str *out);
 
 #endif

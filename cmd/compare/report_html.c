@@ -5,18 +5,25 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* ---- runs -------------------------------------------------------------------------- */
+/* What the functions of the page know. */
+struct view {
+	const struct report *r;
+	struct figures figures;
+	char **names; /* of the runs */
+};
+
+/* ---- verdicts ---------------------------------------------------------------------- */
 
 /* The first names of one side. */
-static void put_names(const struct report *r, bool controls, struct str *out)
+static void put_names(const struct view *v, bool controls, struct str *out)
 {
 	enum { MOST = 4 };
 	int n = 0;
-	for (int i = 0; i < r->n; i++) {
-		if ((r->runs[i].control < 0) != controls || n++ >= MOST)
+	for (int i = 0; i < v->r->n; i++) {
+		if ((v->r->runs[i].control < 0) != controls || n++ >= MOST)
 			continue;
 		str_puts(out, n > 1 ? ", " : "");
-		str_puts(out, r->logs[i].name);
+		str_puts(out, v->names[i]);
 	}
 	if (n > MOST)
 		str_printf(out, " and %d more", n - MOST);
@@ -24,10 +31,12 @@ static void put_names(const struct report *r, bool controls, struct str *out)
 
 static void put_title(const void *of, struct str *out)
 {
-	const struct report *r = of;
-	put_names(r, false, out);
-	str_puts(out, " against ");
-	put_names(r, true, out);
+	const struct view *v = of;
+	if (v->r->n > report_controls(v->r)) {
+		put_names(v, false, out);
+		str_puts(out, " against ");
+	}
+	put_names(v, true, out);
 }
 
 static void put_verdict(struct str *out, const struct report_run *run)
@@ -38,62 +47,217 @@ static void put_verdict(struct str *out, const struct report_run *run)
 	str_free(&words);
 }
 
+/* Text in which "step 12" leads to the curves at that step. */
+static void put_linked(struct str *out, const char *text)
+{
+	static const char word[] = "step ";
+	for (const char *at; (at = strstr(text, word));) {
+		const char *number = at + strlen(word);
+		size_t digits = strspn(number, "0123456789");
+		struct str before = {0};
+		str_add(&before, text, (size_t)(at - text));
+		html_text(out, before.s);
+		str_free(&before);
+		if (digits && digits < 17)
+			str_printf(out, "<a href=\"#step=%.*s\">%s%.*s</a>", (int)digits,
+				number, word, (int)digits, number);
+		else
+			str_printf(out, "%s%.*s", word, (int)digits, number);
+		text = number + digits;
+	}
+	html_text(out, text);
+}
+
 static void put_reason(struct str *out, const struct report_run *run)
 {
 	const char *reason = run->verdict ? strstr(run->verdict, ": ") : NULL;
-	html_text(out, reason ? reason : "");
+	if (!reason)
+		return;
+	str_puts(out, "<span class=\"reason\">");
+	put_linked(out, reason + 2);
+	str_puts(out, "</span>");
+}
+
+static bool same_words(const struct report_run *a, const struct report_run *b)
+{
+	struct str x = {0}, y = {0};
+	report_words(a, &x);
+	report_words(b, &y);
+	bool same = (a->control < 0) == (b->control < 0) && !strcmp(x.s, y.s);
+	str_free(&x);
+	str_free(&y);
+	return same;
+}
+
+/* Whether all runs with the words of this one's verdict have its reason, too: it then stands in the summary, and
+ * else in the table. */
+static bool has_one_reason(const struct report *r, int run)
+{
+	const struct report_run *of = &r->runs[run];
+	for (int i = 0; i < r->n; i++)
+		if (of->verdict && r->runs[i].verdict &&
+			strcmp(r->runs[i].verdict, of->verdict) != 0 &&
+			same_words(&r->runs[i], of))
+			return false;
+	return true;
+}
+
+/* The runs whose verdict has the words of this one's, which is the first of them. */
+static void put_group(const struct view *v, int first, struct str *out)
+{
+	enum { MOST = 4 };
+	const struct report_run *runs = v->r->runs;
+	struct str names = {0};
+	int n = 0;
+	for (int i = first; i < v->r->n; i++)
+		if (same_words(&runs[i], &runs[first]) && n++ < MOST)
+			str_printf(&names, "%s%s", n > 1 ? ", " : "", v->names[i]);
+	if (n > MOST)
+		str_printf(&names, " and %d more", n - MOST);
+	str_puts(out, "<li>");
+	put_verdict(out, &runs[first]);
+	str_puts(out, " ");
+	html_element(out, "bdi", NULL, names.s);
+	if (has_one_reason(v->r, first))
+		put_reason(out, &runs[first]);
+	str_puts(out, "</li>\n");
+	str_free(&names);
+}
+
+static bool begins_group(const struct report *r, int run)
+{
+	for (int i = 0; i < run; i++)
+		if (same_words(&r->runs[i], &r->runs[run]))
+			return false;
+	return r->runs[run].control >= 0;
 }
 
 static void put_summary(const void *of, struct str *out)
 {
-	const struct report *r = of;
+	const struct view *v = of;
 	str_puts(out, "<ul class=\"verdicts\">\n");
-	for (int i = 0; i < r->n; i++) {
-		if (r->runs[i].control < 0)
-			continue;
-		str_puts(out, "<li>");
-		put_verdict(out, &r->runs[i]);
-		str_puts(out, " ");
-		html_text(out, r->logs[i].name);
-		put_reason(out, &r->runs[i]);
-		str_puts(out, "</li>\n");
-	}
+	for (int i = 0; i < v->r->n; i++)
+		if (begins_group(v->r, i))
+			put_group(v, i, out);
 	str_puts(out, "</ul>");
 }
 
-static void put_speed_cell(struct str *out, const struct run_log *l, int column)
+/* ---- runs -------------------------------------------------------------------------- */
+
+/* Where a cell is told apart by its words, on a narrow screen, it has a label. */
+static void put_cell(struct str *out, const char *label, const char *text, bool number)
 {
-	char text[NUM_TEXT];
-	struct speed s = speed_of(l, 1, column);
-	html_cell(
-		out, s.value == s.value ? speed_text(text, column, s.value) : NULL, true);
+	str_printf(out, "<td class=\"%s\" data-label=\"%s\">",
+		number		? "number"
+		: text && *text ? ""
+				: "absent",
+		label);
+	html_text(out, text && *text ? text : "–");
+	str_puts(out, "</td>");
 }
 
-static void put_table(const struct report *r, struct str *out)
+enum { LAYOUT, TECHNIQUES, TPS, MFU, MEMORY, N_FACTS };
+static const char *const fact_names[N_FACTS] = {
+	"Layout", "Techniques", ">Tokens/s", ">MFU", ">Peak memory"};
+
+/* A fact of a run; nothing if the log does not say. */
+static void put_fact(const struct run_log *l, int fact, struct str *out)
 {
-	static const char *const head[] = {"Run", "Layout", "Techniques", ">Tokens/s",
-		">MFU", ">Peak memory", "Verdict"};
-	html_section(out, "runs", "Runs");
-	html_scroll(out, "runs");
-	html_head(out, head, ARRAY_LEN(head));
-	for (int i = 0; i < r->n; i++) {
-		const struct run_log *l = &r->logs[i];
-		struct str words = {0};
-		report_techniques(l, &words);
-		str_puts(out, "<tr>");
-		html_element(out, "th", NULL, l->name);
-		html_cell(out, l->info.layout, false);
-		html_cell(out, words.len ? words.s : "default", false);
-		put_speed_cell(out, l, COL_TPS);
-		put_speed_cell(out, l, COL_MFU);
-		put_speed_cell(out, l, COL_MEM);
-		str_puts(out, "<td>");
-		put_verdict(out, &r->runs[i]);
-		str_puts(out, "</td></tr>\n");
-		str_free(&words);
+	static const int columns_of[N_FACTS] = {
+		[TPS] = COL_TPS, [MFU] = COL_MFU, [MEMORY] = COL_MEM};
+	char text[NUM_TEXT];
+	if (fact == LAYOUT) {
+		str_puts(out, l->info.layout ? l->info.layout : "");
+	} else if (fact == TECHNIQUES) {
+		report_techniques(l, out);
+		if (!out->len && l->config.len)
+			str_puts(out, "default");
+	} else {
+		struct speed s = speed_of(l, 1, columns_of[fact]);
+		if (s.value == s.value)
+			str_puts(out, speed_text(text, columns_of[fact], s.value));
 	}
+}
+
+static void put_run(const struct view *v, int run, const struct str *facts,
+	const bool *shown, struct str *out)
+{
+	str_puts(out, "<tr><th><bdi title=\"");
+	html_text(out, v->r->logs[run].name);
+	str_puts(out, "\">");
+	html_text(out, v->names[run]);
+	str_puts(out, "</bdi></th><td class=\"sparks\">");
+	figure_spark(&v->figures, run, out);
+	str_puts(out, "</td><td class=\"verdict-cell\">");
+	put_verdict(out, &v->r->runs[run]);
+	if (!has_one_reason(v->r, run))
+		put_reason(out, &v->r->runs[run]);
+	str_puts(out, "</td>");
+	for (int k = 0; k < N_FACTS; k++)
+		if (shown[k])
+			put_cell(out, fact_names[k] + (*fact_names[k] == '>'), facts[k].s,
+				*fact_names[k] == '>');
+	str_puts(out, "</tr>\n");
+}
+
+static void put_table(const struct view *v, struct str *out)
+{
+	const char *head[3 + N_FACTS] = {"Run", v->r->column, "Verdict"};
+	int n = 3;
+	bool shown[N_FACTS] = {0};
+	struct str(*facts)[N_FACTS] = xcalloc((size_t)v->r->n, sizeof(*facts));
+	for (int i = 0; i < v->r->n; i++)
+		for (int k = 0; k < N_FACTS; k++) {
+			put_fact(&v->r->logs[i], k, &facts[i][k]);
+			shown[k] |= facts[i][k].len > 0;
+		}
+	for (int k = 0; k < N_FACTS; k++)
+		if (shown[k])
+			head[n++] = fact_names[k];
+	html_section(out, "runs", "Runs");
+	if (*v->figures.list.path) {
+		str_puts(out, "<p class=\"note\">in ");
+		html_text(out, v->figures.list.path);
+		str_puts(out, "</p>\n");
+	}
+	html_scroll(out, "runs");
+	html_head(out, head, n);
+	for (int i = 0; i < v->r->n; i++)
+		put_run(v, i, facts[i], shown, out);
 	html_foot(out);
 	html_scroll_end(out);
+	html_section_end(out);
+	for (int i = 0; i < v->r->n; i++)
+		for (int k = 0; k < N_FACTS; k++)
+			str_free(&facts[i][k]);
+	free(facts);
+}
+
+/* ---- curves ------------------------------------------------------------------------ */
+
+static void put_left_out(const struct figures *f, struct str *out)
+{
+	enum { MOST = 40 };
+	if (!f->left_out.n)
+		return;
+	str_puts(out, "<p class=\"note\">Not shown, which --column does: ");
+	for (int64_t i = 0; i < min64(f->left_out.n, MOST); i++) {
+		str_puts(out, i ? ", " : "");
+		html_text(out, f->left_out.v[i]);
+	}
+	str_puts(out, f->left_out.n > MOST ? ", ...</p>\n" : "</p>\n");
+}
+
+static void put_curves(const struct view *v, struct str *out)
+{
+	html_section(out, "curves", "Curves");
+	str_puts(out, report_curves_html);
+	figure_legend(&v->figures, out);
+	str_puts(out, "<div id=\"plots\">\n");
+	for (int i = 0; i < v->figures.n; i++)
+		figure_svg(&v->figures, i, out);
+	str_puts(out, "</div>\n");
+	put_left_out(&v->figures, out);
 	html_section_end(out);
 }
 
@@ -116,8 +280,9 @@ static void put_measure(struct str *out, const struct speed_diff *d, const char 
 	str_puts(out, "</tr>\n");
 }
 
-static void put_speed(const struct report *r, struct str *out)
+static void put_speed(const struct view *v, struct str *out)
 {
+	const struct report *r = v->r;
 	static const char *const head[] = {"Test", "Measurement", ">Control", ">Test",
 		">Change", ">95 % interval", "Statement"};
 	struct speed_diff d[MAX_SPEEDS];
@@ -129,7 +294,7 @@ static void put_speed(const struct report *r, struct str *out)
 			continue;
 		int n = speed_compare(r->logs, report_controls(r), &r->logs[i], 1, d);
 		for (int k = 0; k < n; k++)
-			put_measure(out, &d[k], r->logs[i].name);
+			put_measure(out, &d[k], v->names[i]);
 	}
 	html_foot(out);
 	html_scroll_end(out);
@@ -141,25 +306,28 @@ static void put_speed(const struct report *r, struct str *out)
 
 /* ---- details and differences -------------------------------------------------------- */
 
-static void put_details(const struct report *r, struct str *out)
+static void put_details(const struct view *v, struct str *out)
 {
+	const struct report *r = v->r;
+	enum { MOST_OPEN = 8 };
 	html_section(out, "details", "Comparison");
 	for (int i = 0; i < r->n; i++) {
 		if (r->runs[i].control < 0 || !r->runs[i].details)
 			continue;
-		str_puts(out, "<details open><summary>");
-		html_text(out, r->logs[i].name);
+		str_printf(out, "<details%s><summary>", r->n <= MOST_OPEN ? " open" : "");
+		html_text(out, v->names[i]);
 		str_puts(out, " against ");
-		html_text(out, r->logs[r->runs[i].control].name);
-		str_puts(out, "</summary>\n");
-		html_element(out, "pre", NULL, r->runs[i].details);
-		str_puts(out, "</details>\n");
+		html_text(out, v->names[r->runs[i].control]);
+		str_puts(out, "</summary>\n<pre>");
+		put_linked(out, r->runs[i].details);
+		str_puts(out, "</pre></details>\n");
 	}
 	html_section_end(out);
 }
 
-static void put_differences(const struct report *r, struct str *out)
+static void put_differences(const struct view *v, struct str *out)
 {
+	const struct report *r = v->r;
 	struct differences d;
 	differences_of(r, &d);
 	html_section(out, "differences", "Options and environment");
@@ -171,7 +339,7 @@ static void put_differences(const struct report *r, struct str *out)
 	html_scroll(out, "differences");
 	str_puts(out, "<table>\n<thead><tr><th></th><th>of</th>");
 	for (int i = 0; i < r->n; i++)
-		html_element(out, "th", NULL, r->logs[i].name);
+		html_element(out, "th", NULL, v->names[i]);
 	str_puts(out, "</tr></thead>\n<tbody>\n");
 	for (int64_t k = 0; k < d.n; k++) {
 		str_puts(out, "<tr>");
@@ -191,22 +359,29 @@ static void put_differences(const struct report *r, struct str *out)
 
 static void put_body(const void *of, struct str *out)
 {
-	const struct report *r = of;
-	put_table(r, out);
-	str_puts(out, report_curves_html);
-	put_speed(r, out);
-	put_details(r, out);
-	put_differences(r, out);
+	const struct view *v = of;
+	put_table(v, out);
+	put_curves(v, out);
+	if (v->r->n == 1)
+		return;
+	put_speed(v, out);
+	put_details(v, out);
+	put_differences(v, out);
 }
 
 static void put_data(const void *of, struct str *out)
 {
-	report_data(of, out);
+	const struct view *v = of;
+	report_data(&v->figures, out);
 }
 
 void report_html(const struct report *r, struct str *out)
 {
 	const struct page page = {"pt-compare", put_title, put_summary, put_body,
 		report_curves_css, report_page_js, put_data};
-	page_html(&page, r, out);
+	struct view v = {.r = r};
+	figures_init(&v.figures, r);
+	v.names = v.figures.list.names;
+	page_html(&page, &v, out);
+	figures_free(&v.figures);
 }

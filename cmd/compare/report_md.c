@@ -10,13 +10,13 @@ static void put_speed_cell(struct str *out, const struct run_log *l, int column)
 	md_cell(out, speed_text(text, column, speed_of(l, 1, column).value));
 }
 
-static void put_row(
-	struct str *out, const struct run_log *l, const struct report_run *run)
+static void put_row(struct str *out, const struct run_log *l, const char *name,
+	const struct report_run *run)
 {
 	struct str words = {0};
 	report_techniques(l, &words);
 	str_puts(out, "|");
-	md_cell(out, l->name);
+	md_cell(out, name);
 	md_cell(out, l->info.layout);
 	md_cell(out, words.len ? words.s : "default");
 	put_speed_cell(out, l, COL_TPS);
@@ -29,28 +29,28 @@ static void put_row(
 	str_free(&words);
 }
 
-static void put_table(struct str *out, const struct report *r)
+static void put_table(struct str *out, const struct report *r, char **names)
 {
 	str_puts(out,
 		"| Run | Layout | Techniques | Tokens/s | MFU | Peak memory | Verdict |\n"
 		"| --- | --- | --- | ---: | ---: | ---: | --- |\n");
 	for (int i = 0; i < r->n; i++)
-		put_row(out, &r->logs[i], &r->runs[i]);
+		put_row(out, &r->logs[i], names[i], &r->runs[i]);
 }
 
-static void put_details(struct str *out, const struct report *r, int i)
+static void put_details(struct str *out, const struct report *r, char **names, int i)
 {
 	const struct report_run *run = &r->runs[i];
-	const struct run_log *test = &r->logs[i], *control = &r->logs[run->control];
+	const struct run_log *test = &r->logs[i];
 	struct speed_diff d[MAX_SPEEDS];
 	struct str lines = {0};
 	int n = speed_compare(r->logs, report_controls(r), test, 1, d);
 	str_puts(&lines, run->details ? run->details : "");
 	speed_print(d, n, &lines);
 	str_puts(out, "\n**");
-	md_text(out, test->name);
+	md_text(out, names[i]);
 	str_puts(out, "** against ");
-	md_text(out, control->name);
+	md_text(out, names[run->control]);
 	str_puts(out, run->verdict ? ": " : "");
 	md_text(out, run->verdict ? run->verdict : "");
 	str_puts(out, "\n\n");
@@ -64,9 +64,11 @@ static void put_graph(struct str *out, const struct report *r)
 	struct curve_plot c;
 	struct str text = {0};
 	struct err e;
-	if (curves_of(&c, r->logs, r->n, r->column, r->axis, &e)) {
+	const struct series_opts o = {report_controls(r), r->one_set, false};
+	if (curves_of(&c, r->logs, r->n, &o, r->column, r->axis, &e)) {
 		str_puts(&text, e.msg);
 	} else {
+		c.graph.settled = !r->whole_range;
 		graph_text(&c.graph, &style, &text);
 		curves_free(&c);
 	}
@@ -75,14 +77,14 @@ static void put_graph(struct str *out, const struct report *r)
 	str_free(&text);
 }
 
-static void put_differences(struct str *out, const struct report *r)
+static void put_differences(struct str *out, const struct report *r, char **names)
 {
 	struct differences d;
 	differences_of(r, &d);
 	str_puts(out, d.n ? "\nDifferences of options and environment:\n\n| |"
 			  : "\nNo difference of options and environment is logged.\n");
 	for (int i = 0; i < r->n && d.n; i++)
-		md_cell(out, r->logs[i].name);
+		md_cell(out, names[i]);
 	str_puts(out, d.n ? "\n| --- |" : "");
 	for (int i = 0; i < r->n && d.n; i++)
 		str_puts(out, " --- |");
@@ -99,10 +101,14 @@ static void put_differences(struct str *out, const struct report *r)
 
 void report_md(const struct report *r, struct str *out)
 {
-	put_table(out, r);
+	struct series_list l;
+	report_series(r, &l);
+	put_table(out, r, l.names);
 	for (int i = 0; i < r->n; i++)
 		if (r->runs[i].control >= 0)
-			put_details(out, r, i);
+			put_details(out, r, l.names, i);
 	put_graph(out, r);
-	put_differences(out, r);
+	if (r->n > 1)
+		put_differences(out, r, l.names);
+	series_list_free(&l);
 }

@@ -1,9 +1,11 @@
 /* Runs gnuplot. */
 #include "base/gnuplot.h"
 #include "base/file.h"
+#include "base/utf8.h"
 
 #include <ctype.h>
 #include <errno.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/wait.h>
@@ -13,8 +15,10 @@
  * quotes in a row.) */
 void gnuplot_quote(struct str *out, const char *s)
 {
+	/* (a byte that is not UTF-8 makes it draw all text in another encoding) */
+	char *copy = text_printable(xstrdup(s));
 	str_putc(out, '"');
-	for (; *s; s++) {
+	for (s = copy; *s; s++) {
 		unsigned char c = (unsigned char)*s;
 		if (isalnum(c) || c >= 0x80 || strchr(" ./_-", c))
 			str_putc(out, *s);
@@ -22,6 +26,7 @@ void gnuplot_quote(struct str *out, const char *s)
 			str_printf(out, "\\%04o", c);
 	}
 	str_putc(out, '"');
+	free(copy);
 }
 
 /* Writes the script to an unnamed file. */
@@ -77,19 +82,24 @@ int gnuplot_run(const struct str *text, struct str *picture, struct err *e)
 	return !rc && (status || !all) ? err_set(e, EX_FAILED, "gnuplot failed") : rc;
 }
 
-const char *gnuplot_terminal(const char *path)
+bool gnuplot_terminal(const char *path, int lines, struct str *out)
 {
 	static const struct {
-		const char *suffix, *terminal;
+		const char *suffix, *terminal, *more;
+		double height, line;
 	} kinds[] = {
-		{".svg", "svg size 900,540 dynamic background rgb 'white'"},
-		{".png", "pngcairo size 900,540"},
-		{".pdf", "pdfcairo size 18cm,11cm"},
+		{".svg", "svg size 900,", " dynamic background rgb 'white'", 540, 18},
+		{".png", "pngcairo size 900,", "", 540, 18},
+		{".pdf", "pdfcairo size 18cm,", "cm", 11, 0.45},
 	};
 	for (size_t i = 0; i < ARRAY_LEN(kinds); i++) {
 		size_t len = strlen(path), suffix = strlen(kinds[i].suffix);
-		if (len > suffix && !strcmp(path + len - suffix, kinds[i].suffix))
-			return kinds[i].terminal;
+		if (len <= suffix || strcmp(path + len - suffix, kinds[i].suffix) != 0)
+			continue;
+		if (out)
+			str_printf(out, "%s%g%s", kinds[i].terminal,
+				kinds[i].height + kinds[i].line * lines, kinds[i].more);
+		return true;
 	}
-	return NULL;
+	return false;
 }

@@ -4,8 +4,9 @@
 
 #include "base/base.h"
 
-/* The terminal for the suffix of a file's name, .svg, .png or .pdf; NULL: another suffix. */
-const char *gnuplot_terminal(const char *path);
+/* Appends the terminal for the suffix of a file's name, .svg, .png or .pdf, with room for so many lines below a
+ * plot. False: another suffix. out: may be NULL. */
+bool gnuplot_terminal(const char *path, int lines, struct str *out);
 /* Appends a string in quotes. */
 void gnuplot_quote(struct str *out, const char *s);
 /* Appends what gnuplot prints for a script, which is the picture. 0, or -1 with *e set. */

@@ -2,6 +2,7 @@
 #include "base/graph.h"
 
 #include <math.h>
+#include <stdlib.h>
 #include <string.h>
 
 /* ---- scales ------------------------------------------------------------------------ */
@@ -30,10 +31,70 @@ static void widen(struct scale *s, double v)
 	s->high = fmax(s->high, v);
 }
 
+static int by_value(const void *a, const void *b)
+{
+	double x = *(const double *)a, y = *(const double *)b;
+	return (x > y) - (x < y);
+}
+
+void scale_settle(struct scale *y, const struct graph_point *p, int64_t n)
+{
+	enum { FEW = 10 };
+	double *v = xmalloc((size_t)(n + 1) * sizeof(*v));
+	int64_t m = 0;
+	double begin = n ? p[0].x + (p[n - 1].x / 10 - p[0].x / 10) : 0;
+	for (int64_t k = 0; k < n; k++)
+		if ((n < FEW || p[k].x >= begin) && scale_has(y, p[k].y))
+			v[m++] = p[k].y;
+	if (m) {
+		qsort(v, (size_t)m, sizeof(*v), by_value);
+		double low = v[m / 20], high = v[m - 1 - m / 20];
+		double room = high > low ? 2 * (high - low) : INFINITY;
+		int64_t first = 0, last = m - 1;
+		while (v[first] < low - room)
+			first++;
+		while (v[last] > high + room)
+			last--;
+		widen(y, v[first]);
+		widen(y, v[last]);
+	}
+	free(v);
+}
+
+struct scale scale_shown(const struct scale *whole, const struct scale *settled)
+{
+	bool log = whole->log && settled->low > 0;
+	double most = log ? log10(whole->high) - log10(whole->low)
+			  : whole->high / 2 - whole->low / 2;
+	double part = log ? log10(settled->high) - log10(settled->low)
+			  : settled->high / 2 - settled->low / 2;
+	return part > 0 && most > 2 * part ? *settled : *whole;
+}
+
+void scale_outside(const struct scale *y, double v, struct outside *o)
+{
+	o->of++;
+	if (v >= y->low && v <= y->high)
+		return;
+	o->low = o->n ? fmin(o->low, v) : v;
+	o->high = o->n++ ? fmax(o->high, v) : v;
+}
+
+void outside_print(const struct outside *o, struct str *out)
+{
+	if (!o->n)
+		return;
+	str_printf(out, "%lld of %lld points %s outside: %.5g", (long long)o->n,
+		(long long)o->of, o->n == 1 ? "is" : "are", o->low);
+	if (o->high > o->low)
+		str_printf(out, " to %.5g", o->high);
+}
+
 bool graph_scales(const struct graph *g, struct scale *x, struct scale *y)
 {
 	*x = (struct scale){INFINITY, -INFINITY, g->log_x};
 	*y = (struct scale){INFINITY, -INFINITY, g->log_y};
+	struct scale settled = *y;
 	for (int i = 0; i < g->n_series; i++) {
 		const struct graph_series *s = &g->series[i];
 		for (int64_t k = 0; k < s->n; k++) {
@@ -42,7 +103,11 @@ bool graph_scales(const struct graph *g, struct scale *x, struct scale *y)
 			widen(x, s->p[k].x);
 			widen(y, s->p[k].y);
 		}
+		if (g->settled)
+			scale_settle(&settled, s->p, s->n);
 	}
+	if (g->settled && settled.low <= settled.high)
+		*y = scale_shown(y, &settled);
 	return x->low <= x->high;
 }
 

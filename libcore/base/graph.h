@@ -12,10 +12,16 @@ struct graph_point {
 	double x, y;
 };
 
+struct graph_band {
+	double x, low, high;
+};
+
 struct graph_series {
 	const char *name;	     /* for the legend */
 	const struct graph_point *p; /* [n] */
 	int64_t n;
+	const struct graph_band *band; /* [n_band] around it, in pictures; x ascends */
+	int64_t n_band;
 };
 
 struct graph {
@@ -23,6 +29,7 @@ struct graph {
 	const struct graph_series *series; /* [n_series] */
 	int n_series;
 	bool log_x, log_y;
+	bool settled; /* the range of y is that of scale_settle() */
 };
 
 /* ---- graph.c: scales, ticks, fewer points ----------------------------------------- */
@@ -32,8 +39,20 @@ struct scale {
 	bool log;
 };
 
-/* The scales that contain all points; false: there is no point. */
+/* The scales of the points; false: there is no point. */
 bool graph_scales(const struct graph *g, struct scale *x, struct scale *y);
+/* Widens a range by that of most of a curve: of its points after the first tenth of x, but by none that is
+ * further from nine tenths of them than twice what these span. */
+void scale_settle(struct scale *y, const struct graph_point *p, int64_t n);
+/* The range to show of a whole one: the settled one, unless little would be left out. */
+struct scale scale_shown(const struct scale *whole, const struct scale *settled);
+/* Appends "3 of 60 points are outside, 1.2 to 4" about points beyond the scale; nothing if there are none. */
+struct outside {
+	int64_t n, of;
+	double low, high;
+};
+void scale_outside(const struct scale *y, double v, struct outside *o);
+void outside_print(const struct outside *o, struct str *out);
 bool scale_has(const struct scale *s, double v); /* finite, and positive if logarithmic */
 double scale_at(const struct scale *s, double v); /* 0: low, 1: high */
 

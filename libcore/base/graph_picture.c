@@ -3,7 +3,9 @@
 #include "base/gnuplot.h"
 #include "base/graph.h"
 
+#include <math.h>
 #include <stdlib.h>
+#include <string.h>
 
 static void put_points(const struct graph *g, const struct graph_series *s,
 	const struct scale *x, struct str *out)
@@ -22,13 +24,86 @@ static void put_points(const struct graph *g, const struct graph_series *s,
 	free(p);
 }
 
-static void script(const struct graph *g, const struct scale *x, const char *terminal,
-	struct str *out)
+static void put_band(const struct graph_series *s, struct str *out)
 {
-	str_printf(out, "set terminal %s\nset key top right noenhanced\nset grid\n",
-		terminal);
+	for (int64_t k = 0; k < s->n_band; k++)
+		str_printf(out, "%.17g %.9g %.9g\n", s->band[k].x, s->band[k].low,
+			s->band[k].high);
+}
+
+/* A name for the legend: of a long one the begin and the end. */
+static void put_name(struct str *out, const char *name)
+{
+	enum { MOST = 100, BEGIN = 40, END = 57 };
+	size_t len = strlen(name), begin = BEGIN, end = len - END;
+	if (len <= MOST) {
+		gnuplot_quote(out, name);
+		return;
+	}
+	/* (not within a character of UTF-8) */
+	while (begin && ((unsigned char)name[begin] & 0xc0) == 0x80)
+		begin--;
+	while (((unsigned char)name[end] & 0xc0) == 0x80)
+		end++;
+	struct str text = {0};
+	str_add(&text, name, begin);
+	str_puts(&text, "...");
+	str_puts(&text, name + end);
+	gnuplot_quote(out, text.s);
+	str_free(&text);
+}
+
+/* Columns of the legend, which is below the plot: as many as the longest name leaves room for. */
+static int key_columns(const struct graph *g)
+{
+	enum { WIDTH = 110, SAMPLE = 8 };
+	int columns = 4;
+	for (int i = 0; i < g->n_series; i++) {
+		int len = (int)min64((int64_t)strlen(g->series[i].name), WIDTH);
+		columns = (int)max64(1, min64(columns, WIDTH / (len + SAMPLE)));
+	}
+	return columns;
+}
+
+static void put_curves(const struct graph *g, struct str *out)
+{
+	static const char *const colors[] = {
+		"1c2128", "0b6bcb", "c4500a", "7a3ff2", "0d7d6c", "c01b6c", "8a6d00"};
+	enum { N = ARRAY_LEN(colors) };
+	str_puts(out, "plot ");
+	for (int i = 0; i < g->n_series; i++)
+		if (g->series[i].n_band)
+			str_printf(out,
+				"$band%d using 1:2:3 with filledcurves fillstyle transparent "
+				"solid 0.2 noborder linecolor rgb '#%s' notitle, ",
+				i, colors[i % N]);
+	for (int i = 0; i < g->n_series; i++) {
+		/* later curves are thinner, so that equal curves are visible */
+		str_printf(out,
+			"%s$series%d using 1:2 with lines linewidth %g dashtype %d linecolor "
+			"rgb '#%s' title ",
+			i ? ", " : "", i, fmax(1, i ? 3 - 0.5 * i : 4.5), i / N % 4 + 1,
+			colors[i % N]);
+		put_name(out, g->series[i].name);
+	}
+	str_putc(out, '\n');
+}
+
+static void script(const struct graph *g, const struct scale *x, const struct scale *y,
+	const char *path, struct str *out)
+{
+	int columns = key_columns(g);
+	str_puts(out, "set terminal ");
+	gnuplot_terminal(path, (int)ceil_div(g->n_series, columns), out);
+	str_printf(out,
+		"\nset key below vertical Left reverse noenhanced height 1 maxrows %d\nset grid\n",
+		(int)ceil_div(g->n_series, columns));
 	str_puts(out, g->log_x ? "set logscale x\n" : "");
 	str_puts(out, g->log_y ? "set logscale y\n" : "");
+	double pad = g->log_y ? 0 : (y->high / 2 - y->low / 2) * 0.05;
+	if (g->settled && y->high > y->low && isfinite(y->low - pad + y->high + pad))
+		str_printf(
+			out, "set yrange [%.17g:%.17g]\n", y->low - pad, y->high + pad);
 	str_puts(out, "set xlabel ");
 	gnuplot_quote(out, g->x_name);
 	str_puts(out, " noenhanced\nset ylabel ");
@@ -37,21 +112,16 @@ static void script(const struct graph *g, const struct scale *x, const char *ter
 	for (int i = 0; i < g->n_series; i++) {
 		str_printf(out, "$series%d << EOD\n", i);
 		put_points(g, &g->series[i], x, out);
+		str_printf(out, "EOD\n$band%d << EOD\n", i);
+		put_band(&g->series[i], out);
 		str_puts(out, "EOD\n");
 	}
-	str_puts(out, "plot ");
-	for (int i = 0; i < g->n_series; i++) {
-		/* later curves are thinner, so that equal curves are visible */
-		str_printf(out, "%s$series%d using 1:2 with lines linewidth %d title ",
-			i ? ", " : "", i, i == 0 ? 4 : 2);
-		gnuplot_quote(out, g->series[i].name);
-	}
-	str_putc(out, '\n');
+	put_curves(g, out);
 }
 
 int graph_picture_check(const char *path, struct err *e)
 {
-	return gnuplot_terminal(path)
+	return gnuplot_terminal(path, 0, NULL)
 		       ? 0
 		       : err_set(e, EX_USAGE,
 				 "plot: '%s' ends in none of .svg, .png, .pdf", path);
@@ -65,7 +135,7 @@ int graph_picture(const struct graph *g, const char *path, struct err *e)
 	if (!graph_scales(g, &x, &y))
 		return err_set(e, EX_DATAERR, "no values of %s", g->y_name);
 	struct str text = {0}, picture = {0};
-	script(g, &x, gnuplot_terminal(path), &text);
+	script(g, &x, &y, path, &text);
 	int rc = gnuplot_run(&text, &picture, e) || file_replace(path, &picture, e);
 	str_free(&text);
 	str_free(&picture);

@@ -74,6 +74,8 @@ static void dot(struct canvas *c, int series, int x, int y)
 {
 	static const unsigned char bits[4][2] = {
 		{0x01, 0x08}, {0x02, 0x10}, {0x04, 0x20}, {0x40, 0x80}};
+	if (y < 0 || y >= c->rows * c->dy)
+		return;
 	struct cell *cell = &c->cells[y / c->dy * c->cols + x / c->dx];
 	if (c->style->marks == MARKS_BRAILLE)
 		cell->dots |= bits[y % 4][x % 2];
@@ -87,6 +89,13 @@ static int place(const struct scale *s, double v, int n)
 {
 	int at = (int)(scale_at(s, v) * (n - 1) + 0.5);
 	return at < 0 ? 0 : at >= n ? n - 1 : at;
+}
+
+/* The row of dots from the top, of a value outside of the scale at most one height away from it. */
+static int row_of(const struct scale *s, double v, int height)
+{
+	double at = fmax(-1, fmin(2, scale_at(s, v)));
+	return height - 1 - (int)floor(at * (height - 1) + 0.5);
 }
 
 /* A line between two dots; the first is drawn already. */
@@ -111,7 +120,7 @@ static void draw(struct canvas *c, int number, const struct graph_series *s)
 		n = points_thin(p, n, &c->x, width);
 	for (int64_t k = 0; k < n; k++) {
 		int to_x = place(&c->x, p[k].x, width);
-		int to_y = height - 1 - place(&c->y, p[k].y, height);
+		int to_y = row_of(&c->y, p[k].y, height);
 		if (begun)
 			line(c, number, x, y, to_x, to_y);
 		else
@@ -239,14 +248,20 @@ static void put_floor(
 	free(ticked);
 }
 
-static void put_legend(struct str *out, const struct graph *g,
-	const struct graph_style *style, int margin)
+static void put_legend(
+	struct str *out, const struct graph *g, const struct canvas *c, int margin)
 {
+	const struct graph_style *style = c->style;
+	struct outside o = {0};
 	for (int i = 0; i < g->n_series; i++) {
 		const struct cell sample[2] = {{i + 1, 0x12}, {i + 1, 0x12}};
 		str_printf(out, "%*s  ", margin, "");
 		put_cells(out, style, sample, style->marks == MARKS_BRAILLE ? 2 : 1);
-		char *name = text_printable(xstrdup(g->series[i].name));
+		const struct graph_series *s = &g->series[i];
+		for (int64_t k = 0; k < s->n; k++)
+			if (scale_has(&c->x, s->p[k].x) && scale_has(&c->y, s->p[k].y))
+				scale_outside(&c->y, s->p[k].y, &o);
+		char *name = text_printable(xstrdup(s->name));
 		str_printf(out, " %s\n", name);
 		free(name);
 	}
@@ -254,6 +269,11 @@ static void put_legend(struct str *out, const struct graph *g,
 		str_printf(out, "%*s  @ several at one place\n", margin, "");
 	else if (g->n_series > 1 && style->color)
 		str_printf(out, "%*s  ⠒⠒ (no colour) several at one place\n", margin, "");
+	if (!o.n)
+		return;
+	str_printf(out, "%*s  ", margin, "");
+	outside_print(&o, out);
+	str_putc(out, '\n');
 }
 
 void graph_text(const struct graph *g, const struct graph_style *style, struct str *out)
@@ -277,6 +297,6 @@ void graph_text(const struct graph *g, const struct graph_style *style, struct s
 	str_printf(out, "%*s %s\n", margin, "", g->y_name);
 	put_rows(out, &c, &t, margin);
 	put_floor(out, &c, g->x_name, margin);
-	put_legend(out, g, style, margin);
+	put_legend(out, g, &c, margin);
 	free(c.cells);
 }

@@ -1,6 +1,8 @@
 /* Reports as pages and as Markdown. share/report has the frame of the pages and their style. */
 #include "base/page.h"
+#include "base/utf8.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 PAGE_EMBED(page_frame, "share/report/page.html");
@@ -18,9 +20,21 @@ int page_kind(const char *path, struct err *e)
 
 /* ---- HTML -------------------------------------------------------------------------- */
 
+/* A character that turns the direction of text around, and with it what others have written beside it: U+200E,
+ * U+200F, U+202A to U+202E, U+2066 to U+2069. */
+static bool is_direction_mark(const char *s)
+{
+	const unsigned char *c = (const unsigned char *)s;
+	return c[0] == 0xe2 &&
+	       ((c[1] == 0x80 && (c[2] == 0x8e || c[2] == 0x8f ||
+					 (c[2] >= 0xaa && c[2] <= 0xae))) ||
+		       (c[1] == 0x81 && c[2] >= 0xa6 && c[2] <= 0xa9));
+}
+
 void html_text(struct str *out, const char *s)
 {
-	for (; *s; s++) {
+	char *copy = text_printable(xstrdup(s));
+	for (s = copy; *s; s++) {
 		const char *escape = *s == '<'	 ? "&lt;"
 				     : *s == '>' ? "&gt;"
 				     : *s == '&' ? "&amp;"
@@ -28,9 +42,12 @@ void html_text(struct str *out, const char *s)
 						 : NULL;
 		if (escape)
 			str_puts(out, escape);
-		else if ((unsigned char)*s >= ' ' || *s == '\n' || *s == '\t')
+		else if (is_direction_mark(s))
+			s += 2;
+		else
 			str_putc(out, *s);
 	}
+	free(copy);
 }
 
 void html_element(struct str *out, const char *name, const char *class, const char *text)

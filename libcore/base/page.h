@@ -26,7 +26,8 @@ struct page {
 };
 void page_html(const struct page *p, const void *of, struct str *out);
 
-/* Text, escaped; control characters are left out. */
+/* Text, escaped; for control characters and what is no UTF-8 there are question marks, and what turns the direction of
+ * text is left out. */
 void html_text(struct str *out, const char *s);
 /* class: NULL for none. */
 void html_element(struct str *out, const char *name, const char *class, const char *text);

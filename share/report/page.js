@@ -1,17 +1,16 @@
 "use strict";
-/* The curves of the report: drawn as SVG from the data in the page.
+/* What the page cannot do without a script: values at the pointer, zoom, other axes, links to a step.
  *
- * data.runs[i] = {name, control: number of its control or -1, knots, curves}. A curve is {x, y} with
- * steps in x; of a long log, y is the mean of some rows, and lo and hi are their extremes. knots has
- * the values of the axes in some rows, between which they are interpolated. data.differences[i] has
- * the curves of test - control, of the rows that both have. */
+ * data.figures[i] belongs to the i-th figure of the page: {title, zero, y: the range, series: [curve or null],
+ * runs: [likewise, of series of several runs]}. A curve is {x, y, lo, hi} with steps in x; where a point stands for
+ * several values, y is their mean, lo and hi are their extremes. data.series[i] = {name, stroke, first, n: its runs};
+ * data.runs[i] = {name, knots: the axes' values in some rows, between which they are interpolated}. */
 (() => {
 const data = JSON.parse(document.getElementById("data").textContent);
 const $ = id => document.getElementById(id);
-const SVG = "http://www.w3.org/2000/svg";
-const state = {column: data.column, axis: data.axis, smooth: 0, log: false, zoom: null, cursor: null,
-	hidden: new Set()};
-const charts = {};
+const state = {axis: data.axis, log: false, whole: false, each: false, smooth: 0, zoom: null, step: null, hidden: new Set()};
+const plots = [...document.querySelectorAll(".plot")].map((figure, i) => ({figure, of: data.figures[i],
+	svg: figure.querySelector("svg"), over: null}));
 
 /* ---- numbers ---- */
 
@@ -19,14 +18,14 @@ const suffixes = ["", "k", "M", "G", "T", "P"];
 function short(v, step) {
 	const size = Math.abs(v);
 	if (v === 0) return "0";
-	if (size < 1e-4) return v.toExponential(1);
+	if (size < 1e-4 || size >= 1e18) return v.toExponential(1);
 	const power = size < 1e5 ? 0 : Math.min(5, Math.floor(Math.log10(size) / 3)), unit = 1000 ** power;
 	const digits = Math.max(0, Math.min(8, -Math.floor(Math.log10(step / unit) + 1e-9)));
 	return (step ? (v / unit).toFixed(digits) : String(Number((v / unit).toPrecision(4)))) + suffixes[power];
 }
-const long = v => v === undefined ? "–" : String(Number(v.toPrecision(8)));
+const long = v => String(Number(v.toPrecision(8)));
 
-function ticks(low, high, most) {
+function ticks([low, high], most) {
 	const raw = (high - low) / most, power = 10 ** Math.floor(Math.log10(raw));
 	if (!(raw > 0) || !isFinite(power)) return {list: [low], step: 0};
 	const step = power * ([1, 2, 5].find(m => m * power >= raw * (1 - 1e-9)) || 10);
@@ -36,13 +35,12 @@ function ticks(low, high, most) {
 	return {list, step};
 }
 
-function logTicks(low, high) {
+function logTicks([low, high]) {
 	const list = [], a = Math.floor(Math.log10(low)), b = Math.ceil(Math.log10(high));
-	const by = Math.ceil((b - a) / 8);
-	for (let k = a; k <= b; k += by)
+	for (let k = a; k <= b; k += Math.ceil((b - a) / 8))
 		for (const m of b - a <= 2 ? [1, 2, 3, 5, 7] : [1])
 			if (m * 10 ** k >= low * 0.999 && m * 10 ** k <= high * 1.001) list.push(m * 10 ** k);
-	return list.length > 2 ? {list, step: 0} : ticks(low, high, 5);
+	return list.length > 2 ? {list, step: 0} : ticks([low, high], 5);
 }
 
 /* The first index of an ascending array whose value is not below v. */
@@ -69,17 +67,12 @@ function interpolate(from, to, v) {
 
 /* ---- curves ---- */
 
-/* The number of controls, or of tests, before a run. */
-const before = (i, control) => data.runs.slice(0, i).filter(r => (r.control < 0) === control).length;
-const color = i => data.runs[i].control < 0
-	? `var(--k${Math.min(2, before(i, true))})`
-	: `var(--t${before(i, false) % 6})`;
-
-/* The x of the chosen axis; null: the log does not have it. */
-function toAxis(run, x) {
-	if (state.axis === "step") return x;
-	const knots = data.runs[run].knots;
-	return knots[state.axis] ? x.map(v => interpolate(knots.step, knots[state.axis], v)) : null;
+/* Steps as places on the axis, of replicas their mean; null: no log has it. */
+function toAxis(runs, steps) {
+	if (state.axis === "step") return steps;
+	const knots = runs.map(r => r.knots).filter(k => k[state.axis]);
+	return knots.length ? steps.map(v => knots.reduce(
+		(sum, k) => sum + interpolate(k.step, k[state.axis], v) / knots.length, 0)) : null;
 }
 
 /* Exponential moving average, corrected for its begin (as Adam's). */
@@ -93,200 +86,179 @@ function smoothed(y) {
 	});
 }
 
-function curvesOf(lists) {
-	const found = [];
-	lists.forEach((curves, run) => {
-		const c = curves && curves[state.column];
-		if (!c || !c.x.length || state.hidden.has(run)) return;
-		const x = toAxis(run, c.x);
-		if (x) found.push({run, step: c.x, x, y: c.y, lo: c.lo || c.y, hi: c.hi || c.y,
-			line: state.smooth ? smoothed(c.y) : c.y});
-	});
-	return found;
+function curveOf(c, runs, more) {
+	const x = c && toAxis(runs, c.x);
+	return x ? {x, step: c.x, y: c.y, lo: c.lo || c.y, hi: c.hi || c.y, line: smoothed(c.y), ...more} : null;
 }
 
-/* ---- charts ---- */
+/* What a plot shows now. */
+function arrange(p) {
+	const members = s => data.runs.slice(s.first, s.first + s.n);
+	const shown = data.series.map((s, i) => i).filter(i => !state.hidden.has(i));
+	p.curves = shown.map(i => curveOf(p.of.series[i], members(data.series[i]), {series: i})).filter(c => c);
+	p.thin = !state.each ? [] : shown.flatMap(i => members(data.series[i]).map((r, k) =>
+		curveOf(p.of.runs[data.series[i].first + k], [r], {series: i}))).filter(c => c);
+	p.log = state.log && !p.of.zero && p.curves.some(c => c.hi.some(v => v > 0));
+}
 
-function add(parent, name, attributes, text) {
-	const e = document.createElementNS(SVG, name);
+function rangeX() {
+	let low = Infinity, high = -Infinity;
+	for (const p of plots)
+		for (const c of p.curves)
+			for (const v of c.x) { low = Math.min(low, v); high = Math.max(high, v); }
+	return low <= high ? [low, high] : [0, 1];
+}
+
+function rangeY(p, x) {
+	if (!state.zoom && !state.whole && !p.log) return p.of.y;
+	let low = p.of.zero ? 0 : Infinity, high = p.of.zero ? 0 : -Infinity;
+	for (const c of p.curves)
+		for (let i = 0; i < c.x.length; i++)
+			for (const v of [c.lo[i], c.hi[i]])
+				if (c.x[i] >= x[0] && c.x[i] <= x[1] && (!p.log || v > 0)) {
+					low = Math.min(low, v);
+					high = Math.max(high, v);
+				}
+	if (!(low <= high)) return p.log ? [1, 10] : [0, 1];
+	if (p.log) return low === high ? [low / 2, high * 2] : [low, high];
+	const pad = (high - low) * 0.03 || Math.abs(low) * 0.01 || 1;
+	return [low - pad, high + pad];
+}
+
+function layout() {
+	plots.forEach(arrange);
+	state.all = rangeX();
+	const x = state.zoom || state.all;
+	for (const p of plots) {
+		const y = rangeY(p, x), f = p.log ? Math.log10 : v => v, low = f(y[0]), high = f(y[1]);
+		p.x = x;
+		p.y = y;
+		p.px = v => 1000 * (v - x[0]) / (x[1] - x[0] || 1);
+		p.py = v => Math.max(-9000, Math.min(9000, 1000 - 1000 * (f(v) - low) / (high - low || 1)));
+	}
+}
+
+/* ---- drawing ---- */
+
+function add(parent, name, attributes) {
+	const e = document.createElementNS("http://www.w3.org/2000/svg", name);
 	for (const k in attributes) e.setAttribute(k, attributes[k]);
-	if (text !== undefined) e.textContent = text;
 	parent.append(e);
 	return e;
 }
 
-function range(curves, key, within) {
-	let low = Infinity, high = -Infinity;
-	for (const c of curves)
-		for (let i = 0; i < c.x.length; i++) {
-			if (within && (c.x[i] < within[0] || c.x[i] > within[1])) continue;
-			for (const v of key === "x" ? [c.x[i]] : [c.lo[i], c.hi[i]]) {
-				if (key === "y" && within && within.log && v <= 0) continue;
-				if (v < low) low = v;
-				if (v > high) high = v;
-			}
-		}
-	return [low, high];
-}
-
-function path(chart, xs, ys) {
+function path(p, xs, ys) {
 	let d = "", pen = "M";
 	for (let i = 0; i < xs.length; i++) {
-		if (chart.log && ys[i] <= 0) { pen = "M"; continue; }
-		d += pen + chart.px(xs[i]).toFixed(1) + " " + chart.py(ys[i]).toFixed(1);
+		if (p.log && ys[i] <= 0) { pen = "M"; continue; }
+		d += pen + p.px(xs[i]).toFixed(1) + " " + p.py(ys[i]).toFixed(1);
 		pen = "L";
 	}
-	return d;
+	return xs.length === 1 ? d + "h0" : d;
 }
 
-function scales(chart, xr, yr) {
-	const left = 58, right = 10, top = 8, bottom = chart.bottom;
-	chart.width = Math.max(240, chart.svg.clientWidth || 900);
-	chart.box = {left, top, right: chart.width - right, bottom: chart.height - bottom};
-	const b = chart.box, f = chart.log ? Math.log10 : v => v;
-	const low = f(yr[0]), high = f(yr[1]);
-	chart.px = v => b.left + (v - xr[0]) / (xr[1] - xr[0] || 1) * (b.right - b.left);
-	chart.inverse = p => xr[0] + (p - b.left) / (b.right - b.left) * (xr[1] - xr[0]);
-	chart.py = v => b.bottom - (f(v) - low) / (high - low || 1) * (b.bottom - b.top);
+function labels(p, name, side, t, place) {
+	p.figure.querySelector("." + name).replaceChildren(...t.list.map(v => {
+		const e = document.createElement("span");
+		e.textContent = short(v, t.step);
+		e.style[side] = place(v) / 10 + "%";
+		return e;
+	}));
 }
 
-function axes(chart, xr, yr) {
-	const b = chart.box, s = chart.svg;
-	const y = chart.log ? logTicks(...yr) : ticks(...yr, Math.max(3, chart.height / 55));
-	for (const v of y.list) {
-		const p = chart.py(v);
-		add(s, "line", {class: "grid", x1: b.left, x2: b.right, y1: p, y2: p});
-		add(s, "text", {x: b.left - 6, y: p + 4, "text-anchor": "end"}, short(v, y.step));
-	}
-	const x = ticks(...xr, Math.max(2, chart.width / 95));
-	for (const v of x.list) {
-		const p = chart.px(v);
-		add(s, "line", {class: "grid", x1: p, x2: p, y1: b.bottom, y2: b.bottom + 4});
-		add(s, "text", {x: p, y: b.bottom + 17, "text-anchor": p > b.right - 20 ? "end" : "middle"},
-			short(v, x.step));
-	}
-	if (chart.bottom > 30)
-		add(s, "text", {x: (b.left + b.right) / 2, y: chart.height - 4, "text-anchor": "middle"}, state.axis);
-}
-
-function widened([low, high], log) {
-	if (!(low <= high)) return [0, 1];
-	if (log) return low === high ? [low / 2, high * 2] : [low, high];
-	const pad = (high - low) * 0.04 || Math.abs(low) * 0.01 || 1;
-	return [low - pad, high + pad];
-}
-
-function draw(chart, curves, xr) {
-	const s = chart.svg;
-	while (s.lastChild && s.lastChild.nodeName !== "title") s.lastChild.remove();
-	chart.height = chart.tall ? (innerWidth < 600 ? 260 : 380) : 170;
-	s.setAttribute("height", chart.height);
-	const within = Object.assign([...xr], {log: chart.log});
-	let yr = range(curves, "y", within);
-	if (chart.zero && yr[0] <= yr[1]) yr = [Math.min(0, yr[0]), Math.max(0, yr[1])];
-	yr = widened(yr, chart.log);
-	scales(chart, xr, yr);
-	const b = chart.box, clip = s.id + "-clip";
-	s.setAttribute("viewBox", `0 0 ${chart.width} ${chart.height}`);
-	axes(chart, xr, yr);
-	const clipPath = add(add(s, "defs", {}), "clipPath", {id: clip});
-	add(clipPath, "rect", {x: b.left, y: b.top - 2, width: b.right - b.left, height: b.bottom - b.top + 4});
-	const g = add(s, "g", {"clip-path": `url(#${clip})`});
-	if (chart.zero) add(g, "line", {class: "zero", x1: b.left, x2: b.right, y1: chart.py(0), y2: chart.py(0)});
-	for (const c of curves) drawCurve(chart, g, c);
-	if (!curves.length)
-		add(s, "text", {x: (b.left + b.right) / 2, y: (b.top + b.bottom) / 2, "text-anchor": "middle"},
-			chart.zero ? "no rows in common" : `no values of ${state.column} over ${state.axis}`);
-	chart.curves = curves;
-	chart.over = add(s, "g", {});
-}
-
-function drawCurve(chart, g, c) {
-	const isControl = data.runs[c.run].control < 0, stroke = color(c.run);
-	if (c.lo !== c.y) {
+function draw(p) {
+	const x = ticks(p.x, Math.min(10, Math.max(2, p.svg.clientWidth / 90))), y = p.log ? logTicks(p.y) : ticks(p.y, 5);
+	p.svg.replaceChildren();
+	p.over = null;
+	add(p.svg, "path", {class: "grid", d: y.list.map(v => `M0 ${p.py(v)}h1000`).join("") +
+		x.list.map(v => `M${p.px(v)} 0v1000`).join("")});
+	if (p.of.zero) add(p.svg, "path", {class: "zero", d: `M0 ${p.py(0)}h1000`});
+	labels(p, "x", "left", x, p.px);
+	labels(p, "y", "bottom", y, v => 1000 - p.py(v));
+	p.figure.querySelector(".note").textContent = p.curves.length ? "" : `no values over ${state.axis}`;
+	for (const c of p.curves) {
+		const g = add(p.svg, "g", {class: "series s" + c.series, style: data.series[c.series].stroke});
 		const back = [...c.x.keys()].reverse();
-		add(g, "path", {class: "band", style: `fill:${stroke}`, d: path(chart, c.x, c.hi) +
-			path(chart, back.map(i => c.x[i]), back.map(i => c.lo[i])).replace(/^M/, "L")});
-	} else if (state.smooth) {
-		add(g, "path", {class: "raw", style: `stroke:${stroke};stroke-width:1`, d: path(chart, c.x, c.y)});
+		if (c.lo !== c.y && (data.series.length <= 8 || data.series[c.series].n > 1)) add(g, "path", {class: "band", d: path(p, c.x, c.hi) +
+			path(p, back.map(i => c.x[i]), back.map(i => c.lo[i])).replace(/^M/, "L")});
+		else if (state.smooth) add(g, "path", {class: "thin", d: path(p, c.x, c.y), style: "stroke-width:1"});
+		for (const t of p.thin.filter(t => t.series === c.series))
+			add(g, "path", {class: "thin", d: path(p, t.x, t.line), style: "stroke-width:1"});
+		add(g, "path", {class: "curve", d: path(p, c.x, c.line)});
 	}
-	/* wide controls under thinner and thinner tests: equal curves are all visible */
-	const width = isControl ? 4.4 : Math.max(1.2, 3 - 0.7 * before(c.run, false));
-	add(g, "path", {class: "curve", d: path(chart, c.x, c.line), style: `stroke:${stroke};stroke-width:${width}`});
-	if (c.x.length === 1)
-		add(g, "circle", {cx: chart.px(c.x[0]), cy: chart.py(c.y[0]), r: 3, style: `fill:${stroke}`});
 }
 
 function render() {
-	const main = curvesOf(data.runs.map(r => r.curves));
-	const differences = curvesOf(data.differences);
-	let whole = range(main, "x");
-	if (!(whole[0] <= whole[1])) whole = [0, 1];
-	state.whole = whole;
-	const xr = state.zoom || whole;
-	charts.main.log = state.log && main.some(c => c.hi.some(v => v > 0));
-	draw(charts.main, main, xr);
-	draw(charts.difference, differences, xr);
-	$("difference").parentNode.hidden = $("h-difference").hidden = !data.differences.some(
-		d => d && d[state.column]);
-	$("main-title").textContent = `${state.column} over ${state.axis}`;
-	if (state.cursor !== null) point(state.cursor, null);
+	layout();
+	plots.forEach(draw);
+	mark(state.step);
 }
 
 /* ---- the cursor ---- */
 
-function readings(chart, x) {
-	return chart.curves.map(c => {
-		const i = nearest(c.x, x);
-		return {run: c.run, step: c.step[i], x: c.x[i], y: c.y[i], lo: c.lo[i], hi: c.hi[i], line: c.line[i],
-			grouped: c.lo !== c.y};
+/* A step's place on the axis: that of the nearest row. */
+function placeOf(step) {
+	const all = plots.flatMap(p => p.curves).map(c => ({c, i: nearest(c.step, step)}));
+	const best = all.sort((a, b) => Math.abs(a.c.step[a.i] - step) - Math.abs(b.c.step[b.i] - step))[0];
+	return best ? best.c.x[best.i] : null;
+}
+
+/* Marks a step in all plots; null: none. */
+function mark(step) {
+	const x = step === null ? null : placeOf(step);
+	for (const p of plots) {
+		if (p.over) p.over.remove();
+		p.over = null;
+		if (x === null || x < p.x[0] || x > p.x[1]) continue;
+		p.over = add(p.svg, "g", {});
+		add(p.over, "path", {class: "cursor", d: `M${p.px(x)} 0v1000`});
+		for (const c of p.curves) {
+			const i = nearest(c.x, x);
+			if (!(p.log && c.line[i] <= 0))
+				add(p.over, "path", {class: "dot", style: data.series[c.series].stroke, d: `M${p.px(c.x[i])} ${p.py(c.line[i])}h0`});
+		}
+	}
+}
+
+/* The values of a plot at a step: rows of name, value, difference. Of many, those nearest to `y`. */
+function readings(p, step, y) {
+	const most = 12, other = p === plots[0] && plots[1] && plots[1].of.zero ? plots[1].curves : [];
+	let list = p.curves.map(c => ({c, i: nearest(c.step, step)}));
+	const near = Math.min(...list.map(({c, i}) => Math.abs(c.step[i] - step)));
+	const far = ({c, i}) => Math.abs(p.py(c.line[i]) - y);
+	if (list.length > most) list = list.sort((a, b) => far(a) - far(b)).slice(0, most);
+	return list.map(({c, i}) => {
+		const d = other.find(o => o.series === c.series), k = d ? d.step.indexOf(c.step[i]) : -1;
+		const late = Math.abs(c.step[i] - step) === near ? "" : ` (step ${c.step[i]})`;
+		const spread = c.lo[i] < c.hi[i] ? ` (${long(c.lo[i])} to ${long(c.hi[i])})` : "";
+		return {series: c.series, cells: [data.series[c.series].name + late, long(c.y[i]) + spread,
+			k >= 0 ? "Δ " + long(d.y[k]) : ""]};
 	});
 }
 
-function row(table, cells, i) {
-	const tr = document.createElement("tr");
-	cells.forEach((text, k) => {
-		const cell = document.createElement(k ? "td" : "th");
-		cell.textContent = text;
-		if (!k) cell.style.color = color(i);
-		tr.append(cell);
-	});
-	table.append(tr);
-}
-
-/* Shows all values at x, and beside the pointer if there is one. */
-function point(x, at) {
-	state.cursor = x;
-	const values = readings(charts.main, x), differences = readings(charts.difference, x);
-	for (const chart of Object.values(charts)) {
-		chart.over.replaceChildren();
-		const p = chart.px(x);
-		if (p < chart.box.left - 1 || p > chart.box.right + 1) continue;
-		add(chart.over, "line", {class: "cursor", x1: p, x2: p, y1: chart.box.top, y2: chart.box.bottom});
-		for (const v of chart === charts.main ? values : differences)
-			if (v.x >= chart.inverse(chart.box.left) && v.x <= chart.inverse(chart.box.right) && !(chart.log && v.line <= 0))
-				add(chart.over, "circle", {cx: chart.px(v.x), cy: chart.py(v.line), r: 3.5, style: `fill:${color(v.run)}`});
+function point(p, step, at) {
+	const rows = readings(p, step, at ? at.y : 500), table = document.createElement("table");
+	const x = state.axis === "step" ? "" : `, ${state.axis} ${short(placeOf(step), 0)}`;
+	const title = `${p.of.title}, step ${step}${x}`;
+	table.createCaption().textContent = title;
+	for (const r of rows) {
+		const tr = table.insertRow();
+		r.cells.forEach((text, k) => {
+			const cell = document.createElement(k ? "td" : "th");
+			cell.textContent = text;
+			if (!k) cell.style.color = (/var\(--\w+\)/.exec(data.series[r.series].stroke) || [""])[0];
+			tr.append(cell);
+		});
 	}
-	if (!values.length) return;
-	const table = document.createElement("table"), title = document.createElement("caption");
-	const near = values.reduce((a, b) => Math.abs(b.x - x) < Math.abs(a.x - x) ? b : a);
-	title.textContent = `step ${near.step}` + (state.axis === "step" ? "" : `, ${state.axis} ${short(near.x, 0)}`);
-	table.append(title);
-	for (const v of values) {
-		const d = differences.find(o => o.run === v.run && o.step === v.step);
-		const other = v.step === near.step ? "" : ` (step ${v.step})`;
-		const spread = v.grouped ? ` (${long(v.lo)} to ${long(v.hi)})` : "";
-		row(table, [data.runs[v.run].name + other, long(v.y) + spread, d ? "Δ " + long(d.y) : ""], v.run);
-	}
-	$("reading").textContent = [...table.querySelectorAll("caption, tr")].map(
-		e => [...e.children].map(c => c.textContent).join(" ").trim() || e.textContent).join("; ");
+	mark(step);
+	$("reading").textContent = title + "; " + rows.map(r => r.cells.join(" ").trim()).join("; ");
 	$("tip").replaceChildren(table);
 	$("tip").hidden = !at;
-	if (at) place($("tip"), at);
+	if (at) place($("tip"), at.event);
 }
 
 function place(tip, at) {
-	const box = $("curves").getBoundingClientRect();
+	const box = tip.parentNode.getBoundingClientRect();
 	let left = at.clientX - box.left + 16;
 	if (left + tip.offsetWidth > box.width) left = at.clientX - box.left - 16 - tip.offsetWidth;
 	tip.style.left = Math.max(0, left) + "px";
@@ -294,121 +266,132 @@ function place(tip, at) {
 }
 
 function leave() {
-	state.cursor = null;
 	$("tip").hidden = true;
-	for (const chart of Object.values(charts)) chart.over.replaceChildren();
+	mark(state.step);
+}
+
+/* The step that the address names is marked, and so is one that is clicked. */
+function follow() {
+	const named = /^#step=(\d+)$/.exec(location.hash);
+	state.step = named ? Number(named[1]) : null;
+	if (!named || !plots.length) return mark(state.step);
+	if (state.zoom) { state.zoom = null; render(); }
+	point(plots[0], nearestStep(plots[0], placeOf(state.step)), null);
+	plots[0].figure.scrollIntoView({block: "center"});
+}
+
+function nearestStep(p, x) {
+	const all = p.curves.map(c => ({c, i: nearest(c.x, x)}));
+	const best = all.sort((a, b) => Math.abs(a.c.x[a.i] - x) - Math.abs(b.c.x[b.i] - x))[0];
+	return best ? best.c.step[best.i] : null;
 }
 
 /* ---- zoom ---- */
 
 function zoom(to) {
-	const w = state.whole;
-	if (to) {
-		const low = Math.max(w[0], Math.min(...to)), high = Math.min(w[1], Math.max(...to));
-		if (!(high > low)) return;
-		state.zoom = low === w[0] && high === w[1] ? null : [low, high];
-	} else {
-		state.zoom = null;
-	}
+	const low = to ? Math.max(state.all[0], Math.min(...to)) : 0, high = to ? Math.min(state.all[1], Math.max(...to)) : 0;
+	if (to && !(high > low)) return;
+	state.zoom = !to || (low === state.all[0] && high === state.all[1]) ? null : [low, high];
 	render();
 }
 
 function zoomBy(factor) {
-	const [low, high] = state.zoom || state.whole, c = state.cursor === null ? (low + high) / 2 : state.cursor;
+	const [low, high] = state.zoom || state.all, at = state.step === null ? null : placeOf(state.step);
+	const c = at === null ? (low + high) / 2 : at;
 	zoom([c - (c - low) * factor, c + (high - c) * factor]);
 }
 
-function move(chart, by) {
-	const c = chart.curves[0];
+function move(p, by) {
+	const c = p.curves[0];
 	if (!c) return;
-	const xr = state.zoom || state.whole;
-	const i = state.cursor === null ? nearest(c.x, by > 0 ? xr[0] : xr[1]) : nearest(c.x, state.cursor) + by;
-	point(c.x[Math.max(0, Math.min(c.x.length - 1, i))], null);
+	const i = state.step === null ? (by > 0 ? -1 : c.step.length) + Math.sign(by) : nearest(c.step, state.step) + by;
+	state.step = c.step[Math.max(0, Math.min(c.step.length - 1, i))];
+	point(p, state.step, null);
+}
+
+function widen(p) {
+	p.figure.classList.toggle("wide");
+	draw(p);
 }
 
 const keys = {
-	ArrowRight: (chart, e) => move(chart, e.shiftKey ? 10 : 1),
-	ArrowLeft: (chart, e) => move(chart, e.shiftKey ? -10 : -1),
-	"+": () => zoomBy(0.5), "=": () => zoomBy(0.5), "-": () => zoomBy(2),
-	Escape: () => { leave(); zoom(null); }, "0": () => zoom(null),
+	ArrowRight: (p, e) => move(p, e.shiftKey ? 10 : 1), ArrowLeft: (p, e) => move(p, e.shiftKey ? -10 : -1),
+	"+": () => zoomBy(0.5), "=": () => zoomBy(0.5), "-": () => zoomBy(2), Enter: p => widen(p),
+	Escape: () => { state.step = null; leave(); zoom(null); },
 };
 
-function listen(chart) {
-	const s = chart.svg;
+function listen(p) {
+	const s = p.svg;
 	let from = null;
 	const at = e => {
-		const p = (e.clientX - s.getBoundingClientRect().left) * chart.width / s.clientWidth;
-		return Math.max(chart.box.left, Math.min(chart.box.right, p));
+		const box = s.getBoundingClientRect(), part = (e.clientX - box.left) / box.width;
+		return {x: p.x[0] + Math.max(0, Math.min(1, part)) * (p.x[1] - p.x[0]), y: 1000 * (e.clientY - box.top) / box.height, event: e};
 	};
 	s.addEventListener("pointerdown", e => {
 		if (e.button) return;
-		from = at(e);
+		from = at(e).x;
 		s.setPointerCapture(e.pointerId);
 	});
 	s.addEventListener("pointermove", e => {
-		point(chart.inverse(at(e)), e);
-		if (from === null) return;
-		const x = Math.min(from, at(e)), b = chart.box;
-		add(chart.over, "rect", {class: "selection", x, y: b.top, width: Math.abs(at(e) - from), height: b.bottom - b.top});
+		const to = at(e), step = nearestStep(p, to.x);
+		if (step === null) return;
+		point(p, step, to);
+		if (from !== null && p.over)
+			add(p.over, "rect", {class: "selection", x: p.px(Math.min(from, to.x)), y: 0, width: Math.abs(p.px(to.x) - p.px(from)), height: 1000});
 	});
 	s.addEventListener("pointerup", e => {
-		const begin = from;
+		const begin = from, end = at(e).x;
 		from = null;
-		if (begin !== null && Math.abs(at(e) - begin) > 5)
-			zoom([chart.inverse(begin), chart.inverse(at(e))]);
+		if (begin === null) return;
+		if (Math.abs(p.px(end) - p.px(begin)) > 8) return zoom([begin, end]);
+		state.step = nearestStep(p, end);
+		if (state.step !== null) history.replaceState(null, "", "#step=" + state.step);
 	});
 	s.addEventListener("pointercancel", () => { from = null; });
 	s.addEventListener("pointerleave", () => { if (from === null) leave(); });
 	s.addEventListener("dblclick", () => zoom(null));
-	s.addEventListener("blur", leave);
 	s.addEventListener("keydown", e => {
 		if (!keys[e.key] || e.ctrlKey || e.metaKey || e.altKey) return;
 		e.preventDefault();
-		keys[e.key](chart, e);
+		keys[e.key](p, e);
 	});
+	p.figure.querySelector("b").addEventListener("click", () => widen(p));
 }
 
-/* ---- the form ---- */
+/* ---- the form and the legend ---- */
 
-function choose(select, words, value, set) {
-	for (const w of words) select.append(new Option(w, w, false, w === value));
-	select.addEventListener("change", () => { set(select.value); render(); });
-}
-
-function legend() {
-	data.runs.forEach((run, i) => {
-		const label = document.createElement("label"), box = document.createElement("input");
-		const line = document.createElement("i"), name = document.createElement("span");
-		box.type = "checkbox";
-		box.checked = true;
-		box.addEventListener("change", () => {
-			if (box.checked) state.hidden.delete(i); else state.hidden.add(i);
-			render();
-		});
-		line.style.borderColor = color(i);
-		name.textContent = run.name + (run.control < 0 ? " (control)" : "");
-		label.append(box, line, name);
-		$("legend").append(label);
+function legend(item, i) {
+	const label = document.createElement("label"), box = document.createElement("input");
+	box.type = "checkbox";
+	box.checked = true;
+	box.addEventListener("change", () => {
+		if (box.checked) state.hidden.delete(i); else state.hidden.add(i);
+		render();
 	});
+	const focus = on => {
+		$("plots").classList.toggle("focus", on);
+		for (const g of document.querySelectorAll("g.s" + i)) g.classList.toggle("on", on);
+	};
+	item.addEventListener("pointerenter", () => focus(true));
+	item.addEventListener("pointerleave", () => focus(false));
+	label.append(box, " ", ...item.childNodes);
+	item.append(label);
 }
 
-for (const [id, more] of [["main", {tall: true, bottom: 40}], ["difference", {zero: true, bottom: 22}]]) {
-	charts[id] = Object.assign({svg: $(id), log: false, curves: []}, more);
-	listen(charts[id]);
-}
-const axesThere = ["step", "tokens", "seconds", "bytes"].filter(a => data.runs.some(r => r.knots[a]));
-choose($("column"), data.columns, state.column, v => { state.column = v; });
-choose($("axis"), axesThere, state.axis, v => { state.axis = v; state.zoom = null; state.cursor = null; });
-$("smooth").addEventListener("input", e => {
-	state.smooth = e.target.value / 100;
-	$("smooth-value").value = state.smooth;
-	render();
-});
-$("log").addEventListener("change", e => { state.log = e.target.checked; render(); });
+for (const a of ["step", "tokens", "seconds", "bytes"].filter(a => data.runs.some(r => r.knots[a])))
+	$("axis").append(new Option(a, a, false, a === state.axis));
+$("axis").addEventListener("change", () => { state.axis = $("axis").value; state.zoom = null; render(); });
+$("smooth").addEventListener("input", e => { state.smooth = e.target.value / 100; render(); });
+for (const id of ["log", "whole", "each"])
+	$(id).addEventListener("change", e => { state[id] = e.target.checked; render(); });
+$("each-label").hidden = data.series.every(s => s.n === 1);
 $("reset").addEventListener("click", () => zoom(null));
 $("controls").addEventListener("submit", e => e.preventDefault());
 $("controls").hidden = false;
-legend();
-render();
-addEventListener("resize", render);
+$("plots").classList.add("live");
+document.querySelectorAll(".legend li").forEach(legend);
+layout();
+plots.forEach(listen);
+addEventListener("hashchange", follow);
+follow();
 })();

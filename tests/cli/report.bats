@@ -36,13 +36,11 @@ dom_of() { # FILE
 	{ head_of tp=2 bf16 && log_of 0 60; } >b
 	{ head_of tp=2 bf16 && log_of 0.5 60; } >c
 	code_of 1 pt-compare a b c --report r.html
-	for text in '<td>fsdp=2</td>' '<td>tp=2</td>' '<td>default</td>' '<td>bf16</td>' '40 %' '1.00 MiB' \
+	for text in 'fsdp=2</td>' 'tp=2</td>' 'default</td>' 'bf16</td>' '40 %' '1.00 MiB' \
 		'identical bit for bit' 'diverged' 'the same' 'Options and environment'; do
 		grep -qF "$text" r.html
 	done
-	# (names of the namespace of SVG are no addresses)
-	not grep -oE '(src|href)=|url\([^#]|@import|https?://[^w]' r.html
-	sed -n 's|.*id="data">\(.*\)|\1|p;/^{"name"/p;/^\],/p' r.html | head -c 300 | grep -q '"column":"loss"'
+	not grep -oE '(src|href)="[^#]|url\([^#]|@import|https?://[^w]' r.html # (the namespace of SVG is no address)
 	balanced r.html
 	code_of 64 pt-compare a b --report r.htm
 	[ "$output" = "pt-compare: report: 'r.htm' ends in none of .html, .md" ]
@@ -50,45 +48,155 @@ dom_of() { # FILE
 	says 'a/r.html: Not a directory'
 }
 
-@test "the page in a browser: curves, cursor, no error" {
+# What a page shows without its script: prints a line for each figure, "TITLE|NOTE|curves|bands|y labels|x labels", and
+# one for each run, "NAME|sparkline|badge|reason"; fails if the data has other figures, or a place is no number.
+shown() { # FILE
+	python3 - "$1" <<-'END'
+		import sys, re, json, html
+		page = open(sys.argv[1], errors="replace").read()
+		data = json.loads(re.search(r'id="data">(.*?)</script>', page, re.S)[1])
+		text = lambda s: html.unescape(re.sub(r"<[^>]*>", "", s))
+		figures = re.findall(r"<figure.*?</figure>", page, re.S)
+		assert len(figures) == len(data["figures"]), len(figures)
+		for f, d in zip(figures, data["figures"]):
+		    title, note = (text(re.search(r, f, re.S)[1]) for r in (r"<b>(.*?)</b>", r'class="note">(.*?)</span>'))
+		    assert title == d["title"], (title, d["title"])
+		    assert len(d["series"]) == len(data["series"]) and len(d["runs"]) == len(data["runs"])
+		    paths = re.findall(r'<path class="(curve|band)" d="([^"]*)"/>', f)
+		    for kind, path in paths:
+		        assert re.fullmatch(r"M-?[\d.]+ -?[\d.]+(L-?[\d.]+ -?[\d.]+)*(h0)?", path), path
+		    y, x = (re.search(r'<div class="%s">(.*?)</div>' % c, f)[1].count("<span") for c in "yx")
+		    print(title, note, *(sum(k == w for k, _ in paths) for w in ("curve", "band")), y, x, sep="|")
+		for row in re.findall(r"<tr><th><bdi.*?</tr>", page, re.S):
+		    print(text(re.search(r"<bdi[^>]*>(.*?)</bdi>", row)[1]), row.count('class="spark"'),
+		        text(re.search(r'<span class="badge.*?</span>', row)[0]),
+		        text((re.search(r'<span class="reason">.*?</span>', row) or [""])[0]), sep="|")
+	END
+}
+
+# A loss that falls quickly at first, a column of another program, and many rows of noise.
+noisy_of() { # SEED ROWS SHIFT
+	awk -v seed="$1" -v n="$2" -v shift="$3" 'BEGIN {
+		srand(seed)
+		for (i = 1; i <= n; i++)
+			printf "step=%d tokens=%d loss=%.7g grad_norm=%.6g dt=0.5 tps=%.6g\n", i, 64 * i,
+				2 + 9 * exp(-i / 4) + rand() / 20 + shift, 1 + 5 / i, 6400 + rand() * 100
+	}'
+}
+
+@test "the page without its script: figures of all columns, a sparkline and a verdict of each run, short names" {
+	command -v python3 >/dev/null || skip 'no python3'
+	mkdir -p runs/one/long/path runs/two/long/path
+	{ head_of fsdp=2 fp32 && noisy_of 1 300 0; } >runs/one/long/path/log.txt
+	noisy_of 2 300 1 | sed 's/^step=300 .*/step=300 loss=2.5 dt=0.5/' >runs/two/long/path/log.txt
+	code_of 1 pt-compare runs/*/long/path/log.txt --report r.html --report r.md --graph --marks ascii
+	shown r.html >page
+	# the first steps are outside of the range, which is said
+	grep -qE '^loss\|[0-9]+ of 600 points are outside: [0-9.]+ to [0-9.]+\|2\|0\|[3-9]\|[3-9]$' page
+	grep -qE '^loss: test − control\|.*\|1\|0\|' page
+	for column in grad_norm dt tps; do
+		grep -qE "^$column\|.*\|2\|0\|" page
+	done
+	grep -qE '^one\|1\|control\|$' page
+	grep -qE '^two\|1\|diverged\|$' page # (the summary has the reason)
+	grep -qF '<h1>two against one</h1>' r.html
+	grep -qF '<p class="note">in runs/</p>' r.html
+	grep -qE 'class="reason">[^<]*(<a href="#step=[0-9]+">step [0-9]+</a>)?' r.html
+	grep -qF '<a href="#step=1">step 1</a>' r.html # of the comparison
+	grep -qF '<li><svg class="sample"' r.html
+	grep -qF '**two** against one' r.md
+	grep -qE '^     \+ two$' <<<"$output"
+	[[ $output == *'points are outside: '* ]]
+	# with all of its values
+	code_of 1 pt-compare runs/*/long/path/log.txt --report r.html --whole-range --graph
+	shown r.html >page
+	grep -qE '^loss\|\|2\|0\|' page
+	[[ $output != *outside* ]]
+	# over another axis, which one of the logs does not have
+	code_of 1 pt-compare runs/*/long/path/log.txt --report r.html --axis bytes --column grad_norm
+	shown r.html >page
+	grep -qE '^grad_norm\|no values\|0\|0\|' page
+	grep -qF '<bdi>one</bdi> (control) (no bytes)' r.html
+	code_of 1 pt-compare runs/*/long/path/log.txt --report r.html --axis seconds
+	shown r.html | grep -qE '^tps\|.*\|2\|0\|'
+	# one run alone
+	code_of 0 pt-compare runs/one/long/path/log.txt -o r.html -o r.md
+	says 'alone is shown: nothing is compared'
+	shown r.html >page
+	[ "$(grep -c '|control|' page)" -eq 1 ]
+	not grep -q 'test − control' page
+	not grep -qF 'id="h-speed"' r.html
+	balanced r.html
+}
+
+@test "replicas are a mean and a band; runs of several verdicts have their reasons in the table" {
+	command -v python3 >/dev/null || skip 'no python3'
+	for i in 1 2 3 4 5; do
+		noisy_of $i 100 0 >run$i
+	done
+	noisy_of 6 100 3 >run6
+	noisy_of 7 100 4 >run7
+	pt-compare -q --control run[123] --test run[45] -o r.html -g --marks ascii >out || [ $? -eq 1 ]
+	shown r.html >page
+	grep -qE '^loss\|.*\|2\|2\|' page
+	grep -qF '<bdi>mean of 3 controls</bdi>' r.html
+	grep -qF 'o mean of 3 controls' out
+	grep -qF '+ mean of 2 tests' out
+	[ "$(grep -c '^run[1-5]|1|' page)" -eq 5 ]
+	pt-compare -q --control run[123] --test run[45] --each-run -g --marks ascii >out || [ $? -eq 1 ]
+	grep -q '% run5' out || grep -q '# run5' out
+	not grep -q 'mean of' out
+	# four tests by themselves, of which two diverge at different values
+	code_of 1 pt-compare --control run[123] -o r.html run[4567]
+	shown r.html >page
+	grep -qE '^loss\|.*\|5\|1\|' page
+	[ "$(grep -cE '^run[67]\|1\|diverged\|.+' page)" -eq 2 ]
+	if command -v gnuplot >/dev/null; then
+		code_of 1 pt-compare -q --control run[123] -p r.svg run[4567]
+		grep -q '>mean of 3 controls<' r.svg
+	fi
+}
+
+@test "the page in a browser: cursor, axes, a link to a step, no error" {
 	browser >/dev/null || skip 'no chromium'
 	{ head_of fsdp=2 fp32 && log_of 0 60; } >a
 	{ head_of tp=2 bf16 && log_of 0.5 60; } >b
-	code_of 1 pt-compare a b --report r.html
+	log_of 0.1 60 >c
+	code_of 1 pt-compare --control a b --test c --report r.html
 	dom_of r.html >dom
 	not grep -iE 'uncaught|error.*r\.html' messages
-	[ "$(grep -o '<path class="curve"' dom | wc -l)" -eq 3 ] # two curves, a difference
-	grep -q '<option value="val_loss">' dom
 	grep -q '<option value="bytes">' dom
-	grep -q '<title id="main-title">loss over step</title>' dom
-	grep -q '(control)</span>' dom
-	# the same with keys and a form: what a user would do
-	sed 's|^addEventListener("resize", render);|&\
-$("column").value = "val_loss"; $("column").dispatchEvent(new Event("change"));\
-$("axis").value = "tokens"; $("axis").dispatchEvent(new Event("change"));\
-$("main").dispatchEvent(new KeyboardEvent("keydown", {key: "ArrowRight"}));\
-$("main").dispatchEvent(new KeyboardEvent("keydown", {key: "ArrowRight"}));\
-$("main").dispatchEvent(new KeyboardEvent("keydown", {key: "+"}));|' r.html >used.html
+	[ "$(grep -o '<input type="checkbox">' dom | wc -l)" -ge 2 ] # of the legend
+	dom_of 'r.html#step=20' >dom
+	grep -q 'loss, step 20; mean of 2 controls 2.35 (2.1 to 2.6); c 2.2 Δ -0.15' dom
+	# what a user would do, by keys and the form
+	sed 's|^addEventListener("hashchange", follow);|&\
+for (const [id, value] of [["axis", "tokens"], ["smooth", 50]]) {\
+	$(id).value = value; $(id).dispatchEvent(new Event(id === "axis" ? "change" : "input")); }\
+for (const id of ["log", "whole", "each"]) $(id).click();\
+const press = key => plots[0].svg.dispatchEvent(new KeyboardEvent("keydown", {key}));\
+setTimeout(() => { for (const k of ["ArrowRight", "ArrowRight", "+", "Enter"]) press(k); });|' r.html >used.html
 	dom_of used.html >dom
 	not grep -iE 'uncaught|error.*used\.html' messages
-	grep -q '<title id="main-title">val_loss over tokens</title>' dom
-	grep -q 'step 20, tokens 1280; a 2.1; b 2.6 Δ 0.5' dom
+	grep -q 'loss, step 2, tokens 128; mean of 2 controls 3.25 (3 to 3.5); c 3.1 Δ -0.15' dom
+	[ "$(grep -o '<path class="thin"' dom | wc -l)" -ge 2 ]
+	not grep -qE ' d="[^"]*(NaN|Infinity)' dom
 }
 
 @test "no text of a log is part of the page or of the Markdown" {
-	name='<script>alert(1)</script>|`x`'
+	name=$'<script>alert(1)</script>|`x`"\u202e\xff step 5'
 	{ head_of '</script><script>alert(2)</script>' '"><img src=x onerror=alert(3)>' && log_of 0 20; } >"${name//\//_}"
 	log_of 0 20 >b
 	code_of 0 pt-compare "${name//\//_}" b --report r.html --report r.md
 	[ "$(grep -o '<script' r.html | wc -l)" -eq 2 ]
 	[ "$(grep -o '</script' r.html | wc -l)" -eq 2 ]
 	not grep -q '<img' r.html
-	not grep -qE '(^|[^\\])<(script|img)' <(grep -v '^    ' r.md)
+	not grep -q $'\u202e' <(sed '/id="data"/,/<\/script>/d' r.html)
+	not grep -qE '(^|[^\\])<(script|img)' <(grep -av '^    ' r.md)
 	balanced r.html
 	if browser >/dev/null; then
 		dom_of r.html >dom
 		not grep -iE 'uncaught|error.*r\.html' messages
-		[ "$(grep -o '<path class="curve"' dom | wc -l)" -eq 3 ]
 	fi
 }
 
@@ -109,8 +217,9 @@ $("main").dispatchEvent(new KeyboardEvent("keydown", {key: "+"}));|' r.html >use
 	sed 's/^\(step=77777 .*\) loss=[^ ]*/\1 loss=7/' a >b
 	code_of 1 timeout 100 pt-compare -q a b --report r.html
 	[ "$(stat -c %s r.html)" -lt 1500000 ]
+	[ "$(grep -o 'L' r.html | wc -l)" -lt 100000 ]
 	# the one value that differs is among the extremes of its group
-	grep -q '"hi":\[[^]]*\b7\b' r.html
+	grep -qE '"hi":\[[^]]*\b7\b' r.html
 }
 
 @test "--speed: medians and noise, no difference where there is none" {
@@ -151,7 +260,7 @@ $("main").dispatchEvent(new KeyboardEvent("keydown", {key: "+"}));|' r.html >use
 		code_of 0 pt-compare -q a --plot a.svg
 		[ -s a.svg ]
 	fi
-	for also in '' --json --speed '--require identical' '-o r.html' --follow --locate; do
+	for also in '' --json --speed '--require identical' --follow --locate; do
 		# shellcheck disable=SC2086 # words
 		code_of 64 pt-compare a ${also:+--graph} $also
 	done

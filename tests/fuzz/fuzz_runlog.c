@@ -1,7 +1,7 @@
 /* run.h5: what is wrong in one is said; what is taken can be compared, drawn and written. */
 #include "tests/fuzz/hostile.h"
 #include "compare/compare.h"
-#include "compare/curve.h"
+#include "compare/series.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -55,7 +55,7 @@ static void use(struct run_log *l, uint8_t how)
 	FUZZ_ON(d.verdict != VERDICT_IDENTICAL && d.verdict != VERDICT_NOTHING);
 	run_diff_print(&d, &o, &text);
 	curve_table(both, 2, "loss", AXIS_STEPS, &text);
-	if (!curves_of(&c, both, 2, "loss", AXIS_SECONDS, &e)) {
+	if (!curves_of(&c, both, 2, &(struct series_opts){2}, "loss", AXIS_SECONDS, &e)) {
 		graph_text(&c.graph, &style, &text);
 		curves_free(&c);
 	}

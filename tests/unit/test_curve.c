@@ -1,7 +1,7 @@
 /* base/graph: scales, ticks, thinning, text; curve and speed: what they make of logs. */
 #include "tests/support/support.h"
 #include "base/graph.h"
-#include "compare/curve.h"
+#include "compare/series.h"
 #include "compare/speed.h"
 
 #include <math.h>
@@ -150,6 +150,14 @@ static struct run_log log_of(const char *lines)
 	return l;
 }
 
+static int points_of(const struct run_log *logs, int n, const char *column,
+	enum curve_axis axis, struct series_point **p, int64_t *n_points, struct err *e)
+{
+	struct series_list l = {.logs = logs, .n_runs = n};
+	const struct curve_series s = {0, n, true, NULL};
+	return series_points(&l, &s, column, axis, p, n_points, e);
+}
+
 /* The time and the bytes of a row are the means of the steps since the previous one. */
 static void axes_are_sums(void **state)
 {
@@ -166,36 +174,131 @@ static void axes_are_sums(void **state)
 		for (int i = 0; i < 4; i++)
 			assert_true(v[i] == x[a][i] || (isnan(x[a][i]) && isnan(v[i])));
 		free(v);
-		struct graph_point *p;
+		struct series_point *p;
 		int64_t n;
-		assert_int_equal(curve_points(&l, "loss", a, &p, &n, &e), 0);
-		assert_true(n == 3 && p[2].x == x[a][3] && p[2].y == 7);
+		assert_int_equal(points_of(&l, 1, "loss", a, &p, &n, &e), 0);
+		assert_true(n == 3 && p[2].x == x[a][3] && p[2].y == 7 && p[2].step == 7);
 		free(p);
 	}
-	struct graph_point *p;
+	struct series_point *p;
 	int64_t n;
-	assert_int_equal(curve_points(&l, "no such", AXIS_STEPS, &p, &n, &e), 0);
+	assert_int_equal(points_of(&l, 1, "no such", AXIS_STEPS, &p, &n, &e), 0);
 	assert_int_equal(n, 0);
 	free(p);
 	run_log_free(&l);
 	l = log_of("step=1 loss=2\n");
-	assert_int_equal(curve_points(&l, "loss", AXIS_BYTES, &p, &n, &e), -1);
+	assert_int_equal(points_of(&l, 1, "loss", AXIS_BYTES, &p, &n, &e), -1);
 	assert_non_null(strstr(e.msg, "a log: no column 'sent'"));
-	assert_int_equal(curve_points(&l, "val_loss", AXIS_BYTES, &p, &n, &e), 0);
+	assert_int_equal(points_of(&l, 1, "val_loss", AXIS_BYTES, &p, &n, &e), 0);
 	free(p);
 	run_log_free(&l);
+}
+
+/* Of replicas: the mean and the extremes where more than half of them have a value; a group of points has the mean of
+ * their means, and the extremes of all. */
+static void replicas_are_a_band(void **state)
+{
+	struct run_log logs[] = {
+		log_of("step=1 loss=4\nstep=2 loss=3 dt=1\nstep=3 loss=1\nstep=9 loss=1\n"),
+		log_of("step=1 loss=6\nstep=2 loss=nan\nstep=3 loss=2\n"),
+		log_of("step=1 loss=5\nstep=2 loss=5\nstep=4 loss=2\n")};
+	struct series_point *p;
+	int64_t n;
+	struct err e;
+	(void)state;
+	assert_int_equal(points_of(logs, 3, "loss", AXIS_STEPS, &p, &n, &e), 0);
+	assert_int_equal(n, 3); /* not 4 and 9, which one of them has */
+	assert_true(p[0].y == 5 && p[0].low == 4 && p[0].high == 6);
+	assert_true(p[1].y == 4 && p[1].low == 3 && p[1].high == 5 && p[1].n_runs == 2);
+	assert_true(p[2].step == 3 && p[2].y == 1.5);
+	assert_int_equal(series_thin(p, n, 3), 3);
+	assert_int_equal(series_thin(p, n, 2), 2);
+	assert_true(p[0].y == 4.5 && p[0].low == 3 && p[0].high == 6 && p[1].y == 1.5);
+	free(p);
+	for (int i = 0; i < 3; i++)
+		run_log_free(&logs[i]);
+}
+
+/* Names without the folders and files that all have in common, of which something remains. */
+static void check_names(const char *const *paths, const char *const *names, int n)
+{
+	struct run_log logs[4] = {{0}};
+	struct series_list l;
+	for (int i = 0; i < n; i++)
+		logs[i].name = (char *)(uintptr_t)paths[i];
+	series_list_init(&l, logs, n, &(struct series_opts){1});
+	for (int i = 0; i < n; i++)
+		assert_string_equal(l.names[i], names[i]);
+	series_list_free(&l);
+}
+
+#define NAMES(...) ((const char *const[]){__VA_ARGS__})
+
+static void names_are_short(void **state)
+{
+	(void)state;
+	check_names(NAMES("/a/bc/x/log.txt", "/a/bd/x/log.txt"), NAMES("bc", "bd"), 2);
+	check_names(NAMES("a/run", "a/rut", "a/b/c"), NAMES("run", "rut", "b/c"), 3);
+	check_names(NAMES("x/log", "x/y/log"), NAMES("log", "y/log"), 2);
+	check_names(NAMES("a/log", "a/log"), NAMES("log", "log"), 2);
+	check_names(NAMES("r/a/", "r/b/"), NAMES("a", "b"), 2);
+	check_names(NAMES("r/", "r/a"), NAMES("r/", "r/a"), 2);
+	check_names(NAMES("w.csv#one", "w.csv#two"), NAMES("one", "two"), 2);
+	check_names(NAMES("", "/", "//", "a"), NAMES("", "/", "//", "a"), 4);
+	check_names(NAMES("/only/one.log"), NAMES("/only/one.log"), 1);
+}
+
+/* A range without the first steps, nor a value far from the rest; but with all where little would be left out. */
+static void ranges_are_settled(void **state)
+{
+	enum { N = 200 };
+	struct graph_point p[N];
+	const struct graph_series s = {"a", p, N};
+	struct graph g = {"step", "loss", &s, 1, .settled = true};
+	struct scale x, y;
+	struct str text = {0};
+	struct outside o = {0};
+	(void)state;
+	for (int i = 0; i < N; i++)
+		p[i] = (struct graph_point){i, i < 10 ? 11 - i : 2 + 0.001 * (i % 7)};
+	p[150].y = 90;
+	assert_true(graph_scales(&g, &x, &y));
+	assert_true(
+		x.low == 0 && x.high == N - 1 && y.low == 2 && y.high == 2 + 0.001 * 6);
+	for (int i = 0; i < N; i++)
+		scale_outside(&y, p[i].y, &o);
+	outside_print(&o, &text);
+	assert_string_equal(text.s, "10 of 200 points are outside: 3 to 90");
+	str_free(&text);
+	g.settled = false;
+	assert_true(graph_scales(&g, &x, &y) && y.high == 90);
+	/* a curve that falls all the time is shown whole */
+	for (int i = 0; i < N; i++)
+		p[i].y = 4 - 0.01 * i;
+	g.settled = true;
+	assert_true(graph_scales(&g, &x, &y) && y.high == 4);
+	/* and so is one that does not change after its begin */
+	for (int i = 0; i < N; i++)
+		p[i].y = i < 5 ? 7 : 2;
+	assert_true(graph_scales(&g, &x, &y) && y.high == 7);
+	/* a value outside is not drawn at the edge */
+	for (int i = 0; i < N; i++)
+		p[i].y = i == 100 ? 90 : i % 10;
+	graph_text(&g, &(struct graph_style){MARKS_ASCII, false, 60, 12}, &text);
+	assert_non_null(strstr(text.s, "1 of 200 points is outside: 90\n"));
+	str_free(&text);
 }
 
 static void columns_of_other_programs(void **state)
 {
 	struct run_log l = log_of("step=1 loss=2\nstep=2 loss=1\n");
 	struct strs names = {0};
-	struct graph_point *p;
+	struct series_point *p;
 	int64_t n;
 	struct err e;
 	(void)state;
 	run_log_set(&l, 1, run_log_column(&l, "reward"), 0.125);
-	assert_int_equal(curve_points(&l, "reward", AXIS_STEPS, &p, &n, &e), 0);
+	assert_int_equal(points_of(&l, 1, "reward", AXIS_STEPS, &p, &n, &e), 0);
 	assert_true(n == 1 && p[0].x == 2 && p[0].y == 0.125);
 	curve_columns(&l, 1, &names);
 	assert_true(names.n == 2 && !strcmp(names.v[0], "loss") &&
@@ -303,6 +406,9 @@ int main(void)
 		cmocka_unit_test(a_line_of_dots),
 		cmocka_unit_test(points_of_any_kind),
 		cmocka_unit_test(axes_are_sums),
+		cmocka_unit_test(replicas_are_a_band),
+		cmocka_unit_test(names_are_short),
+		cmocka_unit_test(ranges_are_settled),
 		cmocka_unit_test(columns_of_other_programs),
 		cmocka_unit_test(noise_is_no_difference),
 		cmocka_unit_test(noise_between_runs),

@@ -1,0 +1,210 @@
+/* The curves of a page: which columns, how many points, which ranges. */
+#include "compare/report.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* Columns that have a figure; a log of another program may have a thousand. */
+enum { MOST_FIGURES = 18 };
+
+/* How many points a curve has at most, so that a page stays below 2 MB: a part of those for all curves. */
+struct share {
+	int64_t all, least, most;
+};
+static const struct share main_share = {8000, 60, 2000}, other_share = {16000, 20, 600},
+			  run_share = {8000, 20, 300};
+
+static int64_t points_of(const struct share *s, int64_t curves)
+{
+	return max64(s->least, min64(s->most, s->all / max64(curves, 1)));
+}
+
+void report_series(const struct report *r, struct series_list *l)
+{
+	const struct series_opts o = {report_controls(r), r->one_set, false};
+	series_list_init(l, r->logs, r->n, &o);
+}
+
+/* ---- ranges ------------------------------------------------------------------------ */
+
+/* Widens the whole range and the settled one by a curve's band. */
+static void add_range(
+	const struct figure_curve *c, struct scale *whole, struct scale *settled)
+{
+	struct graph_point *v = xmalloc((size_t)(2 * c->n + 1) * sizeof(*v));
+	for (int64_t k = 0; k < c->n; k++) {
+		v[2 * k] = (struct graph_point){c->p[k].step, c->p[k].low};
+		v[2 * k + 1] = (struct graph_point){c->p[k].step, c->p[k].high};
+		whole->low = fmin(whole->low, c->p[k].low);
+		whole->high = fmax(whole->high, c->p[k].high);
+	}
+	scale_settle(settled, v, 2 * c->n);
+	free(v);
+}
+
+static void find_range(struct figure *f, int n_series, bool all)
+{
+	struct scale none = {INFINITY, -INFINITY, false}, whole = none, settled = none;
+	for (int i = 0; i < n_series; i++)
+		add_range(&f->series[i], &whole, &settled);
+	if (f->difference) { /* with a line at zero */
+		whole = (struct scale){fmin(0, whole.low), fmax(0, whole.high), false};
+		settled = (struct scale){
+			fmin(0, settled.low), fmax(0, settled.high), false};
+	}
+	f->y = all || !(settled.low <= settled.high) ? whole
+						     : scale_shown(&whole, &settled);
+	if (!(f->y.low <= f->y.high))
+		f->y = (struct scale){0, 1, false};
+	for (int i = 0; i < n_series; i++)
+		for (int64_t k = 0; k < f->series[i].n; k++)
+			scale_outside(&f->y, f->series[i].p[k].y, &f->outside);
+	double pad = (f->y.high / 2 - f->y.low / 2) * 0.06;
+	pad = pad > 0 ? pad : fabs(f->y.low) * 0.01 > 0 ? fabs(f->y.low) * 0.01 : 1;
+	if (isfinite(f->y.high + pad) && isfinite(f->y.low - pad)) {
+		f->y.high += pad;
+		f->y.low -= pad;
+	}
+}
+
+/* ---- curves ------------------------------------------------------------------------ */
+
+static bool read_curve(struct figures *f, const struct curve_series *s,
+	const char *column, struct figure_curve *c)
+{
+	struct err e;
+	*c = (struct figure_curve){0};
+	return !series_points(&f->list, s, column, f->r->axis, &c->p, &c->n, &e);
+}
+
+static void thin(struct figure_curve *c, int64_t most)
+{
+	c->n = series_thin(c->p, c->n, most);
+	if (c->n)
+		c->p = xrealloc(c->p, (size_t)c->n * sizeof(*c->p));
+}
+
+/* test - control in the steps that both have, in place of the test. */
+static void subtract(struct figure_curve *test, const struct figure_curve *control)
+{
+	int64_t n = 0;
+	for (int64_t i = 0, j = 0; i < control->n && j < test->n;) {
+		const struct series_point *a = &control->p[i], *b = &test->p[j];
+		if (a->step == b->step && isfinite(b->y - a->y)) {
+			double y = b->y - a->y;
+			test->p[n++] =
+				(struct series_point){b->step, b->x, y, y, y, b->n_runs};
+		}
+		i += a->step <= b->step;
+		j += b->step <= a->step;
+	}
+	test->n = n;
+}
+
+static struct figure *add_figure(struct figures *f, const char *column, bool difference)
+{
+	struct figure *to = &f->v[f->n++];
+	struct str title = {0};
+	str_printf(&title, "%s%s", column, difference ? ": test − control" : "");
+	*to = (struct figure){.title = title.s, .difference = difference};
+	to->series = xcalloc((size_t)f->list.n, sizeof(*to->series));
+	to->runs = xcalloc((size_t)f->list.n_runs, sizeof(*to->runs));
+	return to;
+}
+
+static void add_column(struct figures *f, const char *column, int64_t n_columns)
+{
+	bool first = f->n == 0;
+	int n = f->list.n;
+	struct figure *to = add_figure(f, column, false);
+	int64_t most = first ? points_of(&main_share, n)
+			     : points_of(&other_share, n * n_columns);
+	int64_t run_most = points_of(&run_share, f->list.n_runs * n_columns);
+	for (int i = 0; i < n; i++) {
+		const struct curve_series *s = &f->list.v[i];
+		f->lacks[i] |= !read_curve(f, s, column, &to->series[i]);
+		thin(&to->series[i], most);
+		for (int k = s->first; k < s->first + s->n && s->n > 1; k++) {
+			const struct curve_series one = {k, 1, s->control, NULL};
+			read_curve(f, &one, column, &to->runs[k]);
+			thin(&to->runs[k], run_most);
+		}
+	}
+	find_range(to, n, f->r->whole_range);
+}
+
+/* Of all tests and the controls, which are the first series. */
+static void add_difference(struct figures *f)
+{
+	int n = f->list.n;
+	struct figure_curve control;
+	if (n < 2)
+		return;
+	struct figure *to = add_figure(f, f->r->column, true);
+	read_curve(f, &f->list.v[0], f->r->column, &control);
+	for (int i = 1; i < n; i++) {
+		read_curve(f, &f->list.v[i], f->r->column, &to->series[i]);
+		subtract(&to->series[i], &control);
+		thin(&to->series[i], points_of(&main_share, n));
+	}
+	free(control.p);
+	find_range(to, n, f->r->whole_range);
+}
+
+/* ---- all of them ------------------------------------------------------------------- */
+
+static void find_steps(struct figures *f)
+{
+	f->x = (struct scale){INFINITY, -INFINITY, false};
+	for (int i = 0; i < f->n; i++)
+		for (int k = 0; k < f->list.n; k++) {
+			const struct figure_curve *c = &f->v[i].series[k];
+			for (int64_t j = 0; j < c->n; j++) {
+				f->x.low = fmin(f->x.low, c->p[j].x);
+				f->x.high = fmax(f->x.high, c->p[j].x);
+			}
+		}
+	if (!(f->x.low <= f->x.high))
+		f->x = (struct scale){0, 1, false};
+}
+
+void figures_init(struct figures *f, const struct report *r)
+{
+	struct strs names = {0};
+	*f = (struct figures){.r = r};
+	report_series(r, &f->list);
+	f->v = xcalloc(MOST_FIGURES + 2, sizeof(*f->v));
+	f->lacks = xcalloc((size_t)f->list.n, sizeof(*f->lacks));
+	curve_columns(r->logs, r->n, &names);
+	int64_t n_columns = min64(names.n, MOST_FIGURES);
+	add_column(f, r->column, n_columns);
+	add_difference(f);
+	for (int64_t i = 0; i < names.n; i++) {
+		if (!strcmp(names.v[i], r->column))
+			continue;
+		if (f->n < MOST_FIGURES)
+			add_column(f, names.v[i], n_columns);
+		else
+			strs_add(&f->left_out, names.v[i]);
+	}
+	find_steps(f);
+	strs_free(&names);
+}
+
+void figures_free(struct figures *f)
+{
+	for (int i = 0; i < f->n; i++) {
+		for (int k = 0; k < f->list.n; k++)
+			free(f->v[i].series[k].p);
+		for (int k = 0; k < f->list.n_runs; k++)
+			free(f->v[i].runs[k].p);
+		free(f->v[i].series);
+		free(f->v[i].runs);
+		free(f->v[i].title);
+	}
+	free(f->v);
+	free(f->lacks);
+	strs_free(&f->left_out);
+	series_list_free(&f->list);
+}

@@ -1,0 +1,211 @@
+/* Points of runs and of replicas, and short names. */
+#include "compare/series.h"
+#include "base/utf8.h"
+#include "compare/compare.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- names ------------------------------------------------------------------------- */
+
+/* How many bytes all names begin with, up to a / or a # (which stands before a run of a file), and so that
+ * something remains of each. */
+static size_t common_begin(const struct run_log *logs, int n)
+{
+	size_t common = 0;
+	for (size_t at = 0;; at++) {
+		char c = logs[0].name[at];
+		for (int i = 0; i < n; i++)
+			if (logs[i].name[at] != c || !c || !logs[i].name[at + 1])
+				return common;
+		if (c == '/' || c == '#')
+			common = at + 1;
+	}
+}
+
+/* How many bytes all names end with, from a / on: logs of one name in folders of their own. */
+static size_t common_end(const struct run_log *logs, int n, size_t begin)
+{
+	size_t common = 0, len = strlen(logs[0].name);
+	bool differ = false;
+	for (int i = 1; i < n; i++)
+		differ |= strcmp(logs[0].name, logs[i].name) != 0;
+	for (size_t at = 1; differ && at <= len; at++) {
+		char c = logs[0].name[len - at];
+		for (int i = 0; i < n; i++) {
+			size_t other = strlen(logs[i].name);
+			if (begin + at >= other || logs[i].name[other - at] != c)
+				return common;
+		}
+		if (c == '/')
+			common = at;
+	}
+	return common;
+}
+
+static void name_runs(struct series_list *l)
+{
+	size_t begin = l->n_runs > 1 ? common_begin(l->logs, l->n_runs) : 0;
+	size_t end = common_end(l->logs, l->n_runs, begin);
+	l->names = xcalloc((size_t)l->n_runs, sizeof(*l->names));
+	for (int i = 0; i < l->n_runs; i++) {
+		const char *name = l->logs[i].name;
+		size_t len = strlen(name) - begin - end;
+		l->names[i] = xcalloc(len + 1, 1);
+		memcpy(l->names[i], name + begin, len);
+		text_printable(l->names[i]);
+	}
+	l->path = xcalloc(begin + 1, 1);
+	memcpy(l->path, l->logs[0].name, begin);
+}
+
+/* ---- the list ---------------------------------------------------------------------- */
+
+static void add_series(struct series_list *l, int first, int n, bool control)
+{
+	struct curve_series *s = &l->v[l->n++];
+	struct str name = {0};
+	if (n > 1)
+		str_printf(&name, "mean of %d %s", n, control ? "controls" : "tests");
+	else
+		str_puts(&name, l->names[first]);
+	*s = (struct curve_series){first, n, control, name.s};
+}
+
+static void add_runs(struct series_list *l, int first, int n, bool one, bool control)
+{
+	if (one && n > 1)
+		add_series(l, first, n, control);
+	else
+		for (int i = 0; i < n; i++)
+			add_series(l, first + i, 1, control);
+}
+
+void series_list_init(struct series_list *l, const struct run_log *logs, int n,
+	const struct series_opts *o)
+{
+	*l = (struct series_list){.logs = logs, .n_runs = n};
+	l->v = xcalloc((size_t)n, sizeof(*l->v));
+	name_runs(l);
+	add_runs(l, 0, o->n_controls, !o->each_run, true);
+	add_runs(l, o->n_controls, n - o->n_controls, o->one_set && !o->each_run, false);
+}
+
+void series_list_free(struct series_list *l)
+{
+	for (int i = 0; i < l->n; i++)
+		free(l->v[i].name);
+	for (int i = 0; i < l->n_runs; i++)
+		free(l->names[i]);
+	free(l->v);
+	free(l->names);
+	free(l->path);
+	*l = (struct series_list){0};
+}
+
+/* ---- points ------------------------------------------------------------------------ */
+
+struct members {
+	struct log_rows *rows; /* [n] */
+	double **x;	       /* [n][rows]; NULL: steps */
+	int n;
+};
+
+static void members_free(struct members *m)
+{
+	for (int i = 0; i < m->n && m->x; i++)
+		free(m->x[i]);
+	free(m->x);
+	free(m->rows);
+}
+
+static int members_init(struct members *m, const struct run_log *logs, int n,
+	const char *column, enum curve_axis axis, struct err *e)
+{
+	*m = (struct members){.rows = xcalloc((size_t)n, sizeof(*m->rows)), .n = n};
+	if (axis != AXIS_STEPS)
+		m->x = xcalloc((size_t)n, sizeof(*m->x));
+	for (int i = 0; i < n; i++) {
+		int c = run_log_find(&logs[i], column);
+		m->rows[i] = (struct log_rows){&logs[i], c};
+		if (!m->x || c < 0 || !logs[i].column[c].v)
+			continue;
+		m->x[i] = curve_axis_values(&logs[i], axis);
+		if (m->x[i])
+			continue;
+		err_set(e, EX_DATAERR,
+			"%s: no column '%s', so %s cannot be drawn over %s", logs[i].name,
+			curve_axis_column(axis), column, curve_axis_names[axis]);
+		members_free(m);
+		return -1;
+	}
+	return 0;
+}
+
+/* The mean of the members that are here; false: none has a finite value. (Halves, as a sum may be infinite.) */
+static bool mean_point(const struct members *m, double step, struct series_point *p)
+{
+	*p = (struct series_point){step, 0, 0, INFINITY, -INFINITY, 0};
+	for (int i = 0; i < m->n; i++) {
+		const struct log_rows *r = &m->rows[i];
+		double x = !r->here ? NAN : m->x ? m->x[i][r->row] : step;
+		if (!isfinite(x) || !isfinite(r->v))
+			continue;
+		double part = 1.0 / ++p->n_runs;
+		p->x += x * part - p->x * part;
+		p->y += r->v * part - p->y * part;
+		p->low = fmin(p->low, r->v);
+		p->high = fmax(p->high, r->v);
+	}
+	p->y = fmin(
+		fmax(p->y, p->low), p->high); /* (not past equal values by rounding) */
+	return p->n_runs > 0;
+}
+
+int series_points(const struct series_list *l, const struct curve_series *s,
+	const char *column, enum curve_axis axis, struct series_point **p, int64_t *n,
+	struct err *e)
+{
+	struct members m;
+	int64_t room = 1, kept = 0;
+	int most = 0;
+	double step;
+	*n = 0;
+	*p = NULL;
+	if (members_init(&m, &l->logs[s->first], s->n, column, axis, e))
+		return -1;
+	for (int i = 0; i < s->n; i++)
+		room += m.rows[i].column < 0 ? 0 : m.rows[i].log->n_rows;
+	*p = xmalloc((size_t)room * sizeof(**p));
+	while (rows_next(m.rows, m.n, COL_STEP, &step)) {
+		if (mean_point(&m, step, &(*p)[*n])) {
+			most = most > (*p)[*n].n_runs ? most : (*p)[*n].n_runs;
+			++*n;
+		}
+	}
+	for (int64_t k = 0; k < *n; k++)
+		if (2 * (*p)[k].n_runs > most)
+			(*p)[kept++] = (*p)[k];
+	*n = kept;
+	members_free(&m);
+	return 0;
+}
+
+int64_t series_thin(struct series_point *p, int64_t n, int64_t most)
+{
+	int64_t size = ceil_div(n, most), groups = 0;
+	for (int64_t begin = 0; size > 1 && begin < n; begin += size) {
+		int64_t end = min64(begin + size, n);
+		struct series_point of = p[begin + (end - begin) / 2];
+		of.y = 0;
+		for (int64_t k = begin; k < end; k++) {
+			of.y += p[k].y / (double)(end - begin);
+			of.low = fmin(of.low, p[k].low);
+			of.high = fmax(of.high, p[k].high);
+		}
+		of.y = fmin(fmax(of.y, of.low), of.high);
+		p[groups++] = of;
+	}
+	return size > 1 ? groups : n;
+}
