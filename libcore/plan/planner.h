@@ -1,7 +1,7 @@
 /*
  * planner: which parallel layout trains a model fastest on a cluster, and does it fit? Layouts are
  * enumerated, estimated by closed formulas, and the best ones are planned exactly by the code that
- * trains (plan/plan.h). No call is collective.
+ * trains (plan/plan.h); those of other trainers by the formulas only. No call is collective.
  */
 #ifndef PLAN_PLANNER_H
 #define PLAN_PLANNER_H
@@ -29,31 +29,38 @@ struct kept {
 };
 
 /*
- * How a trainer computes and stores: pt itself, or what other trainers do, whose published
- * measurements the formulas are checked against (tests/bench/validate_plan.c). Bytes are per
- * parameter, or per element.
+ * How a trainer computes and stores. Bytes are per parameter, or per element; what is zero is not there.
+ * trainers.c has pt and others, whose values are fitted to published measurements.
  */
 struct practice {
 	double param_bytes, grad_bytes, optimizer_bytes, gather_bytes;
 	double fixed_bytes; /* of a rank, for its kernels and messages */
-	double launch;	    /* seconds of a block's kernels that no work hides */
-	double score_bytes; /* moved per attention score, forward and backward; flash: 0 */
-	double attention; /* FLOPs of attention, in forwards: 2 of a causal half, or 4 */
+	double logit_bytes; /* per token and logit; 0: a piece of them at a time */
+	double rate, attention_rate; /* of matmuls and attention, over the cluster's */
+	double small; /* a matmul takes 1 + small/out + small/in times as long */
+	double attention;    /* FLOPs of attention, in forwards: 2 of a causal half */
 	double update_bytes; /* moved by the optimizer per parameter */
 	double dim_bytes,
 		ffn_bytes; /* moved by other kernels, per token and element of dim and ffn */
 	double whole_bytes; /* the same that tensor parallelism adds, on each of its ranks */
 	double sum_bytes; /* moved per parameter to accumulate gradients of a micro-batch */
-	double small; /* a matmul of this many FLOPs has half the efficiency; 0: all have the same */
-	double step;	     /* seconds of each step */
-	double tp_bytes;     /* sent per token and element of dim, over (n - 1) / n */
+	double tp_bytes; /* sent per token and element of dim, over (n - 1) / n */
 	double reduce_bytes; /* sent per parameter to sum gradients, over (n - 1) / n */
+	double reduce_exposed; /* the part of a sum that backward does not hide */
+	double contention; /* the network is 1 + contention log2(hosts) times as slow */
+	/* Seconds of the host to launch a block's kernels: alone; with tensor parallelism; and with a
+	 * pipeline too, more for each rank of it. */
+	double launch, launch_tp, launch_pp;
+	double hop; /* seconds of the host for a message between stages */
+	double step, host_step; /* of each step, and more for each host */
+	/* Over more hosts than `crowd`: seconds for each micro-batch and neighbour in a pipeline, and of
+	 * a sum for each of its ranks. */
+	double crowd, stall, crowd_latency;
 	const struct kept *kept; /* [by enum recompute] */
 	double passes[4];	 /* of a block's kernels, in forwards; likewise */
 	bool exact; /* gradients are sums of integers, and there are 16-bit copies of parameters */
 	bool overlap_tp, overlap_sum;
 };
-extern const struct practice practice_pt;
 
 /* A layout, and what is chosen with it. */
 struct layout {
@@ -90,6 +97,28 @@ void estimate_memory(const struct shape *s, const struct layout *l,
 /* peak: FLOP/s of matmuls, with the efficiency of the cluster. */
 void estimate_time(const struct shape *s, const struct layout *l, const struct cluster *c,
 	const struct practice *p, double peak, struct times *out);
+
+/* ---- trainers.c: whose practice, and how well it is known --------------------------------- */
+
+enum trainer_kind { BY_PT, BY_MEGATRON, BY_TORCHTITAN, BY_NANOTRON, N_TRAINERS };
+#define TRAINER_WORDS "pt", "megatron", "torchtitan", "nanotron"
+
+/* Four of five measured values are from `low` to `high` times the predicted one. */
+struct band {
+	double low, high;
+};
+
+/* Of that trainer with the options' device and types. */
+void practice_of(
+	enum trainer_kind kind, const struct train_opts *o, struct practice *p);
+/* Can it compute that layout, by what it is known to do? */
+bool trainer_allows(enum trainer_kind kind, const struct layout *l);
+struct band time_band(
+	enum trainer_kind kind, const struct layout *l, int host_ranks);
+struct band memory_band(enum trainer_kind kind);
+/* " --micro-batch-size 1 ...": the layout as its own options. */
+void trainer_arguments(enum trainer_kind kind, const struct train_opts *o,
+	const struct model *m, const struct layout *l, struct str *out);
 
 /* ---- settings.c: a layout as options of pt-train ------------------------------------------ */
 
@@ -153,6 +182,7 @@ struct request {
 	const struct train_opts *o; /* model, batch, dtype and device */
 	struct model *m;
 	struct cluster cluster;
+	enum trainer_kind trainer;
 	struct only only;
 	int hosts, ranks;
 	int64_t limit; /* bytes of memory of a rank */
@@ -208,8 +238,6 @@ bool exact_accepts(const struct request *r, const struct layout *l);
 bool exact_fits(const struct request *r, const struct memory *m);
 /* The work of such a plan, in passes through blocks and their messages: 30,000 take a second. */
 double exact_work(const struct request *r, const struct layout *l, bool quickly);
-/* How pt computes and stores on the device of the options. */
-void practice_of(const struct train_opts *o, struct practice *p);
 
 /* ---- explain.c: what to do, in which order, and why ---------------------------------------- */
 
