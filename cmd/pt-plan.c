@@ -290,7 +290,8 @@ static int check_options(const struct opts *o, struct err *e)
 		{o->best && (o->explain || o->json || o->timeline || o->details),
 			"--best prints arguments only, without --explain, --json, --details and "
 			"--timeline"},
-		{o->target != BY_PT && !o->best, "--for names whose arguments --best prints"},
+		{o->target != BY_PT && !o->best,
+			"--for names whose arguments --best prints"},
 		{o->trainer != BY_PT && o->exact >= 0,
 			"--exact plans by the code that trains, which is that of --trainer pt"},
 		{o->json && (o->explain || o->timeline),

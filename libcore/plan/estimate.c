@@ -288,13 +288,14 @@ static double forward_seconds(const struct timing *t)
 	const struct shape *s = t->s;
 	double tp = t->l->degree[AXIS_TP], n = t->tokens;
 	double scores = t->p->attention * n * s->context / tp * s->dim;
-	double moved = n / tp * (t->p->dim_bytes * s->dim + t->p->ffn_bytes * s->ffn_dim) +
-		       n * s->dim * t->p->whole_bytes * (tp - 1) / tp;
-	return matmul_seconds(t, n, (s->dim + 2 * s->kv_dim) / tp, s->dim) +
-	       matmul_seconds(t, n, s->dim, s->dim / tp) +
-	       matmul_seconds(t, n, (s->gated ? 2 : 1) * s->ffn_dim / tp, s->dim) +
-	       matmul_seconds(t, n, s->dim, s->ffn_dim / tp) +
-	       scores / attention_rate(t) + moved / 3 / t->memory;
+	double moved =
+		n / tp * (t->p->dim_bytes * s->dim + t->p->ffn_bytes * s->ffn_dim) +
+		n * s->dim * t->p->whole_bytes * (tp - 1) / tp;
+	double linear = matmul_seconds(t, n, (s->dim + 2 * s->kv_dim) / tp, s->dim) +
+			matmul_seconds(t, n, s->dim, s->dim / tp) +
+			matmul_seconds(t, n, (s->gated ? 2 : 1) * s->ffn_dim / tp, s->dim) +
+			matmul_seconds(t, n, s->dim, s->ffn_dim / tp);
+	return linear / t->p->float8 + scores / attention_rate(t) + moved / 3 / t->memory;
 }
 
 /* The head and the loss of a micro-batch: all passes. */
@@ -312,7 +313,9 @@ static double launch_seconds(const struct timing *t)
 	int tp = t->l->degree[AXIS_TP];
 	if (tp == 1)
 		return p->launch;
-	return t->l->degree[AXIS_PP] > 1 || crowded(t)
+	bool hosts = mesh_ranks(t->l->degree) > t->c->links.host_ranks;
+	return (t->l->degree[AXIS_PP] > 1 && hosts && tp <= t->c->links.host_ranks) ||
+			       crowded(t)
 		       ? p->launch + p->launch_pp * tp
 		       : p->launch_tp;
 }
@@ -329,7 +332,10 @@ static struct exchange tp_exchange(const struct timing *t, double compute)
 	double full = t->l->recompute == RECOMPUTE_FULL ? 1.3 : 1;
 	double n = full * t->p->tp_bytes * t->tokens * t->s->dim;
 	double messages = t->p->exact ? full * (4.3 + 2.15 * tp) : 0;
-	struct exchange x = {.alone = group_seconds(t, AXIS_TP, tp, n, false, messages)};
+	struct exchange x = {
+		.alone = group_seconds(t, AXIS_TP, tp, n, !t->p->exact, messages)};
+	if (tp > t->c->links.host_ranks)
+		x.alone += t->p->tp_away;
 	x.exposed = t->p->overlap_tp ? fmax(0, x.alone - compute / 2) : x.alone;
 	return x;
 }
@@ -373,20 +379,22 @@ static struct exchange fsdp_exchange(
 	return x;
 }
 
-/* Other trainers send a rank's whole part through its own adapter, and hide some of it. */
+/* Other trainers send a rank's whole part through its own adapter, hide some of the sums, and gather the
+ * updated parameters at the end. */
 static struct exchange whole_exchange(const struct timing *t, double params)
 {
 	const struct layout *l = t->l;
 	double ranks = l->degree[AXIS_DP] * shards_of(l);
 	double hosts = (double)mesh_ranks(l->degree) / t->c->links.host_ranks;
 	bool inside = ranks * l->degree[AXIS_TP] <= t->c->links.host_ranks;
-	double n = t->p->reduce_bytes * (l->zero ? 1 : 2) +
-		   (l->zero ? t->p->gather_bytes : 0);
+	double sums = t->p->reduce_bytes * (l->zero ? 1 : 2);
+	double gathers = l->zero ? t->p->gather_bytes : 0;
 	double rate = inside ? t->c->links.link[LINK_HOST].bytes_per_second
 			     : t->c->links.link[LINK_NETWORK].bytes_per_second /
 				       (1 + t->p->contention * log2(fmax(1, hosts)));
-	struct exchange x = {.alone = n * params * (ranks - 1) / ranks / rate};
-	x.exposed = t->p->reduce_exposed * x.alone;
+	double each = params * (ranks - 1) / ranks / rate;
+	struct exchange x = {.alone = (sums + gathers) * each,
+		.exposed = (t->p->reduce_exposed * sums + gathers) * each};
 	if (crowded(t) && l->degree[AXIS_PP] == 1)
 		x.exposed += t->p->crowd_latency * ranks;
 	return x;

@@ -37,21 +37,23 @@ struct practice {
 	double fixed_bytes; /* of a rank, for its kernels and messages */
 	double logit_bytes; /* per token and logit; 0: a piece of them at a time */
 	double rate, attention_rate; /* of matmuls and attention, over the cluster's */
-	double small; /* a matmul takes 1 + small/out + small/in times as long */
+	double float8; /* how many times as fast the blocks' matmuls are in float8 */
+	double small;	     /* a matmul takes 1 + small/out + small/in times as long */
 	double attention;    /* FLOPs of attention, in forwards: 2 of a causal half */
 	double update_bytes; /* moved by the optimizer per parameter */
 	double dim_bytes,
 		ffn_bytes; /* moved by other kernels, per token and element of dim and ffn */
 	double whole_bytes; /* the same that tensor parallelism adds, on each of its ranks */
 	double sum_bytes; /* moved per parameter to accumulate gradients of a micro-batch */
-	double tp_bytes; /* sent per token and element of dim, over (n - 1) / n */
-	double reduce_bytes; /* sent per parameter to sum gradients, over (n - 1) / n */
+	double tp_bytes;       /* sent per token and element of dim, over (n - 1) / n */
+	double reduce_bytes;   /* sent per parameter to sum gradients, over (n - 1) / n */
 	double reduce_exposed; /* the part of a sum that backward does not hide */
 	double contention; /* the network is 1 + contention log2(hosts) times as slow */
 	/* Seconds of the host to launch a block's kernels: alone; with tensor parallelism; and with a
-	 * pipeline too, more for each rank of it. */
+	 * pipeline over hosts too, more for each rank of it. */
 	double launch, launch_tp, launch_pp;
-	double hop; /* seconds of the host for a message between stages */
+	double tp_away; /* seconds of a block, more, if tensor parallelism reaches other hosts */
+	double hop;		/* seconds of the host for a message between stages */
 	double step, host_step; /* of each step, and more for each host */
 	/* Over more hosts than `crowd`: seconds for each micro-batch and neighbour in a pipeline, and of
 	 * a sum for each of its ranks. */
@@ -109,12 +111,10 @@ struct band {
 };
 
 /* Of that trainer with the options' device and types. */
-void practice_of(
-	enum trainer_kind kind, const struct train_opts *o, struct practice *p);
+void practice_of(enum trainer_kind kind, const struct train_opts *o, struct practice *p);
 /* Can it compute that layout, by what it is known to do? */
 bool trainer_allows(enum trainer_kind kind, const struct layout *l);
-struct band time_band(
-	enum trainer_kind kind, const struct layout *l, int host_ranks);
+struct band time_band(enum trainer_kind kind, const struct layout *l, int host_ranks);
 struct band memory_band(enum trainer_kind kind);
 /* " --micro-batch-size 1 ...": the layout as its own options. */
 void trainer_arguments(enum trainer_kind kind, const struct train_opts *o,

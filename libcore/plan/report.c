@@ -95,8 +95,7 @@ void report_table(const struct request *r, const struct search *s, struct str *o
 		char memory[NUM_TEXT], band[NUM_TEXT];
 		str_printf(out, "%c %10.4f %11s %6.4f %12.0f %9s %6.1f%% %6.1f%%  ",
 			marks[c->planned], t->step, band_text(band, time_of(r, c)),
-			mfu_of(r, c),
-			(double)(r->o->batch * r->m->c.context) / t->step,
+			mfu_of(r, c), (double)(r->o->batch * r->m->c.context) / t->step,
 			text_bytes(memory, c->memory.total), 100 * t->exposed / t->step,
 			100 * t->bubble / t->step);
 		report_layout(&c->l, out);

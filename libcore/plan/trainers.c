@@ -48,6 +48,7 @@ static const struct practice practices[N_TRAINERS] = {
 		.gather_bytes = 2,
 		.rate = 1,
 		.attention_rate = 1,
+		.float8 = 1.3,
 		.attention = 2,
 		.update_bytes = 28,
 		.dim_bytes = 150,
@@ -68,8 +69,9 @@ static const struct practice practices[N_TRAINERS] = {
 		.gather_bytes = 2,
 		.fixed_bytes = 2e9,
 		.logit_bytes = 4,
-		.rate = 1.85,
+		.rate = 1.4,
 		.attention_rate = 1.3,
+		.float8 = 1.3,
 		.attention = 2.333,
 		.update_bytes = 30,
 		.dim_bytes = 60,
@@ -89,13 +91,15 @@ static const struct practice practices[N_TRAINERS] = {
 		.gather_bytes = 2,
 		.fixed_bytes = 2e9,
 		.logit_bytes = 6,
-		.rate = 1.4,
+		.rate = 1.1,
 		.attention_rate = 0.75,
+		.float8 = 1.55,
+		.small = 80,
 		.attention = 2.333,
 		.update_bytes = 28,
 		.dim_bytes = 100,
 		.ffn_bytes = 30,
-		.tp_bytes = 20,
+		.tp_bytes = 24,
 		.reduce_bytes = 4,
 		.reduce_exposed = 0.5,
 		.step = 20e-3,
@@ -108,22 +112,23 @@ static const struct practice practices[N_TRAINERS] = {
 		.gather_bytes = 2,
 		.fixed_bytes = 0.36e9,
 		.logit_bytes = 2.4,
-		.rate = 1.146,
-		.attention_rate = 0.5536,
-		.small = 86.4,
+		.rate = 1.253,
+		.attention_rate = 0.435,
+		.small = 81.5,
 		.attention = 2.333,
-		.dim_bytes = 117.7,
-		.ffn_bytes = 65,
-		.tp_bytes = 23.8,
+		.dim_bytes = 117,
+		.ffn_bytes = 82,
+		.tp_bytes = 23.2,
 		.reduce_bytes = 4,
-		.reduce_exposed = 0.575,
-		.contention = 0.0594,
+		.reduce_exposed = 0.474,
+		.contention = 0.0367,
 		.launch = 3.5e-3,
 		.launch_tp = 4.5e-3,
-		.launch_pp = 2.5e-3,
+		.launch_pp = 2.43e-3,
+		.tp_away = 5e-3,
 		.hop = 3.2e-3,
-		.step = 20e-3,
-		.host_step = 1.6e-3,
+		.step = 10e-3,
+		.host_step = 1.8e-3,
 		.crowd = 32,
 		.stall = 0.643,
 		.crowd_latency = 13.6e-3,
@@ -131,11 +136,11 @@ static const struct practice practices[N_TRAINERS] = {
 		.passes = {3, 3, 3, 4}},
 };
 
-void practice_of(
-	enum trainer_kind kind, const struct train_opts *o, struct practice *p)
+void practice_of(enum trainer_kind kind, const struct train_opts *o, struct practice *p)
 {
 	bool gpu = o->device == DEVICE_CUDA;
 	*p = practices[kind];
+	p->float8 = o->dtype == PRECISION_FLOAT8 && p->float8 > 0 ? p->float8 : 1;
 	if (!p->exact)
 		return;
 	p->fixed_bytes = gpu ? DEVICE_WORK_BYTES + 30e6 : 0;
@@ -179,8 +184,8 @@ struct band time_band(enum trainer_kind kind, const struct layout *l, int host_r
 			{0.7, 1.5}},
 		[BY_TORCHTITAN] = {{0.85, 1.2}, {0.85, 1.2}, {0.85, 1.2}, {0.85, 1.2},
 			{0.7, 1.8}},
-		[BY_NANOTRON] = {{0.9, 1.1}, {0.9, 1.1}, {0.9, 1.1}, {0.9, 1.1},
-			{0.9, 1.1}},
+		[BY_NANOTRON] = {{0.9, 1.07}, {0.91, 1.16}, {0.9, 13}, {0.92, 1.18},
+			{0.9, 8.6}},
 	};
 	int pp = l->degree[AXIS_PP], hosts = mesh_ranks(l->degree) / host_ranks;
 	if (l->degree[AXIS_CP] > 1 ||
@@ -199,7 +204,7 @@ struct band memory_band(enum trainer_kind kind)
 		[BY_PT] = {0.97, 1.03},
 		[BY_MEGATRON] = {0.8, 1.25},
 		[BY_TORCHTITAN] = {0.8, 1.25},
-		[BY_NANOTRON] = {0.85, 1.2},
+		[BY_NANOTRON] = {0.85, 1.25},
 	};
 	return bands[kind];
 }
@@ -252,7 +257,7 @@ static void megatron_arguments(const struct train_opts *o, const struct model *m
 	if (l->zero)
 		str_puts(out, " --use-distributed-optimizer --overlap-param-gather");
 	str_puts(out, " --overlap-grad-reduce --bf16");
-	if (options_gemm_dtype(o) == DT_E4M3)
+	if (o->dtype == PRECISION_FLOAT8)
 		str_puts(out, " --fp8-format hybrid");
 	if (l->recompute == RECOMPUTE_FULL)
 		str_puts(out, " --recompute-granularity full --recompute-method uniform "
