@@ -291,10 +291,11 @@ static double forward_seconds(const struct timing *t)
 	double moved =
 		n / tp * (t->p->dim_bytes * s->dim + t->p->ffn_bytes * s->ffn_dim) +
 		n * s->dim * t->p->whole_bytes * (tp - 1) / tp;
-	double linear = matmul_seconds(t, n, (s->dim + 2 * s->kv_dim) / tp, s->dim) +
-			matmul_seconds(t, n, s->dim, s->dim / tp) +
-			matmul_seconds(t, n, (s->gated ? 2 : 1) * s->ffn_dim / tp, s->dim) +
-			matmul_seconds(t, n, s->dim, s->ffn_dim / tp);
+	double linear =
+		matmul_seconds(t, n, (s->dim + 2 * s->kv_dim) / tp, s->dim) +
+		matmul_seconds(t, n, s->dim, s->dim / tp) +
+		matmul_seconds(t, n, (s->gated ? 2 : 1) * s->ffn_dim / tp, s->dim) +
+		matmul_seconds(t, n, s->dim, s->ffn_dim / tp);
 	return linear / t->p->float8 + scores / attention_rate(t) + moved / 3 / t->memory;
 }
 
