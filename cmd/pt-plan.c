@@ -181,6 +181,10 @@ static int set_cluster(const struct opts *o, struct request *r, struct err *e)
 		c->links.host_ranks = (int)o->gpus;
 	if (only_parse(o->only, &r->only, e))
 		return -1;
+	if (r->trainer != BY_PT && !*c->model)
+		return err_set(e, EX_USAGE,
+			"trainer: %s was measured on GPUs: give a --cluster of them",
+			trainer_names[r->trainer]);
 	r->hosts = (int)o->hosts;
 	if (o->hosts * c->links.host_ranks > 1 << 20)
 		return err_set(e, EX_USAGE, "more than %d ranks", 1 << 20);
@@ -329,6 +333,8 @@ static int plan(
 		return -1;
 	t.device = *r.cluster.model ? DEVICE_CUDA : DEVICE_CPU;
 	t.micro_batch = 1;
+	if (o->trainer != BY_PT && t.dtype != PRECISION_FLOAT8)
+		t.dtype = PRECISION_BF16; /* as all of them do */
 	if (options_check(&t, e) || check_offload(&r, e) ||
 		model_init(&m, &t.model, 0, e)) {
 		opts_blame(&train_program, &t, e);

@@ -37,9 +37,9 @@ struct practice {
 	double fixed_bytes; /* of a rank, for its kernels and messages */
 	double logit_bytes; /* per token and logit; 0: a piece of them at a time */
 	double rate, attention_rate; /* of matmuls and attention, over the cluster's */
-	double float8; /* how many times as fast the blocks' matmuls are in float8 */
-	double small;	     /* a matmul takes 1 + small/out + small/in times as long */
-	double attention;    /* FLOPs of attention, in forwards: 2 of a causal half */
+	double float8;	  /* how many times as fast the blocks' matmuls are in float8 */
+	double small;	  /* a matmul takes 1 + small/out + small/in times as long */
+	double attention; /* FLOPs of attention, in forwards: 2 of a causal half */
 	double update_bytes; /* moved by the optimizer per parameter */
 	double dim_bytes,
 		ffn_bytes; /* moved by other kernels, per token and element of dim and ffn */
@@ -113,7 +113,8 @@ struct band {
 /* Of that trainer with the options' device and types. */
 void practice_of(enum trainer_kind kind, const struct train_opts *o, struct practice *p);
 /* Can it compute that layout, by what it is known to do? */
-bool trainer_allows(enum trainer_kind kind, const struct layout *l);
+bool trainer_allows(
+	enum trainer_kind kind, const struct model *m, const struct layout *l);
 struct band time_band(enum trainer_kind kind, const struct layout *l, int host_ranks);
 struct band memory_band(enum trainer_kind kind);
 /* " --micro-batch-size 1 ...": the layout as its own options. */

@@ -56,7 +56,7 @@ static void consider(void *with, const struct layout *l)
 	struct filter *f = with;
 	struct search *s = f->s;
 	struct choice c = {.l = *l};
-	if (!trainer_allows(f->r->trainer, l))
+	if (!trainer_allows(f->r->trainer, f->r->m, l))
 		return;
 	s->enumerated++;
 	estimate_memory(&f->shape, l, &f->practice, &c.memory);
@@ -241,8 +241,9 @@ int search_run(const struct request *r, struct search *s, struct err *e)
 	s->seconds = clock_seconds() - began;
 	if (!found)
 		return err_set(e, EX_USAGE,
-			"no layout: %d ranks cannot divide a batch of %lld sequences%s",
+			"no layout: %d ranks cannot divide a batch of %lld sequences%s%s",
 			r->ranks, (long long)r->o->batch,
+			r->trainer == BY_PT ? "" : " as the trainer does",
 			r->only.n ? " as --only says" : "");
 	return 0;
 }

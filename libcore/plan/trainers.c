@@ -147,20 +147,28 @@ void practice_of(enum trainer_kind kind, const struct train_opts *o, struct prac
 	p->gather_bytes = gpu ? (double)dtype_bytes(options_gemm_dtype(o)) : 4;
 }
 
-bool trainer_allows(enum trainer_kind kind, const struct layout *l)
+/* Stages have equally many layers, of which the embedding and the head may count as one each; and each
+ * round of an interleaved pipeline is full. */
+static bool megatron_splits(const struct model *m, const struct layout *l)
+{
+	int64_t stages = (int64_t)l->degree[AXIS_PP] * l->stages;
+	return (m->c.layers % stages == 0 || (m->c.layers + 2) % stages == 0) &&
+	       (l->stages == 1 || l->n_micro % l->degree[AXIS_PP] == 0);
+}
+
+bool trainer_allows(enum trainer_kind kind, const struct model *m, const struct layout *l)
 {
 	bool kept = l->recompute == RECOMPUTE_NONE || l->recompute == RECOMPUTE_FULL;
 	if (kind == BY_PT)
 		return true;
-	if (l->tile || l->offload)
+	if (l->tile || l->offload || l->schedule == SCHEDULE_ZB_H1)
 		return false;
 	switch (kind) {
 	case BY_MEGATRON:
 		return l->zero != 2 && l->reshard != RESHARD_NO &&
 		       (l->zero < 3 || l->degree[AXIS_PP] == 1) &&
 		       (kept || l->recompute == RECOMPUTE_SELECTIVE) &&
-		       (l->schedule == SCHEDULE_1F1B ||
-			       l->schedule == SCHEDULE_INTERLEAVED);
+		       l->schedule != SCHEDULE_GPIPE && megatron_splits(m, l);
 	case BY_TORCHTITAN:
 		return (l->zero == 3 || l->degree[AXIS_FSDP] == 1) &&
 		       (kept || l->recompute == RECOMPUTE_MATMULS);
@@ -251,6 +259,9 @@ static void megatron_arguments(const struct train_opts *o, const struct model *m
 		str_puts(out, " --sequence-parallel");
 	if (l->stages > 1)
 		flag(out, "num-virtual-stages-per-pipeline-rank", l->stages);
+	if (m->c.layers % ((int64_t)degree[AXIS_PP] * l->stages))
+		str_puts(out, " --account-for-embedding-in-pipeline-split "
+			      "--account-for-loss-in-pipeline-split");
 	if (l->zero == 3)
 		str_puts(out, " --use-megatron-fsdp --data-parallel-sharding-strategy "
 			      "optim_grads_params --ckpt-format fsdp_dtensor");
@@ -272,8 +283,7 @@ static void torchtitan_arguments(
 {
 	static const char *const schedules[] = {[SCHEDULE_GPIPE] = "GPipe",
 		[SCHEDULE_1F1B] = "1F1B",
-		[SCHEDULE_INTERLEAVED] = "Interleaved1F1B",
-		[SCHEDULE_ZB_H1] = "InterleavedZeroBubble"};
+		[SCHEDULE_INTERLEAVED] = "Interleaved1F1B"};
 	static const char *const modes[] = {[RECOMPUTE_NONE] = "none",
 		[RECOMPUTE_SELECTIVE] = "selective",
 		[RECOMPUTE_MATMULS] = "selective",
@@ -293,6 +303,10 @@ static void torchtitan_arguments(
 		flag(out, "parallelism.num_pp_microbatches", l->n_micro);
 		str_printf(out, " --parallelism.pipeline_parallel_schedule %s",
 			schedules[l->schedule]);
+		/* the embedding and the head count as a layer each */
+		flag(out, "parallelism.pipeline_parallel_layers_per_stage",
+			ceil_div(o->model.layers + 2,
+				(int64_t)degree[AXIS_PP] * l->stages));
 	}
 	if (l->zero == 3)
 		str_printf(out, " --parallelism.fsdp_reshard_after_forward %s",
