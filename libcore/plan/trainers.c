@@ -38,8 +38,8 @@ static const struct kept kept_eager[] = {
 /*
  * pt's values are those of the plan itself (plan/plan.h), whose kernels and messages were counted;
  * tests/unit/test_planner.c compares both. nanotron's are fitted to the rows of its Ultra-Scale Playbook, on
- * hosts of 8 H100 with AWS's network, by tests/bench/fit_nanotron; those of the others, whose rows are few, to
- * one rate each.
+ * hosts of 8 H100 in Amazon's network; those of the others, whose rows are few, by one rate of matmuls and one
+ * of float8. tests/bench/validate_plan has the errors.
  */
 static const struct practice practices[N_TRAINERS] = {
 	[BY_PT] = {.param_bytes = 4,
