@@ -259,9 +259,9 @@ bench-now: programs $(TESTS)
 calibrate-now: programs $O/tests/calibrate_verdicts
 	@tests/bench/calibrate $O $(RUNS)
 
-# VTRAIN=..., FOUNDRY=...: the files named in tests/bench/validate_plan.c.
-validate-plan: programs $O/tests/validate_plan
-	@$O/tests/validate_plan $(VTRAIN) $(FOUNDRY)
+# ROWS=...: the file named in tests/bench/validate_plan.
+validate-plan: programs
+	@tests/bench/validate_plan $O $(ROWS)
 
 validate-plan-here: programs
 	@tests/bench/validate_plan_here $O
@@ -330,7 +330,7 @@ help:
 	@echo 'mutants    plant bugs of real systems in a copy: does a test detect each?'
 	@echo 'public-bugs  plant bugs that other trainers had: which tensor does pt-compare --locate name?'
 	@echo 'bench      measure speed, relative to limits measured in the same run'
-	@echo 'validate-plan  compare predicted step times with published ones (VTRAIN=, FOUNDRY=: files)'
+	@echo 'validate-plan  compare predicted step times with published ones (ROWS=: a file)'
 	@echo 'validate-titan  the same with the figures of torchtitan'
 	@echo 'validate-plan-here  the same with runs of pt-train on this machine'
 	@echo 'bench-gpu  measure speed on this GPU, beside PyTorch; ITEMS="attn:exact attn:torch": only these'

@@ -15,11 +15,14 @@
 struct opts {
 	const char *cluster, *network, *only;
 	int64_t hosts, gpus, memory, tokens, show, exact, seed;
+	int trainer, target;
 	bool best, explain, details, json, verbose;
 	struct reliability job;
 	double hours;
 	int64_t timeline;
 };
+
+static const char *const trainer_names[] = {TRAINER_WORDS, NULL};
 
 /* clang-format off */
 #define O(field) offsetof(struct opts, field)
@@ -38,6 +41,13 @@ static const struct opt options[] = {
 	{OPT_STR, 0, "network", "FILE", NULL, O(network), .files = ".h5", .help =
 		"Latencies and bandwidths from the fits in a result of pt-collbench: of GPUs "
 		"those of NCCL, if it was measured, else of MPI."},
+	{OPT_GROUP, .name = "Trainer"},
+	{OPT_ENUM, 0, "trainer", NULL, "pt", O(trainer), .values = trainer_names, .help =
+		"Whose training is planned. pt's layouts are planned by the code that trains; those of others "
+		"by formulas that were fitted to their published measurements."},
+	{OPT_ENUM, 0, "for", NULL, "pt", O(target), .values = trainer_names, .help =
+		"With --best, print the arguments of that trainer, for which is planned unless --trainer is "
+		"another."},
 	{OPT_GROUP, .name = "Search"},
 	{OPT_SIZE, 't', "tokens", "N", "0", O(tokens), .help =
 		"Tokens of a step, a multiple of the context. 0: the batch of the model's "
@@ -54,7 +64,7 @@ static const struct opt options[] = {
 	{OPT_INT, 'n', "show", "N", "10", O(show), 0, 1, 1e6, .help =
 		"Layouts to list, fastest first."},
 	{OPT_FLAG, 'b', "best", NULL, "no", O(best), .help =
-		"Print only the arguments of pt-train for the fastest layout."},
+		"Print only the arguments of the trainer for the fastest layout."},
 	{OPT_FLAG, 'e', "explain", NULL, "no", O(explain), .help =
 		"Answer which kinds of parallelism the model needs on this cluster, and why."},
 	{OPT_FLAG, 'd', "details", NULL, "no", O(details), .help =
@@ -171,6 +181,10 @@ static int set_cluster(const struct opts *o, struct request *r, struct err *e)
 		c->links.host_ranks = (int)o->gpus;
 	if (only_parse(o->only, &r->only, e))
 		return -1;
+	if (r->trainer != BY_PT && !*c->model)
+		return err_set(e, EX_USAGE,
+			"trainer: %s was measured on GPUs: give a --cluster of them",
+			trainer_names[r->trainer]);
 	r->hosts = (int)o->hosts;
 	if (o->hosts * c->links.host_ranks > 1 << 20)
 		return err_set(e, EX_USAGE, "more than %d ranks", 1 << 20);
@@ -227,8 +241,6 @@ static void print_goodput(const struct opts *o, const struct request *r,
 static void print_timeline(const struct opts *o, const struct request *r,
 	const struct search *s, struct str *out)
 {
-	struct practice p;
-	practice_of(r->o, &p);
 	const struct straggling x = {
 		&o->job, (uint64_t)o->seed, estimate_waits(&s->best[0].l)};
 	timeline_print(r, &s->best[0], &x, (int)o->timeline, out);
@@ -257,7 +269,11 @@ static int print_all(const struct opts *o, const struct request *r,
 	if (no_layout(o, s, e))
 		return -1;
 	if (o->best) {
-		report_arguments(r, &s->best[0].l, given, out);
+		if (o->target == BY_PT)
+			report_arguments(r, &s->best[0].l, given, out);
+		else
+			trainer_arguments((enum trainer_kind)o->target, r->o, r->m,
+				&s->best[0].l, out);
 		str_putc(out, '\n');
 		return 0;
 	}
@@ -278,6 +294,10 @@ static int check_options(const struct opts *o, struct err *e)
 		{o->best && (o->explain || o->json || o->timeline || o->details),
 			"--best prints arguments only, without --explain, --json, --details and "
 			"--timeline"},
+		{o->target != BY_PT && !o->best,
+			"--for names whose arguments --best prints"},
+		{o->trainer != BY_PT && o->exact >= 0,
+			"--exact plans by the code that trains, which is that of --trainer pt"},
 		{o->json && (o->explain || o->timeline),
 			"--json prints no text: --explain and --timeline are not possible"},
 	};
@@ -303,12 +323,18 @@ static int plan(
 {
 	struct train_opts t;
 	struct model m;
-	struct request r = {.o = &t, .m = &m, .show = o->show, .exact = o->exact};
+	struct request r = {.o = &t,
+		.m = &m,
+		.trainer = (enum trainer_kind)o->trainer,
+		.show = o->show,
+		.exact = o->exact};
 	struct search s = {.n = 0};
 	if (parse_model(words, n, &t, given, e) || set_cluster(o, &r, e))
 		return -1;
 	t.device = *r.cluster.model ? DEVICE_CUDA : DEVICE_CPU;
 	t.micro_batch = 1;
+	if (o->trainer != BY_PT && t.dtype != PRECISION_FLOAT8)
+		t.dtype = PRECISION_BF16; /* as all of them do */
 	if (options_check(&t, e) || check_offload(&r, e) ||
 		model_init(&m, &t.model, 0, e)) {
 		opts_blame(&train_program, &t, e);
@@ -332,6 +358,10 @@ int main(int argc, char **argv)
 	struct str given = {0};
 	options_give_advice();
 	int n = opts_parse_or_die(&program, &o, argc, argv);
+	if (o.trainer == BY_PT)
+		o.trainer = o.target;
+	else if (o.target == BY_PT && o.best)
+		o.target = o.trainer;
 	if (n < 1)
 		return err_say(
 			&(struct err){EX_USAGE, "give a model: a preset of pt-train, "

@@ -3,35 +3,6 @@
 
 #include <math.h>
 
-static const struct kept kept_by_pt[] = {
-	[RECOMPUTE_NONE] = {8, 4, 2, 3, 2, 8, 2},
-	[RECOMPUTE_SELECTIVE] = {8, 2, 2, 2, 1, 8, 0},
-	[RECOMPUTE_MATMULS] = {4, 2, 1, 1, 1, 8, 0},
-	[RECOMPUTE_FULL] = {4, 0, 0, 0, 0, 0, 0},
-};
-
-/* pt's values are those of the plan itself (plan/plan.h), whose kernels and messages were counted;
- * tests/unit/test_planner.c compares both. */
-const struct practice practice_pt = {
-	.param_bytes = 4,
-	.grad_bytes = 4,
-	.optimizer_bytes = 8,
-	.gather_bytes = 2,
-	.attention = 2,
-	.update_bytes = 28,
-	.dim_bytes = 150,
-	.ffn_bytes = 34,
-	.whole_bytes = 130,
-	.sum_bytes = 24,
-	.tp_bytes = 20,
-	.reduce_bytes = 4,
-	.kept = kept_by_pt,
-	.passes = {3, 3.03, 3.4, 3.8},
-	.exact = true,
-	.overlap_tp = true,
-	.overlap_sum = true,
-};
-
 void shape_of(struct shape *s, const struct model *m)
 {
 	const struct model_config *c = &m->c;
@@ -106,12 +77,17 @@ static double blocks_kept(const struct shape *s, const struct layout *l)
 	return ceil(s->layers / stages) * (double)l->stages;
 }
 
-/* Blocks that the slowest rank computes, if the head is as much work as `head` of them. */
-static double blocks_computed(const struct shape *s, const struct layout *l, double head)
+/* Blocks that the slowest rank computes, if the head is as much work as `head` of them: pt's stages have
+ * equally many blocks, and those of others equal work, as far as blocks are not divided. */
+static double blocks_computed(const struct shape *s, const struct layout *l,
+	const struct practice *p, double head)
 {
-	double stages = (double)(l->degree[AXIS_PP] * l->stages);
-	double even = (s->layers + head) / stages * (double)l->stages;
-	return stages > 1 ? fmax(blocks_kept(s, l), even) : s->layers;
+	double stages = (double)(l->degree[AXIS_PP] * l->stages), v = (double)l->stages;
+	double even = (s->layers + head) / stages * v;
+	if (stages <= 1)
+		return s->layers;
+	return fmax(p->exact ? blocks_kept(s, l) : ceil((s->layers - head) / stages) * v,
+		even);
 }
 
 static double head_blocks(const struct shape *s)
@@ -178,7 +154,9 @@ static void estimate_state(const struct layout *l, const struct practice *p, dou
 	bool sharded = shards > 1 && l->zero > 0;
 	double part = sharded ? n / shards : n;
 	o->optimizer = p->optimizer_bytes * part;
-	o->params = p->param_bytes * (sharded ? part + (l->zero < 3) * n : n);
+	o->params = p->param_bytes * (sharded && l->zero == 3 ? part : n);
+	if (sharded && l->zero < 3 && p->exact) /* fp32 for the update, and a copy */
+		o->params += p->param_bytes * part;
 	if (!sharded && type < p->param_bytes && p->exact)
 		o->params += type * n;
 	if (sharded && l->zero == 3)
@@ -227,10 +205,9 @@ void estimate_memory(const struct shape *s, const struct layout *l,
 				  block_bytes(s, l, p, RECOMPUTE_NONE);
 	else if (l->recompute != RECOMPUTE_NONE)
 		o->activations += tokens * block_bytes(s, l, p, RECOMPUTE_NONE);
-	o->scratch =
-		tokens *
-		fmax(type * fmin(s->vocab, 16384), 3 * type * s->ffn_dim + 4 * s->dim) /
-		tp;
+	double logits = p->logit_bytes > 0 ? p->logit_bytes * s->vocab
+					   : type * fmin(s->vocab, 16384);
+	o->scratch = tokens * fmax(logits, 3 * type * s->ffn_dim + 4 * s->dim) / tp;
 	o->other = p->fixed_bytes;
 	o->total = o->params + o->grads + o->gathered + o->optimizer + o->activations +
 		   o->scratch + o->other;
@@ -248,6 +225,13 @@ struct timing {
 	double tokens;	     /* of a micro-batch on a rank, divided by cp */
 	double blocks;	     /* of a rank */
 };
+
+/* Are the hosts so many that pipelines and sums stall? */
+static bool crowded(const struct timing *t)
+{
+	return t->p->crowd > 0 &&
+	       mesh_ranks(t->l->degree) > t->p->crowd * t->c->links.host_ranks;
+}
 
 /* Seconds of `n` bytes of each rank of a group, which go to all others or come from them: within the
  * host, and to other hosts, where ranks of a host share what they send (`shares`) or send all. */
@@ -282,41 +266,59 @@ static double host_sum_seconds(const struct timing *t, double n, double bytes, b
 	return host->latency + net->latency + fmax(inside, across);
 }
 
-static double matmul_seconds(const struct timing *t, double flops, double weights)
+/* y[n,out] = x[n,in] w[out,in]^T. Small sides fill the device less. */
+static double matmul_seconds(const struct timing *t, double n, double out, double in)
 {
-	double rate = t->rate;
-	if (t->p->small > 0)
-		rate *= flops / (flops + t->p->small);
-	return fmax(flops / rate, weights * t->p->gather_bytes / t->memory);
+	double small = 1 + t->p->small / out + t->p->small / in;
+	return fmax(2 * n * out * in * small / t->rate,
+		out * in * t->p->gather_bytes / t->memory);
 }
 
 static double attention_rate(const struct timing *t)
 {
 	const struct cluster *c = t->c;
-	return c->attention > 0 ? t->rate * c->attention / c->efficiency : t->rate;
+	double rate = t->rate / t->p->rate * t->p->attention_rate;
+	return c->attention > 0 ? t->rate / t->p->rate * c->attention / c->efficiency
+				: rate;
 }
 
 /* A block's forward of a micro-batch, without communication. */
 static double forward_seconds(const struct timing *t)
 {
 	const struct shape *s = t->s;
-	double tp = t->l->degree[AXIS_TP], scores = t->tokens * s->context / tp;
-	double attention = t->p->attention * scores * s->dim / attention_rate(t);
-	double moved = t->tokens / tp *
-			       (t->p->dim_bytes * s->dim + t->p->ffn_bytes * s->ffn_dim) +
-		       t->p->score_bytes * scores * s->heads +
-		       t->tokens * s->dim * t->p->whole_bytes * (tp - 1) / tp;
-	double weights = s->block / tp;
-	return matmul_seconds(t, 2 * t->tokens * weights, weights) + attention +
-	       moved / 3 / t->memory + t->p->launch / 3;
+	double tp = t->l->degree[AXIS_TP], n = t->tokens;
+	double scores = t->p->attention * n * s->context / tp * s->dim;
+	double moved =
+		n / tp * (t->p->dim_bytes * s->dim + t->p->ffn_bytes * s->ffn_dim) +
+		n * s->dim * t->p->whole_bytes * (tp - 1) / tp;
+	double linear =
+		matmul_seconds(t, n, (s->dim + 2 * s->kv_dim) / tp, s->dim) +
+		matmul_seconds(t, n, s->dim, s->dim / tp) +
+		matmul_seconds(t, n, (s->gated ? 2 : 1) * s->ffn_dim / tp, s->dim) +
+		matmul_seconds(t, n, s->dim, s->ffn_dim / tp);
+	return linear / t->p->float8 + scores / attention_rate(t) + moved / 3 / t->memory;
 }
 
 /* The head and the loss of a micro-batch: all passes. */
 static double head_seconds(const struct timing *t)
 {
 	double part = t->s->vocab / t->l->degree[AXIS_TP];
-	return 3 * matmul_seconds(t, 2 * t->tokens * t->s->dim * part, t->s->dim * part) +
+	return 3 * matmul_seconds(t, t->tokens, part, t->s->dim) +
 	       16 * t->tokens * part / t->memory;
+}
+
+/* The kernels of a block are launched one after the other: it takes at least that long. */
+static double launch_seconds(const struct timing *t)
+{
+	const struct practice *p = t->p;
+	int tp = t->l->degree[AXIS_TP];
+	if (tp == 1)
+		return p->launch;
+	bool hosts = mesh_ranks(t->l->degree) > t->c->links.host_ranks;
+	return (t->l->degree[AXIS_PP] > 1 && hosts && tp <= t->c->links.host_ranks) ||
+			       crowded(t)
+		       ? p->launch + p->launch_pp * tp
+		       : p->launch_tp;
 }
 
 /* Communication of a block for a micro-batch, which cannot begin earlier than its computation, and
@@ -330,8 +332,11 @@ static struct exchange tp_exchange(const struct timing *t, double compute)
 	int tp = t->l->degree[AXIS_TP];
 	double full = t->l->recompute == RECOMPUTE_FULL ? 1.3 : 1;
 	double n = full * t->p->tp_bytes * t->tokens * t->s->dim;
-	double messages = full * (4.3 + 2.15 * tp);
-	struct exchange x = {.alone = group_seconds(t, AXIS_TP, tp, n, false, messages)};
+	double messages = t->p->exact ? full * (4.3 + 2.15 * tp) : 0;
+	struct exchange x = {
+		.alone = group_seconds(t, AXIS_TP, tp, n, !t->p->exact, messages)};
+	if (tp > t->c->links.host_ranks)
+		x.alone += t->p->tp_away;
 	x.exposed = t->p->overlap_tp ? fmax(0, x.alone - compute / 2) : x.alone;
 	return x;
 }
@@ -375,6 +380,27 @@ static struct exchange fsdp_exchange(
 	return x;
 }
 
+/* Other trainers send a rank's whole part through its own adapter, hide some of the sums, and gather the
+ * updated parameters at the end. */
+static struct exchange whole_exchange(const struct timing *t, double params)
+{
+	const struct layout *l = t->l;
+	double ranks = l->degree[AXIS_DP] * shards_of(l);
+	double hosts = (double)mesh_ranks(l->degree) / t->c->links.host_ranks;
+	bool inside = ranks * l->degree[AXIS_TP] <= t->c->links.host_ranks;
+	double sums = t->p->reduce_bytes * (l->zero ? 1 : 2);
+	double gathers = l->zero ? t->p->gather_bytes : 0;
+	double rate = inside ? t->c->links.link[LINK_HOST].bytes_per_second
+			     : t->c->links.link[LINK_NETWORK].bytes_per_second /
+				       (1 + t->p->contention * log2(fmax(1, hosts)));
+	double each = params * (ranks - 1) / ranks / rate;
+	struct exchange x = {.alone = (sums + gathers) * each,
+		.exposed = (t->p->reduce_exposed * sums + gathers) * each};
+	if (crowded(t) && l->degree[AXIS_PP] == 1)
+		x.exposed += t->p->crowd_latency * ranks;
+	return x;
+}
+
 /* Once in a step, what ZeRO 0 and 1 sum and gather, and all replicas; one backward hides it. */
 static struct exchange step_exchange(
 	const struct timing *t, double params, double backward)
@@ -382,6 +408,8 @@ static struct exchange step_exchange(
 	const struct layout *l = t->l;
 	int dp = l->degree[AXIS_DP], ranks = shards_of(l);
 	struct exchange x = {0};
+	if (!t->p->exact && !estimate_waits(l))
+		return whole_exchange(t, params);
 	double shard = ranks > 1 && l->zero ? params / ranks : params;
 	bool several = l->n_micro > 1 || (ranks > 1 && l->zero);
 	double sums = group_seconds(t, AXIS_DP, dp,
@@ -416,10 +444,10 @@ static double bubble_of(const struct layout *l)
 static void begin(struct timing *t, double peak)
 {
 	double share = cluster_share(t->c, ranks_here(t->c, mesh_ranks(t->l->degree), 1));
-	t->rate = share * t->c->efficiency * peak;
+	t->rate = share * fmin(1, t->p->rate * t->c->efficiency) * peak;
 	t->memory = share * t->c->memory;
 	t->tokens = (double)t->l->micro_batch * t->s->context / t->l->degree[AXIS_CP];
-	t->blocks = blocks_computed(t->s, t->l, head_blocks(t->s));
+	t->blocks = blocks_computed(t->s, t->l, t->p, head_blocks(t->s));
 }
 
 /* The rank with the head computes it instead of as much work in blocks. */
@@ -428,6 +456,9 @@ static double micro_seconds(const struct timing *t, double block)
 	double head = head_seconds(t);
 	if (t->l->degree[AXIS_PP] == 1)
 		return t->blocks * block + head;
+	if (!t->p->exact)
+		return blocks_computed(t->s, t->l, t->p, head / block) * block +
+		       2 * (double)t->l->stages * t->p->hop;
 	return fmax(t->blocks * block, (t->blocks - ceil(head / block)) * block + head);
 }
 
@@ -435,11 +466,16 @@ static void end(const struct timing *t, double micro, double exposed, struct tim
 {
 	const struct layout *l = t->l;
 	double pp = l->degree[AXIS_PP], n = (double)l->n_micro;
-	double params = (t->blocks * t->s->block + t->s->embedding) / l->degree[AXIS_TP];
+	double ends = t->s->embedding * (pp == 1 && !t->s->tied ? 2 : 1);
+	double params = (t->p->exact ? t->blocks * t->s->block + t->s->embedding
+				     : t->s->layers / pp * t->s->block + ends) /
+			l->degree[AXIS_TP];
 	double part = l->zero ? params / shards_of(l) : params;
 	double hop = group_seconds(t, AXIS_PP, pp > 1 ? 2 : 1,
 		4 * t->tokens * t->s->dim / l->degree[AXIS_TP], false, 1);
-	double update = t->p->update_bytes * part / t->memory + t->p->step;
+	double hosts = (double)mesh_ranks(l->degree) / t->c->links.host_ranks;
+	double update = t->p->update_bytes * part / t->memory + t->p->step +
+			t->p->host_step * hosts;
 	struct exchange last = step_exchange(t, params, micro * 2 / 3);
 	o->axis[AXIS_PP] += hop * 2 * n * (double)l->stages;
 	o->axis[l->degree[AXIS_DP] > 1 ? AXIS_DP : AXIS_FSDP] += last.alone;
@@ -447,6 +483,9 @@ static void end(const struct timing *t, double micro, double exposed, struct tim
 	o->exposed = n * exposed + last.exposed;
 	o->bubble = bubble_of(l) * (micro + exposed) +
 		    (pp > 1 ? 2 * (pp - 1) * (double)l->stages * hop : 0);
+	/* for each of its neighbours */
+	if (pp > 1 && crowded(t))
+		o->bubble += t->p->stall * (pp > 2 ? 2 : 1) * n;
 	o->rest = update + last.exposed;
 	o->step = o->computation + o->exposed + o->bubble;
 }
@@ -465,6 +504,7 @@ void estimate_time(const struct shape *s, const struct layout *l, const struct c
 		block += p->sum_bytes * (l->degree[AXIS_CP] > 1 ? 2 : 1) * s->block /
 			 l->degree[AXIS_TP] / t.memory;
 	struct exchange tp = tp_exchange(&t, block), cp = cp_exchange(&t, attention);
+	block = fmax(block, launch_seconds(&t) - tp.exposed);
 	struct exchange fsdp = fsdp_exchange(
 		&t, forward + tp.exposed / 3, block - forward + tp.exposed * 2 / 3);
 	*o = (struct times){.computation = 0};

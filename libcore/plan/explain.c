@@ -43,7 +43,8 @@ static void fits_on_one(const struct request *r, const struct shape *s, double l
 	struct err e = {0};
 	char need[NUM_TEXT], have[LIMIT_TEXT], line[256];
 	one.degree[AXIS_DP] = r->ranks;
-	if (r->o->batch % r->ranks || exact_memory(r, &one, &m, &e))
+	if (r->trainer != BY_PT || r->o->batch % r->ranks ||
+		exact_memory(r, &one, &m, &e))
 		estimate_memory(s, &one, p, &m);
 	text_bytes(need, m.total);
 	limit_text(have, limit);
@@ -178,7 +179,7 @@ void explain(const struct request *r, const struct search *s, struct str *out)
 	struct shape shape;
 	struct practice p;
 	double limit = r->limit ? (double)r->limit : INFINITY;
-	practice_of(r->o, &p);
+	practice_of(r->trainer, r->o, &p);
 	shape_of(&shape, r->m);
 	fits_on_one(r, &shape, limit, &p, out);
 	layer_fits(&shape, limit, p.gather_bytes, out);

@@ -1,7 +1,7 @@
 /*
  * planner: which parallel layout trains a model fastest on a cluster, and does it fit? Layouts are
  * enumerated, estimated by closed formulas, and the best ones are planned exactly by the code that
- * trains (plan/plan.h). No call is collective.
+ * trains (plan/plan.h); those of other trainers by the formulas only. No call is collective.
  */
 #ifndef PLAN_PLANNER_H
 #define PLAN_PLANNER_H
@@ -10,6 +10,7 @@
 #include "model/model.h"
 #include "plan/cluster.h"
 #include "plan/plan.h"
+#include "plan/trainers.h"
 
 /* ---- estimate.c: memory and time of a layout, by formulas ------------------------------- */
 
@@ -19,41 +20,6 @@ struct shape {
 	double block, embedding; /* parameters of a block, and of an embedding or head */
 	bool gated, tied;
 };
-
-/* What a block keeps of a token, by the mode of recomputation: bytes of fp32 values, and numbers of
- * values of the type of matmuls, per element of dim, of keys, and of the hidden layer (with a gate, or
- * plain); bytes per head, and per attention score. `whole`: values of dim that tensor parallelism
- * does not divide. */
-struct kept {
-	double dim32, dim, kv, gated, plain, heads, whole, scores;
-};
-
-/*
- * How a trainer computes and stores: pt itself, or what other trainers do, whose published
- * measurements the formulas are checked against (tests/bench/validate_plan.c). Bytes are per
- * parameter, or per element.
- */
-struct practice {
-	double param_bytes, grad_bytes, optimizer_bytes, gather_bytes;
-	double fixed_bytes; /* of a rank, for its kernels and messages */
-	double launch;	    /* seconds of a block's kernels that no work hides */
-	double score_bytes; /* moved per attention score, forward and backward; flash: 0 */
-	double attention; /* FLOPs of attention, in forwards: 2 of a causal half, or 4 */
-	double update_bytes; /* moved by the optimizer per parameter */
-	double dim_bytes,
-		ffn_bytes; /* moved by other kernels, per token and element of dim and ffn */
-	double whole_bytes; /* the same that tensor parallelism adds, on each of its ranks */
-	double sum_bytes; /* moved per parameter to accumulate gradients of a micro-batch */
-	double small; /* a matmul of this many FLOPs has half the efficiency; 0: all have the same */
-	double step;	     /* seconds of each step */
-	double tp_bytes;     /* sent per token and element of dim, over (n - 1) / n */
-	double reduce_bytes; /* sent per parameter to sum gradients, over (n - 1) / n */
-	const struct kept *kept; /* [by enum recompute] */
-	double passes[4];	 /* of a block's kernels, in forwards; likewise */
-	bool exact; /* gradients are sums of integers, and there are 16-bit copies of parameters */
-	bool overlap_tp, overlap_sum;
-};
-extern const struct practice practice_pt;
 
 /* A layout, and what is chosen with it. */
 struct layout {
@@ -153,6 +119,7 @@ struct request {
 	const struct train_opts *o; /* model, batch, dtype and device */
 	struct model *m;
 	struct cluster cluster;
+	enum trainer_kind trainer;
 	struct only only;
 	int hosts, ranks;
 	int64_t limit; /* bytes of memory of a rank */
@@ -208,8 +175,6 @@ bool exact_accepts(const struct request *r, const struct layout *l);
 bool exact_fits(const struct request *r, const struct memory *m);
 /* The work of such a plan, in passes through blocks and their messages: 30,000 take a second. */
 double exact_work(const struct request *r, const struct layout *l, bool quickly);
-/* How pt computes and stores on the device of the options. */
-void practice_of(const struct train_opts *o, struct practice *p);
 
 /* ---- explain.c: what to do, in which order, and why ---------------------------------------- */
 

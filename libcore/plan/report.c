@@ -55,20 +55,47 @@ static void put_planned(const struct search *s, struct str *out)
 	str_putc(out, '\n');
 }
 
+static struct band time_of(const struct request *r, const struct choice *c)
+{
+	return time_band(r->trainer, &c->l, r->cluster.links.host_ranks);
+}
+
+/* "-10%+20%" */
+static const char *band_text(char text[static NUM_TEXT], struct band b)
+{
+	if (b.high >= 10)
+		snprintf(text, NUM_TEXT, "%+.0f%%x%.0f", 100 * (b.low - 1), b.high);
+	else
+		snprintf(text, NUM_TEXT, "%+.0f%%%+.0f%%", 100 * (b.low - 1),
+			100 * (b.high - 1));
+	return text;
+}
+
+static void put_bands(const struct request *r, struct str *out)
+{
+	char memory[NUM_TEXT];
+	str_printf(out,
+		"# four of five measured times were within the band of the predicted one, and "
+		"memories within %s\n",
+		band_text(memory, memory_band(r->trainer)));
+}
+
 void report_table(const struct request *r, const struct search *s, struct str *out)
 {
 	static const char marks[] = {
 		[BY_FORMULAS] = '~', [BY_FEWER_LAYERS] = '=', [BY_WHOLE_PLAN] = ' '};
-	put_planned(s, out);
-	str_printf(out, "# %10s %6s %12s %9s %7s %7s  %s\n", "step_s", "mfu", "tokens/s",
-		"memory", "exposed", "bubble", "layout");
+	if (r->trainer == BY_PT)
+		put_planned(s, out);
+	put_bands(r, out);
+	str_printf(out, "# %10s %11s %6s %12s %9s %7s %7s  %s\n", "step_s", "band", "mfu",
+		"tokens/s", "memory", "exposed", "bubble", "layout");
 	for (int64_t i = 0; i < min64(s->n, r->show); i++) {
 		const struct choice *c = &s->best[i];
 		const struct times *t = &c->times;
-		char memory[NUM_TEXT];
-		str_printf(out, "%c %10.4f %6.4f %12.0f %9s %6.1f%% %6.1f%%  ",
-			marks[c->planned], t->step, mfu_of(r, c),
-			(double)(r->o->batch * r->m->c.context) / t->step,
+		char memory[NUM_TEXT], band[NUM_TEXT];
+		str_printf(out, "%c %10.4f %11s %6.4f %12.0f %9s %6.1f%% %6.1f%%  ",
+			marks[c->planned], t->step, band_text(band, time_of(r, c)),
+			mfu_of(r, c), (double)(r->o->batch * r->m->c.context) / t->step,
 			text_bytes(memory, c->memory.total), 100 * t->exposed / t->step,
 			100 * t->bubble / t->step);
 		report_layout(&c->l, out);
@@ -174,12 +201,17 @@ static json_t *json_choice(
 	put_real(o, "mfu", mfu_of(r, c));
 	json_object_set_new(o, "exact", json_boolean(c->planned != BY_FORMULAS));
 	json_object_set_new(o, "whole", json_boolean(c->planned == BY_WHOLE_PLAN));
+	put_real(o, "step_low", t->step * time_of(r, c).low);
+	put_real(o, "step_high", t->step * time_of(r, c).high);
 	put_real(o, "estimated_step", c->estimated_step);
 	put_real(o, "estimated_memory", c->estimated_bytes);
 	json_object_set_new(o, "memory", memory);
 	json_object_set_new(o, "communication", alone);
 	json_object_set_new(o, "layout", json_layout(&c->l));
-	report_arguments(r, &c->l, given, &args);
+	if (r->trainer == BY_PT)
+		report_arguments(r, &c->l, given, &args);
+	else
+		trainer_arguments(r->trainer, r->o, r->m, &c->l, &args);
 	json_object_set_new(o, "arguments", json_string(args.s));
 	str_free(&args);
 	return o;

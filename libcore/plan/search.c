@@ -56,6 +56,9 @@ static void consider(void *with, const struct layout *l)
 	struct filter *f = with;
 	struct search *s = f->s;
 	struct choice c = {.l = *l};
+	if (!trainer_allows(f->r->trainer, f->r->m, l))
+		return;
+	s->enumerated++;
 	estimate_memory(&f->shape, l, &f->practice, &c.memory);
 	estimate_time(&f->shape, l, &f->r->cluster, &f->practice, f->peak, &c.times);
 	c.estimated_bytes = c.memory.total;
@@ -160,14 +163,6 @@ static void plan_best(const struct request *r, double share, struct search *s)
 	plan_first(r, s);
 }
 
-void practice_of(const struct train_opts *o, struct practice *p)
-{
-	bool gpu = o->device == DEVICE_CUDA;
-	*p = practice_pt;
-	p->fixed_bytes = gpu ? DEVICE_WORK_BYTES + 30e6 : 0;
-	p->gather_bytes = gpu ? (double)dtype_bytes(options_gemm_dtype(o)) : 4;
-}
-
 /* What is tried if nothing fits: layers in pieces; the optimizer's state, and then all state, in the memory
  * of a GPU's host, or in files; then both. */
 struct resort {
@@ -196,9 +191,10 @@ static void search_space(struct filter *f, const struct resort *x, double share)
 		.n_tiles = x->n_tiles,
 		.n_offloads = x->n_offloads};
 	s->n = 0;
-	s->enumerated += candidates(&space, consider, f);
+	candidates(&space, consider, f);
 	qsort(s->best, (size_t)s->n, sizeof(*s->best), by_step);
-	plan_best(r, share, s);
+	if (r->trainer == BY_PT)
+		plan_best(r, share, s);
 }
 
 /* A setting that was given is not changed; and a CPU offloads to a folder, which must be given. */
@@ -217,8 +213,10 @@ static struct filter filter_of(const struct request *r, struct search *s)
 {
 	struct filter f = {.r = r, .s = s};
 	f.room = r->exact ? max64(r->show, r->exact) + (1 << 15) : 1 << 20;
-	f.limit = r->exact ? TOLERANCE * (double)r->limit : 0;
-	practice_of(r->o, &f.practice);
+	f.limit = r->trainer != BY_PT ? (double)r->limit
+		  : r->exact	      ? TOLERANCE * (double)r->limit
+				      : 0;
+	practice_of(r->trainer, r->o, &f.practice);
 	f.peak = cluster_peak(&r->cluster, options_gemm_dtype(r->o),
 		r->o->numerics == NUMERICS_EXACT,
 		(int)min64(r->ranks, r->cluster.links.host_ranks));
@@ -236,14 +234,16 @@ int search_run(const struct request *r, struct search *s, struct err *e)
 	s->best = xcalloc((size_t)f.room, sizeof(*s->best));
 	search_space(&f, &usual, 1);
 	bool found = s->enumerated;
-	for (size_t i = 0; found && !s->n && i < ARRAY_LEN(resorts); i++)
+	for (size_t i = 0;
+		found && !s->n && r->trainer == BY_PT && i < ARRAY_LEN(resorts); i++)
 		if (may_resort(r, &resorts[i]))
 			search_space(&f, &resorts[i], 0.3);
 	s->seconds = clock_seconds() - began;
 	if (!found)
 		return err_set(e, EX_USAGE,
-			"no layout: %d ranks cannot divide a batch of %lld sequences%s",
+			"no layout: %d ranks cannot divide a batch of %lld sequences%s%s",
 			r->ranks, (long long)r->o->batch,
+			r->trainer == BY_PT ? "" : " as the trainer does",
 			r->only.n ? " as --only says" : "");
 	return 0;
 }

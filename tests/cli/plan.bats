@@ -307,3 +307,82 @@ results() { # KEY FILE: "arguments value" of each result
 	awk '{ x = $1 / 2 ^ NR; if (NR > 1 && (x > last || x < 0.95 * last)) exit bad = 1; last = x }
 		END { exit bad || NR != 3 }' steps
 }
+
+rate() { # HOSTS BATCH TRAINER ONLY MODEL...: tokens per second and GPU
+	local hosts=$1 batch=$2 trainer=$3 only=$4
+	shift 4
+	pt-plan --json -n 1 -H "$hosts" --trainer "$trainer" --only "$only,recompute=none" "$@" batch="$batch" >json
+	awk -v s="$(number step)" -v n=$((batch * ${context:-8192})) -v g=$((hosts * 8)) 'BEGIN { print n / s / g }'
+}
+
+near() { # X PUBLISHED BOUND
+	awk -v x="$1" -v y="$2" -v b="$3" 'BEGIN { e = x / y - 1; print x, y, e; exit !(e < b && -e < b) }'
+}
+
+@test "Megatron-Bridge's tokens per second, of float8 on 8 to 1,024 H100" {
+	local fp8=(context=8192 dtype=float8) v=dp=1,zero=1,micro-batch=1,pp-schedule=interleaved,pp-stages
+	near "$(rate 1 128 megatron fsdp=8,zero=3,micro-batch=1 llama3-8b "${fp8[@]}")" 14451 0.15
+	near "$(rate 8 128 megatron $v=5,tp=4,pp=8,fsdp=2 llama3-70b "${fp8[@]}")" 1602 0.15
+	near "$(rate 128 512 megatron $v=8,tp=8,pp=8,cp=2,fsdp=8 llama3-405b "${fp8[@]}")" 297 0.15
+	awk -v m="$(number total)" 'BEGIN { exit !(m < 76 * 2 ^ 30) }'
+}
+
+@test "rows of nanotron's playbook: computation, launches, pipelines, and stalls of 64 hosts" {
+	small
+	local context=4096 shape='heads=32 context=4096 vocab=131072' z=fsdp
+	local b1="layers=16 dim=2048 ffn-dim=8192 tie=yes $shape" b8="layers=32 dim=4096 ffn-dim=14336 tie=no $shape"
+	# shellcheck disable=SC2086
+	{
+		near "$(rate 1 256 nanotron pp=1,tp=1,dp=8,fsdp=1,micro-batch=2 model.conf $b1)" 40150 0.15
+		near "$(rate 1 256 nanotron pp=1,tp=2,$z=4,zero=1,micro-batch=1 model.conf $b1)" 27877 0.15
+		near "$(rate 1 256 nanotron pp=2,tp=1,$z=4,zero=1,micro-batch=4 model.conf $b1)" 38895 0.15
+		near "$(rate 8 256 nanotron pp=2,tp=8,$z=4,zero=1,micro-batch=1 model.conf $b1)" 1202 0.25
+		near "$(rate 64 256 nanotron pp=8,tp=8,$z=8,zero=1,micro-batch=1 model.conf $b8)" 48 0.15
+	}
+}
+
+@test "every time has its band, and a trainer that is not pt no plan" {
+	pt-plan -n 3 --trainer nanotron -H 8 llama3-8b context=4096 batch=256 >text
+	grep -q '^# four of five measured times were within the band' text
+	[ "$(grep -c '^~ .* [-+][0-9]*%[+x][0-9]*' text)" -eq 3 ]
+	not grep -q 'planned exactly' text
+	pt-plan --json -n 1 --trainer megatron -H 8 llama3-8b >json
+	awk -v a="$(number step_low)" -v b="$(number step)" -v c="$(number step_high)" 'BEGIN { exit !(a < b && b < c) }'
+	small
+	plan -x 1 >text
+	grep -q '^# four of five measured times' text
+	code_of 64 pt-plan --trainer megatron -c cpu llama3-8b
+	says 'was measured on GPUs'
+	code_of 64 pt-plan --trainer megatron -x 3 llama3-8b
+	says '--exact plans by the code that trains'
+	code_of 64 pt-plan --trainer nanotron --only offload=all llama3-8b
+	says 'as the trainer does'
+}
+
+@test "the arguments of other trainers" {
+	pt-plan --best --for megatron -H 128 --only tp=8,pp=8,cp=2,pp-stages=8,micro-batch=1 \
+		llama3-405b context=8192 dtype=float8 batch=512 >best
+	local word
+	for word in '--num-layers 126' '--tensor-model-parallel-size 8' '--pipeline-model-parallel-size 8' \
+		'--context-parallel-size 2' '--num-virtual-stages-per-pipeline-rank 8' '--global-batch-size 512' \
+		'--num-query-groups 8' --use-distributed-optimizer --account-for-loss-in-pipeline-split '--fp8-format hybrid'; do
+		grep -q -e " $word" best
+	done
+	pt-plan --best --for torchtitan -H 32 --only tp=8,fsdp=32,recompute=full llama3-70b batch=512 >best
+	for word in 'tensor_parallel_degree 8' 'data_parallel_shard_degree 32' 'fsdp_reshard_after_forward [a-z]*'; do
+		grep -q -e " --parallelism.$word" best
+	done
+	grep -q 'activation-checkpoint:full$' best
+	pt-plan --best --trainer nanotron llama3-8b context=4096 batch=256 >best
+	grep -q 'parallelism.dp=.*optimizer.zero_stage=' best
+	code_of 64 pt-plan --for megatron llama3-8b
+	says '--best prints'
+}
+
+@test "405B on 16,384 ranks takes less than 5 seconds of a processor, of any trainer" {
+	local seconds trainer TIMEFORMAT=%U
+	for trainer in pt megatron; do
+		seconds=$({ time pt-plan -n 1 -H 2048 --trainer $trainer llama3-405b dtype=bf16 batch=2048 >text; } 2>&1)
+		awk -v s="$seconds" 'BEGIN { print s; exit !(s < 5) }'
+	done
+}

@@ -1,0 +1,341 @@
+/*
+ * How other trainers compute and store, which of pt's layouts they have, how well their times are known,
+ * and what their options are called.
+ */
+#include "plan/planner.h"
+
+#include <math.h>
+
+#include "parallel/schedule.h"
+
+/* ---- practices ------------------------------------------------------------------------------ */
+
+static const struct kept kept_by_pt[] = {
+	[RECOMPUTE_NONE] = {8, 4, 2, 3, 2, 8, 2},
+	[RECOMPUTE_SELECTIVE] = {8, 2, 2, 2, 1, 8, 0},
+	[RECOMPUTE_MATMULS] = {4, 2, 1, 1, 1, 8, 0},
+	[RECOMPUTE_FULL] = {4, 0, 0, 0, 0, 0, 0},
+};
+
+/* With fused kernels and flash attention: both norms, queries, attention and its output; gate, up and their
+ * product. Selective recomputation is that of attention alone, which flash attention keeps nothing of, or of
+ * one matmul in two. */
+static const struct kept kept_fused[] = {
+	[RECOMPUTE_NONE] = {.dim = 6, .kv = 2, .gated = 3, .plain = 2, .heads = 4},
+	[RECOMPUTE_SELECTIVE] = {.dim = 5, .kv = 2, .gated = 3, .plain = 2},
+	[RECOMPUTE_MATMULS] = {.dim = 3, .kv = 1, .gated = 1.5, .plain = 1},
+	[RECOMPUTE_FULL] = {.dim = 1},
+};
+
+/* Kernel by kernel, in PyTorch. */
+static const struct kept kept_eager[] = {
+	[RECOMPUTE_NONE] = {.dim = 7.4, .gated = 7, .plain = 4},
+	[RECOMPUTE_SELECTIVE] = {.dim = 7.4, .gated = 7, .plain = 4},
+	[RECOMPUTE_MATMULS] = {.dim = 7.4, .gated = 7, .plain = 4},
+	[RECOMPUTE_FULL] = {.dim = 1},
+};
+
+/*
+ * pt's values are those of the plan itself (plan/plan.h), whose kernels and messages were counted;
+ * tests/unit/test_planner.c compares both. nanotron's are fitted to the rows of its Ultra-Scale Playbook, on
+ * hosts of 8 H100 in Amazon's network; those of the others, whose rows are few, by one rate of matmuls and one
+ * of float8. tests/bench/validate_plan has the errors.
+ */
+static const struct practice practices[N_TRAINERS] = {
+	[BY_PT] = {.param_bytes = 4,
+		.grad_bytes = 4,
+		.optimizer_bytes = 8,
+		.gather_bytes = 2,
+		.rate = 1,
+		.attention_rate = 1,
+		.float8 = 1.3,
+		.attention = 2,
+		.update_bytes = 28,
+		.dim_bytes = 150,
+		.ffn_bytes = 34,
+		.whole_bytes = 130,
+		.sum_bytes = 24,
+		.tp_bytes = 20,
+		.reduce_bytes = 4,
+		.kept = kept_by_pt,
+		.passes = {3, 3.03, 3.4, 3.8},
+		.exact = true,
+		.overlap_tp = true,
+		.overlap_sum = true},
+	/* bf16 parameters and gradients, fp32 masters and moments, sharded */
+	[BY_MEGATRON] = {.param_bytes = 2,
+		.grad_bytes = 2,
+		.optimizer_bytes = 12,
+		.gather_bytes = 2,
+		.fixed_bytes = 2e9,
+		.logit_bytes = 4,
+		.rate = 1.4,
+		.attention_rate = 1.3,
+		.float8 = 1.3,
+		.attention = 2.333,
+		.update_bytes = 30,
+		.dim_bytes = 60,
+		.ffn_bytes = 24,
+		.tp_bytes = 16,
+		.reduce_bytes = 2,
+		.reduce_exposed = 0.2,
+		.step = 20e-3,
+		.kept = kept_fused,
+		.passes = {3, 3, 3.5, 4},
+		.overlap_tp = true,
+		.overlap_sum = true},
+	/* fp32 parameters, sharded, and gathered in bf16 */
+	[BY_TORCHTITAN] = {.param_bytes = 4,
+		.grad_bytes = 4,
+		.optimizer_bytes = 8,
+		.gather_bytes = 2,
+		.fixed_bytes = 2e9,
+		.logit_bytes = 6,
+		.rate = 1.05,
+		.attention_rate = 0.75,
+		.float8 = 1.55,
+		.small = 80,
+		.attention = 2.333,
+		.update_bytes = 28,
+		.dim_bytes = 100,
+		.ffn_bytes = 30,
+		.tp_bytes = 24,
+		.reduce_bytes = 4,
+		.reduce_exposed = 0.5,
+		.step = 20e-3,
+		.kept = kept_fused,
+		.passes = {3, 3, 3.4, 4},
+		.overlap_sum = true},
+	[BY_NANOTRON] = {.param_bytes = 2,
+		.grad_bytes = 5.3,
+		.optimizer_bytes = 12.6,
+		.gather_bytes = 2,
+		.fixed_bytes = 0.36e9,
+		.logit_bytes = 2.4,
+		.rate = 1.253,
+		.attention_rate = 0.435,
+		.small = 81.5,
+		.attention = 2.333,
+		.dim_bytes = 117,
+		.ffn_bytes = 82,
+		.tp_bytes = 23.2,
+		.reduce_bytes = 4,
+		.reduce_exposed = 0.474,
+		.contention = 0.0367,
+		.launch = 3.5e-3,
+		.launch_tp = 4.5e-3,
+		.launch_pp = 2.43e-3,
+		.tp_away = 5e-3,
+		.hop = 3.2e-3,
+		.step = 10e-3,
+		.host_step = 1.8e-3,
+		.crowd = 32,
+		.stall = 0.643,
+		.crowd_latency = 13.6e-3,
+		.kept = kept_eager,
+		.passes = {3, 3, 3, 4}},
+};
+
+void practice_of(enum trainer_kind kind, const struct train_opts *o, struct practice *p)
+{
+	bool gpu = o->device == DEVICE_CUDA;
+	*p = practices[kind];
+	p->float8 = o->dtype == PRECISION_FLOAT8 && p->float8 > 0 ? p->float8 : 1;
+	if (!p->exact)
+		return;
+	p->fixed_bytes = gpu ? DEVICE_WORK_BYTES + 30e6 : 0;
+	p->gather_bytes = gpu ? (double)dtype_bytes(options_gemm_dtype(o)) : 4;
+}
+
+/* Stages have equally many layers, of which the embedding and the head may count as one each; and each
+ * round of an interleaved pipeline is full. */
+static bool megatron_splits(const struct model *m, const struct layout *l)
+{
+	int64_t stages = (int64_t)l->degree[AXIS_PP] * l->stages;
+	return (m->c.layers % stages == 0 || (m->c.layers + 2) % stages == 0) &&
+	       (l->stages == 1 || l->n_micro % l->degree[AXIS_PP] == 0);
+}
+
+bool trainer_allows(enum trainer_kind kind, const struct model *m, const struct layout *l)
+{
+	bool kept = l->recompute == RECOMPUTE_NONE || l->recompute == RECOMPUTE_FULL;
+	if (kind == BY_PT)
+		return true;
+	if (l->tile || l->offload || l->schedule == SCHEDULE_ZB_H1)
+		return false;
+	switch (kind) {
+	case BY_MEGATRON:
+		return l->zero != 2 && l->reshard != RESHARD_NO &&
+		       (l->zero < 3 || l->degree[AXIS_PP] == 1) &&
+		       (kept || l->recompute == RECOMPUTE_SELECTIVE) &&
+		       l->schedule != SCHEDULE_GPIPE && megatron_splits(m, l);
+	case BY_TORCHTITAN:
+		return (l->zero == 3 || l->degree[AXIS_FSDP] == 1) &&
+		       (kept || l->recompute == RECOMPUTE_MATMULS);
+	default:
+		return l->zero <= 1 && kept && l->degree[AXIS_CP] == 1 &&
+		       l->schedule == SCHEDULE_1F1B;
+	}
+}
+
+/* ---- bands ---------------------------------------------------------------------------------- */
+
+/* By layouts whose residuals are alike. Those of nanotron are from folds that the fit did not see; those of
+ * others are their few rows' errors, see pt-plan(1), or wider where there is none. */
+struct band time_band(enum trainer_kind kind, const struct layout *l, int host_ranks)
+{
+	static const struct {
+		struct band host, hosts, pipeline, crowd, across;
+	} bands[N_TRAINERS] = {
+		[BY_PT] = {{0.9, 1.2}, {0.9, 1.2}, {0.9, 1.2}, {0.9, 1.2}, {0.9, 1.8}},
+		[BY_MEGATRON] = {{0.85, 1.15}, {0.85, 1.15}, {0.85, 1.15}, {0.85, 1.15},
+			{0.7, 1.5}},
+		[BY_TORCHTITAN] = {{0.8, 1.15}, {0.8, 1.15}, {0.8, 1.15}, {0.8, 1.15},
+			{0.6, 1.2}},
+		[BY_NANOTRON] = {{0.9, 1.07}, {0.91, 1.16}, {0.9, 13}, {0.92, 1.18},
+			{0.9, 8.6}},
+	};
+	int pp = l->degree[AXIS_PP], hosts = mesh_ranks(l->degree) / host_ranks;
+	if (l->degree[AXIS_CP] > 1 ||
+		l->degree[AXIS_TP] * l->degree[AXIS_CP] > host_ranks)
+		return bands[kind].across;
+	if (hosts > practices[kind].crowd && practices[kind].crowd > 0)
+		return bands[kind].crowd;
+	return pp > 1 && hosts > 2 ? bands[kind].pipeline
+	       : hosts > 1	   ? bands[kind].hosts
+				   : bands[kind].host;
+}
+
+struct band memory_band(enum trainer_kind kind)
+{
+	static const struct band bands[N_TRAINERS] = {
+		[BY_PT] = {0.97, 1.03},
+		[BY_MEGATRON] = {0.8, 1.25},
+		[BY_TORCHTITAN] = {0.8, 1.25},
+		[BY_NANOTRON] = {0.85, 1.25},
+	};
+	return bands[kind];
+}
+
+/* ---- arguments ------------------------------------------------------------------------------ */
+
+static void flag(struct str *out, const char *name, int64_t value)
+{
+	str_printf(out, " --%s %lld", name, (long long)value);
+}
+
+/* Those of megatron/training/arguments.py. */
+static void megatron_model(const struct model *m, struct str *out)
+{
+	const struct model_config *c = &m->c;
+	flag(out, "num-layers", c->layers);
+	flag(out, "hidden-size", c->dim);
+	flag(out, "ffn-hidden-size", c->ffn_dim);
+	flag(out, "num-attention-heads", c->heads);
+	if (c->kv_heads != c->heads) {
+		str_puts(out, " --group-query-attention");
+		flag(out, "num-query-groups", c->kv_heads);
+	}
+	flag(out, "seq-length", c->context);
+	flag(out, "max-position-embeddings", c->context);
+	if (m->act == ACT_SWIGLU)
+		str_puts(out, " --swiglu --normalization RMSNorm --disable-bias-linear "
+			      "--position-embedding-type rope");
+	if (!m->tie)
+		str_puts(out, " --untie-embeddings-and-output-weights");
+}
+
+static void megatron_arguments(const struct train_opts *o, const struct model *m,
+	const struct layout *l, struct str *out)
+{
+	const int *degree = l->degree;
+	megatron_model(m, out);
+	flag(out, "micro-batch-size", l->micro_batch);
+	flag(out, "global-batch-size", o->batch);
+	flag(out, "tensor-model-parallel-size", degree[AXIS_TP]);
+	flag(out, "pipeline-model-parallel-size", degree[AXIS_PP]);
+	flag(out, "context-parallel-size", degree[AXIS_CP]);
+	if (degree[AXIS_TP] > 1)
+		str_puts(out, " --sequence-parallel");
+	if (l->stages > 1)
+		flag(out, "num-virtual-stages-per-pipeline-rank", l->stages);
+	if (m->c.layers % ((int64_t)degree[AXIS_PP] * l->stages))
+		str_puts(out, " --account-for-embedding-in-pipeline-split "
+			      "--account-for-loss-in-pipeline-split");
+	if (l->zero == 3)
+		str_puts(out, " --use-megatron-fsdp --data-parallel-sharding-strategy "
+			      "optim_grads_params --ckpt-format fsdp_dtensor");
+	if (l->zero)
+		str_puts(out, " --use-distributed-optimizer --overlap-param-gather");
+	str_puts(out, " --overlap-grad-reduce --bf16");
+	if (o->dtype == PRECISION_FLOAT8)
+		str_puts(out, " --fp8-format hybrid");
+	if (l->recompute == RECOMPUTE_FULL)
+		str_puts(out, " --recompute-granularity full --recompute-method uniform "
+			      "--recompute-num-layers 1");
+	else if (l->recompute)
+		str_puts(out, " --recompute-granularity selective");
+}
+
+/* Those of torchtitan/config/configs.py; the last word is tyro's. */
+static void torchtitan_arguments(
+	const struct train_opts *o, const struct layout *l, struct str *out)
+{
+	static const char *const schedules[] = {[SCHEDULE_GPIPE] = "GPipe",
+		[SCHEDULE_1F1B] = "1F1B",
+		[SCHEDULE_INTERLEAVED] = "Interleaved1F1B"};
+	static const char *const modes[] = {[RECOMPUTE_NONE] = "none",
+		[RECOMPUTE_SELECTIVE] = "selective",
+		[RECOMPUTE_MATMULS] = "selective",
+		[RECOMPUTE_FULL] = "full"};
+	const int *degree = l->degree;
+	int64_t context = o->model.context;
+	flag(out, "training.max_context_length", context);
+	flag(out, "training.num_tokens_per_microbatch_per_dp_rank",
+		l->micro_batch * context);
+	flag(out, "training.num_tokens_per_train_step", o->batch * context);
+	flag(out, "parallelism.data_parallel_replicate_degree", degree[AXIS_DP]);
+	flag(out, "parallelism.data_parallel_shard_degree", degree[AXIS_FSDP]);
+	flag(out, "parallelism.context_parallel_degree", degree[AXIS_CP]);
+	flag(out, "parallelism.tensor_parallel_degree", degree[AXIS_TP]);
+	flag(out, "parallelism.pipeline_parallel_degree", degree[AXIS_PP]);
+	if (degree[AXIS_PP] > 1) {
+		flag(out, "parallelism.num_pp_microbatches", l->n_micro);
+		str_printf(out, " --parallelism.pipeline_parallel_schedule %s",
+			schedules[l->schedule]);
+		/* the embedding and the head count as a layer each */
+		flag(out, "parallelism.pipeline_parallel_layers_per_stage",
+			ceil_div(o->model.layers + 2,
+				(int64_t)degree[AXIS_PP] * l->stages));
+	}
+	if (l->zero == 3)
+		str_printf(out, " --parallelism.fsdp_reshard_after_forward %s",
+			l->reshard == RESHARD_NO ? "never" : "always");
+	str_printf(out, " activation-checkpoint:%s", modes[l->recompute]);
+}
+
+/* The keys of its YAML. */
+static void nanotron_arguments(
+	const struct train_opts *o, const struct layout *l, struct str *out)
+{
+	int dp = l->degree[AXIS_DP] * l->degree[AXIS_FSDP];
+	str_printf(out,
+		" parallelism.dp=%d parallelism.pp=%d parallelism.tp=%d "
+		"parallelism.recompute_layer=%s tokens.micro_batch_size=%d "
+		"tokens.batch_accumulation_per_replica=%lld tokens.sequence_length=%lld "
+		"optimizer.zero_stage=%d",
+		dp, l->degree[AXIS_PP], l->degree[AXIS_TP],
+		l->recompute ? "true" : "false", l->micro_batch, (long long)l->n_micro,
+		(long long)o->model.context, l->zero);
+}
+
+void trainer_arguments(enum trainer_kind kind, const struct train_opts *o,
+	const struct model *m, const struct layout *l, struct str *out)
+{
+	if (kind == BY_MEGATRON)
+		megatron_arguments(o, m, l, out);
+	else if (kind == BY_TORCHTITAN)
+		torchtitan_arguments(o, l, out);
+	else
+		nanotron_arguments(o, l, out);
+}

@@ -1,0 +1,73 @@
+/* trainers: how pt and other trainers compute and store, for the formulas of plan/planner.h. No call is collective. */
+#ifndef PLAN_TRAINERS_H
+#define PLAN_TRAINERS_H
+
+#include "engine/options.h"
+#include "model/model.h"
+
+struct layout; /* plan/planner.h */
+
+/* What a block keeps of a token, by the mode of recomputation: bytes of fp32 values, and numbers of
+ * values of the type of matmuls, per element of dim, of keys, and of the hidden layer (with a gate, or
+ * plain); bytes per head, and per attention score. `whole`: values of dim that tensor parallelism
+ * does not divide. */
+struct kept {
+	double dim32, dim, kv, gated, plain, heads, whole, scores;
+};
+
+/*
+ * How a trainer computes and stores. Bytes are per parameter, or per element; what is zero is not there.
+ * trainers.c has pt and others, whose values are fitted to published measurements.
+ */
+struct practice {
+	double param_bytes, grad_bytes, optimizer_bytes, gather_bytes;
+	double fixed_bytes; /* of a rank, for its kernels and messages */
+	double logit_bytes; /* per token and logit; 0: a piece of them at a time */
+	double rate, attention_rate; /* of matmuls and attention, over the cluster's */
+	double float8;	  /* how many times as fast the blocks' matmuls are in float8 */
+	double small;	  /* a matmul takes 1 + small/out + small/in times as long */
+	double attention; /* FLOPs of attention, in forwards: 2 of a causal half */
+	double update_bytes; /* moved by the optimizer per parameter */
+	double dim_bytes,
+		ffn_bytes; /* moved by other kernels, per token and element of dim and ffn */
+	double whole_bytes; /* the same that tensor parallelism adds, on each of its ranks */
+	double sum_bytes; /* moved per parameter to accumulate gradients of a micro-batch */
+	double tp_bytes;       /* sent per token and element of dim, over (n - 1) / n */
+	double reduce_bytes;   /* sent per parameter to sum gradients, over (n - 1) / n */
+	double reduce_exposed; /* the part of a sum that backward does not hide */
+	double contention; /* the network is 1 + contention log2(hosts) times as slow */
+	/* Seconds of the host to launch a block's kernels: alone; with tensor parallelism; and with a
+	 * pipeline over hosts too, more for each rank of it. */
+	double launch, launch_tp, launch_pp;
+	double tp_away; /* seconds of a block, more, if tensor parallelism reaches other hosts */
+	double hop;		/* seconds of the host for a message between stages */
+	double step, host_step; /* of each step, and more for each host */
+	/* Over more hosts than `crowd`: seconds for each micro-batch and neighbour in a pipeline, and of
+	 * a sum for each of its ranks. */
+	double crowd, stall, crowd_latency;
+	const struct kept *kept; /* [by enum recompute] */
+	double passes[4];	 /* of a block's kernels, in forwards; likewise */
+	bool exact; /* gradients are sums of integers, and there are 16-bit copies of parameters */
+	bool overlap_tp, overlap_sum;
+};
+
+enum trainer_kind { BY_PT, BY_MEGATRON, BY_TORCHTITAN, BY_NANOTRON, N_TRAINERS };
+#define TRAINER_WORDS "pt", "megatron", "torchtitan", "nanotron"
+
+/* Four of five measured values are from `low` to `high` times the predicted one. */
+struct band {
+	double low, high;
+};
+
+/* Of that trainer with the options' device and types. */
+void practice_of(enum trainer_kind kind, const struct train_opts *o, struct practice *p);
+/* Can it compute that layout, by what it is known to do? */
+bool trainer_allows(
+	enum trainer_kind kind, const struct model *m, const struct layout *l);
+struct band time_band(enum trainer_kind kind, const struct layout *l, int host_ranks);
+struct band memory_band(enum trainer_kind kind);
+/* " --micro-batch-size 1 ...": the layout as its own options. */
+void trainer_arguments(enum trainer_kind kind, const struct train_opts *o,
+	const struct model *m, const struct layout *l, struct str *out);
+
+#endif
