@@ -111,6 +111,8 @@ void build_set_known(struct build *b, int64_t step, struct known_name *name, dou
 /* Begins a row. A training row at an earlier step than the last one removes all rows after it, but
  * not of a table. */
 void build_row(struct build *b, int64_t step, bool training);
+/* Removes the values at this and later steps: the run was resumed from before them. */
+void build_rewind(struct build *b, int64_t step);
 /* What the log says about the run. A later value replaces an earlier one. */
 void build_setting(struct build *b, const char *key, struct span value);
 /* The number of steps, which some logs say in each row. */

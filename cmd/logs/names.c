@@ -205,7 +205,8 @@ struct span name_of_column(struct span name, double *scale)
 		*scale = m->scale != 0 ? m->scale : 1;
 		return span_of(m->column);
 	}
-	return name;
+	int c = column_of_tag(name.p, name.n);
+	return c < 0 ? name : span_of(columns[c].name);
 }
 
 struct span value_of_export(struct span name)
