@@ -27,6 +27,7 @@ void build_free(struct build *b)
 	strs_free(&b->keys);
 	strs_free(&b->settings);
 	strs_free(&b->table.names);
+	free(b->table.first_run);
 	*b = (struct build){0};
 }
 
