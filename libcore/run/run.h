@@ -29,8 +29,9 @@ struct column {
 	bool curve;	  /* a result, which pt-compare compares */
 	bool every;	  /* and which every run has */
 	const char *unit; /* NULL: a number of something, or a ratio */
-	const char *tag;  /* its name in TensorBoard, which groups by what is before the slash */
-	const char *was;  /* its name in earlier versions, whose logs are read */
+	const char *
+		tag; /* its name in TensorBoard, which groups by what is before the slash */
+	const char *was; /* its name in earlier versions, whose logs are read */
 	const char *help;
 };
 
