@@ -94,6 +94,9 @@ equal() { # RUN RUN
 	for f in in.jsonl a.csv tb; do
 		pt-compare $f --export - -y 'a,"b";c;d' -y '#no' -y 'w - z' | tail -1 | grep -qx '2,4,5,7'
 	done
+	pt-compare in.jsonl --export b.csv -y 'a,"b";c;d'
+	printf 'step,x;y;z\n1,3\n' | sed 's/x;y;z/"x;y;z"/' >c.csv
+	pt-compare c.csv --export - | cmp - c.csv
 	pt-compare in.jsonl in.jsonl --export two.csv
 	pt-compare 'two.csv#in.jsonl-2' --export - -y 'w - z' | tail -1 | grep -qx '2,7'
 }
