@@ -261,7 +261,7 @@ static int save(
 	const struct convert_format *f = convert_target(o->to, o->out);
 	const struct convert_format *source = convert_detect(from);
 	const char *files =
-		o->vocabulary && convert_is_tokenizer(o->vocabulary) ? o->vocabulary
+		o->vocabulary ? convert_is_tokenizer(o->vocabulary) ? o->vocabulary : NULL
 		: source == &convert_huggingface || source == &convert_torch ? from
 									     : NULL;
 	const struct convert_opts how = {

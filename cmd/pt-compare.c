@@ -4,6 +4,7 @@
 #include "base/options.h"
 #include "base/utf8.h"
 #include "compare/curve.h"
+#include "compare/export.h"
 #include "compare/follow.h"
 #include "compare/locate.h"
 #include "compare/outcome.h"
@@ -14,13 +15,13 @@
 #include <stdlib.h>
 
 struct opts {
-	int by, axis, format, rule, require;
+	int by, axis, format, rule, require, export_format;
 	double rtol, atol, margin, alarm, confidence, patience;
 	bool common, follow, json, locate, speed, table, each_run, whole_range;
 	int64_t spool_limit;
 	struct graph_opts draw;
 	const char *pattern, *control_program, *test_program, *launcher;
-	struct strs columns, controls, tests, plots, reports;
+	struct strs columns, controls, tests, plots, reports, exports;
 };
 
 static const char *const bys[] = {"step", "tokens", NULL};
@@ -119,6 +120,15 @@ static const struct opt options[] = {
 		"pull request. Both have a table of the runs with layout, techniques, speed, "
 		"memory and verdict, the curves, and differences of options and environment. "
 		"May be given many times."},
+	{OPT_LIST, 0, "export", "FILE", NULL, O(exports), .files = "", .help =
+		"Compare nothing, but write the logs in another format, with all columns or those of "
+		"--column: to a .csv or .jsonl file, of several runs with a column run; to an event file "
+		"of TensorBoard, a name with tfevents; or to a directory of such files, of several runs "
+		"in one directory each. - is standard output. Numbers are exact, and what was "
+		"written can be read again. May be given many times."},
+	{OPT_ENUM, 0, "export-format", NULL, "auto", O(export_format), .values = export_names,
+		.help =
+		"What --export writes. auto: by the name, and CSV to standard output."},
 	{OPT_FLAG, 's', "speed", NULL, "no", O(speed), .help =
 		"Also compare speed and memory, with the noise of the runs. This does not change "
 		"the exit status."},
@@ -130,7 +140,8 @@ static const struct opt options[] = {
 
 static const char *const synopsis[] = {"[options] CONTROL TEST ...",
 	"[options] --control RUN ... --test RUN ...",
-	"--graph | --plot FILE | --table | --report FILE [options] RUN", NULL};
+	"--graph | --plot FILE | --table | --report FILE [options] RUN",
+	"--export FILE [options] RUN ...", NULL};
 
 static void generate(int kind, FILE *f)
 {
@@ -193,12 +204,12 @@ static int name_runs(
 	add_names(names, o->tests.v, o->tests.n, whole);
 	if (!o->controls.n)
 		n_controls = o->tests.n ? n_operands : min64(n_operands, 1);
-	if (names->n == 1 && is_shown(o))
+	if (names->n == 1 && (is_shown(o) || o->exports.n))
 		return 1;
 	if (!n_controls || names->n == n_controls)
 		return err_set(e, EX_USAGE,
 			"give two or more runs: a control and a test, or more of them; or "
-			"one with --graph, --plot, --table or --report");
+			"one with --graph, --plot, --table, --report or --export");
 	return (int)n_controls;
 }
 
@@ -522,6 +533,41 @@ static void free_reports(struct report_run *runs, int n)
 	free(runs);
 }
 
+/* ---- exporting --------------------------------------------------------------------- */
+
+static int check_exports(const struct opts *o, struct err *e)
+{
+	for (int64_t i = 0; i < o->exports.n; i++)
+		if (export_format(o->exports.v[i], o->export_format, e) < 0)
+			return -1;
+	bool other = o->follow || o->locate || o->json || o->speed || o->reports.n ||
+		     o->require || o->plots.n || o->table || o->draw.graph;
+	return o->exports.n && other
+		       ? err_set(e, EX_USAGE,
+				 "export: it compares and shows nothing, so it is the only one "
+				 "of --graph, --plot, --table, --report, --json, --speed, "
+				 "--follow, --locate and --require")
+		       : 0;
+}
+
+static int export_all(const struct runs *r, const struct opts *o, struct err *e)
+{
+	struct strs chosen = {0};
+	int rc = 0;
+	for (int64_t i = 0; i < o->columns.n && !rc; i++) {
+		const char *name = o->columns.v[i];
+		if (strchr(name, '='))
+			continue;
+		rc = find_column(r, &name, e);
+		strs_add(&chosen, name);
+	}
+	for (int64_t i = 0; i < o->exports.n && !rc; i++)
+		rc = export_write(
+			r->logs, r->n, &chosen, o->exports.v[i], o->export_format, e);
+	strs_free(&chosen);
+	return rc;
+}
+
 static const char *const advice[N_ADVICE] = {
 	[ADVICE_GNUPLOT] = "--graph does not need it",
 	SPOOL_ADVICE,
@@ -544,12 +590,13 @@ int main(int argc, char **argv)
 	if (o.json && (o.draw.graph || o.table))
 		err_set(&e, EX_USAGE,
 			"json: not with --graph or --table, which are text");
-	if (!e.code)
+	if (!e.code && !check_exports(&o, &e))
 		take_columns(&o, &column, &e);
 	if (e.code)
 		return err_say(&e);
 	bool pair = names.n == 2;
-	if (o.locate || (pair && locate_are_checkpoints(names.v[0], names.v[1])))
+	if (o.locate ||
+		(pair && !o.exports.n && locate_are_checkpoints(names.v[0], names.v[1])))
 		return locate_and_print(&names, &o);
 	file_spool_limit(o.spool_limit);
 	format = log_format_names[o.format];
@@ -561,8 +608,10 @@ int main(int argc, char **argv)
 		     : log_read_all(
 			       r.logs, (const char *const *)names.v, r.n, format, &e))
 		return err_say(&e), EX_TROUBLE;
-	if (find_column(&r, &column, &e))
+	if (o.exports.n ? export_all(&r, &o, &e) : find_column(&r, &column, &e))
 		return err_say(&e) == EX_USAGE ? EX_USAGE : EX_TROUBLE;
+	if (o.exports.n)
+		return 0;
 	warn_lacking(&r, column);
 	how.column = how.exact.column = column;
 	struct report_run *reports = no_reports(&r);

@@ -6,6 +6,7 @@
  *   curve.h    columns over steps, tokens, time or bytes: pictures and tables
  *   speed.h    speed and memory
  *   report.h   all of it as a page or as Markdown
+ *   export.h   logs in other formats
  *   follow.h   runs that are training
  *   locate.h   the first tensor in which two runs differ
  *

@@ -55,6 +55,22 @@ int convert_save(const struct ckpt_view *v, const struct convert_format *f,
 	return rc;
 }
 
+/* Tables are often made with some rows more than the tokenizer has tokens: these are ids without bytes. */
+static void pad_tokens(const struct ckpt_view *v, struct tokenizer *t, struct err *e)
+{
+	enum { MOST = 1024 };
+	struct model_config c;
+	if (options_model(&c, v->config.s, e))
+		return;
+	int64_t has = t->vocab.n, wants = v->tokenizer ? v->tokenizer->vocab.n : c.vocab;
+	if (!bpe_rules_of(t) || wants <= has || wants > has + MOST)
+		return;
+	t->vocab.offset =
+		xrealloc(t->vocab.offset, (size_t)(wants + 1) * sizeof(*t->vocab.offset));
+	for (; t->vocab.n < wants; t->vocab.n++)
+		t->vocab.offset[t->vocab.n + 1] = t->vocab.offset[t->vocab.n];
+}
+
 /* Other formats say how many tokens there are; the tables may have more rows, that pad it. */
 static int check_tokens(
 	const struct ckpt_view *v, const struct tokenizer *t, struct err *e)
@@ -93,7 +109,8 @@ int convert_vocabulary(
 				  &(struct tokenizer_source){"bpe", path, NULL, false}, e)
 			: read_tokenizer(t, path, e))
 		return -1;
-	int rc = check_tokens(v, t, e);
+	pad_tokens(v, t, e);
+	int rc = e->code ? -1 : check_tokens(v, t, e);
 	v->tokenizer = t;
 	if (rc || convert_model(v, &m, e)) {
 		e->code = EX_USAGE;

@@ -227,6 +227,68 @@ static int copy_tokenizer(const struct saving *s, struct err *e)
 	return rc;
 }
 
+static bool has_tokenizer(const struct saving *s)
+{
+	static const char *const kinds[] = {
+		"/tokenizer.json", "/tokenizer.model", "/vocab.json", "/tekken.json"};
+	for (int64_t i = 0; i < s->made->n; i++)
+		for (size_t k = 0; k < ARRAY_LEN(kinds); k++)
+			if (text_ends(s->made->v[i], kinds[k]))
+				return true;
+	return false;
+}
+
+static int save_text(
+	const struct saving *s, const char *name, const struct str *text, struct err *e)
+{
+	struct str path = {0};
+	str_printf(&path, "%s/%s", s->folder, name);
+	int rc = file_replace(path.s, text, e);
+	if (!rc)
+		strs_add(s->made, path.s);
+	str_free(&path);
+	return rc;
+}
+
+/* Without the class, transformers takes that of the model, which splits text in its own way. */
+static int save_tokenizer_config(const struct saving *s, struct err *e)
+{
+	const struct tokenizer *t = s->v->tokenizer;
+	struct str end = {0}, text = {0};
+	json_t *o = json_pack("{s:s, s:b, s:I}", "tokenizer_class",
+		"PreTrainedTokenizerFast", "clean_up_tokenization_spaces", 0,
+		"model_max_length", (json_int_t)s->m->c.context);
+	tokenizer_decode(t, tokenizer_end_of_text(t), &end);
+	if (end.len)
+		json_object_set_new(o, "eos_token", json_stringn(end.s, end.len));
+	char *dumped = json_dumps(o, JSON_INDENT(2));
+	str_printf(&text, "%s\n", dumped);
+	int rc = save_text(s, "tokenizer_config.json", &text, e);
+	free(dumped);
+	json_decref(o);
+	str_free(&end);
+	str_free(&text);
+	return rc;
+}
+
+/* The vocabulary of the checkpoint. A model without it is one, too: what Hugging Face's library cannot have is
+ * only said. */
+static int save_tokenizer(const struct saving *s, struct err *e)
+{
+	struct str text = {0};
+	struct err why = {0};
+	int rc = 0;
+	if (!s->v->tokenizer || has_tokenizer(s))
+		return 0;
+	if (tokenizer_write_json(s->v->tokenizer, &text, &why))
+		warn("%s: no tokenizer.json is written: %s", s->folder, why.msg);
+	else
+		rc = save_text(s, "tokenizer.json", &text, e) ||
+		     save_tokenizer_config(s, e);
+	str_free(&text);
+	return rc;
+}
+
 static int save_all(const struct saving *s, int64_t vocab, struct err *e)
 {
 	bool existed = file_exists(s->folder);
@@ -237,7 +299,7 @@ static int save_all(const struct saving *s, int64_t vocab, struct err *e)
 	if (!rc)
 		rc = n_files > 1 ? save_shards(s, n_files, e)
 				 : save_file(s, 0, s->n, HF_ONE_FILE, e);
-	rc = rc || copy_tokenizer(s, e) ||
+	rc = rc || copy_tokenizer(s, e) || save_tokenizer(s, e) ||
 	     hf_config_write(s->m, vocab, s->o->dtype, config.s, e);
 	if (rc)
 		take_back(s, existed);

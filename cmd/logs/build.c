@@ -27,6 +27,7 @@ void build_free(struct build *b)
 	strs_free(&b->keys);
 	strs_free(&b->settings);
 	strs_free(&b->table.names);
+	free(b->table.first_run);
 	*b = (struct build){0};
 }
 
@@ -179,11 +180,16 @@ void build_set_known(struct build *b, int64_t step, struct known_name *known, do
 		push(b, s, step, is_absent(v) ? (double)NAN : v);
 }
 
+void build_rewind(struct build *b, int64_t step)
+{
+	for (int i = 0; i < b->n_series; i++)
+		pop_from(b, &b->series[i], step);
+}
+
 void build_row(struct build *b, int64_t step, bool training)
 {
 	if (training && step < b->trained && !b->is_table)
-		for (int i = 0; i < b->n_series; i++)
-			pop_from(b, &b->series[i], step + 1);
+		build_rewind(b, step + 1);
 	if (training)
 		b->trained = step;
 	b->step = step;

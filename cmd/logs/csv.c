@@ -24,6 +24,15 @@ static bool is_number(struct span f, double *v)
 	return f.n && scan_double(f.p, f.p + f.n, v) == f.p + f.n;
 }
 
+/* Without its quotes, a quote in it stands there twice. */
+static void add_unquoted(struct span f, struct str *out)
+{
+	for (size_t i = 0; i < f.n; i++) {
+		str_putc(out, f.p[i]);
+		i += f.p[i] == '"' && i + 1 < f.n && f.p[i + 1] == '"';
+	}
+}
+
 /* The delimiter that a line has most of. */
 static char find_delimiter(struct span line)
 {
@@ -32,8 +41,11 @@ static char find_delimiter(struct span line)
 	char best = '\0';
 	for (int i = 0; candidates[i]; i++) {
 		size_t n = 0;
-		for (size_t k = 0; k < line.n; k++)
-			n += line.p[k] == candidates[i];
+		bool quoted = false;
+		for (size_t k = 0; k < line.n; k++) {
+			quoted ^= line.p[k] == '"';
+			n += !quoted && line.p[k] == candidates[i];
+		}
 		if (n > most)
 			most = n, best = candidates[i];
 	}
@@ -44,9 +56,34 @@ static char find_delimiter(struct span line)
 
 static void add_name(struct table *t, struct span name)
 {
-	char text[256];
-	snprintf(text, sizeof(text), "%.*s", (int)min64((int64_t)name.n, 255), name.p);
-	strs_add(&t->names, text);
+	enum { MOST = 255 };
+	struct str text = {0};
+	name.n = (size_t)min64((int64_t)name.n, MOST);
+	str_puts(&text, "");
+	add_unquoted(name, &text);
+	strs_add(&t->names, text.s);
+	str_free(&text);
+}
+
+void csv_field(struct span line, char delimiter, int i, struct str *out)
+{
+	struct span f = next_field(&line, delimiter);
+	while (i-- > 0 && line.p)
+		f = next_field(&line, delimiter);
+	str_clear(out);
+	str_puts(out, "");
+	add_unquoted(f, out);
+}
+
+int csv_run_field(struct span header, char *delimiter)
+{
+	*delimiter = find_delimiter(header);
+	for (int i = 0; header.p && *delimiter; i++) {
+		struct span f = next_field(&header, *delimiter);
+		if (f.n == 3 && !memcmp(f.p, "run", 3))
+			return i;
+	}
+	return -1;
 }
 
 /* W&B exports "Step","run - train/loss","run - train/loss__MIN","run - train/loss__MAX": the name of a run and
@@ -100,7 +137,7 @@ void csv_runs(struct span line, struct strs *runs)
 static struct span column_of(const struct table *t, const char *only, struct span name)
 {
 	struct span column = name, run = run_of(&column), none = {"", 0};
-	const char *read = t->run ? t->run : only;
+	const char *read = t->run && t->run_field < 0 ? t->run : only;
 	if (!read || !run.n)
 		return name;
 	bool mine = run.n == strlen(read) && !memcmp(run.p, read, run.n);
@@ -122,7 +159,9 @@ static bool take_header(struct table *t, struct span line)
 {
 	bool known = false;
 	struct strs runs = {0};
-	csv_runs(line, &runs);
+	t->run_field = csv_run_field(line, &t->delimiter);
+	if (t->run_field < 0)
+		csv_runs(line, &runs);
 	const char *only = runs.n == 1 ? runs.v[0] : NULL;
 	if (span_begins(line, "#"))
 		line = span_trim((struct span){line.p + 1, line.n - 1});
@@ -153,6 +192,7 @@ static bool take_header(struct table *t, struct span line)
 /* Without a header: step, loss, and columns without names. */
 static bool take_headless(struct table *t, struct span line)
 {
+	t->run_field = -1;
 	while (line.p && t->names.n < MAX_FIELDS) {
 		char name[32];
 		double v;
@@ -224,6 +264,18 @@ static bool find_step_field(struct build *b, struct span line, int64_t *step)
 	return false;
 }
 
+static bool is_of_run(struct build *b, struct span line)
+{
+	struct table *t = &b->table;
+	struct str run = {0};
+	if (t->run_field < 0)
+		return true;
+	csv_field(line, t->delimiter, t->run_field, &run);
+	bool is = runs_take_row(t, run.s);
+	str_free(&run);
+	return is;
+}
+
 /* A row with more fields than the header: perhaps 2,5 is a number. */
 static bool has_more_fields(const struct table *t, struct span line)
 {
@@ -248,7 +300,8 @@ bool line_csv(struct build *b, struct span line)
 	bool any = false;
 	b->is_table = true;
 	if (!span_trim(line).n || (!t->delimiter && begin_table(t, line)) ||
-		span_begins(line, "#") || !find_step_field(b, line, &step))
+		span_begins(line, "#") || !is_of_run(b, line) ||
+		!find_step_field(b, line, &step))
 		return false;
 	t->rows++;
 	if (has_more_fields(t, line)) {
@@ -260,7 +313,7 @@ bool line_csv(struct build *b, struct span line)
 		struct span f = next_field(&line, t->delimiter);
 		struct span name = span_of(t->names.v[i]);
 		bool number = is_number(f, &v);
-		if (i == t->step || !name.n ||
+		if (i == t->step || i == t->run_field || !name.n ||
 			(!number && !build_unread(b, step, name, f)))
 			continue;
 		if (!any)

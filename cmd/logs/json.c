@@ -339,6 +339,9 @@ static bool take_json_row(struct build *b, json_t *row, struct span line)
 	struct str path = {0};
 	json_t *other = NULL;
 	int64_t points = b->n_points, step = b->table.rows;
+	const char *run = json_string_value(json_object_get(row, "run"));
+	if (run && !runs_take_row(&b->table, run))
+		return false;
 	bool has_step = row && find_json_step(row, &step, &other, 0);
 	const char *key = json_string_value(json_object_get(row, "key"));
 	double x;

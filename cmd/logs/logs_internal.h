@@ -42,6 +42,9 @@ struct table {
 	int64_t lines, rows;
 	struct strs names; /* of the fields; "" : not a column */
 	const char *run;   /* of several, that is read; NULL: all fields are */
+	int run_field;	   /* the field that names the run of a row; -1: none */
+	char *first_run; /* of several in rows, the one that is read if none is asked for */
+	int64_t n_others; /* rows of the others */
 };
 
 /* A name of the log, and the column and factor that it stands for. */
@@ -113,6 +116,8 @@ void build_set_known(struct build *b, int64_t step, struct known_name *name, dou
 /* Begins a row. A training row at an earlier step than the last one removes all rows after it, but
  * not of a table. */
 void build_row(struct build *b, int64_t step, bool training);
+/* Removes the values at this and later steps: the run was resumed from before them. */
+void build_rewind(struct build *b, int64_t step);
 /* What the log says about the run. A later value replaces an earlier one. */
 void build_setting(struct build *b, const char *key, struct span value);
 /* The number of steps, which some logs say in each row. */
@@ -216,6 +221,16 @@ bool is_trainer_state(struct span first), is_tensorboard(struct span first);
 bool is_array(struct span first);
 /* The names of the runs of a table like W&B's, whose header is given. */
 void csv_runs(struct span header, struct strs *runs);
+/* runs.c: tables and JSON lines of several runs, of which each row names its own. */
+bool runs_take_row(
+	struct table *t, const char *run); /* is a row of the run that is read? */
+void runs_say_others(const struct table *t, const char *name);
+/* Adds the names of the runs in an open file, if its rows have them. */
+void runs_of_rows(int fd, const char *path, struct span header, struct strs *runs);
+/* The number of the field "run" in a header; -1: none. */
+int csv_run_field(struct span header, char *delimiter);
+/* The text of field i: without its quotes. */
+void csv_field(struct span line, char delimiter, int i, struct str *out);
 
 /* Takes lines, in which carriage returns begin other lines: a line_fn. */
 struct line_reader {

@@ -224,10 +224,12 @@ struct span name_of_column(struct span name, double *scale)
 		if (exact)
 			break;
 	}
-	if (!found)
-		return name;
-	*scale = found->scale != 0 ? found->scale : 1;
-	return span_of(found->column);
+	if (found) {
+		*scale = found->scale != 0 ? found->scale : 1;
+		return span_of(found->column);
+	}
+	int c = column_of_tag(name.p, name.n);
+	return c < 0 ? name : span_of(columns[c].name);
 }
 
 struct span value_of_export(struct span name)

@@ -37,6 +37,8 @@ static int read_lines(struct build *b, const struct log_format *f, int fd,
 				name);
 		rc = format_line(&r, rest.s, n, e);
 	}
+	if (!b->growing)
+		runs_say_others(&b->table, name);
 	if (rc && b->too_hard)
 		rc = err_prefix(e, "%s: ", name);
 	if (b->n_long && !b->growing)
@@ -272,11 +274,14 @@ void log_runs(const char *path, struct strs *names)
 			 ? -1
 			 : open(path, O_RDONLY | O_CLOEXEC);
 	ssize_t n = fd < 0 ? 0 : pread(fd, header, sizeof(header), 0);
+	const char *end = n > 0 ? memchr(header, '\n', (size_t)n) : NULL;
+	struct span line = {header, end ? (size_t)(end - header) : 0};
+	if (end)
+		runs_of_rows(fd, path, line, &runs);
+	if (end && !runs.n)
+		csv_runs(line, &runs);
 	if (fd >= 0)
 		close(fd);
-	const char *end = n > 0 ? memchr(header, '\n', (size_t)n) : NULL;
-	if (end)
-		csv_runs((struct span){header, (size_t)(end - header)}, &runs);
 	for (int64_t i = 0; i < runs.n && runs.n > 1; i++) {
 		struct str name = {0};
 		str_printf(&name, "%s#%s", path, runs.v[i]);

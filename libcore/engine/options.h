@@ -134,6 +134,7 @@ struct train_opts {
 	int64_t log_every, check_replicas_every;
 	double publish_secs;
 	const char *peak_flops;
+	const char *tensorboard;
 	bool log_all_ranks, dry_run, verbose;
 	struct resolved resolved; /* and no option */
 };

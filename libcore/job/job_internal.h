@@ -1,5 +1,5 @@
 /* The run around the trainer: shared by start.c, loop.c, report.c, save.c, run_dir.c and
- * local_sgd*.c. */
+ * local_sgd*.c, tensorboard.c. */
 #ifndef JOB_INTERNAL_H
 #define JOB_INTERNAL_H
 
@@ -63,6 +63,22 @@ void report_print(struct run *r, const char *line);
 void report_publish(struct run *r, double seconds);
 /* Publishes in any case. */
 void report_publish_now(struct run *r);
+
+/* ---- tensorboard.c: --tensorboard ----------------------------------------------------- */
+
+struct run_tensorboard {
+	char *path; /* of the first rank of a worker; NULL: there is none */
+	int fd;
+	struct str waiting; /* records that could not be written yet */
+	bool torn;	    /* it ends within a record: nothing more is written */
+	bool failed;
+};
+
+/* Makes the event file of this worker, for the steps after `resume` (-1: a new run). */
+int tensorboard_open(
+	struct run *r, const struct train_opts *o, int64_t resume, struct err *e);
+void tensorboard_row(struct run *r, const struct row *row);
+void tensorboard_close(struct run *r);
 
 /* ---- trace.c: --trace ---------------------------------------------------------------- */
 
@@ -176,6 +192,7 @@ struct run {
 	struct saver saver;
 	struct run_dir dir;
 	struct run_trace trace;
+	struct run_tensorboard tensorboard;
 	struct run_hashes hashes;
 	struct str self_test; /* its result */
 	uint64_t table;	      /* hash of the table of matmul algorithms; 0: none */

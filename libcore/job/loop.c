@@ -506,7 +506,8 @@ int loop_run(struct run *r)
 	if (r->report.journal_incomplete)
 		warn("%s/journal.txt: %lld lines could not be written", r->dir.path,
 			(long long)journal_kept(&r->report.journal));
-	bool log_failed = r->report.journal_incomplete || r->report.publish_failed;
+	bool log_failed = r->report.journal_incomplete || r->report.publish_failed ||
+			  r->tensorboard.failed;
 	if (rc || !(log_failed || r->trace.failed))
 		return rc;
 	report_event(r, "ends with code %d: not all of the %s%s%s could be written",

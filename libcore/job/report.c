@@ -73,6 +73,7 @@ void report_row(struct run *r, const struct row *row)
 		return;
 	int rc = journal_row(&r->report.journal, row, &e);
 	note_journal(r, rc, &e);
+	tensorboard_row(r, row);
 	row_print(row, &line);
 	report_print(r, line.s);
 	str_free(&line);

@@ -136,9 +136,10 @@ static int begin_journal(struct run *r, const struct train_opts *o, const char *
 		warn_of_threads(info.threads);
 		layout_warn(&r->t.o);
 	}
-	if (run_is_first(r) && !o->eval_only)
-		journal_open(&r->report.journal, r->dir.path, resume, &info,
-			texts.config.s, texts.arithmetic.s, e);
+	if (run_is_first(r) && !o->eval_only &&
+		!journal_open(&r->report.journal, r->dir.path, resume, &info,
+			texts.config.s, texts.arithmetic.s, e))
+		tensorboard_open(r, o, resume, e);
 	if (r->all->rank == 0)
 		printf("# meta arithmetic = 0x%016llx\n",
 			(unsigned long long)info.arithmetic);
@@ -521,6 +522,7 @@ static void close_run(struct run *r)
 	comm_flight_close();
 	dataset_close(&r->data);
 	journal_close(&r->report.journal);
+	tensorboard_close(r);
 	if (r->dir.lock >= 0)
 		close(r->dir.lock);
 	str_free(&r->self_test);

@@ -6,74 +6,88 @@
 
 const struct column columns[N_COLUMNS] = {
 	[COL_STEP] = {"step", COLUMN_INT, .help = "optimizer steps done"},
-	[COL_TOKENS] = {"tokens", COLUMN_INT, .help = "training tokens consumed"},
-	[COL_LOSS] = {"loss", COLUMN_EXACT, .curve = true, .every = true, .unit = "nats",
+	[COL_TOKENS] = {"tokens", COLUMN_INT, .tag = "train/tokens",
+		.help = "training tokens consumed"},
+	[COL_LOSS] = {"loss", COLUMN_EXACT, .tag = "train/loss", .curve = true,
+		.every = true, .unit = "nats",
 		.help = "training loss of the batch, per token; of local SGD, after the warm-up: "
 			"of this worker's part"},
-	[COL_GRAD_NORM] = {"grad_norm", COLUMN_EXACT, .curve = true,
-		.help = "global gradient norm before clipping"},
-	[COL_LR] = {"lr", COLUMN_EXACT, .help = "learning rate"},
-	[COL_LOSS_SCALE] = {"loss_scale", COLUMN_EXACT, .help = "loss scale of fp16"},
-	[COL_TRAIN_LOSS] = {"train_loss", COLUMN_EXACT, .curve = true, .unit = "nats",
+	[COL_GRAD_NORM] = {"grad_norm", COLUMN_EXACT, .tag = "train/grad_norm",
+		.curve = true, .help = "global gradient norm before clipping"},
+	[COL_LR] = {"lr", COLUMN_EXACT, .tag = "train/lr", .help = "learning rate"},
+	[COL_LOSS_SCALE] = {"loss_scale", COLUMN_EXACT, .tag = "train/loss_scale",
+		.help = "loss scale of fp16"},
+	[COL_TRAIN_LOSS] = {"train_loss", COLUMN_EXACT, .tag = "val/train_loss",
+		.curve = true, .unit = "nats",
 		.help = "loss on a fixed set of training windows"},
-	[COL_VAL_LOSS] = {"val_loss", COLUMN_EXACT, .curve = true, .unit = "nats",
-		.help = "loss on a fixed set of validation windows"},
-	[COL_DT] = {"dt", COLUMN_ROUND, .unit = "s", .help = "time of a step"},
-	[COL_DT_FORWARD] = {"dt_forward", COLUMN_ROUND, .was = "dtf", .unit = "s",
-		.help = "of dt, in the forward pass"},
-	[COL_DT_BACKWARD] = {"dt_backward", COLUMN_ROUND, .was = "dtb", .unit = "s",
-		.help = "of dt, in the backward pass"},
-	[COL_DT_COMM] = {"dt_comm", COLUMN_ROUND, .was = "dtc", .unit = "s",
-		.help = "of dt, waiting for communication"},
-	[COL_DT_DATA] = {"dt_data", COLUMN_ROUND, .was = "dtd", .unit = "s",
-		.help = "of dt, waiting for data"},
-	[COL_BUBBLE] = {"bubble", COLUMN_ROUND,
+	[COL_VAL_LOSS] = {"val_loss", COLUMN_EXACT, .tag = "val/loss", .curve = true,
+		.unit = "nats", .help = "loss on a fixed set of validation windows"},
+	[COL_DT] = {"dt", COLUMN_ROUND, .tag = "time/dt", .unit = "s",
+		.help = "time of a step"},
+	[COL_DT_FORWARD] = {"dt_forward", COLUMN_ROUND, .tag = "time/dt_forward",
+		.was = "dtf", .unit = "s", .help = "of dt, in the forward pass"},
+	[COL_DT_BACKWARD] = {"dt_backward", COLUMN_ROUND, .tag = "time/dt_backward",
+		.was = "dtb", .unit = "s", .help = "of dt, in the backward pass"},
+	[COL_DT_COMM] = {"dt_comm", COLUMN_ROUND, .tag = "time/dt_comm", .was = "dtc",
+		.unit = "s", .help = "of dt, waiting for communication"},
+	[COL_DT_DATA] = {"dt_data", COLUMN_ROUND, .tag = "time/dt_data", .was = "dtd",
+		.unit = "s", .help = "of dt, waiting for data"},
+	[COL_BUBBLE] = {"bubble", COLUMN_ROUND, .tag = "time/bubble",
 		.help = "fraction of the time that pipeline ranks wait for other stages"},
-	[COL_SPS] = {"sps", COLUMN_ROUND, .unit = "1/s", .help = "sequences per second"},
-	[COL_SPS_PER_GPU] = {"sps_per_gpu", COLUMN_ROUND, .unit = "1/s",
-		.help = "sequences per second and rank"},
-	[COL_TPS] = {"tps", COLUMN_ROUND, .unit = "1/s", .help = "tokens per second"},
-	[COL_TPS_PER_GPU] = {"tps_per_gpu", COLUMN_ROUND, .unit = "1/s",
-		.help = "tokens per second and rank"},
-	[COL_MFU] = {"mfu", COLUMN_ROUND,
+	[COL_SPS] = {"sps", COLUMN_ROUND, .tag = "speed/sps", .unit = "1/s",
+		.help = "sequences per second"},
+	[COL_SPS_PER_GPU] = {"sps_per_gpu", COLUMN_ROUND, .tag = "speed/sps_per_gpu",
+		.unit = "1/s", .help = "sequences per second and rank"},
+	[COL_TPS] = {"tps", COLUMN_ROUND, .tag = "speed/tps", .unit = "1/s",
+		.help = "tokens per second"},
+	[COL_TPS_PER_GPU] = {"tps_per_gpu", COLUMN_ROUND, .tag = "speed/tps_per_gpu",
+		.unit = "1/s", .help = "tokens per second and rank"},
+	[COL_MFU] = {"mfu", COLUMN_ROUND, .tag = "speed/mfu",
 		.help = "model FLOPs utilization: (6 N + 12 L C T) per token over the peak; "
 			"absent where it would be above 1, as of a peak that was measured too low"},
-	[COL_MFU_CAUSAL] = {"mfu_causal", COLUMN_ROUND,
+	[COL_MFU_CAUSAL] = {"mfu_causal", COLUMN_ROUND, .tag = "speed/mfu_causal",
 		.help = "the same, with attention halved for causality"},
-	[COL_MEM_ACTIVE] = {"mem_active", COLUMN_INT, .unit = "bytes",
+	[COL_MEM_ACTIVE] = {"mem_active", COLUMN_INT, .tag = "memory/mem_active",
+		.unit = "bytes",
 		.help = "peak memory per rank of parameters, their state, gradients, "
 			"activations and buffers"},
-	[COL_MEM] = {"mem", COLUMN_INT, .unit = "bytes",
+	[COL_MEM] = {"mem", COLUMN_INT, .tag = "memory/mem", .unit = "bytes",
 		.help = "peak memory per rank: resident, or of its GPU"},
-	[COL_SENT] = {"sent", COLUMN_ROUND, .unit = "bytes",
+	[COL_SENT] = {"sent", COLUMN_ROUND, .tag = "traffic/sent", .unit = "bytes",
 		.help = "sent to other ranks per step, by the rank that sends most"},
-	[COL_SYNCS] = {"syncs", COLUMN_INT, .was = "sync",
+	[COL_SYNCS] = {"syncs", COLUMN_INT, .tag = "local_sgd/syncs", .was = "sync",
 		.help = "local SGD: synchronisations so far"},
-	[COL_LOCAL_STEPS] = {"local_steps", COLUMN_INT, .was = "sync_steps",
+	[COL_LOCAL_STEPS] = {"local_steps", COLUMN_INT, .tag = "local_sgd/local_steps",
+		.was = "sync_steps",
 		.help = "steps of this worker since the last synchronisation"},
-	[COL_LOCAL_LOSS] = {"local_loss", COLUMN_ROUND, .was = "sync_loss",
-		.unit = "nats",
+	[COL_LOCAL_LOSS] = {"local_loss", COLUMN_ROUND, .tag = "local_sgd/local_loss",
+		.was = "sync_loss", .unit = "nats",
 		.help = "mean training loss of all workers since the last synchronisation"},
-	[COL_PSEUDO_GRAD_NORM] = {"pseudo_grad_norm", COLUMN_EXACT, .curve = true,
-		.was = "sync_norm", .help = "norm of this worker's pseudo-gradient"},
-	[COL_OUTER_GRAD_NORM] = {"outer_grad_norm", COLUMN_EXACT, .curve = true,
-		.was = "sync_reduced",
+	[COL_PSEUDO_GRAD_NORM] = {"pseudo_grad_norm", COLUMN_EXACT,
+		.tag = "local_sgd/pseudo_grad_norm", .curve = true, .was = "sync_norm",
+		.help = "norm of this worker's pseudo-gradient"},
+	[COL_OUTER_GRAD_NORM] = {"outer_grad_norm", COLUMN_EXACT,
+		.tag = "local_sgd/outer_grad_norm", .curve = true, .was = "sync_reduced",
 		.help = "norm of the reduced pseudo-gradient before clipping"},
-	[COL_WORKER_WEIGHT] = {"worker_weight", COLUMN_EXACT, .curve = true,
-		.was = "sync_weight", .help = "weight of this worker, mean over units"},
-	[COL_ANOMALIES] = {"anomalies", COLUMN_INT, .was = "sync_anomalies",
+	[COL_WORKER_WEIGHT] = {"worker_weight", COLUMN_EXACT,
+		.tag = "local_sgd/worker_weight", .curve = true, .was = "sync_weight",
+		.help = "weight of this worker, mean over units"},
+	[COL_ANOMALIES] = {"anomalies", COLUMN_INT, .tag = "local_sgd/anomalies",
+		.was = "sync_anomalies",
 		.help = "units of this worker that were left out"},
-	[COL_OUTER_CLIP] = {"outer_clip", COLUMN_EXACT, .curve = true, .was = "sync_clip",
+	[COL_OUTER_CLIP] = {"outer_clip", COLUMN_EXACT, .tag = "local_sgd/outer_clip",
+		.curve = true, .was = "sync_clip",
 		.help = "smallest factor that clipped a unit of the pseudo-gradient"},
-	[COL_SYNC_SENT] = {"sync_sent", COLUMN_ROUND, .unit = "bytes",
-		.help = "sent to other workers by this rank"},
-	[COL_SYNC_WAIT] = {"sync_wait", COLUMN_ROUND, .unit = "s",
+	[COL_SYNC_SENT] = {"sync_sent", COLUMN_ROUND, .tag = "local_sgd/sync_sent",
+		.unit = "bytes", .help = "sent to other workers by this rank"},
+	[COL_SYNC_WAIT] = {"sync_wait", COLUMN_ROUND, .tag = "local_sgd/sync_wait",
+		.unit = "s",
 		.help = "time that this rank waited for the synchronisation"},
-	[COL_OFFLOAD_READ] = {"offload_read", COLUMN_ROUND, .was = "read",
-		.unit = "bytes",
+	[COL_OFFLOAD_READ] = {"offload_read", COLUMN_ROUND, .tag = "traffic/offload_read",
+		.was = "read", .unit = "bytes",
 		.help = "offloaded state read per step, by the rank that reads most"},
-	[COL_OFFLOAD_WRITTEN] = {"offload_written", COLUMN_ROUND, .was = "written",
-		.unit = "bytes",
+	[COL_OFFLOAD_WRITTEN] = {"offload_written", COLUMN_ROUND,
+		.tag = "traffic/offload_written", .was = "written", .unit = "bytes",
 		.help = "offloaded state written per step, by the rank that writes most"},
 };
 
@@ -82,6 +96,15 @@ int column_find(const char *name)
 	for (int c = 0; c < N_COLUMNS; c++)
 		if (!strcmp(columns[c].name, name) ||
 			(columns[c].was && !strcmp(columns[c].was, name)))
+			return c;
+	return -1;
+}
+
+int column_of_tag(const char *tag, size_t n)
+{
+	for (int c = 0; c < N_COLUMNS; c++)
+		if (columns[c].tag && strlen(columns[c].tag) == n &&
+			!memcmp(columns[c].tag, tag, n))
 			return c;
 	return -1;
 }
@@ -95,6 +118,8 @@ void columns_man(FILE *f)
 		fprintf(f, ".It Va %s Pq %s%s%s\n", columns[c].name,
 			types[columns[c].kind], unit ? ", " : "", unit ? unit : "");
 		man_text(f, columns[c].help);
+		if (columns[c].tag)
+			fprintf(f, ".Pq in TensorBoard Va %s\n", columns[c].tag);
 		if (columns[c].was)
 			fprintf(f, ".Pq its earlier name was Va %s\n", columns[c].was);
 	}

@@ -29,7 +29,9 @@ struct column {
 	bool curve;	  /* a result, which pt-compare compares */
 	bool every;	  /* and which every run has */
 	const char *unit; /* NULL: a number of something, or a ratio */
-	const char *was;  /* its name in earlier versions, whose logs are read */
+	const char *
+		tag; /* its name in TensorBoard, which groups by what is before the slash */
+	const char *was; /* its name in earlier versions, whose logs are read */
 	const char *help;
 };
 
@@ -74,6 +76,7 @@ enum column_id {
 
 extern const struct column columns[N_COLUMNS];
 int column_find(const char *name); /* -1: no such column */
+int column_of_tag(const char *tag, size_t n);
 /* Whether a value is valid in a column. Rows are matched by integer columns, so those must not
  * contain other values. */
 bool column_fits(int c, double v);

@@ -143,6 +143,14 @@ void byte_level_codes(uint32_t code[N_BYTES]);
 int bpe_read(struct vocab *v, struct bpe_rules *r, const char *path,
 	const struct bpe_model *model, const char *pattern, struct err *e);
 
+/* ---- bpe_write.c: their files ------------------------------------------------------ */
+
+/* They append vocab.json, merges.txt, a rank file of tiktoken, and tokenizer.json, which says all. An error: it
+ * cannot say that. */
+typedef int bpe_write_fn(
+	struct str *out, const struct vocab *v, const struct bpe_rules *r, struct err *e);
+bpe_write_fn bpe_write_vocab, bpe_write_merges, bpe_write_ranks, bpe_write_json;
+
 /* ---- bpe.c: tables; merge.c: a word; encode.c: text ------------------------------- */
 
 /* The tables to encode with. It borrows the vocabulary and the rules. */

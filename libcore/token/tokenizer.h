@@ -91,6 +91,11 @@ bool tokenizer_same(const struct tokenizer *a, const struct tokenizer *b);
 int64_t tokenizer_end_of_text(const struct tokenizer *t);
 extern const struct h5_field tokenizer_fields[], bpe_fields[]; /* for the manual */
 
+/* ---- bpe_write.c ----------------------------------------------------------------------- */
+
+/* tokenizer.json, with which Hugging Face's library makes the same tokens of a text. */
+int tokenizer_write_json(const struct tokenizer *t, struct str *out, struct err *e);
+
 /* ---- tokenizer_bpe.c ----------------------------------------------------------------------- */
 
 /* The state of a tokenizer of kind bpe: t->own. NULL: of another kind, or not ready. */

@@ -80,7 +80,11 @@ static int read_model(const json_t *model, const json_t *skip, struct vocab_buil
 	for (size_t i = 0; i < json_array_size(merges); i++)
 		if (read_merge(vocab, json_array_get(merges, i), r, e))
 			return err_prefix(e, "merge %zu: ", i + 1);
-	return r->n_merges ? 0 : err_set(e, EX_DATAERR, "has no merges");
+	/* (a vocabulary of bytes has none) */
+	bool bytes = true;
+	for (int64_t i = r->n_added; i < b->n; i++)
+		bytes &= b->items[i].len == 1;
+	return r->n_merges || bytes ? 0 : err_set(e, EX_DATAERR, "has no merges");
 }
 
 /* ---- added tokens ---------------------------------------------------------------- */
@@ -294,7 +298,7 @@ int read_tokenizer_json(const struct str *text, const char *path, struct vocab *
 		for (size_t i = 0; !rc && i < json_array_size(added); i++)
 			rc = read_added(json_array_get(added, i), vocab, &b, r, skip, e);
 		rc = rc || read_model(model, skip, &b, r, e) ||
-		     builder_end(&b, (int64_t)json_object_size(vocab), v, e);
+		     builder_end(&b, b.n - r->n_added, v, e);
 		if (rc)
 			err_prefix(e, "%s: ", path);
 	}

@@ -23,7 +23,7 @@ same_hash() { # FILE...
 	make_run llama --arch llama --kv-heads 1 --ffn-dim 40
 	for r in run llama; do
 		pt-ckpt convert $r -o $r.hf
-		[ "$(find $r.hf -type f | wc -l)" -eq 2 ]
+		[ "$(find $r.hf -type f | wc -l)" -eq 4 ]
 		pt-ckpt convert $r --shard-size 8K -o $r.shards
 		[ -e $r.shards/model.safetensors.index.json ]
 		[ ! -e $r.shards/model.safetensors ]
@@ -33,7 +33,8 @@ same_hash() { # FILE...
 		pt-ckpt convert $r.shards -o again.h5
 		cmp $r.h5 again.h5
 		pt-ckpt convert $r.h5 -o again.hf
-		diff -r $r.hf again.hf
+		diff -r -x 'tokenizer*' $r.hf again.hf
+		[ ! -e again.hf/tokenizer.json ] # (it came without its vocabulary)
 		rm -r again.h5 again.hf
 	done
 	code_of 64 pt-ckpt convert run -o run.hf
@@ -61,11 +62,55 @@ same_hash() { # FILE...
 	# not what is only in the same folder
 	cp "$tokens" .
 	pt-ckpt convert back.h5 -o bare
-	[ ! -e bare/tokenizer.json ]
+	not cmp -s tokenizer.json bare/tokenizer.json
+	rm tokenizer.json
 	# of another model
 	make_run other
 	code_of 64 pt-ckpt convert other -o x --vocabulary hf
 	[ ! -e x ]
+}
+
+@test "a vocabulary goes with its model, as tokenizer.json, and comes back" {
+	make_text >text.txt
+	pt-prepare -q --train-bpe 300 --vocab-out voc text.txt
+	local kind
+	for kind in byte trained ranks; do
+		case $kind in
+		byte) pt-prepare -q -t byte -o $kind.h5 text.txt ;;
+		trained) pt-prepare -q -t bpe --vocab-files voc -o $kind.h5 text.txt ;;
+		ranks) pt-prepare -q -t bpe --vocab-files voc/vocab.tiktoken --pattern '\s+|[^\s\d]+|\d' -o $kind.h5 text.txt ;;
+		esac
+		pt-train -q -d $kind.h5 -n 1 -b 2 -m 1 -t 1 -T 16 --layers 1 --dim 16 --heads 2 --vocab-multiple 64 \
+			--self-test no -o $kind >/dev/null
+		pt-ckpt convert $kind -o $kind.hf
+		grep -q '"tokenizer_class": "PreTrainedTokenizerFast"' $kind.hf/tokenizer_config.json
+		pt-prepare -q -t bpe --vocab-files $kind.hf -o again.h5 text.txt
+		for part in train val; do
+			h5dump -y -d $part $kind.h5 | sed 1d >first
+			h5dump -y -d $part again.h5 | sed 1d | cmp - first
+		done
+		pt-ckpt convert -f $kind.hf --vocabulary $kind.hf -o back.h5
+		pt-sample $kind the -n 20 >first
+		pt-sample back.h5 the -n 20 | cmp - first
+		# the rows that pad the table are tokens without a text
+		pt-ckpt convert --padding $kind -o padded.hf
+		pt-ckpt convert -f padded.hf --vocabulary padded.hf -o back.h5
+		same_hash $kind back.h5
+		pt-sample back.h5 the -n 20 >/dev/null
+		rm -r padded.hf again.h5
+	done
+	cmp voc/tokenizer.json trained.hf/tokenizer.json
+	grep -q '"eos_token": "<|endoftext|>"' trained.hf/tokenizer_config.json
+	# a given vocabulary, instead of the files of the model that is converted
+	pt-ckpt convert trained.hf --vocabulary trained.h5 -o given.hf
+	cmp voc/tokenizer.json given.hf/tokenizer.json
+	# what Hugging Face's library reads otherwise is said, and the model is written
+	pt-prepare -q -t bpe --vocab-files voc/vocab.tiktoken --pattern '\w+|\W' -o words.h5 text.txt
+	pt-train -q -d words.h5 -n 1 -b 2 -m 1 -t 1 -T 16 --layers 1 --dim 16 --heads 2 --self-test no -o words >/dev/null
+	pt-ckpt convert words -o words.hf 2>err
+	grep -q 'no tokenizer.json is written: the pattern' err
+	[ ! -e words.hf/tokenizer.json ]
+	pt-ckpt verify words.hf
 }
 
 @test "llm.c's format and back" {

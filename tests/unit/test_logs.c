@@ -3,6 +3,7 @@
 #include "tests/support/support.h"
 #include "compare/follow.h"
 #include "logs/logs_internal.h"
+#include "run/tfevents.h"
 
 #include <fcntl.h>
 #include <math.h>
@@ -614,17 +615,6 @@ static void logs_that_grow(void **state)
 
 /* ---- event files ------------------------------------------------------------------ */
 
-static uint32_t masked_crc(const struct str *s, size_t from, size_t n)
-{
-	uint32_t c = ~UINT32_C(0);
-	for (size_t i = 0; i < n; i++)
-		for (int k = -1; k < 8; k++)
-			c = k < 0 ? c ^ (uint8_t)s->s[from + i]
-				  : c >> 1 ^ (c & 1 ? UINT32_C(0x82f63b78) : 0);
-	c = ~c;
-	return (c >> 15 | c << 17) + UINT32_C(0xa282ead8);
-}
-
 static void add_bytes(struct str *to, int field, const struct str *s)
 {
 	str_putc(to, (char)(field << 3 | 2));
@@ -653,14 +643,7 @@ static void add_event(struct str *file, int step, const char *tag, float v, bool
 	str_putc(&event, 2 << 3);
 	str_putc(&event, (char)step);
 	add_bytes(&event, 5, &summary);
-	uint64_t n = event.len;
-	size_t from = file->len;
-	str_add(file, &n, 8);
-	uint32_t crc = masked_crc(file, from, 8);
-	str_add(file, &crc, 4);
-	str_add(file, event.s, event.len);
-	crc = masked_crc(file, from + 12, event.len);
-	str_add(file, &crc, 4);
+	tfevents_put_record(file, &event);
 	str_free(&event), str_free(&summary), str_free(&value), str_free(&text);
 	str_free(&t);
 }
@@ -747,7 +730,8 @@ static void a_folder_of_metrics(void **state)
 	assert_int_equal(mkdir(test_path("run"), 0777), 0);
 	assert_int_equal(mkdir(test_path("run/metrics"), 0777), 0);
 	assert_int_equal(mkdir(test_path("run/metrics/train"), 0777), 0);
-	test_file("run/metrics/train/loss", "1764201600500 2.5 1\n1764201601500 2.25 2\n");
+	test_file(
+		"run/metrics/train/loss", "1764201600500 2.5 1\n1764201601500 2.25 2\n");
 	test_file("run/metrics/lr", "1764201600500 0.5 1\n");
 	assert_int_equal(log_read(&l, test_path("run"), NULL, &e), 0);
 	assert_string_equal(l.info.format, "mlflow");
@@ -758,10 +742,42 @@ static void a_folder_of_metrics(void **state)
 	uint64_t before = log_state(test_path("run"));
 	test_file("run/metrics/train/loss", "1764201600500 2.5 1\n");
 	assert_true(before && log_state(test_path("run")) != before);
-	assert_int_equal(
-		log_read(&l, test_path("run/metrics/train/loss"), NULL, &e), 0);
+	assert_int_equal(log_read(&l, test_path("run/metrics/train/loss"), NULL, &e), 0);
 	assert_value(&l, &(struct want){1, "loss", 2.5});
 	run_log_free(&l);
+}
+
+/* What is written is read back, bit for bit, and a run that goes on replaces what came after its step. */
+static void written_event_files(void **state)
+{
+	struct run_log l;
+	struct str file = {0};
+	const struct tfevents_scalar row[] = {{"train/loss", (double)2.3456789f, false},
+		{"memory/mem", 0x1p52 + 1, true}, {"val/loss", (double)NAN, false}};
+	(void)state;
+	tfevents_put_begin(&file, 1764201600.5, 0);
+	/* as TensorFlow begins its files */
+	assert_memory_equal(file.s, "\x18\0\0\0\0\0\0\0\xa3\x7f\x4b\x22\x09", 13);
+	for (int step = 1; step <= 3; step++)
+		tfevents_put_row(&file, 1764201600.5 + step, step, row, 3 - (step == 3));
+	write_bytes("events", &file);
+	assert_int_equal(log_read(&l, test_path("events"), NULL, &e), 0);
+	assert_int_equal(l.n_rows, 3);
+	assert_value(&l, &(struct want){1, "loss", (double)2.3456789f});
+	assert_value(&l, &(struct want){1, "mem", 0x1p52 + 1});
+	assert_true(isnan(run_log_value(&l, 1, COL_VAL_LOSS)));
+	assert_true(run_log_has(&l, 1, COL_VAL_LOSS));
+	run_log_free(&l);
+	tfevents_put_begin(&file, 1764201610.5, 2); /* and no row has val_loss again */
+	tfevents_put_row(&file, 1764201611.5, 300, row, 1);
+	write_bytes("events", &file);
+	assert_int_equal(log_read(&l, test_path("events"), NULL, &e), 0);
+	assert_int_equal(l.n_rows, 2);
+	assert_true(run_log_has(&l, 0, COL_MEM));
+	assert_value(&l, &(struct want){300, "loss", (double)2.3456789f});
+	assert_false(run_log_has(&l, 1, COL_MEM));
+	run_log_free(&l);
+	str_free(&file);
 }
 
 /* Writes another event file when it is called for the first time. */
@@ -811,6 +827,7 @@ int main(void)
 		cmocka_unit_test(logs_that_grow),
 		cmocka_unit_test(event_files),
 		cmocka_unit_test(damaged_event_files),
+		cmocka_unit_test(written_event_files),
 		cmocka_unit_test(a_directory_of_event_files),
 		cmocka_unit_test(a_directory_is_followed),
 		cmocka_unit_test(a_folder_of_metrics),

@@ -1,0 +1,407 @@
+/* Logs as a table, JSON lines or event files. Every number is the shortest text, or the bits, that are read
+ * as the same double. */
+#include "compare/export.h"
+
+#include "base/file.h"
+#include "base/json.h"
+#include "compare/curve.h"
+#include "run/tfevents.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+enum { CSV = 1, JSONL, EVENTS };
+const char *const export_names[] = {"auto", "csv", "jsonl", "events", NULL};
+#define EVENT_FILE "events.out.tfevents."
+
+int export_format(const char *path, int format, struct err *e)
+{
+	const char *slash = strrchr(path, '/'), *name = slash ? slash + 1 : path;
+	bool events = strstr(name, "tfevents") || !*name || file_is_folder(path) ||
+		      !strchr(name, '.');
+	if (!format)
+		format = !strcmp(path, "-") || text_ends(path, ".csv") ? CSV
+			 : text_ends(path, ".jsonl")		       ? JSONL
+			 : events				       ? EVENTS
+								       : 0;
+	if (!format)
+		return err_set(e, EX_USAGE,
+			"export: '%s' is neither a name that ends with .csv or .jsonl nor "
+			"a directory; --export-format says what to write",
+			path);
+	return format == EVENTS && !strcmp(path, "-")
+		       ? err_set(e, EX_USAGE,
+				 "export: event files cannot be written to standard output")
+		       : format;
+}
+
+/* ---- values ------------------------------------------------------------------------ */
+
+struct exporting {
+	const struct run_log *logs;
+	int n;
+	struct strs columns, runs; /* runs: their names, of which no two are the same */
+	int *index;		   /* [columns] of the log that is written */
+};
+
+/* Journals of pt-train have the shortest text of a float, which is not that of the same double. */
+static double value_of(const struct run_log *l, int64_t i, int c)
+{
+	double v = run_log_value(l, i, c);
+	bool own = !l->info.format || !strcmp(l->info.format, "pt-run");
+	return own && c < N_COLUMNS && columns[c].kind == COLUMN_EXACT ? (double)(float)v
+								       : v;
+}
+
+/* Whole numbers, such as bytes, without an exponent. JSON's -0 is an integer, which has no sign. */
+static void put_number(struct str *out, double v)
+{
+	char num[NUM_TEXT];
+	if (v == 0 && signbit(v))
+		str_puts(out, "-0.0");
+	else if (v > -0x1p53 && v < 0x1p53 && v == (double)(int64_t)v)
+		str_printf(out, "%lld", (long long)v);
+	else
+		str_puts(out, text_double(num, v));
+}
+
+static bool has_any(const struct exporting *x, const struct run_log *l, int64_t i)
+{
+	for (int64_t k = 0; k < x->columns.n; k++)
+		if (run_log_has(l, i, x->index[k]))
+			return true;
+	return false;
+}
+
+static int64_t step_of(const struct run_log *l, int64_t i)
+{
+	return (int64_t)run_log_value(l, i, COL_STEP);
+}
+
+static bool contains(const struct strs *l, const char *s)
+{
+	for (int64_t i = 0; i < l->n; i++)
+		if (!strcmp(l->v[i], s))
+			return true;
+	return false;
+}
+
+/* Adds a name; one that is there already gets a number. */
+static void add_unlike(struct strs *names, const char *name)
+{
+	struct str s = {0};
+	str_puts(&s, name);
+	for (int i = 2; contains(names, s.s); i++) {
+		str_clear(&s);
+		str_printf(&s, "%s-%d", name, i);
+	}
+	strs_add(names, s.s);
+	str_free(&s);
+}
+
+static void find_all(struct exporting *x)
+{
+	for (int i = 0; i < x->n && !x->columns.n; i++)
+		if (curve_has_column(&x->logs[i], COL_TOKENS))
+			strs_add(&x->columns, columns[COL_TOKENS].name);
+	curve_columns(x->logs, x->n, &x->columns);
+}
+
+static void use_log(struct exporting *x, int log)
+{
+	for (int64_t k = 0; k < x->columns.n; k++)
+		x->index[k] = run_log_find(&x->logs[log], x->columns.v[k]);
+}
+
+/* ---- a file ------------------------------------------------------------------------ */
+
+struct output {
+	int fd;
+	struct str text; /* not written yet */
+	int rc;		 /* -1 with errno in `why` */
+	int why;
+};
+
+static void put(struct output *o, size_t at_least)
+{
+	if (o->text.len < at_least)
+		return;
+	if (!o->rc && write_all(o->fd, o->text.s, o->text.len))
+		o->rc = -1, o->why = errno;
+	str_clear(&o->text);
+}
+
+typedef void write_log_fn(const struct exporting *x, int log, struct output *o);
+enum { PIECE = 1 << 20 };
+
+static int write_file(struct exporting *x, const char *path, const struct str *head,
+	write_log_fn *write_log, int only, struct err *e)
+{
+	bool is_stdout = !strcmp(path, "-");
+	struct output o = {.fd = is_stdout ? STDOUT_FILENO : file_begin(path, e)};
+	if (o.fd < 0)
+		return -1;
+	str_add(&o.text, head->s, head->len);
+	for (int i = 0; i < x->n; i++)
+		if (only < 0 || i == only) {
+			use_log(x, i);
+			write_log(x, i, &o);
+		}
+	put(&o, 1);
+	str_free(&o.text);
+	errno = o.why;
+	if (!is_stdout)
+		return file_end(o.fd, path, o.rc, e);
+	return o.rc ? err_errno(e, "standard output") : 0;
+}
+
+/* ---- CSV --------------------------------------------------------------------------- */
+
+/* Line breaks become blanks: readers of lines would not see where the row ends. */
+static void put_field(struct str *out, const char *s)
+{
+	bool quoted =
+		!*s || strpbrk(s, "\",;\t\r\n") || strchr("# '", *s) || text_ends(s, " ");
+	if (quoted)
+		str_putc(out, '"');
+	for (; *s; s++) {
+		if (*s == '"')
+			str_putc(out, '"');
+		str_putc(out, *s == '\n' || *s == '\r' ? ' ' : *s);
+	}
+	if (quoted)
+		str_putc(out, '"');
+}
+
+static void write_csv_log(const struct exporting *x, int log, struct output *o)
+{
+	const struct run_log *l = &x->logs[log];
+	for (int64_t i = 0; i < l->n_rows; i++) {
+		if (!has_any(x, l, i))
+			continue;
+		if (x->n > 1) {
+			put_field(&o->text, x->runs.v[log]);
+			str_putc(&o->text, ',');
+		}
+		str_printf(&o->text, "%lld", (long long)step_of(l, i));
+		for (int64_t k = 0; k < x->columns.n; k++) {
+			str_putc(&o->text, ',');
+			if (run_log_has(l, i, x->index[k]))
+				put_number(&o->text, value_of(l, i, x->index[k]));
+		}
+		str_putc(&o->text, '\n');
+		put(o, PIECE);
+	}
+}
+
+static int write_csv(struct exporting *x, const char *path, struct err *e)
+{
+	struct str head = {0};
+	const char *loss = columns[COL_LOSS].name;
+	/* (in a table without a loss readers, this one too, take train_loss for it) */
+	if (!contains(&x->columns, loss) &&
+		contains(&x->columns, columns[COL_TRAIN_LOSS].name))
+		strs_add(&x->columns, loss);
+	str_puts(&head, x->n > 1 ? "run,step" : "step");
+	for (int64_t k = 0; k < x->columns.n; k++) {
+		str_putc(&head, ',');
+		put_field(&head, x->columns.v[k]);
+	}
+	str_putc(&head, '\n');
+	int rc = write_file(x, path, &head, write_csv_log, -1, e);
+	str_free(&head);
+	return rc;
+}
+
+/* ---- JSON lines -------------------------------------------------------------------- */
+
+/* JSON has no NaN and no infinity. */
+static void put_json_number(struct str *out, double v)
+{
+	if (isfinite(v))
+		put_number(out, v);
+	else
+		str_puts(out, isnan(v) ? "\"NaN\""
+			      : v > 0  ? "\"Infinity\""
+				       : "\"-Infinity\"");
+}
+
+static char *quote(const char *s)
+{
+	json_t *j = text_json(s);
+	char *text = json_dumps(j, JSON_ENCODE_ANY);
+	json_decref(j);
+	return text;
+}
+
+static void write_json_log(const struct exporting *x, int log, struct output *o)
+{
+	const struct run_log *l = &x->logs[log];
+	struct strs keys = {0};
+	for (int64_t k = -1; k < x->columns.n; k++) {
+		char *key = quote(k < 0 ? x->runs.v[log] : x->columns.v[k]);
+		strs_add(&keys, key);
+		free(key);
+	}
+	for (int64_t i = 0; i < l->n_rows; i++) {
+		if (!has_any(x, l, i))
+			continue;
+		str_putc(&o->text, '{');
+		if (x->n > 1)
+			str_printf(&o->text, "\"run\": %s, ", keys.v[0]);
+		str_printf(&o->text, "\"step\": %lld", (long long)step_of(l, i));
+		for (int64_t k = 0; k < x->columns.n; k++) {
+			if (!run_log_has(l, i, x->index[k]))
+				continue;
+			str_printf(&o->text, ", %s: ", keys.v[k + 1]);
+			put_json_number(&o->text, value_of(l, i, x->index[k]));
+		}
+		str_puts(&o->text, "}\n");
+		put(o, PIECE);
+	}
+	strs_free(&keys);
+}
+
+/* ---- event files ------------------------------------------------------------------- */
+
+/* Floats are what TensorBoard has by itself: a column whose values are all floats. */
+static bool is_wide(const struct run_log *l, int c)
+{
+	for (int64_t i = 0; i < l->n_rows; i++) {
+		double v = value_of(l, i, c);
+		if (run_log_has(l, i, c) && (double)(float)v != v && !isnan(v))
+			return true;
+	}
+	return false;
+}
+
+/* The time of an event is that of all steps so far: logs do not say when they were written. */
+static void write_events_log(const struct exporting *x, int log, struct output *o)
+{
+	const struct run_log *l = &x->logs[log];
+	struct tfevents_scalar *all = xcalloc((size_t)x->columns.n + 1, sizeof(*all));
+	struct tfevents_scalar *row = xcalloc((size_t)x->columns.n + 1, sizeof(*row));
+	double *time = curve_axis_values(l, AXIS_SECONDS);
+	tfevents_put_begin(&o->text, 0, 0);
+	for (int64_t k = 0; k < x->columns.n; k++) {
+		int c = x->index[k];
+		bool tagged = c >= 0 && c < N_COLUMNS && columns[c].tag;
+		all[k].tag = tagged ? columns[c].tag : x->columns.v[k];
+		all[k].wide = c >= 0 && is_wide(l, c);
+	}
+	for (int64_t i = 0; i < l->n_rows; i++) {
+		int n = 0;
+		for (int64_t k = 0; k < x->columns.n; k++)
+			if (run_log_has(l, i, x->index[k])) {
+				row[n] = all[k];
+				row[n++].v = value_of(l, i, x->index[k]);
+			}
+		if (n)
+			tfevents_put_row(
+				&o->text, time ? time[i] : 0, step_of(l, i), row, n);
+		put(o, PIECE);
+	}
+	free(time);
+	free(all);
+	free(row);
+}
+
+/* The name of a folder that stands for any name of a run. */
+static char *folder_of(const char *run)
+{
+	enum { MOST = 200 };
+	char *name = xstrdup(run);
+	for (char *p = name; *p; p++) {
+		bool plain = (*p >= 'a' && *p <= 'z') || (*p >= 'A' && *p <= 'Z') ||
+			     (*p >= '0' && *p <= '9') || strchr("_-+=", *p) ||
+			     (*p == '.' && p > name);
+		if (!plain)
+			*p = '_';
+	}
+	name[strnlen(name, MOST)] = '\0';
+	return name;
+}
+
+/* Events of two runs in a folder would be those of one. */
+static int check_folder(const char *path, struct err *e)
+{
+	DIR *d = opendir(path);
+	bool there = false;
+	for (struct dirent *f; d && (f = readdir(d));)
+		there |= strstr(f->d_name, "tfevents") != NULL;
+	if (d)
+		closedir(d);
+	return there ? err_set(e, EX_USAGE,
+			       "export: %s has event files already: give a new directory",
+			       path)
+		     : 0;
+}
+
+static int write_events_folder(
+	struct exporting *x, const char *folder, int log, struct err *e)
+{
+	struct str path = {0};
+	str_printf(&path, "%s/" EVENT_FILE "0000000000.pt-compare", folder);
+	int rc = check_folder(folder, e) || file_make_directory(folder, e) ||
+		 write_file(x, path.s, &(struct str){0}, write_events_log, log, e);
+	str_free(&path);
+	return rc;
+}
+
+static int write_events(struct exporting *x, const char *path, struct err *e)
+{
+	struct strs folders = {0};
+	const char *slash = strrchr(path, '/');
+	bool file = strstr(slash ? slash : path, "tfevents") && !file_is_folder(path);
+	int rc = 0;
+	if (file && x->n > 1)
+		return err_set(e, EX_USAGE,
+			"export: %s is one event file, which has one run: give a directory",
+			path);
+	if (file)
+		return write_file(x, path, &(struct str){0}, write_events_log, 0, e);
+	if (x->n == 1)
+		return write_events_folder(x, path, 0, e);
+	for (int i = 0; i < x->n && !rc; i++) {
+		struct str folder = {0};
+		char *name = folder_of(x->runs.v[i]);
+		add_unlike(&folders, name);
+		str_printf(&folder, "%s/%s", path, folders.v[i]);
+		rc = write_events_folder(x, folder.s, i, e);
+		str_free(&folder);
+		free(name);
+	}
+	strs_free(&folders);
+	return rc;
+}
+
+/* ---- all --------------------------------------------------------------------------- */
+
+int export_write(const struct run_log *logs, int n, const struct strs *chosen,
+	const char *path, int format, struct err *e)
+{
+	struct exporting x = {.logs = logs, .n = n};
+	for (int64_t k = 0; k < chosen->n; k++)
+		if (!contains(&x.columns, chosen->v[k]))
+			strs_add(&x.columns, chosen->v[k]);
+	if (!chosen->n)
+		find_all(&x);
+	for (int i = 0; i < n; i++)
+		add_unlike(&x.runs, logs[i].name);
+	x.index = xcalloc((size_t)x.columns.n + 2, sizeof(*x.index));
+	format = export_format(path, format, e);
+	int rc = format < 0	 ? -1
+		 : format == CSV ? write_csv(&x, path, e)
+		 : format == JSONL
+			 ? write_file(&x, path, &(struct str){0}, write_json_log, -1, e)
+			 : write_events(&x, path, e);
+	free(x.index);
+	strs_free(&x.columns);
+	strs_free(&x.runs);
+	return rc ? -1 : 0;
+}

@@ -1,0 +1,91 @@
+/* Tables and JSON lines of several runs, of which each row names its own, as pt-compare --export writes them. */
+#include "base/file.h"
+#include "logs/logs_internal.h"
+
+#include <jansson.h>
+
+bool runs_take_row(struct table *t, const char *run)
+{
+	if (!t->run && !t->first_run)
+		t->first_run = xstrdup(run);
+	bool is = !strcmp(run, t->run ? t->run : t->first_run);
+	t->n_others += !is && !t->run;
+	return is;
+}
+
+void runs_say_others(const struct table *t, const char *name)
+{
+	if (t->n_others)
+		warn("%s: has several runs, of which only the first, %s, is read", name,
+			t->first_run);
+}
+
+struct search {
+	int field; /* of a table; -1: JSON lines */
+	char delimiter;
+	struct str raw, run;
+	struct strs *runs;
+	int64_t lines;
+};
+
+#define KEY "{\"run\": \""
+
+/* The name with its escapes in a line of JSON; empty: it has none. */
+static struct span raw_run(struct span line)
+{
+	if (!span_begins(line, KEY))
+		return (struct span){NULL, 0};
+	struct span raw = {line.p + strlen(KEY), 0};
+	const char *end = line.p + line.n;
+	while (raw.p + raw.n < end && raw.p[raw.n] != '"')
+		raw.n += raw.p[raw.n] == '\\' ? 2 : 1;
+	return raw.p + raw.n < end ? raw : (struct span){NULL, 0};
+}
+
+/* Most lines are of the run of the one before. */
+static bool next_json_run(struct search *s, struct span line)
+{
+	struct span raw = raw_run(line);
+	if (!raw.p ||
+		(s->run.s && s->raw.len == raw.n && !memcmp(s->raw.s, raw.p, raw.n)))
+		return false;
+	json_error_t why;
+	json_t *j = json_loadb(raw.p - 1, raw.n + 2, JSON_DECODE_ANY, &why);
+	str_clear(&s->raw);
+	str_add(&s->raw, raw.p, raw.n);
+	str_clear(&s->run);
+	str_puts(&s->run, json_string_value(j) ? json_string_value(j) : "");
+	bool is = json_is_string(j);
+	json_decref(j);
+	return is;
+}
+
+static int add_run(void *to, const char *p, size_t n, struct err *e)
+{
+	struct search *s = to;
+	struct span line = {p, n};
+	(void)e;
+	if (s->field < 0 ? !next_json_run(s, line) : !s->lines++ || !span_trim(line).n)
+		return 0;
+	if (s->field >= 0)
+		csv_field(line, s->delimiter, s->field, &s->run);
+	for (int64_t i = s->runs->n - 1; i >= 0; i--)
+		if (!strcmp(s->runs->v[i], s->run.s))
+			return 0;
+	strs_add(s->runs, s->run.s);
+	return 0;
+}
+
+void runs_of_rows(int fd, const char *path, struct span header, struct strs *runs)
+{
+	struct search s = {.runs = runs};
+	struct str rest = {0};
+	struct err e;
+	s.field = csv_run_field(header, &s.delimiter);
+	if (s.field < 0 && !span_begins(header, KEY))
+		return;
+	file_lines(fd, path, add_run, &s, &rest, &e);
+	str_free(&rest);
+	str_free(&s.raw);
+	str_free(&s.run);
+}

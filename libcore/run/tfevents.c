@@ -1,0 +1,415 @@
+/* TensorBoard's event files, both ways. */
+#include "run/tfevents.h"
+
+#include <endian.h>
+#include <pthread.h>
+#include <string.h>
+
+struct span {
+	const char *p;
+	size_t n;
+};
+
+/* ---- CRC-32C --------------------------------------------------------------------- */
+
+static uint32_t crc_table[256];
+
+static void make_crc_table(void)
+{
+	for (uint32_t i = 0; i < 256; i++) {
+		uint32_t c = i;
+		for (int k = 0; k < 8; k++)
+			c = c & 1 ? UINT32_C(0x82f63b78) ^ c >> 1 : c >> 1;
+		crc_table[i] = c;
+	}
+}
+
+/* The masked checksum of TFRecord. */
+static uint32_t masked_crc(const char *p, size_t n)
+{
+	/* (several logs are read at a time) */
+	static pthread_once_t made = PTHREAD_ONCE_INIT;
+	uint32_t c = UINT32_MAX;
+	pthread_once(&made, make_crc_table);
+	for (size_t i = 0; i < n; i++)
+		c = crc_table[(c ^ (uint8_t)p[i]) & 0xff] ^ c >> 8;
+	c = ~c;
+	return (c >> 15 | c << 17) + UINT32_C(0xa282ead8);
+}
+
+static uint32_t get32(const char *p)
+{
+	uint32_t v;
+	memcpy(&v, p, sizeof(v));
+	return le32toh(v);
+}
+
+static uint64_t get64(const char *p)
+{
+	uint64_t v;
+	memcpy(&v, p, sizeof(v));
+	return le64toh(v);
+}
+
+static float get_float(const char *p)
+{
+	uint32_t bits = get32(p);
+	float v;
+	memcpy(&v, &bits, sizeof(v));
+	return v;
+}
+
+static double get_double(const char *p)
+{
+	uint64_t bits = get64(p);
+	double v;
+	memcpy(&v, &bits, sizeof(v));
+	return v;
+}
+
+/* ---- protocol buffers -------------------------------------------------------------- */
+
+enum wire { WIRE_VARINT, WIRE_64, WIRE_BYTES, WIRE_32 = 5 };
+
+struct field {
+	uint64_t number;
+	enum wire wire;
+	uint64_t varint;
+	struct span bytes; /* of the other kinds */
+};
+
+static int get_varint(struct span *s, uint64_t *v)
+{
+	*v = 0;
+	for (int shift = 0; shift < 64; shift += 7) {
+		if (!s->n)
+			return -1;
+		uint8_t byte = (uint8_t)*s->p;
+		s->p++, s->n--;
+		*v |= (uint64_t)(byte & 0x7f) << shift;
+		if (byte < 0x80)
+			return 0;
+	}
+	return -1;
+}
+
+/* 1: a field; 0: the end; -1: damaged. */
+static int next_pb(struct span *s, struct field *f)
+{
+	uint64_t key, n;
+	if (!s->n)
+		return 0;
+	if (get_varint(s, &key))
+		return -1;
+	*f = (struct field){.number = key >> 3, .wire = (enum wire)(key & 7)};
+	switch (f->wire) {
+	case WIRE_VARINT:
+		return get_varint(s, &f->varint) ? -1 : 1;
+	case WIRE_64:
+		n = 8;
+		break;
+	case WIRE_32:
+		n = 4;
+		break;
+	case WIRE_BYTES:
+		if (get_varint(s, &n))
+			return -1;
+		break;
+	default:
+		return -1;
+	}
+	if (n > s->n)
+		return -1;
+	f->bytes = (struct span){s->p, n};
+	s->p += n, s->n -= n;
+	return 1;
+}
+
+/* ---- values ---------------------------------------------------------------------- */
+
+enum { TF_FLOAT = 1, TF_DOUBLE = 2, TF_INT32 = 3, TF_INT64 = 9 };
+enum { MAX_TAG = 1024, SESSION_START = 1 };
+
+/* The bytes of one value of a type. */
+static bool scalar_of(uint64_t type, struct span s, double *v)
+{
+	if (type == TF_FLOAT && s.n == 4)
+		*v = (double)get_float(s.p);
+	else if (type == TF_DOUBLE && s.n == 8)
+		*v = get_double(s.p);
+	else if (type == TF_INT32 && s.n == 4)
+		*v = (double)(int32_t)get32(s.p);
+	else if (type == TF_INT64 && s.n == 8)
+		*v = (double)(int64_t)get64(s.p);
+	else
+		return false;
+	return true;
+}
+
+/* A tensor with one value: dtype 1, tensor_content 4, float_val 5, double_val 6, int_val 7,
+ * int64_val 10. */
+static bool take_tensor(struct span tensor, double *v)
+{
+	struct field f;
+	uint64_t type = 0;
+	bool found = false;
+	int rc;
+	while ((rc = next_pb(&tensor, &f)) > 0) {
+		if (f.number == 1 && f.wire == WIRE_VARINT)
+			type = f.varint;
+		else if (f.number == 4 && f.wire == WIRE_BYTES)
+			found |= scalar_of(type, f.bytes, v);
+		else if (f.number == 5 && f.bytes.p)
+			found |= scalar_of(TF_FLOAT, f.bytes, v);
+		else if (f.number == 6 && f.bytes.p)
+			found |= scalar_of(TF_DOUBLE, f.bytes, v);
+		else if ((f.number == 7 || f.number == 10) && f.wire == WIRE_VARINT) {
+			*v = (double)(int64_t)f.varint;
+			found = true;
+		}
+	}
+	return !rc && found;
+}
+
+/* Summary.Value: tag 1, simple_value 2, tensor 8. */
+static int take_value(const struct tfevents_take *t, int64_t step, struct span value)
+{
+	struct field f;
+	struct span tag = {NULL, 0};
+	double v = 0;
+	bool found = false;
+	int rc;
+	while ((rc = next_pb(&value, &f)) > 0) {
+		if (f.number == 1 && f.wire == WIRE_BYTES)
+			tag = f.bytes;
+		else if (f.number == 2 && f.wire == WIRE_32) {
+			v = (double)get_float(f.bytes.p);
+			found = true;
+		} else if (f.number == 8 && f.wire == WIRE_BYTES)
+			found |= take_tensor(f.bytes, &v);
+	}
+	if (!rc && found && tag.n && tag.n < MAX_TAG)
+		t->scalar(t->to, step, tag.p, tag.n, v);
+	return rc;
+}
+
+static int take_summary(const struct tfevents_take *t, int64_t step, struct span summary)
+{
+	struct field f;
+	int rc;
+	while ((rc = next_pb(&summary, &f)) > 0)
+		if (f.number == 1 && f.wire == WIRE_BYTES && take_value(t, step, f.bytes))
+			return -1;
+	return rc;
+}
+
+/* SessionLog: status 1. */
+static int take_session(const struct tfevents_take *t, int64_t step, struct span session)
+{
+	struct field f;
+	int rc;
+	while ((rc = next_pb(&session, &f)) > 0)
+		if (f.number == 1 && f.wire == WIRE_VARINT && f.varint == SESSION_START)
+			t->restart(t->to, step);
+	return rc;
+}
+
+/* Event: wall_time 1, step 2, summary 5, session_log 7. */
+static int take_event(const struct tfevents_take *t, struct span event)
+{
+	struct field f;
+	struct span summary = {NULL, 0}, session = {NULL, 0};
+	int64_t step = 0;
+	int rc;
+	while ((rc = next_pb(&event, &f)) > 0) {
+		if (f.number == 2 && f.wire == WIRE_VARINT)
+			step = (int64_t)f.varint;
+		else if (f.number == 5 && f.wire == WIRE_BYTES)
+			summary = f.bytes;
+		else if (f.number == 7 && f.wire == WIRE_BYTES)
+			session = f.bytes;
+	}
+	if (rc || step < 0 || (uint64_t)step > UINT64_C(1) << 53)
+		return rc;
+	return take_session(t, step, session) || take_summary(t, step, summary) ? -1 : 0;
+}
+
+/* ---- records --------------------------------------------------------------------- */
+
+enum { HEAD = 12, TAIL = 4 };
+
+/* The data of the first record: a length and its checksum, data and their checksum. 1: a record; 0:
+ * the file ends within it; -1: damaged. */
+static int next_record(struct span *rest, struct span *data)
+{
+	if (rest->n < HEAD)
+		return 0;
+	uint64_t n = get64(rest->p);
+	if (masked_crc(rest->p, 8) != get32(rest->p + 8))
+		return -1;
+	if (n > rest->n - HEAD || rest->n - HEAD - n < TAIL)
+		return 0;
+	*data = (struct span){rest->p + HEAD, n};
+	if (masked_crc(data->p, n) != get32(data->p + n))
+		return -1;
+	*rest = (struct span){data->p + n + TAIL, rest->n - HEAD - n - TAIL};
+	return 1;
+}
+
+bool tfevents_begins(const char *p, size_t n)
+{
+	return n >= HEAD && masked_crc(p, 8) == get32(p + 8);
+}
+
+int tfevents_read(
+	const char *p, size_t n, const struct tfevents_take *take, struct err *e)
+{
+	struct span rest = {p, n}, data = {NULL, 0};
+	int rc;
+	while ((rc = next_record(&rest, &data)) > 0)
+		if (take_event(take, data)) {
+			rc = -1;
+			break;
+		}
+	if (rc < 0)
+		return err_set(e, EX_DATAERR, "the record at byte %zu is damaged",
+			(size_t)(rest.p - p));
+	return 0;
+}
+
+/* ---- writing ----------------------------------------------------------------------- */
+
+static void put32(struct str *out, uint32_t v)
+{
+	v = htole32(v);
+	str_add(out, &v, sizeof(v));
+}
+
+static void put64(struct str *out, uint64_t v)
+{
+	v = htole64(v);
+	str_add(out, &v, sizeof(v));
+}
+
+static void put_varint(struct str *out, uint64_t v)
+{
+	for (; v >= 0x80; v >>= 7)
+		str_putc(out, (char)(v | 0x80));
+	str_putc(out, (char)v);
+}
+
+static void put_key(struct str *out, unsigned field, enum wire wire)
+{
+	put_varint(out, field << 3 | (unsigned)wire);
+}
+
+static void put_bytes(struct str *out, unsigned field, const void *p, size_t n)
+{
+	put_key(out, field, WIRE_BYTES);
+	put_varint(out, n);
+	str_add(out, p, n);
+}
+
+/* Of a message in a message; frees it. */
+static void put_message(struct str *out, unsigned field, struct str *message)
+{
+	put_bytes(out, field, message->s, message->len);
+	str_free(message);
+}
+
+static void put_double(struct str *out, unsigned field, double v)
+{
+	uint64_t bits;
+	memcpy(&bits, &v, sizeof(bits));
+	put_key(out, field, WIRE_64);
+	put64(out, bits);
+}
+
+void tfevents_put_record(struct str *out, const struct str *data)
+{
+	size_t at = out->len;
+	put64(out, data->len);
+	put32(out, masked_crc(out->s + at, 8));
+	str_add(out, data->s, data->len);
+	put32(out, masked_crc(out->s + at + HEAD, data->len));
+}
+
+static struct str begin_event(double wall, int64_t step)
+{
+	struct str event = {0};
+	put_double(&event, 1, wall);
+	if (step) { /* (0 is what it is without one) */
+		put_key(&event, 2, WIRE_VARINT);
+		put_varint(&event, (uint64_t)step);
+	}
+	return event;
+}
+
+static void end_event(struct str *out, struct str *event)
+{
+	tfevents_put_record(out, event);
+	str_free(event);
+}
+
+void tfevents_put_begin(struct str *out, double wall, int64_t step)
+{
+	static const char version[] = "brain.Event:2";
+	struct str first = begin_event(wall, 0), start = begin_event(wall, step);
+	struct str session = {0};
+	put_bytes(&first, 3, version, strlen(version));
+	end_event(out, &first);
+	put_key(&session, 1, WIRE_VARINT);
+	put_varint(&session, SESSION_START);
+	put_message(&start, 7, &session);
+	end_event(out, &start);
+}
+
+/* DT_DOUBLE, no dimension, double_val. */
+static void put_tensor(struct str *value, double v)
+{
+	struct str tensor = {0};
+	put_key(&tensor, 1, WIRE_VARINT);
+	put_varint(&tensor, TF_DOUBLE);
+	put_bytes(&tensor, 2, "", 0);
+	uint64_t bits;
+	memcpy(&bits, &v, sizeof(bits));
+	bits = htole64(bits);
+	put_bytes(&tensor, 6, &bits, sizeof(bits));
+	put_message(value, 8, &tensor);
+}
+
+/* SummaryMetadata: plugin_data 1: plugin_name 1. Without it a tensor is no scalar. */
+static void put_metadata(struct str *value)
+{
+	struct str plugin = {0}, metadata = {0};
+	put_bytes(&plugin, 1, "scalars", strlen("scalars"));
+	put_message(&metadata, 1, &plugin);
+	put_message(value, 9, &metadata);
+}
+
+static void put_scalar(struct str *summary, const struct tfevents_scalar *x)
+{
+	struct str value = {0};
+	float v = (float)x->v;
+	uint32_t bits;
+	put_bytes(&value, 1, x->tag, strlen(x->tag));
+	if (x->wide) {
+		put_tensor(&value, x->v);
+		put_metadata(&value);
+	} else {
+		memcpy(&bits, &v, sizeof(bits));
+		put_key(&value, 2, WIRE_32);
+		put32(&value, bits);
+	}
+	put_message(summary, 1, &value);
+}
+
+void tfevents_put_row(struct str *out, double wall, int64_t step,
+	const struct tfevents_scalar *list, int n)
+{
+	struct str event = begin_event(wall, step), summary = {0};
+	for (int i = 0; i < n; i++)
+		put_scalar(&summary, &list[i]);
+	put_message(&event, 5, &summary);
+	end_event(out, &event);
+}

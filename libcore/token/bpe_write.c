@@ -1,0 +1,389 @@
+/* Files of a vocabulary: those of GPT-2's form, of Hugging Face's tokenizers and of tiktoken. */
+#include "token/bpe_internal.h"
+#include "token/tokenizer.h"
+#include "token/vocab_internal.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- texts -------------------------------------------------------------------------- */
+
+static int add_json(struct str *out, const char *text, size_t n)
+{
+	json_t *s = json_stringn(text, n);
+	char *quoted = json_dumps(s, JSON_ENCODE_ANY);
+	str_puts(out, quoted ? quoted : "\"\"");
+	free(quoted);
+	json_decref(s);
+	return s ? 0 : -1;
+}
+
+static int add_token_json(
+	struct str *out, const struct vocab *v, int64_t id, struct err *e)
+{
+	int64_t n;
+	const char *p = token_bytes(v, (uint32_t)id, &n);
+	return add_json(out, p, (size_t)n)
+		       ? err_set(e, EX_DATAERR,
+				 "the added token %lld is not UTF-8, which JSON needs",
+				 (long long)id)
+		       : 0;
+}
+
+/* A token as GPT-2 writes it. */
+static void add_text(
+	struct str *out, const struct vocab *v, int64_t id, const uint32_t code[N_BYTES])
+{
+	int64_t n;
+	const char *p = token_bytes(v, (uint32_t)id, &n);
+	for (int64_t i = 0; i < n; i++) {
+		uint8_t c[4];
+		str_add(out, c, (size_t)utf8_encode(code[(uint8_t)p[i]], c));
+	}
+}
+
+static bool is_added(const struct bpe_rules *r, int64_t id)
+{
+	for (int64_t i = 0; i < r->n_added; i++)
+		if (r->added[i].id == id)
+			return true;
+	return false;
+}
+
+/* Ids without bytes stand for no token. */
+static int add_vocab(struct str *out, const struct vocab *v, const struct bpe_rules *r,
+	const char *separator, struct err *e)
+{
+	struct str text = {0};
+	uint32_t code[N_BYTES];
+	bool first = true;
+	int rc = 0;
+	byte_level_codes(code);
+	for (int64_t id = 0; id < v->n && !rc; id++) {
+		if (v->offset[id] == v->offset[id + 1])
+			continue;
+		str_puts(out, first ? separator + 1 : separator);
+		first = false;
+		if (is_added(r, id)) {
+			rc = add_token_json(out, v, id, e);
+		} else {
+			str_clear(&text);
+			add_text(&text, v, id, code);
+			add_json(out, text.s, text.len);
+		}
+		str_printf(out, ": %lld", (long long)id);
+	}
+	str_free(&text);
+	return rc;
+}
+
+int bpe_write_vocab(
+	struct str *out, const struct vocab *v, const struct bpe_rules *r, struct err *e)
+{
+	str_putc(out, '{');
+	int rc = add_vocab(out, v, r, ", ", e);
+	str_puts(out, "}\n");
+	return rc;
+}
+
+static void add_merge(struct str *out, const struct vocab *v, uint32_t left,
+	uint32_t right, const uint32_t code[N_BYTES])
+{
+	add_text(out, v, left, code);
+	str_putc(out, ' ');
+	add_text(out, v, right, code);
+}
+
+int bpe_write_merges(
+	struct str *out, const struct vocab *v, const struct bpe_rules *r, struct err *e)
+{
+	uint32_t code[N_BYTES];
+	(void)e;
+	byte_level_codes(code);
+	str_puts(out, "#version: 0.2\n");
+	for (int64_t i = 0; i < r->n_merges; i++) {
+		add_merge(out, v, r->merges[2 * i], r->merges[2 * i + 1], code);
+		str_putc(out, '\n');
+	}
+	return 0;
+}
+
+int bpe_write_ranks(
+	struct str *out, const struct vocab *v, const struct bpe_rules *r, struct err *e)
+{
+	static const char digits[] =
+		"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+	(void)e;
+	for (int64_t id = 0; id < v->n; id++) {
+		const uint8_t *p = v->bytes + v->offset[id];
+		int64_t n = v->offset[id + 1] - v->offset[id];
+		if (is_added(r, id))
+			continue;
+		for (int64_t i = 0; i < n; i += 3) {
+			uint32_t x = (uint32_t)p[i] << 16;
+			x |= i + 1 < n ? (uint32_t)p[i + 1] << 8 : 0;
+			x |= i + 2 < n ? p[i + 2] : 0;
+			for (int k = 0; k < 4; k++)
+				str_putc(out,
+					i + k > n ? '=' : digits[x >> (18 - 6 * k) & 63]);
+		}
+		str_printf(out, " %lld\n", (long long)id);
+	}
+	return 0;
+}
+
+/* ---- tokenizer.json: how text is split ---------------------------------------------- */
+
+/* Replaces what both libraries mean, but write differently, as the reader of tokenizer.json does. (PCRE2's \s
+ * has U+180E, too.) `scripts`: also names of scripts, which PCRE2 must be told are none of extensions. */
+static void spell_out(const char *regex, bool scripts, struct str *out)
+{
+	static const struct {
+		const char *from, *alone, *in_class;
+	} same[] = {{"\\s", "[\\t-\\r\\x{85}\\p{Z}]", "\\t-\\r\\x{85}\\p{Z}"},
+		{"\\S", "[^\\t-\\r\\x{85}\\p{Z}]", NULL}, {"\\d", "\\p{Nd}", "\\p{Nd}"},
+		{"\\D", "\\P{Nd}", "\\P{Nd}"}, {"{sc:", "{", "{"}, {"{^sc:", "{^", "{^"}};
+	bool in_class = false;
+	str_puts(out, "");
+	while (*regex) {
+		const char *text = NULL;
+		size_t n = *regex == '\\' && regex[1] ? 2 : 1;
+		for (size_t i = 0; i < ARRAY_LEN(same) && !text; i++) {
+			size_t len = strlen(same[i].from);
+			if (!strncmp(regex, same[i].from, len) &&
+				(scripts || *same[i].from != '{')) {
+				text = in_class ? same[i].in_class : same[i].alone;
+				n = text ? len : n;
+			}
+		}
+		if (text)
+			str_puts(out, text);
+		else
+			str_add(out, regex, n);
+		in_class = n == 1 && (*regex == '[' || *regex == ']') ? *regex == '['
+								      : in_class;
+		regex += n;
+	}
+}
+
+/* The regular expression of a pattern for Hugging Face's library (Oniguruma): one of which the reader makes
+ * this one. */
+static int regex_of(const char *pattern, struct str *out, struct err *e)
+{
+	const struct split_pattern *p = split_find(pattern);
+	struct str same = {0}, back = {0};
+	if (p) {
+		str_puts(out, p->same[0] ? p->same[0] : p->regex);
+		return 0;
+	}
+	spell_out(pattern, true, out);
+	spell_out(pattern, false, &same);
+	int rc = regex_of_oniguruma(out->s, &back, e);
+	if (!rc && strcmp(same.s, back.s) != 0)
+		rc = err_set(e, EX_DATAERR,
+			"the pattern '%.200s' means something else to Hugging Face's library",
+			pattern);
+	str_free(&same);
+	str_free(&back);
+	return rc;
+}
+
+static int add_splits(struct str *out, const char *patterns, struct err *e)
+{
+	int rc = 0;
+	for (const char *p = patterns; *p && !rc;) {
+		size_t n = strcspn(p, "\n");
+		struct str line = {0}, regex = {0};
+		str_add(&line, p, n);
+		rc = regex_of(line.s, &regex, e);
+		if (!rc) {
+			str_puts(out,
+				"      {\"type\": \"Split\", \"pattern\": {\"Regex\": ");
+			add_json(out, regex.s, regex.len);
+			str_puts(out,
+				"}, \"behavior\": \"Isolated\", \"invert\": false},\n");
+		}
+		p += n + (p[n] == '\n');
+		str_free(&line);
+		str_free(&regex);
+	}
+	return rc;
+}
+
+/* ---- tokenizer.json: tokens and merges ---------------------------------------------- */
+
+/* An added token is written as it is, the others in GPT-2's form: two of the same text would be one token. */
+static int check_added(const struct bpe *b, const struct vocab *v, uint32_t id,
+	const uint32_t code[N_BYTES], struct err *e)
+{
+	int64_t n, used = 0;
+	const char *p = token_bytes(v, id, &n);
+	struct str bytes = {0};
+	for (int len = 1; used < n && len > 0; used += len) {
+		uint32_t c;
+		int byte = 0;
+		len = utf8_decode(p + used, n - used, &c);
+		while (byte < N_BYTES && code[byte] != c)
+			byte++;
+		if (len <= 0 || byte == N_BYTES)
+			break;
+		str_putc(&bytes, (char)byte);
+	}
+	uint32_t other =
+		used == n && n ? bpe_find(b, bytes.s, (int64_t)bytes.len) : BPE_NONE;
+	str_free(&bytes);
+	if (memchr(p, '\0', (size_t)n))
+		return err_set(
+			e, EX_DATAERR, "the added token %u has the character 0", id);
+	return other == BPE_NONE || other == id
+		       ? 0
+		       : err_set(e, EX_DATAERR,
+				 "the added token %u has the text of token %u", id,
+				 other);
+}
+
+static int add_added(struct str *out, const struct bpe *b, const struct vocab *v,
+	const struct bpe_rules *r, struct err *e)
+{
+	uint32_t code[N_BYTES];
+	bool first = true;
+	byte_level_codes(code);
+	for (int64_t i = 0; i < r->n_added; i++) {
+		uint32_t id = r->added[i].id;
+		unsigned flags = r->added[i].flags;
+		if (v->offset[id] == v->offset[id + 1])
+			continue;
+		str_printf(
+			out, "%s\n    {\"id\": %u, \"content\": ", first ? "" : ",", id);
+		first = false;
+		if (check_added(b, v, id, code, e) || add_token_json(out, v, id, e))
+			return -1;
+		str_printf(out,
+			", \"single_word\": false, \"lstrip\": false, \"rstrip\": "
+			"false, \"normalized\": %s, \"special\": %s}",
+			flags & BPE_NORMALIZED ? "true" : "false",
+			flags & BPE_SPECIAL ? "true" : "false");
+	}
+	return 0;
+}
+
+static int by_pair(const void *a, const void *b)
+{
+	const uint32_t *x = a, *y = b;
+	return x[0] != y[0] ? (x[0] > y[0]) - (x[0] < y[0])
+			    : (x[1] > y[1]) - (x[1] < y[1]);
+}
+
+/* The merges of tiktoken's order: for each token, all pairs that make it. */
+static void merges_of_ranks(const struct bpe *b, const struct vocab *v,
+	const struct bpe_rules *r, struct bpe_rules *out)
+{
+	for (uint32_t id = 0; id < r->n_ranked; id++) {
+		int64_t n, from = out->n_merges;
+		const char *p = token_bytes(v, id, &n);
+		if (!n || bpe_find(b, p, n) != id)
+			continue;
+		for (int64_t k = 1; k < n; k++) {
+			uint32_t left = bpe_find(b, p, k);
+			uint32_t right = bpe_find(b, p + k, n - k);
+			if (left < r->n_ranked && right < r->n_ranked)
+				rules_add_merge(out, left, right);
+		}
+		if (out->n_merges > from)
+			qsort(out->merges + 2 * from, (size_t)(out->n_merges - from),
+				2 * sizeof(*out->merges), by_pair);
+	}
+}
+
+static void add_merges(struct str *out, const struct bpe *b, const struct vocab *v,
+	const struct bpe_rules *r)
+{
+	struct bpe_rules ranked = {0};
+	struct str merge = {0};
+	uint32_t code[N_BYTES];
+	byte_level_codes(code);
+	if (!r->n_merges)
+		merges_of_ranks(b, v, r, &ranked);
+	const struct bpe_rules *m = r->n_merges ? r : &ranked;
+	for (int64_t i = 0; i < m->n_merges; i++) {
+		str_clear(&merge);
+		add_merge(&merge, v, m->merges[2 * i], m->merges[2 * i + 1], code);
+		str_puts(out, i ? ",\n      " : "\n      ");
+		add_json(out, merge.s, merge.len);
+	}
+	str_free(&merge);
+	free(ranked.merges);
+}
+
+/* ---- tokenizer.json ----------------------------------------------------------------- */
+
+static const char head[] = "{\n  \"version\": \"1.0\",\n  \"truncation\": null,\n"
+			   "  \"padding\": null,\n  \"added_tokens\": [";
+static const char model[] =
+	"  \"model\": {\n    \"type\": \"BPE\",\n    \"dropout\": null,\n"
+	"    \"unk_token\": null,\n    \"continuing_subword_prefix\": null,\n"
+	"    \"end_of_word_suffix\": null,\n    \"fuse_unk\": false,\n"
+	"    \"byte_fallback\": false,\n";
+
+int bpe_write_json(
+	struct str *out, const struct vocab *v, const struct bpe_rules *r, struct err *e)
+{
+	struct bpe *b = bpe_open(v, r, e);
+	if (!b)
+		return -1;
+	bool whole = r->whole_words || (!r->n_merges && r->n_ranked);
+	str_puts(out, head);
+	int rc = add_added(out, b, v, r, e);
+	str_puts(out, "\n  ],\n  \"normalizer\": null,\n  \"pre_tokenizer\": {\n"
+		      "    \"type\": \"Sequence\",\n    \"pretokenizers\": [\n");
+	rc = rc || add_splits(out, r->pattern, e);
+	str_puts(out,
+		"      {\"type\": \"ByteLevel\", \"add_prefix_space\": false, "
+		"\"trim_offsets\": true, \"use_regex\": false}\n    ]\n  },\n"
+		"  \"post_processor\": null,\n"
+		"  \"decoder\": {\"type\": \"ByteLevel\", \"add_prefix_space\": true, "
+		"\"trim_offsets\": true, \"use_regex\": true},\n");
+	str_printf(out, "%s    \"ignore_merges\": %s,\n    \"vocab\": {", model,
+		whole ? "true" : "false");
+	rc = rc || add_vocab(out, v, r, ",\n      ", e);
+	str_puts(out, "\n    },\n    \"merges\": [");
+	if (!rc)
+		add_merges(out, b, v, r);
+	str_puts(out, "\n    ]\n  }\n}\n");
+	bpe_close(b);
+	return rc ? -1 : 0;
+}
+
+/* A token is a character: a model without merges, and each text is a word. */
+static int write_char(struct str *out, const struct vocab *v, struct err *e)
+{
+	str_printf(out,
+		"%s],\n  \"normalizer\": null,\n  \"pre_tokenizer\": null,\n"
+		"  \"post_processor\": null,\n  \"decoder\": {\"type\": \"Fuse\"},\n"
+		"%s    \"ignore_merges\": false,\n    \"vocab\": {",
+		head, model);
+	int rc = 0;
+	for (int64_t id = 0; id < v->n && !rc; id++) {
+		str_puts(out, id ? ",\n      " : "\n      ");
+		rc = v->bytes[v->offset[id]]
+			     ? add_token_json(out, v, id, e)
+			     : err_set(e, EX_DATAERR, "it has the character 0");
+		str_printf(out, ": %lld", (long long)id);
+	}
+	str_puts(out, "\n    },\n    \"merges\": []\n  }\n}\n");
+	return rc;
+}
+
+int tokenizer_write_json(const struct tokenizer *t, struct str *out, struct err *e)
+{
+	const struct bpe_rules *r = bpe_rules_of(t);
+	if (r)
+		return bpe_write_json(out, &t->vocab, r, e);
+	if (t->kind == &tokenizer_char)
+		return write_char(out, &t->vocab, e);
+	char pattern[] = "gpt2"; /* (bytes are the same, however text is split) */
+	const struct bpe_rules bytes = {.pattern = pattern, .end_of_text = BPE_NONE};
+	return t->kind == &tokenizer_byte
+		       ? bpe_write_json(out, &t->vocab, &bytes, e)
+		       : err_set(e, EX_DATAERR, "the bytes of its tokens are not known");
+}
