@@ -604,10 +604,14 @@ int find_causes(struct step_check *c, struct err *e)
 	if (most && c->has_reference)
 		by_lost_moments(&s);
 	if (affordable && most) {
+		need_near(&s);
 		by_sequences(&s);
 		by_function(&s);
 		by_loss(&s);
 		by_missing_all_reduce(&s);
+		by_old_parameters(&s);
+		by_cap(&s);
+		by_window(&s);
 	}
 	if (affordable)
 		by_sums(&s);

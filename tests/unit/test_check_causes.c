@@ -136,8 +136,7 @@ static void other_theta(struct step *s)
 
 static void not_causal(struct step *s)
 {
-	replace(s, &(struct variant){.sequence = -1, .function = {.sees_later = true}},
-		NULL);
+	replace(s, &(struct variant){.sequence = -1, .mask = MASK_NONE}, NULL);
 }
 
 static void gate_exchanged(struct step *s)
