@@ -47,8 +47,8 @@ bool solve(double *a, double *b, int n);
 /* |y - sum of x[i] parts[i]| / |y| */
 double distance_of(
 	const float *const *parts, const double *x, int k, const float *y, int64_t n);
-/* Are the weights the same, so that the parts explain nothing? */
-bool are_equal(const double *x, int n);
+/* Are the weights about the same, so that the parts explain nothing? */
+bool are_equal(const double *x, int n, double within);
 
 /* ---- step_causes.c: the whole step ----------------------------------------------------- */
 

@@ -145,6 +145,7 @@ struct old {
 	float **update;
 	int n;
 	bool slice[MOST_OLD];
+	bool in_pairs; /* rows of heads are in another order in the files */
 };
 
 /* p = p0 (1 - lr decay) - lr u: AdamW's update that led to BEFORE, by its moments. */
@@ -169,6 +170,15 @@ static float *last_update(const struct step_check *c, int i, struct err *e)
 	return u;
 }
 
+/* The slice of the rows that row r of a tensor is in, as torch.chunk divides them. */
+static int64_t slice_of(
+	const struct model *m, const struct tensor *t, int64_t r, const struct old *old)
+{
+	if (old->in_pairs && is_rotated(t->name))
+		r = row_of_pairs(r, m->head_dim);
+	return r / ((t->dims[0] + old->n - 1) / old->n);
+}
+
 /* x: the learning rate of the last update. */
 static void with_old_parameters(
 	const struct cause_search *s, const void *with, double x, struct gradients *g)
@@ -179,14 +189,12 @@ static void with_old_parameters(
 	for (int k = 0; k < w.m.n_tensors; k++) {
 		const struct tensor *t = &w.m.tensors[k];
 		int64_t n = tensor_size(t), cols = n / t->dims[0];
-		int64_t rows = (t->dims[0] + old->n - 1) / old->n; /* (as torch.chunk) */
 		w.w[k] = xmalloc((size_t)n * sizeof(**w.w));
-		for (int64_t j = 0; j < n; j++)
-			w.w[k][j] =
-				s->c->weights.w[k][j] +
-				(old->slice[j / cols / rows]
-						? (float)(x * (double)old->update[k][j])
-						: 0);
+		for (int64_t j = 0; j < n; j++) {
+			bool is_old = old->slice[slice_of(&w.m, t, j / cols, old)];
+			double by = is_old ? x * (double)old->update[k][j] : 0;
+			w.w[k][j] = (float)((double)s->c->weights.w[k][j] + by);
+		}
 	}
 	reference_float64(&w, &s->c->batch, &(struct variant){.sequence = -1}, g);
 	for (int k = 0; k < w.m.n_tensors; k++)
@@ -255,8 +263,11 @@ void by_old_parameters(struct cause_search *s)
 		old.update[c->of[i].in_model] = last_update(c, i, &e);
 		all = old.update[c->of[i].in_model];
 	}
-	if (all && find_old(s, &old)) {
-		double lr = solve_number(s, with_old_parameters, &old, c->lr);
+	for (int pairs = 0; pairs < 2 && all && has_unexplained(s); pairs++) {
+		old.in_pairs = pairs;
+		double lr = find_old(s, &old)
+				    ? solve_number(s, with_old_parameters, &old, c->lr)
+				    : 0;
 		if (lr > 0)
 			explain_old(s, &old, lr);
 	}

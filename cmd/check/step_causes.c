@@ -161,7 +161,7 @@ void by_sequences(struct cause_search *s)
 		most = fmax(most, fabs(x[j]));
 	for (int j = 0; j < n && most > 0; j++)
 		x[j] /= most;
-	if (fits && !are_equal(x, n))
+	if (fits && !are_equal(x, n, 0.01))
 		explain_sequences(s, x, n, most);
 	for (int j = 0; j < n; j++)
 		gradients_free(&g[j]);
@@ -286,7 +286,7 @@ void by_loss(struct cause_search *s)
 		return;
 	if (fit_term(s, LOSS_UNIFORM, x))
 		snprintf(text, sizeof(text), "as if labels were smoothed by %.3g",
-			x[1] / (x[0] + x[1]));
+			shown(s->c, x[1] / (x[0] + x[1])));
 	else if (fit_term(s, LOSS_Z, x))
 		snprintf(text, sizeof(text),
 			"as if the loss had a z-loss: %.3g times the square of log(sum of "

@@ -361,7 +361,7 @@ for n in ("sequence-norms-not-summed", "embedding-twice", "tied-twice", "wo-slic
           "enter-missing", "ddp-no-sync", "ddp-one-ignored", "one-shard-twice", "no-division",
           "clip-by-rank", "clip-no-tp", "micro-batch-lost", "rank-reads-anothers", "mean-of-means",
           "positions-by-chunk", "other-rotation", "dropout", "kv-heads-order", "label-smoothing",
-          "window", "mask-border", "chunk-by-chunk"):
+          "window", "chunk-by-chunk"):
     c = vars(CASES["wrong-" + n])
     options = {k: v for k, v in c.items() if k in PLAIN and k not in ("bug", "precision")}
     wrong(c["bug"], c["cause"] + ", bf16", c["say"], n + "-bf16", **options,
