@@ -178,6 +178,34 @@ static void parts_add_up(void **state)
 	}
 }
 
+/* Masks that are one: a window of one token, and chunks of one; a border after each token, and the next token
+ * seen by all; a mask of chunks of one token that is put on those before, and none. */
+static void masks_agree(void **state)
+{
+	static const struct variant pairs[][2] = {
+		{{.sequence = -1, .window = 1}, {.sequence = -1, .unseen = LENGTH}},
+		{{.sequence = -1, .mask = MASK_BORDER, .mask_chunks = LENGTH},
+			{.sequence = -1, .mask = MASK_ONE_LATER}},
+		{{.sequence = -1, .mask = MASK_CHUNK_BY_CHUNK, .mask_chunks = LENGTH},
+			{.sequence = -1}},
+		{{.sequence = -1, .unseen = LENGTH, .before = 2},
+			{.sequence = -1, .window = 3}}};
+	(void)state;
+	for (size_t k = 0; k < ARRAY_LEN(pairs); k++) {
+		struct step s;
+		struct gradients g[2];
+		step_begin(&s, LLAMA);
+		for (int i = 0; i < 2; i++)
+			reference_float64(&s.w, &s.batch, &pairs[k][i], &g[i]);
+		assert_near(g[0].loss, g[1].loss, 1e-12);
+		assert_near(g[0].norm, g[1].norm, 1e-12);
+		assert_int_equal(k == 2, fabs(g[0].loss - s.g.loss) < 1e-9);
+		gradients_free(&g[0]);
+		gradients_free(&g[1]);
+		step_end(&s);
+	}
+}
+
 /* Along the gradient a function rises by its norm: those that bugs make, too. */
 static void finite_differences(void **state)
 {
@@ -404,6 +432,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(batches),
 		cmocka_unit_test(as_the_trainer),
+		cmocka_unit_test(masks_agree),
 		cmocka_unit_test(finite_differences),
 		cmocka_unit_test(parts_add_up),
 		cmocka_unit_test(masked_targets),
