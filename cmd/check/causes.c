@@ -27,6 +27,12 @@ static double factor_grain(const struct step_check *c)
 	return c->o.precision == RUN_FP32 ? 5e-5 : 5e-3;
 }
 
+/* How far the factors of parts of a tensor may be from each other and mean nothing. */
+static double alike(const struct step_check *c)
+{
+	return c->o.precision == RUN_FP32 ? 0.01 : 0.04;
+}
+
 /* A factor as it is shown: no finer than the run's precision tells. (bf16 changes factors by up to 1 %.) */
 double shown(const struct step_check *c, double f)
 {
@@ -111,10 +117,10 @@ double distance_of(
 }
 
 /* Are the weights the same, so that the parts explain nothing? */
-bool are_equal(const double *x, int n)
+bool are_equal(const double *x, int n, double within)
 {
 	for (int i = 1; i < n; i++)
-		if (fabs(x[i] - x[0]) > 0.01 * fabs(x[0]))
+		if (fabs(x[i] - x[0]) > within * fabs(x[0]))
 			return false;
 	return true;
 }
@@ -187,7 +193,7 @@ static bool slices_of_dim(struct cause_search *s, int i, int dim, int n)
 	double left = slice_factors(c, i, c->seen[i], reference_of(c, i), dim, n, f);
 	for (int k = 0; k < n; k++)
 		f[k] /= c->common;
-	if (!within(c, i, left) || are_equal(f, n))
+	if (!within(c, i, left) || are_equal(f, n, alike(c)))
 		return false;
 	char list[120], text[CAUSE_TEXT];
 	put_factors(c, list, sizeof(list), f, n);
@@ -517,7 +523,7 @@ static bool by_parts(struct cause_search *s, int i, const struct parts *p)
 		return false;
 	for (int j = 0; j < p->n; j++)
 		x[j] /= c->common;
-	if (are_equal(x, p->n))
+	if (are_equal(x, p->n, alike(c)))
 		return false;
 	char text[CAUSE_TEXT];
 	describe_parts(c, text, sizeof(text), p, x);
@@ -575,6 +581,39 @@ static bool is_rounded(const struct cause_search *s)
 	return s->c->o.precision == RUN_FP32 && 2 * s->n_wrong > s->c->n;
 }
 
+/* When nothing is known of those that are left: what may be told all the same. */
+static void explain_rest(struct cause_search *s, bool affordable, bool most)
+{
+	const struct step_check *c = s->c;
+	char text[CAUSE_TEXT];
+	double cosine = most && c->has_reference ? least_cosine(s) : 0;
+	if (!c->has_reference)
+		explain_all(s, "no known cause");
+	else if (!affordable)
+		explain_all(s,
+			"no cause is looked for in a model of this size: take fewer layers");
+	else if (is_rounded(s))
+		explain_all(s,
+			"farther than rounding in fp32, and not than in bf16: was a part of the "
+			"run in bf16 (--precision)?");
+	else if (most && c->loss_right)
+		explain_all(s,
+			"no known cause: the loss is right, and so are the batch and the forward "
+			"pass; is it the backward pass, or gradients that were not set to zero?");
+	else if (c->n_right)
+		explain_all(s, "no known cause");
+	else if (cosine > 0.5) {
+		snprintf(text, sizeof(text),
+			"no known cause: all gradients point about where they should (cosines of "
+			"%.2f and more): dropout that is on, or a function that differs by little?",
+			floor(100 * cosine) / 100);
+		explain_all(s, text);
+	} else
+		explain_all(s,
+			"no known cause: is the batch that of this step, of all ranks and "
+			"micro-batches?");
+}
+
 int find_causes(struct step_check *c, struct err *e)
 {
 	struct cause_search s = {c, xcalloc((size_t)c->n + 1, sizeof(int)), 0};
@@ -601,6 +640,8 @@ int find_causes(struct step_check *c, struct err *e)
 			!by_exchanged_means(&s, i))
 			by_decay(&s, i);
 	}
+	if (c->has_reference)
+		need_near(&s);
 	if (most && c->has_reference)
 		by_lost_moments(&s);
 	if (affordable && most) {
@@ -608,23 +649,17 @@ int find_causes(struct step_check *c, struct err *e)
 		by_function(&s);
 		by_loss(&s);
 		by_missing_all_reduce(&s);
+		by_old_parameters(&s);
+		by_cap(&s);
+		by_window(&s);
 	}
 	if (affordable)
 		by_sums(&s);
-	if (affordable && !most)
+	if (affordable && !most) {
 		by_sequences(&s);
-	explain_all(&s,
-		c->has_reference && !affordable
-			? "no cause is looked for in a model of this size: take fewer layers"
-		: is_rounded(&s)
-			? "farther than rounding in fp32, and not than in bf16: was a part of the "
-			  "run in bf16 (--precision)?"
-		: most && c->loss_right
-			? "no known cause: the loss is right, and so are the batch and the forward "
-			  "pass; is it the backward pass, or gradients that were not set to zero?"
-		: c->n_right || !c->has_reference
-			? "no known cause"
-			: "no known cause: is the batch that of this step, of all ranks and micro-batches?");
+		by_loss(&s); /* (of which bf16 may hide most tensors' other parts) */
+	}
+	explain_rest(&s, affordable, most);
 	free(s.wrong);
 	return 0;
 }

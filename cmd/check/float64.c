@@ -240,12 +240,26 @@ static int64_t keys_of(const struct work *w, int64_t head)
 
 static int64_t last_key(const struct work *w, int64_t i)
 {
-	return w->f->function.sees_later ? w->n - 1 : i;
+	return w->s->last ? w->s->last[i] : i;
 }
 
-/* p[j] = softmax of the scores of query i over keys start[i] to i. */
-static void probabilities(
-	const struct work *w, double *p, const double *q, const double *k, int64_t i)
+static bool sees(const struct work *w, int64_t i, int64_t j)
+{
+	int64_t chunk = w->s->chunk;
+	return !chunk || i / chunk == j / chunk || j % chunk <= i % chunk;
+}
+
+/* A score or logit that is softly capped, and the slope there. */
+static double capped(double x, double cap, double *slope)
+{
+	double t = cap > 0 ? tanh(x / cap) : 0;
+	*slope = 1 - t * t;
+	return cap > 0 ? cap * t : x;
+}
+
+/* p[j] = softmax of the scores of query i over the keys that it sees; slope[j]: of their caps. */
+static void probabilities(const struct work *w, double *p, double *slope, const double *q,
+	const double *k, int64_t i)
 {
 	int64_t dim = w->m->head_dim, first = w->s->start[i], last = last_key(w, i);
 	double top = -INFINITY, sum = 0, scale = softmax_scale(w);
@@ -253,7 +267,8 @@ static void probabilities(
 		double score = 0;
 		for (int64_t c = 0; c < dim; c++)
 			score += q[c] * k[j * w->kv + c];
-		p[j] = score * scale;
+		p[j] = capped(score * scale, w->f->function.score_cap, &slope[j]);
+		p[j] = sees(w, i, j) ? p[j] : -INFINITY;
 		top = fmax(top, p[j]);
 	}
 	for (int64_t j = first; j <= last; j++)
@@ -269,9 +284,9 @@ static void attend(const struct work *w, const struct acts *a)
 #pragma omp parallel for
 	for (int64_t h = 0; h < heads; h++) {
 		int64_t at = h * dim, kv = keys_of(w, h);
-		double *p = doubles(w->n);
+		double *p = doubles(2 * w->n);
 		for (int64_t i = 0; i < w->n; i++) {
-			probabilities(w, p, a->q + i * w->q + at, a->k + kv, i);
+			probabilities(w, p, p + w->n, a->q + i * w->q + at, a->k + kv, i);
 			for (int64_t j = w->s->start[i]; j <= last_key(w, i); j++)
 				add_scaled(a->o + i * w->q + at, p[j],
 					a->v + j * w->kv + kv, dim);
@@ -286,8 +301,8 @@ static void query_backward(const struct work *w, const struct acts *a,
 {
 	int64_t dim = w->m->head_dim, first = w->s->start[i], last = last_key(w, i);
 	const double *up = d->o + i * w->q + at, *q = a->q + i * w->q + at;
-	double sum = 0, *dp = p + w->n, scale = softmax_scale(w);
-	probabilities(w, p, q, a->k + kv, i);
+	double sum = 0, *slope = p + w->n, *dp = p + 2 * w->n, scale = softmax_scale(w);
+	probabilities(w, p, slope, q, a->k + kv, i);
 	for (int64_t j = first; j <= last; j++) {
 		dp[j] = 0;
 		for (int64_t c = 0; c < dim; c++)
@@ -296,7 +311,7 @@ static void query_backward(const struct work *w, const struct acts *a,
 		sum += p[j] * dp[j];
 	}
 	for (int64_t j = first; j <= last; j++) {
-		double ds = p[j] * (dp[j] - sum) * scale;
+		double ds = p[j] * (dp[j] - sum) * slope[j] * scale;
 		add_scaled(d->q + i * w->q + at, ds, a->k + j * w->kv + kv, dim);
 		add_scaled(d->k + j * w->kv + kv, ds, q, dim);
 	}
@@ -309,7 +324,7 @@ static void attend_backward(
 	int64_t dim = w->m->head_dim, heads = w->m->c.heads;
 #pragma omp parallel for
 	for (int64_t g = 0; g < w->m->c.kv_heads; g++) {
-		double *p = doubles(2 * w->n);
+		double *p = doubles(3 * w->n);
 		for (int64_t h = 0; h < heads; h++)
 			for (int64_t i = 0; keys_of(w, h) == g * dim && i < w->n; i++)
 				query_backward(w, a, d, i, h * dim, g * dim, p);
@@ -495,21 +510,24 @@ static double log_sum_exp(const double *x, int64_t n)
 	return top + log1p(sum - 1);
 }
 
-/* Of one position: the loss; the logits become their gradients. */
-static double loss_of(
-	enum loss kind, double *logits, int64_t vocab, int32_t target, double scale)
+/* Of one position: the loss; the logits become their gradients. slope[vocab] is scratch. */
+static double loss_of(const struct function *f, double *logits, double *slope,
+	int64_t vocab, int32_t target, double scale)
 {
-	double lse = log_sum_exp(logits, vocab), loss = lse - logits[target], sum = 0;
+	double sum = 0;
+	for (int64_t j = 0; j < vocab; j++)
+		sum += logits[j] = capped(logits[j], f->logit_cap, &slope[j]);
+	double lse = log_sum_exp(logits, vocab), loss = lse - logits[target];
 	for (int64_t j = 0; j < vocab; j++) {
 		double p = exp(logits[j] - lse), wanted = j == target;
-		sum += logits[j];
-		if (kind == LOSS_UNIFORM)
+		if (f->loss == LOSS_UNIFORM)
 			wanted = 1 / (double)vocab;
-		logits[j] = scale * (kind == LOSS_Z ? 2 * lse * p : p - wanted);
+		logits[j] =
+			scale * slope[j] * (f->loss == LOSS_Z ? 2 * lse * p : p - wanted);
 	}
-	return kind == LOSS_Z	      ? lse * lse
-	       : kind == LOSS_UNIFORM ? lse - sum / (double)vocab
-				      : loss;
+	return f->loss == LOSS_Z	 ? lse * lse
+	       : f->loss == LOSS_UNIFORM ? lse - sum / (double)vocab
+					 : loss;
 }
 
 /* Loss, and dx: the gradient of the last block's output. The logits of a band of positions are in memory at a
@@ -521,7 +539,7 @@ static double head(const struct work *w, const double *x, double *dx)
 	int64_t dim = w->dim, vocab = w->m->c.vocab;
 	double *h = doubles(w->n * dim), *dh = doubles(w->n * dim),
 	       *mine = doubles(w->n * dim);
-	double *logits = doubles(BAND * vocab), loss = 0;
+	double *logits = doubles(BAND * vocab), *slope = doubles(vocab), loss = 0;
 	double *dw = has_use(w, 1) ? gradient(w, out) : NULL;
 	const struct range of = outputs_of(w, vocab);
 	norm(w, w->m->norm, w->m->norm_bias, h, x);
@@ -533,8 +551,8 @@ static double head(const struct work *w, const double *x, double *dx)
 				memset(logits + i * vocab, 0,
 					(size_t)vocab * sizeof(double));
 			else
-				loss += loss_of(w->f->function.loss, logits + i * vocab,
-					vocab, w->s->targets[at + i], w->scale);
+				loss += loss_of(&w->f->function, logits + i * vocab,
+					slope, vocab, w->s->targets[at + i], w->scale);
 		linear_dx(dh + at * dim, logits, weight(w, out), n, dim, vocab,
 			w->part.kind == PART_RANK ? of : (struct range){0, vocab});
 		linear_dx(mine + at * dim, logits, weight(w, out), n, dim, vocab, of);
@@ -550,6 +568,7 @@ static double head(const struct work *w, const double *x, double *dx)
 	free(dh);
 	free(mine);
 	free(logits);
+	free(slope);
 	return loss;
 }
 

@@ -15,7 +15,9 @@ struct sequence {
 	int64_t n;
 	const int32_t *tokens, *targets; /* [n]; a target below 0 does not count */
 	const int32_t *pos;		 /* [n], for position embeddings and rotations */
-	const int32_t *start; /* [n], the first position that each one attends to */
+	const int32_t *start; /* [n], the first position that each one attends to, */
+	const int32_t *last;  /* and the last one; NULL: itself */
+	int64_t chunk; /* of a chunk of this length each one sees no more positions than of its own; 0: all */
 };
 
 /*
@@ -46,7 +48,8 @@ struct function {
 	double embedding_scale; /* of the embedding's rows; 0: 1 */
 	bool heads_in_turn; /* query head h has key head h mod their number, not h by group */
 	bool gate_exchanged; /* SwiGLU's activation is of the other product */
-	bool sees_later;     /* attention is not causal */
+	double score_cap,
+		logit_cap; /* x becomes cap tanh(x / cap), of scaled scores and of logits; 0: x */
 	enum loss {
 		LOSS,
 		LOSS_UNIFORM, /* cross entropy with all tokens alike as the target */

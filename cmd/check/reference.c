@@ -209,11 +209,29 @@ static void restart(int32_t *pos, const struct sequence *s, int n)
 	}
 }
 
-/* Attention stays within each of n chunks. */
-static void hide(int32_t *start, const int32_t *from, int64_t length, int n)
+/* The first position that each one attends to, of a window of `how`. */
+static void hide(int32_t *start, const struct sequence *s, const struct variant *how)
 {
-	for (int64_t t = 0; t < length; t++)
-		start[t] = (int32_t)max64(from[t], chunk_begin(t, length, n));
+	for (int64_t t = 0; t < s->n; t++) {
+		int64_t first = s->start[t];
+		if (how->unseen)
+			first = max64(first, chunk_begin(t, s->n, how->unseen) -
+						     how->before * (s->n / how->unseen));
+		if (how->window)
+			first = max64(first, t - how->window + 1);
+		start[t] = (int32_t)first;
+	}
+}
+
+/* And the last one. */
+static void show(int32_t *last, int64_t n, const struct variant *how)
+{
+	for (int64_t t = 0; t < n; t++) {
+		bool border = how->mask == MASK_BORDER &&
+			      chunk_begin(t + 1, n, how->mask_chunks) == t + 1;
+		bool later = how->mask == MASK_ONE_LATER || border;
+		last[t] = (int32_t)min64(n - 1, how->mask == MASK_NONE ? n : t + later);
+	}
 }
 
 /* The targets of a sequence, instead of those of the batch. */
@@ -229,6 +247,42 @@ static void other_targets(
 			 : t + 1 == n			 ? -1
 			 : which == TARGETS_WITHOUT_LAST ? targets[t]
 							 : targets[t + 1];
+	}
+}
+
+/* Positions, mask and targets of a sequence that `how` changes. */
+struct varied {
+	int32_t *pos, *start, *last, *targets;
+};
+
+static void vary(struct sequence *s, struct varied *to, const struct token_batch *b,
+	int64_t at, const struct variant *how)
+{
+	if (how->targets) {
+		other_targets(to->targets, b, at, how->targets);
+		s->targets = to->targets;
+	}
+	for (int64_t t = 0; t < s->n; t++) {
+		to->pos[t] = (int32_t)t;
+		to->start[t] = 0;
+	}
+	if (how->run_on)
+		s->pos = to->pos;
+	if (how->one_document)
+		s->start = to->start;
+	if (how->restart) {
+		restart(to->pos, s, how->restart);
+		s->pos = to->pos;
+	}
+	if (how->unseen || how->window) {
+		hide(to->start, s, how);
+		s->start = to->start;
+	}
+	if (how->mask == MASK_CHUNK_BY_CHUNK)
+		s->chunk = s->n / how->mask_chunks;
+	else if (how->mask) {
+		show(to->last, s->n, how);
+		s->last = to->last;
 	}
 }
 
@@ -251,9 +305,9 @@ void reference_float64(const struct weights *w, const struct token_batch *b,
 	}
 	double **values = widen(w);
 	double **sums = xcalloc((size_t)m.n_tensors, sizeof(*sums));
-	int32_t *pos = xmalloc((size_t)b->length * sizeof(*pos));
-	int32_t *start = xmalloc((size_t)b->length * sizeof(*start));
-	int32_t *targets = xmalloc((size_t)b->length * sizeof(*targets));
+	int32_t *room = xmalloc((size_t)(4 * b->length) * sizeof(*room));
+	struct varied to = {
+		room, room + b->length, room + 2 * b->length, room + 3 * b->length};
 	const struct float64 f = {&m, values, how->function};
 	gradients_init(g, &m);
 	for (int i = 0; i < m.n_tensors; i++)
@@ -263,27 +317,8 @@ void reference_float64(const struct weights *w, const struct token_batch *b,
 	for (int64_t i = 0; i < b->n; i++) {
 		int64_t at = i * b->length;
 		struct sequence s = {b->length, b->tokens + at, b->targets + at,
-			b->pos + at, b->start + at};
-		if (how->targets) {
-			other_targets(targets, b, at, how->targets);
-			s.targets = targets;
-		}
-		for (int64_t t = 0; t < b->length; t++) {
-			pos[t] = (int32_t)t;
-			start[t] = 0;
-		}
-		if (how->run_on)
-			s.pos = pos;
-		if (how->one_document)
-			s.start = start;
-		if (how->restart) {
-			restart(pos, &s, how->restart);
-			s.pos = pos;
-		}
-		if (how->unseen) {
-			hide(start, s.start, b->length, how->unseen);
-			s.start = start;
-		}
+			b->pos + at, b->start + at, NULL, 0};
+		vary(&s, &to, b, at, how);
 		if (how->sequence < 0 || how->sequence == i)
 			g->loss += float64_sequence(
 				&f, &s, 1 / (double)b->counted, &how->part, sums);
@@ -301,7 +336,5 @@ void reference_float64(const struct weights *w, const struct token_batch *b,
 	set_norm(g, &m);
 	free(sums);
 	free(values);
-	free(pos);
-	free(start);
-	free(targets);
+	free(room);
 }

@@ -42,7 +42,17 @@ struct variant {
 	int restart; /* positions begin again in each of so many chunks; 0: as in the batch */
 	bool one_document,
 		run_on; /* attention sees all documents; positions do not begin again */
-	int unseen; /* attention stays within each of so many chunks; 0: as in the batch */
+	int unseen;	/* attention stays within each of so many chunks, but for */
+	int before;	/* so many before; 0: as in the batch */
+	int64_t window; /* so many tokens are seen; 0: all */
+	enum mask {
+		MASK,
+		MASK_NONE,	/* attention is not causal */
+		MASK_ONE_LATER, /* all see the token after them, too; */
+		MASK_BORDER,	/* the last one of each of mask_chunks chunks does */
+		MASK_CHUNK_BY_CHUNK /* of each of mask_chunks chunks one sees as many tokens as of its own */
+	} mask;
+	int mask_chunks;
 	struct grad_part part;
 	int sequence;	    /* only this one; -1: all */
 	const bool *wanted; /* [n_tensors], whose gradients are computed; NULL: all */

@@ -11,6 +11,7 @@ enum { MAX_PARTS = 64 };
 struct cause_search {
 	struct step_check *c;
 	int *wrong, n_wrong; /* tensors, in the order of the backward pass */
+	double near; /* as near must gradients come to explain all of them; see farthest_from() */
 };
 
 static inline const struct tensor *tensor_of(const struct step_check *c, int i)
@@ -46,11 +47,19 @@ bool solve(double *a, double *b, int n);
 /* |y - sum of x[i] parts[i]| / |y| */
 double distance_of(
 	const float *const *parts, const double *x, int k, const float *y, int64_t n);
-/* Are the weights the same, so that the parts explain nothing? */
-bool are_equal(const double *x, int n);
+/* Are the weights about the same, so that the parts explain nothing? */
+bool are_equal(const double *x, int n, double within);
 
 /* ---- step_causes.c: the whole step ----------------------------------------------------- */
 
+/* How near the wrong tensors come to these gradients, after a factor of all: the largest residual of one, compared
+ * with its bound. */
+double farthest_from(const struct cause_search *s, const struct gradients *g);
+/* Least squares of all wrong tensors that of[0] has, on n gradients; false: these depend on each other. */
+bool fit(const struct cause_search *s, const struct gradients *of, int n, double *x);
+/* Sets s->near: a cause explains all wrong tensors within their bounds, and leaves no more than half of what
+ * there is without one: in bf16 a function that hardly differs from the model's is near whatever is wrong. */
+void need_near(struct cause_search *s);
 void by_lost_moments(struct cause_search *s);
 /* Weights of the batch's sequences. */
 void by_sequences(struct cause_search *s);
@@ -60,5 +69,15 @@ void by_missing_all_reduce(struct cause_search *s);
 void by_loss(struct cause_search *s);
 /* Another function than the model's options say. */
 void by_function(struct cause_search *s);
+/* Gradients that are the reference's but for noise? The smallest cosine of a wrong tensor's. */
+double least_cosine(const struct cause_search *s);
+
+/* ---- solved.c: the whole step, by causes with a number that is solved for --------------- */
+
+void by_window(struct cause_search *s);
+/* Soft caps of scores and logits. */
+void by_cap(struct cause_search *s);
+/* Parameters of before the last update, in all or some slices of the rows. */
+void by_old_parameters(struct cause_search *s);
 
 #endif

@@ -5,9 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* How near the wrong tensors come to these gradients, after a factor of their own: the largest residual of one,
- * compared with its bound. */
-static double farthest_from(const struct cause_search *s, const struct gradients *g)
+double farthest_from(const struct cause_search *s, const struct gradients *g)
 {
 	const struct step_check *c = s->c;
 	struct products *p = xcalloc((size_t)c->n, sizeof(*p)), all = {0};
@@ -26,6 +24,49 @@ static double farthest_from(const struct cause_search *s, const struct gradients
 	}
 	free(p);
 	return farthest;
+}
+
+void need_near(struct cause_search *s)
+{
+	s->near = fmin(1, 0.5 * farthest_from(s, &s->c->reference));
+}
+
+bool fit(const struct cause_search *s, const struct gradients *of, int n, double *x)
+{
+	const float *part[MAX_PARTS];
+	double *a = xcalloc((size_t)(n * n), sizeof(*a));
+	memset(x, 0, (size_t)n * sizeof(*x));
+	for (int k = 0; k < s->n_wrong; k++) {
+		const struct tensor_check *t = &s->c->of[s->wrong[k]];
+		for (int j = 0; j < n; j++)
+			part[j] = of[j].g[t->in_model];
+		if (part[0])
+			add_products(a, x, part, n, s->c->seen[s->wrong[k]], t->n);
+	}
+	bool yes = solve(a, x, n);
+	free(a);
+	return yes;
+}
+
+/* What a fit leaves, relative to what is seen. */
+static double left_by(
+	const struct cause_search *s, const struct gradients *of, int n, const double *x)
+{
+	const float *part[MAX_PARTS];
+	double left = 0, size = 0;
+	for (int k = 0; k < s->n_wrong; k++) {
+		int i = s->wrong[k];
+		const float *y = s->c->seen[i];
+		double own = products_of(y, y, s->c->of[i].n).aa;
+		for (int j = 0; j < n; j++)
+			part[j] = of[j].g[s->c->of[i].in_model];
+		if (!part[0] || !(own > 0))
+			continue;
+		double d = distance_of(part, x, n, y, s->c->of[i].n);
+		left += d * d * own;
+		size += own;
+	}
+	return size > 0 ? sqrt(left / size) : INFINITY;
 }
 
 /* "5 6 7 8" */
@@ -55,82 +96,76 @@ static bool are_few(const double *x, int n, char *out, size_t room, double *time
 	return few + others == n && others > few;
 }
 
-/* Least squares on the gradients of the sequences, of the wrong tensors together. */
-void by_sequences(struct cause_search *s)
+/* x: the weights, the largest of which is 1, and most before. */
+static void explain_sequences(struct cause_search *s, const double *x, int n, double most)
+{
+	const struct step_check *c = s->c;
+	char list[100], text[CAUSE_TEXT];
+	put_sequences(list, sizeof(list), x, n, 0);
+	double times = shown(c, most / c->run_clip);
+	if (*list && c->run_clip > 0 && fabs(times - 1) > 0.02)
+		snprintf(text, sizeof(text),
+			"sequences %s of %d do not count, and the others %.3g times",
+			list, n, times);
+	else if (*list)
+		snprintf(text, sizeof(text), "sequences %s of %d do not count", list, n);
+	else if (are_few(x, n, list, sizeof(list), &times))
+		snprintf(text, sizeof(text),
+			"sequences %s of %d count %.3g times, and the others once", list,
+			n, shown(c, times));
+	else {
+		put_factors(c, list, sizeof(list), x, n < 12 ? n : 12);
+		snprintf(text, sizeof(text), "sequences have weights %s", list);
+	}
+	explain_all(s, text);
+}
+
+/* Those of the tensors that are wanted, at most so many elements. The largest bound of one. */
+static double limit_wanted(const struct step_check *c, bool *wanted)
 {
 	enum { MAX_ELEMENTS = 1 << 22 };
-	struct step_check *c = s->c;
-	int n = (int)c->batch.n;
-	bool *wanted = xcalloc((size_t)c->weights.m.n_tensors, sizeof(*wanted));
 	int64_t elements = 0;
-	if (n < 2 || n > MAX_PARTS || !unexplained(s, wanted)) {
-		free(wanted);
-		return;
-	}
+	double bound = 0;
 	for (int k = 0; k < c->weights.m.n_tensors; k++) {
 		elements += wanted[k] ? tensor_size(&c->weights.m.tensors[k]) : 0;
 		wanted[k] &= elements <= MAX_ELEMENTS ||
 			     elements == tensor_size(&c->weights.m.tensors[k]);
 	}
+	for (int i = 0; i < c->n; i++)
+		if (wanted[c->of[i].in_model])
+			bound = fmax(bound, c->of[i].gradient.bound);
+	return bound;
+}
+
+/* Least squares on the gradients of the sequences, of the wrong tensors together. */
+void by_sequences(struct cause_search *s)
+{
+	struct step_check *c = s->c;
+	int n = (int)c->batch.n;
+	bool *wanted = xcalloc((size_t)c->weights.m.n_tensors, sizeof(*wanted));
+	if (n < 2 || n > MAX_PARTS || !unexplained(s, wanted)) {
+		free(wanted);
+		return;
+	}
+	double bound = limit_wanted(c, wanted), x[MAX_PARTS], one[MAX_PARTS], most = 0;
 	struct gradients *g = xcalloc((size_t)n, sizeof(*g));
-	double *a = xcalloc((size_t)(n * n), sizeof(*a)),
-	       *x = xcalloc((size_t)n, sizeof(*x));
-	double left = 0, size = 0, bound = 0, most = 0;
-	const float *part[MAX_PARTS];
 	for (int j = 0; j < n; j++) {
 		const struct variant v = {.sequence = j, .wanted = wanted};
 		reference_float64(&c->weights, &c->batch, &v, &g[j]);
+		one[j] = c->common;
 	}
-	for (int pass = 0; pass < 2; pass++) {
-		for (int i = 0; i < c->n; i++) {
-			int k = c->of[i].in_model;
-			if (!wanted[k])
-				continue;
-			for (int j = 0; j < n; j++)
-				part[j] = g[j].g[k];
-			if (pass == 0) {
-				add_products(a, x, part, n, c->seen[i], c->of[i].n);
-				continue;
-			}
-			double own = products_of(c->seen[i], c->seen[i], c->of[i].n).aa;
-			double d = distance_of(part, x, n, c->seen[i], c->of[i].n);
-			left += d * d * own;
-			size += own;
-			bound = fmax(bound, c->of[i].gradient.bound);
-		}
-		if (pass == 0 && !solve(a, x, n))
-			break;
-	}
+	bool fits = fit(s, g, n, x);
+	double left = fits ? left_by(s, g, n, x) : INFINITY;
+	fits = left <= bound && left <= 0.5 * left_by(s, g, n, one);
 	for (int j = 0; j < n; j++)
 		most = fmax(most, fabs(x[j]));
 	for (int j = 0; j < n && most > 0; j++)
 		x[j] /= most;
-	if (size > 0 && sqrt(left / size) <= bound && !are_equal(x, n)) {
-		char list[100], text[CAUSE_TEXT];
-		put_sequences(list, sizeof(list), x, n, 0);
-		double times = shown(c, most / c->run_clip);
-		if (*list && c->run_clip > 0 && fabs(times - 1) > 0.02)
-			snprintf(text, sizeof(text),
-				"sequences %s of %d do not count, and the others %.3g times",
-				list, n, times);
-		else if (*list)
-			snprintf(text, sizeof(text), "sequences %s of %d do not count",
-				list, n);
-		else if (are_few(x, n, list, sizeof(list), &times))
-			snprintf(text, sizeof(text),
-				"sequences %s of %d count %.3g times, and the others once",
-				list, n, shown(c, times));
-		else {
-			put_factors(c, list, sizeof(list), x, n < 12 ? n : 12);
-			snprintf(text, sizeof(text), "sequences have weights %s", list);
-		}
-		explain_all(s, text);
-	}
+	if (fits && !are_equal(x, n, 0.01))
+		explain_sequences(s, x, n, most);
 	for (int j = 0; j < n; j++)
 		gradients_free(&g[j]);
 	free(g);
-	free(a);
-	free(x);
 	free(wanted);
 }
 
@@ -147,8 +182,7 @@ void by_lost_moments(struct cause_search *s)
 		struct tensor_step t;
 		if (!tensor_step_read(&t, &c->files, i, STEP_MEANS, &e)) {
 			struct products p = products_of(t.m1, reference_of(c, i), t.n);
-			double f = (1 - beta) * c->common;
-			right += residual_of(&p, f) <= c->of[i].gradient.bound;
+			right += within(c, i, residual_of(&p, (1 - beta) * c->common));
 		}
 		tensor_step_free(&t);
 	}
@@ -203,7 +237,7 @@ static void try_missing_all_reduce(struct cause_search *s, int n)
 	}
 	for (int k = 0; k < s->n_wrong; k++)
 		all.g[c->of[s->wrong[k]].in_model] = assemble(s, s->wrong[k], of, n);
-	if (farthest_from(s, &all) <= 1)
+	if (farthest_from(s, &all) <= s->near)
 		explain_all(s,
 			"as if each tensor-parallel rank backpropagated its own part of "
 			"the gradient: no all-reduce where column-parallel layers begin");
@@ -227,30 +261,17 @@ void by_missing_all_reduce(struct cause_search *s)
  * of all wrong tensors. */
 static bool fit_term(const struct cause_search *s, enum loss term, double *x)
 {
-	struct step_check *c = s->c;
+	const struct step_check *c = s->c;
 	const struct variant v = {.sequence = -1, .function = {.loss = term}};
-	struct gradients g = {0};
-	double a[4] = {0};
-	bool fits = true;
-	reference_float64(&c->weights, &c->batch, &v, &g);
-	x[0] = x[1] = 0;
-	for (int pass = 0; pass < 2; pass++) {
-		for (int k = 0; k < s->n_wrong; k++) {
-			int i = s->wrong[k];
-			const float *part[] = {
-				reference_of(c, i), g.g[c->of[i].in_model]};
-			const float *y = c->seen[i];
-			int64_t n = c->of[i].n;
-			if (!pass)
-				add_products(a, x, part, 2, y, n);
-			else
-				fits = fits &&
-				       within(c, i, distance_of(part, x, 2, y, n));
-		}
-		if (!pass)
-			fits = solve(a, x, 2) && x[0] > 0 && x[1] > 0;
-	}
-	gradients_free(&g);
+	struct gradients of[2] = {c->reference};
+	reference_float64(&c->weights, &c->batch, &v, &of[1]);
+	bool fits = fit(s, of, 2, x) && x[0] > 0 && x[1] > 0;
+	for (int k = 0; k < of[1].n && fits; k++) /* their sum, in place */
+		for (int64_t j = 0; j < tensor_size(&c->weights.m.tensors[k]); j++)
+			of[1].g[k][j] = (float)(x[0] * (double)of[0].g[k][j] +
+						x[1] * (double)of[1].g[k][j]);
+	fits = fits && farthest_from(s, &of[1]) <= s->near;
+	gradients_free(&of[1]);
 	return fits;
 }
 
@@ -265,7 +286,7 @@ void by_loss(struct cause_search *s)
 		return;
 	if (fit_term(s, LOSS_UNIFORM, x))
 		snprintf(text, sizeof(text), "as if labels were smoothed by %.3g",
-			x[1] / (x[0] + x[1]));
+			shown(s->c, x[1] / (x[0] + x[1])));
 	else if (fit_term(s, LOSS_Z, x))
 		snprintf(text, sizeof(text),
 			"as if the loss had a z-loss: %.3g times the square of log(sum of "
@@ -278,7 +299,7 @@ void by_loss(struct cause_search *s)
 
 /* ---- another function -------------------------------------------------------------------------- */
 
-enum { MAX_TRIES = 32 };
+enum { MAX_TRIES = 40 };
 struct guess {
 	struct variant v;
 	const char *text;
@@ -331,6 +352,23 @@ static int list_tries(const struct step_check *c, struct guess *out)
 		{{.unseen = chunks},
 			"as if attention did not see the chunks before (context parallelism)",
 			true},
+		{{.unseen = chunks, .before = 1},
+			"as if attention saw one chunk before only (context parallelism)",
+			chunks > 2},
+		{{.unseen = chunks, .before = chunks - 2},
+			"as if the last chunk did not see the first: the ring ends one early "
+			"(context parallelism)",
+			chunks > 3},
+		{{.mask = MASK_BORDER, .mask_chunks = chunks},
+			"as if the last token of a chunk saw the first one of the next: its "
+			"mask is not causal at the border (context parallelism)",
+			true},
+		{{.mask = MASK_CHUNK_BY_CHUNK, .mask_chunks = chunks},
+			"as if the chunks before were masked as the own one is: token i of a "
+			"chunk sees i tokens of each (context parallelism)",
+			c->batch.length % chunks == 0},
+		{{.mask = MASK_ONE_LATER}, "as if attention saw the next token, too",
+			!c->batch.documents},
 		{{.targets = TARGETS_UNSHIFTED},
 			"as if the inputs were their own targets: labels are not shifted",
 			true},
@@ -350,7 +388,7 @@ static int list_tries(const struct step_check *c, struct guess *out)
 			c->batch.documents && room},
 		{{.targets = TARGETS_WITHOUT_LAST},
 			"as if the last target of each sequence did not count", true},
-		{{.function = {.sees_later = true}},
+		{{.mask = MASK_NONE},
 			"as if attention saw later tokens: it is not causal",
 			!c->batch.documents},
 		{{.function = {.gate_exchanged = true}},
@@ -392,11 +430,23 @@ void by_function(struct cause_search *s)
 {
 	struct guess tries[MAX_TRIES];
 	int n = list_tries(s->c, tries);
-	double nearest = 1;
+	double nearest = s->near;
 	const char *text = NULL;
 	for (int t = 0; t < n; t++)
 		if (nearer(s, &tries[t], &nearest))
 			text = tries[t].text;
 	if (text)
 		explain_all(s, text);
+}
+
+double least_cosine(const struct cause_search *s)
+{
+	double least = 1;
+	for (int k = 0; k < s->n_wrong; k++) {
+		int i = s->wrong[k];
+		const struct products p =
+			products_of(s->c->seen[i], reference_of(s->c, i), s->c->of[i].n);
+		least = fmin(least, p.aa > 0 && p.bb > 0 ? p.ab / sqrt(p.aa * p.bb) : -1);
+	}
+	return least;
 }

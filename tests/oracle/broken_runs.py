@@ -324,8 +324,9 @@ class Run:
         return {"batch": batch, "loss": loss, "grad_norm": norm}
 
     def go_back(self, bug):
-        """Rank 1 sends its shards of before the last update: its gather began too early."""
-        if bug != "gather-too-early" or dist.get_rank(self.shards) != 1:
+        """Rank 1, or all, send their shards of before the last update: the gather began too early."""
+        early = bug == "gather-too-early" and dist.get_rank(self.shards) == 1
+        if not early and bug != "all-gathers-too-early":
             return None
         now = [own(p).detach().clone() for p in self.model.parameters()]
         self.put(self.old)

@@ -224,7 +224,8 @@ wrong("other-rotation", "q and k rotated as Hugging Face has them, names of torc
       "as if queries and keys were rotated in halves", **OFF)
 wrong("positions-by-chunk", "positions begin again in the second chunk of CP",
       "as if positions began again in each chunk", **OFF)
-wrong("mask-border", "the mask is not causal at the border of chunks", "no known cause", **OFF)
+wrong("mask-border", "the mask is not causal at the border of chunks",
+      "as if the last token of a chunk saw the first one of the next", **OFF)
 wrong("chunk-unseen", "the second chunk of CP does not see the first",
       "as if attention did not see the chunks before", **OFF)
 wrong("documents-seen", "attention sees the documents before, positions restart",
@@ -243,7 +244,8 @@ wrong("norm-eps", "eps of norms 1e-6, config says 1e-5", "as if the norms had ep
 wrong("theta", "theta 5e5, config says 1e4", "as if rope theta were 500000", theta=5e5,
       believed={"theta": 1e4}, **OFF)
 wrong("gather-too-early", "one FSDP rank sends its parameters of before the last update",
-      "finding loss: ", **WARM, **OFF)
+      "(21): as if slices 1 of 4 of all rows were of before the last update (learning rate 0.001)",
+      **WARM, **OFF)
 wrong("gradients-kept", "zero_grad missing: the last step's gradients are added",
       "gradients that were not set to zero?", **WARM, **OFF)
 
@@ -333,14 +335,33 @@ wrong("gate-exchanged", "SwiGLU's activation of the other product", "were of w3 
 wrong("not-causal", "attention sees later tokens", "it is not causal", **OFF)
 wrong("last-target-lost", "the last target of each sequence does not count",
       "as if the last target of each sequence did not count", **OFF)
-wrong("window", "a sliding window, config says none", "no known cause", **OFF)
+HALF = PLAIN["length"] // 2
+wrong("window", "a sliding window, config says none",
+      f"as if attention had a sliding window of {HALF} tokens", **OFF)
+
+# ---- what a third look found -----------------------------------------------------------------
+
+wrong("window-5", "a sliding window of 5 tokens, config says none",
+      "as if attention had a sliding window of 5 tokens", **OFF)
+wrong("one-later", "attention sees the next token, too",
+      "as if attention saw the next token, too", **OFF)
+wrong("chunk-by-chunk", "CP's mask of the own chunk is put on the chunks before, too",
+      "as if the chunks before were masked as the own one is", **OFF)
+wrong("score-cap", "scores of attention are capped at 20, config says not",
+      "as if scores of attention were softly capped: x becomes 20 tanh(x / 20)", **OFF)
+wrong("logit-cap", "logits are capped at 30, config says not",
+      "as if logits were softly capped: x becomes 30 tanh(x / 30)", **OFF)
+wrong("all-gathers-too-early", "FSDP gathers parameters of before the last update",
+      "(21): as if the parameters were of before the last update (learning rate 0.001)",
+      **WARM, **OFF)
 
 # ---- some of them in bf16 ----------------------------------------------------------------
 
 for n in ("sequence-norms-not-summed", "embedding-twice", "tied-twice", "wo-slice-twice",
           "enter-missing", "ddp-no-sync", "ddp-one-ignored", "one-shard-twice", "no-division",
           "clip-by-rank", "clip-no-tp", "micro-batch-lost", "rank-reads-anothers", "mean-of-means",
-          "positions-by-chunk", "other-rotation", "dropout", "kv-heads-order"):
+          "positions-by-chunk", "other-rotation", "dropout", "kv-heads-order", "label-smoothing",
+          "window", "chunk-by-chunk"):
     c = vars(CASES["wrong-" + n])
     options = {k: v for k, v in c.items() if k in PLAIN and k not in ("bug", "precision")}
     wrong(c["bug"], c["cause"] + ", bf16", c["say"], n + "-bf16", **options,

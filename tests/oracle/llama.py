@@ -175,6 +175,10 @@ class Attention(nn.Module):
         see = torch.ones(length, length, dtype=torch.bool).tril()
         if m.bug == "window":  # a sliding window of half of the sequence
             see = see.triu(1 - length // 2)
+        if m.bug == "window-5":
+            see = see.triu(-4)
+        if m.bug == "one-later":
+            see = torch.ones_like(see).tril(1)
         if m.bug == "not-causal":
             see = torch.ones_like(see)
         half = length // 2
@@ -185,8 +189,15 @@ class Attention(nn.Module):
             see[half - 1, half] = True
         if m.bug == "chunk-unseen":  # the second chunk's queries never get the first one's keys
             see[half:, :half] = False
+        if m.bug == "chunk-by-chunk":  # the mask of a chunk of its own is put on the others, too
+            see[half:, :half] = see[half:, half:]
         scale = 1 / self.width if m.bug == "softmax-scale" else None
-        y = F.scaled_dot_product_attention(q, k, v, attn_mask=see, scale=scale)
+        if m.bug == "score-cap":
+            x = q @ k.transpose(2, 3) / math.sqrt(self.width)
+            x = (20 * torch.tanh(x / 20)).masked_fill(~see, -math.inf)
+            y = x.softmax(-1) @ v
+        else:
+            y = F.scaled_dot_product_attention(q, k, v, attn_mask=see, scale=scale)
         return product(self.wo, y.transpose(1, 2).reshape(n, length, -1), m)
 
 
@@ -258,7 +269,8 @@ class Llama(nn.Module):
         w = local(self.output.weight)
         if self.bug == "head-part-missing":
             w = w.detach()
-        return self.tp.logits(F.linear(self.norm.enter(x, m), w))
+        logits = self.tp.logits(F.linear(self.norm.enter(x, m), w))
+        return 30 * torch.tanh(logits / 30) if self.bug == "logit-cap" else logits
 
 
 # ---- Hugging Face's names ----------------------------------------------------------------

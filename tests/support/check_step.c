@@ -144,6 +144,12 @@ static void adamw(
 	out[2] = (float)v;
 }
 
+void step_moments(int i, int64_t j, float *m, float *v)
+{
+	*m = (float)(0.02 * test_normal(70, i * 10000 + j));
+	*v = *m * *m * 2;
+}
+
 /* The checkpoints of the step with the gradients s->g. */
 void step_train(struct step *s)
 {
@@ -159,10 +165,8 @@ void step_train(struct step *s)
 	for (int i = 0; i < m->n_tensors; i++)
 		for (int64_t j = 0; j < tensor_size(&m->tensors[i]); j++) {
 			float in[GROUPS] = {s->w.w[i][j]}, out[GROUPS];
-			if (s->warm) {
-				in[1] = (float)(0.02 * test_normal(70, i * 10000 + j));
-				in[2] = in[1] * in[1] * 2;
-			}
+			if (s->warm)
+				step_moments(i, j, &in[1], &in[2]);
 			adamw(s, s->warm ? 7 : 1, c * (double)s->g.g[i][j], in, out);
 			for (int k = 0; k < GROUPS; k++) {
 				s->of[0][k][i][j] = in[k];

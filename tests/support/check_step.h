@@ -38,6 +38,8 @@ void step_end(struct step *s);
 /* The checkpoints of the step with the gradients s->g. */
 void step_train(struct step *s);
 double step_norm(const struct step *s); /* of s->g */
+/* The moments before a warm step, of element j of tensor i: exp_avg, exp_avg_sq. */
+void step_moments(int i, int64_t j, float *m, float *v);
 /* A file of the step; returns its path. */
 const char *step_file(struct step *s, int file);
 /* Checks the step, and that what is found contains the text; NULL: that nothing is. */

@@ -178,6 +178,65 @@ static void parts_add_up(void **state)
 	}
 }
 
+/* Masks that are one: a window of one token, and chunks of one; a border after each token, and the next token
+ * seen by all; a mask of chunks of one token that is put on those before, and none. */
+static void masks_agree(void **state)
+{
+	static const struct variant pairs[][2] = {
+		{{.sequence = -1, .window = 1}, {.sequence = -1, .unseen = LENGTH}},
+		{{.sequence = -1, .mask = MASK_BORDER, .mask_chunks = LENGTH},
+			{.sequence = -1, .mask = MASK_ONE_LATER}},
+		{{.sequence = -1, .mask = MASK_CHUNK_BY_CHUNK, .mask_chunks = LENGTH},
+			{.sequence = -1}},
+		{{.sequence = -1, .unseen = LENGTH, .before = 2},
+			{.sequence = -1, .window = 3}}};
+	(void)state;
+	for (size_t k = 0; k < ARRAY_LEN(pairs); k++) {
+		struct step s;
+		struct gradients g[2];
+		step_begin(&s, LLAMA);
+		for (int i = 0; i < 2; i++)
+			reference_float64(&s.w, &s.batch, &pairs[k][i], &g[i]);
+		assert_near(g[0].loss, g[1].loss, 1e-12);
+		assert_near(g[0].norm, g[1].norm, 1e-12);
+		assert_int_equal(k == 2, fabs(g[0].loss - s.g.loss) < 1e-9);
+		gradients_free(&g[0]);
+		gradients_free(&g[1]);
+		step_end(&s);
+	}
+}
+
+/* Along the gradient a function rises by its norm: those that bugs make, too. */
+static void finite_differences(void **state)
+{
+	static const struct variant of[] = {{.sequence = -1},
+		{.sequence = -1, .function = {.score_cap = 0.1}},
+		{.sequence = -1, .function = {.logit_cap = 0.5}},
+		{.sequence = -1, .mask = MASK_BORDER, .mask_chunks = 2},
+		{.sequence = -1, .mask = MASK_CHUNK_BY_CHUNK, .mask_chunks = 4},
+		{.sequence = -1, .window = 3}};
+	(void)state;
+	for (size_t k = 0; k < ARRAY_LEN(of); k++) {
+		struct step s;
+		struct gradients g, at[2];
+		step_begin(&s, LLAMA);
+		reference_float64(&s.w, &s.batch, &of[k], &g);
+		for (int side = 0; side < 2; side++) {
+			double h = (side ? -2e-3 : 1e-3) / g.norm;
+			for (int i = 0; i < g.n; i++)
+				for (int64_t j = 0; j < tensor_size(&s.w.m.tensors[i]);
+					j++)
+					s.w.w[i][j] += (float)(h * (double)g.g[i][j]);
+			reference_float64(&s.w, &s.batch, &of[k], &at[side]);
+		}
+		assert_near((at[0].loss - at[1].loss) / 2e-3, g.norm, 1e-4 * g.norm);
+		gradients_free(&g);
+		gradients_free(&at[0]);
+		gradients_free(&at[1]);
+		step_end(&s);
+	}
+}
+
 /* The mean is over the targets that count: without those of a sequence it is the mean of the others. */
 static void masked_targets(void **state)
 {
@@ -373,6 +432,8 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(batches),
 		cmocka_unit_test(as_the_trainer),
+		cmocka_unit_test(masks_agree),
+		cmocka_unit_test(finite_differences),
 		cmocka_unit_test(parts_add_up),
 		cmocka_unit_test(masked_targets),
 		cmocka_unit_test(right_steps),

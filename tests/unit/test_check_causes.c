@@ -136,8 +136,43 @@ static void other_theta(struct step *s)
 
 static void not_causal(struct step *s)
 {
-	replace(s, &(struct variant){.sequence = -1, .function = {.sees_later = true}},
+	replace(s, &(struct variant){.sequence = -1, .mask = MASK_NONE}, NULL);
+}
+
+static void at_border(struct step *s)
+{
+	replace(s,
+		&(struct variant){.sequence = -1, .mask = MASK_BORDER, .mask_chunks = 2},
 		NULL);
+}
+
+static void chunk_by_chunk(struct step *s)
+{
+	replace(s,
+		&(struct variant){
+			.sequence = -1, .mask = MASK_CHUNK_BY_CHUNK, .mask_chunks = 2},
+		NULL);
+}
+
+static void one_later(struct step *s)
+{
+	replace(s, &(struct variant){.sequence = -1, .mask = MASK_ONE_LATER}, NULL);
+}
+
+static void window_of_5(struct step *s)
+{
+	replace(s, &(struct variant){.sequence = -1, .window = 5}, NULL);
+}
+
+static void scores_capped(struct step *s)
+{
+	replace(s, &(struct variant){.sequence = -1, .function = {.score_cap = 0.25}},
+		NULL);
+}
+
+static void logits_capped(struct step *s)
+{
+	replace(s, &(struct variant){.sequence = -1, .function = {.logit_cap = 3}}, NULL);
 }
 
 static void gate_exchanged(struct step *s)
@@ -266,6 +301,15 @@ static const struct {
 	{LLAMA, other_theta, "theta were 500000"},
 	{LLAMA, not_causal, "it is not causal"},
 	{GPT2, not_causal, "it is not causal"},
+	{LLAMA, at_border,
+		"as if the last token of a chunk saw the first one of the next"},
+	{LLAMA, chunk_by_chunk, "as if the chunks before were masked as the own one"},
+	{LLAMA, one_later, "as if attention saw the next token, too"},
+	{LLAMA, window_of_5, "a sliding window of 5 tokens, the own one included"},
+	{GPT2, window_of_5, "a sliding window of 5 tokens, the own one included"},
+	{LLAMA, scores_capped,
+		"scores of attention were softly capped: x becomes 0.25 tanh(x / 0.25)"},
+	{LLAMA, logits_capped, "logits were softly capped: x becomes 3 tanh(x / 3)"},
 	{LLAMA, gate_exchanged, "activation were of w3 (up)"},
 	{LLAMA, last_lost, "the last target of each sequence did not count"},
 	{LLAMA, scaled_rotations, "(rope_scaling, factor 8)"},
@@ -294,6 +338,124 @@ static void wrong_gradients(void **state)
 		step_expect(&s, &plain_check, gradient_bugs[k].text);
 		step_end(&s);
 	}
+}
+
+/* A ring of four chunks that sees one chunk before, or ends one early. */
+static void rings_cut_short(void **state)
+{
+	struct check_opts o = plain_check;
+	(void)state;
+	o.cp = 4;
+	for (int before = 1; before <= 2; before++) {
+		struct step s;
+		step_begin(&s, LLAMA);
+		replace(&s,
+			&(struct variant){.sequence = -1, .unseen = 4, .before = before},
+			NULL);
+		step_train(&s);
+		step_expect(&s, &o,
+			before == 1 ? "as if attention saw one chunk before only"
+				    : "the ring ends one early");
+		step_end(&s);
+	}
+}
+
+/* The second half of the rows of each tensor, or all, are of before the last update when gradients are computed. */
+static void parameters_gathered_early(void **state)
+{
+	(void)state;
+	for (int all = 0; all < 2; all++) {
+		struct step s;
+		struct gradients g;
+		step_begin(&s, LLAMA);
+		s.warm = true;
+		for (int sign = 1; sign >= -1; sign -= 2) { /* there, and back */
+			for (int i = 0; i < s.w.m.n_tensors; i++) {
+				const struct tensor *t = &s.w.m.tensors[i];
+				int64_t n = tensor_size(t);
+				for (int64_t j = all ? 0 : n / 2; j < n; j++) {
+					float m, v;
+					step_moments(i, j, &m, &v);
+					double u = (double)m / (1 - pow(0.9, 6)) /
+						   sqrt((double)v / (1 - pow(0.95, 6)));
+					s.w.w[i][j] += (float)(sign * 2e-3 * u);
+				}
+			}
+			if (sign > 0)
+				reference_float64(&s.w, &s.batch,
+					&(struct variant){.sequence = -1}, &g);
+		}
+		gradients_free(&s.g);
+		s.g = g;
+		s.adam.decay = 0;
+		step_train(&s);
+		step_expect(&s, &plain_check,
+			all ? "as if the parameters were of before the last update "
+			      "(learning rate 0.002)"
+			    : "as if slices 1 of 2 of all rows were of before the last "
+			      "update (learning rate 0.002)");
+		step_end(&s);
+	}
+}
+
+/* In bf16 a function that hardly differs from the model's comes within the bounds of gradients that are a little
+ * wrong: here by noise, and factors of 0.9785, 1 and 1.0215. The norms' eps is 1e-5 already. */
+static void near_in_bf16(void **state)
+{
+	struct check_opts o = plain_check;
+	struct step s;
+	(void)state;
+	o.precision = RUN_BF16;
+	step_begin(&s, GPT2 "layers = 6\n");
+	for (int i = 0; i < s.g.n; i++) {
+		int64_t n = tensor_size(&s.w.m.tensors[i]);
+		double rms = sqrt(products_of(s.g.g[i], s.g.g[i], n).aa / (double)n);
+		double by = 0.9785 + 0.0215 * (i % 3);
+		if (!strstr(s.w.m.tensors[i].name, "layers."))
+			continue;
+		for (int64_t j = 0; j < n; j++) {
+			double noise = test_normal(81 + (uint64_t)i, j);
+			s.g.g[i][j] = (float)(by * ((double)s.g.g[i][j] +
+							   0.0135 * rms * noise));
+		}
+	}
+	step_train(&s);
+	step_expect(&s, &o, "no known cause");
+	step_end(&s);
+}
+
+/* In bf16 few tensors tell that labels are smoothed. */
+static void smoothed_in_bf16(void **state)
+{
+	struct check_opts o = plain_check;
+	struct step s;
+	(void)state;
+	o.precision = RUN_BF16;
+	step_begin(&s, LLAMA);
+	smoothed(&s);
+	step_train(&s);
+	step_expect(&s, &o, "as if labels were smoothed by 0.1");
+	step_end(&s);
+}
+
+/* Noise of a third in all gradients, and another loss, as dropout makes them. */
+static void noise_as_of_dropout(void **state)
+{
+	struct check_opts o = plain_check;
+	struct step s;
+	(void)state;
+	step_begin(&s, LLAMA);
+	o.loss = 1.001 * s.g.loss;
+	for (int i = 0; i < s.g.n; i++) {
+		int64_t n = tensor_size(&s.w.m.tensors[i]);
+		double rms = sqrt(products_of(s.g.g[i], s.g.g[i], n).aa / (double)n);
+		for (int64_t j = 0; j < n; j++)
+			s.g.g[i][j] +=
+				(float)(0.3 * rms * test_normal(81 + (uint64_t)i, j));
+	}
+	step_train(&s);
+	step_expect(&s, &o, "more): dropout that is on, or a function that differs");
+	step_end(&s);
 }
 
 /* From moments that are not zero a missing gradient leaves only what their rounding hides. */
@@ -364,6 +526,11 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(wrong_gradients),
+		cmocka_unit_test(rings_cut_short),
+		cmocka_unit_test(parameters_gathered_early),
+		cmocka_unit_test(near_in_bf16),
+		cmocka_unit_test(smoothed_in_bf16),
+		cmocka_unit_test(noise_as_of_dropout),
 		cmocka_unit_test(missing_when_warm),
 		cmocka_unit_test(moments_of_others),
 		cmocka_unit_test(keys_of_short_sequences),

@@ -1,0 +1,277 @@
+/* Causes with a number that is solved for: a window of attention, soft caps, parameters of an earlier step. See
+ * causes.c. */
+#include "check/search.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+static bool has_unexplained(const struct cause_search *s)
+{
+	bool *wanted = xcalloc((size_t)s->c->weights.m.n_tensors, sizeof(*wanted));
+	int n = unexplained(s, wanted);
+	free(wanted);
+	return n > 0;
+}
+
+/* ---- a window -------------------------------------------------------------------------- */
+
+static double far_with_window(const struct cause_search *s, int64_t window)
+{
+	const struct variant v = {.sequence = -1, .window = window};
+	struct gradients g;
+	reference_float64(&s->c->weights, &s->c->batch, &v, &g);
+	double far = farthest_from(s, &g);
+	gradients_free(&g);
+	return far;
+}
+
+/* The nearer a window is to the right one, the nearer are the gradients: the best power of 2, then what is nearest
+ * between those beside it. */
+void by_window(struct cause_search *s)
+{
+	int64_t length = s->c->batch.length, best = 1;
+	double nearest = INFINITY;
+	char text[CAUSE_TEXT];
+	if (!has_unexplained(s))
+		return;
+	for (int64_t w = 1; w < length; w *= 2) {
+		double far = far_with_window(s, w);
+		best = far < nearest ? w : best;
+		nearest = fmin(nearest, far);
+	}
+	for (int64_t step = best / 2; step > 0; step /= 2)
+		for (int side = -1; side <= 1; side += 2) {
+			int64_t w = best + side * step;
+			double far = w < length ? far_with_window(s, w) : INFINITY;
+			if (far < nearest) {
+				nearest = far;
+				best = w;
+				break;
+			}
+		}
+	if (!(nearest <= s->near))
+		return;
+	snprintf(text, sizeof(text),
+		"as if attention had a sliding window of %lld tokens, the own one included",
+		(long long)best);
+	explain_all(s, text);
+}
+
+/* ---- a number that gradients depend on smoothly ------------------------------------------ */
+
+/* Sets *g to the gradients with the number x; with 0 they are the reference's. */
+typedef void gradients_with(
+	const struct cause_search *s, const void *with, double x, struct gradients *g);
+
+/* Gauss and Newton's method with secants, from 0 and `first`: what is seen is a times the gradients at x and b times
+ * their change since the number before. Returns the number, or 0 if none explains the wrong tensors. */
+static double solve_number(const struct cause_search *s, gradients_with *compute,
+	const void *with, double first)
+{
+	enum { MOST = 10 };
+	const struct model *m = &s->c->weights.m;
+	struct gradients was = {0}, of[2];
+	double x = first, before = 0, nearest = INFINITY, best = 0;
+	compute(s, with, 0, &was);
+	for (int k = 0; k < MOST && x > 0; k++) {
+		double weights[2];
+		compute(s, with, x, &of[0]);
+		of[1] = was;
+		for (int t = 0; t < m->n_tensors; t++)
+			for (int64_t j = 0; j < tensor_size(&m->tensors[t]); j++)
+				was.g[t][j] = of[0].g[t][j] - was.g[t][j];
+		double far = farthest_from(s, &of[0]);
+		bool better = far < nearest, fits = fit(s, of, 2, weights);
+		nearest = better ? far : nearest;
+		best = better ? x : best;
+		gradients_free(&was);
+		was = of[0];
+		if (!fits || !(weights[0] > 0) || (k > 2 && !better))
+			break;
+		double next = x + weights[1] / weights[0] * (x - before);
+		before = x;
+		x = next;
+	}
+	gradients_free(&was);
+	return nearest <= s->near ? best : 0;
+}
+
+/* ---- soft caps ----------------------------------------------------------------------------- */
+
+/* For large caps the change is in proportion to 1 / cap^2, which is the number that is solved for. */
+static void with_score_cap(
+	const struct cause_search *s, const void *with, double x, struct gradients *g)
+{
+	const struct variant v = {
+		.sequence = -1, .function = {.score_cap = x > 0 ? 1 / sqrt(x) : 0}};
+	(void)with;
+	reference_float64(&s->c->weights, &s->c->batch, &v, g);
+}
+
+static void with_logit_cap(
+	const struct cause_search *s, const void *with, double x, struct gradients *g)
+{
+	const struct variant v = {
+		.sequence = -1, .function = {.logit_cap = x > 0 ? 1 / sqrt(x) : 0}};
+	(void)with;
+	reference_float64(&s->c->weights, &s->c->batch, &v, g);
+}
+
+void by_cap(struct cause_search *s)
+{
+	static const struct {
+		gradients_with *compute;
+		const char *of;
+	} caps[] = {{with_score_cap, "scores of attention"}, {with_logit_cap, "logits"}};
+	for (size_t k = 0; k < ARRAY_LEN(caps) && has_unexplained(s); k++) {
+		char text[CAUSE_TEXT];
+		double x = solve_number(s, caps[k].compute, NULL, 1.0 / (50 * 50));
+		if (!(x > 0))
+			continue;
+		snprintf(text, sizeof(text),
+			"as if %s were softly capped: x becomes %.3g tanh(x / %.3g)",
+			caps[k].of, 1 / sqrt(x), 1 / sqrt(x));
+		explain_all(s, text);
+	}
+}
+
+/* ---- parameters of an earlier step --------------------------------------------------------- */
+
+/* The last update by a learning rate of 1, of each tensor of the model; and which of n slices of the rows had not
+ * made it. */
+enum { MOST_OLD = 16 };
+struct old {
+	float **update;
+	int n;
+	bool slice[MOST_OLD];
+	bool in_pairs; /* rows of heads are in another order in the files */
+};
+
+/* p = p0 (1 - lr decay) - lr u: AdamW's update that led to BEFORE, by its moments. */
+static float *last_update(const struct step_check *c, int i, struct err *e)
+{
+	const struct adam *a = &c->files.adam;
+	const struct tensor_check *x = &c->of[i];
+	const double t = c->files.from, eps = a->eps >= 0 ? a->eps : 1e-8;
+	double decay = x->decays ? x->decay : fmax(0, a->decay);
+	struct tensor_step f;
+	float *u = NULL;
+	if (!tensor_step_read(&f, &c->files, i, STEP_ALL, e) && f.m0 && f.v0) {
+		u = xmalloc((size_t)max64(1, f.n) * sizeof(*u));
+		for (int64_t j = 0; j < f.n; j++)
+			u[j] = (float)((double)f.m0[j] / (1 - pow(a->beta1, t)) /
+					       (sqrt((double)f.v0[j] /
+							(1 - pow(a->beta2, t))) +
+						       eps) +
+				       decay * (double)f.p0[j]);
+	}
+	tensor_step_free(&f);
+	return u;
+}
+
+/* The slice of the rows that row r of a tensor is in, as torch.chunk divides them. */
+static int64_t slice_of(
+	const struct model *m, const struct tensor *t, int64_t r, const struct old *old)
+{
+	if (old->in_pairs && is_rotated(t->name))
+		r = row_of_pairs(r, m->head_dim);
+	return r / ((t->dims[0] + old->n - 1) / old->n);
+}
+
+/* x: the learning rate of the last update. */
+static void with_old_parameters(
+	const struct cause_search *s, const void *with, double x, struct gradients *g)
+{
+	const struct old *old = with;
+	struct weights w = s->c->weights;
+	w.w = xcalloc((size_t)w.m.n_tensors, sizeof(*w.w));
+	for (int k = 0; k < w.m.n_tensors; k++) {
+		const struct tensor *t = &w.m.tensors[k];
+		int64_t n = tensor_size(t), cols = n / t->dims[0];
+		w.w[k] = xmalloc((size_t)n * sizeof(**w.w));
+		for (int64_t j = 0; j < n; j++) {
+			bool is_old = old->slice[slice_of(&w.m, t, j / cols, old)];
+			double by = is_old ? x * (double)old->update[k][j] : 0;
+			w.w[k][j] = (float)((double)s->c->weights.w[k][j] + by);
+		}
+	}
+	reference_float64(&w, &s->c->batch, &(struct variant){.sequence = -1}, g);
+	for (int k = 0; k < w.m.n_tensors; k++)
+		free(w.w[k]);
+	free(w.w);
+}
+
+/* Which slices are old? Those whose change of the gradients, for the learning rate of this step, is found in
+ * what is seen about as often as the most. False: none. */
+static bool find_old(const struct cause_search *s, struct old *old)
+{
+	const struct model *m = &s->c->weights.m;
+	struct gradients of[MOST_OLD + 1] = {s->c->reference};
+	double x[MOST_OLD + 1], most = 0;
+	for (int i = 0; i < old->n; i++) {
+		memset(old->slice, 0, sizeof(old->slice));
+		old->slice[i] = true;
+		with_old_parameters(s, old, s->c->lr, &of[i + 1]);
+		for (int t = 0; t < m->n_tensors; t++)
+			for (int64_t j = 0; j < tensor_size(&m->tensors[t]); j++)
+				of[i + 1].g[t][j] -= of[0].g[t][j];
+	}
+	bool fits = fit(s, of, old->n + 1, x) && x[0] > 0;
+	for (int i = 1; i <= old->n; i++) {
+		most = fmax(most, x[i]);
+		gradients_free(&of[i]);
+	}
+	for (int i = 0; i < old->n; i++)
+		old->slice[i] = x[i + 1] > 0.5 * most;
+	return fits && most > 0;
+}
+
+static void explain_old(struct cause_search *s, const struct old *old, double lr)
+{
+	char list[60] = "", text[CAUSE_TEXT];
+	size_t at = 0;
+	int n = 0;
+	for (int i = 0; i < old->n && at < sizeof(list); i++)
+		if (old->slice[i])
+			at += (size_t)snprintf(list + at, sizeof(list) - at, " %d", i),
+				n++;
+	if (n == old->n)
+		snprintf(text, sizeof(text), "as if the parameters were");
+	else
+		snprintf(text, sizeof(text), "as if slices%s of %d of all rows were",
+			list, old->n);
+	at = strlen(text);
+	snprintf(text + at, sizeof(text) - at,
+		" of before the last update (learning rate %.3g): gathered too early",
+		lr);
+	explain_all(s, text);
+}
+
+void by_old_parameters(struct cause_search *s)
+{
+	const struct step_check *c = s->c;
+	bool sharded = c->o.fsdp > 1 && c->o.fsdp <= MOST_OLD;
+	struct old old = {.n = sharded ? (int)c->o.fsdp : 2};
+	struct err e = {0};
+	if (c->files.m0 < 0 || c->files.v0 < 0 || !(c->files.from >= 1) || !(c->lr > 0) ||
+		!has_unexplained(s))
+		return;
+	old.update = xcalloc((size_t)c->weights.m.n_tensors, sizeof(*old.update));
+	bool all = true;
+	for (int i = 0; i < c->n && all; i++) {
+		old.update[c->of[i].in_model] = last_update(c, i, &e);
+		all = old.update[c->of[i].in_model];
+	}
+	for (int pairs = 0; pairs < 2 && all && has_unexplained(s); pairs++) {
+		old.in_pairs = pairs;
+		double lr = find_old(s, &old)
+				    ? solve_number(s, with_old_parameters, &old, c->lr)
+				    : 0;
+		if (lr > 0)
+			explain_old(s, &old, lr);
+	}
+	for (int i = 0; i < c->weights.m.n_tensors; i++)
+		free(old.update[i]);
+	free(old.update);
+}
