@@ -1,6 +1,6 @@
 /* pt-check: is a step of another trainer right? */
 #include "base/options.h"
-#include "base/page.h"
+#include "draw/page.h"
 #include "base/utf8.h"
 #include "check/check.h"
 #include "comm/comm.h"

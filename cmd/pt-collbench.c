@@ -1,5 +1,5 @@
 /* pt-collbench: benchmark and checker of collectives. */
-#include "base/graph.h"
+#include "draw/graph.h"
 #include "base/options.h"
 #include "base/utf8.h"
 #include "collbench/suite.h"

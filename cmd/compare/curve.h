@@ -7,7 +7,7 @@
 #ifndef COMPARE_CURVE_H
 #define COMPARE_CURVE_H
 
-#include "base/graph.h"
+#include "draw/graph.h"
 #include "run/run.h"
 
 /* ---- curve.c ----------------------------------------------------------------------- */

@@ -1,6 +1,6 @@
 /* base/graph: scales, ticks, thinning, text; curve and speed: what they make of logs. */
 #include "tests/support/support.h"
-#include "base/graph.h"
+#include "draw/graph.h"
 #include "compare/series.h"
 #include "compare/speed.h"
 

@@ -1,5 +1,5 @@
 /* What graphs as text and as pictures share. */
-#include "base/graph.h"
+#include "draw/graph.h"
 
 #include <math.h>
 #include <stdlib.h>

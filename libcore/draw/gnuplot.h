@@ -1,6 +1,6 @@
 /* Pictures by gnuplot, which runs without a shell. */
-#ifndef BASE_GNUPLOT_H
-#define BASE_GNUPLOT_H
+#ifndef DRAW_GNUPLOT_H
+#define DRAW_GNUPLOT_H
 
 #include "base/base.h"
 

@@ -1,5 +1,5 @@
 /* Runs gnuplot. */
-#include "base/gnuplot.h"
+#include "draw/gnuplot.h"
 #include "base/file.h"
 #include "base/utf8.h"
 

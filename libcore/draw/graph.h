@@ -3,8 +3,8 @@
  *
  * Points that are not finite, and on a logarithmic axis those that are not positive, are left out.
  */
-#ifndef BASE_GRAPH_H
-#define BASE_GRAPH_H
+#ifndef DRAW_GRAPH_H
+#define DRAW_GRAPH_H
 
 #include "base/options.h"
 

@@ -1,5 +1,5 @@
 /* Graphs as text: lines of braille dots or of characters, axes with round values, a legend. */
-#include "base/graph.h"
+#include "draw/graph.h"
 #include "base/utf8.h"
 
 #include <langinfo.h>

@@ -1,5 +1,5 @@
 /* Reports as pages and as Markdown. share/report has the frame of the pages and their style. */
-#include "base/page.h"
+#include "draw/page.h"
 #include "base/utf8.h"
 
 #include <stdlib.h>

@@ -2,8 +2,8 @@
  * page: reports as a page for a browser or as Markdown. The page is one file, which asks for nothing else. Texts
  * come from files that are not trusted, and are escaped.
  */
-#ifndef BASE_PAGE_H
-#define BASE_PAGE_H
+#ifndef DRAW_PAGE_H
+#define DRAW_PAGE_H
 
 #include "base/base.h"
 

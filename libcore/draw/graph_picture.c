@@ -1,7 +1,7 @@
 /* Graphs as pictures, by gnuplot. */
 #include "base/file.h"
-#include "base/gnuplot.h"
-#include "base/graph.h"
+#include "draw/gnuplot.h"
+#include "draw/graph.h"
 
 #include <math.h>
 #include <stdlib.h>
