@@ -322,29 +322,22 @@ static bool nearer(const struct cause_search *s, const struct guess *t, double *
 	return yes;
 }
 
-/* Functions that bugs have made of the model's. Returns their number, at most MAX_TRIES. */
-static int list_tries(const struct step_check *c, struct guess *out)
+/* Appends n guesses; n_out: how many there are. */
+static void add_guesses(struct guess *out, int *n_out, const struct guess *from, size_t n)
 {
-	const struct model *m = &c->weights.m;
+	BUG_ON((size_t)*n_out + n > MAX_TRIES);
+	memcpy(out + *n_out, from, n * sizeof(*from));
+	*n_out += (int)n;
+}
+
+/* What attention sees, and what is to be predicted: chunks, documents, masks, targets. */
+static void add_views(const struct step_check *c, struct guess *out, int *n_out)
+{
 	const int chunks = (int)(c->o.cp > 1 ? c->o.cp : 2);
-	const bool rope = m->arch->rope, masked = c->batch.masked;
-	const bool scaled = rope && m->c.rope_scaling != ROPE_PLAIN;
-	const bool grouped = m->c.kv_heads < m->c.heads && m->c.kv_heads > 1;
-	const bool room = !m->positions || c->batch.length <= m->positions->dims[0];
-	const double width = (double)m->head_dim, dim = (double)m->c.dim;
+	const struct tensor *positions = c->weights.m.positions;
+	const bool masked = c->batch.masked;
+	const bool room = !positions || c->batch.length <= positions->dims[0];
 	const struct guess tries[] = {
-		{{.function = {.rope = ROPE_PAIRS}},
-			"as if queries and keys were rotated in pairs of neighbours (2j, 2j + 1) "
-			"instead of halves",
-			rope},
-		{{.function = {.rope = ROPE_HALVES_OF_PAIRS}},
-			"as if queries and keys were rotated in halves, of rows that are in pairs",
-			rope},
-		{{.other_gelu = true},
-			m->act == ACT_GELU
-				? "as if GELU were approximated by tanh"
-				: "as if GELU were exact, not approximated by tanh",
-			m->act != ACT_SWIGLU},
 		{{.restart = chunks},
 			"as if positions began again in each chunk (context parallelism)",
 			true},
@@ -391,6 +384,31 @@ static int list_tries(const struct step_check *c, struct guess *out)
 		{{.mask = MASK_NONE},
 			"as if attention saw later tokens: it is not causal",
 			!c->batch.documents},
+	};
+	add_guesses(out, n_out, tries, ARRAY_LEN(tries));
+}
+
+/* Functions that bugs have made of the model's. */
+static void add_functions(const struct step_check *c, struct guess *out, int *n_out)
+{
+	const struct model *m = &c->weights.m;
+	const bool rope = m->arch->rope;
+	const bool scaled = rope && m->c.rope_scaling != ROPE_PLAIN;
+	const bool grouped = m->c.kv_heads < m->c.heads && m->c.kv_heads > 1;
+	const double width = (double)m->head_dim, dim = (double)m->c.dim;
+	const struct guess tries[] = {
+		{{.function = {.rope = ROPE_PAIRS}},
+			"as if queries and keys were rotated in pairs of neighbours (2j, 2j + 1) "
+			"instead of halves",
+			rope},
+		{{.function = {.rope = ROPE_HALVES_OF_PAIRS}},
+			"as if queries and keys were rotated in halves, of rows that are in pairs",
+			rope},
+		{{.other_gelu = true},
+			m->act == ACT_GELU
+				? "as if GELU were approximated by tanh"
+				: "as if GELU were exact, not approximated by tanh",
+			m->act != ACT_SWIGLU},
 		{{.function = {.gate_exchanged = true}},
 			"as if SwiGLU's activation were of w3 (up), not of w1 (gate)",
 			m->act == ACT_SWIGLU},
@@ -420,16 +438,16 @@ static int list_tries(const struct step_check *c, struct guess *out)
 		{{.rope_theta = 5e5}, "as if rope theta were 500000", rope},
 		{{.rope_theta = 1e6}, "as if rope theta were 1000000", rope},
 	};
-	_Static_assert(ARRAY_LEN(tries) <= MAX_TRIES, "more room");
-	memcpy(out, tries, sizeof(tries));
-	return (int)ARRAY_LEN(tries);
+	add_guesses(out, n_out, tries, ARRAY_LEN(tries));
 }
 
 /* Another function than the model's options say. */
 void by_function(struct cause_search *s)
 {
 	struct guess tries[MAX_TRIES];
-	int n = list_tries(s->c, tries);
+	int n = 0;
+	add_functions(s->c, tries, &n);
+	add_views(s->c, tries, &n);
 	double nearest = s->near;
 	const char *text = NULL;
 	for (int t = 0; t < n; t++)

@@ -64,7 +64,7 @@ static void put_number(struct str *out, double v)
 	char num[NUM_TEXT];
 	if (v == 0 && signbit(v))
 		str_puts(out, "-0.0");
-	else if (v > -0x1p53 && v < 0x1p53 && v == (double)(int64_t)v)
+	else if (fabs(v) < 0x1p53 && v == (double)(int64_t)v)
 		str_printf(out, "%lld", (long long)v);
 	else
 		str_puts(out, text_double(num, v));

@@ -1,0 +1,19 @@
+/* Values that logs must have. */
+#ifndef TESTS_LOGS_H
+#define TESTS_LOGS_H
+
+#include "run/run.h"
+
+/* A value that a log must have. */
+struct want {
+	int64_t step;
+	const char *column;
+	double v;
+};
+
+/* Fails the test if the log does not have it; a NAN must be NaN, and not absent. */
+void assert_value(const struct run_log *l, const struct want *w);
+/* test_file() of bytes, among them zeros. */
+const char *write_bytes(const char *name, const struct str *s);
+
+#endif
