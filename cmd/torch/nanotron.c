@@ -90,15 +90,19 @@ static struct numbered *find_number(
 		       : NULL;
 }
 
+/* (Each number is in one group: groups may be one, many times.) */
 static void read_decays(const struct pickle *p, struct numbered *v, int64_t n)
 {
+	int64_t left = n;
 	struct pickle_each groups, it;
 	uint32_t group, id;
 	pickle_each(&groups, p, pickle_get(p, p->root, "param_groups"));
-	while (pickle_next(&groups, &group)) {
+	while (left > 0 && pickle_next(&groups, &group)) {
 		uint32_t decay = pickle_get(p, group, "weight_decay");
 		pickle_each(&it, p, pickle_get(p, group, "params"));
-		while (pickle_kind(p, decay) == PICKLE_REAL && pickle_next(&it, &id)) {
+		for (; left > 0 && pickle_kind(p, decay) == PICKLE_REAL &&
+			pickle_next(&it, &id);
+			left--) {
 			struct numbered *found = find_number(v, n, p, id);
 			if (found)
 				found->decay = p->nodes[decay].is.real;
