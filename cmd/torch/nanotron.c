@@ -90,15 +90,19 @@ static struct numbered *find_number(
 		       : NULL;
 }
 
+/* (Each number is in one group: groups may be one, many times.) */
 static void read_decays(const struct pickle *p, struct numbered *v, int64_t n)
 {
+	int64_t left = n;
 	struct pickle_each groups, it;
 	uint32_t group, id;
 	pickle_each(&groups, p, pickle_get(p, p->root, "param_groups"));
-	while (pickle_next(&groups, &group)) {
+	while (left > 0 && pickle_next(&groups, &group)) {
 		uint32_t decay = pickle_get(p, group, "weight_decay");
 		pickle_each(&it, p, pickle_get(p, group, "params"));
-		while (pickle_kind(p, decay) == PICKLE_REAL && pickle_next(&it, &id)) {
+		for (; left > 0 && pickle_kind(p, decay) == PICKLE_REAL &&
+			pickle_next(&it, &id);
+			left--) {
 			struct numbered *found = find_number(v, n, p, id);
 			if (found)
 				found->decay = p->nodes[decay].is.real;
@@ -110,6 +114,7 @@ static void read_decays(const struct pickle *p, struct numbered *v, int64_t n)
 static int add_state(struct nanotron *t, int64_t rank, const struct archive *a,
 	const struct numbered *name, enum kind kind, uint32_t node)
 {
+	enum { MOST_NAME = 4096 }; /* (one text may be the name of many) */
 	const struct nanotron_rank *r = &t->ranks[rank];
 	struct described d;
 	struct state x = {.kind = kind,
@@ -124,7 +129,7 @@ static int add_state(struct nanotron *t, int64_t rank, const struct archive *a,
 	int rc = storages_describe(a, node, &d, &x.b, t->e);
 	if (rc) /* (a step may be a plain number) */
 		return rc < 0 ? -1 : 0;
-	bool plain = text && !memchr(text, 0, n);
+	bool plain = text && n <= MOST_NAME && !memchr(text, 0, n);
 	for (int i = d.ndim - 1; i >= 0; i--) {
 		plain = plain && (d.dims[i] == 1 || d.stride[i] == numbers);
 		numbers *= d.dims[i];
@@ -132,7 +137,7 @@ static int add_state(struct nanotron *t, int64_t rank, const struct archive *a,
 	x.n = numbers;
 	if (!plain)
 		return err_set(t->e, EX_UNAVAILABLE,
-			"%s: a tensor of the optimizer has no name, or is not contiguous",
+			"%s: a tensor of the optimizer has no possible name, or is not contiguous",
 			t->f->parts->files[rank]);
 	x.name = xmalloc(n + 1);
 	memcpy(x.name, text, n);
@@ -279,16 +284,14 @@ static int add_states(struct nanotron *t, const struct nanotron_part *x, enum ki
 	int64_t n = find_states(t, x->name, kind, x->tp, &s), from = 0, size = 1;
 	for (int i = 0; i < x->is.ndim; i++)
 		size *= x->is.sizes[i];
-	for (int64_t i = 0; i < n; i++) {
+	for (int64_t i = 0; i < n && from <= size; i++) {
 		struct buffer b = s[i].b;
-		b.n = min64(s[i].n, size - from);
+		b.n = s[i].n;
 		if (*dtype >= 0 && *dtype != b.dtype)
 			return err_set(t->e, EX_DATAERR,
 				"%s: its numbers of %s are of another type than those of other ranks",
 				t->f->parts->files[b.file], x->name);
 		*dtype = b.dtype;
-		if (b.n < s[i].n)
-			break;
 		add_boxes(out, x, &b, from);
 		from += b.n;
 	}

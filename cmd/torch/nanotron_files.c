@@ -13,7 +13,7 @@
 /* Takes KEY, a number, -of- and a number. */
 static bool take_rank(const char **text, const char *key, int64_t *rank, int64_t *of)
 {
-	enum { MOST_DIGITS = 9 };
+	enum { MOST_DIGITS = 6 }; /* (the numbers of three such ranks are multiplied) */
 	const char *at = *text;
 	int64_t *both[] = {rank, of};
 	for (int i = 0; i < 2; i++) {

@@ -160,6 +160,17 @@ copy() {
 	cp "$golden"/nanotron-zero/optimizer/*_dp-0-of-3_tp-0* z/optimizer/optimizer_pp-0-of-2_tp-0-of-2_exp-0-of-1.pt
 	refused 65 'are less than the'
 	copy nanotron
+	for name in z/optimizer/*_tp-*; do
+		cp "$name" "${name/_tp/_dp-0-of-2_tp}"
+		mv "$name" "${name/_tp/_dp-1-of-2_tp}"
+	done
+	refused 65 'are more than the'
+	# (whose product of ranks is negative in 64 bits)
+	copy nanotron
+	rm z/optimizer/*
+	touch z/optimizer/optimizer_pp-0-of-800000000_dp-0-of-800000000_tp-0-of-800000000.pt
+	code_of 0 pt-ckpt verify z
+	copy nanotron
 	sed -i 's/"is_llama_config": true/&, "moe_config": {"num_experts": 8}/' z/model_config.json
 	code_of 69 pt-ckpt verify z
 	says 'moe_config is there'
