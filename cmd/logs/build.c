@@ -28,6 +28,7 @@ void build_free(struct build *b)
 	strs_free(&b->settings);
 	strs_free(&b->table.names);
 	free(b->table.first_run);
+	free(b->table.twice);
 	*b = (struct build){0};
 }
 

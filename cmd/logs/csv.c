@@ -154,11 +154,29 @@ static bool is_better_step(const struct table *t, struct span name)
 	       span_begins(name, "step");
 }
 
+/* Two runs of W&B may have one name, and two names may stand for one column. */
+static void note_twice(struct table *t, struct strs *seen, struct span name)
+{
+	double scale;
+	struct span column = name_of_column(name, &scale);
+	struct str text = {0};
+	if (!name.n || name_is_step(name) || given_column(name).n)
+		return;
+	str_add(&text, column.p, column.n);
+	for (int64_t i = 0; i < seen->n && !t->twice; i++)
+		if (!strcmp(seen->v[i], text.s))
+			t->twice = xstrdup(text.s);
+	strs_add(seen, text.s);
+	str_free(&text);
+}
+
 /* A header: names, of which at least one is known. */
 static bool take_header(struct table *t, struct span line)
 {
 	bool known = false;
-	struct strs runs = {0};
+	struct strs runs = {0}, seen = {0};
+	free(t->twice);
+	t->twice = NULL;
 	t->run_field = csv_run_field(line, &t->delimiter);
 	if (t->run_field < 0)
 		csv_runs(line, &runs);
@@ -183,7 +201,9 @@ static bool take_header(struct table *t, struct span line)
 			known = true;
 		}
 		add_name(t, name);
+		note_twice(t, &seen, name);
 	}
+	strs_free(&seen);
 	known |= runs.n > 0;
 	strs_free(&runs);
 	return known;

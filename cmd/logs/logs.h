@@ -42,7 +42,8 @@ int log_read_all(struct run_log *l, const char *const *paths, int n, const char 
 	struct err *e);
 /* A number that changes when a file, or the event files of a directory do; 0: none is there, or all are empty. */
 uint64_t log_state(const char *path);
-/* Adds the runs in a file: PATH#RUN for each, if it is a table of several runs, as W&B exports; else PATH. */
+/* Adds the runs in a file: PATH#RUN for each, if it is a table of several runs, as W&B exports; PATH/RUN for each
+ * of a directory of directories with event files; else PATH. */
 void log_runs(const char *path, struct strs *names);
 /* Reads a log that is still written, in the place of *l, whose name stays. 1: *l is as it was, because what is
  * there now is not complete, or not yet known as a log; -1, *e: of a log of pt-train, or of a copy of a stream

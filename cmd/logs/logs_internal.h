@@ -45,6 +45,7 @@ struct table {
 	int run_field;	   /* the field that names the run of a row; -1: none */
 	char *first_run; /* of several in rows, the one that is read if none is asked for */
 	int64_t n_others; /* rows of the others */
+	char *twice; /* a column that several fields stand for, of which the last one counts */
 };
 
 /* A name of the log, and the column and factor that it stands for. */

@@ -199,7 +199,8 @@ static const char *scan_batch(
 		behind = scan_step((struct span){p + 1, (size_t)(end - p - 1)}, &total);
 	if (total >= 0 && !epoch)
 		build_total(b, total);
-	epoch += epoch ? strlen("[epoch=") : 0;
+	if (epoch)
+		epoch += strlen("[epoch=");
 	if (epoch && total > 0 &&
 		scan_step((struct span){epoch, (size_t)(end - epoch)}, &number) &&
 		number > 0 && number <= INT64_C(0x20000000000000) / total)

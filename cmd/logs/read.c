@@ -265,8 +265,42 @@ static const char *run_of_path(const char *path)
 	return NULL;
 }
 
+/* A log directory of TensorBoard, with a folder for each run. */
+static void folder_runs(const char *path, struct strs *names)
+{
+	struct dirent **d;
+	struct strs files = {0};
+	struct str own = {
+		0}; /* a run of pt-train may have a folder of event files, too */
+	bool metrics;
+	str_printf(&own, "%s/run.h5", path);
+	list_folder(path, &files, &metrics);
+	bool is_run = files.n || !access(own.s, F_OK);
+	int n = is_run ? 0 : scandir(path, &d, is_metric, alphasort);
+	for (int i = 0; i < n; i++) {
+		struct str folder = {0};
+		str_printf(&folder, "%s/%s", path, d[i]->d_name);
+		if (is_folder(folder.s))
+			list_files(folder.s, 0, &files);
+		if (files.n)
+			strs_add(names, folder.s);
+		strs_free(&files);
+		str_free(&folder);
+		free(d[i]);
+	}
+	if (n > 0)
+		free(d);
+	strs_free(&files);
+	str_free(&own);
+}
+
 void log_runs(const char *path, struct strs *names)
 {
+	int64_t before = names->n;
+	if (is_folder(path))
+		folder_runs(path, names);
+	if (names->n > before)
+		return;
 	char header[1 << 16];
 	struct strs runs = {0};
 	struct stat st;

@@ -18,6 +18,10 @@ void runs_say_others(const struct table *t, const char *name)
 	if (t->n_others)
 		warn("%s: has several runs, of which only the first, %s, is read", name,
 			t->first_run);
+	if (t->twice)
+		warn("%s: several fields stand for %s, of which the last one is read: rename "
+		     "one, or say which one it is with --column %s=THEIRS",
+			name, t->twice, t->twice);
 }
 
 struct search {

@@ -101,6 +101,30 @@ equal() { # RUN RUN
 	pt-compare 'two.csv#in.jsonl-2' --export - -y 'w - z' | tail -1 | grep -qx '2,7'
 }
 
+@test "a folder of event files of several runs stands for all of them" {
+	printf 'step,loss\n1,2\n2,3\n' >a.csv
+	cp a.csv b.csv
+	pt-compare a.csv b.csv --export tb
+	pt-compare tb >out
+	grep -q '^tb/a.csv' out
+	grep -q identical out
+	# but of pt-train's it is the directory of one run
+	: >tb/run.h5
+	code_of 64 pt-compare tb
+	says 'give two or more runs'
+}
+
+@test "a table with two fields for one column says which one is read" {
+	printf 'step,train/loss,loss\n1,2,5\n2,3,6\n' >a.csv
+	pt-compare -t a.csv 2>err >out
+	grep -q 'several fields stand for loss, of which the last one' err
+	pt-compare -t a.csv --column loss=train/loss 2>err
+	! grep -q 'several fields' err
+	printf '"Step","a - loss","a - loss__MIN","a - loss__MAX","a - loss","a - loss__MIN","a - loss__MAX"\n1,2,2,2,3,3,3\n' >w.csv
+	pt-compare -t w.csv 2>err >out
+	grep -q 'several fields stand for loss' err
+}
+
 @test "what cannot be exported, and where to" {
 	printf 'step,loss\n1,2\n' >in.csv
 	mkdir there
