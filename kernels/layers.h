@@ -6,6 +6,7 @@
 
 enum norm_kind { NORM_LAYER, NORM_RMS };
 enum act_kind { ACT_GELU_TANH, ACT_GELU, ACT_SWIGLU };
+enum { N_ACT_KINDS = ACT_SWIGLU + 1 };
 
 /* A thread of attn_row on a CPU has the scores of at most so many queries at once. They are in scratch memory,
  * d->threads * ATTN_ROW_QUERIES * round_up(first + rows, 16) floats. */

@@ -138,7 +138,7 @@ static void add_layers(struct kernel_calls *to, int64_t rows, int64_t cols, enum
 		{KERNEL_xent_fused, .m = {x}, .n = {real}},
 	};
 	ADD_ALL(to, calls);
-	for (int kind = 0; kind < 3; kind++) {
+	for (int kind = 0; kind < N_ACT_KINDS; kind++) {
 		const struct mat b = kind == ACT_SWIGLU ? x : none, db = kind == ACT_SWIGLU ? y : none;
 		const struct kernel_call acts[] = {
 			{KERNEL_act_fwd, .m = {y, x, b}, .n = {kind}},

@@ -76,9 +76,9 @@ static void norm(void **state)
 static void act(void **state)
 {
 	struct device *d = *state;
-	for (size_t i = 0; i < ARRAY_LEN(columns) * 3; i++) {
-		enum act_kind kind = i % 3;
-		int64_t at = columns[i / 3];
+	for (size_t i = 0; i < ARRAY_LEN(columns) * N_ACT_KINDS; i++) {
+		enum act_kind kind = i % N_ACT_KINDS;
+		int64_t at = columns[i / N_ACT_KINDS];
 		struct mat a = random_mat(1, COLS), b = random_mat(1, COLS);
 		struct mat y = mat_blank(1, COLS), da = mat_blank(1, COLS);
 		row_of(a, 0)[at] = NAN;

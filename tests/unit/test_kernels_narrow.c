@@ -65,7 +65,7 @@ static void rounding(void **state)
 /* A gradient in place of dy. */
 static void check_in_place(struct device *d, int64_t rows, int64_t cols, enum dtype type)
 {
-	for (int kind = 0; kind < 3; kind++) {
+	for (int kind = 0; kind < N_ACT_KINDS; kind++) {
 		bool gated = kind == ACT_SWIGLU;
 		struct mat none = mat(NULL, 0, 0), a = random16(rows, cols, type, 2);
 		struct mat b = gated ? random16(rows, cols, type, 1) : none;
@@ -186,7 +186,7 @@ static void check_anywhere(struct device *d, enum dtype type, int64_t heads, int
 
 static void check_act_anywhere(struct device *d, enum dtype type, int64_t n)
 {
-	for (int kind = 0; kind < 3; kind++) {
+	for (int kind = 0; kind < N_ACT_KINDS; kind++) {
 		struct mat a = random16(1, n, type, 2), b = random16(1, n, type, 1);
 		struct mat dy = random16(1, n, type, 1), y = blank16(1, n, type);
 		struct mat da = blank16(1, n, type), db = blank16(1, n, type);

@@ -136,7 +136,7 @@ static void act(void **state)
 {
 	static const char *const names[] = {"GELU by tanh", "GELU", "SwiGLU, a"};
 	(void)state;
-	for (int kind = 0; kind < 3; kind++) {
+	for (int kind = 0; kind < N_ACT_KINDS; kind++) {
 		struct bench *t = bench_new(1, 300, 0);
 		t->act = kind;
 		ref_act_bwd(kind, t->dx, t->dw, t->dy, t->x, t->w, 300);
