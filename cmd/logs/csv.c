@@ -1,6 +1,8 @@
 /* Tables: CSV and TSV, with a header or without, and torchtitan's files of losses. */
 #include "logs/logs_internal.h"
 
+#include <stdlib.h>
+
 /* The next field of a line; *rest is behind its delimiter, or its p is NULL after the last field. A
  * field may stand in quotes. */
 static struct span next_field(struct span *rest, char delimiter)
