@@ -341,6 +341,13 @@ near() { # X PUBLISHED BOUND
 	}
 }
 
+@test "ranks of context parallelism alone share what --zero says" {
+	pt-plan -n 1 -H 1 --only tp=1,pp=1,zero=3 llama3-8b context=131072 batch=1 dtype=bf16 >text
+	grep -q ' cp=8 zero=3 ' text
+	pt-plan -n 1 -H 1 --only tp=1,pp=1 llama3-8b context=131072 batch=1 dtype=bf16 >text
+	not grep -q offload text
+}
+
 @test "every time has its band, and a trainer that is not pt no plan" {
 	pt-plan -n 3 --trainer nanotron -H 8 llama3-8b context=4096 batch=256 >text
 	grep -q '^# four of five measured times were within the band' text
