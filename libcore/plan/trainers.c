@@ -156,9 +156,26 @@ static bool megatron_splits(const struct model *m, const struct layout *l)
 	       (l->stages == 1 || l->n_micro % l->degree[AXIS_PP] == 0);
 }
 
+/* torchtitan finds stages that are not its default, two of a rank of an interleaved pipeline, from the layers of
+ * one, among which the embedding and the head count as a layer each. PyTorch's interleaved schedule has rounds of
+ * equally many micro-batches. */
+static int64_t titan_layers(const struct model_config *c, const struct layout *l)
+{
+	return ceil_div(c->layers + 2, (int64_t)l->degree[AXIS_PP] * l->stages);
+}
+
+static bool titan_splits(const struct model *m, const struct layout *l)
+{
+	int64_t pp = l->degree[AXIS_PP], stages = pp * l->stages;
+	if (l->stages > 2 && ceil_div(m->c.layers + 2, titan_layers(&m->c, l)) != stages)
+		return false;
+	return l->stages == 1 || l->n_micro % max64(1, l->n_micro / pp) == 0;
+}
+
 bool trainer_allows(enum trainer_kind kind, const struct model *m, const struct layout *l)
 {
 	bool kept = l->recompute == RECOMPUTE_NONE || l->recompute == RECOMPUTE_FULL;
+	int shared = l->degree[AXIS_FSDP] * l->degree[AXIS_CP];
 	if (kind == BY_PT)
 		return true;
 	if (l->tile || l->offload || l->schedule == SCHEDULE_ZB_H1)
@@ -170,8 +187,8 @@ bool trainer_allows(enum trainer_kind kind, const struct model *m, const struct 
 		       (kept || l->recompute == RECOMPUTE_SELECTIVE) &&
 		       l->schedule != SCHEDULE_GPIPE && megatron_splits(m, l);
 	case BY_TORCHTITAN:
-		return (l->zero == 3 || l->degree[AXIS_FSDP] == 1) &&
-		       (kept || l->recompute == RECOMPUTE_MATMULS);
+		return (l->zero == 3 || shared == 1) &&
+		       titan_splits(m, l) && (kept || l->recompute == RECOMPUTE_MATMULS);
 	default:
 		return l->zero <= 1 && kept && l->degree[AXIS_CP] == 1 &&
 		       l->schedule == SCHEDULE_1F1B;
@@ -238,9 +255,24 @@ static void megatron_model(const struct model *m, struct str *out)
 	}
 	flag(out, "seq-length", c->context);
 	flag(out, "max-position-embeddings", c->context);
+	if (m->head_dim * c->heads != c->dim)
+		flag(out, "kv-channels", m->head_dim);
 	if (m->act == ACT_SWIGLU)
-		str_puts(out, " --swiglu --normalization RMSNorm --disable-bias-linear "
-			      "--position-embedding-type rope");
+		str_puts(out, " --swiglu");
+	if (m->arch->norm == NORM_RMS)
+		str_puts(out, " --normalization RMSNorm");
+	str_printf(out, " --norm-epsilon %g", c->norm_eps);
+	if (!m->bias)
+		str_puts(out, " --disable-bias-linear");
+	if (m->qkv_bias && !m->bias)
+		str_puts(out, " --add-qkv-bias");
+	if (m->arch->rope) {
+		str_puts(out, " --position-embedding-type rope");
+		flag(out, "rotary-base", llround(c->rope_theta));
+	}
+	if (c->rope_scaling == ROPE_LLAMA3)
+		str_printf(out, " --use-rope-scaling --rope-scaling-factor %g",
+			c->rope_factor);
 	if (!m->tie)
 		str_puts(out, " --untie-embeddings-and-output-weights");
 }
@@ -267,6 +299,8 @@ static void megatron_arguments(const struct train_opts *o, const struct model *m
 			      "optim_grads_params --ckpt-format fsdp_dtensor");
 	if (l->zero)
 		str_puts(out, " --use-distributed-optimizer --overlap-param-gather");
+	if (l->zero && degree[AXIS_DP] > 1)
+		flag(out, "num-distributed-optimizer-instances", degree[AXIS_DP]);
 	str_puts(out, " --overlap-grad-reduce --bf16");
 	if (o->dtype == PRECISION_FLOAT8)
 		str_puts(out, " --fp8-format hybrid");
@@ -303,10 +337,9 @@ static void torchtitan_arguments(
 		flag(out, "parallelism.num_pp_microbatches", l->n_micro);
 		str_printf(out, " --parallelism.pipeline_parallel_schedule %s",
 			schedules[l->schedule]);
-		/* the embedding and the head count as a layer each */
-		flag(out, "parallelism.pipeline_parallel_layers_per_stage",
-			ceil_div(o->model.layers + 2,
-				(int64_t)degree[AXIS_PP] * l->stages));
+		if (l->stages > 2)
+			flag(out, "parallelism.pipeline_parallel_layers_per_stage",
+				titan_layers(&o->model, l));
 	}
 	if (l->zero == 3)
 		str_printf(out, " --parallelism.fsdp_reshard_after_forward %s",

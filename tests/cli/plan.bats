@@ -380,8 +380,25 @@ near() { # X PUBLISHED BOUND
 		grep -q -e " --parallelism.$word" best
 	done
 	grep -q 'activation-checkpoint:full$' best
+	not grep -q layers_per_stage best
 	pt-plan --best --trainer nanotron llama3-8b context=4096 batch=256 >best
 	grep -q 'parallelism.dp=.*optimizer.zero_stage=' best
+	# 34 layers, with the embedding and the head, in pieces of 3 are 12 stages and not 16
+	pt-plan --best --for torchtitan -H 2 --only pp=4,pp-stages=3 llama3-8b >best
+	grep -q 'layers_per_stage 3 ' best
+	code_of 64 pt-plan --best --for torchtitan -H 2 --only pp=4,pp-stages=4 llama3-8b
+	# it shards over ranks of cp too
+	code_of 64 pt-plan --best --for torchtitan -H 1 --only cp=4,fsdp=1,zero=0 llama3-8b
+	pt-plan --best --for torchtitan -H 8 --only pp=8,pp-stages=1,pp-schedule=1f1b llama3-8b >best
+	not grep -q layers_per_stage best
+	pt-plan --best --for megatron qwen2.5-0.5b head-dim=128 >best
+	for word in '--kv-channels 128' --add-qkv-bias --disable-bias-linear '--rotary-base 1000000' '--norm-epsilon 1e-06'; do
+		grep -q -e " $word" best
+	done
+	pt-plan --best --for megatron -H 4 --only dp=4,fsdp=8,zero=1 llama3-8b rope-scaling=llama3 >best
+	grep -q ' --num-distributed-optimizer-instances 4 ' best
+	grep -q ' --use-rope-scaling --rope-scaling-factor ' best
+	not grep -q -e --add-qkv-bias best
 	code_of 64 pt-plan --for megatron llama3-8b
 	says '--best prints'
 }
