@@ -85,6 +85,15 @@ static struct mat fenced(struct trial *t, struct mat like)
 	return m;
 }
 
+/* Does the kernel find the largest number of what it writes? After others, that of the matrix is found by a kernel
+ * of its own. */
+static bool finds_amax(enum kernel_id id)
+{
+	return id == KERNEL_norm_fwd || id == KERNEL_norm_bwd ||
+	       id == KERNEL_residual_norm || id == KERNEL_round || id == KERNEL_act_fwd ||
+	       id == KERNEL_act_bwd;
+}
+
 static struct trial_pair pair_make(
 	struct trial *t, struct mat like, int64_t cpu_rows, int64_t cpu_cols)
 {
@@ -94,7 +103,7 @@ static struct trial_pair pair_make(
 	x.m[GPU] = fenced(t, like);
 	x.m[CPU] = mat_take(t->memory[CPU], cpu_rows, cpu_cols, DT_F32);
 	t->numbers += (double)(cpu_rows * cpu_cols);
-	if (like.amax) {
+	if (like.amax && finds_amax(t->c->kernel)) {
 		x.m[GPU].amax = arena_floats(t->memory[GPU], 1);
 		t->d[GPU]->k->zero(t->d[GPU], mat(x.m[GPU].amax, 1, 1));
 	}

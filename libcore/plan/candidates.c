@@ -90,19 +90,21 @@ static void each_schedule(struct walk *w)
 	}
 }
 
-/* Sharding of everything, with and without gathering again; of gradients and moments; of moments. */
+/* Sharding of everything, with and without gathering again; of gradients and moments; of moments; and none, where
+ * only ranks of cp could share. */
 static void each_zero(struct walk *w)
 {
 	static const int usual[] = {RESHARD_YES, RESHARD_NO};
 	struct values reshard = values_of(w, SET_RESHARD, usual, ARRAY_LEN(usual));
-	bool sharded = w->l.degree[AXIS_FSDP] > 1;
+	bool several = w->l.degree[AXIS_FSDP] > 1;
+	bool sharded = several || w->l.degree[AXIS_CP] > 1;
 	for (int i = 0; sharded && i < reshard.n; i++) {
 		w->l.zero = 3;
 		w->l.reshard = reshard.of[i];
 		each_schedule(w);
 	}
 	w->l.reshard = RESHARD_YES;
-	for (w->l.zero = sharded ? 2 : 0; w->l.zero >= (sharded ? 1 : 0); w->l.zero--)
+	for (w->l.zero = sharded ? 2 : 0; w->l.zero >= (several ? 1 : 0); w->l.zero--)
 		each_schedule(w);
 }
 

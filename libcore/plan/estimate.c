@@ -9,6 +9,7 @@ void shape_of(struct shape *s, const struct model *m)
 	*s = (struct shape){.layers = (double)c->layers,
 		.dim = (double)c->dim,
 		.heads = (double)c->heads,
+		.q_dim = (double)model_q_width(m),
 		.kv_dim = (double)(c->kv_heads * m->head_dim),
 		.ffn_dim = (double)c->ffn_dim,
 		.vocab = (double)m->padded_vocab,
@@ -16,7 +17,7 @@ void shape_of(struct shape *s, const struct model *m)
 		.embedding = (double)(m->padded_vocab * c->dim),
 		.gated = m->act == ACT_SWIGLU,
 		.tied = m->tie};
-	s->block = 2 * s->dim * ((double)model_q_width(m) + s->kv_dim) +
+	s->block = 2 * s->dim * (s->q_dim + s->kv_dim) +
 		   (s->gated ? 3 : 2) * s->dim * s->ffn_dim + 2 * s->dim;
 }
 
@@ -92,7 +93,7 @@ static double blocks_computed(const struct shape *s, const struct layout *l,
 
 static double head_blocks(const struct shape *s)
 {
-	return s->vocab * s->dim / (s->block + s->context * s->dim);
+	return s->vocab * s->dim / (s->block + s->context * s->q_dim);
 }
 
 /* ---- memory ---------------------------------------------------------------------------- */
@@ -107,7 +108,10 @@ static double block_bytes(const struct shape *s, const struct layout *l,
 	bool ring = l->degree[AXIS_CP] > 1; /* it keeps its own sums of the attention */
 	double kv = type * k->kv * s->kv_dim;
 	double ffn = type * (s->gated ? k->gated : k->plain) * s->ffn_dim;
-	double all = (k->dim32 + type * (k->dim + ring)) * s->dim + kv + ffn +
+	/* two of the values of dim are queries and what attention makes of them */
+	double q = recompute == RECOMPUTE_FULL ? 0 : fmin(2, k->dim);
+	double all = k->dim32 * s->dim +
+		     type * ((k->dim - q) * s->dim + (q + ring) * s->q_dim) + kv + ffn +
 		     (k->heads + k->scores * s->context) * s->heads;
 	return whole + (all - whole) / l->degree[AXIS_TP];
 }
@@ -287,13 +291,13 @@ static double forward_seconds(const struct timing *t)
 {
 	const struct shape *s = t->s;
 	double tp = t->l->degree[AXIS_TP], n = t->tokens;
-	double scores = t->p->attention * n * s->context / tp * s->dim;
+	double scores = t->p->attention * n * s->context / tp * s->q_dim;
 	double moved =
 		n / tp * (t->p->dim_bytes * s->dim + t->p->ffn_bytes * s->ffn_dim) +
 		n * s->dim * t->p->whole_bytes * (tp - 1) / tp;
 	double linear =
-		matmul_seconds(t, n, (s->dim + 2 * s->kv_dim) / tp, s->dim) +
-		matmul_seconds(t, n, s->dim, s->dim / tp) +
+		matmul_seconds(t, n, (s->q_dim + 2 * s->kv_dim) / tp, s->dim) +
+		matmul_seconds(t, n, s->dim, s->q_dim / tp) +
 		matmul_seconds(t, n, (s->gated ? 2 : 1) * s->ffn_dim / tp, s->dim) +
 		matmul_seconds(t, n, s->dim, s->ffn_dim / tp);
 	return linear / t->p->float8 + scores / attention_rate(t) + moved / 3 / t->memory;
@@ -497,7 +501,7 @@ void estimate_time(const struct shape *s, const struct layout *l, const struct c
 	begin(&t, peak);
 	double forward = forward_seconds(&t), passes = p->passes[l->recompute];
 	double block = passes * forward, n = (double)l->n_micro;
-	double attention = 3 * p->attention * t.tokens * s->context * s->dim /
+	double attention = 3 * p->attention * t.tokens * s->context * s->q_dim /
 			   l->degree[AXIS_TP] / attention_rate(&t);
 	/* sums of gradients */
 	if (p->exact)

@@ -16,7 +16,7 @@
 
 /* Shapes of a decoder. */
 struct shape {
-	double layers, dim, heads, kv_dim, ffn_dim, vocab, context;
+	double layers, dim, heads, q_dim, kv_dim, ffn_dim, vocab, context;
 	double block, embedding; /* parameters of a block, and of an embedding or head */
 	bool gated, tied;
 };

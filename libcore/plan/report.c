@@ -74,9 +74,7 @@ static const char *band_text(char text[static NUM_TEXT], struct band b)
 static void put_bands(const struct request *r, struct str *out)
 {
 	char memory[NUM_TEXT];
-	str_printf(out,
-		"# four of five measured times were within the band of the predicted one, and "
-		"memories within %s\n",
+	str_printf(out, "# %s %s\n", trainer_measured(r->trainer),
 		band_text(memory, memory_band(r->trainer)));
 }
 

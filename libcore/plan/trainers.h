@@ -66,6 +66,8 @@ bool trainer_allows(
 	enum trainer_kind kind, const struct model *m, const struct layout *l);
 struct band time_band(enum trainer_kind kind, const struct layout *l, int host_ranks);
 struct band memory_band(enum trainer_kind kind);
+/* Of which measurements both are, before the latter. */
+const char *trainer_measured(enum trainer_kind kind);
 /* " --micro-batch-size 1 ...": the layout as its own options. */
 void trainer_arguments(enum trainer_kind kind, const struct train_opts *o,
 	const struct model *m, const struct layout *l, struct str *out);

@@ -42,6 +42,12 @@ tested() { # OPTION...: the run is tested, and not only remembered
 	PT_CUDA=$PWD/other.so tested
 }
 
+@test "float8 without context parallelism, where other kernels than attention find the largest numbers, passes" {
+	make_shard
+	tested --dtype float8 --no-float8-skip-ends
+	tested -a llama --dtype float8 --no-float8-skip-ends --dropout 0.1
+}
+
 @test "what is remembered need not be there, or what it was" {
 	! spare_starts || skip 'of files, not of the GPU'
 	make_shard

@@ -341,16 +341,41 @@ near() { # X PUBLISHED BOUND
 	}
 }
 
+@test "torchtitan's published tokens per second are within the bands that are printed" {
+	local published hosts batch context only model dtype
+	while read -r published hosts batch context only model dtype; do
+		pt-plan --json -n 1 -c h100,memory=2400 -m 10T -H "$hosts" --trainer torchtitan --only "zero=3,$only" "$model" \
+			dtype="$dtype" context="$context" batch="$batch" >json
+		awk -v t="$(awk -v n=$((batch * context)) -v g=$((hosts * 8)) -v p="$published" 'BEGIN { print n / p / g }')" \
+			-v a="$(number step_low)" -v b="$(number step_high)" 'BEGIN { print a, t, b; exit !(a < t && t < b) }'
+	done <<-end
+		6667 1 16 8192 fsdp=8,micro-batch=2,recompute=matmuls llama3-8b bf16
+		829 32 512 8192 fsdp=32,tp=8,micro-batch=16,recompute=full llama3-70b float8
+		2540 1 4 65536 fsdp=4,cp=2,micro-batch=1,recompute=full llama3-8b float8
+		1071 1 2 131072 fsdp=2,cp=4,micro-batch=1,recompute=full llama3-8b float8
+		548 1 1 262144 fsdp=1,cp=8,micro-batch=1,recompute=full llama3-8b float8
+	end
+}
+
+@test "ranks of context parallelism alone share what --zero says" {
+	pt-plan -n 1 -H 1 --only tp=1,pp=1,zero=3 llama3-8b context=131072 batch=1 dtype=bf16 >text
+	grep -q ' cp=8 zero=3 ' text
+	pt-plan -n 1 -H 1 --only tp=1,pp=1 llama3-8b context=131072 batch=1 dtype=bf16 >text
+	not grep -q offload text
+}
+
 @test "every time has its band, and a trainer that is not pt no plan" {
 	pt-plan -n 3 --trainer nanotron -H 8 llama3-8b context=4096 batch=256 >text
-	grep -q '^# four of five measured times were within the band' text
+	grep -q '^# band: four of five measured times' text
 	[ "$(grep -c '^~ .* [-+][0-9]*%[+x][0-9]*' text)" -eq 3 ]
 	not grep -q 'planned exactly' text
 	pt-plan --json -n 1 --trainer megatron -H 8 llama3-8b >json
 	awk -v a="$(number step_low)" -v b="$(number step)" -v c="$(number step_high)" 'BEGIN { exit !(a < b && b < c) }'
 	small
 	plan -x 1 >text
-	grep -q '^# four of five measured times' text
+	grep -q "^# band: four of five of torchtitan's published times on H100" text
+	pt-plan -n 1 --trainer megatron -H 8 llama3-8b >text
+	grep -q '^# band: .*memories, which were not published, are assumed' text
 	code_of 64 pt-plan --trainer megatron -c cpu llama3-8b
 	says 'was measured on GPUs'
 	code_of 64 pt-plan --trainer megatron -x 3 llama3-8b
@@ -373,8 +398,25 @@ near() { # X PUBLISHED BOUND
 		grep -q -e " --parallelism.$word" best
 	done
 	grep -q 'activation-checkpoint:full$' best
+	not grep -q layers_per_stage best
 	pt-plan --best --trainer nanotron llama3-8b context=4096 batch=256 >best
 	grep -q 'parallelism.dp=.*optimizer.zero_stage=' best
+	# 34 layers, with the embedding and the head, in pieces of 3 are 12 stages and not 16
+	pt-plan --best --for torchtitan -H 2 --only pp=4,pp-stages=3 llama3-8b >best
+	grep -q 'layers_per_stage 3 ' best
+	code_of 64 pt-plan --best --for torchtitan -H 2 --only pp=4,pp-stages=4 llama3-8b
+	# it shards over ranks of cp too
+	code_of 64 pt-plan --best --for torchtitan -H 1 --only cp=4,fsdp=1,zero=0 llama3-8b
+	pt-plan --best --for torchtitan -H 8 --only pp=8,pp-stages=1,pp-schedule=1f1b llama3-8b >best
+	not grep -q layers_per_stage best
+	pt-plan --best --for megatron qwen2.5-0.5b head-dim=128 >best
+	for word in '--kv-channels 128' --add-qkv-bias --disable-bias-linear '--rotary-base 1000000' '--norm-epsilon 1e-06'; do
+		grep -q -e " $word" best
+	done
+	pt-plan --best --for megatron -H 4 --only dp=4,fsdp=8,zero=1 llama3-8b rope-scaling=llama3 >best
+	grep -q ' --num-distributed-optimizer-instances 4 ' best
+	grep -q ' --use-rope-scaling --rope-scaling-factor ' best
+	not grep -q -e --add-qkv-bias best
 	code_of 64 pt-plan --for megatron llama3-8b
 	says '--best prints'
 }

@@ -22,6 +22,9 @@ static const struct model_row {
 	{"gpt2-untied", "arch=gpt2 tie=no heads=6 dim=24"},
 	{"llama", "arch=llama kv-heads=2 ffn-dim=24"},
 	{"llama-tied", "arch=llama tie=yes kv-heads=1 ffn-dim=24 layers=5 dropout=0.1"},
+	/* heads of their own size, and biases of queries, keys and values only */
+	{"qwen", "arch=llama kv-heads=2 head-dim=6 bias=qkv ffn-dim=24"},
+	{"gpt2-heads", "arch=gpt2 heads=6 dim=24 head-dim=5 bias=qkv"},
 };
 
 /* ---- the table ------------------------------------------------------------------- */
@@ -170,6 +173,13 @@ const struct test_layout layouts[] = {
 	{"llama", "pp=2 cp=2 tp=2 sp=no pp-schedule=interleaved offload=params dtype=float8 recompute=matmuls"},
 	{"llama-tied", "batch=6 pp=2 fsdp=2 tp=2 zero=3 fsdp-kind=flat reshard-after-forward=no sp=no pp-schedule=interleaved async-tp=no offload=grads dtype=bf16 optimizer=muon residual-dtype=bf16"},
 	{"llama-tied", "pp=2 fsdp=2 tp=2 zero=3 fsdp-kind=flat reshard-after-forward=no sp=no pp-schedule=zb-h1 async-tp=no dtype=float8 recompute=selective"},
+	/* heads of their own size */
+	{"qwen", "tp=4 sp=no"},
+	{"qwen", "cp=2 tp=2 virtual=tp=4,cp=4 dtype=bf16 recompute=selective"},
+	{"gpt2-heads", "batch=6 pp=2 fsdp=2 zero=3 fsdp-kind=flat pp-schedule=zb-h1 recompute=matmuls"},
+	{"qwen", "fsdp=2 tp=2 zero=2 optimizer=muon recompute=full"},
+	{"gpt2-heads", "batch=6 tp=3 zero=1 dtype=float8 float8-skip-ends=no"},
+	{"qwen", "zero=3 fsdp=2 tile=2 offload=all"},
 };
 /* clang-format on */
 const int n_layouts = ARRAY_LEN(layouts);

@@ -65,20 +65,19 @@ static int ascending(const void *a, const void *b)
 	return (*x > *y) - (*x < *y);
 }
 
-/* Of all layouts of a small model on 4 GPUs: tau 0.71, and memory 0.80 to 1.31 of the plan, in the middle
- * 0.985. */
-static void estimates_are_near_plans(void **state)
+static void compare_estimates(const char *more)
 {
-	static const char text[] =
+	char text[512];
+	snprintf(text, sizeof(text),
 		"arch = llama\nlayers = 4\nheads = 8\ndim = 1024\nffn-dim = 2816\n"
 		"context = 1024\nvocab = 4096\ndtype = bf16\nbatch = 8\nmicro-batch = 1\n"
-		"device = cuda\n";
+		"device = cuda\n%s",
+		more);
 	struct train_opts o;
 	struct model m;
 	struct search s;
 	struct err e = {0};
 	struct request r = {.o = &o, .m = &m, .hosts = 1, .ranks = 4, .show = 10};
-	(void)state;
 	assert_int_equal(cluster_parse("h100,gpus=4", &r.cluster, &e), 0);
 	assert_int_equal(opts_from_text(&train_program, &o, text, false, &e), 0);
 	assert_int_equal(options_check(&o, &e), 0);
@@ -86,18 +85,29 @@ static void estimates_are_near_plans(void **state)
 	assert_int_equal(search_run(&r, &s, &e), 0);
 	assert_int_equal(s.planned, s.enumerated);
 	assert_true(s.n > 300);
-	double *ratio = xcalloc((size_t)s.n, sizeof(*ratio));
+	double *ratio = xcalloc((size_t)s.n, sizeof(*ratio)), logs = 0;
 	for (int64_t i = 0; i < s.n; i++) {
 		assert_int_equal(s.best[i].planned, BY_WHOLE_PLAN);
 		ratio[i] = s.best[i].estimated_bytes / s.best[i].memory.total;
+		logs += log(s.best[i].estimated_step / s.best[i].times.step);
 	}
 	qsort(ratio, (size_t)s.n, sizeof(*ratio), ascending);
 	assert_true(tau(&s) > 0.65);
 	assert_true(ratio[0] > 0.72 && ratio[s.n - 1] < 1.4);
-	assert_true(fabs(ratio[s.n / 2] - 1) < 0.08);
+	assert_true(fabs(ratio[s.n / 2] - 1) < 0.05);
+	assert_true(logs / (double)s.n > log(0.85));
 	free(ratio);
 	search_free(&s);
 	model_free(&m);
+}
+
+/* Of all layouts of a small model on 4 GPUs: tau 0.71, and memory 0.80 to 1.31 of the plan, in the middle
+ * 0.98; and in the mean 0.90 of its time. With heads twice as wide: 0.97 and 0.87. */
+static void estimates_are_near_plans(void **state)
+{
+	(void)state;
+	compare_estimates("");
+	compare_estimates("head-dim = 256\nbias = qkv\n");
 }
 
 static void stragglers(void **state)

@@ -47,6 +47,7 @@ static struct shape shape_of_model(int i)
 		.dim = models[i].dim,
 		.heads = models[i].heads,
 		.kv_dim = models[i].dim,
+		.q_dim = models[i].dim,
 		.ffn_dim = 4 * models[i].dim,
 		.vocab = 51200,
 		.context = 2048,
