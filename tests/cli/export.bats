@@ -119,7 +119,7 @@ equal() { # RUN RUN
 	pt-compare -t a.csv 2>err >out
 	grep -q 'several fields stand for loss, of which the last one' err
 	pt-compare -t a.csv --column loss=train/loss 2>err
-	! grep -q 'several fields' err
+	[ "$(grep -c 'several fields' err)" -eq 0 ]
 	printf '"Step","a - loss","a - loss__MIN","a - loss__MAX","a - loss","a - loss__MIN","a - loss__MAX"\n1,2,2,2,3,3,3\n' >w.csv
 	pt-compare -t w.csv 2>err >out
 	grep -q 'several fields stand for loss' err

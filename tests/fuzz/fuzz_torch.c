@@ -85,7 +85,9 @@ static void make_nanotron(const void *header, size_t n_header, struct bytes *b)
 		header, n_header, b);
 	for (int files = 0; files < 4; files++)
 		for (int d = 0; d < max64(1, files); d++) {
-			snprintf(dp, sizeof(dp), files ? "dp-%d-of-%d_" : "", d, files);
+			dp[0] = '\0';
+			if (files)
+				snprintf(dp, sizeof(dp), "dp-%d-of-%d_", d, files);
 			snprintf(name, sizeof(name),
 				"nanotron/optimizer/optimizer_pp-0-of-1_%stp-0-of-1.pt",
 				dp);
