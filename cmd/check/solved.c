@@ -100,33 +100,28 @@ static double solve_number(const struct cause_search *s, gradients_with *compute
 /* ---- soft caps ----------------------------------------------------------------------------- */
 
 /* For large caps the change is in proportion to 1 / cap^2, which is the number that is solved for. */
-static void with_score_cap(
+static void with_cap(
 	const struct cause_search *s, const void *with, double x, struct gradients *g)
 {
-	const struct variant v = {
-		.sequence = -1, .function = {.score_cap = x > 0 ? 1 / sqrt(x) : 0}};
-	(void)with;
-	reference_float64(&s->c->weights, &s->c->batch, &v, g);
-}
-
-static void with_logit_cap(
-	const struct cause_search *s, const void *with, double x, struct gradients *g)
-{
-	const struct variant v = {
-		.sequence = -1, .function = {.logit_cap = x > 0 ? 1 / sqrt(x) : 0}};
-	(void)with;
+	const bool *of_logits = with;
+	struct variant v = {.sequence = -1};
+	double cap = x > 0 ? 1 / sqrt(x) : 0;
+	if (*of_logits)
+		v.function.logit_cap = cap;
+	else
+		v.function.score_cap = cap;
 	reference_float64(&s->c->weights, &s->c->batch, &v, g);
 }
 
 void by_cap(struct cause_search *s)
 {
 	static const struct {
-		gradients_with *compute;
+		bool of_logits;
 		const char *of;
-	} caps[] = {{with_score_cap, "scores of attention"}, {with_logit_cap, "logits"}};
+	} caps[] = {{false, "scores of attention"}, {true, "logits"}};
 	for (size_t k = 0; k < ARRAY_LEN(caps) && has_unexplained(s); k++) {
 		char text[CAUSE_TEXT];
-		double x = solve_number(s, caps[k].compute, NULL, 1.0 / (50 * 50));
+		double x = solve_number(s, with_cap, &caps[k].of_logits, 1.0 / (50 * 50));
 		if (!(x > 0))
 			continue;
 		snprintf(text, sizeof(text),

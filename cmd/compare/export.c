@@ -17,7 +17,6 @@
 
 enum { CSV = 1, JSONL, EVENTS };
 const char *const export_names[] = {"auto", "csv", "jsonl", "events", NULL};
-#define EVENT_FILE "events.out.tfevents."
 
 int export_format(const char *path, int format, struct err *e)
 {
@@ -346,7 +345,7 @@ static int write_events_folder(
 	struct exporting *x, const char *folder, int log, struct err *e)
 {
 	struct str path = {0};
-	str_printf(&path, "%s/" EVENT_FILE "0000000000.pt-compare", folder);
+	str_printf(&path, "%s/" TFEVENTS_NAME "0000000000.pt-compare", folder);
 	int rc = check_folder(folder, e) || file_make_directory(folder, e) ||
 		 write_file(x, path.s, &(struct str){0}, write_events_log, log, e);
 	str_free(&path);

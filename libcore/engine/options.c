@@ -587,7 +587,7 @@ static const struct opt options[] = {
 		"Write each row of the log to an event file of TensorBoard in this directory, too; "
 		"of local SGD, that of other workers than the first in worker-N below it. A run that "
 		"is resumed begins another file there, and TensorBoard shows the rows after the "
-		"checkpoint from that one only."},
+		"checkpoint from that one only, but of whole numbers (tokens, memory) those of both."},
 	{OPT_DOUBLE, 0, "publish-secs", "SECONDS", "30", T(publish_secs), OPT_RUN, 0, 1e9, .help =
 		"Rewrite run.h5 when it is this much older than the journal, or less often where "
 		"that would take more than a twentieth of the time."},

@@ -11,8 +11,6 @@
 #include <string.h>
 #include <unistd.h>
 
-#define PREFIX "events.out.tfevents."
-
 /* Readers take files in the order of their names, which begin with the time. This one is the last, also if
  * a clock went back. *others: there are some. */
 static long long time_of_name(const char *folder, bool *others)
@@ -21,9 +19,9 @@ static long long time_of_name(const char *folder, bool *others)
 	DIR *d = opendir(folder);
 	*others = false;
 	for (struct dirent *f; d && (f = readdir(d));) {
-		if (strncmp(f->d_name, PREFIX, strlen(PREFIX)))
+		if (strncmp(f->d_name, TFEVENTS_NAME, strlen(TFEVENTS_NAME)))
 			continue;
-		long long time = strtoll(f->d_name + strlen(PREFIX), NULL, 10);
+		long long time = strtoll(f->d_name + strlen(TFEVENTS_NAME), NULL, 10);
 		last = time >= last && time < 9999999999 ? time + 1 : last;
 		*others = true;
 	}
@@ -63,7 +61,7 @@ int tensorboard_open(
 		warn("%s has event files of another run, which TensorBoard shows no longer: "
 		     "give each run its directory",
 			folder.s);
-	str_printf(&path, "%s/" PREFIX "%010lld.%s.%lld", folder.s, time,
+	str_printf(&path, "%s/" TFEVENTS_NAME "%010lld.%s.%lld", folder.s, time,
 		comm_place()->host, (long long)getpid());
 	if (!rc) {
 		b->fd = file_open_plain(path.s, O_RDWR | O_CREAT | O_EXCL | O_APPEND);

@@ -57,7 +57,8 @@ static void put_planned(const struct search *s, struct str *out)
 
 static struct band time_of(const struct request *r, const struct choice *c)
 {
-	return time_band(r->trainer, &c->l, r->cluster.links.host_ranks);
+	return time_band(r->trainer, &c->l, r->cluster.links.host_ranks,
+		r->o->dtype == PRECISION_FLOAT8);
 }
 
 /* "-10%+20%" */

@@ -199,7 +199,8 @@ bool trainer_allows(enum trainer_kind kind, const struct model *m, const struct 
 
 /* By layouts whose residuals are alike. Those of nanotron are from folds that the fit did not see; those of
  * others are their few rows' errors, see pt-plan(1), or wider where there is none, as trainer_measured() says. */
-struct band time_band(enum trainer_kind kind, const struct layout *l, int host_ranks)
+struct band time_band(
+	enum trainer_kind kind, const struct layout *l, int host_ranks, bool float8)
 {
 	static const struct {
 		struct band host, hosts, pipeline, crowd, across;
@@ -213,6 +214,9 @@ struct band time_band(enum trainer_kind kind, const struct layout *l, int host_r
 			{0.9, 8.6}},
 	};
 	int pp = l->degree[AXIS_PP], hosts = mesh_ranks(l->degree) / host_ranks;
+	/* all of Megatron's published times are of float8 */
+	if (kind == BY_MEGATRON && !float8)
+		return bands[kind].across;
 	if (l->degree[AXIS_CP] > 1 ||
 		l->degree[AXIS_TP] * l->degree[AXIS_CP] > host_ranks)
 		return bands[kind].across;
@@ -230,8 +234,8 @@ const char *trainer_measured(enum trainer_kind kind)
 			"band: four of five of torchtitan's published times on H100 are in it; "
 			"pt's own memories are within",
 		[BY_MEGATRON] =
-			"band: wider than the errors of 8 published times on H100, and "
-			"assumed where there is none; memories, which were not "
+			"band: wider than the errors of 8 published times on H100 in "
+			"float8, and assumed where there is none, as of bf16; memories, which were not "
 			"published, are assumed to be within",
 		[BY_TORCHTITAN] =
 			"band: of torchtitan's published times on H100; memories, which "

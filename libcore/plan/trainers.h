@@ -64,7 +64,8 @@ void practice_of(enum trainer_kind kind, const struct train_opts *o, struct prac
 /* Can it compute that layout, by what it is known to do? */
 bool trainer_allows(
 	enum trainer_kind kind, const struct model *m, const struct layout *l);
-struct band time_band(enum trainer_kind kind, const struct layout *l, int host_ranks);
+struct band time_band(
+	enum trainer_kind kind, const struct layout *l, int host_ranks, bool float8);
 struct band memory_band(enum trainer_kind kind);
 /* Of which measurements both are, before the latter. */
 const char *trainer_measured(enum trainer_kind kind);

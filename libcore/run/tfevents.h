@@ -10,6 +10,9 @@
 
 #include "base/base.h"
 
+/* TensorBoard takes files with this in their name; readers take them in the order of their names. */
+#define TFEVENTS_NAME "events.out.tfevents."
+
 /* ---- reading --------------------------------------------------------------------- */
 
 struct tfevents_take {
