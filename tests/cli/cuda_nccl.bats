@@ -284,7 +284,7 @@ same_workers() { # A B: the state of both workers
 		[ "$status" -ne 0 ]
 		[[ $output == *$2* ]]
 	}
-	mistake counts "meets rank 1's all-reduce number 1"
+	mistake counts "meets rank [01]'s all-reduce number 1"
 	mistake order 'meets rank'
 	mistake open-group 'while a group is open'
 	mistake host-memory 'is no memory of the GPU'
