@@ -430,9 +430,10 @@ static void say_change(const struct outcome *x, const struct outcome_opts *how)
 {
 	struct str text = {0};
 	const struct run_log *l = &x->runs->logs[x->first];
+	str_printf(&text, "%s, step %.0f: ", l->name,
+		run_log_value(l, l->n_rows - 1, COL_STEP));
 	outcome_verdict(x, how, &text);
-	printf("%s, step %.0f: %s\n", l->name, run_log_value(l, l->n_rows - 1, COL_STEP),
-		text_printable(text.s));
+	puts(text_printable(text.s));
 	fflush(stdout);
 	str_free(&text);
 }

@@ -3,6 +3,7 @@
 
 #include <math.h>
 #include <stdlib.h>
+#include <string.h>
 
 /* ---- rows ------------------------------------------------------------------------ */
 
@@ -336,6 +337,7 @@ static void choose_design(struct judging *j)
 		make_units(j, false, INT32_MAX);
 	else
 		number_units(j, true);
+	memcpy(j->n_seeds, j->n_units, sizeof(j->n_seeds));
 	if (j->n_units[CONTROL] >= 2 && j->n_units[CONTROL] + j->n_units[TEST] >= 4) {
 		j->design = DESIGN_REPLICAS;
 	} else if (n_both) {

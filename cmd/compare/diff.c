@@ -204,15 +204,13 @@ static void print_pair(
 {
 	char a[NUM_TEXT], b[NUM_TEXT], at[NUM_TEXT];
 	snprintf(at, sizeof(at), "%.0f", p->at);
-	bool doubles = p->control != (float)p->control || p->test != (float)p->test;
-	str_printf(out, "%s %s %s: %s, %s (|Δ| %.3g, ", what, columns[by].name, at,
+	bool doubles = isfinite(p->abs) &&
+		       (p->control != (float)p->control || p->test != (float)p->test);
+	str_printf(out, "%s %s %s: %s, %s", what, columns[by].name, at,
 		doubles ? text_double(a, p->control) : text_float(a, (float)p->control),
-		doubles ? text_double(b, p->test) : text_float(b, (float)p->test),
-		p->abs);
-	if (p->ulp == INT64_MAX)
-		str_puts(out, "NaN)");
-	else
-		str_printf(out, "%lld ULP)", (long long)p->ulp);
+		doubles ? text_double(b, p->test) : text_float(b, (float)p->test));
+	if (isfinite(p->abs)) /* (there is no distance to NaN or infinity) */
+		str_printf(out, " (|Δ| %.3g, %lld ULP)", p->abs, (long long)p->ulp);
 }
 
 static void print_curve(

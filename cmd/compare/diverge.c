@@ -76,6 +76,11 @@ static double share_of_block(int k)
 	return k < EQUAL_BLOCKS ? 0.75 / EQUAL_BLOCKS : 0.125 * 6 / (pi * pi * i * i);
 }
 
+double level_of_look(const struct verdict_result *r)
+{
+	return r->alarm * share_of_block(0);
+}
+
 /* A test and the control with its batches, of each unit that has both. */
 static bool is_first_of_unit(const struct judging *j, int test)
 {

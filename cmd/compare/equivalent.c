@@ -21,6 +21,11 @@ static bool is_inside(const struct interval *i, double margin)
 	return fabs(i->value) + i->half_width <= margin;
 }
 
+static bool is_beyond(const struct interval *i, double margin)
+{
+	return fabs(i->value) - i->half_width > margin;
+}
+
 void estimate_end(const struct judging *j, struct verdict_result *r)
 {
 	int64_t n = j->finite.n, quarter = n - max64(1, n / 4), half = n / 2;
@@ -51,10 +56,9 @@ void explain_end(const struct judging *j, struct verdict_result *r)
 		"%sat the end %s differs by %.3g +-%.2g, %s the margin of %.3g",
 		r->reason.len ? "; " : "", column_name(j), r->difference.value,
 		r->difference.half_width,
-		is_inside(&r->difference, r->margin) ? "within"
-		: fabs(r->difference.value) - r->difference.half_width > r->margin
-			? "beyond"
-			: "which does not settle",
+		is_inside(&r->difference, r->margin)   ? "within"
+		: is_beyond(&r->difference, r->margin) ? "beyond"
+						       : "which does not settle",
 		r->margin);
 }
 
@@ -81,6 +85,40 @@ static double count_units(
 	return fmax(ceil(each * more * more), fmax(fmax(n, m), 3));
 }
 
+/* So many units of each set would show the difference to be one, if it is as large as it seems; 0: more than MOST. */
+static int units_to_diverge(const struct judging *j, const struct verdict_result *r)
+{
+	enum { MOST = 1000 };
+	int64_t rows = j->finite.n, n = j->n_units[CONTROL], m = j->n_units[TEST];
+	bool paired = j->design == DESIGN_PAIRED;
+	struct estimate e = estimate_difference(j, rows - max64(1, rows / 4), rows, MEAN);
+	double sd =
+		e.se / sqrt(paired ? 1.0 / (double)n : 1.0 / (double)n + 1.0 / (double)m);
+	double zone = j->o->margin > 0 ? r->margin : 0;
+	for (int64_t k = max64(n, m) + (n == m); k <= MOST; k++) {
+		double t = student_quantile(level_of_look(r), paired ? k - 1 : 2 * k - 2);
+		if (fabs(e.mean) > zone + t * sd * sqrt((paired ? 1.0 : 2.0) / (double)k))
+			return (int)k;
+	}
+	return 0;
+}
+
+/* What replicas, which have their own design, or other designs need. */
+static void advise_single(const struct judging *j, struct str *out)
+{
+	int n = j->n_seeds[CONTROL], all = n + j->n_seeds[TEST];
+	int more = 4 - all > 2 - n ? 4 - all : 2 - n;
+	if (j->design == DESIGN_SAME_BATCHES)
+		str_puts(out, "four controls of other rounding (another micro-batch, or "
+			      "virtual degrees), or ");
+	else
+		str_printf(out,
+			"%d more control%s, so that the runs can be judged as "
+			"replicas, or ",
+			more, plural(more));
+	str_puts(out, "controls and tests of three or more seeds, the same for both");
+}
+
 /* The error of a mean falls as the root of the rows, that of a slope one power faster, while its margin falls
  * as the rows. */
 void advise(const struct judging *j, struct verdict_result *r)
@@ -99,14 +137,11 @@ void advise(const struct judging *j, struct verdict_result *r)
 	bool length = (mean || j->design == DESIGN_SAME_BATCHES) && spare > 0 &&
 		      print_length(j, error * error / (spare * spare), out);
 	str_puts(out, length ? ", or " : "");
-	if (!is_single(j))
-		str_printf(out, "%.0f controls and as many tests",
-			count_units(j, i, margin / 2));
-	else
-		str_printf(out,
-			"%scontrols and tests of three or more seeds, the same for both",
-			j->design == DESIGN_SAME_BATCHES
-				? "four controls of other rounding (another micro-batch, "
-				  "or virtual degrees), or "
-				: "");
+	if (is_single(j)) {
+		advise_single(j, out);
+		return;
+	}
+	int n = is_beyond(&r->difference, r->margin) ? units_to_diverge(j, r) : 0;
+	str_printf(out, "%.0f controls and as many tests",
+		n ? n : count_units(j, i, margin / 2));
 }

@@ -159,8 +159,10 @@ static struct estimate of_other_batches(const struct judging *j, const double *c
 	double noise = step_noise(control, n), other = step_noise(test, n);
 	double fall = ASSUMED_FALL * fall_before(j, from, from + n);
 	double each = noise * noise / (double)n, both = other * other / (double)n;
-	double seed = ASSUMED_NOISE * noise;
-	double se = sqrt(each + both + 2 * seed * seed + 2 * fall * fall);
+	/* (a mean of independent runs has less of everything) */
+	double units = 1.0 / j->n_seeds[CONTROL] + 1.0 / j->n_seeds[TEST];
+	double seed = ASSUMED_NOISE * noise * sqrt(j->n_seeds[CONTROL]);
+	double se = sqrt(each + both + units * (seed * seed + fall * fall));
 	if (f == MEAN)
 		return (struct estimate){
 			mean_of(test, n) - mean_of(control, n), se, MAX_DF + 1};

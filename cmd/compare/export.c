@@ -5,6 +5,7 @@
 #include "base/file.h"
 #include "base/json.h"
 #include "compare/curve.h"
+#include "compare/series.h"
 #include "run/tfevents.h"
 
 #include <dirent.h>
@@ -381,6 +382,16 @@ static int write_events(struct exporting *x, const char *path, struct err *e)
 
 /* ---- all --------------------------------------------------------------------------- */
 
+/* Runs have their names without what all have in common, as in reports. */
+static void name_runs(struct exporting *x)
+{
+	struct series_list l;
+	series_list_init(&l, x->logs, x->n, &(struct series_opts){x->n, false, true});
+	for (int i = 0; i < x->n; i++)
+		add_unlike(&x->runs, l.names[i]);
+	series_list_free(&l);
+}
+
 int export_write(const struct run_log *logs, int n, const struct strs *chosen,
 	const char *path, int format, struct err *e)
 {
@@ -390,8 +401,7 @@ int export_write(const struct run_log *logs, int n, const struct strs *chosen,
 			strs_add(&x.columns, chosen->v[k]);
 	if (!chosen->n)
 		find_all(&x);
-	for (int i = 0; i < n; i++)
-		add_unlike(&x.runs, logs[i].name);
+	name_runs(&x);
 	x.index = xcalloc((size_t)x.columns.n + 2, sizeof(*x.index));
 	format = export_format(path, format, e);
 	int rc = format < 0	 ? -1

@@ -203,8 +203,8 @@ static enum verdict judge_statistically(const struct judging *j, struct verdict_
 	if (should_be_identical(j, r))
 		return VERDICT_DIVERGED;
 	if (j->finite.n < (is_single(j) ? LEAST_ROWS : LEAST_OF_REPLICAS)) {
-		str_printf(&r->reason, "%lld values of %s are too few for statistics",
-			(long long)j->finite.n, column_name(j));
+		str_printf(&r->reason, "%lld value%s of %s: too few for statistics",
+			(long long)j->finite.n, plural(j->finite.n), column_name(j));
 		return VERDICT_DIFFER;
 	}
 	estimate_end(j, r);
@@ -281,11 +281,12 @@ static enum verdict judge_comparable(const struct judging *j, struct verdict_res
 static void explain_rows(const struct judging *j, struct verdict_result *r)
 {
 	if (r->n_lone && !j->o->common)
-		str_printf(&r->reason, "; %lld rows are of some runs only",
-			(long long)r->n_lone);
+		str_printf(&r->reason, "; %lld row%s of some runs only",
+			(long long)r->n_lone, r->n_lone == 1 ? " is" : "s are");
 	if (r->n_nonfinite && r->verdict == VERDICT_DIFFER)
-		str_printf(&r->reason, "; %lld rows have values that are not finite",
-			(long long)r->n_nonfinite);
+		str_printf(&r->reason, "; %lld row%s a value that is not finite",
+			(long long)r->n_nonfinite,
+			r->n_nonfinite == 1 ? " has" : "s have");
 	if (j->left_out.len)
 		str_printf(&r->reason, "; %s", j->left_out.s);
 }

@@ -27,6 +27,7 @@ struct judging {
 	int *unit
 		[2]; /* [n_runs]: the unit of each run, -1: in none; paired units have one number */
 	int n_units[2];
+	int n_seeds[2]; /* of DESIGN_ALONE: how many runs of each set are independent */
 	struct properties *stated; /* [n_control + n_test] */
 	int *cluster; /* [n_control + n_test]: runs with one number read the same batches */
 	double resolution; /* of the values of the logs, relative */
@@ -122,6 +123,8 @@ int nearest_control(const struct judging *j, int test, int64_t *n_differ);
 bool turns_nonfinite(const struct judging *j, struct verdict_result *r);
 /* The logs state the same arithmetic, and the bits differ. */
 bool should_be_identical(const struct judging *j, struct verdict_result *r);
+/* The probability of a false alarm in one of the first blocks. */
+double level_of_look(const struct verdict_result *r);
 /* By statistics. */
 bool diverges(const struct judging *j, struct verdict_result *r);
 

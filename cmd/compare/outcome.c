@@ -151,13 +151,13 @@ static void explain_difference(
 	const char *name = c->name, *by = columns[o->by].name;
 	const struct value_pair *p = c->n_beyond ? &c->beyond : &c->first;
 	int64_t unread = c->unread_control + c->unread_test;
+	int64_t lone = c->only_control + c->only_test;
 	if (unread && !c->n_differ && !c->only_control && !c->only_test)
 		str_printf(out, "%lld value%s of %s cannot be read, from %s %.0f on",
 			(long long)unread, plural(unread), name, by, c->first_unread);
 	else if (!c->n_differ || (!c->n_beyond && (c->only_control || c->only_test)))
-		str_printf(out, "%lld values of %s are of one run only, from %s %.0f on",
-			(long long)(c->only_control + c->only_test), name, by,
-			c->first_only);
+		str_printf(out, "%lld value%s of %s in one run only, from %s %.0f on",
+			(long long)lone, plural(lone), name, by, c->first_only);
 	else if (p->ulp == INT64_MAX)
 		str_printf(out, "%s differs from %s %.0f on (NaN)", name, by, p->at);
 	else if (o->rtol > 0 || o->atol > 0)

@@ -156,16 +156,22 @@ static void put_cell(struct str *out, const char *label, const char *text, bool 
 	str_puts(out, "</td>");
 }
 
-enum { LAYOUT, TECHNIQUES, TPS, MFU, MEMORY, N_FACTS };
-static const char *const fact_names[N_FACTS] = {
-	"Layout", "Techniques", ">Tokens/s", ">MFU", ">Peak memory"};
+enum { LAYOUT, TECHNIQUES, SPEED, MFU, MEMORY, N_FACTS };
+
+static const char *fact_name(const struct report *r, int fact)
+{
+	static const char *const names[N_FACTS] = {
+		"Layout", "Techniques", NULL, ">MFU", ">Peak memory"};
+	return fact == SPEED ? speed_heading(speed_shown(r->logs, r->n)) : names[fact];
+}
 
 /* A fact of a run; nothing if the log does not say. */
-static void put_fact(const struct run_log *l, int fact, struct str *out)
+static void put_fact(
+	const struct report *r, const struct run_log *l, int fact, struct str *out)
 {
-	static const int columns_of[N_FACTS] = {
-		[TPS] = COL_TPS, [MFU] = COL_MFU, [MEMORY] = COL_MEM};
+	int columns_of[N_FACTS] = {[MFU] = COL_MFU, [MEMORY] = COL_MEM};
 	char text[NUM_TEXT];
+	columns_of[SPEED] = speed_shown(r->logs, r->n);
 	if (fact == LAYOUT) {
 		str_puts(out, l->info.layout ? l->info.layout : "");
 	} else if (fact == TECHNIQUES) {
@@ -193,10 +199,11 @@ static void put_run(const struct view *v, int run, const struct str *facts,
 	if (!has_one_reason(v->r, run))
 		put_reason(out, &v->r->runs[run]);
 	str_puts(out, "</td>");
-	for (int k = 0; k < N_FACTS; k++)
+	for (int k = 0; k < N_FACTS; k++) {
+		const char *name = fact_name(v->r, k);
 		if (shown[k])
-			put_cell(out, fact_names[k] + (*fact_names[k] == '>'), facts[k].s,
-				*fact_names[k] == '>');
+			put_cell(out, name + (*name == '>'), facts[k].s, *name == '>');
+	}
 	str_puts(out, "</tr>\n");
 }
 
@@ -208,12 +215,12 @@ static void put_table(const struct view *v, struct str *out)
 	struct str(*facts)[N_FACTS] = xcalloc((size_t)v->r->n, sizeof(*facts));
 	for (int i = 0; i < v->r->n; i++)
 		for (int k = 0; k < N_FACTS; k++) {
-			put_fact(&v->r->logs[i], k, &facts[i][k]);
+			put_fact(v->r, &v->r->logs[i], k, &facts[i][k]);
 			shown[k] |= facts[i][k].len > 0;
 		}
 	for (int k = 0; k < N_FACTS; k++)
 		if (shown[k])
-			head[n++] = fact_names[k];
+			head[n++] = fact_name(v->r, k);
 	html_section(out, "runs", "Runs");
 	if (*v->figures.list.path) {
 		str_puts(out, "<p class=\"note\">in ");
@@ -286,16 +293,21 @@ static void put_speed(const struct view *v, struct str *out)
 	static const char *const head[] = {"Test", "Measurement", ">Control", ">Test",
 		">Change", ">95 % interval", "Statement"};
 	struct speed_diff d[MAX_SPEEDS];
-	html_section(out, "speed", "Speed and memory");
-	html_scroll(out, "speed");
-	html_head(out, head, ARRAY_LEN(head));
+	struct str rows = {0};
 	for (int i = 0; i < r->n; i++) {
 		if (r->runs[i].control < 0)
 			continue;
 		int n = speed_compare(r->logs, report_controls(r), &r->logs[i], 1, d);
 		for (int k = 0; k < n; k++)
-			put_measure(out, &d[k], v->names[i]);
+			put_measure(&rows, &d[k], v->names[i]);
 	}
+	if (!rows.len) /* no log says */
+		return;
+	html_section(out, "speed", "Speed and memory");
+	html_scroll(out, "speed");
+	html_head(out, head, ARRAY_LEN(head));
+	str_add(out, rows.s, rows.len);
+	str_free(&rows);
 	html_foot(out);
 	html_scroll_end(out);
 	str_puts(out,

@@ -10,20 +10,21 @@ static void put_speed_cell(struct str *out, const struct run_log *l, int column)
 	md_cell(out, speed_text(text, column, speed_of(l, 1, column).value));
 }
 
-static void put_row(struct str *out, const struct run_log *l, const char *name,
-	const struct report_run *run)
+static void put_row(
+	struct str *out, const struct report *r, int i, const char *name, int speed)
 {
+	const struct run_log *l = &r->logs[i];
 	struct str words = {0};
 	report_techniques(l, &words);
 	str_puts(out, "|");
 	md_cell(out, name);
 	md_cell(out, l->info.layout);
 	md_cell(out, words.len ? words.s : "default");
-	put_speed_cell(out, l, COL_TPS);
+	put_speed_cell(out, l, speed);
 	put_speed_cell(out, l, COL_MFU);
 	put_speed_cell(out, l, COL_MEM);
 	str_clear(&words);
-	report_words(run, &words);
+	report_words(&r->runs[i], &words);
 	md_cell(out, words.s);
 	str_puts(out, "\n");
 	str_free(&words);
@@ -31,11 +32,13 @@ static void put_row(struct str *out, const struct run_log *l, const char *name,
 
 static void put_table(struct str *out, const struct report *r, char **names)
 {
-	str_puts(out,
-		"| Run | Layout | Techniques | Tokens/s | MFU | Peak memory | Verdict |\n"
-		"| --- | --- | --- | ---: | ---: | ---: | --- |\n");
+	int speed = speed_shown(r->logs, r->n);
+	str_printf(out,
+		"| Run | Layout | Techniques | %s | MFU | Peak memory | Verdict |\n"
+		"| --- | --- | --- | ---: | ---: | ---: | --- |\n",
+		speed_heading(speed) + 1);
 	for (int i = 0; i < r->n; i++)
-		put_row(out, &r->logs[i], names[i], &r->runs[i]);
+		put_row(out, r, i, names[i], speed);
 }
 
 static void put_details(struct str *out, const struct report *r, char **names, int i)

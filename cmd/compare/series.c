@@ -55,6 +55,8 @@ static void name_runs(struct series_list *l)
 		l->names[i] = xcalloc(len + 1, 1);
 		memcpy(l->names[i], name + begin, len);
 		text_printable(l->names[i]);
+		for (char *c = l->names[i]; *c; c++) /* (a name is of one line) */
+			*c = *c == '\n' || *c == '\t' ? ' ' : *c;
 	}
 	l->path = xcalloc(begin + 1, 1);
 	memcpy(l->path, l->logs[0].name, begin);

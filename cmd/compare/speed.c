@@ -1,5 +1,6 @@
 /* Speed and memory of runs. */
 #include "compare/speed.h"
+#include "compare/curve.h"
 #include "compare/stats.h"
 
 #include <math.h>
@@ -33,6 +34,13 @@ const char *speed_name(int column)
 {
 	const struct measure *m = measure_of(column);
 	return m ? m->name : columns[column].name;
+}
+
+const char *speed_heading(int column)
+{
+	return column == COL_DT		   ? ">Time of a step"
+	       : column == COL_TPS_PER_GPU ? ">Tokens/s and rank"
+					   : ">Tokens/s";
 }
 
 char *speed_text(char buf[AT_LEAST(NUM_TEXT)], int column, double v)
@@ -139,6 +147,16 @@ struct speed speed_of(const struct run_log *logs, int n, int column)
 	const struct measure *m = measure_of(column);
 	BUG_ON(!m);
 	return of_runs(logs, n, m);
+}
+
+int speed_shown(const struct run_log *logs, int n)
+{
+	static const int kinds[] = {COL_TPS, COL_TPS_PER_GPU, COL_DT};
+	for (size_t k = 0; k < ARRAY_LEN(kinds); k++)
+		for (int i = 0; i < n; i++)
+			if (curve_has_column(&logs[i], kinds[k]))
+				return kinds[k];
+	return COL_TPS;
 }
 
 static struct speed_diff diff_of(const struct measure *m, struct speed a, struct speed b)

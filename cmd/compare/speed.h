@@ -45,6 +45,10 @@ int speed_compare(const struct run_log *control, int n_control,
 	const struct run_log *test, int n_test, struct speed_diff d[MAX_SPEEDS]);
 /* Appends a line for each. */
 void speed_print(const struct speed_diff *d, int n, struct str *out);
+/* The measure of speed that a table of these runs has, the first of those that a log has; and ">Tokens/s", for the
+ * head of a column of numbers. */
+int speed_shown(const struct run_log *logs, int n);
+const char *speed_heading(int column);
 /* "tokens/s"; and a value with its unit, in a few digits. Returns buf. */
 const char *speed_name(int column);
 char *speed_text(char buf[AT_LEAST(NUM_TEXT)], int column, double v);

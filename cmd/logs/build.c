@@ -186,7 +186,7 @@ void build_set_known(struct build *b, int64_t step, struct known_name *known, do
 	struct series *s = series_of(b, step, known);
 	if (!s)
 		return;
-	v *= known->scale;
+	v = scaled(v, known->scale);
 	if (s->column == COL_MEM || s->column == COL_MEM_ACTIVE) /* bytes are whole */
 		v = v >= 0 && v < 0x1p53 ? (double)(int64_t)v : -1;
 	if (!is_value(s, v))

@@ -319,7 +319,7 @@ static void set_before(struct build *b, struct span line, const char *unit,
 	while (p && p > line.p && (p[-1] == '.' || (p[-1] >= '0' && p[-1] <= '9')))
 		p--;
 	if (p && p < at && scan_double(p, at, &v) == at)
-		build_set(b, b->step, name, scale * v);
+		build_set(b, b->step, name, scaled(v, scale));
 }
 
 bool line_llmc(struct build *b, struct span line)

@@ -199,7 +199,7 @@ static int label_at(
 static void set_labelled(struct build *b, const struct label *labels,
 	struct known_kind *known, int i, double v, struct span rest)
 {
-	v *= known->scale[i] > 0 ? known->scale[i] : scale_of_suffix(rest);
+	v = scaled(v, known->scale[i] > 0 ? known->scale[i] : scale_of_suffix(rest));
 	/* nanoGPT prints -100 until it has measured the MFU. */
 	if (v < 0 && !strcmp(labels[i].column, "mfu"))
 		return;

@@ -4,6 +4,8 @@
 
 #include "logs/logs.h"
 
+#include <math.h>
+
 /* A piece of text, not NUL-terminated. */
 struct span {
 	const char *p;
@@ -135,6 +137,11 @@ int build_finish(struct build *b, struct run_log *l, struct err *e);
 
 /* The column that stands for a name of a log, and the factor of its unit; or the same name, 1. */
 struct span name_of_column(struct span name, double *scale);
+/* A value in our unit. (35 % are 0.35, as 35 / 100 is, but 35 * 0.01 is not.) */
+static inline double scaled(double v, double scale)
+{
+	return scale < 1 ? v / round(1 / scale) : v * scale;
+}
 /* The column that the user says it is; empty: none. */
 struct span given_column(struct span name);
 /* TensorBoard's exports do not name the column "Value": the loss, if the user says nothing else. */

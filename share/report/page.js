@@ -10,7 +10,7 @@ const data = JSON.parse(document.getElementById("data").textContent);
 const $ = id => document.getElementById(id);
 const state = {axis: data.axis, log: false, whole: false, each: false, smooth: 0, zoom: null, step: null, hidden: new Set()};
 const plots = [...document.querySelectorAll(".plot")].map((figure, i) => ({figure, of: data.figures[i],
-	svg: figure.querySelector("svg"), over: null}));
+	svg: figure.querySelector("svg"), note: figure.querySelector(".note").textContent, over: null}));
 
 /* ---- numbers ---- */
 
@@ -175,7 +175,8 @@ function draw(p) {
 	if (p.of.zero) add(p.svg, "path", {class: "zero", d: `M0 ${p.py(0)}h1000`});
 	labels(p, "x", "left", x, p.px);
 	labels(p, "y", "bottom", y, v => 1000 - p.py(v));
-	p.figure.querySelector(".note").textContent = p.curves.length ? "" : `no values over ${state.axis}`;
+	p.figure.querySelector(".note").textContent = !p.curves.length ? `no values over ${state.axis}` :
+		p.y === p.of.y ? p.note : "";
 	for (const c of p.curves) {
 		const g = add(p.svg, "g", {class: "series s" + c.series, style: data.series[c.series].stroke});
 		const back = [...c.x.keys()].reverse();
