@@ -56,7 +56,7 @@ static void name_runs(struct series_list *l)
 		memcpy(l->names[i], name + begin, len);
 		text_printable(l->names[i]);
 		for (char *c = l->names[i]; *c; c++) /* (a name is of one line) */
-			*c = *c == '\n' || *c == '\t' ? ' ' : *c;
+			*c = *c == '\n' ? ' ' : *c;
 	}
 	l->path = xcalloc(begin + 1, 1);
 	memcpy(l->path, l->logs[0].name, begin);

@@ -86,6 +86,23 @@ equal() { # RUN RUN
 	END
 }
 
+@test "runs have their names without what all have in common, and what no reader could read" {
+	mkdir -p deep/a deep/b
+	for r in a b; do printf 'step,loss\n1,2\n2,3\n' >deep/$r/log.csv; done
+	pt-compare deep/a/log.csv deep/b/log.csv --export two.csv --export tb
+	[ "$(cut -d, -f1 two.csv | tr '\n' ' ')" = 'run a a b b ' ]
+	[ -d tb/a ] && [ -d tb/b ]
+	# again and again
+	pt-compare two.csv --export again.csv
+	cmp two.csv again.csv
+	# names of files may be no UTF-8, and may colour a terminal
+	cp deep/a/log.csv "$(printf 'x\033[31m')"
+	cp deep/a/log.csv "$(printf 'y\377')"
+	pt-compare x* y* --export odd.csv
+	[ "$(cut -d, -f1 odd.csv | tr '\n' ' ')" = 'run x?[31m x?[31m y? y? ' ]
+	pt-compare odd.csv -q | grep -q identical
+}
+
 @test "names of columns that need quotes" {
 	printf '%s\n' '{"step": 1, "loss": 2, "a,\"b\";c;d": 3, "x\ty; ": 4, "#no": 5, "w - z": 6}' \
 		'{"step": 2, "loss": 2, "a,\"b\";c;d": 4, "x\ty; ": 4, "#no": 5, "w - z": 7}' >in.jsonl

@@ -212,6 +212,24 @@ setTimeout(() => { for (const k of ["ArrowRight", "ArrowRight", "+", "Enter"]) p
 	grep -qE '^      loss +identical, 60 values' r.md
 }
 
+@test "the table has the speed that the logs have; without one there is no section of it" {
+	for r in a b; do
+		for i in $(seq 30); do
+			echo "[titan] - INFO - step: $i  loss:  3.${i}  memory:  1.50GiB(1.44%)  tps: 7,000  tflops: 0.51  mfu: 35.00%"
+		done >$r.log
+		printf 'step,loss\n1,3\n2,2.9\n' >$r.csv
+	done
+	pt-compare a.log b.log --report speed.html --report speed.md
+	grep -q 'Tokens/s and rank' speed.html
+	grep -q '| Tokens/s and rank |' speed.md
+	grep -q '| 7000 | 35 % |' speed.md
+	grep -q 'id="h-speed"' speed.html
+	pt-compare a.csv b.csv --report none.html
+	[ "$(grep -c 'id="h-speed"' none.html)" -eq 0 ]
+	# 35 % are 0.35
+	pt-compare a.log --export - -y mfu | tail -1 | grep -qx '30,0.35'
+}
+
 @test "a page of a hundred thousand rows is small" {
 	log_of 0 100000 >a
 	sed 's/^\(step=77777 .*\) loss=[^ ]*/\1 loss=7/' a >b

@@ -371,6 +371,36 @@ static void other_batches(void **state)
 	verdict_result_free(&r);
 }
 
+/* Three runs of other seeds are no replicas, and are told what is missing. What is assumed of one run is
+ * less of a mean of two. */
+static void three_seeds(void **state)
+{
+	struct curve c = like_control;
+	struct verdict_result one, two, r;
+	(void)state;
+	judge_sets(&c, 1, 1, false, 1, &plain, &one);
+	judge_sets(&c, 2, 1, false, 1, &plain, &two);
+	assert_true(one.design == DESIGN_ALONE && two.design == DESIGN_ALONE);
+	assert_non_null(strstr(one.reason.s, "2 more controls, so that"));
+	assert_non_null(strstr(two.reason.s, "1 more control, so that"));
+	assert_near(
+		two.difference.half_width / one.difference.half_width, sqrt(0.75), 0.1);
+	verdict_result_free(&one);
+	verdict_result_free(&two);
+	/* beyond the margin, and not yet shown to be a difference: so many runs show it */
+	c.shift = 0.08;
+	c.noise = 0;
+	judge_sets(&c, 3, 1, false, 2, &plain, &r);
+	assert_int_equal(r.verdict, VERDICT_UNDECIDED);
+	assert_non_null(strstr(r.reason.s, "beyond the margin"));
+	int n = atoi(strstr(r.reason.s, "may need ") + strlen("may need "));
+	assert_true(n >= 3 && n < 8);
+	verdict_result_free(&r);
+	judge_sets(&c, n, n, false, 2, &plain, &r);
+	assert_int_equal(r.verdict, VERDICT_DIVERGED);
+	verdict_result_free(&r);
+}
+
 /* ---- verdicts that need no statistics -------------------------------------------------- */
 
 static struct run_log log_from(const char *lines)
@@ -783,6 +813,7 @@ int main(void)
 		cmocka_unit_test(equivalence),
 		cmocka_unit_test(replicas_of_one_seed),
 		cmocka_unit_test(other_batches),
+		cmocka_unit_test(three_seeds),
 		cmocka_unit_test(few_values),
 		cmocka_unit_test(not_comparable),
 		cmocka_unit_test(controls_left_out),
