@@ -124,7 +124,8 @@ static const struct opt options[] = {
 		"Compare nothing, but write the logs in another format, with all columns or those of "
 		"--column: to a .csv or .jsonl file, of several runs with a column run; to an event file "
 		"of TensorBoard, a name with tfevents; or to a directory of such files, of several runs "
-		"in one directory each. - is standard output. Numbers are exact, and what was "
+		"in one directory each. Runs have their names without what all have in common. "
+		"- is standard output. Numbers are exact, and what was "
 		"written can be read again. May be given many times."},
 	{OPT_ENUM, 0, "export-format", NULL, "auto", O(export_format), .values = export_names,
 		.help =

@@ -393,10 +393,9 @@ static void three_seeds(void **state)
 	judge_sets(&c, 3, 1, false, 2, &plain, &r);
 	assert_int_equal(r.verdict, VERDICT_UNDECIDED);
 	assert_non_null(strstr(r.reason.s, "beyond the margin"));
-	int n = atoi(strstr(r.reason.s, "may need ") + strlen("may need "));
-	assert_true(n >= 3 && n < 8);
+	assert_non_null(strstr(r.reason.s, "may need 4 controls and as many tests"));
 	verdict_result_free(&r);
-	judge_sets(&c, n, n, false, 2, &plain, &r);
+	judge_sets(&c, 4, 4, false, 2, &plain, &r);
 	assert_int_equal(r.verdict, VERDICT_DIVERGED);
 	verdict_result_free(&r);
 }
