@@ -91,7 +91,8 @@ equal() { # RUN RUN
 	for r in a b; do printf 'step,loss\n1,2\n2,3\n' >deep/$r/log.csv; done
 	pt-compare deep/a/log.csv deep/b/log.csv --export two.csv --export tb
 	[ "$(cut -d, -f1 two.csv | tr '\n' ' ')" = 'run a a b b ' ]
-	[ -d tb/a ] && [ -d tb/b ]
+	[ -d tb/a ]
+	[ -d tb/b ]
 	# again and again
 	pt-compare two.csv --export again.csv
 	cmp two.csv again.csv
