@@ -202,8 +202,9 @@ static bool is_blank(const char *text, int64_t n)
 
 /* The document of a line. The first line may begin with a byte order mark. */
 static int text_of_line(const struct prepare *p, const struct document_part *part,
-	const char *line, struct str *out, struct err *why)
+	const char *line, struct document_text *d, struct err *why)
 {
+	struct str *out = &d->line;
 	static const char mark[] = "\xef\xbb\xbf"; /* of the order of bytes */
 	int64_t n = part->n_bytes, n_mark = sizeof(mark) - 1;
 	str_clear(out);
@@ -213,6 +214,8 @@ static int text_of_line(const struct prepare *p, const struct document_part *par
 		line += n_mark, n -= n_mark;
 	if (is_blank(line, n))
 		return 1;
+	if (d->records)
+		return record_read(d->records, line, n, &d->marked, why);
 	if (jsonl_text(line, n, p->field ? p->field : "text", out, why))
 		return -1;
 	if (p->separator)
@@ -228,9 +231,15 @@ int batch_text(const struct prepare *p, const struct input_file *f, const struct
 	out->n = part->n_bytes;
 	if (!f->jsonl)
 		return 0;
-	int rc = text_of_line(p, part, out->text, &out->line, &why);
-	out->text = out->line.s ? out->line.s : "";
-	out->n = (int64_t)out->line.len;
+	int rc = text_of_line(p, part, out->text, out, &why);
+	const struct marked *m = &out->marked;
+	const struct str *text = out->records ? &m->text : &out->line;
+	out->text = text->s ? text->s : "";
+	out->n = (int64_t)text->len;
+	if (out->records && m->n_ids) { /* for its hash */
+		out->text = (const char *)m->ids;
+		out->n = m->n_ids * (int64_t)sizeof(*m->ids);
+	}
 	if (rc >= 0)
 		return rc;
 	err_prefix(&why, "%s:%lld: ", f->name, (long long)part->where);
@@ -241,4 +250,10 @@ int batch_text(const struct prepare *p, const struct input_file *f, const struct
 	if (out->n_broken++ < MAX_MESSAGES && out->messages)
 		str_printf(out->messages, "%s\n", why.msg);
 	return 1;
+}
+
+void document_text_free(struct document_text *d)
+{
+	str_free(&d->line);
+	marked_free(&d->marked);
 }
