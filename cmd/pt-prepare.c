@@ -198,7 +198,8 @@ static int print_info(const struct strs *files, struct err *e)
 			return -1;
 		struct str text = {0};
 		for (const struct h5_field *f = shard_fields; f->name; f++)
-			h5_field_print(&text, f, corpus_info(c, 0));
+			if (!f->optional || corpus_info(c, 0)->window_tokens)
+				h5_field_print(&text, f, corpus_info(c, 0));
 		const struct tokenizer *t = corpus_tokenizer(c);
 		printf("%s# %s\n%stokenizer = %s\nvocab = %lld\n", i ? "\n" : "",
 			files->v[i], text_printable(text.s), t->kind->name,

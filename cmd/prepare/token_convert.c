@@ -2,7 +2,7 @@
  * Tokens to tokens: files of other programs and shards, to either. Files of other programs are read
  * twice: first to find the largest token and the number of documents, then to copy.
  */
-#include "data/documents.h"
+#include "data/offsets.h"
 #include "prepare/shard_writer.h"
 #include "prepare/token_file.h"
 
@@ -121,6 +121,7 @@ static int open_shards(struct job *j, const struct strs *inputs, struct err *e)
 		    CORPUS_DOCUMENTS, e))
 		return -1;
 	j->info = *corpus_info(j->corpus, 0);
+	j->info.window_tokens = 0;
 	j->tokenizer = corpus_tokenizer(j->corpus);
 	j->parts = xcalloc(N_SPLITS, sizeof(*j->parts));
 	for (int s = 0; s < N_SPLITS; s++) {
@@ -146,14 +147,14 @@ static bool are_shards(const struct job *j, const struct strs *inputs)
 typedef int run_fn(struct job *j, enum split s, bool begins, const uint32_t *ids,
 	int64_t n, struct err *e);
 
-/* Tokens of shards have DOCUMENT_BEGINS. */
+/* Tokens of shards have flags. */
 static int read_piece(const struct job *j, const struct part *p, int64_t at, int64_t n,
 	uint32_t *ids, struct err *e)
 {
 	if (j->corpus) {
 		if (corpus_read(j->corpus, p->split, at, n, (int32_t *)ids, e))
 			return -1;
-		corpus_mark_documents(j->corpus, p->split, at, n, (int32_t *)ids);
+		corpus_mark(j->corpus, p->split, at, n, (int32_t *)ids);
 		return 0;
 	}
 	return token_file_read(&p->file, at, n,
@@ -174,7 +175,7 @@ static int64_t until_next(const struct job *j, const struct part *p, int64_t *do
 	for (int64_t i = 0; i < n; i++) {
 		if (i && (ids[i] & (uint32_t)DOCUMENT_BEGINS))
 			return i;
-		if (ids[i] == j->end_of_text)
+		if ((ids[i] & ~(uint32_t)TOKEN_FLAGS) == j->end_of_text)
 			return i + 1;
 	}
 	return n;
@@ -193,7 +194,7 @@ static int each_run(struct job *j, const struct part *p, run_fn *fn, struct err 
 		hash_add(j->hash, ids, (size_t)n * sizeof(*ids));
 		for (int64_t i = 0, run; i < n; i += run) {
 			begins = begins || (ids[i] & (uint32_t)DOCUMENT_BEGINS);
-			ids[i] &= ~(uint32_t)DOCUMENT_BEGINS;
+			ids[i] &= ~(uint32_t)TOKEN_FLAGS;
 			run = until_next(j, p, &document, at + i, ids + i, n - i);
 			if (fn(j, p->split, begins, ids + i, run, e))
 				return -1;
