@@ -95,4 +95,10 @@ int prepare_run(const struct prepare *p, const struct strs *inputs, struct prepa
 /* Writes the text of a split of the files to f. */
 int prepare_decode(const struct strs *files, enum split split, FILE *f, struct err *e);
 
+/* ---- show.c: documents, and which tokens count ------------------------------------- */
+
+/* Writes documents [from, from + n) of the files to f, those for validation behind those for training. */
+int prepare_show(
+	const struct strs *files, int64_t from, int64_t n, FILE *f, struct err *e);
+
 #endif
