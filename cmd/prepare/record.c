@@ -115,14 +115,6 @@ const char *records_source(const struct records *r)
 
 /* ---- conversations -------------------------------------------------------------------------- */
 
-/* ShareGPT's names of roles. */
-static const char *role_of(const char *name)
-{
-	return !strcmp(name, "human") ? "user"
-	       : !strcmp(name, "gpt") ? "assistant"
-				      : name;
-}
-
 static void add_turn(struct turns *t, const char *role, const json_t *text, bool silent)
 {
 	int64_t at = (int64_t)t->said.len, middle;
@@ -140,10 +132,9 @@ static int read_turn(struct turns *t, const json_t *j, struct err *e)
 		     *text = json_object_get(j, "content"),
 		     *calls = json_object_get(j, "tool_calls"),
 		     *weight = json_object_get(j, "weight");
-	if (!role) { /* ShareGPT's */
-		role = json_object_get(j, "from");
-		text = json_object_get(j, "value");
-	}
+	/* (ShareGPT's names) */
+	role = role ? role : json_object_get(j, "from");
+	text = text ? text : json_object_get(j, "value");
 	if (!json_is_string(role) || !json_is_string(text))
 		return err_set(e, EX_DATAERR,
 			"turn %lld: not an object with the texts role and content, or from "
@@ -152,7 +143,7 @@ static int read_turn(struct turns *t, const json_t *j, struct err *e)
 	if (json_array_size(calls))
 		return err_set(e, EX_DATAERR,
 			"turn %lld: has tool_calls, which are no text", (long long)t->n);
-	add_turn(t, role_of(json_string_value(role)), text,
+	add_turn(t, json_string_value(role), text,
 		json_is_integer(weight) && !json_integer_value(weight));
 	return 0;
 }
@@ -165,18 +156,11 @@ static int read_turns(struct turns *t, const json_t *list, struct err *e)
 	return 0;
 }
 
-static void turns_free(struct turns *t)
+static int apply(const struct records *r, struct marked *out, struct err *e)
 {
-	str_free(&t->said);
-	free(t->v);
-}
-
-static int apply(
-	const struct records *r, const struct turns *t, struct marked *out, struct err *e)
-{
-	if (!t->n)
+	if (!out->turns.n)
 		return err_set(e, EX_DATAERR, "a conversation without turns");
-	return chat_template_apply(r->chat, t, r->p->count, out, e);
+	return chat_template_apply(r->chat, r->p->count, out, e);
 }
 
 /* ---- the records ---------------------------------------------------------------------------- */
@@ -189,15 +173,12 @@ static int not_a(const struct records *r, int field, const char *what, struct er
 static int of_messages(
 	const struct records *r, const json_t *root, struct marked *out, struct err *e)
 {
-	struct turns t = {0};
 	const json_t *list = json_object_get(root, r->field[0]);
 	if (!list && !r->p->field)
 		list = json_object_get(root, "conversations");
 	if (!json_is_array(list))
 		return not_a(r, 0, "a list of turns", e);
-	int rc = read_turns(&t, list, e) || apply(r, &t, out, e);
-	turns_free(&t);
-	return rc ? -1 : 0;
+	return read_turns(&out->turns, list, e) || apply(r, out, e) ? -1 : 0;
 }
 
 /* Texts are a turn of the user and one of the assistant; lists have turns. */
@@ -205,19 +186,17 @@ static int of_turns(const struct records *r, const json_t *const text[N_FIELDS],
 	struct marked *out, struct err *e)
 {
 	static const char *const roles[] = {"user", "assistant"};
-	struct turns t = {0};
+	struct turns *t = &out->turns;
 	int rc = 0;
 	for (int i = 0; i < N_FIELDS && !rc; i++) {
 		if (json_is_string(text[i]))
-			add_turn(&t, roles[i], text[i], false);
+			add_turn(t, roles[i], text[i], false);
 		else
-			rc = read_turns(&t, text[i], e);
-		for (int64_t k = 0; k < t.n && !i; k++) /* of the prompt */
-			t.v[k].silent = true;
+			rc = read_turns(t, text[i], e);
+		for (int64_t k = 0; k < t->n && !i; k++) /* of the prompt */
+			t->v[k].silent = true;
 	}
-	rc = rc || apply(r, &t, out, e);
-	turns_free(&t);
-	return rc ? -1 : 0;
+	return rc || apply(r, out, e) ? -1 : 0;
 }
 
 static int of_prompt(
@@ -337,6 +316,9 @@ int record_read(const struct records *r, const char *line, int64_t n, struct mar
 {
 	json_error_t why;
 	marked_clear(out);
+	if (r->p->record == RECORD_MESSAGES &&
+		jsonl_turns(line, n, r->field[0], &out->turns))
+		return apply(r, out, e);
 	json_t *root = json_loadb(line, (size_t)n, JSON_ALLOW_NUL, &why);
 	if (!root)
 		return err_set(

@@ -23,23 +23,6 @@ struct marker_token {
 	uint32_t id;
 };
 
-struct marked {
-	struct str text;
-	struct extract *counted; /* ascending; of the text, or of the ids */
-	int64_t n_counted;
-	struct marker_token *tokens; /* ascending */
-	int64_t n_tokens;
-	uint32_t *ids; /* of RECORD_IDS and RECORD_MASK, which have no text */
-	int64_t n_ids;
-};
-
-void marked_clear(struct marked *m);
-void marked_free(struct marked *m);
-/* They are appended; what joins the one before becomes one with it. */
-void marked_count(struct marked *m, int64_t begin, int64_t end);
-
-/* ---- template.c: the markers of turns -------------------------------------------- */
-
 /* A turn: who says what. */
 struct turn {
 	struct extract role, text; /* of turns.said */
@@ -51,6 +34,24 @@ struct turns {
 	struct turn *v;
 	int64_t n;
 };
+
+struct marked {
+	struct str text;
+	struct extract *counted; /* ascending; of the text, or of the ids */
+	int64_t n_counted;
+	struct marker_token *tokens; /* ascending */
+	int64_t n_tokens;
+	uint32_t *ids; /* of RECORD_IDS and RECORD_MASK, which have no text */
+	int64_t n_ids;
+	struct turns turns; /* of which it was made */
+};
+
+void marked_clear(struct marked *m);
+void marked_free(struct marked *m);
+/* They are appended; what joins the one before becomes one with it. */
+void marked_count(struct marked *m, int64_t begin, int64_t end);
+
+/* ---- template.c: the markers of turns -------------------------------------------- */
 
 /* Literal texts around the turns of a conversation. The first three are built in. */
 struct chat_template;
@@ -64,9 +65,9 @@ void chat_template_close(struct chat_template *c);
 const char *chat_template_source(const struct chat_template *c);
 /* Has a text around the user's turns a token of its own, which no text of a user can be? */
 bool chat_template_is_safe(const struct chat_template *c);
-/* Lays out a conversation; `count`: which turns count, COUNT_ASSISTANT and so on. */
-int chat_template_apply(const struct chat_template *c, const struct turns *turns,
-	int count, struct marked *out, struct err *e);
+/* Lays out out->turns; `count`: which of them count, COUNT_ASSISTANT and so on. */
+int chat_template_apply(
+	const struct chat_template *c, int count, struct marked *out, struct err *e);
 
 /* ---- record.c: a line ------------------------------------------------------------ */
 
@@ -84,8 +85,8 @@ int record_read(const struct records *r, const char *line, int64_t n, struct mar
 
 /* ---- jsonl.c --------------------------------------------------------------------- */
 
-/* Reads the field of a line that is an array of objects with role and content. 1: it is in *turns; 0: jansson is
- * to look. */
-int jsonl_turns(const char *line, int64_t n, const char *field, struct turns *turns);
+/* Reads the field of a line that is a list of turns, as most lines have it: into empty *turns. False: jansson is to
+ * look. */
+bool jsonl_turns(const char *line, int64_t n, const char *field, struct turns *turns);
 
 #endif

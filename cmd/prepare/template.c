@@ -63,6 +63,8 @@ void marked_clear(struct marked *m)
 {
 	str_clear(&m->text);
 	m->n_counted = m->n_tokens = m->n_ids = 0;
+	str_clear(&m->turns.said);
+	m->turns.n = 0;
 }
 
 void marked_free(struct marked *m)
@@ -71,6 +73,8 @@ void marked_free(struct marked *m)
 	free(m->counted);
 	free(m->tokens);
 	free(m->ids);
+	str_free(&m->turns.said);
+	free(m->turns.v);
 	*m = (struct marked){0};
 }
 
@@ -341,41 +345,50 @@ static void add_turn(const struct chat_template *c, const struct role *r,
 	add_marker(out, &r->after);
 }
 
-static bool is_role(const struct turns *t, int64_t i, const char *name)
+/* ShareGPT has other names of roles. */
+static const struct role *role_of(
+	const struct chat_template *c, const struct turns *t, int64_t i)
 {
-	struct extract role = t->v[i].role;
-	size_t n = (size_t)(role.end - role.begin);
-	return n == strlen(name) && !memcmp(t->said.s + role.begin, name, n);
+	struct extract x = t->v[i].role;
+	const char *name = t->said.s + x.begin;
+	size_t n = (size_t)(x.end - x.begin);
+	const struct role *r = role_named(c, name, n);
+	if (!r && n == 5 && !memcmp(name, "human", n))
+		r = role_named(c, "user", 4);
+	if (!r && n == 3 && !memcmp(name, "gpt", n))
+		r = role_named(c, "assistant", 9);
+	return r;
 }
 
-static bool counts(const struct turns *t, int64_t i, int64_t last, int count)
+static bool is_role(const struct role *r, const char *name)
 {
-	return !t->v[i].silent && is_role(t, i, "assistant") &&
-	       (count == COUNT_ASSISTANT || (count == COUNT_LAST && i == last));
+	return r && !strcmp(r->name, name);
 }
 
-int chat_template_apply(const struct chat_template *c, const struct turns *turns,
-	int count, struct marked *out, struct err *e)
+int chat_template_apply(
+	const struct chat_template *c, int count, struct marked *out, struct err *e)
 {
+	const struct turns *turns = &out->turns;
 	int64_t last = turns->n - 1;
-	while (last >= 0 && !is_role(turns, last, "assistant"))
+	while (last >= 0 && !is_role(role_of(c, turns, last), "assistant"))
 		last--;
 	add_marker(out, &c->begin);
-	if (c->default_system && turns->n && !is_role(turns, 0, "system"))
+	if (c->default_system && turns->n && !is_role(role_of(c, turns, 0), "system"))
 		add_turn(c, role_named(c, "system", 6), c->default_system,
 			(struct extract){0, (int64_t)strlen(c->default_system)}, false,
 			out);
 	for (int64_t i = 0; i < turns->n; i++) {
 		const struct turn *t = &turns->v[i];
-		const char *name = turns->said.s + t->role.begin;
-		size_t n = (size_t)(t->role.end - t->role.begin);
-		const struct role *r = role_named(c, name, n);
+		const struct role *r = role_of(c, turns, i);
 		if (!r)
 			return err_set(e, EX_DATAERR,
 				"turn %lld: the template has no role '%.*s'",
-				(long long)i, (int)min64((int64_t)n, 40), name);
-		add_turn(
-			c, r, turns->said.s, t->text, counts(turns, i, last, count), out);
+				(long long)i, (int)min64(t->role.end - t->role.begin, 40),
+				turns->said.s + t->role.begin);
+		bool counts =
+			is_role(r, "assistant") && !t->silent &&
+			(count == COUNT_ASSISTANT || (count == COUNT_LAST && i == last));
+		add_turn(c, r, turns->said.s, t->text, counts, out);
 	}
 	add_marker(out, &c->end);
 	if (count == COUNT_ALL)
