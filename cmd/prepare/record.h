@@ -53,10 +53,9 @@ void marked_count(struct marked *m, int64_t begin, int64_t end);
 
 /* ---- template.c: the markers of turns -------------------------------------------- */
 
-/* Literal texts around the turns of a conversation. The first three are built in. */
+/* Literal texts around the turns of a conversation. */
 struct chat_template;
-extern const char *const chat_template_names[]; /* closed by NULL */
-/* `name`: one of these, or a file. Special tokens of t in its texts become these tokens; t NULL: none do. NULL:
+/* `name`: chatml, llama3, qwen, or a file. Special tokens of t in its texts become these tokens; t NULL: none do. NULL:
  * an error. */
 struct chat_template *chat_template_open(
 	const char *name, const struct tokenizer *t, struct err *e);
