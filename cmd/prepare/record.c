@@ -60,6 +60,9 @@ static int check(const struct records *r, const struct tokenizer *t, struct err 
 			"--keep, --drop: for text only, not for records of tokens");
 	if (p->record == RECORD_MESSAGES && !p->chat_template)
 		return err_set(e, EX_USAGE, "conversations need --chat-template");
+	if (p->chat_template && p->record != RECORD_MESSAGES && p->record != RECORD_PROMPT)
+		return err_set(e, EX_USAGE,
+			"--chat-template: for --record messages and prompt only");
 	if (p->chat_template && p->tokenizer.special)
 		return err_set(e, EX_USAGE,
 			"--allow-special: a text of a user could become a marker of the "
@@ -77,7 +80,7 @@ struct records *records_open(
 	if (!rc && p->chat_template) {
 		r->chat = chat_template_open(p->chat_template, t, e);
 		rc = !r->chat;
-		if (!rc && t && !chat_template_is_safe(r->chat))
+		if (!rc && t && log_speaks() && !chat_template_is_safe(r->chat))
 			warn("%s: no marker of the user's turns is a special token of this "
 			     "vocabulary: what a user says could look like one",
 				p->chat_template);

@@ -466,9 +466,9 @@ int token_convert_run(const struct token_convert *c, const struct strs *inputs,
 	int tokens = token_convert_takes(c, inputs, e);
 	if (tokens < 0)
 		return -1;
-	if (!tokens && (c->val->n || c->vocab || c->vocab_from))
+	if (!tokens && (c->val->n || c->masks->n || c->vocab || c->vocab_from))
 		return err_set(e, EX_USAGE,
-			"there are no token files, which have validation files and a "
+			"there are no token files, which have validation files, masks and a "
 			"vocabulary");
 	return tokens ? convert(c, inputs, out, e) : convert_text(c, inputs, out, e);
 }
