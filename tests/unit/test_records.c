@@ -264,7 +264,7 @@ static void prompts(void **state)
 	p.count = COUNT_ASSISTANT;
 	p.chat_template = test_file("template", "{\"roles\": {\"user\": [\"(\", \")\"], "
 						"\"assistant\": [\">\", \".\"]}}");
-	static const char want[] = "-41 -98 -42 -63 99 46\n";
+	static const char want[] = "-41 -99 -42 -63 99 46\n";
 	expect(&p, "{\"prompt\": \"b\", \"completion\": \"c\"}\n", want);
 	expect(&p, "{\"x\": [], \"prompt\": \"b\", \"completion\": \"c\"}\n", want);
 	expect(&p,
