@@ -81,7 +81,8 @@ struct records *records_open(
 	if (!rc && p->chat_template) {
 		r->chat = chat_template_open(p->chat_template, t, e);
 		rc = !r->chat;
-		if (!rc && t && log_speaks() && !chat_template_is_safe(r->chat))
+		if (!rc && t && !(p->comm && p->comm->rank) &&
+			!chat_template_is_safe(r->chat))
 			warn("%s: no marker of the user's turns is a special token of this "
 			     "vocabulary: what a user says could look like one",
 				p->chat_template);
