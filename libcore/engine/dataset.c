@@ -3,6 +3,7 @@
 
 #include <string.h>
 
+#include "data/offsets.h"
 #include "engine/layout.h"
 
 /* The files of a data-parallel rank, of those of all workers. */
@@ -107,9 +108,22 @@ int dataset_open(
 		dataset_close(d);
 		return -1;
 	}
+	d->counted = comm_max_i64(world, d->corpus && corpus_counted(d->corpus));
 	if (!world->rank && !o->resolved.worker)
 		compare_vocabularies(d, o);
 	return 0;
+}
+
+int64_t dataset_targets(
+	const struct dataset *d, const int32_t *windows, int64_t n, int64_t context)
+{
+	int64_t counted = 0;
+	if (!d->counted)
+		return n * context;
+	for (int64_t i = 0; i < n; i++, windows += context + 1)
+		for (int64_t t = 1; t <= context; t++)
+			counted += !(windows[t] & TOKEN_CONTEXT);
+	return counted;
 }
 
 void dataset_close(struct dataset *d)

@@ -18,6 +18,7 @@ struct dataset {
 	struct tokenizer tokenizer;
 	int64_t tokens[N_SPLITS];
 	uint64_t hash;
+	bool counted; /* some tokens may have no weight as targets; the same on all ranks */
 	int readers;
 	const char *file; /* the first that this rank reads */
 };
@@ -25,6 +26,9 @@ struct dataset {
 /* Collective. Errors are agreed on. */
 int dataset_open(
 	struct dataset *d, const struct train_opts *o, struct comm *world, struct err *e);
+/* How many targets of n windows [n][context + 1] count. */
+int64_t dataset_targets(
+	const struct dataset *d, const int32_t *windows, int64_t n, int64_t context);
 void dataset_close(struct dataset *d);
 /* The order of the training samples; an error if there are too few tokens for one. */
 int dataset_order(const struct dataset *d, const struct train_opts *o,

@@ -102,6 +102,7 @@ struct trainer {
 		struct loader *loader;
 		struct order order; /* of training samples */
 		struct fetch *next; /* the next step's samples, being fetched */
+		int64_t targets;    /* of this step that count, of the worker */
 	} data;
 	/* On the device: the inputs of a step's end and its results; and a copy of the results. */
 	struct step_terms *terms;

@@ -48,28 +48,59 @@ struct work {
 	struct pipe_input input;
 	const struct step_votes *votes;
 	struct step_result *r;
-	bool averages;	      /* gradients over all workers: the warm-up of local SGD */
+	bool averages; /* gradients over all workers: the warm-up of local SGD */
+	double count; /* of targets: by it the sums of losses and gradients are divided */
 	enum outcome outcome; /* all ranks agree on it; and if it averages, all workers */
 };
 
-static double step_tokens(const struct trainer *t)
+bool step_counts_samples(const struct trainer *t)
 {
-	return (double)(layout_worker_batch(&t->o) * t->model.c.context);
+	const int *at = t->mesh.at;
+	return !at[AXIS_TP] && !at[AXIS_CP] && !at[AXIS_PP];
 }
 
-static void put_pass_step(struct trainer *t)
+/* Collective: the targets of the batch that count. Nothing is sent if all do. */
+static int64_t count_targets(struct trainer *t, const struct pipe_input *in)
+{
+	const struct dataset *d = t->data.set;
+	int64_t context = t->model.c.context;
+	if (!d->counted)
+		return layout_worker_batch(&t->o) * context;
+	int64_t n = step_counts_samples(t)
+			    ? dataset_targets(d, in->windows, in->n_windows, context)
+			    : 0;
+	comm_sum_i64(t->world, &n, 1);
+	return n;
+}
+
+/* Collective. Workers that average their gradients divide by the mean of their numbers of targets, and then by
+ * their own number: a target of any worker has the same weight. */
+static void count_step(struct work *w)
+{
+	struct trainer *t = w->t;
+	int64_t all = t->data.targets = count_targets(t, &w->input);
+	if (w->averages && t->data.set->counted)
+		t->peers->sum(t->peers->with, &all, 1);
+	w->r->counted = all;
+	w->count = w->averages && t->data.set->counted ? (double)all / t->peers->n
+						       : (double)all;
+}
+
+static void put_pass_step(struct trainer *t, double count)
 {
 	const struct pass_step step = {.number = (uint32_t)(t->step + 1),
-		.loss_scale = t->loss_scale / (float)step_tokens(t)};
+		.loss_scale = t->loss_scale / (float)count};
 	pass_step_begin(&t->pass, &step);
 }
 
 /* Everything that differs from step to step, but for the samples, goes to the device. */
-static void put_terms(struct trainer *t, const struct step_result *r)
+static void put_terms(const struct work *w)
 {
+	struct trainer *t = w->t;
+	const struct step_result *r = w->r;
 	int64_t step = t->step + 1 - t->skipped; /* of the optimizer */
 	struct step_terms terms = {.update = {.lr = r->lr},
-		.count = step_tokens(t),
+		.count = w->count,
 		.max_norm = t->o.clip,
 		.scale = t->loss_scale,
 		.step = t->step + 1};
@@ -78,7 +109,7 @@ static void put_terms(struct trainer *t, const struct step_result *r)
 	optimizers[c.kind]->prepare(&c, (double)step, &terms.update);
 	device_put(&t->d, t->terms, &terms, sizeof(terms));
 	store_set_grid(t->store, r->grid);
-	put_pass_step(t);
+	put_pass_step(t, w->count);
 }
 
 void step_gradients(struct trainer *t, const struct pipe_input *in)
@@ -236,7 +267,7 @@ void step_enqueue(struct trainer *t, const struct pipe_input *in, const struct p
 static void enqueue_step(struct work *w)
 {
 	struct trainer *t = w->t;
-	put_terms(t, w->r);
+	put_terms(w);
 	step_enqueue(t, &w->input, w->averages ? t->peers : NULL, w->votes, w->r);
 	device_get_begin(&t->d, &t->ended, t->end, sizeof(t->ended));
 	if (updates_ahead(w))
@@ -303,7 +334,7 @@ static void compute(struct work *w)
 		observer->begin(observer->with);
 	if (t->graph.state == GRAPH_CAPTURED && !profiled) {
 		device_graph_refill(&t->d); /* only terms and samples differ */
-		put_terms(t, w->r);
+		put_terms(w);
 		pipe_reload(&t->pipe, &w->input);
 		if (sums_on_device(t))
 			put_votes(t, w->votes);
@@ -365,11 +396,17 @@ static bool needs_coarser(const struct work *w)
 
 /* ---- a whole step ------------------------------------------------------------------ */
 
-float step_global_loss(struct trainer *t)
+void step_global_loss(struct trainer *t, struct step_result *r)
 {
-	struct exact sum = pass_loss(&t->pass); /* the worker's */
-	t->peers->sum(t->peers->with, (int64_t *)&sum, EXACT_WORDS);
-	return (float)(exact_round(&sum) / (step_tokens(t) * t->peers->n));
+	struct {
+		struct exact loss;
+		int64_t counted;
+	} sum = {{{0}}, t->data.targets};
+	if (!r->empty)
+		sum.loss = pass_loss(&t->pass); /* the worker's */
+	t->peers->sum(t->peers->with, (int64_t *)&sum, EXACT_WORDS + 1);
+	r->counted = sum.counted;
+	r->global_loss = (float)(exact_round(&sum.loss) / (double)sum.counted);
 }
 
 static enum outcome outcome_of(const struct step_result *r)
@@ -389,7 +426,7 @@ static void agree_with_workers(struct work *w)
 		w->r->grad_norm = INFINITY;
 	else if (w->outcome == STEP_NOT_FINITE)
 		w->r->grad_norm = NAN;
-	w->r->global_loss = step_global_loss(w->t);
+	step_global_loss(w->t, w->r);
 }
 
 /* Waits for the step's result. */
@@ -419,6 +456,28 @@ static void collect_result(struct work *w)
 	r->bad = !r->skipped && w->outcome != STEP_GOOD;
 }
 
+/* No target of the batch counts: as --empty-batch says. Nothing has been sent, but the votes are due. */
+static void leave_out(struct work *w)
+{
+	struct trainer *t = w->t;
+	struct step_result *r = w->r;
+	r->empty = true;
+	r->loss = r->global_loss = r->grad_norm = NAN;
+	cast(w->votes, r->vote);
+	comm_sum_i64(t->world, r->vote, STEP_VOTES);
+	if (t->o.empty_batch == EMPTY_STOP) {
+		r->bad = true;
+		str_printf(&r->why,
+			"step %lld: no token of the batch counts in the loss "
+			"(--empty-batch skip leaves such steps out)",
+			(long long)t->step + 1);
+		return;
+	}
+	t->step++;
+	t->samples += t->o.batch;
+	t->skipped++;
+}
+
 void step_run_on(struct trainer *t, const int32_t *windows,
 	const struct step_votes *votes, struct step_result *r)
 {
@@ -429,6 +488,11 @@ void step_run_on(struct trainer *t, const int32_t *windows,
 		.votes = votes,
 		.r = r,
 		.averages = t->peers && t->step < t->o.edit.warmup};
+	count_step(&w);
+	if (!r->counted) {
+		leave_out(&w);
+		return;
+	}
 	r->grid = first_grid(t, w.averages);
 	compute(&w);
 	collect_result(&w);
@@ -454,7 +518,7 @@ void step_autotune(struct trainer *t)
 {
 	struct fetch *f = fetch_step(t, t->samples);
 	const struct pipe_input in = step_input(t, loader_end(t->data.loader, f));
-	put_pass_step(t);
+	put_pass_step(t, (double)max64(1, count_targets(t, &in)));
 	step_gradients(t, &in);
 	optim_autotune(t->optim);
 	fetch_free(f);
