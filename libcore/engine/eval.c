@@ -45,7 +45,8 @@ double eval_loss_until(
 		most = (int64_t)ROUND * t->layout.microbatches.ranks;
 	/* With --data-per-rank, ranks may have different amounts. */
 	int64_t tokens = comm_min_i64(t->world, t->data.set->tokens[split]);
-	if (order_init(&order, SAMPLING_EVEN, 0, tokens, context, t->o.eval_windows))
+	if (dataset_windows(&order, t->data.set, SAMPLING_EVEN, 0, tokens, context,
+		    t->o.eval_windows))
 		return (double)NAN;
 	int64_t n_micro = ceil_div(order.n_windows, t->o.micro_batch), counted = 0;
 	pass_loss_begin(&t->pass);
