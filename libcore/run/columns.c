@@ -12,7 +12,7 @@ const struct column columns[N_COLUMNS] = {
 		.help = "tokens of the batch that count in the loss, if not all do"},
 	[COL_LOSS] = {"loss", COLUMN_EXACT, .tag = "train/loss", .curve = true,
 		.every = true, .unit = "nats",
-		.help = "training loss of the batch, per token; of local SGD, after the warm-up: "
+		.help = "training loss of the batch, per token that counts; of local SGD, after the warm-up: "
 			"of this worker's part"},
 	[COL_GRAD_NORM] = {"grad_norm", COLUMN_EXACT, .tag = "train/grad_norm",
 		.curve = true, .help = "global gradient norm before clipping"},
