@@ -48,8 +48,7 @@ struct work {
 	struct pipe_input input;
 	const struct step_votes *votes;
 	struct step_result *r;
-	bool averages; /* gradients over all workers: the warm-up of local SGD */
-	double count; /* of targets: by it the sums of losses and gradients are divided */
+	bool averages;	      /* gradients over all workers: the warm-up of local SGD */
 	enum outcome outcome; /* all ranks agree on it; and if it averages, all workers */
 };
 
@@ -78,29 +77,33 @@ static int64_t count_targets(struct trainer *t, const struct pipe_input *in)
 static void count_step(struct work *w)
 {
 	struct trainer *t = w->t;
-	int64_t all = t->data.targets = count_targets(t, &w->input);
-	if (w->averages && t->data.set->counted)
-		t->peers->sum(t->peers->with, &all, 1);
-	w->r->counted = all;
-	w->count = w->averages && t->data.set->counted ? (double)all / t->peers->n
-						       : (double)all;
+	bool all_workers = w->averages && t->data.set->counted;
+	int64_t n = t->data.targets = count_targets(t, &w->input);
+	if (all_workers)
+		t->peers->sum(t->peers->with, &n, 1);
+	w->r->counted = n;
+	t->data.count = (double)n / (all_workers ? t->peers->n : 1);
 }
 
-static void put_pass_step(struct trainer *t, double count)
+/* By which sums of losses and gradients are divided. */
+static double step_tokens(const struct trainer *t)
+{
+	return t->data.count;
+}
+
+static void put_pass_step(struct trainer *t)
 {
 	const struct pass_step step = {.number = (uint32_t)(t->step + 1),
-		.loss_scale = t->loss_scale / (float)count};
+		.loss_scale = t->loss_scale / (float)step_tokens(t)};
 	pass_step_begin(&t->pass, &step);
 }
 
 /* Everything that differs from step to step, but for the samples, goes to the device. */
-static void put_terms(const struct work *w)
+static void put_terms(struct trainer *t, const struct step_result *r)
 {
-	struct trainer *t = w->t;
-	const struct step_result *r = w->r;
 	int64_t step = t->step + 1 - t->skipped; /* of the optimizer */
 	struct step_terms terms = {.update = {.lr = r->lr},
-		.count = w->count,
+		.count = step_tokens(t),
 		.max_norm = t->o.clip,
 		.scale = t->loss_scale,
 		.step = t->step + 1};
@@ -109,7 +112,7 @@ static void put_terms(const struct work *w)
 	optimizers[c.kind]->prepare(&c, (double)step, &terms.update);
 	device_put(&t->d, t->terms, &terms, sizeof(terms));
 	store_set_grid(t->store, r->grid);
-	put_pass_step(t, w->count);
+	put_pass_step(t);
 }
 
 void step_gradients(struct trainer *t, const struct pipe_input *in)
@@ -267,7 +270,7 @@ void step_enqueue(struct trainer *t, const struct pipe_input *in, const struct p
 static void enqueue_step(struct work *w)
 {
 	struct trainer *t = w->t;
-	put_terms(w);
+	put_terms(t, w->r);
 	step_enqueue(t, &w->input, w->averages ? t->peers : NULL, w->votes, w->r);
 	device_get_begin(&t->d, &t->ended, t->end, sizeof(t->ended));
 	if (updates_ahead(w))
@@ -334,7 +337,7 @@ static void compute(struct work *w)
 		observer->begin(observer->with);
 	if (t->graph.state == GRAPH_CAPTURED && !profiled) {
 		device_graph_refill(&t->d); /* only terms and samples differ */
-		put_terms(w);
+		put_terms(t, w->r);
 		pipe_reload(&t->pipe, &w->input);
 		if (sums_on_device(t))
 			put_votes(t, w->votes);
@@ -518,7 +521,8 @@ void step_autotune(struct trainer *t)
 {
 	struct fetch *f = fetch_step(t, t->samples);
 	const struct pipe_input in = step_input(t, loader_end(t->data.loader, f));
-	put_pass_step(t, (double)max64(1, count_targets(t, &in)));
+	t->data.count = (double)max64(1, count_targets(t, &in));
+	put_pass_step(t);
 	step_gradients(t, &in);
 	optim_autotune(t->optim);
 	fetch_free(f);
