@@ -89,3 +89,14 @@ same() { # RUN RUN: every value has the same bits
 		paste -sd+ | bc)
 	[ "$seen" -eq "$all" ]
 }
+
+@test "on a GPU, whose graphs are captured with another number of tokens" {
+	gpu_setup
+	make_pairs 200
+	tiny -n 5 -b 4 --device cuda -o each >/dev/null
+	tiny -n 5 -b 4 --device cuda --cuda-graph -o graph >/dev/null
+	code_of 1 grep -q ' dt_forward=' graph/journal.txt # a graph is not timed
+	same each graph
+	tiny_on 2 -n 5 -b 4 --device cuda -o two >/dev/null
+	same graph two
+}
