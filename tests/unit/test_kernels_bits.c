@@ -231,7 +231,7 @@ static uint64_t run_functions(struct device *d)
 		((float *)one.p)[i] = 1;
 	}
 	for (int64_t i = 0; i < rows; i++)
-		none[i] = -1;
+		none[i] = WIDE; /* no column is the target */
 	d->k->zero(d, lse);
 	uint64_t hash = 0;
 	for (int kind = 0; kind < 3; kind++) {
