@@ -91,8 +91,9 @@ struct train_opts {
 	/* optimizer */
 	int optimizer; /* enum optimizer_kind */
 	double lr, min_lr, beta1, beta2, eps, weight_decay, clip;
-	double momentum;	  /* -1: the optimizer's default */
-	int nesterov, muon_scale; /* enum nesterov, muon_scale */
+	double label_smoothing, z_loss; /* see struct xent_terms */
+	double momentum;		/* -1: the optimizer's default */
+	int nesterov, muon_scale;	/* enum nesterov, muon_scale */
 	int lr_schedule, wsd_shape, lr_scale;
 	int64_t warmup, decay_steps, wsd_decay, lr_scale_batch;
 	/* precision */

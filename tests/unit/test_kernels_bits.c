@@ -238,7 +238,7 @@ static uint64_t run_functions(struct device *d)
 		d->k->act_fwd(d, kind, y, x, one);
 		hash = hash_mix(hash + hash_of(y));
 	}
-	d->k->xent_bwd(d, x, lse.p, none, 0, WIDE, scalar(1));
+	d->k->xent_bwd(d, x, lse.p, none, 0, WIDE, (struct xent_terms){0}, scalar(1));
 	return hash_mix(hash + hash_of(x));
 }
 
