@@ -13,6 +13,21 @@ enum { N_ACT_KINDS = ACT_SWIGLU + 1 };
 enum { ATTN_ROW_QUERIES = 4 };
 
 /*
+ * What is added to the loss lse - x[t] of a row with the logits x, their log-sum-exp lse and the target t.
+ * Label smoothing (Szegedy et al. 2016), as in PyTorch, makes it (1 - e)(lse - x[t]) + e (lse - mean of x);
+ * z-loss (Chowdhery et al. 2022), as in OLMo, adds z lse^2. So the gradient of x[j] is
+ * (1 + 2 z lse) softmax[j] - e / vocab - (1 - e) [j = t].
+ */
+struct xent_terms {
+	float smoothing, z;
+};
+
+/* Statistics of rows, see xent_stats. */
+struct xent_stats {
+	float *max, *sum, *target; /* [row], or [slice][row] */
+};
+
+/*
  * One application of dropout. The mask at (sample, position, channel) is a function of these,
  * the step and the key alone; rows are [sequence][position]. An element is dropped if a uniform
  * number is below p: word i % 4 of Philox at (head << 20 | i / 4, position, sample, step),
@@ -174,24 +189,27 @@ KERNEL(void, residual_norm, struct device *d, struct mat y, struct mat x, struct
 
 /*
  * Cross-entropy over one slice of the vocabulary, columns [first, first + cols); columns from
- * `vocab` on are padding. max, sum and target have one float a row: the largest logit, the sum of
- * exp(logit - max), and the target's logit, or -infinity if another slice has it. logits: any.
+ * `vocab` on are padding. The statistics have one float a row: the largest logit, the sum of
+ * exp(logit - max), and the target's logit, or -infinity if another slice has it. logits: any. With
+ * smoothing, target is the slice's addend of (1 - e) x[t] + e (mean of x).
  * A target that is negative has no weight: its row has the loss 0 and the gradient 0, and these
  * statistics are 0, 1 and infinity.
  */
-KERNEL(void, xent_stats, struct device *d, float *max, float *sum, float *target,
-	struct mat logits, const int32_t *targets, int64_t first, int64_t vocab)
+KERNEL(void, xent_stats, struct device *d, struct xent_stats to, struct mat logits,
+	const int32_t *targets, int64_t first, int64_t vocab, struct xent_terms terms)
 /* Reduces the stats of n_slices slices, [slice][row] each, by the canonical tree: lse[row],
- * loss[row] = lse - target. */
-KERNEL(void, xent_join, struct device *d, float *lse, float *loss, const float *max,
-	const float *sum, const float *target, int64_t n_slices, int64_t rows)
-/* logits = scale (softmax - onehot), in place; *scale is in device memory. */
+ * loss[row] = lse - target, and the terms. */
+KERNEL(void, xent_join, struct device *d, float *lse, float *loss, struct xent_stats of,
+	int64_t n_slices, int64_t rows, struct xent_terms terms)
+/* logits = scale (softmax - onehot) and the terms', in place; *scale is in device memory. */
 KERNEL(void, xent_bwd, struct device *d, struct mat logits, const float *lse,
-	const int32_t *targets, int64_t first, int64_t vocab, const float *scale)
+	const int32_t *targets, int64_t first, int64_t vocab, struct xent_terms terms,
+	const float *scale)
 /* Fused, with the bits of xent_stats, xent_join and xent_bwd, for one slice with the whole
  * vocabulary: sets loss[row], and overwrites the logits with their gradient. */
 KERNEL(void, xent_fused, struct device *d, float *loss, struct mat logits,
-	const int32_t *targets, int64_t vocab, const float *scale)
+	const int32_t *targets, int64_t vocab, struct xent_terms terms,
+	const float *scale)
 
 /* Inference: the result of a row does not depend on the number of rows, so that decoding with a
  * KV cache gives the bits of decoding without. y as by linear_fwd. */

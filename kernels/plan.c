@@ -151,10 +151,12 @@ static double unmasked_scores(const struct attn *a)
 #define NOTE_residual		NOTE(residual, .m = {y, x, sum, bias}, .p = dropout_p(drop))
 #define NOTE_residual_norm	NOTE(residual_norm, .m = {y, x, sum, bias, norm->h, norm->stats, \
 					norm->gamma, norm->beta}, .n = {norm->kind}, .p = dropout_p(drop))
-#define NOTE_xent_stats		NOTE(xent_stats, .m = {logits}, .n = {min64(logits.cols, vocab - first)})
-#define NOTE_xent_join		NOTE(xent_join, .n = {n_slices, rows})
-#define NOTE_xent_bwd		NOTE(xent_bwd, .m = {logits}, .n = {min64(logits.cols, vocab - first)})
-#define NOTE_xent_fused		NOTE(xent_fused, .m = {logits}, .n = {vocab})
+#define NOTE_xent_stats		NOTE(xent_stats, .m = {logits}, .n = {min64(logits.cols, vocab - first)}, \
+					.p = terms.smoothing)
+#define NOTE_xent_join		NOTE(xent_join, .n = {n_slices, rows}, .p = terms.smoothing)
+#define NOTE_xent_bwd		NOTE(xent_bwd, .m = {logits}, .n = {min64(logits.cols, vocab - first)}, \
+					.p = terms.smoothing)
+#define NOTE_xent_fused		NOTE(xent_fused, .m = {logits}, .n = {vocab}, .p = terms.smoothing)
 /* A call with several vectors or matrices is recorded as one call for each. */
 #define NOTE_UPDATE(name)	for (int i = 0; i < n_parts; i++) \
 					NOTE(name, .m = {parts[i].copy}, .n = {parts[i].n, parts[i].m != NULL, \

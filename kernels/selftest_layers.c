@@ -442,6 +442,9 @@ void try_amax(struct trial *t)
 
 /* ---- cross-entropy ------------------------------------------------------------------ */
 
+/* Of the z-loss, which is tried whether a run has it or not. */
+static const float try_z = 1e-3f;
+
 /* Targets in [0, end), and every fifth row without weight. */
 static struct trial_pair some_targets(struct trial *t, int64_t n, int64_t end)
 {
@@ -462,8 +465,9 @@ void try_xent_stats(struct trial *t)
 			  sum = result_vector(t, "sum", n);
 	struct trial_pair target = result_vector(t, "target", n);
 	struct trial_pair targets = some_targets(t, n, real + 2 * FIRST);
-	BOTH(t, xent_stats, max.m[s].p, sum.m[s].p, target.m[s].p, logits.m[s],
-		targets.m[s].p, FIRST, FIRST + real);
+	const struct xent_terms terms = {.smoothing = t->c->p};
+	BOTH(t, xent_stats, (struct xent_stats){max.m[s].p, sum.m[s].p, target.m[s].p},
+		logits.m[s], targets.m[s].p, FIRST, FIRST + real, terms);
 }
 
 void try_xent_join(struct trial *t)
@@ -482,8 +486,10 @@ void try_xent_join(struct trial *t)
 	for (int64_t i = 4; i < n && !t->measures; i += 5)
 		none[i] = INFINITY;
 	pair_send(t, target);
-	BOTH(t, xent_join, lse.m[s].p, loss.m[s].p, max.m[s].p, sum.m[s].p, target.m[s].p,
-		n_slices, rows);
+	const struct xent_terms terms = {.smoothing = t->c->p, .z = try_z};
+	BOTH(t, xent_join, lse.m[s].p, loss.m[s].p,
+		(struct xent_stats){max.m[s].p, sum.m[s].p, target.m[s].p}, n_slices,
+		rows, terms);
 }
 
 void try_xent_fused(struct trial *t)
@@ -495,7 +501,8 @@ void try_xent_fused(struct trial *t)
 	struct trial_pair loss = result_vector(t, "loss", n);
 	struct trial_pair targets = some_targets(t, n, real);
 	struct trial_pair scales = pair_bytes(t, &scale, sizeof(scale));
-	BOTH(t, xent_fused, loss.m[s].p, logits.m[s], targets.m[s].p, real,
+	const struct xent_terms terms = {.smoothing = t->c->p, .z = try_z};
+	BOTH(t, xent_fused, loss.m[s].p, logits.m[s], targets.m[s].p, real, terms,
 		scales.m[s].p);
 }
 
@@ -512,6 +519,7 @@ void try_xent_bwd(struct trial *t)
 	for (int64_t i = 0; i < n && !t->measures; i++)
 		v[i] += below;
 	pair_send(t, lse);
+	const struct xent_terms terms = {.smoothing = t->c->p, .z = try_z};
 	BOTH(t, xent_bwd, logits.m[s], lse.m[s].p, targets.m[s].p, FIRST, FIRST + real,
-		scales.m[s].p);
+		terms, scales.m[s].p);
 }

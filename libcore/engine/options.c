@@ -179,6 +179,12 @@ static const struct opt options[] = {
 	{OPT_DOUBLE, 0, "clip", "X", "1", T(clip), OPT_ARITH, 0, 1e30,
 		.elsewhere = "clip-grad grad-clip max-norm gradient-clipping", .help =
 		"Clip gradients to this global norm. 0: no clipping."},
+	{OPT_DOUBLE, 0, "label-smoothing", "X", "0", T(label_smoothing), OPT_ARITH, 0, 0.999, .help =
+		"Train towards 1 - X of the target and X of all tokens alike, as label_smoothing of "
+		"PyTorch (Szegedy et al. 2016). The loss of training has it, that of evaluations not."},
+	{OPT_DOUBLE, 0, "z-loss", "X", "0", T(z_loss), OPT_ARITH, 0, 1e6, .help =
+		"Add X times the squared logarithm of the softmax's denominator to the loss of each token "
+		"(PaLM, OLMo; there 1e-4 or 1e-5). The loss of training has it, that of evaluations not."},
 
 	{OPT_GROUP, .name = "Precision"},
 	{OPT_ENUM, 0, "dtype", NULL, "fp32", T(dtype), OPT_ARITH, .values = precision_names, .help =

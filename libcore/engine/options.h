@@ -79,8 +79,8 @@ struct train_opts {
 	/* data */
 	struct strs data;
 	struct opt_given given;
-	int sampling; /* SAMPLING_EPOCH or SAMPLING_RANDOM */
-	int packing;  /* enum packing */
+	int sampling;	 /* SAMPLING_EPOCH or SAMPLING_RANDOM */
+	int packing;	 /* enum packing */
 	int empty_batch; /* enum empty_batch */
 	int64_t seed, readers, spool_limit;
 	bool data_per_rank;
@@ -91,8 +91,9 @@ struct train_opts {
 	/* optimizer */
 	int optimizer; /* enum optimizer_kind */
 	double lr, min_lr, beta1, beta2, eps, weight_decay, clip;
-	double momentum;	  /* -1: the optimizer's default */
-	int nesterov, muon_scale; /* enum nesterov, muon_scale */
+	double label_smoothing, z_loss; /* see struct xent_terms */
+	double momentum;		/* -1: the optimizer's default */
+	int nesterov, muon_scale;	/* enum nesterov, muon_scale */
 	int lr_schedule, wsd_shape, lr_scale;
 	int64_t warmup, decay_steps, wsd_decay, lr_scale_batch;
 	/* precision */

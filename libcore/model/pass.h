@@ -120,6 +120,7 @@ struct pass_config {
 	bool gather_kv;	    /* context parallelism by all-gather instead of a ring */
 	bool plain_kernels; /* no fused kernels */
 	bool cp_rounds;	    /* sums of attention are rounded to bf16 between chunks */
+	struct xent_terms loss_terms; /* of training */
 	bool documents; /* attention stays within documents, in which positions begin at 0 */
 };
 

@@ -474,23 +474,26 @@ static void rotations(struct timing *t, int64_t n)
 
 /* ---- the loss, the table, the optimizer -------------------------------------------- */
 
+static const struct xent_terms no_terms;
+
 static void xent_stats(struct device *d, void *what)
 {
 	struct call *c = what;
-	d->k->xent_stats(d, c->max, c->sum, c->target, c->a, c->ids, 0, c->vocab);
+	d->k->xent_stats(d, (struct xent_stats){c->max, c->sum, c->target}, c->a, c->ids,
+		0, c->vocab, no_terms);
 }
 
 /* In place: from the second call on, its logits are gradients, which take the same time. */
 static void xent_bwd(struct device *d, void *what)
 {
 	struct call *c = what;
-	d->k->xent_bwd(d, c->a, c->lse, c->ids, 0, c->vocab, c->scale);
+	d->k->xent_bwd(d, c->a, c->lse, c->ids, 0, c->vocab, no_terms, c->scale);
 }
 
 static void xent_fused(struct device *d, void *what)
 {
 	struct call *c = what;
-	d->k->xent_fused(d, c->lse, c->a, c->ids, c->vocab, c->scale);
+	d->k->xent_fused(d, c->lse, c->a, c->ids, c->vocab, no_terms, c->scale);
 }
 
 static void embed_fwd(struct device *d, void *what)

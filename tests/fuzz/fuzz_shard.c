@@ -13,8 +13,10 @@ static const char *const objects[] = {"/", "/train", "/val", "/tokenizer",
 static void make(struct hostile *t)
 {
 	static const char text[] =
-		"gr\303\266\303\237er, \346\227\245\346\234\254. In the "
-		"beginning God created the heaven and the earth.\n";
+		"{\"prompt\": \"gr\303\266\303\237er, \", \"completion\": "
+		"\"\346\227\245\346\234\254.\"}\n"
+		"{\"prompt\": \"In the beginning God created \", \"completion\": "
+		"\"the heaven and the earth.\"}\n";
 	char out[4200];
 	struct strs inputs = {0};
 	struct prepared made;
@@ -22,7 +24,8 @@ static void make(struct hostile *t)
 	snprintf(out, sizeof(out), "%s", fuzz_path("seed.h5"));
 	strs_add(&inputs, fuzz_file("text", text, strlen(text)));
 	struct prepare p = {.tokenizer = {.name = "char"},
-		.separator = " ",
+		.format = FORMAT_JSONL,
+		.record = RECORD_PROMPT,
 		.val_fraction = 0.3,
 		.out = out,
 		.overwrite = true};

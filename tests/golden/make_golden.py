@@ -13,7 +13,7 @@ The test suite reads the files and needs none of this. To make them again:
 
     python3 -m venv venv
     venv/bin/pip install torch==2.11.0 numpy==2.4.6 h5py==3.16.0
-    venv/bin/python tests/golden/make_golden.py [FOLDER]
+    venv/bin/python tests/golden/make_golden.py [FOLDER [CASE ...]]
 
 The same versions on the same kind of processor give the same bytes. Others may change the
 last bits of a float64, which is nothing to a comparison with float32.
@@ -74,6 +74,8 @@ CASES = {
     "llama-documents": {"arch": "llama", "kv-heads": 2, "packing": "documents"},
     "gpt2-counted": {"arch": "gpt2"},
     "llama-counted": {"arch": "llama", "kv-heads": 2, "packing": "documents"},
+    "llama-smoothed": {"arch": "llama", "kv-heads": 2, "label-smoothing": 0.1,
+                       "z-loss": 1e-2},
 }
 
 
@@ -210,12 +212,13 @@ def attention(q, k, v, document):
     return torch.einsum("bhij,bhjd->bhid", e / e.sum(-1, keepdim=True), v)
 
 
-def cross_entropy(logits, targets):
+def cross_entropy(logits, targets, smoothing):
     """Mean over tokens that count of -log of the probability of the one that came. The targets of others
     are -100."""
     logits, targets = logits[targets >= 0], targets[targets >= 0]
     log_p = logits - torch.logsumexp(logits, -1, keepdim=True)
-    return -log_p.gather(1, targets[:, None]).mean()
+    right = -log_p.gather(1, targets[:, None]).mean()  # Szegedy et al. 2016
+    return (1 - smoothing) * right - smoothing * log_p.mean()
 
 
 PLAIN = SimpleNamespace(layer_norm=layer_norm, rms_norm=rms_norm, gelu=gelu,
@@ -232,7 +235,8 @@ TORCH = SimpleNamespace(
             for n in torch.unique_consecutive(row, return_counts=True)[1]])
             for row in document])[:, None],
         enable_gqa=q.shape[1] != k.shape[1]),
-    cross_entropy=F.cross_entropy)
+    cross_entropy=lambda logits, targets, smoothing: F.cross_entropy(
+        logits, targets, label_smoothing=smoothing))
 
 
 def rope_frequencies(s):
@@ -312,7 +316,10 @@ def loss_of(p, windows, begins, context, s, ops):
     table = "output.weight" if s["tie"] == "no" else "tok_embeddings.weight"
     logits = norm(p, "norm", x, s, ops) @ p[table].T
     targets = windows if context is None else windows.masked_fill(context > 0, -100)
-    return ops.cross_entropy(logits.flatten(0, 1), targets[:, 1:].flatten())
+    logits, targets = logits.flatten(0, 1), targets[:, 1:].flatten()
+    loss = ops.cross_entropy(logits, targets, s.get("label-smoothing", 0))
+    z = torch.logsumexp(logits[targets >= 0], -1)  # Chowdhery et al. 2022
+    return loss + s.get("z-loss", 0) * (z ** 2).mean()
 
 
 # ---- training ----------------------------------------------------------------------
@@ -430,7 +437,7 @@ def main():
     torch.use_deterministic_algorithms(True)
     folder = Path(sys.argv[1]) if len(sys.argv) > 1 else Path(__file__).parent
     print("Largest relative differences between our definitions and PyTorch's own:")
-    for case in CASES:
+    for case in sys.argv[2:] or CASES:
         run = train(case)
         write(case, run, folder / f"{case}.h5")
         differences = largest_difference(run, train(case, TORCH, TorchAdamW))

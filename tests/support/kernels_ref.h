@@ -64,9 +64,9 @@ void ref_attn_bwd(const struct ref_attn *, double *dq, double *dk, double *dv,
 
 /* logits [rows, vocab] */
 void ref_xent_fwd(double *lse, double *loss, const double *logits, const int32_t *targets,
-	int64_t rows, int64_t vocab);
+	int64_t rows, int64_t vocab, struct xent_terms terms);
 void ref_xent_bwd(double *dlogits, const double *logits, const int32_t *targets,
-	int64_t rows, int64_t vocab, double scale);
+	int64_t rows, int64_t vocab, struct xent_terms terms, double scale);
 
 /* Step `step`, counted from 1, of torch.optim.AdamW. */
 void ref_adamw(double *p, double *m, double *v, const double *g, int64_t n,

@@ -173,6 +173,10 @@ const struct test_layout layouts[] = {
 	{"llama", "pp=2 cp=2 tp=2 sp=no pp-schedule=interleaved offload=params dtype=float8 recompute=matmuls"},
 	{"llama-tied", "batch=6 pp=2 fsdp=2 tp=2 zero=3 fsdp-kind=flat reshard-after-forward=no sp=no pp-schedule=interleaved async-tp=no offload=grads dtype=bf16 optimizer=muon residual-dtype=bf16"},
 	{"llama-tied", "pp=2 fsdp=2 tp=2 zero=3 fsdp-kind=flat reshard-after-forward=no sp=no pp-schedule=zb-h1 async-tp=no dtype=float8 recompute=selective"},
+	/* terms of the loss */
+	{"gpt2-untied", "tp=3 label-smoothing=0.1"},
+	{"llama", "fsdp=2 cp=2 tp=2 zero=3 label-smoothing=0.2 z-loss=0.01"},
+	{"gpt2", "pp=2 dp=2 label-smoothing=0.1 z-loss=0.01 dtype=bf16 pp-schedule=zb-h1"},
 	/* heads of their own size */
 	{"qwen", "tp=4 sp=no"},
 	{"qwen", "cp=2 tp=2 virtual=tp=4,cp=4 dtype=bf16 recompute=selective"},

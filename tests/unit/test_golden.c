@@ -323,6 +323,7 @@ int main(void)
 		TEST("Llama, documents", agrees, "llama-documents"),
 		TEST("GPT-2, some tokens count", agrees, "gpt2-counted"),
 		TEST("Llama, documents, some tokens count", agrees, "llama-counted"),
+		TEST("Llama, label smoothing and z-loss", agrees, "llama-smoothed"),
 		TEST("padding, tied", ignores_padding, "gpt2"),
 		TEST("padding, untied", ignores_padding, "llama"),
 	};

@@ -196,6 +196,7 @@ static void attention_backward(void **state)
 
 static void cross_entropy(void **state)
 {
+	const struct xent_terms none = {0};
 	static const float bad[] = {NAN, INFINITY};
 	struct device *d = *state;
 	for (size_t i = 0; i < ARRAY_LEN(columns) * 2; i++) {
@@ -205,13 +206,16 @@ static void cross_entropy(void **state)
 		float *lse = floats(3), *loss = floats(3);
 		row_of(slice[1], 1)[columns[i / 2]] = bad[i % 2];
 		for (int s = 0; s < 2; s++)
-			d->k->xent_stats(d, max + 3 * s, sum + 3 * s, target + 3 * s,
-				slice[s], targets, s * COLS, 2 * COLS);
-		d->k->xent_join(d, lse, loss, max, sum, target, 2, 3);
+			d->k->xent_stats(d,
+				(struct xent_stats){
+					max + 3 * s, sum + 3 * s, target + 3 * s},
+				slice[s], targets, s * COLS, 2 * COLS, none);
+		d->k->xent_join(
+			d, lse, loss, (struct xent_stats){max, sum, target}, 2, 3, none);
 		assert_true(isfinite(loss[0]) && isnan(loss[1]) && isfinite(loss[2]));
 		for (int s = 0; s < 2; s++) {
-			d->k->xent_bwd(
-				d, slice[s], lse, targets, s * COLS, 2 * COLS, scalar(1));
+			d->k->xent_bwd(d, slice[s], lse, targets, s * COLS, 2 * COLS,
+				none, scalar(1));
 			assert_true(all_finite(row_of(slice[s], 0), COLS));
 			assert_true(all_nan(row_of(slice[s], 1), COLS));
 			assert_true(all_finite(row_of(slice[s], 2), COLS));
