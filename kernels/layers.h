@@ -126,6 +126,16 @@ KERNEL(void, norm_bwd, struct device *d, enum norm_kind kind, const struct norm_
 	struct mat dy, struct mat x, struct mat stats, struct mat gamma, int64_t first,
 	int64_t rows)
 
+/* RMSNorm of each head, which has gamma.cols channels: y = x rstd gamma. y and x: any, of one type. */
+KERNEL(void, head_norm_fwd, struct device *d, struct mat y, struct mat x,
+	struct mat gamma, float eps)
+/* Sets dx, any, to the gradient of x; dy: any. rstd is computed again. */
+KERNEL(void, head_norm_bwd_x, struct device *d, struct mat dx, struct mat dy,
+	struct mat x, struct mat gamma, float eps)
+/* Sets dgamma[1, head] to its sum over all rows and heads. */
+KERNEL(void, head_norm_bwd_w, struct device *d, struct mat dgamma, struct mat dy,
+	struct mat x, float eps)
+
 /* Rotary position embedding (Su et al. 2021): rotates pairs (j, j + dim/2) of each head by the
  * angle of (position, j); rope[T, dim] holds cosines, then sines. sign = -1 is the inverse, which is
  * the backward. x: any. */

@@ -73,7 +73,7 @@ static void add_time(struct device *d, const struct kernel_call *c)
 static bool takes_columns(enum kernel_id id)
 {
 	return id == KERNEL_attn_fwd || id == KERNEL_attn_bwd || id == KERNEL_rope ||
-	       id == KERNEL_copy;
+	       id == KERNEL_copy || id == KERNEL_head_norm_bwd_x;
 }
 
 static void note(struct device *d, const struct kernel_call *c)
@@ -134,6 +134,9 @@ static double unmasked_scores(const struct attn *a)
 #define NOTE_norm_bwd_w		NOTE(norm_bwd_w, .m = {dgamma, dbeta, dy, x, stats}, .n = {kind, rows})
 #define NOTE_norm_bwd		NOTE(norm_bwd, .m = {to->dx, to->dgamma, to->dbeta, dy, x, stats, gamma, to->copy, \
 					to->sums}, .n = {kind, rows})
+#define NOTE_head_norm_fwd	NOTE(head_norm_fwd, .m = {y, x, gamma})
+#define NOTE_head_norm_bwd_x	NOTE(head_norm_bwd_x, .m = {dx, dy, x, gamma})
+#define NOTE_head_norm_bwd_w	NOTE(head_norm_bwd_w, .m = {dgamma, dy, x})
 #define NOTE_rope		NOTE(rope, .m = {x, rope}, .n = {dim, sign < 0})
 #define NOTE_attn_fwd		d->flops += 4.0 * unmasked_scores(attn) * (double)attn->dim; /* q k^T, p v */ \
 				NOTE(attn_fwd, .m = {o, q, k, v}, .n = {begin && end}, \

@@ -277,25 +277,49 @@ void try_norm_bwd(struct trial *t)
 	trial_check_within(t, "sums of the copy", sums, t->allowed + rounding);
 }
 
+TRIAL(head_norm_fwd, "y! x gamma", M(0), M(1), M(2), eps)
+TRIAL(head_norm_bwd_w, "dgamma! dy x", M(0), M(1), M(2), eps)
+
+/* Matrix 0 of the call, with the GPU's as columns of another matrix if the run has it so. */
+static struct trial_pair as_columns(struct trial *t)
+{
+	struct trial_pair x = t->m[0];
+	struct device *d = t->d[GPU];
+	struct mat own = x.m[GPU];
+	int64_t stride = t->c->m[0].stride;
+	if (stride) {
+		x.m[GPU] = mat_cols(wider(t, own, stride), stride - own.cols, own.cols);
+		d->k->copy(d, x.m[GPU], own);
+	}
+	return x;
+}
+
+static void check_columns(struct trial *t, const char *what, struct trial_pair x)
+{
+	if (x.m[GPU].stride)
+		t->d[GPU]->k->copy(t->d[GPU], t->m[0].m[GPU], x.m[GPU]);
+	trial_check(t, what, t->m[0]);
+}
+
+void try_head_norm_bwd_x(struct trial *t)
+{
+	operands(t, "dx dy x gamma");
+	struct trial_pair dx = as_columns(t);
+	BOTH(t, head_norm_bwd_x, dx.m[s], M(1), M(2), M(3), eps);
+	check_columns(t, "dx", dx);
+}
+
 /* ---- element by element ------------------------------------------------------------- */
 
 void try_rope(struct trial *t)
 {
 	operands(t, "x rope");
 	struct trial_pair pos = pair_ints(t, rows_of(t, 0), 0, rows_of(t, 1));
-	struct trial_pair x = t->m[0];
-	struct device *d = t->d[GPU];
-	struct mat own = x.m[GPU];
-	int64_t dim = t->c->n[0], stride = t->c->m[0].stride;
+	struct trial_pair x = as_columns(t);
+	int64_t dim = t->c->n[0];
 	float sign = t->c->n[1] ? -1 : 1;
-	if (stride) {
-		x.m[GPU] = mat_cols(wider(t, own, stride), stride - own.cols, own.cols);
-		d->k->copy(d, x.m[GPU], own);
-	}
 	BOTH(t, rope, x.m[s], dim, M(1), pos.m[s].p, sign);
-	if (stride)
-		d->k->copy(d, own, x.m[GPU]);
-	trial_check(t, "x", t->m[0]);
+	check_columns(t, "x", x);
 }
 
 static enum act_kind act_kind(const struct trial *t)

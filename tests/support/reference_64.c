@@ -156,6 +156,30 @@ static void norm_bwd_w(struct device *d, enum norm_kind kind, struct mat dgamma,
 	done();
 }
 
+static void head_norm_fwd(
+	struct device *d, struct mat y, struct mat x, struct mat gamma, float eps)
+{
+	ref_norm_fwd(NORM_RMS, out(y), in(x), in(gamma), NULL, mat_size(x) / gamma.cols,
+		gamma.cols, (double)eps);
+	done();
+}
+
+static void head_norm_bwd_x(struct device *d, struct mat dx, struct mat dy, struct mat x,
+	struct mat gamma, float eps)
+{
+	ref_norm_bwd(NORM_RMS, out(dx), NULL, NULL, in(dy), in(x), in(gamma),
+		mat_size(x) / gamma.cols, gamma.cols, (double)eps);
+	done();
+}
+
+static void head_norm_bwd_w(
+	struct device *d, struct mat dgamma, struct mat dy, struct mat x, float eps)
+{
+	ref_norm_bwd(NORM_RMS, NULL, out(dgamma), NULL, in(dy), in(x), NULL,
+		mat_size(x) / dgamma.cols, dgamma.cols, (double)eps);
+	done();
+}
+
 static void rope(struct device *d, struct mat x, int64_t dim, struct mat table,
 	const int32_t *pos, float sign)
 {
@@ -294,6 +318,9 @@ struct device *reference_64(void)
 	k.norm_fwd = norm_fwd;
 	k.norm_bwd_x = norm_bwd_x;
 	k.norm_bwd_w = norm_bwd_w;
+	k.head_norm_fwd = head_norm_fwd;
+	k.head_norm_bwd_x = head_norm_bwd_x;
+	k.head_norm_bwd_w = head_norm_bwd_w;
 	k.rope = rope;
 	k.act_fwd = act_fwd;
 	k.act_bwd = act_bwd;

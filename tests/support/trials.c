@@ -112,7 +112,8 @@ static void add_layers(struct kernel_calls *to, int64_t rows, int64_t cols, enum
 {
 	enum { TOKENS = 31, DIM = 24 };
 	const struct mat x = shape(rows, cols, type), y = with_amax(x), wide = shape(rows, cols, DT_F32);
-	const struct mat row = shape(1, cols, DT_F32), table = shape(TOKENS, cols, DT_F32), none = {0};
+	const struct mat row = shape(1, cols, DT_F32), table = shape(TOKENS, cols, DT_F32), none = {0},
+		head = shape(1, DIM, DT_F32);
 	const int64_t real = max64(1, cols - 5);
 	const struct kernel_call calls[] = {
 		{KERNEL_embed_fwd, .m = {wide, table}, .n = {0}},
@@ -120,6 +121,10 @@ static void add_layers(struct kernel_calls *to, int64_t rows, int64_t cols, enum
 		{KERNEL_embed_bwd, .m = {table, wide}},
 		{KERNEL_bias_fwd, .m = {x, row}},
 		{KERNEL_bias_bwd, .m = {row, x}},
+		{KERNEL_head_norm_fwd, .m = {shape(rows, 3 * DIM, type), shape(rows, 3 * DIM, type), head}},
+		{KERNEL_head_norm_bwd_x, .m = {shape(rows, 3 * DIM, type), shape(rows, 3 * DIM, type),
+			shape(rows, 3 * DIM, type), head}},
+		{KERNEL_head_norm_bwd_w, .m = {head, shape(rows, 3 * DIM, type), shape(rows, 3 * DIM, type)}},
 		{KERNEL_rope, .m = {shape(rows, 4 * DIM, type), shape(rows, DIM, DT_F32)}, .n = {DIM, 0}},
 		{KERNEL_add, .m = {wide, wide, x}},
 		{KERNEL_sub, .m = {wide, wide, wide}},
