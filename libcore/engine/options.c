@@ -95,6 +95,10 @@ static const struct opt options[] = {
 	{OPT_ENUM, 0, "bias", NULL, "by-arch", M(bias), OPT_MODEL, .values = bias_names, .help =
 		"Biases in linear layers and LayerNorm. qkv: of queries, keys and values only, as "
 		"Qwen2 has them. by-arch: yes for gpt2, no for llama."},
+	{FLAG("qk-norm", "no", M(qk_norm), OPT_MODEL),
+		.elsewhere = "qk-layernorm use-qk-norm", .help =
+		"RMSNorm of each head of queries and keys, with a weight each that all heads share, "
+		"before rotary positions; as Qwen3 has it."},
 	{OPT_ENUM, 0, "tie", NULL, "by-arch", M(tie), OPT_MODEL, .values = by_arch_names, .help =
 		"Tie the output layer to the token embedding. by-arch: yes for gpt2, no for "
 		"llama."},
@@ -110,6 +114,9 @@ static const struct opt options[] = {
 	{OPT_DOUBLE, 0, "rope-theta", "X", "10000", M(rope_theta), OPT_MODEL, 1, 1e12,
 		.elsewhere = "rotary-base", .help =
 		"Base of the rotary position embedding (RoPE)."},
+	{OPT_INT, 0, "nope-every", "N", "0", M(nope_every), OPT_MODEL, 0, 100000,
+		.elsewhere = "no-rope-layer-interval every-n-layers-nope no-rope-freq", .help =
+		"Every Nth layer has no rotary positions, as in SmolLM3. 0: all layers have them."},
 	{OPT_ENUM, 0, "rope-scaling", NULL, "none", M(rope_scaling), OPT_MODEL,
 		.values = rope_scaling_names, .help =
 		"Scale RoPE for longer contexts: linearly, or as Llama 3.1 does."},

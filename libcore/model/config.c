@@ -89,6 +89,10 @@ static int check(struct model *m, struct err *e)
 		return err_set(e, EX_USAGE,
 			"heads of %lld channels: rotary positions need pairs",
 			(long long)m->head_dim);
+	if (c->nope_every && !m->arch->rope)
+		return err_set(e, EX_USAGE,
+			"nope-every: arch %s has no rotary positions that layers could go without",
+			arch_names[c->arch]);
 	if (c->rope_scaling == ROPE_LLAMA3 && c->rope_low >= c->rope_high)
 		return err_set(e, EX_USAGE,
 			"rope-low (%g) must be below rope-high (%g): wavelengths between "

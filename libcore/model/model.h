@@ -30,6 +30,8 @@ struct model_config {
 	int64_t layers, heads, kv_heads, head_dim, dim, ffn_dim, context;
 	int64_t vocab, vocab_multiple;
 	int act, bias, tie, init; /* bias: enum bias_choice */
+	bool qk_norm;		  /* RMSNorm of each head of queries and keys */
+	int64_t nope_every;	  /* every Nth layer has no rotary positions; 0: none */
 	double dropout, norm_eps;
 	double rope_theta, rope_factor, rope_low, rope_high;
 	int rope_scaling;
@@ -65,7 +67,8 @@ enum { SUBLAYER_INPUTS = 3 };
 struct sublayer_tensors {
 	struct tensor *norm, *norm_bias;
 	struct tensor *in[SUBLAYER_INPUTS],
-		*in_bias[SUBLAYER_INPUTS]; /* column-parallel */
+		*in_bias[SUBLAYER_INPUTS];	 /* column-parallel */
+	struct tensor *in_norm[SUBLAYER_INPUTS]; /* of each head; all slices use it */
 	struct tensor *out,
 		*bias; /* row-parallel; the bias is added to the sum over slices */
 };
@@ -109,6 +112,11 @@ static inline enum bias_choice model_bias(const struct model *m)
 static inline int64_t model_q_width(const struct model *m)
 {
 	return m->c.heads * m->head_dim;
+}
+/* Does attention of this layer rotate queries and keys by their positions? */
+static inline bool model_rotates(const struct model *m, int64_t layer)
+{
+	return m->arch->rope && (!m->c.nope_every || (layer + 1) % m->c.nope_every != 0);
 }
 /* The operands of the blocks become float8 operands; with `skip_ends` but for the first and the last
  * block. */

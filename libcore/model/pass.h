@@ -12,7 +12,7 @@ extern const char *const precision_names[]; /* NULL-terminated */
 /* The activations of a sublayer that a micro-batch keeps from its forward to its backward. On a
  * device that stores 16 bits, operands and results of matmuls are stored in the precision of the
  * run; the residual stream is fp32, but for the inputs of blocks (pass_config.residual). */
-enum { SUBLAYER_MATS = 6 };
+enum { SUBLAYER_MATS = 8 };
 struct sublayer_acts {
 	struct mat x;	     /* the input, the residual stream: [chunk][row][dim] */
 	struct mat h, stats; /* the norm: [chunk][row][dim]; [chunk][2][row] */

@@ -373,6 +373,8 @@ static const char *const nets[] = {
 	"context = 16\nvirtual = tp=4,cp=2\nbias = yes\n",
 	"arch = llama\nlayers = 1\nheads = 4\nkv-heads = 2\nhead-dim = 12\ndim = 32\n"
 	"context = 16\nvirtual = tp=2,cp=2\nbias = qkv\n",
+	"arch = llama\nlayers = 2\nheads = 4\nkv-heads = 2\nhead-dim = 12\ndim = 32\nffn-dim = 48\n"
+	"context = 16\nvirtual = tp=4,cp=2\nqk-norm = yes\nnope-every = 2\n",
 };
 
 static uint32_t token(int64_t i)
