@@ -133,18 +133,18 @@ static int read_gpt2(const struct reader *r, struct hf_config *h)
 }
 
 /* From transformers 5 on, rope_parameters has rope_theta, too. */
-static int read_rope(const struct reader *r, struct model_config *c)
+static int read_rope(const struct reader *r, double theta, struct model_config *c)
 {
 	json_t *scaling = get(r, "rope_parameters"), *own = get(r, "rope_scaling");
 	scaling = scaling ? scaling : own;
 	if (scaling && !json_is_object(scaling))
 		return refuse(r, "rope_scaling", "is not an object");
-	json_t *theta = json_object_get(scaling, "rope_theta") ? scaling : r->root;
+	json_t *from = json_object_get(scaling, "rope_theta") ? scaling : r->root;
 	json_t *kind = json_object_get(scaling, "rope_type");
 	kind = kind ? kind : json_object_get(scaling, "type");
 	const char *name = kind ? json_string_value(kind) : "default";
 	int64_t original = 0;
-	if (get_real(r, theta, "rope_theta", 10000, &c->rope_theta))
+	if (get_real(r, from, "rope_theta", theta, &c->rope_theta))
 		return -1;
 	if (name && !strcmp(name, "default"))
 		return 0;
@@ -173,9 +173,39 @@ static const struct llama_like {
 	const char *type;
 	int64_t kv_heads; /* 0: as many as heads */
 	int64_t context;
-	bool qkv_bias; /* always */
-} llama_likes[] = {{"llama", 0, 2048, false}, {"mistral", 8, 131072, false},
-	{"qwen2", 32, 32768, true}};
+	int64_t head_dim; /* 0: hidden_size / heads */
+	double theta;
+	bool tie;
+	bool qkv_bias, qk_norm, no_rope_layers; /* has them always */
+} llama_likes[] = {{"llama", 0, 2048, 0, 1e4}, {"mistral", 8, 131072, 0, 1e4},
+	{"qwen2", 32, 32768, 0, 1e4, .qkv_bias = true},
+	{"qwen3", 32, 32768, 128, 1e4, .qk_norm = true},
+	{"smollm3", 4, 32768, 0, 2e6, .tie = true, .no_rope_layers = true}};
+
+/* SmolLM3's list has 0 for a layer without positions; ours are each Nth layer. */
+static int read_no_rope(const struct reader *r, struct model_config *c)
+{
+	json_t *list = get(r, "no_rope_layers");
+	int64_t every = 0, n = (int64_t)json_array_size(list);
+	if (get_int(r, "no_rope_layer_interval", 4, MAX_LAYERS, &c->nope_every))
+		return -1;
+	if (!list)
+		return 0;
+	if (!json_is_array(list) || n < c->layers)
+		return refuse(r, "no_rope_layers", "is no list with all layers");
+	for (int64_t i = 0; i < c->layers; i++) {
+		json_t *x = json_array_get(list, (size_t)i);
+		bool rotates = json_is_integer(x) ? json_integer_value(x) != 0
+						  : !json_is_false(x);
+		if (!rotates && !every)
+			every = i + 1;
+		if (rotates == (every && (i + 1) % every == 0))
+			return not_supported(r, "no_rope_layers",
+				"is not every Nth layer, from layer N on");
+	}
+	c->nope_every = every;
+	return 0;
+}
 
 static int read_llama(
 	const struct reader *r, const struct llama_like *like, struct hf_config *h)
@@ -195,12 +225,16 @@ static int read_llama(
 			&c->context) ||
 		get_int(r, "vocab_size", -1, 1 << 24, &c->vocab) ||
 		get_int(r, OUR_MULTIPLE, 1, MOST_MULTIPLE, &c->vocab_multiple) ||
-		get_int(r, "head_dim", c->dim / c->heads, MAX_HEAD_DIM, &width) ||
+		get_int(r, "head_dim",
+			like->head_dim ? like->head_dim : c->dim / c->heads, MAX_HEAD_DIM,
+			&width) ||
 		get_real(r, r->root, "rms_norm_eps", 1e-6, &c->norm_eps) ||
 		get_activation(r, "hidden_act", "silu", &c->act) ||
-		get_bool(r, "tie_word_embeddings", false, &tie) ||
+		get_bool(r, "tie_word_embeddings", like->tie, &tie) ||
 		get_bool(r, "attention_bias", false, &h->attention_bias) ||
-		get_bool(r, "mlp_bias", false, &h->mlp_bias) || read_rope(r, c))
+		get_bool(r, "mlp_bias", false, &h->mlp_bias) ||
+		read_rope(r, like->theta, c) ||
+		(like->no_rope_layers && read_no_rope(r, c)))
 		return -1;
 	if (c->act != ACTC_SWIGLU)
 		return not_supported(r, "hidden_act", "is not silu");
@@ -213,6 +247,7 @@ static int read_llama(
 		c->bias = BIAS_QKV;
 		h->attention_bias = true;
 	}
+	c->qk_norm = like->qk_norm;
 	c->tie = tie ? YES : NO;
 	return 0;
 }
@@ -223,14 +258,15 @@ static int check_absent(const struct reader *r)
 	json_t *rope = get(r, "rope_parameters"), *window = get(r, "sliding_window");
 	json_t *kinds = get(r, "layer_types");
 	const char *type = json_string_value(json_object_get(r->root, "model_type"));
-	bool qwen = type && !strcmp(type, "qwen2");
+	bool switched = type && (!strcmp(type, "qwen2") || !strcmp(type, "qwen3") ||
+					!strcmp(type, "smollm3"));
 	const struct reader inner = {r->path, rope, r->e};
 	bool uses_window;
 	double rotated = 1, rotated_too = 1;
 	if (get(r, "quantization_config"))
 		return not_supported(r, "quantization_config",
 			"is there; quantized numbers cannot be read");
-	if (get_bool(r, "use_sliding_window", window && !qwen, &uses_window) ||
+	if (get_bool(r, "use_sliding_window", window && !switched, &uses_window) ||
 		get_real(r, r->root, "partial_rotary_factor", 1, &rotated) ||
 		get_real(&inner, rope, "partial_rotary_factor", 1, &rotated_too))
 		return -1;
@@ -309,7 +345,8 @@ static const char *type_of_keys(const struct reader *r)
 {
 	static const char *const known[][2] = {{"GPT2LMHeadModel", "gpt2"},
 		{"LlamaForCausalLM", "llama"}, {"MistralForCausalLM", "mistral"},
-		{"Qwen2ForCausalLM", "qwen2"}};
+		{"Qwen2ForCausalLM", "qwen2"}, {"Qwen3ForCausalLM", "qwen3"},
+		{"SmolLM3ForCausalLM", "smollm3"}};
 	const char *first = json_string_value(json_array_get(get(r, "architectures"), 0));
 	for (size_t i = 0; first && i < ARRAY_LEN(known); i++)
 		if (!strcmp(first, known[i][0]))
@@ -330,13 +367,14 @@ static int read_class(const struct reader *r, struct hf_config *h)
 		return not_supported(r, "model_type",
 			"is missing, and other keys do not tell it: add \"model_type\": "
 			"\"llama\" if it is LlamaForCausalLM, \"gpt2\" if it is GPT2LMHeadModel, "
-			"\"mistral\" or \"qwen2\"");
+			"\"mistral\", \"qwen2\", \"qwen3\" or \"smollm3\"");
 	if (type && !strcmp(type, "gpt2"))
 		return read_gpt2(r, h);
 	for (size_t i = 0; type && i < ARRAY_LEN(llama_likes); i++)
 		if (!strcmp(type, llama_likes[i].type))
 			return read_llama(r, &llama_likes[i], h);
-	return not_supported(r, "model_type", "is none of gpt2, llama, mistral, qwen2");
+	return not_supported(r, "model_type",
+		"is none of gpt2, llama, mistral, qwen2, qwen3, smollm3");
 }
 
 int hf_config_read(struct hf_config *h, const char *path, struct err *e)
@@ -391,13 +429,33 @@ static json_t *make_rope(const struct model_config *c)
 		(json_int_t)c->rope_original);
 }
 
+/* The class of a model with Llama's names, and its model_type. */
+static const char *const *class_of(const struct model *m)
+{
+	static const char *const llama[] = {"LlamaForCausalLM", "llama"};
+	static const char *const qwen2[] = {"Qwen2ForCausalLM", "qwen2"};
+	static const char *const qwen3[] = {"Qwen3ForCausalLM", "qwen3"};
+	static const char *const smollm3[] = {"SmolLM3ForCausalLM", "smollm3"};
+	return m->c.qk_norm		 ? qwen3
+	       : m->qkv_bias && !m->bias ? qwen2
+	       : m->c.nope_every	 ? smollm3
+					 : llama;
+}
+
+static json_t *make_no_rope(const struct model *m)
+{
+	json_t *list = json_array();
+	for (int64_t l = 0; l < m->c.layers; l++)
+		json_array_append_new(list, json_integer(model_rotates(m, l)));
+	return list;
+}
+
 static json_t *make_llama(const struct model *m)
 {
 	const struct model_config *c = &m->c;
-	bool qwen = m->qkv_bias && !m->bias;
+	const char *const *class = class_of(m);
 	json_t *o = json_pack("{s:[s], s:s, s:s, s:I, s:I, s:I, s:I, s:I, s:I, s:I}",
-		"architectures", qwen ? "Qwen2ForCausalLM" : "LlamaForCausalLM",
-		"model_type", qwen ? "qwen2" : "llama", "hidden_act", "silu",
+		"architectures", class[0], "model_type", class[1], "hidden_act", "silu",
 		"num_hidden_layers", (json_int_t)c->layers, "num_attention_heads",
 		(json_int_t)c->heads, "num_key_value_heads", (json_int_t)c->kv_heads,
 		"hidden_size", (json_int_t)c->dim, "intermediate_size",
@@ -406,7 +464,12 @@ static json_t *make_llama(const struct model *m)
 	json_object_set_new(o, "rms_norm_eps", json_real(c->norm_eps));
 	json_object_set_new(o, "rope_theta", json_real(c->rope_theta));
 	json_object_set_new(o, "rope_scaling", make_rope(c));
-	if (qwen)
+	if (c->nope_every) {
+		json_object_set_new(
+			o, "no_rope_layer_interval", json_integer(c->nope_every));
+		json_object_set_new(o, "no_rope_layers", make_no_rope(m));
+	}
+	if (m->qkv_bias && !m->bias)
 		return o; /* whose class has no switches for biases */
 	json_object_set_new(o, "attention_bias", json_boolean(m->bias));
 	json_object_set_new(o, "mlp_bias", json_boolean(m->bias));
@@ -421,6 +484,14 @@ static int check_class(const struct model *m, struct err *e)
 		return err_set(e, EX_DATAERR,
 			"LlamaForCausalLM has SwiGLU; this model has another activation "
 			"function");
+	if (m->c.qk_norm && (m->c.arch == ARCH_GPT2 || m->qkv_bias || m->c.nope_every))
+		return err_set(e, EX_DATAERR,
+			"norms of queries and keys are those of Qwen3ForCausalLM, which is a "
+			"Llama with rotary positions in all layers, and no biases");
+	if (m->c.nope_every && m->qkv_bias && !m->bias)
+		return err_set(e, EX_DATAERR,
+			"Qwen2ForCausalLM has rotary positions in all layers; this model has "
+			"layers without");
 	if (m->c.arch == ARCH_GPT2 && gated)
 		return err_set(
 			e, EX_DATAERR, "GPT2LMHeadModel has GELU; this model has SwiGLU");

@@ -214,12 +214,13 @@ static int write_llama(int32_t *h, const struct model *m, struct err *e)
 	const struct model_config *c = &m->c;
 	int32_t multiple = 1024;
 	if (m->act != ACT_SWIGLU || m->qkv_bias || m->tie || !has_eps(c) ||
-		model_q_width(m) != c->dim || !has_llama_rope(c))
+		model_q_width(m) != c->dim || c->qk_norm || c->nope_every ||
+		!has_llama_rope(c))
 		return err_set(e, EX_DATAERR,
 			"llm.c's files are of Llama 3 with its own choices only: swiglu, no "
 			"biases, an output layer that is not tied, heads of dim / heads "
-			"channels, norm-eps 1e-5, a whole "
-			"rope-theta, rope-scaling none or that of Llama 3.1");
+			"channels, no norms of them, norm-eps 1e-5, positions in all layers, a "
+			"whole rope-theta, rope-scaling none or that of Llama 3.1");
 	while (c->ffn_dim % multiple)
 		multiple /= 2;
 	h[L_CONTEXT] = (int32_t)c->context;

@@ -91,8 +91,12 @@ static void print_options(const struct model *m, struct str *out)
 	str_printf(out, "bias = %s\n", bias_names[model_bias(m)]);
 	str_printf(out, "tie = %s\n", m->tie ? "yes" : "no");
 	put_real(out, "norm-eps", c->norm_eps);
+	if (c->qk_norm)
+		str_puts(out, "qk-norm = yes\n");
 	if (!m->arch->rope)
 		return;
+	if (c->nope_every)
+		put_int(out, "nope-every", c->nope_every);
 	put_real(out, "rope-theta", c->rope_theta);
 	if (c->rope_scaling == ROPE_PLAIN)
 		return;

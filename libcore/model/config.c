@@ -121,6 +121,7 @@ static int resolve(struct model *m, int64_t vocab, struct err *e)
 	c->vocab = vocab ? vocab : c->vocab;
 	c->kv_heads = c->kv_heads ? c->kv_heads : c->heads;
 	c->ffn_dim = c->ffn_dim ? c->ffn_dim : m->arch->ffn_dim(c->dim);
+	c->nope_every = c->nope_every > c->layers ? 0 : c->nope_every;
 	c->norm_eps = c->norm_eps > 0 ? c->norm_eps : m->arch->norm_eps;
 	c->act = c->act ? c->act : (int)m->arch->act;
 	c->init = c->init ? c->init : (int)m->arch->init;

@@ -343,7 +343,7 @@ shapes() { # CHECKPOINT
 		code_of "${3:-65}" pt-ckpt verify bad
 		says "$2"
 	}
-	try 's/"gpt2"/"gpt3"/' 'model_type is none of gpt2, llama, mistral, qwen2' 69
+	try 's/"gpt2"/"gpt3"/' 'model_type is none of gpt2, llama, mistral, qwen2, qwen3, smollm3' 69
 	says 'bad: not supported'
 	try 's/gelu_new/relu/' 'activation_function' 69
 	try 's/{/{"quantization_config": {},/' 'quantization_config' 69

@@ -69,6 +69,10 @@ CASES = {
                    "rope-scaling": "linear", "rope-factor": 2.0},
     "qwen2": {"arch": "llama", "kv-heads": 2, "bias": "qkv", "head-dim": 10,
               "norm-eps": 1e-6, "tie": "yes"},
+    "qwen3": {"arch": "llama", "kv-heads": 2, "qk-norm": "yes", "head-dim": 10,
+              "norm-eps": 1e-6},
+    "smollm3": {"arch": "llama", "kv-heads": 2, "nope-every": 2, "rope-theta": 50.0,
+                "norm-eps": 1e-6, "tie": "yes"},
     "gpt2-documents": {"arch": "gpt2", "packing": "documents"},
     "llama-documents": {"arch": "llama", "kv-heads": 2, "packing": "documents"},
 }
@@ -101,6 +105,9 @@ def shapes(s):
         table["pos_embeddings.weight"] = (s["context"], dim)
     for block in range(s["layers"]):
         norms += [f"layers.{block}.attention_norm", f"layers.{block}.ffn_norm"]
+        if s.get("qk-norm") == "yes":
+            for name in "q_norm", "k_norm":
+                table[f"layers.{block}.attention.{name}.weight"] = (s["head-dim"],)
         for name, shape in linear.items():
             table[f"layers.{block}.{name}.weight"] = shape
             if s["bias"] == "yes" or (s["bias"] == "qkv" and name[-2:] in ("wq", "wk", "wv")):
@@ -264,7 +271,11 @@ def attend(p, block, x, s, ops, document, position):
         return y.unflatten(-1, (-1, s["head-dim"])).transpose(1, 2)
 
     q, k, v = heads("wq"), heads("wk"), heads("wv")
-    if s["arch"] == "llama":
+    if s.get("qk-norm") == "yes":  # of each head (Dehghani et al. 2023), as in Qwen3
+        q = ops.rms_norm(q, p[f"{block}.attention.q_norm.weight"], s["norm-eps"])
+        k = ops.rms_norm(k, p[f"{block}.attention.k_norm.weight"], s["norm-eps"])
+    number = 1 + int(block.split(".")[1])
+    if s["arch"] == "llama" and number % s.get("nope-every", number + 1) != 0:
         q = rotate(q, rope_frequencies(s), position)
         k = rotate(k, rope_frequencies(s), position)
     y = ops.attention(q, k, v, document).transpose(1, 2).flatten(2)

@@ -22,7 +22,8 @@ import numpy as np
 import torch
 from transformers import (AutoModelForCausalLM, GPT2Config, GPT2LMHeadModel, LlamaConfig,
                           LlamaForCausalLM, MistralConfig, MistralForCausalLM,
-                          Qwen2Config, Qwen2ForCausalLM)
+                          Qwen2Config, Qwen2ForCausalLM, Qwen3Config, Qwen3ForCausalLM,
+                          SmolLM3Config, SmolLM3ForCausalLM)
 
 VOCAB, POSITIONS = 37, 16
 
@@ -35,9 +36,10 @@ def gpt2(**options):
 
 def llama(model=LlamaForCausalLM, config=LlamaConfig, **options):
     return model(config(
-        vocab_size=VOCAB, hidden_size=24, intermediate_size=40, num_hidden_layers=2,
-        num_attention_heads=4, num_key_value_heads=2, max_position_embeddings=POSITIONS,
-        bos_token_id=None, eos_token_id=None, **options))
+        **{"vocab_size": VOCAB, "hidden_size": 24, "intermediate_size": 40,
+           "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2,
+           "max_position_embeddings": POSITIONS, "bos_token_id": None, "eos_token_id": None,
+           **options}))
 
 
 # llama3: frequencies that are kept, stretched and in between (see make_golden.py).
@@ -56,6 +58,10 @@ CASES = {
     # heads that are not hidden size / heads wide
     "mistral": lambda: llama(MistralForCausalLM, MistralConfig, head_dim=10,
                              sliding_window=None),
+    "qwen3": lambda: llama(Qwen3ForCausalLM, Qwen3Config, head_dim=10,
+                           rope_parameters={"rope_type": "default", "rope_theta": 1000.0}),
+    "smollm3": lambda: llama(SmolLM3ForCausalLM, SmolLM3Config, num_hidden_layers=4,
+                             no_rope_layer_interval=2, pad_token_id=None),
 }
 
 

@@ -310,6 +310,8 @@ int main(void)
 		TEST("Llama, rope-scaling linear, biases", agrees, "llama-bias"),
 		TEST("Llama, biases of queries, keys and values, heads of their own size",
 			agrees, "qwen2"),
+		TEST("Llama, norms of queries and keys", agrees, "qwen3"),
+		TEST("Llama, layers without positions", agrees, "smollm3"),
 		TEST("GPT-2, documents", agrees, "gpt2-documents"),
 		TEST("Llama, documents", agrees, "llama-documents"),
 		TEST("padding, tied", ignores_padding, "gpt2"),
