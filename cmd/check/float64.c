@@ -63,6 +63,7 @@ struct work {
 /* The activations of a block. */
 struct acts {
 	double *x, *h, *q, *k, *v, *o, *x2, *h2, *a, *b, *y;
+	double *q0, *k0; /* queries and keys before their norms */
 };
 
 static double *doubles(int64_t n)
@@ -176,6 +177,51 @@ static void norm_backward(const struct work *w, const struct tensor *gamma,
 	free(h);
 }
 
+static double rstd_of(const double *x, int64_t n, double eps)
+{
+	double square = 0;
+	for (int64_t j = 0; j < n; j++)
+		square += x[j] * x[j] / (double)n;
+	return 1 / sqrt(square + eps);
+}
+
+/* y = RMSNorm of each head of x [n][width] */
+static void head_norm(const struct work *w, const struct tensor *gamma, double *y,
+	const double *x, int64_t width)
+{
+	int64_t dim = w->m->head_dim;
+	const double *g = weight(w, gamma);
+	for (int64_t at = 0; at < w->n * width; at += dim) {
+		double rstd = rstd_of(x + at, dim, w->m->c.norm_eps);
+		for (int64_t j = 0; j < dim; j++)
+			y[at + j] = x[at + j] * rstd * g[j];
+	}
+}
+
+/* From the gradient of the norms to that of x, in place. A slice has whole heads. */
+static void head_norm_backward(const struct work *w, const struct tensor *gamma,
+	double *dy, const double *x, int64_t width)
+{
+	int64_t dim = w->m->head_dim;
+	const double *g = weight(w, gamma);
+	double *dg = gradient(w, gamma);
+	const struct range of = outputs_of(w, width);
+	for (int64_t at = 0; at < w->n * width; at += dim) {
+		double *up = dy + at, along = 0, rstd;
+		bool mine = in_part(w, at / width) && at % width >= of.from &&
+			    at % width < of.to;
+		rstd = rstd_of(x + at, dim, w->m->c.norm_eps);
+		for (int64_t j = 0; j < dim; j++)
+			along += up[j] * g[j] * x[at + j] * rstd / (double)dim;
+		for (int64_t j = 0; j < dim; j++) {
+			double h = x[at + j] * rstd;
+			if (dg && mine)
+				dg[j] += up[j] * h;
+			up[j] = rstd * (up[j] * g[j] - h * along);
+		}
+	}
+}
+
 /* ---- attention ---------------------------------------------------------------------- */
 
 static double *rotation_table(const struct work *w)
@@ -207,10 +253,13 @@ static void channels(enum rope_kind kind, int64_t j, int64_t half, int64_t *a, i
 }
 
 /* Rotates the heads of x in place; sign -1: the transposed rotation. */
-static void rotate(const struct work *w, double *x, int64_t width, double sign)
+static void rotate(const struct work *w, const struct block_tensors *of, double *x,
+	int64_t width, double sign)
 {
 	int64_t dim = w->m->head_dim, half = dim / 2;
-	for (int64_t i = 0; i < w->n && w->table; i++)
+	if (!model_rotates(w->m, of - w->m->blocks))
+		return;
+	for (int64_t i = 0; i < w->n; i++)
 		for (int64_t head = 0; head < width; head += dim)
 			for (int64_t j = 0; j < half; j++) {
 				int64_t a, b;
@@ -366,18 +415,18 @@ static void act_backward(
 static void acts_alloc64(const struct work *w, struct acts *a)
 {
 	int64_t n = w->n, dim = w->dim;
-	const int64_t widths[] = {
-		dim, dim, w->q, w->kv, w->kv, w->q, dim, dim, w->ffn, w->ffn, w->ffn};
+	const int64_t widths[] = {dim, dim, w->q, w->kv, w->kv, w->q, dim, dim, w->ffn,
+		w->ffn, w->ffn, w->m->c.qk_norm ? w->q : 0, w->m->c.qk_norm ? w->kv : 0};
 	double **const to[] = {&a->x, &a->h, &a->q, &a->k, &a->v, &a->o, &a->x2, &a->h2,
-		&a->a, &a->b, &a->y};
+		&a->a, &a->b, &a->y, &a->q0, &a->k0};
 	for (size_t i = 0; i < ARRAY_LEN(to); i++)
 		*to[i] = doubles(n * widths[i]);
 }
 
 static void acts_free64(struct acts *a)
 {
-	double *const all[] = {
-		a->x, a->h, a->q, a->k, a->v, a->o, a->x2, a->h2, a->a, a->b, a->y};
+	double *const all[] = {a->x, a->h, a->q, a->k, a->v, a->o, a->x2, a->h2, a->a,
+		a->b, a->y, a->q0, a->k0};
 	for (size_t i = 0; i < ARRAY_LEN(all); i++)
 		free(all[i]);
 }
@@ -387,15 +436,20 @@ static void block(
 	const struct work *w, const struct block_tensors *b, struct acts *a, double *out)
 {
 	const struct sublayer_tensors *at = &b->sub[ATTENTION], *ff = &b->sub[FFN];
-	double *const qkv[] = {a->q, a->k, a->v};
+	bool norms = w->m->c.qk_norm;
+	double *const qkv[] = {norms ? a->q0 : a->q, norms ? a->k0 : a->k, a->v};
 	double *const ab[] = {a->a, a->b};
 	int64_t n = w->n, dim = w->dim;
 	norm(w, at->norm, at->norm_bias, a->h, a->x);
 	for (int i = 0; i < 3; i++)
 		linear(qkv[i], a->h, weight(w, at->in[i]), weight(w, at->in_bias[i]), n,
 			dim, i ? w->kv : w->q);
-	rotate(w, a->q, w->q, 1);
-	rotate(w, a->k, w->kv, 1);
+	if (norms) {
+		head_norm(w, at->in_norm[0], a->q, a->q0, w->q);
+		head_norm(w, at->in_norm[1], a->k, a->k0, w->kv);
+	}
+	rotate(w, b, a->q, w->q, 1);
+	rotate(w, b, a->k, w->kv, 1);
 	attend(w, a);
 	linear(a->x2, a->o, weight(w, at->out), weight(w, at->bias), n, w->q, dim);
 	add_scaled(a->x2, 1, a->x, n * dim);
@@ -454,8 +508,12 @@ static void block_backward64(const struct work *w, const struct block_tensors *b
 	linear_dw(w, at->out, at->bias, dx, a->o, w->q, dim);
 	linear_dx(d.o, dx, weight(w, at->out), n, w->q, dim, (struct range){0, dim});
 	attend_backward(w, a, &d);
-	rotate(w, d.q, w->q, -1);
-	rotate(w, d.k, w->kv, -1);
+	rotate(w, b, d.q, w->q, -1);
+	rotate(w, b, d.k, w->kv, -1);
+	if (w->m->c.qk_norm) {
+		head_norm_backward(w, at->in_norm[0], d.q, a->q0, w->q);
+		head_norm_backward(w, at->in_norm[1], d.k, a->k0, w->kv);
+	}
 	enter_backward(w, at, (double *const[]){d.q, d.k, d.v}, qkv, a->h, a->x, dx);
 	acts_free64(&d);
 }

@@ -25,6 +25,9 @@ static const struct model_row {
 	/* heads of their own size, and biases of queries, keys and values only */
 	{"qwen", "arch=llama kv-heads=2 head-dim=6 bias=qkv ffn-dim=24"},
 	{"gpt2-heads", "arch=gpt2 heads=6 dim=24 head-dim=5 bias=qkv"},
+	/* norms of queries and keys, layers without positions */
+	{"qwen3", "arch=llama kv-heads=2 head-dim=6 qk-norm=yes ffn-dim=24"},
+	{"smollm3", "arch=llama tie=yes kv-heads=1 ffn-dim=24 nope-every=2 qk-norm=yes dropout=0.1"},
 };
 
 /* ---- the table ------------------------------------------------------------------- */
@@ -180,6 +183,15 @@ const struct test_layout layouts[] = {
 	{"qwen", "fsdp=2 tp=2 zero=2 optimizer=muon recompute=full"},
 	{"gpt2-heads", "batch=6 tp=3 zero=1 dtype=float8 float8-skip-ends=no"},
 	{"qwen", "zero=3 fsdp=2 tile=2 offload=all"},
+	/* norms of queries and keys, which all slices share */
+	{"qwen3", "tp=4"},
+	{"qwen3", "tp=2 sp=no virtual=tp=4 recompute=selective"},
+	{"qwen3", "batch=6 cp=2 tp=2 virtual=tp=4,cp=4 dtype=bf16 recompute=matmuls"},
+	{"qwen3", "cp=2 cp-comm=gather fsdp=2 zero=3 recompute=full packing=documents"},
+	{"qwen3", "pp=2 tp=2 pp-schedule=zb-h1 dtype=float8 float8-skip-ends=no"},
+	{"smollm3", "pp=2 cp=2 virtual=tp=2,cp=2 pp-schedule=zb-h1 recompute=matmuls dtype=float8"},
+	{"smollm3", "pp=2 fsdp=2 zero=3 fsdp-kind=flat tile=2 pp-schedule=interleaved dtype=fp16 optimizer=muon"},
+	{"smollm3", "batch=6 fsdp=2 tp=2 zero=3 offload=all residual-dtype=bf16 dtype=bf16"},
 };
 /* clang-format on */
 const int n_layouts = ARRAY_LEN(layouts);

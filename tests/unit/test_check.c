@@ -125,6 +125,7 @@ static void as_the_trainer(void **state)
 		LLAMA
 		"rope-scaling = llama3\nrope-factor = 8\nrope-low = 1\nrope-high = 4\n"
 		"rope-original = 8192\n",
+		LLAMA "qk-norm = yes\nhead-dim = 6\nnope-every = 2\n",
 		GPT2 "act = gelu\n", GPT2 "tie = no\nbias = no\n"};
 	(void)state;
 	for (size_t k = 0; k < ARRAY_LEN(configs); k++) {
@@ -155,7 +156,7 @@ static void parts_add_up(void **state)
 	for (size_t k = 0; k < ARRAY_LEN(kinds); k++) {
 		struct step s;
 		struct gradients g[2];
-		step_begin(&s, LLAMA "tie = yes\n");
+		step_begin(&s, LLAMA "tie = yes\nqk-norm = yes\n");
 		for (int i = 0; i < 2; i++) {
 			const struct variant v = {
 				.sequence = -1, .part = {kinds[k], 2, i}};
@@ -264,7 +265,8 @@ static void masked_targets(void **state)
 
 static void right_steps(void **state)
 {
-	static const char *const configs[] = {LLAMA, GPT2, LLAMA "tie = yes\n"};
+	static const char *const configs[] = {LLAMA, GPT2, LLAMA "tie = yes\n",
+		LLAMA "qk-norm = yes\n", LLAMA "nope-every = 2\n"};
 	(void)state;
 	for (size_t k = 0; k < ARRAY_LEN(configs); k++)
 		for (int warm = 0; warm < 2; warm++)

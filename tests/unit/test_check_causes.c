@@ -286,6 +286,8 @@ static const struct {
 	{LLAMA, one_transposed, "layers.1.attention.wq.weight (1): transposed"},
 	{LLAMA, norms_not_summed, "slice 0 of 2 tensor-parallel slices: not summed"},
 	{GPT2, norms_not_summed, "slice 0 of 2 tensor-parallel slices: not summed"},
+	{LLAMA "qk-norm = yes\n", norms_not_summed,
+		"attention.k_norm"},
 	{LLAMA, norms_of_half, "slice 0 of 2 chunks of the positions: not summed"},
 	{LLAMA, norms_of_half, "first   wrong in backward order: norm.weight"},
 	{LLAMA "tie = yes\n", tied_twice, "embedding and output layer: 2 1 times"},
