@@ -16,6 +16,7 @@ void shape_of(struct shape *s, const struct model *m)
 		.context = (double)c->context,
 		.embedding = (double)(m->padded_vocab * c->dim),
 		.gated = m->act == ACT_SWIGLU,
+		.head_norms = m->c.qk_norm,
 		.tied = m->tie};
 	s->block = 2 * s->dim * (s->q_dim + s->kv_dim) +
 		   (s->gated ? 3 : 2) * s->dim * s->ffn_dim + 2 * s->dim;
@@ -110,8 +111,11 @@ static double block_bytes(const struct shape *s, const struct layout *l,
 	double ffn = type * (s->gated ? k->gated : k->plain) * s->ffn_dim;
 	/* two of the values of dim are queries and what attention makes of them */
 	double q = recompute == RECOMPUTE_FULL ? 0 : fmin(2, k->dim);
+	double before = 0; /* queries and keys before their norms */
+	if (s->head_norms && recompute != RECOMPUTE_FULL)
+		before = s->q_dim + (recompute <= RECOMPUTE_SELECTIVE ? s->kv_dim : 0);
 	double all = k->dim32 * s->dim +
-		     type * ((k->dim - q) * s->dim + (q + ring) * s->q_dim) + kv + ffn +
+		     type * ((k->dim - q) * s->dim + (q + ring) * s->q_dim + before) + kv + ffn +
 		     (k->heads + k->scores * s->context) * s->heads;
 	return whole + (all - whole) / l->degree[AXIS_TP];
 }

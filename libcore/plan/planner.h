@@ -18,7 +18,7 @@
 struct shape {
 	double layers, dim, heads, q_dim, kv_dim, ffn_dim, vocab, context;
 	double block, embedding; /* parameters of a block, and of an embedding or head */
-	bool gated, tied;
+	bool gated, tied, head_norms;
 };
 
 /* A layout, and what is chosen with it. */

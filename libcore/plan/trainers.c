@@ -290,6 +290,10 @@ static void megatron_model(const struct model *m, struct str *out)
 		str_puts(out, " --disable-bias-linear");
 	if (m->qkv_bias && !m->bias)
 		str_puts(out, " --add-qkv-bias");
+	if (c->qk_norm)
+		str_puts(out, " --qk-layernorm");
+	if (c->nope_every)
+		flag(out, "no-rope-freq", c->nope_every);
 	if (m->arch->rope) {
 		str_puts(out, " --position-embedding-type rope");
 		flag(out, "rotary-base", llround(c->rope_theta));

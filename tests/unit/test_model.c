@@ -62,6 +62,8 @@ static void presets_have_their_size(void **state)
 		{"llama3-70b", 70553706496},
 		{"llama3-405b", 405853388800},
 		{"qwen2.5-0.5b", 494032768},
+		{"qwen3-0.6b", 596049920},
+		{"smollm3-3b", 3075098624},
 		{"mistral-7b", 7248023552},
 	};
 	(void)state;

@@ -108,6 +108,7 @@ static void estimates_are_near_plans(void **state)
 	(void)state;
 	compare_estimates("");
 	compare_estimates("head-dim = 256\nbias = qkv\n");
+	compare_estimates("qk-norm = yes\n");
 }
 
 static void stragglers(void **state)
