@@ -468,6 +468,8 @@ static json_t *make_llama(const struct model *m)
 		json_object_set_new(
 			o, "no_rope_layer_interval", json_integer(c->nope_every));
 		json_object_set_new(o, "no_rope_layers", make_no_rope(m));
+		json_object_set_new(
+			o, "pad_token_id", json_null()); /* the default: 128004 */
 	}
 	if (m->qkv_bias && !m->bias)
 		return o; /* whose class has no switches for biases */
