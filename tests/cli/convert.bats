@@ -366,6 +366,33 @@ shapes() { # CHECKPOINT
 	code_of 74 pt-ckpt hash good/nowhere.safetensors
 }
 
+@test "SmolLM3's layers without positions: a list or an interval, of every Nth layer" {
+	local hf=$BATS_TEST_DIRNAME/../golden/hf-smollm3
+	try() { # SED: what is read
+		rm -rf other
+		cp -r "$hf" other
+		tr -d ' \n' <"$hf/config.json" | sed "$1" >other/config.json
+	}
+	pt-ckpt convert "$hf" -o one.h5
+	pt-ckpt show --options one.h5 | grep -qx 'nope-every = 2'
+	try 's/"no_rope_layers":[^]]*],//'
+	pt-ckpt convert other -o two.h5
+	pt-ckpt diff -s one.h5 two.h5
+	try 's/"no_rope_layers":[^]]*]/"no_rope_layers":[1,1,1,1]/'
+	pt-ckpt show --options other >options
+	not grep -q nope-every options
+	try 's/"no_rope_layers":[^]]*]/"no_rope_layers":[0,1,0,1]/'
+	code_of 69 pt-ckpt verify other
+	says 'no_rope_layers is not every Nth layer'
+	try 's/"no_rope_layers":[^]]*]/"no_rope_layers":[1,0]/'
+	code_of 65 pt-ckpt verify other
+	# no class has both
+	make_shard
+	tiny -n 1 -o both --arch llama --qk-norm --nope-every 2 >/dev/null
+	code_of 65 pt-ckpt convert --to huggingface -o both.hf both
+	says 'are those of Qwen3ForCausalLM'
+}
+
 @test "cat, and - for each command: a checkpoint through a pipe" {
 	make_run run
 	pt-ckpt cat run >image.h5

@@ -160,6 +160,7 @@ static void impossible_shapes(void **state)
 		{"virtual = pp=2\n", "'pp=2' is not tp=N or cp=N"},
 		{"virtual = tp=0\n", "'tp=0' is not tp=N"},
 		{"arch = llama\ndim = 12\nheads = 4\n", "rotary positions need pairs"},
+		{"nope-every = 2\n", "has no rotary positions"},
 		{"layers = 100000\ndim = 4194304\nheads = 4\n", "which no machine holds"},
 	};
 	(void)state;
