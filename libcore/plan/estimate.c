@@ -115,8 +115,8 @@ static double block_bytes(const struct shape *s, const struct layout *l,
 	if (s->head_norms && recompute != RECOMPUTE_FULL)
 		before = s->q_dim + (recompute <= RECOMPUTE_SELECTIVE ? s->kv_dim : 0);
 	double all = k->dim32 * s->dim +
-		     type * ((k->dim - q) * s->dim + (q + ring) * s->q_dim + before) + kv + ffn +
-		     (k->heads + k->scores * s->context) * s->heads;
+		     type * ((k->dim - q) * s->dim + (q + ring) * s->q_dim + before) +
+		     kv + ffn + (k->heads + k->scores * s->context) * s->heads;
 	return whole + (all - whole) / l->degree[AXIS_TP];
 }
 

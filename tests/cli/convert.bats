@@ -388,7 +388,7 @@ shapes() { # CHECKPOINT
 	code_of 65 pt-ckpt verify other
 	# no class has both
 	make_shard
-	tiny -n 1 -o both --arch llama --qk-norm --nope-every 2 >/dev/null
+	tiny -n 1 -o both --arch llama --layers 2 --qk-norm --nope-every 2 >/dev/null
 	code_of 65 pt-ckpt convert --to huggingface -o both.hf both
 	says 'are those of Qwen3ForCausalLM'
 }

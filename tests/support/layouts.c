@@ -27,7 +27,8 @@ static const struct model_row {
 	{"gpt2-heads", "arch=gpt2 heads=6 dim=24 head-dim=5 bias=qkv"},
 	/* norms of queries and keys, layers without positions */
 	{"qwen3", "arch=llama kv-heads=2 head-dim=6 qk-norm=yes ffn-dim=24"},
-	{"smollm3", "arch=llama tie=yes kv-heads=1 ffn-dim=24 nope-every=2 qk-norm=yes dropout=0.1"},
+	{"smollm3",
+		"arch=llama tie=yes kv-heads=1 ffn-dim=24 nope-every=2 qk-norm=yes dropout=0.1"},
 };
 
 /* ---- the table ------------------------------------------------------------------- */

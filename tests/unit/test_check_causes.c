@@ -55,6 +55,13 @@ static void norms_not_summed(struct step *s)
 	replace(s, &(struct variant){.sequence = -1, .part = {PART_SLICE, 2, 0}}, "norm");
 }
 
+/* Weights that all slices share, each for its heads. */
+static void head_norms_not_summed(struct step *s)
+{
+	replace(s, &(struct variant){.sequence = -1, .part = {PART_SLICE, 2, 0}},
+		"q_norm");
+}
+
 static void norms_of_half(struct step *s)
 {
 	replace(s, &(struct variant){.sequence = -1, .part = {PART_CHUNK, 2, 0}}, "norm");
@@ -286,8 +293,8 @@ static const struct {
 	{LLAMA, one_transposed, "layers.1.attention.wq.weight (1): transposed"},
 	{LLAMA, norms_not_summed, "slice 0 of 2 tensor-parallel slices: not summed"},
 	{GPT2, norms_not_summed, "slice 0 of 2 tensor-parallel slices: not summed"},
-	{LLAMA "qk-norm = yes\n", norms_not_summed,
-		"attention.k_norm"},
+	{LLAMA "qk-norm = yes\n", head_norms_not_summed,
+		"q_norm.weight (2): the part of slice 0 of 2 tensor-parallel slices"},
 	{LLAMA, norms_of_half, "slice 0 of 2 chunks of the positions: not summed"},
 	{LLAMA, norms_of_half, "first   wrong in backward order: norm.weight"},
 	{LLAMA "tie = yes\n", tied_twice, "embedding and output layer: 2 1 times"},
