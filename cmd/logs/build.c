@@ -131,6 +131,18 @@ static struct series *series_of(struct build *b, int64_t step, struct known_name
 	return s->given && !known->given ? NULL : s;
 }
 
+/* Notes two fields of a row that stand for one column and are not equal. */
+static void note_fields(
+	struct build *b, struct series *s, const struct known_name *name, double v)
+{
+	bool both = b->json_row && s->by_row == b->json_row && s->by != name && s->n;
+	double before = both ? s->p[s->n - 1].v : v;
+	if (memcmp(&before, &v, sizeof(v)) != 0 && !b->table.twice)
+		b->table.twice = xstrdup(s->name);
+	s->by = name;
+	s->by_row = b->json_row;
+}
+
 static void push(struct build *b, struct series *s, int64_t step, double v)
 {
 	const struct point *last = s->n && !b->is_table ? &s->p[s->n - 1] : NULL;
@@ -177,8 +189,11 @@ void build_set_known(struct build *b, int64_t step, struct known_name *known, do
 	v *= known->scale;
 	if (s->column == COL_MEM || s->column == COL_MEM_ACTIVE) /* bytes are whole */
 		v = v >= 0 && v < 0x1p53 ? (double)(int64_t)v : -1;
-	if (is_value(s, v))
-		push(b, s, step, is_absent(v) ? (double)NAN : v);
+	if (!is_value(s, v))
+		return;
+	v = is_absent(v) ? (double)NAN : v;
+	note_fields(b, s, known, v);
+	push(b, s, step, v);
 }
 
 void build_rewind(struct build *b, int64_t step)

@@ -352,8 +352,9 @@ static bool take_json_row(struct build *b, json_t *row, struct span line)
 	else if (!has_step && other && has_known(row, 0))
 		lose_row(b, other);
 	else if (has_step || has_known(row, 0)) {
-		b->table.rows++;
+		b->json_row = ++b->table.rows;
 		take_object(b, row, &path, step, 0);
+		b->json_row = 0;
 	}
 	str_free(&path);
 	return b->n_points > points;

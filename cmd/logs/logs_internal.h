@@ -25,6 +25,7 @@ struct point {
 };
 
 /* The values of a column, in ascending order of steps, but of a table in any order. */
+struct known_name;
 struct series {
 	char *name;
 	int column; /* of the table; -1: a column that only this log has */
@@ -32,6 +33,9 @@ struct series {
 	struct point *p;
 	int64_t n, room;
 	int64_t n_replaced; /* values that were replaced by later ones */
+	/* In rows of JSON: the name of the last value, and the number of its row. */
+	const struct known_name *by;
+	int64_t by_row;
 };
 
 /* What csv.c knows of a table. */
@@ -81,6 +85,7 @@ struct build {
 	int64_t n_points;
 	struct strs keys, settings; /* what the log says about the run */
 	int64_t n_taken;	    /* rows that a parser recognised */
+	int64_t json_row; /* the number of the row of JSON that is read; 0: none */
 	/* For the line parsers: the step of the last row, and of the last training row. */
 	int64_t step, trained;
 	int64_t total; /* steps of the run, if the log says so */
@@ -226,7 +231,7 @@ void csv_runs(struct span header, struct strs *runs);
 bool runs_take_row(
 	struct table *t, const char *run); /* is a row of the run that is read? */
 void runs_say_others(const struct table *t, const char *name);
-/* Adds the names of the runs in an open file, if its rows have them. */
+/* Adds the names of the runs in an open file, if its rows have them; those of at most MAX_RUNS. */
 void runs_of_rows(int fd, const char *path, struct span header, struct strs *runs);
 /* The number of the field "run" in a header; -1: none. */
 int csv_run_field(struct span header, char *delimiter);

@@ -24,6 +24,8 @@ void runs_say_others(const struct table *t, const char *name)
 			name, t->twice, t->twice);
 }
 
+enum { MAX_RUNS = 10000 };
+
 struct search {
 	int field; /* of a table; -1: JSON lines */
 	char delimiter;
@@ -68,7 +70,6 @@ static int add_run(void *to, const char *p, size_t n, struct err *e)
 {
 	struct search *s = to;
 	struct span line = {p, n};
-	(void)e;
 	if (s->field < 0 ? !next_json_run(s, line) : !s->lines++ || !span_trim(line).n)
 		return 0;
 	if (s->field >= 0)
@@ -76,6 +77,8 @@ static int add_run(void *to, const char *p, size_t n, struct err *e)
 	for (int64_t i = s->runs->n - 1; i >= 0; i--)
 		if (!strcmp(s->runs->v[i], s->run.s))
 			return 0;
+	if (s->runs->n == MAX_RUNS)
+		return err_set(e, EX_DATAERR, "more than %d runs", MAX_RUNS);
 	strs_add(s->runs, s->run.s);
 	return 0;
 }
@@ -88,7 +91,8 @@ void runs_of_rows(int fd, const char *path, struct span header, struct strs *run
 	s.field = csv_run_field(header, &s.delimiter);
 	if (s.field < 0 && !span_begins(header, KEY))
 		return;
-	file_lines(fd, path, add_run, &s, &rest, &e);
+	if (file_lines(fd, path, add_run, &s, &rest, &e))
+		warn("%s: %s: the others are not read", path, e.msg);
 	str_free(&rest);
 	str_free(&s.raw);
 	str_free(&s.run);

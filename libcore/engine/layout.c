@@ -269,7 +269,8 @@ void layout_warn(const struct train_opts *o)
 		warn("a step has only %lld micro-batch%s for a pipeline of %lld stages, so ranks "
 		     "wait for most of it: give a smaller --micro-batch, or a larger --batch",
 			(long long)n, n == 1 ? "" : "es", (long long)stages);
-	if (o->optimizer != OPTIMIZER_SGD && o->eps < LEAST_EPS)
+	const char *unused = optimizers[o->optimizer]->unused;
+	if (!(unused && strstr(unused, "eps")) && o->eps < LEAST_EPS)
 		warn("eps %g: gradients are sums of multiples of 2^%d, which moves elements as "
 		     "small as that",
 			o->eps, -GRID_EXPONENT);

@@ -27,6 +27,7 @@ static void note_layout(const struct train_opts *o, const struct model *m, int r
 /* Options of the model and the optimizer. */
 static void note_training(const struct train_opts *o, const struct model *m)
 {
+	const char *unused = optimizers[o->optimizer]->unused;
 	const struct opt_idle rows[] = {
 		{o->dtype != PRECISION_FP16, "loss-scale loss-scale-window",
 			"only --dtype fp16 scales the loss"},
@@ -39,8 +40,7 @@ static void note_training(const struct train_opts *o, const struct model *m)
 		/* (--batch-per-rank sets it, and a run that was begun so has saved it) */
 		{o->lr_scale == LR_SCALE_NONE && !o->batch_per_rank && !o->resume,
 			"lr-scale-batch", "nothing is scaled without --lr-scale"},
-		{o->optimizer == OPTIMIZER_SGD, "beta1 beta2 eps",
-			"--optimizer sgd has none"},
+		{unused != NULL, unused, "this --optimizer has none"},
 		{!m->arch->rope, "rope-theta rope-scaling",
 			"this --arch has no rotary embedding"},
 		{!m->arch->rope || o->model.rope_scaling == ROPE_PLAIN, "rope-factor",

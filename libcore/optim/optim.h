@@ -58,6 +58,9 @@ enum { OPTIM_MAX_STATE = 2 };
 /* A row of the table. */
 struct optimizer {
 	const char *name, *help;
+	/* The options of pt-train among beta1, beta2 and eps that it does not read, separated by spaces; or
+	 * NULL. One with an eps divides by it and a root of v. */
+	const char *unused;
 	/* The names of its state in checkpoints: the first is update_part.m, the second v. */
 	const char *state[OPTIM_MAX_STATE];
 	/* How many of them these hyperparameters need; NULL: all. */

@@ -26,6 +26,7 @@ static void update(
 const struct optimizer optimizer_sgd = {
 	.name = "sgd",
 	.help = "SGD: the momentum, fp32",
+	.unused = "beta1 beta2 eps",
 	.state = {"momentum_buffer"},
 	.n_state = n_state,
 	.prepare = prepare,

@@ -114,7 +114,7 @@ equal() { # RUN RUN
 	says 'give two or more runs'
 }
 
-@test "a table with two fields for one column says which one is read" {
+@test "a table or JSON with two fields for one column says which one is read" {
 	printf 'step,train/loss,loss\n1,2,5\n2,3,6\n' >a.csv
 	pt-compare -t a.csv 2>err >out
 	grep -q 'several fields stand for loss, of which the last one' err
@@ -123,6 +123,12 @@ equal() { # RUN RUN
 	printf '"Step","a - loss","a - loss__MIN","a - loss__MAX","a - loss","a - loss__MIN","a - loss__MAX"\n1,2,2,2,3,3,3\n' >w.csv
 	pt-compare -t w.csv 2>err >out
 	grep -q 'several fields stand for loss' err
+	printf '{"step":%d,"loss":%d,"train/loss":%d}\n' 1 3 2 2 2 1 >two.jsonl
+	pt-compare -t two.jsonl 2>err >out
+	grep -q 'several fields stand for loss' err
+	printf '{"step":%d,"loss":%d,"train/loss":%d}\n' 1 3 3 2 2 2 >same.jsonl
+	pt-compare -t same.jsonl 2>err >out
+	[ "$(grep -c 'several fields' err)" -eq 0 ]
 }
 
 @test "what cannot be exported, and where to" {
