@@ -49,6 +49,9 @@ struct attn {
 	/* [batch * q_rows], in device memory: the position of the first key that each query attends
 	 * to, which is not after the query and does not decrease with its position; NULL: 0. */
 	const int32_t *start;
+	/* Of these keys a query attends to the last `window` up to its own (sliding window: Child et
+	 * al. 2019; Jiang et al. 2023); 0: all. */
+	int64_t window;
 };
 
 /* The norm that residual_norm computes. */
@@ -196,9 +199,9 @@ KERNEL(void, xent_fused, struct device *d, float *loss, struct mat logits,
 KERNEL(void, linear_row, struct device *d, struct mat y, struct mat x, struct mat w,
 	struct mat bias)
 /* Row i of q [rows, heads * dim] is at position first + i, and attends to positions 0 to first + i
- * of k, v [.., kv_heads * dim]. */
+ * of k, v [.., kv_heads * dim]; with a window other than 0, to the last `window` of them. */
 KERNEL(void, attn_row, struct device *d, struct mat o, struct mat q, struct mat k,
 	struct mat v, int64_t heads, int64_t kv_heads, int64_t dim, int64_t first,
-	float scale)
+	int64_t window, float scale)
 
 #endif

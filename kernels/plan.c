@@ -100,8 +100,16 @@ static void count_matmul(struct device *d, struct mat y, struct mat x, struct ma
 	d->flops += 2.0 * (double)mat_size(x) * (double)w.rows;
 }
 
-/* The scores between two chunks that the causal mask keeps. A chunk has two runs of positions, which
- * may be adjacent, or one if its length is odd. */
+/* Of i and j in [0, n), the number of pairs with i - j >= least. */
+static double pairs_apart(double n, double least)
+{
+	if (least <= 0) /* all but those with j - i >= 1 - least */
+		return n * n - (least > -n ? (n + least - 1) * (n + least) / 2 : 0);
+	return least < n ? (n - least) * (n - least + 1) / 2 : 0;
+}
+
+/* The scores between two chunks that the causal mask and the window keep. A chunk has two runs of
+ * positions, which may be adjacent, or one if its length is odd. */
 static double unmasked_scores(const struct attn *a)
 {
 	double n = 0;
@@ -109,10 +117,10 @@ static double unmasked_scores(const struct attn *a)
 	for (int i = 0; i < runs; i++) {
 		for (int j = 0; j < runs; j++) {
 			double len = (double)a->q_rows / runs;
-			if (a->q_first[i] == a->k_first[j])
-				n += len * (len + 1) / 2;
-			else if (a->q_first[i] > a->k_first[j])
-				n += len * len;
+			double apart = (double)(a->q_first[i] - a->k_first[j]);
+			n += pairs_apart(len, -apart);
+			if (a->window)
+				n -= pairs_apart(len, (double)a->window - apart);
 		}
 	}
 	return n * (double)(a->batch * a->heads);
@@ -142,7 +150,7 @@ static double unmasked_scores(const struct attn *a)
 				/* q k^T recomputed, dv, dp, dq, dk */ \
 				NOTE(attn_bwd, .m = {dq, dk, dv, dout, o, q, k, v}, .n = {begin}, \
 					.p = attn->drop.p, .attn = *attn)
-#define NOTE_attn_row		NOTE(attn_row, .m = {o, q, k, v}, .n = {heads, kv_heads, dim})
+#define NOTE_attn_row		NOTE(attn_row, .m = {o, q, k, v}, .n = {heads, kv_heads, dim, window})
 #define NOTE_act_fwd		NOTE(act_fwd, .m = {y, a, b}, .n = {kind})
 #define NOTE_act_bwd		NOTE(act_bwd, .m = {da, db, dy, a, b}, .n = {kind})
 #define NOTE_add		NOTE(add, .m = {y, a, b})

@@ -121,6 +121,16 @@ static const struct opt options[] = {
 		"llama3: wavelengths below rope-original/X are not scaled."},
 	{OPT_INT, 0, "rope-original", "N", "8192", M(rope_original), OPT_MODEL, 1, MANY, .help =
 		"llama3: the context length before scaling."},
+	{OPT_INT, 0, "window", "W", "0", M(window), OPT_MODEL, 0, 1 << 22,
+		.elsewhere = "sliding-window window-size", .help =
+		"Sliding window: a token attends to the last W tokens, itself included, as in "
+		"Mistral. 0: to all."},
+	{OPT_INT, 0, "window-from", "L", "0", M(window_from), OPT_MODEL, 0, 100000,
+		.elsewhere = "max-window-layers", .needs = "--window", .help =
+		"The first layer with the window, as in Qwen2; layers before it attend to all tokens."},
+	{OPT_INT, 0, "window-skip", "N", "0", M(window_skip), OPT_MODEL, 0, 100000,
+		.elsewhere = "window-attn-skip-freq sliding-window-pattern", .needs = "--window", .help =
+		"Every Nth layer attends to all tokens, as in Gemma. 0: none."},
 
 	{OPT_GROUP, .name = "Optimizer"},
 	{OPT_ENUM, 0, "optimizer", NULL, "adamw", T(optimizer), OPT_ARITH,

@@ -94,6 +94,9 @@ static int check(struct model *m, struct err *e)
 			"rope-low (%g) must be below rope-high (%g): wavelengths between "
 			"them are interpolated",
 			c->rope_low, c->rope_high);
+	if (!c->window && (c->window_from || c->window_skip))
+		return err_set(e, EX_USAGE,
+			"window-from and window-skip say which layers have a window; window is 0");
 	if (c->vocab < 1)
 		return err_set(e, EX_USAGE, "the vocabulary is empty%s",
 			advice_on(ADVICE_VOCABULARY));
@@ -266,6 +269,14 @@ void model_set_float8(struct model *m, bool skip_ends)
 				!skip_ends || (l > 0 && l < last);
 }
 
+int64_t model_window(const struct model *m, int64_t layer)
+{
+	const struct model_config *c = &m->c;
+	bool skips = c->window_skip && (layer + 1) % c->window_skip == 0;
+	return layer >= c->window_from && !skips && c->window < c->context ? c->window
+									   : 0;
+}
+
 /* ---- counts ---------------------------------------------------------------------- */
 
 struct model_counts model_counts(const struct model *m)
@@ -280,10 +291,20 @@ struct model_counts model_counts(const struct model *m)
 	return n;
 }
 
+double model_attended(const struct model *m)
+{
+	double context = (double)m->c.context, sum = 0;
+	for (int64_t l = 0; l < m->c.layers; l++) {
+		double w = (double)model_window(m, l);
+		sum += w > 0 ? w * (2 - w / context) : context;
+	}
+	return sum / (double)m->c.layers;
+}
+
 double model_flops_per_token(const struct model *m, bool causal)
 {
 	double attention = 12.0 * (double)m->c.layers * (double)model_q_width(m) *
-			   (double)m->c.context;
+			   model_attended(m);
 	return 6.0 * (double)model_counts(m).for_flops +
 	       (causal ? attention / 2 : attention);
 }
@@ -291,7 +312,7 @@ double model_flops_per_token(const struct model *m, bool causal)
 double model_block_work(const struct model *m)
 {
 	const struct block_tensors *b = &m->blocks[0];
-	double work = (double)model_q_width(m) * (double)m->c.context;
+	double work = (double)model_q_width(m) * model_attended(m);
 	for (int i = 0; i < b->n_operands; i++)
 		work += (double)tensor_size(b->operand[i]);
 	return work;

@@ -105,7 +105,8 @@ static void attend_cached(struct pass *p, int64_t layer, struct sublayer_acts *a
 			part_of(p, a->m[ATT_V], at));
 		k->attn_row(p->d, part_of(p, a->m[ATT_O], at),
 			part_of(p, a->m[ATT_Q], at), keys, values, slice_heads(p),
-			slice_kv_heads(p), dim, g->first, 1.0f / sqrtf((float)dim));
+			slice_kv_heads(p), dim, g->first, model_window(p->m, layer),
+			1.0f / sqrtf((float)dim));
 	}
 }
 

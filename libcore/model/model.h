@@ -34,6 +34,7 @@ struct model_config {
 	double rope_theta, rope_factor, rope_low, rope_high;
 	int rope_scaling;
 	int64_t rope_original;
+	int64_t window, window_from, window_skip; /* see model_window() */
 	const char *virtual_degrees; /* "tp=2,cp=2"; an axis that is not named has 1 */
 };
 
@@ -110,6 +111,8 @@ static inline int64_t model_q_width(const struct model *m)
 {
 	return m->c.heads * m->head_dim;
 }
+/* A query of the layer attends to so many tokens, its own included (sliding window); 0: to all before it. */
+int64_t model_window(const struct model *m, int64_t layer);
 /* The operands of the blocks become float8 operands; with `skip_ends` but for the first and the last
  * block. */
 void model_set_float8(struct model *m, bool skip_ends);
@@ -119,8 +122,11 @@ struct model_counts {
 	int64_t all, decayed, for_flops;
 };
 struct model_counts model_counts(const struct model *m);
+/* The T of the FLOPs of attention, as a mean over layers: the context, or in a layer with a window W of
+ * less 2 W - W^2/T; half of it are the keys that a query attends to. */
+double model_attended(const struct model *m);
 /* FLOPs of training per token: 6 N + 12 L C T, as in PaLM (Chowdhery et al. 2022, appendix B), which
- * counts attention without the causal mask; `causal` halves that term. */
+ * counts attention without the causal mask; `causal` halves that term. T is model_attended(). */
 double model_flops_per_token(const struct model *m, bool causal);
 /* Multiply-adds per token in the forward of a block: matmuls with weights, and causal attention. */
 double model_block_work(const struct model *m);

@@ -214,6 +214,8 @@ static double probabilities(const struct ref_attn *a, double *p, const double *q
 	int64_t stride = a->kv_heads * a->dim;
 	int64_t first = a->start ? a->start[b * a->rows + i] : 0;
 	double top = -INFINITY, sum = 0;
+	for (; a->window && i - first >= a->window; first++)
+		continue;
 	for (int64_t j = 0; j < first; j++)
 		p[j] = 0;
 	for (int64_t j = first; j <= i; j++) {

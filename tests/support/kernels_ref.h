@@ -55,6 +55,7 @@ struct ref_attn {
 	struct dropout drop; /* p, key, step, first_sample */
 	int64_t first_head;
 	const int32_t *start; /* [batch][rows]: of each query, its first key; NULL: 0 */
+	int64_t window;	      /* of these, only so many up to the query; 0: all */
 };
 
 void ref_attn_fwd(const struct ref_attn *, double *o, double *lse, const double *q,

@@ -148,7 +148,7 @@ static void attention(void **state)
 		run_attention(d, o, q, k, v, p);
 		assert_true(all_nan(row_of(o, at), (SEQ - at) * DIM));
 		assert_true(all_finite(o.p, at * DIM));
-		d->k->attn_row(d, o, q, k, v, 1, 1, DIM, 0, 0.2f);
+		d->k->attn_row(d, o, q, k, v, 1, 1, DIM, 0, 0, 0.2f);
 		assert_true(all_nan(row_of(o, at), (SEQ - at) * DIM));
 		assert_true(all_finite(o.p, at * DIM));
 		row_of(k, at)[5] = kept;
