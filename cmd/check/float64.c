@@ -54,6 +54,7 @@ struct work {
 	const struct model *m;
 	const struct sequence *s;
 	int64_t n, dim, ffn, q, kv; /* positions; widths */
+	int64_t window;		    /* of the block's attention; 0: none */
 	double scale;
 	struct grad_part part;
 	double **grad;
@@ -238,6 +239,11 @@ static int64_t keys_of(const struct work *w, int64_t head)
 	return (w->f->function.heads_in_turn ? head % n : head / shared) * w->m->head_dim;
 }
 
+static int64_t first_key(const struct work *w, int64_t i)
+{
+	return max64(w->s->start[i], w->window ? i - w->window + 1 : 0);
+}
+
 static int64_t last_key(const struct work *w, int64_t i)
 {
 	return w->s->last ? w->s->last[i] : i;
@@ -261,7 +267,7 @@ static double capped(double x, double cap, double *slope)
 static void probabilities(const struct work *w, double *p, double *slope, const double *q,
 	const double *k, int64_t i)
 {
-	int64_t dim = w->m->head_dim, first = w->s->start[i], last = last_key(w, i);
+	int64_t dim = w->m->head_dim, first = first_key(w, i), last = last_key(w, i);
 	double top = -INFINITY, sum = 0, scale = softmax_scale(w);
 	for (int64_t j = first; j <= last; j++) {
 		double score = 0;
@@ -287,7 +293,7 @@ static void attend(const struct work *w, const struct acts *a)
 		double *p = doubles(2 * w->n);
 		for (int64_t i = 0; i < w->n; i++) {
 			probabilities(w, p, p + w->n, a->q + i * w->q + at, a->k + kv, i);
-			for (int64_t j = w->s->start[i]; j <= last_key(w, i); j++)
+			for (int64_t j = first_key(w, i); j <= last_key(w, i); j++)
 				add_scaled(a->o + i * w->q + at, p[j],
 					a->v + j * w->kv + kv, dim);
 		}
@@ -299,7 +305,7 @@ static void attend(const struct work *w, const struct acts *a)
 static void query_backward(const struct work *w, const struct acts *a,
 	const struct acts *d, int64_t i, int64_t at, int64_t kv, double *p)
 {
-	int64_t dim = w->m->head_dim, first = w->s->start[i], last = last_key(w, i);
+	int64_t dim = w->m->head_dim, first = first_key(w, i), last = last_key(w, i);
 	const double *up = d->o + i * w->q + at, *q = a->q + i * w->q + at;
 	double sum = 0, *slope = p + w->n, *dp = p + 2 * w->n, scale = softmax_scale(w);
 	probabilities(w, p, slope, q, a->k + kv, i);
@@ -382,14 +388,15 @@ static void acts_free64(struct acts *a)
 		free(all[i]);
 }
 
-/* From a->x; the output of the block goes to `out`. */
-static void block(
-	const struct work *w, const struct block_tensors *b, struct acts *a, double *out)
+/* From a->x; the output of block l goes to `out`. */
+static void block(struct work *w, int64_t l, struct acts *a, double *out)
 {
+	const struct block_tensors *b = &w->m->blocks[l];
 	const struct sublayer_tensors *at = &b->sub[ATTENTION], *ff = &b->sub[FFN];
 	double *const qkv[] = {a->q, a->k, a->v};
 	double *const ab[] = {a->a, a->b};
 	int64_t n = w->n, dim = w->dim;
+	w->window = layer_has_window(&w->m->c, l) ? w->m->c.window : 0;
 	norm(w, at->norm, at->norm_bias, a->h, a->x);
 	for (int i = 0; i < 3; i++)
 		linear(qkv[i], a->h, weight(w, at->in[i]), weight(w, at->in_bias[i]), n,
@@ -601,13 +608,13 @@ double float64_sequence(const struct float64 *f, const struct sequence *s, doubl
 	embed(&w, x);
 	for (int64_t l = 0; l < layers; l++) {
 		a.x = x + l * size;
-		block(&w, &m->blocks[l], &a, x + (l + 1) * size);
+		block(&w, l, &a, x + (l + 1) * size);
 	}
 	double loss = head(&w, x + layers * size, dx);
 	double *again = doubles(size);
 	for (int64_t l = layers - 1; l >= 0; l--) {
 		a.x = x + l * size;
-		block(&w, &m->blocks[l], &a, again);
+		block(&w, l, &a, again);
 		block_backward64(&w, &m->blocks[l], &a, dx);
 	}
 	embed_backward64(&w, dx);

@@ -290,6 +290,8 @@ void reference_float64(const struct weights *w, const struct token_batch *b,
 	const struct variant *how, struct gradients *g)
 {
 	struct model m = w->m; /* with other options, but the same tensors */
+	if (how->window)       /* instead of its own */
+		m.c.window = 0;
 	if (how->norm_eps > 0)
 		m.c.norm_eps = how->norm_eps;
 	if (how->other_gelu)

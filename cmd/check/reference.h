@@ -44,7 +44,7 @@ struct variant {
 		run_on; /* attention sees all documents; positions do not begin again */
 	int unseen;	/* attention stays within each of so many chunks, but for */
 	int before;	/* so many before; 0: as in the batch */
-	int64_t window; /* so many tokens are seen; 0: all */
+	int64_t window; /* so many tokens are seen in all layers; 0: as the model's options say */
 	enum mask {
 		MASK,
 		MASK_NONE,	/* attention is not causal */

@@ -91,6 +91,12 @@ static void print_options(const struct model *m, struct str *out)
 	str_printf(out, "bias = %s\n", bias_names[model_bias(m)]);
 	str_printf(out, "tie = %s\n", m->tie ? "yes" : "no");
 	put_real(out, "norm-eps", c->norm_eps);
+	if (c->window)
+		put_int(out, "window", c->window);
+	if (c->window_from)
+		put_int(out, "window-from", c->window_from);
+	if (c->window_skip)
+		put_int(out, "window-skip", c->window_skip);
 	if (!m->arch->rope)
 		return;
 	put_real(out, "rope-theta", c->rope_theta);

@@ -269,12 +269,16 @@ void model_set_float8(struct model *m, bool skip_ends)
 				!skip_ends || (l > 0 && l < last);
 }
 
+bool layer_has_window(const struct model_config *c, int64_t layer)
+{
+	bool skips = c->window_skip && (layer + 1) % c->window_skip == 0;
+	return c->window && layer >= c->window_from && !skips;
+}
+
 int64_t model_window(const struct model *m, int64_t layer)
 {
-	const struct model_config *c = &m->c;
-	bool skips = c->window_skip && (layer + 1) % c->window_skip == 0;
-	return layer >= c->window_from && !skips && c->window < c->context ? c->window
-									   : 0;
+	bool hides = layer_has_window(&m->c, layer) && m->c.window < m->c.context;
+	return hides ? m->c.window : 0;
 }
 
 /* ---- counts ---------------------------------------------------------------------- */
@@ -303,8 +307,8 @@ double model_attended(const struct model *m)
 
 double model_flops_per_token(const struct model *m, bool causal)
 {
-	double attention = 12.0 * (double)m->c.layers * (double)model_q_width(m) *
-			   model_attended(m);
+	double attention =
+		12.0 * (double)m->c.layers * (double)model_q_width(m) * model_attended(m);
 	return 6.0 * (double)model_counts(m).for_flops +
 	       (causal ? attention / 2 : attention);
 }

@@ -34,7 +34,7 @@ struct model_config {
 	double rope_theta, rope_factor, rope_low, rope_high;
 	int rope_scaling;
 	int64_t rope_original;
-	int64_t window, window_from, window_skip; /* see model_window() */
+	int64_t window, window_from, window_skip; /* see layer_has_window() */
 	const char *virtual_degrees; /* "tp=2,cp=2"; an axis that is not named has 1 */
 };
 
@@ -111,6 +111,7 @@ static inline int64_t model_q_width(const struct model *m)
 {
 	return m->c.heads * m->head_dim;
 }
+bool layer_has_window(const struct model_config *c, int64_t layer);
 /* A query of the layer attends to so many tokens, its own included (sliding window); 0: to all before it. */
 int64_t model_window(const struct model *m, int64_t layer);
 /* The operands of the blocks become float8 operands; with `skip_ends` but for the first and the last

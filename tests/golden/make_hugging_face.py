@@ -10,6 +10,8 @@ them in logits.h5 (u16 [positions], f32 [positions][vocab]).
     venv/bin/python tests/golden/make_hugging_face.py [FOLDER]
     venv/bin/python tests/golden/make_hugging_face.py --check MODEL EXPORT
 
+(mistral-window, qwen2-window and qwen2-skip were made with torch 2.15.0 and transformers 5.24.0.)
+
 The second form loads EXPORT, a directory that pt-ckpt convert has written, and prints the largest
 difference of its logits from those of MODEL, one of the directories of the first form.
 The test suite needs none of this.
@@ -56,6 +58,13 @@ CASES = {
     # heads that are not hidden size / heads wide
     "mistral": lambda: llama(MistralForCausalLM, MistralConfig, head_dim=10,
                              sliding_window=None),
+    # windows of less than the sequence: of all layers, of those from a number on, of all but every 2nd
+    "mistral-window": lambda: llama(MistralForCausalLM, MistralConfig, sliding_window=5),
+    "qwen2-window": lambda: llama(Qwen2ForCausalLM, Qwen2Config, use_sliding_window=True,
+                                  sliding_window=3, max_window_layers=1),
+    "qwen2-skip": lambda: llama(Qwen2ForCausalLM, Qwen2Config, use_sliding_window=True,
+                                sliding_window=4, max_window_layers=0,
+                                layer_types=["sliding_attention", "full_attention"]),
 }
 
 
@@ -73,6 +82,7 @@ def fill(model, name):
 
 def logits_of(model, tokens):
     model.eval()
+    model.set_attn_implementation("eager")
     with torch.no_grad():
         return model(torch.tensor(tokens[None].astype(np.int64))).logits[0].numpy()
 

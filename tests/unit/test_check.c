@@ -206,6 +206,29 @@ static void masks_agree(void **state)
 	}
 }
 
+/* The model's own window is that of the hypothesis, and layers may be without it. */
+static void own_window(void **state)
+{
+	static const char *const configs[] = {LLAMA "window = 3\n",
+		LLAMA "window = 3\nwindow-from = 100\n",
+		LLAMA "window = 3\nwindow-skip = 1\n"};
+	static const struct variant as[] = {{.sequence = -1, .window = 3},
+		{.sequence = -1, .window = LENGTH}, {.sequence = -1, .window = LENGTH}};
+	(void)state;
+	for (size_t k = 0; k < ARRAY_LEN(configs); k++) {
+		struct step s;
+		struct gradients g;
+		step_begin(&s, configs[k]);
+		reference_float64(&s.w, &s.batch, &as[k], &g);
+		for (int i = 0; i < g.n; i++)
+			for (int64_t j = 0; j < tensor_size(&s.w.m.tensors[i]); j++)
+				assert_near((double)g.g[i][j], (double)s.g.g[i][j],
+					1e-6 * s.g.norm);
+		gradients_free(&g);
+		step_end(&s);
+	}
+}
+
 /* Along the gradient a function rises by its norm: those that bugs make, too. */
 static void finite_differences(void **state)
 {
@@ -433,6 +456,7 @@ int main(void)
 		cmocka_unit_test(batches),
 		cmocka_unit_test(as_the_trainer),
 		cmocka_unit_test(masks_agree),
+		cmocka_unit_test(own_window),
 		cmocka_unit_test(finite_differences),
 		cmocka_unit_test(parts_add_up),
 		cmocka_unit_test(masked_targets),

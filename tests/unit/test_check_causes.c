@@ -159,6 +159,11 @@ static void one_later(struct step *s)
 	replace(s, &(struct variant){.sequence = -1, .mask = MASK_ONE_LATER}, NULL);
 }
 
+static void no_window(struct step *s)
+{
+	replace(s, &(struct variant){.sequence = -1, .window = s->batch.length}, NULL);
+}
+
 static void window_of_5(struct step *s)
 {
 	replace(s, &(struct variant){.sequence = -1, .window = 5}, NULL);
@@ -307,6 +312,10 @@ static const struct {
 	{LLAMA, one_later, "as if attention saw the next token, too"},
 	{LLAMA, window_of_5, "a sliding window of 5 tokens, the own one included"},
 	{GPT2, window_of_5, "a sliding window of 5 tokens, the own one included"},
+	{LLAMA "window = 6\n", window_of_5,
+		"a sliding window of 5 tokens, the own one included"},
+	{LLAMA "window = 6\nwindow-from = 1\n", no_window,
+		"as if attention had no sliding window"},
 	{LLAMA, scores_capped,
 		"scores of attention were softly capped: x becomes 0.25 tanh(x / 0.25)"},
 	{LLAMA, logits_capped, "logits were softly capped: x becomes 3 tanh(x / 3)"},
