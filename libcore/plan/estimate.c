@@ -14,6 +14,7 @@ void shape_of(struct shape *s, const struct model *m)
 		.ffn_dim = (double)c->ffn_dim,
 		.vocab = (double)m->padded_vocab,
 		.context = (double)c->context,
+		.attended = model_attended(m),
 		.embedding = (double)(m->padded_vocab * c->dim),
 		.gated = m->act == ACT_SWIGLU,
 		.tied = m->tie};
@@ -93,7 +94,7 @@ static double blocks_computed(const struct shape *s, const struct layout *l,
 
 static double head_blocks(const struct shape *s)
 {
-	return s->vocab * s->dim / (s->block + s->context * s->q_dim);
+	return s->vocab * s->dim / (s->block + s->attended * s->q_dim);
 }
 
 /* ---- memory ---------------------------------------------------------------------------- */
@@ -291,7 +292,7 @@ static double forward_seconds(const struct timing *t)
 {
 	const struct shape *s = t->s;
 	double tp = t->l->degree[AXIS_TP], n = t->tokens;
-	double scores = t->p->attention * n * s->context / tp * s->q_dim;
+	double scores = t->p->attention * n * s->attended / tp * s->q_dim;
 	double moved =
 		n / tp * (t->p->dim_bytes * s->dim + t->p->ffn_bytes * s->ffn_dim) +
 		n * s->dim * t->p->whole_bytes * (tp - 1) / tp;
@@ -501,7 +502,7 @@ void estimate_time(const struct shape *s, const struct layout *l, const struct c
 	begin(&t, peak);
 	double forward = forward_seconds(&t), passes = p->passes[l->recompute];
 	double block = passes * forward, n = (double)l->n_micro;
-	double attention = 3 * p->attention * t.tokens * s->context * s->q_dim /
+	double attention = 3 * p->attention * t.tokens * s->attended * s->q_dim /
 			   l->degree[AXIS_TP] / attention_rate(&t);
 	/* sums of gradients */
 	if (p->exact)

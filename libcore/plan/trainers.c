@@ -290,6 +290,10 @@ static void megatron_model(const struct model *m, struct str *out)
 		str_puts(out, " --disable-bias-linear");
 	if (m->qkv_bias && !m->bias)
 		str_puts(out, " --add-qkv-bias");
+	if (c->window) /* which counts the tokens before the own one */
+		str_printf(out, " --window-size '(%lld,0)'", (long long)c->window - 1);
+	if (c->window_skip)
+		flag(out, "window-attn-skip-freq", c->window_skip);
 	if (m->arch->rope) {
 		str_puts(out, " --position-embedding-type rope");
 		flag(out, "rotary-base", llround(c->rope_theta));

@@ -25,6 +25,8 @@ static const struct model_row {
 	/* heads of their own size, and biases of queries, keys and values only */
 	{"qwen", "arch=llama kv-heads=2 head-dim=6 bias=qkv ffn-dim=24"},
 	{"gpt2-heads", "arch=gpt2 heads=6 dim=24 head-dim=5 bias=qkv"},
+	/* a window that is less than a chunk with cp=2 and more than one with cp=4, in layers 1 and 3 */
+	{"llama-window", "arch=llama kv-heads=2 ffn-dim=24 window=7 window-from=1 window-skip=3"},
 };
 
 /* ---- the table ------------------------------------------------------------------- */
@@ -90,6 +92,14 @@ const struct test_layout layouts[] = {
 	{"llama", "packing=documents cp=4 tp=2 cp-comm=gather"},
 	{"llama", "packing=documents pp=2 cp=2 virtual=tp=2,cp=4 pp-schedule=interleaved"},
 	{"llama-tied", "packing=documents batch=6 pp=2 cp=2 tp=2 zero=1 dtype=bf16 pp-schedule=1f1b"},
+	/* windows */
+	{"llama", "window=5 threads=2 recompute=selective"},
+	{"llama-window", "dp=2 tp=2 virtual=tp=2,cp=2"},
+	{"llama-window", "cp=2 tp=2 recompute=full"},
+	{"llama-window", "cp=4 fsdp=2 zero=3 cp-comm=gather"},
+	{"llama-window", "pp=2 cp=2 virtual=tp=2,cp=4 pp-schedule=interleaved"},
+	{"gpt2", "window=1 packing=documents cp=2 pp=2 pp-schedule=zb-h1"},
+	{"llama-window", "packing=documents cp=2 tp=2 dtype=bf16 recompute=matmuls"},
 	/* two and three techniques */
 	{"llama", "cp=4 zero=3"},
 	{"gpt2", "dp=2 tp=2"},
