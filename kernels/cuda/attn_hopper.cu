@@ -8,7 +8,7 @@ bool attn_hopper_takes(struct device *d, const struct attn *a, enum dtype type,
 	bool sizes = (a->dim > 32 && a->dim <= 64) || (a->dim > 96 && a->dim <= 128);
 	bool own = a->q_rows == a->k_rows && a->q_first[0] == a->k_first[0] &&
 		   a->q_first[1] == a->k_first[1] && a->q_first[0] <= a->q_first[1];
-	return !a->start && !a->window && cuda_of(d)->map_encode && dtype_bytes(type) == 2 && sizes &&
+	return !a->start && cuda_of(d)->map_encode && dtype_bytes(type) == 2 && sizes &&
 	       own && a->batch && a->q_rows && !(a->drop.p > 0) && q.whole && k.whole &&
 	       v.whole;
 }

@@ -440,6 +440,9 @@ static void windows(void **state)
 		{2, 4 * 5, 1, 40, 3, 0, 0.2f, DT_BF16},
 		{2, 4 * 129, 1, 16, 70, 0, 0, DT_F32},
 		{2, 4 * 70, 2, 32, 71, 90, 0, DT_BF16},
+		{2, 4 * 100, 2, 64, 150, 0, 0,
+			DT_BF16}, /* a chunk's runs see each other */
+		{2, 4 * 100, 1, 128, 240, 0, 0, DT_BF16},
 		{3, 6 * 39, 1, 32, 39, 0, 0, DT_F16},
 		{3, 6 * 65, 1, 16, 66, 0, 0, DT_F32},
 		{4, 8 * 43, 1, 96, 100, 0, 0.2f, DT_BF16},
@@ -552,6 +555,7 @@ static void warpgroups(void **state)
 	static const struct {
 		int64_t batch, rows, kv_heads, dim;
 		enum dtype type;
+		int64_t window;
 	} cases[] = {
 		{2, 1, 2, 128, DT_BF16},
 		{1, 63, 4, 64, DT_F16},
@@ -563,6 +567,10 @@ static void warpgroups(void **state)
 		{1, 201, 1, 56, DT_F16},
 		{1, 520, 2, 64, DT_BF16},
 		{2, 264, 2, 128, DT_BF16},
+		{1, 201, 1, 56, DT_F16, 1},
+		{1, 264, 2, 128, DT_BF16, 64},
+		{1, 520, 2, 64, DT_BF16, 130},
+		{2, 300, 4, 64, DT_F16, 257},
 	};
 	struct device others, *d = *state, *const both[] = {d, &others};
 	if (!d->discrete)
@@ -572,6 +580,7 @@ static void warpgroups(void **state)
 		struct seqs s = seqs_of(1, cases[i].batch, cases[i].rows,
 			cases[i].kv_heads, cases[i].dim, 0);
 		s.type = cases[i].type;
+		s.ref.window = cases[i].window;
 		check_attention_on(both, 2, &s);
 	}
 	device_close(&others);
