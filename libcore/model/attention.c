@@ -51,6 +51,7 @@ static struct attn shape_of(const struct pass *p, struct at at, int k_chunk)
 {
 	int64_t len;
 	struct attn a = {
+		.window = model_window(p->m, at.layer),
 		.batch = p->c.batch,
 		.heads = slice_heads(p),
 		.kv_heads = slice_kv_heads(p),
@@ -61,7 +62,6 @@ static struct attn shape_of(const struct pass *p, struct at at, int k_chunk)
 		.drop = dropout_at(p, (struct at){at.layer, 0, 0}, DROP_PROBS),
 		.first_head = (p->tp.first + at.slice) * slice_heads(p),
 		.start = p->in.start ? p->in.start + at.chunk * p->rows : NULL,
-		.window = model_window(p->m, at.layer),
 	};
 	chunk_runs(&p->cp, p->cp.first + at.chunk, a.q_first, &len);
 	chunk_runs(&p->cp, k_chunk, a.k_first, &len);

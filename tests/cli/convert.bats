@@ -354,6 +354,28 @@ shapes() { # CHECKPOINT
 		bad/config.json
 	sed -i 's/"rope_parameters": {[^}]*},//' bad/config.json
 	pt-ckpt verify bad
+	windows_of() { # SED MODEL: the options of windows of a golden model with other keys
+		rm -rf bad
+		cp -r "$BATS_TEST_DIRNAME/../golden/hf-$2" bad
+		sed -i "$1" bad/config.json
+		rm -f read.h5
+		pt-ckpt convert -q bad -o read.h5
+		h5dump -d /config read.h5 | grep -o 'window[a-z-]* = [0-9]*' | tr '\n' ' ' || true
+	}
+	[ "$(windows_of '' mistral-window)" = 'window = 5 ' ]
+	[ "$(windows_of '/sliding_window/d' mistral-window)" = 'window = 4096 ' ]
+	[ "$(windows_of 's/"sliding_window": 5/"sliding_window": null/' mistral-window)" = '' ]
+	[ "$(windows_of '/layer_types/,/]/d' qwen2-window)" = 'window = 3 window-from = 1 ' ]
+	[ "$(windows_of '/layer_types/,/]/d; /max_window_layers/d' qwen2-window)" = '' ]
+	[ "$(windows_of '/layer_types/,/]/d; s/"use_sliding_window": true/"use_sliding_window": false/' qwen2-window)" = '' ]
+	[ "$(windows_of '' qwen2-skip)" = 'window = 4 window-skip = 2 ' ]
+	rm -rf good
+	cp -r "$BATS_TEST_DIRNAME/../golden/hf-qwen2-skip" good
+	try 's/"sliding_attention"/"chunked_attention"/' 'layer_types has others' 69
+	try '/"full_attention"/d; s/"sliding_attention",/"sliding_attention"/' 'layer_types is not a list'
+	try 's/"sliding_window": 4/"sliding_window": 0/' 'sliding_window is not a possible number'
+	rm -r good
+	pt-ckpt convert run -o good
 	try 's/"n_layer": 1/"n_layer": 2/' 'not the model'
 	try 's/"n_layer": 1/"n_layer": 100000/' '100000 layers'
 	try 's/"n_head": 2/"n_head": 3/' 'not divisible'

@@ -231,13 +231,14 @@ const struct kernel_calls *calls_of_attention(void)
 	const struct mat few = shape(ROWS, HEADS * DIM, DT_F32), keys = shape(SEQ, KV_HEADS * DIM, DT_F32);
 	static struct kernel_calls calls;
 	kernel_calls_free(&calls);
-	kernel_note(&calls, &(struct kernel_call){
-		KERNEL_attn_row, .m = {few, few, keys, keys}, .n = {HEADS, KV_HEADS, DIM}});
-	for (int how = 0; how < 4; how++) {
-		const bool whole = how & 1, documents = how & 2; /* else a chunk, and one before it */
+	for (int64_t window = 0; window < 100; window += 70)
+		kernel_note(&calls, &(struct kernel_call){
+			KERNEL_attn_row, .m = {few, few, keys, keys}, .n = {HEADS, KV_HEADS, DIM, window}});
+	for (int how = 0; how < 8; how++) {
+		const bool whole = how & 1, documents = how & 2, window = how & 4; /* else a chunk, and one before it */
 		const struct attn attn = {.batch = BATCH, .heads = HEADS, .kv_heads = KV_HEADS, .dim = DIM,
 			.q_rows = SEQ, .k_rows = SEQ, .q_first = {75, 225}, .k_first = {whole ? 75 : 0, whole ? 225 : 300},
-			.scale = 0.3f, .start = documents ? &(int32_t){0} : NULL};
+			.scale = 0.3f, .start = documents ? &(int32_t){0} : NULL, .window = window ? 100 : 0};
 		kernel_note(&calls, &(struct kernel_call){KERNEL_attn_fwd,
 			.m = {q, q, k, k}, .n = {whole}, .p = 0.1f, .attn = attn});
 		kernel_note(&calls, &(struct kernel_call){KERNEL_attn_bwd,
