@@ -94,9 +94,6 @@ static int check(struct model *m, struct err *e)
 			"rope-low (%g) must be below rope-high (%g): wavelengths between "
 			"them are interpolated",
 			c->rope_low, c->rope_high);
-	if (!c->window && (c->window_from || c->window_skip))
-		return err_set(e, EX_USAGE,
-			"window-from and window-skip say which layers have a window; window is 0");
 	if (c->vocab < 1)
 		return err_set(e, EX_USAGE, "the vocabulary is empty%s",
 			advice_on(ADVICE_VOCABULARY));
