@@ -318,7 +318,8 @@ static void bwd_launch(
 		batch * (S::KEYS ? x.n_heads / x.group * all_tiles(x.k_runs, S::ROWS)
 				 : x.n_heads * all_tiles(x.q_runs, S::ROWS));
 	launch(d, "attn_bwd", dim3((unsigned)blocks), dim3(S::THREADS), S::BYTES,
-		has_starts(x.starts) ? bwd<T, D, PART, true, true> /* with or without dropout */
+		has_starts(x.starts)
+			? bwd<T, D, PART, true, true> /* with or without dropout */
 		: drop ? bwd<T, D, PART, true, false>
 		       : bwd<T, D, PART, false, false>,
 		x);

@@ -135,8 +135,8 @@ static __global__ void __launch_bounds__(fwd_shape<T, D, DROP>::THREADS,
 			k + other, v + other, x, batch, kv_head, keys, i + 1);
 		struct tile_span tile = visible_tile(x.k_runs, S::KEYS, keys, i);
 		if (sees_any<false>(tile, mine.pos + row, ROWS))
-			fwd_tile<T, D, DROP, STARTS>(a, x, batch, head, tile, mine, q, row,
-				k + here, v + here);
+			fwd_tile<T, D, DROP, STARTS>(a, x, batch, head, tile, mine, q,
+				row, k + here, v + here);
 	}
 	copy_wait<0>();
 	fwd_end<T, D>(a, x, batch, head, mine, row);

@@ -17,7 +17,7 @@
 /* Shapes of a decoder. */
 struct shape {
 	double layers, dim, heads, q_dim, kv_dim, ffn_dim, vocab, context;
-	double attended; /* model_attended() */
+	double attended;	 /* model_attended() */
 	double block, embedding; /* parameters of a block, and of an embedding or head */
 	bool gated, tied;
 };

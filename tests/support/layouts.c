@@ -26,7 +26,8 @@ static const struct model_row {
 	{"qwen", "arch=llama kv-heads=2 head-dim=6 bias=qkv ffn-dim=24"},
 	{"gpt2-heads", "arch=gpt2 heads=6 dim=24 head-dim=5 bias=qkv"},
 	/* a window that is less than a chunk with cp=2 and more than one with cp=4, in layers 1 and 3 */
-	{"llama-window", "arch=llama kv-heads=2 ffn-dim=24 window=7 window-from=1 window-skip=3"},
+	{"llama-window",
+		"arch=llama kv-heads=2 ffn-dim=24 window=7 window-from=1 window-skip=3"},
 };
 
 /* ---- the table ------------------------------------------------------------------- */

@@ -1,6 +1,6 @@
 /*
  * Attention kernels, against attention of whole sequences in float64: whole sequences and
- * chunks as in ring attention, grouped queries, dropout, documents, windows; and attn_row for decoding.
+ * chunks as in ring attention, grouped queries, dropout, documents, windows.
  * isa: sse2 avx2 avx512
  * device: cpu cuda
  */
@@ -761,71 +761,6 @@ static void dropout_mask(void **state)
 	}
 }
 
-/* ---- decoding -------------------------------------------------------------------- */
-
-/* Rows [first, first + n) of a sequence, with the keys and values of all rows. */
-static void check_rows(struct device *d, int64_t first, int64_t n, int64_t kv_heads,
-	int64_t dim, int64_t window)
-{
-	struct seqs s = seqs_of(1, 1, first + n, kv_heads, dim, 0);
-	struct acts t = acts_of(&s);
-	int64_t cols = HEADS * dim;
-	double *o = doubles(mat_size(t.o)), *lse = doubles(rows_of(&s) * HEADS);
-	struct mat out = mat_rows(t.o, first, n);
-	d->k->attn_row(d, out, mat_rows(t.q, first, n), t.k, t.v, HEADS, kv_heads, dim,
-		first, window, (float)s.ref.scale);
-	s.ref.window = window;
-	ref_attn_fwd(
-		&s.ref, o, lse, to_whole(&s, t.q), to_whole(&s, t.k), to_whole(&s, t.v));
-	check_close("attn_row", out.p, o + first * cols, n * cols, 5e-6);
-	assert_int_equal(memory_end(NULL), 0);
-}
-
-static void rows(void **state)
-{
-	static const int64_t dims[] = {8, 16, 40, 64, 128};
-	for (size_t i = 0; i < ARRAY_LEN(dims); i++) {
-		for (int kv_heads = 1; kv_heads <= 4; kv_heads *= 2) {
-			check_rows(*state, 0, 1, kv_heads, dims[i], 0);
-			check_rows(*state, 0, 130, kv_heads, dims[i], 0);
-			check_rows(*state, 37, 1, kv_heads, dims[i], 0);
-			int64_t first = pick(1, 99), n = pick(2, 99);
-			check_rows(*state, first, n, kv_heads, dims[i], 0);
-			check_rows(*state, first, n, kv_heads, dims[i], pick(1, 120));
-		}
-	}
-}
-
-/* attn_row gives a row the same bits alone and among others. */
-static void check_alone(struct device *d, int64_t dim, int64_t window)
-{
-	enum { FIRST = 21, ROWS = 66 };
-	static const int64_t at_once[] = {1, 2, 7, 19};
-	struct seqs s = seqs_of(1, 1, FIRST + ROWS, 2, dim, 0);
-	struct acts t = acts_of(&s);
-	float scale = (float)s.ref.scale;
-	struct mat q = mat_rows(t.q, FIRST, ROWS), all = mat_blank(ROWS, q.cols);
-	struct mat some = mat_blank(ROWS, q.cols);
-	d->k->attn_row(d, all, q, t.k, t.v, HEADS, 2, dim, FIRST, window, scale);
-	for (size_t a = 0; a < ARRAY_LEN(at_once); a++) {
-		for (int64_t i = 0; i < ROWS; i += at_once[a]) {
-			int64_t n = min64(at_once[a], ROWS - i);
-			d->k->attn_row(d, mat_rows(some, i, n), mat_rows(q, i, n), t.k,
-				t.v, HEADS, 2, dim, FIRST + i, window, scale);
-		}
-		check_bits("attn_row", some.p, all.p, mat_size(all));
-	}
-}
-
-static void row_is_alone(void **state)
-{
-	check_alone(*state, 40, 0);
-	check_alone(*state, 64, 0);
-	check_alone(*state, 88, 0);
-	check_alone(*state, 64, 30);
-	check_alone(*state, 40, 51);
-}
-
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -843,8 +778,6 @@ int main(void)
 		on_device(large_scores),
 		on_device(sequences_are_alone),
 		on_device(dropout_mask),
-		on_device(rows),
-		on_device(row_is_alone),
 	};
 	return run_on_device(tests);
 }
