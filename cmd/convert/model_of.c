@@ -116,13 +116,11 @@ int convert_hash(
 	return rc;
 }
 
-/* The options of the model, all of them. The tensors need not be those of the model. */
-static int model_options(const struct ckpt_view *v, struct str *out, struct err *e)
+int convert_options(const char *config, int64_t vocab, struct str *out, struct err *e)
 {
 	struct model_config c;
 	struct model m;
-	int64_t vocab = v->tokenizer ? v->tokenizer->vocab.n : 0;
-	if (options_model(&c, v->config.s, e))
+	if (options_model(&c, config, e))
 		return -1;
 	/* (other formats tell the padding of the vocabulary by other numbers; its shape is compared) */
 	c.vocab_multiple = 1;
@@ -136,6 +134,12 @@ static int model_options(const struct ckpt_view *v, struct str *out, struct err 
 	print_options(&m, out);
 	model_free(&m);
 	return 0;
+}
+
+static int model_options(const struct ckpt_view *v, struct str *out, struct err *e)
+{
+	return convert_options(
+		v->config.s, v->tokenizer ? v->tokenizer->vocab.n : 0, out, e);
 }
 
 int convert_same_model(

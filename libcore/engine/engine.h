@@ -15,6 +15,7 @@
 #ifndef ENGINE_H
 #define ENGINE_H
 
+#include "ckpt/ckpt.h"
 #include "comm/comm.h"
 #include "engine/dataset.h"
 #include "engine/layout.h"
@@ -127,6 +128,7 @@ struct trainer {
 	} copy;
 	const struct peers *peers;	     /* NULL: none */
 	const struct saved_numbers *numbers; /* NULL: none */
+	ckpt_opener *open_model; /* of what a new run begins with; NULL: checkpoints */
 	struct start_times start;
 	/* The state that checkpoints keep. */
 	int64_t step, samples;

@@ -236,8 +236,10 @@ static int check_vocabulary(
 	if (!c->tokenizer.kind || tokenizer_same(&c->tokenizer, &data->tokenizer))
 		return 0;
 	return err_set(e, EX_DATAERR,
-		"%s: its vocabulary is not that of the data: prepare them with the same",
-		c->path);
+		"%s: its vocabulary is not that of the data (%s of %lld tokens, and %s of %lld): prepare "
+		"them with the same",
+		c->path, c->tokenizer.kind->name, (long long)c->tokenizer.vocab.n,
+		data->tokenizer.kind->name, (long long)data->tokenizer.vocab.n);
 }
 
 /* The state of one optimizer means nothing to another. */
@@ -393,7 +395,8 @@ static int open_source(struct trainer *t, const char *path, bool weights_only,
 	struct source *s, struct err *e)
 {
 	struct selection *what = &s->what;
-	if (ckpt_open(&s->c, path, e) || check_vocabulary(s->c, t->data.set, e) ||
+	ckpt_opener *open = weights_only && t->open_model ? t->open_model : ckpt_open;
+	if (open(&s->c, path, e) || check_vocabulary(s->c, t->data.set, e) ||
 		weights_check(s->c, &t->model, e))
 		return -1;
 	if (weights_only)
