@@ -336,7 +336,7 @@ static int plan(
 	if (o->trainer != BY_PT && t.dtype != PRECISION_FLOAT8)
 		t.dtype = PRECISION_BF16; /* as all of them do */
 	if (options_check(&t, e) || check_offload(&r, e) ||
-		model_init(&m, &t.model, 0, e)) {
+		options_model_init(&t, &m, 0, e)) {
 		opts_blame(&train_program, &t, e);
 		return -1;
 	}

@@ -123,6 +123,10 @@ int weights_load(struct store *s, const struct ckpt *c, struct comm *send, int f
 	int rc = 0;
 	for (int i = 0; i < s->c.n_tensors && !rc; i++) {
 		const struct tensor *t = &s->c.tensors[i];
+		/* of a frozen tensor, files have parameters only */
+		int group = t->frozen ? CKPT_MODEL : from;
+		if (t->frozen && to != STORE_PARAM)
+			continue;
 		int64_t width = tensor_width(t);
 		int64_t rows = BLOCKS * max64(1, BLOCK_FLOATS / width);
 		piece = xrealloc(piece, (size_t)(rows * width) * sizeof(float));
@@ -130,7 +134,7 @@ int weights_load(struct store *s, const struct ckpt *c, struct comm *send, int f
 			int64_t n = min64(rows, t->dims[0] - r);
 			if (!send && !store_wants(s, i, r, n))
 				continue;
-			rc = read_piece(c, send, from, t, r, n, piece, e);
+			rc = read_piece(c, send, group, t, r, n, piece, e);
 			if (!rc)
 				store_put(s, to, i, r, n, piece);
 		}

@@ -152,6 +152,14 @@ static const struct opt options[] = {
 		"Multiply the learning rate by batch / --lr-scale-batch, or by its square root."},
 	{OPT_INT, 0, "lr-scale-batch", "N", "0", T(lr_scale_batch), OPT_ARITH, 0, MANY, .help =
 		"The batch size that --lr was chosen for."},
+	{OPT_LIST, 0, "freeze", "REGEX", NULL, T(freeze), OPT_ARITH, .help =
+		"Do not train the tensors whose names contain a match of this regular expression (PCRE2); "
+		"pt-ckpt show prints their names. May be repeated. They have no gradient, no state of the "
+		"optimizer, and no part in the gradient norm, and nothing is computed for layers below "
+		"the lowest tensor that is trained, but their forward pass. An empty one: none."},
+	{OPT_LIST, 0, "lr-scale-of", "REGEX=X", NULL, T(lr_scale_of), OPT_ARITH, .help =
+		"Multiply the learning rate of such tensors by X, as PyTorch does with groups of "
+		"parameters. May be repeated; of several that match, the last one counts. An empty one: none."},
 	{OPT_DOUBLE, 0, "beta1", "X", "0.9", T(beta1), OPT_ARITH, 0, 0.999999, .help =
 		"adamw, muon: AdamW's decay rate of the first moment."},
 	{OPT_DOUBLE, 0, "beta2", "X", "0.99", T(beta2), OPT_ARITH, 0, 0.9999999, .help =

@@ -90,6 +90,7 @@ struct train_opts {
 	double momentum;	  /* -1: the optimizer's default */
 	int nesterov, muon_scale; /* enum nesterov, muon_scale */
 	int lr_schedule, wsd_shape, lr_scale;
+	struct strs freeze, lr_scale_of; /* REGEX; REGEX=X */
 	int64_t warmup, decay_steps, wsd_decay, lr_scale_batch;
 	/* precision */
 	int dtype; /* enum precision */
@@ -148,6 +149,12 @@ void options_arithmetic(const struct train_opts *o, const struct model *m,
 	const char *device, uint64_t data_hash, struct str *out);
 /* Sets a model_config from a saved config. */
 int options_model(struct model_config *m, const char *config, struct err *e);
+
+/* ---- groups.c ----------------------------------------------------------------------- */
+
+/* model_init() of the model of a run, with what --freeze and --lr-scale-of say of its tensors. */
+int options_model_init(
+	const struct train_opts *o, struct model *m, int64_t vocab, struct err *e);
 
 /* ---- options_check.c ---------------------------------------------------------------- */
 

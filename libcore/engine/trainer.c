@@ -153,7 +153,7 @@ int trainer_prepare(struct trainer *t, const struct train_opts *o, struct comm *
 		.loss_scale = o->dtype == PRECISION_FP16 ? (float)o->loss_scale : 1,
 		.graph = {.state = o->graph ? GRAPH_WANTED : GRAPH_NONE}};
 	if (!layout_resolve(&t->o, world->size, e) && !backend_open(&t->o, &t->d, e) &&
-		!model_init(&t->model, &t->o.model, data->tokenizer.vocab.n, e) &&
+		!options_model_init(&t->o, &t->model, data->tokenizer.vocab.n, e) &&
 		!layout_check(&t->o, &t->model, e))
 		dataset_order(data, &t->o, &t->model, &t->data.order, e);
 	if (!comm_agree(world, e))

@@ -488,7 +488,7 @@ static int dry_run(const struct train_opts *given, struct comm *world, struct er
 	for (int a = 0; a < N_AXES; a++)
 		read.axis[a] = a == AXIS_DP ? -1 : 1;
 	rc = rc || (o.data.n && dataset_open(&data, &read, world, e)) ||
-	     model_init(&m, &o.model, data.tokenizer.vocab.n, e) ||
+	     options_model_init(&o, &m, data.tokenizer.vocab.n, e) ||
 	     layout_check(&o, &m, e) || faults_open(&faults, &o, ranks, e) ||
 	     plan_device(&o, e) || check_cluster(&o, e) ||
 	     (o.data.n && dataset_order(&data, &o, &m, &order, e));

@@ -245,6 +245,8 @@ int model_init(
 		m->output = m->tokens;
 		m->tokens->uses = 2;
 	}
+	for (int i = 0; i < m->n_tensors; i++)
+		m->tensors[i].lr_scale = 1;
 	tensors_place(m->tensors, m->n_tensors,
 		&(struct tensor_part){.n = m->tp, .local = m->tp});
 	return 0;

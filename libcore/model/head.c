@@ -143,8 +143,9 @@ static void slice_backward(struct pass *p, const struct band *b, int s, struct m
 		if (!is_fused(p))
 			p->d->k->xent_bwd(p->d, l.y, b->lse + i, b->targets + i,
 				first_token(p, s), p->m->c.vocab, &p->step->loss_scale);
-		linear_backward_w(p, -1, leaf(p, output, at), l.y,
-			mat_rows(b->h, i, l.y.rows), b->first + i > 0);
+		if (!output->frozen)
+			linear_backward_w(p, -1, leaf(p, output, at), l.y,
+				mat_rows(b->h, i, l.y.rows), b->first + i > 0);
 		linear_backward_x(p, at, mat_rows(dh, i, l.y.rows), &l, 1);
 	}
 	param_done(p, output, s);
@@ -153,6 +154,8 @@ static void slice_backward(struct pass *p, const struct band *b, int s, struct m
 static void finish_leaf(struct pass *p, struct at at)
 {
 	const struct tensor *output = p->m->output;
+	if (output->frozen)
+		return;
 	linear_round(p, leaf(p, output, at));
 	leaf_done(p, output, at, use_of_output(p));
 	param_reduce(p, output, at.slice, use_of_output(p));

@@ -182,6 +182,8 @@ struct pass {
 	struct float8_weights float8;
 	enum recompute recompute;
 	int64_t recompute_every; /* of every Nth block of the model */
+	/* The lowest unit with a tensor that is trained, below which there is no backward. */
+	int lowest;
 	struct block_acts
 		shared; /* the activations that are not kept: one buffer for all blocks */
 	struct micro_batch micro;
@@ -215,8 +217,8 @@ static inline enum recompute pass_recomputes(const struct pass *p, int64_t layer
 void acts_alloc(const struct pass *p, const struct stage *st, struct acts *a,
 	struct arena *micro);
 void acts_free(struct acts *a); /* frees a->block; the arena is the caller's */
-/* The unit that is used first. */
-int stage_first_unit(const struct stage *st, bool backward);
+/* The unit that is used first; -1: none, since the stage has no backward. */
+int stage_first_unit(const struct pass *p, const struct stage *st, bool backward);
 /* From the tokens, or a->x_in if the stage does not embed, to a->x. With micro.train, the backward of
  * the head is part of the forward, so that no logits are kept. */
 void model_forward(struct pass *p, const struct stage *st, struct acts *a);

@@ -260,12 +260,13 @@ static int64_t bucket_floats(const struct store *s, const struct bucket *b)
 }
 
 /* The staging buffer is scratch memory, so that the plan has it too. */
-void gather_whole(struct store *s)
+void gather_whole(struct store *s, bool frozen)
 {
 	struct store_impl *o = s->impl;
 	struct arena *scratch = s->c.device->scratch;
 	struct comm_requests requests = {.c = o->shards};
-	for (struct bucket *b = o->bucket; b < o->bucket + o->n_buckets; b++) {
+	int n = frozen ? o->n_buckets : o->n_trained;
+	for (struct bucket *b = o->bucket; b < o->bucket + n; b++) {
 		size_t mark = arena_mark(scratch);
 		b->gather.vector = b->gather.whole;
 		set_staging(s, b, arena_floats(scratch, staging_floats(s, b)));

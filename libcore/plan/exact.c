@@ -33,7 +33,7 @@ static int open_subject(const struct request *r, const struct layout *l, int64_t
 	s->o.model.layers = layers;
 	layout_to_options(l, &s->o);
 	bool accepted = !layout_resolve(&s->o, r->ranks, e);
-	if (accepted && !model_init(&s->m, &s->o.model, 0, e)) {
+	if (accepted && !options_model_init(&s->o, &s->m, 0, e)) {
 		if (!layout_check(&s->o, &s->m, e))
 			return 0;
 		model_free(&s->m);

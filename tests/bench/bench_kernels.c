@@ -567,7 +567,8 @@ static void optimizer(struct timing *t, int64_t n, const char *shape)
 			.v = vector(t, n),
 			.g = vector(t, n),
 			.n = n,
-			.decay = 0.1F};
+			.decay = 0.1F,
+			.rate = 1};
 		t->d.k->zero(&t->d, mat(p->v, 1, n)); /* v holds squares, not negative */
 		if (type != DT_F32)
 			p->copy = timing_mat(t, 1, n, type);

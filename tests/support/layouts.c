@@ -216,7 +216,7 @@ enum { VOCABULARY = 14 };
 static int check(const struct train_opts *o, struct err *e)
 {
 	struct model m;
-	if (model_init(&m, &o->model, VOCABULARY, e))
+	if (options_model_init(o, &m, VOCABULARY, e))
 		return -1;
 	int rc = layout_check(o, &m, e);
 	model_free(&m);
@@ -315,7 +315,7 @@ static uint64_t model_techniques(const struct train_opts *o)
 {
 	struct err e = {0};
 	struct model m;
-	if (model_init(&m, &o->model, VOCABULARY, &e))
+	if (options_model_init(o, &m, VOCABULARY, &e))
 		die_err(&e);
 	uint64_t t = bit(o->model.arch == ARCH_LLAMA ? TECH_LLAMA : TECH_GPT2) |
 		     bit(m.tie ? TECH_TIED : TECH_UNTIED);

@@ -239,7 +239,7 @@ static void parameters(void **state)
 		d->k->zero(d, m);
 		d->k->zero(d, v);
 		const struct update_part part = {
-			.p = p.p, .m = m.p, .v = v.p, .g = g.p, .n = COLS};
+			.p = p.p, .m = m.p, .v = v.p, .g = g.p, .n = COLS, .rate = 1};
 		d->k->adamw(d, &part, 1, there(&o, sizeof(o)));
 		assert_int_equal(d->k->find_nonfinite(d, p), at);
 		d->k->exact_sum(d, values, g.p, COLS);

@@ -53,12 +53,14 @@ static void sgd(void **state)
 						.m = has_m ? mf : NULL,
 						.g = gf,
 						.n = k,
-						.decay = 0.1f},
+						.decay = 0.1f,
+						.rate = 3},
 					{.p = pf + k,
 						.m = has_m ? mf + k : NULL,
 						.g = gf + k,
 						.n = n - k,
-						.decay = 0.1f}};
+						.decay = 0.1f,
+						.rate = 3}};
 				d->k->sgd(d, parts, ARRAY_LEN(parts),
 					there(&some[i], sizeof(some[i])));
 				ref_sgd(p.r, m.r, g.r, n, &some[i], (double)0.1f);
