@@ -265,15 +265,18 @@ void gather_whole(struct store *s, bool frozen)
 	struct store_impl *o = s->impl;
 	struct arena *scratch = s->c.device->scratch;
 	struct comm_requests requests = {.c = o->shards};
-	int n = frozen ? o->n_buckets : o->n_trained;
-	for (struct bucket *b = o->bucket; b < o->bucket + n; b++) {
+	for (struct bucket *b = o->bucket; b < o->bucket + o->n_buckets; b++) {
 		size_t mark = arena_mark(scratch);
-		b->gather.vector = b->gather.whole;
-		set_staging(s, b, arena_floats(scratch, staging_floats(s, b)));
-		gather_shards(s, b, &requests);
-		comm_start(&requests);
-		comm_wait(&requests);
-		end_bucket(s, b);
+		float *staging = arena_floats(scratch, staging_floats(s, b));
+		/* (a plan is of a step, and has the memory of the start too) */
+		if (frozen || b < o->bucket + o->n_trained) {
+			b->gather.vector = b->gather.whole;
+			set_staging(s, b, staging);
+			gather_shards(s, b, &requests);
+			comm_start(&requests);
+			comm_wait(&requests);
+			end_bucket(s, b);
+		}
 		arena_reset(scratch, mark);
 	}
 	comm_requests_free(&requests);
