@@ -255,6 +255,32 @@ static int check_optimizer(const struct trainer *t, const struct train_opts *sav
 		optimizer_names[saved->optimizer]);
 }
 
+static bool same_texts(const struct strs *a, const struct strs *b)
+{
+	bool same = a->n == b->n;
+	for (int64_t i = 0; i < a->n && same; i++)
+		same = !strcmp(a->v[i], b->v[i]);
+	return same;
+}
+
+/* Of frozen tensors, a checkpoint has no state: zeros. */
+static int check_frozen(const struct trainer *t, const struct train_opts *saved,
+	const char *path, struct err *e)
+{
+	if (same_texts(&saved->freeze, &t->o.freeze))
+		return 0;
+	if (t->o.edit.workers)
+		return err_set(e, EX_USAGE,
+			"%s: local SGD needs the --freeze with which it began, since a checkpoint has no "
+			"state of frozen tensors",
+			path);
+	if (t->world->rank == 0)
+		warn("%s: was trained with another --freeze: the optimizer state of tensors that were "
+		     "frozen begins at zero",
+			path);
+	return 0;
+}
+
 /* Would the steps of the checkpoint have had the same learning rates with the options of now? */
 static bool same_rates(
 	const struct trainer *t, const struct train_opts *saved, int64_t steps)
@@ -305,6 +331,7 @@ static int check_options(struct trainer *t, const struct ckpt *c, struct err *e)
 	if (state_options(c, &saved, e))
 		return -1;
 	int rc = check_optimizer(t, &saved, c->path, e) ||
+		 check_frozen(t, &saved, c->path, e) ||
 		 list_changes(t, &saved, c->info.step, e);
 	opts_free(&train_program, &saved);
 	if (rc)

@@ -243,7 +243,7 @@ static void open_shared(struct store *s)
 	}
 }
 
-static bool has_tensors_of(const struct store *s, const struct bucket *b, int unit)
+bool grads_of_unit(const struct store *s, const struct bucket *b, int unit)
 {
 	for (int i = 0; i < b->n_entries; i++)
 		if (unit_of(s, b->entry[i].t, b->entry[i].slice) == unit)
@@ -257,7 +257,7 @@ void grads_begin_step(struct store *s)
 	for (struct bucket *b = o->bucket; b < o->bucket + o->n_trained; b++) {
 		b->leaves.units_left = 0;
 		for (int u = b->first_unit; u <= b->last_unit; u++)
-			b->leaves.units_left += has_tensors_of(s, b, u);
+			b->leaves.units_left += grads_of_unit(s, b, u);
 		for (int u = 0; u < 2; u++)
 			b->sums.round[u] = 0;
 		b->sums.added = false;

@@ -167,7 +167,7 @@ void store_reduce(struct store *s, int unit, int use, bool last)
 	if (s->c.microbatches.round_robin) /* also a rank without leaves in this round */
 		grads_take_lease(s, unit);
 	for (struct bucket *b = o->bucket; b < o->bucket + o->n_trained; b++)
-		if (bucket_has_unit(b, unit))
+		if (bucket_has_unit(b, unit) && grads_of_unit(s, b, unit))
 			reduce_bucket(s, b, use, last);
 	for (int i = 0; i < N_PLACES; i++)
 		if (o->lease[i].unit == unit)

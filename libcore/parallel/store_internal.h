@@ -143,6 +143,8 @@ float *grads_free_lease(const struct store *s, const struct bucket *b);
 void grads_open(struct store *s, bool measuring);
 void grads_close(struct store *s);
 void grads_begin_step(struct store *s);
+/* Has the bucket leaves of the unit? All tensors of a unit between its first and its last one may be frozen. */
+bool grads_of_unit(const struct store *s, const struct bucket *b, int unit);
 /* Round-robin: takes memory for the unit's leaves, after the sums of the unit that used it before. */
 void grads_take_lease(struct store *s, int unit);
 

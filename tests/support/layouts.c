@@ -180,6 +180,17 @@ const struct test_layout layouts[] = {
 	{"qwen", "fsdp=2 tp=2 zero=2 optimizer=muon recompute=full"},
 	{"gpt2-heads", "batch=6 tp=3 zero=1 dtype=float8 float8-skip-ends=no"},
 	{"qwen", "zero=3 fsdp=2 tile=2 offload=all"},
+	/* frozen tensors, and groups of learning rates */
+	{"gpt2-untied", "batch=6 dp=2 freeze=tok_|pos_|layers\\.[0-2]\\. lr-scale-of=^output=0.1"},
+	{"gpt2", "fsdp=2 zero=1 freeze=layers\\.[12]\\.|norm"},
+	{"gpt2", "pp=2 tp=2 pp-schedule=1f1b freeze=tok_ recompute=selective"},
+	{"llama", "batch=6 fsdp=2 zero=2 freeze=^(?!output) lr-scale-of=output=3"},
+	{"llama", "pp=2 cp=2 virtual=tp=2,cp=2 pp-schedule=zb-h1 freeze=tok_|layers\\.[0-2]\\. recompute=full residual-dtype=bf16"},
+	{"llama-tied", "fsdp=2 tp=2 zero=3 fsdp-kind=flat dtype=bf16 freeze=layers\\.[01]\\.|wq optimizer=muon lr-scale-of=w2=0.5"},
+	{"qwen", "fsdp=2 zero=3 tile=2 offload=all freeze=tok_|layers\\.0|bias"},
+	{"gpt2-untied", "batch=10 dp=2 fsdp=2 zero=3 freeze=output|w1 optimizer=sgd offload=optimizer"},
+	{"gpt2-untied", "pp=2 tp=2 sp=no pp-schedule=interleaved dtype=float8 freeze=(tok|pos)_|layers\\.[01]\\. optimizer=sgd lr-scale-of=norm=2"},
+	{"llama", "fsdp=2 cp=2 zero=2 offload=grads dtype=fp16 freeze=layers\\.[013]\\."},
 };
 /* clang-format on */
 const int n_layouts = ARRAY_LEN(layouts);
@@ -418,6 +429,7 @@ static void roll_options(struct dice *d, struct str *out)
 	choose(d, out, ",,bucket=0,bucket=20000");
 	choose(d, out, ",async-tp=no");
 	choose(d, out, ",,,tile=2,tile=4");
+	choose(d, out, ",,,,freeze=(tok|pos)_|layers\\.[01]\\.,freeze=norm|w1");
 	choose(d, out, ",gather-dtype=fp32");
 	choose(d, out,
 		",,,,,,offload=optimizer,offload=grads,offload=params,offload=all");
