@@ -99,6 +99,8 @@ static int read_rows(const struct ckpt *c, int group, const struct tensor *t, in
 	int64_t width = tensor_width(t), has = c->tensors[k].dims[0] - row;
 	has = max64(0, min64(n, has));
 	memset(out + has * width, 0, (size_t)((n - has) * width) * sizeof(*out));
+	if (t->frozen) /* files have its parameters only */
+		group = CKPT_MODEL;
 	return has ? ckpt_read_rows(c, group, k, row, has, out, e) : 0;
 }
 
@@ -123,8 +125,6 @@ int weights_load(struct store *s, const struct ckpt *c, struct comm *send, int f
 	int rc = 0;
 	for (int i = 0; i < s->c.n_tensors && !rc; i++) {
 		const struct tensor *t = &s->c.tensors[i];
-		/* of a frozen tensor, files have parameters only */
-		int group = t->frozen ? CKPT_MODEL : from;
 		if (t->frozen && to != STORE_PARAM)
 			continue;
 		int64_t width = tensor_width(t);
@@ -134,7 +134,7 @@ int weights_load(struct store *s, const struct ckpt *c, struct comm *send, int f
 			int64_t n = min64(rows, t->dims[0] - r);
 			if (!send && !store_wants(s, i, r, n))
 				continue;
-			rc = read_piece(c, send, group, t, r, n, piece, e);
+			rc = read_piece(c, send, from, t, r, n, piece, e);
 			if (!rc)
 				store_put(s, to, i, r, n, piece);
 		}
