@@ -3,7 +3,7 @@
 
 #include "convert/convert.h"
 
-#include "data/documents.h"
+#include "data/offsets.h"
 #include "engine/options.h"
 #include "engine/step.h"
 #include "job/fit.h"

@@ -214,8 +214,7 @@ int trainer_build(struct trainer *t, const struct trainer_sizes *sizes, struct e
 	struct loader_config c = {.comm = t->world,
 		.corpus = t->data.set->corpus,
 		.readers = t->data.set->readers,
-		.context = t->model.c.context,
-		.documents = o->packing == PACKING_DOCUMENTS};
+		.context = t->model.c.context};
 	t->data.loader = loader_open(&c);
 	return 0;
 }

@@ -1,5 +1,5 @@
 /* Forward and backward of the model: the order of units, and the store's calls between them. */
-#include "data/documents.h"
+#include "data/offsets.h"
 #include "model/block.h"
 
 #include <math.h>
@@ -193,8 +193,8 @@ void pass_load(struct pass *p, const int32_t *windows)
 	int32_t *start = targets + n, *doc_pos = start + n;
 	for (int64_t i = 0; i < n; i++) {
 		const int32_t *from = windows + i % p->rows / seq_rows * window;
-		tokens[i] = from[p->in.host_pos[i]] & ~DOCUMENT_BEGINS;
-		targets[i] = from[p->in.host_pos[i] + 1] & ~DOCUMENT_BEGINS;
+		tokens[i] = from[p->in.host_pos[i]] & ~TOKEN_FLAGS;
+		targets[i] = from[p->in.host_pos[i] + 1] & ~TOKEN_FLAGS;
 	}
 	device_put(p->d, p->in.tokens, tokens, n_bytes);
 	device_put(p->d, p->in.targets, targets, n_bytes);

@@ -1,6 +1,6 @@
 /* Shards: what is wrong in one is said; of what is taken, every token can be read. */
 #include "tests/fuzz/hostile.h"
-#include "data/documents.h"
+#include "data/offsets.h"
 #include "prepare/prepare.h"
 
 #include <stdlib.h>
@@ -8,7 +8,7 @@
 
 static const char *const objects[] = {"/", "/train", "/val", "/tokenizer",
 	"/tokenizer/offsets", "/tokenizer/bytes", "/xxh3/train", "/xxh3/val", "/xxh3",
-	"/documents_train", "/documents_val", NULL};
+	"/documents_train", "/documents_val", "/counted_train", "/counted_val", NULL};
 
 static void make(struct hostile *t)
 {
@@ -72,9 +72,9 @@ static void use_documents(const struct strs *files, int64_t from)
 			if (corpus_read(c, (enum split)s, at, here, ids, &e))
 				break;
 			memcpy(marked, ids, sizeof(ids));
-			corpus_mark_documents(c, (enum split)s, at, here, marked);
+			corpus_mark(c, (enum split)s, at, here, marked);
 			for (int64_t i = 0; i < here; i++)
-				FUZZ_ON((marked[i] & ~DOCUMENT_BEGINS) != ids[i]);
+				FUZZ_ON((marked[i] & ~TOKEN_FLAGS) != ids[i]);
 			FUZZ_ON(!at && marked[0] >= 0);
 		}
 	}

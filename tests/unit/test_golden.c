@@ -7,7 +7,7 @@
  */
 #include "tests/support/support.h"
 #include "job/fit.h"
-#include "data/documents.h"
+#include "data/offsets.h"
 #include "engine/state.h"
 #include "engine/step.h"
 
