@@ -555,10 +555,11 @@ static const struct opt options[] = {
 		"checkpoint's, or with other data. Other --steps are refused if the learning rate so far depended on "
 		"them. Without this option, a layout may change the virtual degrees and the "
 		"micro-batch size, and a warning says so."},
-	{OPT_STR, 0, "init-from", "CHECKPOINT", NULL, T(init_from), OPT_REPLAY,
-		.files = ".h5", .help =
-		"Start a new run with the weights of a checkpoint, and with its model options "
-		"unless others are given."},
+	{OPT_STR, 0, "init-from", "MODEL", NULL, T(init_from), OPT_REPLAY,
+		.files = "", .help =
+		"Start a new run with the weights of a checkpoint, or of a model that pt-ckpt convert "
+		"reads, such as a directory of Hugging Face, and with its model options. Others are "
+		"refused, but for the context and rotary positions."},
 	{WORDS("ckpt-load", "each", T(load), 0, LOAD_WORDS), .was = "load", .help =
 		"Who reads a checkpoint: each rank, or rank 0, which broadcasts it to hosts that "
 		"share no file system. Local SGD: rank 0 of each worker."},
