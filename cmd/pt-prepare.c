@@ -17,7 +17,7 @@ struct opts {
 	int tokenizer, decode, format, to;
 	int64_t spool_limit, threads, vocab, end_token, train_bpe, min_count, show,
 		show_from;
-	struct strs val_files, mask_files;
+	struct strs val_files, mask_files, special_tokens;
 	struct opt_given given;
 	bool info, verify, decompress, end_of_text;
 };
@@ -163,13 +163,16 @@ static const struct opt options[] = {
 	{OPT_GROUP, .name = "Training a vocabulary"},
 	{OPT_INT, 0, "train-bpe", "N", "0", O(train_bpe), 0, 0, MAX_VOCAB,
 		.help =
-		"Train a vocabulary of byte-pair encoding with N tokens, of which the last is "
+		"Train a vocabulary of byte-pair encoding with N tokens, behind whose merges is "
 		"<|endoftext|>, from the text, whose words are those of --pattern (gpt2 by "
 		"default)."},
 	{OPT_STR, 0, "vocab-out", "FOLDER", NULL, O(vocab_out), .files = "/",
 		.help =
 		"Write the trained vocabulary there: vocab.json and merges.txt, tokenizer.json, "
 		"vocab.tiktoken."},
+	{OPT_LIST, 0, "special-token", "TEXT", NULL, O(special_tokens), .help =
+		"A special token of the trained vocabulary, one of the N, behind <|endoftext|>: a marker of a "
+		"--chat-template, for example."},
 	{OPT_INT, 0, "min-count", "N", "2", O(min_count), 0, 1, 0x1p62, .help =
 		"Merge no pair that occurs less often."},
 	{OPT_GROUP, .name = "Inspecting shards"},
@@ -382,7 +385,7 @@ static void note_idle(const struct opts *o, bool tokens)
 		{o->format == FORMAT_TEXT, "field strict", "--format text has no fields"},
 		{text && !draws, "seed",
 			"nothing is random without --split document or hash, or --shuffle"},
-		{!o->train_bpe, "min-count",
+		{!o->train_bpe, "min-count special-token",
 			"no vocabulary is trained without --train-bpe"},
 		{o->train_bpe, "val-fraction split shard-size seed shuffle",
 			"a vocabulary is trained, and no shard is written"},
@@ -442,7 +445,8 @@ static int train(
 			.min_count = o->min_count,
 			.pattern =
 				o->p.tokenizer.pattern ? o->p.tokenizer.pattern : "gpt2",
-			.end_of_text = "<|endoftext|>"},
+			.end_of_text = "<|endoftext|>",
+			.special = o->special_tokens},
 		.out = o->vocab_out,
 	};
 	struct trained_vocab done;

@@ -176,6 +176,8 @@ KERNEL(void, residual_norm, struct device *d, struct mat y, struct mat x, struct
  * Cross-entropy over one slice of the vocabulary, columns [first, first + cols); columns from
  * `vocab` on are padding. max, sum and target have one float a row: the largest logit, the sum of
  * exp(logit - max), and the target's logit, or -infinity if another slice has it. logits: any.
+ * A target that is negative has no weight: its row has the loss 0 and the gradient 0, and these
+ * statistics are 0, 1 and infinity.
  */
 KERNEL(void, xent_stats, struct device *d, float *max, float *sum, float *target,
 	struct mat logits, const int32_t *targets, int64_t first, int64_t vocab)

@@ -442,6 +442,17 @@ void try_amax(struct trial *t)
 
 /* ---- cross-entropy ------------------------------------------------------------------ */
 
+/* Targets in [0, end), and every fifth row without weight. */
+static struct trial_pair some_targets(struct trial *t, int64_t n, int64_t end)
+{
+	struct trial_pair targets = pair_ints(t, n, 0, end);
+	int32_t *v = targets.m[CPU].p;
+	for (int64_t i = 4; i < n && !t->measures; i += 5)
+		v[i] = -1;
+	pair_send(t, targets);
+	return targets;
+}
+
 void try_xent_stats(struct trial *t)
 {
 	struct mat of = few(t, 0);
@@ -450,7 +461,7 @@ void try_xent_stats(struct trial *t)
 	struct trial_pair max = result_vector(t, "max", n),
 			  sum = result_vector(t, "sum", n);
 	struct trial_pair target = result_vector(t, "target", n);
-	struct trial_pair targets = pair_ints(t, n, 0, real + 2 * FIRST);
+	struct trial_pair targets = some_targets(t, n, real + 2 * FIRST);
 	BOTH(t, xent_stats, max.m[s].p, sum.m[s].p, target.m[s].p, logits.m[s],
 		targets.m[s].p, FIRST, FIRST + real);
 }
@@ -467,6 +478,10 @@ void try_xent_join(struct trial *t)
 	for (int64_t i = 0; i < n && !t->measures; i++)
 		v[i] = 1 + v[i] * v[i];
 	pair_send(t, sum);
+	float *none = target.m[CPU].p; /* rows without weight */
+	for (int64_t i = 4; i < n && !t->measures; i += 5)
+		none[i] = INFINITY;
+	pair_send(t, target);
 	BOTH(t, xent_join, lse.m[s].p, loss.m[s].p, max.m[s].p, sum.m[s].p, target.m[s].p,
 		n_slices, rows);
 }
@@ -478,7 +493,7 @@ void try_xent_fused(struct trial *t)
 	int64_t n = of.rows, real = min64(t->c->n[0], of.cols);
 	struct trial_pair logits = result(t, "logits", pair_random(t, of, 3));
 	struct trial_pair loss = result_vector(t, "loss", n);
-	struct trial_pair targets = pair_ints(t, n, 0, real);
+	struct trial_pair targets = some_targets(t, n, real);
 	struct trial_pair scales = pair_bytes(t, &scale, sizeof(scale));
 	BOTH(t, xent_fused, loss.m[s].p, logits.m[s], targets.m[s].p, real,
 		scales.m[s].p);
@@ -491,7 +506,7 @@ void try_xent_bwd(struct trial *t)
 	int64_t n = of.rows, real = min64(t->c->n[0], of.cols);
 	struct trial_pair logits = result(t, "logits", pair_random(t, of, 1));
 	struct trial_pair lse = pair_vector(t, n, 0.1);
-	struct trial_pair targets = pair_ints(t, n, 0, real + 2 * FIRST);
+	struct trial_pair targets = some_targets(t, n, real + 2 * FIRST);
 	struct trial_pair scales = pair_bytes(t, &scale, sizeof(scale));
 	float *v = lse.m[CPU].p;
 	for (int64_t i = 0; i < n && !t->measures; i++)

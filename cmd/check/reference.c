@@ -69,15 +69,14 @@ bool reference_can_train(
 	const struct weights *w, const struct token_batch *b, const char **why)
 {
 	*why = NULL;
-	if (b->masked)
-		*why = "some targets do not count";
 	if (w->m.positions && b->length != w->m.c.context)
 		*why = "the sequences are shorter than the table of positions";
 	for (int64_t i = 0; i < b->n * b->length; i++)
 		if (b->pos[i] != i % b->length - b->start[i])
 			*why = "positions do not begin at 0 in each document";
 	for (int64_t i = 0; i + 1 < b->n * b->length; i++)
-		if ((i + 1) % b->length && b->targets[i] != b->tokens[i + 1])
+		if ((i + 1) % b->length && b->targets[i] >= 0 &&
+			b->targets[i] != b->tokens[i + 1])
 			*why = "some targets are not the next tokens";
 	return !*why;
 }
@@ -131,9 +130,12 @@ static int32_t *windows_of(const struct token_batch *b)
 		for (int64_t t = 0; t < n; t++) {
 			int64_t at = i * n + t;
 			bool begins = b->documents && b->start[at] == t;
-			w[at + i] = b->tokens[at] | (begins ? DOCUMENT_BEGINS : 0);
+			bool context = t && b->targets[at - 1] < 0;
+			w[at + i] = b->tokens[at] | (begins ? DOCUMENT_BEGINS : 0) |
+				    (context ? TOKEN_CONTEXT : 0);
 		}
-		w[i * (n + 1) + n] = b->targets[i * n + n - 1];
+		int32_t last = b->targets[i * n + n - 1];
+		w[i * (n + 1) + n] = last < 0 ? TOKEN_CONTEXT : last;
 	}
 	return w;
 }
@@ -153,7 +155,7 @@ int reference_trainer(const struct weights *w, const struct token_batch *b,
 	struct trainer t;
 	struct step_result r;
 	struct comm *world = comm_self("alone");
-	struct dataset data = {.tokens = {b->length + 1}};
+	struct dataset data = {.tokens = {b->length + 1}, .counted = b->masked};
 	data.tokenizer.vocab.n = w->m.c.vocab;
 	if (trainer_options(&o, w, b, precision, e) ||
 		trainer_open(&t, &o, world, &data, NULL, e))

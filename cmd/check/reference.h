@@ -27,7 +27,7 @@ struct gradients {
 };
 void gradients_free(struct gradients *g);
 
-/* By the trainer's kernels. Not for a batch with masked targets. */
+/* By the trainer's kernels. */
 int reference_trainer(const struct weights *w, const struct token_batch *b,
 	enum precision precision, struct gradients *g, struct err *e);
 /* Can the trainer's kernels compute this batch? If not, *why is a sentence. */

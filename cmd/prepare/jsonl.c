@@ -195,16 +195,18 @@ static bool is_key(const struct str *key, const char *name)
 
 /* What is found in a line, and memory for the rest. */
 struct found {
-	const char *field;
-	struct str *text;    /* the field is a text */
-	struct turns *turns; /* or a list of turns */
+	const char *const *fields; /* [n_fields], at most two */
+	int n_fields;
+	struct str *text; /* the field is a text */
+	struct chat_turns *
+		turns; /* or a list of turns; of two fields, each is the text of a turn */
 	struct str key, other;
 };
 
 static bool scan_turn(struct scan *s, struct found *f)
 {
-	struct turns *t = f->turns;
-	struct turn turn = {.role.begin = -1, .text.begin = -1};
+	struct chat_turns *t = f->turns;
+	struct chat_turn turn = {.role.begin = -1, .text.begin = -1};
 	bool good = take(s, '{');
 	while (good) {
 		good = scan_key(s, &f->key) && !is_key(&f->key, "tool_calls") &&
@@ -242,19 +244,34 @@ static bool scan_turns(struct scan *s, struct found *f)
 	return false;
 }
 
+static bool scan_field(struct scan *s, struct found *f, int i)
+{
+	struct chat_turns *t = f->turns;
+	if (f->n_fields == 1)
+		return t ? scan_turns(s, f) : take_string(s, f->text);
+	t->v[i].text.begin = (int64_t)t->said.len;
+	bool good = take_string(s, &t->said);
+	t->v[i].text.end = (int64_t)t->said.len;
+	return good;
+}
+
 /* False: jansson is to look. */
 static bool scan_line(struct scan *s, struct found *f)
 {
-	bool found = false, good = take(s, '{');
+	int n = 0;
+	bool has[2] = {false}, good = take(s, '{');
 	while (good) {
+		int i = 0;
 		good = scan_key(s, &f->key);
-		bool this = good && is_key(&f->key, f->field);
-		if (good && this)
-			good = !found &&
-			       (f->turns ? scan_turns(s, f) : take_string(s, f->text));
-		else
+		while (i < f->n_fields && !is_key(&f->key, f->fields[i]))
+			i++;
+		if (i == f->n_fields) {
 			good = good && skip_value(s, &f->other);
-		found = found || this;
+		} else {
+			good = good && !has[i] && scan_field(s, f, i);
+			has[i] = true;
+			n++;
+		}
 		if (good && !take(s, ','))
 			break;
 	}
@@ -262,13 +279,18 @@ static bool scan_line(struct scan *s, struct found *f)
 	skip_space(s);
 	str_free(&f->key);
 	str_free(&f->other);
-	return good && s->at == s->end && found;
+	return good && s->at == s->end && n == f->n_fields;
 }
 
-bool jsonl_turns(const char *line, int64_t n, const char *field, struct turns *turns)
+bool jsonl_turns(const char *line, int64_t n, const char *const *fields, int n_fields,
+	struct chat_turns *turns)
 {
 	struct scan s = {line, line + n};
-	struct found f = {.field = field, .turns = turns};
+	struct found f = {.fields = fields, .n_fields = n_fields, .turns = turns};
+	for (turns->n = 0; n_fields == 2 && turns->n < 2; turns->n++) {
+		turns->v = xgrow(turns->v, turns->n, sizeof(*turns->v));
+		turns->v[turns->n] = (struct chat_turn){0};
+	}
 	if (scan_line(&s, &f))
 		return true;
 	str_clear(&turns->said);
@@ -280,7 +302,7 @@ int jsonl_text(
 	const char *line, int64_t n, const char *field, struct str *out, struct err *e)
 {
 	struct scan s = {line, line + n};
-	struct found f = {.field = field, .text = out};
+	struct found f = {.fields = &field, .n_fields = 1, .text = out};
 	size_t before = out->len;
 	if (scan_line(&s, &f))
 		return 0;

@@ -60,7 +60,8 @@ static int check(const struct records *r, const struct tokenizer *t, struct err 
 			"--keep, --drop: for text only, not for records of tokens");
 	if (p->record == RECORD_MESSAGES && !p->chat_template)
 		return err_set(e, EX_USAGE, "conversations need --chat-template");
-	if (p->chat_template && p->record != RECORD_MESSAGES && p->record != RECORD_PROMPT)
+	if (p->chat_template && p->record != RECORD_MESSAGES &&
+		p->record != RECORD_PROMPT)
 		return err_set(e, EX_USAGE,
 			"--chat-template: for --record messages and prompt only");
 	if (p->chat_template && p->tokenizer.special)
@@ -80,7 +81,8 @@ struct records *records_open(
 	if (!rc && p->chat_template) {
 		r->chat = chat_template_open(p->chat_template, t, e);
 		rc = !r->chat;
-		if (!rc && t && log_speaks() && !chat_template_is_safe(r->chat))
+		if (!rc && t && !(p->comm && p->comm->rank) &&
+			!chat_template_is_safe(r->chat))
 			warn("%s: no marker of the user's turns is a special token of this "
 			     "vocabulary: what a user says could look like one",
 				p->chat_template);
@@ -118,18 +120,19 @@ const char *records_source(const struct records *r)
 
 /* ---- conversations -------------------------------------------------------------------------- */
 
-static void add_turn(struct turns *t, const char *role, const json_t *text, bool silent)
+static void add_turn(
+	struct chat_turns *t, const char *role, const json_t *text, bool silent)
 {
 	int64_t at = (int64_t)t->said.len, middle;
 	str_puts(&t->said, role);
 	middle = (int64_t)t->said.len;
 	str_add(&t->said, json_string_value(text), json_string_length(text));
 	t->v = xgrow(t->v, t->n, sizeof(*t->v));
-	t->v[t->n++] = (struct turn){
+	t->v[t->n++] = (struct chat_turn){
 		{at, middle}, {middle, (int64_t)t->said.len}, .silent = silent};
 }
 
-static int read_turn(struct turns *t, const json_t *j, struct err *e)
+static int read_turn(struct chat_turns *t, const json_t *j, struct err *e)
 {
 	const json_t *role = json_object_get(j, "role"),
 		     *text = json_object_get(j, "content"),
@@ -151,7 +154,7 @@ static int read_turn(struct turns *t, const json_t *j, struct err *e)
 	return 0;
 }
 
-static int read_turns(struct turns *t, const json_t *list, struct err *e)
+static int read_turns(struct chat_turns *t, const json_t *list, struct err *e)
 {
 	for (size_t i = 0; i < json_array_size(list); i++)
 		if (read_turn(t, json_array_get(list, i), e))
@@ -184,46 +187,50 @@ static int of_messages(
 	return read_turns(&out->turns, list, e) || apply(r, out, e) ? -1 : 0;
 }
 
-/* Texts are a turn of the user and one of the assistant; lists have turns. */
-static int of_turns(const struct records *r, const json_t *const text[N_FIELDS],
-	struct marked *out, struct err *e)
+/* Two turns without a role. */
+static int prompt_text(const struct records *r, struct marked *out, struct err *e)
 {
-	static const char *const roles[] = {"user", "assistant"};
-	struct turns *t = &out->turns;
-	int rc = 0;
-	for (int i = 0; i < N_FIELDS && !rc; i++) {
-		if (json_is_string(text[i]))
-			add_turn(t, roles[i], text[i], false);
-		else
-			rc = read_turns(t, text[i], e);
-		for (int64_t k = 0; k < t->n && !i; k++) /* of the prompt */
-			t->v[k].silent = true;
-	}
-	return rc || apply(r, out, e) ? -1 : 0;
-}
-
-static int of_prompt(
-	const struct records *r, const json_t *root, struct marked *out, struct err *e)
-{
-	const json_t *text[N_FIELDS];
-	for (int i = 0; i < N_FIELDS; i++) {
-		text[i] = json_object_get(root, r->field[i]);
-		bool is = json_is_string(text[i]) || (r->chat && json_is_array(text[i]));
-		if (!is)
-			return not_a(r, i, "a text", e);
+	static const char *const roles[N_FIELDS] = {"user", "assistant"};
+	struct chat_turns *t = &out->turns;
+	for (int i = 0; i < N_FIELDS && r->chat; i++) {
+		t->v[i].role.begin = (int64_t)t->said.len;
+		str_puts(&t->said, roles[i]);
+		t->v[i].role.end = (int64_t)t->said.len;
 	}
 	if (r->chat)
-		return of_turns(r, text, out, e);
+		return apply(r, out, e);
 	for (int i = 0; i < N_FIELDS; i++) {
 		int64_t begin = (int64_t)out->text.len;
-		str_add(&out->text, json_string_value(text[i]),
-			json_string_length(text[i]));
-		bool counts =
-			r->p->count == COUNT_ALL || (i && r->p->count != COUNT_NONE);
-		if (counts)
+		struct extract x = t->v[i].text;
+		str_add(&out->text, t->said.s + x.begin, (size_t)(x.end - x.begin));
+		if (r->p->count == COUNT_ALL || (i && r->p->count != COUNT_NONE))
 			marked_count(out, begin, (int64_t)out->text.len);
 	}
 	return 0;
+}
+
+/* Two texts; with a template, also lists of turns. */
+static int of_prompt(
+	const struct records *r, const json_t *root, struct marked *out, struct err *e)
+{
+	const json_t *x[N_FIELDS];
+	struct chat_turns *t = &out->turns;
+	bool texts = true;
+	for (int i = 0; i < N_FIELDS; i++) {
+		x[i] = json_object_get(root, r->field[i]);
+		texts = texts && json_is_string(x[i]);
+		if (!json_is_string(x[i]) && !(r->chat && json_is_array(x[i])))
+			return not_a(r, i, "a text", e);
+	}
+	for (int i = 0; i < N_FIELDS; i++) {
+		if (json_is_string(x[i]))
+			add_turn(t, i ? "assistant" : "user", x[i], false);
+		else if (read_turns(t, x[i], e))
+			return -1;
+		for (int64_t k = 0; k < t->n && !i; k++)
+			t->v[k].silent = true;
+	}
+	return texts ? prompt_text(r, out, e) : apply(r, out, e);
 }
 
 /* The byte at which character `to` begins, of which character `from` begins at byte `at`. */
@@ -319,9 +326,11 @@ int record_read(const struct records *r, const char *line, int64_t n, struct mar
 {
 	json_error_t why;
 	marked_clear(out);
-	if (r->p->record == RECORD_MESSAGES &&
-		jsonl_turns(line, n, r->field[0], &out->turns))
-		return apply(r, out, e);
+	bool prompt = r->p->record == RECORD_PROMPT;
+	if ((prompt || r->p->record == RECORD_MESSAGES) &&
+		jsonl_turns(line, n, (const char *const *)r->field, prompt ? 2 : 1,
+			&out->turns))
+		return prompt ? prompt_text(r, out, e) : apply(r, out, e);
 	json_t *root = json_loadb(line, (size_t)n, JSON_ALLOW_NUL, &why);
 	if (!root)
 		return err_set(

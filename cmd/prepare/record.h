@@ -24,14 +24,14 @@ struct marker_token {
 };
 
 /* A turn: who says what. */
-struct turn {
+struct chat_turn {
 	struct extract role, text; /* of turns.said */
 	bool silent;		   /* it does not count, whatever is asked for */
 };
 
-struct turns {
+struct chat_turns {
 	struct str said;
-	struct turn *v;
+	struct chat_turn *v;
 	int64_t n;
 };
 
@@ -43,7 +43,7 @@ struct marked {
 	int64_t n_tokens;
 	uint32_t *ids; /* of RECORD_IDS and RECORD_MASK, which have no text */
 	int64_t n_ids;
-	struct turns turns; /* of which it was made */
+	struct chat_turns turns; /* of which it was made */
 };
 
 void marked_clear(struct marked *m);
@@ -84,8 +84,9 @@ int record_read(const struct records *r, const char *line, int64_t n, struct mar
 
 /* ---- jsonl.c --------------------------------------------------------------------- */
 
-/* Reads the field of a line that is a list of turns, as most lines have it: into empty *turns. False: jansson is to
- * look. */
-bool jsonl_turns(const char *line, int64_t n, const char *field, struct turns *turns);
+/* Reads the field of a line that is a list of turns, or two that are texts, of a turn each without a role; as most
+ * lines have them, into empty *turns. False: jansson is to look. */
+bool jsonl_turns(const char *line, int64_t n, const char *const *fields, int n_fields,
+	struct chat_turns *turns);
 
 #endif

@@ -347,7 +347,7 @@ static void add_turn(const struct chat_template *c, const struct role *r,
 
 /* ShareGPT has other names of roles. */
 static const struct role *role_of(
-	const struct chat_template *c, const struct turns *t, int64_t i)
+	const struct chat_template *c, const struct chat_turns *t, int64_t i)
 {
 	struct extract x = t->v[i].role;
 	const char *name = t->said.s + x.begin;
@@ -368,7 +368,7 @@ static bool is_role(const struct role *r, const char *name)
 int chat_template_apply(
 	const struct chat_template *c, int count, struct marked *out, struct err *e)
 {
-	const struct turns *turns = &out->turns;
+	const struct chat_turns *turns = &out->turns;
 	int64_t last = turns->n - 1;
 	while (last >= 0 && !is_role(role_of(c, turns, last), "assistant"))
 		last--;
@@ -378,7 +378,7 @@ int chat_template_apply(
 			(struct extract){0, (int64_t)strlen(c->default_system)}, false,
 			out);
 	for (int64_t i = 0; i < turns->n; i++) {
-		const struct turn *t = &turns->v[i];
+		const struct chat_turn *t = &turns->v[i];
 		const struct role *r = role_of(c, turns, i);
 		if (!r)
 			return err_set(e, EX_DATAERR,

@@ -12,7 +12,7 @@
 #include <string.h>
 
 /* A pool has so many tokens, or as many windows. */
-enum { POOL_TOKENS = 1 << 24, POOL_WINDOWS = 64 };
+enum { POOL_TOKENS = 1 << 24, POOL_WINDOWS = 16 };
 
 /* A document, or a window's worth of one. */
 struct item {

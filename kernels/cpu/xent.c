@@ -52,6 +52,10 @@ void K(xent_stats)(struct device *d, float *max, float *sum, float *target,
 		int64_t t = targets[i] - first, row = i * logits.cols;
 		float room[PIECE];
 		bool here = t >= 0 && t < real;
+		if (targets[i] < 0) {
+			max[i] = 0, sum[i] = 1, target[i] = INFINITY;
+			continue;
+		}
 		max[i] = max_logit(logits, row, real);
 		sum[i] = real ? sum_exp(logits, row, real, max[i]) : 0;
 		target[i] = here ? *piece_load(logits, row + t, 1, room) : -INFINITY;
@@ -86,7 +90,7 @@ void K(xent_join)(struct device *d, float *lse, float *loss, const float *max,
 		}
 		float total = join_tree(max + i, sum + i, rows, 0, wide, n_slices, top);
 		lse[i] = top + logf(total);
-		loss[i] = lse[i] - hit;
+		loss[i] = hit > top ? 0 : lse[i] - hit; /* no weight: infinity */
 	}
 }
 
@@ -98,9 +102,11 @@ void K(xent_bwd)(struct device *d, struct mat logits, const float *lse,
 #pragma omp parallel for if (mat_size(logits) > PARALLEL_FROM)
 	for (int64_t i = 0; i < logits.rows; i++) {
 		int64_t t = targets[i] - first, row = i * logits.cols;
+		int64_t some =
+			targets[i] < 0 ? 0 : real; /* of which the gradient is not 0 */
 		float room[PIECE];
-		for (int64_t c = 0; c < real; c += PIECE) {
-			int64_t n = min64(PIECE, real - c);
+		for (int64_t c = 0; c < some; c += PIECE) {
+			int64_t n = min64(PIECE, some - c);
 			float *x = piece_load(logits, row + c, n, room);
 			for (int64_t j = 0; j < n; j++)
 				x[j] = scale * exp_f(x[j] - lse[i]);
@@ -108,8 +114,8 @@ void K(xent_bwd)(struct device *d, struct mat logits, const float *lse,
 				x[t - c] -= scale;
 			piece_store(logits, row + c, n, x);
 		}
-		memset(address(logits, row + real), 0,
-			(size_t)((logits.cols - real) * dtype_bytes(logits.type)));
+		memset(address(logits, row + some), 0,
+			(size_t)((logits.cols - some) * dtype_bytes(logits.type)));
 	}
 }
 

@@ -130,6 +130,11 @@ static __global__ void __launch_bounds__(threads_of_rows<WARPS>(), 2) xent_stats
 	if (row >= s.rows)
 		return;
 	logits += row * s.cols;
+	if (s.targets[row] < 0) {
+		if (my_part<WARPS>() == 0)
+			max[row] = 0, sum[row] = 1, target[row] = INFINITY;
+		return;
+	}
 	struct seen seen = see_row<WARPS>(logits, s);
 	if (my_part<WARPS>() == 0) {
 		int t = target_of(s, row);
@@ -181,7 +186,7 @@ static __global__ void xent_join_kernel(float *lse, float *loss, const float *ma
 	for (int s = 0; s < n_slices; s++)
 		tree_add(tree, s, joined(sum[s * rows + i], max[s * rows + i], top));
 	lse[i] = log_sum(top, tree_sum(tree, n_slices));
-	loss[i] = lse[i] - hit;
+	loss[i] = hit > top ? 0 : lse[i] - hit; /* no weight: infinity */
 }
 
 void cuda_xent_join(struct device *d, float *lse, float *loss, const float *max,
@@ -245,13 +250,28 @@ static __device__ inline void row_gradient(
 	}
 }
 
+/* That of a row without weight. */
+template <int WARPS, typename T>
+static __device__ inline void row_zero(T *row, const struct slice &s)
+{
+	enum { N = PER_PACK<T> };
+	const float zero[N] = {};
+	for (int i = 0; i < packs_of<WARPS, N>(s.cols); i++) {
+		int j = column_of<WARPS, N>(i);
+		if (j < s.cols)
+			store(row + j, zero, s.cols - j, s.whole);
+	}
+}
+
 template <int WARPS, typename T>
 static __global__ void __launch_bounds__(threads_of_rows<WARPS>(), 2)
 	xent_bwd_kernel(T *logits, const float *lse, struct slice s, const float *scale)
 {
 	int64_t row = my_row<WARPS>();
 	float *none = NULL;
-	if (row < s.rows)
+	if (row < s.rows && s.targets[row] < 0)
+		row_zero<WARPS>(logits + row * s.cols, s);
+	else if (row < s.rows)
 		row_gradient<WARPS>(logits + row * s.cols, none, s, lse[row],
 			target_of(s, row), *scale);
 }
@@ -280,6 +300,12 @@ static __global__ void __launch_bounds__(threads_of_rows<WARPS>(), 2)
 	if (row >= s.rows)
 		return;
 	logits += row * s.cols;
+	if (s.targets[row] < 0) {
+		if (my_part<WARPS>() == 0)
+			loss[row] = 0;
+		row_zero<WARPS>(logits, s);
+		return;
+	}
 	struct seen seen = see_row<WARPS>(logits, s);
 	int target = target_of(s, row);
 	float lse = log_sum(seen.max, joined(seen.sum, seen.max, seen.max));

@@ -16,6 +16,7 @@
 /* One split of one file. */
 struct segment {
 	int64_t first; /* number of its first token in the corpus */
+	int64_t n;     /* tokens of the corpus: all, or all but the last */
 	struct h5_blocks blocks;
 	int64_t *checked; /* [n_blocks]: c->changes + 1 when it was last checked */
 	struct offsets documents; /* if they were asked for */
@@ -243,6 +244,40 @@ static void allow_open_files(void)
 	}
 }
 
+int64_t corpus_window(const struct corpus *c)
+{
+	int64_t n = c->files[0].info.window_tokens;
+	for (int64_t i = 0; i < c->n_files; i++) {
+		const struct file *f = &c->files[i];
+		bool apart = f->again || c->how & CORPUS_SOME;
+		if (f->info.window_tokens != n || (apart && f->info.count > 1))
+			return 0;
+	}
+	return n;
+}
+
+/* Places the files one after the other. Windows continue from one corpus to the next: the token behind the
+ * last window of a corpus, which does not count, is left out, but for the last one. */
+static void join_files(struct corpus *c, enum split s)
+{
+	struct file *last = NULL;
+	for (int64_t i = 0; i < c->n_files; i++) {
+		struct file *f = &c->files[i];
+		struct segment *g = &f->seg[s];
+		if (last && g->blocks.rows && corpus_window(c) &&
+			(f->group != last->group || f->info.count == 1)) {
+			last->seg[s].n--;
+			c->tokens[s]--;
+			for (struct file *x = last + 1; x < f; x++) /* without tokens */
+				x->seg[s].first--;
+		}
+		g->first = c->tokens[s];
+		g->n = g->blocks.rows;
+		c->tokens[s] += g->n;
+		last = g->n ? f : last;
+	}
+}
+
 int corpus_open(struct corpus **out, const struct strs *files, int how, struct err *e)
 {
 	struct corpus *c = xcalloc(1, sizeof(*c));
@@ -256,19 +291,15 @@ int corpus_open(struct corpus **out, const struct strs *files, int how, struct e
 		rc = open_file(c, f, files->v[i], e);
 	}
 	rc = rc || (!(how & CORPUS_SOME) && check_complete(c, e));
-	if (!rc)
-		sort_files(c);
-	for (int64_t i = 0; i < c->n_files && !rc; i++) {
-		for (int s = 0; s < N_SPLITS; s++) {
-			c->files[i].seg[s].first = c->tokens[s];
-			c->tokens[s] += c->files[i].info.tokens[s];
-		}
-	}
-	if (rc)
+	if (rc) {
 		corpus_close(c);
-	else
-		*out = c;
-	return rc ? -1 : 0;
+		return -1;
+	}
+	sort_files(c);
+	for (int s = 0; s < N_SPLITS; s++)
+		join_files(c, (enum split)s);
+	*out = c;
+	return 0;
 }
 
 int corpus_open_file(struct corpus **out, const char *path, struct err *e)
@@ -495,7 +526,7 @@ int corpus_read(struct corpus *c, enum split split, int64_t at, int64_t n, int32
 	for (int64_t i = file_of(c, split, at); n > 0; i++) {
 		const struct file *f = &c->files[i];
 		const struct segment *g = &f->seg[split];
-		int64_t here = min64(n, g->first + g->blocks.rows - at);
+		int64_t here = min64(n, g->first + g->n - at);
 		if (here <= 0)
 			continue;
 		if (read_segment(c, f, g, at - g->first, here, out, e))
@@ -518,7 +549,7 @@ void corpus_mark(
 {
 	for (int64_t i = file_of(c, split, at); n > 0; i++) {
 		const struct segment *g = &c->files[i].seg[split];
-		int64_t here = min64(n, g->first + g->blocks.rows - at);
+		int64_t here = min64(n, g->first + g->n - at);
 		if (here <= 0)
 			continue;
 		if (c->how & CORPUS_DOCUMENTS) {

@@ -76,6 +76,8 @@ int64_t corpus_tokens(const struct corpus *c, enum split split);
 /* Of the vocabulary, all tokens, documents if read, spans and windows. */
 uint64_t corpus_hash(const struct corpus *c);
 bool corpus_counted(const struct corpus *c); /* does a file have spans? */
+/* In windows of how many tokens all files are laid out; 0: in none, or not alike. */
+int64_t corpus_window(const struct corpus *c);
 const struct shard_info *corpus_info(const struct corpus *c, int64_t file);
 /* Reads tokens [at, at + n) of a split as int32. At its first use, each block is checked against
  * its checksum, and its tokens against the size of the vocabulary. Thread-safe, with one *e per
@@ -112,12 +114,15 @@ struct order {
 	uint64_t seed;
 	int64_t n_tokens, context;
 	int64_t n_windows; /* per epoch; SAMPLING_EVEN: in all */
+	bool on_grid;	   /* windows begin at multiples of the context only */
 };
 
 /* Returns -1 if there are fewer than context + 1 tokens. n_windows applies to SAMPLING_EVEN; 0: as
  * many as fit without overlap. */
 int order_init(struct order *o, enum sampling s, uint64_t seed, int64_t n_tokens,
 	int64_t context, int64_t n_windows);
+/* The tokens were laid out in windows of `context`: only these are samples, and no grid is shifted. */
+void order_on_grid(struct order *o);
 /* The first token of global sample g, counted from the start of the run. */
 int64_t order_start(const struct order *o, int64_t g);
 

@@ -103,6 +103,8 @@ struct trainer {
 		struct loader *loader;
 		struct order order; /* of training samples */
 		struct fetch *next; /* the next step's samples, being fetched */
+		int64_t targets;    /* of this step that count, of the worker */
+		double count; /* the same, or the mean of workers that average their gradients */
 	} data;
 	/* On the device: the inputs of a step's end and its results; and a copy of the results. */
 	struct step_terms *terms;

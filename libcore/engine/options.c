@@ -27,6 +27,9 @@ static const struct opt options[] = {
 		"stream: a sample is one sequence, whatever documents its tokens are from. documents: "
 		"attention does not cross from one document to another, and positions begin at 0 in "
 		"each document. The samples are the same windows of the tokens."},
+	{WORDS("empty-batch", "stop", T(empty_batch), OPT_RUN, EMPTY_BATCH_WORDS), .help =
+		"What to do about a step in whose batch no token counts, of data that say which ones do. "
+		"stop: the run ends. skip: nothing is computed and nothing updated, but the step counts."},
 	{OPT_INT, 's', "seed", "N", "1", T(seed), OPT_ARITH, .help =
 		"Seed of the initial parameters, the order of samples, and dropout."},
 	{OPT_INT, 0, "readers", "N", "0", T(readers), OPT_REPLAY, 0, 1e6, .help =

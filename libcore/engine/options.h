@@ -28,6 +28,9 @@ enum fsdp_kind { FSDP_PARAMETER, FSDP_FLAT };
 enum cp_comm { CP_RING, CP_GATHER };
 #define CP_COMM_WORDS "ring", "gather"
 enum cp_accumulate { CP_FP32, CP_BF16 };
+/* What becomes of a step without a target that counts. */
+#define EMPTY_BATCH_WORDS "stop", "skip"
+enum empty_batch { EMPTY_STOP, EMPTY_SKIP };
 #define CP_ACCUMULATE_WORDS "fp32", "bf16"
 enum residual_dtype { RESIDUAL_FP32, RESIDUAL_BF16 };
 #define RESIDUAL_DTYPE_WORDS "fp32", "bf16"
@@ -78,6 +81,7 @@ struct train_opts {
 	struct opt_given given;
 	int sampling; /* SAMPLING_EPOCH or SAMPLING_RANDOM */
 	int packing;  /* enum packing */
+	int empty_batch; /* enum empty_batch */
 	int64_t seed, readers, spool_limit;
 	bool data_per_rank;
 	/* batch */

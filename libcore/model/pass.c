@@ -183,6 +183,12 @@ static void find_starts(const struct pass *p, const int32_t *windows, int32_t *s
 	free(all);
 }
 
+/* A token without weight is no target. */
+static int32_t target_of(int32_t token)
+{
+	return token & TOKEN_CONTEXT ? -1 : token & ~TOKEN_FLAGS;
+}
+
 /* The targets do not depend on the documents: the last token of one predicts the first of the next. */
 void pass_load(struct pass *p, const int32_t *windows)
 {
@@ -194,7 +200,7 @@ void pass_load(struct pass *p, const int32_t *windows)
 	for (int64_t i = 0; i < n; i++) {
 		const int32_t *from = windows + i % p->rows / seq_rows * window;
 		tokens[i] = from[p->in.host_pos[i]] & ~TOKEN_FLAGS;
-		targets[i] = from[p->in.host_pos[i] + 1] & ~TOKEN_FLAGS;
+		targets[i] = target_of(from[p->in.host_pos[i] + 1]);
 	}
 	device_put(p->d, p->in.tokens, tokens, n_bytes);
 	device_put(p->d, p->in.targets, targets, n_bytes);

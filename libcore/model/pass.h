@@ -126,7 +126,7 @@ struct pass_config {
 /* The values that differ from step to step, except the samples. */
 struct pass_step {
 	uint32_t number; /* for the random numbers of dropout */
-	float loss_scale; /* of the gradient: 1 / tokens of the batch, times fp16's loss scale */
+	float loss_scale; /* of the gradient: 1 / targets of the batch, times fp16's loss scale */
 };
 
 /* The current micro-batch, set by the caller. */
@@ -197,8 +197,8 @@ struct pass {
 void pass_init(struct pass *p, struct model *m, struct device *d, struct store *store,
 	const struct pass_config *c, struct arena *run);
 void pass_close(struct pass *p);
-/* Copies the local chunks of windows [batch][context + 1] to the device, as tokens and targets. With
- * documents, tokens with DOCUMENT_BEGINS begin one. */
+/* Copies the local chunks of windows [batch][context + 1] to the device, as tokens and targets: -1 for
+ * tokens with TOKEN_CONTEXT. With documents, tokens with DOCUMENT_BEGINS begin one. */
 void pass_load(struct pass *p, const int32_t *windows);
 void pass_step_begin(struct pass *p, const struct pass_step *step);
 /* begin: sets the sum of losses to 0. pass_loss: waits for the device and returns it. */

@@ -101,6 +101,11 @@ make_chats() { # N: conversations of one to three questions
 	pt-prepare -q --to nanogpt a.h5 -o again 2>err
 	grep -q 'which tokens count is not written' err
 	cmp again_train.bin ids.bin
+	# a mask in the format of another file of tokens
+	printf '\1\0\0\0\1\0\1\0' >m.bin
+	pt-prepare -q --to megatron --format nanogpt m.bin -f 0 -o m
+	pt-prepare -q ids.bin --mask-file m_train.idx --vocab 9 -f 0 -o c.h5
+	cmp <(pt-prepare --show 1 a.h5) <(pt-prepare --show 1 c.h5)
 	code_of 64 pt-prepare ids.bin --mask-file ids.mask --val-file ids.bin -o b.h5
 	says '1 files of masks for 2 of tokens'
 	code_of 64 pt-prepare a.h5 --mask-file ids.mask -o b.h5
@@ -140,9 +145,20 @@ make_chats() { # N: conversations of one to three questions
 	says '--window: for text only'
 }
 
-@test "a vocabulary of conversations" {
+@test "a vocabulary of conversations, with their markers" {
 	make_chats 200 >c.jsonl
-	pt-prepare -q --chat-template chatml --train-bpe 300 --vocab-out v c.jsonl
-	pt-prepare -q -t bpe --vocab-files v --chat-template chatml -f 0 c.jsonl -o a.h5
+	opts=(--chat-template chatml c.jsonl)
+	pt-prepare -q --train-bpe 300 --special-token '<|im_start|>' --special-token '<|im_end|>' --vocab-out v "${opts[@]}"
+	pt-prepare -t bpe --vocab-files v -f 0 "${opts[@]}" -o a.h5 2>err
+	not grep -q warning err
+	grep -q 'a vocabulary of 300' err
 	pt-prepare --show 1 a.h5 | grep -q '⟦ANSWER'
+	n=$(pt-prepare --info a.h5 | sed -n 's/^train_tokens = //p')
+	h5dump -d /train -y -w 0 a.h5 | grep -o '\b29[89]\b' | sort | uniq -c >markers
+	[ "$(awk '{ print $2 }' markers | tr '\n' ' ')" = '298 299 ' ]
+	[ "$(awk 'NR == 1 { n = $1 } END { print n == $1 }' markers)" -eq 1 ]
+	for bad in x '<|im_end|>' '<|endoftext|>'; do
+		code_of 64 pt-prepare --train-bpe 300 --special-token "$bad" --special-token '<|im_end|>' --vocab-out w "${opts[@]}"
+		says 'special token'
+	done
 }

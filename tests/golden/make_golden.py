@@ -22,6 +22,7 @@ A file holds, all datasets contiguous:
     config            the options of pt-train that say the same run
     tokens            u16 [steps][batch][context + 1]: the windows of each step
     begins            u8, likewise, if packing is documents: 1 where a document begins
+    context           u8, likewise, if not all tokens count: 1 where one is no target
     weights/NAME      f32: the parameters at the start, not as initialised but all random,
                       so that no bias is 0, no norm weight 1, and nothing hides
     gradients/NAME    f64: of the first step, before clipping
@@ -71,6 +72,8 @@ CASES = {
               "norm-eps": 1e-6, "tie": "yes"},
     "gpt2-documents": {"arch": "gpt2", "packing": "documents"},
     "llama-documents": {"arch": "llama", "kv-heads": 2, "packing": "documents"},
+    "gpt2-counted": {"arch": "gpt2"},
+    "llama-counted": {"arch": "llama", "kv-heads": 2, "packing": "documents"},
 }
 
 
@@ -143,6 +146,19 @@ def draw_documents(case):
     return (u < often).astype(np.uint8)
 
 
+def draw_context(case):
+    """Which tokens do not count: of some sequences all, of some none; at least one does in a step."""
+    s = spec_of(case)
+    if not case.endswith("-counted"):
+        return None
+    random = np.random.RandomState(11)
+    u = random.random_sample((s["steps"], s["batch"], s["context"] + 1))
+    part = random.choice([0, 0.1, 0.5, 1], (s["steps"], s["batch"], 1))
+    context = (u >= part).astype(np.uint8)
+    context[:, 0, 5] = 0
+    return context
+
+
 def documents_of(begins, windows):
     """The number of each input's document in its window, and its position there."""
     n = windows.shape[1] - 1
@@ -195,7 +211,9 @@ def attention(q, k, v, document):
 
 
 def cross_entropy(logits, targets):
-    """Mean over tokens of -log of the probability of the one that came."""
+    """Mean over tokens that count of -log of the probability of the one that came. The targets of others
+    are -100."""
+    logits, targets = logits[targets >= 0], targets[targets >= 0]
     log_p = logits - torch.logsumexp(logits, -1, keepdim=True)
     return -log_p.gather(1, targets[:, None]).mean()
 
@@ -280,7 +298,7 @@ def feed_forward(p, block, x, s, ops):
     return linear(p, f"{block}.feed_forward.w2", h)
 
 
-def loss_of(p, windows, begins, s, ops):
+def loss_of(p, windows, begins, context, s, ops):
     x = p["tok_embeddings.weight"][windows[:, :-1]]
     document, position = documents_of(begins, windows)
     if s["arch"] == "gpt2":
@@ -293,7 +311,8 @@ def loss_of(p, windows, begins, s, ops):
         x = x + feed_forward(p, block, norm(p, f"{block}.ffn_norm", x, s, ops), s, ops)
     table = "output.weight" if s["tie"] == "no" else "tok_embeddings.weight"
     logits = norm(p, "norm", x, s, ops) @ p[table].T
-    return ops.cross_entropy(logits.flatten(0, 1), windows[:, 1:].flatten())
+    targets = windows if context is None else windows.masked_fill(context > 0, -100)
+    return ops.cross_entropy(logits.flatten(0, 1), targets[:, 1:].flatten())
 
 
 # ---- training ----------------------------------------------------------------------
@@ -357,13 +376,16 @@ def train(case, ops=PLAIN, optimizer=AdamW):
     p = {name: torch.tensor(x, dtype=torch.float64, requires_grad=True)
          for name, x in weights.items()}
     adamw = optimizer(p, s)
-    begins = draw_documents(case)
-    out = SimpleNamespace(weights=weights, tokens=tokens, begins=begins, loss=[],
-                          grad_norm=[], lr=[])
+    begins, context = draw_documents(case), draw_context(case)
+    out = SimpleNamespace(weights=weights, tokens=tokens, begins=begins, context=context,
+                          loss=[], grad_norm=[], lr=[])
+
+    def of_step(x, step):
+        return None if x is None else torch.tensor(x[step], dtype=torch.int64)
+
     for step in range(s["steps"]):
         windows = torch.tensor(tokens[step], dtype=torch.int64)
-        here = None if begins is None else torch.tensor(begins[step], dtype=torch.int64)
-        loss = loss_of(p, windows, here, s, ops)
+        loss = loss_of(p, windows, of_step(begins, step), of_step(context, step), s, ops)
         grads = dict(zip(p, torch.autograd.grad(loss, list(p.values()))))
         if step == 0:
             out.gradients = {name: g.numpy() for name, g in grads.items()}
@@ -383,6 +405,8 @@ def write(case, run, path):
         f["tokens"] = run.tokens
         if run.begins is not None:
             f["begins"] = run.begins
+        if run.context is not None:
+            f["context"] = run.context
         for name in run.weights:
             f[f"weights/{name}"] = run.weights[name]
             f[f"gradients/{name}"] = run.gradients[name]

@@ -320,7 +320,7 @@ void ref_xent_fwd(double *lse, double *loss, const double *logits, const int32_t
 {
 	for (int64_t i = 0; i < rows; i++) {
 		lse[i] = log_sum_exp(logits + i * vocab, vocab);
-		loss[i] = lse[i] - logits[i * vocab + targets[i]];
+		loss[i] = targets[i] < 0 ? 0 : lse[i] - logits[i * vocab + targets[i]];
 	}
 }
 
@@ -330,7 +330,7 @@ void ref_xent_bwd(double *dlogits, const double *logits, const int32_t *targets,
 	for (int64_t i = 0; i < rows; i++) {
 		const double *x = logits + i * vocab;
 		double lse = log_sum_exp(x, vocab);
-		for (int64_t j = 0; j < vocab; j++)
+		for (int64_t j = 0; j < vocab && targets[i] >= 0; j++)
 			dlogits[i * vocab + j] +=
 				scale * (exp(x[j] - lse) - (j == targets[i]));
 	}

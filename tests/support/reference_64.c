@@ -246,6 +246,10 @@ static void xent_stats(struct device *d, float *max, float *sum, float *target,
 	       *hit = out(row(target, n));
 	for (int64_t i = 0; i < n; i++, x += cols) {
 		int64_t t = targets[i] - first;
+		if (targets[i] < 0) {
+			total[i] = 1, hit[i] = (double)INFINITY;
+			continue;
+		}
 		top[i] = -INFINITY;
 		for (int64_t j = 0; j < cols; j++)
 			top[i] = fmax(top[i], x[j]);
@@ -265,8 +269,11 @@ static void xent_bwd(struct device *d, struct mat logits, const float *lse,
 	for (int64_t i = 0; i < logits.rows; i++)
 		for (int64_t j = 0; j < cols; j++)
 			to[i * logits.cols + j] =
-				(double)*scale * (exp(x[i * cols + j] - (double)lse[i]) -
-							 (j == targets[i] - first));
+				targets[i] < 0
+					? 0
+					: (double)*scale *
+						  (exp(x[i * cols + j] - (double)lse[i]) -
+							  (j == targets[i] - first));
 	done();
 }
 

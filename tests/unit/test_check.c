@@ -255,6 +255,21 @@ static void masked_targets(void **state)
 			assert_near((double)masked.g[i][j],
 				((double)s.g.g[i][j] - (double)one.g[i][j]) * 4 / 3,
 				1e-6 * s.g.norm);
+	gradients_free(&one);
+	/* the trainer's kernels compute it, too */
+	s.batch.masked = true;
+	s.batch.targets[5] = s.batch.targets[LENGTH - 1] = -1;
+	s.batch.counted -= 2;
+	gradients_free(&masked);
+	reference_float64(&s.w, &s.batch, &(struct variant){.sequence = -1}, &masked);
+	if (reference_trainer(&s.w, &s.batch, PRECISION_FP32, &one, &e))
+		fail_msg("%s", e.msg);
+	assert_near(one.loss, masked.loss, 1e-6);
+	for (int i = 0; i < one.n; i++) {
+		const struct products p = products_of(
+			one.g[i], masked.g[i], tensor_size(&s.w.m.tensors[i]));
+		assert_true(residual_of(&p, 1) < 1e-5);
+	}
 	gradients_free(&masked);
 	gradients_free(&one);
 	step_end(&s);

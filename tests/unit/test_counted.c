@@ -73,7 +73,7 @@ static void spans_that_lie(void **state)
 	}
 }
 
-enum { N_TOKENS = 300 };
+enum { N_TOKENS = 300, N_VAL = 40 };
 
 /* Does token i of a split count? Runs of some length, and neighbours that are alike. */
 static bool counts(enum split s, int64_t i)
@@ -111,10 +111,10 @@ static struct corpus *write_corpus(
 		.overwrite = true,
 		.out = test_path(name)};
 	struct shard_info info = {
-		.split = "tail", .total = {N_TOKENS, 40}, .window_tokens = window};
+		.split = "tail", .total = {N_TOKENS, N_VAL}, .window_tokens = window};
 	struct shard_writer *w = shard_writer_open(&p, &t, &info, &e);
 	write_split(w, SPLIT_TRAIN, N_TOKENS, said);
-	write_split(w, SPLIT_VAL, 40, said);
+	write_split(w, SPLIT_VAL, N_VAL, said);
 	assert_int_equal(shard_writer_finish(w, &made, &e), 0);
 	shard_writer_close(w);
 	tokenizer_free(&t);
@@ -177,6 +177,62 @@ static void plain_shards(void **state)
 	strs_free(&weighted);
 }
 
+/* Window k begins at token k 13, also in the second of two corpora, whatever their files. */
+static void windows_of_the_grid(void **state)
+{
+	enum { WINDOW = 13, MORE = N_TOKENS - 1 };
+	_Static_assert(MORE % WINDOW == 0, "whole windows");
+	struct strs files = {0};
+	(void)state;
+	corpus_close(write_corpus(&files, 64, WINDOW, true));
+	struct corpus *c = write_corpus(&files, 0, WINDOW, true);
+	assert_int_equal(corpus_window(c), WINDOW);
+	assert_int_equal(corpus_tokens(c, SPLIT_TRAIN), 2 * MORE + 1);
+	int32_t tokens[2 * MORE + 1];
+	assert_int_equal(corpus_read(c, SPLIT_TRAIN, 0, 2 * MORE + 1, tokens, &e), 0);
+	corpus_mark(c, SPLIT_TRAIN, 0, 2 * MORE + 1, tokens);
+	assert_memory_equal(tokens, tokens + MORE, MORE * sizeof(*tokens));
+	for (enum sampling s = SAMPLING_EPOCH; s <= SAMPLING_EVEN; s++) {
+		struct order o;
+		bool seen[2 * MORE / WINDOW] = {false};
+		assert_int_equal(order_init(&o, s, 5, 2 * MORE + 1, WINDOW, 17), 0);
+		order_on_grid(&o);
+		int64_t n = s == SAMPLING_EVEN ? 17 : 2 * MORE / WINDOW;
+		for (int64_t g = 0; g < n; g++) {
+			int64_t at = order_start(&o, g);
+			assert_true(at >= 0 && at % WINDOW == 0 && at < 2 * MORE);
+			assert_true(s == SAMPLING_RANDOM || !seen[at / WINDOW]);
+			seen[at / WINDOW] = true;
+		}
+	}
+	corpus_close(c);
+	strs_free(&files);
+}
+
+/* Not a multiple of the window and one more. */
+static void windows_that_lie(void **state)
+{
+	struct strs files = {0};
+	struct corpus *c;
+	(void)state;
+	corpus_close(write_corpus(&files, 0, 13, false));
+	struct h5 *h;
+	assert_int_equal(h5_open_as(&h, files.v[0], files.v[0], H5_ADD, &e), 0);
+	const struct h5_field field[] = {{"window_tokens", H5_I64, 0, true, ""}, {0}};
+	for (int64_t n = 12; n < 15; n++) {
+		assert_int_equal(h5_fields_write(h, "/", field, &n, &e), 0);
+		assert_int_equal(h5_finish(h, 0, &e), 0);
+		assert_int_equal(corpus_open(&c, &files, 0, &e), n == 13 ? 0 : -1);
+		assert_int_equal(e.code, n == 13 ? 0 : EX_DATAERR);
+		if (n == 13)
+			corpus_close(c);
+		e = (struct err){0};
+		assert_int_equal(h5_open_as(&h, files.v[0], files.v[0], H5_ADD, &e), 0);
+	}
+	assert_int_equal(h5_close(h, &e), 0);
+	strs_free(&files);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -184,6 +240,8 @@ int main(void)
 		cmocka_unit_test_setup(spans_that_lie, begin),
 		cmocka_unit_test_setup(what_is_written_is_read, begin),
 		cmocka_unit_test_setup(plain_shards, begin),
+		cmocka_unit_test_setup(windows_of_the_grid, begin),
+		cmocka_unit_test_setup(windows_that_lie, begin),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -247,7 +247,7 @@ static void gelu(void **state)
 /* ---- cross-entropy ---------------------------------------------------------------- */
 
 /* Logits whose first rows have a nonfinite loss: with NaN, with infinity, all -infinity, and with a
- * target outside of the vocabulary. */
+ * target outside of the vocabulary; some have no weight. */
 static struct mat odd_logits(int64_t rows, int64_t cols, int32_t *targets, int64_t vocab)
 {
 	static const float odd[] = {NAN, INFINITY};
@@ -255,6 +255,8 @@ static struct mat odd_logits(int64_t rows, int64_t cols, int32_t *targets, int64
 	for (int64_t i = 0; i < rows; i++) {
 		float *row = (float *)x.p + i * cols;
 		targets[i] = (int32_t)(i == 3 ? vocab : pick(0, vocab - 1));
+		if (i > 3 && pick(0, 2) == 0)
+			targets[i] = -1;
 		if (i < 2)
 			row[pick(0, vocab - 1)] = odd[i];
 		for (int64_t j = 0; i == 2 && j < cols; j++)

@@ -258,6 +258,19 @@ static void prompts(void **state)
 	refuses(&p, "{\"a\": \"cd\"}\n", "'q' is not a text");
 	p.field = "q";
 	refuses(&p, "", "expected two names");
+
+	/* with a template they are turns, or lists of turns, of which those of the prompt are context */
+	p.field = NULL;
+	p.count = COUNT_ASSISTANT;
+	p.chat_template = test_file("template", "{\"roles\": {\"user\": [\"(\", \")\"], "
+						"\"assistant\": [\">\", \".\"]}}");
+	static const char want[] = "-41 -99 -42 -63 99 46\n";
+	expect(&p, "{\"prompt\": \"b\", \"completion\": \"c\"}\n", want);
+	expect(&p, "{\"x\": [], \"prompt\": \"b\", \"completion\": \"c\"}\n", want);
+	expect(&p,
+		"{\"prompt\": [{\"role\": \"assistant\", \"content\": \"b\"}], "
+		"\"completion\": [{\"role\": \"assistant\", \"content\": \"c\"}]}\n",
+		"-63 -99 -47 -63 99 46\n");
 }
 
 static void spans(void **state)
