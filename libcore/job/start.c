@@ -163,10 +163,11 @@ static bool gives_model(const struct train_opts *o)
 static int read_config(
 	const struct train_opts *o, const char *path, struct job_base *b, struct err *e)
 {
-	struct ckpt *c;
+	struct ckpt *c = NULL;
 	struct train_opts saved;
 	const bool all = path != o->init_from;
-	if ((all ? ckpt_open : b->open_model)(&c, path, e))
+	ckpt_opener *open = all ? ckpt_open : b->open_model;
+	if (open(&c, path, e))
 		return -1;
 	int rc = state_options(c, &saved, e);
 	bool read = !rc;
