@@ -79,8 +79,8 @@ struct train_opts {
 	/* data */
 	struct strs data;
 	struct opt_given given;
-	int sampling; /* SAMPLING_EPOCH or SAMPLING_RANDOM */
-	int packing;  /* enum packing */
+	int sampling;	 /* SAMPLING_EPOCH or SAMPLING_RANDOM */
+	int packing;	 /* enum packing */
 	int empty_batch; /* enum empty_batch */
 	int64_t seed, readers, spool_limit;
 	bool data_per_rank;
