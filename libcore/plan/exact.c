@@ -134,6 +134,78 @@ double exact_work(const struct request *r, const struct layout *l, bool quickly)
 	return work;
 }
 
+/* ---- parts ---------------------------------------------------------------------------------- */
+
+static struct part_cost cost_of(const struct request *r, struct subject *s, int64_t n_micro)
+{
+	struct plan p;
+	struct step_time t;
+	plan_make_memory(&s->o, &s->m, 0, &p);
+	predict_step_time(&s->o, &s->m, &r->cluster, &t);
+	return (struct part_cost){.values = (double)(p.store.params - p.store.copies),
+		.copies = (double)p.store.copies,
+		.optimizer = (double)p.store.optimizer,
+		.activations = (double)p.micro_bytes,
+		.scratch = (double)p.scratch_bytes,
+		.micro = (t.step - t.rest) / (double)n_micro,
+		.update = t.rest};
+}
+
+/* Cores of CPUs that the ranks of a host share are as many for each. */
+static void share_cores(const struct request *r, struct cluster *c)
+{
+	int here = r->ranks / r->hosts;
+	double share = cluster_share(c, here);
+	if (!c->cores)
+		return;
+	c->flops = share * cluster_peak(c, DT_F32, false, here);
+	c->memory *= share;
+	c->cores = 0;
+}
+
+/* Of a model with `few` layers, and one with `step` more. */
+static void split_costs(
+	const struct part_cost cost[2], double few, double step, struct shared_part *out)
+{
+	const double *less = (const double *)&cost[0], *more = (const double *)&cost[1];
+	double *block = (double *)&out->block, *ends = (double *)&out->ends;
+	for (size_t i = 0; i < sizeof(*cost) / sizeof(double); i++) {
+		block[i] = (more[i] - less[i]) / step;
+		ends[i] = less[i] - few * block[i];
+	}
+}
+
+int exact_part(const struct request *r, const struct layout *l, struct shared_part *out)
+{
+	enum { FEW = 4 };
+	struct train_opts o = *r->o;
+	struct request q = *r;
+	struct layout alone = {.degree = {1, 1, 1, l->degree[AXIS_CP], l->degree[AXIS_TP]},
+		.reshard = RESHARD_YES,
+		.schedule = SCHEDULE_1F1B,
+		.stages = 1,
+		.micro_batch = l->micro_batch,
+		.recompute = l->recompute,
+		.n_micro = min64(2, l->n_micro)};
+	int64_t every = o.recompute_every <= r->m->c.layers ? o.recompute_every : 1;
+	int64_t step = every * (every % 2 ? 2 : 1);
+	struct part_cost cost[2];
+	struct subject s;
+	struct err e = {0};
+	o.batch = alone.n_micro * alone.micro_batch;
+	q.o = &o;
+	q.ranks = mesh_ranks(alone.degree);
+	share_cores(r, &q.cluster);
+	for (int i = 0; i < 2; i++) {
+		if (open_subject(&q, &alone, FEW + i * step, &s, &e))
+			return -1;
+		cost[i] = cost_of(&q, &s, alone.n_micro);
+		close_subject(&q, &s);
+	}
+	split_costs(cost, FEW, (double)step, out);
+	return 0;
+}
+
 /* ---- plans ---------------------------------------------------------------------------------- */
 
 /* The axis of a group by the first name in it: "fsdp*cp" is fsdp's. */

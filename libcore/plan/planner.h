@@ -12,7 +12,7 @@
 #include "plan/plan.h"
 #include "plan/trainers.h"
 
-/* ---- estimate.c: memory and time of a layout, by formulas ------------------------------- */
+/* ---- estimate.c: memory and time of a layout of other trainers, by formulas -------------- */
 
 /* Shapes of a decoder. */
 struct shape {
@@ -130,7 +130,7 @@ struct request {
 
 /* How the memory and the time of a layout are known. */
 enum planned {
-	BY_FORMULAS,
+	BY_FORMULAS, /* of pt: a bound, and the layout needs and takes at least as much */
 	BY_FEWER_LAYERS, /* by the code that trains, extrapolated from models of fewer layers */
 	BY_WHOLE_PLAN /* by the code that trains */
 };
@@ -141,13 +141,14 @@ struct choice {
 	struct times times;
 	enum planned planned;
 	bool dropped; /* needs more memory than there is, or is refused */
-	double estimated_bytes, estimated_step; /* by the formulas */
+	double least_bytes, least_step; /* by the formulas */
 };
 
 struct search {
 	struct choice *best; /* [n], fastest first */
 	int64_t n;
 	int64_t enumerated, fitting, refused, planned; /* counts */
+	bool proved; /* the bounds of all others are above the times that are listed */
 	int64_t extrapolated; /* of those planned, by fewer layers and not whole, too */
 	/* The largest error of an extrapolated step time and memory, where both were planned; < 0: they
 	 * never were. */
@@ -175,6 +176,32 @@ bool exact_accepts(const struct request *r, const struct layout *l);
 bool exact_fits(const struct request *r, const struct memory *m);
 /* The work of such a plan, in passes through blocks and their messages: 30,000 take a second. */
 double exact_work(const struct request *r, const struct layout *l, bool quickly);
+
+/* What layouts have in common: a model on ranks that divide its tensors and sequences only, and have all else
+ * of it alone. Of a block, or of the embedding, the head and what there is once. */
+struct part_cost {
+	double values, copies; /* bytes of fp32 parameters, and of those in 16 bits */
+	double optimizer, activations, scratch; /* bytes */
+	double micro, update; /* seconds of a micro-batch, and after the last one */
+};
+struct shared_part {
+	struct part_cost block, ends;
+};
+/* Of the layout's ranks of tp and cp, its micro-batch and its recomputation. -1: pt-train refuses them. */
+int exact_part(const struct request *r, const struct layout *l, struct shared_part *out);
+
+/* ---- bounds.c: what a layout of pt needs and takes at least ---------------------------------- */
+
+/* The parts that were planned. */
+struct bounds {
+	const struct request *r;
+	struct known_part *known; /* [room], a hash table */
+	int64_t n, room;
+};
+
+/* Sets c->memory and c->times for c->l. Within the limit of memory, the bound of the time; above, no time. */
+void bounds_of(struct bounds *b, struct choice *c);
+void bounds_free(struct bounds *b);
 
 /* ---- explain.c: what to do, in which order, and why ---------------------------------------- */
 

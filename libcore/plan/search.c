@@ -1,20 +1,18 @@
-/* The search: all layouts by estimate, then the best ones by the code that trains. */
+/* The search: all layouts by formulas, and those of pt that could be the fastest by the code that trains. */
 #include "plan/planner.h"
 
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
-/* An estimate may be this much above the limit: the plan itself decides. */
-#define TOLERANCE 1.8
-
 /* A heap of the fastest layouts, the slowest one first. */
 struct filter {
 	const struct request *r;
 	struct shape shape;
 	struct practice practice;
+	struct bounds bounds; /* of pt */
 	struct search *s;
-	double peak, limit; /* bytes; 0: none */
+	double peak;
 	int64_t room;
 };
 
@@ -59,15 +57,21 @@ static void consider(void *with, const struct layout *l)
 	if (!trainer_allows(f->r->trainer, f->r->m, l))
 		return;
 	s->enumerated++;
-	estimate_memory(&f->shape, l, &f->practice, &c.memory);
-	estimate_time(&f->shape, l, &f->r->cluster, &f->practice, f->peak, &c.times);
-	c.estimated_bytes = c.memory.total;
-	c.estimated_step = c.times.step;
+	if (f->r->trainer == BY_PT) {
+		bounds_of(&f->bounds, &c);
+	} else {
+		estimate_memory(&f->shape, l, &f->practice, &c.memory);
+		estimate_time(&f->shape, l, &f->r->cluster, &f->practice, f->peak,
+			&c.times);
+	}
+	c.least_bytes = c.memory.total;
+	c.least_step = c.times.step;
 	if (!s->least.memory.total || c.memory.total < s->least.memory.total)
 		s->least = c;
-	s->fitting += !f->r->limit || c.memory.total <= (double)f->r->limit;
-	if (!f->limit || c.memory.total <= f->limit)
-		keep(f, &c);
+	if (!exact_fits(f->r, &c.memory))
+		return;
+	s->fitting++;
+	keep(f, &c);
 }
 
 static int by_step(const void *a, const void *b)
@@ -78,17 +82,11 @@ static int by_step(const void *a, const void *b)
 
 /* ---- plans ------------------------------------------------------------------------------ */
 
-/* Is there time for a further plan? Of layouts that are too large by the estimate, only a part of it is
- * spent; and a few are planned although that takes longer. `share`: of the time of a search. */
-static bool has_time(
-	const struct request *r, double work, double share, bool small, int64_t found)
+/* Is there time for a further plan? A few are made although that takes longer. `share`: of the time of a search. */
+static bool has_time(const struct request *r, double work, double share, int64_t found)
 {
 	enum { MOST_WORK = 45000, FEW = 3, WORK_OF_FEW = 85000 };
-	if (r->exact >= 0)
-		return true;
-	return work <= share * (!small		     ? MOST_WORK / 4
-				       : found < FEW ? WORK_OF_FEW
-						     : MOST_WORK);
+	return r->exact >= 0 || work <= share * (found < FEW ? WORK_OF_FEW : MOST_WORK);
 }
 
 static void plan_one(const struct request *r, struct search *s, struct choice *c)
@@ -134,31 +132,59 @@ static void plan_first(const struct request *r, struct search *s)
 	}
 }
 
-/* Plans layouts in the order of their estimated times until enough of them fit. Those that do not, or
- * that pt-train refuses, are removed; of the others, those that fit by the estimate follow. */
-static void plan_best(const struct request *r, double share, struct search *s)
+/* Into the `n` smallest of at most `room` numbers, in ascending order. */
+static void insert(double *x, int64_t n, int64_t room, double value)
 {
+	int64_t i = min64(n, room - 1);
+	if (n == room && value >= x[i])
+		return;
+	for (; i > 0 && x[i - 1] > value; i--)
+		x[i] = x[i - 1];
+	x[i] = value;
+}
+
+/* Plans layouts in the order of their bounds until enough of them fit, or all others are bound to be slower than
+ * those that are listed. Those that do not fit, or that pt-train refuses, are removed. */
+static void plan_all(const struct filter *f, double share)
+{
+	const struct request *r = f->r;
+	struct search *s = f->s;
 	enum { MOST = 100 }; /* of a search without --exact */
 	int64_t most = r->exact > 0 ? r->exact : r->exact < 0 ? MOST : s->n, found = 0;
-	double work = 0;
+	double work = 0, *fastest = xcalloc((size_t)r->show, sizeof(*fastest));
+	s->proved = s->n < f->room;
 	for (int64_t i = 0; i < s->n; i++) {
 		struct choice *c = &s->best[i];
-		bool small = exact_fits(r, &c->memory);
 		double more = exact_work(r, &c->l, r->exact < 0);
-		c->dropped = !small;
-		if (found >= most || !has_time(r, work + more, share, small, found))
-			continue;
-		plan_one(r, s, c);
-		found += !c->dropped;
-		work += more;
-	}
-	qsort(s->best, (size_t)s->n, sizeof(*s->best), by_kind);
-	int64_t n = found;
-	for (int64_t i = found; i < s->n && !s->best[i].dropped; i++)
-		if (r->exact >= 0 || n < r->show) {
-			if (exact_accepts(r, &s->best[i].l))
-				s->best[n++] = s->best[i];
+		if (r->exact < 0 && found >= r->show &&
+			c->least_step >= fastest[r->show - 1]) {
+			s->proved = true;
+			break;
 		}
+		if (found >= most || !has_time(r, work + more, share, found)) {
+			s->proved = false;
+			continue;
+		}
+		plan_one(r, s, c);
+		work += more;
+		if (!c->dropped)
+			insert(fastest, min64(found++, r->show), r->show, c->times.step);
+	}
+	free(fastest);
+}
+
+static void plan_best(const struct filter *f, double share)
+{
+	const struct request *r = f->r;
+	struct search *s = f->s;
+	plan_all(f, share);
+	qsort(s->best, (size_t)s->n, sizeof(*s->best), by_kind);
+	int64_t n = 0;
+	for (int64_t i = 0; i < s->n && !s->best[i].dropped; i++)
+		if (s->best[i].planned != BY_FORMULAS ||
+			((r->exact >= 0 || n < r->show) &&
+				exact_accepts(r, &s->best[i].l)))
+			s->best[n++] = s->best[i];
 	s->n = n;
 	plan_first(r, s);
 }
@@ -194,7 +220,7 @@ static void search_space(struct filter *f, const struct resort *x, double share)
 	candidates(&space, consider, f);
 	qsort(s->best, (size_t)s->n, sizeof(*s->best), by_step);
 	if (r->trainer == BY_PT)
-		plan_best(r, share, s);
+		plan_best(f, share);
 }
 
 /* A setting that was given is not changed; and a CPU offloads to a folder, which must be given. */
@@ -213,9 +239,7 @@ static struct filter filter_of(const struct request *r, struct search *s)
 {
 	struct filter f = {.r = r, .s = s};
 	f.room = r->exact ? max64(r->show, r->exact) + (1 << 15) : 1 << 20;
-	f.limit = r->trainer != BY_PT ? (double)r->limit
-		  : r->exact	      ? TOLERANCE * (double)r->limit
-				      : 0;
+	f.bounds.r = r;
 	practice_of(r->trainer, r->o, &f.practice);
 	f.peak = cluster_peak(&r->cluster, options_gemm_dtype(r->o),
 		r->o->numerics == NUMERICS_EXACT,
@@ -238,6 +262,7 @@ int search_run(const struct request *r, struct search *s, struct err *e)
 		found && !s->n && r->trainer == BY_PT && i < ARRAY_LEN(resorts); i++)
 		if (may_resort(r, &resorts[i]))
 			search_space(&f, &resorts[i], 0.3);
+	bounds_free(&f.bounds);
 	s->seconds = clock_seconds() - began;
 	if (!found)
 		return err_set(e, EX_USAGE,

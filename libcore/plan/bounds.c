@@ -1,0 +1,203 @@
+/*
+ * Bounds: bytes that a layout of pt needs at least, and seconds that a step takes at least. What layouts have in
+ * common is planned once by the code that trains (exact_part()): blocks on ranks that divide tensors and
+ * sequences. The bounds follow from it by counting: shards of state, activations in flight, the work of the
+ * busiest stage and the bubble, and bytes over the bandwidths of links. So a search need not plan what is bound to
+ * be slower than what it has found.
+ */
+#include "plan/planner.h"
+
+#include <math.h>
+#include <stdlib.h>
+
+#include "engine/layout.h"
+#include "parallel/schedule.h"
+
+struct known_part {
+	int64_t key; /* 0: unused */
+	bool refused;
+	struct shared_part part;
+};
+
+/* ---- parts ---------------------------------------------------------------------------------- */
+
+static int64_t key_of(const struct layout *l)
+{
+	int64_t key = l->degree[AXIS_TP];
+	key = key << 7 | l->degree[AXIS_CP];
+	key = key << 32 | (uint32_t)l->micro_batch;
+	return (key << 2 | l->recompute) << 1 | (l->n_micro > 1);
+}
+
+/* The place of a key, or of the first unused one behind where it would be. */
+static struct known_part *place_of(struct known_part *table, int64_t room, int64_t key)
+{
+	uint64_t i = (uint64_t)key * 0x9e3779b97f4a7c15u >> 32;
+	while (table[i & (uint64_t)(room - 1)].key && table[i & (uint64_t)(room - 1)].key != key)
+		i++;
+	return &table[i & (uint64_t)(room - 1)];
+}
+
+static void make_room(struct bounds *b)
+{
+	int64_t room = b->room ? 2 * b->room : 256;
+	struct known_part *more = xcalloc((size_t)room, sizeof(*more));
+	for (int64_t i = 0; i < b->room; i++)
+		if (b->known[i].key)
+			*place_of(more, room, b->known[i].key) = b->known[i];
+	free(b->known);
+	b->known = more;
+	b->room = room;
+}
+
+/* NULL: pt-train refuses it, and will say why. */
+static const struct shared_part *part_of(struct bounds *b, const struct layout *l)
+{
+	int64_t key = key_of(l);
+	if (2 * b->n >= b->room)
+		make_room(b);
+	struct known_part *k = place_of(b->known, b->room, key);
+	if (!k->key) {
+		k->key = key;
+		k->refused = exact_part(b->r, l, &k->part) != 0;
+		b->n++;
+	}
+	return k->refused ? NULL : &k->part;
+}
+
+void bounds_free(struct bounds *b)
+{
+	free(b->known);
+	*b = (struct bounds){.r = NULL};
+}
+
+/* ---- memory --------------------------------------------------------------------------------- */
+
+/* The ranks that share parameters: those of context parallelism have the same ones, too. */
+static int shards_of(const struct layout *l)
+{
+	return l->zero ? l->degree[AXIS_FSDP] * l->degree[AXIS_CP] : 1;
+}
+
+/* Of `n` blocks and `ends` of all else. */
+static struct part_cost sum_of(const struct shared_part *p, double n, double ends)
+{
+	return (struct part_cost){.values = n * p->block.values + ends * p->ends.values,
+		.copies = n * p->block.copies + ends * p->ends.copies,
+		.optimizer = n * p->block.optimizer + ends * p->ends.optimizer,
+		.update = n * p->block.update + ends * p->ends.update};
+}
+
+/* Parameters, gradients and the optimizer's state. Gradients of several micro-batches are int64. */
+static void state_bytes(const struct layout *l, const struct shared_part *p, double blocks,
+	double ends, struct memory *o)
+{
+	const struct part_cost all = sum_of(p, blocks, ends);
+	const enum offload kind = (enum offload)l->offload;
+	double shards = shards_of(l), sums = l->n_micro > 1 ? 2 : 1;
+	bool keeps = l->reshard == RESHARD_NO && l->zero == 3;
+	*o = (struct memory){.optimizer = all.optimizer / shards};
+	o->params = l->zero == 3 ? all.values / shards : all.values;
+	if (shards <= 1)
+		o->params += all.copies;
+	else if (l->zero < 3)
+		o->params += all.values / shards; /* for the update */
+	o->gathered = keeps ? all.copies : 0;
+	o->grads = l->zero >= 2 ? sums * all.values / shards : sums * all.values;
+	if (kind != OFFLOAD_NONE)
+		o->optimizer = 0;
+	if (offloads_grads(kind))
+		o->grads = 0;
+	if (offloads_params(kind))
+		o->params = 0;
+}
+
+/* Micro-batches that a rank of the pipeline keeps at a time, in its stages. */
+static double in_flight(const struct layout *l, int rank)
+{
+	double left = l->degree[AXIS_PP] - 1 - rank, v = l->stages, n = (double)l->n_micro;
+	double interleaved = (2 * left + (v - 1) * l->degree[AXIS_PP] + 1) / v;
+	return l->schedule == SCHEDULE_GPIPE
+		       ? n
+		       : fmin(n, l->stages > 1 ? interleaved : left + 1);
+}
+
+/* The blocks of a rank of the pipeline: those of equal stages, rounded down. */
+static double blocks_of(const struct request *r, const struct layout *l)
+{
+	int64_t stages = (int64_t)l->degree[AXIS_PP] * l->stages;
+	return (double)(r->m->c.layers / stages * l->stages);
+}
+
+static void memory_bound(const struct request *r, const struct layout *l,
+	const struct shared_part *p, struct memory *o)
+{
+	int pp = l->degree[AXIS_PP];
+	double mean = (double)r->m->c.layers / pp;
+	state_bytes(l, p, mean, 1.0 / pp, o);
+	o->activations = in_flight(l, 0) * blocks_of(r, l) * p->block.activations;
+	if (pp == 1) {
+		o->activations += p->ends.activations;
+		o->scratch = p->ends.scratch;
+	}
+	o->other = r->o->device == DEVICE_CUDA ? DEVICE_WORK_BYTES : 0;
+	o->total = o->params + o->grads + o->gathered + o->optimizer + o->activations +
+		   o->scratch + o->other;
+}
+
+/* ---- time ----------------------------------------------------------------------------------- */
+
+/* The pipeline waits for this many of its micro-batches' times; zb-h1, which fills it with the gradients of weights,
+ * for a third. */
+static double bubble_of(const struct layout *l)
+{
+	double waits = (l->degree[AXIS_PP] - 1) / (double)l->stages;
+	return l->schedule == SCHEDULE_ZB_H1 ? waits / 3 : waits;
+}
+
+/* Seconds in which each rank gathers n bytes from the others of its group, or sends as many to sum them: within
+ * hosts each rank's part, and between hosts what the ranks of a host share. */
+static double group_seconds(
+	const struct request *r, double ranks, double stride, double n)
+{
+	const struct simulated_links *links = &r->cluster.links;
+	double here = fmax(1, fmin(ranks, links->host_ranks / stride)), hosts = ranks / here;
+	return fmax(n * (here - 1) / here / links->link[LINK_HOST].bytes_per_second,
+		n / here * (hosts - 1) / hosts / links->link[LINK_NETWORK].bytes_per_second);
+}
+
+static void time_bound(const struct request *r, const struct layout *l,
+	const struct shared_part *p, struct times *o)
+{
+	int pp = l->degree[AXIS_PP];
+	double n = (double)l->n_micro, tp = l->degree[AXIS_TP];
+	double shards = l->degree[AXIS_FSDP] * l->degree[AXIS_CP], dp = l->degree[AXIS_DP];
+	double mean = (double)r->m->c.layers / pp;
+	const struct part_cost all = sum_of(p, mean, 1.0 / pp);
+	double micro = mean * p->block.micro + (pp == 1 ? p->ends.micro : 0);
+	double gather = group_seconds(r, shards, tp, (double)dtype_bytes(options_gemm_dtype(r->o)) / 4 * all.values);
+	double sum = group_seconds(r, l->zero && shards > 1 ? shards : shards * dp, tp, all.values);
+	double moved = 0, last = 0;
+	if (l->zero == 3)
+		moved += gather * (l->reshard == RESHARD_NO ? 1 : 2);
+	if (l->zero >= 2)
+		moved += sum;
+	else
+		last = fmax(0, sum - micro);
+	if (l->zero == 1 || l->zero == 2)
+		last += group_seconds(r, shards, tp, all.values);
+	*o = (struct times){.rest = all.update / shards_of(l) + last};
+	o->computation = n * micro + all.update / shards_of(l);
+	o->exposed = fmax(0, n * (moved - micro)) + last;
+	o->bubble = bubble_of(l) * micro;
+	o->step = o->computation + o->exposed + o->bubble;
+}
+
+void bounds_of(struct bounds *b, struct choice *c)
+{
+	const struct shared_part *p = part_of(b, &c->l);
+	if (!p)
+		return;
+	memory_bound(b->r, &c->l, p, &c->memory);
+	time_bound(b->r, &c->l, p, &c->times);
+}
