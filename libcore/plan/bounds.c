@@ -26,14 +26,15 @@ static int64_t key_of(const struct layout *l)
 	int64_t key = l->degree[AXIS_TP];
 	key = key << 7 | l->degree[AXIS_CP];
 	key = key << 32 | (uint32_t)l->micro_batch;
-	return (key << 2 | l->recompute) << 1 | (l->n_micro > 1);
+	return key << 2 | l->recompute;
 }
 
 /* The place of a key, or of the first unused one behind where it would be. */
 static struct known_part *place_of(struct known_part *table, int64_t room, int64_t key)
 {
 	uint64_t i = (uint64_t)key * 0x9e3779b97f4a7c15u >> 32;
-	while (table[i & (uint64_t)(room - 1)].key && table[i & (uint64_t)(room - 1)].key != key)
+	while (table[i & (uint64_t)(room - 1)].key &&
+		table[i & (uint64_t)(room - 1)].key != key)
 		i++;
 	return &table[i & (uint64_t)(room - 1)];
 }
@@ -67,8 +68,46 @@ static const struct shared_part *part_of(struct bounds *b, const struct layout *
 
 void bounds_free(struct bounds *b)
 {
+	for (int64_t i = 0; b->split && i <= b->r->m->c.layers; i++)
+		free(b->split[i]);
+	free(b->split);
 	free(b->known);
 	*b = (struct bounds){.r = NULL};
+}
+
+/* ---- stages --------------------------------------------------------------------------------- */
+
+/* A layout, and what it is made of. */
+struct bound {
+	const struct request *r;
+	const struct layout *l;
+	const struct shared_part *p;
+	const int *first; /* the first layer of each stage */
+};
+
+static const int *split_of(struct bounds *b, const struct layout *l)
+{
+	int stages = l->degree[AXIS_PP] * l->stages;
+	if (!b->split)
+		b->split = xcalloc((size_t)b->r->m->c.layers + 1, sizeof(*b->split));
+	if (!b->split[stages])
+		b->split[stages] =
+			layout_split(b->r->m, stages, b->r->o->pp_split == SPLIT_EVEN);
+	return b->split[stages];
+}
+
+/* The blocks of a rank of the pipeline. */
+static double blocks_of(const struct bound *x, int rank)
+{
+	int n = 0, pp = x->l->degree[AXIS_PP];
+	for (int i = rank; i < pp * x->l->stages; i += pp)
+		n += x->first[i + 1] - x->first[i];
+	return n;
+}
+
+static bool is_last(const struct bound *x, int rank)
+{
+	return rank == x->l->degree[AXIS_PP] - 1;
 }
 
 /* ---- memory --------------------------------------------------------------------------------- */
@@ -89,8 +128,8 @@ static struct part_cost sum_of(const struct shared_part *p, double n, double end
 }
 
 /* Parameters, gradients and the optimizer's state. Gradients of several micro-batches are int64. */
-static void state_bytes(const struct layout *l, const struct shared_part *p, double blocks,
-	double ends, struct memory *o)
+static void state_bytes(const struct layout *l, const struct shared_part *p,
+	double blocks, double ends, struct memory *o)
 {
 	const struct part_cost all = sum_of(p, blocks, ends);
 	const enum offload kind = (enum offload)l->offload;
@@ -115,44 +154,80 @@ static void state_bytes(const struct layout *l, const struct shared_part *p, dou
 /* Micro-batches that a rank of the pipeline keeps at a time, in its stages. */
 static double in_flight(const struct layout *l, int rank)
 {
-	double left = l->degree[AXIS_PP] - 1 - rank, v = l->stages, n = (double)l->n_micro;
+	double left = l->degree[AXIS_PP] - 1 - rank, v = l->stages,
+	       n = (double)l->n_micro;
 	double interleaved = (2 * left + (v - 1) * l->degree[AXIS_PP] + 1) / v;
 	return l->schedule == SCHEDULE_GPIPE
 		       ? n
 		       : fmin(n, l->stages > 1 ? interleaved : left + 1);
 }
 
-/* The blocks of a rank of the pipeline: those of equal stages, rounded down. */
-static double blocks_of(const struct request *r, const struct layout *l)
+/* The part of all that is not blocks: the embedding is on the first rank, and the head on the last. */
+static double ends_of(const struct bound *x, int rank)
 {
-	int64_t stages = (int64_t)l->degree[AXIS_PP] * l->stages;
-	return (double)(r->m->c.layers / stages * l->stages);
+	if (x->l->degree[AXIS_PP] == 1)
+		return 1;
+	return rank && !is_last(x, rank) ? 0 : x->r->m->tie ? 1 : 0.5;
 }
 
-static void memory_bound(const struct request *r, const struct layout *l,
-	const struct shared_part *p, struct memory *o)
+static void rank_memory(const struct bound *x, int rank, struct memory *o)
 {
-	int pp = l->degree[AXIS_PP];
-	double mean = (double)r->m->c.layers / pp;
-	state_bytes(l, p, mean, 1.0 / pp, o);
-	o->activations = in_flight(l, 0) * blocks_of(r, l) * p->block.activations;
-	if (pp == 1) {
+	const struct shared_part *p = x->p;
+	double blocks = blocks_of(x, rank);
+	state_bytes(x->l, p, blocks, ends_of(x, rank), o);
+	o->activations = in_flight(x->l, rank) * blocks * p->block.activations;
+	if (!rank)
 		o->activations += p->ends.activations;
+	if (is_last(x, rank))
 		o->scratch = p->ends.scratch;
-	}
-	o->other = r->o->device == DEVICE_CUDA ? DEVICE_WORK_BYTES : 0;
+	o->other = x->r->o->device == DEVICE_CUDA ? DEVICE_WORK_BYTES : 0;
 	o->total = o->params + o->grads + o->gathered + o->optimizer + o->activations +
 		   o->scratch + o->other;
 }
 
+static void memory_bound(const struct bound *x, struct memory *most)
+{
+	*most = (struct memory){.total = 0};
+	for (int i = 0; i < x->l->degree[AXIS_PP]; i++) {
+		struct memory m;
+		rank_memory(x, i, &m);
+		if (m.total > most->total)
+			*most = m;
+	}
+}
+
 /* ---- time ----------------------------------------------------------------------------------- */
 
-/* The pipeline waits for this many of its micro-batches' times; zb-h1, which fills it with the gradients of weights,
- * for a third. */
-static double bubble_of(const struct layout *l)
+static double micro_seconds(const struct bound *x, int rank)
 {
-	double waits = (l->degree[AXIS_PP] - 1) / (double)l->stages;
-	return l->schedule == SCHEDULE_ZB_H1 ? waits / 3 : waits;
+	const struct part_cost *block = &x->p->block, *ends = &x->p->ends;
+	bool one = x->l->n_micro == 1;
+	return blocks_of(x, rank) * (one ? block->alone : block->micro) +
+	       (is_last(x, rank) ? (one ? ends->alone : ends->micro) : 0);
+}
+
+/* Of the rank of the pipeline that is busy longest with what it computes and waits for: the ranks before it, in both
+ * directions; and those behind it, unless it computes as many micro-batches as it may keep. zb-h1 fills two thirds
+ * of this with the gradients of weights. */
+static double pipeline_seconds(const struct bound *x, double *busiest)
+{
+	const struct layout *l = x->l;
+	int pp = l->degree[AXIS_PP];
+	double behind = 0, before = 0, most = 0,
+	       fills = l->schedule == SCHEDULE_ZB_H1 ? 3 : 1;
+	*busiest = 0;
+	for (int i = 0; i < pp; i++)
+		before += micro_seconds(x, i);
+	for (int i = pp - 1; i >= 0; i--) {
+		double micro = micro_seconds(x, i);
+		before -= micro;
+		double waits = before + fmax(0, 2 * behind - (pp - 1 - i) * micro);
+		most = fmax(
+			most, (double)l->n_micro * micro + waits / (l->stages * fills));
+		*busiest = fmax(*busiest, micro);
+		behind += micro;
+	}
+	return most;
 }
 
 /* Seconds in which each rank gathers n bytes from the others of its group, or sends as many to sum them: within
@@ -161,43 +236,50 @@ static double group_seconds(
 	const struct request *r, double ranks, double stride, double n)
 {
 	const struct simulated_links *links = &r->cluster.links;
-	double here = fmax(1, fmin(ranks, links->host_ranks / stride)), hosts = ranks / here;
+	double here = fmax(1, fmin(ranks, links->host_ranks / stride)),
+	       hosts = ranks / here;
 	return fmax(n * (here - 1) / here / links->link[LINK_HOST].bytes_per_second,
-		n / here * (hosts - 1) / hosts / links->link[LINK_NETWORK].bytes_per_second);
+		n / here * (hosts - 1) / hosts /
+			links->link[LINK_NETWORK].bytes_per_second);
 }
 
-static void time_bound(const struct request *r, const struct layout *l,
-	const struct shared_part *p, struct times *o)
+static void time_bound(const struct bound *x, struct times *o)
 {
-	int pp = l->degree[AXIS_PP];
-	double n = (double)l->n_micro, tp = l->degree[AXIS_TP];
-	double shards = l->degree[AXIS_FSDP] * l->degree[AXIS_CP], dp = l->degree[AXIS_DP];
-	double mean = (double)r->m->c.layers / pp;
-	const struct part_cost all = sum_of(p, mean, 1.0 / pp);
-	double micro = mean * p->block.micro + (pp == 1 ? p->ends.micro : 0);
-	double gather = group_seconds(r, shards, tp, (double)dtype_bytes(options_gemm_dtype(r->o)) / 4 * all.values);
-	double sum = group_seconds(r, l->zero && shards > 1 ? shards : shards * dp, tp, all.values);
+	const struct request *r = x->r;
+	const struct layout *l = x->l;
+	double n = (double)l->n_micro, tp = l->degree[AXIS_TP], cp = l->degree[AXIS_CP];
+	double shards = l->degree[AXIS_FSDP] * cp, dp = l->degree[AXIS_DP], micro;
+	double pipeline = pipeline_seconds(x, &micro);
+	const struct part_cost all = sum_of(x->p,
+		(double)r->m->c.layers / l->degree[AXIS_PP], 1.0 / l->degree[AXIS_PP]);
+	double type = (double)dtype_bytes(options_gemm_dtype(r->o)) / sizeof(float);
+	double gather = group_seconds(r, shards, tp, type * all.values);
+	double sum = group_seconds(
+		r, l->zero && shards > 1 ? shards : shards * dp, tp, all.values);
 	double moved = 0, last = 0;
 	if (l->zero == 3)
 		moved += gather * (l->reshard == RESHARD_NO ? 1 : 2);
 	if (l->zero >= 2)
 		moved += sum;
 	else
-		last = fmax(0, sum - micro);
+		last = fmax(0,
+			sum - micro - (n > 1 ? 0 : group_seconds(r, cp, tp, all.values)));
 	if (l->zero == 1 || l->zero == 2)
 		last += group_seconds(r, shards, tp, all.values);
-	*o = (struct times){.rest = all.update / shards_of(l) + last};
-	o->computation = n * micro + all.update / shards_of(l);
+	double update = all.update / shards_of(l);
+	*o = (struct times){.rest = update + last};
+	o->computation = n * micro + update;
 	o->exposed = fmax(0, n * (moved - micro)) + last;
-	o->bubble = bubble_of(l) * micro;
+	o->bubble = pipeline - n * micro;
 	o->step = o->computation + o->exposed + o->bubble;
 }
 
 void bounds_of(struct bounds *b, struct choice *c)
 {
 	const struct shared_part *p = part_of(b, &c->l);
+	const struct bound x = {b->r, &c->l, p, split_of(b, &c->l)};
 	if (!p)
 		return;
-	memory_bound(b->r, &c->l, p, &c->memory);
-	time_bound(b->r, &c->l, p, &c->times);
+	memory_bound(&x, &c->memory);
+	time_bound(&x, &c->times);
 }

@@ -136,19 +136,23 @@ double exact_work(const struct request *r, const struct layout *l, bool quickly)
 
 /* ---- parts ---------------------------------------------------------------------------------- */
 
-static struct part_cost cost_of(const struct request *r, struct subject *s, int64_t n_micro)
+/* Of a step of one micro-batch, and what a second one adds. */
+static struct part_cost cost_of(const struct request *r, struct subject *s)
 {
 	struct plan p;
-	struct step_time t;
+	struct step_time one, two;
 	plan_make_memory(&s->o, &s->m, 0, &p);
-	predict_step_time(&s->o, &s->m, &r->cluster, &t);
+	predict_step_time(&s->o, &s->m, &r->cluster, &one);
+	s->o.batch *= 2;
+	predict_step_time(&s->o, &s->m, &r->cluster, &two);
 	return (struct part_cost){.values = (double)(p.store.params - p.store.copies),
 		.copies = (double)p.store.copies,
 		.optimizer = (double)p.store.optimizer,
 		.activations = (double)p.micro_bytes,
 		.scratch = (double)p.scratch_bytes,
-		.micro = (t.step - t.rest) / (double)n_micro,
-		.update = t.rest};
+		.alone = one.step - one.rest,
+		.micro = two.step - two.rest - (one.step - one.rest),
+		.update = one.rest};
 }
 
 /* Cores of CPUs that the ranks of a host share are as many for each. */
@@ -177,32 +181,35 @@ static void split_costs(
 
 int exact_part(const struct request *r, const struct layout *l, struct shared_part *out)
 {
-	enum { FEW = 4 };
 	struct train_opts o = *r->o;
 	struct request q = *r;
-	struct layout alone = {.degree = {1, 1, 1, l->degree[AXIS_CP], l->degree[AXIS_TP]},
+	struct layout alone = {
+		.degree = {1, 1, 1, l->degree[AXIS_CP], l->degree[AXIS_TP]},
 		.reshard = RESHARD_YES,
 		.schedule = SCHEDULE_1F1B,
 		.stages = 1,
 		.micro_batch = l->micro_batch,
 		.recompute = l->recompute,
-		.n_micro = min64(2, l->n_micro)};
+		.n_micro = 1};
+	int64_t few = o.dtype == PRECISION_FLOAT8
+			      ? 4
+			      : 2; /* the first and the last one are not in float8 */
 	int64_t every = o.recompute_every <= r->m->c.layers ? o.recompute_every : 1;
 	int64_t step = every * (every % 2 ? 2 : 1);
 	struct part_cost cost[2];
 	struct subject s;
 	struct err e = {0};
-	o.batch = alone.n_micro * alone.micro_batch;
+	o.batch = alone.micro_batch;
 	q.o = &o;
 	q.ranks = mesh_ranks(alone.degree);
 	share_cores(r, &q.cluster);
 	for (int i = 0; i < 2; i++) {
-		if (open_subject(&q, &alone, FEW + i * step, &s, &e))
+		if (open_subject(&q, &alone, few + i * step, &s, &e))
 			return -1;
-		cost[i] = cost_of(&q, &s, alone.n_micro);
+		cost[i] = cost_of(&q, &s);
 		close_subject(&q, &s);
 	}
-	split_costs(cost, FEW, (double)step, out);
+	split_costs(cost, (double)few, (double)step, out);
 	return 0;
 }
 

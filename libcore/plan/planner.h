@@ -182,7 +182,9 @@ double exact_work(const struct request *r, const struct layout *l, bool quickly)
 struct part_cost {
 	double values, copies; /* bytes of fp32 parameters, and of those in 16 bits */
 	double optimizer, activations, scratch; /* bytes */
-	double micro, update; /* seconds of a micro-batch, and after the last one */
+	double alone,
+		micro; /* seconds of the only micro-batch of a step, and of a further one */
+	double update; /* seconds after the last one */
 };
 struct shared_part {
 	struct part_cost block, ends;
@@ -197,6 +199,7 @@ struct bounds {
 	const struct request *r;
 	struct known_part *known; /* [room], a hash table */
 	int64_t n, room;
+	int **split; /* [layers + 1]: layout_split() of so many stages, or NULL */
 };
 
 /* Sets c->memory and c->times for c->l. Within the limit of memory, the bound of the time; above, no time. */

@@ -203,7 +203,7 @@ static json_t *json_choice(
 	put_real(o, "step_low", t->step * time_of(r, c).low);
 	put_real(o, "step_high", t->step * time_of(r, c).high);
 	put_real(o, "least_step", c->least_step);
-	put_real(o, "estimated_memory", c->least_bytes);
+	put_real(o, "least_memory", c->least_bytes);
 	json_object_set_new(o, "memory", memory);
 	json_object_set_new(o, "communication", alone);
 	json_object_set_new(o, "layout", json_layout(&c->l));

@@ -61,8 +61,8 @@ static void consider(void *with, const struct layout *l)
 		bounds_of(&f->bounds, &c);
 	} else {
 		estimate_memory(&f->shape, l, &f->practice, &c.memory);
-		estimate_time(&f->shape, l, &f->r->cluster, &f->practice, f->peak,
-			&c.times);
+		estimate_time(
+			&f->shape, l, &f->r->cluster, &f->practice, f->peak, &c.times);
 	}
 	c.least_bytes = c.memory.total;
 	c.least_step = c.times.step;
