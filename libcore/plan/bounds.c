@@ -141,8 +141,9 @@ static void state_bytes(const struct layout *l, const struct shared_part *p,
 		o->params += all.copies;
 	else if (l->zero < 3)
 		o->params += all.values / shards; /* for the update */
-	o->gathered = keeps ? all.copies : 0;
-	o->grads = l->zero >= 2 ? sums * all.values / shards : sums * all.values;
+	o->gathered = l->zero < 3 ? 0 : keeps ? all.copies : 2 * p->block.copies;
+	o->grads = l->zero >= 2 ? sums * all.values / shards + 2 * p->block.values
+				: sums * all.values;
 	if (kind != OFFLOAD_NONE)
 		o->optimizer = 0;
 	if (offloads_grads(kind))
@@ -176,8 +177,7 @@ static void rank_memory(const struct bound *x, int rank, struct memory *o)
 	double blocks = blocks_of(x, rank);
 	state_bytes(x->l, p, blocks, ends_of(x, rank), o);
 	o->activations = in_flight(x->l, rank) * blocks * p->block.activations;
-	if (!rank)
-		o->activations += p->ends.activations;
+	o->activations += p->ends.activations;
 	if (is_last(x, rank))
 		o->scratch = p->ends.scratch;
 	o->other = x->r->o->device == DEVICE_CUDA ? DEVICE_WORK_BYTES : 0;
@@ -219,11 +219,12 @@ static double pipeline_seconds(const struct bound *x, double *busiest)
 	for (int i = 0; i < pp; i++)
 		before += micro_seconds(x, i);
 	for (int i = pp - 1; i >= 0; i--) {
-		double micro = micro_seconds(x, i);
+		double micro = micro_seconds(x, i), waits;
 		before -= micro;
-		double waits = before + fmax(0, 2 * behind - (pp - 1 - i) * micro);
-		most = fmax(
-			most, (double)l->n_micro * micro + waits / (l->stages * fills));
+		waits = before / l->stages;
+		if (l->stages == 1)
+			waits += fmax(0, 2 * behind - (pp - 1 - i) * micro);
+		most = fmax(most, (double)l->n_micro * micro + waits / fills);
 		*busiest = fmax(*busiest, micro);
 		behind += micro;
 	}
@@ -236,8 +237,8 @@ static double group_seconds(
 	const struct request *r, double ranks, double stride, double n)
 {
 	const struct simulated_links *links = &r->cluster.links;
-	double here = fmax(1, fmin(ranks, links->host_ranks / stride)),
-	       hosts = ranks / here;
+	double here = fmax(1, fmin(ranks, links->host_ranks / stride));
+	double hosts = ranks / here;
 	return fmax(n * (here - 1) / here / links->link[LINK_HOST].bytes_per_second,
 		n / here * (hosts - 1) / hosts /
 			links->link[LINK_NETWORK].bytes_per_second);

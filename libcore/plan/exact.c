@@ -136,23 +136,35 @@ double exact_work(const struct request *r, const struct layout *l, bool quickly)
 
 /* ---- parts ---------------------------------------------------------------------------------- */
 
-/* Of a step of one micro-batch, and what a second one adds. */
+/* Seconds of all micro-batches of a step of n, and *update, of what is after them. */
+static double micro_seconds(
+	const struct request *r, struct subject *s, int64_t n, double *update)
+{
+	struct step_time t;
+	s->o.batch = n * s->o.micro_batch;
+	predict_step_time(&s->o, &s->m, &r->cluster, &t);
+	*update = t.rest;
+	return t.step - t.rest;
+}
+
+/* A further micro-batch is one that takes no part in the sums of a step's end, which those of cp do. */
 static struct part_cost cost_of(const struct request *r, struct subject *s)
 {
 	struct plan p;
-	struct step_time one, two;
+	struct part_cost c;
+	double rest, one;
+	int64_t n = s->o.resolved.degree[AXIS_CP] > 1 ? 2 : 1;
 	plan_make_memory(&s->o, &s->m, 0, &p);
-	predict_step_time(&s->o, &s->m, &r->cluster, &one);
-	s->o.batch *= 2;
-	predict_step_time(&s->o, &s->m, &r->cluster, &two);
-	return (struct part_cost){.values = (double)(p.store.params - p.store.copies),
+	c = (struct part_cost){.values = (double)(p.store.params - p.store.copies),
 		.copies = (double)p.store.copies,
 		.optimizer = (double)p.store.optimizer,
 		.activations = (double)p.micro_bytes,
-		.scratch = (double)p.scratch_bytes,
-		.alone = one.step - one.rest,
-		.micro = two.step - two.rest - (one.step - one.rest),
-		.update = one.rest};
+		.scratch = (double)p.scratch_bytes};
+	c.alone = one = micro_seconds(r, s, 1, &c.update);
+	if (n > 1)
+		one = micro_seconds(r, s, n, &rest);
+	c.micro = micro_seconds(r, s, n + 1, &rest) - one;
+	return c;
 }
 
 /* Cores of CPUs that the ranks of a host share are as many for each. */
