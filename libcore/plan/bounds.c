@@ -26,7 +26,7 @@ static int64_t key_of(const struct layout *l)
 	int64_t key = l->degree[AXIS_TP];
 	key = key << 7 | l->degree[AXIS_CP];
 	key = key << 32 | (uint32_t)l->micro_batch;
-	return key << 2 | l->recompute;
+	return (key << 2 | l->recompute) << 1 | (l->n_micro > 1);
 }
 
 /* The place of a key, or of the first unused one behind where it would be. */
@@ -198,12 +198,13 @@ static void memory_bound(const struct bound *x, struct memory *most)
 
 /* ---- time ----------------------------------------------------------------------------------- */
 
+/* In the mean of a step's. */
 static double micro_seconds(const struct bound *x, int rank)
 {
 	const struct part_cost *block = &x->p->block, *ends = &x->p->ends;
-	bool one = x->l->n_micro == 1;
-	return blocks_of(x, rank) * (one ? block->alone : block->micro) +
-	       (is_last(x, rank) ? (one ? ends->alone : ends->micro) : 0);
+	double n = (double)x->l->n_micro;
+	return blocks_of(x, rank) * (block->micro + block->once / n) +
+	       (is_last(x, rank) ? ends->micro + ends->once / n : 0);
 }
 
 /* Of the rank of the pipeline that is busy longest with what it computes and waits for: the ranks before it, in both
@@ -263,8 +264,7 @@ static void time_bound(const struct bound *x, struct times *o)
 	if (l->zero >= 2)
 		moved += sum;
 	else
-		last = fmax(0,
-			sum - micro - (n > 1 ? 0 : group_seconds(r, cp, tp, all.values)));
+		last = fmax(0, sum - micro - group_seconds(r, cp, tp, all.values));
 	if (l->zero == 1 || l->zero == 2)
 		last += group_seconds(r, shards, tp, all.values);
 	double update = all.update / shards_of(l);

@@ -147,23 +147,24 @@ static double micro_seconds(
 	return t.step - t.rest;
 }
 
-/* A further micro-batch is one that takes no part in the sums of a step's end, which those of cp do. */
-static struct part_cost cost_of(const struct request *r, struct subject *s)
+/* Of a step of one micro-batch, or of several: each of these, and what there is once. */
+static struct part_cost cost_of(const struct request *r, struct subject *s, bool several)
 {
 	struct plan p;
-	struct part_cost c;
-	double rest, one;
-	int64_t n = s->o.resolved.degree[AXIS_CP] > 1 ? 2 : 1;
+	double rest, two;
 	plan_make_memory(&s->o, &s->m, 0, &p);
-	c = (struct part_cost){.values = (double)(p.store.params - p.store.copies),
+	struct part_cost c = {.values = (double)(p.store.params - p.store.copies),
 		.copies = (double)p.store.copies,
 		.optimizer = (double)p.store.optimizer,
 		.activations = (double)p.micro_bytes,
 		.scratch = (double)p.scratch_bytes};
-	c.alone = one = micro_seconds(r, s, 1, &c.update);
-	if (n > 1)
-		one = micro_seconds(r, s, n, &rest);
-	c.micro = micro_seconds(r, s, n + 1, &rest) - one;
+	if (several) {
+		two = micro_seconds(r, s, 2, &c.update);
+		c.micro = micro_seconds(r, s, 3, &rest) - two;
+		c.once = two - 2 * c.micro;
+	} else {
+		c.micro = micro_seconds(r, s, 1, &c.update);
+	}
 	return c;
 }
 
@@ -203,11 +204,9 @@ int exact_part(const struct request *r, const struct layout *l, struct shared_pa
 		.micro_batch = l->micro_batch,
 		.recompute = l->recompute,
 		.n_micro = 1};
-	int64_t few = o.dtype == PRECISION_FLOAT8
-			      ? 4
-			      : 2; /* the first and the last one are not in float8 */
-	int64_t every = o.recompute_every <= r->m->c.layers ? o.recompute_every : 1;
-	int64_t step = every * (every % 2 ? 2 : 1);
+	/* the first and the last one are not in float8 */
+	int64_t few = o.dtype == PRECISION_FLOAT8 ? 3 : 1;
+	int64_t step = o.recompute_every <= r->m->c.layers ? o.recompute_every : 1;
 	struct part_cost cost[2];
 	struct subject s;
 	struct err e = {0};
@@ -218,7 +217,7 @@ int exact_part(const struct request *r, const struct layout *l, struct shared_pa
 	for (int i = 0; i < 2; i++) {
 		if (open_subject(&q, &alone, few + i * step, &s, &e))
 			return -1;
-		cost[i] = cost_of(&q, &s);
+		cost[i] = cost_of(&q, &s, l->n_micro > 1);
 		close_subject(&q, &s);
 	}
 	split_costs(cost, (double)few, (double)step, out);

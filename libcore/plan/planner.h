@@ -182,14 +182,13 @@ double exact_work(const struct request *r, const struct layout *l, bool quickly)
 struct part_cost {
 	double values, copies; /* bytes of fp32 parameters, and of those in 16 bits */
 	double optimizer, activations, scratch; /* bytes */
-	double alone,
-		micro; /* seconds of the only micro-batch of a step, and of a further one */
-	double update; /* seconds after the last one */
+	/* seconds of a micro-batch, and more in a step; and after the last one */
+	double micro, once, update;
 };
 struct shared_part {
 	struct part_cost block, ends;
 };
-/* Of the layout's ranks of tp and cp, its micro-batch and its recomputation. -1: pt-train refuses them. */
+/* Of the layout's ranks of tp and cp, its micro-batch, whether a step has several, and its recomputation. -1: pt-train refuses them. */
 int exact_part(const struct request *r, const struct layout *l, struct shared_part *out);
 
 /* ---- bounds.c: what a layout of pt needs and takes at least ---------------------------------- */
