@@ -326,7 +326,7 @@ static int plan(
 	struct request r = {.o = &t,
 		.m = &m,
 		.trainer = (enum trainer_kind)o->trainer,
-		.show = o->show,
+		.show = o->best ? 1 : o->show,
 		.exact = o->exact};
 	struct search s = {.n = 0};
 	if (parse_model(words, n, &t, given, e) || set_cluster(o, &r, e))

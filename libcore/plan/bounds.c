@@ -152,17 +152,6 @@ static void state_bytes(const struct layout *l, const struct shared_part *p,
 		o->params = 0;
 }
 
-/* Micro-batches that a rank of the pipeline keeps at a time, in its stages. */
-static double in_flight(const struct layout *l, int rank)
-{
-	double left = l->degree[AXIS_PP] - 1 - rank, v = l->stages,
-	       n = (double)l->n_micro;
-	double interleaved = (2 * left + (v - 1) * l->degree[AXIS_PP] + 1) / v;
-	return l->schedule == SCHEDULE_GPIPE
-		       ? n
-		       : fmin(n, l->stages > 1 ? interleaved : left + 1);
-}
-
 /* The part of all that is not blocks: the embedding is on the first rank, and the head on the last. */
 static double ends_of(const struct bound *x, int rank)
 {

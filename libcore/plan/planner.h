@@ -49,6 +49,8 @@ struct times {
 void shape_of(struct shape *s, const struct model *m);
 /* The ranks of a group that are on one host, if neighbours are `stride` ranks of the world apart. */
 int ranks_here(const struct cluster *c, int ranks, int stride);
+/* Micro-batches that a rank of the pipeline keeps at a time, in its stages. */
+double in_flight(const struct layout *l, int rank);
 /* Do data-parallel ranks wait for each other in each micro-batch, whose gradients they sum? */
 bool estimate_waits(const struct layout *l);
 void estimate_memory(const struct shape *s, const struct layout *l,

@@ -147,22 +147,22 @@ static void insert(double *x, int64_t n, int64_t room, double value)
  * those that are listed. Those that do not fit, or that pt-train refuses, are removed. */
 static void plan_all(const struct filter *f, double share)
 {
+	enum { MOST = 100 }; /* of a search without --exact */
+	const double margin =
+		1.06; /* by which a bound of a pipeline may be above its plan */
 	const struct request *r = f->r;
 	struct search *s = f->s;
-	enum { MOST = 100 }; /* of a search without --exact */
-	int64_t most = r->exact > 0 ? r->exact : r->exact < 0 ? MOST : s->n, found = 0;
+	int64_t most = r->exact > 0 ? r->exact : r->exact < 0 ? MOST : s->n, found = 0, i;
 	double work = 0, *fastest = xcalloc((size_t)r->show, sizeof(*fastest));
-	s->proved = s->n < f->room;
-	for (int64_t i = 0; i < s->n; i++) {
+	bool skipped = false;
+	for (i = 0; i < s->n; i++) {
 		struct choice *c = &s->best[i];
 		double more = exact_work(r, &c->l, r->exact < 0);
 		if (r->exact < 0 && found >= r->show &&
-			c->least_step >= fastest[r->show - 1]) {
-			s->proved = true;
+			c->least_step >= margin * fastest[r->show - 1])
 			break;
-		}
 		if (found >= most || !has_time(r, work + more, share, found)) {
-			s->proved = false;
+			skipped = true;
 			continue;
 		}
 		plan_one(r, s, c);
@@ -170,6 +170,7 @@ static void plan_all(const struct filter *f, double share)
 		if (!c->dropped)
 			insert(fastest, min64(found++, r->show), r->show, c->times.step);
 	}
+	s->proved = !skipped && (i < s->n || s->n < f->room);
 	free(fastest);
 }
 
@@ -240,7 +241,8 @@ static struct filter filter_of(const struct request *r, struct search *s)
 	struct filter f = {.r = r, .s = s};
 	f.room = r->exact ? max64(r->show, r->exact) + (1 << 15) : 1 << 20;
 	f.bounds.r = r;
-	practice_of(r->trainer, r->o, &f.practice);
+	if (r->trainer != BY_PT)
+		practice_of(r->trainer, r->o, &f.practice);
 	f.peak = cluster_peak(&r->cluster, options_gemm_dtype(r->o),
 		r->o->numerics == NUMERICS_EXACT,
 		(int)min64(r->ranks, r->cluster.links.host_ranks));

@@ -10,13 +10,6 @@
 
 /* ---- practices ------------------------------------------------------------------------------ */
 
-static const struct kept kept_by_pt[] = {
-	[RECOMPUTE_NONE] = {8, 4, 2, 3, 2, 8, 2},
-	[RECOMPUTE_SELECTIVE] = {8, 2, 2, 2, 1, 8, 0},
-	[RECOMPUTE_MATMULS] = {4, 2, 1, 1, 1, 8, 0},
-	[RECOMPUTE_FULL] = {4, 0, 0, 0, 0, 0, 0},
-};
-
 /* With fused kernels and flash attention: both norms, queries, attention and its output; gate, up and their
  * product. Selective recomputation is that of attention alone, which flash attention keeps nothing of, or of
  * one matmul in two. */
@@ -36,32 +29,11 @@ static const struct kept kept_eager[] = {
 };
 
 /*
- * pt's values are those of the plan itself (plan/plan.h), whose kernels and messages were counted;
- * tests/unit/test_planner.c compares both. nanotron's are fitted to the rows of its Ultra-Scale Playbook, on
+ * nanotron's values are fitted to the rows of its Ultra-Scale Playbook, on
  * hosts of 8 H100 in Amazon's network; those of the others, whose rows are few, by one rate of matmuls and one
  * of float8. tests/bench/validate_plan has the errors.
  */
 static const struct practice practices[N_TRAINERS] = {
-	[BY_PT] = {.param_bytes = 4,
-		.grad_bytes = 4,
-		.optimizer_bytes = 8,
-		.gather_bytes = 2,
-		.rate = 1,
-		.attention_rate = 1,
-		.float8 = 1.3,
-		.attention = 2,
-		.update_bytes = 28,
-		.dim_bytes = 150,
-		.ffn_bytes = 34,
-		.whole_bytes = 130,
-		.sum_bytes = 24,
-		.tp_bytes = 20,
-		.reduce_bytes = 4,
-		.kept = kept_by_pt,
-		.passes = {3, 3.03, 3.4, 3.8},
-		.exact = true,
-		.overlap_tp = true,
-		.overlap_sum = true},
 	/* bf16 parameters and gradients, fp32 masters and moments, sharded */
 	[BY_MEGATRON] = {.param_bytes = 2,
 		.grad_bytes = 2,
@@ -82,8 +54,7 @@ static const struct practice practices[N_TRAINERS] = {
 		.step = 20e-3,
 		.kept = kept_fused,
 		.passes = {3, 3, 3.5, 4},
-		.overlap_tp = true,
-		.overlap_sum = true},
+		.overlap_tp = true},
 	/* fp32 parameters, sharded, and gathered in bf16 */
 	[BY_TORCHTITAN] = {.param_bytes = 4,
 		.grad_bytes = 4,
@@ -104,8 +75,7 @@ static const struct practice practices[N_TRAINERS] = {
 		.reduce_exposed = 0.5,
 		.step = 20e-3,
 		.kept = kept_fused,
-		.passes = {3, 3, 3.4, 4},
-		.overlap_sum = true},
+		.passes = {3, 3, 3.4, 4}},
 	[BY_NANOTRON] = {.param_bytes = 2,
 		.grad_bytes = 5.3,
 		.optimizer_bytes = 12.6,
@@ -138,13 +108,8 @@ static const struct practice practices[N_TRAINERS] = {
 
 void practice_of(enum trainer_kind kind, const struct train_opts *o, struct practice *p)
 {
-	bool gpu = o->device == DEVICE_CUDA;
 	*p = practices[kind];
 	p->float8 = o->dtype == PRECISION_FLOAT8 && p->float8 > 0 ? p->float8 : 1;
-	if (!p->exact)
-		return;
-	p->fixed_bytes = gpu ? DEVICE_WORK_BYTES + 30e6 : 0;
-	p->gather_bytes = gpu ? (double)dtype_bytes(options_gemm_dtype(o)) : 4;
 }
 
 /* Stages have equally many layers, of which the embedding and the head may count as one each; and each
