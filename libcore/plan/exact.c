@@ -48,16 +48,6 @@ static void close_subject(const struct request *r, struct subject *s)
 	close_options(r, &s->o);
 }
 
-bool exact_accepts(const struct request *r, const struct layout *l)
-{
-	struct subject s;
-	struct err e = {0};
-	if (open_subject(r, l, r->m->c.layers, &s, &e))
-		return false;
-	close_subject(r, &s);
-	return true;
-}
-
 /* ---- memory --------------------------------------------------------------------------------- */
 
 bool exact_fits(const struct request *r, const struct memory *m)

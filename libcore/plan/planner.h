@@ -174,7 +174,6 @@ int exact_memory(const struct request *r, const struct layout *l, struct memory 
 int exact_plan(const struct request *r, struct choice *c, struct err *e);
 /* Extrapolates from plans of fewer layers; or plans the whole, if that is not more work. */
 int exact_plan_quickly(const struct request *r, struct choice *c, struct err *e);
-bool exact_accepts(const struct request *r, const struct layout *l);
 bool exact_fits(const struct request *r, const struct memory *m);
 /* The work of such a plan, in passes through blocks and their messages: 30,000 take a second. */
 double exact_work(const struct request *r, const struct layout *l, bool quickly);

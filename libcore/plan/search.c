@@ -103,16 +103,6 @@ static void plan_one(const struct request *r, struct search *s, struct choice *c
 	c->dropped = !exact_fits(r, &c->memory);
 }
 
-/* Planned ones first, and those that are dropped last. */
-static int by_kind(const void *a, const void *b)
-{
-	const struct choice *x = a, *y = b;
-	if (x->dropped != y->dropped)
-		return x->dropped - y->dropped;
-	bool first = x->planned != BY_FORMULAS, second = y->planned != BY_FORMULAS;
-	return first != second ? second - first : by_step(a, b);
-}
-
 /* Plans the fastest one whole, until it fits, if it was extrapolated: its neighbours are only for
  * comparison. */
 static void plan_first(const struct request *r, struct search *s)
@@ -147,9 +137,8 @@ static void insert(double *x, int64_t n, int64_t room, double value)
  * those that are listed. Those that do not fit, or that pt-train refuses, are removed. */
 static void plan_all(const struct filter *f, double share)
 {
-	enum { MOST = 100 }; /* of a search without --exact */
-	const double margin =
-		1.06; /* by which a bound of a pipeline may be above its plan */
+	enum { MOST = 100 };	    /* of a search without --exact */
+	const double margin = 1.06; /* by which a bound may be above its plan */
 	const struct request *r = f->r;
 	struct search *s = f->s;
 	int64_t most = r->exact > 0 ? r->exact : r->exact < 0 ? MOST : s->n, found = 0, i;
@@ -174,20 +163,18 @@ static void plan_all(const struct filter *f, double share)
 	free(fastest);
 }
 
+/* Those that were planned, and fit. */
 static void plan_best(const struct filter *f, double share)
 {
-	const struct request *r = f->r;
 	struct search *s = f->s;
-	plan_all(f, share);
-	qsort(s->best, (size_t)s->n, sizeof(*s->best), by_kind);
 	int64_t n = 0;
-	for (int64_t i = 0; i < s->n && !s->best[i].dropped; i++)
-		if (s->best[i].planned != BY_FORMULAS ||
-			((r->exact >= 0 || n < r->show) &&
-				exact_accepts(r, &s->best[i].l)))
+	plan_all(f, share);
+	for (int64_t i = 0; i < s->n; i++)
+		if (s->best[i].planned != BY_FORMULAS && !s->best[i].dropped)
 			s->best[n++] = s->best[i];
 	s->n = n;
-	plan_first(r, s);
+	qsort(s->best, (size_t)n, sizeof(*s->best), by_step);
+	plan_first(f->r, s);
 }
 
 /* What is tried if nothing fits: layers in pieces; the optimizer's state, and then all state, in the memory
