@@ -221,17 +221,36 @@ static double pipeline_seconds(const struct bound *x, double *busiest)
 	return most;
 }
 
-/* Seconds in which each rank gathers n bytes from the others of its group, or sends as many to sum them: within
- * hosts each rank's part, and between hosts what the ranks of a host share. */
-static double group_seconds(
-	const struct request *r, double ranks, double stride, double n)
+/* Seconds in which each rank of a group sends the others what it has of n bytes, or its part of them in a sum: `inside`
+ * times within a host, and `across` times to other hosts, where a host's ranks send a part each. */
+static double group_seconds(const struct request *r, double ranks, double stride,
+	double n, double inside, double across)
 {
 	const struct simulated_links *links = &r->cluster.links;
 	double here = fmax(1, fmin(ranks, links->host_ranks / stride));
 	double hosts = ranks / here;
-	return fmax(n * (here - 1) / here / links->link[LINK_HOST].bytes_per_second,
-		n / here * (hosts - 1) / hosts /
+	return fmax(
+		inside * n * (here - 1) / here / links->link[LINK_HOST].bytes_per_second,
+		across * n / here * (hosts - 1) / hosts /
 			links->link[LINK_NETWORK].bytes_per_second);
+}
+
+/* Sums of gradients: fp32, but of several micro-batches, and between hosts, int64; and without shards the result goes
+ * to all ranks. */
+static double sum_seconds(const struct bound *x, double ranks, double stride, double n)
+{
+	bool once = x->l->zero < 2, several = once && x->l->n_micro > 1;
+	bool hosts = x->r->cluster.links.host_ranks / stride >= 2;
+	double back = once && !x->l->zero ? 1 : 0;
+	return group_seconds(x->r, ranks, stride, n, (several ? 2 : 1) + back,
+		(several || hosts ? 2 : 1) + back);
+}
+
+/* What a micro-batch waits for gathers and sums. A forward takes a quarter to a third of its time. */
+static double micro_exposed(double micro, double gather, double again, double sum)
+{
+	double forward = gather - micro / 3, backward = again + sum - micro * 3 / 4;
+	return fmax(fmax(0, gather + again + sum - micro), fmax(forward, backward));
 }
 
 static void time_bound(const struct bound *x, struct times *o)
@@ -240,26 +259,32 @@ static void time_bound(const struct bound *x, struct times *o)
 	const struct layout *l = x->l;
 	double n = (double)l->n_micro, tp = l->degree[AXIS_TP], cp = l->degree[AXIS_CP];
 	double shards = l->degree[AXIS_FSDP] * cp, dp = l->degree[AXIS_DP], micro;
-	double pipeline = pipeline_seconds(x, &micro);
-	const struct part_cost all = sum_of(x->p,
-		(double)r->m->c.layers / l->degree[AXIS_PP], 1.0 / l->degree[AXIS_PP]);
+	double pp = l->degree[AXIS_PP], pipeline = pipeline_seconds(x, &micro);
+	const struct part_cost all = sum_of(x->p, (double)r->m->c.layers / pp, 1 / pp);
 	double type = (double)dtype_bytes(options_gemm_dtype(r->o)) / sizeof(float);
-	double gather = group_seconds(r, shards, tp, type * all.values);
-	double sum = group_seconds(
-		r, l->zero && shards > 1 ? shards : shards * dp, tp, all.values);
-	double moved = 0, last = 0;
+	double gather = 0, again = 0, sum = 0, last = 0;
 	if (l->zero == 3)
-		moved += gather * (l->reshard == RESHARD_NO ? 1 : 2);
-	if (l->zero >= 2)
-		moved += sum;
-	else
-		last = fmax(0, sum - micro - group_seconds(r, cp, tp, all.values));
+		gather = group_seconds(r, shards, tp, all.values, type, type);
+	if (l->reshard != RESHARD_NO)
+		again = gather;
+	if (l->zero >= 2 &&
+		shards >
+			1) { /* and once over replicas: to who adds a piece, and its sum */
+		sum = sum_seconds(x, shards, tp, all.values);
+		last = group_seconds(r, dp, tp * shards, all.values / shards, 2, 2);
+	} else if (l->zero >= 2) {
+		sum = sum_seconds(x, dp, tp, all.values);
+	} else {
+		last = sum_seconds(x, shards * dp, tp, all.values) -
+		       sum_seconds(x, cp, tp, all.values);
+	}
+	last = fmax(0, last - micro);
 	if (l->zero == 1 || l->zero == 2)
-		last += group_seconds(r, shards, tp, all.values);
+		last += group_seconds(r, shards, tp, all.values, 1, 1);
 	double update = all.update / shards_of(l);
 	*o = (struct times){.rest = update + last};
 	o->computation = n * micro + update;
-	o->exposed = fmax(0, n * (moved - micro)) + last;
+	o->exposed = n * micro_exposed(micro, gather, again, sum) + last;
 	o->bubble = pipeline - n * micro;
 	o->step = o->computation + o->exposed + o->bubble;
 }
