@@ -52,7 +52,7 @@ static void make_room(struct bounds *b)
 }
 
 /* NULL: pt-train refuses it, and will say why. */
-static const struct shared_part *part_of(struct bounds *b, const struct layout *l)
+static const struct shared_part *planned_part(struct bounds *b, const struct layout *l)
 {
 	int64_t key = key_of(l);
 	if (2 * b->n >= b->room)
@@ -64,6 +64,32 @@ static const struct shared_part *part_of(struct bounds *b, const struct layout *
 		b->n++;
 	}
 	return k->refused ? NULL : &k->part;
+}
+
+/* A kernel takes the longer of two times, one of which grows with the micro-batch, and activations grow with it: of
+ * large micro-batches, the line through two smaller ones is a bound. */
+static bool part_of(struct bounds *b, const struct layout *l, struct shared_part *out)
+{
+	enum { LARGE = 4 };
+	struct layout small = *l;
+	const struct shared_part *p;
+	if (l->micro_batch > LARGE)
+		small.micro_batch = LARGE;
+	if (!(p = planned_part(b, &small)))
+		return false;
+	*out = *p;
+	if (l->micro_batch <= LARGE)
+		return true;
+	small.micro_batch = LARGE / 2;
+	if (!(p = planned_part(b, &small)))
+		return false;
+	const double *less = (const double *)p;
+	double scratch = out->ends.scratch; /* of pieces that do not grow */
+	double *x = (double *)out, times = (double)l->micro_batch / (LARGE / 2) - 2;
+	for (size_t i = 0; i < sizeof(*out) / sizeof(double); i++)
+		x[i] += times * (x[i] - less[i]);
+	out->ends.scratch = scratch;
+	return true;
 }
 
 void bounds_free(struct bounds *b)
@@ -291,9 +317,9 @@ static void time_bound(const struct bound *x, struct times *o)
 
 void bounds_of(struct bounds *b, struct choice *c)
 {
-	const struct shared_part *p = part_of(b, &c->l);
-	const struct bound x = {b->r, &c->l, p, split_of(b, &c->l)};
-	if (!p)
+	struct shared_part p;
+	const struct bound x = {b->r, &c->l, &p, split_of(b, &c->l)};
+	if (!part_of(b, &c->l, &p))
 		return;
 	memory_bound(&x, &c->memory);
 	time_bound(&x, &c->times);

@@ -183,7 +183,7 @@ results() { # KEY FILE: "arguments value" of each result
 	grep -q '^yes  Is the network slow' text
 	code_of 1 pt-plan --explain -x 1 llama3-405b dtype=bf16 -H 8 -m 1G
 	says 'no   Does the largest layer fit?'
-	says 'no   Does any layout fit? The least is about '
+	says 'no   Does any layout fit? Each needs '
 }
 
 @test "the decision list: sequences, and the fastest layout" {
