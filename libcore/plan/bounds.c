@@ -279,6 +279,16 @@ static double micro_exposed(double micro, double gather, double again, double su
 	return fmax(fmax(0, gather + again + sum - micro), fmax(forward, backward));
 }
 
+/* Of offloaded state: the optimizer's once in a step, and parameters in each micro-batch. */
+static double copied_seconds(const struct bound *x, const struct part_cost *all)
+{
+	const enum offload kind = (enum offload)x->l->offload;
+	double pcie = x->r->cluster.pcie, n = kind == OFFLOAD_NONE ? 0 : all->optimizer;
+	if (offloads_params(kind))
+		n += (double)x->l->n_micro * all->copies;
+	return pcie > 0 ? n / shards_of(x->l) / pcie : 0;
+}
+
 static void time_bound(const struct bound *x, struct times *o)
 {
 	const struct request *r = x->r;
@@ -312,6 +322,8 @@ static void time_bound(const struct bound *x, struct times *o)
 	o->computation = n * micro + update;
 	o->exposed = n * micro_exposed(micro, gather, again, sum) + last;
 	o->bubble = pipeline - n * micro;
+	o->copies = copied_seconds(x, &all);
+	o->exposed += fmax(0, o->copies - o->computation - o->exposed - o->bubble);
 	o->step = o->computation + o->exposed + o->bubble;
 }
 

@@ -250,7 +250,7 @@ int search_run(const struct request *r, struct search *s, struct err *e)
 	for (size_t i = 0;
 		found && !s->n && r->trainer == BY_PT && i < ARRAY_LEN(resorts); i++)
 		if (may_resort(r, &resorts[i]))
-			search_space(&f, &resorts[i], 0.3);
+			search_space(&f, &resorts[i], 0.6);
 	bounds_free(&f.bounds);
 	s->seconds = clock_seconds() - began;
 	if (!found)
