@@ -57,9 +57,9 @@ static const struct opt options[] = {
 		"that is given with several values, with one of them. Also values that are not searched "
 		"otherwise."},
 	{OPT_INT, 'x', "exact", "N", "-1", O(exact), 0, -1, 1e6, .help =
-		"Plan exactly, by the code that trains, until N layouts fit, fastest estimates "
-		"first. 0: all. -1: a hundred, but fewer where that would take more than a few "
-		"seconds, and large models by fewer layers."},
+		"Plan by the code that trains until N layouts fit, those with the least bound of their time "
+		"first. 0: all. -1: a hundred, but fewer if others are bound to be slower or it would take more "
+		"than a few seconds, and large models by fewer layers."},
 	{OPT_GROUP, .name = "Showing"},
 	{OPT_INT, 'n', "show", "N", "10", O(show), 0, 1, 1e6, .help =
 		"Layouts to list, fastest first."},

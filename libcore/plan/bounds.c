@@ -161,15 +161,17 @@ static void state_bytes(const struct layout *l, const struct shared_part *p,
 	const enum offload kind = (enum offload)l->offload;
 	double shards = shards_of(l), sums = l->n_micro > 1 ? 2 : 1;
 	bool keeps = l->reshard == RESHARD_NO && l->zero == 3;
+	double pieces = l->tile ? l->tile / (double)l->degree[AXIS_TP] : 1;
 	*o = (struct memory){.optimizer = all.optimizer / shards};
 	o->params = l->zero == 3 ? all.values / shards : all.values;
 	if (shards <= 1)
 		o->params += all.copies;
 	else if (l->zero < 3)
 		o->params += all.values / shards; /* for the update */
-	o->gathered = l->zero < 3 ? 0 : keeps ? all.copies : 2 * p->block.copies;
-	o->grads = l->zero >= 2 ? sums * all.values / shards + 2 * p->block.values
-				: sums * all.values;
+	o->gathered = l->zero < 3 ? 0 : keeps ? all.copies : 2 * p->block.copies / pieces;
+	o->grads = l->zero >= 2
+			   ? sums * all.values / shards + 2 * p->block.values / pieces
+			   : sums * all.values;
 	if (kind != OFFLOAD_NONE)
 		o->optimizer = 0;
 	if (offloads_grads(kind))

@@ -1,7 +1,7 @@
 /*
  * planner: which parallel layout trains a model fastest on a cluster, and does it fit? Layouts are
- * enumerated, estimated by closed formulas, and the best ones are planned exactly by the code that
- * trains (plan/plan.h); those of other trainers by the formulas only. No call is collective.
+ * enumerated; those of pt are planned by the code that trains (plan/plan.h), except those that are bound to need or to
+ * take more, and those of other trainers are estimated by closed formulas. No call is collective.
  */
 #ifndef PLAN_PLANNER_H
 #define PLAN_PLANNER_H
@@ -158,7 +158,7 @@ struct search {
 	double seconds;
 	struct err refusal; /* what pt-train said of the first one that it refused */
 	struct choice
-		least; /* of all, the one that needs least memory, by the estimate */
+		least; /* of all, the one that needs least memory, by the formulas */
 };
 
 /* -1 with *e set: the ranks cannot divide the batch. */

@@ -82,11 +82,11 @@ static int by_step(const void *a, const void *b)
 
 /* ---- plans ------------------------------------------------------------------------------ */
 
-/* Is there time for a further plan? A few are made although that takes longer. `share`: of the time of a search. */
-static bool has_time(const struct request *r, double work, double share, int64_t found)
+/* Is there time for a further plan? A few are made although that takes longer. */
+static bool has_time(const struct request *r, double work, int64_t found)
 {
 	enum { MOST_WORK = 45000, FEW = 3, WORK_OF_FEW = 85000 };
-	return r->exact >= 0 || work <= share * (found < FEW ? WORK_OF_FEW : MOST_WORK);
+	return r->exact >= 0 || work <= (found < FEW ? WORK_OF_FEW : MOST_WORK);
 }
 
 static void plan_one(const struct request *r, struct search *s, struct choice *c)
@@ -135,7 +135,7 @@ static void insert(double *x, int64_t n, int64_t room, double value)
 
 /* Plans layouts in the order of their bounds until enough of them fit, or all others are bound to be slower than
  * those that are listed. Those that do not fit, or that pt-train refuses, are removed. */
-static void plan_all(const struct filter *f, double share)
+static void plan_all(const struct filter *f)
 {
 	enum { MOST = 100 };	    /* of a search without --exact */
 	const double margin = 1.06; /* by which a bound may be above its plan */
@@ -150,12 +150,12 @@ static void plan_all(const struct filter *f, double share)
 		if (r->exact < 0 && found >= r->show &&
 			c->least_step >= margin * fastest[r->show - 1])
 			break;
-		if (found >= most || !has_time(r, work + more, share, found)) {
+		if (found >= most || !has_time(r, work + more, found)) {
 			skipped = true;
 			continue;
 		}
 		plan_one(r, s, c);
-		work += more;
+		work += c->planned == BY_FORMULAS ? 0 : more; /* refused */
 		if (!c->dropped)
 			insert(fastest, min64(found++, r->show), r->show, c->times.step);
 	}
@@ -164,11 +164,11 @@ static void plan_all(const struct filter *f, double share)
 }
 
 /* Those that were planned, and fit. */
-static void plan_best(const struct filter *f, double share)
+static void plan_best(const struct filter *f)
 {
 	struct search *s = f->s;
 	int64_t n = 0;
-	plan_all(f, share);
+	plan_all(f);
 	for (int64_t i = 0; i < s->n; i++)
 		if (s->best[i].planned != BY_FORMULAS && !s->best[i].dropped)
 			s->best[n++] = s->best[i];
@@ -177,21 +177,30 @@ static void plan_best(const struct filter *f, double share)
 	plan_first(f->r, s);
 }
 
-/* What is tried if nothing fits: layers in pieces; the optimizer's state, and then all state, in the memory
- * of a GPU's host, or in files; then both. */
+/* Values of --tile and --offload. */
 struct resort {
-	int tile[4], offload[1];
+	int tile[5], offload[3];
 	int n_tiles, n_offloads;
 };
 
-static const struct resort resorts[] = {
-	{{2, 4, 8, 16}, {OFFLOAD_NONE}, 4, 1},
-	{{0}, {OFFLOAD_OPTIMIZER}, 1, 1},
-	{{0}, {OFFLOAD_ALL}, 1, 1},
-	{{2, 4, 8, 16}, {OFFLOAD_ALL}, 4, 1},
-};
+/* What is tried if nothing fits: layers in pieces, and the optimizer's state or all state in the memory of a GPU's
+ * host, or in files. A setting that was given is not changed; and a CPU offloads to a folder, which must be given. */
+static struct resort last_resort(const struct request *r)
+{
+	struct resort x = {
+		{0, 2, 4, 8, 16}, {OFFLOAD_NONE, OFFLOAD_OPTIMIZER, OFFLOAD_ALL}, 5, 3};
+	if (r->o->tile)
+		x.tile[0] = (int)r->o->tile;
+	if (r->o->tile)
+		x.n_tiles = 1;
+	if (r->o->offload)
+		x.offload[0] = r->o->offload;
+	if (r->o->offload || r->o->device == DEVICE_CPU)
+		x.n_offloads = 1;
+	return x;
+}
 
-static void search_space(struct filter *f, const struct resort *x, double share)
+static void search_space(struct filter *f, const struct resort *x)
 {
 	const struct request *r = f->r;
 	struct search *s = f->s;
@@ -208,19 +217,7 @@ static void search_space(struct filter *f, const struct resort *x, double share)
 	candidates(&space, consider, f);
 	qsort(s->best, (size_t)s->n, sizeof(*s->best), by_step);
 	if (r->trainer == BY_PT)
-		plan_best(f, share);
-}
-
-/* A setting that was given is not changed; and a CPU offloads to a folder, which must be given. */
-static bool may_resort(const struct request *r, const struct resort *x)
-{
-	int given[MOST_ONLY];
-	bool tiles = x->tile[0] > 0, offloads = x->offload[0] != OFFLOAD_NONE;
-	if (only_values(&r->only, SET_TILE, given) ||
-		only_values(&r->only, SET_OFFLOAD, given))
-		return false;
-	return !(tiles && r->o->tile) && !(offloads && r->o->offload) &&
-	       !(offloads && r->o->device == DEVICE_CPU);
+		plan_best(f);
 }
 
 static struct filter filter_of(const struct request *r, struct search *s)
@@ -245,12 +242,11 @@ int search_run(const struct request *r, struct search *s, struct err *e)
 		{(int)r->o->tile}, {r->o->offload}, .n_tiles = 1, .n_offloads = 1};
 	*s = (struct search){.time_error = -1, .memory_error = -1};
 	s->best = xcalloc((size_t)f.room, sizeof(*s->best));
-	search_space(&f, &usual, 1);
+	search_space(&f, &usual);
 	bool found = s->enumerated;
-	for (size_t i = 0;
-		found && !s->n && r->trainer == BY_PT && i < ARRAY_LEN(resorts); i++)
-		if (may_resort(r, &resorts[i]))
-			search_space(&f, &resorts[i], 0.6);
+	const struct resort last = last_resort(r);
+	if (found && !s->n && r->trainer == BY_PT)
+		search_space(&f, &last);
 	bounds_free(&f.bounds);
 	s->seconds = clock_seconds() - began;
 	if (!found)
