@@ -142,9 +142,7 @@ static void resort_text(const struct choice *c, struct str *out)
 {
 	char host[NUM_TEXT];
 	if (c->l.tile || c->l.offload)
-		str_printf(out, " None does without %s%s%s.", c->l.tile ? "--tile" : "",
-			c->l.tile && c->l.offload ? " and " : "",
-			c->l.offload ? "--offload" : "");
+		str_puts(out, " None does without --tile or --offload.");
 	if (c->memory.host > 0)
 		str_printf(out, " Its host needs %s for each GPU.",
 			text_bytes(host, c->memory.host));

@@ -168,7 +168,7 @@ results() { # KEY FILE: "arguments value" of each result
 @test "the decision list: what fits, what does not, and a slow network" {
 	pt-plan --explain -x 1 llama3-405b dtype=bf16 -H 8 -m 60G >text
 	grep -q '^no   Does the model fit on one rank?' text
-	grep -q '^yes  Does any layout fit?.*None does without --offload. Its host needs' text
+	grep -q '^yes  Does any layout fit?.*None does without --tile or --offload. Its host needs' text
 	pt-plan --explain llama3-405b dtype=bf16 batch=256 -H 32 >text
 	grep -q '^yes  Does any layout fit?.*bubble\.$' text
 	pt-plan --explain -x 1 llama3-1b dtype=bf16 batch=64 >text
