@@ -302,8 +302,9 @@ static struct exchange whole_exchange(const struct timing *t, double params)
 			     : t->c->links.link[LINK_NETWORK].bytes_per_second /
 				       (1 + t->p->contention * log2(fmax(1, hosts)));
 	double each = params * (ranks - 1) / ranks / rate;
-	struct exchange x = {.alone = (sums + gathers) * each,
-		.exposed = (t->p->reduce_exposed * sums + gathers) * each};
+	double gather = gathers * each * (1 + t->p->gather_contention * hosts);
+	struct exchange x = {.alone = sums * each + gather,
+		.exposed = t->p->reduce_exposed * sums * each + gather};
 	if (crowded(t) && l->degree[AXIS_PP] == 1)
 		x.exposed += t->p->crowd_latency * ranks;
 	return x;

@@ -34,6 +34,7 @@ struct practice {
 	double reduce_bytes;   /* sent per parameter to sum gradients, over (n - 1) / n */
 	double reduce_exposed; /* the part of a sum that backward does not hide */
 	double contention; /* the network is 1 + contention log2(hosts) times as slow */
+	double gather_contention; /* gathers of updated parameters take 1 + this x hosts times as long */
 	/* Seconds of the host to launch a block's kernels: alone; with tensor parallelism; and with a
 	 * pipeline over hosts too, more for each rank of it. */
 	double launch, launch_tp, launch_pp;
