@@ -176,8 +176,8 @@ struct band time_band(
 			{0.7, 1.5}},
 		[BY_TORCHTITAN] = {{0.85, 1.25}, {0.85, 1.25}, {0.85, 1.25}, {0.85, 1.25},
 			{0.9, 1.8}},
-		[BY_NANOTRON] = {{0.9, 1.07}, {0.91, 1.16}, {0.9, 13}, {0.92, 1.18},
-			{0.9, 8.6}},
+		[BY_NANOTRON] = {{0.9, 1.07}, {0.91, 1.16}, {0.89, 13}, {0.88, 1.19},
+			{0.9, 11}},
 	};
 	int pp = l->degree[AXIS_PP], hosts = mesh_ranks(l->degree) / host_ranks;
 	/* all of Megatron's published times are of float8 */

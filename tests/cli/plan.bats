@@ -55,15 +55,22 @@ results() { # KEY FILE: "arguments value" of each result
 }
 
 @test "the memory and the time are those of pt-train --dry-run --cluster" {
-	local step total
-	pt-plan --json -n 1 -x 1 llama3-1b dtype=bf16 batch=64 >json
-	step=$(number step) total=$(number total)
-	# shellcheck disable=SC2046
-	pt-train --dry-run --cluster h100 $(pt-plan --best -x 1 llama3-1b dtype=bf16 batch=64) >dry
-	awk -v step="$step" -v total="$total" '
-		/^on the GPU/ { memory = $4 }
-		/^  step / { time = $2 }
-		END { exit !(memory == total && (time / step - 1) ^ 2 < 1e-8) }' dry
+	local step total words
+	while read -ra words; do
+		pt-plan --json -n 1 -x 1 "${words[@]}" >json
+		step=$(number step) total=$(number total)
+		# shellcheck disable=SC2046
+		pt-train --dry-run --cluster h100 $(pt-plan --best -x 1 "${words[@]}") >dry
+		awk -v step="$step" -v total="$total" '
+			/^on the GPU/ { memory = $4 }
+			/^  step / { time = $2 }
+			END { exit !(memory == total && (time / step - 1) ^ 2 < 1e-8) }' dry
+	done <<-end
+		llama3-1b dtype=bf16 batch=64
+		--only pp=2,tp=2 llama3-1b dtype=bf16 batch=16 residual-dtype=bf16
+		--only recompute=full,zero=2 gpt2-124m dtype=bf16 batch=32 optimizer=muon
+		--only cp=2,offload=optimizer llama3-1b dtype=float8 batch=16
+	end
 }
 
 @test "the layout wins over what was given" {
