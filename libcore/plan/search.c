@@ -138,7 +138,7 @@ static void insert(double *x, int64_t n, int64_t room, double value)
 static void plan_all(const struct filter *f)
 {
 	enum { MOST = 100 };	    /* of a search without --exact */
-	const double margin = 1.06; /* by which a bound may be above its plan */
+	const double margin = 1.15; /* by which a bound may be above its plan */
 	const struct request *r = f->r;
 	struct search *s = f->s;
 	int64_t most = r->exact > 0 ? r->exact : r->exact < 0 ? MOST : s->n, found = 0, i;
