@@ -156,7 +156,9 @@ bool trainer_allows(enum trainer_kind kind, const struct model *m, const struct 
 		return (l->zero == 3 || shared == 1) && titan_splits(m, l) &&
 		       (kept || l->recompute == RECOMPUTE_MATMULS);
 	default:
+		/* it shards over all data-parallel ranks, or none */
 		return l->zero <= 1 && kept && l->degree[AXIS_CP] == 1 &&
+		       (l->degree[AXIS_DP] == 1 || l->degree[AXIS_FSDP] == 1) &&
 		       l->schedule == SCHEDULE_1F1B;
 	}
 }

@@ -408,6 +408,8 @@ near() { # X PUBLISHED BOUND
 	not grep -q layers_per_stage best
 	pt-plan --best --trainer nanotron llama3-8b context=4096 batch=256 >best
 	grep -q 'parallelism.dp=.*optimizer.zero_stage=' best
+	# it shards over all data-parallel ranks, or none
+	code_of 64 pt-plan --best --trainer nanotron --only dp=2,fsdp=4 llama3-8b context=4096 batch=256
 	# 34 layers, with the embedding and the head, in pieces of 3 are 12 stages and not 16
 	pt-plan --best --for torchtitan -H 2 --only pp=4,pp-stages=3 llama3-8b >best
 	grep -q 'layers_per_stage 3 ' best
