@@ -60,9 +60,9 @@ struct work {
 	double *table; /* of rotations, [n][head_dim]: cosines, then sines */
 };
 
-/* The activations of a block. */
+/* The activations of a sublayer: behind the norm; of attention, and of the FFN. */
 struct acts {
-	double *x, *h, *q, *k, *v, *o, *x2, *h2, *a, *b, *y;
+	double *h, *q, *k, *v, *o, *a, *b, *y;
 };
 
 static double *doubles(int64_t n)
@@ -93,13 +93,24 @@ static bool in_part(const struct work *w, int64_t i)
 	return true;
 }
 
-/* The outputs of a column-parallel layer through which the gradients of a norm are computed. */
-static struct range outputs_of(const struct work *w, int64_t out)
+/* The i-th of n slices of the outputs of a column-parallel layer, if a part of this kind is computed; else all. */
+static struct range outputs_of(const struct work *w, enum part_kind kind, int64_t out)
 {
-	if (w->part.kind != PART_SLICE && w->part.kind != PART_RANK)
+	const struct grad_part *p = &w->part;
+	if (p->kind != kind)
 		return (struct range){0, out};
-	return (struct range){part_begin(out, w->part.n, w->part.i),
-		part_begin(out, w->part.n, w->part.i + 1)};
+	return (struct range){
+		part_begin(out, p->n, p->i), part_begin(out, p->n, p->i + 1)};
+}
+
+/* A tensor-parallel rank has its own columns of x[n][width] only. */
+static void keep_own(const struct work *w, double *x, int64_t width)
+{
+	const struct range own = outputs_of(w, PART_RANKS, width);
+	for (int64_t i = 0; i < w->n; i++)
+		for (int64_t j = 0; j < width; j++)
+			if (j < own.from || j >= own.to)
+				x[i * width + j] = 0;
 }
 
 /* The gradients of a weight [out][in] and a bias, from those of its outputs. */
@@ -361,87 +372,107 @@ static void act_backward(
 		*dx = gate * s * (1 + x * (1 - s));
 }
 
-/* ---- a block ------------------------------------------------------------------------ */
+/* ---- sublayers ---------------------------------------------------------------------- */
 
 static void acts_alloc64(const struct work *w, struct acts *a)
 {
-	int64_t n = w->n, dim = w->dim;
+	int64_t n = w->n;
 	const int64_t widths[] = {
-		dim, dim, w->q, w->kv, w->kv, w->q, dim, dim, w->ffn, w->ffn, w->ffn};
-	double **const to[] = {&a->x, &a->h, &a->q, &a->k, &a->v, &a->o, &a->x2, &a->h2,
-		&a->a, &a->b, &a->y};
+		w->dim, w->q, w->kv, w->kv, w->q, w->ffn, w->ffn, w->ffn};
+	double **const to[] = {&a->h, &a->q, &a->k, &a->v, &a->o, &a->a, &a->b, &a->y};
 	for (size_t i = 0; i < ARRAY_LEN(to); i++)
 		*to[i] = doubles(n * widths[i]);
 }
 
 static void acts_free64(struct acts *a)
 {
-	double *const all[] = {
-		a->x, a->h, a->q, a->k, a->v, a->o, a->x2, a->h2, a->a, a->b, a->y};
+	double *const all[] = {a->h, a->q, a->k, a->v, a->o, a->a, a->b, a->y};
 	for (size_t i = 0; i < ARRAY_LEN(all); i++)
 		free(all[i]);
 }
 
-/* From a->x; the output of the block goes to `out`. */
-static void block(
-	const struct work *w, const struct block_tensors *b, struct acts *a, double *out)
+/* What the layers behind a norm make of x; returns the input of the row-parallel layer. */
+static double *attention(const struct work *w, const struct sublayer_tensors *t,
+	struct acts *a, const double *x)
 {
-	const struct sublayer_tensors *at = &b->sub[ATTENTION], *ff = &b->sub[FFN];
 	double *const qkv[] = {a->q, a->k, a->v};
-	double *const ab[] = {a->a, a->b};
-	int64_t n = w->n, dim = w->dim;
-	norm(w, at->norm, at->norm_bias, a->h, a->x);
+	norm(w, t->norm, t->norm_bias, a->h, x);
 	for (int i = 0; i < 3; i++)
-		linear(qkv[i], a->h, weight(w, at->in[i]), weight(w, at->in_bias[i]), n,
-			dim, i ? w->kv : w->q);
+		linear(qkv[i], a->h, weight(w, t->in[i]), weight(w, t->in_bias[i]), w->n,
+			w->dim, i ? w->kv : w->q);
 	rotate(w, a->q, w->q, 1);
 	rotate(w, a->k, w->kv, 1);
 	attend(w, a);
-	linear(a->x2, a->o, weight(w, at->out), weight(w, at->bias), n, w->q, dim);
-	add_scaled(a->x2, 1, a->x, n * dim);
-	norm(w, ff->norm, ff->norm_bias, a->h2, a->x2);
-	for (int i = 0; i < 2 && ff->in[i]; i++)
-		linear(ab[i], a->h2, weight(w, ff->in[i]), weight(w, ff->in_bias[i]), n,
-			dim, w->ffn);
-	for (int64_t i = 0; i < n * w->ffn; i++)
+	keep_own(w, a->o, w->q);
+	return a->o;
+}
+
+static double *feed_forward(const struct work *w, const struct sublayer_tensors *t,
+	struct acts *a, const double *x)
+{
+	double *const ab[] = {a->a, a->b};
+	norm(w, t->norm, t->norm_bias, a->h, x);
+	for (int i = 0; i < 2 && t->in[i]; i++)
+		linear(ab[i], a->h, weight(w, t->in[i]), weight(w, t->in_bias[i]), w->n,
+			w->dim, w->ffn);
+	for (int64_t i = 0; i < w->n * w->ffn; i++)
 		a->y[i] = w->f->function.gate_exchanged
 				  ? act(w->m->act, a->b[i], a->a[i])
 				  : act(w->m->act, a->a[i], a->b[i]);
-	linear(out, a->y, weight(w, ff->out), weight(w, ff->bias), n, w->ffn, dim);
-	add_scaled(out, 1, a->x2, n * dim);
+	keep_own(w, a->y, w->ffn);
+	return a->y;
 }
 
-/* The column-parallel layers behind a norm: from the gradients of their outputs to dx. */
+static double *sublayer(const struct work *w, int64_t k, struct acts *a, const double *x)
+{
+	const struct sublayer_tensors *t = &w->m->blocks[k / 2].sub[k % 2];
+	return k % 2 == ATTENTION ? attention(w, t, a, x) : feed_forward(w, t, a, x);
+}
+
+/* From the gradients of the column-parallel layers behind a norm: those of its output are added to dh, and those
+ * through which its weights' are computed to mine, if that is another one. */
 static void enter_backward(const struct work *w, const struct sublayer_tensors *t,
-	double *const dy[], const int64_t widths[], const double *h, const double *x,
-	double *dx)
+	double *const dy[], const int64_t widths[], const double *h, double *dh,
+	double *mine)
 {
-	int64_t n = w->n, dim = w->dim;
-	double *dh = doubles(n * dim), *mine = doubles(n * dim);
 	for (int i = 0; i < SUBLAYER_INPUTS && t->in[i]; i++) {
-		const struct range of = outputs_of(w, widths[i]);
-		linear_dw(w, t->in[i], t->in_bias[i], dy[i], h, dim, widths[i]);
-		linear_dx(dh, dy[i], weight(w, t->in[i]), n, dim, widths[i],
-			w->part.kind == PART_RANK ? of : (struct range){0, widths[i]});
-		linear_dx(mine, dy[i], weight(w, t->in[i]), n, dim, widths[i], of);
+		linear_dw(w, t->in[i], t->in_bias[i], dy[i], h, w->dim, widths[i]);
+		linear_dx(dh, dy[i], weight(w, t->in[i]), w->n, w->dim, widths[i],
+			(struct range){0, widths[i]});
+		if (mine != dh)
+			linear_dx(mine, dy[i], weight(w, t->in[i]), w->n, w->dim,
+				widths[i], outputs_of(w, PART_SLICE, widths[i]));
 	}
-	norm_backward(w, t->norm, t->norm_bias, dx, dh, mine, x);
-	free(dh);
-	free(mine);
 }
 
-/* dx: from the gradient of the block's output to that of its input, in place. */
-static void block_backward64(const struct work *w, const struct block_tensors *b,
-	const struct acts *a, double *dx)
+static void attention_backward64(const struct work *w, const struct sublayer_tensors *t,
+	const struct acts *a, const double *dx, double *dh, double *mine)
 {
-	const struct sublayer_tensors *at = &b->sub[ATTENTION], *ff = &b->sub[FFN];
-	const int64_t qkv[] = {w->q, w->kv, w->kv}, ab[] = {w->ffn, w->ffn};
-	int64_t n = w->n, dim = w->dim;
+	const int64_t widths[] = {w->q, w->kv, w->kv};
 	struct acts d;
 	acts_alloc64(w, &d);
-	linear_dw(w, ff->out, ff->bias, dx, a->y, w->ffn, dim);
-	linear_dx(d.y, dx, weight(w, ff->out), n, w->ffn, dim, (struct range){0, dim});
-	for (int64_t i = 0; i < n * w->ffn; i++) {
+	linear_dw(w, t->out, t->bias, dx, a->o, w->q, w->dim);
+	linear_dx(d.o, dx, weight(w, t->out), w->n, w->q, w->dim,
+		(struct range){0, w->dim});
+	keep_own(w, d.o, w->q);
+	attend_backward(w, a, &d);
+	rotate(w, d.q, w->q, -1);
+	rotate(w, d.k, w->kv, -1);
+	enter_backward(w, t, (double *const[]){d.q, d.k, d.v}, widths, a->h, dh, mine);
+	acts_free64(&d);
+}
+
+static void feed_forward_backward(const struct work *w, const struct sublayer_tensors *t,
+	const struct acts *a, const double *dx, double *dh, double *mine)
+{
+	const int64_t widths[] = {w->ffn, w->ffn};
+	struct acts d;
+	acts_alloc64(w, &d);
+	linear_dw(w, t->out, t->bias, dx, a->y, w->ffn, w->dim);
+	linear_dx(d.y, dx, weight(w, t->out), w->n, w->ffn, w->dim,
+		(struct range){0, w->dim});
+	keep_own(w, d.y, w->ffn);
+	for (int64_t i = 0; i < w->n * w->ffn; i++) {
 		double da, db;
 		if (w->f->function.gate_exchanged)
 			act_backward(w->m->act, a->b[i], a->a[i], &db, &da);
@@ -450,13 +481,7 @@ static void block_backward64(const struct work *w, const struct block_tensors *b
 		d.a[i] = d.y[i] * da;
 		d.b[i] = d.y[i] * db;
 	}
-	enter_backward(w, ff, (double *const[]){d.a, d.b}, ab, a->h2, a->x2, dx);
-	linear_dw(w, at->out, at->bias, dx, a->o, w->q, dim);
-	linear_dx(d.o, dx, weight(w, at->out), n, w->q, dim, (struct range){0, dim});
-	attend_backward(w, a, &d);
-	rotate(w, d.q, w->q, -1);
-	rotate(w, d.k, w->kv, -1);
-	enter_backward(w, at, (double *const[]){d.q, d.k, d.v}, qkv, a->h, a->x, dx);
+	enter_backward(w, t, (double *const[]){d.a, d.b}, widths, a->h, dh, mine);
 	acts_free64(&d);
 }
 
@@ -530,22 +555,161 @@ static double loss_of(const struct function *f, double *logits, double *slope,
 					 : loss;
 }
 
-/* Loss, and dx: the gradient of the last block's output. The logits of a band of positions are in memory at a
- * time. */
-static double head(const struct work *w, const double *x, double *dx)
+/* ---- ranks ---------------------------------------------------------------------------- */
+
+/* A tensor-parallel rank, or the only one. */
+struct rank {
+	struct work w;
+	double *x; /* [2 layers + 1][n][dim]: the input of each sublayer, and the last one's output */
+	double *y;    /* [n][dim]: what a sublayer adds to it */
+	double *dx;   /* of x */
+	double *dh;   /* of the output of a norm, */
+	double *mine; /* through which its weights' gradients are computed; else dh */
+	struct acts a;
+};
+
+struct pass {
+	struct rank *of;
+	int n;
+	enum missing missing;
+	int64_t size, last; /* of [n][dim]; the number of sublayers */
+};
+
+/* Behind the row-parallel layer of sublayer k: its sum over the ranks, and the residual. */
+static void leave(const struct pass *p, int64_t k)
 {
-	enum { BAND = 64 };
+	const struct work *w = &p->of->w;
+	const double *bias = weight(w, w->m->blocks[k / 2].sub[k % 2].bias);
+	bool alone =
+		p->missing == (k % 2 == ATTENTION ? MISSING_ATTENTION : MISSING_FFN) ||
+		p->missing == MISSING_BOTH;
+	for (int r = 0; r < p->n; r++) {
+		const double *x = p->of[r].x + k * p->size;
+		double *to = p->of[r].x + (k + 1) * p->size;
+		memcpy(to, x, (size_t)p->size * sizeof(*to));
+		for (int q = 0; q < p->n; q++)
+			if (q == r || !alone)
+				add_scaled(to, 1, p->of[q].y, p->size);
+		for (int64_t i = 0; i < w->n && bias; i++)
+			add_scaled(to + i * w->dim, 1, bias, w->dim);
+	}
+}
+
+/* Before column-parallel layers: the sum over the ranks, and from there to the norm's weights and to dx. */
+static void norms_backward(const struct pass *p, const struct tensor *gamma,
+	const struct tensor *beta, int64_t k)
+{
+	double *sum = p->of->dh;
+	bool alone = p->missing == MISSING_ENTER;
+	for (int r = 1; r < p->n && !alone; r++)
+		add_scaled(sum, 1, p->of[r].dh, p->size);
+	for (int r = 0; r < p->n; r++) {
+		const struct rank *me = &p->of[r];
+		const double *up = alone ? me->dh : sum;
+		norm_backward(&me->w, gamma, beta, me->dx, up,
+			me->mine == me->dh ? up : me->mine, me->x + k * p->size);
+	}
+	for (int r = 0; r < p->n; r++) {
+		memset(p->of[r].dh, 0, (size_t)p->size * sizeof(double));
+		memset(p->of[r].mine, 0, (size_t)p->size * sizeof(double));
+	}
+}
+
+static void forward(const struct pass *p)
+{
+	for (int64_t k = 0; k < p->last; k++) {
+		for (int r = 0; r < p->n; r++) {
+			struct rank *me = &p->of[r];
+			const struct work *w = &me->w;
+			const struct sublayer_tensors *t =
+				&w->m->blocks[k / 2].sub[k % 2];
+			const double *in = sublayer(w, k, &me->a, me->x + k * p->size);
+			linear(me->y, in, weight(w, t->out), NULL, w->n,
+				k % 2 == ATTENTION ? w->q : w->ffn, w->dim);
+		}
+		leave(p, k);
+	}
+}
+
+/* The first sublayer of the first block that has a gradient which is wanted. */
+static int64_t first_wanted(const struct pass *p)
+{
+	const struct work *w = &p->of->w;
+	int64_t unit = w->m->c.layers + 1;
+	for (int i = 0; i < w->m->n_tensors; i++)
+		if (w->grad[i])
+			unit = min64(unit, w->m->tensors[i].unit);
+	return max64(0, 2 * (unit - 1));
+}
+
+/* Only the inputs of sublayers are kept: their activations are computed again. */
+static void backward(const struct pass *p)
+{
+	for (int64_t k = p->last - 1, first = first_wanted(p); k >= first; k--) {
+		const struct sublayer_tensors *t = &p->of->w.m->blocks[k / 2].sub[k % 2];
+		for (int r = 0; r < p->n; r++) {
+			struct rank *me = &p->of[r];
+			sublayer(&me->w, k, &me->a, me->x + k * p->size);
+			(k % 2 == ATTENTION ? attention_backward64
+					    : feed_forward_backward)(
+				&me->w, t, &me->a, me->dx, me->dh, me->mine);
+		}
+		norms_backward(p, t->norm, t->norm_bias, k);
+	}
+}
+
+/* The gradients of the output layer, and of its input, of a band of positions. */
+static void head_backward(const struct rank *me, const double *h, const double *dlogits,
+	int64_t at, int64_t n)
+{
+	const struct work *w = &me->w;
 	const struct tensor *out = w->m->output;
 	int64_t dim = w->dim, vocab = w->m->c.vocab;
-	double *h = doubles(w->n * dim), *dh = doubles(w->n * dim),
-	       *mine = doubles(w->n * dim);
-	double *logits = doubles(BAND * vocab), *slope = doubles(vocab), loss = 0;
 	double *dw = has_use(w, 1) ? gradient(w, out) : NULL;
-	const struct range of = outputs_of(w, vocab);
-	norm(w, w->m->norm, w->m->norm_bias, h, x);
+	linear_dx(me->dh + at * dim, dlogits, weight(w, out), n, dim, vocab,
+		outputs_of(w, PART_RANKS, vocab));
+	if (me->mine != me->dh)
+		linear_dx(me->mine + at * dim, dlogits, weight(w, out), n, dim, vocab,
+			outputs_of(w, PART_SLICE, vocab));
+#pragma omp parallel for
+	for (int64_t o = 0; o < vocab; o++)
+		for (int64_t i = 0; i < n && dw; i++)
+			if (in_part(w, at + i))
+				add_scaled(dw + o * dim, dlogits[i * vocab + o],
+					h + (at + i) * dim, dim);
+}
+
+/* Each rank's columns of the logits of n positions, gathered. */
+static void gather_logits(
+	const struct pass *p, double *logits, double *own, int64_t at, int64_t n)
+{
+	const struct work *w = &p->of->w;
+	int64_t vocab = w->m->c.vocab;
+	for (int r = 0; r < p->n; r++) {
+		const struct range of = outputs_of(&p->of[r].w, PART_RANKS, vocab);
+		linear(own, p->of[r].a.h + at * w->dim, weight(w, w->m->output), NULL, n,
+			w->dim, vocab);
+		for (int64_t i = 0; i < n; i++)
+			memcpy(logits + i * vocab + of.from, own + i * vocab + of.from,
+				(size_t)(of.to - of.from) * sizeof(*own));
+	}
+}
+
+/* Loss, and the gradient of the last sublayer's output. The logits of a band of positions are in memory at a
+ * time. */
+static double head(const struct pass *p)
+{
+	enum { BAND = 64 };
+	const struct work *w = &p->of->w;
+	int64_t vocab = w->m->c.vocab;
+	double *logits = doubles(BAND * vocab), *own = doubles(BAND * vocab),
+	       *slope = doubles(vocab), loss = 0;
+	for (int r = 0; r < p->n; r++)
+		norm(&p->of[r].w, w->m->norm, w->m->norm_bias, p->of[r].a.h,
+			p->of[r].x + p->last * p->size);
 	for (int64_t at = 0; at < w->n; at += BAND) {
 		int64_t n = min64(BAND, w->n - at);
-		linear(logits, h + at * dim, weight(w, out), NULL, n, dim, vocab);
+		gather_logits(p, logits, own, at, n);
 		for (int64_t i = 0; i < n; i++)
 			if (w->s->targets[at + i] < 0)
 				memset(logits + i * vocab, 0,
@@ -553,26 +717,39 @@ static double head(const struct work *w, const double *x, double *dx)
 			else
 				loss += loss_of(&w->f->function, logits + i * vocab,
 					slope, vocab, w->s->targets[at + i], w->scale);
-		linear_dx(dh + at * dim, logits, weight(w, out), n, dim, vocab,
-			w->part.kind == PART_RANK ? of : (struct range){0, vocab});
-		linear_dx(mine + at * dim, logits, weight(w, out), n, dim, vocab, of);
-#pragma omp parallel for
-		for (int64_t o = 0; o < vocab; o++)
-			for (int64_t i = 0; i < n && dw; i++)
-				if (in_part(w, at + i))
-					add_scaled(dw + o * dim, logits[i * vocab + o],
-						h + (at + i) * dim, dim);
+		for (int r = 0; r < p->n; r++)
+			head_backward(&p->of[r], p->of[r].a.h, logits, at, n);
 	}
-	norm_backward(w, w->m->norm, w->m->norm_bias, dx, dh, mine, x);
-	free(h);
-	free(dh);
-	free(mine);
+	norms_backward(p, w->m->norm, w->m->norm_bias, p->last);
 	free(logits);
+	free(own);
 	free(slope);
 	return loss;
 }
 
 /* ---- a sequence ---------------------------------------------------------------------- */
+
+static void rank_open(struct rank *me, const struct pass *p)
+{
+	me->x = doubles((p->last + 1) * p->size);
+	me->y = doubles(p->size);
+	me->dx = doubles(p->size);
+	me->dh = doubles(p->size);
+	me->mine = me->w.part.kind == PART_SLICE ? doubles(p->size) : me->dh;
+	acts_alloc64(&me->w, &me->a);
+	embed(&me->w, me->x);
+}
+
+static void rank_close(struct rank *me)
+{
+	free(me->x);
+	free(me->y);
+	free(me->dx);
+	if (me->mine != me->dh)
+		free(me->mine);
+	free(me->dh);
+	acts_free64(&me->a);
+}
 
 double float64_sequence(const struct float64 *f, const struct sequence *s, double scale,
 	const struct grad_part *part, double **grad)
@@ -592,30 +769,26 @@ double float64_sequence(const struct float64 *f, const struct sequence *s, doubl
 		w.part = *part;
 	if (m->arch->rope)
 		w.table = rotation_table(&w);
-	/* Only the inputs of blocks are kept; the backward computes a block again. */
-	int64_t size = w.n * w.dim, layers = m->c.layers;
-	double *x = doubles((layers + 1) * size), *dx = doubles(size);
-	struct acts a;
-	acts_alloc64(&w, &a);
-	double *own = a.x;
-	embed(&w, x);
-	for (int64_t l = 0; l < layers; l++) {
-		a.x = x + l * size;
-		block(&w, &m->blocks[l], &a, x + (l + 1) * size);
+	struct pass p = {.n = w.part.kind == PART_RANKS ? w.part.n : 1,
+		.missing = w.part.missing,
+		.size = w.n * w.dim,
+		.last = 2 * m->c.layers};
+	p.of = xcalloc((size_t)p.n, sizeof(*p.of));
+	for (int r = 0; r < p.n; r++) {
+		p.of[r].w = w;
+		if (w.part.kind == PART_RANKS)
+			p.of[r].w.part.i = r;
+		p.of[r].w.grad = grad + r * m->n_tensors;
+		rank_open(&p.of[r], &p);
 	}
-	double loss = head(&w, x + layers * size, dx);
-	double *again = doubles(size);
-	for (int64_t l = layers - 1; l >= 0; l--) {
-		a.x = x + l * size;
-		block(&w, &m->blocks[l], &a, again);
-		block_backward64(&w, &m->blocks[l], &a, dx);
+	forward(&p);
+	double loss = head(&p);
+	backward(&p);
+	for (int r = 0; r < p.n; r++) {
+		embed_backward64(&p.of[r].w, p.of[r].dx);
+		rank_close(&p.of[r]);
 	}
-	embed_backward64(&w, dx);
-	a.x = own;
-	acts_free64(&a);
-	free(again);
-	free(x);
-	free(dx);
+	free(p.of);
 	free(w.table);
 	return loss;
 }

@@ -84,10 +84,9 @@ static void sequence_skipped(struct step *s)
 static void ranks_apart(struct step *s)
 {
 	struct gradients g[2];
-	for (int rank = 0; rank < 2; rank++)
-		reference_float64(&s->w, &s->batch,
-			&(struct variant){.sequence = -1, .part = {PART_RANK, 2, rank}},
-			&g[rank]);
+	const struct variant v = {
+		.sequence = -1, .part = {PART_RANKS, 2, 0, MISSING_ENTER}};
+	reference_float64(&s->w, &s->batch, &v, g);
 	for (int i = 0; i < s->w.m.n_tensors; i++) {
 		const struct tensor *t = &s->w.m.tensors[i];
 		bool columns = strstr(t->name, "wo.") || strstr(t->name, "w2.");
