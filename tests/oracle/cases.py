@@ -153,7 +153,7 @@ wrong("embedding-part-missing", "the embedding's part of a tied weight's gradien
 wrong("head-part-missing", "the output layer's part of a tied weight's gradient is missing",
       "tok_embeddings.weight (1): parts of 2 embedding and output layer: 1 0 times", tie=True, **TP)
 wrong("wo-slice-twice", "one TP slice of each wo counted twice",
-      "layers.0.attention.wo.weight (2): dim 1 in 2 slices: 1 2 times", **TP)
+      "attention.wo.weight (2): dim 1 in 2 slices: 1 2 times", **TP)
 wrong("enter-missing", "no all-reduce of the gradient at the begin of column-parallel products",
       "(20): as if each tensor-parallel rank backpropagated its own part of the gradient", **TP, **OFF)
 wrong("leave-missing", "no all-reduce after wo in the forward pass",

@@ -80,12 +80,11 @@ static void sequence_skipped(struct step *s)
 	gradients_free(&g);
 }
 
-/* Each of two tensor-parallel ranks goes back with its own part: a weight has rows or columns of both. */
-static void ranks_apart(struct step *s)
+/* What two tensor-parallel ranks save that miss a sum: a weight has rows or columns of both. */
+static void save_of_ranks(struct step *s, enum missing missing)
 {
 	struct gradients g[2];
-	const struct variant v = {
-		.sequence = -1, .part = {PART_RANKS, 2, 0, MISSING_ENTER}};
+	const struct variant v = {.sequence = -1, .part = {PART_RANKS, 2, 0, missing}};
 	reference_float64(&s->w, &s->batch, &v, g);
 	for (int i = 0; i < s->w.m.n_tensors; i++) {
 		const struct tensor *t = &s->w.m.tensors[i];
@@ -100,6 +99,21 @@ static void ranks_apart(struct step *s)
 	}
 	for (int rank = 0; rank < 2; rank++)
 		gradients_free(&g[rank]);
+}
+
+static void ranks_apart(struct step *s)
+{
+	save_of_ranks(s, MISSING_ENTER);
+}
+
+static void attention_apart(struct step *s)
+{
+	save_of_ranks(s, MISSING_ATTENTION);
+}
+
+static void outputs_apart(struct step *s)
+{
+	save_of_ranks(s, MISSING_BOTH);
 }
 
 static void pairs_rotated(struct step *s)
@@ -291,6 +305,9 @@ static const struct {
 	{LLAMA, sequence_skipped, "(21): sequences 3 of 4 do not count\n"},
 	{LLAMA, ranks_apart,
 		"as if each tensor-parallel rank backpropagated its own part of the gradient"},
+	{LLAMA, attention_apart,
+		"rank went on with its own part of attention: no all-reduce of its output"},
+	{LLAMA, outputs_apart, "no all-reduce of the outputs of attention and FFN"},
 	{LLAMA, pairs_rotated, "in pairs of neighbours"},
 	{LLAMA, positions_restart, "positions began again in each chunk"},
 	{GPT2, positions_restart, "positions began again in each chunk"},
@@ -340,6 +357,23 @@ static void wrong_gradients(void **state)
 }
 
 /* A ring of four chunks that sees one chunk before, or ends one early. */
+/* Ranks that miss no sum have the gradients of one. */
+static void ranks_with_all_sums(void **state)
+{
+	struct step s;
+	struct gradients whole;
+	(void)state;
+	step_begin(&s, LLAMA);
+	reference_float64(&s.w, &s.batch, &(struct variant){.sequence = -1}, &whole);
+	save_of_ranks(&s, MISSING_NONE);
+	for (int i = 0; i < whole.n; i++)
+		for (int64_t j = 0; j < tensor_size(&s.w.m.tensors[i]); j++)
+			assert_near((double)s.g.g[i][j], (double)whole.g[i][j],
+				1e-7 * whole.norm);
+	gradients_free(&whole);
+	step_end(&s);
+}
+
 static void rings_cut_short(void **state)
 {
 	struct check_opts o = plain_check;
@@ -525,6 +559,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(wrong_gradients),
+		cmocka_unit_test(ranks_with_all_sums),
 		cmocka_unit_test(rings_cut_short),
 		cmocka_unit_test(parameters_gathered_early),
 		cmocka_unit_test(near_in_bf16),
