@@ -356,7 +356,6 @@ static void wrong_gradients(void **state)
 	}
 }
 
-/* A ring of four chunks that sees one chunk before, or ends one early. */
 /* Ranks that miss no sum have the gradients of one. */
 static void ranks_with_all_sums(void **state)
 {
@@ -374,6 +373,7 @@ static void ranks_with_all_sums(void **state)
 	step_end(&s);
 }
 
+/* A ring of four chunks that sees one chunk before, or ends one early. */
 static void rings_cut_short(void **state)
 {
 	struct check_opts o = plain_check;
