@@ -221,7 +221,8 @@ static int read_llama(
 static int check_absent(const struct reader *r)
 {
 	json_t *rope = get(r, "rope_parameters"), *window = get(r, "sliding_window");
-	json_t *kinds = get(r, "layer_types");
+	json_t *kinds = get(r, "layer_types"),
+	       *context = get(r, "max_position_embeddings");
 	const char *type = json_string_value(json_object_get(r->root, "model_type"));
 	bool qwen = type && !strcmp(type, "qwen2");
 	const struct reader inner = {r->path, rope, r->e};
@@ -236,6 +237,12 @@ static int check_absent(const struct reader *r)
 		return -1;
 	if (window && uses_window)
 		return not_supported(r, "sliding_window", "is there");
+	/* (transformers has a window by default: mistral's of 4096) */
+	bool is_short = context && json_integer_value(context) <= 4096;
+	if (type && !strcmp(type, "mistral") && !is_short &&
+		!json_object_get(r->root, "sliding_window"))
+		return not_supported(r, "sliding_window",
+			"is not there, which means 4096 for mistral; null means none");
 	for (size_t i = 0; i < json_array_size(kinds); i++) {
 		const char *kind = json_string_value(json_array_get(kinds, i));
 		if (!kind || strcmp(kind, "full_attention"))

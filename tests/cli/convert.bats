@@ -333,6 +333,15 @@ shapes() { # CHECKPOINT
 	[ ! -e bad.h5 ]
 }
 
+@test "a mistral without the key sliding_window has a window of 4096" {
+	cp -r "$BATS_TEST_DIRNAME/../golden/hf-mistral" m
+	sed -i '/"sliding_window"/d' m/config.json
+	pt-ckpt verify m # (of so few positions that no window is needed)
+	sed -i 's/"max_position_embeddings": [0-9]*/"max_position_embeddings": 8192/' m/config.json
+	code_of 69 pt-ckpt verify m
+	says 'sliding_window is not there'
+}
+
 @test "config.json and names that are not ours are refused, with the key" {
 	make_run run
 	pt-ckpt convert run -o good
