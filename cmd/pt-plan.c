@@ -57,9 +57,9 @@ static const struct opt options[] = {
 		"that is given with several values, with one of them. Also values that are not searched "
 		"otherwise."},
 	{OPT_INT, 'x', "exact", "N", "-1", O(exact), 0, -1, 1e6, .help =
-		"Plan exactly, by the code that trains, until N layouts fit, fastest estimates "
-		"first. 0: all. -1: a hundred, but fewer where that would take more than a few "
-		"seconds, and large models by fewer layers."},
+		"Plan by the code that trains until N layouts fit, those with the least bound of their time "
+		"first. 0: all. -1: a hundred, but fewer if others are bound to be slower or it would take more "
+		"than a few seconds, and large models by fewer layers."},
 	{OPT_GROUP, .name = "Showing"},
 	{OPT_INT, 'n', "show", "N", "10", O(show), 0, 1, 1e6, .help =
 		"Layouts to list, fastest first."},
@@ -326,7 +326,7 @@ static int plan(
 	struct request r = {.o = &t,
 		.m = &m,
 		.trainer = (enum trainer_kind)o->trainer,
-		.show = o->show,
+		.show = o->best ? 1 : o->show,
 		.exact = o->exact};
 	struct search s = {.n = 0};
 	if (parse_model(words, n, &t, given, e) || set_cluster(o, &r, e))
@@ -336,7 +336,7 @@ static int plan(
 	if (o->trainer != BY_PT && t.dtype != PRECISION_FLOAT8)
 		t.dtype = PRECISION_BF16; /* as all of them do */
 	if (options_check(&t, e) || check_offload(&r, e) ||
-		model_init(&m, &t.model, 0, e)) {
+		options_model_init(&t, &m, 0, e)) {
 		opts_blame(&train_program, &t, e);
 		return -1;
 	}

@@ -15,8 +15,9 @@ struct opts {
 	struct prepare p; /* see preparation() */
 	const char *vocab_from, *vocab_out;
 	int tokenizer, decode, format, to;
-	int64_t spool_limit, threads, vocab, end_token, train_bpe, min_count;
-	struct strs val_files;
+	int64_t spool_limit, threads, vocab, end_token, train_bpe, min_count, show,
+		show_from;
+	struct strs val_files, mask_files, special_tokens;
 	struct opt_given given;
 	bool info, verify, decompress, end_of_text;
 };
@@ -76,7 +77,7 @@ static const struct opt options[] = {
 		"tokens, which auto recognises too: shards, and files of llm.c, Megatron-LM and "
 		"nanoGPT."},
 	{OPT_STR, 0, "field", "NAME", "text", O(p.field), .help =
-		"The field of JSONL that has the document."},
+		"The field of JSONL that has the document. Of a --record with two fields: NAME,NAME."},
 	{OPT_STR, 0, "separator", "TEXT", NULL, O(p.separator), .help =
 		"Text that separates documents; it stays at the end of each. Without it, each "
 		"file is one document. A document of JSONL gets it at its end."},
@@ -86,6 +87,28 @@ static const struct opt options[] = {
 	{OPT_FLAG, 0, "decompress", NULL, "yes", O(decompress), .help =
 		"Decompress files that begin as those of gzip or zstd."},
 	OPT_SPOOL_LIMIT(O(spool_limit), 0),
+	{OPT_GROUP, .name = "Tokens that count"},
+	{OPT_ENUM, 0, "record", NULL, "text", O(p.record), .values = OPT_WORDS(RECORD_WORDS), .help =
+		"What a line of JSONL is, and its fields. text: a text, all of which counts. prompt: "
+		"prompt,completion, of which the completion counts. messages: a conversation, in a list of "
+		"objects with role and content, or from and value. spans: text,spans, where spans is a list "
+		"of [begin, end] in characters of the text. ids: input_ids,labels, where the label of a token "
+		"that does not count is -100. mask: input_ids,mask, of 0 and 1."},
+	{OPT_STR, 0, "chat-template", "NAME", NULL, O(p.chat_template), .files = "", .help =
+		"The texts around the turns of a conversation: chatml, llama3, qwen, or a file. Without "
+		"--record, it implies messages. With --record prompt, the prompt is a turn of the user "
+		"and the completion one of the assistant."},
+	{OPT_ENUM, 0, "count", NULL, "assistant", O(p.count), .values = OPT_WORDS(COUNT_WORDS), .help =
+		"What counts of a conversation: each turn of the assistant with the text that ends it, "
+		"its last one, all tokens but the first, or none. Of prompt and completion, assistant "
+		"and last are the completion."},
+	{OPT_SIZE, 0, "window", "N", "0", O(p.window), 0, 0, 0x1p24, .help =
+		"Lay the documents out in windows of so many tokens, in which each is whole: pt-train "
+		"--context N takes these windows. What remains of a window is padding, which does not "
+		"count. 0: one document after the other."},
+	{OPT_ENUM, 0, "too-long", NULL, "cut", O(p.too_long), .values = OPT_WORDS(LONG_WORDS), .help =
+		"A document of more tokens than a window is cut at its end, split into several, or "
+		"dropped."},
 	{OPT_GROUP, .name = "Choosing documents"},
 	{OPT_SIZE, 0, "min-bytes", "BYTES", "0", O(p.min_bytes), .help =
 		"Drop documents of fewer bytes."},
@@ -124,11 +147,15 @@ static const struct opt options[] = {
 		"NAME_train_00000.bin and so on; megatron also writes .idx files."},
 	{OPT_LIST, 0, "val-file", "FILE", NULL, O(val_files), .files = ".bin", .help =
 		"A token file with validation tokens; the others have training tokens."},
+	{OPT_LIST, 0, "mask-file", "FILE", NULL, O(mask_files), .files = "", .help =
+		"Which tokens of a token file count: those whose number in this file is not 0. It has one byte "
+		"a token, or is a file of Megatron-LM or llm.c. Give one for each token file, in their "
+		"order, those of --val-file last."},
 	{OPT_STR, 0, "vocab-from", "SHARD", NULL, O(vocab_from), .files = ".h5", .help =
 		"The shard that has the tokenizer of token files. Without one and without "
 		"--vocab-files, their tokens are numbers that cannot be decoded."},
 	{OPT_INT, 0, "vocab", "N", "0", O(vocab), 0, 0, MAX_VOCAB, .help =
-		"Size of the vocabulary of token files. 0: that of --vocab-from, or the largest "
+		"Size of the vocabulary of token files, and of --record ids and mask. 0: that of --vocab-from, or the largest "
 		"token plus 1."},
 	{OPT_INT, 0, "end-token", "ID", "-1", O(end_token), 0, -1, MAX_VOCAB, .help =
 		"The token that ends a document, in tokens without an index. -1: that of the "
@@ -136,13 +163,16 @@ static const struct opt options[] = {
 	{OPT_GROUP, .name = "Training a vocabulary"},
 	{OPT_INT, 0, "train-bpe", "N", "0", O(train_bpe), 0, 0, MAX_VOCAB,
 		.help =
-		"Train a vocabulary of byte-pair encoding with N tokens, of which the last is "
+		"Train a vocabulary of byte-pair encoding with N tokens, behind whose merges is "
 		"<|endoftext|>, from the text, whose words are those of --pattern (gpt2 by "
 		"default)."},
 	{OPT_STR, 0, "vocab-out", "FOLDER", NULL, O(vocab_out), .files = "/",
 		.help =
 		"Write the trained vocabulary there: vocab.json and merges.txt, tokenizer.json, "
 		"vocab.tiktoken."},
+	{OPT_LIST, 0, "special-token", "TEXT", NULL, O(special_tokens), .help =
+		"A special token of the trained vocabulary, one of the N, behind <|endoftext|>: a marker of a "
+		"--chat-template, for example."},
 	{OPT_INT, 0, "min-count", "N", "2", O(min_count), 0, 1, 0x1p62, .help =
 		"Merge no pair that occurs less often."},
 	{OPT_GROUP, .name = "Inspecting shards"},
@@ -155,6 +185,11 @@ static const struct opt options[] = {
 		"begin. All shards are checked, also after a failure."},
 	{OPT_ENUM, 'd', "decode", NULL, "no", O(decode), .values = decodes, .help =
 		"Decode the training or validation tokens of shards to text and print it."},
+	{OPT_INT, 0, "show", "N", "0", O(show), 0, 0, 0x1p50, .help =
+		"Print N documents of shards. What counts is green on a terminal, else between "
+		"⟦ and ⟧."},
+	{OPT_INT, 0, "show-from", "N", "0", O(show_from), 0, 0, 0x1p50, .help =
+		"The first document that --show prints, from 0."},
 	{OPT_END},
 };
 /* clang-format on */
@@ -167,6 +202,7 @@ static const char *const synopsis[] = {
 	"--info SHARD ...",
 	"--verify SHARD ...",
 	"--decode train|val SHARD ...",
+	"--show N SHARD ...",
 	NULL,
 };
 
@@ -198,7 +234,8 @@ static int print_info(const struct strs *files, struct err *e)
 			return -1;
 		struct str text = {0};
 		for (const struct h5_field *f = shard_fields; f->name; f++)
-			h5_field_print(&text, f, corpus_info(c, 0));
+			if (!f->optional || corpus_info(c, 0)->window_tokens)
+				h5_field_print(&text, f, corpus_info(c, 0));
 		const struct tokenizer *t = corpus_tokenizer(c);
 		printf("%s# %s\n%stokenizer = %s\nvocab = %lld\n", i ? "\n" : "",
 			files->v[i], text_printable(text.s), t->kind->name,
@@ -260,11 +297,32 @@ static void print_dropped(const struct prepared *d)
 				(long long)d->n_read, all[i].why);
 }
 
+/* How much counts, and how much is padding. */
+static void print_counted(const struct prepared *d)
+{
+	const int64_t *total = d->info.total;
+	double all = (double)max64(1, total[SPLIT_TRAIN] + total[SPLIT_VAL]);
+	if (d->n_windows)
+		info("%lld windows of %lld tokens, %.2f%% padding; %lld document%s longer",
+			(long long)d->n_windows, (long long)d->info.window_tokens,
+			100 * (double)d->n_padding / all, (long long)d->n_too_long,
+			plural(d->n_too_long));
+	if (d->n_counted >= 0)
+		info("%lld tokens count (%.1f%%)", (long long)d->n_counted,
+			100 * (double)d->n_counted / all);
+}
+
 static struct prepare preparation(const struct opts *o, struct comm *world)
 {
 	struct prepare p = o->p;
 	p.tokenizer.name = tokenizer_names[o->tokenizer];
 	p.no_end_of_text = !o->end_of_text;
+	if (p.chat_template && p.record == RECORD_TEXT)
+		p.record = RECORD_MESSAGES;
+	if (p.record != RECORD_TEXT && !opts_given(&program, o, "field"))
+		p.field = NULL;
+	bool ids = p.record == RECORD_IDS || p.record == RECORD_MASK;
+	p.ids_vocab = ids ? o->vocab : 0;
 	p.format = o->format < FORMAT_TOKENS ? o->format : FORMAT_AUTO;
 	p.as_is = !o->decompress;
 	p.threads = threads_of(o);
@@ -299,6 +357,8 @@ static int check_tokens(const struct opts *o, struct err *e)
 		{o->p.min_bytes || o->p.max_bytes, "min-bytes, --max-bytes"},
 		{o->p.keep.n || o->p.drop.n, "keep, --drop"}, {o->p.sources.n, "source"},
 		{o->p.separator, "separator"}, {o->p.strict, "strict"},
+		{o->p.record != RECORD_TEXT, "record"},
+		{o->p.chat_template, "chat-template"}, {o->p.window, "window"},
 		{o->p.work, "work"}};
 	for (size_t i = 0; i < ARRAY_LEN(of_text); i++)
 		if (of_text[i].given)
@@ -317,10 +377,15 @@ static void note_idle(const struct opts *o, bool tokens)
 		{tokens, "field end-of-text decompress threads",
 			"these are tokens, not text"},
 		{!tokens && !o->to, "end-token", "the text has its own ends"},
+		{o->p.record == RECORD_TEXT && !o->p.chat_template, "count",
+			"all of a text counts without --record"},
+		{!o->p.window, "too-long", "there are no windows without --window"},
+		{o->p.record != RECORD_TEXT || o->p.chat_template, "separator",
+			"records have their own ends"},
 		{o->format == FORMAT_TEXT, "field strict", "--format text has no fields"},
 		{text && !draws, "seed",
 			"nothing is random without --split document or hash, or --shuffle"},
-		{!o->train_bpe, "min-count",
+		{!o->train_bpe, "min-count special-token",
 			"no vocabulary is trained without --train-bpe"},
 		{o->train_bpe, "val-fraction split shard-size seed shuffle",
 			"a vocabulary is trained, and no shard is written"},
@@ -336,9 +401,10 @@ static int prepare(
 	if (check_terminals(!strcmp(p.out, "-"), texts, e))
 		return -1;
 	struct token_convert c = {&p, formats[o->format], to_words[o->to], &o->val_files,
-		o->vocab_from, o->vocab, o->end_token};
+		&o->mask_files, o->vocab_from, o->vocab, o->end_token};
 	int tokens = token_convert_takes(&c, texts, e);
-	bool simple = !tokens && !o->to && !o->val_files.n && !o->vocab && !o->vocab_from;
+	bool simple = !tokens && !o->to && !o->val_files.n && !o->mask_files.n &&
+		      (!o->vocab || p.ids_vocab) && !o->vocab_from;
 	if (tokens >= 0 && !simple && world->size > 1)
 		tokens = err_set(
 			e, EX_USAGE, "token files are read and written by one rank");
@@ -362,6 +428,7 @@ static int prepare(
 		(long long)done.info.total[SPLIT_TRAIN],
 		(long long)done.info.total[SPLIT_VAL], done.token_bytes,
 		plural(done.token_bytes));
+	print_counted(&done);
 	for (int64_t i = 0; i < done.files.n; i++)
 		info("wrote %s", done.files.v[i]);
 	strs_free(&done.files);
@@ -378,7 +445,8 @@ static int train(
 			.min_count = o->min_count,
 			.pattern =
 				o->p.tokenizer.pattern ? o->p.tokenizer.pattern : "gpt2",
-			.end_of_text = "<|endoftext|>"},
+			.end_of_text = "<|endoftext|>",
+			.special = o->special_tokens},
 		.out = o->vocab_out,
 	};
 	struct trained_vocab done;
@@ -415,11 +483,12 @@ static int train(
 
 static int check(const struct opts *o, int64_t n_operands, struct err *e)
 {
-	int looks = o->info + o->verify + (o->decode != 0);
+	int looks = o->info + o->verify + (o->decode != 0) + (o->show > 0);
 	if (looks && launch_many())
 		return err_set(e, EX_USAGE, "shards are inspected by one rank");
 	if (looks > 1)
-		return err_set(e, EX_USAGE, "give one of --info, --verify and --decode");
+		return err_set(
+			e, EX_USAGE, "give one of --info, --verify, --decode and --show");
 	if (o->p.mix_tokens && !o->p.sources.n)
 		return err_set(e, EX_USAGE, "--mix-tokens needs --source");
 	if (looks && !n_operands)
@@ -475,6 +544,7 @@ int main(int argc, char **argv)
 		 : o.verify ? verify(&operands, &e)
 		 : o.decode ? prepare_decode(
 				      &operands, (enum split)(o.decode - 1), stdout, &e)
+		 : o.show      ? prepare_show(&operands, o.show_from, o.show, stdout, &e)
 		 : o.train_bpe ? train(&o, &operands, world, &e)
 			       : prepare(&o, &operands, world, &e);
 	if (rc) /* the same error on all ranks */

@@ -1,6 +1,7 @@
 /* pt-train: train a language model, alone or under mpiexec. */
 #include "base/file.h"
 #include "base/options.h"
+#include "convert/convert.h"
 #include "engine/backend.h"
 #include "h5/h5.h"
 #include "job/job.h"
@@ -15,7 +16,7 @@ static void versions(struct str *out)
 }
 
 static struct comm *world;
-static struct job_base found;
+static struct job_base found = {.open_model = convert_open_model};
 static bool agreed; /* on an error, by all ranks */
 
 /* A resumed run has its saved options, unless others are given. Collective. */
@@ -38,6 +39,41 @@ static int base(void *opts, struct str *text, struct err *e)
 	return 0;
 }
 
+/* The options that are no part of the weights: a model may be trained with another context, and so other
+ * rotary positions, with dropout, and with another epsilon. */
+static bool may_change(const char *key)
+{
+	static const char *const free_ones[] = {
+		"context ", "rope-", "vocab ", "dropout ", "norm-eps "};
+	for (size_t i = 0; i < ARRAY_LEN(free_ones); i++)
+		if (!strncmp(key, free_ones[i], strlen(free_ones[i])))
+			return true;
+	return false;
+}
+
+/* Options of the model that --init-from has otherwise are refused, with both values. */
+static int check_model(const struct train_opts *o, struct err *e)
+{
+	struct str given = {0}, model = {0}, all = {0}, differ = {0};
+	const struct conf_text a = {&model, o->init_from}, b = {&all, "options"};
+	opts_print(&train_program, o, OPT_MODEL, 0, &given);
+	int rc = convert_options(found.options.s, 1, &model, e) ||
+		 convert_options(given.s, 1, &all, e) ||
+		 conf_diff(&a, &b, "--", " is", ", and that of the run ", &differ, e);
+	for (char *line = differ.s, *end; !rc && line && *line; line = end + 1) {
+		end = strchr(line, '\n');
+		*end = '\0';
+		if (!may_change(line + 2))
+			rc = err_set(
+				e, EX_USAGE, "init-from: %s: its %s", o->init_from, line);
+	}
+	str_free(&given);
+	str_free(&model);
+	str_free(&all);
+	str_free(&differ);
+	return rc ? -1 : 0;
+}
+
 /* Operands are data. */
 static int parse(struct train_opts *o, int argc, char **argv, struct err *e)
 {
@@ -55,7 +91,7 @@ static int parse(struct train_opts *o, int argc, char **argv, struct err *e)
 		o->resume = found.resume;
 		o->resolved.from_workers = found.workers;
 	}
-	return options_check(o, e);
+	return options_check(o, e) || (o->init_from && check_model(o, e)) ? -1 : 0;
 }
 
 int main(int argc, char **argv)

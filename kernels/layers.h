@@ -13,6 +13,21 @@ enum { N_ACT_KINDS = ACT_SWIGLU + 1 };
 enum { ATTN_ROW_QUERIES = 4 };
 
 /*
+ * What is added to the loss lse - x[t] of a row with the logits x, their log-sum-exp lse and the target t.
+ * Label smoothing (Szegedy et al. 2016), as in PyTorch, makes it (1 - e)(lse - x[t]) + e (lse - mean of x);
+ * z-loss (Chowdhery et al. 2022), as in OLMo, adds z lse^2. So the gradient of x[j] is
+ * (1 + 2 z lse) softmax[j] - e / vocab - (1 - e) [j = t].
+ */
+struct xent_terms {
+	float smoothing, z;
+};
+
+/* Statistics of rows, see xent_stats. */
+struct xent_stats {
+	float *max, *sum, *target; /* [row], or [slice][row] */
+};
+
+/*
  * One application of dropout. The mask at (sample, position, channel) is a function of these,
  * the step and the key alone; rows are [sequence][position]. An element is dropped if a uniform
  * number is below p: word i % 4 of Philox at (head << 20 | i / 4, position, sample, step),
@@ -49,6 +64,9 @@ struct attn {
 	/* [batch * q_rows], in device memory: the position of the first key that each query attends
 	 * to, which is not after the query and does not decrease with its position; NULL: 0. */
 	const int32_t *start;
+	/* Of these keys a query attends to the last `window` up to its own (sliding window: Child et
+	 * al. 2019; Jiang et al. 2023); 0: all. */
+	int64_t window;
 };
 
 /* The norm that residual_norm computes. */
@@ -126,6 +144,16 @@ KERNEL(void, norm_bwd, struct device *d, enum norm_kind kind, const struct norm_
 	struct mat dy, struct mat x, struct mat stats, struct mat gamma, int64_t first,
 	int64_t rows)
 
+/* RMSNorm of each head, which has gamma.cols channels: y = x rstd gamma. y and x: any, of one type. */
+KERNEL(void, head_norm_fwd, struct device *d, struct mat y, struct mat x,
+	struct mat gamma, float eps)
+/* Sets dx, any, to the gradient of x; dy: any. rstd is computed again. */
+KERNEL(void, head_norm_bwd_x, struct device *d, struct mat dx, struct mat dy,
+	struct mat x, struct mat gamma, float eps)
+/* Sets dgamma[1, head] to its sum over all rows and heads. */
+KERNEL(void, head_norm_bwd_w, struct device *d, struct mat dgamma, struct mat dy,
+	struct mat x, float eps)
+
 /* Rotary position embedding (Su et al. 2021): rotates pairs (j, j + dim/2) of each head by the
  * angle of (position, j); rope[T, dim] holds cosines, then sines. sign = -1 is the inverse, which is
  * the backward. x: any. */
@@ -174,31 +202,36 @@ KERNEL(void, residual_norm, struct device *d, struct mat y, struct mat x, struct
 
 /*
  * Cross-entropy over one slice of the vocabulary, columns [first, first + cols); columns from
- * `vocab` on are padding. max, sum and target have one float a row: the largest logit, the sum of
- * exp(logit - max), and the target's logit, or -infinity if another slice has it. logits: any.
+ * `vocab` on are padding. The statistics have one float a row: the largest logit, the sum of
+ * exp(logit - max), and the target's logit, or -infinity if another slice has it. logits: any. With
+ * smoothing, target is the slice's addend of (1 - e) x[t] + e (mean of x).
+ * A target that is negative has no weight: its row has the loss 0 and the gradient 0, and these
+ * statistics are 0, 1 and infinity.
  */
-KERNEL(void, xent_stats, struct device *d, float *max, float *sum, float *target,
-	struct mat logits, const int32_t *targets, int64_t first, int64_t vocab)
+KERNEL(void, xent_stats, struct device *d, struct xent_stats to, struct mat logits,
+	const int32_t *targets, int64_t first, int64_t vocab, struct xent_terms terms)
 /* Reduces the stats of n_slices slices, [slice][row] each, by the canonical tree: lse[row],
- * loss[row] = lse - target. */
-KERNEL(void, xent_join, struct device *d, float *lse, float *loss, const float *max,
-	const float *sum, const float *target, int64_t n_slices, int64_t rows)
-/* logits = scale (softmax - onehot), in place; *scale is in device memory. */
+ * loss[row] = lse - target, and the terms. */
+KERNEL(void, xent_join, struct device *d, float *lse, float *loss, struct xent_stats of,
+	int64_t n_slices, int64_t rows, struct xent_terms terms)
+/* logits = scale (softmax - onehot) and the terms', in place; *scale is in device memory. */
 KERNEL(void, xent_bwd, struct device *d, struct mat logits, const float *lse,
-	const int32_t *targets, int64_t first, int64_t vocab, const float *scale)
+	const int32_t *targets, int64_t first, int64_t vocab, struct xent_terms terms,
+	const float *scale)
 /* Fused, with the bits of xent_stats, xent_join and xent_bwd, for one slice with the whole
  * vocabulary: sets loss[row], and overwrites the logits with their gradient. */
 KERNEL(void, xent_fused, struct device *d, float *loss, struct mat logits,
-	const int32_t *targets, int64_t vocab, const float *scale)
+	const int32_t *targets, int64_t vocab, struct xent_terms terms,
+	const float *scale)
 
 /* Inference: the result of a row does not depend on the number of rows, so that decoding with a
  * KV cache gives the bits of decoding without. y as by linear_fwd. */
 KERNEL(void, linear_row, struct device *d, struct mat y, struct mat x, struct mat w,
 	struct mat bias)
 /* Row i of q [rows, heads * dim] is at position first + i, and attends to positions 0 to first + i
- * of k, v [.., kv_heads * dim]. */
+ * of k, v [.., kv_heads * dim]; with a window other than 0, to the last `window` of them. */
 KERNEL(void, attn_row, struct device *d, struct mat o, struct mat q, struct mat k,
 	struct mat v, int64_t heads, int64_t kv_heads, int64_t dim, int64_t first,
-	float scale)
+	int64_t window, float scale)
 
 #endif

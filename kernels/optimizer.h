@@ -22,7 +22,7 @@ struct update_part {
 	struct mat copy; /* [1, n] */
 	int64_t n;
 	float decay; /* weight decay */
-	float rate;  /* a factor of the learning rate, for muon_update */
+	float rate; /* a factor of the learning rate, but not of decoupled weight decay */
 };
 
 /* The layout of a matrix [rows, cols] that is stored as consecutive slices of its columns,
@@ -51,12 +51,13 @@ struct step_end {
 
 #ifdef KERNEL
 
-/* AdamW (Loshchilov, Hutter 2019), decoupled decay, in PyTorch's order of operations. Its
+/* AdamW (Loshchilov, Hutter 2019), decoupled decay, in PyTorch's order of operations, with the learning rate
+ * lr rate, and 1 - lr decay as the factor of parameters. Its
  * hyperparameters are in the device's memory, where step_end writes them. */
 KERNEL(void, adamw, struct device *d, const struct update_part *parts, int n_parts,
 	const struct update *update)
 /* SGD in PyTorch's form, with coupled weight decay: g' = grad_scale g + decay p;
- * m = momentum m + g'; p -= lr (nesterov ? g' + momentum m : m). Without m, p -= lr g'. */
+ * m = momentum m + g'; p -= lr rate (nesterov ? g' + momentum m : m). Without m, p -= lr rate g'. */
 KERNEL(void, sgd, struct device *d, const struct update_part *parts, int n_parts,
 	const struct update *update)
 /* Muon (Jordan et al. 2024), the momentum: g' = grad_scale g; m = momentum m + (1 - momentum) g';

@@ -73,7 +73,7 @@ static void add_time(struct device *d, const struct kernel_call *c)
 static bool takes_columns(enum kernel_id id)
 {
 	return id == KERNEL_attn_fwd || id == KERNEL_attn_bwd || id == KERNEL_rope ||
-	       id == KERNEL_copy;
+	       id == KERNEL_copy || id == KERNEL_head_norm_bwd_x;
 }
 
 static void note(struct device *d, const struct kernel_call *c)
@@ -100,8 +100,16 @@ static void count_matmul(struct device *d, struct mat y, struct mat x, struct ma
 	d->flops += 2.0 * (double)mat_size(x) * (double)w.rows;
 }
 
-/* The scores between two chunks that the causal mask keeps. A chunk has two runs of positions, which
- * may be adjacent, or one if its length is odd. */
+/* Of i and j in [0, n), the number of pairs with i - j >= least. */
+static double pairs_apart(double n, double least)
+{
+	if (least <= 0) /* all but those with j - i >= 1 - least */
+		return n * n - (least > -n ? (n + least - 1) * (n + least) / 2 : 0);
+	return least < n ? (n - least) * (n - least + 1) / 2 : 0;
+}
+
+/* The scores between two chunks that the causal mask and the window keep. A chunk has two runs of
+ * positions, which may be adjacent, or one if its length is odd. */
 static double unmasked_scores(const struct attn *a)
 {
 	double n = 0;
@@ -109,10 +117,10 @@ static double unmasked_scores(const struct attn *a)
 	for (int i = 0; i < runs; i++) {
 		for (int j = 0; j < runs; j++) {
 			double len = (double)a->q_rows / runs;
-			if (a->q_first[i] == a->k_first[j])
-				n += len * (len + 1) / 2;
-			else if (a->q_first[i] > a->k_first[j])
-				n += len * len;
+			double apart = (double)(a->q_first[i] - a->k_first[j]);
+			n += pairs_apart(len, -apart);
+			if (a->window)
+				n -= pairs_apart(len, (double)a->window - apart);
 		}
 	}
 	return n * (double)(a->batch * a->heads);
@@ -134,6 +142,9 @@ static double unmasked_scores(const struct attn *a)
 #define NOTE_norm_bwd_w		NOTE(norm_bwd_w, .m = {dgamma, dbeta, dy, x, stats}, .n = {kind, rows})
 #define NOTE_norm_bwd		NOTE(norm_bwd, .m = {to->dx, to->dgamma, to->dbeta, dy, x, stats, gamma, to->copy, \
 					to->sums}, .n = {kind, rows})
+#define NOTE_head_norm_fwd	NOTE(head_norm_fwd, .m = {y, x, gamma})
+#define NOTE_head_norm_bwd_x	NOTE(head_norm_bwd_x, .m = {dx, dy, x, gamma})
+#define NOTE_head_norm_bwd_w	NOTE(head_norm_bwd_w, .m = {dgamma, dy, x})
 #define NOTE_rope		NOTE(rope, .m = {x, rope}, .n = {dim, sign < 0})
 #define NOTE_attn_fwd		d->flops += 4.0 * unmasked_scores(attn) * (double)attn->dim; /* q k^T, p v */ \
 				NOTE(attn_fwd, .m = {o, q, k, v}, .n = {begin && end}, \
@@ -142,7 +153,7 @@ static double unmasked_scores(const struct attn *a)
 				/* q k^T recomputed, dv, dp, dq, dk */ \
 				NOTE(attn_bwd, .m = {dq, dk, dv, dout, o, q, k, v}, .n = {begin}, \
 					.p = attn->drop.p, .attn = *attn)
-#define NOTE_attn_row		NOTE(attn_row, .m = {o, q, k, v}, .n = {heads, kv_heads, dim})
+#define NOTE_attn_row		NOTE(attn_row, .m = {o, q, k, v}, .n = {heads, kv_heads, dim, window})
 #define NOTE_act_fwd		NOTE(act_fwd, .m = {y, a, b}, .n = {kind})
 #define NOTE_act_bwd		NOTE(act_bwd, .m = {da, db, dy, a, b}, .n = {kind})
 #define NOTE_add		NOTE(add, .m = {y, a, b})
@@ -151,10 +162,12 @@ static double unmasked_scores(const struct attn *a)
 #define NOTE_residual		NOTE(residual, .m = {y, x, sum, bias}, .p = dropout_p(drop))
 #define NOTE_residual_norm	NOTE(residual_norm, .m = {y, x, sum, bias, norm->h, norm->stats, \
 					norm->gamma, norm->beta}, .n = {norm->kind}, .p = dropout_p(drop))
-#define NOTE_xent_stats		NOTE(xent_stats, .m = {logits}, .n = {min64(logits.cols, vocab - first)})
-#define NOTE_xent_join		NOTE(xent_join, .n = {n_slices, rows})
-#define NOTE_xent_bwd		NOTE(xent_bwd, .m = {logits}, .n = {min64(logits.cols, vocab - first)})
-#define NOTE_xent_fused		NOTE(xent_fused, .m = {logits}, .n = {vocab})
+#define NOTE_xent_stats		NOTE(xent_stats, .m = {logits}, .n = {min64(logits.cols, vocab - first)}, \
+					.p = terms.smoothing)
+#define NOTE_xent_join		NOTE(xent_join, .n = {n_slices, rows}, .p = terms.smoothing)
+#define NOTE_xent_bwd		NOTE(xent_bwd, .m = {logits}, .n = {min64(logits.cols, vocab - first)}, \
+					.p = terms.smoothing)
+#define NOTE_xent_fused		NOTE(xent_fused, .m = {logits}, .n = {vocab}, .p = terms.smoothing)
 /* A call with several vectors or matrices is recorded as one call for each. */
 #define NOTE_UPDATE(name)	for (int i = 0; i < n_parts; i++) \
 					NOTE(name, .m = {parts[i].copy}, .n = {parts[i].n, parts[i].m != NULL, \

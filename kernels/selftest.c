@@ -25,6 +25,8 @@ static void attn_text(struct str *out, const struct attn *a)
 		(long long)a->k_rows, (long long)a->k_first[0], (long long)a->k_first[1]);
 	if (a->start)
 		str_puts(out, " documents");
+	if (a->window)
+		str_printf(out, " window %lld", (long long)a->window);
 }
 
 static void mat_text(struct str *out, const struct mat *m)

@@ -44,6 +44,8 @@ static struct attn smaller(const struct attn *c)
 	a.q_rows = a.k_rows = fewer(c->q_rows, rows_within(&a));
 	move_runs(a.q_first, c->q_rows / runs, a.q_rows / runs);
 	move_runs(a.k_first, c->k_rows / runs, a.k_rows / runs);
+	if (c->window) /* of as large a part of the rows */
+		a.window = ceil_div(c->window * a.q_rows, c->q_rows);
 	a.first_head = FIRST_HEAD;
 	return a;
 }
@@ -249,6 +251,6 @@ void try_attn_row(struct trial *t)
 	struct trial_pair k = pair_random(t, m[2], 1.5), v = pair_random(t, m[3], 1);
 	float scale = (float)(1 / sqrt((double)dim));
 	BOTH(t, attn_row, o.m[s], q.m[s], k.m[s], v.m[s], heads, kv_heads, dim, first,
-		scale);
+		t->c->n[3], scale);
 	trial_check(t, "o", o);
 }

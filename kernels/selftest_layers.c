@@ -277,25 +277,49 @@ void try_norm_bwd(struct trial *t)
 	trial_check_within(t, "sums of the copy", sums, t->allowed + rounding);
 }
 
+TRIAL(head_norm_fwd, "y! x gamma", M(0), M(1), M(2), eps)
+TRIAL(head_norm_bwd_w, "dgamma! dy x", M(0), M(1), M(2), eps)
+
+/* Matrix 0 of the call, with the GPU's as columns of another matrix if the run has it so. */
+static struct trial_pair as_columns(struct trial *t)
+{
+	struct trial_pair x = t->m[0];
+	struct device *d = t->d[GPU];
+	struct mat own = x.m[GPU];
+	int64_t stride = t->c->m[0].stride;
+	if (stride) {
+		x.m[GPU] = mat_cols(wider(t, own, stride), stride - own.cols, own.cols);
+		d->k->copy(d, x.m[GPU], own);
+	}
+	return x;
+}
+
+static void check_columns(struct trial *t, const char *what, struct trial_pair x)
+{
+	if (x.m[GPU].stride)
+		t->d[GPU]->k->copy(t->d[GPU], t->m[0].m[GPU], x.m[GPU]);
+	trial_check(t, what, t->m[0]);
+}
+
+void try_head_norm_bwd_x(struct trial *t)
+{
+	operands(t, "dx dy x gamma");
+	struct trial_pair dx = as_columns(t);
+	BOTH(t, head_norm_bwd_x, dx.m[s], M(1), M(2), M(3), eps);
+	check_columns(t, "dx", dx);
+}
+
 /* ---- element by element ------------------------------------------------------------- */
 
 void try_rope(struct trial *t)
 {
 	operands(t, "x rope");
 	struct trial_pair pos = pair_ints(t, rows_of(t, 0), 0, rows_of(t, 1));
-	struct trial_pair x = t->m[0];
-	struct device *d = t->d[GPU];
-	struct mat own = x.m[GPU];
-	int64_t dim = t->c->n[0], stride = t->c->m[0].stride;
+	struct trial_pair x = as_columns(t);
+	int64_t dim = t->c->n[0];
 	float sign = t->c->n[1] ? -1 : 1;
-	if (stride) {
-		x.m[GPU] = mat_cols(wider(t, own, stride), stride - own.cols, own.cols);
-		d->k->copy(d, x.m[GPU], own);
-	}
 	BOTH(t, rope, x.m[s], dim, M(1), pos.m[s].p, sign);
-	if (stride)
-		d->k->copy(d, own, x.m[GPU]);
-	trial_check(t, "x", t->m[0]);
+	check_columns(t, "x", x);
 }
 
 static enum act_kind act_kind(const struct trial *t)
@@ -442,6 +466,20 @@ void try_amax(struct trial *t)
 
 /* ---- cross-entropy ------------------------------------------------------------------ */
 
+/* Of the z-loss, which is tried whether a run has it or not. */
+static const float try_z = 1e-3f;
+
+/* Targets in [0, end), and every fifth row without weight. */
+static struct trial_pair some_targets(struct trial *t, int64_t n, int64_t end)
+{
+	struct trial_pair targets = pair_ints(t, n, 0, end);
+	int32_t *v = targets.m[CPU].p;
+	for (int64_t i = 4; i < n && !t->measures; i += 5)
+		v[i] = -1;
+	pair_send(t, targets);
+	return targets;
+}
+
 void try_xent_stats(struct trial *t)
 {
 	struct mat of = few(t, 0);
@@ -450,9 +488,10 @@ void try_xent_stats(struct trial *t)
 	struct trial_pair max = result_vector(t, "max", n),
 			  sum = result_vector(t, "sum", n);
 	struct trial_pair target = result_vector(t, "target", n);
-	struct trial_pair targets = pair_ints(t, n, 0, real + 2 * FIRST);
-	BOTH(t, xent_stats, max.m[s].p, sum.m[s].p, target.m[s].p, logits.m[s],
-		targets.m[s].p, FIRST, FIRST + real);
+	struct trial_pair targets = some_targets(t, n, real + 2 * FIRST);
+	const struct xent_terms terms = {.smoothing = t->c->p};
+	BOTH(t, xent_stats, (struct xent_stats){max.m[s].p, sum.m[s].p, target.m[s].p},
+		logits.m[s], targets.m[s].p, FIRST, FIRST + real, terms);
 }
 
 void try_xent_join(struct trial *t)
@@ -467,8 +506,14 @@ void try_xent_join(struct trial *t)
 	for (int64_t i = 0; i < n && !t->measures; i++)
 		v[i] = 1 + v[i] * v[i];
 	pair_send(t, sum);
-	BOTH(t, xent_join, lse.m[s].p, loss.m[s].p, max.m[s].p, sum.m[s].p, target.m[s].p,
-		n_slices, rows);
+	float *none = target.m[CPU].p; /* rows without weight */
+	for (int64_t i = 4; i < n && !t->measures; i += 5)
+		none[i] = INFINITY;
+	pair_send(t, target);
+	const struct xent_terms terms = {.smoothing = t->c->p, .z = try_z};
+	BOTH(t, xent_join, lse.m[s].p, loss.m[s].p,
+		(struct xent_stats){max.m[s].p, sum.m[s].p, target.m[s].p}, n_slices,
+		rows, terms);
 }
 
 void try_xent_fused(struct trial *t)
@@ -478,9 +523,10 @@ void try_xent_fused(struct trial *t)
 	int64_t n = of.rows, real = min64(t->c->n[0], of.cols);
 	struct trial_pair logits = result(t, "logits", pair_random(t, of, 3));
 	struct trial_pair loss = result_vector(t, "loss", n);
-	struct trial_pair targets = pair_ints(t, n, 0, real);
+	struct trial_pair targets = some_targets(t, n, real);
 	struct trial_pair scales = pair_bytes(t, &scale, sizeof(scale));
-	BOTH(t, xent_fused, loss.m[s].p, logits.m[s], targets.m[s].p, real,
+	const struct xent_terms terms = {.smoothing = t->c->p, .z = try_z};
+	BOTH(t, xent_fused, loss.m[s].p, logits.m[s], targets.m[s].p, real, terms,
 		scales.m[s].p);
 }
 
@@ -491,12 +537,13 @@ void try_xent_bwd(struct trial *t)
 	int64_t n = of.rows, real = min64(t->c->n[0], of.cols);
 	struct trial_pair logits = result(t, "logits", pair_random(t, of, 1));
 	struct trial_pair lse = pair_vector(t, n, 0.1);
-	struct trial_pair targets = pair_ints(t, n, 0, real + 2 * FIRST);
+	struct trial_pair targets = some_targets(t, n, real + 2 * FIRST);
 	struct trial_pair scales = pair_bytes(t, &scale, sizeof(scale));
 	float *v = lse.m[CPU].p;
 	for (int64_t i = 0; i < n && !t->measures; i++)
 		v[i] += below;
 	pair_send(t, lse);
+	const struct xent_terms terms = {.smoothing = t->c->p, .z = try_z};
 	BOTH(t, xent_bwd, logits.m[s], lse.m[s].p, targets.m[s].p, FIRST, FIRST + real,
-		scales.m[s].p);
+		terms, scales.m[s].p);
 }

@@ -1,5 +1,5 @@
 /* The model in double precision: GPT-2 and Llama, forward and backward of one sequence. */
-#include "check/float64.h"
+#include "check/float64_pass.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -30,13 +30,6 @@ static void linear(double *y, const double *x, const double *w, const double *bi
 	}
 }
 
-static void add_scaled(double *y, double a, const double *x, int64_t n)
-{
-#pragma omp simd
-	for (int64_t j = 0; j < n; j++)
-		y[j] += a * x[j];
-}
-
 /* dx += dy w, of the outputs in the range */
 static void linear_dx(double *dx, const double *dy, const double *w, int64_t n,
 	int64_t in, int64_t out, struct range of)
@@ -49,39 +42,18 @@ static void linear_dx(double *dx, const double *dy, const double *w, int64_t n,
 
 /* ---- a pass over one sequence ------------------------------------------------------- */
 
-struct work {
-	const struct float64 *f;
-	const struct model *m;
-	const struct sequence *s;
-	int64_t n, dim, ffn, q, kv; /* positions; widths */
-	double scale;
-	struct grad_part part;
-	double **grad;
-	double *table; /* of rotations, [n][head_dim]: cosines, then sines */
-};
-
-/* The activations of a block. */
-struct acts {
-	double *x, *h, *q, *k, *v, *o, *x2, *h2, *a, *b, *y;
-};
-
-static double *doubles(int64_t n)
-{
-	return xcalloc((size_t)max64(n, 1), sizeof(double));
-}
-
-static double *weight(const struct work *w, const struct tensor *t)
+static double *weight(const struct sequence_work *w, const struct tensor *t)
 {
 	return t ? w->f->w[t - w->m->tensors] : NULL;
 }
 
-static double *gradient(const struct work *w, const struct tensor *t)
+static double *gradient(const struct sequence_work *w, const struct tensor *t)
 {
 	return t ? w->grad[t - w->m->tensors] : NULL;
 }
 
 /* Is the position among those whose contributions to gradients of weights are computed? */
-static bool in_part(const struct work *w, int64_t i)
+static bool in_part(const struct sequence_work *w, int64_t i)
 {
 	int n = w->part.n, k = w->part.i;
 	if (w->part.kind == PART_CHUNK)
@@ -93,17 +65,29 @@ static bool in_part(const struct work *w, int64_t i)
 	return true;
 }
 
-/* The outputs of a column-parallel layer through which the gradients of a norm are computed. */
-static struct range outputs_of(const struct work *w, int64_t out)
+/* The i-th of n slices of the outputs of a column-parallel layer, if a part of this kind is computed; else all. */
+static struct range outputs_of(
+	const struct sequence_work *w, enum part_kind kind, int64_t out)
 {
-	if (w->part.kind != PART_SLICE && w->part.kind != PART_RANK)
+	const struct grad_part *p = &w->part;
+	if (p->kind != kind)
 		return (struct range){0, out};
-	return (struct range){part_begin(out, w->part.n, w->part.i),
-		part_begin(out, w->part.n, w->part.i + 1)};
+	return (struct range){
+		part_begin(out, p->n, p->i), part_begin(out, p->n, p->i + 1)};
+}
+
+/* A tensor-parallel rank has its own columns of x[n][width] only. */
+static void keep_own(const struct sequence_work *w, double *x, int64_t width)
+{
+	const struct range own = outputs_of(w, PART_RANKS, width);
+	for (int64_t i = 0; i < w->n; i++)
+		for (int64_t j = 0; j < width; j++)
+			if (j < own.from || j >= own.to)
+				x[i * width + j] = 0;
 }
 
 /* The gradients of a weight [out][in] and a bias, from those of its outputs. */
-static void linear_dw(const struct work *w, const struct tensor *weights,
+static void linear_dw(const struct sequence_work *w, const struct tensor *weights,
 	const struct tensor *biases, const double *dy, const double *x, int64_t in,
 	int64_t out)
 {
@@ -123,7 +107,7 @@ static void linear_dw(const struct work *w, const struct tensor *weights,
 /* ---- norms ------------------------------------------------------------------------- */
 
 /* Sets h to the normalised row; returns 1 / the standard deviation. */
-static double normalize(const struct work *w, double *h, const double *x)
+static double normalize(const struct sequence_work *w, double *h, const double *x)
 {
 	double mean = 0, square = 0, n = (double)w->dim;
 	for (int64_t j = 0; j < w->dim && w->m->arch->norm == NORM_LAYER; j++)
@@ -136,7 +120,7 @@ static double normalize(const struct work *w, double *h, const double *x)
 	return rstd;
 }
 
-static void norm(const struct work *w, const struct tensor *gamma,
+static void norm(const struct sequence_work *w, const struct tensor *gamma,
 	const struct tensor *beta, double *y, const double *x)
 {
 	const double *g = weight(w, gamma), *b = weight(w, beta);
@@ -150,7 +134,7 @@ static void norm(const struct work *w, const struct tensor *gamma,
 
 /* dx += the gradient of the input; `dy` is that of the output, `for_weights` what is known of it where the
  * gradients of the norm's weights are computed. */
-static void norm_backward(const struct work *w, const struct tensor *gamma,
+static void norm_backward(const struct sequence_work *w, const struct tensor *gamma,
 	const struct tensor *beta, double *dx, const double *dy,
 	const double *for_weights, const double *x)
 {
@@ -176,159 +160,48 @@ static void norm_backward(const struct work *w, const struct tensor *gamma,
 	free(h);
 }
 
-/* ---- attention ---------------------------------------------------------------------- */
-
-static double *rotation_table(const struct work *w)
+static double rstd_of(const double *x, int64_t n, double eps)
 {
-	int64_t dim = w->m->head_dim, half = dim / 2;
-	double *t = doubles(w->n * dim);
-	for (int64_t i = 0; i < w->n; i++)
-		for (int64_t j = 0; j < half; j++) {
-			double angle = w->s->pos[i] * rope_frequency(w->m, j);
-			t[i * dim + j] = cos(angle);
-			t[i * dim + half + j] = sin(angle);
+	double square = 0;
+	for (int64_t j = 0; j < n; j++)
+		square += x[j] * x[j] / (double)n;
+	return 1 / sqrt(square + eps);
+}
+
+/* y = RMSNorm of each head of x [n][width] */
+static void head_norm(const struct sequence_work *w, const struct tensor *gamma,
+	double *y, const double *x, int64_t width)
+{
+	int64_t dim = w->m->head_dim;
+	const double *g = weight(w, gamma);
+	for (int64_t at = 0; at < w->n * width; at += dim) {
+		double rstd = rstd_of(x + at, dim, w->m->c.norm_eps);
+		for (int64_t j = 0; j < dim; j++)
+			y[at + j] = x[at + j] * rstd * g[j];
+	}
+}
+
+/* From the gradient of the norms to that of x, in place. A slice has whole heads. */
+static void head_norm_backward(const struct sequence_work *w, const struct tensor *gamma,
+	double *dy, const double *x, int64_t width)
+{
+	int64_t dim = w->m->head_dim;
+	const double *g = weight(w, gamma);
+	double *dg = gradient(w, gamma);
+	const struct range of = outputs_of(w, PART_SLICE, width);
+	for (int64_t at = 0; at < w->n * width; at += dim) {
+		double *up = dy + at, along = 0, rstd;
+		bool mine = in_part(w, at / width) && at % width >= of.from &&
+			    at % width < of.to;
+		rstd = rstd_of(x + at, dim, w->m->c.norm_eps);
+		for (int64_t j = 0; j < dim; j++)
+			along += up[j] * g[j] * x[at + j] * rstd / (double)dim;
+		for (int64_t j = 0; j < dim; j++) {
+			double h = x[at + j] * rstd;
+			if (dg && mine)
+				dg[j] += up[j] * h;
+			up[j] = rstd * (up[j] * g[j] - h * along);
 		}
-	return t;
-}
-
-/* The channel of a head that is number c where Meta's order of rows has it: even ones are first here. */
-static int64_t channel_of(int64_t c, int64_t half)
-{
-	return c % 2 ? half + c / 2 : c / 2;
-}
-
-/* The two channels of a head that angle j rotates. */
-static void channels(enum rope_kind kind, int64_t j, int64_t half, int64_t *a, int64_t *b)
-{
-	*a = kind == ROPE_HALVES ? j : kind == ROPE_PAIRS ? 2 * j : channel_of(j, half);
-	*b = kind == ROPE_HALVES  ? j + half
-	     : kind == ROPE_PAIRS ? 2 * j + 1
-				  : channel_of(j + half, half);
-}
-
-/* Rotates the heads of x in place; sign -1: the transposed rotation. */
-static void rotate(const struct work *w, double *x, int64_t width, double sign)
-{
-	int64_t dim = w->m->head_dim, half = dim / 2;
-	for (int64_t i = 0; i < w->n && w->table; i++)
-		for (int64_t head = 0; head < width; head += dim)
-			for (int64_t j = 0; j < half; j++) {
-				int64_t a, b;
-				channels(w->f->function.rope, j, half, &a, &b);
-				double *u = x + i * width + head + a;
-				double *v = x + i * width + head + b;
-				double cosine = w->table[i * dim + j];
-				double sine = sign * w->table[i * dim + half + j];
-				double was = *u;
-				*u = was * cosine - *v * sine;
-				*v = was * sine + *v * cosine;
-			}
-}
-
-static double softmax_scale(const struct work *w)
-{
-	double scale = w->f->function.softmax_scale;
-	return scale > 0 ? scale : 1 / sqrt((double)w->m->head_dim);
-}
-
-/* The first column of the keys of a query head. */
-static int64_t keys_of(const struct work *w, int64_t head)
-{
-	int64_t n = w->m->c.kv_heads, shared = w->m->c.heads / n;
-	return (w->f->function.heads_in_turn ? head % n : head / shared) * w->m->head_dim;
-}
-
-static int64_t last_key(const struct work *w, int64_t i)
-{
-	return w->s->last ? w->s->last[i] : i;
-}
-
-static bool sees(const struct work *w, int64_t i, int64_t j)
-{
-	int64_t chunk = w->s->chunk;
-	return !chunk || i / chunk == j / chunk || j % chunk <= i % chunk;
-}
-
-/* A score or logit that is softly capped, and the slope there. */
-static double capped(double x, double cap, double *slope)
-{
-	double t = cap > 0 ? tanh(x / cap) : 0;
-	*slope = 1 - t * t;
-	return cap > 0 ? cap * t : x;
-}
-
-/* p[j] = softmax of the scores of query i over the keys that it sees; slope[j]: of their caps. */
-static void probabilities(const struct work *w, double *p, double *slope, const double *q,
-	const double *k, int64_t i)
-{
-	int64_t dim = w->m->head_dim, first = w->s->start[i], last = last_key(w, i);
-	double top = -INFINITY, sum = 0, scale = softmax_scale(w);
-	for (int64_t j = first; j <= last; j++) {
-		double score = 0;
-		for (int64_t c = 0; c < dim; c++)
-			score += q[c] * k[j * w->kv + c];
-		p[j] = capped(score * scale, w->f->function.score_cap, &slope[j]);
-		p[j] = sees(w, i, j) ? p[j] : -INFINITY;
-		top = fmax(top, p[j]);
-	}
-	for (int64_t j = first; j <= last; j++)
-		sum += p[j] = exp(p[j] - top);
-	for (int64_t j = first; j <= last; j++)
-		p[j] /= sum;
-}
-
-static void attend(const struct work *w, const struct acts *a)
-{
-	int64_t dim = w->m->head_dim, heads = w->m->c.heads;
-	memset(a->o, 0, (size_t)(w->n * w->q) * sizeof(double));
-#pragma omp parallel for
-	for (int64_t h = 0; h < heads; h++) {
-		int64_t at = h * dim, kv = keys_of(w, h);
-		double *p = doubles(2 * w->n);
-		for (int64_t i = 0; i < w->n; i++) {
-			probabilities(w, p, p + w->n, a->q + i * w->q + at, a->k + kv, i);
-			for (int64_t j = w->s->start[i]; j <= last_key(w, i); j++)
-				add_scaled(a->o + i * w->q + at, p[j],
-					a->v + j * w->kv + kv, dim);
-		}
-		free(p);
-	}
-}
-
-/* For query i of a head: ds = p (dp - sum of p dp), with dp = do v^T. */
-static void query_backward(const struct work *w, const struct acts *a,
-	const struct acts *d, int64_t i, int64_t at, int64_t kv, double *p)
-{
-	int64_t dim = w->m->head_dim, first = w->s->start[i], last = last_key(w, i);
-	const double *up = d->o + i * w->q + at, *q = a->q + i * w->q + at;
-	double sum = 0, *slope = p + w->n, *dp = p + 2 * w->n, scale = softmax_scale(w);
-	probabilities(w, p, slope, q, a->k + kv, i);
-	for (int64_t j = first; j <= last; j++) {
-		dp[j] = 0;
-		for (int64_t c = 0; c < dim; c++)
-			dp[j] += up[c] * a->v[j * w->kv + kv + c];
-		add_scaled(d->v + j * w->kv + kv, p[j], up, dim);
-		sum += p[j] * dp[j];
-	}
-	for (int64_t j = first; j <= last; j++) {
-		double ds = p[j] * (dp[j] - sum) * slope[j] * scale;
-		add_scaled(d->q + i * w->q + at, ds, a->k + j * w->kv + kv, dim);
-		add_scaled(d->k + j * w->kv + kv, ds, q, dim);
-	}
-}
-
-/* From d->o to d->q, d->k and d->v. Heads that share keys are computed by one thread. */
-static void attend_backward(
-	const struct work *w, const struct acts *a, const struct acts *d)
-{
-	int64_t dim = w->m->head_dim, heads = w->m->c.heads;
-#pragma omp parallel for
-	for (int64_t g = 0; g < w->m->c.kv_heads; g++) {
-		double *p = doubles(3 * w->n);
-		for (int64_t h = 0; h < heads; h++)
-			for (int64_t i = 0; keys_of(w, h) == g * dim && i < w->n; i++)
-				query_backward(w, a, d, i, h * dim, g * dim, p);
-		free(p);
 	}
 }
 
@@ -361,87 +234,122 @@ static void act_backward(
 		*dx = gate * s * (1 + x * (1 - s));
 }
 
-/* ---- a block ------------------------------------------------------------------------ */
+/* ---- sublayers ---------------------------------------------------------------------- */
 
-static void acts_alloc64(const struct work *w, struct acts *a)
+static void acts_alloc64(const struct sequence_work *w, struct sublayer_acts *a)
 {
-	int64_t n = w->n, dim = w->dim;
-	const int64_t widths[] = {
-		dim, dim, w->q, w->kv, w->kv, w->q, dim, dim, w->ffn, w->ffn, w->ffn};
-	double **const to[] = {&a->x, &a->h, &a->q, &a->k, &a->v, &a->o, &a->x2, &a->h2,
-		&a->a, &a->b, &a->y};
+	int64_t n = w->n, norms = w->m->c.qk_norm;
+	const int64_t widths[] = {w->dim, w->q, w->kv, w->kv, w->q, w->ffn, w->ffn,
+		w->ffn, norms ? w->q : 0, norms ? w->kv : 0};
+	double **const to[] = {
+		&a->h, &a->q, &a->k, &a->v, &a->o, &a->a, &a->b, &a->y, &a->q0, &a->k0};
 	for (size_t i = 0; i < ARRAY_LEN(to); i++)
 		*to[i] = doubles(n * widths[i]);
 }
 
-static void acts_free64(struct acts *a)
+static void acts_free64(struct sublayer_acts *a)
 {
 	double *const all[] = {
-		a->x, a->h, a->q, a->k, a->v, a->o, a->x2, a->h2, a->a, a->b, a->y};
+		a->h, a->q, a->k, a->v, a->o, a->a, a->b, a->y, a->q0, a->k0};
 	for (size_t i = 0; i < ARRAY_LEN(all); i++)
 		free(all[i]);
 }
 
-/* From a->x; the output of the block goes to `out`. */
-static void block(
-	const struct work *w, const struct block_tensors *b, struct acts *a, double *out)
+/* What the layers behind a norm make of x; returns the input of the row-parallel layer. */
+static double *attention(const struct sequence_work *w, const struct sublayer_tensors *t,
+	struct sublayer_acts *a, const double *x)
 {
-	const struct sublayer_tensors *at = &b->sub[ATTENTION], *ff = &b->sub[FFN];
-	double *const qkv[] = {a->q, a->k, a->v};
-	double *const ab[] = {a->a, a->b};
-	int64_t n = w->n, dim = w->dim;
-	norm(w, at->norm, at->norm_bias, a->h, a->x);
+	bool norms = w->m->c.qk_norm;
+	double *const qkv[] = {norms ? a->q0 : a->q, norms ? a->k0 : a->k, a->v};
+	norm(w, t->norm, t->norm_bias, a->h, x);
 	for (int i = 0; i < 3; i++)
-		linear(qkv[i], a->h, weight(w, at->in[i]), weight(w, at->in_bias[i]), n,
-			dim, i ? w->kv : w->q);
-	rotate(w, a->q, w->q, 1);
-	rotate(w, a->k, w->kv, 1);
-	attend(w, a);
-	linear(a->x2, a->o, weight(w, at->out), weight(w, at->bias), n, w->q, dim);
-	add_scaled(a->x2, 1, a->x, n * dim);
-	norm(w, ff->norm, ff->norm_bias, a->h2, a->x2);
-	for (int i = 0; i < 2 && ff->in[i]; i++)
-		linear(ab[i], a->h2, weight(w, ff->in[i]), weight(w, ff->in_bias[i]), n,
-			dim, w->ffn);
-	for (int64_t i = 0; i < n * w->ffn; i++)
+		linear(qkv[i], a->h, weight(w, t->in[i]), weight(w, t->in_bias[i]), w->n,
+			w->dim, i ? w->kv : w->q);
+	if (norms) {
+		head_norm(w, t->in_norm[0], a->q, a->q0, w->q);
+		head_norm(w, t->in_norm[1], a->k, a->k0, w->kv);
+	}
+	float64_rotate(w, a->q, w->q, 1);
+	float64_rotate(w, a->k, w->kv, 1);
+	float64_attend(w, a);
+	keep_own(w, a->o, w->q);
+	return a->o;
+}
+
+static double *feed_forward(const struct sequence_work *w,
+	const struct sublayer_tensors *t, struct sublayer_acts *a, const double *x)
+{
+	double *const ab[] = {a->a, a->b};
+	norm(w, t->norm, t->norm_bias, a->h, x);
+	for (int i = 0; i < 2 && t->in[i]; i++)
+		linear(ab[i], a->h, weight(w, t->in[i]), weight(w, t->in_bias[i]), w->n,
+			w->dim, w->ffn);
+	for (int64_t i = 0; i < w->n * w->ffn; i++)
 		a->y[i] = w->f->function.gate_exchanged
 				  ? act(w->m->act, a->b[i], a->a[i])
 				  : act(w->m->act, a->a[i], a->b[i]);
-	linear(out, a->y, weight(w, ff->out), weight(w, ff->bias), n, w->ffn, dim);
-	add_scaled(out, 1, a->x2, n * dim);
+	keep_own(w, a->y, w->ffn);
+	return a->y;
 }
 
-/* The column-parallel layers behind a norm: from the gradients of their outputs to dx. */
-static void enter_backward(const struct work *w, const struct sublayer_tensors *t,
-	double *const dy[], const int64_t widths[], const double *h, const double *x,
-	double *dx)
+static double *sublayer(
+	struct sequence_work *w, int64_t k, struct sublayer_acts *a, const double *x)
 {
-	int64_t n = w->n, dim = w->dim;
-	double *dh = doubles(n * dim), *mine = doubles(n * dim);
+	const struct sublayer_tensors *t = &w->m->blocks[k / 2].sub[k % 2];
+	w->layer = k / 2;
+	return k % 2 == ATTENTION ? attention(w, t, a, x) : feed_forward(w, t, a, x);
+}
+
+/* From the gradients of the column-parallel layers behind a norm: those of its output are added to dh, and those
+ * through which its weights' are computed to mine, if that is another one. */
+static void enter_backward(const struct sequence_work *w,
+	const struct sublayer_tensors *t, double *const dy[], const int64_t widths[],
+	const double *h, double *dh, double *mine)
+{
 	for (int i = 0; i < SUBLAYER_INPUTS && t->in[i]; i++) {
-		const struct range of = outputs_of(w, widths[i]);
-		linear_dw(w, t->in[i], t->in_bias[i], dy[i], h, dim, widths[i]);
-		linear_dx(dh, dy[i], weight(w, t->in[i]), n, dim, widths[i],
-			w->part.kind == PART_RANK ? of : (struct range){0, widths[i]});
-		linear_dx(mine, dy[i], weight(w, t->in[i]), n, dim, widths[i], of);
+		linear_dw(w, t->in[i], t->in_bias[i], dy[i], h, w->dim, widths[i]);
+		linear_dx(dh, dy[i], weight(w, t->in[i]), w->n, w->dim, widths[i],
+			(struct range){0, widths[i]});
+		if (mine != dh)
+			linear_dx(mine, dy[i], weight(w, t->in[i]), w->n, w->dim,
+				widths[i], outputs_of(w, PART_SLICE, widths[i]));
 	}
-	norm_backward(w, t->norm, t->norm_bias, dx, dh, mine, x);
-	free(dh);
-	free(mine);
 }
 
-/* dx: from the gradient of the block's output to that of its input, in place. */
-static void block_backward64(const struct work *w, const struct block_tensors *b,
-	const struct acts *a, double *dx)
+static void attention_backward64(const struct sequence_work *w,
+	const struct sublayer_tensors *t, const struct sublayer_acts *a, const double *dx,
+	double *dh, double *mine)
 {
-	const struct sublayer_tensors *at = &b->sub[ATTENTION], *ff = &b->sub[FFN];
-	const int64_t qkv[] = {w->q, w->kv, w->kv}, ab[] = {w->ffn, w->ffn};
-	int64_t n = w->n, dim = w->dim;
-	struct acts d;
+	const int64_t widths[] = {w->q, w->kv, w->kv};
+	struct sublayer_acts d;
 	acts_alloc64(w, &d);
-	linear_dw(w, ff->out, ff->bias, dx, a->y, w->ffn, dim);
-	linear_dx(d.y, dx, weight(w, ff->out), n, w->ffn, dim, (struct range){0, dim});
-	for (int64_t i = 0; i < n * w->ffn; i++) {
+	linear_dw(w, t->out, t->bias, dx, a->o, w->q, w->dim);
+	linear_dx(d.o, dx, weight(w, t->out), w->n, w->q, w->dim,
+		(struct range){0, w->dim});
+	keep_own(w, d.o, w->q);
+	float64_attend_backward(w, a, &d);
+	float64_rotate(w, d.q, w->q, -1);
+	float64_rotate(w, d.k, w->kv, -1);
+	if (w->m->c.qk_norm) {
+		head_norm_backward(w, t->in_norm[0], d.q, a->q0, w->q);
+		head_norm_backward(w, t->in_norm[1], d.k, a->k0, w->kv);
+	}
+	enter_backward(w, t, (double *const[]){d.q, d.k, d.v}, widths, a->h, dh, mine);
+	acts_free64(&d);
+}
+
+static void feed_forward_backward(const struct sequence_work *w,
+	const struct sublayer_tensors *t, const struct sublayer_acts *a, const double *dx,
+	double *dh, double *mine)
+{
+	const int64_t widths[] = {w->ffn, w->ffn};
+	struct sublayer_acts d;
+	acts_alloc64(w, &d);
+	linear_dw(w, t->out, t->bias, dx, a->y, w->ffn, w->dim);
+	linear_dx(d.y, dx, weight(w, t->out), w->n, w->ffn, w->dim,
+		(struct range){0, w->dim});
+	keep_own(w, d.y, w->ffn);
+	for (int64_t i = 0; i < w->n * w->ffn; i++) {
 		double da, db;
 		if (w->f->function.gate_exchanged)
 			act_backward(w->m->act, a->b[i], a->a[i], &db, &da);
@@ -450,25 +358,19 @@ static void block_backward64(const struct work *w, const struct block_tensors *b
 		d.a[i] = d.y[i] * da;
 		d.b[i] = d.y[i] * db;
 	}
-	enter_backward(w, ff, (double *const[]){d.a, d.b}, ab, a->h2, a->x2, dx);
-	linear_dw(w, at->out, at->bias, dx, a->o, w->q, dim);
-	linear_dx(d.o, dx, weight(w, at->out), n, w->q, dim, (struct range){0, dim});
-	attend_backward(w, a, &d);
-	rotate(w, d.q, w->q, -1);
-	rotate(w, d.k, w->kv, -1);
-	enter_backward(w, at, (double *const[]){d.q, d.k, d.v}, qkv, a->h, a->x, dx);
+	enter_backward(w, t, (double *const[]){d.a, d.b}, widths, a->h, dh, mine);
 	acts_free64(&d);
 }
 
 /* ---- embedding and head -------------------------------------------------------------- */
 
-static double embedding_scale(const struct work *w)
+static double embedding_scale(const struct sequence_work *w)
 {
 	double scale = w->f->function.embedding_scale;
 	return scale > 0 ? scale : 1;
 }
 
-static void embed(const struct work *w, double *x)
+static void embed(const struct sequence_work *w, double *x)
 {
 	const double *table = weight(w, w->m->tokens), *pos = weight(w, w->m->positions);
 	for (int64_t i = 0; i < w->n; i++) {
@@ -481,13 +383,13 @@ static void embed(const struct work *w, double *x)
 }
 
 /* Is this use of the token table, which may be tied to the output layer, in the part? */
-static bool has_use(const struct work *w, int use)
+static bool has_use(const struct sequence_work *w, int use)
 {
 	return w->part.kind != PART_USE || w->m->output != w->m->tokens ||
 	       w->part.i == use;
 }
 
-static void embed_backward64(const struct work *w, const double *dx)
+static void embed_backward64(const struct sequence_work *w, const double *dx)
 {
 	double *table = gradient(w, w->m->tokens), *pos = gradient(w, w->m->positions);
 	for (int64_t i = 0; i < w->n; i++) {
@@ -530,22 +432,162 @@ static double loss_of(const struct function *f, double *logits, double *slope,
 					 : loss;
 }
 
-/* Loss, and dx: the gradient of the last block's output. The logits of a band of positions are in memory at a
- * time. */
-static double head(const struct work *w, const double *x, double *dx)
+/* ---- ranks ---------------------------------------------------------------------------- */
+
+/* A tensor-parallel rank, or the only one. */
+struct rank {
+	struct sequence_work w;
+	double *x; /* [2 layers + 1][n][dim]: the input of each sublayer, and the last one's output */
+	double *y;    /* [n][dim]: what a sublayer adds to it */
+	double *dx;   /* of x */
+	double *dh;   /* of the output of a norm, */
+	double *mine; /* through which its weights' gradients are computed; else dh */
+	struct sublayer_acts a;
+};
+
+struct pass {
+	struct rank *of;
+	int n;
+	enum missing missing;
+	int64_t size, last; /* of [n][dim]; the number of sublayers */
+};
+
+/* Behind the row-parallel layer of sublayer k: its sum over the ranks, and the residual. */
+static void leave(const struct pass *p, int64_t k)
 {
-	enum { BAND = 64 };
+	const struct sequence_work *w = &p->of->w;
+	const double *bias = weight(w, w->m->blocks[k / 2].sub[k % 2].bias);
+	bool alone =
+		p->missing == (k % 2 == ATTENTION ? MISSING_ATTENTION : MISSING_FFN) ||
+		p->missing == MISSING_BOTH;
+	for (int r = 0; r < p->n; r++) {
+		const double *x = p->of[r].x + k * p->size;
+		double *to = p->of[r].x + (k + 1) * p->size;
+		memcpy(to, x, (size_t)p->size * sizeof(*to));
+		for (int q = 0; q < p->n; q++)
+			if (q == r || !alone)
+				add_scaled(to, 1, p->of[q].y, p->size);
+		for (int64_t i = 0; i < w->n && bias; i++)
+			add_scaled(to + i * w->dim, 1, bias, w->dim);
+	}
+}
+
+/* Before column-parallel layers: the sum over the ranks, and from there to the norm's weights and to dx. */
+static void norms_backward(const struct pass *p, const struct tensor *gamma,
+	const struct tensor *beta, int64_t k)
+{
+	double *sum = p->of->dh;
+	bool alone = p->missing == MISSING_ENTER;
+	for (int r = 1; r < p->n && !alone; r++)
+		add_scaled(sum, 1, p->of[r].dh, p->size);
+	for (int r = 0; r < p->n; r++) {
+		const struct rank *me = &p->of[r];
+		const double *up = alone ? me->dh : sum;
+		norm_backward(&me->w, gamma, beta, me->dx, up,
+			me->mine == me->dh ? up : me->mine, me->x + k * p->size);
+	}
+	for (int r = 0; r < p->n; r++) {
+		memset(p->of[r].dh, 0, (size_t)p->size * sizeof(double));
+		memset(p->of[r].mine, 0, (size_t)p->size * sizeof(double));
+	}
+}
+
+static void forward(const struct pass *p)
+{
+	for (int64_t k = 0; k < p->last; k++) {
+		for (int r = 0; r < p->n; r++) {
+			struct rank *me = &p->of[r];
+			const struct sequence_work *w = &me->w;
+			const struct sublayer_tensors *t =
+				&w->m->blocks[k / 2].sub[k % 2];
+			const double *in =
+				sublayer(&me->w, k, &me->a, me->x + k * p->size);
+			linear(me->y, in, weight(w, t->out), NULL, w->n,
+				k % 2 == ATTENTION ? w->q : w->ffn, w->dim);
+		}
+		leave(p, k);
+	}
+}
+
+/* The first sublayer of the first block that has a gradient which is wanted. */
+static int64_t first_wanted(const struct pass *p)
+{
+	const struct sequence_work *w = &p->of->w;
+	int64_t unit = w->m->c.layers + 1;
+	for (int i = 0; i < w->m->n_tensors; i++)
+		if (w->grad[i])
+			unit = min64(unit, w->m->tensors[i].unit);
+	return max64(0, 2 * (unit - 1));
+}
+
+/* Only the inputs of sublayers are kept: their activations are computed again. */
+static void backward(const struct pass *p)
+{
+	for (int64_t k = p->last - 1, first = first_wanted(p); k >= first; k--) {
+		const struct sublayer_tensors *t = &p->of->w.m->blocks[k / 2].sub[k % 2];
+		for (int r = 0; r < p->n; r++) {
+			struct rank *me = &p->of[r];
+			sublayer(&me->w, k, &me->a, me->x + k * p->size);
+			(k % 2 == ATTENTION ? attention_backward64
+					    : feed_forward_backward)(
+				&me->w, t, &me->a, me->dx, me->dh, me->mine);
+		}
+		norms_backward(p, t->norm, t->norm_bias, k);
+	}
+}
+
+/* The gradients of the output layer, and of its input, of a band of positions. */
+static void head_backward(const struct rank *me, const double *h, const double *dlogits,
+	int64_t at, int64_t n)
+{
+	const struct sequence_work *w = &me->w;
 	const struct tensor *out = w->m->output;
 	int64_t dim = w->dim, vocab = w->m->c.vocab;
-	double *h = doubles(w->n * dim), *dh = doubles(w->n * dim),
-	       *mine = doubles(w->n * dim);
-	double *logits = doubles(BAND * vocab), *slope = doubles(vocab), loss = 0;
 	double *dw = has_use(w, 1) ? gradient(w, out) : NULL;
-	const struct range of = outputs_of(w, vocab);
-	norm(w, w->m->norm, w->m->norm_bias, h, x);
+	linear_dx(me->dh + at * dim, dlogits, weight(w, out), n, dim, vocab,
+		outputs_of(w, PART_RANKS, vocab));
+	if (me->mine != me->dh)
+		linear_dx(me->mine + at * dim, dlogits, weight(w, out), n, dim, vocab,
+			outputs_of(w, PART_SLICE, vocab));
+#pragma omp parallel for
+	for (int64_t o = 0; o < vocab; o++)
+		for (int64_t i = 0; i < n && dw; i++)
+			if (in_part(w, at + i))
+				add_scaled(dw + o * dim, dlogits[i * vocab + o],
+					h + (at + i) * dim, dim);
+}
+
+/* Each rank's columns of the logits of n positions, gathered. */
+static void gather_logits(
+	const struct pass *p, double *logits, double *own, int64_t at, int64_t n)
+{
+	const struct sequence_work *w = &p->of->w;
+	int64_t vocab = w->m->c.vocab;
+	for (int r = 0; r < p->n; r++) {
+		const struct range of = outputs_of(&p->of[r].w, PART_RANKS, vocab);
+		linear(own, p->of[r].a.h + at * w->dim, weight(w, w->m->output), NULL, n,
+			w->dim, vocab);
+		for (int64_t i = 0; i < n; i++)
+			memcpy(logits + i * vocab + of.from, own + i * vocab + of.from,
+				(size_t)(of.to - of.from) * sizeof(*own));
+	}
+}
+
+/* Loss, and the gradient of the last sublayer's output. The logits of a band of positions are in memory at a
+ * time. */
+static double head(const struct pass *p)
+{
+	enum { BAND = 64 };
+	const struct sequence_work *w = &p->of->w;
+	int64_t vocab = w->m->c.vocab;
+	double *logits = doubles(BAND * vocab), *own = doubles(BAND * vocab),
+	       *slope = doubles(vocab), loss = 0;
+	for (int r = 0; r < p->n; r++)
+		norm(&p->of[r].w, w->m->norm, w->m->norm_bias, p->of[r].a.h,
+			p->of[r].x + p->last * p->size);
 	for (int64_t at = 0; at < w->n; at += BAND) {
 		int64_t n = min64(BAND, w->n - at);
-		linear(logits, h + at * dim, weight(w, out), NULL, n, dim, vocab);
+		gather_logits(p, logits, own, at, n);
 		for (int64_t i = 0; i < n; i++)
 			if (w->s->targets[at + i] < 0)
 				memset(logits + i * vocab, 0,
@@ -553,32 +595,45 @@ static double head(const struct work *w, const double *x, double *dx)
 			else
 				loss += loss_of(&w->f->function, logits + i * vocab,
 					slope, vocab, w->s->targets[at + i], w->scale);
-		linear_dx(dh + at * dim, logits, weight(w, out), n, dim, vocab,
-			w->part.kind == PART_RANK ? of : (struct range){0, vocab});
-		linear_dx(mine + at * dim, logits, weight(w, out), n, dim, vocab, of);
-#pragma omp parallel for
-		for (int64_t o = 0; o < vocab; o++)
-			for (int64_t i = 0; i < n && dw; i++)
-				if (in_part(w, at + i))
-					add_scaled(dw + o * dim, logits[i * vocab + o],
-						h + (at + i) * dim, dim);
+		for (int r = 0; r < p->n; r++)
+			head_backward(&p->of[r], p->of[r].a.h, logits, at, n);
 	}
-	norm_backward(w, w->m->norm, w->m->norm_bias, dx, dh, mine, x);
-	free(h);
-	free(dh);
-	free(mine);
+	norms_backward(p, w->m->norm, w->m->norm_bias, p->last);
 	free(logits);
+	free(own);
 	free(slope);
 	return loss;
 }
 
 /* ---- a sequence ---------------------------------------------------------------------- */
 
+static void rank_open(struct rank *me, const struct pass *p)
+{
+	me->x = doubles((p->last + 1) * p->size);
+	me->y = doubles(p->size);
+	me->dx = doubles(p->size);
+	me->dh = doubles(p->size);
+	me->mine = me->w.part.kind == PART_SLICE ? doubles(p->size) : me->dh;
+	acts_alloc64(&me->w, &me->a);
+	embed(&me->w, me->x);
+}
+
+static void rank_close(struct rank *me)
+{
+	free(me->x);
+	free(me->y);
+	free(me->dx);
+	if (me->mine != me->dh)
+		free(me->mine);
+	free(me->dh);
+	acts_free64(&me->a);
+}
+
 double float64_sequence(const struct float64 *f, const struct sequence *s, double scale,
 	const struct grad_part *part, double **grad)
 {
 	const struct model *m = f->m;
-	struct work w = {.f = f,
+	struct sequence_work w = {.f = f,
 		.m = m,
 		.s = s,
 		.n = s->n,
@@ -591,31 +646,27 @@ double float64_sequence(const struct float64 *f, const struct sequence *s, doubl
 	if (part)
 		w.part = *part;
 	if (m->arch->rope)
-		w.table = rotation_table(&w);
-	/* Only the inputs of blocks are kept; the backward computes a block again. */
-	int64_t size = w.n * w.dim, layers = m->c.layers;
-	double *x = doubles((layers + 1) * size), *dx = doubles(size);
-	struct acts a;
-	acts_alloc64(&w, &a);
-	double *own = a.x;
-	embed(&w, x);
-	for (int64_t l = 0; l < layers; l++) {
-		a.x = x + l * size;
-		block(&w, &m->blocks[l], &a, x + (l + 1) * size);
+		w.table = float64_rotations(&w);
+	struct pass p = {.n = w.part.kind == PART_RANKS ? w.part.n : 1,
+		.missing = w.part.missing,
+		.size = w.n * w.dim,
+		.last = 2 * m->c.layers};
+	p.of = xcalloc((size_t)p.n, sizeof(*p.of));
+	for (int r = 0; r < p.n; r++) {
+		p.of[r].w = w;
+		if (w.part.kind == PART_RANKS)
+			p.of[r].w.part.i = r;
+		p.of[r].w.grad = grad + r * m->n_tensors;
+		rank_open(&p.of[r], &p);
 	}
-	double loss = head(&w, x + layers * size, dx);
-	double *again = doubles(size);
-	for (int64_t l = layers - 1; l >= 0; l--) {
-		a.x = x + l * size;
-		block(&w, &m->blocks[l], &a, again);
-		block_backward64(&w, &m->blocks[l], &a, dx);
+	forward(&p);
+	double loss = head(&p);
+	backward(&p);
+	for (int r = 0; r < p.n; r++) {
+		embed_backward64(&p.of[r].w, p.of[r].dx);
+		rank_close(&p.of[r]);
 	}
-	embed_backward64(&w, dx);
-	a.x = own;
-	acts_free64(&a);
-	free(again);
-	free(x);
-	free(dx);
+	free(p.of);
 	free(w.table);
 	return loss;
 }

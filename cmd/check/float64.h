@@ -21,7 +21,7 @@ struct sequence {
 };
 
 /*
- * The part of each gradient that is computed; the gradients of activations are whole, but for PART_RANK. What a
+ * The part of each gradient that is computed; the gradients of activations are whole, but for PART_RANKS. What a
  * rank of another program has before a sum over ranks is such a part.
  */
 enum part_kind {
@@ -30,11 +30,21 @@ enum part_kind {
 	PART_ZIGZAG, /* positions as with balanced context parallelism: pieces i and 2n - 1 - i of 2n */
 	PART_SLICE, /* of norms: through the i-th of n slices of the layers behind (tensor parallelism) */
 	PART_USE, /* of a tied table: as embedding (0), as output layer (1) */
-	PART_RANK /* as PART_SLICE, and the gradients of activations go back through this slice only */
+	PART_RANKS /* all that each of n tensor-parallel ranks has, one of whose sums is missing */
+};
+/* Sums over tensor-parallel ranks: of the gradients at the begin of column-parallel layers; and behind the
+ * row-parallel ones of attention, of the FFN, of both, without which a rank goes on with its own part. */
+enum missing {
+	MISSING_NONE,
+	MISSING_ENTER,
+	MISSING_ATTENTION,
+	MISSING_FFN,
+	MISSING_BOTH
 };
 struct grad_part {
 	enum part_kind kind;
-	int n, i;
+	int n, i; /* (no i with PART_RANKS) */
+	enum missing missing;
 };
 
 /* Which channels of a head are rotated together: j and j + half, as here and by Hugging Face; 2j and 2j + 1, as by
@@ -64,7 +74,8 @@ struct float64 {
 };
 
 /* Adds scale times the gradient of the sum of losses to grad[t] of each tensor whose pointer is not NULL, and
- * returns the sum of losses. `part`: NULL for the whole. */
+ * returns the sum of losses. `part`: NULL for the whole. With PART_RANKS grad is [part->n][n_tensors]: a rank's rows
+ * or columns of a split tensor are right, the others undefined. */
 double float64_sequence(const struct float64 *f, const struct sequence *s, double scale,
 	const struct grad_part *part, double **grad);
 /* Multiplications of such a call for n positions, roughly. */

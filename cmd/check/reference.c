@@ -3,7 +3,7 @@
 
 #include "convert/convert.h"
 
-#include "data/documents.h"
+#include "data/offsets.h"
 #include "engine/options.h"
 #include "engine/step.h"
 #include "job/fit.h"
@@ -69,15 +69,14 @@ bool reference_can_train(
 	const struct weights *w, const struct token_batch *b, const char **why)
 {
 	*why = NULL;
-	if (b->masked)
-		*why = "some targets do not count";
 	if (w->m.positions && b->length != w->m.c.context)
 		*why = "the sequences are shorter than the table of positions";
 	for (int64_t i = 0; i < b->n * b->length; i++)
 		if (b->pos[i] != i % b->length - b->start[i])
 			*why = "positions do not begin at 0 in each document";
 	for (int64_t i = 0; i + 1 < b->n * b->length; i++)
-		if ((i + 1) % b->length && b->targets[i] != b->tokens[i + 1])
+		if ((i + 1) % b->length && b->targets[i] >= 0 &&
+			b->targets[i] != b->tokens[i + 1])
 			*why = "some targets are not the next tokens";
 	return !*why;
 }
@@ -131,9 +130,12 @@ static int32_t *windows_of(const struct token_batch *b)
 		for (int64_t t = 0; t < n; t++) {
 			int64_t at = i * n + t;
 			bool begins = b->documents && b->start[at] == t;
-			w[at + i] = b->tokens[at] | (begins ? DOCUMENT_BEGINS : 0);
+			bool context = t && b->targets[at - 1] < 0;
+			w[at + i] = b->tokens[at] | (begins ? DOCUMENT_BEGINS : 0) |
+				    (context ? TOKEN_CONTEXT : 0);
 		}
-		w[i * (n + 1) + n] = b->targets[i * n + n - 1];
+		int32_t last = b->targets[i * n + n - 1];
+		w[i * (n + 1) + n] = last < 0 ? TOKEN_CONTEXT : last;
 	}
 	return w;
 }
@@ -153,7 +155,7 @@ int reference_trainer(const struct weights *w, const struct token_batch *b,
 	struct trainer t;
 	struct step_result r;
 	struct comm *world = comm_self("alone");
-	struct dataset data = {.tokens = {b->length + 1}};
+	struct dataset data = {.tokens = {b->length + 1}, .counted = b->masked};
 	data.tokenizer.vocab.n = w->m.c.vocab;
 	if (trainer_options(&o, w, b, precision, e) ||
 		trainer_open(&t, &o, world, &data, NULL, e))
@@ -286,10 +288,12 @@ static void vary(struct sequence *s, struct varied *to, const struct token_batch
 	}
 }
 
-void reference_float64(const struct weights *w, const struct token_batch *b,
-	const struct variant *how, struct gradients *g)
+/* The model with the options that `how` changes, and the same tensors. */
+static struct model model_of(const struct weights *w, const struct variant *how)
 {
-	struct model m = w->m; /* with other options, but the same tensors */
+	struct model m = w->m;
+	if (how->window) /* instead of its own */
+		m.c.window = 0;
 	if (how->norm_eps > 0)
 		m.c.norm_eps = how->norm_eps;
 	if (how->other_gelu)
@@ -303,37 +307,55 @@ void reference_float64(const struct weights *w, const struct token_batch *b,
 		m.c.rope_high = 4;
 		m.c.rope_original = 8192;
 	}
-	double **values = widen(w);
-	double **sums = xcalloc((size_t)m.n_tensors, sizeof(*sums));
+	return m;
+}
+
+/* Frees the sums. */
+static void put_sums(struct gradients *g, const struct model *m, double **sums)
+{
+	gradients_init(g, m);
+	for (int i = 0; i < m->n_tensors; i++) {
+		int64_t n = tensor_size(&m->tensors[i]);
+		if (sums[i])
+			g->g[i] = xmalloc((size_t)n * sizeof(float));
+		for (int64_t j = 0; sums[i] && j < n; j++)
+			g->g[i][j] = (float)sums[i][j];
+		free(sums[i]);
+	}
+	set_norm(g, m);
+}
+
+void reference_float64(const struct weights *w, const struct token_batch *b,
+	const struct variant *how, struct gradients *g)
+{
+	const struct model m = model_of(w, how);
+	const int ranks = how->part.kind == PART_RANKS ? how->part.n : 1;
+	double **values = widen(w), loss = 0;
+	double **sums = xcalloc((size_t)(ranks * m.n_tensors), sizeof(*sums));
 	int32_t *room = xmalloc((size_t)(4 * b->length) * sizeof(*room));
 	struct varied to = {
 		room, room + b->length, room + 2 * b->length, room + 3 * b->length};
 	const struct float64 f = {&m, values, how->function};
-	gradients_init(g, &m);
-	for (int i = 0; i < m.n_tensors; i++)
-		if (!how->wanted || how->wanted[i])
-			sums[i] = xcalloc(
-				(size_t)tensor_size(&m.tensors[i]), sizeof(**sums));
+	for (int i = 0; i < ranks * m.n_tensors; i++)
+		if (!how->wanted || how->wanted[i % m.n_tensors])
+			sums[i] =
+				xcalloc((size_t)tensor_size(&m.tensors[i % m.n_tensors]),
+					sizeof(**sums));
 	for (int64_t i = 0; i < b->n; i++) {
 		int64_t at = i * b->length;
 		struct sequence s = {b->length, b->tokens + at, b->targets + at,
 			b->pos + at, b->start + at, NULL, 0};
 		vary(&s, &to, b, at, how);
 		if (how->sequence < 0 || how->sequence == i)
-			g->loss += float64_sequence(
+			loss += float64_sequence(
 				&f, &s, 1 / (double)b->counted, &how->part, sums);
 	}
-	g->loss /= (double)b->counted;
-	for (int i = 0; i < m.n_tensors; i++) {
-		int64_t n = tensor_size(&m.tensors[i]);
-		if (sums[i])
-			g->g[i] = xmalloc((size_t)n * sizeof(float));
-		for (int64_t j = 0; sums[i] && j < n; j++)
-			g->g[i][j] = (float)sums[i][j];
-		free(sums[i]);
-		free(values[i]);
+	for (int r = 0; r < ranks; r++) {
+		put_sums(&g[r], &m, sums + r * m.n_tensors);
+		g[r].loss = loss / (double)b->counted;
 	}
-	set_norm(g, &m);
+	for (int i = 0; i < m.n_tensors; i++)
+		free(values[i]);
 	free(sums);
 	free(values);
 	free(room);

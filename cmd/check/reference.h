@@ -27,7 +27,7 @@ struct gradients {
 };
 void gradients_free(struct gradients *g);
 
-/* By the trainer's kernels. Not for a batch with masked targets. */
+/* By the trainer's kernels. */
 int reference_trainer(const struct weights *w, const struct token_batch *b,
 	enum precision precision, struct gradients *g, struct err *e);
 /* Can the trainer's kernels compute this batch? If not, *why is a sentence. */
@@ -44,7 +44,7 @@ struct variant {
 		run_on; /* attention sees all documents; positions do not begin again */
 	int unseen;	/* attention stays within each of so many chunks, but for */
 	int before;	/* so many before; 0: as in the batch */
-	int64_t window; /* so many tokens are seen; 0: all */
+	int64_t window; /* so many tokens are seen in all layers; 0: as the model's options say */
 	enum mask {
 		MASK,
 		MASK_NONE,	/* attention is not causal */
@@ -66,6 +66,7 @@ struct variant {
 		TARGETS_WITHOUT_LAST
 	} targets;
 };
+/* With PART_RANKS *g is an array [part.n]. */
 void reference_float64(const struct weights *w, const struct token_batch *b,
 	const struct variant *how, struct gradients *g);
 

@@ -35,6 +35,10 @@ void by_window(struct cause_search *s)
 	char text[CAUSE_TEXT];
 	if (!has_unexplained(s))
 		return;
+	if (s->c->weights.m.c.window && far_with_window(s, length) <= s->near) {
+		explain_all(s, "as if attention had no sliding window");
+		return;
+	}
 	for (int64_t w = 1; w < length; w *= 2) {
 		double far = far_with_window(s, w);
 		best = far < nearest ? w : best;

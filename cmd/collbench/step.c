@@ -52,7 +52,7 @@ static void gradient(struct net *m, int64_t leaf, float *to)
 	d->k->linear_fwd(d, a, x, first, none);
 	d->k->act_fwd(d, ACT_GELU_TANH, h, a, none);
 	d->k->linear_fwd(d, y, h, second, none);
-	d->k->xent_fused(d, m->loss, y, m->targets, OUT, &scale);
+	d->k->xent_fused(d, m->loss, y, m->targets, OUT, (struct xent_terms){0}, &scale);
 	d->k->linear_bwd_w(d, mat(to + HIDDEN * IN, OUT, HIDDEN), y, h, false);
 	d->k->linear_bwd_x(d, dh, y, second, false);
 	d->k->act_bwd(d, ACT_GELU_TANH, dh, none, dh, a, none);

@@ -71,6 +71,8 @@ static const struct technique {
 	{"dtype", "fp32", NULL, true},
 	{"optimizer", "adamw", NULL, true},
 	{"packing", "stream", NULL, false},
+	{"label-smoothing", "0", NULL, false},
+	{"z-loss", "0", NULL, false},
 	{"kernels", "fused", NULL, false},
 	{"recompute", "none", NULL, false},
 	{"offload", "none", NULL, false},

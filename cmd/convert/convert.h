@@ -71,6 +71,8 @@ int *convert_forward_order(const char *config, const struct ckpt_tensor *tensors
 /* A checkpoint of a file of any format, to be shown and compared. "-" is one of pt on standard input.
  * ckpt_close(). */
 int convert_open_ckpt(struct ckpt **c, const char *path, struct err *e);
+/* What a new run begins with: a checkpoint, or a model of any format, with the tokenizer that is beside it. */
+int convert_open_model(struct ckpt **c, const char *path, struct err *e);
 /* The hash of the parameters of a file. */
 int convert_hash_of(const char *path, uint64_t *hash, struct err *e);
 /* Reads a file whole, and checks what it has checksums of. */
@@ -113,6 +115,9 @@ int convert_hash(
 /* Checks that two views have the same options of the model, and the same vocabulary if both have one. */
 int convert_same_model(
 	const struct ckpt_view *a, const struct ckpt_view *b, struct err *e);
+/* All options of the model that a config text describes, without the defaults of its architecture. `vocab`: of a
+ * text that has none. The tensors need not be those of the model. */
+int convert_options(const char *config, int64_t vocab, struct str *out, struct err *e);
 /* From the options of the view, whose tensors must be those of the model. model_free(). */
 int convert_model(const struct ckpt_view *v, struct model *m, struct err *e);
 /* A view of a file with the tensors of the model and its options; the other members are the

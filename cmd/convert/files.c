@@ -1,6 +1,7 @@
 /* Checkpoints that are made of files of any format. */
 #include "convert/convert.h"
 
+#include "base/file.h"
 #include "engine/state.h"
 
 #include <stdlib.h>
@@ -15,6 +16,61 @@ int convert_open_ckpt(struct ckpt **c, const char *path, struct err *e)
 		return -1;
 	*c = ckpt_of_view(&v);
 	return 0;
+}
+
+/* Files of a tokenizer that is compared with that of the data. */
+static bool has_tokenizer(const char *folder)
+{
+	static const char *const names[] = {
+		"tokenizer.json", "tekken.json", "vocab.bpe", "merges.txt"};
+	bool found = false;
+	for (size_t i = 0; i < ARRAY_LEN(names) && !found; i++) {
+		struct str path = {0};
+		str_printf(&path, "%s/%s", folder, names[i]);
+		found = file_exists(path.s);
+		str_free(&path);
+	}
+	return found;
+}
+
+/* The tables may have more rows than the tokenizer has tokens: the others pad it. */
+static int set_vocabulary(struct ckpt *c, struct err *e)
+{
+	struct model m;
+	if (convert_model(c->view, &m, e))
+		return -1;
+	int64_t n = c->tokenizer.vocab.n, rows = m.tokens->dims[0];
+	model_free(&m);
+	if (n > rows)
+		return err_set(e, EX_DATAERR,
+			"%s: its tokenizer has %lld tokens, and its embedding %lld rows",
+			c->path, (long long)n, (long long)rows);
+	str_printf(&c->config, "vocab = %lld\n", (long long)n);
+	if (n < rows)
+		str_printf(&c->config, "vocab-multiple = %lld\n", (long long)rows);
+	return 0;
+}
+
+int convert_open_model(struct ckpt **c, const char *path, struct err *e)
+{
+	struct err why = {0};
+	if (convert_detect(path) == &convert_pt)
+		return ckpt_open(c, path, e);
+	if (convert_open_ckpt(c, path, e))
+		return -1;
+	const struct tokenizer_source files = {"bpe", path, NULL, false};
+	if (!file_is_folder(path) || !has_tokenizer(path))
+		return 0;
+	if (tokenizer_make(&(*c)->tokenizer, &files, &why)) {
+		tokenizer_free(&(*c)->tokenizer);
+		warn("%s: its tokenizer is not compared with that of the data: %s", path,
+			why.msg);
+		return 0;
+	}
+	if (!set_vocabulary(*c, e))
+		return 0;
+	ckpt_close(*c);
+	return -1;
 }
 
 int convert_hash_of(const char *path, uint64_t *hash, struct err *e)

@@ -46,6 +46,17 @@ static int get_int(const struct reader *r, const char *key, int64_t absent, int6
 	return *out >= 1 && *out <= most ? 0 : refuse(r, key, "is not a possible number");
 }
 
+/* The same for a number that may be 0. */
+static int get_count(const struct reader *r, const char *key, int64_t absent,
+	int64_t most, int64_t *out)
+{
+	json_t *x = get(r, key);
+	*out = 0;
+	if (json_is_integer(x) && !json_integer_value(x))
+		return 0;
+	return get_int(r, key, absent, most, out);
+}
+
 static int get_real(
 	const struct reader *r, json_t *from, const char *key, double absent, double *out)
 {
@@ -104,6 +115,31 @@ enum {
 	MAX_FFN = 1 << 24
 };
 
+/* No layer has a window. */
+static int need_full_layers(const struct reader *r)
+{
+	json_t *kinds = get(r, "layer_types");
+	for (size_t i = 0; i < json_array_size(kinds); i++) {
+		const char *kind = json_string_value(json_array_get(kinds, i));
+		if (!kind || strcmp(kind, "full_attention"))
+			return not_supported(
+				r, "layer_types", "has other layers than full_attention");
+	}
+	return 0;
+}
+
+/* Of a class that has no windows. */
+static int refuse_windows(const struct reader *r)
+{
+	json_t *window = get(r, "sliding_window");
+	bool uses;
+	if (get_bool(r, "use_sliding_window", window, &uses))
+		return -1;
+	if (window && uses)
+		return not_supported(r, "sliding_window", "is there");
+	return need_full_layers(r);
+}
+
 static int read_gpt2(const struct reader *r, struct hf_config *h)
 {
 	struct model_config *c = &h->c;
@@ -121,7 +157,7 @@ static int read_gpt2(const struct reader *r, struct hf_config *h)
 		get_bool(r, "tie_word_embeddings", true, &tie) ||
 		need(r, "scale_attn_weights", true) ||
 		need(r, "scale_attn_by_inverse_layer_idx", false) ||
-		need(r, "add_cross_attention", false))
+		need(r, "add_cross_attention", false) || refuse_windows(r))
 		return -1;
 	if (c->act == ACTC_SWIGLU)
 		return not_supported(
@@ -133,18 +169,18 @@ static int read_gpt2(const struct reader *r, struct hf_config *h)
 }
 
 /* From transformers 5 on, rope_parameters has rope_theta, too. */
-static int read_rope(const struct reader *r, struct model_config *c)
+static int read_rope(const struct reader *r, double theta, struct model_config *c)
 {
 	json_t *scaling = get(r, "rope_parameters"), *own = get(r, "rope_scaling");
 	scaling = scaling ? scaling : own;
 	if (scaling && !json_is_object(scaling))
 		return refuse(r, "rope_scaling", "is not an object");
-	json_t *theta = json_object_get(scaling, "rope_theta") ? scaling : r->root;
+	json_t *from = json_object_get(scaling, "rope_theta") ? scaling : r->root;
 	json_t *kind = json_object_get(scaling, "rope_type");
 	kind = kind ? kind : json_object_get(scaling, "type");
 	const char *name = kind ? json_string_value(kind) : "default";
 	int64_t original = 0;
-	if (get_real(r, theta, "rope_theta", 10000, &c->rope_theta))
+	if (get_real(r, from, "rope_theta", theta, &c->rope_theta))
 		return -1;
 	if (name && !strcmp(name, "default"))
 		return 0;
@@ -173,9 +209,119 @@ static const struct llama_like {
 	const char *type;
 	int64_t kv_heads; /* 0: as many as heads */
 	int64_t context;
-	bool qkv_bias; /* always */
-} llama_likes[] = {{"llama", 0, 2048, false}, {"mistral", 8, 131072, false},
-	{"qwen2", 32, 32768, true}};
+	int64_t head_dim; /* 0: hidden_size / heads */
+	double theta;
+	int64_t window; /* 0: there are none */
+	int64_t window_from; /* if use_sliding_window: from layer max_window_layers on, which is that */
+	bool window_off; /* unless use_sliding_window */
+	bool tie;
+	bool qkv_bias, qk_norm, no_rope_layers; /* has them always */
+} llama_likes[] = {{"llama", 0, 2048, 0, 1e4}, {"mistral", 8, 131072, 0, 1e4, 4096},
+	{"qwen2", 32, 32768, 0, 1e4, 4096, 28, true, .qkv_bias = true},
+	{"qwen3", 32, 32768, 128, 1e4, 4096, 28, true, .qk_norm = true},
+	{"smollm3", 4, 32768, 0, 2e6, .tie = true, .no_rope_layers = true}};
+
+/* Sets window_from and window_skip so that these layers, some of all, have a window. */
+static int find_pattern(
+	const struct reader *r, const bool *sliding, struct model_config *c)
+{
+	struct model_config try = *c;
+	int64_t from = 0, full;
+	while (!sliding[from])
+		from++;
+	for (full = from; full < c->layers && sliding[full]; full++)
+		continue;
+	try.window_from = from;
+	/* a layer without a window after one that has it is the Nth, or a multiple */
+	for (int64_t n = full < c->layers ? 2 : 0; n <= full + 1; n++) {
+		int64_t l = 0;
+		try.window_skip = n;
+		if (n && (full + 1) % n)
+			continue;
+		while (l < c->layers && sliding[l] == layer_has_window(&try, l))
+			l++;
+		if (l == c->layers) {
+			*c = try;
+			return 0;
+		}
+		if (!n)
+			break;
+	}
+	return not_supported(r, "layer_types",
+		"has sliding_attention neither from a layer on nor in all but every Nth");
+}
+
+static int read_layer_types(const struct reader *r, struct model_config *c)
+{
+	json_t *kinds = get(r, "layer_types");
+	int64_t n = 0;
+	int rc = 0;
+	if (json_array_size(kinds) != (size_t)c->layers)
+		return refuse(
+			r, "layer_types", "is not a list with a word for each layer");
+	bool *sliding = xcalloc((size_t)c->layers, sizeof(*sliding));
+	for (int64_t i = 0; !rc && i < c->layers; i++) {
+		const char *kind = json_string_value(json_array_get(kinds, (size_t)i));
+		sliding[i] = kind && !strcmp(kind, "sliding_attention");
+		n += sliding[i];
+		if (!sliding[i] && (!kind || strcmp(kind, "full_attention")))
+			rc = not_supported(r, "layer_types",
+				"has others than full_attention and sliding_attention");
+	}
+	if (!n)
+		c->window = 0;
+	else if (!rc)
+		rc = find_pattern(r, sliding, c);
+	free(sliding);
+	return rc;
+}
+
+/* Of a class that has windows, as transformers 5 reads them: sliding_window is the number of keys that a query
+ * sees, its own included. A null means none, and no key the class's own. */
+static int read_windows(
+	const struct reader *r, const struct llama_like *like, struct model_config *c)
+{
+	bool none = json_is_null(json_object_get(r->root, "sliding_window")), used = true;
+	if (like->window_off && get_bool(r, "use_sliding_window", false, &used))
+		return -1;
+	if (none || !used)
+		return need_full_layers(r);
+	if (get_int(r, "sliding_window", like->window, MAX_DIM, &c->window))
+		return -1;
+	if (get(r, "layer_types"))
+		return read_layer_types(r, c);
+	if (like->window_off && get_count(r, "max_window_layers", like->window_from,
+					MAX_LAYERS, &c->window_from))
+		return -1;
+	if (c->window_from >= c->layers)
+		c->window = c->window_from = 0;
+	return 0;
+}
+
+/* SmolLM3's list has 0 for a layer without positions; ours are each Nth layer. */
+static int read_no_rope(const struct reader *r, struct model_config *c)
+{
+	json_t *list = get(r, "no_rope_layers");
+	int64_t every = 0, n = (int64_t)json_array_size(list);
+	if (get_int(r, "no_rope_layer_interval", 4, MAX_LAYERS, &c->nope_every))
+		return -1;
+	if (!list)
+		return 0;
+	if (!json_is_array(list) || n < c->layers)
+		return refuse(r, "no_rope_layers", "is no list with all layers");
+	for (int64_t i = 0; i < c->layers; i++) {
+		json_t *x = json_array_get(list, (size_t)i);
+		bool rotates = json_is_integer(x) ? json_integer_value(x) != 0
+						  : !json_is_false(x);
+		if (!rotates && !every)
+			every = i + 1;
+		if (rotates == (every && (i + 1) % every == 0))
+			return not_supported(r, "no_rope_layers",
+				"is not every Nth layer, from layer N on");
+	}
+	c->nope_every = every;
+	return 0;
+}
 
 static int read_llama(
 	const struct reader *r, const struct llama_like *like, struct hf_config *h)
@@ -195,12 +341,17 @@ static int read_llama(
 			&c->context) ||
 		get_int(r, "vocab_size", -1, 1 << 24, &c->vocab) ||
 		get_int(r, OUR_MULTIPLE, 1, MOST_MULTIPLE, &c->vocab_multiple) ||
-		get_int(r, "head_dim", c->dim / c->heads, MAX_HEAD_DIM, &width) ||
+		get_int(r, "head_dim",
+			like->head_dim ? like->head_dim : c->dim / c->heads, MAX_HEAD_DIM,
+			&width) ||
 		get_real(r, r->root, "rms_norm_eps", 1e-6, &c->norm_eps) ||
 		get_activation(r, "hidden_act", "silu", &c->act) ||
-		get_bool(r, "tie_word_embeddings", false, &tie) ||
+		get_bool(r, "tie_word_embeddings", like->tie, &tie) ||
 		get_bool(r, "attention_bias", false, &h->attention_bias) ||
-		get_bool(r, "mlp_bias", false, &h->mlp_bias) || read_rope(r, c))
+		get_bool(r, "mlp_bias", false, &h->mlp_bias) ||
+		read_rope(r, like->theta, c) ||
+		(like->window ? read_windows(r, like, c) : refuse_windows(r)) ||
+		(like->no_rope_layers && read_no_rope(r, c)))
 		return -1;
 	if (c->act != ACTC_SWIGLU)
 		return not_supported(r, "hidden_act", "is not silu");
@@ -213,6 +364,7 @@ static int read_llama(
 		c->bias = BIAS_QKV;
 		h->attention_bias = true;
 	}
+	c->qk_norm = like->qk_norm;
 	c->tie = tie ? YES : NO;
 	return 0;
 }
@@ -220,28 +372,15 @@ static int read_llama(
 /* Of other models with these names of tensors: what would change the results if it was passed over. */
 static int check_absent(const struct reader *r)
 {
-	json_t *rope = get(r, "rope_parameters"), *window = get(r, "sliding_window");
-	json_t *kinds = get(r, "layer_types");
-	const char *type = json_string_value(json_object_get(r->root, "model_type"));
-	bool qwen = type && !strcmp(type, "qwen2");
+	json_t *rope = get(r, "rope_parameters");
 	const struct reader inner = {r->path, rope, r->e};
-	bool uses_window;
 	double rotated = 1, rotated_too = 1;
 	if (get(r, "quantization_config"))
 		return not_supported(r, "quantization_config",
 			"is there; quantized numbers cannot be read");
-	if (get_bool(r, "use_sliding_window", window && !qwen, &uses_window) ||
-		get_real(r, r->root, "partial_rotary_factor", 1, &rotated) ||
+	if (get_real(r, r->root, "partial_rotary_factor", 1, &rotated) ||
 		get_real(&inner, rope, "partial_rotary_factor", 1, &rotated_too))
 		return -1;
-	if (window && uses_window)
-		return not_supported(r, "sliding_window", "is there");
-	for (size_t i = 0; i < json_array_size(kinds); i++) {
-		const char *kind = json_string_value(json_array_get(kinds, i));
-		if (!kind || strcmp(kind, "full_attention"))
-			return not_supported(
-				r, "layer_types", "has other layers than full_attention");
-	}
 	return rotated == 1 && rotated_too == 1
 		       ? 0
 		       : not_supported(r, "partial_rotary_factor", "is not 1");
@@ -309,7 +448,8 @@ static const char *type_of_keys(const struct reader *r)
 {
 	static const char *const known[][2] = {{"GPT2LMHeadModel", "gpt2"},
 		{"LlamaForCausalLM", "llama"}, {"MistralForCausalLM", "mistral"},
-		{"Qwen2ForCausalLM", "qwen2"}};
+		{"Qwen2ForCausalLM", "qwen2"}, {"Qwen3ForCausalLM", "qwen3"},
+		{"SmolLM3ForCausalLM", "smollm3"}};
 	const char *first = json_string_value(json_array_get(get(r, "architectures"), 0));
 	for (size_t i = 0; first && i < ARRAY_LEN(known); i++)
 		if (!strcmp(first, known[i][0]))
@@ -330,13 +470,14 @@ static int read_class(const struct reader *r, struct hf_config *h)
 		return not_supported(r, "model_type",
 			"is missing, and other keys do not tell it: add \"model_type\": "
 			"\"llama\" if it is LlamaForCausalLM, \"gpt2\" if it is GPT2LMHeadModel, "
-			"\"mistral\" or \"qwen2\"");
+			"\"mistral\", \"qwen2\", \"qwen3\" or \"smollm3\"");
 	if (type && !strcmp(type, "gpt2"))
 		return read_gpt2(r, h);
 	for (size_t i = 0; type && i < ARRAY_LEN(llama_likes); i++)
 		if (!strcmp(type, llama_likes[i].type))
 			return read_llama(r, &llama_likes[i], h);
-	return not_supported(r, "model_type", "is none of gpt2, llama, mistral, qwen2");
+	return not_supported(r, "model_type",
+		"is none of gpt2, llama, mistral, qwen2, qwen3, smollm3");
 }
 
 int hf_config_read(struct hf_config *h, const char *path, struct err *e)
@@ -391,13 +532,54 @@ static json_t *make_rope(const struct model_config *c)
 		(json_int_t)c->rope_original);
 }
 
+static void put_windows(json_t *o, const struct model *m, bool qwen)
+{
+	const struct model_config *c = &m->c;
+	json_object_set_new(o, "sliding_window", json_integer(c->window));
+	if (qwen) {
+		json_object_set_new(o, "use_sliding_window", json_true());
+		json_object_set_new(o, "max_window_layers", json_integer(c->window_from));
+	}
+	if (!c->window_skip)
+		return;
+	json_t *kinds = json_array(); /* the class has no other word for it */
+	for (int64_t l = 0; l < c->layers; l++)
+		json_array_append_new(
+			kinds, json_string(layer_has_window(c, l) ? "sliding_attention"
+								  : "full_attention"));
+	json_object_set_new(o, "layer_types", kinds);
+}
+
+/* The class of a model with Llama's names, and its model_type. */
+static const char *const *class_of(const struct model *m)
+{
+	static const char *const llama[] = {"LlamaForCausalLM", "llama"};
+	static const char *const qwen2[] = {"Qwen2ForCausalLM", "qwen2"};
+	static const char *const qwen3[] = {"Qwen3ForCausalLM", "qwen3"};
+	static const char *const smollm3[] = {"SmolLM3ForCausalLM", "smollm3"};
+	static const char *const mistral[] = {"MistralForCausalLM", "mistral"};
+	return m->c.qk_norm		 ? qwen3
+	       : m->qkv_bias && !m->bias ? qwen2
+	       : m->c.nope_every	 ? smollm3
+	       : m->c.window		 ? mistral
+					 : llama;
+}
+
+static json_t *make_no_rope(const struct model *m)
+{
+	json_t *list = json_array();
+	for (int64_t l = 0; l < m->c.layers; l++)
+		json_array_append_new(list, json_integer(model_rotates(m, l)));
+	return list;
+}
+
 static json_t *make_llama(const struct model *m)
 {
 	const struct model_config *c = &m->c;
-	bool qwen = m->qkv_bias && !m->bias;
+	const char *const *class = class_of(m);
+	bool qwen2 = m->qkv_bias && !m->bias, qwen = qwen2 || c->qk_norm;
 	json_t *o = json_pack("{s:[s], s:s, s:s, s:I, s:I, s:I, s:I, s:I, s:I, s:I}",
-		"architectures", qwen ? "Qwen2ForCausalLM" : "LlamaForCausalLM",
-		"model_type", qwen ? "qwen2" : "llama", "hidden_act", "silu",
+		"architectures", class[0], "model_type", class[1], "hidden_act", "silu",
 		"num_hidden_layers", (json_int_t)c->layers, "num_attention_heads",
 		(json_int_t)c->heads, "num_key_value_heads", (json_int_t)c->kv_heads,
 		"hidden_size", (json_int_t)c->dim, "intermediate_size",
@@ -406,8 +588,17 @@ static json_t *make_llama(const struct model *m)
 	json_object_set_new(o, "rms_norm_eps", json_real(c->norm_eps));
 	json_object_set_new(o, "rope_theta", json_real(c->rope_theta));
 	json_object_set_new(o, "rope_scaling", make_rope(c));
-	if (qwen)
-		return o; /* whose class has no switches for biases */
+	if (c->nope_every) {
+		json_object_set_new(
+			o, "no_rope_layer_interval", json_integer(c->nope_every));
+		json_object_set_new(o, "no_rope_layers", make_no_rope(m));
+		json_object_set_new(
+			o, "pad_token_id", json_null()); /* the default: 128004 */
+	}
+	if (c->window)
+		put_windows(o, m, qwen);
+	if (qwen2 || (c->window && !qwen))
+		return o; /* whose classes have no switches for biases */
 	json_object_set_new(o, "attention_bias", json_boolean(m->bias));
 	json_object_set_new(o, "mlp_bias", json_boolean(m->bias));
 	return o;
@@ -421,6 +612,29 @@ static int check_class(const struct model *m, struct err *e)
 		return err_set(e, EX_DATAERR,
 			"LlamaForCausalLM has SwiGLU; this model has another activation "
 			"function");
+	if (m->c.arch == ARCH_GPT2 && m->c.window)
+		return err_set(e, EX_DATAERR,
+			"GPT2LMHeadModel has no sliding window; this model has one");
+	if (m->c.window && m->bias)
+		return err_set(e, EX_DATAERR,
+			"MistralForCausalLM has no biases; this model has some, and a window");
+	if (m->c.window && !m->qkv_bias && !m->c.qk_norm &&
+		(m->c.window_from || m->c.window_skip))
+		return err_set(e, EX_DATAERR,
+			"MistralForCausalLM has a window in all layers; this model has it in "
+			"some");
+	if (m->c.window && m->c.nope_every)
+		return err_set(e, EX_DATAERR,
+			"layers without positions are those of SmolLM3ForCausalLM, which has no "
+			"windows here");
+	if (m->c.qk_norm && (m->c.arch == ARCH_GPT2 || m->qkv_bias || m->c.nope_every))
+		return err_set(e, EX_DATAERR,
+			"norms of queries and keys are those of Qwen3ForCausalLM, which is a "
+			"Llama with rotary positions in all layers, and no biases");
+	if (m->c.nope_every && m->qkv_bias && !m->bias)
+		return err_set(e, EX_DATAERR,
+			"Qwen2ForCausalLM has rotary positions in all layers; this model has "
+			"layers without");
 	if (m->c.arch == ARCH_GPT2 && gated)
 		return err_set(
 			e, EX_DATAERR, "GPT2LMHeadModel has GELU; this model has SwiGLU");

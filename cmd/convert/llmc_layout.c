@@ -181,11 +181,12 @@ static int write_gpt2(int32_t *h, const struct model *m, struct err *e)
 {
 	const struct model_config *c = &m->c;
 	if (m->act != ACT_GELU_TANH || !m->bias || !m->tie || c->kv_heads != c->heads ||
-		model_q_width(m) != c->dim || c->ffn_dim != 4 * c->dim || !has_eps(c))
+		model_q_width(m) != c->dim || c->ffn_dim != 4 * c->dim || !has_eps(c) ||
+		c->window)
 		return err_set(e, EX_DATAERR,
 			"llm.c's files are of GPT-2 with its own choices only: "
 			"gelu-tanh, biases, tied output layer, a feed-forward layer of 4 "
-			"dim, heads of dim / heads channels, norm-eps 1e-5");
+			"dim, heads of dim / heads channels, norm-eps 1e-5, no window");
 	h[G_CONTEXT] = (int32_t)c->context;
 	h[G_VOCAB] = (int32_t)c->vocab;
 	h[G_LAYERS] = (int32_t)c->layers;
@@ -214,12 +215,13 @@ static int write_llama(int32_t *h, const struct model *m, struct err *e)
 	const struct model_config *c = &m->c;
 	int32_t multiple = 1024;
 	if (m->act != ACT_SWIGLU || m->qkv_bias || m->tie || !has_eps(c) ||
-		model_q_width(m) != c->dim || !has_llama_rope(c))
+		model_q_width(m) != c->dim || c->qk_norm || c->nope_every ||
+		!has_llama_rope(c) || c->window)
 		return err_set(e, EX_DATAERR,
 			"llm.c's files are of Llama 3 with its own choices only: swiglu, no "
 			"biases, an output layer that is not tied, heads of dim / heads "
-			"channels, norm-eps 1e-5, a whole "
-			"rope-theta, rope-scaling none or that of Llama 3.1");
+			"channels, no norms of them, norm-eps 1e-5, positions in all layers, no "
+			"window, a whole rope-theta, rope-scaling none or that of Llama 3.1");
 	while (c->ffn_dim % multiple)
 		multiple /= 2;
 	h[L_CONTEXT] = (int32_t)c->context;

@@ -91,8 +91,18 @@ static void print_options(const struct model *m, struct str *out)
 	str_printf(out, "bias = %s\n", bias_names[model_bias(m)]);
 	str_printf(out, "tie = %s\n", m->tie ? "yes" : "no");
 	put_real(out, "norm-eps", c->norm_eps);
+	if (c->window)
+		put_int(out, "sliding-window", c->window);
+	if (c->window_from)
+		put_int(out, "sliding-window-from", c->window_from);
+	if (c->window_skip)
+		put_int(out, "sliding-window-skip", c->window_skip);
+	if (c->qk_norm)
+		str_puts(out, "qk-norm = yes\n");
 	if (!m->arch->rope)
 		return;
+	if (c->nope_every)
+		put_int(out, "nope-every", c->nope_every);
 	put_real(out, "rope-theta", c->rope_theta);
 	if (c->rope_scaling == ROPE_PLAIN)
 		return;
@@ -116,13 +126,11 @@ int convert_hash(
 	return rc;
 }
 
-/* The options of the model, all of them. The tensors need not be those of the model. */
-static int model_options(const struct ckpt_view *v, struct str *out, struct err *e)
+int convert_options(const char *config, int64_t vocab, struct str *out, struct err *e)
 {
 	struct model_config c;
 	struct model m;
-	int64_t vocab = v->tokenizer ? v->tokenizer->vocab.n : 0;
-	if (options_model(&c, v->config.s, e))
+	if (options_model(&c, config, e))
 		return -1;
 	/* (other formats tell the padding of the vocabulary by other numbers; its shape is compared) */
 	c.vocab_multiple = 1;
@@ -136,6 +144,12 @@ static int model_options(const struct ckpt_view *v, struct str *out, struct err 
 	print_options(&m, out);
 	model_free(&m);
 	return 0;
+}
+
+static int model_options(const struct ckpt_view *v, struct str *out, struct err *e)
+{
+	return convert_options(
+		v->config.s, v->tokenizer ? v->tokenizer->vocab.n : 0, out, e);
 }
 
 int convert_same_model(

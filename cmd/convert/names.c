@@ -44,6 +44,8 @@ static const struct scheme schemes[ARCHS] = {
 			{"attention.wq", "self_attn.q_proj", false, false},
 			{"attention.wk", "self_attn.k_proj", false, false},
 			{"attention.wv", "self_attn.v_proj", false, false},
+			{"attention.q_norm", "self_attn.q_norm", false, true},
+			{"attention.k_norm", "self_attn.k_norm", false, true},
 			{"attention.wo", "self_attn.o_proj", false, false},
 			{"ffn_norm", "post_attention_layernorm", false, true},
 			{"feed_forward.w1", "mlp.gate_proj", false, false},

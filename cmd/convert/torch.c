@@ -205,6 +205,7 @@ static int find_ours(struct torch_view *x, int group, int i, struct err *e)
 	s->pairs = part == FUSED_Q || part == FUSED_K ||
 		   text_ends(t->name, ".attention.wq.bias") ||
 		   text_ends(t->name, ".attention.wk.bias");
+	s->pairs &= !x->m.c.qk_norm; /* torchtitan's Qwen3 rotates halves */
 	int64_t rows = t->dims[0];
 	if (!s->item && name) {
 		s->item = find(x, group, name, NULL);

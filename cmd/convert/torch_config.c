@@ -41,16 +41,25 @@ static const struct shapes {
 	const char *layers, *norm, *bias, *output;
 	const char *out_bias;  /* where queries may have biases, and these not */
 	const char *keys, *up; /* rows: kv heads, hidden size of the feed-forward layer */
+	const char *head_norm; /* rows: channels of a head */
 } shapes[NAMES_NANOTRON + 1] = {
 	[NAMES_META] = {"layers.", "attention_norm.weight", "attention.wq.bias",
 		"output.weight", "attention.wo.bias", "attention.wk.weight",
-		"feed_forward.w1.weight"},
+		"feed_forward.w1.weight", "attention.q_norm.weight"},
 	[NAMES_LLAMA] = {"model.layers.", "input_layernorm.weight",
 		"self_attn.q_proj.bias", "lm_head.weight", "self_attn.o_proj.bias",
-		"self_attn.k_proj.weight", "mlp.gate_proj.weight"},
+		"self_attn.k_proj.weight", "mlp.gate_proj.weight",
+		"self_attn.q_norm.weight"},
 	[NAMES_GPT2] = {"transformer.h.", "ln_1.weight", "ln_1.bias", "lm_head.weight",
-		NULL, NULL, "mlp.c_fc.weight"},
+		NULL, NULL, "mlp.c_fc.weight", NULL},
 };
+
+/* Norms of queries and keys: their size is that of a head. */
+static void set_head_norm(struct model_config *c, int64_t size)
+{
+	c->qk_norm = size > 0;
+	c->head_dim = size <= MOST_DIM ? size : 0;
+}
 
 static void read_shapes_of_megatron(struct model_config *c, const struct torch_names *x)
 {
@@ -61,6 +70,7 @@ static void read_shapes_of_megatron(struct model_config *c, const struct torch_n
 			 ? NO
 			 : YES;
 	c->bias = BIAS_NONE;
+	set_head_norm(c, megatron_head_norm(x));
 }
 
 /* Sets what the shapes tell. */
@@ -84,6 +94,8 @@ static void read_shapes(struct model_config *c, const struct torch_names *x)
 		  : s->out_bias && !of_layer(x, s->layers, 0, s->out_bias) ? BIAS_QKV
 									   : BIAS_ALL;
 	c->tie = output && !torch_same(x->file, output, x->table) ? NO : YES;
+	if (s->head_norm)
+		set_head_norm(c, rows(of_layer(x, s->layers, 0, s->head_norm), 0));
 	if (x->naming == NAMES_GPT2)
 		c->context = rows(torch_names_find(x, "transformer.wpe.weight"), 0);
 }
@@ -231,6 +243,11 @@ static int read_config(struct model_config *c, bool *pairs,
 		*c = h.c;
 		*pairs = h.rope_interleaved;
 		c->bias = shape->bias;
+		if (c->qk_norm != shape->qk_norm)
+			return err_set(e, EX_DATAERR,
+				"%s: the model has %s of queries and keys, and its tensors %s",
+				path, c->qk_norm ? "norms" : "no norms",
+				shape->qk_norm ? "have" : "have not");
 		return check_shapes(c, shape, path, e);
 	}
 	if (read_options(c, path, context, e))
@@ -241,6 +258,8 @@ static int read_config(struct model_config *c, bool *pairs,
 	c->ffn_dim = shape->ffn_dim;
 	c->vocab = shape->vocab;
 	c->bias = shape->bias;
+	c->qk_norm = shape->qk_norm;
+	c->head_dim = c->head_dim ? c->head_dim : shape->head_dim;
 	c->tie = c->tie == BY_ARCH ? shape->tie : c->tie;
 	return 0;
 }

@@ -87,6 +87,8 @@ void megatron_find(const struct torch_names *x, const char *ours, const char *gr
 /* The number of layers, and the hidden sizes of the feed-forward layers and of queries, keys and values. */
 void megatron_shapes(
 	const struct torch_names *x, int64_t *layers, int64_t *ffn, int64_t *qkv);
+/* The size of the norms of queries and keys; 0: there are none. */
+int64_t megatron_head_norm(const struct torch_names *x);
 /* Has it moments? -1: in buffers without names, which are refused. */
 int megatron_has_moments(const struct torch_names *x, struct err *e);
 /* Sets *n numbers of what all ranks have in common, such as iteration or args.seq_length. */

@@ -25,6 +25,10 @@ static const struct row {
 		"attn.qkv_proj.weight", FUSED_K, false},
 	{"attention.wv.weight", {"self_attention.linear_qkv.weight"},
 		"attn.qkv_proj.weight", FUSED_V, false},
+	{"attention.q_norm.weight", {"self_attention.q_layernorm.weight"}, NULL,
+		NOT_FUSED, false},
+	{"attention.k_norm.weight", {"self_attention.k_layernorm.weight"}, NULL,
+		NOT_FUSED, false},
 	{"attention.wo.weight", {"self_attention.linear_proj.weight"},
 		"attn.o_proj.weight", NOT_FUSED, false},
 	{"ffn_norm.weight",
@@ -98,7 +102,7 @@ void megatron_find(const struct torch_names *x, const char *ours, const char *gr
 			continue;
 		out->fused = rows[i].fused;
 		out->second = rows[i].second;
-		if (nanotron) {
+		if (nanotron && rows[i].nanotron) {
 			snprintf(out->name, sizeof(out->name), "decoder.%lld.%s",
 				(long long)layer, rows[i].nanotron);
 			out->item = find(x, group, out->name);
@@ -133,6 +137,11 @@ void megatron_shapes(
 		if (!t.item)
 			return;
 	}
+}
+
+int64_t megatron_head_norm(const struct torch_names *x)
+{
+	return size_of(x, "layers.0.attention.q_norm.weight");
 }
 
 int megatron_has_moments(const struct torch_names *x, struct err *e)

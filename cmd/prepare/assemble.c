@@ -10,24 +10,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* What a source has and gives. */
-struct share {
-	struct document_stream stream;
-	int64_t has, want, done; /* tokens */
-	int64_t n_repeated;
-};
-
-struct writing {
-	struct assembly *a;
-	struct shard_writer *w;
-	struct share *shares[N_SPLITS]; /* [n] of each lane */
-	int n_lanes, n;
-	int64_t train_left; /* split by tail: remaining training tokens */
-	int64_t documents;
-	struct progress bar;
-	double done;
-};
-
 /* ---- counting ------------------------------------------------------------------------------- */
 
 static int print_messages(const struct assembly *a, struct prepared *out, struct err *e)
@@ -198,38 +180,90 @@ static int decide_split(struct writing *x, const struct prepared *out, struct er
 	return 0;
 }
 
-/* ---- writing --------------------------------------------------------------------------------- */
-
-static int put(struct writing *x, int lane, struct extent from, int64_t n, struct err *e)
+/* Windows instead: they are counted by a first pass over the documents. */
+static int decide_windows(struct writing *x, struct err *e)
 {
-	if (x->n_lanes > 1)
-		return shard_writer_put_raw(x->w, (enum split)lane, from, n, e);
-	int64_t train = min64(n, x->train_left);
-	x->train_left -= train;
-	if (shard_writer_put_raw(x->w, SPLIT_TRAIN, from, train, e))
-		return -1;
-	from.at += train * x->a->of->row_bytes;
-	return shard_writer_put_raw(x->w, SPLIT_VAL, from, n - train, e);
+	struct shard_info *info = &x->a->info;
+	int64_t n[N_SPLITS] = {0};
+	info->window_tokens = x->a->of->p->window;
+	for (int lane = 0; lane < x->n_lanes; lane++)
+		if (lane_open(x, lane, e) || windows_count(x, lane, &n[lane], e))
+			return -1;
+	if (!n[SPLIT_TRAIN])
+		return err_set(e, EX_DATAERR,
+			"no document fits into a window of %lld tokens",
+			(long long)info->window_tokens);
+	if (x->n_lanes == 1) {
+		int64_t all = n[SPLIT_TRAIN];
+		n[SPLIT_TRAIN] = (int64_t)((double)all * (1 - x->a->of->p->val_fraction));
+		n[SPLIT_VAL] = all - n[SPLIT_TRAIN];
+	}
+	for (int s = 0; s < N_SPLITS; s++)
+		info->total[s] = n[s] ? n[s] * info->window_tokens + 1 : 0;
+	x->train_windows = n[SPLIT_TRAIN];
+	return 0;
 }
 
-/* The next document of a stream, which begins again at its end. The last one is cut where enough is written. */
+/* ---- writing --------------------------------------------------------------------------------- */
+
+int put_counted(struct writing *x, enum split s, struct token_spans spans, int64_t at,
+	struct extent from, int64_t n, struct err *e)
+{
+	static const struct token_span all_but_first = {1, UINT32_MAX};
+	if (!x->a->of->records) /* what counts of a text */
+		spans = (struct token_spans){&all_but_first, 1};
+	for (int64_t i = 0, end = at + n; at < end;) {
+		while (i < spans.n && spans.v[i].end <= at)
+			i++;
+		bool counts = i < spans.n && spans.v[i].begin <= at;
+		int64_t next = i == spans.n ? end
+			       : counts	    ? min64(end, spans.v[i].end)
+					    : min64(end, spans.v[i].begin);
+		shard_writer_counted(x->w, s, counts);
+		if (shard_writer_put_raw(x->w, s, from, next - at, e))
+			return -1;
+		x->out->n_counted += counts ? next - at : 0;
+		from.at += (next - at) * x->a->of->row_bytes;
+		at = next;
+	}
+	return 0;
+}
+
+/* Tokens of the document of a stream, behind `at` others. */
+static int put(struct writing *x, int lane, const struct share *v, int64_t at,
+	struct extent from, int64_t n, struct err *e)
+{
+	int64_t part[N_SPLITS] = {0};
+	if (x->n_lanes > 1) {
+		part[lane] = n;
+	} else {
+		part[SPLIT_TRAIN] = min64(n, x->train_left);
+		part[SPLIT_VAL] = n - part[SPLIT_TRAIN];
+		x->train_left -= part[SPLIT_TRAIN];
+	}
+	const struct token_spans spans = {v->stream.spans, v->stream.n_spans};
+	for (int s = 0; s < N_SPLITS; s++) {
+		if (x->a->of->records ? put_counted(x, (enum split)s, spans, at, from,
+						part[s], e)
+				      : shard_writer_put_raw(
+						x->w, (enum split)s, from, part[s], e))
+			return -1;
+		at += part[s];
+		from.at += part[s] * x->a->of->row_bytes;
+	}
+	return 0;
+}
+
+/* The last document is cut where enough is written. */
 static int write_document(struct writing *x, int lane, struct share *v, struct err *e)
 {
-	int rc = stream_next(&v->stream, e);
-	if (!rc) {
-		stream_rewind(&v->stream);
-		v->n_repeated++;
-		rc = stream_next(&v->stream, e);
-	}
-	if (rc <= 0)
-		return rc ? -1 : err_set(e, EX_IOERR, "a stream of documents is empty");
 	bool val = x->n_lanes > 1 ? lane == SPLIT_VAL : !x->train_left;
 	shard_writer_document(x->w, val ? SPLIT_VAL : SPLIT_TRAIN);
 	x->documents++;
-	while (v->stream.left && v->done < v->want) {
+	for (int64_t at = 0, n; v->stream.left && v->done < v->want; at += n) {
 		struct extent from;
-		int64_t n = stream_tokens(&v->stream, v->want - v->done, &from, e);
-		if (n < 0 || put(x, lane, from, n, e))
+		n = stream_tokens(&v->stream, v->want - v->done, &from, e);
+		if (n < 0 || put(x, lane, v, at, from, n, e))
 			return -1;
 		v->done += n;
 		x->done += (double)n;
@@ -254,7 +288,23 @@ static struct share *next_share(const struct writing *x, int lane)
 	return next;
 }
 
-static int write_lane(struct writing *x, int lane, struct err *e)
+int lane_next(struct writing *x, int lane, struct share **from, struct err *e)
+{
+	struct share *v = *from = next_share(x, lane);
+	if (!v)
+		return 0;
+	int rc = stream_next(&v->stream, e);
+	if (!rc) {
+		stream_rewind(&v->stream);
+		v->n_repeated++;
+		rc = stream_next(&v->stream, e);
+	}
+	if (!rc)
+		return err_set(e, EX_IOERR, "a stream of documents is empty");
+	return rc;
+}
+
+int lane_open(struct writing *x, int lane, struct err *e)
 {
 	for (int i = 0; i < x->n; i++) {
 		struct share *v = &x->shares[lane][i];
@@ -264,9 +314,20 @@ static int write_lane(struct writing *x, int lane, struct err *e)
 		if (stream_open(&v->stream, v->has, x->n, e))
 			return -1;
 	}
-	for (struct share *v; (v = next_share(x, lane));)
-		if (write_document(x, lane, v, e))
-			return -1;
+	return 0;
+}
+
+void lane_rewind(struct writing *x, int lane)
+{
+	for (int i = 0; i < x->n; i++) {
+		struct share *v = &x->shares[lane][i];
+		stream_rewind(&v->stream);
+		v->done = v->n_repeated = 0;
+	}
+}
+
+static void lane_close(struct writing *x, int lane)
+{
 	for (int i = 0; i < x->n; i++)
 		stream_close(&x->shares[lane][i].stream);
 	for (int i = 0; i < x->n && x->a->of->p->sources.n; i++) {
@@ -276,6 +337,23 @@ static int write_lane(struct writing *x, int lane, struct err *e)
 			(long long)v->has, lane ? " for validation" : "",
 			(long long)v->n_repeated + 1);
 	}
+}
+
+static int write_lane(struct writing *x, int lane, struct err *e)
+{
+	struct share *v;
+	int rc;
+	if (x->a->of->p->window) {
+		lane_rewind(x, lane);
+		rc = windows_write(x, lane, x->train_windows, e);
+	} else {
+		rc = lane_open(x, lane, e);
+	}
+	while (!rc && (rc = lane_next(x, lane, &v, e)) > 0)
+		rc = write_document(x, lane, v, e);
+	if (rc)
+		return -1;
+	lane_close(x, lane);
 	return 0;
 }
 
@@ -299,15 +377,17 @@ static int write_lanes(struct writing *x, struct prepared *out, struct err *e)
 
 int assemble(struct assembly *a, struct prepared *out, struct err *e)
 {
+	const struct prepare *p = a->of->p;
 	struct writing x = {.a = a,
-		.n_lanes = a->of->p->split_by == SPLIT_BY_TAIL ? 1 : 2,
-		.n = a->of->p->sources.n ? a->of->inputs->n_sources : 1};
-	a->drops = !a->of->p->work && x.n_lanes == 1 && !a->of->p->sources.n;
+		.out = out,
+		.n_lanes = p->split_by == SPLIT_BY_TAIL ? 1 : 2,
+		.n = p->sources.n ? a->of->inputs->n_sources : 1};
+	a->drops = !p->work && x.n_lanes == 1 && !p->sources.n && !p->window;
 	for (int lane = 0; lane < N_SPLITS; lane++)
 		x.shares[lane] = xcalloc((size_t)x.n, sizeof(struct share));
-	int rc = print_messages(a, out, e) ||
-		 (a->of->p->dedup && find_duplicates(a, e)) || count(&x, out, e) ||
-		 decide_split(&x, out, e) || write_lanes(&x, out, e);
+	int rc = print_messages(a, out, e) || (p->dedup && find_duplicates(a, e)) ||
+		 count(&x, out, e) || decide_split(&x, out, e) ||
+		 (p->window && decide_windows(&x, e)) || write_lanes(&x, out, e);
 	shard_writer_close(x.w);
 	for (int lane = 0; lane < N_SPLITS; lane++) {
 		for (int i = 0; i < x.n; i++)

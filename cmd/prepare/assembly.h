@@ -27,14 +27,16 @@ struct document {
 	struct hash128 hash;
 	int64_t n_bytes, n_tokens;
 	enum fate fate;
-	int64_t batch, token; /* where its tokens begin */
+	int64_t batch, token;		/* where its tokens begin */
+	const struct token_span *spans; /* [n_spans], of a walk: until it goes on */
+	int64_t n_spans;
 };
 
 /* The head of a piece, and where its tokens are in its file. */
 struct piece_view {
 	struct piece_head head;
 	int fd;
-	int64_t documents, tokens, messages;
+	int64_t documents, tokens, spans, messages;
 };
 
 int piece_view(
@@ -46,7 +48,8 @@ struct walk {
 	bool drops; /* nobody else needs the documents */
 	struct piece_view view;
 	struct piece_document *documents; /* of the current piece */
-	int64_t n, at;
+	struct token_span *spans;
+	int64_t n, at, span;
 };
 
 void walk_begin(struct walk *w, const struct assembly *a);
@@ -89,7 +92,9 @@ int find_duplicates(struct assembly *a, struct err *e);
 struct document_stream {
 	const struct assembly *a;
 	int32_t source, split;
-	int64_t left; /* tokens of the current document */
+	int64_t left;			/* tokens of the current document */
+	const struct token_span *spans; /* [n_spans] of it, until the next one */
+	int64_t n_spans;
 	struct walk walk;
 	struct token_place tokens;
 	/* Shuffled documents. */
@@ -114,6 +119,44 @@ void stream_close(struct document_stream *s);
 
 /* ---- assemble.c: pieces to shards --------------------------------------------------------- */
 
+/* What a source has and gives. */
+struct share {
+	struct document_stream stream;
+	int64_t has, want, done; /* tokens */
+	int64_t n_repeated;
+};
+
+struct writing {
+	struct assembly *a;
+	struct shard_writer *w;
+	struct share *shares[N_SPLITS]; /* [n] of each lane */
+	int n_lanes, n;
+	int64_t train_left; /* split by tail: remaining training tokens */
+	int64_t train_windows;
+	int64_t documents;
+	struct prepared *out;
+	struct progress bar;
+	double done;
+};
+
 int assemble(struct assembly *a, struct prepared *out, struct err *e);
+/* The next document of a lane, of the source that is most behind; a stream begins again at its end. 0: there are
+ * no more; -1. Of the last one of a source, only as many tokens are wanted as its `want` leaves. */
+int lane_next(struct writing *x, int lane, struct share **from, struct err *e);
+void lane_rewind(struct writing *x, int lane);
+int lane_open(struct writing *x, int lane, struct err *e);
+/* Writes tokens [at, at + n) of a document with these spans. */
+struct token_spans {
+	const struct token_span *v;
+	int64_t n;
+};
+int put_counted(struct writing *x, enum split s, struct token_spans spans, int64_t at,
+	struct extent from, int64_t n, struct err *e);
+
+/* ---- windows.c: documents laid out in windows ------------------------------------------------ */
+
+/* Both read all documents of a lane. The first counts windows; of all, the first `train` are for training. */
+int windows_count(struct writing *x, int lane, int64_t *n, struct err *e);
+int windows_write(struct writing *x, int lane, int64_t train, struct err *e);
 
 #endif

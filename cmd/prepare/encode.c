@@ -7,6 +7,7 @@
 
 #include <pthread.h>
 #include <stdlib.h>
+#include <string.h>
 
 enum { SLICE = 1 << 20 };
 
@@ -25,6 +26,12 @@ struct worker {
 	struct document_text document;
 	uint32_t *ids;
 	int64_t n_ids;
+	/* Of a document that says what counts: what is next. */
+	struct {
+		int64_t token, byte, counted;
+		struct token_span last; /* not yet in the piece */
+		uint32_t n_spans;
+	} next;
 };
 
 /* ---- a document -------------------------------------------------------------------------- */
@@ -49,6 +56,49 @@ static void add_tokens(struct piece *p, const uint32_t *ids, int64_t n)
 	}
 }
 
+/* ---- which tokens count ---------------------------------------------------------------------- */
+
+static void end_span(struct worker *w)
+{
+	struct token_span *s = &w->next.last;
+	if (s->begin < s->end) {
+		str_add(&w->piece.spans, s, sizeof(*s));
+		w->next.n_spans++;
+	}
+	*s = (struct token_span){0};
+}
+
+/* The next token counts, unless it is the first, which nothing predicts. */
+static void count_token(struct worker *w)
+{
+	uint32_t at = (uint32_t)w->next.token;
+	if (!at)
+		return;
+	if (w->next.last.end != at) {
+		end_span(w);
+		w->next.last.begin = at;
+	}
+	w->next.last.end = at + 1;
+}
+
+/* A token counts if one of its bytes does. */
+static void count_tokens(struct worker *w, const uint32_t *ids, int64_t n)
+{
+	const struct marked *m = &w->document.marked;
+	const int64_t *offset = w->s->x->t->vocab.offset;
+	for (int64_t i = 0; i < n; i++) {
+		int64_t begin = w->next.byte, end;
+		end = w->next.byte += offset[ids[i] + 1] - offset[ids[i]];
+		while (w->next.counted < m->n_counted &&
+			m->counted[w->next.counted].end <= begin)
+			w->next.counted++;
+		if (w->next.counted < m->n_counted &&
+			m->counted[w->next.counted].begin < end)
+			count_token(w);
+		w->next.token++;
+	}
+}
+
 /* Encodes text[0..n), behind which n_more bytes follow. Returns -1 - i if byte i is wrong. */
 static int64_t encode(struct worker *w, const char *text, int64_t n, int64_t n_more,
 	bool last, struct err *e)
@@ -69,6 +119,8 @@ static int64_t encode(struct worker *w, const char *text, int64_t n, int64_t n_m
 		if (!used && at + here == n + n_more)
 			break;
 		add_tokens(&w->piece, w->ids, n_out);
+		if (w->document.records)
+			count_tokens(w, w->ids, n_out);
 		at += used;
 		slice = used ? SLICE : 2 * slice;
 	}
@@ -79,6 +131,67 @@ static int64_t encode(struct worker *w, const char *text, int64_t n, int64_t n_m
 		     : "the tokenizer ends a word elsewhere in a part of this document than in "
 		       "all of it, so that it cannot be encoded in parts");
 	return TEXT_BAD(at);
+}
+
+/* A text with tokens that are known: it is encoded between them. */
+static int64_t encode_marked(struct worker *w, struct err *e)
+{
+	const struct marked *m = &w->document.marked;
+	int64_t at = 0, all = (int64_t)m->text.len;
+	for (int64_t i = 0; i <= m->n_tokens; i++) {
+		const struct marker_token *next = i < m->n_tokens ? &m->tokens[i] : NULL;
+		int64_t end = next ? next->at.begin : all;
+		if (encode(w, m->text.s + at, end - at, 0, true, e) < 0)
+			return TEXT_BAD(at);
+		if (next && next->id != BPE_NONE) {
+			add_tokens(&w->piece, &next->id, 1);
+			count_tokens(w, &next->id, 1);
+		}
+		at = next ? next->at.end : all;
+	}
+	if (w->next.byte != all) {
+		err_set(e, EX_SOFTWARE, "the tokens have %lld bytes, but the text %lld",
+			(long long)w->next.byte, (long long)all);
+		return TEXT_BAD(0);
+	}
+	return all;
+}
+
+static void put_ids(struct worker *w)
+{
+	const struct marked *m = &w->document.marked;
+	add_tokens(&w->piece, m->ids, m->n_ids);
+	for (int64_t i = 0; i < m->n_counted; i++)
+		for (int64_t k = m->counted[i].begin; k < m->counted[i].end; k++) {
+			w->next.token = k;
+			count_token(w);
+		}
+	w->next.token = m->n_ids;
+}
+
+/* Like encode(). */
+static int64_t encode_document(struct worker *w, const struct document_part *part,
+	const char *text, int64_t n, struct err *e)
+{
+	if (!w->document.records)
+		return encode(w, text, n, part->n_more, part->last, e);
+	memset(&w->next, 0, sizeof(w->next));
+	if (!w->document.marked.n_ids)
+		return encode_marked(w, e);
+	put_ids(w);
+	return n;
+}
+
+static void put_end_of_text(struct worker *w)
+{
+	const struct encoding *x = w->s->x;
+	uint32_t end = (uint32_t)x->end_of_text;
+	bool counts = w->next.last.end == w->next.token; /* as the token before it */
+	if (x->end_of_text < 0)
+		return;
+	add_tokens(&w->piece, &end, 1);
+	if (w->document.records && counts)
+		count_token(w);
 }
 
 static int64_t learn(
@@ -146,15 +259,15 @@ static int do_document(struct worker *w, const struct document_part *part,
 	d->last = part->last;
 	if (fate != FATE_KEPT && fate != FATE_PART)
 		return 0;
-	used = encode(w, text, n, part->n_more, part->last, e);
+	used = encode_document(w, part, text, n, e);
 	if (used < 0 && x->again) /* it was valid before */
 		return err_set(e, EX_DATAERR, "%s: %s", file_name(w, part), text_changed);
 	if (used < 0)
 		return at_byte(w, part, TEXT_BAD(used), e);
-	if (part->last && x->end_of_text >= 0) {
-		uint32_t end = (uint32_t)x->end_of_text;
-		add_tokens(&w->piece, &end, 1);
-	}
+	if (part->last)
+		put_end_of_text(w);
+	end_span(w);
+	d->n_spans = w->next.n_spans;
 	d->n_tokens = w->piece.head.n_tokens - before;
 	return 0;
 }
@@ -171,6 +284,8 @@ static uint64_t hash_options(const struct encoding *x)
 	str_printf(&all, "%lld %lld %lld %d %d %d %s", (long long)x->end_of_text,
 		(long long)p->min_bytes, (long long)p->max_bytes, p->tokenizer.special,
 		p->strict, p->format, p->field ? p->field : "");
+	str_putc(&all, '\0');
+	str_puts(&all, x->records ? records_source(x->records) : "");
 	str_putc(&all, '\0');
 	str_puts(&all, p->separator ? p->separator : "");
 	for (int64_t i = 0; i < p->keep.n; i++)
@@ -237,6 +352,7 @@ static int do_batch(void *worker, const struct batch *b, struct err *e)
 		.source = b->source,
 		.row_bytes = x->row_bytes};
 	str_clear(&p->tokens);
+	str_clear(&p->spans);
 	str_clear(&p->messages);
 	w->document.n_broken = 0;
 	w->document.messages = &p->messages;
@@ -250,7 +366,7 @@ static int do_batch(void *worker, const struct batch *b, struct err *e)
 static void worker_free(struct worker *w)
 {
 	piece_free(&w->piece);
-	str_free(&w->document.line);
+	document_text_free(&w->document);
 	free(w->ids);
 }
 
@@ -277,7 +393,7 @@ int encode_all(struct encoding *x, struct err *e)
 	struct worker *w = xcalloc((size_t)threads, sizeof(*w));
 	struct err mine = {0};
 	for (int i = 0; i < threads; i++)
-		w[i].s = &s;
+		w[i].s = &s, w[i].document.records = x->records;
 	x->n_batches = 0;
 	progress_begin(&bar, x->title, (double)max64(0, x->inputs->n_bytes));
 	int64_t bad = batches_run(&all, w, sizeof(*w), threads, &mine);

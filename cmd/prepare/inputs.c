@@ -41,8 +41,8 @@ static int add_file(struct inputs *in, const struct prepare *p, const char *path
 		.fd = is_stdin ? dup(STDIN_FILENO) : -1,
 		.end = S_ISREG(st->st_mode) ? (int64_t)st->st_size : -1};
 	f->name = is_stdin ? "standard input" : f->path;
-	f->jsonl =
-		p->format == FORMAT_JSONL || (p->format == FORMAT_AUTO && is_jsonl(path));
+	f->jsonl = p->format == FORMAT_JSONL || p->record != RECORD_TEXT ||
+		   (p->format == FORMAT_AUTO && is_jsonl(path));
 	if (is_stdin && !f->stream)
 		f->begin = lseek(f->fd, 0, SEEK_CUR);
 	return 0;

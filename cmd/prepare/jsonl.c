@@ -77,28 +77,40 @@ static int hex(char c)
 				      : -1;
 }
 
+static bool scan_hex(struct scan *s, uint32_t *code)
+{
+	*code = 0;
+	if (s->end - s->at < 4)
+		return false;
+	for (int i = 0; i < 4; i++) {
+		int digit = hex(*s->at++);
+		if (digit < 0)
+			return false;
+		*code = *code << 4 | (uint32_t)digit;
+	}
+	return true;
+}
+
 /* Behind a backslash. */
 static bool scan_escape(struct scan *s, struct str *out)
 {
 	static const char names[] = "\"\\/bfnrt", values[] = "\"\\/\b\f\n\r\t";
 	uint8_t utf8[4];
-	uint32_t code = 0;
+	uint32_t code, low;
 	char c = s->at < s->end ? *s->at++ : '\0';
 	const char *name = c ? strchr(names, c) : NULL;
 	if (name) {
 		str_putc(out, values[name - names]);
 		return true;
 	}
-	if (c != 'u' || s->end - s->at < 4)
+	if (c != 'u' || !scan_hex(s, &code) || (code >= 0xdc00 && code < 0xe000))
 		return false;
-	for (int i = 0; i < 4; i++) {
-		int digit = hex(*s->at++);
-		if (digit < 0)
+	if (code >= 0xd800 && code < 0xdc00) { /* the first half of a character */
+		if (s->end - s->at < 6 || *s->at++ != '\\' || *s->at++ != 'u' ||
+			!scan_hex(s, &low) || low < 0xdc00 || low >= 0xe000)
 			return false;
-		code = code << 4 | (uint32_t)digit;
+		code = 0x10000 + ((code - 0xd800) << 10) + (low - 0xdc00);
 	}
-	if (code >= 0xd800 && code < 0xe000) /* half of a character */
-		return false;
 	str_add(out, utf8, (size_t)utf8_encode(code, utf8));
 	return true;
 }
@@ -146,49 +158,156 @@ static bool scan_word(struct scan *s)
 	return n && n <= MAX_DIGITS && (*first != '0' || n == 1);
 }
 
-/* 1: a text has been appended, 0: jansson is to look. */
-static int scan_line(struct scan *s, const char *field, struct str *out)
+/* A name without escapes, and what is between it and its value. */
+static bool scan_key(struct scan *s, struct str *key)
 {
-	struct str key = {0}, other = {0};
-	size_t before = out->len;
-	bool found = false, good = take(s, '{');
+	str_clear(key);
+	if (!take(s, '"'))
+		return false;
+	const char *from = s->at;
+	bool good = scan_string(s, key) && (size_t)(s->at - from) == key->len + 1 &&
+		    take(s, ':');
+	skip_space(s);
+	return good;
+}
+
+static bool at_string(const struct scan *s)
+{
+	return s->at < s->end && *s->at == '"';
+}
+
+static bool take_string(struct scan *s, struct str *out)
+{
+	return take(s, '"') && scan_string(s, out);
+}
+
+/* A value that nobody needs. */
+static bool skip_value(struct scan *s, struct str *other)
+{
+	str_clear(other);
+	return at_string(s) ? take_string(s, other) : scan_word(s);
+}
+
+static bool is_key(const struct str *key, const char *name)
+{
+	return key->len == strlen(name) && !memcmp(key->s, name, key->len);
+}
+
+/* What is found in a line, and memory for the rest. */
+struct found {
+	const char *const *fields; /* [n_fields], at most two */
+	int n_fields;
+	struct str *text; /* the field is a text */
+	struct chat_turns *
+		turns; /* or a list of turns; of two fields, each is the text of a turn */
+	struct str key, other;
+};
+
+static bool scan_turn(struct scan *s, struct found *f)
+{
+	struct chat_turns *t = f->turns;
+	struct chat_turn turn = {.role.begin = -1, .text.begin = -1};
+	bool good = take(s, '{');
 	while (good) {
-		str_clear(&key);
-		good = take(s, '"');
-		const char *from = s->at;
-		good = good && scan_string(s, &key) &&
-		       (size_t)(s->at - from) == key.len + 1 && /* without escapes */
-		       take(s, ':');
-		bool this = good && key.len == strlen(field) &&
-			    !memcmp(key.s, field, key.len);
-		good = good && !(this && found);
-		skip_space(s);
-		if (good && s->at < s->end && *s->at == '"') {
-			s->at++;
-			str_clear(&other);
-			good = scan_string(s, this ? out : &other);
-			found = found || this;
+		good = scan_key(s, &f->key) && !is_key(&f->key, "tool_calls") &&
+		       !is_key(&f->key, "weight");
+		struct extract *to =
+			is_key(&f->key, "role") || is_key(&f->key, "from") ? &turn.role
+			: is_key(&f->key, "content") || is_key(&f->key, "value")
+				? &turn.text
+				: NULL;
+		if (good && to) {
+			good = to->begin < 0;
+			to->begin = (int64_t)t->said.len;
+			good = good && take_string(s, &t->said);
+			to->end = (int64_t)t->said.len;
 		} else {
-			good = good && !this && scan_word(s);
+			good = good && skip_value(s, &f->other);
+		}
+		if (good && !take(s, ','))
+			break;
+	}
+	if (!good || !take(s, '}') || turn.role.begin < 0 || turn.text.begin < 0)
+		return false;
+	t->v = xgrow(t->v, t->n, sizeof(*t->v));
+	t->v[t->n++] = turn;
+	return true;
+}
+
+static bool scan_turns(struct scan *s, struct found *f)
+{
+	if (!take(s, '['))
+		return false;
+	while (scan_turn(s, f))
+		if (!take(s, ','))
+			return take(s, ']');
+	return false;
+}
+
+static bool scan_field(struct scan *s, struct found *f, int i)
+{
+	struct chat_turns *t = f->turns;
+	if (f->n_fields == 1)
+		return t ? scan_turns(s, f) : take_string(s, f->text);
+	t->v[i].text.begin = (int64_t)t->said.len;
+	bool good = take_string(s, &t->said);
+	t->v[i].text.end = (int64_t)t->said.len;
+	return good;
+}
+
+/* False: jansson is to look. */
+static bool scan_line(struct scan *s, struct found *f)
+{
+	int n = 0;
+	bool has[2] = {false}, good = take(s, '{');
+	while (good) {
+		int i = 0;
+		good = scan_key(s, &f->key);
+		while (i < f->n_fields && !is_key(&f->key, f->fields[i]))
+			i++;
+		if (i == f->n_fields) {
+			good = good && skip_value(s, &f->other);
+		} else {
+			good = good && !has[i] && scan_field(s, f, i);
+			has[i] = true;
+			n++;
 		}
 		if (good && !take(s, ','))
 			break;
 	}
 	good = good && take(s, '}');
 	skip_space(s);
-	good = good && s->at == s->end && found;
-	if (!good)
-		out->len = before;
-	str_free(&key);
-	str_free(&other);
-	return good;
+	str_free(&f->key);
+	str_free(&f->other);
+	return good && s->at == s->end && n == f->n_fields;
+}
+
+bool jsonl_turns(const char *line, int64_t n, const char *const *fields, int n_fields,
+	struct chat_turns *turns)
+{
+	struct scan s = {line, line + n};
+	struct found f = {.fields = fields, .n_fields = n_fields, .turns = turns};
+	for (turns->n = 0; n_fields == 2 && turns->n < 2; turns->n++) {
+		turns->v = xgrow(turns->v, turns->n, sizeof(*turns->v));
+		turns->v[turns->n] = (struct chat_turn){0};
+	}
+	if (scan_line(&s, &f))
+		return true;
+	str_clear(&turns->said);
+	turns->n = 0;
+	return false;
 }
 
 int jsonl_text(
 	const char *line, int64_t n, const char *field, struct str *out, struct err *e)
 {
 	struct scan s = {line, line + n};
-	return scan_line(&s, field, out) ? 0 : jsonl_text_any(line, n, field, out, e);
+	struct found f = {.fields = &field, .n_fields = 1, .text = out};
+	size_t before = out->len;
+	if (scan_line(&s, &f))
+		return 0;
+	out->len = before;
+	return jsonl_text_any(line, n, field, out, e);
 }
 
 /* ---- lines of a file ---------------------------------------------------------------------- */
@@ -202,8 +321,9 @@ static bool is_blank(const char *text, int64_t n)
 
 /* The document of a line. The first line may begin with a byte order mark. */
 static int text_of_line(const struct prepare *p, const struct document_part *part,
-	const char *line, struct str *out, struct err *why)
+	const char *line, struct document_text *d, struct err *why)
 {
+	struct str *out = &d->line;
 	static const char mark[] = "\xef\xbb\xbf"; /* of the order of bytes */
 	int64_t n = part->n_bytes, n_mark = sizeof(mark) - 1;
 	str_clear(out);
@@ -213,6 +333,8 @@ static int text_of_line(const struct prepare *p, const struct document_part *par
 		line += n_mark, n -= n_mark;
 	if (is_blank(line, n))
 		return 1;
+	if (d->records)
+		return record_read(d->records, line, n, &d->marked, why);
 	if (jsonl_text(line, n, p->field ? p->field : "text", out, why))
 		return -1;
 	if (p->separator)
@@ -228,9 +350,15 @@ int batch_text(const struct prepare *p, const struct input_file *f, const struct
 	out->n = part->n_bytes;
 	if (!f->jsonl)
 		return 0;
-	int rc = text_of_line(p, part, out->text, &out->line, &why);
-	out->text = out->line.s ? out->line.s : "";
-	out->n = (int64_t)out->line.len;
+	int rc = text_of_line(p, part, out->text, out, &why);
+	const struct marked *m = &out->marked;
+	const struct str *text = out->records ? &m->text : &out->line;
+	out->text = text->s ? text->s : "";
+	out->n = (int64_t)text->len;
+	if (out->records && m->n_ids) { /* for its hash */
+		out->text = (const char *)m->ids;
+		out->n = m->n_ids * (int64_t)sizeof(*m->ids);
+	}
 	if (rc >= 0)
 		return rc;
 	err_prefix(&why, "%s:%lld: ", f->name, (long long)part->where);
@@ -241,4 +369,10 @@ int batch_text(const struct prepare *p, const struct input_file *f, const struct
 	if (out->n_broken++ < MAX_MESSAGES && out->messages)
 		str_printf(out->messages, "%s\n", why.msg);
 	return 1;
+}
+
+void document_text_free(struct document_text *d)
+{
+	str_free(&d->line);
+	marked_free(&d->marked);
 }

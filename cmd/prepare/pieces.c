@@ -20,7 +20,7 @@ enum {
 	TEMPORARY_BYTES = 1 << 26,
 	TEMPORARY_PART = 32
 };
-static const uint64_t magic = 0x3165636569702d74; /* "t-piece1" */
+static const uint64_t magic = 0x3265636569702d74; /* "t-piece2" */
 
 struct entry {
 	int64_t number;
@@ -51,6 +51,7 @@ void piece_free(struct piece *p)
 {
 	free(p->documents);
 	str_free(&p->tokens);
+	str_free(&p->spans);
 	str_free(&p->messages);
 	*p = (struct piece){0};
 }
@@ -109,13 +110,16 @@ bool pieces_have(struct pieces *w, int64_t number, struct hash128 key)
 
 static int64_t body_bytes(const struct piece_head *h)
 {
-	int64_t docs, tokens, all;
-	if (h->n_documents < 0 || h->n_tokens < 0 || h->n_message_bytes < 0 ||
-		h->row_bytes < 1 ||
+	int64_t docs, tokens, spans, all;
+	if (h->n_documents < 0 || h->n_tokens < 0 || h->n_spans < 0 ||
+		h->n_message_bytes < 0 || h->row_bytes < 1 ||
 		__builtin_mul_overflow(
 			h->n_documents, (int64_t)sizeof(struct piece_document), &docs) ||
 		__builtin_mul_overflow(h->n_tokens, (int64_t)h->row_bytes, &tokens) ||
+		__builtin_mul_overflow(
+			h->n_spans, (int64_t)sizeof(struct token_span), &spans) ||
 		__builtin_add_overflow(docs, tokens, &all) ||
+		__builtin_add_overflow(all, spans, &all) ||
 		__builtin_add_overflow(all, h->n_message_bytes, &all))
 		return -1;
 	return all;
@@ -297,6 +301,7 @@ static int add(struct pieces *w, const struct piece *p, struct err *e)
 	if (append(f, h, sizeof(*h)) ||
 		append(f, p->documents, (size_t)h->n_documents * sizeof(*p->documents)) ||
 		append(f, p->tokens.s, p->tokens.len) ||
+		append(f, p->spans.s, p->spans.len) ||
 		append(f, p->messages.s, p->messages.len))
 		return err_errno(e, w->work ? w->work : w->paths.v[w->own]);
 	f->left += f->end - at;
@@ -310,10 +315,12 @@ int pieces_add(struct pieces *w, struct piece *p, struct err *e)
 	struct piece_head *h = &p->head;
 	size_t n_docs = (size_t)h->n_documents * sizeof(*p->documents);
 	h->magic = magic;
+	h->n_spans = (int64_t)(p->spans.len / sizeof(struct token_span));
 	h->n_message_bytes = (int64_t)p->messages.len;
 	struct hash_state *hash = hash_open();
 	hash_add(hash, p->documents, n_docs);
 	hash_add(hash, p->tokens.s, p->tokens.len);
+	hash_add(hash, p->spans.s, p->spans.len);
 	hash_add(hash, p->messages.s, p->messages.len);
 	h->check = hash_close(hash);
 	h->head_check = head_check(h);

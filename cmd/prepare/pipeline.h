@@ -12,7 +12,7 @@
 #define PREPARE_PIPELINE_H
 
 #include "base/file.h"
-#include "prepare/prepare.h"
+#include "prepare/record.h"
 
 /* ---- input.c: bytes of a file, decompressed ---------------------------------------- */
 
@@ -135,6 +135,8 @@ struct document_text {
 	const char *text;
 	int64_t n;
 	struct str line;
+	const struct records *records; /* lines say what counts; NULL: they do not */
+	struct marked marked;
 	int64_t n_broken;
 	struct str *messages;
 };
@@ -142,6 +144,7 @@ struct document_text {
  * broken; -1 with a message that names the file and the line if it is broken and p->strict. */
 int batch_text(const struct prepare *p, const struct input_file *f, const struct batch *b,
 	const struct document_part *part, struct document_text *out, struct err *e);
+void document_text_free(struct document_text *d);
 
 /* ---- batches.c: all batches, by several threads --------------------------------------- */
 
@@ -164,24 +167,30 @@ int64_t batches_run(const struct batches *b, void *workers, size_t worker_bytes,
 struct piece_document {
 	struct hash128 hash;
 	int64_t n_bytes, n_tokens;
-	uint8_t fate, first, last, unused[5];
+	uint8_t fate, first, last, unused;
+	uint32_t n_spans;
+};
+
+/* Of a document's tokens, [begin, end) count as targets. */
+struct token_span {
+	uint32_t begin, end;
 };
 
 struct piece_head {
 	uint64_t magic;
 	int64_t number;	    /* of the batch */
 	struct hash128 key; /* of the batch's text and the options */
-	int64_t n_documents, n_tokens, n_lines_broken;
+	int64_t n_documents, n_tokens, n_spans, n_lines_broken;
 	int64_t n_message_bytes;
 	int32_t source, row_bytes; /* of a token */
-	uint64_t check;		   /* of what follows: documents, tokens, messages */
-	uint64_t head_check;	   /* of the head before */
+	uint64_t check;	     /* of what follows: documents, tokens, spans, messages */
+	uint64_t head_check; /* of the head before */
 };
 
 struct piece {
 	struct piece_head head;
 	struct piece_document *documents;
-	struct str tokens, messages;
+	struct str tokens, spans, messages;
 };
 
 void piece_free(struct piece *p);
@@ -219,6 +228,8 @@ struct encoding {
 	const struct tokenizer *t; /* NULL: nothing is encoded, see learn */
 	int64_t end_of_text;	   /* the token behind each document; -1: none */
 	int32_t row_bytes;	   /* of a token in pieces */
+	const struct records
+		*records; /* NULL: lines of JSONL are texts, and all counts */
 	struct filter *filter;
 	struct pieces *pieces;
 	struct comm *comm;

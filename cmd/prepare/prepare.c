@@ -12,6 +12,7 @@ struct job {
 	struct comm *comm;
 	struct inputs inputs;
 	struct tokenizer t;
+	struct records *records; /* NULL: documents are texts */
 	struct encoding encoding;
 	uint64_t hash; /* of the text in an earlier pass */
 };
@@ -50,9 +51,22 @@ static int check_ranks(const struct job *j, struct err *e)
 	return 0;
 }
 
+static int open_tokenizer(struct job *j, struct err *e)
+{
+	const struct prepare *p = j->p;
+	if (p->ids_vocab ? tokenizer_of_ids(&j->t, p->ids_vocab, e)
+			 : tokenizer_make(&j->t, &p->tokenizer, e))
+		return -1;
+	if (p->record == RECORD_TEXT)
+		return 0;
+	j->records = records_open(p, &j->t, e);
+	j->encoding.records = j->records;
+	return j->records ? 0 : -1;
+}
+
 static int open_inputs(struct job *j, const struct strs *operands, struct err *e)
 {
-	if (check_out(j->p, e) || tokenizer_make(&j->t, &j->p->tokenizer, e) ||
+	if (check_out(j->p, e) || open_tokenizer(j, e) ||
 		inputs_open(&j->inputs, j->p, operands, e) || check_ranks(j, e))
 		return -1;
 	j->encoding.filter = filter_open(j->p, e);
@@ -116,7 +130,8 @@ static int encode(struct job *j, struct err *e)
 {
 	struct encoding *x = &j->encoding;
 	x->t = &j->t;
-	x->end_of_text = j->p->no_end_of_text ? -1 : tokenizer_end_of_text(&j->t);
+	bool ends = j->p->no_end_of_text || (j->records && records_end(j->records));
+	x->end_of_text = ends ? -1 : tokenizer_end_of_text(&j->t);
 	x->row_bytes = shard_token_bytes(&j->t);
 	x->pieces = pieces_open(j->p->work, j->comm->rank, e);
 	if (comm_agree(j->comm, e))
@@ -170,6 +185,7 @@ int prepare_run(const struct prepare *p, const struct strs *operands,
 	*e = (struct err){0};
 	int rc = run(&j, operands, out, e);
 	pieces_close(j.encoding.pieces);
+	records_close(j.records);
 	filter_close(j.encoding.filter);
 	inputs_close(&j.inputs);
 	tokenizer_free(&j.t);

@@ -15,8 +15,8 @@
 
 enum { MAX_FILES = 99999 }; /* names have five digits */
 
-/* Where the documents of a split begin in a file. */
-struct starts {
+/* Offsets of tokens in a file: where documents begin, or where those that count begin and end. */
+struct list {
 	int64_t *at, n;
 };
 
@@ -27,7 +27,7 @@ struct out_file {
 	struct shard_info info;
 	uint64_t structure; /* h5_written() before the tokens */
 	struct h5_blocks blocks[N_SPLITS];
-	struct starts starts[N_SPLITS];
+	struct list starts[N_SPLITS], spans[N_SPLITS];
 };
 
 /* The position of the next token of a split. */
@@ -36,6 +36,7 @@ struct cursor {
 	struct out_dataset to;
 	struct out_block *block; /* the block being filled; NULL: none */
 	bool begins;		 /* the next token begins a document */
+	bool context;		 /* the next token does not count */
 };
 
 struct shard_writer {
@@ -47,6 +48,7 @@ struct shard_writer {
 	int image,
 		to; /* the complete file, and the stream that gets it; -1: files are renamed */
 	struct cursor cursor[N_SPLITS];
+	bool counted; /* the files have spans */
 	struct block_writer *blocks;
 };
 
@@ -117,8 +119,7 @@ static int make_file(struct shard_writer *w, struct out_file *f, struct err *e)
 	struct h5 *h;
 	if (h5_open_as(&h, f->path, f->name, H5_MAKE, e))
 		return -1;
-	int rc = h5_fields_write(h, "/", shard_fields, &f->info, e) ||
-		 tokenizer_write(w->t, h, e);
+	int rc = shard_info_write(h, &f->info, e) || tokenizer_write(w->t, h, e);
 	for (int s = 0; s < N_SPLITS && !rc; s++) {
 		char path[16];
 		snprintf(path, sizeof(path), "/%s", split_names[s]);
@@ -152,7 +153,8 @@ static int make_files(
 		f->info = *info;
 		f->info.format = "pt-shard";
 		f->info.created_by = "pt-prepare " PT_VERSION;
-		f->info.version = SHARD_VERSION;
+		f->info.version =
+			info->window_tokens ? SHARD_VERSION : SHARD_VERSION_PLAIN;
 		f->info.index = i;
 		f->info.count = w->n_files;
 		share(&f->info, i * per_file, min64(total, (i + 1) * per_file));
@@ -218,12 +220,20 @@ static int enter_file(struct shard_writer *w, enum split s, struct err *e)
 	return 0;
 }
 
+static void list_add(struct list *l, int64_t at)
+{
+	l->at = xgrow(l->at, l->n, sizeof(*l->at));
+	l->at[l->n++] = at;
+}
+
 static int leave_file(struct shard_writer *w, enum split s, struct err *e)
 {
 	struct cursor *c = &w->cursor[s];
 	if (block_writer_wait(w->blocks, e))
 		return -1;
 	struct out_file *f = &w->files[c->file];
+	if (f->spans[s].n % 2)
+		list_add(&f->spans[s], c->at);
 	f->info.xxh3[s] = hash_close(c->to.all);
 	int rc = close(c->to.fd);
 	c->to = (struct out_dataset){.fd = -1};
@@ -239,17 +249,32 @@ void shard_writer_document(struct shard_writer *w, enum split s)
 	w->cursor[s].begins = true;
 }
 
-static int begin_document(struct shard_writer *w, enum split s, struct err *e)
+void shard_writer_counted(struct shard_writer *w, enum split s, bool counted)
+{
+	w->counted = true;
+	w->cursor[s].context = !counted;
+}
+
+/* Notes the next token, if it begins a document, or begins or ends a span. */
+static int note_token(struct shard_writer *w, enum split s, struct err *e)
 {
 	struct cursor *c = &w->cursor[s];
 	struct out_file *f = &w->files[c->file];
-	struct starts *d = &f->starts[s];
-	if (d->n == SHARD_MAX_DOCUMENTS)
+	struct list *starts = &f->starts[s], *spans = &f->spans[s];
+	bool in_span = spans->n % 2;
+	if (c->begins && starts->n == SHARD_MAX_DOCUMENTS)
 		return err_set(e, EX_USAGE, "%s: more than %d documents in a file%s",
 			f->name, SHARD_MAX_DOCUMENTS, advice_on(ADVICE_DOCUMENTS));
-	d->at = xgrow(d->at, d->n, sizeof(*d->at));
-	d->at[d->n++] = c->at;
+	if (c->begins)
+		list_add(starts, c->at);
 	c->begins = false;
+	if (in_span != c->context)
+		return 0;
+	if (spans->n == 2 * (int64_t)SHARD_MAX_SPANS)
+		return err_set(e, EX_USAGE,
+			"%s: more than %d spans of tokens that count in a file%s",
+			f->name, SHARD_MAX_SPANS, advice_on(ADVICE_DOCUMENTS));
+	list_add(spans, c->at);
 	return 0;
 }
 
@@ -260,7 +285,7 @@ static int64_t begin_tokens(
 	struct cursor *c = &w->cursor[s];
 	if (c->to.fd < 0 && enter_file(w, s, e))
 		return -1;
-	if (c->begins && begin_document(w, s, e))
+	if (note_token(w, s, e))
 		return -1;
 	int64_t rows = c->to.blocks->block_rows;
 	if (!c->block)
@@ -344,20 +369,27 @@ static int check_written(const struct out_file *f, struct err *e)
 	return rc;
 }
 
-static int finish_file(struct out_file *f, struct err *e)
+static int put_list(struct h5 *h, const char *path, const struct list *l, struct err *e)
+{
+	return h5_put(h, path, H5_I64, 1, &l->n, l->at, e);
+}
+
+static int finish_file(const struct shard_writer *w, struct out_file *f, struct err *e)
 {
 	struct h5 *h;
 	for (int s = 0; s < N_SPLITS; s++)
 		if (!f->info.tokens[s])
 			f->info.xxh3[s] = hash_bytes("", 0, 0);
+	if (w->counted)
+		f->info.version = SHARD_VERSION;
 	if (h5_open_as(&h, f->path, f->name, H5_ADD, e))
 		return -1;
 	h5_continue(h, f->structure);
-	int rc = h5_fields_write(h, "/", shard_fields, &f->info, e);
+	int rc = shard_info_write(h, &f->info, e);
 	for (int s = 0; s < N_SPLITS && !rc; s++)
 		rc = h5_blocks_finish(h, &f->blocks[s], e) ||
-		     h5_put(h, document_paths[s], H5_I64, 1, &f->starts[s].n,
-			     f->starts[s].at, e);
+		     put_list(h, document_paths[s], &f->starts[s], e) ||
+		     (w->counted && put_list(h, counted_paths[s], &f->spans[s], e));
 	return h5_finish(h, rc, e) || check_written(f, e) ? -1 : 0;
 }
 
@@ -387,7 +419,7 @@ int shard_writer_finish(struct shard_writer *w, struct prepared *out, struct err
 		BUG_ON(w->cursor[s].to.fd >= 0);
 	for (int64_t i = 0; i < w->n_files; i++) {
 		strs_add(&out->files, w->image < 0 ? w->files[i].name : special_name(w));
-		if (finish_file(&w->files[i], e))
+		if (finish_file(w, &w->files[i], e))
 			return -1;
 	}
 	if (w->image < 0 ? name_files(w, e) : send_image(w, e))
@@ -415,6 +447,7 @@ void shard_writer_close(struct shard_writer *w)
 		for (int s = 0; s < N_SPLITS; s++) {
 			h5_blocks_free(&w->files[i].blocks[s]);
 			free(w->files[i].starts[s].at);
+			free(w->files[i].spans[s].at);
 		}
 	}
 	if (w->image >= 0) {

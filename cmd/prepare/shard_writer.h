@@ -6,7 +6,7 @@
 #include "prepare/prepare.h"
 
 struct shard_writer;
-/* `info` has the totals of all files; exactly as many tokens of each split must follow, in order.
+/* `info` has the totals of all files, and window_tokens; exactly as many tokens of each split must follow, in order.
  * Returns NULL on error. */
 struct shard_writer *shard_writer_open(const struct prepare *p, const struct tokenizer *t,
 	const struct shard_info *info, struct err *e);
@@ -23,6 +23,9 @@ int32_t shard_token_bytes(const struct tokenizer *t);
 size_t shard_tokens(void *to, const uint32_t *ids, int64_t n, int64_t token_bytes);
 /* The next token of this split begins a document. */
 void shard_writer_document(struct shard_writer *w, enum split s);
+/* Whether the next tokens of this split count as targets, which they do at first. Once this has been
+ * called, the files say what counts. */
+void shard_writer_counted(struct shard_writer *w, enum split s, bool counted);
 void shard_writer_documents(
 	struct shard_writer *w, int64_t n); /* how many, if not as in info */
 /* After the last token: renames the files, or copies the image to the stream. */

@@ -15,10 +15,10 @@ enum {
 	COPY_BYTES = 1 << 13
 };
 
-/* A document in a bucket; its tokens follow, and fill whole words. */
+/* A document in a bucket; its tokens follow, and fill whole words, then its spans. */
 struct record {
 	uint64_t key;
-	int64_t number, n_tokens;
+	int64_t number, n_tokens, n_spans;
 };
 
 struct place {
@@ -80,7 +80,7 @@ static int64_t read_tokens(struct document_stream *s, struct buffer *b, int64_t 
 static int put_document(struct document_stream *s, struct buffer *b,
 	const struct document *d, struct err *e)
 {
-	struct record r = {key_of(s->a, d->number), d->number, d->n_tokens};
+	struct record r = {key_of(s->a, d->number), d->number, d->n_tokens, d->n_spans};
 	int bucket = s->bucket_bits ? (int)(r.key >> (64 - s->bucket_bits)) : 0;
 	int64_t row = s->a->of->row_bytes;
 	if (buckets_put(s->buckets, bucket, &r, sizeof(r), e))
@@ -96,7 +96,17 @@ static int put_document(struct document_stream *s, struct buffer *b,
 	static const char zeros[8];
 	int64_t n_bytes = d->n_tokens * row;
 	size_t rest = (size_t)(round_up(n_bytes, 8) - n_bytes);
-	return buckets_put(s->buckets, bucket, zeros, rest, e);
+	return buckets_put(s->buckets, bucket, zeros, rest, e) ||
+			       buckets_put(s->buckets, bucket, d->spans,
+				       (size_t)d->n_spans * sizeof(*d->spans), e)
+		       ? -1
+		       : 0;
+}
+
+/* Where its spans are, behind the beginning of a record. */
+static int64_t spans_at(const struct document_stream *s, const struct record *r)
+{
+	return (int64_t)sizeof(*r) + round_up(r->n_tokens * s->a->of->row_bytes, 8);
 }
 
 static int scatter(struct document_stream *s, struct err *e)
@@ -137,8 +147,7 @@ static int next_bucket(struct document_stream *s, struct err *e)
 		const struct record *r = (const void *)(s->map + at);
 		s->places = xgrow(s->places, s->n_places, sizeof(*s->places));
 		s->places[s->n_places++] = (struct place){r->key, r->number, at};
-		at += (int64_t)sizeof(*r) +
-		      round_up(r->n_tokens * s->a->of->row_bytes, 8);
+		at += spans_at(s, r) + r->n_spans * (int64_t)sizeof(struct token_span);
 	}
 	if (s->n_places)
 		qsort(s->places, (size_t)s->n_places, sizeof(*s->places), by_key);
@@ -156,6 +165,8 @@ static int next_shuffled(struct document_stream *s, struct err *e)
 	int64_t at = s->places[s->place++].at;
 	const struct record *r = (const void *)(s->map + at);
 	s->left = r->n_tokens;
+	s->spans = (const void *)((const char *)r + spans_at(s, r));
+	s->n_spans = r->n_spans;
 	s->next = (struct extent){
 		.memory = s->left * s->a->of->row_bytes < COPY_BYTES ? s->map : NULL,
 		.fd = buckets_fd(s->buckets, s->bucket - 1),
@@ -197,6 +208,8 @@ int stream_next(struct document_stream *s, struct err *e)
 		;
 	if (rc > 0) {
 		s->left = d.n_tokens;
+		s->spans = d.spans;
+		s->n_spans = d.n_spans;
 		tokens_begin(&s->tokens, s->a, d.batch, d.token);
 	}
 	return rc;

@@ -2,7 +2,7 @@
  * Tokens to tokens: files of other programs and shards, to either. Files of other programs are read
  * twice: first to find the largest token and the number of documents, then to copy.
  */
-#include "data/documents.h"
+#include "data/offsets.h"
 #include "prepare/shard_writer.h"
 #include "prepare/token_file.h"
 
@@ -15,14 +15,15 @@ enum { PIECE = 1 << 18 }; /* tokens */
 
 /* A sequence of tokens: a token file, or a split of a corpus. */
 struct part {
-	struct token_file file;
-	enum split split; /* of the result */
+	struct token_file file, mask; /* mask.path NULL: all tokens count */
+	enum split split;	      /* of the result */
 	int64_t n;
 };
 
 struct job {
 	const struct token_convert *c;
 	struct corpus *corpus; /* NULL: token files */
+	bool counted;	       /* the tokens say whether they count */
 	struct tokenizer ids;  /* unless the tokenizer is of a shard */
 	const struct tokenizer *tokenizer;
 	struct part *parts;
@@ -36,6 +37,7 @@ struct job {
 	struct token_writer *files; /* one of the two */
 	struct progress bar;
 	double done;
+	int64_t n_counted;
 };
 
 /* ---- the inputs ------------------------------------------------------------------- */
@@ -83,7 +85,7 @@ static int add_file(struct job *j, const char *path, enum split s, struct err *e
 					       : token_format_detect(path);
 	j->parts = xgrow(j->parts, j->n_parts, sizeof(*j->parts));
 	struct part *p = &j->parts[j->n_parts];
-	*p = (struct part){.split = s};
+	*p = (struct part){.split = s, .mask.fd = -1};
 	if (!f)
 		return err_set(
 			e, EX_USAGE, "%s: is no token file of another program", path);
@@ -91,12 +93,22 @@ static int add_file(struct job *j, const char *path, enum split s, struct err *e
 		return -1;
 	p->n = p->file.n;
 	j->n_parts++;
+	if (j->c->masks->n &&
+		token_mask_open(&p->mask, j->c->masks->v[j->n_parts - 1], p->n, e))
+		return -1;
 	j->info.source_bytes += p->n * p->file.type.bytes;
 	return 0;
 }
 
 static int open_files(struct job *j, const struct strs *inputs, struct err *e)
 {
+	int64_t n = max64(1, inputs->n) + j->c->val->n;
+	j->counted = j->c->masks->n > 0;
+	if (j->counted && j->c->masks->n != n)
+		return err_set(e, EX_USAGE,
+			"%lld files of masks for %lld of tokens: give --mask-file for each, "
+			"in their order, those of --val-file last",
+			(long long)j->c->masks->n, (long long)n);
 	for (int64_t i = 0; i < inputs->n; i++)
 		if (add_file(j, inputs->v[i], SPLIT_TRAIN, e))
 			return -1;
@@ -115,18 +127,20 @@ static int open_files(struct job *j, const struct strs *inputs, struct err *e)
 static int open_shards(struct job *j, const struct strs *inputs, struct err *e)
 {
 	const struct strs standard_input = {.v = (char *[]){(char *)"-"}, .n = 1};
-	if (j->c->val->n)
-		return err_set(e, EX_USAGE, "a shard has its own validation tokens");
+	if (j->c->val->n || j->c->masks->n)
+		return err_set(e, EX_USAGE,
+			"a shard has its own validation tokens, and says which count");
 	if (corpus_open(&j->corpus, inputs->n ? inputs : &standard_input,
 		    CORPUS_DOCUMENTS, e))
 		return -1;
 	j->info = *corpus_info(j->corpus, 0);
+	j->counted = corpus_counted(j->corpus);
 	j->tokenizer = corpus_tokenizer(j->corpus);
 	j->parts = xcalloc(N_SPLITS, sizeof(*j->parts));
 	for (int s = 0; s < N_SPLITS; s++) {
 		struct part *p = &j->parts[j->n_parts++];
 		p->split = (enum split)s;
-		p->file.fd = -1;
+		p->file.fd = p->mask.fd = -1;
 		p->n = corpus_tokens(j->corpus, p->split);
 		j->info.total[s] = p->n;
 	}
@@ -142,22 +156,44 @@ static bool are_shards(const struct job *j, const struct strs *inputs)
 
 /* ---- a pass ----------------------------------------------------------------------- */
 
-/* Processes tokens with which a document begins, or goes on. */
-typedef int run_fn(struct job *j, enum split s, bool begins, const uint32_t *ids,
-	int64_t n, struct err *e);
+/* Tokens of one document that all count, or do not. */
+struct run {
+	uint32_t *ids;
+	int64_t n;
+	bool begins, counts; /* begins: the document */
+};
 
-/* Tokens of shards have DOCUMENT_BEGINS. */
+typedef int run_fn(struct job *j, enum split s, const struct run *r, struct err *e);
+
+static int read_mask(const struct token_file *mask, int64_t at, int64_t n, uint32_t *ids,
+	struct err *e)
+{
+	uint32_t counts[1024];
+	for (int64_t i = 0, now; i < n; i += now) {
+		now = min64(n - i, ARRAY_LEN(counts));
+		if (token_file_read(mask, at + i, now, UINT32_MAX, counts, e))
+			return -1;
+		for (int64_t k = 0; k < now; k++)
+			if (!counts[k])
+				ids[i + k] |= (uint32_t)TOKEN_CONTEXT;
+	}
+	return 0;
+}
+
+/* Sets flags of the tokens. */
 static int read_piece(const struct job *j, const struct part *p, int64_t at, int64_t n,
 	uint32_t *ids, struct err *e)
 {
 	if (j->corpus) {
 		if (corpus_read(j->corpus, p->split, at, n, (int32_t *)ids, e))
 			return -1;
-		corpus_mark_documents(j->corpus, p->split, at, n, (int32_t *)ids);
+		corpus_mark(j->corpus, p->split, at, n, (int32_t *)ids);
 		return 0;
 	}
-	return token_file_read(&p->file, at, n,
-		j->tokenizer ? j->tokenizer->vocab.n : MAX_VOCAB, ids, e);
+	if (token_file_read(&p->file, at, n,
+		    j->tokenizer ? j->tokenizer->vocab.n : MAX_VOCAB, ids, e))
+		return -1;
+	return p->mask.path ? read_mask(&p->mask, at, n, ids, e) : 0;
 }
 
 /* The number of tokens from `at` on, of n, until the next document begins. */
@@ -174,10 +210,20 @@ static int64_t until_next(const struct job *j, const struct part *p, int64_t *do
 	for (int64_t i = 0; i < n; i++) {
 		if (i && (ids[i] & (uint32_t)DOCUMENT_BEGINS))
 			return i;
-		if (ids[i] == j->end_of_text)
+		if ((ids[i] & ~(uint32_t)TOKEN_FLAGS) == j->end_of_text)
 			return i + 1;
 	}
 	return n;
+}
+
+/* The tokens from the first on that count, or do not, as it does; their flags are removed. */
+static struct run first_run(uint32_t *ids, int64_t n)
+{
+	uint32_t context = ids[0] & (uint32_t)TOKEN_CONTEXT;
+	struct run r = {.ids = ids, .counts = !context};
+	for (; r.n < n && (ids[r.n] & (uint32_t)TOKEN_CONTEXT) == context; r.n++)
+		ids[r.n] &= ~(uint32_t)TOKEN_FLAGS;
+	return r;
 }
 
 static int each_run(struct job *j, const struct part *p, run_fn *fn, struct err *e)
@@ -187,20 +233,22 @@ static int each_run(struct job *j, const struct part *p, run_fn *fn, struct err 
 	int64_t document = 0;
 	bool begins = f->documents ? f->n_documents && !f->documents[0] : !j->corpus;
 	for (int64_t at = 0, n; at < p->n; at += n) {
+		struct run r;
 		n = min64(PIECE, p->n - at);
 		if (read_piece(j, p, at, n, ids, e))
 			return -1;
 		hash_add(j->hash, ids, (size_t)n * sizeof(*ids));
-		for (int64_t i = 0, run; i < n; i += run) {
+		for (int64_t i = 0; i < n; i += r.n) {
 			begins = begins || (ids[i] & (uint32_t)DOCUMENT_BEGINS);
-			ids[i] &= ~(uint32_t)DOCUMENT_BEGINS;
-			run = until_next(j, p, &document, at + i, ids + i, n - i);
-			if (fn(j, p->split, begins, ids + i, run, e))
+			r = first_run(ids + i,
+				until_next(j, p, &document, at + i, ids + i, n - i));
+			r.begins = begins;
+			if (fn(j, p->split, &r, e))
 				return -1;
-			int64_t end = at + i + run;
+			int64_t end = at + i + r.n;
 			begins = f->documents ? document < f->n_documents &&
 							f->documents[document] == end
-					      : ids[i + run - 1] == j->end_of_text;
+					      : r.ids[r.n - 1] == j->end_of_text;
 		}
 		progress_update(&j->bar, j->done += (double)n, NULL);
 	}
@@ -220,38 +268,47 @@ static int pass(struct job *j, run_fn *fn, uint64_t *hash, struct err *e)
 	return rc;
 }
 
-static int look_at(struct job *j, enum split s, bool begins, const uint32_t *ids,
-	int64_t n, struct err *e)
+static int look_at(struct job *j, enum split s, const struct run *r, struct err *e)
 {
 	(void)e;
-	j->info.total[s] += n;
-	j->info.documents += begins;
-	for (int64_t i = 0; i < n; i++)
-		j->largest = ids[i] > j->largest ? ids[i] : j->largest;
+	j->info.total[s] += r->n;
+	j->info.documents += r->begins;
+	for (int64_t i = 0; i < r->n; i++)
+		j->largest = r->ids[i] > j->largest ? r->ids[i] : j->largest;
 	return 0;
 }
 
-static int put(struct job *j, enum split s, bool begins, const uint32_t *ids, int64_t n,
-	struct err *e)
+static int put(struct job *j, enum split s, struct run r, struct err *e)
 {
-	if (!n)
+	if (!r.n)
 		return 0;
 	if (j->files)
-		return token_writer_put(j->files, s, begins, ids, n, e);
-	if (begins)
+		return token_writer_put(j->files, s, r.begins, r.ids, r.n, e);
+	if (r.begins)
 		shard_writer_document(j->shards, s);
-	return shard_writer_put(j->shards, s, ids, n, e);
+	if (r.begins && r.counts && !j->corpus && j->counted) { /* nothing predicts it */
+		struct run first = {r.ids, 1, false, false};
+		if (put(j, s, first, e))
+			return -1;
+		r.ids++, r.n--;
+	}
+	if (j->counted)
+		shard_writer_counted(j->shards, s, r.counts);
+	j->n_counted += r.counts ? r.n : 0;
+	return shard_writer_put(j->shards, s, r.ids, r.n, e);
 }
 
-static int copy(struct job *j, enum split s, bool begins, const uint32_t *ids, int64_t n,
-	struct err *e)
+static int copy(struct job *j, enum split s, const struct run *r, struct err *e)
 {
 	if (j->train_left < 0)
-		return put(j, s, begins, ids, n, e);
-	int64_t train = min64(n, j->train_left);
-	j->train_left -= train;
-	return put(j, SPLIT_TRAIN, begins, ids, train, e) ||
-	       put(j, SPLIT_VAL, begins && !train, ids + train, n - train, e);
+		return put(j, s, *r, e);
+	struct run train = *r, val = *r;
+	train.n = min64(r->n, j->train_left);
+	j->train_left -= train.n;
+	val.ids += train.n;
+	val.n -= train.n;
+	val.begins = r->begins && !train.n;
+	return put(j, SPLIT_TRAIN, train, e) || put(j, SPLIT_VAL, val, e) ? -1 : 0;
 }
 
 /* Given, or that of the tokenizer; shards know their documents without it. */
@@ -355,6 +412,9 @@ static int run(
 		return err_set(e, EX_DATAERR, "the tokens changed while they were read");
 	out->info = j->info;
 	out->vocab_size = j->tokenizer->vocab.n;
+	out->n_counted = j->counted && j->shards ? j->n_counted : -1;
+	if (j->counted && j->files)
+		warn("which tokens count is not written: token files cannot say it");
 	return j->files ? token_writer_finish(j->files, out, e)
 			: shard_writer_finish(j->shards, out, e);
 }
@@ -369,7 +429,7 @@ static int convert(const struct token_convert *c, const struct strs *inputs,
 	token_writer_close(j.files);
 	shard_writer_close(j.shards);
 	for (int64_t i = 0; i < j.n_parts; i++)
-		token_file_close(&j.parts[i].file);
+		token_file_close(&j.parts[i].file), token_file_close(&j.parts[i].mask);
 	free(j.parts);
 	tokenizer_free(&j.ids);
 	corpus_close(j.corpus);
@@ -406,9 +466,9 @@ int token_convert_run(const struct token_convert *c, const struct strs *inputs,
 	int tokens = token_convert_takes(c, inputs, e);
 	if (tokens < 0)
 		return -1;
-	if (!tokens && (c->val->n || c->vocab || c->vocab_from))
+	if (!tokens && (c->val->n || c->masks->n || c->vocab || c->vocab_from))
 		return err_set(e, EX_USAGE,
-			"there are no token files, which have validation files and a "
+			"there are no token files, which have validation files, masks and a "
 			"vocabulary");
 	return tokens ? convert(c, inputs, out, e) : convert_text(c, inputs, out, e);
 }

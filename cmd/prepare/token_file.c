@@ -40,6 +40,29 @@ int token_file_open(struct token_file *f, const char *path,
 	return -1;
 }
 
+static int open_bytes(struct token_file *f, int64_t n_bytes, struct err *e)
+{
+	(void)e;
+	f->type = (struct token_type){1, false};
+	f->n = n_bytes;
+	return 0;
+}
+
+int token_mask_open(struct token_file *f, const char *path, int64_t n, struct err *e)
+{
+	static const struct token_format bytes = {.name = "mask", .open = open_bytes};
+	const struct token_format *format = token_format_detect(path);
+	bool known = format && (format->index || format->header);
+	if (token_file_open(f, path, known ? format : &bytes, e))
+		return -1;
+	if (f->n == n)
+		return 0;
+	err_set(e, EX_DATAERR, "%s: a mask of %lld tokens, but there are %lld", path,
+		(long long)f->n, (long long)n);
+	token_file_close(f);
+	return -1;
+}
+
 static int64_t number(const char *p, struct token_type t)
 {
 	union {

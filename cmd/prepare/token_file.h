@@ -71,6 +71,9 @@ int token_file_open(struct token_file *f, const char *path,
 int token_file_read(const struct token_file *f, int64_t at, int64_t n, int64_t vocab,
 	uint32_t *out, struct err *e);
 void token_file_close(struct token_file *f);
+/* The mask of a file of n tokens: a token counts if its number is not 0. It is a file of Megatron-LM or llm.c, or
+ * has one byte a token. */
+int token_mask_open(struct token_file *f, const char *path, int64_t n, struct err *e);
 
 /* ---- token_writer.c: writing ----------------------------------------------------- */
 
@@ -90,10 +93,11 @@ void token_writer_close(struct token_writer *w); /* removes unfinished files */
 
 /* Token files of other programs and shards, to either. */
 struct token_convert {
-	const struct prepare *p; /* of which tokenizer and separator are not used */
-	const char *from, *to;	 /* words of the options */
-	const struct strs *val;	 /* token files for validation; none: p splits */
-	const char *vocab_from;	 /* a shard with the tokenizer; NULL: there is none */
+	const struct prepare *p;  /* of which tokenizer and separator are not used */
+	const char *from, *to;	  /* words of the options */
+	const struct strs *val;	  /* token files for validation; none: p splits */
+	const struct strs *masks; /* of each file: which tokens count; none: all do */
+	const char *vocab_from;	  /* a shard with the tokenizer; NULL: there is none */
 	int64_t vocab; /* size of the vocabulary without a tokenizer; 0: by the largest id */
 	int64_t end_of_text; /* the token that ends a document; -1: that of the tokenizer, or none */
 };

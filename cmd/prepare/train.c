@@ -255,12 +255,17 @@ static uint32_t add_product(struct trainer *t, uint32_t left, uint32_t right)
 	return id;
 }
 
+static int64_t n_special(const struct train_config *c)
+{
+	return (c->end_of_text != NULL) + c->special.n;
+}
+
 static void begin_vocab(struct trainer *t)
 {
 	uint32_t of[N_BYTES];
 	char byte[N_BYTES];
-	t->n_most = t->c->vocab - (t->c->end_of_text != NULL);
-	t->offset = xcalloc((size_t)t->n_most + 2, sizeof(*t->offset));
+	t->n_most = t->c->vocab - n_special(t->c);
+	t->offset = xcalloc((size_t)t->c->vocab + 1, sizeof(*t->offset));
 	for (t->n_ids = 1024; t->n_ids < 2 * t->n_most;)
 		t->n_ids *= 2;
 	t->ids = xcalloc((size_t)t->n_ids, sizeof(*t->ids));
@@ -406,18 +411,38 @@ static void trainer_free(struct trainer *t)
 	free(t->ids);
 }
 
-/* The tokens of the vocabulary, with the end of a text as the last. */
+static void add_special(struct trainer *t, struct bpe_rules *r, const char *text)
+{
+	r->added = xgrow(r->added, r->n_added, sizeof(*r->added));
+	r->added[r->n_added++] = (struct bpe_added){(uint32_t)t->n_tokens, BPE_SPECIAL};
+	str_puts(&t->bytes, text);
+	t->offset[++t->n_tokens] = (int64_t)t->bytes.len;
+}
+
+/* The tokens of the vocabulary, with special ones as the last. */
 static void end_vocab(struct trainer *t, struct vocab *v, struct bpe_rules *r)
 {
-	const char *end = t->c->end_of_text;
-	if (end) {
+	if (t->c->end_of_text) {
 		r->end_of_text = (uint32_t)t->n_tokens;
-		r->added = xcalloc(1, sizeof(*r->added));
-		r->added[r->n_added++] = (struct bpe_added){r->end_of_text, BPE_SPECIAL};
-		str_puts(&t->bytes, end);
-		t->offset[++t->n_tokens] = (int64_t)t->bytes.len;
+		add_special(t, r, t->c->end_of_text);
 	}
+	for (int64_t i = 0; i < t->c->special.n; i++)
+		add_special(t, r, t->c->special.v[i]);
 	*v = (struct vocab){t->n_tokens, (uint8_t *)t->bytes.s, t->offset};
+}
+
+/* Each has a text, and one that no other has. */
+static int check_special(const struct train_config *c, struct err *e)
+{
+	for (int64_t i = 0; i < c->special.n; i++) {
+		const char *text = c->special.v[i];
+		bool twice = strs_find(&c->special, text) < i ||
+			     (c->end_of_text && !strcmp(text, c->end_of_text));
+		if (strlen(text) < 2 || twice)
+			return err_set(e, EX_USAGE, "special token '%.80s': %s", text,
+				twice ? "is given twice" : "is shorter than two bytes");
+	}
+	return 0;
 }
 
 int train_bpe(const struct train_words *words, const struct train_config *c,
@@ -425,12 +450,14 @@ int train_bpe(const struct train_words *words, const struct train_config *c,
 {
 	struct trainer t = {.c = c};
 	*r = (struct bpe_rules){.pattern = xstrdup(c->pattern), .end_of_text = BPE_NONE};
-	int64_t least = N_BYTES + (c->end_of_text != NULL);
+	int64_t least = N_BYTES + n_special(c);
+	if (check_special(c, e))
+		return -1;
 	if (c->vocab < least || c->vocab > MAX_TOKENS)
 		return err_set(e, EX_USAGE,
 			"a vocabulary of %lld tokens: it has %lld at least, the bytes%s",
 			(long long)c->vocab, (long long)least,
-			c->end_of_text ? " and the end of a text" : "");
+			least > N_BYTES ? " and special tokens" : "");
 	if (words->n > UINT32_MAX - 1)
 		return err_set(e, EX_DATAERR, "more than 2^32 different words");
 	begin_vocab(&t);

@@ -37,10 +37,11 @@ void train_words_merge(struct train_words *to, const struct train_words *from);
 /* ---- train.c: merges --------------------------------------------------------------- */
 
 struct train_config {
-	int64_t vocab;		 /* tokens, with the 256 bytes and end_of_text */
+	int64_t vocab;		 /* tokens, with the 256 bytes and special ones */
 	int64_t min_count;	 /* a pair that occurs less often is not merged */
 	const char *pattern;	 /* of the words */
-	const char *end_of_text; /* the last token; NULL: none */
+	const char *end_of_text; /* the token behind the merges; NULL: none */
+	struct strs special;	 /* special tokens behind that one */
 	struct progress *bar;	 /* of merges; NULL: none */
 };
 

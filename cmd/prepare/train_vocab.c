@@ -11,6 +11,7 @@ struct job {
 	const struct train_vocab *c;
 	struct inputs inputs;
 	struct filter *filter;
+	struct records *records; /* NULL: documents are texts */
 	struct progress bar;
 	struct trained_vocab *out;
 };
@@ -82,6 +83,7 @@ static int count_all(
 	int threads = j->c->p->threads;
 	for (int i = 0; i < threads; i++) {
 		w[i].j = j;
+		w[i].document.records = j->records;
 		if (train_words_open(&w[i].words, j->c->config.pattern, e))
 			return -1;
 	}
@@ -100,7 +102,9 @@ static int read_all(
 	if (inputs_open(&j->inputs, p, inputs, e))
 		return -1;
 	j->filter = filter_open(p, e);
-	if (!j->filter)
+	if (p->record != RECORD_TEXT)
+		j->records = records_open(p, NULL, e);
+	if (!j->filter || (p->record != RECORD_TEXT && !j->records))
 		return -1;
 	bool filters = p->min_bytes || p->max_bytes || filter_has_expressions(j->filter);
 	struct reader *reader = reader_open(p, &j->inputs, &cutter, filters);
@@ -141,11 +145,12 @@ int train_vocab_run(const struct train_vocab *c, const struct strs *inputs,
 	int rc = read_all(&j, w, inputs, e) || merge_all(&j, &w[0].words, e);
 	for (int i = 0; i < threads; i++) {
 		train_words_close(&w[i].words);
-		str_free(&w[i].document.line);
+		document_text_free(&w[i].document);
 	}
 	free(w);
 	if (j.filter)
 		filter_close(j.filter);
+	records_close(j.records);
 	inputs_close(&j.inputs);
 	return rc ? -1 : 0;
 }

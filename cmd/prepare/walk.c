@@ -16,7 +16,8 @@ int piece_view(
 	v->documents = place.at + (int64_t)sizeof(v->head);
 	v->tokens = v->documents +
 		    v->head.n_documents * (int64_t)sizeof(struct piece_document);
-	v->messages = v->tokens + v->head.n_tokens * v->head.row_bytes;
+	v->spans = v->tokens + v->head.n_tokens * v->head.row_bytes;
+	v->messages = v->spans + v->head.n_spans * (int64_t)sizeof(struct token_span);
 	return 0;
 }
 
@@ -30,7 +31,9 @@ void walk_begin(struct walk *w, const struct assembly *a)
 void walk_end(struct walk *w)
 {
 	free(w->documents);
+	free(w->spans);
 	w->documents = NULL;
+	w->spans = NULL;
 }
 
 /* The next piece: 1, 0 if there are no more, -1. */
@@ -42,17 +45,21 @@ static int next_piece(struct walk *w, struct err *e)
 		pieces_drop(w->a->of->pieces, w->view.fd,
 			(int64_t)sizeof(w->view.head) +
 				w->n * (int64_t)sizeof(*w->documents) +
+				w->view.head.n_spans * (int64_t)sizeof(*w->spans) +
 				w->view.head.n_message_bytes);
 	if (piece_view(w->a, ++w->batch, &w->view, e))
 		return -1;
 	w->n = w->view.head.n_documents;
-	w->at = w->token = 0;
+	w->at = w->token = w->span = 0;
 	size_t n_bytes = (size_t)w->n * sizeof(*w->documents);
+	size_t n_spans = (size_t)w->view.head.n_spans * sizeof(*w->spans);
 	w->documents = xrealloc(w->documents, n_bytes + 1);
-	return file_read_at(w->view.fd, "a work file", w->documents, n_bytes,
-		       w->view.documents, e)
-		       ? -1
-		       : 1;
+	w->spans = xrealloc(w->spans, n_spans + 1);
+	int rc = file_read_at(w->view.fd, "a work file", w->documents, n_bytes,
+			 w->view.documents, e) ||
+		 file_read_at(
+			 w->view.fd, "a work file", w->spans, n_spans, w->view.spans, e);
+	return rc ? -1 : 1;
 }
 
 /* The next document or part of one. */
@@ -65,6 +72,7 @@ static int next_part(struct walk *w, struct piece_document *d, struct err *e)
 	}
 	*d = w->documents[w->at++];
 	w->token += d->n_tokens;
+	w->span += d->n_spans;
 	return 1;
 }
 
@@ -86,7 +94,9 @@ int walk_next(struct walk *w, struct document *d, struct err *e)
 		.n_tokens = part.n_tokens,
 		.fate = (enum fate)part.fate,
 		.batch = w->batch,
-		.token = w->token - part.n_tokens};
+		.token = w->token - part.n_tokens,
+		.spans = w->spans + (w->span - part.n_spans),
+		.n_spans = part.n_spans}; /* (one in parts has none) */
 	while (!part.last) {
 		rc = next_part(w, &part, e);
 		if (rc <= 0)

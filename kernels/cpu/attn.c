@@ -36,16 +36,17 @@ static struct run block_of(struct run r, int64_t at)
 	return (struct run){r.row + at, min64(BLOCK, r.len - at), r.pos + at};
 }
 
-/* The first key that each query of a sequence attends to, by row; NULL: the first of all. */
-static const int32_t *starts_of(const struct attn *a, int64_t b)
+/* The position of the first key that query i attends to; it does not decrease with i. */
+static int64_t first_key(const struct attn *a, int64_t b, struct run q, int64_t i)
 {
-	return a->start ? a->start + b * a->q_rows : NULL;
+	int64_t start = a->start ? a->start[b * a->q_rows + q.row + i] : 0;
+	return a->window ? max64(start, q.pos + i - a->window + 1) : start;
 }
 
-/* Does any of the queries attend to any of the keys? Starts do not decrease. */
-static bool is_visible(const int32_t *start, struct run q, struct run k)
+/* Does any of the queries attend to any of the keys? */
+static bool is_visible(const struct attn *a, int64_t b, struct run q, struct run k)
 {
-	return k.pos <= q.pos + q.len - 1 && (!start || start[q.row] < k.pos + k.len);
+	return k.pos <= q.pos + q.len - 1 && first_key(a, b, q, 0) < k.pos + k.len;
 }
 
 /* How many of the keys come no later than query i (the causal mask). */
@@ -54,11 +55,14 @@ static int64_t n_visible(struct run q, int64_t i, struct run k)
 	return max64(0, min64(q.pos + i - k.pos + 1, k.len));
 }
 
-/* Masks the keys before the start of a query, in its scores. */
-static void mask_before(float *s, const int32_t *start, struct run q, struct run k)
+/* Masks the keys before the first one of a query, in its scores. */
+static void mask_before(
+	const struct attn *a, int64_t b, float *s, struct run q, struct run k)
 {
-	for (int64_t i = 0; i < q.len && start; i++)
-		for (int64_t j = 0; j < min64(k.len, start[q.row + i] - k.pos); j++)
+	if (first_key(a, b, q, q.len - 1) <= k.pos)
+		return;
+	for (int64_t i = 0; i < q.len; i++)
+		for (int64_t j = 0; j < min64(k.len, first_key(a, b, q, i) - k.pos); j++)
 			s[i * BLOCK + j] = -INFINITY;
 }
 
@@ -208,13 +212,13 @@ static void add_weighted(const struct attn *a, struct rows sum, float scale,
 
 /* ---- forward --------------------------------------------------------------------- */
 
-/* s[queries, keys] = scale q k^T, or -infinity for keys before a query's start; what comes after the query is
+/* s[queries, keys] = scale q k^T, or -infinity for keys before a query's first one; what comes after the query is
  * undefined. */
 static void scores(const struct attn *a, float *s, struct head q, struct run qb,
 	struct head k, struct run kb, int64_t b)
 {
 	score_products(a, s, a->scale, q, qb, k, kb);
-	mask_before(s, starts_of(a, b), qb, kb);
+	mask_before(a, b, s, qb, kb);
 }
 
 /* Replaces the scores of n keys by exp(score - max) with the new running maximum, and those of the others by
@@ -291,7 +295,7 @@ static void fwd_keys(const struct attn *a, const struct fwd *x, struct head k,
 	for (int r = 0; r < n; r++) {
 		for (int64_t at = 0; at < runs[r].len; at += BLOCK) {
 			struct run kb = block_of(runs[r], at);
-			if (is_visible(starts_of(a, b), x->block, kb))
+			if (is_visible(a, b, x->block, kb))
 				fwd_block(a, x, k, v, kb, b, h);
 		}
 	}
@@ -414,7 +418,7 @@ static void bwd_keys(
 	for (int r = 0; r < n; r++) {
 		for (int64_t at = 0; at < runs[r].len; at += BLOCK) {
 			struct run qb = block_of(runs[r], at);
-			if (is_visible(starts_of(a, b), qb, kb))
+			if (is_visible(a, b, qb, kb))
 				bwd_block(a, x, qb, kb, b, h);
 		}
 	}

@@ -1,4 +1,4 @@
-/* LayerNorm and RMSNorm. */
+/* LayerNorm and RMSNorm; RMSNorm of heads. */
 #include "kernels/cpu/pieces.h"
 
 static void stats_of(enum norm_kind kind, const float *x, int64_t n, float eps,
@@ -169,4 +169,106 @@ void K(residual_norm)(struct device *d, struct mat y, struct mat x, struct mat s
 {
 	K(residual)(d, y, x, sum, bias, o);
 	K(norm_fwd)(d, n->kind, n->h, n->stats, y, n->gamma, n->beta, n->eps);
+}
+
+/* ---- norms of heads ---------------------------------------------------------------- */
+
+static float rstd_of_head(struct mat x, int64_t at, int64_t dim, float eps)
+{
+	float room[PIECE], square = 0;
+	for (int64_t c = 0; c < dim; c += PIECE) {
+		int64_t n = min64(PIECE, dim - c);
+		const float *in = piece_load(x, at + c, n, room);
+		square += dot(in, in, n);
+	}
+	return 1.0f / sqrtf(square / (float)dim + eps);
+}
+
+void K(head_norm_fwd)(
+	struct device *d, struct mat y, struct mat x, struct mat gamma, float eps)
+{
+	int64_t dim = gamma.cols, size = mat_size(x);
+	BUG_ON(x.cols % dim || mat_size(y) != size || y.type != x.type);
+#pragma omp parallel for if (size > PARALLEL_FROM)
+	for (int64_t at = 0; at < size; at += dim) {
+		float rstd = rstd_of_head(x, at, dim, eps), room_x[PIECE], room_y[PIECE];
+		for (int64_t c = 0; c < dim; c += PIECE) {
+			int64_t n = min64(PIECE, dim - c);
+			const float *in = piece_load(x, at + c, n, room_x);
+			const float *g = (const float *)gamma.p + c;
+			float *out = piece_of(y, at + c, room_y);
+			for (int64_t j = 0; j < n; j++)
+				out[j] = in[j] * rstd * g[j];
+			piece_store(y, at + c, n, out);
+		}
+	}
+}
+
+/* e = dy gamma and h = x rstd, of channels [c, c + n) of the head at `at` */
+static void head_piece(float *e, float *h, struct mat dy, struct mat x, int64_t at,
+	int64_t c, int64_t n, const float *gamma, float rstd)
+{
+	float room[PIECE];
+	const float *up = piece_load(dy, at + c, n, room);
+	for (int64_t j = 0; j < n; j++)
+		e[j] = up[j] * gamma[c + j];
+	const float *in = piece_load(x, at + c, n, room);
+	for (int64_t j = 0; j < n; j++)
+		h[j] = in[j] * rstd;
+}
+
+/* dx = rstd (e - h mean(e h)) */
+void K(head_norm_bwd_x)(struct device *d, struct mat dx, struct mat dy, struct mat x,
+	struct mat gamma, float eps)
+{
+	int64_t dim = gamma.cols, size = mat_size(x);
+	BUG_ON(x.cols % dim || mat_size(dy) != size || mat_size(dx) != size);
+#pragma omp parallel for if (size > PARALLEL_FROM)
+	for (int64_t at = 0; at < size; at += dim) {
+		float rstd = rstd_of_head(x, at, dim, eps), mean = 0;
+		float e[PIECE], h[PIECE], room[PIECE];
+		for (int64_t c = 0; c < dim; c += PIECE) {
+			int64_t n = min64(PIECE, dim - c);
+			head_piece(e, h, dy, x, at, c, n, gamma.p, rstd);
+			mean += dot(e, h, n);
+		}
+		mean /= (float)dim;
+		int64_t to = at / x.cols * mat_stride(dx) + at % x.cols;
+		for (int64_t c = 0; c < dim; c += PIECE) {
+			int64_t n = min64(PIECE, dim - c);
+			float *out = piece_of(dx, to + c, room);
+			head_piece(e, h, dy, x, at, c, n, gamma.p, rstd);
+			for (int64_t j = 0; j < n; j++)
+				out[j] = rstd * (e[j] - h[j] * mean);
+			piece_store(dx, to + c, n, out);
+		}
+	}
+}
+
+/* Parallel over columns, so that each sum is over the heads in order. */
+void K(head_norm_bwd_w)(
+	struct device *d, struct mat dgamma, struct mat dy, struct mat x, float eps)
+{
+	enum { COLS = 32, HEADS = 64 };
+	int64_t dim = dgamma.cols, size = mat_size(x);
+	BUG_ON(x.cols % dim || mat_size(dy) != size);
+#pragma omp parallel for if (size > PARALLEL_FROM)
+	for (int64_t c = 0; c < dim; c += COLS) {
+		int64_t n = min64(COLS, dim - c);
+		float total[COLS] = {0}, room_x[PIECE], room_dy[PIECE];
+		for (int64_t first = 0; first < size; first += HEADS * dim) {
+			float part[COLS] = {0};
+			int64_t end = min64(size, first + HEADS * dim);
+			for (int64_t at = first; at < end; at += dim) {
+				float rstd = rstd_of_head(x, at, dim, eps);
+				const float *in = piece_load(x, at + c, n, room_x);
+				const float *up = piece_load(dy, at + c, n, room_dy);
+				for (int64_t j = 0; j < n; j++)
+					part[j] += up[j] * (in[j] * rstd);
+			}
+			for (int64_t j = 0; j < n; j++)
+				total[j] += part[j];
+		}
+		memcpy((float *)dgamma.p + c, total, (size_t)n * sizeof(float));
+	}
 }

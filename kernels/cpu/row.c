@@ -89,10 +89,10 @@ void K(linear_row)(
 
 /* ---- attention --------------------------------------------------------------------- */
 
-/* The keys and values of a head; their rows are `stride` apart. */
+/* The keys and values of a head; their rows are `stride` apart. window: struct attn's. */
 struct keys_values {
 	const float *k, *v;
-	int64_t stride, dim;
+	int64_t stride, dim, window;
 	float scale;
 };
 
@@ -104,9 +104,12 @@ static void scores(
 		s[j] = x->scale * dot(q, x->k + j * x->stride, x->dim);
 }
 
-/* Replaces n scores by exp(score - max); returns the inverse of their sum. */
-static float softmax(float *s, int64_t n)
+/* Replaces n scores by exp(score - max), those of keys before the window by 0; returns the inverse of their
+ * sum. */
+static float softmax(float *s, const struct keys_values *x, int64_t n)
 {
+	for (int64_t j = 0; x->window && j < n - x->window; j++)
+		s[j] = -INFINITY;
 	float top = max_of(s, n);
 	for (int64_t j = 0; j < n; j++)
 		s[j] = exp_f(s[j] - top);
@@ -126,7 +129,7 @@ static void attend(
 	float *o, const float *q, const struct keys_values *x, int64_t n, float *s)
 {
 	scores(s, q, x, 0, n);
-	float inverse = softmax(s, n);
+	float inverse = softmax(s, x, n);
 	memset(o, 0, (size_t)x->dim * sizeof(float));
 	weigh(o, s, x, 0, n, 0);
 	for (int64_t e = 0; e < x->dim; e++)
@@ -169,7 +172,7 @@ static void attend_tile(float *o, int64_t o_stride, const float *q, int64_t q_st
 	float inverse[TILE];
 	for (int i = 0; i < TILE; i++) {
 		scores(s + i * s_stride, q + i * q_stride, x, common, n + i);
-		inverse[i] = softmax(s + i * s_stride, n + i);
+		inverse[i] = softmax(s + i * s_stride, x, n + i);
 	}
 	for (; e + 64 <= dim; e += 64)
 		weigh_tile(o, o_stride, s, s_stride, x, common, e, 4);
@@ -185,8 +188,17 @@ static void attend_tile(float *o, int64_t o_stride, const float *q, int64_t q_st
 	}
 }
 
+/* So many of the first keys are left out, which no query from n keys on sees: as many as leave sum_of() in its
+ * order, so that a row has the same bits alone and in a tile. */
+static int64_t left_out(int64_t n, int64_t window)
+{
+	enum { STEP = 32 };
+	return window ? max64(0, n - window) / STEP * STEP : 0;
+}
+
 void K(attn_row)(struct device *d, struct mat o, struct mat q, struct mat k, struct mat v,
-	int64_t heads, int64_t kv_heads, int64_t dim, int64_t first, float scale)
+	int64_t heads, int64_t kv_heads, int64_t dim, int64_t first, int64_t window,
+	float scale)
 {
 	int64_t group = heads / kv_heads, longest = round_up(first + q.rows, 16);
 	_Static_assert(
@@ -202,14 +214,15 @@ void K(attn_row)(struct device *d, struct mat o, struct mat q, struct mat k, str
 		float *mine = s + omp_get_thread_num() * tile * longest;
 		float *out = mat_row(o, i) + h * dim;
 		const float *in = mat_row(q, i) + h * dim;
-		const struct keys_values x = {(const float *)k.p + h / group * dim,
-			(const float *)v.p + h / group * dim, k.cols, dim, scale};
+		int64_t n = first + i + 1, from = left_out(n, window);
+		int64_t at = from * k.cols + h / group * dim;
+		const struct keys_values x = {(const float *)k.p + at,
+			(const float *)v.p + at, k.cols, dim, window, scale};
 		if (tile > 1 && end - i == tile)
-			attend_tile(out, o.cols, in, q.cols, &x, first + i + 1, mine,
-				longest);
+			attend_tile(out, o.cols, in, q.cols, &x, n - from, mine, longest);
 		else
-			for (; i < end; i++, out += o.cols, in += q.cols)
-				attend(out, in, &x, first + i + 1, mine);
+			for (; i < end; i++, n++, out += o.cols, in += q.cols)
+				attend(out, in, &x, n - from, mine);
 	}
 	arena_reset(d->scratch, mark);
 }

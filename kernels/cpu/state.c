@@ -30,7 +30,7 @@ static void adamw_part(const struct update_part *x, const struct update *o)
 	float *p = x->p, *m = x->m, *v = x->v;
 	const float *g = x->g;
 	int64_t n = x->n;
-	float shrink = 1.0f - a.lr * x->decay, rate = a.lr / a.correct1;
+	float shrink = 1.0f - a.lr * x->decay, rate = a.lr * x->rate / a.correct1;
 	float root = 1.0f / sqrtf(a.correct2);
 #pragma omp parallel for simd if (n > PARALLEL_FROM)
 	for (int64_t i = 0; i < n; i++) {
@@ -48,7 +48,7 @@ static void sgd_part(const struct update_part *x, const struct update *o)
 {
 	const struct update a = *o;
 	float *p = x->p, *m = x->m;
-	const float *g = x->g, decay = x->decay;
+	const float *g = x->g, decay = x->decay, rate = a.lr * x->rate;
 	int64_t n = x->n;
 #pragma omp parallel for simd if (n > PARALLEL_FROM)
 	for (int64_t i = 0; i < n; i++) {
@@ -58,7 +58,7 @@ static void sgd_part(const struct update_part *x, const struct update *o)
 			m[i] = a.momentum * m[i] + grad;
 			step = a.nesterov ? grad + a.momentum * m[i] : m[i];
 		}
-		p[i] -= a.lr * step;
+		p[i] -= rate * step;
 	}
 }
 UPDATE(sgd)

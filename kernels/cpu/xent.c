@@ -43,8 +43,27 @@ static float max_logit(struct mat x, int64_t first, int64_t n)
 	return max;
 }
 
-void K(xent_stats)(struct device *d, float *max, float *sum, float *target,
-	struct mat logits, const int32_t *targets, int64_t first, int64_t vocab)
+/* Sum of n numbers: in fp32 within pieces, in fp64 over pieces. */
+static float sum_logits(struct mat x, int64_t first, int64_t n)
+{
+	float room[PIECE];
+	double total = 0;
+	for (int64_t c = 0; c < n; c += PIECE) {
+		int64_t m = min64(PIECE, n - c);
+		total += (double)sum_of(piece_load(x, first + c, m, room), m);
+	}
+	return (float)total;
+}
+
+/* A slice's addend of (1 - e) x[t] + e (mean of x); `hit` is x[t], or -infinity. */
+static float smoothed(float hit, float sum, float e, int64_t vocab)
+{
+	float even = e / (float)vocab * sum;
+	return hit > -INFINITY ? (1 - e) * hit + even : even;
+}
+
+void K(xent_stats)(struct device *d, struct xent_stats to, struct mat logits,
+	const int32_t *targets, int64_t first, int64_t vocab, struct xent_terms terms)
 {
 	int64_t real = max64(0, min64(logits.cols, vocab - first));
 #pragma omp parallel for if (mat_size(logits) > PARALLEL_FROM)
@@ -52,9 +71,16 @@ void K(xent_stats)(struct device *d, float *max, float *sum, float *target,
 		int64_t t = targets[i] - first, row = i * logits.cols;
 		float room[PIECE];
 		bool here = t >= 0 && t < real;
-		max[i] = max_logit(logits, row, real);
-		sum[i] = real ? sum_exp(logits, row, real, max[i]) : 0;
-		target[i] = here ? *piece_load(logits, row + t, 1, room) : -INFINITY;
+		if (targets[i] < 0) {
+			to.max[i] = 0, to.sum[i] = 1, to.target[i] = INFINITY;
+			continue;
+		}
+		to.max[i] = max_logit(logits, row, real);
+		to.sum[i] = real ? sum_exp(logits, row, real, to.max[i]) : 0;
+		to.target[i] = here ? *piece_load(logits, row + t, 1, room) : -INFINITY;
+		if (terms.smoothing > 0)
+			to.target[i] = smoothed(to.target[i],
+				sum_logits(logits, row, real), terms.smoothing, vocab);
 	}
 }
 
@@ -71,8 +97,20 @@ static float join_tree(const float *max, const float *sum, int64_t rows, int64_t
 	return left + join_tree(max, sum, rows, middle, end, n_slices, top);
 }
 
-void K(xent_join)(struct device *d, float *lse, float *loss, const float *max,
-	const float *sum, const float *target, int64_t n_slices, int64_t rows)
+/* The same tree, of addends. */
+static float add_tree(
+	const float *x, int64_t rows, int64_t begin, int64_t end, int64_t n_slices)
+{
+	if (end - begin == 1)
+		return x[begin * rows];
+	int64_t middle = begin + (end - begin) / 2;
+	float left = add_tree(x, rows, begin, middle, n_slices);
+	return middle >= n_slices ? left
+				  : left + add_tree(x, rows, middle, end, n_slices);
+}
+
+void K(xent_join)(struct device *d, float *lse, float *loss, struct xent_stats of,
+	int64_t n_slices, int64_t rows, struct xent_terms terms)
 {
 	int64_t wide = 1;
 	while (wide < n_slices)
@@ -80,49 +118,65 @@ void K(xent_join)(struct device *d, float *lse, float *loss, const float *max,
 	for (int64_t i = 0; i < rows; i++) {
 		float top = -INFINITY, hit = -INFINITY;
 		for (int64_t s = 0; s < n_slices; s++) {
-			float m = max[s * rows + i], t = target[s * rows + i];
+			float m = of.max[s * rows + i], t = of.target[s * rows + i];
 			top = top > m ? top : m;
 			hit = hit > t ? hit : t;
 		}
-		float total = join_tree(max + i, sum + i, rows, 0, wide, n_slices, top);
+		float total =
+			join_tree(of.max + i, of.sum + i, rows, 0, wide, n_slices, top);
 		lse[i] = top + logf(total);
+		bool weightless = hit - top == INFINITY;
+		if (terms.smoothing > 0)
+			hit = add_tree(of.target + i, rows, 0, wide, n_slices);
 		loss[i] = lse[i] - hit;
+		if (terms.z > 0)
+			loss[i] += terms.z * lse[i] * lse[i];
+		if (weightless)
+			loss[i] = 0;
 	}
 }
 
 void K(xent_bwd)(struct device *d, struct mat logits, const float *lse,
-	const int32_t *targets, int64_t first, int64_t vocab, const float *scale_at)
+	const int32_t *targets, int64_t first, int64_t vocab, struct xent_terms terms,
+	const float *scale_at)
 {
-	float scale = *scale_at;
+	float scale = *scale_at, even = scale * terms.smoothing / (float)vocab;
+	float one = scale * (1 - terms.smoothing);
 	int64_t real = max64(0, min64(logits.cols, vocab - first));
 #pragma omp parallel for if (mat_size(logits) > PARALLEL_FROM)
 	for (int64_t i = 0; i < logits.rows; i++) {
 		int64_t t = targets[i] - first, row = i * logits.cols;
-		float room[PIECE];
-		for (int64_t c = 0; c < real; c += PIECE) {
-			int64_t n = min64(PIECE, real - c);
+		int64_t some =
+			targets[i] < 0 ? 0 : real; /* of which the gradient is not 0 */
+		float room[PIECE], all = scale;
+		if (terms.z > 0)
+			all *= 1 + 2 * terms.z * lse[i];
+		for (int64_t c = 0; c < some; c += PIECE) {
+			int64_t n = min64(PIECE, some - c);
 			float *x = piece_load(logits, row + c, n, room);
 			for (int64_t j = 0; j < n; j++)
-				x[j] = scale * exp_f(x[j] - lse[i]);
+				x[j] = all * exp_f(x[j] - lse[i]) - even;
 			if (t >= c && t < c + n)
-				x[t - c] -= scale;
+				x[t - c] -= one;
 			piece_store(logits, row + c, n, x);
 		}
-		memset(address(logits, row + real), 0,
-			(size_t)((logits.cols - real) * dtype_bytes(logits.type)));
+		memset(address(logits, row + some), 0,
+			(size_t)((logits.cols - some) * dtype_bytes(logits.type)));
 	}
 }
 
 /* Row by row, so that a row stays in the cache. */
 void K(xent_fused)(struct device *d, float *loss, struct mat logits,
-	const int32_t *targets, int64_t vocab, const float *scale)
+	const int32_t *targets, int64_t vocab, struct xent_terms terms,
+	const float *scale)
 {
 #pragma omp parallel for if (mat_size(logits) > PARALLEL_FROM)
 	for (int64_t i = 0; i < logits.rows; i++) {
 		float max = 0, sum = 0, target = 0, lse = 0;
 		struct mat row = mat_rows(logits, i, 1);
-		K(xent_stats)(d, &max, &sum, &target, row, targets + i, 0, vocab);
-		K(xent_join)(d, &lse, loss + i, &max, &sum, &target, 1, 1);
-		K(xent_bwd)(d, row, &lse, targets + i, 0, vocab, scale);
+		const struct xent_stats stats = {&max, &sum, &target};
+		K(xent_stats)(d, stats, row, targets + i, 0, vocab, terms);
+		K(xent_join)(d, &lse, loss + i, stats, 1, 1, terms);
+		K(xent_bwd)(d, row, &lse, targets + i, 0, vocab, terms, scale);
 	}
 }

@@ -134,9 +134,9 @@ static __device__ inline void load_queries(struct of_queries<KEYS, MT, NT> &to,
 	}
 }
 
-/* Sets probabilities to 0 where a key is before the start of the query's document. */
+/* Sets probabilities to 0 where a key is before the first one of the query. */
 template <bool KEYS, int COLS, int MT, int NT>
-static __device__ inline void hide_documents(float (&p)[MT][NT][4], struct starts starts,
+static __device__ inline void hide_earlier(float (&p)[MT][NT][4], struct starts starts,
 	int batch, struct tile_span theirs, struct tile_span mine, int row)
 {
 	int g = lane_id() / 4, t = lane_id() % 4;
@@ -183,7 +183,7 @@ static __device__ inline void probabilities(float (&s)[MT][NT][4],
 }
 
 /* Adds the part of one tile: x are keys or queries, y values or dout. */
-template <typename T, int D, enum bwd_part PART, bool DROP, bool DOCS, int MT>
+template <typename T, int D, enum bwd_part PART, bool DROP, bool STARTS, int MT>
 static __device__ inline void bwd_tile(float (&dx)[MT][D / 8][4],
 	float (&dv)[MT][D / 8][4], const struct bwd_args &x, int batch, int head,
 	struct tile_span mine, int row, struct tile_span theirs, const T *my_x,
@@ -199,8 +199,8 @@ static __device__ inline void bwd_tile(float (&dx)[MT][D / 8][4],
 	float p[MT][NT][4] = {}, ds[MT][NT][4] = {};
 	matmul<D>(p, my_x, row, their_x);
 	probabilities<T, S::KEYS, S::COLS>(p, lse, x.score, theirs, mine.pos + row);
-	if (DOCS)
-		hide_documents<S::KEYS, S::COLS>(p, x.starts, batch, theirs, mine, row);
+	if (STARTS)
+		hide_earlier<S::KEYS, S::COLS>(p, x.starts, batch, theirs, mine, row);
 	if (S::DX) {
 		load_queries(delta, x.delta + state, 1, 0, queries, row);
 		matmul<D>(ds, my_y, row, their_y);
@@ -209,7 +209,7 @@ static __device__ inline void bwd_tile(float (&dx)[MT][D / 8][4],
 	for (int i = 0; i < MT * NT; i++) {
 		int m = i / NT, n = i % NT;
 		float keep[4] = {1, 1, 1, 1};
-		if (DROP && (!DOCS || x.drop.below)) /* else factors of 1 */
+		if (DROP && (!STARTS || x.drop.below)) /* else factors of 1 */
 			drop_places<S::KEYS>(keep, x.drop, batch, head,
 				mine.pos + row + 16 * m, theirs.pos + 8 * n);
 #pragma unroll
@@ -252,7 +252,7 @@ static __device__ inline void load_theirs(T *their_x, T *their_y,
 	copy_commit();
 }
 
-template <typename T, int D, enum bwd_part PART, bool DROP, bool DOCS>
+template <typename T, int D, enum bwd_part PART, bool DROP, bool STARTS>
 static __global__ void __launch_bounds__(bwd_shape<T, D, PART>::THREADS,
 	bwd_shape<T, D, PART>::BLOCKS) bwd(const struct bwd_args x)
 {
@@ -273,8 +273,8 @@ static __global__ void __launch_bounds__(bwd_shape<T, D, PART>::THREADS,
 	struct visible v =
 		S::KEYS ? queries_from(x.q_runs, S::COLS, mine.pos + mine.from)
 			: keys_until(x.k_runs, S::COLS, mine.pos + mine.to - 1);
-	if (DOCS)
-		v = S::KEYS ? within_documents(v, x.q_runs, S::COLS, x.starts, batch,
+	if (STARTS)
+		v = S::KEYS ? queries_until(v, x.q_runs, S::COLS, x.starts, batch,
 				      mine.pos + mine.to - 1)
 			    : keys_from(v, x.k_runs, S::COLS,
 				      start_at(x.starts, batch, mine, 0));
@@ -296,7 +296,7 @@ static __global__ void __launch_bounds__(bwd_shape<T, D, PART>::THREADS,
 			S::KEYS ? x.q_runs : x.k_runs, S::COLS, v, S::KEYS ? i % v.n : i);
 		int q_head = S::KEYS ? head * x.group + i / v.n : head;
 		if (sees_any<S::KEYS>(theirs, mine.pos + row, 16 * S::MT))
-			bwd_tile<T, D, PART, DROP, DOCS>(dx, dv, x, batch, q_head, mine,
+			bwd_tile<T, D, PART, DROP, STARTS>(dx, dv, x, batch, q_head, mine,
 				row, theirs, my_x, my_y, their_x + here, their_y + here);
 	}
 	copy_wait<0>();
@@ -318,9 +318,10 @@ static void bwd_launch(
 		batch * (S::KEYS ? x.n_heads / x.group * all_tiles(x.k_runs, S::ROWS)
 				 : x.n_heads * all_tiles(x.q_runs, S::ROWS));
 	launch(d, "attn_bwd", dim3((unsigned)blocks), dim3(S::THREADS), S::BYTES,
-		x.starts.p ? bwd<T, D, PART, true, true> /* with or without dropout */
-		: drop	   ? bwd<T, D, PART, true, false>
-			   : bwd<T, D, PART, false, false>,
+		has_starts(x.starts)
+			? bwd<T, D, PART, true, true> /* with or without dropout */
+		: drop ? bwd<T, D, PART, true, false>
+		       : bwd<T, D, PART, false, false>,
 		x);
 }
 

@@ -44,7 +44,7 @@ static __device__ inline void fwd_begin(struct running<D, MT> &a,
 }
 
 /* Adds a tile of keys and values, for a warp's rows of a tile of queries, from `row` on. */
-template <typename T, int D, bool DROP, bool DOCS, int MT>
+template <typename T, int D, bool DROP, bool STARTS, int MT>
 static __device__ inline void fwd_tile(struct running<D, MT> &a, const struct fwd_args &x,
 	int batch, int head, struct tile_span keys, struct tile_span mine, const T *q,
 	int row, const T *k, const T *v)
@@ -54,13 +54,13 @@ static __device__ inline void fwd_tile(struct running<D, MT> &a, const struct fw
 	float s[MT][NT][4] = {};
 	matmul<D>(s, q, row, k);
 	bool all = sees_all<false>(keys, KEYS, pos, 16 * MT);
-	if (DOCS && all) /* the last query has the last start */
+	if (STARTS && all) /* the last query has the last start */
 		all = start_at(x.starts, batch, mine, row + 16 * MT - 1) <= keys.pos;
 	if (!all) {
 #pragma unroll
 		for (int i = 0; i < MT * 2; i++) {
 			struct tile_span cols = seen<false>(keys, pos + 8 * i + g);
-			if (DOCS)
+			if (STARTS)
 				cols.from = max(cols.from,
 					start_at(x.starts, batch, mine, row + 8 * i + g) -
 						keys.pos);
@@ -103,7 +103,7 @@ static __device__ inline void load_keys(T *k, T *v, const struct fwd_args &x, in
 	copy_commit();
 }
 
-template <typename T, int D, bool DROP, bool DOCS>
+template <typename T, int D, bool DROP, bool STARTS>
 static __global__ void __launch_bounds__(fwd_shape<T, D, DROP>::THREADS,
 	fwd_shape<T, D, DROP>::BLOCKS) fwd(const struct fwd_args x)
 {
@@ -119,7 +119,7 @@ static __global__ void __launch_bounds__(fwd_shape<T, D, DROP>::THREADS,
 		span_of(x.q_runs, S::QUERIES, tiles - 1 - (int)(blockIdx.x % tiles));
 	int row = threadIdx.x / WARP * ROWS, last = mine.pos + mine.to - 1;
 	struct visible keys = keys_until(x.k_runs, S::KEYS, last);
-	if (DOCS)
+	if (STARTS)
 		keys = keys_from(
 			keys, x.k_runs, S::KEYS, start_at(x.starts, batch, mine, 0));
 
@@ -135,29 +135,29 @@ static __global__ void __launch_bounds__(fwd_shape<T, D, DROP>::THREADS,
 			k + other, v + other, x, batch, kv_head, keys, i + 1);
 		struct tile_span tile = visible_tile(x.k_runs, S::KEYS, keys, i);
 		if (sees_any<false>(tile, mine.pos + row, ROWS))
-			fwd_tile<T, D, DROP, DOCS>(a, x, batch, head, tile, mine, q, row,
-				k + here, v + here);
+			fwd_tile<T, D, DROP, STARTS>(a, x, batch, head, tile, mine, q,
+				row, k + here, v + here);
 	}
 	copy_wait<0>();
 	fwd_end<T, D>(a, x, batch, head, mine, row);
 }
 
-template <typename T, int D, bool DROP, bool DOCS>
+template <typename T, int D, bool DROP, bool STARTS>
 static void fwd_launch(struct device *d, const struct fwd_args &x, int64_t batch)
 {
 	using S = fwd_shape<T, D, DROP>;
 	int64_t blocks = batch * x.n_heads * all_tiles(x.q_runs, S::QUERIES);
 	launch(d, "attn_fwd", dim3((unsigned)blocks), dim3(S::THREADS), S::BYTES,
-		fwd<T, D, DROP, DOCS>, x);
+		fwd<T, D, DROP, STARTS>, x);
 }
 
-template <typename T, int D, bool DOCS>
+template <typename T, int D, bool STARTS>
 static void fwd_all(struct device *d, const struct fwd_args &x, const struct attn *a)
 {
 	if (a->drop.p > 0)
-		fwd_launch<T, D, true, DOCS>(d, x, a->batch);
+		fwd_launch<T, D, true, STARTS>(d, x, a->batch);
 	else
-		fwd_launch<T, D, false, DOCS>(d, x, a->batch);
+		fwd_launch<T, D, false, STARTS>(d, x, a->batch);
 }
 
 extern "C" void cuda_attn_fwd(struct device *d, const struct attn *a, struct mat o,
@@ -178,7 +178,7 @@ extern "C" void cuda_attn_fwd(struct device *d, const struct attn *a, struct mat
 			return attn_hopper_fwd(d, a, q.type, x);
 		by_head_size<T>(a->dim, [&](auto size) {
 			constexpr int D = decltype(size)::value;
-			if (a->start)
+			if (has_starts(x.starts))
 				fwd_all<T, D, true>(d, x, a);
 			else
 				fwd_all<T, D, false>(d, x, a);

@@ -118,6 +118,34 @@ static __device__ inline struct hopper_place place_of(
 	return o.once ? i.at : place_of(o, i.item);
 }
 
+/* ---- windows --------------------------------------------------------------------------
+ *
+ * Rows of a chunk that attend to each other with a window. Kernels for calls without one have no code for
+ * them: WINDOW is false. */
+
+static __device__ inline int pos_of(struct tile_runs r, int row)
+{
+	return r.n > 1 && row >= r.len ? r.pos[1] + row - r.len : r.pos[0] + row;
+}
+
+/* The row of the first key that a query attends to. */
+static __device__ inline int first_row(struct tile_runs r, int window, int query)
+{
+	int pos = pos_of(r, query) - window + 1;
+	if (r.n > 1 && pos >= r.pos[0] + r.len)
+		return r.len + max(0, pos - r.pos[1]);
+	return max(0, pos - r.pos[0]);
+}
+
+/* The row of the last query that attends to a key. */
+static __device__ inline int last_row(struct tile_runs r, int window, int key)
+{
+	int pos = pos_of(r, key) + window - 1;
+	if (r.n > 1 && pos >= r.pos[1])
+		return r.len + min(r.len - 1, pos - r.pos[1]);
+	return min(r.len - 1, pos - r.pos[0]);
+}
+
 /* ---- inside a block -------------------------------------------------------------------- */
 
 enum { CONSUMERS = 2, HOPPER_THREADS = (1 + CONSUMERS) * WARPGROUP };

@@ -64,41 +64,51 @@ template <typename T, int D, bool KEYS> struct hopper_bwd_room {
 /* ---- which tiles ---------------------------------------------------------------------- */
 
 /* The rows of an item. The first keys and the last queries, which have the most tiles, are
- * the first items. */
-template <int D, bool KEYS> struct bwd_tile {
+ * the first items. With KEYS tiles of queries until row `end` attend to some of the keys; else tiles of keys
+ * from row `first` on are visible to some of the queries. */
+template <int D, bool KEYS, bool WINDOW> struct bwd_tile {
 	struct hopper_place at;
-	int begin;
+	int begin, first = 0, end;
 
 	__device__ inline bwd_tile(
 		const struct hopper_bwd_args &x, struct hopper_place at)
 	    : at(at)
 	{
 		constexpr int ROWS = hopper_bwd_shape<D, KEYS>::ROWS;
+		constexpr int COLS = hopper_bwd_shape<D, KEYS>::COLS;
 		begin = (KEYS ? at.tile : x.order.tiles - 1 - at.tile) * ROWS;
+		end = (int)x.a.q.rows;
+		if (WINDOW && KEYS)
+			end = last_row(x.a.q_runs, x.a.starts.window,
+				      min(end, begin + ROWS) - 1) +
+			      1;
+		else if (WINDOW)
+			first = first_row(x.a.q_runs, x.a.starts.window, begin) / COLS *
+				COLS;
 	}
 };
 
 /* The number of tiles of the other side for rows [begin, end) of a block; for keys, those of
  * all query heads. */
-template <int D, bool KEYS>
-static __device__ inline int their_tiles(const struct bwd_args &x, int begin, int end)
+template <int D, bool KEYS, bool WINDOW>
+static __device__ inline int their_tiles(const struct bwd_args &x,
+	const struct bwd_tile<D, KEYS, WINDOW> &t, int begin, int end)
 {
 	constexpr int COLS = hopper_bwd_shape<D, KEYS>::COLS;
-	int rows = (int)x.q.rows, all = (rows + COLS - 1) / COLS;
 	if (KEYS)
-		return max(0, all - begin / COLS) * x.group;
-	return (min(rows, end) + COLS - 1) / COLS;
+		return max(0, (t.end + COLS - 1) / COLS - begin / COLS) * x.group;
+	return (min(t.end, end) + COLS - 1) / COLS - t.first / COLS;
 }
 
 /* The first row of tile i, and its head: tiles of queries from the last to the first,
  * alternating between heads, so that the first tiles are visible to all keys. */
-template <int D, bool KEYS>
-static __device__ inline void their_tile(
-	const struct bwd_args &x, int head, int i, int *row, int *their_head)
+template <int D, bool KEYS, bool WINDOW>
+static __device__ inline void their_tile(const struct bwd_args &x,
+	const struct bwd_tile<D, KEYS, WINDOW> &t, int i, int *row, int *their_head)
 {
 	constexpr int COLS = hopper_bwd_shape<D, KEYS>::COLS;
-	int all = ((int)x.q.rows + COLS - 1) / COLS;
-	*row = (KEYS ? all - 1 - i / x.group : i) * COLS;
+	int all = (t.end + COLS - 1) / COLS, head = t.at.head;
+	*row = KEYS ? (all - 1 - i / x.group) * COLS : t.first + i * COLS;
 	*their_head = KEYS ? head * x.group + i % x.group : head / x.group;
 }
 
@@ -107,22 +117,22 @@ static __device__ inline void their_tile(
 /* Enqueues the other side's tiles for one item, from use `first` of the ring on; returns
  * their number. Lanes copy lse and delta of queries, which may not be aligned to 16 bytes;
  * outside the chunk they give probabilities of 0. */
-template <typename T, int D, bool KEYS>
+template <typename T, int D, bool KEYS, bool WINDOW>
 static __device__ inline int load_theirs(const struct hopper_bwd_args &x,
-	const struct hopper_bwd_room<T, D, KEYS> &s, const struct bwd_tile<D, KEYS> &mine,
-	int first)
+	const struct hopper_bwd_room<T, D, KEYS> &s,
+	const struct bwd_tile<D, KEYS, WINDOW> &mine, int first)
 {
 	using S = hopper_bwd_shape<D, KEYS>;
 	constexpr int TILE = S::COLS * D, BYTES = TILE * (int)sizeof(T);
 	constexpr int EACH = S::COLS / WARP;
 	struct hopper_place at = mine.at;
-	int n = their_tiles<D, KEYS>(x.a, mine.begin, mine.begin + S::ROWS);
+	int n = their_tiles(x.a, mine, mine.begin, mine.begin + S::ROWS);
 	int lane = lane_id();
 	for (int i = 0; i < n; i++) {
 		struct turn t = turn_of<S::STAGES>(first + i);
 		int row, head;
 		float lse[EACH], delta[EACH];
-		their_tile<D, KEYS>(x.a, at.head, i, &row, &head);
+		their_tile(x.a, mine, i, &row, &head);
 		int64_t state =
 			((int64_t)at.batch * x.a.n_heads + head) * x.a.q.rows + row;
 #pragma unroll
@@ -152,9 +162,10 @@ static __device__ inline int load_theirs(const struct hopper_bwd_args &x,
 }
 
 /* Enqueues the block's rows of an item. */
-template <typename T, int D, bool KEYS>
+template <typename T, int D, bool KEYS, bool WINDOW>
 static __device__ inline void load_mine(const struct hopper_bwd_args &x,
-	const struct hopper_bwd_room<T, D, KEYS> &s, const struct bwd_tile<D, KEYS> &mine)
+	const struct hopper_bwd_room<T, D, KEYS> &s,
+	const struct bwd_tile<D, KEYS, WINDOW> &mine)
 {
 	using S = hopper_bwd_shape<D, KEYS>;
 	struct hopper_place at = mine.at;
@@ -165,7 +176,7 @@ static __device__ inline void load_mine(const struct hopper_bwd_args &x,
 		s.my_y, &x.my_y, &s.rest->mine, mine.begin, at.head, at.batch);
 }
 
-template <typename T, int D, bool KEYS>
+template <typename T, int D, bool KEYS, bool WINDOW>
 static __device__ inline void bwd_produce(
 	const struct hopper_bwd_args &x, const struct hopper_bwd_room<T, D, KEYS> &s)
 {
@@ -178,7 +189,7 @@ static __device__ inline void bwd_produce(
 			s.rest->item = here;
 		if (item >= x.order.items)
 			break;
-		const struct bwd_tile<D, KEYS> mine(x, here.at);
+		const struct bwd_tile<D, KEYS, WINDOW> mine(x, here.at);
 		if (lane == 0)
 			load_mine(x, s, mine);
 		first += load_theirs(x, s, mine, first);
@@ -260,10 +271,10 @@ static __device__ inline void store_gradient(struct heads to, bool by_tma,
 /* ---- keys: dk, dv ----------------------------------------------------------------------- */
 
 /* Scores to probabilities, for keys from `key` on and queries from `query` on; MASKED: with
- * the causal mask. */
-template <bool MASKED, int NT>
-static __device__ inline void key_probabilities(
-	float (&s)[NT][4], const float *lse, float scale, int key, int query)
+ * the causal mask; with a WINDOW, this lane's keys are seen until these rows. */
+template <bool MASKED, bool WINDOW, int NT>
+static __device__ inline void key_probabilities(float (&s)[NT][4], const float *lse,
+	float scale, int key, int query, const int (&until)[2])
 {
 	int g = lane_id() / 4, t = lane_id() % 4;
 #pragma unroll
@@ -271,7 +282,9 @@ static __device__ inline void key_probabilities(
 		float2 l = *(const float2 *)(lse + 8 * n + 2 * t);
 #pragma unroll
 		for (int e = 0; e < 4; e++) {
-			bool hidden = query + 8 * n + 2 * t + e % 2 < key + g + e / 2 * 8;
+			int row = query + 8 * n + 2 * t + e % 2;
+			bool hidden = row < key + g + e / 2 * 8 ||
+				      (WINDOW && row > until[e / 2]);
 			float p = exp2_fast(fmaf(s[n][e], scale, e % 2 ? -l.y : -l.x));
 			s[n][e] = MASKED && hidden ? 0 : p;
 		}
@@ -308,11 +321,13 @@ static __device__ inline void pass_by(
 }
 
 /* A warpgroup's keys of an item. */
-template <typename T, int D> struct keys_part {
+template <typename T, int D, bool WINDOW> struct keys_part {
 	using S = hopper_bwd_shape<D, true>;
 	static constexpr int NT = S::COLS / 8, TILE = S::COLS * D;
 	struct own_rows<T, D, true> my_x, my_y;
 	float dk[1][D / 8][4] = {}, dv[1][D / 8][4] = {};
+	int until[2] =
+		{}; /* the row of the last query that attends to each of this lane's keys */
 
 	__device__ inline keys_part(const struct hopper_bwd_room<T, D, true> &s, int w)
 	    : my_x(s.my_x, w), my_y(s.my_y, w)
@@ -336,7 +351,8 @@ template <typename T, int D> struct keys_part {
 		my_y.times(dp, their_y);
 		wgmma_wait<1>();
 		wgmma_hold(p);
-		key_probabilities<MASKED>(p, s.rest->lse[t.place], score, key, query);
+		key_probabilities<MASKED, WINDOW>(
+			p, s.rest->lse[t.place], score, key, query, until);
 		operand_of<T>(p_narrow, p);
 		add_matmul(dv[0], p_narrow, their_y);
 		wgmma_wait<1>();
@@ -355,27 +371,39 @@ template <typename T, int D> struct keys_part {
 
 /* Computes warpgroup w's part of an item, from use `first` of the ring on; returns the next
  * use. Its last tiles, one for each head, are masked. */
-template <typename T, int D>
+template <typename T, int D, bool WINDOW>
 static __device__ inline int keys_item(const struct hopper_bwd_args &x,
 	const struct hopper_bwd_room<T, D, true> &s, struct hopper_place at, int first,
 	int w)
 {
 	using S = hopper_bwd_shape<D, true>;
 	static_assert(S::COLS == 64, "a warpgroup's rows");
-	const struct bwd_tile<D, true> mine(x, at);
+	const struct bwd_tile<D, true, WINDOW> mine(x, at);
 	int begin = mine.begin, row = w * 64 + threadIdx.x % WARPGROUP / WARP * 16;
-	int all = their_tiles<D, true>(x.a, begin, begin + S::ROWS);
-	int n = their_tiles<D, true>(x.a, begin + w * 64, begin + w * 64 + 64);
-	struct keys_part<T, D> part(s, w);
-	int i = 0, query, head;
+	int all = their_tiles(x.a, mine, begin, begin + S::ROWS);
+	int n = their_tiles(x.a, mine, begin + w * 64, begin + w * 64 + 64);
+	struct keys_part<T, D, WINDOW> part(s, w);
+	int i = 0, query, head,
+	    seen = 0; /* queries up to row `seen` attend to all keys before them */
+	if (WINDOW) {
+		seen = last_row(x.a.q_runs, x.a.starts.window, begin + w * 64);
+		for (int j = 0; j < 2; j++)
+			part.until[j] = last_row(x.a.q_runs, x.a.starts.window,
+				begin + row + lane_id() / 4 + 8 * j);
+	}
 	if (S::HELD)
 		warp_arrive(&s.rest->mine_free);
 	for (; i < n - x.a.group; i++) {
-		their_tile<D, true>(x.a, at.head, i, &query, &head);
-		part.template add<false>(s, first + i, x.a.score, begin + row, query);
+		their_tile(x.a, mine, i, &query, &head);
+		if (WINDOW && query + S::COLS - 1 > seen)
+			part.template add<true>(
+				s, first + i, x.a.score, begin + row, query);
+		else
+			part.template add<false>(
+				s, first + i, x.a.score, begin + row, query);
 	}
 	for (; i < n; i++) {
-		their_tile<D, true>(x.a, at.head, i, &query, &head);
+		their_tile(x.a, mine, i, &query, &head);
 		part.template add<true>(s, first + i, x.a.score, begin + row, query);
 	}
 	if (!S::HELD)
@@ -392,10 +420,11 @@ static __device__ inline int keys_item(const struct hopper_bwd_args &x,
 /* ---- queries: dq ------------------------------------------------------------------------ */
 
 /* Scores to probabilities, for queries from `query` on and keys from `key` on; MASKED: with
- * the causal mask. Returns their combined bits. lse: of this lane's rows. */
-template <bool MASKED, int NT>
-static __device__ inline uint32_t query_probabilities(
-	float (&s)[NT][4], const float (&lse)[2], float scale, int query, int key)
+ * the causal mask, and with a WINDOW that of keys before these rows. Returns their combined bits.
+ * lse, from: of this lane's rows. */
+template <bool MASKED, bool WINDOW, int NT>
+static __device__ inline uint32_t query_probabilities(float (&s)[NT][4],
+	const float (&lse)[2], float scale, int query, int key, const int (&from)[2])
 {
 	int g = lane_id() / 4, t = lane_id() % 4;
 	uint32_t bits = 0;
@@ -403,7 +432,9 @@ static __device__ inline uint32_t query_probabilities(
 	for (int n = 0; n < NT; n++)
 #pragma unroll
 		for (int e = 0; e < 4; e++) {
-			bool hidden = key + 8 * n + 2 * t + e % 2 > query + g + e / 2 * 8;
+			int col = key + 8 * n + 2 * t + e % 2;
+			bool hidden = col > query + g + e / 2 * 8 ||
+				      (WINDOW && col < from[e / 2]);
 			float p = exp2_fast(fmaf(s[n][e], scale, -lse[e / 2]));
 			s[n][e] = MASKED && hidden ? 0 : p;
 			bits |= __float_as_uint(s[n][e]);
@@ -423,11 +454,12 @@ static __device__ inline void query_gradients(
 }
 
 /* A warpgroup's queries of an item. */
-template <typename T, int D> struct queries_part {
+template <typename T, int D, bool WINDOW> struct queries_part {
 	using S = hopper_bwd_shape<D, false>;
 	static constexpr int NT = S::COLS / 8, TILE = S::COLS * D;
 	struct own_rows<T, D, false> my_x, my_y;
 	float dq[1][D / 8][4] = {}, lse[2], delta[2];
+	int from[2] = {}; /* the row of the first key of each of this lane's queries */
 
 	__device__ inline queries_part(
 		const struct hopper_bwd_room<T, D, false> &s, int w)
@@ -446,6 +478,8 @@ template <typename T, int D> struct queries_part {
 			bool there = row < x.q.rows;
 			lse[i] = there ? x.lse[state + row] * LOG2_E : INFINITY;
 			delta[i] = there ? x.delta[state + row] : 0;
+			if (WINDOW)
+				from[i] = first_row(x.q_runs, x.starts.window, row);
 		}
 	}
 
@@ -463,8 +497,8 @@ template <typename T, int D> struct queries_part {
 		my_y.times(dp, s.their_y + t.place * TILE);
 		wgmma_wait<1>();
 		wgmma_hold(p);
-		wgmma_wait_after<0>(
-			query_probabilities<MASKED>(p, lse, score, query, key));
+		wgmma_wait_after<0>(query_probabilities<MASKED, WINDOW>(
+			p, lse, score, query, key, from));
 		wgmma_hold(dp);
 		query_gradients(dp, p, delta);
 		operand_of<T>(ds, dp);
@@ -477,7 +511,7 @@ template <typename T, int D> struct queries_part {
 };
 
 /* As keys_item(). The last tile of keys is masked. */
-template <typename T, int D>
+template <typename T, int D, bool WINDOW>
 static __device__ inline int queries_item(const struct hopper_bwd_args &x,
 	const struct hopper_bwd_room<T, D, false> &s, struct hopper_place at, int first,
 	int w)
@@ -485,19 +519,28 @@ static __device__ inline int queries_item(const struct hopper_bwd_args &x,
 	using S = hopper_bwd_shape<D, false>;
 	static_assert(S::COLS == 64, "a warpgroup's rows");
 	static_assert(S::HELD, "own rows are read once");
-	const struct bwd_tile<D, false> mine(x, at);
+	const struct bwd_tile<D, false, WINDOW> mine(x, at);
 	int begin = mine.begin, row = w * 64 + threadIdx.x % WARPGROUP / WARP * 16;
-	int all = their_tiles<D, false>(x.a, begin, begin + S::ROWS);
-	int n = their_tiles<D, false>(x.a, begin + w * 64, begin + w * 64 + 64);
-	struct queries_part<T, D> part(s, w);
+	int all = their_tiles(x.a, mine, begin, begin + S::ROWS);
+	int n = their_tiles(x.a, mine, begin + w * 64, begin + w * 64 + 64);
+	int seen = 0; /* keys from this row on are seen by all queries after them */
+	if (WINDOW)
+		seen = first_row(x.a.q_runs, x.a.starts.window, begin + w * 64 + 63);
+	struct queries_part<T, D, WINDOW> part(s, w);
 	part.know(x.a, ((int64_t)at.batch * x.a.n_heads + at.head) * x.a.q.rows,
 		begin + row);
 	warp_arrive(&s.rest->mine_free);
-	for (int i = 0; i < n - 1; i++)
-		part.template add<false>(
-			s, first + i, x.a.score, begin + row, i * S::COLS);
+	for (int i = 0; i < n - 1; i++) {
+		int key = mine.first + i * S::COLS;
+		if (WINDOW && key < seen)
+			part.template add<true>(
+				s, first + i, x.a.score, begin + row, key);
+		else
+			part.template add<false>(
+				s, first + i, x.a.score, begin + row, key);
+	}
 	part.template add<true>(
-		s, first + n - 1, x.a.score, begin + row, (n - 1) * S::COLS);
+		s, first + n - 1, x.a.score, begin + row, mine.first + (n - 1) * S::COLS);
 	pass_by(s, first + n, first + all);
 	rooms_wait();
 	store_gradient<T, D>(
@@ -507,7 +550,7 @@ static __device__ inline int queries_item(const struct hopper_bwd_args &x,
 
 /* ---- launches --------------------------------------------------------------------------- */
 
-template <typename T, int D, bool KEYS>
+template <typename T, int D, bool KEYS, bool WINDOW>
 static __device__ inline void bwd_consume(const struct hopper_bwd_args &x,
 	const struct hopper_bwd_room<T, D, KEYS> &s, int w)
 {
@@ -519,14 +562,14 @@ static __device__ inline void bwd_consume(const struct hopper_bwd_args &x,
 			break;
 		struct hopper_place at = place_of(x.order, item);
 		if constexpr (KEYS)
-			first = keys_item<T, D>(x, s, at, first, w);
+			first = keys_item<T, D, WINDOW>(x, s, at, first, w);
 		else
-			first = queries_item<T, D>(x, s, at, first, w);
+			first = queries_item<T, D, WINDOW>(x, s, at, first, w);
 	}
 	rooms_wait();
 }
 
-template <typename T, int D, bool KEYS>
+template <typename T, int D, bool KEYS, bool WINDOW>
 static __global__ void __launch_bounds__(HOPPER_THREADS, 1)
 	hopper_bwd(const __grid_constant__ struct hopper_bwd_args x)
 {
@@ -549,10 +592,10 @@ static __global__ void __launch_bounds__(HOPPER_THREADS, 1)
 		if (w == 0) {
 			registers_fewer<S::FEW_REGISTERS>();
 			if (threadIdx.x < WARP)
-				bwd_produce<T, D, KEYS>(x, s);
+				bwd_produce<T, D, KEYS, WINDOW>(x, s);
 		} else {
 			registers_more<S::MANY_REGISTERS>();
-			bwd_consume<T, D, KEYS>(x, s, w - 1);
+			bwd_consume<T, D, KEYS, WINDOW>(x, s, w - 1);
 		}
 	} else {
 		__trap(); /* PTX of another architecture, compiled by the driver */
@@ -581,7 +624,9 @@ static void hopper_bwd_launch(
 	launch(d, "attn_bwd", grid_of(d, all.order), dim3(HOPPER_THREADS),
 		hopper_bytes(
 			S::TILES, sizeof(struct hopper_bwd_rest<S::COLS, S::STAGES>)),
-		hopper_bwd<T, D, KEYS>, all);
+		has_starts(x.starts) ? hopper_bwd<T, D, KEYS, true>
+				     : hopper_bwd<T, D, KEYS, false>,
+		all);
 }
 
 void attn_hopper_bwd(

@@ -49,11 +49,12 @@ template <typename T, int D> struct hopper_fwd_room {
 	}
 };
 
-/* The tile of queries of an item, the longest first, and its number of visible tiles of keys. */
-template <int D> struct fwd_tile {
+/* The tile of queries of an item, the longest first, and its number of visible tiles of keys: from row
+ * `first` on; n_hiding of them have keys before the windows of some queries. */
+template <int D, bool WINDOW> struct fwd_tile {
 	using S = hopper_fwd_shape<D>;
 	struct hopper_place at;
-	int begin, rows, n_keys;
+	int begin, rows, n_keys, first = 0, n_hiding = 0;
 
 	__device__ inline fwd_tile(
 		const struct hopper_fwd_args &x, struct hopper_place at)
@@ -62,15 +63,28 @@ template <int D> struct fwd_tile {
 		begin = (x.order.tiles - 1 - at.tile) * S::QUERIES;
 		rows = min(S::QUERIES, (int)x.a.q.rows - begin);
 		n_keys = (begin + rows + S::KEYS - 1) / S::KEYS;
+		if (WINDOW) {
+			first = first_key(x, 0) / S::KEYS * S::KEYS;
+			n_keys -= first / S::KEYS;
+			n_hiding = (first_key(x, S::QUERIES - 1) - first + S::KEYS - 1) /
+				   S::KEYS;
+		}
+	}
+
+	/* The row of the first key that query i of the tile attends to. */
+	__device__ inline int first_key(const struct hopper_fwd_args &x, int i) const
+	{
+		return first_row(x.a.q_runs, x.a.starts.window, begin + i);
 	}
 };
 
 /* ---- the producer thread ----------------------------------------------------------------- */
 
 /* Enqueues the keys and values of one tile of queries, from use `first` of the ring on. */
-template <typename T, int D>
+template <typename T, int D, bool WINDOW>
 static __device__ inline void load_keys(const struct hopper_fwd_args &x,
-	const struct hopper_fwd_room<T, D> &s, const struct fwd_tile<D> &t, int first)
+	const struct hopper_fwd_room<T, D> &s, const struct fwd_tile<D, WINDOW> &t,
+	int first)
 {
 	using S = hopper_fwd_shape<D>;
 	constexpr int TILE = S::KEYS * D, BYTES = TILE * (int)sizeof(T);
@@ -80,16 +94,17 @@ static __device__ inline void load_keys(const struct hopper_fwd_args &x,
 		uint64_t *k = &s.full->k[turn.place], *v = &s.full->v[turn.place];
 		barrier_wait(&s.full->k_free[turn.place], turn.parity ^ 1);
 		barrier_expect(k, BYTES);
+		int row = t.first + i * S::KEYS;
 		panels_load<D, S::KEYS>(
-			s.k + turn.place * TILE, &x.k, k, i * S::KEYS, head, t.at.batch);
+			s.k + turn.place * TILE, &x.k, k, row, head, t.at.batch);
 		barrier_wait(&s.full->v_free[turn.place], turn.parity ^ 1);
 		barrier_expect(v, BYTES);
 		panels_load<D, S::KEYS>(
-			s.v + turn.place * TILE, &x.v, v, i * S::KEYS, head, t.at.batch);
+			s.v + turn.place * TILE, &x.v, v, row, head, t.at.batch);
 	}
 }
 
-template <typename T, int D>
+template <typename T, int D, bool WINDOW>
 static __device__ inline void fwd_produce(
 	const struct hopper_fwd_args &x, const struct hopper_fwd_room<T, D> &s)
 {
@@ -102,7 +117,7 @@ static __device__ inline void fwd_produce(
 		s.full->item = mine;
 		if (item >= x.order.items)
 			break;
-		const struct fwd_tile<D> t(x, mine.at);
+		const struct fwd_tile<D, WINDOW> t(x, mine.at);
 		barrier_expect(&s.full->q, S::QUERIES * D * (int)sizeof(T));
 		panels_load<D, S::QUERIES>(
 			s.q, &x.q, &s.full->q, t.begin, t.at.head, t.at.batch);
@@ -127,6 +142,20 @@ static __device__ inline void hide_later(float (&s)[1][NT][4], int query, int ke
 #pragma unroll
 		for (int e = 0; e < 4; e++)
 			if (key + 8 * n + 2 * t + e % 2 > query + g + e / 2 * 8)
+				s[0][n][e] = -INFINITY;
+}
+
+/* The window: scores of keys before the first one of a lane's two queries become -infinity. */
+template <int NT>
+static __device__ inline void hide_earlier(
+	float (&s)[1][NT][4], const int (&first)[2], int key)
+{
+	int t = lane_id() % 4;
+#pragma unroll
+	for (int n = 0; n < NT; n++)
+#pragma unroll
+		for (int e = 0; e < 4; e++)
+			if (key + 8 * n + 2 * t + e % 2 < first[e / 2])
 				s[0][n][e] = -INFINITY;
 }
 
@@ -171,7 +200,8 @@ template <typename T, int D> struct fwd_part {
 	struct running<D, 1> a;
 	float scores[1][NT][4];
 	uint32_t p[NT / 2][4];
-	int w, row; /* warpgroup, 0 or 1; first row of this warp in the tile */
+	int w, row;   /* warpgroup, 0 or 1; first row of this warp in the tile */
+	int first[2]; /* with a window: the row of the first key of this lane's queries */
 
 	__device__ inline void my_turn(void) const
 	{
@@ -194,10 +224,15 @@ template <typename T, int D> struct fwd_part {
 	}
 
 	/* The first keys, at use i of the ring. */
+	template <bool WINDOW>
 	__device__ inline void begin(const struct hopper_fwd_args &x,
-		const struct hopper_fwd_room<T, D> &s, int i, bool last)
+		const struct hopper_fwd_room<T, D> &s,
+		const struct fwd_tile<D, WINDOW> &t, int i)
 	{
+		bool last = t.n_keys == 1;
 		float fade[1][2];
+		for (int j = 0; WINDOW && j < 2; j++)
+			first[j] = t.first_key(x, row + lane_id() / 4 + 8 * j);
 		ring_wait(s.full->k, i);
 		my_turn();
 		enqueue_scores(scores[0], s, i, w);
@@ -207,16 +242,19 @@ template <typename T, int D> struct fwd_part {
 		scores_done(s, i, last);
 		if (last)
 			hide_later(scores, row, 0);
+		if (WINDOW && t.n_hiding > 0)
+			hide_earlier(scores, first, t.first);
 		softmax<T>(a, fade, scores, x.a.score);
 		operand_of<T>(p, scores[0]);
 	}
 
-	/* The next keys, at use i; the LAST ones are masked. The softmax overlaps with the
+	/* The next keys, at use i; the LAST ones are masked; HIDE: those from row `key` on are before the
+	 * windows of some queries. The softmax overlaps with the
 	 * matmul of the values before. There must be no branch between the begin and the end
 	 * of that matmul: ptxas (13.0) has lost registers there. */
-	template <bool LAST>
+	template <bool LAST, bool HIDE>
 	__device__ inline void next(const struct hopper_fwd_args &x,
-		const struct hopper_fwd_room<T, D> &s, int i)
+		const struct hopper_fwd_room<T, D> &s, int i, int key)
 	{
 		float fade[1][2];
 		ring_wait(s.full->k, i);
@@ -229,6 +267,8 @@ template <typename T, int D> struct fwd_part {
 		scores_done(s, i, LAST);
 		if (LAST)
 			hide_later(scores, row, 0);
+		if (HIDE)
+			hide_earlier(scores, first, key);
 		bool fades = softmax<T>(a, fade, scores, x.a.score);
 		wgmma_wait_after<0>(
 			__float_as_uint(a.sum[0][0]) | __float_as_uint(a.sum[0][1]));
@@ -255,10 +295,10 @@ template <typename T, int D> struct fwd_part {
 };
 
 /* Stores a warp's rows. */
-template <typename T, int D>
+template <typename T, int D, bool WINDOW>
 static __device__ inline void fwd_rows(const struct hopper_fwd_args &x,
 	const struct hopper_fwd_room<T, D> &s, const struct fwd_part<T, D> &part,
-	const struct fwd_tile<D> &t)
+	const struct fwd_tile<D, WINDOW> &t)
 {
 	struct tile_span mine = {t.begin, t.begin, 0, t.rows};
 	if (!x.store) {
@@ -272,8 +312,28 @@ static __device__ inline void fwd_rows(const struct hopper_fwd_args &x,
 		t.begin + part.row, t.at.head, t.at.batch);
 }
 
+/* Adds the keys of an item, from use `at` of the ring on. */
+template <typename T, int D, bool WINDOW>
+static __device__ inline void fwd_item(const struct hopper_fwd_args &x,
+	const struct hopper_fwd_room<T, D> &s, struct fwd_part<T, D> &part,
+	const struct fwd_tile<D, WINDOW> &t, int at)
+{
+	int i = 1, key = t.first + hopper_fwd_shape<D>::KEYS;
+	part.begin(x, s, t, at);
+	for (; WINDOW && i < min(t.n_hiding, t.n_keys - 1); i++) {
+		part.template next<false, true>(x, s, at + i, key);
+		key += hopper_fwd_shape<D>::KEYS;
+	}
+	for (; i < t.n_keys - 1; i++)
+		part.template next<false, false>(x, s, at + i, 0);
+	if (WINDOW && i < t.n_keys && i < t.n_hiding)
+		part.template next<true, true>(x, s, at + i, key);
+	else if (i < t.n_keys)
+		part.template next<true, false>(x, s, at + i, 0);
+}
+
 /* Warpgroup w. The two take turns at enqueueing matmuls; the second begins, the first ends. */
-template <typename T, int D>
+template <typename T, int D, bool WINDOW>
 static __device__ inline void fwd_consume(
 	const struct hopper_fwd_args &x, const struct hopper_fwd_room<T, D> &s, int w)
 {
@@ -288,12 +348,8 @@ static __device__ inline void fwd_consume(
 		const struct hopper_item item = s.full->item;
 		if (item.item >= x.order.items)
 			break;
-		const struct fwd_tile<D> t(x, place_of(x.order, item));
-		part.begin(x, s, first, t.n_keys == 1);
-		for (int i = 1; i < t.n_keys - 1; i++)
-			part.template next<false>(x, s, first + i);
-		if (t.n_keys > 1)
-			part.template next<true>(x, s, first + t.n_keys - 1);
+		const struct fwd_tile<D, WINDOW> t(x, place_of(x.order, item));
+		fwd_item(x, s, part, t, first);
 		first += t.n_keys;
 		part.end(s, first - 1);
 		fwd_rows(x, s, part, t);
@@ -303,7 +359,7 @@ static __device__ inline void fwd_consume(
 		part.my_turn();
 }
 
-template <typename T, int D>
+template <typename T, int D, bool WINDOW>
 static __global__ void __launch_bounds__(HOPPER_THREADS, 1)
 	hopper_fwd(const __grid_constant__ struct hopper_fwd_args x)
 {
@@ -328,10 +384,10 @@ static __global__ void __launch_bounds__(HOPPER_THREADS, 1)
 		if (w == 0) {
 			registers_fewer<S::FEW_REGISTERS>();
 			if (threadIdx.x == 0)
-				fwd_produce<T, D>(x, s);
+				fwd_produce<T, D, WINDOW>(x, s);
 		} else {
 			registers_more<S::MANY_REGISTERS>();
-			fwd_consume<T, D>(x, s, w - 1);
+			fwd_consume<T, D, WINDOW>(x, s, w - 1);
 		}
 	} else {
 		__trap(); /* PTX of another architecture, compiled by the driver */
@@ -354,7 +410,8 @@ static void hopper_fwd_launch(
 	};
 	launch(d, "attn_fwd", grid_of(d, all.order), dim3(HOPPER_THREADS),
 		hopper_bytes(S::TILES, sizeof(struct hopper_fwd_barriers<S::STAGES>)),
-		hopper_fwd<T, D>, all);
+		has_starts(x.starts) ? hopper_fwd<T, D, true> : hopper_fwd<T, D, false>,
+		all);
 }
 
 void attn_hopper_fwd(

@@ -9,7 +9,7 @@ enum { ROW_THREADS = 256, SHARERS = 8, GROUPS = ROW_THREADS / SHARERS };
 
 struct row_args {
 	struct heads o, q, k, v;
-	int n_heads, group, first;
+	int n_heads, group, first, window; /* INT_MAX: all keys */
 	float scale;
 };
 
@@ -121,7 +121,8 @@ static __global__ void __launch_bounds__(ROW_THREADS) attend(const struct row_ar
 	float4 q[N], k[N], v[N];
 	start(a);
 	load_pieces(q, head_at<const float>(x.q, 0, head) + row * x.q.stride, x.q, true);
-	for (int64_t j = 0; j < n; j += GROUPS) {
+	int64_t from = max((int64_t)0, n - x.window);
+	for (int64_t j = from; j < n; j += GROUPS) {
 		int64_t key = j + threadIdx.x / SHARERS;
 		bool there = key < n;
 		load_pieces(k, keys + (there ? key * x.k.stride : 0), x.k, there);
@@ -133,13 +134,13 @@ static __global__ void __launch_bounds__(ROW_THREADS) attend(const struct row_ar
 
 extern "C" void cuda_attn_row(struct device *d, struct mat o, struct mat q, struct mat k,
 	struct mat v, int64_t heads, int64_t kv_heads, int64_t dim, int64_t first,
-	float scale)
+	int64_t window, float scale)
 {
 	BUG_ON(o.type != DT_F32 || q.type != DT_F32 || k.type != DT_F32 ||
 		v.type != DT_F32);
 	const struct row_args x = {heads_of(o, q.rows, dim), heads_of(q, q.rows, dim),
 		heads_of(k, k.rows, dim), heads_of(v, v.rows, dim), (int)heads,
-		(int)(heads / kv_heads), (int)first, scale};
+		(int)(heads / kv_heads), (int)first, window_of(window), scale};
 	by_head_size<float>(dim, [&](auto size) {
 		launch(d, "attn_row", dim3((unsigned)(q.rows * heads)), dim3(ROW_THREADS),
 			0, attend<decltype(size)::value>, x);

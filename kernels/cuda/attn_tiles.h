@@ -5,6 +5,8 @@
 
 #include "kernels/cuda/mma.h"
 
+#include <limits.h>
+
 /*
  * A chunk of a sequence: runs of consecutive positions, of equal length. Tiles begin at
  * positions that are multiples of 4, as the Philox blocks of dropout do, so the first tile of
@@ -104,27 +106,41 @@ static __device__ inline struct visible queries_from(
 	return {n[0] + n[1], n[0], {skip[0], skip[1]}};
 }
 
-/* Documents: of each query the first key that it attends to, [batch][row of the chunk], see struct
- * attn. Kernels for sequences without documents have no code for them: DOCS is false. */
+/* Windows and documents: of each query the first key that it attends to, see struct attn; p:
+ * [batch][row of the chunk], of documents. Kernels for sequences without either have no code for them:
+ * STARTS is false. */
 struct starts {
 	const int *p;
-	int rows;
+	int rows, window;
 };
+
+/* INT_MAX: all keys. */
+static inline int window_of(int64_t window)
+{
+	return window ? (int)min64(window, INT_MAX) : INT_MAX;
+}
 
 static inline struct starts starts_of(const struct attn *a)
 {
-	return {a->start, (int)a->q_rows};
+	return {a->start, (int)a->q_rows, window_of(a->window)};
+}
+
+static inline bool has_starts(struct starts x)
+{
+	return x.p || x.window != INT_MAX;
 }
 
 /* That of row r of a tile of queries; outside the chunk, that of the nearest row. */
 static __device__ inline int start_at(
 	struct starts x, int batch, struct tile_span s, int r)
 {
-	return __ldg(x.p + batch * x.rows + s.row + min(max(r, s.from), s.to - 1));
+	int near = min(max(r, s.from), s.to - 1);
+	int start = x.p ? __ldg(x.p + batch * x.rows + s.row + near) : 0;
+	return max(start, s.pos + near - x.window + 1);
 }
 
-/* Without the tiles of queries that begin after the documents of all keys up to `last`. */
-static __device__ inline struct visible within_documents(struct visible v,
+/* Without the tiles of queries that attend to none of the keys up to `last`. */
+static __device__ inline struct visible queries_until(struct visible v,
 	struct tile_runs r, int size, struct starts x, int batch, int last)
 {
 	while (v.n > v.n0 &&

@@ -18,7 +18,7 @@ struct vectors {
 struct do_adamw {
 	float rate, root, shrink;
 	__device__ do_adamw(const struct update &a, const struct update_part &x)
-	    : rate(a.lr / a.correct1), root(1.0f / sqrtf(a.correct2)),
+	    : rate(a.lr * x.rate / a.correct1), root(1.0f / sqrtf(a.correct2)),
 	      shrink(1.0f - a.lr * x.decay)
 	{
 	}
@@ -33,7 +33,9 @@ struct do_adamw {
 };
 
 struct do_sgd {
-	__device__ do_sgd(const struct update &, const struct update_part &)
+	float rate;
+	__device__ do_sgd(const struct update &a, const struct update_part &x)
+	    : rate(a.lr * x.rate)
 	{
 	}
 	__device__ void step(const struct update &a, const struct update_part &x,
@@ -45,7 +47,7 @@ struct do_sgd {
 			m = a.momentum * m + grad;
 			step = a.nesterov ? grad + a.momentum * m : m;
 		}
-		p -= a.lr * step;
+		p -= rate * step;
 	}
 };
 

@@ -22,18 +22,19 @@ template <typename F> static void by_row_width(int64_t packs, F fn)
 /* A slice of the logits. */
 struct slice {
 	const int32_t *targets;
-	int64_t rows, first;
+	struct xent_terms terms;
+	int64_t rows, first, vocab;
 	int cols, real; /* columns, and those of them that are not padding */
 	bool whole;	/* rows are aligned for packs */
 };
 
 template <typename T>
-static struct slice slice_of(
-	struct mat logits, const int32_t *targets, int64_t first, int64_t vocab)
+static struct slice slice_of(struct mat logits, const int32_t *targets, int64_t first,
+	int64_t vocab, struct xent_terms terms)
 {
 	BUG_ON(logits.cols > INT32_MAX / 2);
 	int64_t real = max64(0, min64(logits.cols, vocab - first));
-	return {targets, logits.rows, first, (int)logits.cols, (int)real,
+	return {targets, terms, logits.rows, first, vocab, (int)logits.cols, (int)real,
 		in_packs(logits.cols, PER_PACK<T>, (const T *)logits.p)};
 }
 
@@ -122,35 +123,59 @@ static __device__ inline struct seen see_row(const T *row, const struct slice &s
 	return {most, row_sum<WARPS>(seen.sum * share<T>(seen.max, most))};
 }
 
+/* The sum of the logits of a row, by all its threads. */
 template <int WARPS, typename T>
-static __global__ void __launch_bounds__(threads_of_rows<WARPS>(), 2) xent_stats_kernel(
-	float *max, float *sum, float *target, const T *logits, struct slice s)
+static __device__ inline float sum_row(const T *row, const struct slice &s)
+{
+	float sum = 0;
+	for (int j = my_part<WARPS>(); j < s.real; j += WARPS * WARP)
+		sum += widen(row[j]);
+	return row_sum<WARPS>(sum);
+}
+
+/* A slice's addend of (1 - e) x[t] + e (mean of x); `hit` is x[t], or -infinity. */
+static __device__ inline float smoothed(float hit, float sum, const struct slice &s)
+{
+	float e = s.terms.smoothing, even = e / (float)s.vocab * sum;
+	return hit > -INFINITY ? (1 - e) * hit + even : even;
+}
+
+template <int WARPS, typename T>
+static __global__ void __launch_bounds__(threads_of_rows<WARPS>(), 2)
+	xent_stats_kernel(struct xent_stats to, const T *logits, struct slice s)
 {
 	int64_t row = my_row<WARPS>();
 	if (row >= s.rows)
 		return;
 	logits += row * s.cols;
+	if (s.targets[row] < 0) {
+		if (my_part<WARPS>() == 0)
+			to.max[row] = 0, to.sum[row] = 1, to.target[row] = INFINITY;
+		return;
+	}
 	struct seen seen = see_row<WARPS>(logits, s);
+	float even = s.terms.smoothing > 0 ? sum_row<WARPS>(logits, s) : 0;
 	if (my_part<WARPS>() == 0) {
 		int t = target_of(s, row);
-		max[row] = seen.max;
-		sum[row] = seen.sum;
-		target[row] = t >= 0 ? widen(logits[t]) : -INFINITY;
+		float hit = t >= 0 ? widen(logits[t]) : -INFINITY;
+		to.max[row] = seen.max;
+		to.sum[row] = seen.sum;
+		to.target[row] = s.terms.smoothing > 0 ? smoothed(hit, even, s) : hit;
 	}
 }
 
-void cuda_xent_stats(struct device *d, float *max, float *sum, float *target,
-	struct mat logits, const int32_t *targets, int64_t first, int64_t vocab)
+void cuda_xent_stats(struct device *d, struct xent_stats to, struct mat logits,
+	const int32_t *targets, int64_t first, int64_t vocab, struct xent_terms terms)
 {
 	by_type(logits.type, [&](auto t) {
 		using T = decltype(t);
 		const T *x = (const T *)logits.p;
-		struct slice s = slice_of<T>(logits, targets, first, vocab);
+		struct slice s = slice_of<T>(logits, targets, first, vocab, terms);
 		by_row_width(ceil_div(s.cols, PER_PACK<T>), [&](auto w) {
 			using W = decltype(w);
 			launch(d, "xent_stats", grid_of_rows<W::WARPS>(s.rows),
 				threads_of_rows<W::WARPS>(), 0,
-				xent_stats_kernel<W::WARPS, T>, max, sum, target, x, s);
+				xent_stats_kernel<W::WARPS, T>, to, x, s);
 		});
 	});
 }
@@ -166,47 +191,73 @@ static __device__ inline float log_sum(float top, float sum)
 	return top + logf(sum);
 }
 
-static __global__ void xent_join_kernel(float *lse, float *loss, const float *max,
-	const float *sum, const float *target, int n_slices, int64_t rows)
+/* The loss of a row, of which `hit` is the target's logit, or with smoothing more than that. */
+static __device__ inline float loss_of(float lse, float hit, struct xent_terms terms)
+{
+	float loss = lse - hit;
+	return terms.z > 0 ? loss + terms.z * lse * lse : loss;
+}
+
+static __global__ void xent_join_kernel(float *lse, float *loss, struct xent_stats of,
+	int n_slices, int64_t rows, struct xent_terms terms)
 {
 	int64_t i = thread_number();
 	float top = -INFINITY, hit = -INFINITY;
-	struct tree tree;
+	struct tree tree, hits;
 	if (i >= rows)
 		return;
 	for (int s = 0; s < n_slices; s++) {
-		top = fmaxf(top, max[s * rows + i]);
-		hit = fmaxf(hit, target[s * rows + i]);
+		top = fmaxf(top, of.max[s * rows + i]);
+		hit = fmaxf(hit, of.target[s * rows + i]);
 	}
-	for (int s = 0; s < n_slices; s++)
-		tree_add(tree, s, joined(sum[s * rows + i], max[s * rows + i], top));
+	for (int s = 0; s < n_slices; s++) {
+		tree_add(
+			tree, s, joined(of.sum[s * rows + i], of.max[s * rows + i], top));
+		tree_add(hits, s, of.target[s * rows + i]);
+	}
+	bool weightless = hit - top == INFINITY;
+	if (terms.smoothing > 0)
+		hit = tree_sum(hits, n_slices);
 	lse[i] = log_sum(top, tree_sum(tree, n_slices));
-	loss[i] = lse[i] - hit;
+	loss[i] = weightless ? 0 : loss_of(lse[i], hit, terms);
 }
 
-void cuda_xent_join(struct device *d, float *lse, float *loss, const float *max,
-	const float *sum, const float *target, int64_t n_slices, int64_t rows)
+void cuda_xent_join(struct device *d, float *lse, float *loss, struct xent_stats of,
+	int64_t n_slices, int64_t rows, struct xent_terms terms)
 {
 	BUG_ON(n_slices >= TREE_LEAVES);
 	launch(d, "xent_join", grid_of_packs(1, rows, 1), THREADS, 0, xent_join_kernel,
-		lse, loss, max, sum, target, (int)n_slices, rows);
+		lse, loss, of, (int)n_slices, rows, terms);
 }
 
 /* ---- the gradient -------------------------------------------------------------------- */
+
+/* Factors of a row's gradient: of the softmax, of all columns, of the target. */
+struct shares {
+	float all, even, one;
+};
+
+static __device__ inline struct shares shares_of(
+	const struct slice &s, float lse, float scale)
+{
+	float e = s.terms.smoothing;
+	float all = s.terms.z > 0 ? scale * (1 + 2 * s.terms.z * lse) : scale;
+	return {all, scale * e / (float)s.vocab, scale * (1 - e)};
+}
 
 /* The gradient of a pack, of which `left` columns are not padding; `target` may be one of its
  * columns. */
 template <typename T, int N>
 static __device__ inline void gradient(
-	float (&x)[N], float lse, float scale, int target, int left)
+	float (&x)[N], float lse, const struct shares &f, int target, int left)
 {
 #pragma unroll
 	for (int i = 0; i < N; i++)
-		x[i] = scale * exp_of<T>(x[i] - lse);
+		x[i] = f.all * exp_of<T>(x[i] - lse) - f.even;
 	if (target >= 0 && target < N) {
 #pragma unroll
 		for (int i = 0; i < N; i++)
-			x[i] = i == target ? x[i] - scale : x[i];
+			x[i] = i == target ? x[i] - f.one : x[i];
 	}
 	if (left < N) {
 #pragma unroll
@@ -222,6 +273,7 @@ static __device__ inline void row_gradient(
 	T *row, float *loss, const struct slice &s, float lse, int target, float scale)
 {
 	enum { N = PER_PACK<T> };
+	const struct shares f = shares_of(s, lse, scale);
 	int last = (packs_of<WARPS, N>(s.cols) - 1) / AT_ONCE * AT_ONCE;
 	for (int i = last; i >= 0; i -= AT_ONCE) {
 		packed<T, N> from[AT_ONCE];
@@ -238,10 +290,23 @@ static __device__ inline void row_gradient(
 				continue;
 			unpack(x, from[k]);
 			if (loss && target >= j && target < j + N)
-				*loss = lse - widen(row[target]);
-			gradient<T>(x, lse, scale, target - j, s.real - j);
+				*loss = loss_of(lse, widen(row[target]), s.terms);
+			gradient<T>(x, lse, f, target - j, s.real - j);
 			store(row + j, x, s.cols - j, s.whole);
 		}
+	}
+}
+
+/* That of a row without weight. */
+template <int WARPS, typename T>
+static __device__ inline void row_zero(T *row, const struct slice &s)
+{
+	enum { N = PER_PACK<T> };
+	const float zero[N] = {};
+	for (int i = 0; i < packs_of<WARPS, N>(s.cols); i++) {
+		int j = column_of<WARPS, N>(i);
+		if (j < s.cols)
+			store(row + j, zero, s.cols - j, s.whole);
 	}
 }
 
@@ -251,18 +316,21 @@ static __global__ void __launch_bounds__(threads_of_rows<WARPS>(), 2)
 {
 	int64_t row = my_row<WARPS>();
 	float *none = NULL;
-	if (row < s.rows)
+	if (row < s.rows && s.targets[row] < 0)
+		row_zero<WARPS>(logits + row * s.cols, s);
+	else if (row < s.rows)
 		row_gradient<WARPS>(logits + row * s.cols, none, s, lse[row],
 			target_of(s, row), *scale);
 }
 
 void cuda_xent_bwd(struct device *d, struct mat logits, const float *lse,
-	const int32_t *targets, int64_t first, int64_t vocab, const float *scale)
+	const int32_t *targets, int64_t first, int64_t vocab, struct xent_terms terms,
+	const float *scale)
 {
 	by_type(logits.type, [&](auto t) {
 		using T = decltype(t);
 		T *x = (T *)logits.p;
-		struct slice s = slice_of<T>(logits, targets, first, vocab);
+		struct slice s = slice_of<T>(logits, targets, first, vocab, terms);
 		by_row_width(ceil_div(s.cols, PER_PACK<T>), [&](auto w) {
 			using W = decltype(w);
 			launch(d, "xent_bwd", grid_of_rows<W::WARPS>(s.rows),
@@ -280,6 +348,12 @@ static __global__ void __launch_bounds__(threads_of_rows<WARPS>(), 2)
 	if (row >= s.rows)
 		return;
 	logits += row * s.cols;
+	if (s.targets[row] < 0) {
+		if (my_part<WARPS>() == 0)
+			loss[row] = 0;
+		row_zero<WARPS>(logits, s);
+		return;
+	}
 	struct seen seen = see_row<WARPS>(logits, s);
 	int target = target_of(s, row);
 	float lse = log_sum(seen.max, joined(seen.sum, seen.max, seen.max));
@@ -288,29 +362,32 @@ static __global__ void __launch_bounds__(threads_of_rows<WARPS>(), 2)
 	row_gradient<WARPS>(logits, loss + row, s, lse, target, *scale);
 }
 
-/* PT_LAB_OFF=xent: the separate kernels. */
+/* PT_LAB_OFF=xent, or smoothing, which needs the sum of the logits: the separate kernels. */
 static void xent_unfused(struct device *d, float *loss, struct mat logits,
-	const int32_t *targets, int64_t vocab, const float *scale)
+	const int32_t *targets, int64_t vocab, struct xent_terms terms,
+	const float *scale)
 {
 	int64_t n = logits.rows;
 	float *stats = (float *)cuda_workspace(d, (size_t)(4 * n) * sizeof(float));
 	float *lse = stats + 3 * n;
-	cuda_xent_stats(d, stats, stats + n, stats + 2 * n, logits, targets, 0, vocab);
-	cuda_xent_join(d, lse, loss, stats, stats + n, stats + 2 * n, 1, n);
-	cuda_xent_bwd(d, logits, lse, targets, 0, vocab, scale);
+	const struct xent_stats of = {stats, stats + n, stats + 2 * n};
+	cuda_xent_stats(d, of, logits, targets, 0, vocab, terms);
+	cuda_xent_join(d, lse, loss, of, 1, n, terms);
+	cuda_xent_bwd(d, logits, lse, targets, 0, vocab, terms, scale);
 }
 
 void cuda_xent_fused(struct device *d, float *loss, struct mat logits,
-	const int32_t *targets, int64_t vocab, const float *scale)
+	const int32_t *targets, int64_t vocab, struct xent_terms terms,
+	const float *scale)
 {
-	if (cuda_lab_off(d, LAB_XENT)) {
-		xent_unfused(d, loss, logits, targets, vocab, scale);
+	if (terms.smoothing > 0 || cuda_lab_off(d, LAB_XENT)) {
+		xent_unfused(d, loss, logits, targets, vocab, terms, scale);
 		return;
 	}
 	by_type(logits.type, [&](auto t) {
 		using T = decltype(t);
 		T *x = (T *)logits.p;
-		struct slice s = slice_of<T>(logits, targets, 0, vocab);
+		struct slice s = slice_of<T>(logits, targets, 0, vocab, terms);
 		by_row_width(ceil_div(s.cols, PER_PACK<T>), [&](auto w) {
 			using W = decltype(w);
 			launch(d, "xent_fused", grid_of_rows<W::WARPS>(s.rows),

@@ -2,6 +2,7 @@
 #include "base/options.h"
 
 #include <ctype.h>
+#include <stdlib.h>
 #include <string.h>
 
 static bool is_key(const char *s, size_t n)
@@ -126,10 +127,19 @@ int conf_parse(const char *text, size_t len, const char *name,
 	return rc;
 }
 
-/* Keys and values, in turns. */
+/* Keys and values, in turns; the values of a key that is there many times are one, separated by spaces. */
 static int add_pair(void *to, const char *key, const char *value, struct err *e)
 {
+	struct strs *pairs = to;
 	(void)e;
+	for (int64_t i = 0; i < pairs->n; i += 2)
+		if (!strcmp(pairs->v[i], key)) {
+			struct str all = {0};
+			str_printf(&all, "%s %s", pairs->v[i + 1], value);
+			free(pairs->v[i + 1]);
+			pairs->v[i + 1] = all.s;
+			return 0;
+		}
 	strs_add(to, key);
 	strs_add(to, value);
 	return 0;

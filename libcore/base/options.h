@@ -171,7 +171,7 @@ char *did_you_mean(char buf[AT_LEAST(DID_YOU_MEAN)], const char *name,
 int conf_parse(const char *text, size_t len, const char *name,
 	int (*set)(void *to, const char *key, const char *value, struct err *e), void *to,
 	struct err *e);
-/* Compares two texts, and appends a line "BEFORE KEY BEHIND A BETWEEN B" for each key whose last values
+/* Compares two texts, and appends a line "BEFORE KEY BEHIND A BETWEEN B" for each key whose values
  * differ; '-' stands for an absent key. */
 struct conf_text {
 	const struct str *text;

@@ -123,6 +123,7 @@ struct ckpt {
 /* The directory of a run, or of its checkpoints, stands for the latest checkpoint. *c is allocated:
  * ckpt_close(). */
 int ckpt_open(struct ckpt **c, const char *path, struct err *e);
+typedef int ckpt_opener(struct ckpt **c, const char *path, struct err *e);
 /* ckpt_open(), but "-" is the image of a file on standard input, which is first copied to a temporary file. */
 int ckpt_open_stream(struct ckpt **c, const char *path, struct err *e);
 /* A checkpoint whose tensors a view computes, without the sums of a file, to be shown and compared. Takes the

@@ -36,7 +36,8 @@ const struct h5_field ckpt_fields[] = {
 	{"loss_scale_good", H5_I64, F(loss_scale_good), true,
 		"fp16: good steps since the loss scale changed"},
 	{"skipped_steps", H5_I64, F(skipped_steps), true,
-		"steps without an update: overflow in fp16, or steps of faster workers"},
+		"steps without an update: overflow in fp16, no token that counts, or "
+		"steps of faster workers"},
 	{"param_hash", H5_U64, F(param_hash), false,
 		"hash of the parameters, independent of the layout, as pt-ckpt hash "
 		"prints it"},

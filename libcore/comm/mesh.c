@@ -135,14 +135,21 @@ static int place_in_host(const struct mesh *m, struct mesh_part part, int rank, 
 
 int mesh_host_run(const struct mesh *m, struct mesh_part part)
 {
-	int n = 0, run = 0, color = color_of_all(m, part, 0), all = 0;
-	for (int r = 0; r < mesh_ranks(m->degree) && m->host_ranks; r++) {
-		place_in_host(m, part, r, &n);
-		if (r && n != run)
-			return 0;
-		run = n;
-		all += color_of_all(m, part, r) == color;
+	int run = 0, all = 0, ranks = mesh_ranks(m->degree);
+	if (!m->host_ranks)
+		return 0;
+	int *color = xcalloc((size_t)ranks, sizeof(*color));
+	for (int r = 0; r < ranks; r++) {
+		color[r] = color_of_all(m, part, r);
+		all += color[r] == color[0];
 	}
+	for (int r = 0; r < ranks && run >= 0; r++) {
+		int n = 0, first = r - r % m->host_ranks;
+		for (int k = first; k < first + m->host_ranks; k++)
+			n += color[k] == color[r];
+		run = r && n != run ? -1 : n;
+	}
+	free(color);
 	return run < all && run > 1 ? run : 0;
 }
 

@@ -1,6 +1,6 @@
 /* Reading of shards. Blocks are checked at first use. */
 #include "base/file.h"
-#include "data/documents.h"
+#include "data/offsets.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -16,9 +16,11 @@
 /* One split of one file. */
 struct segment {
 	int64_t first; /* number of its first token in the corpus */
+	int64_t n;     /* tokens of the corpus: all, or all but the last */
 	struct h5_blocks blocks;
 	int64_t *checked; /* [n_blocks]: c->changes + 1 when it was last checked */
-	struct documents documents; /* if they were asked for */
+	struct offsets documents; /* if they were asked for */
+	struct offsets spans;	  /* of tokens that count, if not all do */
 };
 
 struct file {
@@ -28,7 +30,8 @@ struct file {
 	struct stat seen; /* at the last corpus_changes() */
 	bool changed;	  /* since the first */
 	struct segment seg[N_SPLITS];
-	bool again; /* it was given before: the first one owns descriptor and blocks */
+	bool counted; /* it has spans */
+	bool again;   /* it was given before: the first one owns descriptor and blocks */
 	dev_t device;
 	ino_t inode;
 	int64_t group,
@@ -63,7 +66,15 @@ static int open_segment(
 	g->checked = xcalloc((size_t)g->blocks.n_blocks, sizeof(*g->checked));
 	if (how & CORPUS_DOCUMENTS ||
 		(how & CORPUS_DOCUMENTS_IF && h5_has(h, document_paths[s])))
-		return documents_read(&g->documents, h, f->path, s, g->blocks.rows, e);
+		if (documents_read(&g->documents, h, f->path, s, g->blocks.rows, e))
+			return -1;
+	bool before = f->counted;
+	if (counted_read(&g->spans, &f->counted, h, f->path, s, g->blocks.rows, e))
+		return -1;
+	if (s != SPLIT_TRAIN && f->counted != before)
+		return err_set(e, EX_DATAERR, "%s: has %s, but no %s", f->path,
+			counted_paths[before ? SPLIT_TRAIN : s],
+			counted_paths[before ? s : SPLIT_TRAIN]);
 	return 0;
 }
 
@@ -233,6 +244,40 @@ static void allow_open_files(void)
 	}
 }
 
+int64_t corpus_window(const struct corpus *c)
+{
+	int64_t n = c->files[0].info.window_tokens;
+	for (int64_t i = 0; i < c->n_files; i++) {
+		const struct file *f = &c->files[i];
+		bool apart = f->again || c->how & CORPUS_SOME;
+		if (f->info.window_tokens != n || (apart && f->info.count > 1))
+			return 0;
+	}
+	return n;
+}
+
+/* Places the files one after the other. Windows continue from one corpus to the next: the token behind the
+ * last window of a corpus, which does not count, is left out, but for the last one. */
+static void join_files(struct corpus *c, enum split s)
+{
+	struct file *last = NULL;
+	for (int64_t i = 0; i < c->n_files; i++) {
+		struct file *f = &c->files[i];
+		struct segment *g = &f->seg[s];
+		if (last && g->blocks.rows && corpus_window(c) &&
+			(f->group != last->group || f->info.count == 1)) {
+			last->seg[s].n--;
+			c->tokens[s]--;
+			for (struct file *x = last + 1; x < f; x++) /* without tokens */
+				x->seg[s].first--;
+		}
+		g->first = c->tokens[s];
+		g->n = g->blocks.rows;
+		c->tokens[s] += g->n;
+		last = g->n ? f : last;
+	}
+}
+
 int corpus_open(struct corpus **out, const struct strs *files, int how, struct err *e)
 {
 	struct corpus *c = xcalloc(1, sizeof(*c));
@@ -246,19 +291,15 @@ int corpus_open(struct corpus **out, const struct strs *files, int how, struct e
 		rc = open_file(c, f, files->v[i], e);
 	}
 	rc = rc || (!(how & CORPUS_SOME) && check_complete(c, e));
-	if (!rc)
-		sort_files(c);
-	for (int64_t i = 0; i < c->n_files && !rc; i++) {
-		for (int s = 0; s < N_SPLITS; s++) {
-			c->files[i].seg[s].first = c->tokens[s];
-			c->tokens[s] += c->files[i].info.tokens[s];
-		}
-	}
-	if (rc)
+	if (rc) {
 		corpus_close(c);
-	else
-		*out = c;
-	return rc ? -1 : 0;
+		return -1;
+	}
+	sort_files(c);
+	for (int s = 0; s < N_SPLITS; s++)
+		join_files(c, (enum split)s);
+	*out = c;
+	return 0;
 }
 
 int corpus_open_file(struct corpus **out, const char *path, struct err *e)
@@ -272,7 +313,8 @@ static void close_file(struct file *f)
 	for (int s = 0; s < N_SPLITS; s++) {
 		h5_blocks_free(&f->seg[s].blocks);
 		free(f->seg[s].checked);
-		documents_free(&f->seg[s].documents);
+		offsets_free(&f->seg[s].documents);
+		offsets_free(&f->seg[s].spans);
 	}
 	if (f->fd >= 0)
 		close(f->fd);
@@ -310,14 +352,27 @@ uint64_t corpus_hash(const struct corpus *c)
 	tokenizer_pack(&c->t, &packed);
 	uint64_t h = hash_bytes(packed.s, packed.len, 0);
 	str_free(&packed);
-	for (int64_t i = 0; i < c->n_files; i++)
+	for (int64_t i = 0; i < c->n_files; i++) {
+		const struct file *f = &c->files[i];
 		for (int s = 0; s < N_SPLITS; s++) {
-			h = hash_mix(h + c->files[i].info.xxh3[s]);
+			h = hash_mix(h + f->info.xxh3[s]);
 			if (c->how & CORPUS_DOCUMENTS)
-				h = hash_mix(h + documents_hash(
-							 &c->files[i].seg[s].documents));
+				h = hash_mix(h + offsets_hash(&f->seg[s].documents));
+			if (f->counted)
+				h = hash_mix(h + offsets_hash(&f->seg[s].spans));
 		}
+		if (f->info.window_tokens)
+			h = hash_mix(h + (uint64_t)f->info.window_tokens);
+	}
 	return h;
+}
+
+bool corpus_counted(const struct corpus *c)
+{
+	for (int64_t i = 0; i < c->n_files; i++)
+		if (c->files[i].counted)
+			return true;
+	return false;
 }
 
 const struct shard_info *corpus_info(const struct corpus *c, int64_t file)
@@ -411,7 +466,7 @@ static int check_block(const struct corpus *c, const struct file *f,
 	for (int64_t i = 0; i < n; i++) {
 		uint32_t token = b->type == H5_U16 ? ((const uint16_t *)bytes)[i]
 						   : ((const uint32_t *)bytes)[i];
-		if (token >= c->t.vocab.n || token > INT32_MAX)
+		if (token >= c->t.vocab.n || token >= TOKEN_CONTEXT)
 			return err_set(e, EX_DATAERR,
 				"%s: %s: token %lld is %lld, but the vocabulary has %lld",
 				f->path, b->path, (long long)(begin + i),
@@ -471,7 +526,7 @@ int corpus_read(struct corpus *c, enum split split, int64_t at, int64_t n, int32
 	for (int64_t i = file_of(c, split, at); n > 0; i++) {
 		const struct file *f = &c->files[i];
 		const struct segment *g = &f->seg[split];
-		int64_t here = min64(n, g->first + g->blocks.rows - at);
+		int64_t here = min64(n, g->first + g->n - at);
 		if (here <= 0)
 			continue;
 		if (read_segment(c, f, g, at - g->first, here, out, e))
@@ -489,17 +544,21 @@ static bool continues(const struct corpus *c, enum split split, int64_t i)
 	return next && (f[-1].info.tokens[split] || continues(c, split, i - 1));
 }
 
-void corpus_mark_documents(
+void corpus_mark(
 	const struct corpus *c, enum split split, int64_t at, int64_t n, int32_t *tokens)
 {
 	for (int64_t i = file_of(c, split, at); n > 0; i++) {
 		const struct segment *g = &c->files[i].seg[split];
-		int64_t here = min64(n, g->first + g->blocks.rows - at);
+		int64_t here = min64(n, g->first + g->n - at);
 		if (here <= 0)
 			continue;
-		if (at == g->first && !continues(c, split, i))
-			*tokens |= DOCUMENT_BEGINS;
-		documents_mark(&g->documents, at - g->first, here, tokens);
+		if (c->how & CORPUS_DOCUMENTS) {
+			if (at == g->first && !continues(c, split, i))
+				*tokens |= DOCUMENT_BEGINS;
+			documents_mark(&g->documents, at - g->first, here, tokens);
+		}
+		if (c->files[i].counted)
+			counted_mark(&g->spans, at - g->first, here, tokens);
 		at += here, n -= here, tokens += here;
 	}
 }

@@ -19,8 +19,18 @@ extern const char *const split_names[N_SPLITS]; /* also the names of the dataset
 /* The datasets with the token offsets at which the documents of a file begin. */
 extern const char *const document_paths[N_SPLITS];
 
-/* Version 2: the documents. A file has at most so many of each split, because its seal covers them. */
-enum { SHARD_VERSION = 2, SHARD_MAX_DOCUMENTS = 1 << 25 };
+/* Those with begin0, end0, begin1, ... of the spans of tokens that count as targets of the loss. Both or
+ * neither: then all tokens count. */
+extern const char *const counted_paths[N_SPLITS];
+
+/* Version 2: the documents; 3: spans or windows, if a file has them. A file has at most so many
+ * documents and spans of each split, because its seal covers them. */
+enum {
+	SHARD_VERSION = 3,
+	SHARD_VERSION_PLAIN = 2,
+	SHARD_MAX_DOCUMENTS = 1 << 25,
+	SHARD_MAX_SPANS = 1 << 25
+};
 
 /* The attributes of a shard. */
 struct shard_info {
@@ -34,10 +44,13 @@ struct shard_info {
 	uint64_t source_xxh3;
 	const char *split; /* "tail" or "document" */
 	double val_fraction;
-	int64_t seed; /* of the split by document */
+	int64_t seed;	       /* of the split by document */
+	int64_t window_tokens; /* 0: not laid out in windows */
 };
 
 extern const struct h5_field shard_fields[];
+/* Writes the fields that a shard has. */
+int shard_info_write(struct h5 *h, const struct shard_info *s, struct err *e);
 /* Checks the format and the checksum of the metadata, then reads. */
 int shard_read(struct h5 *h, const char *name, struct shard_info *s, struct tokenizer *t,
 	struct err *e);
@@ -60,17 +73,21 @@ int corpus_open_file(struct corpus **c, const char *path, struct err *e);
 void corpus_close(struct corpus *c);
 const struct tokenizer *corpus_tokenizer(const struct corpus *c);
 int64_t corpus_tokens(const struct corpus *c, enum split split);
-uint64_t corpus_hash(const struct corpus
-		*c); /* of the vocabulary, all tokens, and documents if read */
+/* Of the vocabulary, all tokens, documents if read, spans and windows. */
+uint64_t corpus_hash(const struct corpus *c);
+bool corpus_counted(const struct corpus *c); /* does a file have spans? */
+/* In windows of how many tokens all files are laid out; 0: in none, or not alike. */
+int64_t corpus_window(const struct corpus *c);
 const struct shard_info *corpus_info(const struct corpus *c, int64_t file);
 /* Reads tokens [at, at + n) of a split as int32. At its first use, each block is checked against
  * its checksum, and its tokens against the size of the vocabulary. Thread-safe, with one *e per
  * thread; opening and closing are not. */
 int corpus_read(struct corpus *c, enum split split, int64_t at, int64_t n, int32_t *out,
 	struct err *e);
-/* Adds DOCUMENT_BEGINS to those of the tokens that corpus_read() has read which begin a document. The
+/* Adds flags (offsets.h) to tokens that corpus_read() has read: TOKEN_CONTEXT to those that do not count
+ * and, in a corpus opened with CORPUS_DOCUMENTS, DOCUMENT_BEGINS to those that begin a document. The
  * first token of a file does, unless it continues tokens of the files before it in its corpus. */
-void corpus_mark_documents(
+void corpus_mark(
 	const struct corpus *c, enum split split, int64_t at, int64_t n, int32_t *tokens);
 /* Looks whether files have changed; if so, all blocks are checked again at their next use. Returns
  * the number of changes so far: what was read between two equal answers matches the checksums.
@@ -97,12 +114,15 @@ struct order {
 	uint64_t seed;
 	int64_t n_tokens, context;
 	int64_t n_windows; /* per epoch; SAMPLING_EVEN: in all */
+	bool on_grid;	   /* windows begin at multiples of the context only */
 };
 
 /* Returns -1 if there are fewer than context + 1 tokens. n_windows applies to SAMPLING_EVEN; 0: as
  * many as fit without overlap. */
 int order_init(struct order *o, enum sampling s, uint64_t seed, int64_t n_tokens,
 	int64_t context, int64_t n_windows);
+/* The tokens were laid out in windows of `context`: only these are samples, and no grid is shifted. */
+void order_on_grid(struct order *o);
 /* The first token of global sample g, counted from the start of the run. */
 int64_t order_start(const struct order *o, int64_t g);
 
@@ -113,7 +133,6 @@ struct loader_config {
 	struct corpus *corpus; /* NULL on ranks that do not read */
 	int readers; /* ranks that read for all; comm->size: each rank reads its own */
 	int64_t context;
-	bool documents; /* tokens that begin one have DOCUMENT_BEGINS */
 };
 
 struct loader;
@@ -140,7 +159,7 @@ static inline int64_t run_samples(const struct sample_run *r)
 struct fetch;
 struct fetch *loader_begin(struct loader *l, enum split split, const struct order *order,
 	const struct sample_run *runs);
-/* Waits for the windows [n][context + 1] of this rank, which are valid until fetch_free(). Ends the
+/* Waits for the windows [n][context + 1] of this rank, whose tokens have flags, and which are valid until fetch_free(). Ends the
  * program if the data are damaged. A file may change under a run, but not its tokens. */
 const int32_t *loader_end(struct loader *l, struct fetch *f);
 void fetch_free(struct fetch *f);

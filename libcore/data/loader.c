@@ -82,9 +82,8 @@ static void read_run(struct fetch *f, const struct sample_run *r, int32_t *out)
 		int64_t g = r->first + i / r->block * r->stride + i % r->block;
 		int64_t at = order_start(&f->order, g);
 		corpus_read(f->l->c.corpus, f->split, at, window(f), out, &f->error);
-		if (f->l->c.documents && !f->error.code)
-			corpus_mark_documents(
-				f->l->c.corpus, f->split, at, window(f), out);
+		if (!f->error.code)
+			corpus_mark(f->l->c.corpus, f->split, at, window(f), out);
 		out += window(f);
 	}
 }

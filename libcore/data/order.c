@@ -54,22 +54,38 @@ int order_init(struct order *o, enum sampling s, uint64_t seed, int64_t n_tokens
 	return 0;
 }
 
+/* The number of windows of the grid that begins with the first token. */
+static int64_t fit_on_grid(const struct order *o)
+{
+	return (o->n_tokens - 1) / o->context;
+}
+
+void order_on_grid(struct order *o)
+{
+	int64_t fit = fit_on_grid(o);
+	o->on_grid = true;
+	o->n_windows = o->sampling == SAMPLING_EVEN ? min64(o->n_windows, fit) : fit;
+}
+
 int64_t order_start(const struct order *o, int64_t g)
 {
 	int64_t last = o->n_tokens - o->context - 1; /* the largest first token */
 	if (o->sampling == SAMPLING_RANDOM) {
 		struct philox_key key = philox_key(o->seed, PHILOX_OFFSET, 0);
-		return below(
-			philox(key, (uint32_t)g, (uint32_t)(g >> 32), 0, 0), last + 1);
+		struct philox_block b =
+			philox(key, (uint32_t)g, (uint32_t)(g >> 32), 0, 0);
+		return o->on_grid ? below(b, fit_on_grid(o)) * o->context
+				  : below(b, last + 1);
 	}
 	if (o->sampling == SAMPLING_EVEN) {
 		int64_t gaps = o->n_windows - 1;
 		g = min64(g, gaps); /* padding of a micro-batch repeats the last window */
-		return gaps ? last / gaps * g + last % gaps * g / gaps : 0;
+		int64_t at = gaps ? last / gaps * g + last % gaps * g / gaps : 0;
+		return o->on_grid ? at / o->context * o->context : at;
 	}
 	int64_t epoch = g / o->n_windows;
 	struct philox_key key = philox_key(o->seed, PHILOX_ORDER, (uint64_t)epoch);
 	int64_t room = min64(o->context, last - (o->n_windows - 1) * o->context + 1);
-	int64_t phase = below(philox(key, 0, 0, 0, 1), room);
+	int64_t phase = o->on_grid ? 0 : below(philox(key, 0, 0, 0, 1), room);
 	return phase + order_permute(key, o->n_windows, g % o->n_windows) * o->context;
 }

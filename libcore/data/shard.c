@@ -6,11 +6,13 @@
 
 const char *const split_names[N_SPLITS] = {"train", "val"};
 const char *const document_paths[N_SPLITS] = {"/documents_train", "/documents_val"};
+const char *const counted_paths[N_SPLITS] = {"/counted_train", "/counted_val"};
 
 #define F(field) offsetof(struct shard_info, field)
 const struct h5_field shard_fields[] = {
 	{"format", H5_TEXT, F(format), false, "\"pt-shard\""},
-	{"version", H5_I64, F(version), false, "version of the format: 2"},
+	{"version", H5_I64, F(version), false,
+		"version of the format: 2, or 3 if some tokens do not count"},
 	{"created_by", H5_TEXT, F(created_by), false, "the program that wrote the file"},
 	{"index", H5_I64, F(index), false, "number of this file in its corpus, from 0"},
 	{"count", H5_I64, F(count), false, "number of files in the corpus"},
@@ -35,9 +37,20 @@ const struct h5_field shard_fields[] = {
 	{"val_fraction", H5_F64, F(val_fraction), false,
 		"the part asked for as validation"},
 	{"seed", H5_I64, F(seed), false, "seed of the choice of documents"},
+	{"window_tokens", H5_I64, F(window_tokens), true,
+		"the documents lie in windows of so many tokens"},
 	{0},
 };
 #undef F
+
+int shard_info_write(struct h5 *h, const struct shard_info *s, struct err *e)
+{
+	struct h5_field table[ARRAY_LEN(shard_fields)];
+	memcpy(table, shard_fields, sizeof(table));
+	if (!s->window_tokens)
+		table[ARRAY_LEN(table) - 2] = (struct h5_field){0};
+	return h5_fields_write(h, "/", table, s, e);
+}
 
 /* Some of all tokens, or all where there is one file. */
 static int check_tokens(
@@ -60,6 +73,13 @@ static int check_numbers(const struct shard_info *s, const char *name, struct er
 			"%s: %lld documents in %lld files of %lld bytes", name,
 			(long long)s->documents, (long long)s->source_files,
 			(long long)s->source_bytes);
+	for (int i = 0; i < N_SPLITS && s->window_tokens; i++)
+		if (s->window_tokens < 0 ||
+			(s->total[i] && (s->total[i] - 1) % s->window_tokens))
+			return err_set(e, EX_DATAERR,
+				"%s: %lld %s tokens are not windows of %lld and one more",
+				name, (long long)s->total[i], split_names[i],
+				(long long)s->window_tokens);
 	return check_tokens(s, SPLIT_TRAIN, name, e) ||
 			       check_tokens(s, SPLIT_VAL, name, e)
 		       ? -1

@@ -88,7 +88,8 @@ static void move_anchor(
 		.v = v->state[EDIT_OUTER_SQUARE],
 		.g = v->reduced,
 		.n = b->n,
-		.decay = (float)c.decay * factor};
+		.decay = (float)c.decay * factor,
+		.rate = 1};
 	optimizers[c.kind]->prepare(&c, (double)step, &how);
 	device_put(x->d, x->outer, &how, sizeof(how));
 	optimizers[c.kind]->update(x->d, &part, 1, x->outer);

@@ -3,6 +3,7 @@
 
 #include <string.h>
 
+#include "data/offsets.h"
 #include "engine/layout.h"
 
 /* The files of a data-parallel rank, of those of all workers. */
@@ -107,9 +108,26 @@ int dataset_open(
 		dataset_close(d);
 		return -1;
 	}
+	d->counted = comm_max_i64(world, d->corpus && corpus_counted(d->corpus));
+	int64_t window = d->corpus ? corpus_window(d->corpus) : 0;
+	d->window = comm_max_i64(world, window);
+	if (comm_min_i64(world, d->corpus ? window : d->window) != d->window)
+		d->window = 0;
 	if (!world->rank && !o->resolved.worker)
 		compare_vocabularies(d, o);
 	return 0;
+}
+
+int64_t dataset_targets(
+	const struct dataset *d, const int32_t *windows, int64_t n, int64_t context)
+{
+	int64_t counted = 0;
+	if (!d->counted)
+		return n * context;
+	for (int64_t i = 0; i < n; i++, windows += context + 1)
+		for (int64_t t = 1; t <= context; t++)
+			counted += !(windows[t] & TOKEN_CONTEXT);
+	return counted;
 }
 
 void dataset_close(struct dataset *d)
@@ -119,11 +137,21 @@ void dataset_close(struct dataset *d)
 	*d = (struct dataset){0};
 }
 
+int dataset_windows(struct order *out, const struct dataset *d, enum sampling s,
+	uint64_t seed, int64_t tokens, int64_t context, int64_t n_windows)
+{
+	if (order_init(out, s, seed, tokens, context, n_windows))
+		return -1;
+	if (d->window == context)
+		order_on_grid(out);
+	return 0;
+}
+
 int dataset_order(const struct dataset *d, const struct train_opts *o,
 	const struct model *m, struct order *out, struct err *e)
 {
 	int64_t tokens = d->tokens[SPLIT_TRAIN];
-	if (order_init(out, (enum sampling)o->sampling, (uint64_t)o->seed, tokens,
+	if (dataset_windows(out, d, (enum sampling)o->sampling, (uint64_t)o->seed, tokens,
 		    m->c.context, 0))
 		return err_set(e, EX_DATAERR,
 			"%lld training tokens, but one sample needs %lld (--context and one more)",

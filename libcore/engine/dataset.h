@@ -18,6 +18,8 @@ struct dataset {
 	struct tokenizer tokenizer;
 	int64_t tokens[N_SPLITS];
 	uint64_t hash;
+	int64_t window; /* the documents lie in windows of so many tokens; 0: in none */
+	bool counted; /* some tokens may have no weight as targets; the same on all ranks */
 	int readers;
 	const char *file; /* the first that this rank reads */
 };
@@ -25,7 +27,13 @@ struct dataset {
 /* Collective. Errors are agreed on. */
 int dataset_open(
 	struct dataset *d, const struct train_opts *o, struct comm *world, struct err *e);
+/* How many targets of n windows [n][context + 1] count. */
+int64_t dataset_targets(
+	const struct dataset *d, const int32_t *windows, int64_t n, int64_t context);
 void dataset_close(struct dataset *d);
+/* As order_init(), of `tokens`; on the grid of the data, if their windows are as long as the context. */
+int dataset_windows(struct order *out, const struct dataset *d, enum sampling s,
+	uint64_t seed, int64_t tokens, int64_t context, int64_t n_windows);
 /* The order of the training samples; an error if there are too few tokens for one. */
 int dataset_order(const struct dataset *d, const struct train_opts *o,
 	const struct model *m, struct order *out, struct err *e);

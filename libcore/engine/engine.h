@@ -15,6 +15,7 @@
 #ifndef ENGINE_H
 #define ENGINE_H
 
+#include "ckpt/ckpt.h"
 #include "comm/comm.h"
 #include "engine/dataset.h"
 #include "engine/layout.h"
@@ -102,6 +103,8 @@ struct trainer {
 		struct loader *loader;
 		struct order order; /* of training samples */
 		struct fetch *next; /* the next step's samples, being fetched */
+		int64_t targets;    /* of this step that count, of the worker */
+		double count; /* the same, or the mean of workers that average their gradients */
 	} data;
 	/* On the device: the inputs of a step's end and its results; and a copy of the results. */
 	struct step_terms *terms;
@@ -127,6 +130,7 @@ struct trainer {
 	} copy;
 	const struct peers *peers;	     /* NULL: none */
 	const struct saved_numbers *numbers; /* NULL: none */
+	ckpt_opener *open_model; /* of what a new run begins with; NULL: checkpoints */
 	struct start_times start;
 	/* The state that checkpoints keep. */
 	int64_t step, samples;

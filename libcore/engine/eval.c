@@ -4,8 +4,9 @@
 #include <math.h>
 #include <stdlib.h>
 
-/* Micro-batches [first, first + n), a contiguous range for each data-parallel rank. */
-static void eval_round(struct trainer *t, enum split split, const struct order *order,
+/* Micro-batches [first, first + n), a contiguous range for each data-parallel rank. Returns how many targets of
+ * this rank's windows count. */
+static int64_t eval_round(struct trainer *t, enum split split, const struct order *order,
 	int64_t first, int64_t n)
 {
 	int64_t b = t->o.micro_batch;
@@ -25,8 +26,14 @@ static void eval_round(struct trainer *t, enum split split, const struct order *
 		.windows = loader_end(t->data.loader, f),
 		.n_windows = order->n_windows - mine->first};
 	pipe_forward(&t->pipe, &in, ceil_div(n, ranks));
+	int64_t real = max64(0, min64(in.n_windows, in.n * b));
+	int64_t counted = step_counts_samples(t)
+				  ? dataset_targets(t->data.set, in.windows, real,
+					    t->model.c.context)
+				  : 0;
 	fetch_free(f);
 	free(runs);
+	return counted;
 }
 
 double eval_loss_until(
@@ -38,19 +45,25 @@ double eval_loss_until(
 		most = (int64_t)ROUND * t->layout.microbatches.ranks;
 	/* With --data-per-rank, ranks may have different amounts. */
 	int64_t tokens = comm_min_i64(t->world, t->data.set->tokens[split]);
-	if (order_init(&order, SAMPLING_EVEN, 0, tokens, context, t->o.eval_windows))
+	if (dataset_windows(&order, t->data.set, SAMPLING_EVEN, 0, tokens, context,
+		    t->o.eval_windows))
 		return (double)NAN;
-	int64_t n_micro = ceil_div(order.n_windows, t->o.micro_batch);
+	int64_t n_micro = ceil_div(order.n_windows, t->o.micro_batch), counted = 0;
 	pass_loss_begin(&t->pass);
 	for (int64_t first = 0; first < n_micro; first += most) {
 		if (first && stop && stop(with))
 			return (double)NAN;
-		eval_round(t, split, &order, first, min64(n_micro - first, most));
+		counted +=
+			eval_round(t, split, &order, first, min64(n_micro - first, most));
 	}
-	struct exact sum = pass_loss(&t->pass);
-	comm_sum_i64(t->world, (int64_t *)&sum, EXACT_WORDS);
-	double loss = exact_round(&sum) / (double)(order.n_windows * context);
-	return (double)(float)loss;
+	struct {
+		struct exact loss;
+		int64_t counted;
+	} sum = {pass_loss(&t->pass), counted};
+	comm_sum_i64(t->world, (int64_t *)&sum, EXACT_WORDS + 1);
+	if (!sum.counted)
+		return (double)NAN;
+	return (double)(float)(exact_round(&sum.loss) / (double)sum.counted);
 }
 
 double eval_loss(struct trainer *t, enum split split)

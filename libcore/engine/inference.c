@@ -99,6 +99,8 @@ static int read_rows(const struct ckpt *c, int group, const struct tensor *t, in
 	int64_t width = tensor_width(t), has = c->tensors[k].dims[0] - row;
 	has = max64(0, min64(n, has));
 	memset(out + has * width, 0, (size_t)((n - has) * width) * sizeof(*out));
+	if (t->frozen) /* files have its parameters only */
+		group = CKPT_MODEL;
 	return has ? ckpt_read_rows(c, group, k, row, has, out, e) : 0;
 }
 
@@ -123,6 +125,8 @@ int weights_load(struct store *s, const struct ckpt *c, struct comm *send, int f
 	int rc = 0;
 	for (int i = 0; i < s->c.n_tensors && !rc; i++) {
 		const struct tensor *t = &s->c.tensors[i];
+		if (t->frozen && to != STORE_PARAM)
+			continue;
 		int64_t width = tensor_width(t);
 		int64_t rows = BLOCKS * max64(1, BLOCK_FLOATS / width);
 		piece = xrealloc(piece, (size_t)(rows * width) * sizeof(float));

@@ -311,8 +311,7 @@ double layout_stage_work(const struct model *m, const struct stage *s)
 	return (double)(s->end - s->first) * model_block_work(m) + head;
 }
 
-/* The first layer of each stage. The head counts as work of the last stage, the embedding not. */
-static int *split_layers(const struct model *m, int n, bool even)
+int *layout_split(const struct model *m, int n, bool even)
 {
 	struct err e = {0};
 	int *first = xcalloc((size_t)n + 1, sizeof(*first));
@@ -348,7 +347,7 @@ static void assign_stages(struct rank_layout *l, const struct train_opts *o,
 	int ranks = mesh->degree[AXIS_PP], all = ranks * (int)o->pp_stages;
 	l->n_stages = (int)o->pp_stages;
 	l->stages = xcalloc((size_t)l->n_stages, sizeof(*l->stages));
-	int *first = split_layers(m, all, o->pp_split == SPLIT_EVEN);
+	int *first = layout_split(m, all, o->pp_split == SPLIT_EVEN);
 	for (int i = 0; i < l->n_stages; i++) {
 		int number = mesh->at[AXIS_PP] + i * ranks;
 		l->stages[i] = (struct stage){.first = first[number],

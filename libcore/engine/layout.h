@@ -46,6 +46,9 @@ struct rank_layout {
 void layout_assign(struct rank_layout *l, const struct train_opts *o,
 	const struct mesh *mesh, struct model *m);
 void layout_free(struct rank_layout *l);
+/* The first layer of each of n stages, and the number of layers: [n + 1], allocated. The head counts as work of the
+ * last stage, the embedding not; or they are equal as far as layers can be. */
+int *layout_split(const struct model *m, int n, bool even);
 /* Multiply-adds of one token in the forward of a stage. */
 double layout_stage_work(const struct model *m, const struct stage *s);
 /* The number of micro-batches of a data-parallel rank in a step, without those of

@@ -27,6 +27,9 @@ static const struct opt options[] = {
 		"stream: a sample is one sequence, whatever documents its tokens are from. documents: "
 		"attention does not cross from one document to another, and positions begin at 0 in "
 		"each document. The samples are the same windows of the tokens."},
+	{WORDS("empty-batch", "stop", T(empty_batch), OPT_RUN, EMPTY_BATCH_WORDS), .help =
+		"What to do about a step in whose batch no token counts, of data that say which ones do. "
+		"stop: the run ends. skip: nothing is computed and nothing updated, but the step counts."},
 	{OPT_INT, 's', "seed", "N", "1", T(seed), OPT_ARITH, .help =
 		"Seed of the initial parameters, the order of samples, and dropout."},
 	{OPT_INT, 0, "readers", "N", "0", T(readers), OPT_REPLAY, 0, 1e6, .help =
@@ -95,6 +98,10 @@ static const struct opt options[] = {
 	{OPT_ENUM, 0, "bias", NULL, "by-arch", M(bias), OPT_MODEL, .values = bias_names, .help =
 		"Biases in linear layers and LayerNorm. qkv: of queries, keys and values only, as "
 		"Qwen2 has them. by-arch: yes for gpt2, no for llama."},
+	{FLAG("qk-norm", "no", M(qk_norm), OPT_MODEL),
+		.elsewhere = "qk-layernorm use-qk-norm", .help =
+		"RMSNorm of each head of queries and keys, with a weight each that all heads share, "
+		"before rotary positions; as Qwen3 has it."},
 	{OPT_ENUM, 0, "tie", NULL, "by-arch", M(tie), OPT_MODEL, .values = by_arch_names, .help =
 		"Tie the output layer to the token embedding. by-arch: yes for gpt2, no for "
 		"llama."},
@@ -110,6 +117,9 @@ static const struct opt options[] = {
 	{OPT_DOUBLE, 0, "rope-theta", "X", "10000", M(rope_theta), OPT_MODEL, 1, 1e12,
 		.elsewhere = "rotary-base", .help =
 		"Base of the rotary position embedding (RoPE)."},
+	{OPT_INT, 0, "nope-every", "N", "0", M(nope_every), OPT_MODEL, 0, 100000,
+		.elsewhere = "no-rope-layer-interval every-n-layers-nope no-rope-freq", .help =
+		"Every Nth layer has no rotary positions, as in SmolLM3. 0: all layers have them."},
 	{OPT_ENUM, 0, "rope-scaling", NULL, "none", M(rope_scaling), OPT_MODEL,
 		.values = rope_scaling_names, .help =
 		"Scale RoPE for longer contexts: linearly, or as Llama 3.1 does."},
@@ -121,6 +131,17 @@ static const struct opt options[] = {
 		"llama3: wavelengths below rope-original/X are not scaled."},
 	{OPT_INT, 0, "rope-original", "N", "8192", M(rope_original), OPT_MODEL, 1, MANY, .help =
 		"llama3: the context length before scaling."},
+	{OPT_INT, 0, "sliding-window", "W", "0", M(window), OPT_MODEL, 0, 1 << 22,
+		.elsewhere = "window-size", .help =
+		"Sliding window: a token attends to the last W tokens, itself included, as in "
+		"Mistral. 0: to all."},
+	{OPT_INT, 0, "sliding-window-from", "L", "0", M(window_from), OPT_MODEL, 0, 100000,
+		.elsewhere = "max-window-layers", .needs = "--sliding-window", .help =
+		"The first layer with the window, as in Qwen2; layers before it attend to all tokens."},
+	{OPT_INT, 0, "sliding-window-skip", "N", "0", M(window_skip), OPT_MODEL, 0, 100000,
+		.elsewhere = "window-attn-skip-freq sliding-window-pattern",
+		.needs = "--sliding-window", .help =
+		"Every Nth layer attends to all tokens, as in Gemma. 0: none."},
 
 	{OPT_GROUP, .name = "Optimizer"},
 	{OPT_ENUM, 0, "optimizer", NULL, "adamw", T(optimizer), OPT_ARITH,
@@ -152,6 +173,14 @@ static const struct opt options[] = {
 		"Multiply the learning rate by batch / --lr-scale-batch, or by its square root."},
 	{OPT_INT, 0, "lr-scale-batch", "N", "0", T(lr_scale_batch), OPT_ARITH, 0, MANY, .help =
 		"The batch size that --lr was chosen for."},
+	{OPT_LIST, 0, "freeze", "REGEX", NULL, T(freeze), OPT_ARITH, .help =
+		"Do not train the tensors whose names contain a match of this regular expression (PCRE2); "
+		"pt-ckpt show prints their names. May be repeated. They have no gradient, no state of the "
+		"optimizer, and no part in the gradient norm, and nothing is computed for layers below "
+		"the lowest tensor that is trained, but their forward pass. An empty one: none."},
+	{OPT_LIST, 0, "lr-scale-of", "REGEX=X", NULL, T(lr_scale_of), OPT_ARITH, .help =
+		"Multiply the learning rate of such tensors by X, as PyTorch does with groups of "
+		"parameters. May be repeated; of several that match, the last one counts. An empty one: none."},
 	{OPT_DOUBLE, 0, "beta1", "X", "0.9", T(beta1), OPT_ARITH, 0, 0.999999, .help =
 		"adamw, muon: AdamW's decay rate of the first moment."},
 	{OPT_DOUBLE, 0, "beta2", "X", "0.99", T(beta2), OPT_ARITH, 0, 0.9999999, .help =
@@ -176,6 +205,12 @@ static const struct opt options[] = {
 	{OPT_DOUBLE, 0, "clip", "X", "1", T(clip), OPT_ARITH, 0, 1e30,
 		.elsewhere = "clip-grad grad-clip max-norm gradient-clipping", .help =
 		"Clip gradients to this global norm. 0: no clipping."},
+	{OPT_DOUBLE, 0, "label-smoothing", "X", "0", T(label_smoothing), OPT_ARITH, 0, 0.999, .help =
+		"Train towards 1 - X of the target and X of all tokens alike, as label_smoothing of "
+		"PyTorch (Szegedy et al. 2016). The loss of training has it, that of evaluations not."},
+	{OPT_DOUBLE, 0, "z-loss", "X", "0", T(z_loss), OPT_ARITH, 0, 1e6, .help =
+		"Add X times the squared logarithm of the softmax's denominator to the loss of each token "
+		"(PaLM, OLMo; there 1e-4 or 1e-5). The loss of training has it, that of evaluations not."},
 
 	{OPT_GROUP, .name = "Precision"},
 	{OPT_ENUM, 0, "dtype", NULL, "fp32", T(dtype), OPT_ARITH, .values = precision_names, .help =
@@ -547,10 +582,11 @@ static const struct opt options[] = {
 		"checkpoint's, or with other data. Other --steps are refused if the learning rate so far depended on "
 		"them. Without this option, a layout may change the virtual degrees and the "
 		"micro-batch size, and a warning says so."},
-	{OPT_STR, 0, "init-from", "CHECKPOINT", NULL, T(init_from), OPT_REPLAY,
-		.files = ".h5", .help =
-		"Start a new run with the weights of a checkpoint, and with its model options "
-		"unless others are given."},
+	{OPT_STR, 0, "init-from", "MODEL", NULL, T(init_from), OPT_REPLAY,
+		.files = "", .help =
+		"Start a new run with the weights of a checkpoint, or of a model that pt-ckpt convert "
+		"reads, such as a directory of Hugging Face, and with its model options. Others are "
+		"refused, but for the context and rotary positions."},
 	{WORDS("ckpt-load", "each", T(load), 0, LOAD_WORDS), .was = "load", .help =
 		"Who reads a checkpoint: each rank, or rank 0, which broadcasts it to hosts that "
 		"share no file system. Local SGD: rank 0 of each worker."},

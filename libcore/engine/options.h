@@ -28,6 +28,9 @@ enum fsdp_kind { FSDP_PARAMETER, FSDP_FLAT };
 enum cp_comm { CP_RING, CP_GATHER };
 #define CP_COMM_WORDS "ring", "gather"
 enum cp_accumulate { CP_FP32, CP_BF16 };
+/* What becomes of a step without a target that counts. */
+#define EMPTY_BATCH_WORDS "stop", "skip"
+enum empty_batch { EMPTY_STOP, EMPTY_SKIP };
 #define CP_ACCUMULATE_WORDS "fp32", "bf16"
 enum residual_dtype { RESIDUAL_FP32, RESIDUAL_BF16 };
 #define RESIDUAL_DTYPE_WORDS "fp32", "bf16"
@@ -76,8 +79,9 @@ struct train_opts {
 	/* data */
 	struct strs data;
 	struct opt_given given;
-	int sampling; /* SAMPLING_EPOCH or SAMPLING_RANDOM */
-	int packing;  /* enum packing */
+	int sampling;	 /* SAMPLING_EPOCH or SAMPLING_RANDOM */
+	int packing;	 /* enum packing */
+	int empty_batch; /* enum empty_batch */
 	int64_t seed, readers, spool_limit;
 	bool data_per_rank;
 	/* batch */
@@ -87,9 +91,11 @@ struct train_opts {
 	/* optimizer */
 	int optimizer; /* enum optimizer_kind */
 	double lr, min_lr, beta1, beta2, eps, weight_decay, clip;
-	double momentum;	  /* -1: the optimizer's default */
-	int nesterov, muon_scale; /* enum nesterov, muon_scale */
+	double label_smoothing, z_loss; /* see struct xent_terms */
+	double momentum;		/* -1: the optimizer's default */
+	int nesterov, muon_scale;	/* enum nesterov, muon_scale */
 	int lr_schedule, wsd_shape, lr_scale;
+	struct strs freeze, lr_scale_of; /* REGEX; REGEX=X */
 	int64_t warmup, decay_steps, wsd_decay, lr_scale_batch;
 	/* precision */
 	int dtype; /* enum precision */
@@ -148,6 +154,12 @@ void options_arithmetic(const struct train_opts *o, const struct model *m,
 	const char *device, uint64_t data_hash, struct str *out);
 /* Sets a model_config from a saved config. */
 int options_model(struct model_config *m, const char *config, struct err *e);
+
+/* ---- groups.c ----------------------------------------------------------------------- */
+
+/* model_init() of the model of a run, with what --freeze and --lr-scale-of say of its tensors. */
+int options_model_init(
+	const struct train_opts *o, struct model *m, int64_t vocab, struct err *e);
 
 /* ---- options_check.c ---------------------------------------------------------------- */
 

@@ -290,8 +290,10 @@ static int unit_used_from(const struct pipe *x, int64_t i)
 		const struct action *a = &s->rank[rank][i];
 		if (a->kind == ACTION_BACKWARD_W && x->pass->recompute == RECOMPUTE_NONE)
 			continue;
-		return stage_first_unit(
-			&stage_of(x, a->stage)->st, a->kind != ACTION_FORWARD);
+		int unit = stage_first_unit(
+			x->pass, &stage_of(x, a->stage)->st, a->kind != ACTION_FORWARD);
+		if (unit >= 0)
+			return unit;
 	}
 	return -1;
 }

@@ -236,8 +236,10 @@ static int check_vocabulary(
 	if (!c->tokenizer.kind || tokenizer_same(&c->tokenizer, &data->tokenizer))
 		return 0;
 	return err_set(e, EX_DATAERR,
-		"%s: its vocabulary is not that of the data: prepare them with the same",
-		c->path);
+		"%s: its vocabulary is not that of the data (%s of %lld tokens, and %s of %lld): prepare "
+		"them with the same",
+		c->path, c->tokenizer.kind->name, (long long)c->tokenizer.vocab.n,
+		data->tokenizer.kind->name, (long long)data->tokenizer.vocab.n);
 }
 
 /* The state of one optimizer means nothing to another. */
@@ -251,6 +253,32 @@ static int check_optimizer(const struct trainer *t, const struct train_opts *sav
 		"or begin a new run from its parameters, with --init-from",
 		path, optimizer_names[saved->optimizer], optimizer_names[t->o.optimizer],
 		optimizer_names[saved->optimizer]);
+}
+
+static bool same_texts(const struct strs *a, const struct strs *b)
+{
+	bool same = a->n == b->n;
+	for (int64_t i = 0; i < a->n && same; i++)
+		same = !strcmp(a->v[i], b->v[i]);
+	return same;
+}
+
+/* Of frozen tensors, a checkpoint has no state: zeros. */
+static int check_frozen(const struct trainer *t, const struct train_opts *saved,
+	const char *path, struct err *e)
+{
+	if (same_texts(&saved->freeze, &t->o.freeze))
+		return 0;
+	if (t->o.edit.workers)
+		return err_set(e, EX_USAGE,
+			"%s: local SGD needs the --freeze with which it began, since a checkpoint has no "
+			"state of frozen tensors",
+			path);
+	if (t->world->rank == 0)
+		warn("%s: was trained with another --freeze: the optimizer state of tensors that were "
+		     "frozen begins at zero",
+			path);
+	return 0;
 }
 
 /* Would the steps of the checkpoint have had the same learning rates with the options of now? */
@@ -303,6 +331,7 @@ static int check_options(struct trainer *t, const struct ckpt *c, struct err *e)
 	if (state_options(c, &saved, e))
 		return -1;
 	int rc = check_optimizer(t, &saved, c->path, e) ||
+		 check_frozen(t, &saved, c->path, e) ||
 		 list_changes(t, &saved, c->info.step, e);
 	opts_free(&train_program, &saved);
 	if (rc)
@@ -393,7 +422,8 @@ static int open_source(struct trainer *t, const char *path, bool weights_only,
 	struct source *s, struct err *e)
 {
 	struct selection *what = &s->what;
-	if (ckpt_open(&s->c, path, e) || check_vocabulary(s->c, t->data.set, e) ||
+	ckpt_opener *open = weights_only && t->open_model ? t->open_model : ckpt_open;
+	if (open(&s->c, path, e) || check_vocabulary(s->c, t->data.set, e) ||
 		weights_check(s->c, &t->model, e))
 		return -1;
 	if (weights_only)

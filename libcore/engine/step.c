@@ -52,9 +52,43 @@ struct work {
 	enum outcome outcome; /* all ranks agree on it; and if it averages, all workers */
 };
 
+bool step_counts_samples(const struct trainer *t)
+{
+	const int *at = t->mesh.at;
+	return !at[AXIS_TP] && !at[AXIS_CP] && !at[AXIS_PP];
+}
+
+/* Collective: the targets of the batch that count. Nothing is sent if all do. */
+static int64_t count_targets(struct trainer *t, const struct pipe_input *in)
+{
+	const struct dataset *d = t->data.set;
+	int64_t context = t->model.c.context;
+	if (!d->counted)
+		return layout_worker_batch(&t->o) * context;
+	int64_t n = step_counts_samples(t)
+			    ? dataset_targets(d, in->windows, in->n_windows, context)
+			    : 0;
+	comm_sum_i64(t->world, &n, 1);
+	return n;
+}
+
+/* Collective. Workers that average their gradients divide by the mean of their numbers of targets, and then by
+ * their own number: a target of any worker has the same weight. */
+static void count_step(struct work *w)
+{
+	struct trainer *t = w->t;
+	bool all_workers = w->averages && t->data.set->counted;
+	int64_t n = t->data.targets = count_targets(t, &w->input);
+	if (all_workers)
+		t->peers->sum(t->peers->with, &n, 1);
+	w->r->counted = n;
+	t->data.count = (double)n / (all_workers ? t->peers->n : 1);
+}
+
+/* By which sums of losses and gradients are divided. */
 static double step_tokens(const struct trainer *t)
 {
-	return (double)(layout_worker_batch(&t->o) * t->model.c.context);
+	return t->data.count;
 }
 
 static void put_pass_step(struct trainer *t)
@@ -365,11 +399,17 @@ static bool needs_coarser(const struct work *w)
 
 /* ---- a whole step ------------------------------------------------------------------ */
 
-float step_global_loss(struct trainer *t)
+void step_global_loss(struct trainer *t, struct step_result *r)
 {
-	struct exact sum = pass_loss(&t->pass); /* the worker's */
-	t->peers->sum(t->peers->with, (int64_t *)&sum, EXACT_WORDS);
-	return (float)(exact_round(&sum) / (step_tokens(t) * t->peers->n));
+	struct {
+		struct exact loss;
+		int64_t counted;
+	} sum = {{{0}}, t->data.targets};
+	if (!r->empty)
+		sum.loss = pass_loss(&t->pass); /* the worker's */
+	t->peers->sum(t->peers->with, (int64_t *)&sum, EXACT_WORDS + 1);
+	r->counted = sum.counted;
+	r->global_loss = (float)(exact_round(&sum.loss) / (double)sum.counted);
 }
 
 static enum outcome outcome_of(const struct step_result *r)
@@ -389,7 +429,7 @@ static void agree_with_workers(struct work *w)
 		w->r->grad_norm = INFINITY;
 	else if (w->outcome == STEP_NOT_FINITE)
 		w->r->grad_norm = NAN;
-	w->r->global_loss = step_global_loss(w->t);
+	step_global_loss(w->t, w->r);
 }
 
 /* Waits for the step's result. */
@@ -419,6 +459,28 @@ static void collect_result(struct work *w)
 	r->bad = !r->skipped && w->outcome != STEP_GOOD;
 }
 
+/* No target of the batch counts: as --empty-batch says. Nothing has been sent, but the votes are due. */
+static void leave_out(struct work *w)
+{
+	struct trainer *t = w->t;
+	struct step_result *r = w->r;
+	r->empty = true;
+	r->loss = r->global_loss = r->grad_norm = NAN;
+	cast(w->votes, r->vote);
+	comm_sum_i64(t->world, r->vote, STEP_VOTES);
+	if (t->o.empty_batch == EMPTY_STOP) {
+		r->bad = true;
+		str_printf(&r->why,
+			"step %lld: no token of the batch counts in the loss "
+			"(--empty-batch skip leaves such steps out)",
+			(long long)t->step + 1);
+		return;
+	}
+	t->step++;
+	t->samples += t->o.batch;
+	t->skipped++;
+}
+
 void step_run_on(struct trainer *t, const int32_t *windows,
 	const struct step_votes *votes, struct step_result *r)
 {
@@ -429,6 +491,11 @@ void step_run_on(struct trainer *t, const int32_t *windows,
 		.votes = votes,
 		.r = r,
 		.averages = t->peers && t->step < t->o.edit.warmup};
+	count_step(&w);
+	if (!r->counted) {
+		leave_out(&w);
+		return;
+	}
 	r->grid = first_grid(t, w.averages);
 	compute(&w);
 	collect_result(&w);
@@ -454,6 +521,7 @@ void step_autotune(struct trainer *t)
 {
 	struct fetch *f = fetch_step(t, t->samples);
 	const struct pipe_input in = step_input(t, loader_end(t->data.loader, f));
+	t->data.count = (double)max64(1, count_targets(t, &in));
 	put_pass_step(t);
 	step_gradients(t, &in);
 	optim_autotune(t->optim);

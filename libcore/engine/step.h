@@ -19,10 +19,12 @@ struct step_result {
 	double forward, backward, data; /* seconds */
 	double bubble; /* the fraction of time that the pipeline's ranks idled */
 	int64_t vote[STEP_VOTES]; /* the sums over the ranks */
-	int grid;	/* the exponent of the grid of gradients, see kernels/grid.h */
-	bool coarser;	/* than that of the first attempt */
-	bool skipped;	/* fp16: gradients overflowed, so nothing was updated */
-	bool bad;	/* loss or norm is not finite: nothing was updated */
+	int grid;	 /* the exponent of the grid of gradients, see kernels/grid.h */
+	bool coarser;	 /* than that of the first attempt */
+	int64_t counted; /* targets, as global_loss */
+	bool skipped;	 /* fp16: gradients overflowed, so nothing was updated */
+	bool empty; /* no target counts: nothing was computed, and the losses are NaN */
+	bool bad;   /* loss or norm is not finite: nothing was updated */
 	struct str why; /* then: the first number that is not finite */
 };
 
@@ -46,13 +48,15 @@ void step_autotune(struct trainer *t);
 void step_skip(struct trainer *t, int64_t steps);
 
 /* Collective over all workers. After a step: the loss of the whole batch, with the bits that data
- * parallelism has. */
-float step_global_loss(struct trainer *t);
+ * parallelism has, and its targets. */
+void step_global_loss(struct trainer *t, struct step_result *r);
 /* Frees the samples that are fetched for the next step. */
 void step_drop_next(struct trainer *t);
 
 /* Parts of a step, for the plan and for nonfinite.c. */
 
+/* Is this the first of the ranks with the same samples? */
+bool step_counts_samples(const struct trainer *t);
 /* The micro-batches of a step that are this rank's. */
 struct pipe_input step_input(const struct trainer *t, const int32_t *windows);
 /* Collective over the mesh. All forwards and backwards, and the sums of the gradients. */
@@ -71,7 +75,8 @@ void step_times(struct trainer *t, struct step_result *r);
 void nonfinite_explain(
 	struct trainer *t, const struct pipe_input *in, struct step_result *r);
 
-/* eval.c. Collective. Mean loss over the fixed windows of a split; NaN when the split is too short. */
+/* eval.c. Collective. Mean loss over the targets that count in the fixed windows of a split; NaN when none does, or
+ * the split is too short. */
 double eval_loss(struct trainer *t, enum split split);
 /* Between rounds of micro-batches every rank asks stop(with), which is collective: if it says so, the evaluation ends,
  * and its loss is NaN. */

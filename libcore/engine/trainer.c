@@ -73,6 +73,7 @@ static void open_pass(struct trainer *t)
 		.gather_kv = o->cp_comm == CP_GATHER,
 		.plain_kernels = o->kernels == KERNELS_REF,
 		.cp_rounds = o->cp_accumulate == CP_BF16,
+		.loss_terms = {(float)o->label_smoothing, (float)o->z_loss},
 		.documents = o->packing == PACKING_DOCUMENTS};
 	pass_init(&t->pass, &t->model, &t->d, t->store, &p, &t->memory.run);
 }
@@ -153,7 +154,7 @@ int trainer_prepare(struct trainer *t, const struct train_opts *o, struct comm *
 		.loss_scale = o->dtype == PRECISION_FP16 ? (float)o->loss_scale : 1,
 		.graph = {.state = o->graph ? GRAPH_WANTED : GRAPH_NONE}};
 	if (!layout_resolve(&t->o, world->size, e) && !backend_open(&t->o, &t->d, e) &&
-		!model_init(&t->model, &t->o.model, data->tokenizer.vocab.n, e) &&
+		!options_model_init(&t->o, &t->model, data->tokenizer.vocab.n, e) &&
 		!layout_check(&t->o, &t->model, e))
 		dataset_order(data, &t->o, &t->model, &t->data.order, e);
 	if (!comm_agree(world, e))
@@ -214,8 +215,7 @@ int trainer_build(struct trainer *t, const struct trainer_sizes *sizes, struct e
 	struct loader_config c = {.comm = t->world,
 		.corpus = t->data.set->corpus,
 		.readers = t->data.set->readers,
-		.context = t->model.c.context,
-		.documents = o->packing == PACKING_DOCUMENTS};
+		.context = t->model.c.context};
 	t->data.loader = loader_open(&c);
 	return 0;
 }

@@ -57,6 +57,8 @@ static void describe_step(const struct run *r, struct str *out)
 		precision_names[t->o.dtype],
 		text_count(flops, model_flops_per_token(&t->model, false)),
 		text_count(causal, model_flops_per_token(&t->model, true)));
+	if (model_attended(&t->model) < (double)t->model.c.context)
+		str_printf(out, "; by windows, T is %.6g", model_attended(&t->model));
 	if (r->report.peak_flops > 0)
 		str_printf(out, ", mfu of %s FLOP/s per rank",
 			text_count(peak, r->report.peak_flops));

@@ -9,6 +9,7 @@
 #ifndef JOB_H
 #define JOB_H
 
+#include "ckpt/ckpt.h"
 #include "comm/mesh.h"
 #include "engine/options.h"
 
@@ -19,10 +20,11 @@ struct job_base {
 	int lock;	 /* rank 0's descriptor + 1 of the locked journal; 0: none */
 	int64_t workers; /* of the checkpoint */
 	struct str options;
+	ckpt_opener *open_model; /* of --init-from, the caller's */
 };
 
 /* Collective. Finds the checkpoint of --resume, with all its options, or of --init-from, with those
- * of the model. */
+ * of the model. b->open_model is set, and opens models of other programs too. */
 int job_find_base(const struct train_opts *o, struct comm *world, struct job_base *b,
 	struct err *e);
 /* Collective. Trains, evaluates or plans, and returns the exit code. `began`: when the program

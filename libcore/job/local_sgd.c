@@ -343,7 +343,7 @@ static void note_step(struct run *r, const struct step_result *s)
 		r->now.stop = false;
 		r->now.save = in_warmup(t) && x->save;
 	}
-	x->loss_sum += (double)s->loss;
+	x->loss_sum += s->empty ? r->t.loss : (double)s->loss;
 	if (in_warmup(t)) {
 		x->synced = t->step;
 		x->loss_sum = 0;
@@ -389,7 +389,7 @@ static bool add_up_loss(struct run *r, struct step_result *s)
 		return true;
 	if (!meet(r, false))
 		return false;
-	s->global_loss = step_global_loss(&r->t);
+	step_global_loss(&r->t, s);
 	return true;
 }
 

@@ -76,6 +76,7 @@ void local_sgd_build(struct run *r)
 	c.seed = (uint64_t)t->o.seed;
 	if (!r->local.sync)
 		return;
+	t->data.set->counted = comm_max_i64(r->local.sync, t->data.set->counted);
 	r->local.edit = edit_open(&c, r->world, r->local.sync, t->store, &t->d);
 	r->local.peers = (struct peers){.with = &r->local,
 		.n = r->local.sync->size,

@@ -264,6 +264,8 @@ static int after_step(struct run *r, const struct step_result *s)
 			"gradients overflow with a loss scale of %g: nothing is updated, "
 			"the scale halves",
 			(double)s->loss_scale);
+	if (s->empty)
+		report_event(r, "no token of the batch counts: nothing is updated");
 	if (due.eval || due.save || due.sample || due.replicas || due.last || r->now.stop)
 		local_sgd_complete(r);
 	if (r->now.stop) /* first of all: the sender of a signal may not wait for an evaluation */

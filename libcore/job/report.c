@@ -150,6 +150,8 @@ bool report_has(const struct run *r, int column)
 	bool anchor = o->edit.config.outer != EDIT_OUTER_NONE ||
 		      o->edit.config.reducer != EDIT_MEAN;
 	switch (column) {
+	case COL_COUNTED:
+		return r->t.data.set->counted;
 	case COL_LOSS_SCALE:
 		return o->dtype == PRECISION_FP16;
 	case COL_TRAIN_LOSS:
@@ -233,8 +235,10 @@ void report_fill_row(struct run *r, const struct step_result *s, struct row *row
 {
 	struct run_report *p = &r->report;
 	double n = (double)p->since.steps, dt = p->since.seconds / n;
-	row_set(row, COL_LOSS, (double)s->global_loss);
-	if (!s->skipped)
+	set(r, row, COL_COUNTED, (double)s->counted);
+	if (!isnan(s->global_loss))
+		row_set(row, COL_LOSS, (double)s->global_loss);
+	if (!s->skipped && !s->empty)
 		row_set(row, COL_GRAD_NORM, (double)s->grad_norm);
 	set(r, row, COL_LOSS_SCALE, (double)s->loss_scale);
 	row_set(row, COL_LR, (double)s->lr);

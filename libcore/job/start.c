@@ -160,12 +160,14 @@ static bool gives_model(const struct train_opts *o)
 
 /* The options in a checkpoint: all of them, or those of the model. Before a model is made of them, they are
  * compared with the tensors that are there, unless the user gives others. */
-static int read_config(const struct train_opts *o, const char *path, bool all,
-	struct str *out, int64_t *workers, struct err *e)
+static int read_config(
+	const struct train_opts *o, const char *path, struct job_base *b, struct err *e)
 {
-	struct ckpt *c;
+	struct ckpt *c = NULL;
 	struct train_opts saved;
-	if (ckpt_open(&c, path, e))
+	const bool all = path != o->init_from;
+	ckpt_opener *open = all ? ckpt_open : b->open_model;
+	if (open(&c, path, e))
 		return -1;
 	int rc = state_options(c, &saved, e);
 	bool read = !rc;
@@ -175,12 +177,13 @@ static int read_config(const struct train_opts *o, const char *path, bool all,
 	if (!rc && !gives_model(o))
 		rc = state_shapes(c, &saved.model, true, e);
 	if (!rc && all)
-		str_add(out, c->config.s, c->config.len);
+		str_add(&b->options, c->config.s, c->config.len);
 	else if (!rc)
-		opts_print(&train_program, &saved, OPT_MODEL, 0, out);
+		opts_print(&train_program, &saved, OPT_MODEL, 0, &b->options);
 	if (read)
 		opts_free(&train_program, &saved);
-	*workers = c->info.workers;
+	if (all)
+		b->workers = c->info.workers;
 	ckpt_close(c);
 	return rc;
 }
@@ -193,7 +196,6 @@ static int is_usable(void *with, const struct ckpt *c, struct err *e)
 static int find_base(
 	const struct train_opts *o, struct str *path, struct job_base *b, struct err *e)
 {
-	int64_t of_init;
 	bool search = o->resume && !strcmp(o->resume, "auto");
 	if (search) {
 		struct str dir = {0};
@@ -208,17 +210,15 @@ static int find_base(
 	if (e->code)
 		return -1;
 	if (path->len)
-		return read_config(o, path->s, true, &b->options, &b->workers, e);
-	return o->init_from
-		       ? read_config(o, o->init_from, false, &b->options, &of_init, e)
-		       : 0;
+		return read_config(o, path->s, b, e);
+	return o->init_from ? read_config(o, o->init_from, b, e) : 0;
 }
 
 int job_find_base(
 	const struct train_opts *o, struct comm *world, struct job_base *b, struct err *e)
 {
 	struct str path = {0};
-	*b = (struct job_base){0};
+	*b = (struct job_base){.open_model = b->open_model};
 	if (o->resume && !strcmp(o->resume, "auto") && !o->out)
 		err_set(e, EX_USAGE, "resume auto needs --out");
 	if (comm_agree(world, e))
@@ -298,6 +298,7 @@ static int build(
 		return -1;
 	t->start = *s;
 	t->numbers = &local_sgd_numbers;
+	t->open_model = r->base->open_model;
 	if (trainer_connect(t, r->all, r->local.sync, e)) {
 		r->error_agreed = true;
 		return -1;
@@ -488,7 +489,7 @@ static int dry_run(const struct train_opts *given, struct comm *world, struct er
 	for (int a = 0; a < N_AXES; a++)
 		read.axis[a] = a == AXIS_DP ? -1 : 1;
 	rc = rc || (o.data.n && dataset_open(&data, &read, world, e)) ||
-	     model_init(&m, &o.model, data.tokenizer.vocab.n, e) ||
+	     options_model_init(&o, &m, data.tokenizer.vocab.n, e) ||
 	     layout_check(&o, &m, e) || faults_open(&faults, &o, ranks, e) ||
 	     plan_device(&o, e) || check_cluster(&o, e) ||
 	     (o.data.n && dataset_order(&data, &o, &m, &order, e));

@@ -7,17 +7,17 @@
 
 #include <math.h>
 
-/* Column-parallel tensors; gradients of queries, keys, values and the heads' output, and a buffer of
- * the attention kernels. Activations: block.h. */
+/* Column-parallel tensors; gradients of queries, keys, values and the heads' output, a buffer of the
+ * attention kernels, and gradients of the norms of queries and keys. Activations: block.h. */
 enum { Q, K, V };
-enum { DQ, DK, DV, DOUT, DELTA };
+enum { DQ, DK, DV, DOUT, DELTA, DQN, DKN };
 
 static void tensors(struct model *m, int64_t layer, struct sublayer_tensors *t)
 {
 	int64_t dim = m->c.dim, q = model_q_width(m);
 	int64_t heads = m->c.kv_heads, kv = heads * m->head_dim;
 	bool bias = m->bias, qkv = m->qkv_bias,
-	     norm_bias = bias && m->arch->norm == NORM_LAYER;
+	     norm_bias = bias && m->arch->norm == NORM_LAYER, norms = m->c.qk_norm;
 	/* clang-format off */
 	const struct tensor_row rows[] = {
 		{"attention_norm.weight", dim, 0,   TP_SPLIT_NONE, ROW_NORM,     true,      &t->norm},
@@ -28,6 +28,8 @@ static void tensors(struct model *m, int64_t layer, struct sublayer_tensors *t)
 		{"attention.wk.bias",     kv,  0,   TP_SPLIT_ROWS, ROW_BIAS,     qkv,       &t->in_bias[K], TILE_NONE, heads},
 		{"attention.wv.weight",   kv,  dim, TP_SPLIT_ROWS, ROW_WEIGHT,   true,      &t->in[V], TILE_ATTENTION_IN, heads},
 		{"attention.wv.bias",     kv,  0,   TP_SPLIT_ROWS, ROW_BIAS,     qkv,       &t->in_bias[V], TILE_NONE, heads},
+		{"attention.q_norm.weight", m->head_dim, 0, TP_SPLIT_NONE, ROW_NORM, norms,     &t->in_norm[Q]},
+		{"attention.k_norm.weight", m->head_dim, 0, TP_SPLIT_NONE, ROW_NORM, norms,     &t->in_norm[K]},
 		{"attention.wo.weight",   dim, q,   TP_SPLIT_COLS, ROW_RESIDUAL, true,      &t->out, TILE_ATTENTION_OUT},
 		{"attention.wo.bias",     dim, 0,   TP_SPLIT_NONE, ROW_BIAS,     bias,      &t->bias},
 	};
@@ -45,12 +47,31 @@ static void sizes(const struct pass *p, struct mat_size *acts, struct mat_size *
 	grads[DK] = grads[DV] = (struct mat_size){kv_width(p), sum_type(p)};
 	grads[DOUT] = (struct mat_size){q_width(p), act_type(p), .scratch = true};
 	grads[DELTA] = (struct mat_size){slice_heads(p), DT_F32, .scratch = true};
+	if (!p->m->c.qk_norm)
+		return;
+	acts[ATT_QN] = acts[ATT_Q];
+	acts[ATT_KN] = acts[ATT_K];
+	grads[DQN] = grads[DQ];
+	grads[DKN] = grads[DK];
+	grads[DQ].type = grads[DK].type = act_type(p);
+}
+
+/* The gradients of the queries and keys of attention: of the norms, if there are any. */
+static struct mat grad_q(const struct sublayer_grads *g)
+{
+	return g->m[DQN].rows ? g->m[DQN] : g->m[DQ];
+}
+
+static struct mat grad_k(const struct sublayer_grads *g)
+{
+	return g->m[DKN].rows ? g->m[DKN] : g->m[DK];
 }
 
 static struct attn shape_of(const struct pass *p, struct at at, int k_chunk)
 {
 	int64_t len;
 	struct attn a = {
+		.window = model_window(p->m, at.layer),
 		.batch = p->c.batch,
 		.heads = slice_heads(p),
 		.kv_heads = slice_kv_heads(p),
@@ -72,8 +93,8 @@ static void begin_exchange(struct pass *p, struct ring *ring, struct sublayer_ac
 	const struct sublayer_grads *g)
 {
 	const struct mat none = no_mat();
-	const struct ring_kv kv = {.local = {a->m[ATT_K], a->m[ATT_V],
-					   g ? g->m[DK] : none, g ? g->m[DV] : none},
+	const struct ring_kv kv = {.local = {att_k(a), a->m[ATT_V], g ? grad_k(g) : none,
+					   g ? g->m[DV] : none},
 		.slices = p->tp.local,
 		.rows = p->rows,
 		.wire = act_type(p)};
@@ -89,14 +110,55 @@ static void round_between(struct pass *p, const struct ring *r, struct mat sum)
 }
 
 /* Rotary positions, in place; sign -1: their backward. */
-static void rotate(struct pass *p, struct mat x, int c, float sign)
+static void rotate(struct pass *p, struct mat x, struct at at, float sign)
 {
 	struct mat rope = mat(p->rope, p->m->c.context, p->m->head_dim);
-	if (!p->rope || !x.p)
+	if (!model_rotates(p->m, at.layer) || !x.p)
 		return;
-	p->d->k->rope(p->d, x, p->m->head_dim, rope, doc_pos_of(p, c), sign);
+	p->d->k->rope(p->d, x, p->m->head_dim, rope, doc_pos_of(p, at.chunk), sign);
 	if (sign > 0)
 		linear_round(p, x);
+}
+
+/* The queries or keys of attention from those of the matmul, unless these were kept. */
+static void position(
+	struct pass *p, const struct sub *x, struct at at, int i, struct mat from)
+{
+	struct mat to = from;
+	if (x->t->in_norm[i] && from.p) {
+		to = part_of(p, x->a->m[i == Q ? ATT_QN : ATT_KN], at);
+		p->d->k->head_norm_fwd(p->d, to, from, param(p, x->t->in_norm[i], 0),
+			(float)p->m->c.norm_eps);
+	}
+	rotate(p, to, at, 1);
+	show(p, i == Q ? "attention.wq" : "attention.wk", OF_SLICE, at, to);
+}
+
+/* From their gradients to those of the results of the matmul; `dy` may be columns of another matrix. */
+static void position_backward(
+	struct pass *p, const struct sub *x, struct at at, int i, struct mat dy)
+{
+	const struct tensor *norm = x->t->in_norm[i];
+	struct mat dn = norm ? part_of(p, x->g->m[i == Q ? DQN : DKN], at) : dy;
+	rotate(p, dn, at, -1);
+	if (norm)
+		p->d->k->head_norm_bwd_x(p->d, dy, dn,
+			part_of(p, x->a->m[i == Q ? ATT_Q : ATT_K], at),
+			param(p, norm, 0), (float)p->m->c.norm_eps);
+}
+
+/* The leaves of the weights of these norms: all slices use them, each for its heads. */
+static void leaves(struct pass *p, const struct sub *x, struct at at)
+{
+	for (int i = Q; i <= K && x->t->in_norm[i]; i++) {
+		if (x->t->in_norm[i]->frozen)
+			continue;
+		p->d->k->head_norm_bwd_w(p->d, leaf(p, x->t->in_norm[i], at),
+			part_of(p, x->g->m[i == Q ? DQN : DKN], at),
+			part_of(p, x->a->m[i == Q ? ATT_Q : ATT_K], at),
+			(float)p->m->c.norm_eps);
+		leaf_done(p, x->t->in_norm[i], at, 0);
+	}
 }
 
 /* ---- forward --------------------------------------------------------------------- */
@@ -106,10 +168,8 @@ static void enter(
 {
 	struct linear l[SUBLAYER_INPUTS];
 	linear_enter(p, at, h, l, sub_linears(p, x, at, &x->a->m[ENTER_OUT], l));
-	rotate(p, l[Q].y, at.chunk, 1);
-	rotate(p, l[K].y, at.chunk, 1);
-	show(p, "attention.wq", OF_SLICE, at, l[Q].y);
-	show(p, "attention.wk", OF_SLICE, at, l[K].y);
+	position(p, x, at, Q, l[Q].y);
+	position(p, x, at, K, l[K].y);
 	show(p, "attention.wv", OF_SLICE, at, l[V].y);
 }
 
@@ -121,7 +181,7 @@ static void attend(
 		struct attn shape = shape_of(p, at, kc);
 		struct mat o = part_of(p, a->m[ATT_O], at);
 		p->d->k->attn_fwd(p->d, &shape, o, part_of(p, a->m[ATT_MAX], at).p,
-			part_of(p, a->m[ATT_SUM], at).p, part_of(p, a->m[ATT_Q], at),
+			part_of(p, a->m[ATT_SUM], at).p, part_of(p, att_q(a), at),
 			ring_at(ring, RING_K, at.slice, kc),
 			ring_at(ring, RING_V, at.slice, kc), ring_first(ring),
 			ring_last(ring));
@@ -166,14 +226,14 @@ static void attend_backward(struct pass *p, struct at at, struct sublayer_acts *
 	for (at.chunk = last; at.chunk >= 0; at.chunk--) {
 		int kc = ring_keys_for(ring, p->cp.first + at.chunk);
 		struct attn shape = shape_of(p, at, kc);
-		struct mat dq = part_of(p, g->m[DQ], at);
+		struct mat dq = part_of(p, grad_q(g), at);
 		struct mat dk = ring_at(ring, RING_DK, s, kc);
 		struct mat dv = ring_at(ring, RING_DV, s, kc);
 		if (at.chunk == 0)
 			ring_recv_grads(ring, s);
 		p->d->k->attn_bwd(p->d, &shape, dq, dk, dv, part_of(p, g->m[DELTA], at).p,
 			part_of(p, g->m[DOUT], at), part_of(p, a->m[ATT_O], at),
-			part_of(p, a->m[ATT_MAX], at).p, part_of(p, a->m[ATT_Q], at),
+			part_of(p, a->m[ATT_MAX], at).p, part_of(p, att_q(a), at),
 			ring_at(ring, RING_K, s, kc), ring_at(ring, RING_V, s, kc),
 			ring_first(ring));
 		round_between(p, ring, dq);
@@ -185,7 +245,7 @@ static void attend_backward(struct pass *p, struct at at, struct sublayer_acts *
 	}
 }
 
-/* From DOUT to DQ, DK and DV. */
+/* From DOUT to the gradients of queries, keys and values. */
 static void inner_backward(struct pass *p, const struct sub *x)
 {
 	struct ring ring = ring_begin(&p->cp);
@@ -218,8 +278,8 @@ static void enter_backward(
 {
 	struct linear l[SUBLAYER_INPUTS];
 	int n = sub_linears(p, x, at, x->g->m, l);
-	rotate(p, l[Q].y, at.chunk, -1);
-	rotate(p, l[K].y, at.chunk, -1);
+	position_backward(p, x, at, Q, l[Q].y);
+	position_backward(p, x, at, K, l[K].y);
 	for (int i = 0; i < n; i++)
 		linear_amax(p, l[i].y);
 	show_columns(p, "attention.wq", at, l[Q].y);
@@ -238,11 +298,14 @@ const struct sublayer attention_heads = {
 		[ATT_K] = RECOMPUTE_SELECTIVE,
 		[ATT_V] = RECOMPUTE_MATMULS,
 		[ATT_MAX] = RECOMPUTE_MATMULS,
-		[ATT_SUM] = RECOMPUTE_MATMULS},
+		[ATT_SUM] = RECOMPUTE_MATMULS,
+		[ATT_QN] = RECOMPUTE_MATMULS,
+		[ATT_KN] = RECOMPUTE_SELECTIVE},
 	.tensors = tensors,
 	.sizes = sizes,
 	.enter = enter,
 	.inner = inner,
+	.leaves = leaves,
 	.leave_backward = leave_backward,
 	.inner_backward = inner_backward,
 	.enter_backward = enter_backward,

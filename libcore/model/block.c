@@ -194,7 +194,8 @@ static void alloc_grads(
 		if (z.grads[j].scratch || !z.grads[j].cols || g->m[j].p)
 			continue;
 		g->m[j] = take(a, size_of(p, &z.grads[j]));
-		operands[n++] = &g->m[j];
+		if (j < SUBLAYER_INPUTS) /* those of others are no operands of matmuls */
+			operands[n++] = &g->m[j];
 	}
 	/* the sum of several matmuls is fp32 */
 	g->dh = take(a, stream_size(p, is_one_matmul(x) ? slice_type(p) : DT_F32));
@@ -350,6 +351,8 @@ static void weight_leaves(struct pass *p, const struct sub *x, int c, struct mat
 	struct at at = {x->layer, 0, c};
 	bias_leaves(p, at, x->t->bias, local_rows(p, chunk_of(p, x->g->d, c)), sums);
 	for (; at.slice < p->tp.local; at.slice++) {
+		if (x->f->leaves)
+			x->f->leaves(p, x, at);
 		const struct linear out = {.y = chunk_of(p, x->g->d, c), .w = x->t->out};
 		struct linear in[SUBLAYER_INPUTS];
 		int n = sub_linears(p, x, at, x->g->m, in);

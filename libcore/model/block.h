@@ -84,6 +84,8 @@ struct sublayer {
 	void (*enter)(
 		struct pass *, const struct sub *, struct at, struct slice_gather *);
 	void (*inner)(struct pass *, const struct sub *); /* to m[INNER_OUT] */
+	/* The leaves of other weights than `in` and `out`; NULL: there are none. */
+	void (*leaves)(struct pass *, const struct sub *, struct at);
 	/* From the gradient of the sum to that of m[INNER_OUT]; to those of the outputs of enter();
 	 * to the gradient of the norm. */
 	void (*leave_backward)(
@@ -124,8 +126,20 @@ struct grad_copy block_copy(struct pass *p, int64_t lowest);
 
 /* ---- attention.c ---------------------------------------------------------------------- */
 
-/* The activations: the heads' output, queries, keys, values, and the state of the softmax. */
-enum { ATT_O = INNER_OUT, ATT_Q, ATT_K, ATT_V, ATT_MAX, ATT_SUM };
+/* The activations: the heads' output, queries, keys, values, the state of the softmax, and with qk_norm
+ * the norms of queries and keys. */
+enum { ATT_O = INNER_OUT, ATT_Q, ATT_K, ATT_V, ATT_MAX, ATT_SUM, ATT_QN, ATT_KN };
+/* The queries and keys of attention. */
+static inline struct mat att_q(const struct sublayer_acts *a)
+{
+	return a->m[ATT_QN].rows ? a->m[ATT_QN] : a->m[ATT_Q];
+}
+
+static inline struct mat att_k(const struct sublayer_acts *a)
+{
+	return a->m[ATT_KN].rows ? a->m[ATT_KN] : a->m[ATT_K];
+}
+
 /* pass_ops.attend of training. */
 void attend_chunks(struct pass *p, int64_t layer, struct sublayer_acts *a);
 

@@ -89,6 +89,10 @@ static int check(struct model *m, struct err *e)
 		return err_set(e, EX_USAGE,
 			"heads of %lld channels: rotary positions need pairs",
 			(long long)m->head_dim);
+	if (c->nope_every && !m->arch->rope)
+		return err_set(e, EX_USAGE,
+			"nope-every: arch %s has no rotary positions that layers could go without",
+			arch_names[c->arch]);
 	if (c->rope_scaling == ROPE_LLAMA3 && c->rope_low >= c->rope_high)
 		return err_set(e, EX_USAGE,
 			"rope-low (%g) must be below rope-high (%g): wavelengths between "
@@ -117,6 +121,7 @@ static int resolve(struct model *m, int64_t vocab, struct err *e)
 	c->vocab = vocab ? vocab : c->vocab;
 	c->kv_heads = c->kv_heads ? c->kv_heads : c->heads;
 	c->ffn_dim = c->ffn_dim ? c->ffn_dim : m->arch->ffn_dim(c->dim);
+	c->nope_every = c->nope_every > c->layers ? 0 : c->nope_every;
 	c->norm_eps = c->norm_eps > 0 ? c->norm_eps : m->arch->norm_eps;
 	c->act = c->act ? c->act : (int)m->arch->act;
 	c->init = c->init ? c->init : (int)m->arch->init;
@@ -245,6 +250,8 @@ int model_init(
 		m->output = m->tokens;
 		m->tokens->uses = 2;
 	}
+	for (int i = 0; i < m->n_tensors; i++)
+		m->tensors[i].lr_scale = 1;
 	tensors_place(m->tensors, m->n_tensors,
 		&(struct tensor_part){.n = m->tp, .local = m->tp});
 	return 0;
@@ -266,6 +273,18 @@ void model_set_float8(struct model *m, bool skip_ends)
 				!skip_ends || (l > 0 && l < last);
 }
 
+bool layer_has_window(const struct model_config *c, int64_t layer)
+{
+	bool skips = c->window_skip && (layer + 1) % c->window_skip == 0;
+	return c->window && layer >= c->window_from && !skips;
+}
+
+int64_t model_window(const struct model *m, int64_t layer)
+{
+	bool hides = layer_has_window(&m->c, layer) && m->c.window < m->c.context;
+	return hides ? m->c.window : 0;
+}
+
 /* ---- counts ---------------------------------------------------------------------- */
 
 struct model_counts model_counts(const struct model *m)
@@ -280,10 +299,20 @@ struct model_counts model_counts(const struct model *m)
 	return n;
 }
 
+double model_attended(const struct model *m)
+{
+	double context = (double)m->c.context, sum = 0;
+	for (int64_t l = 0; l < m->c.layers; l++) {
+		double w = (double)model_window(m, l);
+		sum += w > 0 ? w * (2 - w / context) : context;
+	}
+	return sum / (double)m->c.layers;
+}
+
 double model_flops_per_token(const struct model *m, bool causal)
 {
-	double attention = 12.0 * (double)m->c.layers * (double)model_q_width(m) *
-			   (double)m->c.context;
+	double attention =
+		12.0 * (double)m->c.layers * (double)model_q_width(m) * model_attended(m);
 	return 6.0 * (double)model_counts(m).for_flops +
 	       (causal ? attention / 2 : attention);
 }
@@ -291,7 +320,7 @@ double model_flops_per_token(const struct model *m, bool causal)
 double model_block_work(const struct model *m)
 {
 	const struct block_tensors *b = &m->blocks[0];
-	double work = (double)model_q_width(m) * (double)m->c.context;
+	double work = (double)model_q_width(m) * model_attended(m);
 	for (int i = 0; i < b->n_operands; i++)
 		work += (double)tensor_size(b->operand[i]);
 	return work;

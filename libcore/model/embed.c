@@ -44,10 +44,24 @@ void embed_forward(struct pass *p, struct mat x)
 	}
 }
 
+static void table_backward(struct pass *p, struct at at, struct mat d)
+{
+	const struct tensor *table = p->m->tokens;
+	for (; at.slice < p->tp.local; at.slice++) {
+		struct mat dw = leaf(p, table, at);
+		p->d->k->embed_bwd(p->d, dw, d, p->in.tokens + at.chunk * p->rows,
+			(p->tp.first + at.slice) * dw.rows);
+		leaf_done(p, table, at, 0);
+		param_reduce(p, table, at.slice, 0);
+	}
+}
+
 static void positions_backward(struct pass *p, struct at at, struct mat dx)
 {
 	const struct tensor *positions = p->m->positions;
-	for (; positions && at.slice < p->tp.local; at.slice++) {
+	if (!positions || positions->frozen)
+		return;
+	for (; at.slice < p->tp.local; at.slice++) {
 		int64_t first, n = piece_rows(p, at.slice, &first);
 		p->d->k->embed_bwd(p->d, leaf(p, positions, at), mat_rows(dx, first, n),
 			doc_pos_of(p, at.chunk) + p->first_row + first, 0);
@@ -57,7 +71,6 @@ static void positions_backward(struct pass *p, struct at at, struct mat dx)
 
 void embed_backward(struct pass *p, struct mat dx)
 {
-	const struct tensor *table = p->m->tokens;
 	size_t mark = arena_mark(p->d->scratch);
 	struct mat all = mat_take(p->d->scratch, p->rows, p->m->c.dim, DT_F32);
 	for (int c = 0; c < p->cp.local; c++) {
@@ -65,14 +78,8 @@ void embed_backward(struct pass *p, struct mat dx)
 		struct mat dxc = stream_of(p, dx, c);
 		drop(p, at, DROP_EMBED, dxc);
 		positions_backward(p, at, dxc);
-		struct mat d = slice_gather(&p->tp, p->d, dxc, all);
-		for (; at.slice < p->tp.local; at.slice++) {
-			struct mat dw = leaf(p, table, at);
-			p->d->k->embed_bwd(p->d, dw, d, p->in.tokens + c * p->rows,
-				(p->tp.first + at.slice) * dw.rows);
-			leaf_done(p, table, at, 0);
-			param_reduce(p, table, at.slice, 0);
-		}
+		if (!p->m->tokens->frozen)
+			table_backward(p, at, slice_gather(&p->tp, p->d, dxc, all));
 		comm_poll();
 		show_gradient(p, "tok_embeddings", OF_STREAM, (struct at){-1, 0, c}, dxc);
 	}

@@ -100,12 +100,12 @@ static void attend_cached(struct pass *p, int64_t layer, struct sublayer_acts *a
 		struct mat keys = cached(p, g->k, layer, s);
 		struct mat values = cached(p, g->v, layer, s);
 		k->copy(p->d, mat_rows(keys, g->first, p->rows),
-			part_of(p, a->m[ATT_K], at));
+			part_of(p, att_k(a), at));
 		k->copy(p->d, mat_rows(values, g->first, p->rows),
 			part_of(p, a->m[ATT_V], at));
-		k->attn_row(p->d, part_of(p, a->m[ATT_O], at),
-			part_of(p, a->m[ATT_Q], at), keys, values, slice_heads(p),
-			slice_kv_heads(p), dim, g->first, 1.0f / sqrtf((float)dim));
+		k->attn_row(p->d, part_of(p, a->m[ATT_O], at), part_of(p, att_q(a), at),
+			keys, values, slice_heads(p), slice_kv_heads(p), dim, g->first,
+			model_window(p->m, layer), 1.0f / sqrtf((float)dim));
 	}
 }
 

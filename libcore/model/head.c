@@ -25,7 +25,7 @@ struct band {
 	const int32_t *targets;	   /* [rows] */
 	struct mat h;		   /* output rows of the final norm */
 	char *logits;		   /* [local slice, or 1][step][vocabulary of a slice] */
-	float *max, *sum, *target; /* [slice][rows] */
+	struct xent_stats stats;   /* [slice][rows] */
 	float *lse, *loss;	   /* [rows] */
 };
 
@@ -51,7 +51,7 @@ static int use_of_output(const struct pass *p)
 /* All-gathers the softmax statistics of each slice. */
 static void gather_stats(struct pass *p, const struct band *b)
 {
-	float *const stats[] = {b->max, b->sum, b->target};
+	float *const stats[] = {b->stats.max, b->stats.sum, b->stats.target};
 	struct comm_requests requests = {.c = p->tp.axis};
 	for (size_t i = 0; i < ARRAY_LEN(stats); i++)
 		comm_enqueue(&requests, COLL_ALLGATHER,
@@ -92,6 +92,18 @@ static bool is_fused(const struct pass *p)
 	return p->micro.train && p->tp.n == 1 && !p->c.plain_kernels;
 }
 
+/* An evaluation is of the plain loss. */
+static struct xent_terms terms_of(const struct pass *p)
+{
+	return p->micro.train ? p->c.loss_terms : (struct xent_terms){0};
+}
+
+static struct xent_stats stats_at(const struct band *b, int64_t row)
+{
+	return (struct xent_stats){
+		b->stats.max + row, b->stats.sum + row, b->stats.target + row};
+}
+
 static struct mat compute_logits(struct pass *p, const struct band *b, int s, int64_t i)
 {
 	const struct linear l = {.y = logits_of(p, b, s, i), .w = p->m->output};
@@ -109,11 +121,11 @@ static void slice_forward(struct pass *p, const struct band *b, int s)
 			(struct at){p->m->c.layers, s, b->chunk}, logits, i);
 		if (is_fused(p))
 			p->d->k->xent_fused(p->d, b->loss + i, logits, b->targets + i,
-				p->m->c.vocab, &p->step->loss_scale);
+				p->m->c.vocab, terms_of(p), &p->step->loss_scale);
 		else
-			p->d->k->xent_stats(p->d, b->max + at + i, b->sum + at + i,
-				b->target + at + i, logits, b->targets + i,
-				first_token(p, s), p->m->c.vocab);
+			p->d->k->xent_stats(p->d, stats_at(b, at + i), logits,
+				b->targets + i, first_token(p, s), p->m->c.vocab,
+				terms_of(p));
 	}
 	param_done(p, p->m->output, s);
 }
@@ -124,8 +136,8 @@ static void band_forward(struct pass *p, const struct band *b)
 		slice_forward(p, b, s);
 	if (!is_fused(p)) {
 		gather_stats(p, b);
-		p->d->k->xent_join(p->d, b->lse, b->loss, b->max, b->sum, b->target,
-			p->tp.n, b->rows);
+		p->d->k->xent_join(
+			p->d, b->lse, b->loss, b->stats, p->tp.n, b->rows, terms_of(p));
 	}
 	count_loss(p, b);
 }
@@ -142,9 +154,11 @@ static void slice_backward(struct pass *p, const struct band *b, int s, struct m
 			compute_logits(p, b, s, i);
 		if (!is_fused(p))
 			p->d->k->xent_bwd(p->d, l.y, b->lse + i, b->targets + i,
-				first_token(p, s), p->m->c.vocab, &p->step->loss_scale);
-		linear_backward_w(p, -1, leaf(p, output, at), l.y,
-			mat_rows(b->h, i, l.y.rows), b->first + i > 0);
+				first_token(p, s), p->m->c.vocab, terms_of(p),
+				&p->step->loss_scale);
+		if (!output->frozen)
+			linear_backward_w(p, -1, leaf(p, output, at), l.y,
+				mat_rows(b->h, i, l.y.rows), b->first + i > 0);
 		linear_backward_x(p, at, mat_rows(dh, i, l.y.rows), &l, 1);
 	}
 	param_done(p, output, s);
@@ -153,6 +167,8 @@ static void slice_backward(struct pass *p, const struct band *b, int s, struct m
 static void finish_leaf(struct pass *p, struct at at)
 {
 	const struct tensor *output = p->m->output;
+	if (output->frozen)
+		return;
 	linear_round(p, leaf(p, output, at));
 	leaf_done(p, output, at, use_of_output(p));
 	param_reduce(p, output, at.slice, use_of_output(p));
@@ -185,9 +201,9 @@ static struct band band_alloc(const struct pass *p, int c)
 		.logits = mat_take(
 			a, slices * step, p->m->padded_vocab / p->tp.n, act_type(p))
 				  .p,
-		.max = arena_floats(a, p->tp.n * rows),
-		.sum = arena_floats(a, p->tp.n * rows),
-		.target = arena_floats(a, p->tp.n * rows),
+		.stats = {.max = arena_floats(a, p->tp.n * rows),
+			.sum = arena_floats(a, p->tp.n * rows),
+			.target = arena_floats(a, p->tp.n * rows)},
 		.lse = arena_floats(a, rows),
 		.loss = arena_floats(a, rows),
 	};

@@ -82,7 +82,9 @@ void bias_leaves(struct pass *p, struct at at, const struct tensor *bias, struct
 	struct mat sums)
 {
 	const struct kernels *k = p->d->k;
-	for (at.slice = 0; bias && at.slice < p->tp.local; at.slice++) {
+	if (!bias || bias->frozen)
+		return;
+	for (at.slice = 0; at.slice < p->tp.local; at.slice++) {
 		int64_t first, n = piece_rows(p, at.slice, &first);
 		struct mat db = leaf(p, bias, at);
 		if (sums.p)
@@ -109,6 +111,26 @@ bool norm_writes_copies(const struct pass *p)
 	       pieces_are_all(p);
 }
 
+/* The leaf of a norm's weight or bias; of a frozen one, memory for what the kernel computes with the other's. */
+static struct mat norm_leaf(struct pass *p, const struct tensor *t, struct at at)
+{
+	if (!t)
+		return no_mat();
+	return t->frozen ? mat_take(p->d->scratch, t->rows, t->cols, DT_F32)
+			 : leaf(p, t, at);
+}
+
+static void norm_leaf_done(struct pass *p, const struct tensor *t, struct at at)
+{
+	if (t && !t->frozen)
+		leaf_done(p, t, at, 0);
+}
+
+static bool is_frozen(const struct stream_norm *n)
+{
+	return n->weight->frozen && (!n->bias || n->bias->frozen);
+}
+
 /* The gradients of weight and bias; with g->dx in the same kernel as the gradient of x. */
 static void leaves_of_norm(
 	struct pass *p, const struct stream_norm *n, const struct norm_grad *g)
@@ -116,11 +138,14 @@ static void leaves_of_norm(
 	const struct kernels *k = p->d->k;
 	enum norm_kind kind = p->m->arch->norm;
 	struct at at = n->at;
+	if (!g->dx.p && is_frozen(n))
+		return;
 	for (at.slice = 0; at.slice < p->tp.local; at.slice++) {
+		size_t mark = arena_mark(p->d->scratch);
 		int64_t first, rows = piece_rows(p, at.slice, &first);
 		const struct norm_grads to = {.dx = g->dx,
-			.dgamma = leaf(p, n->weight, at),
-			.dbeta = n->bias ? leaf(p, n->bias, at) : no_mat(),
+			.dgamma = norm_leaf(p, n->weight, at),
+			.dbeta = norm_leaf(p, n->bias, at),
 			.copy = g->copy,
 			.sums = g->copy_bias ? sums_of(p, g->sums, at) : no_mat()};
 		if (g->dx.p)
@@ -129,9 +154,9 @@ static void leaves_of_norm(
 		else
 			k->norm_bwd_w(p->d, kind, to.dgamma, to.dbeta, g->dy, g->x,
 				n->stats, first, rows);
-		leaf_done(p, n->weight, at, 0);
-		if (n->bias)
-			leaf_done(p, n->bias, at, 0);
+		norm_leaf_done(p, n->weight, at);
+		norm_leaf_done(p, n->bias, at);
+		arena_reset(p->d->scratch, mark);
 	}
 }
 

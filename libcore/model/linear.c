@@ -477,6 +477,8 @@ void linear_leave_backward(struct pass *p, struct at at, struct mat dx,
 static void weight_leaf(struct pass *p, struct at at, struct mat x,
 	const struct linear *l, struct mat all, int64_t at_col)
 {
+	if (l->w->frozen)
+		return;
 	struct mat dw = leaf(p, l->w, at);
 	if (all.p) {
 		linear_cast(p, dw, mat_rows(all, at_col, dw.rows));
@@ -490,12 +492,25 @@ static void weight_leaf(struct pass *p, struct at at, struct mat x,
 static void bias_leaf(struct pass *p, struct at at, const struct linear *l,
 	struct mat all, int64_t at_col)
 {
+	if (l->bias->frozen)
+		return;
 	struct mat db = leaf(p, l->bias, at);
 	if (all.p)
 		p->d->k->copy(p->d, db, mat_rows(all, at_col, db.cols));
 	else
 		p->d->k->bias_bwd(p->d, db, l->y);
 	leaf_done(p, l->bias, at, 0);
+}
+
+/* Is one of the weights trained, or of the biases? */
+static bool some_train(const struct linear *l, int n, bool bias)
+{
+	for (int i = 0; i < n; i++) {
+		const struct tensor *t = bias ? l[i].bias : l[i].w;
+		if (t && !t->frozen)
+			return true;
+	}
+	return false;
 }
 
 void linear_weights(
@@ -505,9 +520,11 @@ void linear_weights(
 	struct mat dw = no_mat(), db = no_mat();
 	if (is_joined(l)) {
 		struct mat dy = joined(l->y);
-		dw = mat_take(p->d->scratch, dy.cols, x.cols, DT_F32);
-		linear_backward_w(p, at.layer, dw, dy, x, false);
-		if (l->bias) {
+		if (some_train(l, n, false)) {
+			dw = mat_take(p->d->scratch, dy.cols, x.cols, DT_F32);
+			linear_backward_w(p, at.layer, dw, dy, x, false);
+		}
+		if (some_train(l, n, true)) {
 			db = mat_take(p->d->scratch, dy.cols, 1, DT_F32);
 			p->d->k->bias_bwd(p->d, mat(db.p, 1, dy.cols), dy);
 		}

@@ -30,10 +30,13 @@ struct model_config {
 	int64_t layers, heads, kv_heads, head_dim, dim, ffn_dim, context;
 	int64_t vocab, vocab_multiple;
 	int act, bias, tie, init; /* bias: enum bias_choice */
+	bool qk_norm;		  /* RMSNorm of each head of queries and keys */
+	int64_t nope_every;	  /* every Nth layer has no rotary positions; 0: none */
 	double dropout, norm_eps;
 	double rope_theta, rope_factor, rope_low, rope_high;
 	int rope_scaling;
 	int64_t rope_original;
+	int64_t window, window_from, window_skip; /* see layer_has_window() */
 	const char *virtual_degrees; /* "tp=2,cp=2"; an axis that is not named has 1 */
 };
 
@@ -65,7 +68,8 @@ enum { SUBLAYER_INPUTS = 3 };
 struct sublayer_tensors {
 	struct tensor *norm, *norm_bias;
 	struct tensor *in[SUBLAYER_INPUTS],
-		*in_bias[SUBLAYER_INPUTS]; /* column-parallel */
+		*in_bias[SUBLAYER_INPUTS];	 /* column-parallel */
+	struct tensor *in_norm[SUBLAYER_INPUTS]; /* of each head; all slices use it */
 	struct tensor *out,
 		*bias; /* row-parallel; the bias is added to the sum over slices */
 };
@@ -110,6 +114,14 @@ static inline int64_t model_q_width(const struct model *m)
 {
 	return m->c.heads * m->head_dim;
 }
+bool layer_has_window(const struct model_config *c, int64_t layer);
+/* A query of the layer attends to so many tokens, its own included (sliding window); 0: to all before it. */
+int64_t model_window(const struct model *m, int64_t layer);
+/* Does attention of this layer rotate queries and keys by their positions? */
+static inline bool model_rotates(const struct model *m, int64_t layer)
+{
+	return m->arch->rope && (!m->c.nope_every || (layer + 1) % m->c.nope_every != 0);
+}
 /* The operands of the blocks become float8 operands; with `skip_ends` but for the first and the last
  * block. */
 void model_set_float8(struct model *m, bool skip_ends);
@@ -119,8 +131,11 @@ struct model_counts {
 	int64_t all, decayed, for_flops;
 };
 struct model_counts model_counts(const struct model *m);
+/* The T of the FLOPs of attention, as a mean over layers: the context, or in a layer with a window W of
+ * less 2 W - W^2/T; half of it are the keys that a query attends to. */
+double model_attended(const struct model *m);
 /* FLOPs of training per token: 6 N + 12 L C T, as in PaLM (Chowdhery et al. 2022, appendix B), which
- * counts attention without the causal mask; `causal` halves that term. */
+ * counts attention without the causal mask; `causal` halves that term. T is model_attended(). */
 double model_flops_per_token(const struct model *m, bool causal);
 /* Multiply-adds per token in the forward of a block: matmuls with weights, and causal attention. */
 double model_block_work(const struct model *m);

@@ -1,5 +1,5 @@
 /* Forward and backward of the model: the order of units, and the store's calls between them. */
-#include "data/documents.h"
+#include "data/offsets.h"
 #include "model/block.h"
 
 #include <math.h>
@@ -98,6 +98,15 @@ static void put_positions(struct pass *p)
 	device_put(p->d, p->in.pos, p->in.host_pos, n_bytes);
 }
 
+static int lowest_trained(const struct model *m)
+{
+	int lowest = m->n_units;
+	for (int i = 0; i < m->n_tensors; i++)
+		if (!m->tensors[i].frozen && m->tensors[i].unit < lowest)
+			lowest = m->tensors[i].unit;
+	return lowest;
+}
+
 void pass_init(struct pass *p, struct model *m, struct device *d, struct store *store,
 	const struct pass_config *c, struct arena *run)
 {
@@ -107,6 +116,7 @@ void pass_init(struct pass *p, struct model *m, struct device *d, struct store *
 		.d = d,
 		.store = store,
 		.recompute_every = 1,
+		.lowest = lowest_trained(m),
 		.micro = {.counted = c->batch}};
 	assign_virtual(p);
 	p->rows = c->decode_rows ? c->decode_rows : c->batch * m->c.context / m->cp;
@@ -173,6 +183,12 @@ static void find_starts(const struct pass *p, const int32_t *windows, int32_t *s
 	free(all);
 }
 
+/* A token without weight is no target. */
+static int32_t target_of(int32_t token)
+{
+	return token & TOKEN_CONTEXT ? -1 : token & ~TOKEN_FLAGS;
+}
+
 /* The targets do not depend on the documents: the last token of one predicts the first of the next. */
 void pass_load(struct pass *p, const int32_t *windows)
 {
@@ -183,8 +199,8 @@ void pass_load(struct pass *p, const int32_t *windows)
 	int32_t *start = targets + n, *doc_pos = start + n;
 	for (int64_t i = 0; i < n; i++) {
 		const int32_t *from = windows + i % p->rows / seq_rows * window;
-		tokens[i] = from[p->in.host_pos[i]] & ~DOCUMENT_BEGINS;
-		targets[i] = from[p->in.host_pos[i] + 1] & ~DOCUMENT_BEGINS;
+		tokens[i] = from[p->in.host_pos[i]] & ~TOKEN_FLAGS;
+		targets[i] = target_of(from[p->in.host_pos[i] + 1]);
 	}
 	device_put(p->d, p->in.tokens, tokens, n_bytes);
 	device_put(p->d, p->in.targets, targets, n_bytes);
@@ -211,6 +227,12 @@ void pass_recompute(
 	block_alloc_shared(p, &p->shared, micro);
 }
 
+/* The lowest layer of the stage with a backward; st->end: none has one. */
+static int64_t lowest_layer(const struct pass *p, const struct stage *st)
+{
+	return min64(st->end, max64(st->first, p->lowest - 1));
+}
+
 void acts_alloc(
 	const struct pass *p, const struct stage *st, struct acts *a, struct arena *micro)
 {
@@ -218,8 +240,13 @@ void acts_alloc(
 	BUG_ON(n < 1);
 	a->block = xcalloc((size_t)n, sizeof(*a->block));
 	a->x = a->x_out = mat_take(micro, rows, p->m->c.dim, DT_F32);
+	/* layers without a backward keep nothing: they share the activations of the first of them */
+	int64_t lowest = lowest_layer(p, st) - st->first;
 	for (int64_t i = 0; i < n; i++)
-		block_alloc(p, st->first + i, a->x, &a->block[i], micro);
+		if (i && i < lowest)
+			a->block[i] = a->block[0];
+		else
+			block_alloc(p, st->first + i, a->x, &a->block[i], micro);
 	a->x_in = a->block[0].sub[0].x;
 	if (a->block->x)
 		a->x_in = mat_typed(a->block->x, rows, p->m->c.dim, p->c.residual);
@@ -233,7 +260,7 @@ struct block_grads *grads_alloc(
 {
 	int64_t n = st->end - st->first;
 	struct block_grads *g = xcalloc((size_t)n, sizeof(*g));
-	for (int64_t i = 0; i < n; i++)
+	for (int64_t i = lowest_layer(p, st) - st->first; i < n; i++)
 		block_alloc_grads(p, st->first + i, &g[i], micro);
 	return g;
 }
@@ -256,10 +283,10 @@ static int head_unit(const struct pass *p)
 	return p->m->n_units - 1;
 }
 
-int stage_first_unit(const struct stage *st, bool backward)
+int stage_first_unit(const struct pass *p, const struct stage *st, bool backward)
 {
 	if (backward)
-		return unit_of(st->end - 1);
+		return lowest_layer(p, st) < st->end ? unit_of(st->end - 1) : -1;
 	return st->embeds ? 0 : unit_of(st->first);
 }
 
@@ -337,7 +364,7 @@ void model_forward(struct pass *p, const struct stage *st, struct acts *a)
 
 static void backward_embedding(struct pass *p, const struct stage *st, struct acts *a)
 {
-	if (!st->embeds)
+	if (!st->embeds || p->lowest > 0)
 		return;
 	if (has_work(p))
 		embed_backward(p, a->dx);
@@ -345,17 +372,18 @@ static void backward_embedding(struct pass *p, const struct stage *st, struct ac
 }
 
 /* The unit that a backward uses after this layer. */
-static int next_backward(const struct stage *st, int64_t layer)
+static int next_backward(const struct pass *p, const struct stage *st, int64_t layer)
 {
-	return layer > st->first ? unit_of(layer - 1) : UNIT_AFTER;
+	return layer > lowest_layer(p, st) ? unit_of(layer - 1) : UNIT_AFTER;
 }
 
 void model_backward(struct pass *p, const struct stage *st, struct acts *a)
 {
 	size_t mark = arena_mark(p->d->scratch);
-	struct grad_copy copy = block_copy(p, st->first);
-	for (int64_t l = st->end - 1; l >= st->first; l--) {
-		store_use(p->store, unit_of(l), next_backward(st, l));
+	int64_t lowest = lowest_layer(p, st);
+	struct grad_copy copy = block_copy(p, lowest);
+	for (int64_t l = st->end - 1; l >= lowest; l--) {
+		store_use(p->store, unit_of(l), next_backward(p, st, l));
 		range_begin(p, l);
 		if (has_work(p))
 			block_backward(p, l, &a->block[l - st->first], a->dx, &copy);
@@ -370,9 +398,10 @@ void model_backward(struct pass *p, const struct stage *st, struct acts *a)
 void model_backward_x(
 	struct pass *p, const struct stage *st, struct acts *a, struct block_grads *g)
 {
-	for (int64_t l = st->end - 1; l >= st->first; l--) {
+	int64_t lowest = lowest_layer(p, st);
+	for (int64_t l = st->end - 1; l >= lowest; l--) {
 		struct block_acts *b = &a->block[l - st->first];
-		store_use(p->store, unit_of(l), next_backward(st, l));
+		store_use(p->store, unit_of(l), next_backward(p, st, l));
 		range_begin(p, l);
 		if (has_work(p))
 			block_backward_x(p, l, b, &g[l - st->first], a->dx);
@@ -385,11 +414,12 @@ void model_backward_x(
 void model_backward_w(
 	struct pass *p, const struct stage *st, struct acts *a, struct block_grads *g)
 {
+	int64_t lowest = lowest_layer(p, st);
 	bool recomputes = p->recompute != RECOMPUTE_NONE;
-	for (int64_t l = st->end - 1; l >= st->first; l--) {
+	for (int64_t l = st->end - 1; l >= lowest; l--) {
 		struct block_acts *b = &a->block[l - st->first];
 		if (recomputes)
-			store_use(p->store, unit_of(l), next_backward(st, l));
+			store_use(p->store, unit_of(l), next_backward(p, st, l));
 		range_begin(p, l);
 		if (has_work(p))
 			block_backward_w(p, l, b, &g[l - st->first]);

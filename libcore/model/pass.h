@@ -12,7 +12,7 @@ extern const char *const precision_names[]; /* NULL-terminated */
 /* The activations of a sublayer that a micro-batch keeps from its forward to its backward. On a
  * device that stores 16 bits, operands and results of matmuls are stored in the precision of the
  * run; the residual stream is fp32, but for the inputs of blocks (pass_config.residual). */
-enum { SUBLAYER_MATS = 6 };
+enum { SUBLAYER_MATS = 8 };
 struct sublayer_acts {
 	struct mat x;	     /* the input, the residual stream: [chunk][row][dim] */
 	struct mat h, stats; /* the norm: [chunk][row][dim]; [chunk][2][row] */
@@ -120,13 +120,14 @@ struct pass_config {
 	bool gather_kv;	    /* context parallelism by all-gather instead of a ring */
 	bool plain_kernels; /* no fused kernels */
 	bool cp_rounds;	    /* sums of attention are rounded to bf16 between chunks */
+	struct xent_terms loss_terms; /* of training */
 	bool documents; /* attention stays within documents, in which positions begin at 0 */
 };
 
 /* The values that differ from step to step, except the samples. */
 struct pass_step {
 	uint32_t number; /* for the random numbers of dropout */
-	float loss_scale; /* of the gradient: 1 / tokens of the batch, times fp16's loss scale */
+	float loss_scale; /* of the gradient: 1 / targets of the batch, times fp16's loss scale */
 };
 
 /* The current micro-batch, set by the caller. */
@@ -182,6 +183,8 @@ struct pass {
 	struct float8_weights float8;
 	enum recompute recompute;
 	int64_t recompute_every; /* of every Nth block of the model */
+	/* The lowest unit with a tensor that is trained, below which there is no backward. */
+	int lowest;
 	struct block_acts
 		shared; /* the activations that are not kept: one buffer for all blocks */
 	struct micro_batch micro;
@@ -195,8 +198,8 @@ struct pass {
 void pass_init(struct pass *p, struct model *m, struct device *d, struct store *store,
 	const struct pass_config *c, struct arena *run);
 void pass_close(struct pass *p);
-/* Copies the local chunks of windows [batch][context + 1] to the device, as tokens and targets. With
- * documents, tokens with DOCUMENT_BEGINS begin one. */
+/* Copies the local chunks of windows [batch][context + 1] to the device, as tokens and targets: -1 for
+ * tokens with TOKEN_CONTEXT. With documents, tokens with DOCUMENT_BEGINS begin one. */
 void pass_load(struct pass *p, const int32_t *windows);
 void pass_step_begin(struct pass *p, const struct pass_step *step);
 /* begin: sets the sum of losses to 0. pass_loss: waits for the device and returns it. */
@@ -215,8 +218,8 @@ static inline enum recompute pass_recomputes(const struct pass *p, int64_t layer
 void acts_alloc(const struct pass *p, const struct stage *st, struct acts *a,
 	struct arena *micro);
 void acts_free(struct acts *a); /* frees a->block; the arena is the caller's */
-/* The unit that is used first. */
-int stage_first_unit(const struct stage *st, bool backward);
+/* The unit that is used first; -1: none, since the stage has no backward. */
+int stage_first_unit(const struct pass *p, const struct stage *st, bool backward);
 /* From the tokens, or a->x_in if the stage does not embed, to a->x. With micro.train, the backward of
  * the head is part of the forward, so that no logits are kept. */
 void model_forward(struct pass *p, const struct stage *st, struct acts *a);

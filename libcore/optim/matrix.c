@@ -87,7 +87,7 @@ struct matrices *matrices_open(const struct optim_config *c,
 	x->matrix = xcalloc((size_t)s->c.n_tensors, sizeof(*x->matrix));
 	for (int i = 0; i < s->c.n_tensors; i++) {
 		const struct tensor *t = &s->c.tensors[i];
-		if (!t->local || !rule->takes(t, s->c.n_units))
+		if (!t->local || t->frozen || !rule->takes(t, s->c.n_units))
 			continue;
 		x->matrix[x->n++] =
 			(struct matrix){.t = t, .owner = -1, .cost = cost_of(t)};

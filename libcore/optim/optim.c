@@ -103,10 +103,13 @@ static void update_part(void *with, const struct part *x)
 		.g = x->g,
 		.copy = x->copy,
 		.n = x->rows * x->cols,
-		.decay = x->t->decay ? (float)o->c.decay : 0};
+		.decay = x->t->decay ? (float)o->c.decay : 0,
+		.rate = x->t->lr_scale};
+	if (!o->row->coupled)
+		part.decay *= x->t->lr_scale;
 	if (whole && u->end) {
 		part.m = part.v = NULL;
-		part.rate = (float)rule->rate(&o->c, x->t);
+		part.rate = (float)rule->rate(&o->c, x->t) * x->t->lr_scale;
 	} else if (whole) {
 		part.p = x->g;
 		part.copy = (struct mat){.p = NULL};

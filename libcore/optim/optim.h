@@ -69,6 +69,7 @@ struct optimizer {
 	 * fills in the learning rate, and step_end grad_scale and off. */
 	void (*prepare)(const struct optim_config *, double step, struct update *);
 	update_fn *update;
+	bool coupled; /* weight decay is added to the gradient, else it is a factor of parameters */
 	/* NULL: all tensors are updated by row; else some tensors need the whole matrix. */
 	const struct matrix_rule *matrix;
 };

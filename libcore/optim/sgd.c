@@ -30,5 +30,6 @@ const struct optimizer optimizer_sgd = {
 	.state = {"momentum_buffer"},
 	.n_state = n_state,
 	.prepare = prepare,
+	.coupled = true,
 	.update = update,
 };

@@ -68,7 +68,7 @@ static void zero_wanted(struct store *s, int unit)
 static void raise_shards(struct store *s, int unit)
 {
 	struct device *d = s->c.device;
-	for (const struct part *x = s->updated; x < s->updated + s->n_updated; x++)
+	for (const struct part *x = s->updated; x < s->updated + s->n_held; x++)
 		if (is_wanted(s, x->t, unit))
 			d->k->amax(d, store_amax(s, x->t),
 				mat(x->state[STORE_PARAM], x->rows, x->cols));

@@ -33,8 +33,9 @@ static enum dtype wire_of(const struct store *s, const struct tensor *t)
 static bool same_group(
 	const struct store *s, const struct tensor *a, const struct tensor *b)
 {
-	return a->users_per_slice == b->users_per_slice && a->uses == b->uses &&
-	       tp_run(s, a) == tp_run(s, b) && wire_of(s, a) == wire_of(s, b);
+	return a->frozen == b->frozen && a->users_per_slice == b->users_per_slice &&
+	       a->uses == b->uses && tp_run(s, a) == tp_run(s, b) &&
+	       wire_of(s, a) == wire_of(s, b);
 }
 
 static struct mesh_part group_of(const struct store *s, const struct tensor *t)
@@ -216,6 +217,17 @@ struct store_rows store_rows_of(
 		.rows = e->bounds[shard + 1] - e->bounds[shard]};
 }
 
+/* In the order of a backward. */
+static void make_buckets(struct store *s, bool frozen)
+{
+	for (int i = s->c.n_tensors - 1; i >= 0; i--) {
+		const struct tensor *t = &s->c.tensors[i];
+		for (int k = t->first; k < t->first + t->local; k++)
+			if (t->frozen == frozen && location_of(s, t, k)->bucket < 0)
+				make_bucket(s, t, k);
+	}
+}
+
 void buckets_make(struct store *s)
 {
 	int n = s->c.n_tensors * s->c.part.local;
@@ -229,12 +241,9 @@ void buckets_make(struct store *s)
 	for (int i = 0; i < s->c.n_tensors; i++)
 		mesh_group(s->c.mesh, group_of(s, &s->c.tensors[i]));
 	bucket_sums_groups(s);
-	for (int i = s->c.n_tensors - 1; i >= 0; i--) { /* the order of a backward */
-		const struct tensor *t = &s->c.tensors[i];
-		for (int k = t->first; k < t->first + t->local; k++)
-			if (location_of(s, t, k)->bucket < 0)
-				make_bucket(s, t, k);
-	}
+	make_buckets(s, false);
+	s->impl->n_trained = s->impl->n_buckets;
+	make_buckets(s, true);
 	for (int i = 0; i < s->impl->n_buckets; i++) {
 		make_shards(s, &s->impl->bucket[i]);
 		bucket_sums_make(

@@ -260,19 +260,23 @@ static int64_t bucket_floats(const struct store *s, const struct bucket *b)
 }
 
 /* The staging buffer is scratch memory, so that the plan has it too. */
-void gather_whole(struct store *s)
+void gather_whole(struct store *s, bool frozen)
 {
 	struct store_impl *o = s->impl;
 	struct arena *scratch = s->c.device->scratch;
 	struct comm_requests requests = {.c = o->shards};
 	for (struct bucket *b = o->bucket; b < o->bucket + o->n_buckets; b++) {
 		size_t mark = arena_mark(scratch);
-		b->gather.vector = b->gather.whole;
-		set_staging(s, b, arena_floats(scratch, staging_floats(s, b)));
-		gather_shards(s, b, &requests);
-		comm_start(&requests);
-		comm_wait(&requests);
-		end_bucket(s, b);
+		float *staging = arena_floats(scratch, staging_floats(s, b));
+		/* (a plan is of a step, and has the memory of the start too) */
+		if (frozen || b < o->bucket + o->n_trained) {
+			b->gather.vector = b->gather.whole;
+			set_staging(s, b, staging);
+			gather_shards(s, b, &requests);
+			comm_start(&requests);
+			comm_wait(&requests);
+			end_bucket(s, b);
+		}
 		arena_reset(scratch, mark);
 	}
 	comm_requests_free(&requests);

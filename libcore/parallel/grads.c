@@ -69,7 +69,7 @@ static void forget_leaves(struct bucket *b)
 /* All buckets of a unit, whose leaves are not written yet. */
 static void place_unit(struct store *s, int unit, struct arena *a)
 {
-	struct bucket *end = s->impl->bucket + s->impl->n_buckets;
+	struct bucket *end = s->impl->bucket + s->impl->n_trained;
 	for (struct bucket *b = s->impl->bucket; b < end; b++) {
 		if (!bucket_has_unit(b, unit))
 			continue;
@@ -132,7 +132,7 @@ static void size_leases(struct store *s)
 			l->n = max64(l->n, (int64_t)(a.used_bytes / sizeof(float)));
 		}
 	}
-	for (int i = 0; i < s->impl->n_buckets; i++) {
+	for (int i = 0; i < s->impl->n_trained; i++) {
 		const struct bucket *b = &s->impl->bucket[i];
 		struct lease *l = &s->impl->lease[lease_place(s, b->first_unit, 0)];
 		l->n = max64(l->n, offload_finish_floats(s, b));
@@ -157,8 +157,8 @@ static void join_queue(struct store *s, struct sum_group *g, bool messages)
 static void make_queues(struct store *s)
 {
 	struct store_impl *o = s->impl;
-	o->queue = xcalloc(2 * (size_t)o->n_buckets, sizeof(*o->queue));
-	for (struct bucket *b = o->bucket; b < o->bucket + o->n_buckets; b++) {
+	o->queue = xcalloc(2 * (size_t)o->n_trained, sizeof(*o->queue));
+	for (struct bucket *b = o->bucket; b < o->bucket + o->n_trained; b++) {
 		bool shared = b->all.c->planned ? is_shared(s, b) : !!b->leaves.shared;
 		join_queue(s, b->sums.first, !shared);
 		join_queue(s, b->sums.last, b->sums.last != b->sums.first || !shared);
@@ -180,7 +180,7 @@ static void place_private(struct store *s, struct arena *a)
 {
 	struct store_impl *o = s->impl;
 	o->leaves = arena_floats(a, o->n_leaves);
-	for (struct bucket *b = o->bucket; b < o->bucket + o->n_buckets; b++) {
+	for (struct bucket *b = o->bucket; b < o->bucket + o->n_trained; b++) {
 		if (is_run(s) && !(is_shared(s, b) && b->leaves.shared))
 			place_own(s, b, a);
 		place_shard(s, b, a);
@@ -198,7 +198,7 @@ static void open_shared_group(struct store *s, struct comm *c)
 	struct arena a;
 	int slots = 0;
 	arena_measure(&a, "gradients");
-	for (struct bucket *b = o->bucket; b < o->bucket + o->n_buckets; b++) {
+	for (struct bucket *b = o->bucket; b < o->bucket + o->n_trained; b++) {
 		if (b->sums.first->c == c && is_shared(s, b)) {
 			place_own(s, b, &a);
 			slots++;
@@ -212,7 +212,7 @@ static void open_shared_group(struct store *s, struct comm *c)
 	o->shared = xrealloc(o->shared, (size_t)(o->n_shared + 1) * sizeof(*o->shared));
 	o->shared[o->n_shared++] = m;
 	arena_over(&a, "gradients", m->data[c->rank], a.used_bytes);
-	for (int i = 0, slot = 0; i < o->n_buckets; i++) {
+	for (int i = 0, slot = 0; i < o->n_trained; i++) {
 		struct bucket *b = &o->bucket[i];
 		if (b->sums.first->c != c || !is_shared(s, b))
 			continue;
@@ -233,7 +233,7 @@ static void open_shared_group(struct store *s, struct comm *c)
 static void open_shared(struct store *s)
 {
 	struct store_impl *o = s->impl;
-	for (int i = 0; i < o->n_buckets; i++) {
+	for (int i = 0; i < o->n_trained; i++) {
 		struct comm *c = o->bucket[i].sums.first->c;
 		bool known = false;
 		for (int k = 0; k < i; k++)
@@ -243,7 +243,7 @@ static void open_shared(struct store *s)
 	}
 }
 
-static bool has_tensors_of(const struct store *s, const struct bucket *b, int unit)
+bool grads_of_unit(const struct store *s, const struct bucket *b, int unit)
 {
 	for (int i = 0; i < b->n_entries; i++)
 		if (unit_of(s, b->entry[i].t, b->entry[i].slice) == unit)
@@ -254,10 +254,10 @@ static bool has_tensors_of(const struct store *s, const struct bucket *b, int un
 void grads_begin_step(struct store *s)
 {
 	struct store_impl *o = s->impl;
-	for (struct bucket *b = o->bucket; b < o->bucket + o->n_buckets; b++) {
+	for (struct bucket *b = o->bucket; b < o->bucket + o->n_trained; b++) {
 		b->leaves.units_left = 0;
 		for (int u = b->first_unit; u <= b->last_unit; u++)
-			b->leaves.units_left += has_tensors_of(s, b, u);
+			b->leaves.units_left += grads_of_unit(s, b, u);
 		for (int u = 0; u < 2; u++)
 			b->sums.round[u] = 0;
 		b->sums.added = false;
@@ -288,7 +288,7 @@ static bool all_int64(const struct sum_group *g)
 static void plan_sums(struct store *s)
 {
 	struct store_impl *o = s->impl;
-	for (struct bucket *b = o->bucket; b < o->bucket + o->n_buckets; b++) {
+	for (struct bucket *b = o->bucket; b < o->bucket + o->n_trained; b++) {
 		int use = b->by_use ? 0 : -1;
 		bucket_set_forms(s, b, use, 0);
 		b->sums.first->plan.int64 = is_run(s) && all_int64(b->sums.first);
@@ -330,7 +330,7 @@ void grads_close(struct store *s)
 {
 	for (int i = 0; i < s->impl->n_shared; i++)
 		comm_shared_close(s->impl->shared[i]);
-	for (int i = 0; i < s->impl->n_buckets; i++) {
+	for (int i = 0; i < s->impl->n_trained; i++) {
 		free(s->impl->bucket[i].leaves.from);
 		free(s->impl->bucket[i].leaves.to);
 	}
@@ -352,7 +352,7 @@ void grads_take_lease(struct store *s, int unit)
 	if (lease_place(s, unit, 0) != lease_place(s, unit, 1))
 		*turn = !*turn;
 	/* of this unit in the last round, and of the unit before */
-	for (struct bucket *b = o->bucket; b < o->bucket + o->n_buckets; b++)
+	for (struct bucket *b = o->bucket; b < o->bucket + o->n_trained; b++)
 		if (bucket_has_unit(b, unit) ||
 			(l->unit >= 0 && bucket_has_unit(b, l->unit)))
 			reduce_end(b);
@@ -406,7 +406,7 @@ void store_leaf_done(struct store *s, const struct tensor *t, int slice)
 
 void store_drop(struct store *s)
 {
-	for (int i = 0; i < s->impl->n_buckets; i++)
+	for (int i = 0; i < s->impl->n_trained; i++)
 		forget_leaves(&s->impl->bucket[i]);
 	for (int i = 0; i < N_PLACES; i++)
 		s->impl->lease[i].open = false;

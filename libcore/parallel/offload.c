@@ -59,7 +59,7 @@ void offload_open(struct store *s, struct arena *run)
 	struct offload_pieces *w = &s->impl->offload;
 	unsigned offloaded = offloaded_groups(s);
 	/* bytes of an element in all groups, and in those of local SGD */
-	int64_t width = 0, outer = 0;
+	int64_t width = 0, outer = 0, bytes = 0;
 	int64_t longest = max64(MIN_FLOATS, offload_sums_floats(s));
 	if (!offloaded)
 		return;
@@ -68,25 +68,26 @@ void offload_open(struct store *s, struct arena *run)
 		for (int k = 0; k < b->n_entries; k++)
 			longest = max64(longest, b->entry[k].cols);
 	w->n_slots = s->c.device->discrete ? OFFLOAD_SLOTS : 2;
-	w->region = round_up(s->impl->n_floats, PAGE_FLOATS);
-	w->floats = max64(longest, min64(MAX_FLOATS, w->region / PIECES));
+	w->floats = round_up(s->impl->n_floats, PAGE_FLOATS) / PIECES;
+	w->floats = max64(longest, min64(MAX_FLOATS, w->floats));
 	for (int g = 0; g < N_OFFLOADED; g++) {
 		if (!(offloaded & STORE_BIT(g)))
 			continue;
-		w->begin[g] = width * w->region;
+		w->begin[g] = bytes;
+		bytes += size_of(s, g) * round_up(group_floats(s, g), PAGE_FLOATS);
 		width += size_of(s, g);
 		outer += is_outer(s, g) ? size_of(s, g) : 0;
 		for (int slot = 0; slot < w->n_slots; slot++)
 			w->piece[slot][g] =
 				arena_alloc(run, (size_t)(w->floats * size_of(s, g)));
 	}
-	s->bytes.offloaded = width * w->region;
+	s->bytes.offloaded = bytes;
 	s->bytes.offloaded += offload_place_sums(s, s->bytes.offloaded);
 	s->bytes.optimizer += w->n_slots * (width - outer) * w->floats;
 	s->bytes.outer += w->n_slots * outer * w->floats;
 }
 
-static int64_t backend_offset(const struct store *s, int group, int64_t at)
+static int64_t backbytesfset(const struct store *s, int group, int64_t at)
 {
 	return s->impl->offload.begin[group] + at * size_of(s, group);
 }
@@ -104,7 +105,7 @@ uint64_t offload_enqueue_bytes(struct store *s, bool write, void *memory, int64_
 uint64_t offload_enqueue(struct store *s, int group, bool write, void *memory, int64_t at,
 	int64_t n, uint64_t after)
 {
-	return offload_enqueue_bytes(s, write, memory, backend_offset(s, group, at),
+	return offload_enqueue_bytes(s, write, memory, backbytesfset(s, group, at),
 		n * size_of(s, group), after);
 }
 
@@ -123,7 +124,7 @@ static void copy_now(
 	*(write ? &s->written : &s->read) += n_bytes;
 	struct offload_backend *x = s->c.offload_backend;
 	if (x)
-		x->copy(x, write, memory, n_bytes, backend_offset(s, group, at));
+		x->copy(x, write, memory, n_bytes, backbytesfset(s, group, at));
 }
 
 /* ---- pieces ---------------------------------------------------------------------- */
@@ -225,8 +226,10 @@ static void offload_pieces(struct store *s, const struct part_list *l, unsigned 
 void store_for_each_part(struct store *s, bool counted, unsigned reads, unsigned writes,
 	store_visit *fn, void *with)
 {
-	const struct part_list l = {
-		counted ? s->counted : s->updated, counted ? s->n_counted : s->n_updated};
+	bool held = !((reads | writes) & ~STORE_BIT(STORE_PARAM));
+	const struct part_list l = {counted ? s->counted : s->updated,
+		counted ? (held ? s->n_counted_held : s->n_counted)
+			: (held ? s->n_held : s->n_updated)};
 	unsigned offloaded = offloaded_groups(s);
 	if (writes & STORE_BIT(STORE_PARAM))
 		writes |= STORE_BIT(STORE_COPY);
@@ -249,7 +252,7 @@ static void round_part(void *with, const struct part *x)
 
 void offload_copies(struct store *s)
 {
-	const struct part_list l = {s->updated, s->n_updated};
+	const struct part_list l = {s->updated, s->n_held};
 	if (offloads_copies(s))
 		offload_pieces(s, &l, STORE_BIT(STORE_PARAM), STORE_BIT(STORE_COPY),
 			round_part, s->c.device);

@@ -13,7 +13,7 @@ enum { STORE_COPY = STORE_GRAD + 1, N_OFFLOADED };
  * both directions at once, one being written. */
 enum { OFFLOAD_SLOTS = 3 };
 struct offload_pieces {
-	int64_t region, floats;	    /* floats of a group's region, and of a piece */
+	int64_t floats;		    /* of a piece */
 	int64_t begin[N_OFFLOADED]; /* of the regions, in bytes */
 	void *piece[OFFLOAD_SLOTS][N_OFFLOADED];
 	int n_slots;

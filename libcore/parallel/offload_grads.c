@@ -24,7 +24,7 @@ int64_t offload_place_sums(struct store *s, int64_t at)
 	if (!is_offloaded(s, STORE_GRAD))
 		return 0;
 	o->offload.sums = at;
-	for (struct bucket *b = o->bucket; b < o->bucket + o->n_buckets; b++) {
+	for (struct bucket *b = o->bucket; b < o->bucket + o->n_trained; b++) {
 		b->offload.sum_at = n;
 		n += bucket_keeps(s, b) ? bucket_piece(b, &first) : 0;
 	}
@@ -210,7 +210,7 @@ int64_t offload_finish_floats(const struct store *s, const struct bucket *b)
 void offload_finish_grads(struct store *s)
 {
 	struct store_impl *o = s->impl;
-	struct bucket *end = o->bucket + o->n_buckets;
+	struct bucket *end = o->bucket + o->n_trained;
 	for (struct bucket *b = o->bucket; b < end; b++) {
 		int64_t first, len = bucket_piece(b, &first);
 		if (!is_alone(s, b))

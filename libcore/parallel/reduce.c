@@ -166,8 +166,8 @@ void store_reduce(struct store *s, int unit, int use, bool last)
 	struct store_impl *o = s->impl;
 	if (s->c.microbatches.round_robin) /* also a rank without leaves in this round */
 		grads_take_lease(s, unit);
-	for (struct bucket *b = o->bucket; b < o->bucket + o->n_buckets; b++)
-		if (bucket_has_unit(b, unit))
+	for (struct bucket *b = o->bucket; b < o->bucket + o->n_trained; b++)
+		if (bucket_has_unit(b, unit) && grads_of_unit(s, b, unit))
 			reduce_bucket(s, b, use, last);
 	for (int i = 0; i < N_PLACES; i++)
 		if (o->lease[i].unit == unit)
@@ -219,7 +219,7 @@ void reduce_finish(struct store *s, struct bucket *b)
 static void finish_grads(struct store *s)
 {
 	struct store_impl *o = s->impl;
-	struct bucket *end = o->bucket + o->n_buckets;
+	struct bucket *end = o->bucket + o->n_trained;
 	for (struct bucket *b = o->bucket; b < end; b++)
 		if (bucket_keeps(s, b) && !is_followed(s, b))
 			reduce_finish(s, b);
@@ -235,13 +235,13 @@ static void finish_grads(struct store *s)
 void store_step_end(struct store *s)
 {
 	struct store_impl *o = s->impl;
-	for (struct bucket *b = o->bucket; b < o->bucket + o->n_buckets; b++)
+	for (struct bucket *b = o->bucket; b < o->bucket + o->n_trained; b++)
 		reduce_end(b);
 	if (is_offloaded(s, STORE_GRAD))
 		offload_finish_grads(s);
 	else
 		finish_grads(s);
-	for (struct bucket *b = o->bucket; b < o->bucket + o->n_buckets; b++)
+	for (struct bucket *b = o->bucket; b < o->bucket + o->n_trained; b++)
 		bucket_set_forms(s, b, b->by_use ? 0 : -1, 0); /* of the next step */
 	grads_begin_step(s);
 }

@@ -9,12 +9,13 @@
 
 /* ---- parts ----------------------------------------------------------------------- */
 
-static void add_part(struct part **list, int64_t *n, struct part part)
+static void add_part(struct part **list, int64_t *n, int64_t *n_held, struct part part)
 {
 	if (!part.rows)
 		return;
-	*list = xrealloc(*list, (size_t)(*n + 1) * sizeof(**list));
-	(*list)[(*n)++] = part;
+	*list = xrealloc(*list, (size_t)(*n_held + 1) * sizeof(**list));
+	(*list)[(*n_held)++] = part;
+	*n += !part.t->frozen;
 }
 
 /* This rank's shard of an entry. */
@@ -63,10 +64,10 @@ static void list_parts(struct store *s)
 		int replica = b->all.plan.before[b->all.c->rank];
 		for (int k = 0; k < b->n_entries; k++) {
 			struct part x = shard_part(s, b, &b->entry[k]);
-			add_part(&s->updated, &s->n_updated, x);
+			add_part(&s->updated, &s->n_updated, &s->n_held, x);
 			if (b->tied && s->c.mesh->at[AXIS_PP] > 0)
 				continue;
-			add_part(&s->counted, &s->n_counted,
+			add_part(&s->counted, &s->n_counted, &s->n_counted_held,
 				part_rows(x, part_begin(x.rows, n, replica),
 					part_begin(x.rows, n, replica + 1)));
 		}
@@ -113,13 +114,17 @@ static void place_state(struct store *s, struct arena *run)
 	for (struct bucket *b = o->bucket; b < end; b++) {
 		b->at = o->n_floats;
 		o->n_floats += b->shard[o->shard].n;
+		if (b < o->bucket + o->n_trained)
+			o->n_state = o->n_floats;
 	}
 	for (int g = 0; g < s->c.groups.n; g++) {
 		if (is_offloaded(s, g))
 			continue;
-		o->state[g] = arena_floats(run, o->n_floats);
-		*bytes_of(&s->bytes, s->c.groups.of[g].owner) += o->n_floats * size;
-		for (struct bucket *b = o->bucket; b < end; b++)
+		int64_t n = group_floats(s, g);
+		int last = g == STORE_PARAM ? o->n_buckets : o->n_trained;
+		o->state[g] = arena_floats(run, n);
+		*bytes_of(&s->bytes, s->c.groups.of[g].owner) += n * size;
+		for (struct bucket *b = o->bucket; b < o->bucket + last; b++)
 			b->state[g] = o->state[g] + b->at;
 	}
 	for (struct bucket *b = o->bucket; b < end; b++) {
@@ -140,7 +145,7 @@ static void place_state(struct store *s, struct arena *run)
 
 int64_t store_floats(const struct store *s)
 {
-	return s->impl->n_floats;
+	return s->impl->n_state;
 }
 
 float *store_begin(struct store *s, int group, int64_t at, int64_t n, float *room)
@@ -299,7 +304,7 @@ void store_updated(struct store *s, bool copies)
 		offload_copies(s);
 	}
 	if (s->impl->n_shards > 1 && s->c.zero < 3)
-		gather_whole(s);
+		gather_whole(s, !copies);
 }
 
 /* ---- norms and hashes ------------------------------------------------------------ */
@@ -486,7 +491,7 @@ static void copy_rows(float *to, int64_t to_width, const float *from, int64_t fr
 bool store_wants(const struct store *s, int tensor, int64_t row, int64_t n)
 {
 	const struct range r = {&s->c.tensors[tensor], row, n};
-	return next_overlap(s->updated, s->n_updated, &r, &(struct overlap){0});
+	return next_overlap(s->updated, s->n_held, &r, &(struct overlap){0});
 }
 
 void store_put(
@@ -494,7 +499,7 @@ void store_put(
 {
 	const struct range r = {&s->c.tensors[tensor], row, n};
 	struct overlap o = {.next = 0};
-	while (next_overlap(s->updated, s->n_updated, &r, &o)) {
+	while (next_overlap(s->updated, s->n_held, &r, &o)) {
 		int64_t cols = o.part->cols;
 		float *rows = xmalloc((size_t)(o.rows * cols) * sizeof(float));
 		copy_rows(rows, cols, in + o.at, tensor_width(r.t), o.rows, cols);
@@ -514,7 +519,7 @@ bool store_is_whole(const struct store *s)
 static void collect_local(struct store *s, int group, const struct range *r, float *out)
 {
 	struct overlap o = {.next = 0};
-	while (next_overlap(s->updated, s->n_updated, r, &o)) {
+	while (next_overlap(s->updated, s->n_held, r, &o)) {
 		int64_t cols = o.part->cols;
 		float *rows = xmalloc((size_t)(o.rows * cols) * sizeof(float));
 		part_get(s, o.part, group, o.first, o.rows, rows);
@@ -543,6 +548,12 @@ void store_collect(struct store *s, int group, int tensor, int64_t row, int64_t 
 {
 	struct comm *w = s->c.mesh->world;
 	const struct range range = {&s->c.tensors[tensor], row, n};
+	if (range.t->frozen && group != STORE_PARAM) {
+		if (w->rank == to)
+			memset(out, 0,
+				(size_t)(n * tensor_width(range.t)) * sizeof(*out));
+		return;
+	}
 	if (store_is_whole(s)) {
 		if (w->rank == to)
 			collect_local(s, group, &range, out);
@@ -557,7 +568,7 @@ void store_collect(struct store *s, int group, int tensor, int64_t row, int64_t 
 	char *message = xmalloc((size_t)most);
 	struct comm_requests r = {.c = w};
 	struct overlap o = {.next = 0};
-	while (next_overlap(s->counted, s->n_counted, &range, &o)) {
+	while (next_overlap(s->counted, s->n_counted_held, &range, &o)) {
 		const struct rows h = {o.at, o.rows, o.part->cols, width};
 		size_t floats = (size_t)(h.rows * h.cols) * sizeof(float);
 		memcpy(message, &h, sizeof(h));

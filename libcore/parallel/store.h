@@ -142,12 +142,13 @@ struct store_bytes {
 struct store {
 	struct store_config c;
 	struct store_bytes bytes;
-	/* The parts that this rank updates; replicas of a shard have the same ones. */
+	/* The parts that this rank updates, and behind them its parts of frozen tensors; replicas of a shard
+	 * have the same ones. */
 	struct part *updated;
-	int64_t n_updated;
+	int64_t n_updated, n_held;
 	/* For norms and hashes: each element of the model is counted on exactly one rank. */
 	struct part *counted;
-	int64_t n_counted;
+	int64_t n_counted, n_counted_held;
 	int64_t read, written; /* bytes of offloaded state, so far */
 	/* Unless NULL: adds what this rank has in the other workers to n elements, in store_step_end(). */
 	void (*add_workers)(void *with, int64_t *sum, int64_t n);
@@ -232,7 +233,7 @@ uint64_t store_hash(struct store *s);
  * differ from the first replica. */
 bool store_replicas_agree(struct store *s, struct str *differing);
 /* Collective over the world: gathers rows [row, row + n) of a whole tensor on rank `to`, in `out`. A
- * vector has dims[0] rows. */
+ * vector has dims[0] rows. Of a frozen tensor, all groups but the parameters are 0. */
 void store_collect(struct store *s, int group, int tensor, int64_t row, int64_t n, int to,
 	float *out);
 /* Does every rank have all parameters and state in memory? Then store_collect() sends no messages,
@@ -246,8 +247,8 @@ void store_put(
 /* ---- offload.c: state, in memory or offloaded ------------------------------------ */
 
 typedef void store_visit(void *with, const struct part *x);
-/* Calls fn for all rows of the parts that this rank updates (or counts), in order; a part may be
- * visited in several runs of rows. `reads`, `writes`: bits of the groups, or of STORE_GRAD, that fn
+/* Calls fn for all rows of the parts that this rank updates (or counts), in order, and of frozen ones too if
+ * only parameters are read and written; a part may be visited in several runs of rows. `reads`, `writes`: bits of the groups, or of STORE_GRAD, that fn
  * reads, and of those that it writes. It may read others only if they are not offloaded. */
 void store_for_each_part(struct store *s, bool counted, unsigned reads, unsigned writes,
 	store_visit *fn, void *with);

@@ -46,14 +46,15 @@ enum {
 };
 
 struct store_impl {
-	struct bucket *bucket;
-	int n_buckets;
+	struct bucket *
+		bucket; /* those of frozen tensors, which have no gradient and no state, are last */
+	int n_buckets, n_trained;
 	struct location *location; /* [n_tensors][local slices] */
 	void (*before_use)(void *with, int unit);
 	void *before_use_with;
-	/* [n_floats]; NULL: offloaded, or no such group. */
+	/* [n_floats] of parameters, [n_state] of the others; NULL: offloaded, or no such group. */
 	float *state[STORE_MAX_GROUPS];
-	int64_t n_floats;
+	int64_t n_floats, n_state;
 	int64_t n_collected;   /* calls of store_collect(), the same on all ranks */
 	struct exact *squares; /* the device's */
 	struct grid *grid;     /* the device's */
@@ -126,6 +127,13 @@ static inline struct entry *entry_of(
 	return &bucket_of(s, t, slice)->entry[location_of(s, t, slice)->entry];
 }
 
+/* The floats that this rank has of a group. */
+static inline int64_t group_floats(const struct store *s, int group)
+{
+	return group == STORE_PARAM || group == STORE_COPY ? s->impl->n_floats
+							   : s->impl->n_state;
+}
+
 /* store.c */
 struct part part_rows(struct part x, int64_t first, int64_t end);
 
@@ -135,6 +143,8 @@ float *grads_free_lease(const struct store *s, const struct bucket *b);
 void grads_open(struct store *s, bool measuring);
 void grads_close(struct store *s);
 void grads_begin_step(struct store *s);
+/* Has the bucket leaves of the unit? All tensors of a unit between its first and its last one may be frozen. */
+bool grads_of_unit(const struct store *s, const struct bucket *b, int unit);
 /* Round-robin: takes memory for the unit's leaves, after the sums of the unit that used it before. */
 void grads_take_lease(struct store *s, int unit);
 
@@ -149,7 +159,8 @@ void reduce_finish(struct store *s, struct bucket *b);
 /* gather.c */
 void gather_open(struct store *s, bool measuring);
 void gather_close(struct store *s);
-void gather_whole(struct store *s);  /* all units (ZeRO 1 and 2) */
+/* All units (ZeRO 1 and 2); of frozen tensors only if `frozen`. */
+void gather_whole(struct store *s, bool frozen);
 void gather_forget(struct store *s); /* frees parameters that are out of date */
 
 /* amax.c */

@@ -27,6 +27,9 @@ struct tensor {
 	int64_t dims[2]; /* of the whole tensor */
 	enum tp_split tp_split;
 	bool decay; /* weight decay applies */
+	/* Not trained (--freeze): it has no gradient and no state of the optimizer. */
+	bool frozen;
+	float lr_scale; /* a factor of its learning rate (--lr-scale-of) */
 	enum init init;
 	float std;
 	/* How often a forward uses it: 2 for a tied weight (use 0 is the embedding, use 1 the

@@ -1,4 +1,4 @@
-/* Memory and time of a layout by closed formulas, which a search can afford for every layout. */
+/* Memory and time of a layout of another trainer, by closed formulas: those of pt are planned. */
 #include "plan/planner.h"
 
 #include <math.h>
@@ -14,8 +14,10 @@ void shape_of(struct shape *s, const struct model *m)
 		.ffn_dim = (double)c->ffn_dim,
 		.vocab = (double)m->padded_vocab,
 		.context = (double)c->context,
+		.attended = model_attended(m),
 		.embedding = (double)(m->padded_vocab * c->dim),
 		.gated = m->act == ACT_SWIGLU,
+		.head_norms = m->c.qk_norm,
 		.tied = m->tie};
 	s->block = 2 * s->dim * (s->q_dim + s->kv_dim) +
 		   (s->gated ? 3 : 2) * s->dim * s->ffn_dim + 2 * s->dim;
@@ -54,23 +56,6 @@ bool estimate_waits(const struct layout *l)
 	return l->zero >= 2;
 }
 
-/* How many of the ranks that sum a gradient are on one host, if they are on several and sum it by host, as
- * host_run() in parallel/bucket_sums.c says; else 0. */
-static int host_run(const struct layout *l)
-{
-	int ranks = l->degree[AXIS_DP] * shards_of(l), n = l->zero ? shards_of(l) : 1;
-	int run = l->host_ranks / l->degree[AXIS_TP];
-	if (run < 2 || l->host_ranks % l->degree[AXIS_TP] || ranks <= run || ranks % run)
-		return 0;
-	return n == 1 || (n > run && n % run == 0) ? run : 0;
-}
-
-/* Bytes of an element that a rank contributes to a sum of gradients: a sum of several is int64. */
-static double contributed(const struct practice *p, bool several)
-{
-	return p->exact && several ? 2 * p->reduce_bytes : p->reduce_bytes;
-}
-
 /* Blocks that a rank has at most. */
 static double blocks_kept(const struct shape *s, const struct layout *l)
 {
@@ -78,22 +63,20 @@ static double blocks_kept(const struct shape *s, const struct layout *l)
 	return ceil(s->layers / stages) * (double)l->stages;
 }
 
-/* Blocks that the slowest rank computes, if the head is as much work as `head` of them: pt's stages have
- * equally many blocks, and those of others equal work, as far as blocks are not divided. */
-static double blocks_computed(const struct shape *s, const struct layout *l,
-	const struct practice *p, double head)
+/* Blocks that the slowest rank computes, if the head is as much work as `head` of them: stages have equal work, as
+ * far as blocks are not divided. */
+static double blocks_computed(const struct shape *s, const struct layout *l, double head)
 {
 	double stages = (double)(l->degree[AXIS_PP] * l->stages), v = (double)l->stages;
 	double even = (s->layers + head) / stages * v;
 	if (stages <= 1)
 		return s->layers;
-	return fmax(p->exact ? blocks_kept(s, l) : ceil((s->layers - head) / stages) * v,
-		even);
+	return fmax(ceil((s->layers - head) / stages) * v, even);
 }
 
 static double head_blocks(const struct shape *s)
 {
-	return s->vocab * s->dim / (s->block + s->context * s->q_dim);
+	return s->vocab * s->dim / (s->block + s->attended * s->q_dim);
 }
 
 /* ---- memory ---------------------------------------------------------------------------- */
@@ -110,45 +93,22 @@ static double block_bytes(const struct shape *s, const struct layout *l,
 	double ffn = type * (s->gated ? k->gated : k->plain) * s->ffn_dim;
 	/* two of the values of dim are queries and what attention makes of them */
 	double q = recompute == RECOMPUTE_FULL ? 0 : fmin(2, k->dim);
-	double all = k->dim32 * s->dim +
-		     type * ((k->dim - q) * s->dim + (q + ring) * s->q_dim) + kv + ffn +
-		     (k->heads + k->scores * s->context) * s->heads;
+	double before = 0; /* queries and keys before their norms */
+	if (s->head_norms && recompute != RECOMPUTE_FULL)
+		before = s->q_dim + (recompute <= RECOMPUTE_SELECTIVE ? s->kv_dim : 0);
+	double all = type * ((k->dim - q) * s->dim + (q + ring) * s->q_dim + before) +
+		     kv + ffn + (k->heads + k->scores * s->context) * s->heads;
 	return whole + (all - whole) / l->degree[AXIS_TP];
 }
 
-/* Micro-batches of a stage that a rank keeps at a time, in stages of that rank. */
-static double in_flight(const struct layout *l)
+double in_flight(const struct layout *l, int rank)
 {
-	double pp = l->degree[AXIS_PP], v = (double)l->stages, n = (double)l->n_micro;
-	if (pp == 1)
-		return 1;
-	switch (l->schedule) {
-	case SCHEDULE_GPIPE:
-		return n;
-	case SCHEDULE_INTERLEAVED:
-		return fmin(n, (2 * (pp - 1) + (v - 1) * pp + 2) / v);
-	default:
-		return fmin(n, pp);
-	}
-}
-
-/* The floats of exact sums, as grads.c places them. */
-static double gradients(const struct layout *l, double n, double block, double ends)
-{
-	double shards = shards_of(l), dp = l->degree[AXIS_DP], part = n / shards;
-	double host = host_run(l) ? 2.0 / host_run(l) : 0; /* sums of hosts */
-	bool several = l->n_micro > 1, replicas = dp > 1;
-	if (estimate_waits(l)) {
-		bool keeps = several || (replicas && shards > 1 && host <= 0);
-		double sum = keeps ? 2 * (shards > 1 ? part : n / dp) : 0;
-		return (1 + host) * (2 * block + ends) + sum +
-		       (keeps && !replicas ? 0 : part);
-	}
-	double result = host * n + (l->zero && shards > 1 ? part : 0);
-	if (!several)
-		return n + result;
-	bool whole = (!l->zero || shards <= 1) && (shards > 1 || replicas);
-	return (whole ? 3 : 2) * n + result + fmax(block, ends);
+	double left = l->degree[AXIS_PP] - 1 - rank, v = l->stages,
+	       n = (double)l->n_micro;
+	double interleaved = (2 * left + (v - 1) * l->degree[AXIS_PP] + 1) / v;
+	return l->degree[AXIS_PP] == 1	       ? 1
+	       : l->schedule == SCHEDULE_GPIPE ? n
+					       : fmin(n, v > 1 ? interleaved : left + 1);
 }
 
 static void estimate_state(const struct layout *l, const struct practice *p, double n,
@@ -159,33 +119,11 @@ static void estimate_state(const struct layout *l, const struct practice *p, dou
 	double part = sharded ? n / shards : n;
 	o->optimizer = p->optimizer_bytes * part;
 	o->params = p->param_bytes * (sharded && l->zero == 3 ? part : n);
-	if (sharded && l->zero < 3 && p->exact) /* fp32 for the update, and a copy */
-		o->params += p->param_bytes * part;
-	if (!sharded && type < p->param_bytes && p->exact)
-		o->params += type * n;
 	if (sharded && l->zero == 3)
 		o->gathered = l->reshard != RESHARD_NO
 				      ? ends * p->param_bytes + 3.5 * type * block
 				      : type * n + ends * p->param_bytes;
-	o->grads = p->grad_bytes *
-		   (p->exact ? gradients(l, n, block, ends) : (l->zero >= 2 ? part : n));
-}
-
-/* What is in a file, or in the memory of a GPU's host; gradients of a unit and its parameters are not. */
-static void offload(const struct layout *l, double block, double ends,
-	const struct practice *p, struct memory *o)
-{
-	const enum offload kind = (enum offload)l->offload;
-	if (kind == OFFLOAD_NONE)
-		return;
-	o->optimizer = 0;
-	if (offloads_grads(kind))
-		o->grads = p->grad_bytes * (2 * block + ends);
-	if (!offloads_params(kind))
-		return;
-	o->params = 0;
-	o->gathered =
-		fmax(o->gathered, 3.5 * p->gather_bytes * block + ends * p->param_bytes);
+	o->grads = p->grad_bytes * (l->zero >= 2 ? part : n);
 }
 
 void estimate_memory(const struct shape *s, const struct layout *l,
@@ -196,18 +134,13 @@ void estimate_memory(const struct shape *s, const struct layout *l,
 	double tokens = (double)l->micro_batch * s->context / l->degree[AXIS_CP];
 	bool one = l->degree[AXIS_PP] == 1;
 	double ends = s->embedding * (one && !s->tied ? 2 : 1) / tp;
-	double n = blocks * s->block / tp + ends, pieces = l->tile ? l->tile / tp : 1;
+	double n = blocks * s->block / tp + ends;
 	*o = (struct memory){0};
-	estimate_state(l, p, n, s->block / tp / pieces, ends / pieces, o);
-	offload(l, s->block / tp / pieces, ends / pieces, p, o);
+	estimate_state(l, p, n, s->block / tp, ends, o);
 	o->activations =
-		tokens * (in_flight(l) * blocks * block_bytes(s, l, p, l->recompute) +
+		tokens * (in_flight(l, 0) * blocks * block_bytes(s, l, p, l->recompute) +
 				 8 * s->dim / tp);
-	/* and what gradients of weights wait for */
-	if (l->schedule == SCHEDULE_ZB_H1 && !one)
-		o->activations += 0.75 * tokens * in_flight(l) * blocks *
-				  block_bytes(s, l, p, RECOMPUTE_NONE);
-	else if (l->recompute != RECOMPUTE_NONE)
+	if (l->recompute != RECOMPUTE_NONE)
 		o->activations += tokens * block_bytes(s, l, p, RECOMPUTE_NONE);
 	double logits = p->logit_bytes > 0 ? p->logit_bytes * s->vocab
 					   : type * fmin(s->vocab, 16384);
@@ -255,21 +188,6 @@ static double group_seconds(const struct timing *t, enum axis axis, int ranks, d
 	return latency + fmax(inside, away / net->bytes_per_second);
 }
 
-/* Seconds of a sum of gradients of n elements, to which each rank contributes `bytes` of each: within
- * hosts, and then int64 sums over hosts; and if `whole`, all ranks get the result. */
-static double host_sum_seconds(const struct timing *t, double n, double bytes, bool whole)
-{
-	const struct link *host = &t->c->links.link[LINK_HOST];
-	const struct link *net = &t->c->links.link[LINK_NETWORK];
-	int run = host_run(t->l);
-	double hosts = t->l->degree[AXIS_DP] * shards_of(t->l) / (double)run;
-	double result = whole ? t->p->reduce_bytes : 0;
-	double inside = n * (bytes + result) * (run - 1) / run / host->bytes_per_second;
-	double across = n / run * (contributed(t->p, true) + result) * (hosts - 1) /
-			hosts / net->bytes_per_second;
-	return host->latency + net->latency + fmax(inside, across);
-}
-
 /* y[n,out] = x[n,in] w[out,in]^T. Small sides fill the device less. */
 static double matmul_seconds(const struct timing *t, double n, double out, double in)
 {
@@ -291,10 +209,8 @@ static double forward_seconds(const struct timing *t)
 {
 	const struct shape *s = t->s;
 	double tp = t->l->degree[AXIS_TP], n = t->tokens;
-	double scores = t->p->attention * n * s->context / tp * s->q_dim;
-	double moved =
-		n / tp * (t->p->dim_bytes * s->dim + t->p->ffn_bytes * s->ffn_dim) +
-		n * s->dim * t->p->whole_bytes * (tp - 1) / tp;
+	double scores = t->p->attention * n * s->attended / tp * s->q_dim;
+	double moved = n / tp * (t->p->dim_bytes * s->dim + t->p->ffn_bytes * s->ffn_dim);
 	double linear =
 		matmul_seconds(t, n, (s->q_dim + 2 * s->kv_dim) / tp, s->dim) +
 		matmul_seconds(t, n, s->dim, s->q_dim / tp) +
@@ -336,9 +252,7 @@ static struct exchange tp_exchange(const struct timing *t, double compute)
 	int tp = t->l->degree[AXIS_TP];
 	double full = t->l->recompute == RECOMPUTE_FULL ? 1.3 : 1;
 	double n = full * t->p->tp_bytes * t->tokens * t->s->dim;
-	double messages = t->p->exact ? full * (4.3 + 2.15 * tp) : 0;
-	struct exchange x = {
-		.alone = group_seconds(t, AXIS_TP, tp, n, !t->p->exact, messages)};
+	struct exchange x = {.alone = group_seconds(t, AXIS_TP, tp, n, true, 0)};
 	if (tp > t->c->links.host_ranks)
 		x.alone += t->p->tp_away;
 	x.exposed = t->p->overlap_tp ? fmax(0, x.alone - compute / 2) : x.alone;
@@ -368,16 +282,11 @@ static struct exchange fsdp_exchange(
 	if (l->zero == 3)
 		gather = group_seconds(t, shard_axis(l), ranks,
 			t->p->gather_bytes * block, true, messages);
-	if (!estimate_waits(l))
-		sum = 0;
-	else if (host_run(l) && t->p->exact)
-		sum = host_sum_seconds(t, block, t->p->reduce_bytes, false);
-	else if (ranks > 1)
-		sum = group_seconds(
-			t, shard_axis(l), ranks, t->p->reduce_bytes * block, false, 1);
-	else
-		sum = group_seconds(t, AXIS_DP, l->degree[AXIS_DP],
-			t->p->reduce_bytes * block, false, 1);
+	if (estimate_waits(l))
+		sum = ranks > 1 ? group_seconds(t, shard_axis(l), ranks,
+					  t->p->reduce_bytes * block, false, 1)
+				: group_seconds(t, AXIS_DP, l->degree[AXIS_DP],
+					  t->p->reduce_bytes * block, false, 1);
 	double again = l->reshard != RESHARD_NO ? gather : 0;
 	struct exchange x = {.alone = gather + again + sum};
 	x.exposed = fmax(0, gather - forward) + fmax(0, again + sum - backward);
@@ -398,42 +307,26 @@ static struct exchange whole_exchange(const struct timing *t, double params)
 			     : t->c->links.link[LINK_NETWORK].bytes_per_second /
 				       (1 + t->p->contention * log2(fmax(1, hosts)));
 	double each = params * (ranks - 1) / ranks / rate;
-	struct exchange x = {.alone = (sums + gathers) * each,
-		.exposed = (t->p->reduce_exposed * sums + gathers) * each};
+	double gather = gathers * each * (1 + t->p->gather_contention * hosts);
+	struct exchange x = {.alone = sums * each + gather,
+		.exposed = t->p->reduce_exposed * sums * each + gather};
 	if (crowded(t) && l->degree[AXIS_PP] == 1)
 		x.exposed += t->p->crowd_latency * ranks;
 	return x;
 }
 
-/* Once in a step, what ZeRO 0 and 1 sum and gather, and all replicas; one backward hides it. */
+/* Once in a step: of shards that are summed in each micro-batch, the sums of replicas, which a backward hides; or of
+ * all. */
 static struct exchange step_exchange(
 	const struct timing *t, double params, double backward)
 {
 	const struct layout *l = t->l;
-	int dp = l->degree[AXIS_DP], ranks = shards_of(l);
-	struct exchange x = {0};
-	if (!t->p->exact && !estimate_waits(l))
+	if (!estimate_waits(l))
 		return whole_exchange(t, params);
-	double shard = ranks > 1 && l->zero ? params / ranks : params;
-	bool several = l->n_micro > 1 || (ranks > 1 && l->zero);
-	double sums = group_seconds(t, AXIS_DP, dp,
-		(contributed(t->p, several) + t->p->reduce_bytes) * shard, false,
+	double sums = group_seconds(t, AXIS_DP, l->degree[AXIS_DP],
+		2 * t->p->reduce_bytes * params / shards_of(l), false,
 		2); /* to who adds a piece, and its sum */
-	double last = 0;
-	if (host_run(l) && t->p->exact)
-		sums = estimate_waits(l) ? 0
-					 : host_sum_seconds(t, params,
-						   contributed(t->p, l->n_micro > 1),
-						   !l->zero || ranks == 1);
-	else if (!estimate_waits(l))
-		sums += group_seconds(t, shard_axis(l), ranks,
-			contributed(t->p, l->n_micro > 1) * params, false, 1);
-	if (l->zero > 0 && l->zero < 3)
-		last = group_seconds(
-			t, shard_axis(l), ranks, t->p->param_bytes * params, true, 3);
-	x.alone = sums + last;
-	x.exposed = fmax(0, sums - (t->p->overlap_sum ? backward : 0)) + last;
-	return x;
+	return (struct exchange){.alone = sums, .exposed = fmax(0, sums - backward)};
 }
 
 /* The pipeline waits for this many of its micro-batches' times. */
@@ -442,7 +335,7 @@ static double bubble_of(const struct layout *l)
 	double pp = l->degree[AXIS_PP];
 	if (l->schedule == SCHEDULE_INTERLEAVED)
 		return fmax((pp - 1) / (double)l->stages, pp - (double)l->n_micro);
-	return l->schedule == SCHEDULE_ZB_H1 ? (pp - 1) * 0.6 : pp - 1;
+	return pp - 1;
 }
 
 static void begin(struct timing *t, double peak)
@@ -451,7 +344,7 @@ static void begin(struct timing *t, double peak)
 	t->rate = share * fmin(1, t->p->rate * t->c->efficiency) * peak;
 	t->memory = share * t->c->memory;
 	t->tokens = (double)t->l->micro_batch * t->s->context / t->l->degree[AXIS_CP];
-	t->blocks = blocks_computed(t->s, t->l, t->p, head_blocks(t->s));
+	t->blocks = blocks_computed(t->s, t->l, head_blocks(t->s));
 }
 
 /* The rank with the head computes it instead of as much work in blocks. */
@@ -460,10 +353,8 @@ static double micro_seconds(const struct timing *t, double block)
 	double head = head_seconds(t);
 	if (t->l->degree[AXIS_PP] == 1)
 		return t->blocks * block + head;
-	if (!t->p->exact)
-		return blocks_computed(t->s, t->l, t->p, head / block) * block +
-		       2 * (double)t->l->stages * t->p->hop;
-	return fmax(t->blocks * block, (t->blocks - ceil(head / block)) * block + head);
+	return blocks_computed(t->s, t->l, head / block) * block +
+	       2 * (double)t->l->stages * t->p->hop;
 }
 
 static void end(const struct timing *t, double micro, double exposed, struct times *o)
@@ -471,9 +362,7 @@ static void end(const struct timing *t, double micro, double exposed, struct tim
 	const struct layout *l = t->l;
 	double pp = l->degree[AXIS_PP], n = (double)l->n_micro;
 	double ends = t->s->embedding * (pp == 1 && !t->s->tied ? 2 : 1);
-	double params = (t->p->exact ? t->blocks * t->s->block + t->s->embedding
-				     : t->s->layers / pp * t->s->block + ends) /
-			l->degree[AXIS_TP];
+	double params = (t->s->layers / pp * t->s->block + ends) / l->degree[AXIS_TP];
 	double part = l->zero ? params / shards_of(l) : params;
 	double hop = group_seconds(t, AXIS_PP, pp > 1 ? 2 : 1,
 		4 * t->tokens * t->s->dim / l->degree[AXIS_TP], false, 1);
@@ -501,12 +390,8 @@ void estimate_time(const struct shape *s, const struct layout *l, const struct c
 	begin(&t, peak);
 	double forward = forward_seconds(&t), passes = p->passes[l->recompute];
 	double block = passes * forward, n = (double)l->n_micro;
-	double attention = 3 * p->attention * t.tokens * s->context * s->q_dim /
+	double attention = 3 * p->attention * t.tokens * s->attended * s->q_dim /
 			   l->degree[AXIS_TP] / attention_rate(&t);
-	/* sums of gradients */
-	if (p->exact)
-		block += p->sum_bytes * (l->degree[AXIS_CP] > 1 ? 2 : 1) * s->block /
-			 l->degree[AXIS_TP] / t.memory;
 	struct exchange tp = tp_exchange(&t, block), cp = cp_exchange(&t, attention);
 	block = fmax(block, launch_seconds(&t) - tp.exposed);
 	struct exchange fsdp = fsdp_exchange(

@@ -33,7 +33,7 @@ static int open_subject(const struct request *r, const struct layout *l, int64_t
 	s->o.model.layers = layers;
 	layout_to_options(l, &s->o);
 	bool accepted = !layout_resolve(&s->o, r->ranks, e);
-	if (accepted && !model_init(&s->m, &s->o.model, 0, e)) {
+	if (accepted && !options_model_init(&s->o, &s->m, 0, e)) {
 		if (!layout_check(&s->o, &s->m, e))
 			return 0;
 		model_free(&s->m);
@@ -46,16 +46,6 @@ static void close_subject(const struct request *r, struct subject *s)
 {
 	model_free(&s->m);
 	close_options(r, &s->o);
-}
-
-bool exact_accepts(const struct request *r, const struct layout *l)
-{
-	struct subject s;
-	struct err e = {0};
-	if (open_subject(r, l, r->m->c.layers, &s, &e))
-		return false;
-	close_subject(r, &s);
-	return true;
 }
 
 /* ---- memory --------------------------------------------------------------------------------- */
@@ -132,6 +122,96 @@ double exact_work(const struct request *r, const struct layout *l, bool quickly)
 	if (offloads_grads((enum offload)l->offload))
 		work += 6e-8 * few * (double)layers * s.block / degree[AXIS_TP] / shards;
 	return work;
+}
+
+/* ---- parts ---------------------------------------------------------------------------------- */
+
+/* Seconds of all micro-batches of a step of n, and *update, of what is after them. */
+static double micro_seconds(
+	const struct request *r, struct subject *s, int64_t n, double *update)
+{
+	struct step_time t;
+	s->o.batch = n * s->o.micro_batch;
+	predict_step_time(&s->o, &s->m, &r->cluster, &t);
+	*update = t.rest;
+	return t.step - t.rest;
+}
+
+/* Of a step of one micro-batch, or of several: each of these, and what there is once. */
+static struct part_cost cost_of(const struct request *r, struct subject *s, bool several)
+{
+	struct plan p;
+	double rest, two;
+	plan_make_memory(&s->o, &s->m, 0, &p);
+	struct part_cost c = {.values = (double)(p.store.params - p.store.copies),
+		.copies = (double)p.store.copies,
+		.optimizer = (double)p.store.optimizer,
+		.activations = (double)p.micro_bytes,
+		.scratch = (double)p.scratch_bytes};
+	if (several) {
+		two = micro_seconds(r, s, 2, &c.update);
+		c.micro = micro_seconds(r, s, 3, &rest) - two;
+		c.once = two - 2 * c.micro;
+	} else {
+		c.micro = micro_seconds(r, s, 1, &c.update);
+	}
+	return c;
+}
+
+/* Cores of CPUs that the ranks of a host share are as many for each. */
+static void share_cores(const struct request *r, struct cluster *c)
+{
+	int here = r->ranks / r->hosts;
+	double share = cluster_share(c, here);
+	if (!c->cores)
+		return;
+	c->flops = share * cluster_peak(c, DT_F32, false, here);
+	c->memory *= share;
+	c->cores = 0;
+}
+
+/* Of a model with `few` layers, and one with `step` more. */
+static void split_costs(
+	const struct part_cost cost[2], double few, double step, struct shared_part *out)
+{
+	const double *less = (const double *)&cost[0], *more = (const double *)&cost[1];
+	double *block = (double *)&out->block, *ends = (double *)&out->ends;
+	for (size_t i = 0; i < sizeof(*cost) / sizeof(double); i++) {
+		block[i] = (more[i] - less[i]) / step;
+		ends[i] = less[i] - few * block[i];
+	}
+}
+
+int exact_part(const struct request *r, const struct layout *l, struct shared_part *out)
+{
+	struct train_opts o = *r->o;
+	struct request q = *r;
+	struct layout alone = {
+		.degree = {1, 1, 1, l->degree[AXIS_CP], l->degree[AXIS_TP]},
+		.reshard = RESHARD_YES,
+		.schedule = SCHEDULE_1F1B,
+		.stages = 1,
+		.micro_batch = l->micro_batch,
+		.recompute = l->recompute,
+		.n_micro = 1};
+	/* the first and the last one are not in float8 */
+	int64_t few = o.dtype == PRECISION_FLOAT8 ? 3 : 1;
+	int64_t step = o.recompute_every <= r->m->c.layers ? o.recompute_every : 1;
+	struct part_cost cost[2];
+	struct subject s;
+	struct err e = {0};
+	o.batch = alone.micro_batch;
+	q.o = &o;
+	q.ranks = mesh_ranks(alone.degree);
+	share_cores(r, &q.cluster);
+	for (int i = 0; i < 2; i++) {
+		if (open_subject(&q, &alone, few + i * step, &s, &e))
+			return -1;
+		cost[i] = cost_of(&q, &s, l->n_micro > 1);
+		close_subject(&q, &s);
+	}
+	split_costs(cost, (double)few, (double)step, out);
+	return 0;
 }
 
 /* ---- plans ---------------------------------------------------------------------------------- */

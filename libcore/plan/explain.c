@@ -29,10 +29,27 @@ static void limit_text(char text[static LIMIT_TEXT], double limit)
 		snprintf(text, LIMIT_TEXT, " of %s", text_bytes(bytes, limit));
 }
 
-/* Does the whole model fit on a rank, with the smallest micro-batch? By the plan of data parallelism over all
- * ranks; by the estimate, if they cannot divide the batch. */
-static void fits_on_one(const struct request *r, const struct shape *s, double limit,
-	const struct practice *p, struct str *out)
+/* By the plan; by a bound, if the ranks cannot divide the batch. */
+static void memory_of(const struct request *r, const struct shape *s,
+	const struct layout *l, struct memory *m)
+{
+	struct choice c = {.l = *l};
+	struct bounds bounds = {.r = r};
+	struct practice p;
+	struct err e = {0};
+	if (r->trainer != BY_PT) {
+		practice_of(r->trainer, r->o, &p);
+		estimate_memory(s, l, &p, m);
+	} else if (r->o->batch % r->ranks || exact_memory(r, l, m, &e)) {
+		bounds_of(&bounds, &c);
+		bounds_free(&bounds);
+		*m = c.memory;
+	}
+}
+
+/* Does the whole model fit on a rank, with the smallest micro-batch and data parallelism over all ranks? */
+static void fits_on_one(
+	const struct request *r, const struct shape *s, double limit, struct str *out)
 {
 	struct layout one = {.degree = {1, 1, 1, 1, 1},
 		.stages = 1,
@@ -40,12 +57,9 @@ static void fits_on_one(const struct request *r, const struct shape *s, double l
 		.n_micro = max64(1, r->o->batch / r->ranks),
 		.recompute = RECOMPUTE_FULL};
 	struct memory m;
-	struct err e = {0};
 	char need[NUM_TEXT], have[LIMIT_TEXT], line[256];
 	one.degree[AXIS_DP] = r->ranks;
-	if (r->trainer != BY_PT || r->o->batch % r->ranks ||
-		exact_memory(r, &one, &m, &e))
-		estimate_memory(s, &one, p, &m);
+	memory_of(r, s, &one, &m);
 	text_bytes(need, m.total);
 	limit_text(have, limit);
 	bool fits = m.total <= limit;
@@ -128,9 +142,7 @@ static void resort_text(const struct choice *c, struct str *out)
 {
 	char host[NUM_TEXT];
 	if (c->l.tile || c->l.offload)
-		str_printf(out, " None does without %s%s%s.", c->l.tile ? "--tile" : "",
-			c->l.tile && c->l.offload ? " and " : "",
-			c->l.offload ? "--offload" : "");
+		str_puts(out, " None does without --tile or --offload.");
 	if (c->memory.host > 0)
 		str_printf(out, " Its host needs %s for each GPU.",
 			text_bytes(host, c->memory.host));
@@ -162,7 +174,7 @@ static void answer(const struct request *r, const struct search *s, struct str *
 	if (!s->n) {
 		text_bytes(need, s->least.memory.total);
 		snprintf(line, sizeof(line),
-			"Does any layout fit? The least is about %s%s (%lld layouts%s): more "
+			"Does any layout fit? Each needs %s or more%s (%lld layouts%s): more "
 			"ranks, a shorter context, or a smaller model.",
 			need, have, (long long)s->enumerated,
 			s->least.l.offload ? ", with --tile and --offload too"
@@ -177,15 +189,17 @@ static void answer(const struct request *r, const struct search *s, struct str *
 void explain(const struct request *r, const struct search *s, struct str *out)
 {
 	struct shape shape;
-	struct practice p;
+	bool gpu = r->o->device == DEVICE_CUDA;
+	double type = r->trainer != BY_PT ? 2
+		      : gpu		  ? (double)dtype_bytes(options_gemm_dtype(r->o))
+					  : sizeof(float);
 	double limit = r->limit ? (double)r->limit : INFINITY;
-	practice_of(r->trainer, r->o, &p);
 	shape_of(&shape, r->m);
-	fits_on_one(r, &shape, limit, &p, out);
-	layer_fits(&shape, limit, p.gather_bytes, out);
+	fits_on_one(r, &shape, limit, out);
+	layer_fits(&shape, limit, type, out);
 	sample_fits(&shape, limit, out);
 	batch_is_large(r, out);
 	if (r->ranks > 1)
-		network(r, &shape, p.gather_bytes, out);
+		network(r, &shape, type, out);
 	answer(r, s, out);
 }

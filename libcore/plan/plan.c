@@ -401,6 +401,10 @@ static void print_work(const struct train_opts *o, const struct model *m,
 	char text[NUM_TEXT];
 	str_puts(out,
 		"# work: N parameters without positions, L layers, C dim, T context\n");
+	if (model_attended(m) < (double)m->c.context)
+		str_printf(out,
+			"# T is 2 W - W^2/T in a layer with a window W, and %.6g as a mean\n",
+			model_attended(m));
 	str_printf(out, "%-14s %16.6g  %9s  6 N + 12 L C T, attention not halved\n",
 		"flops/token", model_flops_per_token(m, false),
 		text_count(text, model_flops_per_token(m, false)));

@@ -1,7 +1,7 @@
 /*
  * planner: which parallel layout trains a model fastest on a cluster, and does it fit? Layouts are
- * enumerated, estimated by closed formulas, and the best ones are planned exactly by the code that
- * trains (plan/plan.h); those of other trainers by the formulas only. No call is collective.
+ * enumerated; those of pt are planned by the code that trains (plan/plan.h), except those that are bound to need or to
+ * take more, and those of other trainers are estimated by closed formulas. No call is collective.
  */
 #ifndef PLAN_PLANNER_H
 #define PLAN_PLANNER_H
@@ -12,13 +12,14 @@
 #include "plan/plan.h"
 #include "plan/trainers.h"
 
-/* ---- estimate.c: memory and time of a layout, by formulas ------------------------------- */
+/* ---- estimate.c: memory and time of a layout of other trainers, by formulas -------------- */
 
 /* Shapes of a decoder. */
 struct shape {
 	double layers, dim, heads, q_dim, kv_dim, ffn_dim, vocab, context;
+	double attended;	 /* model_attended() */
 	double block, embedding; /* parameters of a block, and of an embedding or head */
-	bool gated, tied;
+	bool gated, tied, head_norms;
 };
 
 /* A layout, and what is chosen with it. */
@@ -49,6 +50,8 @@ struct times {
 void shape_of(struct shape *s, const struct model *m);
 /* The ranks of a group that are on one host, if neighbours are `stride` ranks of the world apart. */
 int ranks_here(const struct cluster *c, int ranks, int stride);
+/* Micro-batches that a rank of the pipeline keeps at a time, in its stages. */
+double in_flight(const struct layout *l, int rank);
 /* Do data-parallel ranks wait for each other in each micro-batch, whose gradients they sum? */
 bool estimate_waits(const struct layout *l);
 void estimate_memory(const struct shape *s, const struct layout *l,
@@ -130,7 +133,7 @@ struct request {
 
 /* How the memory and the time of a layout are known. */
 enum planned {
-	BY_FORMULAS,
+	BY_FORMULAS, /* of pt: a bound, and the layout needs and takes at least as much */
 	BY_FEWER_LAYERS, /* by the code that trains, extrapolated from models of fewer layers */
 	BY_WHOLE_PLAN /* by the code that trains */
 };
@@ -141,13 +144,14 @@ struct choice {
 	struct times times;
 	enum planned planned;
 	bool dropped; /* needs more memory than there is, or is refused */
-	double estimated_bytes, estimated_step; /* by the formulas */
+	double least_bytes, least_step; /* by the formulas */
 };
 
 struct search {
 	struct choice *best; /* [n], fastest first */
 	int64_t n;
 	int64_t enumerated, fitting, refused, planned; /* counts */
+	bool proved; /* the bounds of all others are above the times that are listed */
 	int64_t extrapolated; /* of those planned, by fewer layers and not whole, too */
 	/* The largest error of an extrapolated step time and memory, where both were planned; < 0: they
 	 * never were. */
@@ -155,7 +159,7 @@ struct search {
 	double seconds;
 	struct err refusal; /* what pt-train said of the first one that it refused */
 	struct choice
-		least; /* of all, the one that needs least memory, by the estimate */
+		least; /* of all, the one that needs least memory, by the formulas */
 };
 
 /* -1 with *e set: the ranks cannot divide the batch. */
@@ -171,10 +175,37 @@ int exact_memory(const struct request *r, const struct layout *l, struct memory 
 int exact_plan(const struct request *r, struct choice *c, struct err *e);
 /* Extrapolates from plans of fewer layers; or plans the whole, if that is not more work. */
 int exact_plan_quickly(const struct request *r, struct choice *c, struct err *e);
-bool exact_accepts(const struct request *r, const struct layout *l);
 bool exact_fits(const struct request *r, const struct memory *m);
 /* The work of such a plan, in passes through blocks and their messages: 30,000 take a second. */
 double exact_work(const struct request *r, const struct layout *l, bool quickly);
+
+/* What layouts have in common: a model on ranks that divide its tensors and sequences only, and have all else
+ * of it alone. Of a block, or of the embedding, the head and what there is once. */
+struct part_cost {
+	double values, copies; /* bytes of fp32 parameters, and of those in 16 bits */
+	double optimizer, activations, scratch; /* bytes */
+	/* seconds of a micro-batch, and more in a step; and after the last one */
+	double micro, once, update;
+};
+struct shared_part {
+	struct part_cost block, ends;
+};
+/* Of the layout's ranks of tp and cp, its micro-batch, whether a step has several, and its recomputation. -1: pt-train refuses them. */
+int exact_part(const struct request *r, const struct layout *l, struct shared_part *out);
+
+/* ---- bounds.c: what a layout of pt needs and takes at least ---------------------------------- */
+
+/* The parts that were planned. */
+struct bounds {
+	const struct request *r;
+	struct known_part *known; /* [room], a hash table */
+	int64_t n, room;
+	int **split; /* [layers + 1]: layout_split() of so many stages, or NULL */
+};
+
+/* Sets c->memory and c->times for c->l. Within the limit of memory, the bound of the time; above, no time. */
+void bounds_of(struct bounds *b, struct choice *c);
+void bounds_free(struct bounds *b);
 
 /* ---- explain.c: what to do, in which order, and why ---------------------------------------- */
 

@@ -48,6 +48,8 @@ static void put_planned(const struct search *s, struct str *out)
 	if (s->extrapolated)
 		str_printf(out, ", of which %lld by models of fewer layers (=)",
 			(long long)s->extrapolated);
+	if (s->proved)
+		str_puts(out, ", and no other can be faster");
 	if (s->time_error >= 0)
 		str_printf(out,
 			"; of the first one, that differs by %.2f %% of the time and %.2f %% of the memory",
@@ -105,7 +107,7 @@ void report_table(const struct request *r, const struct search *s, struct str *o
 void report_counts(const struct search *s, struct str *out)
 {
 	str_printf(out,
-		"# %lld layouts, %lld within memory by the estimate, %lld planned exactly, "
+		"# %lld layouts, %lld within memory by the formulas, %lld planned exactly, "
 		"%lld refused by pt-train; %.3f s\n",
 		(long long)s->enumerated, (long long)s->fitting, (long long)s->planned,
 		(long long)s->refused, s->seconds);
@@ -202,8 +204,8 @@ static json_t *json_choice(
 	json_object_set_new(o, "whole", json_boolean(c->planned == BY_WHOLE_PLAN));
 	put_real(o, "step_low", t->step * time_of(r, c).low);
 	put_real(o, "step_high", t->step * time_of(r, c).high);
-	put_real(o, "estimated_step", c->estimated_step);
-	put_real(o, "estimated_memory", c->estimated_bytes);
+	put_real(o, "least_step", c->least_step);
+	put_real(o, "least_memory", c->least_bytes);
 	json_object_set_new(o, "memory", memory);
 	json_object_set_new(o, "communication", alone);
 	json_object_set_new(o, "layout", json_layout(&c->l));

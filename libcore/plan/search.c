@@ -1,20 +1,18 @@
-/* The search: all layouts by estimate, then the best ones by the code that trains. */
+/* The search: all layouts by formulas, and those of pt that could be the fastest by the code that trains. */
 #include "plan/planner.h"
 
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
-/* An estimate may be this much above the limit: the plan itself decides. */
-#define TOLERANCE 1.8
-
 /* A heap of the fastest layouts, the slowest one first. */
 struct filter {
 	const struct request *r;
 	struct shape shape;
 	struct practice practice;
+	struct bounds bounds; /* of pt */
 	struct search *s;
-	double peak, limit; /* bytes; 0: none */
+	double peak;
 	int64_t room;
 };
 
@@ -59,15 +57,21 @@ static void consider(void *with, const struct layout *l)
 	if (!trainer_allows(f->r->trainer, f->r->m, l))
 		return;
 	s->enumerated++;
-	estimate_memory(&f->shape, l, &f->practice, &c.memory);
-	estimate_time(&f->shape, l, &f->r->cluster, &f->practice, f->peak, &c.times);
-	c.estimated_bytes = c.memory.total;
-	c.estimated_step = c.times.step;
+	if (f->r->trainer == BY_PT) {
+		bounds_of(&f->bounds, &c);
+	} else {
+		estimate_memory(&f->shape, l, &f->practice, &c.memory);
+		estimate_time(
+			&f->shape, l, &f->r->cluster, &f->practice, f->peak, &c.times);
+	}
+	c.least_bytes = c.memory.total;
+	c.least_step = c.times.step;
 	if (!s->least.memory.total || c.memory.total < s->least.memory.total)
 		s->least = c;
-	s->fitting += !f->r->limit || c.memory.total <= (double)f->r->limit;
-	if (!f->limit || c.memory.total <= f->limit)
-		keep(f, &c);
+	if (!exact_fits(f->r, &c.memory))
+		return;
+	s->fitting++;
+	keep(f, &c);
 }
 
 static int by_step(const void *a, const void *b)
@@ -78,17 +82,11 @@ static int by_step(const void *a, const void *b)
 
 /* ---- plans ------------------------------------------------------------------------------ */
 
-/* Is there time for a further plan? Of layouts that are too large by the estimate, only a part of it is
- * spent; and a few are planned although that takes longer. `share`: of the time of a search. */
-static bool has_time(
-	const struct request *r, double work, double share, bool small, int64_t found)
+/* Is there time for a further plan? A few are made although that takes longer. */
+static bool has_time(const struct request *r, double work, int64_t found)
 {
 	enum { MOST_WORK = 45000, FEW = 3, WORK_OF_FEW = 85000 };
-	if (r->exact >= 0)
-		return true;
-	return work <= share * (!small		     ? MOST_WORK / 4
-				       : found < FEW ? WORK_OF_FEW
-						     : MOST_WORK);
+	return r->exact >= 0 || work <= (found < FEW ? WORK_OF_FEW : MOST_WORK);
 }
 
 static void plan_one(const struct request *r, struct search *s, struct choice *c)
@@ -103,16 +101,6 @@ static void plan_one(const struct request *r, struct search *s, struct choice *c
 	s->planned++;
 	s->extrapolated += c->planned == BY_FEWER_LAYERS;
 	c->dropped = !exact_fits(r, &c->memory);
-}
-
-/* Planned ones first, and those that are dropped last. */
-static int by_kind(const void *a, const void *b)
-{
-	const struct choice *x = a, *y = b;
-	if (x->dropped != y->dropped)
-		return x->dropped - y->dropped;
-	bool first = x->planned != BY_FORMULAS, second = y->planned != BY_FORMULAS;
-	return first != second ? second - first : by_step(a, b);
 }
 
 /* Plans the fastest one whole, until it fits, if it was extrapolated: its neighbours are only for
@@ -134,50 +122,85 @@ static void plan_first(const struct request *r, struct search *s)
 	}
 }
 
-/* Plans layouts in the order of their estimated times until enough of them fit. Those that do not, or
- * that pt-train refuses, are removed; of the others, those that fit by the estimate follow. */
-static void plan_best(const struct request *r, double share, struct search *s)
+/* Into the `n` smallest of at most `room` numbers, in ascending order. */
+static void insert(double *x, int64_t n, int64_t room, double value)
 {
-	enum { MOST = 100 }; /* of a search without --exact */
-	int64_t most = r->exact > 0 ? r->exact : r->exact < 0 ? MOST : s->n, found = 0;
-	double work = 0;
-	for (int64_t i = 0; i < s->n; i++) {
-		struct choice *c = &s->best[i];
-		bool small = exact_fits(r, &c->memory);
-		double more = exact_work(r, &c->l, r->exact < 0);
-		c->dropped = !small;
-		if (found >= most || !has_time(r, work + more, share, small, found))
-			continue;
-		plan_one(r, s, c);
-		found += !c->dropped;
-		work += more;
-	}
-	qsort(s->best, (size_t)s->n, sizeof(*s->best), by_kind);
-	int64_t n = found;
-	for (int64_t i = found; i < s->n && !s->best[i].dropped; i++)
-		if (r->exact >= 0 || n < r->show) {
-			if (exact_accepts(r, &s->best[i].l))
-				s->best[n++] = s->best[i];
-		}
-	s->n = n;
-	plan_first(r, s);
+	int64_t i = min64(n, room - 1);
+	if (n == room && value >= x[i])
+		return;
+	for (; i > 0 && x[i - 1] > value; i--)
+		x[i] = x[i - 1];
+	x[i] = value;
 }
 
-/* What is tried if nothing fits: layers in pieces; the optimizer's state, and then all state, in the memory
- * of a GPU's host, or in files; then both. */
+/* Plans layouts in the order of their bounds until enough of them fit, or all others are bound to be slower than
+ * those that are listed. Those that do not fit, or that pt-train refuses, are removed. */
+static void plan_all(const struct filter *f)
+{
+	enum { MOST = 100 };	    /* of a search without --exact */
+	const double margin = 1.15; /* by which a bound may be above its plan */
+	const struct request *r = f->r;
+	struct search *s = f->s;
+	int64_t most = r->exact > 0 ? r->exact : r->exact < 0 ? MOST : s->n, found = 0, i;
+	double work = 0, *fastest = xcalloc((size_t)r->show, sizeof(*fastest));
+	bool skipped = false;
+	for (i = 0; i < s->n; i++) {
+		struct choice *c = &s->best[i];
+		double more = exact_work(r, &c->l, r->exact < 0);
+		if (r->exact < 0 && found >= r->show &&
+			c->least_step >= margin * fastest[r->show - 1])
+			break;
+		if (found >= most || !has_time(r, work + more, found)) {
+			skipped = true;
+			continue;
+		}
+		plan_one(r, s, c);
+		work += c->planned == BY_FORMULAS ? 0 : more; /* refused */
+		if (!c->dropped)
+			insert(fastest, min64(found++, r->show), r->show, c->times.step);
+	}
+	s->proved = !skipped && (i < s->n || s->n < f->room);
+	free(fastest);
+}
+
+/* Those that were planned, and fit. */
+static void plan_best(const struct filter *f)
+{
+	struct search *s = f->s;
+	int64_t n = 0;
+	plan_all(f);
+	for (int64_t i = 0; i < s->n; i++)
+		if (s->best[i].planned != BY_FORMULAS && !s->best[i].dropped)
+			s->best[n++] = s->best[i];
+	s->n = n;
+	qsort(s->best, (size_t)n, sizeof(*s->best), by_step);
+	plan_first(f->r, s);
+}
+
+/* Values of --tile and --offload. */
 struct resort {
-	int tile[4], offload[1];
+	int tile[5], offload[3];
 	int n_tiles, n_offloads;
 };
 
-static const struct resort resorts[] = {
-	{{2, 4, 8, 16}, {OFFLOAD_NONE}, 4, 1},
-	{{0}, {OFFLOAD_OPTIMIZER}, 1, 1},
-	{{0}, {OFFLOAD_ALL}, 1, 1},
-	{{2, 4, 8, 16}, {OFFLOAD_ALL}, 4, 1},
-};
+/* What is tried if nothing fits: layers in pieces, and the optimizer's state or all state in the memory of a GPU's
+ * host, or in files. A setting that was given is not changed; and a CPU offloads to a folder, which must be given. */
+static struct resort last_resort(const struct request *r)
+{
+	struct resort x = {
+		{0, 2, 4, 8, 16}, {OFFLOAD_NONE, OFFLOAD_OPTIMIZER, OFFLOAD_ALL}, 5, 3};
+	if (r->o->tile)
+		x.tile[0] = (int)r->o->tile;
+	if (r->o->tile)
+		x.n_tiles = 1;
+	if (r->o->offload)
+		x.offload[0] = r->o->offload;
+	if (r->o->offload || r->o->device == DEVICE_CPU)
+		x.n_offloads = 1;
+	return x;
+}
 
-static void search_space(struct filter *f, const struct resort *x, double share)
+static void search_space(struct filter *f, const struct resort *x)
 {
 	const struct request *r = f->r;
 	struct search *s = f->s;
@@ -194,29 +217,16 @@ static void search_space(struct filter *f, const struct resort *x, double share)
 	candidates(&space, consider, f);
 	qsort(s->best, (size_t)s->n, sizeof(*s->best), by_step);
 	if (r->trainer == BY_PT)
-		plan_best(r, share, s);
-}
-
-/* A setting that was given is not changed; and a CPU offloads to a folder, which must be given. */
-static bool may_resort(const struct request *r, const struct resort *x)
-{
-	int given[MOST_ONLY];
-	bool tiles = x->tile[0] > 0, offloads = x->offload[0] != OFFLOAD_NONE;
-	if (only_values(&r->only, SET_TILE, given) ||
-		only_values(&r->only, SET_OFFLOAD, given))
-		return false;
-	return !(tiles && r->o->tile) && !(offloads && r->o->offload) &&
-	       !(offloads && r->o->device == DEVICE_CPU);
+		plan_best(f);
 }
 
 static struct filter filter_of(const struct request *r, struct search *s)
 {
 	struct filter f = {.r = r, .s = s};
 	f.room = r->exact ? max64(r->show, r->exact) + (1 << 15) : 1 << 20;
-	f.limit = r->trainer != BY_PT ? (double)r->limit
-		  : r->exact	      ? TOLERANCE * (double)r->limit
-				      : 0;
-	practice_of(r->trainer, r->o, &f.practice);
+	f.bounds.r = r;
+	if (r->trainer != BY_PT)
+		practice_of(r->trainer, r->o, &f.practice);
 	f.peak = cluster_peak(&r->cluster, options_gemm_dtype(r->o),
 		r->o->numerics == NUMERICS_EXACT,
 		(int)min64(r->ranks, r->cluster.links.host_ranks));
@@ -232,12 +242,12 @@ int search_run(const struct request *r, struct search *s, struct err *e)
 		{(int)r->o->tile}, {r->o->offload}, .n_tiles = 1, .n_offloads = 1};
 	*s = (struct search){.time_error = -1, .memory_error = -1};
 	s->best = xcalloc((size_t)f.room, sizeof(*s->best));
-	search_space(&f, &usual, 1);
+	search_space(&f, &usual);
 	bool found = s->enumerated;
-	for (size_t i = 0;
-		found && !s->n && r->trainer == BY_PT && i < ARRAY_LEN(resorts); i++)
-		if (may_resort(r, &resorts[i]))
-			search_space(&f, &resorts[i], 0.3);
+	const struct resort last = last_resort(r);
+	if (found && !s->n && r->trainer == BY_PT)
+		search_space(&f, &last);
+	bounds_free(&f.bounds);
 	s->seconds = clock_seconds() - began;
 	if (!found)
 		return err_set(e, EX_USAGE,

@@ -10,13 +10,6 @@
 
 /* ---- practices ------------------------------------------------------------------------------ */
 
-static const struct kept kept_by_pt[] = {
-	[RECOMPUTE_NONE] = {8, 4, 2, 3, 2, 8, 2},
-	[RECOMPUTE_SELECTIVE] = {8, 2, 2, 2, 1, 8, 0},
-	[RECOMPUTE_MATMULS] = {4, 2, 1, 1, 1, 8, 0},
-	[RECOMPUTE_FULL] = {4, 0, 0, 0, 0, 0, 0},
-};
-
 /* With fused kernels and flash attention: both norms, queries, attention and its output; gate, up and their
  * product. Selective recomputation is that of attention alone, which flash attention keeps nothing of, or of
  * one matmul in two. */
@@ -36,32 +29,11 @@ static const struct kept kept_eager[] = {
 };
 
 /*
- * pt's values are those of the plan itself (plan/plan.h), whose kernels and messages were counted;
- * tests/unit/test_planner.c compares both. nanotron's are fitted to the rows of its Ultra-Scale Playbook, on
+ * nanotron's values are fitted to the rows of its Ultra-Scale Playbook, on
  * hosts of 8 H100 in Amazon's network; those of the others, whose rows are few, by one rate of matmuls and one
  * of float8. tests/bench/validate_plan has the errors.
  */
 static const struct practice practices[N_TRAINERS] = {
-	[BY_PT] = {.param_bytes = 4,
-		.grad_bytes = 4,
-		.optimizer_bytes = 8,
-		.gather_bytes = 2,
-		.rate = 1,
-		.attention_rate = 1,
-		.float8 = 1.3,
-		.attention = 2,
-		.update_bytes = 28,
-		.dim_bytes = 150,
-		.ffn_bytes = 34,
-		.whole_bytes = 130,
-		.sum_bytes = 24,
-		.tp_bytes = 20,
-		.reduce_bytes = 4,
-		.kept = kept_by_pt,
-		.passes = {3, 3.03, 3.4, 3.8},
-		.exact = true,
-		.overlap_tp = true,
-		.overlap_sum = true},
 	/* bf16 parameters and gradients, fp32 masters and moments, sharded */
 	[BY_MEGATRON] = {.param_bytes = 2,
 		.grad_bytes = 2,
@@ -82,8 +54,7 @@ static const struct practice practices[N_TRAINERS] = {
 		.step = 20e-3,
 		.kept = kept_fused,
 		.passes = {3, 3, 3.5, 4},
-		.overlap_tp = true,
-		.overlap_sum = true},
+		.overlap_tp = true},
 	/* fp32 parameters, sharded, and gathered in bf16 */
 	[BY_TORCHTITAN] = {.param_bytes = 4,
 		.grad_bytes = 4,
@@ -104,8 +75,7 @@ static const struct practice practices[N_TRAINERS] = {
 		.reduce_exposed = 0.5,
 		.step = 20e-3,
 		.kept = kept_fused,
-		.passes = {3, 3, 3.4, 4},
-		.overlap_sum = true},
+		.passes = {3, 3, 3.4, 4}},
 	[BY_NANOTRON] = {.param_bytes = 2,
 		.grad_bytes = 5.3,
 		.optimizer_bytes = 12.6,
@@ -113,22 +83,23 @@ static const struct practice practices[N_TRAINERS] = {
 		.fixed_bytes = 0.36e9,
 		.logit_bytes = 2.4,
 		.rate = 1.253,
-		.attention_rate = 0.435,
-		.small = 81.5,
+		.attention_rate = 0.434,
+		.small = 63.7,
 		.attention = 2.333,
-		.dim_bytes = 117,
-		.ffn_bytes = 82,
-		.tp_bytes = 23.2,
+		.dim_bytes = 118.7,
+		.ffn_bytes = 92.7,
+		.tp_bytes = 21,
 		.reduce_bytes = 4,
-		.reduce_exposed = 0.474,
-		.contention = 0.0367,
-		.launch = 3.5e-3,
-		.launch_tp = 4.5e-3,
+		.reduce_exposed = 0.423,
+		.contention = 0.0481,
+		.gather_contention = 0.0152,
+		.launch = 3.64e-3,
+		.launch_tp = 4.57e-3,
 		.launch_pp = 2.43e-3,
 		.tp_away = 5e-3,
-		.hop = 3.2e-3,
-		.step = 10e-3,
-		.host_step = 1.8e-3,
+		.hop = 3.43e-3,
+		.step = 7.3e-3,
+		.host_step = 2e-3,
 		.crowd = 32,
 		.stall = 0.643,
 		.crowd_latency = 13.6e-3,
@@ -138,13 +109,8 @@ static const struct practice practices[N_TRAINERS] = {
 
 void practice_of(enum trainer_kind kind, const struct train_opts *o, struct practice *p)
 {
-	bool gpu = o->device == DEVICE_CUDA;
 	*p = practices[kind];
 	p->float8 = o->dtype == PRECISION_FLOAT8 && p->float8 > 0 ? p->float8 : 1;
-	if (!p->exact)
-		return;
-	p->fixed_bytes = gpu ? DEVICE_WORK_BYTES + 30e6 : 0;
-	p->gather_bytes = gpu ? (double)dtype_bytes(options_gemm_dtype(o)) : 4;
 }
 
 /* Stages have equally many layers, of which the embedding and the head may count as one each; and each
@@ -190,7 +156,9 @@ bool trainer_allows(enum trainer_kind kind, const struct model *m, const struct 
 		return (l->zero == 3 || shared == 1) && titan_splits(m, l) &&
 		       (kept || l->recompute == RECOMPUTE_MATMULS);
 	default:
+		/* it shards over all data-parallel ranks, or none */
 		return l->zero <= 1 && kept && l->degree[AXIS_CP] == 1 &&
+		       (l->degree[AXIS_DP] == 1 || l->degree[AXIS_FSDP] == 1) &&
 		       l->schedule == SCHEDULE_1F1B;
 	}
 }
@@ -210,8 +178,8 @@ struct band time_band(
 			{0.7, 1.5}},
 		[BY_TORCHTITAN] = {{0.85, 1.25}, {0.85, 1.25}, {0.85, 1.25}, {0.85, 1.25},
 			{0.9, 1.8}},
-		[BY_NANOTRON] = {{0.9, 1.07}, {0.91, 1.16}, {0.9, 13}, {0.92, 1.18},
-			{0.9, 8.6}},
+		[BY_NANOTRON] = {{0.9, 1.07}, {0.91, 1.16}, {0.89, 13}, {0.88, 1.19},
+			{0.9, 11}},
 	};
 	int pp = l->degree[AXIS_PP], hosts = mesh_ranks(l->degree) / host_ranks;
 	/* all of Megatron's published times are of float8 */
@@ -290,6 +258,14 @@ static void megatron_model(const struct model *m, struct str *out)
 		str_puts(out, " --disable-bias-linear");
 	if (m->qkv_bias && !m->bias)
 		str_puts(out, " --add-qkv-bias");
+	if (c->window) /* which counts the tokens before the own one */
+		str_printf(out, " --window-size '(%lld,0)'", (long long)c->window - 1);
+	if (c->window_skip)
+		flag(out, "window-attn-skip-freq", c->window_skip);
+	if (c->qk_norm)
+		str_puts(out, " --qk-layernorm");
+	if (c->nope_every)
+		flag(out, "no-rope-freq", c->nope_every);
 	if (m->arch->rope) {
 		str_puts(out, " --position-embedding-type rope");
 		flag(out, "rotary-base", llround(c->rope_theta));

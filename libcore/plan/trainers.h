@@ -1,4 +1,4 @@
-/* trainers: how pt and other trainers compute and store, for the formulas of plan/planner.h. No call is collective. */
+/* trainers: how others than pt compute and store, for the formulas of plan/planner.h. No call is collective. */
 #ifndef PLAN_TRAINERS_H
 #define PLAN_TRAINERS_H
 
@@ -7,17 +7,17 @@
 
 struct layout; /* plan/planner.h */
 
-/* What a block keeps of a token, by the mode of recomputation: bytes of fp32 values, and numbers of
- * values of the type of matmuls, per element of dim, of keys, and of the hidden layer (with a gate, or
+/* What a block keeps of a token, by the mode of recomputation: numbers of values
+ * of the type of matmuls, per element of dim, of keys, and of the hidden layer (with a gate, or
  * plain); bytes per head, and per attention score. `whole`: values of dim that tensor parallelism
  * does not divide. */
 struct kept {
-	double dim32, dim, kv, gated, plain, heads, whole, scores;
+	double dim, kv, gated, plain, heads, whole, scores;
 };
 
 /*
  * How a trainer computes and stores. Bytes are per parameter, or per element; what is zero is not there.
- * trainers.c has pt and others, whose values are fitted to published measurements.
+ * trainers.c has them; their values are fitted to published measurements.
  */
 struct practice {
 	double param_bytes, grad_bytes, optimizer_bytes, gather_bytes;
@@ -30,12 +30,11 @@ struct practice {
 	double update_bytes; /* moved by the optimizer per parameter */
 	double dim_bytes,
 		ffn_bytes; /* moved by other kernels, per token and element of dim and ffn */
-	double whole_bytes; /* the same that tensor parallelism adds, on each of its ranks */
-	double sum_bytes; /* moved per parameter to accumulate gradients of a micro-batch */
 	double tp_bytes;       /* sent per token and element of dim, over (n - 1) / n */
 	double reduce_bytes;   /* sent per parameter to sum gradients, over (n - 1) / n */
 	double reduce_exposed; /* the part of a sum that backward does not hide */
 	double contention; /* the network is 1 + contention log2(hosts) times as slow */
+	double gather_contention; /* gathers of updated parameters take 1 + this x hosts times as long */
 	/* Seconds of the host to launch a block's kernels: alone; with tensor parallelism; and with a
 	 * pipeline over hosts too, more for each rank of it. */
 	double launch, launch_tp, launch_pp;
@@ -47,8 +46,7 @@ struct practice {
 	double crowd, stall, crowd_latency;
 	const struct kept *kept; /* [by enum recompute] */
 	double passes[4];	 /* of a block's kernels, in forwards; likewise */
-	bool exact; /* gradients are sums of integers, and there are 16-bit copies of parameters */
-	bool overlap_tp, overlap_sum;
+	bool overlap_tp;
 };
 
 enum trainer_kind { BY_PT, BY_MEGATRON, BY_TORCHTITAN, BY_NANOTRON, N_TRAINERS };
@@ -59,7 +57,7 @@ struct band {
 	double low, high;
 };
 
-/* Of that trainer with the options' device and types. */
+/* Of that trainer, which is not pt, with the options' types. */
 void practice_of(enum trainer_kind kind, const struct train_opts *o, struct practice *p);
 /* Can it compute that layout, by what it is known to do? */
 bool trainer_allows(

@@ -8,9 +8,11 @@ const struct column columns[N_COLUMNS] = {
 	[COL_STEP] = {"step", COLUMN_INT, .help = "optimizer steps done"},
 	[COL_TOKENS] = {"tokens", COLUMN_INT, .tag = "train/tokens",
 		.help = "training tokens consumed"},
+	[COL_COUNTED] = {"counted", COLUMN_INT, .tag = "train/counted",
+		.help = "tokens of the batch that count in the loss, if not all do"},
 	[COL_LOSS] = {"loss", COLUMN_EXACT, .tag = "train/loss", .curve = true,
 		.every = true, .unit = "nats",
-		.help = "training loss of the batch, per token; of local SGD, after the warm-up: "
+		.help = "training loss of the batch, per token that counts; of local SGD, after the warm-up: "
 			"of this worker's part"},
 	[COL_GRAD_NORM] = {"grad_norm", COLUMN_EXACT, .tag = "train/grad_norm",
 		.curve = true, .help = "global gradient norm before clipping"},

@@ -38,6 +38,7 @@ struct column {
 enum column_id {
 	COL_STEP,
 	COL_TOKENS,
+	COL_COUNTED,
 	COL_LOSS,
 	COL_GRAD_NORM,
 	COL_LR,

@@ -474,23 +474,26 @@ static void rotations(struct timing *t, int64_t n)
 
 /* ---- the loss, the table, the optimizer -------------------------------------------- */
 
+static const struct xent_terms no_terms;
+
 static void xent_stats(struct device *d, void *what)
 {
 	struct call *c = what;
-	d->k->xent_stats(d, c->max, c->sum, c->target, c->a, c->ids, 0, c->vocab);
+	d->k->xent_stats(d, (struct xent_stats){c->max, c->sum, c->target}, c->a, c->ids,
+		0, c->vocab, no_terms);
 }
 
 /* In place: from the second call on, its logits are gradients, which take the same time. */
 static void xent_bwd(struct device *d, void *what)
 {
 	struct call *c = what;
-	d->k->xent_bwd(d, c->a, c->lse, c->ids, 0, c->vocab, c->scale);
+	d->k->xent_bwd(d, c->a, c->lse, c->ids, 0, c->vocab, no_terms, c->scale);
 }
 
 static void xent_fused(struct device *d, void *what)
 {
 	struct call *c = what;
-	d->k->xent_fused(d, c->lse, c->a, c->ids, c->vocab, c->scale);
+	d->k->xent_fused(d, c->lse, c->a, c->ids, c->vocab, no_terms, c->scale);
 }
 
 static void embed_fwd(struct device *d, void *what)
@@ -567,7 +570,8 @@ static void optimizer(struct timing *t, int64_t n, const char *shape)
 			.v = vector(t, n),
 			.g = vector(t, n),
 			.n = n,
-			.decay = 0.1F};
+			.decay = 0.1F,
+			.rate = 1};
 		t->d.k->zero(&t->d, mat(p->v, 1, n)); /* v holds squares, not negative */
 		if (type != DT_F32)
 			p->copy = timing_mat(t, 1, n, type);

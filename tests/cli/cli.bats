@@ -304,6 +304,10 @@ offers() { # PROGRAM WORD...
 		smollm2-1.7b 1711376384
 		mistral-7b 7248023552
 		qwen2.5-0.5b 494032768
+		qwen3-0.6b 596049920
+		qwen3-1.7b 1720574976
+		qwen3-8b 8190735360
+		smollm3-3b 3075098624
 	END
 	# as the originals print: nn.GELU(approximate='none'), 64 sequences on each of four GPUs
 	for preset in wordplay shakespeare-char; do

@@ -343,7 +343,7 @@ shapes() { # CHECKPOINT
 		code_of "${3:-65}" pt-ckpt verify bad
 		says "$2"
 	}
-	try 's/"gpt2"/"gpt3"/' 'model_type is none of gpt2, llama, mistral, qwen2' 69
+	try 's/"gpt2"/"gpt3"/' 'model_type is none of gpt2, llama, mistral, qwen2, qwen3, smollm3' 69
 	says 'bad: not supported'
 	try 's/gelu_new/relu/' 'activation_function' 69
 	try 's/{/{"quantization_config": {},/' 'quantization_config' 69
@@ -354,6 +354,28 @@ shapes() { # CHECKPOINT
 		bad/config.json
 	sed -i 's/"rope_parameters": {[^}]*},//' bad/config.json
 	pt-ckpt verify bad
+	windows_of() { # SED MODEL: the options of windows of a golden model with other keys
+		rm -rf bad
+		cp -r "$BATS_TEST_DIRNAME/../golden/hf-$2" bad
+		sed -i "$1" bad/config.json
+		rm -f read.h5
+		pt-ckpt convert -q bad -o read.h5
+		h5dump -d /config read.h5 | grep -o 'sliding-window[a-z-]* = [0-9]*' | tr '\n' ' ' || true
+	}
+	[ "$(windows_of '' mistral-window)" = 'sliding-window = 5 ' ]
+	[ "$(windows_of '/sliding_window/d' mistral-window)" = 'sliding-window = 4096 ' ]
+	[ "$(windows_of 's/"sliding_window": 5/"sliding_window": null/' mistral-window)" = '' ]
+	[ "$(windows_of '/layer_types/,/]/d' qwen2-window)" = 'sliding-window = 3 sliding-window-from = 1 ' ]
+	[ "$(windows_of '/layer_types/,/]/d; /max_window_layers/d' qwen2-window)" = '' ]
+	[ "$(windows_of '/layer_types/,/]/d; s/"use_sliding_window": true/"use_sliding_window": false/' qwen2-window)" = '' ]
+	[ "$(windows_of '' qwen2-skip)" = 'sliding-window = 4 sliding-window-skip = 2 ' ]
+	rm -rf good
+	cp -r "$BATS_TEST_DIRNAME/../golden/hf-qwen2-skip" good
+	try 's/"sliding_attention"/"chunked_attention"/' 'layer_types has others' 69
+	try '/"full_attention"/d; s/"sliding_attention",/"sliding_attention"/' 'layer_types is not a list'
+	try 's/"sliding_window": 4/"sliding_window": 0/' 'sliding_window is not a possible number'
+	rm -r good
+	pt-ckpt convert run -o good
 	try 's/"n_layer": 1/"n_layer": 2/' 'not the model'
 	try 's/"n_layer": 1/"n_layer": 100000/' '100000 layers'
 	try 's/"n_head": 2/"n_head": 3/' 'not divisible'
@@ -364,6 +386,33 @@ shapes() { # CHECKPOINT
 	code_of 74 pt-ckpt hash bad
 	says 'bad/config.json'
 	code_of 74 pt-ckpt hash good/nowhere.safetensors
+}
+
+@test "SmolLM3's layers without positions: a list or an interval, of every Nth layer" {
+	local hf=$BATS_TEST_DIRNAME/../golden/hf-smollm3
+	try() { # SED: what is read
+		rm -rf other
+		cp -r "$hf" other
+		tr -d ' \n' <"$hf/config.json" | sed "$1" >other/config.json
+	}
+	pt-ckpt convert "$hf" -o one.h5
+	pt-ckpt show --options one.h5 | grep -qx 'nope-every = 2'
+	try 's/"no_rope_layers":[^]]*],//'
+	pt-ckpt convert other -o two.h5
+	pt-ckpt diff -s one.h5 two.h5
+	try 's/"no_rope_layers":[^]]*]/"no_rope_layers":[1,1,1,1]/'
+	pt-ckpt show --options other >options
+	not grep -q nope-every options
+	try 's/"no_rope_layers":[^]]*]/"no_rope_layers":[0,1,0,1]/'
+	code_of 69 pt-ckpt verify other
+	says 'no_rope_layers is not every Nth layer'
+	try 's/"no_rope_layers":[^]]*]/"no_rope_layers":[1,0]/'
+	code_of 65 pt-ckpt verify other
+	# no class has both
+	make_shard
+	tiny -n 1 -o both --arch llama --layers 2 --qk-norm --nope-every 2 >/dev/null
+	code_of 65 pt-ckpt convert --to huggingface -o both.hf both
+	says 'are those of Qwen3ForCausalLM'
 }
 
 @test "cat, and - for each command: a checkpoint through a pipe" {

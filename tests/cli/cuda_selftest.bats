@@ -94,6 +94,7 @@ layer_cases=(
 	'--optimizer muon --dtype bf16 | muon_momentum muon_update muon_normalize muon_unpack axpby'
 	'--optimizer sgd | sgd copy'
 	'--kernels ref --sample-every 1 | norm_bwd_x norm_bwd_w bias_fwd linear_row attn_row'
+	'-a llama --qk-norm --dtype bf16 | head_norm_fwd head_norm_bwd_x head_norm_bwd_w'
 )
 worker_cases=(
 	"$edit sgd --edit-outer-momentum 0.9 --edit-reducer gta --edit-sparsification random

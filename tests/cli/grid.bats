@@ -5,7 +5,7 @@ load helpers
 # GPT-2 whose last norm has weights of 1e6, and with them the gradient of the head.
 make_large() {
 	make_shard
-	tiny -n 1 --vocab-multiple 1 -o small >/dev/null
+	tiny -n 1 --heads 4 --vocab-multiple 1 -o small >/dev/null
 	pt-ckpt merge --weights "$1,$1" small/checkpoints/latest.h5 small/checkpoints/latest.h5 -o large.h5
 }
 

@@ -55,15 +55,22 @@ results() { # KEY FILE: "arguments value" of each result
 }
 
 @test "the memory and the time are those of pt-train --dry-run --cluster" {
-	local step total
-	pt-plan --json -n 1 -x 1 llama3-1b dtype=bf16 batch=64 >json
-	step=$(number step) total=$(number total)
-	# shellcheck disable=SC2046
-	pt-train --dry-run --cluster h100 $(pt-plan --best -x 1 llama3-1b dtype=bf16 batch=64) >dry
-	awk -v step="$step" -v total="$total" '
-		/^on the GPU/ { memory = $4 }
-		/^  step / { time = $2 }
-		END { exit !(memory == total && (time / step - 1) ^ 2 < 1e-8) }' dry
+	local step total words
+	while read -ra words; do
+		pt-plan --json -n 1 -x 1 "${words[@]}" >json
+		step=$(number step) total=$(number total)
+		# shellcheck disable=SC2046
+		pt-train --dry-run --cluster h100 $(pt-plan --best -x 1 "${words[@]}") >dry
+		awk -v step="$step" -v total="$total" '
+			/^on the GPU/ { memory = $4 }
+			/^  step / { time = $2 }
+			END { exit !(memory == total && (time / step - 1) ^ 2 < 1e-8) }' dry
+	done <<-end
+		llama3-1b dtype=bf16 batch=64
+		--only pp=2,tp=2 llama3-1b dtype=bf16 batch=16 residual-dtype=bf16
+		--only recompute=full,zero=2 gpt2-124m dtype=bf16 batch=32 optimizer=muon
+		--only cp=2,offload=optimizer llama3-1b dtype=float8 batch=16
+	end
 }
 
 @test "the layout wins over what was given" {
@@ -168,7 +175,7 @@ results() { # KEY FILE: "arguments value" of each result
 @test "the decision list: what fits, what does not, and a slow network" {
 	pt-plan --explain -x 1 llama3-405b dtype=bf16 -H 8 -m 60G >text
 	grep -q '^no   Does the model fit on one rank?' text
-	grep -q '^yes  Does any layout fit?.*None does without --offload. Its host needs' text
+	grep -q '^yes  Does any layout fit?.*None does without --tile or --offload. Its host needs' text
 	pt-plan --explain llama3-405b dtype=bf16 batch=256 -H 32 >text
 	grep -q '^yes  Does any layout fit?.*bubble\.$' text
 	pt-plan --explain -x 1 llama3-1b dtype=bf16 batch=64 >text
@@ -183,7 +190,7 @@ results() { # KEY FILE: "arguments value" of each result
 	grep -q '^yes  Is the network slow' text
 	code_of 1 pt-plan --explain -x 1 llama3-405b dtype=bf16 -H 8 -m 1G
 	says 'no   Does the largest layer fit?'
-	says 'no   Does any layout fit? The least is about '
+	says 'no   Does any layout fit? Each needs '
 }
 
 @test "the decision list: sequences, and the fastest layout" {
@@ -401,6 +408,8 @@ near() { # X PUBLISHED BOUND
 	not grep -q layers_per_stage best
 	pt-plan --best --trainer nanotron llama3-8b context=4096 batch=256 >best
 	grep -q 'parallelism.dp=.*optimizer.zero_stage=' best
+	# it shards over all data-parallel ranks, or none
+	code_of 64 pt-plan --best --trainer nanotron --only dp=2,fsdp=4 llama3-8b context=4096 batch=256
 	# 34 layers, with the embedding and the head, in pieces of 3 are 12 stages and not 16
 	pt-plan --best --for torchtitan -H 2 --only pp=4,pp-stages=3 llama3-8b >best
 	grep -q 'layers_per_stage 3 ' best

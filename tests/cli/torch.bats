@@ -10,6 +10,14 @@ golden=$BATS_TEST_DIRNAME/../golden/torch
 		pt-ckpt verify --model-config "$config" "$golden/$f"
 		code_of 0 pt-ckpt diff --no-optimizer --model-config "$config" "$golden/$f" "$golden/hf"
 	done
+	config=$golden/qwen3/config.json # norms of queries and keys: torchtitan rotates halves
+	for f in qwen3.pt qwen3-megatron; do
+		code_of 0 pt-ckpt diff --no-optimizer --model-config "$config" "$golden/$f" "$golden/qwen3"
+	done
+	sed 's/"qwen3"/"llama"/' "$config" >config.json
+	code_of 65 pt-ckpt verify --model-config config.json "$golden/qwen3.pt"
+	says 'no norms of queries and keys, and its tensors have'
+	config=$golden/hf/config.json
 	code_of 0 pt-ckpt diff --no-optimizer "$golden/nanogpt.pt" "$golden/gpt2"
 	pt-ckpt show "$golden/nanogpt.pt" >shown
 	grep -q '^step = 7$' shown

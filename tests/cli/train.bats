@@ -196,8 +196,8 @@ load helpers
 	[ ! -s err ]
 	mpiexec -n 2 pt-train -q -d data.h5 --eval-only --resume fresh/checkpoints/latest.h5 >out2
 	grep -q "$want" out2
-	code_of 65 tiny -n 10 -o bad --dim 32 --init-from seed/checkpoints/latest.h5
-	says 'another model'
+	code_of 64 tiny -n 10 -o bad --dim 32 --init-from seed/checkpoints/latest.h5
+	says 'its --dim is 16, and that of the run 32'
 }
 
 @test "--ckpt-load broadcast: one rank reads the checkpoint" {

@@ -5,7 +5,8 @@ load helpers
 # The commands of the page: what follows "$ " and, where one goes on, "> ".
 commands() {
 	awk '/^\.Bd -literal/ { shown = 1 } /^\.Ed/ { shown = 0 }
-		shown && (sub(/^\$ /, "") || sub(/^> /, ""))' "$BATS_TEST_DIRNAME/../../man/pt-tutorial.7"
+		shown && (sub(/^\$ /, "") || sub(/^> /, ""))' "$BATS_TEST_DIRNAME/../../man/pt-tutorial.7" |
+		sed 's/\\e/\\/g'
 }
 
 # It takes half a minute; here models and text are smaller, and what is stopped after
@@ -49,6 +50,8 @@ export -f stop_soon
 	grep -A 1 '^ *loss$' out | grep -q '^ *[0-9.]* *[+|]' # the graph
 	grep -qx 'whole/checkpoints/latest.h5: ok' out
 	grep -q '^And it came to pass.' out
+	grep -qx 'it was frozen' out
+	grep -q '⟦It is ' out
 	[ "$(grep -c '^total .* GiB' out)" -eq 1 ] # no laptop holds it
 	not grep -i 'not found' err
 }

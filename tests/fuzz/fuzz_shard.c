@@ -1,6 +1,6 @@
 /* Shards: what is wrong in one is said; of what is taken, every token can be read. */
 #include "tests/fuzz/hostile.h"
-#include "data/documents.h"
+#include "data/offsets.h"
 #include "prepare/prepare.h"
 
 #include <stdlib.h>
@@ -8,13 +8,15 @@
 
 static const char *const objects[] = {"/", "/train", "/val", "/tokenizer",
 	"/tokenizer/offsets", "/tokenizer/bytes", "/xxh3/train", "/xxh3/val", "/xxh3",
-	"/documents_train", "/documents_val", NULL};
+	"/documents_train", "/documents_val", "/counted_train", "/counted_val", NULL};
 
 static void make(struct hostile *t)
 {
 	static const char text[] =
-		"gr\303\266\303\237er, \346\227\245\346\234\254. In the "
-		"beginning God created the heaven and the earth.\n";
+		"{\"prompt\": \"gr\303\266\303\237er, \", \"completion\": "
+		"\"\346\227\245\346\234\254.\"}\n"
+		"{\"prompt\": \"In the beginning God created \", \"completion\": "
+		"\"the heaven and the earth.\"}\n";
 	char out[4200];
 	struct strs inputs = {0};
 	struct prepared made;
@@ -22,7 +24,8 @@ static void make(struct hostile *t)
 	snprintf(out, sizeof(out), "%s", fuzz_path("seed.h5"));
 	strs_add(&inputs, fuzz_file("text", text, strlen(text)));
 	struct prepare p = {.tokenizer = {.name = "char"},
-		.separator = " ",
+		.format = FORMAT_JSONL,
+		.record = RECORD_PROMPT,
 		.val_fraction = 0.3,
 		.out = out,
 		.overwrite = true};
@@ -72,9 +75,9 @@ static void use_documents(const struct strs *files, int64_t from)
 			if (corpus_read(c, (enum split)s, at, here, ids, &e))
 				break;
 			memcpy(marked, ids, sizeof(ids));
-			corpus_mark_documents(c, (enum split)s, at, here, marked);
+			corpus_mark(c, (enum split)s, at, here, marked);
 			for (int64_t i = 0; i < here; i++)
-				FUZZ_ON((marked[i] & ~DOCUMENT_BEGINS) != ids[i]);
+				FUZZ_ON((marked[i] & ~TOKEN_FLAGS) != ids[i]);
 			FUZZ_ON(!at && marked[0] >= 0);
 		}
 	}

@@ -52,6 +52,7 @@ static void and_back(const char *path, const struct token_format *format, int64_
 		.from = format->name,
 		.to = format->name,
 		.val = &no_files,
+		.masks = &no_files,
 		.vocab = vocab,
 		.end_of_text = -1};
 	strs_add(&inputs, path);

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Compares the models of make_golden.py with Hugging Face's GPT-2 and Llama: the same
+"""Compares the models of make_golden.py with Hugging Face's GPT-2, Llama, Qwen and SmolLM3: the same
 weights, the same windows, the loss and every gradient of the first step. Prints; writes
 nothing. Beside the packages of make_golden.py it needs
 
@@ -10,7 +10,8 @@ the weights are, so there the agreement ends at about 5e-7.
 """
 import numpy as np
 import torch
-from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM
+import transformers
+from transformers import GPT2Config, GPT2LMHeadModel
 
 from make_golden import CASES, spec_of, train
 
@@ -20,6 +21,7 @@ LLAMA = {
     "attention_norm": "input_layernorm", "ffn_norm": "post_attention_layernorm",
     "attention.wq": "self_attn.q_proj", "attention.wk": "self_attn.k_proj",
     "attention.wv": "self_attn.v_proj", "attention.wo": "self_attn.o_proj",
+    "attention.q_norm": "self_attn.q_norm", "attention.k_norm": "self_attn.k_norm",
     "feed_forward.w1": "mlp.gate_proj", "feed_forward.w3": "mlp.up_proj",
     "feed_forward.w2": "mlp.down_proj",
 }
@@ -41,7 +43,11 @@ def llama(s):
     if s["rope-scaling"] == "llama3":
         rope |= {"low_freq_factor": s["rope-low"], "high_freq_factor": s["rope-high"],
                  "original_max_position_embeddings": s["rope-original"]}
-    return LlamaForCausalLM(LlamaConfig(
+    name = ("Qwen3" if s.get("qk-norm") == "yes" else "Qwen2" if s["bias"] == "qkv"
+            else "SmolLM3" if "nope-every" in s else "Llama")
+    config = getattr(transformers, name + "Config")
+    return getattr(transformers, name + "ForCausalLM")(config(
+        head_dim=s["head-dim"], no_rope_layer_interval=s.get("nope-every"), pad_token_id=None,
         vocab_size=s["vocab"], hidden_size=s["dim"], intermediate_size=s["ffn-dim"],
         num_hidden_layers=s["layers"], num_attention_heads=s["heads"],
         num_key_value_heads=s["kv-heads"], max_position_embeddings=s["context"],

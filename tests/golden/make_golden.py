@@ -13,7 +13,7 @@ The test suite reads the files and needs none of this. To make them again:
 
     python3 -m venv venv
     venv/bin/pip install torch==2.11.0 numpy==2.4.6 h5py==3.16.0
-    venv/bin/python tests/golden/make_golden.py [FOLDER]
+    venv/bin/python tests/golden/make_golden.py [FOLDER [CASE ...]]
 
 The same versions on the same kind of processor give the same bytes. Others may change the
 last bits of a float64, which is nothing to a comparison with float32.
@@ -22,6 +22,7 @@ A file holds, all datasets contiguous:
     config            the options of pt-train that say the same run
     tokens            u16 [steps][batch][context + 1]: the windows of each step
     begins            u8, likewise, if packing is documents: 1 where a document begins
+    context           u8, likewise, if not all tokens count: 1 where one is no target
     weights/NAME      f32: the parameters at the start, not as initialised but all random,
                       so that no bias is 0, no norm weight 1, and nothing hides
     gradients/NAME    f64: of the first step, before clipping
@@ -69,8 +70,16 @@ CASES = {
                    "rope-scaling": "linear", "rope-factor": 2.0},
     "qwen2": {"arch": "llama", "kv-heads": 2, "bias": "qkv", "head-dim": 10,
               "norm-eps": 1e-6, "tie": "yes"},
+    "qwen3": {"arch": "llama", "kv-heads": 2, "qk-norm": "yes", "head-dim": 10,
+              "norm-eps": 1e-6},
+    "smollm3": {"arch": "llama", "kv-heads": 2, "nope-every": 2, "rope-theta": 50.0,
+                "norm-eps": 1e-6, "tie": "yes"},
     "gpt2-documents": {"arch": "gpt2", "packing": "documents"},
     "llama-documents": {"arch": "llama", "kv-heads": 2, "packing": "documents"},
+    "gpt2-counted": {"arch": "gpt2"},
+    "llama-counted": {"arch": "llama", "kv-heads": 2, "packing": "documents"},
+    "llama-smoothed": {"arch": "llama", "kv-heads": 2, "label-smoothing": 0.1,
+                       "z-loss": 1e-2},
 }
 
 
@@ -101,6 +110,9 @@ def shapes(s):
         table["pos_embeddings.weight"] = (s["context"], dim)
     for block in range(s["layers"]):
         norms += [f"layers.{block}.attention_norm", f"layers.{block}.ffn_norm"]
+        if s.get("qk-norm") == "yes":
+            for name in "q_norm", "k_norm":
+                table[f"layers.{block}.attention.{name}.weight"] = (s["head-dim"],)
         for name, shape in linear.items():
             table[f"layers.{block}.{name}.weight"] = shape
             if s["bias"] == "yes" or (s["bias"] == "qkv" and name[-2:] in ("wq", "wk", "wv")):
@@ -141,6 +153,19 @@ def draw_documents(case):
     u = random.random_sample((s["steps"], s["batch"], s["context"] + 1))
     often = random.random_sample((s["steps"], s["batch"], 1)) * 0.4
     return (u < often).astype(np.uint8)
+
+
+def draw_context(case):
+    """Which tokens do not count: of some sequences all, of some none; at least one does in a step."""
+    s = spec_of(case)
+    if not case.endswith("-counted"):
+        return None
+    random = np.random.RandomState(11)
+    u = random.random_sample((s["steps"], s["batch"], s["context"] + 1))
+    part = random.choice([0, 0.1, 0.5, 1], (s["steps"], s["batch"], 1))
+    context = (u >= part).astype(np.uint8)
+    context[:, 0, 5] = 0
+    return context
 
 
 def documents_of(begins, windows):
@@ -194,10 +219,13 @@ def attention(q, k, v, document):
     return torch.einsum("bhij,bhjd->bhid", e / e.sum(-1, keepdim=True), v)
 
 
-def cross_entropy(logits, targets):
-    """Mean over tokens of -log of the probability of the one that came."""
+def cross_entropy(logits, targets, smoothing):
+    """Mean over tokens that count of -log of the probability of the one that came. The targets of others
+    are -100."""
+    logits, targets = logits[targets >= 0], targets[targets >= 0]
     log_p = logits - torch.logsumexp(logits, -1, keepdim=True)
-    return -log_p.gather(1, targets[:, None]).mean()
+    right = -log_p.gather(1, targets[:, None]).mean()  # Szegedy et al. 2016
+    return (1 - smoothing) * right - smoothing * log_p.mean()
 
 
 PLAIN = SimpleNamespace(layer_norm=layer_norm, rms_norm=rms_norm, gelu=gelu,
@@ -214,7 +242,8 @@ TORCH = SimpleNamespace(
             for n in torch.unique_consecutive(row, return_counts=True)[1]])
             for row in document])[:, None],
         enable_gqa=q.shape[1] != k.shape[1]),
-    cross_entropy=F.cross_entropy)
+    cross_entropy=lambda logits, targets, smoothing: F.cross_entropy(
+        logits, targets, label_smoothing=smoothing))
 
 
 def rope_frequencies(s):
@@ -264,7 +293,11 @@ def attend(p, block, x, s, ops, document, position):
         return y.unflatten(-1, (-1, s["head-dim"])).transpose(1, 2)
 
     q, k, v = heads("wq"), heads("wk"), heads("wv")
-    if s["arch"] == "llama":
+    if s.get("qk-norm") == "yes":  # of each head (Dehghani et al. 2023), as in Qwen3
+        q = ops.rms_norm(q, p[f"{block}.attention.q_norm.weight"], s["norm-eps"])
+        k = ops.rms_norm(k, p[f"{block}.attention.k_norm.weight"], s["norm-eps"])
+    number = 1 + int(block.split(".")[1])
+    if s["arch"] == "llama" and number % s.get("nope-every", number + 1) != 0:
         q = rotate(q, rope_frequencies(s), position)
         k = rotate(k, rope_frequencies(s), position)
     y = ops.attention(q, k, v, document).transpose(1, 2).flatten(2)
@@ -280,7 +313,7 @@ def feed_forward(p, block, x, s, ops):
     return linear(p, f"{block}.feed_forward.w2", h)
 
 
-def loss_of(p, windows, begins, s, ops):
+def loss_of(p, windows, begins, context, s, ops):
     x = p["tok_embeddings.weight"][windows[:, :-1]]
     document, position = documents_of(begins, windows)
     if s["arch"] == "gpt2":
@@ -293,7 +326,11 @@ def loss_of(p, windows, begins, s, ops):
         x = x + feed_forward(p, block, norm(p, f"{block}.ffn_norm", x, s, ops), s, ops)
     table = "output.weight" if s["tie"] == "no" else "tok_embeddings.weight"
     logits = norm(p, "norm", x, s, ops) @ p[table].T
-    return ops.cross_entropy(logits.flatten(0, 1), windows[:, 1:].flatten())
+    targets = windows if context is None else windows.masked_fill(context > 0, -100)
+    logits, targets = logits.flatten(0, 1), targets[:, 1:].flatten()
+    loss = ops.cross_entropy(logits, targets, s.get("label-smoothing", 0))
+    z = torch.logsumexp(logits[targets >= 0], -1)  # Chowdhery et al. 2022
+    return loss + s.get("z-loss", 0) * (z ** 2).mean()
 
 
 # ---- training ----------------------------------------------------------------------
@@ -357,13 +394,16 @@ def train(case, ops=PLAIN, optimizer=AdamW):
     p = {name: torch.tensor(x, dtype=torch.float64, requires_grad=True)
          for name, x in weights.items()}
     adamw = optimizer(p, s)
-    begins = draw_documents(case)
-    out = SimpleNamespace(weights=weights, tokens=tokens, begins=begins, loss=[],
-                          grad_norm=[], lr=[])
+    begins, context = draw_documents(case), draw_context(case)
+    out = SimpleNamespace(weights=weights, tokens=tokens, begins=begins, context=context,
+                          loss=[], grad_norm=[], lr=[])
+
+    def of_step(x, step):
+        return None if x is None else torch.tensor(x[step], dtype=torch.int64)
+
     for step in range(s["steps"]):
         windows = torch.tensor(tokens[step], dtype=torch.int64)
-        here = None if begins is None else torch.tensor(begins[step], dtype=torch.int64)
-        loss = loss_of(p, windows, here, s, ops)
+        loss = loss_of(p, windows, of_step(begins, step), of_step(context, step), s, ops)
         grads = dict(zip(p, torch.autograd.grad(loss, list(p.values()))))
         if step == 0:
             out.gradients = {name: g.numpy() for name, g in grads.items()}
@@ -383,6 +423,8 @@ def write(case, run, path):
         f["tokens"] = run.tokens
         if run.begins is not None:
             f["begins"] = run.begins
+        if run.context is not None:
+            f["context"] = run.context
         for name in run.weights:
             f[f"weights/{name}"] = run.weights[name]
             f[f"gradients/{name}"] = run.gradients[name]
@@ -406,7 +448,7 @@ def main():
     torch.use_deterministic_algorithms(True)
     folder = Path(sys.argv[1]) if len(sys.argv) > 1 else Path(__file__).parent
     print("Largest relative differences between our definitions and PyTorch's own:")
-    for case in CASES:
+    for case in sys.argv[2:] or CASES:
         run = train(case)
         write(case, run, folder / f"{case}.h5")
         differences = largest_difference(run, train(case, TORCH, TorchAdamW))

@@ -10,6 +10,8 @@ them in logits.h5 (u16 [positions], f32 [positions][vocab]).
     venv/bin/python tests/golden/make_hugging_face.py [FOLDER]
     venv/bin/python tests/golden/make_hugging_face.py --check MODEL EXPORT
 
+(mistral-window, qwen2-window and qwen2-skip were made with torch 2.15.0 and transformers 5.24.0.)
+
 The second form loads EXPORT, a directory that pt-ckpt convert has written, and prints the largest
 difference of its logits from those of MODEL, one of the directories of the first form.
 The test suite needs none of this.
@@ -22,7 +24,8 @@ import numpy as np
 import torch
 from transformers import (AutoModelForCausalLM, GPT2Config, GPT2LMHeadModel, LlamaConfig,
                           LlamaForCausalLM, MistralConfig, MistralForCausalLM,
-                          Qwen2Config, Qwen2ForCausalLM)
+                          Qwen2Config, Qwen2ForCausalLM, Qwen3Config, Qwen3ForCausalLM,
+                          SmolLM3Config, SmolLM3ForCausalLM)
 
 VOCAB, POSITIONS = 37, 16
 
@@ -35,9 +38,10 @@ def gpt2(**options):
 
 def llama(model=LlamaForCausalLM, config=LlamaConfig, **options):
     return model(config(
-        vocab_size=VOCAB, hidden_size=24, intermediate_size=40, num_hidden_layers=2,
-        num_attention_heads=4, num_key_value_heads=2, max_position_embeddings=POSITIONS,
-        bos_token_id=None, eos_token_id=None, **options))
+        **{"vocab_size": VOCAB, "hidden_size": 24, "intermediate_size": 40,
+           "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2,
+           "max_position_embeddings": POSITIONS, "bos_token_id": None, "eos_token_id": None,
+           **options}))
 
 
 # llama3: frequencies that are kept, stretched and in between (see make_golden.py).
@@ -56,6 +60,17 @@ CASES = {
     # heads that are not hidden size / heads wide
     "mistral": lambda: llama(MistralForCausalLM, MistralConfig, head_dim=10,
                              sliding_window=None),
+    # windows of less than the sequence: of all layers, of those from a number on, of all but every 2nd
+    "mistral-window": lambda: llama(MistralForCausalLM, MistralConfig, sliding_window=5),
+    "qwen2-window": lambda: llama(Qwen2ForCausalLM, Qwen2Config, use_sliding_window=True,
+                                  sliding_window=3, max_window_layers=1),
+    "qwen2-skip": lambda: llama(Qwen2ForCausalLM, Qwen2Config, use_sliding_window=True,
+                                sliding_window=4, max_window_layers=0,
+                                layer_types=["sliding_attention", "full_attention"]),
+    "qwen3": lambda: llama(Qwen3ForCausalLM, Qwen3Config, head_dim=10,
+                           rope_parameters={"rope_type": "default", "rope_theta": 1000.0}),
+    "smollm3": lambda: llama(SmolLM3ForCausalLM, SmolLM3Config, num_hidden_layers=4,
+                             no_rope_layer_interval=2, pad_token_id=None),
 }
 
 
@@ -73,6 +88,7 @@ def fill(model, name):
 
 def logits_of(model, tokens):
     model.eval()
+    model.set_attn_implementation("eager")
     with torch.no_grad():
         return model(torch.tensor(tokens[None].astype(np.int64))).logits[0].numpy()
 

@@ -32,6 +32,9 @@ refused/         what cannot be read: compressed, big-endian, transformed items,
                  a tensor with a hole; DeepSpeed's universal format of ZeRO 3, and without ZeRO by a fused optimizer
 nanogpt.pt       GPT-2 as nanoGPT saves it, two groups of parameters
 gpt2/            the same model in Hugging Face's names
+qwen3/           a Qwen3 in Hugging Face's names: norms of queries and keys
+qwen3.pt         torch.save() of torchtitan's names for it, whose rows are in Hugging Face's order
+qwen3-megatron/  the same as Megatron-LM has it, without moments
 
 First moments are half of the parameters, second moments a quarter of their
 magnitudes, AdamW's step is 7.
@@ -376,7 +379,7 @@ def llama():
 
 
 NAMES = {"self_attn.q_proj": "attention.wq", "self_attn.k_proj": "attention.wk", "self_attn.v_proj": "attention.wv",
-         "self_attn.o_proj": "attention.wo", "mlp.gate_proj": "feed_forward.w1", "mlp.down_proj": "feed_forward.w2",
+         "self_attn.q_norm": "attention.q_norm", "self_attn.k_norm": "attention.k_norm", "self_attn.o_proj": "attention.wo", "mlp.gate_proj": "feed_forward.w1", "mlp.down_proj": "feed_forward.w2",
          "mlp.up_proj": "feed_forward.w3", "input_layernorm": "attention_norm",
          "post_attention_layernorm": "ffn_norm", "embed_tokens": "tok_embeddings", "lm_head": "output"}
 
@@ -387,11 +390,11 @@ def meta_rows(t):
     return of_rows([r[h * WIDTH + (j % 2) * half + j // 2] for h in range(len(r) // WIDTH) for j in range(WIDTH)])
 
 
-def meta(m):
+def meta(m, pairs=True):
     out = OrderedDict()
     for name, t in m.items():
         name = name.removeprefix("model.")
-        if "q_proj" in name or "k_proj" in name:
+        if pairs and ("q_proj" in name or "k_proj" in name):
             t = meta_rows(t)
         for theirs, ours in NAMES.items():
             name = name.replace(theirs + ".", ours + ".")
@@ -430,7 +433,9 @@ def megatron(m):
     def norm(name):
         return lambda p: list(m[p + name].data)
     d = "decoder.layers."
-    return OrderedDict([
+    head_norms = [(f"{d}self_attention.{x}_layernorm.weight", stack(norm(f"self_attn.{x}_norm.weight")))
+                  for x in "qk" if f"model.layers.0.self_attn.{x}_norm.weight" in m]
+    return OrderedDict(head_norms + [
         ("embedding.word_embeddings.weight", m["model.embed_tokens.weight"]),
         (d + "self_attention.linear_qkv.layer_norm_weight", stack(norm("input_layernorm.weight"))),
         (d + "self_attention.linear_qkv.weight", stack(lambda p: fuse_rows(
@@ -846,6 +851,16 @@ def main():
     bin_[n].stride = (1, FFN)
     (out / "pytorch_model.bin").write_bytes(save(bin_, "pytorch_model"))
     (out / "zip64.pt").write_bytes(large(save(Tensor((2, 3), range(6), "int64"))))
+
+    qwen = OrderedDict()
+    for n, t in hf.items():
+        qwen[n] = t
+        if "v_proj" in n:
+            for x in "qk":
+                qwen[n.replace("v_proj", f"{x}_norm")] = numbers(WIDTH)
+    save_hf(out / "qwen3", qwen, {**CONFIG, "model_type": "qwen3", "head_dim": WIDTH})
+    (out / "qwen3.pt").write_bytes(save({"model": meta(qwen, pairs=False)}, "qwen3"))
+    save_dcp(out / "qwen3-megatron", megatron(qwen), lambda n: (2, 1), ranks=1)
 
     bad = out / "refused"
     bad.mkdir(exist_ok=True)

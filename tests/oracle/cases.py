@@ -153,11 +153,15 @@ wrong("embedding-part-missing", "the embedding's part of a tied weight's gradien
 wrong("head-part-missing", "the output layer's part of a tied weight's gradient is missing",
       "tok_embeddings.weight (1): parts of 2 embedding and output layer: 1 0 times", tie=True, **TP)
 wrong("wo-slice-twice", "one TP slice of each wo counted twice",
-      "layers.0.attention.wo.weight (2): dim 1 in 2 slices: 1 2 times", **TP)
+      "attention.wo.weight (2): dim 1 in 2 slices: 1 2 times", **TP)
 wrong("enter-missing", "no all-reduce of the gradient at the begin of column-parallel products",
       "(20): as if each tensor-parallel rank backpropagated its own part of the gradient", **TP, **OFF)
 wrong("leave-missing", "no all-reduce after wo in the forward pass",
-      "finding loss: ", **TP, **OFF)
+      "as if each tensor-parallel rank went on with its own part of attention", **TP, **OFF)
+wrong("ffn-leave-missing", "no all-reduce after w2 in the forward pass",
+      "as if each tensor-parallel rank went on with its own part of the FFN", **TP, **OFF)
+wrong("leaves-missing", "no all-reduce after wo and w2 in the forward pass, clipped",
+      "as if each tensor-parallel rank went on with its own parts", **TP)
 wrong("ddp-no-sync", "DDP's all-reduce missing (no_sync left on)",
       "(21): sequences 5 6 7 8 of 8 do not count", **DDP, **OFF)
 wrong("ddp-one-ignored", "one parameter left out of DDP's all-reduce",
@@ -358,7 +362,7 @@ wrong("all-gathers-too-early", "FSDP gathers parameters of before the last updat
 # ---- some of them in bf16 ----------------------------------------------------------------
 
 for n in ("sequence-norms-not-summed", "embedding-twice", "tied-twice", "wo-slice-twice",
-          "enter-missing", "ddp-no-sync", "ddp-one-ignored", "one-shard-twice", "no-division",
+          "enter-missing", "leave-missing", "ddp-no-sync", "ddp-one-ignored", "one-shard-twice", "no-division",
           "clip-by-rank", "clip-no-tp", "micro-batch-lost", "rank-reads-anothers", "mean-of-means",
           "positions-by-chunk", "other-rotation", "dropout", "kv-heads-order", "label-smoothing",
           "window", "chunk-by-chunk"):

@@ -64,11 +64,11 @@ class TensorParallel:
             return Move.apply(x, lambda x: self.gather(x, 1), lambda g: self.own(self.sum(g), 1))
         return Move.apply(x, same, same if bug == "enter-missing" else self.sum)
 
-    def leave(self, x, bug=None):
+    def leave(self, x, missing=False):
         """After a row-parallel product."""
         if self.sequence:
             return Move.apply(x, lambda x: self.own(self.sum(x), 1), lambda g: self.gather(g, 1))
-        return Move.apply(x, same if bug == "leave-missing" else self.sum, same)
+        return Move.apply(x, same if missing else self.sum, same)
 
     def embed(self, x, bug=None):
         """After the rows of the vocabulary that this rank has. The gradient is whole already:
@@ -222,9 +222,11 @@ class Block(nn.Module):
         self.attention_norm, self.ffn_norm = Norm(c), Norm(c)
 
     def forward(self, x, m):
-        y = m.tp.leave(self.attention(self.attention_norm.enter(x, m), m), m.bug)
+        y = m.tp.leave(self.attention(self.attention_norm.enter(x, m), m),
+                       m.bug in ("leave-missing", "leaves-missing"))
         x = x + (F.dropout(y, 0.1) if m.bug == "dropout" else y)
-        return x + m.tp.leave(self.feed_forward(self.ffn_norm.enter(x, m), m))
+        return x + m.tp.leave(self.feed_forward(self.ffn_norm.enter(x, m), m),
+                              m.bug in ("ffn-leave-missing", "leaves-missing"))
 
 
 class Llama(nn.Module):

@@ -214,6 +214,8 @@ static double probabilities(const struct ref_attn *a, double *p, const double *q
 	int64_t stride = a->kv_heads * a->dim;
 	int64_t first = a->start ? a->start[b * a->rows + i] : 0;
 	double top = -INFINITY, sum = 0;
+	for (; a->window && i - first >= a->window; first++)
+		continue;
 	for (int64_t j = 0; j < first; j++)
 		p[j] = 0;
 	for (int64_t j = first; j <= i; j++) {
@@ -316,23 +318,32 @@ static double log_sum_exp(const double *x, int64_t n)
 }
 
 void ref_xent_fwd(double *lse, double *loss, const double *logits, const int32_t *targets,
-	int64_t rows, int64_t vocab)
+	int64_t rows, int64_t vocab, struct xent_terms terms)
 {
+	double e = (double)terms.smoothing;
 	for (int64_t i = 0; i < rows; i++) {
-		lse[i] = log_sum_exp(logits + i * vocab, vocab);
-		loss[i] = lse[i] - logits[i * vocab + targets[i]];
+		const double *x = logits + i * vocab;
+		lse[i] = log_sum_exp(x, vocab);
+		loss[i] = targets[i] < 0 ? 0 : (1 - e) * (lse[i] - x[targets[i]]);
+		for (int64_t j = 0; j < vocab && targets[i] >= 0; j++)
+			loss[i] += e / (double)vocab * (lse[i] - x[j]);
+		if (targets[i] >= 0)
+			loss[i] += (double)terms.z * lse[i] * lse[i];
 	}
 }
 
 void ref_xent_bwd(double *dlogits, const double *logits, const int32_t *targets,
-	int64_t rows, int64_t vocab, double scale)
+	int64_t rows, int64_t vocab, struct xent_terms terms, double scale)
 {
+	double e = (double)terms.smoothing;
 	for (int64_t i = 0; i < rows; i++) {
 		const double *x = logits + i * vocab;
 		double lse = log_sum_exp(x, vocab);
-		for (int64_t j = 0; j < vocab; j++)
+		for (int64_t j = 0; j < vocab && targets[i] >= 0; j++)
 			dlogits[i * vocab + j] +=
-				scale * (exp(x[j] - lse) - (j == targets[i]));
+				scale *
+				(exp(x[j] - lse) * (1 + 2 * (double)terms.z * lse) -
+					e / (double)vocab - (1 - e) * (j == targets[i]));
 	}
 }
 

@@ -55,6 +55,7 @@ struct ref_attn {
 	struct dropout drop; /* p, key, step, first_sample */
 	int64_t first_head;
 	const int32_t *start; /* [batch][rows]: of each query, its first key; NULL: 0 */
+	int64_t window;	      /* of these, only so many up to the query; 0: all */
 };
 
 void ref_attn_fwd(const struct ref_attn *, double *o, double *lse, const double *q,
@@ -64,9 +65,9 @@ void ref_attn_bwd(const struct ref_attn *, double *dq, double *dk, double *dv,
 
 /* logits [rows, vocab] */
 void ref_xent_fwd(double *lse, double *loss, const double *logits, const int32_t *targets,
-	int64_t rows, int64_t vocab);
+	int64_t rows, int64_t vocab, struct xent_terms terms);
 void ref_xent_bwd(double *dlogits, const double *logits, const int32_t *targets,
-	int64_t rows, int64_t vocab, double scale);
+	int64_t rows, int64_t vocab, struct xent_terms terms, double scale);
 
 /* Step `step`, counted from 1, of torch.optim.AdamW. */
 void ref_adamw(double *p, double *m, double *v, const double *g, int64_t n,

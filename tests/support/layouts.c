@@ -25,6 +25,13 @@ static const struct model_row {
 	/* heads of their own size, and biases of queries, keys and values only */
 	{"qwen", "arch=llama kv-heads=2 head-dim=6 bias=qkv ffn-dim=24"},
 	{"gpt2-heads", "arch=gpt2 heads=6 dim=24 head-dim=5 bias=qkv"},
+	/* a window that is less than a chunk with cp=2 and more than one with cp=4, in layers 1 and 3 */
+	{"llama-window",
+		"arch=llama kv-heads=2 ffn-dim=24 sliding-window=7 sliding-window-from=1 sliding-window-skip=3"},
+	/* norms of queries and keys, layers without positions */
+	{"qwen3", "arch=llama kv-heads=2 head-dim=6 qk-norm=yes ffn-dim=24"},
+	{"smollm3",
+		"arch=llama tie=yes kv-heads=1 ffn-dim=24 nope-every=2 qk-norm=yes sliding-window=9 sliding-window-skip=2 dropout=0.1"},
 };
 
 /* ---- the table ------------------------------------------------------------------- */
@@ -90,6 +97,14 @@ const struct test_layout layouts[] = {
 	{"llama", "packing=documents cp=4 tp=2 cp-comm=gather"},
 	{"llama", "packing=documents pp=2 cp=2 virtual=tp=2,cp=4 pp-schedule=interleaved"},
 	{"llama-tied", "packing=documents batch=6 pp=2 cp=2 tp=2 zero=1 dtype=bf16 pp-schedule=1f1b"},
+	/* windows */
+	{"llama", "sliding-window=5 threads=2 recompute=selective"},
+	{"llama-window", "dp=2 tp=2 virtual=tp=2,cp=2"},
+	{"llama-window", "cp=2 tp=2 recompute=full"},
+	{"llama-window", "cp=4 fsdp=2 zero=3 cp-comm=gather"},
+	{"llama-window", "pp=2 cp=2 virtual=tp=2,cp=4 pp-schedule=interleaved"},
+	{"gpt2", "sliding-window=1 packing=documents cp=2 pp=2 pp-schedule=zb-h1"},
+	{"llama-window", "packing=documents cp=2 tp=2 dtype=bf16 recompute=matmuls"},
 	/* two and three techniques */
 	{"llama", "cp=4 zero=3"},
 	{"gpt2", "dp=2 tp=2"},
@@ -173,6 +188,10 @@ const struct test_layout layouts[] = {
 	{"llama", "pp=2 cp=2 tp=2 sp=no pp-schedule=interleaved offload=params dtype=float8 recompute=matmuls"},
 	{"llama-tied", "batch=6 pp=2 fsdp=2 tp=2 zero=3 fsdp-kind=flat reshard-after-forward=no sp=no pp-schedule=interleaved async-tp=no offload=grads dtype=bf16 optimizer=muon residual-dtype=bf16"},
 	{"llama-tied", "pp=2 fsdp=2 tp=2 zero=3 fsdp-kind=flat reshard-after-forward=no sp=no pp-schedule=zb-h1 async-tp=no dtype=float8 recompute=selective"},
+	/* terms of the loss */
+	{"gpt2-untied", "tp=3 label-smoothing=0.1"},
+	{"llama", "fsdp=2 cp=2 tp=2 zero=3 label-smoothing=0.2 z-loss=0.01"},
+	{"gpt2", "pp=2 dp=2 label-smoothing=0.1 z-loss=0.01 dtype=bf16 pp-schedule=zb-h1"},
 	/* heads of their own size */
 	{"qwen", "tp=4 sp=no"},
 	{"qwen", "cp=2 tp=2 virtual=tp=4,cp=4 dtype=bf16 recompute=selective"},
@@ -180,6 +199,27 @@ const struct test_layout layouts[] = {
 	{"qwen", "fsdp=2 tp=2 zero=2 optimizer=muon recompute=full"},
 	{"gpt2-heads", "batch=6 tp=3 zero=1 dtype=float8 float8-skip-ends=no"},
 	{"qwen", "zero=3 fsdp=2 tile=2 offload=all"},
+	/* frozen tensors, and groups of learning rates */
+	{"gpt2-untied", "batch=6 dp=2 freeze=tok_|pos_|layers\\.[0-2]\\. lr-scale-of=^output=0.1"},
+	{"gpt2", "fsdp=2 zero=1 freeze=layers\\.[12]\\.|norm"},
+	{"gpt2", "pp=2 tp=2 pp-schedule=1f1b freeze=tok_ recompute=selective"},
+	{"llama", "batch=6 fsdp=2 zero=2 freeze=^(?!output) lr-scale-of=output=3"},
+	{"llama", "pp=2 cp=2 virtual=tp=2,cp=2 pp-schedule=zb-h1 freeze=tok_|layers\\.[0-2]\\. recompute=full residual-dtype=bf16"},
+	{"llama-tied", "fsdp=2 tp=2 zero=3 fsdp-kind=flat dtype=bf16 freeze=layers\\.[01]\\.|wq optimizer=muon lr-scale-of=w2=0.5"},
+	{"qwen", "fsdp=2 zero=3 tile=2 offload=all freeze=tok_|layers\\.0|bias"},
+	{"gpt2-untied", "batch=10 dp=2 fsdp=2 zero=3 freeze=output|w1 optimizer=sgd offload=optimizer"},
+	{"gpt2-untied", "pp=2 tp=2 sp=no pp-schedule=interleaved dtype=float8 freeze=(tok|pos)_|layers\\.[01]\\. optimizer=sgd lr-scale-of=norm=2"},
+	{"llama", "fsdp=2 cp=2 zero=2 offload=grads dtype=fp16 freeze=layers\\.[013]\\."},
+	/* norms of queries and keys, which all slices share */
+	{"qwen3", "tp=4"},
+	{"qwen3", "tp=2 sp=no virtual=tp=4 recompute=selective"},
+	{"qwen3", "batch=6 cp=2 tp=2 virtual=tp=4,cp=4 dtype=bf16 recompute=matmuls"},
+	{"qwen3", "cp=2 cp-comm=gather fsdp=2 zero=3 recompute=full packing=documents"},
+	{"qwen3", "pp=2 tp=2 pp-schedule=zb-h1 dtype=float8 float8-skip-ends=no"},
+	{"smollm3", "pp=2 cp=2 virtual=tp=2,cp=2 pp-schedule=zb-h1 recompute=matmuls dtype=float8"},
+	{"smollm3", "pp=2 fsdp=2 zero=3 fsdp-kind=flat tile=2 pp-schedule=interleaved dtype=fp16 optimizer=muon"},
+	{"smollm3", "batch=6 fsdp=2 tp=2 zero=3 offload=all residual-dtype=bf16 dtype=bf16"},
+	{"qwen3", "batch=6 tp=2 cp=2 freeze=norm|layers\\.0 virtual=tp=4 lr-scale-of=wq=0.5"},
 };
 /* clang-format on */
 const int n_layouts = ARRAY_LEN(layouts);
@@ -216,7 +256,7 @@ enum { VOCABULARY = 14 };
 static int check(const struct train_opts *o, struct err *e)
 {
 	struct model m;
-	if (model_init(&m, &o->model, VOCABULARY, e))
+	if (options_model_init(o, &m, VOCABULARY, e))
 		return -1;
 	int rc = layout_check(o, &m, e);
 	model_free(&m);
@@ -315,7 +355,7 @@ static uint64_t model_techniques(const struct train_opts *o)
 {
 	struct err e = {0};
 	struct model m;
-	if (model_init(&m, &o->model, VOCABULARY, &e))
+	if (options_model_init(o, &m, VOCABULARY, &e))
 		die_err(&e);
 	uint64_t t = bit(o->model.arch == ARCH_LLAMA ? TECH_LLAMA : TECH_GPT2) |
 		     bit(m.tie ? TECH_TIED : TECH_UNTIED);
@@ -418,6 +458,7 @@ static void roll_options(struct dice *d, struct str *out)
 	choose(d, out, ",,bucket=0,bucket=20000");
 	choose(d, out, ",async-tp=no");
 	choose(d, out, ",,,tile=2,tile=4");
+	choose(d, out, ",,,,freeze=(tok|pos)_|layers\\.[01]\\.,freeze=norm|w1");
 	choose(d, out, ",gather-dtype=fp32");
 	choose(d, out,
 		",,,,,,offload=optimizer,offload=grads,offload=params,offload=all");

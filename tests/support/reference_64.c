@@ -156,6 +156,30 @@ static void norm_bwd_w(struct device *d, enum norm_kind kind, struct mat dgamma,
 	done();
 }
 
+static void head_norm_fwd(
+	struct device *d, struct mat y, struct mat x, struct mat gamma, float eps)
+{
+	ref_norm_fwd(NORM_RMS, out(y), in(x), in(gamma), NULL, mat_size(x) / gamma.cols,
+		gamma.cols, (double)eps);
+	done();
+}
+
+static void head_norm_bwd_x(struct device *d, struct mat dx, struct mat dy, struct mat x,
+	struct mat gamma, float eps)
+{
+	ref_norm_bwd(NORM_RMS, out(dx), NULL, NULL, in(dy), in(x), in(gamma),
+		mat_size(x) / gamma.cols, gamma.cols, (double)eps);
+	done();
+}
+
+static void head_norm_bwd_w(
+	struct device *d, struct mat dgamma, struct mat dy, struct mat x, float eps)
+{
+	ref_norm_bwd(NORM_RMS, NULL, out(dgamma), NULL, in(dy), in(x), NULL,
+		mat_size(x) / dgamma.cols, dgamma.cols, (double)eps);
+	done();
+}
+
 static void rope(struct device *d, struct mat x, int64_t dim, struct mat table,
 	const int32_t *pos, float sign)
 {
@@ -237,36 +261,50 @@ static double *columns_of(struct mat logits, int64_t cols)
 	return some;
 }
 
-static void xent_stats(struct device *d, float *max, float *sum, float *target,
-	struct mat logits, const int32_t *targets, int64_t first, int64_t vocab)
+static void xent_stats(struct device *d, struct xent_stats to, struct mat logits,
+	const int32_t *targets, int64_t first, int64_t vocab, struct xent_terms terms)
 {
 	int64_t n = logits.rows, cols = min64(logits.cols, vocab - first);
 	const double *x = columns_of(logits, cols);
-	double *top = out(row(max, n)), *total = out(row(sum, n)),
-	       *hit = out(row(target, n));
+	double *top = out(row(to.max, n)), *total = out(row(to.sum, n)),
+	       *hit = out(row(to.target, n));
 	for (int64_t i = 0; i < n; i++, x += cols) {
 		int64_t t = targets[i] - first;
+		if (targets[i] < 0) {
+			total[i] = 1, hit[i] = (double)INFINITY;
+			continue;
+		}
 		top[i] = -INFINITY;
 		for (int64_t j = 0; j < cols; j++)
 			top[i] = fmax(top[i], x[j]);
 		for (int64_t j = 0; j < cols; j++)
 			total[i] += exp(x[j] - top[i]);
 		hit[i] = t >= 0 && t < cols ? x[t] : (double)-INFINITY;
+		double e = (double)terms.smoothing, sum = 0;
+		for (int64_t j = 0; j < cols; j++)
+			sum += x[j];
+		if (e > 0)
+			hit[i] = (hit[i] > (double)-INFINITY ? (1 - e) * hit[i] : 0) +
+				 e / (double)vocab * sum;
 	}
 	done();
 }
 
 static void xent_bwd(struct device *d, struct mat logits, const float *lse,
-	const int32_t *targets, int64_t first, int64_t vocab, const float *scale)
+	const int32_t *targets, int64_t first, int64_t vocab, struct xent_terms terms,
+	const float *scale)
 {
 	int64_t cols = min64(logits.cols, vocab - first);
 	const double *x = columns_of(logits, cols);
 	double *to = out(logits); /* 0 for padding */
-	for (int64_t i = 0; i < logits.rows; i++)
-		for (int64_t j = 0; j < cols; j++)
-			to[i * logits.cols + j] =
-				(double)*scale * (exp(x[i * cols + j] - (double)lse[i]) -
-							 (j == targets[i] - first));
+	double e = (double)terms.smoothing, even = e / (double)vocab;
+	for (int64_t i = 0; i < logits.rows; i++, to += logits.cols, x += cols) {
+		double all = 1 + 2 * (double)terms.z * (double)lse[i];
+		for (int64_t j = 0; j < cols && targets[i] >= 0; j++)
+			to[j] = (double)*scale *
+				(all * exp(x[j] - (double)lse[i]) - even -
+					(1 - e) * (j == targets[i] - first));
+	}
 	done();
 }
 
@@ -294,6 +332,9 @@ struct device *reference_64(void)
 	k.norm_fwd = norm_fwd;
 	k.norm_bwd_x = norm_bwd_x;
 	k.norm_bwd_w = norm_bwd_w;
+	k.head_norm_fwd = head_norm_fwd;
+	k.head_norm_bwd_x = head_norm_bwd_x;
+	k.head_norm_bwd_w = head_norm_bwd_w;
 	k.rope = rope;
 	k.act_fwd = act_fwd;
 	k.act_bwd = act_bwd;

@@ -112,7 +112,8 @@ static void add_layers(struct kernel_calls *to, int64_t rows, int64_t cols, enum
 {
 	enum { TOKENS = 31, DIM = 24 };
 	const struct mat x = shape(rows, cols, type), y = with_amax(x), wide = shape(rows, cols, DT_F32);
-	const struct mat row = shape(1, cols, DT_F32), table = shape(TOKENS, cols, DT_F32), none = {0};
+	const struct mat row = shape(1, cols, DT_F32), table = shape(TOKENS, cols, DT_F32), none = {0},
+		head = shape(1, DIM, DT_F32);
 	const int64_t real = max64(1, cols - 5);
 	const struct kernel_call calls[] = {
 		{KERNEL_embed_fwd, .m = {wide, table}, .n = {0}},
@@ -120,6 +121,10 @@ static void add_layers(struct kernel_calls *to, int64_t rows, int64_t cols, enum
 		{KERNEL_embed_bwd, .m = {table, wide}},
 		{KERNEL_bias_fwd, .m = {x, row}},
 		{KERNEL_bias_bwd, .m = {row, x}},
+		{KERNEL_head_norm_fwd, .m = {shape(rows, 3 * DIM, type), shape(rows, 3 * DIM, type), head}},
+		{KERNEL_head_norm_bwd_x, .m = {shape(rows, 3 * DIM, type), shape(rows, 3 * DIM, type),
+			shape(rows, 3 * DIM, type), head}},
+		{KERNEL_head_norm_bwd_w, .m = {head, shape(rows, 3 * DIM, type), shape(rows, 3 * DIM, type)}},
 		{KERNEL_rope, .m = {shape(rows, 4 * DIM, type), shape(rows, DIM, DT_F32)}, .n = {DIM, 0}},
 		{KERNEL_add, .m = {wide, wide, x}},
 		{KERNEL_sub, .m = {wide, wide, wide}},
@@ -231,13 +236,14 @@ const struct kernel_calls *calls_of_attention(void)
 	const struct mat few = shape(ROWS, HEADS * DIM, DT_F32), keys = shape(SEQ, KV_HEADS * DIM, DT_F32);
 	static struct kernel_calls calls;
 	kernel_calls_free(&calls);
-	kernel_note(&calls, &(struct kernel_call){
-		KERNEL_attn_row, .m = {few, few, keys, keys}, .n = {HEADS, KV_HEADS, DIM}});
-	for (int how = 0; how < 4; how++) {
-		const bool whole = how & 1, documents = how & 2; /* else a chunk, and one before it */
+	for (int64_t window = 0; window < 100; window += 70)
+		kernel_note(&calls, &(struct kernel_call){
+			KERNEL_attn_row, .m = {few, few, keys, keys}, .n = {HEADS, KV_HEADS, DIM, window}});
+	for (int how = 0; how < 8; how++) {
+		const bool whole = how & 1, documents = how & 2, window = how & 4; /* else a chunk, and one before it */
 		const struct attn attn = {.batch = BATCH, .heads = HEADS, .kv_heads = KV_HEADS, .dim = DIM,
 			.q_rows = SEQ, .k_rows = SEQ, .q_first = {75, 225}, .k_first = {whole ? 75 : 0, whole ? 225 : 300},
-			.scale = 0.3f, .start = documents ? &(int32_t){0} : NULL};
+			.scale = 0.3f, .start = documents ? &(int32_t){0} : NULL, .window = window ? 100 : 0};
 		kernel_note(&calls, &(struct kernel_call){KERNEL_attn_fwd,
 			.m = {q, q, k, k}, .n = {whole}, .p = 0.1f, .attn = attn});
 		kernel_note(&calls, &(struct kernel_call){KERNEL_attn_bwd,

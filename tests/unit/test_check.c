@@ -125,6 +125,7 @@ static void as_the_trainer(void **state)
 		LLAMA
 		"rope-scaling = llama3\nrope-factor = 8\nrope-low = 1\nrope-high = 4\n"
 		"rope-original = 8192\n",
+		LLAMA "qk-norm = yes\nhead-dim = 6\nnope-every = 2\n",
 		GPT2 "act = gelu\n", GPT2 "tie = no\nbias = no\n"};
 	(void)state;
 	for (size_t k = 0; k < ARRAY_LEN(configs); k++) {
@@ -155,7 +156,7 @@ static void parts_add_up(void **state)
 	for (size_t k = 0; k < ARRAY_LEN(kinds); k++) {
 		struct step s;
 		struct gradients g[2];
-		step_begin(&s, LLAMA "tie = yes\n");
+		step_begin(&s, LLAMA "tie = yes\nqk-norm = yes\n");
 		for (int i = 0; i < 2; i++) {
 			const struct variant v = {
 				.sequence = -1, .part = {kinds[k], 2, i}};
@@ -202,6 +203,29 @@ static void masks_agree(void **state)
 		assert_int_equal(k == 2, fabs(g[0].loss - s.g.loss) < 1e-9);
 		gradients_free(&g[0]);
 		gradients_free(&g[1]);
+		step_end(&s);
+	}
+}
+
+/* The model's own window is that of the hypothesis, and layers may be without it. */
+static void own_window(void **state)
+{
+	static const char *const configs[] = {LLAMA "sliding-window = 3\n",
+		LLAMA "sliding-window = 3\nsliding-window-from = 100\n",
+		LLAMA "sliding-window = 3\nsliding-window-skip = 1\n"};
+	static const struct variant as[] = {{.sequence = -1, .window = 3},
+		{.sequence = -1, .window = LENGTH}, {.sequence = -1, .window = LENGTH}};
+	(void)state;
+	for (size_t k = 0; k < ARRAY_LEN(configs); k++) {
+		struct step s;
+		struct gradients g;
+		step_begin(&s, configs[k]);
+		reference_float64(&s.w, &s.batch, &as[k], &g);
+		for (int i = 0; i < g.n; i++)
+			for (int64_t j = 0; j < tensor_size(&s.w.m.tensors[i]); j++)
+				assert_near((double)g.g[i][j], (double)s.g.g[i][j],
+					1e-6 * s.g.norm);
+		gradients_free(&g);
 		step_end(&s);
 	}
 }
@@ -255,6 +279,21 @@ static void masked_targets(void **state)
 			assert_near((double)masked.g[i][j],
 				((double)s.g.g[i][j] - (double)one.g[i][j]) * 4 / 3,
 				1e-6 * s.g.norm);
+	gradients_free(&one);
+	/* the trainer's kernels compute it, too */
+	s.batch.masked = true;
+	s.batch.targets[5] = s.batch.targets[LENGTH - 1] = -1;
+	s.batch.counted -= 2;
+	gradients_free(&masked);
+	reference_float64(&s.w, &s.batch, &(struct variant){.sequence = -1}, &masked);
+	if (reference_trainer(&s.w, &s.batch, PRECISION_FP32, &one, &e))
+		fail_msg("%s", e.msg);
+	assert_near(one.loss, masked.loss, 1e-6);
+	for (int i = 0; i < one.n; i++) {
+		const struct products p = products_of(
+			one.g[i], masked.g[i], tensor_size(&s.w.m.tensors[i]));
+		assert_true(residual_of(&p, 1) < 1e-5);
+	}
 	gradients_free(&masked);
 	gradients_free(&one);
 	step_end(&s);
@@ -264,7 +303,8 @@ static void masked_targets(void **state)
 
 static void right_steps(void **state)
 {
-	static const char *const configs[] = {LLAMA, GPT2, LLAMA "tie = yes\n"};
+	static const char *const configs[] = {LLAMA, GPT2, LLAMA "tie = yes\n",
+		LLAMA "qk-norm = yes\n", LLAMA "nope-every = 2\n"};
 	(void)state;
 	for (size_t k = 0; k < ARRAY_LEN(configs); k++)
 		for (int warm = 0; warm < 2; warm++)
@@ -433,6 +473,7 @@ int main(void)
 		cmocka_unit_test(batches),
 		cmocka_unit_test(as_the_trainer),
 		cmocka_unit_test(masks_agree),
+		cmocka_unit_test(own_window),
 		cmocka_unit_test(finite_differences),
 		cmocka_unit_test(parts_add_up),
 		cmocka_unit_test(masked_targets),

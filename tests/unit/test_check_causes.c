@@ -55,6 +55,13 @@ static void norms_not_summed(struct step *s)
 	replace(s, &(struct variant){.sequence = -1, .part = {PART_SLICE, 2, 0}}, "norm");
 }
 
+/* Weights that all slices share, each for its heads. */
+static void head_norms_not_summed(struct step *s)
+{
+	replace(s, &(struct variant){.sequence = -1, .part = {PART_SLICE, 2, 0}},
+		"q_norm");
+}
+
 static void norms_of_half(struct step *s)
 {
 	replace(s, &(struct variant){.sequence = -1, .part = {PART_CHUNK, 2, 0}}, "norm");
@@ -80,14 +87,12 @@ static void sequence_skipped(struct step *s)
 	gradients_free(&g);
 }
 
-/* Each of two tensor-parallel ranks goes back with its own part: a weight has rows or columns of both. */
-static void ranks_apart(struct step *s)
+/* What two tensor-parallel ranks save that miss a sum: a weight has rows or columns of both. */
+static void save_of_ranks(struct step *s, enum missing missing)
 {
 	struct gradients g[2];
-	for (int rank = 0; rank < 2; rank++)
-		reference_float64(&s->w, &s->batch,
-			&(struct variant){.sequence = -1, .part = {PART_RANK, 2, rank}},
-			&g[rank]);
+	const struct variant v = {.sequence = -1, .part = {PART_RANKS, 2, 0, missing}};
+	reference_float64(&s->w, &s->batch, &v, g);
 	for (int i = 0; i < s->w.m.n_tensors; i++) {
 		const struct tensor *t = &s->w.m.tensors[i];
 		bool columns = strstr(t->name, "wo.") || strstr(t->name, "w2.");
@@ -101,6 +106,21 @@ static void ranks_apart(struct step *s)
 	}
 	for (int rank = 0; rank < 2; rank++)
 		gradients_free(&g[rank]);
+}
+
+static void ranks_apart(struct step *s)
+{
+	save_of_ranks(s, MISSING_ENTER);
+}
+
+static void attention_apart(struct step *s)
+{
+	save_of_ranks(s, MISSING_ATTENTION);
+}
+
+static void outputs_apart(struct step *s)
+{
+	save_of_ranks(s, MISSING_BOTH);
 }
 
 static void pairs_rotated(struct step *s)
@@ -157,6 +177,11 @@ static void chunk_by_chunk(struct step *s)
 static void one_later(struct step *s)
 {
 	replace(s, &(struct variant){.sequence = -1, .mask = MASK_ONE_LATER}, NULL);
+}
+
+static void no_window(struct step *s)
+{
+	replace(s, &(struct variant){.sequence = -1, .window = s->batch.length}, NULL);
 }
 
 static void window_of_5(struct step *s)
@@ -286,12 +311,17 @@ static const struct {
 	{LLAMA, one_transposed, "layers.1.attention.wq.weight (1): transposed"},
 	{LLAMA, norms_not_summed, "slice 0 of 2 tensor-parallel slices: not summed"},
 	{GPT2, norms_not_summed, "slice 0 of 2 tensor-parallel slices: not summed"},
+	{LLAMA "qk-norm = yes\n", head_norms_not_summed,
+		"q_norm.weight (2): the part of slice 0 of 2 tensor-parallel slices"},
 	{LLAMA, norms_of_half, "slice 0 of 2 chunks of the positions: not summed"},
 	{LLAMA, norms_of_half, "first   wrong in backward order: norm.weight"},
 	{LLAMA "tie = yes\n", tied_twice, "embedding and output layer: 2 1 times"},
 	{LLAMA, sequence_skipped, "(21): sequences 3 of 4 do not count\n"},
 	{LLAMA, ranks_apart,
 		"as if each tensor-parallel rank backpropagated its own part of the gradient"},
+	{LLAMA, attention_apart,
+		"rank went on with its own part of attention: no all-reduce of its output"},
+	{LLAMA, outputs_apart, "no all-reduce of the outputs of attention and FFN"},
 	{LLAMA, pairs_rotated, "in pairs of neighbours"},
 	{LLAMA, positions_restart, "positions began again in each chunk"},
 	{GPT2, positions_restart, "positions began again in each chunk"},
@@ -307,6 +337,10 @@ static const struct {
 	{LLAMA, one_later, "as if attention saw the next token, too"},
 	{LLAMA, window_of_5, "a sliding window of 5 tokens, the own one included"},
 	{GPT2, window_of_5, "a sliding window of 5 tokens, the own one included"},
+	{LLAMA "sliding-window = 6\n", window_of_5,
+		"a sliding window of 5 tokens, the own one included"},
+	{LLAMA "sliding-window = 6\nsliding-window-from = 1\n", no_window,
+		"as if attention had no sliding window"},
 	{LLAMA, scores_capped,
 		"scores of attention were softly capped: x becomes 0.25 tanh(x / 0.25)"},
 	{LLAMA, logits_capped, "logits were softly capped: x becomes 3 tanh(x / 3)"},
@@ -338,6 +372,23 @@ static void wrong_gradients(void **state)
 		step_expect(&s, &plain_check, gradient_bugs[k].text);
 		step_end(&s);
 	}
+}
+
+/* Ranks that miss no sum have the gradients of one. */
+static void ranks_with_all_sums(void **state)
+{
+	struct step s;
+	struct gradients whole;
+	(void)state;
+	step_begin(&s, LLAMA);
+	reference_float64(&s.w, &s.batch, &(struct variant){.sequence = -1}, &whole);
+	save_of_ranks(&s, MISSING_NONE);
+	for (int i = 0; i < whole.n; i++)
+		for (int64_t j = 0; j < tensor_size(&s.w.m.tensors[i]); j++)
+			assert_near((double)s.g.g[i][j], (double)whole.g[i][j],
+				1e-7 * whole.norm);
+	gradients_free(&whole);
+	step_end(&s);
 }
 
 /* A ring of four chunks that sees one chunk before, or ends one early. */
@@ -526,6 +577,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(wrong_gradients),
+		cmocka_unit_test(ranks_with_all_sums),
 		cmocka_unit_test(rings_cut_short),
 		cmocka_unit_test(parameters_gathered_early),
 		cmocka_unit_test(near_in_bf16),

@@ -23,8 +23,9 @@
 
 static struct err e;
 
-static const char *const cases[] = {
-	"gpt2", "gpt2-plain", "llama", "llama3", "llama-bias", "qwen2", "mistral"};
+static const char *const cases[] = {"gpt2", "gpt2-plain", "llama", "llama3", "llama-bias",
+	"qwen2", "mistral", "mistral-window", "qwen2-window", "qwen2-skip", "qwen3",
+	"smollm3"};
 
 static const char *golden(const char *name)
 {

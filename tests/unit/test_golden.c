@@ -7,7 +7,7 @@
  */
 #include "tests/support/support.h"
 #include "job/fit.h"
-#include "data/documents.h"
+#include "data/offsets.h"
 #include "engine/state.h"
 #include "engine/step.h"
 
@@ -28,6 +28,7 @@ struct golden {
 	struct train_opts o;
 	int32_t *windows; /* [step][batch][context + 1] */
 	double *loss, *norm, *lr;
+	bool counted; /* some tokens do not count */
 };
 
 /* Tokens of a step. */
@@ -87,6 +88,13 @@ static void golden_open(struct golden *g, const char *name)
 			g->windows[i] |= begins[i] ? DOCUMENT_BEGINS : 0;
 		free(begins);
 	}
+	g->counted = h5_has(g->file, "context");
+	if (g->counted) {
+		uint8_t *context = get(g, "context", H5_U8, n_tokens);
+		for (int64_t i = 0; i < n_tokens; i++)
+			g->windows[i] |= context[i] ? TOKEN_CONTEXT : 0;
+		free(context);
+	}
 	str_free(&config);
 	free(tokens);
 }
@@ -118,8 +126,9 @@ static void open_trainer(struct trainer *t, const struct golden *g,
 	o.model.vocab_multiple = v->vocab_multiple;
 	o.model.virtual_degrees = v->degrees;
 	o.threads = 1;
-	*no_data = (struct dataset){
-		.tokens = {o.model.context + 1, 0}, .readers = 1}; /* as if one window */
+	*no_data = (struct dataset){.tokens = {o.model.context + 1, 0},
+		.readers = 1,
+		.counted = g->counted}; /* as if one window */
 	if (options_check(&o, &e) ||
 		trainer_open(t, &o, comm_self("alone"), no_data, NULL, &e))
 		die_err(&e);
@@ -310,8 +319,13 @@ int main(void)
 		TEST("Llama, rope-scaling linear, biases", agrees, "llama-bias"),
 		TEST("Llama, biases of queries, keys and values, heads of their own size",
 			agrees, "qwen2"),
+		TEST("Llama, norms of queries and keys", agrees, "qwen3"),
+		TEST("Llama, layers without positions", agrees, "smollm3"),
 		TEST("GPT-2, documents", agrees, "gpt2-documents"),
 		TEST("Llama, documents", agrees, "llama-documents"),
+		TEST("GPT-2, some tokens count", agrees, "gpt2-counted"),
+		TEST("Llama, documents, some tokens count", agrees, "llama-counted"),
+		TEST("Llama, label smoothing and z-loss", agrees, "llama-smoothed"),
 		TEST("padding, tied", ignores_padding, "gpt2"),
 		TEST("padding, untied", ignores_padding, "llama"),
 	};

@@ -1,6 +1,6 @@
 /*
  * Attention kernels, against attention of whole sequences in float64: whole sequences and
- * chunks as in ring attention, grouped queries, dropout; and attn_row for decoding.
+ * chunks as in ring attention, grouped queries, dropout, documents, windows.
  * isa: sse2 avx2 avx512
  * device: cpu cuda
  */
@@ -174,6 +174,7 @@ static struct attn shape_of(const struct seqs *s, int q_chunk, int k_chunk)
 		.drop = s->ref.drop,
 		.first_head = s->ref.first_head,
 		.start = s->start ? s->start + q_chunk * s->ref.batch * s->rows : NULL,
+		.window = s->ref.window,
 	};
 	chunk_runs(&s->cut, q_chunk, a.q_first, &len);
 	chunk_runs(&s->cut, k_chunk, a.k_first, &len);
@@ -417,23 +418,72 @@ static void documents(void **state)
 	}
 }
 
-/* If every sequence is one document, the bits are those without documents. */
+/* Windows of one token, of less, as much and more than a tile or a chunk has, and than the sequence; with
+ * documents, too. */
+static void windows(void **state)
+{
+	static const struct {
+		int n;
+		int64_t context, kv_heads, dim, window, longest;
+		float p;
+		enum dtype type;
+	} cases[] = {
+		{1, 40, 2, 8, 1, 0, 0, DT_F32},
+		{1, 300, 1, 16, 2, 0, 0.2f, DT_F32},
+		{1, 300, 2, 64, 64, 0, 0, DT_BF16},
+		{1, 300, 4, 40, 127, 0, 0, DT_F32},
+		{1, 300, 2, 16, 128, 100, 0, DT_F32},
+		{1, 300, 2, 128, 129, 0, 0.2f, DT_F16},
+		{1, 257, 2, 32, 256, 0, 0, DT_BF16},
+		{1, 200, 2, 16, 200, 0, 0, DT_F32},
+		{1, 90, 1, 256, 33, 0, 0, DT_BF16},
+		{2, 4 * 5, 1, 40, 3, 0, 0.2f, DT_BF16},
+		{2, 4 * 129, 1, 16, 70, 0, 0, DT_F32},
+		{2, 4 * 70, 2, 32, 71, 90, 0, DT_BF16},
+		{2, 4 * 100, 2, 64, 150, 0, 0,
+			DT_BF16}, /* a chunk's runs see each other */
+		{2, 4 * 100, 1, 128, 240, 0, 0, DT_BF16},
+		{3, 6 * 39, 1, 32, 39, 0, 0, DT_F16},
+		{3, 6 * 65, 1, 16, 66, 0, 0, DT_F32},
+		{4, 8 * 43, 1, 96, 100, 0, 0.2f, DT_BF16},
+		{4, 8 * 43, 1, 16, 300, 200, 0, DT_F32},
+		{4, 8 * 43, 2, 16, 1, 0, 0, DT_F32},
+	};
+	struct device *d = *state;
+	for (size_t i = 0; i < ARRAY_LEN(cases); i++) {
+		if (d->discrete && test_device_slow(d) && i % 3 == 0)
+			continue;
+		struct seqs s = seqs_of(cases[i].n, 2, cases[i].context,
+			cases[i].kv_heads, cases[i].dim, cases[i].p);
+		s.type = cases[i].type;
+		s.ref.window = cases[i].window;
+		if (cases[i].longest)
+			cut_documents(&s, cases[i].longest);
+		check_attention(d, &s);
+	}
+}
+
+/* If every sequence is one document, or shorter than a window, the bits are those of all keys. */
 static void one_document(void **state)
 {
-	for (int n = 1; n <= 2; n++) {
+	for (int i = 0; i < 4; i++) {
+		int n = 1 + i % 2;
 		struct seqs s = seqs_of(n, 2, 4 * 65, 2, 64, 0.2f), one = s;
 		struct acts t = acts_of(&s), u = t;
 		struct mat *const out[] = {&t.o, &t.dq, &t.dk, &t.dv};
 		blank_results(&u);
-		cut_documents(&one, 0);
+		if (i < 2)
+			cut_documents(&one, 0);
+		else
+			one.ref.window = 4 * 65;
 		for (int forward = 1; forward >= 0; forward--) {
 			run_ring(*state, &s, &t, forward);
 			run_ring(*state, &one, &u, forward);
 		}
 		const struct mat same[] = {u.o, u.dq, u.dk, u.dv};
-		for (size_t i = 0; i < ARRAY_LEN(out); i++)
-			check_bits("attention, one document", same[i].p, out[i]->p,
-				mat_size(same[i]));
+		for (size_t j = 0; j < ARRAY_LEN(out); j++)
+			check_bits("attention, one document", same[j].p, out[j]->p,
+				mat_size(same[j]));
 		assert_int_equal(memory_end(NULL), 0);
 	}
 }
@@ -505,6 +555,7 @@ static void warpgroups(void **state)
 	static const struct {
 		int64_t batch, rows, kv_heads, dim;
 		enum dtype type;
+		int64_t window;
 	} cases[] = {
 		{2, 1, 2, 128, DT_BF16},
 		{1, 63, 4, 64, DT_F16},
@@ -516,6 +567,10 @@ static void warpgroups(void **state)
 		{1, 201, 1, 56, DT_F16},
 		{1, 520, 2, 64, DT_BF16},
 		{2, 264, 2, 128, DT_BF16},
+		{1, 201, 1, 56, DT_F16, 1},
+		{1, 264, 2, 128, DT_BF16, 64},
+		{1, 520, 2, 64, DT_BF16, 130},
+		{2, 300, 4, 64, DT_F16, 257},
 	};
 	struct device others, *d = *state, *const both[] = {d, &others};
 	if (!d->discrete)
@@ -525,6 +580,7 @@ static void warpgroups(void **state)
 		struct seqs s = seqs_of(1, cases[i].batch, cases[i].rows,
 			cases[i].kv_heads, cases[i].dim, 0);
 		s.type = cases[i].type;
+		s.ref.window = cases[i].window;
 		check_attention_on(both, 2, &s);
 	}
 	device_close(&others);
@@ -705,67 +761,6 @@ static void dropout_mask(void **state)
 	}
 }
 
-/* ---- decoding -------------------------------------------------------------------- */
-
-/* Rows [first, first + n) of a sequence, with the keys and values of all rows. */
-static void check_rows(
-	struct device *d, int64_t first, int64_t n, int64_t kv_heads, int64_t dim)
-{
-	struct seqs s = seqs_of(1, 1, first + n, kv_heads, dim, 0);
-	struct acts t = acts_of(&s);
-	int64_t cols = HEADS * dim;
-	double *o = doubles(mat_size(t.o)), *lse = doubles(rows_of(&s) * HEADS);
-	struct mat out = mat_rows(t.o, first, n);
-	d->k->attn_row(d, out, mat_rows(t.q, first, n), t.k, t.v, HEADS, kv_heads, dim,
-		first, (float)s.ref.scale);
-	ref_attn_fwd(
-		&s.ref, o, lse, to_whole(&s, t.q), to_whole(&s, t.k), to_whole(&s, t.v));
-	check_close("attn_row", out.p, o + first * cols, n * cols, 5e-6);
-	assert_int_equal(memory_end(NULL), 0);
-}
-
-static void rows(void **state)
-{
-	static const int64_t dims[] = {8, 16, 40, 64, 128};
-	for (size_t i = 0; i < ARRAY_LEN(dims); i++) {
-		for (int kv_heads = 1; kv_heads <= 4; kv_heads *= 2) {
-			check_rows(*state, 0, 1, kv_heads, dims[i]);
-			check_rows(*state, 0, 130, kv_heads, dims[i]);
-			check_rows(*state, 37, 1, kv_heads, dims[i]);
-			int64_t first = pick(1, 99), n = pick(2, 99);
-			check_rows(*state, first, n, kv_heads, dims[i]);
-		}
-	}
-}
-
-/* attn_row gives a row the same bits alone and among others. */
-static void check_alone(struct device *d, int64_t dim)
-{
-	enum { FIRST = 21, ROWS = 66 };
-	static const int64_t at_once[] = {1, 2, 7, 19};
-	struct seqs s = seqs_of(1, 1, FIRST + ROWS, 2, dim, 0);
-	struct acts t = acts_of(&s);
-	float scale = (float)s.ref.scale;
-	struct mat q = mat_rows(t.q, FIRST, ROWS), all = mat_blank(ROWS, q.cols);
-	struct mat some = mat_blank(ROWS, q.cols);
-	d->k->attn_row(d, all, q, t.k, t.v, HEADS, 2, dim, FIRST, scale);
-	for (size_t a = 0; a < ARRAY_LEN(at_once); a++) {
-		for (int64_t i = 0; i < ROWS; i += at_once[a]) {
-			int64_t n = min64(at_once[a], ROWS - i);
-			d->k->attn_row(d, mat_rows(some, i, n), mat_rows(q, i, n), t.k,
-				t.v, HEADS, 2, dim, FIRST + i, scale);
-		}
-		check_bits("attn_row", some.p, all.p, mat_size(all));
-	}
-}
-
-static void row_is_alone(void **state)
-{
-	check_alone(*state, 40);
-	check_alone(*state, 64);
-	check_alone(*state, 88);
-}
-
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -773,6 +768,7 @@ int main(void)
 		on_device(odd_heads),
 		on_device(rings),
 		on_device(documents),
+		on_device(windows),
 		on_device(one_document),
 		on_device(narrow_sequences),
 		on_device(narrow_rings),
@@ -782,8 +778,6 @@ int main(void)
 		on_device(large_scores),
 		on_device(sequences_are_alone),
 		on_device(dropout_mask),
-		on_device(rows),
-		on_device(row_is_alone),
 	};
 	return run_on_device(tests);
 }

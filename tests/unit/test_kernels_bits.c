@@ -231,14 +231,14 @@ static uint64_t run_functions(struct device *d)
 		((float *)one.p)[i] = 1;
 	}
 	for (int64_t i = 0; i < rows; i++)
-		none[i] = -1;
+		none[i] = WIDE; /* no column is the target */
 	d->k->zero(d, lse);
 	uint64_t hash = 0;
 	for (int kind = 0; kind < 3; kind++) {
 		d->k->act_fwd(d, kind, y, x, one);
 		hash = hash_mix(hash + hash_of(y));
 	}
-	d->k->xent_bwd(d, x, lse.p, none, 0, WIDE, scalar(1));
+	d->k->xent_bwd(d, x, lse.p, none, 0, WIDE, (struct xent_terms){0}, scalar(1));
 	return hash_mix(hash + hash_of(x));
 }
 

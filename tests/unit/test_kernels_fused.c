@@ -247,7 +247,7 @@ static void gelu(void **state)
 /* ---- cross-entropy ---------------------------------------------------------------- */
 
 /* Logits whose first rows have a nonfinite loss: with NaN, with infinity, all -infinity, and with a
- * target outside of the vocabulary. */
+ * target outside of the vocabulary; some have no weight. */
 static struct mat odd_logits(int64_t rows, int64_t cols, int32_t *targets, int64_t vocab)
 {
 	static const float odd[] = {NAN, INFINITY};
@@ -255,6 +255,8 @@ static struct mat odd_logits(int64_t rows, int64_t cols, int32_t *targets, int64
 	for (int64_t i = 0; i < rows; i++) {
 		float *row = (float *)x.p + i * cols;
 		targets[i] = (int32_t)(i == 3 ? vocab : pick(0, vocab - 1));
+		if (i > 3 && pick(0, 2) == 0)
+			targets[i] = -1;
 		if (i < 2)
 			row[pick(0, vocab - 1)] = odd[i];
 		for (int64_t j = 0; i == 2 && j < cols; j++)
@@ -263,8 +265,8 @@ static struct mat odd_logits(int64_t rows, int64_t cols, int32_t *targets, int64
 	return x;
 }
 
-static void check_xent(
-	struct device *d, int64_t rows, int64_t cols, int64_t vocab, enum dtype type)
+static void check_xent(struct device *d, int64_t rows, int64_t cols, int64_t vocab,
+	enum dtype type, struct xent_terms terms)
 {
 	int32_t *targets = ints(rows);
 	struct mat x = odd_logits(rows, cols, targets, vocab), loss[2], grad[2];
@@ -276,10 +278,11 @@ static void check_xent(
 		struct mat from = as(type, x);
 		memcpy(grad[i].p, from.p, (size_t)mat_bytes(from));
 	}
-	d->k->xent_stats(d, max, sum, target, grad[0], targets, 0, vocab);
-	d->k->xent_join(d, lse, loss[0].p, max, sum, target, 1, rows);
-	d->k->xent_bwd(d, grad[0], lse, targets, 0, vocab, scale);
-	d->k->xent_fused(d, loss[1].p, grad[1], targets, vocab, scale);
+	const struct xent_stats of = {max, sum, target};
+	d->k->xent_stats(d, of, grad[0], targets, 0, vocab, terms);
+	d->k->xent_join(d, lse, loss[0].p, of, 1, rows, terms);
+	d->k->xent_bwd(d, grad[0], lse, targets, 0, vocab, terms, scale);
+	d->k->xent_fused(d, loss[1].p, grad[1], targets, vocab, terms, scale);
 	check_same("xent_fused, loss", loss[1], loss[0]);
 	check_same("xent_fused, gradient", grad[1], grad[0]);
 }
@@ -293,7 +296,10 @@ static void xent(void **state)
 	struct device *d = *state;
 	for (size_t i = 0; i < ARRAY_LEN(shapes); i++)
 		for (enum dtype type = 0; type <= DT_F16; type++) {
-			check_xent(d, shapes[i][0], shapes[i][1], shapes[i][2], type);
+			static const struct xent_terms terms[] = {
+				{0}, {.z = 1e-3f}, {0.1f, 1e-3f}};
+			check_xent(d, shapes[i][0], shapes[i][1], shapes[i][2], type,
+				terms[(i + type) % ARRAY_LEN(terms)]);
 			assert_int_equal(memory_end(NULL), 0);
 		}
 }

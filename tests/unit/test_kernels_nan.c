@@ -148,7 +148,7 @@ static void attention(void **state)
 		run_attention(d, o, q, k, v, p);
 		assert_true(all_nan(row_of(o, at), (SEQ - at) * DIM));
 		assert_true(all_finite(o.p, at * DIM));
-		d->k->attn_row(d, o, q, k, v, 1, 1, DIM, 0, 0.2f);
+		d->k->attn_row(d, o, q, k, v, 1, 1, DIM, 0, 0, 0.2f);
 		assert_true(all_nan(row_of(o, at), (SEQ - at) * DIM));
 		assert_true(all_finite(o.p, at * DIM));
 		row_of(k, at)[5] = kept;
@@ -196,6 +196,7 @@ static void attention_backward(void **state)
 
 static void cross_entropy(void **state)
 {
+	const struct xent_terms none = {0};
 	static const float bad[] = {NAN, INFINITY};
 	struct device *d = *state;
 	for (size_t i = 0; i < ARRAY_LEN(columns) * 2; i++) {
@@ -205,13 +206,16 @@ static void cross_entropy(void **state)
 		float *lse = floats(3), *loss = floats(3);
 		row_of(slice[1], 1)[columns[i / 2]] = bad[i % 2];
 		for (int s = 0; s < 2; s++)
-			d->k->xent_stats(d, max + 3 * s, sum + 3 * s, target + 3 * s,
-				slice[s], targets, s * COLS, 2 * COLS);
-		d->k->xent_join(d, lse, loss, max, sum, target, 2, 3);
+			d->k->xent_stats(d,
+				(struct xent_stats){
+					max + 3 * s, sum + 3 * s, target + 3 * s},
+				slice[s], targets, s * COLS, 2 * COLS, none);
+		d->k->xent_join(
+			d, lse, loss, (struct xent_stats){max, sum, target}, 2, 3, none);
 		assert_true(isfinite(loss[0]) && isnan(loss[1]) && isfinite(loss[2]));
 		for (int s = 0; s < 2; s++) {
-			d->k->xent_bwd(
-				d, slice[s], lse, targets, s * COLS, 2 * COLS, scalar(1));
+			d->k->xent_bwd(d, slice[s], lse, targets, s * COLS, 2 * COLS,
+				none, scalar(1));
 			assert_true(all_finite(row_of(slice[s], 0), COLS));
 			assert_true(all_nan(row_of(slice[s], 1), COLS));
 			assert_true(all_finite(row_of(slice[s], 2), COLS));
@@ -239,7 +243,7 @@ static void parameters(void **state)
 		d->k->zero(d, m);
 		d->k->zero(d, v);
 		const struct update_part part = {
-			.p = p.p, .m = m.p, .v = v.p, .g = g.p, .n = COLS};
+			.p = p.p, .m = m.p, .v = v.p, .g = g.p, .n = COLS, .rate = 1};
 		d->k->adamw(d, &part, 1, there(&o, sizeof(o)));
 		assert_int_equal(d->k->find_nonfinite(d, p), at);
 		d->k->exact_sum(d, values, g.p, COLS);

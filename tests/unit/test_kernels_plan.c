@@ -28,17 +28,25 @@ static void products(void **state)
 	assert_true(d.flops == 8 * 5 * 7 * 11);
 }
 
-/* The FLOPs of causal attention over all pairs of chunks are those of whole sequences. */
+/* The FLOPs of causal attention over all pairs of chunks are those of whole sequences, with windows, too. */
 static void attention(void **state)
 {
 	enum { BATCH = 3, HEADS = 4, DIM = 5 };
+	static const int64_t windows[] = {0, 1, 2, 9, 14, 30, 200};
 	(void)state;
-	for (int n = 1; n <= 6; n++) {
+	for (int64_t c = 0; c < 6 * (int64_t)ARRAY_LEN(windows); c++) {
+		int n = 1 + (int)c % 6;
 		struct chunks cut = {.n = n, .local = n, .context = n > 1 ? 14 * n : 13};
-		double context = (double)cut.context;
-		double visible = BATCH * HEADS * context * (context + 1) / 2;
-		struct attn a = {
-			.batch = BATCH, .heads = HEADS, .kv_heads = 2, .dim = DIM};
+		int64_t window = windows[c / 6];
+		double visible = 0;
+		for (int64_t i = 1; i <= cut.context; i++)
+			visible +=
+				(double)(BATCH * HEADS * (window ? min64(i, window) : i));
+		struct attn a = {.batch = BATCH,
+			.heads = HEADS,
+			.kv_heads = 2,
+			.dim = DIM,
+			.window = window};
 		struct mat none = shape(0, 0);
 		struct device forward, backward;
 		int64_t len;

@@ -26,14 +26,20 @@ static void check_adamw(struct device *d, int64_t n, struct update o, float deca
 		/* in two parts */
 		int64_t k = n / 3;
 		float *pf = p.f.p, *mf = m.f.p, *vf = v.f.p, *gf = g.f.p;
-		const struct update_part parts[] = {
-			{.p = pf, .m = mf, .v = vf, .g = gf, .n = k, .decay = decay},
+		const struct update_part parts[] = {{.p = pf,
+							    .m = mf,
+							    .v = vf,
+							    .g = gf,
+							    .n = k,
+							    .decay = decay,
+							    .rate = 1},
 			{.p = pf + k,
 				.m = mf + k,
 				.v = vf + k,
 				.g = gf + k,
 				.n = n - k,
-				.decay = decay}};
+				.decay = decay,
+				.rate = 1}};
 		d->k->adamw(d, parts, ARRAY_LEN(parts), there(&o, sizeof(o)));
 		ref_adamw(p.r, m.r, v.r, g.r, n, &o, (double)decay, step);
 	}
@@ -148,7 +154,8 @@ static void adamw_is_off(void **state)
 		.g = g.p,
 		.copy = copy,
 		.n = LARGE,
-		.decay = 0.1f};
+		.decay = 0.1f,
+		.rate = 1};
 	d->k->adamw(d, &part, 1, there(&o, sizeof(o)));
 	for (size_t i = 0; i < ARRAY_LEN(all); i++)
 		check_bits("adamw, off", all[i].p, before[i].p, LARGE);

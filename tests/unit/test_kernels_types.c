@@ -17,6 +17,9 @@ static const double errors[N_KERNELS] = {
 	[KERNEL_norm_fwd] = 3e-6,
 	[KERNEL_norm_bwd_x] = 3e-6,
 	[KERNEL_norm_bwd_w] = 3e-6,
+	[KERNEL_head_norm_fwd] = 3e-6,
+	[KERNEL_head_norm_bwd_x] = 3e-6,
+	[KERNEL_head_norm_bwd_w] = 3e-6,
 	[KERNEL_rope] = 6e-7,
 	[KERNEL_act_fwd] = 5e-7,
 	[KERNEL_act_bwd] = 1e-6,
@@ -82,6 +85,31 @@ static void rope(void **state)
 				.m = {shape(rows, cols, (enum dtype)(i % 3)),
 					shape(POSITIONS, dim, DT_F32)},
 				.n = {dim, back}});
+	}
+}
+
+/* Heads of the sizes of models, and of others; sums of gradients are fp32 or of the type of x, and dx is of any. */
+static void head_norm(void **state)
+{
+	static const int64_t dims[] = {2, 10, 16, 24, 64, 80, 128, 200, 256};
+	(void)state;
+	for (size_t i = 0; i < 6 * ARRAY_LEN(dims); i++) {
+		int64_t dim = dims[i / 6], rows = pick(1, 90), cols = dim * pick(1, 5);
+		enum dtype type = i % 3, up = i % 2 ? type : DT_F32, to = (i + i / 3) % 3;
+		struct mat x = shape(rows, cols, type), dy = shape(rows, cols, up);
+		struct mat dx = shape(rows, cols, to), gamma = shape(1, dim, DT_F32);
+		check((struct kernel_call){KERNEL_head_norm_fwd, .m = {x, x, gamma}});
+		check((struct kernel_call){
+			KERNEL_head_norm_bwd_x, .m = {dx, dy, x, gamma}});
+		dx.stride = cols + 8 * pick(1, 4) + pick(0, 1);
+		check((struct kernel_call){
+			KERNEL_head_norm_bwd_x, .m = {dx, dy, x, gamma}});
+		check((struct kernel_call){KERNEL_head_norm_bwd_w, .m = {gamma, dy, x}});
+	}
+	for (enum dtype type = DT_F32; type <= DT_F16; type++) { /* several runs */
+		const struct mat x = shape(3001, 24, type);
+		check((struct kernel_call){
+			KERNEL_head_norm_bwd_w, .m = {shape(1, 8, DT_F32), x, x}});
 	}
 }
 
@@ -214,6 +242,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		on_device(layers),
 		on_device(long_sums),
+		on_device(head_norm),
 		on_device(rope),
 		on_device(embed),
 		on_device(embed_often),

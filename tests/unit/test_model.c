@@ -62,6 +62,8 @@ static void presets_have_their_size(void **state)
 		{"llama3-70b", 70553706496},
 		{"llama3-405b", 405853388800},
 		{"qwen2.5-0.5b", 494032768},
+		{"qwen3-0.6b", 596049920},
+		{"smollm3-3b", 3075098624},
 		{"mistral-7b", 7248023552},
 	};
 	(void)state;
@@ -158,6 +160,7 @@ static void impossible_shapes(void **state)
 		{"virtual = pp=2\n", "'pp=2' is not tp=N or cp=N"},
 		{"virtual = tp=0\n", "'tp=0' is not tp=N"},
 		{"arch = llama\ndim = 12\nheads = 4\n", "rotary positions need pairs"},
+		{"nope-every = 2\n", "has no rotary positions"},
 		{"layers = 100000\ndim = 4194304\nheads = 4\n", "which no machine holds"},
 	};
 	(void)state;
@@ -373,6 +376,8 @@ static const char *const nets[] = {
 	"context = 16\nvirtual = tp=4,cp=2\nbias = yes\n",
 	"arch = llama\nlayers = 1\nheads = 4\nkv-heads = 2\nhead-dim = 12\ndim = 32\n"
 	"context = 16\nvirtual = tp=2,cp=2\nbias = qkv\n",
+	"arch = llama\nlayers = 2\nheads = 4\nkv-heads = 2\nhead-dim = 12\ndim = 32\nffn-dim = 48\n"
+	"context = 16\nvirtual = tp=4,cp=2\nqk-norm = yes\nnope-every = 2\n",
 };
 
 static uint32_t token(int64_t i)

@@ -17,7 +17,7 @@ enum { LARGE = 40000 }; /* enough for threads */
 
 /* torch.optim.SGD, without dampening. */
 static void ref_sgd(double *p, double *m, const double *g, int64_t n,
-	const struct update *o, double decay)
+	const struct update *o, double decay, double rate)
 {
 	double momentum = (double)o->momentum;
 	for (int64_t i = 0; i < n; i++) {
@@ -26,12 +26,13 @@ static void ref_sgd(double *p, double *m, const double *g, int64_t n,
 			m[i] = momentum * m[i] + grad;
 			grad = o->nesterov ? grad + momentum * m[i] : m[i];
 		}
-		p[i] -= (double)o->lr * grad;
+		p[i] -= (double)o->lr * rate * grad;
 	}
 }
 
 static void sgd(void **state)
 {
+	enum { RATE = 3 };
 	static const struct update some[] = {
 		{.lr = 0.1f, .grad_scale = 1},
 		{.lr = 0.1f, .momentum = 0.9f, .grad_scale = 0.3f},
@@ -53,15 +54,17 @@ static void sgd(void **state)
 						.m = has_m ? mf : NULL,
 						.g = gf,
 						.n = k,
-						.decay = 0.1f},
+						.decay = 0.1f,
+						.rate = RATE},
 					{.p = pf + k,
 						.m = has_m ? mf + k : NULL,
 						.g = gf + k,
 						.n = n - k,
-						.decay = 0.1f}};
+						.decay = 0.1f,
+						.rate = RATE}};
 				d->k->sgd(d, parts, ARRAY_LEN(parts),
 					there(&some[i], sizeof(some[i])));
-				ref_sgd(p.r, m.r, g.r, n, &some[i], (double)0.1f);
+				ref_sgd(p.r, m.r, g.r, n, &some[i], (double)0.1f, RATE);
 			}
 			twin_check("sgd, p", p, 1e-6);
 			twin_check("sgd, m", m, 1e-6);

@@ -2,7 +2,7 @@
  * Packing of documents: reading where they begin, marking the tokens that begin one, and the model,
  * in which a document neither sees the others nor knows its position in the window.
  */
-#include "data/documents.h"
+#include "data/offsets.h"
 #include "prepare/prepare.h"
 #include "tests/support/support.h"
 #include "job/fit.h"
@@ -24,8 +24,7 @@ static int begin(void **state)
 /* ---- reading --------------------------------------------------------------------- */
 
 /* Reads a file with this dataset, of a split with 10 tokens. */
-static int read_list(
-	struct documents *d, enum h5_type type, const void *values, int64_t n)
+static int read_list(struct offsets *d, enum h5_type type, const void *values, int64_t n)
 {
 	const char *path = test_path("list.h5");
 	struct h5 *h;
@@ -41,7 +40,7 @@ static void lists_are_read(void **state)
 {
 	static const int64_t good[] = {0, 1, 5, 9};
 	int32_t tokens[10];
-	struct documents d;
+	struct offsets d;
 	(void)state;
 	assert_int_equal(read_list(&d, H5_I64, good, 4), 0);
 	for (int64_t at = 0; at < 10; at++) {
@@ -58,10 +57,10 @@ static void lists_are_read(void **state)
 			}
 		}
 	}
-	documents_free(&d);
+	offsets_free(&d);
 	assert_int_equal(read_list(&d, H5_I64, NULL, 0), 0);
 	documents_mark(&d, 0, 10, tokens);
-	documents_free(&d);
+	offsets_free(&d);
 }
 
 static void lists_that_lie(void **state)
@@ -70,13 +69,13 @@ static void lists_that_lie(void **state)
 		{-1, 2, 3}, {0, 2, 2}, {0, 3, 2}, {0, 5, 10}, {INT64_MIN, 0, INT64_MAX}};
 	static const int64_t many[11] = {0};
 	static const float numbers[3] = {0, 1, 2};
-	struct documents d;
+	struct offsets d;
 	struct h5 *h;
 	(void)state;
 	for (size_t i = 0; i < ARRAY_LEN(bad); i++) {
 		assert_int_equal(read_list(&d, H5_I64, bad[i], 3), -1);
 		assert_int_equal(e.code, EX_DATAERR);
-		documents_free(&d);
+		offsets_free(&d);
 		e = (struct err){0};
 	}
 	assert_int_equal(read_list(&d, H5_I64, many, 11), -1); /* more than tokens */
@@ -147,13 +146,13 @@ static void tokens_that_begin_documents(void **state)
 		struct corpus *c = open_text(sizes[i], &made, NULL);
 		int64_t n = corpus_tokens(c, SPLIT_TRAIN);
 		assert_int_equal(corpus_read(c, SPLIT_TRAIN, 0, n, tokens, &e), 0);
-		corpus_mark_documents(c, SPLIT_TRAIN, 0, n, tokens);
+		corpus_mark(c, SPLIT_TRAIN, 0, n, tokens);
 		check_marks(c, tokens, n);
 		for (int64_t at = 0; at + 40 < n; at += 37) { /* across files */
 			int32_t some[40];
 			assert_int_equal(
 				corpus_read(c, SPLIT_TRAIN, at, 40, some, &e), 0);
-			corpus_mark_documents(c, SPLIT_TRAIN, at, 40, some);
+			corpus_mark(c, SPLIT_TRAIN, at, 40, some);
 			assert_memory_equal(some, tokens + at, sizeof(some));
 		}
 		corpus_close(c);
@@ -170,7 +169,7 @@ static void files_alone(void **state)
 	(void)state;
 	struct corpus *c = open_text(500, &made, &some), *plain;
 	assert_int_equal(corpus_read(c, SPLIT_TRAIN, 0, 1, &token, &e), 0);
-	corpus_mark_documents(c, SPLIT_TRAIN, 0, 1, &token);
+	corpus_mark(c, SPLIT_TRAIN, 0, 1, &token);
 	assert_true(token & DOCUMENT_BEGINS);
 	assert_int_equal(corpus_open(&plain, &some, CORPUS_SOME, &e), 0);
 	assert_true(corpus_hash(c) != corpus_hash(plain));
@@ -195,7 +194,7 @@ static void corpora_do_not_continue_each_other(void **state)
 	assert_int_equal(corpus_open(&c, &one.files, CORPUS_DOCUMENTS, &e), 0);
 	assert_int_equal(corpus_tokens(c, SPLIT_VAL), 2 * n);
 	assert_int_equal(corpus_read(c, SPLIT_VAL, 0, 2 * n, tokens, &e), 0);
-	corpus_mark_documents(c, SPLIT_VAL, 0, 2 * n, tokens);
+	corpus_mark(c, SPLIT_VAL, 0, 2 * n, tokens);
 	assert_memory_equal(tokens, tokens + n, (size_t)n * sizeof(*tokens));
 	assert_true(tokens[n] & DOCUMENT_BEGINS);
 	corpus_close(c);

@@ -1,4 +1,4 @@
-/* planner: ranks within hosts, goodput, stragglers, estimates against plans, fits of a network. */
+/* planner: ranks within hosts, goodput, stragglers, bounds against plans, fits of a network. */
 #include "tests/support/support.h"
 
 #include <math.h>
@@ -50,22 +50,15 @@ static double tau(const struct search *s)
 	double same = 0, other = 0;
 	for (int64_t i = 0; i < s->n; i++)
 		for (int64_t k = 0; k < i; k++) {
-			double x =
-				(s->best[i].times.step - s->best[k].times.step) *
-				(s->best[i].estimated_step - s->best[k].estimated_step);
+			double x = (s->best[i].times.step - s->best[k].times.step) *
+				   (s->best[i].least_step - s->best[k].least_step);
 			same += x > 0;
 			other += x < 0;
 		}
 	return (same - other) / (same + other);
 }
 
-static int ascending(const void *a, const void *b)
-{
-	const double *x = a, *y = b;
-	return (*x > *y) - (*x < *y);
-}
-
-static void compare_estimates(const char *more)
+static void compare_bounds(const char *more)
 {
 	char text[512];
 	snprintf(text, sizeof(text),
@@ -85,29 +78,33 @@ static void compare_estimates(const char *more)
 	assert_int_equal(search_run(&r, &s, &e), 0);
 	assert_int_equal(s.planned, s.enumerated);
 	assert_true(s.n > 300);
-	double *ratio = xcalloc((size_t)s.n, sizeof(*ratio)), logs = 0;
+	double time = 0, memory = 0;
 	for (int64_t i = 0; i < s.n; i++) {
-		assert_int_equal(s.best[i].planned, BY_WHOLE_PLAN);
-		ratio[i] = s.best[i].estimated_bytes / s.best[i].memory.total;
-		logs += log(s.best[i].estimated_step / s.best[i].times.step);
+		const struct choice *c = &s.best[i];
+		assert_int_equal(c->planned, BY_WHOLE_PLAN);
+		assert_true(c->least_bytes <= c->memory.total);
+		assert_true(c->least_step <= 1.15 * c->times.step);
+		memory += log(c->least_bytes / c->memory.total);
+		time += log(c->least_step / c->times.step);
 	}
-	qsort(ratio, (size_t)s.n, sizeof(*ratio), ascending);
-	assert_true(tau(&s) > 0.65);
-	assert_true(ratio[0] > 0.72 && ratio[s.n - 1] < 1.4);
-	assert_true(fabs(ratio[s.n / 2] - 1) < 0.05);
-	assert_true(logs / (double)s.n > log(0.85));
-	free(ratio);
+	print_message("  %lld layouts: tau %.2f, of the plans' means %.2f and %.2f\n",
+		(long long)s.n, tau(&s), exp(time / (double)s.n),
+		exp(memory / (double)s.n));
+	assert_true(tau(&s) > 0.7);
+	assert_true(time / (double)s.n > log(0.8));
+	assert_true(memory / (double)s.n > log(0.7));
 	search_free(&s);
 	model_free(&m);
 }
 
-/* Of all layouts of a small model on 4 GPUs: tau 0.71, and memory 0.80 to 1.31 of the plan, in the middle
- * 0.98; and in the mean 0.90 of its time. With heads twice as wide: 0.97 and 0.87. */
-static void estimates_are_near_plans(void **state)
+/* Of all layouts of a small model on 4 GPUs. */
+static void bounds_are_below_plans(void **state)
 {
 	(void)state;
-	compare_estimates("");
-	compare_estimates("head-dim = 256\nbias = qkv\n");
+	compare_bounds("");
+	compare_bounds("head-dim = 256\nbias = qkv\n");
+	compare_bounds("residual-dtype = bf16\n");
+	compare_bounds("qk-norm = yes\n");
 }
 
 static void stragglers(void **state)
@@ -288,7 +285,7 @@ int main(void)
 		cmocka_unit_test(goodput_is_daly),
 		cmocka_unit_test(stragglers),
 		cmocka_unit_test(pipelines_wait),
-		cmocka_unit_test(estimates_are_near_plans),
+		cmocka_unit_test(bounds_are_below_plans),
 		cmocka_unit_test(measured_network),
 		cmocka_unit_test(exchanges_are_not_shared),
 		cmocka_unit_test(library_of_training),

@@ -1,0 +1,159 @@
+/* Rotary positions and attention in double precision. */
+#include "check/float64_pass.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+double *float64_rotations(const struct sequence_work *w)
+{
+	int64_t dim = w->m->head_dim, half = dim / 2;
+	double *t = doubles(w->n * dim);
+	for (int64_t i = 0; i < w->n; i++)
+		for (int64_t j = 0; j < half; j++) {
+			double angle = w->s->pos[i] * rope_frequency(w->m, j);
+			t[i * dim + j] = cos(angle);
+			t[i * dim + half + j] = sin(angle);
+		}
+	return t;
+}
+
+/* The channel of a head that is number c where Meta's order of rows has it: even ones are first here. */
+static int64_t channel_of(int64_t c, int64_t half)
+{
+	return c % 2 ? half + c / 2 : c / 2;
+}
+
+/* The two channels of a head that angle j rotates. */
+static void channels(enum rope_kind kind, int64_t j, int64_t half, int64_t *a, int64_t *b)
+{
+	*a = kind == ROPE_HALVES ? j : kind == ROPE_PAIRS ? 2 * j : channel_of(j, half);
+	*b = kind == ROPE_HALVES  ? j + half
+	     : kind == ROPE_PAIRS ? 2 * j + 1
+				  : channel_of(j + half, half);
+}
+
+void float64_rotate(const struct sequence_work *w, double *x, int64_t width, double sign)
+{
+	int64_t dim = w->m->head_dim, half = dim / 2;
+	if (!model_rotates(w->m, w->layer))
+		return;
+	for (int64_t i = 0; i < w->n; i++)
+		for (int64_t head = 0; head < width; head += dim)
+			for (int64_t j = 0; j < half; j++) {
+				int64_t a, b;
+				channels(w->f->function.rope, j, half, &a, &b);
+				double *u = x + i * width + head + a;
+				double *v = x + i * width + head + b;
+				double cosine = w->table[i * dim + j];
+				double sine = sign * w->table[i * dim + half + j];
+				double was = *u;
+				*u = was * cosine - *v * sine;
+				*v = was * sine + *v * cosine;
+			}
+}
+
+static double softmax_scale(const struct sequence_work *w)
+{
+	double scale = w->f->function.softmax_scale;
+	return scale > 0 ? scale : 1 / sqrt((double)w->m->head_dim);
+}
+
+/* The first column of the keys of a query head. */
+static int64_t keys_of(const struct sequence_work *w, int64_t head)
+{
+	int64_t n = w->m->c.kv_heads, shared = w->m->c.heads / n;
+	return (w->f->function.heads_in_turn ? head % n : head / shared) * w->m->head_dim;
+}
+
+static int64_t first_key(const struct sequence_work *w, int64_t i)
+{
+	bool cut = layer_has_window(&w->m->c, w->layer);
+	return max64(w->s->start[i], cut ? i - w->m->c.window + 1 : 0);
+}
+
+static int64_t last_key(const struct sequence_work *w, int64_t i)
+{
+	return w->s->last ? w->s->last[i] : i;
+}
+
+static bool sees(const struct sequence_work *w, int64_t i, int64_t j)
+{
+	int64_t chunk = w->s->chunk;
+	return !chunk || i / chunk == j / chunk || j % chunk <= i % chunk;
+}
+
+/* p[j] = softmax of the scores of query i over the keys that it sees; slope[j]: of their caps. */
+static void probabilities(const struct sequence_work *w, double *p, double *slope,
+	const double *q, const double *k, int64_t i)
+{
+	int64_t dim = w->m->head_dim, first = first_key(w, i), last = last_key(w, i);
+	double top = -INFINITY, sum = 0, scale = softmax_scale(w);
+	for (int64_t j = first; j <= last; j++) {
+		double score = 0;
+		for (int64_t c = 0; c < dim; c++)
+			score += q[c] * k[j * w->kv + c];
+		p[j] = capped(score * scale, w->f->function.score_cap, &slope[j]);
+		p[j] = sees(w, i, j) ? p[j] : -INFINITY;
+		top = fmax(top, p[j]);
+	}
+	for (int64_t j = first; j <= last; j++)
+		sum += p[j] = exp(p[j] - top);
+	for (int64_t j = first; j <= last; j++)
+		p[j] /= sum;
+}
+
+void float64_attend(const struct sequence_work *w, const struct sublayer_acts *a)
+{
+	int64_t dim = w->m->head_dim, heads = w->m->c.heads;
+	memset(a->o, 0, (size_t)(w->n * w->q) * sizeof(double));
+#pragma omp parallel for
+	for (int64_t h = 0; h < heads; h++) {
+		int64_t at = h * dim, kv = keys_of(w, h);
+		double *p = doubles(2 * w->n);
+		for (int64_t i = 0; i < w->n; i++) {
+			probabilities(w, p, p + w->n, a->q + i * w->q + at, a->k + kv, i);
+			for (int64_t j = first_key(w, i); j <= last_key(w, i); j++)
+				add_scaled(a->o + i * w->q + at, p[j],
+					a->v + j * w->kv + kv, dim);
+		}
+		free(p);
+	}
+}
+
+/* For query i of a head: ds = p (dp - sum of p dp), with dp = do v^T. */
+static void query_backward(const struct sequence_work *w, const struct sublayer_acts *a,
+	const struct sublayer_acts *d, int64_t i, int64_t at, int64_t kv, double *p)
+{
+	int64_t dim = w->m->head_dim, first = first_key(w, i), last = last_key(w, i);
+	const double *up = d->o + i * w->q + at, *q = a->q + i * w->q + at;
+	double sum = 0, *slope = p + w->n, *dp = p + 2 * w->n, scale = softmax_scale(w);
+	probabilities(w, p, slope, q, a->k + kv, i);
+	for (int64_t j = first; j <= last; j++) {
+		dp[j] = 0;
+		for (int64_t c = 0; c < dim; c++)
+			dp[j] += up[c] * a->v[j * w->kv + kv + c];
+		add_scaled(d->v + j * w->kv + kv, p[j], up, dim);
+		sum += p[j] * dp[j];
+	}
+	for (int64_t j = first; j <= last; j++) {
+		double ds = p[j] * (dp[j] - sum) * slope[j] * scale;
+		add_scaled(d->q + i * w->q + at, ds, a->k + j * w->kv + kv, dim);
+		add_scaled(d->k + j * w->kv + kv, ds, q, dim);
+	}
+}
+
+/* Heads that share keys are computed by one thread. */
+void float64_attend_backward(const struct sequence_work *w, const struct sublayer_acts *a,
+	const struct sublayer_acts *d)
+{
+	int64_t dim = w->m->head_dim, heads = w->m->c.heads;
+#pragma omp parallel for
+	for (int64_t g = 0; g < w->m->c.kv_heads; g++) {
+		double *p = doubles(3 * w->n);
+		for (int64_t h = 0; h < heads; h++)
+			for (int64_t i = 0; keys_of(w, h) == g * dim && i < w->n; i++)
+				query_backward(w, a, d, i, h * dim, g * dim, p);
+		free(p);
+	}
+}

@@ -1,0 +1,60 @@
+/* For float64.c and float64_attn.c: what a pass over one sequence has. Not collective. */
+#ifndef CHECK_FLOAT64_PASS_H
+#define CHECK_FLOAT64_PASS_H
+
+#include "check/float64.h"
+
+#include <math.h>
+
+/* A pass over a sequence, or what one tensor-parallel rank has of it. */
+struct sequence_work {
+	const struct float64 *f;
+	const struct model *m;
+	const struct sequence *s;
+	int64_t n, dim, ffn, q, kv; /* positions; widths */
+	int64_t layer;		    /* of the sublayer that is computed */
+	double scale;
+	struct grad_part part;
+	double **grad;
+	double *table; /* of rotations, [n][head_dim]: cosines, then sines */
+};
+
+/* The activations of a sublayer: behind the norm; of attention, and of the FFN. */
+struct sublayer_acts {
+	double *h, *q, *k, *v, *o, *a, *b, *y;
+	double *q0, *k0; /* queries and keys before their norms */
+};
+
+/* Zeros; the caller frees them. */
+static inline double *doubles(int64_t n)
+{
+	return xcalloc((size_t)max64(n, 1), sizeof(double));
+}
+
+static inline void add_scaled(double *y, double a, const double *x, int64_t n)
+{
+#pragma omp simd
+	for (int64_t j = 0; j < n; j++)
+		y[j] += a * x[j];
+}
+
+/* A score or logit that is softly capped, and the slope there. */
+static inline double capped(double x, double cap, double *slope)
+{
+	double t = cap > 0 ? tanh(x / cap) : 0;
+	*slope = 1 - t * t;
+	return cap > 0 ? cap * t : x;
+}
+
+/* float64_attn.c */
+/* Of rotary positions, for sequence_work.table; the caller frees it. */
+double *float64_rotations(const struct sequence_work *w);
+/* Rotates the heads of x [n][width] in place; sign -1: the transposed rotation. */
+void float64_rotate(const struct sequence_work *w, double *x, int64_t width, double sign);
+/* From a->q, a->k and a->v to a->o. */
+void float64_attend(const struct sequence_work *w, const struct sublayer_acts *a);
+/* From d->o to d->q, d->k and d->v. */
+void float64_attend_backward(const struct sequence_work *w, const struct sublayer_acts *a,
+	const struct sublayer_acts *d);
+
+#endif

@@ -1,0 +1,342 @@
+/* A line of JSONL that says which of its tokens count. */
+#include "prepare/record.h"
+
+#include <jansson.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum {
+	N_FIELDS = 2,
+	IGNORED = -100
+}; /* the label of a token that does not count, as PyTorch has it */
+
+struct records {
+	const struct prepare *p;
+	struct chat_template *chat; /* NULL: none */
+	char *field[N_FIELDS];	    /* the second one NULL: there is none */
+	const struct tokenizer *t;  /* NULL: a vocabulary is trained */
+	struct str source;
+};
+
+/* ---- fields --------------------------------------------------------------------------------- */
+
+static const char *const default_fields[] = {
+	[RECORD_TEXT] = "text",
+	[RECORD_PROMPT] = "prompt,completion",
+	[RECORD_MESSAGES] = "messages",
+	[RECORD_SPANS] = "text,spans",
+	[RECORD_IDS] = "input_ids,labels",
+	[RECORD_MASK] = "input_ids,mask",
+};
+
+static int read_fields(struct records *r, struct err *e)
+{
+	const char *fields = r->p->field ? r->p->field : default_fields[r->p->record];
+	const char *comma = strchr(fields, ',');
+	bool two = r->p->record != RECORD_MESSAGES;
+	if (!two != !comma || (comma && strchr(comma + 1, ',')))
+		return err_set(e, EX_USAGE, "field '%.80s': expected %s", fields,
+			two ? "two names, as in prompt,completion" : "one name");
+	r->field[0] = comma ? xcalloc((size_t)(comma - fields) + 1, 1) : xstrdup(fields);
+	if (comma) {
+		memcpy(r->field[0], fields, (size_t)(comma - fields));
+		r->field[1] = xstrdup(comma + 1);
+	}
+	return 0;
+}
+
+static int check(const struct records *r, const struct tokenizer *t, struct err *e)
+{
+	const struct prepare *p = r->p;
+	bool ids = p->record == RECORD_IDS || p->record == RECORD_MASK;
+	if (p->format == FORMAT_TEXT)
+		return err_set(e, EX_USAGE, "--format text has no records");
+	if (ids && (!t || t->kind->learn))
+		return err_set(e, EX_USAGE,
+			"records of tokens have no text to make a vocabulary of; give "
+			"--vocab, or a --tokenizer with --vocab-files");
+	if (ids && (p->keep.n || p->drop.n))
+		return err_set(e, EX_USAGE,
+			"--keep, --drop: for text only, not for records of tokens");
+	if (p->record == RECORD_MESSAGES && !p->chat_template)
+		return err_set(e, EX_USAGE, "conversations need --chat-template");
+	if (p->chat_template && p->record != RECORD_MESSAGES &&
+		p->record != RECORD_PROMPT)
+		return err_set(e, EX_USAGE,
+			"--chat-template: for --record messages and prompt only");
+	if (p->chat_template && p->tokenizer.special)
+		return err_set(e, EX_USAGE,
+			"--allow-special: a text of a user could become a marker of the "
+			"template");
+	return 0;
+}
+
+struct records *records_open(
+	const struct prepare *p, const struct tokenizer *t, struct err *e)
+{
+	struct records *r = xcalloc(1, sizeof(*r));
+	r->p = p;
+	r->t = t;
+	int rc = read_fields(r, e) || check(r, t, e);
+	if (!rc && p->chat_template) {
+		r->chat = chat_template_open(p->chat_template, t, e);
+		rc = !r->chat;
+		if (!rc && t && !(p->comm && p->comm->rank) &&
+			!chat_template_is_safe(r->chat))
+			warn("%s: no marker of the user's turns is a special token of this "
+			     "vocabulary: what a user says could look like one",
+				p->chat_template);
+	}
+	if (rc) {
+		records_close(r);
+		return NULL;
+	}
+	str_printf(&r->source, "%d %d %s,%s %s", p->record, p->count, r->field[0],
+		r->field[1] ? r->field[1] : "",
+		r->chat ? chat_template_source(r->chat) : "");
+	return r;
+}
+
+void records_close(struct records *r)
+{
+	if (!r)
+		return;
+	chat_template_close(r->chat);
+	for (int i = 0; i < N_FIELDS; i++)
+		free(r->field[i]);
+	str_free(&r->source);
+	free(r);
+}
+
+bool records_end(const struct records *r)
+{
+	return r->chat || r->p->record == RECORD_IDS || r->p->record == RECORD_MASK;
+}
+
+const char *records_source(const struct records *r)
+{
+	return r->source.s;
+}
+
+/* ---- conversations -------------------------------------------------------------------------- */
+
+static void add_turn(
+	struct chat_turns *t, const char *role, const json_t *text, bool silent)
+{
+	int64_t at = (int64_t)t->said.len, middle;
+	str_puts(&t->said, role);
+	middle = (int64_t)t->said.len;
+	str_add(&t->said, json_string_value(text), json_string_length(text));
+	t->v = xgrow(t->v, t->n, sizeof(*t->v));
+	t->v[t->n++] = (struct chat_turn){
+		{at, middle}, {middle, (int64_t)t->said.len}, .silent = silent};
+}
+
+static int read_turn(struct chat_turns *t, const json_t *j, struct err *e)
+{
+	const json_t *role = json_object_get(j, "role"),
+		     *text = json_object_get(j, "content"),
+		     *calls = json_object_get(j, "tool_calls"),
+		     *weight = json_object_get(j, "weight");
+	/* (ShareGPT's names) */
+	role = role ? role : json_object_get(j, "from");
+	text = text ? text : json_object_get(j, "value");
+	if (!json_is_string(role) || !json_is_string(text))
+		return err_set(e, EX_DATAERR,
+			"turn %lld: not an object with the texts role and content, or from "
+			"and value",
+			(long long)t->n);
+	if (json_array_size(calls))
+		return err_set(e, EX_DATAERR,
+			"turn %lld: has tool_calls, which are no text", (long long)t->n);
+	add_turn(t, json_string_value(role), text,
+		json_is_integer(weight) && !json_integer_value(weight));
+	return 0;
+}
+
+static int read_turns(struct chat_turns *t, const json_t *list, struct err *e)
+{
+	for (size_t i = 0; i < json_array_size(list); i++)
+		if (read_turn(t, json_array_get(list, i), e))
+			return -1;
+	return 0;
+}
+
+static int apply(const struct records *r, struct marked *out, struct err *e)
+{
+	if (!out->turns.n)
+		return err_set(e, EX_DATAERR, "a conversation without turns");
+	return chat_template_apply(r->chat, r->p->count, out, e);
+}
+
+/* ---- the records ---------------------------------------------------------------------------- */
+
+static int not_a(const struct records *r, int field, const char *what, struct err *e)
+{
+	return err_set(e, EX_DATAERR, "field '%.40s' is not %s", r->field[field], what);
+}
+
+static int of_messages(
+	const struct records *r, const json_t *root, struct marked *out, struct err *e)
+{
+	const json_t *list = json_object_get(root, r->field[0]);
+	if (!list && !r->p->field)
+		list = json_object_get(root, "conversations");
+	if (!json_is_array(list))
+		return not_a(r, 0, "a list of turns", e);
+	return read_turns(&out->turns, list, e) || apply(r, out, e) ? -1 : 0;
+}
+
+/* Two turns without a role. */
+static int prompt_text(const struct records *r, struct marked *out, struct err *e)
+{
+	static const char *const roles[N_FIELDS] = {"user", "assistant"};
+	struct chat_turns *t = &out->turns;
+	for (int i = 0; i < N_FIELDS && r->chat; i++) {
+		t->v[i].role.begin = (int64_t)t->said.len;
+		str_puts(&t->said, roles[i]);
+		t->v[i].role.end = (int64_t)t->said.len;
+	}
+	if (r->chat)
+		return apply(r, out, e);
+	for (int i = 0; i < N_FIELDS; i++) {
+		int64_t begin = (int64_t)out->text.len;
+		struct extract x = t->v[i].text;
+		str_add(&out->text, t->said.s + x.begin, (size_t)(x.end - x.begin));
+		if (r->p->count == COUNT_ALL || (i && r->p->count != COUNT_NONE))
+			marked_count(out, begin, (int64_t)out->text.len);
+	}
+	return 0;
+}
+
+/* Two texts; with a template, also lists of turns. */
+static int of_prompt(
+	const struct records *r, const json_t *root, struct marked *out, struct err *e)
+{
+	const json_t *x[N_FIELDS];
+	struct chat_turns *t = &out->turns;
+	bool texts = true;
+	for (int i = 0; i < N_FIELDS; i++) {
+		x[i] = json_object_get(root, r->field[i]);
+		texts = texts && json_is_string(x[i]);
+		if (!json_is_string(x[i]) && !(r->chat && json_is_array(x[i])))
+			return not_a(r, i, "a text", e);
+	}
+	for (int i = 0; i < N_FIELDS; i++) {
+		if (json_is_string(x[i]))
+			add_turn(t, i ? "assistant" : "user", x[i], false);
+		else if (read_turns(t, x[i], e))
+			return -1;
+		for (int64_t k = 0; k < t->n && !i; k++)
+			t->v[k].silent = true;
+	}
+	return texts ? prompt_text(r, out, e) : apply(r, out, e);
+}
+
+/* The byte at which character `to` begins, of which character `from` begins at byte `at`. */
+static int64_t byte_of(const struct str *text, int64_t at, json_int_t from, json_int_t to)
+{
+	for (; from < to && at < (int64_t)text->len; from++)
+		for (at++;
+			at < (int64_t)text->len && ((uint8_t)text->s[at] & 0xc0) == 0x80;)
+			at++;
+	return from == to ? at : -1;
+}
+
+static int of_spans(
+	const struct records *r, const json_t *root, struct marked *out, struct err *e)
+{
+	const json_t *text = json_object_get(root, r->field[0]),
+		     *spans = json_object_get(root, r->field[1]);
+	if (!json_is_string(text))
+		return not_a(r, 0, "a text", e);
+	if (!json_is_array(spans))
+		return not_a(r, 1, "a list of spans", e);
+	str_add(&out->text, json_string_value(text), json_string_length(text));
+	json_int_t before = 0;
+	int64_t at = 0;
+	for (size_t i = 0; i < json_array_size(spans); i++) {
+		const json_t *span = json_array_get(spans, i), *begin, *end;
+		begin = json_array_get(span, 0);
+		end = json_array_get(span, 1);
+		json_int_t b = json_integer_value(begin), n = json_integer_value(end);
+		bool good = json_array_size(span) == 2 && json_is_integer(begin) &&
+			    json_is_integer(end) && b >= before && n >= b;
+		int64_t from = good ? byte_of(&out->text, at, before, b) : -1;
+		at = from < 0 ? -1 : byte_of(&out->text, from, b, n);
+		if (at < 0)
+			return err_set(e, EX_DATAERR,
+				"span %zu: not [begin, end] in characters of the text, "
+				"behind the span before it",
+				i);
+		marked_count(out, from, at);
+		before = n;
+	}
+	return 0;
+}
+
+static int of_ids(
+	const struct records *r, const json_t *root, struct marked *out, struct err *e)
+{
+	const json_t *ids = json_object_get(root, r->field[0]),
+		     *labels = json_object_get(root, r->field[1]);
+	bool mask = r->p->record == RECORD_MASK;
+	size_t n = json_array_size(ids);
+	if (!json_is_array(ids))
+		return not_a(r, 0, "a list of tokens", e);
+	if (!json_is_array(labels) || json_array_size(labels) != n)
+		return not_a(r, 1, "a list as long as that of the tokens", e);
+	out->ids = xrealloc(out->ids, (n + 1) * sizeof(*out->ids));
+	for (size_t i = 0; i < n; i++) {
+		const json_t *id = json_array_get(ids, i),
+			     *label = json_array_get(labels, i);
+		json_int_t x = json_integer_value(id), y = json_integer_value(label);
+		if (!json_is_integer(id) || x < 0 || x >= r->t->vocab.n)
+			return err_set(e, EX_DATAERR,
+				"token %zu is not one of the vocabulary, which has %lld",
+				i, (long long)r->t->vocab.n);
+		bool good = json_is_integer(label) &&
+			    (mask ? y == 0 || y == 1 : y == x || y == IGNORED);
+		if (!good)
+			return err_set(e, EX_DATAERR,
+				mask ? "the mask of token %zu is neither 0 nor 1"
+				     : "the label of token %zu is neither this token nor "
+				       "-100",
+				i);
+		out->ids[i] = (uint32_t)x;
+		if (mask ? y == 1 : y != IGNORED)
+			marked_count(out, (int64_t)i, (int64_t)i + 1);
+	}
+	out->n_ids = (int64_t)n;
+	return 0;
+}
+
+typedef int record_fn(
+	const struct records *r, const json_t *root, struct marked *out, struct err *e);
+static record_fn *const readers[] = {
+	[RECORD_PROMPT] = of_prompt,
+	[RECORD_MESSAGES] = of_messages,
+	[RECORD_SPANS] = of_spans,
+	[RECORD_IDS] = of_ids,
+	[RECORD_MASK] = of_ids,
+};
+
+int record_read(const struct records *r, const char *line, int64_t n, struct marked *out,
+	struct err *e)
+{
+	json_error_t why;
+	marked_clear(out);
+	bool prompt = r->p->record == RECORD_PROMPT;
+	if ((prompt || r->p->record == RECORD_MESSAGES) &&
+		jsonl_turns(line, n, (const char *const *)r->field, prompt ? 2 : 1,
+			&out->turns))
+		return prompt ? prompt_text(r, out, e) : apply(r, out, e);
+	json_t *root = json_loadb(line, (size_t)n, JSON_ALLOW_NUL, &why);
+	if (!root)
+		return err_set(
+			e, EX_DATAERR, "not JSON: column %d: %s", why.position, why.text);
+	int rc = json_is_object(root) ? readers[r->p->record](r, root, out, e)
+				      : err_set(e, EX_DATAERR, "not a JSON object");
+	json_decref(root);
+	return rc;
+}

@@ -1,0 +1,92 @@
+/*
+ * Lines of JSONL of which some tokens count as targets of the loss, and the others are context: prompts and
+ * completions, conversations, texts with spans, tokens with labels. For encode.c and train_vocab.c.
+ *
+ * Files are not trusted. Functions that return int return 0, or -1 with *e set.
+ */
+#ifndef PREPARE_RECORD_H
+#define PREPARE_RECORD_H
+
+#include "prepare/prepare.h"
+
+/* ---- a document ------------------------------------------------------------------ */
+
+/* Bytes [begin, end) of a text, or tokens. */
+struct extract {
+	int64_t begin, end;
+};
+
+/* Bytes of a text that are a token, whatever the tokenizer would find there; of none (begin == end) it is
+ * BPE_NONE: what is before it and what is behind it are encoded apart. */
+struct marker_token {
+	struct extract at;
+	uint32_t id;
+};
+
+/* A turn: who says what. */
+struct chat_turn {
+	struct extract role, text; /* of turns.said */
+	bool silent;		   /* it does not count, whatever is asked for */
+};
+
+struct chat_turns {
+	struct str said;
+	struct chat_turn *v;
+	int64_t n;
+};
+
+struct marked {
+	struct str text;
+	struct extract *counted; /* ascending; of the text, or of the ids */
+	int64_t n_counted;
+	struct marker_token *tokens; /* ascending */
+	int64_t n_tokens;
+	uint32_t *ids; /* of RECORD_IDS and RECORD_MASK, which have no text */
+	int64_t n_ids;
+	struct chat_turns turns; /* of which it was made */
+};
+
+void marked_clear(struct marked *m);
+void marked_free(struct marked *m);
+/* They are appended; what joins the one before becomes one with it. */
+void marked_count(struct marked *m, int64_t begin, int64_t end);
+
+/* ---- template.c: the markers of turns -------------------------------------------- */
+
+/* Literal texts around the turns of a conversation. */
+struct chat_template;
+/* `name`: chatml, llama3, qwen, or a file. Special tokens of t in its texts become these tokens; t NULL: none do. NULL:
+ * an error. */
+struct chat_template *chat_template_open(
+	const char *name, const struct tokenizer *t, struct err *e);
+void chat_template_close(struct chat_template *c);
+/* What it is made of, for a hash. */
+const char *chat_template_source(const struct chat_template *c);
+/* Has a text around the user's turns a token of its own, which no text of a user can be? */
+bool chat_template_is_safe(const struct chat_template *c);
+/* Lays out out->turns; `count`: which of them count, COUNT_ASSISTANT and so on. */
+int chat_template_apply(
+	const struct chat_template *c, int count, struct marked *out, struct err *e);
+
+/* ---- record.c: a line ------------------------------------------------------------ */
+
+struct records;
+/* NULL: an error. t NULL: a vocabulary is trained. */
+struct records *records_open(
+	const struct prepare *p, const struct tokenizer *t, struct err *e);
+void records_close(struct records *r);
+/* Does a record say its own end, so that no token of the end of text follows? */
+bool records_end(const struct records *r);
+const char *records_source(const struct records *r); /* for a hash */
+/* The document of a line. An error's message is about the line, without its name. */
+int record_read(const struct records *r, const char *line, int64_t n, struct marked *out,
+	struct err *e);
+
+/* ---- jsonl.c --------------------------------------------------------------------- */
+
+/* Reads the field of a line that is a list of turns, or two that are texts, of a turn each without a role; as most
+ * lines have them, into empty *turns. False: jansson is to look. */
+bool jsonl_turns(const char *line, int64_t n, const char *const *fields, int n_fields,
+	struct chat_turns *turns);
+
+#endif

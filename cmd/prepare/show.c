@@ -1,0 +1,148 @@
+/* Documents of shards as text, in which the tokens that count are marked. */
+#include "prepare/prepare.h"
+#include "base/utf8.h"
+#include "data/offsets.h"
+
+#include <errno.h>
+#include <string.h>
+
+struct show {
+	const struct tokenizer *t;
+	FILE *f;
+	const char *open, *close; /* around what counts */
+	int64_t from, n;	  /* of the documents, which are shown */
+	int64_t window;
+
+	int64_t number; /* of the current document; -1: none */
+	int64_t n_shown, n_tokens, n_counted;
+	/* Of the current one. */
+	enum split split;
+	int64_t tokens, counted;
+	int32_t first;
+	bool same; /* all its tokens are the first */
+	bool counts;
+	struct str text, run; /* run: the last tokens, which count or do not */
+};
+
+static bool is_shown(const struct show *s)
+{
+	return s->number >= s->from && s->number - s->from < s->n;
+}
+
+static void end_run(struct show *s)
+{
+	for (size_t i = 0; i < s->run.len; i++)
+		if (!s->run.s[i])
+			s->run.s[i] = '?';
+	if (s->run.len)
+		str_printf(&s->text, "%s%s%s", s->counts ? s->open : "",
+			text_printable(s->run.s), s->counts ? s->close : "");
+	str_clear(&s->run);
+}
+
+static double percent(int64_t part, int64_t all)
+{
+	return 100 * (double)part / (double)max64(1, all);
+}
+
+/* The document ends behind token `at` of its split. */
+static void end_document(struct show *s, int64_t at)
+{
+	if (is_shown(s) && s->tokens) {
+		/* A window ends with padding, and the split with a token more. */
+		bool padding =
+			s->window && s->same && !s->counted &&
+			(at % s->window == 0 || (s->tokens == 1 && at % s->window == 1));
+		end_run(s);
+		fprintf(s->f, "# document %lld, %s: %lld tokens, %lld count (%.1f%%)%s\n",
+			(long long)s->number, split_names[s->split], (long long)s->tokens,
+			(long long)s->counted, percent(s->counted, s->tokens),
+			padding ? ", padding" : "");
+		if (!padding)
+			fprintf(s->f, "%s%s", s->text.s ? s->text.s : "",
+				s->text.len && s->text.s[s->text.len - 1] == '\n' ? ""
+										  : "\n");
+		s->n_shown++;
+		s->n_tokens += s->tokens;
+		s->n_counted += s->counted;
+	}
+	str_clear(&s->text);
+	s->tokens = s->counted = 0;
+	s->same = true;
+}
+
+static void show_token(struct show *s, int32_t token)
+{
+	int32_t id = token & ~TOKEN_FLAGS;
+	bool counts = !(token & TOKEN_CONTEXT);
+	if (!s->tokens)
+		s->first = id;
+	s->same = s->same && id == s->first;
+	s->tokens++;
+	s->counted += counts;
+	if (!is_shown(s))
+		return;
+	if (counts != s->counts)
+		end_run(s);
+	s->counts = counts;
+	tokenizer_decode(s->t, id, &s->run);
+}
+
+static int show_split(struct show *s, struct corpus *c, struct err *e)
+{
+	enum { N = 1 << 16 };
+	static int32_t ids[N];
+	int64_t all = corpus_tokens(c, s->split), at = 0;
+	for (int64_t n; at < all && s->number < s->from + s->n; at += n) {
+		n = min64(N, all - at);
+		if (corpus_read(c, s->split, at, n, ids, e))
+			return -1;
+		corpus_mark(c, s->split, at, n, ids);
+		for (int64_t i = 0; i < n; i++) {
+			if ((ids[i] & DOCUMENT_BEGINS) || (!at && !i)) {
+				end_document(s, at + i);
+				s->number++;
+			}
+			show_token(s, ids[i]);
+		}
+	}
+	end_document(s, at);
+	return 0;
+}
+
+int prepare_show(
+	const struct strs *files, int64_t from, int64_t n, FILE *f, struct err *e)
+{
+	struct corpus *c;
+	bool color = log_color(f);
+	if (corpus_open(&c, files, CORPUS_DOCUMENTS, e))
+		return -1;
+	struct show s = {.t = corpus_tokenizer(c),
+		.f = f,
+		.open = color ? "\033[1;32m" : "⟦",
+		.close = color ? "\033[0m" : "⟧",
+		.from = from,
+		.n = n,
+		.window = corpus_info(c, 0)->window_tokens,
+		.number = -1,
+		.same = true};
+	int rc = 0;
+	for (int split = 0; split < N_SPLITS && !rc; split++) {
+		s.split = (enum split)split;
+		rc = show_split(&s, c, e);
+	}
+	if (!rc && !s.n_shown)
+		rc = err_set(e, EX_USAGE,
+			"there are %lld documents, but none from %lld on",
+			(long long)s.number + 1, (long long)from);
+	if (!rc)
+		fprintf(f, "# %lld document%s: %lld tokens, %lld count (%.1f%%)\n",
+			(long long)s.n_shown, plural(s.n_shown), (long long)s.n_tokens,
+			(long long)s.n_counted, percent(s.n_counted, s.n_tokens));
+	if (!rc && ferror(f))
+		rc = err_set(e, EX_IOERR, "standard output: %s", strerror(errno));
+	str_free(&s.text);
+	str_free(&s.run);
+	corpus_close(c);
+	return rc;
+}

@@ -1,0 +1,106 @@
+/* Tensors that are not trained, or have another learning rate: --freeze, --lr-scale-of. */
+#include "engine/options.h"
+
+#define PCRE2_CODE_UNIT_WIDTH 8
+#include <pcre2.h>
+#include <string.h>
+
+/* Calls mark() for each tensor whose name matches; their number, or -1. A checkpoint's options may be anybody's, so the
+ * work of a match is limited. */
+static int64_t for_matches(struct model *m, const char *option, const char *regex,
+	size_t len, void (*mark)(struct tensor *t, double x), double x, struct err *e)
+{
+	enum { MATCH_LIMIT = 100000 };
+	int number;
+	PCRE2_SIZE at;
+	int64_t n = 0;
+	pcre2_code *code = pcre2_compile((PCRE2_SPTR)regex, len, 0, &number, &at, NULL);
+	if (!code) {
+		PCRE2_UCHAR why[128];
+		pcre2_get_error_message(number, why, sizeof(why));
+		return err_set(e, EX_USAGE, "%s: '%.*s', at character %zu: %s", option,
+			(int)len, regex, at + 1, (const char *)why);
+	}
+	pcre2_match_context *limits = pcre2_match_context_create(NULL);
+	pcre2_set_match_limit(limits, MATCH_LIMIT);
+	pcre2_match_data *found = pcre2_match_data_create_from_pattern(code, NULL);
+	for (int i = 0; i < m->n_tensors && n >= 0; i++) {
+		struct tensor *t = &m->tensors[i];
+		int rc = pcre2_match(
+			code, (PCRE2_SPTR)t->name, strlen(t->name), 0, 0, found, limits);
+		if (rc >= 0) {
+			mark(t, x);
+			n++;
+		} else if (rc != PCRE2_ERROR_NOMATCH) {
+			n = err_set(e, EX_USAGE, "%s: '%.*s' takes too long to match %s",
+				option, (int)len, regex, t->name);
+		}
+	}
+	pcre2_match_data_free(found);
+	pcre2_match_context_free(limits);
+	pcre2_code_free(code);
+	if (!n)
+		return err_set(e, EX_USAGE,
+			"%s: '%.*s' matches no tensor; the first are %s and %s; pt-ckpt show "
+			"prints all names",
+			option, (int)len, regex, m->tensors[0].name, m->tensors[1].name);
+	return n;
+}
+
+static void freeze(struct tensor *t, double x)
+{
+	(void)x;
+	t->frozen = true;
+}
+
+static void scale(struct tensor *t, double x)
+{
+	t->lr_scale = (float)x;
+}
+
+static int freeze_all(struct model *m, const struct strs *list, struct err *e)
+{
+	int n_trained = 0;
+	for (int64_t i = 0; i < list->n; i++)
+		if (*list->v[i] && for_matches(m, "freeze", list->v[i],
+					   strlen(list->v[i]), freeze, 0, e) < 0)
+			return -1;
+	for (int i = 0; i < m->n_tensors; i++)
+		n_trained += !m->tensors[i].frozen;
+	return n_trained ? 0
+			 : err_set(e, EX_USAGE,
+				   "freeze: matches all tensors, so nothing is trained");
+}
+
+static int scale_all(struct model *m, const struct strs *list, struct err *e)
+{
+	for (int64_t i = 0; i < list->n; i++) {
+		const char *text = list->v[i], *is = strrchr(text, '=');
+		double x;
+		if (!*text)
+			continue;
+		if (!is || parse_double(is + 1, &x) || !(x >= 0 && x <= 1e6))
+			return err_set(e, EX_USAGE,
+				"lr-scale-of: '%s' is not REGEX=X, with X from 0 to 1e6",
+				text);
+		if (x == 0)
+			return err_set(e, EX_USAGE,
+				"lr-scale-of: '%s': use --freeze '%.*s'", text,
+				(int)(is - text), text);
+		if (for_matches(
+			    m, "lr-scale-of", text, (size_t)(is - text), scale, x, e) < 0)
+			return -1;
+	}
+	return 0;
+}
+
+int options_model_init(
+	const struct train_opts *o, struct model *m, int64_t vocab, struct err *e)
+{
+	if (model_init(m, &o->model, vocab, e))
+		return -1;
+	if (!freeze_all(m, &o->freeze, e) && !scale_all(m, &o->lr_scale_of, e))
+		return 0;
+	model_free(m);
+	return -1;
+}

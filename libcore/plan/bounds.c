@@ -1,0 +1,340 @@
+/*
+ * Bounds: bytes that a layout of pt needs at least, and seconds that a step takes at least. What layouts have in
+ * common is planned once by the code that trains (exact_part()): blocks on ranks that divide tensors and
+ * sequences. The bounds follow from it by counting: shards of state, activations in flight, the work of the
+ * busiest stage and the bubble, and bytes over the bandwidths of links. So a search need not plan what is bound to
+ * be slower than what it has found.
+ */
+#include "plan/planner.h"
+
+#include <math.h>
+#include <stdlib.h>
+
+#include "engine/layout.h"
+#include "parallel/schedule.h"
+
+struct known_part {
+	int64_t key; /* 0: unused */
+	bool refused;
+	struct shared_part part;
+};
+
+/* ---- parts ---------------------------------------------------------------------------------- */
+
+static int64_t key_of(const struct layout *l)
+{
+	int64_t key = l->degree[AXIS_TP];
+	key = key << 7 | l->degree[AXIS_CP];
+	key = key << 32 | (uint32_t)l->micro_batch;
+	return (key << 2 | l->recompute) << 1 | (l->n_micro > 1);
+}
+
+/* The place of a key, or of the first unused one behind where it would be. */
+static struct known_part *place_of(struct known_part *table, int64_t room, int64_t key)
+{
+	uint64_t i = (uint64_t)key * 0x9e3779b97f4a7c15u >> 32;
+	while (table[i & (uint64_t)(room - 1)].key &&
+		table[i & (uint64_t)(room - 1)].key != key)
+		i++;
+	return &table[i & (uint64_t)(room - 1)];
+}
+
+static void make_room(struct bounds *b)
+{
+	int64_t room = b->room ? 2 * b->room : 256;
+	struct known_part *more = xcalloc((size_t)room, sizeof(*more));
+	for (int64_t i = 0; i < b->room; i++)
+		if (b->known[i].key)
+			*place_of(more, room, b->known[i].key) = b->known[i];
+	free(b->known);
+	b->known = more;
+	b->room = room;
+}
+
+/* NULL: pt-train refuses it, and will say why. */
+static const struct shared_part *planned_part(struct bounds *b, const struct layout *l)
+{
+	int64_t key = key_of(l);
+	if (2 * b->n >= b->room)
+		make_room(b);
+	struct known_part *k = place_of(b->known, b->room, key);
+	if (!k->key) {
+		k->key = key;
+		k->refused = exact_part(b->r, l, &k->part) != 0;
+		b->n++;
+	}
+	return k->refused ? NULL : &k->part;
+}
+
+/* A kernel takes the longer of two times, one of which grows with the micro-batch, and activations grow with it: of
+ * large micro-batches, the line through two smaller ones is a bound. */
+static bool part_of(struct bounds *b, const struct layout *l, struct shared_part *out)
+{
+	enum { LARGE = 4 };
+	struct layout small = *l;
+	const struct shared_part *p;
+	if (l->micro_batch > LARGE)
+		small.micro_batch = LARGE;
+	if (!(p = planned_part(b, &small)))
+		return false;
+	*out = *p;
+	if (l->micro_batch <= LARGE)
+		return true;
+	small.micro_batch = LARGE / 2;
+	if (!(p = planned_part(b, &small)))
+		return false;
+	const double *less = (const double *)p;
+	double scratch = out->ends.scratch; /* of pieces that do not grow */
+	double *x = (double *)out, times = (double)l->micro_batch / (LARGE / 2) - 2;
+	for (size_t i = 0; i < sizeof(*out) / sizeof(double); i++)
+		x[i] += times * (x[i] - less[i]);
+	out->ends.scratch = scratch;
+	return true;
+}
+
+void bounds_free(struct bounds *b)
+{
+	for (int64_t i = 0; b->split && i <= b->r->m->c.layers; i++)
+		free(b->split[i]);
+	free(b->split);
+	free(b->known);
+	*b = (struct bounds){.r = NULL};
+}
+
+/* ---- stages --------------------------------------------------------------------------------- */
+
+/* A layout, and what it is made of. */
+struct bound {
+	const struct request *r;
+	const struct layout *l;
+	const struct shared_part *p;
+	const int *first; /* the first layer of each stage */
+};
+
+static const int *split_of(struct bounds *b, const struct layout *l)
+{
+	int stages = l->degree[AXIS_PP] * l->stages;
+	if (!b->split)
+		b->split = xcalloc((size_t)b->r->m->c.layers + 1, sizeof(*b->split));
+	if (!b->split[stages])
+		b->split[stages] =
+			layout_split(b->r->m, stages, b->r->o->pp_split == SPLIT_EVEN);
+	return b->split[stages];
+}
+
+/* The blocks of a rank of the pipeline. */
+static double blocks_of(const struct bound *x, int rank)
+{
+	int n = 0, pp = x->l->degree[AXIS_PP];
+	for (int i = rank; i < pp * x->l->stages; i += pp)
+		n += x->first[i + 1] - x->first[i];
+	return n;
+}
+
+static bool is_last(const struct bound *x, int rank)
+{
+	return rank == x->l->degree[AXIS_PP] - 1;
+}
+
+/* ---- memory --------------------------------------------------------------------------------- */
+
+/* The ranks that share parameters: those of context parallelism have the same ones, too. */
+static int shards_of(const struct layout *l)
+{
+	return l->zero ? l->degree[AXIS_FSDP] * l->degree[AXIS_CP] : 1;
+}
+
+/* Of `n` blocks and `ends` of all else. */
+static struct part_cost sum_of(const struct shared_part *p, double n, double ends)
+{
+	return (struct part_cost){.values = n * p->block.values + ends * p->ends.values,
+		.copies = n * p->block.copies + ends * p->ends.copies,
+		.optimizer = n * p->block.optimizer + ends * p->ends.optimizer,
+		.update = n * p->block.update + ends * p->ends.update};
+}
+
+/* Parameters, gradients and the optimizer's state. Gradients of several micro-batches are int64. */
+static void state_bytes(const struct layout *l, const struct shared_part *p,
+	double blocks, double ends, struct memory *o)
+{
+	const struct part_cost all = sum_of(p, blocks, ends);
+	const enum offload kind = (enum offload)l->offload;
+	double shards = shards_of(l), sums = l->n_micro > 1 ? 2 : 1;
+	bool keeps = l->reshard == RESHARD_NO && l->zero == 3;
+	double pieces = l->tile ? l->tile / (double)l->degree[AXIS_TP] : 1;
+	*o = (struct memory){.optimizer = all.optimizer / shards};
+	o->params = l->zero == 3 ? all.values / shards : all.values;
+	if (shards <= 1)
+		o->params += all.copies;
+	else if (l->zero < 3)
+		o->params += all.values / shards; /* for the update */
+	o->gathered = l->zero < 3 ? 0 : keeps ? all.copies : 2 * p->block.copies / pieces;
+	o->grads = l->zero >= 2
+			   ? sums * all.values / shards + 2 * p->block.values / pieces
+			   : sums * all.values;
+	if (kind != OFFLOAD_NONE)
+		o->optimizer = 0;
+	if (offloads_grads(kind))
+		o->grads = 0;
+	if (offloads_params(kind))
+		o->params = 0;
+}
+
+/* The part of all that is not blocks: the embedding is on the first rank, and the head on the last. */
+static double ends_of(const struct bound *x, int rank)
+{
+	if (x->l->degree[AXIS_PP] == 1)
+		return 1;
+	return rank && !is_last(x, rank) ? 0 : x->r->m->tie ? 1 : 0.5;
+}
+
+static void rank_memory(const struct bound *x, int rank, struct memory *o)
+{
+	const struct shared_part *p = x->p;
+	double blocks = blocks_of(x, rank);
+	state_bytes(x->l, p, blocks, ends_of(x, rank), o);
+	o->activations = in_flight(x->l, rank) * blocks * p->block.activations;
+	o->activations += p->ends.activations;
+	if (is_last(x, rank))
+		o->scratch = p->ends.scratch;
+	o->other = x->r->o->device == DEVICE_CUDA ? DEVICE_WORK_BYTES : 0;
+	o->total = o->params + o->grads + o->gathered + o->optimizer + o->activations +
+		   o->scratch + o->other;
+}
+
+static void memory_bound(const struct bound *x, struct memory *most)
+{
+	*most = (struct memory){.total = 0};
+	for (int i = 0; i < x->l->degree[AXIS_PP]; i++) {
+		struct memory m;
+		rank_memory(x, i, &m);
+		if (m.total > most->total)
+			*most = m;
+	}
+}
+
+/* ---- time ----------------------------------------------------------------------------------- */
+
+/* In the mean of a step's. */
+static double micro_seconds(const struct bound *x, int rank)
+{
+	const struct part_cost *block = &x->p->block, *ends = &x->p->ends;
+	double n = (double)x->l->n_micro;
+	return blocks_of(x, rank) * (block->micro + block->once / n) +
+	       (is_last(x, rank) ? ends->micro + ends->once / n : 0);
+}
+
+/* Of the rank of the pipeline that is busy longest with what it computes and waits for: the ranks before it, in both
+ * directions; and those behind it, unless it computes as many micro-batches as it may keep. zb-h1 fills two thirds
+ * of this with the gradients of weights. */
+static double pipeline_seconds(const struct bound *x, double *busiest)
+{
+	const struct layout *l = x->l;
+	int pp = l->degree[AXIS_PP];
+	double behind = 0, before = 0, most = 0,
+	       fills = l->schedule == SCHEDULE_ZB_H1 ? 3 : 1;
+	*busiest = 0;
+	for (int i = 0; i < pp; i++)
+		before += micro_seconds(x, i);
+	for (int i = pp - 1; i >= 0; i--) {
+		double micro = micro_seconds(x, i), waits;
+		before -= micro;
+		waits = before / l->stages;
+		if (l->stages == 1)
+			waits += fmax(0, 2 * behind - (pp - 1 - i) * micro);
+		most = fmax(most, (double)l->n_micro * micro + waits / fills);
+		*busiest = fmax(*busiest, micro);
+		behind += micro;
+	}
+	return most;
+}
+
+/* Seconds in which each rank of a group sends the others what it has of n bytes, or its part of them in a sum: `inside`
+ * times within a host, and `across` times to other hosts, where a host's ranks send a part each. */
+static double group_seconds(const struct request *r, double ranks, double stride,
+	double n, double inside, double across)
+{
+	const struct simulated_links *links = &r->cluster.links;
+	double here = fmax(1, fmin(ranks, links->host_ranks / stride));
+	double hosts = ranks / here;
+	return fmax(
+		inside * n * (here - 1) / here / links->link[LINK_HOST].bytes_per_second,
+		across * n / here * (hosts - 1) / hosts /
+			links->link[LINK_NETWORK].bytes_per_second);
+}
+
+/* Sums of gradients: fp32, but of several micro-batches, and between hosts, int64; and without shards the result goes
+ * to all ranks. */
+static double sum_seconds(const struct bound *x, double ranks, double stride, double n)
+{
+	bool once = x->l->zero < 2, several = once && x->l->n_micro > 1;
+	bool hosts = x->r->cluster.links.host_ranks / stride >= 2;
+	double back = once && !x->l->zero ? 1 : 0;
+	return group_seconds(x->r, ranks, stride, n, (several ? 2 : 1) + back,
+		(several || hosts ? 2 : 1) + back);
+}
+
+/* What a micro-batch waits for gathers and sums. A forward takes a quarter to a third of its time. */
+static double micro_exposed(double micro, double gather, double again, double sum)
+{
+	double forward = gather - micro / 3, backward = again + sum - micro * 3 / 4;
+	return fmax(fmax(0, gather + again + sum - micro), fmax(forward, backward));
+}
+
+/* Of offloaded state: the optimizer's once in a step, and parameters in each micro-batch. */
+static double copied_seconds(const struct bound *x, const struct part_cost *all)
+{
+	const enum offload kind = (enum offload)x->l->offload;
+	double pcie = x->r->cluster.pcie, n = kind == OFFLOAD_NONE ? 0 : all->optimizer;
+	if (offloads_params(kind))
+		n += (double)x->l->n_micro * all->copies;
+	return pcie > 0 ? n / shards_of(x->l) / pcie : 0;
+}
+
+static void time_bound(const struct bound *x, struct times *o)
+{
+	const struct request *r = x->r;
+	const struct layout *l = x->l;
+	double n = (double)l->n_micro, tp = l->degree[AXIS_TP], cp = l->degree[AXIS_CP];
+	double shards = l->degree[AXIS_FSDP] * cp, dp = l->degree[AXIS_DP], micro;
+	double pp = l->degree[AXIS_PP], pipeline = pipeline_seconds(x, &micro);
+	const struct part_cost all = sum_of(x->p, (double)r->m->c.layers / pp, 1 / pp);
+	double type = (double)dtype_bytes(options_gemm_dtype(r->o)) / sizeof(float);
+	double gather = 0, again = 0, sum = 0, last = 0;
+	if (l->zero == 3)
+		gather = group_seconds(r, shards, tp, all.values, type, type);
+	if (l->reshard != RESHARD_NO)
+		again = gather;
+	if (l->zero >= 2 &&
+		shards >
+			1) { /* and once over replicas: to who adds a piece, and its sum */
+		sum = sum_seconds(x, shards, tp, all.values);
+		last = group_seconds(r, dp, tp * shards, all.values / shards, 2, 2);
+	} else if (l->zero >= 2) {
+		sum = sum_seconds(x, dp, tp, all.values);
+	} else {
+		last = sum_seconds(x, shards * dp, tp, all.values) -
+		       sum_seconds(x, cp, tp, all.values);
+	}
+	last = fmax(0, last - micro);
+	if (l->zero == 1 || l->zero == 2)
+		last += group_seconds(r, shards, tp, all.values, 1, 1);
+	double update = all.update / shards_of(l);
+	*o = (struct times){.rest = update + last};
+	o->computation = n * micro + update;
+	o->exposed = n * micro_exposed(micro, gather, again, sum) + last;
+	o->bubble = pipeline - n * micro;
+	o->copies = copied_seconds(x, &all);
+	o->exposed += fmax(0, o->copies - o->computation - o->exposed - o->bubble);
+	o->step = o->computation + o->exposed + o->bubble;
+}
+
+void bounds_of(struct bounds *b, struct choice *c)
+{
+	struct shared_part p;
+	const struct bound x = {b->r, &c->l, &p, split_of(b, &c->l)};
+	if (!part_of(b, &c->l, &p))
+		return;
+	memory_bound(&x, &c->memory);
+	time_bound(&x, &c->times);
+}

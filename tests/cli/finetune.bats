@@ -1,0 +1,122 @@
+#!/usr/bin/env bats
+# Fine-tuning: --init-from a model of Hugging Face, --freeze, --lr-scale-of.
+load helpers
+
+recipe=$BATS_TEST_DIRNAME/../../share/recipes/finetune
+
+setup_file() {
+	cd "$BATS_FILE_TMPDIR" || exit 1
+	unset PT_DATA
+	seq 300 | sed 's/.*/line & of a text for a tokenizer, and of it the line &/' >text
+	pt-prepare -q --train-bpe 300 --vocab-out vocab text
+	pt-prepare -q -t bpe --vocab-files vocab text -o text.h5
+	pt-prepare -q -t byte text -o byte.h5
+	pt-train -q -d text.h5 -o base "${model[@]}" -n 3 >out 2>&1
+	pt-ckpt convert base -o hf --vocabulary vocab
+}
+
+model=(-a llama --layers 3 --heads 2 --dim 16 -T 16 -b 4 -m 1 --warmup 0 --eval-windows 8 -t 1)
+tune=(pt-train -q -T 16 -b 4 -m 1 --warmup 0 --eval-windows 8 -t 1 -n 3)
+
+setup() {
+	cd "$BATS_TEST_TMPDIR" || exit 1
+	unset PT_DATA
+	ln -s "$BATS_FILE_TMPDIR"/{hf,base,text.h5,byte.h5,vocab} .
+}
+
+@test "init-from: a directory of Hugging Face is as good as the checkpoint that it was made of" {
+	"${tune[@]}" -d text.h5 -o a --init-from hf
+	mpiexec -n 2 "${tune[@]}" -d text.h5 -o b --init-from hf --fsdp 2 --virtual tp=1,cp=1
+	mpiexec -n 2 "${tune[@]}" -d text.h5 -o c --init-from hf --dp 2 --virtual tp=1,cp=1 --ckpt-load broadcast
+	"${tune[@]}" -d text.h5 -o d --init-from base
+	for run in b c d; do
+		[ "$(pt-ckpt hash $run/checkpoints/latest.h5 | cut -d' ' -f1)" = "$(pt-ckpt hash a/checkpoints/latest.h5 | cut -d' ' -f1)" ]
+	done
+	# a run that resumes does not need it
+	"${tune[@]}" -d text.h5 -o a --init-from gone --resume auto -n 4
+	pt-train --dry-run --init-from hf | grep -q 'layers.0 to 2'
+}
+
+@test "init-from: options and data that contradict the model are refused, with both" {
+	code_of 64 "${tune[@]}" -d text.h5 -o x --init-from hf --layers 4
+	says 'hf: its --layers is 3, and that of the run 4'
+	code_of 64 "${tune[@]}" -d text.h5 -o x --init-from base --act gelu
+	says 'its --act is swiglu, and that of the run gelu'
+	code_of 65 "${tune[@]}" -d byte.h5 -o x --init-from hf
+	says 'vocabulary is not that of the data (bpe of 300 tokens, and byte of 256)'
+	code_of 74 "${tune[@]}" -d text.h5 -o x --init-from nothing
+	[ ! -e x ]
+	# another length of sequences is no contradiction, nor are options that say the same
+	"${tune[@]}" -d text.h5 -o y --init-from hf -T 8 --bias no --kv-heads 2
+}
+
+@test "freeze: tensors that match stay, others get the bits that they get without it" {
+	"${tune[@]}" -d text.h5 -o all --init-from hf -n 1 --clip 0
+	"${tune[@]}" -d text.h5 -o some --init-from hf -n 1 --clip 0 --freeze tok_ --freeze 'layers\.[01]\.'
+	pt-ckpt diff --no-optimizer hf some >out || true
+	not grep -E '^(tok_|layers\.[01])' out
+	grep -q '^layers\.2' out
+	grep -q '^norm' out
+	pt-ckpt diff all some >out || true
+	grep -qE '^tok_' out
+	not grep -E '^(layers\.2|norm|output)' out
+}
+
+@test "freeze: the plan is what a run needs, and less than without" {
+	need() { # SETTING...: planned and measured
+		pt-train --dry-run -d text.h5 --init-from hf --no-ckpt "$@" | sed -n 's/^total  *\([0-9]*\) .*/\1/p'
+		rm -rf x
+		"${tune[@]}" -d text.h5 -o x -b 12 --init-from hf --no-ckpt -n 1 "$@" 2>&1 |
+			sed -n 's/.* mem_active=\([0-9]*\).*/\1/p'
+	}
+	# shellcheck disable=SC2046 # two numbers each
+	set -- $(need -m 2) $(need -m 2 --freeze tok_ --freeze 'layers\.0')
+	echo "$@"
+	[ $# -eq 4 ]
+	[ $(($1 - $2)) -ge 0 ]
+	[ $(($1 - $2)) -lt 100000 ]
+	[ $(($3 - $4)) -ge 0 ]
+	[ $(($3 - $4)) -lt 100000 ]
+	[ $(($3 * 6)) -lt $(($1 * 5)) ]
+}
+
+@test "freeze: what cannot be is refused, and resuming with another one is told" {
+	code_of 64 "${tune[@]}" -d text.h5 -o x --init-from hf --freeze '('
+	says "freeze: '(', at character 2"
+	code_of 64 "${tune[@]}" -d text.h5 -o x --init-from hf --freeze wte
+	says "'wte' matches no tensor; the first are tok_embeddings.weight and"
+	code_of 64 "${tune[@]}" -d text.h5 -o x --init-from hf --freeze .
+	says 'nothing is trained'
+	code_of 64 "${tune[@]}" -d text.h5 -o x --init-from hf --lr-scale-of 'norm=0'
+	says "use --freeze 'norm'"
+	code_of 64 "${tune[@]}" -d text.h5 -o x --init-from hf --lr-scale-of norm
+	says 'is not REGEX=X'
+	"${tune[@]}" -d text.h5 -o y --init-from hf --freeze tok_ --lr-schedule constant
+	"${tune[@]}" -d text.h5 --resume y -o y -n 4 --resume-exact
+	"${tune[@]}" -d text.h5 --resume y -o y -n 5 --freeze '' >out 2>&1
+	grep -q 'the optimizer state of tensors that were frozen begins at zero' out
+	grep -q 'freeze tok_ -> ' out
+	code_of 64 "${tune[@]}" -d text.h5 --resume y -o y -n 6 --freeze norm --resume-exact
+}
+
+@test "lr-scale-of: a step of SGD is as long as the factor" {
+	sgd=(--optimizer sgd --momentum 0 --weight-decay 0 --clip 0 --lr-schedule constant -n 1)
+	"${tune[@]}" -d text.h5 -o twice --init-from hf "${sgd[@]}" --lr 0.5
+	"${tune[@]}" -d text.h5 -o scaled --init-from hf "${sgd[@]}" --lr 0.25 \
+		--lr-scale-of '.=4' --lr-scale-of 'norm|layers=2'
+	pt-ckpt diff twice scaled >out || true
+	not grep -E '^(norm|layers)' out
+	grep -q '^output' out
+	code_of 1 pt-compare twice scaled
+	says 'lr-scale-of'
+}
+
+@test "recipe: a model that is tuned on two ranks as on one" {
+	STEPS=60 "$recipe" work >out 2>&1 || {
+		cat out
+		return 1
+	}
+	grep -q 'Two ranks gave the bytes of one' out
+	grep -q '⟦It is ' out
+	[ -s work/tuned/model.safetensors ]
+}

@@ -1,0 +1,164 @@
+#!/usr/bin/env bats
+# pt-prepare: records that say which tokens count, from lines to shards, and what is printed of them.
+load helpers
+
+make_chats() { # N: conversations of one to three questions
+	awk -v n="$1" 'BEGIN { srand(2)
+		for (i = 0; i < n; i++) {
+			printf "{\"messages\": ["
+			for (k = int(rand() * 3); k >= 0; k--) {
+				printf "{\"role\": \"user\", \"content\": \"question %d of %d?\"}, ", k, i
+				printf "{\"role\": \"assistant\", \"content\": \"ANSWER"
+				for (j = int(rand() * 9); j > 0; j--) printf " %d", i * j % 10
+				printf ".\"}%s", k ? ", " : ""
+			}
+			printf "]}\n"
+		} }'
+}
+
+@test "a conversation is shown with what counts" {
+	echo '{"messages": [{"role": "user", "content": "2 + 2?"}, {"role": "assistant", "content": "4."}]}' >c.jsonl
+	pt-prepare -t byte --chat-template chatml -f 0 c.jsonl -o c.h5 2>err
+	grep -q 'warning: chatml: no marker of the user.s turns is a special token' err
+	grep -q '12 tokens count (17.4%)' err
+	pt-prepare --show 5 c.h5 >shown
+	cat >want <<-'END'
+		# document 0, train: 69 tokens, 12 count (17.4%)
+		<|im_start|>user
+		2 + 2?<|im_end|>
+		<|im_start|>assistant
+		⟦4.<|im_end|>⟧
+		# 1 document: 69 tokens, 12 count (17.4%)
+	END
+	diff shown want
+	pt-prepare --verify c.h5
+	[ "$(pt-prepare --info c.h5 | grep version)" = 'version = 3' ]
+	[ "$(pt-prepare --decode train c.h5 | head -n 1)" = '<|im_start|>user' ]
+	code_of 64 pt-prepare --show 1 --show-from 1 c.h5
+	says 'there are 1 documents, but none from 1 on'
+	# nothing in a text commands the terminal
+	printf '{"prompt": "a\\u001b[2Jb", "completion": "c\\u0000d"}' |
+		pt-prepare -q -t byte --record prompt -f 0 - -o e.h5
+	[ "$(pt-prepare --show 1 e.h5 | sed -n 2p)" = 'a?[2Jb⟦c?d⟧' ]
+}
+
+@test "the same shards by any number of threads and ranks, in windows and shuffled" {
+	make_chats 3000 >c.jsonl
+	opts=(-q -t byte --chat-template chatml --window 400 --shuffle --dedup -s hash -f 0.1)
+	pt-prepare "${opts[@]}" --threads 1 c.jsonl -o one.h5
+	pt-prepare "${opts[@]}" --threads 3 c.jsonl -o three.h5
+	cmp one.h5 three.h5
+	mpiexec -n 2 pt-prepare "${opts[@]}" --work work c.jsonl -o two.h5
+	cmp one.h5 two.h5
+	pt-prepare --verify one.h5
+	# what an assistant says has capital letters
+	pt-prepare --show 3000 one.h5 | grep -v '^#' >shown
+	[ "$(grep -c ANSWER shown)" -gt 3000 ]
+	[ "$(grep -c '⟦ANSWER.*<|im_end|>⟧$' shown)" -eq "$(grep -c ANSWER shown)" ]
+	[ "$(grep -o '⟦' shown | wc -l)" -eq "$(grep -c ANSWER shown)" ]
+	# windows are whole, and a token more is at the end
+	for s in train val; do
+		[ $(($(pt-prepare --info one.h5 | sed -n "s/^${s}_tokens = //p") % 400)) -eq 1 ]
+	done
+	pt-prepare --show 99999 one.h5 | grep -c padding
+}
+
+@test "work files are continued, unless what counts is another thing" {
+	make_chats 500 >c.jsonl
+	opts=(-q -t byte --chat-template chatml -f 0 --work work c.jsonl)
+	code_of 74 pt-prepare "${opts[@]}" -o nosuch/a.h5
+	[ -s work/pieces-0 ]
+	cp -r work copy
+	pt-prepare "${opts[@]}" --count all -o all.h5
+	[ "$(pt-prepare --show 1 all.h5 | sed -n 2p)" = '<⟦|im_start|>user' ]
+	mv copy work
+	# the pieces are taken as they are
+	n=$(stat -c %s work/pieces-0)
+	code_of 74 pt-prepare "${opts[@]}" -o nosuch/a.h5
+	[ "$(stat -c %s work/pieces-0)" -eq "$n" ]
+	pt-prepare "${opts[@]}" -o a.h5
+	pt-prepare -q -t byte --chat-template chatml -f 0 c.jsonl -o b.h5
+	cmp a.h5 b.h5
+}
+
+@test "broken lines are counted, and named with --strict" {
+	make_chats 2 >c.jsonl
+	printf '%s\n' '{"messages": []}' '{"text": "x"}' '{"messages": [{"role": "tool"}]}' >>c.jsonl
+	pt-prepare -t byte --chat-template qwen -f 0 c.jsonl -o a.h5 2>err
+	grep -q 'c.jsonl:3: a conversation without turns' err
+	grep -q '3 broken lines passed over' err
+	code_of 65 pt-prepare -t byte --chat-template qwen --strict -f 0 c.jsonl -o b.h5
+	says 'c.jsonl:3: a conversation without turns'
+	not ls b.h5*
+}
+
+@test "token files with masks" {
+	printf '\1\0\2\0\3\0\4\0' >ids.bin
+	printf '\1\0\1\1' >ids.mask
+	pt-prepare ids.bin --mask-file ids.mask --vocab 9 -f 0 -o a.h5 2>err
+	grep -q '2 tokens count (50.0%)' err
+	pt-prepare --show 1 a.h5 | grep -q '4 tokens, 2 count'
+	pt-prepare -q --to nanogpt a.h5 -o again 2>err
+	grep -q 'which tokens count is not written' err
+	cmp again_train.bin ids.bin
+	# a mask in the format of another file of tokens
+	printf '\1\0\0\0\1\0\1\0' >m.bin
+	pt-prepare -q --to megatron --format nanogpt m.bin -f 0 -o m
+	pt-prepare -q ids.bin --mask-file m_train.idx --vocab 9 -f 0 -o c.h5
+	cmp <(pt-prepare --show 1 a.h5) <(pt-prepare --show 1 c.h5)
+	code_of 64 pt-prepare ids.bin --mask-file ids.mask --val-file ids.bin -o b.h5
+	says '1 files of masks for 2 of tokens'
+	code_of 64 pt-prepare a.h5 --mask-file ids.mask -o b.h5
+	says 'which count'
+	echo x >text.txt
+	code_of 64 pt-prepare text.txt --mask-file ids.mask -o b.h5
+	says 'there are no token files'
+}
+
+@test "plain shards say nothing of what counts" {
+	make_shard a.h5
+	[ "$(pt-prepare --info a.h5 | grep version)" = 'version = 2' ]
+	not h5dump -H -d /counted_train a.h5
+	[ "$(pt-prepare --info a.h5 | grep -c window)" -eq 0 ]
+	pt-prepare --show 1 a.h5 | head -n 1 | grep -q '36000 tokens, 36000 count (100.0%)'
+}
+
+@test "options that do not go together" {
+	make_chats 2 >c.jsonl
+	code_of 64 pt-prepare --record messages c.jsonl -o a.h5
+	says 'conversations need --chat-template'
+	code_of 64 pt-prepare --record spans --chat-template chatml c.jsonl -o a.h5
+	says 'for --record messages and prompt only'
+	code_of 64 pt-prepare --chat-template chatml --format text c.jsonl -o a.h5
+	says '--format text has no records'
+	code_of 64 pt-prepare --record ids c.jsonl -o a.h5
+	says 'give --vocab'
+	code_of 74 pt-prepare --chat-template nosuch c.jsonl -o a.h5
+	says nosuch
+	echo '{"prompt": "a", "completion": "b"}' >p.jsonl
+	pt-prepare -t byte --record prompt --too-long drop -f 0 p.jsonl -o a.h5 2>err
+	grep -q 'no windows without --window' err
+	pt-prepare -t byte --field prompt --count all -f 0 p.jsonl -o t.h5 2>err
+	grep -q 'all of a text counts' err
+	make_shard b.h5
+	code_of 64 pt-prepare b.h5 --window 8 -o c.h5
+	says '--window: for text only'
+}
+
+@test "a vocabulary of conversations, with their markers" {
+	make_chats 200 >c.jsonl
+	opts=(--chat-template chatml c.jsonl)
+	pt-prepare -q --train-bpe 300 --special-token '<|im_start|>' --special-token '<|im_end|>' --vocab-out v "${opts[@]}"
+	pt-prepare -t bpe --vocab-files v -f 0 "${opts[@]}" -o a.h5 2>err
+	not grep -q warning err
+	grep -q 'a vocabulary of 300' err
+	pt-prepare --show 1 a.h5 | grep -q '⟦ANSWER'
+	n=$(pt-prepare --info a.h5 | sed -n 's/^train_tokens = //p')
+	h5dump -d /train -y -w 0 a.h5 | grep -o '\b29[89]\b' | sort | uniq -c >markers
+	[ "$(awk '{ print $2 }' markers | tr '\n' ' ')" = '298 299 ' ]
+	[ "$(awk 'NR == 1 { n = $1 } END { print n == $1 }' markers)" -eq 1 ]
+	for bad in x '<|im_end|>' '<|endoftext|>'; do
+		code_of 64 pt-prepare --train-bpe 300 --special-token "$bad" --special-token '<|im_end|>' --vocab-out w "${opts[@]}"
+		says 'special token'
+	done
+}
