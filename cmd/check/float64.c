@@ -236,7 +236,7 @@ static void act_backward(
 
 /* ---- sublayers ---------------------------------------------------------------------- */
 
-static void acts_alloc64(const struct sequence_work *w, struct sublayer_acts *a)
+static void acts_alloc64(const struct sequence_work *w, struct float64_acts *a)
 {
 	int64_t n = w->n, norms = w->m->c.qk_norm;
 	const int64_t widths[] = {w->dim, w->q, w->kv, w->kv, w->q, w->ffn, w->ffn,
@@ -247,7 +247,7 @@ static void acts_alloc64(const struct sequence_work *w, struct sublayer_acts *a)
 		*to[i] = doubles(n * widths[i]);
 }
 
-static void acts_free64(struct sublayer_acts *a)
+static void acts_free64(struct float64_acts *a)
 {
 	double *const all[] = {
 		a->h, a->q, a->k, a->v, a->o, a->a, a->b, a->y, a->q0, a->k0};
@@ -257,7 +257,7 @@ static void acts_free64(struct sublayer_acts *a)
 
 /* What the layers behind a norm make of x; returns the input of the row-parallel layer. */
 static double *attention(const struct sequence_work *w, const struct sublayer_tensors *t,
-	struct sublayer_acts *a, const double *x)
+	struct float64_acts *a, const double *x)
 {
 	bool norms = w->m->c.qk_norm;
 	double *const qkv[] = {norms ? a->q0 : a->q, norms ? a->k0 : a->k, a->v};
@@ -277,7 +277,7 @@ static double *attention(const struct sequence_work *w, const struct sublayer_te
 }
 
 static double *feed_forward(const struct sequence_work *w,
-	const struct sublayer_tensors *t, struct sublayer_acts *a, const double *x)
+	const struct sublayer_tensors *t, struct float64_acts *a, const double *x)
 {
 	double *const ab[] = {a->a, a->b};
 	norm(w, t->norm, t->norm_bias, a->h, x);
@@ -293,7 +293,7 @@ static double *feed_forward(const struct sequence_work *w,
 }
 
 static double *sublayer(
-	struct sequence_work *w, int64_t k, struct sublayer_acts *a, const double *x)
+	struct sequence_work *w, int64_t k, struct float64_acts *a, const double *x)
 {
 	const struct sublayer_tensors *t = &w->m->blocks[k / 2].sub[k % 2];
 	w->layer = k / 2;
@@ -317,11 +317,11 @@ static void enter_backward(const struct sequence_work *w,
 }
 
 static void attention_backward64(const struct sequence_work *w,
-	const struct sublayer_tensors *t, const struct sublayer_acts *a, const double *dx,
+	const struct sublayer_tensors *t, const struct float64_acts *a, const double *dx,
 	double *dh, double *mine)
 {
 	const int64_t widths[] = {w->q, w->kv, w->kv};
-	struct sublayer_acts d;
+	struct float64_acts d;
 	acts_alloc64(w, &d);
 	linear_dw(w, t->out, t->bias, dx, a->o, w->q, w->dim);
 	linear_dx(d.o, dx, weight(w, t->out), w->n, w->q, w->dim,
@@ -339,11 +339,11 @@ static void attention_backward64(const struct sequence_work *w,
 }
 
 static void feed_forward_backward(const struct sequence_work *w,
-	const struct sublayer_tensors *t, const struct sublayer_acts *a, const double *dx,
+	const struct sublayer_tensors *t, const struct float64_acts *a, const double *dx,
 	double *dh, double *mine)
 {
 	const int64_t widths[] = {w->ffn, w->ffn};
-	struct sublayer_acts d;
+	struct float64_acts d;
 	acts_alloc64(w, &d);
 	linear_dw(w, t->out, t->bias, dx, a->y, w->ffn, w->dim);
 	linear_dx(d.y, dx, weight(w, t->out), w->n, w->ffn, w->dim,
@@ -442,7 +442,7 @@ struct rank {
 	double *dx;   /* of x */
 	double *dh;   /* of the output of a norm, */
 	double *mine; /* through which its weights' gradients are computed; else dh */
-	struct sublayer_acts a;
+	struct float64_acts a;
 };
 
 struct pass {

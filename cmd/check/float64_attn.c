@@ -103,7 +103,7 @@ static void probabilities(const struct sequence_work *w, double *p, double *slop
 		p[j] /= sum;
 }
 
-void float64_attend(const struct sequence_work *w, const struct sublayer_acts *a)
+void float64_attend(const struct sequence_work *w, const struct float64_acts *a)
 {
 	int64_t dim = w->m->head_dim, heads = w->m->c.heads;
 	memset(a->o, 0, (size_t)(w->n * w->q) * sizeof(double));
@@ -122,8 +122,8 @@ void float64_attend(const struct sequence_work *w, const struct sublayer_acts *a
 }
 
 /* For query i of a head: ds = p (dp - sum of p dp), with dp = do v^T. */
-static void query_backward(const struct sequence_work *w, const struct sublayer_acts *a,
-	const struct sublayer_acts *d, int64_t i, int64_t at, int64_t kv, double *p)
+static void query_backward(const struct sequence_work *w, const struct float64_acts *a,
+	const struct float64_acts *d, int64_t i, int64_t at, int64_t kv, double *p)
 {
 	int64_t dim = w->m->head_dim, first = first_key(w, i), last = last_key(w, i);
 	const double *up = d->o + i * w->q + at, *q = a->q + i * w->q + at;
@@ -144,8 +144,8 @@ static void query_backward(const struct sequence_work *w, const struct sublayer_
 }
 
 /* Heads that share keys are computed by one thread. */
-void float64_attend_backward(const struct sequence_work *w, const struct sublayer_acts *a,
-	const struct sublayer_acts *d)
+void float64_attend_backward(const struct sequence_work *w, const struct float64_acts *a,
+	const struct float64_acts *d)
 {
 	int64_t dim = w->m->head_dim, heads = w->m->c.heads;
 #pragma omp parallel for

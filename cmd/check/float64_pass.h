@@ -20,7 +20,7 @@ struct sequence_work {
 };
 
 /* The activations of a sublayer: behind the norm; of attention, and of the FFN. */
-struct sublayer_acts {
+struct float64_acts {
 	double *h, *q, *k, *v, *o, *a, *b, *y;
 	double *q0, *k0; /* queries and keys before their norms */
 };
@@ -52,9 +52,9 @@ double *float64_rotations(const struct sequence_work *w);
 /* Rotates the heads of x [n][width] in place; sign -1: the transposed rotation. */
 void float64_rotate(const struct sequence_work *w, double *x, int64_t width, double sign);
 /* From a->q, a->k and a->v to a->o. */
-void float64_attend(const struct sequence_work *w, const struct sublayer_acts *a);
+void float64_attend(const struct sequence_work *w, const struct float64_acts *a);
 /* From d->o to d->q, d->k and d->v. */
-void float64_attend_backward(const struct sequence_work *w, const struct sublayer_acts *a,
-	const struct sublayer_acts *d);
+void float64_attend_backward(const struct sequence_work *w, const struct float64_acts *a,
+	const struct float64_acts *d);
 
 #endif
