@@ -31,6 +31,7 @@ struct worker {
 		int64_t token, byte, counted;
 		struct token_span last; /* not yet in the piece */
 		uint32_t n_spans;
+		bool counts; /* the token before it, even if that is the first */
 	} next;
 };
 
@@ -92,8 +93,9 @@ static void count_tokens(struct worker *w, const uint32_t *ids, int64_t n)
 		while (w->next.counted < m->n_counted &&
 			m->counted[w->next.counted].end <= begin)
 			w->next.counted++;
-		if (w->next.counted < m->n_counted &&
-			m->counted[w->next.counted].begin < end)
+		w->next.counts = w->next.counted < m->n_counted &&
+				 m->counted[w->next.counted].begin < end;
+		if (w->next.counts)
 			count_token(w);
 		w->next.token++;
 	}
@@ -186,11 +188,10 @@ static void put_end_of_text(struct worker *w)
 {
 	const struct encoding *x = w->s->x;
 	uint32_t end = (uint32_t)x->end_of_text;
-	bool counts = w->next.last.end == w->next.token; /* as the token before it */
 	if (x->end_of_text < 0)
 		return;
 	add_tokens(&w->piece, &end, 1);
-	if (w->document.records && counts)
+	if (w->document.records && w->next.counts) /* as the token before it */
 		count_token(w);
 }
 

@@ -157,6 +157,11 @@ make_chats() { # N: conversations of one to three questions
 	h5dump -d /train -y -w 0 a.h5 | grep -o '\b29[89]\b' | sort | uniq -c >markers
 	[ "$(awk '{ print $2 }' markers | tr '\n' ' ')" = '298 299 ' ]
 	[ "$(awk 'NR == 1 { n = $1 } END { print n == $1 }' markers)" -eq 1 ]
+	# the end counts as the token before it would, of which a first one is no target
+	printf '{"prompt": "", "completion": "%s"}\n' a ab >p.jsonl
+	pt-prepare -q -t bpe --vocab-files v --end-of-text --record prompt -f 0 p.jsonl -o p.h5
+	pt-prepare --show 2 p.h5 | grep -v '^#' >shown
+	printf 'a⟦<|endoftext|>⟧\na⟦b<|endoftext|>⟧\n' | diff - shown
 	for bad in x '<|im_end|>' '<|endoftext|>'; do
 		code_of 64 pt-prepare --train-bpe 300 --special-token "$bad" --special-token '<|im_end|>' --vocab-out w "${opts[@]}"
 		says 'special token'
