@@ -149,8 +149,12 @@ static int read_turn(struct chat_turns *t, const json_t *j, struct err *e)
 	if (json_array_size(calls))
 		return err_set(e, EX_DATAERR,
 			"turn %lld: has tool_calls, which are no text", (long long)t->n);
-	add_turn(t, json_string_value(role), text,
-		json_is_integer(weight) && !json_integer_value(weight));
+	bool given = weight && !json_is_null(weight);
+	double w = given ? json_number_value(weight) : 1;
+	if ((given && !json_is_number(weight)) || (w != 0 && w != 1))
+		return err_set(e, EX_DATAERR, "turn %lld: its weight is neither 0 nor 1",
+			(long long)t->n);
+	add_turn(t, json_string_value(role), text, w == 0);
 	return 0;
 }
 

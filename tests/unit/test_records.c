@@ -208,6 +208,13 @@ static void which_turns_count(void **state)
 		"{\"messages\": [{\"role\": \"assistant\", \"content\": \"B\", \"weight\": 0},"
 		"{\"role\": \"assistant\", \"content\": \"C\", \"weight\": 1}]}",
 		"-63 -67 -47 -43 -63 67 46 -43\n");
+	for (int i = 0; i < 2; i++)
+		refuses(&p,
+			i ? "{\"messages\": [{\"role\": \"assistant\", \"content\": \"B\", "
+			    "\"weight\": false}]}"
+			  : "{\"messages\": [{\"role\": \"assistant\", \"content\": \"B\", "
+			    "\"weight\": 0.5}]}",
+			"turn 0: its weight is neither 0 nor 1");
 	refuses(&p, "{\"messages\": []}", "without turns");
 	refuses(&p, "{\"messages\": [{\"role\": \"s\"}]}", "turn 0: not an object");
 	refuses(&p, "{\"messages\": [{\"role\": \"x\", \"content\": \"\"}]}",
