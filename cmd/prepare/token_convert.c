@@ -134,6 +134,7 @@ static int open_shards(struct job *j, const struct strs *inputs, struct err *e)
 		    CORPUS_DOCUMENTS, e))
 		return -1;
 	j->info = *corpus_info(j->corpus, 0);
+	j->info.window_tokens = corpus_window(j->corpus);
 	j->counted = corpus_counted(j->corpus);
 	j->tokenizer = corpus_tokenizer(j->corpus);
 	j->parts = xcalloc(N_SPLITS, sizeof(*j->parts));

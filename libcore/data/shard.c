@@ -73,6 +73,8 @@ static int check_numbers(const struct shard_info *s, const char *name, struct er
 			"%s: %lld documents in %lld files of %lld bytes", name,
 			(long long)s->documents, (long long)s->source_files,
 			(long long)s->source_bytes);
+	if (check_tokens(s, SPLIT_TRAIN, name, e) || check_tokens(s, SPLIT_VAL, name, e))
+		return -1;
 	for (int i = 0; i < N_SPLITS && s->window_tokens; i++)
 		if (s->window_tokens < 0 ||
 			(s->total[i] && (s->total[i] - 1) % s->window_tokens))
@@ -80,10 +82,7 @@ static int check_numbers(const struct shard_info *s, const char *name, struct er
 				"%s: %lld %s tokens are not windows of %lld and one more",
 				name, (long long)s->total[i], split_names[i],
 				(long long)s->window_tokens);
-	return check_tokens(s, SPLIT_TRAIN, name, e) ||
-			       check_tokens(s, SPLIT_VAL, name, e)
-		       ? -1
-		       : 0;
+	return 0;
 }
 
 int shard_read(struct h5 *h, const char *name, struct shard_info *s, struct tokenizer *t,

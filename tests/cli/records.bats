@@ -61,6 +61,11 @@ make_chats() { # N: conversations of one to three questions
 		[ $(($(pt-prepare --info one.h5 | sed -n "s/^${s}_tokens = //p") % 400)) -eq 1 ]
 	done
 	pt-prepare --show 99999 one.h5 | grep -c padding
+	# together with a shard without windows, they are none
+	pt-prepare -q -t byte --format text c.jsonl -o plain.h5
+	pt-prepare -q one.h5 plain.h5 -o both.h5
+	pt-prepare --verify both.h5
+	[ "$(pt-prepare --info both.h5 | grep -c window)" -eq 0 ]
 }
 
 @test "work files are continued, unless what counts is another thing" {
