@@ -36,6 +36,18 @@ static int64_t eval_round(struct trainer *t, enum split split, const struct orde
 	return counted;
 }
 
+/* Once, since an evaluation has the same windows each time. */
+static void say_no_target(const struct trainer *t, enum split split)
+{
+	static bool said[N_SPLITS];
+	if (t->world->rank || said[split])
+		return;
+	said[split] = true;
+	warn("no token counts in the windows with which %s_loss is evaluated, so there is none; "
+	     "more --eval-windows may have some",
+		split_names[split]);
+}
+
 double eval_loss_until(
 	struct trainer *t, enum split split, bool (*stop)(void *with), void *with)
 {
@@ -61,8 +73,10 @@ double eval_loss_until(
 		int64_t counted;
 	} sum = {pass_loss(&t->pass), counted};
 	comm_sum_i64(t->world, (int64_t *)&sum, EXACT_WORDS + 1);
-	if (!sum.counted)
+	if (!sum.counted) {
+		say_no_target(t, split);
 		return (double)NAN;
+	}
 	return (double)(float)(exact_round(&sum.loss) / (double)sum.counted);
 }
 
