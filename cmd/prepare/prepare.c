@@ -184,6 +184,8 @@ int prepare_run(const struct prepare *p, const struct strs *operands,
 	j.encoding = (struct encoding){.p = p, .inputs = &j.inputs, .comm = j.comm};
 	*e = (struct err){0};
 	int rc = run(&j, operands, out, e);
+	if (!j.records && !p->window)
+		out->n_counted = -1;
 	pieces_close(j.encoding.pieces);
 	records_close(j.records);
 	filter_close(j.encoding.filter);

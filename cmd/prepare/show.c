@@ -133,8 +133,8 @@ int prepare_show(
 	}
 	if (!rc && !s.n_shown)
 		rc = err_set(e, EX_USAGE,
-			"there are %lld documents, but none from %lld on",
-			(long long)s.number + 1, (long long)from);
+			"there is no document %lld: the last one is %lld",
+			(long long)from, (long long)s.number);
 	if (!rc)
 		fprintf(f, "# %lld document%s: %lld tokens, %lld count (%.1f%%)\n",
 			(long long)s.n_shown, plural(s.n_shown), (long long)s.n_tokens,

@@ -150,6 +150,10 @@ static int check_normalizer(const json_t *n, struct err *e)
 	if (!strcmp(type_of(n), "Sequence") &&
 		!json_array_size(json_object_get(n, "normalizers")))
 		return 0;
+	if (!strcmp(type_of(n), "NFC"))
+		return err_set(e, EX_DATAERR,
+			"the normalizer 'NFC' is not supported; a text that is NFC already has "
+			"the same tokens with \"normalizer\": null");
 	return unsupported("the normalizer", type_of(n), e);
 }
 
