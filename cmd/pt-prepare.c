@@ -186,8 +186,9 @@ static const struct opt options[] = {
 	{OPT_ENUM, 'd', "decode", NULL, "no", O(decode), .values = decodes, .help =
 		"Decode the training or validation tokens of shards to text and print it."},
 	{OPT_INT, 0, "show", "N", "0", O(show), 0, 0, 0x1p50, .help =
-		"Print N documents of shards. What counts is green on a terminal, else between "
-		"⟦ and ⟧."},
+		"Print N documents of shards, in their order there; with --window, that is not "
+		"the order of the text, and padding is a document. What counts is green on a "
+		"terminal, else between ⟦ and ⟧."},
 	{OPT_INT, 0, "show-from", "N", "0", O(show_from), 0, 0, 0x1p50, .help =
 		"The first document that --show prints, from 0."},
 	{OPT_END},

@@ -17,8 +17,11 @@ static int no_field(const json_t *line, const char *field, struct err *e)
 	json_object_foreach(
 		(json_t *)line, name, value) if (json_is_string(value) && n < 5)
 		str_printf(&names, "%s%.40s", n++ ? ", " : "", name);
-	err_set(e, EX_DATAERR, "the object has no field '%.40s'; its texts are: %s",
-		field, n ? names.s : "none");
+	bool turns = json_object_get(line, "messages") ||
+		     json_object_get(line, "conversations");
+	err_set(e, EX_DATAERR, "the object has no field '%.40s'; its texts are: %s%s",
+		field, n ? names.s : "none",
+		turns ? "; a conversation needs --chat-template" : "");
 	str_free(&names);
 	return -1;
 }

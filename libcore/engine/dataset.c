@@ -90,6 +90,17 @@ static void compare_vocabularies(const struct dataset *d, const struct train_opt
 			(long long)has, (long long)wants, (long long)has, (long long)has);
 }
 
+static void compare_windows(const struct dataset *d, const struct train_opts *o)
+{
+	if (d->window && o->model.context != d->window)
+		warn("the data are windows of %lld tokens: with --context %lld, samples "
+		     "begin at any offset, also within a document",
+			(long long)d->window, (long long)o->model.context);
+	else if (d->window && o->packing == PACKING_STREAM)
+		info("documents see those before them in their window: --packing "
+		     "documents keeps them apart");
+}
+
 int dataset_open(
 	struct dataset *d, const struct train_opts *o, struct comm *world, struct err *e)
 {
@@ -113,8 +124,10 @@ int dataset_open(
 	d->window = comm_max_i64(world, window);
 	if (comm_min_i64(world, d->corpus ? window : d->window) != d->window)
 		d->window = 0;
-	if (!world->rank && !o->resolved.worker)
+	if (!world->rank && !o->resolved.worker) {
 		compare_vocabularies(d, o);
+		compare_windows(d, o);
+	}
 	return 0;
 }
 

@@ -40,7 +40,8 @@ int tokenizer_make(struct tokenizer *t, const struct tokenizer_source *s, struct
 			s->name, advice_on(ADVICE_VOCAB_FILES));
 	if (!bpe && (s->vocab_files || s->pattern || s->special))
 		return err_set(e, EX_USAGE,
-			"tokenizer %s has no vocabulary files, pattern or special tokens",
+			"tokenizer %s has no vocabulary files, pattern or special tokens; "
+			"bpe has",
 			s->name);
 	return bpe ? bpe_make(t, s, model, e) : 0;
 }

@@ -91,6 +91,8 @@ same() { # RUN RUN: every value has the same bits
 	all=$(pt-prepare --show 100000 pairs.h5 | sed -nE 's/^# document .*train: .* tokens, ([0-9]+) count.*/\1/p' |
 		paste -sd+ | bc)
 	[ "$seen" -eq "$all" ]
+	tiny -n 1 -T 16 -b 4 --no-ckpt -o other >/dev/null 2>err
+	grep -q 'the data are windows of 32 tokens: with --context 16, samples begin at any offset' err
 }
 
 @test "on a GPU, whose graphs are captured with another number of tokens" {
