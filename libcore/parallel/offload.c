@@ -87,7 +87,7 @@ void offload_open(struct store *s, struct arena *run)
 	s->bytes.outer += w->n_slots * outer * w->floats;
 }
 
-static int64_t backbytesfset(const struct store *s, int group, int64_t at)
+static int64_t backend_offset(const struct store *s, int group, int64_t at)
 {
 	return s->impl->offload.begin[group] + at * size_of(s, group);
 }
@@ -105,7 +105,7 @@ uint64_t offload_enqueue_bytes(struct store *s, bool write, void *memory, int64_
 uint64_t offload_enqueue(struct store *s, int group, bool write, void *memory, int64_t at,
 	int64_t n, uint64_t after)
 {
-	return offload_enqueue_bytes(s, write, memory, backbytesfset(s, group, at),
+	return offload_enqueue_bytes(s, write, memory, backend_offset(s, group, at),
 		n * size_of(s, group), after);
 }
 
@@ -124,7 +124,7 @@ static void copy_now(
 	*(write ? &s->written : &s->read) += n_bytes;
 	struct offload_backend *x = s->c.offload_backend;
 	if (x)
-		x->copy(x, write, memory, n_bytes, backbytesfset(s, group, at));
+		x->copy(x, write, memory, n_bytes, backend_offset(s, group, at));
 }
 
 /* ---- pieces ---------------------------------------------------------------------- */
