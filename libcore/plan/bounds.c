@@ -329,6 +329,24 @@ static void time_bound(const struct bound *x, struct times *o)
 	o->step = o->computation + o->exposed + o->bubble;
 }
 
+/* The bounds are of a model that is trained whole. Frozen tensors have no gradient and no state; layers below the lowest
+ * one that is trained have no backward, which leaves a quarter of their work if activations are recomputed. */
+static void leave_out_frozen(const struct model *m, struct choice *c)
+{
+	double all = 0, trained = 0;
+	int lowest = m->n_units;
+	for (const struct tensor *t = m->tensors; t < m->tensors + m->n_tensors; t++) {
+		double n = (double)tensor_size(t);
+		all += n;
+		trained += t->frozen ? 0 : n;
+		lowest = t->frozen || t->unit > lowest ? lowest : t->unit;
+	}
+	double share = trained / all, forward_only = (double)lowest / m->n_units;
+	c->memory.total -= (1 - share) * (c->memory.grads + c->memory.optimizer) +
+			   forward_only * c->memory.activations;
+	c->times.step *= (1 - forward_only) * (2 + share) / 3 + forward_only / 4;
+}
+
 void bounds_of(struct bounds *b, struct choice *c)
 {
 	struct shared_part p;
@@ -337,4 +355,6 @@ void bounds_of(struct bounds *b, struct choice *c)
 		return;
 	memory_bound(&x, &c->memory);
 	time_bound(&x, &c->times);
+	if (b->r->o->freeze.n)
+		leave_out_frozen(b->r->m, c);
 }

@@ -1,6 +1,6 @@
 /*
  * The memory and the time of a layout, planned by the code that trains (plan/plan.h): of the whole
- * model, or of two models of fewer layers, since each further layer of a stage costs the same.
+ * model, or of two models of fewer layers where each further layer of a stage costs the same.
  */
 #include "plan/planner.h"
 
@@ -31,6 +31,7 @@ static int open_subject(const struct request *r, const struct layout *l, int64_t
 {
 	s->o = *r->o;
 	s->o.model.layers = layers;
+	s->o.lr_scale_of = (struct strs){0}; /* may match no tensor of fewer layers */
 	layout_to_options(l, &s->o);
 	bool accepted = !layout_resolve(&s->o, r->ranks, e);
 	if (accepted && !options_model_init(&s->o, &s->m, 0, e)) {
@@ -89,6 +90,13 @@ static void extrapolate(void *few, const void *more, size_t n_bytes, double time
 		x[i] += times * (y[i] - x[i]);
 }
 
+/* Does each layer cost the same? */
+static bool layers_are_alike(const struct train_opts *o)
+{
+	const struct model_config *c = &o->model;
+	return !o->freeze.n && !(c->window && (c->window_from || c->window_skip));
+}
+
 /* The layers of two smaller models whose stages have equally many layers less: *few, and *step more.
  * Returns how many times more: 0, and *few all layers, if the whole model is less work. Blocks take turns in two places of
  * the memory, so both have an even number of layers less. */
@@ -100,7 +108,7 @@ static int64_t fewer_layers(
 	int64_t layers = o->model.layers, least = LEAST * stages;
 	*step = stages * o->recompute_every * (o->recompute_every % 2 ? 2 : 1);
 	*few = least + (layers - least) % *step;
-	if (layers >= least && 2 * *few + *step < layers)
+	if (layers >= least && 2 * *few + *step < layers && layers_are_alike(o))
 		return (layers - *few) / *step;
 	*few = layers;
 	return 0;
@@ -201,6 +209,8 @@ int exact_part(const struct request *r, const struct layout *l, struct shared_pa
 	struct subject s;
 	struct err e = {0};
 	o.batch = alone.micro_batch;
+	o.freeze = (struct strs){0}; /* bounds_of() leaves it out */
+	o.model.window_from = o.model.window_skip = 0;
 	q.o = &o;
 	q.ranks = mesh_ranks(alone.degree);
 	share_cores(r, &q.cluster);
