@@ -437,3 +437,17 @@ near() { # X PUBLISHED BOUND
 		awk -v s="$seconds" 'BEGIN { print s; exit !(s < 5) }'
 	done
 }
+
+@test "layers that differ, by windows or --freeze, are planned as --exact 0 plans them" {
+	local setting
+	for setting in freeze='layers\.20\.' sliding-window=1024,sliding-window-from=16 sliding-window=1024,sliding-window-skip=3; do
+		# shellcheck disable=SC2086 # several settings
+		set -- -n 1 -g 8 --only tp=2,cp=1,pp=1,zero=2 -t 524288 llama3-8b ${setting//,/ }
+		pt-plan "$@" | tail -1 >few
+		pt-plan --exact 0 "$@" | tail -1 >all
+		grep ' tp=2 ' all
+		cmp few all
+	done
+	# the names of its layers are not those of smaller models
+	pt-plan -n 1 -g 8 --only tp=2,cp=1,pp=1,zero=2 llama3-8b lr-scale-of='layers.20=2' | grep -q 'fsdp=4 tp=2'
+}
