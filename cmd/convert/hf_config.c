@@ -221,40 +221,9 @@ static const struct llama_like {
 	{"qwen3", 32, 32768, 128, 1e4, 4096, 28, true, .qk_norm = true},
 	{"smollm3", 4, 32768, 0, 2e6, .tie = true, .no_rope_layers = true}};
 
-/* Sets window_from and window_skip so that these layers, some of all, have a window. */
-static int find_pattern(
-	const struct reader *r, const bool *sliding, struct model_config *c)
-{
-	struct model_config try = *c;
-	int64_t from = 0, full;
-	while (!sliding[from])
-		from++;
-	for (full = from; full < c->layers && sliding[full]; full++)
-		continue;
-	try.window_from = from;
-	/* a layer without a window after one that has it is the Nth, or a multiple */
-	for (int64_t n = full < c->layers ? 2 : 0; n <= full + 1; n++) {
-		int64_t l = 0;
-		try.window_skip = n;
-		if (n && (full + 1) % n)
-			continue;
-		while (l < c->layers && sliding[l] == layer_has_window(&try, l))
-			l++;
-		if (l == c->layers) {
-			*c = try;
-			return 0;
-		}
-		if (!n)
-			break;
-	}
-	return not_supported(r, "layer_types",
-		"has sliding_attention neither from a layer on nor in all but every Nth");
-}
-
 static int read_layer_types(const struct reader *r, struct model_config *c)
 {
 	json_t *kinds = get(r, "layer_types");
-	int64_t n = 0;
 	int rc = 0;
 	if (json_array_size(kinds) != (size_t)c->layers)
 		return refuse(
@@ -263,15 +232,13 @@ static int read_layer_types(const struct reader *r, struct model_config *c)
 	for (int64_t i = 0; !rc && i < c->layers; i++) {
 		const char *kind = json_string_value(json_array_get(kinds, (size_t)i));
 		sliding[i] = kind && !strcmp(kind, "sliding_attention");
-		n += sliding[i];
 		if (!sliding[i] && (!kind || strcmp(kind, "full_attention")))
 			rc = not_supported(r, "layer_types",
 				"has others than full_attention and sliding_attention");
 	}
-	if (!n)
-		c->window = 0;
-	else if (!rc)
-		rc = find_pattern(r, sliding, c);
+	if (!rc && !config_set_windows(c, sliding))
+		rc = not_supported(r, "layer_types",
+			"has sliding_attention neither from a layer on nor in all but every Nth");
 	free(sliding);
 	return rc;
 }

@@ -109,6 +109,54 @@ static bool decide(int choice, bool by_arch)
 	return choice == BY_ARCH ? by_arch : choice == YES;
 }
 
+/* ---- windows --------------------------------------------------------------------- */
+
+bool layer_has_window(const struct model_config *c, int64_t layer)
+{
+	bool skips = c->window_skip && (layer + 1) % c->window_skip == 0;
+	return c->window && layer >= c->window_from && !skips;
+}
+
+bool config_set_windows(struct model_config *c, const bool *has)
+{
+	struct model_config try = *c;
+	int64_t from = 0, full, l = 0;
+	while (from < c->layers && !has[from])
+		from++;
+	if (from == c->layers) {
+		c->window = c->window_from = c->window_skip = 0;
+		return true;
+	}
+	for (full = from; full < c->layers && has[full]; full++)
+		continue;
+	try.window_from = from;
+	/* a layer without a window after one that has it is the Nth, or a multiple */
+	for (int64_t n = full < c->layers ? 2 : 0; n <= full + 1; n++) {
+		if (n && (full + 1) % n)
+			continue;
+		try.window_skip = n;
+		for (l = 0; l < c->layers && has[l] == layer_has_window(&try, l); l++)
+			continue;
+		if (l == c->layers || !n)
+			break;
+	}
+	if (l == c->layers)
+		*c = try;
+	return l == c->layers;
+}
+
+/* Several options may say the same of all layers. */
+static void simplify_windows(struct model_config *c)
+{
+	bool *has = xcalloc((size_t)max64(1, c->layers), sizeof(*has));
+	for (int64_t l = 0; l < c->layers; l++)
+		has[l] = layer_has_window(c, l);
+	config_set_windows(c, has);
+	free(has);
+}
+
+/* ---- the model -------------------------------------------------------------------- */
+
 static int resolve(struct model *m, int64_t vocab, struct err *e)
 {
 	struct model_config *c = &m->c;
@@ -122,6 +170,7 @@ static int resolve(struct model *m, int64_t vocab, struct err *e)
 	c->kv_heads = c->kv_heads ? c->kv_heads : c->heads;
 	c->ffn_dim = c->ffn_dim ? c->ffn_dim : m->arch->ffn_dim(c->dim);
 	c->nope_every = c->nope_every > c->layers ? 0 : c->nope_every;
+	simplify_windows(c);
 	c->norm_eps = c->norm_eps > 0 ? c->norm_eps : m->arch->norm_eps;
 	c->act = c->act ? c->act : (int)m->arch->act;
 	c->init = c->init ? c->init : (int)m->arch->init;
@@ -271,12 +320,6 @@ void model_set_float8(struct model *m, bool skip_ends)
 		for (int i = 0; i < m->blocks[l].n_operands; i++)
 			m->blocks[l].operand[i]->float8 =
 				!skip_ends || (l > 0 && l < last);
-}
-
-bool layer_has_window(const struct model_config *c, int64_t layer)
-{
-	bool skips = c->window_skip && (layer + 1) % c->window_skip == 0;
-	return c->window && layer >= c->window_from && !skips;
 }
 
 int64_t model_window(const struct model *m, int64_t layer)

@@ -115,6 +115,9 @@ static inline int64_t model_q_width(const struct model *m)
 	return m->c.heads * m->head_dim;
 }
 bool layer_has_window(const struct model_config *c, int64_t layer);
+/* Sets the options of windows so that these layers have one, always the same ones for the same layers; false: none
+ * say that. */
+bool config_set_windows(struct model_config *c, const bool *has);
 /* A query of the layer attends to so many tokens, its own included (sliding window); 0: to all before it. */
 int64_t model_window(const struct model *m, int64_t layer);
 /* Does attention of this layer rotate queries and keys by their positions? */

@@ -177,6 +177,39 @@ static void impossible_shapes(void **state)
 	}
 }
 
+/* Options of windows that say the same of all layers become the same. */
+static void windows_have_one_name(void **state)
+{
+	enum { LAYERS = 6, SOME = 9 };
+	struct model_config seen[1 << LAYERS] = {{0}};
+	(void)state;
+	for (int i = 0; i < SOME * SOME; i++) {
+		struct model_config c = {.layers = LAYERS,
+			.heads = 2,
+			.dim = 8,
+			.context = 16,
+			.vocab = 8,
+			.window = 4,
+			.window_from = i / SOME,
+			.window_skip = i % SOME};
+		struct model m;
+		int pattern = 0, same = 0;
+		assert_int_equal(model_init(&m, &c, 0, &e), 0);
+		for (int l = 0; l < LAYERS; l++) {
+			pattern |= layer_has_window(&c, l) << l;
+			same |= layer_has_window(&m.c, l) << l;
+		}
+		assert_int_equal(same, pattern);
+		struct model_config *first = &seen[pattern];
+		if (!first->layers)
+			*first = m.c;
+		assert_int_equal(m.c.window, pattern ? 4 : 0);
+		assert_int_equal(m.c.window_from, first->window_from);
+		assert_int_equal(m.c.window_skip, first->window_skip);
+		model_free(&m);
+	}
+}
+
 /* ---- initial weights ------------------------------------------------------------- */
 
 static void init_range(
@@ -534,6 +567,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(presets_have_their_size),
 		cmocka_unit_test(counts),
+		cmocka_unit_test(windows_have_one_name),
 		cmocka_unit_test(widths),
 		cmocka_unit_test(slices_change_no_count),
 		cmocka_unit_test(impossible_shapes),
