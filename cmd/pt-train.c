@@ -43,10 +43,10 @@ static int base(void *opts, struct str *text, struct err *e)
  * rotary positions, with dropout, and with another epsilon. */
 static bool may_change(const char *key)
 {
-	static const char *const free_ones[] = {
+	static const char *const others[] = {
 		"context ", "rope-", "vocab ", "dropout ", "norm-eps "};
-	for (size_t i = 0; i < ARRAY_LEN(free_ones); i++)
-		if (!strncmp(key, free_ones[i], strlen(free_ones[i])))
+	for (size_t i = 0; i < ARRAY_LEN(others); i++)
+		if (!strncmp(key, others[i], strlen(others[i])))
 			return true;
 	return false;
 }

@@ -12,7 +12,7 @@ const char *const counted_paths[N_SPLITS] = {"/counted_train", "/counted_val"};
 const struct h5_field shard_fields[] = {
 	{"format", H5_TEXT, F(format), false, "\"pt-shard\""},
 	{"version", H5_I64, F(version), false,
-		"version of the format: 2, or 3 if some tokens do not count"},
+		"version of the format: 2, or 3 if some tokens do not count or there are windows"},
 	{"created_by", H5_TEXT, F(created_by), false, "the program that wrote the file"},
 	{"index", H5_I64, F(index), false, "number of this file in its corpus, from 0"},
 	{"count", H5_I64, F(count), false, "number of files in the corpus"},
@@ -47,7 +47,7 @@ int shard_info_write(struct h5 *h, const struct shard_info *s, struct err *e)
 {
 	struct h5_field table[ARRAY_LEN(shard_fields)];
 	memcpy(table, shard_fields, sizeof(table));
-	if (!s->window_tokens)
+	if (!s->window_tokens) /* the last field, before the end of the table */
 		table[ARRAY_LEN(table) - 2] = (struct h5_field){0};
 	return h5_fields_write(h, "/", table, s, e);
 }
