@@ -586,7 +586,7 @@ static const struct opt options[] = {
 		.files = "", .help =
 		"Start a new run with the weights of a checkpoint, or of a model that pt-ckpt convert "
 		"reads, such as a directory of Hugging Face, and with its model options. Others are "
-		"refused, but for the context and rotary positions."},
+		"refused, but for --context, --rope-*, --dropout and --norm-eps."},
 	{WORDS("ckpt-load", "each", T(load), 0, LOAD_WORDS), .was = "load", .help =
 		"Who reads a checkpoint: each rank, or rank 0, which broadcasts it to hosts that "
 		"share no file system. Local SGD: rank 0 of each worker."},
