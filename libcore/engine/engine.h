@@ -90,6 +90,10 @@ struct trainer {
 	struct trainer_memory {
 		int64_t gpu_free; /* before any rank that shares the GPU allocates */
 		struct arena run, micro, scratch;
+		/* Of `micro` and the gradients, where they share memory; and the bytes that they share. */
+		struct arena both;
+		int64_t shared;
+		void *gradients_at; /* NULL: memory of their own */
 		/* Where --offload moves state to. */
 		struct offload_backend *offload_backend;
 	} memory;
@@ -149,6 +153,8 @@ struct trainer {
 /* What a trainer takes of memory, in bytes. */
 struct trainer_sizes {
 	int64_t run, micro, scratch; /* the arenas */
+	/* Gradients: their bytes, and from which byte of `micro` on they lie; `micro`: behind it. */
+	int64_t gradients, gradients_at;
 	int64_t offloaded;
 	int64_t copy; /* of a checkpoint, of this rank */
 	bool copies;  /* are checkpoints written in the background, from copies? */
@@ -177,5 +183,14 @@ void trainer_close(struct trainer *t);
 void trainer_build_state(struct trainer *t);
 void trainer_build_pipe(struct trainer *t);
 void trainer_dismantle(struct trainer *t);
+/*
+ * After these: where the gradients may lie. A backward frees the activations of a layer after another, from the
+ * last one on, and writes gradients in the same order: in a step of one micro-batch they take the place of
+ * activations whose backward is over. trainer_shared_bytes(): how much less memory that is.
+ */
+int64_t trainer_gradients_at(const struct trainer *t);
+int64_t trainer_shared_bytes(const struct trainer_sizes *s);
+/* The peak of what this rank has allocated for a step. */
+int64_t trainer_peak_bytes(const struct trainer *t);
 
 #endif

@@ -115,6 +115,18 @@ void pipe_close(struct pipe *x)
 	*x = (struct pipe){0};
 }
 
+bool pipe_live_bytes(const struct pipe *x, int64_t all, int64_t *live)
+{
+	const struct pipe_stage *y = x->stages;
+	const struct model *m = x->pass->m;
+	if (schedule_stages(x->schedule) > 1 || x->schedule->n_micro > 1 || y->n_grads)
+		return false;
+	for (int64_t i = 0; i <= m->c.layers; i++)
+		live[i] = y->slot->acts.begin[i];
+	live[m->n_units - 1] = all;
+	return true;
+}
+
 static struct slot *slot_of(const struct pipe_stage *y, int64_t micro)
 {
 	return &y->slot[micro % y->n_slots];

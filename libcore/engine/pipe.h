@@ -41,6 +41,9 @@ struct pipe_input {
 void pipe_open(struct pipe *x, struct pass *p, const struct schedule *s,
 	const struct stage *stages, struct mesh *mesh, struct arena *micro);
 void pipe_close(struct pipe *x);
+/* If a step is one forward and one backward: the bytes of `micro` that are in use while the backward of each
+ * unit writes its gradients, live[n_units], of `all`. */
+bool pipe_live_bytes(const struct pipe *x, int64_t all, int64_t *live);
 /* Collective over the mesh. Forward and backward, in the order of the schedule. */
 void pipe_step(struct pipe *x, const struct pipe_input *in);
 /* Reads the device's timers, once it has finished the step. */

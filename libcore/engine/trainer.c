@@ -2,6 +2,7 @@
 #include "engine/engine.h"
 
 #include <math.h>
+#include <stdlib.h>
 
 #include "engine/backend.h"
 #include "engine/step.h"
@@ -30,6 +31,9 @@ static enum dtype wire_dtype(const struct train_opts *o)
 	return fp32 || o->gather_dtype == GATHER_FP32 ? DT_F32 : options_gemm_dtype(o);
 }
 
+/* Of their memory: more than any kernel or library asks for. */
+enum { GRADIENTS_ALIGN = 4096 };
+
 static void open_store(struct trainer *t, const struct optim_config *optim)
 {
 	const struct train_opts *o = &t->o;
@@ -52,6 +56,7 @@ static void open_store(struct trainer *t, const struct optim_config *optim)
 		.offload = (enum offload)o->offload,
 		.offload_outer = o->edit.offload,
 		.offload_backend = t->memory.offload_backend,
+		.gradients_at = t->memory.gradients_at,
 		.copy = options_gemm_dtype(o)};
 	store_groups_begin(&c.groups);
 	optim_add_groups(optim, &c.groups);
@@ -115,11 +120,57 @@ void trainer_dismantle(struct trainer *t)
 	layout_free(&t->layout);
 }
 
+int64_t trainer_gradients_at(const struct trainer *t)
+{
+	const struct train_opts *o = &t->o;
+	int64_t all = (int64_t)t->memory.micro.peak_bytes, at = all;
+	int64_t *live = xcalloc((size_t)t->model.n_units, sizeof(*live));
+	/* workers exchange pseudo-gradients while they compute */
+	if (!o->edit.workers && !o->tile && !offloads_grads((enum offload)o->offload) &&
+		pipe_live_bytes(&t->pipe, all, live))
+		at = round_up(max64(0, store_gradients_over(t->store, live, all)),
+			GRADIENTS_ALIGN);
+	free(live);
+	return min64(at, all);
+}
+
+int64_t trainer_shared_bytes(const struct trainer_sizes *s)
+{
+	return s->micro + s->gradients - max64(s->micro, s->gradients_at + s->gradients);
+}
+
+int64_t trainer_peak_bytes(const struct trainer *t)
+{
+	const struct trainer_memory *m = &t->memory;
+	size_t arenas = m->run.peak_bytes + m->micro.peak_bytes + m->scratch.peak_bytes;
+	return (int64_t)arenas + store_peak_bytes(t->store) - m->shared;
+}
+
+static void open_activations(struct trainer *t, const struct trainer_sizes *sizes)
+{
+	struct trainer_memory *m = &t->memory;
+	m->shared = trainer_shared_bytes(sizes);
+	if (!m->shared) {
+		device_arena(&t->d, &m->micro, "activations", (size_t)sizes->micro);
+		return;
+	}
+	device_arena(&t->d, &m->both, "activations and gradients",
+		(size_t)(sizes->micro + sizes->gradients - m->shared));
+	arena_over(&m->micro, "activations", m->both.base, (size_t)sizes->micro);
+	m->gradients_at = m->both.base + sizes->gradients_at;
+}
+
+static void close_activations(struct trainer *t)
+{
+	struct trainer_memory *m = &t->memory;
+	device_arena_release(&t->d, m->shared ? &m->both : &m->micro);
+}
+
 static void open_compute(struct trainer *t, const struct trainer_sizes *sizes)
 {
 	struct device *d = &t->d;
 	device_arena(d, &t->memory.run, "parameters and their state", (size_t)sizes->run);
-	device_arena(d, &t->memory.micro, "activations", (size_t)sizes->micro);
+	open_activations(t, sizes);
 	device_arena(d, &t->memory.scratch, "scratch", (size_t)sizes->scratch);
 	t->d.scratch = &t->memory.scratch;
 	mesh_open(&t->mesh, t->world, t->o.resolved.degree);
@@ -230,7 +281,7 @@ void trainer_close(struct trainer *t)
 	offload_backend_close(t->memory.offload_backend);
 	mesh_close(&t->mesh);
 	device_arena_release(&t->d, &t->memory.run);
-	device_arena_release(&t->d, &t->memory.micro);
+	close_activations(t);
 	device_arena_release(&t->d, &t->memory.scratch);
 	arena_release(&t->copy.arena);
 	trainer_abandon(t);

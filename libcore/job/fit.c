@@ -137,6 +137,8 @@ int fit_trainer(
 	*sizes = (struct trainer_sizes){.run = p->run_bytes,
 		.micro = p->micro_bytes,
 		.scratch = p->scratch_bytes,
+		.gradients = p->gradients_bytes,
+		.gradients_at = p->gradients_at,
 		.offloaded = p->store.offloaded,
 		.copy = p->copy_bytes,
 		.copies = copies};

@@ -113,10 +113,8 @@ void report_step(struct run *r, const struct step_result *s, struct meter before
 static int64_t active_memory(const struct run *r)
 {
 	const struct trainer *t = &r->t;
-	size_t n_bytes = t->memory.run.peak_bytes + t->memory.micro.peak_bytes +
-			 t->memory.scratch.peak_bytes;
 	int64_t edit = r->local.edit ? edit_bytes(r->local.edit) : 0;
-	return (int64_t)n_bytes + store_peak_bytes(t->store) + edit;
+	return trainer_peak_bytes(t) + edit;
 }
 
 /* Collective. The largest of all ranks: resident memory without pages of other ranks; on a GPU, the

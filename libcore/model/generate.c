@@ -46,6 +46,7 @@ static void allocate(struct decoder *g, struct model *m, struct device *d,
 	g->acts.block = xcalloc((size_t)m->c.layers, sizeof(*acts.block));
 	for (int64_t l = 0; l < m->c.layers; l++)
 		g->acts.block[l] = acts.block[0];
+	g->acts.begin = NULL;
 	acts_free(&acts);
 	int64_t cached = m->c.layers * p->tp.local * m->c.context * kv_width(p);
 	g->k = arena_floats(a, cached);

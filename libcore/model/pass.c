@@ -239,20 +239,24 @@ void acts_alloc(
 	int64_t n = st->end - st->first, rows = p->cp.local * p->stream_rows;
 	BUG_ON(n < 1);
 	a->block = xcalloc((size_t)n, sizeof(*a->block));
+	a->begin = xcalloc((size_t)n + 1, sizeof(*a->begin));
 	a->x = a->x_out = mat_take(micro, rows, p->m->c.dim, DT_F32);
+	a->dx = mat_take(micro, rows, p->m->c.dim, DT_F32);
 	/* layers without a backward keep nothing: they share the activations of the first of them */
 	int64_t lowest = lowest_layer(p, st) - st->first;
-	for (int64_t i = 0; i < n; i++)
+	for (int64_t i = 0; i < n; i++) {
+		a->begin[i] = (int64_t)arena_mark(micro);
 		if (i && i < lowest)
 			a->block[i] = a->block[0];
 		else
 			block_alloc(p, st->first + i, a->x, &a->block[i], micro);
+	}
+	a->begin[n] = (int64_t)arena_mark(micro);
 	a->x_in = a->block[0].sub[0].x;
 	if (a->block->x)
 		a->x_in = mat_typed(a->block->x, rows, p->m->c.dim, p->c.residual);
 	if (a->block->x && !st->heads)
 		a->x_out = mat_take(micro, rows, p->m->c.dim, p->c.residual);
-	a->dx = mat_take(micro, rows, p->m->c.dim, DT_F32);
 }
 
 struct block_grads *grads_alloc(
@@ -268,6 +272,7 @@ struct block_grads *grads_alloc(
 void acts_free(struct acts *a)
 {
 	free(a->block);
+	free(a->begin);
 	*a = (struct acts){0};
 }
 

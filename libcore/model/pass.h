@@ -56,6 +56,7 @@ extern const char *const recompute_names[]; /* NULL-terminated */
 
 struct acts {
 	struct block_acts *block; /* [layers of the stage] */
+	int64_t *begin;		  /* of each, in bytes of the arena, and the end of all */
 	/* The input of the first block, and the output of the last one as it is sent to the next
 	 * stage: fp32, or the type of the residual stream. */
 	struct mat x_in, x_out;

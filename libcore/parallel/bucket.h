@@ -96,6 +96,7 @@ struct bucket {
 	/* This rank's shard, packed: parameters, optimizer state and gradient. */
 	float *state[STORE_MAX_GROUPS], *g;
 	int64_t at; /* of the shard, in each group and region: all shards are concatenated */
+	int64_t placed; /* its first byte in the memory of the gradients */
 	struct bucket_leaves leaves;
 	struct bucket_sums sums;
 	struct bucket_gather gather;

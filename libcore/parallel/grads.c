@@ -175,16 +175,27 @@ static int64_t place_queues(struct store *s, struct arena *a)
 	return (int64_t)(a->used_bytes - before);
 }
 
-/* Places what is not shared with other ranks. */
+/* The output layer writes leaves of a tied weight, too. */
+static bool is_written_first(const struct bucket *b)
+{
+	return b->entry->t->uses > 1;
+}
+
+/* Places what is not shared with other ranks, in the opposite order of a backward. */
 static void place_private(struct store *s, struct arena *a)
 {
 	struct store_impl *o = s->impl;
-	o->leaves = arena_floats(a, o->n_leaves);
-	for (struct bucket *b = o->bucket; b < o->bucket + o->n_trained; b++) {
+	for (int i = 0; i < 2 * o->n_trained; i++) {
+		struct bucket *b = &o->bucket[o->n_trained - 1 - i % o->n_trained];
+		if (is_written_first(b) != (i >= o->n_trained))
+			continue;
+		b->placed = (int64_t)a->used_bytes;
 		if (is_run(s) && !(is_shared(s, b) && b->leaves.shared))
 			place_own(s, b, a);
 		place_shard(s, b, a);
 	}
+	o->n_of_buckets = (int64_t)a->used_bytes;
+	o->leaves = arena_floats(a, o->n_leaves);
 	if (!is_run(s))
 		place_leases(s, a);
 	s->bytes.buffers = place_queues(s, a);
@@ -300,6 +311,19 @@ static void plan_sums(struct store *s)
 	}
 }
 
+int64_t store_gradients_over(const struct store *s, const int64_t *live, int64_t all)
+{
+	const struct store_impl *o = s->impl;
+	int64_t at = all - o->n_of_buckets;
+	for (const struct bucket *b = o->bucket; b < o->bucket + o->n_trained; b++) {
+		if (is_shared(s, b))
+			return all;
+		at = max64(
+			at, (is_written_first(b) ? all : live[b->last_unit]) - b->placed);
+	}
+	return at;
+}
+
 void grads_open(struct store *s, bool measuring)
 {
 	struct store_impl *o = s->impl;
@@ -320,7 +344,12 @@ void grads_open(struct store *s, bool measuring)
 	if (measuring) {
 		o->grad_memory = size;
 	} else {
-		device_arena(s->c.device, &o->grad_memory, "gradients", size.peak_bytes);
+		if (s->c.gradients_at)
+			arena_over(&o->grad_memory, "gradients", s->c.gradients_at,
+				size.peak_bytes);
+		else
+			device_arena(s->c.device, &o->grad_memory, "gradients",
+				size.peak_bytes);
 		place_private(s, &o->grad_memory);
 	}
 	grads_begin_step(s);
@@ -336,7 +365,8 @@ void grads_close(struct store *s)
 	}
 	free(s->impl->shared);
 	free(s->impl->queue);
-	device_arena_release(s->c.device, &s->impl->grad_memory);
+	if (!s->c.gradients_at)
+		device_arena_release(s->c.device, &s->impl->grad_memory);
 }
 
 /* ---- leaves ---------------------------------------------------------------------- */

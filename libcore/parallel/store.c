@@ -237,6 +237,11 @@ void store_free(struct store *s)
 	free(s);
 }
 
+int64_t store_gradients_bytes(const struct store *s)
+{
+	return (int64_t)s->impl->grad_memory.peak_bytes;
+}
+
 int64_t store_peak_bytes(const struct store *s)
 {
 	const struct store_impl *o = s->impl;

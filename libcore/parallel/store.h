@@ -113,6 +113,7 @@ struct store_config {
 	bool offload_outer; /* the groups of STORE_OUTER, whatever `offload` is */
 	/* It has bytes.offloaded bytes, and is the caller's; NULL in a plan. */
 	struct offload_backend *offload_backend;
+	void *gradients_at; /* the caller's memory for them; NULL: the store allocates it */
 	/* The type of the copies of parameters that matmuls read, on a device that stores half
 	 * precision: kept where this rank updates whole tensors in memory, or gathered or read as
 	 * such. DT_F32: no copies. */
@@ -163,6 +164,16 @@ struct store *store_open(const struct store_config *c, struct arena *run);
 void store_free(struct store *s);
 /* The peak of what it allocated beside `run`: gradients, gathered parameters and buffers. */
 int64_t store_peak_bytes(const struct store *s);
+
+/*
+ * For a step of one micro-batch, whose gradients may lie where activations are that the backward needs no more.
+ * live: bytes of the activations' memory, from its begin on, that are in use while the backward writes the
+ * gradients of a unit, [n_units]; all: its bytes. Returns from which byte of it on the gradients may lie;
+ * less than 0: from far before it; `all`: behind it, as where ranks of a host share memory.
+ */
+int64_t store_gradients_over(const struct store *s, const int64_t *live, int64_t all);
+/* The bytes of that memory. */
+int64_t store_gradients_bytes(const struct store *s);
 
 /* Calls with a unit are collective: all ranks that share it make them in the same order. */
 

@@ -198,6 +198,8 @@ static void rank_memory(const struct bound *x, int rank, struct memory *o)
 	if (is_last(x, rank))
 		o->scratch = p->ends.scratch;
 	o->other = x->r->o->device == DEVICE_CUDA ? DEVICE_WORK_BYTES : 0;
+	if (x->l->n_micro == 1 && x->l->degree[AXIS_PP] == 1) /* they share memory */
+		o->grads = fmax(0, o->grads - o->activations);
 	o->total = o->params + o->grads + o->gathered + o->optimizer + o->activations +
 		   o->scratch + o->other;
 }

@@ -64,7 +64,7 @@ static void stage_memory(
 	plan_make_memory(
 		&s->o, &s->m, stage * (r->ranks / s->o.resolved.degree[AXIS_PP]), &p);
 	*out = (struct memory){.params = (double)p.store.params,
-		.grads = (double)p.store.grads,
+		.grads = (double)(p.store.grads - p.shared_bytes),
 		.gathered = (double)p.store.gathered,
 		.optimizer = (double)p.store.optimizer,
 		.activations = (double)p.micro_bytes,

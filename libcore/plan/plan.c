@@ -117,6 +117,16 @@ static void count_edit(const struct trainer *t, struct plan *p)
 	comm_free(sync);
 }
 
+static void count_shared(const struct trainer *t, struct plan *p)
+{
+	p->gradients_bytes = store_gradients_bytes(t->store);
+	p->gradients_at = trainer_gradients_at(t);
+	p->shared_bytes =
+		trainer_shared_bytes(&(struct trainer_sizes){.micro = p->micro_bytes,
+			.gradients = p->gradients_bytes,
+			.gradients_at = p->gradients_at});
+}
+
 /* A step of n_micro micro-batches. */
 static void plan_step(const struct train_opts *o, struct model *m, int rank,
 	int64_t n_micro, struct plan *p)
@@ -127,6 +137,7 @@ static void plan_step(const struct train_opts *o, struct model *m, int rank,
 	count_kept(&t, p);
 	trainer_build_pipe(&t);
 	p->micro_bytes = (int64_t)t.memory.micro.peak_bytes;
+	count_shared(&t, p);
 	plan_run_step(&t);
 	p->scratch_bytes = (int64_t)t.memory.scratch.peak_bytes;
 	p->step_flops = t.d.flops;
@@ -220,7 +231,7 @@ int64_t plan_on_device(const struct plan *p)
 {
 	return p->run_bytes + p->store.grads + p->store.gathered + p->store.buffers +
 	       p->micro_bytes + p->scratch_bytes + p->edit_bytes + p->work_bytes +
-	       p->sample_bytes;
+	       p->sample_bytes - p->shared_bytes;
 }
 
 int64_t plan_total(const struct plan *p)
@@ -347,9 +358,11 @@ static void print_memory(const struct train_opts *o, const struct plan *p, int r
 			: params	  ? "in the file"
 			: p->store.copies ? "fp32, and a copy of 16 bits"
 					  : "fp32"},
-		{true, "gradients", p->store.grads,
+		{true, "gradients", p->store.grads - p->shared_bytes,
 			grads ? "fp32, of units whose backward is computed"
-			      : "fp32, and int64 sums of several micro-batches"},
+			: p->shared_bytes
+				? "fp32; others replace activations in the backward"
+				: "fp32, and int64 sums of several micro-batches"},
 		{p->store.gathered, "gathered", p->store.gathered,
 			params ? "parameters, while they are used"
 			       : "parameters of others, while they are used"},

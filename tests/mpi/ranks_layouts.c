@@ -81,9 +81,7 @@ static void check_sent(
 static void check_memory(struct trainer *t, const struct plan *p, struct trace *out)
 {
 	struct err e = {0};
-	double used = (double)(t->memory.run.peak_bytes + t->memory.micro.peak_bytes +
-			       t->memory.scratch.peak_bytes) +
-		      (double)store_peak_bytes(t->store);
+	double used = (double)trainer_peak_bytes(t);
 	double planned = (double)(plan_total(p) - p->data_bytes - p->copy_bytes -
 				  p->work_bytes - p->pinned_bytes);
 	if (used > planned || used < 0.95 * planned)

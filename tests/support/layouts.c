@@ -88,6 +88,10 @@ const struct test_layout layouts[] = {
 	{"llama", "batch=10 pp=4 pp-schedule=zb-h1"},
 	{"llama", "pp=4 pp-schedule=1f1b recompute=selective"},
 	{"gpt2", "layers=8 batch=6 pp=3 pp-schedule=interleaved"},
+	/* one micro-batch a step: of one rank alone, gradients take the place of activations */
+	{"gpt2-untied", "batch=2 tile=2 offload=params"},
+	{"llama-tied", "batch=2 pp=2 pp-schedule=1f1b recompute=selective"},
+	{"qwen3", "batch=2 cp=2 zero=3 recompute=full dtype=bf16"},
 	/* documents */
 	{"gpt2", "packing=documents threads=2 recompute=selective"},
 	{"gpt2", "packing=documents dp=2 tp=2 virtual=tp=2,cp=2 sp=no"},
