@@ -286,31 +286,18 @@ memory_of() { # NAME FILE: bytes of that line of a plan
 	! real_gpu || skip 'a real GPU does not count who waits for it'
 	make_shard
 	export PT_EMU_LAZY=yes PT_EMU_WAITS=yes
-	waits() { # STEPS OPTION...
+	waits() { # STEPS OPTION...; measuring the peak would wait as often as there is time for
 		local n=$1
 		shift
-		timeout -k 1 900 pt-train "${TINY[@]}" -m 8 --device cuda --eval-every 0 --no-ckpt \
+		timeout -k 1 900 pt-train "${TINY[@]}" -m 8 --device cuda --peak-flops 1e12 --eval-every 0 --no-ckpt \
 			--overwrite -o run -n "$n" "$@" 2>&1 >/dev/null |
 			sed -n 's/.* \([0-9]*\) waits$/\1/p'
 	}
-	# By the load of the machine some waits are found to be over already, or there are some more, up to 6 in a
-	# run, so what is most frequent in several runs counts. A second wait in each step would be 5 more.
-	usual() { # FILE
-		sort "$1" | uniq -c | sort -rn | awk 'NR == 1 { print $2 }'
-	}
-	one_a_step() { # OPTION...
-		rm -f short long
-		for _ in $(seq 15); do
-			waits 4 "$@" >>short
-			waits 9 "$@" >>long
-			[ "$(usual long)" -ne $(($(usual short) + 5)) ] || return 0
-		done
-		echo "usually $(usual short) waits in 4 steps, $(usual long) in 9"
-		return 1
-	}
 	for more in '' '--cuda-graph --dtype float8 --no-float8-skip-ends --dropout 0.1'; do
 		# shellcheck disable=SC2086
-		one_a_step $more
+		short=$(waits 4 $more) long=$(waits 9 $more)
+		echo "$short waits in 4 steps, $long in 9"
+		[ $((long - short)) -eq 5 ]
 	done
 }
 

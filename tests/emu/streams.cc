@@ -15,8 +15,9 @@
  * wait, and a thread goes on with them, as a GPU does while its program does something else; with
  * PT_EMU_LAZY, some milliseconds later, but where the program waits.
  *
- * PT_EMU_WAITS=yes: prints at the end how often the program waited for an operation that was
- * not complete.
+ * PT_EMU_WAITS=yes: prints at the end how often the program waited for an operation that it did not
+ * know to be complete. To whom asks for one, it is complete at the OFTENth time at the earliest, so that
+ * the number depends on the program alone, not on how fast it or another process is.
  */
 #include "tests/emu/inside.h"
 
@@ -62,7 +63,7 @@ struct CUstream_st {
 	bool oldest;
 	int captured; /* its number in the capture in progress, from 1 on, or 0 */
 	struct past past;
-	int64_t asked, done;
+	int64_t asked, done, known; /* known: those that the program has found complete */
 	struct work *first, **last;
 };
 
@@ -174,16 +175,36 @@ struct CUevent_st {
 
 static long n_waits;
 
+static bool counts_waits(void)
+{
+	const char *say = getenv("PT_EMU_WAITS");
+	return say && !strcmp(say, "yes");
+}
+
+static bool is_known(struct place p)
+{
+	return !p.stream || p.stream->known >= p.asked;
+}
+
+static void now_known(struct place p)
+{
+	if (!is_known(p))
+		p.stream->known = p.asked;
+}
+
+/* Of a wait that follows. */
 static void count_wait(struct place p)
 {
 	emu_nccl_check();
-	n_waits += p.stream && p.stream->done < p.asked;
+	n_waits += !is_known(p);
+	now_known(p);
 }
 
-/* Who asks for an event again and again, and enqueues nothing, waits. */
+/* Who asks for events again and again, and enqueues nothing, waits, and once. */
 static long n_enqueued;
 
-static void count_query(cudaEvent_t e)
+/* May the program be told that it is complete? */
+static bool count_query(cudaEvent_t e)
 {
 	enum { OFTEN = 3 };
 	static long counted = -1;
@@ -191,18 +212,19 @@ static void count_query(cudaEvent_t e)
 	if (e->since != n_enqueued)
 		e->queries = 0;
 	e->since = n_enqueued;
-	if (!e->at.stream || e->at.stream->done >= e->at.asked || ++e->queries < OFTEN ||
-		counted == n_enqueued)
-		return;
+	if (is_known(e->at) || !counts_waits())
+		return true;
+	if (++e->queries < OFTEN)
+		return false;
+	n_waits += counted != n_enqueued;
 	counted = n_enqueued;
-	n_waits++;
+	return true;
 }
 
 static struct say_waits {
 	~say_waits()
 	{
-		const char *say = getenv("PT_EMU_WAITS");
-		if (say && !strcmp(say, "yes"))
+		if (counts_waits())
 			fprintf(stderr, "emulated GPU: %ld waits\n", n_waits);
 	}
 } say_waits;
@@ -729,8 +751,11 @@ cudaError_t cudaEventQuery(cudaEvent_t e)
 {
 	if (emu_safe() || check_event(e) || of_capture(e))
 		return cudaPeekAtLastError();
-	count_query(e);
-	return one_step(e->at) ? emu_gives(cudaSuccess) : not_ready();
+	bool may = count_query(e);
+	if (!one_step(e->at) || !may)
+		return not_ready();
+	now_known(e->at);
+	return emu_gives(cudaSuccess);
 }
 
 cudaError_t cudaStreamWaitEvent(cudaStream_t s, cudaEvent_t e, unsigned)
