@@ -7,6 +7,7 @@
 #include "job/job_internal.h"
 
 #include "base/file.h"
+#include "kernels/dtype_bits.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -44,24 +45,14 @@ struct host_mat {
 	void *to_free;
 };
 
-static float float_of_fp16(uint16_t x)
-{
-	int exponent = x >> 10 & 31, fraction = x & 1023;
-	float magnitude = exponent == 31 ? (fraction ? (float)NAN : INFINITY)
-			  : exponent	 ? ldexpf((float)(fraction + 1024), exponent - 25)
-					 : ldexpf((float)fraction, -24);
-	return x & 0x8000 ? -magnitude : magnitude;
-}
-
+/* All NaNs of fp16 are one: which, differs between devices. */
 static void widen(const void *from, float *to, int64_t n, enum dtype type)
 {
 	const uint16_t *x = from;
 	for (int64_t i = 0; i < n; i++) {
-		uint32_t bits = (uint32_t)x[i] << 16;
-		if (type == DT_BF16)
-			memcpy(&to[i], &bits, sizeof(bits));
-		else
-			to[i] = float_of_fp16(x[i]);
+		to[i] = widen_bits(x[i], type);
+		if (type == DT_F16 && isnan(to[i]))
+			to[i] = copysignf(NAN, to[i]);
 	}
 }
 
