@@ -402,10 +402,9 @@ static void compare(struct trial *t, struct trial_pair x, struct worst *worst)
 
 static void fail(struct trial *t, const char *what, const char *found)
 {
-	struct str text = {0};
+	scoped_str text = {0};
 	call_text(&text, t->c);
 	err_set(t->e, EX_FAILED, "%s: %s: %s", text.s, what, found);
-	str_free(&text);
 }
 
 void check_fences(struct trial *t)

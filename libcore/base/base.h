@@ -202,6 +202,8 @@ struct str {
 	size_t len, cap;
 };
 void str_free(struct str *b);
+/* A struct str that is freed where its scope ends. */
+#define scoped_str __attribute__((cleanup(str_free))) struct str
 void str_clear(struct str *b);
 void str_room(struct str *b, size_t n_bytes); /* for so many more */
 void str_add(struct str *b, const void *p, size_t n_bytes);

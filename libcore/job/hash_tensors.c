@@ -295,13 +295,12 @@ static void gather_records(struct run *r, struct str *all)
 {
 	const struct run_hashes *h = &r->hashes;
 	for (int rank = 0; rank < r->world->size; rank++) {
-		struct str mine = {0};
+		scoped_str mine = {0};
 		if (rank == r->world->rank)
 			str_add(&mine, h->record, (size_t)h->n * sizeof(*h->record));
 		comm_bcast_str(r->world, &mine, rank);
 		if (run_is_first(r))
 			str_add(all, mine.s, mine.len);
-		str_free(&mine);
 	}
 }
 
@@ -322,7 +321,7 @@ static int write_text(struct run *r, const struct str *text, struct err *e)
 static int write_step(struct run *r, struct err *e)
 {
 	struct run_hashes *h = &r->hashes;
-	struct str all = {0}, text = {0};
+	scoped_str all = {0}, text = {0};
 	gather_records(r, &all);
 	h->n = 0;
 	if (run_is_first(r)) {
@@ -332,8 +331,6 @@ static int write_step(struct run *r, struct err *e)
 			tensor_hash_print(&list[i].of, &text);
 		write_text(r, &text, e);
 	}
-	str_free(&text);
-	str_free(&all);
 	return comm_agree(r->all, e);
 }
 
