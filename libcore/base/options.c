@@ -236,12 +236,9 @@ static const char *preset_in_words(const char *name)
 	static struct strs all;
 	scoped_str words = {0};
 	str_printf(&words, "preset %s", name);
-	int64_t i = 0;
-	while (i < all.n && strcmp(all.v[i], words.s))
-		i++;
-	if (i == all.n)
+	if (strs_find(&all, words.s) < 0)
 		strs_add(&all, words.s);
-	return all.v[i];
+	return all.v[strs_find(&all, words.s)];
 }
 
 /* Presets in order, for example of a model, then of its training. */
