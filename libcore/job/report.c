@@ -31,7 +31,7 @@ void report_event(struct run *r, const char *fmt, ...)
 	va_start(ap, fmt);
 	vsnprintf(text, sizeof(text), fmt, ap);
 	va_end(ap);
-	int rc = journal_event(&r->report.journal, r->t.step, &e, "%s", text);
+	int rc = journal_event(&r->report.journal, r->t.step, text, &e);
 	note_journal(r, rc, &e);
 }
 

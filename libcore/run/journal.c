@@ -176,15 +176,15 @@ static int add_info(struct journal *j, const struct run_info *info, struct err *
 	return add_text(j, "meta", text.s, e);
 }
 
-static int add_event(struct journal *j, int64_t step, char *text, struct err *e)
+static int add_event(struct journal *j, int64_t step, const char *text, struct err *e)
 {
 	scoped_str line = {0};
 	char now[NUM_TEXT];
-	for (char *p = text; *p; p++)
-		if (*p == '\n')
-			*p = ' ';
 	str_printf(&line, "# event %s step=%lld %s", clock_text(now, clock_wall()),
 		(long long)step, text);
+	for (char *p = line.s; *p; p++)
+		if (*p == '\n')
+			*p = ' ';
 	return add_line(j, &line, e);
 }
 
@@ -249,13 +249,8 @@ int journal_row(struct journal *j, const struct row *r, struct err *e)
 	return add_line(j, &line, e) || journal_flush(j, e) ? -1 : 0;
 }
 
-int journal_event(struct journal *j, int64_t step, struct err *e, const char *fmt, ...)
+int journal_event(struct journal *j, int64_t step, const char *text, struct err *e)
 {
-	char text[1024];
-	va_list ap;
-	va_start(ap, fmt);
-	vsnprintf(text, sizeof(text), fmt, ap);
-	va_end(ap);
 	return add_event(j, step, text, e) || journal_flush(j, e) ? -1 : 0;
 }
 
