@@ -90,8 +90,8 @@ static bool evaluate(struct run *r, struct row *row, bool *best)
 	double loss[2];
 	*best = false;
 	for (int s = SPLIT_TRAIN; s <= SPLIT_VAL; s++) {
-		double mine = c.cut ? (double)NAN
-				    : eval_loss_until(t, (enum split)s, is_cut, &c);
+		double mine =
+			c.cut ? (double)NAN : eval_loss(t, (enum split)s, is_cut, &c);
 		loss[s] = local_sgd_eval_mean(r, c.cut ? (double)NAN : mine);
 	}
 	if (c.cut) {
