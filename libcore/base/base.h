@@ -272,12 +272,9 @@ uint64_t boot_id(void);
 /* "2026-11-20T10:51:00Z". Returns buf. */
 char *clock_text(char buf[AT_LEAST(NUM_TEXT)], double wall);
 
-/* ---- hash.h: XXH3 of bytes -------------------------------------------------------- */
+/* ---- hash.h: XXH3 of bytes; philox.h: counter-based random numbers ---------------- */
 
 #include "base/hash.h"
-
-/* ---- philox.h: counter-based random numbers -------------------------------------- */
-
 #include "base/philox.h"
 
 /* ---- exact.c: sums that do not depend on the order ------------------------------- */
