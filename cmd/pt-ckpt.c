@@ -412,7 +412,7 @@ static const char *const *command_names(void)
 
 static int no_command(struct err *e)
 {
-	struct str list = {0};
+	scoped_str list = {0};
 	for (size_t i = 0; i < ARRAY_LEN(commands); i++)
 		str_printf(&list, "%s%s",
 			!i			      ? ""
@@ -420,7 +420,6 @@ static int no_command(struct err *e)
 						      : " or ",
 			commands[i].name);
 	err_set(e, EX_USAGE, "give a command: %s", list.s);
-	str_free(&list);
 	return -1;
 }
 

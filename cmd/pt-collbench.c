@@ -297,7 +297,7 @@ static int read_old(struct session *s, struct err *e)
 static int draw(const struct bench_table *t, const struct opts *o, struct err *e)
 {
 	struct bench_curves c;
-	struct str text = {0};
+	scoped_str text = {0};
 	int rc = 0;
 	table_curves(t, (enum picture_of)o->plot_of, o->draw.log_scale, &c);
 	const struct graph_style style =
@@ -308,7 +308,6 @@ static int draw(const struct bench_table *t, const struct opts *o, struct err *e
 	for (int64_t i = 0; i < o->plots.n && !rc; i++)
 		rc = graph_picture(&c.graph, o->plots.v[i], e);
 	bench_curves_free(&c);
-	str_free(&text);
 	return rc;
 }
 
@@ -317,12 +316,11 @@ static void use_results(struct session *s, struct err *e)
 {
 	const struct opts *o = &s->o;
 	const struct bench_table *t = &s->suite.table;
-	struct str text = {0};
+	scoped_str text = {0};
 	struct err mine = {0};
 	if (o->compare)
 		s->n_slower = table_compare(&s->old, t, s->suite.judged, &text, e);
 	fputs(text.len ? text_printable(text.s) : "", stdout);
-	str_free(&text);
 	if (draws(o) && draw(t, o, &mine))
 		err_keep_first(e, &mine);
 }
@@ -408,12 +406,11 @@ static int show_results(struct session *s, struct err *e)
 static int run(struct session *s)
 {
 	struct err e = {0};
-	struct str libraries = {0};
+	scoped_str libraries = {0};
 	str_printf(&libraries, "%s %s, %s, HDF5 %s, xxHash %s", program.name, PT_VERSION,
 		comm_version(), h5_version(), hash_version());
 	s->started = clock_wall();
 	s->peers = peers_meet(s->world, libraries.s);
-	str_free(&libraries);
 	int rc = s->o.smoke  ? smoke_run(s->world, s->peers, s->o.suite.wanted,
 				       &s->bench.fault)
 		 : s->o.from ? show_results(s, &e)

@@ -115,7 +115,7 @@ static int check_ranks(struct source *s, struct err *e)
 /* Collective. All ranks open the file that rank 0 has found: a run may write a newer one meanwhile. */
 static int open_ckpt(struct source *s, const char *name, struct err *e)
 {
-	struct str path = {0};
+	scoped_str path = {0};
 	if (s->world->size == 1)
 		return ckpt_open(&s->ckpt, name, e);
 	if (s->world->rank == 0) {
@@ -124,9 +124,7 @@ static int open_ckpt(struct source *s, const char *name, struct err *e)
 		free(file);
 	}
 	comm_bcast_str(s->world, &path, 0);
-	int rc = ckpt_open(&s->ckpt, path.s, e);
-	str_free(&path);
-	return rc;
+	return ckpt_open(&s->ckpt, path.s, e);
 }
 
 /* Collective, but without an agreement on errors. */
@@ -234,7 +232,7 @@ static int draw(
 {
 	const struct opts *o = s->o;
 	struct decoder *g = decoder_open(&s->x.model, &s->d, s->x.store, o->cache);
-	struct str text = {0};
+	scoped_str text = {0};
 	decoder_feed(g, ids, n);
 	if (o->logits && s->world->rank == 0)
 		print_logits(s, g);
@@ -247,7 +245,6 @@ static int draw(
 			decoder_feed(g, &id, 1);
 	}
 	decoder_close(g);
-	str_free(&text);
 	return comm_agree(s->world, e);
 }
 
@@ -277,7 +274,7 @@ struct prompt {
 static int sample(struct source *s, const struct prompt *p, struct err *e)
 {
 	const struct tokenizer *tok = &s->ckpt->tokenizer;
-	struct str text = {0};
+	scoped_str text = {0};
 	uint32_t *ids;
 	int64_t n;
 	if (p->len) {
@@ -296,7 +293,6 @@ static int sample(struct source *s, const struct prompt *p, struct err *e)
 	}
 	if (n >= 0)
 		free(ids);
-	str_free(&text);
 	return rc;
 }
 
@@ -323,7 +319,7 @@ static bool read_line(const struct source *s, struct str *out)
 /* Collective. Each line is a prompt. */
 static int sample_lines(struct source *s, struct err *e)
 {
-	struct str line = {0};
+	scoped_str line = {0};
 	char from[64];
 	int rc = 0;
 	for (uint64_t j = 0; !rc && read_line(s, &line); j++) {
@@ -331,7 +327,6 @@ static int sample_lines(struct source *s, struct err *e)
 			(unsigned long long)j + 1);
 		rc = sample(s, &(struct prompt){line.s, line.len, j, from}, e);
 	}
-	str_free(&line);
 	return rc;
 }
 

@@ -54,7 +54,7 @@ static bool may_change(const char *key)
 /* Options of the model that --init-from has otherwise are refused, with both values. */
 static int check_model(const struct train_opts *o, struct err *e)
 {
-	struct str given = {0}, model = {0}, all = {0}, differ = {0};
+	scoped_str given = {0}, model = {0}, all = {0}, differ = {0};
 	const struct conf_text a = {&model, o->init_from}, b = {&all, "options"};
 	opts_print(&train_program, o, OPT_MODEL, 0, &given);
 	int rc = convert_options(found.options.s, 1, &model, e) ||
@@ -67,10 +67,6 @@ static int check_model(const struct train_opts *o, struct err *e)
 			rc = err_set(
 				e, EX_USAGE, "init-from: %s: its %s", o->init_from, line);
 	}
-	str_free(&given);
-	str_free(&model);
-	str_free(&all);
-	str_free(&differ);
 	return rc ? -1 : 0;
 }
 
@@ -99,7 +95,7 @@ int main(int argc, char **argv)
 	const double began = clock_seconds();
 	struct train_opts o = {0};
 	struct err e = {0};
-	struct str command = {0};
+	scoped_str command = {0};
 	log_name(train_program.name);
 	options_give_advice();
 	for (int i = 0; i < argc; i++)
@@ -119,7 +115,6 @@ int main(int argc, char **argv)
 		o.threads = backend_threads(o.threads);
 		rc = job_run(&o, &found, world, command.s, began);
 	}
-	str_free(&command);
 	comm_close(world);
 	return rc;
 }

@@ -77,7 +77,7 @@ static int load_plugin(struct cuda_plugin *h, void *lib, const char *path, struc
 /* 1: there is no plugin. */
 static int open_plugin(struct cuda_plugin *h, struct err *e)
 {
-	struct str path = {0};
+	scoped_str path = {0};
 	int rc;
 	if (find_plugin(&path)) {
 		rc = plugin_missing(&path, e);
@@ -95,7 +95,6 @@ static int open_plugin(struct cuda_plugin *h, struct err *e)
 		else
 			rc = load_plugin(h, lib, path.s, e);
 	}
-	str_free(&path);
 	return rc;
 }
 
@@ -117,7 +116,7 @@ uint64_t device_gpu(int rank)
 uint64_t device_build(void)
 {
 	enum { PIECE = 1 << 20 };
-	struct str path = {0};
+	scoped_str path = {0};
 	uint64_t hash = 0;
 	int fd = find_plugin(&path) ? -1 : open(path.s, O_RDONLY | O_CLOEXEC);
 	if (fd >= 0) {
@@ -129,7 +128,6 @@ uint64_t device_build(void)
 		free(piece);
 		close(fd);
 	}
-	str_free(&path);
 	return hash;
 }
 

@@ -1,5 +1,6 @@
 /* The self-test: matrices on both sides, copies between them, and the comparison. */
 #include "kernels/backend.h"
+#include "kernels/dtype_bits.h"
 #include "kernels/selftest_trial.h"
 
 #include <float.h>
@@ -237,23 +238,12 @@ void pair_send(struct trial *t, struct trial_pair x)
 	}
 }
 
-/* The value of an fp8 code with so many fraction bits. */
-static float value_of_fp8(unsigned code, int fraction_bits)
-{
-	int exponent = (int)(code & 0x7f) >> fraction_bits;
-	int fraction = (int)(code & ((1u << fraction_bits) - 1));
-	int bias = (1 << (6 - fraction_bits)) - 1;
-	float x = ldexpf((float)(fraction + (exponent ? 1 << fraction_bits : 0)),
-		(exponent ? exponent : 1) - bias - fraction_bits);
-	return code & 0x80 ? -x : x;
-}
-
 /* On the host, because the only kernels that read fp8 are matmuls. */
 static void widen_fp8(float *to, int64_t n, enum dtype type)
 {
 	const uint8_t *codes = (uint8_t *)to;
 	for (int64_t i = n; i-- > 0;) /* backwards, since it is in place */
-		to[i] = value_of_fp8(codes[i], dtype_table[type].fraction_bits);
+		to[i] = widen_bits(codes[i], type);
 }
 
 /* Elements [at, at + n) of the GPU's matrix, as fp32. */
@@ -412,10 +402,9 @@ static void compare(struct trial *t, struct trial_pair x, struct worst *worst)
 
 static void fail(struct trial *t, const char *what, const char *found)
 {
-	struct str text = {0};
+	scoped_str text = {0};
 	call_text(&text, t->c);
 	err_set(t->e, EX_FAILED, "%s: %s: %s", text.s, what, found);
-	str_free(&text);
 }
 
 void check_fences(struct trial *t)

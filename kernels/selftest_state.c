@@ -310,37 +310,27 @@ void try_count_sizes(struct trial *t)
 }
 
 /* Numbers whose index needs more than 32 bits, except for some of the first row. */
-static struct rng_stream rng(void)
+static const struct rng_stream *rng(void)
 {
-	return (struct rng_stream){.key = philox_key(1, 2, 3),
-		.first = ((int64_t)1 << 32) - 100,
-		.row_step = 100003};
+	static struct rng_stream stream = {
+		.first = ((int64_t)1 << 32) - 100, .row_step = 100003};
+	stream.key = philox_key(1, 2, 3);
+	return &stream;
 }
 
-void try_keep_random(struct trial *t)
-{
-	const struct keep o = {.density = 0.25f, .scale = 4, .rng = rng(), .worker = 1};
-	operands(t, "x+");
-	BOTH(t, keep_random, M(0), &o);
-}
-
-void try_round_stochastic(struct trial *t)
-{
-	const struct rng_stream o = rng();
-	operands(t, "x+");
-	BOTH(t, round_stochastic, M(0), &o);
-}
+TRIAL(keep_random, "x+", M(0),
+	&(struct keep){.density = 0.25f, .scale = 4, .rng = *rng(), .worker = 1})
+TRIAL(round_stochastic, "x+", M(0), rng())
 
 /* Codes are compared four at a time, as 32-bit numbers. */
 void try_quantise(struct trial *t)
 {
-	const struct rng_stream o = rng();
 	bool random = t->c->n[0];
 	operands(t, "x+");
 	struct trial_pair codes =
 		result_vector(t, "codes", ceil_div(mat_size(few(t, 0)), 4));
 	struct trial_pair scales = result_vector(t, "scales", rows_of(t, 0));
-	BOTH(t, quantise, M(0), codes.m[s].p, scales.m[s].p, random ? &o : NULL);
+	BOTH(t, quantise, M(0), codes.m[s].p, scales.m[s].p, random ? rng() : NULL);
 }
 
 void try_dequantise(struct trial *t)
@@ -390,15 +380,11 @@ void try_topk_scatter(struct trial *t)
 	BOTH(t, topk_scatter, M(0), values.m[s].p, columns.m[s].p, wide, k);
 }
 
-void try_normal(struct trial *t)
-{
-	const struct normal o = {.mean = 0.5f,
+TRIAL(normal, "x!", M(0),
+	&(struct normal){.mean = 0.5f,
 		.std = 0.02f,
 		.max_deviation = t->c->n[0] ? 3 : 0,
-		.rng = rng()};
-	operands(t, "x!");
-	BOTH(t, normal, M(0), &o);
-}
+		.rng = *rng()})
 
 /* ---- the tables --------------------------------------------------------------------- */
 

@@ -78,7 +78,7 @@ static void add_names(const struct bench_column *c, struct str *out)
 static int write_column(struct h5 *file, const struct bench_column *c, const char *path,
 	const struct records *r, struct err *e)
 {
-	struct str names = {0};
+	scoped_str names = {0};
 	int64_t *all = xcalloc((size_t)r->n, sizeof(*all));
 	if (c->kind == COLUMN_NAME)
 		add_names(c, &names);
@@ -88,7 +88,6 @@ static int write_column(struct h5 *file, const struct bench_column *c, const cha
 	int rc = h5_put(file, path, type_of(c), 1, &r->n, all, e) ||
 		 h5_fields_write(file, path, column_fields, &about, e);
 	free(all);
-	str_free(&names);
 	return rc;
 }
 
@@ -97,7 +96,7 @@ static int check_names(
 	struct h5 *file, const struct bench_column *c, const char *path, struct err *e)
 {
 	struct column_about about = {NULL, NULL};
-	struct str ours = {0};
+	scoped_str ours = {0};
 	add_names(c, &ours);
 	int rc = h5_fields_read(file, path, column_fields, &about, e);
 	if (!rc && !about.names)
@@ -107,7 +106,6 @@ static int check_names(
 		rc = err_set(e, EX_DATAERR, "%s has other names than %s", path, ours.s);
 	free((char *)(uintptr_t)about.doc);
 	free((char *)(uintptr_t)about.names);
-	str_free(&ours);
 	return rc;
 }
 
@@ -152,7 +150,7 @@ static int read_column(struct h5 *file, const struct bench_column *c, const char
 static int each_column(struct h5 *file, const struct bench_column *columns,
 	const char *group, struct records *r, bool reads, struct err *e)
 {
-	struct str path = {0};
+	scoped_str path = {0};
 	int rc = 0;
 	for (const struct bench_column *c = columns; c->label && !rc; c++) {
 		str_clear(&path);
@@ -160,7 +158,6 @@ static int each_column(struct h5 *file, const struct bench_column *columns,
 		rc = reads ? read_column(file, c, path.s, r, e)
 			   : write_column(file, c, path.s, r, e);
 	}
-	str_free(&path);
 	return rc;
 }
 

@@ -19,17 +19,12 @@ struct bench_load {
 	double seconds; /* of one addition */
 };
 
-static void add_once(struct bench *b)
-{
-	float *x = b->load->x;
-	b->d->k->add(b->d, mat(x, 1, FLOATS), mat(x + FLOATS, 1, FLOATS),
-		mat(x + 2 * FLOATS, 1, FLOATS));
-}
-
 static void add_many(struct bench *b, int64_t n)
 {
+	float *x = b->load->x;
 	for (int64_t i = 0; i < n; i++)
-		add_once(b);
+		b->d->k->add(b->d, mat(x, 1, FLOATS), mat(x + FLOATS, 1, FLOATS),
+			mat(x + 2 * FLOATS, 1, FLOATS));
 }
 
 /* How long the device takes for an addition, of many. */

@@ -94,7 +94,7 @@ static bool check_launcher(const struct comm *c)
 static bool check_hosts(const struct comm *c, const struct peer *p)
 {
 	int n_hosts = 0;
-	struct str line = {0};
+	scoped_str line = {0};
 	for (int first = 0; first < c->size; first++) {
 		bool seen = false;
 		for (int r = 0; r < first && !seen; r++)
@@ -108,7 +108,6 @@ static bool check_hosts(const struct comm *c, const struct peer *p)
 				str_printf(&line, " %d", r);
 		verdict(c, true, "host %s: ranks%s", p[first].host, line.s);
 	}
-	str_free(&line);
 	return verdict(c, true, "hosts: %d", n_hosts);
 }
 

@@ -473,17 +473,30 @@ int hf_config_read(struct hf_config *h, const char *path, struct err *e)
 static const char *const dtype_names[] = {
 	[DT_F32] = "float32", [DT_BF16] = "bfloat16", [DT_F16] = "float16"};
 
+/* GPT-2's class has no gated one: check_class() refuses it. */
+static const char *activation_of(const struct model *m)
+{
+	switch (m->act) {
+	case ACT_GELU:
+		return "gelu";
+	case ACT_GELU_TANH:
+		return "gelu_new";
+	case ACT_SWIGLU:
+		break;
+	}
+	bug(__FILE__, __LINE__, "an activation function");
+}
+
 static json_t *make_gpt2(const struct model *m)
 {
 	const struct model_config *c = &m->c;
 	return json_pack("{s:[s], s:s, s:s, s:I, s:I, s:I, s:I, s:I, s:f, s:f, s:f, s:f}",
 		"architectures", "GPT2LMHeadModel", "model_type", "gpt2",
-		"activation_function", m->act == ACT_GELU ? "gelu" : "gelu_new",
-		"n_layer", (json_int_t)c->layers, "n_head", (json_int_t)c->heads,
-		"n_embd", (json_int_t)c->dim, "n_inner", (json_int_t)c->ffn_dim,
-		"n_positions", (json_int_t)c->context, "layer_norm_epsilon", c->norm_eps,
-		"attn_pdrop", c->dropout, "embd_pdrop", c->dropout, "resid_pdrop",
-		c->dropout);
+		"activation_function", activation_of(m), "n_layer", (json_int_t)c->layers,
+		"n_head", (json_int_t)c->heads, "n_embd", (json_int_t)c->dim, "n_inner",
+		(json_int_t)c->ffn_dim, "n_positions", (json_int_t)c->context,
+		"layer_norm_epsilon", c->norm_eps, "attn_pdrop", c->dropout, "embd_pdrop",
+		c->dropout, "resid_pdrop", c->dropout);
 }
 
 static json_t *make_rope(const struct model_config *c)

@@ -71,29 +71,6 @@ static void wide_right(void *to, const struct operand *x, int64_t j, int64_t cou
 	memset((float *)to + n_k * COLS, 0, more * COLS);
 }
 
-/* The chain of every second term of a group. */
-static inline __attribute__((always_inline)) void chain(vec c[ROWS][VECTORS],
-	const float *left, int64_t row_stride, int64_t k_stride, const float *right)
-{
-#pragma GCC unroll 16
-	for (int i = 0; i < ROWS; i++)
-#pragma GCC unroll 4
-		for (int v = 0; v < VECTORS; v++)
-			c[i][v] = SPREAD(0);
-	for (int64_t k = 0; k < GROUP; k += 2) {
-		vec b[VECTORS];
-		for (int v = 0; v < VECTORS; v++)
-			b[v] = *(const vec *)(right + k * COLS + v * LANES);
-#pragma GCC unroll 16
-		for (int i = 0; i < ROWS; i++) {
-			vec a = SPREAD(left[i * row_stride + k * k_stride]);
-#pragma GCC unroll 4
-			for (int v = 0; v < VECTORS; v++)
-				c[i][v] = FMA(a, b[v], c[i][v]);
-		}
-	}
-}
-
 static inline __attribute__((always_inline)) void multiply_wide(float *sums,
 	const float *left, int64_t row_stride, int64_t k_stride, const float *right,
 	int64_t n_k)
@@ -101,9 +78,9 @@ static inline __attribute__((always_inline)) void multiply_wide(float *sums,
 	for (int64_t k = 0; k < n_k; k += GROUP) {
 		const float *a = left + k * k_stride, *b = right + k * COLS;
 		vec even[ROWS][VECTORS], odd[ROWS][VECTORS], kept[ROWS][VECTORS];
-		chain(even, a, row_stride, k_stride, b);
+		chain(even, a, row_stride, k_stride, b, GROUP, 2);
 		memcpy(kept, even, sizeof(kept)); /* frees the registers */
-		chain(odd, a + k_stride, row_stride, k_stride, b + COLS);
+		chain(odd, a + k_stride, row_stride, k_stride, b + COLS, GROUP, 2);
 #pragma GCC unroll 16
 		for (int i = 0; i < ROWS; i++)
 #pragma GCC unroll 4

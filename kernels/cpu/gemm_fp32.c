@@ -87,23 +87,7 @@ static inline __attribute__((always_inline)) void multiply_panels(float *sums,
 	int64_t n_k, bool first)
 {
 	vec c[ROWS][VECTORS];
-#pragma GCC unroll 16
-	for (int i = 0; i < ROWS; i++)
-#pragma GCC unroll 4
-		for (int v = 0; v < VECTORS; v++)
-			c[i][v] = SPREAD(0);
-	for (int64_t k = 0; k < n_k; k++) {
-		vec b[VECTORS];
-		for (int v = 0; v < VECTORS; v++)
-			b[v] = *(const vec *)(right + k * COLS + v * LANES);
-#pragma GCC unroll 16
-		for (int i = 0; i < ROWS; i++) {
-			vec a = SPREAD(left[i * row_stride + k * k_stride]);
-#pragma GCC unroll 4
-			for (int v = 0; v < VECTORS; v++)
-				c[i][v] = FMA(a, b[v], c[i][v]);
-		}
-	}
+	chain(c, left, row_stride, k_stride, right, n_k, 1);
 #pragma GCC unroll 16
 	for (int i = 0; i < ROWS; i++)
 #pragma GCC unroll 4

@@ -78,6 +78,30 @@ static inline __attribute__((always_inline)) void zero_sums(float *sums, int64_t
 		*(vec *)(sums + i) = SPREAD(0);
 }
 
+/* c = the chains from 0 on over every step'th of n_k terms. */
+static inline __attribute__((always_inline)) void chain(vec c[ROWS][VECTORS],
+	const float *left, int64_t row_stride, int64_t k_stride, const float *right,
+	int64_t n_k, int64_t step)
+{
+#pragma GCC unroll 16
+	for (int i = 0; i < ROWS; i++)
+#pragma GCC unroll 4
+		for (int v = 0; v < VECTORS; v++)
+			c[i][v] = SPREAD(0);
+	for (int64_t k = 0; k < n_k; k += step) {
+		vec b[VECTORS];
+		for (int v = 0; v < VECTORS; v++)
+			b[v] = *(const vec *)(right + k * COLS + v * LANES);
+#pragma GCC unroll 16
+		for (int i = 0; i < ROWS; i++) {
+			vec a = SPREAD(left[i * row_stride + k * k_stride]);
+#pragma GCC unroll 4
+			for (int v = 0; v < VECTORS; v++)
+				c[i][v] = FMA(a, b[v], c[i][v]);
+		}
+	}
+}
+
 /* ---- panels ------------------------------------------------------------------------ */
 
 /* Terms of a panel of fp32, a part of its arithmetic; and the distance of two rows, which keeps them in

@@ -145,63 +145,71 @@ static __device__ inline float normal_above(float x, float &bell)
 
 template <enum act_kind KIND> static __device__ inline float act_fast(float a, float b)
 {
-	if (KIND == ACT_GELU_TANH)
+	if constexpr (KIND == ACT_GELU_TANH) {
 		return a * logistic2(gelu_tanh_power(a));
-	if (KIND == ACT_GELU) {
+	} else if constexpr (KIND == ACT_GELU) {
 		float bell, size = fabsf(a), above = normal_above(size, bell);
 		return fmaf(-size, above, fmaxf(a, 0));
+	} else {
+		static_assert(KIND == ACT_SWIGLU);
+		return a * logistic2(-1.442695f * a) * b;
 	}
-	return a * logistic2(-1.442695f * a) * b;
 }
 
 template <enum act_kind KIND>
 static __device__ inline float act_slope_fast(float a, float &b)
 {
-	if (KIND == ACT_GELU_TANH) {
+	if constexpr (KIND == ACT_GELU_TANH) {
 		float s = logistic2(gelu_tanh_power(a));
 		float du2 = fmaf(0.21406445f, a * a, 1.5957691f);
 		return fmaf(a * (s * (1.0f - s)), du2, s);
-	}
-	if (KIND == ACT_GELU) {
+	} else if constexpr (KIND == ACT_GELU) {
 		float bell, above = normal_above(fabsf(a), bell);
 		float cdf = a > 0 ? 1.0f - above : above;
 		return fmaf(0.39894228f * a, bell, cdf);
+	} else {
+		static_assert(KIND == ACT_SWIGLU);
+		float s = logistic2(-1.442695f * a);
+		float slope = b * fmaf(a, s * (1.0f - s), s);
+		b = a * s;
+		return slope;
 	}
-	float s = logistic2(-1.442695f * a), slope = b * fmaf(a, s * (1.0f - s), s);
-	b = a * s;
-	return slope;
 }
 
 template <enum act_kind KIND, bool FAST>
 static __device__ inline float act(float a, float b)
 {
-	if (FAST)
+	if constexpr (FAST) {
 		return act_fast<KIND>(a, b);
-	if (KIND == ACT_GELU_TANH)
+	} else if constexpr (KIND == ACT_GELU_TANH) {
 		return a * sigmoid(gelu_tanh_u2(a));
-	if (KIND == ACT_GELU)
+	} else if constexpr (KIND == ACT_GELU) {
 		return a * normal_cdf(a);
-	return a * sigmoid(a) * b;
+	} else {
+		static_assert(KIND == ACT_SWIGLU);
+		return a * sigmoid(a) * b;
+	}
 }
 
 /* The derivative by a; for SwiGLU *b becomes the derivative by b. */
 template <enum act_kind KIND, bool FAST>
 static __device__ inline float act_slope(float a, float &b)
 {
-	if (FAST)
+	if constexpr (FAST) {
 		return act_slope_fast<KIND>(a, b);
-	if (KIND == ACT_GELU_TANH) {
+	} else if constexpr (KIND == ACT_GELU_TANH) {
 		float s = sigmoid(gelu_tanh_u2(a));
 		float du2 = 1.5957691216057308f * (1.0f + 0.134145f * (a * a));
 		return s + a * (s * (1.0f - s)) * du2;
-	}
-	if (KIND == ACT_GELU) {
+	} else if constexpr (KIND == ACT_GELU) {
 		float density = 0.39894228040143268f * expf(-0.5f * (a * a));
 		return normal_cdf(a) + a * density;
+	} else {
+		static_assert(KIND == ACT_SWIGLU);
+		float s = sigmoid(a), slope = b * (s + a * (s * (1.0f - s)));
+		b = a * s;
+		return slope;
 	}
-	float s = sigmoid(a), slope = b * (s + a * (s * (1.0f - s)));
-	b = a * s;
-	return slope;
 }
 
 template <enum act_kind KIND, bool FAST, typename T>
@@ -348,12 +356,14 @@ template <enum act_kind KIND> struct activation {
 
 template <typename F> static void by_kind(enum act_kind kind, F fn)
 {
-	if (kind == ACT_GELU_TANH)
-		fn(activation<ACT_GELU_TANH>());
-	else if (kind == ACT_GELU)
-		fn(activation<ACT_GELU>());
-	else
-		fn(activation<ACT_SWIGLU>());
+	switch (kind) {
+	case ACT_GELU_TANH:
+		return fn(activation<ACT_GELU_TANH>());
+	case ACT_GELU:
+		return fn(activation<ACT_GELU>());
+	case ACT_SWIGLU:
+		return fn(activation<ACT_SWIGLU>());
+	}
 }
 
 /* Calls fn(fast) with std::true_type for the approximate instructions, which a result of 16 bits

@@ -202,6 +202,8 @@ struct str {
 	size_t len, cap;
 };
 void str_free(struct str *b);
+/* A struct str that is freed where its scope ends. */
+#define scoped_str __attribute__((cleanup(str_free))) struct str
 void str_clear(struct str *b);
 void str_room(struct str *b, size_t n_bytes); /* for so many more */
 void str_add(struct str *b, const void *p, size_t n_bytes);
@@ -270,12 +272,9 @@ uint64_t boot_id(void);
 /* "2026-11-20T10:51:00Z". Returns buf. */
 char *clock_text(char buf[AT_LEAST(NUM_TEXT)], double wall);
 
-/* ---- hash.h: XXH3 of bytes -------------------------------------------------------- */
+/* ---- hash.h: XXH3 of bytes; philox.h: counter-based random numbers ---------------- */
 
 #include "base/hash.h"
-
-/* ---- philox.h: counter-based random numbers -------------------------------------- */
-
 #include "base/philox.h"
 
 /* ---- exact.c: sums that do not depend on the order ------------------------------- */

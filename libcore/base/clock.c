@@ -28,10 +28,9 @@ char *clock_text(char buf[static NUM_TEXT], double wall)
 
 uint64_t boot_id(void)
 {
-	struct str text = {0};
+	scoped_str text = {0};
 	uint64_t id = 0;
 	if (!file_read("/proc/sys/kernel/random/boot_id", 4096, &text, &(struct err){0}))
 		id = hash_bytes(text.s, text.len, 0);
-	str_free(&text);
 	return id;
 }

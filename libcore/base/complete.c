@@ -18,11 +18,10 @@ struct completion {
 static void offer(const struct completion *c, const char *before, const char *name,
 	const char *after, const char *help)
 {
-	struct str text = {0};
+	scoped_str text = {0};
 	str_printf(&text, "%s%s%s", before, name, after);
 	if (!strncmp(text.s, c->word, strlen(c->word)))
 		fprintf(c->f, "%s%s%s\n", text.s, help ? "\t" : "", help ? help : "");
-	str_free(&text);
 }
 
 static void offer_files(const struct completion *c, const char *files)
@@ -71,7 +70,7 @@ static void offer_values(
 {
 	static const char *const yes_no[] = {"yes", "no", NULL};
 	struct strs names = {0};
-	struct str folder = {0};
+	scoped_str folder = {0};
 	if (!strcmp(t->name, "preset"))
 		preset_names(&folder, &names);
 	else if (t->type == OPT_ENUM || t->type == OPT_FLAG)
@@ -83,7 +82,6 @@ static void offer_values(
 	for (int64_t i = 0; i < names.n; i++)
 		offer(c, before, names.v[i], "", NULL);
 	offer_files(c, t->files);
-	str_free(&folder);
 	strs_free(&names);
 }
 
@@ -157,10 +155,9 @@ void opt_complete(const struct program *p, int n, char *const *words, FILE *f)
 	if (t && takes_next(t)) {
 		offer_values(&c, t, "");
 	} else if (equals && (t = find(p, word))) {
-		struct str start = {0};
+		scoped_str start = {0};
 		str_printf(&start, "%.*s", (int)(equals + 1 - word), word);
 		offer_values(&c, t, start.s);
-		str_free(&start);
 	} else if (word[0] == '-') {
 		offer_options(&c);
 	} else {

@@ -109,7 +109,7 @@ int conf_parse(const char *text, size_t len, const char *name,
 	int (*set)(void *to, const char *key, const char *value, struct err *e), void *to,
 	struct err *e)
 {
-	struct str value = {0};
+	scoped_str value = {0};
 	int64_t line = 0;
 	int rc = 0;
 	bool marked = len >= 3 && !memcmp(text, "\xef\xbb\xbf", 3); /* byte-order mark */
@@ -123,7 +123,6 @@ int conf_parse(const char *text, size_t len, const char *name,
 			err_prefix(e, "%s:%lld: ", name, (long long)line);
 		p = end < stop ? end + 1 : stop;
 	}
-	str_free(&value);
 	return rc;
 }
 

@@ -140,7 +140,7 @@ int file_lines(int fd, const char *name, line_fn *take, void *to, struct str *re
 	struct err *e)
 {
 	enum { PIECE = 1 << 18, LONGEST = 1 << 26 };
-	struct str text = {0};
+	scoped_str text = {0};
 	ssize_t n;
 	int rc = 0;
 	do {
@@ -159,7 +159,6 @@ int file_lines(int fd, const char *name, line_fn *take, void *to, struct str *re
 				name, LONGEST);
 	} while (n && !rc);
 	str_add(rest, text.s, text.len);
-	str_free(&text);
 	return rc;
 }
 
@@ -404,7 +403,7 @@ void durable_clear(const char *path)
 	char *folder = folder_of(path);
 	const char *slash = strrchr(path, '/'), *name = slash ? slash + 1 : path;
 	size_t n = strlen(name);
-	struct str left = {0};
+	scoped_str left = {0};
 	DIR *d = opendir(folder);
 	for (struct dirent *f; d && (f = readdir(d));) {
 		if (durable_name(f->d_name) != n || strncmp(f->d_name, name, n))
@@ -415,7 +414,6 @@ void durable_clear(const char *path)
 	}
 	if (d)
 		closedir(d);
-	str_free(&left);
 	free(folder);
 }
 
@@ -498,7 +496,7 @@ static int sync_folder_of(const char *path)
 
 int file_link(const char *target, const char *path, struct err *e)
 {
-	struct str tmp = {0};
+	scoped_str tmp = {0};
 	int rc;
 	do {
 		temporary_name(&tmp, path);
@@ -510,7 +508,6 @@ int file_link(const char *target, const char *path, struct err *e)
 		err_errno(e, path);
 	if (rc && made)
 		unlink(tmp.s);
-	str_free(&tmp);
 	return rc ? -1 : 0;
 }
 

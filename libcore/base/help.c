@@ -53,7 +53,7 @@ void opt_default(const struct opt *t, struct str *out)
 
 void opt_print_help(const struct program *p)
 {
-	struct str arg = {0}, line = {0}, text = {0};
+	scoped_str arg = {0}, line = {0}, text = {0};
 	for (int i = 0; p->synopsis[i]; i++)
 		printf("%s %s%s%s\n", i ? "      " : "usage:", p->name,
 			*p->synopsis[i] ? " " : "", p->synopsis[i]);
@@ -84,20 +84,16 @@ void opt_print_help(const struct program *p)
 	}
 	if (p->versions)
 		printf("\nThe manual: man %s; the whole toolkit: man 7 pt.\n", p->name);
-	str_free(&arg);
-	str_free(&line);
-	str_free(&text);
 }
 
 void opt_print_version(const struct program *p)
 {
-	struct str libs = {0};
+	scoped_str libs = {0};
 	printf("%s %s\n", p->name, PT_VERSION);
 	str_printf(&libs, "xxHash %s\n", hash_version());
 	if (p->versions)
 		p->versions(&libs);
 	fputs(libs.s, stdout);
-	str_free(&libs);
 }
 
 static void print_one(const struct opt *t, const void *v, struct str *out)

@@ -16,12 +16,11 @@ json_t *number_json(double v)
 json_t *text_json(const char *s)
 {
 	json_t *j = json_string(s);
-	struct str ascii = {0};
+	scoped_str ascii = {0};
 	if (j)
 		return j;
 	for (; *s; s++)
 		str_putc(&ascii, *s & 0x80 ? '?' : *s);
 	j = json_string(ascii.s ? ascii.s : "");
-	str_free(&ascii);
 	return j;
 }

@@ -112,13 +112,12 @@ static bool is_mapped(const char *path)
 	DIR *d = opendir("/proc");
 	bool found = !d; /* then nobody knows */
 	for (struct dirent *p; d && !found && (p = readdir(d));) {
-		struct str maps = {0};
+		scoped_str maps = {0};
 		char name[300];
 		snprintf(name, sizeof(name), "/proc/%s/maps", p->d_name);
 		if (isdigit((unsigned char)p->d_name[0]) &&
 			!file_read(name, MOST, &maps, &(struct err){0}))
 			found = maps.s && strstr(maps.s, path);
-		str_free(&maps);
 	}
 	if (d)
 		closedir(d);

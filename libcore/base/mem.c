@@ -51,7 +51,7 @@ char *xstrdup(const char *s)
 
 int64_t memory_available(void)
 {
-	struct str text = {0};
+	scoped_str text = {0};
 	int64_t kib = 0;
 	if (!file_read("/proc/meminfo", 1 << 16, &text, &(struct err){0}) && text.s) {
 		const char *free_now = strstr(text.s, "MemAvailable:");
@@ -59,7 +59,6 @@ int64_t memory_available(void)
 		kib = free_now ? atoll(free_now + strlen("MemAvailable:")) : 0;
 		kib += kib && swap ? atoll(swap + strlen("SwapFree:")) : 0;
 	}
-	str_free(&text);
 	return kib * 1024;
 }
 

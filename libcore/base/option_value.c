@@ -57,12 +57,11 @@ int err_none_of(struct err *e, const char *what, const char *name,
 	const char *const *names, int64_t n)
 {
 	char hint[DID_YOU_MEAN];
-	struct str list = {0};
+	scoped_str list = {0};
 	for (int64_t i = 0; i < n; i++)
 		str_printf(&list, "%s%s", i ? ", " : "", names[i]);
 	err_set(e, EX_USAGE, "%s: '%s' is none of %s%s", what, name, list.s,
 		did_you_mean(hint, name, names, n));
-	str_free(&list);
 	return -1;
 }
 
@@ -247,7 +246,7 @@ static bool names_option(const char *message, const char *name)
 
 void opts_blame(const struct program *p, const void *o, struct err *e)
 {
-	struct str why = {0};
+	scoped_str why = {0};
 	for (const struct opt *t = p->opts; t->type != OPT_END; t++) {
 		size_t i;
 		if (e->code != EX_USAGE || t->type == OPT_GROUP ||
@@ -261,7 +260,6 @@ void opts_blame(const struct program *p, const void *o, struct err *e)
 	size_t n = strlen(e->msg);
 	if (why.len)
 		snprintf(e->msg + n, sizeof(e->msg) - n, " (%s)", why.s);
-	str_free(&why);
 }
 
 /* ---- what they need of others ------------------------------------------------------ */
@@ -333,11 +331,10 @@ void opts_note_idle(
 	const struct program *p, const void *o, const struct opt_idle *rows, size_t n)
 {
 	for (size_t i = 0; i < n; i++) {
-		struct str text = {0};
+		scoped_str text = {0};
 		int given = rows[i].idle ? add_given(p, o, rows[i].options, &text) : 0;
 		if (given)
 			info("note: %s ha%s no effect: %s", text.s,
 				given > 1 ? "ve" : "s", rows[i].why);
-		str_free(&text);
 	}
 }

@@ -234,15 +234,11 @@ static int apply_env(struct parse *s, struct err *e)
 static const char *preset_in_words(const char *name)
 {
 	static struct strs all;
-	struct str words = {0};
+	scoped_str words = {0};
 	str_printf(&words, "preset %s", name);
-	int64_t i = 0;
-	while (i < all.n && strcmp(all.v[i], words.s))
-		i++;
-	if (i == all.n)
+	if (strs_find(&all, words.s) < 0)
 		strs_add(&all, words.s);
-	str_free(&words);
-	return all.v[i];
+	return all.v[strs_find(&all, words.s)];
 }
 
 /* Presets in order, for example of a model, then of its training. */
@@ -251,11 +247,9 @@ static int apply_presets(struct parse *s, const char *names, struct err *e)
 	char *copy = xstrdup(names), *rest = copy, *name;
 	int rc = 0;
 	while (!rc && (name = strsep(&rest, ","))) {
-		struct str text = {0}, path = {0};
+		scoped_str text = {0}, path = {0};
 		rc = preset_read(name, MAX_CONFIG, &path, &text, e) ||
 		     apply_text(s, &text, path.s, preset_in_words(name), e);
-		str_free(&text);
-		str_free(&path);
 	}
 	free(copy);
 	return rc ? -1 : 0;
@@ -365,15 +359,12 @@ static int cli_bad(const struct parse *s, int c, char **argv, struct err *e)
 	char name[64];
 	snprintf(name, sizeof(name), "%.*s", (int)strcspn(given + 2, "="), given + 2);
 	int alike = 0;
-	struct str list = {0};
+	scoped_str list = {0};
 	for (int i = 0; i < s->n; i++)
 		if (!strncmp(s->all[i]->name, name, strlen(name)))
 			str_printf(&list, "%s--%s", alike++ ? ", " : "", s->all[i]->name);
-	int rc = alike > 1
-			 ? err_set(e, EX_USAGE, "option '--%s' could be %s", name, list.s)
+	return alike > 1 ? err_set(e, EX_USAGE, "option '--%s' could be %s", name, list.s)
 			 : unknown(s, "option", "--", name, EX_USAGE, e);
-	str_free(&list);
-	return rc;
 }
 
 static int option_index(const struct parse *s, int c, bool *negated)

@@ -50,12 +50,11 @@ void preset_names(struct str *folder, struct strs *names)
 static int no_preset(const char *name, struct err *e)
 {
 	char hint[DID_YOU_MEAN];
-	struct str directory = {0};
+	scoped_str directory = {0};
 	struct strs names = {0};
 	preset_names(&directory, &names);
 	err_set(e, EX_USAGE, "there is no preset '%s' in %s%s", name, directory.s,
 		did_you_mean(hint, name, (const char *const *)names.v, names.n));
-	str_free(&directory);
 	strs_free(&names);
 	return -1;
 }
@@ -63,12 +62,11 @@ static int no_preset(const char *name, struct err *e)
 int preset_read(const char *name, size_t max_bytes, struct str *path, struct str *text,
 	struct err *e)
 {
-	struct str below = {0};
+	scoped_str below = {0};
 	if (strchr(name, '/'))
 		return err_set(e, EX_USAGE, "preset: '%s' is a path; use --config", name);
 	str_printf(&below, "presets/%s.conf", name);
 	share_path(path, below.s);
-	str_free(&below);
 	return file_exists(path->s) ? file_read(path->s, max_bytes, text, e)
 				    : no_preset(name, e);
 }

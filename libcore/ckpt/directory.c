@@ -57,22 +57,18 @@ int64_t ckpt_list(const char *folder, int64_t **steps, struct err *e)
 
 int ckpt_mark(const char *folder, const char *name, int64_t step, struct err *e)
 {
-	struct str link = {0}, target = {0};
+	scoped_str link = {0}, target = {0};
 	str_printf(&link, "%s/%s", folder, name);
 	str_printf(&target, "step-%08lld.h5", (long long)step);
-	int rc = file_link(target.s, link.s, e);
-	str_free(&link);
-	str_free(&target);
-	return rc;
+	return file_link(target.s, link.s, e);
 }
 
 int64_t ckpt_marked(const char *folder, const char *name)
 {
 	char target[256];
-	struct str link = {0};
+	scoped_str link = {0};
 	str_printf(&link, "%s/%s", folder, name);
 	ssize_t n = readlink(link.s, target, sizeof(target) - 1);
-	str_free(&link);
 	if (n < 0)
 		return -1;
 	target[n] = '\0';
@@ -81,10 +77,9 @@ int64_t ckpt_marked(const char *folder, const char *name)
 
 static void remove_step(const char *folder, int64_t step)
 {
-	struct str path = {0};
+	scoped_str path = {0};
 	if (unlink(ckpt_name(&path, folder, step)))
 		warn("%s: %s", path.s, strerror(errno));
-	str_free(&path);
 }
 
 void ckpt_prune(const char *folder, int64_t keep, int64_t from)
@@ -104,17 +99,15 @@ void ckpt_prune(const char *folder, int64_t keep, int64_t from)
 static bool is_torn(const char *file)
 {
 	size_t n = durable_name(file);
-	struct str name = {0};
+	scoped_str name = {0};
 	str_add(&name, file, n);
-	bool torn = n && (!strcmp(name.s, "latest.h5") || !strcmp(name.s, "best.h5") ||
-				 ckpt_step(name.s) >= 0);
-	str_free(&name);
-	return torn;
+	return n && (!strcmp(name.s, "latest.h5") || !strcmp(name.s, "best.h5") ||
+			    ckpt_step(name.s) >= 0);
 }
 
 void ckpt_drop_torn(const char *folder)
 {
-	struct str path = {0};
+	scoped_str path = {0};
 	DIR *d = opendir(folder);
 	for (struct dirent *f; d && (f = readdir(d));) {
 		if (!is_torn(f->d_name))
@@ -125,13 +118,12 @@ void ckpt_drop_torn(const char *folder)
 	}
 	if (d)
 		closedir(d);
-	str_free(&path);
 }
 
 void ckpt_drop(const char *folder, int64_t after, int64_t but)
 {
 	struct err e = {0};
-	struct str mark = {0};
+	scoped_str mark = {0};
 	int64_t *steps, n = ckpt_list(folder, &steps, &e);
 	int64_t best = ckpt_marked(folder, "best.h5");
 	for (int64_t i = 0; i < n; i++)
@@ -140,7 +132,6 @@ void ckpt_drop(const char *folder, int64_t after, int64_t but)
 	str_printf(&mark, "%s/best.h5", folder);
 	if (best > after && best != but)
 		unlink(mark.s);
-	str_free(&mark);
 	free(steps);
 	ckpt_drop_torn(folder);
 }
@@ -180,7 +171,7 @@ static int is_of_worker(
  * their final names. */
 static int others_have(const struct ckpt *c, struct err *e)
 {
-	struct str path = {0};
+	scoped_str path = {0};
 	int rc = 0;
 	for (int64_t w = 1; w < c->info.workers && !c->info.worker && !rc; w++) {
 		str_clear(&path);
@@ -192,7 +183,6 @@ static int others_have(const struct ckpt *c, struct err *e)
 		else
 			rc = is_of_worker(path.s, c, w, e);
 	}
-	str_free(&path);
 	return rc;
 }
 
@@ -200,7 +190,7 @@ char *ckpt_newest(const char *folder, ckpt_usable *usable, ckpt_begun *begun, vo
 	struct err *e)
 {
 	int64_t *steps, n = ckpt_list(folder, &steps, e);
-	struct str path = {0};
+	scoped_str path = {0};
 	char *found = NULL;
 	bool only_begun = false;
 	for (int64_t i = n - 1; i >= 0 && !found && !e->code; i--) {
@@ -224,7 +214,6 @@ char *ckpt_newest(const char *folder, ckpt_usable *usable, ckpt_begun *begun, vo
 	if (n > 0 && !found && !e->code && !only_begun)
 		err_set(e, EX_DATAERR, "%s: no checkpoint is intact%s", folder,
 			advice_on(ADVICE_NO_CHECKPOINT));
-	str_free(&path);
 	free(steps);
 	return found;
 }

@@ -82,24 +82,21 @@ static const char *folder_in(const char *name, struct str *in_run)
 
 static int list_directory(const char *dir, struct err *e)
 {
-	struct str in_run = {0}, path = {0};
+	scoped_str in_run = {0}, path = {0};
 	int64_t *steps;
 	const char *at = folder_in(dir, &in_run);
 	int64_t n = ckpt_list(at, &steps, e);
 	int64_t latest = ckpt_marked(at, "latest.h5"), best = ckpt_marked(at, "best.h5");
 	for (int64_t i = 0; i < n; i++) {
-		struct str mark = {0};
+		scoped_str mark = {0};
 		str_printf(&mark, "%s%s", steps[i] == latest ? " (latest)" : "",
 			steps[i] == best ? " (best)" : "");
 		list_file(ckpt_name(&path, at, steps[i]), mark.s, e);
-		str_free(&mark);
 	}
 	int rc = n < 0 ? -1
 		 : n   ? 0
 		       : err_set(e, EX_DATAERR, "%s: no checkpoints found", dir);
 	free(steps);
-	str_free(&in_run);
-	str_free(&path);
 	return rc;
 }
 
@@ -170,7 +167,7 @@ int ckpt_print_tensors(const struct ckpt *c, const int *order, struct err *e)
 void ckpt_print_info(const struct ckpt *c)
 {
 	char loss[NUM_TEXT], val[NUM_TEXT], best[NUM_TEXT];
-	struct str by = {0};
+	scoped_str by = {0};
 	str_puts(&by, c->info.created_by);
 	printf("step = %lld\nsamples = %lld\ntokens = %lld\nloss = %s\nval_loss = %s\n"
 	       "best_val_loss = %s\nparam_hash = 0x%016llx\ntokenizer = %s\nvocab = %lld\n"
@@ -181,7 +178,6 @@ void ckpt_print_info(const struct ckpt *c)
 		(unsigned long long)c->info.param_hash,
 		c->tokenizer.kind ? c->tokenizer.kind->name : "none",
 		(long long)c->tokenizer.vocab.n, text_printable(by.s));
-	str_free(&by);
 }
 
 /* ---- diff ------------------------------------------------------------------------ */
@@ -228,7 +224,7 @@ int64_t ckpt_print_rest(
 {
 	const struct conf_text first = {&a->config, a->path};
 	const struct conf_text second = {&b->config, b->path};
-	struct str x = {0}, y = {0}, notes = {0};
+	scoped_str x = {0}, y = {0}, notes = {0};
 	const struct conf_text fields_a = {&x, a->path}, fields_b = {&y, b->path};
 	int64_t n = 0;
 	list_fields(a, &x);
@@ -236,19 +232,14 @@ int64_t ckpt_print_rest(
 	int rc = conf_diff(&fields_a, &fields_b, "  ", "", ", ", &notes, e);
 	diff_vocabulary(&a->tokenizer, &b->tokenizer, &notes);
 	rc = rc || conf_diff(&first, &second, "  option ", "", ", ", &notes, e);
-	str_free(&x);
-	str_free(&y);
-	if (rc) {
-		str_free(&notes);
+	if (rc)
 		return -1;
-	}
 	printf("%d tensors are equal%s%s\n%s", a->n_tensors,
 		with_optimizer ? ", with their optimizer state" : "",
 		notes.len ? "; these differ:" : "",
 		notes.len ? text_printable(notes.s) : "");
 	for (size_t i = 0; i < notes.len; i++)
 		n += notes.s[i] == '\n';
-	str_free(&notes);
 	return n;
 }
 
@@ -263,7 +254,7 @@ int ckpt_print_image(const struct ckpt *c, struct err *e)
 static int prune_directory(
 	const char *dir, const struct ckpt_retention *rule, bool dry_run, struct err *e)
 {
-	struct str path = {0};
+	scoped_str path = {0};
 	int64_t *steps, n = ckpt_outdated(dir, rule, &steps, e);
 	int rc = n < 0 ? -1 : file_check_link(dir, e);
 	for (int64_t i = 0; i < n && !rc; i++) {
@@ -273,17 +264,14 @@ static int prune_directory(
 	}
 	if (n >= 0)
 		free(steps);
-	str_free(&path);
 	return rc;
 }
 
 int ckpt_print_pruned(
 	const char *name, const struct ckpt_retention *rule, bool dry_run, struct err *e)
 {
-	struct str in_run = {0};
+	scoped_str in_run = {0};
 	const char *dir = folder_in(name, &in_run);
-	int rc = file_exists(dir) ? prune_directory(dir, rule, dry_run, e)
-				  : err_set(e, EX_IOERR, "%s: %s", dir, strerror(ENOENT));
-	str_free(&in_run);
-	return rc;
+	return file_exists(dir) ? prune_directory(dir, rule, dry_run, e)
+				: err_set(e, EX_IOERR, "%s: %s", dir, strerror(ENOENT));
 }

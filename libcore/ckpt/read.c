@@ -44,11 +44,10 @@ static int find_groups(struct ckpt *c, struct h5 *h, const char *tensor, struct 
 	int rc = h5_list(h, "/", &names, e);
 	strs_add(&c->groups, "model");
 	for (int64_t i = 0; i < names.n && !rc; i++) {
-		struct str path = {0};
+		scoped_str path = {0};
 		str_printf(&path, "/%s/%s", names.v[i], tensor);
 		if (strcmp(names.v[i], "model") && h5_has(h, path.s))
 			strs_add(&c->groups, names.v[i]);
-		str_free(&path);
 	}
 	strs_free(&names);
 	if (!rc && c->groups.n > CKPT_MAX_GROUPS)

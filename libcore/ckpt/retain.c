@@ -39,7 +39,7 @@ static void keep_best(struct candidate *list, int64_t n, int64_t best)
 /* A damaged file is kept: pt-ckpt rm --force removes it, after someone has looked at it. */
 static void look_at(struct candidate *x, const char *folder)
 {
-	struct str path = {0};
+	scoped_str path = {0};
 	struct err e = {0};
 	struct ckpt *c;
 	x->val_loss = (double)NAN;
@@ -50,7 +50,6 @@ static void look_at(struct candidate *x, const char *folder)
 		x->val_loss = c->info.val_loss;
 		ckpt_close(c);
 	}
-	str_free(&path);
 }
 
 int64_t ckpt_outdated(const char *folder, const struct ckpt_retention *r, int64_t **steps,
@@ -87,7 +86,7 @@ static char *full_name(const char *folder)
 
 int ckpt_remove(const char *folder, int64_t step, struct err *e)
 {
-	struct str first = {0}, path = {0};
+	scoped_str first = {0}, path = {0};
 	char *full = full_name(folder);
 	int rc = 0;
 	ckpt_name(&first, full, step);
@@ -100,14 +99,12 @@ int ckpt_remove(const char *folder, int64_t step, struct err *e)
 		if (unlink(path.s))
 			rc = err_errno(e, path.s);
 	}
-	str_free(&first);
-	str_free(&path);
 	return rc;
 }
 
 int ckpt_remove_file(const char *path, bool force, struct err *e)
 {
-	struct str dir = {0};
+	scoped_str dir = {0};
 	const char *slash = strrchr(path, '/'), *file = slash ? slash + 1 : path;
 	struct ckpt *c = NULL;
 	struct stat st;
@@ -122,7 +119,6 @@ int ckpt_remove_file(const char *path, bool force, struct err *e)
 		if (!force) {
 			str_puts(&dir, e->msg);
 			err_set(e, e->code, "%s; --force removes it", dir.s);
-			str_free(&dir);
 			return -1;
 		}
 		*e = (struct err){0};
@@ -135,7 +131,6 @@ int ckpt_remove_file(const char *path, bool force, struct err *e)
 	str_printf(&dir, "%.*s", slash ? (int)(slash - path) : 1, slash ? path : ".");
 	bool marked = step >= 0 && (ckpt_marked(dir.s, "latest.h5") == step ||
 					   ckpt_marked(dir.s, "best.h5") == step);
-	str_free(&dir);
 	if (marked && !force)
 		return err_set(e, EX_USAGE,
 			"%s is the latest or the best; --force removes it", path);

@@ -120,7 +120,7 @@ static const char *rename_find(const struct rename *r, const char *name)
 
 static int rename_apply(const struct rename *r, struct ckpt_tensor *t, struct err *e)
 {
-	struct str out = {0};
+	scoped_str out = {0};
 	const char *at = rename_find(r, t->name);
 	if (!at)
 		return 0;
@@ -136,7 +136,6 @@ static int rename_apply(const struct rename *r, struct ckpt_tensor *t, struct er
 				out.s, sizeof(t->name) - 1);
 	if (fits)
 		snprintf(t->name, sizeof(t->name), "%s", out.s);
-	str_free(&out);
 	return rc;
 }
 

@@ -104,13 +104,12 @@ static int make_structure(
 /* Sends the temporary name and the offsets of all blocks to the other ranks. */
 static void share_structure(struct ckpt_writing *x, const char *path)
 {
-	struct str tmp = {0};
+	scoped_str tmp = {0};
 	if (x->comm->rank == 0)
 		str_puts(&tmp, x->d.tmp);
 	comm_bcast_str(x->comm, &tmp, 0);
 	if (x->comm->rank)
 		durable_join(&x->d, path, tmp.s);
-	str_free(&tmp);
 	for (int i = 0; i < x->n; i++) {
 		struct h5_blocks b = x->blocks[i];
 		comm_bcast(x->comm, &b, sizeof(b), 0);
@@ -381,12 +380,11 @@ int64_t ckpt_bytes(const struct ckpt_write *w)
 {
 	/* Bytes of HDF5's metadata for a file, and for the two datasets of a tensor. */
 	enum { A_FILE = 12288, A_TENSOR = 704 };
-	struct str vocabulary = {0};
+	scoped_str vocabulary = {0};
 	if (w->tokenizer)
 		tokenizer_pack(w->tokenizer, &vocabulary);
 	int64_t n = A_FILE + (int64_t)(strlen(w->config) + vocabulary.len) +
 		    w->n_numbers * (int64_t)sizeof(double);
-	str_free(&vocabulary);
 	for (int i = 0; i < w->n_tensors; i++) {
 		int64_t data = ckpt_size(&w->tensors[i]) * (int64_t)sizeof(float);
 		n += w->n_groups * (A_TENSOR + data + data / 65536);

@@ -35,7 +35,7 @@ int mesh_resolve(
 		degree[a] = (int)wanted[a];
 		product *= wanted[a];
 	}
-	struct str degrees = {0};
+	scoped_str degrees = {0};
 	int rc = 0;
 	for (int a = 0; a < N_AXES; a++)
 		if (wanted[a] > 1)
@@ -52,7 +52,6 @@ int mesh_resolve(
 			degrees.len ? degrees.s : "1 along every axis",
 			(long long)product, plural(product), ranks == 1 ? "is" : "are",
 			ranks);
-	str_free(&degrees);
 	return rc;
 }
 

@@ -157,13 +157,12 @@ bool comm_shared_all_posted(const struct comm_shared *m, int slot, uint64_t n)
 
 int64_t comm_shared_foreign(void)
 {
-	struct str text = {0};
+	scoped_str text = {0};
 	int64_t kib = 0;
 	if (own_bytes &&
 		!file_read("/proc/self/status", 1 << 16, &text, &(struct err){0})) {
 		const char *rss = strstr(text.s, "RssShmem:");
 		kib = rss ? atoll(rss + strlen("RssShmem:")) : 0;
 	}
-	str_free(&text);
 	return kib * 1024 > own_bytes ? kib * 1024 - own_bytes : 0;
 }

@@ -179,7 +179,7 @@ static enum standing standing_of(int rank)
 /* "rank 3", "ranks 0-2, 5": the ranks of that standing; false: there are none. */
 static bool list_ranks(struct str *out, enum standing standing)
 {
-	struct str list = {0};
+	scoped_str list = {0};
 	int n = 0, size = watch.world->size;
 	for (int first = 0, r; first < size; first = r + 1) {
 		for (r = first; r < size && standing_of(r) == standing; r++)
@@ -192,7 +192,6 @@ static bool list_ranks(struct str *out, enum standing standing)
 	}
 	if (n)
 		str_printf(out, "rank%s %s", plural(n), list.s);
-	str_free(&list);
 	return n > 0;
 }
 

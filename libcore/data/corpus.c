@@ -348,10 +348,9 @@ int64_t corpus_tokens(const struct corpus *c, enum split split)
 
 uint64_t corpus_hash(const struct corpus *c)
 {
-	struct str packed = {0};
+	scoped_str packed = {0};
 	tokenizer_pack(&c->t, &packed);
 	uint64_t h = hash_bytes(packed.s, packed.len, 0);
-	str_free(&packed);
 	for (int64_t i = 0; i < c->n_files; i++) {
 		const struct file *f = &c->files[i];
 		for (int s = 0; s < N_SPLITS; s++) {

@@ -45,10 +45,11 @@ const struct h5_field shard_fields[] = {
 
 int shard_info_write(struct h5 *h, const struct shard_info *s, struct err *e)
 {
-	struct h5_field table[ARRAY_LEN(shard_fields)];
-	memcpy(table, shard_fields, sizeof(table));
-	if (!s->window_tokens) /* the last field, before the end of the table */
-		table[ARRAY_LEN(table) - 2] = (struct h5_field){0};
+	struct h5_field table[ARRAY_LEN(shard_fields)] = {0}, *to = table;
+	for (const struct h5_field *f = shard_fields; f->name; f++)
+		if (f->offset != offsetof(struct shard_info, window_tokens) ||
+			s->window_tokens)
+			*to++ = *f;
 	return h5_fields_write(h, "/", table, s, e);
 }
 

@@ -45,12 +45,11 @@ static void put_name(struct str *out, const char *name)
 		begin--;
 	while (((unsigned char)name[end] & 0xc0) == 0x80)
 		end++;
-	struct str text = {0};
+	scoped_str text = {0};
 	str_add(&text, name, begin);
 	str_puts(&text, "...");
 	str_puts(&text, name + end);
 	gnuplot_quote(out, text.s);
-	str_free(&text);
 }
 
 /* Columns of the legend, which is below the plot: as many as the longest name leaves room for. */
@@ -134,10 +133,8 @@ int graph_picture(const struct graph *g, const char *path, struct err *e)
 		return -1;
 	if (!graph_scales(g, &x, &y))
 		return err_set(e, EX_DATAERR, "no values of %s", g->y_name);
-	struct str text = {0}, picture = {0};
+	scoped_str text = {0}, picture = {0};
 	script(g, &x, &y, path, &text);
 	int rc = gnuplot_run(&text, &picture, e) || file_replace(path, &picture, e);
-	str_free(&text);
-	str_free(&picture);
 	return rc ? -1 : 0;
 }

@@ -131,10 +131,9 @@ static void put_policy(const struct page *p, const void *of, struct str *out)
 
 static void put_title(const struct page *p, const void *of, struct str *out)
 {
-	struct str text = {0};
+	scoped_str text = {0};
 	p->title(of, &text);
 	html_text(out, text.s ? text.s : "");
-	str_free(&text);
 }
 
 static void put_summary(const struct page *p, const void *of, struct str *out)

@@ -45,7 +45,7 @@ static int open_corpus(struct dataset *d, const struct train_opts *o,
 static int broadcast_description(
 	struct dataset *d, bool own, struct comm *world, struct err *e)
 {
-	struct str packed = {0};
+	scoped_str packed = {0};
 	if (d->corpus) {
 		tokenizer_pack(corpus_tokenizer(d->corpus), &packed);
 		for (int s = 0; s < N_SPLITS; s++)
@@ -73,9 +73,7 @@ static int broadcast_description(
 		memcpy(d->tokens, first.tokens, sizeof(d->tokens));
 		d->hash = first.hash;
 	}
-	int rc = tokenizer_unpack(&d->tokenizer, &packed, e);
-	str_free(&packed);
-	return rc;
+	return tokenizer_unpack(&d->tokenizer, &packed, e);
 }
 
 /* A preset may be for another tokenizer. */

@@ -48,7 +48,7 @@ static void say_no_target(const struct trainer *t, enum split split)
 		split_names[split]);
 }
 
-double eval_loss_until(
+double eval_loss(
 	struct trainer *t, enum split split, bool (*stop)(void *with), void *with)
 {
 	enum { ROUND = 16 }; /* micro-batches that a rank fetches at once */
@@ -78,9 +78,4 @@ double eval_loss_until(
 		return (double)NAN;
 	}
 	return (double)(float)(exact_round(&sum.loss) / (double)sum.counted);
-}
-
-double eval_loss(struct trainer *t, enum split split)
-{
-	return eval_loss_until(t, split, NULL, NULL);
 }

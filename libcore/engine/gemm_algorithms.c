@@ -39,7 +39,7 @@ static void table_path(const struct device *d, struct str *path)
 {
 	static const char version[] = "cuBLASLt ";
 	const char *at = strstr(d->name, version);
-	struct str below = {0};
+	scoped_str below = {0};
 	str_puts(&below, "algorithms/");
 	for (const char *s = d->model; *s; s++)
 		str_putc(&below, isalnum((unsigned char)*s)
@@ -50,7 +50,6 @@ static void table_path(const struct device *d, struct str *path)
 		str_printf(&below, "-cublaslt-%.*s", (int)strspn(at, "0123456789."), at);
 	}
 	share_path(path, below.s);
-	str_free(&below);
 }
 
 /* PT_LAB_OFF=..,table,.., or all */
@@ -137,7 +136,7 @@ int gemm_algorithms_load(struct device *d, const struct train_opts *o, const cha
  * rank 0 lacks. */
 int gemm_algorithms_agree(struct trainer *t, struct comm *all, struct err *e)
 {
-	struct str mine = {0}, text = {0};
+	scoped_str mine = {0}, text = {0};
 	int rc = 0;
 	if (!t->d.discrete || !gemm_algorithms_measured(&t->o) || all->size == 1)
 		return 0;
@@ -151,18 +150,13 @@ int gemm_algorithms_agree(struct trainer *t, struct comm *all, struct err *e)
 		comm_bcast_str(all, &text, r);
 		rc = rc ? rc : device_take_algorithms(&t->d, text.s, e);
 	}
-	str_free(&mine);
-	str_free(&text);
 	return comm_agree(all, e);
 }
 
 int gemm_algorithms_save(struct device *d, const char *dir, struct err *e)
 {
-	struct str path = {0}, text = {0};
+	scoped_str path = {0}, text = {0};
 	device_algorithms(d, &text);
 	str_printf(&path, "%s/algorithms", dir);
-	int rc = file_replace(path.s, &text, e);
-	str_free(&path);
-	str_free(&text);
-	return rc;
+	return file_replace(path.s, &text, e);
 }

@@ -122,7 +122,7 @@ static void describe(const struct finding *w, struct str *why)
 void nonfinite_explain(
 	struct trainer *t, const struct pipe_input *in, struct step_result *r)
 {
-	struct str why = {0};
+	scoped_str why = {0};
 	struct comm *world = t->world;
 	struct finding mine = {.t = t, .at = nowhere};
 	if (search_tensors(t, false, &mine.probe))
@@ -144,5 +144,4 @@ void nonfinite_explain(
 				? "another worker's is not, or "
 				: "");
 	}
-	str_free(&why);
 }

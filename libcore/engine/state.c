@@ -307,7 +307,7 @@ static int list_changes(
 		"steps ", "decay-steps ", "wsd-decay ", NULL};
 	static const char *const of_eval[] = {"eval-windows ", NULL};
 	bool same = same_rates(t, saved, steps);
-	struct str then = {0}, now = {0}, lines = {0};
+	scoped_str then = {0}, now = {0}, lines = {0};
 	opts_print(&train_program, saved, OPT_ARITH, 0, &then);
 	opts_print(&train_program, &t->o, OPT_ARITH, 0, &now);
 	const struct conf_text a = {&then, "checkpoint"}, b = {&now, "options"};
@@ -319,9 +319,6 @@ static int list_changes(
 		if (!begins_with(line, of_eval) && !(same && begins_with(line, of_rates)))
 			str_printf(&t->changes, "%s%s", t->changes.len ? "; " : "", line);
 	}
-	str_free(&then);
-	str_free(&now);
-	str_free(&lines);
 	return rc;
 }
 

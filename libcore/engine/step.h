@@ -76,11 +76,9 @@ void nonfinite_explain(
 	struct trainer *t, const struct pipe_input *in, struct step_result *r);
 
 /* eval.c. Collective. Mean loss over the targets that count in the fixed windows of a split; NaN when none does, or
- * the split is too short. */
-double eval_loss(struct trainer *t, enum split split);
-/* Between rounds of micro-batches every rank asks stop(with), which is collective: if it says so, the evaluation ends,
- * and its loss is NaN. */
-double eval_loss_until(
+ * the split is too short. Between rounds of micro-batches every rank asks stop(with), unless it is NULL, which is
+ * collective: if it says so, the evaluation ends, and its loss is NaN. */
+double eval_loss(
 	struct trainer *t, enum split split, bool (*stop)(void *with), void *with);
 
 #endif

@@ -64,7 +64,7 @@ static void touch_attributes(struct h5 *f, hid_t object, const char *path)
 static void touch_dataset(struct h5 *f, hid_t dataset, const char *path)
 {
 	struct h5_info info;
-	struct str text = {0};
+	scoped_str text = {0};
 	struct err e;
 	void *data;
 	if (h5_info_of(f, dataset, path, &info, &e))
@@ -76,7 +76,6 @@ static void touch_dataset(struct h5 *f, hid_t dataset, const char *path)
 	else if (info.n * (int64_t)h5_type_bytes(info.type) <= MOST_BYTES &&
 		 !h5_get(f, path, info.type, -1, INT64_MAX, &data, NULL, &e))
 		free(data);
-	str_free(&text);
 }
 
 /* All calls of readers, for one object. */

@@ -200,11 +200,10 @@ static int walk_group(struct walk *w, const char *path, int depth)
 	}
 	int rc = 0;
 	for (int64_t i = 0; i < names.n && !rc; i++) {
-		struct str child = {0};
+		scoped_str child = {0};
 		str_printf(
 			&child, "%s%s%s", path, strcmp(path, "/") ? "/" : "", names.v[i]);
 		rc = walk_object(w, child.s, depth + 1);
-		str_free(&child);
 	}
 	strs_free(&names);
 	return rc;

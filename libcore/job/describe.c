@@ -26,10 +26,9 @@ static void describe_model(const struct run *r, struct str *out)
 
 static void describe_tensors(const struct run *r)
 {
-	struct str tree = {0};
+	scoped_str tree = {0};
 	model_print(&r->t.model, true, &tree);
 	info("tensors:\n%.*s", (int)tree.len - 1, tree.s);
-	str_free(&tree);
 }
 
 static void describe_data(const struct run *r, struct str *out)
@@ -85,7 +84,7 @@ static void describe_layout(
 
 static void describe_columns(const struct run *r)
 {
-	struct str text = {0};
+	scoped_str text = {0};
 	for (int c = 0; c < N_COLUMNS; c++) {
 		const struct column *x = &columns[c];
 		if (!report_has(r, c))
@@ -95,12 +94,11 @@ static void describe_columns(const struct run *r)
 			str_printf(&text, " (%s)", x->unit);
 	}
 	info("columns of the log:%s", text.s);
-	str_free(&text);
 }
 
 void describe_run(const struct run *r, const struct run_info *i)
 {
-	struct str text = {0};
+	scoped_str text = {0};
 	describe_model(r, &text);
 	describe_data(r, &text);
 	describe_step(r, &text);
@@ -119,5 +117,4 @@ void describe_run(const struct run *r, const struct run_info *i)
 		describe_tensors(r);
 	if (!r->t.o.eval_only)
 		describe_columns(r);
-	str_free(&text);
 }

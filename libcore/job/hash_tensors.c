@@ -7,6 +7,7 @@
 #include "job/job_internal.h"
 
 #include "base/file.h"
+#include "kernels/dtype_bits.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -44,24 +45,14 @@ struct host_mat {
 	void *to_free;
 };
 
-static float float_of_fp16(uint16_t x)
-{
-	int exponent = x >> 10 & 31, fraction = x & 1023;
-	float magnitude = exponent == 31 ? (fraction ? (float)NAN : INFINITY)
-			  : exponent	 ? ldexpf((float)(fraction + 1024), exponent - 25)
-					 : ldexpf((float)fraction, -24);
-	return x & 0x8000 ? -magnitude : magnitude;
-}
-
+/* All NaNs of fp16 are one: which, differs between devices. */
 static void widen(const void *from, float *to, int64_t n, enum dtype type)
 {
 	const uint16_t *x = from;
 	for (int64_t i = 0; i < n; i++) {
-		uint32_t bits = (uint32_t)x[i] << 16;
-		if (type == DT_BF16)
-			memcpy(&to[i], &bits, sizeof(bits));
-		else
-			to[i] = float_of_fp16(x[i]);
+		to[i] = widen_bits(x[i], type);
+		if (type == DT_F16 && isnan(to[i]))
+			to[i] = copysignf(NAN, to[i]);
 	}
 }
 
@@ -304,13 +295,12 @@ static void gather_records(struct run *r, struct str *all)
 {
 	const struct run_hashes *h = &r->hashes;
 	for (int rank = 0; rank < r->world->size; rank++) {
-		struct str mine = {0};
+		scoped_str mine = {0};
 		if (rank == r->world->rank)
 			str_add(&mine, h->record, (size_t)h->n * sizeof(*h->record));
 		comm_bcast_str(r->world, &mine, rank);
 		if (run_is_first(r))
 			str_add(all, mine.s, mine.len);
-		str_free(&mine);
 	}
 }
 
@@ -331,7 +321,7 @@ static int write_text(struct run *r, const struct str *text, struct err *e)
 static int write_step(struct run *r, struct err *e)
 {
 	struct run_hashes *h = &r->hashes;
-	struct str all = {0}, text = {0};
+	scoped_str all = {0}, text = {0};
 	gather_records(r, &all);
 	h->n = 0;
 	if (run_is_first(r)) {
@@ -341,8 +331,6 @@ static int write_step(struct run *r, struct err *e)
 			tensor_hash_print(&list[i].of, &text);
 		write_text(r, &text, e);
 	}
-	str_free(&text);
-	str_free(&all);
 	return comm_agree(r->all, e);
 }
 

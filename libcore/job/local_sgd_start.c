@@ -115,7 +115,7 @@ static int read_log(const char *dir, const struct train_opts *o, struct str *pat
 static int read_steps(struct local_sgd *x, const struct train_opts *o, struct err *e)
 {
 	struct run_log log = {0};
-	struct str path = {0};
+	scoped_str path = {0};
 	int rc = read_log(o->edit.replay, o, &path, &log, e);
 	x->replay = xcalloc((size_t)log.n_rows + 1, sizeof(*x->replay));
 	for (int64_t i = 0; i < log.n_rows && !rc; i++) {
@@ -137,7 +137,6 @@ static int read_steps(struct local_sgd *x, const struct train_opts *o, struct er
 			"first %lld (--resume)",
 			path.s, (long long)next + 1, (long long)x->first_replay);
 	run_log_free(&log);
-	str_free(&path);
 	return rc;
 }
 
@@ -354,13 +353,12 @@ static bool went_back(const struct run *r)
 static int save_step(struct run *r, struct err *e)
 {
 	struct trainer *t = &r->t;
-	struct str path = {0};
+	scoped_str path = {0};
 	bool writes = run_writes_ckpt(r);
 	ckpt_name(&path, r->dir.ckpt_path, t->step);
 	int rc = writes ? state_save(t, path.s, e) : 0;
 	if (!rc && writes && run_is_first(r))
 		ckpt_mark(r->dir.ckpt_path, "latest.h5", t->step, e);
-	str_free(&path);
 	if (comm_agree(r->all, e)) {
 		r->error_agreed = true;
 		return -1;
@@ -387,7 +385,7 @@ void local_sgd_report_resume(struct run *r)
 {
 	const struct trainer *t = &r->t;
 	const struct train_opts *o = &t->o;
-	struct str text = {0};
+	scoped_str text = {0};
 	if (o->resolved.from_workers == o->edit.workers || !r->dir.ckpt_path)
 		return;
 	if (o->edit.ckpt == EDIT_CKPT_RANK0 && o->resolved.from_workers == 1)
@@ -405,5 +403,4 @@ void local_sgd_report_resume(struct run *r)
 		str_puts(&text, "; each fragment is as at its last synchronisation");
 	info("%s", text.s);
 	report_event(r, "%s", text.s);
-	str_free(&text);
 }

@@ -90,8 +90,8 @@ static bool evaluate(struct run *r, struct row *row, bool *best)
 	double loss[2];
 	*best = false;
 	for (int s = SPLIT_TRAIN; s <= SPLIT_VAL; s++) {
-		double mine = c.cut ? (double)NAN
-				    : eval_loss_until(t, (enum split)s, is_cut, &c);
+		double mine =
+			c.cut ? (double)NAN : eval_loss(t, (enum split)s, is_cut, &c);
 		loss[s] = local_sgd_eval_mean(r, c.cut ? (double)NAN : mine);
 	}
 	if (c.cut) {
@@ -190,7 +190,7 @@ static void write_sample(struct run *r)
 /* Collective. Are the replicas of all parameters equal? */
 static int check_replicas(struct run *r)
 {
-	struct str who = {0};
+	scoped_str who = {0};
 	uint64_t hash = store_hash(r->t.store);
 	bool agree = store_replicas_agree(r->t.store, &who);
 	if (!agree && run_is_first(r))
@@ -198,7 +198,6 @@ static int check_replicas(struct run *r)
 			(long long)r->t.step, who.s ? who.s : "s");
 	report_event(r, "replicas 0x%016llx %s", (unsigned long long)hash,
 		agree ? "are the same" : "DIFFER");
-	str_free(&who);
 	return agree ? 0 : EX_FAILED;
 }
 
@@ -321,14 +320,13 @@ static void save_algorithms(struct run *r)
 static void show_profile(struct run *r, bool over)
 {
 	struct trainer *t = &r->t;
-	struct str table = {0};
+	scoped_str table = {0};
 	int64_t last = max64(t->profile.first, min64(t->step, t->profile.last));
 	if (!t->profile.running || (t->step < t->profile.last && !over))
 		return;
 	device_profile_end(&t->d, &table);
 	info("kernels of steps %lld to %lld:\n%s", (long long)t->profile.first,
 		(long long)last, table.s ? table.s : "");
-	str_free(&table);
 	t->profile.running = false;
 	t->profile.first = t->profile.last = 0;
 }
@@ -366,12 +364,11 @@ static int stopped(struct run *r)
 
 static void report_start(struct run *r)
 {
-	struct str text = {0};
+	scoped_str text = {0};
 	start_times_add(&r->t.start, START_PROGRAM);
 	start_times_print(&r->t.start, &text);
 	info("%s", text.s);
 	report_event(r, "%s", text.s);
-	str_free(&text);
 }
 
 /* Before the first step. The best loss is that of a step. */
@@ -486,13 +483,12 @@ static int train(struct run *r)
 static int eval_only(struct run *r)
 {
 	struct row row = report_new_row(r);
-	struct str line = {0};
+	scoped_str line = {0};
 	bool best;
 	evaluate(r, &row, &best);
 	row_print(&row, &line);
 	if (run_is_first(r))
 		report_print(r, line.s);
-	str_free(&line);
 	return 0;
 }
 

@@ -31,7 +31,7 @@ void report_event(struct run *r, const char *fmt, ...)
 	va_start(ap, fmt);
 	vsnprintf(text, sizeof(text), fmt, ap);
 	va_end(ap);
-	int rc = journal_event(&r->report.journal, r->t.step, &e, "%s", text);
+	int rc = journal_event(&r->report.journal, r->t.step, text, &e);
 	note_journal(r, rc, &e);
 }
 
@@ -68,7 +68,7 @@ void report_publish(struct run *r, double seconds)
 void report_row(struct run *r, const struct row *row)
 {
 	struct err e = {0};
-	struct str line = {0};
+	scoped_str line = {0};
 	if (!run_is_first(r))
 		return;
 	int rc = journal_row(&r->report.journal, row, &e);
@@ -76,7 +76,6 @@ void report_row(struct run *r, const struct row *row)
 	tensorboard_row(r, row);
 	row_print(row, &line);
 	report_print(r, line.s);
-	str_free(&line);
 	report_publish(r, r->t.o.publish_secs);
 }
 

@@ -13,16 +13,14 @@
 static bool holds_run(const char *dir)
 {
 	enum { HEADER = 1 << 20 };
-	struct str path = {0}, text = {0};
+	scoped_str path = {0}, text = {0};
 	int64_t *steps;
 	str_printf(&path, "%s/checkpoints", dir);
 	int64_t n = ckpt_list(path.s, &steps, &(struct err){0});
 	free(steps);
 	str_clear(&path);
-	if (n > 0) {
-		str_free(&path);
+	if (n > 0)
 		return true;
-	}
 	str_printf(&path, "%s/journal.txt", dir);
 	int fd = file_open_plain(path.s, O_RDONLY);
 	bool holds = fd >= 0;
@@ -30,8 +28,6 @@ static bool holds_run(const char *dir)
 		holds = text.s && strstr(text.s, "\nstep=");
 	if (fd >= 0)
 		close(fd);
-	str_free(&path);
-	str_free(&text);
 	return holds;
 }
 
@@ -67,17 +63,16 @@ static int choose_dir(
 
 static void remove_old(const char *dir)
 {
-	struct str mark = {0};
+	scoped_str mark = {0};
 	ckpt_drop(dir, -1, -1);
 	str_printf(&mark, "%s/latest.h5", dir);
 	unlink(mark.s);
-	str_free(&mark);
 }
 
 /* Removes the checkpoints of workers from this one on: the earlier run had more of them. */
 static void remove_others(const struct run *r, int64_t worker)
 {
-	struct str dir = {0};
+	scoped_str dir = {0};
 	for (;; worker++) {
 		str_clear(&dir);
 		str_printf(&dir, "%s/worker-%lld/checkpoints", r->dir.path,
@@ -86,7 +81,6 @@ static void remove_others(const struct run *r, int64_t worker)
 			break;
 		remove_old(dir.s);
 	}
-	str_free(&dir);
 }
 
 /* Rank 0's. Checks again what another program may have changed before the lock was taken. */
@@ -131,13 +125,12 @@ static int can_write(const char *dir, struct err *e)
 /* Hashes what must be equal on all workers: the data, or with --data-per-rank their vocabulary. */
 static int64_t data_hash(const struct run *r, const struct train_opts *o)
 {
-	struct str packed = {0};
+	scoped_str packed = {0};
 	uint64_t hash = r->data.hash;
 	if (o->data_per_rank) {
 		tokenizer_pack(&r->data.tokenizer, &packed);
 		hash = hash_bytes(packed.s, packed.len, 0);
 	}
-	str_free(&packed);
 	return (int64_t)hash;
 }
 
@@ -207,7 +200,7 @@ static int find_written(void *to, const char *line, size_t len, struct err *e)
 /* Has a worker no checkpoint, and a journal that tells of none? */
 static bool wrote_none(const char *ckpt_path)
 {
-	struct str journal = {0}, rest = {0};
+	scoped_str journal = {0}, rest = {0};
 	int64_t *steps;
 	bool told = false;
 	bool none = ckpt_list(ckpt_path, &steps, &(struct err){0}) == 0;
@@ -220,14 +213,12 @@ static bool wrote_none(const char *ckpt_path)
 	       !file_lines(fd, journal.s, find_written, &told, &rest, &(struct err){0});
 	if (fd >= 0)
 		close(fd);
-	str_free(&journal);
-	str_free(&rest);
 	return none && !told;
 }
 
 bool run_dir_begun(const struct ckpt *c)
 {
-	struct str path = {0};
+	scoped_str path = {0};
 	bool none = false;
 	for (int64_t w = 1; w < c->info.workers && !c->info.worker && !none; w++) {
 		str_clear(&path);
@@ -238,23 +229,21 @@ bool run_dir_begun(const struct ckpt *c)
 		*slash = '\0';
 		none = wrote_none(path.s);
 	}
-	str_free(&path);
 	return none;
 }
 
 void run_dir_record(const struct run *r)
 {
-	struct str path = {0};
+	scoped_str path = {0};
 	if (!r->dir.path || r->all->size == 1)
 		return;
 	str_printf(&path, "%s/flight-record.%d", r->dir.path, r->all->rank);
 	comm_flight_open(path.s, &(struct err){0}); /* a host may not see the directory */
-	str_free(&path);
 }
 
 void run_dir_undo(struct run *r)
 {
-	struct str path = {0};
+	scoped_str path = {0};
 	str_printf(&path, "%s/journal.txt", r->dir.path ? r->dir.path : "");
 	if (r->dir.created_journal)
 		unlink(path.s);
@@ -262,7 +251,6 @@ void run_dir_undo(struct run *r)
 		rmdir(r->dir.ckpt_path);
 		rmdir(r->dir.path);
 	}
-	str_free(&path);
 }
 
 void run_dir_clear(const struct run *r, const struct train_opts *o)

@@ -107,34 +107,28 @@ static int cache_path(uint64_t key, struct str *dir, struct str *path)
 /* A self-test that passed wrote a file with exactly this text. */
 static bool has_passed(uint64_t key, const struct str *what)
 {
-	struct str dir = {0}, path = {0}, text = {0};
+	scoped_str dir = {0}, path = {0}, text = {0};
 	struct stat st;
-	bool passed = !cache_path(key, &dir, &path) && !stat(path.s, &st) &&
-		      S_ISREG(st.st_mode) &&
-		      !file_read(path.s, what->len + 1, &text, &(struct err){0}) &&
-		      text.len == what->len && !memcmp(text.s, what->s, what->len);
-	str_free(&dir);
-	str_free(&path);
-	str_free(&text);
-	return passed;
+	return !cache_path(key, &dir, &path) && !stat(path.s, &st) &&
+	       S_ISREG(st.st_mode) &&
+	       !file_read(path.s, what->len + 1, &text, &(struct err){0}) &&
+	       text.len == what->len && !memcmp(text.s, what->s, what->len);
 }
 
 /* If it cannot be written, the next run tests again. */
 static void save_result(uint64_t key, const struct str *what)
 {
-	struct str dir = {0}, path = {0};
+	scoped_str dir = {0}, path = {0};
 	struct err e = {0};
 	if (!cache_path(key, &dir, &path) && !file_make_directory(dir.s, &e))
 		file_replace(path.s, what, &e);
-	str_free(&dir);
-	str_free(&path);
 }
 
 /* Everything that the result depends on; the device's name has its model, driver and libraries. */
 static void describe(
 	const struct trainer *t, const struct kernel_calls *calls, struct str *what)
 {
-	struct str algorithms = {0};
+	scoped_str algorithms = {0};
 	const char *attention = getenv("PT_ATTENTION"), *off = getenv("PT_LAB_OFF");
 	device_algorithms((struct device *)&t->d, &algorithms);
 	str_printf(what, "pt %s, %s\npt-cuda.so 0x%016llx\n", PT_VERSION, t->d.name,
@@ -145,7 +139,6 @@ static void describe(
 			algorithms.s ? algorithms.s : "", algorithms.len, 0),
 		attention ? attention : "auto", off ? off : "");
 	kernel_calls_text(calls, what);
-	str_free(&algorithms);
 }
 
 /* ---- testing ----------------------------------------------------------------------- */
@@ -198,7 +191,7 @@ int selftest_kernels(struct trainer *t, struct comm *all, struct str *out, struc
 {
 	struct kernel_calls calls = {0};
 	struct selftest r = {0};
-	struct str what = {0};
+	scoped_str what = {0};
 	if (t->o.self_test == SELF_TEST_NO || !t->d.discrete)
 		return 0;
 	selftest_calls(&t->o, &t->model, t->world->rank, &calls);
@@ -223,6 +216,5 @@ int selftest_kernels(struct trainer *t, struct comm *all, struct str *out, struc
 	if (!rc)
 		info("%s", out->s);
 	kernel_calls_free(&calls);
-	str_free(&what);
 	return rc;
 }

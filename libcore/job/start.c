@@ -63,7 +63,7 @@ static void texts_free(struct run_texts *x)
 /* What determines the bits of the run's results. */
 static void state_arithmetic(const struct run *r, const char *layout, struct str *out)
 {
-	struct str sums = {0};
+	scoped_str sums = {0};
 	str_puts(&sums, backend_identity(&r->t.d));
 	if (r->table)
 		str_printf(&sums, ", table of algorithms 0x%016llx",
@@ -72,7 +72,6 @@ static void state_arithmetic(const struct run *r, const char *layout, struct str
 		r->t.o.numerics == NUMERICS_FAST) /* their order is NCCL's */
 		str_printf(&sums, ", %s, %s", comm_device_library(), layout);
 	options_arithmetic(&r->t.o, &r->t.model, sums.s, r->data.hash, out);
-	str_free(&sums);
 }
 
 static void list_libraries(const struct run *r, struct str *out)
@@ -198,12 +197,11 @@ static int find_base(
 {
 	bool search = o->resume && !strcmp(o->resume, "auto");
 	if (search) {
-		struct str dir = {0};
+		scoped_str dir = {0};
 		str_printf(&dir, "%s/checkpoints", o->out);
 		char *newest = ckpt_newest(dir.s, is_usable, run_dir_begun, (void *)o, e);
 		str_puts(path, newest ? newest : "");
 		free(newest);
-		str_free(&dir);
 	} else if (o->resume) {
 		str_puts(path, o->resume);
 	}
@@ -217,7 +215,7 @@ static int find_base(
 int job_find_base(
 	const struct train_opts *o, struct comm *world, struct job_base *b, struct err *e)
 {
-	struct str path = {0};
+	scoped_str path = {0};
 	*b = (struct job_base){.open_model = b->open_model};
 	if (o->resume && !strcmp(o->resume, "auto") && !o->out)
 		err_set(e, EX_USAGE, "resume auto needs --out");
@@ -237,7 +235,6 @@ int job_find_base(
 	comm_bcast(world, &b->workers, sizeof(b->workers), 0);
 	b->resume = path.len ? xstrdup(path.s) : NULL;
 	b->start_over = o->resume && !path.len;
-	str_free(&path);
 	return 0;
 }
 
@@ -247,11 +244,10 @@ static void warn_of_room(const struct run *r)
 	struct err e = {0};
 	if (r->world->rank || !r->t.o.ckpt || !run_writes_ckpt(r) || !r->dir.ckpt_path)
 		return;
-	struct str path = {0};
+	scoped_str path = {0};
 	ckpt_name(&path, r->dir.ckpt_path, r->t.o.steps);
 	if (file_room(path.s, state_file_bytes(&r->t), &e))
 		warn("%s", e.msg);
-	str_free(&path);
 }
 
 /* Collective. Has the run directory a checkpoint of this step? The run may have resumed from
@@ -260,10 +256,9 @@ static bool is_saved(struct run *r, int64_t step)
 {
 	int64_t saved = 0;
 	if (run_is_first(r) && r->dir.ckpt_path && step >= 0) {
-		struct str path = {0};
+		scoped_str path = {0};
 		ckpt_name(&path, r->dir.ckpt_path, step);
 		saved = file_exists(path.s);
-		str_free(&path);
 	}
 	return comm_max_i64(r->world, saved);
 }
@@ -273,7 +268,7 @@ static bool is_saved(struct run *r, int64_t step)
 static int load(
 	struct run *r, const struct train_opts *o, const char *from, struct err *e)
 {
-	struct str path = {0};
+	scoped_str path = {0};
 	if (r->local.sync && !o->init_from) {
 		char *first = ckpt_find_file(from);
 		ckpt_of_worker(&path, first,
@@ -282,9 +277,7 @@ static int load(
 	} else {
 		str_puts(&path, from);
 	}
-	int rc = state_load(&r->t, path.s, o->init_from != NULL, e);
-	str_free(&path);
-	return rc;
+	return state_load(&r->t, path.s, o->init_from != NULL, e);
 }
 
 /* The device, its GEMM algorithms and self-test, and then all memory. If that is too small for a
@@ -478,7 +471,7 @@ static int dry_run(const struct train_opts *given, struct comm *world, struct er
 	struct dataset data = {0};
 	struct model m;
 	struct order order;
-	struct str out = {0}, tree = {0};
+	scoped_str out = {0}, tree = {0};
 	struct faults faults = {0};
 	int workers = (int)max64(1, o.edit.workers);
 	int ranks = planned_ranks(&o, (int)max64(1, world->size / workers), e);
@@ -501,8 +494,6 @@ static int dry_run(const struct train_opts *given, struct comm *world, struct er
 		printf("# tensors\n%s%s", tree.s, out.s);
 	}
 	faults_close(&faults);
-	str_free(&out);
-	str_free(&tree);
 	return rc ? -1 : 0;
 }
 

@@ -48,7 +48,8 @@ int tensorboard_open(
 	struct run *r, const struct train_opts *o, int64_t resume, struct err *e)
 {
 	struct run_tensorboard *b = &r->tensorboard;
-	struct str folder = {0}, path = {0};
+	scoped_str folder = {0};
+	struct str path = {0};
 	bool others;
 	if (!o->tensorboard || !run_is_first(r))
 		return 0;
@@ -71,7 +72,6 @@ int tensorboard_open(
 	} else {
 		str_free(&path);
 	}
-	str_free(&folder);
 	return rc;
 }
 

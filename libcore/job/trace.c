@@ -60,7 +60,7 @@ void trace_begin_step(struct run *r)
 /* What a rank has recorded. */
 static void print_rank(const struct run *r, struct str *out)
 {
-	struct str name = {0}, mesh = {0};
+	scoped_str name = {0}, mesh = {0};
 	int at[N_AXES];
 	mesh_place(r->t.mesh.degree, r->world->rank, at);
 	for (int a = 0; a < N_AXES; a++)
@@ -68,8 +68,6 @@ static void print_rank(const struct run *r, struct str *out)
 			str_printf(&mesh, " %s=%d", axis_names[a], at[a]);
 	str_printf(&name, "rank %d%s", r->world->rank, mesh.s ? mesh.s : "");
 	trace_print(out, r->world->rank, name.s);
-	str_free(&mesh);
-	str_free(&name);
 }
 
 /* Nothing after an error. */
@@ -90,14 +88,13 @@ static void write_file(struct run *r)
 	int fd = run_is_first(r) ? file_begin(path, &e) : -1;
 	put(fd, path, first, strlen(first), &e);
 	for (int rank = 0; rank < r->world->size; rank++) {
-		struct str text = {0};
+		scoped_str text = {0};
 		if (rank == r->world->rank)
 			print_rank(r, &text);
 		comm_bcast_str(r->world, &text, rank);
 		if (rank == r->world->size - 1)
 			text.len -= strlen(",\n");
 		put(fd, path, text.s, text.len, &e);
-		str_free(&text);
 	}
 	put(fd, path, last, strlen(last), &e);
 	errno = 0;

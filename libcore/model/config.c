@@ -109,6 +109,21 @@ static bool decide(int choice, bool by_arch)
 	return choice == BY_ARCH ? by_arch : choice == YES;
 }
 
+static enum act_kind act_of(enum act_choice choice)
+{
+	switch (choice) {
+	case ACTC_GELU_TANH:
+		return ACT_GELU_TANH;
+	case ACTC_GELU:
+		return ACT_GELU;
+	case ACTC_SWIGLU:
+		return ACT_SWIGLU;
+	case ACTC_BY_ARCH:
+		break;
+	}
+	bug(__FILE__, __LINE__, "an activation function");
+}
+
 /* ---- windows --------------------------------------------------------------------- */
 
 bool layer_has_window(const struct model_config *c, int64_t layer)
@@ -174,9 +189,7 @@ static int resolve(struct model *m, int64_t vocab, struct err *e)
 	c->norm_eps = c->norm_eps > 0 ? c->norm_eps : m->arch->norm_eps;
 	c->act = c->act ? c->act : (int)m->arch->act;
 	c->init = c->init ? c->init : (int)m->arch->init;
-	m->act = c->act == ACTC_SWIGLU ? ACT_SWIGLU
-		 : c->act == ACTC_GELU ? ACT_GELU
-				       : ACT_GELU_TANH;
+	m->act = act_of((enum act_choice)c->act);
 	m->bias = c->bias == BIAS_BY_ARCH ? m->arch->bias : c->bias == BIAS_ALL;
 	m->qkv_bias = m->bias || c->bias == BIAS_QKV;
 	m->tie = decide(c->tie, m->arch->tie);

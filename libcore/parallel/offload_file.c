@@ -114,7 +114,7 @@ static void *thread_main(void *with)
 
 static int open_unlinked(const char *directory, struct err *e)
 {
-	struct str name = {0};
+	scoped_str name = {0};
 	int fd = open(directory, O_TMPFILE | O_RDWR | O_CLOEXEC, 0600);
 	if (fd >= 0)
 		return fd;
@@ -124,7 +124,6 @@ static int open_unlinked(const char *directory, struct err *e)
 		fd = mkostemp(name.s, O_CLOEXEC);
 		if (fd >= 0)
 			unlink(name.s);
-		str_free(&name);
 	}
 	return fd >= 0 ? fd
 		       : err_set(e, EX_IOERR, "offload-to: %s: %s", directory,

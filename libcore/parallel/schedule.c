@@ -22,7 +22,7 @@ static bool allows(const struct schedule_row *row, int per_rank)
 
 static int refuse(const struct schedule_row *row, int per_rank, struct err *e)
 {
-	struct str others = {0};
+	scoped_str others = {0};
 	for (int i = 0; i < SCHEDULE_KINDS; i++)
 		if (allows(&schedule_kinds[i], per_rank))
 			str_printf(&others, "%s%s", others.len ? ", " : "",
@@ -30,7 +30,6 @@ static int refuse(const struct schedule_row *row, int per_rank, struct err *e)
 	err_set(e, EX_USAGE,
 		"the pipeline schedule %s cannot have %d stage%s a rank; others can: %s",
 		row->name, per_rank, plural(per_rank), others.s);
-	str_free(&others);
 	return -1;
 }
 

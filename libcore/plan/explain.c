@@ -152,7 +152,7 @@ static void fastest(const struct search *s, const char *limit, struct str *out)
 {
 	const struct choice *c = &s->best[0];
 	char need[NUM_TEXT];
-	struct str line = {0};
+	scoped_str line = {0};
 	str_printf(&line, "Does any layout fit? %lld of %lld; the fastest is ",
 		(long long)s->fitting, (long long)s->enumerated);
 	report_layout(&c->l, &line);
@@ -164,7 +164,6 @@ static void fastest(const struct search *s, const char *limit, struct str *out)
 		100 * c->times.bubble / c->times.step);
 	resort_text(c, &line);
 	item(out, "yes", line.s);
-	str_free(&line);
 }
 
 static void answer(const struct request *r, const struct search *s, struct str *out)

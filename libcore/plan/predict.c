@@ -405,7 +405,7 @@ static void print_limits(
 
 static int write_trace(const char *path, const struct str *events, struct err *e)
 {
-	struct str text = {0};
+	scoped_str text = {0};
 	int fd = file_begin(path, e), rc = -1;
 	if (fd >= 0) {
 		str_printf(&text,
@@ -415,7 +415,6 @@ static int write_trace(const char *path, const struct str *events, struct err *e
 			events->s);
 		rc = file_end(fd, path, write_all(fd, text.s, text.len), e);
 	}
-	str_free(&text);
 	return rc;
 }
 
@@ -423,13 +422,11 @@ static int write_trace(const char *path, const struct str *events, struct err *e
 static int trace_step(const struct subject *given, struct err *e)
 {
 	struct subject s = *given;
-	struct str events = {0};
+	scoped_str events = {0};
 	struct prediction p;
 	s.trace = &events;
 	predict_step(&s, comm_overlaps(), &p);
-	int rc = write_trace(s.o->trace, &events, e);
-	str_free(&events);
-	return rc;
+	return write_trace(s.o->trace, &events, e);
 }
 
 void predict_step_time(const struct train_opts *o, struct model *m,

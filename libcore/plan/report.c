@@ -188,7 +188,7 @@ static json_t *json_choice(
 {
 	const struct times *t = &c->times;
 	double v[ARRAY_LEN(kinds)];
-	struct str args = {0};
+	scoped_str args = {0};
 	json_t *o = json_object(), *memory = json_object(), *alone = json_object();
 	kinds_of(&c->memory, v);
 	for (size_t k = 0; k < ARRAY_LEN(kinds); k++)
@@ -214,7 +214,6 @@ static json_t *json_choice(
 	else
 		trainer_arguments(r->trainer, r->o, r->m, &c->l, &args);
 	json_object_set_new(o, "arguments", json_string(args.s));
-	str_free(&args);
 	return o;
 }
 

@@ -16,7 +16,7 @@
 /* Reports the process that holds the lock, which its journal names once its head is written. */
 static int refuse(const char *folder, const char *path, struct err *e)
 {
-	struct str text = {0};
+	scoped_str text = {0};
 	struct run_log l = {0};
 	size_t whole;
 	int fd = file_open_plain(path, O_RDONLY);
@@ -41,7 +41,6 @@ static int refuse(const char *folder, const char *path, struct err *e)
 		"or stop it%s",
 		folder, who, advice_on(ADVICE_RUN_IN_USE));
 	run_log_free(&l);
-	str_free(&text);
 	return -1;
 }
 
@@ -54,7 +53,7 @@ int journal_lock(const char *folder, bool make, double patience, int *fd, struct
 {
 	const struct timespec moment = {.tv_nsec = 50000000};
 	double begin = clock_seconds();
-	struct str path = {0};
+	scoped_str path = {0};
 	static int warned;
 	bool told = false;
 	int why, rc = 0;
@@ -80,7 +79,6 @@ int journal_lock(const char *folder, bool make, double patience, int *fd, struct
 	else if (why && !no_locks_here(why) &&
 		 (make || (why != ENOENT && why != ENOTDIR)))
 		rc = err_set(e, EX_IOERR, "%s: %s", path.s, strerror(why));
-	str_free(&path);
 	return rc;
 }
 
@@ -158,7 +156,7 @@ static int add_line(struct journal *j, const struct str *line, struct err *e)
 /* Adds the lines of a text, each with the prefix "# WORD ". */
 static int add_text(struct journal *j, const char *word, const char *text, struct err *e)
 {
-	struct str line = {0};
+	scoped_str line = {0};
 	int rc = 0;
 	while (*text && !rc) {
 		size_t n = strcspn(text, "\n");
@@ -167,32 +165,27 @@ static int add_text(struct journal *j, const char *word, const char *text, struc
 		rc = add_line(j, &line, e);
 		text += n + (text[n] == '\n');
 	}
-	str_free(&line);
 	return rc;
 }
 
 static int add_info(struct journal *j, const struct run_info *info, struct err *e)
 {
-	struct str text = {0};
+	scoped_str text = {0};
 	for (const struct h5_field *f = run_fields; f->name; f++)
 		h5_field_print(&text, f, info);
-	int rc = add_text(j, "meta", text.s, e);
-	str_free(&text);
-	return rc;
+	return add_text(j, "meta", text.s, e);
 }
 
-static int add_event(struct journal *j, int64_t step, char *text, struct err *e)
+static int add_event(struct journal *j, int64_t step, const char *text, struct err *e)
 {
-	struct str line = {0};
+	scoped_str line = {0};
 	char now[NUM_TEXT];
-	for (char *p = text; *p; p++)
-		if (*p == '\n')
-			*p = ' ';
 	str_printf(&line, "# event %s step=%lld %s", clock_text(now, clock_wall()),
 		(long long)step, text);
-	int rc = add_line(j, &line, e);
-	str_free(&line);
-	return rc;
+	for (char *p = line.s; *p; p++)
+		if (*p == '\n')
+			*p = ' ';
+	return add_line(j, &line, e);
 }
 
 /* ---- a run's journal ------------------------------------------------------------- */
@@ -201,12 +194,11 @@ static int add_event(struct journal *j, int64_t step, char *text, struct err *e)
  * nothing is resumed, all. */
 static int take_up(struct journal *j, const char *path, int64_t resume, struct err *e)
 {
-	struct str text = {0};
+	scoped_str text = {0};
 	size_t whole = 0;
 	int rc = resume < 0 ? 0
 			    : file_read_rest(j->fd, path, SIZE_MAX, &text, e) ||
 				      run_log_lines(&j->log, &text, &whole, e);
-	str_free(&text);
 	if (resume >= 0)
 		run_log_rewind(&j->log, resume);
 	if (!rc && ftruncate(j->fd, (off_t)whole))
@@ -235,7 +227,7 @@ int journal_open(struct journal *j, const char *folder, int64_t resume,
 	const struct run_info *info, const char *config, const char *arithmetic,
 	struct err *e)
 {
-	struct str path = {0};
+	scoped_str path = {0};
 	*j = (struct journal){.fd = -1};
 	str_printf(&path, "%s/journal.txt", folder);
 	j->folder = xstrdup(folder);
@@ -247,26 +239,18 @@ int journal_open(struct journal *j, const char *folder, int64_t resume,
 	str_printf(&path, "%s/run.h5", folder);
 	if (!rc)
 		durable_clear(path.s);
-	str_free(&path);
 	return rc ? -1 : 0;
 }
 
 int journal_row(struct journal *j, const struct row *r, struct err *e)
 {
-	struct str line = {0};
+	scoped_str line = {0};
 	row_print(r, &line);
-	int rc = add_line(j, &line, e) || journal_flush(j, e) ? -1 : 0;
-	str_free(&line);
-	return rc;
+	return add_line(j, &line, e) || journal_flush(j, e) ? -1 : 0;
 }
 
-int journal_event(struct journal *j, int64_t step, struct err *e, const char *fmt, ...)
+int journal_event(struct journal *j, int64_t step, const char *text, struct err *e)
 {
-	char text[1024];
-	va_list ap;
-	va_start(ap, fmt);
-	vsnprintf(text, sizeof(text), fmt, ap);
-	va_end(ap);
 	return add_event(j, step, text, e) || journal_flush(j, e) ? -1 : 0;
 }
 
@@ -279,7 +263,7 @@ bool journal_stale(const struct journal *j, double seconds)
 
 int journal_publish(struct journal *j, struct err *e)
 {
-	struct str path = {0};
+	scoped_str path = {0};
 	struct durable d = {0};
 	double begin = clock_seconds();
 	str_printf(&path, "%s/run.h5", j->folder);
@@ -288,7 +272,6 @@ int journal_publish(struct journal *j, struct err *e)
 	rc = rc || durable_begin_own(&d, path.s, e) || run_log_write(&j->log, d.tmp, e) ||
 	     durable_commit(&d, e);
 	durable_abort(&d);
-	str_free(&path);
 	j->published = clock_seconds();
 	j->publish_cost = j->published - begin;
 	return rc ? -1 : 0;

@@ -418,12 +418,11 @@ static int not_a_log(const struct run_log *l, struct err *e)
 
 static int read_text(struct run_log *l, int fd, struct err *e)
 {
-	struct str rest = {0};
+	scoped_str rest = {0};
 	int rc = file_lines(fd, l->name, run_log_line, l, &rest, e);
 	if (!rc && rest.len) /* a number may be incomplete */
 		warn("%s: the last line is incomplete and is ignored", l->name);
 	unread_warn(&l->unread, l->name);
-	str_free(&rest);
 	if (!rc && !l->n_rows)
 		rc = not_a_log(l, e);
 	return rc;

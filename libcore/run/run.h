@@ -259,8 +259,7 @@ int journal_open(struct journal *j, const char *folder, int64_t resume,
 	struct err *e);
 /* A line that cannot be written is an error; it is kept and written before the next one. */
 int journal_row(struct journal *j, const struct row *r, struct err *e);
-int journal_event(struct journal *j, int64_t step, struct err *e, const char *fmt, ...)
-	PRINTF(4, 5);
+int journal_event(struct journal *j, int64_t step, const char *text, struct err *e);
 int journal_flush(struct journal *j, struct err *e); /* writes the kept lines */
 int64_t journal_kept(const struct journal *j);	     /* their number */
 /* Whether run.h5 is older than this, and also old enough that rewriting it, which takes longer as

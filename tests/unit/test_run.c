@@ -244,7 +244,7 @@ static void journal_and_h5_are_equal(void **state)
 	(void)state;
 	open_journal(&j, -1);
 	put_rows(&j, 1, 300);
-	journal_event(&j, 300, &e, "checkpoint %s\nof two lines", "x.h5");
+	journal_event(&j, 300, "checkpoint x.h5\nof two lines", &e);
 	assert_int_equal(journal_publish(&j, &e), 0);
 	assert_false(file_exists(in_folder("run.h5.tmp")));
 	check_log(&j.log, 300);
