@@ -26,7 +26,8 @@ struct opts {
 
 static const char *const bys[] = {"step", "tokens", NULL};
 static const int by_columns[] = {COL_STEP, COL_TOKENS};
-static const char *const axes[] = {"auto", "step", "tokens", "seconds", "bytes", NULL};
+static const char *const axes[] = {
+	"auto", "step", "tokens", "samples", "seconds", "bytes", NULL};
 static const char *const requirements[] = {
 	"auto", "identical", "within", "equivalent", NULL};
 
@@ -103,7 +104,8 @@ static const struct opt options[] = {
 		"Print the verdicts, and with --speed the speeds, as JSON instead of as text."},
 	{OPT_ENUM, 'x', "axis", NULL, "auto", O(axis), .values = axes, .help =
 		"Horizontal axis. auto: as --by. seconds, bytes: the time of all steps so far, "
-		"or the bytes sent in them by the rank that sends most."},
+		"or the bytes sent in them by the rank that sends most. Of logs without times of "
+		"steps, seconds are those between their time stamps."},
 	OPT_GRAPH(O(draw)),
 	{OPT_FLAG, 0, "each-run", NULL, "no", O(each_run), .help =
 		"In this graph and in plots, draw each run. Without it, several controls, or the "

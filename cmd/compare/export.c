@@ -106,9 +106,13 @@ static void add_unlike(struct strs *names, const char *name)
 
 static void find_all(struct exporting *x)
 {
-	for (int i = 0; i < x->n && !x->columns.n; i++)
-		if (curve_has_column(&x->logs[i], COL_TOKENS))
-			strs_add(&x->columns, columns[COL_TOKENS].name);
+	for (int i = 0; i < x->n; i++)
+		for (int c = COL_STEP + 1; c < x->logs[i].n_columns; c++) {
+			const char *name = x->logs[i].column[c].name;
+			if (curve_is_axis(name) && curve_has_column(&x->logs[i], c) &&
+				!contains(&x->columns, name))
+				strs_add(&x->columns, name);
+		}
 	curve_columns(x->logs, x->n, &x->columns);
 }
 

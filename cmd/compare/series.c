@@ -138,7 +138,7 @@ static int members_init(struct members *m, const struct run_log *logs, int n,
 			continue;
 		err_set(e, EX_DATAERR,
 			"%s: no column '%s', so %s cannot be drawn over %s", logs[i].name,
-			curve_axis_column(axis), column, curve_axis_names[axis]);
+			curve_axis_columns(axis), column, curve_axis_names[axis]);
 		members_free(m);
 		return -1;
 	}

@@ -9,7 +9,7 @@ enum { MAX_POINTS = 1 << 27, MAX_SETTINGS = 256, MAX_VALUE = 1024 };
 
 void build_begin(struct build *b)
 {
-	*b = (struct build){.trained = -1, .total = -1};
+	*b = (struct build){.trained = -1, .total = -1, .clocked = -1};
 	b->series = xcalloc(MAX_LOG_COLUMNS, sizeof(*b->series));
 	b->names = xcalloc(MAX_LOG_COLUMNS, sizeof(*b->names));
 }
@@ -397,10 +397,11 @@ static void fill_settings(const struct build *b, struct run_log *l)
 int build_finish(struct build *b, struct run_log *l, struct err *e)
 {
 	struct steps all = {0};
-	for (int i = 0; i < b->n_series; i++) {
+	for (int i = 0; i < b->n_series; i++)
 		sort_series(&b->series[i]);
+	build_derive(b);
+	for (int i = 0; i < b->n_series; i++)
 		add_steps(&all, &b->series[i]);
-	}
 	say_replaced(b, l->name);
 	l->unread = b->unread;
 	if (!b->growing)

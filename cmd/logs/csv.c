@@ -205,6 +205,7 @@ static bool take_header(struct table *t, struct span line)
 		add_name(t, name);
 		note_twice(t, &seen, name);
 	}
+	t->clock = t->step == 1 && !strcmp(t->names.v[0], "Wall time") ? 0 : -1;
 	strs_free(&seen);
 	known |= runs.n > 0;
 	strs_free(&runs);
@@ -214,7 +215,7 @@ static bool take_header(struct table *t, struct span line)
 /* Without a header: step, loss, and columns without names. */
 static bool take_headless(struct table *t, struct span line)
 {
-	t->run_field = -1;
+	t->run_field = t->clock = -1;
 	while (line.p && t->names.n < MAX_FIELDS) {
 		char name[32];
 		double v;
@@ -341,7 +342,9 @@ bool line_csv(struct build *b, struct span line)
 		if (!any)
 			build_row(b, step, false);
 		any = true;
-		if (number)
+		if (number && i == t->clock)
+			build_clock(b, step, v);
+		else if (number)
 			build_set(b, step, name, v);
 	}
 	return any;
@@ -397,5 +400,6 @@ bool line_mlflow(struct build *b, struct span line)
 	build_row(b, step, false);
 	if (number)
 		build_set(b, step, name, v);
+	build_clock(b, step, time / 1e3);
 	return true;
 }

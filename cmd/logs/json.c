@@ -344,10 +344,12 @@ static bool take_json_row(struct build *b, json_t *row, struct span line)
 		return false;
 	bool has_step = row && find_json_step(row, &step, &other, 0);
 	const char *key = json_string_value(json_object_get(row, "key"));
-	double x;
-	if (key && has_step && number_of(json_object_get(row, "value"), &x))
+	double x, time = 0;
+	if (key && has_step && number_of(json_object_get(row, "value"), &x)) {
 		build_set(b, step, span_of(key), x); /* MLflow */
-	else if (!row && span_find(line, "loss\""))
+		if (number_of(json_object_get(row, "timestamp"), &time))
+			build_clock(b, step, time / 1e3);
+	} else if (!row && span_find(line, "loss\""))
 		build_lost_row(b, line);
 	else if (!has_step && other && has_known(row, 0))
 		lose_row(b, other);
@@ -355,6 +357,7 @@ static bool take_json_row(struct build *b, json_t *row, struct span line)
 		b->json_row = ++b->table.rows;
 		take_object(b, row, &path, step, 0);
 		b->json_row = 0;
+		build_clock(b, step, b->stamp);
 	}
 	str_free(&path);
 	return b->n_points > points;
@@ -373,6 +376,7 @@ bool line_jsonl(struct build *b, struct span line)
 {
 	/* fairseq: "2026-01-01 10:00:00 | INFO | train_inner | {" */
 	const char *begin = span_find(line, " | {\"");
+	b->stamp = begin ? time_of_line(line) : 0;
 	if (begin)
 		line = (struct span){begin + 3, line.n - (size_t)(begin + 3 - line.p)};
 	line = span_trim(line);
@@ -413,7 +417,7 @@ bool is_array(struct span first)
 /* [1764201600.5, 10, 2.5]: wall time, step and value, as TensorBoard exports a scalar. */
 static void take_triple(struct build *b, const json_t *row)
 {
-	double step, v;
+	double step = -1, v, time;
 	const json_t *at = json_array_get(row, 1), *value = json_array_get(row, 2);
 	struct span name = value_of_export(SPAN("Value"));
 	if (!number_of(at, &step) || !column_fits(COL_STEP, step))
@@ -422,6 +426,8 @@ static void take_triple(struct build *b, const json_t *row)
 		build_set(b, (int64_t)step, name, v);
 	else
 		take_unread(b, (int64_t)step, name, value);
+	if (column_fits(COL_STEP, step) && number_of(json_array_get(row, 0), &time))
+		build_clock(b, (int64_t)step, time);
 }
 
 int text_array(struct build *b, struct span text, struct err *e)

@@ -201,6 +201,7 @@ static const struct label picotron_train[] = {
 	{"Loss: ", "loss", NULL},
 	{"Tokens/s: ", "tps", "count"},
 	{"Tokens/s/GPU: ", "tps_per_gpu", "count"},
+	{"Tokens: ", "tokens", "count"},
 	{"MFU: ", "mfu", "%"},
 	END_LABELS,
 };

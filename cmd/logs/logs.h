@@ -13,6 +13,10 @@
 
 #include "run/run.h"
 
+/* Columns of other programs' logs beside those of the table: seconds since the first row, and samples so far. */
+#define LOG_ELAPSED "elapsed"
+#define LOG_SAMPLES "samples"
+
 /* ---- formats.c ------------------------------------------------------------------- */
 
 /* "auto", then the names of formats, "pt" (this program's own logs) first; ends with NULL. */

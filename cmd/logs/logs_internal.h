@@ -48,6 +48,7 @@ struct table {
 	int64_t lines, rows;
 	struct strs names; /* of the fields; "" : not a column */
 	const char *run;   /* of several, that is read; NULL: all fields are */
+	int clock;	   /* the field of TensorBoard's wall time; -1: none */
 	int run_field;	   /* the field that names the run of a row; -1: none */
 	char *first_run; /* of several in rows, the one that is read if none is asked for */
 	int64_t n_others; /* rows of the others */
@@ -90,7 +91,9 @@ struct build {
 	int64_t json_row; /* the number of the row of JSON that is read; 0: none */
 	/* For the line parsers: the step of the last row, and of the last training row. */
 	int64_t step, trained;
-	int64_t total; /* steps of the run, if the log says so */
+	int64_t total;	 /* steps of the run, if the log says so */
+	int64_t clocked; /* the last step that has a time */
+	double stamp;	 /* the time of the line that began the row */
 	const char *
 		file; /* the name of the column, of a file that does not say it; NULL: none */
 	bool open;  /* the next line may continue the row */
@@ -130,8 +133,17 @@ void build_rewind(struct build *b, int64_t step);
 void build_setting(struct build *b, const char *key, struct span value);
 /* The number of steps, which some logs say in each row. */
 void build_total(struct build *b, int64_t steps);
+/* The time of a row, in seconds since 1970 of any time zone; 0: it is not known. The first of a step counts. */
+void build_clock(struct build *b, int64_t step, double seconds);
 /* Moves all to *l. Returns -1 if there is no row. */
 int build_finish(struct build *b, struct run_log *l, struct err *e);
+
+/* ---- clock.c: time and tokens ------------------------------------------------------ */
+
+/* The time stamp near the beginning of a line, for build_clock(); 0: none. */
+double time_of_line(struct span line);
+/* Makes the columns elapsed and tokens of what was read, in series that are sorted. */
+void build_derive(struct build *b);
 
 /* ---- names.c: names of columns and settings in other logs ------------------------- */
 

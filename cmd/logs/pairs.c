@@ -104,7 +104,10 @@ bool line_wordplay(struct build *b, struct span line)
 	const char *p = find_step(b, line, &b->step);
 	if (p) {
 		struct span pairs = {p, (size_t)(line.p + line.n - p)};
-		return b->open = take_pairs(b, pairs, true, false) > 0;
+		b->open = take_pairs(b, pairs, true, false) > 0;
+		if (b->open)
+			build_clock(b, b->step, time_of_line(line));
+		return b->open;
 	}
 	/* rich breaks long lines */
 	b->open = b->open && only_pairs(line) && take_pairs(b, line, false, true) > 0;
@@ -218,6 +221,7 @@ static bool take_block(struct build *b, struct span line, const struct block *k)
 			continue;
 		p = scan_batch(b, line, p + strlen(k->marks[i]), &t.step);
 		b->open = p != NULL;
+		b->stamp = time_of_line(line);
 		b->step = p ? t.step : b->step;
 		p = p ? span_find((struct span){p, (size_t)(end - p)}, "]: ") : NULL;
 		if (p)
@@ -232,6 +236,8 @@ static bool take_block(struct build *b, struct span line, const struct block *k)
 	if (before && b->open)
 		take_field(&t, (struct span){line.p + n, line.n - n});
 	b->open &= t.any || !k->closes;
+	if (t.any)
+		build_clock(b, t.step, b->stamp);
 	return t.any;
 }
 

@@ -47,13 +47,14 @@ static const struct sample samples[] = {
 	{"torchtitan",
 		"[titan] 2026-01-01 10:00:00,1 - root - INFO - Trainer is initialized with local batch size 8, global batch size 64, "
 		"gradient accumulation steps 1, sequence length 2048, total steps 1000 (warmup 200)\n"
-		"\x1b[0m[rank0]:[titan] - INFO - \x1b[31mstep:  1  \x1b[32mloss: 12.25301  \x1b[38;2;180;60;0mgrad_norm:  1.2345  "
+		"\x1b[0m[rank0]:[titan] 2026-02-28 23:59:58,250 - root - INFO - \x1b[31mstep:  1  \x1b[32mloss: 12.25301  \x1b[38;2;180;60;0mgrad_norm:  1.2345  "
 		"\x1b[36mmemory:  1.50GiB(1.44%)  \x1b[34mtps: 30,123  \x1b[36mtflops: 1,234.50  \x1b[35mmfu: 12.34%\x1b[39m\n"
-		"[titan] - INFO - step: 10  loss:  8.12345  grad_norm:  2.0000  memory:  1.50GiB(1.44%)  tps: 31,000  tflops: 0.51  mfu: N/A\n"
+		"[titan] 2026-03-01 00:00:02,750 - root - INFO - step: 10  loss:  8.12345  grad_norm:  2.0000  memory:  1.50GiB(1.44%)  tps: 31,000  tflops: 0.51  mfu: N/A\n"
 		"[titan] - INFO - validate step: 10  loss:  8.1000  memory:  1.50GiB(1.44%)  tps: 9,000\n",
 		2, 7,
 		{{1, "loss", 12.25301}, {1, "grad_norm", 1.2345}, {1, "mem", 1.5 * 0x1p30}, {1, "tps_per_gpu", 30123},
-		 {1, "tflops", 1234.5}, {1, "mfu", 0.1234}, {10, "loss", 8.12345}, {10, "val_loss", 8.1}, {10, "tps_per_gpu", 31000}},
+		 {1, "tflops", 1234.5}, {1, "mfu", 0.1234}, {10, "loss", 8.12345}, {10, "val_loss", 8.1}, {10, "tps_per_gpu", 31000},
+		 {1, "elapsed", 0}, {10, "elapsed", 4.5}, {10, "tokens", 10 * 64 * 2048}},
 		"batch = 64\ncontext = 2048\nsteps = 1000\nwarmup = 200\n", 0},
 	/* every rank prints, and one of them behind output without a line break */
 	{"torchtitan",
@@ -155,7 +156,7 @@ static const struct sample samples[] = {
 		" validation loss at iteration 1 on validation set | lm loss value: 1.050000E+01 | lm loss PPL: 3.631550E+04 |\n",
 		1, 6,
 		{{1, "loss", 10.8374}, {1, "dt", 5.1234}, {1, "lr", 1.5e-4}, {1, "grad_norm", 15.123}, {1, "val_loss", 10.5},
-		 {1, "consumed samples", 32}, {1, "throughput per GPU (TFLOP/s/GPU)", 400.5}, {1, "number of nan iterations", 0}},
+		 {1, "samples", 32}, {1, "tokens", 32 * 4096}, {1, "throughput per GPU (TFLOP/s/GPU)", 400.5}, {1, "number of nan iterations", 0}},
 		"batch = 32\ncontext = 4096\nwarmup = 2\nsteps = 100\n", 8},
 	{"megatron", " iteration      100/  500 | elapsed time per iteration (ms): 512.5 | learning rate 1.500E-04 | lm loss 9.083740E+00 |\n", 1, 6,
 		{{100, "loss", 9.08374}, {100, "lr", 1.5e-4}, {100, "dt", 0.5125}}, "steps = 500\n", 0},
@@ -205,7 +206,7 @@ static const struct sample samples[] = {
 		{{10, "loss", 2.5432}, {10, "grad_norm", NAN}, {10, "lr", 5e-5}, {10, "val_loss", 2.4}, {20, "loss", 2.25}, {20, "mean_train_loss", 2.39}},
 		"steps = 20\nbatch-per-rank = 8\n", 0},
 	{"csv", "\"_step\";\"train/loss\";\"_runtime\"\n10;2.5;1.25\n20;2.25;\n30;nan;3\n", 3, 3,
-		{{10, "loss", 2.5}, {10, "_runtime", 1.25}, {20, "loss", 2.25}, {30, "loss", NAN}, {30, "_runtime", 3}}, "", 0},
+		{{10, "loss", 2.5}, {10, "elapsed", 1.25}, {20, "loss", 2.25}, {30, "loss", NAN}, {30, "elapsed", 3}}, "", 0},
 	{"csv", "global_step\ttrain_loss\tval_loss\n10\t2.5\t\n20\t\t2.25\n", 2, 2,
 		{{10, "loss", 2.5}, {20, "val_loss", 2.25}}, "", 0},
 	{"csv", "0,4.5,1e-3\n1,4.25,2e-3\n", 2, 3, {{0, "loss", 4.5}, {1, "column3", 0.002}}, "", 0},
@@ -226,12 +227,12 @@ static const struct sample samples[] = {
 	{"nanotron",
 		"07/01/2026 10:00:00 [INFO|DP=0|PP=0|TP=0]: iteration: 5 / 100 | consumed_tokens: 1.31M | elapsed_time_per_iteration_ms: 1.02K | "
 		"tokens_per_sec: 257K | tokens_per_sec_per_gpu: 32.1K | global_batch_size: 256 | lm_loss: 10.5 | lr: 0.0003 | grad_norm: 0.86\n", 1, 3,
-		{{5, "loss", 10.5}, {5, "dt", 1.02}, {5, "tps", 257e3}, {5, "tps_per_gpu", 32100}, {5, "consumed_tokens", 1310000}, {5, "lr", 3e-4},
+		{{5, "loss", 10.5}, {5, "dt", 1.02}, {5, "tps", 257e3}, {5, "tps_per_gpu", 32100}, {5, "tokens", 1310000}, {5, "lr", 3e-4},
 		 {5, "grad_norm", 0.86}}, "", 0},
 	{"picotron",
 		"[rank 0] Step: 1     | Loss: 10.5312 | Global batch size:   32.8K | Tokens/s:  120.5K | Tokens/s/GPU:   15.0K | "
 		"Tokens:   32.8K/1.0M | MFU:  5.25% | Memory usage:   4.75GB\n", 1, 6,
-		{{1, "loss", 10.5312}, {1, "tps", 120500}, {1, "tps_per_gpu", 15000}, {1, "mfu", 0.0525}}, "", 0},
+		{{1, "loss", 10.5312}, {1, "tps", 120500}, {1, "tps_per_gpu", 15000}, {1, "mfu", 0.0525}, {1, "tokens", 32800}}, "", 0},
 	{"deepspeed", "steps: 200 loss: 5.5508 lm loss: 5.5103 moe loss: 0.0405 iter time (s): 0.936 samples/sec: 136.706\n", 1, 5,
 		{{200, "loss", 5.5508}, {200, "lm_loss", 5.5103}, {200, "moe_loss", 0.0405}, {200, "dt", 0.936}, {200, "samples_per_sec", 136.706}},
 		"", 0},
@@ -270,7 +271,7 @@ static const struct sample samples[] = {
 		"2026-01-01 10:00:02 | INFO | valid | epoch 001 | valid on 'valid' subset | loss 9.5 | ppl 724.1 | wps 99 | num_updates 200 | best_loss 9.5\n"
 		"2026-01-01 10:00:02 | INFO | train | epoch 001 | loss 9.75 | ppl 861.1 | num_updates 200 | lr 5e-05 | gnorm 3.5\n", 2, 4,
 		{{100, "loss", 9.255}, {100, "nll_loss", 9.125}, {100, "tps", 57.3}, {100, "lr", 2.8e-5}, {100, "grad_norm", 3.25}, {100, "loss_scale", 128},
-		 {200, "loss", 9.125}, {200, "val_loss", 9.5}, {200, "mean_loss", 9.75}}, "", 0},
+		 {200, "loss", 9.125}, {200, "val_loss", 9.5}, {200, "mean_loss", 9.75}, {200, "elapsed", 1}}, "", 0},
 	{"fairseq", "| epoch 017:  40%|4| 14/35 [00:16<00:24,  1.17s/it, loss=11.75, ppl=3444.3, num_updates=574, lr=0.00025, gnorm=0.402, cl\r"
 		"| epoch 017:  43%|4| 15/35 [00:17<00:24,  1.23s/it, loss=11.5, ppl=2896.3, num_updates=575, lr=0.00025, gnorm=0.412, cl\n"
 		"| epoch 017 | valid on 'valid' subset | valid_loss 8.125 | valid_ppl 279.2 | num_updates 575\n", 2, 4,
@@ -281,10 +282,10 @@ static const struct sample samples[] = {
 		"2026-01-01 10:00:01 | INFO | valid | {\"epoch\": 1, \"valid_loss\": \"14.5\", \"valid_num_updates\": \"100\", \"valid_best_loss\": \"14.5\"}\n", 1, 5,
 		{{100, "loss", 15.125}, {100, "tps", 1195.5}, {100, "lr", 5e-5}, {100, "grad_norm", 1.5}, {100, "val_loss", 14.5}}, "", 0},
 	{"mlflow", "1764201600500 2.5 10\n1764201601500 2.25 20\n1764201602500 nan 30\n", 3, 3,
-		{{10, "sample", 2.5}, {20, "sample", 2.25}, {30, "sample", NAN}}, "", 0},
+		{{10, "sample", 2.5}, {20, "sample", 2.25}, {30, "sample", NAN}, {20, "elapsed", 1}, {30, "elapsed", 2}}, "", 0},
 	{"json", "{\"metrics\": [{\"key\": \"loss\", \"value\": 2.5, \"timestamp\": 1764201600500, \"step\": 10},\n"
 		" {\"key\": \"loss\", \"value\": 2.25, \"timestamp\": 1764201601500, \"step\": 20}], \"next_page_token\": \"\"}", 2, 3,
-		{{10, "loss", 2.5}, {20, "loss", 2.25}}, "", 0},
+		{{10, "loss", 2.5}, {20, "loss", 2.25}, {20, "elapsed", 1}}, "", 0},
 	/* LitGPT's metrics.csv */
 	{"csv", "epoch,iter,iter_time,loss,step,val_loss\n0,16,0.5,2.5,15,\n,,,,15,2.75\n0,32,0.5,2.25,31,\n", 2, 3,
 		{{15, "loss", 2.5}, {15, "val_loss", 2.75}, {15, "dt", 0.5}, {31, "loss", 2.25}}, "", 0},
@@ -295,11 +296,12 @@ static const struct sample samples[] = {
 		"{'train_runtime': 12.5, 'train_loss': 2.4, 'epoch': 0.2}\n", 2, 3,
 		{{1, "loss", 2.5}, {1, "grad_norm", 1.25}, {1, "lr", 5e-5}, {2, "loss", 2.25}, {2, "val_loss", 2.375}, {2, "epoch", 0.2}}, "", 0},
 	{"json", "[[1764201600.5, 10, 2.5],\n [1764201601.5, 20, NaN], [1764201602.5, 30, 2.25]]", 3, 3,
-		{{10, "loss", 2.5}, {20, "loss", NAN}, {30, "loss", 2.25}}, "", 0},
+		{{10, "loss", 2.5}, {20, "loss", NAN}, {30, "loss", 2.25}, {30, "elapsed", 2}}, "", 0},
 	{"json", "[\n  {\"_step\": 1, \"train/loss\": 2.5, \"acc\": 0.5}, {\"_step\": 2, \"train\": {\"loss\": 2.25}, \"_runtime\": 7}]\n", 2, 3,
-		{{1, "loss", 2.5}, {1, "acc", 0.5}, {2, "loss", 2.25}, {2, "_runtime", 7}}, "", 0},
+		{{1, "loss", 2.5}, {1, "acc", 0.5}, {2, "loss", 2.25}, {2, "elapsed", 7}}, "", 0},
 	/* exports: of TensorBoard, of W&B, and Lightning's metrics.csv */
-	{"csv", "Wall time,Step,Value\n1764201600.5,10,2.5\n1764201601.5,20,2.25\n", 2, 3, {{10, "loss", 2.5}, {20, "loss", 2.25}}, "", 0},
+	{"csv", "Wall time,Step,Value\n1764201600.5,10,2.5\n1764201601.5,20,2.25\n", 2, 3,
+		{{10, "loss", 2.5}, {20, "loss", 2.25}, {20, "elapsed", 1}}, "", 0},
 	{"csv", "\"Step\",\"my - run - _step\",\"my - run - train/loss\",\"my - run - train/loss__MIN\",\"my - run - train/loss__MAX\"\n"
 		"\"1\",\"1\",\"2.5\",\"2.5\",\"2.5\"\n\"2\",\"\",\"\",\"\",\"\"\n\"3\",\"3\",\"2.25\",\"2.25\",\"2.25\"\n", 2, 3,
 		{{1, "loss", 2.5}, {3, "loss", 2.25}}, "", 0},
