@@ -9,6 +9,7 @@
 #include "compare/locate.h"
 #include "compare/outcome.h"
 #include "compare/report.h"
+#include "compare/series.h"
 #include "compare/speed.h"
 #include "logs/logs.h"
 
@@ -446,7 +447,9 @@ static bool judge_rows(void *to, const struct run_log *logs, int n)
 {
 	struct following *f = to;
 	struct outcomes all;
-	(void)logs, (void)n;
+	(void)logs;
+	if (!f->runs->logs[0].brief)
+		runs_shorten(f->runs->logs, n);
 	outcomes_make(f->runs, &f->opts, &all);
 	for (int i = 0; i < all.n; i++) {
 		if (all.v[i].verdict != f->said[i] && log_speaks())
@@ -616,6 +619,7 @@ int main(int argc, char **argv)
 		return err_say(&e) == EX_USAGE ? EX_USAGE : EX_TROUBLE;
 	if (o.exports.n)
 		return 0;
+	runs_shorten(r.logs, r.n);
 	warn_lacking(&r, column);
 	how.column = how.exact.column = column;
 	struct report_run *reports = no_reports(&r);
