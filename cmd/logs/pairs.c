@@ -153,7 +153,7 @@ static void take_field(struct taking *t, struct span field)
 		build_setting(t->b, key, text);
 	else if (p)
 		build_set(t->b, t->step, name,
-			v * (t->f->suffix ? scale_of_suffix(rest) : 1));
+			t->f->suffix ? scaled(v, scale_of_suffix(rest)) : v);
 }
 
 bool take_fields(struct build *b, struct span s, const struct line_kind *k, int64_t step)
@@ -179,14 +179,16 @@ struct block {
 	const char *training, *eval; /* before a field */
 	struct fields fields;
 	bool closes; /* by any other line */
+	bool ranks;  /* before lines "0: ", and blanks */
 };
 
 /* "[step=10/1000,epoch=1,eta=2h]", then lines "    train/CE loss=2.345" */
-static const struct block olmo = {{"[step="}, "    ", NULL, {'=', 0, true, NULL}, true};
+static const struct block olmo = {
+	{"[step="}, "    ", NULL, {'=', 0, true, NULL}, true, false};
 /* "[batch=10/1000]:", then lines "\t Train loss/train/total: 2.3450"; "[Eval batch=5/5] ...", then lines "\t Eval
  * metrics/eval/LanguageCrossEntropy: 2.5000"; of its files: "[metric][batch=10]: loss/train/total: 2.3450" */
-static const struct block composer = {{"[batch=", "[token=", "[sample="}, "\t Train ",
-	"\t Eval ", {':', 0, false, NULL}, false};
+static const struct block composer = {{"[batch=", "[token=", "[sample="}, "Train ",
+	"Eval ", {':', 0, false, NULL}, false, true};
 
 /* "[epoch=2][batch=10/100]" is step 110. Returns the end of the step, or NULL. */
 static const char *scan_batch(
@@ -211,6 +213,17 @@ static const char *scan_batch(
 	return behind ? behind : p;
 }
 
+/* "0:       Train ...", as srun shows the lines of rank 0; the blanks before it are a tab or not. */
+static struct span without_rank(struct span line)
+{
+	size_t n = 0;
+	while (n < line.n && isdigit((unsigned char)line.p[n]))
+		n++;
+	if (n && n < line.n && line.p[n] == ':')
+		line = (struct span){line.p + n + 1, line.n - n - 1};
+	return span_trim(line);
+}
+
 static bool take_block(struct build *b, struct span line, const struct block *k)
 {
 	const char *end = line.p + line.n;
@@ -228,6 +241,8 @@ static bool take_block(struct build *b, struct span line, const struct block *k)
 			take_field(&t, (struct span){p + 3, (size_t)(end - p - 3)});
 		return t.any;
 	}
+	if (k->ranks)
+		line = without_rank(line);
 	const char *before = span_begins(line, k->training)	     ? k->training
 			     : k->eval && span_begins(line, k->eval) ? k->eval
 								     : NULL;
@@ -249,6 +264,80 @@ bool line_olmo(struct build *b, struct span line)
 bool line_composer(struct build *b, struct span line)
 {
 	return take_block(b, line, &composer);
+}
+
+/* ---- the progress bar of Lightning, and of NeMo 1 --------------------------------------- */
+
+/* What the bar repeats until there is another value. */
+static bool is_stale(struct build *b, struct span name, double v)
+{
+	struct known_name *known = build_name(b, name);
+	struct series *s = known && known->series >= 0 ? &b->series[known->series] : NULL;
+	bool lasts = span_begins(name, "val") ||
+		     (name.n > 6 && !memcmp(name.p + name.n - 6, "_epoch", 6));
+	return lasts && s && s->n && s->p[s->n - 1].v == v;
+}
+
+/* "1.95it/s, loss=2.5, v_num=0, train_loss=2.25, val_loss=2.5]", where loss is a mean of the last ones. */
+static bool take_bar(struct build *b, struct span rest, int64_t step)
+{
+	const char *end = rest.p + rest.n;
+	bool any = false, train = span_find(rest, "train_loss") != NULL;
+	for (const char *p = rest.p, *stop; p && p < end; p = stop ? stop + 1 : NULL) {
+		stop = memchr(p, ',', (size_t)(end - p));
+		struct span f =
+			span_trim((struct span){p, (size_t)((stop ? stop : end) - p)});
+		const char *is = f.n ? memchr(f.p, '=', f.n) : NULL;
+		struct span name = {f.p, is ? (size_t)(is - f.p) : 0};
+		struct span text = {is ? is + 1 : f.p, f.n - name.n - (is != NULL)};
+		double v;
+		const char *behind = is ? scan_number(text, &v) : NULL;
+		if (!behind || name_is_step(name) || !strncmp(f.p, "v_num=", 6) ||
+			(train && !strncmp(f.p, "loss=", 5)))
+			continue;
+		if (span_begins(name, "train_loss") && name.n == 10)
+			name = SPAN("train/loss");
+		if (is_stale(b, name, v))
+			continue;
+		if (!any)
+			build_row(b, step, true);
+		any = true;
+		if (!goes_on((struct span){behind, (size_t)(f.p + f.n - behind)}))
+			build_set(b, step, name, v);
+		else
+			build_unread(b, step, name, text);
+	}
+	return any;
+}
+
+/* "Epoch 1:  20%|##  | 20/100 [00:10<00:42, 1.95it/s, v_num=0, train_loss=2.5]" is step 120, but if the bar has
+ * global_step=119.0 that is it. */
+bool line_lightning(struct build *b, struct span line)
+{
+	const char *end = line.p + line.n, *p = span_find_word(line, "Epoch ");
+	int64_t epoch, n, total = 0;
+	if (!p)
+		return false;
+	p = scan_step((struct span){p + 6, (size_t)(end - p - 6)}, &epoch);
+	const char *bracket = p ? memchr(p, '[', (size_t)(end - p)) : NULL;
+	const char *bar = bracket ? memrchr(p, '|', (size_t)(bracket - p)) : NULL;
+	if (!bar || (*p != ':' && *p != '/'))
+		return false;
+	bool whole = *p == '/'; /* "Epoch 3/400": the bar counts epochs */
+	p = scan_step((struct span){bar + 1, (size_t)(bracket - bar - 1)}, &n);
+	if (!p || *p != '/')
+		return false;
+	if (scan_step((struct span){p + 1, (size_t)(bracket - p - 1)}, &total))
+		b->batches = total;
+	else if (!epoch)
+		b->batches = n; /* "20/?" */
+	if (!whole && b->batches > 0 && epoch < (INT64_C(1) << 53) / b->batches)
+		n += epoch * b->batches;
+	struct span rest = {bracket + 1, (size_t)(end - bracket - 1)};
+	p = span_find_word(rest, "global_step=");
+	if (p)
+		scan_step((struct span){p + 12, (size_t)(end - p - 12)}, &n);
+	return take_bar(b, rest, n);
 }
 
 /* ---- Hugging Face's Trainer ------------------------------------------------------------ */

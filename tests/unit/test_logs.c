@@ -232,7 +232,11 @@ static const struct sample samples[] = {
 	{"picotron",
 		"[rank 0] Step: 1     | Loss: 10.5312 | Global batch size:   32.8K | Tokens/s:  120.5K | Tokens/s/GPU:   15.0K | "
 		"Tokens:   32.8K/1.0M | MFU:  5.25% | Memory usage:   4.75GB\n", 1, 6,
-		{{1, "loss", 10.5312}, {1, "tps", 120500}, {1, "tps_per_gpu", 15000}, {1, "mfu", 0.0525}, {1, "tokens", 32800}}, "", 0},
+		{{1, "loss", 10.5312}, {1, "tps", 120500}, {1, "tps_per_gpu", 15000}, {1, "mfu", 0.0525}, {1, "tokens", 32800}, {1, "mem", 4.75e9}}, "", 0},
+	{"deepspeed",
+		"[2026-01-01 10:00:00,819] [INFO] [logging.py:60:log_dist] [Rank 0] step=10, skipped=2, lr=[1.5e-06, 1.25e-06], mom=[[0.9, 0.95]]\n"
+		"steps: 10 loss: 10.7133 iter time (s): 0.283 samples/sec: 226.457\n", 1, 6,
+		{{10, "loss", 10.7133}, {10, "dt", 0.283}, {10, "lr", 1.5e-6}, {10, "skipped", 2}}, "", 0},
 	{"deepspeed", "steps: 200 loss: 5.5508 lm loss: 5.5103 moe loss: 0.0405 iter time (s): 0.936 samples/sec: 136.706\n", 1, 5,
 		{{200, "loss", 5.5508}, {200, "lm_loss", 5.5103}, {200, "moe_loss", 0.0405}, {200, "dt", 0.936}, {200, "samples_per_sec", 136.706}},
 		"", 0},
@@ -258,6 +262,11 @@ static const struct sample samples[] = {
 		"[Eval batch=1/2] Eval on eval data\n[Eval batch=2/2] Eval on eval data:\n\t Eval metrics/eval/LanguageCrossEntropy: 11.2500\n", 2, 5,
 		{{1, "loss", 12.057}, {1, "mfu", 0.2489}, {1, "tps", 6598.0451}, {1, "tokens", 0}, {2, "loss", 11.5}, {2, "val_loss", 11.25},
 		 {2, "lr-AdamW/group0", 1e-4}}, "steps = 100\n", 0},
+	/* as srun and a page show it */
+	{"composer",
+		"0: [batch=1/100]:\n0:       Train time/sample: 8\n0:       Train loss/train/total: 12.0000\n"
+		"[batch=2/100]:\n         Train LanguageCrossEntropy: 10.9736\n         Train loss/train/total: 10.9736\n", 2, 6,
+		{{1, "loss", 12}, {1, "samples", 8}, {2, "loss", 10.9736}}, "steps = 100\n", 0},
 	/* a run that lasts for epochs, and its file */
 	{"composer", "[epoch=1][batch=10/10]:\n\t Train loss/train/total: 2.5000\n[epoch=2][batch=1/10]:\n\t Train loss/train/total: 2.2500\n", 2, 3,
 		{{10, "loss", 2.5}, {11, "loss", 2.25}}, "", 0},
@@ -281,6 +290,18 @@ static const struct sample samples[] = {
 		"\"lr\": \"5e-05\", \"gnorm\": \"1.5\"}\n"
 		"2026-01-01 10:00:01 | INFO | valid | {\"epoch\": 1, \"valid_loss\": \"14.5\", \"valid_num_updates\": \"100\", \"valid_best_loss\": \"14.5\"}\n", 1, 5,
 		{{100, "loss", 15.125}, {100, "tps", 1195.5}, {100, "lr", 5e-5}, {100, "grad_norm", 1.5}, {100, "val_loss", 14.5}}, "", 0},
+	{"lightning",
+		"Epoch 0:   0%|          | 0/4 [00:00<?, ?it/s]\rEpoch 0:  25%|##        | 1/4 [00:06<01:44, 14.19it/s, loss=0.5, v_num=7, train_loss=2.5, val_loss=3.5]\r"
+		"Epoch 0: 100%|##########| 4/4 [00:09<00:00, 14.1it/s, loss=0.5, v_num=7, train_loss=2.25, val_loss=3.5]\n"
+		"Validation DataLoader 0:  50%|#####     | 1/2 [00:00<00:00, 40.91it/s]\n"
+		"Epoch 1:  25%|##        | 1/4 [00:01<00:00, 14.1it/s, v_num=7, train_loss=2.125, val_loss=3.25]\n", 3, 4,
+		{{1, "loss", 2.5}, {1, "val_loss", 3.5}, {4, "loss", 2.25}, {5, "loss", 2.125}, {5, "val_loss", 3.25}}, "", 0},
+	{"lightning",
+		"(task, pid=6678) Epoch 0: :   0%|          | 5/300000 [02:16<2281:40:05, v_num=0, reduced_train_loss=11.00, global_step=4.000, "
+		"consumed_samples=960.0, train_step_timing in s=10.40, val_loss=11.50]Epoch 0, global step 5: 'val_loss' reached 11.5\n", 1, 2,
+		{{4, "loss", 11}, {4, "samples", 960}, {4, "dt", 10.4}, {4, "val_loss", 11.5}}, "", 0},
+	{"lightning", "Epoch 3/400:  1%|          | 3/400 [07:02<00:00, 1.06s/it, v_num=1, train_loss_step=827, train_loss_epoch=888]\n", 1, 3,
+		{{3, "loss", 827}, {3, "train_loss_epoch", 888}}, "", 0},
 	{"mlflow", "1764201600500 2.5 10\n1764201601500 2.25 20\n1764201602500 nan 30\n", 3, 3,
 		{{10, "sample", 2.5}, {20, "sample", 2.25}, {30, "sample", NAN}, {20, "elapsed", 1}, {30, "elapsed", 2}}, "", 0},
 	{"json", "{\"metrics\": [{\"key\": \"loss\", \"value\": 2.5, \"timestamp\": 1764201600500, \"step\": 10},\n"
