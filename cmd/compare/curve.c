@@ -32,7 +32,7 @@ bool curve_is_axis(const char *name)
 	for (int i = 0; i < N_CURVE_AXES; i++)
 		if (axes[i].so_far && !strcmp(axes[i].so_far, name))
 			return true;
-	return false;
+	return log_is_step(name);
 }
 
 bool curve_has_column(const struct run_log *l, int c)

@@ -269,17 +269,19 @@ static void path_of(struct str *path, size_t prefix, const char *key)
 	str_puts(path, key);
 }
 
-/* *other: what is there instead of a step, or NULL. */
-static bool find_json_step(json_t *object, int64_t *step, json_t **other, int depth)
+/* The value that is the step, or NULL; *other: what is there instead of one, or NULL. */
+static json_t *find_json_step(json_t *object, int64_t *step, json_t **other, int depth)
 {
 	const char *key;
 	json_t *v;
 	double x;
 	json_object_foreach(object, key, v)
 	{
-		if (json_is_object(v) && depth < MAX_DEPTH &&
-			find_json_step(v, step, other, depth + 1))
-			return true;
+		json_t *within = json_is_object(v) && depth < MAX_DEPTH
+					 ? find_json_step(v, step, other, depth + 1)
+					 : NULL;
+		if (within)
+			return within;
 		if (!name_is_step(span_of(key)))
 			continue;
 		if (!number_of(v, &x) || !column_fits(COL_STEP, x)) {
@@ -287,13 +289,14 @@ static bool find_json_step(json_t *object, int64_t *step, json_t **other, int de
 			continue;
 		}
 		*step = (int64_t)x;
-		return true;
+		return v;
 	}
-	return false;
+	return NULL;
 }
 
-static void take_object(
-	struct build *b, json_t *object, struct str *path, int64_t step, int depth)
+/* at: the value that is the step; others with such names are columns. */
+static void take_object(struct build *b, json_t *object, struct str *path, int64_t step,
+	const json_t *at, int depth)
 {
 	const char *key;
 	json_t *v;
@@ -305,8 +308,8 @@ static void take_object(
 		if (json_is_object(v) && depth < MAX_DEPTH) {
 			if (!strcmp(key, "metrics"))
 				path->len = prefix;
-			take_object(b, v, path, step, depth + 1);
-		} else if (name_is_step(span_of(key))) {
+			take_object(b, v, path, step, at, depth + 1);
+		} else if (v == at) {
 			continue;
 		} else if (number_of(v, &x)) { /* fairseq has them in quotes */
 			build_set(b, step, (struct span){path->s, path->len}, x);
@@ -342,20 +345,20 @@ static bool take_json_row(struct build *b, json_t *row, struct span line)
 	const char *run = json_string_value(json_object_get(row, "run"));
 	if (run && !runs_take_row(&b->table, run))
 		return false;
-	bool has_step = row && find_json_step(row, &step, &other, 0);
+	const json_t *at = row ? find_json_step(row, &step, &other, 0) : NULL;
 	const char *key = json_string_value(json_object_get(row, "key"));
 	double x, time = 0;
-	if (key && has_step && number_of(json_object_get(row, "value"), &x)) {
+	if (key && at && number_of(json_object_get(row, "value"), &x)) {
 		build_set(b, step, span_of(key), x); /* MLflow */
 		if (number_of(json_object_get(row, "timestamp"), &time))
 			build_clock(b, step, time / 1e3);
 	} else if (!row && span_find(line, "loss\""))
 		build_lost_row(b, line);
-	else if (!has_step && other && has_known(row, 0))
+	else if (!at && other && has_known(row, 0))
 		lose_row(b, other);
-	else if (has_step || has_known(row, 0)) {
+	else if (at || has_known(row, 0)) {
 		b->json_row = ++b->table.rows;
-		take_object(b, row, &path, step, 0);
+		take_object(b, row, &path, step, at, 0);
 		b->json_row = 0;
 		build_clock(b, step, b->stamp);
 	}

@@ -162,8 +162,8 @@ static const struct label llmq_json_val[] = {
 static const struct line_kind llmq_kinds[] = {
 	{"[T] step ", " loss ", true, llmq_train},
 	{"[V] step ", " eval ", false, llmq_val},
-	{"\"step\": ", "\"step_tokens\": ", true, llmq_json_train},
-	{"\"step\": ", "\"eval_tokens\": ", false, llmq_json_val},
+	{"\"step\": ", "\"log\": \"step\"", true, llmq_json_train, .whole = true},
+	{"\"step\": ", "\"log\": \"eval\"", false, llmq_json_val, .whole = true},
 	END_KINDS,
 };
 

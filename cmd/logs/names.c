@@ -259,6 +259,11 @@ bool name_is_step(struct span name)
 	return false;
 }
 
+bool log_is_step(const char *name)
+{
+	return name_is_step(span_of(name));
+}
+
 /* ---- settings -------------------------------------------------------------------- */
 
 static bool same_setting(const char *s, struct span name)

@@ -2,6 +2,7 @@
 #include "base/file.h"
 #include "tests/support/logs.h"
 #include "tests/support/support.h"
+#include "compare/export.h"
 #include "compare/follow.h"
 #include "logs/logs_internal.h"
 #include "run/tfevents.h"
@@ -356,6 +357,55 @@ static void each_format_is_read_and_detected(void **state)
 	}
 }
 
+/* All values of a are in b, with the same bits. */
+static void assert_has_values(
+	const struct run_log *a, const struct run_log *b, const char *what)
+{
+	for (int c = COL_STEP + 1; c < a->n_columns; c++) {
+		int to = run_log_find(b, a->column[c].name);
+		for (int64_t i = 0, k = 0; i < a->n_rows; i++) {
+			double x = run_log_value(a, i, c);
+			if (is_absent(x))
+				continue;
+			while (k < b->n_rows && run_log_value(b, k, COL_STEP) <
+							run_log_value(a, i, COL_STEP))
+				k++;
+			double y =
+				k < b->n_rows ? run_log_value(b, k, to) : absent_value();
+			bool same = isnan(x) ? isnan(y) && !is_absent(y)
+					     : !memcmp(&x, &y, sizeof(x));
+			if (!same)
+				fail_msg("%s, %s, row %lld: %.17g, %.17g", what,
+					a->column[c].name, (long long)i, x, y);
+		}
+	}
+}
+
+/* Of any format to any that is written, and back. */
+static void nothing_is_lost_by_export(void **state)
+{
+	static const char *const to[] = {"out.csv", "out.jsonl", "events.out.tfevents.1"};
+	(void)state;
+	for (size_t i = 0; i < ARRAY_LEN(samples); i++)
+		for (size_t k = 0; k < ARRAY_LEN(to); k++) {
+			struct run_log l, back;
+			struct strs all = {0};
+			const char *path = test_path(to[k]);
+			assert_int_equal(
+				log_read(&l, test_file("sample", samples[i].text),
+					samples[i].format, &e),
+				0);
+			if (export_write(&l, 1, &all, path, 0, &e) ||
+				log_read(&back, path, NULL, &e))
+				fail_msg("%s: %s", samples[i].format, e.msg);
+			assert_has_values(&l, &back, samples[i].format);
+			assert_has_values(&back, &l, samples[i].format);
+			run_log_free(&l);
+			run_log_free(&back);
+			remove(path);
+		}
+}
+
 static void each_format_has_a_sample(void **state)
 {
 	(void)state;
@@ -609,6 +659,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(each_format_is_read_and_detected),
+		cmocka_unit_test(nothing_is_lost_by_export),
 		cmocka_unit_test(each_format_has_a_sample),
 		cmocka_unit_test(own_logs_are_read),
 		cmocka_unit_test(a_resumed_log),
