@@ -615,11 +615,11 @@ int main(int argc, char **argv)
 		     : log_read_all(
 			       r.logs, (const char *const *)names.v, r.n, format, &e))
 		return err_say(&e), EX_TROUBLE;
+	runs_shorten(r.logs, r.n);
 	if (o.exports.n ? export_all(&r, &o, &e) : find_column(&r, &column, &e))
 		return err_say(&e) == EX_USAGE ? EX_USAGE : EX_TROUBLE;
 	if (o.exports.n)
 		return 0;
-	runs_shorten(r.logs, r.n);
 	warn_lacking(&r, column);
 	how.column = how.exact.column = column;
 	struct report_run *reports = no_reports(&r);

@@ -73,20 +73,13 @@ double *curve_axis_values(const struct run_log *l, enum curve_axis axis)
 	return x;
 }
 
-static void add_new(struct strs *names, const char *name)
-{
-	for (int64_t i = 0; i < names->n; i++)
-		if (!strcmp(names->v[i], name))
-			return;
-	strs_add(names, name);
-}
-
 void curve_columns(const struct run_log *logs, int n, struct strs *names)
 {
 	for (int c = 0; c < MAX_LOG_COLUMNS; c++)
 		for (int i = 0; i < n; i++)
 			if (c < logs[i].n_columns &&
 				!curve_is_axis(logs[i].column[c].name) &&
-				curve_has_column(&logs[i], c))
-				add_new(names, logs[i].column[c].name);
+				curve_has_column(&logs[i], c) &&
+				strs_find(names, logs[i].column[c].name) < 0)
+				strs_add(names, logs[i].column[c].name);
 }

@@ -56,23 +56,31 @@ static char *brief_name(const char *name, size_t begin, size_t end)
 	return brief;
 }
 
-void runs_shorten(struct run_log *logs, int n)
+/* Each of them, allocated; returns how many bytes before them all have in common. */
+static size_t brief_names(const struct run_log *logs, int n, char **names)
 {
 	size_t begin = n > 1 ? common_begin(logs, n) : 0;
-	size_t end = n ? common_end(logs, n, begin) : 0;
+	size_t end = common_end(logs, n, begin);
+	for (int i = 0; i < n; i++)
+		names[i] = brief_name(logs[i].name, begin, end);
+	return begin;
+}
+
+void runs_shorten(struct run_log *logs, int n)
+{
+	char **names = xcalloc((size_t)n, sizeof(*names));
+	brief_names(logs, n, names);
 	for (int i = 0; i < n; i++) {
 		free(logs[i].brief);
-		logs[i].brief = brief_name(logs[i].name, begin, end);
+		logs[i].brief = names[i];
 	}
+	free(names);
 }
 
 static void name_runs(struct series_list *l)
 {
-	size_t begin = l->n_runs > 1 ? common_begin(l->logs, l->n_runs) : 0;
-	size_t end = common_end(l->logs, l->n_runs, begin);
 	l->names = xcalloc((size_t)l->n_runs, sizeof(*l->names));
-	for (int i = 0; i < l->n_runs; i++)
-		l->names[i] = brief_name(l->logs[i].name, begin, end);
+	size_t begin = brief_names(l->logs, l->n_runs, l->names);
 	l->path = xcalloc(begin + 1, 1);
 	memcpy(l->path, l->logs[0].name, begin);
 }

@@ -215,21 +215,19 @@ void build_row(struct build *b, int64_t step, bool training)
 void build_setting(struct build *b, const char *key, struct span value)
 {
 	struct str text = {0};
-	int64_t i = 0;
+	int64_t i = strs_find(&b->keys, key);
 	value = span_trim(value);
 	if (!value.n || value.n > MAX_VALUE)
 		return;
-	while (i < b->keys.n && strcmp(b->keys.v[i], key) != 0)
-		i++;
-	if (i < b->keys.n && same(b->settings.v[i], value))
+	if (i >= 0 && same(b->settings.v[i], value))
 		return; /* some logs say it in each row */
 	str_add(&text, value.p, value.n);
-	if (i < b->keys.n) {
+	if (i >= 0) {
 		free(b->settings.v[i]);
 		b->settings.v[i] = text.s;
 		return;
 	}
-	if (i < MAX_SETTINGS) {
+	if (b->keys.n < MAX_SETTINGS) {
 		strs_add(&b->keys, key);
 		strs_add(&b->settings, text.s);
 	}

@@ -106,10 +106,9 @@ static void finish_clock(struct build *b)
 
 static int64_t setting(const struct build *b, const char *key)
 {
-	int64_t v = 0;
-	for (int64_t i = 0; i < b->keys.n; i++)
-		if (!strcmp(b->keys.v[i], key) && parse_int(b->settings.v[i], &v))
-			v = 0;
+	int64_t v = 0, i = strs_find(&b->keys, key);
+	if (i >= 0 && parse_int(b->settings.v[i], &v))
+		v = 0;
 	return v > 0 && v < INT64_C(1) << 40 ? v : 0;
 }
 

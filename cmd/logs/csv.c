@@ -118,17 +118,14 @@ void csv_runs(struct span line, struct strs *runs)
 		bounds |= last.n && name.n == last.n + 5 &&
 			  !memcmp(name.p, last.p, last.n) && span_ends(name, "__MIN");
 		struct span column = name, run = run_of(&column);
-		int64_t i = 0;
 		char text[256];
 		snprintf(text, sizeof(text), "%.*s", (int)min64((int64_t)run.n, 255),
 			run.p ? run.p : "");
-		while (i < runs->n && strcmp(runs->v[i], text) != 0)
-			i++;
 		if (!run.n) {
 			bounds = false;
 			break;
 		}
-		if (i == runs->n)
+		if (strs_find(runs, text) < 0)
 			strs_add(runs, text);
 	}
 	if (!bounds)
@@ -165,9 +162,8 @@ static void note_twice(struct table *t, struct strs *seen, struct span name)
 	if (!name.n || name_is_step(name) || given_column(name).n)
 		return;
 	str_add(&text, column.p, column.n);
-	for (int64_t i = 0; i < seen->n && !t->twice; i++)
-		if (!strcmp(seen->v[i], text.s))
-			t->twice = xstrdup(text.s);
+	if (!t->twice && strs_find(seen, text.s) >= 0)
+		t->twice = xstrdup(text.s);
 	strs_add(seen, text.s);
 	str_free(&text);
 }

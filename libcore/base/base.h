@@ -99,6 +99,7 @@ enum advice_on {
 	ADVICE_NOT_UTF8,     /* text */
 	ADVICE_TOKENS,	     /* where text is expected */
 	ADVICE_PATTERN,	     /* of words, which a vocabulary file does not say */
+	ADVICE_TOKENIZER,    /* a kind that is not read */
 	ADVICE_VOCAB_FILES,  /* not given */
 	ADVICE_EMPTY_SPLIT,  /* no document is for one of the splits */
 	ADVICE_DOCUMENTS,    /* too many for one shard */

@@ -241,11 +241,20 @@ static int read_as_merges(const struct str *text, const char *path,
 	return rc;
 }
 
+/* A protocol buffer that begins with the first piece of a vocabulary. */
+static int sentence_piece(const char *path, struct err *e)
+{
+	return err_set(e, EX_DATAERR, "%s: of SentencePiece, which is not read%s", path,
+		advice_on(ADVICE_TOKENIZER));
+}
+
 static int read_file(const char *path, const struct bpe_model *model, struct vocab *v,
 	struct bpe_rules *r, struct err *e)
 {
 	struct str text = {0};
 	int rc = file_read(path, MAX_VOCAB_FILE, &text, e);
+	if (!rc && text.len > 3 && text.s[0] == '\n' && text.s[2] == '\n')
+		rc = sentence_piece(path, e);
 	if (!rc && (!text.len || memchr(text.s, 0, text.len)))
 		rc = err_set(e, EX_DATAERR, "%s: is no vocabulary", path);
 	if (!rc)
