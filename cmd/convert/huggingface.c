@@ -259,10 +259,10 @@ static void name_files(const char *path, struct str *config, struct str *tensors
 static int load(struct hf *h, const char *config, struct err *e)
 {
 	if (!file_exists(config) && !convert_config_given())
-		return err_set(e, EX_USAGE,
-			"%s: beside it is no config.json, which says what its tensors do not "
-			"tell: give --model-config FILE, Hugging Face's config.json",
-			h->path);
+		return err_set(e, EX_IOERR,
+			"%s: No such file, and it says what tensors do not tell: give "
+			"--model-config FILE, Hugging Face's config.json",
+			config);
 	if (hf_config_read(&h->config, config, e) ||
 		safetensors_open(&h->files, h->path, e))
 		return -1;

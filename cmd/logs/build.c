@@ -409,7 +409,8 @@ int build_finish(struct build *b, struct run_log *l, struct err *e)
 		return err_set(e, EX_DATAERR, "%s: too many rows", l->name);
 	}
 	for (int i = 0; i < b->n_series; i++)
-		fill_column(l, &all, &b->series[i]);
+		if (b->series[i].n)
+			fill_column(l, &all, &b->series[i]);
 	if (all.n && !b->exact)
 		l->digits = count_digits(main_series(b));
 	fill_settings(b, l);

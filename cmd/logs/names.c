@@ -56,6 +56,7 @@ static const struct log_name {
 	{"train/learning_rate", "lr", 0},
 	{"learning/current_learning_rate", "lr", 0},
 	{"optim/LR", "lr", 0},
+	{"optim/LR (group 0)", "lr", 0},
 	{"loss scale", "loss_scale", 0},
 	{"loss-scale", "loss_scale", 0},
 	{"num_input_tokens_seen", "tokens", 0},

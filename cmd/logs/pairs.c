@@ -123,6 +123,17 @@ struct taking {
 	bool training, any; /* the row has begun */
 };
 
+/* What a progress bar repeats until there is another value, and the number of the run. */
+static bool is_stale(struct build *b, struct span name, double v)
+{
+	struct known_name *known = build_name(b, name);
+	struct series *s = known && known->series >= 0 ? &b->series[known->series] : NULL;
+	bool lasts = span_begins(name, "val") ||
+		     (name.n > 6 && !memcmp(name.p + name.n - 6, "_epoch", 6));
+	return span_begins(name, "v_num") ||
+	       (lasts && s && s->n && s->p[s->n - 1].v == v);
+}
+
 /* " lm loss: 1.089E+01 "; earlier versions of Megatron-LM had no colon behind some names, and derived programs have
  * two numbers in a field: " iteration time: 1.5 s samples/sec: 3.8 ", of which the first is taken. */
 static void take_field(struct taking *t, struct span field)
@@ -138,7 +149,8 @@ static void take_field(struct taking *t, struct span field)
 	struct span name = span_trim((struct span){field.p, (size_t)(is - field.p)});
 	struct span text = span_trim((struct span){is + 1, (size_t)(end - is - 1)});
 	const char *p = scan_number(text, &v);
-	if (name_is_step(name) || (!p && !begins_as_number(text.p, end)))
+	if (name_is_step(name) || (!p && !begins_as_number(text.p, end)) ||
+		(t->f->between == ',' && is_stale(t->b, name, p ? v : NAN)))
 		return;
 	if (!t->any)
 		build_row(t->b, t->step, t->training);
@@ -268,57 +280,23 @@ bool line_composer(struct build *b, struct span line)
 
 /* ---- the progress bar of Lightning, and of NeMo 1 --------------------------------------- */
 
-/* What the bar repeats until there is another value. */
-static bool is_stale(struct build *b, struct span name, double v)
+/* "loss=2.5, v_num=0, train_loss=2.25, val_loss=2.5]", where loss is a mean of the last ones. */
+static struct span without_mean(struct span rest)
 {
-	struct known_name *known = build_name(b, name);
-	struct series *s = known && known->series >= 0 ? &b->series[known->series] : NULL;
-	bool lasts = span_begins(name, "val") ||
-		     (name.n > 6 && !memcmp(name.p + name.n - 6, "_epoch", 6));
-	return lasts && s && s->n && s->p[s->n - 1].v == v;
-}
-
-/* "1.95it/s, loss=2.5, v_num=0, train_loss=2.25, val_loss=2.5]", where loss is a mean of the last ones. */
-static bool take_bar(struct build *b, struct span rest, int64_t step)
-{
-	const char *end = rest.p + rest.n;
-	bool any = false, train = span_find(rest, "train_loss") != NULL;
-	for (const char *p = rest.p, *stop; p && p < end; p = stop ? stop + 1 : NULL) {
-		stop = memchr(p, ',', (size_t)(end - p));
-		struct span f =
-			span_trim((struct span){p, (size_t)((stop ? stop : end) - p)});
-		const char *is = f.n ? memchr(f.p, '=', f.n) : NULL;
-		struct span name = {f.p, is ? (size_t)(is - f.p) : 0};
-		struct span text = {is ? is + 1 : f.p, f.n - name.n - (is != NULL)};
-		double v;
-		const char *behind = is ? scan_number(text, &v) : NULL;
-		if (!behind || name_is_step(name) || !strncmp(f.p, "v_num=", 6) ||
-			(train && !strncmp(f.p, "loss=", 5)))
-			continue;
-		if (span_begins(name, "train_loss") && name.n == 10)
-			name = SPAN("train/loss");
-		if (is_stale(b, name, v))
-			continue;
-		if (!any)
-			build_row(b, step, true);
-		any = true;
-		if (!goes_on((struct span){behind, (size_t)(f.p + f.n - behind)}))
-			build_set(b, step, name, v);
-		else
-			build_unread(b, step, name, text);
-	}
-	return any;
+	const char *end = rest.p + rest.n, *p = span_find(rest, "v_num=");
+	p = p && span_find(rest, "train_loss") ? memchr(p, ',', (size_t)(end - p)) : NULL;
+	return p ? (struct span){p, (size_t)(end - p)} : rest;
 }
 
 /* "Epoch 1:  20%|##  | 20/100 [00:10<00:42, 1.95it/s, v_num=0, train_loss=2.5]" is step 120, but if the bar has
  * global_step=119.0 that is it. */
 bool line_lightning(struct build *b, struct span line)
 {
+	static const struct fields bar_fields = {'=', ',', false, "train_loss"};
+	static const struct line_kind kind = {.training = true, .fields = &bar_fields};
 	const char *end = line.p + line.n, *p = span_find_word(line, "Epoch ");
 	int64_t epoch, n, total = 0;
-	if (!p)
-		return false;
-	p = scan_step((struct span){p + 6, (size_t)(end - p - 6)}, &epoch);
+	p = p ? scan_step((struct span){p + 6, (size_t)(end - p - 6)}, &epoch) : NULL;
 	const char *bracket = p ? memchr(p, '[', (size_t)(end - p)) : NULL;
 	const char *bar = bracket ? memrchr(p, '|', (size_t)(bracket - p)) : NULL;
 	if (!bar || (*p != ':' && *p != '/'))
@@ -337,7 +315,7 @@ bool line_lightning(struct build *b, struct span line)
 	p = span_find_word(rest, "global_step=");
 	if (p)
 		scan_step((struct span){p + 12, (size_t)(end - p - 12)}, &n);
-	return take_bar(b, rest, n);
+	return take_fields(b, without_mean(rest), &kind, n);
 }
 
 /* ---- Hugging Face's Trainer ------------------------------------------------------------ */

@@ -176,8 +176,9 @@ static char *only_file(const char *folder, const char *end)
 
 static char *find_file(const char *path, struct err *e)
 {
-	static const char *const names[] = {
-		"tokenizer.json", "vocab.bpe", "merges.txt", "tekken.json", NULL};
+	/* (tokenizer.model of Llama 3 is a rank file) */
+	static const char *const names[] = {"tokenizer.json", "vocab.bpe", "merges.txt",
+		"tekken.json", "tokenizer.model", NULL};
 	struct stat st;
 	if (stat(path, &st)) {
 		err_errno(e, path);
@@ -197,8 +198,8 @@ static char *find_file(const char *path, struct err *e)
 	str_free(&folder);
 	if (!found)
 		err_set(e, EX_DATAERR,
-			"%s: has no tokenizer.json, vocab.bpe, merges.txt, tekken.json or one "
-			"FILE.tiktoken",
+			"%s: has no tokenizer.json, vocab.bpe, merges.txt, tekken.json, "
+			"tokenizer.model or one FILE.tiktoken",
 			path);
 	return found;
 }

@@ -337,7 +337,7 @@ shapes() { # CHECKPOINT
 	make_run run
 	pt-ckpt convert run -o good
 	cp good/model.safetensors alone.safetensors
-	code_of 64 pt-ckpt verify alone.safetensors
+	code_of 74 pt-ckpt verify alone.safetensors
 	says 'give --model-config FILE'
 	says 'alone.safetensors: cannot be read'
 	pt-ckpt convert --model-config good/config.json alone.safetensors -o alone.h5

@@ -180,9 +180,10 @@ static const struct sample samples[] = {
 		"2026-01-01 10:00:00.000\thost:0\tolmo_core.train:1\tINFO\t[step=1/1000,epoch=1,eta=2h]\n"
 		"    train/CE loss=11.12\n    optim/total grad norm=1.500\n    optim/LR (group 0)=2.00E-05\n    throughput/total tokens=4.194B\n"
 		"    throughput/device/TPS=12,345\n    throughput/device/MFU=41.50\nsomething else\n    train/PPL=5\n"
-		"2026-01-01 10:00:01.000\thost:0\tolmo_core.train:1\tINFO\t[step=2/1000,epoch=1]\n",
-		1, 4,
-		{{1, "loss", 11.12}, {1, "grad_norm", 1.5}, {1, "optim/LR (group 0)", 2e-5}, {1, "tokens", 4.194e9}, {1, "tps_per_gpu", 12345},
+		"2026-01-01 10:00:01.000\thost:0\tolmo_core.train:1\tINFO\t[step=2/1000,epoch=1]\n"
+		"    train/CE loss=11.02\n2026-01-01 10:00:02.000\thost:0\tolmo_core.train:1\tINFO\t[step=3/1000,epoch=1]\n",
+		2, 4,
+		{{1, "loss", 11.12}, {1, "grad_norm", 1.5}, {1, "lr", 2e-5}, {2, "elapsed", 1}, {1, "tokens", 4.194e9}, {1, "tps_per_gpu", 12345},
 		 {1, "mfu", 0.415}}, "steps = 1000\n", 0},
 	{"maxtext",
 		"Config param global_batch_size_to_train_on: 32\nConfig param max_target_length: 2048\nConfig param warmup_steps_fraction: 0.1\n"
