@@ -57,9 +57,9 @@ static const struct opt options[] = {
 		"convert: give the checkpoint the vocabulary of this checkpoint or shard, or of a folder or "
 		"file of a tokenizer, such as tokenizer.json. Other formats have none."},
 	{OPT_STR, 0, "model-config", "FILE", NULL, O(model_config), .files = "", .help =
-		"Of a checkpoint of PyTorch: what its tensors do not tell, such as the number of heads. "
-		"Hugging Face's config.json, or options of pt-train. Without it, config.json beside the "
-		"checkpoint, if there is one."},
+		"Of a checkpoint of PyTorch or Hugging Face: what its tensors do not tell, such as the "
+		"number of heads. Hugging Face's config.json, or of PyTorch's also options of pt-train. "
+		"Without it, config.json beside the checkpoint, if there is one."},
 	{OPT_GROUP, .name = "Combining and selecting"},
 	{OPT_STR, 0, "weights", "W,W,...", NULL, O(weights), .help =
 		"merge: the weight of each checkpoint. They need not sum to 1."},
@@ -146,9 +146,9 @@ static int verify(int n, char **names, const struct opts *o, struct err *e)
 			continue;
 		}
 		printf("%s: %s\n", names[i],
-			mine.code == EX_IOERR	       ? "cannot be read"
-			: mine.code == EX_UNAVAILABLE  ? "not supported"
-			: ckpt_none_in(names[i])       ? "no checkpoint"
+			mine.code == EX_IOERR || mine.code == EX_USAGE ? "cannot be read"
+			: mine.code == EX_UNAVAILABLE		       ? "not supported"
+			: ckpt_none_in(names[i])		       ? "no checkpoint"
 			: ckpt_is_other_file(names[i]) ? "not a checkpoint"
 						       : "DAMAGED");
 		err_keep_first(e, &mine);

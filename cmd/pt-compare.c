@@ -9,6 +9,7 @@
 #include "compare/locate.h"
 #include "compare/outcome.h"
 #include "compare/report.h"
+#include "compare/series.h"
 #include "compare/speed.h"
 #include "logs/logs.h"
 
@@ -26,7 +27,8 @@ struct opts {
 
 static const char *const bys[] = {"step", "tokens", NULL};
 static const int by_columns[] = {COL_STEP, COL_TOKENS};
-static const char *const axes[] = {"auto", "step", "tokens", "seconds", "bytes", NULL};
+static const char *const axes[] = {
+	"auto", "step", "tokens", "samples", "seconds", "bytes", NULL};
 static const char *const requirements[] = {
 	"auto", "identical", "within", "equivalent", NULL};
 
@@ -103,7 +105,8 @@ static const struct opt options[] = {
 		"Print the verdicts, and with --speed the speeds, as JSON instead of as text."},
 	{OPT_ENUM, 'x', "axis", NULL, "auto", O(axis), .values = axes, .help =
 		"Horizontal axis. auto: as --by. seconds, bytes: the time of all steps so far, "
-		"or the bytes sent in them by the rank that sends most."},
+		"or the bytes sent in them by the rank that sends most. Of logs without times of "
+		"steps, seconds are those between their time stamps."},
 	OPT_GRAPH(O(draw)),
 	{OPT_FLAG, 0, "each-run", NULL, "no", O(each_run), .help =
 		"In this graph and in plots, draw each run. Without it, several controls, or the "
@@ -444,7 +447,9 @@ static bool judge_rows(void *to, const struct run_log *logs, int n)
 {
 	struct following *f = to;
 	struct outcomes all;
-	(void)logs, (void)n;
+	(void)logs;
+	if (!f->runs->logs[0].brief)
+		runs_shorten(f->runs->logs, n);
 	outcomes_make(f->runs, &f->opts, &all);
 	for (int i = 0; i < all.n; i++) {
 		if (all.v[i].verdict != f->said[i] && log_speaks())
@@ -610,6 +615,7 @@ int main(int argc, char **argv)
 		     : log_read_all(
 			       r.logs, (const char *const *)names.v, r.n, format, &e))
 		return err_say(&e), EX_TROUBLE;
+	runs_shorten(r.logs, r.n);
 	if (o.exports.n ? export_all(&r, &o, &e) : find_column(&r, &column, &e))
 		return err_say(&e) == EX_USAGE ? EX_USAGE : EX_TROUBLE;
 	if (o.exports.n)

@@ -505,6 +505,8 @@ static const char *const advice[N_ADVICE] = {
 	[ADVICE_NOT_UTF8] = "--tokenizer byte accepts any file",
 	[ADVICE_TOKENS] = "give files of tokens by their names and without text, or "
 			  "--format text to read them as text",
+	[ADVICE_TOKENIZER] =
+		"make tokens by its own program, as files of nanoGPT, llm.c or Megatron-LM, which are read",
 	[ADVICE_PATTERN] = "give --tokenizer gpt2, or another model's, or --pattern",
 	[ADVICE_VOCAB_FILES] = "give --vocab-files",
 	SPOOL_ADVICE,

@@ -153,7 +153,7 @@ static void choose_controls(
 	for (int i = 0; i < n; i++) {
 		struct extent x = extent_of(j, control[i]);
 		if (x.end < end || (any && !x.finite))
-			leave_out(j, control[i]->name, &x, x.end < end);
+			leave_out(j, run_log_brief(control[i]), &x, x.end < end);
 		else
 			j->kept[j->n_runs[CONTROL]++] = control[i];
 	}

@@ -1,25 +1,38 @@
 /* Points of a log's column. */
 #include "compare/curve.h"
+#include "logs/logs.h"
 
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
-const char *const curve_axis_names[] = {"step", "tokens", "seconds", "bytes", NULL};
+const char *const curve_axis_names[] = {
+	"step", "tokens", "samples", "seconds", "bytes", NULL};
 
 static const struct {
-	int column;
-	bool of_a_step; /* mean over the steps since the previous row */
+	const char *
+		of_a_step; /* a column with means over the steps since the previous row; NULL: none */
+	const char *so_far; /* or else a column of the axis itself */
+	const char *names;  /* of both, for messages */
 } axes[N_CURVE_AXES] = {
-	[AXIS_STEPS] = {COL_STEP, false},
-	[AXIS_TOKENS] = {COL_TOKENS, false},
-	[AXIS_SECONDS] = {COL_DT, true},
-	[AXIS_BYTES] = {COL_SENT, true},
+	[AXIS_STEPS] = {NULL, "step", "step"},
+	[AXIS_TOKENS] = {NULL, "tokens", "tokens"},
+	[AXIS_SAMPLES] = {NULL, LOG_SAMPLES, LOG_SAMPLES},
+	[AXIS_SECONDS] = {"dt", LOG_ELAPSED, "dt' or '" LOG_ELAPSED},
+	[AXIS_BYTES] = {"sent", NULL, "sent"},
 };
 
-const char *curve_axis_column(enum curve_axis axis)
+const char *curve_axis_columns(enum curve_axis axis)
 {
-	return columns[axes[axis].column].name;
+	return axes[axis].names;
+}
+
+bool curve_is_axis(const char *name)
+{
+	for (int i = 0; i < N_CURVE_AXES; i++)
+		if (axes[i].so_far && !strcmp(axes[i].so_far, name))
+			return true;
+	return log_is_step(name);
 }
 
 bool curve_has_column(const struct run_log *l, int c)
@@ -30,16 +43,23 @@ bool curve_has_column(const struct run_log *l, int c)
 	return false;
 }
 
+static int find_values(const struct run_log *l, const char *name)
+{
+	int c = name ? run_log_find(l, name) : -1;
+	return c >= 0 && curve_has_column(l, c) ? c : -1;
+}
+
 double *curve_axis_values(const struct run_log *l, enum curve_axis axis)
 {
-	int by = axes[axis].column;
+	int of_a_step = find_values(l, axes[axis].of_a_step);
+	int by = of_a_step >= 0 ? of_a_step : find_values(l, axes[axis].so_far);
 	double sum = 0, step = 0;
-	if (!curve_has_column(l, by))
+	if (by < 0)
 		return NULL;
 	double *x = xmalloc((size_t)(l->n_rows + 1) * sizeof(*x));
 	for (int64_t i = 0; i < l->n_rows; i++) {
 		double v = run_log_value(l, i, by);
-		if (!axes[axis].of_a_step) {
+		if (of_a_step < 0) {
 			x[i] = v;
 			continue;
 		}
@@ -53,25 +73,13 @@ double *curve_axis_values(const struct run_log *l, enum curve_axis axis)
 	return x;
 }
 
-static bool is_axis(const char *name)
-{
-	return !strcmp(name, columns[COL_STEP].name) ||
-	       !strcmp(name, columns[COL_TOKENS].name);
-}
-
-static void add_new(struct strs *names, const char *name)
-{
-	for (int64_t i = 0; i < names->n; i++)
-		if (!strcmp(names->v[i], name))
-			return;
-	strs_add(names, name);
-}
-
 void curve_columns(const struct run_log *logs, int n, struct strs *names)
 {
 	for (int c = 0; c < MAX_LOG_COLUMNS; c++)
 		for (int i = 0; i < n; i++)
-			if (c < logs[i].n_columns && !is_axis(logs[i].column[c].name) &&
-				curve_has_column(&logs[i], c))
-				add_new(names, logs[i].column[c].name);
+			if (c < logs[i].n_columns &&
+				!curve_is_axis(logs[i].column[c].name) &&
+				curve_has_column(&logs[i], c) &&
+				strs_find(names, logs[i].column[c].name) < 0)
+				strs_add(names, logs[i].column[c].name);
 }

@@ -258,7 +258,7 @@ static bool is_of_one_log(const char *line, int n)
 }
 
 /* Options that only one version of pt-train has may have no effect in these runs. */
-static void print_arithmetic(const char *lines, struct str *out)
+void arithmetic_print(const char *lines, struct str *out)
 {
 	bool absent = *lines;
 	for (const char *p = lines, *end; (end = strchr(p, '\n')); p = end + 1)
@@ -281,5 +281,5 @@ void run_diff_print(
 		str_printf(out, "  %lld row%s cannot be read\n",
 			(long long)d->unread_rows, plural(d->unread_rows));
 	if (d->other_arithmetic)
-		print_arithmetic(d->arithmetic.len ? d->arithmetic.s : "", out);
+		arithmetic_print(d->arithmetic.len ? d->arithmetic.s : "", out);
 }

@@ -27,7 +27,7 @@ bool turns_nonfinite(const struct judging *j, struct verdict_result *r)
 				continue;
 			r->onset = r->onset_last = c->at[row];
 			str_printf(&r->reason, "%s of %s is %s at %s %.0f",
-				column_name(j), j->log[TEST][i]->name,
+				column_name(j), run_log_brief(j->log[TEST][i]),
 				isnan(v) ? "nan" : "infinite", by_name(j), c->at[row]);
 			return true;
 		}

@@ -5,7 +5,6 @@
 #include "base/file.h"
 #include "base/json.h"
 #include "compare/curve.h"
-#include "compare/series.h"
 #include "run/tfevents.h"
 
 #include <dirent.h>
@@ -83,20 +82,12 @@ static int64_t step_of(const struct run_log *l, int64_t i)
 	return (int64_t)run_log_value(l, i, COL_STEP);
 }
 
-static bool contains(const struct strs *l, const char *s)
-{
-	for (int64_t i = 0; i < l->n; i++)
-		if (!strcmp(l->v[i], s))
-			return true;
-	return false;
-}
-
 /* Adds a name; one that is there already gets a number. */
 static void add_unlike(struct strs *names, const char *name)
 {
 	struct str s = {0};
 	str_puts(&s, name);
-	for (int i = 2; contains(names, s.s); i++) {
+	for (int i = 2; strs_find(names, s.s) >= 0; i++) {
 		str_clear(&s);
 		str_printf(&s, "%s-%d", name, i);
 	}
@@ -106,9 +97,13 @@ static void add_unlike(struct strs *names, const char *name)
 
 static void find_all(struct exporting *x)
 {
-	for (int i = 0; i < x->n && !x->columns.n; i++)
-		if (curve_has_column(&x->logs[i], COL_TOKENS))
-			strs_add(&x->columns, columns[COL_TOKENS].name);
+	for (int i = 0; i < x->n; i++)
+		for (int c = COL_STEP + 1; c < x->logs[i].n_columns; c++) {
+			const char *name = x->logs[i].column[c].name;
+			if (curve_is_axis(name) && curve_has_column(&x->logs[i], c) &&
+				strs_find(&x->columns, name) < 0)
+				strs_add(&x->columns, name);
+		}
 	curve_columns(x->logs, x->n, &x->columns);
 }
 
@@ -204,8 +199,8 @@ static int write_csv(struct exporting *x, const char *path, struct err *e)
 	struct str head = {0};
 	const char *loss = columns[COL_LOSS].name;
 	/* (in a table without a loss readers, this one too, take train_loss for it) */
-	if (!contains(&x->columns, loss) &&
-		contains(&x->columns, columns[COL_TRAIN_LOSS].name))
+	if (strs_find(&x->columns, loss) < 0 &&
+		strs_find(&x->columns, columns[COL_TRAIN_LOSS].name) >= 0)
 		strs_add(&x->columns, loss);
 	str_puts(&head, x->n > 1 ? "run,step" : "step");
 	for (int64_t k = 0; k < x->columns.n; k++) {
@@ -382,26 +377,17 @@ static int write_events(struct exporting *x, const char *path, struct err *e)
 
 /* ---- all --------------------------------------------------------------------------- */
 
-/* Runs have their names without what all have in common, as in reports. */
-static void name_runs(struct exporting *x)
-{
-	struct series_list l;
-	series_list_init(&l, x->logs, x->n, &(struct series_opts){x->n, false, true});
-	for (int i = 0; i < x->n; i++)
-		add_unlike(&x->runs, l.names[i]);
-	series_list_free(&l);
-}
-
 int export_write(const struct run_log *logs, int n, const struct strs *chosen,
 	const char *path, int format, struct err *e)
 {
 	struct exporting x = {.logs = logs, .n = n};
 	for (int64_t k = 0; k < chosen->n; k++)
-		if (!contains(&x.columns, chosen->v[k]))
+		if (strs_find(&x.columns, chosen->v[k]) < 0)
 			strs_add(&x.columns, chosen->v[k]);
 	if (!chosen->n)
 		find_all(&x);
-	name_runs(&x);
+	for (int i = 0; i < n; i++)
+		add_unlike(&x.runs, run_log_brief(&logs[i]));
 	x.index = xcalloc((size_t)x.columns.n + 2, sizeof(*x.index));
 	format = export_format(path, format, e);
 	int rc = format < 0	 ? -1

@@ -140,8 +140,8 @@ static bool any_never_finite(const struct judging *j, enum set s, struct str *wh
 	for (int i = 0; i < j->n_runs[s]; i++) {
 		if (!never_finite(curve_of(&j->all, s, i), j->all.n))
 			continue;
-		str_printf(
-			why, "%s has no finite %s", j->log[s][i]->name, column_name(j));
+		str_printf(why, "%s has no finite %s", run_log_brief(j->log[s][i]),
+			column_name(j));
 		return true;
 	}
 	return false;
@@ -155,7 +155,7 @@ static bool any_constant(const struct judging *j, enum set s, struct str *why)
 		if (j->all.n < LEAST_ROWS || !is_constant(x, j->all.n))
 			continue;
 		str_printf(why, "%s of %s is constant: %g", column_name(j),
-			j->log[s][i]->name, x[0]);
+			run_log_brief(j->log[s][i]), x[0]);
 		return true;
 	}
 	return false;
@@ -183,7 +183,8 @@ static bool controls_learnt(const struct judging *j, struct str *why)
 			str_printf(why,
 				"%s of %s went from %.6g to %.6g, which is no more than its "
 				"noise",
-				column_name(j), j->log[CONTROL][i]->name, from, to);
+				column_name(j), run_log_brief(j->log[CONTROL][i]), from,
+				to);
 	}
 	free(x);
 	return all;

@@ -279,14 +279,6 @@ static double first_missing(const struct run_log *a, const struct run_log *b)
 	return x == y ? INFINITY : (double)min64(x, y) + 1;
 }
 
-/* `lines`: of the properties that differ. */
-static void print_arithmetic(const char *lines, struct str *out)
-{
-	str_puts(out, "  different arithmetic: equal bits are not to be expected\n");
-	for (const char *p = lines, *end; (end = strchr(p, '\n')); p = end + 1)
-		str_printf(out, "    %.*s\n", (int)(end - p), p);
-}
-
 /* The first difference of the losses and gradient norms, in steps that both have; and if there is none,
  * the step in which one of them ended. */
 static void compare_logs(struct locating *x)
@@ -304,7 +296,7 @@ static void compare_logs(struct locating *x)
 	if (isinf(first))
 		first = first_missing(&x->log[0], &x->log[1]);
 	if (d.other_arithmetic)
-		print_arithmetic(d.arithmetic.len ? d.arithmetic.s : "", x->out);
+		arithmetic_print(d.arithmetic.len ? d.arithmetic.s : "", x->out);
 	if (isinf(first) && d.verdict == VERDICT_DIFFER)
 		str_puts(x->out,
 			"  the losses and gradient norms of all steps are equal: only "

@@ -270,12 +270,12 @@ static void put_curves(const struct view *v, struct str *out)
 
 /* ---- speed and memory -------------------------------------------------------------- */
 
-static void put_measure(struct str *out, const struct speed_diff *d, const char *test)
+static void put_measure(struct str *out, const struct speed_diff *d)
 {
 	char text[NUM_TEXT];
 	str_puts(out, "<tr>");
-	html_element(out, "th", NULL, test);
 	html_cell(out, speed_name(d->column), false);
+	html_cell(out, d->words, false);
 	html_cell(out, speed_text(text, d->column, d->control.value), true);
 	html_cell(out, speed_text(text, d->column, d->test.value), true);
 	snprintf(text, sizeof(text), "%+.2f %%", 100 * (d->ratio - 1));
@@ -283,23 +283,27 @@ static void put_measure(struct str *out, const struct speed_diff *d, const char 
 	snprintf(text, sizeof(text), "%+.2f to %+.2f %%", 100 * (d->low - 1),
 		100 * (d->high - 1));
 	html_cell(out, d->high > d->low ? text : NULL, true);
-	html_cell(out, d->words, false);
 	str_puts(out, "</tr>\n");
 }
 
 static void put_speed(const struct view *v, struct str *out)
 {
 	const struct report *r = v->r;
-	static const char *const head[] = {"Test", "Measurement", ">Control", ">Test",
-		">Change", ">95 % interval", "Statement"};
+	static const char *const head[] = {"Measurement", "Statement", ">Control",
+		">Test", ">Change", ">95 % interval"};
 	struct speed_diff d[MAX_SPEEDS];
 	struct str rows = {0};
 	for (int i = 0; i < r->n; i++) {
 		if (r->runs[i].control < 0)
 			continue;
 		int n = speed_compare(r->logs, report_controls(r), &r->logs[i], 1, d);
+		if (n) {
+			str_printf(&rows, "<tr><th colspan=\"%zu\">", ARRAY_LEN(head));
+			html_text(&rows, v->names[i]);
+			str_puts(&rows, "</th></tr>\n");
+		}
 		for (int k = 0; k < n; k++)
-			put_measure(&rows, &d[k], v->names[i]);
+			put_measure(&rows, &d[k]);
 	}
 	if (!rows.len) /* no log says */
 		return;

@@ -44,20 +44,43 @@ static size_t common_end(const struct run_log *logs, int n, size_t begin)
 	return common;
 }
 
+/* Without what all have in common, whose bytes are counted. */
+static char *brief_name(const char *name, size_t begin, size_t end)
+{
+	size_t len = strlen(name) - begin - end;
+	char *brief = xcalloc(len + 1, 1);
+	memcpy(brief, name + begin, len);
+	text_printable(brief);
+	for (char *c = brief; *c; c++) /* (a name is of one line) */
+		*c = *c == '\n' ? ' ' : *c;
+	return brief;
+}
+
+/* Each of them, allocated; returns how many bytes before them all have in common. */
+static size_t brief_names(const struct run_log *logs, int n, char **names)
+{
+	size_t begin = n > 1 ? common_begin(logs, n) : 0;
+	size_t end = common_end(logs, n, begin);
+	for (int i = 0; i < n; i++)
+		names[i] = brief_name(logs[i].name, begin, end);
+	return begin;
+}
+
+void runs_shorten(struct run_log *logs, int n)
+{
+	char **names = xcalloc((size_t)n, sizeof(*names));
+	brief_names(logs, n, names);
+	for (int i = 0; i < n; i++) {
+		free(logs[i].brief);
+		logs[i].brief = names[i];
+	}
+	free(names);
+}
+
 static void name_runs(struct series_list *l)
 {
-	size_t begin = l->n_runs > 1 ? common_begin(l->logs, l->n_runs) : 0;
-	size_t end = common_end(l->logs, l->n_runs, begin);
 	l->names = xcalloc((size_t)l->n_runs, sizeof(*l->names));
-	for (int i = 0; i < l->n_runs; i++) {
-		const char *name = l->logs[i].name;
-		size_t len = strlen(name) - begin - end;
-		l->names[i] = xcalloc(len + 1, 1);
-		memcpy(l->names[i], name + begin, len);
-		text_printable(l->names[i]);
-		for (char *c = l->names[i]; *c; c++) /* (a name is of one line) */
-			*c = *c == '\n' ? ' ' : *c;
-	}
+	size_t begin = brief_names(l->logs, l->n_runs, l->names);
 	l->path = xcalloc(begin + 1, 1);
 	memcpy(l->path, l->logs[0].name, begin);
 }
@@ -138,7 +161,7 @@ static int members_init(struct members *m, const struct run_log *logs, int n,
 			continue;
 		err_set(e, EX_DATAERR,
 			"%s: no column '%s', so %s cannot be drawn over %s", logs[i].name,
-			curve_axis_column(axis), column, curve_axis_names[axis]);
+			curve_axis_columns(axis), column, curve_axis_names[axis]);
 		members_free(m);
 		return -1;
 	}

@@ -13,6 +13,9 @@ struct curve_series {
 	char *name; /* of the run, or "mean of 4 controls" */
 };
 
+/* Sets the brief names of the runs: without the path that all have in common. */
+void runs_shorten(struct run_log *logs, int n);
+
 struct series_list {
 	const struct run_log *logs;
 	char **names; /* [n_runs] of the runs, without the path that all have in common */

@@ -34,9 +34,38 @@ const struct convert_format *convert_target(int choice, const char *path)
 	return &convert_huggingface;
 }
 
+/* What would work, of a file that is no HDF5 file; -1. */
+static int advise(const char *path, struct err *e)
+{
+	char first[8] = {0};
+	const struct err why = *e;
+	int fd = why.code == EX_DATAERR ? open(path, O_RDONLY | O_CLOEXEC) : -1;
+	bool other = fd >= 0 && pread(fd, first, sizeof(first), 0) > 0 && !h5_is(fd);
+	if (fd >= 0)
+		close(fd);
+	if (other && !memcmp(first, "GGUF", 4))
+		return err_set(e, why.code,
+			"%s: of the format GGUF, which is not read: give the model of "
+			"Hugging Face that it was made of",
+			path);
+	if (other)
+		return err_set(e, why.code,
+			"%s; also read are .safetensors, .bin and .pt files, and directories "
+			"with config.json",
+			why.msg);
+	return -1;
+}
+
 int convert_open(struct ckpt_view *v, const char *path, struct err *e)
 {
-	return convert_detect(path)->open(v, path, e);
+	const struct convert_format *f = convert_detect(path);
+	int rc = f->open(v, path, e);
+	return rc && f == &convert_pt ? advise(path, e) : rc;
+}
+
+int convert_open_own(struct ckpt **c, const char *path, struct err *e)
+{
+	return ckpt_open_stream(c, path, e) ? advise(path, e) : 0;
 }
 
 int convert_save(const struct ckpt_view *v, const struct convert_format *f,

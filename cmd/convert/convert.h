@@ -53,6 +53,7 @@ int convert_open(struct ckpt_view *v, const char *path, struct err *e);
 /* For formats whose files do not say all of the model: Hugging Face's config.json, or options of pt-train.
  * NULL: config.json beside the checkpoint, if there is one. */
 void convert_config_file(const char *path);
+const char *convert_config_given(void); /* NULL: none */
 /* With the format pt, "-" is standard output. */
 int convert_save(const struct ckpt_view *v, const struct convert_format *f,
 	const char *path, const struct convert_opts *o, struct err *e);

@@ -43,4 +43,7 @@ int number_file_close(struct number_file *f, int rc, struct err *e);
 /* The same, and commits the file. */
 int number_file_end(struct number_file *f, int rc, struct err *e);
 
+/* A checkpoint of ours, or standard input ("-"); of another file the error says what would work. */
+int convert_open_own(struct ckpt **c, const char *path, struct err *e);
+
 #endif

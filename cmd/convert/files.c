@@ -1,5 +1,6 @@
 /* Checkpoints that are made of files of any format. */
 #include "convert/convert.h"
+#include "convert/convert_internal.h"
 
 #include "base/file.h"
 #include "engine/state.h"
@@ -11,7 +12,7 @@ int convert_open_ckpt(struct ckpt **c, const char *path, struct err *e)
 {
 	struct ckpt_view v;
 	if (!strcmp(path, "-") || convert_detect(path) == &convert_pt)
-		return ckpt_open_stream(c, path, e);
+		return convert_open_own(c, path, e);
 	if (convert_open(&v, path, e))
 		return -1;
 	*c = ckpt_of_view(&v);

@@ -443,8 +443,10 @@ static int read_class(const struct reader *r, struct hf_config *h)
 	for (size_t i = 0; type && i < ARRAY_LEN(llama_likes); i++)
 		if (!strcmp(type, llama_likes[i].type))
 			return read_llama(r, &llama_likes[i], h);
-	return not_supported(r, "model_type",
-		"is none of gpt2, llama, mistral, qwen2, qwen3, smollm3");
+	return err_set(r->e, EX_UNAVAILABLE,
+		"%s: model_type is %s, which is none of gpt2, llama, mistral, qwen2, qwen3 and "
+		"smollm3, the models that pt has",
+		r->path, type ? type : "not a text");
 }
 
 int hf_config_read(struct hf_config *h, const char *path, struct err *e)

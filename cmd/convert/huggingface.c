@@ -250,10 +250,19 @@ static void name_files(const char *path, struct str *config, struct str *tensors
 			path);
 		str_puts(tensors, path);
 	}
+	if (convert_config_given() && !file_exists(config->s)) {
+		str_clear(config);
+		str_puts(config, convert_config_given());
+	}
 }
 
 static int load(struct hf *h, const char *config, struct err *e)
 {
+	if (!file_exists(config) && !convert_config_given())
+		return err_set(e, EX_IOERR,
+			"%s: No such file, and it says what tensors do not tell: give "
+			"--model-config FILE, Hugging Face's config.json",
+			config);
 	if (hf_config_read(&h->config, config, e) ||
 		safetensors_open(&h->files, h->path, e))
 		return -1;

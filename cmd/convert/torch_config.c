@@ -20,6 +20,11 @@ void convert_config_file(const char *path)
 	given = path;
 }
 
+const char *convert_config_given(void)
+{
+	return given;
+}
+
 /* ---- shapes ------------------------------------------------------------------------------ */
 
 static const struct torch_item *of_layer(

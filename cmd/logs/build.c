@@ -9,7 +9,7 @@ enum { MAX_POINTS = 1 << 27, MAX_SETTINGS = 256, MAX_VALUE = 1024 };
 
 void build_begin(struct build *b)
 {
-	*b = (struct build){.trained = -1, .total = -1};
+	*b = (struct build){.trained = -1, .total = -1, .clocked = -1};
 	b->series = xcalloc(MAX_LOG_COLUMNS, sizeof(*b->series));
 	b->names = xcalloc(MAX_LOG_COLUMNS, sizeof(*b->names));
 }
@@ -215,21 +215,19 @@ void build_row(struct build *b, int64_t step, bool training)
 void build_setting(struct build *b, const char *key, struct span value)
 {
 	struct str text = {0};
-	int64_t i = 0;
+	int64_t i = strs_find(&b->keys, key);
 	value = span_trim(value);
 	if (!value.n || value.n > MAX_VALUE)
 		return;
-	while (i < b->keys.n && strcmp(b->keys.v[i], key) != 0)
-		i++;
-	if (i < b->keys.n && same(b->settings.v[i], value))
+	if (i >= 0 && same(b->settings.v[i], value))
 		return; /* some logs say it in each row */
 	str_add(&text, value.p, value.n);
-	if (i < b->keys.n) {
+	if (i >= 0) {
 		free(b->settings.v[i]);
 		b->settings.v[i] = text.s;
 		return;
 	}
-	if (i < MAX_SETTINGS) {
+	if (b->keys.n < MAX_SETTINGS) {
 		strs_add(&b->keys, key);
 		strs_add(&b->settings, text.s);
 	}
@@ -397,10 +395,11 @@ static void fill_settings(const struct build *b, struct run_log *l)
 int build_finish(struct build *b, struct run_log *l, struct err *e)
 {
 	struct steps all = {0};
-	for (int i = 0; i < b->n_series; i++) {
+	for (int i = 0; i < b->n_series; i++)
 		sort_series(&b->series[i]);
+	build_derive(b);
+	for (int i = 0; i < b->n_series; i++)
 		add_steps(&all, &b->series[i]);
-	}
 	say_replaced(b, l->name);
 	l->unread = b->unread;
 	if (!b->growing)
@@ -410,7 +409,8 @@ int build_finish(struct build *b, struct run_log *l, struct err *e)
 		return err_set(e, EX_DATAERR, "%s: too many rows", l->name);
 	}
 	for (int i = 0; i < b->n_series; i++)
-		fill_column(l, &all, &b->series[i]);
+		if (b->series[i].n)
+			fill_column(l, &all, &b->series[i]);
 	if (all.n && !b->exact)
 		l->digits = count_digits(main_series(b));
 	fill_settings(b, l);

@@ -118,17 +118,14 @@ void csv_runs(struct span line, struct strs *runs)
 		bounds |= last.n && name.n == last.n + 5 &&
 			  !memcmp(name.p, last.p, last.n) && span_ends(name, "__MIN");
 		struct span column = name, run = run_of(&column);
-		int64_t i = 0;
 		char text[256];
 		snprintf(text, sizeof(text), "%.*s", (int)min64((int64_t)run.n, 255),
 			run.p ? run.p : "");
-		while (i < runs->n && strcmp(runs->v[i], text) != 0)
-			i++;
 		if (!run.n) {
 			bounds = false;
 			break;
 		}
-		if (i == runs->n)
+		if (strs_find(runs, text) < 0)
 			strs_add(runs, text);
 	}
 	if (!bounds)
@@ -165,9 +162,8 @@ static void note_twice(struct table *t, struct strs *seen, struct span name)
 	if (!name.n || name_is_step(name) || given_column(name).n)
 		return;
 	str_add(&text, column.p, column.n);
-	for (int64_t i = 0; i < seen->n && !t->twice; i++)
-		if (!strcmp(seen->v[i], text.s))
-			t->twice = xstrdup(text.s);
+	if (!t->twice && strs_find(seen, text.s) >= 0)
+		t->twice = xstrdup(text.s);
 	strs_add(seen, text.s);
 	str_free(&text);
 }
@@ -205,6 +201,7 @@ static bool take_header(struct table *t, struct span line)
 		add_name(t, name);
 		note_twice(t, &seen, name);
 	}
+	t->clock = t->step == 1 && !strcmp(t->names.v[0], "Wall time") ? 0 : -1;
 	strs_free(&seen);
 	known |= runs.n > 0;
 	strs_free(&runs);
@@ -214,7 +211,7 @@ static bool take_header(struct table *t, struct span line)
 /* Without a header: step, loss, and columns without names. */
 static bool take_headless(struct table *t, struct span line)
 {
-	t->run_field = -1;
+	t->run_field = t->clock = -1;
 	while (line.p && t->names.n < MAX_FIELDS) {
 		char name[32];
 		double v;
@@ -341,7 +338,9 @@ bool line_csv(struct build *b, struct span line)
 		if (!any)
 			build_row(b, step, false);
 		any = true;
-		if (number)
+		if (number && i == t->clock)
+			build_clock(b, step, v);
+		else if (number)
 			build_set(b, step, name, v);
 	}
 	return any;
@@ -397,5 +396,6 @@ bool line_mlflow(struct build *b, struct span line)
 	build_row(b, step, false);
 	if (number)
 		build_set(b, step, name, v);
+	build_clock(b, step, time / 1e3);
 	return true;
 }

@@ -269,17 +269,19 @@ static void path_of(struct str *path, size_t prefix, const char *key)
 	str_puts(path, key);
 }
 
-/* *other: what is there instead of a step, or NULL. */
-static bool find_json_step(json_t *object, int64_t *step, json_t **other, int depth)
+/* The value that is the step, or NULL; *other: what is there instead of one, or NULL. */
+static json_t *find_json_step(json_t *object, int64_t *step, json_t **other, int depth)
 {
 	const char *key;
 	json_t *v;
 	double x;
 	json_object_foreach(object, key, v)
 	{
-		if (json_is_object(v) && depth < MAX_DEPTH &&
-			find_json_step(v, step, other, depth + 1))
-			return true;
+		json_t *within = json_is_object(v) && depth < MAX_DEPTH
+					 ? find_json_step(v, step, other, depth + 1)
+					 : NULL;
+		if (within)
+			return within;
 		if (!name_is_step(span_of(key)))
 			continue;
 		if (!number_of(v, &x) || !column_fits(COL_STEP, x)) {
@@ -287,13 +289,14 @@ static bool find_json_step(json_t *object, int64_t *step, json_t **other, int de
 			continue;
 		}
 		*step = (int64_t)x;
-		return true;
+		return v;
 	}
-	return false;
+	return NULL;
 }
 
-static void take_object(
-	struct build *b, json_t *object, struct str *path, int64_t step, int depth)
+/* at: the value that is the step; others with such names are columns. */
+static void take_object(struct build *b, json_t *object, struct str *path, int64_t step,
+	const json_t *at, int depth)
 {
 	const char *key;
 	json_t *v;
@@ -305,8 +308,8 @@ static void take_object(
 		if (json_is_object(v) && depth < MAX_DEPTH) {
 			if (!strcmp(key, "metrics"))
 				path->len = prefix;
-			take_object(b, v, path, step, depth + 1);
-		} else if (name_is_step(span_of(key))) {
+			take_object(b, v, path, step, at, depth + 1);
+		} else if (v == at) {
 			continue;
 		} else if (number_of(v, &x)) { /* fairseq has them in quotes */
 			build_set(b, step, (struct span){path->s, path->len}, x);
@@ -342,19 +345,22 @@ static bool take_json_row(struct build *b, json_t *row, struct span line)
 	const char *run = json_string_value(json_object_get(row, "run"));
 	if (run && !runs_take_row(&b->table, run))
 		return false;
-	bool has_step = row && find_json_step(row, &step, &other, 0);
+	const json_t *at = row ? find_json_step(row, &step, &other, 0) : NULL;
 	const char *key = json_string_value(json_object_get(row, "key"));
-	double x;
-	if (key && has_step && number_of(json_object_get(row, "value"), &x))
+	double x, time = 0;
+	if (key && at && number_of(json_object_get(row, "value"), &x)) {
 		build_set(b, step, span_of(key), x); /* MLflow */
-	else if (!row && span_find(line, "loss\""))
+		if (number_of(json_object_get(row, "timestamp"), &time))
+			build_clock(b, step, time / 1e3);
+	} else if (!row && span_find(line, "loss\""))
 		build_lost_row(b, line);
-	else if (!has_step && other && has_known(row, 0))
+	else if (!at && other && has_known(row, 0))
 		lose_row(b, other);
-	else if (has_step || has_known(row, 0)) {
+	else if (at || has_known(row, 0)) {
 		b->json_row = ++b->table.rows;
-		take_object(b, row, &path, step, 0);
+		take_object(b, row, &path, step, at, 0);
 		b->json_row = 0;
+		build_clock(b, step, b->stamp);
 	}
 	str_free(&path);
 	return b->n_points > points;
@@ -373,6 +379,7 @@ bool line_jsonl(struct build *b, struct span line)
 {
 	/* fairseq: "2026-01-01 10:00:00 | INFO | train_inner | {" */
 	const char *begin = span_find(line, " | {\"");
+	b->stamp = begin ? time_of_line(line) : 0;
 	if (begin)
 		line = (struct span){begin + 3, line.n - (size_t)(begin + 3 - line.p)};
 	line = span_trim(line);
@@ -413,7 +420,7 @@ bool is_array(struct span first)
 /* [1764201600.5, 10, 2.5]: wall time, step and value, as TensorBoard exports a scalar. */
 static void take_triple(struct build *b, const json_t *row)
 {
-	double step, v;
+	double step = -1, v, time;
 	const json_t *at = json_array_get(row, 1), *value = json_array_get(row, 2);
 	struct span name = value_of_export(SPAN("Value"));
 	if (!number_of(at, &step) || !column_fits(COL_STEP, step))
@@ -422,6 +429,8 @@ static void take_triple(struct build *b, const json_t *row)
 		build_set(b, (int64_t)step, name, v);
 	else
 		take_unread(b, (int64_t)step, name, value);
+	if (column_fits(COL_STEP, step) && number_of(json_array_get(row, 0), &time))
+		build_clock(b, (int64_t)step, time);
 }
 
 int text_array(struct build *b, struct span text, struct err *e)

@@ -162,8 +162,8 @@ static const struct label llmq_json_val[] = {
 static const struct line_kind llmq_kinds[] = {
 	{"[T] step ", " loss ", true, llmq_train},
 	{"[V] step ", " eval ", false, llmq_val},
-	{"\"step\": ", "\"step_tokens\": ", true, llmq_json_train},
-	{"\"step\": ", "\"eval_tokens\": ", false, llmq_json_val},
+	{"\"step\": ", "\"log\": \"step\"", true, llmq_json_train, .whole = true},
+	{"\"step\": ", "\"log\": \"eval\"", false, llmq_json_val, .whole = true},
 	END_KINDS,
 };
 
@@ -201,6 +201,8 @@ static const struct label picotron_train[] = {
 	{"Loss: ", "loss", NULL},
 	{"Tokens/s: ", "tps", "count"},
 	{"Tokens/s/GPU: ", "tps_per_gpu", "count"},
+	{"Tokens: ", "tokens", "count"},
+	{"Memory usage: ", "mem", "B"},
 	{"MFU: ", "mfu", "%"},
 	END_LABELS,
 };
@@ -209,7 +211,8 @@ const struct line_kind picotron_kinds[] = {
 	END_KINDS,
 };
 
-/* "steps: 10 loss: 5.5508 lm loss: 5.5103 moe loss: 0.0405 iter time (s): 0.936 samples/sec: 136.706" */
+/* "[2026-01-01 10:00:00,819] [INFO] [logging.py:60:log_dist] [Rank 0] step=10, skipped=0, lr=[1.5e-06, 1.5e-06],
+ * mom=[[0.9, 0.95]]", "steps: 10 loss: 5.5508 lm loss: 5.5103 moe loss: 0.0405 iter time (s): 0.936 samples/sec: 136.706" */
 static const struct label deepspeed_train[] = {
 	{"lm loss: ", "lm_loss", NULL},
 	{"loss: ", "loss", NULL},
@@ -218,8 +221,14 @@ static const struct label deepspeed_train[] = {
 	{"samples/sec: ", "samples_per_sec", NULL},
 	END_LABELS,
 };
+static const struct label deepspeed_rates[] = {
+	{"lr=[", "lr", NULL}, /* of the first group */
+	{"skipped=", "skipped", NULL},
+	END_LABELS,
+};
 const struct line_kind deepspeed_kinds[] = {
 	{"steps: ", "iter time (s): ", true, deepspeed_train},
+	{"step=", "skipped=", false, deepspeed_rates},
 	END_KINDS,
 };
 

@@ -139,6 +139,7 @@ static const struct {
 	{"m", 60},
 	{"%", 1e-2},
 	{"GiB", 0x1p30},
+	{"G", 1e9},
 	{"k", 1e3},
 	{"K", 1e3},
 	{"M", 1e6},
@@ -300,8 +301,10 @@ bool take_kinds(struct build *b, struct span line, const struct line_kind *kinds
 		if (k->labels && !known->ready)
 			know_kind(known, k);
 		if (k->labels ? take_labels(b, rest, k, known, step)
-			      : take_fields(b, rest, k, step))
+			      : take_fields(b, rest, k, step)) {
+			build_clock(b, step, time_of_line(line));
 			return true;
+		}
 	}
 	if (lost.p)
 		build_lost_row(b, lost);

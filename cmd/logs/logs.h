@@ -13,6 +13,10 @@
 
 #include "run/run.h"
 
+/* Columns of other programs' logs beside those of the table: seconds since the first row, and samples so far. */
+#define LOG_ELAPSED "elapsed"
+#define LOG_SAMPLES "samples"
+
 /* ---- formats.c ------------------------------------------------------------------- */
 
 /* "auto", then the names of formats, "pt" (this program's own logs) first; ends with NULL. */
@@ -28,6 +32,8 @@ void log_names_man(FILE *f);
 int log_map(const char *pair, struct err *e);
 /* The column that another program's name stands for, such as loss for "lm loss"; allocated. */
 char *log_column_name(const char *theirs);
+/* Whether a column that a log has beside its steps has a name of steps, too. */
+bool log_is_step(const char *name);
 /* Texts are read line by line by a regular expression, whose named groups are columns (pattern.c). */
 int log_pattern(const char *regex, struct err *e);
 

@@ -48,6 +48,7 @@ struct table {
 	int64_t lines, rows;
 	struct strs names; /* of the fields; "" : not a column */
 	const char *run;   /* of several, that is read; NULL: all fields are */
+	int clock;	   /* the field of TensorBoard's wall time; -1: none */
 	int run_field;	   /* the field that names the run of a row; -1: none */
 	char *first_run; /* of several in rows, the one that is read if none is asked for */
 	int64_t n_others; /* rows of the others */
@@ -90,7 +91,10 @@ struct build {
 	int64_t json_row; /* the number of the row of JSON that is read; 0: none */
 	/* For the line parsers: the step of the last row, and of the last training row. */
 	int64_t step, trained;
-	int64_t total; /* steps of the run, if the log says so */
+	int64_t total;	 /* steps of the run, if the log says so */
+	int64_t clocked; /* the last step that has a time */
+	double stamp;	 /* the time of the line that began the row */
+	int64_t batches; /* of an epoch, as far as progress bars have told */
 	const char *
 		file; /* the name of the column, of a file that does not say it; NULL: none */
 	bool open;  /* the next line may continue the row */
@@ -130,17 +134,29 @@ void build_rewind(struct build *b, int64_t step);
 void build_setting(struct build *b, const char *key, struct span value);
 /* The number of steps, which some logs say in each row. */
 void build_total(struct build *b, int64_t steps);
+/* The time of a row, in seconds since 1970 of any time zone; 0: it is not known. The first of a step counts. */
+void build_clock(struct build *b, int64_t step, double seconds);
 /* Moves all to *l. Returns -1 if there is no row. */
 int build_finish(struct build *b, struct run_log *l, struct err *e);
+
+/* ---- clock.c: time and tokens ------------------------------------------------------ */
+
+/* The time stamp near the beginning of a line, for build_clock(); 0: none. */
+double time_of_line(struct span line);
+/* Makes the columns elapsed and tokens of what was read, in series that are sorted. */
+void build_derive(struct build *b);
 
 /* ---- names.c: names of columns and settings in other logs ------------------------- */
 
 /* The column that stands for a name of a log, and the factor of its unit; or the same name, 1. */
 struct span name_of_column(struct span name, double *scale);
-/* A value in our unit. (35 % are 0.35, as 35 / 100 is, but 35 * 0.01 is not.) */
+/* A value in our unit. (35 % are 0.35, as 35 / 100 is, but 35 * 0.01 is not; and 8.38M are 8380000.) */
 static inline double scaled(double v, double scale)
 {
-	return scale < 1 ? v / round(1 / scale) : v * scale;
+	double product = scale < 1 ? v / round(1 / scale) : v * scale;
+	bool whole =
+		scale >= 1e3 && fabs(product - round(product)) <= 1e-12 * fabs(product);
+	return whole ? round(product) : product;
 }
 /* The column that the user says it is; empty: none. */
 struct span given_column(struct span name);
@@ -226,8 +242,8 @@ extern const struct line_kind torchtitan_kinds[], nanogpt_kinds[], nanochat_kind
 	modded_kinds[], maxtext_kinds[], picotron_kinds[], deepspeed_kinds[],
 	megatron_kinds[], nemo_kinds[], nanotron_kinds[], torchtune_kinds[],
 	litgpt_kinds[], fairseq_kinds[];
-log_line_fn line_wordplay, line_losses, line_llmc, line_llmq, line_olmo, line_composer,
-	line_csv, line_jsonl, line_trainer, line_mlflow, line_pattern;
+log_line_fn line_wordplay, line_lightning, line_losses, line_llmc, line_llmq, line_olmo,
+	line_composer, line_csv, line_jsonl, line_trainer, line_mlflow, line_pattern;
 log_text_fn text_golden, text_bridge, text_trainer_state, text_tensorboard, text_array;
 bool is_golden(struct span first), is_bridge(struct span first);
 bool is_trainer_state(struct span first), is_tensorboard(struct span first);

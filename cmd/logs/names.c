@@ -56,13 +56,19 @@ static const struct log_name {
 	{"train/learning_rate", "lr", 0},
 	{"learning/current_learning_rate", "lr", 0},
 	{"optim/LR", "lr", 0},
+	{"optim/LR (group 0)", "lr", 0},
 	{"loss scale", "loss_scale", 0},
 	{"loss-scale", "loss_scale", 0},
 	{"num_input_tokens_seen", "tokens", 0},
+	{"consumed_tokens", "tokens", 0},
 	{"n_tokens_seen", "tokens", 0},
 	{"tokens seen", "tokens", 0},
 	{"throughput/total tokens", "tokens", 0},
 	{"time/token", "tokens", 0},
+	{"consumed samples", LOG_SAMPLES, 0},
+	{"consumed_samples", LOG_SAMPLES, 0},
+	{"time/sample", LOG_SAMPLES, 0},
+	{"_runtime", LOG_ELAPSED, 0},
 	{"step_time", "dt", 0},
 	{"iter_time", "dt", 0},
 	{"iteration-time", "dt", 0},
@@ -252,6 +258,11 @@ bool name_is_step(struct span name)
 		if (same_name(step_names[i], name))
 			return true;
 	return false;
+}
+
+bool log_is_step(const char *name)
+{
+	return name_is_step(span_of(name));
 }
 
 /* ---- settings -------------------------------------------------------------------- */

@@ -104,7 +104,10 @@ bool line_wordplay(struct build *b, struct span line)
 	const char *p = find_step(b, line, &b->step);
 	if (p) {
 		struct span pairs = {p, (size_t)(line.p + line.n - p)};
-		return b->open = take_pairs(b, pairs, true, false) > 0;
+		b->open = take_pairs(b, pairs, true, false) > 0;
+		if (b->open)
+			build_clock(b, b->step, time_of_line(line));
+		return b->open;
 	}
 	/* rich breaks long lines */
 	b->open = b->open && only_pairs(line) && take_pairs(b, line, false, true) > 0;
@@ -119,6 +122,17 @@ struct taking {
 	int64_t step;
 	bool training, any; /* the row has begun */
 };
+
+/* What a progress bar repeats until there is another value, and the number of the run. */
+static bool is_stale(struct build *b, struct span name, double v)
+{
+	struct known_name *known = build_name(b, name);
+	struct series *s = known && known->series >= 0 ? &b->series[known->series] : NULL;
+	bool lasts = span_begins(name, "val") ||
+		     (name.n > 6 && !memcmp(name.p + name.n - 6, "_epoch", 6));
+	return span_begins(name, "v_num") ||
+	       (lasts && s && s->n && s->p[s->n - 1].v == v);
+}
 
 /* " lm loss: 1.089E+01 "; earlier versions of Megatron-LM had no colon behind some names, and derived programs have
  * two numbers in a field: " iteration time: 1.5 s samples/sec: 3.8 ", of which the first is taken. */
@@ -135,7 +149,8 @@ static void take_field(struct taking *t, struct span field)
 	struct span name = span_trim((struct span){field.p, (size_t)(is - field.p)});
 	struct span text = span_trim((struct span){is + 1, (size_t)(end - is - 1)});
 	const char *p = scan_number(text, &v);
-	if (name_is_step(name) || (!p && !begins_as_number(text.p, end)))
+	if (name_is_step(name) || (!p && !begins_as_number(text.p, end)) ||
+		(t->f->between == ',' && is_stale(t->b, name, p ? v : NAN)))
 		return;
 	if (!t->any)
 		build_row(t->b, t->step, t->training);
@@ -150,7 +165,7 @@ static void take_field(struct taking *t, struct span field)
 		build_setting(t->b, key, text);
 	else if (p)
 		build_set(t->b, t->step, name,
-			v * (t->f->suffix ? scale_of_suffix(rest) : 1));
+			t->f->suffix ? scaled(v, scale_of_suffix(rest)) : v);
 }
 
 bool take_fields(struct build *b, struct span s, const struct line_kind *k, int64_t step)
@@ -176,14 +191,16 @@ struct block {
 	const char *training, *eval; /* before a field */
 	struct fields fields;
 	bool closes; /* by any other line */
+	bool ranks;  /* before lines "0: ", and blanks */
 };
 
 /* "[step=10/1000,epoch=1,eta=2h]", then lines "    train/CE loss=2.345" */
-static const struct block olmo = {{"[step="}, "    ", NULL, {'=', 0, true, NULL}, true};
+static const struct block olmo = {
+	{"[step="}, "    ", NULL, {'=', 0, true, NULL}, true, false};
 /* "[batch=10/1000]:", then lines "\t Train loss/train/total: 2.3450"; "[Eval batch=5/5] ...", then lines "\t Eval
  * metrics/eval/LanguageCrossEntropy: 2.5000"; of its files: "[metric][batch=10]: loss/train/total: 2.3450" */
-static const struct block composer = {{"[batch=", "[token=", "[sample="}, "\t Train ",
-	"\t Eval ", {':', 0, false, NULL}, false};
+static const struct block composer = {{"[batch=", "[token=", "[sample="}, "Train ",
+	"Eval ", {':', 0, false, NULL}, false, true};
 
 /* "[epoch=2][batch=10/100]" is step 110. Returns the end of the step, or NULL. */
 static const char *scan_batch(
@@ -208,6 +225,17 @@ static const char *scan_batch(
 	return behind ? behind : p;
 }
 
+/* "0:       Train ...", as srun shows the lines of rank 0; the blanks before it are a tab or not. */
+static struct span without_rank(struct span line)
+{
+	size_t n = 0;
+	while (n < line.n && isdigit((unsigned char)line.p[n]))
+		n++;
+	if (n && n < line.n && line.p[n] == ':')
+		line = (struct span){line.p + n + 1, line.n - n - 1};
+	return span_trim(line);
+}
+
 static bool take_block(struct build *b, struct span line, const struct block *k)
 {
 	const char *end = line.p + line.n;
@@ -218,12 +246,15 @@ static bool take_block(struct build *b, struct span line, const struct block *k)
 			continue;
 		p = scan_batch(b, line, p + strlen(k->marks[i]), &t.step);
 		b->open = p != NULL;
+		b->stamp = time_of_line(line);
 		b->step = p ? t.step : b->step;
 		p = p ? span_find((struct span){p, (size_t)(end - p)}, "]: ") : NULL;
 		if (p)
 			take_field(&t, (struct span){p + 3, (size_t)(end - p - 3)});
 		return t.any;
 	}
+	if (k->ranks)
+		line = without_rank(line);
 	const char *before = span_begins(line, k->training)	     ? k->training
 			     : k->eval && span_begins(line, k->eval) ? k->eval
 								     : NULL;
@@ -232,6 +263,8 @@ static bool take_block(struct build *b, struct span line, const struct block *k)
 	if (before && b->open)
 		take_field(&t, (struct span){line.p + n, line.n - n});
 	b->open &= t.any || !k->closes;
+	if (t.any)
+		build_clock(b, t.step, b->stamp);
 	return t.any;
 }
 
@@ -243,6 +276,46 @@ bool line_olmo(struct build *b, struct span line)
 bool line_composer(struct build *b, struct span line)
 {
 	return take_block(b, line, &composer);
+}
+
+/* ---- the progress bar of Lightning, and of NeMo 1 --------------------------------------- */
+
+/* "loss=2.5, v_num=0, train_loss=2.25, val_loss=2.5]", where loss is a mean of the last ones. */
+static struct span without_mean(struct span rest)
+{
+	const char *end = rest.p + rest.n, *p = span_find(rest, "v_num=");
+	p = p && span_find(rest, "train_loss") ? memchr(p, ',', (size_t)(end - p)) : NULL;
+	return p ? (struct span){p, (size_t)(end - p)} : rest;
+}
+
+/* "Epoch 1:  20%|##  | 20/100 [00:10<00:42, 1.95it/s, v_num=0, train_loss=2.5]" is step 120, but if the bar has
+ * global_step=119.0 that is it. */
+bool line_lightning(struct build *b, struct span line)
+{
+	static const struct fields bar_fields = {'=', ',', false, "train_loss"};
+	static const struct line_kind kind = {.training = true, .fields = &bar_fields};
+	const char *end = line.p + line.n, *p = span_find_word(line, "Epoch ");
+	int64_t epoch, n, total = 0;
+	p = p ? scan_step((struct span){p + 6, (size_t)(end - p - 6)}, &epoch) : NULL;
+	const char *bracket = p ? memchr(p, '[', (size_t)(end - p)) : NULL;
+	const char *bar = bracket ? memrchr(p, '|', (size_t)(bracket - p)) : NULL;
+	if (!bar || (*p != ':' && *p != '/'))
+		return false;
+	bool whole = *p == '/'; /* "Epoch 3/400": the bar counts epochs */
+	p = scan_step((struct span){bar + 1, (size_t)(bracket - bar - 1)}, &n);
+	if (!p || *p != '/')
+		return false;
+	if (scan_step((struct span){p + 1, (size_t)(bracket - p - 1)}, &total))
+		b->batches = total;
+	else if (!epoch)
+		b->batches = n; /* "20/?" */
+	if (!whole && b->batches > 0 && epoch < (INT64_C(1) << 53) / b->batches)
+		n += epoch * b->batches;
+	struct span rest = {bracket + 1, (size_t)(end - bracket - 1)};
+	p = span_find_word(rest, "global_step=");
+	if (p)
+		scan_step((struct span){p + 12, (size_t)(end - p - 12)}, &n);
+	return take_fields(b, without_mean(rest), &kind, n);
 }
 
 /* ---- Hugging Face's Trainer ------------------------------------------------------------ */

@@ -369,6 +369,8 @@ int log_read_growing(struct run_log *l, const char *path, const char *format,
 			*e = why;
 		return final ? -1 : 1;
 	}
+	now.brief = l->brief;
+	l->brief = NULL;
 	run_log_free(l);
 	*l = now;
 	return 0;

@@ -2,11 +2,13 @@
 #include "logs/logs_internal.h"
 #include "run/tfevents.h"
 
-static void take_scalar(void *to, int64_t step, const char *tag, size_t n, double v)
+static void take_scalar(
+	void *to, int64_t step, double wall, const char *tag, size_t n, double v)
 {
 	struct build *b = to;
 	b->n_taken++;
 	build_set(b, step, (struct span){tag, n}, v);
+	build_clock(b, step, wall);
 }
 
 static void take_restart(void *to, int64_t step)

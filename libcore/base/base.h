@@ -82,8 +82,7 @@ int err_prefix(struct err *e, const char *fmt, ...) PRINTF(2, 3);
 /* Of several errors, *first keeps the first one; the others are printed. */
 void err_keep_first(struct err *first, const struct err *e);
 
-/* Advice after an error. Only programs know options: a lower floor names the kind of failure, and
- * the program's table has a sentence of advice for it, or NULL. */
+/* Advice after an error: a lower floor names the kind of failure, and a program's table has a sentence, or NULL. */
 enum advice_on {
 	ADVICE_MEMORY,
 	ADVICE_GPU_MEMORY,
@@ -99,6 +98,7 @@ enum advice_on {
 	ADVICE_NOT_UTF8,     /* text */
 	ADVICE_TOKENS,	     /* where text is expected */
 	ADVICE_PATTERN,	     /* of words, which a vocabulary file does not say */
+	ADVICE_TOKENIZER,    /* a kind that is not read */
 	ADVICE_VOCAB_FILES,  /* not given */
 	ADVICE_EMPTY_SPLIT,  /* no document is for one of the splits */
 	ADVICE_DOCUMENTS,    /* too many for one shard */

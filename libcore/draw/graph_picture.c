@@ -126,6 +126,22 @@ int graph_picture_check(const char *path, struct err *e)
 				 "plot: '%s' ends in none of .svg, .png, .pdf", path);
 }
 
+/* gnuplot leaves ]]> in texts as it is, which ends a document that is read strictly. */
+static void mend_svg(struct str *picture)
+{
+	static const char end[] = "]]>";
+	struct str out = {0};
+	const char *from = picture->s, *stop = picture->s + picture->len;
+	for (const char *p; (p = memmem(from, (size_t)(stop - from), end, 3));
+		from = p + 3) {
+		str_add(&out, from, (size_t)(p - from));
+		str_puts(&out, "]]&gt;");
+	}
+	str_add(&out, from, (size_t)(stop - from));
+	str_free(picture);
+	*picture = out;
+}
+
 int graph_picture(const struct graph *g, const char *path, struct err *e)
 {
 	struct scale x, y;
@@ -135,6 +151,9 @@ int graph_picture(const struct graph *g, const char *path, struct err *e)
 		return err_set(e, EX_DATAERR, "no values of %s", g->y_name);
 	scoped_str text = {0}, picture = {0};
 	script(g, &x, &y, path, &text);
-	int rc = gnuplot_run(&text, &picture, e) || file_replace(path, &picture, e);
+	int rc = gnuplot_run(&text, &picture, e);
+	if (!rc && text_ends(path, ".svg"))
+		mend_svg(&picture);
+	rc = rc || file_replace(path, &picture, e);
 	return rc ? -1 : 0;
 }

@@ -233,6 +233,27 @@ static void flag(struct str *out, const char *name, int64_t value)
 	str_printf(out, " --%s %lld", name, (long long)value);
 }
 
+/* A window counts the tokens before the own one. Which layers have it is every Nth without, or a list of the
+ * others: [0]*28+[1]*4 has it from layer 28 on. */
+static void megatron_windows(const struct model_config *c, struct str *out)
+{
+	if (!c->window)
+		return;
+	str_printf(out, " --window-size '(%lld,0)'", (long long)c->window - 1);
+	if (c->window_skip && !c->window_from)
+		flag(out, "window-attn-skip-freq", c->window_skip);
+	if (!c->window_from)
+		return;
+	str_puts(out, " --window-attn-skip-freq '");
+	for (int64_t i = 0, n; i < c->layers; i += n) {
+		bool has = layer_has_window(c, i);
+		for (n = 1; i + n < c->layers && layer_has_window(c, i + n) == has; n++)
+			;
+		str_printf(out, "%s[%d]*%lld", i ? "+" : "", has, (long long)n);
+	}
+	str_putc(out, '\'');
+}
+
 /* Those of megatron/training/arguments.py. */
 static void megatron_model(const struct model *m, struct str *out)
 {
@@ -258,10 +279,7 @@ static void megatron_model(const struct model *m, struct str *out)
 		str_puts(out, " --disable-bias-linear");
 	if (m->qkv_bias && !m->bias)
 		str_puts(out, " --add-qkv-bias");
-	if (c->window) /* which counts the tokens before the own one */
-		str_printf(out, " --window-size '(%lld,0)'", (long long)c->window - 1);
-	if (c->window_skip)
-		flag(out, "window-attn-skip-freq", c->window_skip);
+	megatron_windows(c, out);
 	if (c->qk_norm)
 		str_puts(out, " --qk-layernorm");
 	if (c->nope_every)

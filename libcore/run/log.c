@@ -174,6 +174,7 @@ void run_log_free(struct run_log *l)
 	str_free(&l->events);
 	free(l->column);
 	free(l->name);
+	free(l->brief);
 	*l = (struct run_log){0};
 }
 

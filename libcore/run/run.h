@@ -136,6 +136,7 @@ enum { MAX_LOG_COLUMNS = 1024 };
 
 struct run_log {
 	char *name; /* of its file, for messages */
+	char *brief; /* without what the names of several runs have in common; NULL: as name */
 	struct run_info info;
 	struct str config;     /* the options, as lines `key = value` */
 	struct str arithmetic; /* properties that determine results, likewise */
@@ -160,6 +161,11 @@ static inline double run_log_value(const struct run_log *l, int64_t i, int c)
 static inline bool run_log_has(const struct run_log *l, int64_t i, int c)
 {
 	return !is_absent(run_log_value(l, i, c));
+}
+
+static inline const char *run_log_brief(const struct run_log *l)
+{
+	return l->brief ? l->brief : l->name;
 }
 
 /* The columns of the table, as a row. */

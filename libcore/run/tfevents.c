@@ -172,7 +172,8 @@ static bool take_tensor(struct span tensor, double *v)
 }
 
 /* Summary.Value: tag 1, simple_value 2, tensor 8. */
-static int take_value(const struct tfevents_take *t, int64_t step, struct span value)
+static int take_value(
+	const struct tfevents_take *t, int64_t step, double wall, struct span value)
 {
 	struct field f;
 	struct span tag = {NULL, 0};
@@ -189,16 +190,18 @@ static int take_value(const struct tfevents_take *t, int64_t step, struct span v
 			found |= take_tensor(f.bytes, &v);
 	}
 	if (!rc && found && tag.n && tag.n < MAX_TAG)
-		t->scalar(t->to, step, tag.p, tag.n, v);
+		t->scalar(t->to, step, wall, tag.p, tag.n, v);
 	return rc;
 }
 
-static int take_summary(const struct tfevents_take *t, int64_t step, struct span summary)
+static int take_summary(
+	const struct tfevents_take *t, int64_t step, double wall, struct span summary)
 {
 	struct field f;
 	int rc;
 	while ((rc = next_pb(&summary, &f)) > 0)
-		if (f.number == 1 && f.wire == WIRE_BYTES && take_value(t, step, f.bytes))
+		if (f.number == 1 && f.wire == WIRE_BYTES &&
+			take_value(t, step, wall, f.bytes))
 			return -1;
 	return rc;
 }
@@ -220,9 +223,12 @@ static int take_event(const struct tfevents_take *t, struct span event)
 	struct field f;
 	struct span summary = {NULL, 0}, session = {NULL, 0};
 	int64_t step = 0;
+	double wall = 0;
 	int rc;
 	while ((rc = next_pb(&event, &f)) > 0) {
-		if (f.number == 2 && f.wire == WIRE_VARINT)
+		if (f.number == 1 && f.wire == WIRE_64)
+			wall = get_double(f.bytes.p);
+		else if (f.number == 2 && f.wire == WIRE_VARINT)
 			step = (int64_t)f.varint;
 		else if (f.number == 5 && f.wire == WIRE_BYTES)
 			summary = f.bytes;
@@ -231,7 +237,8 @@ static int take_event(const struct tfevents_take *t, struct span event)
 	}
 	if (rc || step < 0 || (uint64_t)step > UINT64_C(1) << 53)
 		return rc;
-	return take_session(t, step, session) || take_summary(t, step, summary) ? -1 : 0;
+	return take_session(t, step, session) || take_summary(t, step, wall, summary) ? -1
+										      : 0;
 }
 
 /* ---- records --------------------------------------------------------------------- */

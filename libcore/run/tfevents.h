@@ -16,8 +16,9 @@
 /* ---- reading --------------------------------------------------------------------- */
 
 struct tfevents_take {
-	/* A scalar. `tag` is not NUL-terminated. */
-	void (*scalar)(void *to, int64_t step, const char *tag, size_t n, double v);
+	/* A scalar, and the time in seconds since 1970. `tag` is not NUL-terminated. */
+	void (*scalar)(
+		void *to, int64_t step, double wall, const char *tag, size_t n, double v);
 	/* What came before, of this and later steps, is no longer so: the run was resumed before this step. */
 	void (*restart)(void *to, int64_t step);
 	void *to;

@@ -20,6 +20,13 @@ static int unsupported(const char *what, const char *which, struct err *e)
 	return err_set(e, EX_DATAERR, "%s '%.60s' is not supported", what, which);
 }
 
+/* A kind of tokenizer. */
+static int other_kind(const char *what, const char *which, struct err *e)
+{
+	return err_set(e, EX_DATAERR, "%s '%.60s' is not supported%s", what, which,
+		advice_on(ADVICE_TOKENIZER));
+}
+
 /* ---- the model ------------------------------------------------------------------- */
 
 static bool is_empty(const json_t *x)
@@ -37,10 +44,10 @@ static int check_model(const json_t *model, struct err *e)
 		return err_set(e, EX_DATAERR,
 			"has no model: is neither a tokenizer.json nor a tekken.json");
 	if (json_object_get(model, "type") && strcmp(type_of(model), "BPE") != 0)
-		return unsupported("the model", type_of(model), e);
+		return other_kind("the model", type_of(model), e);
 	for (int i = 0; no[i]; i++)
 		if (!is_empty(json_object_get(model, no[i])))
-			return unsupported("the model's", no[i], e);
+			return other_kind("the model's", no[i], e);
 	if (!json_is_object(json_object_get(model, "vocab")) ||
 		!json_is_array(json_object_get(model, "merges")))
 		return err_set(e, EX_DATAERR, "the model has no vocab or no merges");

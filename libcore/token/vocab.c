@@ -176,8 +176,9 @@ static char *only_file(const char *folder, const char *end)
 
 static char *find_file(const char *path, struct err *e)
 {
-	static const char *const names[] = {
-		"tokenizer.json", "vocab.bpe", "merges.txt", "tekken.json", NULL};
+	/* (tokenizer.model of Llama 3 is a rank file) */
+	static const char *const names[] = {"tokenizer.json", "vocab.bpe", "merges.txt",
+		"tekken.json", "tokenizer.model", NULL};
 	struct stat st;
 	if (stat(path, &st)) {
 		err_errno(e, path);
@@ -197,8 +198,8 @@ static char *find_file(const char *path, struct err *e)
 	str_free(&folder);
 	if (!found)
 		err_set(e, EX_DATAERR,
-			"%s: has no tokenizer.json, vocab.bpe, merges.txt, tekken.json or one "
-			"FILE.tiktoken",
+			"%s: has no tokenizer.json, vocab.bpe, merges.txt, tekken.json, "
+			"tokenizer.model or one FILE.tiktoken",
 			path);
 	return found;
 }
@@ -241,11 +242,20 @@ static int read_as_merges(const struct str *text, const char *path,
 	return rc;
 }
 
+/* A protocol buffer that begins with the first piece of a vocabulary. */
+static int sentence_piece(const char *path, struct err *e)
+{
+	return err_set(e, EX_DATAERR, "%s: of SentencePiece, which is not read%s", path,
+		advice_on(ADVICE_TOKENIZER));
+}
+
 static int read_file(const char *path, const struct bpe_model *model, struct vocab *v,
 	struct bpe_rules *r, struct err *e)
 {
 	struct str text = {0};
 	int rc = file_read(path, MAX_VOCAB_FILE, &text, e);
+	if (!rc && text.len > 3 && text.s[0] == '\n' && text.s[2] == '\n')
+		rc = sentence_piece(path, e);
 	if (!rc && (!text.len || memchr(text.s, 0, text.len)))
 		rc = err_set(e, EX_DATAERR, "%s: is no vocabulary", path);
 	if (!rc)

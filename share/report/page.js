@@ -379,7 +379,7 @@ function legend(item, i) {
 	item.append(label);
 }
 
-for (const a of ["step", "tokens", "seconds", "bytes"].filter(a => data.runs.some(r => r.knots[a])))
+for (const a of ["step", "tokens", "samples", "seconds", "bytes"].filter(a => data.runs.some(r => r.knots[a])))
 	$("axis").append(new Option(a, a, false, a === state.axis));
 $("axis").addEventListener("change", () => { state.axis = $("axis").value; state.zoom = null; render(); });
 $("smooth").addEventListener("input", e => { state.smooth = e.target.value / 100; render(); });

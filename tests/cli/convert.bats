@@ -333,6 +333,22 @@ shapes() { # CHECKPOINT
 	[ ! -e bad.h5 ]
 }
 
+@test "files alone, and of other programs: what would work" {
+	make_run run
+	pt-ckpt convert run -o good
+	cp good/model.safetensors alone.safetensors
+	code_of 74 pt-ckpt verify alone.safetensors
+	says 'give --model-config FILE'
+	says 'alone.safetensors: cannot be read'
+	pt-ckpt convert --model-config good/config.json alone.safetensors -o alone.h5
+	pt-ckpt diff --no-optimizer alone.h5 good
+	printf 'GGUF\3\0\0\0' >model.gguf
+	code_of 65 pt-ckpt show model.gguf
+	says 'give the model of Hugging Face that it was made of'
+	code_of 65 pt-ckpt convert good/config.json -o x.h5
+	says 'also read are .safetensors, .bin and .pt files'
+}
+
 @test "config.json and names that are not ours are refused, with the key" {
 	make_run run
 	pt-ckpt convert run -o good
@@ -343,7 +359,7 @@ shapes() { # CHECKPOINT
 		code_of "${3:-65}" pt-ckpt verify bad
 		says "$2"
 	}
-	try 's/"gpt2"/"gpt3"/' 'model_type is none of gpt2, llama, mistral, qwen2, qwen3, smollm3' 69
+	try 's/"gpt2"/"gpt3"/' 'model_type is gpt3, which is none of gpt2, llama, mistral, qwen2, qwen3 and smollm3' 69
 	says 'bad: not supported'
 	try 's/gelu_new/relu/' 'activation_function' 69
 	try 's/{/{"quantization_config": {},/' 'quantization_config' 69

@@ -17,6 +17,34 @@ setup() {
 	pt-compare -q titan nano
 }
 
+@test "seconds by time stamps, tokens by samples, and the name of a run within a file" {
+	local i
+	for i in 1 2 3 4; do
+		echo "[titan] 2026-12-31 23:59:5$((i + 5)),500 - root - INFO - step: $i  loss: 1$i.5  tps: 9"
+	done >stamps
+	pt-compare -x seconds -g --width 60 --height 8 stamps | grep -q '0 .* seconds'
+	code_of 2 pt-compare -x seconds -g titan titan
+	says "no column 'dt' or 'elapsed', so loss cannot be drawn over seconds"
+	for i in 1 2 3; do
+		echo " iteration $i/ 3 | consumed samples: $((i * 32)) | lm loss: 1$i.5 |"
+	done >samples
+	(echo '  seq_length ........... 4096' && cat samples) >length
+	pt-compare -x samples -g --width 60 --height 8 samples | grep -q samples
+	code_of 2 pt-compare -x tokens -g samples samples
+	pt-compare length --export - | grep -q '^3,393216,96,13.5$'
+	printf '%s\n' 'Step,one run - loss,one run - loss__MIN,two - loss,two - loss__MIN' \
+		{1..40},2.5,2.5,3.5,3.5 >runs.csv
+	code_of 2 pt-compare -q runs.csv
+	says 'vacuous: loss of one run is constant'
+}
+
+@test "a picture of a run whose name would end a text in XML" {
+	cp titan 'a]]>b'
+	pt-compare -q -p x.svg titan 'a]]>b'
+	grep -q 'a]]&gt;b' x.svg
+	not grep -q ']]>' x.svg
+}
+
 @test "a log of another trainer in a pipe, behind a prefix and in colours" {
 	for i in 1 2 3; do
 		sleep 0.1

@@ -430,6 +430,49 @@ near() { # X PUBLISHED BOUND
 	says '--best prints'
 }
 
+# Arguments that exist in Megatron-LM of 22 August 2026 (d98e8a64), torchtitan of 21 August 2026 (b5bcd76c) and
+# nanotron of 7 April 2026 (2411b022); a name that is printed and not here has not been looked up.
+@test "arguments of other trainers are names that they have" {
+	cat >names <<-end
+		account-for-embedding-in-pipeline-split account-for-loss-in-pipeline-split add-qkv-bias bf16 ckpt-format
+		context-parallel-size data-parallel-sharding-strategy disable-bias-linear ffn-hidden-size fp8-format
+		global-batch-size group-query-attention hidden-size kv-channels max-position-embeddings micro-batch-size
+		no-rope-freq norm-epsilon normalization num-attention-heads num-distributed-optimizer-instances num-layers
+		num-query-groups num-virtual-stages-per-pipeline-rank overlap-grad-reduce overlap-param-gather
+		pipeline-model-parallel-size position-embedding-type qk-layernorm recompute-granularity recompute-method
+		recompute-num-layers rope-scaling-factor rotary-base seq-length sequence-parallel swiglu
+		tensor-model-parallel-size untie-embeddings-and-output-weights use-distributed-optimizer use-megatron-fsdp
+		use-rope-scaling window-attn-skip-freq window-size
+		parallelism.context_parallel_degree parallelism.data_parallel_replicate_degree
+		parallelism.data_parallel_shard_degree parallelism.fsdp_reshard_after_forward parallelism.num_pp_microbatches
+		parallelism.pipeline_parallel_degree parallelism.pipeline_parallel_layers_per_stage
+		parallelism.pipeline_parallel_schedule parallelism.tensor_parallel_degree training.max_context_length
+		training.num_tokens_per_microbatch_per_dp_rank training.num_tokens_per_train_step
+		optimizer.zero_stage parallelism.dp parallelism.pp parallelism.recompute_layer parallelism.tp
+		tokens.batch_accumulation_per_replica tokens.micro_batch_size tokens.sequence_length
+	end
+	tr ' ' '\n' <names | sort -u >known
+	{
+		pt-plan --best --for megatron -H 4 --only recompute=full,pp=4,pp-stages=2,tp=2,cp=2 \
+			qwen3-0.6b context=4096 dtype=float8 layers=16
+		pt-plan --best --for megatron -H 4 --only pp=4,dp=2,fsdp=4,recompute=selective llama3-8b rope-scaling=llama3
+		pt-plan --best --for megatron -H 4 --only zero=3 llama3-8b sliding-window=512 sliding-window-from=28
+		pt-plan --best --for megatron smollm3-3b
+		pt-plan --best --for megatron qwen2.5-0.5b head-dim=128
+		pt-plan --best --for torchtitan -H 2 --only pp=4,pp-stages=3 llama3-8b
+		pt-plan --best --trainer nanotron llama3-8b context=4096 batch=256
+	} >best
+	grep -o -e '--[a-z][^ ]*' -e ' [a-z]*\.[a-z_]*=' best | tr -d ' =' | sed 's/^--//' | sort -u >used
+	comm -23 used known >unknown
+	[ ! -s unknown ]
+	grep -q -e "--window-size '(511,0)' --window-attn-skip-freq '\[0\]\*28+\[1\]\*4'" best
+	pt-plan --best --for megatron llama3-8b sliding-window=512 sliding-window-skip=6 >best
+	grep -q -e "--window-size '(511,0)' --window-attn-skip-freq 6 " best
+	# every eighth of the later ones attends to all
+	pt-plan --best --for megatron llama3-8b sliding-window=512 sliding-window-from=20 sliding-window-skip=8 >best
+	grep -q -e "'\[0\]\*20+\[1\]\*3+\[0\]\*1+\[1\]\*7+\[0\]\*1'" best
+}
+
 @test "405B on 16,384 ranks takes less than 5 seconds of a processor, of any trainer" {
 	local seconds trainer TIMEFORMAT=%U
 	for trainer in pt megatron; do

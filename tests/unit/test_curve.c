@@ -166,9 +166,15 @@ static void axes_are_sums(void **state)
 		       "step=3 tokens=300 loss=8 dt=0.25 sent=500\n"
 		       "step=5 loss=nan dt=1\nstep=7 tokens=700 loss=7 dt=1 sent=0\n");
 	static const double x[N_CURVE_AXES][4] = {{1, 3, 5, 7}, {100, 300, NAN, 700},
-		{0.5, 1, 3, 5}, {1000, 2000, 2000, 2000}};
+		{2, 6, 10, 14}, {0.5, 1, 3, 5}, {1000, 2000, 2000, 2000}};
 	struct err e = {0};
 	(void)state;
+	int samples = run_log_column(&l, "samples");
+	int elapsed = run_log_column(&l, "elapsed"); /* not used where there is dt */
+	for (int i = 0; i < 4; i++) {
+		run_log_set(&l, i, samples, x[AXIS_SAMPLES][i]);
+		run_log_set(&l, i, elapsed, 100.0 + i);
+	}
 	for (enum curve_axis a = 0; a < N_CURVE_AXES; a++) {
 		double *v = curve_axis_values(&l, a);
 		for (int i = 0; i < 4; i++)

@@ -2,6 +2,7 @@
 #include "base/file.h"
 #include "tests/support/logs.h"
 #include "tests/support/support.h"
+#include "compare/export.h"
 #include "compare/follow.h"
 #include "logs/logs_internal.h"
 #include "run/tfevents.h"
@@ -47,13 +48,14 @@ static const struct sample samples[] = {
 	{"torchtitan",
 		"[titan] 2026-01-01 10:00:00,1 - root - INFO - Trainer is initialized with local batch size 8, global batch size 64, "
 		"gradient accumulation steps 1, sequence length 2048, total steps 1000 (warmup 200)\n"
-		"\x1b[0m[rank0]:[titan] - INFO - \x1b[31mstep:  1  \x1b[32mloss: 12.25301  \x1b[38;2;180;60;0mgrad_norm:  1.2345  "
+		"\x1b[0m[rank0]:[titan] 2026-02-28 23:59:58,250 - root - INFO - \x1b[31mstep:  1  \x1b[32mloss: 12.25301  \x1b[38;2;180;60;0mgrad_norm:  1.2345  "
 		"\x1b[36mmemory:  1.50GiB(1.44%)  \x1b[34mtps: 30,123  \x1b[36mtflops: 1,234.50  \x1b[35mmfu: 12.34%\x1b[39m\n"
-		"[titan] - INFO - step: 10  loss:  8.12345  grad_norm:  2.0000  memory:  1.50GiB(1.44%)  tps: 31,000  tflops: 0.51  mfu: N/A\n"
+		"[titan] 2026-03-01 00:00:02,750 - root - INFO - step: 10  loss:  8.12345  grad_norm:  2.0000  memory:  1.50GiB(1.44%)  tps: 31,000  tflops: 0.51  mfu: N/A\n"
 		"[titan] - INFO - validate step: 10  loss:  8.1000  memory:  1.50GiB(1.44%)  tps: 9,000\n",
 		2, 7,
 		{{1, "loss", 12.25301}, {1, "grad_norm", 1.2345}, {1, "mem", 1.5 * 0x1p30}, {1, "tps_per_gpu", 30123},
-		 {1, "tflops", 1234.5}, {1, "mfu", 0.1234}, {10, "loss", 8.12345}, {10, "val_loss", 8.1}, {10, "tps_per_gpu", 31000}},
+		 {1, "tflops", 1234.5}, {1, "mfu", 0.1234}, {10, "loss", 8.12345}, {10, "val_loss", 8.1}, {10, "tps_per_gpu", 31000},
+		 {1, "elapsed", 0}, {10, "elapsed", 4.5}, {10, "tokens", 10 * 64 * 2048}},
 		"batch = 64\ncontext = 2048\nsteps = 1000\nwarmup = 200\n", 0},
 	/* every rank prints, and one of them behind output without a line break */
 	{"torchtitan",
@@ -155,7 +157,7 @@ static const struct sample samples[] = {
 		" validation loss at iteration 1 on validation set | lm loss value: 1.050000E+01 | lm loss PPL: 3.631550E+04 |\n",
 		1, 6,
 		{{1, "loss", 10.8374}, {1, "dt", 5.1234}, {1, "lr", 1.5e-4}, {1, "grad_norm", 15.123}, {1, "val_loss", 10.5},
-		 {1, "consumed samples", 32}, {1, "throughput per GPU (TFLOP/s/GPU)", 400.5}, {1, "number of nan iterations", 0}},
+		 {1, "samples", 32}, {1, "tokens", 32 * 4096}, {1, "throughput per GPU (TFLOP/s/GPU)", 400.5}, {1, "number of nan iterations", 0}},
 		"batch = 32\ncontext = 4096\nwarmup = 2\nsteps = 100\n", 8},
 	{"megatron", " iteration      100/  500 | elapsed time per iteration (ms): 512.5 | learning rate 1.500E-04 | lm loss 9.083740E+00 |\n", 1, 6,
 		{{100, "loss", 9.08374}, {100, "lr", 1.5e-4}, {100, "dt", 0.5125}}, "steps = 500\n", 0},
@@ -178,9 +180,10 @@ static const struct sample samples[] = {
 		"2026-01-01 10:00:00.000\thost:0\tolmo_core.train:1\tINFO\t[step=1/1000,epoch=1,eta=2h]\n"
 		"    train/CE loss=11.12\n    optim/total grad norm=1.500\n    optim/LR (group 0)=2.00E-05\n    throughput/total tokens=4.194B\n"
 		"    throughput/device/TPS=12,345\n    throughput/device/MFU=41.50\nsomething else\n    train/PPL=5\n"
-		"2026-01-01 10:00:01.000\thost:0\tolmo_core.train:1\tINFO\t[step=2/1000,epoch=1]\n",
-		1, 4,
-		{{1, "loss", 11.12}, {1, "grad_norm", 1.5}, {1, "optim/LR (group 0)", 2e-5}, {1, "tokens", 4.194e9}, {1, "tps_per_gpu", 12345},
+		"2026-01-01 10:00:01.000\thost:0\tolmo_core.train:1\tINFO\t[step=2/1000,epoch=1]\n"
+		"    train/CE loss=11.02\n2026-01-01 10:00:02.000\thost:0\tolmo_core.train:1\tINFO\t[step=3/1000,epoch=1]\n",
+		2, 4,
+		{{1, "loss", 11.12}, {1, "grad_norm", 1.5}, {1, "lr", 2e-5}, {2, "elapsed", 1}, {1, "tokens", 4.194e9}, {1, "tps_per_gpu", 12345},
 		 {1, "mfu", 0.415}}, "steps = 1000\n", 0},
 	{"maxtext",
 		"Config param global_batch_size_to_train_on: 32\nConfig param max_target_length: 2048\nConfig param warmup_steps_fraction: 0.1\n"
@@ -205,7 +208,7 @@ static const struct sample samples[] = {
 		{{10, "loss", 2.5432}, {10, "grad_norm", NAN}, {10, "lr", 5e-5}, {10, "val_loss", 2.4}, {20, "loss", 2.25}, {20, "mean_train_loss", 2.39}},
 		"steps = 20\nbatch-per-rank = 8\n", 0},
 	{"csv", "\"_step\";\"train/loss\";\"_runtime\"\n10;2.5;1.25\n20;2.25;\n30;nan;3\n", 3, 3,
-		{{10, "loss", 2.5}, {10, "_runtime", 1.25}, {20, "loss", 2.25}, {30, "loss", NAN}, {30, "_runtime", 3}}, "", 0},
+		{{10, "loss", 2.5}, {10, "elapsed", 1.25}, {20, "loss", 2.25}, {30, "loss", NAN}, {30, "elapsed", 3}}, "", 0},
 	{"csv", "global_step\ttrain_loss\tval_loss\n10\t2.5\t\n20\t\t2.25\n", 2, 2,
 		{{10, "loss", 2.5}, {20, "val_loss", 2.25}}, "", 0},
 	{"csv", "0,4.5,1e-3\n1,4.25,2e-3\n", 2, 3, {{0, "loss", 4.5}, {1, "column3", 0.002}}, "", 0},
@@ -226,12 +229,16 @@ static const struct sample samples[] = {
 	{"nanotron",
 		"07/01/2026 10:00:00 [INFO|DP=0|PP=0|TP=0]: iteration: 5 / 100 | consumed_tokens: 1.31M | elapsed_time_per_iteration_ms: 1.02K | "
 		"tokens_per_sec: 257K | tokens_per_sec_per_gpu: 32.1K | global_batch_size: 256 | lm_loss: 10.5 | lr: 0.0003 | grad_norm: 0.86\n", 1, 3,
-		{{5, "loss", 10.5}, {5, "dt", 1.02}, {5, "tps", 257e3}, {5, "tps_per_gpu", 32100}, {5, "consumed_tokens", 1310000}, {5, "lr", 3e-4},
+		{{5, "loss", 10.5}, {5, "dt", 1.02}, {5, "tps", 257e3}, {5, "tps_per_gpu", 32100}, {5, "tokens", 1310000}, {5, "lr", 3e-4},
 		 {5, "grad_norm", 0.86}}, "", 0},
 	{"picotron",
 		"[rank 0] Step: 1     | Loss: 10.5312 | Global batch size:   32.8K | Tokens/s:  120.5K | Tokens/s/GPU:   15.0K | "
 		"Tokens:   32.8K/1.0M | MFU:  5.25% | Memory usage:   4.75GB\n", 1, 6,
-		{{1, "loss", 10.5312}, {1, "tps", 120500}, {1, "tps_per_gpu", 15000}, {1, "mfu", 0.0525}}, "", 0},
+		{{1, "loss", 10.5312}, {1, "tps", 120500}, {1, "tps_per_gpu", 15000}, {1, "mfu", 0.0525}, {1, "tokens", 32800}, {1, "mem", 4.75e9}}, "", 0},
+	{"deepspeed",
+		"[2026-01-01 10:00:00,819] [INFO] [logging.py:60:log_dist] [Rank 0] step=10, skipped=2, lr=[1.5e-06, 1.25e-06], mom=[[0.9, 0.95]]\n"
+		"steps: 10 loss: 10.7133 iter time (s): 0.283 samples/sec: 226.457\n", 1, 6,
+		{{10, "loss", 10.7133}, {10, "dt", 0.283}, {10, "lr", 1.5e-6}, {10, "skipped", 2}}, "", 0},
 	{"deepspeed", "steps: 200 loss: 5.5508 lm loss: 5.5103 moe loss: 0.0405 iter time (s): 0.936 samples/sec: 136.706\n", 1, 5,
 		{{200, "loss", 5.5508}, {200, "lm_loss", 5.5103}, {200, "moe_loss", 0.0405}, {200, "dt", 0.936}, {200, "samples_per_sec", 136.706}},
 		"", 0},
@@ -257,6 +264,11 @@ static const struct sample samples[] = {
 		"[Eval batch=1/2] Eval on eval data\n[Eval batch=2/2] Eval on eval data:\n\t Eval metrics/eval/LanguageCrossEntropy: 11.2500\n", 2, 5,
 		{{1, "loss", 12.057}, {1, "mfu", 0.2489}, {1, "tps", 6598.0451}, {1, "tokens", 0}, {2, "loss", 11.5}, {2, "val_loss", 11.25},
 		 {2, "lr-AdamW/group0", 1e-4}}, "steps = 100\n", 0},
+	/* as srun and a page show it */
+	{"composer",
+		"0: [batch=1/100]:\n0:       Train time/sample: 8\n0:       Train loss/train/total: 12.0000\n"
+		"[batch=2/100]:\n         Train LanguageCrossEntropy: 10.9736\n         Train loss/train/total: 10.9736\n", 2, 6,
+		{{1, "loss", 12}, {1, "samples", 8}, {2, "loss", 10.9736}}, "steps = 100\n", 0},
 	/* a run that lasts for epochs, and its file */
 	{"composer", "[epoch=1][batch=10/10]:\n\t Train loss/train/total: 2.5000\n[epoch=2][batch=1/10]:\n\t Train loss/train/total: 2.2500\n", 2, 3,
 		{{10, "loss", 2.5}, {11, "loss", 2.25}}, "", 0},
@@ -270,7 +282,7 @@ static const struct sample samples[] = {
 		"2026-01-01 10:00:02 | INFO | valid | epoch 001 | valid on 'valid' subset | loss 9.5 | ppl 724.1 | wps 99 | num_updates 200 | best_loss 9.5\n"
 		"2026-01-01 10:00:02 | INFO | train | epoch 001 | loss 9.75 | ppl 861.1 | num_updates 200 | lr 5e-05 | gnorm 3.5\n", 2, 4,
 		{{100, "loss", 9.255}, {100, "nll_loss", 9.125}, {100, "tps", 57.3}, {100, "lr", 2.8e-5}, {100, "grad_norm", 3.25}, {100, "loss_scale", 128},
-		 {200, "loss", 9.125}, {200, "val_loss", 9.5}, {200, "mean_loss", 9.75}}, "", 0},
+		 {200, "loss", 9.125}, {200, "val_loss", 9.5}, {200, "mean_loss", 9.75}, {200, "elapsed", 1}}, "", 0},
 	{"fairseq", "| epoch 017:  40%|4| 14/35 [00:16<00:24,  1.17s/it, loss=11.75, ppl=3444.3, num_updates=574, lr=0.00025, gnorm=0.402, cl\r"
 		"| epoch 017:  43%|4| 15/35 [00:17<00:24,  1.23s/it, loss=11.5, ppl=2896.3, num_updates=575, lr=0.00025, gnorm=0.412, cl\n"
 		"| epoch 017 | valid on 'valid' subset | valid_loss 8.125 | valid_ppl 279.2 | num_updates 575\n", 2, 4,
@@ -280,11 +292,23 @@ static const struct sample samples[] = {
 		"\"lr\": \"5e-05\", \"gnorm\": \"1.5\"}\n"
 		"2026-01-01 10:00:01 | INFO | valid | {\"epoch\": 1, \"valid_loss\": \"14.5\", \"valid_num_updates\": \"100\", \"valid_best_loss\": \"14.5\"}\n", 1, 5,
 		{{100, "loss", 15.125}, {100, "tps", 1195.5}, {100, "lr", 5e-5}, {100, "grad_norm", 1.5}, {100, "val_loss", 14.5}}, "", 0},
+	{"lightning",
+		"Epoch 0:   0%|          | 0/4 [00:00<?, ?it/s]\rEpoch 0:  25%|##        | 1/4 [00:06<01:44, 14.19it/s, loss=0.5, v_num=7, train_loss=2.5, val_loss=3.5]\r"
+		"Epoch 0: 100%|##########| 4/4 [00:09<00:00, 14.1it/s, loss=0.5, v_num=7, train_loss=2.25, val_loss=3.5]\n"
+		"Validation DataLoader 0:  50%|#####     | 1/2 [00:00<00:00, 40.91it/s]\n"
+		"Epoch 1:  25%|##        | 1/4 [00:01<00:00, 14.1it/s, v_num=7, train_loss=2.125, val_loss=3.25]\n", 3, 4,
+		{{1, "loss", 2.5}, {1, "val_loss", 3.5}, {4, "loss", 2.25}, {5, "loss", 2.125}, {5, "val_loss", 3.25}}, "", 0},
+	{"lightning",
+		"(task, pid=6678) Epoch 0: :   0%|          | 5/300000 [02:16<2281:40:05, v_num=0, reduced_train_loss=11.00, global_step=4.000, "
+		"consumed_samples=960.0, train_step_timing in s=10.40, val_loss=11.50]Epoch 0, global step 5: 'val_loss' reached 11.5\n", 1, 2,
+		{{4, "loss", 11}, {4, "samples", 960}, {4, "dt", 10.4}, {4, "val_loss", 11.5}}, "", 0},
+	{"lightning", "Epoch 3/400:  1%|          | 3/400 [07:02<00:00, 1.06s/it, v_num=1, train_loss_step=827, train_loss_epoch=888]\n", 1, 3,
+		{{3, "loss", 827}, {3, "train_loss_epoch", 888}}, "", 0},
 	{"mlflow", "1764201600500 2.5 10\n1764201601500 2.25 20\n1764201602500 nan 30\n", 3, 3,
-		{{10, "sample", 2.5}, {20, "sample", 2.25}, {30, "sample", NAN}}, "", 0},
+		{{10, "sample", 2.5}, {20, "sample", 2.25}, {30, "sample", NAN}, {20, "elapsed", 1}, {30, "elapsed", 2}}, "", 0},
 	{"json", "{\"metrics\": [{\"key\": \"loss\", \"value\": 2.5, \"timestamp\": 1764201600500, \"step\": 10},\n"
 		" {\"key\": \"loss\", \"value\": 2.25, \"timestamp\": 1764201601500, \"step\": 20}], \"next_page_token\": \"\"}", 2, 3,
-		{{10, "loss", 2.5}, {20, "loss", 2.25}}, "", 0},
+		{{10, "loss", 2.5}, {20, "loss", 2.25}, {20, "elapsed", 1}}, "", 0},
 	/* LitGPT's metrics.csv */
 	{"csv", "epoch,iter,iter_time,loss,step,val_loss\n0,16,0.5,2.5,15,\n,,,,15,2.75\n0,32,0.5,2.25,31,\n", 2, 3,
 		{{15, "loss", 2.5}, {15, "val_loss", 2.75}, {15, "dt", 0.5}, {31, "loss", 2.25}}, "", 0},
@@ -295,11 +319,12 @@ static const struct sample samples[] = {
 		"{'train_runtime': 12.5, 'train_loss': 2.4, 'epoch': 0.2}\n", 2, 3,
 		{{1, "loss", 2.5}, {1, "grad_norm", 1.25}, {1, "lr", 5e-5}, {2, "loss", 2.25}, {2, "val_loss", 2.375}, {2, "epoch", 0.2}}, "", 0},
 	{"json", "[[1764201600.5, 10, 2.5],\n [1764201601.5, 20, NaN], [1764201602.5, 30, 2.25]]", 3, 3,
-		{{10, "loss", 2.5}, {20, "loss", NAN}, {30, "loss", 2.25}}, "", 0},
+		{{10, "loss", 2.5}, {20, "loss", NAN}, {30, "loss", 2.25}, {30, "elapsed", 2}}, "", 0},
 	{"json", "[\n  {\"_step\": 1, \"train/loss\": 2.5, \"acc\": 0.5}, {\"_step\": 2, \"train\": {\"loss\": 2.25}, \"_runtime\": 7}]\n", 2, 3,
-		{{1, "loss", 2.5}, {1, "acc", 0.5}, {2, "loss", 2.25}, {2, "_runtime", 7}}, "", 0},
+		{{1, "loss", 2.5}, {1, "acc", 0.5}, {2, "loss", 2.25}, {2, "elapsed", 7}}, "", 0},
 	/* exports: of TensorBoard, of W&B, and Lightning's metrics.csv */
-	{"csv", "Wall time,Step,Value\n1764201600.5,10,2.5\n1764201601.5,20,2.25\n", 2, 3, {{10, "loss", 2.5}, {20, "loss", 2.25}}, "", 0},
+	{"csv", "Wall time,Step,Value\n1764201600.5,10,2.5\n1764201601.5,20,2.25\n", 2, 3,
+		{{10, "loss", 2.5}, {20, "loss", 2.25}, {20, "elapsed", 1}}, "", 0},
 	{"csv", "\"Step\",\"my - run - _step\",\"my - run - train/loss\",\"my - run - train/loss__MIN\",\"my - run - train/loss__MAX\"\n"
 		"\"1\",\"1\",\"2.5\",\"2.5\",\"2.5\"\n\"2\",\"\",\"\",\"\",\"\"\n\"3\",\"3\",\"2.25\",\"2.25\",\"2.25\"\n", 2, 3,
 		{{1, "loss", 2.5}, {3, "loss", 2.25}}, "", 0},
@@ -331,6 +356,55 @@ static void each_format_is_read_and_detected(void **state)
 		assert_sample(&samples[i], NULL);
 		assert_sample(&samples[i], samples[i].format);
 	}
+}
+
+/* All values of a are in b, with the same bits. */
+static void assert_has_values(
+	const struct run_log *a, const struct run_log *b, const char *what)
+{
+	for (int c = COL_STEP + 1; c < a->n_columns; c++) {
+		int to = run_log_find(b, a->column[c].name);
+		for (int64_t i = 0, k = 0; i < a->n_rows; i++) {
+			double x = run_log_value(a, i, c);
+			if (is_absent(x))
+				continue;
+			while (k < b->n_rows && run_log_value(b, k, COL_STEP) <
+							run_log_value(a, i, COL_STEP))
+				k++;
+			double y =
+				k < b->n_rows ? run_log_value(b, k, to) : absent_value();
+			bool same = isnan(x) ? isnan(y) && !is_absent(y)
+					     : !memcmp(&x, &y, sizeof(x));
+			if (!same)
+				fail_msg("%s, %s, row %lld: %.17g, %.17g", what,
+					a->column[c].name, (long long)i, x, y);
+		}
+	}
+}
+
+/* Of any format to any that is written, and back. */
+static void nothing_is_lost_by_export(void **state)
+{
+	static const char *const to[] = {"out.csv", "out.jsonl", "events.out.tfevents.1"};
+	(void)state;
+	for (size_t i = 0; i < ARRAY_LEN(samples); i++)
+		for (size_t k = 0; k < ARRAY_LEN(to); k++) {
+			struct run_log l, back;
+			struct strs all = {0};
+			const char *path = test_path(to[k]);
+			assert_int_equal(
+				log_read(&l, test_file("sample", samples[i].text),
+					samples[i].format, &e),
+				0);
+			if (export_write(&l, 1, &all, path, 0, &e) ||
+				log_read(&back, path, NULL, &e))
+				fail_msg("%s: %s", samples[i].format, e.msg);
+			assert_has_values(&l, &back, samples[i].format);
+			assert_has_values(&back, &l, samples[i].format);
+			run_log_free(&l);
+			run_log_free(&back);
+			remove(path);
+		}
 }
 
 static void each_format_has_a_sample(void **state)
@@ -586,6 +660,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(each_format_is_read_and_detected),
+		cmocka_unit_test(nothing_is_lost_by_export),
 		cmocka_unit_test(each_format_has_a_sample),
 		cmocka_unit_test(own_logs_are_read),
 		cmocka_unit_test(a_resumed_log),

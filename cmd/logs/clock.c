@@ -1,0 +1,140 @@
+/* What a log says of time and of tokens beside its columns: the time stamps of its lines or events become the
+ * column elapsed, and samples or steps of a stated length the column tokens. */
+#include "logs/logs_internal.h"
+
+#include <ctype.h>
+#include <stdlib.h>
+
+/* The series that has times of any clock until build_finish(). (No name of a log begins with a blank.) */
+#define CLOCK " clock"
+
+/* ---- time stamps ------------------------------------------------------------------- */
+
+/* Days from 1970-01-01, in the calendar of today. */
+static int64_t days_of(int64_t year, int64_t month, int64_t day)
+{
+	static const int before[] = {
+		0, 31, 59, 90, 120, 151, 181, 212, 243, 273, 304, 334};
+	bool leap = year % 4 == 0 && (year % 100 != 0 || year % 400 == 0);
+	int64_t y = year - 1;
+	int64_t leaps = y / 4 - y / 100 + y / 400 - (1969 / 4 - 1969 / 100 + 1969 / 400);
+	return 365 * (year - 1970) + leaps + before[month - 1] + (leap && month > 2) +
+	       day - 1;
+}
+
+/* "2026-01-01 10:00:00,123" as seconds; false: it is none. */
+static bool scan_stamp(struct span s, double *seconds)
+{
+	static const char form[] = "dddd-dd-ddTdd:dd:dd";
+	enum { LEN = sizeof(form) - 1 };
+	int v[6] = {0}, k = 0;
+	if (s.n < LEN)
+		return false;
+	for (int i = 0; i < LEN; i++) {
+		char c = s.p[i];
+		bool digit = isdigit((unsigned char)c);
+		if (form[i] == 'd' ? !digit
+				   : c != form[i] && (form[i] != 'T' || c != ' '))
+			return false;
+		if (digit)
+			v[k] = v[k] * 10 + c - '0';
+		else
+			k++;
+	}
+	if (v[1] < 1 || v[1] > 12)
+		return false;
+	*seconds = (double)(days_of(v[0], v[1], v[2]) * 86400 + v[3] * 3600 + v[4] * 60 +
+			    v[5]);
+	double digit = 1;
+	bool fraction = s.n > LEN && (s.p[LEN] == ',' || s.p[LEN] == '.');
+	for (size_t i = LEN + 1; fraction && i < s.n && isdigit((unsigned char)s.p[i]);
+		i++)
+		*seconds += (s.p[i] - '0') * (digit /= 10);
+	return true;
+}
+
+double time_of_line(struct span line)
+{
+	enum { BEGINNING = 64 };
+	double seconds;
+	const char *end = line.p + line.n;
+	const char *stop = line.p + min64((int64_t)line.n, BEGINNING);
+	for (const char *p = line.p; p && p < stop; p++) {
+		p = memchr(p, '-', (size_t)(stop - p));
+		if (p && p - line.p >= 4 &&
+			scan_stamp((struct span){p - 4, (size_t)(end - p + 4)}, &seconds))
+			return seconds;
+		if (!p)
+			break;
+	}
+	return 0;
+}
+
+void build_clock(struct build *b, int64_t step, double seconds)
+{
+	static const double a_date = 1e8; /* 1973: smaller ones are no dates */
+	if (step != b->clocked && seconds > a_date)
+		build_set(b, step, SPAN(CLOCK), seconds);
+	b->clocked = step;
+}
+
+/* ---- columns that others are made of ----------------------------------------------- */
+
+static struct series *find(struct build *b, const char *name)
+{
+	for (int i = 0; i < b->n_series; i++)
+		if (!strcmp(b->series[i].name, name))
+			return &b->series[i];
+	return NULL;
+}
+
+/* Since the first row; without a difference, or beside times that the log states itself, they say nothing. */
+static void finish_clock(struct build *b)
+{
+	struct series *s = find(b, CLOCK), *own = find(b, LOG_ELAPSED);
+	if (!s)
+		return;
+	bool says = !(own && own->n) && s->n && s->p[0].v != s->p[s->n - 1].v;
+	double first = s->n ? s->p[0].v : 0;
+	for (int64_t i = 0; i < s->n; i++)
+		s->p[i].v = round((s->p[i].v - first) * 1e6) / 1e6;
+	if (!says)
+		s->n = 0;
+	free(s->name);
+	s->name = xstrdup(says ? LOG_ELAPSED : "");
+}
+
+static int64_t setting(const struct build *b, const char *key)
+{
+	int64_t v = 0, i = strs_find(&b->keys, key);
+	if (i >= 0 && parse_int(b->settings.v[i], &v))
+		v = 0;
+	return v > 0 && v < INT64_C(1) << 40 ? v : 0;
+}
+
+/* Of the samples so far and their length; or of the steps and what one of them has. */
+static void finish_tokens(struct build *b)
+{
+	struct series *samples = find(b, LOG_SAMPLES);
+	int64_t context = setting(b, "context"), step = setting(b, "tokens-per-step");
+	bool by_samples = samples && samples->n && context;
+	step = step ? step : setting(b, "batch") * context;
+	struct series *own = find(b, columns[COL_TOKENS].name), *from = samples;
+	if ((own && own->n) || !(by_samples || step))
+		return;
+	for (int i = 0; i < b->n_series && !by_samples; i++)
+		if (!i || b->series[i].n > from->n)
+			from = &b->series[i];
+	for (int64_t i = 0, n = from ? from->n : 0; i < n; i++) {
+		struct point at = from->p[i];
+		build_set(b, at.step, SPAN("tokens"),
+			by_samples ? at.v * (double)context
+				   : (double)at.step * (double)step);
+	}
+}
+
+void build_derive(struct build *b)
+{
+	finish_clock(b);
+	finish_tokens(b);
+}
