@@ -304,8 +304,7 @@ static int read_llama(
 			&c->kv_heads) ||
 		get_int(r, "hidden_size", -1, MAX_DIM, &c->dim) ||
 		get_int(r, "intermediate_size", -1, MAX_FFN, &c->ffn_dim) ||
-		get_int(r, "max_position_embeddings", like->context, MAX_DIM,
-			&c->context) ||
+		get_int(r, HF_POSITIONS, like->context, HF_MOST_POSITIONS, &c->context) ||
 		get_int(r, "vocab_size", -1, 1 << 24, &c->vocab) ||
 		get_int(r, OUR_MULTIPLE, 1, MOST_MULTIPLE, &c->vocab_multiple) ||
 		get_int(r, "head_dim",
@@ -545,13 +544,12 @@ static json_t *make_llama(const struct model *m)
 	const struct model_config *c = &m->c;
 	const char *const *class = class_of(m);
 	bool qwen2 = m->qkv_bias && !m->bias, qwen = qwen2 || c->qk_norm;
-	json_t *o = json_pack("{s:[s], s:s, s:s, s:I, s:I, s:I, s:I, s:I, s:I, s:I}",
+	json_t *o = json_pack("{s:[s], s:s, s:s, s:I, s:I, s:I, s:I, s:I, s:I}",
 		"architectures", class[0], "model_type", class[1], "hidden_act", "silu",
 		"num_hidden_layers", (json_int_t)c->layers, "num_attention_heads",
 		(json_int_t)c->heads, "num_key_value_heads", (json_int_t)c->kv_heads,
 		"hidden_size", (json_int_t)c->dim, "intermediate_size",
-		(json_int_t)c->ffn_dim, "head_dim", (json_int_t)m->head_dim,
-		"max_position_embeddings", (json_int_t)c->context);
+		(json_int_t)c->ffn_dim, "head_dim", (json_int_t)m->head_dim);
 	json_object_set_new(o, "rms_norm_eps", json_real(c->norm_eps));
 	json_object_set_new(o, "rope_theta", json_real(c->rope_theta));
 	json_object_set_new(o, "rope_scaling", make_rope(c));
@@ -559,8 +557,6 @@ static json_t *make_llama(const struct model *m)
 		json_object_set_new(
 			o, "no_rope_layer_interval", json_integer(c->nope_every));
 		json_object_set_new(o, "no_rope_layers", make_no_rope(m));
-		json_object_set_new(
-			o, "pad_token_id", json_null()); /* the default: 128004 */
 	}
 	if (c->window)
 		put_windows(o, m, qwen);
@@ -640,7 +636,7 @@ int hf_json_write(const char *path, json_t *object, size_t flags, struct err *e)
 }
 
 int hf_config_write(const struct model *m, int64_t vocab, enum dtype dtype,
-	const char *path, struct err *e)
+	const char *path, json_t *keys, struct err *e)
 {
 	int64_t multiple = vocab < m->padded_vocab ? hf_vocab_multiple(m) : 1;
 	if (check_class(m, e))
@@ -658,9 +654,7 @@ int hf_config_write(const struct model *m, int64_t vocab, enum dtype dtype,
 		json_object_set_new(o, OUR_MULTIPLE, json_integer(multiple));
 	json_object_set_new(o, "tie_word_embeddings", json_boolean(m->tie));
 	json_object_set_new(o, "torch_dtype", json_string(dtype_names[dtype]));
-	json_object_set_new(
-		o, "bos_token_id", json_null()); /* GPT-2's default is 50256 */
-	json_object_set_new(o, "eos_token_id", json_null());
+	json_object_update(o, keys);
 	return hf_json_write(path, o, 0, e);
 }
 

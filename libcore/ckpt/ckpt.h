@@ -61,6 +61,7 @@ struct ckpt_write {
 	const char *path;
 	struct ckpt_info info;
 	const char *config; /* of the run */
+	const char *origin; /* dataset /origin, see struct ckpt; NULL or empty: none */
 	const struct tokenizer *tokenizer;
 	const struct ckpt_tensor *tensors;
 	int n_tensors;
@@ -108,6 +109,8 @@ struct ckpt {
 	char *path;
 	struct ckpt_info info;
 	struct str config;
+	/* Small files of the model of another program that the run began with: JSON, an object of names and texts */
+	struct str origin;
 	struct tokenizer tokenizer;
 	struct ckpt_tensor *tensors;
 	int n_tensors;

@@ -117,7 +117,8 @@ static int read_all(struct ckpt *c, struct h5 *h, struct err *e)
 {
 	if (h5_check_format(h, "pt-checkpoint", CKPT_VERSION, e) || h5_check_seal(h, e) ||
 		h5_fields_read(h, "/", ckpt_fields, &c->info, e) || check_info(c, e) ||
-		h5_get_text(h, "/config", &c->config, e))
+		h5_get_text(h, "/config", &c->config, e) ||
+		(h5_has(h, "/origin") && h5_get_text(h, "/origin", &c->origin, e)))
 		return -1;
 	if (h5_has(h, "/edit") && h5_get(h, "/edit", H5_F64, -1, MOST_NUMBERS,
 					  (void **)&c->numbers, &c->n_numbers, e))
@@ -223,6 +224,7 @@ struct ckpt *ckpt_of_view(struct ckpt_view *v)
 	c->info.format = NULL;
 	c->info.created_by = v->info.created_by ? xstrdup(v->info.created_by) : NULL;
 	str_puts(&c->config, v->config.s ? v->config.s : "");
+	str_add(&c->origin, v->origin.s, v->origin.len);
 	c->n_tensors = v->n_tensors;
 	c->tensors = xmalloc(n_bytes + 1);
 	memcpy(c->tensors, v->tensors, n_bytes);
@@ -249,6 +251,7 @@ void ckpt_close(struct ckpt *c)
 		close(c->fd);
 	tokenizer_free(&c->tokenizer);
 	str_free(&c->config);
+	str_free(&c->origin);
 	free((void *)c->info.format);
 	free((void *)c->info.created_by);
 	free(c->blocks);

@@ -86,6 +86,7 @@ static int make_structure(
 	h5_expect_links(h, w->n_tensors);
 	int rc = h5_fields_write(h, "/", ckpt_fields, &w->info, e) ||
 		 h5_put_text(h, "/config", w->config, e) ||
+		 (w->origin && *w->origin && h5_put_text(h, "/origin", w->origin, e)) ||
 		 (w->tokenizer && tokenizer_write(w->tokenizer, h, e)) ||
 		 (w->numbers &&
 			 h5_put(h, "/edit", H5_F64, 1, &w->n_numbers, w->numbers, e));
@@ -385,6 +386,7 @@ int64_t ckpt_bytes(const struct ckpt_write *w)
 	if (w->tokenizer)
 		tokenizer_pack(w->tokenizer, &vocabulary);
 	int64_t n = A_FILE + (int64_t)(strlen(w->config) + vocabulary.len) +
+		    (w->origin ? (int64_t)strlen(w->origin) : 0) +
 		    w->n_numbers * (int64_t)sizeof(double);
 	str_free(&vocabulary);
 	for (int i = 0; i < w->n_tensors; i++) {

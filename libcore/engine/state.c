@@ -44,6 +44,7 @@ static struct ckpt_write describe_state(const struct trainer *t)
 	struct ckpt_write w = describe_tensors(t);
 	options_saved(&t->o, &config);
 	w.config = config.s;
+	w.origin = t->origin.s;
 	w.tokenizer = &t->data.set->tokenizer;
 	w.source = collect_rows;
 	w.source_threads = store_is_whole(t->store) && !t->d.discrete;
@@ -426,6 +427,8 @@ static int open_source(struct trainer *t, const char *path, bool weights_only,
 	if (open(&s->c, path, e) || check_vocabulary(s->c, t->data.set, e) ||
 		weights_check(s->c, &t->model, e))
 		return -1;
+	str_clear(&t->origin);
+	str_add(&t->origin, s->c->origin.s, s->c->origin.len);
 	if (weights_only)
 		return find_groups(t, s->c, true, what->from, e);
 	if (check_options(t, s->c, e) || check_data(t, s->c, e) ||

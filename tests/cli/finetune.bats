@@ -50,6 +50,40 @@ setup() {
 	"${tune[@]}" -d text.h5 -o y --init-from hf -T 8 --bias no --kv-heads 2
 }
 
+@test "export: the tokens, positions and chat of the original go through a run of shorter sequences" {
+	cp -r -L hf original
+	sed -i -e 's/"eos_token_id": .*/"eos_token_id": [5, 7],/' -e 's/"bos_token_id": null/"bos_token_id": 3/' \
+		-e '/pad_token_id/d' original/config.json
+	echo '{"eos_token": "<|endoftext|>", "chat_template": "{{ messages }}"}' >original/tokenizer_config.json
+	echo '{"eos_token_id": [5, 7], "temperature": 0.6}' >original/generation_config.json
+	echo '{"eos_token": "<|endoftext|>"}' >original/special_tokens_map.json
+	mpiexec -n 2 "${tune[@]}" -d text.h5 -o run --init-from original -T 8 --fsdp 2 --ckpt-load broadcast
+	rm -r original/model.safetensors
+	"${tune[@]}" -d text.h5 -o run --resume run -T 8 -n 4
+	pt-ckpt convert run -o out
+	rm out/model.safetensors
+	diff -r original out >differ || true
+	# the keys are in another order
+	[ "$(grep -c '^diff' differ)" -eq 1 ]
+	diff <(tr -d ' ,\n' <original/config.json | fold -w 1 | sort) <(tr -d ' ,\n' <out/config.json | fold -w 1 | sort)
+	grep -q '"max_position_embeddings": 16' out/config.json
+	# of a checkpoint that is not of Hugging Face: its vocabulary's end, and the positions
+	"${tune[@]}" -d text.h5 -o own --init-from base -T 8
+	pt-ckpt convert own -o own.hf
+	diff hf/config.json own.hf/config.json
+	grep -q '"eos_token_id": 299' own.hf/config.json
+	# another tokenizer's files replace those of the original, but not what the model says
+	pt-ckpt convert run -o other --vocabulary vocab
+	cmp other/generation_config.json original/generation_config.json
+	mkdir named
+	cp vocab/tokenizer.json named
+	echo '{"tokenizer_class": "PreTrainedTokenizerFast"}' >named/tokenizer_config.json
+	pt-ckpt convert run -o third --vocabulary named
+	cmp third/tokenizer_config.json named/tokenizer_config.json
+	[ ! -e third/special_tokens_map.json ]
+	grep -q '"bos_token_id": 3' third/config.json
+}
+
 @test "freeze: tensors that match stay, others get the bits that they get without it" {
 	"${tune[@]}" -d text.h5 -o all --init-from hf -n 1 --clip 0
 	"${tune[@]}" -d text.h5 -o some --init-from hf -n 1 --clip 0 --freeze tok_ --freeze 'layers\.[01]\.'
