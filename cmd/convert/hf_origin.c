@@ -10,21 +10,49 @@
 static const char *const files[] = {"config.json", "generation_config.json",
 	"tokenizer_config.json", "special_tokens_map.json", "added_tokens.json",
 	"chat_template.jinja"};
-enum { OF_MODEL = 2 };
+enum { CONFIG, OF_MODEL = 2 };
+
+static const char *const tokens[] = {"bos_token_id", "eos_token_id", "pad_token_id"};
+
+static json_t *parse(const json_t *text)
+{
+	return text ? json_loadb(
+			      json_string_value(text), json_string_length(text), 0, NULL)
+		    : NULL;
+}
+
+/* The rest of config.json are weights and options. */
+static json_t *reduced(json_t *text)
+{
+	json_t *config = parse(text), *kept = json_object();
+	for (size_t i = 0; i < ARRAY_LEN(tokens); i++)
+		json_object_set(kept, tokens[i], json_object_get(config, tokens[i]));
+	json_object_set(kept, HF_POSITIONS, json_object_get(config, HF_POSITIONS));
+	char *dumped = json_dumps(kept, JSON_COMPACT | JSON_SORT_KEYS);
+	json_t *out = json_string(dumped);
+	free(dumped);
+	json_decref(kept);
+	json_decref(config);
+	json_decref(text);
+	return out;
+}
 
 static void read_file(json_t *to, const char *folder, const char *name)
 {
 	enum { MOST = 1 << 22 };
 	struct str path = {0}, text = {0};
 	struct err why = {0};
+	json_t *kept = NULL;
 	str_printf(&path, "%s/%s", folder, name);
-	if (!file_exists(path.s))
-		;
-	else if (file_read(path.s, MOST, &text, &why))
-		warn("%s: it does not go with the model: %s", path.s, why.msg);
-	else if (json_object_set_new(
-			 to, name, json_stringn(text.s ? text.s : "", text.len)))
-		warn("%s: it does not go with the model: not UTF-8", path.s);
+	if (file_exists(path.s) && !file_read(path.s, MOST, &text, &why))
+		kept = json_stringn(text.s ? text.s : "", text.len);
+	if (kept && name == files[CONFIG])
+		kept = reduced(kept);
+	if (kept)
+		json_object_set_new(to, name, kept);
+	else if (why.code || text.len)
+		warn("%s does not go with the model: %s", path.s,
+			why.code ? why.msg : "it is not UTF-8");
 	str_free(&path);
 	str_free(&text);
 }
@@ -72,8 +100,7 @@ int hf_origin_save(
 	const json_t *origin, const char *folder, struct strs *made, struct err *e)
 {
 	int rc = 0;
-	for (size_t i = 1; i < ARRAY_LEN(files) && !rc;
-		i++) { /* config.json is made anew */
+	for (size_t i = CONFIG + 1; i < ARRAY_LEN(files) && !rc; i++) {
 		const json_t *text = json_object_get(origin, files[i]);
 		struct str path = {0}, copy = {0};
 		if (!text)
@@ -89,32 +116,32 @@ int hf_origin_save(
 	return rc;
 }
 
-/* Without an original, all of which have a vocab_size, the tokens are the vocabulary's: null says that those of the
- * class are not meant. */
+static bool says_tokens(const json_t *config)
+{
+	return json_object_get(config, tokens[0]) || json_object_get(config, tokens[1]) ||
+	       json_object_get(config, tokens[2]);
+}
+
+/* Where no original says them, the end is that of the vocabulary, and null says that those of the class are not
+ * meant. */
 json_t *hf_origin_keys(
 	const json_t *origin, const struct model *m, const struct tokenizer *t)
 {
-	static const char *const tokens[] = {
-		"bos_token_id", "eos_token_id", "pad_token_id"};
-	const json_t *text = json_object_get(origin, files[0]);
-	json_t *o = json_object();
-	json_t *was = text ? json_loadb(json_string_value(text), json_string_length(text),
-				     0, NULL)
-			   : NULL;
+	json_t *o = json_object(), *was = parse(json_object_get(origin, files[CONFIG]));
 	int64_t end = t ? tokenizer_end_of_text(t) : -1;
 	int64_t positions = json_integer_value(json_object_get(was, HF_POSITIONS));
 	for (size_t i = 0; i < ARRAY_LEN(tokens); i++) {
-		if (json_object_get(was, tokens[i]))
+		if (says_tokens(was))
 			json_object_set(o, tokens[i], json_object_get(was, tokens[i]));
-		else if (!json_object_get(was, "vocab_size"))
+		else
 			json_object_set_new(o, tokens[i],
 				i == 1 && end >= 0 ? json_integer(end) : json_null());
 	}
+	if (positions > HF_MOST_POSITIONS)
+		positions = 0;
 	if (m->arch->rope) /* a run with shorter sequences does not shorten the model */
-		json_object_set_new(o, HF_POSITIONS,
-			json_integer(positions <= HF_MOST_POSITIONS
-					     ? max64(positions, m->c.context)
-					     : m->c.context));
+		json_object_set_new(
+			o, HF_POSITIONS, json_integer(max64(positions, m->c.context)));
 	json_decref(was);
 	return o;
 }

@@ -10,7 +10,7 @@ static const struct arch *const arch_table[] = {ARCH_LIST(ARCH_ROW)};
 #define ARCH_NAME(id, row) #row,
 const char *const arch_names[] = {ARCH_LIST(ARCH_NAME) NULL};
 const char *const by_arch_names[] = {"by-arch", "yes", "no", NULL};
-const char *const bias_names[] = {"by-arch", "yes", "no", "qkv", NULL};
+const char *const bias_names[] = {"by-arch", "yes", "no", "qkv", "attention", NULL};
 const char *const act_names[] = {"by-arch", "gelu-tanh", "gelu", "swiglu", NULL};
 const char *const init_names[] = {"by-arch", "gpt2", "llama", "depth", NULL};
 const char *const rope_scaling_names[] = {"none", "linear", "llama3", NULL};
@@ -113,14 +113,22 @@ static bool decide(int choice, bool by_arch)
 
 bool layer_has_window(const struct model_config *c, int64_t layer)
 {
-	bool skips = c->window_skip && (layer + 1) % c->window_skip == 0;
-	return c->window && layer >= c->window_from && !skips;
+	bool nth = c->window_skip && (layer + 1) % c->window_skip == 0;
+	return c->window && layer >= c->window_from && nth == (c->window_skip < 0);
+}
+
+static bool says(const struct model_config *c, const bool *has)
+{
+	int64_t l = 0;
+	while (l < c->layers && has[l] == layer_has_window(c, l))
+		l++;
+	return l == c->layers;
 }
 
 bool config_set_windows(struct model_config *c, const bool *has)
 {
 	struct model_config try = *c;
-	int64_t from = 0, full, l = 0;
+	int64_t from = 0, full;
 	while (from < c->layers && !has[from])
 		from++;
 	if (from == c->layers) {
@@ -135,14 +143,18 @@ bool config_set_windows(struct model_config *c, const bool *has)
 		if (n && (full + 1) % n)
 			continue;
 		try.window_skip = n;
-		for (l = 0; l < c->layers && has[l] == layer_has_window(&try, l); l++)
-			continue;
-		if (l == c->layers || !n)
+		if (says(&try, has))
 			break;
 	}
-	if (l == c->layers)
-		*c = try;
-	return l == c->layers;
+	if (!says(&try,
+		    has)) { /* or the first with one is the Nth, and so are all others */
+		try.window_from = 0;
+		try.window_skip = -(from + 1);
+	}
+	if (!says(&try, has))
+		return false;
+	*c = try;
+	return true;
 }
 
 /* Several options may say the same of all layers. */
@@ -178,7 +190,8 @@ static int resolve(struct model *m, int64_t vocab, struct err *e)
 		 : c->act == ACTC_GELU ? ACT_GELU
 				       : ACT_GELU_TANH;
 	m->bias = c->bias == BIAS_BY_ARCH ? m->arch->bias : c->bias == BIAS_ALL;
-	m->qkv_bias = m->bias || c->bias == BIAS_QKV;
+	m->out_bias = m->bias || c->bias == BIAS_ATTENTION;
+	m->qkv_bias = m->out_bias || c->bias == BIAS_QKV;
 	m->tie = decide(c->tie, m->arch->tie);
 	m->head_dim = c->head_dim ? c->head_dim : c->heads ? c->dim / c->heads : 0;
 	int64_t multiple = max64(1, c->vocab_multiple);

@@ -19,7 +19,7 @@ enum arch_id { ARCH_LIST(ARCH_ID) ARCHS };
 #undef ARCH_ID
 
 enum yes_no { BY_ARCH, YES, NO };
-enum bias_choice { BIAS_BY_ARCH, BIAS_ALL, BIAS_NONE, BIAS_QKV };
+enum bias_choice { BIAS_BY_ARCH, BIAS_ALL, BIAS_NONE, BIAS_QKV, BIAS_ATTENTION };
 enum act_choice { ACTC_BY_ARCH, ACTC_GELU_TANH, ACTC_GELU, ACTC_SWIGLU };
 enum init_choice { INITC_BY_ARCH, INITC_GPT2, INITC_LLAMA, INITC_DEPTH };
 enum rope_scaling { ROPE_PLAIN, ROPE_LINEAR, ROPE_LLAMA3 };
@@ -86,7 +86,8 @@ struct model {
 	struct model_config c; /* resolved */
 	const struct arch *arch;
 	enum act_kind act;
-	bool bias, qkv_bias; /* of all linear layers; of queries, keys and values */
+	/* of all linear layers; of queries, keys and values; of the output of attention */
+	bool bias, qkv_bias, out_bias;
 	bool tie;
 	int tp, cp; /* virtual degrees */
 	int64_t head_dim, padded_vocab;
@@ -107,7 +108,10 @@ int model_init(
 void model_free(struct model *m);
 static inline enum bias_choice model_bias(const struct model *m)
 {
-	return m->bias ? BIAS_ALL : m->qkv_bias ? BIAS_QKV : BIAS_NONE;
+	return m->bias	     ? BIAS_ALL
+	       : m->out_bias ? BIAS_ATTENTION
+	       : m->qkv_bias ? BIAS_QKV
+			     : BIAS_NONE;
 }
 /* The width of all queries: that of the residual stream, unless heads have a size of their own. */
 static inline int64_t model_q_width(const struct model *m)

@@ -256,12 +256,15 @@ static void megatron_model(const struct model *m, struct str *out)
 	str_printf(out, " --norm-epsilon %g", c->norm_eps);
 	if (!m->bias)
 		str_puts(out, " --disable-bias-linear");
-	if (m->qkv_bias && !m->bias)
+	if (m->qkv_bias && !m->out_bias)
 		str_puts(out, " --add-qkv-bias");
 	if (c->window) /* which counts the tokens before the own one */
 		str_printf(out, " --window-size '(%lld,0)'", (long long)c->window - 1);
-	if (c->window_skip)
+	if (c->window_skip > 0)
 		flag(out, "window-attn-skip-freq", c->window_skip);
+	for (int64_t l = 0; c->window_skip < 0 && l < c->layers; l++)
+		str_printf(out, "%s%d%s", l ? "," : " --window-attn-skip-freq '[",
+			layer_has_window(c, l), l + 1 < c->layers ? "" : "]'");
 	if (c->qk_norm)
 		str_puts(out, " --qk-layernorm");
 	if (c->nope_every)
