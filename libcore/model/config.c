@@ -350,27 +350,48 @@ struct model_counts model_counts(const struct model *m)
 		const struct tensor *t = &m->tensors[i];
 		n.all += tensor_size(t);
 		n.decayed += t->decay ? tensor_size(t) : 0;
-		n.for_flops += t == m->positions ? 0 : tensor_size(t);
 	}
 	return n;
 }
 
+int model_lowest_trained(const struct model *m)
+{
+	int lowest = m->n_units;
+	for (int i = 0; i < m->n_tensors; i++)
+		if (!m->tensors[i].frozen && m->tensors[i].unit < lowest)
+			lowest = m->tensors[i].unit;
+	return lowest;
+}
+
+static double attended_by(const struct model *m, int64_t layer)
+{
+	double context = (double)m->c.context, w = (double)model_window(m, layer);
+	return w > 0 ? w * (2 - w / context) : context;
+}
+
 double model_attended(const struct model *m)
 {
-	double context = (double)m->c.context, sum = 0;
-	for (int64_t l = 0; l < m->c.layers; l++) {
-		double w = (double)model_window(m, l);
-		sum += w > 0 ? w * (2 - w / context) : context;
-	}
+	double sum = 0;
+	for (int64_t l = 0; l < m->c.layers; l++)
+		sum += attended_by(m, l);
 	return sum / (double)m->c.layers;
 }
 
 double model_flops_per_token(const struct model *m, bool causal)
 {
-	double attention =
-		12.0 * (double)m->c.layers * (double)model_q_width(m) * model_attended(m);
-	return 6.0 * (double)model_counts(m).for_flops +
-	       (causal ? attention / 2 : attention);
+	int lowest = model_lowest_trained(m);
+	double params = 0, attention = 0;
+	for (int i = 0; i < m->n_tensors; i++) {
+		const struct tensor *t = &m->tensors[i];
+		bool passed = t->unit >= lowest || t == m->output;
+		if (t != m->positions)
+			params += (2.0 + 2 * passed + 2 * !t->frozen) *
+				  (double)tensor_size(t);
+	}
+	for (int64_t l = 0; l < m->c.layers; l++)
+		attention += (l + 1 >= lowest ? 12.0 : 4.0) * (double)model_q_width(m) *
+			     attended_by(m, l);
+	return params + (causal ? attention / 2 : attention);
 }
 
 double model_block_work(const struct model *m)

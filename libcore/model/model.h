@@ -133,16 +133,20 @@ static inline bool model_rotates(const struct model *m, int64_t layer)
  * block. */
 void model_set_float8(struct model *m, bool skip_ends);
 
-/* Numbers of parameters: all, with weight decay, and in the FLOP count (no position embeddings). */
+/* Numbers of parameters: all, and with weight decay. */
 struct model_counts {
-	int64_t all, decayed, for_flops;
+	int64_t all, decayed;
 };
 struct model_counts model_counts(const struct model *m);
 /* The T of the FLOPs of attention, as a mean over layers: the context, or in a layer with a window W of
  * less 2 W - W^2/T; half of it are the keys that a query attends to. */
 double model_attended(const struct model *m);
+/* The first unit with a tensor that is trained: the backward ends with it. n_units: none. */
+int model_lowest_trained(const struct model *m);
 /* FLOPs of training per token: 6 N + 12 L C T, as in PaLM (Chowdhery et al. 2022, appendix B), which
- * counts attention without the causal mask; `causal` halves that term. T is model_attended(). */
+ * counts attention without the causal mask; `causal` halves that term. T is model_attended(). With frozen tensors
+ * 2 (N + N' + N'') + (4 L + 8 L') C T: N' parameters through which the gradient passes, those from the lowest unit that
+ * is trained on and the output layer, N'' that are trained, L' layers from that unit on. */
 double model_flops_per_token(const struct model *m, bool causal);
 /* Multiply-adds per token in the forward of a block: matmuls with weights, and causal attention. */
 double model_block_work(const struct model *m);
