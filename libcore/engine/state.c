@@ -31,6 +31,7 @@ static struct ckpt_write describe_tensors(const struct trainer *t)
 		snprintf(list[i].name, sizeof(list[i].name), "%s", of->name);
 		list[i].ndim = of->ndim;
 		memcpy(list[i].dims, of->dims, sizeof(of->dims));
+		list[i].stateless = of->frozen;
 	}
 	for (int g = 0; g < groups->n; g++)
 		w.groups[g] = groups->of[g].name;
@@ -264,7 +265,7 @@ static bool same_texts(const struct strs *a, const struct strs *b)
 	return same;
 }
 
-/* Of frozen tensors, a checkpoint has no state: zeros. */
+/* Of frozen tensors, a checkpoint has no state. */
 static int check_frozen(const struct trainer *t, const struct train_opts *saved,
 	const char *path, struct err *e)
 {

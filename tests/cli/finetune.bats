@@ -114,6 +114,30 @@ setup() {
 	[ $(($3 * 6)) -lt $(($1 * 5)) ]
 }
 
+@test "freeze: a checkpoint has no state of frozen tensors, and goes on without, on any layout" {
+	local frozen=(--freeze 'tok_' --freeze 'layers\.[01]\.' --virtual tp=2,cp=1 --lr-schedule constant)
+	"${tune[@]}" -d text.h5 -o all --init-from hf --lr-schedule constant
+	"${tune[@]}" -d text.h5 -o one --init-from hf "${frozen[@]}"
+	[ $(($(stat -L -c %s one/checkpoints/latest.h5) * 3)) -lt $(($(stat -L -c %s all/checkpoints/latest.h5) * 2)) ]
+	h5ls -r one/checkpoints/latest.h5 >parts
+	grep -q '^/exp_avg/layers.2.attention.wq.weight ' parts
+	not grep -E '^/(xxh3/)?exp_avg[^/]*/(tok_|layers.[01]\.)' parts
+	[ "$(pt-ckpt show one | grep -c 'frozen, without state')" -eq 19 ]
+	pt-ckpt verify one all
+	pt-ckpt convert one -o copy.h5
+	cmp copy.h5 one/checkpoints/latest.h5
+	# what other programs of this project have read before is of version 1
+	h5dump -a /version all/checkpoints/latest.h5 | grep -q '(0): 1$'
+	h5dump -a /version copy.h5 | grep -q '(0): 2$'
+	mpiexec -n 2 "${tune[@]}" -d text.h5 -o two --init-from hf "${frozen[@]}" --fsdp 2 --ckpt-wait
+	cmp two/checkpoints/latest.h5 copy.h5
+	"${tune[@]}" -d text.h5 --resume one -o one -n 5 --resume-exact
+	mpiexec -n 2 "${tune[@]}" -d text.h5 --resume two -o two --tp 2 -n 5 --resume-exact --ckpt-load broadcast
+	pt-ckpt diff one two
+	damage copy.h5 bad.h5 "$(h5dump -p -H -d exp_avg/norm.weight copy.h5 | sed -n 's/.*OFFSET //p')"
+	code_of 65 pt-ckpt verify bad.h5
+}
+
 @test "freeze: what cannot be is refused, and resuming with another one is told" {
 	code_of 64 "${tune[@]}" -d text.h5 -o x --init-from hf --freeze '('
 	says "freeze: '(', at character 2"
