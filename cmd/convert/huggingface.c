@@ -283,9 +283,8 @@ static int open_hf(struct ckpt_view *v, const char *path, struct err *e)
 	int rc = load(h, config.s, e);
 	if (!rc) {
 		convert_view(v, &h->m, h->path);
-		strcpy(config.s + config.len - strlen("config.json"),
-			"."); /* its folder */
-		hf_origin_put(config.s, &v->origin);
+		config.s[config.len - strlen("config.json")] = '\0'; /* its folder */
+		hf_origin_put(*config.s ? config.s : ".", &v->origin);
 	} else
 		*v = (struct ckpt_view){0};
 	v->read = read_hf;

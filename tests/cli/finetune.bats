@@ -115,7 +115,7 @@ setup() {
 }
 
 @test "freeze: a checkpoint has no state of frozen tensors, and goes on without, on any layout" {
-	local frozen=(--freeze 'tok_' --freeze 'layers\.[01]\.' --virtual tp=2,cp=1 --lr-schedule constant)
+	local frozen=(--freeze 'tok_' --freeze 'layers\.[01]\.' --virtual 'tp=2,cp=1' --lr-schedule constant)
 	"${tune[@]}" -d text.h5 -o all --init-from hf --lr-schedule constant
 	"${tune[@]}" -d text.h5 -o one --init-from hf "${frozen[@]}"
 	[ $(($(stat -L -c %s one/checkpoints/latest.h5) * 3)) -lt $(($(stat -L -c %s all/checkpoints/latest.h5) * 2)) ]
