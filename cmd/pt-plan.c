@@ -7,6 +7,7 @@
 #include "kernels/kernels.h"
 #include "plan/planner.h"
 
+#include <glob.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -127,10 +128,17 @@ static int check_settings(const struct train_opts *o, struct err *e)
 	return options_refuse(mistakes, ARRAY_LEN(mistakes), e);
 }
 
-/* The shell would make other words of it in $(pt-plan --best ...). */
+/* Would the shell, which reads it here in $(pt-plan --best ...), make other words of it? A pattern without a file of its
+ * own stays as it is, so regular expressions mostly do. */
 static bool is_one_word(const char *word)
 {
-	return *word && !word[strcspn(word, " \t\n*?[")];
+	glob_t files;
+	if (!*word || word[strcspn(word, " \t\n")])
+		return false;
+	if (!word[strcspn(word, "*?[")] || glob(word, 0, NULL, &files))
+		return true;
+	globfree(&files);
+	return false;
 }
 
 /* A preset may have a dot in its name, which is wrong more often: then the presets are listed. */
@@ -155,8 +163,8 @@ static int parse_model(
 	for (int i = 0; i < n; i++)
 		if (!is_one_word(words[i]))
 			return err_set(e, EX_USAGE,
-				"'%s': blanks and the characters * ? [ cannot be in arguments "
-				"that are printed for $(...)",
+				"'%s': arguments are printed for $(...), where blanks, and * ? [ "
+				"of a pattern that names a file, make other words of it",
 				words[i]);
 	for (int i = 1; i < n; i++) {
 		if (!strchr(words[i], '='))

@@ -3,6 +3,7 @@
 #include "convert/convert_internal.h"
 
 #include "base/file.h"
+#include "convert/huggingface.h"
 #include "engine/state.h"
 
 #include <stdlib.h>
@@ -52,11 +53,25 @@ static int set_vocabulary(struct ckpt *c, struct err *e)
 	return 0;
 }
 
+/* Of a checkpoint, too, the number of positions goes with the model, though a run may have shorter sequences. */
+static int keep_positions(struct ckpt *c, struct err *e)
+{
+	struct model_config options;
+	if (c->origin.len)
+		return 0;
+	if (options_model(&options, c->config.s, e)) {
+		ckpt_close(c);
+		return -1;
+	}
+	hf_origin_make(options.context, &c->origin);
+	return 0;
+}
+
 int convert_open_model(struct ckpt **c, const char *path, struct err *e)
 {
 	struct err why = {0};
 	if (convert_detect(path) == &convert_pt)
-		return ckpt_open(c, path, e);
+		return ckpt_open(c, path, e) ? -1 : keep_positions(*c, e);
 	if (convert_open_ckpt(c, path, e))
 		return -1;
 	const struct tokenizer_source files = {"bpe", path, NULL, false};

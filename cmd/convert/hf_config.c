@@ -213,13 +213,15 @@ static const struct llama_like {
 	double theta;
 	int64_t window; /* 0: there are none */
 	int64_t window_from; /* if use_sliding_window: from layer max_window_layers on, which is that */
-	bool window_off; /* unless use_sliding_window */
+	bool window_off; /* unless use_sliding_window, which is the default */
 	bool tie;
 	bool qkv_bias, qk_norm, no_rope_layers; /* has them always */
 } llama_likes[] = {{"llama", 0, 2048, 0, 1e4}, {"mistral", 8, 131072, 0, 1e4, 4096},
 	{"qwen2", 32, 32768, 0, 1e4, 4096, 28, true, .qkv_bias = true},
 	{"qwen3", 32, 32768, 128, 1e4, 4096, 28, true, .qk_norm = true},
-	{"smollm3", 4, 32768, 0, 2e6, .tie = true, .no_rope_layers = true}};
+	/* without a number, it has no window; with one, that of the layers without positions */
+	{"smollm3", 4, 32768, 0, 2e6, .window_off = true, .tie = true,
+		.no_rope_layers = true}};
 
 static int read_layer_types(const struct reader *r, struct model_config *c)
 {
@@ -241,28 +243,6 @@ static int read_layer_types(const struct reader *r, struct model_config *c)
 			"has sliding_attention neither from a layer on nor in all but every Nth");
 	free(sliding);
 	return rc;
-}
-
-/* Of a class that has windows, as transformers 5 reads them: sliding_window is the number of keys that a query
- * sees, its own included. A null means none, and no key the class's own. */
-static int read_windows(
-	const struct reader *r, const struct llama_like *like, struct model_config *c)
-{
-	bool none = json_is_null(json_object_get(r->root, "sliding_window")), used = true;
-	if (like->window_off && get_bool(r, "use_sliding_window", false, &used))
-		return -1;
-	if (none || !used)
-		return need_full_layers(r);
-	if (get_int(r, "sliding_window", like->window, MAX_DIM, &c->window))
-		return -1;
-	if (get(r, "layer_types"))
-		return read_layer_types(r, c);
-	if (like->window_off && get_count(r, "max_window_layers", like->window_from,
-					MAX_LAYERS, &c->window_from))
-		return -1;
-	if (c->window_from >= c->layers)
-		c->window = c->window_from = 0;
-	return 0;
 }
 
 /* SmolLM3's list has 0 for a layer without positions; ours are each Nth layer. */
@@ -290,6 +270,30 @@ static int read_no_rope(const struct reader *r, struct model_config *c)
 	return 0;
 }
 
+/* Of a class that has windows, as transformers 5 reads them: sliding_window is the number of keys that a query
+ * sees, its own included. A null means none, and no key the class's own. */
+static int read_windows(
+	const struct reader *r, const struct llama_like *like, struct model_config *c)
+{
+	json_t *window = json_object_get(r->root, "sliding_window");
+	bool none = json_is_null(window) || (!window && !like->window), used = true;
+	if (like->window_off && get_bool(r, "use_sliding_window", false, &used))
+		return -1;
+	if (none || !used)
+		return need_full_layers(r);
+	if (get_int(r, "sliding_window", like->window, MAX_DIM, &c->window))
+		return -1;
+	if (get(r, "layer_types"))
+		return read_layer_types(r, c);
+	if (like->window_from && get_count(r, "max_window_layers", like->window_from,
+					 MAX_LAYERS, &c->window_from))
+		return -1;
+	c->window_skip = like->no_rope_layers ? -c->nope_every : 0;
+	if (c->window_from >= c->layers || (like->no_rope_layers && !c->nope_every))
+		c->window = c->window_from = 0;
+	return 0;
+}
+
 static int read_llama(
 	const struct reader *r, const struct llama_like *like, struct hf_config *h)
 {
@@ -304,8 +308,7 @@ static int read_llama(
 			&c->kv_heads) ||
 		get_int(r, "hidden_size", -1, MAX_DIM, &c->dim) ||
 		get_int(r, "intermediate_size", -1, MAX_FFN, &c->ffn_dim) ||
-		get_int(r, "max_position_embeddings", like->context, MAX_DIM,
-			&c->context) ||
+		get_int(r, HF_POSITIONS, like->context, HF_MOST_POSITIONS, &c->context) ||
 		get_int(r, "vocab_size", -1, 1 << 24, &c->vocab) ||
 		get_int(r, OUR_MULTIPLE, 1, MOST_MULTIPLE, &c->vocab_multiple) ||
 		get_int(r, "head_dim",
@@ -317,15 +320,16 @@ static int read_llama(
 		get_bool(r, "attention_bias", false, &h->attention_bias) ||
 		get_bool(r, "mlp_bias", false, &h->mlp_bias) ||
 		read_rope(r, like->theta, c) ||
-		(like->window ? read_windows(r, like, c) : refuse_windows(r)) ||
-		(like->no_rope_layers && read_no_rope(r, c)))
+		(like->no_rope_layers && read_no_rope(r, c)) ||
+		(like->window || like->window_off ? read_windows(r, like, c)
+						  : refuse_windows(r)))
 		return -1;
 	if (c->act != ACTC_SWIGLU)
 		return not_supported(r, "hidden_act", "is not silu");
 	c->head_dim = width * c->heads == c->dim ? 0 : width;
-	c->bias = h->attention_bias || h->mlp_bias ? BIAS_ALL : BIAS_NONE;
+	c->bias = h->mlp_bias ? BIAS_ALL : h->attention_bias ? BIAS_ATTENTION : BIAS_NONE;
 	if (like->qkv_bias) {
-		if (c->bias == BIAS_ALL)
+		if (c->bias != BIAS_NONE)
 			return not_supported(r, "attention_bias",
 				"or mlp_bias is true, and the model qwen2");
 		c->bias = BIAS_QKV;
@@ -514,15 +518,38 @@ static json_t *make_rope(const struct model_config *c)
 		(json_int_t)c->rope_original);
 }
 
-static void put_windows(json_t *o, const struct model *m, bool qwen)
+/* The class of a model with Llama's names, its model_type, and what else it has. */
+struct hf_class {
+	const char *name, *type;
+	bool window_off;	       /* has no window without use_sliding_window */
+	bool attention_bias, mlp_bias; /* has these switches */
+};
+
+static const struct hf_class *class_of(const struct model *m)
+{
+	static const struct hf_class llama = {
+		"LlamaForCausalLM", "llama", false, true, true};
+	static const struct hf_class qwen2 = {"Qwen2ForCausalLM", "qwen2", true};
+	static const struct hf_class qwen3 = {"Qwen3ForCausalLM", "qwen3", true, true};
+	static const struct hf_class smollm3 = {
+		"SmolLM3ForCausalLM", "smollm3", true, true, true};
+	static const struct hf_class mistral = {"MistralForCausalLM", "mistral"};
+	return m->c.qk_norm		     ? &qwen3
+	       : m->c.nope_every	     ? &smollm3
+	       : m->qkv_bias && !m->out_bias ? &qwen2
+	       : m->c.window		     ? &mistral
+					     : &llama;
+}
+
+static void put_windows(json_t *o, const struct model *m, const struct hf_class *class)
 {
 	const struct model_config *c = &m->c;
 	json_object_set_new(o, "sliding_window", json_integer(c->window));
-	if (qwen) {
+	if (class->window_off)
 		json_object_set_new(o, "use_sliding_window", json_true());
+	if (class->window_off && !c->nope_every)
 		json_object_set_new(o, "max_window_layers", json_integer(c->window_from));
-	}
-	if (!c->window_skip)
+	if (!c->window_skip && !c->nope_every)
 		return;
 	json_t *kinds = json_array(); /* the class has no other word for it */
 	for (int64_t l = 0; l < c->layers; l++)
@@ -530,21 +557,6 @@ static void put_windows(json_t *o, const struct model *m, bool qwen)
 			kinds, json_string(layer_has_window(c, l) ? "sliding_attention"
 								  : "full_attention"));
 	json_object_set_new(o, "layer_types", kinds);
-}
-
-/* The class of a model with Llama's names, and its model_type. */
-static const char *const *class_of(const struct model *m)
-{
-	static const char *const llama[] = {"LlamaForCausalLM", "llama"};
-	static const char *const qwen2[] = {"Qwen2ForCausalLM", "qwen2"};
-	static const char *const qwen3[] = {"Qwen3ForCausalLM", "qwen3"};
-	static const char *const smollm3[] = {"SmolLM3ForCausalLM", "smollm3"};
-	static const char *const mistral[] = {"MistralForCausalLM", "mistral"};
-	return m->c.qk_norm		 ? qwen3
-	       : m->qkv_bias && !m->bias ? qwen2
-	       : m->c.nope_every	 ? smollm3
-	       : m->c.window		 ? mistral
-					 : llama;
 }
 
 static json_t *make_no_rope(const struct model *m)
@@ -558,15 +570,13 @@ static json_t *make_no_rope(const struct model *m)
 static json_t *make_llama(const struct model *m)
 {
 	const struct model_config *c = &m->c;
-	const char *const *class = class_of(m);
-	bool qwen2 = m->qkv_bias && !m->bias, qwen = qwen2 || c->qk_norm;
-	json_t *o = json_pack("{s:[s], s:s, s:s, s:I, s:I, s:I, s:I, s:I, s:I, s:I}",
-		"architectures", class[0], "model_type", class[1], "hidden_act", "silu",
-		"num_hidden_layers", (json_int_t)c->layers, "num_attention_heads",
+	const struct hf_class *class = class_of(m);
+	json_t *o = json_pack("{s:[s], s:s, s:s, s:I, s:I, s:I, s:I, s:I, s:I}",
+		"architectures", class->name, "model_type", class->type, "hidden_act",
+		"silu", "num_hidden_layers", (json_int_t)c->layers, "num_attention_heads",
 		(json_int_t)c->heads, "num_key_value_heads", (json_int_t)c->kv_heads,
 		"hidden_size", (json_int_t)c->dim, "intermediate_size",
-		(json_int_t)c->ffn_dim, "head_dim", (json_int_t)m->head_dim,
-		"max_position_embeddings", (json_int_t)c->context);
+		(json_int_t)c->ffn_dim, "head_dim", (json_int_t)m->head_dim);
 	json_object_set_new(o, "rms_norm_eps", json_real(c->norm_eps));
 	json_object_set_new(o, "rope_theta", json_real(c->rope_theta));
 	json_object_set_new(o, "rope_scaling", make_rope(c));
@@ -574,62 +584,55 @@ static json_t *make_llama(const struct model *m)
 		json_object_set_new(
 			o, "no_rope_layer_interval", json_integer(c->nope_every));
 		json_object_set_new(o, "no_rope_layers", make_no_rope(m));
-		json_object_set_new(
-			o, "pad_token_id", json_null()); /* the default: 128004 */
 	}
 	if (c->window)
-		put_windows(o, m, qwen);
-	if (qwen2 || (c->window && !qwen))
-		return o; /* whose classes have no switches for biases */
-	json_object_set_new(o, "attention_bias", json_boolean(m->bias));
-	json_object_set_new(o, "mlp_bias", json_boolean(m->bias));
+		put_windows(o, m, class);
+	if (class->attention_bias)
+		json_object_set_new(o, "attention_bias", json_boolean(m->out_bias));
+	if (class->mlp_bias)
+		json_object_set_new(o, "mlp_bias", json_boolean(m->bias));
 	return o;
 }
 
-/* The classes have one activation function for Llama, and for GPT-2 as many key/value heads as heads. */
+static int check_gpt2(const struct model *m, struct err *e)
+{
+	const char *why =
+		m->act == ACT_SWIGLU	       ? "GELU; this model has SwiGLU"
+		: m->c.window		       ? "no sliding window; this model has one"
+		: m->c.qk_norm		       ? "no norms of queries and keys"
+		: m->c.kv_heads != m->c.heads  ? "as many key and value heads as heads"
+		: model_q_width(m) != m->c.dim ? "heads of hidden size / heads channels"
+		: m->qkv_bias && !m->bias
+			? "biases in all layers; this model has those of attention"
+			: NULL;
+	return why ? err_set(e, EX_DATAERR, "GPT2LMHeadModel has %s", why) : 0;
+}
+
+/* A class has windows, positions and biases in some layers only. */
 static int check_class(const struct model *m, struct err *e)
 {
-	bool gated = m->act == ACT_SWIGLU;
-	if (m->c.arch == ARCH_LLAMA && !gated)
+	const struct model_config *c = &m->c;
+	const struct hf_class *class = class_of(m);
+	if (c->arch == ARCH_GPT2)
+		return check_gpt2(m, e);
+	if (m->act != ACT_SWIGLU)
 		return err_set(e, EX_DATAERR,
 			"LlamaForCausalLM has SwiGLU; this model has another activation "
 			"function");
-	if (m->c.arch == ARCH_GPT2 && m->c.window)
+	if (c->window && !class->window_off && (c->window_from || c->window_skip))
 		return err_set(e, EX_DATAERR,
-			"GPT2LMHeadModel has no sliding window; this model has one");
-	if (m->c.window && m->bias)
-		return err_set(e, EX_DATAERR,
-			"MistralForCausalLM has no biases; this model has some, and a window");
-	if (m->c.window && !m->qkv_bias && !m->c.qk_norm &&
-		(m->c.window_from || m->c.window_skip))
-		return err_set(e, EX_DATAERR,
-			"MistralForCausalLM has a window in all layers; this model has it in "
-			"some");
-	if (m->c.window && m->c.nope_every)
-		return err_set(e, EX_DATAERR,
-			"layers without positions are those of SmolLM3ForCausalLM, which has no "
-			"windows here");
-	if (m->c.qk_norm && (m->c.arch == ARCH_GPT2 || m->qkv_bias || m->c.nope_every))
+			"%s has a window in all layers; this model has it in some",
+			class->name);
+	if (c->qk_norm && c->nope_every)
 		return err_set(e, EX_DATAERR,
 			"norms of queries and keys are those of Qwen3ForCausalLM, which is a "
-			"Llama with rotary positions in all layers, and no biases");
-	if (m->c.nope_every && m->qkv_bias && !m->bias)
+			"Llama with rotary positions in all layers");
+	bool known = class->attention_bias ? m->qkv_bias == m->out_bias : !m->out_bias;
+	if (!known || (m->bias && !class->mlp_bias) ||
+		(m->qkv_bias && !strcmp(class->type, "mistral")))
 		return err_set(e, EX_DATAERR,
-			"Qwen2ForCausalLM has rotary positions in all layers; this model has "
-			"layers without");
-	if (m->c.arch == ARCH_GPT2 && gated)
-		return err_set(
-			e, EX_DATAERR, "GPT2LMHeadModel has GELU; this model has SwiGLU");
-	if (m->c.arch == ARCH_GPT2 && m->c.kv_heads != m->c.heads)
-		return err_set(e, EX_DATAERR,
-			"GPT2LMHeadModel has as many key and value heads as heads");
-	if (m->c.arch == ARCH_GPT2 && model_q_width(m) != m->c.dim)
-		return err_set(e, EX_DATAERR,
-			"GPT2LMHeadModel has heads of hidden size / heads channels");
-	if (m->c.arch == ARCH_GPT2 && m->qkv_bias && !m->bias)
-		return err_set(e, EX_DATAERR,
-			"GPT2LMHeadModel has biases in all layers; this model has those "
-			"of queries, keys and values");
+			"%s has no biases of these layers; this model has --bias %s",
+			class->name, bias_names[model_bias(m)]);
 	return 0;
 }
 
@@ -655,7 +658,7 @@ int hf_json_write(const char *path, json_t *object, size_t flags, struct err *e)
 }
 
 int hf_config_write(const struct model *m, int64_t vocab, enum dtype dtype,
-	const char *path, struct err *e)
+	const char *path, json_t *keys, struct err *e)
 {
 	int64_t multiple = vocab < m->padded_vocab ? hf_vocab_multiple(m) : 1;
 	if (check_class(m, e))
@@ -673,9 +676,7 @@ int hf_config_write(const struct model *m, int64_t vocab, enum dtype dtype,
 		json_object_set_new(o, OUR_MULTIPLE, json_integer(multiple));
 	json_object_set_new(o, "tie_word_embeddings", json_boolean(m->tie));
 	json_object_set_new(o, "torch_dtype", json_string(dtype_names[dtype]));
-	json_object_set_new(
-		o, "bos_token_id", json_null()); /* GPT-2's default is 50256 */
-	json_object_set_new(o, "eos_token_id", json_null());
+	json_object_update(o, keys);
 	return hf_json_write(path, o, 0, e);
 }
 

@@ -13,10 +13,12 @@ struct saving {
 	const struct model *m;
 	const struct convert_opts *o;
 	const char *folder;
+	const char *files; /* the folder of a given tokenizer; NULL: none */
 	struct foreign *list;
 	int n;
 	char options_xxh3[ST_DIGITS + 1], param_hash[ST_DIGITS + 1];
-	struct strs *made; /* the files so far */
+	json_t *origin, *keys; /* see hf_origin.c */
+	struct strs *made;     /* the files so far */
 };
 
 static int number_in_view(const struct saving *s, int tensor)
@@ -196,48 +198,6 @@ static void take_back(const struct saving *s, bool existed)
 		rmdir(s->folder);
 }
 
-/* What transformers and vLLM need beside the weights, as it is. */
-static int copy_tokenizer(const struct saving *s, struct err *e)
-{
-	enum { MOST = 1 << 28 };
-	static const char *const names[] = {"tokenizer.json", "tokenizer.model",
-		"tokenizer_config.json", "special_tokens_map.json", "added_tokens.json",
-		"vocab.json", "merges.txt", "tekken.json", "chat_template.jinja",
-		"generation_config.json"};
-	const char *from = s->o->tokenizer_of, *slash = from ? strrchr(from, '/') : NULL;
-	bool folder = from && file_is_folder(from);
-	int rc = 0;
-	for (size_t i = 0; from && i < ARRAY_LEN(names) && !rc; i++) {
-		struct str path = {0}, to = {0}, text = {0};
-		str_printf(&path, "%.*s%s%s",
-			folder	? (int)strlen(from)
-			: slash ? (int)(slash + 1 - from)
-				: 0,
-			from, folder ? "/" : "", names[i]);
-		str_printf(&to, "%s/%s", s->folder, names[i]);
-		if (file_exists(path.s))
-			rc = file_read(path.s, MOST, &text, e) ||
-			     file_replace(to.s, &text, e);
-		if (text.s && !rc)
-			strs_add(s->made, to.s);
-		str_free(&path);
-		str_free(&to);
-		str_free(&text);
-	}
-	return rc;
-}
-
-static bool has_tokenizer(const struct saving *s)
-{
-	static const char *const kinds[] = {
-		"/tokenizer.json", "/tokenizer.model", "/vocab.json", "/tekken.json"};
-	for (int64_t i = 0; i < s->made->n; i++)
-		for (size_t k = 0; k < ARRAY_LEN(kinds); k++)
-			if (text_ends(s->made->v[i], kinds[k]))
-				return true;
-	return false;
-}
-
 static int save_text(
 	const struct saving *s, const char *name, const struct str *text, struct err *e)
 {
@@ -250,6 +210,56 @@ static int save_text(
 	return rc;
 }
 
+static int64_t positions(const struct saving *s)
+{
+	json_t *x = json_object_get(s->keys, HF_POSITIONS);
+	return x ? json_integer_value(x) : s->m->c.context;
+}
+
+/* The folder of the files of a tokenizer, in `out`; NULL: none. */
+static const char *folder_of(const char *files, struct str *out)
+{
+	const char *slash = files ? strrchr(files, '/') : NULL;
+	if (files && file_is_folder(files))
+		return files;
+	str_printf(
+		out, "%.*s.", slash ? (int)(slash + 1 - files) : 0, files ? files : "");
+	return files ? out->s : NULL;
+}
+
+/* The files of a vocabulary, which transformers and vLLM need beside the weights, as they are. */
+static int copy_tokenizer(const struct saving *s, struct err *e)
+{
+	enum { MOST = 1 << 28 };
+	static const char *const names[] = {"tokenizer.json", "tokenizer.model",
+		"vocab.json", "merges.txt", "tekken.json"};
+	int rc = 0;
+	for (size_t i = 0; s->files && i < ARRAY_LEN(names) && !rc; i++) {
+		struct str path = {0}, text = {0};
+		str_printf(&path, "%s/%s", s->files, names[i]);
+		if (file_exists(path.s))
+			rc = file_read(path.s, MOST, &text, e) ||
+			     save_text(s, names[i], &text, e);
+		str_free(&path);
+		str_free(&text);
+	}
+	return rc;
+}
+
+static bool has_made(const struct saving *s, const char *name)
+{
+	for (int64_t i = 0; i < s->made->n; i++)
+		if (text_ends(s->made->v[i], name))
+			return true;
+	return false;
+}
+
+static bool has_tokenizer(const struct saving *s)
+{
+	return has_made(s, "/tokenizer.json") || has_made(s, "/tokenizer.model") ||
+	       has_made(s, "/vocab.json") || has_made(s, "/tekken.json");
+}
+
 /* Without the class, transformers takes that of the model, which splits text in its own way. */
 static int save_tokenizer_config(const struct saving *s, struct err *e)
 {
@@ -257,7 +267,7 @@ static int save_tokenizer_config(const struct saving *s, struct err *e)
 	struct str end = {0}, text = {0};
 	json_t *o = json_pack("{s:s, s:b, s:I}", "tokenizer_class",
 		"PreTrainedTokenizerFast", "clean_up_tokenization_spaces", 0,
-		"model_max_length", (json_int_t)s->m->c.context);
+		"model_max_length", (json_int_t)positions(s));
 	tokenizer_decode(t, tokenizer_end_of_text(t), &end);
 	if (end.len)
 		json_object_set_new(o, "eos_token", json_stringn(end.s, end.len));
@@ -284,7 +294,8 @@ static int save_tokenizer(const struct saving *s, struct err *e)
 		warn("%s: no tokenizer.json is written: %s", s->folder, why.msg);
 	else
 		rc = save_text(s, "tokenizer.json", &text, e) ||
-		     save_tokenizer_config(s, e);
+		     (!has_made(s, "/tokenizer_config.json") &&
+			     save_tokenizer_config(s, e));
 	str_free(&text);
 	return rc;
 }
@@ -299,8 +310,9 @@ static int save_all(const struct saving *s, int64_t vocab, struct err *e)
 	if (!rc)
 		rc = n_files > 1 ? save_shards(s, n_files, e)
 				 : save_file(s, 0, s->n, HF_ONE_FILE, e);
-	rc = rc || copy_tokenizer(s, e) || save_tokenizer(s, e) ||
-	     hf_config_write(s->m, vocab, s->o->dtype, config.s, e);
+	rc = rc || copy_tokenizer(s, e) ||
+	     hf_origin_save(s->origin, s->folder, s->made, e) || save_tokenizer(s, e) ||
+	     hf_config_write(s->m, vocab, s->o->dtype, config.s, s->keys, e);
 	if (rc)
 		take_back(s, existed);
 	str_free(&config);
@@ -308,18 +320,19 @@ static int save_all(const struct saving *s, int64_t vocab, struct err *e)
 }
 
 /* The options of the model as they are read back from config.json. */
-static int hash_written(const struct model *m, int64_t vocab,
-	char out[static ST_DIGITS + 1], struct err *e)
+static int hash_written(struct saving *s, int64_t vocab, struct err *e)
 {
+	const struct model *m = s->m;
 	struct model_config c = m->c;
 	struct model read;
 	c.vocab = vocab;
 	c.vocab_multiple = vocab < m->padded_vocab ? hf_vocab_multiple(m) : 1;
+	c.context = positions(s);
 	c.virtual_degrees = NULL;
 	c.bias = c.arch == ARCH_GPT2 ? BIAS_ALL : (int)model_bias(m);
 	if (model_init(&read, &c, 0, e))
 		return -1;
-	hf_hash_options(&read, out);
+	hf_hash_options(&read, s->options_xxh3);
 	model_free(&read);
 	return 0;
 }
@@ -328,19 +341,26 @@ int hf_save(const struct ckpt_view *v, const struct model *m, const char *path,
 	const struct convert_opts *o, struct err *e)
 {
 	struct strs made = {0};
+	struct str of = {0};
 	struct saving s = {.v = v, .m = m, .o = o, .folder = path, .made = &made};
 	int64_t vocab = o->padding ? m->padded_vocab : m->c.vocab;
 	uint64_t hash;
-	if (check_empty(path, e) || hf_config_write(m, vocab, o->dtype, NULL, e) ||
-		hash_written(m, vocab, s.options_xxh3, e) ||
-		convert_hash(v, o->dtype, &hash, e))
-		return -1;
-	snprintf(s.param_hash, sizeof(s.param_hash), "%016llx", (unsigned long long)hash);
-	s.n = foreign_list(m, vocab, &s.list, e);
-	if (s.n < 0)
-		return -1;
-	int rc = save_all(&s, vocab, e);
+	s.files = folder_of(o->tokenizer_of, &of);
+	s.origin = hf_origin_of(v, s.files);
+	s.keys = hf_origin_keys(s.origin, m, v->tokenizer);
+	int rc = check_empty(path, e) ||
+		 hf_config_write(m, vocab, o->dtype, NULL, s.keys, e) ||
+		 hash_written(&s, vocab, e) || convert_hash(v, o->dtype, &hash, e) ||
+		 (s.n = foreign_list(m, vocab, &s.list, e)) < 0;
+	if (!rc) {
+		snprintf(s.param_hash, sizeof(s.param_hash), "%016llx",
+			(unsigned long long)hash);
+		rc = save_all(&s, vocab, e);
+	}
 	strs_free(&made);
+	str_free(&of);
+	json_decref(s.origin);
+	json_decref(s.keys);
 	free(s.list);
-	return rc;
+	return rc ? -1 : 0;
 }

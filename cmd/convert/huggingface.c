@@ -290,9 +290,11 @@ static int open_hf(struct ckpt_view *v, const char *path, struct err *e)
 	h->path = tensors.s;
 	h->cached = -1;
 	int rc = load(h, config.s, e);
-	if (!rc)
+	if (!rc) {
 		convert_view(v, &h->m, h->path);
-	else
+		config.s[config.len - strlen("config.json")] = '\0'; /* its folder */
+		hf_origin_put(*config.s ? config.s : ".", &v->origin);
+	} else
 		*v = (struct ckpt_view){0};
 	v->read = read_hf;
 	v->close = close_hf;

@@ -14,7 +14,8 @@
 #include "token/tokenizer.h"
 #include "h5/h5.h"
 
-enum { CKPT_VERSION = 1 };
+/* 1; 2: some tensors are stateless, which programs that know 1 only would take for damage. */
+enum { CKPT_VERSION = 2 };
 
 /* The groups of a file, each with a dataset for every tensor: group 0 is /model, the parameters; the
  * others, by name, are the state of the optimizer and of local SGD. */
@@ -45,6 +46,7 @@ struct ckpt_tensor {
 	char name[64];
 	int ndim;
 	int64_t dims[2];
+	bool stateless; /* frozen: no group but /model has it, and reading it gives zeros */
 };
 
 /* ---- write.c --------------------------------------------------------------------- */
@@ -61,6 +63,7 @@ struct ckpt_write {
 	const char *path;
 	struct ckpt_info info;
 	const char *config; /* of the run */
+	const char *origin; /* dataset /origin, see struct ckpt; NULL or empty: none */
 	const struct tokenizer *tokenizer;
 	const struct ckpt_tensor *tensors;
 	int n_tensors;
@@ -108,6 +111,8 @@ struct ckpt {
 	char *path;
 	struct ckpt_info info;
 	struct str config;
+	/* Small files of the model of another program that the run began with: JSON, an object of names and texts */
+	struct str origin;
 	struct tokenizer tokenizer;
 	struct ckpt_tensor *tensors;
 	int n_tensors;

@@ -157,6 +157,8 @@ int ckpt_print_tensors(const struct ckpt *c, const int *order, struct err *e)
 			sqrt(s.sumsq / (double)s.n), s.max);
 		if (s.n_bad)
 			printf("  %lld not finite", (long long)s.n_bad);
+		if (t->stateless)
+			fputs("  frozen, without state", stdout);
 		putchar('\n');
 		total += s.n;
 	}

@@ -37,22 +37,71 @@ static int n_blocks(const struct ckpt *c)
 	return c->n_tensors * (int)c->groups.n;
 }
 
-/* Whatever else the file has is a group if it has the first of the tensors. */
-static int find_groups(struct ckpt *c, struct h5 *h, const char *tensor, struct err *e)
+static bool has_some(struct h5 *h, const char *group, const struct strs *tensors)
+{
+	bool has = false;
+	for (int64_t i = 0; i < tensors->n && !has; i++) {
+		struct str path = {0};
+		str_printf(&path, "/%s/%s", group, tensors->v[i]);
+		has = h5_has(h, path.s);
+		str_free(&path);
+	}
+	return has;
+}
+
+/* Whatever else the file has is a group if it has some of the tensors. */
+static int find_groups(
+	struct ckpt *c, struct h5 *h, const struct strs *tensors, struct err *e)
 {
 	struct strs names = {0};
 	int rc = h5_list(h, "/", &names, e);
 	strs_add(&c->groups, "model");
 	for (int64_t i = 0; i < names.n && !rc; i++) {
-		scoped_str path = {0};
-		str_printf(&path, "/%s/%s", names.v[i], tensor);
-		if (strcmp(names.v[i], "model") && h5_has(h, path.s))
+		bool other = !strcmp(names.v[i], "model") ||
+			     !strcmp(names.v[i], "xxh3") ||
+			     !strcmp(names.v[i], "tokenizer");
+		if (!other && has_some(h, names.v[i], tensors))
 			strs_add(&c->groups, names.v[i]);
 	}
 	strs_free(&names);
 	if (!rc && c->groups.n > CKPT_MAX_GROUPS)
 		rc = err_set(e, EX_DATAERR, "%lld groups", (long long)c->groups.n);
 	return rc;
+}
+
+/* Number i of all groups: a tensor, or the state of one, which it has in all groups or in none. */
+static int open_tensor(
+	struct ckpt *c, struct h5 *h, const struct strs *names, int i, struct err *e)
+{
+	struct ckpt_tensor *t = &c->tensors[i % c->n_tensors];
+	const char *name = names->v[i % c->n_tensors];
+	struct h5_blocks *b = &c->blocks[i];
+	bool model = i < c->n_tensors, first_state = i / c->n_tensors == 1;
+	char path[320];
+	snprintf(path, sizeof(path), "/%s/%s", c->groups.v[i / c->n_tensors], name);
+	bool absent = !model && c->info.version > 1 && !h5_has(h, path);
+	if (first_state)
+		t->stateless = absent;
+	if (absent != t->stateless)
+		return err_set(e, EX_DATAERR, "%s is in some groups of state only", name);
+	if (absent)
+		return 0;
+	if (h5_blocks_open(h, path, b, e))
+		return -1;
+	if (b->type != H5_F32 || b->ndim < 1 || b->ndim > 2 || b->dims[0] < 1 ||
+		(b->ndim == 2 && b->dims[1] < 1) || strlen(name) >= sizeof(t->name) ||
+		text_has_control(path))
+		return err_set(e, EX_DATAERR, "%s is not a tensor", path);
+	const struct ckpt_tensor have = {
+		.ndim = b->ndim, .dims = {b->dims[0], b->dims[1]}};
+	if (!model && !ckpt_same_shape(t, &have))
+		return err_set(e, EX_DATAERR,
+			"the shape of %s differs from that of the parameter", path);
+	if (!model)
+		return 0;
+	*t = have;
+	snprintf(t->name, sizeof(t->name), "%s", name);
+	return 0;
 }
 
 static int open_tensors(struct ckpt *c, struct h5 *h, struct err *e)
@@ -63,35 +112,10 @@ static int open_tensors(struct ckpt *c, struct h5 *h, struct err *e)
 		rc = err_set(e, EX_DATAERR, "%lld tensors", (long long)names.n);
 	c->n_tensors = rc ? 0 : (int)names.n;
 	c->tensors = xcalloc((size_t)c->n_tensors, sizeof(*c->tensors));
-	rc = rc || find_groups(c, h, names.v[0], e);
+	rc = rc || find_groups(c, h, &names, e);
 	c->blocks = xcalloc((size_t)n_blocks(c), sizeof(*c->blocks));
-	for (int i = 0; i < n_blocks(c) && !rc; i++) {
-		struct ckpt_tensor *t = &c->tensors[i % c->n_tensors];
-		const struct h5_blocks *b = &c->blocks[i];
-		char path[320];
-		snprintf(path, sizeof(path), "/%s/%s", c->groups.v[i / c->n_tensors],
-			names.v[i % c->n_tensors]);
-		if (h5_blocks_open(h, path, &c->blocks[i], e)) {
-			rc = -1;
-		} else if (b->type != H5_F32 || b->ndim < 1 || b->ndim > 2 ||
-			   b->dims[0] < 1 || (b->ndim == 2 && b->dims[1] < 1) ||
-			   strlen(names.v[i % c->n_tensors]) >= sizeof(t->name) ||
-			   text_has_control(path)) {
-			rc = err_set(e, EX_DATAERR, "%s is not a tensor", path);
-		} else if (i >= c->n_tensors &&
-			   !ckpt_same_shape(
-				   t, &(struct ckpt_tensor){.ndim = b->ndim,
-					      .dims = {b->dims[0], b->dims[1]}})) {
-			rc = err_set(e, EX_DATAERR,
-				"the shape of %s differs from that of the parameter",
-				path);
-		} else {
-			snprintf(t->name, sizeof(t->name), "%s",
-				names.v[i % c->n_tensors]);
-			t->ndim = b->ndim;
-			memcpy(t->dims, b->dims, sizeof(t->dims));
-		}
-	}
+	for (int i = 0; i < n_blocks(c) && !rc; i++)
+		rc = open_tensor(c, h, &names, i, e);
 	strs_free(&names);
 	return rc;
 }
@@ -116,7 +140,8 @@ static int read_all(struct ckpt *c, struct h5 *h, struct err *e)
 {
 	if (h5_check_format(h, "pt-checkpoint", CKPT_VERSION, e) || h5_check_seal(h, e) ||
 		h5_fields_read(h, "/", ckpt_fields, &c->info, e) || check_info(c, e) ||
-		h5_get_text(h, "/config", &c->config, e))
+		h5_get_text(h, "/config", &c->config, e) ||
+		(h5_has(h, "/origin") && h5_get_text(h, "/origin", &c->origin, e)))
 		return -1;
 	if (h5_has(h, "/edit") && h5_get(h, "/edit", H5_F64, -1, MOST_NUMBERS,
 					  (void **)&c->numbers, &c->n_numbers, e))
@@ -222,6 +247,7 @@ struct ckpt *ckpt_of_view(struct ckpt_view *v)
 	c->info.format = NULL;
 	c->info.created_by = v->info.created_by ? xstrdup(v->info.created_by) : NULL;
 	str_puts(&c->config, v->config.s ? v->config.s : "");
+	str_add(&c->origin, v->origin.s, v->origin.len);
 	c->n_tensors = v->n_tensors;
 	c->tensors = xmalloc(n_bytes + 1);
 	memcpy(c->tensors, v->tensors, n_bytes);
@@ -248,6 +274,7 @@ void ckpt_close(struct ckpt *c)
 		close(c->fd);
 	tokenizer_free(&c->tokenizer);
 	str_free(&c->config);
+	str_free(&c->origin);
 	free((void *)c->info.format);
 	free((void *)c->info.created_by);
 	free(c->blocks);
@@ -287,7 +314,11 @@ int ckpt_read_rows(const struct ckpt *c, int group, int tensor, int64_t row, int
 		return c->view->read(c->view, &rows, out, e);
 	const struct h5_blocks *b = blocks_of(c, group, tensor);
 	int64_t width = ckpt_row_size(&c->tensors[tensor]);
-	BUG_ON(row < 0 || n < 0 || row + n > b->rows);
+	BUG_ON(row < 0 || n < 0 || row + n > c->tensors[tensor].dims[0]);
+	if (group != CKPT_MODEL && c->tensors[tensor].stateless) {
+		memset(out, 0, (size_t)(n * width) * sizeof(*out));
+		return 0;
+	}
 	float *piece = NULL; /* a block of which only some rows are wanted */
 	int rc = 0;
 	for (int64_t k = row / b->block_rows; k * b->block_rows < row + n && !rc; k++) {
@@ -317,7 +348,8 @@ int ckpt_each(const struct ckpt *c, int group, int tensor,
 	const struct ckpt_tensor *t = &c->tensors[tensor];
 	int64_t width = ckpt_row_size(t);
 	int64_t step =
-		c->view ? max64(1, H5_BLOCK_BYTES / (width * (int64_t)sizeof(float)))
+		c->view || (group != CKPT_MODEL && t->stateless)
+			? max64(1, H5_BLOCK_BYTES / (width * (int64_t)sizeof(float)))
 			: blocks_of(c, group, tensor)->block_rows;
 	float *piece = xmalloc((size_t)(step * width) * sizeof(*piece));
 	int rc = 0;

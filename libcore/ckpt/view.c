@@ -33,6 +33,7 @@ void ckpt_view_of(struct ckpt_view *v, const struct ckpt *c)
 		.read = read_ckpt,
 		.with = (void *)c};
 	str_puts(&v->config, c->config.s);
+	str_add(&v->origin, c->origin.s, c->origin.len);
 	copy_tensors(v, c->tensors, c->n_tensors);
 	copy_names(&v->groups, &c->groups);
 }
@@ -40,11 +41,12 @@ void ckpt_view_of(struct ckpt_view *v, const struct ckpt *c)
 void ckpt_view_like(struct ckpt_view *v, const struct ckpt_view *of)
 {
 	*v = *of;
-	v->config = (struct str){0};
+	v->config = v->origin = (struct str){0};
 	v->groups = (struct strs){0};
 	v->decays = NULL;
 	v->close = NULL;
 	str_puts(&v->config, of->config.s);
+	str_add(&v->origin, of->origin.s, of->origin.len);
 	copy_tensors(v, of->tensors, of->n_tensors);
 	copy_names(&v->groups, &of->groups);
 }
@@ -64,6 +66,7 @@ void ckpt_view_close(struct ckpt_view *v)
 	free(v->tensors);
 	strs_free(&v->groups);
 	str_free(&v->config);
+	str_free(&v->origin);
 	*v = (struct ckpt_view){0};
 }
 
@@ -161,6 +164,7 @@ int ckpt_view_write(const struct ckpt_view *v, const char *path, struct err *e)
 	struct ckpt_write w = {.path = path,
 		.info = v->info,
 		.config = v->config.s ? v->config.s : "",
+		.origin = v->origin.s,
 		.tokenizer = v->tokenizer,
 		.tensors = v->tensors,
 		.n_tensors = v->n_tensors,

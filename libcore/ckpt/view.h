@@ -20,6 +20,7 @@ struct ckpt_view {
 	const char *name;      /* in messages */
 	struct ckpt_info info; /* without param_hash, which ckpt_view_write() computes */
 	struct str config;     /* options of the run, or of the model only */
+	struct str origin;     /* as in struct ckpt */
 	const struct tokenizer *tokenizer; /* NULL: none */
 	struct ckpt_tensor *tensors;
 	int n_tensors;

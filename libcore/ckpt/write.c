@@ -21,7 +21,8 @@
 #define F(field) offsetof(struct ckpt_info, field)
 const struct h5_field ckpt_fields[] = {
 	{"format", H5_TEXT, F(format), false, "\"pt-checkpoint\""},
-	{"version", H5_I64, F(version), false, "version of the format: 1"},
+	{"version", H5_I64, F(version), false,
+		"version of the format: 2 if tensors were frozen, else 1"},
 	{"created_by", H5_TEXT, F(created_by), false, "the program that wrote the file"},
 	{"step", H5_I64, F(step), false, "optimizer steps done"},
 	{"samples", H5_I64, F(samples), false,
@@ -77,15 +78,32 @@ struct ckpt_writing {
 
 /* ---- rank 0 creates the file ------------------------------------------------------ */
 
+/* Is tensor i of the file, of all groups, written? */
+static bool is_written(const struct ckpt_write *w, int i)
+{
+	return i < w->n_tensors || !w->tensors[i % w->n_tensors].stateless;
+}
+
+static int64_t version_of(const struct ckpt_write *w)
+{
+	for (int i = w->n_tensors; i < w->n_tensors * w->n_groups; i++)
+		if (!is_written(w, i))
+			return CKPT_VERSION;
+	return 1;
+}
+
 static int make_structure(
 	struct ckpt_writing *x, const struct ckpt_write *w, struct err *e)
 {
 	struct h5 *h;
+	struct ckpt_info info = w->info;
+	info.version = version_of(w);
 	if (h5_create(&h, x->d.tmp, e))
 		return -1;
 	h5_expect_links(h, w->n_tensors);
-	int rc = h5_fields_write(h, "/", ckpt_fields, &w->info, e) ||
+	int rc = h5_fields_write(h, "/", ckpt_fields, &info, e) ||
 		 h5_put_text(h, "/config", w->config, e) ||
+		 (w->origin && *w->origin && h5_put_text(h, "/origin", w->origin, e)) ||
 		 (w->tokenizer && tokenizer_write(w->tokenizer, h, e)) ||
 		 (w->numbers &&
 			 h5_put(h, "/edit", H5_F64, 1, &w->n_numbers, w->numbers, e));
@@ -94,8 +112,9 @@ static int make_structure(
 		char path[128];
 		snprintf(path, sizeof(path), "/%s/%s", w->groups[i / w->n_tensors],
 			t->name);
-		rc = h5_blocks_reserve(
-			h, path, H5_F32, t->ndim, t->dims, &x->blocks[i], e);
+		if (is_written(w, i))
+			rc = h5_blocks_reserve(
+				h, path, H5_F32, t->ndim, t->dims, &x->blocks[i], e);
 	}
 	x->structure = h5_written(h);
 	return h5_end(h, rc, e);
@@ -358,7 +377,8 @@ static int finish(struct ckpt_writing *x, struct err *e)
 	h5_expect_links(h, x->n_tensors);
 	int rc = 0;
 	for (int i = 0; i < x->n && !rc; i++)
-		rc = h5_blocks_finish(h, &x->blocks[i], e);
+		if (x->blocks[i].n_blocks)
+			rc = h5_blocks_finish(h, &x->blocks[i], e);
 	return h5_finish(h, rc, e) ? -1 : durable_commit(&x->d, e);
 }
 
@@ -376,6 +396,11 @@ static void writing_free(struct ckpt_writing *x)
 
 /* ---- sizes, and the complete write ------------------------------------------------ */
 
+static int copies_of(const struct ckpt_write *w, int tensor)
+{
+	return w->tensors[tensor].stateless ? 1 : w->n_groups;
+}
+
 int64_t ckpt_bytes(const struct ckpt_write *w)
 {
 	/* Bytes of HDF5's metadata for a file, and for the two datasets of a tensor. */
@@ -384,10 +409,11 @@ int64_t ckpt_bytes(const struct ckpt_write *w)
 	if (w->tokenizer)
 		tokenizer_pack(w->tokenizer, &vocabulary);
 	int64_t n = A_FILE + (int64_t)(strlen(w->config) + vocabulary.len) +
+		    (w->origin ? (int64_t)strlen(w->origin) : 0) +
 		    w->n_numbers * (int64_t)sizeof(double);
 	for (int i = 0; i < w->n_tensors; i++) {
 		int64_t data = ckpt_size(&w->tensors[i]) * (int64_t)sizeof(float);
-		n += w->n_groups * (A_TENSOR + data + data / 65536);
+		n += copies_of(w, i) * (A_TENSOR + data + data / 65536);
 	}
 	return n;
 }
@@ -398,7 +424,7 @@ int64_t ckpt_copy_bytes(const struct ckpt_write *w)
 	for (int i = 0; i < w->n_tensors; i++) {
 		int64_t n_bytes = ckpt_size(&w->tensors[i]) * (int64_t)sizeof(float);
 		int64_t row = ckpt_row_size(&w->tensors[i]) * (int64_t)sizeof(float);
-		all += w->n_groups * n_bytes;
+		all += copies_of(w, i) * n_bytes;
 		longest = max64(longest, row);
 	}
 	int64_t n_bytes = part_bytes(all, w, &begin);

@@ -138,6 +138,7 @@ struct trainer {
 	struct start_times start;
 	/* The state that checkpoints keep. */
 	int64_t step, samples;
+	struct str origin;   /* of the model, on rank 0: see struct ckpt */
 	struct str changes;  /* of the arithmetic, in a resumed run; empty: none */
 	int64_t loaded_step; /* of the checkpoint; the run may resume at an earlier step */
 	bool other_data;     /* than those of the checkpoint that it resumed from */

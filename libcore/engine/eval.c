@@ -36,20 +36,8 @@ static int64_t eval_round(struct trainer *t, enum split split, const struct orde
 	return counted;
 }
 
-/* Once, since an evaluation has the same windows each time. */
-static void say_no_target(const struct trainer *t, enum split split)
-{
-	static bool said[N_SPLITS];
-	if (t->world->rank || said[split])
-		return;
-	said[split] = true;
-	warn("no token counts in the windows with which %s_loss is evaluated, so there is none; "
-	     "more --eval-windows may have some",
-		split_names[split]);
-}
-
-double eval_loss(
-	struct trainer *t, enum split split, bool (*stop)(void *with), void *with)
+void eval_sum(struct trainer *t, enum split split, bool (*stop)(void *with), void *with,
+	struct eval_sum *sum)
 {
 	enum { ROUND = 16 }; /* micro-batches that a rank fetches at once */
 	struct order order;
@@ -57,25 +45,43 @@ double eval_loss(
 		most = (int64_t)ROUND * t->layout.microbatches.ranks;
 	/* With --data-per-rank, ranks may have different amounts. */
 	int64_t tokens = comm_min_i64(t->world, t->data.set->tokens[split]);
+	*sum = (struct eval_sum){.counted = 0};
 	if (dataset_windows(&order, t->data.set, SAMPLING_EVEN, 0, tokens, context,
 		    t->o.eval_windows))
-		return (double)NAN;
-	int64_t n_micro = ceil_div(order.n_windows, t->o.micro_batch), counted = 0;
+		return;
+	sum->windows = order.n_windows;
+	int64_t n_micro = ceil_div(order.n_windows, t->o.micro_batch);
 	pass_loss_begin(&t->pass);
 	for (int64_t first = 0; first < n_micro; first += most) {
-		if (first && stop && stop(with))
-			return (double)NAN;
-		counted +=
+		if (first && stop && stop(with)) {
+			sum->stopped = 1;
+			return;
+		}
+		sum->counted +=
 			eval_round(t, split, &order, first, min64(n_micro - first, most));
 	}
-	struct {
-		struct exact loss;
-		int64_t counted;
-	} sum = {pass_loss(&t->pass), counted};
-	comm_sum_i64(t->world, (int64_t *)&sum, EXACT_WORDS + 1);
-	if (!sum.counted) {
-		say_no_target(t, split);
-		return (double)NAN;
+	sum->loss = pass_loss(&t->pass);
+	comm_sum_i64(t->world, (int64_t *)sum, EXACT_WORDS + 1);
+}
+
+double eval_mean(const struct trainer *t, const struct eval_sum *sum, enum split split)
+{
+	/* once, since an evaluation has the same windows each time */
+	static bool said[N_SPLITS];
+	if (sum->counted && !sum->stopped)
+		return (double)(float)(exact_round(&sum->loss) / (double)sum->counted);
+	if (!t->world->rank && sum->windows && !sum->stopped && !said[split]) {
+		said[split] = true;
+		warn("no token counts in the windows with which %s_loss is evaluated, so there is "
+		     "none; more --eval-windows may have some",
+			split_names[split]);
 	}
-	return (double)(float)(exact_round(&sum.loss) / (double)sum.counted);
+	return (double)NAN;
+}
+
+double eval_loss(struct trainer *t, enum split split)
+{
+	struct eval_sum sum;
+	eval_sum(t, split, NULL, NULL, &sum);
+	return eval_mean(t, &sum, split);
 }

@@ -97,7 +97,7 @@ static const struct opt options[] = {
 		"Activation function. by-arch: gelu-tanh for gpt2, swiglu for llama."},
 	{OPT_ENUM, 0, "bias", NULL, "by-arch", M(bias), OPT_MODEL, .values = bias_names, .help =
 		"Biases in linear layers and LayerNorm. qkv: of queries, keys and values only, as "
-		"Qwen2 has them. by-arch: yes for gpt2, no for llama."},
+		"Qwen2 has them. attention: also of its output. by-arch: yes for gpt2, no for llama."},
 	{FLAG("qk-norm", "no", M(qk_norm), OPT_MODEL),
 		.elsewhere = "qk-layernorm use-qk-norm", .help =
 		"RMSNorm of each head of queries and keys, with a weight each that all heads share, "
@@ -138,10 +138,11 @@ static const struct opt options[] = {
 	{OPT_INT, 0, "sliding-window-from", "L", "0", M(window_from), OPT_MODEL, 0, 100000,
 		.elsewhere = "max-window-layers", .needs = "--sliding-window", .help =
 		"The first layer with the window, as in Qwen2; layers before it attend to all tokens."},
-	{OPT_INT, 0, "sliding-window-skip", "N", "0", M(window_skip), OPT_MODEL, 0, 100000,
+	{OPT_INT, 0, "sliding-window-skip", "N", "0", M(window_skip), OPT_MODEL, -100000, 100000,
 		.elsewhere = "window-attn-skip-freq sliding-window-pattern",
 		.needs = "--sliding-window", .help =
-		"Every Nth layer attends to all tokens, as in Gemma. 0: none."},
+		"Every Nth layer attends to all tokens, as in Gemma. -N: all but every Nth do, as in "
+		"SmolLM3. 0: none."},
 
 	{OPT_GROUP, .name = "Optimizer"},
 	{OPT_ENUM, 0, "optimizer", NULL, "adamw", T(optimizer), OPT_ARITH,

@@ -31,6 +31,7 @@ static struct ckpt_write describe_tensors(const struct trainer *t)
 		snprintf(list[i].name, sizeof(list[i].name), "%s", of->name);
 		list[i].ndim = of->ndim;
 		memcpy(list[i].dims, of->dims, sizeof(of->dims));
+		list[i].stateless = of->frozen;
 	}
 	for (int g = 0; g < groups->n; g++)
 		w.groups[g] = groups->of[g].name;
@@ -44,6 +45,7 @@ static struct ckpt_write describe_state(const struct trainer *t)
 	struct ckpt_write w = describe_tensors(t);
 	options_saved(&t->o, &config);
 	w.config = config.s;
+	w.origin = t->origin.s;
 	w.tokenizer = &t->data.set->tokenizer;
 	w.source = collect_rows;
 	w.source_threads = store_is_whole(t->store) && !t->d.discrete;
@@ -263,7 +265,7 @@ static bool same_texts(const struct strs *a, const struct strs *b)
 	return same;
 }
 
-/* Of frozen tensors, a checkpoint has no state: zeros. */
+/* Of frozen tensors, a checkpoint has no state. */
 static int check_frozen(const struct trainer *t, const struct train_opts *saved,
 	const char *path, struct err *e)
 {
@@ -423,6 +425,8 @@ static int open_source(struct trainer *t, const char *path, bool weights_only,
 	if (open(&s->c, path, e) || check_vocabulary(s->c, t->data.set, e) ||
 		weights_check(s->c, &t->model, e))
 		return -1;
+	str_clear(&t->origin);
+	str_add(&t->origin, s->c->origin.s, s->c->origin.len);
 	if (weights_only)
 		return find_groups(t, s->c, true, what->from, e);
 	if (check_options(t, s->c, e) || check_data(t, s->c, e) ||

@@ -75,10 +75,19 @@ void step_times(struct trainer *t, struct step_result *r);
 void nonfinite_explain(
 	struct trainer *t, const struct pipe_input *in, struct step_result *r);
 
-/* eval.c. Collective. Mean loss over the targets that count in the fixed windows of a split; NaN when none does, or
- * the split is too short. Between rounds of micro-batches every rank asks stop(with), unless it is NULL, which is
- * collective: if it says so, the evaluation ends, and its loss is NaN. */
-double eval_loss(
-	struct trainer *t, enum split split, bool (*stop)(void *with), void *with);
+/* eval.c: the loss over the targets that count in the fixed windows of a split. All members are sums, of all ranks, and
+ * add up over workers. */
+struct eval_sum {
+	struct exact loss;
+	int64_t counted;	  /* targets, behind `loss` */
+	int64_t windows, stopped; /* 1: the evaluation has ended early */
+};
+/* Collective. Between rounds of micro-batches every rank asks stop(with), which is collective: if it says so, the
+ * evaluation ends. */
+void eval_sum(struct trainer *t, enum split split, bool (*stop)(void *with), void *with,
+	struct eval_sum *sum);
+/* NaN when none counts, the split is too short, or the evaluation was stopped. */
+double eval_mean(const struct trainer *t, const struct eval_sum *sum, enum split split);
+double eval_loss(struct trainer *t, enum split split); /* both; collective */
 
 #endif

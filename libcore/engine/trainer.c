@@ -276,6 +276,7 @@ void trainer_close(struct trainer *t)
 	BUG_ON(t->copy.writing);
 	step_drop_next(t);
 	str_free(&t->changes);
+	str_free(&t->origin);
 	loader_close(t->data.loader);
 	trainer_dismantle(t);
 	offload_backend_close(t->memory.offload_backend);

@@ -52,9 +52,10 @@ static void describe_step(const struct run *r, struct str *out)
 		r->local.sync ? " for each worker" : "", (long long)micro,
 		micro == 1 ? "" : "es");
 	line(out, "compute",
-		"%s, %s FLOPs per token (6 N + 12 L C T; with causal attention %s)",
+		"%s, %s FLOPs per token (6 N + 12 L C T%s; with causal attention %s)",
 		precision_names[t->o.dtype],
 		text_count(flops, model_flops_per_token(&t->model, false)),
+		t->o.freeze.n ? " less what --freeze saves" : "",
 		text_count(causal, model_flops_per_token(&t->model, true)));
 	if (model_attended(&t->model) < (double)t->model.c.context)
 		str_printf(out, "; by windows, T is %.6g", model_attended(&t->model));

@@ -416,18 +416,11 @@ bool local_sgd_due(const struct run *r, int64_t n)
 	return n > 0 && r->local.begun && t->step / n > r->local.synced_before / n;
 }
 
-double local_sgd_eval_mean(struct run *r, double loss)
+void local_sgd_eval(struct run *r, struct eval_sum *sum)
 {
-	struct comm *control = r->local.control;
-	double sum = 0;
-	if (!has_others(r) || !r->t.o.data_per_rank || !r->now.agreed)
-		return loss;
-	double *all = xcalloc((size_t)control->size, sizeof(*all));
-	comm_allgather(control, &loss, all, sizeof(loss));
-	for (int i = 0; i < control->size; i++)
-		sum += all[i];
-	free(all);
-	return (double)(float)(sum / control->size);
+	if (has_others(r) && r->t.o.data_per_rank && r->now.agreed)
+		comm_sum_i64(
+			r->local.control, (int64_t *)sum, sizeof(*sum) / sizeof(int64_t));
 }
 
 bool local_sgd_row(struct run *r, struct row *row)

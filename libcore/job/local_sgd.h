@@ -65,9 +65,9 @@ bool local_sgd_due(const struct run *r, int64_t n);
 /* Collective over the worker. Waits for a synchronisation that overlaps the forward: then all
  * parameters are updated. */
 void local_sgd_complete(struct run *r);
-/* With --data-per-rank workers evaluate different windows. Where their parameters are equal, this is
- * collective over all workers and returns the mean of their losses; else the worker's own. */
-double local_sgd_eval_mean(struct run *r, double loss);
+/* With --data-per-rank workers evaluate different windows. Where their parameters are equal, this is collective over
+ * all workers, and adds up their sums; else nothing. */
+void local_sgd_eval(struct run *r, struct eval_sum *sum);
 /* Adds the columns of a synchronisation. False: it is in flight, and the row is kept and written
  * when it ends. */
 bool local_sgd_row(struct run *r, struct row *row);

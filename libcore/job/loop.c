@@ -90,9 +90,11 @@ static bool evaluate(struct run *r, struct row *row, bool *best)
 	double loss[2];
 	*best = false;
 	for (int s = SPLIT_TRAIN; s <= SPLIT_VAL; s++) {
-		double mine =
-			c.cut ? (double)NAN : eval_loss(t, (enum split)s, is_cut, &c);
-		loss[s] = local_sgd_eval_mean(r, c.cut ? (double)NAN : mine);
+		struct eval_sum sum = {.stopped = 1};
+		if (!c.cut)
+			eval_sum(t, (enum split)s, is_cut, &c, &sum);
+		local_sgd_eval(r, &sum);
+		loss[s] = eval_mean(t, &sum, (enum split)s);
 	}
 	if (c.cut) {
 		report_event(r, "the evaluation was ended by a signal");

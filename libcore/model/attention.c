@@ -16,8 +16,8 @@ static void tensors(struct model *m, int64_t layer, struct sublayer_tensors *t)
 {
 	int64_t dim = m->c.dim, q = model_q_width(m);
 	int64_t heads = m->c.kv_heads, kv = heads * m->head_dim;
-	bool bias = m->bias, qkv = m->qkv_bias,
-	     norm_bias = bias && m->arch->norm == NORM_LAYER, norms = m->c.qk_norm;
+	bool bias = m->out_bias, qkv = m->qkv_bias,
+	     norm_bias = m->bias && m->arch->norm == NORM_LAYER, norms = m->c.qk_norm;
 	/* clang-format off */
 	const struct tensor_row rows[] = {
 		{"attention_norm.weight", dim, 0,   TP_SPLIT_NONE, ROW_NORM,     true,      &t->norm},

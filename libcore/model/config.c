@@ -10,7 +10,7 @@ static const struct arch *const arch_table[] = {ARCH_LIST(ARCH_ROW)};
 #define ARCH_NAME(id, row) #row,
 const char *const arch_names[] = {ARCH_LIST(ARCH_NAME) NULL};
 const char *const by_arch_names[] = {"by-arch", "yes", "no", NULL};
-const char *const bias_names[] = {"by-arch", "yes", "no", "qkv", NULL};
+const char *const bias_names[] = {"by-arch", "yes", "no", "qkv", "attention", NULL};
 const char *const act_names[] = {"by-arch", "gelu-tanh", "gelu", "swiglu", NULL};
 const char *const init_names[] = {"by-arch", "gpt2", "llama", "depth", NULL};
 const char *const rope_scaling_names[] = {"none", "linear", "llama3", NULL};
@@ -128,14 +128,22 @@ static enum act_kind act_of(enum act_choice choice)
 
 bool layer_has_window(const struct model_config *c, int64_t layer)
 {
-	bool skips = c->window_skip && (layer + 1) % c->window_skip == 0;
-	return c->window && layer >= c->window_from && !skips;
+	bool nth = c->window_skip && (layer + 1) % c->window_skip == 0;
+	return c->window && layer >= c->window_from && nth == (c->window_skip < 0);
+}
+
+static bool says(const struct model_config *c, const bool *has)
+{
+	int64_t l = 0;
+	while (l < c->layers && has[l] == layer_has_window(c, l))
+		l++;
+	return l == c->layers;
 }
 
 bool config_set_windows(struct model_config *c, const bool *has)
 {
 	struct model_config try = *c;
-	int64_t from = 0, full, l = 0;
+	int64_t from = 0, full;
 	while (from < c->layers && !has[from])
 		from++;
 	if (from == c->layers) {
@@ -150,14 +158,18 @@ bool config_set_windows(struct model_config *c, const bool *has)
 		if (n && (full + 1) % n)
 			continue;
 		try.window_skip = n;
-		for (l = 0; l < c->layers && has[l] == layer_has_window(&try, l); l++)
-			continue;
-		if (l == c->layers || !n)
+		if (says(&try, has))
 			break;
 	}
-	if (l == c->layers)
-		*c = try;
-	return l == c->layers;
+	if (!says(&try,
+		    has)) { /* or the first with one is the Nth, and so are all others */
+		try.window_from = 0;
+		try.window_skip = -(from + 1);
+	}
+	if (!says(&try, has))
+		return false;
+	*c = try;
+	return true;
 }
 
 /* Several options may say the same of all layers. */
@@ -191,7 +203,8 @@ static int resolve(struct model *m, int64_t vocab, struct err *e)
 	c->init = c->init ? c->init : (int)m->arch->init;
 	m->act = act_of((enum act_choice)c->act);
 	m->bias = c->bias == BIAS_BY_ARCH ? m->arch->bias : c->bias == BIAS_ALL;
-	m->qkv_bias = m->bias || c->bias == BIAS_QKV;
+	m->out_bias = m->bias || c->bias == BIAS_ATTENTION;
+	m->qkv_bias = m->out_bias || c->bias == BIAS_QKV;
 	m->tie = decide(c->tie, m->arch->tie);
 	m->head_dim = c->head_dim ? c->head_dim : c->heads ? c->dim / c->heads : 0;
 	int64_t multiple = max64(1, c->vocab_multiple);
@@ -350,27 +363,48 @@ struct model_counts model_counts(const struct model *m)
 		const struct tensor *t = &m->tensors[i];
 		n.all += tensor_size(t);
 		n.decayed += t->decay ? tensor_size(t) : 0;
-		n.for_flops += t == m->positions ? 0 : tensor_size(t);
 	}
 	return n;
 }
 
+int model_lowest_trained(const struct model *m)
+{
+	int lowest = m->n_units;
+	for (int i = 0; i < m->n_tensors; i++)
+		if (!m->tensors[i].frozen && m->tensors[i].unit < lowest)
+			lowest = m->tensors[i].unit;
+	return lowest;
+}
+
+static double attended_by(const struct model *m, int64_t layer)
+{
+	double context = (double)m->c.context, w = (double)model_window(m, layer);
+	return w > 0 ? w * (2 - w / context) : context;
+}
+
 double model_attended(const struct model *m)
 {
-	double context = (double)m->c.context, sum = 0;
-	for (int64_t l = 0; l < m->c.layers; l++) {
-		double w = (double)model_window(m, l);
-		sum += w > 0 ? w * (2 - w / context) : context;
-	}
+	double sum = 0;
+	for (int64_t l = 0; l < m->c.layers; l++)
+		sum += attended_by(m, l);
 	return sum / (double)m->c.layers;
 }
 
 double model_flops_per_token(const struct model *m, bool causal)
 {
-	double attention =
-		12.0 * (double)m->c.layers * (double)model_q_width(m) * model_attended(m);
-	return 6.0 * (double)model_counts(m).for_flops +
-	       (causal ? attention / 2 : attention);
+	int lowest = model_lowest_trained(m);
+	double params = 0, attention = 0;
+	for (int i = 0; i < m->n_tensors; i++) {
+		const struct tensor *t = &m->tensors[i];
+		bool passed = t->unit >= lowest || t == m->output;
+		if (t != m->positions)
+			params += (2.0 + 2 * passed + 2 * !t->frozen) *
+				  (double)tensor_size(t);
+	}
+	for (int64_t l = 0; l < m->c.layers; l++)
+		attention += (l + 1 >= lowest ? 12.0 : 4.0) * (double)model_q_width(m) *
+			     attended_by(m, l);
+	return params + (causal ? attention / 2 : attention);
 }
 
 double model_block_work(const struct model *m)

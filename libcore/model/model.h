@@ -19,7 +19,7 @@ enum arch_id { ARCH_LIST(ARCH_ID) ARCHS };
 #undef ARCH_ID
 
 enum yes_no { BY_ARCH, YES, NO };
-enum bias_choice { BIAS_BY_ARCH, BIAS_ALL, BIAS_NONE, BIAS_QKV };
+enum bias_choice { BIAS_BY_ARCH, BIAS_ALL, BIAS_NONE, BIAS_QKV, BIAS_ATTENTION };
 enum act_choice { ACTC_BY_ARCH, ACTC_GELU_TANH, ACTC_GELU, ACTC_SWIGLU };
 enum init_choice { INITC_BY_ARCH, INITC_GPT2, INITC_LLAMA, INITC_DEPTH };
 enum rope_scaling { ROPE_PLAIN, ROPE_LINEAR, ROPE_LLAMA3 };
@@ -86,7 +86,8 @@ struct model {
 	struct model_config c; /* resolved */
 	const struct arch *arch;
 	enum act_kind act;
-	bool bias, qkv_bias; /* of all linear layers; of queries, keys and values */
+	/* of all linear layers; of queries, keys and values; of the output of attention */
+	bool bias, qkv_bias, out_bias;
 	bool tie;
 	int tp, cp; /* virtual degrees */
 	int64_t head_dim, padded_vocab;
@@ -107,7 +108,10 @@ int model_init(
 void model_free(struct model *m);
 static inline enum bias_choice model_bias(const struct model *m)
 {
-	return m->bias ? BIAS_ALL : m->qkv_bias ? BIAS_QKV : BIAS_NONE;
+	return m->bias	     ? BIAS_ALL
+	       : m->out_bias ? BIAS_ATTENTION
+	       : m->qkv_bias ? BIAS_QKV
+			     : BIAS_NONE;
 }
 /* The width of all queries: that of the residual stream, unless heads have a size of their own. */
 static inline int64_t model_q_width(const struct model *m)
@@ -129,16 +133,20 @@ static inline bool model_rotates(const struct model *m, int64_t layer)
  * block. */
 void model_set_float8(struct model *m, bool skip_ends);
 
-/* Numbers of parameters: all, with weight decay, and in the FLOP count (no position embeddings). */
+/* Numbers of parameters: all, and with weight decay. */
 struct model_counts {
-	int64_t all, decayed, for_flops;
+	int64_t all, decayed;
 };
 struct model_counts model_counts(const struct model *m);
 /* The T of the FLOPs of attention, as a mean over layers: the context, or in a layer with a window W of
  * less 2 W - W^2/T; half of it are the keys that a query attends to. */
 double model_attended(const struct model *m);
+/* The first unit with a tensor that is trained: the backward ends with it. n_units: none. */
+int model_lowest_trained(const struct model *m);
 /* FLOPs of training per token: 6 N + 12 L C T, as in PaLM (Chowdhery et al. 2022, appendix B), which
- * counts attention without the causal mask; `causal` halves that term. T is model_attended(). */
+ * counts attention without the causal mask; `causal` halves that term. T is model_attended(). With frozen tensors
+ * 2 (N + N' + N'') + (4 L + 8 L') C T: N' parameters through which the gradient passes, those from the lowest unit that
+ * is trained on and the output layer, N'' that are trained, L' layers from that unit on. */
 double model_flops_per_token(const struct model *m, bool causal);
 /* Multiply-adds per token in the forward of a block: matmuls with weights, and causal attention. */
 double model_block_work(const struct model *m);

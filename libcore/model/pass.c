@@ -98,15 +98,6 @@ static void put_positions(struct pass *p)
 	device_put(p->d, p->in.pos, p->in.host_pos, n_bytes);
 }
 
-static int lowest_trained(const struct model *m)
-{
-	int lowest = m->n_units;
-	for (int i = 0; i < m->n_tensors; i++)
-		if (!m->tensors[i].frozen && m->tensors[i].unit < lowest)
-			lowest = m->tensors[i].unit;
-	return lowest;
-}
-
 void pass_init(struct pass *p, struct model *m, struct device *d, struct store *store,
 	const struct pass_config *c, struct arena *run)
 {
@@ -116,7 +107,7 @@ void pass_init(struct pass *p, struct model *m, struct device *d, struct store *
 		.d = d,
 		.store = store,
 		.recompute_every = 1,
-		.lowest = lowest_trained(m),
+		.lowest = model_lowest_trained(m),
 		.micro = {.counted = c->batch}};
 	assign_virtual(p);
 	p->rows = c->decode_rows ? c->decode_rows : c->batch * m->c.context / m->cp;

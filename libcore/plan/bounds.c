@@ -336,14 +336,13 @@ static void time_bound(const struct bound *x, struct times *o)
 static void leave_out_frozen(const struct model *m, struct choice *c)
 {
 	double all = 0, trained = 0;
-	int lowest = m->n_units;
 	for (const struct tensor *t = m->tensors; t < m->tensors + m->n_tensors; t++) {
 		double n = (double)tensor_size(t);
 		all += n;
 		trained += t->frozen ? 0 : n;
-		lowest = t->frozen || t->unit > lowest ? lowest : t->unit;
 	}
-	double share = trained / all, forward_only = (double)lowest / m->n_units;
+	double share = trained / all,
+	       forward_only = (double)model_lowest_trained(m) / m->n_units;
 	c->memory.total -= (1 - share) * (c->memory.grads + c->memory.optimizer) +
 			   forward_only * c->memory.activations;
 	c->times.step *= (1 - forward_only) * (2 + share) / 3 + forward_only / 4;

@@ -418,6 +418,8 @@ static void print_work(const struct train_opts *o, const struct model *m,
 		str_printf(out,
 			"# T is 2 W - W^2/T in a layer with a window W, and %.6g as a mean\n",
 			model_attended(m));
+	if (o->freeze.n)
+		str_puts(out, "# less the backward of tensors that are frozen\n");
 	str_printf(out, "%-14s %16.6g  %9s  6 N + 12 L C T, attention not halved\n",
 		"flops/token", model_flops_per_token(m, false),
 		text_count(text, model_flops_per_token(m, false)));

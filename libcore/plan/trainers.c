@@ -240,9 +240,9 @@ static void megatron_windows(const struct model_config *c, struct str *out)
 	if (!c->window)
 		return;
 	str_printf(out, " --window-size '(%lld,0)'", (long long)c->window - 1);
-	if (c->window_skip && !c->window_from)
+	if (c->window_skip > 0 && !c->window_from)
 		flag(out, "window-attn-skip-freq", c->window_skip);
-	if (!c->window_from)
+	if (c->window_skip >= 0 && !c->window_from)
 		return;
 	str_puts(out, " --window-attn-skip-freq '");
 	for (int64_t i = 0, n; i < c->layers; i += n) {
@@ -277,7 +277,7 @@ static void megatron_model(const struct model *m, struct str *out)
 	str_printf(out, " --norm-epsilon %g", c->norm_eps);
 	if (!m->bias)
 		str_puts(out, " --disable-bias-linear");
-	if (m->qkv_bias && !m->bias)
+	if (m->qkv_bias && !m->out_bias)
 		str_puts(out, " --add-qkv-bias");
 	megatron_windows(c, out);
 	if (c->qk_norm)

@@ -45,7 +45,7 @@ const struct column columns[N_COLUMNS] = {
 	[COL_TPS_PER_GPU] = {"tps_per_gpu", COLUMN_ROUND, .tag = "speed/tps_per_gpu",
 		.unit = "1/s", .help = "tokens per second and rank"},
 	[COL_MFU] = {"mfu", COLUMN_ROUND, .tag = "speed/mfu",
-		.help = "model FLOPs utilization: (6 N + 12 L C T) per token over the peak; "
+		.help = "model FLOPs utilization: (6 N + 12 L C T) per token, less what --freeze saves, over the peak; "
 			"absent where it would be above 1, as of a peak that was measured too low"},
 	[COL_MFU_CAUSAL] = {"mfu_causal", COLUMN_ROUND, .tag = "speed/mfu_causal",
 		.help = "the same, with attention halved for causality"},

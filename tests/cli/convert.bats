@@ -376,7 +376,7 @@ shapes() { # CHECKPOINT
 		sed -i "$1" bad/config.json
 		rm -f read.h5
 		pt-ckpt convert -q bad -o read.h5
-		h5dump -d /config read.h5 | grep -o 'sliding-window[a-z-]* = [0-9]*' | tr '\n' ' ' || true
+		h5dump -d /config read.h5 | grep -o 'sliding-window[a-z-]* = [-0-9]*' | tr '\n' ' ' || true
 	}
 	[ "$(windows_of '' mistral-window)" = 'sliding-window = 5 ' ]
 	[ "$(windows_of '/sliding_window/d' mistral-window)" = 'sliding-window = 4096 ' ]
@@ -385,6 +385,11 @@ shapes() { # CHECKPOINT
 	[ "$(windows_of '/layer_types/,/]/d; /max_window_layers/d' qwen2-window)" = '' ]
 	[ "$(windows_of '/layer_types/,/]/d; s/"use_sliding_window": true/"use_sliding_window": false/' qwen2-window)" = '' ]
 	[ "$(windows_of '' qwen2-skip)" = 'sliding-window = 4 sliding-window-skip = 2 ' ]
+	# of layers without positions
+	[ "$(windows_of '' smollm3-window)" = 'sliding-window = 4 sliding-window-skip = -2 ' ]
+	[ "$(windows_of '/layer_types/,/]/d' smollm3-window)" = 'sliding-window = 4 sliding-window-skip = -2 ' ]
+	[ "$(windows_of '/layer_types/,/]/d; /"sliding_window"/d' smollm3-window)" = '' ]
+	[ "$(windows_of '/layer_types/,/]/d; /"use_sliding_window"/d; /rope_layers/,/]/d; s/layer_interval": 2/layer_interval": 9/' smollm3)" = '' ]
 	rm -rf good
 	cp -r "$BATS_TEST_DIRNAME/../golden/hf-qwen2-skip" good
 	try 's/"sliding_attention"/"chunked_attention"/' 'layer_types has others' 69

@@ -95,6 +95,40 @@ same() { # RUN RUN: every value has the same bits
 	grep -q 'the data are windows of 32 tokens: with --context 16, samples begin at any offset' err
 }
 
+@test "workers with files of their own: validation weighs tokens, not workers, on every layout" {
+	local f count=() loss=() on
+	make_pairs 200 --window 64
+	mv pairs.h5 0.h5
+	make_pairs 60 --window 64 --count none
+	mv pairs.h5 2.h5
+	make_pairs 60 --window 64 # the same prompts, with a word each
+	sed -E 's/(completion": "[a-z]*)[^"]*/\1/' pairs.jsonl >short.jsonl
+	pt-prepare -q -t byte --record prompt --window 64 short.jsonl -o 1.h5
+	unset PT_DATA
+	on=(-n 6 -T 64 -b 12 -m 2 --eval-every 3 --eval-windows 100 --virtual tp=2 --empty-batch skip --data-per-rank
+		-d 0.h5 -d 1.h5 -d 2.h5 --edit-workers 3 --edit-warmup-steps 2 --edit-sync-interval 2)
+	tiny_on 3 "${on[@]}" -o run >/dev/null
+	[ "$(grep -c ' val_loss=' run/journal.txt)" -eq 2 ]
+	# the third worker has none; the parameters of step 6 are those of all workers
+	for f in 0 1; do
+		loss[f]=$(tiny -T 64 -b 2 -m 2 --virtual tp=2 --eval-windows 100 --edit-workers 0 --no-data-per-rank --eval-only --resume run -d $f.h5 2>err |
+			sed -nE 's/.* val_loss=([^ ]*).*/\1/p')
+		count[f]=$(pt-prepare --show 100000 $f.h5 | sed -nE 's/^# document .*val: .* tokens, ([0-9]+) count.*/\1/p' |
+			paste -sd+ | bc)
+	done
+	echo "${count[@]}" "${loss[@]}"
+	sed -nE 's/^step=6 .* val_loss=([^ ]*).*/\1/p' run/journal.txt >have
+	awk -v a="${count[0]}" -v b="${count[1]}" -v x="${loss[0]}" -v y="${loss[1]}" \
+		'{ d = $1 - (a * x + b * y) / (a + b); exit !(a > 2 * b && b > 0 && d * d < 1e-12) }' have
+	cmp <(grep -o ' val_loss=[^ ]*' run/journal.txt | tail -n 1) \
+		<(grep -o ' val_loss=[^ ]*' run/worker-2/journal.txt | tail -n 1)
+	tiny_on 6 "${on[@]}" --tp 2 -o slices >/dev/null
+	tiny_on 6 "${on[@]}" --cp 2 --virtual tp=2,cp=2 -o chunks >/dev/null
+	tiny_on 3 "${on[@]}" --virtual tp=2,cp=2 -o whole >/dev/null
+	same run slices
+	same whole chunks
+}
+
 @test "on a GPU, whose graphs are captured with another number of tokens" {
 	gpu_setup
 	make_pairs 200

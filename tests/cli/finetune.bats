@@ -50,6 +50,40 @@ setup() {
 	"${tune[@]}" -d text.h5 -o y --init-from hf -T 8 --bias no --kv-heads 2
 }
 
+@test "export: the tokens, positions and chat of the original go through a run of shorter sequences" {
+	cp -r -L hf original
+	sed -i -e 's/"eos_token_id": .*/"eos_token_id": [5, 7],/' -e 's/"bos_token_id": null/"bos_token_id": 3/' \
+		-e '/pad_token_id/d' original/config.json
+	echo '{"eos_token": "<|endoftext|>", "chat_template": "{{ messages }}"}' >original/tokenizer_config.json
+	echo '{"eos_token_id": [5, 7], "temperature": 0.6}' >original/generation_config.json
+	echo '{"eos_token": "<|endoftext|>"}' >original/special_tokens_map.json
+	mpiexec -n 2 "${tune[@]}" -d text.h5 -o run --init-from original -T 8 --fsdp 2 --ckpt-load broadcast
+	rm -r original/model.safetensors
+	"${tune[@]}" -d text.h5 -o run --resume run -T 8 -n 4
+	pt-ckpt convert run -o out
+	rm out/model.safetensors
+	diff -r original out >differ || true
+	# the keys are in another order
+	[ "$(grep -c '^diff' differ)" -eq 1 ]
+	diff <(tr -d ' ,\n' <original/config.json | fold -w 1 | sort) <(tr -d ' ,\n' <out/config.json | fold -w 1 | sort)
+	grep -q '"max_position_embeddings": 16' out/config.json
+	# of a checkpoint that is not of Hugging Face: its vocabulary's end, and the positions
+	"${tune[@]}" -d text.h5 -o own --init-from base -T 8
+	pt-ckpt convert own -o own.hf
+	diff hf/config.json own.hf/config.json
+	grep -q '"eos_token_id": 299' own.hf/config.json
+	# another tokenizer's files replace those of the original, but not what the model says
+	pt-ckpt convert run -o other --vocabulary vocab
+	cmp other/generation_config.json original/generation_config.json
+	mkdir named
+	cp vocab/tokenizer.json named
+	echo '{"tokenizer_class": "PreTrainedTokenizerFast"}' >named/tokenizer_config.json
+	pt-ckpt convert run -o third --vocabulary named
+	cmp third/tokenizer_config.json named/tokenizer_config.json
+	[ ! -e third/special_tokens_map.json ]
+	grep -q '"bos_token_id": 3' third/config.json
+}
+
 @test "freeze: tensors that match stay, others get the bits that they get without it" {
 	"${tune[@]}" -d text.h5 -o all --init-from hf -n 1 --clip 0
 	"${tune[@]}" -d text.h5 -o some --init-from hf -n 1 --clip 0 --freeze tok_ --freeze 'layers\.[01]\.'
@@ -78,6 +112,30 @@ setup() {
 	[ $(($3 - $4)) -ge 0 ]
 	[ $(($3 - $4)) -lt 100000 ]
 	[ $(($3 * 6)) -lt $(($1 * 5)) ]
+}
+
+@test "freeze: a checkpoint has no state of frozen tensors, and goes on without, on any layout" {
+	local frozen=(--freeze 'tok_' --freeze 'layers\.[01]\.' --virtual 'tp=2,cp=1' --lr-schedule constant)
+	"${tune[@]}" -d text.h5 -o all --init-from hf --lr-schedule constant
+	"${tune[@]}" -d text.h5 -o one --init-from hf "${frozen[@]}"
+	[ $(($(stat -L -c %s one/checkpoints/latest.h5) * 3)) -lt $(($(stat -L -c %s all/checkpoints/latest.h5) * 2)) ]
+	h5ls -r one/checkpoints/latest.h5 >parts
+	grep -q '^/exp_avg/layers.2.attention.wq.weight ' parts
+	not grep -E '^/(xxh3/)?exp_avg[^/]*/(tok_|layers.[01]\.)' parts
+	[ "$(pt-ckpt show one | grep -c 'frozen, without state')" -eq 19 ]
+	pt-ckpt verify one all
+	pt-ckpt convert one -o copy.h5
+	cmp copy.h5 one/checkpoints/latest.h5
+	# what other programs of this project have read before is of version 1
+	h5dump -a /version all/checkpoints/latest.h5 | grep -q '(0): 1$'
+	h5dump -a /version copy.h5 | grep -q '(0): 2$'
+	mpiexec -n 2 "${tune[@]}" -d text.h5 -o two --init-from hf "${frozen[@]}" --fsdp 2 --ckpt-wait
+	cmp two/checkpoints/latest.h5 copy.h5
+	"${tune[@]}" -d text.h5 --resume one -o one -n 5 --resume-exact
+	mpiexec -n 2 "${tune[@]}" -d text.h5 --resume two -o two --tp 2 -n 5 --resume-exact --ckpt-load broadcast
+	pt-ckpt diff one two
+	damage copy.h5 bad.h5 "$(h5dump -p -H -d exp_avg/norm.weight copy.h5 | sed -n 's/.*OFFSET //p')"
+	code_of 65 pt-ckpt verify bad.h5
 }
 
 @test "freeze: what cannot be is refused, and resuming with another one is told" {

@@ -10,7 +10,7 @@ them in logits.h5 (u16 [positions], f32 [positions][vocab]).
     venv/bin/python tests/golden/make_hugging_face.py [FOLDER]
     venv/bin/python tests/golden/make_hugging_face.py --check MODEL EXPORT
 
-(mistral-window, qwen2-window and qwen2-skip were made with torch 2.15.0 and transformers 5.24.0.)
+(mistral-window, qwen2-window, qwen2-skip, qwen3-bias and smollm3-window were made with torch 2.15.0 and transformers 5.24.0.)
 
 The second form loads EXPORT, a directory that pt-ckpt convert has written, and prints the largest
 difference of its logits from those of MODEL, one of the directories of the first form.
@@ -71,6 +71,11 @@ CASES = {
                            rope_parameters={"rope_type": "default", "rope_theta": 1000.0}),
     "smollm3": lambda: llama(SmolLM3ForCausalLM, SmolLM3Config, num_hidden_layers=4,
                              no_rope_layer_interval=2, pad_token_id=None),
+    # biases of attention; windows in the layers without positions, which are the 2nd and the 4th
+    "qwen3-bias": lambda: llama(Qwen3ForCausalLM, Qwen3Config, head_dim=10, attention_bias=True),
+    "smollm3-window": lambda: llama(SmolLM3ForCausalLM, SmolLM3Config, num_hidden_layers=5,
+                                    no_rope_layer_interval=2, pad_token_id=None, attention_bias=True,
+                                    use_sliding_window=True, sliding_window=4),
 }
 
 

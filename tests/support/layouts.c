@@ -31,7 +31,7 @@ static const struct model_row {
 	/* norms of queries and keys, layers without positions */
 	{"qwen3", "arch=llama kv-heads=2 head-dim=6 qk-norm=yes ffn-dim=24"},
 	{"smollm3",
-		"arch=llama tie=yes kv-heads=1 ffn-dim=24 nope-every=2 qk-norm=yes sliding-window=9 sliding-window-skip=2 dropout=0.1"},
+		"arch=llama tie=yes kv-heads=1 ffn-dim=24 nope-every=2 qk-norm=yes bias=attention sliding-window=9 sliding-window-skip=-2 dropout=0.1"},
 };
 
 /* ---- the table ------------------------------------------------------------------- */
