@@ -191,6 +191,14 @@ static bool skip_value(struct scan *s, struct str *other)
 	return at_string(s) ? take_string(s, other) : scan_word(s);
 }
 
+/* What a turn or a line has seldom, and jansson is to look at. */
+static bool scan_null(struct scan *s)
+{
+	bool is = s->end - s->at > 4 && !memcmp(s->at, "null", 4);
+	s->at += is ? 4 : 0;
+	return is;
+}
+
 static bool is_key(const struct str *key, const char *name)
 {
 	return key->len == strlen(name) && !memcmp(key->s, name, key->len);
@@ -212,8 +220,9 @@ static bool scan_turn(struct scan *s, struct found *f)
 	struct chat_turn turn = {.role.begin = -1, .text.begin = -1};
 	bool good = take(s, '{');
 	while (good) {
-		good = scan_key(s, &f->key) && !is_key(&f->key, "tool_calls") &&
-		       !is_key(&f->key, "weight");
+		good = scan_key(s, &f->key);
+		bool none = is_key(&f->key, "tool_calls") || is_key(&f->key, "weight") ||
+			    is_key(&f->key, "reasoning_content");
 		struct extract *to =
 			is_key(&f->key, "role") || is_key(&f->key, "from") ? &turn.role
 			: is_key(&f->key, "content") || is_key(&f->key, "value")
@@ -225,7 +234,7 @@ static bool scan_turn(struct scan *s, struct found *f)
 			good = good && take_string(s, &t->said);
 			to->end = (int64_t)t->said.len;
 		} else {
-			good = good && skip_value(s, &f->other);
+			good = good && (none ? scan_null(s) : skip_value(s, &f->other));
 		}
 		if (good && !take(s, ','))
 			break;
@@ -269,7 +278,8 @@ static bool scan_line(struct scan *s, struct found *f)
 		while (i < f->n_fields && !is_key(&f->key, f->fields[i]))
 			i++;
 		if (i == f->n_fields) {
-			good = good && skip_value(s, &f->other);
+			bool none = f->turns && is_key(&f->key, "tools");
+			good = good && (none ? scan_null(s) : skip_value(s, &f->other));
 		} else {
 			good = good && !has[i] && scan_field(s, f, i);
 			has[i] = true;

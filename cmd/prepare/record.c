@@ -120,8 +120,8 @@ const char *records_source(const struct records *r)
 
 /* ---- conversations -------------------------------------------------------------------------- */
 
-static void add_turn(
-	struct chat_turns *t, const char *role, const json_t *text, bool silent)
+static void add_turn(struct chat_turns *t, const char *role, const json_t *text,
+	bool silent, const json_t *j)
 {
 	int64_t at = (int64_t)t->said.len, middle;
 	str_puts(&t->said, role);
@@ -129,7 +129,7 @@ static void add_turn(
 	str_add(&t->said, json_string_value(text), json_string_length(text));
 	t->v = xgrow(t->v, t->n, sizeof(*t->v));
 	t->v[t->n++] = (struct chat_turn){
-		{at, middle}, {middle, (int64_t)t->said.len}, .silent = silent};
+		{at, middle}, {middle, (int64_t)t->said.len}, silent, j};
 }
 
 static int read_turn(struct chat_turns *t, const json_t *j, struct err *e)
@@ -141,20 +141,18 @@ static int read_turn(struct chat_turns *t, const json_t *j, struct err *e)
 	/* (ShareGPT's names) */
 	role = role ? role : json_object_get(j, "from");
 	text = text ? text : json_object_get(j, "value");
-	if (!json_is_string(role) || !json_is_string(text))
+	bool says = text && (!json_is_null(text) || json_array_size(calls));
+	if (!json_is_string(role) || !(says || json_array_size(calls)))
 		return err_set(e, EX_DATAERR,
 			"turn %lld: not an object with the texts role and content, or from "
 			"and value",
 			(long long)t->n);
-	if (json_array_size(calls))
-		return err_set(e, EX_DATAERR,
-			"turn %lld: has tool_calls, which are no text", (long long)t->n);
 	bool given = weight && !json_is_null(weight);
 	double w = given ? json_number_value(weight) : 1;
 	if ((given && !json_is_number(weight)) || (w != 0 && w != 1))
 		return err_set(e, EX_DATAERR, "turn %lld: its weight is neither 0 nor 1",
 			(long long)t->n);
-	add_turn(t, json_string_value(role), text, w == 0);
+	add_turn(t, json_string_value(role), text, w == 0, j);
 	return 0;
 }
 
@@ -188,6 +186,7 @@ static int of_messages(
 		list = json_object_get(root, "conversations");
 	if (!json_is_array(list))
 		return not_a(r, 0, "a list of turns", e);
+	out->turns.tools = json_object_get(root, "tools");
 	return read_turns(&out->turns, list, e) || apply(r, out, e) ? -1 : 0;
 }
 
@@ -220,6 +219,7 @@ static int of_prompt(
 	const json_t *x[N_FIELDS];
 	struct chat_turns *t = &out->turns;
 	bool texts = true;
+	t->tools = json_object_get(root, "tools");
 	for (int i = 0; i < N_FIELDS; i++) {
 		x[i] = json_object_get(root, r->field[i]);
 		texts = texts && json_is_string(x[i]);
@@ -228,7 +228,7 @@ static int of_prompt(
 	}
 	for (int i = 0; i < N_FIELDS; i++) {
 		if (json_is_string(x[i]))
-			add_turn(t, i ? "assistant" : "user", x[i], false);
+			add_turn(t, i ? "assistant" : "user", x[i], false, NULL);
 		else if (read_turns(t, x[i], e))
 			return -1;
 		for (int64_t k = 0; k < t->n && !i; k++)
