@@ -253,32 +253,44 @@ static int64_t find(const char *text, struct extract x, const char *mark, bool l
 	return found;
 }
 
-/* What the assistant says, without its thoughts, which are laid out behind the last question only, as Qwen3 does it. */
-static struct extract add_thought(const struct layout *l, struct extract says)
+struct thought {
+	const char *text;
+	struct extract x;
+};
+
+/* Finds the thoughts of a turn, and returns what it says beside them. */
+static struct extract find_thought(
+	const struct layout *l, struct extract says, struct thought *t)
 {
 	static const char end[] = "</think>";
 	const json_t *field = field_of(&l->turns->v[l->turn], "reasoning_content");
-	const char *text = l->turns->said.s, *thought = text;
-	struct extract x = {0, 0};
+	const char *text = l->turns->said.s;
 	int64_t at = find(text, says, end, false);
+	*t = (struct thought){.text = text};
 	if (json_is_string(field)) {
-		thought = json_string_value(field);
-		x.end = (int64_t)json_string_length(field);
+		t->text = json_string_value(field);
+		t->x.end = (int64_t)json_string_length(field);
 	} else if (at >= 0) {
-		x = without_lines(text, (struct extract){says.begin, at}, false, true);
-		x.begin = max64(x.begin, find(text, x, "<think>", true));
+		t->x = without_lines(text, (struct extract){says.begin, at}, false, true);
+		t->x.begin = max64(t->x.begin, find(text, t->x, "<think>", true));
 		says.begin = find(text, says, end, true);
 		says = without_lines(text, says, true, false);
 	}
+	return says;
+}
+
+/* Behind the last question only, as Qwen3 does it; then what is said begins with no line break. */
+static struct extract add_thought(
+	const struct layout *l, const struct thought *t, struct extract says)
+{
 	bool last = l->turn == l->turns->n - 1;
-	if (l->turn <= l->question ||
-		(!last && x.begin == without_lines(thought, x, true, false).end))
+	if (l->turn <= l->question || (!last && t->x.begin == t->x.end))
 		return says;
-	x = without_lines(thought, x, true, true);
+	struct extract x = without_lines(t->text, t->x, true, true);
 	add_text(l, TOOL_THOUGHT);
-	add_said(l->c, thought + x.begin, (size_t)(x.end - x.begin), l->out);
+	add_said(l->c, t->text + x.begin, (size_t)(x.end - x.begin), l->out);
 	add_text(l, TOOL_THOUGHT_END);
-	return without_lines(text, says, true, false);
+	return without_lines(l->turns->said.s, says, true, false);
 }
 
 /* The last turn of a user that is no result of a tool, as old conversations have it. */
@@ -302,7 +314,8 @@ static int64_t last_question(const struct layout *l)
 static int add_content(struct layout *l, const struct chat_role *r, struct err *e)
 {
 	const struct chat_turn *t = &l->turns->v[l->turn];
-	const json_t *content = field_of(t, t->json && json_object_get(t->json, "content") ? "content" : "value");
+	const json_t *content = field_of(
+		t, t->json && json_object_get(t->json, "content") ? "content" : "value");
 	const struct tool_style *style = l->c->style;
 	bool assistant = is_role(r, "assistant");
 	struct extract x = t->text;
@@ -319,9 +332,13 @@ static int add_content(struct layout *l, const struct chat_role *r, struct err *
 		return wrong(l, "its content is no text", e);
 	if (l->c->trim)
 		x = trimmed(l->turns->said.s, x);
+	bool thinks = assistant && style && style->text[TOOL_THOUGHT];
+	struct thought thought;
+	if (thinks)
+		x = find_thought(l, x, &thought);
 	bool says = x.begin < x.end;
-	if (assistant && style && style->text[TOOL_THOUGHT])
-		x = add_thought(l, x);
+	if (thinks)
+		x = add_thought(l, &thought, x);
 	add_said(l->c, l->turns->said.s + x.begin, (size_t)(x.end - x.begin), l->out);
 	return add_calls(l, assistant, says, e);
 }

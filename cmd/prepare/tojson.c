@@ -21,14 +21,21 @@ static void put_string(struct str *out, const char *text, size_t n)
 	str_putc(out, '"');
 }
 
-/* The fewest digits that give the same number. */
+/* With the fewest digits that give this number. Those of a power of two may be greater than the nearest ones, since the
+ * number behind it is twice as far as the one before. */
 static void put_real(struct str *out, double x)
 {
-	char text[32];
-	int digits = 1;
-	while (snprintf(text, sizeof(text), "%.*e", digits - 1, x),
-		digits < 17 && strtod(text, NULL) != x)
-		digits++;
+	char text[NUM_TEXT];
+	int digits = 0;
+	for (bool same = false; !same;) {
+		snprintf(text, sizeof(text), "%.*e", digits++, x);
+		char *last = strchr(text, 'e') - 1;
+		same = strtod(text, NULL) == x;
+		if (!same && *last < '9') {
+			++*last;
+			same = strtod(text, NULL) == x;
+		}
+	}
 	int exponent = atoi(strchr(text, 'e') + 1);
 	if (exponent < -4 || exponent >= 16)
 		str_puts(out, text);

@@ -95,9 +95,11 @@ static void refuses(const struct prepare *p, const char *text, const char *why)
 
 /* ---- conversations ------------------------------------------------------------------------- */
 
-static const char *const special[] = {"<|im_start|>", "<|im_end|>", "<|begin_of_text|>",
-	"<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>"};
-enum { IM_START = 703 };
+/* The last ones are never special. */
+static const char *const markers[] = {"<|im_start|>", "<|im_end|>", "<|begin_of_text|>",
+	"<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>", "<tool_call>", "</tool_call>",
+	"<tool_response>", "</tool_response>", "<think>", "</think>"};
+enum { IM_START = 703, N_SPECIAL = 6 };
 
 /* tests/golden/tokens with these tokens behind it, as make_chat.py has it. */
 static const char *chat_vocabulary(bool are_special)
@@ -105,12 +107,12 @@ static const char *chat_vocabulary(bool are_special)
 	struct str out = {0};
 	json_error_t why;
 	json_t *all = json_load_file("tests/golden/tokens/tokenizer.json", 0, &why);
-	for (size_t i = 0; i < ARRAY_LEN(special); i++)
+	for (size_t i = 0; i < ARRAY_LEN(markers); i++)
 		json_array_append_new(json_object_get(all, "added_tokens"),
 			json_pack("{s:i, s:s, s:b, s:b, s:b, s:b, s:b}", "id",
-				IM_START + (int)i, "content", special[i], "single_word",
+				IM_START + (int)i, "content", markers[i], "single_word",
 				0, "lstrip", 0, "rstrip", 0, "normalized", 0, "special",
-				are_special));
+				are_special && i < N_SPECIAL));
 	char *text = json_dumps(all, 0);
 	str_puts(&out, test_file("tokenizer.json", text));
 	free(text);
@@ -118,27 +120,45 @@ static const char *chat_vocabulary(bool are_special)
 	return out.s;
 }
 
+/* Conversations without tools, and those of tools.jsonl that name the template. */
+static struct str talks_of(const char *name)
+{
+	struct str out = {0}, tools = {0}, mark = {0};
+	assert_int_equal(
+		file_read("tests/golden/chat/conversations.jsonl", 1 << 20, &out, &e), 0);
+	assert_int_equal(file_read("tests/golden/chat/tools.jsonl", 1 << 20, &tools, &e), 0);
+	str_printf(&mark, "%s ", name);
+	for (char *line = tools.s, *end; (end = strchr(line, '\n')); line = end + 1) {
+		char *names = line + strlen("{\"templates\": \""), *found;
+		*end = '\0';
+		found = strstr(names, mark.s);
+		bool is = found && found < strchr(names, '"') && (found == names || found[-1] == ' ');
+		if (is)
+			str_printf(&out, "%s\n", line);
+	}
+	str_free(&tools);
+	str_free(&mark);
+	return out;
+}
+
 static void as_transformers(void **state)
 {
-	static const char *const names[] = {"chatml", "llama3", "qwen"};
+	static const char *const names[] = {
+		"chatml", "llama3", "llama3.1", "qwen", "qwen3", "qwen3-2507"};
 	(void)state;
 	struct prepare p = plain(RECORD_MESSAGES);
-	struct str talks = {0};
 	p.tokenizer = (struct tokenizer_source){
 		.name = "bpe", .vocab_files = chat_vocabulary(true)};
-	assert_int_equal(
-		file_read("tests/golden/chat/conversations.jsonl", 1 << 20, &talks, &e),
-		0);
 	for (size_t i = 0; i < ARRAY_LEN(names); i++) {
-		struct str want = {0}, path = {0};
+		struct str want = {0}, path = {0}, talks = talks_of(names[i]);
 		p.chat_template = names[i];
 		str_printf(&path, "tests/golden/chat/%s.tokens", p.chat_template);
 		assert_int_equal(file_read(path.s, 1 << 20, &want, &e), 0);
 		expect(&p, talks.s, want.s);
 		str_free(&path);
 		str_free(&want);
+		str_free(&talks);
 	}
-	str_free(&talks);
 	free((char *)p.tokenizer.vocab_files);
 }
 
