@@ -169,22 +169,30 @@ static void add_list(struct layout *l)
 	add_text(l, TOOL_LIST_END);
 }
 
+/* Some have JSON as a text, which is read to *own; an empty one, or none, is null. NULL: it is no JSON. */
+static const json_t *value_of(const json_t *j, json_t **own)
+{
+	if (!j || (json_is_string(j) && !json_string_length(j)))
+		return *own = json_null();
+	if (json_is_string(j))
+		return *own = json_loadb(json_string_value(j), json_string_length(j),
+			       JSON_DECODE_ANY | JSON_ALLOW_NUL, NULL);
+	return j;
+}
+
 /* ---- calls ---------------------------------------------------------------------------------- */
 
 /* Arguments are an object, or its JSON as a text, as OpenAI has it. */
 static int add_arguments(struct layout *l, const json_t *j, struct err *e)
 {
 	json_t *own = NULL;
-	if (!j || json_is_null(j) || (json_is_string(j) && !json_string_length(j))) {
-		j = own = json_object();
-	} else if (json_is_string(j)) {
-		j = own = json_loadb(json_string_value(j), json_string_length(j),
-			JSON_ALLOW_NUL, NULL);
-		if (!own)
-			return wrong(l,
-				"the arguments of a call are a text, but not of JSON", e);
-	}
-	add_json(l, j, 0);
+	j = value_of(j, &own);
+	if (!j)
+		return wrong(l, "the arguments of a call are a text, but not of JSON", e);
+	if (json_is_null(j))
+		str_puts(&l->out->text, "{}");
+	else
+		add_json(l, j, 0);
 	json_decref(own);
 	return 0;
 }
@@ -329,7 +337,8 @@ static int add_content(struct layout *l, const struct chat_role *r, struct err *
 		return 0;
 	}
 	if (content && !json_is_string(content))
-		return wrong(l, "its content is no text", e);
+		return err_set(e, EX_DATAERR, "turn %lld: its content is %s, not a text",
+			(long long)l->turn, json_kind(content));
 	if (l->c->trim)
 		x = trimmed(l->turns->said.s, x);
 	bool thinks = assistant && style && style->text[TOOL_THOUGHT];
@@ -391,6 +400,19 @@ static int add_turn(struct layout *l, const struct chat_role *r, bool counts, bo
 	return 0;
 }
 
+static int no_role(const struct layout *l, struct err *e)
+{
+	struct extract x = l->turns->v[l->turn].role;
+	struct str names = {0};
+	for (int64_t i = 0; i < l->c->n_roles; i++)
+		str_printf(&names, "%s%.40s", i ? ", " : "", l->c->roles[i].name);
+	err_set(e, EX_DATAERR, "turn %lld: the template has no role '%.*s', only: %s",
+		(long long)l->turn, (int)min64(x.end - x.begin, 40),
+		l->turns->said.s + x.begin, names.s);
+	str_free(&names);
+	return -1;
+}
+
 static int add_turns(struct layout *l, int count, struct err *e)
 {
 	const struct chat_turns *turns = l->turns;
@@ -400,23 +422,20 @@ static int add_turns(struct layout *l, int count, struct err *e)
 		last--;
 	if (add_system(l, given, e))
 		return -1;
-	for (int64_t i = l->turn = given; i < turns->n; l->turn = ++i) {
-		const struct chat_turn *t = &turns->v[i];
-		const struct chat_role *r = role_of(l, i);
-		bool list = l->tools && l->c->style->of_user && i == given;
+	l->turn = given;
+	bool of_user = l->tools && l->c->style->of_user;
+	if (of_user && !is_role(role_of(l, given), "user"))
+		return wrong(l,
+			"the list of tools is in the user's first turn, which should be here",
+			e);
+	for (; l->turn < turns->n; l->turn++) {
+		const struct chat_role *r = role_of(l, l->turn);
 		if (!r)
-			return err_set(e, EX_DATAERR,
-				"turn %lld: the template has no role '%.*s'",
-				(long long)i, (int)min64(t->role.end - t->role.begin, 40),
-				turns->said.s + t->role.begin);
-		if (list && !is_role(r, "user"))
-			return wrong(l,
-				"is not the user's, which would have the list of tools",
-				e);
-		bool counts =
-			is_role(r, "assistant") && !t->silent &&
-			(count == COUNT_ASSISTANT || (count == COUNT_LAST && i == last));
-		if (add_turn(l, r, counts, list, e))
+			return no_role(l, e);
+		bool counts = is_role(r, "assistant") && !turns->v[l->turn].silent &&
+			      (count == COUNT_ASSISTANT ||
+				      (count == COUNT_LAST && l->turn == last));
+		if (add_turn(l, r, counts, of_user && l->turn == given, e))
 			return -1;
 	}
 	return 0;
@@ -425,16 +444,14 @@ static int add_turns(struct layout *l, int count, struct err *e)
 /* A list, or its JSON as a text; NULL: there is none. */
 static int find_tools(struct layout *l, json_t **own, struct err *e)
 {
-	const json_t *j = l->turns->tools;
-	if (json_is_string(j))
-		j = *own =
-			json_loadb(json_string_value(j), json_string_length(j), 0, NULL);
-	if (!j && l->turns->tools)
+	const json_t *j = value_of(l->turns->tools, own);
+	if (!j)
 		return err_set(e, EX_DATAERR, "field 'tools' is a text, but not of JSON");
-	if (!j || json_is_null(j))
+	if (json_is_null(j))
 		return 0;
 	if (!json_is_array(j))
-		return err_set(e, EX_DATAERR, "field 'tools' is not a list");
+		return err_set(
+			e, EX_DATAERR, "field 'tools' is %s, not a list", json_kind(j));
 	l->tools = json_array_size(j) ? j : NULL;
 	if (l->tools && !l->c->style)
 		return err_set(e, EX_DATAERR,

@@ -8,20 +8,34 @@
 #include <jansson.h>
 #include <string.h>
 
-static int no_field(const json_t *line, const char *field, struct err *e)
+const char *json_kind(const json_t *j)
 {
+	static const char *const kinds[] = {[JSON_OBJECT] = "an object",
+		[JSON_ARRAY] = "a list",
+		[JSON_STRING] = "a text",
+		[JSON_INTEGER] = "a number",
+		[JSON_REAL] = "a number",
+		[JSON_TRUE] = "true",
+		[JSON_FALSE] = "false",
+		[JSON_NULL] = "null"};
+	return j ? kinds[json_typeof(j)] : "missing";
+}
+
+int jsonl_not_a(const json_t *line, const char *field, const char *what, struct err *e)
+{
+	const json_t *j = json_object_get(line, field);
 	struct str names = {0};
 	const char *name;
 	json_t *value;
 	int n = 0;
-	json_object_foreach(
-		(json_t *)line, name, value) if (json_is_string(value) && n < 5)
+	if (j)
+		return err_set(e, EX_DATAERR, "field '%.40s' is %s, not %s", field,
+			json_kind(j), what);
+	json_object_foreach((json_t *)line, name, value) if (n < 6)
 		str_printf(&names, "%s%.40s", n++ ? ", " : "", name);
-	bool turns = json_object_get(line, "messages") ||
-		     json_object_get(line, "conversations");
-	err_set(e, EX_DATAERR, "the object has no field '%.40s'; its texts are: %s%s",
-		field, n ? names.s : "none",
-		turns ? "; a conversation needs --chat-template" : "");
+	err_set(e, EX_DATAERR, "no field '%.40s' with %s%s%s", field, what,
+		n ? "; --field names another of: " : ", and no other",
+		names.s ? names.s : "");
 	str_free(&names);
 	return -1;
 }
@@ -37,12 +51,17 @@ int jsonl_text_any(
 		return -1;
 	}
 	const json_t *text = json_object_get(root, field);
+	bool turns = json_object_get(root, "messages") ||
+		     json_object_get(root, "conversations");
 	if (!json_is_object(root))
-		rc = err_set(e, EX_DATAERR, "not a JSON object");
-	else if (!text)
-		rc = no_field(root, field, e);
+		rc = err_set(
+			e, EX_DATAERR, "the line is %s, not an object", json_kind(root));
+	else if (!text && turns)
+		rc = err_set(e, EX_DATAERR,
+			"no field '%.40s', but a conversation, which needs --chat-template",
+			field);
 	else if (!json_is_string(text))
-		rc = err_set(e, EX_DATAERR, "field '%.40s' is not a string", field);
+		rc = jsonl_not_a(root, field, "a text", e);
 	else
 		str_add(out, json_string_value(text), json_string_length(text));
 	json_decref(root);

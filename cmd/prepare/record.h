@@ -92,5 +92,9 @@ int record_read(const struct records *r, const char *line, int64_t n, struct mar
  * lines have them, into empty *turns. False: jansson is to look. */
 bool jsonl_turns(const char *line, int64_t n, const char *const *fields, int n_fields,
 	struct chat_turns *turns);
+/* Of a message: what a value is; a field of a line is missing, or not what it should be (-1). */
+const char *json_kind(const struct json_t *j);
+int jsonl_not_a(
+	const struct json_t *line, const char *field, const char *what, struct err *e);
 
 #endif

@@ -95,7 +95,7 @@ make_chats() { # N: conversations of one to three questions
 	code_of 65 pt-prepare -t byte --chat-template qwen --strict -f 0 c.jsonl -o b.h5
 	says 'c.jsonl:3: a conversation without turns'
 	code_of 65 pt-prepare -t byte --strict -f 0 c.jsonl -o b.h5
-	says "no field 'text'; its texts are: none; a conversation needs --chat-template"
+	says "no field 'text', but a conversation, which needs --chat-template"
 	not ls b.h5*
 }
 
