@@ -137,11 +137,33 @@ static bool scan_escape(struct scan *s, struct str *out)
 	return true;
 }
 
+/* Where characters of one byte that stand for themselves end, up to 7 bytes too early. */
+static const char *plain_end(const char *at, const char *end)
+{
+	const uint64_t ones = UINT64_C(0x0101010101010101), high = 0x80 * ones;
+	for (; end - at >= 8; at += 8) {
+		uint64_t x, quote, slash;
+		memcpy(&x, at, sizeof(x));
+		quote = x ^ '"' * ones;
+		slash = x ^ '\\' * ones;
+		/* The lowest bit of these is that of the first control character, quotation mark, backslash or byte
+		 * above 7f: only those above it may be wrong. */
+		uint64_t hits =
+			(x | ((x - 0x20 * ones) & ~x) | ((quote - ones) & ~quote) |
+				((slash - ones) & ~slash)) &
+			high;
+		if (hits)
+			return at + __builtin_ctzll(hits) / 8;
+	}
+	return at;
+}
+
 /* Behind the first quotation mark. */
 static bool scan_string(struct scan *s, struct str *out)
 {
 	for (;;) {
 		const char *from = s->at;
+		s->at = plain_end(s->at, s->end);
 		while (s->at < s->end && (uint8_t)*s->at >= 0x20 && *s->at != '"' &&
 			*s->at != '\\') {
 			uint32_t code;
