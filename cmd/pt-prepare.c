@@ -144,7 +144,8 @@ static const struct opt options[] = {
 	{OPT_ENUM, 0, "to", NULL, "shard", O(to), .values = to_words, .help =
 		"What is written. Another format than shard: NAME_train.bin and NAME_val.bin, "
 		"where --out is NAME, NAME.bin, or a folder that ends with /; with --shard-size "
-		"NAME_train_00000.bin and so on; megatron also writes .idx files."},
+		"NAME_train_00000.bin and so on; megatron also writes .idx files. Of shards that say which "
+		"tokens count, .mask files are beside them, with one byte a token."},
 	{OPT_LIST, 0, "val-file", "FILE", NULL, O(val_files), .files = ".bin", .help =
 		"A token file with validation tokens; the others have training tokens."},
 	{OPT_LIST, 0, "mask-file", "FILE", NULL, O(mask_files), .files = "", .help =
