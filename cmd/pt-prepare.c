@@ -323,8 +323,7 @@ static struct prepare preparation(const struct opts *o, struct comm *world)
 		p.record = RECORD_MESSAGES;
 	if (p.record != RECORD_TEXT && !opts_given(&program, o, "field"))
 		p.field = NULL;
-	bool ids = p.record == RECORD_IDS || p.record == RECORD_MASK;
-	p.ids_vocab = ids ? o->vocab : 0;
+	p.ids_vocab = record_has_ids(p.record) ? o->vocab : 0;
 	p.format = o->format < FORMAT_TOKENS ? o->format : FORMAT_AUTO;
 	p.as_is = !o->decompress;
 	p.threads = threads_of(o);
@@ -364,7 +363,7 @@ static int check_tokens(const struct opts *o, struct err *e)
 		{o->p.work, "work"}};
 	for (size_t i = 0; i < ARRAY_LEN(of_text); i++)
 		if (of_text[i].given)
-			return err_set(e, EX_USAGE, "--%s: for text only, not for tokens",
+			return err_set(e, EX_USAGE, "--%s: for text and JSONL, not for files of tokens",
 				of_text[i].name);
 	return 0;
 }

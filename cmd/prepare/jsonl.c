@@ -40,25 +40,34 @@ int jsonl_not_a(const json_t *line, const char *field, const char *what, struct 
 	return -1;
 }
 
-int jsonl_text_any(
-	const char *line, int64_t n, const char *field, struct str *out, struct err *e)
+json_t *jsonl_object(const char *line, int64_t n, struct err *e)
 {
 	json_error_t why;
 	json_t *root = json_loadb(line, (size_t)n, JSON_ALLOW_NUL, &why);
-	int rc = 0;
-	if (!root) {
+	if (json_is_object(root))
+		return root;
+	if (root)
+		err_set(e, EX_DATAERR, "the line is %s, not an object", json_kind(root));
+	else
 		err_set(e, EX_DATAERR, "not JSON: column %d: %s", why.position, why.text);
+	json_decref(root);
+	return NULL;
+}
+
+int jsonl_text_any(
+	const char *line, int64_t n, const char *field, struct str *out, struct err *e)
+{
+	json_t *root = jsonl_object(line, n, e);
+	if (!root)
 		return -1;
-	}
 	const json_t *text = json_object_get(root, field);
 	bool turns = json_object_get(root, "messages") ||
 		     json_object_get(root, "conversations");
-	if (!json_is_object(root))
-		rc = err_set(
-			e, EX_DATAERR, "the line is %s, not an object", json_kind(root));
-	else if (!text && turns)
+	int rc = 0;
+	if (!text && turns)
 		rc = err_set(e, EX_DATAERR,
-			"no field '%.40s', but a conversation, which needs --chat-template",
+			"no field '%.40s', but a conversation, which needs "
+			"--chat-template",
 			field);
 	else if (!json_is_string(text))
 		rc = jsonl_not_a(root, field, "a text", e);

@@ -48,7 +48,7 @@ static int read_fields(struct records *r, struct err *e)
 static int check(const struct records *r, const struct tokenizer *t, struct err *e)
 {
 	const struct prepare *p = r->p;
-	bool ids = p->record == RECORD_IDS || p->record == RECORD_MASK;
+	bool ids = record_has_ids(p->record);
 	if (p->format == FORMAT_TEXT)
 		return err_set(e, EX_USAGE, "--format text has no records");
 	if (ids && (!t || t->kind->learn))
@@ -110,7 +110,7 @@ void records_close(struct records *r)
 
 bool records_end(const struct records *r)
 {
-	return r->chat || r->p->record == RECORD_IDS || r->p->record == RECORD_MASK;
+	return r->chat || record_has_ids(r->p->record);
 }
 
 const char *records_source(const struct records *r)
@@ -338,21 +338,14 @@ static record_fn *const readers[] = {
 int record_read(const struct records *r, const char *line, int64_t n, struct marked *out,
 	struct err *e)
 {
-	json_error_t why;
 	marked_clear(out);
 	bool prompt = r->p->record == RECORD_PROMPT;
 	if ((prompt || r->p->record == RECORD_MESSAGES) &&
 		jsonl_turns(line, n, (const char *const *)r->field, prompt ? 2 : 1,
 			&out->turns))
 		return prompt ? prompt_text(r, out, e) : apply(r, out, e);
-	json_t *root = json_loadb(line, (size_t)n, JSON_ALLOW_NUL, &why);
-	if (!root)
-		return err_set(
-			e, EX_DATAERR, "not JSON: column %d: %s", why.position, why.text);
-	int rc = json_is_object(root)
-			 ? readers[r->p->record](r, root, out, e)
-			 : err_set(e, EX_DATAERR, "the line is %s, not an object",
-				   json_kind(root));
+	json_t *root = jsonl_object(line, n, e);
+	int rc = root ? readers[r->p->record](r, root, out, e) : -1;
 	json_decref(root);
 	return rc;
 }

@@ -94,6 +94,8 @@ bool jsonl_turns(const char *line, int64_t n, const char *const *fields, int n_f
 	struct chat_turns *turns);
 /* Of a message: what a value is; a field of a line is missing, or not what it should be (-1). */
 const char *json_kind(const struct json_t *j);
+/* The caller's; NULL: the line is no object. */
+struct json_t *jsonl_object(const char *line, int64_t n, struct err *e);
 int jsonl_not_a(
 	const struct json_t *line, const char *field, const char *what, struct err *e);
 
