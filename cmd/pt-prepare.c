@@ -311,7 +311,8 @@ static void print_counted(const struct prepared *d)
 			plural(d->n_too_long));
 	if (d->n_counted >= 0)
 		info("%lld token%s (%.1f%%)", (long long)d->n_counted,
-			d->n_counted == 1 ? " counts" : "s count", 100 * (double)d->n_counted / all);
+			d->n_counted == 1 ? " counts" : "s count",
+			100 * (double)d->n_counted / all);
 }
 
 static struct prepare preparation(const struct opts *o, struct comm *world)
