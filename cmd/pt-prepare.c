@@ -364,7 +364,8 @@ static int check_tokens(const struct opts *o, struct err *e)
 		{o->p.work, "work"}};
 	for (size_t i = 0; i < ARRAY_LEN(of_text); i++)
 		if (of_text[i].given)
-			return err_set(e, EX_USAGE, "--%s: for text and JSONL, not for files of tokens",
+			return err_set(e, EX_USAGE,
+				"--%s: for text and JSONL, not for files of tokens",
 				of_text[i].name);
 	return 0;
 }

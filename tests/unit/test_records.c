@@ -406,6 +406,14 @@ static void labels_and_masks(void **state)
 		"number 1 is 3, not this token or -100");
 	refuses(&p, "{\"input_ids\": [1, 2], \"labels\": [1]}\n",
 		"'labels' has 1 numbers, but 'input_ids' 2");
+	/* in windows, too */
+	p.window = 3;
+	p.too_long = LONG_SPLIT;
+	expect(&p,
+		"{\"input_ids\": [1, 2, 3, 4], \"labels\": [1, -100, 3, 4]}\n"
+		"{\"input_ids\": [9, 8], \"labels\": [9, 8]}\n",
+		"-2 -3 3\n-5\n-10 8\n-1\n");
+	p.window = 0;
 	p.record = RECORD_MASK;
 	expect(&p, "{\"input_ids\": [1, 2, 3], \"mask\": [1, 0, 1]}\n", "-2 -3 3\n");
 	refuses(&p, "{\"input_ids\": [1], \"mask\": [2]}\n", "number 0 is 2, not 0 or 1");
