@@ -58,11 +58,12 @@ static const struct {
 	[TOOL_NEXT_CALL] = "\n"
 
 static const struct tool_style styles[] = {
-	{"qwen", {QWEN_TOOLS}},
-	{"qwen3", {QWEN_TOOLS, [TOOL_THOUGHT] = "<think>\n",
-			  [TOOL_THOUGHT_END] = "\n</think>\n\n"}},
-	{"llama3.1",
-		{[TOOL_SYSTEM] = "Environment: ipython\n",
+	{.name = "qwen", .text = {QWEN_TOOLS}},
+	{.name = "qwen3",
+		.text = {QWEN_TOOLS, [TOOL_THOUGHT] = "<think>\n",
+			[TOOL_THOUGHT_END] = "\n</think>\n\n"}},
+	{.name = "llama3.1",
+		.text = {[TOOL_SYSTEM] = "Environment: ipython\n",
 			[TOOL_LIST] =
 				"Given the following functions, please respond with a JSON for a function call "
 				"with its proper arguments that best answers the given prompt.\n\n"
@@ -72,7 +73,9 @@ static const struct tool_style styles[] = {
 			[TOOL_CALL] = "{\"name\": \"",
 			[TOOL_ARGUMENTS] = "\", \"parameters\": ",
 			[TOOL_CALL_END] = "}"},
-		.of_user = true, .json_results = true, .indent = 4},
+		.of_user = true,
+		.json_results = true,
+		.indent = 4},
 };
 
 static const char *built_in_source(const char *name)
