@@ -95,9 +95,9 @@ static const struct opt options[] = {
 		"of [begin, end] in characters of the text. ids: input_ids,labels, where the label of a token "
 		"that does not count is -100. mask: input_ids,mask, of 0 and 1."},
 	{OPT_STR, 0, "chat-template", "NAME", NULL, O(p.chat_template), .files = "", .help =
-		"The texts around the turns of a conversation: chatml, llama3, qwen, or a file. Without "
-		"--record, it implies messages. With --record prompt, the prompt is a turn of the user "
-		"and the completion one of the assistant."},
+		"The texts around the turns of a conversation: chatml, llama3, llama3.1, qwen, qwen3, "
+		"qwen3-2507, or a file. Without --record, it implies messages. With --record prompt, the "
+		"prompt is a turn of the user and the completion one of the assistant."},
 	{OPT_ENUM, 0, "count", NULL, "assistant", O(p.count), .values = OPT_WORDS(COUNT_WORDS), .help =
 		"What counts of a conversation: each turn of the assistant with the text that ends it, "
 		"its last one, all tokens but the first, or none. Of prompt and completion, assistant "
@@ -144,7 +144,8 @@ static const struct opt options[] = {
 	{OPT_ENUM, 0, "to", NULL, "shard", O(to), .values = to_words, .help =
 		"What is written. Another format than shard: NAME_train.bin and NAME_val.bin, "
 		"where --out is NAME, NAME.bin, or a folder that ends with /; with --shard-size "
-		"NAME_train_00000.bin and so on; megatron also writes .idx files."},
+		"NAME_train_00000.bin and so on; megatron also writes .idx files. Of shards that say which "
+		"tokens count, .mask files are beside them, with one byte a token."},
 	{OPT_LIST, 0, "val-file", "FILE", NULL, O(val_files), .files = ".bin", .help =
 		"A token file with validation tokens; the others have training tokens."},
 	{OPT_LIST, 0, "mask-file", "FILE", NULL, O(mask_files), .files = "", .help =
@@ -187,8 +188,8 @@ static const struct opt options[] = {
 		"Decode the training or validation tokens of shards to text and print it."},
 	{OPT_INT, 0, "show", "N", "0", O(show), 0, 0, 0x1p50, .help =
 		"Print N documents of shards, in their order there; with --window, that is not "
-		"the order of the text, and padding is a document. What counts is green on a "
-		"terminal, else between ⟦ and ⟧."},
+		"the order of the text, and padding is a document. What counts is between ⟦ and ⟧; on a "
+		"terminal it is green, and the middle of long texts is left out."},
 	{OPT_INT, 0, "show-from", "N", "0", O(show_from), 0, 0, 0x1p50, .help =
 		"The first document that --show prints, from 0."},
 	{OPT_END},
@@ -309,7 +310,8 @@ static void print_counted(const struct prepared *d)
 			100 * (double)d->n_padding / all, (long long)d->n_too_long,
 			plural(d->n_too_long));
 	if (d->n_counted >= 0)
-		info("%lld tokens count (%.1f%%)", (long long)d->n_counted,
+		info("%lld token%s (%.1f%%)", (long long)d->n_counted,
+			d->n_counted == 1 ? " counts" : "s count",
 			100 * (double)d->n_counted / all);
 }
 
@@ -322,8 +324,7 @@ static struct prepare preparation(const struct opts *o, struct comm *world)
 		p.record = RECORD_MESSAGES;
 	if (p.record != RECORD_TEXT && !opts_given(&program, o, "field"))
 		p.field = NULL;
-	bool ids = p.record == RECORD_IDS || p.record == RECORD_MASK;
-	p.ids_vocab = ids ? o->vocab : 0;
+	p.ids_vocab = record_has_ids(p.record) ? o->vocab : 0;
 	p.format = o->format < FORMAT_TOKENS ? o->format : FORMAT_AUTO;
 	p.as_is = !o->decompress;
 	p.threads = threads_of(o);
@@ -363,7 +364,8 @@ static int check_tokens(const struct opts *o, struct err *e)
 		{o->p.work, "work"}};
 	for (size_t i = 0; i < ARRAY_LEN(of_text); i++)
 		if (of_text[i].given)
-			return err_set(e, EX_USAGE, "--%s: for text only, not for tokens",
+			return err_set(e, EX_USAGE,
+				"--%s: for text and JSONL, not for files of tokens",
 				of_text[i].name);
 	return 0;
 }

@@ -69,17 +69,19 @@ static void end_span(struct worker *w)
 	*s = (struct token_span){0};
 }
 
-/* The next token counts, unless it is the first, which nothing predicts. */
-static void count_token(struct worker *w)
+/* The next n tokens count, but for the first of the document, which nothing predicts. */
+static void count(struct worker *w, int64_t n)
 {
-	uint32_t at = (uint32_t)w->next.token;
-	if (!at)
+	uint32_t at = (uint32_t)max64(1, w->next.token),
+		 end = (uint32_t)(w->next.token + n);
+	w->next.token += n;
+	if (at >= end)
 		return;
 	if (w->next.last.end != at) {
 		end_span(w);
 		w->next.last.begin = at;
 	}
-	w->next.last.end = at + 1;
+	w->next.last.end = end;
 }
 
 /* A token counts if one of its bytes does. */
@@ -87,18 +89,28 @@ static void count_tokens(struct worker *w, const uint32_t *ids, int64_t n)
 {
 	const struct marked *m = &w->document.marked;
 	const int64_t *offset = w->s->x->t->vocab.offset;
-	for (int64_t i = 0; i < n; i++) {
-		int64_t begin = w->next.byte, end;
-		end = w->next.byte += offset[ids[i] + 1] - offset[ids[i]];
+	int64_t at = w->next.byte;
+	for (int64_t i = 0, from; i < n;) {
 		while (w->next.counted < m->n_counted &&
-			m->counted[w->next.counted].end <= begin)
+			m->counted[w->next.counted].end <= at)
 			w->next.counted++;
-		w->next.counts = w->next.counted < m->n_counted &&
-				 m->counted[w->next.counted].begin < end;
-		if (w->next.counts)
-			count_token(w);
-		w->next.token++;
+		struct extract next = {INT64_MAX, INT64_MAX};
+		if (w->next.counted < m->n_counted)
+			next = m->counted[w->next.counted];
+		for (from = i; i < n; i++) {
+			int64_t end = at + offset[ids[i] + 1] - offset[ids[i]];
+			if (end > next.begin)
+				break;
+			at = end;
+		}
+		w->next.token += i - from;
+		w->next.counts = i == from && w->next.counts;
+		for (from = i; i < n && at < next.end; i++)
+			at += offset[ids[i] + 1] - offset[ids[i]];
+		count(w, i - from);
+		w->next.counts = i > from || w->next.counts;
 	}
+	w->next.byte = at;
 }
 
 /* Encodes text[0..n), behind which n_more bytes follow. Returns -1 - i if byte i is wrong. */
@@ -163,11 +175,10 @@ static void put_ids(struct worker *w)
 {
 	const struct marked *m = &w->document.marked;
 	add_tokens(&w->piece, m->ids, m->n_ids);
-	for (int64_t i = 0; i < m->n_counted; i++)
-		for (int64_t k = m->counted[i].begin; k < m->counted[i].end; k++) {
-			w->next.token = k;
-			count_token(w);
-		}
+	for (int64_t i = 0; i < m->n_counted; i++) {
+		w->next.token = m->counted[i].begin;
+		count(w, m->counted[i].end - m->counted[i].begin);
+	}
 	w->next.token = m->n_ids;
 }
 
@@ -192,7 +203,7 @@ static void put_end_of_text(struct worker *w)
 		return;
 	add_tokens(&w->piece, &end, 1);
 	if (w->document.records && w->next.counts) /* as the token before it */
-		count_token(w);
+		count(w, 1);
 }
 
 static int64_t learn(

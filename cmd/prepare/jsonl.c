@@ -8,41 +8,69 @@
 #include <jansson.h>
 #include <string.h>
 
-static int no_field(const json_t *line, const char *field, struct err *e)
+const char *json_kind(const json_t *j)
 {
+	static const char *const kinds[] = {[JSON_OBJECT] = "an object",
+		[JSON_ARRAY] = "a list",
+		[JSON_STRING] = "a text",
+		[JSON_INTEGER] = "a number",
+		[JSON_REAL] = "a number",
+		[JSON_TRUE] = "true",
+		[JSON_FALSE] = "false",
+		[JSON_NULL] = "null"};
+	return j ? kinds[json_typeof(j)] : "missing";
+}
+
+int jsonl_not_a(const json_t *line, const char *field, const char *what, struct err *e)
+{
+	const json_t *j = json_object_get(line, field);
 	struct str names = {0};
 	const char *name;
 	json_t *value;
 	int n = 0;
-	json_object_foreach(
-		(json_t *)line, name, value) if (json_is_string(value) && n < 5)
+	if (j)
+		return err_set(e, EX_DATAERR, "field '%.40s' is %s, not %s", field,
+			json_kind(j), what);
+	json_object_foreach((json_t *)line, name, value) if (n < 6)
 		str_printf(&names, "%s%.40s", n++ ? ", " : "", name);
-	bool turns = json_object_get(line, "messages") ||
-		     json_object_get(line, "conversations");
-	err_set(e, EX_DATAERR, "the object has no field '%.40s'; its texts are: %s%s",
-		field, n ? names.s : "none",
-		turns ? "; a conversation needs --chat-template" : "");
+	err_set(e, EX_DATAERR, "no field '%.40s' with %s%s%s", field, what,
+		n ? "; --field names another of: " : ", and no other",
+		names.s ? names.s : "");
 	str_free(&names);
 	return -1;
+}
+
+json_t *jsonl_object(const char *line, int64_t n, struct err *e)
+{
+	json_error_t why;
+	json_t *root = json_loadb(line, (size_t)n, JSON_ALLOW_NUL, &why);
+	if (json_is_object(root))
+		return root;
+	if (root)
+		err_set(e, EX_DATAERR, "the line is %s, not an object", json_kind(root));
+	else
+		err_set(e, EX_DATAERR, "not JSON: column %d: %s", why.position, why.text);
+	json_decref(root);
+	return NULL;
 }
 
 int jsonl_text_any(
 	const char *line, int64_t n, const char *field, struct str *out, struct err *e)
 {
-	json_error_t why;
-	json_t *root = json_loadb(line, (size_t)n, JSON_ALLOW_NUL, &why);
-	int rc = 0;
-	if (!root) {
-		err_set(e, EX_DATAERR, "not JSON: column %d: %s", why.position, why.text);
+	json_t *root = jsonl_object(line, n, e);
+	if (!root)
 		return -1;
-	}
 	const json_t *text = json_object_get(root, field);
-	if (!json_is_object(root))
-		rc = err_set(e, EX_DATAERR, "not a JSON object");
-	else if (!text)
-		rc = no_field(root, field, e);
+	bool turns = json_object_get(root, "messages") ||
+		     json_object_get(root, "conversations");
+	int rc = 0;
+	if (!text && turns)
+		rc = err_set(e, EX_DATAERR,
+			"no field '%.40s', but a conversation, which needs "
+			"--chat-template",
+			field);
 	else if (!json_is_string(text))
-		rc = err_set(e, EX_DATAERR, "field '%.40s' is not a string", field);
+		rc = jsonl_not_a(root, field, "a text", e);
 	else
 		str_add(out, json_string_value(text), json_string_length(text));
 	json_decref(root);
@@ -118,11 +146,33 @@ static bool scan_escape(struct scan *s, struct str *out)
 	return true;
 }
 
+/* Where characters of one byte that stand for themselves end, up to 7 bytes too early. */
+static const char *plain_end(const char *at, const char *end)
+{
+	const uint64_t ones = UINT64_C(0x0101010101010101), high = 0x80 * ones;
+	for (; end - at >= 8; at += 8) {
+		uint64_t x, quote, slash;
+		memcpy(&x, at, sizeof(x));
+		quote = x ^ '"' * ones;
+		slash = x ^ '\\' * ones;
+		/* The lowest bit of these is that of the first control character, quotation mark, backslash or byte
+		 * above 7f: only those above it may be wrong. */
+		uint64_t hits =
+			(x | ((x - 0x20 * ones) & ~x) | ((quote - ones) & ~quote) |
+				((slash - ones) & ~slash)) &
+			high;
+		if (hits)
+			return at + __builtin_ctzll(hits) / 8;
+	}
+	return at;
+}
+
 /* Behind the first quotation mark. */
 static bool scan_string(struct scan *s, struct str *out)
 {
 	for (;;) {
 		const char *from = s->at;
+		s->at = plain_end(s->at, s->end);
 		while (s->at < s->end && (uint8_t)*s->at >= 0x20 && *s->at != '"' &&
 			*s->at != '\\') {
 			uint32_t code;
@@ -191,6 +241,14 @@ static bool skip_value(struct scan *s, struct str *other)
 	return at_string(s) ? take_string(s, other) : scan_word(s);
 }
 
+/* What a turn or a line has seldom, and jansson is to look at. */
+static bool scan_null(struct scan *s)
+{
+	bool is = s->end - s->at > 4 && !memcmp(s->at, "null", 4);
+	s->at += is ? 4 : 0;
+	return is;
+}
+
 static bool is_key(const struct str *key, const char *name)
 {
 	return key->len == strlen(name) && !memcmp(key->s, name, key->len);
@@ -212,8 +270,9 @@ static bool scan_turn(struct scan *s, struct found *f)
 	struct chat_turn turn = {.role.begin = -1, .text.begin = -1};
 	bool good = take(s, '{');
 	while (good) {
-		good = scan_key(s, &f->key) && !is_key(&f->key, "tool_calls") &&
-		       !is_key(&f->key, "weight");
+		good = scan_key(s, &f->key);
+		bool none = is_key(&f->key, "tool_calls") || is_key(&f->key, "weight") ||
+			    is_key(&f->key, "reasoning_content");
 		struct extract *to =
 			is_key(&f->key, "role") || is_key(&f->key, "from") ? &turn.role
 			: is_key(&f->key, "content") || is_key(&f->key, "value")
@@ -225,7 +284,7 @@ static bool scan_turn(struct scan *s, struct found *f)
 			good = good && take_string(s, &t->said);
 			to->end = (int64_t)t->said.len;
 		} else {
-			good = good && skip_value(s, &f->other);
+			good = good && (none ? scan_null(s) : skip_value(s, &f->other));
 		}
 		if (good && !take(s, ','))
 			break;
@@ -269,7 +328,8 @@ static bool scan_line(struct scan *s, struct found *f)
 		while (i < f->n_fields && !is_key(&f->key, f->fields[i]))
 			i++;
 		if (i == f->n_fields) {
-			good = good && skip_value(s, &f->other);
+			bool none = f->turns && is_key(&f->key, "tools");
+			good = good && (none ? scan_null(s) : skip_value(s, &f->other));
 		} else {
 			good = good && !has[i] && scan_field(s, f, i);
 			has[i] = true;

@@ -33,6 +33,11 @@ enum {
 	RECORD_IDS,
 	RECORD_MASK
 };
+/* Has a record tokens instead of text? */
+static inline bool record_has_ids(int record)
+{
+	return record == RECORD_IDS || record == RECORD_MASK;
+}
 #define COUNT_WORDS "assistant", "last", "all", "none"
 enum { COUNT_ASSISTANT, COUNT_LAST, COUNT_ALL, COUNT_NONE };
 /* Documents that are longer than a window. */

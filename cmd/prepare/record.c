@@ -48,7 +48,7 @@ static int read_fields(struct records *r, struct err *e)
 static int check(const struct records *r, const struct tokenizer *t, struct err *e)
 {
 	const struct prepare *p = r->p;
-	bool ids = p->record == RECORD_IDS || p->record == RECORD_MASK;
+	bool ids = record_has_ids(p->record);
 	if (p->format == FORMAT_TEXT)
 		return err_set(e, EX_USAGE, "--format text has no records");
 	if (ids && (!t || t->kind->learn))
@@ -110,7 +110,7 @@ void records_close(struct records *r)
 
 bool records_end(const struct records *r)
 {
-	return r->chat || r->p->record == RECORD_IDS || r->p->record == RECORD_MASK;
+	return r->chat || record_has_ids(r->p->record);
 }
 
 const char *records_source(const struct records *r)
@@ -120,8 +120,8 @@ const char *records_source(const struct records *r)
 
 /* ---- conversations -------------------------------------------------------------------------- */
 
-static void add_turn(
-	struct chat_turns *t, const char *role, const json_t *text, bool silent)
+static void add_turn(struct chat_turns *t, const char *role, const json_t *text,
+	bool silent, const json_t *j)
 {
 	int64_t at = (int64_t)t->said.len, middle;
 	str_puts(&t->said, role);
@@ -129,32 +129,33 @@ static void add_turn(
 	str_add(&t->said, json_string_value(text), json_string_length(text));
 	t->v = xgrow(t->v, t->n, sizeof(*t->v));
 	t->v[t->n++] = (struct chat_turn){
-		{at, middle}, {middle, (int64_t)t->said.len}, .silent = silent};
+		{at, middle}, {middle, (int64_t)t->said.len}, silent, j};
 }
 
 static int read_turn(struct chat_turns *t, const json_t *j, struct err *e)
 {
 	const json_t *role = json_object_get(j, "role"),
 		     *text = json_object_get(j, "content"),
-		     *calls = json_object_get(j, "tool_calls"),
 		     *weight = json_object_get(j, "weight");
 	/* (ShareGPT's names) */
 	role = role ? role : json_object_get(j, "from");
 	text = text ? text : json_object_get(j, "value");
-	if (!json_is_string(role) || !json_is_string(text))
+	bool calls = json_array_size(json_object_get(j, "tool_calls"));
+	if (!json_is_string(role) || !text)
 		return err_set(e, EX_DATAERR,
 			"turn %lld: not an object with the texts role and content, or from "
 			"and value",
 			(long long)t->n);
-	if (json_array_size(calls))
+	if (!calls && json_is_null(text))
 		return err_set(e, EX_DATAERR,
-			"turn %lld: has tool_calls, which are no text", (long long)t->n);
+			"turn %lld: its content is null, and it has no tool_calls",
+			(long long)t->n);
 	bool given = weight && !json_is_null(weight);
 	double w = given ? json_number_value(weight) : 1;
 	if ((given && !json_is_number(weight)) || (w != 0 && w != 1))
 		return err_set(e, EX_DATAERR, "turn %lld: its weight is neither 0 nor 1",
 			(long long)t->n);
-	add_turn(t, json_string_value(role), text, w == 0);
+	add_turn(t, json_string_value(role), text, w == 0, j);
 	return 0;
 }
 
@@ -175,11 +176,6 @@ static int apply(const struct records *r, struct marked *out, struct err *e)
 
 /* ---- the records ---------------------------------------------------------------------------- */
 
-static int not_a(const struct records *r, int field, const char *what, struct err *e)
-{
-	return err_set(e, EX_DATAERR, "field '%.40s' is not %s", r->field[field], what);
-}
-
 static int of_messages(
 	const struct records *r, const json_t *root, struct marked *out, struct err *e)
 {
@@ -187,7 +183,8 @@ static int of_messages(
 	if (!list && !r->p->field)
 		list = json_object_get(root, "conversations");
 	if (!json_is_array(list))
-		return not_a(r, 0, "a list of turns", e);
+		return jsonl_not_a(root, r->field[0], "a list of turns", e);
+	out->turns.tools = json_object_get(root, "tools");
 	return read_turns(&out->turns, list, e) || apply(r, out, e) ? -1 : 0;
 }
 
@@ -220,15 +217,19 @@ static int of_prompt(
 	const json_t *x[N_FIELDS];
 	struct chat_turns *t = &out->turns;
 	bool texts = true;
+	t->tools = json_object_get(root, "tools");
 	for (int i = 0; i < N_FIELDS; i++) {
 		x[i] = json_object_get(root, r->field[i]);
 		texts = texts && json_is_string(x[i]);
 		if (!json_is_string(x[i]) && !(r->chat && json_is_array(x[i])))
-			return not_a(r, i, "a text", e);
+			return jsonl_not_a(root, r->field[i],
+				json_is_array(x[i]) ? "a text; turns need --chat-template"
+						    : "a text",
+				e);
 	}
 	for (int i = 0; i < N_FIELDS; i++) {
 		if (json_is_string(x[i]))
-			add_turn(t, i ? "assistant" : "user", x[i], false);
+			add_turn(t, i ? "assistant" : "user", x[i], false, NULL);
 		else if (read_turns(t, x[i], e))
 			return -1;
 		for (int64_t k = 0; k < t->n && !i; k++)
@@ -253,9 +254,9 @@ static int of_spans(
 	const json_t *text = json_object_get(root, r->field[0]),
 		     *spans = json_object_get(root, r->field[1]);
 	if (!json_is_string(text))
-		return not_a(r, 0, "a text", e);
+		return jsonl_not_a(root, r->field[0], "a text", e);
 	if (!json_is_array(spans))
-		return not_a(r, 1, "a list of spans", e);
+		return jsonl_not_a(root, r->field[1], "a list of spans", e);
 	str_add(&out->text, json_string_value(text), json_string_length(text));
 	json_int_t before = 0;
 	int64_t at = 0;
@@ -279,6 +280,16 @@ static int of_spans(
 	return 0;
 }
 
+static int bad_number(const struct records *r, int field, size_t i, const json_t *j,
+	const char *what, struct err *e)
+{
+	char text[NUM_TEXT] = "";
+	if (json_is_number(j))
+		text_double(text, json_number_value(j));
+	return err_set(e, EX_DATAERR, "field '%.40s': number %zu is %s, not %s",
+		r->field[field], i, *text ? text : json_kind(j), what);
+}
+
 static int of_ids(
 	const struct records *r, const json_t *root, struct marked *out, struct err *e)
 {
@@ -287,26 +298,25 @@ static int of_ids(
 	bool mask = r->p->record == RECORD_MASK;
 	size_t n = json_array_size(ids);
 	if (!json_is_array(ids))
-		return not_a(r, 0, "a list of tokens", e);
-	if (!json_is_array(labels) || json_array_size(labels) != n)
-		return not_a(r, 1, "a list as long as that of the tokens", e);
+		return jsonl_not_a(root, r->field[0], "a list of tokens", e);
+	if (!json_is_array(labels))
+		return jsonl_not_a(root, r->field[1], "a list of numbers", e);
+	if (json_array_size(labels) != n)
+		return err_set(e, EX_DATAERR,
+			"field '%.40s' has %zu numbers, but '%.40s' %zu", r->field[1],
+			json_array_size(labels), r->field[0], n);
 	out->ids = xrealloc(out->ids, (n + 1) * sizeof(*out->ids));
 	for (size_t i = 0; i < n; i++) {
 		const json_t *id = json_array_get(ids, i),
 			     *label = json_array_get(labels, i);
 		json_int_t x = json_integer_value(id), y = json_integer_value(label);
 		if (!json_is_integer(id) || x < 0 || x >= r->t->vocab.n)
-			return err_set(e, EX_DATAERR,
-				"token %zu is not one of the vocabulary, which has %lld",
-				i, (long long)r->t->vocab.n);
+			return bad_number(r, 0, i, id, "a token of the vocabulary", e);
 		bool good = json_is_integer(label) &&
 			    (mask ? y == 0 || y == 1 : y == x || y == IGNORED);
 		if (!good)
-			return err_set(e, EX_DATAERR,
-				mask ? "the mask of token %zu is neither 0 nor 1"
-				     : "the label of token %zu is neither this token nor "
-				       "-100",
-				i);
+			return bad_number(r, 1, i, label,
+				mask ? "0 or 1" : "this token or -100", e);
 		out->ids[i] = (uint32_t)x;
 		if (mask ? y == 1 : y != IGNORED)
 			marked_count(out, (int64_t)i, (int64_t)i + 1);
@@ -328,19 +338,14 @@ static record_fn *const readers[] = {
 int record_read(const struct records *r, const char *line, int64_t n, struct marked *out,
 	struct err *e)
 {
-	json_error_t why;
 	marked_clear(out);
 	bool prompt = r->p->record == RECORD_PROMPT;
 	if ((prompt || r->p->record == RECORD_MESSAGES) &&
 		jsonl_turns(line, n, (const char *const *)r->field, prompt ? 2 : 1,
 			&out->turns))
 		return prompt ? prompt_text(r, out, e) : apply(r, out, e);
-	json_t *root = json_loadb(line, (size_t)n, JSON_ALLOW_NUL, &why);
-	if (!root)
-		return err_set(
-			e, EX_DATAERR, "not JSON: column %d: %s", why.position, why.text);
-	int rc = json_is_object(root) ? readers[r->p->record](r, root, out, e)
-				      : err_set(e, EX_DATAERR, "not a JSON object");
+	json_t *root = jsonl_object(line, n, e);
+	int rc = root ? readers[r->p->record](r, root, out, e) : -1;
 	json_decref(root);
 	return rc;
 }

@@ -23,16 +23,20 @@ struct marker_token {
 	uint32_t id;
 };
 
+struct json_t;
+
 /* A turn: who says what. */
 struct chat_turn {
 	struct extract role, text; /* of turns.said */
 	bool silent;		   /* it does not count, whatever is asked for */
+	const struct json_t *json; /* all of it; NULL: it has no more than this */
 };
 
 struct chat_turns {
 	struct str said;
 	struct chat_turn *v;
 	int64_t n;
+	const struct json_t *tools; /* which the assistant may call; NULL: none */
 };
 
 struct marked {
@@ -51,11 +55,11 @@ void marked_free(struct marked *m);
 /* They are appended; what joins the one before becomes one with it. */
 void marked_count(struct marked *m, int64_t begin, int64_t end);
 
-/* ---- template.c: the markers of turns -------------------------------------------- */
+/* ---- template.c, chat.c: the markers of turns ------------------------------------- */
 
 /* Literal texts around the turns of a conversation. */
 struct chat_template;
-/* `name`: chatml, llama3, qwen, or a file. Special tokens of t in its texts become these tokens; t NULL: none do. NULL:
+/* `name`: one that is built in, as chatml, or a file. Special tokens of t in its texts become these tokens; t NULL: none do. NULL:
  * an error. */
 struct chat_template *chat_template_open(
 	const char *name, const struct tokenizer *t, struct err *e);
@@ -88,5 +92,11 @@ int record_read(const struct records *r, const char *line, int64_t n, struct mar
  * lines have them, into empty *turns. False: jansson is to look. */
 bool jsonl_turns(const char *line, int64_t n, const char *const *fields, int n_fields,
 	struct chat_turns *turns);
+/* Of a message: what a value is; a field of a line is missing, or not what it should be (-1). */
+const char *json_kind(const struct json_t *j);
+/* The caller's; NULL: the line is no object. */
+struct json_t *jsonl_object(const char *line, int64_t n, struct err *e);
+int jsonl_not_a(
+	const struct json_t *line, const char *field, const char *what, struct err *e);
 
 #endif

@@ -5,6 +5,7 @@
 
 #include <errno.h>
 #include <string.h>
+#include <unistd.h>
 
 struct show {
 	const struct tokenizer *t;
@@ -12,6 +13,7 @@ struct show {
 	const char *open, *close; /* around what counts */
 	int64_t from, n;	  /* of the documents, which are shown */
 	int64_t window;
+	bool cuts; /* long texts */
 
 	int64_t number; /* of the current document; -1: none */
 	int64_t n_shown, n_tokens, n_counted;
@@ -29,20 +31,41 @@ static bool is_shown(const struct show *s)
 	return s->number >= s->from && s->number - s->from < s->n;
 }
 
+static void put_run(struct show *s, size_t begin, size_t end)
+{
+	s->run.s[end] = '\0';
+	str_printf(&s->text, "%s%s%s", s->counts ? s->open : "",
+		text_printable(s->run.s + begin), s->counts ? s->close : "");
+}
+
+/* On a terminal, the middle of a long one is left out. */
 static void end_run(struct show *s)
 {
-	for (size_t i = 0; i < s->run.len; i++)
-		if (!s->run.s[i])
-			s->run.s[i] = '?';
-	if (s->run.len)
-		str_printf(&s->text, "%s%s%s", s->counts ? s->open : "",
-			text_printable(s->run.s), s->counts ? s->close : "");
+	enum { SHOWN = 400 };
+	size_t n = s->run.len, begin = n - SHOWN, end = SHOWN;
+	char *text = s->run.s;
+	for (size_t i = 0; i < n; i++)
+		if (!text[i])
+			text[i] = '?';
+	if (s->cuts && n > 3 * SHOWN) {
+		while (((uint8_t)text[begin] & 0xc0) == 0x80) /* not within a character */
+			begin++;
+		while (((uint8_t)text[end] & 0xc0) == 0x80)
+			end--;
+		put_run(s, 0, end);
+		str_printf(&s->text, " [... %zu bytes ...] ", begin - end);
+		put_run(s, begin, n);
+	} else if (n) {
+		put_run(s, 0, n);
+	}
 	str_clear(&s->run);
 }
 
-static double percent(int64_t part, int64_t all)
+static void print_count(const struct show *s, int64_t n, int64_t counted)
 {
-	return 100 * (double)part / (double)max64(1, all);
+	fprintf(s->f, "%lld token%s, %lld count%s (%.1f%%)", (long long)n, plural(n),
+		(long long)counted, counted == 1 ? "s" : "",
+		100 * (double)counted / (double)max64(1, n));
 }
 
 /* The document ends behind token `at` of its split. */
@@ -54,10 +77,10 @@ static void end_document(struct show *s, int64_t at)
 			s->window && s->same && !s->counted &&
 			(at % s->window == 0 || (s->tokens == 1 && at % s->window == 1));
 		end_run(s);
-		fprintf(s->f, "# document %lld, %s: %lld tokens, %lld count (%.1f%%)%s\n",
-			(long long)s->number, split_names[s->split], (long long)s->tokens,
-			(long long)s->counted, percent(s->counted, s->tokens),
-			padding ? ", padding" : "");
+		fprintf(s->f, "# document %lld, %s: ", (long long)s->number,
+			split_names[s->split]);
+		print_count(s, s->tokens, s->counted);
+		fprintf(s->f, "%s\n", padding ? ", padding" : "");
 		if (!padding)
 			fprintf(s->f, "%s%s", s->text.s ? s->text.s : "",
 				s->text.len && s->text.s[s->text.len - 1] == '\n' ? ""
@@ -123,6 +146,7 @@ int prepare_show(
 		.close = color ? "\033[0m" : "⟧",
 		.from = from,
 		.n = n,
+		.cuts = isatty(fileno(f)),
 		.window = corpus_info(c, 0)->window_tokens,
 		.number = -1,
 		.same = true};
@@ -135,10 +159,12 @@ int prepare_show(
 		rc = err_set(e, EX_USAGE,
 			"there is no document %lld: the last one is %lld",
 			(long long)from, (long long)s.number);
-	if (!rc)
-		fprintf(f, "# %lld document%s: %lld tokens, %lld count (%.1f%%)\n",
-			(long long)s.n_shown, plural(s.n_shown), (long long)s.n_tokens,
-			(long long)s.n_counted, percent(s.n_counted, s.n_tokens));
+	if (!rc) {
+		fprintf(f, "# %lld document%s: ", (long long)s.n_shown,
+			plural(s.n_shown));
+		print_count(&s, s.n_tokens, s.n_counted);
+		fputs("\n", f);
+	}
 	if (!rc && ferror(f))
 		rc = err_set(e, EX_IOERR, "standard output: %s", strerror(errno));
 	str_free(&s.text);

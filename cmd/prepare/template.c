@@ -1,5 +1,5 @@
 /* Templates of conversations: JSON with literal texts, which no program fills in. */
-#include "prepare/record.h"
+#include "prepare/template.h"
 #include "base/file.h"
 
 #include <jansson.h>
@@ -8,45 +8,74 @@
 
 enum { MAX_TEMPLATE = 1 << 20 };
 
-struct role {
-	char *name;
-	struct marked before, end, after; /* the end counts as the turn does */
-};
-
-struct chat_template {
-	const struct tokenizer *t;
-	struct str source;
-	struct marked begin, end; /* of a conversation */
-	char *default_system;	  /* NULL: none */
-	bool trim;
-	struct role *roles;
-	int64_t n_roles;
-	/* Tokens of markers that the tokenizer would find in any text: they are kept from it. */
-	struct strs guarded;
-	bool has_tokens; /* around the user's turns */
-};
-
 /* ---- the built-in ones ------------------------------------------------------------------- */
 
 #define CHATML_ROLE(name) \
 	"\"" name "\": [\"<|im_start|>" name "\\n\", \"<|im_end|>\", \"\\n\"]"
-#define LLAMA3_ROLE(name)                           \
-	"\"" name "\": [\"<|start_header_id|>" name \
+#define CHATML_ROLES \
+	CHATML_ROLE("system") ", " CHATML_ROLE("user") ", " CHATML_ROLE("assistant") ", "
+#define QWEN_ROLES                                                                                           \
+	CHATML_ROLES                                                                                         \
+	"\"tool\": [\"<|im_start|>user\\n<tool_response>\\n\", \"\\n</tool_response><|im_end|>\", \"\\n\", " \
+	"\"\\n</tool_response>\\n<tool_response>\\n\"]"
+#define LLAMA3_ROLE(name, header)                     \
+	"\"" name "\": [\"<|start_header_id|>" header \
 	"<|end_header_id|>\\n\\n\", \"<|eot_id|>\"]"
+#define LLAMA3_ROLES                    \
+	LLAMA3_ROLE("system", "system") \
+	", " LLAMA3_ROLE("user", "user") ", " LLAMA3_ROLE("assistant", "assistant")
+#define LLAMA3_BEGIN "{\"begin\": \"<|begin_of_text|>\", \"trim\": true, "
 
+/* Those of the models: chatml and qwen3-2507 differ in tools, llama3.1 says a date, always this one. */
 static const struct {
 	const char *name, *source;
 } built_in[] = {
-	{"chatml",
-		"{\"roles\": {" CHATML_ROLE("system") ", " CHATML_ROLE(
-			"user") ", " CHATML_ROLE("assistant") ", " CHATML_ROLE("tool") "}}"},
-	{"llama3",
-		"{\"begin\": \"<|begin_of_text|>\", \"trim\": true, \"roles\": {" LLAMA3_ROLE(
-			"system") ", " LLAMA3_ROLE("user") ", " LLAMA3_ROLE("assistant") "}}"},
+	{"chatml", "{\"roles\": {" CHATML_ROLES CHATML_ROLE("tool") "}}"},
+	{"llama3", LLAMA3_BEGIN "\"roles\": {" LLAMA3_ROLES "}}"},
+	{"llama3.1", LLAMA3_BEGIN
+		"\"default_system\": \"\", \"tools\": \"llama3.1\", "
+		"\"system\": \"Cutting Knowledge Date: December 2023\\nToday Date: 26 Jul 2024\\n\\n\", "
+		"\"roles\": {" LLAMA3_ROLES ", " LLAMA3_ROLE("tool", "ipython") "}}"},
 	{"qwen",
-		"{\"default_system\": \"You are Qwen, created by Alibaba Cloud. You are a "
-		"helpful assistant.\", \"roles\": {" CHATML_ROLE("system") ", " CHATML_ROLE(
-			"user") ", " CHATML_ROLE("assistant") "}}"},
+		"{\"default_system\": \"You are Qwen, created by Alibaba Cloud. You are a helpful assistant.\", "
+		"\"tools\": \"qwen\", \"roles\": {" QWEN_ROLES "}}"},
+	{"qwen3", "{\"tools\": \"qwen3\", \"roles\": {" QWEN_ROLES "}}"},
+	{"qwen3-2507", "{\"tools\": \"qwen\", \"roles\": {" QWEN_ROLES "}}"},
+};
+
+#define QWEN_TOOLS                                                                                     \
+	[TOOL_SYSTEM] = "", [TOOL_SPACE] = "\n\n",                                                     \
+	[TOOL_LIST] =                                                                                  \
+		"# Tools\n\nYou may call one or more functions to assist with the user query.\n\n"     \
+		"You are provided with function signatures within <tools></tools> XML tags:\n<tools>", \
+	[TOOL_BEFORE] = "\n",                                                                          \
+	[TOOL_LIST_END] =                                                                              \
+		"\n</tools>\n\nFor each function call, return a json object with function name and "   \
+		"arguments within <tool_call></tool_call> XML tags:\n<tool_call>\n"                    \
+		"{\"name\": <function-name>, \"arguments\": <args-json-object>}\n</tool_call>",        \
+	[TOOL_CALL] = "<tool_call>\n{\"name\": \"",                                                    \
+	[TOOL_ARGUMENTS] = "\", \"arguments\": ", [TOOL_CALL_END] = "}\n</tool_call>",                 \
+	[TOOL_NEXT_CALL] = "\n"
+
+static const struct tool_style styles[] = {
+	{.name = "qwen", .text = {QWEN_TOOLS}},
+	{.name = "qwen3",
+		.text = {QWEN_TOOLS, [TOOL_THOUGHT] = "<think>\n",
+			[TOOL_THOUGHT_END] = "\n</think>\n\n"}},
+	{.name = "llama3.1",
+		.text = {[TOOL_SYSTEM] = "Environment: ipython\n",
+			[TOOL_LIST] =
+				"Given the following functions, please respond with a JSON for a function call "
+				"with its proper arguments that best answers the given prompt.\n\n"
+				"Respond in the format {\"name\": function name, \"parameters\": dictionary of argument "
+				"name and its value}.Do not use variables.\n\n",
+			[TOOL_BEHIND] = "\n\n",
+			[TOOL_CALL] = "{\"name\": \"",
+			[TOOL_ARGUMENTS] = "\", \"parameters\": ",
+			[TOOL_CALL_END] = "}"},
+		.of_user = true,
+		.json_results = true,
+		.indent = 4},
 };
 
 static const char *built_in_source(const char *name)
@@ -58,52 +87,6 @@ static const char *built_in_source(const char *name)
 }
 
 /* ---- texts with tokens --------------------------------------------------------------------- */
-
-void marked_clear(struct marked *m)
-{
-	str_clear(&m->text);
-	m->n_counted = m->n_tokens = m->n_ids = 0;
-	str_clear(&m->turns.said);
-	m->turns.n = 0;
-}
-
-void marked_free(struct marked *m)
-{
-	str_free(&m->text);
-	free(m->counted);
-	free(m->tokens);
-	free(m->ids);
-	str_free(&m->turns.said);
-	free(m->turns.v);
-	*m = (struct marked){0};
-}
-
-void marked_count(struct marked *m, int64_t begin, int64_t end)
-{
-	if (begin >= end)
-		return;
-	if (m->n_counted && m->counted[m->n_counted - 1].end >= begin) {
-		m->counted[m->n_counted - 1].end = end;
-		return;
-	}
-	m->counted = xgrow(m->counted, m->n_counted, sizeof(*m->counted));
-	m->counted[m->n_counted++] = (struct extract){begin, end};
-}
-
-static void add_token(struct marked *m, int64_t begin, int64_t end, uint32_t id)
-{
-	m->tokens = xgrow(m->tokens, m->n_tokens, sizeof(*m->tokens));
-	m->tokens[m->n_tokens++] = (struct marker_token){{begin, end}, id};
-}
-
-static void add_marker(struct marked *to, const struct marked *m)
-{
-	int64_t at = (int64_t)to->text.len;
-	str_add(&to->text, m->text.s, m->text.len);
-	for (int64_t i = 0; i < m->n_tokens; i++)
-		add_token(to, at + m->tokens[i].at.begin, at + m->tokens[i].at.end,
-			m->tokens[i].id);
-}
 
 /* The longest added token at the beginning of text; NULL: none. */
 static const struct bpe_added *token_at(
@@ -124,17 +107,17 @@ static const struct bpe_added *token_at(
 	return found;
 }
 
-/* The special tokens in a literal text. */
-static void find_tokens(struct chat_template *c, struct marked *m)
+/* The special tokens in a literal text. Others are found in any text: if it `guards` them, only here. */
+static void find_tokens(struct chat_template *c, struct marked *m, bool guards)
 {
 	if (!c->t || !bpe_rules_of(c->t))
 		return;
 	for (int64_t at = 0, n, all = (int64_t)m->text.len; at < all; at += max64(1, n)) {
 		const char *here = m->text.s + at;
 		const struct bpe_added *a = token_at(c->t, here, (size_t)(all - at), &n);
-		if (!a)
+		if (!a || (!guards && !(a->flags & BPE_SPECIAL)))
 			continue;
-		add_token(m, at, at + n, a->id);
+		marked_token(m, at, at + n, a->id);
 		if (a->flags & BPE_SPECIAL)
 			continue;
 		struct str name = {0};
@@ -148,12 +131,12 @@ static void find_tokens(struct chat_template *c, struct marked *m)
 /* ---- reading ------------------------------------------------------------------------------- */
 
 static int read_text(struct chat_template *c, const json_t *j, const char *name,
-	struct marked *to, struct err *e)
+	bool guards, struct marked *to, struct err *e)
 {
 	if (!json_is_string(j))
 		return err_set(e, EX_DATAERR, "%.40s is not a string", name);
 	str_add(&to->text, json_string_value(j), json_string_length(j));
-	find_tokens(c, to);
+	find_tokens(c, to, guards);
 	return 0;
 }
 
@@ -161,17 +144,18 @@ static int read_role(
 	struct chat_template *c, const char *name, const json_t *texts, struct err *e)
 {
 	size_t n = json_array_size(texts);
-	if (n < 2 || n > 3)
+	if (n < 2 || n > 4)
 		return err_set(e, EX_DATAERR,
 			"role %.40s: not a list of the text before a turn, the text that "
-			"ends it, and perhaps one behind it",
+			"ends it, and perhaps one behind it and one between two turns",
 			name);
 	c->roles = xgrow(c->roles, c->n_roles, sizeof(*c->roles));
-	struct role *r = &c->roles[c->n_roles++];
-	*r = (struct role){.name = xstrdup(name)};
-	struct marked *const to[] = {&r->before, &r->end, &r->after};
+	struct chat_role *r = &c->roles[c->n_roles++];
+	*r = (struct chat_role){.name = xstrdup(name), .joins = n == 4};
+	struct marked *const to[] = {&r->before, &r->end, &r->after, &r->between};
 	for (size_t i = 0; i < n; i++)
-		if (read_text(c, json_array_get(texts, i), name, to[i], e))
+		if (read_text(c, json_array_get(texts, i), name, strcmp(name, "tool"),
+			    to[i], e))
 			return -1;
 	return 0;
 }
@@ -187,13 +171,33 @@ static int read_roles(struct chat_template *c, const json_t *roles, struct err *
 	return 0;
 }
 
+static int read_tools(struct chat_template *c, const json_t *name, struct err *e)
+{
+	const char *text = json_is_string(name) ? json_string_value(name) : "";
+	for (size_t i = 0; i < ARRAY_LEN(styles); i++)
+		if (!strcmp(styles[i].name, text))
+			c->style = &styles[i];
+	if (!c->style)
+		return err_set(e, EX_DATAERR, "tools is not qwen, qwen3 or llama3.1");
+	for (int i = 0; i < N_TOOL_TEXTS; i++) {
+		const char *literal = c->style->text[i];
+		str_puts(&c->tools[i].text, literal ? literal : "");
+		find_tokens(c, &c->tools[i], false);
+	}
+	return 0;
+}
+
 static int read_key(
 	struct chat_template *c, const char *name, const json_t *value, struct err *e)
 {
 	if (!strcmp(name, "begin"))
-		return read_text(c, value, name, &c->begin, e);
+		return read_text(c, value, name, true, &c->begin, e);
 	if (!strcmp(name, "end"))
-		return read_text(c, value, name, &c->end, e);
+		return read_text(c, value, name, true, &c->end, e);
+	if (!strcmp(name, "system"))
+		return read_text(c, value, name, true, &c->system, e);
+	if (!strcmp(name, "tools"))
+		return read_tools(c, value, e);
 	if (!strcmp(name, "roles"))
 		return read_roles(c, value, e);
 	if (!strcmp(name, "trim") && json_is_boolean(value)) {
@@ -205,12 +209,12 @@ static int read_key(
 		return 0;
 	}
 	return err_set(e, EX_DATAERR,
-		"'%.40s': not begin, end, default_system (texts), trim (true or false) or "
-		"roles",
+		"'%.40s': not begin, end, system, default_system (texts), trim (true or "
+		"false), tools (the name of a template) or roles",
 		name);
 }
 
-static const struct role *role_named(
+const struct chat_role *chat_role_named(
 	const struct chat_template *c, const char *name, size_t n)
 {
 	for (int64_t i = 0; i < c->n_roles; i++)
@@ -234,7 +238,7 @@ static int parse(struct chat_template *c, struct err *e)
 		rc = err_set(e, EX_DATAERR, "no object with roles");
 	json_object_foreach(root, name, value) rc = rc || read_key(c, name, value, e);
 	json_decref(root);
-	if (!rc && c->default_system && !role_named(c, "system", 6))
+	if (!rc && c->default_system && !chat_role_named(c, "system", 6))
 		rc = err_set(e, EX_DATAERR, "default_system, but no role system");
 	return rc ? -1 : 0;
 }
@@ -254,7 +258,7 @@ struct chat_template *chat_template_open(
 		chat_template_close(c);
 		return NULL;
 	}
-	const struct role *user = role_named(c, "user", 4);
+	const struct chat_role *user = chat_role_named(c, "user", 4);
 	c->has_tokens = !user || user->before.n_tokens || user->end.n_tokens;
 	return c;
 }
@@ -268,10 +272,14 @@ void chat_template_close(struct chat_template *c)
 		marked_free(&c->roles[i].before);
 		marked_free(&c->roles[i].end);
 		marked_free(&c->roles[i].after);
+		marked_free(&c->roles[i].between);
 	}
 	free(c->roles);
 	marked_free(&c->begin);
 	marked_free(&c->end);
+	marked_free(&c->system);
+	for (int i = 0; i < N_TOOL_TEXTS; i++)
+		marked_free(&c->tools[i]);
 	free(c->default_system);
 	strs_free(&c->guarded);
 	str_free(&c->source);
@@ -286,112 +294,4 @@ const char *chat_template_source(const struct chat_template *c)
 bool chat_template_is_safe(const struct chat_template *c)
 {
 	return c->has_tokens;
-}
-
-/* ---- laying out ---------------------------------------------------------------------------- */
-
-/* Text of a turn. Where it has the text of a marker that would be found in it, it is cut. */
-static void add_said(
-	const struct chat_template *c, const char *text, size_t n, struct marked *out)
-{
-	int64_t at = (int64_t)out->text.len;
-	str_add(&out->text, text, n);
-	for (size_t i = 0; c->guarded.n && i < n; i++)
-		for (int64_t g = 0; g < c->guarded.n; g++) {
-			size_t len = strlen(c->guarded.v[g]);
-			if (len > n - i || memcmp(text + i, c->guarded.v[g], len))
-				continue;
-			int64_t cut = at + (int64_t)i + 1;
-			add_token(out, cut, cut, BPE_NONE);
-			break;
-		}
-}
-
-/* As Python has it. */
-static bool is_space(const char *text, int64_t n)
-{
-	uint32_t code;
-	return utf8_decode(text, n, &code) > 0 &&
-	       (char_classes()[code] == CHAR_SPACE || (code >= 0x1c && code < 0x20));
-}
-
-static struct extract trimmed(const char *text, struct extract x)
-{
-	uint32_t code;
-	while (x.begin < x.end && is_space(text + x.begin, x.end - x.begin))
-		x.begin += utf8_decode(text + x.begin, x.end - x.begin, &code);
-	for (int64_t at = x.end; at > x.begin;) {
-		for (at--; at > x.begin && ((uint8_t)text[at] & 0xc0) == 0x80; at--)
-			;
-		if (!is_space(text + at, x.end - at))
-			break;
-		x.end = at;
-	}
-	return x;
-}
-
-/* The turn says bytes x of the text. */
-static void add_turn(const struct chat_template *c, const struct role *r,
-	const char *text, struct extract x, bool counts, struct marked *out)
-{
-	if (c->trim)
-		x = trimmed(text, x);
-	add_marker(out, &r->before);
-	int64_t begin = (int64_t)out->text.len;
-	add_said(c, text + x.begin, (size_t)(x.end - x.begin), out);
-	add_marker(out, &r->end);
-	if (counts)
-		marked_count(out, begin, (int64_t)out->text.len);
-	add_marker(out, &r->after);
-}
-
-/* ShareGPT has other names of roles. */
-static const struct role *role_of(
-	const struct chat_template *c, const struct chat_turns *t, int64_t i)
-{
-	struct extract x = t->v[i].role;
-	const char *name = t->said.s + x.begin;
-	size_t n = (size_t)(x.end - x.begin);
-	const struct role *r = role_named(c, name, n);
-	if (!r && n == 5 && !memcmp(name, "human", n))
-		r = role_named(c, "user", 4);
-	if (!r && n == 3 && !memcmp(name, "gpt", n))
-		r = role_named(c, "assistant", 9);
-	return r;
-}
-
-static bool is_role(const struct role *r, const char *name)
-{
-	return r && !strcmp(r->name, name);
-}
-
-int chat_template_apply(
-	const struct chat_template *c, int count, struct marked *out, struct err *e)
-{
-	const struct chat_turns *turns = &out->turns;
-	int64_t last = turns->n - 1;
-	while (last >= 0 && !is_role(role_of(c, turns, last), "assistant"))
-		last--;
-	add_marker(out, &c->begin);
-	if (c->default_system && turns->n && !is_role(role_of(c, turns, 0), "system"))
-		add_turn(c, role_named(c, "system", 6), c->default_system,
-			(struct extract){0, (int64_t)strlen(c->default_system)}, false,
-			out);
-	for (int64_t i = 0; i < turns->n; i++) {
-		const struct chat_turn *t = &turns->v[i];
-		const struct role *r = role_of(c, turns, i);
-		if (!r)
-			return err_set(e, EX_DATAERR,
-				"turn %lld: the template has no role '%.*s'",
-				(long long)i, (int)min64(t->role.end - t->role.begin, 40),
-				turns->said.s + t->role.begin);
-		bool counts =
-			is_role(r, "assistant") && !t->silent &&
-			(count == COUNT_ASSISTANT || (count == COUNT_LAST && i == last));
-		add_turn(c, r, turns->said.s, t->text, counts, out);
-	}
-	add_marker(out, &c->end);
-	if (count == COUNT_ALL)
-		marked_count(out, 0, (int64_t)out->text.len);
-	return 0;
 }

@@ -283,19 +283,19 @@ static int put(struct job *j, enum split s, struct run r, struct err *e)
 {
 	if (!r.n)
 		return 0;
+	j->n_counted += r.counts ? r.n : 0;
 	if (j->files)
-		return token_writer_put(j->files, s, r.begins, r.ids, r.n, e);
+		return token_writer_put(j->files, s, r.begins, r.counts, r.ids, r.n, e);
 	if (r.begins)
 		shard_writer_document(j->shards, s);
 	if (r.begins && r.counts && !j->corpus && j->counted) { /* nothing predicts it */
 		struct run first = {r.ids, 1, false, false};
 		if (put(j, s, first, e))
 			return -1;
-		r.ids++, r.n--;
+		r.ids++, r.n--, j->n_counted--;
 	}
 	if (j->counted)
 		shard_writer_counted(j->shards, s, r.counts);
-	j->n_counted += r.counts ? r.n : 0;
 	return shard_writer_put(j->shards, s, r.ids, r.n, e);
 }
 
@@ -384,7 +384,7 @@ static int open_output(struct job *j, struct err *e)
 			"format %s is written to files of several names; give --out",
 			f->name);
 	if (f)
-		j->files = token_writer_open(f, p, j->tokenizer->vocab.n, e);
+		j->files = token_writer_open(f, p, j->tokenizer->vocab.n, j->counted, e);
 	else
 		j->shards = shard_writer_open(p, j->tokenizer, &j->info, e);
 	return j->files || j->shards ? 0 : -1;
@@ -413,9 +413,7 @@ static int run(
 		return err_set(e, EX_DATAERR, "the tokens changed while they were read");
 	out->info = j->info;
 	out->vocab_size = j->tokenizer->vocab.n;
-	out->n_counted = j->counted && j->shards ? j->n_counted : -1;
-	if (j->counted && j->files)
-		warn("which tokens count is not written: token files cannot say it");
+	out->n_counted = j->counted ? j->n_counted : -1;
 	return j->files ? token_writer_finish(j->files, out, e)
 			: shard_writer_finish(j->shards, out, e);
 }

@@ -78,12 +78,14 @@ int token_mask_open(struct token_file *f, const char *path, int64_t n, struct er
 /* ---- token_writer.c: writing ----------------------------------------------------- */
 
 /* Writes PREFIX_train.bin and PREFIX_val.bin, or of several, PREFIX_train_00000.bin and so on; p->out is
- * PREFIX or PREFIX.bin, and without '_' if it ends with '/'. */
+ * PREFIX or PREFIX.bin, and without '_' if it ends with '/'. `masks`: also PREFIX_train.mask and so on, with a byte
+ * for each token, 1 if it counts. */
 struct token_writer;
 struct token_writer *token_writer_open(const struct token_format *format,
-	const struct prepare *p, int64_t vocab, struct err *e); /* NULL on error */
+	const struct prepare *p, int64_t vocab, bool masks,
+	struct err *e); /* NULL on error */
 /* `begins`: a document begins with these tokens. */
-int token_writer_put(struct token_writer *w, enum split s, bool begins,
+int token_writer_put(struct token_writer *w, enum split s, bool begins, bool counts,
 	const uint32_t *ids, int64_t n, struct err *e);
 /* After the last token: renames the files. */
 int token_writer_finish(struct token_writer *w, struct prepared *out, struct err *e);

@@ -7,13 +7,17 @@
 
 enum { BUFFER = 1 << 20 };
 
+struct token_stream {
+	int fd; /* -1: none */
+	char *path;
+	struct str buffer; /* bytes that follow those in the file */
+};
+
 /* The file of a split that is being written. */
 struct out {
-	int fd;		/* -1: none */
-	int64_t number; /* of the next one */
-	char *path;
-	int64_t n;	   /* tokens in it */
-	struct str buffer; /* bytes that follow those in the file */
+	struct token_stream tokens, mask; /* mask: a byte for each token */
+	int64_t number;			  /* of the next one */
+	int64_t n;			  /* tokens in it */
 	struct token_lengths lengths;
 };
 
@@ -21,6 +25,7 @@ struct token_writer {
 	const struct token_format *format;
 	const struct prepare *p;
 	struct token_type type;
+	bool masks;
 	int64_t per_file; /* tokens; 0: any number */
 	struct out out[N_SPLITS];
 	struct durable **files; /* all, of both splits */
@@ -29,7 +34,7 @@ struct token_writer {
 };
 
 struct token_writer *token_writer_open(const struct token_format *format,
-	const struct prepare *p, int64_t vocab, struct err *e)
+	const struct prepare *p, int64_t vocab, bool masks, struct err *e)
 {
 	struct token_type type = format->type(vocab);
 	if (!type.bytes) {
@@ -42,9 +47,10 @@ struct token_writer *token_writer_open(const struct token_format *format,
 	w->format = format;
 	w->p = p;
 	w->type = type;
+	w->masks = masks;
 	w->per_file = p->shard_bytes ? max64(1, p->shard_bytes / type.bytes) : 0;
 	for (int s = 0; s < N_SPLITS; s++)
-		w->out[s].fd = -1;
+		w->out[s].tokens.fd = w->out[s].mask.fd = -1;
 	return w;
 }
 
@@ -67,31 +73,38 @@ static int create(struct token_writer *w, const char *name, struct err *e)
 	return fd < 0 ? err_errno(e, name) : fd;
 }
 
-static int begin_file(struct token_writer *w, enum split s, struct err *e)
+static int begin_token_stream(struct token_writer *w, enum split s, const char *end,
+	struct token_stream *to, struct err *e)
 {
-	struct out *o = &w->out[s];
 	struct str name = {0};
 	const char *out = w->p->out;
 	size_t n = strlen(out) - (text_ends(out, ".bin") ? 4 : 0);
 	bool folder = !n || out[n - 1] == '/';
 	str_printf(&name, "%.*s%s%s", (int)n, out, folder ? "" : "_", split_names[s]);
 	if (w->per_file)
-		str_printf(&name, "_%05lld", (long long)o->number);
-	str_puts(&name, ".bin");
-	free(o->path);
-	o->path = name.s;
-	o->fd = create(w, o->path, e);
+		str_printf(&name, "_%05lld", (long long)w->out[s].number);
+	str_puts(&name, end);
+	free(to->path);
+	to->path = name.s;
+	to->fd = create(w, to->path, e);
+	return to->fd < 0 ? -1 : 0;
+}
+
+static int begin_file(struct token_writer *w, enum split s, struct err *e)
+{
+	struct out *o = &w->out[s];
+	if (begin_token_stream(w, s, ".bin", &o->tokens, e) ||
+		(w->masks && begin_token_stream(w, s, ".mask", &o->mask, e)))
+		return -1;
 	o->number++;
 	o->n = 0;
 	o->lengths.n = 0;
-	if (o->fd < 0)
-		return -1;
 	for (int64_t i = 0; i < w->format->header_bytes; i++) /* written at the end */
-		str_putc(&o->buffer, '\0');
+		str_putc(&o->tokens.buffer, '\0');
 	return 0;
 }
 
-static int flush_buffer(struct out *o, struct err *e)
+static int flush_buffer(struct token_stream *o, struct err *e)
 {
 	int rc = write_all(o->fd, o->buffer.s, o->buffer.len);
 	str_clear(&o->buffer);
@@ -101,7 +114,7 @@ static int flush_buffer(struct out *o, struct err *e)
 static int write_index(struct token_writer *w, const struct out *o, struct err *e)
 {
 	struct str name = {0}, text = {0};
-	token_index_name(&name, o->path);
+	token_index_name(&name, o->tokens.path);
 	w->format->index(&text, w->type, &o->lengths);
 	int fd = create(w, name.s, e), rc = fd < 0;
 	if (!rc)
@@ -114,19 +127,24 @@ static int write_index(struct token_writer *w, const struct out *o, struct err *
 static int end_file(struct token_writer *w, enum split s, struct err *e)
 {
 	struct out *o = &w->out[s];
-	if (o->fd < 0)
+	struct token_stream *t = &o->tokens, *m = &o->mask;
+	if (t->fd < 0)
 		return 0;
-	if (flush_buffer(o, e))
+	if (flush_buffer(t, e) || (w->masks && flush_buffer(m, e)))
 		return -1;
 	int rc = 0;
 	if (w->format->header) {
 		char *header = xcalloc((size_t)w->format->header_bytes, 1);
 		w->format->header(header, w->type, o->n);
-		rc = pwrite_all(o->fd, header, (size_t)w->format->header_bytes, 0);
+		rc = pwrite_all(t->fd, header, (size_t)w->format->header_bytes, 0);
 		free(header);
 	}
-	rc = file_close(o->fd, o->path, rc, e);
-	o->fd = -1;
+	rc = file_close(t->fd, t->path, rc, e);
+	t->fd = -1;
+	if (!rc && w->masks) {
+		rc = file_close(m->fd, m->path, 0, e);
+		m->fd = -1;
+	}
 	return rc || !w->format->index ? rc : write_index(w, o, e);
 }
 
@@ -141,26 +159,30 @@ static int count_document(const struct out *o, struct token_lengths *l, bool beg
 	if (n > INT32_MAX - l->v[l->n - 1])
 		return err_set(e, EX_DATAERR,
 			"%s: a document has more than %d tokens, the most in an index",
-			o->path, INT32_MAX);
+			o->tokens.path, INT32_MAX);
 	l->v[l->n - 1] += (int32_t)n;
 	return 0;
 }
 
 static int put_tokens(struct token_writer *w, struct out *o, const uint32_t *ids,
-	int64_t n, struct err *e)
+	int64_t n, bool counts, struct err *e)
 {
 	if (w->format->most && o->n + n > w->format->most)
 		return err_set(e, EX_DATAERR,
 			"%s: more than %lld tokens, the most in a file of format %s; "
 			"write several",
-			o->path, (long long)w->format->most, w->format->name);
+			o->tokens.path, (long long)w->format->most, w->format->name);
 	o->n += n;
 	for (int64_t i = 0; i < n; i++) /* little-endian: the low bytes are first */
-		str_add(&o->buffer, &ids[i], (size_t)w->type.bytes);
-	return o->buffer.len < BUFFER ? 0 : flush_buffer(o, e);
+		str_add(&o->tokens.buffer, &ids[i], (size_t)w->type.bytes);
+	for (int64_t i = 0; i < n && w->masks; i++)
+		str_putc(&o->mask.buffer, counts);
+	if (o->tokens.buffer.len >= BUFFER && flush_buffer(&o->tokens, e))
+		return -1;
+	return o->mask.buffer.len >= BUFFER ? flush_buffer(&o->mask, e) : 0;
 }
 
-int token_writer_put(struct token_writer *w, enum split s, bool begins,
+int token_writer_put(struct token_writer *w, enum split s, bool begins, bool counts,
 	const uint32_t *ids, int64_t n, struct err *e)
 {
 	struct out *o = &w->out[s];
@@ -168,15 +190,15 @@ int token_writer_put(struct token_writer *w, enum split s, bool begins,
 	for (; n > 0; begins = false) {
 		int64_t now = n;
 		bool full = w->per_file && o->n >= w->per_file;
-		if (o->fd >= 0 && full && (begins || !whole) && end_file(w, s, e))
+		if (o->tokens.fd >= 0 && full && (begins || !whole) && end_file(w, s, e))
 			return -1;
-		if (o->fd < 0 && begin_file(w, s, e))
+		if (o->tokens.fd < 0 && begin_file(w, s, e))
 			return -1;
 		if (w->per_file && !whole)
 			now = min64(n, w->per_file - o->n);
 		if (whole && count_document(o, &o->lengths, begins, now, e))
 			return -1;
-		if (put_tokens(w, o, ids, now, e))
+		if (put_tokens(w, o, ids, now, counts, e))
 			return -1;
 		ids += now, n -= now;
 	}
@@ -196,16 +218,22 @@ int token_writer_finish(struct token_writer *w, struct prepared *out, struct err
 	return 0;
 }
 
+static void token_stream_free(struct token_stream *o)
+{
+	if (o->fd >= 0)
+		close(o->fd);
+	free(o->path);
+	str_free(&o->buffer);
+}
+
 void token_writer_close(struct token_writer *w)
 {
 	if (!w)
 		return;
 	for (int s = 0; s < N_SPLITS; s++) {
 		struct out *o = &w->out[s];
-		if (o->fd >= 0)
-			close(o->fd);
-		free(o->path);
-		str_free(&o->buffer);
+		token_stream_free(&o->tokens);
+		token_stream_free(&o->mask);
 		free(o->lengths.v);
 	}
 	for (int64_t i = 0; i < w->n_files; i++) {

@@ -124,7 +124,7 @@ value() { # KEY FILE
 		--drop=a --separator=a --strict --work=w --source=a=1:text.txt; do
 		for f in a.h5 n_train.bin; do
 			code_of 64 pt-prepare $o $f -o b.h5
-			says 'for text only, not for tokens'
+			says 'not for files of tokens'
 		done
 	done
 	# text that becomes tokens is text

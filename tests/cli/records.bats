@@ -42,6 +42,20 @@ make_chats() { # N: conversations of one to three questions
 	[ "$(pt-prepare --show 1 e.h5 | sed -n 2p)" = 'a?[2Jb⟦c?d⟧' ]
 }
 
+@test "what is shown on a terminal is short, and of one token" {
+	printf x >x.txt
+	pt-prepare -q -t byte -f 0 x.txt -o x.h5
+	[ "$(pt-prepare --show 1 x.h5 | tail -n 1)" = '# 1 document: 1 token, 1 counts (100.0%)' ]
+	script -qc true /dev/null </dev/null >/dev/null 2>&1 || skip 'no script(1), or no pseudo-terminal'
+	# 2,000 characters of two bytes, of which a cut is never within
+	{ printf x; yes é | head -n 2000 | tr -d '\n'; } >long.txt
+	pt-prepare -q -t byte -f 0 long.txt -o long.h5
+	script -qc 'pt-prepare --show 1 long.h5' /dev/null </dev/null >shown
+	grep -q ' \[\.\.\. 3202 bytes \.\.\.\] ' shown
+	not grep -q '?' shown
+	[ "$(pt-prepare --show 1 long.h5 | sed -n 2p | wc -c)" -eq 4008 ]
+}
+
 @test "the same shards by any number of threads and ranks, in windows and shuffled" {
 	make_chats 3000 >c.jsonl
 	opts=(-q -t byte --chat-template chatml --window 400 --shuffle --dedup -s hash -f 0.1)
@@ -95,7 +109,7 @@ make_chats() { # N: conversations of one to three questions
 	code_of 65 pt-prepare -t byte --chat-template qwen --strict -f 0 c.jsonl -o b.h5
 	says 'c.jsonl:3: a conversation without turns'
 	code_of 65 pt-prepare -t byte --strict -f 0 c.jsonl -o b.h5
-	says "no field 'text'; its texts are: none; a conversation needs --chat-template"
+	says "no field 'text', but a conversation, which needs --chat-template"
 	not ls b.h5*
 }
 
@@ -105,9 +119,20 @@ make_chats() { # N: conversations of one to three questions
 	pt-prepare ids.bin --mask-file ids.mask --vocab 9 -f 0 -o a.h5 2>err
 	grep -q '2 tokens count (50.0%)' err
 	pt-prepare --show 1 a.h5 | grep -q '4 tokens, 2 count'
-	pt-prepare -q --to nanogpt a.h5 -o again 2>err
-	grep -q 'which tokens count is not written' err
-	cmp again_train.bin ids.bin
+	# and to token files with masks, as they were, in files of another size too
+	for to in nanogpt llmc megatron; do
+		pt-prepare --to $to a.h5 -o $to 2>err
+		grep -q '2 tokens count (50.0%)' err
+		printf '\0\0\1\1' | cmp - ${to}_train.mask
+		pt-prepare -q ${to}_train.bin --mask-file ${to}_train.mask --vocab 9 -f 0 -o b.h5 --overwrite
+		diff <(pt-prepare --show 1 a.h5) <(pt-prepare --show 1 b.h5)
+	done
+	cmp nanogpt_train.bin ids.bin
+	pt-prepare -q --to nanogpt --shard-size 6 a.h5 -o part
+	[ "$(ls part_*)" = "$(printf 'part_train_0000%s\n' 0.bin 0.mask 1.bin 1.mask)" ]
+	cat part_train_0000?.mask | cmp - nanogpt_train.mask
+	pt-prepare -q --to nanogpt ids.bin -f 0 -o plain
+	not ls plain_train.mask
 	# a mask in the format of another file of tokens
 	printf '\1\0\0\0\1\0\1\0' >m.bin
 	pt-prepare -q --to megatron --format nanogpt m.bin -f 0 -o m
@@ -151,7 +176,7 @@ make_chats() { # N: conversations of one to three questions
 	grep -q 'all of a text counts' err
 	make_shard b.h5
 	code_of 64 pt-prepare b.h5 --window 8 -o c.h5
-	says '--window: for text only'
+	says '--window: for text and JSONL, not for files of tokens'
 }
 
 @test "a vocabulary of conversations, with their markers" {

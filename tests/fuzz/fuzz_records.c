@@ -58,7 +58,8 @@ static void read_line(const struct records *r, const char *line, int64_t n)
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
 {
-	static const char *const names[] = {NULL, "chatml", "llama3", "qwen", ""};
+	static const char *const names[] = {
+		NULL, "chatml", "llama3", "qwen", "", "llama3.1", "qwen3", "qwen3-2507"};
 	struct bytes b = {data, n};
 	struct err e = {0};
 	struct tokenizer t;

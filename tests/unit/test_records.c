@@ -95,9 +95,11 @@ static void refuses(const struct prepare *p, const char *text, const char *why)
 
 /* ---- conversations ------------------------------------------------------------------------- */
 
-static const char *const special[] = {"<|im_start|>", "<|im_end|>", "<|begin_of_text|>",
-	"<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>"};
-enum { IM_START = 703 };
+/* The last ones are never special. */
+static const char *const markers[] = {"<|im_start|>", "<|im_end|>", "<|begin_of_text|>",
+	"<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>", "<tool_call>",
+	"</tool_call>", "<tool_response>", "</tool_response>", "<think>", "</think>"};
+enum { IM_START = 703, N_SPECIAL = 6 };
 
 /* tests/golden/tokens with these tokens behind it, as make_chat.py has it. */
 static const char *chat_vocabulary(bool are_special)
@@ -105,12 +107,12 @@ static const char *chat_vocabulary(bool are_special)
 	struct str out = {0};
 	json_error_t why;
 	json_t *all = json_load_file("tests/golden/tokens/tokenizer.json", 0, &why);
-	for (size_t i = 0; i < ARRAY_LEN(special); i++)
+	for (size_t i = 0; i < ARRAY_LEN(markers); i++)
 		json_array_append_new(json_object_get(all, "added_tokens"),
 			json_pack("{s:i, s:s, s:b, s:b, s:b, s:b, s:b}", "id",
-				IM_START + (int)i, "content", special[i], "single_word",
+				IM_START + (int)i, "content", markers[i], "single_word",
 				0, "lstrip", 0, "rstrip", 0, "normalized", 0, "special",
-				are_special));
+				are_special && i < N_SPECIAL));
 	char *text = json_dumps(all, 0);
 	str_puts(&out, test_file("tokenizer.json", text));
 	free(text);
@@ -118,27 +120,47 @@ static const char *chat_vocabulary(bool are_special)
 	return out.s;
 }
 
+/* Conversations without tools, and those of tools.jsonl that name the template. */
+static struct str talks_of(const char *name)
+{
+	struct str out = {0}, tools = {0}, mark = {0};
+	assert_int_equal(
+		file_read("tests/golden/chat/conversations.jsonl", 1 << 20, &out, &e), 0);
+	assert_int_equal(
+		file_read("tests/golden/chat/tools.jsonl", 1 << 20, &tools, &e), 0);
+	str_printf(&mark, "%s ", name);
+	for (char *line = tools.s, *end; (end = strchr(line, '\n')); line = end + 1) {
+		char *names = line + strlen("{\"templates\": \""), *found;
+		*end = '\0';
+		found = strstr(names, mark.s);
+		bool is = found && found < strchr(names, '"') &&
+			  (found == names || found[-1] == ' ');
+		if (is)
+			str_printf(&out, "%s\n", line);
+	}
+	str_free(&tools);
+	str_free(&mark);
+	return out;
+}
+
 static void as_transformers(void **state)
 {
-	static const char *const names[] = {"chatml", "llama3", "qwen"};
+	static const char *const names[] = {
+		"chatml", "llama3", "llama3.1", "qwen", "qwen3", "qwen3-2507"};
 	(void)state;
 	struct prepare p = plain(RECORD_MESSAGES);
-	struct str talks = {0};
 	p.tokenizer = (struct tokenizer_source){
 		.name = "bpe", .vocab_files = chat_vocabulary(true)};
-	assert_int_equal(
-		file_read("tests/golden/chat/conversations.jsonl", 1 << 20, &talks, &e),
-		0);
 	for (size_t i = 0; i < ARRAY_LEN(names); i++) {
-		struct str want = {0}, path = {0};
+		struct str want = {0}, path = {0}, talks = talks_of(names[i]);
 		p.chat_template = names[i];
 		str_printf(&path, "tests/golden/chat/%s.tokens", p.chat_template);
 		assert_int_equal(file_read(path.s, 1 << 20, &want, &e), 0);
 		expect(&p, talks.s, want.s);
 		str_free(&path);
 		str_free(&want);
+		str_free(&talks);
 	}
-	str_free(&talks);
 	free((char *)p.tokenizer.vocab_files);
 }
 
@@ -219,11 +241,79 @@ static void which_turns_count(void **state)
 	refuses(&p, "{\"messages\": [{\"role\": \"s\"}]}", "turn 0: not an object");
 	refuses(&p, "{\"messages\": [{\"role\": \"x\", \"content\": \"\"}]}",
 		"no role 'x'");
-	refuses(&p,
-		"{\"messages\": [{\"role\": \"assistant\", \"content\": \"\", "
-		"\"tool_calls\": [1]}]}",
-		"tool_calls");
-	refuses(&p, "{\"text\": \"x\"}", "'messages' is not a list");
+	refuses(&p, "{\"text\": \"x\"}",
+		"no field 'messages' with a list of turns; --field names another of: text");
+}
+
+/* What a template cannot say is refused, not left out. */
+static void tools_that_lie(void **state)
+{
+#define TURN(role, more) "{\"role\": \"" role "\", " more "}"
+#define CALLS(calls) TURN("assistant", "\"content\": null, \"tool_calls\": " calls)
+	static const char user[] = TURN("user", "\"content\": \"q\"");
+	static const struct {
+		const char *template, *tools, *turn, *why;
+	} rows[] = {
+		{"chatml", "[1]", user, "tools, for which the template has no texts"},
+		{"llama3", "[]", CALLS("[{\"name\": \"f\"}]"),
+			"turn 1: tool_calls, for which"},
+		{"qwen", "\"hammer\"", user, "'tools' is a text, but not of JSON"},
+		{"qwen", "{}", user, "'tools' is an object, not a list"},
+		{"qwen", "\"\"", CALLS("[1]"),
+			"turn 1: a call of tool_calls has no name"},
+		{"qwen", "null", CALLS("[]"),
+			"its content is null, and it has no tool_calls"},
+		{"qwen", "null",
+			TURN("user", "\"content\": \"\", \"tool_calls\": \"f()\""),
+			"is not a list of calls by the assistant"},
+		{"qwen", "null", TURN("tool", "\"content\": {}"),
+			"its content is an object, not a text"},
+		{"qwen", "null", CALLS("[{\"name\": \"f\", \"arguments\": \"{a\"}]"),
+			"but not of JSON"},
+		{"llama3.1", "null", CALLS("[{\"name\": \"f\"}, {\"name\": \"g\"}]"),
+			"one call in a turn"},
+	};
+	(void)state;
+	struct prepare p = plain(RECORD_MESSAGES);
+	for (size_t i = 0; i < ARRAY_LEN(rows); i++) {
+		struct str line = {0};
+		str_printf(&line, "{\"tools\": %s, \"messages\": [%s, %s]}",
+			rows[i].tools, user, rows[i].turn);
+		p.chat_template = rows[i].template;
+		refuses(&p, line.s, rows[i].why);
+		str_free(&line);
+	}
+	refuses(&p, "{\"tools\": [1], \"messages\": [" CALLS("[{\"name\": \"f\"}]") "]}",
+		"turn 0: the list of tools is in the user's first turn");
+}
+
+/* Texts of JSON are what they say; a file names the template that has its tools; names of roles. */
+static void tools_as_texts(void **state)
+{
+	(void)state;
+	struct prepare p = plain(RECORD_MESSAGES);
+	p.chat_template = test_file("template",
+		"{\"tools\": \"llama3.1\", \"roles\": {\"assistant\": [\">\", \".\"], "
+		"\"tool\": [\"=\", \";\", \"\", \",\"]}}");
+	struct str got = {0}, want = {0};
+	struct prepared made = run(&p,
+		"{\"tools\": \"[]\", \"messages\": [" CALLS(
+			"[{\"name\": \"f\", \"arguments\": \"{\\\"a\\\":1.50}\"}]") ", " TURN("function",
+			"\"content\": \"x\"") ", " TURN("ipython",
+			"\"content\": [2]") "]}");
+	struct str ids = tokens_of(&made.files, SPLIT_TRAIN);
+	for (char *at = ids.s, *end; *at != '\n'; at = end) {
+		long id = strtol(at, &end, 10);
+		str_putc(&got, (char)(id < 0 ? -1 - id : id));
+		str_putc(&want, id < 0 ? '-' : '+');
+	}
+	assert_string_equal(
+		got.s, ">{\"name\": \"f\", \"parameters\": {\"a\": 1.5}}.=\"x\",[2];");
+	assert_string_equal(want.s, "-++++++++++++++++++++++++++++++++++++++++---------");
+	str_free(&ids);
+	str_free(&got);
+	str_free(&want);
+	strs_free(&made.files);
 }
 
 static void templates_that_lie(void **state)
@@ -241,6 +331,8 @@ static void templates_that_lie(void **state)
 		{"{\"roles\": {\"a\": [\"\", \"\"]}, \"trim\": 1}", "'trim'"},
 		{"{\"roles\": {\"a\": [\"\", \"\"]}, \"default_system\": \"x\"}",
 			"no role system"},
+		{"{\"roles\": {\"a\": [\"\", \"\"]}, \"tools\": \"chatml\"}",
+			"tools is not qwen"},
 	};
 	(void)state;
 	struct prepare p = plain(RECORD_MESSAGES);
@@ -262,7 +354,7 @@ static void prompts(void **state)
 	p.field = "q,a";
 	p.count = COUNT_ALL;
 	expect(&p, "{\"a\": \"cd\", \"q\": \"ab\"}\n", "-98 98 99 100\n");
-	refuses(&p, "{\"a\": \"cd\"}\n", "'q' is not a text");
+	refuses(&p, "{\"a\": \"cd\"}\n", "no field 'q' with a text");
 	p.field = "q";
 	refuses(&p, "", "expected two names");
 
@@ -309,12 +401,22 @@ static void labels_and_masks(void **state)
 		"{\"input_ids\": [9], \"labels\": [-100]}\n",
 		"-2 -3 3 4\n-10\n");
 	refuses(&p, "{\"input_ids\": [1, 10], \"labels\": [1, 10]}\n",
-		"token 1 is not one");
-	refuses(&p, "{\"input_ids\": [1, 2], \"labels\": [1, 3]}\n", "label of token 1");
-	refuses(&p, "{\"input_ids\": [1, 2], \"labels\": [1]}\n", "as long as");
+		"number 1 is 10, not a token of the vocabulary");
+	refuses(&p, "{\"input_ids\": [1, 2], \"labels\": [1, 3]}\n",
+		"number 1 is 3, not this token or -100");
+	refuses(&p, "{\"input_ids\": [1, 2], \"labels\": [1]}\n",
+		"'labels' has 1 numbers, but 'input_ids' 2");
+	/* in windows, too */
+	p.window = 3;
+	p.too_long = LONG_SPLIT;
+	expect(&p,
+		"{\"input_ids\": [1, 2, 3, 4], \"labels\": [1, -100, 3, 4]}\n"
+		"{\"input_ids\": [9, 8], \"labels\": [9, 8]}\n",
+		"-2 -3 3\n-5\n-10 8\n-1\n");
+	p.window = 0;
 	p.record = RECORD_MASK;
 	expect(&p, "{\"input_ids\": [1, 2, 3], \"mask\": [1, 0, 1]}\n", "-2 -3 3\n");
-	refuses(&p, "{\"input_ids\": [1], \"mask\": [2]}\n", "neither 0 nor 1");
+	refuses(&p, "{\"input_ids\": [1], \"mask\": [2]}\n", "number 0 is 2, not 0 or 1");
 }
 
 /* ---- on their way to shards ------------------------------------------------------------------- */
@@ -506,6 +608,8 @@ int main(void)
 		cmocka_unit_test_setup(as_transformers, begin),
 		cmocka_unit_test_setup(users_have_no_markers, begin),
 		cmocka_unit_test_setup(which_turns_count, begin),
+		cmocka_unit_test_setup(tools_that_lie, begin),
+		cmocka_unit_test_setup(tools_as_texts, begin),
 		cmocka_unit_test_setup(templates_that_lie, begin),
 		cmocka_unit_test_setup(prompts, begin),
 		cmocka_unit_test_setup(spans, begin),
