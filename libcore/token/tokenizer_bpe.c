@@ -1,4 +1,5 @@
 /* The tokenizer of byte-pair encoding: the floor `token` encodes, this file keeps its rules in shards. */
+#include "token/bpe_internal.h"
 #include "token/tokenizer.h"
 
 #include <pthread.h>
@@ -137,6 +138,9 @@ static int64_t cut(const struct tokenizer *t, const char *text, int64_t n)
 	for (int64_t i = 0; i < o->rules.n_added; i++)
 		if (o->special || !(o->rules.added[i].flags & BPE_SPECIAL))
 			return 0;
+	struct err e = {0};
+	if (o->rules.normalizer) /* (the encoder looks no further) */
+		n = normal_cut(normal_table(o->rules.normalizer), text, n, &e);
 	return split_find(o->rules.pattern) ? split_cut(text, n) : 0;
 }
 
