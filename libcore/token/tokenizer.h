@@ -106,6 +106,8 @@ const struct bpe_rules *bpe_rules_of(const struct tokenizer *t);
 /* Reads the vocabulary and the rules of t. */
 int bpe_make(struct tokenizer *t, const struct tokenizer_source *s,
 	const struct bpe_model *model, struct err *e);
+/* The name of its form of Unicode; "none". */
+const char *tokenizer_normalizer(const struct tokenizer *t);
 /* As encoder_changes(); other tokenizers change nothing. */
 int tokenizer_changes(const struct tokenizer *t, const char *text, int64_t n, int64_t at,
 	struct text_changes *out, struct err *e);

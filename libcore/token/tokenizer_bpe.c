@@ -118,6 +118,12 @@ int64_t tokenizer_room(const struct tokenizer *t, int64_t n)
 	return r ? n * normal_growth(r->normalizer) : n;
 }
 
+const char *tokenizer_normalizer(const struct tokenizer *t)
+{
+	const struct bpe_rules *r = bpe_rules_of(t);
+	return normal_forms[r ? r->normalizer : NORMAL_NONE];
+}
+
 int tokenizer_changes(const struct tokenizer *t, const char *text, int64_t n, int64_t at,
 	struct text_changes *out, struct err *e)
 {

@@ -70,8 +70,9 @@ REFUSED_PRE = {
     "metaspace": Sequence([Metaspace(), BYTES]),
     "after bytes": Sequence([LEVEL, Digits(True)]),
 }
-NORMALIZERS = {"empty": normalizers.Sequence([])}
-REFUSED_NORMALIZERS = {"nfc": normalizers.NFC(), "list of nfc": normalizers.Sequence([normalizers.NFC()]), "nfd": normalizers.NFD(), "nfkc": normalizers.NFKC(), "lower": normalizers.Lowercase(),
+NORMALIZERS = {"empty": normalizers.Sequence([]), "nfc": normalizers.NFC(), "list": normalizers.Sequence([normalizers.NFKD(), normalizers.NFC()]),
+               "nfd": normalizers.NFD(), "nfkc": normalizers.NFKC(), "nfkd": normalizers.NFKD()}
+REFUSED_NORMALIZERS = {"lower": normalizers.Lowercase(), "list of lower": normalizers.Sequence([normalizers.NFC(), normalizers.Lowercase()]),
                        "strip": normalizers.Strip(), "replace": normalizers.Replace("a", "b")}
 ADDED = {
     "plain": [AddedToken("<tool>", normalized=False), AddedToken("<too", normalized=False)],
