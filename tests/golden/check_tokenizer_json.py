@@ -154,7 +154,8 @@ def main():
     cases += [("model " + k, {"model": v}, True) for k, v in MODEL.items()]
     cases += [("model " + k, {"model": v}, False) for k, v in REFUSED_MODEL.items()]
     cases += [("trainer " + k, {"trainer": v}, False) for k, v in REFUSED_TRAINER.items()]
-    cases += [("added tokens normalized, nfc", {"added": ADDED["normalized"], "normalizer": normalizers.NFC()}, False)]
+    cases += [("added tokens normalized, nfc", {"added": ADDED["normalized"], "normalizer": normalizers.NFC()}, True)]
+    cases += [("added tokens normalized, nfd", {"added": ADDED["normalized"], "normalizer": normalizers.NFD()}, False)]
     cases += [("no alphabet", {"alphabet": False}, True)]
     wrong = 0
     with tempfile.TemporaryDirectory() as folder:

@@ -321,6 +321,40 @@ static void normalizers(void **state)
 	}
 }
 
+/* Merges do not say what a model has beside them. */
+static void model_of_merges(void **state)
+{
+	const struct bpe_model model = {.name = "small",
+		.pattern = "qwen2",
+		.n_ranked = 257,
+		.special = {{"<|end|>", 258}},
+		.normalizer = NORMAL_NFC};
+	uint32_t code[N_BYTES];
+	struct str vocab = {0};
+	struct vocab v;
+	struct bpe_rules r;
+	(void)state;
+	byte_level_codes(code);
+	for (int b = 0; b < N_BYTES; b++) {
+		str_puts(&vocab, b ? "\"" : "{\"");
+		str_puts(&vocab, b == '"' || b == '\\' ? "\\" : "");
+		put(&vocab, code[b]);
+		str_printf(&vocab, "\": %d, ", b);
+	}
+	str_puts(&vocab, "\"ab\": 256}");
+	test_file("vocab.json", vocab.s);
+	const char *path = test_file("merges.txt", "a b\n");
+	assert_int_equal(bpe_read(&v, &r, path, &model, NULL, &e), 0);
+	assert_true(v.n == 259 && v.offset[258] == v.offset[257]);
+	assert_memory_equal(v.bytes + v.offset[258], "<|end|>", 7);
+	assert_true(r.n_added == 1 && r.added[0].id == 258);
+	assert_int_equal(r.added[0].flags, BPE_SPECIAL);
+	assert_int_equal(r.normalizer, NORMAL_NFC);
+	vocab_free(&v);
+	bpe_rules_free(&r);
+	str_free(&vocab);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -331,6 +365,7 @@ int main(void)
 		cmocka_unit_test_setup(many_marks, begin),
 		cmocka_unit_test_setup(no_place_to_cut, begin),
 		cmocka_unit_test_setup(normalizers, begin),
+		cmocka_unit_test_setup(model_of_merges, begin),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }
