@@ -274,6 +274,13 @@ static void no_place_to_cut(void **state)
 	int64_t all = (int64_t)text.len, n = encode(&x, text.s, all, all, ids[0]);
 	assert_int_equal(encode(&x, text.s, all, 50, ids[1]), n);
 	assert_memory_equal(ids[0], ids[1], (size_t)n * sizeof(ids[0][0]));
+	/* up to the last place before them */
+	text.s[0] = 'a', text.s[1] = ' ', text.s[2] = 'b';
+	assert_int_equal(encoder_put(x.s, text.s, all, false, ids[0], 4096, &n, &e), 1);
+	assert_int_equal(n, 1);
+	/* nor need bytes that are not UTF-8 have one before them */
+	memset(text.s, 0x80, (size_t)all);
+	assert_int_equal(normal_cut(normal_table(NORMAL_NFC), text.s, all, &e), all - 1);
 	str_free(&text);
 	subject_close(&x);
 }
