@@ -10,7 +10,7 @@ DEPS = yes
 PROGRAMS = $(notdir $(basename $(wildcard cmd/pt-*.c)))
 
 # ---- flags --------------------------------------------------------------------------
-PKGS = hdf5-serial jansson libpcre2-8 libxxhash libzstd mpich zlib
+PKGS = hdf5-serial jansson libpcre2-8 libutf8proc libxxhash libzstd mpich zlib
 PKG_CFLAGS := $(shell pkg-config --cflags $(PKGS) 2>/dev/null)
 PKG_LIBS := $(shell pkg-config --libs $(PKGS) 2>/dev/null)
 WARN = -Wall -Wextra -Wpedantic -Wshadow -Wvla -Wmissing-prototypes -Wstrict-prototypes \

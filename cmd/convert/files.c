@@ -78,9 +78,14 @@ int convert_open_model(struct ckpt **c, const char *path, struct err *e)
 	if (!file_is_folder(path) || !has_tokenizer(path))
 		return 0;
 	if (tokenizer_make(&(*c)->tokenizer, &files, &why)) {
+		static bool
+			said; /* (pt-train opens it for its options, too, and on all ranks) */
 		tokenizer_free(&(*c)->tokenizer);
-		warn("%s: its tokenizer is not compared with that of the data: %s", path,
-			why.msg);
+		if (!said && log_speaks())
+			warn("%s: its tokenizer is not compared with that of the data: "
+			     "%s",
+				path, why.msg);
+		said = true;
 		return 0;
 	}
 	if (!set_vocabulary(*c, e))

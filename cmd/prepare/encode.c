@@ -26,6 +26,7 @@ struct worker {
 	struct document_text document;
 	uint32_t *ids;
 	int64_t n_ids;
+	struct text_changes changes; /* of a document that says what counts */
 	/* Of a document that says what counts: what is next. */
 	struct {
 		int64_t token, byte, counted;
@@ -122,12 +123,13 @@ static int64_t encode(struct worker *w, const char *text, int64_t n, int64_t n_m
 	for (int64_t slice = SLICE; at < n;) {
 		int64_t here = min64(slice, n + n_more - at), n_out;
 		bool final = last && at + here == n;
-		if (here > w->n_ids) {
-			w->n_ids = here;
-			w->ids = xrealloc(w->ids, (size_t)here * sizeof(*w->ids));
+		int64_t room = tokenizer_room(t, here);
+		if (room > w->n_ids) {
+			w->n_ids = room;
+			w->ids = xrealloc(w->ids, (size_t)room * sizeof(*w->ids));
 		}
 		int64_t used = t->kind->encode(
-			t, text + at, here, final, w->ids, here, &n_out, e);
+			t, text + at, here, final, w->ids, room, &n_out, e);
 		if (used < 0)
 			return TEXT_BAD(at + TEXT_BAD(used));
 		if (!used && at + here == n + n_more)
@@ -147,11 +149,46 @@ static int64_t encode(struct worker *w, const char *text, int64_t n, int64_t n_m
 	return TEXT_BAD(at);
 }
 
+/* Where byte `at` of the text is in what it became; *next: the first change that is not before it. */
+static int64_t changed_place(
+	const struct text_changes *c, int64_t *next, int64_t at, bool is_end)
+{
+	while (*next < c->n && c->v[*next].end <= at)
+		++*next;
+	const struct text_change *x = &c->v[*next];
+	if (*next < c->n && at > x->begin)
+		return is_end ? x->to_end : x->to;
+	return *next ? at + x[-1].to_end - x[-1].end : at;
+}
+
+/* The tokenizer may normalize the text: what counts is then of what the text becomes, whose bytes are returned. */
+static int64_t count_changed(struct worker *w, struct err *e)
+{
+	struct marked *m = &w->document.marked;
+	struct text_changes *c = &w->changes;
+	int64_t at = 0, all = (int64_t)m->text.len, next = 0;
+	c->n = 0;
+	for (int64_t i = 0; i <= m->n_tokens; i++) {
+		int64_t end = i < m->n_tokens ? m->tokens[i].at.begin : all;
+		if (tokenizer_changes(w->s->x->t, m->text.s + at, end - at, at, c, e))
+			return -1;
+		at = i < m->n_tokens ? m->tokens[i].at.end : all;
+	}
+	for (int64_t i = 0; i < m->n_counted && c->n; i++) {
+		struct extract *x = &m->counted[i];
+		x->begin = changed_place(c, &next, x->begin, false);
+		x->end = changed_place(c, &next, x->end, true);
+	}
+	return c->n ? all + c->v[c->n - 1].to_end - c->v[c->n - 1].end : all;
+}
+
 /* A text with tokens that are known: it is encoded between them. */
 static int64_t encode_marked(struct worker *w, struct err *e)
 {
 	const struct marked *m = &w->document.marked;
-	int64_t at = 0, all = (int64_t)m->text.len;
+	int64_t at = 0, all = (int64_t)m->text.len, changed = count_changed(w, e);
+	if (changed < 0)
+		return TEXT_BAD(0);
 	for (int64_t i = 0; i <= m->n_tokens; i++) {
 		const struct marker_token *next = i < m->n_tokens ? &m->tokens[i] : NULL;
 		int64_t end = next ? next->at.begin : all;
@@ -163,9 +200,9 @@ static int64_t encode_marked(struct worker *w, struct err *e)
 		}
 		at = next ? next->at.end : all;
 	}
-	if (w->next.byte != all) {
+	if (w->next.byte != changed) {
 		err_set(e, EX_SOFTWARE, "the tokens have %lld bytes, but the text %lld",
-			(long long)w->next.byte, (long long)all);
+			(long long)w->next.byte, (long long)changed);
 		return TEXT_BAD(0);
 	}
 	return all;
@@ -380,6 +417,7 @@ static void worker_free(struct worker *w)
 	piece_free(&w->piece);
 	document_text_free(&w->document);
 	free(w->ids);
+	free(w->changes.v);
 }
 
 /* ---- all batches ------------------------------------------------------------------------- */

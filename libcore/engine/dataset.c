@@ -76,11 +76,16 @@ static int broadcast_description(
 	return tokenizer_unpack(&d->tokenizer, &packed, e);
 }
 
-/* A preset may be for another tokenizer. */
+/* A preset may be for another tokenizer; and what the tokenizer of --init-from is need not be known. */
 static void compare_vocabularies(const struct dataset *d, const struct train_opts *o)
 {
 	int64_t has = d->tokenizer.vocab.n, wants = o->model.vocab;
-	if (wants && wants != has)
+	if (o->init_from && wants > has)
+		warn("the data have a vocabulary of %lld tokens, but the embedding of "
+		     "--init-from has %lld rows: prepare the data with the tokenizer of the "
+		     "model, or give --vocab-multiple %lld if its other rows only pad it",
+			(long long)has, (long long)wants, (long long)wants);
+	else if (wants && wants != has)
 		warn("the data have a vocabulary of %lld tokens, but --preset or --vocab "
 		     "wants %lld: the model gets the %lld of the data, so its embedding "
 		     "has another size; prepare the data with the tokenizer of the model, "

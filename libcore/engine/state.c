@@ -237,6 +237,13 @@ static int check_vocabulary(
 {
 	if (!c->tokenizer.kind || tokenizer_same(&c->tokenizer, &data->tokenizer))
 		return 0;
+	const char *form = tokenizer_normalizer(&c->tokenizer),
+		   *other = tokenizer_normalizer(&data->tokenizer);
+	if (strcmp(form, other) != 0)
+		return err_set(e, EX_DATAERR,
+			"%s: its tokenizer has the normalizer %s, and that of the data %s: prepare "
+			"the data again",
+			c->path, form, other);
 	return err_set(e, EX_DATAERR,
 		"%s: its vocabulary is not that of the data (%s of %lld tokens, and %s of %lld): prepare "
 		"them with the same",

@@ -273,16 +273,35 @@ int64_t added_find(const struct bpe *b, const struct added_set *a, const char *t
 
 /* ---- all ------------------------------------------------------------------------- */
 
+/* A token that is found in normalized text. */
+static int check_normal(
+	const struct vocab *v, const struct bpe_rules *r, uint32_t id, struct err *e)
+{
+	struct normalized x = {0};
+	int64_t len;
+	const char *p = token_bytes(v, id, &len);
+	int rc = r->normalizer ? normalize(r->normalizer, p, len, &x, e) : 0;
+	if (!rc && x.changes.n)
+		rc = err_set(e, EX_DATAERR,
+			"the added token %u is not %s itself, which is not supported", id,
+			normal_forms[r->normalizer]);
+	normalized_free(&x);
+	return rc;
+}
+
 static int check_rules(const struct vocab *v, const struct bpe_rules *r, struct err *e)
 {
 	if (r->end_of_text != BPE_NONE && r->end_of_text >= v->n)
 		return err_set(e, EX_DATAERR,
 			"the end of a text is a token outside the vocabulary");
+	BUG_ON(r->normalizer >= N_NORMAL_FORMS);
 	for (int64_t i = 0; i < r->n_added; i++) {
 		unsigned flags = r->added[i].flags;
 		if (r->added[i].id >= v->n)
 			return err_set(e, EX_DATAERR,
 				"a special token is outside the vocabulary");
+		if (flags & BPE_NORMALIZED && check_normal(v, r, r->added[i].id, e))
+			return -1;
 		if (flags > 7 || (flags & BPE_STRIPS && !(flags & BPE_SPECIAL)))
 			return err_set(e, EX_DATAERR,
 				"token %u is found in text in an unknown way",

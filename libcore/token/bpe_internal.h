@@ -71,6 +71,30 @@ static inline struct bpe_merge bpe_merge_bytes(
 	return b->byte_pairs[left << 8 | right];
 }
 
+/* ---- normalize.c ----------------------------------------------------------------- */
+
+/* What each character does in a form. */
+const uint8_t *normal_table(enum normal_form form);
+/* The last place where text[0..n), the beginning of a longer text, may be cut, so that what is before it and behind it
+ * can be normalized apart; 0: nowhere; -1: it has no end. */
+int64_t normal_cut(const uint8_t *table, const char *text, int64_t n, struct err *e);
+/* Surely? */
+bool normal_is(const uint8_t *table, const char *text, int64_t n);
+
+struct normalized {
+	struct str text;
+	struct text_changes changes;
+	struct str codes; /* of a segment */
+};
+/* Appends the normal form of a text that is not cut within a segment. */
+int normalize(enum normal_form form, const char *text, int64_t n, struct normalized *out,
+	struct err *e);
+void changes_add(struct text_changes *c, struct text_change x);
+void normalized_clear(struct normalized *x);
+void normalized_free(struct normalized *x);
+/* Where byte `at` of the changed text was; -1: within a change. */
+int64_t normalized_origin(const struct text_changes *c, int64_t at);
+
 /* ---- bpe.c ----------------------------------------------------------------------- */
 
 /* The token of a word or of a part of one, with these bytes; BPE_NONE. */

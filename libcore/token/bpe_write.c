@@ -334,8 +334,13 @@ int bpe_write_json(
 	bool whole = r->whole_words || (!r->n_merges && r->n_ranked);
 	str_puts(out, head);
 	int rc = add_added(out, b, v, r, e);
-	str_puts(out, "\n  ],\n  \"normalizer\": null,\n  \"pre_tokenizer\": {\n"
-		      "    \"type\": \"Sequence\",\n    \"pretokenizers\": [\n");
+	str_puts(out, "\n  ],\n  \"normalizer\": ");
+	if (r->normalizer)
+		str_printf(out, "{\"type\": \"%s\"}", normal_forms[r->normalizer]);
+	else
+		str_puts(out, "null");
+	str_puts(out,
+		",\n  \"pre_tokenizer\": {\n    \"type\": \"Sequence\",\n    \"pretokenizers\": [\n");
 	rc = rc || add_splits(out, r->pattern, e);
 	str_puts(out,
 		"      {\"type\": \"ByteLevel\", \"add_prefix_space\": false, "

@@ -177,8 +177,18 @@ static void add_special(const struct vocab *v, struct bpe_rules *r, const json_t
 	free(made);
 }
 
+/* With the special tokens of a model, which may be in none of the files. */
+static int end_vocab(struct vocab_builder *b, const struct bpe_model *m,
+	const json_t *vocab, struct vocab *v, struct err *e)
+{
+	int64_t gaps = m ? b->n : INT64_MAX;
+	if (m && b->n)
+		builder_add_model(b, m, vocab);
+	return builder_end(b, gaps, v, e);
+}
+
 int read_merges(const struct str *merges, const char *path, const char *vocab_path,
-	struct vocab *v, struct bpe_rules *r, struct err *e)
+	const struct bpe_model *m, struct vocab *v, struct bpe_rules *r, struct err *e)
 {
 	struct str text = {0};
 	struct vocab_builder b = {0};
@@ -189,8 +199,8 @@ int read_merges(const struct str *merges, const char *path, const char *vocab_pa
 	if (!rc && !json_is_object(vocab))
 		rc = err_set(
 			e, EX_DATAERR, "%s: is not an object {token: id}", vocab_path);
-	if (!rc && (byte_level_vocab(vocab, NULL, &b, e) ||
-			   builder_end(&b, INT64_MAX, v, e)))
+	if (!rc &&
+		(byte_level_vocab(vocab, NULL, &b, e) || end_vocab(&b, m, vocab, v, e)))
 		rc = err_prefix(e, "%s: ", vocab_path);
 	if (!rc)
 		rc = read_lines(vocab, merges, path, r, e);

@@ -1,13 +1,20 @@
 /*
- * Text to tokens. Tokens that are found in text divide it first; what is between them is split into words,
- * perhaps by several patterns, and each word is encoded.
+ * Text to tokens. Tokens that are found in text divide it first; what is between them is normalized, and split
+ * into words, perhaps by several patterns, and each word is encoded.
  */
 #include "token/bpe_internal.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-enum { BATCH = 512, MAX_WINDOW = 1 << 30, MAX_PATTERNS = 16 };
+enum {
+	BATCH = 512,
+	MAX_WINDOW = 1 << 30,
+	MAX_PATTERNS = 16,
+	/* Bytes that are normalized at once; more only if no word ends where the text can be cut. */
+	NORMAL_WINDOW = 1 << 16,
+	MAX_NORMAL_WINDOW = 1 << 26,
+};
 
 struct pattern {
 	struct splitter *splitter;
@@ -19,7 +26,15 @@ struct encoder {
 	struct known_words *known;
 	struct pattern *patterns; /* each splits the words of the one before */
 	int n_patterns;
-	bool special; /* encoder_special() */
+	bool special;	      /* encoder_special() */
+	const uint8_t *table; /* of the normalizer; NULL: there is none */
+	struct normalized normal;
+	const char *whole; /* of encoder_changes() */
+	bool in_normal;	   /* the text that is encoded is normal.text */
+	/* The last word's end there that is a place in the original text, too. */
+	struct {
+		int64_t origin, n_tokens;
+	} safe;
 };
 
 /* Where tokens go. */
@@ -62,6 +77,7 @@ struct encoder *encoder_open(const struct bpe *b, struct err *e)
 {
 	struct encoder *s = xcalloc(1, sizeof(*s));
 	s->bpe = b;
+	s->table = b->rules->normalizer ? normal_table(b->rules->normalizer) : NULL;
 	s->known = known_words_open(b);
 	if (!open_patterns(s, b->rules->pattern, e))
 		return s;
@@ -77,6 +93,7 @@ void encoder_close(struct encoder *s)
 		splitter_close(s->patterns[i].splitter);
 	free(s->patterns);
 	known_words_close(s->known);
+	normalized_free(&s->normal);
 	free(s);
 }
 
@@ -90,12 +107,27 @@ void encoder_special(struct encoder *s, bool allowed)
 static int put_words(struct encoder *s, int depth, const char *text, int64_t n,
 	const uint32_t *ends, int n_words, struct output *o, struct err *e);
 
+/* How many of the words are to be encoded at once: up to the last whose end is a place in the original text, which is
+ * set; if there is none, all of them, and it is -1. */
+static int words_to_origin(const struct encoder *s, const char *text,
+	const uint32_t *ends, int n_words, int64_t *origin)
+{
+	int64_t from = text - s->normal.text.s;
+	for (int k = n_words; k > 0; k--) {
+		*origin = normalized_origin(&s->normal.changes, from + ends[k - 1]);
+		if (*origin >= 0)
+			return k;
+	}
+	return n_words;
+}
+
 /* Splits text by a pattern, and what it finds by the next ones. Returns the bytes used, or -1. */
 static int64_t put_split(struct encoder *s, int depth, const char *text, int64_t n,
 	bool final, struct output *o, struct err *e)
 {
 	struct pattern *p = &s->patterns[depth];
-	int64_t at = 0;
+	bool maps = s->in_normal && !depth;
+	int64_t at = 0, origin = -1;
 	while (at < n) {
 		int64_t window = min64(n - at, MAX_WINDOW);
 		int k = split_words(p->splitter, text + at, window,
@@ -107,8 +139,12 @@ static int64_t put_split(struct encoder *s, int depth, const char *text, int64_t
 				MAX_WINDOW);
 		if (!k)
 			break;
+		if (maps)
+			k = words_to_origin(s, text + at, p->ends, k, &origin);
 		if (put_words(s, depth, text + at, window, p->ends, k, o, e))
 			return -1;
+		if (origin >= 0)
+			s->safe.origin = origin, s->safe.n_tokens = o->n;
 		at += p->ends[k - 1];
 	}
 	return at;
@@ -184,14 +220,103 @@ static int64_t put_rest(struct encoder *s, const char *text, int64_t n, bool fin
 	return put_added(s, set, put_text, text, n, final, o, e);
 }
 
+/* ---- normalization ----------------------------------------------------------------- */
+
+/* The beginning of a text, or all of it. */
+static int64_t put_window(struct encoder *s, const char *text, int64_t n, bool final,
+	struct output *o, struct err *e)
+{
+	struct normalized *x = &s->normal;
+	n = final ? n : normal_cut(s->table, text, n, e);
+	if (n <= 0 || normal_is(s->table, text, n))
+		return n <= 0 ? n : put_rest(s, text, n, final, o, e);
+	normalized_clear(x);
+	if (normalize(s->bpe->rules->normalizer, text, n, x, e))
+		return -1;
+	s->safe.origin = 0, s->safe.n_tokens = o->n;
+	s->in_normal = true;
+	int64_t used = put_rest(s, x->text.s, (int64_t)x->text.len, final, o, e);
+	s->in_normal = false;
+	int64_t origin = used < 0 ? -1 : normalized_origin(&x->changes, used);
+	if (used < 0 || origin >= 0)
+		return origin;
+	o->n = s->safe.n_tokens;
+	return s->safe.origin;
+}
+
+static int64_t put_normal(struct encoder *s, const char *text, int64_t n, bool final,
+	struct output *o, struct err *e)
+{
+	if (!s->table)
+		return put_rest(s, text, n, final, o, e);
+	int64_t at = 0;
+	for (int64_t window = NORMAL_WINDOW; at < n;) {
+		int64_t here = min64(window, n - at);
+		int64_t used =
+			put_window(s, text + at, here, final && here == n - at, o, e);
+		if (used < 0)
+			return -1;
+		if (!used && here >= MAX_NORMAL_WINDOW &&
+			!normal_is(s->table, text, here))
+			return err_set(e, EX_DATAERR,
+				"no word in %lld bytes ends where the text can be cut",
+				(long long)here);
+		if (!used && here == n - at)
+			break;
+		at += used;
+		window = used ? NORMAL_WINDOW : 2 * window;
+	}
+	return at;
+}
+
+/* Puts no tokens. */
+static int64_t add_changes(struct encoder *s, const char *text, int64_t n, bool final,
+	struct output *o, struct err *e)
+{
+	struct normalized *x = &s->normal;
+	int64_t i = x->changes.n, at = text - s->whole;
+	(void) final, (void)o;
+	str_clear(&x->text);
+	if (normalize(s->bpe->rules->normalizer, text, n, x, e))
+		return -1;
+	for (; i < x->changes.n; i++)
+		x->changes.v[i].begin += at, x->changes.v[i].end += at;
+	return n;
+}
+
+int encoder_changes(struct encoder *s, const char *text, int64_t n, int64_t at,
+	struct text_changes *out, struct err *e)
+{
+	const struct text_changes *found = &s->normal.changes;
+	struct output none = {0};
+	if (!s->table || normal_is(s->table, text, n))
+		return 0;
+	normalized_clear(&s->normal);
+	s->whole = text;
+	if (put_added(s, &s->bpe->added[s->special][0], add_changes, text, n, true, &none,
+		    e) < 0)
+		return -1;
+	for (int64_t i = 0; i < found->n; i++) {
+		struct text_change x = found->v[i];
+		int64_t len = x.to_end - x.to;
+		x.begin += at, x.end += at;
+		x.to = x.begin +
+		       (out->n ? out->v[out->n - 1].to_end - out->v[out->n - 1].end : 0);
+		x.to_end = x.to + len;
+		changes_add(out, x);
+	}
+	return 0;
+}
+
 int64_t encoder_put(struct encoder *s, const char *text, int64_t n, bool final,
 	uint32_t *out, int64_t room, int64_t *n_out, struct err *e)
 {
 	struct output o = {.ids = out};
+	room = out ? room / normal_growth(s->bpe->rules->normalizer) : room;
 	if (n > room) /* a token has a byte at least */
 		n = room, final = false;
 	const struct added_set *set = &s->bpe->added[s->special][0];
-	int64_t used = put_added(s, set, put_rest, text, n, final, &o, e);
+	int64_t used = put_added(s, set, put_normal, text, n, final, &o, e);
 	*n_out = o.n;
 	return used;
 }

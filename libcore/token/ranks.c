@@ -80,14 +80,9 @@ static int add_special(struct vocab_builder *b, const struct bpe_model *m,
 	if (m->n_ranked && m->n_ranked != r->n_ranked)
 		return err_set(e, EX_DATAERR, "has %lld tokens, those of %s are %lld",
 			(long long)r->n_ranked, m->name, (long long)m->n_ranked);
-	for (int i = 0; m->special[i].text; i++) {
-		builder_add(b, m->special[i].id, m->special[i].text,
-			strlen(m->special[i].text));
+	builder_add_model(b, m, NULL);
+	for (int i = 0; m->special[i].text; i++)
 		rules_add_token(r, m->special[i].id, BPE_SPECIAL);
-	}
-	int64_t n_ids = b->items[b->n - 1].id + 1;
-	if (m->n_reserved > n_ids)
-		builder_add(b, (uint32_t)m->n_reserved - 1, "", 0);
 	return 0;
 }
 

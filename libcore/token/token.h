@@ -28,6 +28,34 @@ enum char_class {
 /* The class of each code point, [0x110000]. */
 const uint8_t *char_classes(void);
 
+/* ---- normalize.c: equal texts in one form ------------------------------------------ */
+
+/*
+ * The forms of UAX #15, with the characters of Unicode 9.0, which Hugging Face's tokenizers knows: later ones, and bytes
+ * that are not UTF-8, stay as they are. So the result does not depend on the version of utf8proc.
+ */
+enum normal_form {
+	NORMAL_NONE,
+	NORMAL_NFC,
+	NORMAL_NFD,
+	NORMAL_NFKC,
+	NORMAL_NFKD,
+	N_NORMAL_FORMS
+};
+extern const char *const normal_forms[]; /* their names; closed by NULL */
+/* A text becomes so many times longer, in bytes, at most. */
+int64_t normal_growth(enum normal_form form);
+
+/* Bytes [begin, end) of a text became bytes [to, to_end). */
+struct text_change {
+	int64_t begin, end, to, to_end;
+};
+
+struct text_changes {
+	struct text_change *v; /* ascending */
+	int64_t n;
+};
+
 /* ---- split.c: text to words; split_ascii.c, split_regex.c ------------------------- */
 
 /*
@@ -80,6 +108,7 @@ struct bpe_rules {
 	/* How text is split into words: a name or a regular expression, or several lines of them, of
 	 * which each splits the words of the one before. */
 	char *pattern;
+	enum normal_form normalizer; /* of text between the tokens that are found in it */
 	/*
 	 * Merges in order: pairs of tokens, of which the earlier is merged first. Without them
 	 * (n_merges = 0), the order is that of tiktoken: any two tokens merge whose bytes together
@@ -124,6 +153,7 @@ struct bpe_model {
 		uint32_t id;
 	} special[8];	    /* closed by NULL */
 	int64_t n_reserved; /* ids in all, of which some have no text; 0: as many as have */
+	enum normal_form normalizer; /* unless its file says one */
 };
 /* (a name here is a row of the table) */
 #define BPE_MODELS(X) X(gpt2) X(cl100k) X(o200k) X(llama3) X(qwen2)
@@ -166,13 +196,17 @@ void encoder_close(struct encoder *s);
 /*
  * Encodes text[0..n) to at most `room` tokens, and sets their number. Returns the number of bytes that
  * it used: the rest, which more text could change, is to be passed again with the text that follows;
- * 0 means that more text is needed. All is used if it is `final` and room >= n. Returns -1 on an
- * error.
+ * 0 means that more text is needed. All is used if it is `final` and room >= n * normal_growth() of the
+ * rules. Returns -1 on an error.
  */
 int64_t encoder_put(struct encoder *s, const char *text, int64_t n, bool final,
 	uint32_t *out, int64_t room, int64_t *n_out, struct err *e);
 /* The text of a special token becomes this token from now on; if not, as at first, tokens of its bytes. */
 void encoder_special(struct encoder *s, bool allowed);
+/* Appends what the encoder changes in a whole text before it splits it: the bytes of its tokens are those of the changed
+ * text. `at`: where the text is in a longer one, of which *out has the changes before it. */
+int encoder_changes(struct encoder *s, const char *text, int64_t n, int64_t at,
+	struct text_changes *out, struct err *e);
 /* Can the special tokens of these rules be found in text? */
 int bpe_check_special(const struct vocab *v, const struct bpe_rules *r, struct err *e);
 

@@ -216,10 +216,9 @@ int tokenizer_unpack(struct tokenizer *t, const struct str *packed, struct err *
 int64_t tokenizer_encode_all(const struct tokenizer *t, const char *text, int64_t n,
 	uint32_t **ids, struct err *e)
 {
-	int64_t n_ids;
-	*ids = xcalloc(
-		(size_t)n + 1, sizeof(**ids)); /* no kind has more tokens than bytes */
-	if (t->kind->encode(t, text, n, true, *ids, n, &n_ids, e) < 0) {
+	int64_t n_ids, room = tokenizer_room(t, n);
+	*ids = xcalloc((size_t)room + 1, sizeof(**ids));
+	if (t->kind->encode(t, text, n, true, *ids, room, &n_ids, e) < 0) {
 		free(*ids);
 		*ids = NULL;
 		return -1;

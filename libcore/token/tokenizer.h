@@ -29,7 +29,8 @@ struct tokenizer_kind {
 	int (*learn_end)(struct tokenizer *t, struct err *e);
 	/* Prepares encode() after t->vocab has been read from a file. */
 	int (*ready)(struct tokenizer *t, struct err *e);
-	/* Writes at most `room` tokens to out (NULL: counts only), and their number to *n_out. */
+	/* Writes at most `room` tokens to out (NULL: counts only), and their number to *n_out; see
+	 * tokenizer_room(). */
 	int64_t (*encode)(const struct tokenizer *t, const char *text, int64_t n,
 		bool final, uint32_t *out, int64_t room, int64_t *n_out, struct err *e);
 	/* The beginning of the last word of text[0..n), or of an earlier one, that is sure whatever
@@ -77,6 +78,8 @@ int tokenizer_read(struct tokenizer *t, struct h5 *f, struct err *e);
 /* Serialises a tokenizer to send it to another rank, and back. */
 void tokenizer_pack(const struct tokenizer *t, struct str *out);
 int tokenizer_unpack(struct tokenizer *t, const struct str *packed, struct err *e);
+/* How many tokens n bytes of text can be at most. */
+int64_t tokenizer_room(const struct tokenizer *t, int64_t n);
 /* Encodes a whole text. *ids is allocated; returns the number of tokens, or -1. */
 int64_t tokenizer_encode_all(const struct tokenizer *t, const char *text, int64_t n,
 	uint32_t **ids, struct err *e);
@@ -103,6 +106,11 @@ const struct bpe_rules *bpe_rules_of(const struct tokenizer *t);
 /* Reads the vocabulary and the rules of t. */
 int bpe_make(struct tokenizer *t, const struct tokenizer_source *s,
 	const struct bpe_model *model, struct err *e);
+/* The name of its form of Unicode; "none". */
+const char *tokenizer_normalizer(const struct tokenizer *t);
+/* As encoder_changes(); other tokenizers change nothing. */
+int tokenizer_changes(const struct tokenizer *t, const char *text, int64_t n, int64_t at,
+	struct text_changes *out, struct err *e);
 /* The text of a special token becomes this token from now on. */
 int tokenizer_allow_special(struct tokenizer *t, struct err *e);
 

@@ -1,4 +1,5 @@
 /* The tokenizer of byte-pair encoding: the floor `token` encodes, this file keeps its rules in shards. */
+#include "token/bpe_internal.h"
 #include "token/tokenizer.h"
 
 #include <pthread.h>
@@ -111,6 +112,31 @@ static int64_t encode(const struct tokenizer *t, const char *text, int64_t n, bo
 	return used < 0 ? TEXT_BAD(0) : used;
 }
 
+int64_t tokenizer_room(const struct tokenizer *t, int64_t n)
+{
+	const struct bpe_rules *r = bpe_rules_of(t);
+	return r ? n * normal_growth(r->normalizer) : n;
+}
+
+const char *tokenizer_normalizer(const struct tokenizer *t)
+{
+	const struct bpe_rules *r = bpe_rules_of(t);
+	return normal_forms[r ? r->normalizer : NORMAL_NONE];
+}
+
+int tokenizer_changes(const struct tokenizer *t, const char *text, int64_t n, int64_t at,
+	struct text_changes *out, struct err *e)
+{
+	const struct bpe_rules *r = bpe_rules_of(t);
+	if (!r || !r->normalizer)
+		return 0;
+	struct encoder *s = borrow(t->own, e);
+	int rc = s ? encoder_changes(s, text, n, at, out, e) : -1;
+	if (s)
+		give_back(t->own, s);
+	return rc;
+}
+
 /* A token that is found in text may have a word's end within it. */
 static int64_t cut(const struct tokenizer *t, const char *text, int64_t n)
 {
@@ -118,6 +144,9 @@ static int64_t cut(const struct tokenizer *t, const char *text, int64_t n)
 	for (int64_t i = 0; i < o->rules.n_added; i++)
 		if (o->special || !(o->rules.added[i].flags & BPE_SPECIAL))
 			return 0;
+	struct err e = {0};
+	if (o->rules.normalizer) /* (the encoder looks no further) */
+		n = normal_cut(normal_table(o->rules.normalizer), text, n, &e);
 	return split_find(o->rules.pattern) ? split_cut(text, n) : 0;
 }
 
@@ -126,7 +155,7 @@ static int64_t cut(const struct tokenizer *t, const char *text, int64_t n)
 static const char path_merges[] = "/tokenizer/merges", path_added[] = "/tokenizer/added";
 
 struct attrs {
-	char *pattern;
+	char *pattern, *normalizer;
 	int64_t ranked, whole_words, end_of_text;
 };
 
@@ -134,6 +163,8 @@ const struct h5_field bpe_fields[] = {
 	{"pattern", H5_TEXT, offsetof(struct attrs, pattern), false,
 		"how text is split into words: gpt2, cl100k, o200k, llama3, qwen2, tekken or "
 		"a regular expression; of several lines, each splits the words of the one before"},
+	{"normalizer", H5_TEXT, offsetof(struct attrs, normalizer), true,
+		"the form of Unicode that text gets before: NFC, NFD, NFKC or NFKD"},
 	{"ranked", H5_I64, offsetof(struct attrs, ranked), false,
 		"number of tokens that merge in the order of their ids; 0: merges says the order"},
 	{"whole_words", H5_I64, offsetof(struct attrs, whole_words), false,
@@ -146,7 +177,8 @@ const struct h5_field bpe_fields[] = {
 static int write_rules(const struct tokenizer *t, struct h5 *f, struct err *e)
 {
 	const struct bpe_rules *r = bpe_rules_of(t);
-	struct attrs a = {r->pattern, r->n_ranked, r->whole_words,
+	char *form = r->normalizer ? (char *)normal_forms[r->normalizer] : NULL;
+	struct attrs a = {r->pattern, form, r->n_ranked, r->whole_words,
 		r->end_of_text == BPE_NONE ? -1 : (int64_t)r->end_of_text};
 	const int64_t merges[] = {r->n_merges, 2}, added[] = {r->n_added, 2};
 	int rc = h5_fields_write(f, "/tokenizer", bpe_fields, &a, e);
@@ -157,12 +189,25 @@ static int write_rules(const struct tokenizer *t, struct h5 *f, struct err *e)
 	return rc ? -1 : 0;
 }
 
+static int find_normalizer(const char *name, enum normal_form *form, struct err *e)
+{
+	int i = NORMAL_NFC;
+	while (normal_forms[i] && strcmp(normal_forms[i], name) != 0)
+		i++;
+	*form = (enum normal_form)i;
+	return normal_forms[i]
+		       ? 0
+		       : err_set(e, EX_DATAERR, "unknown normalizer '%.40s'", name);
+}
+
 static int read_rules(struct tokenizer *t, struct h5 *f, struct err *e)
 {
 	struct bpe_rules *r = &own_of(t)->rules;
 	struct attrs a = {0};
 	int64_t n_merges = 0, n_added = 0;
 	int rc = h5_fields_read(f, "/tokenizer", bpe_fields, &a, e);
+	rc = rc || (a.normalizer && find_normalizer(a.normalizer, &r->normalizer, e));
+	free(a.normalizer);
 	r->pattern = a.pattern;
 	r->n_ranked = a.ranked;
 	r->whole_words = a.whole_words != 0;
@@ -188,8 +233,8 @@ static int read_rules(struct tokenizer *t, struct h5 *f, struct err *e)
 static void pack(const struct tokenizer *t, struct str *out)
 {
 	const struct bpe_rules *r = bpe_rules_of(t);
-	const int64_t numbers[] = {
-		r->n_merges, r->n_ranked, r->whole_words, r->n_added, r->end_of_text};
+	const int64_t numbers[] = {r->n_merges, r->n_ranked,
+		r->whole_words | r->normalizer << 1, r->n_added, r->end_of_text};
 	str_add(out, r->pattern, strlen(r->pattern) + 1);
 	str_add(out, numbers, sizeof(numbers));
 	str_add(out, r->merges, (size_t)r->n_merges * 2 * sizeof(*r->merges));
@@ -212,7 +257,8 @@ static void unpack(struct tokenizer *t, const char *p)
 	memcpy(numbers, p, sizeof(numbers));
 	p += sizeof(numbers);
 	r->n_merges = numbers[0], r->n_ranked = numbers[1];
-	r->whole_words = numbers[2] != 0;
+	r->whole_words = numbers[2] & 1;
+	r->normalizer = (enum normal_form)(numbers[2] >> 1);
 	r->n_added = numbers[3], r->end_of_text = (uint32_t)numbers[4];
 	size_t merges_bytes = (size_t)r->n_merges * 2 * sizeof(*r->merges);
 	r->merges = copy_of(p, merges_bytes);

@@ -150,18 +150,26 @@ static int read_added(const json_t *token, const json_t *vocab, struct vocab_bui
 
 /* ---- how text is split ----------------------------------------------------------- */
 
-static int check_normalizer(const json_t *n, struct err *e)
+/* Of a Sequence, the last form counts, with the compatible characters of any. */
+static int read_normalizer(const json_t *n, struct bpe_rules *r, struct err *e)
 {
+	const json_t *all = json_object_get(n, "normalizers");
+	int form = 0;
 	if (!n || json_is_null(n))
 		return 0;
-	if (!strcmp(type_of(n), "Sequence") &&
-		!json_array_size(json_object_get(n, "normalizers")))
+	if (!strcmp(type_of(n), "Sequence")) {
+		for (size_t i = 0; i < json_array_size(all); i++)
+			if (read_normalizer(json_array_get(all, i), r, e))
+				return -1;
 		return 0;
-	if (!strcmp(type_of(n), "NFC"))
-		return err_set(e, EX_DATAERR,
-			"the normalizer 'NFC' is not supported; a text that is NFC already has "
-			"the same tokens with \"normalizer\": null");
-	return unsupported("the normalizer", type_of(n), e);
+	}
+	while (normal_forms[form] && strcmp(normal_forms[form], type_of(n)) != 0)
+		form++;
+	if (form == NORMAL_NONE || !normal_forms[form])
+		return unsupported("the normalizer", type_of(n), e);
+	bool compatible = r->normalizer >= NORMAL_NFKC && form < NORMAL_NFKC;
+	r->normalizer = (enum normal_form)(compatible ? form + 2 : form);
+	return 0;
 }
 
 static void add_pattern(struct bpe_rules *r, const char *pattern)
@@ -304,7 +312,7 @@ int read_tokenizer_json(const struct str *text, const char *path, struct vocab *
 			err_prefix(e, "%s: ", path);
 	} else if (!rc) {
 		rc = check_model(model, e) ||
-		     check_normalizer(json_object_get(j, "normalizer"), e) ||
+		     read_normalizer(json_object_get(j, "normalizer"), r, e) ||
 		     read_pre_tokenizer(json_object_get(j, "pre_tokenizer"), r, e);
 		for (size_t i = 0; !rc && i < json_array_size(added); i++)
 			rc = read_added(json_array_get(added, i), vocab, &b, r, skip, e);

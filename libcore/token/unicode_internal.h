@@ -1,4 +1,4 @@
-/* The table that unicode.py makes, for unicode.c; and the sets of characters that it tells. */
+/* The tables that unicode.py and normalize.py make; and the sets of characters that it tells. */
 #ifndef TOKEN_UNICODE_INTERNAL_H
 #define TOKEN_UNICODE_INTERNAL_H
 
@@ -8,6 +8,9 @@ extern const uint32_t unicode_runs[];
 extern const uint16_t unicode_kinds[];
 extern const char *const unicode_categories[], *const unicode_scripts[];
 extern const int unicode_n_runs, unicode_n_categories, unicode_n_scripts;
+/* By normalize.py: characters that normalization knows are in [runs[0], runs[1]), [runs[2], runs[3]), ... */
+extern const uint32_t normalize_runs[];
+extern const int normalize_n_runs;
 
 /* ---- unicode.c ------------------------------------------------------------------- */
 

@@ -19,8 +19,9 @@ const struct bpe_model bpe_models[] = {
 		{{"<|begin_of_text|>", 128000}, {"<|end_of_text|>", 128001},
 		 {"<|start_header_id|>", 128006}, {"<|end_header_id|>", 128007},
 		 {"<|eot_id|>", 128009}}, 128256},
-	{"qwen2", "Qwen 2, 151,646 tokens, without its normalisation (NFC)", "qwen2", 151643,
-		{{"<|endoftext|>", 151643}, {"<|im_start|>", 151644}, {"<|im_end|>", 151645}}, 0},
+	{"qwen2", "Qwen 2, 151,646 tokens", "qwen2", 151643,
+		{{"<|endoftext|>", 151643}, {"<|im_start|>", 151644}, {"<|im_end|>", 151645}}, 0,
+		NORMAL_NFC},
 	{0},
 };
 /* clang-format on */
@@ -57,6 +58,17 @@ void builder_add(struct vocab_builder *b, uint32_t id, const char *bytes, size_t
 	b->items = xgrow(b->items, b->n, sizeof(*b->items));
 	b->items[b->n++] = (struct vocab_item){id, b->bytes.len, n};
 	str_add(&b->bytes, bytes, n);
+}
+
+void builder_add_model(
+	struct vocab_builder *b, const struct bpe_model *m, const json_t *vocab)
+{
+	for (int i = 0; m->special[i].text; i++)
+		if (!json_object_get(vocab, m->special[i].text))
+			builder_add(b, m->special[i].id, m->special[i].text,
+				strlen(m->special[i].text));
+	if (m->n_reserved > b->items[b->n - 1].id + 1)
+		builder_add(b, (uint32_t)m->n_reserved - 1, "", 0);
 }
 
 void builder_free(struct vocab_builder *b)
@@ -233,7 +245,7 @@ static int read_as_merges(const struct str *text, const char *path,
 	char *vocab = beside(path, "encoder.json");
 	if (!vocab)
 		vocab = beside(path, "vocab.json");
-	int rc = vocab ? read_merges(text, path, vocab, v, r, e) ||
+	int rc = vocab ? read_merges(text, path, vocab, model, v, r, e) ||
 				 check_merges(r, model, path, e)
 		       : err_set(e, EX_DATAERR,
 				 "%s: neither encoder.json nor vocab.json is beside it",
@@ -258,10 +270,13 @@ static int read_file(const char *path, const struct bpe_model *model, struct voc
 		rc = sentence_piece(path, e);
 	if (!rc && (!text.len || memchr(text.s, 0, text.len)))
 		rc = err_set(e, EX_DATAERR, "%s: is no vocabulary", path);
+	bool says_all = !rc && text.s[0] == '{';
 	if (!rc)
-		rc = text.s[0] == '{'  ? read_tokenizer_json(&text, path, v, r, e)
+		rc = says_all	       ? read_tokenizer_json(&text, path, v, r, e)
 		     : is_ranks(&text) ? read_ranks(&text, path, model, v, r, e)
 				       : read_as_merges(&text, path, model, v, r, e);
+	if (!rc && model && !says_all)
+		r->normalizer = model->normalizer;
 	str_free(&text);
 	return rc;
 }

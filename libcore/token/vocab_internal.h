@@ -20,6 +20,10 @@ struct vocab_builder {
 };
 
 void builder_add(struct vocab_builder *b, uint32_t id, const char *bytes, size_t n);
+/* Adds the special tokens of a model that the object `vocab` has not (NULL: it has none), and the last id that it
+ * reserves. There are tokens already. */
+void builder_add_model(
+	struct vocab_builder *b, const struct bpe_model *m, const json_t *vocab);
 /* Makes the vocabulary, in which each id from 0 on occurs once; those from `gaps` on may be missing, and
  * then have no bytes. Frees the builder, also on an error. */
 int builder_end(struct vocab_builder *b, int64_t gaps, struct vocab *v, struct err *e);
@@ -46,7 +50,7 @@ int regex_of_oniguruma(const char *regex, struct str *out, struct err *e);
 
 /* They take the contents of a file; `path` names it in messages. */
 int read_merges(const struct str *merges, const char *path, const char *vocab_path,
-	struct vocab *v, struct bpe_rules *r, struct err *e);
+	const struct bpe_model *m, struct vocab *v, struct bpe_rules *r, struct err *e);
 int read_ranks(const struct str *text, const char *path, const struct bpe_model *m,
 	struct vocab *v, struct bpe_rules *r, struct err *e);
 int read_tokenizer_json(const struct str *text, const char *path, struct vocab *v,

@@ -37,6 +37,26 @@ setup() {
 	pt-train --dry-run --init-from hf | grep -q 'layers.0 to 2'
 }
 
+@test "init-from: a tokenizer that cannot be read, or has another normalizer" {
+	cp -r hf/. lower
+	jq '.normalizer.type = "Lowercase"' hf/tokenizer.json >lower/tokenizer.json
+	pt-prepare -q --train-bpe 280 --vocab-out few "$BATS_FILE_TMPDIR/text"
+	pt-prepare -q -t bpe --vocab-files few "$BATS_FILE_TMPDIR/text" -o few.h5
+	code_of 65 mpiexec -n 2 "${tune[@]}" -d few.h5 -o x --init-from lower
+	[ "$(grep -c "the normalizer 'Lowercase' is not supported" <<<"$output")" -eq 1 ]
+	grep -q "has 300 rows: .* or give --vocab-multiple 300 if" <<<"$output"
+	mkdir nfc
+	jq '.normalizer = {"type": "NFC"}' vocab/tokenizer.json >nfc/tokenizer.json
+	pt-prepare -q -t bpe --vocab-files nfc "$BATS_FILE_TMPDIR/text" -o nfc.h5
+	code_of 65 "${tune[@]}" -d nfc.h5 -o x --init-from hf
+	says 'its tokenizer has the normalizer none, and that of the data NFC'
+	# a checkpoint without files of Hugging Face says its normalizer
+	pt-train -q -d nfc.h5 -o small "${model[@]}" -n 1
+	pt-ckpt convert small -o again
+	jq -e '.normalizer.type == "NFC"' again/tokenizer.json
+	"${tune[@]}" -d nfc.h5 -o y --init-from again -n 1
+}
+
 @test "init-from: options and data that contradict the model are refused, with both" {
 	code_of 64 "${tune[@]}" -d text.h5 -o x --init-from hf --layers 4
 	says 'hf: its --layers is 3, and that of the run 4'

@@ -491,6 +491,40 @@ vocab() { # the small vocabulary of tests/golden
 	[ ! -e c.h5 ]
 }
 
+@test "a tokenizer of Qwen's form normalizes text, wherever a document is cut" {
+	cp "$BATS_TEST_DIRNAME/../golden/tokens/qwen.json" tokenizer.json
+	bpe=(pt-prepare -q -t bpe -f 0 --overwrite)
+	line=$'cafe\u0301 Vie\u0323\u0302t \u1112\u1161\u11ab \u0958\u0958 \u212b and some words in ASCII\n'
+	normal=$'caf\u00e9 Vi\u1ec7t \ud55c \u0915\u093c\u0915\u093c \u00c5 and some words in ASCII\n'
+	yes "${line%?}" | head -40000 >text
+	yes "${normal%?}" | head -40000 >normal
+	"${bpe[@]}" --vocab-files tokenizer.json text -o a.h5 --threads 1
+	"${bpe[@]}" --vocab-files tokenizer.json text -o b.h5 --threads 3
+	cmp a.h5 b.h5
+	pt-prepare --decode train a.h5 | head -c -13 | cmp - normal
+	# as a tokenizer without a normalizer has it of the normal text
+	jq '.normalizer = null' tokenizer.json >none.json
+	"${bpe[@]}" --vocab-files none.json normal -o n.h5
+	cmp <(h5dump -d train a.h5 | tail -n +2) <(h5dump -d train n.h5 | tail -n +2)
+	# but it is another tokenizer
+	code_of 65 pt-train -d a.h5 -d n.h5 -n 1 -o run
+	says 'its tokenizer differs from that of a.h5'
+	jq '.normalizer.type = "Lowercase"' tokenizer.json >lower.json
+	code_of 65 pt-prepare -t bpe --vocab-files lower.json text -o c.h5
+	says "the normalizer 'Lowercase' is not supported"
+}
+
+@test "spans are in characters of the text before it is normalized" {
+	# é, the second of two tokens that count, and the change that it ends in
+	printf '%s\n' '{"text": "x e\u0301 ab \u212b!", "spans": [[3, 4], [8, 9]]}' \
+		'{"text": "x <tool_call>\u0301\u0327 y", "spans": [[14, 15]]}' >s.jsonl
+	pt-prepare -q -t bpe --vocab-files "$BATS_TEST_DIRNAME/../golden/tokens/qwen.json" --record spans -f 0 s.jsonl -o s.h5
+	pt-prepare --show 2 s.h5 >out
+	cat out
+	grep -qF $'x⟦ \u00e9⟧ ab⟦ \u00c5⟧!' out
+	grep -qF $'x <tool_call>⟦\u0327\u0301⟧ y' out
+}
+
 @test "special tokens are found only if asked for" {
 	vocab
 	printf 'a<|endoftext|>b' >s.txt

@@ -70,8 +70,9 @@ REFUSED_PRE = {
     "metaspace": Sequence([Metaspace(), BYTES]),
     "after bytes": Sequence([LEVEL, Digits(True)]),
 }
-NORMALIZERS = {"empty": normalizers.Sequence([])}
-REFUSED_NORMALIZERS = {"nfc": normalizers.NFC(), "list of nfc": normalizers.Sequence([normalizers.NFC()]), "nfd": normalizers.NFD(), "nfkc": normalizers.NFKC(), "lower": normalizers.Lowercase(),
+NORMALIZERS = {"empty": normalizers.Sequence([]), "nfc": normalizers.NFC(), "list": normalizers.Sequence([normalizers.NFKD(), normalizers.NFC()]),
+               "nfd": normalizers.NFD(), "nfkc": normalizers.NFKC(), "nfkd": normalizers.NFKD()}
+REFUSED_NORMALIZERS = {"lower": normalizers.Lowercase(), "list of lower": normalizers.Sequence([normalizers.NFC(), normalizers.Lowercase()]),
                        "strip": normalizers.Strip(), "replace": normalizers.Replace("a", "b")}
 ADDED = {
     "plain": [AddedToken("<tool>", normalized=False), AddedToken("<too", normalized=False)],
@@ -153,7 +154,8 @@ def main():
     cases += [("model " + k, {"model": v}, True) for k, v in MODEL.items()]
     cases += [("model " + k, {"model": v}, False) for k, v in REFUSED_MODEL.items()]
     cases += [("trainer " + k, {"trainer": v}, False) for k, v in REFUSED_TRAINER.items()]
-    cases += [("added tokens normalized, nfc", {"added": ADDED["normalized"], "normalizer": normalizers.NFC()}, False)]
+    cases += [("added tokens normalized, nfc", {"added": ADDED["normalized"], "normalizer": normalizers.NFC()}, True)]
+    cases += [("added tokens normalized, nfd", {"added": ADDED["normalized"], "normalizer": normalizers.NFD()}, False)]
     cases += [("no alphabet", {"alphabet": False}, True)]
     wrong = 0
     with tempfile.TemporaryDirectory() as folder:
