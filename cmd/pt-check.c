@@ -145,6 +145,7 @@ int main(int argc, char **argv)
 		if (page_kind(o.reports.v[i], &e) < 0)
 			return err_say(&e);
 	convert_config_file(o.model_config);
+	convert_copies_may_differ();
 	if (o.two_runs && o.batch.n)
 		return err_say(&(struct err){EX_USAGE,
 			"--two-runs compares files of one step, and --batch is of a step between two"});

@@ -138,6 +138,9 @@ int step_check_run(struct step_check *c, const struct check_opts *o,
 		    e))
 		return -1;
 	name_tensors(c);
+	c->has_reference = job->batch->n > 0;
+	if (judge_copies(c, e))
+		return -1;
 	bool moments = step_files_have_moments(&c->files);
 	if (job->batch->n && !moments)
 		return err_set(e, EX_TROUBLE,
@@ -155,7 +158,6 @@ int step_check_run(struct step_check *c, const struct check_opts *o,
 			"or both files were saved between the same two steps");
 		return 0;
 	}
-	c->has_reference = job->batch->n > 0;
 	if (c->has_reference && (prepare(c, e) || judge_gradients(c, e)))
 		return -1;
 	if (c->has_reference)
@@ -190,6 +192,8 @@ void step_check_close(struct step_check *c)
 	free(c->seen);
 	free(c->of);
 	free(c->order);
+	copies_free(&c->copies[0]);
+	copies_free(&c->copies[1]);
 	step_files_close(&c->files);
 	*c = (struct step_check){0};
 }

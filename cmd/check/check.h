@@ -25,7 +25,7 @@ struct check_opts {
 	int64_t tp, cp, fsdp, dp, accumulation; /* degrees of the other run; 1: none */
 };
 
-enum { CAUSE_TEXT = 200, MAX_CAUSES = 64 };
+enum { CAUSE_TEXT = 300, MAX_CAUSES = 64 };
 
 /* The result of one test of a tensor: a distance, and the largest that rounding explains. */
 struct distance {
@@ -71,12 +71,25 @@ static inline const struct distance *distance_in(
 				   : &x->update;
 }
 
+/* What the files have twice. */
+struct copy_check {
+	char *name, *whose, *first;
+	const char *kind;
+	int64_t n, differ, at;
+	double value[2], distance;
+};
+struct copy_list {
+	struct copy_check *of;
+	int64_t n;
+};
+
 struct step_check {
 	struct check_opts o;
 	struct step_files files;
 	int n;
-	struct tensor_check *of; /* [n] in the order of the files */
-	int *order;		 /* [n]: of the forward pass */
+	struct tensor_check *of;    /* [n] in the order of the files */
+	int *order;		    /* [n]: of the forward pass */
+	struct copy_list copies[2]; /* before and after */
 	/* With a batch: */
 	bool has_reference;
 	const char *computed; /* how the reference was */
@@ -130,6 +143,9 @@ int read_seen(struct step_check *c, int tensor, double *lost, struct err *e);
 int find_causes(struct step_check *c, struct err *e);
 /* update.c: moments, and the update; needs no reference. */
 int judge_update(struct step_check *c, struct err *e);
+/* copies.c: what ranks have saved twice, and tied weights. */
+int judge_copies(struct step_check *c, struct err *e);
+void copies_free(struct copy_list *l);
 /* print.c */
 void step_check_print(const struct step_check *c, struct str *out);
 /* Its last line. */
