@@ -169,8 +169,8 @@ static bool by_factor(struct cause_search *s, int i)
 			seems_tied(c, i)
 				? "no gradient, and the numbers of the embedding: does the run tie "
 				  "them (tie_word_embeddings)?"
-				: "no gradient: it is not trained, or the backward does not reach "
-				  "it");
+				: "no gradient: it is not trained (--freeze), or the backward does "
+				  "not reach it");
 		return true;
 	}
 	double f = p.bb > 0 ? p.ab / p.bb : 0;

@@ -64,8 +64,10 @@ static int read_weights(struct step_check *c, struct err *e)
 /* With a batch, their gradients too. */
 static int prepare(struct step_check *c, struct err *e)
 {
-	return read_weights(c, e) || check_batch(c, e) || compute_reference(c, e) ? -1
-										  : 0;
+	if (read_weights(c, e) || check_batch(c, e) || compute_reference(c, e))
+		return -1;
+	leave_out_frozen(c);
+	return 0;
 }
 
 static void name_tensors(struct step_check *c)
@@ -77,6 +79,7 @@ static void name_tensors(struct step_check *c)
 			c->files.after.tensors[i].name);
 		c->of[i].n = step_files_size(&c->files, i);
 		c->of[i].cause = -1;
+		c->of[i].lr_scale = 1;
 	}
 	c->order = convert_forward_order(
 		c->files.after.config.s, c->files.after.tensors, c->n);
@@ -139,7 +142,7 @@ int step_check_run(struct step_check *c, const struct check_opts *o,
 		return -1;
 	name_tensors(c);
 	c->has_reference = job->batch->n > 0;
-	if (judge_copies(c, e))
+	if (read_groups(c, job, e) || judge_copies(c, e))
 		return -1;
 	bool moments = step_files_have_moments(&c->files);
 	if (job->batch->n && !moments)

@@ -40,6 +40,8 @@ struct tensor_check {
 	double norm;  /* of the gradient that the optimizer saw */
 	double factor; /* its projection on the reference's, after the common factor */
 	struct distance gradient, moments, update;
+	bool frozen;	  /* the run does not train it */
+	double lr_scale;  /* of the run's learning rate, as it was told */
 	double lr, decay; /* that explain the update */
 	struct update_sums {
 		double uu, pp,
@@ -50,6 +52,7 @@ struct tensor_check {
 	} sums;
 	bool decays; /* a decay can be told: the parameters are not too small */
 	bool nonfinite, unchanged;
+	bool dead;	/* neither moment gained anything */
 	int cause;	/* of a wrong gradient; -1: none was found */
 	uint64_t found; /* bit k: finding k is about it */
 };
@@ -105,6 +108,7 @@ struct step_check {
 	bool loss_right; /* it was logged, and is the reference's */
 	/* Of the update: */
 	double lr, lr_bound, decay; /* what most tensors had */
+	bool lr_scaled;		    /* scales of the learning rate are known */
 	struct finding causes[MAX_CAUSES];
 	int n_causes;
 	bool tested, wrong; /* anything */
@@ -117,6 +121,8 @@ struct check_job {
 	struct batch_opts how;
 	struct adam adam; /* below 0: as the files say */
 	bool two_runs;	  /* of one step, whatever their optimizers count */
+	const struct strs *freeze,
+		*lr_scale_of; /* as pt-train's; none: as the files say */
 };
 
 /* Makes all tests that the files allow; -1 with *e set if they cannot be read, or do not belong together.
@@ -143,6 +149,10 @@ int read_seen(struct step_check *c, int tensor, double *lost, struct err *e);
 int find_causes(struct step_check *c, struct err *e);
 /* update.c: moments, and the update; needs no reference. */
 int judge_update(struct step_check *c, struct err *e);
+/* groups.c: sets which tensors are frozen, and scales of the learning rate. */
+int read_groups(struct step_check *c, const struct check_job *job, struct err *e);
+/* A reference without them. */
+void leave_out_frozen(struct step_check *c);
 /* copies.c: what ranks have saved twice, and tied weights. */
 int judge_copies(struct step_check *c, struct err *e);
 void copies_free(struct copy_list *l);
