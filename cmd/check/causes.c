@@ -544,6 +544,21 @@ int unexplained(const struct cause_search *s, bool *wanted)
 	return n;
 }
 
+/* Returns how many of the tensors that are wanted they explain. */
+static int explain_parts(struct cause_search *s, struct parts *p, const bool *wanted)
+{
+	int n = 0;
+	compute_parts(s, p, wanted);
+	for (int k = 0; k < s->n_wrong; k++) {
+		const struct tensor_check *x = &s->c->of[s->wrong[k]];
+		if (x->cause < 0 && wanted[x->in_model])
+			n += by_parts(s, s->wrong[k], p);
+	}
+	free_parts(p);
+	return n;
+}
+
+/* (What does not explain the screen is not tried on the others.) */
 static void by_sums(struct cause_search *s)
 {
 	const struct check_opts *o = &s->c->o;
@@ -561,11 +576,9 @@ static void by_sums(struct cause_search *s)
 			.n = (int)tries[t].n};
 		if (p.n < 2 || p.n > MAX_PARTS || p.n > s->c->batch.length)
 			continue;
-		compute_parts(s, &p, wanted);
-		for (int k = 0; k < s->n_wrong; k++)
-			if (s->c->of[s->wrong[k]].cause < 0)
-				by_parts(s, s->wrong[k], &p);
-		free_parts(&p);
+		set_screen(s);
+		if (explain_parts(s, &p, s->screen) && unexplained(s, wanted))
+			explain_parts(s, &p, wanted);
 	}
 	free(wanted);
 }
@@ -614,16 +627,37 @@ static void explain_rest(struct cause_search *s, bool affordable, bool most)
 			"micro-batches?");
 }
 
+/* In fp32 the gradient of the output layer tells it. */
+static bool has_forward_right(const struct step_check *c)
+{
+	const struct model *m = &c->weights.m;
+	for (int i = 0; i < c->n && c->has_reference && c->o.precision == RUN_FP32; i++) {
+		const struct distance *d = &c->of[i].gradient;
+		if (tensor_of(c, i) == m->output && m->output != m->tokens)
+			return d->tested && !d->wrong && d->bound < 1e-4;
+	}
+	return false;
+}
+
+static void free_search(struct cause_search *s)
+{
+	free(s->wrong);
+	free(s->screen);
+}
+
 int find_causes(struct step_check *c, struct err *e)
 {
-	struct cause_search s = {c, xcalloc((size_t)c->n + 1, sizeof(int)), 0};
+	struct cause_search s = {.c = c,
+		.wrong = xcalloc((size_t)c->n + 1, sizeof(int)),
+		.screen = xcalloc((size_t)c->n + 1, sizeof(bool)),
+		.forward_right = has_forward_right(c)};
 	for (int i = c->n - 1; i >= 0; i--)
 		if (c->of[c->order[i]].gradient.wrong)
 			s.wrong[s.n_wrong++] = c->order[i];
 	for (int k = 0; k < s.n_wrong; k++) {
 		double lost;
 		if (!c->seen[s.wrong[k]] && read_seen(c, s.wrong[k], &lost, e))
-			return free(s.wrong), -1;
+			return free_search(&s), -1;
 	}
 	bool affordable = c->has_reference && c->o.reference == REFERENCE_FLOAT64;
 	bool most = 2 * s.n_wrong > c->n;
@@ -660,6 +694,6 @@ int find_causes(struct step_check *c, struct err *e)
 		by_loss(&s); /* (of which bf16 may hide most tensors' other parts) */
 	}
 	explain_rest(&s, affordable, most);
-	free(s.wrong);
+	free_search(&s);
 	return 0;
 }
