@@ -594,13 +594,32 @@ static bool is_rounded(const struct cause_search *s)
 	return s->c->o.precision == RUN_FP32 && 2 * s->n_wrong > s->c->n;
 }
 
+/* Are norms wrong, all of them, and nothing else? */
+static bool are_norms(const struct cause_search *s)
+{
+	int norms = 0;
+	for (int i = 0; i < s->c->n; i++) {
+		const struct tensor_check *x = &s->c->of[i];
+		bool norm = tensor_of(s->c, i)->init == INIT_ONE;
+		if (x->gradient.wrong && !norm)
+			return false;
+		norms += norm && x->gradient.tested;
+	}
+	return norms > 1 && norms == s->n_wrong;
+}
+
 /* When nothing is known of those that are left: what may be told all the same. */
 static void explain_rest(struct cause_search *s, bool affordable, bool most)
 {
 	const struct step_check *c = s->c;
 	char text[CAUSE_TEXT];
 	double cosine = most && c->has_reference ? least_cosine(s) : 0;
-	if (!c->has_reference)
+	if (!c->has_reference && are_norms(s))
+		explain_all(s,
+			"all norms, and nothing else: with sequence parallelism each "
+			"tensor-parallel rank has a part of their gradients; is it not summed over "
+			"the ranks?");
+	else if (!c->has_reference)
 		explain_all(s, "no known cause");
 	else if (!affordable)
 		explain_all(s,

@@ -376,6 +376,39 @@ static void nan_in_two_runs(void **state)
 	step_end(&s);
 }
 
+/* Two runs whose norms, or all but one, have other gradients. */
+static void norms_of_two_runs(void **state)
+{
+	struct step s;
+	struct step_check c;
+	const struct strs none = {0};
+	(void)state;
+	for (int some = 0; some < 2; some++) {
+		step_begin(&s, LLAMA);
+		s.warm = true;
+		step_train(&s);
+		for (int i = 0; i < s.w.m.n_tensors; i++)
+			for (int64_t j = 0; j < tensor_size(&s.w.m.tensors[i]); j++) {
+				bool norm = s.w.m.tensors[i].ndim == 1 && i > some * 2;
+				float *mean = s.of[1][EXP_AVG][i];
+				s.of[0][EXP_AVG][i][j] = mean[j];
+				mean[j] *= norm && j % 3 == 0 ? 0.5F : 1;
+			}
+		const struct check_job job = {step_file(&s, 0), step_file(&s, 1), &none,
+			{.end = -1}, s.adam, true};
+		if (step_check_run(&c, &plain_check, &job, &e))
+			fail_msg("%s", e.msg);
+		assert_int_equal(c.n_causes, 1);
+		if (some)
+			assert_string_equal(c.causes[0].text, "no known cause");
+		else
+			assert_non_null(
+				strstr(c.causes[0].text, "all norms, and nothing else"));
+		step_check_close(&c);
+		step_end(&s);
+	}
+}
+
 /* More findings than there is room for: the last one is for all others, and no note. */
 static void many_findings(void **state)
 {
@@ -603,6 +636,7 @@ int main(void)
 		cmocka_unit_test(right_steps),
 		cmocka_unit_test(logged_digits),
 		cmocka_unit_test(nan_in_two_runs),
+		cmocka_unit_test(norms_of_two_runs),
 		cmocka_unit_test(many_findings),
 		cmocka_unit_test(wrong_scales),
 		cmocka_unit_test(wrong_updates),
