@@ -466,11 +466,9 @@ struct parts {
 
 static void compute_parts(struct cause_search *s, struct parts *p, const bool *wanted)
 {
-	for (int k = 0; k < p->n; k++) {
-		struct variant v = {.part = p->kind, .sequence = -1, .wanted = wanted};
-		v.part.i = k;
-		reference_float64(&s->c->weights, &s->c->batch, &v, &p->of[k]);
-	}
+	struct variant v = {.part = p->kind, .sequence = -1, .wanted = wanted};
+	v.part.i = EACH_PART;
+	reference_float64(&s->c->weights, &s->c->batch, &v, p->of);
 }
 
 static void free_parts(struct parts *p)

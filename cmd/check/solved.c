@@ -32,6 +32,8 @@ void by_window(struct cause_search *s)
 		best = far < nearest ? w : best;
 		nearest = fmin(nearest, far);
 	}
+	if (!(nearest < 0.9 * far_with_window(s, length, false)))
+		return;
 	for (int64_t step = best / 2; step > 0; step /= 2)
 		for (int side = -1; side <= 1; side += 2) {
 			int64_t w = best + side * step;
@@ -80,7 +82,7 @@ static double solve_number(const struct cause_search *s, gradients_with *compute
 		best = better ? x : best;
 		gradients_free(&was);
 		was = of[0];
-		if (!fits || !(weights[0] > 0) || (k > 2 && !better))
+		if (!fits || !(weights[0] > 0) || (k > 1 && !better))
 			break;
 		double next = x + weights[1] / weights[0] * (x - before);
 		before = x;
