@@ -183,7 +183,7 @@ static bool by_screen(struct cause_search *s, int n)
 {
 	const struct step_check *c = s->c;
 	double x[MAX_PARTS], bound = 0;
-	if (s->forward_right || !set_screen(s))
+	if (!set_screen(s))
 		return false;
 	for (int i = 0; i < c->n; i++)
 		if (s->screen[c->of[i].in_model])
