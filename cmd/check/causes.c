@@ -680,7 +680,7 @@ int find_causes(struct step_check *c, struct err *e)
 	bool most = 2 * s.n_wrong > c->n;
 	double work = float64_work(&c->weights.m, c->batch.length) * (double)c->batch.n;
 	if (affordable && s.n_wrong && work > 5e9)
-		info("%d tensors are wrong: to find a cause, the step is computed up to 200 times; "
+		info("%d tensors are wrong: to find a cause, the step is computed some 50 times; "
 		     "with fewer layers or sequences it takes less",
 			s.n_wrong);
 	for (int k = 0; k < s.n_wrong; k++) {

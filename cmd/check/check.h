@@ -156,6 +156,8 @@ void leave_out_frozen(struct step_check *c);
 /* copies.c: what ranks have saved twice, and tied weights. */
 int judge_copies(struct step_check *c, struct err *e);
 void copies_free(struct copy_list *l);
+/* "34 of 34 are the same"; nothing if there are none. */
+void step_check_copies(const struct step_check *c, struct str *out);
 /* print.c */
 void step_check_print(const struct step_check *c, struct str *out);
 /* Its last line. */

@@ -79,6 +79,17 @@ static void say(struct step_check *c, const struct copy_list *l,
 	}
 }
 
+void step_check_copies(const struct step_check *c, struct str *out)
+{
+	int64_t same = 0, n = 0;
+	for (int i = c->files.two_runs ? 0 : 1; i < 2; i++)
+		for (int64_t k = 0; k < c->copies[i].n; k++, n++)
+			same += !c->copies[i].of[k].differ;
+	if (n)
+		str_printf(
+			out, "%lld of %lld are the same", (long long)same, (long long)n);
+}
+
 /* An output layer that was the embedding and is not any more, of a model whose options do not tie them. */
 static int note_tied(struct step_check *c, struct err *e)
 {

@@ -86,17 +86,6 @@ static void put_scale(const struct step_check *c, struct str *out)
 	str_putc(out, '\n');
 }
 
-static void put_copies(const struct step_check *c, struct str *out)
-{
-	const struct copy_list *l = &c->copies[1];
-	int64_t same = 0;
-	for (int64_t i = 0; i < l->n; i++)
-		same += !l->of[i].differ;
-	if (l->n)
-		str_printf(out, "copies  %lld of %lld are the same\n", (long long)same,
-			(long long)l->n);
-}
-
 static void put_update(const struct step_check *c, struct str *out)
 {
 	int decayed = 0, plain = 0;
@@ -219,7 +208,11 @@ void step_check_print(const struct step_check *c, struct str *out)
 	for (enum check_test t = 0; t < N_CHECK_TESTS; t++)
 		put_tally(c, t, out);
 	put_update(c, out);
-	put_copies(c, out);
+	if (c->copies[1].n) {
+		str_puts(out, "copies  ");
+		step_check_copies(c, out);
+		str_putc(out, '\n');
+	}
 	put_findings(c, out);
 	step_check_print_verdict(c, out);
 }
