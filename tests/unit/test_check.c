@@ -578,6 +578,22 @@ static void no_longer_tied(void **state)
 	str_free(&out);
 }
 
+/* The norm of the reference. */
+static double norm_seen(struct step *s)
+{
+	struct strs files = {0};
+	struct step_check c;
+	strs_add(&files, s->batch_file);
+	const struct check_job job = {step_file(s, 0), step_file(s, 1), &files,
+		{.shape = "4,17", .end = -1}, s->adam, false, s->freeze};
+	if (step_check_run(&c, &plain_check, &job, &e))
+		fail_msg("%s", e.msg);
+	double norm = c.reference.norm;
+	step_check_close(&c);
+	strs_free(&files);
+	return norm;
+}
+
 /* Frozen tensors have no part in the norm; AdamW that has them makes them smaller all the same. */
 static void frozen_tensors(void **state)
 {
@@ -606,6 +622,8 @@ static void frozen_tensors(void **state)
 				"w1.weight: is frozen (--freeze), and changed: weight decay alone");
 		keep_parameters(&s, w1);
 		step_expect(&s, &o, NULL);
+		if (!s.no_batch)
+			assert_near(norm_seen(&s), o.grad_norm, 1e-6 * o.grad_norm);
 		s.freeze = NULL;
 		step_expect(&s, &o, "no gradient: it is not trained (--freeze), or");
 		step_end(&s);
