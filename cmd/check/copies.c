@@ -125,10 +125,10 @@ int judge_copies(struct step_check *c, struct err *e)
 		if (l->n)
 			qsort(l->of, (size_t)l->n, sizeof(*l->of), by_name);
 	}
+	const struct copy_list none = {0}, *before = two ? &none : &c->copies[0];
 	if (two)
-		say(c, &c->copies[0], &(struct copy_list){0}, "of the first run, ");
-	say(c, &c->copies[1], two ? &(struct copy_list){0} : &c->copies[0],
-		two ? "of the second run, " : "");
+		say(c, &c->copies[0], before, "of the first run, ");
+	say(c, &c->copies[1], before, two ? "of the second run, " : "");
 	c->tested |= c->copies[1].n > 0;
 	return two || c->has_reference ? 0 : note_tied(c, e);
 }
