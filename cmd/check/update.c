@@ -268,9 +268,8 @@ static void test_tensor(struct step_check *c, struct tensor_check *x,
 	x->nonfinite = !all_finite(t->p1, t->n) || !all_finite(t->m1, t->n) ||
 		       !all_finite(t->v1, t->n);
 	x->unchanged = !memcmp(t->p0, t->p1, (size_t)t->n * sizeof(float));
-	x->dead = t->m1 && t->v1 &&
-		  only_decays(t->m1, t->m0, c->files.adam.beta1, t->n) &&
-		  only_decays(t->v1, t->v0, c->files.adam.beta2, t->n);
+	x->dead = t->m1 && only_decays(t->m1, t->m0, c->files.adam.beta1, t->n) &&
+		  (!t->v1 || only_decays(t->v1, t->v0, c->files.adam.beta2, t->n));
 	if (!t->m1 || x->nonfinite || x->frozen)
 		return;
 	float *g = seen_gradient(&c->files, t, &lost);
