@@ -14,7 +14,7 @@
 #include <strings.h>
 
 struct opts {
-	struct strs batch, reports;
+	struct strs batch, reports, freeze, lr_scale_of;
 	struct batch_opts how;
 	struct check_opts check;
 	struct adam adam;
@@ -61,6 +61,13 @@ static const struct opt options[] = {
 		"AdamW's eps. -1: as the files say, or 1e-8."},
 	{OPT_DOUBLE, 0, "weight-decay", "X", "-1", O(adam.decay), 0, -1, 1e3, .help =
 		"AdamW's weight decay. -1: solved from the update, and only printed."},
+	{OPT_LIST, 0, "freeze", "REGEX", NULL, O(freeze), .help =
+		"The tensors that it does not train, as pt-train's: those whose names, as this program prints "
+		"them, contain a match of this regular expression. They have no gradient and no part in the "
+		"norm, and one that changes is wrong. May be repeated. Of checkpoints of pt-train as they say."},
+	{OPT_LIST, 0, "lr-scale-of", "REGEX=X", NULL, O(lr_scale_of), .help =
+		"Tensors whose learning rate is X times the others', as pt-train's. Without it, tensors with "
+		"a rate of their own are a note, which has the rate."},
 	{OPT_INT, 0, "tp", "N", "1", O(check.tp), 0, 1, 4096, .help =
 		"Its tensor-parallel ranks. The layout says which parts of sums are tried as causes, and "
 		"names factors; it does not change what is right."},
@@ -145,6 +152,7 @@ int main(int argc, char **argv)
 		if (page_kind(o.reports.v[i], &e) < 0)
 			return err_say(&e);
 	convert_config_file(o.model_config);
+	convert_copies_may_differ();
 	if (o.two_runs && o.batch.n)
 		return err_say(&(struct err){EX_USAGE,
 			"--two-runs compares files of one step, and --batch is of a step between two"});
@@ -154,8 +162,8 @@ int main(int argc, char **argv)
 	struct comm *world = comm_open();
 	struct device d; /* its threads are those of the plain loops, too */
 	device_cpu(&d, (int)backend_threads(o.threads));
-	const struct check_job job = {
-		argv[0], argv[1], &o.batch, o.how, o.adam, o.two_runs};
+	const struct check_job job = {argv[0], argv[1], &o.batch, o.how, o.adam,
+		o.two_runs, &o.freeze, &o.lr_scale_of};
 	int rc = step_check_run(&c, &o.check, &job, &e);
 	if (!rc && o.json)
 		step_check_json(&c, &text);

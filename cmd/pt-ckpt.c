@@ -148,6 +148,7 @@ static int verify(int n, char **names, const struct opts *o, struct err *e)
 		printf("%s: %s\n", names[i],
 			mine.code == EX_IOERR || mine.code == EX_USAGE ? "cannot be read"
 			: mine.code == EX_UNAVAILABLE		       ? "not supported"
+			: mine.code == EX_FAILED		       ? "COPIES DIFFER"
 			: ckpt_none_in(names[i])		       ? "no checkpoint"
 			: ckpt_is_other_file(names[i]) ? "not a checkpoint"
 						       : "DAMAGED");

@@ -169,8 +169,8 @@ static bool by_factor(struct cause_search *s, int i)
 			seems_tied(c, i)
 				? "no gradient, and the numbers of the embedding: does the run tie "
 				  "them (tie_word_embeddings)?"
-				: "no gradient: it is not trained, or the backward does not reach "
-				  "it");
+				: "no gradient: it is not trained (--freeze), or the backward does "
+				  "not reach it");
 		return true;
 	}
 	double f = p.bb > 0 ? p.ab / p.bb : 0;
@@ -466,11 +466,9 @@ struct parts {
 
 static void compute_parts(struct cause_search *s, struct parts *p, const bool *wanted)
 {
-	for (int k = 0; k < p->n; k++) {
-		struct variant v = {.part = p->kind, .sequence = -1, .wanted = wanted};
-		v.part.i = k;
-		reference_float64(&s->c->weights, &s->c->batch, &v, &p->of[k]);
-	}
+	struct variant v = {.part = p->kind, .sequence = -1, .wanted = wanted};
+	v.part.i = EACH_PART;
+	reference_float64(&s->c->weights, &s->c->batch, &v, p->of);
 }
 
 static void free_parts(struct parts *p)
@@ -544,6 +542,21 @@ int unexplained(const struct cause_search *s, bool *wanted)
 	return n;
 }
 
+/* Returns how many of the tensors that are wanted they explain. */
+static int explain_parts(struct cause_search *s, struct parts *p, const bool *wanted)
+{
+	int n = 0;
+	compute_parts(s, p, wanted);
+	for (int k = 0; k < s->n_wrong; k++) {
+		const struct tensor_check *x = &s->c->of[s->wrong[k]];
+		if (x->cause < 0 && wanted[x->in_model])
+			n += by_parts(s, s->wrong[k], p);
+	}
+	free_parts(p);
+	return n;
+}
+
+/* (What does not explain the screen is not tried on the others.) */
 static void by_sums(struct cause_search *s)
 {
 	const struct check_opts *o = &s->c->o;
@@ -561,11 +574,9 @@ static void by_sums(struct cause_search *s)
 			.n = (int)tries[t].n};
 		if (p.n < 2 || p.n > MAX_PARTS || p.n > s->c->batch.length)
 			continue;
-		compute_parts(s, &p, wanted);
-		for (int k = 0; k < s->n_wrong; k++)
-			if (s->c->of[s->wrong[k]].cause < 0)
-				by_parts(s, s->wrong[k], &p);
-		free_parts(&p);
+		set_screen(s);
+		if (explain_parts(s, &p, s->screen) && unexplained(s, wanted))
+			explain_parts(s, &p, wanted);
 	}
 	free(wanted);
 }
@@ -581,13 +592,32 @@ static bool is_rounded(const struct cause_search *s)
 	return s->c->o.precision == RUN_FP32 && 2 * s->n_wrong > s->c->n;
 }
 
+/* Are norms wrong, all of them, and nothing else? */
+static bool are_norms(const struct cause_search *s)
+{
+	int norms = 0;
+	for (int i = 0; i < s->c->n; i++) {
+		const struct tensor_check *x = &s->c->of[i];
+		bool norm = tensor_of(s->c, i)->init == INIT_ONE;
+		if (x->gradient.wrong && !norm)
+			return false;
+		norms += norm && x->gradient.tested;
+	}
+	return norms > 1 && norms == s->n_wrong;
+}
+
 /* When nothing is known of those that are left: what may be told all the same. */
 static void explain_rest(struct cause_search *s, bool affordable, bool most)
 {
 	const struct step_check *c = s->c;
 	char text[CAUSE_TEXT];
 	double cosine = most && c->has_reference ? least_cosine(s) : 0;
-	if (!c->has_reference)
+	if (!c->has_reference && are_norms(s))
+		explain_all(s,
+			"all norms, and nothing else: with sequence parallelism each "
+			"tensor-parallel rank has a part of their gradients; is it not summed over "
+			"the ranks?");
+	else if (!c->has_reference)
 		explain_all(s, "no known cause");
 	else if (!affordable)
 		explain_all(s,
@@ -614,22 +644,43 @@ static void explain_rest(struct cause_search *s, bool affordable, bool most)
 			"micro-batches?");
 }
 
+/* In fp32 the gradient of the output layer tells it. */
+static bool has_forward_right(const struct step_check *c)
+{
+	const struct model *m = &c->weights.m;
+	for (int i = 0; i < c->n && c->has_reference && c->o.precision == RUN_FP32; i++) {
+		const struct distance *d = &c->of[i].gradient;
+		if (tensor_of(c, i) == m->output && m->output != m->tokens)
+			return d->tested && !d->wrong && d->bound < 1e-4;
+	}
+	return false;
+}
+
+static void free_search(struct cause_search *s)
+{
+	free(s->wrong);
+	free(s->screen);
+}
+
 int find_causes(struct step_check *c, struct err *e)
 {
-	struct cause_search s = {c, xcalloc((size_t)c->n + 1, sizeof(int)), 0};
+	struct cause_search s = {.c = c,
+		.wrong = xcalloc((size_t)c->n + 1, sizeof(int)),
+		.screen = xcalloc((size_t)c->n + 1, sizeof(bool)),
+		.forward_right = has_forward_right(c)};
 	for (int i = c->n - 1; i >= 0; i--)
 		if (c->of[c->order[i]].gradient.wrong)
 			s.wrong[s.n_wrong++] = c->order[i];
 	for (int k = 0; k < s.n_wrong; k++) {
 		double lost;
 		if (!c->seen[s.wrong[k]] && read_seen(c, s.wrong[k], &lost, e))
-			return free(s.wrong), -1;
+			return free_search(&s), -1;
 	}
 	bool affordable = c->has_reference && c->o.reference == REFERENCE_FLOAT64;
 	bool most = 2 * s.n_wrong > c->n;
 	double work = float64_work(&c->weights.m, c->batch.length) * (double)c->batch.n;
 	if (affordable && s.n_wrong && work > 5e9)
-		info("%d tensors are wrong: to find a cause, the step is computed up to 200 times; "
+		info("%d tensors are wrong: to find a cause, the step is computed some 50 times; "
 		     "with fewer layers or sequences it takes less",
 			s.n_wrong);
 	for (int k = 0; k < s.n_wrong; k++) {
@@ -660,6 +711,6 @@ int find_causes(struct step_check *c, struct err *e)
 		by_loss(&s); /* (of which bf16 may hide most tensors' other parts) */
 	}
 	explain_rest(&s, affordable, most);
-	free(s.wrong);
+	free_search(&s);
 	return 0;
 }

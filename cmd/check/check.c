@@ -64,8 +64,10 @@ static int read_weights(struct step_check *c, struct err *e)
 /* With a batch, their gradients too. */
 static int prepare(struct step_check *c, struct err *e)
 {
-	return read_weights(c, e) || check_batch(c, e) || compute_reference(c, e) ? -1
-										  : 0;
+	if (read_weights(c, e) || check_batch(c, e) || compute_reference(c, e))
+		return -1;
+	leave_out_frozen(c);
+	return 0;
 }
 
 static void name_tensors(struct step_check *c)
@@ -77,6 +79,7 @@ static void name_tensors(struct step_check *c)
 			c->files.after.tensors[i].name);
 		c->of[i].n = step_files_size(&c->files, i);
 		c->of[i].cause = -1;
+		c->of[i].lr_scale = 1;
 	}
 	c->order = convert_forward_order(
 		c->files.after.config.s, c->files.after.tensors, c->n);
@@ -138,6 +141,9 @@ int step_check_run(struct step_check *c, const struct check_opts *o,
 		    e))
 		return -1;
 	name_tensors(c);
+	c->has_reference = job->batch->n > 0;
+	if (read_groups(c, job, e) || judge_copies(c, e))
+		return -1;
 	bool moments = step_files_have_moments(&c->files);
 	if (job->batch->n && !moments)
 		return err_set(e, EX_TROUBLE,
@@ -155,7 +161,6 @@ int step_check_run(struct step_check *c, const struct check_opts *o,
 			"or both files were saved between the same two steps");
 		return 0;
 	}
-	c->has_reference = job->batch->n > 0;
 	if (c->has_reference && (prepare(c, e) || judge_gradients(c, e)))
 		return -1;
 	if (c->has_reference)
@@ -190,6 +195,8 @@ void step_check_close(struct step_check *c)
 	free(c->seen);
 	free(c->of);
 	free(c->order);
+	copies_free(&c->copies[0]);
+	copies_free(&c->copies[1]);
 	step_files_close(&c->files);
 	*c = (struct step_check){0};
 }

@@ -25,7 +25,7 @@ struct check_opts {
 	int64_t tp, cp, fsdp, dp, accumulation; /* degrees of the other run; 1: none */
 };
 
-enum { CAUSE_TEXT = 200, MAX_CAUSES = 64 };
+enum { CAUSE_TEXT = 300, MAX_CAUSES = 64 };
 
 /* The result of one test of a tensor: a distance, and the largest that rounding explains. */
 struct distance {
@@ -40,6 +40,8 @@ struct tensor_check {
 	double norm;  /* of the gradient that the optimizer saw */
 	double factor; /* its projection on the reference's, after the common factor */
 	struct distance gradient, moments, update;
+	bool frozen;	  /* the run does not train it */
+	double lr_scale;  /* of the run's learning rate, as it was told */
 	double lr, decay; /* that explain the update */
 	struct update_sums {
 		double uu, pp,
@@ -50,6 +52,7 @@ struct tensor_check {
 	} sums;
 	bool decays; /* a decay can be told: the parameters are not too small */
 	bool nonfinite, unchanged;
+	bool dead;	/* neither moment gained anything */
 	int cause;	/* of a wrong gradient; -1: none was found */
 	uint64_t found; /* bit k: finding k is about it */
 };
@@ -71,12 +74,25 @@ static inline const struct distance *distance_in(
 				   : &x->update;
 }
 
+/* What the files have twice. */
+struct copy_check {
+	char *name, *whose, *first;
+	const char *kind;
+	int64_t n, differ, at;
+	double value[2], distance;
+};
+struct copy_list {
+	struct copy_check *of;
+	int64_t n;
+};
+
 struct step_check {
 	struct check_opts o;
 	struct step_files files;
 	int n;
-	struct tensor_check *of; /* [n] in the order of the files */
-	int *order;		 /* [n]: of the forward pass */
+	struct tensor_check *of;    /* [n] in the order of the files */
+	int *order;		    /* [n]: of the forward pass */
+	struct copy_list copies[2]; /* before and after */
 	/* With a batch: */
 	bool has_reference;
 	const char *computed; /* how the reference was */
@@ -92,6 +108,7 @@ struct step_check {
 	bool loss_right; /* it was logged, and is the reference's */
 	/* Of the update: */
 	double lr, lr_bound, decay; /* what most tensors had */
+	bool lr_scaled;		    /* scales of the learning rate are known */
 	struct finding causes[MAX_CAUSES];
 	int n_causes;
 	bool tested, wrong; /* anything */
@@ -104,6 +121,8 @@ struct check_job {
 	struct batch_opts how;
 	struct adam adam; /* below 0: as the files say */
 	bool two_runs;	  /* of one step, whatever their optimizers count */
+	const struct strs *freeze,
+		*lr_scale_of; /* as pt-train's; none: as the files say */
 };
 
 /* Makes all tests that the files allow; -1 with *e set if they cannot be read, or do not belong together.
@@ -130,6 +149,15 @@ int read_seen(struct step_check *c, int tensor, double *lost, struct err *e);
 int find_causes(struct step_check *c, struct err *e);
 /* update.c: moments, and the update; needs no reference. */
 int judge_update(struct step_check *c, struct err *e);
+/* groups.c: sets which tensors are frozen, and scales of the learning rate. */
+int read_groups(struct step_check *c, const struct check_job *job, struct err *e);
+/* A reference without them. */
+void leave_out_frozen(struct step_check *c);
+/* copies.c: what ranks have saved twice, and tied weights. */
+int judge_copies(struct step_check *c, struct err *e);
+void copies_free(struct copy_list *l);
+/* "34 of 34 are the same"; nothing if there are none. */
+void step_check_copies(const struct step_check *c, struct str *out);
 /* print.c */
 void step_check_print(const struct step_check *c, struct str *out);
 /* Its last line. */

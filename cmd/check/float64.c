@@ -12,20 +12,36 @@ struct range {
 	int64_t from, to;
 };
 
+enum { ROWS = 4 }; /* that a row of weights is multiplied with at a time */
+
+/* sum[r] = the product of row r of x with v; `to`: how many rows. */
+static void dots(double *sum, const double *x, const double *v, int64_t n, int64_t to)
+{
+	const double *a = x, *b = x + (to > 1) * n, *c = x + (to > 2) * 2 * n,
+		     *d = x + (to > 3) * 3 * n;
+	double p = 0, q = 0, r = 0, s = 0;
+#pragma omp simd reduction(+ : p, q, r, s)
+	for (int64_t j = 0; j < n; j++) {
+		p += a[j] * v[j];
+		q += b[j] * v[j];
+		r += c[j] * v[j];
+		s += d[j] * v[j];
+	}
+	sum[0] = p, sum[1] = q, sum[2] = r, sum[3] = s;
+}
+
 /* y[n][out] = x[n][in] w[out][in]^T + bias */
 static void linear(double *y, const double *x, const double *w, const double *bias,
 	int64_t n, int64_t in, int64_t out)
 {
 #pragma omp parallel for
-	for (int64_t i = 0; i < n; i++) {
-		const double *row = x + i * in;
+	for (int64_t i = 0; i < n; i += ROWS) {
+		int64_t rows = min64(ROWS, n - i);
 		for (int64_t o = 0; o < out; o++) {
-			const double *v = w + o * in;
-			double sum = 0;
-#pragma omp simd reduction(+ : sum)
-			for (int64_t j = 0; j < in; j++)
-				sum += row[j] * v[j];
-			y[i * out + o] = sum + (bias ? bias[o] : 0);
+			double sum[ROWS];
+			dots(sum, x + i * in, w + o * in, in, rows);
+			for (int64_t r = 0; r < rows; r++)
+				y[(i + r) * out + o] = sum[r] + (bias ? bias[o] : 0);
 		}
 	}
 }
@@ -660,12 +676,21 @@ double float64_sequence(const struct float64 *f, const struct sequence *s, doubl
 		rank_open(&p.of[r], &p);
 	}
 	forward(&p);
-	double loss = head(&p);
-	backward(&p);
-	for (int r = 0; r < p.n; r++) {
-		embed_backward64(&p.of[r].w, p.of[r].dx);
-		rank_close(&p.of[r]);
+	double loss = 0;
+	const bool each = w.part.kind != PART_WHOLE && w.part.i == EACH_PART;
+	for (int i = 0; i < (each ? w.part.n : 1); i++) {
+		if (each) {
+			p.of->w.part.i = i;
+			p.of->w.grad = grad + i * m->n_tensors;
+			memset(p.of->dx, 0, (size_t)p.size * sizeof(*p.of->dx));
+		}
+		loss = head(&p);
+		backward(&p);
+		for (int r = 0; r < p.n; r++)
+			embed_backward64(&p.of[r].w, p.of[r].dx);
 	}
+	for (int r = 0; r < p.n; r++)
+		rank_close(&p.of[r]);
 	free(p.of);
 	free(w.table);
 	return loss;

@@ -41,9 +41,10 @@ enum missing {
 	MISSING_FFN,
 	MISSING_BOTH
 };
+enum { EACH_PART = -1 };
 struct grad_part {
 	enum part_kind kind;
-	int n, i; /* (no i with PART_RANKS) */
+	int n, i; /* EACH_PART: each of the n, by one forward pass (no i with PART_RANKS) */
 	enum missing missing;
 };
 
@@ -74,7 +75,8 @@ struct float64 {
 };
 
 /* Adds scale times the gradient of the sum of losses to grad[t] of each tensor whose pointer is not NULL, and
- * returns the sum of losses. `part`: NULL for the whole. With PART_RANKS grad is [part->n][n_tensors]: a rank's rows
+ * returns the sum of losses. `part`: NULL for the whole. With EACH_PART grad is [part->n][n_tensors]; so it is with
+ * PART_RANKS: a rank's rows
  * or columns of a split tensor are right, the others undefined. */
 double float64_sequence(const struct float64 *f, const struct sequence *s, double scale,
 	const struct grad_part *part, double **grad);

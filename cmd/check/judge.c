@@ -388,8 +388,8 @@ static void judge_tensor(
 	struct tensor_check *x = &c->of[i];
 	struct distance *d = &x->gradient;
 	double own = d->bound;
-	if (!isfinite(p->aa) || judge_zero(c, x, p))
-		return; /* (judge_update() names what is not finite) */
+	if (x->frozen || !isfinite(p->aa) || judge_zero(c, x, p))
+		return; /* (judge_update() names what is frozen or not finite) */
 	d->bound = bound_of(c, i, p, lost, c->common);
 	d->tested = d->bound < 0.5;
 	d->value = residual_of(p, c->common);

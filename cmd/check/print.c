@@ -208,6 +208,11 @@ void step_check_print(const struct step_check *c, struct str *out)
 	for (enum check_test t = 0; t < N_CHECK_TESTS; t++)
 		put_tally(c, t, out);
 	put_update(c, out);
+	if (c->copies[1].n) {
+		str_puts(out, "copies  ");
+		step_check_copies(c, out);
+		str_putc(out, '\n');
+	}
 	put_findings(c, out);
 	step_check_print_verdict(c, out);
 }
@@ -225,6 +230,24 @@ static json_t *of_distance(const struct distance *d)
 	put_json(j, "bound", number_json(d->bound));
 	put_json(j, "wrong", json_boolean(d->wrong));
 	return j;
+}
+
+static json_t *of_copies(const struct step_check *c)
+{
+	json_t *all = json_array();
+	for (int64_t i = 0; i < c->copies[1].n; i++) {
+		const struct copy_check *x = &c->copies[1].of[i];
+		json_t *j = json_object();
+		put_json(j, "name", text_json(x->name));
+		put_json(j, "of", json_string(x->whose));
+		put_json(j, "compared_with", json_string(x->first));
+		put_json(j, "elements", json_integer(x->n));
+		put_json(j, "different", json_integer(x->differ));
+		put_json(j, "first", x->differ ? json_integer(x->at) : json_null());
+		put_json(j, "distance", number_json(x->distance));
+		BUG_ON(json_array_append_new(all, j));
+	}
+	return all;
 }
 
 static json_t *of_tensor(const struct step_check *c, const struct tensor_check *x)
@@ -273,6 +296,7 @@ void step_check_json(const struct step_check *c, struct str *out)
 		BUG_ON(json_array_append_new(findings, f));
 	}
 	put_json(j, "findings", findings);
+	put_json(j, "copies", of_copies(c));
 	for (int i = 0; i < c->n; i++)
 		BUG_ON(json_array_append_new(tensors, of_tensor(c, &c->of[c->order[i]])));
 	put_json(j, "tensors", tensors);

@@ -329,7 +329,9 @@ void reference_float64(const struct weights *w, const struct token_batch *b,
 	const struct variant *how, struct gradients *g)
 {
 	const struct model m = model_of(w, how);
-	const int ranks = how->part.kind == PART_RANKS ? how->part.n : 1;
+	const bool many = how->part.kind == PART_RANKS ||
+			  (how->part.kind && how->part.i == EACH_PART);
+	const int ranks = many ? how->part.n : 1;
 	double **values = widen(w), loss = 0;
 	double **sums = xcalloc((size_t)(ranks * m.n_tensors), sizeof(*sums));
 	int32_t *room = xmalloc((size_t)(4 * b->length) * sizeof(*room));

@@ -66,7 +66,7 @@ struct variant {
 		TARGETS_WITHOUT_LAST
 	} targets;
 };
-/* With PART_RANKS *g is an array [part.n]. */
+/* With PART_RANKS and EACH_PART *g is an array [part.n]. */
 void reference_float64(const struct weights *w, const struct token_batch *b,
 	const struct variant *how, struct gradients *g);
 

@@ -76,6 +76,9 @@ const char *report_meaning(const struct step_check *c, int finding)
 			"The norm that gradients are clipped by is not theirs: all ranks must "
 			"count each part of each tensor once."},
 		{"exp_avg_sq:", "The second moments are those of another beta2."},
+		{"copies:",
+			"What several ranks have of one tensor must be equal, bit by bit. From "
+			"here on they train different models."},
 		{"", "It is about the step as a whole, not about some of the tensors."},
 	};
 	if (c->causes[finding].is_note)
@@ -91,6 +94,10 @@ const char *report_meaning(const struct step_check *c, int finding)
 		       : gradient
 			       ? "The gradient that the optimizer saw is not that of the batch: the "
 				 "backward pass, or a sum over ranks, is wrong for these tensors."
+		       : x->frozen ? "The run is said not to train these tensors."
+		       : x->dead && !c->has_reference
+			       ? "Neither moment gained anything: the optimizer had no gradient of "
+				 "these tensors, or zeros."
 		       : x->nonfinite
 			       ? "Parameters or moments are infinite or not numbers."
 		       : x->moments.wrong
@@ -249,6 +256,11 @@ static void put_updates(const struct check_report *r, struct str *out)
 	put_tally(r->c, TEST_UPDATE, out);
 }
 
+static void put_copies(const struct check_report *r, struct str *out)
+{
+	step_check_copies(r->c, out);
+}
+
 /* Which of them a check of a step has, and one of two runs. */
 enum { OF_STEP = 1, OF_RUNS = 2 };
 
@@ -269,6 +281,7 @@ static const struct {
 	{"Gradients", OF_STEP | OF_RUNS, put_gradients},
 	{"Moments", OF_STEP, put_moments},
 	{"Update", OF_STEP, put_updates},
+	{"Copies", OF_STEP | OF_RUNS, put_copies},
 };
 
 const char *report_fact(const struct check_report *r, int i, struct str *text)

@@ -49,7 +49,7 @@ const char *report_verdict(const struct step_check *c, enum report_tone *tone);
 void report_reason(const struct step_check *c, struct str *out); /* of the verdict */
 
 /* What was checked, one of so many facts: its name and its text; NULL if it does not apply. */
-enum { N_REPORT_FACTS = 11 };
+enum { N_REPORT_FACTS = 12 };
 const char *report_fact(const struct check_report *r, int i, struct str *text);
 
 struct report_scale {

@@ -12,6 +12,10 @@ struct cause_search {
 	struct step_check *c;
 	int *wrong, n_wrong; /* tensors, in the order of the backward pass */
 	double near; /* as near must gradients come to explain all of them; see farthest_from() */
+	/* [tensors of the model]: the last layer's of those that are wrong and without a cause, whose gradients take
+	 * the least time: what is far from these explains nothing. */
+	bool *screen;
+	bool forward_right; /* the output layer's gradient is, which all of the forward pass makes */
 };
 
 static inline const struct tensor *tensor_of(const struct step_check *c, int i)
@@ -52,10 +56,16 @@ bool are_equal(const double *x, int n, double within);
 
 /* ---- step_causes.c: the whole step ----------------------------------------------------- */
 
+/* Sets s->screen; false: all have a cause. */
+bool set_screen(struct cause_search *s);
+/* The gradients of a variant, of the tensors of the screen, or all; and how far they are. */
+void gradients_of(
+	const struct cause_search *s, struct variant v, bool all, struct gradients *g);
+double distance_with(const struct cause_search *s, struct variant v, bool all);
 /* How near the wrong tensors come to these gradients, after a factor of all: the largest residual of one, compared
  * with its bound. */
 double farthest_from(const struct cause_search *s, const struct gradients *g);
-/* Least squares of all wrong tensors that of[0] has, on n gradients; false: these depend on each other. */
+/* Least squares of all wrong tensors that n gradients have, on these; false: these depend on each other. */
 bool fit(const struct cause_search *s, const struct gradients *of, int n, double *x);
 /* Sets s->near: a cause explains all wrong tensors within their bounds, and leaves no more than half of what
  * there is without one: in bf16 a function that hardly differs from the model's is near whatever is wrong. */

@@ -6,24 +6,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-static bool has_unexplained(const struct cause_search *s)
-{
-	bool *wanted = xcalloc((size_t)s->c->weights.m.n_tensors, sizeof(*wanted));
-	int n = unexplained(s, wanted);
-	free(wanted);
-	return n > 0;
-}
-
 /* ---- a window -------------------------------------------------------------------------- */
 
-static double far_with_window(const struct cause_search *s, int64_t window)
+static double far_with_window(const struct cause_search *s, int64_t window, bool all)
 {
-	const struct variant v = {.sequence = -1, .window = window};
-	struct gradients g;
-	reference_float64(&s->c->weights, &s->c->batch, &v, &g);
-	double far = farthest_from(s, &g);
-	gradients_free(&g);
-	return far;
+	return distance_with(s, (struct variant){.window = window}, all);
 }
 
 /* The nearer a window is to the right one, the nearer are the gradients: the best power of 2, then what is nearest
@@ -33,28 +20,31 @@ void by_window(struct cause_search *s)
 	int64_t length = s->c->batch.length, best = 1;
 	double nearest = INFINITY;
 	char text[CAUSE_TEXT];
-	if (!has_unexplained(s))
+	if (s->forward_right || !set_screen(s))
 		return;
-	if (s->c->weights.m.c.window && far_with_window(s, length) <= s->near) {
+	if (s->c->weights.m.c.window && far_with_window(s, length, false) <= s->near &&
+		far_with_window(s, length, true) <= s->near) {
 		explain_all(s, "as if attention had no sliding window");
 		return;
 	}
 	for (int64_t w = 1; w < length; w *= 2) {
-		double far = far_with_window(s, w);
+		double far = far_with_window(s, w, false);
 		best = far < nearest ? w : best;
 		nearest = fmin(nearest, far);
 	}
+	if (!(nearest < 0.9 * far_with_window(s, length, false)))
+		return;
 	for (int64_t step = best / 2; step > 0; step /= 2)
 		for (int side = -1; side <= 1; side += 2) {
 			int64_t w = best + side * step;
-			double far = w < length ? far_with_window(s, w) : INFINITY;
+			double far = w < length ? far_with_window(s, w, false) : INFINITY;
 			if (far < nearest) {
 				nearest = far;
 				best = w;
 				break;
 			}
 		}
-	if (!(nearest <= s->near))
+	if (!(nearest <= s->near && far_with_window(s, best, true) <= s->near))
 		return;
 	snprintf(text, sizeof(text),
 		"as if attention had a sliding window of %lld tokens, the own one included",
@@ -64,9 +54,9 @@ void by_window(struct cause_search *s)
 
 /* ---- a number that gradients depend on smoothly ------------------------------------------ */
 
-/* Sets *g to the gradients with the number x; with 0 they are the reference's. */
-typedef void gradients_with(
-	const struct cause_search *s, const void *with, double x, struct gradients *g);
+/* Sets *g to the gradients with the number x, of all tensors or those of the screen; with 0 they are the reference's. */
+typedef void gradients_with(const struct cause_search *s, const void *with, double x,
+	bool all, struct gradients *g);
 
 /* Gauss and Newton's method with secants, from 0 and `first`: what is seen is a times the gradients at x and b times
  * their change since the number before. Returns the number, or 0 if none explains the wrong tensors. */
@@ -77,13 +67,14 @@ static double solve_number(const struct cause_search *s, gradients_with *compute
 	const struct model *m = &s->c->weights.m;
 	struct gradients was = {0}, of[2];
 	double x = first, before = 0, nearest = INFINITY, best = 0;
-	compute(s, with, 0, &was);
+	compute(s, with, 0, false, &was);
 	for (int k = 0; k < MOST && x > 0; k++) {
 		double weights[2];
-		compute(s, with, x, &of[0]);
+		compute(s, with, x, false, &of[0]);
 		of[1] = was;
 		for (int t = 0; t < m->n_tensors; t++)
-			for (int64_t j = 0; j < tensor_size(&m->tensors[t]); j++)
+			for (int64_t j = 0; was.g[t] && j < tensor_size(&m->tensors[t]);
+				j++)
 				was.g[t][j] = of[0].g[t][j] - was.g[t][j];
 		double far = farthest_from(s, &of[0]);
 		bool better = far < nearest, fits = fit(s, of, 2, weights);
@@ -91,12 +82,17 @@ static double solve_number(const struct cause_search *s, gradients_with *compute
 		best = better ? x : best;
 		gradients_free(&was);
 		was = of[0];
-		if (!fits || !(weights[0] > 0) || (k > 2 && !better))
+		if (!fits || !(weights[0] > 0) || (k > 1 && !better))
 			break;
 		double next = x + weights[1] / weights[0] * (x - before);
 		before = x;
 		x = next;
 	}
+	gradients_free(&was);
+	if (!(nearest <= s->near))
+		return 0;
+	compute(s, with, best, true, &was);
+	nearest = farthest_from(s, &was);
 	gradients_free(&was);
 	return nearest <= s->near ? best : 0;
 }
@@ -104,17 +100,17 @@ static double solve_number(const struct cause_search *s, gradients_with *compute
 /* ---- soft caps ----------------------------------------------------------------------------- */
 
 /* For large caps the change is in proportion to 1 / cap^2, which is the number that is solved for. */
-static void with_cap(
-	const struct cause_search *s, const void *with, double x, struct gradients *g)
+static void with_cap(const struct cause_search *s, const void *with, double x, bool all,
+	struct gradients *g)
 {
 	const bool *of_logits = with;
-	struct variant v = {.sequence = -1};
+	struct variant v = {0};
 	double cap = x > 0 ? 1 / sqrt(x) : 0;
 	if (*of_logits)
 		v.function.logit_cap = cap;
 	else
 		v.function.score_cap = cap;
-	reference_float64(&s->c->weights, &s->c->batch, &v, g);
+	gradients_of(s, v, all, g);
 }
 
 void by_cap(struct cause_search *s)
@@ -123,7 +119,8 @@ void by_cap(struct cause_search *s)
 		bool of_logits;
 		const char *of;
 	} caps[] = {{false, "scores of attention"}, {true, "logits"}};
-	for (size_t k = 0; k < ARRAY_LEN(caps) && has_unexplained(s); k++) {
+	for (size_t k = 0; k < ARRAY_LEN(caps) && !s->forward_right && set_screen(s);
+		k++) {
 		char text[CAUSE_TEXT];
 		double x = solve_number(s, with_cap, &caps[k].of_logits, 1.0 / (50 * 50));
 		if (!(x > 0))
@@ -179,8 +176,8 @@ static int64_t slice_of(
 }
 
 /* x: the learning rate of the last update. */
-static void with_old_parameters(
-	const struct cause_search *s, const void *with, double x, struct gradients *g)
+static void with_old_parameters(const struct cause_search *s, const void *with, double x,
+	bool all, struct gradients *g)
 {
 	const struct old *old = with;
 	struct weights w = s->c->weights;
@@ -195,7 +192,8 @@ static void with_old_parameters(
 			w.w[k][j] = (float)((double)s->c->weights.w[k][j] + by);
 		}
 	}
-	reference_float64(&w, &s->c->batch, &(struct variant){.sequence = -1}, g);
+	const struct variant v = {.sequence = -1, .wanted = all ? NULL : s->screen};
+	reference_float64(&w, &s->c->batch, &v, g);
 	for (int k = 0; k < w.m.n_tensors; k++)
 		free(w.w[k]);
 	free(w.w);
@@ -211,9 +209,10 @@ static bool find_old(const struct cause_search *s, struct old *old)
 	for (int i = 0; i < old->n; i++) {
 		memset(old->slice, 0, sizeof(old->slice));
 		old->slice[i] = true;
-		with_old_parameters(s, old, s->c->lr, &of[i + 1]);
+		with_old_parameters(s, old, s->c->lr, false, &of[i + 1]);
 		for (int t = 0; t < m->n_tensors; t++)
-			for (int64_t j = 0; j < tensor_size(&m->tensors[t]); j++)
+			for (int64_t j = 0;
+				of[i + 1].g[t] && j < tensor_size(&m->tensors[t]); j++)
 				of[i + 1].g[t][j] -= of[0].g[t][j];
 	}
 	bool fits = fit(s, of, old->n + 1, x) && x[0] > 0;
@@ -254,7 +253,7 @@ void by_old_parameters(struct cause_search *s)
 	struct old old = {.n = sharded ? (int)c->o.fsdp : 2};
 	struct err e = {0};
 	if (c->files.m0 < 0 || c->files.v0 < 0 || !(c->files.from >= 1) || !(c->lr > 0) ||
-		!has_unexplained(s))
+		s->forward_right || !set_screen(s))
 		return;
 	old.update = xcalloc((size_t)c->weights.m.n_tensors, sizeof(*old.update));
 	bool all = true;
@@ -262,7 +261,7 @@ void by_old_parameters(struct cause_search *s)
 		old.update[c->of[i].in_model] = last_update(c, i, &e);
 		all = old.update[c->of[i].in_model];
 	}
-	for (int pairs = 0; pairs < 2 && all && has_unexplained(s); pairs++) {
+	for (int pairs = 0; pairs < 2 && all && set_screen(s); pairs++) {
 		old.in_pairs = pairs;
 		double lr = find_old(s, &old)
 				    ? solve_number(s, with_old_parameters, &old, c->lr)

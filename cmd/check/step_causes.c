@@ -29,9 +29,51 @@ double farthest_from(const struct cause_search *s, const struct gradients *g)
 	return farthest;
 }
 
+bool set_screen(struct cause_search *s)
+{
+	const struct model *m = &s->c->weights.m;
+	int last = -1;
+	if (!unexplained(s, s->screen))
+		return false;
+	for (int i = 0; i < m->n_tensors; i++)
+		if (s->screen[i] && m->tensors[i].unit > last)
+			last = m->tensors[i].unit;
+	for (int i = 0; i < m->n_tensors; i++)
+		s->screen[i] &= m->tensors[i].unit == last;
+	return true;
+}
+
+void gradients_of(
+	const struct cause_search *s, struct variant v, bool all, struct gradients *g)
+{
+	v.wanted = all ? NULL : s->screen;
+	v.sequence = -1;
+	reference_float64(&s->c->weights, &s->c->batch, &v, g);
+}
+
+double distance_with(const struct cause_search *s, struct variant v, bool all)
+{
+	struct gradients g = {0};
+	gradients_of(s, v, all, &g);
+	double far = farthest_from(s, &g);
+	gradients_free(&g);
+	return far;
+}
+
 void need_near(struct cause_search *s)
 {
 	s->near = fmin(1, 0.5 * farthest_from(s, &s->c->reference));
+}
+
+/* A tensor of n gradients; false: one lacks it. */
+static bool get_parts(const float **part, const struct gradients *of, int n, int tensor)
+{
+	bool all = true;
+	for (int j = 0; j < n; j++) {
+		part[j] = of[j].g[tensor];
+		all &= part[j] != NULL;
+	}
+	return all;
 }
 
 bool fit(const struct cause_search *s, const struct gradients *of, int n, double *x)
@@ -41,9 +83,7 @@ bool fit(const struct cause_search *s, const struct gradients *of, int n, double
 	memset(x, 0, (size_t)n * sizeof(*x));
 	for (int k = 0; k < s->n_wrong; k++) {
 		const struct tensor_check *t = &s->c->of[s->wrong[k]];
-		for (int j = 0; j < n; j++)
-			part[j] = of[j].g[t->in_model];
-		if (part[0])
+		if (get_parts(part, of, n, t->in_model))
 			add_products(a, x, part, n, s->c->seen[s->wrong[k]], t->n);
 	}
 	bool yes = solve(a, x, n);
@@ -61,9 +101,7 @@ static double left_by(
 		int i = s->wrong[k];
 		const float *y = s->c->seen[i];
 		double own = products_of(y, y, s->c->of[i].n).aa;
-		for (int j = 0; j < n; j++)
-			part[j] = of[j].g[s->c->of[i].in_model];
-		if (!part[0] || !(own > 0))
+		if (!get_parts(part, of, n, s->c->of[i].in_model) || !(own > 0))
 			continue;
 		double d = distance_of(part, x, n, y, s->c->of[i].n);
 		left += d * d * own;
@@ -140,13 +178,35 @@ static double limit_wanted(const struct step_check *c, bool *wanted)
 	return bound;
 }
 
+/* Do weights of the n sequences explain those of the screen? */
+static bool by_screen(struct cause_search *s, int n)
+{
+	const struct step_check *c = s->c;
+	double x[MAX_PARTS], bound = 0;
+	if (!set_screen(s))
+		return false;
+	for (int i = 0; i < c->n; i++)
+		if (s->screen[c->of[i].in_model])
+			bound = fmax(bound, c->of[i].gradient.bound);
+	struct gradients *g = xcalloc((size_t)n, sizeof(*g));
+	for (int j = 0; j < n; j++) {
+		const struct variant v = {.sequence = j, .wanted = s->screen};
+		reference_float64(&c->weights, &c->batch, &v, &g[j]);
+	}
+	bool fits = fit(s, g, n, x) && left_by(s, g, n, x) <= bound;
+	for (int j = 0; j < n; j++)
+		gradients_free(&g[j]);
+	free(g);
+	return fits;
+}
+
 /* Least squares on the gradients of the sequences, of the wrong tensors together. */
 void by_sequences(struct cause_search *s)
 {
 	struct step_check *c = s->c;
 	int n = (int)c->batch.n;
 	bool *wanted = xcalloc((size_t)c->weights.m.n_tensors, sizeof(*wanted));
-	if (n < 2 || n > MAX_PARTS || !unexplained(s, wanted)) {
+	if (n < 2 || n > MAX_PARTS || !unexplained(s, wanted) || !by_screen(s, n)) {
 		free(wanted);
 		return;
 	}
@@ -228,17 +288,18 @@ static float *assemble(
 	return best;
 }
 
-/* n ranks, one of whose sums is missing. */
-static bool misses(const struct cause_search *s, int n, enum missing which)
+/* n ranks, one of whose sums is missing; of all tensors, or those of the screen. */
+static bool misses(const struct cause_search *s, int n, enum missing which, bool full)
 {
 	struct step_check *c = s->c;
 	struct gradients *of = xcalloc((size_t)n, sizeof(*of));
 	struct gradients all = {.n = c->weights.m.n_tensors};
 	all.g = xcalloc((size_t)all.n, sizeof(*all.g));
-	const struct variant v = {.sequence = -1, .part = {PART_RANKS, n, 0, which}};
-	reference_float64(&c->weights, &c->batch, &v, of);
+	gradients_of(s, (struct variant){.part = {PART_RANKS, n, 0, which}}, full, of);
 	for (int k = 0; k < s->n_wrong; k++)
-		all.g[c->of[s->wrong[k]].in_model] = assemble(s, s->wrong[k], of, n);
+		if (full || s->screen[c->of[s->wrong[k]].in_model])
+			all.g[c->of[s->wrong[k]].in_model] =
+				assemble(s, s->wrong[k], of, n);
 	bool yes = farthest_from(s, &all) <= s->near;
 	for (int rank = 0; rank < n; rank++)
 		gradients_free(&of[rank]);
@@ -265,53 +326,54 @@ void by_missing_all_reduce(struct cause_search *s)
 		{MISSING_BOTH,
 			"as if each tensor-parallel rank went on with its own parts: no all-reduce "
 			"of the outputs of attention and FFN (wo, w2)"}};
-	const int64_t degrees[] = {s->c->o.tp, 2, 4};
-	bool *wanted = xcalloc((size_t)s->c->weights.m.n_tensors, sizeof(*wanted));
+	const int64_t tp = s->c->o.tp, degrees[] = {tp > 1 ? tp : 2, tp > 1 ? 0 : 4};
 	for (size_t i = 0; i < ARRAY_LEN(degrees); i++)
 		for (size_t k = 0; k < ARRAY_LEN(tries); k++)
-			if (degrees[i] > 1 && degrees[i] <= MAX_PARTS &&
-				(i == 0 || degrees[i] != s->c->o.tp) &&
-				unexplained(s, wanted) &&
-				misses(s, (int)degrees[i], tries[k].which))
+			if (degrees[i] && degrees[i] <= MAX_PARTS &&
+				(tries[k].which == MISSING_ENTER || !s->forward_right) &&
+				set_screen(s) &&
+				misses(s, (int)degrees[i], tries[k].which, false) &&
+				misses(s, (int)degrees[i], tries[k].which, true))
 				explain_all(s, tries[k].text);
-	free(wanted);
 }
 
-/* Does the loss have another term? What is seen is x[0] times the reference and x[1] times the term's gradient,
- * of all wrong tensors. */
-static bool fit_term(const struct cause_search *s, enum loss term, double *x)
+/* Does the loss have another term? What is seen is x[0] times the term's gradient and x[1] times the reference, of all
+ * wrong tensors, or those of the screen. */
+static bool fit_term(const struct cause_search *s, enum loss term, bool all, double *x)
 {
 	const struct step_check *c = s->c;
-	const struct variant v = {.sequence = -1, .function = {.loss = term}};
-	struct gradients of[2] = {c->reference};
-	reference_float64(&c->weights, &c->batch, &v, &of[1]);
+	struct gradients of[2] = {{0}, c->reference};
+	gradients_of(s, (struct variant){.function = {.loss = term}}, all, &of[0]);
 	bool fits = fit(s, of, 2, x) && x[0] > 0 && x[1] > 0;
-	for (int k = 0; k < of[1].n && fits; k++) /* their sum, in place */
-		for (int64_t j = 0; j < tensor_size(&c->weights.m.tensors[k]); j++)
-			of[1].g[k][j] = (float)(x[0] * (double)of[0].g[k][j] +
+	for (int k = 0; k < of[0].n && fits; k++) /* their sum, in place */
+		for (int64_t j = 0;
+			of[0].g[k] && j < tensor_size(&c->weights.m.tensors[k]); j++)
+			of[0].g[k][j] = (float)(x[0] * (double)of[0].g[k][j] +
 						x[1] * (double)of[1].g[k][j]);
-	fits = fits && farthest_from(s, &of[1]) <= s->near;
-	gradients_free(&of[1]);
+	fits = fits && farthest_from(s, &of[0]) <= s->near;
+	gradients_free(&of[0]);
 	return fits;
+}
+
+static bool has_term(const struct cause_search *s, enum loss term, double *x)
+{
+	return fit_term(s, term, false, x) && fit_term(s, term, true, x);
 }
 
 void by_loss(struct cause_search *s)
 {
 	double x[2];
 	char text[CAUSE_TEXT];
-	bool *wanted = xcalloc((size_t)s->c->weights.m.n_tensors, sizeof(*wanted));
-	int n = unexplained(s, wanted);
-	free(wanted);
-	if (!n)
+	if (s->forward_right || !set_screen(s))
 		return;
-	if (fit_term(s, LOSS_UNIFORM, x))
+	if (has_term(s, LOSS_UNIFORM, x))
 		snprintf(text, sizeof(text), "as if labels were smoothed by %.3g",
-			shown(s->c, x[1] / (x[0] + x[1])));
-	else if (fit_term(s, LOSS_Z, x))
+			shown(s->c, x[0] / (x[0] + x[1])));
+	else if (has_term(s, LOSS_Z, x))
 		snprintf(text, sizeof(text),
 			"as if the loss had a z-loss: %.3g times the square of log(sum of "
 			"exp(logits))",
-			x[1] / x[0]);
+			x[0] / x[1]);
 	else
 		return;
 	explain_all(s, text);
@@ -326,31 +388,11 @@ struct guess {
 	bool applies;
 };
 
-static double distance_with(
-	const struct cause_search *s, struct variant v, const bool *wanted)
-{
-	struct gradients g = {0};
-	v.sequence = -1;
-	v.wanted = wanted;
-	reference_float64(&s->c->weights, &s->c->batch, &v, &g);
-	double far = farthest_from(s, &g);
-	gradients_free(&g);
-	return far;
-}
-
-/* Most guesses are far from the gradients of the last block already, which take a third of the time. */
 static bool nearer(const struct cause_search *s, const struct guess *t, double *nearest)
 {
-	const struct model *m = &s->c->weights.m;
-	if (!t->applies)
+	if (!t->applies || distance_with(s, t->v, false) > 2 * *nearest)
 		return false;
-	bool *last = xcalloc((size_t)m->n_tensors, sizeof(*last));
-	for (int i = 0; i < m->n_tensors; i++)
-		last[i] = m->tensors[i].unit >= m->c.layers;
-	double far = distance_with(s, t->v, last);
-	if (far <= 2 * *nearest)
-		far = distance_with(s, t->v, NULL);
-	free(last);
+	double far = distance_with(s, t->v, true);
 	bool yes = far <= *nearest;
 	*nearest = yes ? far : *nearest;
 	return yes;
@@ -480,6 +522,8 @@ void by_function(struct cause_search *s)
 {
 	struct guess tries[MAX_TRIES];
 	int n = 0;
+	if (s->forward_right || !set_screen(s))
+		return;
 	add_functions(s->c, tries, &n);
 	add_views(s->c, tries, &n);
 	double nearest = s->near;

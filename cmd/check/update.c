@@ -193,7 +193,7 @@ static void test_update(const struct step_check *c, const struct rule *r,
 static void judge_tensor_update(struct tensor_check *x, double lr)
 {
 	const struct update_sums *s = &x->sums;
-	double size = lr * sqrt(s->uu);
+	double size = lr * x->lr_scale * sqrt(s->uu);
 	x->update = (struct distance){.value = sqrt(s->left) / size,
 		.bound = 1e-5 + 4 * s->fine + 1.2 * s->round * sqrt(s->pp) / size};
 	x->update.tested = size > 0 && x->update.bound < 0.5;
@@ -216,7 +216,7 @@ static double common_lr(struct step_check *c)
 		const struct update_sums *s = &c->of[i].sums;
 		if (s->uu > 0 && c->of[i].lr > 0 &&
 			s->round * sqrt(s->pp / s->uu) <= most)
-			lr[kept++] = c->of[i].lr;
+			lr[kept++] = c->of[i].lr / c->of[i].lr_scale;
 	}
 	double middle = kept ? median(lr, kept) : 0;
 	c->lr_bound = middle > 0 ? fmax(1e-3, most / middle) : 0;
@@ -248,6 +248,18 @@ static bool all_finite(const float *x, int64_t n)
 	return true;
 }
 
+/* Is x what decays of it, within its rounding? */
+static bool only_decays(const float *x, const float *old, double beta, int64_t n)
+{
+	double round = 4 * rounding_of(x, n);
+	for (int64_t i = 0; i < n; i++) {
+		double was = old ? beta * (double)old[i] : 0;
+		if (!(fabs((double)x[i] - was) <= round * fabs(was)))
+			return false;
+	}
+	return true;
+}
+
 /* All tests of a tensor, of its update by this rule. */
 static void test_tensor(struct step_check *c, struct tensor_check *x,
 	const struct rule *r, const struct tensor_step *t, struct beta_sums *sums)
@@ -256,7 +268,9 @@ static void test_tensor(struct step_check *c, struct tensor_check *x,
 	x->nonfinite = !all_finite(t->p1, t->n) || !all_finite(t->m1, t->n) ||
 		       !all_finite(t->v1, t->n);
 	x->unchanged = !memcmp(t->p0, t->p1, (size_t)t->n * sizeof(float));
-	if (!t->m1 || x->nonfinite)
+	x->dead = t->m1 && only_decays(t->m1, t->m0, c->files.adam.beta1, t->n) &&
+		  (!t->v1 || only_decays(t->v1, t->v0, c->files.adam.beta2, t->n));
+	if (!t->m1 || x->nonfinite || x->frozen)
 		return;
 	float *g = seen_gradient(&c->files, t, &lost);
 	x->norm = sqrt(products_of(g, g, t->n).aa);
@@ -312,7 +326,7 @@ static bool has_other_decay(const struct step_check *c, const struct tensor_chec
 static bool has_other_lr(const struct step_check *c, const struct tensor_check *x)
 {
 	return x->update.tested && !x->update.wrong && !x->unchanged &&
-	       fabs(x->lr / c->lr - 1) >
+	       fabs(x->lr / (c->lr * x->lr_scale) - 1) >
 		       fmax(1e-3, 3 * x->update.bound * x->sums.unclear);
 }
 
@@ -452,6 +466,45 @@ static int explain_update(struct step_check *c, int tensor, struct err *e)
 	return 0;
 }
 
+/* Tensors that a group has in common have one rate, but for rounding: that of the first. */
+static void say_other_lr(struct step_check *c, const struct tensor_check *x)
+{
+	double rate = x->lr;
+	for (int k = 0; c->order[k] != x - c->of; k++) {
+		const struct tensor_check *y = &c->of[c->order[k]];
+		if (has_other_lr(c, y) && fabs(y->lr / rate - 1) < 3e-3) {
+			rate = y->lr;
+			break;
+		}
+	}
+	if (c->lr_scaled)
+		add_finding(c, x, "learning rate %.4g instead of %.4g", rate,
+			c->lr * x->lr_scale);
+	else
+		add_note(c, x, "learning rate %.4g, and most have %.4g", rate, c->lr);
+}
+
+/* What is not trained stays as it is, and has no moments. */
+static int say_frozen(struct step_check *c, int tensor, struct err *e)
+{
+	struct tensor_check *x = &c->of[tensor];
+	struct tensor_step t;
+	if (!x->dead && c->files.m1 >= 0)
+		add_finding(c, x, "is frozen (--freeze), and has a gradient");
+	if (x->unchanged)
+		return 0;
+	if (tensor_step_read(&t, &c->files, tensor, STEP_PARAMETERS, e))
+		return tensor_step_free(&t), -1;
+	const struct products p = products_of(t.p1, t.p0, t.n);
+	double k = p.bb > 0 ? p.ab / p.bb : 1;
+	bool decays = k < 1 && residual_of(&p, k) <= 4 * rounding_of(t.p1, t.n);
+	add_finding(c, x,
+		decays ? "is frozen (--freeze), and changed: weight decay alone makes it smaller"
+		       : "is frozen (--freeze), and changed");
+	tensor_step_free(&t);
+	return 0;
+}
+
 static int say_update(struct step_check *c, const struct rule *r, struct err *e)
 {
 	const struct adam *a = &c->files.adam;
@@ -471,13 +524,18 @@ static int say_update(struct step_check *c, const struct rule *r, struct err *e)
 		other += has_other_decay(c, x);
 		if (x->nonfinite)
 			add_finding(c, x, "not finite");
+		else if (x->frozen && say_frozen(c, c->order[k], e))
+			return -1;
+		else if (x->dead && !x->frozen && !c->has_reference)
+			add_finding(c, x,
+				"no gradient: it is not trained (--freeze), or the backward does not "
+				"reach it");
 		else if (x->unchanged && x->update.tested)
 			add_finding(c, x, "has a gradient, and did not change");
 		else if (x->update.wrong && explain_update(c, c->order[k], e))
 			return -1;
 		else if (has_other_lr(c, x))
-			add_note(c, x, "learning rate %.4g, and most have %.4g", x->lr,
-				c->lr);
+			say_other_lr(c, x);
 		if (has_other_decay(c, x) && !lr_is_wrong(c))
 			add_finding(c, x, "weight decay %.3g instead of %.3g", x->decay,
 				decay_of_group(c, x) >= 0 ? decay_of_group(c, x)

@@ -53,6 +53,8 @@ int convert_open(struct ckpt_view *v, const char *path, struct err *e);
 /* For formats whose files do not say all of the model: Hugging Face's config.json, or options of pt-train.
  * NULL: config.json beside the checkpoint, if there is one. */
 void convert_config_file(const char *path);
+/* A tied weight that is there twice, with other numbers, is refused; after this it is what copies() of a view tells. */
+void convert_copies_may_differ(void);
 const char *convert_config_given(void); /* NULL: none */
 /* With the format pt, "-" is standard output. */
 int convert_save(const struct ckpt_view *v, const struct convert_format *f,

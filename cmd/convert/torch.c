@@ -29,6 +29,8 @@ struct torch_view {
 	bool linear; /* nanoGPT's matrices are [out, in], Hugging Face's [in, out] */
 	bool pairs;  /* nanotron's rope_interleaved */
 	struct source *of; /* [group][tensor] */
+	const struct torch_item *
+		tied; /* the output layer, if it is there beside the embedding; or NULL */
 	/* A transposed item, or one layer of an item with all, read whole. */
 	const struct torch_item *cached;
 	int64_t cached_layer;
@@ -324,31 +326,72 @@ static int64_t list_used(const struct torch_view *x, const struct torch_item **o
 	return n;
 }
 
+static bool may_differ;
+
+void convert_copies_may_differ(void)
+{
+	may_differ = true;
+}
+
 /* A tied output layer may be there twice; then both must be the same. */
 static int check_tied(struct torch_view *x, const struct torch_item *copy, struct err *e)
 {
-	enum { PIECE = 1 << 16 };
 	const struct torch_item *table = x->names.table;
-	int64_t width = torch_row_size(table), step = max64(1, PIECE / width);
-	if (!has_shape(copy, 2, table->dims[0], width))
+	struct torch_difference d;
+	if (!has_shape(copy, 2, table->dims[0], torch_row_size(table)))
 		return wrong_shape(x, copy, e);
-	float *a = xmalloc((size_t)(step * width) * sizeof(*a));
-	float *b = xmalloc((size_t)(step * width) * sizeof(*b));
-	int rc = torch_same(&x->file, copy, table);
-	for (int64_t r = 0; r < table->dims[0] && !rc; r += step) {
-		int64_t n = min64(step, table->dims[0] - r);
-		rc = torch_read(&x->file, copy, r, n, a, e) ||
-				     torch_read(&x->file, table, r, n, b, e)
-			     ? -1
-			     : 0;
-		if (!rc && memcmp(a, b, (size_t)(n * width) * sizeof(*a)))
-			rc = err_set(e, EX_DATAERR,
-				"%s: %s is not %s, though the model ties them",
-				x->file.path, copy->name, table->name);
+	if (torch_same(&x->file, copy, table))
+		return 0;
+	x->tied = copy;
+	if (may_differ)
+		return 0;
+	if (torch_compare(&x->file, table, copy, &d, e))
+		return -1;
+	return d.n ? err_set(e, EX_DATAERR,
+			     "%s: %s is not %s, though the model ties them", x->file.path,
+			     copy->name, table->name)
+		   : 0;
+}
+
+/* Compares one with what is read. */
+static int see_copy(struct torch_view *x, const struct torch_item *first,
+	struct ckpt_copy *c, const struct torch_item *copy, ckpt_see_copy *see,
+	void *with, struct err *e)
+{
+	static const char *const kinds[] = {"exp_avg", "exp_avg_sq", "step"};
+	struct torch_difference d;
+	if (!first || torch_compare(&x->file, first, copy, &d, e))
+		return first ? -1 : 0;
+	c->name = copy->name;
+	c->kind = "parameters";
+	for (size_t i = 0; i < ARRAY_LEN(kinds); i++)
+		if (text_ends(copy->name, kinds[i]))
+			c->kind = kinds[i];
+	c->n = torch_rows(copy) * torch_row_size(copy);
+	c->differ = d.n;
+	c->at = d.first;
+	memcpy(c->value, d.value, sizeof(d.value));
+	c->distance = d.distance;
+	see(with, c);
+	return 0;
+}
+
+static int see_copies(
+	const struct ckpt_view *v, ckpt_see_copy *see, void *with, struct err *e)
+{
+	struct torch_view *x = v->with;
+	for (int64_t i = 0; i < x->file.n_copies; i++) {
+		const struct torch_copy *of = &x->file.copies[i];
+		struct ckpt_copy c = {.whose = of->whose, .first = of->first};
+		if (see_copy(x, torch_find(&x->file, of->is.name), &c, &of->is, see, with,
+			    e))
+			return -1;
 	}
-	free(a);
-	free(b);
-	return rc < 0 ? -1 : 0;
+	if (!x->tied)
+		return 0;
+	struct ckpt_copy c = {
+		.whose = "the output layer", .first = "the embedding that it is tied to"};
+	return see_copy(x, x->names.table, &c, x->tied, see, with, e);
 }
 
 /* Buffers that are computed, not trained. */
@@ -545,6 +588,7 @@ static int open_torch(struct ckpt_view *v, const char *path, struct err *e)
 	*v = (struct ckpt_view){0};
 	int rc = load(x, v, path, e);
 	v->read = read_torch;
+	v->copies = see_copies;
 	v->close = close_torch;
 	v->with = x;
 	if (rc)

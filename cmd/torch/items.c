@@ -5,6 +5,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -56,6 +57,13 @@ struct chunk *items_add_chunk(
 	p->n_boxes += 2 * x->ndim;
 	x->n_chunks++;
 	return c;
+}
+
+void items_end_copy(struct torch_file *f, const char *whose, const char *first)
+{
+	f->copies = grow(f->copies, f->n_copies, 1, sizeof(*f->copies));
+	f->copies[f->n_copies++] =
+		(struct torch_copy){f->items[--f->n], xstrdup(whose), xstrdup(first)};
 }
 
 static int by_name(const void *a, const void *b)
@@ -113,15 +121,17 @@ int items_end(struct torch_file *f, struct err *e)
 {
 	if (f->n)
 		qsort(f->items, (size_t)f->n, sizeof(*f->items), by_name);
-	for (int64_t i = 0; i < f->n; i++) {
-		if (i && !strcmp(f->items[i].name, f->items[i - 1].name))
+	for (int64_t i = 1; i < f->n; i++)
+		if (!strcmp(f->items[i].name, f->items[i - 1].name))
 			return err_set(e, EX_DATAERR, "%s: has %s twice", f->path,
 				f->items[i].name);
-		if (f->items[i].kind != TORCH_TENSOR)
+	for (int64_t i = 0; i < f->n + f->n_copies; i++) {
+		struct torch_item *x = i < f->n ? &f->items[i] : &f->copies[i - f->n].is;
+		if (x->kind != TORCH_TENSOR)
 			continue;
-		if (check_cover(f, &f->items[i], e))
+		if (check_cover(f, x, e))
 			return -1;
-		set_most_rows(f, &f->items[i]);
+		set_most_rows(f, x);
 	}
 	return 0;
 }
@@ -214,6 +224,12 @@ void torch_close(struct torch_file *f)
 	}
 	for (int64_t i = 0; i < f->n; i++)
 		free(f->items[i].name);
+	for (int64_t i = 0; i < f->n_copies; i++) {
+		free(f->copies[i].is.name);
+		free(f->copies[i].whose);
+		free(f->copies[i].first);
+	}
+	free(f->copies);
 	for (int32_t i = 0; p->zips && i < p->n_files; i++)
 		zip_close(&p->zips[i]);
 	free(p->zips);
@@ -531,4 +547,38 @@ int torch_read_doubles(struct torch_file *f, const struct torch_item *t, int64_t
 {
 	const struct sink to = {.doubles = out};
 	return read_rows(f, t, row, n, &to, e);
+}
+
+int torch_compare(struct torch_file *f, const struct torch_item *a,
+	const struct torch_item *b, struct torch_difference *d, struct err *e)
+{
+	enum { PIECE = 1 << 16 };
+	int64_t width = torch_row_size(a), step = max64(1, PIECE / max64(1, width));
+	double off = 0, all = 0;
+	int rc = 0;
+	*d = (struct torch_difference){.first = -1};
+	if (a->ndim != b->ndim || memcmp(a->dims, b->dims, sizeof(a->dims)) != 0)
+		return err_set(e, EX_DATAERR,
+			"%s: %s has not in all places the same shape", f->path, a->name);
+	double *x = xmalloc((size_t)(2 * step * width) * sizeof(*x)),
+	       *y = x + step * width;
+	for (int64_t r = 0; r < torch_rows(a) && !rc; r += step) {
+		int64_t rows = min64(step, torch_rows(a) - r);
+		rc = torch_read_doubles(f, a, r, rows, x, e) ||
+		     torch_read_doubles(f, b, r, rows, y, e);
+		for (int64_t i = 0; i < rows * width && !rc; i++) {
+			all += x[i] * x[i];
+			if (!memcmp(&x[i], &y[i], sizeof(*x)))
+				continue;
+			off += (x[i] - y[i]) * (x[i] - y[i]);
+			if (!d->n++) {
+				d->first = r * width + i;
+				d->value[0] = x[i];
+				d->value[1] = y[i];
+			}
+		}
+	}
+	free(x);
+	d->distance = off > 0 ? sqrt(off / all) : 0;
+	return rc ? -1 : 0;
 }

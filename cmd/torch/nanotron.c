@@ -7,7 +7,8 @@
  *                                          numbers, their names, and perhaps fp32 parameters
  *
  * The optimizer's tensors have the slices of the parameter. With ZeRO 1, whose names have dp-, each is flat and
- * dealt out to the ranks dp. All ranks tp have those of a tensor that is not sharded, of which one is read.
+ * dealt out to the ranks dp. All ranks tp have those of a tensor that is not sharded, and stages of a pipeline
+ * those of one that they tie: the first one's are the tensor, the others are copies.
  */
 #include "torch/nanotron.h"
 
@@ -184,34 +185,17 @@ static int by_parameter(const void *a, const void *b)
 	const struct state *x = a, *y = b;
 	int order = strcmp(x->name, y->name);
 	const int64_t v[][2] = {
-		{x->kind, y->kind}, {x->tp, y->tp}, {x->dp, y->dp}, {x->pp, y->pp}};
+		{x->kind, y->kind}, {x->pp, y->pp}, {x->tp, y->tp}, {x->dp, y->dp}};
 	for (size_t i = 0; i < ARRAY_LEN(v) && !order; i++)
 		order = (v[i][0] > v[i][1]) - (v[i][0] < v[i][1]);
 	return order;
 }
 
-/* Stages of a pipeline that tie a parameter have it twice. */
-static void drop_copies(struct nanotron *t)
-{
-	int64_t n = 0;
-	if (t->n_states)
-		qsort(t->states, (size_t)t->n_states, sizeof(*t->states), by_parameter);
-	for (int64_t i = 0; i < t->n_states; i++) {
-		const struct state *x = &t->states[i], *last = n ? &t->states[n - 1] : x;
-		if (n && !strcmp(x->name, last->name) && x->kind == last->kind &&
-			x->tp == last->tp && x->dp == last->dp)
-			free(x->name);
-		else
-			t->states[n++] = *x;
-	}
-	t->n_states = n;
-}
-
-/* The states of a kind of a parameter and a rank tp, by dp. Returns their number. */
+/* The states of a kind of a parameter, of all ranks. Returns their number. */
 static int64_t find_states(const struct nanotron *t, const char *name, enum kind kind,
-	int64_t tp, const struct state **out)
+	const struct state **out)
 {
-	const struct state key = {.name = (char *)name, .kind = kind, .tp = tp};
+	const struct state key = {.name = (char *)name, .kind = kind};
 	int64_t low = 0, high = t->n_states, n = 0;
 	while (low < high) {
 		int64_t middle = low + (high - low) / 2;
@@ -220,9 +204,9 @@ static int64_t find_states(const struct nanotron *t, const char *name, enum kind
 		else
 			high = middle;
 	}
-	*out = n < t->n_states ? &t->states[low] : NULL;
+	*out = low < t->n_states ? &t->states[low] : NULL;
 	while (low + n < t->n_states && !strcmp((*out)[n].name, name) &&
-		(*out)[n].kind == kind && (*out)[n].tp == tp)
+		(*out)[n].kind == kind)
 		n++;
 	return n;
 }
@@ -276,17 +260,19 @@ static void add_boxes(struct boxes *out, const struct nanotron_part *x,
 	}
 }
 
-/* What the optimizer has of a part. Sets *dtype. */
+/* What the optimizer of a stage and a rank tp has of a part. Sets *dtype. */
 static int add_states(struct nanotron *t, const struct nanotron_part *x, enum kind kind,
-	struct boxes *out, int *dtype)
+	int64_t pp, int64_t tp, struct boxes *out, int *dtype)
 {
 	const struct state *s;
-	int64_t n = find_states(t, x->name, kind, x->tp, &s), from = 0, size = 1;
+	int64_t n = find_states(t, x->name, kind, &s), from = 0, size = 1, found = 0;
 	for (int i = 0; i < x->is.ndim; i++)
 		size *= x->is.sizes[i];
 	for (int64_t i = 0; i < n && from <= size; i++) {
 		struct buffer b = s[i].b;
 		b.n = s[i].n;
+		if (s[i].pp != pp || s[i].tp != tp)
+			continue;
 		if (*dtype >= 0 && *dtype != b.dtype)
 			return err_set(t->e, EX_DATAERR,
 				"%s: its numbers of %s are of another type than those of other ranks",
@@ -294,14 +280,15 @@ static int add_states(struct nanotron *t, const struct nanotron_part *x, enum ki
 		*dtype = b.dtype;
 		add_boxes(out, x, &b, from);
 		from += b.n;
+		found++;
 	}
-	return !n || from == size
+	return !found || from == size
 		       ? 0
 		       : err_set(t->e, EX_DATAERR,
 				 "%s: the optimizer's numbers of %s are %s than the %lld of its part of "
 				 "rank tp %lld: files of several runs?",
 				 t->f->path, x->name, from < size ? "less" : "more",
-				 (long long)size, (long long)x->tp);
+				 (long long)size, (long long)tp);
 }
 
 static void put_item(struct nanotron *t, const char *name, enum kind kind, int dtype,
@@ -333,15 +320,27 @@ static void put_chunk(struct nanotron *t, const struct box *b, bool archive)
 	*c->place = (struct place){.at = b->at, .contiguous = true};
 }
 
+static void put_tensor(struct nanotron *t, const struct nanotron_part *x, enum kind kind,
+	int dtype, struct boxes *boxes, bool archive)
+{
+	put_item(t, x->name, kind, dtype, x);
+	if (boxes->n)
+		qsort(boxes->v, (size_t)boxes->n, sizeof(*boxes->v), by_begin);
+	for (int64_t i = 0; i < boxes->n; i++)
+		put_chunk(t, &boxes->v[i], archive);
+}
+
 /* The tensor of n parts, or what the optimizer has of it. Parameters are the optimizer's, if it has them in
  * fp32. */
 static int add_item(
 	struct nanotron *t, const struct nanotron_part *x, int64_t n, enum kind kind)
 {
 	struct boxes boxes = {0};
+	const struct state *s;
 	int dtype = -1, rc = 0;
+	int64_t pp = find_states(t, x->name, kind, &s) ? s->pp : 0;
 	for (int64_t i = 0; i < n && !rc; i++)
-		rc = add_states(t, &x[i], kind, &boxes, &dtype);
+		rc = add_states(t, &x[i], kind, pp, x[i].tp, &boxes, &dtype);
 	bool archive = dtype >= 0;
 	for (int64_t i = 0; i < n && !rc && kind == FP32 && !archive; i++) {
 		struct buffer b = {.file = x[i].file,
@@ -355,25 +354,77 @@ static int add_item(
 				t->f->parts->files[b.file]);
 		add_boxes(&boxes, &x[i], &b, 0);
 	}
-	if (!rc && (archive || kind == FP32)) {
-		put_item(t, x->name, kind, archive ? dtype : x->is.dtype, x);
-		if (boxes.n)
-			qsort(boxes.v, (size_t)boxes.n, sizeof(*boxes.v), by_begin);
-		for (int64_t i = 0; i < boxes.n; i++)
-			put_chunk(t, &boxes.v[i], archive);
-	}
+	if (!rc && (archive || kind == FP32))
+		put_tensor(t, x, kind, archive ? dtype : x->is.dtype, &boxes, archive);
 	free(boxes.v);
 	return rc;
 }
 
+/* The last item is a copy: of these ranks, and what it is a copy of of those. */
+static void end_copy(
+	struct nanotron *t, const struct state *of, const struct state *first, bool whole)
+{
+	const int64_t *n = t->ranks[0].of;
+	char text[2][64];
+	for (int i = 0; i < 2; i++) {
+		const struct state *s = i ? first : of;
+		int at = n[0] > 1 || !whole ? snprintf(text[i], sizeof(text[i]),
+						      "pp %lld", (long long)s->pp)
+					    : 0;
+		if (whole)
+			at += snprintf(text[i] + at, sizeof(text[i]) - (size_t)at,
+				"%stp %lld", at ? " " : "", (long long)s->tp);
+		if (of->kind == STEP && n[1] > 1)
+			snprintf(text[i] + at, sizeof(text[i]) - (size_t)at, " dp %lld",
+				(long long)s->dp);
+	}
+	items_end_copy(t->f, text[0], text[1]);
+}
+
+/* What other ranks have of the n parts: ranks tp of a tensor that is not sharded, stages of one that is. */
+static int add_copies(
+	struct nanotron *t, const struct nanotron_part *x, int64_t n, enum kind kind)
+{
+	const struct state *s;
+	int64_t n_states = find_states(t, x->name, kind, &s);
+	bool whole = n == 1 && !memcmp(x->whole, x->is.sizes, sizeof(x->whole));
+	for (int64_t i = 1; i < n_states; i++) {
+		struct boxes boxes = {0};
+		int dtype = -1, rc = 0;
+		bool same = s[i].pp == s[i - 1].pp && (!whole || s[i].tp == s[i - 1].tp);
+		if (same || (s[i].pp == s->pp && (!whole || s[i].tp == x->tp)))
+			continue;
+		for (int64_t k = 0; k < n && !rc; k++)
+			rc = add_states(t, &x[k], kind, s[i].pp,
+				whole ? s[i].tp : x[k].tp, &boxes, &dtype);
+		if (!rc && dtype >= 0) {
+			put_tensor(t, x, kind, dtype, &boxes, true);
+			end_copy(t, &s[i], s, whole);
+		}
+		free(boxes.v);
+		if (rc)
+			return -1;
+	}
+	return 0;
+}
+
+/* All ranks count the steps of each parameter. */
 static void add_step(struct nanotron *t, const struct nanotron_part *x)
 {
 	const struct state *s;
-	if (!find_states(t, x->name, STEP, x->tp, &s) || s->n != 1)
-		return;
-	put_item(t, x->name, STEP, s->b.dtype, NULL);
-	put_chunk(t, &(struct box){.at = s->b.at, .file = s->b.file, .entry = s->b.entry},
-		true);
+	int64_t n = find_states(t, x->name, STEP, &s);
+	for (int64_t i = 0; i < n; i++) {
+		if (s[i].n != 1)
+			continue;
+		put_item(t, x->name, STEP, s[i].b.dtype, NULL);
+		put_chunk(t,
+			&(struct box){.at = s[i].b.at,
+				.file = s[i].b.file,
+				.entry = s[i].b.entry},
+			true);
+		if (i)
+			end_copy(t, &s[i], s, true);
+	}
 }
 
 static int add_items(struct nanotron *t)
@@ -388,7 +439,7 @@ static int add_items(struct nanotron *t)
 					"%s: is of a tensor of another shape than the files beside it",
 					t->f->parts->files[t->parts[k].file]);
 		for (enum kind kind = FP32; kind < STEP; kind++)
-			if (add_item(t, x, k - i, kind))
+			if (add_item(t, x, k - i, kind) || add_copies(t, x, k - i, kind))
 				return -1;
 		add_step(t, x);
 	}
@@ -443,7 +494,8 @@ static int read_all(struct nanotron *t)
 		qsort(t->parts, (size_t)t->n_parts, sizeof(*t->parts), by_name_and_rank);
 	for (int64_t i = 0; i < t->n_ranks && !rc; i++)
 		rc = read_rank(t, i);
-	drop_copies(t);
+	if (t->n_states)
+		qsort(t->states, (size_t)t->n_states, sizeof(*t->states), by_parameter);
 	rc = rc || add_items(t) ? -1 : 0;
 	/* (the groups of all ranks have the same options) */
 	if (!rc && t->n_ranks)

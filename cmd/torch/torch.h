@@ -35,11 +35,19 @@ struct torch_item {
 	uint32_t node;		 /* of a value in the tree of its file; 0: all of it */
 };
 
+/* What another rank has saved of an item. */
+struct torch_copy {
+	struct torch_item is; /* with the name of the item */
+	char *whose, *first;  /* "tp 1" and "tp 0", whose the item is */
+};
+
 /* A file or directory that is open. */
 struct torch_file {
 	char *path;
 	struct torch_item *items; /* sorted by name */
 	int64_t n;
+	struct torch_copy *copies;
+	int64_t n_copies;
 	struct torch_parts *parts; /* torch_internal.h */
 };
 
@@ -64,6 +72,14 @@ int torch_read(struct torch_file *f, const struct torch_item *t, int64_t row, in
 	float *out, struct err *e);
 int torch_read_doubles(struct torch_file *f, const struct torch_item *t, int64_t row,
 	int64_t n, double *out, struct err *e);
+/* How two tensors of one shape differ: in so many numbers, from number `first` on, which has these values; `distance` is
+ * relative to a. EX_DATAERR: of other shapes. */
+struct torch_difference {
+	int64_t n, first;
+	double value[2], distance;
+};
+int torch_compare(struct torch_file *f, const struct torch_item *a,
+	const struct torch_item *b, struct torch_difference *d, struct err *e);
 /* A value that is a number, or a tuple or list of numbers, or a tensor of one element. Sets *n to how many of
  * at most `most` there are; 0: it is something else, such as None. */
 int torch_numbers(struct torch_file *f, const struct torch_item *x, int64_t most,

@@ -95,6 +95,9 @@ struct torch_item *items_add(struct torch_file *f, const char *name, size_t n_by
  * are to be added in the order of their begins. */
 struct chunk *items_add_chunk(
 	struct torch_file *f, const int64_t *begin, const int64_t *sizes);
+/* The last item is no item, but a copy of the one with its name: what another rank has of it. Whose it is, and whose
+ * the item is. */
+void items_end_copy(struct torch_file *f, const char *whose, const char *first);
 /* Sorts them, and checks that their names differ and that chunks cover their tensors. */
 int items_end(struct torch_file *f, struct err *e);
 /* Appends a file. Returns its number. */

@@ -44,6 +44,7 @@ void ckpt_view_like(struct ckpt_view *v, const struct ckpt_view *of)
 	v->config = v->origin = (struct str){0};
 	v->groups = (struct strs){0};
 	v->decays = NULL;
+	v->copies = NULL;
 	v->close = NULL;
 	str_puts(&v->config, of->config.s);
 	str_add(&v->origin, of->origin.s, of->origin.len);
@@ -133,12 +134,26 @@ int ckpt_view_hash(const struct ckpt_view *v, uint64_t *hash, struct err *e)
 	return read_group(v, CKPT_MODEL, hash, e);
 }
 
+static void refuse_copy(void *with, const struct ckpt_copy *x)
+{
+	if (x->differ && !((struct err *)with)->code)
+		err_set(with, EX_FAILED,
+			"%s: what %s has is not what %s has: %lld of %lld numbers differ, the first is "
+			"number %lld, %g and %g",
+			x->name, x->whose, x->first, (long long)x->differ,
+			(long long)x->n, (long long)x->at, x->value[1], x->value[0]);
+}
+
 int ckpt_view_check(const struct ckpt_view *v, struct err *e)
 {
+	struct err apart = {0};
 	for (int g = 0; g < (int)v->groups.n; g++)
 		if (read_group(v, g, NULL, e))
 			return -1;
-	return 0;
+	if (v->copies && v->copies(v, refuse_copy, &apart, e))
+		return -1;
+	*e = apart;
+	return apart.code ? err_prefix(e, "%s: ", v->name) : 0;
 }
 
 /* ---- writing ---------------------------------------------------------------------- */

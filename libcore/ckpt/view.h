@@ -16,6 +16,17 @@ struct ckpt_rows {
 	int64_t row, n;
 };
 
+/* A tensor that the files have twice: of a replica what another rank has saved, or a tied weight. */
+struct ckpt_copy {
+	const char *name;	   /* in the files */
+	const char *kind;	   /* "parameters", "exp_avg", "exp_avg_sq" or "step" */
+	const char *whose, *first; /* "tp 1", and "tp 0" whose is read */
+	int64_t n, differ, at; /* numbers; how many are others, and the first of them */
+	double value[2],
+		distance; /* of that one, read first; of all, relative to what is read */
+};
+typedef void ckpt_see_copy(void *with, const struct ckpt_copy *copy);
+
 struct ckpt_view {
 	const char *name;      /* in messages */
 	struct ckpt_info info; /* without param_hash, which ckpt_view_write() computes */
@@ -33,6 +44,9 @@ struct ckpt_view {
 	/* Reads the rows in fp32, and reports damage. */
 	int (*read)(const struct ckpt_view *v, const struct ckpt_rows *rows, float *out,
 		struct err *e);
+	/* Compares all copies with what is read; NULL: there are none. */
+	int (*copies)(
+		const struct ckpt_view *v, ckpt_see_copy *see, void *with, struct err *e);
 	void (*close)(struct ckpt_view *v); /* frees *with; may be NULL */
 	void *with;			    /* state of read() */
 };
@@ -48,7 +62,7 @@ void ckpt_view_parameters(struct ckpt_view *v);
 void ckpt_view_close(struct ckpt_view *v);
 /* Reads all tensors of the parameters; computes their hash. */
 int ckpt_view_hash(const struct ckpt_view *v, uint64_t *hash, struct err *e);
-/* Reads all tensors of all groups, which finds damage. */
+/* Reads all tensors of all groups, which finds damage; EX_FAILED: copies differ. */
 int ckpt_view_check(const struct ckpt_view *v, struct err *e);
 /* Writes a checkpoint. Everything is read once before the file is created, so damage in a source
  * leaves an existing file as it is. */

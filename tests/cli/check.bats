@@ -405,3 +405,32 @@ logged() { # COLUMN STEP RUN
 	code_of 1 pt-check --two-runs "$(at run 1)" "$(at theta 1)"
 	code_of 64 pt-check --two-runs "$(at run 1)" "$(at ranks 1)" --batch batch.u16
 }
+
+@test "frozen tensors, and learning rates of their own, as the run says and as they are told" {
+	make_window
+	steps frozen 2 --freeze tok_ --freeze 'layers\.0\.attention'
+	steps rates 2 --lr-scale-of norm=4 --lr-scale-of wq=0.5
+	for run in frozen rates; do
+		code_of 0 pt-check --shape 1,17 "$(at $run 1)" "$(at $run 2)" --batch batch.u16 \
+			--grad-norm "$(logged grad_norm 2 $run)"
+		says 'verdict: the step is right'
+		not grep -q '^note' <<<"$output"
+		code_of 0 pt-check "$(at $run 1)" "$(at $run 2)"
+	done
+	# as if the checkpoint did not say so
+	for batch in '' '--batch batch.u16 --shape 1,17'; do
+		# shellcheck disable=SC2086 # words
+		code_of 1 pt-check "$(at frozen 1)" "$(at frozen 2)" $batch --freeze ''
+		says 'no gradient: it is not trained (--freeze)'
+	done
+	code_of 1 pt-check "$(at frozen 1)" "$(at frozen 2)" --freeze norm
+	says 'is frozen (--freeze), and has a gradient'
+	says 'is frozen (--freeze), and changed'
+	code_of 1 pt-check "$(at rates 1)" "$(at rates 2)" --lr-scale-of norm=2 --lr-scale-of wq=0.5
+	says 'learning rate 0.004 instead of 0.002'
+	not grep -q 'wq' <<<"$output"
+	code_of 64 pt-check "$(at rates 1)" "$(at rates 2)" --freeze '('
+	says 'freeze: '
+	code_of 64 pt-check "$(at rates 1)" "$(at rates 2)" --lr-scale-of nothing=2
+	says 'matches no tensor'
+}

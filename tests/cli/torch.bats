@@ -191,6 +191,58 @@ copy() {
 	says 'checksum'
 }
 
+@test "replicas and tied tensors of ranks: equal, apart in this step, apart before" {
+	local step=$golden/nanotron-step n of name
+	code_of 0 pt-check "$step/before" "$step/after"
+	says 'update  20 of 20 within bounds'
+	says 'copies  34 of 34 are the same'
+	apart() { # WHAT RANK: of both steps, in `before` and `after`
+		local s
+		for s in before after; do
+			rm -rf $s
+			cp -r "$step/$s" .
+			chmod -R u+w $s
+			cp "$step/spoiled/$s-$1.pt" "$s/optimizer/optimizer_$2-of-2_exp-0-of-1.pt"
+		done
+	}
+	while read -r name n of what; do
+		apart "$name" "$n"
+		code_of 1 pt-check "$step/before" after
+		says "copies  33 of 34 are the same"
+		says "finding copies: $what, which were the same before this step: the first is "
+		says 'number 3, '
+		code_of 1 pt-check before after
+		says "finding copies: $what, already before this step: the first is "
+		code_of 1 pt-ckpt verify after
+		says 'after: COPIES DIFFER'
+		says "of $of numbers differ, the first is number 3, "
+		pt-ckpt verify "$step/after"
+		pt-ckpt hash after # which reads the first rank's
+		code_of 1 pt-check "$step/before" after --json
+		jq -e '([.copies[] | select(.different == 1 and .first == 3)] | length) == 1' <<<"$output"
+	done <<-END
+		norm pp-0-of-2_tp-1 16 exp_avg of pp 0 tp 1 and of pp 0 tp 0 differ in 1 of 2 tensors
+		table pp-1-of-2_tp-0 192 exp_avg_sq of pp 1 and of pp 0 differ in 1 of 1 tensors
+		masters pp-1-of-2_tp-1 16 parameters of pp 1 tp 1 and of pp 1 tp 0 differ in 1 of 3 tensors
+	END
+	# the copies of each of two runs
+	code_of 1 pt-check --two-runs "$step/after" after
+	says 'finding copies: of the second run, parameters of pp 1 tp 1'
+	code_of 1 pt-check --two-runs after "$step/after"
+	says 'finding copies: of the first run, parameters of pp 1 tp 1'
+}
+
+@test "an output layer that is not the embedding any more, though the model ties them" {
+	cp -r "$golden/titan" other
+	printf 'heads = 4\ncontext = 16\ntie = yes\n' >conf
+	code_of 65 pt-ckpt verify --model-config conf other
+	says 'though the model ties them'
+	code_of 1 pt-check -c conf "$golden/titan" other
+	says 'finding copies: of the second run, parameters of the output layer and of the embedding that it is tied to differ in 1 of 1'
+	printf 'heads = 4\ncontext = 16\n' >conf
+	code_of 0 pt-check -c conf "$golden/titan" other
+}
+
 @test "a configuration without model_type, where its keys tell it and where they do not" {
 	local tie='"tie_word_embeddings": false'
 	cp -r "$golden/hf" z

@@ -179,6 +179,13 @@ static void read_item(struct torch_file *f, const struct torch_item *t)
 	free(x);
 }
 
+static void see_copy(void *with, const struct ckpt_copy *x)
+{
+	(void)with;
+	FUZZ_ON(x->differ < 0 || x->differ > x->n || (x->differ > 0) != (x->at >= 0) ||
+		x->at >= x->n);
+}
+
 static void read_model(const char *path)
 {
 	struct err e = {0};
@@ -189,6 +196,8 @@ static void read_model(const char *path)
 	FUZZ_ON((rc != 0) != (e.code != 0));
 	if (rc)
 		return;
+	rc = v.copies(&v, see_copy, NULL, &e);
+	FUZZ_ON((rc != 0) != (e.code != 0));
 	for (int g = 0; g < v.groups.n; g++)
 		for (int i = 0; i < v.n_tensors; i++) {
 			const struct ckpt_tensor *t = &v.tensors[i];

@@ -25,6 +25,8 @@ bins/            Hugging Face's names in two files with an index; a tensor that 
 nanotron/        nanotron's: tp 2, pp 2, a model in bf16 whose optimizer has fp32 parameters, two groups
 nanotron-zero/   of ZeRO 1 with tp 2 and dp 3: flat moments that end within rows; neighbours are rotated
 nanotron-tied/   without an optimizer, on one rank; the table is the output layer
+nanotron-step/   before and after a step of AdamW, tp 2, pp 2, tied; files of single ranks, to be put in their
+                 place, with which copies differ: of a norm, of the table, and of a norm's fp32 parameters
 shards/          safetensors files of two ranks, as DCP's writer leaves them
 pytorch_model.bin  Hugging Face's names; transposed, tied and shared storages
 zip64.pt         a tensor of six int64, in an archive that is written as a large one is
@@ -40,6 +42,7 @@ First moments are half of the parameters, second moments a quarter of their
 magnitudes, AdamW's step is 7.
 """
 import json
+import math
 import pickle
 import re
 import struct
@@ -646,21 +649,28 @@ def nanotron_part(t, dim, chunks, rank, tp):
     return of_rows(rows), ";".join(pairs)
 
 
-def save_nanotron(folder, hf, tp=1, pp=1, dp=0, interleaved=False, rounded=False, optimizer=True):
+def save_nanotron(folder, hf, tp=1, pp=1, dp=0, interleaved=False, rounded=False, optimizer=True, states=None,
+                  spoiled=None):
+    """states: parameter, first and second moment from a tensor and its weight decay, and the step. spoiled: a folder
+    for the files of ranks other than rank 0, of which one number is another."""
     folder.mkdir(exist_ok=True)
     ranks = {}
+    states = states or (lambda t, _: (t, half(t), quarter(t)), 7.0)
     for name, t, dim, chunks, stage in nanotron_tensors(hf, interleaved):
         stage = stage if pp == 2 else 0
         for r in range(tp):
             part, slices = nanotron_part(t, dim, chunks, r, tp)
             ranks.setdefault((stage, r), OrderedDict())[name] = part
+            if spoiled and "token_embedding" in name:
+                ranks.setdefault((1, r), OrderedDict())[name] = part
             *path, last = name.split(".")
             where = folder.joinpath("model", *path)
             where.mkdir(parents=True, exist_ok=True)
             shape = f"(np.int64({t.shape[0]}), {t.shape[1]})" if chunks else str(t.shape)
             meta = slices and {"version": "1.5", "local_global_slices_pairs": slices, "unsharded_shape": shape}
             end = f"_pp-rank-{stage}-of-{pp}_tp-rank-{r}-of-{tp}" if slices else ""
-            stored = Tensor(part.shape, [1.0] * len(part.data), "bfloat16") if rounded else part
+            stored = part if rounded else states[0](part, 0.05 if len(t.shape) == 2 else 0.0)[0]
+            stored = Tensor(part.shape, [1.0] * len(part.data), "bfloat16") if rounded else stored
             save_safetensors(where / f"model_{last}{end}.safetensors", {"data": stored}, meta)
     (folder / "checkpoint_metadata.json").write_text('{"version": "1.5", "tp": %d, "dp": %d}\n' % (tp, dp or 1))
     config = {k: v for k, v in CONFIG.items() if k != "model_type"}
@@ -682,14 +692,26 @@ def save_nanotron(folder, hf, tp=1, pp=1, dp=0, interleaved=False, rounded=False
                     continue
                 own = vector(t.data[begin:end]) if dp else t
                 i = len(names)
-                state[i], names[i] = {"step": step(), "exp_avg": half(own), "exp_avg_sq": quarter(own)}, name
-                masters[name] = own
-                groups.append({**HYPER, "weight_decay": 0.05 if len(t.shape) == 2 else 0.0, "params": [i]})
+                decay = 0.05 if len(t.shape) == 2 else 0.0
+                masters[name], m, v = states[0](own, decay)
+                state[i], names[i] = {"step": Tensor((), [states[1]]), "exp_avg": m, "exp_avg_sq": v}, name
+                groups.append({**HYPER, "weight_decay": decay, "params": [i]})
             saved = {"state": state, "param_groups": groups, "names": names}
-            if rounded:
+            if rounded or spoiled:
                 saved["gradient_accumulator"] = masters
             of = f"pp-{stage}-of-{pp}_" + (f"dp-{d}-of-{dp}_" if dp else "") + f"tp-{r}-of-{tp}_exp-0-of-1"
             (folder / "optimizer" / f"optimizer_{of}.pt").write_bytes(save(saved, whole=False))
+            for what, rank, name, of_state in (("norm", (0, 1), "input_layernorm", "exp_avg"),
+                                               ("table", (1, 0), "token_embedding", "exp_avg_sq"),
+                                               ("masters", (1, 1), "final_layer_norm", None)):
+                if not spoiled or (stage, r) != rank:
+                    continue
+                i = next(i for i, n in names.items() if name in n)
+                t = state[i][of_state] if of_state else masters[names[i]]
+                spoiled.mkdir(exist_ok=True)
+                t.data[3] += 0.5
+                (spoiled / f"{folder.name}-{what}.pt").write_bytes(save(saved, whole=False))
+                t.data[3] -= 0.5
 
 
 def save_bins(folder, hf):
@@ -710,6 +732,17 @@ def save_bins(folder, hf):
 
 class Namespace:
     pass
+
+
+def adamw_step(t, decay):
+    """A tensor and its moments before step 2 of AdamW, and after it."""
+    (beta1, beta2), lr, eps = HYPER["betas"], HYPER["lr"], HYPER["eps"]
+    m, v = t.map(lambda x: (1 - beta1) * (x + 0.01)), t.map(lambda x: (1 - beta2) * (x + 0.01) ** 2)
+    m1 = t.map(lambda x: beta1 * (1 - beta1) * (x + 0.01) + (1 - beta1) * (x / 2 + 0.03))
+    v1 = t.map(lambda x: beta2 * (1 - beta2) * (x + 0.01) ** 2 + (1 - beta2) * (x / 2 + 0.03) ** 2)
+    updates = [a / (1 - beta1 ** 2) / (math.sqrt(b / (1 - beta2 ** 2)) + eps) for a, b in zip(m1.data, v1.data)]
+    p1 = Tensor(t.shape, [x * (1 - lr * decay) - lr * u for x, u in zip(t.data, updates)])
+    return (t, m, v), (p1, m1, v1)
 
 
 def half(t):
@@ -815,6 +848,11 @@ def main():
     save_nanotron(out / "nanotron-zero", even, tp=2, dp=3, interleaved=True)
     tied = OrderedDict((n, t) for n, t in hf.items() if n != "lm_head.weight")
     save_nanotron(out / "nanotron-tied", tied, optimizer=False)
+    even.pop("lm_head.weight")
+    (out / "nanotron-step").mkdir(exist_ok=True)
+    for i, name in enumerate(("before", "after")):
+        save_nanotron(out / "nanotron-step" / name, even, tp=2, pp=2, spoiled=out / "nanotron-step" / "spoiled",
+                      states=(lambda t, decay, i=i: adamw_step(t, decay)[i], i + 1.0))
     (out / "shards").mkdir(exist_ok=True)
     for rank in range(2):
         parts, where = {}, {}

@@ -21,6 +21,7 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
+from torch.distributed.checkpoint import DefaultSavePlanner
 import torch.multiprocessing
 import torch.nn.functional as F
 from torch.distributed.checkpoint.state_dict import StateDictOptions, get_state_dict
@@ -29,6 +30,7 @@ from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel as DDP
 
+import nanotron
 from cases import CASES, SEED
 from gpt2 import GPT2, gpt2_config
 from judge import judge
@@ -134,6 +136,8 @@ class Run:
         m = self.model = (GPT2 if c.names == "nanogpt" else Llama)(c, 1 + SEED)
         if c.precision == "all-bf16":
             m.to(torch.bfloat16)
+        if c.bug == "tie-lost":
+            m.output.weight.data.copy_(m.tok_embeddings.weight.data)
         if c.bug == "frozen":
             m.layers["1"].attention.wv.weight.requires_grad_(False)
         self.dp, self.tp, self.shards = dist.group.WORLD, None, None
@@ -319,6 +323,10 @@ class Run:
             batch = [broadcast(t, self.dp) for t in batch]
         self.old = [own(p).detach().clone() for p in self.model.parameters()]
         norm = self.clip(bug)
+        if bug == "replica-lost" and dist.get_rank(self.tp) == 1:
+            for p in self.model.parameters():
+                if p.dim() == 1:
+                    own(self.opt.state[p]["exp_avg"]).zero_()
         for _ in range({"step-skipped": 0, "step-twice": 2}.get(bug, 1)):
             self.opt.step()
         return {"batch": batch, "loss": loss, "grad_norm": norm}
@@ -348,12 +356,20 @@ class Run:
             if self.rank == 0:
                 torch.save(self.plain(step), folder / f"{name}.pt")
             return
+        if self.c.form == "nanotron":
+            named = dict(self.model.named_parameters())
+            nanotron.save(folder / name, dist.get_rank(self.tp), 2, {n: own(p).detach() for n, p in named.items()},
+                          {n: {k: own(x) for k, x in self.opt.state[p].items()} if step else {}
+                           for n, p in named.items()},
+                          {k: v for k, v in self.opt.param_groups[0].items() if k != "params"})
+            name += "-dcp"  # for judge.py
         flat = self.c.form == "dcp-flat"
         model, opt = get_state_dict(self.model, self.opt, options=StateDictOptions(
             flatten_optimizer_state_dict=flat))
         state = {**model, "optimizer": opt} if flat else {"model": model, "optimizer": opt}
         state["train_state"] = {"step": torch.tensor(step, dtype=torch.int32)}
-        dcp.save(state, checkpoint_id=folder / name)
+        dcp.save(state, checkpoint_id=folder / name,
+                 planner=DefaultSavePlanner(dedup_save_to_lowest_rank=True))
 
     def plain(self, step):
         form, model = self.c.form, self.model.state_dict()
@@ -376,7 +392,7 @@ OF_THE_OPTIMIZER = ("beta2", "eps-in-root", "no-bias-correction", "lr-next", "de
 
 
 # Nothing is wrong that judge.py looks at.
-UNSEEN = ("rank-reads-anothers-logged", "steps-from-1")
+UNSEEN = ("rank-reads-anothers-logged", "steps-from-1", "replica-lost")
 
 
 def all_reduce(x, out=None):
@@ -414,7 +430,11 @@ def write(folder, c, run, seen):
         return
     config = gpt2_config if c.names == "nanogpt" else hf_config
     believed = type(c)(**{**vars(c), **c.believed})
-    (folder / "config.json").write_text(json.dumps(config(believed), indent=1) + "\n")
+    model = config(believed)
+    if c.form == "nanotron":
+        del model["model_type"], model["architectures"]
+        model |= {"is_llama_config": True, "rope_interleaved": True}
+    (folder / "config.json").write_text(json.dumps(model, indent=1) + "\n")
     keys = ("layout", "precision", "accumulate", "clip", "lr", "betas", "eps", "decay",
             "decay_norms", "norm_lr", "warm", "form", "names", "bug", "mistake", "cause", "say",
             "code")

@@ -18,7 +18,7 @@ if SEED:
     PLAIN |= {"layers": pick.choice((2, 3, 5)), "heads": heads, "kv_heads": kv, "dim": heads * width,
               "ffn": pick.choice((96, 176, 256)), "vocab": pick.choice((256, 384, 640)),
               "length": pick.choice((32, 48, 64)), "clip": pick.choice((0.25, 0.5, 0.75))}
-WORLD = {"ddp2": 2, "fsdp3": 3}
+WORLD = {"ddp2": 2, "fsdp3": 3, "tp2": 2}
 CASES = {}
 
 
@@ -358,6 +358,19 @@ wrong("logit-cap", "logits are capped at 30, config says not",
 wrong("all-gathers-too-early", "FSDP gathers parameters of before the last update",
       "(21): as if the parameters were of before the last update (learning rate 0.001)",
       **WARM, **OFF)
+
+# ---- copies ----------------------------------------------------------------------------------
+
+NANOTRON = {"layout": "tp2", "form": "nanotron"}
+right("nanotron", "nanotron's files, whose ranks save norms each", **NANOTRON)
+right("nanotron-warm", "the same, step 3 to 4", **NANOTRON, **WARM)
+wrong("norms-not-summed", "norm gradients not summed over TP, in files of all ranks",
+      "finding copies: exp_avg of tp 1 and of tp 0 differ in", "nanotron-norms-not-summed", **NANOTRON)
+wrong("replica-lost", "rank tp 1 lost the first moments of the norms; the first rank's files are right",
+      "which were the same before this step: the first is optimizer.state.model.decoder.0", **NANOTRON, **WARM)
+wrong("tie-lost", "embedding and output layer, said to be tied, are trained apart",
+      "finding copies: parameters of the output layer and of the embedding that it is tied to differ in 1 of 1",
+      believed={"tie": True})
 
 # ---- some of them in bf16 ----------------------------------------------------------------
 

@@ -16,6 +16,8 @@ from llama import Llama, hf_name
 
 
 def load(path):
+    if path.with_name(path.name + "-dcp").exists():
+        path = path.with_name(path.name + "-dcp")
     if path.is_dir():
         with tempfile.TemporaryDirectory() as d:
             dcp_to_torch_save(path, f"{d}/all.pt")

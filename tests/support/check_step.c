@@ -181,9 +181,10 @@ void step_expect(struct step *s, const struct check_opts *o, const char *text)
 	struct strs files = {0};
 	struct step_check c;
 	struct str out = {0};
-	strs_add(&files, s->batch_file);
+	if (!s->no_batch)
+		strs_add(&files, s->batch_file);
 	const struct check_job job = {step_file(s, 0), step_file(s, 1), &files,
-		{.shape = "4,17", .end = -1}, s->adam};
+		{.shape = "4,17", .end = -1}, s->adam, false, s->freeze};
 	if (step_check_run(&c, o, &job, &e))
 		fail_msg("%s", e.msg);
 	step_check_print(&c, &out);

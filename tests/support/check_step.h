@@ -28,6 +28,8 @@ struct step {
 	struct adam adam;
 	double grad_norm; /* of the clipping; 0: of g */
 	bool warm, uncorrected;
+	bool no_batch;		   /* for step_expect(), */
+	const struct strs *freeze; /* and --freeze; NULL: none */
 	float **of[2][GROUPS];
 	int n_groups[2];
 };

@@ -376,6 +376,39 @@ static void nan_in_two_runs(void **state)
 	step_end(&s);
 }
 
+/* Two runs whose norms, or all but one, have other gradients. */
+static void norms_of_two_runs(void **state)
+{
+	struct step s;
+	struct step_check c;
+	const struct strs none = {0};
+	(void)state;
+	for (int some = 0; some < 2; some++) {
+		step_begin(&s, LLAMA);
+		s.warm = true;
+		step_train(&s);
+		for (int i = 0; i < s.w.m.n_tensors; i++)
+			for (int64_t j = 0; j < tensor_size(&s.w.m.tensors[i]); j++) {
+				bool norm = s.w.m.tensors[i].ndim == 1 && i > some * 2;
+				float *mean = s.of[1][EXP_AVG][i];
+				s.of[0][EXP_AVG][i][j] = mean[j];
+				mean[j] *= norm && j % 3 == 0 ? 0.5F : 1;
+			}
+		const struct check_job job = {step_file(&s, 0), step_file(&s, 1), &none,
+			{.end = -1}, s.adam, true};
+		if (step_check_run(&c, &plain_check, &job, &e))
+			fail_msg("%s", e.msg);
+		assert_int_equal(c.n_causes, 1);
+		if (some)
+			assert_string_equal(c.causes[0].text, "no known cause");
+		else
+			assert_non_null(
+				strstr(c.causes[0].text, "all norms, and nothing else"));
+		step_check_close(&c);
+		step_end(&s);
+	}
+}
+
 /* More findings than there is room for: the last one is for all others, and no note. */
 static void many_findings(void **state)
 {
@@ -467,6 +500,147 @@ static void wrong_updates(void **state)
 	step_end(&s);
 }
 
+/* ---- without a batch, and tensors that are not trained ------------------------------------------ */
+
+static void set_zero(struct step *s, const char *name)
+{
+	int i = step_tensor(s, name);
+	memset(s->g.g[i], 0, (size_t)tensor_size(&s->w.m.tensors[i]) * sizeof(float));
+}
+
+static void keep_parameters(struct step *s, const char *name)
+{
+	int i = step_tensor(s, name);
+	memcpy(s->of[1][MODEL][i], s->of[0][MODEL][i],
+		(size_t)tensor_size(&s->w.m.tensors[i]) * sizeof(float));
+}
+
+static void without_a_batch(void **state)
+{
+	static const char w1[] = "layers.0.feed_forward.w1.weight";
+	(void)state;
+	for (int warm = 0; warm < 2; warm++) {
+		struct step s;
+		step_begin(&s, LLAMA);
+		s.warm = warm;
+		s.no_batch = true;
+		step_train(&s);
+		step_expect(&s, &plain_check, NULL);
+		keep_parameters(&s, w1);
+		step_expect(&s, &plain_check,
+			"w1.weight: has a gradient, and did not change");
+		s.of[1][EXP_AVG_SQ][3][7] = INFINITY;
+		step_expect(&s, &plain_check, "not finite");
+		step_end(&s);
+
+		step_begin(&s, LLAMA);
+		s.warm = warm;
+		s.no_batch = true;
+		set_zero(&s, w1);
+		step_train(&s);
+		step_expect(
+			&s, &plain_check, "w1.weight: no gradient: it is not trained");
+		step_end(&s);
+	}
+}
+
+/* The output layer has the numbers of the embedding, and gets others. */
+static void no_longer_tied(void **state)
+{
+	struct step s;
+	struct step_check c;
+	struct str out = {0};
+	const struct strs none = {0};
+	(void)state;
+	for (int apart = 0; apart < 2; apart++) {
+		step_begin(&s, LLAMA);
+		int in = step_tensor(&s, "tok_embeddings.weight"),
+		    to = step_tensor(&s, "output.weight");
+		size_t n_bytes = (size_t)tensor_size(&s.w.m.tensors[in]) * sizeof(float);
+		memcpy(s.w.w[to], s.w.w[in], n_bytes);
+		if (!apart)
+			memcpy(s.g.g[to], s.g.g[in], n_bytes);
+		step_train(&s);
+		const struct check_job job = {
+			step_file(&s, 0), step_file(&s, 1), &none, {.end = -1}, s.adam};
+		if (step_check_run(&c, &plain_check, &job, &e))
+			fail_msg("%s", e.msg);
+		str_clear(&out);
+		step_check_print(&c, &out);
+		assert_false(c.wrong);
+		assert_int_equal(
+			strstr(out.s, "note    output.weight: had the numbers of the "
+				      "embedding before this step") != NULL,
+			apart);
+		step_check_close(&c);
+		step_end(&s);
+	}
+	str_free(&out);
+}
+
+/* The norm of the reference. */
+static double norm_seen(struct step *s)
+{
+	struct strs files = {0};
+	struct step_check c;
+	strs_add(&files, s->batch_file);
+	const struct check_job job = {step_file(s, 0), step_file(s, 1), &files,
+		{.shape = "4,17", .end = -1}, s->adam, false, s->freeze};
+	if (step_check_run(&c, &plain_check, &job, &e))
+		fail_msg("%s", e.msg);
+	double norm = c.reference.norm;
+	step_check_close(&c);
+	strs_free(&files);
+	return norm;
+}
+
+/* Frozen tensors have no part in the norm; AdamW that has them makes them smaller all the same. */
+static void frozen_tensors(void **state)
+{
+	static const char w1[] = "layers.0.feed_forward.w1.weight";
+	struct check_opts o = plain_check;
+	struct strs freeze = {0};
+	(void)state;
+	strs_add(&freeze, "layers.0.*w1");
+	for (int k = 0; k < 4; k++) {
+		struct step s;
+		step_begin(&s, LLAMA);
+		s.warm = k & 1;
+		s.no_batch = k & 2;
+		set_zero(&s, w1);
+		o.grad_norm = step_norm(&s);
+		step_train(&s);
+		if (s.warm) { /* it has none */
+			int i = step_tensor(&s, w1);
+			for (int g = EXP_AVG; g < GROUPS; g++)
+				for (int f = 0; f < 2; f++)
+					memset(s.of[f][g][i], 0, 48 * 32 * sizeof(float));
+		}
+		s.freeze = &freeze;
+		if (!s.warm)
+			step_expect(&s, &o,
+				"w1.weight: is frozen (--freeze), and changed: weight decay alone");
+		keep_parameters(&s, w1);
+		step_expect(&s, &o, NULL);
+		if (!s.no_batch)
+			assert_near(norm_seen(&s), o.grad_norm, 1e-6 * o.grad_norm);
+		s.freeze = NULL;
+		step_expect(&s, &o, "no gradient: it is not trained (--freeze), or");
+		step_end(&s);
+
+		step_begin(&s, LLAMA);
+		s.no_batch = k & 2;
+		step_train(&s);
+		s.freeze = &freeze;
+		step_expect(&s, &plain_check,
+			"w1.weight: is frozen (--freeze), and has a gradient");
+		step_expect(
+			&s, &plain_check, "w1.weight: is frozen (--freeze), and changed");
+		step_end(&s);
+	}
+	strs_free(&freeze);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -480,9 +654,13 @@ int main(void)
 		cmocka_unit_test(right_steps),
 		cmocka_unit_test(logged_digits),
 		cmocka_unit_test(nan_in_two_runs),
+		cmocka_unit_test(norms_of_two_runs),
 		cmocka_unit_test(many_findings),
 		cmocka_unit_test(wrong_scales),
 		cmocka_unit_test(wrong_updates),
+		cmocka_unit_test(without_a_batch),
+		cmocka_unit_test(no_longer_tied),
+		cmocka_unit_test(frozen_tensors),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

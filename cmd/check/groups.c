@@ -1,0 +1,66 @@
+/* Tensors that the run does not train, or has another learning rate for: --freeze, --lr-scale-of. */
+#include "check/check.h"
+
+#include "convert/convert.h"
+#include "engine/options.h"
+
+#include <math.h>
+#include <string.h>
+
+static void replace(struct strs *list, const struct strs *asked)
+{
+	if (!asked || !asked->n)
+		return;
+	strs_free(list);
+	for (int64_t i = 0; i < asked->n; i++)
+		strs_add(list, asked->v[i]);
+}
+
+/* The model, whose tensors are told. */
+static int find_tensors(struct step_check *c, const struct train_opts *o, struct err *e)
+{
+	const struct ckpt_view *v = &c->files.after;
+	struct model m;
+	if (convert_model(v, &m, e)) /* (are these options possible?) */
+		return -1;
+	model_free(&m);
+	if (options_model_init(o, &m, v->tokenizer ? v->tokenizer->vocab.n : 0, e))
+		return -1;
+	for (int i = 0, k = 0; i < c->n; i++) {
+		for (k = 0; strcmp(m.tensors[k].name, c->of[i].name) != 0;)
+			k++;
+		c->of[i].frozen = m.tensors[k].frozen;
+		c->of[i].lr_scale = (double)m.tensors[k].lr_scale;
+	}
+	model_free(&m);
+	return 0;
+}
+
+int read_groups(struct step_check *c, const struct check_job *job, struct err *e)
+{
+	struct train_opts o;
+	if (opts_from_text(&train_program, &o, c->files.after.config.s, true, e))
+		return err_prefix(e, "%s: ", c->files.after.name);
+	replace(&o.freeze, job->freeze);
+	replace(&o.lr_scale_of, job->lr_scale_of);
+	c->lr_scaled = o.lr_scale_of.n > 0;
+	int rc = o.freeze.n || c->lr_scaled ? find_tensors(c, &o, e) : 0;
+	opts_free(&train_program, &o);
+	return rc;
+}
+
+void leave_out_frozen(struct step_check *c)
+{
+	double squares = 0;
+	bool any = false;
+	for (int i = 0; i < c->n; i++) {
+		const struct tensor_check *x = &c->of[i];
+		float *g = c->reference.g[x->in_model];
+		any |= x->frozen;
+		if (x->frozen)
+			memset(g, 0, (size_t)x->n * sizeof(*g));
+		squares += products_of(g, g, x->n).aa;
+	}
+	if (any)
+		c->reference.norm = sqrt(squares);
+}
