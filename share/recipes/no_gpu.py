@@ -46,7 +46,11 @@ class Processor(TorchFunctionMode):
             kwargs["device"] = "cpu"
         if function is torch.Tensor.to and len(args) > 1 and type(args[1]) is int:
             args = (args[0], "cpu", *args[2:])
-        return function(*(here(x) for x in args), **{key: here(x) for key, x in kwargs.items()})
+        args, kwargs = [here(x) for x in args], {key: here(x) for key, x in kwargs.items()}
+        if getattr(function, "__module__", None) == dist.distributed_c10d.__name__:
+            with torch.no_grad():  # (NCCL writes into parameters without asking)
+                return function(*args, **kwargs)
+        return function(*args, **kwargs)
 
 
 def no_gpu():
