@@ -23,7 +23,7 @@ class Nothing:
     def __getattr__(self, name):
         if name.startswith("__"):
             raise AttributeError(name)
-        return lambda *args, **kwargs: 0
+        return lambda *args, **kwargs: 1  # (a time that may divide)
 
 
 def here(x):

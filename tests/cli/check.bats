@@ -405,3 +405,12 @@ logged() { # COLUMN STEP RUN
 	code_of 1 pt-check --two-runs "$(at run 1)" "$(at theta 1)"
 	code_of 64 pt-check --two-runs "$(at run 1)" "$(at ranks 1)" --batch batch.u16
 }
+
+@test "no parameter changed: it is said, and wrong if there is a learning rate" {
+	make_window
+	steps run 2 --lr 0 --min-lr 0
+	code_of 0 check --batch batch.u16
+	says 'note    no parameter changed: a learning rate of 0'
+	code_of 1 check --batch batch.u16 --lr 1e-3
+	says 'finding no parameter changed, and the learning rate is 0.001'
+}
