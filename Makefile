@@ -288,7 +288,7 @@ generate: programs
 # ---- install -----------------------------------------------------------------------
 BIN = $(DESTDIR)$(PREFIX)/bin
 SHARE = $(DESTDIR)$(PREFIX)/share
-RECIPES = $(filter-out functions hosts,$(notdir $(wildcard share/recipes/*)))
+RECIPES = $(filter-out functions hosts no_gpu.py,$(notdir $(wildcard share/recipes/*)))
 # (programs look for it in ../lib/pt)
 LIBRARIES = $(DESTDIR)$(PREFIX)/lib/pt
 INSTALLED = $(PROGRAMS:%=$(BIN)/%) $(SHARE)/pt $(LIBRARIES) \
@@ -308,7 +308,7 @@ install: all
 	install -m 644 share/presets/* $(SHARE)/pt/presets
 	$(if $(wildcard share/algorithms/*),install -m 644 share/algorithms/* $(SHARE)/pt/algorithms)
 	install $(RECIPES:%=share/recipes/%) $(SHARE)/pt/recipes
-	install -m 644 share/recipes/functions share/recipes/hosts $(SHARE)/pt/recipes
+	install -m 644 share/recipes/functions share/recipes/hosts share/recipes/no_gpu.py $(SHARE)/pt/recipes
 	install share/jobs/* $(SHARE)/pt/jobs
 	for s in 1 5 7; do install -m 644 man/*.$$s $(SHARE)/man/man$$s; done
 	for p in $(PROGRAMS); do \

@@ -511,9 +511,19 @@ static int say_update(struct step_check *c, const struct rule *r, struct err *e)
 	int decayed = 0, plain = 0, other = 0;
 	if (r->text)
 		add_finding(c, NULL, "update: as if %s", r->text);
-	int stale = 0;
-	for (int i = 0; i < c->n; i++)
+	int stale = 0, still = 0, moved = 0;
+	for (int i = 0; i < c->n; i++) {
 		stale += c->of[i].update.wrong;
+		still += c->of[i].sums.uu > 0 && c->of[i].unchanged;
+		moved += !c->of[i].unchanged;
+	}
+	if (still && !moved && a->lr > 0)
+		add_finding(c, NULL,
+			"no parameter changed, and the learning rate is %.6g", a->lr);
+	else if (still && !moved)
+		add_note(c, NULL,
+			"no parameter changed: a learning rate of 0, as at the begin of a "
+			"warm-up, or no update");
 	if (lr_is_wrong(c) && c->lr > 0 && 4 * stale <= c->n)
 		add_finding(c, NULL, "learning rate %.6g instead of %.6g", c->lr, a->lr);
 	for (int k = 0; k < c->n; k++) {

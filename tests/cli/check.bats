@@ -434,3 +434,12 @@ logged() { # COLUMN STEP RUN
 	code_of 64 pt-check "$(at rates 1)" "$(at rates 2)" --lr-scale-of nothing=2
 	says 'matches no tensor'
 }
+
+@test "no parameter changed: it is said, and wrong if there is a learning rate" {
+	make_window
+	steps run 2 --lr 0 --min-lr 0
+	code_of 0 check --batch batch.u16
+	says 'note    no parameter changed: a learning rate of 0'
+	code_of 1 check --batch batch.u16 --lr 1e-3
+	says 'finding no parameter changed, and the learning rate is 0.001'
+}

@@ -212,6 +212,31 @@ rows_of() { # RUN
 	[ "$(wc -l <whole/commands)" -eq 1 ]
 }
 
+@test "check-megatron, check-nanotron: a checkout that is missing is told" {
+	code_of 1 "$recipes/check-megatron" none
+	says 'MEGATRON=FOLDER, a checkout of Megatron-LM, is missing'
+	code_of 1 "$recipes/check-nanotron" none
+	says 'NANOTRON=FOLDER, a checkout of nanotron, is missing'
+	[ ! -e none ]
+}
+
+@test "no_gpu.py: what is asked of a GPU is done on the processor" {
+	export PYTHON=${PT_PYTHON:-python3}
+	"$PYTHON" -c 'import torch.distributed' 2>/dev/null || skip 'no PyTorch (PT_PYTHON=PYTHON)'
+	PYTHONPATH=$recipes "$PYTHON" - <<-'END'
+		import no_gpu
+		import torch
+		x = torch.ones(3, device="cuda:0") + torch.ones(3).cuda()
+		assert x.is_cuda and x.cpu().sum() == 6 and x.type() == "torch.cuda.FloatTensor"
+		assert torch.zeros(2, device=torch.cuda.current_device()).device.type == "cpu"
+		torch.cuda.manual_seed(1)
+		state = torch.cuda.get_rng_state()
+		a = torch.rand(4, device="cuda")
+		torch.cuda.set_rng_state(state)
+		assert torch.equal(a, torch.rand(4, device="cuda"))
+	END
+}
+
 @test "emulated hosts: who may not have them is told" {
 	unshare -U true 2>/dev/null || skip 'no user namespaces'
 	code_of 77 unshare -U "$recipes/edit-bandwidth" none
