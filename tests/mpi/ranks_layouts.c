@@ -166,7 +166,7 @@ static void train(struct comm *c, const struct train_opts *options,
 	if (leg->end)
 		out->file[1] = save(&t, leg->end);
 	if (leg->to == LAYOUT_STEPS)
-		out->val_loss = eval_loss(&t, SPLIT_VAL, NULL, NULL);
+		out->val_loss = eval_loss(&t, SPLIT_VAL);
 	trainer_close(&t);
 	dataset_close(&data);
 	strs_free(&o.data);

@@ -43,7 +43,7 @@ struct plan trace_run(struct comm *c, const struct train_opts *options, struct t
 		out->hash[i] = store_hash(t.store);
 	}
 	out->skipped = t.skipped;
-	out->val_loss = eval_loss(&t, SPLIT_VAL, NULL, NULL);
+	out->val_loss = eval_loss(&t, SPLIT_VAL);
 	BUG_ON((int64_t)t.memory.scratch.peak_bytes > plan.scratch_bytes);
 	trainer_close(&t);
 	dataset_close(&data);

@@ -81,7 +81,7 @@ static struct curve train(const char *text, const char *more)
 		c.first = i ? c.first : s.loss;
 		c.last = s.loss;
 	}
-	c.val = eval_loss(&r.t, SPLIT_VAL, NULL, NULL);
+	c.val = eval_loss(&r.t, SPLIT_VAL);
 	c.hash = store_hash(r.t.store);
 	c.plain = r.t.pass.c.plain_kernels;
 	assert_int_equal(r.t.memory.scratch.peak_bytes, r.plan.scratch_bytes);

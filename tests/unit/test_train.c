@@ -450,7 +450,7 @@ static void training_needs_what_was_planned(void **state)
 		for (int step = 0; step < 3; step++)
 			step_run(&t, NULL, &r);
 		assert_false(r.bad);
-		assert_true(isfinite(eval_loss(&t, SPLIT_VAL, NULL, NULL)));
+		assert_true(isfinite(eval_loss(&t, SPLIT_VAL)));
 		assert_int_equal(t.memory.run.peak_bytes, plan.run_bytes);
 		assert_int_equal(t.memory.micro.peak_bytes, plan.micro_bytes);
 		assert_int_equal(t.memory.scratch.peak_bytes, plan.scratch_bytes);
