@@ -93,7 +93,8 @@ value() { # COLUMN FILE: of the last row
 		done
 	done
 	total() { awk '$1 == "total" { print $2 }' "$1"; }
-	wide=(--layers 8 --dim 256 -b 2 -m 2 --dry-run)
+	# few tokens: gradients that replace activations are few
+	wide=(--layers 8 --dim 256 -T 4 -b 1 -m 1 --dry-run)
 	tiny "${wide[@]}" >none
 	tiny "${wide[@]}" --offload optimizer --offload-to . >optimizer
 	tiny "${wide[@]}" --offload params --offload-to . >params
