@@ -77,6 +77,7 @@ setup() {
 	echo '{"eos_token": "<|endoftext|>", "chat_template": "{{ messages }}"}' >original/tokenizer_config.json
 	echo '{"eos_token_id": [5, 7], "temperature": 0.6}' >original/generation_config.json
 	echo '{"eos_token": "<|endoftext|>"}' >original/special_tokens_map.json
+	printf 'a\0b' >original/added_tokens.json # is no text
 	mpiexec -n 2 "${tune[@]}" -d text.h5 -o run --init-from original -T 8 --fsdp 2 --ckpt-load broadcast
 	rm -r original/model.safetensors
 	"${tune[@]}" -d text.h5 -o run --resume run -T 8 -n 4
