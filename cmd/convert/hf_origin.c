@@ -5,6 +5,7 @@
 #include "base/file.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 /* Of the model first, then of its tokenizer. */
 static const char *const files[] = {"config.json", "generation_config.json",
@@ -37,6 +38,15 @@ static json_t *reduced(json_t *text)
 	return out;
 }
 
+/* Control characters would take six bytes each, and a NUL is not read back. */
+static bool is_text(const struct str *s)
+{
+	int64_t i = 0, n = (int64_t)s->len;
+	while (i < n && ((unsigned char)s->s[i] >= ' ' || memchr("\t\n\f\r", s->s[i], 4)))
+		i++;
+	return i == n;
+}
+
 static void read_file(json_t *to, const char *folder, const char *name)
 {
 	enum { MOST = 1 << 22 };
@@ -44,7 +54,8 @@ static void read_file(json_t *to, const char *folder, const char *name)
 	struct err why = {0};
 	json_t *kept = NULL;
 	str_printf(&path, "%s/%s", folder, name);
-	if (file_exists(path.s) && !file_read(path.s, MOST, &text, &why))
+	if (file_exists(path.s) && !file_read(path.s, MOST, &text, &why) &&
+		is_text(&text))
 		kept = json_stringn(text.s ? text.s : "", text.len);
 	if (kept && name == files[CONFIG])
 		kept = reduced(kept);
@@ -52,7 +63,7 @@ static void read_file(json_t *to, const char *folder, const char *name)
 		json_object_set_new(to, name, kept);
 	else if (why.code || text.len)
 		warn("%s does not go with the model: %s", path.s,
-			why.code ? why.msg : "it is not UTF-8");
+			why.code ? why.msg : "it is not UTF-8 text");
 	str_free(&path);
 	str_free(&text);
 }

@@ -272,17 +272,19 @@ static bool same_texts(const struct strs *a, const struct strs *b)
 	return same;
 }
 
-/* Of frozen tensors, a checkpoint has no state. */
+/* Of frozen tensors, a checkpoint has no state; so it has no anchor of them either. */
 static int check_frozen(const struct trainer *t, const struct train_opts *saved,
-	const char *path, struct err *e)
+	const char *path, bool anchor, struct err *e)
 {
 	if (same_texts(&saved->freeze, &t->o.freeze))
 		return 0;
-	if (t->o.edit.workers)
+	if (t->o.edit.workers || anchor)
 		return err_set(e, EX_USAGE,
-			"%s: local SGD needs the --freeze with which it began, since a checkpoint has no "
+			"%s: %s needs the --freeze with which it began, since a checkpoint has no "
 			"state of frozen tensors",
-			path);
+			path,
+			t->o.edit.workers ? "local SGD"
+					  : "local SGD between two synchronisations");
 	if (t->world->rank == 0)
 		warn("%s: was trained with another --freeze: the optimizer state of tensors that were "
 		     "frozen begins at zero",
@@ -331,13 +333,14 @@ static int list_changes(
 	return rc;
 }
 
-static int check_options(struct trainer *t, const struct ckpt *c, struct err *e)
+static int check_options(
+	struct trainer *t, const struct ckpt *c, bool anchor, struct err *e)
 {
 	struct train_opts saved;
 	if (state_options(c, &saved, e))
 		return -1;
 	int rc = check_optimizer(t, &saved, c->path, e) ||
-		 check_frozen(t, &saved, c->path, e) ||
+		 check_frozen(t, &saved, c->path, anchor, e) ||
 		 list_changes(t, &saved, c->info.step, e);
 	opts_free(&train_program, &saved);
 	if (rc)
@@ -436,12 +439,12 @@ static int open_source(struct trainer *t, const char *path, bool weights_only,
 	str_add(&t->origin, s->c->origin.s, s->c->origin.len);
 	if (weights_only)
 		return find_groups(t, s->c, true, what->from, e);
-	if (check_options(t, s->c, e) || check_data(t, s->c, e) ||
-		find_groups(t, s->c, false, what->from, e))
-		return -1;
 	what->info = s->c->info;
 	what->info.format = what->info.created_by = NULL;
-	if (t->numbers && t->numbers->choose(&t->o, s->c, &what->info, &what->anchor, e))
+	if ((t->numbers &&
+		    t->numbers->choose(&t->o, s->c, &what->info, &what->anchor, e)) ||
+		check_options(t, s->c, what->anchor, e) || check_data(t, s->c, e) ||
+		find_groups(t, s->c, false, what->from, e))
 		return -1;
 	if (what->anchor)
 		what->from[STORE_PARAM] = ckpt_find_group(s->c, "anchor");

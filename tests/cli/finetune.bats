@@ -77,6 +77,7 @@ setup() {
 	echo '{"eos_token": "<|endoftext|>", "chat_template": "{{ messages }}"}' >original/tokenizer_config.json
 	echo '{"eos_token_id": [5, 7], "temperature": 0.6}' >original/generation_config.json
 	echo '{"eos_token": "<|endoftext|>"}' >original/special_tokens_map.json
+	printf 'a\0b' >original/added_tokens.json # is no text
 	mpiexec -n 2 "${tune[@]}" -d text.h5 -o run --init-from original -T 8 --fsdp 2 --ckpt-load broadcast
 	rm -r original/model.safetensors
 	"${tune[@]}" -d text.h5 -o run --resume run -T 8 -n 4
@@ -175,6 +176,12 @@ setup() {
 	grep -q 'the optimizer state of tensors that were frozen begins at zero' out
 	grep -q 'freeze tok_ -> ' out
 	code_of 64 "${tune[@]}" -d text.h5 --resume y -o y -n 6 --freeze norm --resume-exact
+	# between two synchronisations, parameters are those of the anchor, which frozen tensors do not have
+	mpiexec -n 2 "${tune[@]}" -d text.h5 -o z --init-from hf --freeze tok_ --edit-workers 2 --edit-sync-interval 2 \
+		--edit-outer sgd -n 4 --ckpt-every 3 --ckpt-wait
+	code_of 64 "${tune[@]}" -d text.h5 --resume z/checkpoints/step-00000003.h5 -o w --edit-workers 0 --freeze ''
+	says 'local SGD between two synchronisations needs the --freeze with which it began'
+	"${tune[@]}" -d text.h5 --resume z -o w -n 5 --edit-workers 0 --freeze ''
 }
 
 @test "lr-scale-of: a step of SGD is as long as the factor" {

@@ -11,12 +11,13 @@
 #include <stdlib.h>
 #include <string.h>
 
-static const char *const objects[] = {"/", "/config", "/tokenizer", "/tokenizer/offsets",
-	"/tokenizer/bytes", "/model", "/exp_avg", "/exp_avg_sq", "/model/norm.weight",
-	"/model/tok_embeddings.weight", "/exp_avg/norm.weight", "/exp_avg_sq/norm.weight",
-	"/xxh3/model/norm.weight", "/xxh3/model/tok_embeddings.weight", "/xxh3",
-	"/model/output.weight", "/edit", "/anchor", "/anchor/norm.weight", "/residual",
-	"/residual/norm.weight", "/xxh3/residual/norm.weight", NULL};
+static const char *const objects[] = {"/", "/config", "/origin", "/tokenizer",
+	"/tokenizer/offsets", "/tokenizer/bytes", "/model", "/exp_avg", "/exp_avg_sq",
+	"/model/norm.weight", "/model/tok_embeddings.weight", "/exp_avg/norm.weight",
+	"/exp_avg_sq/norm.weight", "/xxh3/model/norm.weight",
+	"/xxh3/model/tok_embeddings.weight", "/xxh3", "/model/output.weight", "/edit",
+	"/anchor", "/anchor/norm.weight", "/residual", "/residual/norm.weight",
+	"/xxh3/residual/norm.weight", NULL};
 
 static const char config[] = "arch = llama\nlayers = 1\nheads = 2\ndim = 4\nffn-dim = 4\n"
 			     "context = 8\n";
@@ -25,8 +26,8 @@ static const char apart[] =
 	"edit-wire = int8\nedit-skip-anomaly = yes\nedit-ewma-warmup = 2\n"
 	"edit-sync-interval = 4\nedit-sync-delay = 1\n";
 
-/* Two tensors are read ten times as fast as a model. */
-enum kind { SMALL, APART, WHOLE, KINDS };
+/* Two tensors are read ten times as fast as a model. FROZEN: one of them is, and there is an original. */
+enum kind { SMALL, FROZEN, APART, WHOLE, KINDS };
 
 /* A seed that cannot be read tests nothing behind its door. */
 static void check_seed(const char *path, enum kind kind)
@@ -37,6 +38,7 @@ static void check_seed(const char *path, enum kind kind)
 	FUZZ_ON(!state_check(c, &e) !=
 		(kind == WHOLE)); /* of two tensors no run goes on */
 	FUZZ_ON(c->n_tensors < 2 || (c->n_numbers > 0) != (kind == APART));
+	FUZZ_ON((c->origin.len > 0) != (kind == FROZEN));
 	ckpt_close(c);
 }
 
@@ -113,6 +115,7 @@ static void make(struct hostile *t, enum kind kind)
 	}
 	if (!whole) /* the first and the last but one, as they are in `objects` */
 		list[1] = list[m.n_tensors - 2];
+	list[0].stateless = kind == FROZEN;
 	if (!worker)
 		worker = worker_open(&c, tok.vocab.n, &another);
 	struct ckpt_write w = {.comm = comm_self("alone"),
@@ -126,6 +129,7 @@ static void make(struct hostile *t, enum kind kind)
 			.workers = parted ? 2 : 0,
 			.worker = parted},
 		.config = options.s,
+		.origin = kind == FROZEN ? "{\"config.json\":\"{}\"}" : NULL,
 		.tokenizer = &tok,
 		.tensors = list,
 		.n_tensors = whole ? m.n_tensors : 2,
@@ -254,7 +258,10 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
 	for (int i = 0; i < KINDS && !good[WHOLE].image.len; i++)
 		make(&good[i], (enum kind)i);
 	uint8_t of = take_byte(&b);
-	enum kind kind = of >= 0xc0 ? WHOLE : of >= 0x60 ? APART : SMALL;
+	enum kind kind = of >= 0xc0   ? WHOLE
+			 : of >= 0x60 ? APART
+			 : of >= 0x30 ? FROZEN
+				      : SMALL;
 	int rc = ckpt_open(&c, hostile_make(&good[kind], &b), &e);
 	FUZZ_ON((rc != 0) != (e.code != 0));
 	if (rc)
