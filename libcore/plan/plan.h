@@ -21,7 +21,7 @@ struct plan {
 	struct store_bytes store;		       /* parts of the first */
 	/* Of the gradients that no ranks share: bytes, where they lie, and what they save: see engine.h. */
 	int64_t gradients_bytes, gradients_at, shared_bytes;
-	int64_t data_bytes;			       /* windows of two steps */
+	int64_t data_bytes; /* windows of two steps */
 	int64_t copy_bytes; /* the copy of a checkpoint that is written in the background */
 	int64_t sample_bytes; /* rank 0, while it draws a sample */
 	int64_t work_bytes;   /* workspace of the device's kernels */
