@@ -392,11 +392,14 @@ static void print_outcome(const struct outcome *x, const struct outcome_opts *ho
 		outcome_print(x, how, out);
 	else if (!o->table && !o->draw.graph)
 		outcome_print_verdict(x, how, out);
-	if (o->speed)
-		speed_print(d,
-			speed_compare(
-				r->logs, r->n_controls, &r->logs[x->first], x->n, d),
-			out);
+	if (!o->speed)
+		return;
+	int n = speed_compare(r->logs, r->n_controls, &r->logs[x->first], x->n, d);
+	speed_print(d, n, out);
+	if (!n)
+		str_puts(out,
+			"  speed and memory      not compared: no column of them is in "
+			"both logs\n");
 }
 
 /* Prints the verdicts, and fills in the tests of the report; returns the exit code. */

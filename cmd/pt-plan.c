@@ -128,7 +128,7 @@ static int check_settings(const struct train_opts *o, struct err *e)
 	return options_refuse(mistakes, ARRAY_LEN(mistakes), e);
 }
 
-/* Would the shell, which reads it here in $(pt-plan --best ...), make other words of it? A pattern without a file of its
+/* Would the shell, which reads it here in $(pt-plan --best ...), split or expand it? A pattern without a file of its
  * own stays as it is, so regular expressions mostly do. */
 static bool is_one_word(const char *word)
 {
@@ -163,8 +163,8 @@ static int parse_model(
 	for (int i = 0; i < n; i++)
 		if (!is_one_word(words[i]))
 			return err_set(e, EX_USAGE,
-				"'%s': arguments are printed for $(...), where blanks, and * ? [ "
-				"of a pattern that names a file, make other words of it",
+				"'%s': what --best prints is for $(...), where the shell splits "
+				"words at blanks and expands * ? [ to names of files",
 				words[i]);
 	for (int i = 1; i < n; i++) {
 		if (!strchr(words[i], '='))

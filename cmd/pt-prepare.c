@@ -300,19 +300,30 @@ static void print_dropped(const struct prepared *d)
 }
 
 /* How much counts, and how much is padding. */
-static void print_counted(const struct prepared *d)
+static void print_counted(const struct prepared *d, const struct prepare *p)
 {
+	static const char *const done[] = {"cut", "split", "dropped"};
 	const int64_t *total = d->info.total;
 	double all = (double)max64(1, total[SPLIT_TRAIN] + total[SPLIT_VAL]);
 	if (d->n_windows)
-		info("%lld windows of %lld tokens, %.2f%% padding; %lld document%s longer",
+		info("%lld windows of %lld tokens, %.2f%% padding",
 			(long long)d->n_windows, (long long)d->info.window_tokens,
-			100 * (double)d->n_padding / all, (long long)d->n_too_long,
-			plural(d->n_too_long));
+			100 * (double)d->n_padding / all);
+	if (d->n_too_long)
+		info("%lld document%s longer than a window, the longest of %lld tokens, "
+		     "%s %s (--too-long)",
+			(long long)d->n_too_long, plural(d->n_too_long),
+			(long long)d->longest, d->n_too_long == 1 ? "was" : "were",
+			done[p->too_long]);
 	if (d->n_counted >= 0)
 		info("%lld token%s (%.1f%%)", (long long)d->n_counted,
 			d->n_counted == 1 ? " counts" : "s count",
 			100 * (double)d->n_counted / all);
+	if (!d->n_counted && d->info.documents && p->count != COUNT_NONE)
+		warn("no token counts: there is nothing to train on%s",
+			d->n_too_long && p->too_long == LONG_CUT
+				? "; a larger --window holds what was cut"
+				: "");
 }
 
 static struct prepare preparation(const struct opts *o, struct comm *world)
@@ -431,7 +442,7 @@ static int prepare(
 		(long long)done.info.total[SPLIT_TRAIN],
 		(long long)done.info.total[SPLIT_VAL], done.token_bytes,
 		plural(done.token_bytes));
-	print_counted(&done);
+	print_counted(&done, &p);
 	for (int64_t i = 0; i < done.files.n; i++)
 		info("wrote %s", done.files.v[i]);
 	strs_free(&done.files);

@@ -45,8 +45,8 @@ static int advise(const char *path, struct err *e)
 		close(fd);
 	if (other && !memcmp(first, "GGUF", 4))
 		return err_set(e, why.code,
-			"%s: of the format GGUF, which is not read: give the model of "
-			"Hugging Face that it was made of",
+			"%s: a GGUF file, which pt does not read: give the model of "
+			"Hugging Face that it was converted from",
 			path);
 	if (other)
 		return err_set(e, why.code,

@@ -62,7 +62,7 @@ static void read_file(json_t *to, const char *folder, const char *name)
 	if (kept)
 		json_object_set_new(to, name, kept);
 	else if (why.code || text.len)
-		warn("%s does not go with the model: %s", path.s,
+		warn("%s is not kept with the model: %s", path.s,
 			why.code ? why.msg : "it is not UTF-8 text");
 	str_free(&path);
 	str_free(&text);

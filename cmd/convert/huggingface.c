@@ -260,8 +260,8 @@ static int load(struct hf *h, const char *config, struct err *e)
 {
 	if (!file_exists(config) && !convert_config_given())
 		return err_set(e, EX_IOERR,
-			"%s: No such file, and it says what tensors do not tell: give "
-			"--model-config FILE, Hugging Face's config.json",
+			"%s: No such file: it has what the tensors do not tell, such as the number of "
+			"heads; give --model-config FILE, Hugging Face's config.json",
 			config);
 	if (hf_config_read(&h->config, config, e) ||
 		safetensors_open(&h->files, h->path, e))

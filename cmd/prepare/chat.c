@@ -188,7 +188,8 @@ static int add_arguments(struct layout *l, const json_t *j, struct err *e)
 	json_t *own = NULL;
 	j = value_of(j, &own);
 	if (!j)
-		return wrong(l, "the arguments of a call are a text, but not of JSON", e);
+		return wrong(
+			l, "the arguments of a call are a string that is not JSON", e);
 	if (json_is_null(j))
 		str_puts(&l->out->text, "{}");
 	else
@@ -223,7 +224,7 @@ static int add_calls(struct layout *l, bool assistant, bool says, struct err *e)
 		return wrong(l, "tool_calls is not a list of calls by the assistant", e);
 	if (n && !style)
 		return wrong(l,
-			"tool_calls, for which the template has no texts; qwen, qwen3, qwen3-2507 "
+			"tool_calls, which this template has no form for; qwen, qwen3, qwen3-2507 "
 			"and llama3.1 have",
 			e);
 	if (n && !style->text[TOOL_NEXT_CALL] && (n > 1 || says))
@@ -446,7 +447,8 @@ static int find_tools(struct layout *l, json_t **own, struct err *e)
 {
 	const json_t *j = value_of(l->turns->tools, own);
 	if (!j)
-		return err_set(e, EX_DATAERR, "field 'tools' is a text, but not of JSON");
+		return err_set(
+			e, EX_DATAERR, "field 'tools' is a string that is not JSON");
 	if (json_is_null(j))
 		return 0;
 	if (!json_is_array(j))
@@ -455,7 +457,7 @@ static int find_tools(struct layout *l, json_t **own, struct err *e)
 	l->tools = json_array_size(j) ? j : NULL;
 	if (l->tools && !l->c->style)
 		return err_set(e, EX_DATAERR,
-			"tools, for which the template has no texts; qwen, "
+			"tools, which this template has no form for; qwen, "
 			"qwen3, qwen3-2507 and llama3.1 have");
 	return 0;
 }

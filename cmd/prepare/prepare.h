@@ -92,6 +92,7 @@ struct prepared {
 	int64_t n_read, n_short, n_long, n_not_kept, n_dropped, n_duplicate, n_broken;
 	int64_t n_counted;			  /* tokens; -1: all */
 	int64_t n_windows, n_padding, n_too_long; /* with windows */
+	int64_t longest; /* tokens of the longest of the n_too_long */
 };
 
 /* Collective over p->comm; *out is set on rank 0. */

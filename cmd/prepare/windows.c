@@ -112,8 +112,11 @@ static int add_document(
 	struct layout *l, struct document_stream *s, int64_t n, struct err *e)
 {
 	const struct prepare *p = l->x->a->of->p;
-	if (n > l->size && l->writes)
-		l->x->out->n_too_long++;
+	struct prepared *out = l->x->out;
+	if (n > l->size && l->writes) {
+		out->n_too_long++;
+		out->longest = max64(out->longest, n);
+	}
 	if (n > l->size && p->too_long == LONG_DROP)
 		return 0;
 	if (p->too_long == LONG_CUT)

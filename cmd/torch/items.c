@@ -559,7 +559,8 @@ int torch_compare(struct torch_file *f, const struct torch_item *a,
 	*d = (struct torch_difference){.first = -1};
 	if (a->ndim != b->ndim || memcmp(a->dims, b->dims, sizeof(a->dims)) != 0)
 		return err_set(e, EX_DATAERR,
-			"%s: %s has not in all places the same shape", f->path, a->name);
+			"%s: %s is saved several times, in different shapes", f->path,
+			a->name);
 	double *x = xmalloc((size_t)(2 * step * width) * sizeof(*x)),
 	       *y = x + step * width;
 	for (int64_t r = 0; r < torch_rows(a) && !rc; r += step) {

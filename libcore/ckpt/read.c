@@ -83,7 +83,8 @@ static int open_tensor(
 	if (first_state)
 		t->stateless = absent;
 	if (absent != t->stateless)
-		return err_set(e, EX_DATAERR, "%s is in some groups of state only", name);
+		return err_set(e, EX_DATAERR,
+			"%s has only a part of the optimizer's state", name);
 	if (absent)
 		return 0;
 	if (h5_blocks_open(h, path, b, e))

@@ -138,7 +138,7 @@ static void refuse_copy(void *with, const struct ckpt_copy *x)
 {
 	if (x->differ && !((struct err *)with)->code)
 		err_set(with, EX_FAILED,
-			"%s: what %s has is not what %s has: %lld of %lld numbers differ, the first is "
+			"%s: the copy of %s differs from that of %s: %lld of %lld numbers differ, the first is "
 			"number %lld, %g and %g",
 			x->name, x->whose, x->first, (long long)x->differ,
 			(long long)x->n, (long long)x->at, x->value[1], x->value[0]);

@@ -283,8 +283,8 @@ static int check_normal(
 	int rc = r->normalizer ? normalize(r->normalizer, p, len, &x, e) : 0;
 	if (!rc && x.changes.n)
 		rc = err_set(e, EX_DATAERR,
-			"the added token %u is not %s itself, which is not supported", id,
-			normal_forms[r->normalizer]);
+			"the added token %u is not in the form %s, which is not supported",
+			id, normal_forms[r->normalizer]);
 	normalized_free(&x);
 	return rc;
 }

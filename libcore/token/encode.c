@@ -259,7 +259,7 @@ static int64_t put_normal(struct encoder *s, const char *text, int64_t n, bool f
 		if (!used && here >= MAX_NORMAL_WINDOW &&
 			!normal_is(s->table, text, here))
 			return err_set(e, EX_DATAERR,
-				"no word in %lld bytes ends where the text can be cut",
+				"a word of more than %lld bytes, which cannot be normalized in pieces",
 				(long long)here);
 		if (!used && here == n - at)
 			break;

@@ -257,7 +257,8 @@ static int read_as_merges(const struct str *text, const char *path,
 /* A protocol buffer that begins with the first piece of a vocabulary. */
 static int sentence_piece(const char *path, struct err *e)
 {
-	return err_set(e, EX_DATAERR, "%s: of SentencePiece, which is not read%s", path,
+	return err_set(e, EX_DATAERR,
+		"%s: a SentencePiece model, which pt does not read%s", path,
 		advice_on(ADVICE_TOKENIZER));
 }
 

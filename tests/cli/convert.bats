@@ -344,7 +344,7 @@ shapes() { # CHECKPOINT
 	pt-ckpt diff --no-optimizer alone.h5 good
 	printf 'GGUF\3\0\0\0' >model.gguf
 	code_of 65 pt-ckpt show model.gguf
-	says 'give the model of Hugging Face that it was made of'
+	says 'a GGUF file, which pt does not read: give the model of Hugging Face that it was converted from'
 	code_of 65 pt-ckpt convert good/config.json -o x.h5
 	says 'also read are .safetensors, .bin and .pt files'
 }

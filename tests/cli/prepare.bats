@@ -483,7 +483,7 @@ vocab() { # the small vocabulary of tests/golden
 	says 'no vocabulary files; give --vocab-files'
 	printf '\n\016\n\005<unk>\025\0\0\0\0\030\002' >tokenizer.model
 	code_of 65 pt-prepare -t bpe --vocab-files tokenizer.model golden.txt -o c.h5
-	says 'of SentencePiece, which is not read; make tokens by its own program'
+	says 'a SentencePiece model, which pt does not read; make tokens by its own program'
 	echo '{"model": {"type": "Unigram"}}' >unigram.json
 	code_of 65 pt-prepare -t bpe --vocab-files unigram.json golden.txt -o c.h5
 	says "the model 'Unigram' is not supported; make tokens by its own program"

@@ -157,6 +157,25 @@ make_chats() { # N: conversations of one to three questions
 	pt-prepare --show 1 a.h5 | head -n 1 | grep -q '36000 tokens, 36000 count (100.0%)'
 }
 
+@test "windows that are too short for what counts: a warning, with the length that would do" {
+	make_chats 3 >c.jsonl
+	for how in cut split drop; do
+		pt-prepare -t byte --chat-template chatml --window 400 --too-long $how -f 0 c.jsonl -o $how.h5 2>err
+		not grep -q 'longer than a window' err
+	done
+	pt-prepare -t byte --chat-template chatml --window 24 -f 0 c.jsonl -o cut24.h5 2>err
+	grep -q '3 documents longer than a window, the longest of [0-9]* tokens, were cut' err
+	grep -q 'no token counts: there is nothing to train on; a larger --window' err
+	n=$(sed -nE 's/.*the longest of ([0-9]+) tokens.*/\1/p' err)
+	pt-prepare -t byte --chat-template chatml --window $((n - 1)) -f 0 c.jsonl -o less.h5 2>err
+	grep -q "1 document longer than a window, the longest of $n tokens, was cut" err
+	pt-prepare -t byte --chat-template chatml --window "$n" -f 0 c.jsonl -o all.h5 2>err
+	not grep -q 'longer than a window\|no token counts' err
+	# what was meant is no warning
+	pt-prepare -t byte --chat-template chatml --count none --window 24 -f 0 c.jsonl -o none.h5 2>err
+	not grep -q 'no token counts' err
+}
+
 @test "options that do not go together" {
 	make_chats 2 >c.jsonl
 	code_of 64 pt-prepare --record messages c.jsonl -o a.h5
@@ -184,7 +203,7 @@ make_chats() { # N: conversations of one to three questions
 	opts=(--chat-template chatml c.jsonl)
 	pt-prepare -q --train-bpe 300 --special-token '<|im_start|>' --special-token '<|im_end|>' --vocab-out v "${opts[@]}"
 	pt-prepare -t bpe --vocab-files v -f 0 "${opts[@]}" -o a.h5 2>err
-	not grep -q warning err
+	not grep -q 'no token counts' err
 	grep -q 'a vocabulary of 300' err
 	pt-prepare --show 1 a.h5 | grep -q '⟦ANSWER'
 	n=$(pt-prepare --info a.h5 | sed -n 's/^train_tokens = //p')

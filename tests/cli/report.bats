@@ -255,6 +255,10 @@ setTimeout(() => { for (const k of ["ArrowRight", "ArrowRight", "+", "Enter"]) p
 	says '612 % (impossible)'
 	code_of 0 pt-compare few few --speed
 	says 'too few steps for a statement'
+	# a log without times and memory: silence would be no answer
+	sed -E 's/ (tps|tps_per_gpu|mem|mem_active|mfu|dt)=[^ ]*//g' a >bare
+	code_of 0 pt-compare bare a --speed
+	says 'speed and memory      not compared: no column of them is in both logs'
 }
 
 @test "any column: of measurements, and of none" {

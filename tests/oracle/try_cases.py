@@ -32,9 +32,9 @@ def options(run):
 
 
 def pattern(say):
-    """Models differ in their number of tensors."""
-    return re.sub(r"\\\(\d+\\\)|and\\ \d+\\ more", lambda m: re.sub(r"\d+", r"\\d+", m[0]),
-                  re.escape(say))
+    """Models differ in their number of tensors, and in the rank whose copy of a tensor is saved."""
+    return re.sub(r"\\\(\d+\\\)|and\\ \d+\\ more|the\\ part\\ of\\ slice\\ \d",
+                  lambda m: re.sub(r"\d+", r"\\d+", m[0]), re.escape(say))
 
 
 def check(folder):

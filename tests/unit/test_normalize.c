@@ -304,7 +304,7 @@ static void normalizers(void **state)
 		{SEQUENCE(FORM("NFC") "," FORM("Strip")), 0,
 			"the normalizer 'Strip' is not supported"},
 		{FORM("none"), 0, "the normalizer 'none' is not supported"},
-		{FORM("NFD"), 0, "the added token 405 is not NFD itself"},
+		{FORM("NFD"), 0, "the added token 405 is not in the form NFD"},
 	};
 	(void)state;
 	for (size_t i = 0; i < ARRAY_LEN(cases); i++) {

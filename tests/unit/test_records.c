@@ -254,10 +254,10 @@ static void tools_that_lie(void **state)
 	static const struct {
 		const char *template, *tools, *turn, *why;
 	} rows[] = {
-		{"chatml", "[1]", user, "tools, for which the template has no texts"},
+		{"chatml", "[1]", user, "tools, which this template has no form for"},
 		{"llama3", "[]", CALLS("[{\"name\": \"f\"}]"),
-			"turn 1: tool_calls, for which"},
-		{"qwen", "\"hammer\"", user, "'tools' is a text, but not of JSON"},
+			"turn 1: tool_calls, which this template has no form for"},
+		{"qwen", "\"hammer\"", user, "'tools' is a string that is not JSON"},
 		{"qwen", "{}", user, "'tools' is an object, not a list"},
 		{"qwen", "\"\"", CALLS("[1]"),
 			"turn 1: a call of tool_calls has no name"},
@@ -269,7 +269,7 @@ static void tools_that_lie(void **state)
 		{"qwen", "null", TURN("tool", "\"content\": {}"),
 			"its content is an object, not a text"},
 		{"qwen", "null", CALLS("[{\"name\": \"f\", \"arguments\": \"{a\"}]"),
-			"but not of JSON"},
+			"a string that is not JSON"},
 		{"llama3.1", "null", CALLS("[{\"name\": \"f\"}, {\"name\": \"g\"}]"),
 			"one call in a turn"},
 	};
