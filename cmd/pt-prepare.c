@@ -33,7 +33,7 @@ static const struct opt options[] = {
 	{OPT_GROUP, .name = "Writing shards"},
 	{OPT_STR, 'o', "out", "FILE", "-", O(p.out), .files = ".h5", .help =
 		"Shard to write; - is standard output. With --shard-size the files are "
-		"FILE-00000.h5, FILE-00001.h5, ..., where a .h5 at the end of FILE is left out. "
+		"FILE-00000.h5, FILE-00001.h5, ..., where a .h5 at the end of FILE is left out; one that is enough is FILE. "
 		"A pipe or a device gets what standard output would get."},
 	{OPT_ENUM, 't', "tokenizer", NULL, "char", O(tokenizer),
 		.values = tokenizer_names, .help =
@@ -306,8 +306,9 @@ static void print_counted(const struct prepared *d, const struct prepare *p)
 	const int64_t *total = d->info.total;
 	double all = (double)max64(1, total[SPLIT_TRAIN] + total[SPLIT_VAL]);
 	if (d->n_windows)
-		info("%lld windows of %lld tokens, %.2f%% padding",
-			(long long)d->n_windows, (long long)d->info.window_tokens,
+		info("%lld window%s of %lld tokens, %.2f%% padding",
+			(long long)d->n_windows, plural(d->n_windows),
+			(long long)d->info.window_tokens,
 			100 * (double)d->n_padding / all);
 	if (d->n_too_long)
 		info("%lld document%s longer than a window, the longest of %lld tokens, "
@@ -438,7 +439,7 @@ static int prepare(
 		text_bytes(bytes, (double)done.info.source_bytes),
 		tokens ? "tokens" : "text", (long long)done.info.documents,
 		plural(done.info.documents), (long long)done.vocab_size,
-		tokens ? "given" : p.tokenizer.name,
+		tokens || p.ids_vocab ? "given" : p.tokenizer.name,
 		(long long)done.info.total[SPLIT_TRAIN],
 		(long long)done.info.total[SPLIT_VAL], done.token_bytes,
 		plural(done.token_bytes));

@@ -151,22 +151,26 @@ static void add_text(const struct layout *l, enum tool_text which)
 	add_marker(l->out, &l->c->tools[which]);
 }
 
-static void add_json(struct layout *l, const json_t *j, int indent)
+static int add_json(struct layout *l, const json_t *j, int indent, struct err *e)
 {
 	str_clear(&l->json);
-	tojson(&l->json, j, indent);
+	if (l->out->text.len > MAX_JSON || !tojson(&l->json, j, indent))
+		return wrong(l, "more than 256 MiB of JSON", e);
 	add_said(l->c, l->json.s, l->json.len, l->out);
+	return 0;
 }
 
-static void add_list(struct layout *l)
+static int add_list(struct layout *l, struct err *e)
 {
 	add_text(l, TOOL_LIST);
 	for (size_t i = 0; i < json_array_size(l->tools); i++) {
 		add_text(l, TOOL_BEFORE);
-		add_json(l, json_array_get(l->tools, i), l->c->style->indent);
+		if (add_json(l, json_array_get(l->tools, i), l->c->style->indent, e))
+			return -1;
 		add_text(l, TOOL_BEHIND);
 	}
 	add_text(l, TOOL_LIST_END);
+	return 0;
 }
 
 /* Some have JSON as a text, which is read to *own; an empty one, or none, is null. NULL: it is no JSON. */
@@ -190,12 +194,11 @@ static int add_arguments(struct layout *l, const json_t *j, struct err *e)
 	if (!j)
 		return wrong(
 			l, "the arguments of a call are a string that is not JSON", e);
+	int rc = json_is_null(j) ? 0 : add_json(l, j, 0, e);
 	if (json_is_null(j))
 		str_puts(&l->out->text, "{}");
-	else
-		add_json(l, j, 0);
 	json_decref(own);
-	return 0;
+	return rc;
 }
 
 static int add_call(struct layout *l, const json_t *call, struct err *e)
@@ -333,9 +336,9 @@ static int add_content(struct layout *l, const struct chat_role *r, struct err *
 				       ? NULL
 				       : json_stringn(l->turns->said.s + x.begin,
 						 (size_t)(x.end - x.begin));
-		add_json(l, text ? text : content, 0);
+		int rc = add_json(l, text ? text : content, 0, e);
 		json_decref(text);
-		return 0;
+		return rc;
 	}
 	if (content && !json_is_string(content))
 		return err_set(e, EX_DATAERR, "turn %lld: its content is %s, not a text",
@@ -374,8 +377,8 @@ static int add_system(struct layout *l, bool given, struct err *e)
 		add_said(c, c->default_system, strlen(c->default_system), l->out);
 	if (list && (given || c->default_system))
 		add_text(l, TOOL_SPACE);
-	if (list)
-		add_list(l);
+	if (list && add_list(l, e))
+		return -1;
 	add_marker(l->out, &r->end);
 	add_marker(l->out, &r->after);
 	return 0;
@@ -387,9 +390,7 @@ static int add_turn(struct layout *l, const struct chat_role *r, bool counts, bo
 	bool joins = r->joins && role_of(l, l->turn - 1) == r;
 	add_marker(l->out, joins ? &r->between : &r->before);
 	int64_t begin = (int64_t)l->out->text.len;
-	if (list)
-		add_list(l);
-	if (add_content(l, r, e))
+	if ((list && add_list(l, e)) || add_content(l, r, e))
 		return -1;
 	joins = r->joins && role_of(l, l->turn + 1) == r;
 	if (!joins)

@@ -141,12 +141,12 @@ static int read_turn(struct chat_turns *t, const json_t *j, struct err *e)
 	role = role ? role : json_object_get(j, "from");
 	text = text ? text : json_object_get(j, "value");
 	bool calls = json_array_size(json_object_get(j, "tool_calls"));
-	if (!json_is_string(role) || !text)
+	if (!json_is_string(role) || (!text && !calls))
 		return err_set(e, EX_DATAERR,
 			"turn %lld: not an object with the texts role and content, or from "
 			"and value",
 			(long long)t->n);
-	if (!calls && json_is_null(text))
+	if (!calls && json_is_null(text)) /* (calls may have none at all) */
 		return err_set(e, EX_DATAERR,
 			"turn %lld: its content is null, and it has no tool_calls",
 			(long long)t->n);

@@ -68,7 +68,9 @@ void marked_token(struct marked *m, int64_t begin, int64_t end, uint32_t id);
 
 /* ---- tojson.c -------------------------------------------------------------------- */
 
-/* Appends JSON; `indent`: spaces a level, on lines of their own; 0: all on one line. */
-void tojson(struct str *out, const struct json_t *j, int indent);
+/* With indents, n bytes of JSON can become n * n. */
+enum { MAX_JSON = 1 << 28 };
+/* Appends JSON; `indent`: spaces a level, on lines of their own; 0: all on one line. False: it is too long. */
+bool tojson(struct str *out, const struct json_t *j, int indent);
 
 #endif

@@ -62,12 +62,14 @@ static void put_items(struct str *out, const json_t *j, int indent, int depth)
 	const char *name;
 	json_t *value;
 	str_putc(out, is_list ? '[' : '{');
-	for (; i < json_array_size(j); i++) {
+	for (; i < json_array_size(j) && out->len < MAX_JSON; i++) {
 		begin_item(out, i, indent, depth + 1);
 		put(out, json_array_get(j, i), indent, depth + 1);
 	}
 	json_object_foreach((json_t *)j, name, value)
 	{
+		if (out->len >= MAX_JSON)
+			break;
 		begin_item(out, i++, indent, depth + 1);
 		put_string(out, name, strlen(name));
 		str_puts(out, ": ");
@@ -94,7 +96,8 @@ static void put(struct str *out, const json_t *j, int indent, int depth)
 						 : "null");
 }
 
-void tojson(struct str *out, const json_t *j, int indent)
+bool tojson(struct str *out, const json_t *j, int indent)
 {
 	put(out, j, indent, 0);
+	return out->len < MAX_JSON;
 }

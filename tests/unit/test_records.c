@@ -297,8 +297,8 @@ static void tools_as_texts(void **state)
 		"\"tool\": [\"=\", \";\", \"\", \",\"]}}");
 	struct str got = {0}, want = {0};
 	struct prepared made = run(&p,
-		"{\"tools\": \"[]\", \"messages\": [" CALLS(
-			"[{\"name\": \"f\", \"arguments\": \"{\\\"a\\\":1.50}\"}]") ", " TURN("function",
+		"{\"tools\": \"[]\", \"messages\": [" TURN("assistant",
+			"\"tool_calls\": [{\"name\": \"f\", \"arguments\": \"{\\\"a\\\":1.50}\"}]") ", " TURN("function",
 			"\"content\": \"x\"") ", " TURN("ipython",
 			"\"content\": [2]") "]}");
 	struct str ids = tokens_of(&made.files, SPLIT_TRAIN);
