@@ -496,7 +496,7 @@ near() { # X PUBLISHED BOUND
 	awk '/^ / { n++; if ($3 > 0.7 || $3 < 0.2) exit 1 } END { exit !n }' all
 	: >freeze=layers.3
 	code_of 64 pt-plan "$@" 'freeze=layers.[0-9]'
-	says 'of a pattern that names a file'
+	says 'to names of files'
 	# the names of its layers are not those of smaller models
 	pt-plan -n 1 -g 8 --only tp=2,cp=1,pp=1,zero=2 llama3-8b lr-scale-of='layers.20=2' | grep -q 'fsdp=4 tp=2'
 }
