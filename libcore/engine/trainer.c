@@ -176,6 +176,7 @@ static void open_compute(struct trainer *t, const struct trainer_sizes *sizes)
 	mesh_open(&t->mesh, t->world, t->o.resolved.degree);
 	layout_assign(&t->layout, &t->o, &t->mesh, &t->model);
 	trainer_build_state(t);
+	BUG_ON(t->memory.shared && store_gradients_bytes(t->store) > sizes->gradients);
 	trainer_build_pipe(t);
 	start_times_add(&t->start, START_MEMORY);
 	if (!t->o.resume && !t->o.init_from) { /* or state_load() fills all of them */
