@@ -33,7 +33,7 @@ static const struct opt options[] = {
 	{OPT_GROUP, .name = "Writing shards"},
 	{OPT_STR, 'o', "out", "FILE", "-", O(p.out), .files = ".h5", .help =
 		"Shard to write; - is standard output. With --shard-size the files are "
-		"FILE-00000.h5, FILE-00001.h5, ..., where a .h5 at the end of FILE is left out; one that is enough is FILE. "
+		"FILE-00000.h5, FILE-00001.h5, ..., where a .h5 at the end of FILE is left out; if one is enough, it is FILE. "
 		"A pipe or a device gets what standard output would get."},
 	{OPT_ENUM, 't', "tokenizer", NULL, "char", O(tokenizer),
 		.values = tokenizer_names, .help =

@@ -450,7 +450,7 @@ static int read_class(const struct reader *r, struct hf_config *h)
 	return err_set(r->e, EX_UNAVAILABLE,
 		"%s: model_type is %s, which is none of gpt2, llama, mistral, qwen2, qwen3 and "
 		"smollm3, the models that pt has",
-		r->path, type ? type : "not a text");
+		r->path, type ? type : "not a string");
 }
 
 int hf_config_read(struct hf_config *h, const char *path, struct err *e)

@@ -173,7 +173,7 @@ static int add_list(struct layout *l, struct err *e)
 	return 0;
 }
 
-/* Some have JSON as a text, which is read to *own; an empty one, or none, is null. NULL: it is no JSON. */
+/* Some have JSON as a string, which is read to *own; an empty one, or none, is null. NULL: it is no JSON. */
 static const json_t *value_of(const json_t *j, json_t **own)
 {
 	if (!j || (json_is_string(j) && !json_string_length(j)))
@@ -186,7 +186,7 @@ static const json_t *value_of(const json_t *j, json_t **own)
 
 /* ---- calls ---------------------------------------------------------------------------------- */
 
-/* Arguments are an object, or its JSON as a text, as OpenAI has it. */
+/* Arguments are an object, or its JSON as a string, as OpenAI has it. */
 static int add_arguments(struct layout *l, const json_t *j, struct err *e)
 {
 	json_t *own = NULL;
@@ -341,8 +341,9 @@ static int add_content(struct layout *l, const struct chat_role *r, struct err *
 		return rc;
 	}
 	if (content && !json_is_string(content))
-		return err_set(e, EX_DATAERR, "turn %lld: its content is %s, not a text",
-			(long long)l->turn, json_kind(content));
+		return err_set(e, EX_DATAERR,
+			"turn %lld: its content is %s, not a string", (long long)l->turn,
+			json_kind(content));
 	if (l->c->trim)
 		x = trimmed(l->turns->said.s, x);
 	bool thinks = assistant && style && style->text[TOOL_THOUGHT];

@@ -12,7 +12,7 @@ const char *json_kind(const json_t *j)
 {
 	static const char *const kinds[] = {[JSON_OBJECT] = "an object",
 		[JSON_ARRAY] = "a list",
-		[JSON_STRING] = "a text",
+		[JSON_STRING] = "a string",
 		[JSON_INTEGER] = "a number",
 		[JSON_REAL] = "a number",
 		[JSON_TRUE] = "true",
@@ -70,7 +70,7 @@ int jsonl_text_any(
 			"--chat-template",
 			field);
 	else if (!json_is_string(text))
-		rc = jsonl_not_a(root, field, "a text", e);
+		rc = jsonl_not_a(root, field, "a string", e);
 	else
 		str_add(out, json_string_value(text), json_string_length(text));
 	json_decref(root);

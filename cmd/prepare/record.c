@@ -223,8 +223,9 @@ static int of_prompt(
 		texts = texts && json_is_string(x[i]);
 		if (!json_is_string(x[i]) && !(r->chat && json_is_array(x[i])))
 			return jsonl_not_a(root, r->field[i],
-				json_is_array(x[i]) ? "a text; turns need --chat-template"
-						    : "a text",
+				json_is_array(x[i])
+					? "a string; turns need --chat-template"
+					: "a string",
 				e);
 	}
 	for (int i = 0; i < N_FIELDS; i++) {
@@ -254,7 +255,7 @@ static int of_spans(
 	const json_t *text = json_object_get(root, r->field[0]),
 		     *spans = json_object_get(root, r->field[1]);
 	if (!json_is_string(text))
-		return jsonl_not_a(root, r->field[0], "a text", e);
+		return jsonl_not_a(root, r->field[0], "a string", e);
 	if (!json_is_array(spans))
 		return jsonl_not_a(root, r->field[1], "a list of spans", e);
 	str_add(&out->text, json_string_value(text), json_string_length(text));

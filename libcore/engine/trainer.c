@@ -128,8 +128,7 @@ int64_t trainer_gradients_at(const struct trainer *t)
 	/* workers exchange pseudo-gradients while they compute */
 	if (!o->edit.workers && !o->tile && !offloads_grads((enum offload)o->offload) &&
 		pipe_live_bytes(&t->pipe, all, live))
-		at = round_up(max64(0, store_gradients_over(t->store, live, all)),
-			GRADIENTS_ALIGN);
+		at = round_up(store_gradients_over(t->store, live, all), GRADIENTS_ALIGN);
 	free(live);
 	return min64(at, all);
 }

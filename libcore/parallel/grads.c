@@ -194,7 +194,7 @@ static void place_private(struct store *s, struct arena *a)
 			place_own(s, b, a);
 		place_shard(s, b, a);
 	}
-	o->n_of_buckets = (int64_t)a->used_bytes;
+	o->placed_bytes = (int64_t)a->used_bytes;
 	o->leaves = arena_floats(a, o->n_leaves);
 	if (!is_run(s))
 		place_leases(s, a);
@@ -314,7 +314,7 @@ static void plan_sums(struct store *s)
 int64_t store_gradients_over(const struct store *s, const int64_t *live, int64_t all)
 {
 	const struct store_impl *o = s->impl;
-	int64_t at = all - o->n_of_buckets;
+	int64_t at = max64(0, all - o->placed_bytes);
 	for (const struct bucket *b = o->bucket; b < o->bucket + o->n_trained; b++) {
 		if (is_shared(s, b))
 			return all;

@@ -166,13 +166,13 @@ void store_free(struct store *s);
 int64_t store_peak_bytes(const struct store *s);
 
 /*
- * For a step of one micro-batch, whose gradients may lie where activations are that the backward needs no more.
+ * For a step of one micro-batch, whose gradients may replace activations that the backward no longer needs.
  * live: bytes of the activations' memory, from its begin on, that are in use while the backward writes the
- * gradients of a unit, [n_units]; all: its bytes. Returns from which byte of it on the gradients may lie;
- * less than 0: from far before it; `all`: behind it, as where ranks of a host share memory.
+ * gradients of a unit, [n_units]; all: its bytes. Returns the first byte of it where gradients may begin;
+ * `all`: behind it, as where ranks of a host share memory.
  */
 int64_t store_gradients_over(const struct store *s, const int64_t *live, int64_t all);
-/* The bytes of that memory. */
+/* The bytes of the gradients' memory. */
 int64_t store_gradients_bytes(const struct store *s);
 
 /* Calls with a unit are collective: all ranks that share it make them in the same order. */

@@ -58,7 +58,7 @@ struct store_impl {
 	int64_t n_collected;   /* calls of store_collect(), the same on all ranks */
 	struct exact *squares; /* the device's */
 	struct grid *grid;     /* the device's */
-	int64_t n_of_buckets; /* bytes of the gradients' memory, with what is placed by bucket */
+	int64_t placed_bytes; /* of the gradients' memory: what each bucket has of its own */
 	/* In runs: room for leaves that are added to sums. */
 	float *leaves;
 	int64_t n_leaves;

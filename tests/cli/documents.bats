@@ -49,9 +49,9 @@ make_jsonl() { # N
 		echo '{"id": 3, "body": "x"}'
 	} >bad.jsonl
 	pt-prepare -t byte -f 0 bad.jsonl -o bad.h5 2>err
-	grep -q "bad.jsonl:2: field 'text' is a number, not a text" err
+	grep -q "bad.jsonl:2: field 'text' is a number, not a string" err
 	grep -q 'bad.jsonl:4: not JSON' err
-	grep -q "bad.jsonl:7: no field 'text' with a text; --field names another of: id, body" err
+	grep -q "bad.jsonl:7: no field 'text' with a string; --field names another of: id, body" err
 	grep -q '3 broken lines passed over' err
 	[ "$(value documents bad.h5)" -eq 3 ]
 	code_of 65 pt-prepare --strict -t byte bad.jsonl -o no.h5

@@ -267,7 +267,7 @@ static void tools_that_lie(void **state)
 			TURN("user", "\"content\": \"\", \"tool_calls\": \"f()\""),
 			"is not a list of calls by the assistant"},
 		{"qwen", "null", TURN("tool", "\"content\": {}"),
-			"its content is an object, not a text"},
+			"its content is an object, not a string"},
 		{"qwen", "null", CALLS("[{\"name\": \"f\", \"arguments\": \"{a\"}]"),
 			"a string that is not JSON"},
 		{"llama3.1", "null", CALLS("[{\"name\": \"f\"}, {\"name\": \"g\"}]"),
@@ -354,7 +354,7 @@ static void prompts(void **state)
 	p.field = "q,a";
 	p.count = COUNT_ALL;
 	expect(&p, "{\"a\": \"cd\", \"q\": \"ab\"}\n", "-98 98 99 100\n");
-	refuses(&p, "{\"a\": \"cd\"}\n", "no field 'q' with a text");
+	refuses(&p, "{\"a\": \"cd\"}\n", "no field 'q' with a string");
 	p.field = "q";
 	refuses(&p, "", "expected two names");
 
