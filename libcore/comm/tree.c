@@ -1,7 +1,5 @@
-/* The canonical tree: nodes of a range of leaves, merging, sums. */
+/* The canonical tree: nodes of a range of leaves, and sums. */
 #include "comm/tree.h"
-
-#include <stdlib.h>
 
 int tree_levels(int64_t n)
 {
@@ -25,76 +23,23 @@ int tree_nodes(int64_t begin, int64_t end, struct tree_node out[static TREE_MAX_
 	return n;
 }
 
-/* ---- pushing leaves -------------------------------------------------------------- */
-
-/* Merges the halves that are on top of the stack; returns how often. */
-static int merge(struct tree_stack *s)
+/* Bit k of the index: it is in the right half of its node of level k + 1. */
+int tree_merges(int64_t begin, int64_t index)
 {
-	int merges = 0;
-	while (s->n >= 2) {
-		struct tree_node *a = &s->node[s->n - 2], *b = &s->node[s->n - 1];
-		bool halves = a->level == b->level && a->index % 2 == 0 &&
-			      a->index + 1 == b->index;
-		if (!halves)
-			break;
-		*a = (struct tree_node){a->level + 1, a->index / 2};
-		s->n--;
-		merges++;
-	}
-	return merges;
+	int n = 0;
+	while (index >> n & 1 && ((index >> n) - 1) << n >= begin)
+		n++;
+	return n;
 }
 
-int tree_push(struct tree_stack *s, int64_t index)
-{
-	BUG_ON(s->n == TREE_MAX_NODES);
-	s->node[s->n++] = (struct tree_node){0, index};
-	return merge(s);
-}
-
-int tree_finish(struct tree_stack *s, int64_t end)
-{
-	int merges = 0;
-	while (s->n >= 1) {
-		struct tree_node *top = &s->node[s->n - 1];
-		if (top->index % 2 || (top->index + 1) << top->level >= end)
-			break;
-		*top = (struct tree_node){top->level + 1, top->index / 2};
-		merges += merge(s);
-	}
-	return merges;
-}
-
-/* Before leaf m is pushed, the stack holds the nodes of [begin, m). Their number is largest for the
- * last m, or for an m that equals it above some bit, has 0 at that bit and ones below. */
 int tree_depth(int64_t begin, int64_t end)
 {
-	struct tree_node nodes[TREE_MAX_NODES];
-	int64_t last = end - 1;
-	if (begin >= end)
-		return 0;
-	int depth = tree_nodes(begin, last, nodes);
-	for (int bit = 0; bit < 62 && last >> bit; bit++) {
-		int64_t m = (last ^ ((int64_t)1 << bit)) | (((int64_t)1 << bit) - 1);
-		if (!(last >> bit & 1) || m < begin)
-			continue;
-		int n = tree_nodes(begin, m, nodes);
-		depth = depth > n ? depth : n;
+	int depth = 0, n = 0;
+	for (int64_t i = begin; i < end; i++) {
+		depth = ++n > depth ? n : depth;
+		n -= tree_merges(begin, i);
 	}
-	return depth + 1;
-}
-
-/* ---- sums ------------------------------------------------------------------------ */
-
-static int by_leaf(const void *a, const void *b)
-{
-	const struct tree_part *x = a, *y = b;
-	int64_t i = x->node.index << x->node.level, j = y->node.index << y->node.level;
-	return (i > j) - (i < j);
-}
-
-void tree_sort(struct tree_part *parts, int n)
-{
-	qsort(parts, (size_t)n, sizeof(*parts), by_leaf);
+	return depth;
 }
 
 struct mat tree_add(struct device *d, const struct tree_part *parts, int n, int *at,

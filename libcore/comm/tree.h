@@ -25,20 +25,13 @@ int tree_levels(int64_t n);
 int tree_nodes(int64_t begin, int64_t end, struct tree_node out[static TREE_MAX_NODES]);
 
 /*
- * Leaves are pushed on a stack in ascending order; the two halves of a node are merged into it. The
- * node at position p of the stack is in buffer p, so n leaves need log2(n) + 1 buffers.
+ * Leaves from `begin` on are put on a stack of buffers in ascending order, and two halves of a node are added
+ * as soon as both are there: after leaf `index`, so many times, the second buffer from the top plus the
+ * top one, which is free then. What is left are the tree_nodes(); if they are all leaves of the tree,
+ * adding them in the same way gives its root.
  */
-struct tree_stack {
-	struct tree_node node[TREE_MAX_NODES];
-	int n;
-};
-
-/* Pushes leaf `index`, the next one. Returns how many times buffer top-1 must now become buffer
- * top-1 plus buffer top (top: the last one in use, one less after each time). */
-int tree_push(struct tree_stack *s, int64_t index);
-/* No other leaf below `end` exists: merges across halves that stay empty; returns how often, as tree_push() does. */
-int tree_finish(struct tree_stack *s, int64_t end);
-/* The largest number of buffers that pushing leaves [begin, end) needs. */
+int tree_merges(int64_t begin, int64_t index);
+/* The largest number of buffers that leaves [begin, end) need. */
 int tree_depth(int64_t begin, int64_t end);
 
 /* A node and the sum of its leaves, or some rows of that. */
@@ -47,11 +40,9 @@ struct tree_part {
 	struct mat x;
 };
 
-/* Sorts parts in the order of their leaves. */
-void tree_sort(struct tree_part *parts, int n);
-/* Sums the parts of node `sum`, beginning with sorted part *at, and advances *at past them. The sum
- * is written to `to`, or if that is NULL over the first of the parts; a single part is returned
- * as it is. p is NULL if the node has no parts. */
+/* Sums the parts of node `sum`, beginning with part *at, and advances *at past them. Parts are in the order
+ * of their leaves. The sum is written to `to`, or if that is NULL over the first of the parts; a single part
+ * is returned as it is. p is NULL if the node has no parts. */
 struct mat tree_add(struct device *d, const struct tree_part *parts, int n, int *at,
 	struct tree_node sum, struct mat to);
 

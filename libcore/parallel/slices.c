@@ -269,7 +269,7 @@ static struct mat part_of(const struct slice_sum *x, int i)
 
 struct mat slice_sum_slot(struct slice_sum *x)
 {
-	return part_of(x, x->stack.n);
+	return part_of(x, x->n_nodes);
 }
 
 static bool is_last_local(const struct slice_sum *x)
@@ -277,19 +277,16 @@ static bool is_last_local(const struct slice_sum *x)
 	return x->next == x->s->first + x->s->local - 1;
 }
 
-/* Adds the rows of the slot to the nodes that they complete. Returns the resulting stack. */
-static struct tree_stack add_up(const struct slice_sum *x)
+/* Adds the rows of the slot to the nodes that they complete. Returns how many buffers have nodes then. */
+static int add_up(const struct slice_sum *x)
 {
-	struct tree_stack stack = x->stack;
-	int merges = tree_push(&stack, x->next);
-	if (is_last_local(x) && x->s->axis->size == 1) {
-		merges += tree_finish(&stack, 1 << tree_levels(x->s->n));
-		BUG_ON(stack.n != 1);
-	}
-	for (int top = stack.n + merges - 1; top >= stack.n && x->n; top--)
+	int n = x->n_nodes + 1, left = n - tree_merges(x->s->first, x->next);
+	if (is_last_local(x) && x->s->axis->size == 1)
+		left = 1;
+	for (int top = n - 1; top >= left && x->n; top--)
 		x->d->k->add(
 			x->d, part_of(x, top - 1), part_of(x, top - 1), part_of(x, top));
-	return stack;
+	return left;
 }
 
 /* Received rows as they are sent. */
@@ -321,18 +318,18 @@ static void begin_exchange(struct slice_sum *x)
 	int64_t at, mine = rank_rows(s, x->rows, c->rank, &at);
 	x->messages = messages_begin(c);
 	x->known = xcalloc((size_t)s->n, sizeof(*x->known));
-	x->n_known = nodes_of(s, c->rank, nodes);
-	for (int k = 0; k < x->n_known; k++) {
-		struct mat whole = mat(x->part[k], x->rows, x->out.cols);
-		x->known[k] = (struct tree_part){nodes[k], mat_rows(whole, at, mine)};
-	}
 	float *room = x->others;
-	for (int i = 1; i < c->size; i++) {
-		int from = (c->rank - i + c->size) % c->size;
+	for (int from = 0; from < c->size; from++) {
 		int n = nodes_of(s, from, nodes);
-		for (int k = 0; k < n; k++, room += mine * x->out.cols) {
+		for (int k = 0; k < n; k++) {
 			struct mat rows = mat(room, mine, x->out.cols);
-			recv_from(x->messages, packed_others(x, rows), from);
+			if (from == c->rank) {
+				rows = mat(x->part[k], x->rows, x->out.cols);
+				rows = mat_rows(rows, at, mine);
+			} else {
+				recv_from(x->messages, packed_others(x, rows), from);
+				room += mine * x->out.cols;
+			}
 			x->known[x->n_known++] = (struct tree_part){nodes[k], rows};
 		}
 	}
@@ -374,7 +371,7 @@ static void send_piece(struct slice_sum *x)
 void slice_sum_push(struct slice_sum *x)
 {
 	const struct slices *s = x->s;
-	struct tree_stack stack = add_up(x);
+	int n_nodes = add_up(x);
 	if (x->piece >= 0) {
 		if (is_last_local(x))
 			send_piece(x);
@@ -384,10 +381,10 @@ void slice_sum_push(struct slice_sum *x)
 		x->first = 0;
 		x->n = x->rows;
 	}
-	x->stack = stack;
+	x->n_nodes = n_nodes;
 	if (++x->next < s->first + s->local)
 		return;
-	x->stack.n = 0;
+	x->n_nodes = 0;
 	x->next = s->first;
 }
 
@@ -407,7 +404,6 @@ static void sum_rows(struct slice_sum *x, struct mat to)
 	if (x->received && to.rows)
 		x->d->k->widen(x->d, mat(x->others, others * to.rows, to.cols),
 			x->received, x->wire);
-	tree_sort(x->known, x->n_known);
 	struct mat sum = tree_add(x->d, x->known, x->n_known, &at, root, to);
 	BUG_ON(at != x->n_known);
 	if (sum.p != to.p)

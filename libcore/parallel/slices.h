@@ -46,8 +46,7 @@ struct slice_sum {
 	/* In 16 bits, the rows that are sent and those that are received; DT_F32: neither. */
 	enum dtype wire;
 	uint16_t *sent, *received;
-	struct tree_stack stack;
-	int next;
+	int n_nodes, next; /* buffers with nodes of the tree; the next slice */
 	/* The exchange in progress, or NULL; this rank's rows of its own and of received nodes. */
 	struct slice_messages *messages;
 	struct tree_part *known;
