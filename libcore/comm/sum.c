@@ -33,7 +33,6 @@ struct sum {
 		struct comm_requests requests;
 		float *received; /* in the queue's buffer, behind what was packed */
 	} segment[SUM_BUFFERS];
-	bool reduced; /* this rank's part of its contribution is the sum of all */
 	struct comm_requests gather;
 	uint64_t
 		ticket; /* of a mark in the group's stream: all is enqueued there; 0: none */
@@ -92,6 +91,11 @@ static bool is_packed(const struct sum_plan *p, int shard)
 	return p->shard[shard].n_runs > 1;
 }
 
+static enum sum_form form_of(const struct sum_call *x, int rank)
+{
+	return x->form ? x->form[rank] : SUM_NONE;
+}
+
 /* The number of floats in segment k of a rank's piece, and its offset *first in the packed shard. */
 static int64_t segment_of(const struct sum_plan *p, int rank, int k, int64_t *first)
 {
@@ -122,7 +126,7 @@ static int64_t sum_bytes(const struct sum_call *x)
 	int64_t first, own = sum_piece(p, me, &first), n = 0;
 	for (int r = 0; r < p->c->size; r++)
 		if (r != me)
-			n += (int)x->form[me] * sum_piece(p, r, &first);
+			n += (int)form_of(x, me) * sum_piece(p, r, &first);
 	if (x->result)
 		n += own * (p->sharers[want] - 1);
 	return n * (int64_t)sizeof(float);
@@ -157,13 +161,33 @@ static void put(struct device *d, float *to, const float *from, int64_t len)
 		d->k->copy(d, mat(to, 1, len), mat((float *)from, 1, len));
 }
 
+/* Are all ranks' pieces equal parts of the vector, which NCCL transfers? */
+static bool is_even(const struct sum *s)
+{
+	const struct sum_plan *p = s->plan;
+	const struct comm *c = s->c;
+	int64_t first, last = sum_piece(p, c->size - 1, &first);
+	return (c->nccl || (c->planned && simulate_nccl())) && p->n_shards == 1 &&
+	       !is_packed(p, 0) && last * c->size == p->shard[0].n;
+}
+
+/* Then, if every rank contributes an int64 sum, NCCL's reduce-scatter adds them: this rank's part of its
+ * contribution becomes the sum of all. And its all-gather sends the results. */
+static bool by_library(const struct sum *s)
+{
+	for (int r = 0; r < s->c->size; r++)
+		if (form_of(&s->call, r) != SUM_INT64)
+			return false;
+	return is_even(s);
+}
+
 /* Is the sum of this rank's piece kept where its contribution is? */
 static bool is_in_place(const struct sum *s)
 {
 	const struct sum_call *x = &s->call;
 	int64_t first;
 	sum_piece(s->plan, s->c->rank, &first);
-	return x->kept && x->form[s->c->rank] == SUM_INT64 &&
+	return x->kept && form_of(x, s->c->rank) == SUM_INT64 &&
 	       x->kept == (const int64_t *)x->own + first;
 }
 
@@ -173,37 +197,28 @@ static int find_parts(struct sum *s, int64_t first, int64_t len, const float *pa
 	const float *received, struct grid_part *parts)
 {
 	const struct sum_call *x = &s->call;
-	const struct comm_shared *m = s->call.shared;
 	int n = 0, want = s->plan->wants[s->c->rank];
+	bool reduced = by_library(s);
 	for (int r = 0; r < s->c->size; r++) {
-		int width = (int)x->form[r];
+		int width = (int)form_of(x, r);
 		const void *from = received;
-		if (!width || (r == s->c->rank ? is_in_place(s) : s->reduced))
+		if (!width || (r == s->c->rank ? is_in_place(s) : reduced))
 			continue;
 		if (r == s->c->rank)
 			from = is_packed(s->plan, want)
 				       ? packed
 				       : in_vector(s->plan, want, x->own, width, first);
-		else if (m)
-			from = (const float *)(const void *)m->data[r] + s->call.from[r] +
+		else if (x->shared)
+			from = (const float *)(const void *)x->shared->data[r] +
+			       (width == SUM_LEAF ? x->leaf_at : x->sum_at) +
 			       width * first;
 		else
-			received += room_of(x->form[r], len);
+			received += room_of(form_of(x, r), len);
 		BUG_ON(width == SUM_INT64 && (uintptr_t)from % sizeof(int64_t));
 		parts[n++] = (struct grid_part){
 			width == SUM_LEAF ? from : NULL, width == SUM_LEAF ? NULL : from};
 	}
 	return n;
-}
-
-/* It may wait, for a disk, and a wait polls all sums. */
-static void take(const struct sum_call *x, const struct grid_part *parts, int n,
-	int64_t first, int64_t len)
-{
-	BUG_ON(*x->take_busy);
-	*x->take_busy = true;
-	x->take(x->with, parts, n, first, len);
-	*x->take_busy = false;
 }
 
 /* Adds these elements, and with shared memory writes the result to every rank's. */
@@ -216,13 +231,12 @@ static void finish_floats(struct sum *s, int64_t first, int64_t len, const float
 	int64_t piece;
 	struct grid_part *parts = xcalloc((size_t)c->size, sizeof(*parts));
 	int n = find_parts(s, first, len, packed, received, parts);
+	bool ready = !x->form && !x->kept;
 	float *to = x->result ? x->result + first : NULL;
 	sum_piece(s->plan, c->rank, &piece);
-	if (x->take)
-		take(x, parts, n, first - piece, len);
-	else if (!s->plan->levels && !x->ready) /* one leaf in all */
+	if (!s->plan->levels && !ready) /* one leaf in all */
 		put(d, to, n ? parts[0].leaf : NULL, len);
-	else if (len && !x->ready)
+	else if (len && !ready)
 		d->k->grid_sum(d,
 			&(struct grid_sum){
 				.sum = x->kept ? x->kept + first - piece : NULL,
@@ -235,22 +249,20 @@ static void finish_floats(struct sum *s, int64_t first, int64_t len, const float
 			x->grid);
 	for (int r = 0; r < c->size && to && x->shared; r++)
 		if (r != c->rank)
-			put(d, (float *)(void *)x->shared->data[r] + x->to[r] + first, to,
-				len);
+			put(d, (float *)(void *)x->shared->data[r] + x->leaf_at + first,
+				to, len);
 	free(parts);
 }
 
-/* The whole piece, in shared memory, in a group of one rank or in a plan. What other ranks get of it is
- * copied while it is in a cache. */
+/* The whole piece, without messages. What other ranks get of it is copied while it is in a cache. */
 static void finish_piece(struct sum *s)
 {
 	enum { CACHED = 1 << 16 };
 	int64_t first, len = sum_piece(s->plan, s->c->rank, &first);
 	int64_t step = s->call.shared ? CACHED : len;
-	float *planned = s->c->planned ? s->call.queue->buffer[0] : NULL;
 	int64_t at = 0;
 	do {
-		finish_floats(s, first + at, min64(step, len - at), planned, planned);
+		finish_floats(s, first + at, min64(step, len - at), NULL, NULL);
 		at += step;
 	} while (at < len);
 }
@@ -267,13 +279,14 @@ static float *segment_buffer(const struct sum *s, int k)
 static const float *packed_for(struct sum *s, int rank, int k, float **room)
 {
 	const struct sum_plan *p = s->plan;
-	int width = (int)s->call.form[s->c->rank], want = p->wants[rank];
+	enum sum_form form = form_of(&s->call, s->c->rank);
+	int width = (int)form, want = p->wants[rank];
 	int64_t first, len = segment_of(p, rank, k, &first);
 	if (!is_packed(p, want))
 		return in_vector(p, want, s->call.own, width, first);
 	pack(p, want, s->call.own, width, first, len, *room);
 	const float *packed = *room;
-	*room += room_of(s->call.form[s->c->rank], len);
+	*room += room_of(form, len);
 	return packed;
 }
 
@@ -281,10 +294,11 @@ static void begin_segment(struct sum *s, int k)
 {
 	struct comm *c = s->c;
 	const struct sum_plan *p = s->plan;
-	int width = (int)s->call.form[c->rank];
+	int width = (int)form_of(&s->call, c->rank);
 	struct comm_requests *requests = &s->segment[k % SUM_BUFFERS].requests;
 	int64_t first, own = segment_of(p, c->rank, k, &first);
 	float *room = segment_buffer(s, k);
+	simulate_launch(c);
 	if (width && own && is_packed(p, p->wants[c->rank]))
 		packed_for(s, c->rank, k, &room);
 	for (int i = 1; i < c->size; i++) {
@@ -296,11 +310,12 @@ static void begin_segment(struct sum *s, int k)
 	}
 	s->segment[k % SUM_BUFFERS].received = room;
 	for (int r = 0; r < c->size; r++) {
-		int64_t n = (int)s->call.form[r] * own;
+		enum sum_form form = form_of(&s->call, r);
 		if (r == c->rank)
 			continue;
-		comm_recv(requests, room, n * (int64_t)sizeof(float), r, s->tag);
-		room += room_of(s->call.form[r], own);
+		comm_recv(requests, room, (int)form * own * (int64_t)sizeof(float), r,
+			s->tag);
+		room += room_of(form, own);
 	}
 	comm_start(requests);
 }
@@ -330,21 +345,6 @@ static bool exchange(struct sum *s)
 	}
 }
 
-/* Are all ranks' pieces equal parts of the vector, which NCCL transfers? */
-static bool is_even(const struct sum *s)
-{
-	const struct sum_plan *p = s->plan;
-	const struct comm *c = s->c;
-	int64_t first, last = sum_piece(p, c->size - 1, &first);
-	return (c->nccl || (c->planned && simulate_nccl())) && p->n_shards == 1 &&
-	       !is_packed(p, 0) && last * c->size == p->shard[0].n;
-}
-
-static bool by_library(const struct sum *s)
-{
-	return s->plan->int64 && s->call.form[s->c->rank] == SUM_INT64 && is_even(s);
-}
-
 /* A collective of `count` elements of each rank, named as its messages would be. */
 static void start_collective(
 	struct comm_requests *r, enum coll what, const struct coll_args *a)
@@ -358,7 +358,7 @@ static void begin_library(struct sum *s)
 {
 	int64_t first, n = sum_piece(s->plan, s->c->rank, &first);
 	int64_t *own = s->call.own;
-	s->reduced = true;
+	simulate_launch(s->c);
 	start_collective(&s->segment[0].requests, COLL_REDUCESCATTER,
 		&(struct coll_args){.send = own,
 			.recv = own + first,
@@ -374,6 +374,7 @@ static void begin_gather(struct sum *s)
 	struct comm *c = s->c;
 	const struct sum_plan *p = s->plan;
 	int64_t at, mine = sum_piece(p, c->rank, &at);
+	simulate_launch(c);
 	if (is_even(s)) {
 		start_collective(&s->gather, COLL_ALLGATHER,
 			&(struct coll_args){
@@ -395,12 +396,10 @@ static void begin_gather(struct sum *s)
 
 /* ---- progress -------------------------------------------------------------------- */
 
-/* Takes the next numbers of the queue. */
-static void join_queue(struct sum *s)
+/* Is all in its place when the ranks have reached a phase, so that the whole piece is added? */
+static bool is_at_once(const struct sum *s)
 {
-	struct sum_queue *q = s->call.queue;
-	s->first_segment = q->joined;
-	q->joined += (uint64_t)s->plan->n_segments;
+	return s->call.shared || by_library(s);
 }
 
 /* With shared memory, a rank first posts that its contribution is complete, then that its piece is written
@@ -410,6 +409,8 @@ static void enter(struct sum *s, enum phase phase)
 	if (s->call.shared)
 		comm_shared_post(
 			s->call.shared, s->call.slot, 2 * s->seq + (uint64_t)phase);
+	else if (phase == EXCHANGE && by_library(s))
+		begin_library(s);
 	else if (phase == GATHER && s->call.result)
 		begin_gather(s);
 	s->phase = phase;
@@ -417,7 +418,7 @@ static void enter(struct sum *s, enum phase phase)
 
 static void poll_sum(void *with);
 
-/* Never waits; in a group with a stream all is done when it is enqueued. */
+/* Never waits. */
 static bool is_done(void *with)
 {
 	struct sum *s = with;
@@ -434,27 +435,22 @@ static bool phase_reached(struct sum *s)
 	if (s->call.shared)
 		return comm_shared_all_posted(
 			s->call.shared, s->call.slot, 2 * s->seq + (uint64_t)s->phase);
-	return s->phase == EXCHANGE ? exchange(s) : comm_test(&s->gather);
-}
-
-static void end_previous(struct sum *s)
-{
-	if (s->call.after)
-		sum_end(s->call.after);
-	s->call.after = NULL;
+	if (s->phase == GATHER)
+		return comm_test(&s->gather);
+	return by_library(s) ? comm_test(&s->segment[0].requests) : exchange(s);
 }
 
 static void poll_sum(void *with)
 {
 	struct sum *s = with;
-	if (s->call.take && *s->call.take_busy)
-		return;
 	if (s->phase == WAITING && phase_reached(s)) {
-		end_previous(s);
+		if (s->call.after)
+			sum_end(s->call.after);
+		s->call.after = NULL;
 		enter(s, EXCHANGE);
 	}
 	if (s->phase == EXCHANGE && phase_reached(s)) {
-		if (s->call.shared)
+		if (is_at_once(s))
 			finish_piece(s);
 		enter(s, GATHER);
 	}
@@ -472,51 +468,34 @@ static void wait_for(struct sum *s)
 	comm_wait_for(s->c, is_done, s, &what);
 }
 
-/* In a plan, which counts bytes, in the order of the real sum. */
-static void plan_messages(struct sum *s)
-{
-	simulate_chain(true); /* the sum before is not complete */
-	end_previous(s);
-	join_queue(s);
-	for (int k = 0; k < s->plan->n_segments && !by_library(s); k++) {
-		simulate_launch(s->c);
-		begin_segment(s, k);
-	}
-	simulate_launch(s->c);
-	if (by_library(s))
-		begin_library(s);
-	simulate_launch(s->c);
-	s->call.queue->added = s->call.queue->joined;
-	if (s->call.result)
-		begin_gather(s);
-	simulate_chain(false);
-}
-
-/* In the stream of a group with NCCL, additions follow the messages that they need: all of the sum is enqueued
- * there at once. */
+/* Does all of it, where each step is complete as soon as it is begun: in a plan, which counts bytes, and in the
+ * stream of a group with NCCL, where additions follow the messages that they need. */
 static void enqueue(struct sum *s)
 {
-	struct sum_queue *q = s->call.queue;
-	int before = comm_stream_begin(s->c);
-	end_previous(s);
-	join_queue(s);
-	if (by_library(s)) {
-		begin_library(s);
-		comm_wait(&s->segment[0].requests);
-		finish_piece(s);
+	bool stream = comm_has_stream(s->c);
+	int before = stream ? comm_stream_begin(s->c) : 0;
+	simulate_chain(s->c->planned); /* the sum before is not complete */
+	poll_sum(s);
+	BUG_ON(s->phase != DONE);
+	simulate_chain(false);
+	if (stream)
+		s->ticket = comm_stream_end(s->c, before);
+	if (stream && !comm_overlaps())
+		comm_stream_wait(s->c, s->ticket);
+}
+
+/* In the background, while this rank computes. */
+static void start(struct sum *s)
+{
+	if (s->call.shared) { /* counted as messages would be */
+		int64_t n_bytes = sum_bytes(&s->call);
+		s->c->sent += n_bytes;
+		operation_begin(&s->operation, s->c, "sum", s->seq, n_bytes);
 	}
-	for (int k = 0; k < s->plan->n_segments && !s->reduced; k++) {
-		begin_segment(s, k);
-		comm_wait(&s->segment[k % SUM_BUFFERS].requests);
-		finish_segment(s, k);
-	}
-	q->added = q->joined;
-	if (s->call.result) {
-		begin_gather(s);
-		comm_wait(&s->gather);
-	}
-	s->ticket = comm_stream_end(s->c, before);
-	s->phase = DONE;
+	comm_background(poll_sum, s);
+	poll_sum(s);
+	if (!comm_overlaps())
+		wait_for(s);
 }
 
 struct sum *sum_begin(const struct sum_call *call)
@@ -531,30 +510,19 @@ struct sum *sum_begin(const struct sum_call *call)
 	s->gather.c = c;
 	for (int i = 0; i < SUM_BUFFERS; i++)
 		s->segment[i].requests.c = c;
-	if (c->size == 1 || c->planned) {
-		if (c->size > 1)
-			plan_messages(s);
+	if (c->size == 1) {
 		finish_piece(s);
 		s->phase = DONE;
 		return s;
 	}
-	if (comm_has_stream(c)) {
+	if (!is_at_once(s)) { /* takes the next numbers of the queue */
+		s->first_segment = call->queue->joined;
+		call->queue->joined += (uint64_t)call->plan->n_segments;
+	}
+	if (c->planned || comm_has_stream(c))
 		enqueue(s);
-		if (!comm_overlaps())
-			comm_stream_wait(c, s->ticket);
-		return s;
-	}
-	if (call->shared) { /* counted as messages would be */
-		int64_t n_bytes = sum_bytes(call);
-		c->sent += n_bytes;
-		operation_begin(&s->operation, c, "sum", s->seq, n_bytes);
-	} else {
-		join_queue(s);
-	}
-	comm_background(poll_sum, s);
-	poll_sum(s);
-	if (!comm_overlaps())
-		wait_for(s);
+	else
+		start(s);
 	return s;
 }
 

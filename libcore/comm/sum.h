@@ -37,9 +37,6 @@ struct sum_plan {
 	const int *wants; /* [size]: the shard that each rank receives */
 	int levels;	  /* log2 of the leaves of an element, see kernels/grid.h */
 	int64_t segment;  /* elements; 0: sum_share() chooses */
-	/* In each sum, every rank contributes an int64 sum, or none does. Where NCCL transfers them and pieces
-	 * are equal, its reduce-scatter adds them, and its all-gather sends the results. */
-	bool int64;
 	/* set by sum_share(): */
 	int n_segments; /* of the longest piece */
 	int *sharers;	/* [n_shards]: the number of ranks that receive the shard */
@@ -75,30 +72,23 @@ struct sum_call {
 	/* This sum begins when that one is complete; sum_end() then ends both. NULL: at once. */
 	struct sum *after;
 	struct grid *grid; /* in device memory: the exponent, and what is counted */
-	const enum sum_form *form; /* [size] */
+	const enum sum_form *form; /* [size]; NULL: nobody contributes */
 	/* This rank's contribution, [n]. Of an int64 sum, its own part may be overwritten. */
 	void *own;
-	/* What becomes of the sum of this rank's piece, [piece]. It is kept, with `add` on top of what is
-	 * there; it may be this rank's part of own, int64, in one shard. Or a function takes its parts,
-	 * those of elements [first, first + len), for one segment after another. While it
-	 * waits, other sums are polled: *take_busy, false at first, is shared by all sums whose
-	 * functions must not be called then. */
+	/* The sum of this rank's piece is kept here, [piece], with `add` on top of what is there; it may be this
+	 * rank's part of own, int64, in one shard. NULL: not kept. */
 	int64_t *kept;
 	bool add;
-	void (*take)(void *with, const struct grid_part *parts, int n_parts,
-		int64_t first, int64_t len);
-	void *with;
-	bool *take_busy;
 	/* Receives the rounded sum of this rank's shard, packed, or if an element has only one leaf in all
-	 * that leaf; NULL: nobody rounds. It may be the rank's own leaf. `ready`: nobody contributes, and it has
-	 * the rank's piece already, which is sent to the others. */
+	 * that leaf; NULL: nobody rounds. It may be the rank's own leaf. If nobody contributes and nothing is
+	 * kept, it has the rank's piece already, which is sent to the others. */
 	float *result;
-	bool ready;
 	struct sum_queue *queue; /* of the group, for messages */
-	/* Instead of messages, with one shard: the contribution of rank r begins at float from[r] of its
-	 * shared memory, and its result at to[r]; no other sum in progress uses this slot. */
+	/* Instead of messages, with one shard: in the shared memory of each rank, a leaf that it contributes, and
+	 * later its result, begins at float leaf_at, and an int64 sum at sum_at. No other sum in progress uses
+	 * this slot. */
 	const struct comm_shared *shared;
-	const int64_t *from, *to;
+	int64_t leaf_at, sum_at;
 	int slot;
 };
 

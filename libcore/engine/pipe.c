@@ -316,11 +316,8 @@ static void load(struct pipe *x, const struct pipe_input *in, int64_t i)
 	struct pass *p = x->pass;
 	int64_t b = p->c.batch;
 	p->micro.empty = i >= in->n;
-	if (in->microbatches) {
+	if (in->microbatches)
 		p->micro.number = microbatches_index(in->microbatches, in->data_rank, i);
-		p->micro.last =
-			i + 1 == microbatches_count(in->microbatches, in->data_rank);
-	}
 	if (p->micro.empty || !in->windows)
 		return;
 	pass_load(p, in->windows + i * b * (p->m->c.context + 1));

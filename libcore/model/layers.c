@@ -68,7 +68,7 @@ void param_reduce(struct pass *p, const struct tensor *t, int s, int use)
 {
 	int tile = tile_of(p, t, s);
 	if (tile >= 0)
-		store_reduce(p->store, tile, use, p->micro.last);
+		store_reduce(p->store, tile, use, p->micro.number);
 }
 
 /* The row of sums [chunk][local slice][dim], which may be empty. */

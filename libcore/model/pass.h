@@ -138,7 +138,6 @@ struct micro_batch {
 	int64_t counted;      /* sequences that count in the loss; the rest is padding */
 	bool train;	      /* gradients and dropout */
 	bool empty; /* no micro-batch: only the store's collectives are called */
-	bool last; /* of this rank in this step: reductions begin when the leaves are complete */
 };
 
 /* Of the micro-batch, [chunk][row], in device memory: positions in the sequence, tokens and targets.

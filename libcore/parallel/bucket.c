@@ -130,10 +130,12 @@ static void make_bucket(struct store *s, const struct tensor *like, int slice)
 		n += unit_floats(s, like, --first);
 	o->bucket = xrealloc(o->bucket, (size_t)(o->n_buckets + 1) * sizeof(*o->bucket));
 	struct bucket *b = &o->bucket[o->n_buckets];
-	*b = (struct bucket){
-		.store = s, .first_unit = by_unit ? id : first, .last_unit = id};
+	*b = (struct bucket){.store = s, .first_unit = id, .last_unit = id};
 	add_entries(s, b, like, slice, first, 2);
 	add_entries(s, b, like, slice, first, 1); /* so that matrices are adjacent */
+	for (int i = 0; i < b->n_entries; i++)
+		b->first_unit = (int)min64(
+			b->first_unit, unit_of(s, b->entry[i].t, b->entry[i].slice));
 	b->wire = wire_of(s, like);
 	/* the uses are on two pipeline stages */
 	b->tied = like->uses > 1 && s->c.mesh->degree[AXIS_PP] > 1;

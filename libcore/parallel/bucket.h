@@ -16,6 +16,15 @@ struct entry {
 	int64_t n_leaves;   /* that this rank has written for the next sum */
 };
 
+/* What the sums of a group of ranks share: segments, in buffers of n floats; and, with unsharded gradients of one
+ * host, memory of all of its ranks, or NULL. */
+struct group_queue {
+	struct comm *c;
+	struct sum_queue sums;
+	int64_t n;
+	struct comm_shared *shared;
+};
+
 /* Ranks that sum vectors. */
 struct sum_group {
 	struct comm *c;
@@ -23,22 +32,19 @@ struct sum_group {
 	struct sum_plan plan;
 	enum sum_form
 		*form; /* [size]: what each contributes to the current or next sum */
-	struct sum_queue *queue; /* of c */
+	struct group_queue *queue;
 };
 
 /* Where a rank writes and adds the leaves of a bucket, for grads.c. */
 struct bucket_leaves {
 	float *memory; /* [n]: where leaves are written */
-	int64_t *
-		sum; /* [n], if this rank may have several in a sum over ranks; or NULL */
-	int64_t most;	/* that this rank has in a sum over ranks */
-	int64_t at;	/* in runs, of several: in the store's room for leaves */
-	int units_left; /* of this step, whose leaves are not complete */
-	/* Memory that the ranks of a host share, or NULL; the offsets [size] in it of what the ranks contribute,
-	 * and of their results; and the bucket's place among those that share it. */
-	struct comm_shared *shared;
-	int64_t *from, *to;
+	int64_t *sum;  /* [n], if this rank may have several in a sum over ranks */
+	int64_t most;  /* that this rank has in a sum over ranks */
+	int64_t at;    /* in runs, of several: in the store's room for leaves */
+	/* If they are in the group's shared memory: their place among its buckets, 0 or more, and the
+	 * first floats there. */
 	int slot;
+	int64_t memory_at, sum_at;
 };
 
 /*
@@ -58,12 +64,12 @@ struct bucket_sums {
 	struct sum_shard *last_shard; /* of the second sum */
 	int64_t *of_host;	      /* by_host: the result of the first sum */
 	/* The sum of this rank's piece over rounds, uses and replicas, unless the sum over ranks is the last
-	 * one; and, of a tied weight, that of the other stage. */
+	 * one; and, of a tied weight, that of the other stage. If gradients are offloaded, in a lease, of
+	 * one round. */
 	int64_t *kept, *other;
-	bool added;	  /* something is in `kept` */
-	bool adds;	  /* the sum in progress is added to that */
-	struct sum *now;  /* in progress, or NULL */
-	int64_t round[2]; /* round-robin: of the next sum, by use */
+	struct sum *now; /* in progress, or NULL */
+	/* It is added to what was kept; and is the step's last one of leaves. */
+	bool adds, is_last;
 };
 
 /* For gather.c: the whole vector of a bucket while it is gathered, in fp32, and the copy that matmuls read; or
@@ -79,7 +85,7 @@ struct bucket_gather {
 /* Slices of neighbouring units that the same ranks reduce and gather, as one vector. */
 struct bucket {
 	struct store *store;
-	int first_unit, last_unit;
+	int first_unit, last_unit; /* whose leaves a backward writes last and first */
 	struct entry *entry;
 	int n_entries;
 	int64_t n;	 /* floats of the vector; each entry is aligned to a cache line */
@@ -142,11 +148,6 @@ bool bucket_rounds_kept(const struct store *s, const struct bucket *b);
 static inline bool bucket_is_hybrid(const struct bucket *b)
 {
 	return b->sums.last != b->sums.first && !b->sums.by_host;
-}
-
-static inline bool bucket_has_unit(const struct bucket *b, int unit)
-{
-	return b->first_unit <= unit && unit <= b->last_unit;
 }
 
 #endif

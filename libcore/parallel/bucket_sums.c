@@ -28,8 +28,7 @@ static void make_sum_group(struct store *s, struct bucket *b, struct sum_group *
 		.n_shards = n_shards,
 		.wants = wants,
 		.levels = b->levels,
-		.segment = s->c.sum_segment,
-		.int64 = g == &b->sums.across};
+		.segment = s->c.sum_segment};
 	sum_share(&g->plan);
 	g->form = xcalloc((size_t)n, sizeof(*g->form));
 }

@@ -12,7 +12,7 @@
 
 /* ---- memory ---------------------------------------------------------------------- */
 
-static bool is_shared(const struct store *s, const struct bucket *b)
+bool grads_are_shared(const struct store *s, const struct bucket *b)
 {
 	return b->sums.first->c->shares && b->sums.first->c->size > 1 &&
 	       s->impl->n_shards == 1 && !s->c.microbatches.round_robin &&
@@ -41,23 +41,53 @@ static int64_t *take_integers(struct arena *a, int64_t n)
 	return (int64_t *)(void *)arena_floats(a, 2 * n);
 }
 
-/* The int64 sum of a bucket's leaves; the leaves in a lease, or the result; and by host, the host's sum: if
- * nothing is sharded, it replaces this rank's part of the sum of its leaves. */
+static bool some_int64(const struct sum_group *g)
+{
+	for (int r = 0; r < g->c->size; r++)
+		if (g->form[r] == SUM_INT64)
+			return true;
+	return false;
+}
+
+/* The int64 sum of a bucket's leaves, in shared memory at the same place on all ranks; and the leaves in a lease,
+ * or the result. */
 static void place_own(const struct store *s, struct bucket *b, struct arena *a)
 {
-	const struct sum_group *g = b->sums.first;
-	int64_t first, part = sum_piece(&g->plan, g->c->rank, &first);
 	bool several = b->leaves.most > 1;
-	b->leaves.sum = several ? take_integers(a, b->n) : NULL;
+	bool sums = grads_are_shared(s, b) ? some_int64(b->sums.first) : several;
+	b->leaves.sum = sums ? take_integers(a, b->n) : NULL;
 	b->leaves.memory = (float *)(void *)b->leaves.sum;
 	if (!several || !is_run(s) || has_own_result(s, b))
 		b->leaves.memory = arena_floats(a, b->n);
 	if (has_result(s))
 		b->g = b->leaves.memory;
+}
+
+/* By host, the host's sum: if nothing is sharded, it replaces this rank's part of the sum of its leaves. */
+static void place_of_host(struct bucket *b, struct arena *a)
+{
+	const struct sum_group *g = b->sums.first;
+	int64_t first, part = sum_piece(&g->plan, g->c->rank, &first);
 	if (b->sums.by_host)
-		b->sums.of_host = several && bucket_is_gathered(b)
+		b->sums.of_host = b->leaves.most > 1 && bucket_is_gathered(b)
 					  ? b->leaves.sum + first
 					  : take_integers(a, part);
+}
+
+/* If gradients are offloaded: the ranks' sum of a round, and the gradient when all are summed. */
+static void place_loaded(const struct store *s, struct bucket *b, struct arena *a)
+{
+	int64_t first, piece = bucket_piece(b, &first);
+	bool keeps = bucket_keeps(s, b), alone = offload_is_alone(s, b);
+	if (!is_offloaded(s, STORE_GRAD))
+		return;
+	if (keeps && !(alone && b->all.c->size == 1))
+		b->sums.kept = take_integers(a, piece);
+	if (b->tied)
+		b->sums.other = take_integers(a, piece);
+	b->g = b->leaves.memory;
+	if (s->impl->n_shards > 1 && !(alone && keeps))
+		b->g = arena_floats(a, b->shard[s->impl->shard].n);
 }
 
 static void forget_leaves(struct bucket *b)
@@ -71,9 +101,11 @@ static void place_unit(struct store *s, int unit, struct arena *a)
 {
 	struct bucket *end = s->impl->bucket + s->impl->n_trained;
 	for (struct bucket *b = s->impl->bucket; b < end; b++) {
-		if (!bucket_has_unit(b, unit))
+		if (b->first_unit != unit)
 			continue;
 		place_own(s, b, a);
+		place_of_host(b, a);
+		place_loaded(s, b, a);
 		forget_leaves(b);
 	}
 }
@@ -120,6 +152,14 @@ float *grads_free_lease(const struct store *s, const struct bucket *b)
 	return s->impl->lease[lease_place(s, b->first_unit, 0)].memory;
 }
 
+void grads_place_again(struct store *s, const struct bucket *b)
+{
+	const struct lease *l = &s->impl->lease[lease_place(s, b->first_unit, 0)];
+	struct arena a;
+	arena_over(&a, "sums", l->memory, (size_t)l->n * sizeof(float));
+	place_unit(s, b->first_unit, &a);
+}
+
 /* The largest unit of each place determines its floats. */
 static void size_leases(struct store *s)
 {
@@ -132,36 +172,35 @@ static void size_leases(struct store *s)
 			l->n = max64(l->n, (int64_t)(a.used_bytes / sizeof(float)));
 		}
 	}
-	for (int i = 0; i < s->impl->n_trained; i++) {
-		const struct bucket *b = &s->impl->bucket[i];
-		struct lease *l = &s->impl->lease[lease_place(s, b->first_unit, 0)];
-		l->n = max64(l->n, offload_finish_floats(s, b));
-	}
 }
 
-/* The queue of a group, whose buffers are large enough for a sum in which all ranks have leaves. */
-static void join_queue(struct store *s, struct sum_group *g, bool messages)
+static void join_queue(struct store *s, struct sum_group *g)
 {
 	struct store_impl *o = s->impl;
-	int k = 0;
-	while (k < o->n_queues && o->queue[k].c != g->c)
-		k++;
-	struct group_queue *q = &o->queue[k];
-	q->c = g->c;
-	o->n_queues = k == o->n_queues ? k + 1 : o->n_queues;
-	g->queue = &q->sums;
-	if (g->c->size > 1 && messages)
-		q->n = max64(q->n, round_up(sum_buffer_floats(&g->plan, g->form), 16));
+	g->queue = o->queue;
+	while (g->queue < o->queue + o->n_queues && g->queue->c != g->c)
+		g->queue++;
+	g->queue->c = g->c;
+	o->n_queues = (int)max64(o->n_queues, g->queue - o->queue + 1);
 }
 
-static void make_queues(struct store *s)
+/* Buffers are large enough for a sum in which all ranks have leaves. */
+static void size_queue(const struct sum_group *g)
+{
+	if (g->c->size > 1)
+		g->queue->n = max64(
+			g->queue->n, round_up(sum_buffer_floats(&g->plan, g->form), 16));
+}
+
+static void size_queues(struct store *s)
 {
 	struct store_impl *o = s->impl;
-	o->queue = xcalloc(2 * (size_t)o->n_trained, sizeof(*o->queue));
 	for (struct bucket *b = o->bucket; b < o->bucket + o->n_trained; b++) {
-		bool shared = b->all.c->planned ? is_shared(s, b) : !!b->leaves.shared;
-		join_queue(s, b->sums.first, !shared);
-		join_queue(s, b->sums.last, b->sums.last != b->sums.first || !shared);
+		const struct sum_group *g = b->sums.first;
+		if (!grads_are_shared(s, b) || !(g->c->planned || g->queue->shared))
+			size_queue(g);
+		if (b->sums.last != g)
+			size_queue(b->sums.last);
 	}
 }
 
@@ -190,8 +229,11 @@ static void place_private(struct store *s, struct arena *a)
 		if (is_written_first(b) != (i >= o->n_trained))
 			continue;
 		b->placed = (int64_t)a->used_bytes;
-		if (is_run(s) && !(is_shared(s, b) && b->leaves.shared))
+		if (is_run(s) &&
+			!(grads_are_shared(s, b) && b->sums.first->queue->shared))
 			place_own(s, b, a);
+		if (is_run(s))
+			place_of_host(b, a);
 		place_shard(s, b, a);
 	}
 	o->placed_bytes = (int64_t)a->used_bytes;
@@ -201,79 +243,39 @@ static void place_private(struct store *s, struct arena *a)
 	s->bytes.buffers = place_queues(s, a);
 }
 
-/* One shared memory for each group; its ranks exchange the offsets of their buffers. */
-static void open_shared_group(struct store *s, struct comm *c)
+/* Places the buckets of a group that share memory. */
+static void place_shared(struct store *s, const struct group_queue *q, struct arena *a)
 {
 	struct store_impl *o = s->impl;
+	const float *begin = (const void *)a->base;
+	int slot = 0;
+	for (struct bucket *b = o->bucket; b < o->bucket + o->n_trained; b++) {
+		if (b->sums.first->queue != q || !grads_are_shared(s, b))
+			continue;
+		place_own(s, b, a);
+		b->leaves.slot = slot++;
+		b->leaves.memory_at = b->leaves.memory - begin;
+		if (b->leaves.sum)
+			b->leaves.sum_at = (float *)(void *)b->leaves.sum - begin;
+	}
+}
+
+static void open_shared(struct store *s, struct group_queue *q)
+{
 	struct err e = {0};
 	struct arena a;
-	int slots = 0;
 	arena_measure(&a, "gradients");
-	for (struct bucket *b = o->bucket; b < o->bucket + o->n_trained; b++) {
-		if (b->sums.first->c == c && is_shared(s, b)) {
-			place_own(s, b, &a);
-			slots++;
-		}
-	}
-	struct comm_shared *m = comm_shared_open(c, (int64_t)a.used_bytes, slots, &e);
-	if (!m && c->rank == 0)
-		warn("%s: ranks send messages instead, which takes more memory", e.msg);
-	if (!m)
+	place_shared(s, q, &a);
+	if (!a.used_bytes)
 		return;
-	o->shared = xrealloc(o->shared, (size_t)(o->n_shared + 1) * sizeof(*o->shared));
-	o->shared[o->n_shared++] = m;
-	arena_over(&a, "gradients", m->data[c->rank], a.used_bytes);
-	for (int i = 0, slot = 0; i < o->n_trained; i++) {
-		struct bucket *b = &o->bucket[i];
-		if (b->sums.first->c != c || !is_shared(s, b))
-			continue;
-		b->leaves.shared = m;
-		b->leaves.slot = slot++;
-		place_own(s, b, &a);
-		const float *begin = (const void *)m->data[c->rank];
-		const float *own =
-			b->leaves.sum ? (const void *)b->leaves.sum : b->leaves.memory;
-		int64_t from = own - begin, to = b->g - begin;
-		b->leaves.from = xcalloc((size_t)c->size, sizeof(*b->leaves.from));
-		b->leaves.to = xcalloc((size_t)c->size, sizeof(*b->leaves.to));
-		comm_allgather(c, &from, b->leaves.from, sizeof(from));
-		comm_allgather(c, &to, b->leaves.to, sizeof(to));
-	}
-}
-
-static void open_shared(struct store *s)
-{
-	struct store_impl *o = s->impl;
-	for (int i = 0; i < o->n_trained; i++) {
-		struct comm *c = o->bucket[i].sums.first->c;
-		bool known = false;
-		for (int k = 0; k < i; k++)
-			known |= o->bucket[k].sums.first->c == c;
-		if (!known && is_shared(s, &o->bucket[i]))
-			open_shared_group(s, c);
-	}
-}
-
-bool grads_of_unit(const struct store *s, const struct bucket *b, int unit)
-{
-	for (int i = 0; i < b->n_entries; i++)
-		if (unit_of(s, b->entry[i].t, b->entry[i].slice) == unit)
-			return true;
-	return false;
-}
-
-void grads_begin_step(struct store *s)
-{
-	struct store_impl *o = s->impl;
-	for (struct bucket *b = o->bucket; b < o->bucket + o->n_trained; b++) {
-		b->leaves.units_left = 0;
-		for (int u = b->first_unit; u <= b->last_unit; u++)
-			b->leaves.units_left += grads_of_unit(s, b, u);
-		for (int u = 0; u < 2; u++)
-			b->sums.round[u] = 0;
-		b->sums.added = false;
-	}
-	store_drop(s);
+	q->shared = comm_shared_open(q->c, (int64_t)a.used_bytes, s->impl->n_trained, &e);
+	if (!q->shared && q->c->rank == 0)
+		warn("%s: ranks send messages instead, which takes more memory", e.msg);
+	if (!q->shared)
+		return;
+	s->impl->shared_bytes += q->shared->n_bytes[q->c->rank];
+	arena_over(&a, "gradients", q->shared->data[q->c->rank], a.used_bytes);
+	place_shared(s, q, &a);
 }
 
 /* Leaves of a unit's buckets may be written at the same time. */
@@ -287,22 +289,16 @@ static int64_t leaves_before(const struct store *s, const struct bucket *b)
 	return at;
 }
 
-static bool all_int64(const struct sum_group *g)
-{
-	for (int r = 0; r < g->c->size; r++)
-		if (g->form[r] != SUM_INT64)
-			return false;
-	return true;
-}
-
 /* The first sum of each bucket, and what follows from it. */
 static void plan_sums(struct store *s)
 {
 	struct store_impl *o = s->impl;
+	o->queue = xcalloc(2 * (size_t)o->n_trained, sizeof(*o->queue));
 	for (struct bucket *b = o->bucket; b < o->bucket + o->n_trained; b++) {
 		int use = b->by_use ? 0 : -1;
+		join_queue(s, b->sums.first);
+		join_queue(s, b->sums.last);
 		bucket_set_forms(s, b, use, 0);
-		b->sums.first->plan.int64 = is_run(s) && all_int64(b->sums.first);
 		b->leaves.most = bucket_leaves(s, b, s->c.mesh->world->rank, use, 0);
 		if (!is_run(s) || b->leaves.most <= 1)
 			continue;
@@ -316,7 +312,7 @@ int64_t store_gradients_over(const struct store *s, const int64_t *live, int64_t
 	const struct store_impl *o = s->impl;
 	int64_t at = max64(0, all - o->placed_bytes);
 	for (const struct bucket *b = o->bucket; b < o->bucket + o->n_trained; b++) {
-		if (is_shared(s, b))
+		if (grads_are_shared(s, b))
 			return all;
 		at = max64(
 			at, (is_written_first(b) ? all : live[b->last_unit]) - b->placed);
@@ -328,19 +324,15 @@ void grads_open(struct store *s, bool measuring)
 {
 	struct store_impl *o = s->impl;
 	struct arena size;
-	int64_t whole = 0;
 	plan_sums(s);
-	if (!measuring)
-		open_shared(s);
-	make_queues(s);
+	for (int i = 0; i < o->n_queues && !measuring; i++)
+		open_shared(s, &o->queue[i]);
+	size_queues(s);
 	if (s->c.microbatches.round_robin)
 		size_leases(s);
 	arena_measure(&size, "gradients");
 	place_private(s, &size);
-	for (int i = 0; i < o->n_shared; i++)
-		whole += o->shared[i]->n_bytes[o->shared[i]->c->rank];
-	whole += (int64_t)size.peak_bytes;
-	s->bytes.grads = whole - s->bytes.buffers;
+	s->bytes.grads = o->shared_bytes + (int64_t)size.peak_bytes - s->bytes.buffers;
 	if (measuring) {
 		o->grad_memory = size;
 	} else {
@@ -352,18 +344,13 @@ void grads_open(struct store *s, bool measuring)
 				size.peak_bytes);
 		place_private(s, &o->grad_memory);
 	}
-	grads_begin_step(s);
+	store_drop(s);
 }
 
 void grads_close(struct store *s)
 {
-	for (int i = 0; i < s->impl->n_shared; i++)
-		comm_shared_close(s->impl->shared[i]);
-	for (int i = 0; i < s->impl->n_trained; i++) {
-		free(s->impl->bucket[i].leaves.from);
-		free(s->impl->bucket[i].leaves.to);
-	}
-	free(s->impl->shared);
+	for (int i = 0; i < s->impl->n_queues; i++)
+		comm_shared_close(s->impl->queue[i].shared);
 	free(s->impl->queue);
 	if (!s->c.gradients_at)
 		device_arena_release(s->c.device, &s->impl->grad_memory);
@@ -383,8 +370,7 @@ void grads_take_lease(struct store *s, int unit)
 		*turn = !*turn;
 	/* of this unit in the last round, and of the unit before */
 	for (struct bucket *b = o->bucket; b < o->bucket + o->n_trained; b++)
-		if (bucket_has_unit(b, unit) ||
-			(l->unit >= 0 && bucket_has_unit(b, l->unit)))
+		if (b->first_unit == unit || b->first_unit == l->unit)
 			reduce_end(b);
 	BUG_ON(l->open);
 	l->unit = unit;
@@ -397,7 +383,7 @@ void grads_take_lease(struct store *s, int unit)
 static float *leaf_at(
 	const struct store *s, const struct bucket *b, const struct entry *e)
 {
-	bool is_room = b->leaves.sum && is_run(s);
+	bool is_room = b->leaves.most > 1 && is_run(s);
 	return (is_room ? s->impl->leaves + b->leaves.at : b->leaves.memory) + e->at;
 }
 
@@ -411,7 +397,7 @@ struct mat store_leaf(struct store *s, const struct tensor *t, int slice)
 	int64_t gap = end - e->at - n;
 	if (!is_run(s))
 		grads_take_lease(s, unit_of(s, t, slice));
-	if (gap && !b->leaves.sum) /* is added too */
+	if (gap && b->leaves.most <= 1) /* is added too */
 		d->k->zero(d, mat(leaf_at(s, b, e) + n, 1, gap));
 	return mat(leaf_at(s, b, e), t->rows, t->cols);
 }
@@ -422,7 +408,7 @@ void store_leaf_done(struct store *s, const struct tensor *t, int slice)
 	struct bucket *b = bucket_of(s, t, slice);
 	struct entry *e = entry_of(s, t, slice);
 	BUG_ON(++e->n_leaves > b->leaves.most);
-	if (!b->leaves.sum)
+	if (b->leaves.most <= 1)
 		return;
 	d->k->grid_sum(d,
 		&(struct grid_sum){.sum = b->leaves.sum + e->at,

@@ -21,7 +21,6 @@ struct offload_pieces {
 	int64_t sums;		      /* where they begin in the backend, in bytes */
 	int slot;		      /* the next piece */
 	uint64_t busy[OFFLOAD_SLOTS]; /* the ticket of its last write */
-	bool adding; /* pieces are in use: a wait for the disk polls other sums */
 };
 
 /* offload.c */
@@ -48,13 +47,15 @@ void part_put(struct store *s, const struct part *x, int group, int64_t row, int
 int64_t offload_place_sums(struct store *s, int64_t at);
 /* The floats that a piece needs at least. */
 int64_t offload_sums_floats(const struct store *s);
-/* Adds these parts to the sum of elements [first, first + len) of this rank's piece of bucket `with`. */
-void offload_add(void *with, const struct grid_part *parts, int n_parts, int64_t first,
-	int64_t len);
-/* Completes the offloaded gradient, after the last round; and the floats that a bucket needs then in the
- * memory of its unit's leaves. */
-void offload_finish_grads(struct store *s);
-int64_t offload_finish_floats(const struct store *s, const struct bucket *b);
+/* No other rank has part of the gradient of this rank's shard: it is rounded block by block. */
+bool offload_is_alone(const struct store *s, const struct bucket *b);
+/* Adds what is in memory of a round, the ranks' sum or the leaf of a group of one rank, to that of the rounds
+ * before; or writes a gradient that is complete. */
+void offload_add(struct store *s, struct bucket *b);
+/* After the last round: reads what ranks finish together into memory (false: there is nothing to finish), and
+ * writes the gradient. */
+bool offload_load(struct store *s, struct bucket *b);
+void offload_store(struct store *s, struct bucket *b);
 
 /* offload_host.c: pinned memory. NULL with *e set on failure. */
 char *offload_pinned(struct device *d, int64_t n_bytes, struct err *e);

@@ -19,6 +19,7 @@ static void check_leaves(const struct bucket *b)
 		BUG_ON(b->entry[i].n_leaves != (form ? b->leaves.most : 0));
 }
 
+/* By messages, or in the shared memory that the first sum's ranks may have. */
 static struct sum_call call_of(
 	const struct store *s, struct bucket *b, const struct sum_group *g)
 {
@@ -26,14 +27,13 @@ static struct sum_call call_of(
 		.grid = s->impl->grid,
 		.form = g->form,
 		.result = b->g,
-		.with = b,
-		.queue = g->queue,
-		.from = b->leaves.from,
-		.to = b->leaves.to,
+		.queue = &g->queue->sums,
+		.leaf_at = b->leaves.memory_at,
+		.sum_at = b->leaves.sum_at,
 		.slot = b->leaves.slot};
-	if (g == b->sums.first)
-		call.shared = b->leaves.shared;
-	else if (bucket_is_gathered(b) && b->g) /* not if it is offloaded */
+	if (g == b->sums.first && grads_are_shared(s, b))
+		call.shared = g->queue->shared;
+	else if (g != b->sums.first && bucket_is_gathered(b))
 		call.result += bucket_gathered_at(b);
 	return call;
 }
@@ -60,19 +60,15 @@ static void round_in_place(
 	}
 }
 
-/* Where a sum of leaves over all ranks goes: it is rounded, or added to what was kept. */
-static void set_target(struct store *s, struct bucket *b, struct sum_call *call)
+/* Where a sum of leaves over all ranks goes: it is rounded, or kept. */
+static void set_target(
+	const struct store *s, const struct bucket *b, struct sum_call *call)
 {
-	call->add = b->sums.adds = b->sums.added;
-	if (is_offloaded(s, STORE_GRAD)) {
-		call->take = offload_add;
-		call->take_busy = &s->impl->offload.adding;
-	} else if (bucket_keeps(s, b)) {
-		call->kept = b->sums.kept;
-	}
-	if (call->take || call->kept)
-		call->result = NULL;
-	b->sums.added = true;
+	if (!bucket_keeps(s, b))
+		return;
+	call->kept = b->sums.kept;
+	call->add = b->sums.adds && !is_offloaded(s, STORE_GRAD);
+	call->result = NULL;
 }
 
 /* Sums the leaves that the ranks have. */
@@ -81,11 +77,15 @@ static void begin_first(struct store *s, struct bucket *b)
 	struct sum_call call = call_of(s, b, b->sums.first);
 	if (!b->all.c->planned)
 		check_leaves(b);
+	if (b->all.c->size == 1 && is_offloaded(s, STORE_GRAD)) {
+		offload_add(s, b);
+		return;
+	}
 	if (b->all.c->size == 1 && b->leaves.sum && !bucket_keeps(s, b)) {
 		round_in_place(s, b, b->leaves.sum, b->n, s->impl->leaves);
 		return;
 	}
-	call.own = b->leaves.sum ? (void *)b->leaves.sum : b->leaves.memory;
+	call.own = b->leaves.most > 1 ? (void *)b->leaves.sum : b->leaves.memory;
 	if (b->sums.by_host) {
 		call.kept = b->sums.of_host;
 		call.result = NULL;
@@ -95,17 +95,10 @@ static void begin_first(struct store *s, struct bucket *b)
 	b->sums.now = sum_begin(&call);
 }
 
-static void set_forms(const struct sum_group *g, enum sum_form form)
-{
-	for (int r = 0; r < g->c->size; r++)
-		g->form[r] = form;
-}
-
 /* The second sum, of what the first one gives, which may be in progress. */
 static void begin_second(struct store *s, struct bucket *b)
 {
 	struct sum_call call = call_of(s, b, b->sums.last);
-	set_forms(b->sums.last, SUM_INT64);
 	call.after = b->sums.now;
 	call.own = b->sums.by_host ? b->sums.of_host : b->sums.kept;
 	if (b->sums.by_host)
@@ -118,23 +111,25 @@ static void round_and_gather(
 	const struct store *s, struct bucket *b, struct sum_group *g, int64_t *kept)
 {
 	struct sum_call call = call_of(s, b, g);
-	set_forms(g, SUM_NONE);
+	call.form = NULL;
 	call.kept = kept;
 	call.add = true;
-	call.ready = !kept;
 	b->sums.now = sum_begin(&call);
 }
 
-void reduce_gather(struct store *s, struct bucket *b)
-{
-	round_and_gather(s, b, b->sums.first, NULL);
-}
-
-void reduce_end(struct bucket *b)
+static void end_sum(struct bucket *b)
 {
 	if (b->sums.now)
 		sum_end(b->sums.now);
 	b->sums.now = NULL;
+}
+
+void reduce_end(struct bucket *b)
+{
+	bool offloads = b->sums.now && is_offloaded(b->store, STORE_GRAD);
+	end_sum(b);
+	if (offloads)
+		offload_add(b->store, b);
 }
 
 /* Hybrid: can the second sum follow at once? */
@@ -144,31 +139,35 @@ static bool is_followed(const struct store *s, const struct bucket *b)
 	       !is_offloaded(s, STORE_GRAD);
 }
 
-static void reduce_bucket(struct store *s, struct bucket *b, int use, bool last)
+static void reduce_bucket(struct store *s, struct bucket *b, int use, int64_t micro)
 {
-	bool rounds = s->c.microbatches.round_robin;
+	const struct microbatches *m = &s->c.microbatches;
+	int rank = microbatches_rank(s->c.mesh->degree, s->c.mesh->at);
+	int64_t n = microbatches_count(m, rank);
+	int64_t round = m->round_robin ? micro / m->ranks : 0;
+	bool last = micro == microbatches_index(m, rank, n - 1);
 	if (use == 1 && !b->by_use && !b->tied) /* with use 0 */
 		return;
-	if (!rounds && (!last || --b->leaves.units_left))
+	if (!m->round_robin && !last)
 		return;
 	reduce_end(b);
-	if (rounds) {
-		int64_t *round = &b->sums.round[use > 0 ? use : 0];
-		bucket_set_forms(s, b, b->by_use ? use : -1, (*round)++);
-	}
+	b->sums.adds = round > 0 || (b->by_use && use == 0);
+	b->sums.is_last = last && !(b->by_use && use == 1);
+	if (m->round_robin)
+		bucket_set_forms(s, b, b->by_use ? use : -1, round);
 	begin_first(s, b);
-	if (b->sums.by_host || (last && is_followed(s, b) && !(b->by_use && use == 1)))
+	if (b->sums.by_host || (b->sums.is_last && is_followed(s, b)))
 		begin_second(s, b);
 }
 
-void store_reduce(struct store *s, int unit, int use, bool last)
+void store_reduce(struct store *s, int unit, int use, int64_t micro)
 {
 	struct store_impl *o = s->impl;
 	if (s->c.microbatches.round_robin) /* also a rank without leaves in this round */
 		grads_take_lease(s, unit);
 	for (struct bucket *b = o->bucket; b < o->bucket + o->n_trained; b++)
-		if (bucket_has_unit(b, unit) && grads_of_unit(s, b, unit))
-			reduce_bucket(s, b, use, last);
+		if (b->first_unit == unit) /* the last one of the backward */
+			reduce_bucket(s, b, use, micro);
 	for (int i = 0; i < N_PLACES; i++)
 		if (o->lease[i].unit == unit)
 			o->lease[i].open = false;
@@ -200,7 +199,7 @@ static void add_other(struct store *s, struct bucket *b)
 		s->impl->grid);
 }
 
-void reduce_finish(struct store *s, struct bucket *b)
+static void begin_finish(struct store *s, struct bucket *b)
 {
 	int64_t first, n = bucket_piece(b, &first);
 	if (b->tied)
@@ -212,8 +211,28 @@ void reduce_finish(struct store *s, struct bucket *b)
 	else if (bucket_is_hybrid(b))
 		begin_second(s, b);
 	else
-		round_and_gather(
-			s, b, b->sums.last, bucket_keeps(s, b) ? b->sums.kept : NULL);
+		round_and_gather(s, b, b->sums.last, b->sums.kept);
+}
+
+/* By host, if nothing is sharded, the rounded parts are gathered within hosts. */
+static void gather(struct store *s, struct bucket *b)
+{
+	end_sum(b);
+	if (bucket_is_gathered(b))
+		round_and_gather(s, b, b->sums.first, NULL);
+}
+
+static void finish_offloaded(struct store *s)
+{
+	struct store_impl *o = s->impl;
+	for (struct bucket *b = o->bucket; b < o->bucket + o->n_trained; b++) {
+		if (!offload_load(s, b))
+			continue;
+		begin_finish(s, b);
+		gather(s, b);
+		end_sum(b);
+		offload_store(s, b);
+	}
 }
 
 static void finish_grads(struct store *s)
@@ -222,14 +241,11 @@ static void finish_grads(struct store *s)
 	struct bucket *end = o->bucket + o->n_trained;
 	for (struct bucket *b = o->bucket; b < end; b++)
 		if (bucket_keeps(s, b) && !is_followed(s, b))
-			reduce_finish(s, b);
+			begin_finish(s, b);
 	for (struct bucket *b = o->bucket; b < end; b++)
-		reduce_end(b);
+		gather(s, b);
 	for (struct bucket *b = o->bucket; b < end; b++)
-		if (bucket_is_gathered(b))
-			reduce_gather(s, b);
-	for (struct bucket *b = o->bucket; b < end; b++)
-		reduce_end(b);
+		end_sum(b);
 }
 
 void store_step_end(struct store *s)
@@ -238,10 +254,8 @@ void store_step_end(struct store *s)
 	for (struct bucket *b = o->bucket; b < o->bucket + o->n_trained; b++)
 		reduce_end(b);
 	if (is_offloaded(s, STORE_GRAD))
-		offload_finish_grads(s);
+		finish_offloaded(s);
 	else
 		finish_grads(s);
-	for (struct bucket *b = o->bucket; b < o->bucket + o->n_trained; b++)
-		bucket_set_forms(s, b, b->by_use ? 0 : -1, 0); /* of the next step */
-	grads_begin_step(s);
+	store_drop(s);
 }

@@ -30,7 +30,7 @@ static struct part shard_part(
 		.rows = e->bounds[k + 1] - e->bounds[k],
 		.cols = e->cols,
 		.at = b->at + at,
-		.g = b->g ? b->g + at : NULL};
+		.g = b->g && !is_offloaded(s, STORE_GRAD) ? b->g + at : NULL};
 	for (int g = 0; g < s->c.groups.n; g++)
 		x.state[g] = b->state[g] ? b->state[g] + at : NULL;
 	if (b->gather.copy)
@@ -245,10 +245,8 @@ int64_t store_gradients_bytes(const struct store *s)
 int64_t store_peak_bytes(const struct store *s)
 {
 	const struct store_impl *o = s->impl;
-	size_t n_bytes = o->grad_memory.peak_bytes + o->gather_memory.peak_bytes;
-	for (int i = 0; i < o->n_shared; i++)
-		n_bytes += (size_t)o->shared[i]->n_bytes[o->shared[i]->c->rank];
-	return (int64_t)n_bytes;
+	return (int64_t)(o->grad_memory.peak_bytes + o->gather_memory.peak_bytes) +
+	       o->shared_bytes;
 }
 
 int store_tile(const struct store *s, int unit, int tile, int slice)

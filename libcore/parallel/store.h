@@ -203,10 +203,10 @@ float *store_amax(const struct store *s, const struct tensor *t);
  * may be written in any order, one of a slice at a time; the store adds them as integers. */
 struct mat store_leaf(struct store *s, const struct tensor *t, int slice);
 void store_leaf_done(struct store *s, const struct tensor *t, int slice);
-/* Reduces the gradients of a unit, after all of its leaves of a micro-batch are written; `last`: of
- * this rank's last micro-batch in this step. `use` is 0; or for a tile of a tied weight, whose uses
- * are summed at different times, first 1, that of the output layer, then 0. */
-void store_reduce(struct store *s, int unit, int use, bool last);
+/* Reduces the gradients of a unit, after all of its leaves of a micro-batch are written: in each round, or after
+ * this rank's last one in the step (microbatch.h). `micro`: its index in the step. `use` is 0; or for a tile of
+ * a tied weight, whose uses are summed at different times, first 1, that of the output layer, then 0. */
+void store_reduce(struct store *s, int unit, int use, int64_t micro);
 /* The rows [first, first + rows) that a rank updates of the i-th slice that it holds. `rank`: in the
  * mesh's world, of the same pipeline stage. */
 struct store_rows {

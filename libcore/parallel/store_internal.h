@@ -13,13 +13,6 @@ struct lease {
 	int64_t n; /* floats */
 };
 
-/* The queue of the sums of a group, whose buffers have n floats. */
-struct group_queue {
-	struct comm *c;
-	struct sum_queue sums;
-	int64_t n;
-};
-
 /* Memory for the gathered parameters of a unit. */
 struct gathered {
 	int unit, users; /* unit -1: free */
@@ -58,6 +51,7 @@ struct store_impl {
 	int64_t n_collected;   /* calls of store_collect(), the same on all ranks */
 	struct exact *squares; /* the device's */
 	struct grid *grid;     /* the device's */
+	int64_t shared_bytes;  /* of gradients, in memory that this rank shares */
 	int64_t placed_bytes; /* of the gradients' memory: what each bucket has of its own */
 	/* In runs: room for leaves that are added to sums. */
 	float *leaves;
@@ -67,8 +61,6 @@ struct store_impl {
 	int host_run;	     /* ranks of a host that sum gradients by host; 0: not so */
 	struct comm *shards; /* the group of the ranks of the other shards */
 	struct arena grad_memory, gather_memory;
-	struct comm_shared **shared; /* one for each group with unsharded buckets */
-	int n_shared;
 	struct group_queue *queue; /* [n_queues] */
 	int n_queues;
 	struct lease lease[N_PLACES];
@@ -139,23 +131,19 @@ static inline int64_t group_floats(const struct store *s, int group)
 struct part part_rows(struct part x, int64_t first, int64_t end);
 
 /* grads.c */
-/* Memory for the leaves of a bucket's unit, which is free between steps. */
-float *grads_free_lease(const struct store *s, const struct bucket *b);
 void grads_open(struct store *s, bool measuring);
 void grads_close(struct store *s);
-void grads_begin_step(struct store *s);
-/* Has the bucket leaves of the unit? All tensors of a unit between its first and its last one may be frozen. */
-bool grads_of_unit(const struct store *s, const struct bucket *b, int unit);
+/* Are they in memory that ranks share, or would they be? */
+bool grads_are_shared(const struct store *s, const struct bucket *b);
 /* Round-robin: takes memory for the unit's leaves, after the sums of the unit that used it before. */
 void grads_take_lease(struct store *s, int unit);
+/* Memory for the leaves of a bucket's unit, which is free between steps; and places the unit there. */
+float *grads_free_lease(const struct store *s, const struct bucket *b);
+void grads_place_again(struct store *s, const struct bucket *b);
 
 /* reduce.c */
 /* Completes the sum of a bucket that is in progress, if any. */
 void reduce_end(struct bucket *b);
-/* By host, if nothing is sharded: begins the gather within the host, after reduce_end(). */
-void reduce_gather(struct store *s, struct bucket *b);
-/* Begins the last sum of a bucket, with which all is rounded. */
-void reduce_finish(struct store *s, struct bucket *b);
 
 /* gather.c */
 void gather_open(struct store *s, bool measuring);

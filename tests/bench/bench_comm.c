@@ -17,7 +17,6 @@ int main(int argc, char **argv)
 	struct comm *world = comm_open();
 	int64_t n = argc > 1 ? atoll(argv[1]) / (int64_t)sizeof(float) : 1 << 24;
 	enum sum_form *form = xcalloc((size_t)world->size, sizeof(*form));
-	int64_t *from = xcalloc((size_t)world->size, sizeof(*from));
 	int *wants = xcalloc((size_t)world->size, sizeof(*wants));
 	int levels = 0;
 	double exact[ROUNDS], mpi[ROUNDS];
@@ -53,9 +52,7 @@ int main(int argc, char **argv)
 		.own = x,
 		.result = x,
 		.queue = &queue,
-		.shared = shared,
-		.from = from,
-		.to = from};
+		.shared = shared};
 	for (int i = 0; i < ROUNDS; i++) {
 		comm_barrier(world);
 		double at = clock_seconds();
@@ -74,7 +71,6 @@ int main(int argc, char **argv)
 		printf("exact %.9f mpi %.9f\n", test_median(exact, ROUNDS),
 			test_median(mpi, ROUNDS));
 	free(form);
-	free(from);
 	free(wants);
 	free(mine);
 	comm_shared_close(shared);

@@ -186,8 +186,7 @@ static uint64_t hash_seen(struct store *s, int unit)
 }
 
 /* One slice after the other. */
-static uint64_t backward_tile(
-	struct store *s, int unit, int tile, int64_t micro, bool last)
+static uint64_t backward_tile(struct store *s, int unit, int tile, int64_t micro)
 {
 	int first = s->c.part.first, end = first + s->c.part.local;
 	uint64_t seen = 0;
@@ -198,28 +197,28 @@ static uint64_t backward_tile(
 		store_done(s, id, true);
 		for (int i = 0; i < s->c.n_tensors; i++)
 			push_use(s, &s->c.tensors[i], id, 0, micro);
-		store_reduce(s, id, 0, last);
+		store_reduce(s, id, 0, micro);
 	}
 	return seen;
 }
 
-static uint64_t backward(struct store *s, int64_t micro, bool last)
+static uint64_t backward(struct store *s, int64_t micro)
 {
 	uint64_t seen = 0;
 	const struct mesh *m = s->c.mesh;
 	int n = m->degree[AXIS_PP], at = m->at[AXIS_PP];
 	push_use(s, &s->c.tensors[0], 0, 1, micro);
 	if (n > 1 && at == n - 1)
-		store_reduce(s, 0, 0, last);
+		store_reduce(s, 0, 0, micro);
 	for (int u = first_unit(n, at + 1) - 1; u >= first_unit(n, at); u--) {
 		store_use(s, u, u > first_unit(n, at) ? u - 1 : -1);
 		seen += hash_seen(s, u);
 		for (int i = 0; i < s->c.n_tensors; i++)
 			push_use(s, &s->c.tensors[i], u, 0, micro);
 		for (int tile = 1; tile < N_TILES && s->c.tile; tile++)
-			seen += backward_tile(s, u, tile, micro, last);
+			seen += backward_tile(s, u, tile, micro);
 		store_done(s, u, true);
-		store_reduce(s, u, 0, last);
+		store_reduce(s, u, 0, micro);
 	}
 	return seen;
 }
@@ -375,8 +374,7 @@ static void steps(struct store *s, int n, struct result *out)
 		uint64_t seen = 0;
 		int64_t own = microbatches_count(micros, rank);
 		for (int64_t i = 0; i < own; i++)
-			seen = backward(
-				s, microbatches_index(micros, rank, i), i == own - 1);
+			seen = backward(s, microbatches_index(micros, rank, i));
 		store_step_end(s);
 		out->errors += count_errors(s, micros->n_micro);
 		out->norm[step] = gradient_norm(s);

@@ -65,7 +65,6 @@ struct one {
 	struct sum_plan plan;
 	struct grid grid;
 	enum sum_form *form; /* [size] */
-	int64_t *from, *to;  /* [size] */
 	float *memory, *leaf, *result;
 	int64_t *local;
 	struct comm_shared *shared;
@@ -90,12 +89,9 @@ static void plan_sum(struct one *x, struct comm *c)
 		.segment = 64};
 	sum_share(&x->plan);
 	x->form = xcalloc((size_t)c->size, sizeof(*x->form));
-	x->from = xcalloc((size_t)c->size, sizeof(*x->from));
-	x->to = xcalloc((size_t)c->size, sizeof(*x->to));
 	for (int r = 0; r < c->size; r++) {
 		int64_t n = x->begin[r + 1] - x->begin[r];
 		x->form[r] = n > 1 ? SUM_INT64 : n ? SUM_LEAF : SUM_NONE;
-		x->from[r] = n > 1 ? x->n + x->n % 2 : 0;
 	}
 }
 
@@ -104,8 +100,6 @@ static void free_plan(struct one *x)
 	sum_unshare(&x->plan);
 	free((void *)x->plan.wants);
 	free(x->form);
-	free(x->from);
-	free(x->to);
 }
 
 /* The leaves of this rank, in any order. */
@@ -161,8 +155,7 @@ static void begin_one(struct one *x, struct comm *c, const int64_t *begin, int64
 		.result = x->result,
 		.queue = &queue->sums,
 		.shared = x->shared,
-		.from = x->from,
-		.to = x->to,
+		.sum_at = local,
 		.slot = 1});
 }
 
@@ -341,8 +334,7 @@ static void kept(void **state)
 		call.add = round;
 		sum_end(sum_begin(&call));
 	}
-	for (int r = 0; r < world->size; r++)
-		x.form[r] = SUM_NONE;
+	call.form = NULL;
 	call.result = result;
 	sum_end(sum_begin(&call));
 	bool good = queue_close(&queue);

@@ -110,12 +110,11 @@ static void load(struct pass *p, int step)
 	pass_load(p, ids);
 }
 
-static void micro_batch(struct run *r, int64_t micro, bool last)
+static void micro_batch(struct run *r, int64_t micro)
 {
 	struct pass *p = &r->p;
 	p->micro.number = micro;
 	p->micro.empty = micro >= N_MICRO;
-	p->micro.last = last;
 	p->micro.train = true;
 	p->micro.first_sample = micro * BATCH;
 	load(p, r->step);
@@ -143,7 +142,7 @@ static void step(struct run *r, int i, struct trace *out)
 	pass_step_begin(&r->p, &begin);
 	pass_loss_begin(&r->p);
 	for (int64_t j = 0; j < n; j++)
-		micro_batch(r, microbatches_index(&r->microbatches, rank, j), j == n - 1);
+		micro_batch(r, microbatches_index(&r->microbatches, rank, j));
 	store_step_end(r->store);
 	struct exact loss = pass_loss(&r->p);
 	comm_sum_i64(r->mesh.world, (int64_t *)&loss, EXACT_WORDS);

@@ -101,7 +101,6 @@ static void step(struct net *x)
 		&(struct pass_step){
 			.loss_scale = 1.0f / (float)(N_MICRO * BATCH * x->m.c.context)});
 	for (p->micro.number = 0; p->micro.number < N_MICRO; p->micro.number++) {
-		p->micro.last = p->micro.number == N_MICRO - 1;
 		p->micro.train = true;
 		p->micro.first_sample = p->micro.number * BATCH;
 		for (int64_t i = 0; i < n; i++)
