@@ -64,8 +64,8 @@ struct bucket_sums {
 	struct sum_shard *last_shard; /* of the second sum */
 	int64_t *of_host;	      /* by_host: the result of the first sum */
 	/* The sum of this rank's piece over rounds, uses and replicas, unless the sum over ranks is the last
-	 * one; and, of a tied weight, that of the other stage. If gradients are offloaded, in a lease, of
-	 * one round. */
+	 * one; and, of a tied weight, that of the other stage. If gradients are offloaded, the ranks' sum
+	 * of one round, in memory that another unit has next. */
 	int64_t *kept, *other;
 	struct sum *now; /* in progress, or NULL */
 	/* It is added to what was kept; and is the step's last one of leaves. */

@@ -74,22 +74,6 @@ static void place_of_host(struct bucket *b, struct arena *a)
 					  : take_integers(a, part);
 }
 
-/* If gradients are offloaded: the ranks' sum of a round, and the gradient when all are summed. */
-static void place_loaded(const struct store *s, struct bucket *b, struct arena *a)
-{
-	int64_t first, piece = bucket_piece(b, &first);
-	bool keeps = bucket_keeps(s, b), alone = offload_is_alone(s, b);
-	if (!is_offloaded(s, STORE_GRAD))
-		return;
-	if (keeps && !(alone && b->all.c->size == 1))
-		b->sums.kept = take_integers(a, piece);
-	if (b->tied)
-		b->sums.other = take_integers(a, piece);
-	b->g = b->leaves.memory;
-	if (s->impl->n_shards > 1 && !(alone && keeps))
-		b->g = arena_floats(a, b->shard[s->impl->shard].n);
-}
-
 static void forget_leaves(struct bucket *b)
 {
 	for (int i = 0; i < b->n_entries; i++)
@@ -105,22 +89,21 @@ static void place_unit(struct store *s, int unit, struct arena *a)
 			continue;
 		place_own(s, b, a);
 		place_of_host(b, a);
-		place_loaded(s, b, a);
 		forget_leaves(b);
 	}
 }
 
-/* What a rank has of its shard: the gradient, and the sum of its piece. */
+/* What a rank has of its shard: the gradient, and the sum of its piece. Offloaded, a rank alone adds its leaves
+ * to the sum that is not in memory, and the gradient is rounded in a lease. */
 static void place_shard(const struct store *s, struct bucket *b, struct arena *a)
 {
 	int64_t first, piece = bucket_piece(b, &first);
-	if (is_offloaded(s, STORE_GRAD))
-		return;
-	if (bucket_keeps(s, b))
+	bool keeps = bucket_keeps(s, b), offloaded = is_offloaded(s, STORE_GRAD);
+	if (keeps && !(offloaded && b->all.c->size == 1 && offload_is_alone(s, b)))
 		b->sums.kept = take_integers(a, piece);
 	if (bucket_rounds_kept(s, b))
 		b->g = (float *)(void *)b->sums.kept;
-	else if (!has_result(s))
+	else if (!has_result(s) && !(offloaded && keeps))
 		b->g = arena_floats(a, b->shard[s->impl->shard].n);
 	if (b->tied)
 		b->sums.other = take_integers(a, piece);
@@ -133,6 +116,8 @@ static void place_leases(struct store *s, struct arena *a)
 		l->unit = -1;
 		l->memory = arena_floats(a, l->n);
 	}
+	s->impl->sums.unit = -1;
+	s->impl->sums.memory = arena_floats(a, s->impl->sums.n);
 }
 
 /* The first unit and the last, in which are the embedding and the output layer, have their leaves in
@@ -152,25 +137,42 @@ float *grads_free_lease(const struct store *s, const struct bucket *b)
 	return s->impl->lease[lease_place(s, b->first_unit, 0)].memory;
 }
 
-void grads_place_again(struct store *s, const struct bucket *b)
+/* Offloaded: what one unit at a time has in memory. */
+static void place_sums(const struct store *s, int unit, struct arena *a)
 {
-	const struct lease *l = &s->impl->lease[lease_place(s, b->first_unit, 0)];
+	struct store_impl *o = s->impl;
+	for (struct bucket *b = o->bucket; b < o->bucket + o->n_trained; b++)
+		if (b->first_unit == unit && is_offloaded(s, STORE_GRAD))
+			place_shard(s, b, a);
+}
+
+void grads_take_sums(struct store *s, int unit)
+{
+	struct store_impl *o = s->impl;
 	struct arena a;
-	arena_over(&a, "sums", l->memory, (size_t)l->n * sizeof(float));
-	place_unit(s, b->first_unit, &a);
+	for (struct bucket *b = o->bucket; b < o->bucket + o->n_trained; b++)
+		if (b->first_unit == o->sums.unit)
+			reduce_end(b);
+	o->sums.unit = unit;
+	arena_over(&a, "sums", o->sums.memory, (size_t)o->sums.n * sizeof(float));
+	place_sums(s, unit, &a);
 }
 
 /* The largest unit of each place determines its floats. */
 static void size_leases(struct store *s)
 {
+	struct store_impl *o = s->impl;
 	for (int u = 0; u < n_units(s); u++) {
-		struct arena a;
-		arena_measure(&a, "leaves");
-		place_unit(s, u, &a);
+		struct arena leaves, sums;
+		arena_measure(&leaves, "leaves");
+		arena_measure(&sums, "sums");
+		place_unit(s, u, &leaves);
+		place_sums(s, u, &sums);
 		for (int turn = 0; turn < 2; turn++) {
-			struct lease *l = &s->impl->lease[lease_place(s, u, turn)];
-			l->n = max64(l->n, (int64_t)(a.used_bytes / sizeof(float)));
+			struct lease *l = &o->lease[lease_place(s, u, turn)];
+			l->n = max64(l->n, (int64_t)(leaves.used_bytes / sizeof(float)));
 		}
+		o->sums.n = max64(o->sums.n, (int64_t)(sums.used_bytes / sizeof(float)));
 	}
 }
 
@@ -234,7 +236,8 @@ static void place_private(struct store *s, struct arena *a)
 			place_own(s, b, a);
 		if (is_run(s))
 			place_of_host(b, a);
-		place_shard(s, b, a);
+		if (!is_offloaded(s, STORE_GRAD))
+			place_shard(s, b, a);
 	}
 	o->placed_bytes = (int64_t)a->used_bytes;
 	o->leaves = arena_floats(a, o->n_leaves);

@@ -96,7 +96,8 @@ bool offload_load(struct store *s, struct bucket *b)
 	offload_wait(s, b->offload.written);
 	if (!bucket_keeps(s, b) || offload_is_alone(s, b))
 		return false;
-	grads_place_again(s, b);
+	grads_take_sums(s, b->first_unit);
+	b->g = grads_free_lease(s, b);
 	offload_wait(
 		s, enqueue_sum(s, b, false, b->sums.kept, 0, len, b->offload.written));
 	return true;

@@ -165,6 +165,8 @@ void store_reduce(struct store *s, int unit, int use, int64_t micro)
 	struct store_impl *o = s->impl;
 	if (s->c.microbatches.round_robin) /* also a rank without leaves in this round */
 		grads_take_lease(s, unit);
+	if (is_offloaded(s, STORE_GRAD))
+		grads_take_sums(s, unit);
 	for (struct bucket *b = o->bucket; b < o->bucket + o->n_trained; b++)
 		if (b->first_unit == unit) /* the last one of the backward */
 			reduce_bucket(s, b, use, micro);

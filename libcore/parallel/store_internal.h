@@ -64,6 +64,7 @@ struct store_impl {
 	struct group_queue *queue; /* [n_queues] */
 	int n_queues;
 	struct lease lease[N_PLACES];
+	struct lease sums; /* for those of offloaded gradients */
 	/* float8, see amax.c: the amax of each tensor, in the device's memory, and of which units they
 	 * are known; NULL: no float8. */
 	float *amax;
@@ -137,9 +138,10 @@ void grads_close(struct store *s);
 bool grads_are_shared(const struct store *s, const struct bucket *b);
 /* Round-robin: takes memory for the unit's leaves, after the sums of the unit that used it before. */
 void grads_take_lease(struct store *s, int unit);
-/* Memory for the leaves of a bucket's unit, which is free between steps; and places the unit there. */
+/* Offloaded: gives a unit the memory for sums, after the sums of the unit that used it before. */
+void grads_take_sums(struct store *s, int unit);
+/* Memory for the leaves of a bucket's unit, which is free between steps. */
 float *grads_free_lease(const struct store *s, const struct bucket *b);
-void grads_place_again(struct store *s, const struct bucket *b);
 
 /* reduce.c */
 /* Completes the sum of a bucket that is in progress, if any. */
