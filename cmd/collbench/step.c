@@ -89,32 +89,27 @@ static void add_with_ranks(struct comm *c, struct net *m)
 	struct sum_run run = {0, FLOATS};
 	struct sum_shard shard = {&run, 1, FLOATS};
 	int *wants = xcalloc((size_t)c->size, sizeof(*wants));
-	enum sum_form *form = xcalloc((size_t)c->size, sizeof(*form));
+	struct sum_queue queue = {.joined = 0};
 	struct sum_plan plan = {.c = c,
 		.d = &m->d,
 		.shard = &shard,
 		.n_shards = 1,
 		.wants = wants,
-		.levels = tree_levels(first_leaf(c->size, c->size))};
-	struct sum_queue queue = {.joined = 0};
-	for (int r = 0; r < c->size; r++)
-		form[r] = SUM_INT64;
+		.levels = tree_levels(first_leaf(c->size, c->size)),
+		.queue = &queue};
 	sum_share(&plan);
+	for (int r = 0; r < c->size; r++)
+		plan.form[r] = SUM_INT64;
 	add_leaves(m, first_leaf(c->size, c->rank), first_leaf(c->size, c->rank + 1),
 		plan.levels, NULL);
 	for (int i = 0; i < SUM_BUFFERS; i++)
-		queue.buffer[i] = xcalloc(
-			(size_t)sum_buffer_floats(&plan, form) + 1, sizeof(float));
-	sum_end(sum_begin(&(struct sum_call){.plan = &plan,
-		.grid = &m->grid,
-		.form = form,
-		.own = m->local,
-		.result = m->result,
-		.queue = &queue}));
+		queue.buffer[i] =
+			xcalloc((size_t)sum_buffer_floats(&plan) + 1, sizeof(float));
+	sum_end(sum_begin(&(struct sum_call){
+		.plan = &plan, .grid = &m->grid, .own = m->local, .result = m->result}));
 	for (int i = 0; i < SUM_BUFFERS; i++)
 		free(queue.buffer[i]);
 	sum_unshare(&plan);
-	free(form);
 	free(wants);
 }
 

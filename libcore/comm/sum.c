@@ -44,6 +44,7 @@ void sum_share(struct sum_plan *p)
 {
 	p->sharers = xcalloc((size_t)p->n_shards, sizeof(*p->sharers));
 	p->before = xcalloc((size_t)p->c->size, sizeof(*p->before));
+	p->form = xcalloc((size_t)p->c->size, sizeof(*p->form));
 	for (int r = 0; r < p->c->size; r++)
 		p->before[r] = p->sharers[p->wants[r]]++;
 	int64_t first, longest = 1;
@@ -60,6 +61,7 @@ void sum_unshare(struct sum_plan *p)
 {
 	free(p->sharers);
 	free(p->before);
+	free(p->form);
 }
 
 int64_t sum_piece(const struct sum_plan *p, int rank, int64_t *first)
@@ -93,7 +95,7 @@ static bool is_packed(const struct sum_plan *p, int shard)
 
 static enum sum_form form_of(const struct sum_call *x, int rank)
 {
-	return x->form ? x->form[rank] : SUM_NONE;
+	return x->own ? x->plan->form[rank] : SUM_NONE;
 }
 
 /* The number of floats in segment k of a rank's piece, and its offset *first in the packed shard. */
@@ -106,14 +108,14 @@ static int64_t segment_of(const struct sum_plan *p, int rank, int k, int64_t *fi
 
 /* Receive buffers for the contributions of other ranks, and send buffers where this rank's is not
  * contiguous, of a segment. The first segments are the longest. */
-int64_t sum_buffer_floats(const struct sum_plan *p, const enum sum_form *form)
+int64_t sum_buffer_floats(const struct sum_plan *p)
 {
 	int64_t first, own = segment_of(p, p->c->rank, 0, &first), n = 0;
 	for (int r = 0; r < p->c->size; r++) {
 		if (r != p->c->rank)
-			n += room_of(form[r], own);
+			n += room_of(p->form[r], own);
 		if (is_packed(p, p->wants[r]))
-			n += room_of(form[p->c->rank], segment_of(p, r, 0, &first));
+			n += room_of(p->form[p->c->rank], segment_of(p, r, 0, &first));
 	}
 	return n;
 }
@@ -208,9 +210,9 @@ static int find_parts(struct sum *s, int64_t first, int64_t len, const float *pa
 			from = is_packed(s->plan, want)
 				       ? packed
 				       : in_vector(s->plan, want, x->own, width, first);
-		else if (x->shared)
-			from = (const float *)(const void *)x->shared->data[r] +
-			       (width == SUM_LEAF ? x->leaf_at : x->sum_at) +
+		else if (s->plan->shared)
+			from = (const float *)(const void *)s->plan->shared->data[r] +
+			       (width == SUM_LEAF ? s->plan->leaf_at : s->plan->sum_at) +
 			       width * first;
 		else
 			received += room_of(form_of(x, r), len);
@@ -231,7 +233,7 @@ static void finish_floats(struct sum *s, int64_t first, int64_t len, const float
 	int64_t piece;
 	struct grid_part *parts = xcalloc((size_t)c->size, sizeof(*parts));
 	int n = find_parts(s, first, len, packed, received, parts);
-	bool ready = !x->form && !x->kept;
+	bool ready = !x->own && !x->kept;
 	float *to = x->result ? x->result + first : NULL;
 	sum_piece(s->plan, c->rank, &piece);
 	if (!s->plan->levels && !ready) /* one leaf in all */
@@ -247,9 +249,11 @@ static void finish_floats(struct sum *s, int64_t first, int64_t len, const float
 				.n = len,
 				.levels = s->plan->levels},
 			x->grid);
-	for (int r = 0; r < c->size && to && x->shared; r++)
+	for (int r = 0; r < c->size && to && s->plan->shared; r++)
 		if (r != c->rank)
-			put(d, (float *)(void *)x->shared->data[r] + x->leaf_at + first,
+			put(d,
+				(float *)(void *)s->plan->shared->data[r] +
+					s->plan->leaf_at + first,
 				to, len);
 	free(parts);
 }
@@ -259,7 +263,7 @@ static void finish_piece(struct sum *s)
 {
 	enum { CACHED = 1 << 16 };
 	int64_t first, len = sum_piece(s->plan, s->c->rank, &first);
-	int64_t step = s->call.shared ? CACHED : len;
+	int64_t step = s->plan->shared ? CACHED : len;
 	int64_t at = 0;
 	do {
 		finish_floats(s, first + at, min64(step, len - at), NULL, NULL);
@@ -272,7 +276,7 @@ static void finish_piece(struct sum *s)
 static float *segment_buffer(const struct sum *s, int k)
 {
 	uint64_t number = s->first_segment + (uint64_t)k;
-	return s->call.queue->buffer[number % SUM_BUFFERS];
+	return s->plan->queue->buffer[number % SUM_BUFFERS];
 }
 
 /* This rank's contribution to segment k of `rank`: in place, or packed to *room. */
@@ -331,7 +335,7 @@ static void finish_segment(struct sum *s, int k)
  * Returns whether all are added. */
 static bool exchange(struct sum *s)
 {
-	struct sum_queue *q = s->call.queue;
+	struct sum_queue *q = s->plan->queue;
 	for (;;) {
 		while (s->begun < s->plan->n_segments &&
 			s->first_segment + (uint64_t)s->begun < q->added + SUM_BUFFERS)
@@ -399,16 +403,16 @@ static void begin_gather(struct sum *s)
 /* Is all in its place when the ranks have reached a phase, so that the whole piece is added? */
 static bool is_at_once(const struct sum *s)
 {
-	return s->call.shared || by_library(s);
+	return s->plan->shared || by_library(s);
 }
 
 /* With shared memory, a rank first posts that its contribution is complete, then that its piece is written
  * to all ranks. */
 static void enter(struct sum *s, enum phase phase)
 {
-	if (s->call.shared)
+	if (s->plan->shared)
 		comm_shared_post(
-			s->call.shared, s->call.slot, 2 * s->seq + (uint64_t)phase);
+			s->plan->shared, s->plan->slot, 2 * s->seq + (uint64_t)phase);
 	else if (phase == EXCHANGE && by_library(s))
 		begin_library(s);
 	else if (phase == GATHER && s->call.result)
@@ -432,9 +436,9 @@ static bool phase_reached(struct sum *s)
 {
 	if (s->phase == WAITING)
 		return !s->call.after || is_done(s->call.after);
-	if (s->call.shared)
+	if (s->plan->shared)
 		return comm_shared_all_posted(
-			s->call.shared, s->call.slot, 2 * s->seq + (uint64_t)s->phase);
+			s->plan->shared, s->plan->slot, 2 * s->seq + (uint64_t)s->phase);
 	if (s->phase == GATHER)
 		return comm_test(&s->gather);
 	return by_library(s) ? comm_test(&s->segment[0].requests) : exchange(s);
@@ -487,7 +491,7 @@ static void enqueue(struct sum *s)
 /* In the background, while this rank computes. */
 static void start(struct sum *s)
 {
-	if (s->call.shared) { /* counted as messages would be */
+	if (s->plan->shared) { /* counted as messages would be */
 		int64_t n_bytes = sum_bytes(&s->call);
 		s->c->sent += n_bytes;
 		operation_begin(&s->operation, s->c, "sum", s->seq, n_bytes);
@@ -502,7 +506,8 @@ struct sum *sum_begin(const struct sum_call *call)
 {
 	struct comm *c = call->plan->c;
 	struct sum *s = xcalloc(1, sizeof(*s));
-	BUG_ON(call->shared && (call->plan->n_shards > 1 || is_packed(call->plan, 0)));
+	BUG_ON(call->plan->shared &&
+		(call->plan->n_shards > 1 || is_packed(call->plan, 0)));
 	*s = (struct sum){.call = *call, .plan = call->plan, .c = c};
 	s->seq = ++c->seq;
 	/* Fewer sums than tags are in flight: at most one for each bucket. */
@@ -516,8 +521,8 @@ struct sum *sum_begin(const struct sum_call *call)
 		return s;
 	}
 	if (!is_at_once(s)) { /* takes the next numbers of the queue */
-		s->first_segment = call->queue->joined;
-		call->queue->joined += (uint64_t)call->plan->n_segments;
+		s->first_segment = call->plan->queue->joined;
+		call->plan->queue->joined += (uint64_t)call->plan->n_segments;
 	}
 	if (c->planned || comm_has_stream(c))
 		enqueue(s);

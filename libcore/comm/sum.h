@@ -28,28 +28,6 @@ struct sum_shard {
  * element in floats. */
 enum sum_form { SUM_NONE, SUM_LEAF, SUM_INT64 };
 
-/* Equal on all ranks of the group. */
-struct sum_plan {
-	struct comm *c;
-	struct device *d;
-	const struct sum_shard *shard; /* [n_shards] */
-	int n_shards;
-	const int *wants; /* [size]: the shard that each rank receives */
-	int levels;	  /* log2 of the leaves of an element, see kernels/grid.h */
-	int64_t segment;  /* elements; 0: sum_share() chooses */
-	/* set by sum_share(): */
-	int n_segments; /* of the longest piece */
-	int *sharers;	/* [n_shards]: the number of ranks that receive the shard */
-	int *before;	/* [size]: how many ranks with the same shard precede this one */
-};
-
-/* Completes the plan for all its sums; and frees that memory. */
-void sum_share(struct sum_plan *p);
-void sum_unshare(struct sum_plan *p);
-
-/* The number of elements in a rank's piece, and its offset *first in the packed shard. */
-int64_t sum_piece(const struct sum_plan *p, int rank, int64_t *first);
-
 /*
  * Messages are exchanged a segment of the piece at a time. The sums of a group begin their segments
  * in one queue, and share its buffers: while one segment is added, the next one is under way.
@@ -62,8 +40,38 @@ struct sum_queue {
 	uint64_t joined, added; /* segments, so far */
 };
 
-/* The number of floats that a buffer needs if these ranks contribute; 0 in a group of one rank. */
-int64_t sum_buffer_floats(const struct sum_plan *p, const enum sum_form *form);
+/* What all sums of a vector over a group have in common; equal on all ranks, but for what says otherwise. */
+struct sum_plan {
+	struct comm *c;
+	struct device *d;
+	const struct sum_shard *shard; /* [n_shards] */
+	int n_shards;
+	const int *wants; /* [size]: the shard that each rank receives */
+	int levels;	  /* log2 of the leaves of an element, see kernels/grid.h */
+	int64_t segment;  /* elements; 0: sum_share() chooses */
+	struct sum_queue *queue; /* of the group, for messages */
+	/* Instead of messages, with one shard: in the shared memory of each rank, a leaf that it contributes, and
+	 * later its result, begins at float leaf_at, and an int64 sum at sum_at. No other plan uses this slot. */
+	const struct comm_shared *shared;
+	int64_t leaf_at, sum_at;
+	int slot;
+	/* set by sum_share(): */
+	int n_segments; /* of the longest piece */
+	int *sharers;	/* [n_shards]: the number of ranks that receive the shard */
+	int *before;	/* [size]: how many ranks with the same shard precede this one */
+	/* [size]: what each contributes to the current or next sum; the caller sets it. */
+	enum sum_form *form;
+};
+
+/* Completes the plan for all its sums; and frees that memory. */
+void sum_share(struct sum_plan *p);
+void sum_unshare(struct sum_plan *p);
+
+/* The number of elements in a rank's piece, and its offset *first in the packed shard. */
+int64_t sum_piece(const struct sum_plan *p, int rank, int64_t *first);
+
+/* The number of floats that a buffer needs if the ranks contribute that; 0 in a group of one rank. */
+int64_t sum_buffer_floats(const struct sum_plan *p);
 
 struct sum;
 
@@ -72,8 +80,8 @@ struct sum_call {
 	/* This sum begins when that one is complete; sum_end() then ends both. NULL: at once. */
 	struct sum *after;
 	struct grid *grid; /* in device memory: the exponent, and what is counted */
-	const enum sum_form *form; /* [size]; NULL: nobody contributes */
-	/* This rank's contribution, [n]. Of an int64 sum, its own part may be overwritten. */
+	/* This rank's contribution, [n]. Of an int64 sum, its own part may be overwritten. NULL: nobody
+	 * contributes. */
 	void *own;
 	/* The sum of this rank's piece is kept here, [piece], with `add` on top of what is there; it may be this
 	 * rank's part of own, int64, in one shard. NULL: not kept. */
@@ -83,13 +91,6 @@ struct sum_call {
 	 * that leaf; NULL: nobody rounds. It may be the rank's own leaf. If nobody contributes and nothing is
 	 * kept, it has the rank's piece already, which is sent to the others. */
 	float *result;
-	struct sum_queue *queue; /* of the group, for messages */
-	/* Instead of messages, with one shard: in the shared memory of each rank, a leaf that it contributes, and
-	 * later its result, begins at float leaf_at, and an int64 sum at sum_at. No other sum in progress uses
-	 * this slot. */
-	const struct comm_shared *shared;
-	int64_t leaf_at, sum_at;
-	int slot;
 };
 
 /* Collective. Memory that the call points to is in use until sum_end(). In a group with a stream, all is

@@ -30,8 +30,6 @@ struct sum_group {
 	struct comm *c;
 	int *ranks; /* [size]: of the world */
 	struct sum_plan plan;
-	enum sum_form
-		*form; /* [size]: what each contributes to the current or next sum */
 	struct group_queue *queue;
 };
 
@@ -41,10 +39,6 @@ struct bucket_leaves {
 	int64_t *sum;  /* [n], if this rank may have several in a sum over ranks */
 	int64_t most;  /* that this rank has in a sum over ranks */
 	int64_t at;    /* in runs, of several: in the store's room for leaves */
-	/* If they are in the group's shared memory: their place among its buckets, 0 or more, and the
-	 * first floats there. */
-	int slot;
-	int64_t memory_at, sum_at;
 };
 
 /*

@@ -30,7 +30,6 @@ static void make_sum_group(struct store *s, struct bucket *b, struct sum_group *
 		.levels = b->levels,
 		.segment = s->c.sum_segment};
 	sum_share(&g->plan);
-	g->form = xcalloc((size_t)n, sizeof(*g->form));
 }
 
 static void free_sum_group(struct sum_group *g)
@@ -38,7 +37,6 @@ static void free_sum_group(struct sum_group *g)
 	if (g->c)
 		sum_unshare(&g->plan);
 	free((void *)g->plan.wants);
-	free(g->form);
 	free(g->ranks);
 }
 
@@ -151,7 +149,7 @@ void bucket_sums_make(struct store *s, struct bucket *b, struct mesh_part part)
 	b->sums.first = &b->sums.within;
 	b->sums.last = &b->sums.across;
 	for (int r = 0; r < b->sums.across.c->size; r++)
-		b->sums.across.form[r] = SUM_INT64;
+		b->sums.across.plan.form[r] = SUM_INT64;
 }
 
 void bucket_sums_free(struct bucket *b)
@@ -191,7 +189,7 @@ void bucket_set_forms(const struct store *s, struct bucket *b, int use, int64_t 
 	const struct sum_group *g = b->sums.first;
 	for (int r = 0; r < g->c->size; r++) {
 		int64_t n = bucket_leaves(s, b, g->ranks[r], use, round);
-		g->form[r] = n > 1 ? SUM_INT64 : n ? SUM_LEAF : SUM_NONE;
+		g->plan.form[r] = n > 1 ? SUM_INT64 : n ? SUM_LEAF : SUM_NONE;
 	}
 }
 

@@ -12,7 +12,7 @@
 
 /* ---- memory ---------------------------------------------------------------------- */
 
-bool grads_are_shared(const struct store *s, const struct bucket *b)
+static bool is_shared(const struct store *s, const struct bucket *b)
 {
 	return b->sums.first->c->shares && b->sums.first->c->size > 1 &&
 	       s->impl->n_shards == 1 && !s->c.microbatches.round_robin &&
@@ -44,7 +44,7 @@ static int64_t *take_integers(struct arena *a, int64_t n)
 static bool some_int64(const struct sum_group *g)
 {
 	for (int r = 0; r < g->c->size; r++)
-		if (g->form[r] == SUM_INT64)
+		if (g->plan.form[r] == SUM_INT64)
 			return true;
 	return false;
 }
@@ -54,7 +54,7 @@ static bool some_int64(const struct sum_group *g)
 static void place_own(const struct store *s, struct bucket *b, struct arena *a)
 {
 	bool several = b->leaves.most > 1;
-	bool sums = grads_are_shared(s, b) ? some_int64(b->sums.first) : several;
+	bool sums = is_shared(s, b) ? some_int64(b->sums.first) : several;
 	b->leaves.sum = sums ? take_integers(a, b->n) : NULL;
 	b->leaves.memory = (float *)(void *)b->leaves.sum;
 	if (!several || !is_run(s) || has_own_result(s, b))
@@ -183,6 +183,7 @@ static void join_queue(struct store *s, struct sum_group *g)
 	while (g->queue < o->queue + o->n_queues && g->queue->c != g->c)
 		g->queue++;
 	g->queue->c = g->c;
+	g->plan.queue = &g->queue->sums;
 	o->n_queues = (int)max64(o->n_queues, g->queue - o->queue + 1);
 }
 
@@ -190,8 +191,8 @@ static void join_queue(struct store *s, struct sum_group *g)
 static void size_queue(const struct sum_group *g)
 {
 	if (g->c->size > 1)
-		g->queue->n = max64(
-			g->queue->n, round_up(sum_buffer_floats(&g->plan, g->form), 16));
+		g->queue->n =
+			max64(g->queue->n, round_up(sum_buffer_floats(&g->plan), 16));
 }
 
 static void size_queues(struct store *s)
@@ -199,7 +200,7 @@ static void size_queues(struct store *s)
 	struct store_impl *o = s->impl;
 	for (struct bucket *b = o->bucket; b < o->bucket + o->n_trained; b++) {
 		const struct sum_group *g = b->sums.first;
-		if (!grads_are_shared(s, b) || !(g->c->planned || g->queue->shared))
+		if (!g->plan.shared && !(g->c->planned && is_shared(s, b)))
 			size_queue(g);
 		if (b->sums.last != g)
 			size_queue(b->sums.last);
@@ -231,8 +232,7 @@ static void place_private(struct store *s, struct arena *a)
 		if (is_written_first(b) != (i >= o->n_trained))
 			continue;
 		b->placed = (int64_t)a->used_bytes;
-		if (is_run(s) &&
-			!(grads_are_shared(s, b) && b->sums.first->queue->shared))
+		if (is_run(s) && !b->sums.first->plan.shared)
 			place_own(s, b, a);
 		if (is_run(s))
 			place_of_host(b, a);
@@ -253,13 +253,15 @@ static void place_shared(struct store *s, const struct group_queue *q, struct ar
 	const float *begin = (const void *)a->base;
 	int slot = 0;
 	for (struct bucket *b = o->bucket; b < o->bucket + o->n_trained; b++) {
-		if (b->sums.first->queue != q || !grads_are_shared(s, b))
+		if (b->sums.first->queue != q || !is_shared(s, b))
 			continue;
 		place_own(s, b, a);
-		b->leaves.slot = slot++;
-		b->leaves.memory_at = b->leaves.memory - begin;
+		struct sum_plan *p = &b->sums.first->plan;
+		p->shared = q->shared;
+		p->slot = slot++;
+		p->leaf_at = b->leaves.memory - begin;
 		if (b->leaves.sum)
-			b->leaves.sum_at = (float *)(void *)b->leaves.sum - begin;
+			p->sum_at = (float *)(void *)b->leaves.sum - begin;
 	}
 }
 
@@ -315,7 +317,7 @@ int64_t store_gradients_over(const struct store *s, const int64_t *live, int64_t
 	const struct store_impl *o = s->impl;
 	int64_t at = max64(0, all - o->placed_bytes);
 	for (const struct bucket *b = o->bucket; b < o->bucket + o->n_trained; b++) {
-		if (grads_are_shared(s, b))
+		if (is_shared(s, b))
 			return all;
 		at = max64(
 			at, (is_written_first(b) ? all : live[b->last_unit]) - b->placed);

@@ -14,26 +14,16 @@
 /* The leaves that were written must be those that all ranks expect. */
 static void check_leaves(const struct bucket *b)
 {
-	enum sum_form form = b->sums.first->form[b->sums.first->c->rank];
+	enum sum_form form = b->sums.first->plan.form[b->sums.first->c->rank];
 	for (int i = 0; i < b->n_entries; i++)
 		BUG_ON(b->entry[i].n_leaves != (form ? b->leaves.most : 0));
 }
 
-/* By messages, or in the shared memory that the first sum's ranks may have. */
 static struct sum_call call_of(
-	const struct store *s, struct bucket *b, const struct sum_group *g)
+	const struct store *s, const struct bucket *b, const struct sum_group *g)
 {
-	struct sum_call call = {.plan = &g->plan,
-		.grid = s->impl->grid,
-		.form = g->form,
-		.result = b->g,
-		.queue = &g->queue->sums,
-		.leaf_at = b->leaves.memory_at,
-		.sum_at = b->leaves.sum_at,
-		.slot = b->leaves.slot};
-	if (g == b->sums.first && grads_are_shared(s, b))
-		call.shared = g->queue->shared;
-	else if (g != b->sums.first && bucket_is_gathered(b))
+	struct sum_call call = {.plan = &g->plan, .grid = s->impl->grid, .result = b->g};
+	if (g != b->sums.first && bucket_is_gathered(b))
 		call.result += bucket_gathered_at(b);
 	return call;
 }
@@ -111,7 +101,6 @@ static void round_and_gather(
 	const struct store *s, struct bucket *b, struct sum_group *g, int64_t *kept)
 {
 	struct sum_call call = call_of(s, b, g);
-	call.form = NULL;
 	call.kept = kept;
 	call.add = true;
 	b->sums.now = sum_begin(&call);

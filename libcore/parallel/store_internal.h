@@ -134,8 +134,6 @@ struct part part_rows(struct part x, int64_t first, int64_t end);
 /* grads.c */
 void grads_open(struct store *s, bool measuring);
 void grads_close(struct store *s);
-/* Are they in memory that ranks share, or would they be? */
-bool grads_are_shared(const struct store *s, const struct bucket *b);
 /* Round-robin: takes memory for the unit's leaves, after the sums of the unit that used it before. */
 void grads_take_lease(struct store *s, int unit);
 /* Offloaded: gives a unit the memory for sums, after the sums of the unit that used it before. */

@@ -16,43 +16,39 @@ int main(int argc, char **argv)
 	log_name("bench_comm");
 	struct comm *world = comm_open();
 	int64_t n = argc > 1 ? atoll(argv[1]) / (int64_t)sizeof(float) : 1 << 24;
-	enum sum_form *form = xcalloc((size_t)world->size, sizeof(*form));
 	int *wants = xcalloc((size_t)world->size, sizeof(*wants));
 	int levels = 0;
 	double exact[ROUNDS], mpi[ROUNDS];
 	struct grid grid = {.exponent = GRID_EXPONENT};
 	struct device d;
 	device_cpu(&d, 1);
-	for (int r = 0; r < world->size; r++)
-		form[r] = SUM_LEAF; /* one micro-batch each */
 	while (1 << levels < world->size)
 		levels++;
 	struct sum_run run = {0, n};
 	struct sum_shard shard = {&run, 1, n};
+	struct sum_queue queue = {0};
 	struct sum_plan plan = {.c = world,
 		.d = &d,
 		.shard = &shard,
 		.n_shards = 1,
 		.wants = wants,
-		.levels = levels};
+		.levels = levels,
+		.queue = &queue};
 	sum_share(&plan);
+	for (int r = 0; r < world->size; r++)
+		plan.form[r] = SUM_LEAF; /* one micro-batch each */
 	struct err e = {0};
 	struct comm_shared *shared = NULL;
 	if (world->shares && !(shared = comm_shared_open(world, n * 4, 1, &e)))
 		die_err(&e);
 	float *mine = xcalloc((size_t)n, sizeof(*mine));
-	struct sum_queue queue = {0};
 	for (int i = 0; i < SUM_BUFFERS; i++)
-		queue.buffer[i] = xcalloc(
-			(size_t)sum_buffer_floats(&plan, form) + 1, sizeof(float));
+		queue.buffer[i] =
+			xcalloc((size_t)sum_buffer_floats(&plan) + 1, sizeof(float));
+	plan.shared = shared;
 	float *x = shared ? (float *)(void *)shared->data[world->rank] : mine;
-	const struct sum_call call = {.plan = &plan,
-		.grid = &grid,
-		.form = form,
-		.own = x,
-		.result = x,
-		.queue = &queue,
-		.shared = shared};
+	const struct sum_call call = {
+		.plan = &plan, .grid = &grid, .own = x, .result = x};
 	for (int i = 0; i < ROUNDS; i++) {
 		comm_barrier(world);
 		double at = clock_seconds();
@@ -70,7 +66,6 @@ int main(int argc, char **argv)
 	if (world->rank == 0)
 		printf("exact %.9f mpi %.9f\n", test_median(exact, ROUNDS),
 			test_median(mpi, ROUNDS));
-	free(form);
 	free(wants);
 	free(mine);
 	comm_shared_close(shared);

@@ -64,7 +64,6 @@ struct one {
 	struct sum_shard shard;
 	struct sum_plan plan;
 	struct grid grid;
-	enum sum_form *form; /* [size] */
 	float *memory, *leaf, *result;
 	int64_t *local;
 	struct comm_shared *shared;
@@ -88,10 +87,9 @@ static void plan_sum(struct one *x, struct comm *c)
 		.levels = level,
 		.segment = 64};
 	sum_share(&x->plan);
-	x->form = xcalloc((size_t)c->size, sizeof(*x->form));
 	for (int r = 0; r < c->size; r++) {
 		int64_t n = x->begin[r + 1] - x->begin[r];
-		x->form[r] = n > 1 ? SUM_INT64 : n ? SUM_LEAF : SUM_NONE;
+		x->plan.form[r] = n > 1 ? SUM_INT64 : n ? SUM_LEAF : SUM_NONE;
 	}
 }
 
@@ -99,7 +97,6 @@ static void free_plan(struct one *x)
 {
 	sum_unshare(&x->plan);
 	free((void *)x->plan.wants);
-	free(x->form);
 }
 
 /* The leaves of this rank, in any order. */
@@ -141,22 +138,21 @@ static void begin_one(struct one *x, struct comm *c, const int64_t *begin, int64
 	}
 	x->leaf = x->result = x->memory;
 	x->local = (int64_t *)(void *)(x->memory + local);
-	assert_true(shared || sum_buffer_floats(&x->plan, x->form) <= queue->room);
+	assert_true(shared || sum_buffer_floats(&x->plan) <= queue->room);
 	for (int64_t i = 0; i < n; i++)
 		x->leaf[i] = fence;
 	x->fence = &x->memory[floats];
 	x->memory[floats] = fence;
 	add_leaves(x, begin[c->rank], begin[c->rank + 1]);
-	bool several = x->form[c->rank] == SUM_INT64;
+	bool several = x->plan.form[c->rank] == SUM_INT64;
+	x->plan.queue = &queue->sums;
+	x->plan.shared = x->shared;
+	x->plan.sum_at = local;
+	x->plan.slot = 1;
 	x->sum = sum_begin(&(struct sum_call){.plan = &x->plan,
 		.grid = &x->grid,
-		.form = x->form,
 		.own = several ? (void *)x->local : x->leaf,
-		.result = x->result,
-		.queue = &queue->sums,
-		.shared = x->shared,
-		.sum_at = local,
-		.slot = 1});
+		.result = x->result});
 }
 
 static bool end_one(struct one *x, const struct comm *c)
@@ -317,24 +313,21 @@ static void kept(void **state)
 	device_cpu(&x.d, 1);
 	plan_sum(&x, world);
 	queue_open(&queue, 64 * 2 * 2 * world->size);
+	x.plan.queue = &queue.sums;
 	int64_t first, piece = sum_piece(&x.plan, world->rank, &first);
 	int64_t *sum = xcalloc((size_t)piece + 1, sizeof(*sum));
 	float own[N], result[N];
-	struct sum_call call = {.plan = &x.plan,
-		.grid = &x.grid,
-		.form = x.form,
-		.own = own,
-		.kept = sum,
-		.queue = &queue.sums};
+	struct sum_call call = {
+		.plan = &x.plan, .grid = &x.grid, .own = own, .kept = sum};
 	for (int r = 0; r < world->size; r++)
-		x.form[r] = SUM_LEAF;
+		x.plan.form[r] = SUM_LEAF;
 	for (int round = 0; round < 2; round++) {
 		for (int i = 0; i < N; i++)
 			own[i] = leaf(2 * world->rank + round, i);
 		call.add = round;
 		sum_end(sum_begin(&call));
 	}
-	call.form = NULL;
+	call.own = NULL;
 	call.result = result;
 	sum_end(sum_begin(&call));
 	bool good = queue_close(&queue);
