@@ -54,6 +54,14 @@ struct bucket_sums {
 	struct sum_group within, across;
 	struct sum_group *first, *last; /* of the sums of leaves and of the last one */
 	bool by_host;
+	/* What this rank has of a sum of leaves over ranks: this piece of its shard, and whether it keeps that as
+	 * int64 until the end of the step; and whether no other rank has this shard of the gradient. */
+	int64_t piece, piece_at;
+	bool keeps, alone;
+	/* By host, if nothing is sharded: the result is gathered within hosts, where this rank's part begins at
+	 * gathered_at. */
+	bool gathered;
+	int64_t gathered_at;
 	struct sum_shard *in_host; /* by_host: of the first sum, if anything is sharded */
 	struct sum_shard *last_shard; /* of the second sum */
 	int64_t *of_host;	      /* by_host: the result of the first sum */
@@ -126,16 +134,6 @@ int64_t bucket_leaves(
 	const struct store *s, const struct bucket *b, int rank, int use, int64_t round);
 /* Sets what each rank contributes to the next sum. */
 void bucket_set_forms(const struct store *s, struct bucket *b, int use, int64_t round);
-/* Does the sum of this rank's piece stay an int64 until the end of the step? */
-bool bucket_keeps(const struct store *s, const struct bucket *b);
-/* What this rank keeps: the elements of a piece of its shard, from element *first. */
-int64_t bucket_piece(const struct bucket *b, int64_t *first);
-/* By host, if nothing is sharded: the result is gathered within hosts, this rank's part from element
- * bucket_gathered_at() on. */
-bool bucket_is_gathered(const struct bucket *b);
-int64_t bucket_gathered_at(const struct bucket *b);
-/* Has no other rank this rank's shard of the gradient? */
-bool bucket_is_alone(const struct bucket *b);
 /* Is the sum that is kept rounded in its own memory? */
 bool bucket_rounds_kept(const struct store *s, const struct bucket *b);
 

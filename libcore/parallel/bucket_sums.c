@@ -129,7 +129,8 @@ void bucket_sums_groups(struct store *s)
 	}
 }
 
-void bucket_sums_make(struct store *s, struct bucket *b, struct mesh_part part)
+/* Sums in one go, or in two. */
+static void make_groups(struct store *s, struct bucket *b, struct mesh_part part)
 {
 	int n = s->impl->n_shards;
 	make_sum_group(s, b, &b->all, part, b->shard, n, 1);
@@ -150,6 +151,29 @@ void bucket_sums_make(struct store *s, struct bucket *b, struct mesh_part part)
 	b->sums.last = &b->sums.across;
 	for (int r = 0; r < b->sums.across.c->size; r++)
 		b->sums.across.plan.form[r] = SUM_INT64;
+}
+
+/* What follows from the groups. */
+void bucket_sums_make(struct store *s, struct bucket *b, struct mesh_part part)
+{
+	struct bucket_sums *x = &b->sums;
+	const struct microbatches *m = &s->c.microbatches;
+	make_groups(s, b, part);
+	const struct sum_plan *all = &b->all.plan, *of_leaves = &x->first->plan;
+	/* the ranks whose pieces are rounded, or kept */
+	const struct sum_plan *owners = x->by_host ? &x->last->plan : of_leaves;
+	x->piece = sum_piece(owners, owners->c->rank, &x->piece_at);
+	x->alone = all->sharers[all->wants[all->c->rank]] == 1;
+	x->gathered = x->by_host && !x->in_host;
+	if (x->gathered) { /* a piece of a piece */
+		sum_piece(of_leaves, of_leaves->c->rank, &x->gathered_at);
+		x->piece_at += x->gathered_at;
+	}
+	bool rounds = m->round_robin &&
+		      (m->n_micro > m->ranks || b->by_use || is_offloaded(s, STORE_GRAD));
+	x->keeps =
+		b->levels && (rounds || s->c.workers > 1 || b->tied ||
+				     bucket_is_hybrid(b) || owners->c->size > GRID_PARTS);
 }
 
 void bucket_sums_free(struct bucket *b)
@@ -193,51 +217,8 @@ void bucket_set_forms(const struct store *s, struct bucket *b, int use, int64_t 
 	}
 }
 
-/* The ranks whose pieces are rounded, or kept. */
-static const struct sum_group *owners_of(const struct bucket *b)
-{
-	return b->sums.by_host ? b->sums.last : b->sums.first;
-}
-
-bool bucket_is_gathered(const struct bucket *b)
-{
-	return b->sums.by_host && !b->sums.in_host;
-}
-
-int64_t bucket_gathered_at(const struct bucket *b)
-{
-	int64_t first;
-	sum_piece(&b->sums.first->plan, b->sums.first->c->rank, &first);
-	return first;
-}
-
-int64_t bucket_piece(const struct bucket *b, int64_t *first)
-{
-	const struct sum_group *g = owners_of(b);
-	int64_t n = sum_piece(&g->plan, g->c->rank, first);
-	if (bucket_is_gathered(b)) /* a piece of a piece */
-		*first += bucket_gathered_at(b);
-	return n;
-}
-
-bool bucket_keeps(const struct store *s, const struct bucket *b)
-{
-	const struct microbatches *m = &s->c.microbatches;
-	bool rounds = m->round_robin &&
-		      (m->n_micro > m->ranks || b->by_use || is_offloaded(s, STORE_GRAD));
-	return b->levels &&
-	       (rounds || s->c.workers > 1 || b->tied || bucket_is_hybrid(b) ||
-		       owners_of(b)->c->size > GRID_PARTS);
-}
-
-bool bucket_is_alone(const struct bucket *b)
-{
-	const struct sum_plan *p = &b->all.plan;
-	return p->sharers[p->wants[b->all.c->rank]] == 1;
-}
-
 bool bucket_rounds_kept(const struct store *s, const struct bucket *b)
 {
-	return bucket_keeps(s, b) && s->c.microbatches.round_robin &&
-	       !is_offloaded(s, STORE_GRAD) && bucket_is_alone(b);
+	return b->sums.keeps && s->c.microbatches.round_robin &&
+	       !is_offloaded(s, STORE_GRAD) && b->sums.alone;
 }

@@ -33,7 +33,7 @@ static bool has_result(const struct store *s)
 /* Beside the sum of its leaves. A rank alone rounds that in its place, see reduce.c. */
 static bool has_own_result(const struct store *s, const struct bucket *b)
 {
-	return has_result(s) && (b->all.c->size > 1 || bucket_keeps(s, b));
+	return has_result(s) && (b->all.c->size > 1 || b->sums.keeps);
 }
 
 static int64_t *take_integers(struct arena *a, int64_t n)
@@ -69,7 +69,7 @@ static void place_of_host(struct bucket *b, struct arena *a)
 	const struct sum_group *g = b->sums.first;
 	int64_t first, part = sum_piece(&g->plan, g->c->rank, &first);
 	if (b->sums.by_host)
-		b->sums.of_host = b->leaves.most > 1 && bucket_is_gathered(b)
+		b->sums.of_host = b->leaves.most > 1 && b->sums.gathered
 					  ? b->leaves.sum + first
 					  : take_integers(a, part);
 }
@@ -97,16 +97,15 @@ static void place_unit(struct store *s, int unit, struct arena *a)
  * to the sum that is not in memory, and the gradient is rounded in a lease. */
 static void place_shard(const struct store *s, struct bucket *b, struct arena *a)
 {
-	int64_t first, piece = bucket_piece(b, &first);
-	bool keeps = bucket_keeps(s, b), offloaded = is_offloaded(s, STORE_GRAD);
+	bool keeps = b->sums.keeps, offloaded = is_offloaded(s, STORE_GRAD);
 	if (keeps && !(offloaded && b->all.c->size == 1 && offload_is_alone(s, b)))
-		b->sums.kept = take_integers(a, piece);
+		b->sums.kept = take_integers(a, b->sums.piece);
 	if (bucket_rounds_kept(s, b))
 		b->g = (float *)(void *)b->sums.kept;
 	else if (!has_result(s) && !(offloaded && keeps))
 		b->g = arena_floats(a, b->shard[s->impl->shard].n);
 	if (b->tied)
-		b->sums.other = take_integers(a, piece);
+		b->sums.other = take_integers(a, b->sums.piece);
 }
 
 static void place_leases(struct store *s, struct arena *a)

@@ -18,13 +18,13 @@ int64_t offload_sums_floats(const struct store *s)
 int64_t offload_place_sums(struct store *s, int64_t at)
 {
 	struct store_impl *o = s->impl;
-	int64_t n = 0, first;
+	int64_t n = 0;
 	if (!is_offloaded(s, STORE_GRAD))
 		return 0;
 	o->offload.sums = at;
 	for (struct bucket *b = o->bucket; b < o->bucket + o->n_trained; b++) {
 		b->offload.sum_at = n;
-		n += bucket_keeps(s, b) ? bucket_piece(b, &first) : 0;
+		n += b->sums.keeps ? b->sums.piece : 0;
 	}
 	return n * (int64_t)sizeof(int64_t);
 }
@@ -40,7 +40,7 @@ static uint64_t enqueue_sum(struct store *s, struct bucket *b, bool write,
 bool offload_is_alone(const struct store *s, const struct bucket *b)
 {
 	/* also of other workers, whose sums are added in a warm-up */
-	return !b->tied && s->c.workers <= 1 && bucket_is_alone(b);
+	return !b->tied && s->c.workers <= 1 && b->sums.alone;
 }
 
 /* Elements [at, at + n) of the piece: in the memory of one slot after another. Returns the ticket of a write. */
@@ -48,7 +48,7 @@ static uint64_t add_block(struct store *s, struct bucket *b, int64_t at, int64_t
 {
 	struct offload_pieces *w = &s->impl->offload;
 	struct device *d = s->c.device;
-	int64_t first, *sum = w->piece[w->slot][STORE_GRAD];
+	int64_t *sum = w->piece[w->slot][STORE_GRAD];
 	uint64_t *busy = &w->busy[w->slot];
 	float *to = (float *)(void *)(sum + round_up(n, ALIGN));
 	bool rounds = b->sums.is_last && offload_is_alone(s, b);
@@ -57,7 +57,6 @@ static uint64_t add_block(struct store *s, struct bucket *b, int64_t at, int64_t
 		part.sum = b->leaves.sum + at;
 	else if (b->all.c->size == 1)
 		part = (struct grid_part){.leaf = b->leaves.memory + at};
-	bucket_piece(b, &first);
 	if (b->sums.adds)
 		*busy = enqueue_sum(s, b, false, sum, at, n,
 			*busy > b->offload.written ? *busy : b->offload.written);
@@ -71,8 +70,8 @@ static uint64_t add_block(struct store *s, struct bucket *b, int64_t at, int64_t
 			.n = n,
 			.levels = b->levels},
 		s->impl->grid);
-	*busy = rounds ? offload_enqueue(
-				 s, STORE_GRAD, true, to, b->at + first + at, n, 0)
+	*busy = rounds ? offload_enqueue(s, STORE_GRAD, true, to,
+				 b->at + b->sums.piece_at + at, n, 0)
 		       : enqueue_sum(s, b, true, sum, at, n, 0);
 	w->slot = (w->slot + 1) % w->n_slots;
 	return *busy;
@@ -81,8 +80,8 @@ static uint64_t add_block(struct store *s, struct bucket *b, int64_t at, int64_t
 void offload_add(struct store *s, struct bucket *b)
 {
 	int64_t block = s->impl->offload.floats / IN_MEMORY / ALIGN * ALIGN;
-	int64_t first, len = bucket_piece(b, &first);
-	if (!bucket_keeps(s, b)) { /* the only leaf */
+	int64_t len = b->sums.piece;
+	if (!b->sums.keeps) { /* the only leaf */
 		offload_store(s, b);
 		return;
 	}
@@ -92,9 +91,9 @@ void offload_add(struct store *s, struct bucket *b)
 
 bool offload_load(struct store *s, struct bucket *b)
 {
-	int64_t first, len = bucket_piece(b, &first);
+	int64_t len = b->sums.piece;
 	offload_wait(s, b->offload.written);
-	if (!bucket_keeps(s, b) || offload_is_alone(s, b))
+	if (!b->sums.keeps || offload_is_alone(s, b))
 		return false;
 	grads_take_sums(s, b->first_unit);
 	b->g = grads_free_lease(s, b);

@@ -19,13 +19,11 @@ static void check_leaves(const struct bucket *b)
 		BUG_ON(b->entry[i].n_leaves != (form ? b->leaves.most : 0));
 }
 
-static struct sum_call call_of(
-	const struct store *s, const struct bucket *b, const struct sum_group *g)
+/* Where the ranks of a group write what is rounded. */
+static float *result_of(const struct bucket *b, const struct sum_group *g)
 {
-	struct sum_call call = {.plan = &g->plan, .grid = s->impl->grid, .result = b->g};
-	if (g != b->sums.first && bucket_is_gathered(b))
-		call.result += bucket_gathered_at(b);
-	return call;
+	bool part = g != b->sums.first && b->sums.gathered;
+	return b->g + (part ? b->sums.gathered_at : 0);
 }
 
 /* A sum becomes floats in its own memory, of which they need the first half: all but the first ones are
@@ -50,60 +48,54 @@ static void round_in_place(
 	}
 }
 
-/* Where a sum of leaves over all ranks goes: it is rounded, or kept. */
-static void set_target(
-	const struct store *s, const struct bucket *b, struct sum_call *call)
+/* Adds what the ranks of a group have, after the sum in progress, if any. */
+static void begin_sum(
+	struct store *s, struct bucket *b, const struct sum_group *g, void *own)
 {
-	if (!bucket_keeps(s, b))
-		return;
-	call->kept = b->sums.kept;
-	call->add = b->sums.adds && !is_offloaded(s, STORE_GRAD);
-	call->result = NULL;
+	struct bucket_sums *x = &b->sums;
+	struct sum_call call = {
+		.plan = &g->plan, .grid = s->impl->grid, .after = x->now, .own = own};
+	if (g == x->first && x->by_host) {
+		call.kept = x->of_host;
+	} else if (x->keeps && (g == x->first || x->by_host)) {
+		call.kept = x->kept;
+		call.add = x->adds && !is_offloaded(s, STORE_GRAD);
+	} else {
+		call.result = result_of(b, g);
+	}
+	x->now = sum_begin(&call);
 }
 
 /* Sums the leaves that the ranks have. */
 static void begin_first(struct store *s, struct bucket *b)
 {
-	struct sum_call call = call_of(s, b, b->sums.first);
+	bool lone = b->all.c->size == 1, several = b->leaves.most > 1;
 	if (!b->all.c->planned)
 		check_leaves(b);
-	if (b->all.c->size == 1 && is_offloaded(s, STORE_GRAD)) {
+	if (lone && is_offloaded(s, STORE_GRAD))
 		offload_add(s, b);
-		return;
-	}
-	if (b->all.c->size == 1 && b->leaves.sum && !bucket_keeps(s, b)) {
+	else if (lone && several && !b->sums.keeps)
 		round_in_place(s, b, b->leaves.sum, b->n, s->impl->leaves);
-		return;
-	}
-	call.own = b->leaves.most > 1 ? (void *)b->leaves.sum : b->leaves.memory;
-	if (b->sums.by_host) {
-		call.kept = b->sums.of_host;
-		call.result = NULL;
-	} else {
-		set_target(s, b, &call);
-	}
-	b->sums.now = sum_begin(&call);
+	else
+		begin_sum(s, b, b->sums.first,
+			several ? (void *)b->leaves.sum : b->leaves.memory);
 }
 
-/* The second sum, of what the first one gives, which may be in progress. */
+/* What the first sum gives, which may be in progress. */
 static void begin_second(struct store *s, struct bucket *b)
 {
-	struct sum_call call = call_of(s, b, b->sums.last);
-	call.after = b->sums.now;
-	call.own = b->sums.by_host ? b->sums.of_host : b->sums.kept;
-	if (b->sums.by_host)
-		set_target(s, b, &call);
-	b->sums.now = sum_begin(&call);
+	begin_sum(s, b, b->sums.last, b->sums.by_host ? b->sums.of_host : b->sums.kept);
 }
 
 /* What was kept is rounded, or is rounded already (NULL), and sent to the ranks that receive it. */
 static void round_and_gather(
-	const struct store *s, struct bucket *b, struct sum_group *g, int64_t *kept)
+	struct store *s, struct bucket *b, const struct sum_group *g, int64_t *kept)
 {
-	struct sum_call call = call_of(s, b, g);
-	call.kept = kept;
-	call.add = true;
-	b->sums.now = sum_begin(&call);
+	b->sums.now = sum_begin(&(struct sum_call){.plan = &g->plan,
+		.grid = s->impl->grid,
+		.kept = kept,
+		.add = true,
+		.result = result_of(b, g)});
 }
 
 static void end_sum(struct bucket *b)
@@ -172,8 +164,7 @@ static void add_other(struct store *s, struct bucket *b)
 	struct device *d = s->c.device;
 	struct comm *pair = mesh_group(s->c.mesh,
 		(struct mesh_part){.axes = AXIS_BIT(AXIS_PP), .pp_ends = true});
-	int64_t first, n = bucket_piece(b, &first);
-	int64_t n_bytes = n * (int64_t)sizeof(int64_t);
+	int64_t n_bytes = b->sums.piece * (int64_t)sizeof(int64_t);
 	struct comm_requests r = {.c = pair};
 	comm_send(&r, b->sums.kept, n_bytes, !pair->rank, TAG_TIED);
 	comm_recv(&r, b->sums.other, n_bytes, !pair->rank, TAG_TIED);
@@ -185,14 +176,14 @@ static void add_other(struct store *s, struct bucket *b)
 			.add = true,
 			.parts = &(struct grid_part){.sum = b->sums.other},
 			.n_parts = 1,
-			.n = n,
+			.n = b->sums.piece,
 			.levels = b->levels},
 		s->impl->grid);
 }
 
 static void begin_finish(struct store *s, struct bucket *b)
 {
-	int64_t first, n = bucket_piece(b, &first);
+	int64_t n = b->sums.piece;
 	if (b->tied)
 		add_other(s, b);
 	if (s->add_workers)
@@ -209,7 +200,7 @@ static void begin_finish(struct store *s, struct bucket *b)
 static void gather(struct store *s, struct bucket *b)
 {
 	end_sum(b);
-	if (bucket_is_gathered(b))
+	if (b->sums.gathered)
 		round_and_gather(s, b, b->sums.first, NULL);
 }
 
@@ -231,7 +222,7 @@ static void finish_grads(struct store *s)
 	struct store_impl *o = s->impl;
 	struct bucket *end = o->bucket + o->n_trained;
 	for (struct bucket *b = o->bucket; b < end; b++)
-		if (bucket_keeps(s, b) && !is_followed(s, b))
+		if (b->sums.keeps && !is_followed(s, b))
 			begin_finish(s, b);
 	for (struct bucket *b = o->bucket; b < end; b++)
 		gather(s, b);
