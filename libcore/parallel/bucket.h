@@ -62,9 +62,8 @@ struct bucket_sums {
 	 * gathered_at. */
 	bool gathered;
 	int64_t gathered_at;
-	struct sum_shard *in_host; /* by_host: of the first sum, if anything is sharded */
-	struct sum_shard *last_shard; /* of the second sum */
-	int64_t *of_host;	      /* by_host: the result of the first sum */
+	struct sum_shard *first_shard, *last_shard; /* of two sums */
+	int64_t *of_host; /* by_host: the result of the first sum */
 	/* The sum of this rank's piece over rounds, uses and replicas, unless the sum over ranks is the last
 	 * one; and, of a tied weight, that of the other stage. If gradients are offloaded, the ranks' sum
 	 * of one round, in memory that another unit has next. */

@@ -3,7 +3,6 @@
 #include "parallel/store_internal.h"
 
 #include <stdlib.h>
-#include <string.h>
 
 /* ---- the ranks ------------------------------------------------------------------- */
 
@@ -40,17 +39,8 @@ static void free_sum_group(struct sum_group *g)
 	free(g->ranks);
 }
 
-static const struct mesh_part of_shards = {
-	.axes = AXIS_BIT(AXIS_FSDP) | AXIS_BIT(AXIS_CP)};
-static const struct mesh_part of_replicas = {.axes = AXIS_BIT(AXIS_DP)};
 static const struct mesh_part of_hosts = {
 	.axes = AXIS_BIT(AXIS_DP) | AXIS_BIT(AXIS_FSDP) | AXIS_BIT(AXIS_CP)};
-
-static struct mesh_part with_hosts(struct mesh_part part, enum mesh_hosts hosts)
-{
-	part.hosts = hosts;
-	return part;
-}
 
 static bool sums_gradients(const struct store *s)
 {
@@ -72,85 +62,80 @@ static int host_run(const struct store *s)
 										 : 0;
 }
 
-/* Appends the runs of a shard. */
-static void append_shard(struct sum_shard *x, const struct sum_shard *more)
+/* The ranks of the first sum of two, and of the second; false: there is one. */
+static bool two_sums(
+	const struct store *s, struct mesh_part *within, struct mesh_part *across)
 {
-	x->run = xrealloc(
-		x->run, (size_t)(x->n_runs + more->n_runs + 1) * sizeof(*x->run));
-	memcpy(x->run + x->n_runs, more->run, (size_t)more->n_runs * sizeof(*x->run));
-	x->n_runs += more->n_runs;
-	x->n += more->n;
-}
-
-/* The n shards of the second sum, of lengths len[n], one after another. */
-static void make_last_shards(struct bucket *b, const int64_t *len, int n)
-{
-	int64_t at = 0;
-	b->sums.last_shard = xcalloc((size_t)n, sizeof(*b->sums.last_shard));
-	for (int i = 0; i < n; at += len[i++]) {
-		struct sum_run run = {at, len[i]};
-		append_shard(&b->sums.last_shard[i],
-			&(struct sum_shard){&run, len[i] > 0, len[i]});
+	*within = *across = of_hosts;
+	within->hosts = HOSTS_THIS;
+	across->hosts = HOSTS_ACROSS;
+	if (is_hybrid(s)) {
+		*within = (struct mesh_part){
+			.axes = AXIS_BIT(AXIS_FSDP) | AXIS_BIT(AXIS_CP)};
+		*across = (struct mesh_part){.axes = AXIS_BIT(AXIS_DP)};
 	}
-}
-
-static void divide_by_host(struct store *s, struct bucket *b)
-{
-	int n = s->impl->n_shards, run = s->impl->host_run, place = s->impl->shard % run;
-	int n_last = n > 1 ? n / run : 1;
-	int64_t first, *len = xcalloc((size_t)n_last, sizeof(*len));
-	b->sums.by_host = true;
-	if (n > 1)
-		b->sums.in_host = xcalloc((size_t)run, sizeof(*b->sums.in_host));
-	for (int k = 0; k < n && n > 1; k++)
-		append_shard(&b->sums.in_host[k % run], &b->shard[k]);
-	make_sum_group(s, b, &b->sums.within, with_hosts(of_hosts, HOSTS_THIS),
-		n > 1 ? b->sums.in_host : b->shard, n > 1 ? run : 1, 1);
-	for (int i = 0; i < n_last; i++)
-		len[i] = n > 1 ? b->shard[place + i * run].n
-			       : sum_piece(&b->sums.within.plan, b->sums.within.c->rank,
-					 &first);
-	make_last_shards(b, len, n_last);
-	make_sum_group(s, b, &b->sums.across, with_hosts(of_hosts, HOSTS_ACROSS),
-		b->sums.last_shard, n_last, run);
-	free(len);
+	return s->impl->host_run || is_hybrid(s);
 }
 
 void bucket_sums_groups(struct store *s)
 {
-	struct mesh *m = s->c.mesh;
+	struct mesh_part within, across;
 	s->impl->host_run = host_run(s);
-	if (s->impl->host_run) {
-		mesh_group(m, with_hosts(of_hosts, HOSTS_THIS));
-		mesh_group(m, with_hosts(of_hosts, HOSTS_ACROSS));
-	} else if (is_hybrid(s)) {
-		mesh_group(m, of_shards);
-		mesh_group(m, of_replicas);
+	if (two_sums(s, &within, &across)) {
+		mesh_group(s->c.mesh, within);
+		mesh_group(s->c.mesh, across);
 	}
+}
+
+static void append_runs(struct sum_shard *x, const struct sum_run *run, int n)
+{
+	x->run = xrealloc(x->run, (size_t)(x->n_runs + n + 1) * sizeof(*x->run));
+	for (int i = 0; i < n; i++) {
+		x->run[x->n_runs++] = run[i];
+		x->n += run[i].len;
+	}
+}
+
+/* The first sum has n_first shards, each of all shards with this number, modulo n_first; and the second one,
+ * whose ranks have the same number, those of the result. */
+static void make_shards(struct store *s, struct bucket *b, struct mesh_part within,
+	struct mesh_part across, int n_first)
+{
+	struct bucket_sums *x = &b->sums;
+	int n = s->impl->n_shards, n_last = n / n_first;
+	int64_t at = 0, first;
+	x->first_shard = xcalloc((size_t)n_first, sizeof(*x->first_shard));
+	x->last_shard = xcalloc((size_t)n_last, sizeof(*x->last_shard));
+	for (int k = 0; k < n; k++)
+		append_runs(&x->first_shard[k % n_first], b->shard[k].run,
+			b->shard[k].n_runs);
+	make_sum_group(s, b, &x->within, within, x->first_shard, n_first, 1);
+	int64_t piece = sum_piece(&x->within.plan, x->within.c->rank, &first);
+	for (int i = 0; i < n_last; i++) {
+		int shard = s->impl->shard % n_first + i * n_first;
+		int64_t len = n > 1 ? b->shard[shard].n : piece;
+		append_runs(&x->last_shard[i], &(struct sum_run){at, len}, len > 0);
+		at += len;
+	}
+	make_sum_group(s, b, &x->across, across, x->last_shard, n_last, n_first);
 }
 
 /* Sums in one go, or in two. */
 static void make_groups(struct store *s, struct bucket *b, struct mesh_part part)
 {
+	struct bucket_sums *x = &b->sums;
+	struct mesh_part within, across;
 	int n = s->impl->n_shards;
 	make_sum_group(s, b, &b->all, part, b->shard, n, 1);
-	b->sums.first = b->sums.last = &b->all;
-	if (!b->levels || part.tp_run)
+	x->first = x->last = &b->all;
+	if (!b->levels || part.tp_run || !two_sums(s, &within, &across))
 		return;
-	if (s->impl->host_run) {
-		divide_by_host(s, b);
-	} else if (is_hybrid(s)) {
-		make_last_shards(b, &b->shard[s->impl->shard].n, 1);
-		make_sum_group(s, b, &b->sums.within, of_shards, b->shard, n, 1);
-		make_sum_group(
-			s, b, &b->sums.across, of_replicas, b->sums.last_shard, 1, 1);
-	} else {
-		return;
-	}
-	b->sums.first = &b->sums.within;
-	b->sums.last = &b->sums.across;
-	for (int r = 0; r < b->sums.across.c->size; r++)
-		b->sums.across.plan.form[r] = SUM_INT64;
+	x->by_host = s->impl->host_run;
+	make_shards(s, b, within, across, n > 1 && x->by_host ? s->impl->host_run : n);
+	x->first = &x->within;
+	x->last = &x->across;
+	for (int r = 0; r < x->across.c->size; r++)
+		x->across.plan.form[r] = SUM_INT64;
 }
 
 /* What follows from the groups. */
@@ -164,7 +149,7 @@ void bucket_sums_make(struct store *s, struct bucket *b, struct mesh_part part)
 	const struct sum_plan *owners = x->by_host ? &x->last->plan : of_leaves;
 	x->piece = sum_piece(owners, owners->c->rank, &x->piece_at);
 	x->alone = all->sharers[all->wants[all->c->rank]] == 1;
-	x->gathered = x->by_host && !x->in_host;
+	x->gathered = x->by_host && s->impl->n_shards == 1;
 	if (x->gathered) { /* a piece of a piece */
 		sum_piece(of_leaves, of_leaves->c->rank, &x->gathered_at);
 		x->piece_at += x->gathered_at;
@@ -179,11 +164,11 @@ void bucket_sums_make(struct store *s, struct bucket *b, struct mesh_part part)
 void bucket_sums_free(struct bucket *b)
 {
 	struct bucket_sums *x = &b->sums;
-	for (int k = 0; k < x->within.plan.n_shards && x->in_host; k++)
-		free(x->in_host[k].run);
+	for (int k = 0; k < x->within.plan.n_shards; k++)
+		free(x->first_shard[k].run);
 	for (int k = 0; k < x->across.plan.n_shards; k++)
 		free(x->last_shard[k].run);
-	free(x->in_host);
+	free(x->first_shard);
 	free(x->last_shard);
 	free_sum_group(&b->all);
 	free_sum_group(&x->within);

@@ -102,7 +102,9 @@ static void place_shard(const struct store *s, struct bucket *b, struct arena *a
 		b->sums.kept = take_integers(a, b->sums.piece);
 	if (bucket_rounds_kept(s, b))
 		b->g = (float *)(void *)b->sums.kept;
-	else if (!has_result(s) && !(offloaded && keeps))
+	else if (offloaded && (keeps || s->impl->n_shards == 1))
+		b->g = b->leaves.memory;
+	else if (!has_result(s))
 		b->g = arena_floats(a, b->shard[s->impl->shard].n);
 	if (b->tied)
 		b->sums.other = take_integers(a, b->sums.piece);
