@@ -52,11 +52,13 @@ static uint64_t add_block(struct store *s, struct bucket *b, int64_t at, int64_t
 	uint64_t *busy = &w->busy[w->slot];
 	float *to = (float *)(void *)(sum + round_up(n, ALIGN));
 	bool rounds = b->sums.is_last && offload_is_alone(s, b);
-	struct grid_part part = {.sum = b->sums.kept + at};
-	if (b->all.c->size == 1 && b->leaves.most > 1)
+	struct grid_part part = {.leaf = NULL};
+	if (b->all.c->size > 1)
+		part.sum = b->sums.kept + at;
+	else if (b->leaves.most > 1)
 		part.sum = b->leaves.sum + at;
-	else if (b->all.c->size == 1)
-		part = (struct grid_part){.leaf = b->leaves.memory + at};
+	else
+		part.leaf = b->leaves.memory + at;
 	if (b->sums.adds)
 		*busy = enqueue_sum(s, b, false, sum, at, n,
 			*busy > b->offload.written ? *busy : b->offload.written);
