@@ -5,7 +5,7 @@
  * other use of a tied weight, or replicas are to come, it keeps the sum of its piece as int64. At the
  * end all is rounded, once. A gradient that is one leaf in all stays as it is.
  *
- * Where a second sum follows (store_internal.h), it begins when the first one is complete: with hybrid sharding
+ * Where a second sum follows (bucket.h), it begins when the first one is complete: with hybrid sharding
  * (HSDP) that over the replicas of each shard, after the last one over the shards; or that over hosts, each
  * time, after that within a host.
  */
