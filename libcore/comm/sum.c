@@ -264,9 +264,10 @@ static void finish_piece(struct sum *s)
 	enum { CACHED = 1 << 16 };
 	int64_t first, len = sum_piece(s->plan, s->c->rank, &first);
 	int64_t step = s->plan->shared ? CACHED : len;
+	float *planned = s->c->planned ? s->plan->queue->buffer[0] : NULL;
 	int64_t at = 0;
 	do {
-		finish_floats(s, first + at, min64(step, len - at), NULL, NULL);
+		finish_floats(s, first + at, min64(step, len - at), planned, planned);
 		at += step;
 	} while (at < len);
 }
@@ -344,7 +345,9 @@ static bool exchange(struct sum *s)
 			s->first_segment + (uint64_t)s->summed != q->added ||
 			!comm_test(&s->segment[s->summed % SUM_BUFFERS].requests))
 			return s->summed == s->plan->n_segments;
-		finish_segment(s, s->summed++);
+		if (!s->c->planned)
+			finish_segment(s, s->summed);
+		s->summed++;
 		q->added++;
 	}
 }
@@ -454,7 +457,7 @@ static void poll_sum(void *with)
 		enter(s, EXCHANGE);
 	}
 	if (s->phase == EXCHANGE && phase_reached(s)) {
-		if (is_at_once(s))
+		if (is_at_once(s) && !s->c->planned)
 			finish_piece(s);
 		enter(s, GATHER);
 	}
@@ -482,6 +485,8 @@ static void enqueue(struct sum *s)
 	poll_sum(s);
 	BUG_ON(s->phase != DONE);
 	simulate_chain(false);
+	if (s->c->planned) /* in which the additions are beside the messages */
+		finish_piece(s);
 	if (stream)
 		s->ticket = comm_stream_end(s->c, before);
 	if (stream && !comm_overlaps())
