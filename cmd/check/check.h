@@ -48,7 +48,8 @@ struct tensor_check {
 			left; /* squares: its direction, parameters, what is not explained */
 		double round; /* of the parameters, and of the moments */
 		double fine;
-		double unclear; /* 1 and more: rate and decay are told apart so badly */
+		double unclear; /* 1 and more: rate and decay are told apart so badly; */
+		double along; /* not at all, if > 0: a decay of 1 changes the rate by so much of it */
 	} sums;
 	bool decays; /* a decay can be told: the parameters are not too small */
 	bool nonfinite, unchanged;
