@@ -19,8 +19,10 @@ struct check_opts {
 	int precision;	  /* enum run_precision */
 	int reference;	  /* enum reference_kind */
 	double grad_norm; /* as logged; below 0: not known */
+	bool of_two; /* norms are given of two runs: grad_norm is the second's, first_norm the first's */
+	double first_norm;
 	double loss;
-	double grad_norm_half,
+	double grad_norm_half, first_norm_half,
 		loss_half; /* half a unit of the last digit that was logged */
 	int64_t tp, cp, fsdp, dp, accumulation; /* degrees of the other run; 1: none */
 };
