@@ -79,7 +79,7 @@ struct err {
 int err_set(struct err *e, int code, const char *fmt, ...) PRINTF(3, 4);
 /* Prepends text to the message, such as "FILE: ". Returns -1. */
 int err_prefix(struct err *e, const char *fmt, ...) PRINTF(2, 3);
-/* Of several errors, *first keeps the first one; the others are printed. */
+/* Of several errors, all are printed, and *first keeps the code of the first one, without a message. */
 void err_keep_first(struct err *first, const struct err *e);
 
 /* Advice after an error: a lower floor names the kind of failure, and a program's table has a sentence, or NULL. */
