@@ -91,22 +91,23 @@ enum advice_on {
 	ADVICE_GPU,	      /* none that can be used */
 	ADVICE_RUN_IN_USE,
 	ADVICE_NO_CHECKPOINT,
-	ADVICE_VOCABULARY,   /* not known */
-	ADVICE_NO_DATA,	     /* no files given */
-	ADVICE_NOT_A_SHARD,  /* but text, perhaps */
-	ADVICE_FILE_EXISTS,  /* and is not replaced */
-	ADVICE_NOT_UTF8,     /* text */
-	ADVICE_TOKENS,	     /* where text is expected */
-	ADVICE_PATTERN,	     /* of words, which a vocabulary file does not say */
-	ADVICE_TOKENIZER,    /* a kind that is not read */
-	ADVICE_VOCAB_FILES,  /* not given */
-	ADVICE_EMPTY_SPLIT,  /* no document is for one of the splits */
-	ADVICE_DOCUMENTS,    /* too many for one shard */
-	ADVICE_WORK_FOLDER,  /* not given */
-	ADVICE_BENCH_MEMORY, /* buffers of pt-collbench */
-	ADVICE_GNUPLOT,	     /* cannot be started */
-	ADVICE_SPOOL_LIMIT,  /* a stream is longer */
-	ADVICE_SPOOL_ROOM,   /* nor is there room for it */
+	ADVICE_FOREIGN_MODEL, /* where a checkpoint is expected */
+	ADVICE_VOCABULARY,    /* not known */
+	ADVICE_NO_DATA,	      /* no files given */
+	ADVICE_NOT_A_SHARD,   /* but text, perhaps */
+	ADVICE_FILE_EXISTS,   /* and is not replaced */
+	ADVICE_NOT_UTF8,      /* text */
+	ADVICE_TOKENS,	      /* where text is expected */
+	ADVICE_PATTERN,	      /* of words, which a vocabulary file does not say */
+	ADVICE_TOKENIZER,     /* a kind that is not read */
+	ADVICE_VOCAB_FILES,   /* not given */
+	ADVICE_EMPTY_SPLIT,   /* no document is for one of the splits */
+	ADVICE_DOCUMENTS,     /* too many for one shard */
+	ADVICE_WORK_FOLDER,   /* not given */
+	ADVICE_BENCH_MEMORY,  /* buffers of pt-collbench */
+	ADVICE_GNUPLOT,	      /* cannot be started */
+	ADVICE_SPOOL_LIMIT,   /* a stream is longer */
+	ADVICE_SPOOL_ROOM,    /* nor is there room for it */
 	N_ADVICE
 };
 void advice_set(const char *const table[AT_LEAST(N_ADVICE)]); /* NULL in a row: none */
