@@ -13,7 +13,7 @@
 static const char *type_of(const json_t *o)
 {
 	const char *type = json_string_value(json_object_get(o, "type"));
-	return type ? type : "?";
+	return type ? type : "none";
 }
 
 static int unsupported(const char *what, const char *which, struct err *e)
