@@ -36,8 +36,8 @@ static const struct opt options[] = {
 		"The token that ends documents, within which attention stays. -1: documents begin "
 		"where the positions of the batch begin again, if it has positions."},
 	{OPT_STR, 0, "grad-norm", "X", NULL, O(grad_norm), .help =
-		"The norm of the gradient that the run logged for this step. Without it, clipping "
-		"hides a wrong scale. Half a unit of its last digit is allowed for."},
+		"The norm of the gradient that the run logged for this step; of two runs X,Y. Without "
+		"it, clipping hides a wrong scale. Half a unit of its last digit is allowed for."},
 	{OPT_STR, 0, "loss", "X", NULL, O(loss), .help =
 		"The loss that the run logged, the mean over all targets of the batch."},
 	{OPT_GROUP, .name = "The other run"},
@@ -138,6 +138,23 @@ static int parse_logged(const char *text, double *x, double *half, struct err *e
 	return 0;
 }
 
+/* --grad-norm X, or X,Y of two runs. */
+static int parse_norms(const char *text, struct check_opts *o, struct err *e)
+{
+	const char *comma = text ? strchr(text, ',') : NULL;
+	struct str first = {0};
+	int rc = 0;
+	o->of_two = comma;
+	if (comma) {
+		str_printf(&first, "%.*s", (int)(comma - text), text);
+		rc = parse_logged(first.s, &o->first_norm, &o->first_norm_half, e);
+		str_free(&first);
+	}
+	return rc ? -1
+		  : parse_logged(comma ? comma + 1 : text, &o->grad_norm,
+			    &o->grad_norm_half, e);
+}
+
 int main(int argc, char **argv)
 {
 	struct opts o;
@@ -156,7 +173,7 @@ int main(int argc, char **argv)
 	if (o.two_runs && o.batch.n)
 		return err_say(&(struct err){EX_USAGE,
 			"--two-runs compares files of one step, and --batch is of a step between two"});
-	if (parse_logged(o.grad_norm, &o.check.grad_norm, &o.check.grad_norm_half, &e) ||
+	if (parse_norms(o.grad_norm, &o.check, &e) ||
 		parse_logged(o.loss, &o.check.loss, &o.check.loss_half, &e))
 		return err_say(&e);
 	struct comm *world = comm_open();

@@ -516,7 +516,7 @@ int main(int argc, char **argv)
 	file_spool_limit(o.spool_limit);
 	convert_config_file(o.model_config);
 	int rc = run(n, argv, &o, &e);
-	if (rc && *e.msg)
+	if (rc)
 		err_say(&e);
 	stdout_close();
 	return rc ? e.code : 0;

@@ -377,7 +377,8 @@ static int check_tokens(const struct opts *o, struct err *e)
 	for (size_t i = 0; i < ARRAY_LEN(of_text); i++)
 		if (of_text[i].given)
 			return err_set(e, EX_USAGE,
-				"--%s: for text and JSONL, not for files of tokens",
+				"--%s: for text and JSONL, not for files of tokens, of which "
+				"EXAMPLES in pt-prepare(1) makes JSONL",
 				of_text[i].name);
 	return 0;
 }

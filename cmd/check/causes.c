@@ -592,8 +592,7 @@ static bool is_rounded(const struct cause_search *s)
 	return s->c->o.precision == RUN_FP32 && 2 * s->n_wrong > s->c->n;
 }
 
-/* Are norms wrong, all of them, and nothing else? */
-static bool are_norms(const struct cause_search *s)
+bool are_norms(const struct cause_search *s)
 {
 	int norms = 0;
 	for (int i = 0; i < s->c->n; i++) {
@@ -612,7 +611,7 @@ static void explain_rest(struct cause_search *s, bool affordable, bool most)
 	const struct step_check *c = s->c;
 	char text[CAUSE_TEXT];
 	double cosine = most && c->has_reference ? least_cosine(s) : 0;
-	if (!c->has_reference && are_norms(s))
+	if (are_norms(s))
 		explain_all(s,
 			"all norms, and nothing else: with sequence parallelism each "
 			"tensor-parallel rank has a part of their gradients; is it not summed over "

@@ -144,6 +144,11 @@ int step_check_run(struct step_check *c, const struct check_opts *o,
 	c->has_reference = job->batch->n > 0;
 	if (read_groups(c, job, e) || judge_copies(c, e))
 		return -1;
+	if (c->o.grad_norm > 0 && c->o.of_two != c->files.two_runs)
+		return err_set(e, EX_USAGE, "%s",
+			c->o.of_two
+				? "--grad-norm X,Y is of two runs, and these files are of one"
+				: "of two runs, --grad-norm is X,Y: the norms of both");
 	bool moments = step_files_have_moments(&c->files);
 	if (job->batch->n && !moments)
 		return err_set(e, EX_TROUBLE,

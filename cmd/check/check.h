@@ -19,8 +19,10 @@ struct check_opts {
 	int precision;	  /* enum run_precision */
 	int reference;	  /* enum reference_kind */
 	double grad_norm; /* as logged; below 0: not known */
+	bool of_two; /* norms are given of two runs: grad_norm is the second's, first_norm the first's */
+	double first_norm;
 	double loss;
-	double grad_norm_half,
+	double grad_norm_half, first_norm_half,
 		loss_half; /* half a unit of the last digit that was logged */
 	int64_t tp, cp, fsdp, dp, accumulation; /* degrees of the other run; 1: none */
 };
@@ -48,7 +50,8 @@ struct tensor_check {
 			left; /* squares: its direction, parameters, what is not explained */
 		double round; /* of the parameters, and of the moments */
 		double fine;
-		double unclear; /* 1 and more: rate and decay are told apart so badly */
+		double unclear; /* 1 and more: rate and decay are told apart so badly; */
+		double along; /* not at all, if > 0: a decay of 1 changes the rate by so much of it */
 	} sums;
 	bool decays; /* a decay can be told: the parameters are not too small */
 	bool nonfinite, unchanged;

@@ -402,11 +402,37 @@ static void judge_tensor(
 /* Two right runs of bf16 differ from each other by the roots of both distances. */
 static const double bounds_of_runs[] = {2e-5, 0.06, 0.1};
 
+/* A factor of all gradients: of exp_avg, or, if clipping divides it out, of the norms that were logged. */
+static void judge_scale_of_runs(struct step_check *c)
+{
+	const struct check_opts *o = &c->o;
+	double within = o->precision == RUN_FP32 ? 1e-4 : 0.03;
+	double first = o->first_norm, second = o->grad_norm;
+	bool logged = o->of_two && first > 0 && second > 0;
+	char times[120];
+	c->scale_checked = logged || c->files.adam.clip == 0;
+	for (int i = 0; i < c->n; i++)
+		if (c->of[i].gradient.wrong)
+			return; /* another gradient has another norm */
+	if (!near(c->common, 1, within))
+		add_finding(c, NULL,
+			"scale: exp_avg is %.4g times the first run's, in all tensors",
+			c->common);
+	else if (logged && !near(second, first,
+				   within + o->first_norm_half / first +
+					   o->grad_norm_half / first)) {
+		say_times(c, second / first, times, sizeof(times));
+		add_finding(c, NULL,
+			"scale: grad_norm %.5g was logged of the first run, and %.5g of the "
+			"second: %s",
+			first, second, times);
+	}
+}
+
 int judge_runs(struct step_check *c, struct err *e)
 {
 	struct products *p = xcalloc((size_t)c->n, sizeof(*p));
 	double *lost = xcalloc((size_t)c->n, sizeof(*lost));
-	double within = c->o.precision == RUN_FP32 ? 1e-4 : 0.03;
 	int rc = read_means(c, lost, e);
 	for (int i = 0; i < c->n && !rc; i++) {
 		p[i] = products_of(
@@ -418,10 +444,7 @@ int judge_runs(struct step_check *c, struct err *e)
 		for (int i = 0; i < c->n; i++)
 			judge_tensor(c, i, &p[i], lost[i]);
 		c->seen_norm = their_norm(c, p) * fabs(c->common);
-		if (c->n_right == c->n && !near(c->common, 1, within))
-			add_finding(c, NULL,
-				"scale: exp_avg is %.4g times the first run's, in all tensors",
-				c->common);
+		judge_scale_of_runs(c);
 	}
 	free(p);
 	free(lost);

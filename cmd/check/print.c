@@ -184,7 +184,9 @@ void step_check_print_verdict(const struct step_check *c, struct str *out)
 	else if (!c->tested)
 		str_puts(out, "verdict: nothing could be checked\n");
 	else if (c->files.two_runs)
-		str_puts(out, "verdict: the gradients of both runs are the same\n");
+		str_printf(out, "verdict: the gradients of both runs are the same%s\n",
+			c->scale_checked ? ""
+					 : ", but for a scale that clipping would hide");
 	else if (c->has_reference)
 		str_printf(out, "verdict: the step is right%s\n",
 			c->scale_checked ? ""
@@ -204,7 +206,9 @@ void step_check_print(const struct step_check *c, struct str *out)
 	if (c->has_reference) {
 		put_batch(c, out);
 		put_scale(c, out);
-	}
+	} else if (two && !c->scale_checked)
+		str_puts(out,
+			"scale   NOT checked: clipping may hide it, --grad-norm X,Y would tell\n");
 	for (enum check_test t = 0; t < N_CHECK_TESTS; t++)
 		put_tally(c, t, out);
 	put_update(c, out);
@@ -286,8 +290,9 @@ void step_check_json(const struct step_check *c, struct str *out)
 		put_json(j, "loss", number_json(c->reference.loss));
 		put_json(j, "grad_norm", number_json(c->reference.norm));
 		put_json(j, "common_factor", number_json(c->common));
-		put_json(j, "scale_checked", json_boolean(c->scale_checked));
 	}
+	if (c->has_reference || c->files.two_runs)
+		put_json(j, "scale_checked", json_boolean(c->scale_checked));
 	for (int k = 0; k < c->n_causes; k++) {
 		json_t *f = json_object();
 		put_json(f, "text", json_string(c->causes[k].text));

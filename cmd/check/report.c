@@ -340,10 +340,10 @@ const char *report_number(char buf[AT_LEAST(NUM_TEXT)], int digits, double v)
 
 const char *report_unscaled(const struct step_check *c)
 {
-	return !c->has_reference ? NULL
-	       : !c->n_right	 ? "The scale is not checked: the gradients are others."
+	return !c->has_reference && !c->files.two_runs ? NULL
+	       : !c->n_right ? "The scale is not checked: the gradients are others."
 	       : !c->scale_checked
-		       ? "The scale is not checked: clipping hides it, and --grad-norm would tell."
+		       ? "The scale is not checked: clipping may hide it, and --grad-norm would tell."
 		       : NULL;
 }
 

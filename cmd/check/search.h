@@ -35,6 +35,8 @@ void explain(struct cause_search *s, int i, const char *text);
 void explain_all(struct cause_search *s, const char *text);
 /* Marks in wanted[n_tensors of the model] those without a cause so far; their number. */
 int unexplained(const struct cause_search *s, bool *wanted);
+/* Are norms wrong, all of them, and nothing else? */
+bool are_norms(const struct cause_search *s);
 /* Does a cause leave no more than rounding, and much less than there is without it? */
 bool within(const struct step_check *c, int i, double residual);
 /* A factor as it is shown, no finer than the run's precision tells; and several: "1 2". */

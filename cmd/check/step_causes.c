@@ -144,7 +144,13 @@ static void explain_sequences(struct cause_search *s, const double *x, int n, do
 	char list[100], text[CAUSE_TEXT];
 	put_sequences(list, sizeof(list), x, n, 0);
 	double times = shown(c, most / c->run_clip);
-	if (*list && c->run_clip > 0 && fabs(times - 1) > 0.02)
+	if (*list && are_norms(s)) /* (nanotron divides the positions of a micro-batch) */
+		snprintf(text, sizeof(text),
+			"sequences %s of %d do not count, in norms alone, of whose gradients each "
+			"tensor-parallel rank has a part with sequence parallelism: not summed "
+			"over the ranks",
+			list, n);
+	else if (*list && c->run_clip > 0 && fabs(times - 1) > 0.02)
 		snprintf(text, sizeof(text),
 			"sequences %s of %d do not count, and the others %.3g times",
 			list, n, times);

@@ -182,7 +182,8 @@ static void test_update(const struct step_check *c, const struct rule *r,
 		.left = fmax(dd - x->lr * ud - k * pd, 0),
 		.round = round,
 		.fine = rounding_of(t->m1, t->n) + rounding_of(t->v1, t->n),
-		.unclear = both ? sqrt(uu * pp / det) : 1};
+		.unclear = both ? sqrt(uu * pp / det) : 1,
+		.along = !both && uu > 0 ? fabs(up / uu) : 0};
 	x->decay = x->lr > 0 ? k / x->lr : 0;
 	/* (parameters that are small beside their update, as biases of the first steps, tell no decay) */
 	x->decays = both && x->lr > 0 && 3 * round / sqrt((double)t->n) < 0.01 * x->lr &&
@@ -323,11 +324,14 @@ static bool has_other_decay(const struct step_check *c, const struct tensor_chec
 	       (own >= 0 && !is_decay(x, own) && (!none || c->decay > 0));
 }
 
+/* (A norm's weights that are all 1, and whose gradients all have one sign, as with many positions, have an update
+ * along them: decay of them looks like another rate.) */
 static bool has_other_lr(const struct step_check *c, const struct tensor_check *x)
 {
+	double decay = fmax(c->decay, c->files.adam.decay) * x->sums.along;
 	return x->update.tested && !x->update.wrong && !x->unchanged &&
 	       fabs(x->lr / (c->lr * x->lr_scale) - 1) >
-		       fmax(1e-3, 3 * x->update.bound * x->sums.unclear);
+		       decay + fmax(1e-3, 3 * x->update.bound * x->sums.unclear);
 }
 
 static bool lr_is_wrong(const struct step_check *c)

@@ -287,6 +287,16 @@ static int fate_of(struct worker *w, const struct document_part *part, const cha
 					 : FATE_PART;
 }
 
+/* Only a text that is longer than most lines can have more marks behind a character than can be normalized. */
+static bool has_too_many_marks(
+	struct worker *w, const char *text, int64_t n, struct err *why)
+{
+	enum { FEW = 1 << 22 };
+	w->changes.n = 0;
+	return n > FEW && !w->document.marked.n_ids &&
+	       tokenizer_changes(w->s->x->t, text, n, 0, &w->changes, why) < 0;
+}
+
 static int do_document(struct worker *w, const struct document_part *part,
 	const char *text, int64_t n, struct err *e)
 {
@@ -296,11 +306,15 @@ static int do_document(struct worker *w, const struct document_part *part,
 		used = learn(w, text, n, part->last, e);
 		return used < 0 ? at_byte(w, part, TEXT_BAD(used), e) : 0;
 	}
-	struct piece_document *d = add_document(&w->piece);
-	int64_t before = w->piece.head.n_tokens;
+	const struct input_file *f = &x->inputs->files[part->file];
+	struct err why = {0};
 	int fate = fate_of(w, part, text, n, e);
 	if (fate < 0)
 		return at_byte(w, part, 0, e);
+	if (f->jsonl && fate == FATE_KEPT && has_too_many_marks(w, text, n, &why))
+		return batch_broken(x->p, f, part, &w->document, &why, e) < 0 ? -1 : 0;
+	struct piece_document *d = add_document(&w->piece);
+	int64_t before = w->piece.head.n_tokens;
 	d->hash = hash128_bytes(text, (size_t)n, 0);
 	d->n_bytes = n;
 	d->fate = (uint8_t)fate;

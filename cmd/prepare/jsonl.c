@@ -422,15 +422,20 @@ int batch_text(const struct prepare *p, const struct input_file *f, const struct
 		out->text = (const char *)m->ids;
 		out->n = m->n_ids * (int64_t)sizeof(*m->ids);
 	}
-	if (rc >= 0)
-		return rc;
-	err_prefix(&why, "%s:%lld: ", f->name, (long long)part->where);
+	return rc < 0 ? batch_broken(p, f, part, out, &why, e) : rc;
+}
+
+int batch_broken(const struct prepare *p, const struct input_file *f,
+	const struct document_part *part, struct document_text *out, struct err *why,
+	struct err *e)
+{
+	err_prefix(why, "%s:%lld: ", f->name, (long long)part->where);
 	if (p->strict) {
-		*e = why;
+		*e = *why;
 		return -1;
 	}
 	if (out->n_broken++ < MAX_MESSAGES && out->messages)
-		str_printf(out->messages, "%s\n", why.msg);
+		str_printf(out->messages, "%s\n", why->msg);
 	return 1;
 }
 

@@ -144,6 +144,10 @@ struct document_text {
  * broken; -1 with a message that names the file and the line if it is broken and p->strict. */
 int batch_text(const struct prepare *p, const struct input_file *f, const struct batch *b,
 	const struct document_part *part, struct document_text *out, struct err *e);
+/* Counts the line as a broken one, for this reason: 1, or -1 with p->strict. */
+int batch_broken(const struct prepare *p, const struct input_file *f,
+	const struct document_part *part, struct document_text *out, struct err *why,
+	struct err *e);
 void document_text_free(struct document_text *d);
 
 /* ---- batches.c: all batches, by several threads --------------------------------------- */

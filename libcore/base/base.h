@@ -79,7 +79,7 @@ struct err {
 int err_set(struct err *e, int code, const char *fmt, ...) PRINTF(3, 4);
 /* Prepends text to the message, such as "FILE: ". Returns -1. */
 int err_prefix(struct err *e, const char *fmt, ...) PRINTF(2, 3);
-/* Of several errors, *first keeps the first one; the others are printed. */
+/* Of several errors, all are printed, and *first keeps the code of the first one, without a message. */
 void err_keep_first(struct err *first, const struct err *e);
 
 /* Advice after an error: a lower floor names the kind of failure, and a program's table has a sentence, or NULL. */
@@ -91,22 +91,23 @@ enum advice_on {
 	ADVICE_GPU,	      /* none that can be used */
 	ADVICE_RUN_IN_USE,
 	ADVICE_NO_CHECKPOINT,
-	ADVICE_VOCABULARY,   /* not known */
-	ADVICE_NO_DATA,	     /* no files given */
-	ADVICE_NOT_A_SHARD,  /* but text, perhaps */
-	ADVICE_FILE_EXISTS,  /* and is not replaced */
-	ADVICE_NOT_UTF8,     /* text */
-	ADVICE_TOKENS,	     /* where text is expected */
-	ADVICE_PATTERN,	     /* of words, which a vocabulary file does not say */
-	ADVICE_TOKENIZER,    /* a kind that is not read */
-	ADVICE_VOCAB_FILES,  /* not given */
-	ADVICE_EMPTY_SPLIT,  /* no document is for one of the splits */
-	ADVICE_DOCUMENTS,    /* too many for one shard */
-	ADVICE_WORK_FOLDER,  /* not given */
-	ADVICE_BENCH_MEMORY, /* buffers of pt-collbench */
-	ADVICE_GNUPLOT,	     /* cannot be started */
-	ADVICE_SPOOL_LIMIT,  /* a stream is longer */
-	ADVICE_SPOOL_ROOM,   /* nor is there room for it */
+	ADVICE_FOREIGN_MODEL, /* where a checkpoint is expected */
+	ADVICE_VOCABULARY,    /* not known */
+	ADVICE_NO_DATA,	      /* no files given */
+	ADVICE_NOT_A_SHARD,   /* but text, perhaps */
+	ADVICE_FILE_EXISTS,   /* and is not replaced */
+	ADVICE_NOT_UTF8,      /* text */
+	ADVICE_TOKENS,	      /* where text is expected */
+	ADVICE_PATTERN,	      /* of words, which a vocabulary file does not say */
+	ADVICE_TOKENIZER,     /* a kind that is not read */
+	ADVICE_VOCAB_FILES,   /* not given */
+	ADVICE_EMPTY_SPLIT,   /* no document is for one of the splits */
+	ADVICE_DOCUMENTS,     /* too many for one shard */
+	ADVICE_WORK_FOLDER,   /* not given */
+	ADVICE_BENCH_MEMORY,  /* buffers of pt-collbench */
+	ADVICE_GNUPLOT,	      /* cannot be started */
+	ADVICE_SPOOL_LIMIT,   /* a stream is longer */
+	ADVICE_SPOOL_ROOM,    /* nor is there room for it */
 	N_ADVICE
 };
 void advice_set(const char *const table[AT_LEAST(N_ADVICE)]); /* NULL in a row: none */

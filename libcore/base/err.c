@@ -218,16 +218,16 @@ static void say_line(const char *grade, bool with_rank, const char *fmt, ...)
 
 int err_say(const struct err *e)
 {
-	say_line("", false, "%s", e->msg);
+	if (*e->msg)
+		say_line("", false, "%s", e->msg);
 	return e->code;
 }
 
 void err_keep_first(struct err *first, const struct err *e)
 {
-	if (first->code)
-		err_say(e);
-	else
-		*first = *e;
+	err_say(e);
+	if (!first->code)
+		first->code = e->code;
 }
 
 void bug(const char *file, int line, const char *what)

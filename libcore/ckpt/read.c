@@ -1,10 +1,12 @@
 /* Reading checkpoints: data are checked before they are used. */
 #include "ckpt/view.h"
 
+#include "base/file.h"
 #include "base/utf8.h"
 #include "kernels/kernels.h"
 
 #include <fcntl.h>
+#include <limits.h>
 #include <omp.h>
 #include <stdlib.h>
 #include <string.h>
@@ -209,14 +211,87 @@ static int open_file(struct ckpt **out, const char *path, char *name, struct err
 	return rc;
 }
 
+/* What a file of another program is, by its first bytes; NULL: not known. */
+static const char *foreign_file(const char *first, size_t n)
+{
+	uint64_t header;
+	if (n >= 4 && !memcmp(first, "PK\3\4", 4))
+		return "a file of torch.save()";
+	if (n <= sizeof(header))
+		return NULL;
+	memcpy(&header, first, sizeof(header));
+	return first[8] == '{' && header < 1 << 28 ? "a file of safetensors" : NULL;
+}
+
+static const char *foreign_folder(const char *name)
+{
+	static const struct {
+		const char *file, *what;
+	} known[] = {{".metadata", "a checkpoint of torch.distributed.checkpoint"},
+		{"checkpoint_metadata.json", "a checkpoint of nanotron"},
+		{"model.safetensors", "a model of Hugging Face"},
+		{"model.safetensors.index.json", "a model of Hugging Face"},
+		{"pytorch_model.bin", "a model of Hugging Face"},
+		{"mp_rank_00_model_states.pt", "a checkpoint of DeepSpeed"},
+		{"zero_to_fp32.py", "a checkpoint of DeepSpeed"}};
+	for (size_t i = 0; i < ARRAY_LEN(known); i++) {
+		scoped_str path = {0};
+		str_printf(&path, "%s/%s", name, known[i].file);
+		if (file_exists(path.s))
+			return known[i].what;
+	}
+	return NULL;
+}
+
+/* What pt-ckpt makes a checkpoint of, with the vocabulary of the same folder. */
+static int refuse_foreign(
+	const char *name, const char *what, bool is_folder, struct err *e)
+{
+	scoped_str with = {0}, path = {0};
+	const char *slash = strrchr(name, '/');
+	if (is_folder || slash)
+		str_printf(
+			&path, "%.*s", is_folder ? INT_MAX : (int)(slash - name), name);
+	else
+		str_puts(&path, ".");
+	str_printf(&with, "--vocabulary %s ", path.s);
+	str_puts(&path, "/tokenizer.json");
+	return err_set(e, EX_DATAERR,
+		"%s: %s, of which 'pt-ckpt convert %s%s -o NEW.h5' makes a checkpoint%s",
+		name, what, file_exists(path.s) ? with.s : "", name,
+		advice_on(ADVICE_FOREIGN_MODEL));
+}
+
+/* Refuses what is no checkpoint by its folder or first bytes, and leaves others to HDF5. */
+static int check_own(const char *name, const char *path, struct err *e)
+{
+	char first[9];
+	struct stat st;
+	if (stat(path, &st))
+		return 0;
+	if (S_ISDIR(st.st_mode)) {
+		const char *what = foreign_folder(path);
+		return what ? refuse_foreign(name, what, true, e)
+			    : err_set(e, EX_DATAERR,
+				      "%s: there is no checkpoint in this directory: no "
+				      "latest.h5, and no checkpoints/latest.h5",
+				      name);
+	}
+	int fd = S_ISREG(st.st_mode) ? open(path, O_RDONLY | O_CLOEXEC) : -1;
+	bool has = fd >= 0 && !pread_all(fd, first, sizeof(first), 0);
+	const char *what = has ? foreign_file(first, sizeof(first)) : NULL;
+	if (fd >= 0)
+		close(fd);
+	return what ? refuse_foreign(name, what, false, e) : 0;
+}
+
 int ckpt_open(struct ckpt **out, const char *name, struct err *e)
 {
-	if (ckpt_none_in(name))
-		return err_set(e, EX_DATAERR,
-			"%s: there is no checkpoint in this directory: no latest.h5, "
-			"and no checkpoints/latest.h5",
-			name);
 	char *path = resolve(name);
+	if (check_own(name, path, e)) {
+		free(path);
+		return -1;
+	}
 	return open_file(out, path, path, e);
 }
 
@@ -230,7 +305,9 @@ int ckpt_open_stream(struct ckpt **out, const char *name, struct err *e)
 	if (stream_look(&s, STDIN_FILENO, from, e))
 		return -1;
 	if (!h5_begins(s.first, s.n))
-		return err_set(e, EX_DATAERR, "%s: not an HDF5 file, or damaged", from);
+		return err_set(e, EX_DATAERR, "%s: %s", from,
+			foreign_file(s.first, s.n) ? foreign_file(s.first, s.n)
+						   : "not an HDF5 file, or damaged");
 	int fd = file_spool(&s, INT64_MAX, kept, e);
 	if (fd < 0)
 		return -1;

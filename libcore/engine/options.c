@@ -670,6 +670,7 @@ static const char *const advice[N_ADVICE] = {
 	[ADVICE_GPU] = "use --device cpu",
 	[ADVICE_RUN_IN_USE] = "or give another directory with --out",
 	[ADVICE_NO_CHECKPOINT] = "--overwrite, without --resume, starts a new run",
+	[ADVICE_FOREIGN_MODEL] = "--init-from takes it as it is",
 	[ADVICE_VOCABULARY] = "give --data or --vocab",
 	[ADVICE_NO_DATA] = "give shards with --data",
 	[ADVICE_NOT_A_SHARD] = "pt-prepare makes shards of text",

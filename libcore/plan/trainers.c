@@ -277,8 +277,11 @@ static void megatron_model(const struct model *m, struct str *out)
 	str_printf(out, " --norm-epsilon %g", c->norm_eps);
 	if (!m->bias)
 		str_puts(out, " --disable-bias-linear");
-	if (m->qkv_bias && !m->out_bias)
+	if (m->qkv_bias && !m->bias)
 		str_puts(out, " --add-qkv-bias");
+	if (m->out_bias && !m->bias)
+		warn("Megatron-LM has no bias of attention's output (wo) alone, of --bias "
+		     "attention: its model is one without");
 	megatron_windows(c, out);
 	if (c->qk_norm)
 		str_puts(out, " --qk-layernorm");

@@ -3,6 +3,7 @@
  * not supported is refused by its name. Padding, truncation and the post-processor, which may add
  * tokens at the beginning of a text, are left out.
  */
+#include "token/bpe_internal.h"
 #include "token/vocab_internal.h"
 
 #include <ctype.h>
@@ -12,7 +13,7 @@
 static const char *type_of(const json_t *o)
 {
 	const char *type = json_string_value(json_object_get(o, "type"));
-	return type ? type : "?";
+	return type ? type : "none";
 }
 
 static int unsupported(const char *what, const char *which, struct err *e)
@@ -113,6 +114,32 @@ static int check_added(
 	return 0;
 }
 
+static int same_text(const char *text, struct err *e)
+{
+	return err_set(e, EX_DATAERR,
+		"the added token '%.60s' has the normalized text of another token, which is not "
+		"supported",
+		text);
+}
+
+/* A token that is found in normalized text has its own text normalized, as in Hugging Face's tokenizers. */
+static int normalize_added(enum normal_form form, const json_t *vocab, json_t *skip,
+	const char *text, struct str *bytes, struct err *e)
+{
+	struct normalized x = {0};
+	int rc = normalize(form, bytes->s, (int64_t)bytes->len, &x, e);
+	if (!rc && x.changes.n) {
+		str_clear(bytes);
+		str_add(bytes, x.text.s, x.text.len);
+		if (json_object_get(vocab, text) || json_object_get(vocab, bytes->s) ||
+			json_object_get(skip, bytes->s))
+			rc = same_text(text, e);
+		json_object_set_new(skip, bytes->s, json_false());
+	}
+	normalized_free(&x);
+	return rc;
+}
+
 /* skip: gets its text. */
 static int read_added(const json_t *token, const json_t *vocab, struct vocab_builder *b,
 	struct bpe_rules *r, json_t *skip, struct err *e)
@@ -135,15 +162,20 @@ static int read_added(const json_t *token, const json_t *vocab, struct vocab_bui
 	bool strips = flags & BPE_STRIPS && !(flags & BPE_SPECIAL);
 	if (check_added(vocab, text, id, strips, e))
 		return -1;
-	json_object_set_new(skip, text, json_true());
-	struct str bytes = {0};
-	for (const char *nul; (nul = strstr(text, VOCAB_NUL)); text = nul + 3) {
-		str_add(&bytes, text, (size_t)(nul - text));
+	if (json_is_false(json_object_get(skip, text)))
+		return same_text(text, e);
+	scoped_str bytes = {0};
+	const char *rest = text;
+	for (const char *nul; (nul = strstr(rest, VOCAB_NUL)); rest = nul + 3) {
+		str_add(&bytes, rest, (size_t)(nul - rest));
 		str_putc(&bytes, '\0');
 	}
-	str_puts(&bytes, text);
+	str_puts(&bytes, rest);
+	if (flags & BPE_NORMALIZED && r->normalizer &&
+		normalize_added(r->normalizer, vocab, skip, text, &bytes, e))
+		return -1;
+	json_object_set_new(skip, text, json_true());
 	builder_add(b, (uint32_t)id, bytes.s, bytes.len);
-	str_free(&bytes);
 	rules_add_token(r, (uint32_t)id, flags);
 	return 0;
 }

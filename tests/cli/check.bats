@@ -402,6 +402,17 @@ logged() { # COLUMN STEP RUN
 	code_of 1 pt-check "$(at run 2)" "$(at theta 2)"
 	says 'verdict: wrong: '
 	code_of 0 pt-check --two-runs "$(at run 1)" "$(at ranks 1)"
+	says 'the same, but for a scale that clipping would hide'
+	norm=$(logged grad_norm 1 run)
+	code_of 0 pt-check --two-runs "$(at run 1)" "$(at ranks 1)" --grad-norm "$norm,$norm"
+	[[ $output == *'of both runs are the same' ]]
+	code_of 0 pt-check --two-runs "$(at run 1)" "$(at ranks 1)" --clip 0
+	[[ $output == *'of both runs are the same' ]]
+	code_of 1 pt-check --two-runs "$(at run 1)" "$(at ranks 1)" --dp 2 --grad-norm 1.25,2.5
+	says '2.5 of the second: 2 times: not divided by the 2 data-parallel ranks'
+	code_of 0 pt-check --two-runs "$(at run 1)" "$(at ranks 1)" --grad-norm 1.2,1.3
+	code_of 64 pt-check --two-runs "$(at run 1)" "$(at ranks 1)" --grad-norm 1
+	code_of 64 check --batch batch.u16 --grad-norm 1,2
 	code_of 1 pt-check --two-runs "$(at run 1)" "$(at theta 1)"
 	code_of 64 pt-check --two-runs "$(at run 1)" "$(at ranks 1)" --batch batch.u16
 }

@@ -211,6 +211,9 @@ at20=run/checkpoints/step-00000020.h5
 	says "$at20: ok"
 	says 'nowhere.h5: cannot be read'
 	not grep -q 'nowhere.h5: DAMAGED' <<<"$output"
+	head -c 9000 bad.h5 >short.h5
+	grep -o '^pt-ckpt: [a-z]*.h5' <<<"$(pt-ckpt verify bad.h5 nowhere.h5 short.h5 2>&1)" >why
+	printf 'pt-ckpt: %s.h5\n' bad nowhere short | cmp - why # each with its reason, in their order
 	code_of 74 pt-ckpt verify nowhere.h5
 	code_of 65 pt-ckpt verify data.h5
 	says 'data.h5: not a checkpoint'

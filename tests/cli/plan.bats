@@ -426,6 +426,9 @@ near() { # X PUBLISHED BOUND
 	grep -q ' --num-distributed-optimizer-instances 4 ' best
 	grep -q ' --use-rope-scaling --rope-scaling-factor ' best
 	not grep -q -e --add-qkv-bias best
+	code_of 0 pt-plan --best --for megatron -H 8 llama3-8b bias=attention
+	says ' --disable-bias-linear --add-qkv-bias '
+	says 'Megatron-LM has no bias of attention'
 	code_of 64 pt-plan --for megatron llama3-8b
 	says '--best prints'
 }

@@ -142,3 +142,28 @@ value() { # KEY FILE
 	cmp whole.h5 a.h5
 	[ "$(ls in)" = text.txt ]
 }
+
+@test "a line of more marks on one character than can be normalized is a broken one" {
+	printf 'the cat the hat\n' >text
+	pt-prepare -q --train-bpe 260 --vocab-out vocab text
+	mkdir nfc
+	jq '.normalizer = {"type": "NFC"}' vocab/tokenizer.json >nfc/tokenizer.json
+	{
+		echo '{"text": "one"}'
+		printf '{"text": "e'
+		head -c 2200000 /dev/zero | sed 's/\x0/\xcc\x81/g'
+		printf '"}\n{"text": "three"}\n'
+	} >marks.jsonl
+	code_of 0 pt-prepare -t bpe --vocab-files nfc -f 0 marks.jsonl -o marks.h5
+	says 'marks.jsonl:2: more than 4194304 bytes of marks'
+	says '1 broken line passed over'
+	[ "$(pt-prepare --decode train marks.h5)" = 'one<|endoftext|>three<|endoftext|>' ]
+	code_of 65 pt-prepare -t bpe --vocab-files nfc -f 0 marks.jsonl --strict -o strict.h5
+	says 'marks.jsonl:2: more than'
+	code_of 0 pt-prepare -t bpe --vocab-files nfc -f 0 --max-bytes 99 marks.jsonl -o short.h5
+	says '1 of 3 documents dropped: too long'
+	# as prompt and completion
+	sed 's/"text"/"prompt": "?", "completion"/' marks.jsonl >pairs.jsonl
+	code_of 0 pt-prepare --record prompt -t bpe --vocab-files nfc -f 0 pairs.jsonl -o pairs.h5
+	says '1 broken line passed over'
+}

@@ -277,6 +277,26 @@ make_runs() {
 	pt-sample gpt2 the -n 9 | cmp - <(pt-sample $ckpt the -n 9)
 	mkdir none
 	code_of 65 pt-sample none
+	# what pt-ckpt convert makes a checkpoint of: the line that is said does
+	pt-ckpt convert $ckpt --to huggingface -o hf
+	mkdir dcp
+	touch dcp/.metadata
+	printf 'PK\003\004 and more' >x.pt
+	code_of 65 pt-sample dcp
+	says "dcp: a checkpoint of torch.distributed.checkpoint, of which 'pt-ckpt convert dcp -o NEW.h5' makes"
+	code_of 65 pt-sample x.pt
+	says "x.pt: a file of torch.save(), of which 'pt-ckpt convert x.pt -o NEW.h5' makes"
+	for what in hf hf/model.safetensors; do
+		code_of 65 pt-sample $what
+		says "of which 'pt-ckpt convert --vocabulary hf $what -o NEW.h5' makes a checkpoint"
+		not grep -q init-from <<<"$output"
+	done
+	rm hf/tokenizer.json
+	run pt-sample hf
+	eval "$(grep -o "pt-ckpt convert[^']*" <<<"$output")"
+	pt-ckpt diff --no-optimizer $ckpt NEW.h5
+	code_of 65 pt-train -q -d data.h5 --resume hf -n 1
+	says "; --init-from takes it as it is"
 	size=$(stat -Lc %s $ckpt)
 	for n in 0 100 5000 $((size / 2)) $((size - 1)); do
 		head -c $n $ckpt >bad.h5

@@ -500,6 +500,35 @@ static void wrong_updates(void **state)
 	step_end(&s);
 }
 
+/* The norm's weights are 1, and its gradients have one sign: its decay is no learning rate of its own, and twice the
+ * rate is. */
+static void norm_of_one_sign(void **state)
+{
+	(void)state;
+	for (int k = 0; k < 3; k++) {
+		struct step s;
+		step_begin(&s, LLAMA);
+		s.no_batch = true;
+		int i = step_tensor(&s, "norm.weight");
+		for (int j = 0; j < 32; j++) {
+			s.w.w[i][j] = 1;
+			s.g.g[i][j] = copysignf(0.01F + fabsf(s.g.g[i][j]), k ? 1 : -1);
+		}
+		step_train(&s);
+		for (int j = 0; k == 2 && j < 32; j++)
+			s.of[1][MODEL][i][j] = 2 * s.of[1][MODEL][i][j] - 1;
+		const struct strs none = {0};
+		struct step_check c;
+		const struct check_job job = {
+			step_file(&s, 0), step_file(&s, 1), &none, {.end = -1}, s.adam};
+		if (step_check_run(&c, &plain_check, &job, &e))
+			fail_msg("%s", e.msg);
+		assert_int_equal(c.n_causes, k == 2);
+		step_check_close(&c);
+		step_end(&s);
+	}
+}
+
 /* ---- without a batch, and tensors that are not trained ------------------------------------------ */
 
 static void set_zero(struct step *s, const char *name)
@@ -658,6 +687,7 @@ int main(void)
 		cmocka_unit_test(many_findings),
 		cmocka_unit_test(wrong_scales),
 		cmocka_unit_test(wrong_updates),
+		cmocka_unit_test(norm_of_one_sign),
 		cmocka_unit_test(without_a_batch),
 		cmocka_unit_test(no_longer_tied),
 		cmocka_unit_test(frozen_tensors),

@@ -87,6 +87,33 @@ static void sequence_skipped(struct step *s)
 	gradients_free(&g);
 }
 
+/* The second of two tensor-parallel ranks has the last sequences' part of the norms, and it is not added: nanotron's.
+ * And with a micro-batch of 3 sequences, of which a rank has half. */
+static void norms_of_two_sequences(struct step *s)
+{
+	struct gradients g[2];
+	for (int k = 0; k < 2; k++)
+		reference_float64(
+			&s->w, &s->batch, &(struct variant){.sequence = k}, &g[k]);
+	for (int i = 0; i < s->w.m.n_tensors; i++)
+		for (int j = 0; s->w.m.tensors[i].ndim == 1 && j < 32; j++)
+			s->g.g[i][j] = g[0].g[i][j] + g[1].g[i][j];
+	gradients_free(&g[0]);
+	gradients_free(&g[1]);
+}
+
+static void norms_of_many_parts(struct step *s)
+{
+	struct gradients g;
+	norms_of_two_sequences(s);
+	reference_float64(&s->w, &s->batch,
+		&(struct variant){.sequence = 3, .part = {PART_CHUNK, 2, 0}}, &g);
+	for (int i = 0; i < s->w.m.n_tensors; i++)
+		for (int j = 0; s->w.m.tensors[i].ndim == 1 && j < 32; j++)
+			s->g.g[i][j] += g.g[i][j];
+	gradients_free(&g);
+}
+
 /* What two tensor-parallel ranks save that miss a sum: a weight has rows or columns of both. */
 static void save_of_ranks(struct step *s, enum missing missing)
 {
@@ -317,6 +344,9 @@ static const struct {
 	{LLAMA, norms_of_half, "first   wrong in backward order: norm.weight"},
 	{LLAMA "tie = yes\n", tied_twice, "embedding and output layer: 2 1 times"},
 	{LLAMA, sequence_skipped, "(21): sequences 3 of 4 do not count\n"},
+	{LLAMA, norms_of_two_sequences,
+		"sequences 3 4 of 4 do not count, in norms alone"},
+	{LLAMA, norms_of_many_parts, "all norms, and nothing else"},
 	{LLAMA, ranks_apart,
 		"as if each tensor-parallel rank backpropagated its own part of the gradient"},
 	{LLAMA, attention_apart,

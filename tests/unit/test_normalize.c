@@ -91,7 +91,8 @@ struct subject {
 	struct encoder *s;
 };
 
-/* qwen.json with another normalizer; NULL: as it is. The token that is found in normalized text is not NFD. */
+/* qwen.json with another normalizer; NULL: as it is. The golden tokens of NFD and NFKD are without the token
+ * that is found in normalized text. */
 static const char *write_form(const char *normalizer, bool decomposes)
 {
 	json_t *j = json_load_file("tests/golden/tokens/qwen.json", 0, NULL);
@@ -304,7 +305,7 @@ static void normalizers(void **state)
 		{SEQUENCE(FORM("NFC") "," FORM("Strip")), 0,
 			"the normalizer 'Strip' is not supported"},
 		{FORM("none"), 0, "the normalizer 'none' is not supported"},
-		{FORM("NFD"), 0, "the added token 405 is not in the form NFD"},
+		{FORM("NFD"), NORMAL_NFD, NULL},
 	};
 	(void)state;
 	for (size_t i = 0; i < ARRAY_LEN(cases); i++) {
@@ -325,6 +326,52 @@ static void normalizers(void **state)
 			bpe_rules_free(&r);
 		}
 		e = (struct err){0};
+	}
+}
+
+/* Added tokens that are found in normalized text, and whose own is not normal. */
+static void added_in_other_forms(void **state)
+{
+	static const struct {
+		const char *content;
+		const char *text; /* has it once; NULL: refused */
+	} cases[] = {{"\xef\xbd\x9cm\xef\xbd\x9c", "a|m|b"}, /* full-width */
+		{"\xef\xbd\x9cm\xef\xbd\x9c", "a\xef\xbd\x9cm|b"},
+		{"e\xcc\x81!", "\xc3\xa9!"},
+		{"\xef\xbd\x81", NULL} /* a byte of the vocabulary */,
+		{"<\xef\xbd\x9ctwice|>", NULL}};
+	(void)state;
+	for (size_t i = 0; i < ARRAY_LEN(cases); i++) {
+		json_t *j = json_load_file(write_form(FORM("NFKC"), false), 0, NULL);
+		json_t *added = json_object_get(j, "added_tokens");
+		const char *const contents[] = {cases[i].content, "<|twice|>"};
+		for (int k = 0; k < 2; k++)
+			json_array_append_new(added,
+				json_pack("{s:i,s:s,s:b,s:b}", "id", 406 + k, "content",
+					contents[k], "normalized", 1, "special", 0));
+		char *text = json_dumps(j, 0);
+		const char *path = test_file("forms.json", text);
+		struct subject x;
+		uint32_t ids[64];
+		bool read = !bpe_read(&x.v, &x.r, path, NULL, NULL, &e);
+		free(text);
+		json_decref(j);
+		assert_int_equal(read, cases[i].text != NULL);
+		if (!read) {
+			assert_non_null(strstr(
+				e.msg, "has the normalized text of another token"));
+			e = (struct err){0};
+			continue;
+		}
+		assert_non_null(x.b = bpe_open(&x.v, &x.r, &e));
+		x.s = encoder_open(x.b, &e);
+		int64_t len = (int64_t)strlen(cases[i].text),
+			n = encode(&x, cases[i].text, len, len, ids);
+		int found = 0;
+		for (int64_t k = 0; k < n; k++)
+			found += ids[k] == 406;
+		assert_int_equal(found, 1);
+		subject_close(&x);
 	}
 }
 
@@ -372,6 +419,7 @@ int main(void)
 		cmocka_unit_test_setup(many_marks, begin),
 		cmocka_unit_test_setup(no_place_to_cut, begin),
 		cmocka_unit_test_setup(normalizers, begin),
+		cmocka_unit_test_setup(added_in_other_forms, begin),
 		cmocka_unit_test_setup(model_of_merges, begin),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
