@@ -131,7 +131,8 @@ static bool never_finite(const double *x, int64_t n)
 /* Columns that training lowers; others may be constant. */
 static bool is_loss(int column)
 {
-	return column == COL_LOSS || column == COL_TRAIN_LOSS || column == COL_VAL_LOSS;
+	return column == COL_LOSS || column == COL_TRAIN_LOSS || column == COL_VAL_LOSS ||
+	       column == COL_VAL_BPB;
 }
 
 /* A run of the set has no finite value; appends which one. */
