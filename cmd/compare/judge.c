@@ -311,8 +311,8 @@ static void decide(const struct judging *j, struct verdict_result *r)
 static void find_correlation(const struct judging *j, struct verdict_result *r)
 {
 	int c = partner_of(j, 0);
-	r->correlation = noise_correlation(curve_of(&j->finite, CONTROL, c < 0 ? 0 : c),
-		curve_of(&j->finite, TEST, 0), j->finite.n);
+	r->correlation =
+		noise_correlation(j, c < 0 ? 0 : c, j->n_runs[CONTROL], 0, j->finite.n);
 }
 
 void judge(const struct run_log *const *control, int n_control,

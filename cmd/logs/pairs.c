@@ -342,7 +342,8 @@ bool line_lightning(struct build *b, struct span line)
 		scan_step((struct span){p + 12, (size_t)(end - p - 12)}, &n);
 	if (!take_fields(b, without_mean(rest), &kind, n))
 		return false;
-	if (!whole && n > from)
+	bool timed = span_find(rest, "train_step_timing"); /* by NeMo */
+	if (!whole && !timed && n > from)
 		build_mean(b, from, n, SPAN("dt"), time_of_bar(rest));
 	return true;
 }
