@@ -202,6 +202,25 @@ curve() { # SEED ROWS FORMAT
 	says 'one: no value of val_loss; it has loss'
 }
 
+@test "evaluations that have diverged are not hidden by equal losses; a reward is a result" {
+	local i
+	curve 1 60 'step=%d loss=%.9g' >loss
+	awk '{ print $0 (NR % 4 ? "" : " val_bpb=" 1 + 1 / NR + 0.001 * (NR * 7 % 5)) }' loss >a
+	awk '{ print $0 (NR % 4 ? "" : " val_bpb=" 1.1 + 1 / NR + 0.001 * (NR * 7 % 5)) }' loss >b
+	code_of 1 pt-compare a b
+	says 'loss       identical, 60 values'
+	says 'val_bpb    15 of 15 values differ'
+	says 'val_bpb differs by 0.1, and the band'
+	code_of 1 pt-compare -y loss a b
+	says 'verdict: they differ'
+	for i in 1 2 3 4; do
+		echo "step:$i - actor/grad_norm:0.5 - critic/rewards/mean:0.$i"
+	done >verl
+	sed 's/mean:0.3/mean:0.9/' verl >other
+	code_of 1 pt-compare verl other
+	says 'reward     1 of 4 values differ; first at step 3: 0.3, 0.9'
+}
+
 @test "with --column val_loss, losses in different rows are no matter" {
 	curve 1 40 'step=%d val_loss=%.9g' >a
 	sed 's/step=1 .*/& loss=3/' a >b
