@@ -370,13 +370,13 @@ static const struct sample samples[] = {
 	{"nanotron",
 		"[default0]:10/17/2025 16:31:56 [INFO|DP=0|PP=1|TP=0|ip-26]: iteration: 2 / 10 | consumed_tokens: 1.31M | elapsed_time_per_iteration_ms: 1.02K | "
 		"tokens_per_sec: 257K | lm_loss: 10.5 | grad_norm: nan\n", 1, 3,
-		{{2, "tokens", 1.31e6}, {2, "dt", 1.02}, {2, "tps", 257e3}, {2, "loss", 10.5}, {2, "grad_norm", NAN}}, "steps = 10\n", 0},
+		{{2, "tokens", 1.31e6}, {2, "dt", 1.02}, {2, "tps", 257e3}, {2, "loss", 10.5}, {2, "grad_norm", NAN}}, "", 0},
 	{"megatron",
 		"31:  [2026-04-06 02:59:36.123] iteration        9/     100 | consumed samples:         1,152 | elapsed time per iteration (ms): 5444.5 | "
 		"global batch size:   128 | lm loss: 1.250000E+00 | grad norm: nan |\n"
 		"31:  [2026-04-06 03:59:36.123] iteration        8/     100 | consumed samples:         1024 | elapsed time per iteration (ms): 5444.5 | "
 		"global batch size:   128 | lm loss: 1.500000E+00 | grad norm: 1.5 |\n", 1, 2,
-		{{8, "loss", 1.5}, {8, "grad_norm", 1.5}, {8, "dt", 5.4445}}, "batch = 128\nsteps = 100\n", 0},
+		{{8, "loss", 1.5}, {8, "grad_norm", 1.5}, {8, "dt", 5.4445}}, "steps = 100\nbatch = 128\n", 0},
 	{"json", "[[1764201600.5, 10, 2.5],\n [1764201601.5, 20, NaN], [1764201602.5, 30, 2.25]]", 3, 3,
 		{{10, "loss", 2.5}, {20, "loss", NAN}, {30, "loss", 2.25}, {30, "elapsed", 2}}, "", 0},
 	{"json", "[\n  {\"_step\": 1, \"train/loss\": 2.5, \"acc\": 0.5}, {\"_step\": 2, \"train\": {\"loss\": 2.25}, \"_runtime\": 7}]\n", 2, 3,
