@@ -437,6 +437,9 @@ static int compare_all(const struct runs *r, const struct opts *o,
 		text_printable(text.s);
 	fputs(text.s ? text.s : "", stdout);
 	str_free(&text);
+	if (code == EX_FAILED && all.worst <= VERDICT_EQUIVALENT)
+		info("the exit code is %d, because %s is required: see --require", code,
+			requirements[requirement_of(r, how)]);
 	outcomes_free(&all);
 	return code;
 }

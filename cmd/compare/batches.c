@@ -117,18 +117,18 @@ bool share_values(const struct judging *j, int control, int test, int64_t from, 
 }
 
 /* As the logs state it, or else by the noise of the curves, which is mostly that of the batches: of
- * all rows; or of the first half, for one run may lose its place in the data later; or without the first rows, where
- * the loss falls steeply. */
+ * all rows; or of the first half, for one run may lose its place in the data later; or of the second, for the loss may
+ * fall so steeply at first that noise is nothing. */
 static bool read_same_batches(const struct judging *j, int a, int b)
 {
-	int64_t n = j->finite.n, steep = n / 10;
+	int64_t n = j->finite.n, half = n / 2;
 	int stated = same_batches(&j->stated[a], &j->stated[b]);
 	if (stated >= 0)
 		return stated;
 	return share_values(j, a, b, 0, n) ||
 	       noise_correlation(j, a, b, 0, n) >= SHARED_NOISE ||
-	       noise_correlation(j, a, b, 0, n / 2) >= SHARED_NOISE ||
-	       noise_correlation(j, a, b, steep, n - steep) >= SHARED_NOISE;
+	       noise_correlation(j, a, b, 0, half) >= SHARED_NOISE ||
+	       noise_correlation(j, a, b, half, n - half) >= SHARED_NOISE;
 }
 
 void find_clusters(struct judging *j)
