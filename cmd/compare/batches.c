@@ -26,9 +26,9 @@ static int digits_of(double v, int *exponent)
 	return digits;
 }
 
-static struct grid grid_of(const double *x, int64_t n)
+static struct digits grid_of(const double *x, int64_t n)
 {
-	struct grid g = {1, -DBL_MAX_10_EXP};
+	struct digits g = {1, -DBL_MAX_10_EXP};
 	for (int64_t i = 0; i < n && g.digits < FLT_DECIMAL_DIG; i += grid_stride(n)) {
 		int exponent, digits = digits_of(x[i], &exponent);
 		int decimals = digits - 1 - exponent;
@@ -39,20 +39,20 @@ static struct grid grid_of(const double *x, int64_t n)
 }
 
 /* Floats, of which the last bit is nothing. */
-static bool is_fine(const struct grid *g)
+static bool is_fine(const struct digits *g)
 {
 	return g->digits >= FLT_DECIMAL_DIG;
 }
 
 /* The distance of neighbouring values near v that can be printed so. */
-static double grid_unit(const struct grid *g, double v)
+static double grid_unit(const struct digits *g, double v)
 {
 	double significant = v != 0 ? floor(log10(fabs(v))) + 1 - g->digits : -HUGE_VAL;
 	return pow(10, fmax(significant, -g->decimals));
 }
 
 /* The part of the variance of a curve's noise that is not of rounding. */
-static double reliability(const struct grid *g, const double *x, int64_t n)
+static double reliability(const struct digits *g, const double *x, int64_t n)
 {
 	double squares = 0, noise = is_fine(g) ? 0 : trendless_noise(x, n);
 	int64_t n_samples = 0;
@@ -95,7 +95,8 @@ double noise_correlation(
 }
 
 /* As equal as the coarser one of two curves tells. */
-static bool same_in_grid(const struct grid *a, const struct grid *b, double x, double y)
+static bool same_in_grid(
+	const struct digits *a, const struct digits *b, double x, double y)
 {
 	const double slack = 1.01; /* for the rounding of the finer one */
 	return same_as_logged(x, y) ||

@@ -15,7 +15,7 @@ static const double SHARED_NOISE = 0.7;
 enum { LEAST_ROWS = 8, LEAST_OF_REPLICAS = 4 };
 
 /* How values were printed: the most digits, and the most behind the point, that one of some of them has. */
-struct grid {
+struct digits {
 	int digits, decimals;
 };
 
@@ -35,8 +35,8 @@ struct judging {
 	int n_seeds[2]; /* of DESIGN_ALONE: how many runs of each set are independent */
 	struct properties *stated; /* [n_control + n_test] */
 	int *cluster; /* [n_control + n_test]: runs with one number read the same batches */
-	struct grid *grid; /* [n_control + n_test] */
-	double resolution; /* of the values of the logs, relative */
+	struct digits *grid; /* [n_control + n_test] */
+	double resolution;   /* of the values of the logs, relative */
 };
 
 static inline const char *by_name(const struct judging *j)
