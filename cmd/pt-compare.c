@@ -65,8 +65,9 @@ static const struct opt options[] = {
 		"The column that is judged, and which --graph, --plot and --table show: any column "
 		"of the logs, in pt-run(5) those of this project, or of another program's log. "
 		"Runs whose results are identical or within a tolerance remain so if it is "
-		"another column, such as mem. Without it: loss, or where no log has one the first "
-		"curve that all have, such as val_loss. OURS=THEIRS judges nothing, but says what a "
+		"another column, such as mem. Without it: reward, which reinforcement learning "
+		"has; or loss, and beside it val_loss and val_bpb; or where no log has one, the "
+		"first of val_loss, val_bpb, train_loss and grad_norm that all have. OURS=THEIRS judges nothing, but says what a "
 		"column is called in logs of other programs: loss=train/ce. May be given many "
 		"times."},
 	{OPT_ENUM, 0, "require", NULL, "auto", O(require), .values = requirements, .help =
@@ -288,8 +289,12 @@ static void warn_lacking(const struct runs *r, const char *name)
 	"a loss (choose a column by --column NAME, or say by --column loss=NAME " \
 	"which one is the loss)"
 
-/* The column to judge: *name, or the one that stands for it; if it is NULL the loss, or the first curve that all
- * have. */
+/* Of reinforcement learning, the loss says nothing. */
+static const char *const results[] = {
+	"reward", "loss", "val_loss", "val_bpb", "train_loss", "grad_norm"};
+
+/* The column to judge: *name, or the one that stands for it; if it is NULL the first of the results that all have;
+ * every run has a loss. */
 static int find_column(const struct runs *r, const char **name, struct err *e)
 {
 	char why[128];
@@ -300,16 +305,17 @@ static int find_column(const struct runs *r, const char **name, struct err *e)
 	}
 	if (*name)
 		return 0;
+	bool some = n_with(r, columns[COL_LOSS].name) > 0;
+	for (size_t i = 0; i < ARRAY_LEN(results) && !*name; i++)
+		if (n_with(r, results[i]) == r->n ||
+			(some && !strcmp(results[i], columns[COL_LOSS].name)))
+			*name = results[i];
+	if (*name)
+		return 0;
 	*name = columns[COL_LOSS].name;
-	for (int c = 0; c < N_COLUMNS && !n_with(r, columns[COL_LOSS].name); c++)
-		if (columns[c].curve && n_with(r, columns[c].name) == r->n) {
-			*name = columns[c].name;
-			return 0;
-		}
-	bool loss = n_with(r, *name) > 0;
 	for (int i = 0; i < r->n; i++)
-		loss |= r->logs[i].unread.n_values > 0; /* the verdict says more */
-	return loss ? 0 : no_column(r, NO_LOSS, EX_DATAERR, e);
+		some |= r->logs[i].unread.n_values > 0; /* the verdict says more */
+	return some ? 0 : no_column(r, NO_LOSS, EX_DATAERR, e);
 }
 
 static void free_runs(struct runs *r)
@@ -342,6 +348,15 @@ static int locate_and_print(const struct strs *runs, const struct opts *o)
 	return rc ? EX_FAILED : 0;
 }
 
+/* Whether the column was named, instead of mapped only. */
+static bool judged_by_user(const struct opts *o)
+{
+	for (int64_t i = 0; i < o->columns.n; i++)
+		if (!strchr(o->columns.v[i], '='))
+			return true;
+	return false;
+}
+
 static struct outcome_opts outcome_opts_of(const struct opts *o, const char *column)
 {
 	return (struct outcome_opts){
@@ -351,6 +366,7 @@ static struct outcome_opts outcome_opts_of(const struct opts *o, const char *col
 			.alarm = o->alarm,
 			.confidence = o->confidence},
 		.column = column,
+		.validation = !judged_by_user(o),
 		.require = (enum requirement)o->require,
 		.speed = o->speed,
 		.one_set = o->tests.n > 0,
@@ -421,6 +437,9 @@ static int compare_all(const struct runs *r, const struct opts *o,
 		text_printable(text.s);
 	fputs(text.s ? text.s : "", stdout);
 	str_free(&text);
+	if (code == EX_FAILED && all.worst <= VERDICT_EQUIVALENT)
+		info("the exit code is %d, because %s is required: see --require", code,
+			requirements[requirement_of(r, how)]);
 	outcomes_free(&all);
 	return code;
 }

@@ -30,7 +30,7 @@ static const char *const trainer_names[] = {TRAINER_WORDS, NULL};
 static const struct opt options[] = {
 	{OPT_GROUP, .name = "Cluster"},
 	{OPT_STR, 'c', "cluster", "NAME,KEY=VALUE,...", "h100", O(cluster), .help =
-		"The devices and links: h100, h200, a100 or cpu, with other values as in "
+		"The devices and links: h100, h200, b200, a100 or cpu, with other values as in "
 		"pt-train --cluster."},
 	{OPT_INT, 'H', "hosts", "N", "1", O(hosts), 0, 1, 1 << 20, .help =
 		"Number of hosts."},

@@ -19,12 +19,27 @@ void bench_settings(const struct bench_options *o, char text[BENCH_SETTINGS])
 		bench_launch_names[o->launch], o->registered);
 }
 
+/* nccl-tests has names such as all_reduce, and PyTorch all_to_all. */
+static bool same_words(const char *ours, const char *name)
+{
+	for (; *name; name++)
+		if (*name != '_' && *ours++ != *name)
+			return false;
+	return !*ours;
+}
+
 int bench_find(const char *name, struct err *e)
 {
 	const char *const *names = bench_coll_names();
+	int64_t number;
 	for (int i = 0; i <= N_BENCH; i++)
-		if (!strcmp(names[i], name))
+		if (same_words(names[i], name))
 			return i;
+	if (!parse_int(name, &number))
+		return err_set(e, EX_USAGE,
+			"'%s' is no collective; where nccl-tests has -g and -t, start a rank for "
+			"each GPU: mpiexec -n RANKS pt-collbench --device cuda",
+			name);
 	return opts_unknown("collective", name, names, N_BENCH + 1, e);
 }
 

@@ -1,4 +1,4 @@
-/* Curves with common rows, and which of the runs read the same batches. */
+/* Curves with common rows, and units of them by the batches that they read. */
 #include "compare/judge_internal.h"
 
 #include <math.h>
@@ -188,81 +188,7 @@ static void keep_finite(struct judging *j)
 	}
 }
 
-/* ---- batches --------------------------------------------------------------------- */
-
-double noise_correlation(const double *x, const double *y, int64_t n)
-{
-	const double most_smooth = -0.2;
-	enum { LEAST = 16 };
-	if (n < LEAST || roughness(x, n) > most_smooth || roughness(y, n) > most_smooth)
-		return NAN;
-	double *d = xcalloc((size_t)(2 * n), sizeof(*d));
-	for (int64_t i = 0; i + 1 < n; i++) {
-		d[i] = x[i + 1] - x[i];
-		d[n + i] = y[i + 1] - y[i];
-	}
-	double r = correlation_of(d, d + n, n - 1);
-	free(d);
-	return r;
-}
-
-static const double *curve_at(const struct judging *j, int i)
-{
-	int n = j->n_runs[CONTROL];
-	return i < n ? curve_of(&j->finite, CONTROL, i)
-		     : curve_of(&j->finite, TEST, i - n);
-}
-
-bool share_values(const struct judging *j, const double *x, const double *y, int64_t n)
-{
-	enum { MOST_RESOLUTIONS = 16 };
-	int64_t same = 0;
-	for (int64_t i = 0; i < n; i++)
-		same += same_as_logged(x[i], y[i]);
-	return n >= LEAST_ROWS && 2 * same >= n &&
-	       step_noise(x, n) > MOST_RESOLUTIONS * j->resolution * fabs(mean_of(x, n));
-}
-
-/* As the logs state it, or else by the noise of the curves, which is mostly that of the batches: of
- * all rows or, for one run may lose its place in the data later, of the first half. */
-static bool read_same_batches(const struct judging *j, int a, int b)
-{
-	const double *x = curve_at(j, a), *y = curve_at(j, b);
-	int64_t n = j->finite.n;
-	int stated = same_batches(&j->stated[a], &j->stated[b]);
-	if (stated >= 0)
-		return stated;
-	return share_values(j, x, y, n) || noise_correlation(x, y, n) >= SHARED_NOISE ||
-	       noise_correlation(x, y, n / 2) >= SHARED_NOISE;
-}
-
-static void find_clusters(struct judging *j)
-{
-	int n = j->n_runs[CONTROL] + j->n_runs[TEST];
-	j->cluster = xcalloc((size_t)n, sizeof(*j->cluster));
-	j->stated = xcalloc((size_t)n, sizeof(*j->stated));
-	for (int i = 0; i < n; i++)
-		properties_of(i < j->n_runs[CONTROL]
-				      ? j->log[CONTROL][i]
-				      : j->log[TEST][i - j->n_runs[CONTROL]],
-			&j->stated[i]);
-	for (int i = 0; i < n; i++) {
-		int first = 0;
-		/* a cluster has the number of its first run */
-		while (first < i &&
-			(j->cluster[first] != first || !read_same_batches(j, first, i)))
-			first++;
-		j->cluster[i] = first;
-	}
-}
-
-int partner_of(const struct judging *j, int test)
-{
-	for (int i = 0; i < j->n_runs[CONTROL]; i++)
-		if (j->cluster[i] == j->cluster[j->n_runs[CONTROL] + test])
-			return i;
-	return -1;
-}
+/* ---- units ----------------------------------------------------------------------- */
 
 static bool set_has(const struct judging *j, enum set s, int cluster)
 {
@@ -272,8 +198,6 @@ static bool set_has(const struct judging *j, enum set s, int cluster)
 			return true;
 	return false;
 }
-
-/* ---- units ----------------------------------------------------------------------- */
 
 static void put_in_unit(struct judging *j, int cluster, int control, int test)
 {
@@ -382,6 +306,7 @@ void judging_free(struct judging *j)
 	free(j->unit[TEST]);
 	free(j->cluster);
 	free(j->stated);
+	free(j->grid);
 	free(j->kept);
 	str_free(&j->left_out);
 }

@@ -149,11 +149,11 @@ static bool noise_differs(const struct judging *j, int test, int64_t from, int64
 	double level, struct verdict_result *r)
 {
 	int64_t n = to - from;
-	const double *x = curve_of(&j->finite, CONTROL, partner_of(j, test)) + from;
-	const double *y = curve_of(&j->finite, TEST, test) + from;
-	double c = n < LEAST_NOISE_BLOCK ? (double)NAN : noise_correlation(x, y, n);
+	int a = partner_of(j, test), b = j->n_runs[CONTROL] + test;
+	double c =
+		n < LEAST_NOISE_BLOCK ? (double)NAN : noise_correlation(j, a, b, from, n);
 	double z = student_quantile(level, MAX_DF + 1);
-	if (share_values(j, x, y, n) ||
+	if (share_values(j, a, b, from, n) ||
 		!(atanh(c) + z / sqrt((double)(n - 1) / 1.5 - 3) < atanh(SHARED_NOISE)))
 		return false;
 	r->onset = j->finite.at[from];

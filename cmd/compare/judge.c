@@ -131,7 +131,8 @@ static bool never_finite(const double *x, int64_t n)
 /* Columns that training lowers; others may be constant. */
 static bool is_loss(int column)
 {
-	return column == COL_LOSS || column == COL_TRAIN_LOSS || column == COL_VAL_LOSS;
+	return column == COL_LOSS || column == COL_TRAIN_LOSS || column == COL_VAL_LOSS ||
+	       column == COL_VAL_BPB;
 }
 
 /* A run of the set has no finite value; appends which one. */
@@ -310,8 +311,8 @@ static void decide(const struct judging *j, struct verdict_result *r)
 static void find_correlation(const struct judging *j, struct verdict_result *r)
 {
 	int c = partner_of(j, 0);
-	r->correlation = noise_correlation(curve_of(&j->finite, CONTROL, c < 0 ? 0 : c),
-		curve_of(&j->finite, TEST, 0), j->finite.n);
+	r->correlation =
+		noise_correlation(j, c < 0 ? 0 : c, j->n_runs[CONTROL], 0, j->finite.n);
 }
 
 void judge(const struct run_log *const *control, int n_control,

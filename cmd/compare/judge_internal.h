@@ -14,6 +14,11 @@ static const double SHARED_NOISE = 0.7;
 /* Fewer rows allow no statement about a curve; several runs of each set need fewer. */
 enum { LEAST_ROWS = 8, LEAST_OF_REPLICAS = 4 };
 
+/* How values were printed: the most digits, and the most behind the point, that one of some of them has. */
+struct digits {
+	int digits, decimals;
+};
+
 struct judging {
 	const struct run_log *const *log[2]; /* the controls without those left out */
 	int n_runs[2];
@@ -30,7 +35,8 @@ struct judging {
 	int n_seeds[2]; /* of DESIGN_ALONE: how many runs of each set are independent */
 	struct properties *stated; /* [n_control + n_test] */
 	int *cluster; /* [n_control + n_test]: runs with one number read the same batches */
-	double resolution; /* of the values of the logs, relative */
+	struct digits *grid; /* [n_control + n_test] */
+	double resolution;   /* of the values of the logs, relative */
 };
 
 static inline const char *by_name(const struct judging *j)
@@ -103,13 +109,20 @@ bool same_arithmetic(const struct run_log *a, const struct run_log *b);
 void judging_init(struct judging *j, const struct run_log *const *control, int n_control,
 	const struct run_log *const *test, int n_test, const struct judge_opts *o);
 void judging_free(struct judging *j);
+
+/* ---- batches.c ------------------------------------------------------------------- */
+
+/* Sets the clusters of runs that read the same batches. Runs have numbers: the controls, then the tests. */
+void find_clusters(struct judging *j);
 /* The first run of the control that reads the batches of a run of the test; -1: none. */
 int partner_of(const struct judging *j, int test);
-/* Correlation of the first differences of two curves in n rows; NaN if that says nothing about
- * their batches: too few rows, or a curve that is smooth. */
-double noise_correlation(const double *x, const double *y, int64_t n);
-/* Half of n values are equal, which is no chance where noise is larger than what the logs resolve. */
-bool share_values(const struct judging *j, const double *x, const double *y, int64_t n);
+/* Correlation of the first differences of two curves in n rows, without what rounding takes from it; NaN if that
+ * says nothing about their batches: too few rows, or a curve that is smooth, or printed with too few digits. */
+double noise_correlation(
+	const struct judging *j, int control, int test, int64_t from, int64_t n);
+/* Half of n values are as equal as the logs tell, which is no chance where noise is larger than what they resolve. */
+bool share_values(
+	const struct judging *j, int control, int test, int64_t from, int64_t n);
 
 /* ---- judge.c ---------------------------------------------------------------------- */
 

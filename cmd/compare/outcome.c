@@ -1,9 +1,11 @@
 /* Verdicts from the comparison of all columns and the judgement of one. */
 #include "base/options.h"
+#include "compare/curve.h"
 #include "compare/outcome.h"
 
 #include <math.h>
 #include <stdlib.h>
+#include <string.h>
 
 /* The control that a test differs least from. */
 static void find_control(const struct runs *r, const struct run_log *test,
@@ -23,6 +25,42 @@ static void find_control(const struct runs *r, const struct run_log *test,
 	}
 }
 
+/* Losses of evaluations, which are judged beside that of training. */
+static const int evaluations[] = {COL_VAL_LOSS, COL_VAL_BPB};
+
+static int find_evaluations(
+	const struct runs *r, const struct outcome_opts *o, bool also[])
+{
+	int n = 0;
+	for (size_t k = 0; k < ARRAY_LEN(evaluations); k++) {
+		also[k] = strcmp(columns[evaluations[k]].name, o->column) != 0;
+		for (int i = 0; i < r->n && also[k]; i++)
+			also[k] = curve_has_column(&r->logs[i], evaluations[k]);
+		n += also[k];
+	}
+	return n;
+}
+
+/* Takes the place of what was judged, if only this has diverged; else it is said beside it. */
+static void judge_evaluation(
+	struct outcome *x, const struct run_log **logs, const struct judge_opts *how)
+{
+	struct verdict_result r;
+	enum verdict before = x->judged.verdict;
+	judge(logs, x->runs->n_controls, logs + x->first, x->n, how, &r);
+	if (r.verdict == VERDICT_DIVERGED && before < VERDICT_DIVERGED) {
+		verdict_result_free(&x->judged);
+		x->judged = r;
+		x->column = columns[how->column].name;
+		return;
+	}
+	if (before == VERDICT_EQUIVALENT || before == VERDICT_UNDECIDED)
+		str_printf(&x->judged.reason, "; %s: %s", columns[how->column].name,
+			r.verdict == VERDICT_DIFFER ? "too few values to say more"
+						    : verdict_names[r.verdict]);
+	verdict_result_free(&r);
+}
+
 static void judge_tests(struct outcome *x, const struct outcome_opts *o)
 {
 	const struct runs *r = x->runs;
@@ -34,10 +72,19 @@ static void judge_tests(struct outcome *x, const struct outcome_opts *o)
 	how.atol = o->exact.atol;
 	how.common = o->exact.common;
 	x->has_judged = how.column >= 0;
+	x->column = o->column;
 	for (int i = 0; i < r->n; i++)
 		logs[i] = &r->logs[i];
+	bool also[ARRAY_LEN(evaluations)] = {false};
+	int n_also = o->validation && x->has_judged ? find_evaluations(r, o, also) : 0;
+	how.alarm /= 1 + n_also; /* of all together */
 	if (x->has_judged)
 		judge(logs, r->n_controls, logs + x->first, x->n, &how, &x->judged);
+	for (size_t i = 0; i < ARRAY_LEN(evaluations) && n_also; i++) {
+		how.column = evaluations[i];
+		if (also[i])
+			judge_evaluation(x, logs, &how);
+	}
 	free(logs);
 }
 
@@ -219,7 +266,7 @@ static bool explain_tolerance(struct outcome *x, const struct outcome_opts *o)
 static void explain_exception(struct outcome *x, const struct outcome_opts *o)
 {
 	const struct run_log *control = &x->runs->logs[x->exact[0].control];
-	int column = column_find(o->column);
+	int column = column_find(x->column);
 	const struct run_diff *d = &x->exact[0].diff;
 	const struct curve_diff *c =
 		&d->curve[column >= 0 && d->curve[column].name ? column : N_COLUMNS];

@@ -23,6 +23,7 @@ struct outcome_opts {
 	struct judge_opts
 		judge; /* column, by, rtol, atol and common are set by outcomes_make() */
 	const char *column; /* that is judged */
+	bool validation;    /* and the losses of evaluations that all logs have, too */
 	enum requirement require;
 	bool speed;   /* into the JSON */
 	bool one_set; /* the tests are judged together, as replicas of each other */
@@ -37,6 +38,8 @@ struct outcome {
 		struct run_diff diff;
 	} * exact;	 /* [n] */
 	bool has_judged; /* the column is in the first control's log */
+	const char *
+		column; /* that `judged` is about: of evaluations, if only these have diverged */
 	struct verdict_result judged;
 	enum verdict verdict;
 	struct str reason; /* one line */

@@ -152,7 +152,7 @@ static json_t *of_outcome(const struct outcome *x, const struct outcome_opts *o)
 		json_array_append_new(list, of_test(x, i));
 	put_json(j, "tests", list);
 	put_json(j, "judgement",
-		x->has_judged ? of_judgement(&x->judged, o->column) : json_null());
+		x->has_judged ? of_judgement(&x->judged, x->column) : json_null());
 	if (o->speed)
 		put_json(j, "speed", of_speeds(x));
 	return j;

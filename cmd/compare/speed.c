@@ -16,6 +16,7 @@ static const struct measure {
 	{COL_TPS, "tokens/s", false, "faster", "slower"},
 	{COL_TPS_PER_GPU, "tokens/s and rank", false, "faster", "slower"},
 	{COL_DT, "time of a step", false, "slower", "faster"},
+	{COL_SPS, "samples/s", false, "faster", "slower"},
 	{COL_MFU, "MFU", false, "higher", "lower"},
 	{COL_MEM, "peak memory of a rank", true, "more", "less"},
 };
@@ -40,6 +41,7 @@ const char *speed_heading(int column)
 {
 	return column == COL_DT		   ? ">Time of a step"
 	       : column == COL_TPS_PER_GPU ? ">Tokens/s and rank"
+	       : column == COL_SPS	   ? ">Samples/s"
 					   : ">Tokens/s";
 }
 
@@ -98,6 +100,10 @@ static struct speed of_run(const struct run_log *l, const struct measure *m)
 		if (s.n_rows >= SPEED_BLOCKS)
 			s.error = error_of(v + s.n_skipped, s.n_rows);
 		s.value = median(v + s.n_skipped, s.n_rows);
+	} else if (n) { /* such as the mean of a whole run */
+		s.value = v[n - 1];
+		s.n_rows = 1;
+		s.n_skipped = n - 1;
 	}
 	free(v);
 	return s;
@@ -151,7 +157,7 @@ struct speed speed_of(const struct run_log *logs, int n, int column)
 
 int speed_shown(const struct run_log *logs, int n)
 {
-	static const int kinds[] = {COL_TPS, COL_TPS_PER_GPU, COL_DT};
+	static const int kinds[] = {COL_TPS, COL_TPS_PER_GPU, COL_SPS, COL_DT};
 	for (size_t k = 0; k < ARRAY_LEN(kinds); k++)
 		for (int i = 0; i < n; i++)
 			if (curve_has_column(&logs[i], kinds[k]))
@@ -186,7 +192,9 @@ int speed_compare(const struct run_log *control, int n_control,
 			widen(&a, b.deviation, b.n_runs);
 		if (b.n_runs == 1)
 			widen(&b, a.deviation, a.n_runs);
-		if (isfinite(a.value) && isfinite(b.value))
+		bool said = measures[i].column == COL_SPS && n &&
+			    d[0].column != COL_DT; /* as tokens */
+		if (isfinite(a.value) && isfinite(b.value) && !said)
 			d[n++] = diff_of(&measures[i], a, b);
 	}
 	return n;

@@ -50,6 +50,16 @@ double step_noise(const double *x, int64_t n)
 	return n > 1 ? sqrt(sum / 2 / (double)(n - 1)) : 0;
 }
 
+double trendless_noise(const double *x, int64_t n)
+{
+	double sum = 0;
+	for (int64_t i = 2; i < n; i++) {
+		double d = x[i] - 2 * x[i - 1] + x[i - 2];
+		sum += d * d;
+	}
+	return n > 2 ? sqrt(sum / 6 / (double)(n - 2)) : 0;
+}
+
 double roughness(const double *x, int64_t n)
 {
 	double sum = 0, squares = 0;

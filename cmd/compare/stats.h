@@ -17,6 +17,8 @@ double correlation_of(
  * sqrt(2). A trend adds little to it as long as the curve falls less per row than it jitters.
  */
 double step_noise(const double *x, int64_t n);
+/* The same by second differences, to which a straight trend adds nothing. */
+double trendless_noise(const double *x, int64_t n);
 /* The correlation of neighbouring first differences: -0.5 for a curve of independent noise, near 1
  * for a smooth one, of which step_noise() says nothing. */
 double roughness(const double *x, int64_t n);

@@ -196,6 +196,15 @@ void build_set_known(struct build *b, int64_t step, struct known_name *known, do
 	push(b, s, step, v);
 }
 
+void build_mean(struct build *b, int64_t from, int64_t step, struct span name, double v)
+{
+	struct known_name *known = build_name(b, name);
+	struct series *s = series_of(b, step, known);
+	if (s)
+		pop_from(b, s, from + 1);
+	build_set_known(b, step, known, v);
+}
+
 void build_rewind(struct build *b, int64_t step)
 {
 	for (int i = 0; i < b->n_series; i++)
@@ -350,7 +359,7 @@ static void fill_column(
 /* The column that the digits are counted of. */
 static const struct series *main_series(const struct build *b)
 {
-	static const int order[] = {COL_LOSS, COL_VAL_LOSS, COL_TRAIN_LOSS};
+	static const int order[] = {COL_LOSS, COL_VAL_LOSS, COL_VAL_BPB, COL_TRAIN_LOSS};
 	for (size_t k = 0; k < ARRAY_LEN(order); k++)
 		for (int i = 0; i < b->n_series; i++)
 			if (b->series[i].column == order[k] && b->series[i].n)

@@ -212,13 +212,14 @@ const struct line_kind picotron_kinds[] = {
 };
 
 /* "[2026-01-01 10:00:00,819] [INFO] [logging.py:60:log_dist] [Rank 0] step=10, skipped=0, lr=[1.5e-06, 1.5e-06],
- * mom=[[0.9, 0.95]]", "steps: 10 loss: 5.5508 lm loss: 5.5103 moe loss: 0.0405 iter time (s): 0.936 samples/sec: 136.706" */
+ * mom=[[0.9, 0.95]]", "[...:stop] epoch=0/micro_step=10/global_step=10, RunningAvgSamplesPerSec=7.9, CurrSamplesPerSec=8.0,
+ * MemAllocated=9.5GB, MaxMemAllocated=13.5GB", "steps: 10 loss: 5.5508 lm loss: 5.5103 moe loss: 0.0405 iter time (s): 0.936 samples/sec: 136.706" */
 static const struct label deepspeed_train[] = {
 	{"lm loss: ", "lm_loss", NULL},
 	{"loss: ", "loss", NULL},
 	{"moe loss: ", "moe_loss", NULL},
 	{"iter time (s): ", "dt", NULL},
-	{"samples/sec: ", "samples_per_sec", NULL},
+	{"samples/sec: ", "sps", NULL},
 	END_LABELS,
 };
 static const struct label deepspeed_rates[] = {
@@ -226,9 +227,16 @@ static const struct label deepspeed_rates[] = {
 	{"skipped=", "skipped", NULL},
 	END_LABELS,
 };
+static const struct label deepspeed_timer[] = {
+	{"CurrSamplesPerSec=", "sps", NULL},
+	{"SamplesPerSec=", "sps", NULL},
+	{"MaxMemAllocated=", "mem", "GiB"},
+	END_LABELS,
+};
 const struct line_kind deepspeed_kinds[] = {
 	{"steps: ", "iter time (s): ", true, deepspeed_train},
 	{"step=", "skipped=", false, deepspeed_rates},
+	{"global_step=", "SamplesPerSec=", false, deepspeed_timer},
 	END_KINDS,
 };
 
@@ -239,6 +247,30 @@ static const struct fields bars = {':', '|', false, NULL};
 const struct line_kind megatron_kinds[] = {
 	{"validation loss at iteration ", "|", false, .fields = &bars},
 	{"iteration ", "|", true, .fields = &bars},
+	END_KINDS,
+};
+
+/* "2026-08-10 15:55:20 | INFO | root | step 9 | epoch 0 | loss 0.6974 | grad_norm 1.5436 | lr 1.00e-05 | mem 24.90 GiB |
+ * tps 11278.56(1409.82/gpu) | num_label_tokens 21541", and of an evaluation, behind "[val]" */
+static const struct label automodel_train[] = {
+	{"loss ", "loss", NULL},
+	{"grad_norm ", "grad_norm", NULL},
+	{"lr ", "lr", NULL},
+	{"mem ", "mem", "GiB"},
+	{"tps ", "tps", NULL},
+	END_LABELS,
+};
+static const struct label automodel_val[] = {{"loss ", "val_loss", NULL}, END_LABELS};
+const struct line_kind automodel_kinds[] = {
+	{"step ", "[val]", false, automodel_val, .whole = true},
+	{"step ", "| num_label_tokens ", true, automodel_train},
+	END_KINDS,
+};
+
+/* "(TaskRunner pid=1) step:34 - actor/pg_loss:np.float64(0.04) - critic/rewards/mean:0.9 - perf/throughput:367.5" */
+static const struct fields words = {':', ' ', false, NULL};
+const struct line_kind verl_kinds[] = {
+	{"step:", " - ", true, .fields = &words},
 	END_KINDS,
 };
 
@@ -259,10 +291,9 @@ const struct line_kind nanotron_kinds[] = {
 };
 
 /* "Step 16 | loss:1.25 lr:2e-05 tokens_per_second_per_gpu:812.5 ", and the progress bar "1|16|Loss: 1.25:   1%|" */
-static const struct fields torchtune_fields = {':', ' ', false, NULL};
 static const struct label torchtune_bar[] = {{"Loss: ", "loss", NULL}, END_LABELS};
 const struct line_kind torchtune_kinds[] = {
-	{"Step ", "| ", true, .fields = &torchtune_fields},
+	{"Step ", "| ", true, .fields = &words},
 	{"|", "|Loss: ", true, torchtune_bar},
 	END_KINDS,
 };

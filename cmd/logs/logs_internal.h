@@ -125,6 +125,8 @@ void build_lost_row(struct build *b, struct span text);
 /* In two parts, for a name that is looked up once; NULL: a name too many. */
 struct known_name *build_name(struct build *b, struct span name);
 void build_set_known(struct build *b, int64_t step, struct known_name *name, double v);
+/* A mean over the steps so far since `from`: it replaces those after earlier ones of them. */
+void build_mean(struct build *b, int64_t from, int64_t step, struct span name, double v);
 /* Begins a row. A training row at an earlier step than the last one removes all rows after it, but
  * not of a table. */
 void build_row(struct build *b, int64_t step, bool training);
@@ -150,9 +152,13 @@ void build_derive(struct build *b);
 
 /* The column that stands for a name of a log, and the factor of its unit; or the same name, 1. */
 struct span name_of_column(struct span name, double *scale);
+/* Of a rate, whose column is a time. */
+static const double INVERSE = -1;
 /* A value in our unit. (35 % are 0.35, as 35 / 100 is, but 35 * 0.01 is not; and 8.38M are 8380000.) */
 static inline double scaled(double v, double scale)
 {
+	if (scale == INVERSE)
+		return 1 / v;
 	double product = scale < 1 ? v / round(1 / scale) : v * scale;
 	bool whole =
 		scale >= 1e3 && fabs(product - round(product)) <= 1e-12 * fabs(product);
@@ -240,8 +246,8 @@ struct log_format {
 
 extern const struct line_kind torchtitan_kinds[], nanogpt_kinds[], nanochat_kinds[],
 	modded_kinds[], maxtext_kinds[], picotron_kinds[], deepspeed_kinds[],
-	megatron_kinds[], nemo_kinds[], nanotron_kinds[], torchtune_kinds[],
-	litgpt_kinds[], fairseq_kinds[];
+	megatron_kinds[], automodel_kinds[], verl_kinds[], nemo_kinds[], nanotron_kinds[],
+	torchtune_kinds[], litgpt_kinds[], fairseq_kinds[];
 log_line_fn line_wordplay, line_lightning, line_losses, line_llmc, line_llmq, line_olmo,
 	line_composer, line_csv, line_jsonl, line_trainer, line_mlflow, line_pattern;
 log_text_fn text_golden, text_bridge, text_trainer_state, text_tensorboard, text_array;

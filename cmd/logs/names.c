@@ -9,7 +9,7 @@
  * the scale of its unit. */
 static const struct log_name {
 	const char *name, *column;
-	double scale; /* 0: 1 */
+	double scale; /* 0: 1; INVERSE: 1 / value */
 } log_names[] = {
 	{"loss", "loss", 0},
 	{"train/loss", "loss", 0},
@@ -24,6 +24,9 @@ static const struct log_name {
 	{"loss_metrics/global_avg_loss", "loss", 0},
 	{"reduced_train_loss", "loss", 0},
 	{"train_loss_step", "loss", 0},
+	{"train/CrossEntropyLoss", "loss", 0},
+	{"Training Loss", "loss", 0},
+	{"actor/loss", "loss", 0},
 	{"val_loss", "val_loss", 0},
 	{"val/loss", "val_loss", 0},
 	{"loss/val", "val_loss", 0},
@@ -38,6 +41,15 @@ static const struct log_name {
 	{"eval/avg_loss", "val_loss", 0},
 	{"lm loss validation", "val_loss", 0},
 	{"lm loss value", "val_loss", 0},
+	{"validation loss", "val_loss", 0},
+	{"val_bpb", "val_bpb", 0},
+	{"val/bpb", "val_bpb", 0},
+	{"validation_bpb", "val_bpb", 0},
+	{"valid_bpb", "val_bpb", 0},
+	{"eval_bpb", "val_bpb", 0},
+	{"eval/bpb", "val_bpb", 0},
+	{"critic/rewards/mean", "reward", 0},
+	{"rollout/raw_reward", "reward", 0},
 	{"grad_norm", "grad_norm", 0},
 	{"grad-norm", "grad_norm", 0},
 	{"grad norm", "grad_norm", 0},
@@ -48,6 +60,9 @@ static const struct log_name {
 	{"l2_norm/grad/global", "grad_norm", 0},
 	{"learning/grad_norm", "grad_norm", 0},
 	{"optim/total grad norm", "grad_norm", 0},
+	{"optim/total_grad_norm", "grad_norm", 0},
+	{"grad/norm/total", "grad_norm", 0},
+	{"actor/grad_norm", "grad_norm", 0},
 	{"lr", "lr", 0},
 	{"learning_rate", "lr", 0},
 	{"learning-rate", "lr", 0},
@@ -57,6 +72,8 @@ static const struct log_name {
 	{"learning/current_learning_rate", "lr", 0},
 	{"optim/LR", "lr", 0},
 	{"optim/LR (group 0)", "lr", 0},
+	{"optim/learning_rate", "lr", 0},
+	{"actor/lr", "lr", 0},
 	{"loss scale", "loss_scale", 0},
 	{"loss-scale", "loss_scale", 0},
 	{"num_input_tokens_seen", "tokens", 0},
@@ -64,6 +81,7 @@ static const struct log_name {
 	{"n_tokens_seen", "tokens", 0},
 	{"tokens seen", "tokens", 0},
 	{"throughput/total tokens", "tokens", 0},
+	{"throughput/total_tokens", "tokens", 0},
 	{"time/token", "tokens", 0},
 	{"consumed samples", LOG_SAMPLES, 0},
 	{"consumed_samples", LOG_SAMPLES, 0},
@@ -75,6 +93,9 @@ static const struct log_name {
 	{"perf/step_time_seconds", "dt", 0},
 	{"time_metrics/end_to_end(s)", "dt", 0},
 	{"train_step_timing in s", "dt", 0},
+	{"perf/time_per_step", "dt", 0},
+	{"train_steps_per_second", "dt", INVERSE},
+	{"train/train_steps_per_second", "dt", INVERSE},
 	{"elapsed time per iteration (ms)", "dt", 1e-3},
 	{"elapsed_time_per_iteration_ms", "dt", 1e-3},
 	{"time_metrics/data_loading(s)", "dt_data", 0},
@@ -83,6 +104,7 @@ static const struct log_name {
 	{"tok_per_sec", "tps", 0},
 	{"tokens_per_sec", "tps", 0},
 	{"throughput/tokens_per_sec", "tps", 0},
+	{"throughput/tokens_per_second", "tps", 0},
 	{"wps", "tps", 0},
 	{"throughput(tps)", "tps_per_gpu", 0},
 	{"throughput/device/TPS", "tps_per_gpu", 0},
@@ -90,13 +112,27 @@ static const struct log_name {
 	{"tokens_per_sec_per_gpu", "tps_per_gpu", 0},
 	{"tokens_per_second_per_gpu", "tps_per_gpu", 0},
 	{"throughput/device/tokens_per_sec", "tps_per_gpu", 0},
+	{"throughput/device/tokens_per_second", "tps_per_gpu", 0},
+	{"tokens/train_per_sec_per_gpu", "tps_per_gpu", 0},
+	{"perf/throughput", "tps_per_gpu", 0},
+	{"train_samples_per_second", "sps", 0},
+	{"train/train_samples_per_second", "sps", 0},
+	{"samples_per_sec", "sps", 0},
 	{"mfu(%)", "mfu", 1e-2},
 	{"throughput/device/MFU", "mfu", 1e-2}, /* of OLMo-core */
 	{"throughput/device/mfu", "mfu", 0},	/* Composer */
+	{"throughput/mfu", "mfu", 1e-2},	/* Levanter */
+	{"perf/mfu/actor", "mfu", 0},		/* verl */
 	{"memory/max_active(GiB)", "mem_active", 0x1p30},
 	{"peak_memory_active", "mem_active", 0x1p30},
+	{"memory/max_active (GiB)", "mem_active", 0x1p30},
+	{"memory/max_mem_active(gib)", "mem_active", 0x1p30},
 	{"memory/max_reserved(GiB)", "mem", 0x1p30},
 	{"peak_memory_reserved", "mem", 0x1p30},
+	{"memory/device_reserved (GiB)", "mem", 0x1p30},
+	{"memory/device_mem_reserved(gib)", "mem", 0x1p30},
+	{"memory(GiB)", "mem", 0x1p30},
+	{"perf/max_memory_reserved_gb", "mem", 0x1p30},
 	{"mem-max-allocated-bytes", "mem", 0},
 	{NULL, NULL, 0},
 };
@@ -104,7 +140,8 @@ static const struct log_name {
 static const char *const step_names[] = {"step", "iteration", "iter", "_step",
 	"global_step", "train/global_step", "trainer/global_step", "train/step",
 	"train/iter", "steps", "iter_num", "num_updates", "train_num_updates",
-	"valid_num_updates", NULL};
+	"valid_num_updates", "global_step/max_steps", "training/global_step",
+	"rollout/step", NULL};
 
 /* Names of settings, in lower case with '_' for blanks and '-'. */
 static const struct log_setting settings[] = {
@@ -365,6 +402,8 @@ static void print_name(
 		fprintf(f, ".Qq %s\n", name);
 	if (scale == 0x1p30)
 		fputs(".Pq from GiB\n", f);
+	else if (scale == INVERSE)
+		fputs(".Pq the inverse\n", f);
 	else if (scale != 0)
 		fprintf(f, ".Pq times %g\n", scale);
 }

@@ -134,6 +134,13 @@ static bool is_stale(struct build *b, struct span name, double v)
 	       (lasts && s && s->n && s->p[s->n - 1].v == v);
 }
 
+/* "np.float64(0.5)" is how Python shows a number of NumPy's. */
+static struct span without_type(struct span text)
+{
+	const char *p = span_begins(text, "np.") ? memchr(text.p, '(', text.n) : NULL;
+	return p ? (struct span){p + 1, (size_t)(text.p + text.n - p - 1)} : text;
+}
+
 /* " lm loss: 1.089E+01 "; earlier versions of Megatron-LM had no colon behind some names, and derived programs have
  * two numbers in a field: " iteration time: 1.5 s samples/sec: 3.8 ", of which the first is taken. */
 static void take_field(struct taking *t, struct span field)
@@ -148,6 +155,7 @@ static void take_field(struct taking *t, struct span field)
 		return;
 	struct span name = span_trim((struct span){field.p, (size_t)(is - field.p)});
 	struct span text = span_trim((struct span){is + 1, (size_t)(end - is - 1)});
+	text = without_type(text);
 	const char *p = scan_number(text, &v);
 	if (name_is_step(name) || (!p && !begins_as_number(text.p, end)) ||
 		(t->f->between == ',' && is_stale(t->b, name, p ? v : NAN)))
@@ -288,14 +296,31 @@ static struct span without_mean(struct span rest)
 	return p ? (struct span){p, (size_t)(end - p)} : rest;
 }
 
+/* "1.95it/s" or "4.47s/it": the time of a batch. */
+static double time_of_bar(struct span rest)
+{
+	double v;
+	const char *end = rest.p + rest.n, *p = span_find(rest, "it/s");
+	bool rate = p != NULL;
+	p = rate ? p : span_find(rest, "s/it");
+	const char *number = p;
+	while (p && number > rest.p &&
+		(number[-1] == '.' || isdigit((unsigned char)number[-1])))
+		number--;
+	if (!p || scan_double(number, end, &v) != p)
+		return NAN;
+	return rate ? 1 / v : v;
+}
+
 /* "Epoch 1:  20%|##  | 20/100 [00:10<00:42, 1.95it/s, v_num=0, train_loss=2.5]" is step 120, but if the bar has
- * global_step=119.0 that is it. */
+ * global_step=119.0 that is it. The time is the mean of
+ * the epoch so far. */
 bool line_lightning(struct build *b, struct span line)
 {
 	static const struct fields bar_fields = {'=', ',', false, "train_loss"};
 	static const struct line_kind kind = {.training = true, .fields = &bar_fields};
 	const char *end = line.p + line.n, *p = span_find_word(line, "Epoch ");
-	int64_t epoch, n, total = 0;
+	int64_t epoch, n, total = 0, from = 0;
 	p = p ? scan_step((struct span){p + 6, (size_t)(end - p - 6)}, &epoch) : NULL;
 	const char *bracket = p ? memchr(p, '[', (size_t)(end - p)) : NULL;
 	const char *bar = bracket ? memrchr(p, '|', (size_t)(bracket - p)) : NULL;
@@ -310,12 +335,17 @@ bool line_lightning(struct build *b, struct span line)
 	else if (!epoch)
 		b->batches = n; /* "20/?" */
 	if (!whole && b->batches > 0 && epoch < (INT64_C(1) << 53) / b->batches)
-		n += epoch * b->batches;
+		from = epoch * b->batches, n += from;
 	struct span rest = {bracket + 1, (size_t)(end - bracket - 1)};
 	p = span_find_word(rest, "global_step=");
 	if (p)
 		scan_step((struct span){p + 12, (size_t)(end - p - 12)}, &n);
-	return take_fields(b, without_mean(rest), &kind, n);
+	if (!take_fields(b, without_mean(rest), &kind, n))
+		return false;
+	bool timed = span_find(rest, "train_step_timing"); /* by NeMo */
+	if (!whole && !timed && n > from)
+		build_mean(b, from, n, SPAN("dt"), time_of_bar(rest));
+	return true;
 }
 
 /* ---- Hugging Face's Trainer ------------------------------------------------------------ */
@@ -338,20 +368,61 @@ static bool next_item(struct span *rest, struct span *name, struct span *value)
 	return true;
 }
 
-/* "{'loss': 2.5, 'grad_norm': 1.25, 'learning_rate': 5e-05, 'epoch': 0.1}", "{'eval_loss': 2.25, ...}", and at the
- * end "{'train_runtime': 12.5, ..., 'train_loss': 2.4}", whose loss is a mean. */
+/* The step that a dict states, or "step 12: " before it, as slime prints; -1: none. */
+static int64_t stated_step(struct span line, struct span dict)
+{
+	static const char *const marks[] = {"step ", "rollout ", "perf ", "eval "};
+	struct span name, text, before = {line.p, (size_t)(dict.p - line.p)};
+	int64_t step;
+	while (dict.n && next_item(&dict, &name, &text))
+		if (name_is_step(name) && scan_step(text, &step))
+			return step;
+	for (size_t i = 0; i < ARRAY_LEN(marks); i++) {
+		const char *p = span_find_word(before, marks[i]);
+		const char *end = before.p + before.n;
+		p = p ? p + strlen(marks[i]) : NULL;
+		const char *q =
+			p ? scan_step((struct span){p, (size_t)(end - p)}, &step) : NULL;
+		if (q && q + 2 == end && !memcmp(q, ": ", 2))
+			return step;
+	}
+	return -1;
+}
+
+/* At the end: "{'train_runtime': 12.5, 'train_steps_per_second': 2.5, ..., 'train_loss': 2.4}", whose loss is a mean. Times
+ * of steps say more. */
+static void take_summary(struct build *b, struct span rest)
+{
+	struct span name, text;
+	double v;
+	for (int i = 0; i < b->n_series; i++)
+		if (b->series[i].column == COL_DT && b->series[i].n)
+			return;
+	while (rest.n && next_item(&rest, &name, &text))
+		if (span_find(name, "_per_second") && scan_number(text, &v))
+			build_set(b, b->step, name, v);
+}
+
+/* "{'loss': 2.5, 'grad_norm': 1.25, 'learning_rate': 5e-05, 'epoch': 0.1}", "{'eval_loss': 2.25, ...}" */
 bool line_trainer(struct build *b, struct span line)
 {
 	const char *p = span_find(line, "{'");
 	struct span rest = {p, p ? (size_t)(line.p + line.n - p) : 0}, name, text;
-	bool training = p && span_find(rest, "'loss': ");
-	if (!p || (!training && !span_find(rest, "'eval_loss': ")))
+	if (span_begins(rest, "{'train_runtime': "))
+		take_summary(b, rest);
+	bool training =
+		p && (span_find(rest, "'loss': ") || span_find(rest, "'train/loss': "));
+	int64_t step = p ? stated_step(line, rest) : -1;
+	if (!training && step < 0 && !(p && span_find(rest, "'eval_loss': ")))
 		return false;
-	build_row(b, training ? b->step + 1 : b->step, training);
+	build_row(b, step >= 0 ? step : b->step + training, training);
 	while (rest.n && next_item(&rest, &name, &text)) {
 		double v;
-		const char *behind = scan_number(text, &v);
-		if (behind && behind == text.p + text.n)
+		text = without_type(text);
+		const char *behind = scan_number(text, &v), *end = text.p + text.n;
+		if (name_is_step(name))
+			continue;
+		if (behind && (behind == end || *behind == ')'))
 			build_set(b, b->step, name, v);
 		else
 			build_unread(b, b->step, name, text);

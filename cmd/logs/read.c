@@ -67,7 +67,9 @@ static int read_text(struct build *b, const struct log_format *f, int fd,
 static int not_a_log(const char *name, struct err *e)
 {
 	return err_set(e, EX_DATAERR,
-		"%s: neither a log of pt-train nor of another known format", name);
+		"%s: neither a log of pt-train nor of another known format; --pattern "
+		"reads lines of any form",
+		name);
 }
 
 /* The format of an open file; NULL with *e set. */

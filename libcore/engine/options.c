@@ -646,7 +646,7 @@ static const struct opt options[] = {
 	{OPT_STR, 0, "cluster", "NAME,KEY=VALUE,...", NULL, T(cluster), 0,
 		.needs = "--dry-run", .help =
 		"Also predict the time of a step on such devices, and how much of its communication "
-		"is exposed, that is not hidden by computation. NAME: h100, h200, a100 or cpu. "
+		"is exposed, that is not hidden by computation. NAME: h100, h200, b200, a100 or cpu. "
 		"Keys, for other values than the name's: gpus, of a host, or ranks of a host of "
 		"CPUs; nvlink and net, the bandwidth of a "
 		"GPU in each direction, within its host and to others, in GB/s, or GB/s:us with the "

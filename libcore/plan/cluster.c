@@ -21,7 +21,7 @@
  * The capacities leave 3 or 4 GiB of the memory to CUDA, cuBLASLt and NCCL.
  *
  * The efficiency is that with which the prediction for one H100 equals what was measured on one, see
- * pt(7).
+ * pt(7); of the others it is assumed.
  */
 #define NVLINK_US (8.4 + 3.4)
 #define NETWORK_US (8.4 + 14)
@@ -32,6 +32,8 @@ static const struct cluster clusters[] = {
 		{{{450 * GB, NVLINK_US * US}, {50 * GB, NETWORK_US * US}}, 8, false}, 3350 * GB, 64 * GB, 0.47, 0, 0, 0, 76 * GIB},
 	{"h200", "NVIDIA H200",
 		{{{450 * GB, NVLINK_US * US}, {50 * GB, NETWORK_US * US}}, 8, false}, 4800 * GB, 64 * GB, 0.47, 0, 0, 0, 136 * GIB},
+	{"b200", "NVIDIA B200",
+		{{{900 * GB, NVLINK_US * US}, {50 * GB, NETWORK_US * US}}, 8, false}, 8000 * GB, 64 * GB, 0.47, 0, 0, 0, 175 * GIB},
 	{"a100", "NVIDIA A100-SXM4-80GB",
 		{{{300 * GB, NVLINK_US * US}, {25 * GB, NETWORK_US * US}}, 8, false}, 2039 * GB, 32 * GB, 0.47, 0, 0, 0, 76 * GIB},
 	/* a host of two cores: the flops are to be measured (pt-train --peak-flops measure) */

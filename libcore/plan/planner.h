@@ -145,6 +145,7 @@ struct choice {
 	enum planned planned;
 	bool dropped; /* needs more memory than there is, or is refused */
 	double least_bytes, least_step; /* by the formulas */
+	double likely_step;		/* of other trainers: in the middle of its band */
 };
 
 struct search {

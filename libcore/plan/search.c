@@ -80,6 +80,46 @@ static int by_step(const void *a, const void *b)
 	return (x->times.step > y->times.step) - (x->times.step < y->times.step);
 }
 
+/* Of other trainers, by the middle of the band of their times; of equal ones, first that with the fewest kinds of
+ * parallelism, then with the least sharding, and without recomputation. */
+static int by_likely(const void *a, const void *b)
+{
+	const struct choice *c[2] = {a, b};
+	double cost[2][4];
+	for (int i = 0; i < 2; i++) {
+		const int *degree = c[i]->l.degree;
+		cost[i][0] = c[i]->likely_step;
+		cost[i][1] = (degree[AXIS_TP] > 1) + (degree[AXIS_CP] > 1) +
+			     (degree[AXIS_PP] > 1);
+		cost[i][2] = c[i]->l.zero;
+		cost[i][3] = c[i]->l.recompute;
+	}
+	for (int k = 0; k < 4; k++)
+		if (cost[0][k] < cost[1][k] || cost[0][k] > cost[1][k])
+			return cost[0][k] < cost[1][k] ? -1 : 1;
+	return by_step(a, b);
+}
+
+/* Some layouts are known to be predicted too fast. nanotron's bands have stalls that are rare and long, so that their
+ * middles say nothing. A hundredth more than the least is as good as it. */
+static void sort_likely(const struct request *r, struct search *s)
+{
+	const double as_good = 1.01;
+	double least = INFINITY;
+	for (int64_t i = 0; i < s->n; i++) {
+		struct choice *c = &s->best[i];
+		struct band b = time_band(r->trainer, &c->l, r->cluster.links.host_ranks,
+			r->o->dtype == PRECISION_FLOAT8);
+		bool says = r->trainer != BY_NANOTRON;
+		c->likely_step = c->times.step * (says ? sqrt(b.low * b.high) : 1);
+		least = fmin(least, c->likely_step);
+	}
+	for (int64_t i = 0; i < s->n; i++)
+		if (s->best[i].likely_step <= as_good * least)
+			s->best[i].likely_step = least;
+	qsort(s->best, (size_t)s->n, sizeof(*s->best), by_likely);
+}
+
 /* ---- plans ------------------------------------------------------------------------------ */
 
 /* Is there time for a further plan? A few are made although that takes longer. */
@@ -216,9 +256,12 @@ static void search_space(struct filter *f, const struct resort *x)
 		.n_offloads = x->n_offloads};
 	s->n = 0;
 	candidates(&space, consider, f);
+	if (r->trainer != BY_PT) {
+		sort_likely(r, s);
+		return;
+	}
 	qsort(s->best, (size_t)s->n, sizeof(*s->best), by_step);
-	if (r->trainer == BY_PT)
-		plan_best(f);
+	plan_best(f);
 }
 
 static struct filter filter_of(const struct request *r, struct search *s)

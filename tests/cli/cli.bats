@@ -307,6 +307,7 @@ offers() { # PROGRAM WORD...
 		qwen3-0.6b 596049920
 		qwen3-1.7b 1720574976
 		qwen3-8b 8190735360
+		qwen3-32b 32762123264
 		smollm3-3b 3075098624
 	END
 	# as the originals print: nn.GELU(approximate='none'), 64 sequences on each of four GPUs

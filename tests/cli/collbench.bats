@@ -137,6 +137,13 @@ refused() {
 	grep -q '^# Out of bounds values : 0 NOT CHECKED' table
 }
 
+@test "names as in nccl-tests, and its -g" {
+	bench 2 all_gather -b 64 -e 64 "${quick[@]}"
+	[ "$(wc -l <rows)" -eq 1 ]
+	refused 64 "did you mean 'allreduce'" pt-collbench all_reduc
+	refused 64 'start a rank for each GPU' pt-collbench -b 8 -e 64 -g 1
+}
+
 @test "columns: sizes" {
 	bench 0 -b 1K -e 3K -i 1K "${quick[@]}"
 	[ "$(awk '{ printf "%s ", $1 }' rows)" = "1024 2048 3072 " ]

@@ -111,6 +111,10 @@ curve() { # SEED ROWS FORMAT
 	code_of 1 pt-compare -q a b
 	[[ $output =~ 'verdict: equivalent: all but 2 of 300 values of loss are equal bit for bit, the first at step 7, the largest difference 1.'[0-9]*' at step 90; at the end loss differs by 0 ' ]]
 	code_of 0 pt-compare -q --require equivalent a b
+	# so large, and in each half, that the noise seems to be of other batches
+	sed 's/^step=90 .*/step=90 loss=5/; s/^step=224 .*/step=224 loss=5/' a >b
+	pt-compare --json a b >json || true
+	grep -q '"design": "same-batches"' json
 	sed 's/^step=90 .*/step=90 loss=nan/' a >b
 	code_of 1 pt-compare -q a b
 	says 'all but 1 of 300 values of loss are equal bit for bit, the first at step 90, the largest difference NaN at step 90'
@@ -200,6 +204,25 @@ curve() { # SEED ROWS FORMAT
 	grep -q 'val_loss' r.md
 	code_of 2 pt-compare -y val_loss val one
 	says 'one: no value of val_loss; it has loss'
+}
+
+@test "evaluations that have diverged are not hidden by equal losses; a reward is a result" {
+	local i
+	curve 1 60 'step=%d loss=%.9g' >loss
+	awk '{ print $0 (NR % 4 ? "" : " val_bpb=" 1 + 1 / NR + 0.001 * (NR * 7 % 5)) }' loss >a
+	awk '{ print $0 (NR % 4 ? "" : " val_bpb=" 1.1 + 1 / NR + 0.001 * (NR * 7 % 5)) }' loss >b
+	code_of 1 pt-compare a b
+	says 'loss       identical, 60 values'
+	says 'val_bpb    15 of 15 values differ'
+	says 'val_bpb differs by 0.1, and the band'
+	code_of 1 pt-compare -y loss a b
+	says 'verdict: they differ'
+	for i in 1 2 3 4; do
+		echo "step:$i - actor/grad_norm:0.5 - critic/rewards/mean:0.$i"
+	done >verl
+	sed 's/mean:0.3/mean:0.9/' verl >other
+	code_of 1 pt-compare verl other
+	says 'reward     1 of 4 values differ; first at step 3: 0.3, 0.9'
 }
 
 @test "with --column val_loss, losses in different rows are no matter" {

@@ -391,6 +391,17 @@ near() { # X PUBLISHED BOUND
 	says 'as the trainer does'
 }
 
+@test "other trainers: of times within the band, the simplest layout and none that is known to be too fast; B200" {
+	pt-plan --trainer torchtitan -H 8 -n 1 llama3-70b batch=128 >out
+	grep -q ' fsdp=16 tp=4 zero=3 mb=1$' out
+	pt-plan --trainer megatron -n 1 qwen3-8b batch=512 >out
+	grep -q ' fsdp=8 zero=1 mb=1$' out
+	pt-plan --trainer megatron -c b200 -n 1 --only micro-batch=1 qwen3-8b batch=512 >b200
+	awk '$1 == "~" { if (!n++) was = $2; else exit !(was > 2 * $2 && was < 2.4 * $2) }' out b200
+	pt-plan --trainer megatron -H 8 -n 1 qwen3-32b batch=128 >out
+	grep -q ' fsdp=16 tp=4 ' out
+}
+
 @test "the arguments of other trainers" {
 	pt-plan --best --for megatron -H 128 --only tp=8,pp=8,cp=2,pp-stages=8,micro-batch=1 \
 		llama3-405b context=8192 dtype=float8 batch=512 >best

@@ -396,6 +396,15 @@ static void speed_of_few_rows(void **state)
 	struct speed_diff d = tps_diff(timed(1, 5, 1000, 0), timed(9, 300, 2000, 0));
 	assert_string_equal(d.words, "too few steps for a statement");
 	assert_true(isnan(d.low));
+	/* the mean of a whole run, beside its last row */
+	struct run_log whole =
+		log_of("step=1 loss=3\nstep=2 loss=2\nstep=3 loss=1 dt=0.5 sps=8\n");
+	struct speed_diff means[MAX_SPEEDS];
+	assert_int_equal(speed_compare(&whole, 1, &whole, 1, means), 2);
+	assert_true(means[0].column == COL_DT && means[0].control.value == 0.5);
+	assert_true(means[1].column == COL_SPS && means[1].control.value == 8);
+	assert_string_equal(means[0].words, "too few steps for a statement");
+	run_log_free(&whole);
 	struct run_log l = log_of("step=1 loss=3 tps=nan\nstep=2 loss=2 tps=inf\n");
 	struct speed_diff none[MAX_SPEEDS];
 	assert_true(isnan(speed_of(&l, 1, COL_TPS).value));

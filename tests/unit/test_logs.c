@@ -240,8 +240,15 @@ static const struct sample samples[] = {
 		"steps: 10 loss: 10.7133 iter time (s): 0.283 samples/sec: 226.457\n", 1, 6,
 		{{10, "loss", 10.7133}, {10, "dt", 0.283}, {10, "lr", 1.5e-6}, {10, "skipped", 2}}, "", 0},
 	{"deepspeed", "steps: 200 loss: 5.5508 lm loss: 5.5103 moe loss: 0.0405 iter time (s): 0.936 samples/sec: 136.706\n", 1, 5,
-		{{200, "loss", 5.5508}, {200, "lm_loss", 5.5103}, {200, "moe_loss", 0.0405}, {200, "dt", 0.936}, {200, "samples_per_sec", 136.706}},
+		{{200, "loss", 5.5508}, {200, "lm_loss", 5.5103}, {200, "moe_loss", 0.0405}, {200, "dt", 0.936}, {200, "sps", 136.706}},
 		"", 0},
+	/* its engine alone: times, but no loss */
+	{"deepspeed",
+		"[2026-03-11 02:06:58,985] [INFO] [logging.py:96:log_dist] [Rank 0] step=40, skipped=0, lr=[5e-05], mom=[[0.9, 0.999]]\n"
+		"[2026-03-11 02:06:58,985] [INFO] [timer.py:215:stop] epoch=0/micro_step=80/global_step=40, RunningAvgSamplesPerSec=7.5, "
+		"CurrSamplesPerSec=8.25, MemAllocated=1.50GB, MaxMemAllocated=2.50GB\n"
+		"[2026-03-11 02:07:14,130] [INFO] [timer.py:189:stop] 0/50, SamplesPerSec=83.7, MemAllocated=0.26GB\n", 1, 0,
+		{{40, "lr", 5e-5}, {40, "sps", 8.25}, {40, "mem", 2.5 * 0x1p30}}, "", 0},
 	{"torchtune",
 		"Writing logs to /tmp/log.txt\n"
 		"Step 1 | loss:1.625 lr:2e-05 tokens_per_second_per_gpu:812.5 peak_memory_active:1.5 peak_memory_reserved:2.5 grad_norm:0.75 \n"
@@ -297,13 +304,28 @@ static const struct sample samples[] = {
 		"Epoch 0: 100%|##########| 4/4 [00:09<00:00, 14.1it/s, loss=0.5, v_num=7, train_loss=2.25, val_loss=3.5]\n"
 		"Validation DataLoader 0:  50%|#####     | 1/2 [00:00<00:00, 40.91it/s]\n"
 		"Epoch 1:  25%|##        | 1/4 [00:01<00:00, 14.1it/s, v_num=7, train_loss=2.125, val_loss=3.25]\n", 3, 4,
-		{{1, "loss", 2.5}, {1, "val_loss", 3.5}, {4, "loss", 2.25}, {5, "loss", 2.125}, {5, "val_loss", 3.25}}, "", 0},
+		{{1, "loss", 2.5}, {1, "val_loss", 3.5}, {4, "loss", 2.25}, {5, "loss", 2.125}, {5, "val_loss", 3.25},
+		 {4, "dt", 1 / 14.1}, {5, "dt", 1 / 14.1}}, "", 0},
+	/* the time is the mean of an epoch so far, of which the last counts */
+	{"lightning", "Epoch 0:  25%|## | 1/4 [00:06<01:44,  4.47s/it, v_num=0, train_loss_step=2.5]\r"
+		"Epoch 0:  50%|## | 2/4 [00:06<01:44,  2.50s/it, v_num=0, train_loss_step=2.25]\n", 2, 3, {{1, "loss", 2.5}, {2, "dt", 2.5}}, "", 0},
 	{"lightning",
 		"(task, pid=6678) Epoch 0: :   0%|          | 5/300000 [02:16<2281:40:05, v_num=0, reduced_train_loss=11.00, global_step=4.000, "
 		"consumed_samples=960.0, train_step_timing in s=10.40, val_loss=11.50]Epoch 0, global step 5: 'val_loss' reached 11.5\n", 1, 2,
 		{{4, "loss", 11}, {4, "samples", 960}, {4, "dt", 10.4}, {4, "val_loss", 11.5}}, "", 0},
 	{"lightning", "Epoch 3/400:  1%|          | 3/400 [07:02<00:00, 1.06s/it, v_num=1, train_loss_step=827, train_loss_epoch=888]\n", 1, 3,
 		{{3, "loss", 827}, {3, "train_loss_epoch", 888}}, "", 0},
+	{"automodel",
+		"2026-08-10 15:55:20 | INFO | root | step 9 | epoch 0 | loss 0.6974 | grad_norm 1.5436 | lr 1.00e-05 | mem 24.50 GiB | "
+		"tps 11278.56(1409.82/gpu) | num_label_tokens 21541\n"
+		"2026-08-10 15:55:23 | INFO | root | [val] name \"default\" | step 9 | epoch 0 | loss 0.7500 | lr 1.00e-05 | num_label_tokens 900\n", 1, 4,
+		{{9, "loss", 0.6974}, {9, "grad_norm", 1.5436}, {9, "lr", 1e-5}, {9, "mem", 24.5 * 0x1p30}, {9, "tps", 11278.56}, {9, "val_loss", 0.75}}, "", 0},
+	{"verl",
+		"\x1b[36m(TaskRunner pid=222265)\x1b[0m step:34 - global_seqlen/mean:458966.5 - actor/pg_loss:np.float64(0.0423) - actor/ppo_kl:-8.5e-06 - "
+		"actor/grad_norm:0.125 - perf/mfu/actor:0.25 - actor/lr:1e-06 - training/global_step:34 - critic/rewards/mean:-0.5 - timing_s/gen:29.5 - "
+		"perf/max_memory_reserved_gb:1.5 - perf/time_per_step:96.5 - perf/throughput:367.25 - val-core/math/acc/mean@1:0.75\n", 1, 7,
+		{{34, "reward", -0.5}, {34, "actor/pg_loss", 0.0423}, {34, "actor/ppo_kl", -8.5e-6}, {34, "grad_norm", 0.125}, {34, "mfu", 0.25},
+		 {34, "lr", 1e-6}, {34, "mem", 1.5 * 0x1p30}, {34, "dt", 96.5}, {34, "tps_per_gpu", 367.25}, {34, "val-core/math/acc/mean@1", 0.75}}, "", 0},
 	{"mlflow", "1764201600500 2.5 10\n1764201601500 2.25 20\n1764201602500 nan 30\n", 3, 3,
 		{{10, "sample", 2.5}, {20, "sample", 2.25}, {30, "sample", NAN}, {20, "elapsed", 1}, {30, "elapsed", 2}}, "", 0},
 	{"json", "{\"metrics\": [{\"key\": \"loss\", \"value\": 2.5, \"timestamp\": 1764201600500, \"step\": 10},\n"
@@ -318,6 +340,43 @@ static const struct sample samples[] = {
 		"{'eval_loss': 2.375, 'eval_runtime': 1.5, 'epoch': 0.2}\n"
 		"{'train_runtime': 12.5, 'train_loss': 2.4, 'epoch': 0.2}\n", 2, 3,
 		{{1, "loss", 2.5}, {1, "grad_norm", 1.25}, {1, "lr", 5e-5}, {2, "loss", 2.25}, {2, "val_loss", 2.375}, {2, "epoch", 0.2}}, "", 0},
+	/* TRL, whose last line has a mean of the run; ms-swift, which says the step */
+	{"trainer",
+		"{'loss': 0.0, 'reward': 1.25, 'reward_std': 0.5, 'kl': 0.0005, 'epoch': 0.1}\n{'loss': 0.0, 'reward': nan, 'epoch': 0.2}\n"
+		"{'train_runtime': 12.5, 'train_samples_per_second': 200.25, 'train_steps_per_second': 2.5, 'train_loss': 2.4, 'epoch': 0.2}\n", 2, 0,
+		{{1, "loss", 0}, {1, "reward", 1.25}, {1, "kl", 0.0005}, {2, "reward", NAN}, {2, "sps", 200.25}, {2, "dt", 0.4}}, "", 0},
+	{"trainer",
+		"{'loss': 2.5, 'epoch': 0.31, 'global_step/max_steps': '5/30', 'percentage': '0.13%', 'elapsed_time': '1m 29s', 'memory(GiB)': 1.5}\n"
+		"{'loss': 2.25, 'step_time': 2.5, 'epoch': 0.5, 'global_step/max_steps': '10/30'}\n{'train_runtime': 12.5, 'train_steps_per_second': 5.0}\n", 2, 3,
+		{{5, "loss", 2.5}, {5, "mem", 1.5 * 0x1p30}, {10, "loss", 2.25}, {10, "dt", 2.5}}, "", 0},
+	/* slime */
+	{"trainer",
+		"\x1b[36m(RolloutManager pid=5)\x1b[0m [2026-04-15 07:57:53] rollout.py:1193 - perf 0: {'rollout/response_len/mean': 2773.5, 'rollout/raw_reward': 0.25}\n"
+		"(MegatronTrainRayActor pid=9) [2026-04-15 07:58:53] model.py:555 - step 0: {'train/loss': -0.5, 'train/grad_norm': 0.25, 'train/step': 0}\n"
+		"(MegatronTrainRayActor pid=9) [2026-04-15 07:59:53] model.py:555 - step 1: {'train/loss': 0.75, 'train/grad_norm': 0.5, 'train/step': 1}\n", 2, 2,
+		{{0, "reward", 0.25}, {0, "loss", -0.5}, {0, "grad_norm", 0.25}, {1, "loss", 0.75}}, "", 0},
+	/* as a notebook shows it */
+	{"csv", "Step\tTraining Loss\tValidation Loss\n10\tNo log\t3.500000\n20\t2.250000\t3.250000\n", 2, 3,
+		{{10, "val_loss", 3.5}, {20, "loss", 2.25}, {20, "val_loss", 3.25}}, "", 0},
+	/* of the first OLMo; Levanter through W&B */
+	{"olmo-core",
+		"2026-08-06 09:59:26.181 host:0 olmo.train:908 INFO [step=1/739328,epoch=0]\n    optim/total_grad_norm=231.5\n"
+		"    train/CrossEntropyLoss=12.25\n    throughput/total_tokens=1,048,576\n    throughput/device/tokens_per_second=26,668\n", 1, 4,
+		{{1, "loss", 12.25}, {1, "grad_norm", 231.5}, {1, "tokens", 1048576}, {1, "tps_per_gpu", 26668}}, "steps = 739328\n", 0},
+	{"jsonl", "{\"_step\": 3, \"train/loss\": 2.5, \"throughput/tokens_per_second\": 2048.0, \"throughput/mfu\": 45.5, \"grad/norm/total\": 1.5, "
+		"\"optim/learning_rate\": 0.25, \"eval/loss\": 2.75, \"eval/bpb\": 1.25}\n", 1, 2,
+		{{3, "loss", 2.5}, {3, "tps", 2048}, {3, "mfu", 0.455}, {3, "grad_norm", 1.5}, {3, "lr", 0.25}, {3, "val_loss", 2.75}, {3, "val_bpb", 1.25}}, "", 0},
+	/* ranks under torchrun and slurm, a run that went back */
+	{"nanotron",
+		"[default0]:10/17/2025 16:31:56 [INFO|DP=0|PP=1|TP=0|ip-26]: iteration: 2 / 10 | consumed_tokens: 1.31M | elapsed_time_per_iteration_ms: 1.02K | "
+		"tokens_per_sec: 257K | lm_loss: 10.5 | grad_norm: nan\n", 1, 3,
+		{{2, "tokens", 1.31e6}, {2, "dt", 1.02}, {2, "tps", 257e3}, {2, "loss", 10.5}, {2, "grad_norm", NAN}}, "", 0},
+	{"megatron",
+		"31:  [2026-04-06 02:59:36.123] iteration        9/     100 | consumed samples:         1,152 | elapsed time per iteration (ms): 5444.5 | "
+		"global batch size:   128 | lm loss: 1.250000E+00 | grad norm: nan |\n"
+		"31:  [2026-04-06 03:59:36.123] iteration        8/     100 | consumed samples:         1024 | elapsed time per iteration (ms): 5444.5 | "
+		"global batch size:   128 | lm loss: 1.500000E+00 | grad norm: 1.5 |\n", 1, 2,
+		{{8, "loss", 1.5}, {8, "grad_norm", 1.5}, {8, "dt", 5.4445}}, "steps = 100\nbatch = 128\n", 0},
 	{"json", "[[1764201600.5, 10, 2.5],\n [1764201601.5, 20, NaN], [1764201602.5, 30, 2.25]]", 3, 3,
 		{{10, "loss", 2.5}, {20, "loss", NAN}, {30, "loss", 2.25}, {30, "elapsed", 2}}, "", 0},
 	{"json", "[\n  {\"_step\": 1, \"train/loss\": 2.5, \"acc\": 0.5}, {\"_step\": 2, \"train\": {\"loss\": 2.25}, \"_runtime\": 7}]\n", 2, 3,

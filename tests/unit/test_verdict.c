@@ -295,6 +295,51 @@ static void other_batches(void **state)
 	verdict_result_free(&r);
 }
 
+/* A curve as a log has it that prints so many decimals. */
+static struct run_log printed(const struct curve *c, int decimals)
+{
+	struct run_log l = {.name = xstrdup("a log"), .digits = decimals + 1};
+	for (int64_t step = 1; step <= c->n; step++) {
+		char text[NUM_TEXT];
+		snprintf(text, sizeof(text), "%.*f", decimals, loss_at(c, step));
+		add_row(&l, step, strtod(text, NULL));
+	}
+	return l;
+}
+
+static enum design design_of(const struct curve *c, int decimals, bool same, int others)
+{
+	struct curve test = *c;
+	struct verdict_result r;
+	test.seed = c->seed + 1;
+	test.batches = c->batches + !same;
+	struct run_log logs[] = {printed(c, decimals), printed(&test, others)};
+	judge_logs(logs, 1, 1, &plain, &r);
+	verdict_result_free(&r);
+	return r.design;
+}
+
+/* Fewer digits do not hide common batches, and are no sign of them where the curves have little noise. */
+static void batches_in_few_digits(void **state)
+{
+	struct curve c = {.noise = 0.05, .n = 160, .batches = 7, .seed = 7};
+	(void)state;
+	for (int i = 0; i < 2; i++) {
+		bool same = i > 0;
+		enum design d = same ? DESIGN_SAME_BATCHES : DESIGN_ALONE;
+		assert_int_equal(design_of(&c, 6, same, 4), d);
+		assert_int_equal(design_of(&c, 6, same, 2), d);
+		assert_int_equal(design_of(&c, 1, same, 6), d);
+	}
+	c.noise = 0.0005;
+	assert_int_equal(design_of(&c, 2, false, 2), DESIGN_ALONE);
+	assert_int_equal(design_of(&c, 6, false, 2), DESIGN_ALONE);
+	/* a steep start, in which noise is nothing */
+	c = (struct curve){.noise = 0.008, .n = 600, .batches = 7, .seed = 7};
+	assert_int_equal(design_of(&c, 6, true, 6), DESIGN_SAME_BATCHES);
+	assert_int_equal(design_of(&c, 6, false, 6), DESIGN_ALONE);
+}
+
 /* Three runs of other seeds are no replicas, and are told what is missing. What is assumed of one run is
  * less of a mean of two. */
 static void three_seeds(void **state)
@@ -732,6 +777,7 @@ int main(void)
 		cmocka_unit_test(equivalence),
 		cmocka_unit_test(replicas_of_one_seed),
 		cmocka_unit_test(other_batches),
+		cmocka_unit_test(batches_in_few_digits),
 		cmocka_unit_test(three_seeds),
 		cmocka_unit_test(few_values),
 		cmocka_unit_test(not_comparable),

@@ -1,0 +1,164 @@
+/* Which runs read the same batches: as their logs state it, or by the noise of their curves. */
+#include "compare/judge_internal.h"
+
+#include <float.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { GRID_SAMPLES = 64 };
+
+static int64_t grid_stride(int64_t n)
+{
+	return max64(1, n / GRID_SAMPLES);
+}
+
+/* The fewest digits that stand for a finite number; FLT_DECIMAL_DIG: that many or more. */
+static int digits_of(double v, int *exponent)
+{
+	char text[NUM_TEXT];
+	int digits = FLT_DECIMAL_DIG;
+	for (bool same = true; same && digits > 1; digits -= same) {
+		snprintf(text, sizeof(text), "%.*e", digits - 2, v);
+		same = strtod(text, NULL) == v;
+	}
+	*exponent = atoi(strchr(text, 'e') + 1);
+	return digits;
+}
+
+static struct digits grid_of(const double *x, int64_t n)
+{
+	struct digits g = {1, -DBL_MAX_10_EXP};
+	for (int64_t i = 0; i < n && g.digits < FLT_DECIMAL_DIG; i += grid_stride(n)) {
+		int exponent, digits = digits_of(x[i], &exponent);
+		int decimals = digits - 1 - exponent;
+		g.digits = digits > g.digits ? digits : g.digits;
+		g.decimals = decimals > g.decimals ? decimals : g.decimals;
+	}
+	return g;
+}
+
+/* Floats, of which the last bit is nothing. */
+static bool is_fine(const struct digits *g)
+{
+	return g->digits >= FLT_DECIMAL_DIG;
+}
+
+/* The distance of neighbouring values near v that can be printed so. */
+static double grid_unit(const struct digits *g, double v)
+{
+	double significant = v != 0 ? floor(log10(fabs(v))) + 1 - g->digits : -HUGE_VAL;
+	return pow(10, fmax(significant, -g->decimals));
+}
+
+/* The part of the variance of a curve's noise that is not of rounding. */
+static double reliability(const struct digits *g, const double *x, int64_t n)
+{
+	double squares = 0, noise = is_fine(g) ? 0 : trendless_noise(x, n);
+	int64_t n_samples = 0;
+	if (is_fine(g))
+		return 1;
+	for (int64_t i = 0; i < n; i += grid_stride(n), n_samples++)
+		squares += grid_unit(g, x[i]) * grid_unit(g, x[i]);
+	squares /= 12 * (double)n_samples;
+	return noise > 0 ? fmax(0, 1 - squares / (noise * noise)) : 0;
+}
+
+static const double *curve_at(const struct judging *j, int i)
+{
+	int n = j->n_runs[CONTROL];
+	return i < n ? curve_of(&j->finite, CONTROL, i)
+		     : curve_of(&j->finite, TEST, i - n);
+}
+
+double noise_correlation(
+	const struct judging *j, int control, int test, int64_t from, int64_t n)
+{
+	const double most_smooth = -0.2, least_reliable = 0.5;
+	enum { LEAST = 16 };
+	const double *x = curve_at(j, control) + from, *y = curve_at(j, test) + from;
+	if (n < LEAST || roughness(x, n) > most_smooth || roughness(y, n) > most_smooth)
+		return NAN;
+	/* Rounding takes from the correlation. The less is left, the more rows it needs. */
+	double part =
+		reliability(&j->grid[control], x, n) * reliability(&j->grid[test], y, n);
+	if (part < least_reliable || part * (double)n < LEAST)
+		return NAN;
+	double *d = xcalloc((size_t)(2 * n), sizeof(*d));
+	for (int64_t i = 0; i + 1 < n; i++) {
+		d[i] = x[i + 1] - x[i];
+		d[n + i] = y[i + 1] - y[i];
+	}
+	double r = correlation_of(d, d + n, n - 1);
+	free(d);
+	return fmin(r / sqrt(part), 1);
+}
+
+/* As equal as the coarser one of two curves tells. */
+static bool same_in_grid(
+	const struct digits *a, const struct digits *b, double x, double y)
+{
+	const double slack = 1.01; /* for the rounding of the finer one */
+	return same_as_logged(x, y) ||
+	       (!(is_fine(a) && is_fine(b)) &&
+		       fabs(x - y) <=
+			       0.5 * slack * fmax(grid_unit(a, x), grid_unit(b, y)));
+}
+
+bool share_values(const struct judging *j, int control, int test, int64_t from, int64_t n)
+{
+	enum { MOST_RESOLUTIONS = 16 };
+	const double *x = curve_at(j, control) + from, *y = curve_at(j, test) + from;
+	int64_t same = 0;
+	for (int64_t i = 0; i < n; i++)
+		same += same_in_grid(&j->grid[control], &j->grid[test], x[i], y[i]);
+	return n >= LEAST_ROWS && 2 * same >= n &&
+	       trendless_noise(x, n) >
+		       MOST_RESOLUTIONS * j->resolution * fabs(mean_of(x, n));
+}
+
+/* As the logs state it, or else by the noise of the curves, which is mostly that of the batches: of
+ * all rows; or of the first half, for one run may lose its place in the data later; or of the second, for the loss may
+ * fall so steeply at first that noise is nothing. */
+static bool read_same_batches(const struct judging *j, int a, int b)
+{
+	int64_t n = j->finite.n, half = n / 2;
+	int stated = same_batches(&j->stated[a], &j->stated[b]);
+	if (stated >= 0)
+		return stated;
+	return share_values(j, a, b, 0, n) ||
+	       noise_correlation(j, a, b, 0, n) >= SHARED_NOISE ||
+	       noise_correlation(j, a, b, 0, half) >= SHARED_NOISE ||
+	       noise_correlation(j, a, b, half, n - half) >= SHARED_NOISE;
+}
+
+void find_clusters(struct judging *j)
+{
+	int n = j->n_runs[CONTROL] + j->n_runs[TEST];
+	j->cluster = xcalloc((size_t)n, sizeof(*j->cluster));
+	j->stated = xcalloc((size_t)n, sizeof(*j->stated));
+	j->grid = xcalloc((size_t)n, sizeof(*j->grid));
+	for (int i = 0; i < n; i++)
+		j->grid[i] = grid_of(curve_at(j, i), j->finite.n);
+	for (int i = 0; i < n; i++)
+		properties_of(i < j->n_runs[CONTROL]
+				      ? j->log[CONTROL][i]
+				      : j->log[TEST][i - j->n_runs[CONTROL]],
+			&j->stated[i]);
+	for (int i = 0; i < n; i++) {
+		int first = 0;
+		/* a cluster has the number of its first run */
+		while (first < i &&
+			(j->cluster[first] != first || !read_same_batches(j, first, i)))
+			first++;
+		j->cluster[i] = first;
+	}
+}
+
+int partner_of(const struct judging *j, int test)
+{
+	for (int i = 0; i < j->n_runs[CONTROL]; i++)
+		if (j->cluster[i] == j->cluster[j->n_runs[CONTROL] + test])
+			return i;
+	return -1;
+}
