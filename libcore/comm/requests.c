@@ -72,16 +72,20 @@ double comm_waited(void)
 	return waited;
 }
 
+/* A nap is an eighth of the wait so far: it takes little of the processors that others want, and lets
+ * nobody wait much longer. */
 void comm_yield(int turns)
 {
-	enum { SPINS = 64 };
-	const struct timespec nap = {.tv_nsec = 50000};
+	enum { SPINS = 64, SHORTEST = 50000, LONGEST = 1000000 };
 	if (turns <= SPINS)
 		return;
-	if (comm_crowded)
-		nanosleep(&nap, NULL);
-	else
+	if (!comm_crowded) {
 		sched_yield();
+		return;
+	}
+	int eighths = (turns - SPINS) / 8;
+	long nap = eighths < 5 ? (long)SHORTEST << eighths : LONGEST;
+	nanosleep(&(struct timespec){.tv_nsec = nap < LONGEST ? nap : LONGEST}, NULL);
 }
 
 void comm_wait_for(

@@ -94,15 +94,21 @@ int h5_attribute_get(hid_t attribute, hid_t type, void **data)
 	return -1;
 }
 
-static int add_attribute(struct walk *w, hid_t object, const char *path, hsize_t i)
+/* Of an object that is at `path`. */
+struct attributes {
+	struct walk *w;
+	const char *path;
+};
+
+static herr_t add_attribute(
+	hid_t object, const char *name, const H5A_info_t *info, void *with)
 {
-	char name[256];
-	hid_t id = H5Aopen_by_idx(
-		object, ".", H5_INDEX_NAME, H5_ITER_INC, i, H5P_DEFAULT, H5P_DEFAULT);
-	if (id < 0 || H5Aget_name(id, sizeof(name), name) <= 0) {
-		H5Aclose(id);
+	struct walk *w = ((struct attributes *)with)->w;
+	const char *path = ((struct attributes *)with)->path;
+	(void)info;
+	hid_t id = H5Aopen(object, name, H5P_DEFAULT);
+	if (id < 0)
 		return -1;
-	}
 	int rc = 0;
 	hid_t type = H5Aget_type(id), space = H5Aget_space(id);
 	size_t n_bytes = H5Tget_size(type);
@@ -128,15 +134,15 @@ static int add_attribute(struct walk *w, hid_t object, const char *path, hsize_t
 	return rc;
 }
 
+/* (One by one they cost the square of their number.) */
 static int add_attributes(struct walk *w, hid_t object, const char *path)
 {
-	H5O_info_t info;
-	if (H5Oget_info(object, &info) < 0)
-		return -1;
-	for (hsize_t i = 0; i < info.num_attrs; i++)
-		if (add_attribute(w, object, path, i))
-			return -1;
-	return 0;
+	struct attributes of = {w, path};
+	hsize_t at = 0;
+	return H5Aiterate2(object, H5_INDEX_NAME, H5_ITER_INC, &at, add_attribute, &of) <
+			       0
+		       ? -1
+		       : 0;
 }
 
 /* With the contents, unless they have block checksums. */

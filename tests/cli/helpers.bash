@@ -2,6 +2,9 @@
 # (bats sets output and lines.)
 # shellcheck disable=SC2154
 
+# As in tests/run: ranks that wait leave the processors to others.
+export PT_CROWDED=${PT_CROWDED:-yes}
+
 setup() {
 	cd "$BATS_TEST_TMPDIR" || exit 1
 }

@@ -517,12 +517,17 @@ __attribute__((target_clones("default", "avx2", "avx512f"))) static void multipl
 		int64_t wide = n - first < WIDE ? n - first : WIDE;
 		for (int64_t i = 0; i < m; i++) {
 			float *to = c + i * n + first;
-			for (int64_t l = 0; l < k; l++) {
-				float x = a[i * k + l];
-				const float *from = b + l * n + first;
+			const float *x = a + i * k, *from = b + first;
+			int64_t l = 0;
+			for (; l + 4 <= k; l += 4, x += 4, from += 4 * n)
 				for (int64_t j = 0; j < wide; j++)
-					to[j] += x * from[j];
-			}
+					to[j] = to[j] + x[0] * from[j] +
+						x[1] * from[n + j] +
+						x[2] * from[2 * n + j] +
+						x[3] * from[3 * n + j];
+			for (; l < k; l++, x++, from += n)
+				for (int64_t j = 0; j < wide; j++)
+					to[j] += *x * from[j];
 		}
 	}
 }
