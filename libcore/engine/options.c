@@ -217,9 +217,9 @@ static const struct opt options[] = {
 	{OPT_ENUM, 0, "dtype", NULL, "fp32", T(dtype), OPT_ARITH, .values = precision_names, .help =
 		"Precision of matrix multiplications. bf16, fp16: operands and results are rounded "
 		"and sums are fp32, as with torch.autocast. float8: as bf16, but the linear layers "
-		"of the transformer layers have e4m3 operands, e5m2 gradients and dynamic scales. "
-		"Parameters, norms, softmax and the optimizer are always fp32, and samples are "
-		"drawn in fp32."},
+		"of the transformer layers have e4m3 operands, e5m2 gradients and a dynamic scale "
+		"for each matrix (torchao's recipe tensorwise). Parameters, norms, softmax and the "
+		"optimizer are always fp32, and samples are drawn in fp32."},
 	{FLAG("float8-skip-ends", "yes", T(float8_skip_ends), OPT_ARITH), .help =
 		"float8: keep the first and the last layer in bf16. The output layer always is."},
 	{OPT_DOUBLE, 0, "loss-scale", "X", "65536", T(loss_scale), OPT_ARITH, 1e-4, 1e30, .help =
