@@ -114,7 +114,8 @@ static uint64_t add_block(
 		const struct grid_part *p = &x->parts[i];
 		int64_t skip = at - x->first;
 		x->cut[i] = (struct grid_part){
-			p->leaf ? p->leaf + skip : NULL, p->sum ? p->sum + skip : NULL};
+			p->leaf ? (const float *)p->leaf + skip : NULL,
+			p->sum ? p->sum + skip : NULL};
 	}
 	d->k->grid_sum(d,
 		&(struct grid_sum){.sum = sum,
