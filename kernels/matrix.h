@@ -29,8 +29,7 @@ struct mat {
 	 * act_fwd and act_bwd. */
 	float *amax;
 	/* From a row to the next one, in elements; 0: cols. More than that if the matrix is some
-	 * columns of another one, which only attention, attn_row (as q), `rope`, `copy` and
-	 * head_norm_bwd_x (as dx) take. */
+	 * columns of another one, which only attention, `rope`, `copy` and head_norm_bwd_x (as dx) take. */
 	int64_t stride;
 };
 

@@ -73,8 +73,8 @@ static void add_time(struct device *d, const struct kernel_call *c)
 /* Others would take columns of another matrix for a matrix of their own. */
 static bool takes_columns(enum kernel_id id)
 {
-	return id == KERNEL_attn_fwd || id == KERNEL_attn_bwd || id == KERNEL_attn_row ||
-	       id == KERNEL_rope || id == KERNEL_copy || id == KERNEL_head_norm_bwd_x;
+	return id == KERNEL_attn_fwd || id == KERNEL_attn_bwd || id == KERNEL_rope ||
+	       id == KERNEL_copy || id == KERNEL_head_norm_bwd_x;
 }
 
 static void note(struct device *d, const struct kernel_call *c)

@@ -114,26 +114,6 @@ static struct trial_pair starts_of(struct trial *t, const struct attn *a)
 	return x;
 }
 
-/* Matrices that are columns of one in the run, as `like` is, become that here, on the GPU; `filled`: with
- * what they hold. */
-static void join(
-	struct trial *t, struct mat like, struct mat *const parts[], int n, bool filled)
-{
-	struct device *d = t->d[GPU];
-	int64_t at = 0, cols = 0;
-	if (!like.stride)
-		return;
-	for (int i = 0; i < n; i++)
-		cols += parts[i]->cols;
-	const struct mat all = wider(t, *parts[0], cols);
-	for (int i = 0; i < n; at += parts[i++]->cols) {
-		struct mat to = mat_cols(all, at, parts[i]->cols);
-		if (filled && !t->measures)
-			d->k->copy(d, to, *parts[i]);
-		*parts[i] = to;
-	}
-}
-
 /* q, k and v are matrices q_at, q_at + 1 and q_at + 2 of the call. */
 static struct attn_pair attn_pair_of(struct trial *t, int q_at, bool whole)
 {
@@ -155,8 +135,6 @@ static struct attn_pair attn_pair_of(struct trial *t, int q_at, bool whole)
 	x.q = random_heads(t, q_at, &x, a.heads, 1.5);
 	x.k = random_heads(t, q_at + 1, &x, a.kv_heads, 1.5);
 	x.v = random_heads(t, q_at + 2, &x, a.kv_heads, 1);
-	struct mat *const parts[] = {&x.q.m[GPU], &x.k.m[GPU], &x.v.m[GPU]};
-	join(t, t->c->m[q_at], parts, ARRAY_LEN(parts), true);
 	x.own_k = x.k;
 	x.own_v = x.v;
 	if (!whole) {
@@ -203,6 +181,23 @@ static void backward(
 			x->q.m[s], x->k.m[s], x->v.m[s], false);
 }
 
+/* If they are columns of one matrix in the run, they are here, on the GPU. */
+static struct attn_grads joined(struct trial *t, struct attn_grads g)
+{
+	struct mat *const parts[] = {&g.dq.m[GPU], &g.own_dk.m[GPU], &g.own_dv.m[GPU]};
+	int64_t at = 0, cols = 0;
+	if (!t->c->m[0].stride)
+		return g;
+	for (size_t i = 0; i < ARRAY_LEN(parts); i++)
+		cols += parts[i]->cols;
+	const struct mat all = wider(t, *parts[0], cols);
+	for (size_t i = 0; i < ARRAY_LEN(parts); i++) {
+		*parts[i] = mat_cols(all, at, parts[i]->cols);
+		at += parts[i]->cols;
+	}
+	return g;
+}
+
 static void check_gradient(
 	struct trial *t, const char *what, struct trial_pair own, struct mat written)
 {
@@ -236,10 +231,7 @@ void try_attn_bwd(struct trial *t)
 		x.q.m[CPU], x.k.m[CPU], x.v.m[CPU], x.whole, true);
 	pair_send(t, g.o);
 	pair_send(t, g.lse);
-	struct attn_grads all = g;
-	struct mat *const parts[] = {
-		&all.dq.m[GPU], &all.own_dk.m[GPU], &all.own_dv.m[GPU]};
-	join(t, t->c->m[0], parts, ARRAY_LEN(parts), false);
+	const struct attn_grads all = joined(t, g);
 	backward(t, &x, &all);
 	check_gradient(t, "dq", g.dq, all.dq.m[GPU]);
 	check_gradient(t, "dk", g.own_dk, all.own_dk.m[GPU]);

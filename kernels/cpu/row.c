@@ -201,7 +201,6 @@ void K(attn_row)(struct device *d, struct mat o, struct mat q, struct mat k, str
 	float scale)
 {
 	int64_t group = heads / kv_heads, longest = round_up(first + q.rows, 16);
-	const int64_t stride = mat_stride(q);
 	_Static_assert(
 		(int)TILE <= (int)ATTN_ROW_QUERIES, "they share the scratch memory");
 	int64_t tile = q.rows < TILES_FROM ? 1 : TILE, tiles = ceil_div(q.rows, tile);
@@ -214,15 +213,15 @@ void K(attn_row)(struct device *d, struct mat o, struct mat q, struct mat k, str
 			end = min64(i + tile, q.rows);
 		float *mine = s + omp_get_thread_num() * tile * longest;
 		float *out = mat_row(o, i) + h * dim;
-		const float *in = (const float *)q.p + i * stride + h * dim;
+		const float *in = mat_row(q, i) + h * dim;
 		int64_t n = first + i + 1, from = left_out(n, window);
 		int64_t at = from * k.cols + h / group * dim;
 		const struct keys_values x = {(const float *)k.p + at,
 			(const float *)v.p + at, k.cols, dim, window, scale};
 		if (tile > 1 && end - i == tile)
-			attend_tile(out, o.cols, in, stride, &x, n - from, mine, longest);
+			attend_tile(out, o.cols, in, q.cols, &x, n - from, mine, longest);
 		else
-			for (; i < end; i++, n++, out += o.cols, in += stride)
+			for (; i < end; i++, n++, out += o.cols, in += q.cols)
 				attend(out, in, &x, n - from, mine);
 	}
 	arena_reset(d->scratch, mark);

@@ -120,23 +120,6 @@ static void rotate(struct pass *p, struct mat x, struct at at, float sign)
 		linear_round(p, x);
 }
 
-/* Shows a result, or a gradient, that may be columns of another matrix, in a copy. Its memory is planned
- * without an observer, too, since one may come later. */
-static void show_columns(
-	struct pass *p, const char *name, bool gradient, struct at at, struct mat x)
-{
-	struct arena *scratch = p->d->scratch;
-	size_t mark = arena_mark(scratch);
-	if (x.stride && (p->observer || arena_measuring(scratch))) {
-		struct mat copy = mat_take(scratch, x.rows, x.cols, x.type);
-		if (p->observer)
-			p->d->k->copy(p->d, copy, x);
-		x = copy;
-	}
-	(gradient ? show_gradient : show)(p, name, OF_SLICE, at, x);
-	arena_reset(scratch, mark);
-}
-
 /* The queries or keys of attention from those of the matmul, unless these were kept. */
 static void position(
 	struct pass *p, const struct sub *x, struct at at, int i, struct mat from)
@@ -148,7 +131,7 @@ static void position(
 			(float)p->m->c.norm_eps);
 	}
 	rotate(p, to, at, 1);
-	show_columns(p, i == Q ? "attention.wq" : "attention.wk", false, at, to);
+	show(p, i == Q ? "attention.wq" : "attention.wk", OF_SLICE, at, to);
 }
 
 /* From their gradients to those of the results of the matmul; `dy` may be columns of another matrix. */
@@ -187,7 +170,7 @@ static void enter(
 	linear_enter(p, at, h, l, sub_linears(p, x, at, &x->a->m[ENTER_OUT], l));
 	position(p, x, at, Q, l[Q].y);
 	position(p, x, at, K, l[K].y);
-	show_columns(p, "attention.wv", false, at, l[V].y);
+	show(p, "attention.wv", OF_SLICE, at, l[V].y);
 }
 
 static void attend(
@@ -274,6 +257,22 @@ static void inner_backward(struct pass *p, const struct sub *x)
 	ring_end(&ring);
 }
 
+/* Shows a gradient that may be columns of another matrix, in a copy. Its memory is planned without an
+ * observer, too, since one may come later. */
+static void show_columns(struct pass *p, const char *name, struct at at, struct mat dx)
+{
+	struct arena *scratch = p->d->scratch;
+	size_t mark = arena_mark(scratch);
+	if (dx.stride && (p->observer || arena_measuring(scratch))) {
+		struct mat copy = mat_take(scratch, dx.rows, dx.cols, dx.type);
+		if (p->observer)
+			p->d->k->copy(p->d, copy, dx);
+		dx = copy;
+	}
+	show_gradient(p, name, OF_SLICE, at, dx);
+	arena_reset(scratch, mark);
+}
+
 static void enter_backward(
 	struct pass *p, const struct sub *x, struct at at, struct slice_sum *sum)
 {
@@ -283,9 +282,9 @@ static void enter_backward(
 	position_backward(p, x, at, K, l[K].y);
 	for (int i = 0; i < n; i++)
 		linear_amax(p, l[i].y);
-	show_columns(p, "attention.wq", true, at, l[Q].y);
-	show_columns(p, "attention.wk", true, at, l[K].y);
-	show_columns(p, "attention.wv", true, at, l[V].y);
+	show_columns(p, "attention.wq", at, l[Q].y);
+	show_columns(p, "attention.wk", at, l[K].y);
+	show_columns(p, "attention.wv", at, l[V].y);
 	linear_enter_backward(p, at, sum, l, n);
 }
 

@@ -16,28 +16,9 @@ static struct sub sub_of(const struct pass *p, int64_t layer, int i, struct bloc
 		.i = i};
 }
 
-/* Are the outputs of enter() columns of one matrix? All blocks share those that are recomputed, so none may be
- * float8; and the norms of queries and keys read whole matrices. */
-static bool joins_outputs(const struct pass *p, const struct sublayer *f)
-{
-	return f->joins && linear_joins(p, -1) && !p->m->c.qk_norm &&
-	       p->c.precision != PRECISION_FLOAT8;
-}
-
-static bool is_joined(const struct pass *p, const struct sublayer *f, int j)
-{
-	return j >= ENTER_OUT && j < ENTER_OUT + SUBLAYER_INPUTS && joins_outputs(p, f);
-}
-
-/* The highest degree of recomputation at which m[j] is kept. */
-static enum recompute kept_until(const struct pass *p, const struct sublayer *f, int j)
-{
-	return f->until[is_joined(p, f, j) ? ENTER_OUT : j];
-}
-
 static bool is_kept(const struct pass *p, const struct sub *x, int j)
 {
-	return pass_recomputes(p, x->layer) <= kept_until(p, x->f, j);
+	return pass_recomputes(p, x->layer) <= x->f->until[j];
 }
 
 int sub_linears(const struct pass *p, const struct sub *x, struct at at,
@@ -109,35 +90,6 @@ static void alloc_act(
 		*to = take(o->arena, size);
 }
 
-/* The first matrix of those that are joined, with the columns of all. */
-static struct mat joined_size(
-	const struct pass *p, const struct sublayer_tensors *t, const struct mat_size *z)
-{
-	struct mat all = size_of(p, z);
-	for (int j = 1; j < SUBLAYER_INPUTS && t->in[j]; j++)
-		all.cols += z[j].cols;
-	return all;
-}
-
-static void split(struct mat all, const struct sublayer_tensors *t,
-	const struct mat_size *z, struct mat *m)
-{
-	int64_t at = 0;
-	for (int j = 0; j < SUBLAYER_INPUTS && t->in[j]; at += z[j++].cols)
-		m[j] = mat_cols(all, at, z[j].cols);
-}
-
-static void alloc_joined_acts(const struct pass *p, const struct allocation *o, int i,
-	const struct mat_size *z, struct mat *m)
-{
-	const struct sublayer_tensors *t = &p->m->blocks[0].sub[i];
-	const struct sublayer *f = p->m->arch->sublayer[i];
-	struct mat all = no_mat();
-	alloc_act(o, kept_until(p, f, ENTER_OUT), &all, joined_size(p, t, z));
-	if (all.cols)
-		split(all, t, z, m);
-}
-
 static void alloc_acts(
 	const struct pass *p, const struct allocation *o, int i, struct sublayer_acts *a)
 {
@@ -150,10 +102,7 @@ static void alloc_acts(
 	alloc_act(o, RECOMPUTE_SELECTIVE, &a->stats,
 		mat(NULL, p->cp.local * 2, p->stream_rows));
 	for (int j = 0; j < SUBLAYER_MATS; j++)
-		if (!is_joined(p, f, j))
-			alloc_act(o, f->until[j], &a->m[j], size_of(p, &z.acts[j]));
-		else if (j == ENTER_OUT)
-			alloc_joined_acts(p, o, i, &z.acts[j], &a->m[j]);
+		alloc_act(o, f->until[j], &a->m[j], size_of(p, &z.acts[j]));
 }
 
 void block_alloc_shared(const struct pass *p, struct block_acts *b, struct arena *micro)
@@ -208,6 +157,21 @@ struct grad_copy block_copy(struct pass *p, int64_t lowest)
 	return g;
 }
 
+/* The gradients of the outputs of enter(). */
+static void take_joined(
+	const struct pass *p, const struct sub *x, const struct sizes *z, struct arena *a)
+{
+	struct mat all = size_of(p, &z->grads[0]);
+	int64_t at = 0;
+	for (int j = 1; j < SUBLAYER_INPUTS && x->t->in[j]; j++)
+		all.cols += z->grads[j].cols;
+	all = take(a, all);
+	for (int j = 0; j < SUBLAYER_INPUTS && x->t->in[j]; j++) {
+		x->g->m[j] = mat_cols(all, at, z->grads[j].cols);
+		at += z->grads[j].cols;
+	}
+}
+
 /* Is the gradient of the sublayer's input the result of one matmul? */
 static bool is_one_matmul(const struct sub *x)
 {
@@ -225,7 +189,7 @@ static void alloc_grads(
 	*g = (struct sublayer_grads){
 		.d = copy.p ? linear_cast_of(p, x->layer, copy) : take_output_grad(p, a)};
 	if (x->f->joins && linear_joins(p, x->layer))
-		split(take(a, joined_size(p, x->t, z.grads)), x->t, z.grads, g->m);
+		take_joined(p, x, &z, a);
 	for (int j = 0; j < SUBLAYER_MATS; j++) {
 		if (z.grads[j].scratch || !z.grads[j].cols || g->m[j].p)
 			continue;

@@ -73,10 +73,9 @@ struct sub {
 struct sublayer {
 	const char *norm, *out; /* names in messages: the norm, the row-parallel matmul */
 	enum drop_site drop;
-	/* The outputs of enter() are columns of one matrix, and so are their gradients, if linear_joins()
-	 * agrees. */
+	/* Gradients of the outputs of enter() are columns of one matrix, if linear_joins() agrees. */
 	bool joins;
-	/* The highest degree of recomputation at which m[j] is kept; of joined ones, that of the first. */
+	/* The highest degree of recomputation at which m[j] is kept. */
 	enum recompute until[SUBLAYER_MATS];
 	void (*tensors)(struct model *m, int64_t layer, struct sublayer_tensors *t);
 	/* Sets the sizes of sublayer_acts.m and sublayer_grads.m, which are 0 before. */

@@ -248,23 +248,14 @@ static struct mat joined(struct mat y)
 	return mat_typed(y.p, y.rows, y.stride, y.type);
 }
 
-/* A weight as it is stored, or a bias as a column. */
-static struct mat stored_part(
-	struct pass *p, struct at at, const struct linear *l, bool bias)
+/* n weights, one below the other. They may be so in the store, if there is nothing in between. */
+static struct mat stacked_weights(
+	struct pass *p, struct at at, const struct linear *l, int n)
 {
-	struct mat m = stored_param(p, bias ? l->bias : l->w, at.slice);
-	return bias ? mat_typed(m.p, m.cols, 1, m.type) : m;
-}
-
-/* n weights, or biases, one below the other. They may be so in the store, if there is nothing in
- * between. */
-static struct mat stacked(
-	struct pass *p, struct at at, const struct linear *l, int n, bool bias)
-{
-	struct mat all = stored_part(p, at, l, bias);
+	struct mat all = stored_param(p, l->w, at.slice);
 	bool adjacent = true;
 	for (int i = 1; i < n; i++) {
-		struct mat w = stored_part(p, at, &l[i], bias);
+		struct mat w = stored_param(p, l[i].w, at.slice);
 		adjacent &= (char *)w.p == (char *)all.p + mat_bytes(all);
 		all.rows += w.rows;
 	}
@@ -272,7 +263,7 @@ static struct mat stacked(
 		return cast_stored(p, all);
 	all = take_like(p, all, act_type(p));
 	for (int64_t i = 0, row = 0; i < n; i++) {
-		struct mat w = stored_part(p, at, &l[i], bias);
+		struct mat w = stored_param(p, l[i].w, at.slice);
 		struct mat to = mat_rows(all, row, w.rows);
 		if (w.type == all.type)
 			p->d->k->copy(p->d, to, w);
@@ -325,7 +316,7 @@ static void backward_joined(
 	struct pass *p, struct at at, struct mat dx, const struct linear *l, int n)
 {
 	size_t mark = arena_mark(p->d->scratch);
-	backward_rows(p, dx, joined(l->y), stacked(p, at, l, n, false), false);
+	backward_rows(p, dx, joined(l->y), stacked_weights(p, at, l, n), false);
 	arena_reset(p->d->scratch, mark);
 	comm_poll();
 }
@@ -394,57 +385,38 @@ static int64_t wait_turn(struct pass *p, struct slice_gather *x, int i, int64_t 
 	return slice_piece(&p->tp, p->rows, piece, first);
 }
 
-/* A matmul of linear_enter(), with its operands. */
-struct entering {
-	struct mat y, gelu, w, bias;
-};
-
-/* Returns the number of matmuls. */
-static int entering(struct pass *p, struct at at, const struct linear *l, int n,
-	struct entering to[SUBLAYER_INPUTS])
-{
-	int some = 0;
-	BUG_ON(n > SUBLAYER_INPUTS);
-	if (is_joined(l)) {
-		*to = (struct entering){.y = joined(l->y),
-			.w = stacked(p, at, l, n, false),
-			.bias = l->bias ? stacked(p, at, l, n, true) : no_mat()};
-		to->bias = mat_typed(to->bias.p, 1, to->bias.rows, to->bias.type);
-		return 1;
-	}
-	for (int i = 0; i < n; i++)
-		if (l[i].y.p)
-			to[some++] = (struct entering){.y = l[i].y,
-				.gelu = l[i].gelu,
-				.w = cast_weight(p, at, l[i].w, SUM_COLS),
-				.bias = cast_param(p, l[i].bias, at.slice)};
-	return some;
-}
-
 void linear_enter(struct pass *p, struct at at, struct slice_gather *x,
 	const struct linear *l, int n)
 {
-	struct entering m[SUBLAYER_INPUTS];
+	struct mat w[SUBLAYER_INPUTS], bias[SUBLAYER_INPUTS];
 	size_t mark = arena_mark(p->d->scratch);
 	bool some = false;
+	BUG_ON(n > SUBLAYER_INPUTS);
 	for (int i = 0; i < n; i++)
 		some |= l[i].y.p != NULL;
 	if (!some)
 		return;
 	param_use(p, l->w, at.slice);
 	struct mat all = cast_gathered(p, at.layer, x, DT_E4M3);
-	n = entering(p, at, l, n, m);
+	for (int i = 0; i < n; i++) {
+		if (!l[i].y.p)
+			continue;
+		w[i] = cast_weight(p, at, l[i].w, SUM_COLS);
+		bias[i] = cast_param(p, l[i].bias, at.slice);
+	}
 	for (int turn = 0; turn < p->tp.n; turn++) {
 		int64_t first, rows = wait_turn(p, x, turn, &first);
 		struct mat piece = mat_rows(all, first, rows);
 		for (int i = 0; i < n && rows; i++) {
-			struct mat y = mat_rows(m[i].y, first, rows);
-			if (m[i].gelu.p)
+			if (!l[i].y.p)
+				continue;
+			struct mat y = mat_rows(l[i].y, first, rows);
+			if (l[i].gelu.p)
 				p->d->k->linear_gelu_fwd(p->d,
-					mat_rows(m[i].gelu, first, rows), y, piece,
-					m[i].w, m[i].bias);
+					mat_rows(l[i].gelu, first, rows), y, piece, w[i],
+					bias[i]);
 			else
-				forward_rows(p, y, piece, m[i].w, m[i].bias);
+				forward_rows(p, y, piece, w[i], bias[i]);
 		}
 		comm_poll();
 	}

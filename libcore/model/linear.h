@@ -34,7 +34,7 @@ void linear_amax_begin(struct pass *p, struct mat room);
 struct mat linear_cast_of(const struct pass *p, int64_t layer, struct mat x);
 /* Allocates the casts of float8 weights. */
 void linear_alloc(struct pass *p, struct arena *run);
-/* Are the outputs of a sublayer's matmuls, or their gradients, columns of one matrix, if the sublayer wants
+/* Are the gradients of the outputs of a sublayer's matmuls columns of one matrix, if the sublayer wants
  * that? float8 has a scale for each, and the ring of context parallelism sends some of them. */
 bool linear_joins(const struct pass *p, int64_t layer);
 /* May matmuls of this block be fused with an elementwise function? */
@@ -64,8 +64,7 @@ void linear_backward_w(struct pass *p, int64_t layer, struct mat dw, struct mat 
  * (slice_turn()), overlapped with the communication. Rows are rounded before they are gathered.
  * The n weights of a call belong to one tile, which the call gathers.
  */
-/* Column-parallel: y = x w^T + bias for each of n whose y is not empty; one matmul, if the y have a
- * stride. */
+/* Column-parallel: y = x w^T + bias for each of n whose y is not empty. */
 void linear_enter(struct pass *p, struct at at, struct slice_gather *x,
 	const struct linear *l, int n);
 /* Its backward: pushes the sum of y w over n. */

@@ -255,19 +255,6 @@ static void blank_results(struct acts *t)
 	}
 }
 
-/* Makes queries, keys and values columns of one matrix. */
-static void join_operands(struct device *d, struct acts *t)
-{
-	struct mat *const all[] = {&t->q, &t->k, &t->v};
-	int64_t at = 0, width = t->q.cols + t->k.cols + t->v.cols;
-	struct mat joined = blank_mat(t->q.rows, width, t->q.type);
-	for (size_t i = 0; i < ARRAY_LEN(all); at += all[i++]->cols) {
-		struct mat to = mat_cols(joined, at, all[i]->cols);
-		d->k->copy(d, to, *all[i]);
-		*all[i] = to;
-	}
-}
-
 static struct mat contiguous(struct device *d, struct mat m)
 {
 	struct mat y = blank_mat(m.rows, m.cols, m.type);
@@ -300,8 +287,6 @@ static void check_attention_on(
 	ref_attn_fwd(&s->ref, o, lse, q, k, v);
 	t.joined = t.dq.type == t.dk.type && t.dq.type == t.dv.type && pick(0, 1);
 	ref_attn_bwd(&s->ref, want[0], want[1], want[2], to_whole(s, t.dout), q, k, v);
-	if (pick(0, 1))
-		join_operands(devices[0], &t);
 	for (size_t i = 0; i < n_devices; i++) {
 		struct device *d = devices[i];
 		blank_results(&t);
