@@ -116,8 +116,7 @@ static bool take_parts(
 			continue;
 		whole &= in_packs(0, GRID_N, (const T *)from[i].leaf) &&
 			 in_packs(0, GRID_HALF, from[i].sum);
-		to->p[to->n++] =
-			leaves ? from[i].leaf : (const void *)from[i].sum;
+		to->p[to->n++] = leaves ? from[i].leaf : (const void *)from[i].sum;
 	}
 	return whole;
 }
@@ -149,8 +148,7 @@ void cuda_grid_sum(struct device *d, const struct grid_sum *s, struct grid *grid
 {
 	BUG_ON(!s->sum && (s->add || s->n_parts > GRID_PARTS));
 	BUG_ON(s->levels < 0 || s->levels > 62);
-	by_type(s->leaf_type,
-		[&](auto t) { sum_parts<decltype(t)>(d, s, grid); });
+	by_type(s->leaf_type, [&](auto t) { sum_parts<decltype(t)>(d, s, grid); });
 }
 
 static __global__ void grid_count_kernel(struct exact *x, const struct grid *grid)

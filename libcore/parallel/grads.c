@@ -440,8 +440,7 @@ void store_leaf_done(struct store *s, const struct tensor *t, int slice)
 	count_leaf(s, b, e, mat(leaf_at(s, b, e), t->rows, t->cols));
 }
 
-void store_take_leaf(
-	struct store *s, const struct tensor *t, int slice, struct mat x)
+void store_take_leaf(struct store *s, const struct tensor *t, int slice, struct mat x)
 {
 	struct device *d = s->c.device;
 	struct bucket *b = bucket_of(s, t, slice);

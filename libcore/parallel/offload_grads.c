@@ -113,9 +113,9 @@ static uint64_t add_block(
 	for (int i = 0; i < x->n_parts; i++) {
 		const struct grid_part *p = &x->parts[i];
 		int64_t skip = at - x->first;
-		x->cut[i] = (struct grid_part){
-			p->leaf ? (const float *)p->leaf + skip : NULL,
-			p->sum ? p->sum + skip : NULL};
+		x->cut[i] =
+			(struct grid_part){p->leaf ? (const float *)p->leaf + skip : NULL,
+				p->sum ? p->sum + skip : NULL};
 	}
 	d->k->grid_sum(d,
 		&(struct grid_sum){.sum = sum,

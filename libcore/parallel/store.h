@@ -204,8 +204,7 @@ float *store_amax(const struct store *s, const struct tensor *t);
 struct mat store_leaf(struct store *s, const struct tensor *t, int slice);
 void store_leaf_done(struct store *s, const struct tensor *t, int slice);
 /* The leaf is x, of any type, which may be overwritten afterwards. */
-void store_take_leaf(
-	struct store *s, const struct tensor *t, int slice, struct mat x);
+void store_take_leaf(struct store *s, const struct tensor *t, int slice, struct mat x);
 /* Reduces the gradients of a unit, after all of its leaves of a micro-batch are written; `last`: of
  * this rank's last micro-batch in this step. `use` is 0; or for a tile of a tied weight, whose uses
  * are summed at different times, first 1, that of the output layer, then 0. */

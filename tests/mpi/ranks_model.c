@@ -121,8 +121,7 @@ void store_leaf_done(struct store *s, const struct tensor *t, int slice)
 	ledger->shown = NULL;
 }
 
-void store_take_leaf(
-	struct store *s, const struct tensor *t, int slice, struct mat x)
+void store_take_leaf(struct store *s, const struct tensor *t, int slice, struct mat x)
 {
 	(void)s;
 	ledger->wrong += ledger->shown != x.p || x.type != DT_F32 || !is_here(t, slice);

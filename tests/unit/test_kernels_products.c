@@ -199,8 +199,7 @@ static void runs(void **state)
 			if (type != DT_F32 && shapes[i].runs > 1) {
 				struct mat narrow = stored(again, type);
 				other.k->round(&other, dw.f, dw.f, type, 1);
-				other.k->linear_bwd_w(
-					&other, narrow, dy.f, x.f, false);
+				other.k->linear_bwd_w(&other, narrow, dy.f, x.f, false);
 				check_bits("linear_bwd_w, in 16 bits", loaded(narrow).p,
 					dw.f.p, out * in);
 			}

@@ -215,8 +215,8 @@ static void check_types(
 			operand(c, c->n, c->in, right, true)},
 		.n = {add && !c->scaled}}); /* with a scale it is no one sum */
 	if (left == right && dtype_bytes(left) == 2 && !c->scaled)
-		check_matmul((struct kernel_call){KERNEL_linear_bwd_w,
-			.m = {shape(c->out, c->in, left), dy, x}});
+		check_matmul((struct kernel_call){
+			KERNEL_linear_bwd_w, .m = {shape(c->out, c->in, left), dy, x}});
 }
 
 static void each_type(const struct matmul *c)

@@ -345,8 +345,8 @@ static void see_weights(void *with, const struct result *r)
 }
 
 /* Queries, keys and values, whose gradients are columns of one matrix: their input gradient has the bits of
- * one matmul, and the leaves have those of matmuls of their own. */
-static void joined_gradients_are_one_matmul(void **state)
+ * one matmul, and the leaves have those of matmuls of their own. lone: a gradient is one leaf. */
+static void check_joined(const char *more, bool lone)
 {
 	static float x[ROWS * DIM], dy[ROWS * 3 * DIM], apart[ROWS * DIM];
 	static float dw[DIM * DIM], db[DIM];
@@ -357,8 +357,7 @@ static void joined_gradients_are_one_matmul(void **state)
 	struct block_grads g;
 	struct arena measured;
 	struct alone r;
-	(void)state;
-	run_open(&r, gpt2, "dtype = bf16\n");
+	run_open(&r, gpt2, more);
 	struct pass *p = &r.t.pass;
 	const struct kernels *k = p->d->k;
 	arena_measure(&measured, "gradients");
@@ -409,10 +408,19 @@ static void joined_gradients_are_one_matmul(void **state)
 		linear_round(p, mat(dw, DIM, DIM));
 		k->bias_bwd(p->d, mat(db, 1, DIM), alone);
 		assert_memory_equal(shown.dw[i], dw, sizeof(dw));
+		if (lone)
+			assert_memory_equal(leaf(p, l[i].w, at).p, dw, sizeof(dw));
 		assert_memory_equal(leaf(p, l[i].bias, at).p, db, sizeof(db));
 	}
 	store_drop(p->store);
 	run_close(&r);
+}
+
+static void joined_gradients_are_one_matmul(void **state)
+{
+	(void)state;
+	check_joined("dtype = bf16\n", false);
+	check_joined("dtype = bf16\nbatch = 2\n", true);
 }
 
 /* ---- fp16 ------------------------------------------------------------------------ */
