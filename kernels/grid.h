@@ -21,11 +21,11 @@ enum { GRID_EXPONENT = 50, GRID_LEAST = -126, GRID_MOST = 127 };
 
 /* Exactly one is not NULL; [n]. */
 struct grid_part {
-	const float *leaf;
+	const void *leaf; /* of grid_sum.leaf_type */
 	const int64_t *sum;
 };
 
-/* `rounded` may be a leaf; otherwise no two vectors overlap. More than GRID_PARTS parts need a sum. A leaf
+/* `rounded` may be a leaf in fp32; otherwise no two vectors overlap. More than GRID_PARTS parts need a sum. A leaf
  * x is too large if |x| > 2^(62 - levels - exponent): so 2^levels leaves add without overflow. */
 struct grid_sum {
 	int64_t *sum;		       /* [n]; NULL: not kept */
@@ -33,6 +33,7 @@ struct grid_sum {
 	float *rounded;		       /* [n]; NULL: not wanted */
 	const struct grid_part *parts; /* in host memory */
 	int n_parts;
+	enum dtype leaf_type; /* any */
 	int64_t n;
 	int levels; /* log2 of the leaves that an element has in a step, on all ranks: 0 to 62 */
 };

@@ -96,7 +96,7 @@ KERNEL(void, embed_bwd, struct device *d, struct mat dw, struct mat dy,
 	const int32_t *ids, int64_t first)
 
 /* Matmuls: the two operands are of one type (e4m3 and e5m2 may mix), the result and the bias of
- * any; dw is fp32. Both operands have a scale or neither; the sum is multiplied by both scales,
+ * any; dw is fp32, or without `add` of the operands' type of 16 bits. Both operands have a scale or neither; the sum is multiplied by both scales,
  * then the bias, or the old value with `add`, is added, and the result is rounded.
  *
  * y[n,out] = x[n,in] w[out,in]^T + bias[out]; bias.p may be NULL. A bias of higher precision than

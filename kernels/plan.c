@@ -48,7 +48,8 @@ static double moved_bytes(const struct kernel_call *c)
 		return all + f32 * (double)(c->n[0] * (3 + 2 * c->n[1] + 2 * c->n[2]));
 	case KERNEL_grid_sum: /* leaves, sums, what is added to and written */
 		return (double)c->n[0] *
-		       (f32 * (double)(c->n[1] + !!(c->n[3] & GRID_ROUNDED)) +
+		       ((double)dtype_bytes(c->m[0].type) * (double)c->n[1] +
+			       f32 * !!(c->n[3] & GRID_ROUNDED) +
 			       2 * f32 *
 				       (double)(c->n[2] + !!(c->n[3] & GRID_ADD) +
 						!!(c->n[3] & GRID_KEPT)));
@@ -182,8 +183,8 @@ static double unmasked_scores(const struct attn *a)
 #define NOTE_exact_sumsq	for (int i = 0; i < n; i++) \
 					NOTE(exact_sumsq, .m = {m[i]})
 #define NOTE_exact_sum		NOTE(exact_sum, .n = {n})
-#define NOTE_grid_sum		NOTE(grid_sum, .n = {s->n, grid_leaves(s), s->n_parts - grid_leaves(s), \
-					grid_writes(s)})
+#define NOTE_grid_sum		NOTE(grid_sum, .m = {{.type = s->leaf_type}}, .n = {s->n, grid_leaves(s), \
+					s->n_parts - grid_leaves(s), grid_writes(s)})
 #define NOTE_grid_count		NOTE(grid_count, .n = {0})
 #define NOTE_step_end		NOTE(step_end, .n = {0})
 #define NOTE_round		NOTE(round, .m = {y, x}, .n = {type})

@@ -64,10 +64,10 @@ void try_exact_sumsq(struct trial *t)
 enum { GRID_LEAVES = 4, GRID_SUMS = 2, GRID_NUMBERS = 1 << 18 };
 
 /* Leaves far above the grid and on it, and some that are only counted. */
-static struct trial_pair pair_leaf(struct trial *t, int64_t n)
+static struct trial_pair pair_leaf(struct trial *t, int64_t n, enum dtype type)
 {
 	static const float bad[] = {1e30f, NAN, -INFINITY};
-	struct trial_pair x = pair_vector(t, n, 0.01);
+	struct trial_pair x = pair_random(t, mat_typed(t, 1, n, type), 0.01);
 	float *v = x.m[CPU].p;
 	for (int64_t i = 0; i < n && !t->measures; i++)
 		v[i] = ldexpf(v[i], -(int)(i % 7 * 9));
@@ -94,7 +94,7 @@ void try_grid_sum(struct trial *t)
 		rounded = result_vector(t, "rounded", n);
 	for (int i = 0; i < leaves + sums; i++) {
 		bool leaf = i < leaves;
-		struct trial_pair x = leaf ? pair_leaf(t, n)
+		struct trial_pair x = leaf ? pair_leaf(t, n, t->c->m[0].type)
 					   : pair_ints(t, 2 * n, INT32_MIN, INT32_MAX);
 		for (enum side s = GPU; s < SIDES; s++)
 			parts[s][i] = (struct grid_part){
@@ -106,6 +106,7 @@ void try_grid_sum(struct trial *t)
 			.rounded = rounded.m[s].p,
 			.parts = parts[s],
 			.n_parts = leaves + sums,
+			.leaf_type = s == GPU ? t->c->m[0].type : DT_F32,
 			.n = n,
 			.levels = 6};
 	BOTH(t, grid_sum, &how[s], grid.m[s].p);

@@ -64,6 +64,14 @@ static void count_bad(
 	grid->not_finite += not_finite;
 }
 
+/* Elements [at, at + n) of a leaf. */
+static const float *leaf_piece(const struct grid_sum *s, const struct grid_part *p,
+	int64_t at, int64_t n, float room[PIECE])
+{
+	struct mat leaf = mat_typed((void *)p->leaf, 1, s->n, s->leaf_type);
+	return piece_load(leaf, at, n, room);
+}
+
 static void add_leaf(uint64_t *to, const float *x, int64_t n, float scale, int levels,
 	struct grid *grid)
 {
@@ -111,8 +119,10 @@ static const uint64_t *sum_piece(const struct grid_sum *s, int64_t at, int64_t n
 		memset(to, 0, (size_t)n * sizeof(*to));
 	for (int i = 0; i < s->n_parts; i++) {
 		const struct grid_part *p = &s->parts[i];
+		float wide[PIECE];
 		if (p->leaf)
-			add_leaf(to, p->leaf + at, n, scale, s->levels, grid);
+			add_leaf(to, leaf_piece(s, p, at, n, wide), n, scale, s->levels,
+				grid);
 		else
 			add_sum(to, p->sum + at, n);
 	}
@@ -137,7 +147,7 @@ static bool round_leaves(
 {
 	static const float zeros[PIECE];
 	double acc[PIECE];
-	if (s->sum || s->n_parts < 2)
+	if (s->sum || s->n_parts < 2 || s->leaf_type != DT_F32)
 		return false;
 	for (int i = 0; i < s->n_parts; i++) {
 		const float *x = s->parts[i].leaf;
@@ -147,9 +157,11 @@ static bool round_leaves(
 			    most <= (float)power_of_2(62 - s->levels)))
 			return false;
 	}
-	for (int i = 0; i < s->n_parts; i += 2)
-		add_two(acc, !i, s->parts[i].leaf + at,
-			i + 1 < s->n_parts ? s->parts[i + 1].leaf + at : zeros, n, scale);
+	for (int i = 0; i < s->n_parts; i += 2) {
+		const float *x = s->parts[i].leaf;
+		const float *y = i + 1 < s->n_parts ? s->parts[i + 1].leaf : NULL;
+		add_two(acc, !i, x + at, y ? y + at : zeros, n, scale);
+	}
 	for (int64_t i = 0; i < n; i++)
 		s->rounded[at + i] = (float)(acc[i] * unit);
 	return true;

@@ -146,13 +146,18 @@ static struct cuda_product as_bf16(
 }
 
 /* For 16-bit operands in shapes without an algorithm; not after as_bf16(), which uses the
- * same buffer. */
+ * same buffer. A gradient of weights is fp32 then. */
 static struct cuda_product as_fp32(struct device *d, struct cuda_product p)
 {
 	size_t a_bytes = (size_t)round_up(4 * mat_size(p.a), LINE);
-	char *copies = (char *)copies_of(d, a_bytes + 4 * (size_t)mat_size(p.b));
+	size_t b_bytes = (size_t)round_up(4 * mat_size(p.b), LINE);
+	bool narrow = p.tb && p.d.type != DT_F32;
+	char *copies = (char *)copies_of(
+		d, a_bytes + b_bytes + (narrow ? 4 * (size_t)mat_size(p.d) : 0));
 	struct mat a = mat(copies, p.a.rows, p.a.cols);
 	struct mat b = mat(copies + a_bytes, p.b.rows, p.b.cols);
+	if (narrow)
+		p.d = mat(copies + a_bytes + b_bytes, p.d.rows, p.d.cols);
 	cuda_round(d, a, p.a, DT_F32, 1);
 	cuda_round(d, b, p.b, DT_F32, 1);
 	a.scale = p.a.scale;
@@ -168,7 +173,7 @@ static struct cuda_product as_fp32(struct device *d, struct cuda_product p)
  * cuBLASLt has no algorithm for their long sums and the operands are converted. */
 static bool cut_in_runs(struct device *d, const struct cuda_product *p)
 {
-	if (p->ta || !p->tb || p->d.type != DT_F32)
+	if (p->ta || !p->tb)
 		return false;
 	if (is_byte(p->a.type))
 		return cuda_of(d)->o.exact && !cuda_lab_off(d, LAB_FLOAT8_RUNS);
@@ -191,14 +196,15 @@ static int64_t runs_of(struct device *d, const struct cuda_product *p)
 		return 1;
 	while (tiles * runs < most && runs < MAX_RUNS && n % (2 * runs * LINES) == 0 &&
 		n / (2 * runs) >= MIN_ROWS &&
-		2 * runs * mat_bytes(p->d) <= CUDA_WORKSPACE)
+		2 * runs * mat_size(p->d) * (int64_t)sizeof(float) <= CUDA_WORKSPACE)
 		runs *= 2;
 	return runs;
 }
 
 /* to = (add ? to : 0) + part[0] + part[1] + ..., n numbers each. */
+template <typename T>
 static __global__ void __launch_bounds__(THREADS) add_parts_kernel(
-	float *to, const float *part, int64_t n, int64_t n_parts, bool add, bool whole)
+	T *to, const float *part, int64_t n, int64_t n_parts, bool add, bool whole)
 {
 	enum { N = PER_PACK<float>, AT_ONCE = 8 };
 	int64_t at = thread_number() * N, left = n - at;
@@ -238,21 +244,26 @@ static bool gemm_in_runs(
 	enum { N = PER_PACK<float> };
 	int64_t rows = k_of(&p) / runs, n = mat_size(p.d);
 	struct mat all = p.d;
-	float *to = (float *)p.d.p;
 	bool add = p.add, scale_after = p.a.scale && !is_byte(p.a.type);
 	if (runs == 1)
 		return false;
+	BUG_ON((add || scale_after) && all.type != DT_F32);
 	BUG_ON(add && p.a.scale);
 	p.a = first_run(p.a, p.ta, rows);
 	p.b = first_run(p.b, !p.tb, rows);
-	p.d = mat(cuda_workspace(d, (size_t)(runs * mat_bytes(p.d))), p.d.rows, p.d.cols);
+	p.d = mat(cuda_workspace(d, (size_t)(runs * n) * sizeof(float)), p.d.rows,
+		p.d.cols);
 	p.add = false;
 	p.runs = runs;
 	if (!cuda_gemm(d, name, &p))
 		return false;
 	const float *part = (const float *)p.d.p;
-	launch(d, name, grid_of_packs(1, n, N), THREADS, 0, add_parts_kernel, to, part, n,
-		runs, add, in_packs(n, N, to));
+	by_type(all.type, [&](auto t) {
+		using T = decltype(t);
+		T *to = (T *)all.p;
+		launch(d, name, grid_of_packs(1, n, N), THREADS, 0, add_parts_kernel<T>,
+			to, part, n, runs, add, in_packs(n, N, to));
+	});
 	if (scale_after)
 		cuda_round_by(d, name, all, all, p.a.scale, p.b.scale);
 	return true;
@@ -352,6 +363,8 @@ static void multiply(
 	BUG_ON(p.d.rows != (p.tb ? p.b.cols : p.b.rows));
 	BUG_ON(p.a.type != p.b.type && !(is_byte(p.a.type) && is_byte(p.b.type)));
 	BUG_ON(!p.a.scale != !p.b.scale || (p.a.scale && p.add && p.tb));
+	BUG_ON(p.tb && p.d.type != DT_F32 &&
+		(p.d.type != p.a.type || p.add || p.a.scale));
 	if (!mat_size(p.d))
 		return;
 	if (!k_of(&p)) {
@@ -374,8 +387,12 @@ static void multiply(
 	if (gemm_in_runs(d, name, p, runs))
 		return;
 	bool done = of_given_type(d, name, p, bias);
-	if (!done && !bytes && dtype_bytes(p.a.type) == 2)
-		done = of_given_type(d, name, as_fp32(d, p), bias);
+	if (!done && !bytes && dtype_bytes(p.a.type) == 2) {
+		struct cuda_product wide = as_fp32(d, p);
+		done = of_given_type(d, name, wide, bias);
+		if (done && wide.d.p != p.d.p)
+			cuda_round(d, p.d, wide.d, p.d.type, 1);
+	}
 	if (!done)
 		die(EX_FAILED,
 			"%s: cuBLASLt has no algorithm for [%lld, %lld], sums of %lld",

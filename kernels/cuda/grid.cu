@@ -67,7 +67,8 @@ static __device__ inline void store_sum(
 	}
 }
 
-/* A pack for each thread; past the end there are zeros. */
+/* A pack for each thread; past the end there are zeros. T: of leaves */
+template <typename T>
 static __global__ void grid_sum_kernel(uint64_t *sum, bool add, float *rounded,
 	const struct grid_parts parts, int64_t n, float most, struct grid *grid,
 	bool whole)
@@ -82,7 +83,7 @@ static __global__ void grid_sum_kernel(uint64_t *sum, bool add, float *rounded,
 		add_sum(to, sum + i, left, whole);
 #pragma unroll 4
 	for (int k = 0; k < parts.leaves; k++) {
-		load(x, (const float *)parts.p[k] + i, left, whole);
+		load(x, (const T *)parts.p[k] + i, left, whole);
 		add_leaf(to, x, scale, most, bad);
 	}
 #pragma unroll 4
@@ -105,6 +106,7 @@ static __global__ void grid_sum_kernel(uint64_t *sum, bool add, float *rounded,
 }
 
 /* Leaves among n parts if `leaves`, else sums, are appended; false: one is not aligned for packs. */
+template <typename T>
 static bool take_parts(
 	struct grid_parts *to, const struct grid_part *from, int n, bool leaves)
 {
@@ -112,18 +114,16 @@ static bool take_parts(
 	for (int i = 0; i < n; i++) {
 		if ((from[i].leaf != NULL) != leaves)
 			continue;
-		whole &= in_packs(0, GRID_N, from[i].leaf) &&
+		whole &= in_packs(0, GRID_N, (const T *)from[i].leaf) &&
 			 in_packs(0, GRID_HALF, from[i].sum);
-		to->p[to->n++] =
-			leaves ? (const void *)from[i].leaf : (const void *)from[i].sum;
+		to->p[to->n++] = leaves ? from[i].leaf : (const void *)from[i].sum;
 	}
 	return whole;
 }
 
-void cuda_grid_sum(struct device *d, const struct grid_sum *s, struct grid *grid)
+template <typename T>
+static void sum_parts(struct device *d, const struct grid_sum *s, struct grid *grid)
 {
-	BUG_ON(!s->sum && (s->add || s->n_parts > GRID_PARTS));
-	BUG_ON(s->levels < 0 || s->levels > 62);
 	int done = 0;
 	do {
 		struct grid_parts parts = {};
@@ -132,16 +132,23 @@ void cuda_grid_sum(struct device *d, const struct grid_sum *s, struct grid *grid
 		n = n < GRID_PARTS ? n : GRID_PARTS;
 		bool whole =
 			in_packs(0, GRID_HALF, s->sum) && in_packs(0, GRID_N, s->rounded);
-		whole &= take_parts(&parts, from, n, true);
+		whole &= take_parts<T>(&parts, from, n, true);
 		parts.leaves = parts.n;
-		whole &= take_parts(&parts, from, n, false);
+		whole &= take_parts<T>(&parts, from, n, false);
 		bool add = s->add || done, last = done + n == s->n_parts;
 		launch(d, "grid_sum", grid_of_packs(1, s->n, GRID_N), THREADS, 0,
-			grid_sum_kernel, (uint64_t *)s->sum, add,
+			grid_sum_kernel<T>, (uint64_t *)s->sum, add,
 			last ? s->rounded : NULL, parts, s->n, ldexpf(1, 62 - s->levels),
 			grid, whole);
 		done += n;
 	} while (done < s->n_parts);
+}
+
+void cuda_grid_sum(struct device *d, const struct grid_sum *s, struct grid *grid)
+{
+	BUG_ON(!s->sum && (s->add || s->n_parts > GRID_PARTS));
+	BUG_ON(s->levels < 0 || s->levels > 62);
+	by_type(s->leaf_type, [&](auto t) { sum_parts<decltype(t)>(d, s, grid); });
 }
 
 static __global__ void grid_count_kernel(struct exact *x, const struct grid *grid)

@@ -10,13 +10,14 @@ void show_result(struct pass *p, struct result r)
 	p->observer->see(p->observer->with, &r);
 }
 
-void show_leaf(struct pass *p, const struct tensor *t, struct at at, int use)
+void show_leaf(
+	struct pass *p, const struct tensor *t, struct at at, int use, struct mat x)
 {
 	show_result(p, (struct result){.name = t->name,
 			       .gradient = true,
 			       .extent = OF_TENSOR,
 			       .at = at,
-			       .x = leaf(p, t, at),
+			       .x = x,
 			       .tensor = t,
 			       .slice = tensor_slice(t, p->tp.first + at.slice),
 			       .use = use});

@@ -80,8 +80,9 @@ static inline struct mat leaf(const struct pass *p, const struct tensor *t, stru
 	return store_leaf(p->store, t, tensor_slice(t, p->tp.first + at.slice));
 }
 
-/* Shows a leaf that is written. */
-void show_leaf(struct pass *p, const struct tensor *t, struct at at, int use);
+/* Shows a leaf x that is written. */
+void show_leaf(
+	struct pass *p, const struct tensor *t, struct at at, int use, struct mat x);
 
 static inline void leaf_done(
 	struct pass *p, const struct tensor *t, struct at at, int use)
@@ -89,8 +90,19 @@ static inline void leaf_done(
 	if (p->micro.empty)
 		return;
 	if (p->observer)
-		show_leaf(p, t, at, use);
+		show_leaf(p, t, at, use, leaf(p, t, at));
 	store_leaf_done(p->store, t, tensor_slice(t, p->tp.first + at.slice));
+}
+
+/* The leaf of use 0 is x, in memory of its own. */
+static inline void leaf_is(
+	struct pass *p, const struct tensor *t, struct at at, struct mat x)
+{
+	if (p->micro.empty)
+		return;
+	if (p->observer)
+		show_leaf(p, t, at, 0, x);
+	store_take_leaf(p->store, t, tensor_slice(t, p->tp.first + at.slice), x);
 }
 
 /* ---- sizes of one virtual slice ---------------------------------------------------- */

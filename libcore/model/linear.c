@@ -473,20 +473,34 @@ void linear_leave_backward(struct pass *p, struct at at, struct mat dx,
 	arena_reset(p->d->scratch, mark);
 }
 
+/* A leaf of 16 bits is rounded as the matmul stores it. float8's is multiplied by scales before that, which
+ * not every matmul does. */
+static enum dtype leaf_type(const struct pass *p, int64_t layer)
+{
+	return is_float8(p, layer) ? DT_F32 : act_type(p);
+}
+
 /* `all`: the results for all columns of y, of which these are from `at_col` on; or empty. */
 static void weight_leaf(struct pass *p, struct at at, struct mat x,
 	const struct linear *l, struct mat all, int64_t at_col)
 {
-	if (l->w->frozen)
+	const struct tensor *w = l->w;
+	size_t mark = arena_mark(p->d->scratch);
+	if (w->frozen)
 		return;
-	struct mat dw = leaf(p, l->w, at);
 	if (all.p) {
-		linear_cast(p, dw, mat_rows(all, at_col, dw.rows));
-	} else {
+		leaf_is(p, w, at, mat_rows(all, at_col, w->rows));
+	} else if (leaf_type(p, at.layer) == DT_F32) {
+		struct mat dw = leaf(p, w, at);
 		linear_backward_w(p, at.layer, dw, l->y, x, false);
 		linear_round(p, dw);
+		leaf_done(p, w, at, 0);
+	} else {
+		struct mat dw = mat_take(p->d->scratch, w->rows, w->cols, act_type(p));
+		linear_backward_w(p, at.layer, dw, l->y, x, false);
+		leaf_is(p, w, at, dw);
 	}
-	leaf_done(p, l->w, at, 0);
+	arena_reset(p->d->scratch, mark);
 }
 
 static void bias_leaf(struct pass *p, struct at at, const struct linear *l,
@@ -521,7 +535,7 @@ void linear_weights(
 	if (is_joined(l)) {
 		struct mat dy = joined(l->y);
 		if (some_train(l, n, false)) {
-			dw = mat_take(p->d->scratch, dy.cols, x.cols, DT_F32);
+			dw = mat_take(p->d->scratch, dy.cols, x.cols, act_type(p));
 			linear_backward_w(p, at.layer, dw, dy, x, false);
 		}
 		if (some_train(l, n, true)) {

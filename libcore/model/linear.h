@@ -55,7 +55,7 @@ void linear_forward(struct pass *p, struct at at, const struct linear *l, struct
  * of one matrix, and the sum is one matmul; likewise in linear_weights(). */
 void linear_backward_x(
 	struct pass *p, struct at at, struct mat dx, const struct linear *l, int n);
-/* dw = dy^T x; with `add` dw += dy^T x. The caller rounds the complete leaf. */
+/* dw = dy^T x; with `add` dw += dy^T x. The caller rounds a complete leaf in fp32. */
 void linear_backward_w(struct pass *p, int64_t layer, struct mat dw, struct mat dy,
 	struct mat x, bool add);
 

@@ -408,22 +408,38 @@ struct mat store_leaf(struct store *s, const struct tensor *t, int slice)
 	return mat(leaf_at(s, b, e), t->rows, t->cols);
 }
 
-void store_leaf_done(struct store *s, const struct tensor *t, int slice)
+static void count_leaf(struct store *s, struct bucket *b, struct entry *e, struct mat x)
 {
 	struct device *d = s->c.device;
-	struct bucket *b = bucket_of(s, t, slice);
-	struct entry *e = entry_of(s, t, slice);
 	BUG_ON(++e->n_leaves > b->leaves.most);
 	if (b->leaves.most <= 1)
 		return;
 	d->k->grid_sum(d,
 		&(struct grid_sum){.sum = b->leaves.sum + e->at,
 			.add = e->n_leaves > 1,
-			.parts = &(struct grid_part){.leaf = leaf_at(s, b, e)},
+			.parts = &(struct grid_part){.leaf = x.p},
 			.n_parts = 1,
-			.n = t->rows * t->cols,
+			.leaf_type = x.type,
+			.n = mat_size(x),
 			.levels = b->levels},
 		s->impl->grid);
+}
+
+void store_leaf_done(struct store *s, const struct tensor *t, int slice)
+{
+	struct bucket *b = bucket_of(s, t, slice);
+	struct entry *e = entry_of(s, t, slice);
+	count_leaf(s, b, e, mat(leaf_at(s, b, e), t->rows, t->cols));
+}
+
+void store_take_leaf(struct store *s, const struct tensor *t, int slice, struct mat x)
+{
+	struct device *d = s->c.device;
+	struct bucket *b = bucket_of(s, t, slice);
+	struct mat to = store_leaf(s, t, slice);
+	if (b->leaves.most <= 1)
+		d->k->round(d, to, x, DT_F32, 1);
+	count_leaf(s, b, entry_of(s, t, slice), x);
 }
 
 void store_drop(struct store *s)

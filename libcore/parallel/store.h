@@ -203,6 +203,8 @@ float *store_amax(const struct store *s, const struct tensor *t);
  * may be written in any order, one of a slice at a time; the store adds them as integers. */
 struct mat store_leaf(struct store *s, const struct tensor *t, int slice);
 void store_leaf_done(struct store *s, const struct tensor *t, int slice);
+/* The leaf is x, of any type, which may be overwritten afterwards. */
+void store_take_leaf(struct store *s, const struct tensor *t, int slice, struct mat x);
 /* Reduces the gradients of a unit, after all of its leaves of a micro-batch are written: in each round, or after
  * this rank's last one in the step (microbatch.h). `micro`: its index in the step. `use` is 0; or for a tile of
  * a tied weight, whose uses are summed at different times, first 1, that of the output layer, then 0. */

@@ -121,6 +121,13 @@ void store_leaf_done(struct store *s, const struct tensor *t, int slice)
 	ledger->shown = NULL;
 }
 
+void store_take_leaf(struct store *s, const struct tensor *t, int slice, struct mat x)
+{
+	(void)s;
+	ledger->wrong += ledger->shown != x.p || x.type != DT_F32 || !is_here(t, slice);
+	ledger->shown = NULL;
+}
+
 /* Keeps a leaf, which is shown just before the store has it. */
 static void keep_leaf(void *with, const struct result *r)
 {

@@ -97,6 +97,12 @@ static void same_words(const int64_t *is, const int64_t *should, int64_t n)
 				(long long)is[i], (long long)should[i]);
 }
 
+/* Element i of a leaf in fp32. */
+static float element(const struct grid_part *p, int64_t i)
+{
+	return ((const float *)p->leaf)[i];
+}
+
 /* A call with these parts, of which some may be leaves, equals the reference. add: to random sums. */
 static void check_call(struct device *d, const struct grid_part *parts, int n_parts,
 	int64_t n, int exponent, int levels, bool add)
@@ -108,7 +114,7 @@ static void check_call(struct device *d, const struct grid_part *parts, int n_pa
 		sum[i] = (int64_t)hash_mix((uint64_t)i + 7);
 		uint64_t total = add ? (uint64_t)sum[i] : 0;
 		for (int k = 0; k < n_parts; k++)
-			total += parts[k].leaf ? (uint64_t)ref_leaf(parts[k].leaf[i],
+			total += parts[k].leaf ? (uint64_t)ref_leaf(element(&parts[k], i),
 							 exponent, levels, &expected)
 					       : (uint64_t)parts[k].sum[i];
 		want[i] = (int64_t)total;
@@ -376,6 +382,45 @@ static void one_by_one(void **state)
 	check_bits("in the memory of a leaf", last, want, LARGE);
 }
 
+/* Leaves of 16 bits are what they are in fp32, wherever they begin. */
+static void narrow_leaves(void **state)
+{
+	enum { LEAVES = 3, N = 1001, MOST = 2000 };
+	struct device *d = *state;
+	for (enum dtype type = DT_BF16; type <= DT_F16; type++)
+		for (int off = 0; off < 5; off++) {
+			struct grid_part fp32[LEAVES], narrow[LEAVES];
+			int64_t *sum[2] = {words(N), words(N)};
+			float *to[2] = {floats(N), floats(N)};
+			struct grid *grid[2] = {grid_of(50), grid_of(50)};
+			for (int k = 0; k < LEAVES; k++) {
+				struct mat x = mat_blank(1, MOST);
+				odd_leaves(x.p, 50, 2);
+				struct mat half = stored(x, type);
+				d->k->round(d, x, half, DT_F32, 1);
+				fp32[k] = (struct grid_part){
+					.leaf = (float *)x.p + off + 16 * k};
+				narrow[k] = (struct grid_part){
+					.leaf = (uint16_t *)half.p + off + 16 * k};
+			}
+			for (int i = 0; i < 2; i++)
+				d->k->grid_sum(d,
+					&(struct grid_sum){.sum = sum[i],
+						.rounded = to[i],
+						.parts = i ? narrow : fp32,
+						.n_parts = LEAVES,
+						.leaf_type = i ? type : DT_F32,
+						.n = N,
+						.levels = 2},
+					grid[i]);
+			same_words(sum[1], sum[0], N);
+			check_bits("of narrow leaves", to[1], to[0], N);
+			same_grid(grid[1], grid[0]);
+			assert_true(grid[0]->not_finite > 0);
+			assert_int_equal(memory_end(NULL), 0);
+		}
+}
+
 /* Addresses that are not those of whole vectors. */
 static void unaligned(void **state)
 {
@@ -396,7 +441,7 @@ static void unaligned(void **state)
 		d->k->grid_sum(d, &s, grid_of(50));
 		for (int64_t i = 0; i < N; i++) {
 			struct grid g = {.exponent = 50};
-			int64_t want = ref_leaf(some[2].leaf[i], 50, 2, &g);
+			int64_t want = ref_leaf(element(&some[2], i), 50, 2, &g);
 			assert_true(s.sum[i] == want);
 			assert_true(s.rounded[i] == ref_round(want, 50));
 		}
@@ -428,6 +473,7 @@ int main(void)
 		on_device(few),
 		on_device(order),
 		on_device(one_by_one),
+		on_device(narrow_leaves),
 		on_device(unaligned),
 		on_device(counted),
 	};

@@ -112,6 +112,15 @@ static void times(void **state)
 		NULL);
 	seconds += (40. + 80 + 80) / 2; /* a sum that is read and written */
 	assert_near(speed.seconds, seconds, 1e-9 * seconds);
+	d.k->grid_sum(&d,
+		&(struct grid_sum){.sum = &here,
+			.parts = parts,
+			.n_parts = 1,
+			.leaf_type = DT_BF16,
+			.n = 10},
+		NULL);
+	seconds += (20. + 80) / 2;
+	assert_near(speed.seconds, seconds, 1e-9 * seconds);
 }
 
 /* Only a few kernels take some columns of another matrix; for others it is a bug, which the plan of a

@@ -214,6 +214,9 @@ static void check_types(
 		.m = {dw, operand(c, c->n, c->out, left, true),
 			operand(c, c->n, c->in, right, true)},
 		.n = {add && !c->scaled}}); /* with a scale it is no one sum */
+	if (left == right && dtype_bytes(left) == 2 && !c->scaled)
+		check_matmul((struct kernel_call){
+			KERNEL_linear_bwd_w, .m = {shape(c->out, c->in, left), dy, x}});
 }
 
 static void each_type(const struct matmul *c)

@@ -327,9 +327,26 @@ static void linear_layers_keep_to_the_recipe(void **state)
 	run_close(&r);
 }
 
+struct shown {
+	struct device *d;
+	const struct linear *l;
+	float dw[3][DIM * DIM];
+};
+
+static void see_weights(void *with, const struct result *r)
+{
+	struct shown *to = with;
+	for (int i = 0; i < 3; i++) {
+		if (r->tensor != to->l[i].w)
+			continue;
+		assert_int_equal(r->x.type, DT_BF16);
+		to->d->k->round(to->d, mat(to->dw[i], DIM, DIM), r->x, DT_F32, 1);
+	}
+}
+
 /* Queries, keys and values, whose gradients are columns of one matrix: their input gradient has the bits of
- * one matmul, and the leaves have those of matmuls of their own. */
-static void joined_gradients_are_one_matmul(void **state)
+ * one matmul, and the leaves have those of matmuls of their own. lone: a gradient is one leaf. */
+static void check_joined(const char *more, bool lone)
 {
 	static float x[ROWS * DIM], dy[ROWS * 3 * DIM], apart[ROWS * DIM];
 	static float dw[DIM * DIM], db[DIM];
@@ -340,8 +357,7 @@ static void joined_gradients_are_one_matmul(void **state)
 	struct block_grads g;
 	struct arena measured;
 	struct alone r;
-	(void)state;
-	run_open(&r, gpt2, "dtype = bf16\n");
+	run_open(&r, gpt2, more);
 	struct pass *p = &r.t.pass;
 	const struct kernels *k = p->d->k;
 	arena_measure(&measured, "gradients");
@@ -376,7 +392,13 @@ static void joined_gradients_are_one_matmul(void **state)
 	k->linear_bwd_x(p->d, mat_typed(dx[1], ROWS, DIM, DT_BF16), up,
 		mat_typed(weights, 3 * DIM, DIM, DT_BF16), false);
 	assert_memory_equal(dx[0], dx[1], sizeof(dx[0]));
+	static struct shown shown;
+	shown.d = p->d;
+	shown.l = l;
+	const struct observer observer = {.see = see_weights, .with = &shown};
+	p->observer = &observer;
 	linear_weights(p, at, xm, l, 3);
+	p->observer = NULL;
 	for (int i = 0; i < 3; i++) {
 		for (int64_t row = 0; row < ROWS; row++)
 			memcpy(apart + row * DIM, dy + (row * 3 + i) * DIM,
@@ -385,11 +407,20 @@ static void joined_gradients_are_one_matmul(void **state)
 		linear_backward_w(p, 0, mat(dw, DIM, DIM), alone, xm, false);
 		linear_round(p, mat(dw, DIM, DIM));
 		k->bias_bwd(p->d, mat(db, 1, DIM), alone);
-		assert_memory_equal(leaf(p, l[i].w, at).p, dw, sizeof(dw));
+		assert_memory_equal(shown.dw[i], dw, sizeof(dw));
+		if (lone)
+			assert_memory_equal(leaf(p, l[i].w, at).p, dw, sizeof(dw));
 		assert_memory_equal(leaf(p, l[i].bias, at).p, db, sizeof(db));
 	}
 	store_drop(p->store);
 	run_close(&r);
+}
+
+static void joined_gradients_are_one_matmul(void **state)
+{
+	(void)state;
+	check_joined("dtype = bf16\n", false);
+	check_joined("dtype = bf16\nbatch = 2\n", true);
 }
 
 /* ---- fp16 ------------------------------------------------------------------------ */

@@ -182,6 +182,10 @@ static void large_trials_pass(void **state)
 		{KERNEL_copy, .m = {row, row}}, {KERNEL_exact_sumsq, .m = {row}},
 		{KERNEL_hash, .m = {row}},
 		{KERNEL_grid_sum, .n = {LONG, 1, 0, GRID_ADD | GRID_KEPT}},
+		{KERNEL_grid_sum, .m = {{.type = DT_BF16}},
+			.n = {LONG, 1, 0, GRID_ADD | GRID_KEPT}},
+		{KERNEL_grid_sum, .m = {{.type = DT_F16}},
+			.n = {5003, 3, 1, GRID_KEPT | GRID_ROUNDED}},
 		{KERNEL_grid_sum, .n = {5003, 3, 1, GRID_KEPT | GRID_ROUNDED}},
 		{KERNEL_grid_sum, .n = {7, 500, 0, GRID_ROUNDED}},
 		{KERNEL_grid_sum, .n = {300, 0, 1, GRID_ROUNDED}}};
