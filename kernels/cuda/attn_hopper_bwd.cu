@@ -10,6 +10,8 @@
  */
 #include "kernels/cuda/attn_hopper.h"
 
+enum { CONSUMERS = 2, HOPPER_THREADS = (1 + CONSUMERS) * WARPGROUP };
+
 /*
  * ROWS: of the block's tile, half for each warpgroup; COLS: of the other side's tile. HELD: a
  * warpgroup's rows are in registers, which dk and dv of large heads do not allow. A matmul of
@@ -26,7 +28,7 @@ struct hopper_bwd_shape {
 	static constexpr int D = HEAD;
 	static constexpr bool KEYS = OF_KEYS, WINDOW = WITH_WINDOW;
 	static constexpr bool AHEAD = OVERLAP && D <= 64;
-	static constexpr bool LATE = OVERLAP && (D <= 64 || !KEYS);
+	static constexpr bool LATE = OVERLAP;
 	static constexpr int ROWS = 64 * CONSUMERS, COLS = 64, STAGES = AHEAD ? 4 : 3;
 	static constexpr int NT = COLS / 8, TILE = COLS * D;
 	static constexpr int FEW_REGISTERS = 24, MANY_REGISTERS = 240;
@@ -34,7 +36,8 @@ struct hopper_bwd_shape {
 	static constexpr int RESULTS = KEYS ? 2 : 1; /* dk and dv, or dq */
 	static constexpr int TILES =
 		(2 * (ROWS + STAGES * COLS) + RESULTS * ROWS) * D * 2;
-	static_assert(registers_fit(FEW_REGISTERS, MANY_REGISTERS), "registers");
+	static_assert(
+		registers_fit(FEW_REGISTERS, MANY_REGISTERS, CONSUMERS), "registers");
 };
 
 template <class S> struct hopper_bwd_rest {
@@ -364,12 +367,10 @@ static __device__ inline void each_tile(int n, int plain, F add)
 		add(a_tile<MASKED | LAST>(), i);
 }
 
-/* The combined bits of the magnitudes of 16-bit numbers, see wgmma_wait_after(). The compiler must
- * not see that these are pairs: it would convert each half by itself. */
-template <int K> static __device__ inline uint32_t magnitudes(uint32_t (&x)[K][4])
+/* The combined bits of the magnitudes of 16-bit numbers, see wgmma_wait_after(). */
+template <int K> static __device__ inline uint32_t magnitudes(const uint32_t (&x)[K][4])
 {
 	uint32_t bits = 0;
-	wgmma_hold(x);
 #pragma unroll
 	for (int i = 0; i < K * 4; i++)
 		bits |= x[i / 4][i % 4];
@@ -745,18 +746,18 @@ template <typename T, int D, bool KEYS>
 static void hopper_bwd_half(
 	struct device *d, const struct attn *a, enum dtype type, const struct bwd_args &x)
 {
-	bool window = has_starts(x.starts);
-	if (cuda_lab_off(d, LAB_ATTN_AHEAD) && window)
+	constexpr bool CAN = D <= 64 || !KEYS; /* overlap: there are registers for it */
+	bool window = has_starts(x.starts), overlap = !cuda_lab_off(d, LAB_ATTN_AHEAD);
+	if (window && overlap)
+		hopper_bwd_launch<hopper_bwd_shape<T, D, KEYS, true, CAN>>(d, a, type, x);
+	else if (window)
 		hopper_bwd_launch<hopper_bwd_shape<T, D, KEYS, true, false>>(
 			d, a, type, x);
-	else if (cuda_lab_off(d, LAB_ATTN_AHEAD))
-		hopper_bwd_launch<hopper_bwd_shape<T, D, KEYS, false, false>>(
-			d, a, type, x);
-	else if (window)
-		hopper_bwd_launch<hopper_bwd_shape<T, D, KEYS, true, true>>(
+	else if (overlap)
+		hopper_bwd_launch<hopper_bwd_shape<T, D, KEYS, false, CAN>>(
 			d, a, type, x);
 	else
-		hopper_bwd_launch<hopper_bwd_shape<T, D, KEYS, false, true>>(
+		hopper_bwd_launch<hopper_bwd_shape<T, D, KEYS, false, false>>(
 			d, a, type, x);
 }
 
