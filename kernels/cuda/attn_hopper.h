@@ -148,12 +148,13 @@ static __device__ inline int last_row(struct tile_runs r, int window, int key)
 
 /* ---- inside a block -------------------------------------------------------------------- */
 
-enum { GROUP_ROWS = 64 }; /* of a consumer warpgroup */
+/* GROUP_ROWS: of a consumer warpgroup. */
+enum { CONSUMERS = 2, HOPPER_THREADS = (1 + CONSUMERS) * WARPGROUP, GROUP_ROWS = 64 };
 
 /* Registers of a thread of the producer warpgroup, and of the consumers. Their total must
  * not exceed what the block was launched with, a multiple of 8 a thread: setmaxnreg.inc would
  * wait forever. */
-static constexpr bool registers_fit(int few, int many, int consumers)
+static constexpr bool registers_fit(int few, int many, int consumers = CONSUMERS)
 {
 	int threads = (1 + consumers) * WARPGROUP;
 	return few + consumers * many <= (1 + consumers) * (65536 / threads / 8 * 8);

@@ -10,8 +10,6 @@
  */
 #include "kernels/cuda/attn_hopper.h"
 
-enum { CONSUMERS = 2, HOPPER_THREADS = (1 + CONSUMERS) * WARPGROUP };
-
 /*
  * ROWS: of the block's tile, half for each warpgroup; COLS: of the other side's tile. HELD: a
  * warpgroup's rows are in registers, which dk and dv of large heads do not allow. A matmul of
@@ -36,8 +34,7 @@ struct hopper_bwd_shape {
 	static constexpr int RESULTS = KEYS ? 2 : 1; /* dk and dv, or dq */
 	static constexpr int TILES =
 		(2 * (ROWS + STAGES * COLS) + RESULTS * ROWS) * D * 2;
-	static_assert(
-		registers_fit(FEW_REGISTERS, MANY_REGISTERS, CONSUMERS), "registers");
+	static_assert(registers_fit(FEW_REGISTERS, MANY_REGISTERS), "registers");
 };
 
 template <class S> struct hopper_bwd_rest {
