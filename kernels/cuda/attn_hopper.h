@@ -6,7 +6,7 @@
  * calls.
  *
  * Rows of such a chunk are in the order of their positions, so a query attends to the keys up
- * to its row. Tiles begin at multiples of their size, whatever the batch or the layout.
+ * to its row. Tiles begin at multiples of 64 rows, and where depends on the rows of a chunk only.
  */
 #ifndef KERNELS_CUDA_ATTN_HOPPER_H
 #define KERNELS_CUDA_ATTN_HOPPER_H
