@@ -54,7 +54,7 @@ static struct attn smaller(const struct attn *c)
  * would not repeat, and have kernels with a block for each tile. */
 static int64_t sequences_of(const struct attn *run, const struct attn *a)
 {
-	enum { TILE = 128, TILES = 400 };
+	enum { TILE = 192, TILES = 400 };
 	int64_t tiles = a->heads * ceil_div(a->q_rows, TILE);
 	if (a->start || run->drop.p > 0)
 		return a->batch;

@@ -1,12 +1,12 @@
 /*
- * Attention for sm_90 (FlashAttention-3: Shah et al. 2024): two consumer warpgroups use
- * wgmma, and a producer warpgroup enqueues TMA copies of tiles into a ring of stages in
+ * Attention for sm_90 (FlashAttention-3: Shah et al. 2024): two or three consumer warpgroups
+ * use wgmma, and a producer warpgroup enqueues TMA copies of tiles into a ring of stages in
  * shared memory. It takes 16-bit types, heads of 64 and 128, no dropout, no documents, and the
  * queries of a chunk with the keys of the same chunk; attn_fwd.cu and attn_bwd.cu take all other
  * calls.
  *
  * Rows of such a chunk are in the order of their positions, so a query attends to the keys up
- * to its row. Tiles begin at multiples of their size, whatever the batch or the layout.
+ * to its row. Tiles begin at multiples of 64 rows, and where depends on the rows of a chunk only.
  */
 #ifndef KERNELS_CUDA_ATTN_HOPPER_H
 #define KERNELS_CUDA_ATTN_HOPPER_H
@@ -148,15 +148,16 @@ static __device__ inline int last_row(struct tile_runs r, int window, int key)
 
 /* ---- inside a block -------------------------------------------------------------------- */
 
-enum { CONSUMERS = 2, HOPPER_THREADS = (1 + CONSUMERS) * WARPGROUP };
+/* GROUP_ROWS: of a consumer warpgroup. */
+enum { CONSUMERS = 2, HOPPER_THREADS = (1 + CONSUMERS) * WARPGROUP, GROUP_ROWS = 64 };
 
-/* Registers of a thread of the producer warpgroup, and of the two consumers. Their total must
+/* Registers of a thread of the producer warpgroup, and of the consumers. Their total must
  * not exceed what the block was launched with, a multiple of 8 a thread: setmaxnreg.inc would
  * wait forever. */
-static constexpr bool registers_fit(int few, int many)
+static constexpr bool registers_fit(int few, int many, int consumers = CONSUMERS)
 {
-	return few + CONSUMERS * many <=
-	       (1 + CONSUMERS) * (65536 / HOPPER_THREADS / 8 * 8);
+	int threads = (1 + consumers) * WARPGROUP;
+	return few + consumers * many <= (1 + consumers) * (65536 / threads / 8 * 8);
 }
 
 /* Bytes of tiles and of `other`, with padding to begin at PANEL_ALIGN. */

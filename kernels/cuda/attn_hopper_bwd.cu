@@ -14,9 +14,21 @@
  * ROWS: of the block's tile, half for each warpgroup; COLS: of the other side's tile. HELD: a
  * warpgroup's rows are in registers, which dk and dv of large heads do not allow. A matmul of
  * 64 columns takes 32 cycles, in which shared memory delivers just the 4 KB of both operands.
+ *
+ * OVERLAP: tensor cores are not idle between two tiles. LATE: the matmul for dk or dq of a tile is
+ * enqueued behind the next tile's scores, and overlaps with that tile's probabilities. AHEAD: the
+ * next tile's scores are enqueued as soon as this tile's probabilities are computed; large heads
+ * leave no registers for them. dk, dv and dq receive the same matmuls in the same order.
  */
-template <int D, bool KEYS> struct hopper_bwd_shape {
-	static constexpr int ROWS = 64 * CONSUMERS, COLS = 64, STAGES = 3;
+template <typename NUMBER, int HEAD, bool OF_KEYS, bool WITH_WINDOW, bool OVERLAP>
+struct hopper_bwd_shape {
+	using T = NUMBER;
+	static constexpr int D = HEAD;
+	static constexpr bool KEYS = OF_KEYS, WINDOW = WITH_WINDOW;
+	static constexpr bool AHEAD = OVERLAP && D <= 64;
+	static constexpr bool LATE = OVERLAP;
+	static constexpr int ROWS = 64 * CONSUMERS, COLS = 64, STAGES = AHEAD ? 4 : 3;
+	static constexpr int NT = COLS / 8, TILE = COLS * D;
 	static constexpr int FEW_REGISTERS = 24, MANY_REGISTERS = 240;
 	static constexpr bool HELD = !KEYS || D <= 64;
 	static constexpr int RESULTS = KEYS ? 2 : 1; /* dk and dv, or dq */
@@ -25,11 +37,11 @@ template <int D, bool KEYS> struct hopper_bwd_shape {
 	static_assert(registers_fit(FEW_REGISTERS, MANY_REGISTERS), "registers");
 };
 
-template <int COLS, int STAGES> struct hopper_bwd_rest {
-	uint64_t mine, mine_free, full[STAGES], free[STAGES];
-	float lse[STAGES][COLS],
-		delta[STAGES][COLS]; /* with KEYS: of the tile's queries */
-	struct hopper_item item;     /* of the block's rows */
+template <class S> struct hopper_bwd_rest {
+	uint64_t mine, mine_free, full[S::STAGES], free[S::STAGES];
+	float lse[S::STAGES][S::COLS],
+		delta[S::STAGES][S::COLS]; /* with KEYS: of the tile's queries */
+	struct hopper_item item;	   /* of the block's rows */
 };
 
 /* x: the operands of q k^T, keys and queries; y: those of dout v^T, values and dout. */
@@ -40,24 +52,43 @@ struct hopper_bwd_args {
 	struct hopper_order order;
 };
 
-template <typename T, int D, bool KEYS> struct hopper_bwd_room {
-	using S = hopper_bwd_shape<D, KEYS>;
+template <class S> struct hopper_bwd_room {
+	using T = typename S::T;
 	T *my_x, *my_y, *their_x, *their_y; /* theirs: [STAGES][COLS][D] */
 	T *dx, *dy;			    /* a room for each warp */
-	struct hopper_bwd_rest<S::COLS, S::STAGES> *rest;
+	struct hopper_bwd_rest<S> *rest;
 
 	__device__ inline explicit hopper_bwd_room(unsigned char *shared)
 	{
 		my_x = (T *)hopper_room(shared);
-		my_y = my_x + S::ROWS * D;
-		their_x = my_y + S::ROWS * D;
-		their_y = their_x + S::STAGES * S::COLS * D;
-		dx = their_y + S::STAGES * S::COLS * D;
-		dy = dx + S::ROWS * D;
-		rest = (struct hopper_bwd_rest<S::COLS, S::STAGES> *)(dx +
-								      S::RESULTS *
-									      S::ROWS *
-									      D);
+		my_y = my_x + S::ROWS * S::D;
+		their_x = my_y + S::ROWS * S::D;
+		their_y = their_x + S::STAGES * S::TILE;
+		dx = their_y + S::STAGES * S::TILE;
+		dy = dx + S::ROWS * S::D;
+		rest = (struct hopper_bwd_rest<S> *)(dx + S::RESULTS * S::ROWS * S::D);
+	}
+
+	/* The tile at use i of the ring. */
+	__device__ inline const T *x_at(int i) const
+	{
+		return their_x + turn_of<S::STAGES>(i).place * S::TILE;
+	}
+
+	__device__ inline const T *y_at(int i) const
+	{
+		return their_y + turn_of<S::STAGES>(i).place * S::TILE;
+	}
+
+	__device__ inline void wait(int i) const
+	{
+		struct turn t = turn_of<S::STAGES>(i);
+		barrier_wait(&rest->full[t.place], t.parity);
+	}
+
+	__device__ inline void release(int i) const
+	{
+		warp_arrive(&rest->free[turn_of<S::STAGES>(i).place]);
 	}
 };
 
@@ -66,7 +97,7 @@ template <typename T, int D, bool KEYS> struct hopper_bwd_room {
 /* The rows of an item. The first keys and the last queries, which have the most tiles, are
  * the first items. With KEYS tiles of queries until row `end` attend to some of the keys; else tiles of keys
  * from row `first` on are visible to some of the queries. */
-template <int D, bool KEYS, bool WINDOW> struct bwd_tile {
+template <class S> struct bwd_tile {
 	struct hopper_place at;
 	int begin, first = 0, end;
 
@@ -74,15 +105,14 @@ template <int D, bool KEYS, bool WINDOW> struct bwd_tile {
 		const struct hopper_bwd_args &x, struct hopper_place at)
 	    : at(at)
 	{
-		constexpr int ROWS = hopper_bwd_shape<D, KEYS>::ROWS;
-		constexpr int COLS = hopper_bwd_shape<D, KEYS>::COLS;
-		begin = (KEYS ? at.tile : x.order.tiles - 1 - at.tile) * ROWS;
+		constexpr int ROWS = S::ROWS, COLS = S::COLS;
+		begin = (S::KEYS ? at.tile : x.order.tiles - 1 - at.tile) * ROWS;
 		end = (int)x.a.q.rows;
-		if (WINDOW && KEYS)
+		if (S::WINDOW && S::KEYS)
 			end = last_row(x.a.q_runs, x.a.starts.window,
 				      min(end, begin + ROWS) - 1) +
 			      1;
-		else if (WINDOW)
+		else if (S::WINDOW)
 			first = first_row(x.a.q_runs, x.a.starts.window, begin) / COLS *
 				COLS;
 	}
@@ -90,26 +120,26 @@ template <int D, bool KEYS, bool WINDOW> struct bwd_tile {
 
 /* The number of tiles of the other side for rows [begin, end) of a block; for keys, those of
  * all query heads. */
-template <int D, bool KEYS, bool WINDOW>
-static __device__ inline int their_tiles(const struct bwd_args &x,
-	const struct bwd_tile<D, KEYS, WINDOW> &t, int begin, int end)
+template <class S>
+static __device__ inline int their_tiles(
+	const struct bwd_args &x, const struct bwd_tile<S> &t, int begin, int end)
 {
-	constexpr int COLS = hopper_bwd_shape<D, KEYS>::COLS;
-	if (KEYS)
+	constexpr int COLS = S::COLS;
+	if (S::KEYS)
 		return max(0, (t.end + COLS - 1) / COLS - begin / COLS) * x.group;
 	return (min(t.end, end) + COLS - 1) / COLS - t.first / COLS;
 }
 
 /* The first row of tile i, and its head: tiles of queries from the last to the first,
  * alternating between heads, so that the first tiles are visible to all keys. */
-template <int D, bool KEYS, bool WINDOW>
+template <class S>
 static __device__ inline void their_tile(const struct bwd_args &x,
-	const struct bwd_tile<D, KEYS, WINDOW> &t, int i, int *row, int *their_head)
+	const struct bwd_tile<S> &t, int i, int *row, int *their_head)
 {
-	constexpr int COLS = hopper_bwd_shape<D, KEYS>::COLS;
+	constexpr int COLS = S::COLS;
 	int all = (t.end + COLS - 1) / COLS, head = t.at.head;
-	*row = KEYS ? (all - 1 - i / x.group) * COLS : t.first + i * COLS;
-	*their_head = KEYS ? head * x.group + i % x.group : head / x.group;
+	*row = S::KEYS ? (all - 1 - i / x.group) * COLS : t.first + i * COLS;
+	*their_head = S::KEYS ? head * x.group + i % x.group : head / x.group;
 }
 
 /* ---- the producer warp ------------------------------------------------------------------ */
@@ -117,13 +147,12 @@ static __device__ inline void their_tile(const struct bwd_args &x,
 /* Enqueues the other side's tiles for one item, from use `first` of the ring on; returns
  * their number. Lanes copy lse and delta of queries, which may not be aligned to 16 bytes;
  * outside the chunk they give probabilities of 0. */
-template <typename T, int D, bool KEYS, bool WINDOW>
+template <class S>
 static __device__ inline int load_theirs(const struct hopper_bwd_args &x,
-	const struct hopper_bwd_room<T, D, KEYS> &s,
-	const struct bwd_tile<D, KEYS, WINDOW> &mine, int first)
+	const struct hopper_bwd_room<S> &s, const struct bwd_tile<S> &mine, int first)
 {
-	using S = hopper_bwd_shape<D, KEYS>;
-	constexpr int TILE = S::COLS * D, BYTES = TILE * (int)sizeof(T);
+	constexpr int D = S::D, TILE = S::TILE, BYTES = TILE * 2;
+	constexpr bool KEYS = S::KEYS;
 	constexpr int EACH = S::COLS / WARP;
 	struct hopper_place at = mine.at;
 	int n = their_tiles(x.a, mine, mine.begin, mine.begin + S::ROWS);
@@ -162,23 +191,22 @@ static __device__ inline int load_theirs(const struct hopper_bwd_args &x,
 }
 
 /* Enqueues the block's rows of an item. */
-template <typename T, int D, bool KEYS, bool WINDOW>
+template <class S>
 static __device__ inline void load_mine(const struct hopper_bwd_args &x,
-	const struct hopper_bwd_room<T, D, KEYS> &s,
-	const struct bwd_tile<D, KEYS, WINDOW> &mine)
+	const struct hopper_bwd_room<S> &s, const struct bwd_tile<S> &mine)
 {
-	using S = hopper_bwd_shape<D, KEYS>;
+	constexpr int D = S::D;
 	struct hopper_place at = mine.at;
-	barrier_expect(&s.rest->mine, 2 * S::ROWS * D * (int)sizeof(T));
+	barrier_expect(&s.rest->mine, 2 * S::ROWS * D * 2);
 	panels_load<D, S::ROWS>(
 		s.my_x, &x.my_x, &s.rest->mine, mine.begin, at.head, at.batch);
 	panels_load<D, S::ROWS>(
 		s.my_y, &x.my_y, &s.rest->mine, mine.begin, at.head, at.batch);
 }
 
-template <typename T, int D, bool KEYS, bool WINDOW>
+template <class S>
 static __device__ inline void bwd_produce(
-	const struct hopper_bwd_args &x, const struct hopper_bwd_room<T, D, KEYS> &s)
+	const struct hopper_bwd_args &x, const struct hopper_bwd_room<S> &s)
 {
 	int item = blockIdx.x, first = 0, lane = lane_id();
 	for (int round = 0;; round++) {
@@ -189,7 +217,7 @@ static __device__ inline void bwd_produce(
 			s.rest->item = here;
 		if (item >= x.order.items)
 			break;
-		const struct bwd_tile<D, KEYS, WINDOW> mine(x, here.at);
+		const struct bwd_tile<S> mine(x, here.at);
 		if (lane == 0)
 			load_mine(x, s, mine);
 		first += load_theirs(x, s, mine, first);
@@ -205,8 +233,9 @@ static __device__ inline void bwd_produce(
 
 /* Rows of a block's side, [ROWS][D] in shared memory, as an operand: those of warpgroup w in
  * shared memory, or this warp's in registers. */
-template <typename T, int D, bool KEYS> struct own_rows {
-	using S = hopper_bwd_shape<D, KEYS>;
+template <class S> struct own_rows {
+	using T = typename S::T;
+	static constexpr int D = S::D;
 	const T *tile;
 	uint32_t held[S::HELD ? D / 16 : 1][4];
 
@@ -270,11 +299,12 @@ static __device__ inline void store_gradient(struct heads to, bool by_tma,
 
 /* ---- keys: dk, dv ----------------------------------------------------------------------- */
 
-/* Scores to probabilities, for keys from `key` on and queries from `query` on; MASKED: with
+/* p: the probabilities of scores s, for keys from `key` on and queries from `query` on; MASKED: with
  * the causal mask; with a WINDOW, this lane's keys are seen until these rows. */
 template <bool MASKED, bool WINDOW, int NT>
-static __device__ inline void key_probabilities(float (&s)[NT][4], const float *lse,
-	float scale, int key, int query, const int (&until)[2])
+static __device__ inline void key_probabilities(float (&p)[NT][4],
+	const float (&s)[NT][4], const float *lse, float scale, int key, int query,
+	const int (&until)[2])
 {
 	int g = lane_id() / 4, t = lane_id() % 4;
 #pragma unroll
@@ -285,8 +315,8 @@ static __device__ inline void key_probabilities(float (&s)[NT][4], const float *
 			int row = query + 8 * n + 2 * t + e % 2;
 			bool hidden = row < key + g + e / 2 * 8 ||
 				      (WINDOW && row > until[e / 2]);
-			float p = exp2_fast(fmaf(s[n][e], scale, e % 2 ? -l.y : -l.x));
-			s[n][e] = MASKED && hidden ? 0 : p;
+			float x = exp2_fast(fmaf(s[n][e], scale, e % 2 ? -l.y : -l.x));
+			p[n][e] = MASKED && hidden ? 0 : x;
 		}
 	}
 }
@@ -306,30 +336,78 @@ static __device__ inline void key_gradients(
 	}
 }
 
+/* The other side's tiles of an item for a warpgroup: which it is, and whether it has masks. */
+enum { MASKED = 1, FIRST = 2, LAST = 4 };
+
+template <int WHAT> struct a_tile {
+	static constexpr int value = WHAT;
+};
+
+/* Calls add(a_tile<WHAT>(), i) for i in [0, n). The first `plain` tiles are before the causal mask. */
+template <class S, typename F>
+static __device__ inline void each_tile(int n, int plain, F add)
+{
+	int i = 0, end = n - S::LATE;
+	if (S::LATE && n <= 1) {
+		if (n)
+			add(a_tile<MASKED | FIRST | LAST>(), 0);
+		return;
+	}
+	if (S::LATE)
+		add(a_tile<MASKED | FIRST>(), i++);
+	for (; i < min(plain, end); i++)
+		add(a_tile<0>(), i);
+	if (S::KEYS || !S::LATE)
+		for (; i < end; i++)
+			add(a_tile<MASKED>(), i);
+	if (S::LATE)
+		add(a_tile<MASKED | LAST>(), i);
+}
+
+/* The combined bits of the magnitudes of 16-bit numbers, see wgmma_wait_after(). */
+template <int K> static __device__ inline uint32_t magnitudes(const uint32_t (&x)[K][4])
+{
+	uint32_t bits = 0;
+#pragma unroll
+	for (int i = 0; i < K * 4; i++)
+		bits |= x[i / 4][i % 4];
+	return bits & 0x7fffffff;
+}
+
+/* AHEAD: the scores of an item's first tile, at use i of the ring. */
+template <class S, class PART>
+static __device__ inline void ahead(PART &part, const struct hopper_bwd_room<S> &s, int i)
+{
+	if constexpr (S::AHEAD) {
+		s.wait(i);
+		part.my_x.times(part.scores, s.x_at(i));
+		wgmma_wait<0>();
+		wgmma_hold(part.scores);
+	}
+}
+
 /* Releases the remaining tiles of an item, from use `at` of the ring on, which only the other
  * warpgroup needs. */
-template <typename T, int D, bool KEYS>
-static __device__ inline void pass_by(
-	const struct hopper_bwd_room<T, D, KEYS> &s, int at, int end)
+template <class S>
+static __device__ inline void pass_by(const struct hopper_bwd_room<S> &s, int at, int end)
 {
-	constexpr int STAGES = hopper_bwd_shape<D, KEYS>::STAGES;
 	for (; at < end; at++) {
-		struct turn t = turn_of<STAGES>(at);
-		barrier_wait(&s.rest->full[t.place], t.parity);
-		warp_arrive(&s.rest->free[t.place]);
+		s.wait(at);
+		s.release(at);
 	}
 }
 
 /* A warpgroup's keys of an item. */
-template <typename T, int D, bool WINDOW> struct keys_part {
-	using S = hopper_bwd_shape<D, true>;
-	static constexpr int NT = S::COLS / 8, TILE = S::COLS * D;
-	struct own_rows<T, D, true> my_x, my_y;
-	float dk[1][D / 8][4] = {}, dv[1][D / 8][4] = {};
+template <class S> struct keys_part {
+	using T = typename S::T;
+	struct own_rows<S> my_x, my_y;
+	float dk[1][S::D / 8][4] = {}, dv[1][S::D / 8][4] = {};
+	float scores[S::NT][4];	   /* AHEAD: of the next tile */
+	uint32_t ds[S::NT / 2][4]; /* LATE: of the tile before, not yet in dk */
 	int until[2] =
 		{}; /* the row of the last query that attends to each of this lane's keys */
 
-	__device__ inline keys_part(const struct hopper_bwd_room<T, D, true> &s, int w)
+	__device__ inline keys_part(const struct hopper_bwd_room<S> &s, int w)
 	    : my_x(s.my_x, w), my_y(s.my_y, w)
 	{
 		my_x.hold();
@@ -337,55 +415,73 @@ template <typename T, int D, bool WINDOW> struct keys_part {
 	}
 
 	/* The queries from `query` on, at use i of the ring. */
-	template <bool MASKED>
-	__device__ inline void add(const struct hopper_bwd_room<T, D, true> &s, int i,
-		float score, int key, int query)
+	template <int WHAT>
+	__device__ inline void add(const struct hopper_bwd_room<S> &s, int i, float score,
+		int key, int query)
 	{
-		struct turn t = turn_of<S::STAGES>(i);
-		const T *their_x = s.their_x + t.place * TILE;
-		const T *their_y = s.their_y + t.place * TILE;
-		float p[NT][4], dp[NT][4];
-		uint32_t p_narrow[NT / 2][4], ds[NT / 2][4];
-		barrier_wait(&s.rest->full[t.place], t.parity);
-		my_x.times(p, their_x);
-		my_y.times(dp, their_y);
-		wgmma_wait<1>();
-		wgmma_hold(p);
-		key_probabilities<MASKED, WINDOW>(
-			p, s.rest->lse[t.place], score, key, query, until);
+		constexpr bool NEXT = S::AHEAD && !(WHAT & LAST);
+		constexpr bool BEFORE = S::LATE && !(WHAT & FIRST);
+		constexpr bool LATER = S::LATE && !(WHAT & LAST);
+		int place = turn_of<S::STAGES>(i).place;
+		float p[S::NT][4], dp[S::NT][4];
+		uint32_t p_narrow[S::NT / 2][4];
+		if (!S::AHEAD || NEXT)
+			s.wait(i + S::AHEAD);
+		if (!S::AHEAD)
+			my_x.times(scores, s.x_at(i));
+		my_y.times(dp, s.y_at(i));
+		if (BEFORE)
+			add_matmul(dk[0], ds, s.x_at(i - 1));
+		if (!S::AHEAD) {
+			wgmma_wait<1 + BEFORE>();
+			wgmma_hold(scores);
+		}
+		key_probabilities<WHAT & MASKED, S::WINDOW>(
+			p, scores, s.rest->lse[place], score, key, query, until);
 		operand_of<T>(p_narrow, p);
-		add_matmul(dv[0], p_narrow, their_y);
-		wgmma_wait<1>();
+		add_matmul(dv[0], p_narrow, s.y_at(i));
+		if (NEXT)
+			my_x.times(scores, s.x_at(i + 1));
+		wgmma_wait<1 + NEXT>();
 		wgmma_hold(dp);
-		key_gradients(dp, p, s.rest->delta[t.place]);
+		if (BEFORE) {
+			wgmma_hold(dk[0]);
+			wgmma_hold(ds);
+			s.release(i - 1);
+		}
+		key_gradients(dp, p, s.rest->delta[place]);
 		operand_of<T>(ds, dp);
-		add_matmul(dk[0], ds, their_x);
-		wgmma_wait<0>();
+		if (LATER) {
+			wgmma_wait_after<0>(magnitudes(ds));
+		} else {
+			add_matmul(dk[0], ds, s.x_at(i));
+			wgmma_wait<0>();
+			wgmma_hold(dk[0]);
+			wgmma_hold(ds);
+			s.release(i);
+		}
 		wgmma_hold(dv[0]);
 		wgmma_hold(p_narrow);
-		wgmma_hold(dk[0]);
-		wgmma_hold(ds);
-		warp_arrive(&s.rest->free[t.place]);
+		if (NEXT)
+			wgmma_hold(scores);
 	}
 };
 
 /* Computes warpgroup w's part of an item, from use `first` of the ring on; returns the next
  * use. Its last tiles, one for each head, are masked. */
-template <typename T, int D, bool WINDOW>
+template <class S>
 static __device__ inline int keys_item(const struct hopper_bwd_args &x,
-	const struct hopper_bwd_room<T, D, true> &s, struct hopper_place at, int first,
-	int w)
+	const struct hopper_bwd_room<S> &s, struct hopper_place at, int first, int w)
 {
-	using S = hopper_bwd_shape<D, true>;
+	using T = typename S::T;
 	static_assert(S::COLS == 64, "a warpgroup's rows");
-	const struct bwd_tile<D, true, WINDOW> mine(x, at);
+	const struct bwd_tile<S> mine(x, at);
 	int begin = mine.begin, row = w * 64 + threadIdx.x % WARPGROUP / WARP * 16;
 	int all = their_tiles(x.a, mine, begin, begin + S::ROWS);
 	int n = their_tiles(x.a, mine, begin + w * 64, begin + w * 64 + 64);
-	struct keys_part<T, D, WINDOW> part(s, w);
-	int i = 0, query, head,
-	    seen = 0; /* queries up to row `seen` attend to all keys before them */
-	if (WINDOW) {
+	struct keys_part<S> part(s, w);
+	int seen = 0; /* queries up to row `seen` attend to all keys before them */
+	if (S::WINDOW) {
 		seen = last_row(x.a.q_runs, x.a.starts.window, begin + w * 64);
 		for (int j = 0; j < 2; j++)
 			part.until[j] = last_row(x.a.q_runs, x.a.starts.window,
@@ -393,38 +489,39 @@ static __device__ inline int keys_item(const struct hopper_bwd_args &x,
 	}
 	if (S::HELD)
 		warp_arrive(&s.rest->mine_free);
-	for (; i < n - x.a.group; i++) {
+	if (n)
+		ahead(part, s, first);
+	each_tile<S>(n, n - x.a.group, [&](auto what, int i) {
+		constexpr int WHAT = decltype(what)::value;
+		int query, head;
 		their_tile(x.a, mine, i, &query, &head);
-		if (WINDOW && query + S::COLS - 1 > seen)
-			part.template add<true>(
+		if (S::WINDOW && query + S::COLS - 1 > seen)
+			part.template add<WHAT | MASKED>(
 				s, first + i, x.a.score, begin + row, query);
 		else
-			part.template add<false>(
+			part.template add<WHAT>(
 				s, first + i, x.a.score, begin + row, query);
-	}
-	for (; i < n; i++) {
-		their_tile(x.a, mine, i, &query, &head);
-		part.template add<true>(s, first + i, x.a.score, begin + row, query);
-	}
+	});
 	if (!S::HELD)
 		warp_arrive(&s.rest->mine_free);
 	pass_by(s, first + n, first + all);
 	rooms_wait();
-	store_gradient<T, D>(
+	store_gradient<T, S::D>(
 		x.a.dk, x.store_x, &x.dx, s.dx, x.a, at, begin, row, part.dk, x.a.scale);
-	store_gradient<T, D>(
+	store_gradient<T, S::D>(
 		x.a.dv, x.store_y, &x.dy, s.dy, x.a, at, begin, row, part.dv, 1);
 	return first + all;
 }
 
 /* ---- queries: dq ------------------------------------------------------------------------ */
 
-/* Scores to probabilities, for queries from `query` on and keys from `key` on; MASKED: with
+/* p: the probabilities of scores s, for queries from `query` on and keys from `key` on; MASKED: with
  * the causal mask, and with a WINDOW that of keys before these rows. Returns their combined bits.
  * lse, from: of this lane's rows. */
 template <bool MASKED, bool WINDOW, int NT>
-static __device__ inline uint32_t query_probabilities(float (&s)[NT][4],
-	const float (&lse)[2], float scale, int query, int key, const int (&from)[2])
+static __device__ inline uint32_t query_probabilities(float (&p)[NT][4],
+	const float (&s)[NT][4], const float (&lse)[2], float scale, int query, int key,
+	const int (&from)[2])
 {
 	int g = lane_id() / 4, t = lane_id() % 4;
 	uint32_t bits = 0;
@@ -435,9 +532,9 @@ static __device__ inline uint32_t query_probabilities(float (&s)[NT][4],
 			int col = key + 8 * n + 2 * t + e % 2;
 			bool hidden = col > query + g + e / 2 * 8 ||
 				      (WINDOW && col < from[e / 2]);
-			float p = exp2_fast(fmaf(s[n][e], scale, -lse[e / 2]));
-			s[n][e] = MASKED && hidden ? 0 : p;
-			bits |= __float_as_uint(s[n][e]);
+			float x = exp2_fast(fmaf(s[n][e], scale, -lse[e / 2]));
+			p[n][e] = MASKED && hidden ? 0 : x;
+			bits |= __float_as_uint(p[n][e]);
 		}
 	return bits;
 }
@@ -454,15 +551,15 @@ static __device__ inline void query_gradients(
 }
 
 /* A warpgroup's queries of an item. */
-template <typename T, int D, bool WINDOW> struct queries_part {
-	using S = hopper_bwd_shape<D, false>;
-	static constexpr int NT = S::COLS / 8, TILE = S::COLS * D;
-	struct own_rows<T, D, false> my_x, my_y;
-	float dq[1][D / 8][4] = {}, lse[2], delta[2];
+template <class S> struct queries_part {
+	using T = typename S::T;
+	struct own_rows<S> my_x, my_y;
+	float dq[1][S::D / 8][4] = {}, lse[2], delta[2];
+	float scores[S::NT][4];	   /* AHEAD: of the next tile */
+	uint32_t ds[S::NT / 2][4]; /* LATE: of the tile before, not yet in dq */
 	int from[2] = {}; /* the row of the first key of each of this lane's queries */
 
-	__device__ inline queries_part(
-		const struct hopper_bwd_room<T, D, false> &s, int w)
+	__device__ inline queries_part(const struct hopper_bwd_room<S> &s, int w)
 	    : my_x(s.my_x, w), my_y(s.my_y, w)
 	{
 		my_x.hold();
@@ -478,81 +575,98 @@ template <typename T, int D, bool WINDOW> struct queries_part {
 			bool there = row < x.q.rows;
 			lse[i] = there ? x.lse[state + row] * LOG2_E : INFINITY;
 			delta[i] = there ? x.delta[state + row] : 0;
-			if (WINDOW)
+			if (S::WINDOW)
 				from[i] = first_row(x.q_runs, x.starts.window, row);
 		}
 	}
 
 	/* The keys from `key` on, at use i of the ring. */
-	template <bool MASKED>
-	__device__ inline void add(const struct hopper_bwd_room<T, D, false> &s, int i,
-		float score, int query, int key)
+	template <int WHAT>
+	__device__ inline void add(const struct hopper_bwd_room<S> &s, int i, float score,
+		int query, int key)
 	{
-		struct turn t = turn_of<S::STAGES>(i);
-		const T *their_x = s.their_x + t.place * TILE;
-		float p[NT][4], dp[NT][4];
-		uint32_t ds[NT / 2][4];
-		barrier_wait(&s.rest->full[t.place], t.parity);
-		my_x.times(p, their_x);
-		my_y.times(dp, s.their_y + t.place * TILE);
-		wgmma_wait<1>();
-		wgmma_hold(p);
-		wgmma_wait_after<0>(query_probabilities<MASKED, WINDOW>(
-			p, lse, score, query, key, from));
+		constexpr bool NEXT = S::AHEAD && !(WHAT & LAST);
+		constexpr bool BEFORE = S::LATE && !(WHAT & FIRST);
+		constexpr bool LATER = S::LATE && !(WHAT & LAST);
+		float p[S::NT][4], dp[S::NT][4];
+		if (!S::AHEAD || NEXT)
+			s.wait(i + S::AHEAD);
+		if (!S::AHEAD)
+			my_x.times(scores, s.x_at(i));
+		my_y.times(dp, s.y_at(i));
+		if (BEFORE)
+			add_matmul(dq[0], ds, s.x_at(i - 1));
+		if (!S::AHEAD) {
+			wgmma_wait<1 + BEFORE>();
+			wgmma_hold(scores);
+		}
+		uint32_t bits = query_probabilities<WHAT & MASKED, S::WINDOW>(
+			p, scores, lse, score, query, key, from);
+		if (NEXT)
+			my_x.times(scores, s.x_at(i + 1));
+		wgmma_wait_after<NEXT>(bits);
 		wgmma_hold(dp);
+		if (BEFORE) {
+			wgmma_hold(dq[0]);
+			wgmma_hold(ds);
+			s.release(i - 1);
+		}
 		query_gradients(dp, p, delta);
 		operand_of<T>(ds, dp);
-		add_matmul(dq[0], ds, their_x);
-		wgmma_wait<0>();
-		wgmma_hold(dq[0]);
-		wgmma_hold(ds);
-		warp_arrive(&s.rest->free[t.place]);
+		if (!LATER) {
+			add_matmul(dq[0], ds, s.x_at(i));
+			wgmma_wait<0>();
+			wgmma_hold(dq[0]);
+			wgmma_hold(ds);
+			s.release(i);
+		} else if (NEXT) {
+			wgmma_wait_after<0>(magnitudes(ds));
+			wgmma_hold(scores);
+		}
 	}
 };
 
 /* As keys_item(). The last tile of keys is masked. */
-template <typename T, int D, bool WINDOW>
+template <class S>
 static __device__ inline int queries_item(const struct hopper_bwd_args &x,
-	const struct hopper_bwd_room<T, D, false> &s, struct hopper_place at, int first,
-	int w)
+	const struct hopper_bwd_room<S> &s, struct hopper_place at, int first, int w)
 {
-	using S = hopper_bwd_shape<D, false>;
 	static_assert(S::COLS == 64, "a warpgroup's rows");
 	static_assert(S::HELD, "own rows are read once");
-	const struct bwd_tile<D, false, WINDOW> mine(x, at);
+	const struct bwd_tile<S> mine(x, at);
 	int begin = mine.begin, row = w * 64 + threadIdx.x % WARPGROUP / WARP * 16;
 	int all = their_tiles(x.a, mine, begin, begin + S::ROWS);
 	int n = their_tiles(x.a, mine, begin + w * 64, begin + w * 64 + 64);
 	int seen = 0; /* keys from this row on are seen by all queries after them */
-	if (WINDOW)
+	if (S::WINDOW)
 		seen = first_row(x.a.q_runs, x.a.starts.window, begin + w * 64 + 63);
-	struct queries_part<T, D, WINDOW> part(s, w);
+	struct queries_part<S> part(s, w);
 	part.know(x.a, ((int64_t)at.batch * x.a.n_heads + at.head) * x.a.q.rows,
 		begin + row);
 	warp_arrive(&s.rest->mine_free);
-	for (int i = 0; i < n - 1; i++) {
+	ahead(part, s, first);
+	each_tile<S>(n, n - 1, [&](auto what, int i) {
+		constexpr int WHAT = decltype(what)::value;
 		int key = mine.first + i * S::COLS;
-		if (WINDOW && key < seen)
-			part.template add<true>(
+		if (S::WINDOW && key < seen)
+			part.template add<WHAT | MASKED>(
 				s, first + i, x.a.score, begin + row, key);
 		else
-			part.template add<false>(
+			part.template add<WHAT>(
 				s, first + i, x.a.score, begin + row, key);
-	}
-	part.template add<true>(
-		s, first + n - 1, x.a.score, begin + row, mine.first + (n - 1) * S::COLS);
+	});
 	pass_by(s, first + n, first + all);
 	rooms_wait();
-	store_gradient<T, D>(
+	store_gradient<typename S::T, S::D>(
 		x.a.dq, x.store_x, &x.dx, s.dx, x.a, at, begin, row, part.dq, x.a.scale);
 	return first + all;
 }
 
 /* ---- launches --------------------------------------------------------------------------- */
 
-template <typename T, int D, bool KEYS, bool WINDOW>
-static __device__ inline void bwd_consume(const struct hopper_bwd_args &x,
-	const struct hopper_bwd_room<T, D, KEYS> &s, int w)
+template <class S>
+static __device__ inline void bwd_consume(
+	const struct hopper_bwd_args &x, const struct hopper_bwd_room<S> &s, int w)
 {
 	int first = 0;
 	for (int round = 0;; round++) {
@@ -561,22 +675,21 @@ static __device__ inline void bwd_consume(const struct hopper_bwd_args &x,
 		if (item.item >= x.order.items)
 			break;
 		struct hopper_place at = place_of(x.order, item);
-		if constexpr (KEYS)
-			first = keys_item<T, D, WINDOW>(x, s, at, first, w);
+		if constexpr (S::KEYS)
+			first = keys_item<S>(x, s, at, first, w);
 		else
-			first = queries_item<T, D, WINDOW>(x, s, at, first, w);
+			first = queries_item<S>(x, s, at, first, w);
 	}
 	rooms_wait();
 }
 
-template <typename T, int D, bool KEYS, bool WINDOW>
+template <class S>
 static __global__ void __launch_bounds__(HOPPER_THREADS, 1)
 	hopper_bwd(const __grid_constant__ struct hopper_bwd_args x)
 {
 	if constexpr (HOPPER) {
 		SHARED(shared);
-		using S = hopper_bwd_shape<D, KEYS>;
-		const struct hopper_bwd_room<T, D, KEYS> s(shared);
+		const struct hopper_bwd_room<S> s(shared);
 		constexpr int WARPS = CONSUMERS * WARPGROUP / WARP;
 		int w = warpgroup_id();
 		if (threadIdx.x == 0) {
@@ -592,21 +705,21 @@ static __global__ void __launch_bounds__(HOPPER_THREADS, 1)
 		if (w == 0) {
 			registers_fewer<S::FEW_REGISTERS>();
 			if (threadIdx.x < WARP)
-				bwd_produce<T, D, KEYS, WINDOW>(x, s);
+				bwd_produce<S>(x, s);
 		} else {
 			registers_more<S::MANY_REGISTERS>();
-			bwd_consume<T, D, KEYS, WINDOW>(x, s, w - 1);
+			bwd_consume<S>(x, s, w - 1);
 		}
 	} else {
 		__trap(); /* PTX of another architecture, compiled by the driver */
 	}
 }
 
-template <typename T, int D, bool KEYS>
+template <class S>
 static void hopper_bwd_launch(
 	struct device *d, const struct attn *a, enum dtype type, const struct bwd_args &x)
 {
-	using S = hopper_bwd_shape<D, KEYS>;
+	constexpr bool KEYS = S::KEYS;
 	int64_t heads = KEYS ? a->kv_heads : a->heads;
 	struct heads dx = KEYS ? x.dk : x.dq;
 	const struct hopper_bwd_args all = {
@@ -622,11 +735,27 @@ static void hopper_bwd_launch(
 		order_of(d, a, S::ROWS, heads, type),
 	};
 	launch(d, "attn_bwd", grid_of(d, all.order), dim3(HOPPER_THREADS),
-		hopper_bytes(
-			S::TILES, sizeof(struct hopper_bwd_rest<S::COLS, S::STAGES>)),
-		has_starts(x.starts) ? hopper_bwd<T, D, KEYS, true>
-				     : hopper_bwd<T, D, KEYS, false>,
+		hopper_bytes(S::TILES, sizeof(struct hopper_bwd_rest<S>)), hopper_bwd<S>,
 		all);
+}
+
+template <typename T, int D, bool KEYS>
+static void hopper_bwd_half(
+	struct device *d, const struct attn *a, enum dtype type, const struct bwd_args &x)
+{
+	constexpr bool CAN = D <= 64 || !KEYS; /* overlap: there are registers for it */
+	bool window = has_starts(x.starts), overlap = !cuda_lab_off(d, LAB_ATTN_AHEAD);
+	if (window && overlap)
+		hopper_bwd_launch<hopper_bwd_shape<T, D, KEYS, true, CAN>>(d, a, type, x);
+	else if (window)
+		hopper_bwd_launch<hopper_bwd_shape<T, D, KEYS, true, false>>(
+			d, a, type, x);
+	else if (overlap)
+		hopper_bwd_launch<hopper_bwd_shape<T, D, KEYS, false, CAN>>(
+			d, a, type, x);
+	else
+		hopper_bwd_launch<hopper_bwd_shape<T, D, KEYS, false, false>>(
+			d, a, type, x);
 }
 
 void attn_hopper_bwd(
@@ -636,11 +765,11 @@ void attn_hopper_bwd(
 		using T = decltype(number);
 		if constexpr (sizeof(T) == 2) {
 			if (a->dim <= 64) {
-				hopper_bwd_launch<T, 64, true>(d, a, type, x);
-				hopper_bwd_launch<T, 64, false>(d, a, type, x);
+				hopper_bwd_half<T, 64, true>(d, a, type, x);
+				hopper_bwd_half<T, 64, false>(d, a, type, x);
 			} else {
-				hopper_bwd_launch<T, 128, true>(d, a, type, x);
-				hopper_bwd_launch<T, 128, false>(d, a, type, x);
+				hopper_bwd_half<T, 128, true>(d, a, type, x);
+				hopper_bwd_half<T, 128, false>(d, a, type, x);
 			}
 		}
 	});

@@ -1,25 +1,30 @@
 /*
- * Attention, forward, for sm_90. A block has 128 queries of a head, half for each of two
+ * Attention, forward, for sm_90. A block has queries of a head, 64 for each of its consumer
  * warpgroups, which take turns at enqueueing matmuls: while one computes its softmax, the
- * tensor cores compute the matmuls of the other. Within a warpgroup, the softmax of a tile
+ * tensor cores compute the matmuls of the others. Within a warpgroup, the softmax of a tile
  * overlaps with the matmul of the probabilities and values of the tile before.
  */
 #include "kernels/cuda/attn_hopper.h"
 
-/* Shared memory: tiles of 128 rows of q, o, and of k and v for each stage. */
-template <int D> struct hopper_fwd_shape {
-	static constexpr int QUERIES = 64 * CONSUMERS, KEYS = 128, STAGES = 2;
-	static constexpr int FEW_REGISTERS = 40, MANY_REGISTERS = 232;
+/* Shared memory: tiles of q, o, and of k and v for each stage. N consumer warpgroups: three have
+ * registers for heads of 64, without windows. */
+template <typename NUMBER, int HEAD, int N, bool WITH_WINDOW> struct hopper_fwd_shape {
+	using T = NUMBER;
+	static constexpr int D = HEAD, GROUPS = N, THREADS = (1 + N) * WARPGROUP;
+	static constexpr bool WINDOW = WITH_WINDOW;
+	static constexpr int QUERIES = GROUP_ROWS * N, KEYS = 128, STAGES = 2;
+	static constexpr int FEW_REGISTERS = N == 2 ? 40 : 32;
+	static constexpr int MANY_REGISTERS = N == 2 ? 232 : 160;
 	static constexpr int TILES = (2 * QUERIES + 2 * STAGES * KEYS) * D * 2;
-	/* The last visible tile of keys begins at the position of the tile of queries. */
-	static_assert(QUERIES == KEYS, "tiles of one size");
-	static_assert(registers_fit(FEW_REGISTERS, MANY_REGISTERS), "registers");
+	/* A warpgroup's queries are in one tile of keys, the last that they see. */
+	static_assert(KEYS % GROUP_ROWS == 0, "tiles");
+	static_assert(registers_fit(FEW_REGISTERS, MANY_REGISTERS, N), "registers");
 };
 
 /* Barriers, full and free: of q, and of each stage for keys and values; and the item of q. */
-template <int STAGES> struct hopper_fwd_barriers {
+template <class S> struct hopper_fwd_barriers {
 	uint64_t q, q_free;
-	uint64_t k[STAGES], v[STAGES], k_free[STAGES], v_free[STAGES];
+	uint64_t k[S::STAGES], v[S::STAGES], k_free[S::STAGES], v_free[S::STAGES];
 	struct hopper_item item;
 };
 
@@ -30,29 +35,29 @@ struct hopper_fwd_args {
 	struct hopper_order order;
 };
 
-/* The named barrier of warpgroup 0's turn; warpgroup 1 has the next. */
+/* The named barrier of warpgroup 0's turn; the others have the next. */
 enum { FIRST_TURN = 1 };
 
-template <typename T, int D> struct hopper_fwd_room {
-	using S = hopper_fwd_shape<D>;
+template <class S> struct hopper_fwd_room {
+	using T = typename S::T;
 	T *q, *k, *v; /* k, v: [STAGES][KEYS][D] */
 	T *o;	      /* a room for each warp */
-	struct hopper_fwd_barriers<S::STAGES> *full;
+	struct hopper_fwd_barriers<S> *full;
 
 	__device__ inline explicit hopper_fwd_room(unsigned char *shared)
 	{
 		q = (T *)hopper_room(shared);
-		k = q + S::QUERIES * D;
-		v = k + S::STAGES * S::KEYS * D;
-		o = v + S::STAGES * S::KEYS * D;
-		full = (struct hopper_fwd_barriers<S::STAGES> *)(o + S::QUERIES * D);
+		k = q + S::QUERIES * S::D;
+		v = k + S::STAGES * S::KEYS * S::D;
+		o = v + S::STAGES * S::KEYS * S::D;
+		full = (struct hopper_fwd_barriers<S> *)(o + S::QUERIES * S::D);
 	}
 };
 
-/* The tile of queries of an item, the longest first, and its number of visible tiles of keys: from row
- * `first` on; n_hiding of them have keys before the windows of some queries. */
-template <int D, bool WINDOW> struct fwd_tile {
-	using S = hopper_fwd_shape<D>;
+/* The queries of an item, the last ones and thus the longest first, and its number of visible tiles of
+ * keys, from row `first` on; n_hiding of them have keys before the windows of some queries. Tiles of
+ * queries end where the chunk ends: the one with fewer rows is the first, which has few keys. */
+template <class S> struct fwd_tile {
 	struct hopper_place at;
 	int begin, rows, n_keys, first = 0, n_hiding = 0;
 
@@ -60,15 +65,16 @@ template <int D, bool WINDOW> struct fwd_tile {
 		const struct hopper_fwd_args &x, struct hopper_place at)
 	    : at(at)
 	{
-		begin = (x.order.tiles - 1 - at.tile) * S::QUERIES;
-		rows = min(S::QUERIES, (int)x.a.q.rows - begin);
-		n_keys = (begin + rows + S::KEYS - 1) / S::KEYS;
-		if (WINDOW) {
+		int all = (int)x.a.q.rows, groups = (all + GROUP_ROWS - 1) / GROUP_ROWS;
+		int end = groups * GROUP_ROWS - at.tile * S::QUERIES;
+		begin = max(0, end - S::QUERIES);
+		rows = min(end, all) - begin;
+		if (S::WINDOW) {
 			first = first_key(x, 0) / S::KEYS * S::KEYS;
-			n_keys -= first / S::KEYS;
-			n_hiding = (first_key(x, S::QUERIES - 1) - first + S::KEYS - 1) /
-				   S::KEYS;
+			n_hiding =
+				(first_key(x, rows - 1) - first + S::KEYS - 1) / S::KEYS;
 		}
+		n_keys = keys_until(rows - 1);
 	}
 
 	/* The row of the first key that query i of the tile attends to. */
@@ -76,18 +82,22 @@ template <int D, bool WINDOW> struct fwd_tile {
 	{
 		return first_row(x.a.q_runs, x.a.starts.window, begin + i);
 	}
+
+	/* The number of tiles of keys up to query i. */
+	__device__ inline int keys_until(int i) const
+	{
+		return (begin + i - first) / S::KEYS + 1;
+	}
 };
 
 /* ---- the producer thread ----------------------------------------------------------------- */
 
 /* Enqueues the keys and values of one tile of queries, from use `first` of the ring on. */
-template <typename T, int D, bool WINDOW>
+template <class S>
 static __device__ inline void load_keys(const struct hopper_fwd_args &x,
-	const struct hopper_fwd_room<T, D> &s, const struct fwd_tile<D, WINDOW> &t,
-	int first)
+	const struct hopper_fwd_room<S> &s, const struct fwd_tile<S> &t, int first)
 {
-	using S = hopper_fwd_shape<D>;
-	constexpr int TILE = S::KEYS * D, BYTES = TILE * (int)sizeof(T);
+	constexpr int D = S::D, TILE = S::KEYS * D, BYTES = TILE * 2;
 	int head = t.at.head / x.a.group;
 	for (int i = 0; i < t.n_keys; i++) {
 		struct turn turn = turn_of<S::STAGES>(first + i);
@@ -104,11 +114,10 @@ static __device__ inline void load_keys(const struct hopper_fwd_args &x,
 	}
 }
 
-template <typename T, int D, bool WINDOW>
+template <class S>
 static __device__ inline void fwd_produce(
-	const struct hopper_fwd_args &x, const struct hopper_fwd_room<T, D> &s)
+	const struct hopper_fwd_args &x, const struct hopper_fwd_room<S> &s)
 {
-	using S = hopper_fwd_shape<D>;
 	int item = blockIdx.x, first = 0;
 	for (int round = 0;; round++) {
 		int next = item_take(x.order);
@@ -117,9 +126,9 @@ static __device__ inline void fwd_produce(
 		s.full->item = mine;
 		if (item >= x.order.items)
 			break;
-		const struct fwd_tile<D, WINDOW> t(x, mine.at);
-		barrier_expect(&s.full->q, S::QUERIES * D * (int)sizeof(T));
-		panels_load<D, S::QUERIES>(
+		const struct fwd_tile<S> t(x, mine.at);
+		barrier_expect(&s.full->q, S::QUERIES * S::D * 2);
+		panels_load<S::D, S::QUERIES>(
 			s.q, &x.q, &s.full->q, t.begin, t.at.head, t.at.batch);
 		load_keys(x, s, t, first);
 		first += t.n_keys;
@@ -160,28 +169,27 @@ static __device__ inline void hide_earlier(
 }
 
 /* Enqueues the scores of the keys at use i of the ring. */
-template <typename T, int D, int NT>
+template <class S, int NT>
 static __device__ inline void enqueue_scores(
-	float (&scores)[NT][4], const struct hopper_fwd_room<T, D> &s, int i, int w)
+	float (&scores)[NT][4], const struct hopper_fwd_room<S> &s, int i, int w)
 {
-	using S = hopper_fwd_shape<D>;
+	constexpr int D = S::D;
 	wgmma_hold(scores);
 	wgmma_fence();
-	wgmma_rows<D>(scores, s.q + w * 64 * PANEL, S::QUERIES,
+	wgmma_rows<D>(scores, s.q + w * GROUP_ROWS * PANEL, S::QUERIES,
 		s.k + i % S::STAGES * S::KEYS * D, S::KEYS);
 	wgmma_commit();
 }
 
 /* Enqueues the matmul of probabilities and the values at use i of the ring. */
-template <typename T, int D, int K>
-static __device__ inline void enqueue_values(float (&o)[D / 8][4], uint32_t (&p)[K][4],
-	const struct hopper_fwd_room<T, D> &s, int i)
+template <class S, int NT, int K>
+static __device__ inline void enqueue_values(
+	float (&o)[NT][4], uint32_t (&p)[K][4], const struct hopper_fwd_room<S> &s, int i)
 {
-	using S = hopper_fwd_shape<D>;
 	wgmma_hold(o);
 	wgmma_hold(p);
 	wgmma_fence();
-	wgmma_held(o, p, s.v + i % S::STAGES * S::KEYS * D);
+	wgmma_held(o, p, s.v + i % S::STAGES * S::KEYS * S::D);
 	wgmma_commit();
 }
 
@@ -194,28 +202,52 @@ static __device__ inline void ring_wait(uint64_t (&full)[STAGES], int i)
 
 /* A warpgroup's part of a tile of queries: the online softmax, and the probabilities of the
  * last keys, which are not yet multiplied by their values. */
-template <typename T, int D> struct fwd_part {
-	using S = hopper_fwd_shape<D>;
-	static constexpr int NT = S::KEYS / 8;
+template <class S> struct fwd_part {
+	using T = typename S::T;
+	static constexpr int D = S::D, NT = S::KEYS / 8;
 	struct running<D, 1> a;
 	float scores[1][NT][4];
 	uint32_t p[NT / 2][4];
-	int w, row;   /* warpgroup, 0 or 1; first row of this warp in the tile */
+	int w, row;   /* warpgroup; first row of this warp in the tile */
+	int diagonal; /* that row in its tile of keys */
 	int first[2]; /* with a window: the row of the first key of this lane's queries */
 
 	__device__ inline void my_turn(void) const
 	{
-		turn_wait(FIRST_TURN + w, CONSUMERS * WARPGROUP);
+		turn_wait(FIRST_TURN + w, 2 * WARPGROUP);
 	}
 
 	__device__ inline void others_turn(void) const
 	{
-		turn_give(FIRST_TURN + 1 - w, CONSUMERS * WARPGROUP);
+		turn_give(FIRST_TURN + (w + 1) % S::GROUPS, 2 * WARPGROUP);
+	}
+
+	/* Keys at uses [at, end) of the ring, which only other warpgroups need; this one has had its
+	 * turns. */
+	__device__ inline void pass_by(
+		const struct hopper_fwd_room<S> &s, int at, int end) const
+	{
+#pragma unroll 1
+		for (; at < end; at++) {
+			ring_wait(s.full->k, at);
+			warp_arrive(&s.full->k_free[at % S::STAGES]);
+			ring_wait(s.full->v, at);
+			warp_arrive(&s.full->v_free[at % S::STAGES]);
+		}
+	}
+
+	__device__ inline void pass_turns(int n) const
+	{
+#pragma unroll 1
+		for (; n > 0; n--) {
+			my_turn();
+			others_turn();
+		}
 	}
 
 	/* Frees the stage of the keys; with the last keys, the queries too. */
 	__device__ inline void scores_done(
-		const struct hopper_fwd_room<T, D> &s, int i, bool last)
+		const struct hopper_fwd_room<S> &s, int i, bool last)
 	{
 		wgmma_hold(scores[0]);
 		warp_arrive(&s.full->k_free[i % S::STAGES]);
@@ -223,15 +255,14 @@ template <typename T, int D> struct fwd_part {
 			warp_arrive(&s.full->q_free);
 	}
 
-	/* The first keys, at use i of the ring. */
-	template <bool WINDOW>
+	/* The first keys, at use i of the ring; n: the number of tiles of keys. */
 	__device__ inline void begin(const struct hopper_fwd_args &x,
-		const struct hopper_fwd_room<T, D> &s,
-		const struct fwd_tile<D, WINDOW> &t, int i)
+		const struct hopper_fwd_room<S> &s, const struct fwd_tile<S> &t, int n,
+		int i)
 	{
-		bool last = t.n_keys == 1;
 		float fade[1][2];
-		for (int j = 0; WINDOW && j < 2; j++)
+		diagonal = (t.begin + row) % S::KEYS;
+		for (int j = 0; S::WINDOW && j < 2; j++)
 			first[j] = t.first_key(x, row + lane_id() / 4 + 8 * j);
 		ring_wait(s.full->k, i);
 		my_turn();
@@ -239,10 +270,10 @@ template <typename T, int D> struct fwd_part {
 		others_turn();
 		running_begin(a);
 		wgmma_wait<0>();
-		scores_done(s, i, last);
-		if (last)
-			hide_later(scores, row, 0);
-		if (WINDOW && t.n_hiding > 0)
+		scores_done(s, i, n == 1);
+		if (n == 1)
+			hide_later(scores, diagonal, 0);
+		if (S::WINDOW && t.n_hiding > 0)
 			hide_earlier(scores, first, t.first);
 		softmax<T>(a, fade, scores, x.a.score);
 		operand_of<T>(p, scores[0]);
@@ -254,7 +285,7 @@ template <typename T, int D> struct fwd_part {
 	 * of that matmul: ptxas (13.0) has lost registers there. */
 	template <bool LAST, bool HIDE>
 	__device__ inline void next(const struct hopper_fwd_args &x,
-		const struct hopper_fwd_room<T, D> &s, int i, int key)
+		const struct hopper_fwd_room<S> &s, int i, int key)
 	{
 		float fade[1][2];
 		ring_wait(s.full->k, i);
@@ -266,7 +297,7 @@ template <typename T, int D> struct fwd_part {
 		wgmma_wait<1>();
 		scores_done(s, i, LAST);
 		if (LAST)
-			hide_later(scores, row, 0);
+			hide_later(scores, diagonal, 0);
 		if (HIDE)
 			hide_earlier(scores, first, key);
 		bool fades = softmax<T>(a, fade, scores, x.a.score);
@@ -278,7 +309,7 @@ template <typename T, int D> struct fwd_part {
 		operand_of<T>(p, scores[0]);
 	}
 
-	__device__ inline void end(const struct hopper_fwd_room<T, D> &s, int i)
+	__device__ inline void end(const struct hopper_fwd_room<S> &s, int i)
 	{
 		ring_wait(s.full->v, i);
 		enqueue_values(a.o[0], p, s, i);
@@ -286,7 +317,7 @@ template <typename T, int D> struct fwd_part {
 		values_done(s, i);
 	}
 
-	__device__ inline void values_done(const struct hopper_fwd_room<T, D> &s, int i)
+	__device__ inline void values_done(const struct hopper_fwd_room<S> &s, int i)
 	{
 		wgmma_hold(a.o[0]);
 		wgmma_hold(p);
@@ -295,11 +326,12 @@ template <typename T, int D> struct fwd_part {
 };
 
 /* Stores a warp's rows. */
-template <typename T, int D, bool WINDOW>
+template <class S>
 static __device__ inline void fwd_rows(const struct hopper_fwd_args &x,
-	const struct hopper_fwd_room<T, D> &s, const struct fwd_part<T, D> &part,
-	const struct fwd_tile<D, WINDOW> &t)
+	const struct hopper_fwd_room<S> &s, const struct fwd_part<S> &part,
+	const struct fwd_tile<S> &t)
 {
+	using T = typename S::T;
 	struct tile_span mine = {t.begin, t.begin, 0, t.rows};
 	if (!x.store) {
 		fwd_end<T>(part.a, x.a, t.at.batch, t.at.head, mine, part.row);
@@ -308,68 +340,76 @@ static __device__ inline void fwd_rows(const struct hopper_fwd_args &x,
 	float factor[1][2];
 	fwd_state<T>(factor, part.a, x.a, t.at.batch, t.at.head, mine, part.row);
 	rooms_wait();
-	rows_store<T, D>(s.o + part.row * D, &x.o, part.a.o[0], factor[0],
+	rows_store<T, S::D>(s.o + part.row * S::D, &x.o, part.a.o[0], factor[0],
 		t.begin + part.row, t.at.head, t.at.batch);
 }
 
-/* Adds the keys of an item, from use `at` of the ring on. */
-template <typename T, int D, bool WINDOW>
+/* Adds n tiles of keys of an item, from use `at` of the ring on. */
+template <class S>
 static __device__ inline void fwd_item(const struct hopper_fwd_args &x,
-	const struct hopper_fwd_room<T, D> &s, struct fwd_part<T, D> &part,
-	const struct fwd_tile<D, WINDOW> &t, int at)
+	const struct hopper_fwd_room<S> &s, struct fwd_part<S> &part,
+	const struct fwd_tile<S> &t, int n, int at)
 {
-	int i = 1, key = t.first + hopper_fwd_shape<D>::KEYS;
-	part.begin(x, s, t, at);
-	for (; WINDOW && i < min(t.n_hiding, t.n_keys - 1); i++) {
+	int i = 1, key = t.first + S::KEYS;
+	part.begin(x, s, t, n, at);
+	for (; S::WINDOW && i < min(t.n_hiding, n - 1); i++) {
 		part.template next<false, true>(x, s, at + i, key);
-		key += hopper_fwd_shape<D>::KEYS;
+		key += S::KEYS;
 	}
-	for (; i < t.n_keys - 1; i++)
+	for (; i < n - 1; i++)
 		part.template next<false, false>(x, s, at + i, 0);
-	if (WINDOW && i < t.n_keys && i < t.n_hiding)
+	if (S::WINDOW && i < n && i < t.n_hiding)
 		part.template next<true, true>(x, s, at + i, key);
-	else if (i < t.n_keys)
+	else if (i < n)
 		part.template next<true, false>(x, s, at + i, 0);
+	part.pass_turns(t.n_keys - n);
+	part.end(s, at + n - 1);
+	part.pass_by(s, at + n, at + t.n_keys);
+	fwd_rows(x, s, part, t);
 }
 
-/* Warpgroup w. The two take turns at enqueueing matmuls; the second begins, the first ends. */
-template <typename T, int D, bool WINDOW>
+/* Warpgroup w. They take turns at enqueueing matmuls; the last begins, the first ends. */
+template <class S>
 static __device__ inline void fwd_consume(
-	const struct hopper_fwd_args &x, const struct hopper_fwd_room<T, D> &s, int w)
+	const struct hopper_fwd_args &x, const struct hopper_fwd_room<S> &s, int w)
 {
-	int first = 0;
-	struct fwd_part<T, D> part;
+	int at = 0;
+	struct fwd_part<S> part;
 	part.w = w;
-	part.row = w * 64 + threadIdx.x % WARPGROUP / WARP * 16;
-	if (w == 1)
+	part.row = w * GROUP_ROWS + threadIdx.x % WARPGROUP / WARP * WARP_ROWS;
+	if (w == S::GROUPS - 1)
 		part.others_turn();
 	for (int round = 0;; round++) {
 		barrier_wait(&s.full->q, round % 2);
 		const struct hopper_item item = s.full->item;
 		if (item.item >= x.order.items)
 			break;
-		const struct fwd_tile<D, WINDOW> t(x, place_of(x.order, item));
-		fwd_item(x, s, part, t, first);
-		first += t.n_keys;
-		part.end(s, first - 1);
-		fwd_rows(x, s, part, t);
+		const struct fwd_tile<S> t(x, place_of(x.order, item));
+		int mine = w * GROUP_ROWS;
+		if (mine < t.rows) {
+			fwd_item(x, s, part, t, t.keys_until(mine), at);
+		} else {
+			warp_arrive(&s.full->q_free);
+			part.pass_turns(t.n_keys);
+			part.pass_by(s, at, at + t.n_keys);
+		}
+		at += t.n_keys;
 	}
 	rooms_wait();
 	if (w == 0)
 		part.my_turn();
 }
 
-template <typename T, int D, bool WINDOW>
-static __global__ void __launch_bounds__(HOPPER_THREADS, 1)
+template <class S>
+static __global__ void __launch_bounds__(S::THREADS, 1)
 	hopper_fwd(const __grid_constant__ struct hopper_fwd_args x)
 {
 	if constexpr (HOPPER) {
 		SHARED(shared);
-		using S = hopper_fwd_shape<D>;
-		const struct hopper_fwd_room<T, D> s(shared);
+		const struct hopper_fwd_room<S> s(shared);
 		int w = warpgroup_id();
 		if (threadIdx.x == 0) {
-			constexpr int WARPS = CONSUMERS * WARPGROUP / WARP;
+			constexpr int WARPS = S::GROUPS * WARPGROUP / WARP;
 			barrier_make(&s.full->q, 1);
 			barrier_make(&s.full->q_free, WARPS);
 			for (int i = 0; i < S::STAGES; i++) {
@@ -384,21 +424,20 @@ static __global__ void __launch_bounds__(HOPPER_THREADS, 1)
 		if (w == 0) {
 			registers_fewer<S::FEW_REGISTERS>();
 			if (threadIdx.x == 0)
-				fwd_produce<T, D, WINDOW>(x, s);
+				fwd_produce<S>(x, s);
 		} else {
 			registers_more<S::MANY_REGISTERS>();
-			fwd_consume<T, D, WINDOW>(x, s, w - 1);
+			fwd_consume<S>(x, s, w - 1);
 		}
 	} else {
 		__trap(); /* PTX of another architecture, compiled by the driver */
 	}
 }
 
-template <typename T, int D>
+template <class S>
 static void hopper_fwd_launch(
 	struct device *d, const struct attn *a, enum dtype type, const struct fwd_args &x)
 {
-	using S = hopper_fwd_shape<D>;
 	const struct hopper_fwd_args all = {
 		tile_map(d, x.q, a->batch, type, S::QUERIES),
 		tile_map(d, x.k, a->batch, type, S::KEYS),
@@ -408,10 +447,19 @@ static void hopper_fwd_launch(
 		x,
 		order_of(d, a, S::QUERIES, a->heads, type),
 	};
-	launch(d, "attn_fwd", grid_of(d, all.order), dim3(HOPPER_THREADS),
-		hopper_bytes(S::TILES, sizeof(struct hopper_fwd_barriers<S::STAGES>)),
-		has_starts(x.starts) ? hopper_fwd<T, D, true> : hopper_fwd<T, D, false>,
-		all);
+	launch(d, "attn_fwd", grid_of(d, all.order), dim3(S::THREADS),
+		hopper_bytes(S::TILES, sizeof(struct hopper_fwd_barriers<S>)),
+		hopper_fwd<S>, all);
+}
+
+template <typename T, int D, int GROUPS>
+static void hopper_fwd_of(
+	struct device *d, const struct attn *a, enum dtype type, const struct fwd_args &x)
+{
+	if (has_starts(x.starts))
+		hopper_fwd_launch<hopper_fwd_shape<T, D, 2, true>>(d, a, type, x);
+	else
+		hopper_fwd_launch<hopper_fwd_shape<T, D, GROUPS, false>>(d, a, type, x);
 }
 
 void attn_hopper_fwd(
@@ -420,10 +468,12 @@ void attn_hopper_fwd(
 	by_type(type, [&](auto number) {
 		using T = decltype(number);
 		if constexpr (sizeof(T) == 2) {
-			if (a->dim <= 64)
-				hopper_fwd_launch<T, 64>(d, a, type, x);
+			if (a->dim > 64)
+				hopper_fwd_of<T, 128, 2>(d, a, type, x);
+			else if (cuda_lab_off(d, LAB_ATTN_THREE))
+				hopper_fwd_of<T, 64, 2>(d, a, type, x);
 			else
-				hopper_fwd_launch<T, 128>(d, a, type, x);
+				hopper_fwd_of<T, 64, 3>(d, a, type, x);
 		}
 	});
 }

@@ -79,9 +79,20 @@ static __device__ inline void matmul(
 		matmul_16<D>(c, a, row, b);
 }
 
+static __device__ inline __nv_bfloat162 both_of(float low, float high, __nv_bfloat16)
+{
+	return __floats2bfloat162_rn(low, high);
+}
+
+static __device__ inline __half2 both_of(float low, float high, __half)
+{
+	return __floats2half2_rn(low, high);
+}
+
+/* Converted in one instruction, wherever the compiler moves it. */
 template <typename T> static __device__ inline uint32_t both(float low, float high)
 {
-	pack<T, 2> p = {{narrow<T>(low), narrow<T>(high)}};
+	auto p = both_of(low, high, T());
 	uint32_t bits;
 	memcpy(&bits, &p, sizeof(bits));
 	return bits;

@@ -81,7 +81,9 @@ enum lab {
 	LAB_ATTN_ITEM = 1 << 15,
 	LAB_ATTN_STORE = 1 << 16,
 	LAB_NORM_LOADS = 1 << 17,
-	LAB_NORM_WARP = 1 << 18
+	LAB_NORM_WARP = 1 << 18,
+	LAB_ATTN_AHEAD = 1 << 19,
+	LAB_ATTN_THREE = 1 << 20
 };
 bool cuda_lab_off(const struct device *d, enum lab what);
 

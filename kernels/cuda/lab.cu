@@ -46,6 +46,11 @@ static const struct {
 	{"attn-item", LAB_ATTN_ITEM},
 	/* rows of attention (sm_90) are stored by TMA, through shared memory */
 	{"attn-store", LAB_ATTN_STORE},
+	/* the backward of attention (sm_90) enqueues a tile's scores before it waits for the products of
+	 * the tile before */
+	{"attn-ahead", LAB_ATTN_AHEAD},
+	/* the forward of attention (sm_90) with heads of 64 by three warpgroups, not two */
+	{"attn-three", LAB_ATTN_THREE},
 	/* the fused backward of a norm issues all loads of a row before it uses one */
 	{"norm-loads", LAB_NORM_LOADS},
 	/* a warp for a row of norm_fwd and residual_norm of up to 2048 columns, not 1024 */

@@ -380,7 +380,7 @@ memory_of() { # NAME FILE: bytes of that line of a plan
 	local o=("${TINY[@]:1}" --device cuda --dim 80 -T 4 --zero 3 --dtype bf16 -n 1
 		--profile 1:1)
 	pt-train "${o[@]}" -o quick >/dev/null 2>all
-	PT_LAB_OFF=xent,attention,norm-copy,sumsq,amax-block,bias,rope,attn-item,attn-store,norm-loads pt-train "${o[@]}" -o plain >/dev/null 2>without
+	PT_LAB_OFF=xent,attention,norm-copy,sumsq,amax-block,bias,rope,attn-item,attn-store,attn-ahead,attn-three,norm-loads pt-train "${o[@]}" -o plain >/dev/null 2>without
 	cmp quick/checkpoints/latest.h5 plain/checkpoints/latest.h5
 	[ "$(launches xent_fused without)" -eq 0 ]
 	[ "$(launches xent_fused all)" -gt 0 ]

@@ -255,6 +255,20 @@ static void blank_results(struct acts *t)
 	}
 }
 
+/* The first sequence alone. */
+static struct acts first_of(const struct acts *t, int64_t rows)
+{
+	struct acts one = *t;
+	struct mat *all[] = {
+		&one.q, &one.k, &one.v, &one.o, &one.dout, &one.dq, &one.dk, &one.dv};
+	for (size_t i = 0; i < ARRAY_LEN(all); i++) {
+		*all[i] = mat_rows(*all[i], 0, rows);
+		if (i == 3 || i > 4)
+			*all[i] = blank_mat(rows, all[i]->cols, all[i]->type);
+	}
+	return one;
+}
+
 static struct mat contiguous(struct device *d, struct mat m)
 {
 	struct mat y = blank_mat(m.rows, m.cols, m.type);
@@ -262,6 +276,21 @@ static struct mat contiguous(struct device *d, struct mat m)
 		return m;
 	d->k->copy(d, y, m);
 	return y;
+}
+
+static void run_both(struct device *d, const struct seqs *s, struct acts *t)
+{
+	run_ring(d, s, t, true);
+	run_ring(d, s, t, false);
+}
+
+static void check_same(struct device *d, const struct acts *x, const struct acts *y)
+{
+	const struct mat a[] = {x->o, x->dq, x->dk, x->dv};
+	const struct mat b[] = {y->o, y->dq, y->dk, y->dv};
+	for (size_t i = 0; i < ARRAY_LEN(a); i++)
+		check_bits("with less overlap", numbers(contiguous(d, b[i])),
+			numbers(contiguous(d, a[i])), mat_size(a[i]));
 }
 
 /* The first rows have few keys, and so larger results, and rounding errors, than most rows. */
@@ -342,22 +371,23 @@ static void odd_heads(void **state)
 {
 	static const int64_t dims[] = {1, 3, 20, 31, 80, 96, 130, 256};
 	for (size_t j = 0; j < ARRAY_LEN(dims); j++) {
-		if (is_left_out(*state, j + 4))
-			continue;
 		struct seqs s = seqs_of(1, 2, 70, 1 << j % 3, dims[j], j % 2 ? 0 : 0.2f);
-		check_attention(*state, &s);
+		if (!is_left_out(*state, j + 4))
+			check_attention(*state, &s);
 	}
 }
+
+struct chunked {
+	int n;
+	int64_t context, kv_heads, dim;
+	float p;
+};
 
 /* A run of a chunk has context / 2n positions: one, a few, less and more than the CPU's blocks of
  * 128. */
 static void rings(void **state)
 {
-	static const struct {
-		int n;
-		int64_t context, kv_heads, dim;
-		float p;
-	} cases[] = {
+	static const struct chunked cases[] = {
 		{1, 64, 4, 16, 0.5f},
 		{2, 4, 2, 8, 0},
 		{2, 4 * 5, 1, 40, 0.2f},
@@ -510,11 +540,7 @@ static void narrow_sequences(void **state)
 
 static void narrow_rings(void **state)
 {
-	static const struct {
-		int n;
-		int64_t context, kv_heads, dim;
-		float p;
-	} cases[] = {
+	static const struct chunked cases[] = {
 		{2, 4 * 5, 1, 40, 0.2f},
 		{2, 4 * 65, 2, 64, 0.2f},
 		{2, 4 * 64, 4, 128, 0},
@@ -535,69 +561,83 @@ static void narrow_rings(void **state)
 	}
 }
 
-/* Opens the device with its warpgroup kernels, and with the kernels of all GPUs (PT_ATTENTION). */
-static void open_others(const struct device *d, struct device *others)
+/* Opens the device that the value of a variable makes of it. */
+static void open_other(const struct device *d, struct device *other, const char *variable,
+	const char *value)
 {
 	struct device_options o = {.exact = true};
 	struct err e = {0};
-	setenv("PT_ATTENTION", "mma", 1);
-	int failed = device_open(others, DEVICE_CUDA, &o, &e);
-	unsetenv("PT_ATTENTION");
+	setenv(variable, value, 1);
+	int failed = device_open(other, DEVICE_CUDA, &o, &e);
+	unsetenv(variable);
 	assert_int_equal(failed, 0);
-	others->scratch = d->scratch;
+	other->scratch = d->scratch;
 }
 
-/* Calls that a device may have warpgroup kernels for, tested with them and with the others. Tiles
- * have 64 to 128 rows: there are cases with less than one and with several tiles each way, of
- * several heads and sequences. */
+struct shape {
+	int64_t batch, rows, heads, kv_heads, dim;
+	enum dtype type;
+	int64_t window;
+};
+
+/* A device's kernels have the same bits as those that overlap less; they and the kernels of all GPUs
+ * are compared with the reference, unless it would take minutes. */
+static void check_shapes(struct device *d, const struct shape *x, size_t n)
+{
+	struct device plain, mma, *const both[] = {d, &mma};
+	open_other(d, &plain, "PT_LAB_OFF", "attn-ahead,attn-three");
+	open_other(d, &mma, "PT_ATTENTION", "mma");
+	for (; n--; x++) {
+		struct seqs s = seqs_of(1, x->batch, x->rows, x->kv_heads, x->dim, 0);
+		s.ref.heads = x->heads;
+		s.type = x->type;
+		s.ref.window = x->window;
+		struct acts t = acts_of(&s), other = first_of(&t, rows_of(&s));
+		run_both(d, &s, &t);
+		run_both(&plain, &s, &other);
+		check_same(d, &t, &other);
+		if (x->batch * x->heads * x->rows * x->rows < 1 << 27)
+			check_attention_on(both, 2, &s);
+	}
+	device_close(&mma);
+	device_close(&plain);
+}
+
+/* Calls that a device may have warpgroup kernels for. Tiles have 64 to 192 rows: there are cases with
+ * less than one and with several tiles each way, of several heads and sequences. */
 static void warpgroups(void **state)
 {
-	static const struct {
-		int64_t batch, rows, kv_heads, dim;
-		enum dtype type;
-		int64_t window;
-	} cases[] = {
-		{2, 1, 2, 128, DT_BF16},
-		{1, 63, 4, 64, DT_F16},
-		{1, 64, 2, 128, DT_F16},
-		{3, 65, 1, 64, DT_BF16},
-		{1, 128, 1, 128, DT_BF16},
-		{2, 129, 4, 64, DT_BF16},
-		{1, 200, 2, 104, DT_BF16},
-		{1, 201, 1, 56, DT_F16},
-		{1, 520, 2, 64, DT_BF16},
-		{2, 264, 2, 128, DT_BF16},
-		{1, 201, 1, 56, DT_F16, 1},
-		{1, 264, 2, 128, DT_BF16, 64},
-		{1, 520, 2, 64, DT_BF16, 130},
-		{2, 300, 4, 64, DT_F16, 257},
+	static const struct shape shapes[] = {
+		{2, 1, HEADS, 2, 128, DT_BF16},
+		{1, 63, HEADS, 4, 64, DT_F16},
+		{3, 65, HEADS, 1, 64, DT_BF16},
+		{1, 128, HEADS, 1, 128, DT_F16},
+		{2, 129, HEADS, 4, 64, DT_BF16},
+		{2, 192, 2, 2, 64, DT_BF16},
+		{1, 200, HEADS, 2, 104, DT_BF16},
+		{1, 201, HEADS, 1, 56, DT_F16},
+		{1, 520, HEADS, 2, 64, DT_BF16},
+		{2, 264, HEADS, 2, 128, DT_BF16},
+		{1, 201, HEADS, 1, 56, DT_F16, 1},
+		{1, 264, HEADS, 2, 128, DT_BF16, 64},
+		{1, 520, HEADS, 2, 64, DT_BF16, 130},
+		{2, 300, HEADS, 4, 64, DT_F16, 257},
 	};
-	struct device others, *d = *state, *const both[] = {d, &others};
+	struct device *d = *state;
 	if (!d->discrete)
 		skip();
-	open_others(d, &others);
-	for (size_t i = 0; i < ARRAY_LEN(cases); i++) {
-		struct seqs s = seqs_of(1, cases[i].batch, cases[i].rows,
-			cases[i].kv_heads, cases[i].dim, 0);
-		s.type = cases[i].type;
-		s.ref.window = cases[i].window;
-		check_attention_on(both, 2, &s);
-	}
-	device_close(&others);
+	check_shapes(d, shapes, ARRAY_LEN(shapes));
 }
 
 /* Results in 16 bits, which a device may store another way, are those in fp32, rounded. */
 static void narrow_results(void **state)
 {
-	static const struct {
-		int64_t batch, rows, kv_heads, dim;
-		enum dtype type;
-	} cases[] = {
-		{2, 150, 2, 64, DT_BF16},
-		{1, 257, 4, 56, DT_F16},
-		{1, 140, 1, 128, DT_BF16},
-		{2, 33, 2, 104, DT_F16},
-		{1, 40, 2, 31, DT_BF16},
+	static const struct shape cases[] = {
+		{2, 150, HEADS, 2, 64, DT_BF16},
+		{1, 257, HEADS, 4, 56, DT_F16},
+		{1, 140, HEADS, 1, 128, DT_BF16},
+		{2, 33, HEADS, 2, 104, DT_F16},
+		{1, 40, HEADS, 2, 31, DT_BF16},
 	};
 	struct device *d = *state;
 	for (size_t i = 0; i < ARRAY_LEN(cases); i++) {
@@ -632,28 +672,21 @@ static void narrow_results(void **state)
 /* Shapes as in training, which take minutes on an emulated GPU. */
 static void large_shapes(void **state)
 {
-	static const struct {
-		int64_t batch, rows, heads, kv_heads, dim;
-		enum dtype type;
-	} cases[] = {
+	static const struct shape shapes[] = {
 		{2, 1024, 12, 12, 64, DT_BF16},
 		{2, 1024, 12, 12, 128, DT_BF16},
 		{2, 1024, 12, 4, 64, DT_F16},
 		{2, 1000, 8, 2, 128, DT_BF16},
 		{1, 2048, 4, 4, 64, DT_BF16},
+		{16, 1024, 12, 12, 64, DT_BF16},
+		{1, 8192, 32, 8, 64, DT_BF16},
+		{1, 8192, 32, 8, 128, DT_BF16},
+		{1, 8192, 32, 8, 64, DT_BF16, 4096},
 	};
-	struct device others, *d = *state, *const both[] = {d, &others};
+	struct device *d = *state;
 	if (!d->discrete || test_device_slow(d))
 		skip();
-	open_others(d, &others);
-	for (size_t i = 0; i < ARRAY_LEN(cases); i++) {
-		struct seqs s = seqs_of(1, cases[i].batch, cases[i].rows,
-			cases[i].kv_heads, cases[i].dim, 0);
-		s.ref.heads = cases[i].heads;
-		s.type = cases[i].type;
-		check_attention_on(both, 2, &s);
-	}
-	device_close(&others);
+	check_shapes(d, shapes, ARRAY_LEN(shapes));
 }
 
 /* Large scores: one key has nearly all of the probability, and nothing overflows. */
@@ -672,20 +705,6 @@ static void large_scores(void **state)
 	}
 }
 
-/* The first sequence alone. */
-static struct acts first_of(const struct acts *t, int64_t rows)
-{
-	struct acts one = *t;
-	struct mat *all[] = {
-		&one.q, &one.k, &one.v, &one.o, &one.dout, &one.dq, &one.dk, &one.dv};
-	for (size_t i = 0; i < ARRAY_LEN(all); i++) {
-		*all[i] = mat_rows(*all[i], 0, rows);
-		if (i == 3 || i > 4)
-			*all[i] = blank_mat(rows, all[i]->cols, all[i]->type);
-	}
-	return one;
-}
-
 /* Two equal sequences get the same bits, and so does one of them alone. */
 static void check_twice(struct device *d, enum dtype type, int64_t rows, int64_t dim)
 {
@@ -699,10 +718,8 @@ static void check_twice(struct device *d, enum dtype type, int64_t rows, int64_t
 		size_t half = (size_t)mat_bytes(in[i]) / 2;
 		memcpy((char *)in[i].p + half, in[i].p, half);
 	}
-	run_ring(d, &s, &t, true);
-	run_ring(d, &s, &t, false);
-	run_ring(d, &alone, &one, true);
-	run_ring(d, &alone, &one, false);
+	run_both(d, &s, &t);
+	run_both(d, &alone, &one);
 	for (size_t i = 0; i < ARRAY_LEN(out); i++) {
 		const float *x = numbers(out[i]), *y = numbers(others[i]);
 		int64_t half = mat_size(out[i]) / 2;
