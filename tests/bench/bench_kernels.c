@@ -601,7 +601,7 @@ static void exact_sums(struct timing *t, int64_t n, const char *shape)
 	const struct grid_part leaf = {.leaf = c.a.p}, kept = {.sum = sum};
 	struct grid_part of[RANKS];
 	for (int r = 0; r < RANKS; r++)
-		of[r].leaf = leaf.leaf + r * piece;
+		of[r].leaf = (const float *)leaf.leaf + r * piece;
 	device_put(&t->d, c.grid, &grid, sizeof(grid));
 	say_bytes(t, "copy", shape, copy, &c, 8 * n);
 	c.sums_of = (struct grid_sum){
