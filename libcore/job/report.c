@@ -154,6 +154,9 @@ bool report_has(const struct run *r, int column)
 	case COL_TRAIN_LOSS:
 	case COL_VAL_LOSS:
 		return o->eval_every > 0;
+	case COL_VAL_BPB:
+	case COL_REWARD:
+		return false; /* of other programs */
 	case COL_DT_FORWARD:
 	case COL_DT_BACKWARD:
 		return r->t.graph.state == GRAPH_NONE; /* a graph is not timed */
