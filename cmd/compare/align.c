@@ -273,25 +273,12 @@ static void choose_design(struct judging *j)
 	}
 }
 
-static double resolution_of(const struct judging *j)
-{
-	double coarsest = 0x1p-24;
-	for (int s = 0; s < 2; s++)
-		for (int i = 0; i < j->n_runs[s]; i++) {
-			int digits = j->log[s][i]->digits;
-			if (digits > 0 && 0.5 * pow(10, 1 - digits) > coarsest)
-				coarsest = 0.5 * pow(10, 1 - digits);
-		}
-	return coarsest;
-}
-
 void judging_init(struct judging *j, const struct run_log *const *control, int n_control,
 	const struct run_log *const *test, int n_test, const struct judge_opts *o)
 {
 	*j = (struct judging){
 		.log = {NULL, test}, .n_runs = {0, n_test}, .first = control[0], .o = o};
 	choose_controls(j, control, n_control);
-	j->resolution = resolution_of(j);
 	align(j);
 	keep_finite(j);
 	find_clusters(j);
