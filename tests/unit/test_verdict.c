@@ -340,66 +340,6 @@ static void batches_in_few_digits(void **state)
 	assert_int_equal(design_of(&c, 6, false, 6), DESIGN_ALONE);
 }
 
-/* Evaluations of two decimals, beside a loss of seven digits. */
-static void replicas_in_few_digits(void **state)
-{
-	int n_diverged = 0;
-	(void)state;
-	for (int i = 0; i < 50; i++) {
-		struct run_log logs[5];
-		struct verdict_result r;
-		for (int k = 0; k < 5; k++) {
-			struct curve c = {.noise = 0.003,
-				.own = 0.001,
-				.n = 160,
-				.batches = 100 * (uint64_t)i + k,
-				.seed = 100 * (uint64_t)i + k};
-			logs[k] = printed(&c, 2);
-			logs[k].digits = 7;
-		}
-		judge_logs(logs, 4, 1, &plain, &r);
-		n_diverged += r.verdict == VERDICT_DIVERGED;
-		verdict_result_free(&r);
-	}
-	assert_rate(n_diverged, 50, 0.005);
-}
-
-/* Of other seeds; their evaluations are on batches of their own, the same ones, or on one fixed set. */
-static struct run_log evaluated(const struct curve *c, double common)
-{
-	struct run_log l = log_of(c);
-	struct curve own = *c;
-	own.noise = 0;
-	for (int64_t i = 0; i < l.n_rows; i++)
-		run_log_set(&l, i, COL_VAL_LOSS,
-			(float)(loss_at(&own, i + 1) + common * test_normal(4, i)));
-	return l;
-}
-
-static void evaluations_of_other_seeds(void **state)
-{
-	const struct judge_opts o = {.column = COL_VAL_LOSS, .by = COL_STEP};
-	int n_diverged = 0;
-	(void)state;
-	for (int i = 0; i < 100; i++) {
-		struct curve c = {.own = 0.02, .noise = 0.06, .n = 1000}, d = c;
-		struct verdict_result r;
-		c.batches = c.seed = 2 * (uint64_t)i;
-		d.batches = d.seed = c.seed + 1;
-		d.shift = i % 20 == 19 ? 0.4 : 0;
-		struct run_log logs[] = {
-			evaluated(&c, i % 2 ? 0.02 : 0), evaluated(&d, i % 2 ? 0.02 : 0)};
-		judge_logs(logs, 1, 1, &o, &r);
-		assert_int_equal(r.design, DESIGN_ALONE);
-		if (d.shift > 0)
-			assert_int_equal(r.verdict, VERDICT_DIVERGED);
-		else
-			n_diverged += r.verdict == VERDICT_DIVERGED;
-		verdict_result_free(&r);
-	}
-	assert_rate(n_diverged, 95, 0.005);
-}
-
 /* Three runs of other seeds are no replicas, and are told what is missing. What is assumed of one run is
  * less of a mean of two. */
 static void three_seeds(void **state)
@@ -838,8 +778,6 @@ int main(void)
 		cmocka_unit_test(replicas_of_one_seed),
 		cmocka_unit_test(other_batches),
 		cmocka_unit_test(batches_in_few_digits),
-		cmocka_unit_test(replicas_in_few_digits),
-		cmocka_unit_test(evaluations_of_other_seeds),
 		cmocka_unit_test(three_seeds),
 		cmocka_unit_test(few_values),
 		cmocka_unit_test(not_comparable),
