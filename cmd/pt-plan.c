@@ -1,4 +1,6 @@
 /* pt-plan: which parallel layout trains a model fastest on a cluster? */
+#include "base/file.h"
+#include "base/json.h"
 #include "base/options.h"
 #include "base/utf8.h"
 #include "collbench/network.h"
@@ -11,6 +13,7 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 struct opts {
@@ -147,6 +150,25 @@ static bool is_file(const char *model)
 	return strchr(model, '/') || (strchr(model, '.') && !access(model, F_OK));
 }
 
+/* Does config.json of Hugging Face say so? */
+static bool has_experts(const char *path)
+{
+	enum { MOST = 1 << 20 };
+	static const char *const keys[] = {
+		"num_experts", "num_local_experts", "n_routed_experts"};
+	scoped_str text = {0};
+	struct err e;
+	struct stat st;
+	if (stat(path, &st) || !S_ISREG(st.st_mode) || file_read(path, MOST, &text, &e))
+		return false;
+	json_t *root = json_loadb(text.s ? text.s : "", text.len, 0, NULL);
+	bool has = false;
+	for (size_t i = 0; i < ARRAY_LEN(keys); i++)
+		has |= json_integer_value(json_object_get(root, keys[i])) > 1;
+	json_decref(root);
+	return has;
+}
+
 /* MODEL is a preset of pt-train, or a config file; key=value are other options of pt-train. `given`: the same
  * as arguments of pt-train. */
 static int parse_model(
@@ -174,9 +196,13 @@ static int parse_model(
 		argv[argc++] = words[i];
 		str_printf(given, " %s", words[i]);
 	}
-	if (opts_parse(&train_program, o, argc, (char **)argv, e) < 0)
-		return -1;
-	return check_settings(o, e);
+	if (opts_parse(&train_program, o, argc, (char **)argv, e) >= 0)
+		return check_settings(o, e);
+	return file && has_experts(words[0])
+		       ? err_set(e, EX_DATAERR,
+				 "%s: a model with experts, which are not planned",
+				 words[0])
+		       : -1;
 }
 
 static int set_cluster(const struct opts *o, struct request *r, struct err *e)

@@ -188,6 +188,29 @@ static void keep_finite(struct judging *j)
 	}
 }
 
+/* Evaluations have batches of their own, whose noise all runs may share, or which are always the same: the loss tells
+ * those of training, and their noise. */
+static void take_noise_of_loss(struct judging *j)
+{
+	struct judge_opts o = *j->o;
+	struct judging loss = {.log = {j->log[CONTROL], j->log[TEST]},
+		.n_runs = {j->n_runs[CONTROL], j->n_runs[TEST]},
+		.first = j->first,
+		.o = &o};
+	size_t n = (size_t)(j->n_runs[CONTROL] + j->n_runs[TEST]);
+	o.column = COL_LOSS;
+	align(&loss);
+	keep_finite(&loss);
+	if (loss.finite.n) {
+		find_clusters(&loss);
+		memcpy(j->cluster, loss.cluster, n * sizeof(*j->cluster));
+		int64_t half = loss.finite.n / 2, rows = loss.finite.n - half;
+		const double *x = curve_of(&loss.finite, CONTROL, 0) + half;
+		j->noise_of_loss = trendless_noise(x, rows) / fabs(mean_of(x, rows));
+	}
+	judging_free(&loss);
+}
+
 /* ---- units ----------------------------------------------------------------------- */
 
 static bool set_has(const struct judging *j, enum set s, int cluster)
@@ -273,28 +296,17 @@ static void choose_design(struct judging *j)
 	}
 }
 
-static double resolution_of(const struct judging *j)
-{
-	double coarsest = 0x1p-24;
-	for (int s = 0; s < 2; s++)
-		for (int i = 0; i < j->n_runs[s]; i++) {
-			int digits = j->log[s][i]->digits;
-			if (digits > 0 && 0.5 * pow(10, 1 - digits) > coarsest)
-				coarsest = 0.5 * pow(10, 1 - digits);
-		}
-	return coarsest;
-}
-
 void judging_init(struct judging *j, const struct run_log *const *control, int n_control,
 	const struct run_log *const *test, int n_test, const struct judge_opts *o)
 {
 	*j = (struct judging){
 		.log = {NULL, test}, .n_runs = {0, n_test}, .first = control[0], .o = o};
 	choose_controls(j, control, n_control);
-	j->resolution = resolution_of(j);
 	align(j);
 	keep_finite(j);
 	find_clusters(j);
+	if (is_evaluation(j))
+		take_noise_of_loss(j);
 	choose_design(j);
 }
 

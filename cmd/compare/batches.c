@@ -132,6 +132,16 @@ static bool read_same_batches(const struct judging *j, int a, int b)
 	       noise_correlation(j, a, b, half, n - half) >= SHARED_NOISE;
 }
 
+/* Half a unit of the last digit of the coarsest curve: evaluations may have other digits than the loss. */
+static double resolution_of(const struct judging *j)
+{
+	double coarsest = 0x1p-24;
+	for (int i = 0; i < j->n_runs[CONTROL] + j->n_runs[TEST]; i++)
+		if (!is_fine(&j->grid[i]))
+			coarsest = fmax(coarsest, 0.5 * pow(10, 1 - j->grid[i].digits));
+	return coarsest;
+}
+
 void find_clusters(struct judging *j)
 {
 	int n = j->n_runs[CONTROL] + j->n_runs[TEST];
@@ -140,6 +150,7 @@ void find_clusters(struct judging *j)
 	j->grid = xcalloc((size_t)n, sizeof(*j->grid));
 	for (int i = 0; i < n; i++)
 		j->grid[i] = grid_of(curve_at(j, i), j->finite.n);
+	j->resolution = resolution_of(j);
 	for (int i = 0; i < n; i++)
 		properties_of(i < j->n_runs[CONTROL]
 				      ? j->log[CONTROL][i]

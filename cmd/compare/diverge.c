@@ -165,11 +165,12 @@ static bool noise_differs(const struct judging *j, int test, int64_t from, int64
 	return true;
 }
 
-/* The looks at the mean and at the noise share the level. */
+/* The looks at the mean and at the noise share the level. The noise of evaluations is not that of the batches. */
 static bool diverges_in_rows(const struct judging *j, int64_t from, int64_t to,
 	double level, struct verdict_result *r)
 {
-	int n_pairs = to - from >= LEAST_NOISE_BLOCK ? count_pairs(j) : 0;
+	bool noise = to - from >= LEAST_NOISE_BLOCK && !is_evaluation(j);
+	int n_pairs = noise ? count_pairs(j) : 0;
 	if (means_differ(j, from, to, n_pairs ? level / 2 : level, r))
 		return true;
 	for (int t = 0; t < j->n_runs[TEST] && n_pairs; t++)

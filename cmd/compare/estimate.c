@@ -7,7 +7,7 @@
 /*
  * DESIGN_ALONE has one curve of each set, whose difference has a part that no averaging over steps
  * removes: another seed leads elsewhere. It is assumed to have this standard deviation, in units of
- * the noise of a step, plus one and a half times what the loss fell since the rows before, for another
+ * the noise of a step (of evaluations, if it is larger, that of the loss), plus one and a half times what the loss fell since the rows before, for another
  * seed falls a little sooner or later. make calibrate checks both.
  */
 static const double ASSUMED_NOISE = 0.5, ASSUMED_FALL = 1.5;
@@ -161,7 +161,8 @@ static struct estimate of_other_batches(const struct judging *j, const double *c
 	double each = noise * noise / (double)n, both = other * other / (double)n;
 	/* (a mean of independent runs has less of everything) */
 	double units = 1.0 / j->n_seeds[CONTROL] + 1.0 / j->n_seeds[TEST];
-	double seed = ASSUMED_NOISE * noise * sqrt(j->n_seeds[CONTROL]);
+	double of_loss = j->noise_of_loss * fabs(mean_of(control, n));
+	double seed = ASSUMED_NOISE * fmax(noise, of_loss) * sqrt(j->n_seeds[CONTROL]);
 	double se = sqrt(each + both + units * (seed * seed + fall * fall));
 	if (f == MEAN)
 		return (struct estimate){

@@ -35,13 +35,19 @@ struct judging {
 	int n_seeds[2]; /* of DESIGN_ALONE: how many runs of each set are independent */
 	struct properties *stated; /* [n_control + n_test] */
 	int *cluster; /* [n_control + n_test]: runs with one number read the same batches */
-	struct digits *grid; /* [n_control + n_test] */
-	double resolution;   /* of the values of the logs, relative */
+	struct digits *grid;  /* [n_control + n_test] */
+	double noise_of_loss; /* of evaluations whose logs have a loss; relative */
+	double resolution;    /* of the values of these curves, relative */
 };
 
 static inline const char *by_name(const struct judging *j)
 {
 	return columns[j->o->by].name;
+}
+
+static inline bool is_evaluation(const struct judging *j)
+{
+	return j->o->column == COL_VAL_LOSS || j->o->column == COL_VAL_BPB;
 }
 
 static inline const char *column_name(const struct judging *j)
@@ -112,7 +118,7 @@ void judging_free(struct judging *j);
 
 /* ---- batches.c ------------------------------------------------------------------- */
 
-/* Sets the clusters of runs that read the same batches. Runs have numbers: the controls, then the tests. */
+/* Sets the digits of the curves, and the clusters of runs that read the same batches. Runs have numbers: the controls, then the tests. */
 void find_clusters(struct judging *j);
 /* The first run of the control that reads the batches of a run of the test; -1: none. */
 int partner_of(const struct judging *j, int test);

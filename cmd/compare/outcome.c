@@ -28,14 +28,25 @@ static void find_control(const struct runs *r, const struct run_log *test,
 /* Losses of evaluations, which are judged beside that of training. */
 static const int evaluations[] = {COL_VAL_LOSS, COL_VAL_BPB};
 
+/* Whether the controls and the tests of the outcome have the column. */
+static bool all_have(const struct outcome *x, int column)
+{
+	const struct runs *r = x->runs;
+	bool all = true;
+	for (int i = 0; i < r->n_controls && all; i++)
+		all = curve_has_column(&r->logs[i], column);
+	for (int i = x->first; i < x->first + x->n && all; i++)
+		all = curve_has_column(&r->logs[i], column);
+	return all;
+}
+
 static int find_evaluations(
-	const struct runs *r, const struct outcome_opts *o, bool also[])
+	const struct outcome *x, const struct outcome_opts *o, bool also[])
 {
 	int n = 0;
 	for (size_t k = 0; k < ARRAY_LEN(evaluations); k++) {
-		also[k] = strcmp(columns[evaluations[k]].name, o->column) != 0;
-		for (int i = 0; i < r->n && also[k]; i++)
-			also[k] = curve_has_column(&r->logs[i], evaluations[k]);
+		also[k] = strcmp(columns[evaluations[k]].name, o->column) != 0 &&
+			  all_have(x, evaluations[k]);
 		n += also[k];
 	}
 	return n;
@@ -49,15 +60,22 @@ static void judge_evaluation(
 	enum verdict before = x->judged.verdict;
 	judge(logs, x->runs->n_controls, logs + x->first, x->n, how, &r);
 	if (r.verdict == VERDICT_DIVERGED && before < VERDICT_DIVERGED) {
+		str_printf(&r.reason, "; %s: %s", x->column, verdict_names[before]);
 		verdict_result_free(&x->judged);
 		x->judged = r;
 		x->column = columns[how->column].name;
 		return;
 	}
-	if (before == VERDICT_EQUIVALENT || before == VERDICT_UNDECIDED)
+	bool said = before == VERDICT_EQUIVALENT || before == VERDICT_UNDECIDED;
+	if (said && r.verdict <= VERDICT_UNDECIDED)
 		str_printf(&x->judged.reason, "; %s: %s", columns[how->column].name,
-			r.verdict == VERDICT_DIFFER ? "too few values to say more"
-						    : verdict_names[r.verdict]);
+			verdict_names[r.verdict]);
+	else if (said && r.verdict == VERDICT_DIFFER && r.n_lone)
+		str_printf(&x->judged.reason, "; %s: %lld row%s of some runs only",
+			columns[how->column].name, (long long)r.n_lone,
+			r.n_lone == 1 ? " is" : "s are");
+	else if (said) /* such as too few values */
+		str_printf(&x->judged.reason, "; %s", r.reason.s);
 	verdict_result_free(&r);
 }
 
@@ -76,7 +94,7 @@ static void judge_tests(struct outcome *x, const struct outcome_opts *o)
 	for (int i = 0; i < r->n; i++)
 		logs[i] = &r->logs[i];
 	bool also[ARRAY_LEN(evaluations)] = {false};
-	int n_also = o->validation && x->has_judged ? find_evaluations(r, o, also) : 0;
+	int n_also = o->validation && x->has_judged ? find_evaluations(x, o, also) : 0;
 	how.alarm /= 1 + n_also; /* of all together */
 	if (x->has_judged)
 		judge(logs, r->n_controls, logs + x->first, x->n, &how, &x->judged);

@@ -269,6 +269,18 @@ static void path_of(struct str *path, size_t prefix, const char *key)
 	str_puts(path, key);
 }
 
+/* A step, or "5/30": of 30. */
+static bool step_of(const json_t *j, double *v)
+{
+	const char *s = json_string_value(j);
+	int64_t step;
+	const char *p = s && strchr(s, '/') ? scan_step(span_of(s), &step) : NULL;
+	if (!p || *p != '/')
+		return number_of(j, v) && column_fits(COL_STEP, *v);
+	*v = (double)step;
+	return true;
+}
+
 /* The value that is the step, or NULL; *other: what is there instead of one, or NULL. */
 static json_t *find_json_step(json_t *object, int64_t *step, json_t **other, int depth)
 {
@@ -284,7 +296,7 @@ static json_t *find_json_step(json_t *object, int64_t *step, json_t **other, int
 			return within;
 		if (!name_is_step(span_of(key)))
 			continue;
-		if (!number_of(v, &x) || !column_fits(COL_STEP, x)) {
+		if (!step_of(v, &x)) {
 			*other = json_is_null(v) ? *other : v;
 			continue;
 		}

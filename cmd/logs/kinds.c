@@ -229,14 +229,13 @@ static const struct label deepspeed_rates[] = {
 };
 static const struct label deepspeed_timer[] = {
 	{"CurrSamplesPerSec=", "sps", NULL},
-	{"SamplesPerSec=", "sps", NULL},
 	{"MaxMemAllocated=", "mem", "GiB"},
 	END_LABELS,
 };
 const struct line_kind deepspeed_kinds[] = {
 	{"steps: ", "iter time (s): ", true, deepspeed_train},
 	{"step=", "skipped=", false, deepspeed_rates},
-	{"global_step=", "SamplesPerSec=", false, deepspeed_timer},
+	{"global_step=", "CurrSamplesPerSec=", false, deepspeed_timer},
 	END_KINDS,
 };
 

@@ -313,8 +313,7 @@ static double time_of_bar(struct span rest)
 }
 
 /* "Epoch 1:  20%|##  | 20/100 [00:10<00:42, 1.95it/s, v_num=0, train_loss=2.5]" is step 120, but if the bar has
- * global_step=119.0 that is it. The time is the mean of
- * the epoch so far. */
+ * global_step=119.0 that is it. The time is the mean of the epoch so far. */
 bool line_lightning(struct build *b, struct span line)
 {
 	static const struct fields bar_fields = {'=', ',', false, "train_loss"};
@@ -342,8 +341,9 @@ bool line_lightning(struct build *b, struct span line)
 		scan_step((struct span){p + 12, (size_t)(end - p - 12)}, &n);
 	if (!take_fields(b, without_mean(rest), &kind, n))
 		return false;
-	bool timed = span_find(rest, "train_step_timing"); /* by NeMo */
-	if (!whole && !timed && n > from)
+	/* (a step of its own count may be several batches; and NeMo says its time) */
+	bool other = p || span_find(rest, "train_step_timing");
+	if (!whole && !other && n > from)
 		build_mean(b, from, n, SPAN("dt"), time_of_bar(rest));
 	return true;
 }

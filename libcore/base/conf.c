@@ -36,7 +36,8 @@ static int no_key(const char *p, size_t n, struct err *e)
 	small[i] = '\0';
 	if (n == i && is_key(small, n))
 		return err_set(e, EX_DATAERR, "keys are in small letters: '%s'", small);
-	return err_set(e, EX_DATAERR, "expected `key = value`");
+	return err_set(e, EX_DATAERR, "expected `key = value`%s",
+		*p == '{' ? ", and this is JSON" : "");
 }
 
 /* A quoted value from *p on, which stands behind the opening quote. */

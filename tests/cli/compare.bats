@@ -215,6 +215,13 @@ curve() { # SEED ROWS FORMAT
 	says 'loss       identical, 60 values'
 	says 'val_bpb    15 of 15 values differ'
 	says 'val_bpb differs by 0.1, and the band'
+	says '; loss: identical'
+	# another test, and evaluations in other rows
+	code_of 1 pt-compare -q a b loss
+	says 'b: verdict: diverged: in steps 32 to 44 val_bpb differs by 0.1'
+	curve 2 60 'step=%d loss=%.9g' | awk '{ print $0 (NR % 6 ? "" : " val_bpb=" 1 + 1 / NR) }' >uneven
+	pt-compare -q a uneven >out || true
+	grep 'val_bpb: 15 rows are of some runs only$' out
 	code_of 1 pt-compare -y loss a b
 	says 'verdict: they differ'
 	for i in 1 2 3 4; do

@@ -402,6 +402,15 @@ near() { # X PUBLISHED BOUND
 	grep -q ' fsdp=16 tp=4 ' out
 }
 
+@test "a config.json is no config file, and models with experts are not planned" {
+	echo '{"model_type": "qwen3_moe", "num_experts": 128, "moe_intermediate_size": 768}' >moe.json
+	echo '{"model_type": "qwen3", "num_experts": null}' >dense.json
+	code_of 65 pt-plan ./moe.json
+	says 'moe.json: a model with experts, which are not planned'
+	code_of 65 pt-plan ./dense.json
+	says 'dense.json:1: expected `key = value`, and this is JSON'
+}
+
 @test "the arguments of other trainers" {
 	pt-plan --best --for megatron -H 128 --only tp=8,pp=8,cp=2,pp-stages=8,micro-batch=1 \
 		llama3-405b context=8192 dtype=float8 batch=512 >best

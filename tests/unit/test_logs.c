@@ -349,6 +349,10 @@ static const struct sample samples[] = {
 		"{'loss': 2.5, 'epoch': 0.31, 'global_step/max_steps': '5/30', 'percentage': '0.13%', 'elapsed_time': '1m 29s', 'memory(GiB)': 1.5}\n"
 		"{'loss': 2.25, 'step_time': 2.5, 'epoch': 0.5, 'global_step/max_steps': '10/30'}\n{'train_runtime': 12.5, 'train_steps_per_second': 5.0}\n", 2, 3,
 		{{5, "loss", 2.5}, {5, "mem", 1.5 * 0x1p30}, {10, "loss", 2.25}, {10, "dt", 2.5}}, "", 0},
+	/* ms-swift's logging.jsonl */
+	{"jsonl", "{\"loss\": 2.5, \"memory(GiB)\": 1.5, \"epoch\": 0.25, \"global_step/max_steps\": \"5/30\", \"percentage\": \"0.13%\"}\n"
+		"{\"loss\": 2.25, \"epoch\": 0.5, \"global_step/max_steps\": \"10/30\"}\n", 2, 3,
+		{{5, "loss", 2.5}, {5, "mem", 1.5 * 0x1p30}, {10, "loss", 2.25}}, "", 0},
 	/* slime */
 	{"trainer",
 		"\x1b[36m(RolloutManager pid=5)\x1b[0m [2026-04-15 07:57:53] rollout.py:1193 - perf 0: {'rollout/response_len/mean': 2773.5, 'rollout/raw_reward': 0.25}\n"
