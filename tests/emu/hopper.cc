@@ -334,10 +334,13 @@ static void load_now(const struct load *l)
 	barrier_count(b);
 }
 
-/* Completes the oldest or the newest copy. */
+/* Ends a warp's wait for matmuls, before copies overwrite what these read; or completes the oldest or
+ * the newest copy. */
 bool emu_hopper_idle(void)
 {
 	static int turn;
+	if (emu_wgmma_idle())
+		return true;
 	if (!n_loads)
 		return false;
 	int i = turn++ % 2 ? n_loads - 1 : 0;

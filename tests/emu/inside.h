@@ -54,6 +54,8 @@ EMU_INSIDE bool emu_brought(uint32_t address, uint16_t x);
 /* Whether the running thread has matmuls in flight; `held`: with an operand in registers. */
 EMU_INSIDE bool emu_wgmma_under_way(bool held);
 EMU_INSIDE void emu_wgmma_end(void); /* of a block */
+/* No thread can go on: ends a wait; false: there is none that lasts until then. */
+EMU_INSIDE bool emu_wgmma_idle(void);
 
 /* ---- runtime.cc ---------------------------------------------------------------------- */
 

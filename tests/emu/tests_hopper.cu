@@ -419,6 +419,7 @@ enum wrong {
 	OPERAND_TOUCHED,
 	OPERAND_STORED,
 	OPERAND_LOADED,
+	OPERAND_FREED,
 	OPERAND_HELD,
 	PRODUCT_LEFT,
 	WAIT_MEANWHILE,
@@ -494,6 +495,13 @@ static __device__ inline void wrong_product(
 		barrier_wait(barrier, 1);
 	if (what != PRODUCT_LEFT)
 		wgmma_wait<0>();
+	/* The other warps may still wait. */
+	if (what == OPERAND_FREED && i == 0) {
+		barrier_expect(barrier, ROWS * PANEL * 2);
+		tile_load(tile, map, barrier, 0, 0, ROWS, 0);
+	}
+	if (what == OPERAND_FREED)
+		barrier_wait(barrier, 1);
 }
 
 static __global__ void wrong_kernel(
@@ -533,6 +541,7 @@ template <enum wrong WHAT> static bool wrong(void)
 	CUtensorMap map;
 	EMU_EXPECT(!encode(&map, x, PANEL, HEADS * PANEL, ROWS, PANEL, ROWS,
 		CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_DATA_TYPE_FLOAT16));
+	memset(x, 1, sizeof(x));
 	if (WHAT == OLD_DEVICE)
 		setenv("PT_EMU_ARCH", "80", 1);
 	emu_launch(dim3(1), dim3(WHAT == NO_REGISTERS ? 2 * WARPGROUP + 64 : WARPGROUP),
@@ -575,6 +584,7 @@ const struct emu_test emu_tests_hopper[] = {
 	{"wgmma_operand_touched", wrong<OPERAND_TOUCHED>, "operand of a wgmma"},
 	{"wgmma_operand_stored", wrong<OPERAND_STORED>, "no copy of a tile"},
 	{"wgmma_operand_loaded", wrong<OPERAND_LOADED>, "operand of a wgmma"},
+	{"wgmma_operand_freed", wrong<OPERAND_FREED>, "operand of a wgmma"},
 	{"wgmma_operand_held", wrong<OPERAND_HELD>, "registers that a wgmma"},
 	{"wgmma_left", wrong<PRODUCT_LEFT>, "wgmma under way"},
 	{"wgmma_wait_meanwhile", wrong<WAIT_MEANWHILE>, "while a wgmma is under way"},

@@ -16,16 +16,18 @@ enum {
 	MAX_THREADS = 1024,
 	GROUP = 128,
 	GROUPS = MAX_THREADS / GROUP,
+	LANES = 32,
+	WARPS = GROUP / LANES,
 	MAX_PRODUCTS = 128,
-	MAX_SUMS = 4,
+	MAX_SUMS = 16,
 	MAX_ADDRESS = 1 << 18
 };
 
-/* 64 x n sums of matmuls in flight; their registers are NaN until these complete. */
+/* 64 x n sums of matmuls in flight, 16 rows a warp; their registers are NaN until these complete. */
 struct sums {
 	float x[64][256];
 	float *c[GROUP];
-	int n, pending;
+	int n, pending[WARPS];
 };
 
 struct product {
@@ -36,17 +38,26 @@ struct product {
 		*registers[GROUP]; /* the registers of a, and their values at the call */
 	uint32_t a[GROUP][4];
 	uint16_t seen_a[64 * 16], seen_b[16 * 256];
+	float y[16][256]; /* b */
+	int n_warps;	  /* for which it is complete */
 };
 
+/* A wait is a warp's own: when it is over, matmuls of the warpgroup's other warps may still read
+ * their operands. */
 static struct warpgroup {
-	struct product products[MAX_PRODUCTS];
+	struct product products[MAX_PRODUCTS]; /* a ring */
 	struct sums sums[MAX_SUMS];
-	int n_products, asked[GROUP];
+	/* Numbers of products: asked for by any thread, by each; complete for each warp. */
+	int64_t n_products, asked[GROUP], done[WARPS];
 	int64_t groups[GROUP]; /* committed */
 	bool fenced[GROUP];
-	int waiting;
-	int64_t waited;
+	int waiting[WARPS];
+	int64_t waited[WARPS];
 } * warpgroups[GROUPS];
+
+/* Waits that last until no thread can go on, and how often that was. */
+static int n_slow;
+static int64_t n_idle;
 
 static struct warpgroup *my_group(int *lane)
 {
@@ -101,6 +112,11 @@ static void operand_read(uint16_t *to, uint64_t d, int rows, bool transposed, bo
 	}
 }
 
+static struct product *product_at(struct warpgroup *g, int64_t i)
+{
+	return &g->products[i % MAX_PRODUCTS];
+}
+
 static void product_read(struct product *p, uint16_t *a, uint16_t *b, bool first)
 {
 	operand_read(b, p->p.b, p->p.n, p->p.transposed, first);
@@ -127,9 +143,12 @@ static struct sums *sums_of(struct warpgroup *g, int lane, const struct emu_wgmm
 	struct sums *unused = NULL;
 	for (int i = 0; i < MAX_SUMS; i++) {
 		struct sums *s = &g->sums[i];
-		if (s->pending && s->c[lane] == p->c && s->n == p->n)
+		int pending = 0;
+		for (int w = 0; w < WARPS; w++)
+			pending += s->pending[w];
+		if (pending && s->c[lane] == p->c && s->n == p->n)
 			return s;
-		if (!s->pending && !unused)
+		if (!pending && !unused)
 			unused = s;
 	}
 	if (!unused)
@@ -153,25 +172,47 @@ void emu_wgmma_fence(void)
 	my_group(&lane)->fenced[lane] = true;
 }
 
-/* The first thread of a warpgroup checks that the operands are loaded; after the last one's
- * call, the matmul completes when it is waited for. */
+static bool has_room(const struct warpgroup *g, int lane)
+{
+	int64_t done = g->done[0];
+	for (int w = 1; w < WARPS; w++)
+		done = g->done[w] < done ? g->done[w] : done;
+	return g->asked[lane] < done + MAX_PRODUCTS;
+}
+
+/* By the first thread that asks for it. */
+static void product_begin(
+	struct warpgroup *g, struct product *mine, int lane, const struct emu_wgmma *p)
+{
+	static float wide[256][16];
+	mine->p = *p;
+	mine->sums = sums_of(g, lane, p);
+	mine->group = g->groups[lane];
+	mine->n_warps = 0;
+	for (int w = 0; w < WARPS; w++)
+		mine->sums->pending[w]++;
+	product_read(mine, mine->seen_a, mine->seen_b, true);
+	emu_widen(wide[0], mine->seen_b, p->n * 16, p->bf16);
+	for (int j = 0; j < p->n; j++)
+		for (int k = 0; k < 16; k++)
+			mine->y[k][j] = wide[j][k];
+}
+
+/* The first thread of a warpgroup checks that the operands are loaded; the matmul completes for
+ * each warp when it waits for it. */
 void emu_wgmma_ask(const struct emu_wgmma *p)
 {
 	int lane;
 	struct warpgroup *g = my_group(&lane);
 	if (!g->fenced[lane])
 		emu_stop("%s:%d: wgmma after no fence", p->file, p->line);
-	if (p->n % 8 || p->n > 256 || g->asked[lane] == MAX_PRODUCTS)
+	if (p->n % 8 || p->n > 256 || !has_room(g, lane))
 		emu_stop("%s:%d: a wgmma of %d columns, or too many", p->file, p->line,
 			p->n);
-	struct product *mine = &g->products[g->asked[lane]];
+	struct product *mine = product_at(g, g->asked[lane]);
 	if (g->asked[lane]++ == g->n_products) {
 		g->n_products++;
-		mine->p = *p;
-		mine->sums = sums_of(g, lane, p);
-		mine->sums->pending++;
-		mine->group = g->groups[lane];
-		product_read(mine, mine->seen_a, mine->seen_b, true);
+		product_begin(g, mine, lane, p);
 	}
 	if (!same_product(&mine->p, p) || mine->group != g->groups[lane])
 		emu_stop("%s:%d: threads of a warpgroup ask for different products",
@@ -202,76 +243,81 @@ void emu_wgmma_commit(void)
 FAST static void multiply(
 	float (*c)[256], const float (*a)[16], const float (*b)[256], int n)
 {
-	for (int i = 0; i < 64; i++)
+	for (int i = 0; i < 16; i++)
 		for (int k = 0; k < 16; k++)
 			for (int j = 0; j < n; j++)
 				c[i][j] += a[i][k] * b[k][j];
 }
 
-static void product_do(struct product *p)
+/* The warp's 16 rows of a left operand in registers. */
+static void held_read(uint16_t *a, const struct product *p, int warp)
 {
-	static uint16_t a[64 * 16], b[256 * 16];
-	static float x[64][16], wide[256][16], y[16][256];
-	int n = p->p.n;
-	if (p->p.registers) {
-		for (int l = 0; l < GROUP; l++) {
-			if (memcmp(p->registers[l], p->a[l], sizeof(p->a[l])))
-				emu_stop("%s:%d: registers that a wgmma under way reads "
-					 "are not left alone",
-					p->p.file, p->p.line);
-			for (int i = 0; i < 8; i++) {
-				int row = l / 32 * 16 + l % 32 / 4 + i / 2 % 2 * 8;
-				int k = l % 4 * 2 + i % 2 + i / 4 * 8;
-				a[row * 16 + k] =
-					(uint16_t)(p->a[l][i / 2] >> 16 * (i % 2));
-			}
+	for (int i = 0; i < LANES; i++) {
+		int l = warp * LANES + i;
+		if (memcmp(p->registers[l], p->a[l], sizeof(p->a[l])))
+			emu_stop("%s:%d: registers that a wgmma under way reads are not "
+				 "left alone",
+				p->p.file, p->p.line);
+		for (int e = 0; e < 8; e++) {
+			int row = i / 4 + e / 2 % 2 * 8,
+			    k = i % 4 * 2 + e % 2 + e / 4 * 8;
+			a[row * 16 + k] = (uint16_t)(p->a[l][e / 2] >> 16 * (e % 2));
 		}
 	}
-	product_read(p, a, b, false);
-	if ((!p->p.registers && memcmp(a, p->seen_a, sizeof(a))) ||
-		memcmp(b, p->seen_b, (size_t)n * 16 * sizeof(*b)))
-		emu_stop("%s:%d: an operand of a wgmma under way is not left alone",
-			p->p.file, p->p.line);
-	emu_widen(x[0], a, 64 * 16, p->p.bf16);
-	emu_widen(wide[0], b, n * 16, p->p.bf16);
-	for (int j = 0; j < n; j++)
-		for (int k = 0; k < 16; k++)
-			y[k][j] = wide[j][k];
-	if (!p->p.add)
-		memset(p->sums->x, 0, sizeof(p->sums->x));
-	multiply(p->sums->x, x, y, n);
 }
 
-static void sums_done(struct sums *s)
+/* For a warp; the last checks the operands. */
+static void product_do(struct product *p, int warp)
 {
-	for (int l = 0; l < GROUP; l++) {
+	static uint16_t a[64 * 16], b[256 * 16];
+	uint16_t held[16 * 16];
+	const uint16_t *mine = p->p.registers ? held : p->seen_a + warp * 16 * 16;
+	float x[16][16];
+	int n = p->p.n;
+	if (p->p.registers)
+		held_read(held, p, warp);
+	if (++p->n_warps == WARPS) {
+		product_read(p, a, b, false);
+		if ((!p->p.registers && memcmp(a, p->seen_a, sizeof(a))) ||
+			memcmp(b, p->seen_b, (size_t)n * 16 * sizeof(*b)))
+			emu_stop("%s:%d: an operand of a wgmma under way is not left "
+				 "alone",
+				p->p.file, p->p.line);
+	}
+	emu_widen(x[0], mine, 16 * 16, p->p.bf16);
+	if (!p->p.add)
+		memset(p->sums->x[warp * 16], 0, 16 * sizeof(p->sums->x[0]));
+	multiply(p->sums->x + warp * 16, x, p->y, n);
+}
+
+static void sums_done(struct sums *s, int warp)
+{
+	for (int l = warp * LANES; l < (warp + 1) * LANES; l++) {
 		if (!all_bits(s->c[l], s->n / 2))
 			emu_stop("the sums of a wgmma under way are not left alone");
 		for (int i = 0; i < s->n / 2; i++)
 			s->c[l][i] = *sum_at(s, l, i);
+		s->c[l] = NULL;
 	}
 }
 
-/* All threads wait: completes the committed groups up to `groups`. */
-static void products_do(struct warpgroup *g, int groups, const char *file, int line)
+/* All threads of a warp wait: completes its committed groups up to `groups`. */
+static void products_do(
+	struct warpgroup *g, int warp, int groups, const char *file, int line)
 {
-	int n = 0;
-	for (int l = 0; l < GROUP; l++)
-		if (g->asked[l] != g->n_products || g->groups[l] != g->groups[0])
-			emu_stop("%s:%d: threads of a warpgroup wait for different "
-				 "products",
+	int first = warp * LANES;
+	for (int l = first; l < first + LANES; l++)
+		if (g->asked[l] != g->asked[first] || g->groups[l] != g->groups[first])
+			emu_stop("%s:%d: threads of a warp wait for different products",
 				file, line);
-	while (n < g->n_products && g->products[n].group < g->groups[0] - groups) {
-		struct product *p = &g->products[n++];
-		product_do(p);
-		if (!--p->sums->pending)
-			sums_done(p->sums);
+	for (; g->done[warp] < g->asked[first]; g->done[warp]++) {
+		struct product *p = product_at(g, g->done[warp]);
+		if (p->group >= g->groups[first] - groups)
+			break;
+		product_do(p, warp);
+		if (!--p->sums->pending[warp])
+			sums_done(p->sums, warp);
 	}
-	g->n_products -= n;
-	memmove(g->products, g->products + n,
-		(size_t)g->n_products * sizeof(*g->products));
-	for (int l = 0; l < GROUP; l++)
-		g->asked[l] = g->n_products;
 }
 
 /* Whether this thread has matmuls in flight; `held`: with an operand in registers. ptxas (13.0)
@@ -279,33 +325,49 @@ static void products_do(struct warpgroup *g, int groups, const char *file, int l
  * waits, tests/machine_code finds all. */
 bool emu_wgmma_under_way(bool held)
 {
-	const struct warpgroup *g = warpgroups[emu_thread() / GROUP];
-	int n = g ? g->asked[emu_thread() % GROUP] : 0, any = !held;
-	for (int i = 0; i < n; i++)
-		any |= g->products[i].p.registers != NULL;
-	return n && any;
+	struct warpgroup *g = warpgroups[emu_thread() / GROUP];
+	int lane = emu_thread() % GROUP;
+	if (!g)
+		return false;
+	for (int64_t i = g->done[lane / LANES]; i < g->asked[lane]; i++)
+		if (!held || product_at(g, i)->p.registers)
+			return true;
+	return false;
 }
 
 struct meeting {
-	const struct warpgroup *g;
-	int64_t waited;
+	const int64_t *n;
+	int64_t was;
 };
 
 static bool met(void *asks)
 {
 	const struct meeting *m = (const struct meeting *)asks;
-	return m->g->waited > m->waited;
+	return *m->n > m->was;
 }
 
+bool emu_wgmma_idle(void)
+{
+	n_idle += n_slow > 0;
+	return n_slow > 0;
+}
+
+/* Every second wait is slow in one warp. */
 void emu_wgmma_wait(int groups, const char *file, int line)
 {
 	int lane;
 	struct warpgroup *g = my_group(&lane);
-	struct meeting m = {g, g->waited};
-	if (++g->waiting == GROUP) {
-		products_do(g, groups, file, line);
-		g->waiting = 0;
-		g->waited++;
+	int w = lane / LANES;
+	struct meeting m = {&g->waited[w], g->waited[w]}, idle = {&n_idle, n_idle};
+	if (++g->waiting[w] == LANES) {
+		if ((m.was + 2) % (2 * WARPS) == w) {
+			n_slow++;
+			emu_until(met, &idle, "wgmma_wait", file, line);
+			n_slow--;
+		}
+		products_do(g, w, groups, file, line);
+		g->waiting[w] = 0;
+		g->waited[w]++;
 	}
 	emu_until(met, &m, "wgmma_wait", file, line);
 }
@@ -316,8 +378,9 @@ void emu_wgmma_end(void)
 		struct warpgroup *g = warpgroups[i];
 		if (!g)
 			continue;
-		if (g->n_products)
-			emu_stop("a block ends with a wgmma under way");
+		for (int w = 0; w < WARPS; w++)
+			if (g->done[w] != g->n_products)
+				emu_stop("a block ends with a wgmma under way");
 		memset(g->groups, 0, sizeof(g->groups));
 		memset(g->fenced, 0, sizeof(g->fenced));
 	}
