@@ -62,6 +62,9 @@ const struct test_layout layouts[] = {
 	{"llama", "batch=16 fsdp=7 zero=3"},
 	{"gpt2", "batch=18 fsdp=8 zero=2"},
 	{"gpt2", "dp=2 fsdp=2 zero=3"},
+	/* several leaves, in one round of one rank */
+	{"gpt2", "batch=2 zero=2 virtual=cp=2"},
+	{"llama-tied", "batch=2 tp=2 zero=3 virtual=cp=2"},
 	{"gpt2", "tp=2"},
 	{"gpt2", "tp=2 sp=no"},
 	{"gpt2", "tp=2 virtual=tp=4"},
