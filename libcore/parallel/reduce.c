@@ -70,11 +70,12 @@ static void begin_sum(
 static void begin_first(struct store *s, struct bucket *b)
 {
 	bool lone = b->all.c->size == 1, several = b->leaves.most > 1;
+	bool in_place = lone && several && !b->sums.keeps;
 	if (!b->all.c->planned)
 		check_leaves(b);
 	if (lone && is_offloaded(s, STORE_GRAD))
 		offload_add(s, b);
-	else if (lone && several && !b->sums.keeps)
+	else if (in_place && !s->c.microbatches.round_robin) /* else it is in a lease */
 		round_in_place(s, b, b->leaves.sum, b->n, s->impl->leaves);
 	else
 		begin_sum(s, b, b->sums.first,

@@ -224,6 +224,9 @@ const struct test_layout layouts[] = {
 	{"smollm3", "pp=2 fsdp=2 zero=3 fsdp-kind=flat tile=2 pp-schedule=interleaved dtype=fp16 optimizer=muon"},
 	{"smollm3", "batch=6 fsdp=2 tp=2 zero=3 offload=all residual-dtype=bf16 dtype=bf16"},
 	{"qwen3", "batch=6 tp=2 cp=2 freeze=norm|layers\\.0 virtual=tp=4 lr-scale-of=wq=0.5"},
+	/* several leaves, in one round of one rank */
+	{"gpt2", "batch=2 zero=2 virtual=cp=2"},
+	{"llama-tied", "batch=2 tp=2 zero=3 virtual=cp=2"},
 };
 /* clang-format on */
 const int n_layouts = ARRAY_LEN(layouts);
