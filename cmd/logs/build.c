@@ -166,12 +166,15 @@ bool build_unread(struct build *b, int64_t step, struct span name, struct span t
 	char column[64];
 	struct span of = name_of_column(name, &scale);
 	snprintf(column, sizeof(column), "%.*s", (int)min64((int64_t)of.n, 63), of.p);
-	if (column_find(column) < 0 || !begins_as_number(text.p, text.p + text.n))
+	int c = column_find(column);
+	if (c < 0 || !begins_as_number(text.p, text.p + text.n))
 		return false;
-	struct series *s = series_of(b, step, build_name(b, name));
-	if (!s)
+	/* (a second step of a row is not the row's) */
+	struct series *s = c == COL_STEP ? NULL : series_of(b, step, build_name(b, name));
+	if (s)
+		push(b, s, step, unread_value());
+	else if (c != COL_STEP)
 		return false;
-	push(b, s, step, unread_value());
 	unread_note(&b->unread, column, step, text.p, text.n);
 	return true;
 }

@@ -118,6 +118,13 @@ in_formats() { # STEP LOSS
 	done
 }
 
+@test "a second step in a row, which cannot be read, is not the row's" {
+	printf '[x] - step=%d loss=2.5 dt=0.5 step=1x\n' 10 20 >log
+	pt-compare --export log.csv log 2>err
+	grep -q "2 values or rows cannot be read" err
+	[ "$(cut -d, -f1 log.csv | tr '\n' ' ')" = 'step 10 20 ' ]
+}
+
 @test "a step that cannot be read is a row that cannot be read" {
 	local bad log
 	for bad in 2.5 2,5 2e99 0.5; do
