@@ -72,20 +72,20 @@ double comm_waited(void)
 	return waited;
 }
 
-/* A nap is an eighth of the wait so far: it takes little of the processors that others want, and lets
- * nobody wait much longer. */
+/* On a crowded host naps become longer with the wait: many short ones take the processors that other ranks
+ * need. */
 void comm_yield(int turns)
 {
-	enum { SPINS = 64, SHORTEST = 50000, LONGEST = 1000000 };
+	enum { SPINS = 64, SHORTEST = 50000, DOUBLINGS = 4, EACH = 8 };
 	if (turns <= SPINS)
 		return;
 	if (!comm_crowded) {
 		sched_yield();
 		return;
 	}
-	int eighths = (turns - SPINS) / 8;
-	long nap = eighths < 5 ? (long)SHORTEST << eighths : LONGEST;
-	nanosleep(&(struct timespec){.tv_nsec = nap < LONGEST ? nap : LONGEST}, NULL);
+	int doublings = (turns - SPINS) / EACH;
+	long nap = (long)SHORTEST << (doublings < DOUBLINGS ? doublings : DOUBLINGS);
+	nanosleep(&(struct timespec){.tv_nsec = nap}, NULL);
 }
 
 void comm_wait_for(
