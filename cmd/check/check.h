@@ -50,8 +50,9 @@ struct tensor_check {
 			left; /* squares: its direction, parameters, what is not explained */
 		double round; /* of the parameters, and of the moments */
 		double fine;
-		double unclear; /* 1 and more: rate and decay are told apart so badly; */
-		double along; /* not at all, if > 0: a decay of 1 changes the rate by so much of it */
+		/* By how much rate and decay are confounded: 1 or more. If `along` > 0, they cannot be told apart at all,
+		 * and a decay of 1 looks like so large a relative change of the rate. */
+		double unclear, along;
 	} sums;
 	bool decays; /* a decay can be told: the parameters are not too small */
 	bool nonfinite, unchanged;

@@ -38,20 +38,20 @@ static struct digits grid_of(const double *x, int64_t n)
 	return g;
 }
 
-/* Floats, of which the last bit is nothing. */
+/* Are values printed as exactly as fp32 is? Then no rounding is allowed for. */
 static bool is_fine(const struct digits *g)
 {
 	return g->digits >= FLT_DECIMAL_DIG;
 }
 
-/* The distance of neighbouring values near v that can be printed so. */
+/* One unit in the last digit that is printed of a value near v. */
 static double grid_unit(const struct digits *g, double v)
 {
 	double significant = v != 0 ? floor(log10(fabs(v))) + 1 - g->digits : -HUGE_VAL;
 	return pow(10, fmax(significant, -g->decimals));
 }
 
-/* The part of the variance of a curve's noise that is not of rounding. */
+/* The fraction of the variance of a curve's noise that is not due to rounding. */
 static double reliability(const struct digits *g, const double *x, int64_t n)
 {
 	double squares = 0, noise = is_fine(g) ? 0 : trendless_noise(x, n);
@@ -94,7 +94,7 @@ double noise_correlation(
 	return fmin(r / sqrt(part), 1);
 }
 
-/* As equal as the coarser one of two curves tells. */
+/* Equal, within the rounding of the coarser one of two curves. */
 static bool same_in_grid(
 	const struct digits *a, const struct digits *b, double x, double y)
 {

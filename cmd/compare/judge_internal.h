@@ -14,7 +14,7 @@ static const double SHARED_NOISE = 0.7;
 /* Fewer rows allow no statement about a curve; several runs of each set need fewer. */
 enum { LEAST_ROWS = 8, LEAST_OF_REPLICAS = 4 };
 
-/* How values were printed: the most digits, and the most behind the point, that one of some of them has. */
+/* How a curve was printed: the most significant digits of a value, and the most behind the decimal point. */
 struct digits {
 	int digits, decimals;
 };
@@ -126,7 +126,8 @@ int partner_of(const struct judging *j, int test);
  * says nothing about their batches: too few rows, or a curve that is smooth, or printed with too few digits. */
 double noise_correlation(
 	const struct judging *j, int control, int test, int64_t from, int64_t n);
-/* Half of n values are as equal as the logs tell, which is no chance where noise is larger than what they resolve. */
+/* Are half of n values equal, within the rounding of the logs? By chance they are not, if the noise is larger than
+ * that. */
 bool share_values(
 	const struct judging *j, int control, int test, int64_t from, int64_t n);
 
