@@ -335,7 +335,7 @@ refused() { # CODE TEXT COMMAND...
 	for how in '1 1' '2 1' '2 0' '3 1' '3 0'; do
 		read -r n readers <<<"$how"
 		cp data.h5 short.h5
-		rm -rf run
+		rm -rf run out # what is waited for would be in that of the last one
 		timeout 120 mpiexec -n "$n" pt-train "${TINY[@]}" --readers "$readers" -d short.h5 -n 1000000 -o run >out 2>err 3>&- &
 		wait_for '^step=5 ' out
 		truncate -s 100 short.h5

@@ -163,12 +163,14 @@ load helpers
 	mkfifo out
 	local o
 	for o in --trace --hash-tensors; do
+		rm -f said
 		pt-train "${TINY[@]:1}" -n 2 --eval-every 0 --no-ckpt -o run$o $o out >/dev/null 2>said &
 		wait_for 'waiting for a reader of the FIFO out' said
 		cat out >got
 		[ -s got ] || { kill $! && return 1; }
 		wait $!
 	done
+	rm said
 	pt-prepare --overwrite -o out text.txt 2>said &
 	wait_for 'waiting for a reader of the FIFO out' said
 	cat out >got.h5
