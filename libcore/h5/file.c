@@ -57,8 +57,9 @@ hid_t h5_text_type(size_t n)
 
 int h5_type_of(hid_t type)
 {
+	size_t n_bytes = H5Tget_size(type);
 	for (enum h5_type t = H5_U8; t < H5_TEXT; t++)
-		if (H5Tequal(type, h5_on_disk(t)) > 0)
+		if (n_bytes == h5_type_bytes(t) && H5Tequal(type, h5_on_disk(t)) > 0)
 			return (int)t;
 	return H5Tget_class(type) == H5T_STRING ? H5_TEXT : -1;
 }
