@@ -121,6 +121,7 @@ struct taking {
 	const struct fields *f;
 	int64_t step;
 	bool training, any; /* the row has begun */
+	bool loss, nan;	    /* the row has one; iterations whose loss was NaN */
 };
 
 /* What a progress bar repeats until there is another value, and the number of the run. */
@@ -139,6 +140,11 @@ static struct span without_type(struct span text)
 {
 	const char *p = span_begins(text, "np.") ? memchr(text.p, '(', text.n) : NULL;
 	return p ? (struct span){p + 1, (size_t)(text.p + text.n - p - 1)} : text;
+}
+
+static bool is_named(struct span name, const char *text)
+{
+	return name.n == strlen(text) && span_begins(name, text);
 }
 
 /* " lm loss: 1.089E+01 "; earlier versions of Megatron-LM had no colon behind some names, and derived programs have
@@ -163,8 +169,10 @@ static void take_field(struct taking *t, struct span field)
 	if (!t->any)
 		build_row(t->b, t->step, t->training);
 	t->any = true;
-	if (t->f->loss && name.n == strlen(t->f->loss) && span_begins(name, t->f->loss))
+	if (t->f->loss && is_named(name, t->f->loss))
 		name = SPAN("lm loss");
+	t->loss |= is_named(name, "lm loss");
+	t->nan |= p && v > 0 && is_named(name, "number of nan iterations");
 	struct span rest = {p, p ? (size_t)(end - p) : 0};
 	if ((!p || goes_on(rest)) && build_unread(t->b, t->step, name, text))
 		return;
@@ -189,6 +197,9 @@ bool take_fields(struct build *b, struct span s, const struct line_kind *k, int6
 		n += stop != NULL;
 		s = (struct span){s.p + n, s.n - n};
 	}
+	/* Megatron-LM prints no loss that is not above 0. */
+	if (t.nan && !t.loss)
+		build_set(b, step, SPAN("lm loss"), NAN);
 	return t.any;
 }
 

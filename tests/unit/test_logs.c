@@ -161,6 +161,11 @@ static const struct sample samples[] = {
 		"batch = 32\ncontext = 4096\nwarmup = 2\nsteps = 100\n", 8},
 	{"megatron", " iteration      100/  500 | elapsed time per iteration (ms): 512.5 | learning rate 1.500E-04 | lm loss 9.083740E+00 |\n", 1, 6,
 		{{100, "loss", 9.08374}, {100, "lr", 1.5e-4}, {100, "dt", 0.5125}}, "steps = 500\n", 0},
+	/* a loss that is NaN is left out, and counted */
+	{"megatron",
+		" iteration      100/  500 | learning rate: 1.5E-04 | lm loss: 9.083740E+00 | number of nan iterations:   0 |\n"
+		" iteration      101/  500 | learning rate: 1.5E-04 | loss scale: 1.0 | number of nan iterations:   1 |\n",
+		2, 6, {{100, "loss", 9.08374}, {101, "loss", NAN}, {101, "lr", 1.5e-4}}, "steps = 500\n", 0},
 	/* a field with two numbers, and one for two ranks */
 	{"megatron", "[rank-7/8][INFO ] : iteration 126/ 5000 | elapsed time per iteration (ms): 500.5/500.4 | iteration time: 0.5 s "
 		"samples/sec: 3.8 | lm loss: 6.500000E+00 |\n", 1, 2,
