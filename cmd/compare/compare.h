@@ -60,6 +60,8 @@ struct curve_diff {
 	double first_only;		      /* step or tokens of the first of them */
 	int64_t unread_control, unread_test;  /* values that cannot be read */
 	double first_unread;
+	int64_t n_nonfinite; /* equal values that are NaN or infinite */
+	double first_nonfinite;
 	struct value_pair first, largest, most_ulp;
 	struct value_pair beyond; /* the first that is beyond the tolerance */
 	enum verdict verdict;	  /* VERDICT_NOTHING: not both runs have it */
@@ -80,6 +82,8 @@ struct run_diff {
 /* Equal bits as floats; and as doubles, if both values have more digits than a float. A log may have
  * a float as a short decimal number, and another one the same float in full. */
 bool same_as_logged(double a, double b);
+/* Appends "; 500 values of loss are NaN or infinite in both, from step 501"; nothing where none is. */
+void print_nonfinite(const struct run_diff *d, int by, struct str *out);
 void compare_runs(const struct run_log *control, const struct run_log *test,
 	const struct compare_opts *o, struct run_diff *d);
 /* Below 0: a's verdict is better than b's; or they are equal, and fewer values of a differ, or as many and

@@ -30,8 +30,11 @@ static void add_pair(
 {
 	float a = (float)x, b = (float)y;
 	c->n_common++;
-	if (same_as_logged(x, y))
+	if (same_as_logged(x, y)) {
+		if (!isfinite(a) && !c->n_nonfinite++)
+			c->first_nonfinite = at;
 		return;
+	}
 	struct value_pair p = {at, a, b, fabs((double)a - (double)b), float_ulps(a, b)};
 	if (same_bits(a, b))
 		p = (struct value_pair){at, x, y, fabs(x - y), 0};
@@ -246,6 +249,17 @@ static void print_curve(
 			(long long)c->unread_control, (long long)c->unread_test,
 			columns[o->by].name, c->first_unread);
 	str_putc(out, '\n');
+}
+
+void print_nonfinite(const struct run_diff *d, int by, struct str *out)
+{
+	const struct curve_diff *c = &d->curve[COL_LOSS];
+	if (c->n_nonfinite)
+		str_printf(out,
+			"; %lld value%s of loss %s NaN or infinite in both, from %s %.0f",
+			(long long)c->n_nonfinite, plural(c->n_nonfinite),
+			c->n_nonfinite == 1 ? "is" : "are", columns[by].name,
+			c->first_nonfinite);
 }
 
 /* Is a line `key: control, test` of an option that one of the logs does not have? */

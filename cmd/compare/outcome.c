@@ -426,6 +426,8 @@ void outcome_verdict(
 		str_puts(out, words[x->verdict]);
 	else
 		str_printf(out, "%s: %s", words[x->verdict], x->reason.s);
+	if (x->verdict <= VERDICT_WITHIN)
+		print_nonfinite(&x->exact[0].diff, o->exact.by, out);
 }
 
 static void print_spikes(const struct verdict_result *r, int by, struct str *out)
