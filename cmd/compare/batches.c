@@ -71,6 +71,18 @@ static const double *curve_at(const struct judging *j, int i)
 		     : curve_of(&j->finite, TEST, i - n);
 }
 
+/* By dither: with noise of 0.4 units, the mean of rounded values is that of the values but for 1 % of a unit. */
+bool rounding_averages(const struct judging *j, int64_t from, int64_t to)
+{
+	const double least_reliable = 0.5;
+	int n = j->n_runs[CONTROL] + j->n_runs[TEST];
+	for (int i = 0; i < n; i++)
+		if (reliability(&j->grid[i], curve_at(j, i) + from, to - from) <
+			least_reliable)
+			return false;
+	return true;
+}
+
 double noise_correlation(
 	const struct judging *j, int control, int test, int64_t from, int64_t n)
 {
@@ -135,7 +147,7 @@ static bool read_same_batches(const struct judging *j, int a, int b)
 /* Half a unit of the last digit of the coarsest curve: evaluations may have other digits than the loss. */
 static double resolution_of(const struct judging *j)
 {
-	double coarsest = 0x1p-24;
+	double coarsest = FLOAT_RESOLUTION;
 	for (int i = 0; i < j->n_runs[CONTROL] + j->n_runs[TEST]; i++)
 		if (!is_fine(&j->grid[i]))
 			coarsest = fmax(coarsest, 0.5 * pow(10, 1 - j->grid[i].digits));

@@ -195,6 +195,8 @@ struct estimate estimate_difference(
 		several ? of_units(j, from, to, f) : of_curves(j, from, to, f);
 	/* Replicas may have equal bits, or equal digits. */
 	double least = j->resolution * fabs(set_mean(j, CONTROL, from, to));
+	if (j->resolution > FLOAT_RESOLUTION && rounding_averages(j, from, to))
+		least /= sqrt((double)(to - from));
 	if (f == SLOPE && to - from > 1)
 		least /= j->finite.at[to - 1] - j->finite.at[from];
 	e.se = e.se < least ? least : e.se;

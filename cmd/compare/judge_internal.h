@@ -19,6 +19,7 @@ struct digits {
 	int digits, decimals;
 };
 
+#define FLOAT_RESOLUTION 0x1p-24
 struct judging {
 	const struct run_log *const *log[2]; /* the controls without those left out */
 	int n_runs[2];
@@ -37,7 +38,7 @@ struct judging {
 	int *cluster; /* [n_control + n_test]: runs with one number read the same batches */
 	struct digits *grid;  /* [n_control + n_test] */
 	double noise_of_loss; /* of evaluations whose logs have a loss; relative */
-	double resolution;    /* of the values of these curves, relative */
+	double resolution; /* of the values of these curves, relative: at least that of a float */
 };
 
 static inline const char *by_name(const struct judging *j)
@@ -126,6 +127,8 @@ int partner_of(const struct judging *j, int test);
  * says nothing about their batches: too few rows, or a curve that is smooth, or printed with too few digits. */
 double noise_correlation(
 	const struct judging *j, int control, int test, int64_t from, int64_t n);
+/* Do the errors of rounding average out in rows from..to - 1, since each curve varies by more than its last digit? */
+bool rounding_averages(const struct judging *j, int64_t from, int64_t to);
 /* Are half of n values equal, within the rounding of the logs? By chance they are not, if the noise is larger than
  * that. */
 bool share_values(

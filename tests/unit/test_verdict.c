@@ -340,6 +340,23 @@ static void batches_in_few_digits(void **state)
 	assert_int_equal(design_of(&c, 6, false, 6), DESIGN_ALONE);
 }
 
+/* Where noise is larger than the last digit, the errors of rounding average out, and where it is not, they may not. */
+static void means_of_few_digits(void **state)
+{
+	struct curve c = {.noise = 0.05, .n = 640, .batches = 7, .seed = 7};
+	(void)state;
+	for (int i = 0; i < 2; i++) {
+		struct curve test = c;
+		struct verdict_result r;
+		test.seed = 8;
+		struct run_log logs[] = {printed(&c, 2), printed(&test, 2)};
+		judge_logs(logs, 1, 1, &plain, &r);
+		assert_int_equal(r.verdict, i ? VERDICT_UNDECIDED : VERDICT_EQUIVALENT);
+		verdict_result_free(&r);
+		c.noise = 0.001;
+	}
+}
+
 /* Three runs of other seeds are no replicas, and are told what is missing. What is assumed of one run is
  * less of a mean of two. */
 static void three_seeds(void **state)
@@ -778,6 +795,7 @@ int main(void)
 		cmocka_unit_test(replicas_of_one_seed),
 		cmocka_unit_test(other_batches),
 		cmocka_unit_test(batches_in_few_digits),
+		cmocka_unit_test(means_of_few_digits),
 		cmocka_unit_test(three_seeds),
 		cmocka_unit_test(few_values),
 		cmocka_unit_test(not_comparable),
