@@ -99,6 +99,18 @@ column() { # NAME FOLDER: of all rows that have it
 	not diff -q <(column pseudo_grad_norm alone) <(column pseudo_grad_norm alone/worker-1)
 }
 
+@test "copies of parameters in 16 bits, in files, are those of the last synchronisation" {
+	make_shard
+	for outer in none sgd; do
+		edit=(-n 4 --dtype bf16 --edit-workers 2 --edit-sync-interval 2 --edit-outer $outer)
+		apart 2 memory-$outer "${edit[@]}"
+		apart 2 files-$outer "${edit[@]}" --offload params --offload-to .
+		apart 4 shards-$outer "${edit[@]}" --offload all --offload-to . --fsdp 2
+		same_runs memory-$outer files-$outer
+		same_runs memory-$outer shards-$outer
+	done
+}
+
 @test "what is sent to other workers is what the plan says" {
 	make_shard
 	edit=(-n 4 --edit-workers 2 --edit-sync-interval 2 --fsdp 2 "${OUTER[@]}")
