@@ -547,6 +547,24 @@ STREAM=(-n 26 --layers 2 --edit-workers 2 --edit-warmup-steps 3 --edit-sync-inte
 	not pt-ckpt diff -q alone rows
 }
 
+@test "frozen tensors have no part in a synchronisation" {
+	make_shard
+	edit=(-n 4 --eval-every 0 --edit-workers 2 --edit-sync-interval 2 --edit-reducer gta --freeze layers)
+	apart 2 start "${edit[@]}" -n 0
+	for kind in random magnitude magnitude-tensor; do
+		sparse=("${edit[@]}" --edit-sparsification $kind --edit-density 0.1)
+		apart 2 $kind "${sparse[@]}"
+		apart 4 sharded-$kind "${sparse[@]}" --fsdp 2 --zero 2
+		same_runs $kind sharded-$kind
+		pt-ckpt diff --no-optimizer start $kind >changed && false
+		grep -q '^tok_embeddings' changed
+		not grep -q '^layers' changed
+	done
+	# with a delay, the pseudo-gradient is not in the place of the parameters
+	apart 2 delayed "${edit[@]}" --edit-sync-delay 1
+	diff <(column pseudo_grad_norm random | head -n 1) <(column pseudo_grad_norm delayed | head -n 1)
+}
+
 @test "what cannot be is refused" {
 	make_shard
 	refuse '3 ranks cannot be divided into 2 workers' tiny_on 3 -b 12 --no-ckpt --edit-workers 2
