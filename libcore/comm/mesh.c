@@ -49,9 +49,8 @@ int mesh_resolve(
 			ranks, degrees.s, axis_names[rest]);
 	else if (product != ranks)
 		rc = err_set(e, EX_USAGE, "%s is %lld rank%s, and there %s %d",
-			degrees.len ? degrees.s : "1 along every axis",
-			(long long)product, plural(product), ranks == 1 ? "is" : "are",
-			ranks);
+			degrees.len ? degrees.s : "dp=1", (long long)product,
+			plural(product), ranks == 1 ? "is" : "are", ranks);
 	return rc;
 }
 

@@ -385,8 +385,8 @@ void edit_end(struct edit *x, int fragment, struct edit_result *r)
 	x->in_flight[fragment] = false;
 	if (some)
 		store_forget(x->s);
-	else
-		store_updated(x->s, true);
+	else /* update_groups() has no copies of parameters that are offloaded */
+		store_updated(x->s, !offloads_params(x->s->c.offload));
 }
 
 void edit_sync(struct edit *x, int64_t steps, struct edit_result *r)

@@ -89,6 +89,14 @@ static inline bool edit_selects(const struct edit *x, struct selection c, int gr
 	       (c.group < 0 || c.group == group);
 }
 
+/* Is a part of the pseudo-gradient selected? A frozen one has none, but is visited if that takes the place of
+ * the parameters. */
+static inline bool edit_takes(
+	const struct edit *x, struct selection c, const struct part *p)
+{
+	return !p->t->frozen && edit_selects(x, c, edit_group_of(x, p));
+}
+
 /* The blocks of the selected groups; returns their number. */
 int edit_blocks(const struct edit *x, struct selection c, const struct block **first);
 /* A block of a group of the store, in memory until store_end(). */

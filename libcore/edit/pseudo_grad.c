@@ -11,7 +11,7 @@ struct visit {
 
 static bool skips(const struct visit *v, const struct part *p)
 {
-	return !edit_selects(v->x, v->c, edit_group_of(v->x, p));
+	return !edit_takes(v->x, v->c, p);
 }
 
 void pseudo_grad_compute(struct edit *x, struct selection c)

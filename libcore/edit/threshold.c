@@ -27,7 +27,7 @@ static int tensor_of(const struct search *s, const struct part *p)
 /* Vectors stay dense: they are small. */
 static bool skips(const struct search *s, const struct part *p)
 {
-	return p->t->ndim == 1 || !edit_selects(s->x, s->c, edit_group_of(s->x, p));
+	return p->t->ndim == 1 || !edit_takes(s->x, s->c, p);
 }
 
 static void count_part(void *with, const struct part *p)

@@ -98,6 +98,7 @@ static void hash_rows(struct run *r, const struct result *x, struct record *to)
 	int64_t width = x->x.cols * (slice ? p->tp.n : 1);
 	int64_t col = slice ? (p->tp.first + x->at.slice) * x->x.cols : 0;
 	struct host_mat m = to_host(&r->t.d, x->x);
+	to->place = -1; /* without rows, it is no copy of the first ones */
 	for (int64_t i = 0; i < x->x.rows; i++) {
 		int64_t row = x->first_row + i;
 		int64_t sample = p->micro.first_sample + row / seq_rows;

@@ -16,7 +16,8 @@ int local_sgd_open(struct run *r, struct train_opts *o, struct err *e)
 	if (!n || o->dry_run)
 		return 0;
 	if (r->all->size % n)
-		return err_set(e, EX_USAGE, "%d rank%s cannot be divided into %d workers",
+		return err_set(e, EX_USAGE,
+			"edit-workers: %d rank%s cannot be divided into %d workers",
 			r->all->size, r->all->size == 1 ? "" : "s", n);
 	int ranks = r->all->size / n; /* of a worker: neighbours */
 	o->resolved.worker = r->all->rank / ranks;

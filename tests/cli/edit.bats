@@ -99,6 +99,18 @@ column() { # NAME FOLDER: of all rows that have it
 	not diff -q <(column pseudo_grad_norm alone) <(column pseudo_grad_norm alone/worker-1)
 }
 
+@test "copies of parameters in 16 bits, in files, are those of the last synchronisation" {
+	make_shard
+	for outer in none sgd; do
+		edit=(-n 4 --dtype bf16 --edit-workers 2 --edit-sync-interval 2 --edit-outer $outer)
+		apart 2 memory-$outer "${edit[@]}"
+		apart 2 files-$outer "${edit[@]}" --offload params --offload-to .
+		apart 4 shards-$outer "${edit[@]}" --offload all --offload-to . --fsdp 2
+		same_runs memory-$outer files-$outer
+		same_runs memory-$outer shards-$outer
+	done
+}
+
 @test "what is sent to other workers is what the plan says" {
 	make_shard
 	edit=(-n 4 --edit-workers 2 --edit-sync-interval 2 --fsdp 2 "${OUTER[@]}")
@@ -533,6 +545,24 @@ STREAM=(-n 26 --layers 2 --edit-workers 2 --edit-warmup-steps 3 --edit-sync-inte
 	done
 	apart 2 rows "${edit[@]}" --edit-sparsification magnitude
 	not pt-ckpt diff -q alone rows
+}
+
+@test "frozen tensors have no part in a synchronisation" {
+	make_shard
+	edit=(-n 4 --eval-every 0 --edit-workers 2 --edit-sync-interval 2 --edit-reducer gta --freeze layers)
+	apart 2 start "${edit[@]}" -n 0
+	for kind in random magnitude magnitude-tensor; do
+		sparse=("${edit[@]}" --edit-sparsification $kind --edit-density 0.1)
+		apart 2 $kind "${sparse[@]}"
+		apart 4 sharded-$kind "${sparse[@]}" --fsdp 2 --zero 2
+		same_runs $kind sharded-$kind
+		pt-ckpt diff --no-optimizer start $kind >changed && false
+		grep -q '^tok_embeddings' changed
+		not grep -q '^layers' changed
+	done
+	# with a delay, the pseudo-gradient is not in the place of the parameters
+	apart 2 delayed "${edit[@]}" --edit-sync-delay 1
+	diff <(column pseudo_grad_norm random | head -n 1) <(column pseudo_grad_norm delayed | head -n 1)
 }
 
 @test "what cannot be is refused" {

@@ -156,7 +156,7 @@ refuse() { # TEXT COMMAND...: 64, and one message
 @test "degrees that are no layout are refused" {
 	make_shard
 	refuse 'dp=2 is 2 ranks, and there are 3' mpiexec -n 3 pt-train "${TINY[@]}" --dp 2
-	refuse '1 along every axis is 1 rank, and there are 2' mpiexec -n 2 pt-train "${TINY[@]}" --dp 1
+	refuse 'dp=1 is 1 rank, and there are 2' mpiexec -n 2 pt-train "${TINY[@]}" --dp 1
 	refuse '3 ranks are no multiple of tp=2' mpiexec -n 3 pt-train "${TINY[@]}" --tp 2
 	refuse 'tp is 2, and there is 1 rank' pt-train "${TINY[@]}" --tp 2
 	refuse 'fsdp and cp are both -1' pt-train "${TINY[@]}" --fsdp -1 --cp -1

@@ -47,6 +47,10 @@ hashes_on() { # RANKS FILE OPTION...
 		hashes_on 4 test $of --tp 2 --fsdp 2
 		cmp one test
 	done
+	# one row, so that a rank of tp has none
+	hashes_on 1 one -T 1 --virtual tp=2,cp=1
+	hashes_on 2 test -T 1 --virtual tp=2,cp=1 --tp 2
+	cmp one test
 }
 
 @test "the run ends after the last hashed step, and computes what it would without hashes" {
