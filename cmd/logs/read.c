@@ -201,25 +201,31 @@ static void list_files(const char *folder, int depth, struct strs *paths)
 		free(d);
 }
 
-/* *metrics: they are MLflow's. */
-static void list_folder(const char *path, struct strs *files, bool *metrics)
+/* The files of a folder that is no run of pt-train, and their format. */
+static const char *list_folder(const char *path, struct strs *files)
 {
-	struct str folder = {0};
+	struct str folder = {0}, state = {0};
+	const char *format = "tensorboard";
 	str_printf(&folder, "%s/metrics", path);
+	str_printf(&state, "%s/trainer_state.json", path);
 	list_files(path, 0, files);
-	*metrics = !files->n && is_folder(folder.s);
-	if (*metrics)
+	if (!files->n && is_folder(folder.s)) {
+		format = "mlflow";
 		list_files(folder.s, 1, files);
+	} else if (!files->n && !access(state.s, F_OK)) {
+		format = "trainer-state";
+		strs_add(files, state.s);
+	}
 	str_free(&folder);
+	str_free(&state);
+	return format;
 }
 
 static int read_folder(struct reading *r, const char *path, struct err *e)
 {
 	struct strs files = {0};
 	int rc = 0;
-	bool metrics;
-	list_folder(path, &files, &metrics);
-	r->format = metrics ? "mlflow" : "tensorboard";
+	r->format = list_folder(path, &files);
 	for (int64_t i = 0; i < files.n && !rc; i++)
 		rc = read_path(r, files.v[i], e);
 	strs_free(&files);
@@ -240,10 +246,9 @@ uint64_t log_state(const char *path)
 {
 	struct strs files = {0};
 	uint64_t state = 0;
-	bool metrics;
 	if (!is_folder(path))
 		return state_of_file(path);
-	list_folder(path, &files, &metrics);
+	list_folder(path, &files);
 	for (int64_t i = 0; i < files.n; i++) {
 		uint64_t one = state_of_file(files.v[i]);
 		state = one ? hash_mix(state ^ one) | 1 : state;
@@ -274,9 +279,8 @@ static void folder_runs(const char *path, struct strs *names)
 	struct strs files = {0};
 	struct str own = {
 		0}; /* a run of pt-train may have a folder of event files, too */
-	bool metrics;
 	str_printf(&own, "%s/run.h5", path);
-	list_folder(path, &files, &metrics);
+	list_folder(path, &files);
 	bool is_run = files.n || !access(own.s, F_OK);
 	int n = is_run ? 0 : scandir(path, &d, is_metric, alphasort);
 	for (int i = 0; i < n; i++) {

@@ -78,7 +78,9 @@ setup() {
 	echo '{"log_history": [{"loss": 8.25125, "step": 1}, {"loss": 8.12375, "step": 2}, {"loss": 7.75125, "step": 3}]}' >trainer_state.json
 	(echo _step,train/loss && tr ' ' , <losses) >table.csv
 	sed 's/\(.*\) \(.*\)/{"step": \1, "loss": \2}/' losses >lines.jsonl
-	pt-compare -q titan golden.json bridge.json trainer_state.json table.csv lines.jsonl
+	mkdir trainer
+	cp trainer_state.json trainer
+	pt-compare -q titan golden.json bridge.json trainer_state.json trainer table.csv lines.jsonl
 }
 
 # A log of each format with steps 1 and 3, and in between a loss, perhaps at another step.
