@@ -20,6 +20,15 @@ static void one_missing(struct step *s)
 	step_scale(s, "layers.0.attention.wv.weight", 0);
 }
 
+/* As behind a residual that is detached in layer 1: layers 0 and 1 are wrong, and not layer 2. */
+static void first_layers_doubled(struct step *s)
+{
+	for (int i = 0; i < s->w.m.n_tensors; i++)
+		if (!strstr(s->w.m.tensors[i].name, "layers.2.") &&
+			strstr(s->w.m.tensors[i].name, ".w2."))
+			step_scale(s, s->w.m.tensors[i].name, 2);
+}
+
 static void slice_doubled(struct step *s)
 {
 	int i = step_tensor(s, "layers.0.attention.wo.weight");
@@ -333,6 +342,9 @@ static const struct {
 	{LLAMA, one_off_little, "layers.0.attention_norm.weight"},
 	{LLAMA, one_missing,
 		"layers.0.attention.wv.weight (1): no gradient: it is not trained"},
+	{LLAMA "layers = 3\n", first_layers_doubled,
+		"finding layers.0-1.feed_forward.w2.weight (2): 2 times"},
+	{LLAMA, first_layers_doubled, "finding layers.*.feed_forward.w2.weight (2): 2"},
 	{LLAMA, slice_doubled,
 		"layers.0.attention.wo.weight (1): dim 1 in 2 slices: 1 2 times"},
 	{LLAMA, one_transposed, "layers.1.attention.wq.weight (1): transposed"},
