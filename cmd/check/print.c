@@ -78,7 +78,8 @@ static void put_scale(const struct step_check *c, struct str *out)
 		str_printf(out, ", by clipping to %.4g it is %.6f", clip,
 			clip_factor(clip, norm));
 	else if (c->clipped)
-		str_printf(out, ", as if clipped to %.5g", c->seen_norm);
+		str_printf(out, ", as if clipped to %.5g (--clip %.5g?)", c->seen_norm,
+			c->seen_norm);
 	if (!c->n_right)
 		str_puts(out, "; not checked: the gradients are others");
 	else if (!c->scale_checked)

@@ -467,6 +467,29 @@ static void wrong_scales(void **state)
 
 /* ---- wrong updates ---------------------------------------------------------------------------- */
 
+/* A backward that is right in the last of three layers only, clipped: the factor of what is right is that of the
+ * clipping, whether it is told or not. */
+static void third_is_right(void **state)
+{
+	static const char *const clips[] = {
+		"as if clipped to 0.5 (--clip 0.5?)", ", by clipping to 0.5"};
+	(void)state;
+	for (int told = 0; told < 2; told++) {
+		struct step s;
+		step_begin(&s, LLAMA "layers = 3\n");
+		for (int i = 0; i < s.w.m.n_tensors; i++)
+			for (int64_t j = 0; s.w.m.tensors[i].unit < 3 &&
+					    j < tensor_size(&s.w.m.tensors[i]);
+				j++)
+				s.g.g[i][j] *= 0.2F + (float)test_uniform(i, j);
+		step_train(&s);
+		s.adam.clip = told ? 0.5 : -1;
+		step_expect(&s, &plain_check, clips[told]);
+		step_expect(&s, &plain_check, "grads   11 of 30 within bounds");
+		step_end(&s);
+	}
+}
+
 static void wrong_updates(void **state)
 {
 	struct step s;
@@ -687,6 +710,7 @@ int main(void)
 		cmocka_unit_test(many_findings),
 		cmocka_unit_test(wrong_scales),
 		cmocka_unit_test(wrong_updates),
+		cmocka_unit_test(third_is_right),
 		cmocka_unit_test(norm_of_one_sign),
 		cmocka_unit_test(without_a_batch),
 		cmocka_unit_test(no_longer_tied),
