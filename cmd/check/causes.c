@@ -679,7 +679,7 @@ int find_causes(struct step_check *c, struct err *e)
 	bool most = 2 * s.n_wrong > c->n;
 	double work = float64_work(&c->weights.m, c->batch.length) * (double)c->batch.n;
 	if (affordable && s.n_wrong && work > 5e9)
-		info("%d tensors are wrong: to find a cause, the step is computed some 50 times; "
+		info("%d tensors are wrong: to find a cause, the step is computed 50 times and more; "
 		     "with fewer layers or sequences it takes less",
 			s.n_wrong);
 	for (int k = 0; k < s.n_wrong; k++) {
@@ -703,8 +703,10 @@ int find_causes(struct step_check *c, struct err *e)
 		by_cap(&s);
 		by_window(&s);
 	}
-	if (affordable)
+	if (affordable) {
+		by_path(&s, most);
 		by_sums(&s);
+	}
 	if (affordable && !most) {
 		by_sequences(&s);
 		by_loss(&s); /* (of which bf16 may hide most tensors' other parts) */

@@ -288,6 +288,19 @@ static void vary(struct sequence *s, struct varied *to, const struct token_batch
 	}
 }
 
+/* Leaves out a layer, or computes it twice. */
+static void change_layers(struct model *m, const struct path *path)
+{
+	const int64_t twice = path->kind == PATH_TWICE, layers = m->c.layers;
+	struct block_tensors *blocks = xcalloc((size_t)layers + 1, sizeof(*blocks));
+	for (int64_t i = 0; i < layers; i++)
+		blocks[i + (twice ? i > path->layer : -(i > path->layer))] = m->blocks[i];
+	if (twice)
+		blocks[path->layer + 1] = m->blocks[path->layer];
+	m->blocks = blocks;
+	m->c.layers += twice ? 1 : -1;
+}
+
 /* The model with the options that `how` changes, and the same tensors. */
 static struct model model_of(const struct weights *w, const struct variant *how)
 {
@@ -307,6 +320,8 @@ static struct model model_of(const struct weights *w, const struct variant *how)
 		m.c.rope_high = 4;
 		m.c.rope_original = 8192;
 	}
+	if (how->function.path.kind >= PATH_SKIPPED)
+		change_layers(&m, &how->function.path);
 	return m;
 }
 
@@ -358,6 +373,8 @@ void reference_float64(const struct weights *w, const struct token_batch *b,
 	}
 	for (int i = 0; i < m.n_tensors; i++)
 		free(values[i]);
+	if (m.blocks != w->m.blocks)
+		free(m.blocks);
 	free(sums);
 	free(values);
 	free(room);

@@ -243,6 +243,44 @@ static void gate_exchanged(struct step *s)
 		NULL);
 }
 
+static void change_path(struct step *s, enum path_kind kind, int layer, int sublayer)
+{
+	replace(s,
+		&(struct variant){
+			.sequence = -1, .function = {.path = {kind, layer, sublayer}}},
+		NULL);
+}
+
+static void no_residual(struct step *s)
+{
+	change_path(s, PATH_NO_RESIDUAL, 1, FFN);
+}
+
+static void no_residuals(struct step *s)
+{
+	change_path(s, PATH_NO_RESIDUAL, -1, ATTENTION);
+}
+
+static void detached(struct step *s)
+{
+	change_path(s, PATH_DETACHED, 1, FFN);
+}
+
+static void detached_first(struct step *s)
+{
+	change_path(s, PATH_DETACHED, 0, ATTENTION);
+}
+
+static void layer_skipped(struct step *s)
+{
+	change_path(s, PATH_SKIPPED, 1, 0);
+}
+
+static void layer_twice(struct step *s)
+{
+	change_path(s, PATH_TWICE, 0, 0);
+}
+
 static void last_lost(struct step *s)
 {
 	replace(s, &(struct variant){.sequence = -1, .targets = TARGETS_WITHOUT_LAST},
@@ -387,6 +425,15 @@ static const struct {
 		"scores of attention were softly capped: x becomes 0.25 tanh(x / 0.25)"},
 	{LLAMA, logits_capped, "logits were softly capped: x becomes 3 tanh(x / 3)"},
 	{LLAMA, gate_exchanged, "activation were of w3 (up)"},
+	{LLAMA, no_residual, "no residual beside the FFN of layer 1"},
+	{GPT2, no_residual, "no residual beside the FFN of layer 1"},
+	{LLAMA, no_residuals, "no residual beside attention of all layers"},
+	{LLAMA, detached, "residual beside the FFN of layer 1 had no backward"},
+	{LLAMA "tie = yes\n", detached,
+		"residual beside the FFN of layer 1 had no backward"},
+	{GPT2, detached_first, "residual beside attention of layer 0 had no backward"},
+	{LLAMA "layers = 3\n", layer_skipped, "as if layer 1 were left out"},
+	{LLAMA "layers = 3\n", layer_twice, "as if layer 0 were computed twice"},
 	{LLAMA, last_lost, "the last target of each sequence did not count"},
 	{LLAMA, scaled_rotations, "(rope_scaling, factor 8)"},
 	{LLAMA, smoothed, "as if labels were smoothed by 0.1\n"},
