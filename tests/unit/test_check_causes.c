@@ -3,6 +3,7 @@
 #include "tests/support/support.h"
 
 #include <math.h>
+#include <stdlib.h>
 #include <string.h>
 
 static void one_doubled(struct step *s)
@@ -598,6 +599,64 @@ static void noise_as_of_dropout(void **state)
 	step_end(&s);
 }
 
+/* Elements of tensors from a unit down have arbitrary factors. */
+static void spoil(struct step *s, int from)
+{
+	for (int i = 0; i < s->g.n; i++)
+		for (int64_t j = 0; s->w.m.tensors[i].unit <= from &&
+				    j < tensor_size(&s->w.m.tensors[i]);
+			j++)
+			s->g.g[i][j] *= (float)test_normal(90 + (uint64_t)i, j);
+}
+
+/* The step is of other tokens; in *text: of how many. */
+static void other_batch(struct step *s, char *text, size_t room)
+{
+	int in[VOCAB] = {0}, differ = 0;
+	struct token_batch other = s->batch;
+	int64_t n = other.n * other.length;
+	other.tokens = xmalloc((size_t)n * sizeof(*other.tokens));
+	for (int64_t t = 0; t < n; t++)
+		other.tokens[t] = (s->batch.tokens[t] + 7) % VOCAB;
+	for (int64_t t = 0; t < n; t++)
+		in[s->batch.tokens[t]] |= 1, in[other.tokens[t]] |= 2;
+	for (int t = 0; t < VOCAB; t++)
+		differ += in[t] == 1 || in[t] == 2;
+	snprintf(text, room,
+		"micro-batches? %d tokens are in it and have no gradient in the embedding, or "
+		"the other way round\n",
+		differ);
+	gradients_free(&s->g);
+	reference_float64(&s->w, &other, &(struct variant){.sequence = -1}, &s->g);
+	free(other.tokens);
+}
+
+/* When no cause is known: what is right all the same. */
+static void unknown_causes(void **state)
+{
+	static const struct {
+		const char *config;
+		int from;
+		const char *text;
+	} of[] = {{LLAMA, 1, "no known cause: the output layer's gradient is right"},
+		{LLAMA, 3, "and of no others, so the batch is that of this step"},
+		{LLAMA "tie = yes\n", 3,
+			"of this step, of all ranks and micro-batches?\nverdict"},
+		{LLAMA, -1, NULL}};
+	char text[CAUSE_TEXT];
+	(void)state;
+	for (size_t k = 0; k < ARRAY_LEN(of); k++) {
+		struct step s;
+		step_begin(&s, of[k].config);
+		if (of[k].from < 0)
+			other_batch(&s, text, sizeof(text));
+		spoil(&s, of[k].from);
+		step_train(&s);
+		step_expect(&s, &plain_check, of[k].text ? of[k].text : text);
+		step_end(&s);
+	}
+}
+
 /* From moments that are not zero a missing gradient leaves only what their rounding hides. */
 static void missing_when_warm(void **state)
 {
@@ -672,6 +731,7 @@ int main(void)
 		cmocka_unit_test(near_in_bf16),
 		cmocka_unit_test(smoothed_in_bf16),
 		cmocka_unit_test(noise_as_of_dropout),
+		cmocka_unit_test(unknown_causes),
 		cmocka_unit_test(missing_when_warm),
 		cmocka_unit_test(moments_of_others),
 		cmocka_unit_test(keys_of_short_sequences),
