@@ -432,9 +432,11 @@ static double log_sum_exp(const double *x, int64_t n)
 static double loss_of(const struct function *f, double *logits, double *slope,
 	int64_t vocab, int32_t target, double scale)
 {
-	double sum = 0;
-	for (int64_t j = 0; j < vocab; j++)
-		sum += logits[j] = capped(logits[j], f->logit_cap, &slope[j]);
+	double sum = 0, by = f->logit_scale > 0 ? f->logit_scale : 1;
+	for (int64_t j = 0; j < vocab; j++) {
+		sum += logits[j] = capped(by * logits[j], f->logit_cap, &slope[j]);
+		slope[j] *= by;
+	}
 	double lse = log_sum_exp(logits, vocab), loss = lse - logits[target];
 	for (int64_t j = 0; j < vocab; j++) {
 		double p = exp(logits[j] - lse), wanted = j == target;

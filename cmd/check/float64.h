@@ -68,6 +68,7 @@ struct function {
 	bool heads_in_turn; /* query head h has key head h mod their number, not h by group */
 	bool gate_exchanged; /* SwiGLU's activation is of the other product */
 	struct path path;
+	double logit_scale; /* of logits; 0: 1 */
 	double score_cap,
 		logit_cap; /* x becomes cap tanh(x / cap), of scaled scores and of logits; 0: x */
 	enum loss {

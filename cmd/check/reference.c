@@ -244,7 +244,12 @@ static void other_targets(
 	int64_t n = b->length;
 	for (int64_t t = 0; t < n; t++) {
 		int32_t next = t + 1 < n ? tokens[t + 1] : targets[t];
-		out[t] = which == TARGETS_UNSHIFTED	 ? tokens[t]
+		int64_t from = which == TARGETS_WITHOUT_FIRST	 ? 1
+			       : which == TARGETS_OF_SECOND_HALF ? n / 2
+								 : 0;
+		out[t] = t < from			 ? -1
+			 : from				 ? targets[t]
+			 : which == TARGETS_UNSHIFTED	 ? tokens[t]
 			 : which == TARGETS_UNMASKED	 ? next
 			 : t + 1 == n			 ? -1
 			 : which == TARGETS_WITHOUT_LAST ? targets[t]

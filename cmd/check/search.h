@@ -90,7 +90,7 @@ double least_cosine(const struct cause_search *s);
 /* ---- solved.c: the whole step, by causes with a number that is solved for --------------- */
 
 void by_window(struct cause_search *s);
-/* Soft caps of scores and logits. */
+/* Soft caps of scores and logits; logits that are divided or multiplied. */
 void by_cap(struct cause_search *s);
 /* Parameters of before the last update, in all or some slices of the rows. */
 void by_old_parameters(struct cause_search *s);

@@ -463,6 +463,12 @@ static void add_views(const struct step_check *c, struct guess *out, int *n_out)
 			c->batch.documents && room},
 		{{.targets = TARGETS_WITHOUT_LAST},
 			"as if the last target of each sequence did not count", true},
+		{{.targets = TARGETS_WITHOUT_FIRST},
+			"as if the first target of each sequence did not count", true},
+		{{.targets = TARGETS_OF_SECOND_HALF},
+			"as if the targets of the first half of each sequence did not count: "
+			"a mask of the loss that the batch lacks?",
+			c->batch.length > 2},
 		{{.mask = MASK_NONE},
 			"as if attention saw later tokens: it is not causal",
 			!c->batch.documents},

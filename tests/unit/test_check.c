@@ -236,6 +236,7 @@ static void finite_differences(void **state)
 	static const struct variant of[] = {{.sequence = -1},
 		{.sequence = -1, .function = {.score_cap = 0.1}},
 		{.sequence = -1, .function = {.logit_cap = 0.5}},
+		{.sequence = -1, .function = {.logit_scale = 0.7, .logit_cap = 0.5}},
 		{.sequence = -1, .mask = MASK_BORDER, .mask_chunks = 2},
 		{.sequence = -1, .mask = MASK_CHUNK_BY_CHUNK, .mask_chunks = 4},
 		{.sequence = -1, .function = {.path = {PATH_NO_RESIDUAL, 1, FFN}}},

@@ -237,6 +237,31 @@ static void logits_capped(struct step *s)
 	replace(s, &(struct variant){.sequence = -1, .function = {.logit_cap = 3}}, NULL);
 }
 
+static void logits_divided(struct step *s)
+{
+	replace(s,
+		&(struct variant){.sequence = -1, .function = {.logit_scale = 1 / 1.1}},
+		NULL);
+}
+
+static void logits_multiplied(struct step *s)
+{
+	replace(s, &(struct variant){.sequence = -1, .function = {.logit_scale = 1.5}},
+		NULL);
+}
+
+static void second_half(struct step *s)
+{
+	replace(s, &(struct variant){.sequence = -1, .targets = TARGETS_OF_SECOND_HALF},
+		NULL);
+}
+
+static void first_lost(struct step *s)
+{
+	replace(s, &(struct variant){.sequence = -1, .targets = TARGETS_WITHOUT_FIRST},
+		NULL);
+}
+
 static void gate_exchanged(struct step *s)
 {
 	replace(s,
@@ -425,6 +450,10 @@ static const struct {
 	{LLAMA, scores_capped,
 		"scores of attention were softly capped: x becomes 0.25 tanh(x / 0.25)"},
 	{LLAMA, logits_capped, "logits were softly capped: x becomes 3 tanh(x / 3)"},
+	{LLAMA, logits_divided, "as if logits were divided by 1.1\n"},
+	{GPT2, logits_multiplied, "as if logits were multiplied by 1.5\n"},
+	{LLAMA, second_half, "of the first half of each sequence did not count"},
+	{LLAMA, first_lost, "the first target of each sequence did not count"},
 	{LLAMA, gate_exchanged, "activation were of w3 (up)"},
 	{LLAMA, no_residual, "no residual beside the FFN of layer 1"},
 	{GPT2, no_residual, "no residual beside the FFN of layer 1"},
