@@ -605,6 +605,55 @@ bool are_norms(const struct cause_search *s)
 	return norms > 1 && norms == s->n_wrong;
 }
 
+/* The tokens that have a gradient in the embedding and are not in the batch, or the other way round; -1: not known, as
+ * of a table that is the output layer's, too, or of a batch with all tokens. */
+static int64_t other_tokens(const struct cause_search *s)
+{
+	const struct step_check *c = s->c;
+	const struct model *m = &c->weights.m;
+	int64_t rows = m->tokens->dims[0], cols = m->tokens->dims[1];
+	int64_t in_batch = 0, seen = 0, others = 0;
+	for (int k = 0; k < s->n_wrong; k++) {
+		int i = s->wrong[k];
+		const float *a = c->seen[i], *b = reference_of(c, i);
+		double least = 1e-8 * products_of(a, a, c->of[i].n).aa / (double)rows;
+		if (tensor_of(c, i) != m->tokens || m->output == m->tokens)
+			continue;
+		for (int64_t r = 0; r < rows; r++) {
+			const struct products p =
+				products_of(a + r * cols, b + r * cols, cols);
+			in_batch += p.bb > 0;
+			seen += p.aa > least;
+			others += (p.bb > 0) != (p.aa > least);
+		}
+	}
+	bool tells =
+		c->o.precision == RUN_FP32 && in_batch && in_batch < rows && seen < rows;
+	return tells ? others : -1;
+}
+
+/* What the embedding tells of the batch. */
+static void explain_batch(struct cause_search *s)
+{
+	int64_t others = other_tokens(s);
+	char text[CAUSE_TEXT];
+	if (!others) {
+		explain_all(s,
+			"no known cause: the embedding has gradients of the batch's tokens and of no "
+			"others, so the batch is that of this step: is it another function, or "
+			"other targets?");
+		return;
+	}
+	size_t at = (size_t)snprintf(text, sizeof(text),
+		"no known cause: is the batch that of this step, of all ranks and micro-batches?");
+	if (others > 0)
+		snprintf(text + at, sizeof(text) - at,
+			" %lld token%s are in it and have no gradient in the embedding, or the other "
+			"way round",
+			(long long)others, plural(others));
+	explain_all(s, text);
+}
+
 /* When nothing is known of those that are left: what may be told all the same. */
 static void explain_rest(struct cause_search *s, bool affordable, bool most)
 {
@@ -625,11 +674,14 @@ static void explain_rest(struct cause_search *s, bool affordable, bool most)
 		explain_all(s,
 			"farther than rounding in fp32, and not than in bf16: was a part of the "
 			"run in bf16 (--precision)?");
-	else if (most && c->loss_right)
-		explain_all(s,
-			"no known cause: the loss is right, and so are the batch and the forward "
-			"pass; is it the backward pass, or gradients that were not set to zero?");
-	else if (c->n_right)
+	else if (c->loss_right || s->forward_right) {
+		snprintf(text, sizeof(text),
+			"no known cause: %s is right, and so are the batch and the forward pass; "
+			"is it the backward pass%s?",
+			c->loss_right ? "the loss" : "the output layer's gradient",
+			most ? ", or gradients that were not set to zero" : "");
+		explain_all(s, text);
+	} else if (c->n_right)
 		explain_all(s, "no known cause");
 	else if (cosine > 0.5) {
 		snprintf(text, sizeof(text),
@@ -638,9 +690,7 @@ static void explain_rest(struct cause_search *s, bool affordable, bool most)
 			floor(100 * cosine) / 100);
 		explain_all(s, text);
 	} else
-		explain_all(s,
-			"no known cause: is the batch that of this step, of all ranks and "
-			"micro-batches?");
+		explain_batch(s);
 }
 
 /* In fp32 the gradient of the output layer tells it. */
@@ -679,7 +729,7 @@ int find_causes(struct step_check *c, struct err *e)
 	bool most = 2 * s.n_wrong > c->n;
 	double work = float64_work(&c->weights.m, c->batch.length) * (double)c->batch.n;
 	if (affordable && s.n_wrong && work > 5e9)
-		info("%d tensors are wrong: to find a cause, the step is computed some 50 times; "
+		info("%d tensors are wrong: to find a cause, the step is computed 50 times and more; "
 		     "with fewer layers or sequences it takes less",
 			s.n_wrong);
 	for (int k = 0; k < s.n_wrong; k++) {
@@ -703,8 +753,10 @@ int find_causes(struct step_check *c, struct err *e)
 		by_cap(&s);
 		by_window(&s);
 	}
-	if (affordable)
+	if (affordable) {
+		by_path(&s, most);
 		by_sums(&s);
+	}
 	if (affordable && !most) {
 		by_sequences(&s);
 		by_loss(&s); /* (of which bf16 may hide most tensors' other parts) */

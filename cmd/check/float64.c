@@ -312,7 +312,7 @@ static double *sublayer(
 	struct sequence_work *w, int64_t k, struct float64_acts *a, const double *x)
 {
 	const struct sublayer_tensors *t = &w->m->blocks[k / 2].sub[k % 2];
-	w->layer = k / 2;
+	w->layer = t->norm->unit - 1; /* (one that is computed twice is one) */
 	return k % 2 == ATTENTION ? attention(w, t, a, x) : feed_forward(w, t, a, x);
 }
 
@@ -432,9 +432,11 @@ static double log_sum_exp(const double *x, int64_t n)
 static double loss_of(const struct function *f, double *logits, double *slope,
 	int64_t vocab, int32_t target, double scale)
 {
-	double sum = 0;
-	for (int64_t j = 0; j < vocab; j++)
-		sum += logits[j] = capped(logits[j], f->logit_cap, &slope[j]);
+	double sum = 0, by = f->logit_scale > 0 ? f->logit_scale : 1;
+	for (int64_t j = 0; j < vocab; j++) {
+		sum += logits[j] = capped(by * logits[j], f->logit_cap, &slope[j]);
+		slope[j] *= by;
+	}
 	double lse = log_sum_exp(logits, vocab), loss = lse - logits[target];
 	for (int64_t j = 0; j < vocab; j++) {
 		double p = exp(logits[j] - lse), wanted = j == target;
@@ -468,6 +470,15 @@ struct pass {
 	int64_t size, last; /* of [n][dim]; the number of sublayers */
 };
 
+/* Is there no residual beside sublayer k? */
+static bool is_cut(const struct pass *p, int64_t k, bool backward)
+{
+	const struct path *of = &p->of->w.f->function.path;
+	return (of->kind == PATH_NO_RESIDUAL ||
+		       (of->kind == PATH_DETACHED && backward)) &&
+	       of->sublayer == k % 2 && (of->layer < 0 || of->layer == k / 2);
+}
+
 /* Behind the row-parallel layer of sublayer k: its sum over the ranks, and the residual. */
 static void leave(const struct pass *p, int64_t k)
 {
@@ -479,7 +490,8 @@ static void leave(const struct pass *p, int64_t k)
 	for (int r = 0; r < p->n; r++) {
 		const double *x = p->of[r].x + k * p->size;
 		double *to = p->of[r].x + (k + 1) * p->size;
-		memcpy(to, x, (size_t)p->size * sizeof(*to));
+		if (!is_cut(p, k, false))
+			memcpy(to, x, (size_t)p->size * sizeof(*to));
 		for (int q = 0; q < p->n; q++)
 			if (q == r || !alone)
 				add_scaled(to, 1, p->of[q].y, p->size);
@@ -529,11 +541,13 @@ static void forward(const struct pass *p)
 static int64_t first_wanted(const struct pass *p)
 {
 	const struct sequence_work *w = &p->of->w;
-	int64_t unit = w->m->c.layers + 1;
+	int64_t k = 0, unit = w->m->n_units - 1;
 	for (int i = 0; i < w->m->n_tensors; i++)
 		if (w->grad[i])
 			unit = min64(unit, w->m->tensors[i].unit);
-	return max64(0, 2 * (unit - 1));
+	while (k < p->last && w->m->blocks[k / 2].sub->norm->unit < unit)
+		k += 2;
+	return k;
 }
 
 /* Only the inputs of sublayers are kept: their activations are computed again. */
@@ -547,6 +561,8 @@ static void backward(const struct pass *p)
 			(k % 2 == ATTENTION ? attention_backward64
 					    : feed_forward_backward)(
 				&me->w, t, &me->a, me->dx, me->dh, me->mine);
+			if (is_cut(p, k, true))
+				memset(me->dx, 0, (size_t)p->size * sizeof(double));
 		}
 		norms_backward(p, t->norm, t->norm_bias, k);
 	}

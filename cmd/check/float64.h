@@ -52,6 +52,14 @@ struct grad_part {
  * Meta; or halves of weights whose rows are in Meta's order. */
 enum rope_kind { ROPE_HALVES, ROPE_PAIRS, ROPE_HALVES_OF_PAIRS };
 
+/* A layer that is left out, or computed twice; or a residual that is, beside attention or the FFN of a layer (-1: of
+ * all), in both passes or, detached, in the backward only. */
+enum path_kind { PATH, PATH_NO_RESIDUAL, PATH_DETACHED, PATH_SKIPPED, PATH_TWICE };
+struct path {
+	enum path_kind kind;
+	int layer, sublayer; /* ATTENTION, FFN */
+};
+
 /* Another function than the model's options say, such as a bug makes; zeros: none. */
 struct function {
 	enum rope_kind rope;
@@ -59,6 +67,8 @@ struct function {
 	double embedding_scale; /* of the embedding's rows; 0: 1 */
 	bool heads_in_turn; /* query head h has key head h mod their number, not h by group */
 	bool gate_exchanged; /* SwiGLU's activation is of the other product */
+	struct path path;
+	double logit_scale; /* of logits; 0: 1 */
 	double score_cap,
 		logit_cap; /* x becomes cap tanh(x / cap), of scaled scores and of logits; 0: x */
 	enum loss {

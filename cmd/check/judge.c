@@ -112,23 +112,30 @@ static double factor_bound(const struct step_check *c, const struct tensor_check
 
 /* ---- the common factor -------------------------------------------------------------------- */
 
-/* Of most tensors: first the median, then the mean of those near it, by their squares. */
-static double common_factor(const struct step_check *c, const struct products *p)
+/* The mean of the factors near this one, by their squares. */
+static double mean_near(
+	const struct step_check *c, const struct products *p, double middle)
 {
-	double *f = xcalloc((size_t)c->n + 1, sizeof(*f)), ab = 0, bb = 0;
-	double near = c->o.precision == RUN_FP32 ? 1e-4 : 0.02;
-	int n = 0;
-	for (int i = 0; i < c->n; i++)
-		if (p[i].bb > 0 && isfinite(p[i].ab) && p[i].ab != 0)
-			f[n++] = p[i].ab / p[i].bb;
-	double middle = n ? median(f, n) : 1;
-	free(f);
+	double near = c->o.precision == RUN_FP32 ? 1e-4 : 0.02, ab = 0, bb = 0;
 	for (int i = 0; i < c->n; i++)
 		if (p[i].bb > 0 && fabs(p[i].ab / p[i].bb / middle - 1) < near) {
 			ab += p[i].ab;
 			bb += p[i].bb;
 		}
 	return bb > 0 ? ab / bb : middle;
+}
+
+/* Of most tensors: first the median, then the mean of those near it. */
+static double common_factor(const struct step_check *c, const struct products *p)
+{
+	double *f = xcalloc((size_t)c->n + 1, sizeof(*f));
+	int n = 0;
+	for (int i = 0; i < c->n; i++)
+		if (p[i].bb > 0 && isfinite(p[i].ab) && p[i].ab != 0)
+			f[n++] = p[i].ab / p[i].bb;
+	double middle = n ? median(f, n) : 1;
+	free(f);
+	return mean_near(c, p, middle);
 }
 
 /* "4.000 times", and what of the layout has this degree. */
@@ -183,6 +190,33 @@ static int count_right(const struct step_check *c, const struct products *p,
 	return n;
 }
 
+/* Where as many tensors are wrong as right, the median is no factor of either: that of a tensor with which the most are
+ * right. A third of them, at least: some may have a factor of their own. */
+static double factor_of_one(
+	const struct step_check *c, const struct products *p, const double *lost)
+{
+	double best = NAN;
+	for (int i = 0, most = (c->n - 1) / 3; i < c->n && 2 * c->n_right < c->n; i++) {
+		double f = p[i].bb > 0 ? p[i].ab / p[i].bb : 0;
+		int n = f != 0 ? count_right(c, p, lost, f) : 0;
+		if (n > most) {
+			most = n;
+			best = f;
+		}
+	}
+	return mean_near(c, p, best);
+}
+
+static void try_common(
+	struct step_check *c, const struct products *p, const double *lost, double factor)
+{
+	int n = count_right(c, p, lost, factor);
+	if (n > c->n_right) {
+		c->n_right = n;
+		c->common = factor;
+	}
+}
+
 /* The factor with which most tensors are right; if none is, the one that would be right. */
 static void choose_common(
 	struct step_check *c, const struct products *p, const double *lost)
@@ -196,13 +230,9 @@ static void choose_common(
 		c->run_clip > 0 ? c->run_clip : right};
 	c->common = right;
 	c->n_right = 0;
-	for (size_t i = 0; i < ARRAY_LEN(tries); i++) {
-		int n = count_right(c, p, lost, tries[i]);
-		if (n > c->n_right) {
-			c->n_right = n;
-			c->common = tries[i];
-		}
-	}
+	for (size_t i = 0; i < ARRAY_LEN(tries); i++)
+		try_common(c, p, lost, tries[i]);
+	try_common(c, p, lost, factor_of_one(c, p, lost));
 }
 
 /* The norm of the gradient of the other run before clipping, if its scale is the reference's: that of what its

@@ -1,5 +1,5 @@
 /* What was found, as text and as JSON. */
-#include "check/check.h"
+#include "check/report.h"
 
 #include "base/json.h"
 #include "convert/convert.h"
@@ -78,7 +78,8 @@ static void put_scale(const struct step_check *c, struct str *out)
 		str_printf(out, ", by clipping to %.4g it is %.6f", clip,
 			clip_factor(clip, norm));
 	else if (c->clipped)
-		str_printf(out, ", as if clipped to %.5g", c->seen_norm);
+		str_printf(out, ", as if clipped to %.5g (--clip %.5g?)", c->seen_norm,
+			c->seen_norm);
 	if (!c->n_right)
 		str_puts(out, "; not checked: the gradients are others");
 	else if (!c->scale_checked)
@@ -109,34 +110,20 @@ static void put_update(const struct step_check *c, struct str *out)
 	str_putc(out, '\n');
 }
 
-/* Which tensors have this cause: those of all layers are one name. */
-static void put_names(const struct step_check *c, int cause, struct str *out)
+/* Which tensors have this cause, in backward order. */
+static void put_names(const struct check_report *r, int cause, struct str *out)
 {
-	struct strs names = {0};
-	int shown = 0;
-	for (int i = c->n - 1; i >= 0; i--) {
-		const struct tensor_check *x = &c->of[c->order[i]];
-		char name[80];
-		if (!x->gradient.wrong || x->cause != cause)
-			continue;
-		long long layer;
-		int at = 0;
-		if (sscanf(x->name, "layers.%lld.%n", &layer, &at) == 1 && at &&
-			c->causes[cause].n > 3)
-			snprintf(name, sizeof(name), "layers.*.%s", x->name + at);
-		else
-			snprintf(name, sizeof(name), "%s", x->name);
-		bool known = false;
-		for (int64_t k = 0; k < names.n; k++)
-			known |= !strcmp(names.v[k], name);
-		if (!known)
-			strs_add(&names, name);
-	}
-	for (int64_t k = 0; k < names.n && shown < 6; k++, shown++)
-		str_printf(out, "%s%s", k ? ", " : "", names.v[k]);
-	if (names.n > shown)
-		str_printf(out, " and %lld more", (long long)(names.n - shown));
-	strs_free(&names);
+	enum { MOST = 6 };
+	struct str names = {0}, others = {0};
+	int n = 0;
+	for (int k = r->n_rows - 1; k >= 0; k--)
+		n += report_row_tensors(
+			r, &r->rows[k], cause, n < MOST ? &names : &others);
+	str_puts(out, names.s);
+	if (n > MOST)
+		str_printf(out, " and %d more", n - MOST);
+	str_free(&names);
+	str_free(&others);
 }
 
 static bool is_of_gradients(const struct step_check *c, int cause)
@@ -149,6 +136,7 @@ static bool is_of_gradients(const struct step_check *c, int cause)
 
 static void put_findings(const struct step_check *c, struct str *out)
 {
+	struct check_report r;
 	for (int i = c->n - 1; i >= 0; i--) {
 		const struct tensor_check *x = &c->of[c->order[i]];
 		if (!x->gradient.wrong)
@@ -158,11 +146,12 @@ static void put_findings(const struct step_check *c, struct str *out)
 			x->name, x->gradient.value, x->gradient.bound);
 		break;
 	}
+	map_init(&r, c, NULL);
 	for (int k = 0; k < c->n_causes; k++) {
 		str_puts(out, c->causes[k].is_note ? "note    " : "finding ");
 		const struct finding *f = &c->causes[k];
 		if (is_of_gradients(c, k)) {
-			put_names(c, k, out);
+			put_names(&r, k, out);
 			str_printf(out, " (%d): ", f->n);
 		} else if (*f->first) {
 			str_puts(out, f->first);
@@ -172,6 +161,7 @@ static void put_findings(const struct step_check *c, struct str *out)
 		}
 		str_printf(out, "%s\n", c->causes[k].text);
 	}
+	map_free(&r);
 }
 
 void step_check_print_verdict(const struct step_check *c, struct str *out)

@@ -244,7 +244,12 @@ static void other_targets(
 	int64_t n = b->length;
 	for (int64_t t = 0; t < n; t++) {
 		int32_t next = t + 1 < n ? tokens[t + 1] : targets[t];
-		out[t] = which == TARGETS_UNSHIFTED	 ? tokens[t]
+		int64_t from = which == TARGETS_WITHOUT_FIRST	 ? 1
+			       : which == TARGETS_OF_SECOND_HALF ? n / 2
+								 : 0;
+		out[t] = t < from			 ? -1
+			 : from				 ? targets[t]
+			 : which == TARGETS_UNSHIFTED	 ? tokens[t]
 			 : which == TARGETS_UNMASKED	 ? next
 			 : t + 1 == n			 ? -1
 			 : which == TARGETS_WITHOUT_LAST ? targets[t]
@@ -288,6 +293,19 @@ static void vary(struct sequence *s, struct varied *to, const struct token_batch
 	}
 }
 
+/* Leaves out a layer, or computes it twice. */
+static void change_layers(struct model *m, const struct path *path)
+{
+	const int64_t twice = path->kind == PATH_TWICE, layers = m->c.layers;
+	struct block_tensors *blocks = xcalloc((size_t)layers + 1, sizeof(*blocks));
+	for (int64_t i = 0; i < layers; i++)
+		blocks[i + (twice ? i > path->layer : -(i > path->layer))] = m->blocks[i];
+	if (twice)
+		blocks[path->layer + 1] = m->blocks[path->layer];
+	m->blocks = blocks;
+	m->c.layers += twice ? 1 : -1;
+}
+
 /* The model with the options that `how` changes, and the same tensors. */
 static struct model model_of(const struct weights *w, const struct variant *how)
 {
@@ -307,6 +325,8 @@ static struct model model_of(const struct weights *w, const struct variant *how)
 		m.c.rope_high = 4;
 		m.c.rope_original = 8192;
 	}
+	if (how->function.path.kind >= PATH_SKIPPED)
+		change_layers(&m, &how->function.path);
 	return m;
 }
 
@@ -358,6 +378,8 @@ void reference_float64(const struct weights *w, const struct token_batch *b,
 	}
 	for (int i = 0; i < m.n_tensors; i++)
 		free(values[i]);
+	if (m.blocks != w->m.blocks)
+		free(m.blocks);
 	free(sums);
 	free(values);
 	free(room);

@@ -35,7 +35,7 @@ bool reference_can_train(
 	const struct weights *w, const struct token_batch *b, const char **why);
 
 /* In float64. `how` may ask for another function, other positions or targets (the inputs; the tokens after the
- * next; those that do not count, too; all but a sequence's last), and a part of the gradients. */
+ * next; those that do not count, too; all but a sequence's last, or first; its second half), and a part of the gradients. */
 struct variant {
 	struct function function;
 	bool other_gelu;
@@ -63,7 +63,9 @@ struct variant {
 		TARGETS_UNSHIFTED,
 		TARGETS_SHIFTED_TWICE,
 		TARGETS_UNMASKED,
-		TARGETS_WITHOUT_LAST
+		TARGETS_WITHOUT_LAST,
+		TARGETS_WITHOUT_FIRST,
+		TARGETS_OF_SECOND_HALF
 	} targets;
 };
 /* With PART_RANKS and EACH_PART *g is an array [part.n]. */

@@ -26,15 +26,20 @@ static bool has(const struct check_report *r, int tensor, int finding)
 	return tensor >= 0 && has_finding(&r->c->of[tensor], finding);
 }
 
-static void put_row_tensors(const struct check_report *r, const struct map_row *row,
+/* "0-5,7"; "*": all that have a tensor of this name. */
+static void put_layers(const struct check_report *r, const struct map_row *row,
 	int finding, struct str *out)
 {
 	const char *between = "";
-	if (row->outside) {
-		str_puts(out, row->name);
+	int n = 0, with = 0;
+	for (int i = 0; i < row->n; i++) {
+		n += row->of[i] >= 0;
+		with += has(r, row->of[i], finding);
+	}
+	if (with == n && n > 1) {
+		str_putc(out, '*');
 		return;
 	}
-	str_puts(out, "layers.");
 	for (int i = 0, end; i < row->n; i = end + 1) {
 		end = i;
 		if (!has(r, row->of[i], finding))
@@ -46,21 +51,30 @@ static void put_row_tensors(const struct check_report *r, const struct map_row *
 			str_printf(out, "-%lld", (long long)r->layers[end]);
 		between = ",";
 	}
-	str_printf(out, ".%s", row->name);
+}
+
+bool report_row_tensors(const struct check_report *r, const struct map_row *row,
+	int finding, struct str *out)
+{
+	bool any = false;
+	for (int i = 0; i < row->n; i++)
+		any |= has(r, row->of[i], finding);
+	if (!any)
+		return false;
+	str_puts(out, out->len ? ", " : "");
+	if (!row->outside) {
+		str_puts(out, "layers.");
+		put_layers(r, row, finding, out);
+		str_putc(out, '.');
+	}
+	str_puts(out, row->name);
+	return true;
 }
 
 void report_tensors(const struct check_report *r, int finding, struct str *out)
 {
-	for (int k = 0; k < r->n_rows; k++) {
-		const struct map_row *row = &r->rows[k];
-		bool any = false;
-		for (int i = 0; i < row->n; i++)
-			any |= has(r, row->of[i], finding);
-		if (!any)
-			continue;
-		str_puts(out, out->len ? ", " : "");
-		put_row_tensors(r, row, finding, out);
-	}
+	for (int k = 0; k < r->n_rows; k++)
+		report_row_tensors(r, &r->rows[k], finding, out);
 }
 
 const char *report_meaning(const struct step_check *c, int finding)

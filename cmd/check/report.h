@@ -65,7 +65,10 @@ const char *report_unscaled(const struct step_check *c);
 /* The first tensor in backward order with a wrong gradient; NULL: none. */
 const struct tensor_check *report_first(const struct step_check *c);
 bool has_finding(const struct tensor_check *x, int finding);
-/* "layers.0-5,7.attention.wq.weight"; nothing if it is about the whole step. */
+/* Appends ", " and the tensors of a row with a finding: "layers.0-5,7.attention.wq.weight", and with "*" those of all
+ * layers; false: none. All rows; nothing if it is about the whole step. */
+bool report_row_tensors(const struct check_report *r, const struct map_row *row,
+	int finding, struct str *out);
 void report_tensors(const struct check_report *r, int finding, struct str *out);
 const char *report_meaning(const struct step_check *c, int finding);
 

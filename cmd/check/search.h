@@ -81,13 +81,16 @@ void by_missing_all_reduce(struct cause_search *s);
 void by_loss(struct cause_search *s);
 /* Another function than the model's options say. */
 void by_function(struct cause_search *s);
+/* A layer that is left out or computed twice, a residual that is missing or detached; without `forward` only what the
+ * loss does not show. */
+void by_path(struct cause_search *s, bool forward);
 /* Gradients that are the reference's but for noise? The smallest cosine of a wrong tensor's. */
 double least_cosine(const struct cause_search *s);
 
 /* ---- solved.c: the whole step, by causes with a number that is solved for --------------- */
 
 void by_window(struct cause_search *s);
-/* Soft caps of scores and logits. */
+/* Soft caps of scores and logits; logits that are divided or multiplied. */
 void by_cap(struct cause_search *s);
 /* Parameters of before the last update, in all or some slices of the rows. */
 void by_old_parameters(struct cause_search *s);

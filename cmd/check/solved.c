@@ -97,37 +97,50 @@ static double solve_number(const struct cause_search *s, gradients_with *compute
 	return nearest <= s->near ? best : 0;
 }
 
-/* ---- soft caps ----------------------------------------------------------------------------- */
+/* ---- soft caps, temperatures ---------------------------------------------------------------- */
 
-/* For large caps the change is in proportion to 1 / cap^2, which is the number that is solved for. */
-static void with_cap(const struct cause_search *s, const void *with, double x, bool all,
-	struct gradients *g)
+enum squashing { SCORES_CAPPED, LOGITS_CAPPED, LOGITS_DIVIDED, LOGITS_MULTIPLIED };
+
+/* For large caps the change is in proportion to 1 / cap^2, which is the number that is solved for; logits are
+ * divided or multiplied by 1 + x. */
+static void with_squashing(const struct cause_search *s, const void *with, double x,
+	bool all, struct gradients *g)
 {
-	const bool *of_logits = with;
+	const enum squashing *how = with;
 	struct variant v = {0};
 	double cap = x > 0 ? 1 / sqrt(x) : 0;
-	if (*of_logits)
+	if (*how == SCORES_CAPPED)
+		v.function.score_cap = cap;
+	else if (*how == LOGITS_CAPPED)
 		v.function.logit_cap = cap;
 	else
-		v.function.score_cap = cap;
+		v.function.logit_scale = *how == LOGITS_DIVIDED ? 1 / (1 + x) : 1 + x;
 	gradients_of(s, v, all, g);
 }
 
 void by_cap(struct cause_search *s)
 {
 	static const struct {
-		bool of_logits;
+		enum squashing how;
+		double first;
 		const char *of;
-	} caps[] = {{false, "scores of attention"}, {true, "logits"}};
-	for (size_t k = 0; k < ARRAY_LEN(caps) && !s->forward_right && set_screen(s);
+	} tries[] = {{LOGITS_DIVIDED, 0.1, "divided"},
+		{LOGITS_MULTIPLIED, 0.1, "multiplied"},
+		{SCORES_CAPPED, 1.0 / (50 * 50), "scores of attention"},
+		{LOGITS_CAPPED, 1.0 / (50 * 50), "logits"}};
+	for (size_t k = 0; k < ARRAY_LEN(tries) && !s->forward_right && set_screen(s);
 		k++) {
 		char text[CAUSE_TEXT];
-		double x = solve_number(s, with_cap, &caps[k].of_logits, 1.0 / (50 * 50));
+		double x = solve_number(s, with_squashing, &tries[k].how, tries[k].first);
 		if (!(x > 0))
 			continue;
-		snprintf(text, sizeof(text),
-			"as if %s were softly capped: x becomes %.3g tanh(x / %.3g)",
-			caps[k].of, 1 / sqrt(x), 1 / sqrt(x));
+		if (tries[k].how >= LOGITS_DIVIDED)
+			snprintf(text, sizeof(text), "as if logits were %s by %.4g",
+				tries[k].of, 1 + x);
+		else
+			snprintf(text, sizeof(text),
+				"as if %s were softly capped: x becomes %.3g tanh(x / %.3g)",
+				tries[k].of, 1 / sqrt(x), 1 / sqrt(x));
 		explain_all(s, text);
 	}
 }

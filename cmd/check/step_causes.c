@@ -463,6 +463,12 @@ static void add_views(const struct step_check *c, struct guess *out, int *n_out)
 			c->batch.documents && room},
 		{{.targets = TARGETS_WITHOUT_LAST},
 			"as if the last target of each sequence did not count", true},
+		{{.targets = TARGETS_WITHOUT_FIRST},
+			"as if the first target of each sequence did not count", true},
+		{{.targets = TARGETS_OF_SECOND_HALF},
+			"as if the targets of the first half of each sequence did not count: "
+			"a mask of the loss that the batch lacks?",
+			c->batch.length > 2},
 		{{.mask = MASK_NONE},
 			"as if attention saw later tokens: it is not causal",
 			!c->batch.documents},
@@ -539,6 +545,95 @@ void by_function(struct cause_search *s)
 			text = tries[t].text;
 	if (text)
 		explain_all(s, text);
+}
+
+/* ---- layers and residuals ---------------------------------------------------------------------- */
+
+/* The unit of the first tensor in backward order that is wrong and without a cause; -1: none. (Of a tied table a part
+ * is behind all layers.) */
+static int first_unit(const struct cause_search *s)
+{
+	const struct model *m = &s->c->weights.m;
+	for (int k = 0; k < s->n_wrong; k++) {
+		const struct tensor *t = tensor_of(s->c, s->wrong[k]);
+		bool tied = t == m->output && t == m->tokens;
+		if (s->c->of[s->wrong[k]].cause < 0 && !(tied && s->n_wrong > 1))
+			return t->unit;
+	}
+	return -1;
+}
+
+static bool has_no_gradient(const struct step_check *c, int layer)
+{
+	for (int i = 0; i < c->n; i++)
+		if (tensor_of(c, i)->unit == layer + 1 && c->of[i].norm > 0)
+			return false;
+	return true;
+}
+
+/* Detached residuals leave the gradients right that are behind them; a layer that is left out has none. */
+static bool is_possible(const struct cause_search *s, const struct path *p, bool forward)
+{
+	const int layers = (int)s->c->weights.m.c.layers, unit = first_unit(s);
+	const bool all = p->layer < 0;
+	switch (p->kind) {
+	case PATH_DETACHED:
+		return unit >= 0 && unit <= layers &&
+		       (all || p->layer == unit || p->layer + 1 == unit);
+	case PATH_NO_RESIDUAL:
+		return forward;
+	case PATH_SKIPPED:
+		return forward && !all && !p->sublayer && has_no_gradient(s->c, p->layer);
+	case PATH_TWICE:
+		return forward && !all && !p->sublayer;
+	default:
+		return false;
+	}
+}
+
+static void explain_path(struct cause_search *s, const struct path *p)
+{
+	char text[CAUSE_TEXT], layer[40] = "all layers";
+	const char *of = p->sublayer == FFN ? "the FFN" : "attention";
+	if (p->layer >= 0)
+		snprintf(layer, sizeof(layer), "layer %d", p->layer);
+	if (p->kind == PATH_NO_RESIDUAL)
+		snprintf(text, sizeof(text),
+			"as if there were no residual beside %s of %s: x = f(x), not x + f(x)",
+			of, layer);
+	else if (p->kind == PATH_DETACHED)
+		snprintf(text, sizeof(text),
+			"as if the residual beside %s of %s had no backward: it is detached",
+			of, layer);
+	else
+		snprintf(text, sizeof(text), "as if %s were %s", layer,
+			p->kind == PATH_SKIPPED ? "left out" : "computed twice");
+	explain_all(s, text);
+}
+
+void by_path(struct cause_search *s, bool forward)
+{
+	enum { MOST_LAYERS = 12 }; /* (each of them takes three passes) */
+	const int layers = (int)s->c->weights.m.c.layers;
+	struct path best = {0};
+	double nearest = s->near;
+	if (!set_screen(s))
+		return;
+	forward &= !s->forward_right;
+	for (int layer = -1; layer < layers; layer++)
+		for (int k = PATH_NO_RESIDUAL; k <= PATH_TWICE; k++)
+			for (int sub = 0; sub < SUBLAYERS; sub++) {
+				const struct path p = {(enum path_kind)k, layer, sub};
+				const struct guess g = {{.function = {.path = p}}, NULL,
+					is_possible(s, &p,
+						forward &&
+							(layer < 0 ||
+								layers <= MOST_LAYERS))};
+				if (nearer(s, &g, &nearest))
+					best = p;
+			}
+	if (best.kind)
+		explain_path(s, &best);
 }
 
 double least_cosine(const struct cause_search *s)

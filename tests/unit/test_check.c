@@ -236,8 +236,13 @@ static void finite_differences(void **state)
 	static const struct variant of[] = {{.sequence = -1},
 		{.sequence = -1, .function = {.score_cap = 0.1}},
 		{.sequence = -1, .function = {.logit_cap = 0.5}},
+		{.sequence = -1, .function = {.logit_scale = 0.7, .logit_cap = 0.5}},
 		{.sequence = -1, .mask = MASK_BORDER, .mask_chunks = 2},
 		{.sequence = -1, .mask = MASK_CHUNK_BY_CHUNK, .mask_chunks = 4},
+		{.sequence = -1, .function = {.path = {PATH_NO_RESIDUAL, 1, FFN}}},
+		{.sequence = -1, .function = {.path = {PATH_NO_RESIDUAL, -1, ATTENTION}}},
+		{.sequence = -1, .function = {.path = {PATH_SKIPPED, 0, 0}}},
+		{.sequence = -1, .function = {.path = {PATH_TWICE, 1, 0}}},
 		{.sequence = -1, .window = 3}};
 	(void)state;
 	for (size_t k = 0; k < ARRAY_LEN(of); k++) {
@@ -259,6 +264,35 @@ static void finite_differences(void **state)
 		gradients_free(&at[1]);
 		step_end(&s);
 	}
+}
+
+/* A layer that adds nothing might as well be left out, and the others keep their numbers, of which some have no
+ * rotations. */
+static void layer_left_out(void **state)
+{
+	static const char *const outputs[] = {
+		"layers.0.attention.wo.weight", "layers.0.feed_forward.w2.weight"};
+	const struct variant without = {
+		.sequence = -1, .function = {.path = {PATH_SKIPPED, 0, 0}}};
+	struct step s;
+	struct gradients g[2];
+	(void)state;
+	step_begin(&s, LLAMA "layers = 3\nnope-every = 2\n");
+	for (int k = 0; k < 2; k++) {
+		int i = step_tensor(&s, outputs[k]);
+		memset(s.w.w[i], 0,
+			(size_t)tensor_size(&s.w.m.tensors[i]) * sizeof(float));
+	}
+	reference_float64(&s.w, &s.batch, &(struct variant){.sequence = -1}, &g[0]);
+	reference_float64(&s.w, &s.batch, &without, &g[1]);
+	for (int i = 0; i < g->n; i++)
+		for (int64_t j = 0; j < tensor_size(&s.w.m.tensors[i]); j++)
+			assert_near((double)g[1].g[i][j],
+				s.w.m.tensors[i].unit == 1 ? 0 : (double)g[0].g[i][j],
+				1e-7);
+	gradients_free(&g[0]);
+	gradients_free(&g[1]);
+	step_end(&s);
 }
 
 /* The mean is over the targets that count: without those of a sequence it is the mean of the others. */
@@ -466,6 +500,29 @@ static void wrong_scales(void **state)
 }
 
 /* ---- wrong updates ---------------------------------------------------------------------------- */
+
+/* A backward that is right in the last of three layers only, clipped: the factor of what is right is that of the
+ * clipping, whether it is told or not. */
+static void third_is_right(void **state)
+{
+	static const char *const clips[] = {
+		"as if clipped to 0.5 (--clip 0.5?)", ", by clipping to 0.5"};
+	(void)state;
+	for (int told = 0; told < 2; told++) {
+		struct step s;
+		step_begin(&s, LLAMA "layers = 3\n");
+		for (int i = 0; i < s.w.m.n_tensors; i++)
+			for (int64_t j = 0; s.w.m.tensors[i].unit < 3 &&
+					    j < tensor_size(&s.w.m.tensors[i]);
+				j++)
+				s.g.g[i][j] *= 0.2F + (float)test_uniform(i, j);
+		step_train(&s);
+		s.adam.clip = told ? 0.5 : -1;
+		step_expect(&s, &plain_check, clips[told]);
+		step_expect(&s, &plain_check, "grads   11 of 30 within bounds");
+		step_end(&s);
+	}
+}
 
 static void wrong_updates(void **state)
 {
@@ -678,6 +735,7 @@ int main(void)
 		cmocka_unit_test(masks_agree),
 		cmocka_unit_test(own_window),
 		cmocka_unit_test(finite_differences),
+		cmocka_unit_test(layer_left_out),
 		cmocka_unit_test(parts_add_up),
 		cmocka_unit_test(masked_targets),
 		cmocka_unit_test(right_steps),
@@ -687,6 +745,7 @@ int main(void)
 		cmocka_unit_test(many_findings),
 		cmocka_unit_test(wrong_scales),
 		cmocka_unit_test(wrong_updates),
+		cmocka_unit_test(third_is_right),
 		cmocka_unit_test(norm_of_one_sign),
 		cmocka_unit_test(without_a_batch),
 		cmocka_unit_test(no_longer_tied),

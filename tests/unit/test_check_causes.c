@@ -3,6 +3,7 @@
 #include "tests/support/support.h"
 
 #include <math.h>
+#include <stdlib.h>
 #include <string.h>
 
 static void one_doubled(struct step *s)
@@ -18,6 +19,15 @@ static void one_off_little(struct step *s)
 static void one_missing(struct step *s)
 {
 	step_scale(s, "layers.0.attention.wv.weight", 0);
+}
+
+/* As behind a residual that is detached in layer 1: layers 0 and 1 are wrong, and not layer 2. */
+static void first_layers_doubled(struct step *s)
+{
+	for (int i = 0; i < s->w.m.n_tensors; i++)
+		if (!strstr(s->w.m.tensors[i].name, "layers.2.") &&
+			strstr(s->w.m.tensors[i].name, ".w2."))
+			step_scale(s, s->w.m.tensors[i].name, 2);
 }
 
 static void slice_doubled(struct step *s)
@@ -227,11 +237,74 @@ static void logits_capped(struct step *s)
 	replace(s, &(struct variant){.sequence = -1, .function = {.logit_cap = 3}}, NULL);
 }
 
+static void logits_divided(struct step *s)
+{
+	replace(s,
+		&(struct variant){.sequence = -1, .function = {.logit_scale = 1 / 1.1}},
+		NULL);
+}
+
+static void logits_multiplied(struct step *s)
+{
+	replace(s, &(struct variant){.sequence = -1, .function = {.logit_scale = 1.5}},
+		NULL);
+}
+
+static void second_half(struct step *s)
+{
+	replace(s, &(struct variant){.sequence = -1, .targets = TARGETS_OF_SECOND_HALF},
+		NULL);
+}
+
+static void first_lost(struct step *s)
+{
+	replace(s, &(struct variant){.sequence = -1, .targets = TARGETS_WITHOUT_FIRST},
+		NULL);
+}
+
 static void gate_exchanged(struct step *s)
 {
 	replace(s,
 		&(struct variant){.sequence = -1, .function = {.gate_exchanged = true}},
 		NULL);
+}
+
+static void change_path(struct step *s, enum path_kind kind, int layer, int sublayer)
+{
+	replace(s,
+		&(struct variant){
+			.sequence = -1, .function = {.path = {kind, layer, sublayer}}},
+		NULL);
+}
+
+static void no_residual(struct step *s)
+{
+	change_path(s, PATH_NO_RESIDUAL, 1, FFN);
+}
+
+static void no_residuals(struct step *s)
+{
+	change_path(s, PATH_NO_RESIDUAL, -1, ATTENTION);
+}
+
+static void detached(struct step *s)
+{
+	change_path(s, PATH_DETACHED, 1, FFN);
+}
+
+static void detached_first(struct step *s)
+{
+	change_path(s, PATH_DETACHED, 0, ATTENTION);
+}
+
+static void layer_skipped(struct step *s)
+{
+	change_path(s, PATH_SKIPPED, 1, 0);
+}
+
+static void layer_twice(struct step *s)
+{
+	change_path(s, PATH_TWICE, 0, 0);
 }
 
 static void last_lost(struct step *s)
@@ -333,6 +406,9 @@ static const struct {
 	{LLAMA, one_off_little, "layers.0.attention_norm.weight"},
 	{LLAMA, one_missing,
 		"layers.0.attention.wv.weight (1): no gradient: it is not trained"},
+	{LLAMA "layers = 3\n", first_layers_doubled,
+		"finding layers.0-1.feed_forward.w2.weight (2): 2 times"},
+	{LLAMA, first_layers_doubled, "finding layers.*.feed_forward.w2.weight (2): 2"},
 	{LLAMA, slice_doubled,
 		"layers.0.attention.wo.weight (1): dim 1 in 2 slices: 1 2 times"},
 	{LLAMA, one_transposed, "layers.1.attention.wq.weight (1): transposed"},
@@ -374,7 +450,20 @@ static const struct {
 	{LLAMA, scores_capped,
 		"scores of attention were softly capped: x becomes 0.25 tanh(x / 0.25)"},
 	{LLAMA, logits_capped, "logits were softly capped: x becomes 3 tanh(x / 3)"},
+	{LLAMA, logits_divided, "as if logits were divided by 1.1\n"},
+	{GPT2, logits_multiplied, "as if logits were multiplied by 1.5\n"},
+	{LLAMA, second_half, "of the first half of each sequence did not count"},
+	{LLAMA, first_lost, "the first target of each sequence did not count"},
 	{LLAMA, gate_exchanged, "activation were of w3 (up)"},
+	{LLAMA, no_residual, "no residual beside the FFN of layer 1"},
+	{GPT2, no_residual, "no residual beside the FFN of layer 1"},
+	{LLAMA, no_residuals, "no residual beside attention of all layers"},
+	{LLAMA, detached, "residual beside the FFN of layer 1 had no backward"},
+	{LLAMA "tie = yes\n", detached,
+		"residual beside the FFN of layer 1 had no backward"},
+	{GPT2, detached_first, "residual beside attention of layer 0 had no backward"},
+	{LLAMA "layers = 3\n", layer_skipped, "as if layer 1 were left out"},
+	{LLAMA "layers = 3\n", layer_twice, "as if layer 0 were computed twice"},
 	{LLAMA, last_lost, "the last target of each sequence did not count"},
 	{LLAMA, scaled_rotations, "(rope_scaling, factor 8)"},
 	{LLAMA, smoothed, "as if labels were smoothed by 0.1\n"},
@@ -539,6 +628,64 @@ static void noise_as_of_dropout(void **state)
 	step_end(&s);
 }
 
+/* Elements of tensors from a unit down have arbitrary factors. */
+static void spoil(struct step *s, int from)
+{
+	for (int i = 0; i < s->g.n; i++)
+		for (int64_t j = 0; s->w.m.tensors[i].unit <= from &&
+				    j < tensor_size(&s->w.m.tensors[i]);
+			j++)
+			s->g.g[i][j] *= (float)test_normal(90 + (uint64_t)i, j);
+}
+
+/* The step is of other tokens; in *text: of how many. */
+static void other_batch(struct step *s, char *text, size_t room)
+{
+	int in[VOCAB] = {0}, differ = 0;
+	struct token_batch other = s->batch;
+	int64_t n = other.n * other.length;
+	other.tokens = xmalloc((size_t)n * sizeof(*other.tokens));
+	for (int64_t t = 0; t < n; t++)
+		other.tokens[t] = (s->batch.tokens[t] + 7) % VOCAB;
+	for (int64_t t = 0; t < n; t++)
+		in[s->batch.tokens[t]] |= 1, in[other.tokens[t]] |= 2;
+	for (int t = 0; t < VOCAB; t++)
+		differ += in[t] == 1 || in[t] == 2;
+	snprintf(text, room,
+		"micro-batches? %d tokens are in it and have no gradient in the embedding, or "
+		"the other way round\n",
+		differ);
+	gradients_free(&s->g);
+	reference_float64(&s->w, &other, &(struct variant){.sequence = -1}, &s->g);
+	free(other.tokens);
+}
+
+/* When no cause is known: what is right all the same. */
+static void unknown_causes(void **state)
+{
+	static const struct {
+		const char *config;
+		int from;
+		const char *text;
+	} of[] = {{LLAMA, 1, "no known cause: the output layer's gradient is right"},
+		{LLAMA, 3, "and of no others, so the batch is that of this step"},
+		{LLAMA "tie = yes\n", 3,
+			"of this step, of all ranks and micro-batches?\nverdict"},
+		{LLAMA, -1, NULL}};
+	char text[CAUSE_TEXT];
+	(void)state;
+	for (size_t k = 0; k < ARRAY_LEN(of); k++) {
+		struct step s;
+		step_begin(&s, of[k].config);
+		if (of[k].from < 0)
+			other_batch(&s, text, sizeof(text));
+		spoil(&s, of[k].from);
+		step_train(&s);
+		step_expect(&s, &plain_check, of[k].text ? of[k].text : text);
+		step_end(&s);
+	}
+}
+
 /* From moments that are not zero a missing gradient leaves only what their rounding hides. */
 static void missing_when_warm(void **state)
 {
@@ -613,6 +760,7 @@ int main(void)
 		cmocka_unit_test(near_in_bf16),
 		cmocka_unit_test(smoothed_in_bf16),
 		cmocka_unit_test(noise_as_of_dropout),
+		cmocka_unit_test(unknown_causes),
 		cmocka_unit_test(missing_when_warm),
 		cmocka_unit_test(moments_of_others),
 		cmocka_unit_test(keys_of_short_sequences),
