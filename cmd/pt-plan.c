@@ -196,7 +196,10 @@ static int parse_model(
 		argv[argc++] = words[i];
 		str_printf(given, " %s", words[i]);
 	}
-	if (opts_parse(&train_program, o, argc, (char **)argv, e) >= 0)
+	int left = opts_parse(&train_program, o, argc, (char **)argv, e);
+	if (left > 0) /* of pt-train, a name of a file */
+		return opts_unknown_key(&train_program, argv[0], e);
+	if (!left)
 		return check_settings(o, e);
 	return file && has_experts(words[0])
 		       ? err_set(e, EX_DATAERR,

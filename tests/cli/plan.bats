@@ -231,6 +231,25 @@ results() { # KEY FILE: "arguments value" of each result
 	code_of 65 plan --network file
 }
 
+@test "keys with a dot, of other trainers, are refused, with our name of what is known" {
+	local key
+	for key in parallelism.tensor_parallel_degree training.seq_len model.layers foo.bar ./foo; do
+		code_of 64 pt-plan gpt2-124m dtype=bf16 $key=8
+		says "unknown key '$key'"
+	done
+	code_of 64 pt-plan gpt2-124m parallelism.tensor_parallel_degree=8
+	says "did you mean 'tp'"
+	code_of 64 pt-plan gpt2-124m training.seq_len=64
+	says "did you mean 'context'"
+	code_of 64 pt-train --dry-run -p gpt2-124m --training.seq_len 64
+	says "did you mean '--context'"
+	# but the model may be a file whose name has both
+	mkdir a.b=1
+	echo 'arch = llama' >a.b=1/model.conf
+	pt-plan -c cpu,gpus=4,cores=4 -x 1 -n 1 a.b=1/model.conf "${SMALL[@]}" >text
+	grep -q '^  .* mb=' text
+}
+
 @test "Llama 405B on 4,096 ranks takes less than 5 seconds of a processor" {
 	local seconds TIMEFORMAT=%U
 	seconds=$({ time pt-plan -n 1 -H 512 llama3-405b dtype=bf16 batch=2048 >text; } 2>&1)
