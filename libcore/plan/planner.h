@@ -79,6 +79,8 @@ enum setting_kind {
 	N_SETTINGS
 };
 
+/* Is the key of "key=value" that of a setting? */
+bool setting_named(const char *word);
 void layout_to_options(const struct layout *l, struct train_opts *o);
 /* " micro-batch=1 pp=1 ...": tile and offload only if the layout or the given options have them. */
 void layout_print(
@@ -99,6 +101,8 @@ int only_parse(const char *text, struct only *o, struct err *e);
 /* Returns the number of values of a setting. */
 int only_values(
 	const struct only *o, enum setting_kind kind, int value[static MOST_ONLY]);
+/* Is "key=value" a setting that a search decides, and is no value of it in *o? */
+bool only_lacks(const struct only *o, const char *word);
 bool only_allows(const struct only *o, const struct layout *l);
 
 /* ---- candidates.c: the layouts of a number of ranks -------------------------------------- */

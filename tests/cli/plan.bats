@@ -250,6 +250,27 @@ results() { # KEY FILE: "arguments value" of each result
 	grep -q '^  .* mb=' text
 }
 
+@test "what is given and not used is named: settings of the layout, the device, another trainer's precision" {
+	small
+	code_of 0 pt-plan -c cpu,gpus=4,cores=4 -x 1 -n 1 model.conf "${SMALL[@]}" tp=2 zero=1 tile=2
+	says 'tp=2,zero=1: the search tries all values of it; for such layouts alone give --only tp=2,zero=1'
+	code_of 0 pt-plan -c cpu,gpus=4,cores=4 -x 1 -n 1 --only tp=2,zero=1 model.conf "${SMALL[@]}" tp=2 zero=1 fsdp=-1 recompute=auto
+	not grep -q 'the search tries' <<<"$output"
+	code_of 0 pt-plan -x 1 -n 1 gpt2-124m dtype=bf16 device=cpu
+	says 'device=cpu: the ranks are those of --cluster h100, on GPUs'
+	code_of 0 pt-plan -x 1 -n 1 gpt2-124m dtype=bf16 device=cuda
+	not grep -q 'device=' <<<"$output"
+	code_of 64 pt-plan --trainer torchtitan llama3-8b dtype=fp32
+	says 'torchtitan computes in bf16 or float8: give dtype=bf16'
+	code_of 64 pt-plan --best --for megatron llama3-8b dtype=fp16
+	code_of 0 pt-plan -n 1 --trainer torchtitan llama3-8b
+	not grep -q 'dtype:' <<<"$output"
+	# and --best prints each key once
+	pt-plan --best -c cpu,gpus=4,cores=4 -x 1 --only tp=2 model.conf "${SMALL[@]}" tp=2 device=cpu tile=0 |
+		tr ' ' '\n' | grep = | sed 's/=.*//' | sort | uniq -d >twice
+	[ ! -s twice ]
+}
+
 @test "Llama 405B on 4,096 ranks takes less than 5 seconds of a processor" {
 	local seconds TIMEFORMAT=%U
 	seconds=$({ time pt-plan -n 1 -H 512 llama3-405b dtype=bf16 batch=2048 >text; } 2>&1)
