@@ -147,6 +147,7 @@ struct choice {
 	struct memory memory;
 	struct times times;
 	enum planned planned;
+	double work;  /* of its plans: see exact_work() */
 	bool dropped; /* needs more memory than there is, or is refused */
 	double least_bytes, least_step; /* by the formulas */
 	double likely_step;		/* of other trainers: in the middle of its band */
@@ -157,9 +158,9 @@ struct search {
 	int64_t n;
 	int64_t enumerated, fitting, refused, planned; /* counts */
 	bool proved; /* the bounds of all others are above the times that are listed */
-	int64_t extrapolated; /* of those planned, by fewer layers and not whole, too */
-	/* The largest error of an extrapolated step time and memory, where both were planned; < 0: they
-	 * never were. */
+	int64_t extrapolated; /* of those planned, by fewer layers */
+	int64_t again;	      /* of these, planned whole, too */
+	/* The largest error of their extrapolated step time and memory. */
 	double time_error, memory_error;
 	double seconds;
 	struct err refusal; /* what pt-train said of the first one that it refused */

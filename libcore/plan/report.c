@@ -50,9 +50,10 @@ static void put_planned(const struct search *s, struct str *out)
 			(long long)s->extrapolated);
 	if (s->proved)
 		str_puts(out, ", and no other can be faster");
-	if (s->time_error >= 0)
+	if (s->again)
 		str_printf(out,
-			"; of the first one, that differs by %.2f %% of the time and %.2f %% of the memory",
+			"; of the first %s planned whole too, that differs by %s%.2f %% of the time and %.2f %% of the memory",
+			s->again > 1 ? "ones," : "one,", s->again > 1 ? "at most " : "",
 			100 * s->time_error, 100 * s->memory_error);
 	str_putc(out, '\n');
 }

@@ -303,6 +303,17 @@ results() { # KEY FILE: "arguments value" of each result
 	done
 }
 
+# With four and six layers, gathers are hidden ever better, and from ten on each layer waits as long as the next one.
+@test "where few layers do not yet cost the same, more are planned; rows are in the order of their times" {
+	local only=zero=3,pp=1,tp=2,recompute=none,recompute=selective
+	pt-plan -n 5 -H 32 --only $only,fsdp=32,fsdp=64 llama3-70b dtype=bf16 batch=512 >text
+	awk '/^# planned/ { found = $(NF - 10) < 1 }
+		/^[ =] / { if ($1 == "=") sub(/^=/, ""); if ($1 < last || $6 " " $7 ~ /-/) bad = 1; last = $1; n++; print }
+		END { exit bad || !found || n < 3 }' text
+	# the first one is planned whole
+	grep -m 1 '^[ =] ' text | grep -q '^  '
+}
+
 @test "--only restricts the search, and adds what is not searched otherwise" {
 	small
 	plan -n 100 --only tp=2,pp-schedule=gpipe,pp=2 >text
