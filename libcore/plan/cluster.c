@@ -223,3 +223,17 @@ void cluster_print(const struct cluster *c, struct str *out)
 			str_printf(out, ":%g", *v[i].latency / US);
 	}
 }
+
+bool cluster_is_of_table(const struct cluster *c)
+{
+	struct cluster own;
+	struct err e;
+	scoped_str text = {0}, given = {0};
+	if (find(c->name, &own, &e))
+		return false;
+	own.links.host_ranks = c->links.host_ranks;
+	own.attention = c->attention;
+	cluster_print(&own, &text);
+	cluster_print(c, &given);
+	return !strcmp(text.s, given.s);
+}

@@ -77,8 +77,18 @@ static const char *band_text(char text[static NUM_TEXT], struct band b)
 
 static void put_bands(const struct request *r, struct str *out)
 {
+	const struct cluster *c = &r->cluster;
+	bool own = cluster_is_of_table(c);
+	const char *times = own ? trainer_times(r->trainer, c->name) : NULL;
 	char memory[NUM_TEXT];
-	str_printf(out, "# %s %s\n", trainer_measured(r->trainer),
+	if (times)
+		str_printf(out, "# band: %s", times);
+	else
+		str_printf(out,
+			"# band: assumed, as on H100, for no published time was compared on %s%s",
+			*c->model ? c->name : "CPUs",
+			own || !*c->model ? "" : " with such values");
+	str_printf(out, "; %s %s\n", trainer_memories(r->trainer),
 		band_text(memory, memory_band(r->trainer)));
 }
 
