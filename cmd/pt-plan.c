@@ -33,8 +33,8 @@ static const char *const trainer_names[] = {TRAINER_WORDS, NULL};
 static const struct opt options[] = {
 	{OPT_GROUP, .name = "Cluster"},
 	{OPT_STR, 'c', "cluster", "NAME,KEY=VALUE,...", "h100", O(cluster), .help =
-		"The devices and links: h100, h200, b200, a100 or cpu, with other values as in "
-		"pt-train --cluster."},
+		"The devices and links: h100, h200, b200, a100 or cpu, with other values for another device: "
+		"see Clusters."},
 	{OPT_INT, 'H', "hosts", "N", "1", O(hosts), 0, 1, 1 << 20, .help =
 		"Number of hosts."},
 	{OPT_INT, 'g', "gpus", "N", "0", O(gpus), 0, 0, 1 << 16, .help =
@@ -340,6 +340,8 @@ static int print_all(const struct opts *o, const struct request *r,
 {
 	if (o->json)
 		return report_json(r, s, given, out, e) || no_layout(o, s, e) ? -1 : 0;
+	if (!o->best && (o->explain || s->n))
+		report_header(r, out);
 	if (o->explain)
 		explain(r, s, out);
 	if (no_layout(o, s, e))
@@ -399,7 +401,8 @@ static int plan(
 {
 	struct train_opts t;
 	struct model m;
-	struct request r = {.o = &t,
+	struct request r = {.model = words[0],
+		.o = &t,
 		.m = &m,
 		.trainer = (enum trainer_kind)o->trainer,
 		.show = o->best ? 1 : o->show,

@@ -169,7 +169,12 @@ static int find(const char *name, struct cluster *c, struct err *e)
 			return 0;
 		names[i] = clusters[i].name;
 	}
-	return err_none_of(e, "cluster", name, names, ARRAY_LEN(clusters));
+	struct err none;
+	err_none_of(&none, "cluster", name, names, ARRAY_LEN(clusters));
+	return err_set(e, EX_USAGE,
+		"%s; of another device give its values, as in "
+		"h100,flops=165000,memory=1008,capacity=22G: see Clusters in pt-plan(1)",
+		none.msg);
 }
 
 double cluster_share(const struct cluster *c, int here)

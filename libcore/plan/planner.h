@@ -123,6 +123,7 @@ int64_t candidates(const struct space *s,
 /* ---- search.c ------------------------------------------------------------------------------ */
 
 struct request {
+	const char *model;	    /* as the user names it */
 	const struct train_opts *o; /* model, batch, dtype and device */
 	struct model *m;
 	struct cluster cluster;
@@ -268,6 +269,8 @@ void timeline_print(const struct request *r, const struct choice *c,
 
 /* "fsdp=64 tp=8 pp=4 interleaved,2 mb=1 full" */
 void report_layout(const struct layout *l, struct str *out);
+/* A line that says what was searched. */
+void report_header(const struct request *r, struct str *out);
 void report_table(const struct request *r, const struct search *s, struct str *out);
 void report_counts(const struct search *s, struct str *out);
 /* Memory by kind, and communication by axis, of each layout. */

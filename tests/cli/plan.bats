@@ -215,6 +215,25 @@ results() { # KEY FILE: "arguments value" of each result
 	grep -q 'no checkpoints' text
 }
 
+@test "the first line and JSON say what was planned" {
+	pt-plan -n 1 -x 1 -H 2 -g 4 -m 70G llama3-1b dtype=bf16 batch=64 >text
+	head -n 1 text | grep -qx '# llama3-1b dtype=bf16 batch=64 context=8192, trained by pt on 2 x 4 h100 with 70.0 GiB each'
+	pt-plan --explain -x 1 -c h100,net=25 llama3-1b >text
+	head -n 1 text | grep -q '^# llama3-1b dtype=fp32 .* h100,gpus=8,.*net=25:'
+	pt-plan --json -n 1 --trainer torchtitan llama3-1b batch=64 >json
+	grep -q '"model": "llama3-1b"' json
+	grep -q '"trainer": "torchtitan"' json
+	grep -q '"dtype": "bf16"' json
+	grep -q '"cluster": "h100,gpus=8,' json
+	[ "$(number batch) $(number context)" = '64 8192' ]
+	# another device
+	code_of 64 pt-plan -c 4090 llama3-1b
+	says 'is none of h100'
+	says 'h100,flops=165000,memory=1008,capacity=22G'
+	pt-plan --json -n 1 -x 1 -c h100,flops=165000,memory=1008,capacity=22G llama3-1b dtype=bf16 batch=8 >json
+	[ "$(number memory_limit)" -eq $((22 << 30)) ]
+}
+
 @test "wrong models, clusters and batches" {
 	small
 	code_of 64 pt-plan
