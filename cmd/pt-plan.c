@@ -34,7 +34,7 @@ static const struct opt options[] = {
 	{OPT_GROUP, .name = "Cluster"},
 	{OPT_STR, 'c', "cluster", "NAME,KEY=VALUE,...", "h100", O(cluster), .help =
 		"The devices and links: h100, h200, b200, a100 or cpu, with other values for another device: "
-		"see Clusters."},
+		"see Clusters in pt-plan(1)."},
 	{OPT_INT, 'H', "hosts", "N", "1", O(hosts), 0, 1, 1 << 20, .help =
 		"Number of hosts."},
 	{OPT_INT, 'g', "gpus", "N", "0", O(gpus), 0, 0, 1 << 16, .help =

@@ -234,6 +234,14 @@ results() { # KEY FILE: "arguments value" of each result
 	[ "$(number memory_limit)" -eq $((22 << 30)) ]
 }
 
+@test "the example of README plans what is trained: in bf16" {
+	local words
+	read -ra words < <(sed -n 's/^    pt-plan \(.*\) --network network.h5$/\1/p' "$BATS_TEST_DIRNAME/../../README.md")
+	[ ${#words[@]} -gt 3 ]
+	pt-plan -n 1 -x 1 "${words[@]}" >text
+	head -n 1 text | grep -q ' dtype=bf16 .* on 2 x 8 h100'
+}
+
 @test "wrong models, clusters and batches" {
 	small
 	code_of 64 pt-plan
