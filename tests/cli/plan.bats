@@ -294,7 +294,7 @@ results() { # KEY FILE: "arguments value" of each result
 	not grep -q 'dtype:' <<<"$output"
 	# and --best prints each key once
 	pt-plan --best -c cpu,gpus=4,cores=4 -x 1 --only tp=2 model.conf "${SMALL[@]}" tp=2 device=cpu tile=0 |
-		tr ' ' '\n' | grep = | sed 's/=.*//' | sort | uniq -d >twice
+		tr ' ' '\n' | grep '=' | sed 's/=.*//' | sort | uniq -d >twice
 	[ ! -s twice ]
 }
 
