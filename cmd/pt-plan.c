@@ -33,8 +33,8 @@ static const char *const trainer_names[] = {TRAINER_WORDS, NULL};
 static const struct opt options[] = {
 	{OPT_GROUP, .name = "Cluster"},
 	{OPT_STR, 'c', "cluster", "NAME,KEY=VALUE,...", "h100", O(cluster), .help =
-		"The devices and links: h100, h200, b200, a100 or cpu, with other values as in "
-		"pt-train --cluster."},
+		"The devices and links: h100, h200, b200, a100 or cpu, with other values for another device: "
+		"see Clusters in pt-plan(1)."},
 	{OPT_INT, 'H', "hosts", "N", "1", O(hosts), 0, 1, 1 << 20, .help =
 		"Number of hosts."},
 	{OPT_INT, 'g', "gpus", "N", "0", O(gpus), 0, 0, 1 << 16, .help =
@@ -169,8 +169,15 @@ static bool has_experts(const char *path)
 	return has;
 }
 
+/* What report_arguments() prints of its own. */
+static bool is_of_layout(const char *word)
+{
+	return setting_named(word) || !strncmp(word, "batch=", strlen("batch=")) ||
+	       !strncmp(word, "device=", strlen("device="));
+}
+
 /* MODEL is a preset of pt-train, or a config file; key=value are other options of pt-train. `given`: the same
- * as arguments of pt-train. */
+ * as arguments of pt-train, without those of the layout. */
 static int parse_model(
 	char **words, int n, struct train_opts *o, struct str *given, struct err *e)
 {
@@ -194,9 +201,13 @@ static int parse_model(
 				"'%s' is no setting of pt-train: give key=value",
 				words[i]);
 		argv[argc++] = words[i];
-		str_printf(given, " %s", words[i]);
+		if (!is_of_layout(words[i]))
+			str_printf(given, " %s", words[i]);
 	}
-	if (opts_parse(&train_program, o, argc, (char **)argv, e) >= 0)
+	int left = opts_parse(&train_program, o, argc, (char **)argv, e);
+	if (left > 0) /* of pt-train, a name of a file */
+		return opts_unknown_key(&train_program, argv[0], e);
+	if (!left)
 		return check_settings(o, e);
 	return file && has_experts(words[0])
 		       ? err_set(e, EX_DATAERR,
@@ -237,6 +248,37 @@ static int check_offload(const struct request *r, struct err *e)
 			return err_set(e, EX_USAGE,
 				"only: a CPU offloads to a folder: give the settings "
 				"offload=optimizer offload-to=FOLDER");
+	return 0;
+}
+
+/* key=value that is not used, since the search or the cluster decides it. */
+static void warn_of_unused(
+	const struct request *r, const struct train_opts *o, char **words, int n)
+{
+	scoped_str keys = {0};
+	bool gpu = *r->cluster.model;
+	for (int i = 1; i < n; i++)
+		if (only_lacks(&r->only, words[i]))
+			str_printf(&keys, "%s%s", keys.len ? "," : "", words[i]);
+	if (keys.len)
+		warn("%s: the search tries all values of it; for such layouts alone give "
+		     "--only %s",
+			keys.s, keys.s);
+	if (o->device == (gpu ? DEVICE_CPU : DEVICE_CUDA))
+		warn("device=%s: the ranks are those of --cluster %s, on %s",
+			gpu ? "cpu" : "cuda", r->cluster.name, gpu ? "GPUs" : "CPUs");
+}
+
+/* All of them compute in bf16, and some in float8 too. */
+static int set_dtype(const struct request *r, struct train_opts *o, struct err *e)
+{
+	if (r->trainer == BY_PT || o->dtype == PRECISION_FLOAT8)
+		return 0;
+	if (o->dtype != PRECISION_BF16 && opts_given(&train_program, o, "dtype"))
+		return err_set(e, EX_USAGE,
+			"dtype: %s computes in bf16 or float8: give dtype=bf16",
+			trainer_names[r->trainer]);
+	o->dtype = PRECISION_BF16;
 	return 0;
 }
 
@@ -298,6 +340,8 @@ static int print_all(const struct opts *o, const struct request *r,
 {
 	if (o->json)
 		return report_json(r, s, given, out, e) || no_layout(o, s, e) ? -1 : 0;
+	if (!o->best && (o->explain || s->n))
+		report_header(r, out);
 	if (o->explain)
 		explain(r, s, out);
 	if (no_layout(o, s, e))
@@ -357,18 +401,19 @@ static int plan(
 {
 	struct train_opts t;
 	struct model m;
-	struct request r = {.o = &t,
+	struct request r = {.model = words[0],
+		.o = &t,
 		.m = &m,
 		.trainer = (enum trainer_kind)o->trainer,
 		.show = o->best ? 1 : o->show,
 		.exact = o->exact};
 	struct search s = {.n = 0};
-	if (parse_model(words, n, &t, given, e) || set_cluster(o, &r, e))
+	if (parse_model(words, n, &t, given, e) || set_cluster(o, &r, e) ||
+		set_dtype(&r, &t, e))
 		return -1;
+	warn_of_unused(&r, &t, words, n);
 	t.device = *r.cluster.model ? DEVICE_CUDA : DEVICE_CPU;
 	t.micro_batch = 1;
-	if (o->trainer != BY_PT && t.dtype != PRECISION_FLOAT8)
-		t.dtype = PRECISION_BF16; /* as all of them do */
 	if (options_check(&t, e) || check_offload(&r, e) ||
 		options_model_init(&t, &m, 0, e)) {
 		opts_blame(&train_program, &t, e);

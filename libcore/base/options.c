@@ -92,16 +92,18 @@ static int unknown(const struct parse *s, const char *what, const char *dashes,
 	const char *names[256];
 	int n = 0;
 	bool no = *dashes && !strncmp(name, "no-", 3); /* only flags take it */
-	const char *near = NULL;
+	const char *near = NULL, *word = no ? name + 3 : name;
+	const char *dot = strrchr(word, '.');
+	word = dot ? dot + 1 : word; /* training.seq_len */
 	for (int i = 0; i < s->n && n < (int)ARRAY_LEN(names); i++) {
 		if ((no && s->all[i]->type != OPT_FLAG) ||
 			(!*dashes && s->all[i]->type == OPT_ACTION))
 			continue;
 		names[n++] = s->all[i]->name;
-		if (is_called_elsewhere(s->all[i], no ? name + 3 : name))
+		if (is_called_elsewhere(s->all[i], word))
 			near = s->all[i]->name;
 	}
-	near = near ? near : nearest(no ? name + 3 : name, names, n);
+	near = near ? near : nearest(word, names, n);
 	char hint[128] = "";
 	if (near)
 		snprintf(hint, sizeof(hint), "; did you mean '%s%s%s'?", dashes,
@@ -530,15 +532,20 @@ end:
 	return n;
 }
 
+static void list_options(struct parse *s)
+{
+	for (const struct opt *t = NULL; (t = opt_next(s->p, t));) {
+		if (t->type == OPT_GROUP)
+			continue;
+		s->all = xrealloc(s->all, (size_t)(s->n + 1) * sizeof(*s->all));
+		s->all[s->n++] = t;
+	}
+}
+
 static struct parse parse_begin(const struct program *p, void *o)
 {
 	struct parse s = {.p = p, .o = o};
-	for (const struct opt *t = NULL; (t = opt_next(p, t));) {
-		if (t->type == OPT_GROUP)
-			continue;
-		s.all = xrealloc(s.all, (size_t)(s.n + 1) * sizeof(*s.all));
-		s.all[s.n++] = t;
-	}
+	list_options(&s);
 	s.list_begun = xcalloc((size_t)s.n, sizeof(*s.list_begun));
 	memset(o, 0, p->opts_bytes);
 	return s;
@@ -612,4 +619,15 @@ int opts_unknown(const char *what, const char *name, const char *const *names, i
 	char hint[DID_YOU_MEAN];
 	return err_set(e, EX_USAGE, "unknown %s '%s'%s", what, name,
 		did_you_mean(hint, name, names, n));
+}
+
+int opts_unknown_key(const struct program *p, const char *word, struct err *e)
+{
+	struct parse s = {.p = p};
+	char key[64];
+	list_options(&s);
+	snprintf(key, sizeof(key), "%.*s", (int)strcspn(word, "="), word);
+	unknown(&s, "key", "", key, EX_USAGE, e);
+	free(s.all);
+	return -1;
 }

@@ -124,6 +124,9 @@ unsigned opts_flags(const struct program *p, const char *name);
 /* Sets an error: the `what` `name` is unknown, but names[n] may have one that was meant. */
 int opts_unknown(const char *what, const char *name, const char *const *names, int64_t n,
 	struct err *e);
+/* Sets an error: a program that takes no files has no option of that name, of key=value, which opts_parse() left as
+ * an operand because of a dot or a slash. */
+int opts_unknown_key(const struct program *p, const char *word, struct err *e);
 /* The options as a config text that reads back to the same values: those with all the flags `want`
  * and none of `without`. All options, and all of a run (OPT_RUN), have their headings. */
 void opts_print(const struct program *p, const void *o, unsigned want, unsigned without,

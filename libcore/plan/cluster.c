@@ -169,7 +169,12 @@ static int find(const char *name, struct cluster *c, struct err *e)
 			return 0;
 		names[i] = clusters[i].name;
 	}
-	return err_none_of(e, "cluster", name, names, ARRAY_LEN(clusters));
+	struct err none;
+	err_none_of(&none, "cluster", name, names, ARRAY_LEN(clusters));
+	return err_set(e, EX_USAGE,
+		"%s; of another device give its values, as in "
+		"h100,flops=165000,memory=1008,capacity=22G: see Clusters in pt-plan(1)",
+		none.msg);
 }
 
 double cluster_share(const struct cluster *c, int here)
@@ -222,4 +227,18 @@ void cluster_print(const struct cluster *c, struct str *out)
 		if (v[i].latency)
 			str_printf(out, ":%g", *v[i].latency / US);
 	}
+}
+
+bool cluster_is_of_table(const struct cluster *c)
+{
+	struct cluster own;
+	struct err e;
+	scoped_str text = {0}, given = {0};
+	if (find(c->name, &own, &e))
+		return false;
+	own.links.host_ranks = c->links.host_ranks;
+	own.attention = c->attention;
+	cluster_print(&own, &text);
+	cluster_print(c, &given);
+	return !strcmp(text.s, given.s);
 }

@@ -24,6 +24,8 @@ int cluster_parse(const char *text, struct cluster *c, struct err *e);
 double cluster_peak(const struct cluster *c, enum dtype type, bool exact, int here);
 /* The part of its time that such a rank can compute: less than 1 if it shares a core. */
 double cluster_share(const struct cluster *c, int here);
+/* Are its rates, latencies and cores those that its name alone has, but for that of attention, which is the program's? */
+bool cluster_is_of_table(const struct cluster *c);
 /* Its values, as such a text. */
 void cluster_print(const struct cluster *c, struct str *out);
 

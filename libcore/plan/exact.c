@@ -90,6 +90,8 @@ static void extrapolate(void *few, const void *more, size_t n_bytes, double time
 		x[i] += times * (y[i] - x[i]);
 }
 
+enum { LEAST = 4 }; /* layers of a stage */
+
 /* Does each layer cost the same? */
 static bool layers_are_alike(const struct train_opts *o)
 {
@@ -97,15 +99,15 @@ static bool layers_are_alike(const struct train_opts *o)
 	return !o->freeze.n && !(c->window && (c->window_from || c->window_skip));
 }
 
-/* The layers of two smaller models whose stages have equally many layers less: *few, and *step more.
+/* The layers of two smaller models whose stages have equally many layers less, but `least`: *few, and *step more.
  * Returns how many times more: 0, and *few all layers, if the whole model is less work. Blocks take turns in two places of
  * the memory, so both have an even number of layers less. */
-static int64_t fewer_layers(
-	const struct train_opts *o, const struct layout *l, int64_t *few, int64_t *step)
+static int64_t fewer_layers(const struct train_opts *o, const struct layout *l,
+	int64_t least, int64_t *few, int64_t *step)
 {
-	enum { LEAST = 4 }; /* layers of a stage */
 	int64_t stages = (int64_t)l->degree[AXIS_PP] * l->stages;
-	int64_t layers = o->model.layers, least = LEAST * stages;
+	int64_t layers = o->model.layers;
+	least *= stages;
 	*step = stages * o->recompute_every * (o->recompute_every % 2 ? 2 : 1);
 	*few = least + (layers - least) % *step;
 	if (layers >= least && 2 * *few + *step < layers && layers_are_alike(o))
@@ -115,21 +117,25 @@ static int64_t fewer_layers(
 }
 
 /* Stages of a pipeline take turns, and offloaded gradients are summed in small pieces: both were measured. */
-double exact_work(const struct request *r, const struct layout *l, bool quickly)
+static double work_of(const struct request *r, const struct layout *l, int64_t layers)
 {
 	const int *degree = l->degree;
 	double few = fmin((double)l->n_micro, fmax(4, 2.0 * degree[AXIS_PP] * l->stages));
 	double shards = (double)degree[AXIS_FSDP] * degree[AXIS_CP];
-	int64_t layers = r->m->c.layers, least, step;
 	struct shape s;
-	if (quickly && fewer_layers(r->o, l, &least, &step))
-		layers = 2 * least + step;
 	double work = few * (double)(layers + 4) * (1 + shards * degree[AXIS_DP] / 4) *
 		      (degree[AXIS_PP] > 1 ? 3 : 1);
 	shape_of(&s, r->m);
 	if (offloads_grads((enum offload)l->offload))
 		work += 6e-8 * few * (double)layers * s.block / degree[AXIS_TP] / shards;
 	return work;
+}
+
+double exact_work(const struct request *r, const struct layout *l, bool quickly)
+{
+	int64_t few, step;
+	bool fewer = quickly && fewer_layers(r->o, l, LEAST, &few, &step);
+	return work_of(r, l, fewer ? 2 * few + step : r->m->c.layers);
 }
 
 /* ---- parts ---------------------------------------------------------------------------------- */
@@ -255,7 +261,7 @@ static void predict(const struct request *r, struct subject *s, struct times *o)
 /* One model is planned, or two, and `times` their difference is added. */
 struct pair {
 	struct subject few, more;
-	int64_t times;
+	int64_t times, layers; /* of both */
 };
 
 static void close_pair(const struct request *r, struct pair *p)
@@ -265,11 +271,13 @@ static void close_pair(const struct request *r, struct pair *p)
 		close_subject(r, &p->more);
 }
 
-static int open_pair(const struct request *r, const struct layout *l, bool quickly,
+/* least: of a stage's layers; 0: all. */
+static int open_pair(const struct request *r, const struct layout *l, int64_t least,
 	struct pair *p, struct err *e)
 {
 	int64_t few = r->m->c.layers, step;
-	p->times = quickly ? fewer_layers(r->o, l, &few, &step) : 0;
+	p->times = least ? fewer_layers(r->o, l, least, &few, &step) : 0;
+	p->layers = p->times ? 2 * few + step : few;
 	if (open_subject(r, l, few, &p->few, e))
 		return -1;
 	if (!p->times || !open_subject(r, l, few + step, &p->more, e))
@@ -295,48 +303,59 @@ static void pair_memory(const struct request *r, struct pair *p, struct memory *
 	}
 }
 
-static void pair_times(const struct request *r, struct pair *p, struct times *out)
+/* Returns false if more layers wait less: what the first and the last ones wait for is then hidden only by more
+ * layers than these, and nothing follows for the others. */
+static bool pair_times(const struct request *r, struct pair *p, struct times *out)
 {
+	const double same = 0.002;
+	bool settled = true;
 	struct times more;
 	predict(r, &p->few, out);
 	if (p->times) {
 		predict(r, &p->more, &more);
+		settled = out->exposed - more.exposed <= same * (more.step - out->step);
 		extrapolate(out, &more, sizeof(more), (double)p->times);
 	}
 	out->bubble = fmax(out->bubble, 0);
+	out->exposed = fmax(out->exposed, 0);
 	double waits = fmax(0, out->copies - out->step);
 	out->exposed += waits;
 	out->step += waits;
+	return settled;
 }
 
-static int plan(const struct request *r, struct choice *c, bool quickly, struct err *e)
+/* 1: more layers of a stage are wanted. */
+static int plan(const struct request *r, struct choice *c, int64_t least, struct err *e)
 {
 	struct pair p;
-	if (open_pair(r, &c->l, quickly, &p, e))
+	if (open_pair(r, &c->l, least, &p, e))
 		return -1;
 	pair_memory(r, &p, &c->memory);
-	if (exact_fits(r, &c->memory))
-		pair_times(r, &p, &c->times);
+	int rc = exact_fits(r, &c->memory) && !pair_times(r, &p, &c->times);
 	c->planned = p.times ? BY_FEWER_LAYERS : BY_WHOLE_PLAN;
+	c->work += work_of(r, &c->l, p.layers);
 	close_pair(r, &p);
-	return 0;
+	return rc;
 }
 
 int exact_plan(const struct request *r, struct choice *c, struct err *e)
 {
-	return plan(r, c, false, e);
+	return plan(r, c, 0, e);
 }
 
 int exact_plan_quickly(const struct request *r, struct choice *c, struct err *e)
 {
-	return plan(r, c, true, e);
+	int rc = 1;
+	for (int64_t least = LEAST; rc > 0; least *= 2)
+		rc = plan(r, c, least, e);
+	return rc;
 }
 
 int exact_memory(const struct request *r, const struct layout *l, struct memory *out,
 	struct err *e)
 {
 	struct pair p;
-	if (open_pair(r, l, false, &p, e))
+	if (open_pair(r, l, 0, &p, e))
 		return -1;
 	pair_memory(r, &p, out);
 	close_pair(r, &p);

@@ -79,6 +79,8 @@ enum setting_kind {
 	N_SETTINGS
 };
 
+/* Is the key of "key=value" that of a setting? */
+bool setting_named(const char *word);
 void layout_to_options(const struct layout *l, struct train_opts *o);
 /* " micro-batch=1 pp=1 ...": tile and offload only if the layout or the given options have them. */
 void layout_print(
@@ -99,6 +101,8 @@ int only_parse(const char *text, struct only *o, struct err *e);
 /* Returns the number of values of a setting. */
 int only_values(
 	const struct only *o, enum setting_kind kind, int value[static MOST_ONLY]);
+/* Is "key=value" a setting that a search decides, and is no value of it in *o? */
+bool only_lacks(const struct only *o, const char *word);
 bool only_allows(const struct only *o, const struct layout *l);
 
 /* ---- candidates.c: the layouts of a number of ranks -------------------------------------- */
@@ -119,6 +123,7 @@ int64_t candidates(const struct space *s,
 /* ---- search.c ------------------------------------------------------------------------------ */
 
 struct request {
+	const char *model;	    /* as the user names it */
 	const struct train_opts *o; /* model, batch, dtype and device */
 	struct model *m;
 	struct cluster cluster;
@@ -143,6 +148,7 @@ struct choice {
 	struct memory memory;
 	struct times times;
 	enum planned planned;
+	double work;  /* of its plans: see exact_work() */
 	bool dropped; /* needs more memory than there is, or is refused */
 	double least_bytes, least_step; /* by the formulas */
 	double likely_step;		/* of other trainers: in the middle of its band */
@@ -153,9 +159,9 @@ struct search {
 	int64_t n;
 	int64_t enumerated, fitting, refused, planned; /* counts */
 	bool proved; /* the bounds of all others are above the times that are listed */
-	int64_t extrapolated; /* of those planned, by fewer layers and not whole, too */
-	/* The largest error of an extrapolated step time and memory, where both were planned; < 0: they
-	 * never were. */
+	int64_t extrapolated; /* of those planned, by fewer layers */
+	int64_t again;	      /* of these, planned whole, too */
+	/* The largest error of their extrapolated step time and memory. */
 	double time_error, memory_error;
 	double seconds;
 	struct err refusal; /* what pt-train said of the first one that it refused */
@@ -263,6 +269,8 @@ void timeline_print(const struct request *r, const struct choice *c,
 
 /* "fsdp=64 tp=8 pp=4 interleaved,2 mb=1 full" */
 void report_layout(const struct layout *l, struct str *out);
+/* A line that says what was searched. */
+void report_header(const struct request *r, struct str *out);
 void report_table(const struct request *r, const struct search *s, struct str *out);
 void report_counts(const struct search *s, struct str *out);
 /* Memory by kind, and communication by axis, of each layout. */

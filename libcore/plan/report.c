@@ -9,6 +9,7 @@
 #include "parallel/schedule.h"
 
 static const char *const offload_names[] = {OFFLOAD_WORDS};
+static const char *const trainers[] = {TRAINER_WORDS};
 
 static double mfu_of(const struct request *r, const struct choice *c)
 {
@@ -50,9 +51,10 @@ static void put_planned(const struct search *s, struct str *out)
 			(long long)s->extrapolated);
 	if (s->proved)
 		str_puts(out, ", and no other can be faster");
-	if (s->time_error >= 0)
+	if (s->again)
 		str_printf(out,
-			"; of the first one, that differs by %.2f %% of the time and %.2f %% of the memory",
+			"; of the first %s planned whole too, that differs by %s%.2f %% of the time and %.2f %% of the memory",
+			s->again > 1 ? "ones," : "one,", s->again > 1 ? "at most " : "",
 			100 * s->time_error, 100 * s->memory_error);
 	str_putc(out, '\n');
 }
@@ -76,9 +78,37 @@ static const char *band_text(char text[static NUM_TEXT], struct band b)
 
 static void put_bands(const struct request *r, struct str *out)
 {
+	const struct cluster *c = &r->cluster;
+	bool own = cluster_is_of_table(c);
+	const char *times = own ? trainer_times(r->trainer, c->name) : NULL;
 	char memory[NUM_TEXT];
-	str_printf(out, "# %s %s\n", trainer_measured(r->trainer),
+	if (times)
+		str_printf(out, "# band: %s", times);
+	else
+		str_printf(out,
+			"# band: assumed, as on H100, for no published time was compared on %s%s",
+			*c->model ? c->name : "CPUs",
+			own || !*c->model ? "" : " with such values");
+	str_printf(out, "; %s %s\n", trainer_memories(r->trainer),
 		band_text(memory, memory_band(r->trainer)));
+}
+
+void report_header(const struct request *r, struct str *out)
+{
+	const struct cluster *c = &r->cluster;
+	char memory[NUM_TEXT];
+	str_printf(out,
+		"# %s dtype=%s batch=%lld context=%lld, trained by %s on %d x %d ",
+		r->model, precision_names[r->o->dtype], (long long)r->o->batch,
+		(long long)r->m->c.context, trainers[r->trainer], r->hosts,
+		r->ranks / r->hosts);
+	if (cluster_is_of_table(c) && c->attention <= 0)
+		str_puts(out, c->name);
+	else
+		cluster_print(c, out);
+	if (r->limit)
+		str_printf(out, " with %s each", text_bytes(memory, (double)r->limit));
+	str_putc(out, '\n');
 }
 
 void report_table(const struct request *r, const struct search *s, struct str *out)
@@ -221,8 +251,16 @@ int report_json(const struct request *r, const struct search *s, const char *giv
 	struct str *out, struct err *e)
 {
 	json_t *all = json_object(), *rows = json_array();
+	scoped_str cluster = {0};
 	for (int64_t i = 0; i < min64(s->n, r->show); i++)
 		json_array_append_new(rows, json_choice(r, &s->best[i], given));
+	cluster_print(&r->cluster, &cluster);
+	json_object_set_new(all, "model", json_string(r->model));
+	json_object_set_new(all, "trainer", json_string(trainers[r->trainer]));
+	json_object_set_new(all, "dtype", json_string(precision_names[r->o->dtype]));
+	json_object_set_new(all, "cluster", json_string(cluster.s));
+	put_int(all, "batch", r->o->batch);
+	put_int(all, "context", r->m->c.context);
 	put_int(all, "hosts", r->hosts);
 	put_int(all, "ranks", r->ranks);
 	put_int(all, "memory_limit", r->limit);

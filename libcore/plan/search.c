@@ -143,22 +143,26 @@ static void plan_one(const struct request *r, struct search *s, struct choice *c
 	c->dropped = !exact_fits(r, &c->memory);
 }
 
-/* Plans the fastest one whole, until it fits, if it was extrapolated: its neighbours are only for
- * comparison. */
+/* Plans the fastest one whole, until it fits and is still the fastest, if it was extrapolated: its neighbours are only
+ * for comparison. */
 static void plan_first(const struct request *r, struct search *s)
 {
-	s->time_error = s->memory_error = -1;
-	while (s->n && s->best[0].planned == BY_FEWER_LAYERS) {
-		struct choice *c = &s->best[0], before = *c;
+	enum { MOST = 8 };
+	while (s->n && s->again < MOST && s->best[0].planned == BY_FEWER_LAYERS) {
+		struct choice *c = s->best, before = *c;
 		struct err e = {0};
-		bool refused = exact_plan(r, c, &e);
-		s->extrapolated--;
-		if (!refused && exact_fits(r, &c->memory)) {
-			s->time_error = fabs(before.times.step / c->times.step - 1);
-			s->memory_error = fabs(before.memory.total / c->memory.total - 1);
-			return;
+		if (exact_plan(r, c, &e) || !exact_fits(r, &c->memory)) {
+			s->extrapolated--;
+			memmove(c, c + 1, (size_t)--s->n * sizeof(*c));
+			continue;
 		}
-		memmove(c, c + 1, (size_t)--s->n * sizeof(*c));
+		s->again++;
+		s->time_error =
+			fmax(s->time_error, fabs(before.times.step / c->times.step - 1));
+		s->memory_error = fmax(
+			s->memory_error, fabs(before.memory.total / c->memory.total - 1));
+		for (; c + 1 < s->best + s->n && by_step(c, c + 1) > 0; c++)
+			swap(c, c + 1);
 	}
 }
 
@@ -195,7 +199,7 @@ static void plan_all(const struct filter *f)
 			continue;
 		}
 		plan_one(r, s, c);
-		work += c->planned == BY_FORMULAS ? 0 : more; /* refused */
+		work += c->work;
 		if (!c->dropped)
 			insert(fastest, min64(found++, r->show), r->show, c->times.step);
 	}
@@ -284,7 +288,7 @@ int search_run(const struct request *r, struct search *s, struct err *e)
 	struct filter f = filter_of(r, s);
 	const struct resort usual = {
 		{(int)r->o->tile}, {r->o->offload}, .n_tiles = 1, .n_offloads = 1};
-	*s = (struct search){.time_error = -1, .memory_error = -1};
+	*s = (struct search){.n = 0};
 	s->best = xcalloc((size_t)f.room, sizeof(*s->best));
 	search_space(&f, &usual);
 	bool found = s->enumerated;

@@ -36,6 +36,22 @@ static const struct setting settings[N_SETTINGS] = {
 	[SET_OFFLOAD] = ROW("offload", offload, offload, false, true),
 };
 
+/* The setting whose key a "key=value" has, or N_SETTINGS. */
+static int setting_of(const char *word)
+{
+	int i = 0;
+	size_t n = strcspn(word, "=");
+	while (i < N_SETTINGS &&
+		(strncmp(word, settings[i].key, n) || settings[i].key[n]))
+		i++;
+	return i;
+}
+
+bool setting_named(const char *word)
+{
+	return setting_of(word) < N_SETTINGS;
+}
+
 static int value_of(const struct layout *l, const struct setting *s)
 {
 	int value;
@@ -90,11 +106,11 @@ void layout_print(const struct layout *l, const struct train_opts *given, struct
 static int find(const char *key, struct err *e)
 {
 	const char *names[N_SETTINGS];
-	for (int i = 0; i < N_SETTINGS; i++) {
+	int at = setting_of(key);
+	for (int i = 0; i < N_SETTINGS; i++)
 		names[i] = settings[i].key;
-		if (!strcmp(key, names[i]))
-			return i;
-	}
+	if (at < N_SETTINGS)
+		return at;
 	return err_none_of(e, "only", key, names, N_SETTINGS);
 }
 
@@ -136,6 +152,15 @@ int only_values(const struct only *o, enum setting_kind kind, int value[static M
 		if (o->item[i].kind == kind)
 			value[n++] = o->item[i].value;
 	return n;
+}
+
+/* What is given of --tile and --offload stays; -1 and auto are no values but ask for one. */
+bool only_lacks(const struct only *o, const char *word)
+{
+	int i = setting_of(word), value[MOST_ONLY];
+	const char *text = word + strcspn(word, "=");
+	return i < N_SETTINGS && !settings[i].rare && strcmp(text, "=-1") &&
+	       strcmp(text, "=auto") && !only_values(o, (enum setting_kind)i, value);
 }
 
 bool only_allows(const struct only *o, const struct layout *l)

@@ -166,7 +166,7 @@ bool trainer_allows(enum trainer_kind kind, const struct model *m, const struct 
 /* ---- bands ---------------------------------------------------------------------------------- */
 
 /* By layouts whose residuals are alike. Those of nanotron are from folds that the fit did not see; those of
- * others are their few rows' errors, see pt-plan(1), or wider where there is none, as trainer_measured() says. */
+ * others are their few rows' errors, see pt-plan(1), or wider where there is none, as trainer_times() says. */
 struct band time_band(
 	enum trainer_kind kind, const struct layout *l, int host_ranks, bool float8)
 {
@@ -195,22 +195,33 @@ struct band time_band(
 				   : bands[kind].host;
 }
 
-const char *trainer_measured(enum trainer_kind kind)
+const char *trainer_times(enum trainer_kind kind, const char *gpu)
 {
 	static const char *const text[] = {
 		[BY_PT] =
-			"band: four of five of torchtitan's published times on H100 are in it; "
-			"pt's own memories are within",
+			"four of five of torchtitan's published times on H100 and H200 are in it",
 		[BY_MEGATRON] =
-			"band: wider than the errors of 8 published times on H100 in "
-			"float8, and assumed where there is none, as of bf16; memories, which were not "
-			"published, are assumed to be within",
-		[BY_TORCHTITAN] =
-			"band: of torchtitan's published times on H100; memories, which "
-			"were not compared, are assumed to be within",
+			"wider than the errors of 8 published times on H100 in float8, and "
+			"assumed where there is none, as of bf16",
+		[BY_TORCHTITAN] = "of torchtitan's published times on H100 and H200",
 		[BY_NANOTRON] =
-			"band: four of five measured times on 1 to 64 hosts of H100 are in "
-			"it; memories are within",
+			"four of five measured times on 1 to 64 hosts of H100 are in it",
+	};
+	bool titan = kind == BY_PT || kind == BY_TORCHTITAN;
+	if (strcmp(gpu, "h100") && !(titan && !strcmp(gpu, "h200")))
+		return NULL;
+	return text[kind];
+}
+
+const char *trainer_memories(enum trainer_kind kind)
+{
+	static const char *const text[] = {
+		[BY_PT] = "pt's own memories are within",
+		[BY_MEGATRON] =
+			"memories, which were not published, are assumed to be within",
+		[BY_TORCHTITAN] =
+			"memories, which were not compared, are assumed to be within",
+		[BY_NANOTRON] = "memories are within",
 	};
 	return text[kind];
 }

@@ -65,8 +65,10 @@ bool trainer_allows(
 struct band time_band(
 	enum trainer_kind kind, const struct layout *l, int host_ranks, bool float8);
 struct band memory_band(enum trainer_kind kind);
-/* Of which measurements both are, before the latter. */
-const char *trainer_measured(enum trainer_kind kind);
+/* Of which measurements a band is; NULL: none were compared on GPUs of that name. */
+const char *trainer_times(enum trainer_kind kind, const char *gpu);
+/* Before the band of its memory. */
+const char *trainer_memories(enum trainer_kind kind);
 /* " --micro-batch-size 1 ...": the layout as its own options. */
 void trainer_arguments(enum trainer_kind kind, const struct train_opts *o,
 	const struct model *m, const struct layout *l, struct str *out);

@@ -215,6 +215,33 @@ results() { # KEY FILE: "arguments value" of each result
 	grep -q 'no checkpoints' text
 }
 
+@test "the first line and JSON say what was planned" {
+	pt-plan -n 1 -x 1 -H 2 -g 4 -m 70G llama3-1b dtype=bf16 batch=64 >text
+	head -n 1 text | grep -qx '# llama3-1b dtype=bf16 batch=64 context=8192, trained by pt on 2 x 4 h100 with 70.0 GiB each'
+	pt-plan --explain -x 1 -c h100,net=25 llama3-1b >text
+	head -n 1 text | grep -q '^# llama3-1b dtype=fp32 .* h100,gpus=8,.*net=25:'
+	pt-plan --json -n 1 --trainer torchtitan llama3-1b batch=64 >json
+	grep -q '"model": "llama3-1b"' json
+	grep -q '"trainer": "torchtitan"' json
+	grep -q '"dtype": "bf16"' json
+	grep -q '"cluster": "h100,gpus=8,' json
+	[ "$(number batch) $(number context)" = '64 8192' ]
+	# another device
+	code_of 64 pt-plan -c 4090 llama3-1b
+	says 'is none of h100'
+	says 'h100,flops=165000,memory=1008,capacity=22G'
+	pt-plan --json -n 1 -x 1 -c h100,flops=165000,memory=1008,capacity=22G llama3-1b dtype=bf16 batch=8 >json
+	[ "$(number memory_limit)" -eq $((22 << 30)) ]
+}
+
+@test "the example of README plans what is trained: in bf16" {
+	local words
+	read -ra words < <(sed -n 's/^    pt-plan \(.*\) --network network.h5$/\1/p' "$BATS_TEST_DIRNAME/../../README.md")
+	[ ${#words[@]} -gt 3 ]
+	pt-plan -n 1 -x 1 "${words[@]}" >text
+	head -n 1 text | grep -q ' dtype=bf16 .* on 2 x 8 h100'
+}
+
 @test "wrong models, clusters and batches" {
 	small
 	code_of 64 pt-plan
@@ -229,6 +256,46 @@ results() { # KEY FILE: "arguments value" of each result
 	says 'give key=value'
 	echo text >file
 	code_of 65 plan --network file
+}
+
+@test "keys with a dot, of other trainers, are refused, with our name of what is known" {
+	local key
+	for key in parallelism.tensor_parallel_degree training.seq_len model.layers foo.bar ./foo; do
+		code_of 64 pt-plan gpt2-124m dtype=bf16 $key=8
+		says "unknown key '$key'"
+	done
+	code_of 64 pt-plan gpt2-124m parallelism.tensor_parallel_degree=8
+	says "did you mean 'tp'"
+	code_of 64 pt-plan gpt2-124m training.seq_len=64
+	says "did you mean 'context'"
+	code_of 64 pt-train --dry-run -p gpt2-124m --training.seq_len 64
+	says "did you mean '--context'"
+	# but the model may be a file whose name has both
+	mkdir a.b=1
+	echo 'arch = llama' >a.b=1/model.conf
+	pt-plan -c cpu,gpus=4,cores=4 -x 1 -n 1 a.b=1/model.conf "${SMALL[@]}" >text
+	grep -q '^  .* mb=' text
+}
+
+@test "what is given and not used is named: settings of the layout, the device, another trainer's precision" {
+	small
+	code_of 0 pt-plan -c cpu,gpus=4,cores=4 -x 1 -n 1 model.conf "${SMALL[@]}" tp=2 zero=1 tile=2
+	says 'tp=2,zero=1: the search tries all values of it; for such layouts alone give --only tp=2,zero=1'
+	code_of 0 pt-plan -c cpu,gpus=4,cores=4 -x 1 -n 1 --only tp=2,zero=1 model.conf "${SMALL[@]}" tp=2 zero=1 fsdp=-1 recompute=auto
+	not grep -q 'the search tries' <<<"$output"
+	code_of 0 pt-plan -x 1 -n 1 gpt2-124m dtype=bf16 device=cpu
+	says 'device=cpu: the ranks are those of --cluster h100, on GPUs'
+	code_of 0 pt-plan -x 1 -n 1 gpt2-124m dtype=bf16 device=cuda
+	not grep -q 'device=' <<<"$output"
+	code_of 64 pt-plan --trainer torchtitan llama3-8b dtype=fp32
+	says 'torchtitan computes in bf16 or float8: give dtype=bf16'
+	code_of 64 pt-plan --best --for megatron llama3-8b dtype=fp16
+	code_of 0 pt-plan -n 1 --trainer torchtitan llama3-8b
+	not grep -q 'dtype:' <<<"$output"
+	# and --best prints each key once
+	pt-plan --best -c cpu,gpus=4,cores=4 -x 1 --only tp=2 model.conf "${SMALL[@]}" tp=2 device=cpu tile=0 |
+		tr ' ' '\n' | grep '=' | sed 's/=.*//' | sort | uniq -d >twice
+	[ ! -s twice ]
 }
 
 @test "Llama 405B on 4,096 ranks takes less than 5 seconds of a processor" {
@@ -261,6 +328,17 @@ results() { # KEY FILE: "arguments value" of each result
 		awk -v key="$key" '{ d = $2 / $3 - 1; if (d * d > 0.01 ^ 2) { print key, $0; bad = 1 } }
 			END { exit bad || NR < 20 }' both
 	done
+}
+
+# With four and six layers, gathers are hidden ever better, and from ten on each layer waits as long as the next one.
+@test "where few layers do not yet cost the same, more are planned; rows are in the order of their times" {
+	local only=zero=3,pp=1,tp=2,recompute=none,recompute=selective
+	pt-plan -n 5 -H 32 --only $only,fsdp=32,fsdp=64 llama3-70b dtype=bf16 batch=512 >text
+	awk '/^# planned/ { found = $(NF - 10) < 1 }
+		/^[ =] / { if ($1 == "=") sub(/^=/, ""); if ($1 < last || $6 " " $7 ~ /-/) bad = 1; last = $1; n++; print }
+		END { exit bad || !found || n < 3 }' text
+	# the first one is planned whole
+	grep -m 1 '^[ =] ' text | grep -q '^  '
 }
 
 @test "--only restricts the search, and adds what is not searched otherwise" {
@@ -378,9 +456,17 @@ near() { # X PUBLISHED BOUND
 	not grep -q 'planned exactly' text
 	pt-plan --json -n 1 --trainer megatron -H 8 llama3-8b >json
 	awk -v a="$(number step_low)" -v b="$(number step)" -v c="$(number step_high)" 'BEGIN { exit !(a < b && b < c) }'
-	small
-	plan -x 1 >text
+	pt-plan -x 1 -n 1 -g 4 -c h100,capacity=70G,attention=0.34 gpt2-124m >text
 	grep -q "^# band: four of five of torchtitan's published times on H100" text
+	# of which there are none on other devices
+	local cluster
+	for cluster in cpu a100 h100,flops=165000 h200,net=100; do
+		pt-plan -x 1 -n 1 -c "$cluster" gpt2-124m >text
+		grep -q '^# band: assumed, as on H100, for no published time was compared on ' text
+		not grep -q 'four of five' text
+	done
+	pt-plan -n 1 --trainer megatron -c h200 llama3-8b >text
+	grep -q '^# band: assumed.* on h200;' text
 	pt-plan -n 1 --trainer megatron -H 8 llama3-8b >text
 	grep -q '^# band: .*memories, which were not published, are assumed' text
 	code_of 64 pt-plan --trainer megatron -c cpu llama3-8b
