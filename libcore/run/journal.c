@@ -281,8 +281,6 @@ static int take_up(struct journal *j, const char *path, int64_t resume, struct e
 	int rc = resume < 0 ? 0
 			    : file_read_rest(j->fd, path, SIZE_MAX, &text, e) ||
 				      run_log_lines(&j->log, &text, &whole, e);
-	if (resume >= 0)
-		run_log_rewind(&j->log, resume);
 	if (!rc && ftruncate(j->fd, (off_t)whole))
 		rc = err_errno(e, path);
 	return rc ? -1 : 0;
@@ -305,7 +303,7 @@ static int put_head(struct journal *j, int64_t resume, const struct run_info *in
 	return -1;
 }
 
-int journal_open(struct journal *j, const char *folder, int64_t resume,
+int journal_open(struct journal *j, const char *folder, int64_t resume, bool idle,
 	const struct run_info *info, const char *config, const char *arithmetic,
 	struct err *e)
 {
@@ -315,9 +313,13 @@ int journal_open(struct journal *j, const char *folder, int64_t resume,
 	j->folder = xstrdup(folder);
 	j->fd = file_open_plain(path.s, O_RDWR | O_CREAT | O_APPEND);
 	int rc = j->fd < 0 ? err_errno(e, path.s) : take_up(j, path.s, resume, e);
+	int64_t n_rows = j->log.n_rows;
+	if (resume >= 0)
+		run_log_rewind(&j->log, resume);
 	j->synced = rc ? 0 : lseek(j->fd, 0, SEEK_END);
-	rc = rc || (resume >= 0 && keep_rows(j, resume, e)) ||
-	     put_head(j, resume, info, config, arithmetic, e);
+	rc = rc || (resume >= 0 && keep_rows(j, resume, e));
+	if (!rc && !(idle && j->log.n_rows == n_rows && j->log.info.started))
+		rc = put_head(j, resume, info, config, arithmetic, e);
 	str_clear(&path);
 	str_printf(&path, "%s/run.h5", folder);
 	if (!rc)

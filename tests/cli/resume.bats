@@ -175,3 +175,28 @@ kept() { # RUN NUMBER
 	tiny -n 13 --decay-steps 20 -o run --resume auto >/dev/null 2>err
 	[ ! -s err ]
 }
+
+@test "a resume that has no step to do records none of its options" {
+	make_shard
+	tiny -n 6 --decay-steps 20 -o run >/dev/null
+	cp -r run before
+	for words in "-n 4" "-n 6 --virtual tp=2" "-n 6 --lr 0.5"; do
+		# shellcheck disable=SC2086
+		tiny --decay-steps 20 $words -o run --resume auto >out 2>err
+		[ ! -s err ]
+		not grep 'arithmetic' out
+		tail -n 1 run/journal.txt | grep -q 'ends with code 0 after step 6' # jobs read it there
+		diff <(grep -v '^# event' before/journal.txt) <(grep -v '^# event' run/journal.txt)
+		pt-compare before run
+		diff -r before/checkpoints run/checkpoints
+	done
+	tiny -n 7 --decay-steps 20 -o run --resume auto >/dev/null
+	[ "$(grep -c '^# meta arithmetic' run/journal.txt)" -eq 2 ]
+	# in another folder it is the head of what is there; and rows that it drops are recorded
+	tiny -n 6 --decay-steps 20 -o other --resume before >/dev/null
+	grep -q '^# meta arithmetic' other/journal.txt
+	[ -e other/checkpoints/step-00000006.h5 ]
+	tiny -n 6 --decay-steps 20 -o run --resume run/checkpoints/step-00000006.h5 >/dev/null
+	pt-compare before run
+	[ "$(tail -n 1 run/journal.txt | grep -c 'ends with code 0 after step 6')" -eq 1 ]
+}
