@@ -169,7 +169,9 @@ int run_dir_check(const struct run *r, const struct train_opts *o, struct err *e
 void run_dir_record(const struct run *r);
 /* A run that could not start removes what it created. */
 void run_dir_undo(struct run *r);
-/* --overwrite: removes the checkpoints of the run before, of all its workers. */
+/* --resume auto without a checkpoint: keeps the log of a run that had steps. */
+int run_dir_keep_log(const struct run *r, struct err *e);
+/* --overwrite: removes run.h5 and the checkpoints of the run before, of all its workers. */
 void run_dir_clear(const struct run *r, const struct train_opts *o);
 /* ckpt_begun(): another worker has no checkpoint, and its journal tells that it never wrote one. */
 bool run_dir_begun(const struct ckpt *c);

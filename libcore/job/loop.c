@@ -25,13 +25,31 @@ static void on_stop(int sig)
 	stop_signal = sig;
 }
 
+/* What the program was started with: UCX, which MPICH may load, takes SIGHUP for itself before main(), also from
+ * nohup, and does nothing on it. So it is read before libraries start, and restored after. */
+static struct sigaction hangup;
+
+static void read_hangup(void)
+{
+	sigaction(SIGHUP, NULL, &hangup);
+}
+
+__attribute__((section(".preinit_array"), used)) static void (*const at_first)(
+	void) = read_hangup;
+
+__attribute__((constructor)) static void restore_hangup(void)
+{
+	sigaction(SIGHUP, &hangup, NULL);
+}
+
 static void catch_signals(void)
 {
-	static const int stops[] = {SIGTERM, SIGUSR1, SIGINT};
+	static const int stops[] = {SIGTERM, SIGUSR1, SIGINT, SIGHUP};
+	const size_t n = ARRAY_LEN(stops) - (hangup.sa_handler == SIG_IGN);
 	struct sigaction a = {.sa_handler = on_stop, .sa_flags = SA_RESTART};
 	sigemptyset(&a.sa_mask);
 	stop_signal = 0;
-	for (size_t i = 0; i < ARRAY_LEN(stops); i++)
+	for (size_t i = 0; i < n; i++)
 		sigaction(stops[i], &a, NULL);
 	launch_stops(true);
 }

@@ -9,26 +9,39 @@
 #include <time.h>
 #include <unistd.h>
 
-/* A run that ended before its first row and checkpoint has nothing to lose. */
-static bool holds_run(const char *dir)
+/* Has its log a step? What cannot be read may have one. */
+static bool has_rows(const char *dir)
 {
 	enum { HEADER = 1 << 20 };
 	scoped_str path = {0}, text = {0};
+	struct run_log l;
+	str_printf(&path, "%s/journal.txt", dir);
+	int fd = file_open_plain(path.s, O_RDONLY);
+	bool has = fd >= 0;
+	if (has && !file_read_rest(fd, path.s, HEADER, &text, &(struct err){0}))
+		has = text.s && strstr(text.s, "\nstep=");
+	if (fd >= 0)
+		close(fd);
+	str_clear(&path);
+	str_printf(&path, "%s/run.h5", dir);
+	fd = has ? -1 : file_open_plain(path.s, O_RDONLY);
+	if (fd < 0)
+		return has;
+	close(fd);
+	has = run_log_read(&l, path.s, &(struct err){0}) || l.n_rows;
+	run_log_free(&l);
+	return has;
+}
+
+/* A run that ended before its first row and checkpoint has nothing to lose. */
+static bool holds_run(const char *dir)
+{
+	scoped_str path = {0};
 	int64_t *steps;
 	str_printf(&path, "%s/checkpoints", dir);
 	int64_t n = ckpt_list(path.s, &steps, &(struct err){0});
 	free(steps);
-	str_clear(&path);
-	if (n > 0)
-		return true;
-	str_printf(&path, "%s/journal.txt", dir);
-	int fd = file_open_plain(path.s, O_RDONLY);
-	bool holds = fd >= 0;
-	if (holds && !file_read_rest(fd, path.s, HEADER, &text, &(struct err){0}))
-		holds = text.s && strstr(text.s, "\nstep=");
-	if (fd >= 0)
-		close(fd);
-	return holds;
+	return n > 0 || has_rows(dir);
 }
 
 static int may_begin(
@@ -61,12 +74,13 @@ static int choose_dir(
 	return err_errno(e, out->s);
 }
 
+/* (The link first: without its checkpoint it would tell of one that was lost.) */
 static void remove_old(const char *dir)
 {
 	scoped_str mark = {0};
-	ckpt_drop(dir, -1, -1);
 	str_printf(&mark, "%s/latest.h5", dir);
 	unlink(mark.s);
+	ckpt_drop(dir, -1, -1);
 }
 
 /* Removes the checkpoints of workers from this one on: the earlier run had more of them. */
@@ -241,6 +255,12 @@ void run_dir_record(const struct run *r)
 	comm_flight_open(path.s, &(struct err){0}); /* a host may not see the directory */
 }
 
+int run_dir_keep_log(const struct run *r, struct err *e)
+{
+	return r->base->start_over && has_rows(r->dir.path) ? journal_keep(r->dir.path, e)
+							    : 0;
+}
+
 void run_dir_undo(struct run *r)
 {
 	scoped_str path = {0};
@@ -255,8 +275,12 @@ void run_dir_undo(struct run *r)
 
 void run_dir_clear(const struct run *r, const struct train_opts *o)
 {
-	if (run_is_first(r))
+	scoped_str log = {0};
+	str_printf(&log, "%s/run.h5", r->dir.path);
+	if (run_is_first(r)) {
 		remove_old(r->dir.ckpt_path);
+		unlink(log.s);
+	}
 	if (r->all->rank == 0)
 		remove_others(r, max64(1, o->edit.workers));
 }

@@ -124,22 +124,31 @@ static void warn_of_threads(int64_t threads)
 			threads == 1 ? "ranks" : "threads");
 }
 
+/* Is the last step done, and its checkpoint in the run directory? Then nothing is computed that a new arithmetic
+ * would tell of. */
+static bool is_idle(const struct run *r)
+{
+	return r->t.step >= r->t.o.steps && r->saver.saved_step == r->t.step &&
+	       !r->t.o.eval_only;
+}
+
 /* Says what the run is, and begins its journal. */
 static int begin_journal(struct run *r, const struct train_opts *o, const char *command,
 	int64_t resume, struct err *e)
 {
 	struct run_texts texts = {0};
 	struct run_info info = info_of(r, command, &texts);
+	bool idle = is_idle(r);
 	describe_run(r, &info);
 	if (r->all->rank == 0) {
 		warn_of_threads(info.threads);
 		layout_warn(&r->t.o);
 	}
-	if (run_is_first(r) && !o->eval_only &&
-		!journal_open(&r->report.journal, r->dir.path, resume, &info,
+	if (run_is_first(r) && !o->eval_only && !run_dir_keep_log(r, e) &&
+		!journal_open(&r->report.journal, r->dir.path, resume, idle, &info,
 			texts.config.s, texts.arithmetic.s, e))
 		tensorboard_open(r, o, resume, e);
-	if (r->all->rank == 0)
+	if (r->all->rank == 0 && !idle)
 		printf("# meta arithmetic = 0x%016llx\n",
 			(unsigned long long)info.arithmetic);
 	texts_free(&texts);
@@ -192,6 +201,21 @@ static int is_usable(void *with, const struct ckpt *c, struct err *e)
 	return state_check(c, e) || local_sgd_usable(with, c, e) ? -1 : 0;
 }
 
+/* A folder without checkpoints is that of a new run, unless its link tells of one. */
+static int check_latest(const char *folder, struct err *e)
+{
+	scoped_str link = {0};
+	char target[256];
+	str_printf(&link, "%s/latest.h5", folder);
+	ssize_t n = readlink(link.s, target, sizeof(target));
+	return n < 0 || file_exists(link.s)
+		       ? 0
+		       : err_set(e, EX_DATAERR,
+				 "%s: there is no %.*s: put it back, or --resume another "
+				 "checkpoint%s",
+				 link.s, (int)n, target, advice_on(ADVICE_NO_CHECKPOINT));
+}
+
 static int find_base(
 	const struct train_opts *o, struct str *path, struct job_base *b, struct err *e)
 {
@@ -201,6 +225,8 @@ static int find_base(
 		str_printf(&dir, "%s/checkpoints", o->out);
 		char *newest = ckpt_newest(dir.s, is_usable, run_dir_begun, (void *)o, e);
 		str_puts(path, newest ? newest : "");
+		if (!newest && !e->code)
+			check_latest(dir.s, e);
 		free(newest);
 	} else if (o->resume) {
 		str_puts(path, o->resume);
@@ -362,6 +388,8 @@ static int open_dir(struct run *r, const struct train_opts *o, const char *comma
 static void report_resume(struct run *r)
 {
 	const struct str *changes = &r->t.changes;
+	if (is_idle(r))
+		return;
 	local_sgd_report_resume(r);
 	if (r->t.other_data && !r->t.o.eval_only) {
 		if (r->all->rank == 0)

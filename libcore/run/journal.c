@@ -188,6 +188,88 @@ static int add_event(struct journal *j, int64_t step, const char *text, struct e
 	return add_line(j, &line, e);
 }
 
+/* ---- the log of an earlier run ------------------------------------------------------ */
+
+/* The first names that are free: FOLDER/journal.txt.N, FOLDER/run.h5.N. */
+static void find_names(const char *folder, struct str *text, struct str *h5)
+{
+	int n = 1;
+	do {
+		str_clear(text);
+		str_clear(h5);
+		str_printf(text, "%s/journal.txt.%d", folder, n);
+		str_printf(h5, "%s/run.h5.%d", folder, n++);
+	} while (file_exists(text->s) || file_exists(h5->s));
+}
+
+int journal_keep(const char *folder, struct err *e)
+{
+	scoped_str path = {0}, text = {0}, h5 = {0}, lines = {0};
+	find_names(folder, &text, &h5);
+	str_printf(&path, "%s/journal.txt", folder);
+	int fd = file_open_plain(path.s, O_RDONLY);
+	int rc = fd < 0 ? 0 : file_read_rest(fd, path.s, SIZE_MAX, &lines, e);
+	if (fd >= 0)
+		close(fd);
+	/* (a copy: the file itself has the lock) */
+	if (rc || (lines.len && file_replace(text.s, &lines, e)))
+		return -1;
+	str_clear(&path);
+	str_printf(&path, "%s/run.h5", folder);
+	bool has_h5 = !rename(path.s, h5.s);
+	if (!has_h5 && errno != ENOENT)
+		return err_errno(e, path.s);
+	warn("%s: there is no checkpoint, and the run begins again; the log of the steps so far is "
+	     "kept in %s%s%s",
+		folder, lines.len ? text.s : "", lines.len && has_h5 ? " and " : "",
+		has_h5 ? h5.s : "");
+	return 0;
+}
+
+/* How many rows up to `step` has the one log, and the other one not? */
+static int64_t count_missing(
+	const struct run_log *of, const struct run_log *in, int64_t step)
+{
+	int64_t n = 0;
+	for (int64_t i = 0, k = 0; i < of->n_rows; i++) {
+		double s = run_log_value(of, i, COL_STEP);
+		while (k < in->n_rows && run_log_value(in, k, COL_STEP) < s)
+			k++;
+		n += s <= (double)step &&
+		     !(k < in->n_rows && run_log_value(in, k, COL_STEP) == s);
+	}
+	return n;
+}
+
+/* run.h5 is made from the journal. If that was lost or cut, run.h5 alone has the rows. */
+static int keep_rows(const struct journal *j, int64_t resume, struct err *e)
+{
+	scoped_str path = {0}, text = {0}, h5 = {0};
+	struct run_log old;
+	struct err why = {0};
+	str_printf(&path, "%s/run.h5", j->folder);
+	int fd = file_open_plain(path.s, O_RDONLY);
+	if (fd < 0)
+		return 0;
+	close(fd);
+	int64_t missing = -1;
+	if (!run_log_read(&old, path.s, &why)) {
+		missing = count_missing(&old, &j->log, resume);
+		run_log_free(&old);
+	}
+	if (!missing)
+		return 0;
+	find_names(j->folder, &text, &h5);
+	if (rename(path.s, h5.s))
+		return err_errno(e, path.s);
+	if (missing > 0)
+		warn("%s/journal.txt lacks %lld row%s that run.h5 has, which is kept as %s",
+			j->folder, (long long)missing, plural(missing), h5.s);
+	else
+		warn("%s; it is kept as %s", why.msg, h5.s);
+	return 0;
+}
+
 /* ---- a run's journal ------------------------------------------------------------- */
 
 /* Reads the complete lines of an existing journal, and truncates an incomplete last line, or, if
@@ -199,8 +281,6 @@ static int take_up(struct journal *j, const char *path, int64_t resume, struct e
 	int rc = resume < 0 ? 0
 			    : file_read_rest(j->fd, path, SIZE_MAX, &text, e) ||
 				      run_log_lines(&j->log, &text, &whole, e);
-	if (resume >= 0)
-		run_log_rewind(&j->log, resume);
 	if (!rc && ftruncate(j->fd, (off_t)whole))
 		rc = err_errno(e, path);
 	return rc ? -1 : 0;
@@ -223,7 +303,7 @@ static int put_head(struct journal *j, int64_t resume, const struct run_info *in
 	return -1;
 }
 
-int journal_open(struct journal *j, const char *folder, int64_t resume,
+int journal_open(struct journal *j, const char *folder, int64_t resume, bool idle,
 	const struct run_info *info, const char *config, const char *arithmetic,
 	struct err *e)
 {
@@ -233,8 +313,13 @@ int journal_open(struct journal *j, const char *folder, int64_t resume,
 	j->folder = xstrdup(folder);
 	j->fd = file_open_plain(path.s, O_RDWR | O_CREAT | O_APPEND);
 	int rc = j->fd < 0 ? err_errno(e, path.s) : take_up(j, path.s, resume, e);
+	int64_t n_rows = j->log.n_rows;
+	if (resume >= 0)
+		run_log_rewind(&j->log, resume);
 	j->synced = rc ? 0 : lseek(j->fd, 0, SEEK_END);
-	rc = rc || put_head(j, resume, info, config, arithmetic, e);
+	rc = rc || (resume >= 0 && keep_rows(j, resume, e));
+	if (!rc && !(idle && j->log.n_rows == n_rows && j->log.info.started))
+		rc = put_head(j, resume, info, config, arithmetic, e);
 	str_clear(&path);
 	str_printf(&path, "%s/run.h5", folder);
 	if (!rc)

@@ -260,9 +260,14 @@ struct journal {
  * `make` if there is no journal. */
 int journal_lock(const char *folder, bool make, double patience, int *fd, struct err *e);
 
+/* Keeps the log of an earlier run in FOLDER, before a new one replaces it, under the first free
+ * names journal.txt.N and run.h5.N, and says so. */
+int journal_keep(const char *folder, struct err *e);
 /* Opens FOLDER/journal.txt, to continue after step `resume`, or with -1 to begin a new journal.
- * Writes `info` and the texts as its head. */
-int journal_open(struct journal *j, const char *folder, int64_t resume,
+ * Writes `info` and the texts as its head. A run.h5 with rows up to `resume` that the journal lacks
+ * is kept as run.h5.N, and a warning says so. `idle`: no step follows, and an earlier head stays the
+ * last unless rows are dropped. */
+int journal_open(struct journal *j, const char *folder, int64_t resume, bool idle,
 	const struct run_info *info, const char *config, const char *arithmetic,
 	struct err *e);
 /* A line that cannot be written is an error; it is kept and written before the next one. */

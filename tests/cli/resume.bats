@@ -105,3 +105,98 @@ val_loss() { # of the last evaluation in a file
 	tiny -n 9 --warmup 1 --decay-steps 8 -o run --resume auto --resume-exact >/dev/null 2>err
 	[ ! -s err ]
 }
+
+# The log that a warning tells of as kept under these names is the one of the folder `before`.
+kept() { # RUN NUMBER
+	grep -qF "the log of the steps so far is kept in $1/journal.txt.$2 and $1/run.h5.$2" err
+	cmp before/journal.txt "$1/journal.txt.$2"
+	cmp before/run.h5 "$1/run.h5.$2"
+}
+
+@test "--resume auto that begins again keeps the log, if it has a step" {
+	make_shard
+	tiny -n 6 -o run >/dev/null
+	cp -r run before
+	rm run/checkpoints/step-*
+	code_of 65 tiny -n 3 -o run --resume auto
+	says 'run/checkpoints/latest.h5: there is no step-00000006.h5: '
+	diff -r -x checkpoints before run
+	rm run/checkpoints/*
+	tiny -n 3 -o run --resume auto >/dev/null 2>err
+	kept run 1
+	tiny -n 3 -o whole >/dev/null
+	same whole run
+	rm -r before run/checkpoints
+	cp -r run before
+	tiny_on 2 -n 3 -o run --resume auto >/dev/null 2>err
+	kept run 2
+	same whole run
+	# with run.h5 alone, too
+	rm run/journal.txt run/checkpoints/*
+	code_of 64 tiny -n 3 -o run
+	says 'run holds a run'
+	tiny -n 3 -o run --resume auto >/dev/null 2>err
+	pt-compare before run/run.h5.3
+	[ ! -e run/journal.txt.3 ]
+	# what never had a step has nothing to keep
+	tiny -n 0 --eval-every 0 -o none >/dev/null
+	[ -e none/run.h5 ]
+	rm none/checkpoints/*
+	not grep '^step=' none/journal.txt
+	tiny -n 3 -o none --resume auto >/dev/null 2>err
+	[ ! -s err ]
+	[ ! -e none/run.h5.1 ]
+}
+
+@test "a run that has ended before its first checkpoint leaves its log to the next" {
+	make_shard
+	code_of 1 tiny -n 30 --lr 1e30 --min-lr 1e30 --warmup 1 --clip 0 --eval-every 0 -o run
+	grep -q '^step=1 ' run/journal.txt
+	cp -r run before
+	tiny -n 3 -o run --resume auto >/dev/null 2>err
+	kept run 1
+}
+
+@test "of a journal that is lost or cut, run.h5 keeps the rows" {
+	make_shard
+	tiny -n 10 --decay-steps 20 -o run >/dev/null
+	for bytes in 0 3000; do
+		rm -rf cut && cp -r run cut
+		head -c $bytes run/journal.txt >cut/journal.txt
+		[ $bytes -gt 0 ] || rm cut/journal.txt
+		tiny -n 12 --decay-steps 20 -o cut --resume auto >/dev/null 2>err
+		grep -q "cut/journal.txt lacks [0-9]* rows that run.h5 has, which is kept as cut/run.h5.1" err
+		cmp run/run.h5 cut/run.h5.1
+		pt-compare --common run cut/run.h5.1
+	done
+	echo damaged >run/run.h5
+	tiny -n 12 --decay-steps 20 -o run --resume auto >/dev/null 2>err
+	grep -q 'it is kept as run/run.h5.1' err
+	tiny -n 13 --decay-steps 20 -o run --resume auto >/dev/null 2>err
+	[ ! -s err ]
+}
+
+@test "a resume that has no step to do records none of its options" {
+	make_shard
+	tiny -n 6 --decay-steps 20 -o run >/dev/null
+	cp -r run before
+	for words in "-n 4" "-n 6 --virtual tp=2" "-n 6 --lr 0.5"; do
+		# shellcheck disable=SC2086
+		tiny --decay-steps 20 $words -o run --resume auto >out 2>err
+		[ ! -s err ]
+		not grep 'arithmetic' out
+		tail -n 1 run/journal.txt | grep -q 'ends with code 0 after step 6' # jobs read it there
+		diff <(grep -v '^# event' before/journal.txt) <(grep -v '^# event' run/journal.txt)
+		pt-compare before run
+		diff -r before/checkpoints run/checkpoints
+	done
+	tiny -n 7 --decay-steps 20 -o run --resume auto >/dev/null
+	[ "$(grep -c '^# meta arithmetic' run/journal.txt)" -eq 2 ]
+	# in another folder it is the head of what is there; and rows that it drops are recorded
+	tiny -n 6 --decay-steps 20 -o other --resume before >/dev/null
+	grep -q '^# meta arithmetic' other/journal.txt
+	[ -e other/checkpoints/step-00000006.h5 ]
+	tiny -n 6 --decay-steps 20 -o run --resume run/checkpoints/step-00000006.h5 >/dev/null
+	pt-compare before run
+	[ "$(tail -n 1 run/journal.txt | grep -c 'ends with code 0 after step 6')" -eq 1 ]
+}

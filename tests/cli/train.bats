@@ -130,12 +130,12 @@ load helpers
 	[ ! -e run/checkpoints/step-00000005.h5 ]
 }
 
-@test "SIGUSR1 and SIGTERM: checkpoint, 75, and on to the same end" {
+@test "SIGUSR1, SIGTERM and SIGHUP: checkpoint, 75, and on to the same end" {
 	make_shard
 	tiny -n 300 --log-every 20 -o whole >/dev/null
-	for signal in USR1 TERM; do
+	for signal in USR1 TERM HUP; do
 		rm -rf run
-		pt-train "${TINY[@]}" -n 300 --log-every 20 -o run >/dev/null 3>&- &
+		env --default-signal=HUP pt-train "${TINY[@]}" -n 300 --log-every 20 -o run >/dev/null 3>&- &
 		pid=$!
 		wait_for 'step=20 ' run/journal.txt
 		kill -$signal $pid
@@ -145,6 +145,29 @@ load helpers
 		pt-compare --common whole run
 		cmp whole/checkpoints/latest.h5 run/checkpoints/latest.h5
 	done
+}
+
+@test "SIGHUP ends no run of nohup, and no journal begins after one that comes early" {
+	make_shard
+	env --ignore-signal=HUP pt-train "${TINY[@]}" -n 1000000 -o run >/dev/null 3>&- &
+	pid=$!
+	wait_for 'step=20 ' run/journal.txt
+	kill -HUP $pid
+	rows=$(grep -c '^step=' run/journal.txt)
+	wait_for "^step=$((rows + 200)) " run/journal.txt
+	kill -TERM $pid
+	ended $pid
+	[ "$status" -eq 75 ]
+	# while it starts, it ends at once
+	mkfifo pipe
+	env --default-signal=HUP pt-train "${TINY[@]}" -d pipe -o early >/dev/null 3>&- &
+	pid=$!
+	exec 5>pipe # it waits for data
+	kill -HUP $pid
+	exec 5>&-
+	ended $pid
+	[ "$status" -eq 129 ]
+	[ ! -e early/journal.txt ]
 }
 
 # The code of mpiexec itself is now and then 0 then, whatever its ranks' codes: hydra 4.0.2.

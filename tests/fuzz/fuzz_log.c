@@ -100,8 +100,8 @@ static void go_on(const char *text, size_t n, int64_t step, bool publish)
 	fuzz_file("journal.txt", text, n);
 	row_set(&r, COL_STEP, (double)(step + 1));
 	row_set(&r, COL_LOSS, 2.5);
-	if (!journal_open(
-		    &j, fuzz_folder(), step, &info, "seed = 1\n", "dim = 2\n", &e) &&
+	if (!journal_open(&j, fuzz_folder(), step, false, &info, "seed = 1\n",
+		    "dim = 2\n", &e) &&
 		!journal_row(&j, &r, &e)) {
 		FUZZ_ON(!j.log.n_rows);
 		struct run_log l;

@@ -199,7 +199,8 @@ static const char arith[] = "lr = 0.001\ndata = 0x12\n";
 
 static void open_journal(struct journal *j, int64_t resume)
 {
-	assert_int_equal(journal_open(j, folder, resume, &head, config, arith, &e), 0);
+	assert_int_equal(
+		journal_open(j, folder, resume, false, &head, config, arith, &e), 0);
 }
 
 static void put_rows(struct journal *j, int64_t first, int64_t last)
@@ -472,7 +473,7 @@ static void a_head_is_written_whole_or_not_at_all(void **state)
 		limit_files(size + room);
 		e = (struct err){0};
 		assert_int_equal(
-			journal_open(&j, folder, 3, &head, config, arith, &e), -1);
+			journal_open(&j, folder, 3, false, &head, config, arith, &e), -1);
 		assert_int_equal(e.code, EX_IOERR);
 		journal_close(&j);
 		assert_int_equal(file_size(in_folder("journal.txt")), size);
