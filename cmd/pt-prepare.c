@@ -424,6 +424,8 @@ static int prepare(
 	if (tokens >= 0 && !simple && world->size > 1)
 		tokens = err_set(
 			e, EX_USAGE, "token files are read and written by one rank");
+	if (tokens >= 0 && outputs_check(&c, tokens, texts, e))
+		tokens = -1;
 	if (tokens > 0 && check_tokens(o, e))
 		tokens = -1;
 	if (tokens >= 0)
