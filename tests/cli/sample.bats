@@ -240,6 +240,11 @@ make_runs() {
 	says "line 2 of standard input: the vocabulary has no character 'Q'"
 	[ "$(head -n 1 <<<"$output")" = the ]
 	not grep -q lord <<<"$output"
+	# prompts that cannot be read
+	code_of 74 bash -c "pt-sample $ckpt - -n 5 <&-"
+	says 'standard input: Bad file descriptor'
+	code_of 74 mpiexec -n 2 bash -c "pt-sample $ckpt --fsdp 2 - -n 5 <."
+	says 'standard input: Is a directory'
 	# a vocabulary without a line break begins with its first token
 	printf 'ab%.0s' {1..500} >ab.txt
 	pt-prepare -q ab.txt -o ab.h5
