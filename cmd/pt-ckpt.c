@@ -149,6 +149,7 @@ static int verify(int n, char **names, const struct opts *o, struct err *e)
 			mine.code == EX_IOERR || mine.code == EX_USAGE ? "cannot be read"
 			: mine.code == EX_UNAVAILABLE		       ? "not supported"
 			: mine.code == EX_FAILED		       ? "COPIES DIFFER"
+			: convert_detect(names[i]) != &convert_pt      ? "DAMAGED"
 			: ckpt_none_in(names[i])		       ? "no checkpoint"
 			: ckpt_is_other_file(names[i]) ? "not a checkpoint"
 						       : "DAMAGED");

@@ -296,6 +296,14 @@ make_runs() {
 		says "of which 'pt-ckpt convert --vocabulary hf $what -o NEW.h5' makes a checkpoint"
 		not grep -q init-from <<<"$output"
 	done
+	pt-ckpt convert $ckpt -o model.bin
+	code_of 65 pt-sample model.bin
+	says "model.bin: a model of llm.c, of which 'pt-ckpt convert model.bin -o NEW.h5' makes a checkpoint"
+	code_of 65 pt-ckpt export-json model.bin
+	says "'pt-ckpt convert model.bin -o NEW.h5'"
+	code_of 65 pt-train -q -d data.h5 --resume model.bin -n 1
+	says "; --init-from takes it as it is"
+	pt-train -q -d data.h5 --init-from model.bin -n 1 -o from_bin >/dev/null
 	rm hf/tokenizer.json
 	run pt-sample hf
 	eval "$(grep -o "pt-ckpt convert[^']*" <<<"$output")"
