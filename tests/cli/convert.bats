@@ -39,6 +39,8 @@ same_hash() { # FILE...
 	done
 	code_of 64 pt-ckpt convert run -o run.hf
 	says 'is not empty'
+	code_of 64 pt-ckpt convert -f run -o run.hf # with --force, neither
+	says 'is not empty'
 	code_of 64 pt-ckpt convert run -o run.h5
 	says '--force replaces it'
 	pt-ckpt convert -f run -o run.h5
