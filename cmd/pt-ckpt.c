@@ -33,8 +33,8 @@ static const struct opt options[] = {
 		"File to write; for Hugging Face's format a new directory. - is standard output, for a "
 		"checkpoint."},
 	{OPT_FLAG, 'f', "force", NULL, "no", O(force), .help =
-		"Replace existing files. rm: also remove what latest.h5 or best.h5 points at, and "
-		"damaged files."},
+		"Replace existing files, but no directory of Hugging Face's format. rm: also remove what "
+		"latest.h5 or best.h5 points at, and damaged files."},
 	{OPT_GROUP, .name = "Comparing and showing"},
 	{OPT_FLAG, 'a', "optimizer", NULL, "yes", O(optimizer), .help =
 		"diff: compare the optimizer state too."},
@@ -149,6 +149,7 @@ static int verify(int n, char **names, const struct opts *o, struct err *e)
 			mine.code == EX_IOERR || mine.code == EX_USAGE ? "cannot be read"
 			: mine.code == EX_UNAVAILABLE		       ? "not supported"
 			: mine.code == EX_FAILED		       ? "COPIES DIFFER"
+			: convert_detect(names[i]) != &convert_pt      ? "DAMAGED"
 			: ckpt_none_in(names[i])		       ? "no checkpoint"
 			: ckpt_is_other_file(names[i]) ? "not a checkpoint"
 						       : "DAMAGED");

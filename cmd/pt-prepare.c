@@ -67,7 +67,8 @@ static const struct opt options[] = {
 		"Random seed of --split document, --split hash and --shuffle."},
 	{OPT_SIZE, 0, "shard-size", "BYTES", "0", O(p.shard_bytes), .help =
 		"Begin a new file after this many bytes of tokens. 0: one file."},
-	{OPT_FLAG, 0, "overwrite", NULL, "no", O(p.overwrite), .help = "Replace files that exist."},
+	{OPT_FLAG, 0, "overwrite", NULL, "no", O(p.overwrite), .help =
+		"Replace files that exist, but none that is also an input."},
 	{OPT_GROUP, .name = "Reading documents"},
 	{OPT_ENUM, 0, "format", NULL, "auto", O(format), .values = formats,
 		.help =
@@ -424,6 +425,8 @@ static int prepare(
 	if (tokens >= 0 && !simple && world->size > 1)
 		tokens = err_set(
 			e, EX_USAGE, "token files are read and written by one rank");
+	if (tokens >= 0 && outputs_check(&c, tokens, texts, e))
+		tokens = -1;
 	if (tokens > 0 && check_tokens(o, e))
 		tokens = -1;
 	if (tokens >= 0)

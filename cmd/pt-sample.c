@@ -1,4 +1,5 @@
 /* pt-sample: text from a checkpoint. */
+#include "base/file.h"
 #include "base/options.h"
 #include "engine/backend.h"
 #include "engine/inference.h"
@@ -296,8 +297,8 @@ static int sample(struct source *s, const struct prompt *p, struct err *e)
 	return rc;
 }
 
-/* Collective. A line of standard input, which rank 0 reads; false at its end. */
-static bool read_line(const struct source *s, struct str *out)
+/* Collective. A line of standard input, which rank 0 reads: 1, 0 at its end, -1. */
+static int read_line(const struct source *s, struct str *out, struct err *e)
 {
 	char *line = NULL;
 	size_t room = 0;
@@ -306,14 +307,17 @@ static bool read_line(const struct source *s, struct str *out)
 	comm_watchdog_pause(true); /* a person may be typing */
 	if (s->world->rank == 0)
 		n = getline(&line, &room, stdin);
+	if (n < 0 && ferror(stdin))
+		err_errno(e, "standard input");
 	if (n > 0)
 		str_add(out, line, (size_t)(n - (line[n - 1] == '\n')));
 	comm_bcast(s->world, &n, sizeof(n), 0);
 	comm_watchdog_pause(false);
-	if (n >= 0)
-		comm_bcast_str(s->world, out, 0);
 	free(line);
-	return n >= 0;
+	if (n < 0)
+		return comm_agree(s->world, e) ? -1 : 0;
+	comm_bcast_str(s->world, out, 0);
+	return 1;
 }
 
 /* Collective. Each line is a prompt. */
@@ -321,11 +325,12 @@ static int sample_lines(struct source *s, struct err *e)
 {
 	scoped_str line = {0};
 	char from[64];
-	int rc = 0;
-	for (uint64_t j = 0; !rc && read_line(s, &line); j++) {
+	int rc;
+	for (uint64_t j = 0; (rc = read_line(s, &line, e)) > 0; j++) {
 		snprintf(from, sizeof(from), "line %llu of standard input",
 			(unsigned long long)j + 1);
-		rc = sample(s, &(struct prompt){line.s, line.len, j, from}, e);
+		if (sample(s, &(struct prompt){line.s, line.len, j, from}, e))
+			return -1;
 	}
 	return rc;
 }

@@ -54,6 +54,7 @@ struct records {
 	void *first;  /* the first struct's part with the columns */
 	size_t bytes; /* from one to the next */
 	int64_t n;
+	const char *file; /* that they are read from, in messages */
 };
 
 static void *cell(const struct records *r, int64_t i, const struct bench_column *c)
@@ -92,18 +93,19 @@ static int write_column(struct h5 *file, const struct bench_column *c, const cha
 }
 
 /* A file of a version with fewer or more names has the same ones at the same indices. */
-static int check_names(
-	struct h5 *file, const struct bench_column *c, const char *path, struct err *e)
+static int check_names(struct h5 *file, const struct bench_column *c, const char *path,
+	const char *name, struct err *e)
 {
 	struct column_about about = {NULL, NULL};
 	scoped_str ours = {0};
 	add_names(c, &ours);
 	int rc = h5_fields_read(file, path, column_fields, &about, e);
 	if (!rc && !about.names)
-		rc = err_set(e, EX_DATAERR, "%s has no names", path);
+		rc = err_set(e, EX_DATAERR, "%s: %s has no names", name, path);
 	size_t theirs = about.names ? strlen(about.names) : 0;
 	if (!rc && strncmp(about.names, ours.s, theirs < ours.len ? theirs : ours.len))
-		rc = err_set(e, EX_DATAERR, "%s has other names than %s", path, ours.s);
+		rc = err_set(e, EX_DATAERR, "%s: %s has other names than %s", name, path,
+			ours.s);
 	free((char *)(uintptr_t)about.doc);
 	free((char *)(uintptr_t)about.names);
 	return rc;
@@ -127,7 +129,7 @@ static int read_column(struct h5 *file, const struct bench_column *c, const char
 	enum { MOST = 1 << 20 };
 	void *values;
 	int64_t n;
-	if (c->kind == COLUMN_NAME && check_names(file, c, path, e))
+	if (c->kind == COLUMN_NAME && check_names(file, c, path, r->file, e))
 		return -1;
 	if (h5_get(file, path, type_of(c), r->n, MOST, &values, &n, e))
 		return -1;
@@ -140,7 +142,7 @@ static int read_column(struct h5 *file, const struct bench_column *c, const char
 		int64_t v = ((int64_t *)values)[i];
 		memcpy(cell(r, i, c), &v, sizeof(v));
 		if (c->kind != COLUMN_REAL && !is_valid(c, v) && !rc)
-			rc = err_set(e, EX_DATAERR, "%s[%lld] is %lld", path,
+			rc = err_set(e, EX_DATAERR, "%s: %s[%lld] is %lld", r->file, path,
 				(long long)i, (long long)v);
 	}
 	free(values);
@@ -161,21 +163,22 @@ static int each_column(struct h5 *file, const struct bench_column *columns,
 	return rc;
 }
 
-static struct records results_of(struct bench_row *rows, int64_t n, int place)
+static struct records results_of(
+	struct bench_row *rows, int64_t n, int place, const char *file)
 {
-	return (struct records){&rows->result[place], sizeof(*rows), n};
+	return (struct records){&rows->result[place], sizeof(*rows), n, file};
 }
 
 static int write_results(struct h5 *file, const struct bench_table *t,
 	const struct bench_about *about, struct err *e)
 {
-	struct records rows = {t->rows, sizeof(*t->rows), t->n_rows};
-	struct records fits = {t->fits, sizeof(*t->fits), t->n_fits};
+	struct records rows = {t->rows, sizeof(*t->rows), t->n_rows, NULL};
+	struct records fits = {t->fits, sizeof(*t->fits), t->n_fits, NULL};
 	int rc = h5_fields_write(file, "/", about_fields, about, e) ||
 		 each_column(file, case_columns, "", &rows, false, e) ||
 		 each_column(file, fit_columns, "/fit", &fits, false, e);
 	for (int p = 0; p < N_COLL_PLACES && !rc; p++) {
-		struct records r = results_of(t->rows, t->n_rows, p);
+		struct records r = results_of(t->rows, t->n_rows, p, NULL);
 		rc = each_column(file, result_columns, place_names[p], &r, false, e);
 	}
 	return rc;
@@ -183,40 +186,35 @@ static int write_results(struct h5 *file, const struct bench_table *t,
 
 /* ---- reading ------------------------------------------------------------------------- */
 
-/* Closes the file after reading with result rc, and names it in the error. */
-static int close_result(struct h5 *file, const char *path, int rc, struct err *e)
-{
-	return h5_end(file, rc, e) ? err_prefix(e, "%s: ", path) : 0;
-}
-
 static int open_result(struct h5 **file, const char *path, struct err *e)
 {
 	if (h5_open(file, path, e))
 		return -1;
 	if (h5_check_format(*file, FORMAT, BENCH_VERSION, e) || h5_check_seal(*file, e))
-		return close_result(*file, path, -1, e);
+		return h5_end(*file, -1, e);
 	return 0;
 }
 
-static int check_fits(const struct bench_fit *f, int64_t n, struct err *e)
+static int check_fits(const struct records *r, struct err *e)
 {
-	for (int64_t i = 0; i < n; i++, f++)
+	const struct bench_fit *f = r->first;
+	for (int64_t i = 0; i < r->n; i++, f++)
 		if (f->collective < 0 || f->library < 0 || f->group_ranks < 1 ||
 			f->group_hosts < 1 || f->groups < 1 || !(f->alpha >= 0) ||
 			!(f->beta >= 0) || !(f->error >= 0) || isinf(f->alpha) ||
 			isinf(f->beta) || isinf(f->error))
 			return err_set(e, EX_DATAERR,
-				"/fit: number %lld has no latency and bandwidth of a "
+				"%s: /fit: number %lld has no latency and bandwidth of a "
 				"collective",
-				(long long)i);
+				r->file, (long long)i);
 	return 0;
 }
 
-static int read_fits(struct h5 *file, struct bench_fit **fits, int64_t *n, struct err *e)
+static int read_fits(struct h5 *file, const char *path, struct bench_fit **fits,
+	int64_t *n, struct err *e)
 {
-	struct records r = {NULL, sizeof(**fits), -1};
-	if (each_column(file, fit_columns, "/fit", &r, true, e) ||
-		check_fits(r.first, r.n, e)) {
+	struct records r = {NULL, sizeof(**fits), -1, path};
+	if (each_column(file, fit_columns, "/fit", &r, true, e) || check_fits(&r, e)) {
 		free(r.first);
 		return -1;
 	}
@@ -230,16 +228,16 @@ int bench_fits_read(const char *path, struct bench_fit **fits, int64_t *n, struc
 	struct h5 *file;
 	if (open_result(&file, path, e))
 		return -1;
-	return close_result(file, path, read_fits(file, fits, n, e), e);
+	return h5_end(file, read_fits(file, path, fits, n, e), e);
 }
 
-static int check_rows(const struct bench_table *t, struct err *e)
+static int check_rows(const struct bench_table *t, const char *path, struct err *e)
 {
 	for (int64_t i = 0; i < t->n_rows; i++) {
 		const struct bench_row *r = &t->rows[i];
 		if (r->collective < 0 || r->size < 0 || r->group < 0)
-			return err_set(
-				e, EX_DATAERR, "row %lld is no case", (long long)i);
+			return err_set(e, EX_DATAERR, "%s: row %lld is no case", path,
+				(long long)i);
 	}
 	return 0;
 }
@@ -257,18 +255,19 @@ static int read_settings(struct h5 *file, struct bench_table *t, struct err *e)
 	return 0;
 }
 
-static int read_results(struct h5 *file, struct bench_table *t, struct err *e)
+static int read_results(
+	struct h5 *file, const char *path, struct bench_table *t, struct err *e)
 {
-	struct records rows = {NULL, sizeof(*t->rows), -1};
+	struct records rows = {NULL, sizeof(*t->rows), -1, path};
 	int rc = each_column(file, case_columns, "", &rows, true, e);
 	t->rows = rows.first;
 	t->n_rows = max64(0, rows.n);
 	for (int p = 0; p < N_COLL_PLACES && !rc; p++) {
-		struct records r = results_of(t->rows, t->n_rows, p);
+		struct records r = results_of(t->rows, t->n_rows, p, path);
 		rc = each_column(file, result_columns, place_names[p], &r, true, e);
 	}
-	return rc || check_rows(t, e) || read_settings(file, t, e) ||
-	       read_fits(file, &t->fits, &t->n_fits, e);
+	return rc || check_rows(t, path, e) || read_settings(file, t, e) ||
+	       read_fits(file, path, &t->fits, &t->n_fits, e);
 }
 
 int bench_file_read(const char *path, struct bench_table *t, struct err *e)
@@ -276,7 +275,7 @@ int bench_file_read(const char *path, struct bench_table *t, struct err *e)
 	struct h5 *file;
 	if (open_result(&file, path, e))
 		return -1;
-	int rc = close_result(file, path, read_results(file, t, e), e);
+	int rc = h5_end(file, read_results(file, path, t, e), e);
 	if (rc)
 		table_free(t);
 	return rc;

@@ -32,6 +32,16 @@ static void show_progress(const struct queue *q)
 		q->b->bar, (double)reader_done(r), q->b->shows_rate ? note : NULL);
 }
 
+/* With the lock. */
+static void note_error(struct queue *q, int64_t batch, const struct err *e)
+{
+	if (batch >= q->bad)
+		return;
+	q->bad = batch;
+	q->e = *e;
+}
+
+/* An error of the reader is noted before another thread can call it again, which would meet another one. */
 static void *take_batches(void *with)
 {
 	struct taker *t = with;
@@ -42,14 +52,13 @@ static void *take_batches(void *with)
 		struct err e = {0};
 		rc = reader_next(q->b->reader, &batch, &e);
 		show_progress(q);
-		pthread_mutex_unlock(&q->lock);
-		if (rc > 0 && q->b->work(t->worker, &batch, &e))
-			rc = -1;
-		pthread_mutex_lock(&q->lock);
-		if (rc < 0 && batch.number < q->bad) {
-			q->bad = batch.number;
-			q->e = e;
+		if (rc > 0) {
+			pthread_mutex_unlock(&q->lock);
+			rc = q->b->work(t->worker, &batch, &e) ? -1 : 1;
+			pthread_mutex_lock(&q->lock);
 		}
+		if (rc < 0)
+			note_error(q, batch.number, &e);
 	}
 	pthread_mutex_unlock(&q->lock);
 	batch_free(&batch);

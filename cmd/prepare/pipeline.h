@@ -52,6 +52,7 @@ struct inputs {
 	struct source *sources;
 	int32_t n_sources;
 	int64_t n_bytes; /* of all files; -1: not known */
+	bool warned;	 /* that one looks like JSONL */
 };
 
 /* Files, folders (all their files, in order of their names), patterns of glob(7), and "-". Without

@@ -182,12 +182,34 @@ static int take_part(
 		MAX_WORD);
 }
 
+/* A stream has no name that says so; one warning is enough. */
+static void warn_of_jsonl(struct reader *r)
+{
+	const struct input_file *f = &r->inputs->files[r->file];
+	const char *text = r->window + r->from;
+	int64_t n = r->to - r->from;
+	if (r->inputs->warned || f->given || (r->p->comm && r->p->comm->rank) || n < 2 ||
+		memcmp(text, "{\"", 2))
+		return;
+	const char *end = memchr(text, '\n', (size_t)n);
+	end = end ? end : text + n;
+	while (strchr(" \t\r", end[-1]))
+		end--;
+	if (end[-1] != '}')
+		return;
+	warn("%s: looks like JSONL; --format jsonl reads its field %s", f->name,
+		r->p->field ? r->p->field : "text");
+	r->inputs->warned = true;
+}
+
 /* 1: a document or a part of one, 0: the file ended, -1. */
 static int next_of_text(struct reader *r, struct batch *b, struct err *e)
 {
 	int64_t n_separator = r->p->separator ? (int64_t)strlen(r->p->separator) : 0;
-	if (fill(r, 1, e))
+	if (fill(r, r->at ? 1 : PART_BYTES, e))
 		return -1;
+	if (!r->at)
+		warn_of_jsonl(r);
 	return r->to == r->from ? 0 : take_part(r, b, n_separator, e);
 }
 

@@ -64,6 +64,19 @@ static bool is_tokens(const char *from, const char *path)
 	return is_token_file(path);
 }
 
+/* The inputs are not what was expected, perhaps since one of them is not there. */
+static int are_no_tokens(const struct token_convert *c, const struct strs *inputs,
+	const char *otherwise, struct err *e)
+{
+	for (int64_t i = 0; i < inputs->n; i++) {
+		const char *path = inputs->v[i];
+		if (strcmp(path, "-") && !strpbrk(path, "*?[") &&
+			!is_tokens(c->from, path) && access(path, F_OK))
+			return err_errno(e, path);
+	}
+	return err_set(e, EX_USAGE, "%s", otherwise);
+}
+
 int token_convert_takes(
 	const struct token_convert *c, const struct strs *inputs, struct err *e)
 {
@@ -71,8 +84,8 @@ int token_convert_takes(
 	for (int64_t i = 0; i < inputs->n; i++)
 		n += is_tokens(c->from, inputs->v[i]);
 	if (n && n < inputs->n)
-		return err_set(
-			e, EX_USAGE, "some of the files have tokens, and others text");
+		return are_no_tokens(
+			c, inputs, "some of the files have tokens, and others text", e);
 	if (!inputs->n)
 		return is_tokens(c->from, "-");
 	return n > 0;
@@ -466,8 +479,9 @@ int token_convert_run(const struct token_convert *c, const struct strs *inputs,
 	if (tokens < 0)
 		return -1;
 	if (!tokens && (c->val->n || c->masks->n || c->vocab || c->vocab_from))
-		return err_set(e, EX_USAGE,
+		return are_no_tokens(c, inputs,
 			"there are no token files, which have validation files, masks and a "
-			"vocabulary");
+			"vocabulary",
+			e);
 	return tokens ? convert(c, inputs, out, e) : convert_text(c, inputs, out, e);
 }

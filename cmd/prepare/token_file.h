@@ -113,4 +113,10 @@ int token_convert_takes(
 int token_convert_run(const struct token_convert *c, const struct strs *inputs,
 	struct prepared *out, struct err *e);
 
+/* ---- outputs.c ----------------------------------------------------------------------- */
+
+/* Fails if an output exists, and is also an input. `tokens`: the operands have tokens. */
+int outputs_check(const struct token_convert *c, bool tokens, const struct strs *operands,
+	struct err *e);
+
 #endif

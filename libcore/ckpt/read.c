@@ -214,9 +214,14 @@ static int open_file(struct ckpt **out, const char *path, char *name, struct err
 /* What a file of another program is, by its first bytes; NULL: not known. */
 static const char *foreign_file(const char *first, size_t n)
 {
+	enum { LLMC_GPT2 = 20240326, LLMC_LLAMA = 20240803 };
 	uint64_t header;
+	int32_t magic = 0;
 	if (n >= 4 && !memcmp(first, "PK\3\4", 4))
 		return "a file of torch.save()";
+	memcpy(&magic, first, n >= sizeof(magic) ? sizeof(magic) : 0);
+	if (magic == LLMC_GPT2 || magic == LLMC_LLAMA)
+		return "a model of llm.c";
 	if (n <= sizeof(header))
 		return NULL;
 	memcpy(&header, first, sizeof(header));
@@ -262,6 +267,23 @@ static int refuse_foreign(
 		advice_on(ADVICE_FOREIGN_MODEL));
 }
 
+/* A directory without links to its checkpoints, which may have some. */
+static int refuse_empty(const char *name, struct err *e)
+{
+	scoped_str below = {0}, newest = {0};
+	struct err none = {0};
+	str_printf(&below, "%s/checkpoints", name);
+	const char *folder = file_is_folder(below.s) ? below.s : name;
+	int64_t *steps, n = ckpt_list(folder, &steps, &none);
+	if (n > 0)
+		ckpt_name(&newest, folder, steps[n - 1]);
+	free(steps);
+	return err_set(e, EX_DATAERR,
+		"%s: there is no checkpoint in this directory: no latest.h5, and no "
+		"checkpoints/latest.h5%s%s",
+		name, n > 0 ? "; the newest is " : "", n > 0 ? newest.s : "");
+}
+
 /* Refuses what is no checkpoint by its folder or first bytes, and leaves others to HDF5. */
 static int check_own(const char *name, const char *path, struct err *e)
 {
@@ -271,11 +293,7 @@ static int check_own(const char *name, const char *path, struct err *e)
 		return 0;
 	if (S_ISDIR(st.st_mode)) {
 		const char *what = foreign_folder(path);
-		return what ? refuse_foreign(name, what, true, e)
-			    : err_set(e, EX_DATAERR,
-				      "%s: there is no checkpoint in this directory: no "
-				      "latest.h5, and no checkpoints/latest.h5",
-				      name);
+		return what ? refuse_foreign(name, what, true, e) : refuse_empty(name, e);
 	}
 	int fd = S_ISREG(st.st_mode) ? open(path, O_RDONLY | O_CLOEXEC) : -1;
 	bool has = fd >= 0 && !pread_all(fd, first, sizeof(first), 0);

@@ -230,6 +230,11 @@ refused() { # CODE TEXT COMMAND...
 	cat text.txt | pt-prepare -q --spool-limit 40000 - >again.h5
 	cmp again.h5 data.h5
 	code_of 74 bash -c 'cat text.txt - <<<x | pt-prepare -q --spool-limit 40000 - >again.h5'
+	# the error is the first one, whatever other threads meet after it
+	for _ in {1..30}; do
+		code_of 74 bash -c 'pt-prepare --threads 8 --spool-limit 1000 - -o again.h5 --overwrite < <(cat text.txt)'
+		says 'larger than 1000 B'
+	done
 }
 
 # No step is trained on other bytes.

@@ -308,6 +308,8 @@ none none -1 0 1" ]
 	echo no >text.h5
 	refused 65 'text.h5' mpiexec -n 2 pt-collbench --compare text.h5
 	refused 74 'none.h5' pt-collbench --from none.h5
+	pt-prepare -q -t byte text.h5 -o data.h5
+	refused 65 'pt-collbench: data.h5: a pt-shard file instead of' pt-collbench --from data.h5
 }
 
 @test "exit codes: what was found comes before what failed" {

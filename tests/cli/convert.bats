@@ -39,10 +39,16 @@ same_hash() { # FILE...
 	done
 	code_of 64 pt-ckpt convert run -o run.hf
 	says 'is not empty'
+	code_of 64 pt-ckpt convert -f run -o run.hf # with --force, neither
+	says 'is not empty'
 	code_of 64 pt-ckpt convert run -o run.h5
 	says '--force replaces it'
 	pt-ckpt convert -f run -o run.h5
 	cmp run.h5 "$(step run 40)"
+	damage run.hf/model.safetensors flipped 20000
+	mv flipped run.hf/model.safetensors
+	code_of 65 pt-ckpt verify run.hf
+	says 'run.hf: DAMAGED'
 }
 
 @test "files of a tokenizer: beside the weights, and as the vocabulary" {

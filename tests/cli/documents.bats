@@ -294,3 +294,26 @@ lines_of() { # SHARD: the documents, which are lines
 	code_of 64 pt-prepare --source a=1:a.txt b.txt -o no.h5
 	code_of 64 pt-prepare --mix-tokens 5 b.txt -o no.h5
 }
+
+@test "JSONL that is read as text is, with one warning" {
+	printf '{"text": "one"}\r\n{"text": "two"}\n' >a
+	cp a b
+	cat a b >both
+	warns() { # TIMES OPTION...
+		pt-prepare "${@:2}" -o w.h5 --overwrite 2>err
+		[ "$(grep -c 'looks like JSONL; --format jsonl reads its field text' err || :)" -eq "$1" ]
+	}
+	gzip -c both | warns 1 -
+	grep -q 'warning: standard input: looks' err
+	pt-prepare --decode train w.h5 | head -n 1 | cmp - <(head -n 1 a)
+	warns 1 -t byte a b --threads 2
+	grep -q 'in 2 documents' err
+	printf '{"text": "no line break"}' | warns 1
+	printf '{"a": 1}%.0s\n' {1..9} | tr -d '\n' | warns 1 # as one line
+	warns 0 --format text a
+	warns 0 --format jsonl a
+	printf '{"some text\n{"x": 1}\n' | warns 0
+	printf 'text\n{"x": 1}\n' | warns 0
+	printf '{' | warns 0
+	code_of 65 pt-prepare -t byte -o e.h5 </dev/null
+}

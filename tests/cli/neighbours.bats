@@ -259,7 +259,12 @@ four_files() { # COMMAND...: with the standard ones and one more
 		says "there is no checkpoint in this directory"
 		not says DAMAGED
 	done
-	tiny -n 2 -o other >/dev/null
+	tiny -n 4 --ckpt-every 1 --keep 0 -o other >/dev/null
+	rm other/checkpoints/{latest,best}.h5
+	for d in other other/checkpoints; do
+		code_of 65 pt-sample $d
+		says 'checkpoints/latest.h5; the newest is other/checkpoints/step-00000004.h5'
+	done
 	ln -sf nowhere.h5 other/checkpoints/latest.h5
 	code_of 74 pt-ckpt verify other
 	says 'other: cannot be read'

@@ -119,6 +119,41 @@ value() { # KEY FILE
 	pt-prepare -q --overwrite text.txt -o a.h5
 }
 
+@test "an output that is an input is refused, and nothing is read or replaced" {
+	make_text >text.txt
+	cp text.txt before.txt
+	mkdir dir '[a]'
+	ln -s ../text.txt dir/link
+	is_input() { # NAME OPTION...
+		code_of 64 pt-prepare -t byte --overwrite "${@:2}"
+		says "$1 is an input"
+		cmp text.txt before.txt
+	}
+	is_input ./text.txt text.txt -o ./text.txt
+	is_input text.txt -o text.txt <text.txt
+	is_input dir/link text.txt -o dir/link
+	is_input text.txt dir -o text.txt
+	is_input text.txt 'te*.txt' -o text.txt
+	is_input text.txt --source a=1:text.txt -o text.txt
+	code_of 64 pt-prepare text.txt -o text.txt # no advice that would lose it
+	code_of 64 bash -c 'pt-prepare -q text.txt 1<>text.txt'
+	says 'standard output is an input'
+	cmp text.txt before.txt
+	pt-prepare -q -t byte text.txt -o '[a]/s.h5' --shard-size 30000
+	is_input '[a]/s-00001.h5' '[a]/s-00001.h5' -o '[a]/s' --shard-size 8000
+	is_input '[a]/s-00000.h5' --vocab-from '[a]/s-00000.h5' --format nanogpt text.txt \
+		-o '[a]/s.h5' --shard-size 8000
+	pt-prepare -q -t byte text.txt --to megatron -o my
+	cp my_train.bin before.bin
+	is_input my_train.bin my_train -o my --to megatron
+	is_input my_val.bin text.txt --format nanogpt --val-file my_val.bin -o my.bin --to llmc
+	is_input my_train.bin text.txt --format nanogpt --mask-file my_train.bin -o my --to llmc
+	cmp my_train.bin before.bin
+	# others of the folder are no inputs
+	pt-prepare -q -t byte text.txt -o other.h5
+	pt-prepare -q -t byte --overwrite text.txt -o other.h5
+}
+
 @test "empty text, empty folders and missing files are refused" {
 	: >empty.txt
 	code_of 65 pt-prepare empty.txt -o e.h5

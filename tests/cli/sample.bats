@@ -240,6 +240,11 @@ make_runs() {
 	says "line 2 of standard input: the vocabulary has no character 'Q'"
 	[ "$(head -n 1 <<<"$output")" = the ]
 	not grep -q lord <<<"$output"
+	# prompts that cannot be read
+	code_of 74 bash -c "pt-sample $ckpt - -n 5 <&-"
+	says 'standard input: Bad file descriptor'
+	code_of 74 mpiexec -n 2 bash -c "pt-sample $ckpt --fsdp 2 - -n 5 <."
+	says 'standard input: Is a directory'
 	# a vocabulary without a line break begins with its first token
 	printf 'ab%.0s' {1..500} >ab.txt
 	pt-prepare -q ab.txt -o ab.h5
@@ -291,6 +296,14 @@ make_runs() {
 		says "of which 'pt-ckpt convert --vocabulary hf $what -o NEW.h5' makes a checkpoint"
 		not grep -q init-from <<<"$output"
 	done
+	pt-ckpt convert $ckpt -o model.bin
+	code_of 65 pt-sample model.bin
+	says "model.bin: a model of llm.c, of which 'pt-ckpt convert model.bin -o NEW.h5' makes a checkpoint"
+	code_of 65 pt-ckpt export-json model.bin
+	says "'pt-ckpt convert model.bin -o NEW.h5'"
+	code_of 65 pt-train -q -d data.h5 --resume model.bin -n 1
+	says "; --init-from takes it as it is"
+	pt-train -q -d data.h5 --init-from model.bin -n 1 -o from_bin >/dev/null
 	rm hf/tokenizer.json
 	run pt-sample hf
 	eval "$(grep -o "pt-ckpt convert[^']*" <<<"$output")"

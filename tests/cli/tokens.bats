@@ -185,6 +185,12 @@ text_of() { # SHARD: all of its text
 	says 'the vocabulary is given more than once'
 	code_of 64 pt-prepare text.txt --vocab 5 -o b.h5
 	says 'there are no token files'
+	code_of 64 pt-prepare 'te*.txt' - --vocab 5 -o b.h5 </dev/null
+	says 'there are no token files'
+	code_of 74 pt-prepare my --vocab-from a.h5 -o b.h5
+	says 'my: No such file or directory'
+	code_of 74 pt-prepare n.bin my -o b.h5
+	says 'my: No such file or directory'
 	pt-prepare -q --to nanogpt a.h5 -o n
 	code_of 74 pt-prepare --to nanogpt a.h5 -o n
 	says 'n_train.bin exists; --overwrite replaces it'

@@ -353,6 +353,11 @@ static void what_is_written_is_read(void **state)
 	assert_memory_equal(fits, t.fits, sizeof(*fits));
 	assert_int_equal(fits->library, LIBRARY_MPI);
 	free(fits);
+	rows[1].collective = -1;
+	assert_int_equal(bench_file_begin(&file, c, &e), 0);
+	assert_int_equal(bench_file_end(&file, c, &t, &about, &e), 0);
+	assert_int_equal(bench_file_read("result.h5", &back, &e), -1);
+	assert_string_equal(e.msg, "result.h5: row 1 is no case");
 	free(t.fits);
 	unlink("result.h5");
 	assert_int_equal(bench_fits_read("result.h5", &fits, &n, &e), -1);

@@ -1,0 +1,142 @@
+/* Outputs that are also inputs: they would be replaced by what is made of them. */
+#include "prepare/pipeline.h"
+#include "prepare/token_file.h"
+
+#include <glob.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+/* Files that exist. */
+struct outputs {
+	struct output {
+		dev_t device;
+		ino_t number;
+		char *name;
+	} * v;
+	int64_t n;
+};
+
+static void add(struct outputs *o, const char *name, bool is_stdout)
+{
+	struct stat st;
+	if ((is_stdout ? fstat(STDOUT_FILENO, &st) : stat(name, &st)) ||
+		!S_ISREG(st.st_mode))
+		return;
+	o->v = xgrow(o->v, o->n, sizeof(*o->v));
+	o->v[o->n++] = (struct output){st.st_dev, st.st_ino, xstrdup(name)};
+}
+
+#define FIVE_DIGITS "[0-9][0-9][0-9][0-9][0-9]"
+
+/* Files whose names are the first n bytes of `out`, and what the pattern says. */
+static void add_all(struct outputs *o, const char *out, size_t n, const char *pattern)
+{
+	scoped_str text = {0};
+	glob_t found = {0};
+	for (size_t i = 0; i < n; i++) {
+		if (strchr("*?[\\", out[i]))
+			str_putc(&text, '\\');
+		str_putc(&text, out[i]);
+	}
+	str_puts(&text, pattern);
+	if (!glob(text.s, 0, NULL, &found))
+		for (size_t i = 0; i < found.gl_pathc; i++)
+			add(o, found.gl_pathv[i], false);
+	globfree(&found);
+}
+
+static void find_outputs(struct outputs *o, const struct token_convert *c)
+{
+	static const char *const ends[] = {".bin", ".idx", ".mask"};
+	const char *out = c->p->out;
+	bool several = c->p->shard_bytes;
+	if (!strcmp(out, "-")) {
+		add(o, "standard output", true);
+		return;
+	}
+	if (!token_format_named(c->to)) {
+		add(o, out, false);
+		if (several)
+			add_all(o, out, strlen(out) - (text_ends(out, ".h5") ? 3 : 0),
+				"-" FIVE_DIGITS ".h5");
+		return;
+	}
+	for (size_t i = 0; i < N_SPLITS * ARRAY_LEN(ends); i++) {
+		scoped_str pattern = {0};
+		str_printf(&pattern, "%s%s%s%s", text_ends(out, "/") ? "" : "_",
+			split_names[i % N_SPLITS], several ? "_" FIVE_DIGITS : "",
+			ends[i / N_SPLITS]);
+		add_all(o, out, strlen(out) - (text_ends(out, ".bin") ? 4 : 0),
+			pattern.s);
+	}
+}
+
+/* fd -1: the file of that name, or none. */
+static int check(const struct outputs *o, const char *path, int fd, struct err *e)
+{
+	struct stat st;
+	if (!path || (fd >= 0 ? fstat(fd, &st) : stat(path, &st)))
+		return 0;
+	for (int64_t i = 0; i < o->n; i++)
+		if (o->v[i].device == st.st_dev && o->v[i].number == st.st_ino)
+			return err_set(e, EX_USAGE, "%s is an input", o->v[i].name);
+	return 0;
+}
+
+static int check_texts(const struct outputs *o, const struct prepare *p,
+	const struct strs *operands, struct err *e)
+{
+	struct inputs in;
+	struct err why;
+	int rc = 0;
+	if (inputs_open(&in, p, operands, &why)) /* it is said when they are to be read */
+		return 0;
+	for (int64_t i = 0; i < in.n && !rc; i++)
+		rc = check(o, in.files[i].path, in.files[i].fd, e);
+	inputs_close(&in);
+	return rc;
+}
+
+static int check_tokens(const struct outputs *o, const struct token_convert *c,
+	const struct strs *files, struct err *e)
+{
+	int rc = files->n ? 0 : check(o, "", STDIN_FILENO, e);
+	for (int64_t i = 0; i < files->n && !rc; i++) {
+		const char *path = files->v[i];
+		const struct token_format *f = strcmp(c->from, "auto")
+						       ? token_format_named(c->from)
+						       : token_format_detect(path);
+		scoped_str name = {0};
+		str_puts(&name, path);
+		if (f && f->name_of)
+			f->name_of(&name);
+		rc = check(o, name.s, strcmp(path, "-") ? -1 : STDIN_FILENO, e);
+	}
+	return rc;
+}
+
+int outputs_check(const struct token_convert *c, bool tokens, const struct strs *operands,
+	struct err *e)
+{
+	struct outputs o = {0};
+	const struct prepare *p = c->p;
+	const char *const more[] = {
+		c->vocab_from, p->tokenizer.vocab_files, p->chat_template};
+	int rc = 0;
+	find_outputs(&o, c);
+	if (o.n)
+		rc = tokens ? check_tokens(&o, c, operands, e)
+			    : check_texts(&o, p, operands, e);
+	if (o.n && c->val->n)
+		rc = rc || check_tokens(&o, c, c->val, e);
+	for (int64_t i = 0; i < c->masks->n && !rc; i++)
+		rc = check(&o, c->masks->v[i], -1, e);
+	for (size_t i = 0; i < ARRAY_LEN(more) && !rc; i++)
+		rc = check(&o, more[i], -1, e);
+	for (int64_t i = 0; i < o.n; i++)
+		free(o.v[i].name);
+	free(o.v);
+	return rc ? -1 : 0;
+}
