@@ -233,6 +233,9 @@ void store_for_each_part(struct store *s, bool counted, unsigned reads, unsigned
 	unsigned offloaded = offloaded_groups(s);
 	if (writes & STORE_BIT(STORE_PARAM))
 		writes |= STORE_BIT(STORE_COPY);
+	/* an update that overflows leaves parameters and copies as they are, and both are written back */
+	if (s->c.wire == DT_F16 && (reads & writes & STORE_BIT(STORE_PARAM)))
+		reads |= STORE_BIT(STORE_COPY);
 	reads &= offloaded;
 	writes &= offloaded;
 	if (reads | writes) {

@@ -94,6 +94,10 @@ memory_of() { # NAME FILE: bytes of that line of a plan
 	on_gpu "${o[@]}" -n 2 --offload optimizer --overwrite -o two >/dev/null
 	PT_EMU_LAZY=yes on_gpu "${o[@]}" --resume auto --offload params -o two >/dev/null
 	cmp one/checkpoints/latest.h5 two/checkpoints/latest.h5
+	# Updates that overflow leave the copies of parameters as they are.
+	o+=(--dtype fp16 --loss-scale 1e12)
+	on_gpu "${o[@]}" --overwrite -o one >/dev/null
+	same_as_one no --offload params
 }
 
 @test "the state of local SGD in the host's memory changes no bit, and the plan knows it" {
