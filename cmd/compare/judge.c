@@ -283,7 +283,8 @@ static enum verdict judge_comparable(const struct judging *j, struct verdict_res
 static void explain_rows(const struct judging *j, struct verdict_result *r)
 {
 	if (r->n_lone && !j->o->common)
-		str_printf(&r->reason, "; %lld row%s of some runs only, which --common leaves out",
+		str_printf(&r->reason,
+			"; %lld row%s of some runs only, which --common leaves out",
 			(long long)r->n_lone, r->n_lone == 1 ? " is" : "s are");
 	if (r->n_nonfinite && r->verdict == VERDICT_DIFFER)
 		str_printf(&r->reason, "; %lld row%s a value that is not finite",

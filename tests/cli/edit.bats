@@ -102,7 +102,7 @@ column() { # NAME FOLDER: of all rows that have it
 @test "copies of parameters in 16 bits, in files, are those of the last synchronisation" {
 	make_shard
 	for outer in none sgd; do
-		edit=(-n 4 --dtype bf16 --edit-workers 2 --edit-sync-interval 2 --edit-outer $outer)
+		edit=(-n 4 --dtype bf16 --edit-workers 2 --edit-sync-interval 2 --edit-outer "$outer")
 		apart 2 memory-$outer "${edit[@]}"
 		apart 2 files-$outer "${edit[@]}" --offload params --offload-to .
 		apart 4 shards-$outer "${edit[@]}" --offload all --offload-to . --fsdp 2
@@ -552,7 +552,7 @@ STREAM=(-n 26 --layers 2 --edit-workers 2 --edit-warmup-steps 3 --edit-sync-inte
 	edit=(-n 4 --eval-every 0 --edit-workers 2 --edit-sync-interval 2 --edit-reducer gta --freeze layers)
 	apart 2 start "${edit[@]}" -n 0
 	for kind in random magnitude magnitude-tensor; do
-		sparse=("${edit[@]}" --edit-sparsification $kind --edit-density 0.1)
+		sparse=("${edit[@]}" --edit-sparsification "$kind" --edit-density 0.1)
 		apart 2 $kind "${sparse[@]}"
 		apart 4 sharded-$kind "${sparse[@]}" --fsdp 2 --zero 2
 		same_runs $kind sharded-$kind

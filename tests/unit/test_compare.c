@@ -414,9 +414,23 @@ static void side_by_side(void **state)
 		run_log_free(&logs[i]);
 }
 
+/* More digits than a float has are not lost; other texts of one float are equal. */
+static void digits_of_doubles(void **state)
+{
+	(void)state;
+	assert_true(same_as_logged(0.1, 0.1) && same_as_logged(0.1, (double)0.1f));
+	assert_true(same_as_logged(2.34567899, (double)2.34567899f));
+	assert_true(same_as_logged(0.1 + 1e-15, (double)0.1f));
+	assert_false(same_as_logged(0.12345678901, 0.12345678902));
+	assert_false(same_as_logged(0.0, -0.0));
+	assert_false(same_as_logged(1, (double)1.0000001f));
+	assert_true(same_as_logged(NAN, NAN));
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(digits_of_doubles),
 		cmocka_unit_test(same_bits),
 		cmocka_unit_test(only_curves_count),
 		cmocka_unit_test(where_and_how_much),
