@@ -203,16 +203,16 @@ JOBS = -j$(shell nproc 2>/dev/null || echo 2)
 NEEDS_demo = build demo
 NEEDS_convergence = build demo
 NEEDS_check = build check
-NEEDS_check-long = build check
+NEEDS_check-long = build check long
 NEEDS_check-gpu = build check
 NEEDS_san = build check
 NEEDS_bench = build check
-NEEDS_calibrate = build check
+NEEDS_calibrate = build check long
 NEEDS_bench-gpu = build check
 NEEDS_lint = build check lint
 NEEDS_fuzz = build fuzz
-NEEDS_mutants = build check
-NEEDS_public-bugs = build check
+NEEDS_mutants = build check long
+NEEDS_public-bugs = build check long
 demo convergence check check-long check-gpu san lint bench bench-gpu calibrate fuzz mutants public-bugs:
 	@[ "$(DEPS)" = no ] || share/deps $(NEEDS_$@)
 	@$(MAKE) --no-print-directory $(JOBS) $@-now

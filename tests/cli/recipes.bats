@@ -227,6 +227,7 @@ rows_of() { # RUN
 	PYTHON=nowhere code_of 1 "$recipes/check-fsdp" none
 	says 'nowhere is missing'
 	export PYTHON=${PT_PYTHON:-python3} RANKS=2
+	command -v "$PYTHON" >/dev/null || skip "no $PYTHON (PT_PYTHON=PYTHON)"
 	"$PYTHON" -c 'import torch.distributed.fsdp' 2>/dev/null || {
 		code_of 1 "$recipes/check-fsdp" none
 		says 'has no PyTorch'
@@ -245,6 +246,7 @@ rows_of() { # RUN
 	PYTHON=nowhere code_of 1 "$recipes/check-deepspeed" none
 	says 'nowhere is missing'
 	export PYTHON=${PT_PYTHON:-python3}
+	command -v "$PYTHON" >/dev/null || skip "no $PYTHON (PT_PYTHON=PYTHON)"
 	"$PYTHON" -c 'import deepspeed, transformers' >/dev/null 2>&1 || {
 		code_of 1 "$recipes/check-deepspeed" none
 		says 'has no DeepSpeed'
