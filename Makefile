@@ -203,16 +203,16 @@ JOBS = -j$(shell nproc 2>/dev/null || echo 2)
 NEEDS_demo = build demo
 NEEDS_convergence = build demo
 NEEDS_check = build check
-NEEDS_check-long = build check
+NEEDS_check-long = build check long
 NEEDS_check-gpu = build check
 NEEDS_san = build check
 NEEDS_bench = build check
-NEEDS_calibrate = build check
+NEEDS_calibrate = build check long
 NEEDS_bench-gpu = build check
 NEEDS_lint = build check lint
 NEEDS_fuzz = build fuzz
-NEEDS_mutants = build check
-NEEDS_public-bugs = build check
+NEEDS_mutants = build check long
+NEEDS_public-bugs = build check long
 demo convergence check check-long check-gpu san lint bench bench-gpu calibrate fuzz mutants public-bugs:
 	@[ "$(DEPS)" = no ] || share/deps $(NEEDS_$@)
 	@$(MAKE) --no-print-directory $(JOBS) $@-now
@@ -295,25 +295,30 @@ generate: programs
 	man/generate $O
 
 # ---- install -----------------------------------------------------------------------
-BIN = $(DESTDIR)$(PREFIX)/bin
-SHARE = $(DESTDIR)$(PREFIX)/share
+ROOT = $(DESTDIR)$(PREFIX)
+BIN = $(ROOT)/bin
+SHARE = $(ROOT)/share
 RECIPES = $(filter-out functions hosts no_gpu.py,$(notdir $(wildcard share/recipes/*)))
 # (programs look for it in ../lib/pt)
-LIBRARIES = $(DESTDIR)$(PREFIX)/lib/pt
+LIBRARIES = $(ROOT)/lib/pt
 INSTALLED = $(PROGRAMS:%=$(BIN)/%) $(SHARE)/pt $(LIBRARIES) \
   $(foreach m,$(notdir $(wildcard man/*.[1-9])),$(SHARE)/man/man$(patsubst .%,%,$(suffix $m))/$m) \
   $(PROGRAMS:%=$(SHARE)/bash-completion/completions/%) \
   $(SHARE)/zsh/site-functions/_pt-programs \
   $(PROGRAMS:%=$(SHARE)/fish/vendor_completions.d/%.fish)
 
+# Parents come first. `install` writes the names of those that it makes to share/pt/directories.
+DIRECTORIES = bin $(if $(CUDA_LIB),lib lib/pt) share $(addprefix share/,pt $(addprefix pt/,presets algorithms recipes jobs) \
+  man man/man1 man/man5 man/man7 bash-completion bash-completion/completions zsh zsh/site-functions \
+  fish fish/vendor_completions.d)
+
 install_for = sed "s/@PROGRAMS@/$1/" completions/pt.$2 | install -m 644 /dev/stdin
 
 install: all
-	install -d $(BIN) $(addprefix $(SHARE)/pt/,presets algorithms recipes jobs) $(foreach s,1 5 7,$(SHARE)/man/man$s) \
-	  $(SHARE)/bash-completion/completions $(SHARE)/zsh/site-functions \
-	  $(SHARE)/fish/vendor_completions.d
+	made=; for d in $(DIRECTORIES); do [ -d $(ROOT)/$$d ] || { install -d $(ROOT)/$$d && made="$$made $$d"; } || exit; done; \
+	  printf '%s\n' $$made >>$(SHARE)/pt/directories && chmod 644 $(SHARE)/pt/directories
 	install $(BINS) $(BIN)
-	$(if $(CUDA_LIB),install -d $(LIBRARIES) && install $(CUDA_LIB) $(LIBRARIES))
+	$(if $(CUDA_LIB),install $(CUDA_LIB) $(LIBRARIES))
 	install -m 644 share/presets/* $(SHARE)/pt/presets
 	$(if $(wildcard share/algorithms/*),install -m 644 share/algorithms/* $(SHARE)/pt/algorithms)
 	install $(RECIPES:%=share/recipes/%) $(SHARE)/pt/recipes
@@ -326,10 +331,14 @@ install: all
 	$(call install_for,$(PROGRAMS),zsh) $(SHARE)/zsh/site-functions/_pt-programs
 
 uninstall:
-	rm -rf $(INSTALLED)
+	made=$$(sort -ru $(SHARE)/pt/directories 2>/dev/null); rm -rf $(INSTALLED); \
+	  for d in $$made; do [ ! -d $(ROOT)/$$d ] || rmdir --ignore-fail-on-non-empty $(ROOT)/$$d; done
 
+# A build leaves the file `flags`, a recipe the file .pt-recipe. Directories without them are kept.
 clean:
-	rm -rf $O build-san build-lint build-fuzz demo convergence
+	@for d in $O build-san build-lint build-fuzz demo convergence; do \
+	  if [ -e "$$d/flags" ] || [ -e "$$d/.pt-recipe" ]; then echo "rm -rf $$d" && rm -rf "$$d"; \
+	  elif [ -e "$$d" ]; then echo "make clean: \"$$d\" is kept: neither make nor a recipe made it" >&2; fi; done
 
 help:
 	@echo 'all        build the programs into $O/ (the default)'
@@ -352,6 +361,8 @@ help:
 	@echo 'generate   regenerate the option lists of manual pages from the option tables'
 	@echo 'clean      remove build outputs'
 	@echo 'install    install into PREFIX=$(PREFIX), below DESTDIR;  uninstall: remove it'
+	@echo '           With nvcc, all and install compile CUDA kernels for minutes. CUDA=no: without them;'
+	@echo "           GENCODE='-gencode arch=compute_90a,code=sm_90a': for H100 and H200 only, in half the time"
 	@echo 'deps       install missing packages (Debian); DEPS=no: never'
 
 .PHONY: all programs demo convergence check check-long check-gpu san lint bench bench-gpu calibrate fuzz mutants public-bugs \

@@ -204,7 +204,7 @@ offers() { # PROGRAM WORD...
 	[ "$(offers pt-train -d my)" = 'my file.h5' ]
 	[ "$(offers pt-train --data = my)" = 'my file.h5' ]
 	[ "$(offers pt-train --out '')" = 'a folder' ]
-	[ "$(offers pt-train --config my)" = $'my file.h5\nmy file.txt' ]
+	[ "$(offers pt-train --config my | sort)" = $'my file.h5\nmy file.txt' ]
 	[ "$(offers pt-train my)" = 'my file.h5' ]
 	[ "$(offers pt-train --resume '')" = $'auto\nmy file.h5\na folder' ]
 	[ "$(offers pt-compare x = '' | sort)" = $'a folder\nmy file.h5\nmy file.txt' ]

@@ -457,7 +457,7 @@ curve() { # SEED ROWS FORMAT
 	[ "$(LC_ALL=C.UTF-8 pt-compare a b -g | dots)" -eq 0 ]
 	[ "$(LC_ALL=C.UTF-8 pt-compare a b -g --marks braille | dots)" -ge 12 ]
 	[ "$(LC_ALL=C pt-compare a b -g --marks ascii | dots)" -eq 0 ]
-	script -qc true /dev/null </dev/null >/dev/null 2>&1 || skip 'no script(1), or no pseudo-terminal'
+	needs_terminal
 	unset NO_COLOR
 	on_terminal() { script -qc "TERM=xterm LC_ALL=$1 pt-compare a b --graph" /dev/null </dev/null; }
 	[ "$(on_terminal C.UTF-8 | dots)" -ge 12 ]
@@ -508,7 +508,7 @@ curve() { # SEED ROWS FORMAT
 }
 
 @test "colors on a terminal only, and not with NO_COLOR" {
-	script -qc true /dev/null </dev/null >/dev/null 2>&1 || skip 'no script(1), or no pseudo-terminal'
+	needs_terminal
 	log_of 4 3 >a
 	log_of 4 2 >b
 	unset NO_COLOR

@@ -15,6 +15,10 @@ make_pairs() { # LINES OPTION...
 	pt-prepare -q -t byte --record prompt "$@" pairs.jsonl -o "$PT_DATA"
 }
 
+total() { # of the values on standard input
+	awk '{ s += $1 } END { print s }'
+}
+
 same() { # RUN RUN: every value has the same bits
 	pt-compare "$1" "$2" | grep -qx 'verdict: identical bit for bit'
 }
@@ -87,9 +91,8 @@ same() { # RUN RUN: every value has the same bits
 	# an epoch has every window once, so that all tokens that count have been seen after it
 	windows=$((($(pt-prepare --info pairs.h5 | sed -n 's/^train_tokens = //p') - 1) / 32))
 	tiny -n "$windows" -T 32 -b 1 -m 1 --empty-batch skip --eval-every 0 --no-ckpt -o epoch >/dev/null
-	seen=$(grep -o ' counted=[0-9]*' epoch/journal.txt | cut -d= -f2 | paste -sd+ | bc)
-	all=$(pt-prepare --show 100000 pairs.h5 | sed -nE 's/^# document .*train: .* tokens, ([0-9]+) count.*/\1/p' |
-		paste -sd+ | bc)
+	seen=$(grep -o ' counted=[0-9]*' epoch/journal.txt | cut -d= -f2 | total)
+	all=$(pt-prepare --show 100000 pairs.h5 | sed -nE 's/^# document .*train: .* tokens, ([0-9]+) count.*/\1/p' | total)
 	[ "$seen" -eq "$all" ]
 	tiny -n 1 -T 16 -b 4 --no-ckpt -o other >/dev/null 2>err
 	grep -q 'the data are windows of 32 tokens: with --context 16, samples begin at any offset' err
@@ -113,8 +116,7 @@ same() { # RUN RUN: every value has the same bits
 	for f in 0 1; do
 		loss[f]=$(tiny -T 64 -b 2 -m 2 --virtual tp=2 --eval-windows 100 --edit-workers 0 --no-data-per-rank --eval-only --resume run -d $f.h5 2>err |
 			sed -nE 's/.* val_loss=([^ ]*).*/\1/p')
-		count[f]=$(pt-prepare --show 100000 $f.h5 | sed -nE 's/^# document .*val: .* tokens, ([0-9]+) count.*/\1/p' |
-			paste -sd+ | bc)
+		count[f]=$(pt-prepare --show 100000 $f.h5 | sed -nE 's/^# document .*val: .* tokens, ([0-9]+) count.*/\1/p' | total)
 	done
 	echo "${count[@]}" "${loss[@]}"
 	sed -nE 's/^step=6 .* val_loss=([^ ]*).*/\1/p' run/journal.txt >have

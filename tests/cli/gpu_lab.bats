@@ -301,3 +301,18 @@ END
 	says 'talk:nothing is not known'
 	not grep -q PT_FULL.*tokens/s <<<"$output"
 }
+
+@test "the pack for GPU machines is unpacked to no directory of other files" {
+	sed -n "/<<'ENV'\$/,/^ENV\$/p" "$BATS_TEST_DIRNAME/../bench/gpu_machine" | sed '1d;$d' >unpack
+	touch pt.tar.xz
+	mkdir home
+	echo x >home/thesis.txt
+	PT_HOME=$PWD/home code_of 1 bash -c '. ./unpack'
+	says 'has other files; give another directory'
+	[ "$(ls -A home)" = thesis.txt ]
+	# what is left of an archive that could not be read is unpacked again
+	for _ in 1 2; do
+		PT_HOME=$PWD/new code_of 1 bash -c '. ./unpack'
+		[ "$(ls -A new)" = unpacked ]
+	done
+}

@@ -78,6 +78,11 @@ plain_memory() {
 	! sanitized || skip 'the sanitizer needs memory of its own'
 }
 
+# For tests that use script(1).
+needs_terminal() {
+	script -qc true /dev/null </dev/null >/dev/null 2>&1 || skip 'no script(1), or no pseudo-terminal'
+}
+
 same() { # RUN RUN: their curves and latest checkpoints are equal
 	pt-compare "$1" "$2" >cmp.txt || {
 		cat cmp.txt

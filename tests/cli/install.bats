@@ -36,6 +36,7 @@ want() {
 	for p in "$top"/share/jobs/*; do
 		echo "share/pt/jobs/$(basename "$p")"
 	done
+	echo share/pt/directories
 }
 
 @test "install: every program, page, completion and preset, with sane modes" {
@@ -85,18 +86,40 @@ want() {
 	stage/usr/bin/pt-train -p shakespeare-char --print-config | grep -qx 'dim = 384'
 }
 
-@test "uninstall leaves no file of ours, and all of others" {
-	mkdir -p opt/{bin,share/man/man1,share/bash-completion/completions}
+@test "uninstall leaves nothing of ours, and all of others" {
+	mkdir -p opt/{bin,lib,share/man/man1,share/bash-completion/completions,share/zsh}
 	for f in bin/other bin/pt-other share/man/man1/other.1 share/bash-completion/completions/other; do
 		echo mine >"opt/$f"
 	done
-	find opt -type f | sort >before
+	find opt | sort >before
+	pt_make install PREFIX="$PWD/opt"
 	pt_make install PREFIX="$PWD/opt"
 	pt_make uninstall PREFIX="$PWD/opt"
-	find opt -type f | sort | diff before -
-	[ -z "$(find opt -name 'presets')" ]
+	find opt | sort | diff before -
 	pt_make uninstall PREFIX="$PWD/opt" # nothing there is no error
 	pt_make install PREFIX=/usr DESTDIR="$PWD/stage"
+	echo mine >stage/usr/share/fish/other # in a directory of ours
 	pt_make uninstall PREFIX=/usr DESTDIR="$PWD/stage"
-	[ -z "$(find stage -type f)" ]
+	[ "$(find stage | sort | paste -sd' ')" = 'stage stage/usr stage/usr/share stage/usr/share/fish stage/usr/share/fish/other' ]
+}
+
+@test "make help and README.md tell how to install without CUDA" {
+	env -u MAKEFLAGS -u MAKELEVEL make -s -C "$top" help >help
+	for f in help "$top/README.md"; do
+		grep -q 'CUDA=no' "$f"
+		grep -q GENCODE "$f"
+	done
+}
+
+@test "make clean deletes what make and recipes made, and keeps other directories" {
+	cp "$top/Makefile" .
+	mkdir -p precious build-san demo convergence
+	touch precious/thesis.txt build-san/flags demo/.pt-recipe convergence/thesis.txt
+	code_of 0 env -u MAKEFLAGS -u MAKELEVEL make clean O=precious </dev/null
+	says '"precious" is kept'
+	says '"convergence" is kept'
+	[ -e precious/thesis.txt ]
+	[ -e convergence/thesis.txt ]
+	not ls build-san
+	not ls demo
 }

@@ -6,7 +6,9 @@ recipes=$BATS_TEST_DIRNAME/../../share/recipes
 
 setup() {
 	cd "$BATS_TEST_TMPDIR" || exit 1
-	command -v bible >/dev/null || skip 'no bible'
+	for tool in bible ip; do
+		command -v $tool >/dev/null || skip "no $tool"
+	done
 	unset PT_DATA
 }
 

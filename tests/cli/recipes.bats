@@ -6,10 +6,14 @@ recipes=$BATS_TEST_DIRNAME/../../share/recipes
 
 setup() {
 	cd "$BATS_TEST_TMPDIR" || exit 1
-	for tool in bible gnuplot; do
-		command -v $tool >/dev/null || skip "no $tool"
-	done
 	unset PT_DATA
+	case $BATS_TEST_DESCRIPTION in
+	techniques* | convergence* | fsdp-table* | cp-accumulation* | beyond-memory* | muon* | edit-example*)
+		for tool in bible gnuplot; do
+			command -v $tool >/dev/null || skip "no $tool"
+		done
+		;;
+	esac
 }
 
 # A pt-train that adds settings where the command line has a certain word.
@@ -21,6 +25,47 @@ spoil() { # WORD SETTING...
 		exec "$(command -v pt-train)" "\$@"
 	EOF2
 	chmod +x spoilt/pt-train
+}
+
+@test "a recipe deletes nothing that it did not make, and --help prints its comment" {
+	local recipe name
+	mkdir precious
+	echo x >precious/thesis.txt
+	for recipe in "$recipes"/* "${recipes%/recipes}/demo"; do
+		name=${recipe##*/}
+		[ -x "$recipe" ] || continue
+		code_of 0 "$recipe" --help
+		says "share/${recipe##*/share/} "
+		[ "$name" != supervise ] || continue
+		echo other >precious/.pt-recipe
+		code_of 64 "$recipe" precious
+		says "$name: cannot work in \"precious\": $name did not make the files there; give another directory"
+		rm precious/.pt-recipe
+		code_of 64 "$recipe" precious
+		code_of 64 "$recipe" --overwrite
+		says 'unknown option "--overwrite"'
+	done
+	[ "$(ls -A)" = precious ]
+	[ "$(ls -A precious)" = thesis.txt ]
+}
+
+@test "a recipe empties the directory that it made, whatever CDPATH is" {
+	printf '#!/bin/bash\n. %q/functions\nwork_in_directory\n' "$recipes" >small
+	chmod +x small
+	mkdir -p elsewhere/mine
+	touch elsewhere/mine/thesis.txt
+	export CDPATH=$PWD/elsewhere
+	code_of 0 ./small mine
+	mkdir -p mine/run/.deep
+	ln -s ../elsewhere mine/link
+	code_of 0 ./small mine
+	[ "$(ls -A mine)" = .pt-recipe ]
+	[ -e elsewhere/mine/thesis.txt ]
+	code_of 64 ./small elsewhere/mine
+	# checked again where the work begins
+	printf '#!/bin/bash\n. %q/functions\nmkdir late\ntouch late/thesis.txt\nwork_in_directory\n' "$recipes" >small
+	code_of 64 ./small late
+	[ "$(ls -A late)" = thesis.txt ]
 }
 
 @test "techniques: rows are identical, and their controls come along" {
@@ -182,6 +227,7 @@ rows_of() { # RUN
 	PYTHON=nowhere code_of 1 "$recipes/check-fsdp" none
 	says 'nowhere is missing'
 	export PYTHON=${PT_PYTHON:-python3} RANKS=2
+	command -v "$PYTHON" >/dev/null || skip "no $PYTHON (PT_PYTHON=PYTHON)"
 	"$PYTHON" -c 'import torch.distributed.fsdp' 2>/dev/null || {
 		code_of 1 "$recipes/check-fsdp" none
 		says 'has no PyTorch'
@@ -200,6 +246,7 @@ rows_of() { # RUN
 	PYTHON=nowhere code_of 1 "$recipes/check-deepspeed" none
 	says 'nowhere is missing'
 	export PYTHON=${PT_PYTHON:-python3}
+	command -v "$PYTHON" >/dev/null || skip "no $PYTHON (PT_PYTHON=PYTHON)"
 	"$PYTHON" -c 'import deepspeed, transformers' >/dev/null 2>&1 || {
 		code_of 1 "$recipes/check-deepspeed" none
 		says 'has no DeepSpeed'

@@ -46,7 +46,7 @@ make_chats() { # N: conversations of one to three questions
 	printf x >x.txt
 	pt-prepare -q -t byte -f 0 x.txt -o x.h5
 	[ "$(pt-prepare --show 1 x.h5 | tail -n 1)" = '# 1 document: 1 token, 1 counts (100.0%)' ]
-	script -qc true /dev/null </dev/null >/dev/null 2>&1 || skip 'no script(1), or no pseudo-terminal'
+	needs_terminal
 	# 2,000 characters of two bytes, of which a cut is never within
 	{ printf x; yes é | head -n 2000 | tr -d '\n'; } >long.txt
 	pt-prepare -q -t byte -f 0 long.txt -o long.h5

@@ -228,9 +228,6 @@ no_commands() { # of a terminal
 	# as they are for a file, which may be a config
 	forge good.h5 evil.h5 "sample-prompt = $red"
 	pt-ckpt show --options evil.h5 | grep -qF "$red"
-	run script -qc 'pt-ckpt show --options evil.h5' /dev/null </dev/null
-	says 'sample-prompt = ?[31m'
-	no_commands
 	run pt-ckpt diff good.h5 evil.h5
 	says 'option sample-prompt '
 	no_commands
@@ -240,6 +237,15 @@ no_commands() { # of a terminal
 	run pt-train "${TINY[@]:1}" -d red.h5 -n 1 --sample-every 1 --sample-prompt "$red"
 	says 'a sample after step 1:'
 	says '?[31m'
+	no_commands
+}
+
+@test "an option of a checkpoint commands no terminal" {
+	needs_terminal
+	make_run
+	forge good.h5 evil.h5 $'sample-prompt = \e[31m'
+	run script -qc 'pt-ckpt show --options evil.h5' /dev/null </dev/null
+	says 'sample-prompt = ?[31m'
 	no_commands
 }
 

@@ -1,0 +1,52 @@
+#!/usr/bin/env bats
+# What tests/run reports, and which packages the scripts need.
+load helpers
+
+top=$BATS_TEST_DIRNAME/../..
+
+@test "tests/run: skipped tests are counted per reason, and the last line is a sum" {
+	mkdir -p tests/{cli,unit} bin build/tests
+	cp "$top/tests/run" tests
+	# of bats, here: the file is its output
+	printf '#!/bin/sh\ncat "$2"\n' >bin/bats
+	printf 'ok 1 a # skip no zsh\nok 2 b\nok 3 c # skip no zsh\nok 4 d # skip\n' >tests/cli/some.bats
+	printf 'ok 1 a # skip no fish\nok 2 b # skip no zsh\n' >tests/cli/other.bats
+	echo ' * device: cpu cuda' >tests/unit/test_some.c
+	printf '#!/bin/sh\nprintf "ok 1 - a\\nok 2 # SKIP b\\n"\n' >build/tests/test_some
+	chmod +x bin/bats build/tests/test_some
+	PATH=$PWD/bin:$PATH run tests/run build 'some|other'
+	echo "$output"
+	[ "$status" -eq 0 ]
+	diff - <(sed -n '/^Skipped:/,$p' <<<"$output") <<-'END'
+		Skipped:
+		    3  no zsh: other.bats, some.bats (2)
+		    2  no reason given: some.bats, test_some b
+		    1  no fish: other.bats
+		    1  nvcc and its headers are not here: test_some on a GPU
+
+		2 passed, 0 failed, 7 skipped
+	END
+}
+
+# A script names the commands that it can do without: command -v COMMAND, or skip 'no COMMAND'.
+@test "share/debian-12 names the packages of all commands that scripts call" {
+	command -v dpkg-query >/dev/null || skip 'no dpkg-query'
+	cd "$top" || return
+	# (if this finds nothing, it is blind)
+	echo 'x=$(LC_ALL=C mpiexec -n 2 ls | bats)' >"$BATS_TEST_TMPDIR/script"
+	code_of 0 tests/packages build "$BATS_TEST_TMPDIR/script"
+	[ "$output" = "$BATS_TEST_TMPDIR/script: bats (bats)" ]
+	code_of 0 tests/packages check "$BATS_TEST_TMPDIR/script"
+	[ "$output" = "$BATS_TEST_TMPDIR/script: mpiexec (mpich)" ]
+	shell_of() { # DIRECTORY
+		grep -lE '^#!/bin/bash|^# shellcheck shell' "$1"/*
+	}
+	mapfile -t recipes < <(shell_of share/recipes)
+	mapfile -t bench < <(shell_of tests/bench 2>/dev/null | grep -v calibrate)
+	mapfile -t quick < <(printf '%s\n' tests/cli/*.bats | grep -v /long_)
+	tests/packages build Makefile share/deps share/jobs/* -- 'build demo' share/demo "${recipes[@]}" \
+		-- 'build check' tests/{run,find_nccl,nccl_rank} "${quick[@]}" tests/cli/helpers.bash "${bench[@]}" \
+		-- 'build check long' tests/cli/long_*.bats tests/mutate tests/bench/calibrate \
+		-- 'build check lint' tests/{lint,names} man/generate -- 'build fuzz' tests/fuzz/run >"$BATS_TEST_TMPDIR/found"
+	not grep . "$BATS_TEST_TMPDIR/found"
+}
