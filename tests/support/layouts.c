@@ -330,6 +330,8 @@ static uint64_t pipeline_technique(const struct train_opts *o)
 		[SCHEDULE_1F1B] = TECH_1F1B,
 		[SCHEDULE_INTERLEAVED] = TECH_INTERLEAVED,
 		[SCHEDULE_ZB_H1] = TECH_ZB_H1,
+		[SCHEDULE_INTERLEAVED_ZB] = TECH_INTERLEAVED_ZB,
+		[SCHEDULE_ZBV] = TECH_ZBV,
 	};
 	return o->resolved.degree[AXIS_PP] > 1 ? bit(of[o->pp_schedule]) : 0;
 }
@@ -458,7 +460,9 @@ static void roll_options(struct dice *d, struct str *out)
 	choose(d, out, ",,reshard-after-forward=no,reshard-after-forward=keep-last");
 	choose(d, out, ",sp=no");
 	choose(d, out, ",cp-comm=gather");
-	choose(d, out, ",pp-schedule=gpipe,pp-schedule=interleaved,pp-schedule=zb-h1");
+	choose(d, out,
+		",pp-schedule=gpipe,pp-schedule=interleaved,pp-schedule=zb-h1,"
+		"pp-schedule=interleaved-zb,pp-schedule=zbv");
 	choose(d, out, ",,pp-split=even");
 	choose(d, out, ",,recompute=selective,recompute=matmuls,recompute=full");
 	choose(d, out, ",,threads=2");
