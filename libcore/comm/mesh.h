@@ -66,10 +66,10 @@ int mesh_host_run(const struct mesh *m, struct mesh_part part);
 /*
  * The pairs of neighbours along pp, of which `first` is the first position; the last one's neighbour is
  * position 0. Pairs without a common position have one number, so that there are two sets of pairs, or
- * three (with an odd degree): pp_links of set i in direction `way` is 1 + 2 i + way. The groups of both
- * ways have the same ranks; what goes one way does not wait there for what goes the other way.
+ * three (with an odd degree): pp_links of set i for way `way` is 1 + MESH_LINK_WAYS i + way. The groups of
+ * all ways have the same ranks; what goes one way does not wait there for what goes another way.
  */
-enum { MESH_LINK_WAYS = 2 };
+enum { MESH_LINK_WAYS = 4 };
 int mesh_link(int degree, int first, int way);
 /* The world ranks of that group, in its order; *ranks is allocated. Returns their number. */
 int mesh_members(const struct mesh *m, struct mesh_part part, int **ranks);

@@ -127,9 +127,12 @@ static void find_holders(struct edit *x)
 			       AXIS_BIT(AXIS_CP) | AXIS_BIT(AXIS_TP);
 	if (!x->c.by_unit || s->mesh->degree[AXIS_PP] == 1)
 		return;
-	struct comm *own = mesh_group(s->mesh, (struct mesh_part){.axes = stage});
-	struct comm *ends = mesh_group(s->mesh,
-		(struct mesh_part){.axes = stage | AXIS_BIT(AXIS_PP), .pp_ends = true});
+	struct comm *own = mesh_group(s->mesh, (struct mesh_part){.axes = stage}),
+		    *ends = own;
+	if (!s->ends_meet)
+		ends = mesh_group(
+			s->mesh, (struct mesh_part){.axes = stage | AXIS_BIT(AXIS_PP),
+					 .pp_ends = true});
 	x->holders = xcalloc((size_t)x->n_groups, sizeof(struct comm *));
 	for (int i = 0; i < s->n_tensors; i++) {
 		const struct tensor *t = &s->tensors[i];

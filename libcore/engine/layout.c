@@ -340,7 +340,6 @@ static bool stage_uses(
 	return t->unit - 1 >= s->first && t->unit - 1 < s->end;
 }
 
-/* Rank r of the pipeline has stages r, r + ranks, ... */
 static void assign_stages(struct rank_layout *l, const struct train_opts *o,
 	const struct mesh *mesh, const struct model *m)
 {
@@ -349,7 +348,8 @@ static void assign_stages(struct rank_layout *l, const struct train_opts *o,
 	l->stages = xcalloc((size_t)l->n_stages, sizeof(*l->stages));
 	int *first = layout_split(m, all, o->pp_split == SPLIT_EVEN);
 	for (int i = 0; i < l->n_stages; i++) {
-		int number = mesh->at[AXIS_PP] + i * ranks;
+		int number = schedule_rank_stage(
+			(enum schedule_kind)o->pp_schedule, ranks, mesh->at[AXIS_PP], i);
 		l->stages[i] = (struct stage){.first = first[number],
 			.end = first[number + 1],
 			.embeds = number == 0,

@@ -311,10 +311,12 @@ static const struct opt options[] = {
 		.values = schedule_kind_names,
 		.elsewhere = "pipeline-parallel-schedule", .help =
 		"Pipeline schedule: all forwards, then all backwards (gpipe); one forward, one "
-		"backward; the same with several stages a rank; or with weight gradients moved "
-		"into the bubbles (zero bubble)."},
+		"backward in turn (1f1b); 1f1b with several stages per rank (interleaved). The zero "
+		"bubble schedules compute weight gradients later, in the bubbles: zb-h1 is 1f1b, "
+		"interleaved-zb is interleaved, and zbv has two stages per rank in a V."},
 	{OPT_INT, 0, "pp-stages", "N", "0", T(pp_stages), OPT_REPLAY, 0, 1e5, .help =
-		"Pipeline stages of each rank. 0: 2 for the interleaved schedule, else 1."},
+		"Pipeline stages of each rank. 0: 2 for interleaved, interleaved-zb and zbv, else "
+		"1."},
 	{WORDS("pp-split", "auto", T(pp_split), OPT_REPLAY, PP_SPLIT_WORDS), .help =
 		"How layers are divided among the stages. auto: so that the slowest stage, which "
 		"may be the one with the output layer, is as fast as possible. even: evenly."},

@@ -8,9 +8,13 @@
  * of micro-batch m is posted by m's forward on the earlier stage, before m's forward on this one.
  *
  * By NCCL, a receive starts one action before it is needed: it occupies multiprocessors until its
- * message comes. Each pair of neighbours has a group for each direction, in which the messages are sent
- * and received in the same order, that of the actions (tests/support/schedule_check.c); what goes
- * downstream does not wait for what goes upstream.
+ * message comes. Each rank has a group for each neighbour that it sends to and for each direction, in which
+ * the messages are sent and received in the same order, that of the actions
+ * (tests/support/schedule_check.c); what goes downstream does not wait for what goes upstream.
+ *
+ * If the next stage is on the same rank, it copies its input when its forward begins: the output is in a
+ * slot until its backward. Gradients are copied when they are complete, since the slot they come from may
+ * be used again before they are needed.
  */
 #include "engine/pipe.h"
 
@@ -30,6 +34,8 @@ struct slot {
 struct pipe_stage {
 	struct stage st;
 	int number; /* virtual, of the whole pipeline */
+	/* with the ranks that it receives from and sends to; NULL: none */
+	struct comm *in[N_DIRECTIONS], *out[N_DIRECTIONS];
 	int64_t n_slots, n_grads;
 	struct slot *slot;
 	struct block_grads **grads; /* between the two parts of a backward */
@@ -37,31 +43,46 @@ struct pipe_stage {
 
 /* ---- setting up ------------------------------------------------------------------ */
 
-/* The number of slots that every stage of the pipeline has. */
-static int64_t min_slots(const struct schedule *s)
+static struct pipe_stage *stage_of(const struct pipe *x, int number)
 {
-	int64_t least = INT64_MAX;
-	for (int i = 0; i < schedule_stages(s); i++)
-		least = min64(least, schedule_peak(s, schedule_rank_of(s, i), i).kept);
-	return max64(1, least);
+	return &x->stages[number / x->schedule->ranks];
 }
 
+/* Does this rank have the stage? False beyond the ends of the pipeline. */
+static bool is_here(const struct pipe *x, int number)
+{
+	return number >= 0 && number < schedule_stages(x->schedule) &&
+	       schedule_rank_of(x->schedule, number) == x->axis->rank;
+}
+
+/* What goes from a rank to the previous one has other groups than what goes to the next one. */
+static struct mesh_part link_between(int ranks, int from, int to, enum direction d)
+{
+	bool next = (from + 1) % ranks == to;
+	int way = next ? (int)d : N_DIRECTIONS + (int)d;
+	BUG_ON(!next && (to + 1) % ranks != from);
+	return (struct mesh_part){.axes = AXIS_BIT(AXIS_PP),
+		.pp_links = mesh_link(ranks, next ? from : to, way)};
+}
+
+/* Collective. */
 static void open_links(struct pipe *x, struct mesh *mesh)
 {
-	int n = x->axis->size, rank = x->axis->rank, before = (rank + n - 1) % n;
-	for (int first = 0; first < n && n > 1; first++) {
-		if (first == n - 1 && x->schedule->per_rank == 1)
-			continue; /* nothing goes from the last stage to the first */
-		for (int d = 0; d < N_DIRECTIONS; d++) {
-			struct comm *c = mesh_group(
-				mesh, (struct mesh_part){.axes = AXIS_BIT(AXIS_PP),
-					      .pp_links = mesh_link(n, first, d)});
-			comm_connect(c); /* not while a stage waits */
-			if (first == rank)
-				x->after[d] = c;
-			if (first == before)
-				x->before[d] = c;
-		}
+	const struct schedule *s = x->schedule;
+	for (int i = 0; i < 2 * (schedule_stages(s) - 1); i++) {
+		enum direction d = i % 2 ? UPSTREAM : DOWNSTREAM;
+		int from = i / 2 + (d == UPSTREAM), to = i / 2 + (d == DOWNSTREAM);
+		int sender = schedule_rank_of(s, from),
+		    receiver = schedule_rank_of(s, to);
+		if (sender == receiver)
+			continue;
+		struct comm *c =
+			mesh_group(mesh, link_between(s->ranks, sender, receiver, d));
+		comm_connect(c); /* not while a stage waits */
+		if (is_here(x, from))
+			stage_of(x, from)->out[d] = c;
+		if (is_here(x, to))
+			stage_of(x, to)->in[d] = c;
 	}
 }
 
@@ -69,25 +90,24 @@ void pipe_open(struct pipe *x, struct pass *p, const struct schedule *s,
 	const struct stage *stages, struct mesh *mesh, struct arena *micro)
 {
 	struct comm *axis = mesh->axis[AXIS_PP];
-	*x = (struct pipe){.pass = p, .schedule = s, .axis = axis, .group = min_slots(s)};
+	*x = (struct pipe){.pass = p, .schedule = s, .axis = axis};
 	BUG_ON(axis->size != s->ranks);
-	open_links(x, mesh);
 	x->stages = xcalloc((size_t)s->per_rank, sizeof(*x->stages));
+	open_links(x, mesh);
 	for (int v = 0; v < s->per_rank; v++) {
 		struct pipe_stage *y = &x->stages[v];
 		y->st = stages[v];
-		y->number = axis->rank + v * s->ranks;
+		y->number = schedule_stage_of(s, axis->rank, v);
 		struct schedule_peak peak = schedule_peak(s, axis->rank, y->number);
 		y->n_slots = max64(1, peak.kept);
 		y->n_grads = peak.waiting;
 		y->slot = xcalloc((size_t)y->n_slots, sizeof(*y->slot));
 		y->grads = xcalloc((size_t)y->n_grads, sizeof(struct block_grads *));
 		for (int64_t i = 0; i < y->n_slots; i++) {
-			struct slot *o = &y->slot[i];
-			o->in[DOWNSTREAM].c = x->before[DOWNSTREAM];
-			o->out[DOWNSTREAM].c = x->after[DOWNSTREAM];
-			o->in[UPSTREAM].c = x->after[UPSTREAM];
-			o->out[UPSTREAM].c = x->before[UPSTREAM];
+			for (int d = 0; d < N_DIRECTIONS; d++) {
+				y->slot[i].in[d].c = y->in[d];
+				y->slot[i].out[d].c = y->out[d];
+			}
 			acts_alloc(p, &y->st, &y->slot[i].acts, micro);
 		}
 		for (int64_t i = 0; i < y->n_grads; i++)
@@ -134,13 +154,6 @@ static struct slot *slot_of(const struct pipe_stage *y, int64_t micro)
 
 /* ---- between stages -------------------------------------------------------------- */
 
-/* The stage `step` after this one; -1: beyond an end of the pipeline. */
-static int neighbour(const struct pipe *x, const struct pipe_stage *y, int step)
-{
-	int n = y->number + step;
-	return n < schedule_stages(x->schedule) ? n : -1;
-}
-
 /* The tag of a message names the stage that receives it, among those of its rank. */
 static int tag_of(const struct pipe *x, int receiver, enum direction d)
 {
@@ -151,10 +164,10 @@ static void send_to_stage(
 	struct pipe *x, struct pipe_stage *y, struct slot *o, enum direction d)
 {
 	struct mat m = d == DOWNSTREAM ? o->acts.x_out : o->acts.dx;
-	int to = neighbour(x, y, d == DOWNSTREAM ? 1 : -1);
-	if (to < 0)
+	int to = y->number + (d == DOWNSTREAM ? 1 : -1);
+	if (!y->out[d])
 		return;
-	comm_send(&o->out[d], m.p, mat_bytes(m), !o->out[d].c->rank, tag_of(x, to, d));
+	comm_send(&o->out[d], m.p, mat_bytes(m), !y->out[d]->rank, tag_of(x, to, d));
 	comm_start(&o->out[d]);
 }
 
@@ -162,12 +175,30 @@ static void receive_from_stage(
 	struct pipe *x, struct pipe_stage *y, struct slot *o, enum direction d)
 {
 	struct mat m = d == DOWNSTREAM ? o->acts.x_in : o->acts.dx;
-	int from = neighbour(x, y, d == DOWNSTREAM ? -1 : 1);
-	if (from < 0)
+	if (!y->in[d])
 		return;
-	comm_recv(
-		&o->in[d], m.p, mat_bytes(m), !o->in[d].c->rank, tag_of(x, y->number, d));
+	comm_recv(&o->in[d], m.p, mat_bytes(m), !y->in[d]->rank, tag_of(x, y->number, d));
 	comm_post(&o->in[d]);
+}
+
+/* Copies the output of the previous stage, if that is on this rank. */
+static void copy_input(
+	struct pipe *x, const struct pipe_stage *y, int64_t micro, struct slot *o)
+{
+	if (!is_here(x, y->number - 1))
+		return;
+	const struct slot *from = slot_of(stage_of(x, y->number - 1), micro);
+	x->pass->d->k->copy(x->pass->d, o->acts.x_in, from->acts.x_out);
+}
+
+/* Copies the gradient to the previous stage, if that is on this rank. */
+static void copy_gradient(
+	struct pipe *x, const struct pipe_stage *y, int64_t micro, const struct slot *o)
+{
+	if (!is_here(x, y->number - 1))
+		return;
+	const struct slot *to = slot_of(stage_of(x, y->number - 1), micro);
+	x->pass->d->k->copy(x->pass->d, to->acts.dx, o->acts.dx);
 }
 
 static void wait_for_transfer(struct pipe *x, struct comm_requests *r)
@@ -225,11 +256,6 @@ static void end(struct pipe *x)
 
 /* ---- actions --------------------------------------------------------------------- */
 
-static struct pipe_stage *stage_of(const struct pipe *x, int number)
-{
-	return &x->stages[number / x->schedule->ranks];
-}
-
 static void forward(struct pipe *x, struct pipe_stage *y, int64_t micro)
 {
 	struct pass *p = x->pass;
@@ -240,6 +266,7 @@ static void forward(struct pipe *x, struct pipe_stage *y, int64_t micro)
 		if (p->micro.train)
 			receive_from_stage(x, y, o, UPSTREAM);
 		wait_for_transfer(x, &o->in[DOWNSTREAM]);
+		copy_input(x, y, micro, o);
 	}
 	trace_begin("forward, micro-batch", micro);
 	device_timer_start(p->d, TIMER_FORWARD);
@@ -278,8 +305,10 @@ static void backward(
 	trace_end();
 	if (p->micro.empty)
 		return;
-	if (first)
+	if (first) {
+		copy_gradient(x, y, micro, o);
 		send_to_stage(x, y, o, UPSTREAM);
+	}
 	if (last)
 		post_receive(x, y, micro + y->n_slots);
 }
@@ -376,22 +405,21 @@ void pipe_reload(struct pipe *x, const struct pipe_input *in)
 		load(x, in, s->rank[rank][i].micro);
 }
 
-/* Groups have as many micro-batches as every stage has slots. With several stages a rank, the first
- * computes a whole group before the second begins, so that no rank waits for a single micro-batch
- * to pass all ranks. */
+/* Repeats the forwards of the schedule until all rounds are done. */
 void pipe_forward(struct pipe *x, const struct pipe_input *in, int64_t rounds)
 {
-	int per_rank = x->schedule->per_rank;
-	int64_t group = x->group;
+	const struct schedule *s = x->schedule;
+	int rank = x->axis->rank;
 	x->pass->micro.train = false;
 	x->pass->store->after = -1;
 	begin(x, in->n);
-	for (int64_t first = 0; first < rounds; first += group) {
-		for (int v = 0; v < per_rank; v++) {
-			for (int64_t i = first; i < min64(first + group, rounds); i++) {
-				load(x, in, i);
-				forward(x, &x->stages[v], i);
-			}
+	for (int64_t first = 0; first < rounds; first += s->n_micro) {
+		for (int64_t i = 0; i < s->n[rank]; i++) {
+			const struct action *a = &s->rank[rank][i];
+			if (a->kind != ACTION_FORWARD || first + a->micro >= rounds)
+				continue;
+			load(x, in, first + a->micro);
+			forward(x, stage_of(x, a->stage), first + a->micro);
 		}
 	}
 	end(x);

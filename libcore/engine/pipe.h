@@ -12,10 +12,8 @@ struct pipe {
 	struct pass *pass;
 	const struct schedule *schedule;
 	struct comm *axis;
-	/* With the rank before and the rank after this one, for each direction; NULL: none. */
-	struct comm *before[MESH_LINK_WAYS], *after[MESH_LINK_WAYS];
 	struct pipe_stage *stages; /* of this rank */
-	int64_t group, n;
+	int64_t n;
 	double forward, backward; /* seconds of computing, set by pipe_times() */
 	double waited;		  /* seconds, for other stages */
 	double seconds;		  /* of the whole step */

@@ -34,6 +34,13 @@ static enum dtype wire_dtype(const struct train_opts *o)
 /* Of their memory: more than any kernel or library asks for. */
 enum { GRADIENTS_ALIGN = 4096 };
 
+static bool ends_meet(const struct trainer *t)
+{
+	int ranks = t->mesh.degree[AXIS_PP], stages = ranks * t->layout.n_stages;
+	return !schedule_stage_rank(
+		(enum schedule_kind)t->o.pp_schedule, ranks, stages - 1);
+}
+
 static void open_store(struct trainer *t, const struct optim_config *optim)
 {
 	const struct train_opts *o = &t->o;
@@ -44,6 +51,7 @@ static void open_store(struct trainer *t, const struct optim_config *optim)
 		.n_tensors = m->n_tensors,
 		.n_units = m->n_units,
 		.part = t->layout.part,
+		.ends_meet = ends_meet(t),
 		.chunks = m->cp,
 		.microbatches = t->layout.microbatches,
 		.zero = (int)o->zero,

@@ -340,7 +340,7 @@ static void forward_head(struct pass *p, const struct stage *st, struct acts *a)
 		return;
 	store_reduce(p->store, head_unit(p), 0, p->micro.number);
 	if (tied && !st->embeds)
-		store_reduce(p->store, 0, 0, p->micro.number);
+		store_reduce(p->store, 0, 1, p->micro.number);
 }
 
 void model_forward(struct pass *p, const struct stage *st, struct acts *a)

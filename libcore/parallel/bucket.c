@@ -137,9 +137,10 @@ static void make_bucket(struct store *s, const struct tensor *like, int slice)
 		b->first_unit = (int)min64(
 			b->first_unit, unit_of(s, b->entry[i].t, b->entry[i].slice));
 	b->wire = wire_of(s, like);
-	/* the uses are on two pipeline stages */
-	b->tied = like->uses > 1 && s->c.mesh->degree[AXIS_PP] > 1;
-	b->by_use = s->c.microbatches.round_robin && is_tiled(s, like) &&
+	bool pipeline = s->c.mesh->degree[AXIS_PP] > 1;
+	b->tied = like->uses > 1 && pipeline && !s->c.ends_meet;
+	/* other micro-batches come between the two uses of one */
+	b->by_use = s->c.microbatches.round_robin && (is_tiled(s, like) || pipeline) &&
 		    like->uses > 1 && !b->tied;
 	b->uses = b->tied ? 1 : like->uses;
 	b->users = like->users_per_slice;

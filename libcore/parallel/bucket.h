@@ -96,9 +96,10 @@ struct bucket {
 	/* The uses of its tensors on this stage, the virtual slices that use a slice, and log2 of the leaves
 	 * of an element. */
 	int uses, users, levels;
-	/* A tied weight of two pipeline stages: the other stage's sum is added at the end of the step. */
+	/* A tied weight on two ranks of the pipeline: the other rank's sum is added at the end of the step. */
 	bool tied;
-	/* A tile of a tied weight, round-robin: each use is reduced by itself in each round. */
+	/* Round-robin, a tied weight that is tiled or whose uses are on two stages of this rank: each use is
+	 * reduced by itself in each round. */
 	bool by_use;
 	/* This rank's shard, packed: parameters, optimizer state and gradient. */
 	float *state[STORE_MAX_GROUPS], *g;

@@ -3,8 +3,8 @@
 
 #include <stdlib.h>
 
-#define ROW(kind, name, make, splits, min_stages, max_stages, help) \
-	[SCHEDULE_##kind] = {name, help, make, splits, min_stages, max_stages},
+#define ROW(kind, name, make, splits, placement, min_stages, max_stages, help) \
+	[SCHEDULE_##kind] = {name, help, make, splits, placement, min_stages, max_stages},
 const struct schedule_row schedule_kinds[SCHEDULE_KINDS] = {SCHEDULE_LIST(ROW)};
 #undef ROW
 

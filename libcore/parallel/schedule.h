@@ -8,23 +8,34 @@
 #include "base/base.h"
 
 /*
- * A pipeline has ranks x per_rank virtual stages, and rank r has stages r, r + ranks,
- * r + 2 ranks, ... A schedule changes no bit of a run (law 1 of pt(7)), since each stage adds to its
- * gradients in the order of the micro-batches.
+ * Where the ranks x per_rank virtual stages of a pipeline are. Each rank has one stage of every turn:
+ * stages 0 to ranks - 1, then the next ones. In a loop, rank r has stages r, r + ranks, r + 2 ranks, ...
+ * In a V, every second turn goes back: rank r has stages r and 2 ranks - 1 - r, so that the last rank
+ * has two neighbouring stages, and rank 0 the first and the last one.
+ */
+enum stage_placement { STAGES_LOOP, STAGES_V };
+
+/*
+ * A schedule changes no bit of a run (law 1 of pt(7)), since each stage adds to its gradients in the
+ * order of the micro-batches.
  *
  * A kind of schedule is a row of this list and a file. The columns are those of struct schedule_row,
  * with the help text last.
  */
 /* clang-format off */
 #define SCHEDULE_LIST(X) \
-	X(GPIPE, "gpipe", schedule_make_gpipe, false, 1, 0, \
+	X(GPIPE, "gpipe", schedule_make_gpipe, false, STAGES_LOOP, 1, 0, \
 		"all forwards, then all backwards; keeps the activations of every micro-batch") \
-	X(1F1B, "1f1b", schedule_make_1f1b, false, 1, 1, \
+	X(1F1B, "1f1b", schedule_make_1f1b, false, STAGES_LOOP, 1, 1, \
 		"one forward, one backward in turn; keeps as many micro-batches as there are stages") \
-	X(INTERLEAVED, "interleaved", schedule_make_interleaved, false, 2, 0, \
+	X(INTERLEAVED, "interleaved", schedule_make_interleaved, false, STAGES_LOOP, 2, 0, \
 		"1f1b with several stages a rank: a smaller bubble, more transfers, keeps more") \
-	X(ZB_H1, "zb-h1", schedule_make_zb_h1, true, 1, 1, \
-		"1f1b, and the gradients of weights later, in what was bubble; keeps as many")
+	X(ZB_H1, "zb-h1", schedule_make_zb_h1, true, STAGES_LOOP, 1, 1, \
+		"1f1b, and the gradients of weights later, in what was bubble; keeps as many") \
+	X(INTERLEAVED_ZB, "interleaved-zb", schedule_make_interleaved_zb, true, STAGES_LOOP, 2, 0, \
+		"interleaved, and the gradients of weights later, as in zb-h1; keeps as many as interleaved") \
+	X(ZBV, "zbv", schedule_make_zbv, true, STAGES_V, 2, 2, \
+		"two stages per rank, in a V: the smallest bubble; keeps as many as 1f1b, on every rank")
 /* clang-format on */
 
 #define SCHEDULE_KIND(kind, ...) SCHEDULE_##kind,
@@ -57,6 +68,7 @@ struct schedule_row {
 	const char *name, *help;
 	void (*make)(struct schedule *s, int rank);
 	bool splits_backward;
+	enum stage_placement placement;
 	int min_stages, max_stages; /* a rank, with several ranks; max 0: no limit */
 };
 
@@ -69,6 +81,20 @@ int schedule_open(struct schedule *s, enum schedule_kind kind, int ranks, int pe
 	int64_t n_micro, struct err *e);
 void schedule_free(struct schedule *s);
 
+/* Returns the rank of a virtual stage. */
+static inline int schedule_stage_rank(enum schedule_kind kind, int ranks, int stage)
+{
+	bool back = schedule_kinds[kind].placement == STAGES_V && stage / ranks % 2;
+	return back ? ranks - 1 - stage % ranks : stage % ranks;
+}
+
+/* Returns the virtual stage that a rank has in a turn: 0 to per_rank - 1. */
+static inline int schedule_rank_stage(
+	enum schedule_kind kind, int ranks, int rank, int turn)
+{
+	return turn * ranks + schedule_stage_rank(kind, ranks, turn * ranks + rank);
+}
+
 static inline int schedule_stages(const struct schedule *s)
 {
 	return s->ranks * s->per_rank;
@@ -76,7 +102,12 @@ static inline int schedule_stages(const struct schedule *s)
 
 static inline int schedule_rank_of(const struct schedule *s, int stage)
 {
-	return stage % s->ranks;
+	return schedule_stage_rank(s->kind, s->ranks, stage);
+}
+
+static inline int schedule_stage_of(const struct schedule *s, int rank, int turn)
+{
+	return schedule_rank_stage(s->kind, s->ranks, rank, turn);
 }
 
 /* The largest numbers of (micro-batch, stage) pairs that a rank keeps at a time. Those of one stage

@@ -33,7 +33,7 @@ static void add_place(
 		schedule_add(s, rank, kind, first + in_group, rank + turn * s->ranks);
 }
 
-void schedule_make_interleaved(struct schedule *s, int rank)
+void schedule_interleave(struct schedule *s, int rank, int64_t behind)
 {
 	struct groups g = group(s);
 	int64_t places = g.n * g.size * s->per_rank;
@@ -45,5 +45,14 @@ void schedule_make_interleaved(struct schedule *s, int rank)
 		if (i + ahead < places)
 			add_place(s, rank, g, ACTION_FORWARD, i + ahead);
 		add_place(s, rank, g, schedule_backward(s), i);
+		if (schedule_kinds[s->kind].splits_backward && i >= behind)
+			add_place(s, rank, g, ACTION_BACKWARD_W, i - behind);
 	}
+	for (int64_t i = max64(places - behind, 0); i < places; i++)
+		add_place(s, rank, g, ACTION_BACKWARD_W, i);
+}
+
+void schedule_make_interleaved(struct schedule *s, int rank)
+{
+	schedule_interleave(s, rank, 0);
 }

@@ -13,6 +13,9 @@ void schedule_add(
 	struct schedule *s, int rank, enum action_kind kind, int64_t micro, int stage);
 /* ACTION_BACKWARD, or ACTION_BACKWARD_X if the kind of schedule splits the backward. */
 enum action_kind schedule_backward(const struct schedule *s);
+/* Appends the actions of a rank of an interleaved schedule; if the backward is split, the weight gradients
+ * `behind` places later. */
+void schedule_interleave(struct schedule *s, int rank, int64_t behind);
 
 /* Iterates over the actions of all ranks in an order in which they can be executed. */
 struct schedule_iter {

@@ -35,7 +35,8 @@ static double arrival(const struct schedule *s, const struct schedule_costs *c,
 	int from = a->kind == ACTION_FORWARD ? a->stage - 1 : a->stage + 1;
 	if (a->kind == ACTION_BACKWARD_W || from < 0 || from == schedule_stages(s))
 		return 0;
-	return *output_time(s, times, a, from) + (s->ranks > 1 ? c->transfer : 0);
+	bool same = schedule_rank_of(s, from) == schedule_rank_of(s, a->stage);
+	return *output_time(s, times, a, from) + (same ? 0 : c->transfer);
 }
 
 void schedule_time(

@@ -194,7 +194,8 @@ struct store *store_open(const struct store_config *c, struct arena *run)
 	s->impl = xcalloc(1, sizeof(*s->impl));
 	s->impl->shards = mesh_group(c->mesh,
 		(struct mesh_part){.axes = AXIS_BIT(AXIS_FSDP) | AXIS_BIT(AXIS_CP)});
-	if (c->mesh->degree[AXIS_PP] > 1) /* collective; the two ends use it */
+	if (c->mesh->degree[AXIS_PP] > 1 &&
+		!c->ends_meet) /* collective; the two ends use it */
 		mesh_group(c->mesh,
 			(struct mesh_part){.axes = AXIS_BIT(AXIS_PP), .pp_ends = true});
 	buckets_make(s);

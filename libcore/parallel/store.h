@@ -90,8 +90,9 @@ struct store_config {
 	struct device *device;
 	struct tensor *tensors; /* after tensors_place() */
 	int n_tensors, n_units;
-	struct tensor_part part;	  /* the argument of tensors_place() */
-	int chunks;			  /* virtual, a micro-batch */
+	struct tensor_part part; /* the argument of tensors_place() */
+	bool ends_meet; /* one rank of the pipeline has its first stage and its last one */
+	int chunks;	/* virtual, a micro-batch */
 	struct microbatches microbatches; /* n_micro 0: no gradients */
 	/* The ZeRO stage, over fsdp x cp: 0 shards nothing, 1 the optimizer's state, 2 gradients
 	 * too, 3 parameters too (Rajbhandari et al. 2020; FSDP, Zhao et al. 2023). */

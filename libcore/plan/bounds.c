@@ -126,14 +126,20 @@ static const int *split_of(struct bounds *b, const struct layout *l)
 static double blocks_of(const struct bound *x, int rank)
 {
 	int n = 0, pp = x->l->degree[AXIS_PP];
-	for (int i = rank; i < pp * x->l->stages; i += pp)
+	for (int v = 0; v < x->l->stages; v++) {
+		int i = schedule_rank_stage(
+			(enum schedule_kind)x->l->schedule, pp, rank, v);
 		n += x->first[i + 1] - x->first[i];
+	}
 	return n;
 }
 
+/* Does the rank have the last stage? */
 static bool is_last(const struct bound *x, int rank)
 {
-	return rank == x->l->degree[AXIS_PP] - 1;
+	int pp = x->l->degree[AXIS_PP];
+	return rank == schedule_stage_rank((enum schedule_kind)x->l->schedule, pp,
+			       pp * x->l->stages - 1);
 }
 
 /* ---- memory --------------------------------------------------------------------------------- */
@@ -180,12 +186,11 @@ static void state_bytes(const struct layout *l, const struct shared_part *p,
 		o->params = 0;
 }
 
-/* The part of all that is not blocks: the embedding is on the first rank, and the head on the last. */
+/* The part of all that is not blocks: the embedding is on the first rank, and the head with the last stage. */
 static double ends_of(const struct bound *x, int rank)
 {
-	if (x->l->degree[AXIS_PP] == 1)
-		return 1;
-	return rank && !is_last(x, rank) ? 0 : x->r->m->tie ? 1 : 0.5;
+	double embedding = !rank, head = is_last(x, rank);
+	return x->r->m->tie ? fmax(embedding, head) : (embedding + head) / 2;
 }
 
 static void rank_memory(const struct bound *x, int rank, struct memory *o)
@@ -218,29 +223,46 @@ static void memory_bound(const struct bound *x, struct memory *most)
 /* ---- time ----------------------------------------------------------------------------------- */
 
 /* In the mean of a step's. */
-static double micro_seconds(const struct bound *x, int rank)
+static double mean_seconds(const struct bound *x, const struct part_cost *c)
 {
-	const struct part_cost *block = &x->p->block, *ends = &x->p->ends;
-	double n = (double)x->l->n_micro;
-	return blocks_of(x, rank) * (block->micro + block->once / n) +
-	       (is_last(x, rank) ? ends->micro + ends->once / n : 0);
+	return c->micro + c->once / (double)x->l->n_micro;
 }
 
-/* Of the rank of the pipeline that is busy longest with what it computes and waits for: the ranks before it, in both
- * directions; and those behind it, unless it computes as many micro-batches as it may keep. zb-h1 fills two thirds
- * of this with the gradients of weights. */
+static double blocks_seconds(const struct bound *x, int rank)
+{
+	return blocks_of(x, rank) * mean_seconds(x, &x->p->block);
+}
+
+static double micro_seconds(const struct bound *x, int rank)
+{
+	return blocks_seconds(x, rank) +
+	       (is_last(x, rank) ? mean_seconds(x, &x->p->ends) : 0);
+}
+
+/* A micro-batch's way through all stages and back, which ends with the weight gradients of the first stage. */
+static double path_seconds(const struct bound *x)
+{
+	double blocks = (double)x->r->m->c.layers;
+	if (schedule_kinds[x->l->schedule].splits_backward) /* into equal parts */
+		blocks = (2 * blocks + x->first[1]) / 3;
+	return blocks * mean_seconds(x, &x->p->block) + mean_seconds(x, &x->p->ends);
+}
+
+/* Returns the time of the rank of the pipeline that is busy longest with what it computes and waits for: the ranks
+ * before it, in both directions; and the ranks after it, unless it computes as many micro-batches as it may keep.
+ * Schedules that split the backward fill two thirds of this with the gradients of weights. */
 static double pipeline_seconds(const struct bound *x, double *busiest)
 {
 	const struct layout *l = x->l;
 	int pp = l->degree[AXIS_PP];
-	double behind = 0, before = 0, most = 0,
-	       fills = l->schedule == SCHEDULE_ZB_H1 ? 3 : 1;
+	double behind = 0, before = 0, most = path_seconds(x),
+	       fills = schedule_kinds[l->schedule].splits_backward ? 3 : 1;
 	*busiest = 0;
 	for (int i = 0; i < pp; i++)
-		before += micro_seconds(x, i);
+		before += blocks_seconds(x, i);
 	for (int i = pp - 1; i >= 0; i--) {
 		double micro = micro_seconds(x, i), waits;
-		before -= micro;
+		before -= blocks_seconds(x, i);
 		waits = before / l->stages;
 		if (l->stages == 1)
 			waits += fmax(0, 2 * behind - (pp - 1 - i) * micro);

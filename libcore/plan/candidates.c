@@ -68,22 +68,25 @@ static void each_recompute(struct walk *w)
 	}
 }
 
-/* Interleaved with two or four stages a rank: more make the messages small. */
+/* One stage per rank, or two or four where the schedule has several: more make the messages small. gpipe keeps more
+ * than 1f1b, and is as fast. */
 static void each_schedule(struct walk *w)
 {
-	static const int kinds[] = {SCHEDULE_1F1B, SCHEDULE_ZB_H1, SCHEDULE_INTERLEAVED};
-	static const int several[] = {2, 4}, one[] = {1};
+	static const int kinds[] = {SCHEDULE_1F1B, SCHEDULE_ZB_H1, SCHEDULE_INTERLEAVED,
+		SCHEDULE_INTERLEAVED_ZB, SCHEDULE_ZBV};
+	static const int usual[] = {1, 2, 4};
 	int pp = w->l.degree[AXIS_PP];
 	struct values kind = values_of(w, SET_SCHEDULE, kinds, ARRAY_LEN(kinds));
+	struct values stages = values_of(w, SET_STAGES, usual, ARRAY_LEN(usual));
 	for (int i = 0; i < (pp > 1 ? kind.n : 1); i++) {
 		w->l.schedule = pp > 1 ? kind.of[i] : SCHEDULE_1F1B;
-		bool interleaved = w->l.schedule == SCHEDULE_INTERLEAVED;
-		struct values stages = interleaved ? values_of(w, SET_STAGES, several,
-							     ARRAY_LEN(several))
-						   : values_of(w, SET_STAGES, one, 1);
+		const struct schedule_row *row = &schedule_kinds[w->l.schedule];
+		int most = row->max_stages	 ? row->max_stages
+			   : row->min_stages > 1 ? INT32_MAX
+						 : 1;
 		for (int k = 0; k < stages.n; k++) {
 			w->l.stages = stages.of[k];
-			if (interleaved == (w->l.stages > 1) && w->l.stages > 0 &&
+			if (w->l.stages >= row->min_stages && w->l.stages <= most &&
 				(int64_t)pp * w->l.stages <= w->space->m->c.layers)
 				each_recompute(w);
 		}

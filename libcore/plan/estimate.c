@@ -105,7 +105,9 @@ double in_flight(const struct layout *l, int rank)
 {
 	double left = l->degree[AXIS_PP] - 1 - rank, v = l->stages,
 	       n = (double)l->n_micro;
-	double interleaved = (2 * left + (v - 1) * l->degree[AXIS_PP] + 1) / v;
+	double pp = l->degree[AXIS_PP], interleaved = (2 * left + (v - 1) * pp + 1) / v;
+	if (schedule_kinds[l->schedule].placement == STAGES_V)
+		return fmin(fmin(n, pp), (n + rank + 1) / v);
 	return l->degree[AXIS_PP] == 1	       ? 1
 	       : l->schedule == SCHEDULE_GPIPE ? n
 					       : fmin(n, v > 1 ? interleaved : left + 1);

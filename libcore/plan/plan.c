@@ -522,7 +522,8 @@ static void print_pipeline(const struct train_opts *o, struct model *m, struct s
 			MOST, (long long)ceil_div(all, layout_data_ranks(o)));
 	for (int i = 0; i < n; i++) {
 		int at[N_AXES] = {0};
-		at[AXIS_PP] = i % o->resolved.degree[AXIS_PP];
+		at[AXIS_PP] = schedule_stage_rank((enum schedule_kind)o->pp_schedule,
+			o->resolved.degree[AXIS_PP], i);
 		plan_open(&t, o, m, mesh_rank(o->resolved.degree, at), n_micro);
 		trainer_build_pipe(&t);
 		const struct stage *st =

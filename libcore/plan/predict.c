@@ -243,11 +243,12 @@ static void extrapolate(double *few, double more, double times)
 	*few += times * (more - *few);
 }
 
-/* The interleaved schedule repeats itself after as many micro-batches as the pipeline has ranks, others after
- * each. */
+/* With several stages per rank in a loop, a schedule repeats itself after as many micro-batches as the pipeline has
+ * ranks, others after each. */
 static int64_t period_of(const struct train_opts *o)
 {
-	return o->pp_schedule == SCHEDULE_INTERLEAVED ? o->resolved.degree[AXIS_PP] : 1;
+	bool loop = schedule_kinds[o->pp_schedule].placement == STAGES_LOOP;
+	return loop && o->pp_stages > 1 ? o->resolved.degree[AXIS_PP] : 1;
 }
 
 /* If micro-batches are many, each further period is assumed to take the same time. */

@@ -44,7 +44,8 @@ static bool draw_costs(
 			slow = is_slow(c, x, g.first + k, i);
 		any |= slow;
 		for (int v = 0; v < l->stages; v++)
-			cost[i + v * pp] = stage * (slow ? x->job->slow : 1) / 3;
+			cost[schedule_rank_stage((enum schedule_kind)l->schedule, pp, i,
+				v)] = stage * (slow ? x->job->slow : 1) / 3;
 	}
 	return any;
 }

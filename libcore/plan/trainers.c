@@ -144,7 +144,7 @@ bool trainer_allows(enum trainer_kind kind, const struct model *m, const struct 
 	int shared = l->degree[AXIS_FSDP] * l->degree[AXIS_CP];
 	if (kind == BY_PT)
 		return true;
-	if (l->tile || l->offload || l->schedule == SCHEDULE_ZB_H1)
+	if (l->tile || l->offload || schedule_kinds[l->schedule].splits_backward)
 		return false;
 	switch (kind) {
 	case BY_MEGATRON:

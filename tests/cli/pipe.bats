@@ -9,10 +9,39 @@ load helpers
 		tiny_on 2 -n 6 --layers 4 --eval-every 3 --pp 2 --pp-schedule $s -o $s >/dev/null
 		same one $s
 	done
-	tiny_on 2 -n 6 --layers 4 --eval-every 3 --pp 2 --pp-schedule interleaved -o two >/dev/null
-	same one two
+	for s in interleaved interleaved-zb zbv; do
+		tiny_on 2 -n 6 --layers 4 --eval-every 3 --pp 2 --pp-schedule $s -o $s >/dev/null
+		same one $s
+	done
 	tiny_on 4 -n 6 --layers 4 --eval-every 3 --pp 2 --dp 2 --recompute full -o four >/dev/null
 	same one four
+}
+
+@test "zbv and interleaved-zb on four ranks, with tied embeddings, in bf16" {
+	make_shard
+	local how=(-n 4 --arch gpt2 --layers 8 --eval-every 2 --dtype bf16 -m 1)
+	tiny "${how[@]}" -o one >/dev/null
+	tiny_on 4 "${how[@]}" --pp 4 --pp-schedule zbv -o v >/dev/null
+	same one v
+	tiny_on 4 "${how[@]}" --pp 4 --pp-schedule interleaved-zb -o loop >/dev/null
+	same one loop
+	tiny_on 4 "${how[@]}" --pp 2 --fsdp 2 --pp-schedule zbv --recompute full -o sharded >/dev/null
+	same one sharded
+}
+
+@test "a run resumes with another schedule, of other stages" {
+	make_shard
+	tiny -n 6 --layers 4 --ckpt-every 3 -o whole >/dev/null
+	tiny_on 2 -n 6 --layers 4 --ckpt-every 3 --pp 2 --pp-schedule zbv -o parts >/dev/null
+	same whole parts
+	rm parts/checkpoints/step-00000006.h5
+	tiny_on 2 -n 6 --layers 4 --pp 2 --pp-schedule interleaved-zb -o parts \
+		--resume parts/checkpoints/step-00000003.h5 >/dev/null
+	cmp whole/checkpoints/latest.h5 parts/checkpoints/latest.h5
+	rm parts/checkpoints/step-00000006.h5
+	tiny_on 2 -n 6 --layers 4 --pp 2 --pp-schedule zbv -o parts \
+		--resume parts/checkpoints/step-00000003.h5 >/dev/null
+	cmp whole/checkpoints/latest.h5 parts/checkpoints/latest.h5
 }
 
 @test "a run goes on with other stages than it began with" {

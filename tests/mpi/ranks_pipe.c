@@ -103,6 +103,14 @@ static void several_stages_a_rank(void **state)
 	assert_on_all(
 		same(eight, 6, 4, "pp = 4\npp-schedule = interleaved\npp-stages = 2\n"));
 	assert_on_all(same(eight, 6, 4, "pp = 4\npp-schedule = gpipe\npp-stages = 2\n"));
+	assert_on_all(same(
+		eight, 3, 2, "pp = 2\npp-schedule = interleaved-zb\npp-stages = 4\n"));
+	assert_on_all(same(
+		eight, 6, 4, "pp = 4\npp-schedule = interleaved-zb\npp-stages = 2\n"));
+	for (int n_micro = 1; n_micro <= 9; n_micro += 4) {
+		assert_on_all(same(eight, n_micro, 2, "pp = 2\npp-schedule = zbv\n"));
+		assert_on_all(same(eight, n_micro, 4, "pp = 4\npp-schedule = zbv\n"));
+	}
 }
 
 /* The embedding is on the first stage, its second use on the last; and layers do not divide
@@ -114,6 +122,18 @@ static void tied_and_uneven(void **state)
 	assert_on_all(same(tied, 4, 3, "pp = 3\npp-schedule = gpipe\n"));
 	assert_on_all(same(tied, 4, 2, "pp = 2\npp-schedule = zb-h1\n"));
 	assert_on_all(same(tied, 1, 3, "pp = 3\npp-schedule = 1f1b\n"));
+}
+
+/* In a V, both uses of the table are on the first rank, and other micro-batches come between them. */
+static void tied_in_a_v(void **state)
+{
+	(void)state;
+	assert_on_all(same(eight, 4, 2, "pp = 2\npp-schedule = zbv\n"));
+	assert_on_all(same(eight, 7, 3, "pp = 3\npp-schedule = zbv\n"));
+	assert_on_all(same(
+		eight, 5, 4, "pp = 2\nfsdp = 2\npp-schedule = zbv\nrecompute = full\n"));
+	assert_on_all(
+		same(eight, 5, 4, "pp = 2\nfsdp = 2\nzero = 1\npp-schedule = zbv\n"));
 }
 
 /* With the other axes: replicas that have unequal numbers of micro-batches, shards. */
@@ -219,6 +239,7 @@ int main(void)
 		cmocka_unit_test(any_schedule),
 		cmocka_unit_test(several_stages_a_rank),
 		cmocka_unit_test(tied_and_uneven),
+		cmocka_unit_test(tied_in_a_v),
 		cmocka_unit_test(with_other_axes),
 		cmocka_unit_test(recomputation),
 		cmocka_unit_test(as_much_as_memory_needs),

@@ -192,6 +192,19 @@ const struct test_layout layouts[] = {
 	{"llama", "pp=2 cp=2 tp=2 sp=no pp-schedule=interleaved offload=params dtype=float8 recompute=matmuls"},
 	{"llama-tied", "batch=6 pp=2 fsdp=2 tp=2 zero=3 fsdp-kind=flat reshard-after-forward=no sp=no pp-schedule=interleaved async-tp=no offload=grads dtype=bf16 optimizer=muon residual-dtype=bf16"},
 	{"llama-tied", "pp=2 fsdp=2 tp=2 zero=3 fsdp-kind=flat reshard-after-forward=no sp=no pp-schedule=zb-h1 async-tp=no dtype=float8 recompute=selective"},
+	/* zero bubble with two stages per rank */
+	{"llama-tied", "pp=2 fsdp=2 zero=3 tile=4 recompute=full pp-schedule=zbv"},
+	{"llama-tied", "layers=8 batch=16 pp=4 pp-schedule=zbv"},
+	{"llama-tied", "batch=6 pp=2 dp=2 tp=2 pp-schedule=zbv optimizer=muon"},
+	{"gpt2", "layers=8 batch=10 pp=4 pp-schedule=interleaved-zb"},
+	{"llama", "batch=6 pp=2 dp=2 cp=2 zero=3 fsdp-kind=flat reshard-after-forward=keep-last pp-schedule=zbv recompute=full offload=all dtype=bf16 residual-dtype=bf16 optimizer=sgd"},
+	{"llama", "batch=10 pp=2 dp=2 cp=2 zero=3 fsdp-kind=flat reshard-after-forward=no pp-schedule=interleaved-zb recompute=full offload=grads dtype=bf16 residual-dtype=bf16 optimizer=sgd"},
+	{"gpt2", "batch=6 pp=2 cp=2 tp=2 zero=1 sp=no cp-comm=gather pp-schedule=zbv recompute=matmuls async-tp=no offload=grads dtype=fp16 optimizer=muon"},
+	{"gpt2", "batch=10 pp=2 cp=2 tp=2 zero=3 reshard-after-forward=keep-last cp-comm=gather pp-schedule=interleaved-zb recompute=matmuls async-tp=no offload=params dtype=float8 optimizer=muon"},
+	{"gpt2", "pp=2 fsdp=2 tp=2 zero=2 fsdp-kind=flat pp-schedule=zbv recompute=selective dtype=float8"},
+	{"llama", "pp=2 fsdp=2 tp=2 zero=2 sp=no pp-schedule=interleaved-zb recompute=selective dtype=fp16"},
+	{"gpt2", "pp=2 fsdp=2 zero=1 pp-schedule=interleaved-zb recompute=matmuls dtype=fp16"},
+	{"llama", "pp=2 cp=2 zero=3 reshard-after-forward=no pp-schedule=zbv recompute=full dtype=bf16"},
 	/* terms of the loss */
 	{"gpt2-untied", "tp=3 label-smoothing=0.1"},
 	{"llama", "fsdp=2 cp=2 tp=2 zero=3 label-smoothing=0.2 z-loss=0.01"},
@@ -330,6 +343,8 @@ static uint64_t pipeline_technique(const struct train_opts *o)
 		[SCHEDULE_1F1B] = TECH_1F1B,
 		[SCHEDULE_INTERLEAVED] = TECH_INTERLEAVED,
 		[SCHEDULE_ZB_H1] = TECH_ZB_H1,
+		[SCHEDULE_INTERLEAVED_ZB] = TECH_INTERLEAVED_ZB,
+		[SCHEDULE_ZBV] = TECH_ZBV,
 	};
 	return o->resolved.degree[AXIS_PP] > 1 ? bit(of[o->pp_schedule]) : 0;
 }
@@ -458,7 +473,9 @@ static void roll_options(struct dice *d, struct str *out)
 	choose(d, out, ",,reshard-after-forward=no,reshard-after-forward=keep-last");
 	choose(d, out, ",sp=no");
 	choose(d, out, ",cp-comm=gather");
-	choose(d, out, ",pp-schedule=gpipe,pp-schedule=interleaved,pp-schedule=zb-h1");
+	choose(d, out,
+		",pp-schedule=gpipe,pp-schedule=interleaved,pp-schedule=zb-h1,"
+		"pp-schedule=interleaved-zb,pp-schedule=zbv");
 	choose(d, out, ",,pp-split=even");
 	choose(d, out, ",,recompute=selective,recompute=matmuls,recompute=full");
 	choose(d, out, ",,threads=2");

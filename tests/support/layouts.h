@@ -45,6 +45,7 @@ void layout_control(const char *arithmetic, struct train_opts *o);
 	X(SP, "tp with sp", 7) X(NO_SP, "tp without sp", 7) \
 	X(RING, "cp by a ring", 8) X(GATHER, "cp by a gather", 8) \
 	X(GPIPE, "gpipe", 9) X(1F1B, "1f1b", 9) X(INTERLEAVED, "interleaved", 9) X(ZB_H1, "zb-h1", 9) \
+	X(INTERLEAVED_ZB, "interleaved-zb", 9) X(ZBV, "zbv", 9) \
 	X(SELECTIVE, "recompute selective", 10) X(MATMULS, "recompute matmuls", 10) X(FULL, "recompute full", 10) \
 	X(UNEVEN, "uneven micro-batches", 11) \
 	X(NO_ASYNC, "tp without async", 12) \

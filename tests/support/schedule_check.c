@@ -68,6 +68,23 @@ static int check_order(
 	return 0;
 }
 
+/* Buckets of gradients may be of several stages of a rank: the first stage completes them. */
+static int check_last(const struct schedule *s, int rank, struct err *e)
+{
+	int before = schedule_stages(s);
+	for (int64_t i = 0; i < s->n[rank]; i++) {
+		const struct action *a = &s->rank[rank][i];
+		if (a->micro + 1 < s->n_micro || a->kind == ACTION_FORWARD ||
+			a->kind == ACTION_BACKWARD_X)
+			continue;
+		if (a->stage > before)
+			return wrong(
+				e, rank, i, a, "comes after that of an earlier stage");
+		before = a->stage;
+	}
+	return 0;
+}
+
 static int check_complete(const struct schedule_iter *w, struct err *e)
 {
 	const struct schedule *s = w->s;
@@ -98,9 +115,9 @@ static int check_waits(const struct schedule *s, struct err *e)
 	return rc;
 }
 
-/* The next message of a rank to (or, with `receives`, from) the rank `step` ranks away in the ring, which
- * goes downstream or upstream: false: there is none. *i: the action to begin at. */
-static bool next_message(const struct schedule *s, int rank, bool receives,
+/* Finds the next message of a rank to (or, with `receives`, from) another rank that goes downstream or
+ * upstream; false: there is none. *i: the action to begin at. */
+static bool next_message(const struct schedule *s, int rank, int with, bool receives,
 	bool downstream, int64_t *i, struct action *message)
 {
 	for (; *i < s->n[rank]; ++*i) {
@@ -108,7 +125,7 @@ static bool next_message(const struct schedule *s, int rank, bool receives,
 		bool forward = a->kind == ACTION_FORWARD;
 		int other = a->stage + (forward != receives ? 1 : -1);
 		if (a->kind == ACTION_BACKWARD_W || forward != downstream || other < 0 ||
-			other >= schedule_stages(s))
+			other >= schedule_stages(s) || schedule_rank_of(s, other) != with)
 			continue;
 		*message = (struct action){a->kind, a->micro,
 			receives ? a->stage : other}; /* its receiver */
@@ -118,19 +135,32 @@ static bool next_message(const struct schedule *s, int rank, bool receives,
 	return false;
 }
 
-/* NCCL has no tags: a rank receives in the order in which its neighbour sends. */
+/* NCCL has no tags: a rank receives in the order in which another one sends. */
 static int check_messages(
-	const struct schedule *s, int from, bool downstream, struct err *e)
+	const struct schedule *s, int from, int to, bool downstream, struct err *e)
 {
-	int to = (from + (downstream ? 1 : s->ranks - 1)) % s->ranks;
 	int64_t sent = 0, received = 0;
 	struct action a, b;
-	while (next_message(s, from, false, downstream, &sent, &a)) {
-		if (!next_message(s, to, true, downstream, &received, &b))
+	while (next_message(s, from, to, false, downstream, &sent, &a)) {
+		if (!next_message(s, to, from, true, downstream, &received, &b))
 			return wrong(e, from, sent - 1, &a, "sends what is not received");
 		if (a.stage != b.stage || a.micro != b.micro)
 			return wrong(e, to, received - 1, &b,
 				"receives in another order than its neighbour sends");
+	}
+	return 0;
+}
+
+/* Every message goes to the next rank of the ring, or to the previous one, or stays on its rank. */
+static int check_neighbours(const struct schedule *s, struct err *e)
+{
+	for (int i = 1; i < schedule_stages(s); i++) {
+		int from = schedule_rank_of(s, i - 1), to = schedule_rank_of(s, i);
+		if (from != to && (from + 1) % s->ranks != to &&
+			(to + 1) % s->ranks != from)
+			return err_set(e, EX_DATAERR,
+				"stages %d and %d are on ranks %d and %d: no neighbours",
+				i - 1, i, from, to);
 	}
 	return 0;
 }
@@ -142,9 +172,16 @@ int schedule_check(const struct schedule *s, struct err *e)
 	schedule_iter_begin(&w, s);
 	for (int r = 0; r < s->ranks && !rc; r++)
 		rc = check_numbers(s, r, e) || check_order(s, r, &w, e);
+	for (int r = 0; r < s->ranks && !rc; r++)
+		rc = check_last(s, r, e);
 	rc = rc || check_complete(&w, e) || check_waits(s, e);
-	for (int r = 0; r < s->ranks && !rc && s->ranks > 1; r++)
-		rc = check_messages(s, r, true, e) || check_messages(s, r, false, e);
+	rc = rc || check_neighbours(s, e);
+	for (int r = 0; r < s->ranks * s->ranks && !rc; r++) {
+		int from = r / s->ranks, to = r % s->ranks;
+		if (from != to)
+			rc = check_messages(s, from, to, true, e) ||
+			     check_messages(s, from, to, false, e);
+	}
 	schedule_iter_end(&w);
 	return rc ? err_prefix(e, "pipeline schedule %s: ", schedule_kinds[s->kind].name)
 		  : 0;

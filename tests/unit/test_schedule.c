@@ -101,8 +101,8 @@ static void all_kinds_are_right(void **state)
 					schedule_free(&s);
 					made++;
 				}
-	/* gpipe 4 x 8, 1f1b and zb-h1 7 + 4, interleaved 21 + 4, each 18 times */
-	assert_int_equal(made, 18 * (32 + 11 + 11 + 25));
+	/* gpipe 4 x 8; 1f1b, zb-h1 and zbv 7 + 4; the interleaved ones 21 + 4; each 18 times */
+	assert_int_equal(made, 18 * (32 + 3 * 11 + 2 * 25));
 }
 
 static void stages_a_rank(void **state)
@@ -122,12 +122,13 @@ static void stages_a_rank(void **state)
 	assert_int_equal(schedule_open(&s, SCHEDULE_1F1B, 2, 3, 4, &e), -1);
 	assert_string_equal(e.msg,
 		"the pipeline schedule 1f1b cannot have 3 stages a rank; "
-		"others can: gpipe, interleaved");
+		"others can: gpipe, interleaved, interleaved-zb");
 }
 
 static void names(void **state)
 {
-	static const char *const want[] = {"gpipe", "1f1b", "interleaved", "zb-h1"};
+	static const char *const want[] = {
+		"gpipe", "1f1b", "interleaved", "zb-h1", "interleaved-zb", "zbv"};
 	(void)state;
 	assert_int_equal(SCHEDULE_KINDS, ARRAY_LEN(want));
 	for (int i = 0; i < SCHEDULE_KINDS; i++) {
@@ -189,8 +190,8 @@ static void check_refused(const struct schedule *s, const char *why)
 
 static struct schedule small(int kind)
 {
-	struct schedule s = make(
-		(enum schedule_kind)kind, 3, kind == SCHEDULE_INTERLEAVED ? 2 : 1, 5);
+	struct schedule s =
+		make((enum schedule_kind)kind, 3, schedule_kinds[kind].min_stages, 5);
 	assert_int_equal(schedule_check(&s, &e), 0);
 	return s;
 }
@@ -247,6 +248,17 @@ static void dropped_doubled_swapped(void **state)
 		assert_int_equal(schedule_check(&s, &e), 0); /* all was put back */
 		schedule_free(&s);
 	}
+}
+
+/* A rank completes the gradients of its first stage last. */
+static void first_stage_too_early(void **state)
+{
+	(void)state;
+	struct schedule s = small(SCHEDULE_ZBV);
+	int64_t w = find(&s, 2, (struct action){ACTION_BACKWARD_W, 4, 3});
+	move(&s, 2, w, s.n[2] - 1);
+	check_refused(&s, "comes after that of an earlier stage");
+	schedule_free(&s);
 }
 
 static void doubled_at_the_end(void **state)
@@ -343,8 +355,43 @@ static void closed_forms(void **state)
 					SCHEDULE_INTERLEAVED, p, v, m, 1, 1.25, 0.75);
 				assert_near(
 					inter, 3.0 * (double)m * v + (p - 1) * 3.0, 1e-9);
+				/* the bubble of zb-h1, in stages that are V times smaller */
+				double split = total(
+					SCHEDULE_INTERLEAVED_ZB, p, v, m, 1, 1.25, 0.75);
+				if (m % p)
+					assert_true(p == 1 || split < inter);
+				else
+					assert_near(split,
+						3.0 * (double)m * v + (p - 1) * 1.5,
+						1e-9);
 			}
 		}
+}
+
+/* With equal times, ZB-V is idle only until the first forward is on the last rank; and it never takes longer
+ * than ZB-H1, whose stages have twice the work. */
+static void zbv_has_the_least_bubble(void **state)
+{
+	(void)state;
+	for (int p = 2; p <= MOST_RANKS; p++) {
+		print_message("%d ranks, bubble of zb-h1, interleaved-zb, zbv:", p);
+		for (int64_t m = 1; m <= 3 * MOST_RANKS; m++) {
+			double zb = total(SCHEDULE_ZB_H1, p, 1, m, 2, 2, 2);
+			double inter = total(SCHEDULE_INTERLEAVED_ZB, p, 2, m, 1, 1, 1);
+			double v = total(SCHEDULE_ZBV, p, 2, m, 1, 1, 1);
+			assert_true(v <= zb);
+			if (m >= 2 * p)
+				assert_near(v, 6 * (double)m + p - 1, 1e-9);
+			if (m == 2 * p)
+				print_message(" %.1f %.1f %.1f %%\n",
+					100 - 600 * (double)m / zb,
+					100 - 600 * (double)m / inter,
+					100 - 600 * (double)m / v);
+			/* backwards that take longer */
+			zb = total(SCHEDULE_ZB_H1, p, 1, m, 2, 3, 2);
+			assert_true(total(SCHEDULE_ZBV, p, 2, m, 1, 1.5, 1) <= zb);
+		}
+	}
 }
 
 static void which_is_faster(void **state)
@@ -410,7 +457,10 @@ static void peaks(void **state)
 			struct schedule one = make(SCHEDULE_1F1B, p, 1, m),
 					gpipe = make(SCHEDULE_GPIPE, p, 3, m),
 					zb = make(SCHEDULE_ZB_H1, p, 1, m),
-					inter = make(SCHEDULE_INTERLEAVED, p, 3, m);
+					inter = make(SCHEDULE_INTERLEAVED, p, 3, m),
+					inter_zb = make(SCHEDULE_INTERLEAVED_ZB, p, 3, m),
+					zbv = make(SCHEDULE_ZBV, p, 2, m);
+			int64_t most = schedule_peak(&inter, 0, -1).kept;
 			for (int r = 0; r < p; r++) {
 				struct schedule_peak k = schedule_peak(&one, r, -1);
 				assert_int_equal(k.kept, min64(p - r, m));
@@ -428,12 +478,37 @@ static void peaks(void **state)
 						k.kept, min64(2 * (p - r - 1) + 2 * p + 1,
 								3 * m));
 				assert_in_range(k.kept, 1, 3 * m);
+				/* as much as the first rank of the interleaved schedule */
+				k = schedule_peak(&inter_zb, r, -1);
+				assert_in_range(k.kept, 1, most);
+				/* as much as the first rank of 1F1B, in stages of half the size */
+				k = schedule_peak(&zbv, r, -1);
+				assert_int_equal(
+					k.kept, min64(min64(2 * p, 2 * m), m + r + 1));
 			}
 			schedule_free(&one);
 			schedule_free(&gpipe);
 			schedule_free(&zb);
 			schedule_free(&inter);
+			schedule_free(&inter_zb);
+			schedule_free(&zbv);
 		}
+}
+
+/* In a V, the last rank has two neighbouring stages, and rank 0 both ends. */
+static void placements(void **state)
+{
+	(void)state;
+	for (int kind = 0; kind < SCHEDULE_KINDS; kind++) {
+		struct schedule s = small(kind);
+		for (int i = 0; i < schedule_stages(&s); i++) {
+			int rank = schedule_rank_of(&s, i);
+			assert_int_equal(
+				rank, kind == SCHEDULE_ZBV && i > 2 ? 5 - i : i % 3);
+			assert_int_equal(schedule_stage_of(&s, rank, i / 3), i);
+		}
+		schedule_free(&s);
+	}
 }
 
 /* ---- charts ---------------------------------------------------------------------- */
@@ -467,6 +542,18 @@ static void charts(void **state)
 		"A, B, ... forward of a micro-batch; a, b, ... its backward; + a "
 		"weights' gradient; . idle\n"
 		"bubble 14.3 % of the time\n");
+	check_chart(SCHEDULE_ZBV, 2, 2, 4, 100,
+		"rank 0  ABCAa+Bb+Da+Cc+b+Dd+c+d+.\n"
+		"rank 1  .AABBa+Ca+Cb+Db+Dc+cdd+++\n"
+		"A, B, ... forward of a micro-batch; a, b, ... its backward; + a "
+		"weights' gradient; . idle\n"
+		"bubble 4.0 % of the time\n");
+	check_chart(SCHEDULE_INTERLEAVED_ZB, 2, 2, 2, 100,
+		"rank 0  ABAB.a+b+a+b+\n"
+		"rank 1  .ABAaBb+a+b++\n"
+		"A, B, ... forward of a micro-batch; a, b, ... its backward; + a "
+		"weights' gradient; . idle\n"
+		"bubble 7.7 % of the time\n");
 	check_chart(SCHEDULE_GPIPE, 11, 1, 2, 30,
 		"rank  0  A..................ab\n"
 		"rank  1  .B...............aab.\n"
@@ -615,14 +702,17 @@ int main(void)
 		cmocka_unit_test(names),
 		cmocka_unit_test(one_rank),
 		cmocka_unit_test(dropped_doubled_swapped),
+		cmocka_unit_test(first_stage_too_early),
 		cmocka_unit_test(doubled_at_the_end),
 		cmocka_unit_test(out_of_turn),
 		cmocka_unit_test(foreign),
 		cmocka_unit_test(deadlock),
 		cmocka_unit_test(closed_forms),
+		cmocka_unit_test(zbv_has_the_least_bubble),
 		cmocka_unit_test(which_is_faster),
 		cmocka_unit_test(uneven_stages),
 		cmocka_unit_test(peaks),
+		cmocka_unit_test(placements),
 		cmocka_unit_test(charts),
 		cmocka_unit_test(split_against_brute_force),
 		cmocka_unit_test(splits),

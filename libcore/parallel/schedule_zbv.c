@@ -1,0 +1,83 @@
+/*
+ * ZB-V (Qi et al. 2024): each rank has two stages in a V, and the weight gradients are computed apart. Micro-
+ * batches turn around on the last rank without a transfer, and end on the first rank, which begins their
+ * backwards. In the middle of a step every rank repeats the same six actions, and neither stage waits.
+ *
+ * With P ranks and F = X = W (the times of a stage), and at least 2 P micro-batches, ranks are idle only while
+ * the first forward reaches them: P - 1 times F. No rank keeps more than 2 P activations, each of a stage: half
+ * of a rank's layers. So it is the bound of the first rank of 1F1B.
+ *
+ * A step with fewer than 2 P micro-batches is one with 2 P of which some are empty, and left out.
+ * That causes no deadlock: other actions depend on their own micro-batch only, and keep their order.
+ */
+#include "parallel/schedule_internal.h"
+
+enum {
+	DOWN,
+	UP,
+	TURNS
+}; /* the two stages of a rank: the first is on the way to the last rank */
+
+struct vee {
+	struct schedule *s;
+	int rank;
+	int64_t next[ACTION_KINDS][TURNS]; /* micro-batch */
+};
+
+static void add_next(struct vee *v, enum action_kind kind, int turn)
+{
+	int64_t micro = v->next[kind][turn]++;
+	if (micro < v->s->n_micro)
+		schedule_add(v->s, v->rank, kind, micro,
+			schedule_stage_of(v->s, v->rank, turn));
+}
+
+static void add_backward(struct vee *v, int turn)
+{
+	add_next(v, ACTION_BACKWARD_X, turn);
+	add_next(v, ACTION_BACKWARD_W, turn);
+}
+
+/* Until the first backward comes back to this rank's stage on the way down. */
+static void fill(struct vee *v)
+{
+	int after = v->s->ranks - v->rank; /* ranks from this one on */
+	for (int i = 0; i < 2 * after - 1; i++)
+		add_next(v, ACTION_FORWARD, DOWN);
+	for (int i = 0; i < v->rank; i++) {
+		add_next(v, ACTION_FORWARD, UP);
+		add_next(v, ACTION_FORWARD, DOWN);
+	}
+	for (int i = 0; i < after; i++) {
+		add_next(v, ACTION_FORWARD, UP);
+		add_backward(v, UP);
+	}
+}
+
+/* First what other ranks wait for. */
+static void drain(struct vee *v)
+{
+	for (int i = 0; i < v->rank; i++) {
+		add_next(v, ACTION_BACKWARD_X, DOWN);
+		add_next(v, ACTION_BACKWARD_X, UP);
+	}
+	for (int i = v->rank; i < v->s->ranks; i++)
+		add_backward(v, DOWN);
+	for (int turn = UP; turn >= DOWN; turn--)
+		for (int i = 0; i < v->rank; i++)
+			add_next(v, ACTION_BACKWARD_W, turn);
+}
+
+void schedule_make_zbv(struct schedule *s, int rank)
+{
+	struct vee v = {.s = s, .rank = rank};
+	int64_t n = max64(s->n_micro, 2 * s->ranks);
+	fill(&v);
+	for (int64_t i = 0; i < n - s->ranks; i++) {
+		add_next(&v, ACTION_FORWARD, DOWN);
+		add_backward(&v, DOWN);
+		add_next(&v, ACTION_FORWARD, UP);
+		add_backward(&v, UP);
+	}
+	drain(&v);
+}
