@@ -13,14 +13,28 @@
 #include <time.h>
 #include <unistd.h>
 
-bool launch_many(void)
+/*
+ * The first of these variables that is set is the innermost launcher's: mpiexec may run in a step of
+ * Slurm, and starts its helpers as tasks of one. Only variables that a launcher sets for what it starts
+ * count. SLURM_NTASKS is set in every batch script and every shell of salloc, where a program of one
+ * rank is legitimate; SLURM_STEP_NUM_TASKS is missing there, or 1 in an interactive step. A launcher of
+ * PMIx sets no size, but every rank above 0 is one of several.
+ */
+const char *launch_many(void)
 {
-	static const char *const vars[] = {
-		"PMI_SIZE", "OMPI_COMM_WORLD_SIZE", "SLURM_STEP_NUM_TASKS"};
-	for (size_t i = 0; i < ARRAY_LEN(vars); i++)
-		if (getenv(vars[i]) && atoi(getenv(vars[i])) > 1)
-			return env_switch("PT_MPI") != 0;
-	return false;
+	static const struct {
+		const char *name;
+		int one; /* its value for a single rank */
+	} vars[] = {{"PMI_SIZE", 1}, {"OMPI_COMM_WORLD_SIZE", 1},
+		{"SLURM_STEP_NUM_TASKS", 1}, {"PMIX_RANK", 0}};
+	for (size_t i = 0; i < ARRAY_LEN(vars); i++) {
+		const char *value = getenv(vars[i].name);
+		if (value && *value)
+			return atoi(value) > vars[i].one && env_switch("PT_MPI") != 0
+				       ? vars[i].name
+				       : NULL;
+	}
+	return NULL;
 }
 
 int launch_rank(void)
