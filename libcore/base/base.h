@@ -238,7 +238,7 @@ int env_switch(const char *name);
 /* Returns the variable by which the launcher states that it started several ranks; NULL: one rank, no
  * launcher, or PT_MPI=no. */
 const char *launch_many(void);
-int launch_rank(void);	/* this rank's number; 0 without a launcher */
+int launch_rank(void); /* this rank's number; 0 without a launcher */
 /* A rank ends with its launcher; after launch_stops(true) by SIGTERM, for its handler. */
 void launch_bind(void);
 void launch_stops(bool yes);
