@@ -95,6 +95,21 @@ refused() { # CODE TEXT COMMAND...
 	same run ranks
 }
 
+@test "shared memory that is too small for MPI is reported before MPI fails" {
+	unshare -m mount -t tmpfs none /dev/shm 2>/dev/null || skip 'mounting is not allowed here'
+	make_shard
+	small() { # SIZE COMMAND...
+		unshare -m sh -c 'mount -t tmpfs -o size="$1" none /dev/shm && shift && exec "$@"' sh "$@"
+	}
+	run small 16k mpiexec -n 2 pt-sample run
+	says '/dev/shm: 16.0 KiB free, and MPI needs about 10.0 MiB to start 2 ranks on this host; '
+	[ "$(grep -c 'MPI needs' <<<"$output")" = 1 ]
+	run small 16k pt-sample run
+	not says 'MPI needs'
+	run small 10m mpiexec -n 2 pt-sample run
+	not says 'MPI needs'
+}
+
 @test "a small stack is enlarged, or refused, and never overflows" {
 	plain_memory # it needs more stack, too
 	make_shard
