@@ -6,7 +6,9 @@
 #include "h5/h5.h"
 #include "job/job.h"
 #include "kernels/kernels.h"
+#include "run/run.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 static void versions(struct str *out)
@@ -23,6 +25,12 @@ static bool agreed; /* on an error, by all ranks */
 static int base(void *opts, struct str *text, struct err *e)
 {
 	const struct train_opts *o = opts;
+	if (o->columns) {
+		if (launch_rank() == 0)
+			columns_print(stdout);
+		stdout_close();
+		exit(0);
+	}
 	world = comm_open();
 	/* All ranks come here, unless the options of one are wrong. */
 	agreed = true;

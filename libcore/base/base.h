@@ -292,10 +292,13 @@ double exact_round(const struct exact *x); /* as exact_finish() */
 struct progress {
 	const char *title;
 	double total, start, last;
+	double first; /* what was done before, such as the steps of a resumed run */
 	bool shown;
 };
 
 void progress_begin(struct progress *p, const char *title, double total);
+/* Returns the seconds that the rest takes at the mean speed so far. */
+double progress_left(const struct progress *p, double done);
 void progress_update(struct progress *p, double done, const char *note);
 void progress_end(struct progress *p);
 

@@ -620,6 +620,12 @@ static const struct opt options[] = {
 	{OPT_INT, 0, "log-every", "N", "10", T(log_every), OPT_RUN, 1, MANY,
 		.elsewhere = "log-interval log-freq", .help =
 		"Log every N steps, and the first and the last step."},
+	{WORDS("log-format", "auto", T(log_format), 0, LOG_FORMAT_WORDS), .help =
+		"What standard output gets of a row. full: all columns, as the journal. short: step, "
+		"losses, learning rate, tokens per second and the time left, in the same form. auto: "
+		"short on a terminal, else full; so under mpiexec, which is a pipe, full."},
+	{FLAG("columns", "no", T(columns), 0), .help =
+		"Print what each column of the log means, and exit."},
 	{OPT_STR, 0, "tensorboard", "DIRECTORY", NULL, T(tensorboard), 0, .files = "/", .help =
 		"Write each row of the log to an event file of TensorBoard in this directory, too; "
 		"of local SGD, that of other workers than the first in worker-N below it. A run that "

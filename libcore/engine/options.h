@@ -18,6 +18,8 @@ enum nesterov { NESTEROV_BY_OPTIMIZER, NESTEROV_NO, NESTEROV_YES };
 #define NESTEROV_WORDS "by-optimizer", "no", "yes"
 enum muon_scale { MUON_MATCH_ADAMW, MUON_ORIGINAL };
 #define MUON_SCALE_WORDS "match-adamw", "original"
+enum log_format { LOG_AUTO, LOG_SHORT, LOG_FULL };
+#define LOG_FORMAT_WORDS "auto", "short", "full"
 enum load_how { LOAD_EACH, LOAD_BROADCAST };
 #define LOAD_WORDS "each", "broadcast"
 /* How documents share a sample: as one sequence, or each on its own. */
@@ -141,7 +143,8 @@ struct train_opts {
 	double publish_secs;
 	const char *peak_flops;
 	const char *tensorboard;
-	bool log_all_ranks, dry_run, verbose;
+	int log_format; /* enum log_format */
+	bool log_all_ranks, dry_run, verbose, columns;
 	struct resolved resolved; /* and no option */
 };
 
