@@ -148,7 +148,10 @@ struct train_opts {
 	struct resolved resolved; /* and no option */
 };
 
-extern const struct program train_program; /* without .versions */
+extern const struct program train_program;
+extern const struct opt_answer train_answers[];
+/* Prints what is not supported as a list for the manual page. */
+void options_man_absent(FILE *f); /* without .versions */
 /* Makes messages of lower floors end with advice about these options. */
 void options_give_advice(void);
 /* As text: the options that are saved with a run, and what determines its arithmetic. */
