@@ -611,7 +611,7 @@ static int check_one_rank(const struct program *p, int rc, struct err *e)
 /* The names after PT_ of all variables that the manual pages have: those of all programs' options, and
  * others. */
 static const char *const variables[] = {
-#include "base/variables.h"
+#include "base/variables.inc"
 };
 
 /* Writes what explains a name after PT_ that no program has: another trainer's word, or a misspelling.

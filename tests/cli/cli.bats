@@ -120,7 +120,7 @@ programs='pt-prepare pt-train pt-ckpt pt-compare pt-check pt-sample pt-collbench
 	code_of 64 pt-ckpt --generate foo
 	says "generate: 'foo' is none of man, checkpoint"
 	code_of 64 pt-train --generate svaed
-	says "saved; did you mean 'saved'?"
+	says "absent; did you mean 'saved'?"
 	for p in $programs; do
 		for kind in $("$p" --generate foo 2>&1 | sed 's/.*none of //; s/;.*//; s/,//g'); do
 			"$p" --generate "$kind" >made
