@@ -6,7 +6,9 @@
 #include "h5/h5.h"
 #include "job/job.h"
 #include "kernels/kernels.h"
+#include "run/run.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 static void versions(struct str *out)
@@ -15,14 +17,33 @@ static void versions(struct str *out)
 		device_isa());
 }
 
+/* Explains a name of Hugging Face's hub, from which nothing is downloaded. */
+static int open_model(struct ckpt **c, const char *path, struct err *e)
+{
+	const char *slash = strchr(path, '/');
+	if (slash && slash > path && slash[1] && !strchr(slash + 1, '/') &&
+		*path != '.' && *path != '~' && !file_exists(path))
+		return err_set(e, EX_IOERR,
+			"%s: No such file or directory; download a model first: hf download %s "
+			"--local-dir %s",
+			path, path, slash + 1);
+	return convert_open_model(c, path, e);
+}
+
 static struct comm *world;
-static struct job_base found = {.open_model = convert_open_model};
+static struct job_base found = {.open_model = open_model};
 static bool agreed; /* on an error, by all ranks */
 
 /* A resumed run has its saved options, unless others are given. Collective. */
 static int base(void *opts, struct str *text, struct err *e)
 {
 	const struct train_opts *o = opts;
+	if (o->columns) {
+		if (launch_rank() == 0)
+			columns_print(stdout);
+		stdout_close();
+		exit(0);
+	}
 	world = comm_open();
 	/* All ranks come here, unless the options of one are wrong. */
 	agreed = true;

@@ -69,27 +69,6 @@ static bool verdict(const struct comm *c, bool good, const char *fmt, ...)
 	return good;
 }
 
-/* The launcher of another MPI starts n programs, each of which sees one rank. The first of these
- * variables that is set is the innermost launcher's. */
-static bool check_launcher(const struct comm *c)
-{
-	static const char *const vars[] = {
-		"PMI_SIZE", "OMPI_COMM_WORLD_SIZE", "SLURM_STEP_NUM_TASKS"};
-	int64_t n;
-	for (size_t i = 0; i < ARRAY_LEN(vars); i++) {
-		const char *text = getenv(vars[i]);
-		if (!text || parse_int(text, &n))
-			continue;
-		if (n == c->size)
-			break;
-		return verdict(c, false,
-			"ranks: %s says %lld, but MPI sees %d; does mpiexec belong to "
-			"%s?",
-			vars[i], (long long)n, c->size, comm_version());
-	}
-	return verdict(c, true, "ranks: %d", c->size);
-}
-
 /* One line for each host, in the order of their first ranks. */
 static bool check_hosts(const struct comm *c, const struct peer *p)
 {
@@ -270,7 +249,7 @@ int smoke_run(struct comm *world, const struct peer *peers, const bool wanted[N_
 	const struct bench_fault *fault)
 {
 	phase = "the other ranks";
-	bool good = check_launcher(world);
+	bool good = verdict(world, true, "ranks: %d", world->size);
 	good &= check_hosts(world, peers);
 	good &= check_libraries(world, peers);
 	good &= check_collectives(world, wanted, fault);

@@ -235,8 +235,10 @@ int env_switch(const char *name);
 
 /* ---- launch.c: the variables of a launcher --------------------------------------- */
 
-bool launch_many(void); /* has it started several ranks? never with PT_MPI=no */
-int launch_rank(void);	/* this rank's number; 0 without a launcher */
+/* Returns the variable by which the launcher states that it started several ranks; NULL: one rank, no
+ * launcher, or PT_MPI=no. */
+const char *launch_many(void);
+int launch_rank(void); /* this rank's number; 0 without a launcher */
 /* A rank ends with its launcher; after launch_stops(true) by SIGTERM, for its handler. */
 void launch_bind(void);
 void launch_stops(bool yes);
@@ -290,10 +292,13 @@ double exact_round(const struct exact *x); /* as exact_finish() */
 struct progress {
 	const char *title;
 	double total, start, last;
+	double first; /* what was done before, such as the steps of a resumed run */
 	bool shown;
 };
 
 void progress_begin(struct progress *p, const char *title, double total);
+/* Returns the seconds that the rest takes at the mean speed so far. */
+double progress_left(const struct progress *p, double done);
 void progress_update(struct progress *p, double done, const char *note);
 void progress_end(struct progress *p);
 

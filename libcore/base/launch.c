@@ -13,14 +13,28 @@
 #include <time.h>
 #include <unistd.h>
 
-bool launch_many(void)
+/*
+ * The first of these variables that is set is the innermost launcher's: mpiexec may run in a step of
+ * Slurm, and starts its helpers as tasks of one. Only variables that a launcher sets for what it starts
+ * count. SLURM_NTASKS is set in every batch script and every shell of salloc, where a program of one
+ * rank is legitimate; SLURM_STEP_NUM_TASKS is missing there, or 1 in an interactive step. A launcher of
+ * PMIx sets no size, but every rank above 0 is one of several.
+ */
+const char *launch_many(void)
 {
-	static const char *const vars[] = {
-		"PMI_SIZE", "OMPI_COMM_WORLD_SIZE", "SLURM_STEP_NUM_TASKS"};
-	for (size_t i = 0; i < ARRAY_LEN(vars); i++)
-		if (getenv(vars[i]) && atoi(getenv(vars[i])) > 1)
-			return env_switch("PT_MPI") != 0;
-	return false;
+	static const struct {
+		const char *name;
+		int one; /* its value for a single rank */
+	} vars[] = {{"PMI_SIZE", 1}, {"OMPI_COMM_WORLD_SIZE", 1},
+		{"SLURM_STEP_NUM_TASKS", 1}, {"PMIX_RANK", 0}};
+	for (size_t i = 0; i < ARRAY_LEN(vars); i++) {
+		const char *value = getenv(vars[i].name);
+		if (value && *value)
+			return atoi(value) > vars[i].one && env_switch("PT_MPI") != 0
+				       ? vars[i].name
+				       : NULL;
+	}
+	return NULL;
 }
 
 int launch_rank(void)
@@ -105,44 +119,89 @@ void launch_stops(bool yes)
 
 /* ---- what MPICH leaves in shared memory ------------------------------------------ */
 
-/* Does a process have this file in its memory? */
-static bool is_mapped(const char *path)
+/* What MPICH and UCX name their files. */
+static const char *const begins[] = {"mpich_shar_tmp", "ucx_shm_posix_"};
+
+/* Can every process be seen that may have a file in use? A container has its own shared memory, or else
+ * it must see the processes of the host. (The numbers are Linux's for the first namespaces.) */
+static bool sees_users(void)
 {
-	enum { MOST = 1 << 26 };
-	DIR *d = opendir("/proc");
-	bool found = !d; /* then nobody knows */
-	for (struct dirent *p; d && !found && (p = readdir(d));) {
-		scoped_str maps = {0};
-		char name[300];
-		snprintf(name, sizeof(name), "/proc/%s/maps", p->d_name);
-		if (isdigit((unsigned char)p->d_name[0]) &&
-			!file_read(name, MOST, &maps, &(struct err){0}))
-			found = maps.s && strstr(maps.s, path);
+	char pid[32] = "", ipc[32] = "";
+	return readlink("/proc/self/ns/pid", pid, sizeof(pid) - 1) > 0 &&
+	       readlink("/proc/self/ns/ipc", ipc, sizeof(ipc) - 1) > 0 &&
+	       (!strcmp(pid, "pid:[4026531836]") || strcmp(ipc, "ipc:[4026531839]"));
+}
+
+/* Appends the paths of the process's memory mappings and open files. -1 with errno set: they cannot be
+ * read. */
+static int list_used(const char *process, struct str *out)
+{
+	enum { MAX_MAPS = 1 << 26 };
+	char path[300], target[512];
+	snprintf(path, sizeof(path), "/proc/%s/maps", process);
+	if (file_read(path, MAX_MAPS, out, &(struct err){0}))
+		return -1;
+	snprintf(path, sizeof(path), "/proc/%s/fd", process);
+	DIR *d = opendir(path);
+	for (struct dirent *f; d && (f = readdir(d));) {
+		ssize_t n = readlinkat(dirfd(d), f->d_name, target, sizeof(target));
+		if (n > 0)
+			str_printf(out, "%.*s\n", (int)n, target);
 	}
 	if (d)
 		closedir(d);
-	return found;
+	return d ? 0 : -1;
+}
+
+/* Frees the names of files that a process uses, or may use: one of this user that cannot be
+ * inspected, except init. (The files are readable by their owner only.) */
+static void keep_used(struct strs *files)
+{
+	DIR *d = opendir("/proc");
+	for (struct dirent *p; d && (p = readdir(d));) {
+		scoped_str used = {0};
+		struct stat st;
+		if (!isdigit((unsigned char)p->d_name[0]))
+			continue;
+		bool may_use = list_used(p->d_name, &used) && errno == EACCES &&
+			       strcmp(p->d_name, "1") != 0 &&
+			       !fstatat(dirfd(d), p->d_name, &st, 0) &&
+			       st.st_uid == geteuid();
+		for (int64_t i = 0; i < files->n; i++)
+			if (may_use || (used.s && strstr(used.s, files->v[i])))
+				files->v[i][0] = '\0';
+	}
+	if (d)
+		closedir(d);
+	else
+		strs_free(files);
 }
 
 void launch_clear(const char *folder)
 {
-	/* MPICH removes its own as soon as all ranks have it. A process of another container may
-	 * have it, too, and not be seen. */
+	/* MPICH and UCX remove their own as soon as all ranks have them, by default. */
 	enum { SETTLED_SECS = 60 };
-	static const char begin[] = "mpich_shar_tmp";
-	DIR *d = opendir(folder);
+	struct strs files = {0};
+	DIR *d = sees_users() ? opendir(folder) : NULL;
 	for (struct dirent *f; d && (f = readdir(d));) {
 		char path[512];
 		struct stat st;
-		if (strncmp(f->d_name, begin, sizeof(begin) - 1))
-			continue;
+		bool ours = false;
+		for (size_t i = 0; i < ARRAY_LEN(begins); i++)
+			ours |= !strncmp(f->d_name, begins[i], strlen(begins[i]));
 		snprintf(path, sizeof(path), "%s/%s", folder, f->d_name);
-		if (!lstat(path, &st) && S_ISREG(st.st_mode) && st.st_uid == geteuid() &&
-			time(NULL) - st.st_mtime >= SETTLED_SECS && !is_mapped(path) &&
-			!unlink(path))
-			info("%s: removed: MPI left it there when a job was killed",
-				path);
+		if (ours && !lstat(path, &st) && S_ISREG(st.st_mode) &&
+			st.st_uid == geteuid() && !(st.st_mode & 077) &&
+			time(NULL) - st.st_mtime >= SETTLED_SECS)
+			strs_add(&files, path);
 	}
 	if (d)
 		closedir(d);
+	if (files.n)
+		keep_used(&files);
+	for (int64_t i = 0; i < files.n; i++)
+		if (*files.v[i] && !unlink(files.v[i]))
+			info("%s: removed: MPI left it there when a job was killed",
+				files.v[i]);
+	strs_free(&files);
 }

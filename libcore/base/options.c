@@ -70,12 +70,11 @@ static int find(const struct parse *s, const char *name, bool *negated)
 	return -1;
 }
 
-/* True if other programs call the option so, with '-' or with '_' between the words. */
-static bool is_called_elsewhere(const struct opt *t, const char *name)
+/* Returns whether a list, separated by spaces, has the name, with '-' or with '_' between its words. */
+static bool has_name(const char *list, const char *name)
 {
 	size_t len = strlen(name);
-	for (const char *w = t->elsewhere; w && *w;
-		w += strcspn(w, " "), w += *w == ' ') {
+	for (const char *w = list; w && *w; w += strcspn(w, " "), w += *w == ' ') {
 		size_t i = 0;
 		while (i < len && (name[i] == '_' ? '-' : name[i]) == w[i])
 			i++;
@@ -83,6 +82,14 @@ static bool is_called_elsewhere(const struct opt *t, const char *name)
 			return true;
 	}
 	return false;
+}
+
+static const struct opt_answer *find_answer(const struct program *p, const char *name)
+{
+	const struct opt_answer *a = p->answers;
+	while (a && a->names && !has_name(a->names, name))
+		a++;
+	return a && a->names ? a : NULL;
 }
 
 /* `dashes` stand before an option, and before nothing else. */
@@ -100,12 +107,18 @@ static int unknown(const struct parse *s, const char *what, const char *dashes,
 			(!*dashes && s->all[i]->type == OPT_ACTION))
 			continue;
 		names[n++] = s->all[i]->name;
-		if (is_called_elsewhere(s->all[i], word))
+		if (has_name(s->all[i]->elsewhere, word))
 			near = s->all[i]->name;
 	}
+	const struct opt_answer *a = near ? NULL : find_answer(s->p, word);
+	if (a && a->lacks)
+		return err_set(e, code, "%s%s: %s are not supported; %s", dashes, name,
+			a->lacks, a->instead);
 	near = near ? near : nearest(word, names, n);
-	char hint[128] = "";
-	if (near)
+	char hint[160] = "";
+	if (a)
+		snprintf(hint, sizeof(hint), "; %s", a->instead);
+	else if (near)
 		snprintf(hint, sizeof(hint), "; did you mean '%s%s%s'?", dashes,
 			no ? "no-" : "", near);
 	return err_set(e, code, "unknown %s '%s%s'%s", what, dashes, name, hint);
@@ -126,6 +139,19 @@ static int find_key(const struct parse *s, const char *key, int code, struct err
 	return i;
 }
 
+/* Appends what another program's name for a value means here. */
+static int advise_on_value(
+	const struct parse *s, const struct opt *t, const char *text, struct err *e)
+{
+	char both[64];
+	snprintf(both, sizeof(both), "%s=%s", t->name, text);
+	const struct opt_answer *a = find_answer(s->p, both);
+	size_t n = strlen(e->msg);
+	if (a)
+		snprintf(e->msg + n, sizeof(e->msg) - n, "; %s", a->instead);
+	return -1;
+}
+
 static int set_value(struct parse *s, int i, const char *text, struct err *e)
 {
 	const struct opt *t = s->all[i];
@@ -134,7 +160,7 @@ static int set_value(struct parse *s, int i, const char *text, struct err *e)
 		strs_free(v);
 	s->list_begun[i] = true;
 	if (opt_set(t, v, text, e))
-		return -1;
+		return advise_on_value(s, t, text, e);
 	opt_note_given(s->p, s->o, t, s->person || !opt_equals(t, v, t->def), s->from);
 	return 0;
 }
@@ -582,6 +608,59 @@ static int check_one_rank(const struct program *p, int rc, struct err *e)
 				p->name);
 }
 
+/* The names after PT_ of all variables that the manual pages have: those of all programs' options, and
+ * others. */
+static const char *const variables[] = {
+#include "base/variables.inc"
+};
+
+/* Writes what explains a name after PT_ that no program has: another trainer's word, or a misspelling.
+ * Another project may have variables that begin so: of them it says nothing. */
+static void explain_variable(
+	const struct parse *s, const char *name, char hint[static DID_YOU_MEAN])
+{
+	char option[80] = "", known[80];
+	for (size_t i = 0; name[i] && i < sizeof(option) - 1; i++)
+		option[i] = (char)tolower((unsigned char)name[i]), option[i + 1] = '\0';
+	for (int i = 0; i < s->n; i++)
+		if (has_name(s->all[i]->elsewhere, option)) {
+			snprintf(hint, DID_YOU_MEAN, "; did you mean '%s'?",
+				env_name(s->all[i]->name, known));
+			return;
+		}
+	const struct opt_answer *a = find_answer(s->p, option);
+	const char *alike[ARRAY_LEN(variables)];
+	int64_t n = 0;
+	for (size_t i = 0; i < ARRAY_LEN(variables) && strlen(name) > 3; i++)
+		if (variables[i][0] == name[0]) /* short words are soon like others */
+			alike[n++] = variables[i];
+	const char *near = nearest(name, alike, n);
+	*hint = '\0';
+	if (a)
+		snprintf(hint, DID_YOU_MEAN, "; %s", a->instead);
+	else if (near)
+		snprintf(hint, DID_YOU_MEAN, "; did you mean 'PT_%s'?", near);
+}
+
+/* A variable of an option that no program has would be ignored without a word. */
+static void check_environment(const struct parse *s)
+{
+	for (char **v = environ; *v && launch_rank() == 0; v++) {
+		char name[80], known[80], hint[DID_YOU_MEAN];
+		snprintf(name, sizeof(name), "%.*s", (int)strcspn(*v, "="), *v);
+		bool found = strncmp(name, "PT_", 3) != 0;
+		for (size_t i = 0; i < ARRAY_LEN(variables) && !found; i++)
+			found = !strcmp(variables[i], name + 3);
+		for (int i = 0; i < s->n && !found; i++)
+			found = !strcmp(env_name(s->all[i]->name, known), name);
+		if (found)
+			continue;
+		explain_variable(s, name + 3, hint);
+		if (*hint)
+			warn("%s is ignored: no program has it%s", name, hint);
+	}
+}
+
 int opts_parse(const struct program *p, void *o, int argc, char **argv, struct err *e)
 {
 	if (argc > 1 && !strcmp(argv[1], "--complete")) {
@@ -591,6 +670,8 @@ int opts_parse(const struct program *p, void *o, int argc, char **argv, struct e
 	}
 	struct parse s = parse_begin(p, o);
 	int rc = check_one_rank(p, parse_all(&s, argc, argv, e), e);
+	if (rc >= 0)
+		check_environment(&s);
 	if (rc >= 0 && s.print_config) {
 		struct str text = {0};
 		opts_print(p, o, 0, 0, &text);

@@ -82,6 +82,14 @@ struct opt_given {
 	const char *from[256];
 };
 
+/* What to tell a user who asks for something by a name that no option has. */
+struct opt_answer {
+	const char *names; /* as opt.elsewhere, or option=value; NULL closes a table */
+	const char *
+		lacks; /* what is not supported, in the plural; NULL: it is done in another way */
+	const char *instead; /* what does it, or is nearest to it */
+};
+
 struct program {
 	const char *name;
 	const char *summary;	     /* as in the man page's NAME */
@@ -95,6 +103,7 @@ struct program {
 	const char *const *(*words)(void);
 	bool settings;			   /* operands like `lr=3e-4` are options */
 	void (*versions)(struct str *out); /* lines "library version", or NULL */
+	const struct opt_answer *answers;  /* NULL: none */
 	/* Further kinds for --generate, made from the program's other tables, closed by NULL;
 	 * `kind` is the index of one. */
 	const char *const *kinds;

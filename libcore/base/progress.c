@@ -1,6 +1,7 @@
 /* A progress bar on stderr, when that is a terminal. */
 #include "base/base.h"
 
+#include <math.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -10,6 +11,12 @@ void progress_begin(struct progress *p, const char *title, double total)
 {
 	*p = (struct progress){.title = title, .total = total, .start = clock_seconds()};
 	p->shown = isatty(STDERR_FILENO) && log_speaks();
+}
+
+double progress_left(const struct progress *p, double done)
+{
+	double part = p->total > p->first ? (done - p->first) / (p->total - p->first) : 1;
+	return part > 0 ? (clock_seconds() - p->start) * fmax(0, 1 - part) / part : 0;
 }
 
 void progress_update(struct progress *p, double done, const char *note)
@@ -26,9 +33,8 @@ void progress_update(struct progress *p, double done, const char *note)
 	memset(bar, '.', WIDTH);
 	memset(bar, '#', (size_t)full);
 	bar[WIDTH] = '\0';
-	double left = part > 0 ? (now - p->start) * (1 - part) / part : 0;
 	fprintf(stderr, "\r%s [%s] %3.0f %% %4.0f s left %s\033[K", p->title, bar,
-		100 * part, left, note ? note : "");
+		100 * part, progress_left(p, done), note ? note : "");
 	fflush(stderr);
 }
 

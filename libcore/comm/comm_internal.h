@@ -39,6 +39,8 @@ struct comm *comm_open_mpi(void);
 /* start.c: if all ranks are on this host, MPI need not look for devices; and where they are more than its
  * processors, until _end() this thread pauses again and again, whatever it waits for. */
 void mpi_spare_devices(void);
+/* start.c: warns if the shared memory of this host is too small for MPI to start its ranks. */
+void mpi_check_shared_memory(const char *folder);
 void mpi_give_way(void);
 void mpi_give_way_end(void);
 /* progress.c: from now on a thread makes communication progress while this rank computes. Must

@@ -323,6 +323,7 @@ struct comm *comm_open_mpi(void)
 	int level, rc;
 	launch_bind();
 	launch_clear("/dev/shm");
+	mpi_check_shared_memory("/dev/shm");
 	mpi_spare_devices();
 	mpi_give_way();
 	rc = MPI_Init_thread(NULL, NULL, MPI_THREAD_SERIALIZED, &level);

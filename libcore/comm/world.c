@@ -118,6 +118,25 @@ static bool can_share(struct comm *world)
 	return wanted;
 }
 
+/* The launcher of another MPI starts n programs, and each of them has a world of one rank: without this
+ * check it would do the work of all. */
+static void check_launcher(const struct comm *world)
+{
+	enum { MOMENT_SECS = 1 };
+	const char *name = launch_many();
+	if (!name || world->size > 1)
+		return;
+	die_hook = NULL; /* MPI has nobody to abort */
+	if (launch_rank() > 0) {
+		sleep(MOMENT_SECS); /* rank 0 reports; Open MPI kills all when the first one exits */
+		exit(EX_USAGE);
+	}
+	die(EX_USAGE,
+		"%s is '%s', but MPI has only 1 rank: the launcher does not belong to %s; "
+		"use its mpiexec, or srun --mpi=pmi2; PT_MPI=no runs independent copies",
+		name, getenv(name), comm_version());
+}
+
 struct comm *comm_open(void)
 {
 	struct comm *world;
@@ -137,6 +156,7 @@ struct comm *comm_open(void)
 			.local_size = 1, .n_hosts = 1, .processors = cpu_count()};
 		name_host(&comm_here);
 	}
+	check_launcher(world);
 	comm_here.shares = can_share(world);
 	world->shares = comm_here.shares && comm_here.n_hosts == 1;
 	return world;

@@ -15,7 +15,8 @@
 /* clang-format off */
 static const struct opt options[] = {
 	{OPT_GROUP, .name = "Data"},
-	{OPT_LIST, 'd', "data", "FILE", NULL, T(data), OPT_REPLAY, .files = ".h5", .help =
+	{OPT_LIST, 'd', "data", "FILE", NULL, T(data), OPT_REPLAY, .files = ".h5",
+		.elsewhere = "dataset train-data train-file data-path data-dir", .help =
 		"Train on the tokens of a shard; may be given many times, and operands are shards "
 		"too. - is standard input; a FIFO may be given too."},
 	{WORDS("sampling", "epoch", T(sampling), OPT_ARITH, SAMPLING_WORDS), .help =
@@ -44,18 +45,20 @@ static const struct opt options[] = {
 
 	{OPT_GROUP, .name = "Batch"},
 	{OPT_INT, 'b', "batch", "N", "12", T(batch), OPT_ARITH, 1, 1e12,
-		.elsewhere = "batch-size global-batch-size train-batch-size", .help =
+		.elsewhere = "batchsize batch-size global-batch-size train-batch-size", .help =
 		"Global batch size: sequences of one optimizer step, over all ranks."},
 	{OPT_INT, 0, "batch-per-rank", "N", "0", T(batch_per_rank), OPT_REPLAY, 0, 1e9, .help =
 		"Set the batch to N sequences per data-parallel rank, as DDP scripts do, and "
 		"--lr-scale-batch to N. 0: --batch says how many, on any number of ranks."},
 	{OPT_INT, 'm', "micro-batch", "N", "0", T(micro_batch), OPT_ARITH, 0, 1e12,
-		.elsewhere = "micro-batch-size local-batch-size train-micro-batch-size-per-gpu", .help =
+		.elsewhere = "per-device-train-batch-size device-batch-size "
+		"micro-batch-size local-batch-size train-micro-batch-size-per-gpu", .help =
 		"Micro-batch size: sequences of one forward and backward pass. It must divide the "
 		"batch; the micro-batches are distributed over the ranks. 0: an eighth of the batch, "
 		"or the next smaller number that divides it."},
 	{OPT_INT, 'n', "steps", "N", "2000", T(steps), OPT_ARITH, 0, MANY,
-		.elsewhere = "train-iters max-iters max-steps training-steps num-iterations", .help =
+		.elsewhere = "num-steps num-train-steps total-steps train-steps "
+		"train-iters max-iters max-steps training-steps num-iterations", .help =
 		"Number of optimizer steps. 0 writes the initial checkpoint only."},
 
 	{OPT_GROUP, .name = "Model"},
@@ -66,7 +69,7 @@ static const struct opt options[] = {
 	{OPT_ENUM, 'a', "arch", NULL, "gpt2", M(arch), OPT_MODEL, .values = arch_names, .help =
 		"Model architecture."},
 	{OPT_INT, 0, "layers", "N", "4", M(layers), OPT_MODEL, 1, 100000,
-		.elsewhere = "num-layers n-layer n-layers", .help =
+		.elsewhere = "num-hidden-layers num-layers n-layer n-layers", .help =
 		"Number of transformer layers."},
 	{OPT_INT, 0, "heads", "N", "4", M(heads), OPT_MODEL, 1, 4095,
 		.elsewhere = "num-attention-heads n-head n-heads num-heads", .help =
@@ -78,14 +81,15 @@ static const struct opt options[] = {
 		.elsewhere = "kv-channels", .help =
 		"Channels of a head. 0: dim / heads."},
 	{OPT_INT, 0, "dim", "N", "128", M(dim), OPT_MODEL, 1, 1 << 22,
-		.elsewhere = "hidden-size n-embd", .help =
+		.elsewhere = "d-model hidden-size n-embd", .help =
 		"Hidden size: the width of the residual stream."},
 	{OPT_INT, 0, "ffn-dim", "N", "0", M(ffn_dim), OPT_MODEL, 0, 1 << 24,
 		.elsewhere = "ffn-hidden-size intermediate-size", .help =
 		"Hidden size of the feed-forward layers. 0: 4 dim for gpt2; for llama 8/3 dim, "
 		"rounded up to a multiple of 256."},
 	{OPT_INT, 'T', "context", "N", "64", M(context), OPT_MODEL, 1, 1 << 22,
-		.elsewhere = "seq-length sequence-length seq-len block-size max-position-embeddings", .help =
+		.elsewhere = "max-seq-length max-seq-len max-length context-length n-ctx n-positions "
+		"seq-length sequence-length seq-len block-size max-position-embeddings", .help =
 		"Sequence length in tokens."},
 	{OPT_INT, 0, "vocab", "N", "0", M(vocab), OPT_MODEL, 0, 1 << 24,
 		.elsewhere = "vocab-size", .help =
@@ -105,10 +109,11 @@ static const struct opt options[] = {
 	{OPT_ENUM, 0, "tie", NULL, "by-arch", M(tie), OPT_MODEL, .values = by_arch_names, .help =
 		"Tie the output layer to the token embedding. by-arch: yes for gpt2, no for "
 		"llama."},
-	{OPT_DOUBLE, 0, "dropout", "P", "0", M(dropout), OPT_ARITH, 0, 0.999, .help =
+	{OPT_DOUBLE, 0, "dropout", "P", "0", M(dropout), OPT_ARITH, 0, 0.999,
+		.elsewhere = "attention-dropout hidden-dropout", .help =
 		"Dropout probability of embeddings, attention and residual branches."},
 	{OPT_DOUBLE, 0, "norm-eps", "X", "0", M(norm_eps), OPT_MODEL, 0, 1,
-		.elsewhere = "norm-epsilon layer-norm-eps", .help =
+		.elsewhere = "rms-norm-eps layernorm-epsilon norm-epsilon layer-norm-eps", .help =
 		"Epsilon of LayerNorm and RMSNorm. 0: 1e-5."},
 	{OPT_ENUM, 0, "init", NULL, "by-arch", M(init), OPT_ARITH, .values = init_names, .help =
 		"Weight initialisation. gpt2: normal with deviation 0.02, residual projections "
@@ -146,7 +151,8 @@ static const struct opt options[] = {
 
 	{OPT_GROUP, .name = "Optimizer"},
 	{OPT_ENUM, 0, "optimizer", NULL, "adamw", T(optimizer), OPT_ARITH,
-		.values = optimizer_names, .help =
+		.values = optimizer_names,
+		.elsewhere = "optim", .help =
 		"The optimizer. sgd: with momentum, as in PyTorch. muon: the momentum of every "
 		"matrix of a block is orthogonalized before the update; embeddings, head, norms "
 		"and biases use AdamW."},
@@ -156,11 +162,11 @@ static const struct opt options[] = {
 	{OPT_DOUBLE, 0, "min-lr", "X", "-1", T(min_lr), OPT_ARITH, -1, 1e30, .help =
 		"Learning rate at the end of the decay. -1: a tenth of --lr."},
 	{WORDS("lr-schedule", "cosine", T(lr_schedule), OPT_ARITH, LR_SCHEDULE_WORDS),
-		.elsewhere = "lr-decay-style", .help =
+		.elsewhere = "lr-scheduler-type lr-scheduler lr-decay-style", .help =
 		"Shape of the decay after the warmup. wsd: warmup, stable, decay over the last "
 		"--wsd-decay steps."},
 	{OPT_INT, 'w', "warmup", "N", "100", T(warmup), OPT_ARITH, 0, MANY,
-		.elsewhere = "warmup-steps warmup-iters lr-warmup-iters", .help =
+		.elsewhere = "lr-warmup-steps num-warmup-steps warmup-steps warmup-iters lr-warmup-iters", .help =
 		"Steps of linear warmup."},
 	{OPT_INT, 0, "decay-steps", "N", "0", T(decay_steps), OPT_ARITH, 0, MANY,
 		.elsewhere = "lr-decay-iters", .help =
@@ -182,11 +188,14 @@ static const struct opt options[] = {
 	{OPT_LIST, 0, "lr-scale-of", "REGEX=X", NULL, T(lr_scale_of), OPT_ARITH, .help =
 		"Multiply the learning rate of such tensors by X, as PyTorch does with groups of "
 		"parameters. May be repeated; of several that match, the last one counts. An empty one: none."},
-	{OPT_DOUBLE, 0, "beta1", "X", "0.9", T(beta1), OPT_ARITH, 0, 0.999999, .help =
+	{OPT_DOUBLE, 0, "beta1", "X", "0.9", T(beta1), OPT_ARITH, 0, 0.999999,
+		.elsewhere = "adam-beta1", .help =
 		"adamw, muon: AdamW's decay rate of the first moment."},
-	{OPT_DOUBLE, 0, "beta2", "X", "0.99", T(beta2), OPT_ARITH, 0, 0.9999999, .help =
+	{OPT_DOUBLE, 0, "beta2", "X", "0.99", T(beta2), OPT_ARITH, 0, 0.9999999,
+		.elsewhere = "adam-beta2", .help =
 		"adamw, muon: AdamW's decay rate of the second moment."},
-	{OPT_DOUBLE, 0, "eps", "X", "1e-8", T(eps), OPT_ARITH, 0, 1, .help =
+	{OPT_DOUBLE, 0, "eps", "X", "1e-8", T(eps), OPT_ARITH, 0, 1,
+		.elsewhere = "adam-epsilon adam-eps", .help =
 		"adamw, muon: AdamW's epsilon, added to the root of the second moment."},
 	{OPT_DOUBLE, 0, "weight-decay", "X", "0.1", T(weight_decay), OPT_ARITH, 0, 1e6, .help =
 		"Weight decay, of tensors of two dimensions only. adamw, muon: decoupled; sgd: "
@@ -204,9 +213,11 @@ static const struct opt options[] = {
 		"for the learning rates and weight decays of AdamW. original: sqrt(max(1, rows / "
 		"cols)), for a learning rate of about 0.02."},
 	{OPT_DOUBLE, 0, "clip", "X", "1", T(clip), OPT_ARITH, 0, 1e30,
-		.elsewhere = "clip-grad grad-clip max-norm gradient-clipping", .help =
+		.elsewhere = "max-grad-norm grad-norm-clip gradient-clip-val "
+		"clip-grad grad-clip max-norm gradient-clipping", .help =
 		"Clip gradients to this global norm. 0: no clipping."},
-	{OPT_DOUBLE, 0, "label-smoothing", "X", "0", T(label_smoothing), OPT_ARITH, 0, 0.999, .help =
+	{OPT_DOUBLE, 0, "label-smoothing", "X", "0", T(label_smoothing), OPT_ARITH, 0, 0.999,
+		.elsewhere = "label-smoothing-factor", .help =
 		"Train towards 1 - X of the target and X of all tokens alike, as label_smoothing of "
 		"PyTorch (Szegedy et al. 2016). The loss of training has it, that of evaluations not."},
 	{OPT_DOUBLE, 0, "z-loss", "X", "0", T(z_loss), OPT_ARITH, 0, 1e6, .help =
@@ -322,7 +333,7 @@ static const struct opt options[] = {
 		"may be the one with the output layer, is as fast as possible. even: evenly."},
 	{OPT_ENUM, 0, "recompute", NULL, "none", T(recompute), OPT_REPLAY,
 		.values = recompute_names,
-		.elsewhere = "recompute-granularity activation-checkpointing", .help =
+		.elsewhere = "gradient-checkpointing recompute-granularity activation-checkpointing", .help =
 		"Activations that are recomputed in the backward pass instead of kept. selective: "
 		"those that are cheap. matmuls: also the outputs of every second matrix "
 		"multiplication, as with torchtitan's option op. full: all but the input of each "
@@ -554,11 +565,12 @@ static const struct opt options[] = {
 
 	{OPT_GROUP, .name = "Evaluation"},
 	{OPT_INT, 'e', "eval-every", "N", "250", T(eval_every), OPT_RUN, 0, MANY,
-		.elsewhere = "eval-interval", .help =
+		.elsewhere = "eval-steps val-check-interval eval-interval", .help =
 		"Evaluate every N steps, and at the end. 0: never."},
 	{FLAG("eval-first", "no", T(eval_first), OPT_RUN), .needs = "--eval-every", .help =
 		"Also evaluate before the first step, with a sample if there are samples."},
-	{OPT_INT, 0, "eval-windows", "N", "240", T(eval_windows), OPT_ARITH, 0, MANY, .help =
+	{OPT_INT, 0, "eval-windows", "N", "240", T(eval_windows), OPT_ARITH, 0, MANY,
+		.elsewhere = "eval-iters", .help =
 		"Windows of each split that are evaluated, always the same ones, equally spaced. "
 		"0: all that fit. No window is evaluated twice."},
 	{FLAG("eval-only", "no", T(eval_only), 0), .help =
@@ -571,12 +583,14 @@ static const struct opt options[] = {
 		"Prompt of the samples."},
 
 	{OPT_GROUP, .name = "Runs and checkpoints"},
-	{OPT_STR, 'o', "out", "DIRECTORY", NULL, T(out), 0, .files = "/", .help =
+	{OPT_STR, 'o', "out", "DIRECTORY", NULL, T(out), 0, .files = "/",
+		.elsewhere = "out-dir output-dir save-dir checkpoint-dir dump-folder", .help =
 		"Run directory, for the journal, run.h5 and checkpoints. Without it, the first of "
 		"run-001, run-002, ... that does not exist."},
 	{FLAG("overwrite", "no", T(overwrite), 0), .help =
 		"Start a new run in a directory that already holds one."},
-	{OPT_STR, 'r', "resume", "CHECKPOINT", NULL, T(resume), OPT_REPLAY, .files = ".h5", .help =
+	{OPT_STR, 'r', "resume", "CHECKPOINT", NULL, T(resume), OPT_REPLAY, .files = ".h5",
+		.elsewhere = "resume-from-checkpoint resume-from load-checkpoint", .help =
 		"Resume from a checkpoint, with its saved options unless others are given. auto: "
 		"from the newest valid checkpoint in --out, or start from scratch if there is "
 		"none."},
@@ -596,7 +610,7 @@ static const struct opt options[] = {
 	{FLAG("ckpt", "yes", T(ckpt), 0), .help =
 		"Write checkpoints. With --no-ckpt, not even the last one is written."},
 	{OPT_INT, 'c', "ckpt-every", "N", "0", T(ckpt_every), OPT_RUN, 0, MANY,
-		.elsewhere = "save-interval checkpoint-interval", .help =
+		.elsewhere = "save-steps save-every save-interval checkpoint-interval", .help =
 		"Write a checkpoint every N steps. 0: only by time, and at the end."},
 	{OPT_INT, 0, "ckpt-syncs", "N", "0", T(ckpt_syncs), OPT_RUN, 0, MANY,
 		.needs = "--edit-workers", .help =
@@ -615,14 +629,22 @@ static const struct opt options[] = {
 	{FLAG("ckpt-wait", "no", T(ckpt_wait), 0), .help =
 		"Pause training while a checkpoint is written. Without it, a copy of the state is "
 		"written in the background."},
-	{OPT_INT, 'k', "keep", "N", "2", T(keep), OPT_RUN, 0, 1e6, .help =
+	{OPT_INT, 'k', "keep", "N", "2", T(keep), OPT_RUN, 0, 1e6,
+		.elsewhere = "save-total-limit", .help =
 		"Keep the last N checkpoints and the best. 0: all."},
 
 	{OPT_GROUP, .name = "Log"},
 	{OPT_INT, 0, "log-every", "N", "10", T(log_every), OPT_RUN, 1, MANY,
-		.elsewhere = "log-interval log-freq", .help =
+		.elsewhere = "logging-steps print-every log-interval log-freq", .help =
 		"Log every N steps, and the first and the last step."},
-	{OPT_STR, 0, "tensorboard", "DIRECTORY", NULL, T(tensorboard), 0, .files = "/", .help =
+	{WORDS("log-format", "auto", T(log_format), 0, LOG_FORMAT_WORDS), .help =
+		"What standard output gets of a row. full: all columns, as the journal. short: step, "
+		"losses, learning rate, tokens per second and the time left, in the same form. auto: "
+		"short on a terminal, else full; so under mpiexec, which is a pipe, full."},
+	{FLAG("columns", "no", T(columns), 0), .help =
+		"Print what each column of the log means, and exit."},
+	{OPT_STR, 0, "tensorboard", "DIRECTORY", NULL, T(tensorboard), 0, .files = "/",
+		.elsewhere = "logging-dir tensorboard-dir", .help =
 		"Write each row of the log to an event file of TensorBoard in this directory, too; "
 		"of local SGD, that of other workers than the first in worker-N below it. A run that "
 		"is resumed begins another file there, and TensorBoard shows the rows after the "
@@ -674,7 +696,7 @@ static const char *const advice[N_ADVICE] = {
 	[ADVICE_NO_CHECKPOINT] = "--overwrite, without --resume, starts a new run",
 	[ADVICE_FOREIGN_MODEL] = "--init-from takes it as it is",
 	[ADVICE_VOCABULARY] = "give --data or --vocab",
-	[ADVICE_NO_DATA] = "give shards with --data",
+	[ADVICE_NO_DATA] = "give shards with --data; --help lists the options",
 	[ADVICE_NOT_A_SHARD] = "pt-prepare makes shards of text",
 	SPOOL_ADVICE,
 };
@@ -692,10 +714,9 @@ static const char *const synopsis[] = {
 };
 
 /* For the manual: by group, the options that are saved with a run. */
-static void list_saved(int kind, FILE *f)
+static void list_saved(FILE *f)
 {
 	const struct opt *group = NULL, *said = NULL;
-	(void)kind;
 	fputs(".Bl -tag -width Ds -compact\n", f);
 	for (const struct opt *t = options; t->type != OPT_END; t++) {
 		if (t->type == OPT_GROUP)
@@ -712,6 +733,11 @@ static void list_saved(int kind, FILE *f)
 	fputs("\n.El\n", f);
 }
 
+static void generate(int kind, FILE *f)
+{
+	(kind ? options_man_absent : list_saved)(f);
+}
+
 const struct program train_program = {
 	.name = "pt-train",
 	.summary = "train a language model, alone or on many ranks, with equal bits",
@@ -721,8 +747,9 @@ const struct program train_program = {
 	.given = offsetof(struct train_opts, given),
 	.operands = ".h5",
 	.settings = true,
-	.generate = list_saved,
-	.kinds = (const char *const[]){"saved", NULL},
+	.answers = train_answers,
+	.generate = generate,
+	.kinds = (const char *const[]){"saved", "absent", NULL},
 };
 
 void options_saved(const struct train_opts *o, struct str *out)

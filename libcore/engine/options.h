@@ -18,6 +18,8 @@ enum nesterov { NESTEROV_BY_OPTIMIZER, NESTEROV_NO, NESTEROV_YES };
 #define NESTEROV_WORDS "by-optimizer", "no", "yes"
 enum muon_scale { MUON_MATCH_ADAMW, MUON_ORIGINAL };
 #define MUON_SCALE_WORDS "match-adamw", "original"
+enum log_format { LOG_AUTO, LOG_SHORT, LOG_FULL };
+#define LOG_FORMAT_WORDS "auto", "short", "full"
 enum load_how { LOAD_EACH, LOAD_BROADCAST };
 #define LOAD_WORDS "each", "broadcast"
 /* How documents share a sample: as one sequence, or each on its own. */
@@ -141,11 +143,15 @@ struct train_opts {
 	double publish_secs;
 	const char *peak_flops;
 	const char *tensorboard;
-	bool log_all_ranks, dry_run, verbose;
+	int log_format; /* enum log_format */
+	bool log_all_ranks, dry_run, verbose, columns;
 	struct resolved resolved; /* and no option */
 };
 
-extern const struct program train_program; /* without .versions */
+extern const struct program train_program;
+extern const struct opt_answer train_answers[];
+/* Prints what is not supported as a list for the manual page. */
+void options_man_absent(FILE *f); /* without .versions */
 /* Makes messages of lower floors end with advice about these options. */
 void options_give_advice(void);
 /* As text: the options that are saved with a run, and what determines its arithmetic. */

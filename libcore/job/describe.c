@@ -1,4 +1,4 @@
-/* The first screen: what a run is, and the columns that it logs. */
+/* The first screen: what a run is. */
 #include "job/job_internal.h"
 
 #include <stdarg.h>
@@ -83,20 +83,6 @@ static void describe_layout(
 			(long long)x->workers, plural(x->workers), when);
 }
 
-static void describe_columns(const struct run *r)
-{
-	scoped_str text = {0};
-	for (int c = 0; c < N_COLUMNS; c++) {
-		const struct column *x = &columns[c];
-		if (!report_has(r, c))
-			continue;
-		str_printf(&text, "\n  %-16s %s", x->name, x->help);
-		if (x->unit && strcmp(x->unit, "1/s"))
-			str_printf(&text, " (%s)", x->unit);
-	}
-	info("columns of the log:%s", text.s);
-}
-
 void describe_run(const struct run *r, const struct run_info *i)
 {
 	scoped_str text = {0};
@@ -112,10 +98,12 @@ void describe_run(const struct run *r, const struct run_info *i)
 		(unsigned long long)i->arithmetic);
 	if (r->dir.path)
 		line(&text, "directory", "%s", r->dir.path);
+	if (!r->t.o.eval_only)
+		line(&text, "log",
+			"every %lld steps; pt-train --columns explains its columns",
+			(long long)r->t.o.log_every);
 	info("version %s, %s on %s%s", PT_VERSION, i->started, i->host, text.s);
 	options_note_idle(&r->t.o, &r->t.model, r->all->size);
 	if (r->t.o.verbose)
 		describe_tensors(r);
-	if (!r->t.o.eval_only)
-		describe_columns(r);
 }

@@ -49,8 +49,8 @@ struct run_report {
 struct meter report_meter(const struct run *r);
 void report_step(struct run *r, const struct step_result *s, struct meter before);
 struct row report_new_row(const struct run *r);
-/* Do the rows of this run have this column? */
-bool report_has(const struct run *r, int column);
+/* Returns whether standard output gets short lines, which are for people. */
+bool report_is_short(const struct run *r);
 /* Is this step logged? */
 bool report_due(const struct run *r);
 /* Collective over the worker. The columns of every logged step. */
@@ -214,7 +214,7 @@ static inline bool run_writes_ckpt(const struct run *r)
 
 /* Collective. After a phase of the start in which a worker may fail: has any failed? */
 int start_agree(struct run *r, struct err *e);
-/* Prints the first screen: what the run is, and the columns that it logs. */
+/* Prints the first screen: what the run is. */
 void describe_run(const struct run *r, const struct run_info *i);
 
 /* ---- options_idle.c -------------------------------------------------------------------- */

@@ -416,6 +416,7 @@ static int begin(struct run *r)
 		return EX_FAILED;
 	start_times_add(&t->start, START_ALGORITHMS);
 	progress_begin(&r->report.bar, "pt-train", (double)t->o.steps);
+	r->report.bar.first = (double)t->step;
 	report_start(r);
 	if (t->o.eval_first && t->step == 0)
 		evaluate_first(r);

@@ -4,6 +4,7 @@
 #include <errno.h>
 #include <string.h>
 #include <sys/resource.h>
+#include <unistd.h>
 
 /* ---- the journal ----------------------------------------------------------------- */
 
@@ -65,6 +66,26 @@ void report_publish(struct run *r, double seconds)
 		report_publish_now(r);
 }
 
+bool report_is_short(const struct run *r)
+{
+	return r->t.o.log_format == LOG_SHORT ||
+	       (r->t.o.log_format == LOG_AUTO && isatty(STDOUT_FILENO));
+}
+
+/* A row with fewer columns, in the same form, and an estimate of the time until the last step. */
+static void print_short(const struct run *r, const struct row *row, struct str *out)
+{
+	static const int shown[] = {COL_STEP, COL_LOSS, COL_LR, COL_VAL_LOSS, COL_TPS};
+	struct row few = {.has = 0};
+	int64_t left = (int64_t)progress_left(&r->report.bar, (double)r->t.step);
+	for (size_t i = 0; i < ARRAY_LEN(shown); i++)
+		if (row_has(row, shown[i]))
+			row_set(&few, shown[i], row->v[shown[i]]);
+	row_print(&few, out);
+	str_printf(out, " left=%lld:%02d:%02d", (long long)left / 3600,
+		(int)(left / 60 % 60), (int)(left % 60));
+}
+
 void report_row(struct run *r, const struct row *row)
 {
 	struct err e = {0};
@@ -74,7 +95,10 @@ void report_row(struct run *r, const struct row *row)
 	int rc = journal_row(&r->report.journal, row, &e);
 	note_journal(r, rc, &e);
 	tensorboard_row(r, row);
-	row_print(row, &line);
+	if (report_is_short(r))
+		print_short(r, row, &line);
+	else
+		row_print(row, &line);
 	report_print(r, line.s);
 	report_publish(r, r->t.o.publish_secs);
 }
@@ -141,7 +165,8 @@ bool report_due(const struct run *r)
 	       t->step == t->o.steps;
 }
 
-bool report_has(const struct run *r, int column)
+/* Returns whether the rows of this run have a column. */
+static bool report_has(const struct run *r, int column)
 {
 	const struct train_opts *o = &r->t.o;
 	bool anchor = o->edit.config.outer != EDIT_OUTER_NONE ||

@@ -148,7 +148,7 @@ static int begin_journal(struct run *r, const struct train_opts *o, const char *
 		!journal_open(&r->report.journal, r->dir.path, resume, idle, &info,
 			texts.config.s, texts.arithmetic.s, e))
 		tensorboard_open(r, o, resume, e);
-	if (r->all->rank == 0 && !idle)
+	if (r->all->rank == 0 && !idle && !report_is_short(r))
 		printf("# meta arithmetic = 0x%016llx\n",
 			(unsigned long long)info.arithmetic);
 	texts_free(&texts);

@@ -133,6 +133,16 @@ void columns_man(FILE *f)
 	fputs(".El\n", f);
 }
 
+void columns_print(FILE *f)
+{
+	for (int c = 0; c < N_COLUMNS; c++) {
+		const char *unit = columns[c].unit;
+		bool shown = unit && strcmp(unit, "1/s") != 0;
+		fprintf(f, "%-16s %s%s%s%s\n", columns[c].name, columns[c].help,
+			shown ? " (" : "", shown ? unit : "", shown ? ")" : "");
+	}
+}
+
 void row_print(const struct row *r, struct str *out)
 {
 	char num[NUM_TEXT];

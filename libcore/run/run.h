@@ -84,8 +84,9 @@ int column_of_tag(const char *tag, size_t n);
  * contain other values. */
 bool column_fits(int c, double v);
 
-/* Prints the table as a list for a manual page. */
+/* Prints the table as a list for a manual page, and as lines for people. */
 void columns_man(FILE *f);
+void columns_print(FILE *f);
 
 /* A row; values that were not measured are absent. */
 struct row {

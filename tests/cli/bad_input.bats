@@ -71,6 +71,45 @@ refused() { # CODE TEXT COMMAND...
 	SLURM_STEP_NUM_TASKS=4 PT_MPI=no pt-prepare --info a.h5 | cmp - info
 }
 
+@test "several ranks of another MPI's launcher are not several programs" {
+	make_shard
+	tiny -n 1 -o run >/dev/null
+	export PT_OVERWRITE=yes
+	for p in "pt-train ${TINY[*]} -n 1 -o other" 'pt-sample run -n 1' 'pt-prepare -q text.txt -o a.h5'; do
+		read -ra p <<<"$p"
+		for vars in OMPI_COMM_WORLD_SIZE=2 SLURM_STEP_NUM_TASKS=2; do
+			refused 64 "${vars%=*} is '2', but MPI has only 1 rank" env "$vars" "${p[@]}"
+		done
+		code_of 64 env SLURM_STEP_NUM_TASKS=2 SLURM_PROCID=1 "${p[@]}" # rank 0 reports
+		[ -z "$output" ]
+		[ ! -e other ] && [ ! -e a.h5 ]
+	done
+	# in a batch script, one rank, and by an inner launcher
+	for vars in 'SLURM_NTASKS=2 SLURM_NPROCS=2 SLURM_PROCID=0' SLURM_STEP_NUM_TASKS=1 PMIX_RANK=0 \
+		'OMPI_COMM_WORLD_SIZE=2 PT_MPI=no'; do
+		read -ra vars <<<"$vars"
+		env "${vars[@]}" pt-sample run -n 1
+	done
+	SLURM_STEP_NUM_TASKS=2 mpiexec -n 1 pt-sample run -n 1
+	SLURM_STEP_NUM_TASKS=3 tiny_on 2 -n 1 -o ranks >/dev/null
+	same run ranks
+}
+
+@test "shared memory that is too small for MPI is reported before MPI fails" {
+	unshare -m mount -t tmpfs none /dev/shm 2>/dev/null || skip 'mounting is not allowed here'
+	make_shard
+	small() { # SIZE COMMAND...
+		unshare -m sh -c 'mount -t tmpfs -o size="$1" none /dev/shm && shift && exec "$@"' sh "$@"
+	}
+	run small 16k mpiexec -n 2 pt-sample run
+	says '/dev/shm: 16.0 KiB free, and MPI needs about 10.0 MiB to start 2 ranks on this host; '
+	[ "$(grep -c 'MPI needs' <<<"$output")" = 1 ]
+	run small 16k pt-sample run
+	not says 'MPI needs'
+	run small 10m mpiexec -n 2 pt-sample run
+	not says 'MPI needs'
+}
+
 @test "a small stack is enlarged, or refused, and never overflows" {
 	plain_memory # it needs more stack, too
 	make_shard

@@ -120,7 +120,7 @@ programs='pt-prepare pt-train pt-ckpt pt-compare pt-check pt-sample pt-collbench
 	code_of 64 pt-ckpt --generate foo
 	says "generate: 'foo' is none of man, checkpoint"
 	code_of 64 pt-train --generate svaed
-	says "saved; did you mean 'saved'?"
+	says "absent; did you mean 'saved'?"
 	for p in $programs; do
 		for kind in $("$p" --generate foo 2>&1 | sed 's/.*none of //; s/;.*//; s/,//g'); do
 			"$p" --generate "$kind" >made
@@ -344,4 +344,51 @@ offers() { # PROGRAM WORD...
 
 @test "pt(7) names files and functions that exist" {
 	"$BATS_TEST_DIRNAME"/../names
+}
+
+@test "words of other trainers are answered, and so is what is not supported" {
+	while IFS='|' read -r word answer; do
+		code_of 64 pt-train "--$word" 1
+		[ "$output" = "pt-train: $answer" ]
+	done <<-'END'
+		save_steps|unknown option '--save_steps'; did you mean '--ckpt-every'?
+		per_device_train_batch_size|unknown option '--per_device_train_batch_size'; did you mean '--micro-batch'?
+		output-dir|unknown option '--output-dir'; did you mean '--out'?
+		max_grad_norm|unknown option '--max_grad_norm'; did you mean '--clip'?
+		bf16|unknown option '--bf16'; --dtype fp32, bf16, fp16 or float8 sets the precision
+		lora|--lora: adapters such as LoRA are not supported; --freeze REGEX trains a part of the model
+		moe|--moe: mixtures of experts are not supported; --ffn-dim sets the width of the dense layers
+	END
+	for word in dpo find-lr ema patience use_wandb; do
+		code_of 64 pt-train --$word 1
+		says 'are not supported; '
+	done
+	code_of 64 pt-train dtype=bfloat16
+	says "none of fp32, bf16, fp16, float8; --dtype bf16"
+	code_of 64 pt-train --arch qwen3
+	says '; a preset sets arch'
+	code_of 74 pt-train --vocab 10 --init-from org/model
+	says 'hf download org/model --local-dir model'
+	code_of 64 pt-train
+	says '--help'
+	# no word is an option, too, or answered twice
+	sed -n '/train_answers/,/{NULL}/p' "$BATS_TEST_DIRNAME/../../libcore/engine/options_elsewhere.c" >table
+	sed -n 's/.*\.elsewhere = "\([^"]*\)".*/\1/p' "$BATS_TEST_DIRNAME/../../libcore/engine/options.c" |
+		tr ' ' '\n' | grep . >words
+	grep -oE '^	(\{| )"[^"]*"' table | tr -d '{"\t' | tr ' ' '\n' | grep . >>words
+	[ "$(wc -l <words)" -gt 150 ]
+	sort words | uniq -d | cmp - /dev/null
+	pt-train --help | sed -n 's/^ .* --\(\[no-\]\)\{0,1\}\([a-z0-9-]*\).*/\2/p' | sort -u |
+		comm -12 - <(sort words) | cmp - /dev/null
+}
+
+@test "a variable that no program has is reported, if it resembles one" {
+	for p in pt-compare pt-train; do
+		run env PT_BACTH=6 PT_BATCH_SIZE=3 PT_LAYERS=1 PT_SOMETHING_ELSE=1 "$p" --print-config
+		[ "$(grep -c warning <<<"$output")" -ge 1 ]
+		says "$p: warning: PT_BACTH is ignored: no program has it; did you mean 'PT_BATCH'?"
+		not says PT_LAYERS
+		not says PT_SOMETHING_ELSE
+	done
+	says "PT_BATCH_SIZE is ignored: no program has it; did you mean 'PT_BATCH'?"
 }

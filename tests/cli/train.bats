@@ -64,6 +64,24 @@ load helpers
 	cat control/run.h5 | pt-compare - log
 }
 
+@test "a terminal gets short rows, and a pipe all columns, with the same bits" {
+	make_shard
+	tiny -n 2 -o full >full.txt
+	grep -v '^#' full.txt | cmp - <(grep '^step=' full/journal.txt)
+	tiny -n 2 --log-format short -o short >short.txt
+	[ "$(wc -l <short.txt)" -eq 2 ]
+	grep -Eqx 'step=2 loss=[0-9.]+ lr=[0-9.e-]+ val_loss=[0-9.]+ tps=[0-9.e+]+ left=0:00:00' short.txt
+	pt-compare full short.txt >said && grep -q 'loss  *identical, 2 values' said
+	grep '^step=2 ' short/journal.txt | grep -q ' grad_norm=.* mem='
+	pt-train --columns >columns
+	grep -q '^grad_norm  *global gradient norm' columns
+	mpiexec -n 2 pt-train --columns | cmp - columns
+	script -qc true /dev/null </dev/null >/dev/null 2>&1 || skip 'no script(1), or no pseudo-terminal'
+	script -qc "pt-train ${TINY[*]} -n 2 -o screen" /dev/null </dev/null >screen.txt
+	grep -q 'step=2 loss=.*left=' screen.txt
+	not grep -q 'mem=\|# meta' screen.txt
+}
+
 @test "a FIFO under mpiexec: rank 0 reads for all" {
 	make_shard
 	tiny -n 10 -o control >/dev/null

@@ -1,0 +1,85 @@
+/* What users of other trainers ask pt-train for by name, and what to do here: names of what is done in
+ * another way, and of what is not supported. Names for the same thing are in the option table. */
+#include "base/options.h"
+#include "engine/options.h"
+
+const struct opt_answer train_answers[] = {
+	{"lora lora-r lora-rank lora-alpha use-lora peft adapter qlora dora",
+		"adapters such as LoRA", "--freeze REGEX trains a part of the model"},
+	{"dpo ppo grpo rlhf kto orpo rl reward-model beta-dpo",
+		"preference optimization and reinforcement learning",
+		"pt-prepare --chat-template makes data for supervised fine-tuning"},
+	{"moe num-experts n-experts n-routed-experts num-local-experts top-k expert-parallel-size "
+	 "expert-model-parallel-size expert-parallel-degree",
+		"mixtures of experts", "--ffn-dim sets the width of the dense layers"},
+	{"wandb use-wandb wandb-log wandb-project report-to mlflow comet",
+		"live reports to Weights & Biases",
+		"--tensorboard DIRECTORY writes event files, which wandb sync DIRECTORY uploads"},
+	{"early-stopping early-stopping-patience patience early-stop",
+		"rules for early stopping",
+		"--ckpt-best keeps the best checkpoint, and pt-compare --follow CONTROL RUN || kill "
+		"PID stops a run that differs"},
+	{"ema ema-decay use-ema swa model-averaging",
+		"averages of weights during training",
+		"pt-ckpt ema and pt-ckpt average combine checkpoints (--ckpt-every N --keep 0)"},
+	{"find-lr lr-find lr-finder auto-lr-find", "searches for a learning rate",
+		"train some --steps with each --lr, and compare the runs with pt-compare"},
+	{"tasks eval-tasks lm-eval hellaswag mmlu core-metric-every benchmark",
+		"benchmarks such as MMLU",
+		"pt-ckpt convert RUN -o DIRECTORY writes a model of Hugging Face, which evaluation "
+		"harnesses read"},
+	{"histograms log-histograms watch", "histograms of weights and gradients",
+		"checkpoints are HDF5 files, which h5py reads"},
+	{"load-in-4bit load-in-8bit quantize quantization gguf export-gguf onnx",
+		"quantized models and GGUF",
+		"pt-ckpt convert RUN -o DIRECTORY writes a model of Hugging Face, which llama.cpp "
+		"converts"},
+	{"parquet streaming", "Parquet files",
+		"pt-prepare reads text and JSON lines, as pandas writes with to_json(lines=True, "
+		"orient=\"records\")"},
+	{"epochs n-epochs num-epochs num-train-epochs max-epochs", NULL,
+		"--steps counts optimizer steps: an epoch is training tokens / (batch x context)"},
+	{"gradient-accumulation-steps gradient-accumulation grad-accum grad-accum-steps "
+	 "accumulate-grad-batches",
+		NULL,
+		"--batch / (--micro-batch x data-parallel ranks) is the accumulation"},
+	{"bf16 fp16 fp32 fp8 tf32 amp mixed-precision precision", NULL,
+		"--dtype fp32, bf16, fp16 or float8 sets the precision"},
+	{"dtype=bfloat16", NULL, "--dtype bf16"},
+	{"dtype=float16 dtype=half", NULL, "--dtype fp16"},
+	{"dtype=float32 dtype=float", NULL, "--dtype fp32"},
+	{"dtype=fp8", NULL, "--dtype float8"},
+	{"arch=llama2 arch=llama3 arch=qwen2 arch=qwen2.5 arch=qwen3 arch=mistral arch=smollm2 "
+	 "arch=smollm3",
+		NULL,
+		"a preset sets arch and other options, as --preset qwen3-0.6b does"},
+	{"compile torch-compile use-compile", NULL,
+		"nothing needs to be compiled: --kernels fused is the default"},
+	{"flash-attn flash-attention use-flash-attn attn-implementation", NULL,
+		"attention is always computed in blocks, as in flash attention"},
+	{"num-workers dataloader-num-workers n-workers", NULL,
+		"no worker processes read data; --readers sets which ranks do"},
+	{"gpus num-gpus n-gpus ngpu devices nproc nproc-per-node nnodes num-nodes world-size",
+		NULL,
+		"the launcher sets the number of ranks, as in mpiexec -n 4 pt-train"},
+	{"ddp strategy deepspeed deepspeed-config", NULL,
+		"--dp, --fsdp, --zero, --tp, --cp and --pp select the layout"},
+	{"model model-name model-name-or-path base-model pretrained-model-name-or-path",
+		NULL,
+		"--preset NAME sets the options of a model, --init-from MODEL reads its weights"},
+	{"tokenizer tokenizer-name tokenizer-path tokenizer-type tokenizer-model", NULL,
+		"shards contain their vocabulary; pt-prepare --tokenizer selects it"},
+	{NULL},
+};
+
+void options_man_absent(FILE *f)
+{
+	fputs(".Bl -bullet -compact\n", f);
+	for (const struct opt_answer *a = train_answers; a->names; a++) {
+		if (!a->lacks)
+			continue;
+		fprintf(f, ".It\n%s:\n", a->lacks);
+		man_text(f, a->instead);
+	}
+	fputs(".El\n", f);
+}
