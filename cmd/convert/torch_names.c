@@ -91,6 +91,7 @@ static bool are_keys_of_model(const char *text, size_t n)
 
 int torch_names_open(struct torch_names *x, const struct torch_file *f, struct err *e)
 {
+	enum { MAX_PREFIX = 256 }; /* (each of its parts is looked up) */
 	static const char *const tables[] = {[NAMES_META] = "tok_embeddings.weight",
 		[NAMES_LLAMA] = "embed_tokens.weight",
 		[NAMES_GPT2] = "wte.weight",
@@ -105,7 +106,7 @@ int torch_names_open(struct torch_names *x, const struct torch_file *f, struct e
 			size_t n = strlen(text) - min64((int64_t)strlen(text),
 							  (int64_t)strlen(tables[k]));
 			if (x->v[i].item->kind != TORCH_TENSOR ||
-				!text_ends(text, tables[k]) ||
+				!text_ends(text, tables[k]) || n > MAX_PREFIX ||
 				!are_keys_of_model(text, n) ||
 				(x->table && n >= x->prefix.len))
 				continue;
@@ -276,18 +277,19 @@ int torch_names_has_moments(const struct torch_names *x, struct err *e)
 }
 
 const struct torch_item *torch_names_group(
-	const struct torch_names *x, const char *key, int64_t number)
+	const struct torch_names *x, const char *key, int64_t *at)
 {
 	struct str end = {0};
 	const struct torch_item *found = NULL;
 	str_printf(&end, ".%s", key);
-	for (int64_t i = 0; i < x->n && !found; i++)
+	for (; *at < x->n && !found; ++*at)
 		for (size_t k = 0; k < ARRAY_LEN(optimizers) && !found; k++) {
+			const char *text = x->v[*at].text;
 			size_t n = strlen(optimizers[k]);
-			if (!strncmp(x->v[i].text, optimizers[k], n) &&
-				!strncmp(x->v[i].text + n, "param_groups.", 13) &&
-				text_ends(x->v[i].text, end.s) && number-- == 0)
-				found = x->v[i].item;
+			if (!strncmp(text, optimizers[k], n) &&
+				!strncmp(text + n, "param_groups.", 13) &&
+				text_ends(text, end.s))
+				found = x->v[*at].item;
 		}
 	str_free(&end);
 	return found;
