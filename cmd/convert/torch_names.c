@@ -89,6 +89,33 @@ static bool are_keys_of_model(const char *text, size_t n)
 	return true;
 }
 
+/* The file has no token embedding: an error that says what it has. */
+static int refuse(const struct torch_names *x, struct err *e)
+{
+	const char *path = x->file->path, *name = x->n ? x->v[0].text : "";
+	bool tensors = false;
+	for (int64_t i = 0; i < x->n && !tensors; i++)
+		tensors = x->v[i].item->kind == TORCH_TENSOR;
+	if (!tensors) {
+		scoped_str what = {0};
+		str_puts(&what, x->n ? "" : "nothing");
+		if (x->n)
+			torch_describe(x->file, x->v[0].item, &what);
+		return err_set(e, EX_DATAERR,
+			"%s: no checkpoint: it has no tensor, and %s%.100s%s is %s", path,
+			*name ? "its first value, '" : "", *name ? name : "all of it",
+			*name ? "'," : "", what.s);
+	}
+	return err_set(e, EX_UNAVAILABLE,
+		"%s: its tensors are of no model that is known: one has tok_embeddings.weight "
+		"(torchtitan), embed_tokens.weight (Hugging Face), wte.weight (GPT-2), "
+		"embedding.word_embeddings.weight (Megatron-LM) or "
+		"token_position_embeddings.token_embedding.weight (nanotron), perhaps "
+		"after model.; %s%.100s. Of transformers, GPT2LMHeadModel and "
+		"LlamaForCausalLM can be read",
+		path, *name ? "its first is " : "its only one has no name", name);
+}
+
 int torch_names_open(struct torch_names *x, const struct torch_file *f, struct err *e)
 {
 	enum { MAX_PREFIX = 256 }; /* (each of its parts is looked up) */
@@ -117,14 +144,7 @@ int torch_names_open(struct torch_names *x, const struct torch_file *f, struct e
 		}
 	if (x->table && x->table->ndim == 2)
 		return 0;
-	return err_set(e, EX_UNAVAILABLE,
-		"%s: its tensors are of no model that is known: one has tok_embeddings.weight "
-		"(torchtitan), embed_tokens.weight (Hugging Face), wte.weight (GPT-2), "
-		"embedding.word_embeddings.weight (Megatron-LM) or "
-		"token_position_embeddings.token_embedding.weight (nanotron), perhaps "
-		"behind model.; its first is %.100s. Of transformers, GPT2LMHeadModel and "
-		"LlamaForCausalLM can be read",
-		f->path, x->n ? x->v[0].text : "none");
+	return refuse(x, e);
 }
 
 void torch_names_close(struct torch_names *x)

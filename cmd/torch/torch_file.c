@@ -274,6 +274,40 @@ int torch_numbers(struct torch_file *f, const struct torch_item *x, int64_t most
 	return torch_numbers_in(f, x, "", most, out, n, e);
 }
 
+void torch_describe(
+	const struct torch_file *f, const struct torch_item *x, struct str *out)
+{
+	static const char *const kinds[] = {[PICKLE_NONE] = "None",
+		[PICKLE_BOOL] = "a bool",
+		[PICKLE_INT] = "a number",
+		[PICKLE_REAL] = "a number",
+		[PICKLE_TEXT] = "a text",
+		[PICKLE_BYTES] = "bytes",
+		[PICKLE_GLOBAL] = "a class or function",
+		[PICKLE_TUPLE] = "a tuple",
+		[PICKLE_LIST] = "a list",
+		[PICKLE_SET] = "a set",
+		[PICKLE_DICT] = "a dict",
+		[PICKLE_OBJECT] = "an object",
+		[PICKLE_PERSISTENT] = "a storage"};
+	const struct pickle *p = &f->parts->archive.tree;
+	if (x->kind == TORCH_TENSOR || !p->nodes || x->node >= p->n_nodes) {
+		str_puts(out, x->kind == TORCH_TENSOR ? "a tensor" : "a value");
+		return;
+	}
+	const struct pickle_node *called =
+		&p->nodes[pickle_part(p, x->node, PICKLE_CALLED)];
+	size_t n_module = 0, n_name = 0;
+	bool known = called->kind == PICKLE_GLOBAL;
+	const char *module = known ? pickle_text(p, called->is.link[0], &n_module) : NULL;
+	const char *name = known ? pickle_text(p, called->is.link[1], &n_name) : NULL;
+	if (module && name)
+		str_printf(out, "a call of %.*s.%.*s", (int)min64(64, (int64_t)n_module),
+			module, (int)min64(64, (int64_t)n_name), name);
+	else
+		str_puts(out, kinds[pickle_kind(p, x->node)]);
+}
+
 static int add_text(struct torch_file *f, const struct pickle *p, uint32_t node,
 	struct strs *out, struct err *e)
 {
