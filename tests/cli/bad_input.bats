@@ -148,6 +148,16 @@ refused() { # CODE TEXT COMMAND...
 	code_of 0 timeout 20 pt-ckpt verify --model-config own.json "$golden/ddp.pt"
 }
 
+@test "a log whose rows have columns of their own is rejected, not made a table" {
+	awk 'BEGIN {
+		printf "{\"log_history\": ["
+		for (i = 0; i < 60000; i++)
+			printf "%s{\"step\": %d, \"loss\": 1, \"k%d\": 2}", i ? "," : "", i, i
+		print "]}"
+	}' >trainer_state.json
+	refused 2 'columns of 60000 rows, of which most have no value' pt-compare -q trainer_state.json trainer_state.json
+}
+
 @test "an empty name is refused, as of a shell variable that is not set" {
 	make_shard
 	for o in 'pt-train -o' 'pt-train -d' 'pt-train --resume' 'pt-train --config' 'pt-prepare text.txt -o' \
