@@ -9,9 +9,10 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
-enum { MAX_BYTES = 1 << 29, MAX_ELEMENTS = 1 << 26 };
+enum { MAX_BYTES = 1 << 29, MAX_ELEMENTS = 1 << 26, ELEMENTS_ANYWAY = 1 << 22 };
 
 /* Integers in little-endian bytes; `code` as in NumPy's descr: u2, i4, ... */
 static void widen(int64_t *out, const unsigned char *p, int64_t n, const char *code)
@@ -33,23 +34,37 @@ static bool is_code(const char *code)
 	return (code[0] == 'i' || code[0] == 'u') && code[1] && strchr("1248", code[1]);
 }
 
-/* The number of elements; -1: more than a batch has. */
-static int64_t elements(const struct int_array *a)
+/* The number of elements, which are taken from those that are left; -1: too many. */
+static int64_t take_elements(struct int_arrays *all, const struct int_array *a)
 {
 	int64_t n = 1;
 	for (int i = 0; i < a->ndim; i++) {
-		if (a->dims[i] < 1 || a->dims[i] > MAX_ELEMENTS / n)
+		if (a->dims[i] < 1 || a->dims[i] > all->left / n)
 			return -1;
 		n *= a->dims[i];
 	}
+	all->left -= n;
 	return n;
+}
+
+static int too_large(const struct int_array *a, const char *path, struct err *e)
+{
+	struct str shape = {0};
+	for (int i = 0; i < a->ndim; i++)
+		str_printf(&shape, "%s%lld", i ? ", " : "", (long long)a->dims[i]);
+	err_set(e, EX_DATAERR,
+		"%s: %s%san array of [%s] is no batch: it is empty, or all have more elements than "
+		"the file bytes",
+		path, a->name, *a->name ? ": " : "", shape.s ? shape.s : "");
+	str_free(&shape);
+	return -1;
 }
 
 /* Takes the elements from the bytes of a file. */
 static int fill(struct int_arrays *all, struct int_array *a, const char *bytes,
 	size_t n_bytes, const char *code, const char *path, struct err *e)
 {
-	int64_t n = elements(a);
+	int64_t n = take_elements(all, a);
 	if (!is_code(code))
 		return err_set(
 			e, EX_DATAERR, "%s: %s is no type of integers", path, code);
@@ -149,12 +164,13 @@ static int read_safetensors(struct int_arrays *all, const char *path, struct err
 						  : '1',
 			0};
 		struct int_array a = {.ndim = t->ndim};
+		snprintf(a.name, sizeof(a.name), "%s", t->name);
+		a.ndim = a.ndim > ARRAY_MAX_DIMS ? ARRAY_MAX_DIMS : a.ndim;
+		memcpy(a.dims, t->dims, (size_t)a.ndim * sizeof(*a.dims));
 		if (t->ndim > ARRAY_MAX_DIMS || t->n_bytes > MAX_BYTES) {
-			rc = err_set(e, EX_DATAERR, "%s: %s is no batch", path, t->name);
+			rc = too_large(&a, path, e);
 			break;
 		}
-		snprintf(a.name, sizeof(a.name), "%s", t->name);
-		memcpy(a.dims, t->dims, sizeof(a.dims));
 		char *bytes = xmalloc((size_t)t->n_bytes + 1);
 		rc = file_read_at(s.fds[t->file], path, bytes, (size_t)t->n_bytes,
 			     t->offset, e) ||
@@ -177,9 +193,9 @@ static int read_torch(struct int_arrays *all, const char *path, struct err *e)
 			continue;
 		snprintf(a.name, sizeof(a.name), "%s", t->name);
 		memcpy(a.dims, t->dims, (size_t)t->ndim * sizeof(*a.dims));
-		int64_t n = elements(&a);
+		int64_t n = take_elements(all, &a);
 		if (n < 0) {
-			rc = err_set(e, EX_DATAERR, "%s: %s is no batch", path, t->name);
+			rc = too_large(&a, path, e);
 			break;
 		}
 		double *x = xmalloc((size_t)n * sizeof(*x));
@@ -204,7 +220,10 @@ int arrays_read(struct int_arrays *a, const char *path, const char *shape, struc
 {
 	static const char *const plain[] = {".u16", ".u32", ".i32", ".i64"};
 	struct str s = {0};
-	*a = (struct int_arrays){0};
+	struct stat st;
+	/* (the positions of all sequences may be stored as those of one) */
+	int64_t size = stat(path, &st) || !S_ISREG(st.st_mode) ? 0 : st.st_size;
+	*a = (struct int_arrays){.left = min64(ELEMENTS_ANYWAY + size, MAX_ELEMENTS)};
 	if (text_ends(path, ".safetensors"))
 		return read_safetensors(a, path, e);
 	if (torch_is(path))

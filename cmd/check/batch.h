@@ -25,6 +25,7 @@ struct int_array {
 struct int_arrays {
 	struct int_array of[MAX_ARRAYS];
 	int n;
+	int64_t left; /* elements that more arrays may have */
 };
 
 struct token_batch {

@@ -54,8 +54,8 @@ static void read_file(json_t *to, const char *folder, const char *name)
 	struct err why = {0};
 	json_t *kept = NULL;
 	str_printf(&path, "%s/%s", folder, name);
-	if (file_exists(path.s) && !file_read(path.s, MOST, &text, &why) &&
-		is_text(&text))
+	if (file_exists(path.s) && !file_check_regular(path.s, &why) &&
+		!file_read(path.s, MOST, &text, &why) && is_text(&text))
 		kept = json_stringn(text.s ? text.s : "", text.len);
 	if (kept && name == files[CONFIG])
 		kept = reduced(kept);

@@ -238,7 +238,8 @@ static int copy_tokenizer(const struct saving *s, struct err *e)
 		struct str path = {0}, text = {0};
 		str_printf(&path, "%s/%s", s->files, names[i]);
 		if (file_exists(path.s))
-			rc = file_read(path.s, MOST, &text, e) ||
+			rc = file_check_regular(path.s, e) ||
+			     file_read(path.s, MOST, &text, e) ||
 			     save_text(s, names[i], &text, e);
 		str_free(&path);
 		str_free(&text);

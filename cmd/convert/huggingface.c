@@ -263,7 +263,9 @@ static int load(struct hf *h, const char *config, struct err *e)
 			"%s: No such file: it has what the tensors do not tell, such as the number of "
 			"heads; give --model-config FILE, Hugging Face's config.json",
 			config);
-	if (hf_config_read(&h->config, config, e) ||
+	const char *given = convert_config_given();
+	if (((!given || strcmp(config, given) != 0) && file_check_regular(config, e)) ||
+		hf_config_read(&h->config, config, e) ||
 		safetensors_open(&h->files, h->path, e))
 		return -1;
 	if (h->config.c.layers > h->files.n) /* before memory for them is allocated */

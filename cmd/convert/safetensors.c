@@ -1,18 +1,18 @@
 /* Reading safetensors files. */
 #include "convert/safetensors.h"
 
+#include "base/json.h"
 #include "convert/convert_internal.h"
 
 #include <errno.h>
 #include <fcntl.h>
-#include <jansson.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 /* Limits: a header of a file of 10,000 tensors has about a megabyte. */
-enum { MAX_HEADER = 1 << 25, MAX_FILES = 4096, MAX_INDEX = 1 << 26 };
+enum { MAX_HEADER = 1 << 25, MAX_FILES = 4096, MAX_INDEX = 1 << 25 };
 
 static const struct {
 	const char *name;
@@ -244,7 +244,7 @@ static int open_file(struct safetensors *s, const char *path, struct err *e)
 	int rc = read_header(fd, path, &header, &size, e);
 	json_t *root =
 		rc ? NULL
-		   : json_loadb(header.s, header.len, JSON_REJECT_DUPLICATES, &where);
+		   : load_json(header.s, header.len, JSON_REJECT_DUPLICATES, &where);
 	if (!rc && !json_is_object(root))
 		rc = err_set(e, EX_DATAERR, "%s: the header is not a JSON object: %s",
 			path, root ? "another type" : where.text);
@@ -325,9 +325,9 @@ static int open_index(struct safetensors *s, const char *path, struct err *e)
 	json_error_t where;
 	const char *name;
 	json_t *root = NULL, *map, *file;
-	int rc = file_read(path, MAX_INDEX, &text, e);
+	int rc = file_check_regular(path, e) || file_read(path, MAX_INDEX, &text, e);
 	if (!rc)
-		root = json_loadb(text.s, text.len, JSON_REJECT_DUPLICATES, &where);
+		root = load_json(text.s, text.len, JSON_REJECT_DUPLICATES, &where);
 	map = json_object_get(root, "weight_map");
 	if (!rc && !json_is_object(map))
 		rc = err_set(

@@ -543,9 +543,10 @@ static int add_moments(struct torch_view *x, struct ckpt_view *v, struct err *e)
 		xcalloc((size_t)x->m.n_tensors + 1, sizeof(*means));
 	for (int i = 0; i < x->m.n_tensors; i++)
 		means[i] = source_of(x, 1, i)->item;
-	v->decays = torch_group_decays(&x->file, &x->names, means, x->m.n_tensors);
+	v->decays = xcalloc((size_t)x->m.n_tensors + 1, sizeof(*v->decays));
+	rc = torch_group_decays(&x->file, &x->names, means, x->m.n_tensors, v->decays, e);
 	free(means);
-	return use_masters(x, e) || read_step(x, &v->info.step, e) ||
+	return rc || use_masters(x, e) || read_step(x, &v->info.step, e) ||
 			       torch_config_optimizer(&v->config, &x->file, &x->names, e)
 		       ? -1
 		       : 0;

@@ -107,33 +107,41 @@ static void read_shapes(struct model_config *c, const struct torch_names *x)
 
 /* ---- configurations -------------------------------------------------------------------------- */
 
-/* A value among those that the program has saved; `none` if it is not there. */
-static double read_argument(
-	struct torch_file *f, const struct torch_names *x, const char *name, double none)
+/* Sets a value to the one that the program has saved; it stays if there is none. */
+static int read_argument(struct torch_file *f, const struct torch_names *x,
+	const char *name, double *out, struct err *e)
 {
-	struct err e = {0};
 	double value;
 	int64_t n = 0;
 	const struct torch_item *item = torch_names_exact(x, name);
 	int rc = x->naming == NAMES_MEGATRON
-			 ? megatron_numbers(f, x, name, 1, &value, &n, &e)
-		 : item ? torch_numbers(f, item, 1, &value, &n, &e)
+			 ? megatron_numbers(f, x, name, 1, &value, &n, e)
+		 : item ? torch_numbers(f, item, 1, &value, &n, e)
 			: 0;
-	return !rc && n && value > 0 && value <= 1e9 ? value : none;
+	if (!rc && n && value > 0 && value <= 1e9)
+		*out = value;
+	return rc;
 }
 
 /* nanoGPT saves its options with the model, Megatron-LM in what all ranks have in common. */
-static void read_arguments(struct model_config *c, struct torch_file *f,
-	const struct torch_names *x, bool *context)
+static int read_arguments(struct model_config *c, struct torch_file *f,
+	const struct torch_names *x, bool *context, struct err *e)
 {
 	bool megatron = x->naming == NAMES_MEGATRON;
-	c->heads = (int64_t)read_argument(
-		f, x, megatron ? "args.num_attention_heads" : "model_args.n_head", 0);
-	c->norm_eps = read_argument(f, x, "args.norm_epsilon", 1e-5);
-	c->rope_theta = read_argument(f, x, "args.rotary_base", 10000);
-	if (megatron)
-		c->context = (int64_t)read_argument(f, x, "args.seq_length", 0);
+	double heads = 0, length = 0;
+	c->norm_eps = 1e-5;
+	c->rope_theta = 10000;
+	if (read_argument(f, x,
+		    megatron ? "args.num_attention_heads" : "model_args.n_head", &heads,
+		    e) ||
+		read_argument(f, x, "args.norm_epsilon", &c->norm_eps, e) ||
+		read_argument(f, x, "args.rotary_base", &c->rope_theta, e) ||
+		(megatron && read_argument(f, x, "args.seq_length", &length, e)))
+		return -1;
+	c->heads = (int64_t)heads;
+	c->context = megatron ? (int64_t)length : c->context;
 	*context = c->context > 0 && c->context <= MOST_DIM;
+	return 0;
 }
 
 /* What a file of options says, even where it is the default of pt-train. */
@@ -332,11 +340,13 @@ int torch_config(struct model_config *c, bool *pairs, struct torch_file *f,
 	bool context = false;
 	*c = shape;
 	*pairs = false;
-	int rc = path ? read_config(c, pairs, &shape, path, &context, e) : 0;
+	int rc = path && !given ? file_check_regular(path, e) : 0;
+	if (path && !rc)
+		rc = read_config(c, pairs, &shape, path, &context, e);
 	if (!rc && shape.context)
 		c->context = shape.context;
 	if (!path)
-		read_arguments(c, f, x, &context);
+		rc = read_arguments(c, f, x, &context, e);
 	if (!rc && (!c->heads || (!context && !shape.context)))
 		rc = err_set(e, EX_USAGE,
 			"%s: its tensors do not tell %s%s: give --model-config FILE, Hugging Face's "
@@ -354,13 +364,14 @@ int torch_config(struct model_config *c, bool *pairs, struct torch_file *f,
 
 /* ---- the optimizer ------------------------------------------------------------------------------ */
 
-/* Have all groups the value of the first? */
+/* Sets whether all groups, from name `at` on, have the value of the first. */
 static int groups_agree(struct torch_file *f, const struct torch_names *x,
-	const char *key, const double *v, int64_t n, bool *agree, struct err *e)
+	const char *key, int64_t at, const double *v, int64_t n, bool *agree,
+	struct err *e)
 {
 	const struct torch_item *item;
 	*agree = true;
-	for (int64_t g = 1; (item = torch_names_group(x, key, g)); g++) {
+	while ((item = torch_names_group(x, key, &at))) {
 		double other[2];
 		int64_t n_other = 0;
 		if (torch_numbers(f, item, 2, other, &n_other, e))
@@ -376,8 +387,8 @@ static int add_option(struct str *out, struct torch_file *f, const struct torch_
 {
 	char text[NUM_TEXT], path[64];
 	double v[2];
-	int64_t n = 0;
-	const struct torch_item *item = torch_names_group(x, key, 0);
+	int64_t n = 0, at = 0;
+	const struct torch_item *item = torch_names_group(x, key, &at);
 	bool agree = true;
 	snprintf(path, sizeof(path), "optimizer.param_groups.0.%s", key);
 	if (x->naming == NAMES_MEGATRON ? megatron_numbers(f, x, path, 2, v, &n, e)
@@ -385,7 +396,7 @@ static int add_option(struct str *out, struct torch_file *f, const struct torch_
 					: 0)
 		return -1;
 	if (item && n && x->naming != NAMES_MEGATRON &&
-		groups_agree(f, x, key, v, n, &agree, e))
+		groups_agree(f, x, key, at, v, n, &agree, e))
 		return -1;
 	for (int64_t i = 0; i < n && names[i] && agree; i++)
 		str_printf(out, "%s = %s\n", names[i], text_double(text, v[i]));

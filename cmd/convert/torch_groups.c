@@ -5,98 +5,148 @@
 #include <stdlib.h>
 #include <string.h>
 
-struct group {
-	struct strs names;
-	double *ids, decay;
-	int64_t n_ids;
+/* A parameter that a group has, by its name or its number. */
+struct member {
+	char *name; /* NULL: by its number */
+	double id, decay;
+	int64_t order; /* the first of equal ones counts */
 };
 
-struct groups {
-	struct group *v;
+struct members {
+	struct member *v;
 	int64_t n;
 };
 
-static void groups_free(struct groups *g)
+/* Sets *out to a single number; it stays if the item is something else, or NULL. */
+static int read_number(
+	struct torch_file *f, const struct torch_item *x, double *out, struct err *e)
 {
-	for (int64_t i = 0; i < g->n; i++) {
-		strs_free(&g->v[i].names);
-		free(g->v[i].ids);
-	}
-	free(g->v);
-}
-
-/* A single number. False: it is something else. */
-static bool number_of(struct torch_file *f, const struct torch_item *x, double *out)
-{
-	struct err e = {0};
 	int64_t n = 0;
-	return x && !torch_numbers(f, x, 1, out, &n, &e) && n == 1;
+	double v = 0;
+	int rc = x ? torch_numbers(f, x, 1, &v, &n, e) : 0;
+	if (!rc && n == 1)
+		*out = v;
+	return rc;
 }
 
-static void read_groups(struct groups *g, struct torch_file *f,
-	const struct torch_names *x, int64_t n_tensors)
+static void add_member(struct members *m, const char *name, double id, double decay)
+{
+	m->v = xgrow(m->v, m->n, sizeof(*m->v));
+	m->v[m->n] = (struct member){name ? xstrdup(name) : NULL, id, decay, m->n};
+	m->n++;
+}
+
+/* Adds the parameters of a group. */
+static int read_group(struct members *m, struct torch_file *f,
+	const struct torch_item *params, double decay, int64_t n_tensors, struct err *e)
+{
+	struct strs names = {0};
+	double *ids = xcalloc((size_t)n_tensors + 1, sizeof(*ids));
+	int64_t n = 0;
+	int rc = torch_texts(f, params, &names, e) ||
+		 (!names.n && torch_numbers(f, params, n_tensors, ids, &n, e));
+	for (int64_t i = 0; i < names.n && !rc; i++)
+		add_member(m, names.v[i], 0, decay);
+	for (int64_t i = 0; i < n && !rc; i++)
+		add_member(m, NULL, ids[i], decay);
+	strs_free(&names);
+	free(ids);
+	return rc;
+}
+
+static int compare_keys(const struct member *x, const struct member *y)
+{
+	if (!x->name || !y->name)
+		return x->name || y->name ? (x->name != NULL) - (y->name != NULL)
+					  : (x->id > y->id) - (x->id < y->id);
+	return strcmp(x->name, y->name);
+}
+
+static int by_key(const void *a, const void *b)
+{
+	const struct member *x = a, *y = b;
+	int order = compare_keys(x, y);
+	return order ? order : (x->order > y->order) - (x->order < y->order);
+}
+
+/* Reads all groups, and sorts their parameters. */
+static int read_groups(struct members *m, struct torch_file *f,
+	const struct torch_names *x, int64_t n_tensors, struct err *e)
 {
 	const struct torch_item *params;
-	for (; (params = torch_names_numbered(x, "param_groups", g->n, "params"));
-		g->n++) {
-		struct err e = {0};
-		struct group new = {.decay = -1};
-		g->v = xgrow(g->v, g->n, sizeof(*g->v));
-		new.ids = xcalloc((size_t)n_tensors + 1, sizeof(*new.ids));
-		if (torch_texts(f, params, &new.names, &e) ||
-			(!new.names.n &&torch_numbers(
-				f, params, n_tensors, new.ids, &new.n_ids, &e)))
-			new.n_ids = 0;
-		if (!number_of(f,
-			    torch_names_numbered(x, "param_groups", g->n, "weight_decay"),
-			    &new.decay))
-			new.decay = -1;
-		g->v[g->n] = new;
+	for (int64_t g = 0;
+		(params = torch_names_numbered(x, "param_groups", g, "params")); g++) {
+		double decay = -1;
+		if (read_number(f,
+			    torch_names_numbered(x, "param_groups", g, "weight_decay"),
+			    &decay, e) ||
+			read_group(m, f, params, decay, n_tensors, e))
+			return -1;
 	}
+	if (m->n)
+		qsort(m->v, (size_t)m->n, sizeof(*m->v), by_key);
+	return 0;
 }
 
-static double decay_in(const struct groups *g, const char *name)
+/* The first of the members that have the key; NULL: there is none. */
+static const struct member *find_member(const struct members *m, struct member key)
+{
+	int64_t low = 0, high = m->n;
+	while (low < high) {
+		int64_t middle = low + (high - low) / 2;
+		if (compare_keys(&m->v[middle], &key) < 0)
+			low = middle + 1;
+		else
+			high = middle;
+	}
+	return low < m->n && !compare_keys(&m->v[low], &key) ? &m->v[low] : NULL;
+}
+
+/* By the name, or the number that it is. */
+static double decay_of(const struct members *m, const char *name)
 {
 	char *end;
 	double id = (double)strtoll(name, &end, 10);
-	for (int64_t i = 0; i < g->n; i++) {
-		for (int64_t k = 0; k < g->v[i].names.n; k++)
-			if (!strcmp(g->v[i].names.v[k], name))
-				return g->v[i].decay;
-		for (int64_t k = 0; !*end && k < g->v[i].n_ids; k++)
-			if (g->v[i].ids[k] == id)
-				return g->v[i].decay;
-	}
-	return -1;
+	const struct member *x = find_member(m, (struct member){.name = (char *)name});
+	if (!x && !*end)
+		x = find_member(m, (struct member){.id = id});
+	return x ? x->decay : -1;
 }
 
-double *torch_group_decays(struct torch_file *f, const struct torch_names *x,
-	const struct torch_item *const *means, int64_t n)
+static int set_decay(struct torch_file *f, const struct members *m, const char *mean,
+	double *decay, struct err *e)
 {
-	static const char state[] = "state.", mean[] = ".exp_avg";
-	double *decays = xcalloc((size_t)n + 1, sizeof(*decays));
-	struct groups g = {0};
-	struct str own = {0};
-	read_groups(&g, f, x, n);
-	for (int64_t i = 0; i < n; i++) {
-		const char *from = means[i] ? strstr(means[i]->name, state) : NULL;
+	static const char state[] = "state.", end[] = ".exp_avg";
+	const char *from = strstr(mean, state);
+	scoped_str own = {0};
+	if (!from || !text_ends(from, end))
+		return 0;
+	int before = (int)(from - mean);
+	from += strlen(state);
+	int n = (int)(strlen(from) - strlen(end));
+	/* (flattened: each parameter has the settings of its group) */
+	str_printf(&own, "%.*sparam_groups.%.*s.weight_decay", before, mean, n, from);
+	if (!isdigit((unsigned char)*from) &&
+		read_number(f, torch_find(f, own.s), decay, e))
+		return -1;
+	str_clear(&own);
+	str_printf(&own, "%.*s", n, from);
+	if (*decay < 0)
+		*decay = decay_of(m, own.s);
+	return 0;
+}
+
+int torch_group_decays(struct torch_file *f, const struct torch_names *x,
+	const struct torch_item *const *means, int64_t n, double *decays, struct err *e)
+{
+	struct members m = {0};
+	int rc = read_groups(&m, f, x, n, e);
+	for (int64_t i = 0; i < n && !rc; i++) {
 		decays[i] = -1;
-		if (!from || !text_ends(from, mean))
-			continue;
-		int before = (int)(from - means[i]->name);
-		from += strlen(state);
-		/* (flattened: each parameter has the settings of its group) */
-		str_clear(&own);
-		str_printf(&own, "%.*sparam_groups.%.*s.weight_decay", before,
-			means[i]->name, (int)(strlen(from) - strlen(mean)), from);
-		bool numbered = isdigit((unsigned char)*from);
-		if (!numbered && number_of(f, torch_find(f, own.s), &decays[i]))
-			continue;
-		str_clear(&own);
-		str_add(&own, from, strlen(from) - strlen(mean));
-		decays[i] = decay_in(&g, own.s);
+		rc = means[i] ? set_decay(f, &m, means[i]->name, &decays[i], e) : 0;
 	}
-	str_free(&own);
-	groups_free(&g);
-	return decays;
+	for (int64_t i = 0; i < m.n; i++)
+		free(m.v[i].name);
+	free(m.v);
+	return rc;
 }

@@ -58,9 +58,9 @@ int torch_names_order(struct torch_names *x, struct torch_file *f,
 /* DeepSpeed without ZeRO: the fp32 parameters of a model in 16 bits, in that order, as far as they are there; NULL behind
  * them. Allocated. */
 const struct torch_item **torch_names_masters(const struct torch_names *x);
-/* The value of a key in a group of parameters: of the first one that has it, the second, ...; NULL: no more. */
+/* The value of a key in the next group of parameters that has it, from name *at on; NULL: no more. */
 const struct torch_item *torch_names_group(
-	const struct torch_names *x, const char *key, int64_t number);
+	const struct torch_names *x, const char *key, int64_t *at);
 /* The item of number n of a kind, "state" or "param_groups", of an optimizer that has numbers; NULL: none. */
 const struct torch_item *torch_names_numbered(
 	const struct torch_names *x, const char *kind, int64_t n, const char *what);
@@ -107,9 +107,8 @@ int torch_config_optimizer(struct str *out, struct torch_file *f,
 
 /* ---- torch_groups.c -------------------------------------------------------------------------- */
 
-/* The weight decay of the optimizer's group that each parameter is in, by the item of its exp_avg; -1: not known.
- * Allocated. */
-double *torch_group_decays(struct torch_file *f, const struct torch_names *x,
-	const struct torch_item *const *means, int64_t n);
+/* Sets the weight decay of the optimizer's group that each parameter is in, by the item of its exp_avg; -1: not known. */
+int torch_group_decays(struct torch_file *f, const struct torch_names *x,
+	const struct torch_item *const *means, int64_t n, double *decays, struct err *e);
 
 #endif

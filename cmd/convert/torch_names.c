@@ -89,8 +89,36 @@ static bool are_keys_of_model(const char *text, size_t n)
 	return true;
 }
 
+/* The file has no token embedding: an error that says what it has. */
+static int refuse(const struct torch_names *x, struct err *e)
+{
+	const char *path = x->file->path, *name = x->n ? x->v[0].text : "";
+	bool tensors = false;
+	for (int64_t i = 0; i < x->n && !tensors; i++)
+		tensors = x->v[i].item->kind == TORCH_TENSOR;
+	if (!tensors) {
+		scoped_str what = {0};
+		str_puts(&what, x->n ? "" : "nothing");
+		if (x->n)
+			torch_describe(x->file, x->v[0].item, &what);
+		return err_set(e, EX_DATAERR,
+			"%s: no checkpoint: it has no tensor, and %s%.100s%s is %s", path,
+			*name ? "its first value, '" : "", *name ? name : "all of it",
+			*name ? "'," : "", what.s);
+	}
+	return err_set(e, EX_UNAVAILABLE,
+		"%s: its tensors are of no model that is known: one has tok_embeddings.weight "
+		"(torchtitan), embed_tokens.weight (Hugging Face), wte.weight (GPT-2), "
+		"embedding.word_embeddings.weight (Megatron-LM) or "
+		"token_position_embeddings.token_embedding.weight (nanotron), perhaps "
+		"after model.; %s%.100s. Of transformers, GPT2LMHeadModel and "
+		"LlamaForCausalLM can be read",
+		path, *name ? "its first is " : "its only one has no name", name);
+}
+
 int torch_names_open(struct torch_names *x, const struct torch_file *f, struct err *e)
 {
+	enum { MAX_PREFIX = 256 }; /* (each of its parts is looked up) */
 	static const char *const tables[] = {[NAMES_META] = "tok_embeddings.weight",
 		[NAMES_LLAMA] = "embed_tokens.weight",
 		[NAMES_GPT2] = "wte.weight",
@@ -105,7 +133,7 @@ int torch_names_open(struct torch_names *x, const struct torch_file *f, struct e
 			size_t n = strlen(text) - min64((int64_t)strlen(text),
 							  (int64_t)strlen(tables[k]));
 			if (x->v[i].item->kind != TORCH_TENSOR ||
-				!text_ends(text, tables[k]) ||
+				!text_ends(text, tables[k]) || n > MAX_PREFIX ||
 				!are_keys_of_model(text, n) ||
 				(x->table && n >= x->prefix.len))
 				continue;
@@ -116,14 +144,7 @@ int torch_names_open(struct torch_names *x, const struct torch_file *f, struct e
 		}
 	if (x->table && x->table->ndim == 2)
 		return 0;
-	return err_set(e, EX_UNAVAILABLE,
-		"%s: its tensors are of no model that is known: one has tok_embeddings.weight "
-		"(torchtitan), embed_tokens.weight (Hugging Face), wte.weight (GPT-2), "
-		"embedding.word_embeddings.weight (Megatron-LM) or "
-		"token_position_embeddings.token_embedding.weight (nanotron), perhaps "
-		"behind model.; its first is %.100s. Of transformers, GPT2LMHeadModel and "
-		"LlamaForCausalLM can be read",
-		f->path, x->n ? x->v[0].text : "none");
+	return refuse(x, e);
 }
 
 void torch_names_close(struct torch_names *x)
@@ -276,18 +297,19 @@ int torch_names_has_moments(const struct torch_names *x, struct err *e)
 }
 
 const struct torch_item *torch_names_group(
-	const struct torch_names *x, const char *key, int64_t number)
+	const struct torch_names *x, const char *key, int64_t *at)
 {
 	struct str end = {0};
 	const struct torch_item *found = NULL;
 	str_printf(&end, ".%s", key);
-	for (int64_t i = 0; i < x->n && !found; i++)
+	for (; *at < x->n && !found; ++*at)
 		for (size_t k = 0; k < ARRAY_LEN(optimizers) && !found; k++) {
+			const char *text = x->v[*at].text;
 			size_t n = strlen(optimizers[k]);
-			if (!strncmp(x->v[i].text, optimizers[k], n) &&
-				!strncmp(x->v[i].text + n, "param_groups.", 13) &&
-				text_ends(x->v[i].text, end.s) && number-- == 0)
-				found = x->v[i].item;
+			if (!strncmp(text, optimizers[k], n) &&
+				!strncmp(text + n, "param_groups.", 13) &&
+				text_ends(text, end.s))
+				found = x->v[*at].item;
 		}
 	str_free(&end);
 	return found;

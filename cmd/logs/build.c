@@ -406,12 +406,23 @@ static void fill_settings(const struct build *b, struct run_log *l)
 
 int build_finish(struct build *b, struct run_log *l, struct err *e)
 {
+	/* Columns have a place for each row, and of a small file each row may have columns of its own. */
+	enum { PLACES_ANYWAY = 1 << 24, PLACES_PER_VALUE = 64 };
 	struct steps all = {0};
+	int64_t n_columns = 0;
 	for (int i = 0; i < b->n_series; i++)
 		sort_series(&b->series[i]);
 	build_derive(b);
-	for (int i = 0; i < b->n_series; i++)
+	for (int i = 0; i < b->n_series; i++) {
 		add_steps(&all, &b->series[i]);
+		n_columns += b->series[i].n > 0;
+	}
+	if (n_columns * all.n > max64(PLACES_ANYWAY, PLACES_PER_VALUE * b->n_points)) {
+		free(all.v);
+		return err_set(e, EX_DATAERR,
+			"%s: %lld columns of %lld rows, of which most have no value",
+			l->name, (long long)n_columns, (long long)all.n);
+	}
 	say_replaced(b, l->name);
 	l->unread = b->unread;
 	if (!b->growing)

@@ -1,9 +1,9 @@
 /* Logs in JSON: Megatron-LM's and Megatron-Bridge's golden values, trainer_state.json of Hugging
  * Face, and JSON lines. */
+#include "base/json.h"
 #include "logs/logs_internal.h"
 
 #include <ctype.h>
-#include <jansson.h>
 #include <math.h>
 
 /* ---- JSON with NaN --------------------------------------------------------------- */
@@ -44,12 +44,12 @@ static void quote_special(struct span s, struct str *out)
 
 static json_t *load(struct span text, json_error_t *why)
 {
-	json_t *root = json_loadb(text.p, text.n, 0, why);
+	json_t *root = load_json(text.p, text.n, 0, why);
 	if (root)
 		return root;
 	struct str quoted = {0};
 	quote_special(text, &quoted);
-	root = json_loadb(quoted.s, quoted.len, 0, why);
+	root = load_json(quoted.s, quoted.len, 0, why);
 	str_free(&quoted);
 	return root;
 }

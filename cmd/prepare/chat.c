@@ -1,7 +1,7 @@
 /* Conversations laid out as a template says: turns, tools, calls of tools, thoughts. */
+#include "base/json.h"
 #include "prepare/template.h"
 
-#include <jansson.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -179,7 +179,7 @@ static const json_t *value_of(const json_t *j, json_t **own)
 	if (!j || (json_is_string(j) && !json_string_length(j)))
 		return *own = json_null();
 	if (json_is_string(j))
-		return *own = json_loadb(json_string_value(j), json_string_length(j),
+		return *own = load_json(json_string_value(j), json_string_length(j),
 			       JSON_DECODE_ANY | JSON_ALLOW_NUL, NULL);
 	return j;
 }

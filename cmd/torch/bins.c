@@ -5,8 +5,8 @@
 #include "torch/torch_internal.h"
 
 #include "base/file.h"
+#include "base/json.h"
 
-#include <jansson.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -29,12 +29,12 @@ bool bins_are_in(const char *path)
 
 static json_t *read_index(const char *folder, struct err *e)
 {
-	enum { MOST = 1 << 28 };
+	enum { MOST = 1 << 25 };
 	struct str path = {0}, text = {0};
 	json_t *root = NULL, *map = NULL;
 	path_of(folder, index_file, &path);
-	if (!file_read(path.s, MOST, &text, e)) {
-		root = json_loadb(
+	if (!file_check_regular(path.s, e) && !file_read(path.s, MOST, &text, e)) {
+		root = load_json(
 			text.s ? text.s : "", text.len, JSON_REJECT_DUPLICATES, NULL);
 		map = json_incref(json_object_get(root, "weight_map"));
 		json_decref(root);

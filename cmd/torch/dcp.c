@@ -13,7 +13,6 @@
 #include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -30,6 +29,8 @@ struct dcp {
 	int64_t n_slots;
 	uint32_t last_path; /* the node of the last file that was looked up */
 	int32_t last_file;
+	uint32_t *
+		item_of; /* [node] 1 more than the number of the item that a text names; 0: not looked up */
 	struct err *e;
 };
 
@@ -56,7 +57,7 @@ static uint32_t field(const struct dcp *d, uint32_t object, const char *name)
 	uint32_t state = pickle_part(&d->tree, object, PICKLE_STATE);
 	if (pickle_kind(&d->tree, state) == PICKLE_TUPLE)
 		state = pickle_item(&d->tree, state, 1);
-	return pickle_get(&d->tree, state, name);
+	return pickle_field(&d->tree, state, name);
 }
 
 /* The members of a torch.Size of `ndim` (-1: any). Returns their number, or -1. */
@@ -242,9 +243,11 @@ static int add_items(struct dcp *d, uint32_t dict)
 	pickle_each(&it, &d->tree, dict);
 	while (pickle_next(&it, &key) && pickle_next(&it, &node)) {
 		const char *name = pickle_text(&d->tree, key, &n);
-		if (!name || memchr(name, 0, n))
+		if (!name)
 			return damaged(d, "the name of an item");
-		struct torch_item *x = items_add(d->f, name, n);
+		struct torch_item *x = items_add(d->f, name, n, d->e);
+		if (!x)
+			return -1;
 		if (is_object(d, node, "BytesStorageMetadata"))
 			items_add_chunk(d->f, nothing, nothing);
 		else if (!is_object(d, node, "TensorStorageMetadata"))
@@ -257,17 +260,23 @@ static int add_items(struct dcp *d, uint32_t dict)
 
 /* ---- where boxes are ------------------------------------------------------------------------ */
 
-/* The item of a name that is not ended by a NUL. */
-static const struct torch_item *find_item(const struct dcp *d, const char *name, size_t n)
+/* The item that a text names. Long texts may be in many places, and each is looked up once. */
+static const struct torch_item *find_item(struct dcp *d, uint32_t node)
 {
-	int64_t low = 0, high = d->f->n;
+	size_t n;
+	const char *name = pickle_text(&d->tree, node, &n);
+	int64_t low = 0, high = name && !memchr(name, 0, n) ? d->f->n : 0;
+	if (d->item_of[node])
+		return &d->f->items[d->item_of[node] - 1];
 	while (low < high) {
 		int64_t middle = low + (high - low) / 2;
 		const struct torch_item *x = &d->f->items[middle];
 		int order = strncmp(x->name, name, n);
 		order = order ? order : x->name[n] != '\0';
-		if (!order)
+		if (!order) {
+			d->item_of[node] = (uint32_t)middle + 1;
 			return x;
+		}
 		if (order > 0)
 			high = middle;
 		else
@@ -319,11 +328,9 @@ static int read_stored(struct dcp *d, uint32_t info, struct chunk *c)
 static int place_item(struct dcp *d, uint32_t index, uint32_t info)
 {
 	int64_t begin[TORCH_MAX_DIMS];
-	size_t n;
-	const char *name = pickle_text(&d->tree, field(d, index, "fqn"), &n);
-	if (!is_object(d, index, "MetadataIndex") || !name || memchr(name, 0, n))
+	if (!is_object(d, index, "MetadataIndex"))
 		return damaged(d, "the name of a stored item");
-	const struct torch_item *x = find_item(d, name, n);
+	const struct torch_item *x = find_item(d, field(d, index, "fqn"));
 	if (!x)
 		return damaged(d, "a stored item that is none of its items");
 	uint32_t offset = field(d, index, "offset");
@@ -339,6 +346,7 @@ static int place_items(struct dcp *d, uint32_t dict)
 	uint32_t index, info;
 	if (pickle_kind(&d->tree, dict) != PICKLE_DICT)
 		return damaged(d, "it has no storage_data");
+	d->item_of = xcalloc(d->tree.n_nodes, sizeof(*d->item_of));
 	pickle_each(&it, &d->tree, dict);
 	while (pickle_next(&it, &index) && pickle_next(&it, &info))
 		if (place_item(d, index, info))
@@ -363,7 +371,6 @@ static int read_metadata(struct dcp *d)
 		       : 0;
 }
 
-/* Parses the file, of which nothing stays mapped. */
 static int parse(struct dcp *d, struct err *e)
 {
 	struct stat st;
@@ -373,15 +380,10 @@ static int parse(struct dcp *d, struct err *e)
 	} else if (!S_ISREG(st.st_mode) || !st.st_size) {
 		damaged(d, "it is empty");
 	} else {
-		struct pickle_bytes b = {.n = (size_t)st.st_size, .mapped = true};
+		const struct pickle_bytes b = {.n = (size_t)st.st_size, .fd = fd};
 		d->n_bytes = st.st_size;
-		void *p = mmap(NULL, b.n, PROT_READ, MAP_PRIVATE, fd, 0);
-		b.p = p;
-		rc = p == MAP_FAILED
-			     ? err_set(e, EX_IOERR, "%s: %s", d->name, strerror(errno))
-			     : pickle_parse(&d->tree, &b, d->name, e);
-		if (p != MAP_FAILED)
-			munmap(p, b.n);
+		items_allow(d->f, st.st_size);
+		rc = pickle_parse(&d->tree, &b, d->name, e);
 	}
 	if (fd >= 0)
 		close(fd);
@@ -399,6 +401,7 @@ int dcp_open(struct torch_file *f, struct err *e)
 		pickle_free(&d.tree);
 	}
 	free(d.slots);
+	free(d.item_of);
 	str_free(&name);
 	return rc;
 }

@@ -28,8 +28,39 @@ static void *grow(void *list, int64_t n, int64_t more, size_t n_bytes)
 	return need > room_of(n) ? xrealloc(list, (size_t)need * n_bytes) : list;
 }
 
-struct torch_item *items_add(struct torch_file *f, const char *name, size_t n_bytes)
+void items_allow(struct torch_file *f, int64_t n_bytes)
 {
+	enum { PER_BYTE = 16 };
+	f->parts->allowed += PER_BYTE * min64(n_bytes, INT64_MAX / 64 / PER_BYTE);
+}
+
+static void spend(struct torch_parts *p, int64_t n_bytes)
+{
+	static const int64_t most = INT64_MAX / 4;
+	p->allowed = max64(p->allowed - min64(n_bytes, most), -most);
+}
+
+int items_charge(struct torch_file *f, int64_t n_bytes, struct err *e)
+{
+	spend(f->parts, n_bytes);
+	return f->parts->allowed >= 0
+		       ? 0
+		       : err_set(e, EX_DATAERR,
+				 "%s: its names, tensors and values take more memory than 16 times the size "
+				 "of its files: the same ones are listed very often; the file is damaged",
+				 f->path);
+}
+
+struct torch_item *items_add(
+	struct torch_file *f, const char *name, size_t n_bytes, struct err *e)
+{
+	enum { MAX_NAME = 4096 };
+	if (n_bytes > MAX_NAME || memchr(name, 0, n_bytes)) {
+		err_set(e, EX_DATAERR, "%s: the name of an item is damaged", f->path);
+		return NULL;
+	}
+	if (items_charge(f, (int64_t)(sizeof(*f->items) + n_bytes), e))
+		return NULL;
 	f->items = grow(f->items, f->n, 1, sizeof(*f->items));
 	struct torch_item *x = &f->items[f->n];
 	*x = (struct torch_item){
@@ -50,11 +81,17 @@ struct chunk *items_add_chunk(
 	p->boxes = grow(p->boxes, p->n_boxes, 2 * TORCH_MAX_DIMS, sizeof(*p->boxes));
 	struct chunk *c = &p->chunks[p->n_chunks++];
 	*c = (struct chunk){.box = p->n_boxes, .file = -1};
+	int64_t n = dtype_size(x->dtype);
 	for (int i = 0; i < x->ndim; i++) {
 		p->boxes[p->n_boxes + i] = begin[i];
 		p->boxes[p->n_boxes + x->ndim + i] = sizes[i];
+		n *= sizes[i];
 	}
 	p->n_boxes += 2 * x->ndim;
+	spend(p, (int64_t)(sizeof(*c) + sizeof(*c->place)) + 16 * x->ndim);
+	/* (a few stored elements may be those of a very large tensor, or of many) */
+	if (!p->many && x->kind == TORCH_TENSOR)
+		spend(p, n / 4);
 	x->n_chunks++;
 	return c;
 }
@@ -119,6 +156,8 @@ static void set_most_rows(const struct torch_file *f, struct torch_item *x)
 
 int items_end(struct torch_file *f, struct err *e)
 {
+	if (items_charge(f, 0, e))
+		return -1;
 	if (f->n)
 		qsort(f->items, (size_t)f->n, sizeof(*f->items), by_name);
 	for (int64_t i = 1; i < f->n; i++)
@@ -189,6 +228,7 @@ int torch_open(struct torch_file *f, const char *path, struct err *e)
 	*f = (struct torch_file){.path = inside.s ? inside.s : xstrdup(path)};
 	f->parts = xcalloc(1, sizeof(*f->parts));
 	f->parts->many = many;
+	items_allow(f, ALLOWED_ANYWAY);
 	f->parts->archive.zip.fd = -1;
 	for (int i = 0; i < OPEN_FILES; i++)
 		f->parts->recent[i] = -1;
@@ -288,8 +328,12 @@ static int check_described(const struct torch_file *f, const struct torch_item *
 {
 	const int64_t *sizes = f->parts->boxes + c->box + t->ndim;
 	bool same = d->dtype == t->dtype && d->ndim == t->ndim;
-	for (int i = 0; i < t->ndim && same; i++)
+	int64_t n = dtype_size(t->dtype);
+	for (int i = 0; i < t->ndim && same; i++) {
 		same = d->dims[i] == sizes[i];
+		n *= sizes[i];
+	}
+	same = same && (!f->parts->many || n <= c->n_bytes);
 	return same ? 0
 		    : err_set(e, EX_DATAERR,
 			      "%s: a part of %s is not as .metadata says: the checkpoint is "
@@ -311,7 +355,9 @@ static int find_chunk(
 			return -1;
 	}
 	uint32_t node = f->parts->many ? archive_tensor(a) : c->node;
-	int rc = describe_tensor(&a->tree, node, &d, e);
+	/* (chunks may have one archive, of which only the tensor is small) */
+	int rc = f->parts->many ? items_charge(f, a->n_parsed / 4, e) : 0;
+	rc = rc ? rc : describe_tensor(&a->tree, node, &d, e);
 	if (rc > 0)
 		rc = err_set(e, EX_DATAERR, "%s: a part of %s is no tensor",
 			name_of(f, c), t->name);

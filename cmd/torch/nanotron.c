@@ -99,8 +99,8 @@ static void read_decays(const struct pickle *p, struct numbered *v, int64_t n)
 	uint32_t group, id;
 	pickle_each(&groups, p, pickle_get(p, p->root, "param_groups"));
 	while (left > 0 && pickle_next(&groups, &group)) {
-		uint32_t decay = pickle_get(p, group, "weight_decay");
-		pickle_each(&it, p, pickle_get(p, group, "params"));
+		uint32_t decay = pickle_field(p, group, "weight_decay");
+		pickle_each(&it, p, pickle_field(p, group, "params"));
 		for (; left > 0 && pickle_kind(p, decay) == PICKLE_REAL &&
 			pickle_next(&it, &id);
 			left--) {
@@ -115,7 +115,6 @@ static void read_decays(const struct pickle *p, struct numbered *v, int64_t n)
 static int add_state(struct nanotron *t, int64_t rank, const struct archive *a,
 	const struct numbered *name, enum kind kind, uint32_t node)
 {
-	enum { MOST_NAME = 4096 }; /* (one text may be the name of many) */
 	const struct nanotron_rank *r = &t->ranks[rank];
 	struct described d;
 	struct state x = {.kind = kind,
@@ -130,7 +129,7 @@ static int add_state(struct nanotron *t, int64_t rank, const struct archive *a,
 	int rc = storages_describe(a, node, &d, &x.b, t->e);
 	if (rc) /* (a step may be a plain number) */
 		return rc < 0 ? -1 : 0;
-	bool plain = text && n <= MOST_NAME && !memchr(text, 0, n);
+	bool plain = text && !memchr(text, 0, n);
 	for (int i = d.ndim - 1; i >= 0; i--) {
 		plain = plain && (d.dims[i] == 1 || d.stride[i] == numbers);
 		numbers *= d.dims[i];
@@ -140,6 +139,9 @@ static int add_state(struct nanotron *t, int64_t rank, const struct archive *a,
 		return err_set(t->e, EX_UNAVAILABLE,
 			"%s: a tensor of the optimizer has no possible name, or is not contiguous",
 			t->f->parts->files[rank]);
+	if (items_charge(t->f, (int64_t)(sizeof(x) + n),
+		    t->e)) /* (one text may be the name of many) */
+		return -1;
 	x.name = xmalloc(n + 1);
 	memcpy(x.name, text, n);
 	x.name[n] = '\0';
@@ -166,7 +168,7 @@ static int read_rank(struct nanotron *t, int64_t rank)
 		const struct numbered *found = find_number(names, n_names, p, key);
 		for (enum kind k = EXP_AVG; k < KINDS && !rc; k++)
 			rc = found ? add_state(t, rank, &a, found, k,
-					     pickle_get(p, node, kinds[k]))
+					     pickle_field(p, node, kinds[k]))
 				   : err_set(t->e, EX_DATAERR,
 					     "%s: its names lack a parameter that has a state",
 					     a.zip.name);
@@ -291,7 +293,7 @@ static int add_states(struct nanotron *t, const struct nanotron_part *x, enum ki
 				 (long long)size, (long long)tp);
 }
 
-static void put_item(struct nanotron *t, const char *name, enum kind kind, int dtype,
+static int put_item(struct nanotron *t, const char *name, enum kind kind, int dtype,
 	const struct nanotron_part *of)
 {
 	struct str text = {0};
@@ -299,13 +301,16 @@ static void put_item(struct nanotron *t, const char *name, enum kind kind, int d
 		str_puts(&text, name);
 	else
 		str_printf(&text, "optimizer.state.%s.%s", name, kinds[kind]);
-	struct torch_item *item = items_add(t->f, text.s, text.len);
+	struct torch_item *item = items_add(t->f, text.s, text.len, t->e);
+	str_free(&text);
+	if (!item)
+		return -1;
 	item->kind = TORCH_TENSOR;
 	item->dtype = dtype;
 	item->ndim = of ? of->is.ndim : 0;
 	if (of)
 		memcpy(item->dims, of->whole, sizeof(item->dims));
-	str_free(&text);
+	return 0;
 }
 
 static void put_chunk(struct nanotron *t, const struct box *b, bool archive)
@@ -320,14 +325,16 @@ static void put_chunk(struct nanotron *t, const struct box *b, bool archive)
 	*c->place = (struct place){.at = b->at, .contiguous = true};
 }
 
-static void put_tensor(struct nanotron *t, const struct nanotron_part *x, enum kind kind,
+static int put_tensor(struct nanotron *t, const struct nanotron_part *x, enum kind kind,
 	int dtype, struct boxes *boxes, bool archive)
 {
-	put_item(t, x->name, kind, dtype, x);
+	if (put_item(t, x->name, kind, dtype, x))
+		return -1;
 	if (boxes->n)
 		qsort(boxes->v, (size_t)boxes->n, sizeof(*boxes->v), by_begin);
 	for (int64_t i = 0; i < boxes->n; i++)
 		put_chunk(t, &boxes->v[i], archive);
+	return 0;
 }
 
 /* The tensor of n parts, or what the optimizer has of it. Parameters are the optimizer's, if it has them in
@@ -355,7 +362,8 @@ static int add_item(
 		add_boxes(&boxes, &x[i], &b, 0);
 	}
 	if (!rc && (archive || kind == FP32))
-		put_tensor(t, x, kind, archive ? dtype : x->is.dtype, &boxes, archive);
+		rc = put_tensor(
+			t, x, kind, archive ? dtype : x->is.dtype, &boxes, archive);
 	free(boxes.v);
 	return rc;
 }
@@ -397,10 +405,10 @@ static int add_copies(
 		for (int64_t k = 0; k < n && !rc; k++)
 			rc = add_states(t, &x[k], kind, s[i].pp,
 				whole ? s[i].tp : x[k].tp, &boxes, &dtype);
-		if (!rc && dtype >= 0) {
-			put_tensor(t, x, kind, dtype, &boxes, true);
+		if (!rc && dtype >= 0)
+			rc = put_tensor(t, x, kind, dtype, &boxes, true);
+		if (!rc && dtype >= 0)
 			end_copy(t, &s[i], s, whole);
-		}
 		free(boxes.v);
 		if (rc)
 			return -1;
@@ -409,14 +417,15 @@ static int add_copies(
 }
 
 /* All ranks count the steps of each parameter. */
-static void add_step(struct nanotron *t, const struct nanotron_part *x)
+static int add_step(struct nanotron *t, const struct nanotron_part *x)
 {
 	const struct state *s;
 	int64_t n = find_states(t, x->name, STEP, &s);
 	for (int64_t i = 0; i < n; i++) {
 		if (s[i].n != 1)
 			continue;
-		put_item(t, x->name, STEP, s[i].b.dtype, NULL);
+		if (put_item(t, x->name, STEP, s[i].b.dtype, NULL))
+			return -1;
 		put_chunk(t,
 			&(struct box){.at = s[i].b.at,
 				.file = s[i].b.file,
@@ -425,6 +434,7 @@ static void add_step(struct nanotron *t, const struct nanotron_part *x)
 		if (i)
 			end_copy(t, &s[i], s, true);
 	}
+	return 0;
 }
 
 static int add_items(struct nanotron *t)
@@ -441,14 +451,15 @@ static int add_items(struct nanotron *t)
 		for (enum kind kind = FP32; kind < STEP; kind++)
 			if (add_item(t, x, k - i, kind) || add_copies(t, x, k - i, kind))
 				return -1;
-		add_step(t, x);
+		if (add_step(t, x))
+			return -1;
 	}
 	return 0;
 }
 
 /* The weight decay of each parameter, where the first rank has a group with the same: its stage of a pipeline has
  * not all. */
-static void add_decays(struct nanotron *t)
+static int add_decays(struct nanotron *t)
 {
 	enum { MOST = 16 };
 	const struct pickle *p = &t->f->parts->archive.tree;
@@ -456,7 +467,7 @@ static void add_decays(struct nanotron *t)
 	uint32_t group, nodes[MOST], n = 0;
 	pickle_each(&groups, p, pickle_get(p, p->root, "param_groups"));
 	while (n < MOST && pickle_next(&groups, &group)) {
-		uint32_t decay = pickle_get(p, group, "weight_decay"), k = 0;
+		uint32_t decay = pickle_field(p, group, "weight_decay"), k = 0;
 		while (k < n && p->nodes[nodes[k]].is.real != p->nodes[decay].is.real)
 			k++;
 		if (k == n && pickle_kind(p, decay) == PICKLE_REAL)
@@ -464,17 +475,21 @@ static void add_decays(struct nanotron *t)
 	}
 	for (int64_t i = 0; i < t->n_states; i++) {
 		const struct state *x = &t->states[i];
-		bool first =
-			!i || strcmp(x[-1].name, x->name) != 0 || x[-1].kind != x->kind;
-		for (uint32_t k = 0; first && x->kind == EXP_AVG && k < n; k++) {
-			struct str name = {0};
-			str_printf(
-				&name, "optimizer.param_groups.%s.weight_decay", x->name);
-			if (p->nodes[nodes[k]].is.real == x->decay)
-				items_add(t->f, name.s, name.len)->node = nodes[k];
-			str_free(&name);
-		}
+		struct str name = {0};
+		uint32_t k = 0;
+		while (k < n && p->nodes[nodes[k]].is.real != x->decay)
+			k++;
+		if (k == n || x->kind != EXP_AVG ||
+			(i && !strcmp(x[-1].name, x->name) && x[-1].kind == x->kind))
+			continue;
+		str_printf(&name, "optimizer.param_groups.%s.weight_decay", x->name);
+		struct torch_item *item = items_add(t->f, name.s, name.len, t->e);
+		str_free(&name);
+		if (!item)
+			return -1;
+		item->node = nodes[k];
 	}
+	return 0;
 }
 
 /* ---- interface -------------------------------------------------------------------------------------- */
@@ -505,7 +520,7 @@ static int read_all(struct nanotron *t)
 				     "param_groups"),
 			     "optimizer.param_groups", t->e);
 	if (!rc && t->n_ranks)
-		add_decays(t);
+		rc = add_decays(t);
 	return rc || items_end(t->f, t->e) ? -1 : 0;
 }
 

@@ -233,13 +233,16 @@ static bool take_box(
 /* LOCAL#GLOBAL;LOCAL#GLOBAL..., where the local one is some of the rows. */
 static bool read_slices(struct nanotron_part *x, const char *text)
 {
+	enum { MAX_SLICES = 1 << 16 };
 	do {
 		struct nanotron_slices s = {0};
 		int64_t begin[TORCH_MAX_DIMS], sizes[TORCH_MAX_DIMS];
 		if (!take_box(&text, x->is.ndim, x->is.sizes, begin, sizes) ||
 			!take(&text, '#') ||
 			!take_box(&text, x->is.ndim, x->whole, s.begin, s.sizes) ||
-			memcmp(sizes, s.sizes, (size_t)x->is.ndim * sizeof(*sizes)) != 0)
+			memcmp(sizes, s.sizes, (size_t)x->is.ndim * sizeof(*sizes)) !=
+				0 ||
+			x->n_slices == MAX_SLICES)
 			return false;
 		for (int i = 1; i < x->is.ndim; i++)
 			if (sizes[i] != x->is.sizes[i])
@@ -270,6 +273,7 @@ int nanotron_read_part(struct nanotron *t, struct nanotron_part *x)
 	json_t *root = fd < 0 ? NULL : stored_header(fd, path, data, t->e);
 	if (!root)
 		return -1;
+	items_allow(t->f, data[0] + data[1]);
 	json_t *meta = json_object_get(root, "__metadata__");
 	const char *slices =
 		json_string_value(json_object_get(meta, "local_global_slices_pairs"));

@@ -2,9 +2,10 @@
  * other. */
 #include "torch/pickle.h"
 
+#include "base/file.h"
+
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
 
 /* Opcodes, with the names of pickletools. */
 enum {
@@ -51,7 +52,9 @@ enum {
 	BINPERSID = 'Q',
 };
 
-/* Limits: nodes have numbers of 32 bits; no value that is being built has so many parts at once. */
+/* Limits: nodes have numbers of 32 bits; no value that is being built has so many parts at once. Python writes 3 bytes
+ * and more for a value that gets a node, and some of the first may have less. */
+enum { BYTES_PER_NODE = 3, FREE_NODES = 1 << 16, MAX_FIELDS = 256 };
 enum { MOST_STACK = 1 << 26, INT_CACHE = 1 << 12, TEXT_CACHE = 1 << 13, INLINED = 2 };
 #define MOST_NODES ((uint32_t)1 << 31)
 #define NO_NODE UINT32_MAX
@@ -65,8 +68,11 @@ enum { OTHER_GLOBAL, ORDERED_DICT, SIZE };
 /* The machine: a stack of numbers of nodes, and a memo. */
 struct machine {
 	struct pickle *p;
-	const unsigned char *bytes;
-	size_t n_bytes, at;
+	const unsigned char *bytes; /* those from `begin` to `end` */
+	size_t n_bytes, at, begin, end;
+	unsigned char *piece; /* of the file, or NULL */
+	int fd;
+	bool unreadable; /* *e says why */
 	uint32_t *stack, *memo;
 	int64_t n_stack, room_stack, n_memo, room_memo;
 	uint32_t room_nodes;
@@ -78,6 +84,8 @@ struct machine {
 
 static int refuse(struct machine *m, const char *why)
 {
+	if (m->unreadable)
+		return -1;
 	return err_set(m->e, EX_DATAERR,
 		"%s: not a pickle of torch, or damaged: %s at byte %zu", m->p->name, why,
 		m->at);
@@ -89,6 +97,8 @@ static int refuse(struct machine *m, const char *why)
 static uint32_t add_node(struct machine *m, enum pickle_kind kind, uint32_t n)
 {
 	struct pickle *p = m->p;
+	if (p->n_nodes > FREE_NODES + m->n_bytes / BYTES_PER_NODE)
+		return NO_NODE;
 	if (p->n_nodes == m->room_nodes) {
 		if (m->room_nodes >= MOST_NODES)
 			return NO_NODE;
@@ -237,12 +247,27 @@ static int append_top(struct machine *m, int64_t n, unsigned kinds)
 
 /* ---- bytes ------------------------------------------------------------------------- */
 
-/* The next n bytes; NULL: there are fewer. */
+/* Reads a piece of the file that has the next n bytes. (A mapped file that becomes shorter would end the program.) */
+static int read_piece(struct machine *m, size_t n)
+{
+	enum { PIECE = 1 << 20 };
+	size_t size = n > PIECE ? n : PIECE;
+	size = size < m->n_bytes - m->at ? size : m->n_bytes - m->at;
+	m->piece = xrealloc(m->piece, size);
+	m->bytes = m->piece;
+	m->begin = m->at;
+	m->end = m->at + size;
+	m->unreadable =
+		file_read_at(m->fd, m->p->name, m->piece, size, (int64_t)m->at, m->e);
+	return m->unreadable ? -1 : 0;
+}
+
+/* The next n bytes, which stay until more are taken; NULL: there are fewer. */
 static const unsigned char *take(struct machine *m, uint64_t n)
 {
-	if (n > m->n_bytes - m->at)
+	if (n > m->n_bytes - m->at || (m->at + n > m->end && read_piece(m, n)))
 		return NULL;
-	const unsigned char *x = m->bytes + m->at;
+	const unsigned char *x = m->bytes + (m->at - m->begin);
 	m->at += n;
 	return x;
 }
@@ -325,11 +350,13 @@ static int push_real(struct machine *m)
 
 static int push_line(struct machine *m)
 {
-	const unsigned char *begin = m->bytes + m->at;
-	const unsigned char *end = memchr(begin, '\n', m->n_bytes - m->at);
+	enum { LONGEST = 4096 };
+	size_t n = (size_t)min64((int64_t)(m->n_bytes - m->at), LONGEST);
+	const unsigned char *begin = take(m, n);
+	const unsigned char *end = begin ? memchr(begin, '\n', n) : NULL;
 	if (!end)
 		return refuse(m, "a name without an end");
-	m->at += (size_t)(end - begin) + 1;
+	m->at -= n - (size_t)(end - begin) - 1;
 	return push_text(m, begin, (uint64_t)(end - begin));
 }
 
@@ -527,24 +554,12 @@ static int step(struct machine *m, int op)
 	}
 }
 
-/* The .metadata of a large run has a gigabyte, and what was read of it would stay in memory. */
-static void give_back(struct machine *m, size_t *from)
-{
-	enum { PIECE = 1 << 26 };
-	for (; m->at - *from >= PIECE; *from += PIECE)
-		madvise((void *)(m->bytes + *from), PIECE, MADV_DONTNEED);
-}
-
-static int run(struct machine *m, bool mapped)
+static int run(struct machine *m)
 {
 	const unsigned char *op;
-	size_t given = 0;
-	while ((op = take(m, 1)) && *op != STOP) {
+	while ((op = take(m, 1)) && *op != STOP)
 		if (step(m, *op))
 			return -1;
-		if (mapped)
-			give_back(m, &given);
-	}
 	if (!op)
 		return refuse(m, "it ends too early");
 	if (!top(m, 1) || m->n_stack != 1)
@@ -561,13 +576,16 @@ int pickle_parse(
 	m->p = p;
 	m->bytes = b->p;
 	m->n_bytes = b->n;
+	m->end = b->p ? b->n : 0;
+	m->fd = b->fd;
 	m->e = e;
 	room_for_links(m, 1);
 	add_node(m, PICKLE_NONE, 0);
 	add_node(m, PICKLE_BOOL, 0);
 	p->nodes[add_node(m, PICKLE_BOOL, 0)].is.integer = 1;
 	add_node(m, PICKLE_TUPLE, 0);
-	int rc = run(m, b->mapped);
+	int rc = run(m);
+	free(m->piece);
 	free(m->stack);
 	free(m->memo);
 	free(m);
@@ -683,6 +701,11 @@ uint32_t pickle_get(const struct pickle *p, uint32_t dict, const char *key)
 			    key)) /* (the last of equal keys is the one of Python) */
 			found = x;
 	return found;
+}
+
+uint32_t pickle_field(const struct pickle *p, uint32_t dict, const char *key)
+{
+	return p->nodes[dict].n <= 2 * MAX_FIELDS ? pickle_get(p, dict, key) : 0;
 }
 
 uint32_t pickle_part(const struct pickle *p, uint32_t object, int part)

@@ -53,12 +53,12 @@ struct pickle {
 
 /* The bytes of a pickle, which are not needed when it is parsed. */
 struct pickle_bytes {
-	const void *p;
+	const void *p; /* NULL: the first n bytes of a file, which are read in pieces */
 	size_t n;
-	bool mapped; /* by mmap() from a file: their memory is given back while they are read */
+	int fd;
 };
 /* Parses the first pickle of these bytes, which messages call `name`, for pickle_free(). EX_DATAERR: they are
- * none, or have an opcode that torch.save() and DCP do not write. */
+ * none, or have an opcode that torch.save() and DCP do not write. EX_IOERR: the file cannot be read. */
 int pickle_parse(
 	struct pickle *p, const struct pickle_bytes *b, const char *name, struct err *e);
 void pickle_free(struct pickle *p);
@@ -95,6 +95,9 @@ bool pickle_next(struct pickle_each *it, uint32_t *member);
 uint32_t pickle_item(const struct pickle *p, uint32_t node, uint32_t i);
 /* The value of a key of a dict; 0 (None): there is none. */
 uint32_t pickle_get(const struct pickle *p, uint32_t dict, const char *key);
+/* Returns the value of a field from a dict of few fields, such as the state of an object; 0 (None) if there is none, or
+ * the dict has too many keys: many objects may share it, and each look-up reads it all. */
+uint32_t pickle_field(const struct pickle *p, uint32_t dict, const char *key);
 /* Of an object: what was called, its arguments, its state (0: none). Of a persistent id: the id first. */
 enum { PICKLE_CALLED, PICKLE_ARGUMENTS, PICKLE_STATE };
 uint32_t pickle_part(const struct pickle *p, uint32_t object, int part);

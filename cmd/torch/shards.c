@@ -6,11 +6,11 @@
 #include "torch/torch_internal.h"
 
 #include "base/file.h"
+#include "base/json.h"
 
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
-#include <jansson.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -131,7 +131,7 @@ static int read_shards(
 	const char *name, *path = s->f->parts->files[file];
 	json_t *entry, *meta = json_object_get(root, "__metadata__");
 	const char *text = json_string_value(json_object_get(meta, "DCP_SHARDING_INFO"));
-	json_t *where = text ? json_loads(text, 0, NULL) : NULL;
+	json_t *where = text ? load_json(text, strlen(text), 0, NULL) : NULL;
 	int rc =
 		json_is_object(where)
 			? 0
@@ -163,7 +163,7 @@ json_t *stored_header(int fd, const char *path, int64_t data[2], struct err *e)
 	}
 	char *text = xmalloc(n + 1);
 	int rc = file_read_at(fd, path, text, n, 8, e);
-	json_t *root = rc ? NULL : json_loadb(text, n, JSON_REJECT_DUPLICATES, NULL);
+	json_t *root = rc ? NULL : load_json(text, n, JSON_REJECT_DUPLICATES, NULL);
 	free(text);
 	data[0] = 8 + (int64_t)n;
 	data[1] = st.st_size - data[0];
@@ -180,6 +180,7 @@ static int read_file(struct shards *s, int32_t file)
 	int fd = items_fd(s->f, file, s->e);
 	json_t *root =
 		fd < 0 ? NULL : stored_header(fd, s->f->parts->files[file], data, s->e);
+	items_allow(s->f, root ? data[0] + data[1] : 0);
 	int rc = root ? read_shards(s, file, root, data) : -1;
 	json_decref(root);
 	return rc;
@@ -200,7 +201,9 @@ static int by_name_and_begin(const void *a, const void *b)
 static int add_tensor(struct shards *s, int64_t from, int64_t to)
 {
 	const struct shard *first = &s->v[from];
-	struct torch_item *t = items_add(s->f, first->name, strlen(first->name));
+	struct torch_item *t = items_add(s->f, first->name, strlen(first->name), s->e);
+	if (!t)
+		return -1;
 	t->kind = TORCH_TENSOR;
 	t->dtype = first->is.dtype;
 	t->ndim = first->is.ndim;

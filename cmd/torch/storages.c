@@ -23,6 +23,7 @@ int storages_open(struct torch_file *f, int32_t file, struct archive *a, struct 
 	if (fd < 0)
 		return -1;
 	int64_t n_bytes = fstat(fd, &st) || !S_ISREG(st.st_mode) ? 0 : st.st_size;
+	items_allow(f, n_bytes);
 	return archive_open(a, fd, f->parts->files[file], 0, n_bytes, e);
 }
 
@@ -58,7 +59,9 @@ int storages_tensor(struct torch_file *f, int32_t file, const struct archive *a,
 	int rc = storages_describe(a, node, &d, &b, e);
 	if (rc)
 		return rc;
-	struct torch_item *x = items_add(f, name, strlen(name));
+	struct torch_item *x = items_add(f, name, strlen(name), e);
+	if (!x)
+		return -1;
 	x->kind = TORCH_TENSOR;
 	x->dtype = d.dtype;
 	x->ndim = d.ndim;

@@ -159,7 +159,8 @@ int archive_open(struct archive *a, int fd, const char *name, int64_t begin, int
 	int rc = zip_open(&a->zip, fd, name, begin, size, e) || find_top(a, &entry, e) ||
 		 check_order(a, e) || zip_read(&a->zip, entry, &pkl, e);
 	if (!rc) {
-		const struct pickle_bytes bytes = {pkl.s, pkl.len, false};
+		const struct pickle_bytes bytes = {pkl.s, pkl.len};
+		a->n_parsed = (int64_t)pkl.len + 64 * a->zip.n;
 		rc = pickle_parse(&a->tree, &bytes, name, e);
 	}
 	str_free(&pkl);

@@ -88,6 +88,9 @@ int torch_numbers(struct torch_file *f, const struct torch_item *x, int64_t most
  * them, such as 0.optimizer.lr. *n is 0 if there is no such part. */
 int torch_numbers_in(struct torch_file *f, const struct torch_item *x, const char *path,
 	int64_t most, double *out, int64_t *n, struct err *e);
+/* Appends what a value is, such as "a call of os.system". */
+void torch_describe(
+	const struct torch_file *f, const struct torch_item *x, struct str *out);
 /* Appends the texts of a value that is a list or tuple of them, or one text; none of anything else. */
 int torch_texts(struct torch_file *f, const struct torch_item *x, struct strs *out,
 	struct err *e);

@@ -14,7 +14,7 @@
 
 /* A tree may contain itself, or one part so often that a walk never ends: it is bounded in depth and
  * steps. */
-enum { MOST_DEPTH = 24, STEPS_PER_NODE = 16, MOST_NAME = 4096 };
+enum { MOST_DEPTH = 24, STEPS_PER_NODE = 16, MAX_NAME = 4096 };
 
 struct walk {
 	struct torch_file *f;
@@ -28,7 +28,9 @@ struct walk {
 static int add_tensor(struct walk *w, uint32_t node, const struct described *d)
 {
 	static const int64_t zeros[TORCH_MAX_DIMS];
-	struct torch_item *x = items_add(w->f, w->name.s, w->name.len);
+	struct torch_item *x = items_add(w->f, w->name.s, w->name.len, w->e);
+	if (!x)
+		return -1;
 	x->kind = TORCH_TENSOR;
 	x->dtype = d->dtype;
 	x->ndim = d->ndim;
@@ -63,7 +65,8 @@ static int walk_below(struct walk *w, uint32_t key, int64_t number, uint32_t nod
 		str_add(&w->name, text, n);
 	else
 		str_printf(&w->name, "%lld", (long long)number);
-	int rc = w->name.len > MOST_NAME || (text && memchr(text, 0, n))
+	/* (a list of names below this one may be shared) */
+	int rc = w->name.len > MAX_NAME
 			 ? err_set(w->e, EX_DATAERR, "%s: the name of an item is damaged",
 				   w->f->path)
 			 : walk(w, node);
@@ -95,6 +98,8 @@ static int walk(struct walk *w, uint32_t node)
 		return err_set(w->e, EX_DATAERR,
 			"%s: its values contain themselves: the file is damaged",
 			w->f->path);
+	if (items_charge(w->f, sizeof(node), w->e)) /* (empty dicts are no items) */
+		return -1;
 	if (pickle_kind(w->p, node) == PICKLE_DICT || is_list_of_items(w->p, node))
 		return walk_members(w, node);
 	int rc = describe_tensor(w->p, node, &d, w->e);
@@ -102,14 +107,17 @@ static int walk(struct walk *w, uint32_t node)
 		return -1;
 	if (!rc)
 		return add_tensor(w, node, &d);
-	items_add(w->f, w->name.s ? w->name.s : "", w->name.len)->node = node;
-	return 0;
+	struct torch_item *x = items_add(w->f, w->name.s, w->name.len, w->e);
+	if (x)
+		x->node = node;
+	return x ? 0 : -1;
 }
 
 int torch_file_walk(struct torch_file *f, uint32_t node, const char *name, struct err *e)
 {
 	struct walk w = {.f = f, .p = &f->parts->archive.tree, .e = e};
 	str_puts(&w.name, name);
+	str_puts(&w.name, "");
 	int rc = walk(&w, node);
 	str_free(&w.name);
 	return rc;
@@ -134,10 +142,10 @@ int archive_of_path(struct archive *a, const char *path, struct err *e)
 int torch_file_open(struct torch_file *f, struct err *e)
 {
 	struct archive *a = &f->parts->archive;
-	return archive_of_path(a, f->path, e) ||
-			       torch_file_walk(f, a->tree.root, "", e) || items_end(f, e)
-		       ? -1
-		       : 0;
+	if (archive_of_path(a, f->path, e))
+		return -1;
+	items_allow(f, a->zip.size);
+	return torch_file_walk(f, a->tree.root, "", e) || items_end(f, e) ? -1 : 0;
 }
 
 /* ---- values ------------------------------------------------------------------------------ */
@@ -176,8 +184,10 @@ static int open_value(
 	const struct chunk *c = &f->parts->chunks[x->first];
 	int fd = items_fd(f, c->file, e);
 	v->p = &v->own.tree;
-	if (fd < 0 || (c->n_bytes >= 4 && file_read_at(fd, f->parts->files[c->file],
-						  begin, 4, c->at, e)))
+	/* (many items may be one value) */
+	if (fd < 0 || items_charge(f, c->n_bytes / 4, e) ||
+		(c->n_bytes >= 4 &&
+			file_read_at(fd, f->parts->files[c->file], begin, 4, c->at, e)))
 		return -1;
 	int rc = memcmp(begin, "PK\3\4", 4)
 			 ? open_bare(f, c, fd, v, e)
@@ -255,7 +265,7 @@ int torch_numbers_in(struct torch_file *f, const struct torch_item *x, const cha
 		return -1;
 	*n = read_numbers(v.p, find_part(v.p, v.node, path), most, out);
 	close_value(f, &v);
-	return 0;
+	return items_charge(f, *n * (int64_t)sizeof(*out), e);
 }
 
 int torch_numbers(struct torch_file *f, const struct torch_item *x, int64_t most,
@@ -264,16 +274,55 @@ int torch_numbers(struct torch_file *f, const struct torch_item *x, int64_t most
 	return torch_numbers_in(f, x, "", most, out, n, e);
 }
 
-static void add_text(const struct pickle *p, uint32_t node, struct strs *out)
+void torch_describe(
+	const struct torch_file *f, const struct torch_item *x, struct str *out)
+{
+	static const char *const kinds[] = {[PICKLE_NONE] = "None",
+		[PICKLE_BOOL] = "a bool",
+		[PICKLE_INT] = "a number",
+		[PICKLE_REAL] = "a number",
+		[PICKLE_TEXT] = "a text",
+		[PICKLE_BYTES] = "bytes",
+		[PICKLE_GLOBAL] = "a class or function",
+		[PICKLE_TUPLE] = "a tuple",
+		[PICKLE_LIST] = "a list",
+		[PICKLE_SET] = "a set",
+		[PICKLE_DICT] = "a dict",
+		[PICKLE_OBJECT] = "an object",
+		[PICKLE_PERSISTENT] = "a storage"};
+	const struct pickle *p = &f->parts->archive.tree;
+	if (x->kind == TORCH_TENSOR || !p->nodes || x->node >= p->n_nodes) {
+		str_puts(out, x->kind == TORCH_TENSOR ? "a tensor" : "a value");
+		return;
+	}
+	const struct pickle_node *called =
+		&p->nodes[pickle_part(p, x->node, PICKLE_CALLED)];
+	size_t n_module = 0, n_name = 0;
+	bool known = called->kind == PICKLE_GLOBAL;
+	const char *module = known ? pickle_text(p, called->is.link[0], &n_module) : NULL;
+	const char *name = known ? pickle_text(p, called->is.link[1], &n_name) : NULL;
+	if (module && name)
+		str_printf(out, "a call of %.*s.%.*s", (int)min64(64, (int64_t)n_module),
+			module, (int)min64(64, (int64_t)n_name), name);
+	else
+		str_puts(out, kinds[pickle_kind(p, x->node)]);
+}
+
+static int add_text(struct torch_file *f, const struct pickle *p, uint32_t node,
+	struct strs *out, struct err *e)
 {
 	struct str s = {0};
 	size_t n;
 	const char *text = pickle_text(p, node, &n);
-	if (text && !memchr(text, 0, n)) {
-		str_add(&s, text, n);
-		strs_add(out, s.s);
-	}
+	if (!text || memchr(text, 0, n))
+		return 0;
+	if (items_charge(f, (int64_t)(n + sizeof(text)), e))
+		return -1;
+	str_puts(&s, "");
+	str_add(&s, text, n);
+	strs_add(out, s.s);
 	str_free(&s);
+	return 0;
 }
 
 int torch_texts(
@@ -286,10 +335,10 @@ int torch_texts(
 		return 0;
 	if (open_value(f, x, &v, e))
 		return -1;
-	add_text(v.p, v.node, out);
+	int rc = add_text(f, v.p, v.node, out, e);
 	pickle_each(&it, v.p, v.node);
-	while (pickle_next(&it, &member))
-		add_text(v.p, member, out);
+	while (!rc && pickle_next(&it, &member))
+		rc = add_text(f, v.p, member, out, e);
 	close_value(f, &v);
-	return 0;
+	return rc;
 }

@@ -14,6 +14,7 @@ struct archive {
 	struct str pkl,
 		top; /* the bytes of data.pkl; what is in front of the names of its entries */
 	struct pickle tree;
+	int64_t n_parsed; /* bytes of data.pkl and of the directory */
 };
 int archive_open(struct archive *a, int fd, const char *name, int64_t begin, int64_t size,
 	struct err *e);
@@ -87,12 +88,20 @@ struct torch_parts {
 	/* A tensor that is not contiguous, as it is in memory. */
 	void *span;
 	const struct place *span_of;
+	int64_t allowed; /* bytes that items_charge() may still take */
 };
 
-/* Appends an item with the name. */
-struct torch_item *items_add(struct torch_file *f, const char *name, size_t n_bytes);
+/* Names, items, chunks and values take memory and time in proportion to the bytes of the files, though a file may list
+ * one text, dict or storage very often: items_allow() adds 16 times the bytes of a file, items_charge() takes what is
+ * kept, and fails when nothing is left. */
+enum { ALLOWED_ANYWAY = 1 << 22 }; /* bytes, times 16 */
+void items_allow(struct torch_file *f, int64_t n_bytes);
+int items_charge(struct torch_file *f, int64_t n_bytes, struct err *e);
+/* Appends an item with the name, and charges it. NULL: *e is set. */
+struct torch_item *items_add(
+	struct torch_file *f, const char *name, size_t n_bytes, struct err *e);
 /* Appends a chunk to the last item, whose dimensions are set: where it begins in each, and its sizes. They
- * are to be added in the order of their begins. */
+ * are to be added in the order of their begins. They are charged; the next item fails if nothing is left. */
 struct chunk *items_add_chunk(
 	struct torch_file *f, const int64_t *begin, const int64_t *sizes);
 /* The last item is no item, but a copy of the one with its name: what another rank has of it. Whose it is, and whose

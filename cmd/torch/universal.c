@@ -57,7 +57,9 @@ static int add_item(struct torch_file *f, const char *name, int32_t file, int64_
 	int rc = describe_tensor(&a->tree, archive_tensor(a), &d, e);
 	if (rc < 0)
 		return -1;
-	struct torch_item *x = items_add(f, name, strlen(name));
+	struct torch_item *x = items_add(f, name, strlen(name), e);
+	if (!x)
+		return -1;
 	x->kind = rc ? TORCH_VALUE : TORCH_TENSOR;
 	x->dtype = rc ? 0 : d.dtype;
 	x->ndim = rc ? 0 : d.ndim;
@@ -76,6 +78,7 @@ static int open_archive(struct torch_file *f, int32_t file, struct archive *a,
 	if (fd < 0)
 		return -1;
 	*n_bytes = fstat(fd, &st) || !S_ISREG(st.st_mode) ? 0 : st.st_size;
+	items_allow(f, *n_bytes);
 	return archive_open(a, fd, f->parts->files[file], 0, *n_bytes, e);
 }
 
@@ -93,8 +96,8 @@ static int add_file(
 }
 
 /* The values of a group of parameters, such as betas. */
-static void add_options(struct torch_file *f, int32_t file, int64_t n_bytes,
-	int64_t group, const struct pickle *p, uint32_t dict)
+static int add_options(struct torch_file *f, int32_t file, int64_t n_bytes, int64_t group,
+	const struct pickle *p, uint32_t dict, struct err *e)
 {
 	static const int64_t zeros[TORCH_MAX_DIMS];
 	struct pickle_each it;
@@ -106,14 +109,18 @@ static void add_options(struct torch_file *f, int32_t file, int64_t n_bytes,
 		const char *text = pickle_text(p, key, &n);
 		if (!text || memchr(text, 0, n))
 			continue;
-		str_printf(&name, "optimizer.param_groups.%lld.%.*s", (long long)group,
-			(int)n, text);
-		items_add(f, name.s, name.len)->node = value;
+		str_printf(&name, "optimizer.param_groups.%lld.", (long long)group);
+		str_add(&name, text, n);
+		struct torch_item *x = items_add(f, name.s, name.len, e);
+		str_free(&name);
+		if (!x)
+			return -1;
+		x->node = value;
 		struct chunk *c = items_add_chunk(f, zeros, zeros);
 		c->file = file;
 		c->n_bytes = n_bytes;
-		str_free(&name);
 	}
+	return 0;
 }
 
 /* optimizer_state.pt, what all parameters have in common. Of ZeRO 3 the tensors have lost their shapes. */
@@ -134,10 +141,11 @@ static int add_common(struct torch_file *f, const char *path, struct err *e)
 	uint32_t groups = pickle_get(&a.tree, a.tree.root, "param_groups");
 	pickle_each(
 		&it, &a.tree, pickle_kind(&a.tree, groups) == PICKLE_LIST ? groups : 0);
-	for (int64_t g = 0; pickle_next(&it, &group); g++)
-		add_options(f, file, n_bytes, g, &a.tree, group);
+	int rc = 0;
+	for (int64_t g = 0; !rc && pickle_next(&it, &group); g++)
+		rc = add_options(f, file, n_bytes, g, &a.tree, group, e);
 	archive_close(&a);
-	return stage != 3 ? 0
+	return stage != 3 ? rc
 			  : err_set(e, EX_UNAVAILABLE,
 				    "%s: the universal format of ZeRO 3 has no shapes of "
 				    "tensors; give the "

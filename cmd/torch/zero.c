@@ -41,6 +41,9 @@ struct zero {
 	struct parameter *parameters;
 	int64_t n_parameters;
 	struct buffer *buffers; /* [kind][group][rank] */
+	int64_t *
+		before; /* [kind][group][rank]: numbers in the buffers before it in its vector */
+	uint32_t *steps; /* [group] in the tree of rank 0: AdamW's step; 0: none */
 	bool moments;
 };
 
@@ -55,19 +58,22 @@ static struct buffer *buffer_of(
 	return &z->buffers[((int64_t)kind * z->groups + group) * z->ranks + rank];
 }
 
-/* The value of a key that is a text, or a number. */
-static uint32_t get_number(const struct pickle *p, uint32_t dict, int64_t key)
+/* Sets the n first members of a list, or the values of the keys 0 to n - 1 of a dict; 0: none. Allocated. */
+static uint32_t *list_numbered(const struct pickle *p, uint32_t node, int64_t n)
 {
+	uint32_t *list = xcalloc((size_t)n + 1, sizeof(*list)), key, x;
+	bool dict = pickle_kind(p, node) == PICKLE_DICT;
 	struct pickle_each it;
-	uint32_t k, x;
-	int64_t is;
-	if (pickle_kind(p, dict) != PICKLE_DICT)
-		return 0;
-	pickle_each(&it, p, dict);
-	while (pickle_next(&it, &k) && pickle_next(&it, &x))
-		if (!pickle_int(p, k, &is) && is == key)
-			return x;
-	return 0;
+	int64_t at = -1;
+	pickle_each(&it, p, node);
+	while ((!dict || pickle_next(&it, &key)) && pickle_next(&it, &x)) {
+		if (dict && pickle_int(p, key, &at))
+			continue;
+		at += !dict;
+		if (at >= 0 && at < n)
+			list[at] = x;
+	}
+	return list;
 }
 
 static uint32_t optimizer_of(const struct pickle *p)
@@ -82,12 +88,12 @@ static uint32_t base_of(const struct pickle *p)
 	return base ? base : pickle_get(p, o, "optimizer_state_dict");
 }
 
-static uint32_t state_of(const struct pickle *p, int64_t group)
+/* The states of n groups, for free(). */
+static uint32_t *list_states(const struct pickle *p, int64_t n)
 {
 	uint32_t base = base_of(p);
-	if (pickle_kind(p, base) == PICKLE_LIST) /* elastic_checkpoint */
-		return pickle_item(p, base, (uint32_t)group);
-	return get_number(p, pickle_get(p, base, "state"), group);
+	bool elastic = pickle_kind(p, base) == PICKLE_LIST;
+	return list_numbered(p, elastic ? base : pickle_get(p, base, "state"), n);
 }
 
 /* An integer, an enumeration's value, or the largest of a list. */
@@ -154,14 +160,14 @@ static int read_layout(struct zero *z)
 
 /* ---- buffers ----------------------------------------------------------------------------------------- */
 
-/* The buffers of one kind of a rank, of all groups. */
-static int read_kind(
-	struct zero *z, const struct archive *a, int64_t rank, enum kind kind)
+/* The buffers of one kind of a rank, of all groups. `nodes`: of FP32 the buffers, else the states. */
+static int read_kind(struct zero *z, const struct archive *a, int64_t rank,
+	enum kind kind, const uint32_t *nodes)
 {
-	const struct pickle *p = &a->tree;
 	for (int64_t g = 0; g < z->groups; g++) {
-		uint32_t node = kind == FP32 ? pickle_item(p, buffers_of(p), (uint32_t)g)
-					     : pickle_get(p, state_of(p, g), kinds[kind]);
+		uint32_t node = kind == FP32
+					? nodes[g]
+					: pickle_field(&a->tree, nodes[g], kinds[kind]);
 		struct buffer *b = buffer_of(z, kind, g, rank);
 		if (storages_buffer(z->f, (int32_t)rank, a, node, b, z->e))
 			return err_prefix(
@@ -190,23 +196,57 @@ static int check_rank(struct zero *z, const struct pickle *p, int64_t rank)
 	return 0;
 }
 
+/* AdamW's steps of the groups: numbers, or tensors of one; some optimizers have them with their options. */
+static void read_steps(struct zero *z, const struct pickle *p, const uint32_t *states)
+{
+	uint32_t common = pickle_get(p, optimizer_of(p), "base_optimizer_state_step");
+	uint32_t *groups =
+		list_numbered(p, pickle_get(p, base_of(p), "param_groups"), z->groups);
+	z->steps = xcalloc((size_t)z->groups + 1, sizeof(*z->steps));
+	for (int64_t g = 0; g < z->groups; g++) {
+		uint32_t step = pickle_field(p, states[g], "step");
+		step = step ? step : common;
+		z->steps[g] =
+			step ? step
+			     : pickle_field(p, groups[z->stage < 3 ? g : 0], "step");
+	}
+	free(groups);
+}
+
+/* By the file of rank 0: the groups, and memory for all buffers. */
+static int make_buffers(struct zero *z, const struct pickle *p)
+{
+	uint32_t list = buffers_of(p);
+	z->groups = pickle_kind(p, list) == PICKLE_LIST ? p->nodes[list].n : 0;
+	int64_t n = KINDS * z->groups * z->ranks + 1;
+	size_t each = sizeof(*z->buffers) + sizeof(*z->before);
+	if (items_charge(z->f, n * (int64_t)each, z->e))
+		return -1;
+	z->buffers = xcalloc((size_t)n, sizeof(*z->buffers));
+	z->before = xcalloc((size_t)n, sizeof(*z->before));
+	return 0;
+}
+
 static int read_rank(struct zero *z, int64_t rank)
 {
 	struct archive a;
 	if (storages_open(z->f, (int32_t)rank, &a, z->e))
 		return -1;
 	const struct pickle *p = &a.tree;
-	if (!rank) {
-		z->groups = pickle_kind(p, buffers_of(p)) == PICKLE_LIST
-				    ? p->nodes[buffers_of(p)].n
-				    : 0;
-		z->moments = pickle_get(p, state_of(p, 0), kinds[EXP_AVG]) != 0;
-		z->buffers = xcalloc(
-			(size_t)(KINDS * z->groups * z->ranks + 1), sizeof(*z->buffers));
+	int rc = rank ? 0 : make_buffers(z, p);
+	rc = rc || check_rank(z, p, rank) ? -1 : 0;
+	if (!rc) {
+		uint32_t *states = list_states(p, z->groups);
+		uint32_t *buffers = list_numbered(p, buffers_of(p), z->groups);
+		if (!rank) {
+			z->moments = pickle_field(p, states[0], kinds[EXP_AVG]) != 0;
+			read_steps(z, p, states);
+		}
+		for (enum kind k = FP32; k < KINDS && !rc && (!k || z->moments); k++)
+			rc = read_kind(z, &a, rank, k, k ? states : buffers);
+		free(states);
+		free(buffers);
 	}
-	int rc = check_rank(z, p, rank);
-	for (enum kind k = FP32; k < KINDS && !rc && (!k || z->moments); k++)
-		rc = read_kind(z, &a, rank, k);
 	storages_close(z->f, (int32_t)rank, &a);
 	return rc;
 }
@@ -233,14 +273,18 @@ static int read_shape(const struct pickle *p, uint32_t node, struct parameter *x
 	return 0;
 }
 
-/* A text may be long, and in many places. NULL: it is no name. */
-static char *copy_text(const struct pickle *p, uint32_t node)
+/* A text may be long, and in many places. NULL: it is no name, or too much for *rc. */
+static char *copy_text(
+	const struct zero *z, const struct pickle *p, uint32_t node, int *rc)
 {
 	enum { MOST = 4096 };
 	size_t n;
 	const char *text = pickle_text(p, node, &n);
 	struct str out = {0};
 	if (text && n <= MOST && !memchr(text, 0, n)) {
+		*rc = items_charge(z->f, (int64_t)n, z->e);
+		if (*rc)
+			return NULL;
 		str_puts(&out, "");
 		str_add(&out, text, n);
 	}
@@ -251,10 +295,12 @@ static char *copy_text(const struct pickle *p, uint32_t node)
 static int add_parameter(struct zero *z, uint32_t key, uint32_t shape, int64_t group)
 {
 	struct parameter x = {.group = group};
-	if (read_shape(&z->model.tree, shape, &x) ||
-		!(x.name = copy_text(&z->model.tree, key)))
-		return refuse(z, EX_DATAERR,
-			"the name or shape of a parameter is not possible");
+	int rc = items_charge(z->f, sizeof(x), z->e);
+	if (rc || read_shape(&z->model.tree, shape, &x) ||
+		!(x.name = copy_text(z, &z->model.tree, key, &rc)))
+		return rc ? rc
+			  : refuse(z, EX_DATAERR,
+				    "the name or shape of a parameter is not possible");
 	z->parameters = xgrow(z->parameters, z->n_parameters, sizeof(*z->parameters));
 	z->parameters[z->n_parameters++] = x;
 	return 0;
@@ -264,18 +310,19 @@ static int add_parameter(struct zero *z, uint32_t key, uint32_t shape, int64_t g
 static int add_group(struct zero *z, uint32_t shapes, uint32_t paddings, int64_t group)
 {
 	const struct pickle *first = &z->f->parts->archive.tree;
-	struct pickle_each it;
-	uint32_t key, shape;
+	struct pickle_each it, own;
+	uint32_t key, shape, behind;
 	int rc = 0;
 	pickle_each(&it, &z->model.tree, shapes);
-	for (uint32_t i = 0; !rc && pickle_next(&it, &key) && pickle_next(&it, &shape);
-		i++) {
+	pickle_each(&own, first, paddings);
+	while (!rc && pickle_next(&it, &key) && pickle_next(&it, &shape)) {
 		rc = add_parameter(z, key, shape, group);
 		int64_t *padding =
 			rc ? NULL : &z->parameters[z->n_parameters - 1].padding;
 		if (padding && paddings &&
-			(pickle_int(first, pickle_item(first, paddings, i), padding) ||
-				*padding < 0 || *padding > 1 << 20))
+			(!pickle_next(&own, &behind) ||
+				pickle_int(first, behind, padding) || *padding < 0 ||
+				*padding > 1 << 20))
 			rc = refuse(z, EX_DATAERR,
 				"param_alignment_paddings are not possible");
 	}
@@ -288,7 +335,7 @@ static int read_parameters(struct zero *z)
 	uint32_t list = pickle_get(p, p->root, "param_shapes"), shapes;
 	uint32_t paddings =
 		pickle_get(first, optimizer_of(first), "param_alignment_paddings");
-	struct pickle_each it;
+	struct pickle_each it, all;
 	if (pickle_kind(p, list) != PICKLE_LIST)
 		return err_set(z->e, EX_UNAVAILABLE,
 			"%s: has no param_shapes, the names of parameters; " ZERO_UNIVERSAL,
@@ -299,9 +346,10 @@ static int read_parameters(struct zero *z)
 			p->name, p->nodes[list].n, plural(p->nodes[list].n),
 			(long long)z->groups);
 	pickle_each(&it, p, list);
+	pickle_each(&all, first, z->stage < 3 ? paddings : 0);
 	for (int64_t g = 0; pickle_next(&it, &shapes); g++) {
-		uint32_t own =
-			z->stage < 3 ? pickle_item(first, paddings, (uint32_t)g) : 0;
+		uint32_t own = 0;
+		pickle_next(&all, &own);
 		if (pickle_kind(p, shapes) != PICKLE_DICT)
 			return refuse(z, EX_DATAERR, "param_shapes are not possible");
 		if (add_group(z, shapes, own, g))
@@ -318,24 +366,34 @@ struct vector {
 	int64_t n, step;
 };
 
-static int64_t vector_size(const struct vector *v)
+/* Sets z->before of them. */
+static int64_t vector_size(struct zero *z, const struct vector *v)
 {
 	int64_t n = 0;
-	for (int64_t i = 0; i < v->n; i++)
+	for (int64_t i = 0; i < v->n; i++) {
+		z->before[&v->first[i * v->step] - z->buffers] = n;
 		n += v->first[i * v->step].n;
+	}
 	return n;
 }
 
 /* Numbers [first, first + n) of the last item are those of the vector from `from` on, of which it has as
  * many. */
-static void add_part(struct torch_file *f, const struct vector *v, int64_t from,
+static void add_part(const struct zero *z, const struct vector *v, int64_t from,
 	int64_t first, int64_t n)
 {
-	for (int64_t i = 0; i < v->n && n; i++) {
+	const int64_t *before = z->before + (v->first - z->buffers);
+	int64_t low = 0, high = v->n;
+	while (high - low > 1) { /* (the last that begins there, or before) */
+		int64_t middle = low + (high - low) / 2;
+		*(before[middle * v->step] <= from ? &low : &high) = middle;
+	}
+	for (int64_t i = low; i < v->n && n; i++) {
 		const struct buffer *b = &v->first[i * v->step];
-		int64_t some = max64(0, min64(n, b->n - from));
-		storages_add(f, b, from, first, some);
-		from = max64(0, from - b->n);
+		int64_t at = from - before[i * v->step];
+		int64_t some = max64(0, min64(n, b->n - at));
+		storages_add(z->f, b, at, first, some);
+		from += some;
 		first += some;
 		n -= some;
 	}
@@ -354,33 +412,33 @@ static int64_t part_of(const struct zero *z, int64_t n)
 	return (n + z->ranks - 1) / z->ranks;
 }
 
-/* The numbers that parameters take of a vector: of one group, or of each rank with ZeRO 3. */
-static int64_t size_of_all(const struct zero *z, int64_t group)
+/* The numbers that parameters take of a vector: of each group, or with ZeRO 3 of a rank, [0]. Allocated. */
+static int64_t *sizes_of_all(const struct zero *z)
 {
-	int64_t n = 0;
+	int64_t *n = xcalloc((size_t)z->groups + 1, sizeof(*n));
 	for (int64_t i = 0; i < z->n_parameters; i++) {
 		const struct parameter *x = &z->parameters[i];
-		if (z->stage == 3)
-			n += part_of(z, x->n);
-		else if (x->group == group)
-			n += x->n + x->padding;
-		n = min64(n, INT64_MAX / 8);
+		int64_t *sum = &n[z->stage == 3 ? 0 : x->group];
+		*sum += z->stage == 3 ? part_of(z, x->n) : x->n + x->padding;
+		*sum = min64(*sum, INT64_MAX / 8);
 	}
 	return n;
 }
 
 /* The end of a group is padded to a multiple of 2 numbers for each rank, which files have of moments, and of
  * fp32 parameters or not. (Parameters that end too early are not covered: items_end().) */
-static int check_sizes(const struct zero *z)
+static int check_sizes(struct zero *z)
 {
-	int64_t align = z->stage == 3 ? 1 : 2 * z->ranks;
+	int64_t align = z->stage == 3 ? 1 : 2 * z->ranks, *sizes = sizes_of_all(z);
 	int64_t n = z->stage == 3 ? z->ranks : z->groups;
-	for (enum kind k = FP32; k < KINDS && (!k || z->moments); k++)
-		for (int64_t i = 0; i < n; i++) {
+	int rc = 0;
+	for (enum kind k = FP32; k < KINDS && !rc && (!k || z->moments); k++)
+		for (int64_t i = 0; i < n && !rc; i++) {
 			const struct vector v = vector_of(z, k, i);
-			int64_t has = vector_size(&v), want = size_of_all(z, i);
+			int64_t has = vector_size(z, &v);
+			int64_t want = sizes[z->stage == 3 ? 0 : i];
 			if ((has + align - 1) / align != (want + align - 1) / align)
-				return err_set(z->e, EX_DATAERR,
+				rc = err_set(z->e, EX_DATAERR,
 					"%s: the parameters of %s %lld take %lld numbers, and its buffers "
 					"of %s have %lld: files of several runs, or offloaded to another "
 					"disk",
@@ -388,11 +446,12 @@ static int check_sizes(const struct zero *z)
 					z->stage == 3 ? "rank" : "group", (long long)i,
 					(long long)want, kinds[k], (long long)has);
 		}
-	return 0;
+	free(sizes);
+	return rc;
 }
 
 /* The name of an item: of the parameter, or of what the optimizer has of it. */
-static void begin_item(
+static int begin_item(
 	struct zero *z, const char *name, const char *what, const struct parameter *x)
 {
 	struct str text = {0};
@@ -400,46 +459,40 @@ static void begin_item(
 		str_printf(&text, "optimizer.state.%s.%s", name, what);
 	else
 		str_puts(&text, name);
-	struct torch_item *t = items_add(z->f, text.s, text.len);
-	if (x) {
-		t->kind = TORCH_TENSOR;
-		t->ndim = x->ndim;
-		memcpy(t->dims, x->dims, sizeof(t->dims));
-	}
+	struct torch_item *t = items_add(z->f, text.s, text.len, z->e);
 	str_free(&text);
+	if (!t)
+		return -1;
+	t->kind = TORCH_TENSOR;
+	t->ndim = x->ndim;
+	memcpy(t->dims, x->dims, sizeof(t->dims));
+	return 0;
 }
 
 /* `at`: where it begins in the vector. */
-static void add_tensor(struct zero *z, const char *name, const struct parameter *x,
+static int add_tensor(struct zero *z, const char *name, const struct parameter *x,
 	enum kind kind, int64_t at)
 {
-	begin_item(z, name, kind == FP32 ? NULL : kinds[kind], x);
+	if (begin_item(z, name, kind == FP32 ? NULL : kinds[kind], x))
+		return -1;
 	z->f->items[z->f->n - 1].dtype = buffer_of(z, kind, x->group, 0)->dtype;
 	if (z->stage < 3) {
 		const struct vector v = vector_of(z, kind, x->group);
-		add_part(z->f, &v, at, 0, x->n);
-		return;
+		add_part(z, &v, at, 0, x->n);
+		return 0;
 	}
 	int64_t part = part_of(z, x->n);
 	for (int64_t r = 0; r * part < x->n; r++) {
 		const struct vector v = vector_of(z, kind, r);
-		add_part(z->f, &v, at, r * part, min64(part, x->n - r * part));
+		add_part(z, &v, at, r * part, min64(part, x->n - r * part));
 	}
+	return 0;
 }
 
-/* AdamW's step of a group: a number, or a tensor of one; some optimizers have it with their options. */
 static int add_step(struct zero *z, const char *name, int64_t group)
 {
-	const struct pickle *p = &z->f->parts->archive.tree;
 	struct str text = {0};
-	uint32_t step = pickle_get(p, state_of(p, group), "step");
-	if (!step)
-		step = pickle_get(p, optimizer_of(p), "base_optimizer_state_step");
-	if (!step)
-		step = pickle_get(p,
-			pickle_item(p, pickle_get(p, base_of(p), "param_groups"),
-				z->stage < 3 ? (uint32_t)group : 0),
-			"step");
+	uint32_t step = z->steps[group];
 	str_printf(&text, "optimizer.state.%s.step", name);
 	int rc = step ? torch_file_walk(z->f, step, text.s, z->e) : 0;
 	str_free(&text);
@@ -450,7 +503,8 @@ static int add_step(struct zero *z, const char *name, int64_t group)
 static int add_items(struct zero *z, const char *name, const struct parameter *x)
 {
 	for (enum kind k = FP32; k < KINDS && (!k || z->moments); k++)
-		add_tensor(z, name, x, k, x->at);
+		if (add_tensor(z, name, x, k, x->at))
+			return -1;
 	return z->moments ? add_step(z, name, x->group) : 0;
 }
 
@@ -473,11 +527,12 @@ static int add_aliases(struct zero *z)
 	qsort(sorted, n, sizeof(*sorted), by_name);
 	pickle_each(&it, p, pickle_kind(p, shared) == PICKLE_DICT ? shared : 0);
 	while (!rc && pickle_next(&it, &alias) && pickle_next(&it, &source)) {
-		char *name = copy_text(p, alias), *of = copy_text(p, source);
+		char *name = copy_text(z, p, alias, &rc);
+		char *of = rc ? NULL : copy_text(z, p, source, &rc);
 		const struct parameter *x =
 			name && of ? bsearch(&of, sorted, n, sizeof(*sorted), by_name)
 				   : NULL;
-		rc = x ? add_items(z, name, x) : 0;
+		rc = x ? add_items(z, name, x) : rc;
 		free(name);
 		free(of);
 	}
@@ -503,18 +558,21 @@ static int add_parameters(struct zero *z)
 
 /* ---- frozen parameters, which no optimizer has ----------------------------------------------------------- */
 
-static void add_names(const struct pickle *p, uint32_t list, struct strs *out)
+static int add_names(
+	const struct zero *z, const struct pickle *p, uint32_t list, struct strs *out)
 {
+	int rc = 0;
 	bool dict = pickle_kind(p, list) == PICKLE_DICT;
 	struct pickle_each it;
 	uint32_t name, other;
 	pickle_each(&it, p, list);
-	while (pickle_next(&it, &name) && (!dict || pickle_next(&it, &other))) {
-		char *text = copy_text(p, name);
+	while (!rc && pickle_next(&it, &name) && (!dict || pickle_next(&it, &other))) {
+		char *text = copy_text(z, p, name, &rc);
 		if (text)
 			strs_add(out, text);
 		free(text);
 	}
+	return rc;
 }
 
 /* ZeRO 1, 2: the tensors of the module that are no parameters of the optimizer, no other names of them, and
@@ -528,13 +586,16 @@ static int add_frozen(struct zero *z)
 	int rc = 0;
 	for (int64_t i = 0; i < z->n_parameters; i++)
 		strs_add(&known, z->parameters[i].name);
-	add_names(p, pickle_get(p, p->root, "buffer_names"), &known);
-	add_names(p, pickle_get(p, p->root, "shared_params"), &known);
+	rc = add_names(z, p, pickle_get(p, p->root, "buffer_names"), &known) ||
+			     add_names(z, p, pickle_get(p, p->root, "shared_params"),
+				     &known)
+		     ? -1
+		     : 0;
 	strs_sort(&known);
 	uint32_t module = pickle_get(p, p->root, "module");
 	pickle_each(&it, p, pickle_kind(p, module) == PICKLE_DICT ? module : 0);
 	while (rc >= 0 && pickle_next(&it, &key) && pickle_next(&it, &node)) {
-		char *name = copy_text(p, key);
+		char *name = copy_text(z, p, key, &rc);
 		if (name && !(known.n && bsearch(&name, known.v, (size_t)known.n,
 						 sizeof(*known.v), by_name)))
 			rc = storages_tensor(
@@ -550,12 +611,18 @@ static int read_fragments(
 	struct zero *z, const struct archive *a, int64_t rank, int64_t from)
 {
 	const struct pickle *p = &a->tree;
-	uint32_t dict = pickle_get(p, p->root, "frozen_param_fragments");
+	uint32_t dict = pickle_get(p, p->root, "frozen_param_fragments"), key, node;
+	struct pickle_each it;
+	pickle_each(&it, p, pickle_kind(p, dict) == PICKLE_DICT ? dict : 0);
 	for (int64_t i = from; i < z->n_parameters; i++) {
 		const struct parameter *x = &z->parameters[i];
 		struct buffer *b = &z->buffers[(i - from) * z->ranks + rank];
-		if (storages_buffer(z->f, z->model_file + (int32_t)rank, a,
-			    pickle_get(p, dict, x->name), b, z->e))
+		/* (DeepSpeed lists the shapes and the fragments in one order) */
+		if (!pickle_next(&it, &key) || !pickle_next(&it, &node) ||
+			!pickle_is(p, key, x->name))
+			node = pickle_field(p, dict, x->name);
+		if (storages_buffer(
+			    z->f, z->model_file + (int32_t)rank, a, node, b, z->e))
 			return err_prefix(z->e, "%s: ", x->name);
 		if (b->n != part_of(z, x->n) ||
 			b->dtype != z->buffers[(i - from) * z->ranks].dtype)
@@ -590,14 +657,19 @@ static int add_fragments(struct zero *z)
 	if (rc || from == z->n_parameters)
 		return rc;
 	free(z->buffers); /* (those of the optimizer are used) */
+	z->buffers = NULL;
 	z->groups = z->n_parameters - from;
+	if (items_charge(z->f, z->groups * z->ranks * (int64_t)sizeof(*z->buffers), z->e))
+		return -1;
 	z->buffers = xcalloc((size_t)(z->groups * z->ranks), sizeof(*z->buffers));
 	rc = read_all_fragments(z, from);
 	for (int64_t i = from; i < z->n_parameters && !rc; i++) {
 		const struct parameter *x = &z->parameters[i];
 		const struct buffer *b = buffer_of(z, FP32, i - from, 0);
 		int64_t part = part_of(z, x->n);
-		begin_item(z, x->name, NULL, x);
+		rc = begin_item(z, x->name, NULL, x);
+		if (rc)
+			break;
 		z->f->items[z->f->n - 1].dtype = b->dtype;
 		for (int64_t r = 0; r * part < x->n; r++)
 			storages_add(
@@ -643,6 +715,8 @@ int zero_open(struct torch_file *f, struct err *e)
 		free(z.parameters[i].name);
 	free(z.parameters);
 	free(z.buffers);
+	free(z.before);
+	free(z.steps);
 	zero_files_free(&z.files);
 	return rc;
 }

@@ -32,7 +32,7 @@ enum { END64_ENTRIES = 32, END64_SIZE = 40, END64_BEGIN = 48, LOCATOR64_END = 8 
 /* In a field of 32 bits it says that the extra field 1 has the number. */
 #define IN_EXTRA 0xffffffffu
 /* torch.save() names an entry a number. A directory of a million has some 100 MB. */
-enum { MOST_DIRECTORY = 1 << 29 };
+enum { MOST_DIRECTORY = 1 << 29, MAX_NAME = 1024 };
 
 static uint64_t number(const unsigned char *p, int n_bytes)
 {
@@ -154,7 +154,7 @@ static int64_t read_entry(
 			z->name);
 	if (header > (uint64_t)z->size || size > (uint64_t)z->size - header)
 		return damaged(z, "an entry is outside of it", e);
-	if (memchr(p + CENTRAL_BYTES, 0, name))
+	if (name > MAX_NAME || memchr(p + CENTRAL_BYTES, 0, name))
 		return damaged(z, "its directory is damaged", e);
 	struct zip_entry *x = &z->entries[z->n++];
 	*x = (struct zip_entry){.header = z->begin + (int64_t)header,

@@ -218,6 +218,14 @@ int file_open_output(const char *path, int flags)
 	return open(path, all, 0666);
 }
 
+int file_check_regular(const char *path, struct err *e)
+{
+	struct stat st;
+	return stat(path, &st) || S_ISREG(st.st_mode)
+		       ? 0
+		       : err_set(e, EX_DATAERR, "%s: not a regular file", path);
+}
+
 int file_read(const char *path, size_t max_bytes, struct str *out, struct err *e)
 {
 	int fd = file_open(path);

@@ -35,6 +35,8 @@ bool file_exists(const char *path);
 /* preset.c: the path of a file that comes with the programs. */
 void share_path(struct str *out, const char *below);
 bool file_is_fifo(const char *path);
+/* Fails if a file of a directory that is not trusted is a FIFO or device, for which reading would wait. */
+int file_check_regular(const char *path, struct err *e);
 bool file_is_folder(const char *path); /* errno stays */
 /* Fails if `path` is a symbolic link of somebody else than this user or root, whose files are not to be
  * removed: who has linked a folder to a larger disk meant it. */

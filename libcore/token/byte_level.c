@@ -1,5 +1,6 @@
 /* The files of GPT-2: tokens as text with a printable character for each byte, and merges. */
 #include "base/file.h"
+#include "base/json.h"
 #include "token/vocab_internal.h"
 
 #include <stdlib.h>
@@ -55,7 +56,7 @@ json_t *vocab_json(const struct str *text, const char *path, struct err *e)
 	for (char *p = own.s; (p = strchr(p, '\\')) && p[1]; p += 2)
 		if (!strncmp(p, "\\u0000", 6))
 			memcpy(p, "\\ufdd0", 6);
-	json_t *j = json_loadb(own.s, own.len, JSON_REJECT_DUPLICATES, &at);
+	json_t *j = load_json(own.s, own.len, JSON_REJECT_DUPLICATES, &at);
 	str_free(&own);
 	if (!j)
 		err_set(e, EX_DATAERR, "%s: line %d: %s", path, at.line, at.text);

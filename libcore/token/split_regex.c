@@ -2,6 +2,11 @@
  * Patterns without a name: regular expressions, by PCRE2. A match that has looked at the end of the
  * text is not certain while more text may follow (a partial match of PCRE2). What is before the text
  * is not known, so a pattern cannot look behind.
+ *
+ * A pattern or text that is not trusted must end. PCRE2's limit of a match counts anew at each byte where one may begin,
+ * and not the bytes that a step looks at. So a match is first searched for in a short piece of the text, with a low
+ * limit. Where that is not enough, one is tried at a single place by an expression whose steps are callouts, which are
+ * counted: for all words, and by the bytes of words that were found. What the searches take is estimated by such tries.
  */
 #define PCRE2_CODE_UNIT_WIDTH 8
 #include "token/split_internal.h"
@@ -11,21 +16,31 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { MATCH_LIMIT = 10000000, HEAP_LIMIT_KIB = 1 << 18 };
+enum { HEAP_LIMIT_KIB = 1 << 16, JIT_STACK = 1 << 20, MAX_PATTERN = 1 << 13 };
+/* Of a search: bytes of a piece, and steps at each byte; words for each that is tried again to estimate steps. */
+enum { PIECE = 512, STEPS = 64, WORDS_PER_TRY = 64 };
+/* Counted steps: of all words, for each byte of words that were found, for each of the one that is tried. */
+enum { ALL_STEPS = 20000000, STEPS_PER_BYTE = 300, STEPS_PER_OPEN_BYTE = 16 };
+enum { BYTES_PER_STEP = 16 }; /* that are passed at once */
 
 struct split_regex {
-	pcre2_code *code;
+	pcre2_code *search, *counted; /* `counted`: at one place */
 	pcre2_match_data *match;
 	pcre2_match_context *limits;
+	pcre2_jit_stack *stack;
+	int64_t steps, allowed, n_bytes; /* of words that were found */
+	size_t at;			 /* of the last callout */
+	int64_t n_words, n_tries;
+	char *regex; /* in messages */
 };
 
-static pcre2_code *compile(const char *regex, struct err *e)
+static pcre2_code *compile(const char *regex, uint32_t options, struct err *e)
 {
 	int code;
 	size_t at;
 	pcre2_code *x = pcre2_compile((PCRE2_SPTR)regex, PCRE2_ZERO_TERMINATED,
 		PCRE2_UTF | PCRE2_UCP | PCRE2_MATCH_INVALID_UTF | PCRE2_DOLLAR_ENDONLY |
-			PCRE2_NEVER_BACKSLASH_C,
+			PCRE2_NEVER_BACKSLASH_C | options,
 		&code, &at, NULL);
 	PCRE2_UCHAR why[200];
 	if (x)
@@ -63,26 +78,47 @@ static int check_behind(const pcre2_code *code, const char *regex, struct err *e
 	return 0;
 }
 
+static int count_step(pcre2_callout_block *b, void *regex)
+{
+	struct split_regex *x = regex;
+	size_t from = b->current_position < x->at ? b->current_position : x->at;
+	x->steps +=
+		1 + (int64_t)(b->current_position + x->at - 2 * from) / BYTES_PER_STEP;
+	x->at = b->current_position;
+	return x->steps <= x->allowed ? 0 : PCRE2_ERROR_CALLOUT;
+}
+
 struct split_regex *split_regex_open(const char *regex, struct err *e)
 {
+	if (strlen(regex) > MAX_PATTERN) {
+		err_set(e, EX_DATAERR, "the pattern '%.40s...' is longer than %d bytes",
+			regex, MAX_PATTERN);
+		return NULL;
+	}
 	struct split_regex *x = xcalloc(1, sizeof(*x));
 	struct str ours = {0};
 	struct err at = {0};
+	x->regex = xstrdup(regex);
 	unicode_regex(regex, &ours);
-	x->code = compile(ours.s, e);
-	pcre2_code *same = x->code ? NULL : compile(regex, &at);
+	x->search = compile(ours.s, 0, e);
+	x->counted = x->search ? compile(ours.s, PCRE2_ANCHORED | PCRE2_AUTO_CALLOUT, e)
+			       : NULL;
+	pcre2_code *same = x->search ? NULL : compile(regex, 0, &at);
 	if (at.code) /* (says the place in what was given) */
 		*e = at;
 	pcre2_code_free(same);
 	str_free(&ours);
-	if (!x->code || check_behind(x->code, regex, e)) {
+	if (!x->search || check_behind(x->search, regex, e)) {
 		split_regex_close(x);
 		return NULL;
 	}
-	pcre2_jit_compile(x->code, PCRE2_JIT_COMPLETE | PCRE2_JIT_PARTIAL_HARD);
-	x->match = pcre2_match_data_create_from_pattern(x->code, NULL);
+	pcre2_jit_compile(x->search, PCRE2_JIT_COMPLETE | PCRE2_JIT_PARTIAL_HARD);
+	pcre2_jit_compile(x->counted, PCRE2_JIT_COMPLETE | PCRE2_JIT_PARTIAL_HARD);
+	x->match = pcre2_match_data_create_from_pattern(x->search, NULL);
 	x->limits = pcre2_match_context_create(NULL);
-	pcre2_set_match_limit(x->limits, MATCH_LIMIT);
+	x->stack = pcre2_jit_stack_create(1 << 15, JIT_STACK, NULL);
+	pcre2_set_callout(x->limits, count_step, x);
+	pcre2_jit_stack_assign(x->limits, NULL, x->stack);
 	pcre2_set_heap_limit(x->limits, HEAP_LIMIT_KIB);
 	return x;
 }
@@ -91,9 +127,12 @@ void split_regex_close(struct split_regex *x)
 {
 	if (!x)
 		return;
+	pcre2_jit_stack_free(x->stack);
 	pcre2_match_context_free(x->limits);
 	pcre2_match_data_free(x->match);
-	pcre2_code_free(x->code);
+	pcre2_code_free(x->search);
+	pcre2_code_free(x->counted);
+	free(x->regex);
 	free(x);
 }
 
@@ -107,41 +146,142 @@ static int64_t whole_characters(const char *text, int64_t n)
 	return n;
 }
 
+/* A text, and whether it ends there. */
+struct subject {
+	const char *p;
+	int64_t n;
+	bool final;
+};
+
+/* Runs the pattern on the next *size bytes, or less, from `from` on. Sets *size to how many, and the match, *begin and
+ * *end; of a partial one its begin. */
+static int run(struct split_regex *x, const pcre2_code *code, const struct subject *t,
+	int64_t from, int64_t *size, uint32_t options, int64_t *begin, int64_t *end)
+{
+	bool all = *size >= t->n - from;
+	*size = all ? t->n - from : whole_characters(t->p + from, *size);
+	int rc = pcre2_match(code, (PCRE2_SPTR)t->p + from, (size_t)*size, 0,
+		options | (all && t->final ? 0 : PCRE2_PARTIAL_HARD), x->match,
+		x->limits);
+	const PCRE2_SIZE *found = pcre2_get_ovector_pointer(x->match);
+	bool some = rc >= 0 || rc == PCRE2_ERROR_PARTIAL;
+	*begin = from + (some ? (int64_t)found[0] : 0);
+	*end = from + (some ? (int64_t)found[1] : 0);
+	return rc;
+}
+
+static int too_hard(const struct split_regex *x, struct err *e)
+{
+	err_set(e, EX_DATAERR,
+		"the pattern '%.60s' takes too many steps on this text: it tries the same characters "
+		"again and again, as (a|aa)+ and \\p{L}+\\p{L}+\\d do",
+		x->regex);
+	return PCRE2_ERROR_CALLOUT;
+}
+
+/* Tries a match that begins at `from`, and counts its steps. Returns what PCRE2 does; PCRE2_ERROR_CALLOUT: *e is set. */
+static int match_counted(struct split_regex *x, const struct subject *t, int64_t from,
+	int64_t *end, struct err *e)
+{
+	int64_t size = PIECE, begin;
+	uint32_t options = 0;
+	for (;;) {
+		x->at = 0;
+		x->allowed = ALL_STEPS + x->n_bytes * STEPS_PER_BYTE +
+			     min64(size, t->n - from) * STEPS_PER_OPEN_BYTE;
+		pcre2_set_match_limit(x->limits, UINT32_MAX);
+		int rc = run(x, x->counted, t, from, &size, options, &begin, end);
+		x->steps += 1 + size / BYTES_PER_STEP;
+		if (rc == PCRE2_ERROR_CALLOUT)
+			return too_hard(x, e);
+		if (rc == PCRE2_ERROR_JIT_STACKLIMIT && !options)
+			options = PCRE2_NO_JIT;
+		else if (rc == PCRE2_ERROR_PARTIAL && from + size < t->n)
+			size = 2 * max64(size, PIECE);
+		else
+			return rc;
+	}
+}
+
+/* Estimates the steps of a search that has passed bytes [from, from + n), or was at one place as n others before. */
+static int estimate(struct split_regex *x, const struct subject *t, int64_t from,
+	int64_t n, bool passed, struct err *e)
+{
+	int64_t before = x->steps, end, at = from;
+	if (passed)
+		at += (int64_t)(hash_bytes(&x->n_tries, sizeof(x->n_tries), 0) %
+				(uint64_t)n);
+	x->n_tries++;
+	if (match_counted(x, t, at, &end, e) == PCRE2_ERROR_CALLOUT)
+		return -1;
+	x->steps += (n - 1) * (x->steps - before);
+	return 0;
+}
+
+/* The next match from `from` on, by pieces: where none begins in one, it is passed. */
+static int find_match(struct split_regex *x, const struct subject *t, int64_t from,
+	int64_t *begin, int64_t *end, struct err *e)
+{
+	while (from < t->n) {
+		int64_t size = PIECE;
+		pcre2_set_match_limit(x->limits, STEPS);
+		int rc = run(x, x->search, t, from, &size, 0, begin, end);
+		int64_t passed = rc == PCRE2_ERROR_NOMATCH ? size : *begin - from;
+		if (passed ? estimate(x, t, from, passed, true, e)
+			   : !(++x->n_words % WORDS_PER_TRY) &&
+					estimate(x, t, from, WORDS_PER_TRY, false, e))
+			return PCRE2_ERROR_CALLOUT;
+		x->n_bytes += passed;
+		from += passed;
+		if (rc >= 0)
+			return rc;
+		if (rc == PCRE2_ERROR_NOMATCH)
+			continue;
+		*begin = from;
+		rc = match_counted(x, t, from, end, e);
+		if (rc != PCRE2_ERROR_NOMATCH)
+			return rc;
+		for (from++; from < t->n && ((uint8_t)t->p[from] & 0xc0) == 0x80;)
+			from++;
+	}
+	return PCRE2_ERROR_NOMATCH;
+}
+
 int split_regex_words(struct split_regex *x, const char *text, int64_t n, bool final,
 	uint32_t *ends, int max, struct err *e)
 {
+	const struct subject t = {text, final ? n : whole_characters(text, n), final};
 	int k = 0;
-	if (!final)
-		n = whole_characters(text, n);
 	/* (each round may find two words) */
-	for (size_t at = 0, from = 0; at < (size_t)n && k + 1 < max;) {
-		int rc = pcre2_match(x->code, (PCRE2_SPTR)text, (size_t)n, from,
-			final ? 0 : PCRE2_PARTIAL_HARD, x->match, x->limits);
-		const PCRE2_SIZE *found = pcre2_get_ovector_pointer(x->match);
-		size_t begin = found[0], end = found[1];
+	for (int64_t at = 0, from = 0, begin, end; at < t.n && k + 1 < max;) {
+		int rc = find_match(x, &t, from, &begin, &end, e);
+		if (rc == PCRE2_ERROR_CALLOUT)
+			return -1;
 		if (rc == PCRE2_ERROR_NOMATCH)
-			begin = end = (size_t)n;
+			begin = end = t.n;
 		else if (rc == PCRE2_ERROR_PARTIAL)
 			break;
 		else if (rc < 0) {
 			PCRE2_UCHAR why[200];
 			pcre2_get_error_message(rc, why, sizeof(why));
 			return err_set(e, EX_DATAERR,
-				"the pattern fails on this text: %s", (const char *)why);
+				"the pattern '%.60s' fails on this text: %s", x->regex,
+				(const char *)why);
 		} else if (end <= begin) { /* an empty match is none */
 			from = begin + 1;
-			while (from < (size_t)n && ((uint8_t)text[from] & 0xc0) == 0x80)
+			while (from < t.n && ((uint8_t)text[from] & 0xc0) == 0x80)
 				from++;
-			if (from < (size_t)n)
+			if (from < t.n)
 				continue;
-			begin = end = (size_t)n;
+			begin = end = t.n;
 		}
-		if (begin == (size_t)n && !final)
+		if (begin == t.n && !final)
 			break;
 		if (begin > at)
 			ends[k++] = (uint32_t)begin;
 		if (end > begin)
 			ends[k++] = (uint32_t)end;
+		x->n_bytes += end - begin;
 		at = from = end;
 	}
 	return k;

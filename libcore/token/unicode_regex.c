@@ -79,7 +79,8 @@ static void make_property(const char *text, bool opposite, struct str *out)
 	item.s[1] = opposite ? 'P' : 'p';
 	if (!more)
 		str_puts(out, item.s);
-	put_ranges(has[OURS], has[more ? NONE : THEIRS], out);
+	if (known)
+		put_ranges(has[OURS], has[more ? NONE : THEIRS], out);
 	str_free(&item);
 	free(has);
 }

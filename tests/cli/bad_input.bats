@@ -164,6 +164,39 @@ refused() { # CODE TEXT COMMAND...
 	pt-train --config nothing --print-config | cmp - out
 }
 
+@test "a FIFO inside of a checkpoint is rejected, not waited for" {
+	local golden=$BATS_TEST_DIRNAME/../golden/torch f
+	local config=$golden/hf/config.json
+	cp -r "$golden"/{bins,hf,nanotron,zero2} .
+	chmod -R u+w bins hf nanotron zero2
+	for f in bins/pytorch_model.bin.index.json hf/config.json nanotron/model_config.json; do
+		rm "$f"
+		mkfifo "$f"
+		code_of 65 timeout 20 pt-ckpt verify ${f%%/*}
+		says "$f: not a regular file"
+	done
+	rm hf/config.json hf/model.safetensors
+	mkfifo hf/model.safetensors.index.json zero2/new
+	code_of 65 timeout 20 pt-ckpt verify --model-config "$config" hf
+	says 'hf/model.safetensors.index.json: not a regular file'
+	mv zero2/new zero2/latest
+	code_of 65 timeout 20 pt-ckpt verify --model-config "$config" zero2
+	# one that the user names is read
+	mkfifo own.json
+	cat "$config" >own.json 3>&- &
+	code_of 0 timeout 20 pt-ckpt verify --model-config own.json "$golden/ddp.pt"
+}
+
+@test "a log whose rows have columns of their own is rejected, not made a table" {
+	awk 'BEGIN {
+		printf "{\"log_history\": ["
+		for (i = 0; i < 60000; i++)
+			printf "%s{\"step\": %d, \"loss\": 1, \"k%d\": 2}", i ? "," : "", i, i
+		print "]}"
+	}' >trainer_state.json
+	refused 2 'columns of 60000 rows, of which most have no value' pt-compare -q trainer_state.json trainer_state.json
+}
+
 @test "an empty name is refused, as of a shell variable that is not set" {
 	make_shard
 	for o in 'pt-train -o' 'pt-train -d' 'pt-train --resume' 'pt-train --config' 'pt-prepare text.txt -o' \
