@@ -302,6 +302,7 @@ void edit_begin(struct edit *x, int fragment, int64_t steps, struct edit_result 
 		r->weight += (double)g->weight[x->sync->rank];
 		r->anomalies += g->excluded;
 		r->all_left_out += !g->contributed;
+		r->readmitted += g->lockouts > EDIT_LOCKOUTS;
 		n++;
 	}
 	r->weight /= n;
@@ -408,6 +409,7 @@ void edit_sync(struct edit *x, int64_t steps, struct edit_result *r)
 		r->weight += one.weight / x->n_fragments;
 		r->anomalies += one.anomalies;
 		r->all_left_out += one.all_left_out;
+		r->readmitted += one.readmitted;
 		r->clip = fmin(r->clip, one.clip);
 	}
 	x->blocking = false;

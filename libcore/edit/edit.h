@@ -41,6 +41,8 @@ void detector_open(struct detector *d, const struct outlier_config *c);
 void detector_close(struct detector *d);
 /* Is x an outlier? If not, it is added to the statistics. */
 bool detector_outlier(struct detector *d, const struct outlier_config *c, double x);
+/* Adds x, which is finite, to the statistics. */
+void detector_add(struct detector *d, const struct outlier_config *c, double x);
 
 /* ---- weights.c: the weights of workers --------------------------------------------- */
 
@@ -117,12 +119,17 @@ static inline bool edit_streams(const struct edit_config *c)
  * reducer, parameters are averaged and there is no anchor. */
 void edit_add_groups(const struct edit_config *c, struct store_groups *g);
 
+/* A rise of the norms of all workers is not an anomaly of a worker: after this many synchronisations in a row in
+ * which all are outliers, outliers are included and enter the statistics, until a norm is not an outlier. */
+enum { EDIT_LOCKOUTS = 3 };
+
 /* A synchronisation, as seen by this worker. */
 struct edit_result {
 	double norm;	  /* of its pseudo-gradient; NAN without an anchor */
 	double weight;	  /* of this worker, the mean over units */
 	int anomalies;	  /* units of this worker that were excluded */
 	int all_left_out; /* units for which all workers were excluded */
+	int readmitted;	  /* units whose outliers were included, see EDIT_LOCKOUTS */
 	double clip;	  /* the smallest clipping factor */
 	double reduced;	  /* norm of the reduced pseudo-gradient before clipping */
 };

@@ -21,6 +21,7 @@ struct edit_group {
 	int fragment;
 	struct detector detector; /* for this worker's norms */
 	int64_t outer_steps;	  /* updates with at least one contribution */
+	int lockouts; /* synchronisations in a row with outliers only; up to EDIT_LOCKOUTS + 1 */
 	/* The synchronisation in flight: */
 	struct worker_report *report; /* [workers] */
 	float *weight;		      /* [workers] */

@@ -36,17 +36,22 @@ static double spread(const struct detector *d, const struct outlier_config *c)
 	return sqrt(sum / (double)(n - 1));
 }
 
-bool detector_outlier(struct detector *d, const struct outlier_config *c, double x)
+void detector_add(struct detector *d, const struct outlier_config *c, double x)
 {
-	if (!isfinite(x))
-		return true;
-	if (d->count >= c->warmup && z_of(d, c, x) > c->threshold * fmax(1, spread(d, c)))
-		return true;
 	double before = x - d->mean;
 	d->mean += c->alpha * before;
 	d->m2 = (1 - c->alpha) * (d->m2 + c->alpha * before * (x - d->mean));
 	d->count++;
 	if (c->warmup)
 		d->z[(d->count - 1) % c->warmup] = z_of(d, c, x);
+}
+
+bool detector_outlier(struct detector *d, const struct outlier_config *c, double x)
+{
+	if (!isfinite(x))
+		return true;
+	if (d->count >= c->warmup && z_of(d, c, x) > c->threshold * fmax(1, spread(d, c)))
+		return true;
+	detector_add(d, c, x);
 	return false;
 }

@@ -128,6 +128,26 @@ static struct worker_report own_report(struct edit *x, int group, int64_t steps)
 	return (struct worker_report){g->norm, excluded, steps};
 }
 
+/* Counts synchronisations in which the detectors exclude all workers, from their reports; after too many in a
+ * row, includes those with a finite norm. */
+static void end_lockout(struct edit *x, struct edit_group *g)
+{
+	struct worker_report *r = g->report;
+	bool locked = x->c.skip_anomaly, finite = false;
+	for (int w = 0; w < x->sync->size; w++) {
+		locked &= r[w].excluded != 0;
+		finite |= isfinite(r[w].norm) != 0;
+	}
+	g->lockouts =
+		locked && finite ? (int)min64(g->lockouts + 1, EDIT_LOCKOUTS + 1) : 0;
+	if (g->lockouts <= EDIT_LOCKOUTS)
+		return;
+	for (int w = 0; w < x->sync->size; w++)
+		r[w].excluded = !isfinite(r[w].norm);
+	if (isfinite(r[x->sync->rank].norm))
+		detector_add(&g->detector, &x->c.detect, r[x->sync->rank].norm);
+}
+
 void pseudo_grad_weights(struct edit *x, struct selection c, int64_t steps)
 {
 	int workers = x->sync->size, n = 0, i = 0;
@@ -143,10 +163,11 @@ void pseudo_grad_weights(struct edit *x, struct selection c, int64_t steps)
 		if (!edit_selects(x, c, k))
 			continue;
 		g->contributed = false;
-		for (int w = 0; w < workers; w++) {
+		for (int w = 0; w < workers; w++)
 			g->report[w] = all[w * n + i];
+		end_lockout(x, g);
+		for (int w = 0; w < workers; w++)
 			g->contributed |= !g->report[w].excluded;
-		}
 		g->excluded = g->report[x->sync->rank].excluded;
 		worker_weights(&x->c.weights, workers, g->report, g->weight);
 		i++;

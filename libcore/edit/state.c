@@ -29,7 +29,7 @@ void edit_state_get(const struct edit *x, double *out)
 		out[3] = (double)d->count;
 		/* of the one in flight: whether any worker contributes, and this one */
 		out[4] = begun ? 1 + !g->contributed : 0;
-		out[5] = begun && g->excluded;
+		out[5] = (begun && g->excluded) + 2 * g->lockouts;
 		memcpy(out + PER_GROUP, d->z, (size_t)window * sizeof(*out));
 	}
 }
@@ -73,7 +73,7 @@ static int restore_in_flight(struct edit *x, const double *head, const double *f
 				"match the step",
 				f);
 		g->contributed = in[4] < 2;
-		g->excluded = in[5] > 0;
+		g->excluded = (int)in[5] % 2;
 	}
 	return 0;
 }
@@ -90,10 +90,12 @@ int edit_state_put(struct edit *x, const double *in, int64_t local_steps, struct
 	for (int g = 0; g < x->n_groups && good; g++, in += PER_GROUP + window) {
 		struct detector *d = &x->group[g].detector;
 		good = is_count(in[0]) && is_count(in[3]) && in[2] >= 0 &&
-		       is_count(in[4]) && in[4] <= 2 && is_count(in[5]) && in[5] <= 1;
+		       is_count(in[4]) && in[4] <= 2 && is_count(in[5]) &&
+		       in[5] <= 2 * EDIT_LOCKOUTS + 3;
 		if (!good)
 			break;
 		x->group[g].outer_steps = (int64_t)in[0];
+		x->group[g].lockouts = (int)in[5] / 2;
 		d->mean = in[1];
 		d->m2 = in[2];
 		d->count = (int64_t)in[3];

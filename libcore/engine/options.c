@@ -542,16 +542,18 @@ static const struct opt options[] = {
 	{FLAG("edit-skip-anomaly", "no", E(skip_anomaly), OPT_ARITH),
 		.needs = "--edit-outer or --edit-reducer", .help =
 		"Leave out a worker whose pseudo-gradient norm is much larger than its earlier "
-		"ones; if that is every worker, all return to the parameters of the last "
-		"synchronisation. NaN and infinity are always left out, except where parameters "
-		"are averaged (no outer optimizer and no reducer)."},
+		"ones. If that is every worker, all return to the parameters of the last "
+		"synchronisation. After 3 times in a row, they are included, and a warning says so. "
+		"NaN and infinity are always left out, except where parameters are averaged (no "
+		"outer optimizer and no reducer)."},
 	{OPT_DOUBLE, 0, "edit-ewma-alpha", "GAIN", "0.02", E(detect.alpha), OPT_ARITH, 0, 1,
 		.needs = "--edit-skip-anomaly", .help =
 		"Gain of the exponentially weighted moving mean and variance of these norms."},
 	{OPT_INT, 0, "edit-ewma-warmup", "N", "120", E(detect.warmup), OPT_ARITH, 0, 1e4,
 		.needs = "--edit-skip-anomaly", .help =
 		"Synchronisations before the first norm is judged; the variance is measured over "
-		"them."},
+		"them. Norms rise with the learning rate, so a new run whose --warmup takes more "
+		"synchronisations than the default has as many as that takes, up to 10000."},
 	{OPT_DOUBLE, 0, "edit-ewma-threshold", "Z", "3", E(detect.threshold), OPT_ARITH, 0, 1e30,
 		.needs = "--edit-skip-anomaly", .help =
 		"A norm this many standard deviations above the mean is an anomaly."},

@@ -108,6 +108,21 @@ static int64_t default_micro_batch(int64_t batch)
 	return n;
 }
 
+/* Norms rise with the learning rate, so by default none is judged before the end of its warmup. A resumed
+ * run has the value that it was started with. */
+static void cover_warmup(struct train_opts *o)
+{
+	enum { MAX = 10000 }; /* of the option */
+	struct edit_opts *x = &o->edit;
+	int64_t *n = &x->config.detect.warmup, steps = x->config.interval;
+	if (!x->workers || !x->config.skip_anomaly || o->resume ||
+		opts_given(&train_program, o, "edit-ewma-warmup"))
+		return;
+	if (x->async) /* of the fastest worker, at least */
+		steps = max64(1, x->min_total / x->workers);
+	*n = min64(MAX, max64(*n, ceil_div(o->warmup - x->warmup, steps)));
+}
+
 int options_check(struct train_opts *o, struct err *e)
 {
 	drop_local_sgd(o);
@@ -124,6 +139,7 @@ int options_check(struct train_opts *o, struct err *e)
 			"--micro-batch",
 			(long long)batch, o->edit.workers > 1 ? " of a worker" : "",
 			(long long)o->micro_batch);
+	cover_warmup(o);
 	if (o->lr_schedule == LR_WSD && !o->wsd_decay)
 		o->wsd_decay = max64(1, (o->decay_steps ? o->decay_steps : o->steps) / 5);
 	if (o->lr_schedule != LR_CONSTANT && o->min_lr > o->lr)

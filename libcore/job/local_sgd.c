@@ -146,16 +146,38 @@ static void report_names(struct run *r, int what, const char *did, struct str *n
 	str_free(names);
 }
 
+/* The norms of all workers have risen. */
+static void report_readmitted(struct run *r, int units)
+{
+	struct str text = {0};
+	str_printf(&text,
+		"%d unit%s: all workers were outliers more than %d times in a row, and were "
+		"included",
+		units, plural(units), EDIT_LOCKOUTS);
+	report_debug(r, &text);
+	if (r->local.has_warned || r->all->rank)
+		return;
+	r->local.has_warned = true;
+	warn("step %lld: edit-skip-anomaly left out all workers in %d synchronisations in a row: "
+	     "their norms rose together; now they are included, and a longer "
+	     "--edit-ewma-warmup (it is %lld) or a lower --lr prevents this",
+		(long long)r->t.step, EDIT_LOCKOUTS,
+		(long long)r->t.o.edit.config.detect.warmup);
+}
+
 static void report_outliers(struct run *r, int what)
 {
 	const struct local_sgd *x = &r->local;
+	const int out = x->result.all_left_out;
 	struct str names = {0}, text = {0};
-	if (x->result.all_left_out) {
+	if (out) {
 		str_printf(&text,
-			"%d units: all workers were left out, and nothing changed",
-			x->result.all_left_out);
+			"%d unit%s: all workers were left out, and nothing changed", out,
+			plural(out));
 		report_debug(r, &text);
 	}
+	if (x->result.readmitted)
+		report_readmitted(r, x->result.readmitted);
 	edit_describe_excluded(x->edit, what, &names);
 	report_names(r, what, "left out", &names);
 }

@@ -32,6 +32,7 @@ struct local_sgd {
 	bool holds_row;	   /* `row` is written when all units have them */
 	struct row row;
 	struct edit_result result;
+	bool has_warned;     /* that the norms of all workers have risen */
 	int64_t sent_before; /* bytes, up to the last row */
 	double met, waited;  /* seconds of waiting in the meeting, and after it */
 	double loss;	     /* mean over all workers and steps since the one before */

@@ -532,6 +532,32 @@ STREAM=(-n 26 --layers 2 --edit-workers 2 --edit-warmup-steps 3 --edit-sync-inte
 	done
 }
 
+@test "workers whose norms all rise are left out 3 times, on any layout and from any step" {
+	make_shard
+	local edit=(-n 30 --layers 2 --lr 1e-2 --warmup 40 --eval-every 0 --edit-workers 2 --edit-sync-interval 2
+		--edit-outer sgd --edit-skip-anomaly)
+	apart 2 run "${edit[@]}" --edit-ewma-warmup 4 2>err
+	# synchronisations 8, 9 and 10; there are 15, and all norms rise to the end
+	column anomalies run | tr '\n' ' ' | grep -qx '0 0 0 0 0 0 0 4 4 4 0 0 0 0 0 '
+	[ "$(grep -c 'all workers were left out, and nothing changed' run/journal.txt)" -eq 3 ]
+	grep -q 'step=22 4 units: all workers were outliers more than 3 times in a row, and were included' run/journal.txt
+	[ "$(grep -c 'warning: step 22: edit-skip-anomaly left out all workers in 3 ' err)" -eq 1 ]
+	[ "$(grep -c '^pt-' err)" -eq 1 ]
+	apart 4 parts "${edit[@]}" --edit-ewma-warmup 4 --fsdp 2 --ckpt-every 1 --keep 0 2>/dev/null
+	same_runs run parts
+	for step in 17 19 20 22; do
+		apart 2 from-$step "${edit[@]}" --resume parts/checkpoints/step-000000$step.h5
+		same_runs run from-$step
+	done
+	# by default, the warmup of the learning rate is over before a norm is judged
+	apart 2 covered "${edit[@]}" --warmup 250 --edit-warmup-steps 3
+	grep -qx '# config edit-ewma-warmup = 124' covered/journal.txt
+	apart 2 short "${edit[@]}"
+	grep -qx '# config edit-ewma-warmup = 120' short/journal.txt
+	apart 2 saved "${edit[@]}" --resume short --warmup 400 -n 32
+	grep -qx '# config edit-ewma-warmup = 120' saved/journal.txt
+}
+
 @test "the largest elements of whole tensors, on any layout" {
 	make_shard
 	edit=(-n 6 --eval-every 0 --edit-workers 2 --edit-sync-interval 2 --edit-reducer gta

@@ -119,6 +119,28 @@ static void detector_is_known(void **state)
 	detector_close(&d);
 }
 
+/* An outlier that is added changes the statistics as any other norm does. */
+static void outliers_are_added(void **state)
+{
+	const struct outlier_config c = {0.02, 3, 10}, any = {0.02, 1e9, 10};
+	struct detector d, other;
+	(void)state;
+	detector_open(&d, &c);
+	detector_open(&other, &any);
+	for (int i = 0; i < 30; i++) {
+		double x = i < 10 ? 1 : 5;
+		assert_false(detector_outlier(&other, &any, x));
+		if (detector_outlier(&d, &c, x))
+			detector_add(&d, &c, x);
+		assert_true(i != 10 || d.count == 11);
+	}
+	assert_true(d.mean == other.mean && d.m2 == other.m2 && d.count == other.count);
+	assert_memory_equal(d.z, other.z, 10 * sizeof(*d.z));
+	assert_false(detector_outlier(&d, &c, 5));
+	detector_close(&d);
+	detector_close(&other);
+}
+
 /* ---- weights --------------------------------------------------------------------- */
 
 static void near(float x, double want)
@@ -276,6 +298,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(detector_is_its_model),
 		cmocka_unit_test(detector_is_known),
+		cmocka_unit_test(outliers_are_added),
 		cmocka_unit_test(weights),
 		cmocka_unit_test(wires_cut_anywhere),
 	};
