@@ -34,10 +34,9 @@ bool ckpt_is_other_file(const char *path)
 	struct h5 *h;
 	char *format = NULL;
 	if (h5_open(&h, path, &e))
-		return false;
-	bool other = !h5_fields_read(h, "/", field, &format, &e) &&
-		     strcmp(format, "pt-checkpoint");
-	h5_close(h, &e);
+		return e.code != EX_DATAERR;
+	int rc = h5_end(h, h5_fields_read(h, "/", field, &format, &e), &e);
+	bool other = rc ? e.code != EX_DATAERR : strcmp(format, "pt-checkpoint") != 0;
 	free(format);
 	return other;
 }

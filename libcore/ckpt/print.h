@@ -7,8 +7,8 @@
 
 /* ---- print.c --------------------------------------------------------------------- */
 
-/* True if the attribute `format` names another format; without it, the file may be a damaged
- * checkpoint. */
+/* True if the attribute `format` names another format, or if the file cannot be read now; without that
+ * attribute, the file may be a damaged checkpoint. */
 bool ckpt_is_other_file(const char *path);
 /* The lines of the checkpoints of a run or in a directory, or of one file ("-": standard input).
  * Damaged files have a line, too, and the first of them sets *e. */

@@ -113,8 +113,8 @@ int ckpt_remove_file(const char *path, bool force, struct err *e)
 	if (S_ISDIR(st.st_mode))
 		return err_set(e, EX_DATAERR, "%s is a directory; name its files", path);
 	if (ckpt_open(&c, path, e)) {
-		if (!S_ISREG(st.st_mode) || ckpt_step(file) < 0 ||
-			ckpt_is_other_file(path))
+		if (e->code != EX_DATAERR || !S_ISREG(st.st_mode) ||
+			ckpt_step(file) < 0 || ckpt_is_other_file(path))
 			return -1;
 		if (!force) {
 			str_puts(&dir, e->msg);

@@ -12,6 +12,7 @@ bool h5_has(struct h5 *f, const char *path)
 	size_t n = strlen(path);
 	if (n >= sizeof(part))
 		return false;
+	h5_forget_errors(f);
 	for (size_t i = 1; i <= n; i++) {
 		if (path[i] != '/' && path[i] != '\0')
 			continue;
@@ -37,7 +38,7 @@ static herr_t add_name(hid_t g, const char *name, const H5L_info_t *info, void *
  * orders HDF5 (1.10) allocates a table and frees uninitialised entries if the group is damaged. */
 int h5_list(struct h5 *f, const char *group, struct strs *out, struct err *e)
 {
-	h5_forget_errors();
+	h5_forget_errors(f);
 	if (strcmp(group, "/") && !h5_has(f, group))
 		return h5_bad(f, e, EX_DATAERR, "%s is missing", group);
 	hid_t g = H5Gopen2(f->id, group, H5P_DEFAULT);
@@ -98,7 +99,7 @@ static int read_info(struct h5 *f, hid_t dataset, struct h5_info *info)
 
 hid_t h5_open_dataset(struct h5 *f, const char *path, struct err *e)
 {
-	h5_forget_errors();
+	h5_forget_errors(f);
 	hid_t d = H5Dopen2(f->id, path, H5P_DEFAULT);
 	if (d < 0)
 		h5_bad(f, e, EX_DATAERR, "dataset %s is missing", path);
@@ -132,7 +133,7 @@ hid_t h5_create_dataset(struct h5 *f, const char *path, hid_t type, int ndim,
 		n[i] = (hsize_t)dims[i];
 	if (h5_make_groups(f, path, e))
 		return -1;
-	errno = 0;
+	h5_forget_errors(f);
 	if (H5Lexists(f->id, path, H5P_DEFAULT) > 0) {
 		if (f->whole) /* its checksum would have to be forgotten */
 			return h5_bad(f, e, EX_DATAERR, "there are two of %s", path);

@@ -139,7 +139,7 @@ int h5_make_groups(struct h5 *f, const char *path, struct err *e)
 int h5_object_write(struct h5 *f, hid_t object, const char *path,
 	const struct h5_field *table, const void *from, struct err *e)
 {
-	errno = 0;
+	h5_forget_errors(f);
 	for (const struct h5_field *a = table; a->name; a++)
 		if (object < 0 ||
 			write_one(f, object, path, a, (const char *)from + a->offset))
@@ -150,7 +150,7 @@ int h5_object_write(struct h5 *f, hid_t object, const char *path,
 int h5_object_read(struct h5 *f, hid_t object, const char *path,
 	const struct h5_field *table, void *to, struct err *e)
 {
-	h5_forget_errors();
+	h5_forget_errors(f);
 	for (const struct h5_field *a = table; a->name; a++) {
 		if (a->optional && H5Aexists(object, a->name) <= 0)
 			continue;
@@ -179,7 +179,7 @@ int h5_fields_write(struct h5 *f, const char *path, const struct h5_field *table
 int h5_fields_read(struct h5 *f, const char *path, const struct h5_field *table, void *to,
 	struct err *e)
 {
-	h5_forget_errors();
+	h5_forget_errors(f);
 	hid_t object = H5Oopen(f->id, path, H5P_DEFAULT);
 	if (object < 0)
 		return h5_bad(f, e, EX_DATAERR, "%s is missing", path);

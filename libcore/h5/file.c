@@ -71,8 +71,8 @@ int h5_bad(const struct h5 *f, struct err *e, int code, const char *fmt, ...)
 	va_start(ap, fmt);
 	vsnprintf(what, sizeof(what), fmt, ap);
 	va_end(ap);
-	if (code == EX_DATAERR && h5_no_memory())
-		return err_set(e, EX_IOERR, "%s: %s", f->path, strerror(ENOMEM));
+	if (code == EX_DATAERR && h5_failure(f))
+		return err_set(e, EX_IOERR, "%s: %s", f->path, strerror(h5_failure(f)));
 	return err_set(e, code, "%s: %s", f->path, what);
 }
 
@@ -100,7 +100,7 @@ static void library_begin(void)
 	 * so none may be used before this. */
 	H5dont_atexit();
 	H5open();
-	h5_note_memory();
+	h5_watch_errors();
 }
 
 int h5_unwritten(const struct h5 *f, struct err *e, const char *fmt, ...)
@@ -160,34 +160,27 @@ static void close_own(const struct own_file *o)
 	errno = saved;
 }
 
-/* The program cannot read now, whatever the file is. */
-static bool is_shortage(int why)
-{
-	return why == EMFILE || why == ENFILE || why == ENOMEM || why == EIO;
-}
-
 int h5_open_at(struct h5 **f, const char *path, const char *name, int64_t size_bytes,
 	struct err *e)
 {
 	hid_t fapl = access_list();
 	struct own_file own = {.fd = -1};
-	h5_forget_errors();
+	h5_forget_errors(NULL);
 	const char *at = size_bytes ? path : open_own(&own, path, 0);
 	hid_t id = at ? H5Fopen(at, size_bytes ? H5F_ACC_RDONLY : H5F_ACC_RDWR, fapl)
 		      : H5I_INVALID_HID;
-	int why = errno;
+	int failure = h5_failure(NULL), why = failure || size_bytes ? failure : errno;
 	close_own(&own);
 	H5Pclose(fapl);
-	if (id < 0 && h5_no_memory())
-		why = ENOMEM;
 	if (id < 0 && !size_bytes && !why)
 		return err_set(e, EX_IOERR, "%s: cannot be opened again", name);
-	if (id < 0 && (!size_bytes || is_shortage(why)))
+	if (id < 0 && why)
 		return err_set(e, EX_IOERR, "%s: %s", name, strerror(why));
 	if (id < 0)
 		return err_set(e, EX_DATAERR, "%s: not an HDF5 file, or damaged", name);
 	*f = wrap(id, path, name);
 	(*f)->size_bytes = size_bytes;
+	(*f)->failure = failure;
 	return 0;
 }
 
@@ -216,7 +209,7 @@ static int open_new(struct h5 **f, const char *path, const char *name, struct er
 	hid_t fapl = access_list();
 	hid_t how = h5_how(H5P_FILE_CREATE);
 	struct own_file own;
-	errno = 0;
+	h5_forget_errors(NULL);
 	const char *at = open_own(&own, path, O_CREAT);
 	hid_t id = at ? H5Fcreate(at, H5F_ACC_TRUNC, how, fapl) : H5I_INVALID_HID;
 	int saved = errno;
@@ -274,11 +267,14 @@ int h5_close(struct h5 *f, struct err *e)
 {
 	if (!f)
 		return 0;
-	errno = 0;
+	h5_forget_errors(f);
 	int rc = H5Fclose(f->id) < 0 ? -1 : 0;
 	if (rc)
 		h5_bad(f, e, EX_IOERR, "%s",
 			errno ? strerror(errno) : "could not be closed");
+	else if (f->failure) /* perhaps as if something were missing */
+		rc = h5_bad(f, e, EX_IOERR, "%s", strerror(f->failure));
+	h5_stop_watching(f);
 	free(f->path);
 	free(f->file);
 	free(f);
@@ -288,7 +284,8 @@ int h5_close(struct h5 *f, struct err *e)
 int h5_end(struct h5 *f, int rc, struct err *e)
 {
 	struct err later;
-	int closed = h5_close(f, rc ? &later : e);
+	bool explains = rc && e->code == EX_DATAERR && f && f->failure;
+	int closed = h5_close(f, rc && !explains ? &later : e);
 	return rc || closed ? -1 : 0;
 }
 

@@ -35,8 +35,9 @@ int h5_open_as(struct h5 **f, const char *path, const char *name, enum h5_mode m
 /* Each group that is created from now on will have so many links: 256 and more get dense storage at once. */
 void h5_expect_links(struct h5 *f, int64_t n);
 int h5_close(
-	struct h5 *f, struct err *e); /* frees f; NULL is allowed; reports write errors */
-/* Closes a file after an operation with result rc; *e is the first error of the two. */
+	struct h5 *f, struct err *e); /* frees f; NULL is allowed; reports I/O errors */
+/* Closes a file after an operation with result rc. *e is the first error of the two, except that an I/O
+ * error replaces EX_DATAERR: what could not be read is not damaged. */
 int h5_end(struct h5 *f, int rc, struct err *e);
 /* Writes are checked against the values in memory when the file is sealed. A file that is written in two
  * parts: h5_written() is what the first part wrote, before it is closed; it is given to h5_continue()

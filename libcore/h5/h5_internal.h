@@ -18,6 +18,7 @@ struct h5 {
 	uint64_t written;
 	bool whole;
 	char *file;	 /* its name in the file system */
+	int failure;	 /* errno of a call of the operating system in HDF5 that failed; 0: none did */
 	char group[256]; /* the last one that h5_make_groups() made or found */
 };
 
@@ -34,11 +35,16 @@ typedef void h5_visit_fn(struct h5 *f, hid_t object, const char *path);
 int h5_check_seal_visiting(struct h5 *f, h5_visit_fn *visit, struct err *e);
 /* Is the file of that path still the one of *st, unchanged? */
 bool h5_unchanged(const char *path, const struct stat *st);
-/* Makes HDF5's errors be looked at; has one been that there is no memory, since what reads began with
- * h5_forget_errors()? */
-void h5_note_memory(void);
-bool h5_no_memory(void);
-void h5_forget_errors(void);
+/* errors.c: errors of HDF5 that do not mean that the file is damaged. */
+/* Makes HDF5 report its errors to errors.c. */
+void h5_watch_errors(void);
+/* Begins a call of HDF5 for f, or with NULL one that opens a file, and clears errno. A lack of memory is noted for this
+ * call, and a failure of the operating system for the file, until h5_stop_watching(). */
+void h5_forget_errors(struct h5 *f);
+void h5_stop_watching(const struct h5 *f);
+/* The errno value of a failure in f, or with NULL in the file that is being opened; 0: none. */
+int h5_failure(const struct h5 *f);
+bool h5_had_no_memory(void); /* ever, in this process */
 hid_t h5_native(enum h5_type t);  /* in memory */
 hid_t h5_on_disk(enum h5_type t); /* little-endian */
 hid_t h5_text_type(size_t n);	  /* of n bytes; the caller calls H5Tclose() */

@@ -23,8 +23,9 @@
 enum { CPU_SECONDS = 10, WALL_SECONDS = 120, MEMORY_MIB = 1024 };
 enum { MOST_BYTES = 1 << 28 };
 /* Exit codes of the child; others come from HDF5. SEALED: and the checksum of the metadata is right.
- * TOO_LITTLE: there was no memory, but less was allowed than any file may need. */
-enum { NO_HARM = 0, NO_MEMORY = 3, SEALED = 4, TOO_LITTLE = 5 };
+ * TOO_LITTLE: there was no memory, but less was allowed than any file may need. FAILURE + errno: the
+ * operating system could not read the file. */
+enum { NO_HARM = 0, NO_MEMORY = 3, SEALED = 4, TOO_LITTLE = 5, FAILURE = 100 };
 
 /* ---- the child: all calls of readers --------------------------------------------- */
 
@@ -93,8 +94,8 @@ static void touch(struct h5 *f, hid_t object, const char *path)
 }
 
 /* As readers do, checks the format first and the checksum of the metadata next, which bounds depth and
- * bytes of what it visits. Is that checksum right? */
-static bool look(const char *path, const char *name, int64_t size_bytes)
+ * bytes of what it visits. Returns the exit code. */
+static int look(const char *path, const char *name, int64_t size_bytes)
 {
 	static const struct h5_field format[] = {
 		{"format", H5_TEXT, 0, false, NULL}, {0}};
@@ -102,55 +103,16 @@ static bool look(const char *path, const char *name, int64_t size_bytes)
 	struct h5 *f;
 	char *text = NULL;
 	if (h5_open_at(&f, path, name, size_bytes, &e))
-		return false;
+		return h5_failure(NULL) ? FAILURE + h5_failure(NULL) : NO_HARM;
 	bool sealed = !h5_fields_read(f, "/", format, &text, &e) &&
 		      !h5_check_seal_visiting(f, touch, &e);
+	int failure = f->failure;
 	free(text);
 	h5_close(f, &e);
-	return sealed;
+	return failure ? FAILURE + failure : sealed ? SEALED : NO_HARM;
 }
 
 /* ---- the child: limits ----------------------------------------------------------- */
-
-/* HDF5 reports a lack of memory as an error, which the parent, with more memory, might not see. `ever`:
- * in all of this process. */
-static struct {
-	bool now, ever;
-} no_memory;
-
-static herr_t note_one(unsigned n, const H5E_error2_t *error, void *with)
-{
-	(void)n, (void)with;
-	if (error->maj_num == H5E_RESOURCE || error->min_num == H5E_NOSPACE ||
-		error->min_num == H5E_CANTALLOC)
-		no_memory.now = true;
-	return 0;
-}
-
-static herr_t note_error(hid_t stack, void *with)
-{
-	no_memory.now |=
-		errno == ENOMEM; /* its own list of errors may have none either */
-	herr_t rc = H5Ewalk2(stack, H5E_WALK_UPWARD, note_one, with);
-	no_memory.ever |= no_memory.now;
-	return rc;
-}
-
-void h5_note_memory(void)
-{
-	H5Eset_auto2(H5E_DEFAULT, note_error, NULL);
-}
-
-bool h5_no_memory(void)
-{
-	return no_memory.now;
-}
-
-void h5_forget_errors(void)
-{
-	errno = 0;
-	no_memory.now = false;
-}
 
 /* A smaller limit that was set before stays. */
 static void limit(int what, rlim_t most)
@@ -219,11 +181,9 @@ static _Noreturn void child(
 	limit(RLIMIT_CORE, 0);
 	limit(RLIMIT_CPU, CPU_SECONDS);
 	alarm(WALL_SECONDS);
-	h5_note_memory();
-	h5_forget_errors();
-	no_memory.ever = false;
-	bool sealed = look(path, name, size_bytes);
-	char code = no_memory.ever ? scarce : sealed ? SEALED : NO_HARM;
+	h5_watch_errors();
+	int seen = look(path, name, size_bytes);
+	unsigned char code = (unsigned char)(h5_had_no_memory() ? scarce : seen);
 	_exit(write(report, &code, 1) == 1 ? code : EX_IOERR);
 }
 
@@ -316,7 +276,7 @@ static int harm(const char *name, bool ended, int status, struct err *e)
 /* Reads the child's report and waits for it; if SIGCHLD is ignored, there is no exit status. */
 static int wait_for(pid_t pid, int report, const char *name, bool *sealed, struct err *e)
 {
-	char code = 0;
+	unsigned char code = 0;
 	int status = 0;
 	ssize_t n = read_some(report, &code, 1);
 	pid_t ended;
@@ -326,6 +286,8 @@ static int wait_for(pid_t pid, int report, const char *name, bool *sealed, struc
 	*sealed = n == 1 && code == SEALED;
 	if (*sealed || (n == 1 && code == NO_HARM))
 		return 0;
+	if (n == 1 && code > FAILURE)
+		return err_set(e, EX_IOERR, "%s: %s", name, strerror(code - FAILURE));
 	if (n == 1) /* the report is the exit code */
 		ended = pid, status = code << 8;
 	return harm(name, ended == pid, status, e);

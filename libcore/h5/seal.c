@@ -224,7 +224,7 @@ static int seal_of(struct h5 *f, int64_t budget, h5_visit_fn *visit, struct seal
 	struct err *e)
 {
 	struct err said = {0};
-	h5_forget_errors();
+	h5_forget_errors(f);
 	struct walk w = {.f = f,
 		.h = hash_open(),
 		.left = budget,

@@ -1,12 +1,13 @@
 /*
  * Makes the k-th call of one kind fail, as a disk does (LD_PRELOAD). SQLite's tests of I/O errors do
  * this for every k. Only calls for files below one folder count, in the process that was started and
- * not in its children.
+ * not in its children, except that reads of its forks count too.
  *   IO_FAULT=KIND:K:HOW       the K-th call (from 1) of KIND: write, pwrite, fsync, ftruncate, rename,
- *                             open, mmap or close. HOW: ENOSPC, EIO, EINTR; short, which writes half;
- *                             lost, which writes nothing and says that all is written
+ *                             open, mmap, close or read (pread too). HOW: ENOSPC, EIO, EINTR; short,
+ *                             which writes half; lost, which writes nothing and reports that all is
+ *                             written
  *   IO_FAULT=KIND:K:HOW:on    it and all later ones
- *   IO_FAULT_IN=FOLDER        the folder, as realpath() has it
+ *   IO_FAULT_IN=FOLDER        the folder or file, as realpath() has it
  *   IO_FAULT_RANK=N           in that rank only
  *   IO_FAULT_COUNTS=FILE      at the end, a line `KIND CALLS` for each kind
  * A close that fails has closed the file, as Linux does it.
@@ -26,9 +27,9 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-enum kind { WRITE, PWRITE, FSYNC, FTRUNCATE, RENAME, OPEN, MMAP, CLOSE, N_KINDS };
+enum kind { WRITE, PWRITE, FSYNC, FTRUNCATE, RENAME, OPEN, MMAP, CLOSE, READ, N_KINDS };
 static const char *const kinds[] = {
-	"write", "pwrite", "fsync", "ftruncate", "rename", "open", "mmap", "close"};
+	"write", "pwrite", "fsync", "ftruncate", "rename", "open", "mmap", "close", "read"};
 static const struct {
 	const char *name;
 	int error; /* 0: another result than an error */
@@ -36,7 +37,7 @@ static const struct {
 	{"ENOSPC", ENOSPC}, {"EIO", EIO}, {"EINTR", EINTR}, {"short", 0}, {"lost", 0}};
 enum { AS_EVER, FAILS, SHORT, LOST };
 
-static atomic_long calls[N_KINDS];
+static atomic_long *calls; /* [N_KINDS], shared with forks */
 static struct {
 	bool on;
 	enum kind kind;
@@ -71,6 +72,10 @@ __attribute__((constructor)) static void begin(void)
 	if (!folder || (rank && strcmp(rank, own ? own : "0")))
 		return;
 	snprintf(fault.folder, sizeof(fault.folder), "%s/", folder);
+	calls = mmap(NULL, N_KINDS * sizeof(*calls), PROT_READ | PROT_WRITE,
+		MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+	if (calls == MAP_FAILED)
+		abort();
 	fault.process = getpid();
 	if (text && *text)
 		take_fault(text);
@@ -113,13 +118,15 @@ static bool is_file_in_folder(int fd)
 	snprintf(link, sizeof(link), "/proc/self/fd/%d", fd);
 	ssize_t n = readlink(link, path, sizeof(path) - 1);
 	path[n < 0 ? 0 : n] = '\0';
-	return !strncmp(path, fault.folder, strlen(fault.folder));
+	size_t folder = strlen(fault.folder) - 1;
+	return !strncmp(path, fault.folder, folder) &&
+	       (path[folder] == '/' || !path[folder]);
 }
 
 /* Counts a call, and says how it ends; FAILS: with errno set. */
 static int count(enum kind kind, bool ours)
 {
-	if (!fault.process || fault.process != getpid() || !ours)
+	if (!fault.process || !ours || (kind != READ && fault.process != getpid()))
 		return AS_EVER;
 	long k = atomic_fetch_add(&calls[kind], 1) + 1;
 	if (!fault.on || kind != fault.kind || k < fault.first ||
@@ -145,6 +152,22 @@ static bool watched_path(const char *path)
 	bool ours = fault.process && is_in_folder(path);
 	errno = saved;
 	return ours;
+}
+
+ssize_t read(int fd, void *p, size_t n)
+{
+	return count(READ, watched(fd)) == FAILS ? -1 : syscall(SYS_read, fd, p, n);
+}
+
+ssize_t pread(int fd, void *p, size_t n, off_t at)
+{
+	return count(READ, watched(fd)) == FAILS ? -1
+						 : syscall(SYS_pread64, fd, p, n, at);
+}
+
+ssize_t pread64(int fd, void *p, size_t n, off64_t at)
+{
+	return pread(fd, p, n, at);
 }
 
 static size_t part_of(size_t n, int how)
