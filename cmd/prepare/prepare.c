@@ -107,7 +107,7 @@ static int learn_text(struct job *j, struct err *e)
 static int learn(struct job *j, struct err *e)
 {
 	struct str packed = {0};
-	if (!j->t.kind->learn)
+	if (!j->t.kind->learn || j->t.vocab.n)
 		return j->t.vocab.n ? 0 : j->t.kind->learn_end(&j->t, e);
 	learn_text(j, e);
 	if (comm_agree(j->comm, e))

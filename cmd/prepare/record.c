@@ -51,7 +51,7 @@ static int check(const struct records *r, const struct tokenizer *t, struct err 
 	bool ids = record_has_ids(p->record);
 	if (p->format == FORMAT_TEXT)
 		return err_set(e, EX_USAGE, "--format text has no records");
-	if (ids && (!t || t->kind->learn))
+	if (ids && (!t || (t->kind->learn && !t->vocab.n)))
 		return err_set(e, EX_USAGE,
 			"records of tokens have no text to make a vocabulary of; give "
 			"--vocab, or a --tokenizer with --vocab-files");

@@ -121,6 +121,8 @@ struct bpe_rules {
 	struct bpe_added *added; /* [n_added] */
 	int64_t n_added;
 	uint32_t end_of_text; /* its id; BPE_NONE */
+	/* Each token is a character, and nothing else is set: the tokenizer is of kind char. */
+	bool characters;
 };
 
 #define BPE_NONE UINT32_MAX

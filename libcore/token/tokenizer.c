@@ -255,9 +255,22 @@ void tokenizer_decode(const struct tokenizer *t, int64_t id, struct str *out)
 			(size_t)(v->offset[id + 1] - v->offset[id]));
 }
 
+/* Returns true if each byte is the token of its number, as also in a tokenizer.json of kind byte. */
+static bool is_bytes(const struct tokenizer *t)
+{
+	const struct bpe_rules *r = bpe_rules_of(t);
+	if (r && (r->n_merges || r->n_added || r->normalizer))
+		return false;
+	return t->kind == &tokenizer_byte ||
+	       (r && t->vocab.n == N_BYTES &&
+		       !tokenizer_byte.ready((struct tokenizer *)t, &(struct err){0}));
+}
+
 bool tokenizer_same(const struct tokenizer *a, const struct tokenizer *b)
 {
 	struct str x = {0}, y = {0};
+	if (is_bytes(a) && is_bytes(b))
+		return true;
 	tokenizer_pack(a, &x);
 	tokenizer_pack(b, &y);
 	bool same = x.len == y.len && !memcmp(x.s, y.s, x.len);

@@ -89,6 +89,7 @@ int64_t tokenizer_cut(
 	const struct tokenizer *t, const char *text, int64_t n, struct err *e);
 /* Appends the bytes of a token; nothing for an id outside the vocabulary. */
 void tokenizer_decode(const struct tokenizer *t, int64_t id, struct str *out);
+/* Do they make the same tokens of every text? Bytes may be of kind byte or bpe. */
 bool tokenizer_same(const struct tokenizer *a, const struct tokenizer *b);
 /* The token at the end of a document; -1: the tokenizer has none. */
 int64_t tokenizer_end_of_text(const struct tokenizer *t);

@@ -60,7 +60,13 @@ int bpe_make(struct tokenizer *t, const struct tokenizer_source *s,
 	struct own *o = own_of(t);
 	if (bpe_read(&t->vocab, &o->rules, s->vocab_files, model, s->pattern, e))
 		return -1;
-	if (ready(t, e) || (s->special && tokenizer_allow_special(t, e)))
+	if (o->rules.characters) {
+		release(t);
+		free(t->own);
+		t->own = NULL;
+		t->kind = &tokenizer_char;
+	}
+	if (t->kind->ready(t, e) || (s->special && tokenizer_allow_special(t, e)))
 		return err_prefix(e, "%s: ", s->vocab_files);
 	return 0;
 }

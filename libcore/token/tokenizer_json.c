@@ -329,6 +329,37 @@ static int read_pre_tokenizer(const json_t *p, struct bpe_rules *r, struct err *
 
 /* ---- the file -------------------------------------------------------------------- */
 
+/* Returns true for a vocabulary of characters, as bpe_write.c writes it: nothing splits a text, and nothing merges. */
+static bool is_characters(const json_t *j)
+{
+	const json_t *model = json_object_get(j, "model");
+	const json_t *merges = json_object_get(model, "merges");
+	return is_empty(json_object_get(j, "pre_tokenizer")) &&
+	       is_empty(json_object_get(j, "normalizer")) &&
+	       !json_array_size(json_object_get(j, "added_tokens")) &&
+	       !strcmp(type_of(json_object_get(j, "decoder")), "Fuse") &&
+	       json_is_array(merges) && !json_array_size(merges);
+}
+
+static int read_characters(
+	const json_t *model, struct vocab_builder *b, struct bpe_rules *r, struct err *e)
+{
+	const char *text;
+	json_t *id;
+	if (check_model(model, e))
+		return -1;
+	r->characters = true;
+	json_object_foreach(json_object_get(model, "vocab"), text, id)
+	{
+		json_int_t i = json_is_integer(id) ? json_integer_value(id) : -1;
+		if (i < 0 || i >= MAX_VOCAB_IDS)
+			return err_set(
+				e, EX_DATAERR, "token '%.60s' has no valid id", text);
+		builder_add(b, (uint32_t)i, text, strlen(text));
+	}
+	return 0;
+}
+
 int read_tokenizer_json(const struct str *text, const char *path, struct vocab *v,
 	struct bpe_rules *r, struct err *e)
 {
@@ -338,8 +369,10 @@ int read_tokenizer_json(const struct str *text, const char *path, struct vocab *
 	const json_t *added = json_object_get(j, "added_tokens");
 	const json_t *vocab = json_object_get(model, "vocab");
 	int rc = !j;
-	if (json_is_array(json_object_get(j, "vocab"))) {
-		rc = read_tekken(j, &b, r, e) || builder_end(&b, INT64_MAX, v, e);
+	if (json_is_array(json_object_get(j, "vocab")) || is_characters(j)) {
+		rc = (is_characters(j) ? read_characters(model, &b, r, e)
+				       : read_tekken(j, &b, r, e)) ||
+		     builder_end(&b, INT64_MAX, v, e);
 		if (rc)
 			err_prefix(e, "%s: ", path);
 	} else if (!rc) {

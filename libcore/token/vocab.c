@@ -286,6 +286,13 @@ static int read_file(const char *path, const struct bpe_model *model, struct voc
 static int choose_pattern(struct bpe_rules *r, const struct bpe_model *model,
 	const char *pattern, const char *path, struct err *e)
 {
+	if (r->characters)
+		return model || pattern
+			       ? err_set(e, EX_DATAERR,
+					 "%s: a vocabulary of characters, which no "
+					 "pattern splits",
+					 path)
+			       : 0;
 	if (!pattern && model)
 		pattern = model->pattern;
 	if (!pattern && !r->pattern)

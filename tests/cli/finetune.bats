@@ -57,6 +57,35 @@ setup() {
 	"${tune[@]}" -d nfc.h5 -o y --init-from again -n 1
 }
 
+@test "init-from: bytes and characters, in the tokenizer.json that pt-ckpt writes of them" {
+	local text=$BATS_FILE_TMPDIR/text kind run
+	pt-prepare -q -t char "$text" -o char.h5
+	for kind in byte char; do
+		pt-train -q -d $kind.h5 -o $kind "${model[@]}" -n 1
+		pt-ckpt convert $kind -o $kind.hf
+		"${tune[@]}" -d $kind.h5 --init-from $kind.hf -o $kind.new 2>err
+		not grep warning err
+		"${tune[@]}" -d $kind.h5 --init-from $kind -o $kind.own
+		for run in new own; do
+			pt-ckpt hash $kind.$run | cut -d' ' -f1 >$run
+		done
+		cmp new own
+		pt-prepare -q -t bpe --vocab-files $kind.hf "$text" --overwrite -o again.h5
+		for run in $kind again; do
+			pt-prepare --info $run.h5 | grep -E '(train|val)_xxh3|^vocab' >$run.info
+		done
+		cmp $kind.info again.info
+	done
+	sed 's/e/E/g' "$text" >other
+	pt-prepare -q other -o other.h5
+	code_of 65 "${tune[@]}" -d other.h5 -o x --init-from char.hf
+	says 'its vocabulary is not that of the data'
+	code_of 65 pt-prepare -t bpe --vocab-files char.hf other -o x.h5
+	says "the vocabulary has no character 'E'"
+	code_of 65 pt-prepare -t gpt2 --vocab-files char.hf "$text" -o x.h5
+	says 'char.hf/tokenizer.json: a vocabulary of characters, which no pattern splits'
+}
+
 @test "init-from: options and data that contradict the model are refused, with both" {
 	code_of 64 "${tune[@]}" -d text.h5 -o x --init-from hf --layers 4
 	says 'hf: its --layers is 3, and that of the run 4'
