@@ -118,7 +118,7 @@ static json_t *of_side(const struct speed *s)
 {
 	json_t *j = json_object();
 	put_json(j, "value", number_json(s->value));
-	put_json(j, "error", number_json(s->error));
+	put_json(j, "error", number_json(s->error * s->value));
 	put_json(j, "runs", json_integer(s->n_runs));
 	return j;
 }

@@ -80,6 +80,7 @@ static double error_of(const double *v, int64_t n)
 	return 1.2533 * 1.4826 * median(m, SPEED_BLOCKS) / sqrt(SPEED_BLOCKS);
 }
 
+/* Measures one run; value, error and deviation are natural logarithms. */
 static struct speed of_run(const struct run_log *l, const struct measure *m)
 {
 	struct speed s = {.value = NAN, .error = NAN, .df = SPEED_BLOCKS - 1};
@@ -89,12 +90,12 @@ static struct speed of_run(const struct run_log *l, const struct measure *m)
 		double x = run_log_value(l, i, m->column);
 		if (!isfinite(x) || x <= 0)
 			continue;
-		v[n++] = x;
+		v[n++] = log(x);
 		peak = fmax(peak, x);
 	}
 	s.n_skipped = min64(max64(n / 10, 2), 100);
 	if (m->peak && n) {
-		s = (struct speed){.value = peak, .df = s.df, .n_rows = n};
+		s = (struct speed){.value = log(peak), .df = s.df, .n_rows = n};
 	} else if (n > s.n_skipped) {
 		s.n_rows = n - s.n_skipped;
 		if (s.n_rows >= SPEED_BLOCKS)
@@ -111,7 +112,7 @@ static struct speed of_run(const struct run_log *l, const struct measure *m)
 
 /* ---- the runs of a side ------------------------------------------------------------ */
 
-/* The error is at least that of a mean of runs that deviate by so much, of which there are n. */
+/* Raises the error to the standard error of a mean of n runs with this deviation, if it is smaller. */
 static void widen(struct speed *s, double deviation, int n)
 {
 	double between = deviation / sqrt(s->n_runs);
@@ -140,7 +141,7 @@ static struct speed of_runs(const struct run_log *logs, int n, const struct meas
 	}
 	if (!k)
 		return (struct speed){.value = NAN, .error = NAN};
-	all.value = sum / k;
+	all.value = m->peak ? round(exp(sum / k)) : exp(sum / k); /* (whole bytes) */
 	all.error = sqrt(within) / k;
 	all.n_runs = k;
 	all.deviation = k > 1 ? sqrt(squares / (k - 1)) : 0;
@@ -168,7 +169,7 @@ int speed_shown(const struct run_log *logs, int n)
 static struct speed_diff diff_of(const struct measure *m, struct speed a, struct speed b)
 {
 	struct speed_diff d = {m->column, a, b, b.value / a.value, NAN, NAN, NULL};
-	double x = a.error / a.value, y = b.error / b.value;
+	double x = a.error, y = b.error;
 	int df = a.df < b.df ? a.df : b.df;
 	double part = student_quantile(0.05, df > 1 ? df : 1) * sqrt(x * x + y * y);
 	d.low = d.ratio * exp(-part);

@@ -2,13 +2,14 @@
  * Speed and memory of runs, with their noise.
  *
  * For a measurement per step (time, tokens per second, MFU) the median counts, without the first
- * steps: a tenth of the rows, at least 2 and at most 100, in which memory is touched for the first
- * time, kernels are compiled and algorithms chosen. Its standard error comes from the medians of ten
- * blocks of consecutive rows, because neighbouring steps are slow together: 1.4826 times their
- * median absolute deviation, times 1.2533 (the efficiency of a median), over the root of ten. Of
- * memory the peak counts, which has no noise within a run. For several runs of a side the mean
- * counts, and if it is larger, the standard error between the runs; it then holds for a single run of
- * the other side, too.
+ * steps: a tenth of the rows, at least 2 and at most 100, in which memory is touched for the
+ * first time, kernels are compiled and algorithms chosen. Statistics are computed from
+ * logarithms, so that a time and its rate (steps per second) give the same answer. The standard
+ * error comes from the medians of ten blocks of consecutive rows, because neighbouring steps are
+ * slow together: 1.4826 times their median absolute deviation, times 1.2533 (the efficiency of a
+ * median), over the root of ten. Of memory the peak counts, which has no noise within a run. For
+ * several runs of a side the geometric mean counts, and if it is larger, the standard error
+ * between the runs; it then holds for a single run of the other side, too.
  */
 #ifndef COMPARE_SPEED_H
 #define COMPARE_SPEED_H
@@ -21,10 +22,10 @@ enum { SPEED_BLOCKS = 10 };
 /* One side, or one run. */
 struct speed {
 	double value; /* the median or the peak; NaN: not measured */
-	double error; /* standard error; NaN: too few rows */
+	double error; /* standard error, relative to value; NaN: too few rows */
 	int df;	      /* degrees of freedom of the error */
 	int n_runs;
-	double deviation; /* standard deviation between the runs; 0: one run */
+	double deviation; /* relative standard deviation between the runs; 0: one run */
 	int64_t n_rows, n_skipped;
 };
 

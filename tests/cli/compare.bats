@@ -776,6 +776,22 @@ curve() { # SEED ROWS FORMAT
 	code_of 64 pt-compare --json -t a a
 }
 
+@test "--speed: a time and its rate have reciprocal intervals, so they cannot contradict each other" {
+	for seed in 3 4; do
+		awk -v seed=$seed 'BEGIN {
+			srand(seed)
+			print "step,loss,dt,tps"
+			for (i = 1; i <= 200; i++) {
+				d = 0.1 * exp(3 * rand() * rand())
+				printf "%d,%.4f,%.9f,%.9f\n", i, 3 - i / 500, d, 1000 / d
+			}
+		}' >$seed.csv
+	done
+	pt-compare --json --speed 3.csv 4.csv >out || true
+	jq -e '[.comparisons[0].speed[] | {(.name): .}] | add |
+		(.tps.low * .dt.high - 1 | fabs) < 1e-6 and (.tps.ratio * .dt.ratio - 1 | fabs) < 1e-6' out
+}
+
 @test "--column of another column leaves equal runs equal; an unknown one is an error" {
 	for i in {1..30}; do
 		echo "step=$i loss=$((40 - i)) lr=0.1 mem=5 mfu=nan"
