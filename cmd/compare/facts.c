@@ -130,11 +130,19 @@ static bool is_identity(const char *key)
 	return false;
 }
 
+/* Returns false for a number that the log of another program does not state. */
+static bool is_stated(const struct h5_field *f, const struct run_info *info)
+{
+	return f->type != H5_I64 ||
+	       *(const int64_t *)((const char *)info + f->offset) != 0;
+}
+
 static void add_info(struct strs *pairs, const struct run_info *info)
 {
 	struct str text = {0};
 	for (const struct h5_field *f = run_fields; f->name; f++)
-		h5_field_print(&text, f, info);
+		if (is_stated(f, info))
+			h5_field_print(&text, f, info);
 	add_text(pairs, text.s, text.len);
 	str_free(&text);
 }

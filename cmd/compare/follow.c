@@ -207,8 +207,11 @@ int follow_runs(struct run_log *logs, const char *const *paths, int n,
 			.path = paths[i], .log = &logs[i], .stream = -1, .copy = -1};
 	}
 	int rc = watch(s, logs, n, f, why, e);
-	for (int i = 0; i < n; i++)
+	for (int i = 0; i < n; i++) {
+		if (!rc && !s[i].file[0] && s[i].stream < 0)
+			warn("%s: no log appeared there", paths[i]);
 		source_close(&s[i]);
+	}
 	free(s);
 	sigaction(SIGINT, &before, NULL);
 	return rc;

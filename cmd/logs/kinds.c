@@ -75,7 +75,7 @@ static const struct label nanochat_val[] = {
 static const struct label nanochat_sft[] = {
 	{"Training loss: ", "loss", NULL},
 	{"lrm: ", "lrm", NULL},
-	{"num_tokens: ", "num_tokens", NULL},
+	{"num_tokens: ", "batch_tokens", NULL},
 	END_LABELS,
 };
 const struct line_kind nanochat_kinds[] = {

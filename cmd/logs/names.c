@@ -78,6 +78,7 @@ static const struct log_name {
 	{"loss-scale", "loss_scale", 0},
 	{"num_input_tokens_seen", "tokens", 0},
 	{"consumed_tokens", "tokens", 0},
+	{"num_tokens", "tokens", 0}, /* TRL: since the start of the run */
 	{"n_tokens_seen", "tokens", 0},
 	{"tokens seen", "tokens", 0},
 	{"throughput/total tokens", "tokens", 0},

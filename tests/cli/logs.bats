@@ -188,3 +188,19 @@ in_formats() { # STEP LOSS
 	[ "$status" -eq 2 ]
 	[[ $output == *"cut.json: line "* ]]
 }
+
+@test "TRL's num_tokens is the number of tokens since the start: other data is not comparable" {
+	printf '{"step":%s,"loss":2.5,"num_tokens":%s}\n' 1 18080 2 36080 >a.jsonl
+	printf '{"step":%s,"loss":2.25,"num_tokens":%s}\n' 1 20690 2 41000 >b.jsonl
+	code_of 2 pt-compare a.jsonl b.jsonl
+	says 'verdict: not comparable: tokens after step 1: 18080, 20690'
+}
+
+@test "a report shows no number of ranks that a log does not state; --follow names a log that never came" {
+	printf 'step,loss\n1,2.5\n2,2.25\n' >a.csv
+	printf '# meta ranks = 2\nstep=1 loss=2.5\nstep=2 loss=2.25\n' >b
+	code_of 0 pt-compare a.csv b --report page.md
+	grep -qx '| ranks | - | 2 |' page.md
+	code_of 2 pt-compare --follow --follow-timeout 0.1 a.csv nope.csv
+	says 'nope.csv: no log appeared there'
+}

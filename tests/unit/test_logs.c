@@ -93,7 +93,7 @@ static const struct sample samples[] = {
 		"Step 00001/00700 | Training loss: 1.000000| lrm: 0.998571| num_tokens: 11,000\n"
 		"Step 00001 | ChatCORE: 0.1234 | ChatCORE_cat: 0.2345\n",
 		2, 4,
-		{{0, "val_loss", 1.25}, {0, "loss", 1.125}, {0, "num_tokens", 12345}, {1, "loss", 1}, {1, "lrm", 0.998571},
+		{{0, "val_loss", 1.25}, {0, "loss", 1.125}, {0, "batch_tokens", 12345}, {1, "loss", 1}, {1, "lrm", 0.998571},
 		 {1, "chatcore", 0.1234}, {1, "chatcore_cat", 0.2345}}, "steps = 700\n", 0},
 	{"modded-nanogpt",
 		"import torch\nprint0(f\"step:{step}/{train_steps} val_loss:{val_loss:.4f}\", console=True)\n"
