@@ -93,7 +93,7 @@ void run_diff_free(struct run_diff *d);
 /* Prints a line for each curve, and what differs in the arithmetic. */
 void run_diff_print(
 	const struct run_diff *d, const struct compare_opts *o, struct str *out);
-/* What differs in the arithmetic, of which each line is `key: control, test`. */
-void arithmetic_print(const char *lines, struct str *out);
+/* Prints what differs in the arithmetic, one line `key: control, test` per option. */
+void arithmetic_print(const struct run_diff *d, struct str *out);
 
 #endif

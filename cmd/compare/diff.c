@@ -272,15 +272,18 @@ static bool is_of_one_log(const char *line, int n)
 }
 
 /* Options that only one version of pt-train has may have no effect in these runs. */
-void arithmetic_print(const char *lines, struct str *out)
+void arithmetic_print(const struct run_diff *d, struct str *out)
 {
+	const char *lines = d->arithmetic.len ? d->arithmetic.s : "";
 	bool absent = *lines;
 	for (const char *p = lines, *end; (end = strchr(p, '\n')); p = end + 1)
 		absent &= is_of_one_log(p, (int)(end - p));
 	str_puts(out,
 		absent ? "  options that one of the logs does not have, which is of "
 			 "another version:\n"
-		       : "  different arithmetic: equal bits are not to be expected\n");
+		: d->verdict == VERDICT_IDENTICAL
+			? "  different arithmetic, but the same bits in these runs\n"
+			: "  different arithmetic: equal bits are not to be expected\n");
 	for (const char *p = lines, *end; (end = strchr(p, '\n')); p = end + 1)
 		str_printf(out, "    %.*s\n", (int)(end - p), p);
 }
@@ -295,5 +298,5 @@ void run_diff_print(
 		str_printf(out, "  %lld row%s cannot be read\n",
 			(long long)d->unread_rows, plural(d->unread_rows));
 	if (d->other_arithmetic)
-		arithmetic_print(d->arithmetic.len ? d->arithmetic.s : "", out);
+		arithmetic_print(d, out);
 }

@@ -296,7 +296,7 @@ static void compare_logs(struct locating *x)
 	if (isinf(first))
 		first = first_missing(&x->log[0], &x->log[1]);
 	if (d.other_arithmetic)
-		arithmetic_print(d.arithmetic.len ? d.arithmetic.s : "", x->out);
+		arithmetic_print(&d, x->out);
 	if (isinf(first) && d.verdict == VERDICT_DIFFER)
 		str_puts(x->out,
 			"  the losses and gradient norms of all steps are equal: only "

@@ -759,6 +759,14 @@ void options_saved(const struct train_opts *o, struct str *out)
 	opts_print(&train_program, o, OPT_RUN, 0, out);
 }
 
+void options_arith(const struct train_opts *o, int device, struct str *out)
+{
+	struct train_opts with = *o;
+	if (device == DEVICE_CPU)
+		with.kernels = KERNELS_FUSED;
+	opts_print(&train_program, &with, OPT_ARITH, 0, out);
+}
+
 void options_arithmetic(const struct train_opts *o, const struct model *m,
 	const char *device, uint64_t data_hash, struct str *out)
 {
@@ -766,7 +774,7 @@ void options_arithmetic(const struct train_opts *o, const struct model *m,
 	char degrees[48];
 	snprintf(degrees, sizeof(degrees), "tp=%d,cp=%d", m->tp, m->cp);
 	with.model.virtual_degrees = degrees;
-	opts_print(&train_program, &with, OPT_ARITH, 0, out);
+	options_arith(&with, o->device, out);
 	str_printf(out, "data = 0x%016llx\n", (unsigned long long)data_hash);
 	str_printf(out, "parameters = %lld\n", (long long)model_counts(m).all);
 	conf_print(out, "matmuls", device);

@@ -156,6 +156,9 @@ void options_man_absent(FILE *f); /* without .versions */
 void options_give_advice(void);
 /* As text: the options that are saved with a run, and what determines its arithmetic. */
 void options_saved(const struct train_opts *o, struct str *out);
+/* Prints the options that determine results. For DEVICE_CPU, both values of --kernels give
+ * the same text, as they give the same bits. */
+void options_arith(const struct train_opts *o, int device, struct str *out);
 void options_arithmetic(const struct train_opts *o, const struct model *m,
 	const char *device, uint64_t data_hash, struct str *out);
 /* Sets a model_config from a saved config. */

@@ -319,8 +319,8 @@ static int list_changes(
 	static const char *const of_eval[] = {"eval-windows ", NULL};
 	bool same = same_rates(t, saved, steps);
 	scoped_str then = {0}, now = {0}, lines = {0};
-	opts_print(&train_program, saved, OPT_ARITH, 0, &then);
-	opts_print(&train_program, &t->o, OPT_ARITH, 0, &now);
+	options_arith(saved, t->o.device, &then);
+	options_arith(&t->o, t->o.device, &now);
 	const struct conf_text a = {&then, "checkpoint"}, b = {&now, "options"};
 	int rc = conf_diff(&a, &b, "", "", " -> ", &lines, e);
 	str_clear(&t->changes);

@@ -50,6 +50,24 @@ val_loss() { # of the last evaluation in a file
 	[ ! -s err ]
 }
 
+@test "on a CPU, --kernels is not part of the arithmetic" {
+	make_shard
+	tiny -n 4 --kernels ref -o ref >/dev/null
+	tiny -n 4 --kernels fused -o fused >/dev/null
+	code_of 0 pt-compare ref fused
+	says 'identical bit for bit'
+	[[ $output != *arithmetic* ]]
+	tiny -n 4 --resume ref --resume-exact --kernels fused -o again >/dev/null
+}
+
+@test "identical bits of different arithmetic are reported as such" {
+	make_shard
+	tiny -n 4 -o a >/dev/null
+	tiny -n 4 --loss-scale-window 100 -o b >/dev/null
+	code_of 0 pt-compare a b
+	says 'different arithmetic, but the same bits in these runs'
+}
+
 @test "from there on the arithmetic is that of the new degrees; padding of the vocabulary comes and goes" {
 	make_shard # of 17 symbols
 	tiny -n 4 --decay-steps 8 -o run >/dev/null
