@@ -264,6 +264,15 @@ static const float *fetch(struct trial *t, struct mat m, int64_t at, int64_t n)
 	return t->staging[CPU];
 }
 
+void pair_receive(struct trial *t, struct trial_pair x)
+{
+	float *to = x.m[CPU].p;
+	for (int64_t at = 0, n = mat_size(x.m[GPU]), k; at < n && !t->measures; at += k) {
+		k = min64(STAGED, n - at);
+		memcpy(to + at, fetch(t, x.m[GPU], at, k), (size_t)k * sizeof(float));
+	}
+}
+
 /* ---- comparing --------------------------------------------------------------------- */
 
 struct worst {

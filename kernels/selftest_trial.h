@@ -82,6 +82,8 @@ struct trial_pair pair_vector(struct trial *, int64_t n, double scale);
 struct trial_pair pair_blank_vector(struct trial *, int64_t n);
 /* Copies the CPU's numbers to the GPU, and rounds the CPU's to the type that the GPU stores. */
 void pair_send(struct trial *, struct trial_pair);
+/* Copies the GPU's numbers to the CPU's matrix, which has the same shape. */
+void pair_receive(struct trial *, struct trial_pair);
 
 /* Makes the matrices t->m[] of the call, in the order of `names` ("-": not this one), with few rows and
  * random numbers. Those with a suffix are results: with "+" of random numbers that the kernel

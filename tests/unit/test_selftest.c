@@ -3,14 +3,16 @@
  * than its staging buffer.
  * device: cpu cuda
  */
-#include "tests/support/device.h"
+#include "tests/support/trials.h"
 #include "tests/support/support.h"
+#include "kernels/dtype_bits.h"
 #include "kernels/selftest.h"
 #include "job/selftest.h"
 #include "plan/plan.h"
 
 #include <dirent.h>
 #include <math.h>
+#include <stdlib.h>
 #include <string.h>
 
 /* ---- presets ------------------------------------------------------------------------- */
@@ -56,10 +58,11 @@ static void check_work(const char *path, const char *more)
 	kernel_calls_free(&calls);
 }
 
-static void check_preset(const char *path)
+/* Calls fn(path, more options) for a preset, in each type. */
+static void each_type(const char *path, void (*fn)(const char *, const char *))
 {
-	static const char *const types[] = {"dtype = bf16\n", "dtype = fp32\n",
-		"dtype = float8\nfloat8-skip-ends = no\n"};
+	static const char *const types[] = {"dtype = bf16\n", "dtype = fp16\n",
+		"dtype = fp32\n", "dtype = float8\nfloat8-skip-ends = no\n"};
 	/* Presets of local SGD have no model. */
 	static const char model[] =
 		"arch = llama\nlayers = 4\ndim = 4096\nheads = 32\ncontext = 4096\n"
@@ -73,25 +76,24 @@ static void check_preset(const char *path)
 		str_puts(&more, types[i]);
 		if (strstr(text.s, "edit-"))
 			str_puts(&more, model);
-		check_work(path, more.s);
+		fn(path, more.s);
 	}
 	str_free(&text);
 	str_free(&more);
 }
 
-static void each_preset_takes_less_than_a_second(void **state)
+static void each_preset(void (*fn)(const char *, const char *))
 {
 	enum { LEAST = 16 };
 	static const char folder[] = "share/presets"; /* tests run in the repository */
 	int n = 0;
-	(void)state;
 	DIR *d = opendir(folder);
 	assert_non_null(d);
 	for (struct dirent *f; (f = readdir(d));) {
 		struct str path = {0};
 		str_printf(&path, "%s/%s", folder, f->d_name);
 		if (text_ends(path.s, ".conf")) {
-			check_preset(path.s);
+			each_type(path.s, fn);
 			n++;
 		}
 		str_free(&path);
@@ -100,20 +102,13 @@ static void each_preset_takes_less_than_a_second(void **state)
 	assert_true(n >= LEAST);
 }
 
+static void each_preset_takes_less_than_a_second(void **state)
+{
+	(void)state;
+	each_preset(check_work);
+}
+
 /* ---- large trials -------------------------------------------------------------------- */
-
-static struct mat shape(int64_t rows, int64_t cols, enum dtype type)
-{
-	static char there;
-	return mat_typed(&there, rows, cols, type);
-}
-
-static struct mat scaled(struct mat m)
-{
-	static const float scale = 1;
-	m.scale = &scale;
-	return m;
-}
 
 static int run_call(const struct kernel_call *c, struct err *e)
 {
@@ -168,7 +163,7 @@ static void check_matmuls(enum dtype type, enum dtype operand)
 		struct err e = {0};
 		for (int j = 0; bytes && j < 3; j++)
 			if (c.m[j].type == operand)
-				c.m[j] = scaled(c.m[j]);
+				c.m[j] = with_scale(c.m[j]);
 		if (run_call(&c, &e))
 			fail_msg("%s", e.msg);
 	}
@@ -259,6 +254,62 @@ static void wrong_sums_are_found(void **state)
 	for (int i = 0; i < WRONG_SUMS; i++) {
 		struct err e = {0};
 		wrong_sum = i;
+		d->k = &k;
+		int rc = run_call(&c, &e);
+		d->k = right;
+		assert_int_equal(rc, -1);
+		if (!strstr(e.msg, names[i]))
+			fail_msg("not%s: %s", names[i], e.msg);
+	}
+}
+
+/* One element of the copy is the next number of bf16, or the sum of its column is as much larger. */
+static bool wrong_copy;
+enum { COPY_ROW = 702, COPY_COL = 100 };
+
+static void wrong_norm_bwd(struct device *d, enum norm_kind kind,
+	const struct norm_grads *to, struct mat dy, struct mat x, struct mat stats,
+	struct mat gamma, int64_t first, int64_t rows)
+{
+	uint16_t *at = (uint16_t *)to->copy.p + COPY_ROW * x.cols + COPY_COL, bits;
+	float *sum = (float *)to->sums.p + COPY_COL, total;
+	right->norm_bwd(d, kind, to, dy, x, stats, gamma, first, rows);
+	device_get(d, &bits, at, sizeof(bits));
+	device_get(d, &total, sum, sizeof(total));
+	total -= widen_bits(bits, DT_BF16);
+	bits++;
+	total += widen_bits(bits, DT_BF16);
+	if (wrong_copy)
+		device_put(d, at, &bits, sizeof(bits));
+	else
+		device_put(d, sum, &total, sizeof(total));
+}
+
+/* With a copy and its sums, as in a model with biases. */
+static struct kernel_call norm_bwd_call(int64_t rows, int64_t cols)
+{
+	const struct mat x = shape(rows, cols, DT_F32), dy = shape(rows, cols, DT_BF16);
+	const struct mat row = shape(1, cols, DT_F32);
+	return (struct kernel_call){KERNEL_norm_bwd,
+		.m = {x, row, row, dy, x, shape(2, rows, DT_F32), row, dy, row},
+		.n = {NORM_LAYER, rows}};
+}
+
+/* An error of one bf16 number in one element of a column. */
+static void a_wrong_rounding_is_found(void **state)
+{
+	static const char *const names[] = {": sums of the copy: element 0, 100 is",
+		": copy of dx: element 702, 100 is"};
+	struct device *d = *state;
+	const struct kernel_call c = norm_bwd_call(4000, 768);
+	struct kernels k = *d->k;
+	if (!d->discrete)
+		skip();
+	right = d->k;
+	k.norm_bwd = wrong_norm_bwd;
+	for (int i = 0; i < 2; i++) {
+		struct err e = {0};
+		wrong_copy = i;
 		d->k = &k;
 		int rc = run_call(&c, &e);
 		d->k = right;
@@ -463,6 +514,132 @@ static void columns_are_another_call(void **state)
 	kernel_calls_free(&calls);
 }
 
+/* ---- right kernels -------------------------------------------------------------------- */
+
+static struct kernel_calls right_calls;
+
+/* Adds a call to right_calls; a matmul with sums of the same length, but fewer of them. */
+static void add_call(struct kernel_call c)
+{
+	enum { FEW = 64 };
+	/* Rows and columns of each matrix; k: those that the matmul sums over. */
+	static const char *const dims[N_KERNELS] = {
+		[KERNEL_linear_fwd] = "no nk ok 1o",
+		[KERNEL_linear_row] = "no nk ok 1o",
+		[KERNEL_linear_gelu_fwd] = "no no nk ok 1o",
+		[KERNEL_linear_bwd_x] = "ni nk ki",
+		[KERNEL_linear_gelu_bwd] = "ni nk ki ni",
+		[KERNEL_linear_bwd_w] = "oi ko ki",
+	};
+	const char *s = dims[c.kernel];
+	for (size_t i = 0; s && i <= strlen(s) / 3; i++) {
+		struct mat *m = &c.m[i];
+		m->rows = s[3 * i] == 'k' ? m->rows : min64(m->rows, FEW);
+		m->cols = s[3 * i + 1] == 'k' ? m->cols : min64(m->cols, FEW);
+	}
+	kernel_note(&right_calls, &c);
+}
+
+/* Adds the calls of a run with short sequences. */
+static void add_calls(const char *path, const char *more)
+{
+	enum { DY = 3, GAMMA = 6, COPY, SUMS };
+	struct kernel_calls calls = {0};
+	struct str all = {0};
+	str_printf(&all, "%slayers = 3\ncontext = 128\nbatch = %d\nmicro-batch = 2\n",
+		more, strstr(more, "edit-workers") ? 8 : 2);
+	calls_of(path, all.s, &calls);
+	for (int64_t i = 0; i < calls.n; i++) {
+		struct kernel_call c = calls.calls[i];
+		add_call(c);
+		if (c.kernel != KERNEL_norm_bwd || dtype_bytes(c.m[DY].type) != 2)
+			continue;
+		c.m[COPY] = c.m[DY]; /* as models with biases have them */
+		c.m[SUMS] = c.m[GAMMA];
+		add_call(c);
+	}
+	kernel_calls_free(&calls);
+	str_free(&all);
+}
+
+/* Error / tolerance, the largest of all calls of a kernel. */
+static struct margin {
+	double worst;
+	struct str call;
+} margins[N_KERNELS];
+
+/* Runs a call with the random numbers of each seed; with those of a few seeds if no error is near the
+ * tolerance. */
+static void try_seeds(struct trial *t, const struct kernel_call *c, int n_seeds)
+{
+	enum { FEW = 4 };
+	struct margin *m = &margins[c->kernel];
+	double worst = 0;
+	for (int64_t seed = 1; seed <= n_seeds && (seed <= FEW || worst > 0.25); seed++) {
+		t->worst = 0;
+		t->n_random = seed << 40;
+		trial_run(t, c, &tolerances[c->kernel]);
+		if (t->e->code)
+			fail_msg("seed %lld: %s", (long long)seed, t->e->msg);
+		worst = fmax(worst, t->worst);
+		if (t->worst <= m->worst)
+			continue;
+		m->worst = t->worst;
+		str_clear(&m->call);
+		call_text(&m->call, c);
+	}
+}
+
+static void try_right_calls(struct device *d, int n_seeds)
+{
+	struct device cpu;
+	struct arena memory[SIDES], scratch;
+	struct selftest_work work;
+	struct err e = {0};
+	struct trial t = {
+		.d = {d, &cpu}, .memory = {&memory[GPU], &memory[CPU]}, .e = &e};
+	selftest_measure(&right_calls, &work);
+	device_cpu(&cpu, 0);
+	arena_init(&scratch, "scratch", (size_t)64 << 20);
+	cpu.scratch = &scratch;
+	device_arena(d, &memory[GPU], "trials", work.gpu_bytes);
+	arena_init(&memory[CPU], "trials", work.cpu_bytes);
+	trial_begin(&t);
+	for (int64_t i = 0; i < right_calls.n; i++)
+		if (tolerances[right_calls.calls[i].kernel].exact > 0)
+			try_seeds(&t, &right_calls.calls[i], n_seeds);
+	device_arena_release(d, &memory[GPU]);
+	arena_release(&memory[CPU]);
+	arena_release(&scratch);
+	device_close(&cpu);
+}
+
+/* No seed's random numbers are refused: one seed at some widths, or with LONG=yes 50 seeds at the widths and in
+ * the types of all presets. Kernels that must have the CPU's bits are left out. */
+static void right_kernels_pass(void **state)
+{
+	enum { SEEDS = 50 };
+	const char *all = getenv("LONG");
+	bool whole = all && !strcmp(all, "yes");
+	struct device *d = *state;
+	if (!d->discrete)
+		skip();
+	if (whole)
+		each_preset(add_calls);
+	else
+		add_calls("share/presets/gpt2-124m.conf", "dtype = bf16\n");
+	for (int64_t cols = 2048; cols <= 16384; cols += 1024)
+		add_call(norm_bwd_call(64, cols));
+	try_right_calls(d, whole ? SEEDS : 1);
+	for (int i = 0; i < N_KERNELS; i++) {
+		if (whole && margins[i].worst > 0)
+			print_message("# figure: %.2f of the tolerance: %s\n",
+				margins[i].worst, margins[i].call.s);
+		str_free(&margins[i].call);
+	}
+	kernel_calls_free(&right_calls);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -470,11 +647,13 @@ int main(void)
 		on_device(large_trials_pass),
 		on_device(one_wrong_element_is_found),
 		on_device(wrong_sums_are_found),
+		on_device(a_wrong_rounding_is_found),
 		on_device(writes_behind_a_matrix_are_found),
 		on_device(signs_of_zeros_are_compared),
 		on_device(columns_are_tried),
 		on_device(blocks_have_several_tiles),
 		on_device(columns_are_another_call),
+		on_device(right_kernels_pass),
 	};
 	if (test_device_missing())
 		return 0;
