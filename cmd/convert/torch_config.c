@@ -119,6 +119,7 @@ static double read_argument(
 			 ? megatron_numbers(f, x, name, 1, &value, &n, &e)
 		 : item ? torch_numbers(f, item, 1, &value, &n, &e)
 			: 0;
+	die_io(&e);
 	return !rc && n && value > 0 && value <= 1e9 ? value : none;
 }
 

@@ -30,7 +30,9 @@ static bool number_of(struct torch_file *f, const struct torch_item *x, double *
 {
 	struct err e = {0};
 	int64_t n = 0;
-	return x && !torch_numbers(f, x, 1, out, &n, &e) && n == 1;
+	int rc = x ? torch_numbers(f, x, 1, out, &n, &e) : -1;
+	die_io(&e);
+	return !rc && n == 1;
 }
 
 static void read_groups(struct groups *g, struct torch_file *f,
@@ -47,6 +49,7 @@ static void read_groups(struct groups *g, struct torch_file *f,
 			(!new.names.n &&torch_numbers(
 				f, params, n_tensors, new.ids, &new.n_ids, &e)))
 			new.n_ids = 0;
+		die_io(&e);
 		if (!number_of(f,
 			    torch_names_numbered(x, "param_groups", g->n, "weight_decay"),
 			    &new.decay))
