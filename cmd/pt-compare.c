@@ -177,14 +177,15 @@ static const struct program program = {
 };
 
 /* A file with several runs stands for all of them; returns their number. */
-static int64_t add_names(struct strs *to, char **names, int64_t n, bool whole)
+static int64_t add_names(
+	struct strs *to, char **names, int64_t n, bool whole, struct err *e)
 {
 	int64_t before = to->n;
-	for (int64_t i = 0; i < n; i++)
+	for (int64_t i = 0; i < n && !e->code; i++)
 		if (whole)
 			strs_add(to, names[i]);
-		else
-			log_runs(names[i], to);
+		else if (log_runs(names[i], to, e))
+			e->code = EX_TROUBLE;
 	return to->n - before;
 }
 
@@ -204,9 +205,11 @@ static int name_runs(
 			"%s: with --control and --test, every run follows one of them",
 			operands[0]);
 	bool whole = o->locate || o->follow;
-	int64_t n_controls = add_names(names, o->controls.v, o->controls.n, whole);
-	int64_t n_operands = add_names(names, operands, n, whole);
-	add_names(names, o->tests.v, o->tests.n, whole);
+	int64_t n_controls = add_names(names, o->controls.v, o->controls.n, whole, e);
+	int64_t n_operands = add_names(names, operands, n, whole, e);
+	add_names(names, o->tests.v, o->tests.n, whole, e);
+	if (e->code)
+		return -1;
 	if (!o->controls.n)
 		n_controls = o->tests.n ? n_operands : min64(n_operands, 1);
 	if (names->n == 1 && (is_shown(o) || o->exports.n))
@@ -624,9 +627,11 @@ int main(int argc, char **argv)
 	if (e.code)
 		return err_say(&e);
 	bool pair = names.n == 2;
-	if (o.locate ||
-		(pair && !o.exports.n && locate_are_checkpoints(names.v[0], names.v[1])))
+	if (o.locate || (pair && !o.exports.n &&
+				locate_are_checkpoints(names.v[0], names.v[1], &e)))
 		return locate_and_print(&names, &o);
+	if (e.code)
+		return err_say(&e), EX_TROUBLE;
 	file_spool_limit(o.spool_limit);
 	format = log_format_names[o.format];
 	struct outcome_opts how =

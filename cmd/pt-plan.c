@@ -157,10 +157,12 @@ static bool has_experts(const char *path)
 	static const char *const keys[] = {
 		"num_experts", "num_local_experts", "n_routed_experts"};
 	scoped_str text = {0};
-	struct err e;
+	struct err e = {0};
 	struct stat st;
-	if (stat(path, &st) || !S_ISREG(st.st_mode) || file_read(path, MOST, &text, &e))
+	if (stat(path, &st) || !S_ISREG(st.st_mode) || file_read(path, MOST, &text, &e)) {
+		die_io(&e);
 		return false;
+	}
 	json_t *root = json_loadb(text.s ? text.s : "", text.len, 0, NULL);
 	bool has = false;
 	for (size_t i = 0; i < ARRAY_LEN(keys); i++)

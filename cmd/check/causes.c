@@ -392,8 +392,10 @@ static bool has_mean_of(struct cause_search *s, int i, const float *mean, int ot
 	struct tensor_step t;
 	struct err e = {0};
 	bool yes = false;
-	if (tensor_step_read(&t, &c->files, other, STEP_MEANS, &e) || !t.m0)
+	if (tensor_step_read(&t, &c->files, other, STEP_MEANS, &e) || !t.m0) {
+		die_io(&e);
 		return tensor_step_free(&t), false;
+	}
 	float *g = xmalloc((size_t)max64(1, t.n) * sizeof(*g));
 	for (size_t k = 0; k < ARRAY_LEN(orders) && !yes; k++) {
 		if (k > 0 && is_rotated(tensor_of(c, i)->name) ==
@@ -421,6 +423,7 @@ static bool by_exchanged_means(struct cause_search *s, int i)
 	char text[CAUSE_TEXT] = "";
 	bool read =
 		c->files.m0 >= 0 && !tensor_step_read(&own, &c->files, i, STEP_MEANS, &e);
+	die_io(&e);
 	for (int k = 0; read && k < s->n_wrong && !*text; k++) {
 		const struct tensor *other = tensor_of(c, s->wrong[k]);
 		if (other != t && other->ndim == t->ndim &&

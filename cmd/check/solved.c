@@ -272,6 +272,7 @@ void by_old_parameters(struct cause_search *s)
 	bool all = true;
 	for (int i = 0; i < c->n && all; i++) {
 		old.update[c->of[i].in_model] = last_update(c, i, &e);
+		die_io(&e);
 		all = old.update[c->of[i].in_model];
 	}
 	for (int pairs = 0; pairs < 2 && all && set_screen(s); pairs++) {

@@ -255,6 +255,7 @@ void by_lost_moments(struct cause_search *s)
 		}
 		tensor_step_free(&t);
 	}
+	die_io(&e);
 	if (!e.code && 2 * right > c->n)
 		explain_all(s, "as if the moments of the step before were zero");
 }

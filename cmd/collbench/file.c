@@ -293,7 +293,11 @@ static int may_replace(const struct bench_file *f, struct err *e)
 	int rc = h5_open(&h, f->path, &other);
 	if (!rc) {
 		rc = h5_check_format(h, FORMAT, BENCH_VERSION, &other);
-		h5_end(h, rc, &other);
+		rc = h5_end(h, rc, &other);
+	}
+	if (rc && other.code == EX_IOERR) {
+		*e = other;
+		return -1;
 	}
 	if (rc)
 		return err_set(e, EX_IOERR,

@@ -152,7 +152,10 @@ static int write_file(struct exporting *x, const char *path, const struct str *h
 	errno = o.why;
 	if (!is_stdout)
 		return file_end(o.fd, path, o.rc, e);
-	return o.rc ? err_errno(e, "standard output") : 0;
+	if (o.rc)
+		die(EX_IOERR, "standard output: %s",
+			strerror(errno)); /* as stdout_close() */
+	return 0;
 }
 
 /* ---- CSV --------------------------------------------------------------------------- */

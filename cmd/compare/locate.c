@@ -218,18 +218,24 @@ static int compare_checkpoints(const char *control, const char *test, int64_t sh
 	return n < 0 ? -1 : n > 0;
 }
 
-static bool is_checkpoint(const char *path)
+static bool is_checkpoint(const char *path, struct err *e)
 {
 	struct ckpt *c;
-	if (!is_regular(path) || ckpt_open(&c, path, &(struct err){0}))
+	struct err why;
+	if (!is_regular(path))
 		return false;
-	ckpt_close(c);
-	return true;
+	if (!ckpt_open(&c, path, &why)) {
+		ckpt_close(c);
+		return true;
+	}
+	if (why.code == EX_IOERR)
+		*e = why;
+	return false;
 }
 
-bool locate_are_checkpoints(const char *control, const char *test)
+bool locate_are_checkpoints(const char *control, const char *test, struct err *e)
 {
-	return is_checkpoint(control) && is_checkpoint(test);
+	return is_checkpoint(control, e) && is_checkpoint(test, e);
 }
 
 /* ---- two runs ------------------------------------------------------------------------- */
@@ -506,8 +512,10 @@ int locate(const char *control, const char *test, const struct locate_opts *o,
 {
 	struct locating x = {
 		.path = {control, test}, .o = o, .range = {.begins = 1}, .out = out};
-	if (locate_are_checkpoints(control, test))
+	if (locate_are_checkpoints(control, test, e))
 		return compare_checkpoints(control, test, o->show, out, e);
+	if (e->code)
+		return -1;
 	if (is_list(control))
 		return locate_in_files(control, test, o, out, e);
 	int rc = locate_in_runs(&x, e);

@@ -66,6 +66,6 @@ int64_t locate_in_lists(const struct tensor_hashes *control,
 int locate(const char *control, const char *test, const struct locate_opts *o,
 	struct str *out, struct err *e);
 /* Are both checkpoints? */
-bool locate_are_checkpoints(const char *control, const char *test);
+bool locate_are_checkpoints(const char *control, const char *test, struct err *e);
 
 #endif

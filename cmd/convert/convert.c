@@ -39,10 +39,8 @@ static int advise(const char *path, struct err *e)
 {
 	char first[8] = {0};
 	const struct err why = *e;
-	int fd = why.code == EX_DATAERR ? open(path, O_RDONLY | O_CLOEXEC) : -1;
-	bool other = fd >= 0 && pread(fd, first, sizeof(first), 0) > 0 && !h5_is(fd);
-	if (fd >= 0)
-		close(fd);
+	int64_t n = why.code == EX_DATAERR ? file_sniff(path, first, sizeof(first)) : -1;
+	bool other = n > 0 && !h5_begins(first, (size_t)n);
 	if (other && !memcmp(first, "GGUF", 4))
 		return err_set(e, why.code,
 			"%s: a GGUF file, which pt does not read: give the model of "

@@ -57,6 +57,7 @@ static void read_file(json_t *to, const char *folder, const char *name)
 	if (file_exists(path.s) && !file_check_regular(path.s, &why) &&
 		!file_read(path.s, MOST, &text, &why) && is_text(&text))
 		kept = json_stringn(text.s ? text.s : "", text.len);
+	die_io(&why);
 	if (kept && name == files[CONFIG])
 		kept = reduced(kept);
 	if (kept)

@@ -18,15 +18,8 @@ enum { VERSION_FP32 = 3, VERSION_BF16 = 5 };
 static bool is_llmc(const char *path)
 {
 	int32_t magic;
-	struct stat st;
-	if (stat(path, &st) || !S_ISREG(st.st_mode))
-		return false;
-	int fd = open(path, O_RDONLY | O_CLOEXEC);
-	bool known = fd >= 0 && !pread_all(fd, &magic, sizeof(magic), 0) &&
-		     llmc_layout_of_magic(magic);
-	if (fd >= 0)
-		close(fd);
-	return known;
+	return file_sniff(path, &magic, sizeof(magic)) == sizeof(magic) &&
+	       llmc_layout_of_magic(magic);
 }
 
 static bool is_llmc_name(const char *path)

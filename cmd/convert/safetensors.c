@@ -210,10 +210,11 @@ static int read_header(
 	if (fstat(fd, &st))
 		return err_set(e, EX_IOERR, "%s: %s", path, strerror(errno));
 	*size = st.st_size;
-	if (!S_ISREG(st.st_mode) || st.st_size < 10 ||
-		pread_all(fd, word, sizeof(word), 0))
+	if (!S_ISREG(st.st_mode) || st.st_size < 10)
 		return err_set(
 			e, EX_DATAERR, "%s: not a safetensors file, or damaged", path);
+	if (file_read_at(fd, path, word, sizeof(word), 0, e))
+		return -1;
 	for (int i = 7; i >= 0; i--)
 		n = n << 8 | word[i];
 	if (n < 2 || n > MAX_HEADER || (int64_t)n > st.st_size - 8)

@@ -50,7 +50,7 @@ int log_read_all(struct run_log *l, const char *const *paths, int n, const char 
 uint64_t log_state(const char *path);
 /* Adds the runs in a file: PATH#RUN for each, if it is a table of several runs, as W&B exports; PATH/RUN for each
  * of a directory of directories with event files; else PATH. */
-void log_runs(const char *path, struct strs *names);
+int log_runs(const char *path, struct strs *names, struct err *e);
 /* Reads a log that is still written, in the place of *l, whose name stays. 1: *l is as it was, because what is
  * there now is not complete, or not yet known as a log; -1, *e: of a log of pt-train, or of a copy of a stream
  * in a format that must be read as a whole. */

@@ -260,8 +260,10 @@ void csv_runs(struct span header, struct strs *runs);
 bool runs_take_row(
 	struct table *t, const char *run); /* is a row of the run that is read? */
 void runs_say_others(const struct table *t, const char *name);
-/* Adds the names of the runs in an open file, if its rows have them; those of at most MAX_RUNS. */
-void runs_of_rows(int fd, const char *path, struct span header, struct strs *runs);
+/* Adds the names of the runs in an open file, if its rows have them; at most MAX_RUNS names. -1, *e: it
+ * cannot be read. */
+int runs_of_rows(
+	int fd, const char *path, struct span header, struct strs *runs, struct err *e);
 /* The number of the field "run" in a header; -1: none. */
 int csv_run_field(struct span header, char *delimiter);
 /* The text of field i: without its quotes. */

@@ -84,14 +84,12 @@ static const struct log_format *format_of(
 		return f;
 	}
 	char *sample = xmalloc(SAMPLE);
-	size_t n = 0;
-	for (ssize_t got = 1; got > 0 && n<SAMPLE; n += got> 0 ? (size_t)got : 0)
-		got = pread(fd, sample + n, SAMPLE - n, (off_t)n);
+	int64_t n = file_read_first(fd, name, sample, SAMPLE, e);
 	/* (of its exact size, so that AddressSanitizer sees a detector that reads too far) */
-	sample = xrealloc(sample, n ? n : 1);
-	f = format_detect((struct span){sample, n});
+	sample = xrealloc(sample, n > 0 ? (size_t)n : 1);
+	f = n < 0 ? NULL : format_detect((struct span){sample, (size_t)n});
 	free(sample);
-	if (!f)
+	if (!f && n >= 0)
 		not_a_log(name, e);
 	return f;
 }
@@ -121,9 +119,11 @@ static int read_file(void *to, int fd, const char *path, struct err *e)
 	if (!f)
 		return -1;
 	r->is_own = format_is_pt(f);
+	int h5 = r->is_own && r->growing ? h5_is(fd, l->name, e) : 1;
 	if (r->is_own)
-		return r->growing && !h5_is(fd) ? read_own_growing(l, fd, e)
-						: run_log_read_file(l, fd, path, e);
+		return h5 < 0 ? -1
+		       : h5   ? run_log_read_file(l, fd, path, e)
+			      : read_own_growing(l, fd, e);
 	if (r->is_stream && f->text && f->text != text_tensorboard)
 		return err_set(e, EX_USAGE,
 			"%s: a log of this format can be followed in a file, but not "
@@ -300,29 +300,28 @@ static void folder_runs(const char *path, struct strs *names)
 	str_free(&own);
 }
 
-void log_runs(const char *path, struct strs *names)
+int log_runs(const char *path, struct strs *names, struct err *e)
 {
 	int64_t before = names->n;
 	if (is_folder(path))
 		folder_runs(path, names);
 	if (names->n > before)
-		return;
+		return 0;
 	char header[1 << 16];
 	struct strs runs = {0};
 	struct stat st;
 	int fd = stat(path, &st) || !S_ISREG(st.st_mode)
 			 ? -1
 			 : open(path, O_RDONLY | O_CLOEXEC);
-	ssize_t n = fd < 0 ? 0 : pread(fd, header, sizeof(header), 0);
+	int64_t n = fd < 0 ? 0 : file_read_first(fd, path, header, sizeof(header), e);
 	const char *end = n > 0 ? memchr(header, '\n', (size_t)n) : NULL;
 	struct span line = {header, end ? (size_t)(end - header) : 0};
-	if (end)
-		runs_of_rows(fd, path, line, &runs);
-	if (end && !runs.n)
+	int rc = n < 0 || (end && runs_of_rows(fd, path, line, &runs, e)) ? -1 : 0;
+	if (!rc && end && !runs.n)
 		csv_runs(line, &runs);
 	if (fd >= 0)
 		close(fd);
-	for (int64_t i = 0; i < runs.n && runs.n > 1; i++) {
+	for (int64_t i = 0; i < runs.n && runs.n > 1 && !rc; i++) {
 		struct str name = {0};
 		str_printf(&name, "%s#%s", path, runs.v[i]);
 		strs_add(names, name.s);
@@ -331,6 +330,7 @@ void log_runs(const char *path, struct strs *names)
 	if (runs.n < 2)
 		strs_add(names, path);
 	strs_free(&runs);
+	return rc;
 }
 
 static int read_log(
@@ -387,10 +387,11 @@ int log_read_growing(struct run_log *l, const char *path, const char *format,
 static bool is_text_file(const char *path)
 {
 	struct stat st;
+	struct err e;
 	if (!strcmp(path, "-") || stat(path, &st) || !S_ISREG(st.st_mode))
 		return false;
 	int fd = open(path, O_RDONLY | O_CLOEXEC);
-	bool text = fd >= 0 && !h5_is(fd);
+	bool text = fd >= 0 && h5_is(fd, path, &e) == 0;
 	if (fd >= 0)
 		close(fd);
 	return text;

@@ -83,17 +83,22 @@ static int add_run(void *to, const char *p, size_t n, struct err *e)
 	return 0;
 }
 
-void runs_of_rows(int fd, const char *path, struct span header, struct strs *runs)
+int runs_of_rows(
+	int fd, const char *path, struct span header, struct strs *runs, struct err *e)
 {
 	struct search s = {.runs = runs};
 	struct str rest = {0};
-	struct err e;
 	s.field = csv_run_field(header, &s.delimiter);
 	if (s.field < 0 && !span_begins(header, KEY))
-		return;
-	if (file_lines(fd, path, add_run, &s, &rest, &e))
-		warn("%s: %s: the others are not read", path, e.msg);
+		return 0;
+	int rc = file_lines(fd, path, add_run, &s, &rest, e);
+	if (rc && e->code != EX_IOERR) {
+		warn("%s: %s: the others are not read", path, e->msg);
+		*e = (struct err){0};
+		rc = 0;
+	}
 	str_free(&rest);
 	str_free(&s.raw);
 	str_free(&s.run);
+	return rc;
 }

@@ -3,6 +3,7 @@
 
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 #include <zlib.h>
 #include <zstd.h>
@@ -17,6 +18,7 @@ struct input {
 	int fd;
 	bool own_fd;
 	int64_t done;
+	int64_t least; /* bytes that it must have: its size when it was opened; a stream: 0 */
 	/* Compressed bytes, or the first bytes of a plain file. */
 	char chunk[CHUNK];
 	size_t at, n;
@@ -32,6 +34,9 @@ static int64_t raw_read(struct input *in, char *to, int64_t n, struct err *e)
 	ssize_t got = read_some(in->fd, to, (size_t)n);
 	if (got < 0)
 		return err_errno(e, in->name);
+	if (!got && n && in->done < in->least)
+		return err_set(
+			e, EX_IOERR, "%s became shorter while it was read", in->name);
 	in->done += got;
 	return got;
 }
@@ -161,9 +166,12 @@ struct input *input_open(struct input_file *f, bool decompress, struct err *e)
 	in->name = f->name;
 	in->own_fd = f->fd < 0;
 	in->fd = in->own_fd ? file_open(f->path) : f->fd;
-	int rc = in->fd < 0 ? -1 : 0;
+	struct stat st;
+	int rc = in->fd < 0 ? -1 : fstat(in->fd, &st);
 	if (!rc && !in->own_fd && !f->stream)
 		rc = lseek(in->fd, f->begin, SEEK_SET) < 0 ? -1 : 0;
+	if (!rc && S_ISREG(st.st_mode))
+		in->least = (int64_t)st.st_size - (in->own_fd ? 0 : f->begin);
 	if (rc)
 		err_errno(e, f->name);
 	if (rc || begin(in, decompress, f->given, e)) {
@@ -200,7 +208,7 @@ int input_keep(struct input_file *f, struct err *e)
 	int from = f->fd >= 0 ? f->fd : file_open(f->path);
 	if (from < 0)
 		return err_errno(e, f->name);
-	f->fd = file_keep(from, f->name, e);
+	f->fd = file_keep(from, f->name, INT64_MAX, e);
 	close(from);
 	if (f->fd < 0)
 		return -1;

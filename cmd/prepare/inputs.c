@@ -67,12 +67,13 @@ static int add_folder(struct inputs *in, const struct prepare *p, const char *pa
 			d ? "too many folders in folders" : strerror(errno));
 	}
 	struct strs names = {0};
-	for (const struct dirent *x; (x = readdir(d));)
+	errno = 0;
+	for (const struct dirent *x; (x = readdir(d)); errno = 0)
 		if (x->d_name[0] != '.')
 			strs_add(&names, x->d_name);
+	int rc = errno ? err_errno(e, path) : 0;
 	closedir(d);
 	strs_sort(&names);
-	int rc = 0;
 	for (int64_t i = 0; i < names.n && !rc; i++) {
 		struct str child = {0};
 		struct stat st, link;

@@ -130,8 +130,8 @@ static uint64_t head_check(const struct piece_head *h)
 	return hash_bytes(h, offsetof(struct piece_head, head_check), 0);
 }
 
-/* Checks n bytes of a file at `at`. */
-static bool body_matches(int fd, int64_t at, int64_t n, uint64_t check)
+/* Checks n bytes of a file at `at`: 1, 0, or -1 with errno set. */
+static int body_matches(int fd, int64_t at, int64_t n, uint64_t check)
 {
 	enum { CHUNK = 1 << 18 };
 	char *chunk = xmalloc(CHUNK);
@@ -142,11 +142,14 @@ static bool body_matches(int fd, int64_t at, int64_t n, uint64_t check)
 		whole = !pread_all(fd, chunk, now, at + done);
 		hash_add(h, chunk, now);
 	}
+	int why = whole ? 0 : errno;
 	free(chunk);
-	return hash_close(h) == check && whole;
+	bool same = hash_close(h) == check;
+	errno = why;
+	return why ? -1 : whole && same;
 }
 
-/* Adds the whole pieces of a file, and returns where they end. */
+/* Adds the whole pieces of a file, and returns where they end; -1 with errno set. */
 static int64_t scan(struct pieces *w, int fd)
 {
 	int64_t at = 0, size = lseek(fd, 0, SEEK_END);
@@ -154,12 +157,15 @@ static int64_t scan(struct pieces *w, int fd)
 	while (!pread_all(fd, &h, sizeof(h), at)) {
 		int64_t n = body_bytes(&h), body = at + (int64_t)sizeof(h);
 		if (h.magic != magic || h.head_check != head_check(&h) || n < 0 ||
-			n > size - body || !body_matches(fd, body, n, h.check))
-			break;
+			n > size - body)
+			return at;
+		int matches = body_matches(fd, body, n, h.check);
+		if (matches < 1)
+			return matches < 0 ? -1 : at;
 		add_entry(w, &h, fd, at);
 		at = body + n;
 	}
-	return at;
+	return errno ? -1 : at;
 }
 
 static int64_t add_file(struct pieces *w, int fd, const char *path)
@@ -182,9 +188,9 @@ static int open_one(struct pieces *w, int rank, bool own, struct err *e)
 		rc = err_errno(e, path.s);
 	if (fd >= 0) {
 		int64_t number = add_file(w, fd, path.s), end = scan(w, fd);
-		if (own && ftruncate(fd, end))
+		if (end < 0 || (own && ftruncate(fd, end)))
 			rc = err_errno(e, path.s);
-		if (own) {
+		if (own && !rc) {
 			w->own = number;
 			w->files[number].end = end;
 		}

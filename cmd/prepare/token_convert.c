@@ -44,11 +44,9 @@ struct job {
 
 static bool is_shard(const char *path)
 {
-	int fd = corpus_is_stream(path) ? -1 : open(path, O_RDONLY | O_CLOEXEC);
-	bool is = fd >= 0 && h5_is(fd);
-	if (fd >= 0)
-		close(fd);
-	return is;
+	char first[8];
+	int64_t n = file_sniff(path, first, sizeof(first));
+	return n > 0 && h5_begins(first, (size_t)n);
 }
 
 bool is_token_file(const char *path)

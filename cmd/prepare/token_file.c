@@ -6,7 +6,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-static int open_it(struct token_file *f, const char *path, struct err *e)
+/* `most`: bytes that a stream may have. */
+static int open_it(struct token_file *f, const char *path, int64_t most, struct err *e)
 {
 	struct stat st;
 	bool is_stdin = !strcmp(path, "-");
@@ -22,7 +23,7 @@ static int open_it(struct token_file *f, const char *path, struct err *e)
 		return err_set(e, EX_IOERR, "%s: is a directory", f->path);
 	if (!S_ISREG(st.st_mode)) {
 		int fd = f->fd;
-		f->fd = file_keep(fd, f->path, e);
+		f->fd = file_keep(fd, f->path, most, e);
 		close(fd);
 		if (f->fd < 0 || fstat(f->fd, &st))
 			return -1;
@@ -30,14 +31,20 @@ static int open_it(struct token_file *f, const char *path, struct err *e)
 	return f->format->open(f, st.st_size, e);
 }
 
-int token_file_open(struct token_file *f, const char *path,
-	const struct token_format *format, struct err *e)
+static int open_most(struct token_file *f, const char *path,
+	const struct token_format *format, int64_t most, struct err *e)
 {
 	*f = (struct token_file){.format = format, .fd = -1};
-	if (!open_it(f, path, e))
+	if (!open_it(f, path, most, e))
 		return 0;
 	token_file_close(f);
 	return -1;
+}
+
+int token_file_open(struct token_file *f, const char *path,
+	const struct token_format *format, struct err *e)
+{
+	return open_most(f, path, format, INT64_MAX, e);
 }
 
 static int open_bytes(struct token_file *f, int64_t n_bytes, struct err *e)
@@ -53,7 +60,7 @@ int token_mask_open(struct token_file *f, const char *path, int64_t n, struct er
 	static const struct token_format bytes = {.name = "mask", .open = open_bytes};
 	const struct token_format *format = token_format_detect(path);
 	bool known = format && (format->index || format->header);
-	if (token_file_open(f, path, known ? format : &bytes, e))
+	if (open_most(f, path, known ? format : &bytes, known ? INT64_MAX : n, e))
 		return -1;
 	if (f->n == n)
 		return 0;

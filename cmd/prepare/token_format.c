@@ -159,11 +159,8 @@ static bool has_index(const char *path)
 	struct str name = {0};
 	char first[sizeof(megatron_magic)];
 	token_index_name(&name, path);
-	int fd = open(name.s, O_RDONLY | O_CLOEXEC);
-	bool has = fd >= 0 && !pread_all(fd, first, sizeof(first), 0) &&
+	bool has = file_sniff(name.s, first, sizeof(first)) == sizeof(first) &&
 		   !memcmp(first, megatron_magic, sizeof(first));
-	if (fd >= 0)
-		close(fd);
 	str_free(&name);
 	return has;
 }
@@ -343,12 +340,7 @@ const struct token_format *token_format_named(const char *name)
 const struct token_format *token_format_detect(const char *path)
 {
 	char first[16];
-	ssize_t n = 0;
-	int fd = corpus_is_stream(path) ? -1 : open(path, O_RDONLY | O_CLOEXEC);
-	if (fd >= 0) {
-		n = pread(fd, first, sizeof(first), 0);
-		close(fd);
-	}
+	int64_t n = file_sniff(path, first, sizeof(first));
 	for (size_t i = 0; i < ARRAY_LEN(formats); i++)
 		if (formats[i]->detect(path, first, n > 0 ? (size_t)n : 0))
 			return formats[i];

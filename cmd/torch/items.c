@@ -206,12 +206,8 @@ bool torch_is(const char *path)
 			       !has(path, "model.safetensors.index.json") &&
 			       (has(path, one_file) || bins_are_in(path) ||
 				       zero_is_in(path)));
-	int fd = S_ISREG(st.st_mode) ? open(path, O_RDONLY | O_CLOEXEC) : -1;
-	bool zip = fd >= 0 && !pread_all(fd, begin, sizeof(begin), 0) &&
-		   !memcmp(begin, "PK\3\4", 4);
-	if (fd >= 0)
-		close(fd);
-	return zip;
+	return file_sniff(path, begin, sizeof(begin)) == sizeof(begin) &&
+	       !memcmp(begin, "PK\3\4", 4);
 }
 
 int torch_open(struct torch_file *f, const char *path, struct err *e)

@@ -155,9 +155,10 @@ json_t *stored_header(int fd, const char *path, int64_t data[2], struct err *e)
 {
 	struct stat st;
 	uint64_t n = 0; /* (little-endian, as this machine) */
-	if (fstat(fd, &st) || !S_ISREG(st.st_mode) || st.st_size < 10 ||
-		pread_all(fd, &n, sizeof(n), 0) || n > MOST_HEADER ||
-		(int64_t)n > st.st_size - 8) {
+	bool has = !fstat(fd, &st) && S_ISREG(st.st_mode) && st.st_size >= 10;
+	if (has && file_read_at(fd, path, &n, sizeof(n), 0, e))
+		return NULL;
+	if (!has || n > MOST_HEADER || (int64_t)n > st.st_size - 8) {
 		err_set(e, EX_DATAERR, "%s: not a safetensors file, or damaged", path);
 		return NULL;
 	}

@@ -51,8 +51,10 @@ static void go_to_latest(struct zero_files *x)
 	struct err e = {0};
 	struct str name = {0}, latest = {0};
 	str_printf(&name, "%s/latest", x->folder.s);
-	if (file_exists(name.s) && !file_check_regular(name.s, &e) &&
-		!file_read(name.s, 1024, &latest, &e) && latest.s) {
+	if (file_exists(name.s) &&
+		(file_check_regular(name.s, &e) || file_read(name.s, 1024, &latest, &e)))
+		die_io(&e);
+	if (!e.code && latest.s) {
 		str_printf(&x->folder, "/%.*s", (int)strcspn(latest.s, "\r\n"), latest.s);
 		find_files(x->folder.s, x);
 	}

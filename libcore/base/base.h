@@ -118,6 +118,8 @@ const char *advice_on(enum advice_on what);
  * sets it, so that all ranks end when one does). */
 NORETURN void die(int code, const char *fmt, ...) PRINTF(2, 3);
 NORETURN void die_err(const struct err *e);
+/* Ends the program if *e is EX_IOERR, for callers that do without what is missing or damaged. */
+void die_io(const struct err *e);
 /* Prints the error as die() does, and returns its exit code. */
 int err_say(const struct err *e);
 extern void (*die_hook)(int code);
@@ -134,9 +136,11 @@ void die_silently(int code);
 	} while (0)
 NORETURN void bug(const char *file, int line, const char *what);
 
-/* Messages go to stderr: warn() on every rank, info() only where log_speaks(). */
+/* Messages go to stderr: warn() on every rank, info() only where log_speaks(). info_wait() reports what
+ * the program waits for: on the ranks of info(), and with --quiet as a warning. */
 void warn(const char *fmt, ...) PRINTF(1, 2);
 void info(const char *fmt, ...) PRINTF(1, 2);
+void info_wait(const char *fmt, ...) PRINTF(1, 2);
 void log_name(const char *program);
 void log_rank(int rank, int size, bool all_ranks);
 void log_quiet(bool quiet);

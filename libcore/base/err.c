@@ -206,6 +206,12 @@ void die_err(const struct err *e)
 	die(e->code, "%s", e->msg);
 }
 
+void die_io(const struct err *e)
+{
+	if (e->code == EX_IOERR)
+		die_err(e);
+}
+
 static void say_line(const char *grade, bool with_rank, const char *fmt, ...)
 	PRINTF(3, 4);
 static void say_line(const char *grade, bool with_rank, const char *fmt, ...)
@@ -257,6 +263,16 @@ void info(const char *fmt, ...)
 	va_list ap;
 	va_start(ap, fmt);
 	say("", log_many && log_all, fmt, ap);
+	va_end(ap);
+}
+
+void info_wait(const char *fmt, ...)
+{
+	if (log_rank_id && !log_all)
+		return;
+	va_list ap;
+	va_start(ap, fmt);
+	say(log_is_quiet ? "warning: " : "", log_many && log_all, fmt, ap);
 	va_end(ap);
 }
 

@@ -75,6 +75,38 @@ int file_read_at(
 	return err_errno(e, name);
 }
 
+int64_t file_read_first(int fd, const char *name, void *p, size_t n_bytes, struct err *e)
+{
+	size_t n = 0;
+	while (n < n_bytes) {
+		ssize_t got = pread(fd, (char *)p + n, n_bytes - n, (off_t)n);
+		if (got < 0 && errno == EINTR)
+			continue;
+		if (got < 0)
+			return err_errno(e, name);
+		if (got == 0)
+			break;
+		n += (size_t)got;
+	}
+	return (int64_t)n;
+}
+
+int64_t file_sniff(const char *path, void *p, size_t n_bytes)
+{
+	struct err e;
+	struct stat st;
+	int fd = stat(path, &st) || !S_ISREG(st.st_mode)
+			 ? -1
+			 : open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+	if (fd < 0)
+		return -1;
+	int64_t n = file_read_first(fd, path, p, n_bytes, &e);
+	close(fd);
+	if (n < 0)
+		die_err(&e);
+	return n;
+}
+
 ssize_t read_some(int fd, void *p, size_t n_bytes)
 {
 	ssize_t n;
@@ -187,7 +219,7 @@ int file_open(const char *path)
 	if (fd < 0)
 		return -1;
 	if (is_fifo(fd) && wait_for_data(fd, 1000) == 0) {
-		info("waiting for data from the FIFO %s", path);
+		info_wait("waiting for data from the FIFO %s", path);
 		wait_for_data(fd, -1);
 	}
 	fcntl(fd, F_SETFL, 0);
@@ -214,7 +246,7 @@ int file_open_output(const char *path, int flags)
 			return fd;
 		nanosleep(&moment, NULL);
 	}
-	info("waiting for a reader of the FIFO %s", path);
+	info_wait("waiting for a reader of the FIFO %s", path);
 	return open(path, all, 0666);
 }
 

@@ -54,6 +54,11 @@ int pread_all(int fd, void *p, size_t n_bytes, int64_t at);
 /* Reads bytes [at, at + n_bytes) of an open file, which messages call `name`. */
 int file_read_at(
 	int fd, const char *name, void *p, size_t n_bytes, int64_t at, struct err *e);
+/* Reads the first bytes of an open file: their number, at most n_bytes; -1 with *e set. */
+int64_t file_read_first(int fd, const char *name, void *p, size_t n_bytes, struct err *e);
+/* For detectors of formats: the same for the regular file at `path`; -1: there is none that can be opened.
+ * A read that fails ends the program with EX_IOERR: the file would be taken for one of another format. */
+int64_t file_sniff(const char *path, void *p, size_t n_bytes);
 /* read(), but again after a signal. */
 ssize_t read_some(int fd, void *p, size_t n_bytes);
 /* Copies from the current position of `from` to its end; -1 with errno set; 1: there are more than
@@ -138,8 +143,8 @@ int stream_look(struct stream *s, int fd, const char *name, struct err *e);
 int file_spool(
 	const struct stream *s, int64_t most, char path[AT_LEAST(4096)], struct err *e);
 void file_spool_limit(int64_t n_bytes); /* 0: none */
-/* A copy of a whole stream in a file without a name: its descriptor, or -1. */
-int file_keep(int fd, const char *name, struct err *e);
+/* A copy of a whole stream, of at most `most` bytes, in a file without a name: its descriptor, or -1. */
+int file_keep(int fd, const char *name, int64_t most, struct err *e);
 /* Reads a file, or a copy of a stream; "-" is standard input. */
 struct seekable {
 	/* Looks at the beginning of a stream, and sets the bytes that it may have. */

@@ -75,11 +75,11 @@ int file_spool(
 	return -1;
 }
 
-int file_keep(int fd, const char *name, struct err *e)
+int file_keep(int fd, const char *name, int64_t most, struct err *e)
 {
 	char path[4096];
 	struct stream s;
-	int to = stream_look(&s, fd, name, e) ? -1 : file_spool(&s, INT64_MAX, path, e);
+	int to = stream_look(&s, fd, name, e) ? -1 : file_spool(&s, most, path, e);
 	if (to >= 0)
 		cleanup_remove(path);
 	return to;

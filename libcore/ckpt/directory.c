@@ -6,6 +6,7 @@
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 const char *ckpt_name(struct str *out, const char *folder, int64_t step)
@@ -42,15 +43,18 @@ int64_t ckpt_list(const char *folder, int64_t **steps, struct err *e)
 		return 0;
 	if (!d)
 		return err_errno(e, folder);
-	for (struct dirent *f; (f = readdir(d));) {
+	errno = 0;
+	for (struct dirent *f; (f = readdir(d)); errno = 0) {
 		int64_t step = ckpt_step(f->d_name);
 		if (step < 0)
 			continue;
 		*steps = xrealloc(*steps, (size_t)(n + 1) * sizeof(**steps));
 		(*steps)[n++] = step;
 	}
+	if (errno)
+		n = err_errno(e, folder);
 	closedir(d);
-	if (n)
+	if (n > 0)
 		qsort(*steps, (size_t)n, sizeof(**steps), ascending);
 	return n;
 }
@@ -172,11 +176,12 @@ static int is_of_worker(
 static int others_have(const struct ckpt *c, struct err *e)
 {
 	scoped_str path = {0};
+	struct stat st;
 	int rc = 0;
 	for (int64_t w = 1; w < c->info.workers && !c->info.worker && !rc; w++) {
 		str_clear(&path);
 		ckpt_of_worker(&path, c->path, w);
-		if (!file_exists(path.s))
+		if (stat(path.s, &st) && errno == ENOENT)
 			rc = err_set(e, EX_DATAERR,
 				"%s: worker %lld has no checkpoint of this step", c->path,
 				(long long)w);

@@ -149,8 +149,10 @@ static int read_all(struct ckpt *c, struct h5 *h, struct err *e)
 	if (h5_has(h, "/edit") && h5_get(h, "/edit", H5_F64, -1, MOST_NUMBERS,
 					  (void **)&c->numbers, &c->n_numbers, e))
 		return -1;
-	if (h5_has(h, "/tokenizer") && tokenizer_read(&c->tokenizer, h, e))
-		return err_prefix(e, "%s: ", c->path);
+	if (h5_has(h, "/tokenizer") && tokenizer_read(&c->tokenizer, h, e)) {
+		bool named = !strncmp(e->msg, c->path, strlen(c->path)); /* by h5 */
+		return named ? -1 : err_prefix(e, "%s: ", c->path);
+	}
 	return open_tensors(c, h, e);
 }
 
@@ -296,10 +298,12 @@ static int check_own(const char *name, const char *path, struct err *e)
 		return what ? refuse_foreign(name, what, true, e) : refuse_empty(name, e);
 	}
 	int fd = S_ISREG(st.st_mode) ? open(path, O_RDONLY | O_CLOEXEC) : -1;
-	bool has = fd >= 0 && !pread_all(fd, first, sizeof(first), 0);
-	const char *what = has ? foreign_file(first, sizeof(first)) : NULL;
+	int64_t n = fd < 0 ? 0 : file_read_first(fd, name, first, sizeof(first), e);
+	const char *what = n > 0 ? foreign_file(first, (size_t)n) : NULL;
 	if (fd >= 0)
 		close(fd);
+	if (n < 0)
+		return -1;
 	return what ? refuse_foreign(name, what, false, e) : 0;
 }
 

@@ -8,7 +8,7 @@
 
 static struct {
 	bool no_memory, ever_no_memory;
-	int failure;	/* errno value, while `file` is NULL */
+	int failure;	 /* errno value, while `file` is NULL */
 	struct h5 *file; /* NULL: a file is being opened */
 } noted;
 

@@ -106,7 +106,7 @@ static void library_begin(void)
 int h5_unwritten(const struct h5 *f, struct err *e, const char *fmt, ...)
 {
 	char what[400];
-	int why = errno;
+	int why = f->failure ? f->failure : errno;
 	va_list ap;
 	va_start(ap, fmt);
 	vsnprintf(what, sizeof(what), fmt, ap);
@@ -296,10 +296,11 @@ bool h5_begins(const char *first, size_t n)
 	return n >= sizeof(signature) && !memcmp(first, signature, sizeof(signature));
 }
 
-bool h5_is(int fd)
+int h5_is(int fd, const char *name, struct err *e)
 {
 	char first[8];
-	return !pread_all(fd, first, sizeof(first), 0) && h5_begins(first, sizeof(first));
+	int64_t n = file_read_first(fd, name, first, sizeof(first), e);
+	return n < 0 ? -1 : h5_begins(first, (size_t)n);
 }
 
 const char *h5_version(void)

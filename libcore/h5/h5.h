@@ -49,7 +49,8 @@ void h5_continue(struct h5 *f, uint64_t written);
 int h5_finish(struct h5 *f, int rc, struct err *e);
 /* Do the first n bytes of a file say that it is HDF5? */
 bool h5_begins(const char *first, size_t n);
-bool h5_is(int fd); /* do those of an open file? */
+/* Do those of an open file, which messages call `name`? 1, 0, or -1 with *e set. */
+int h5_is(int fd, const char *name, struct err *e);
 const char *h5_version(void);
 void h5_versions(struct str *out); /* appends a line for --version */
 

@@ -17,8 +17,8 @@ struct h5 {
 	 * the values in memory, and the same from the beginning of the file? */
 	uint64_t written;
 	bool whole;
-	char *file;	 /* its name in the file system */
-	int failure;	 /* errno of a call of the operating system in HDF5 that failed; 0: none did */
+	char *file; /* its name in the file system */
+	int failure; /* errno of a call of the operating system in HDF5 that failed; 0: none did */
 	char group[256]; /* the last one that h5_make_groups() made or found */
 };
 
@@ -44,7 +44,7 @@ void h5_forget_errors(struct h5 *f);
 void h5_stop_watching(const struct h5 *f);
 /* The errno value of a failure in f, or with NULL in the file that is being opened; 0: none. */
 int h5_failure(const struct h5 *f);
-bool h5_had_no_memory(void); /* ever, in this process */
+bool h5_had_no_memory(void);	  /* ever, in this process */
 hid_t h5_native(enum h5_type t);  /* in memory */
 hid_t h5_on_disk(enum h5_type t); /* little-endian */
 hid_t h5_text_type(size_t n);	  /* of n bytes; the caller calls H5Tclose() */

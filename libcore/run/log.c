@@ -432,7 +432,8 @@ static int read_text(struct run_log *l, int fd, struct err *e)
 int run_log_read_file(void *log, int fd, const char *path, struct err *e)
 {
 	struct run_log *l = log;
-	return h5_is(fd) ? read_h5(l, path, l->name, e) : read_text(l, fd, e);
+	int h5 = h5_is(fd, l->name, e);
+	return h5 < 0 ? -1 : h5 ? read_h5(l, path, l->name, e) : read_text(l, fd, e);
 }
 
 static int look(void *to, const struct stream *s, int64_t *most, struct err *e)

@@ -28,8 +28,8 @@
 #include <unistd.h>
 
 enum kind { WRITE, PWRITE, FSYNC, FTRUNCATE, RENAME, OPEN, MMAP, CLOSE, READ, N_KINDS };
-static const char *const kinds[] = {
-	"write", "pwrite", "fsync", "ftruncate", "rename", "open", "mmap", "close", "read"};
+static const char *const kinds[] = {"write", "pwrite", "fsync", "ftruncate", "rename",
+	"open", "mmap", "close", "read"};
 static const struct {
 	const char *name;
 	int error; /* 0: another result than an error */
