@@ -82,7 +82,8 @@ refused() { # CODE TEXT COMMAND...
 		done
 		code_of 64 env SLURM_STEP_NUM_TASKS=2 SLURM_PROCID=1 "${p[@]}" # rank 0 reports
 		[ -z "$output" ]
-		[ ! -e other ] && [ ! -e a.h5 ]
+		[ ! -e other ]
+		[ ! -e a.h5 ]
 	done
 	# in a batch script, one rank, and by an inner launcher
 	for vars in 'SLURM_NTASKS=2 SLURM_NPROCS=2 SLURM_PROCID=0' SLURM_STEP_NUM_TASKS=1 PMIX_RANK=0 \
