@@ -304,7 +304,6 @@ shapes() { # CHECKPOINT
 	make_run run --vocab-multiple 64
 	pt-ckpt convert run -o run.hf
 	pt-ckpt convert run --padding -o padded.hf
-	code_of 65 pt-sample run.hf "the"
 	pt-ckpt convert run.hf -o none.h5
 	code_of 65 pt-sample none.h5 'the'
 	says 'no vocabulary'
