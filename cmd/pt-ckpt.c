@@ -443,6 +443,31 @@ static int check_options(const struct command *c, const struct opts *o, struct e
 	return 0;
 }
 
+static const char torch_not_written[] =
+	"checkpoints of PyTorch are not written; PyTorch loads the files of the directory "
+	"that -o DIRECTORY makes";
+
+/* A name that promises another format than what would be written: a directory. */
+static int check_ending(const char *out, struct err *e)
+{
+	static const struct {
+		const char *end, *why;
+	} other[] = {
+		{".gguf",
+			"GGUF is not written; llama.cpp's convert_hf_to_gguf.py reads the "
+			"directory that -o DIRECTORY makes"},
+		{".onnx", "ONNX is not written; 'optimum-cli export onnx' reads the "
+			  "directory that -o DIRECTORY makes"},
+		{".pt", torch_not_written}, {".pth", torch_not_written},
+		{".ckpt", torch_not_written},
+		{".safetensors", "a directory is written, with config.json and "
+				 "model.safetensors; give -o DIRECTORY"}};
+	for (size_t i = 0; i < ARRAY_LEN(other); i++)
+		if (text_ends(out, other[i].end))
+			return err_set(e, EX_USAGE, "%s: %s", out, other[i].why);
+	return 0;
+}
+
 static int check_output(const struct command *c, const struct opts *o, struct err *e)
 {
 	struct stat st;
@@ -454,6 +479,8 @@ static int check_output(const struct command *c, const struct opts *o, struct er
 		return err_set(e, EX_USAGE,
 			"%s writes a checkpoint: --out is - or a name that ends with .h5",
 			c->name);
+	if (c->run == convert && !o->to && check_ending(o->out, e))
+		return -1;
 	if (o->force || lstat(o->out, &st) || S_ISDIR(st.st_mode))
 		return 0;
 	return err_set(e, EX_USAGE, "%s exists; --force replaces it", o->out);
@@ -469,6 +496,17 @@ static int check_operands(const struct command *c, int n, struct err *e)
 			      : "one checkpoint or more");
 }
 
+static int run_command(const struct command *c, int n, char **operands,
+	const struct opts *o, struct err *e)
+{
+	if (check_operands(c, n, e) || check_options(c, o, e) || check_output(c, o, e) ||
+		c->run(n, operands, o, e))
+		return -1;
+	if (takes(c, "out") && strcmp(o->out, "-") != 0)
+		info("wrote %s (%s)", o->out, convert_target(o->to, o->out)->name);
+	return 0;
+}
+
 static int run(int n, char **operands, const struct opts *o, struct err *e)
 {
 	const char *const *names = command_names();
@@ -476,11 +514,7 @@ static int run(int n, char **operands, const struct opts *o, struct err *e)
 		return no_command(e);
 	for (size_t i = 0; i < ARRAY_LEN(commands); i++)
 		if (!strcmp(operands[0], names[i]))
-			return check_operands(&commands[i], n - 1, e) ||
-					       check_options(&commands[i], o, e) ||
-					       check_output(&commands[i], o, e)
-				       ? -1
-				       : commands[i].run(n - 1, operands + 1, o, e);
+			return run_command(&commands[i], n - 1, operands + 1, o, e);
 	return opts_unknown("command", operands[0], names, ARRAY_LEN(commands), e);
 }
 

@@ -97,8 +97,9 @@ static const struct opt options[] = {
 		"that does not count is -100. mask: input_ids,mask, of 0 and 1."},
 	{OPT_STR, 0, "chat-template", "NAME", NULL, O(p.chat_template), .files = "", .help =
 		"The texts around the turns of a conversation: chatml, llama3, llama3.1, qwen, qwen3, "
-		"qwen3-2507, or a file. Without --record, it implies messages. With --record prompt, the "
-		"prompt is a turn of the user and the completion one of the assistant."},
+		"qwen3-2507, a file, or a directory of Hugging Face. Without --record, it implies "
+		"messages. With --record prompt, the prompt is a turn of the user and the completion one "
+		"of the assistant."},
 	{OPT_ENUM, 0, "count", NULL, "assistant", O(p.count), .values = OPT_WORDS(COUNT_WORDS), .help =
 		"What counts of a conversation: each turn of the assistant with the text that ends it, "
 		"its last one, all tokens but the first, or none. Of prompt and completion, assistant "
@@ -243,6 +244,12 @@ static int print_info(const struct strs *files, struct err *e)
 		printf("%s# %s\n%stokenizer = %s\nvocab = %lld\n", i ? "\n" : "",
 			files->v[i], text_printable(text.s), t->kind->name,
 			(long long)t->vocab.n);
+		str_clear(&text);
+		if (t->chat_template)
+			str_printf(&text, "chat_template = %.40s\n",
+				*t->chat_template == '{' ? "of a file"
+							 : t->chat_template);
+		printf("%s", text_printable(text.s));
 		str_free(&text);
 		corpus_close(c);
 	}

@@ -1,12 +1,16 @@
 /* pt-sample: text from a checkpoint. */
 #include "base/file.h"
 #include "base/options.h"
+#include "base/utf8.h"
+#include "convert/convert.h"
 #include "engine/backend.h"
 #include "engine/inference.h"
 #include "engine/layout.h"
 #include "engine/options.h"
 #include "engine/state.h"
 #include "model/generate.h"
+#include "prepare/record.h"
+#include "sample/sample.h"
 
 #include <errno.h>
 #include <signal.h>
@@ -14,7 +18,7 @@
 #include <string.h>
 
 struct opts {
-	const char *prompt, *stop;
+	const char *prompt, *chat, *chat_template, *stop;
 	int64_t tokens, samples, top_k, seed, threads, tp, fsdp;
 	double temperature, top_p;
 	int device; /* enum device_kind */
@@ -34,8 +38,15 @@ static const struct opt options[] = {
 	{OPT_FLAG, 0, "allow-special", NULL, "no", O(allow_special), .help =
 		"The text of a special token in the prompt, such as <|endoftext|>, becomes this "
 		"token, instead of tokens of its characters."},
+	{OPT_STR, 'c', "chat", "TEXT", NULL, O(chat), .help =
+		"What a user says to a model of conversations, instead of a prompt. - reads lines of "
+		"standard input, of which each begins a conversation. The text is laid out by the chat "
+		"template, has no special tokens itself, and is not printed without --echo."},
+	{OPT_STR, 0, "chat-template", "NAME", NULL, O(chat_template), .files = "", .needs = "--chat", .help =
+		"The chat template, as for pt-prepare. Without it, that of the data that the model was "
+		"trained on, or of the Hugging Face model that it began with."},
 	{OPT_INT, 'n', "tokens", "N", "500", O(tokens), 0, 0, 1e15, .help =
-		"Number of tokens to generate."},
+		"Maximum number of tokens to generate."},
 	{OPT_INT, 'N', "samples", "N", "1", O(samples), 0, 1, 1e9, .help =
 		"Number of texts to generate for each prompt, with a line break after each."},
 	{OPT_DOUBLE, 't', "temperature", "X", "0.8", O(temperature), 0, 0, 1e6, .help =
@@ -47,7 +58,10 @@ static const struct opt options[] = {
 		"sampling)."},
 	{OPT_INT, 's', "seed", "N", "1", O(seed), .help =
 		"Random seed. Equal seeds give equal text."},
-	{OPT_STR, 0, "stop", "TEXT", NULL, O(stop), .help = "Stop string: end a text after it."},
+	{OPT_STR, 0, "stop", "TEXT", NULL, O(stop), .help =
+		"End a text after TEXT, too; id:N: before the token N; none: only after --tokens. A text "
+		"always ends, except with none, before the token of the end of a text, if the model has "
+		"one, and with --chat before the token of the end of a turn."},
 	{OPT_FLAG, 'e', "echo", NULL, "yes", O(echo), .help =
 		"Print the prompt before the text."},
 	{OPT_GROUP, .name = "Execution"},
@@ -76,14 +90,15 @@ static const struct opt options[] = {
 /* clang-format on */
 
 static const char *const synopsis[] = {
-	"[options] RUN|CHECKPOINT [PROMPT]",
-	"[options] RUN|CHECKPOINT - < PROMPTS",
+	"[options] RUN|MODEL [PROMPT]",
+	"[options] RUN|MODEL - < PROMPTS",
+	"[options] RUN|MODEL --chat TEXT",
 	NULL,
 };
 
 static const struct program program = {
 	.name = "pt-sample",
-	.summary = "draw text from a checkpoint of pt-train",
+	.summary = "draw text from a checkpoint of pt-train or a model of Hugging Face",
 	.synopsis = synopsis,
 	.opts = options,
 	.opts_bytes = sizeof(struct opts),
@@ -99,6 +114,9 @@ struct source {
 	struct ckpt *ckpt;
 	struct device d;
 	struct inference x;
+	struct chat_template *chat; /* NULL: prompts are no conversations */
+	struct stops stops;
+	bool echo, warned;
 };
 
 /* The degrees of the mesh. */
@@ -113,19 +131,28 @@ static int check_ranks(struct source *s, struct err *e)
 	return mesh_resolve(wanted, ranks, s->degree, e);
 }
 
-/* Collective. All ranks open the file that rank 0 has found: a run may write a newer one meanwhile. */
+/* Collective. A model of Hugging Face is opened as it is. All ranks open the file that rank 0 has found: a run may write a newer one meanwhile. */
 static int open_ckpt(struct source *s, const char *name, struct err *e)
 {
 	scoped_str path = {0};
 	if (s->world->size == 1)
-		return ckpt_open(&s->ckpt, name, e);
+		return convert_open_speaker(&s->ckpt, name, e);
 	if (s->world->rank == 0) {
 		char *file = ckpt_find_file(name);
 		str_puts(&path, file);
 		free(file);
 	}
 	comm_bcast_str(s->world, &path, 0);
-	return ckpt_open(&s->ckpt, path.s, e);
+	return convert_open_speaker(&s->ckpt, path.s, e);
+}
+
+/* How conversations are laid out, and what ends a text. */
+static int open_texts(struct source *s, struct err *e)
+{
+	const struct opts *o = s->o;
+	if (o->chat && !(s->chat = prompt_template(s->ckpt, o->chat_template, e)))
+		return -1;
+	return stops_find(&s->stops, s->ckpt, o->stop, s->chat, e);
 }
 
 /* Collective, but without an agreement on errors. */
@@ -139,6 +166,8 @@ static int open_model(
 		return err_set(e, EX_DATAERR, "%s has no vocabulary", path);
 	if (s->o->allow_special && tokenizer_allow_special(&s->ckpt->tokenizer, e))
 		return err_prefix(e, "%s: ", path);
+	if (open_texts(s, e))
+		return -1;
 	if (options_model(config, s->ckpt->config.s, e)) {
 		e->code = EX_DATAERR;
 		return err_prefix(e, "%s: ", path);
@@ -216,11 +245,14 @@ static int64_t next_token(const struct source *s, struct decoder *g, uint64_t st
 		o->temperature, o->top_k, o->top_p, (uint64_t)o->seed};
 	int64_t id = -1;
 	if (s->world->rank == 0) {
+		const char *stop = s->stops.text;
 		size_t before = text->len;
 		id = decoder_draw(g, &how, stream, i);
-		tokenizer_decode(&s->ckpt->tokenizer, (uint32_t)id, text);
+		if (stops_at(&s->stops, id))
+			id = -1;
+		tokenizer_decode(&s->ckpt->tokenizer, id, text);
 		if (put(text->s + before, text->len - before, e) ||
-			(o->stop && str_ends(text, o->stop)))
+			(stop && str_ends(text, stop)))
 			id = -1;
 	}
 	comm_bcast(s->world, &id, sizeof(id), 0);
@@ -234,6 +266,7 @@ static int draw(
 	const struct opts *o = s->o;
 	struct decoder *g = decoder_open(&s->x.model, &s->d, s->x.store, o->cache);
 	scoped_str text = {0};
+	str_puts(&text, "");
 	decoder_feed(g, ids, n);
 	if (o->logits && s->world->rank == 0)
 		print_logits(s, g);
@@ -271,22 +304,45 @@ struct prompt {
 	const char *from; /* what messages call it */
 };
 
+/* Special tokens in a prompt are text, which those who write them often do not mean. */
+static void warn_of_special(struct source *s, const struct prompt *p)
+{
+	scoped_str name = {0};
+	if (s->o->allow_special || s->warned || s->world->rank)
+		return;
+	prompt_special(&s->ckpt->tokenizer, p->text, p->len, &name);
+	s->warned = name.len;
+	if (name.len)
+		warn("%s: the text '%s' of a special token becomes tokens of its characters%s",
+			p->from, text_printable(name.s),
+			s->chat ? ""
+				: "; --allow-special makes it the token, and --chat lays "
+				  "out a conversation");
+}
+
+/* The tokens of a prompt, and its text. */
+static int64_t encode_prompt(struct source *s, const struct prompt *p, struct str *text,
+	uint32_t **ids, struct err *e)
+{
+	const struct tokenizer *t = &s->ckpt->tokenizer;
+	warn_of_special(s, p);
+	if (s->chat)
+		return prompt_ask(s->chat, t, p->text, p->len, text, ids, e);
+	if (!p->len)
+		return begin_empty(t, text, ids);
+	str_add(text, p->text, p->len);
+	return tokenizer_encode_all(t, text->s, (int64_t)text->len, ids, e);
+}
+
 /* Collective. Each sample of each prompt has its own stream of random numbers. */
 static int sample(struct source *s, const struct prompt *p, struct err *e)
 {
-	const struct tokenizer *tok = &s->ckpt->tokenizer;
 	scoped_str text = {0};
 	uint32_t *ids;
-	int64_t n;
-	if (p->len) {
-		str_add(&text, p->text, p->len);
-		n = tokenizer_encode_all(tok, text.s, (int64_t)text.len, &ids, e);
-	} else {
-		n = begin_empty(tok, &text, &ids);
-	}
+	int64_t n = encode_prompt(s, p, &text, &ids, e);
 	int rc = n < 0 ? err_prefix(e, "%s: ", p->from) : 0;
 	for (int64_t i = 0; i < s->o->samples && !rc; i++) {
-		if (s->o->echo && !s->o->logits)
+		if (s->echo && !s->o->logits)
 			rc = put_once(s, text.s, text.len, e);
 		rc = rc || draw(s, ids, n, p->number << 32 | (uint64_t)i, e);
 		if (!s->o->logits)
@@ -347,6 +403,8 @@ static int run(struct source *s, const char *name, const char *prompt, struct er
 	inference_close(&s->x);
 	comm_device_close();
 	device_close(&s->d);
+	chat_template_close(s->chat);
+	stops_free(&s->stops);
 	ckpt_close(s->ckpt);
 	return rc;
 }
@@ -364,6 +422,18 @@ static void note_idle(const struct opts *o)
 
 static const char *const advice[N_ADVICE] = {[ADVICE_GPU] = "use --device cpu"};
 
+static int check_options(const struct opts *o, int operands, struct err *e)
+{
+	if (operands < 1 || operands > 2)
+		return err_set(e, EX_USAGE, "give a checkpoint, and perhaps a prompt");
+	if (o->chat && (operands == 2 || o->prompt))
+		return err_set(e, EX_USAGE, "--chat and a prompt are mutually exclusive");
+	if (o->chat && o->allow_special)
+		return err_set(e, EX_USAGE,
+			"--allow-special: what a user says has no special tokens");
+	return opts_check_needs(&program, o, e);
+}
+
 int main(int argc, char **argv)
 {
 	struct opts o;
@@ -371,15 +441,23 @@ int main(int argc, char **argv)
 	log_name(program.name);
 	advice_set(advice);
 	int n = opts_parse(&program, &o, argc, argv, &e);
-	if (n == 0 || n > 2)
-		err_set(&e, EX_USAGE, "give a checkpoint, and perhaps a prompt");
-	struct source s = {.o = &o, .world = comm_open()};
+	if (n >= 0)
+		check_options(&o, n, &e);
+	struct source s = {.o = &o,
+		.world = comm_open(),
+		.echo = n >= 0 && o.echo &&
+			(!o.chat || opts_given(&program, &o, "echo"))};
 	log_rank(s.world->rank, s.world->size, false);
 	int rc = comm_agree(s.world, &e);
 	if (!rc)
 		note_idle(&o);
 	if (!rc)
-		rc = run(&s, argv[0], n == 2 ? argv[1] : o.prompt ? o.prompt : "", &e);
+		rc = run(&s, argv[0],
+			n == 2	   ? argv[1]
+			: o.chat   ? o.chat
+			: o.prompt ? o.prompt
+				   : "",
+			&e);
 	if (rc)
 		rc = s.world->rank ? e.code : err_say(&e);
 	else

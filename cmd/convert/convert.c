@@ -57,6 +57,8 @@ static int advise(const char *path, struct err *e)
 int convert_open(struct ckpt_view *v, const char *path, struct err *e)
 {
 	const struct convert_format *f = convert_detect(path);
+	if (ckpt_refuse_adapter(path, e))
+		return -1;
 	int rc = f->open(v, path, e);
 	return rc && f == &convert_pt ? advise(path, e) : rc;
 }

@@ -94,6 +94,21 @@ int convert_open_model(struct ckpt **c, const char *path, struct err *e)
 	return -1;
 }
 
+int convert_open_speaker(struct ckpt **c, const char *path, struct err *e)
+{
+	if (convert_detect(path) == &convert_pt || !file_is_folder(path) ||
+		!has_tokenizer(path))
+		return ckpt_open(c, path, e);
+	if (convert_open_ckpt(c, path, e))
+		return -1;
+	if (!convert_vocabulary((*c)->view, &(*c)->tokenizer, path, e))
+		return 0;
+	e->code = EX_DATAERR;
+	ckpt_close(*c);
+	*c = NULL;
+	return -1;
+}
+
 int convert_hash_of(const char *path, uint64_t *hash, struct err *e)
 {
 	struct ckpt_view v;

@@ -108,6 +108,70 @@ json_t *hf_origin_of(const struct ckpt_view *v, const char *folder)
 	return o;
 }
 
+/* A file of an origin as JSON; NULL: there is none. */
+static json_t *load_file(const struct str *origin, const char *name)
+{
+	json_t *all = origin->len ? json_loadb(origin->s, origin->len, 0, NULL) : NULL;
+	json_t *file = parse(json_object_get(all, name));
+	json_decref(all);
+	return file;
+}
+
+/* Appends a token, or a list of them. */
+static int64_t add_ends(const json_t *end, uint32_t **ids)
+{
+	int64_t n = 0;
+	json_t *one = json_is_array(end) ? NULL : json_pack("[O?]", end);
+	const json_t *list = one ? one : end;
+	for (size_t i = 0; i < json_array_size(list); i++) {
+		const json_t *id = json_array_get(list, i);
+		json_int_t x = json_is_integer(id) ? json_integer_value(id) : -1;
+		if (x < 0 || x >= UINT32_MAX)
+			continue;
+		*ids = xgrow(*ids, n, sizeof(**ids));
+		(*ids)[n++] = (uint32_t)x;
+	}
+	json_decref(one);
+	return n;
+}
+
+int64_t hf_origin_ends(const struct str *origin, uint32_t **ids)
+{
+	static const char *const names[] = {"generation_config.json", "config.json"};
+	int64_t n = 0;
+	*ids = NULL;
+	for (size_t i = 0; i < ARRAY_LEN(names) && !n; i++) {
+		json_t *file = load_file(origin, names[i]);
+		n = add_ends(json_object_get(file, tokens[1]), ids);
+		json_decref(file);
+	}
+	return n;
+}
+
+/* Of several templates, that of conversations is called default. */
+static const json_t *default_template(const json_t *x)
+{
+	for (size_t i = 0; i < json_array_size(x); i++) {
+		const json_t *one = json_array_get(x, i);
+		const char *name = json_string_value(json_object_get(one, "name"));
+		if (name && !strcmp(name, "default"))
+			return json_object_get(one, "template");
+	}
+	return x;
+}
+
+void hf_origin_template(const struct str *origin, struct str *out)
+{
+	json_t *all = origin->len ? json_loadb(origin->s, origin->len, 0, NULL) : NULL;
+	json_t *config = parse(json_object_get(all, "tokenizer_config.json"));
+	const json_t *x = json_object_get(all, "chat_template.jinja");
+	x = x ? x : default_template(json_object_get(config, "chat_template"));
+	if (json_is_string(x))
+		str_add(out, json_string_value(x), json_string_length(x));
+	json_decref(config);
+	json_decref(all);
+}
+
 int hf_origin_save(
 	const json_t *origin, const char *folder, struct strs *made, struct err *e)
 {

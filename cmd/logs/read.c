@@ -64,8 +64,10 @@ static int read_text(struct build *b, const struct log_format *f, int fd,
 	return rc;
 }
 
-static int not_a_log(const char *name, struct err *e)
+static int not_a_log(const char *name, const char *first, size_t n, struct err *e)
 {
+	if (file_refuse_foreign(name, first, n, FOREIGN_LOG, e))
+		return -1;
 	return err_set(e, EX_DATAERR,
 		"%s: neither a log of pt-train nor of another known format; --pattern "
 		"reads lines of any form",
@@ -88,9 +90,9 @@ static const struct log_format *format_of(
 	/* (of its exact size, so that AddressSanitizer sees a detector that reads too far) */
 	sample = xrealloc(sample, n > 0 ? (size_t)n : 1);
 	f = n < 0 ? NULL : format_detect((struct span){sample, (size_t)n});
-	free(sample);
 	if (!f && n >= 0)
-		not_a_log(name, e);
+		not_a_log(name, sample, (size_t)n, e);
+	free(sample);
 	return f;
 }
 
@@ -142,7 +144,7 @@ static int look(void *to, const struct stream *s, int64_t *most, struct err *e)
 	*most = h5 ? INT64_MAX : MAX_TEXT;
 	return !h5 && !is_tensorboard((struct span){s->first, s->n}) &&
 			       memchr(s->first, '\0', s->n)
-		       ? not_a_log(s->name, e)
+		       ? not_a_log(s->name, s->first, s->n, e)
 		       : 0;
 }
 
@@ -354,11 +356,26 @@ static int read_log(
 	return rc ? -1 : 0;
 }
 
+/* A directory of W&B has what the run printed in a file. */
+static int read_run(struct run_log *l, const char *path, struct err *e)
+{
+	scoped_str own = {0}, output = {0};
+	str_printf(&own, "%s/run.h5", path);
+	str_printf(&output, "%s/files/output.log", path);
+	*l = (struct run_log){0};
+	if (!file_exists(own.s) && file_exists(output.s))
+		return err_set(e, EX_DATAERR,
+			"%s: a directory of W&B, which is not read; give %s, which has what "
+			"the run printed",
+			path, output.s);
+	return run_log_read(l, path, e);
+}
+
 int log_read(struct run_log *l, const char *path, const char *format, struct err *e)
 {
 	bool is_stdin = !strcmp(path, "-");
 	if (is_folder(path) && !log_state(path))
-		return run_log_read(l, path, e);
+		return read_run(l, path, e);
 	*l = (struct run_log){.name = xstrdup(is_stdin ? "standard input" : path)};
 	return read_log(&(struct reading){.l = l}, path, format, e);
 }

@@ -480,3 +480,26 @@ int chat_template_apply(
 	str_free(&l.json);
 	return rc ? -1 : 0;
 }
+
+int chat_template_ask(const struct chat_template *c, const char *text, size_t n,
+	struct marked *out, struct err *e)
+{
+	static const char user[] = "user";
+	const int64_t role = sizeof(user) - 1;
+	const struct chat_role *next = chat_role_named(c, "assistant", 9);
+	struct chat_turns *turns = &out->turns;
+	struct layout l = {.c = c, .turns = turns, .out = out};
+	if (!next)
+		return err_set(e, EX_DATAERR, "the chat template has no role assistant");
+	marked_clear(out);
+	str_puts(&turns->said, user);
+	str_add(&turns->said, text, n);
+	turns->v = xgrow(turns->v, 0, sizeof(*turns->v));
+	turns->v[turns->n++] = (struct chat_turn){
+		.role = {0, role}, .text = {role, (int64_t)turns->said.len}};
+	add_marker(out, &c->begin);
+	if (add_turns(&l, COUNT_NONE, e))
+		return -1;
+	add_marker(out, &next->before);
+	return 0;
+}

@@ -8,7 +8,7 @@
 #include <zlib.h>
 #include <zstd.h>
 
-enum { CHUNK = 1 << 18, MAGIC_BYTES = 8 };
+enum { CHUNK = 1 << 18, MAGIC_BYTES = FOREIGN_BYTES };
 
 struct input;
 typedef int64_t read_fn(struct input *in, char *to, int64_t n, struct err *e);
@@ -129,7 +129,8 @@ static int is_shard(const char *name, struct err *e)
 }
 
 /* Looks at the first bytes. */
-static int begin(struct input *in, bool decompress, bool shard, struct err *e)
+static int begin(
+	struct input *in, bool decompress, const struct input_file *f, struct err *e)
 {
 	static const char gzip[] = {0x1f, (char)0x8b},
 			  zstd[] = {0x28, (char)0xb5, 0x2f, (char)0xfd};
@@ -142,8 +143,11 @@ static int begin(struct input *in, bool decompress, bool shard, struct err *e)
 		in->n += (size_t)got;
 	}
 	in->read = plain_read;
-	if (!shard && h5_begins(in->chunk, in->n))
+	if (!f->given && h5_begins(in->chunk, in->n))
 		return is_shard(in->name, e);
+	if (!f->any_bytes &&
+		file_refuse_foreign(in->name, in->chunk, in->n, FOREIGN_TEXT, e))
+		return -1;
 	if (decompress && in->n >= sizeof(gzip) &&
 		!memcmp(in->chunk, gzip, sizeof(gzip))) {
 		enum { GZIP_WINDOW = 15 + 16 };
@@ -174,7 +178,7 @@ struct input *input_open(struct input_file *f, bool decompress, struct err *e)
 		in->least = (int64_t)st.st_size - (in->own_fd ? 0 : f->begin);
 	if (rc)
 		err_errno(e, f->name);
-	if (rc || begin(in, decompress, f->given, e)) {
+	if (rc || begin(in, decompress, f, e)) {
 		input_close(in);
 		return NULL;
 	}

@@ -43,6 +43,7 @@ static int add_file(struct inputs *in, const struct prepare *p, const char *path
 	f->name = is_stdin ? "standard input" : f->path;
 	f->jsonl = p->format == FORMAT_JSONL || p->record != RECORD_TEXT ||
 		   (p->format == FORMAT_AUTO && is_jsonl(path));
+	f->any_bytes = !f->jsonl && !strcmp(p->tokenizer.name, "byte");
 	if (is_stdin && !f->stream)
 		f->begin = lseek(f->fd, 0, SEEK_CUR);
 	return 0;
@@ -97,8 +98,12 @@ static int add_path(
 {
 	struct stat st;
 	bool is_stdin = !strcmp(path, "-");
-	if (is_stdin ? fstat(STDIN_FILENO, &st) : stat(path, &st))
-		return err_errno(e, path);
+	if (is_stdin ? fstat(STDIN_FILENO, &st) : stat(path, &st)) {
+		const int why = errno;
+		return file_refuse_url(path, e)
+			       ? -1
+			       : err_set(e, EX_IOERR, "%s: %s", path, strerror(why));
+	}
 	if (!S_ISDIR(st.st_mode))
 		return add_file(in, p, path, &st, e);
 	int64_t before = in->n;

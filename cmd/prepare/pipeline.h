@@ -23,6 +23,7 @@ struct input_file {
 	const char *name;
 	int32_t source;	    /* its number */
 	bool jsonl, given;  /* given: its format, so that it may begin as a shard */
+	bool any_bytes;	    /* they are tokens, whatever they are */
 	bool stream;	    /* can be read once: a pipe */
 	int fd;		    /* of standard input and of the copy of a stream; else -1 */
 	int64_t begin, end; /* offsets in the file; end -1: not known */

@@ -61,6 +61,8 @@ static int open_tokenizer(struct job *j, struct err *e)
 		return 0;
 	j->records = records_open(p, &j->t, e);
 	j->encoding.records = j->records;
+	if (j->records && records_template(j->records))
+		j->t.chat_template = xstrdup(records_template(j->records));
 	return j->records ? 0 : -1;
 }
 

@@ -113,6 +113,11 @@ bool records_end(const struct records *r)
 	return r->chat || record_has_ids(r->p->record);
 }
 
+const char *records_template(const struct records *r)
+{
+	return r->chat ? chat_template_kept(r->chat) : NULL;
+}
+
 const char *records_source(const struct records *r)
 {
 	return r->source.s;

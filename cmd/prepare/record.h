@@ -63,14 +63,22 @@ struct chat_template;
  * an error. */
 struct chat_template *chat_template_open(
 	const char *name, const struct tokenizer *t, struct err *e);
+/* From chat_template_kept(), which may be anybody's: no file is read. */
+struct chat_template *chat_template_open_kept(
+	const char *kept, const struct tokenizer *t, struct err *e);
 void chat_template_close(struct chat_template *c);
 /* What it is made of, for a hash. */
 const char *chat_template_source(const struct chat_template *c);
+/* From which it is opened again, wherever that is: its name, if it is built in, or its source. */
+const char *chat_template_kept(const struct chat_template *c);
 /* Has a text around the user's turns a token of its own, which no text of a user can be? */
 bool chat_template_is_safe(const struct chat_template *c);
 /* Lays out out->turns; `count`: which of them count, COUNT_ASSISTANT and so on. */
 int chat_template_apply(
 	const struct chat_template *c, int count, struct marked *out, struct err *e);
+/* Lays out a conversation of one turn of the user, text[0..n), up to where the assistant's answer begins. */
+int chat_template_ask(const struct chat_template *c, const char *text, size_t n,
+	struct marked *out, struct err *e);
 
 /* ---- record.c: a line ------------------------------------------------------------ */
 
@@ -82,6 +90,8 @@ void records_close(struct records *r);
 /* Does a record say its own end, so that no token of the end of text follows? */
 bool records_end(const struct records *r);
 const char *records_source(const struct records *r); /* for a hash */
+/* The chat template, to be kept with the tokenizer; NULL: none. */
+const char *records_template(const struct records *r);
 /* The document of a line. An error's message is about the line, without its name. */
 int record_read(const struct records *r, const char *line, int64_t n, struct marked *out,
 	struct err *e);

@@ -1,12 +1,9 @@
 /* Templates of conversations: JSON with literal texts, which no program fills in. */
 #include "prepare/template.h"
-#include "base/file.h"
 
 #include <jansson.h>
 #include <stdlib.h>
 #include <string.h>
-
-enum { MAX_TEMPLATE = 1 << 20 };
 
 /* ---- the built-in ones ------------------------------------------------------------------- */
 
@@ -43,6 +40,12 @@ static const struct {
 	{"qwen3-2507", "{\"tools\": \"qwen\", \"roles\": {" QWEN_ROLES "}}"},
 };
 
+void chat_template_names(struct str *out)
+{
+	for (size_t i = 0; i < ARRAY_LEN(built_in); i++)
+		str_printf(out, "%s%s", i ? ", " : "", built_in[i].name);
+}
+
 #define QWEN_TOOLS                                                                                     \
 	[TOOL_SYSTEM] = "", [TOOL_SPACE] = "\n\n",                                                     \
 	[TOOL_LIST] =                                                                                  \
@@ -78,12 +81,14 @@ static const struct tool_style styles[] = {
 		.indent = 4},
 };
 
-static const char *built_in_source(const char *name)
+/* Sets the name and the source if there is one of this name. */
+static void find_built_in(struct chat_template *c, const char *name)
 {
 	for (size_t i = 0; i < ARRAY_LEN(built_in); i++)
-		if (!strcmp(built_in[i].name, name))
-			return built_in[i].source;
-	return NULL;
+		if (!strcmp(built_in[i].name, name)) {
+			c->name = built_in[i].name;
+			str_puts(&c->source, built_in[i].source);
+		}
 }
 
 /* ---- texts with tokens --------------------------------------------------------------------- */
@@ -243,24 +248,46 @@ static int parse(struct chat_template *c, struct err *e)
 	return rc ? -1 : 0;
 }
 
-struct chat_template *chat_template_open(
-	const char *name, const struct tokenizer *t, struct err *e)
+/* Opens the template whose name or source has been set. Takes it. */
+static struct chat_template *finish(
+	struct chat_template *c, const char *from, struct err *e)
 {
-	struct chat_template *c = xcalloc(1, sizeof(*c));
-	const char *source = built_in_source(name);
-	c->t = t;
-	if (source)
-		str_puts(&c->source, source);
-	int rc = source ? 0 : file_read(name, MAX_TEMPLATE, &c->source, e);
-	if (!rc && parse(c, e))
-		rc = err_prefix(e, "%s: ", name);
-	if (rc) {
+	if (e->code || parse(c, e)) {
+		if (from)
+			err_prefix(e, "%s: ", from);
 		chat_template_close(c);
 		return NULL;
 	}
 	const struct chat_role *user = chat_role_named(c, "user", 4);
 	c->has_tokens = !user || user->before.n_tokens || user->end.n_tokens;
 	return c;
+}
+
+struct chat_template *chat_template_open(
+	const char *name, const struct tokenizer *t, struct err *e)
+{
+	struct chat_template *c = xcalloc(1, sizeof(*c));
+	const char *of_jinja = NULL;
+	c->t = t;
+	find_built_in(c, name);
+	if (!c->name && chat_template_read(name, &of_jinja, &c->source, e))
+		return finish(c, NULL, e);
+	if (of_jinja)
+		find_built_in(c, of_jinja);
+	return finish(c, name, e);
+}
+
+struct chat_template *chat_template_open_kept(
+	const char *kept, const struct tokenizer *t, struct err *e)
+{
+	struct chat_template *c = xcalloc(1, sizeof(*c));
+	c->t = t;
+	find_built_in(c, kept);
+	if (*kept == '{')
+		str_puts(&c->source, kept);
+	else if (!c->name)
+		err_set(e, EX_DATAERR, "'%.40s' is not known", kept);
+	return finish(c, "chat template", e);
 }
 
 void chat_template_close(struct chat_template *c)
@@ -289,6 +316,11 @@ void chat_template_close(struct chat_template *c)
 const char *chat_template_source(const struct chat_template *c)
 {
 	return c->source.s;
+}
+
+const char *chat_template_kept(const struct chat_template *c)
+{
+	return c->name ? c->name : c->source.s + strspn(c->source.s, " \t\r\n");
 }
 
 bool chat_template_is_safe(const struct chat_template *c)

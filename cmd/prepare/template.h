@@ -44,6 +44,7 @@ struct tool_style {
 
 struct chat_template {
 	const struct tokenizer *t;
+	const char *name; /* NULL: it is not built in */
 	struct str source;
 	struct marked begin, end; /* of a conversation */
 	struct marked system;	  /* before what the system says first */
@@ -61,6 +62,19 @@ struct chat_template {
 /* NULL: there is none of this name. */
 const struct chat_role *chat_role_named(
 	const struct chat_template *c, const char *name, size_t n);
+
+/* ---- jinja.c ----------------------------------------------------------------------- */
+
+/* The name of the built-in template that does what this Jinja does; NULL: none is known to. */
+const char *chat_template_of_jinja(const struct str *jinja);
+/* Sets *name to that of the Jinja of a file, or of a directory of Hugging Face; NULL: it is no Jinja, and its text
+ * is in *text. */
+int chat_template_read(
+	const char *path, const char **name, struct str *text, struct err *e);
+
+/* ---- template.c --------------------------------------------------------------------- */
+
+void chat_template_names(struct str *out); /* of the built-in ones, separated by commas */
 
 /* ---- chat.c: a text with tokens -------------------------------------------------- */
 

@@ -131,6 +131,8 @@ int ckpt_open(struct ckpt **c, const char *path, struct err *e);
 typedef int ckpt_opener(struct ckpt **c, const char *path, struct err *e);
 /* ckpt_open(), but "-" is the image of a file on standard input, which is first copied to a temporary file. */
 int ckpt_open_stream(struct ckpt **c, const char *path, struct err *e);
+/* Refuses a directory of PEFT, or its file of tensors, which have no model. */
+int ckpt_refuse_adapter(const char *path, struct err *e);
 /* A checkpoint whose tensors a view computes, without the sums of a file, to be shown and compared. Takes the
  * view: ckpt_close() closes it. */
 struct ckpt *ckpt_of_view(struct ckpt_view *v);

@@ -250,6 +250,36 @@ static const char *foreign_folder(const char *name)
 	return NULL;
 }
 
+static bool has_file(const char *folder, size_t n, const char *name)
+{
+	scoped_str path = {0};
+	str_add(&path, folder, n);
+	str_puts(&path, name);
+	return file_exists(path.s);
+}
+
+int ckpt_refuse_adapter(const char *path, struct err *e)
+{
+	static const char *const models[] = {"/model.safetensors",
+		"/model.safetensors.index.json", "/pytorch_model.bin",
+		"/pytorch_model.bin.index.json"};
+	bool is_folder = file_is_folder(path);
+	const char *slash = strrchr(path, '/'), *name = slash ? slash + 1 : path;
+	size_t n = is_folder ? strlen(path) : slash ? (size_t)(slash - path) : 0;
+	const char *folder = is_folder || slash ? path : ".";
+	if (!is_folder && strncmp(name, "adapter_model.", 14) != 0)
+		return 0;
+	if (!has_file(folder, n ? n : 1, "/adapter_config.json"))
+		return 0;
+	for (size_t i = 0; i < ARRAY_LEN(models) && is_folder; i++)
+		if (has_file(path, n, models[i]))
+			return 0;
+	return err_set(e, EX_UNAVAILABLE,
+		"%s: an adapter of PEFT (LoRA), not a model; merge it into its base model "
+		"first, by merge_and_unload() and save_pretrained()",
+		path);
+}
+
 /* What pt-ckpt makes a checkpoint of, with the vocabulary of the same folder. */
 static int refuse_foreign(
 	const char *name, const char *what, bool is_folder, struct err *e)
@@ -293,6 +323,8 @@ static int check_own(const char *name, const char *path, struct err *e)
 	struct stat st;
 	if (stat(path, &st))
 		return 0;
+	if (ckpt_refuse_adapter(path, e))
+		return -1;
 	if (S_ISDIR(st.st_mode)) {
 		const char *what = foreign_folder(path);
 		return what ? refuse_foreign(name, what, true, e) : refuse_empty(name, e);

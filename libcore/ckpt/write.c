@@ -408,6 +408,8 @@ int64_t ckpt_bytes(const struct ckpt_write *w)
 	scoped_str vocabulary = {0};
 	if (w->tokenizer)
 		tokenizer_pack(w->tokenizer, &vocabulary);
+	if (w->tokenizer && w->tokenizer->chat_template)
+		str_puts(&vocabulary, w->tokenizer->chat_template);
 	int64_t n = A_FILE + (int64_t)(strlen(w->config) + vocabulary.len) +
 		    (w->origin ? (int64_t)strlen(w->origin) : 0) +
 		    w->n_numbers * (int64_t)sizeof(double);

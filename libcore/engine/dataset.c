@@ -45,9 +45,11 @@ static int open_corpus(struct dataset *d, const struct train_opts *o,
 static int broadcast_description(
 	struct dataset *d, bool own, struct comm *world, struct err *e)
 {
-	scoped_str packed = {0};
+	scoped_str packed = {0}, chat = {0};
 	if (d->corpus) {
-		tokenizer_pack(corpus_tokenizer(d->corpus), &packed);
+		const struct tokenizer *t = corpus_tokenizer(d->corpus);
+		tokenizer_pack(t, &packed);
+		str_puts(&chat, t->chat_template ? t->chat_template : "");
 		for (int s = 0; s < N_SPLITS; s++)
 			d->tokens[s] = corpus_tokens(d->corpus, (enum split)s);
 		d->hash = corpus_hash(d->corpus);
@@ -69,11 +71,16 @@ static int broadcast_description(
 	if (comm_agree(world, e))
 		return -1;
 	comm_bcast_str(world, &packed, 0);
+	comm_bcast_str(world, &chat, 0);
 	if (!d->corpus) {
 		memcpy(d->tokens, first.tokens, sizeof(d->tokens));
 		d->hash = first.hash;
 	}
-	return tokenizer_unpack(&d->tokenizer, &packed, e);
+	if (tokenizer_unpack(&d->tokenizer, &packed, e))
+		return -1;
+	if (chat.len)
+		d->tokenizer.chat_template = xstrdup(chat.s);
+	return 0;
 }
 
 /* A preset may be for another tokenizer; and what the tokenizer of --init-from is need not be known. */

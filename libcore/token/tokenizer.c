@@ -51,6 +51,7 @@ void tokenizer_free(struct tokenizer *t)
 	if (t->kind && t->kind->release)
 		t->kind->release(t);
 	free(t->own);
+	free(t->chat_template);
 	vocab_free(&t->vocab);
 	*t = (struct tokenizer){0};
 }
@@ -133,6 +134,8 @@ const struct h5_field tokenizer_fields[] = {
 	{0},
 };
 
+static const char path_chat[] = "/tokenizer/chat_template";
+
 int tokenizer_write(const struct tokenizer *t, struct h5 *f, struct err *e)
 {
 	struct tokenizer_attrs a = {(char *)t->kind->name, t->vocab.n};
@@ -140,7 +143,8 @@ int tokenizer_write(const struct tokenizer *t, struct h5 *f, struct err *e)
 	int64_t n_offsets = v->n + 1, n_bytes = v->offset[v->n];
 	if (h5_fields_write(f, "/tokenizer", tokenizer_fields, &a, e) ||
 		h5_put(f, "/tokenizer/offsets", H5_I64, 1, &n_offsets, v->offset, e) ||
-		h5_put(f, "/tokenizer/bytes", H5_U8, 1, &n_bytes, v->bytes, e))
+		h5_put(f, "/tokenizer/bytes", H5_U8, 1, &n_bytes, v->bytes, e) ||
+		(t->chat_template && h5_put_text(f, path_chat, t->chat_template, e)))
 		return -1;
 	return t->kind->write ? t->kind->write(t, f, e) : 0;
 }
@@ -153,6 +157,16 @@ static int check_vocab(const struct vocab *v, int64_t n_bytes)
 		if (v->offset[i + 1] < v->offset[i])
 			return -1;
 	return 0;
+}
+
+static int read_chat_template(struct tokenizer *t, struct h5 *f, struct err *e)
+{
+	struct str text = {0};
+	if (!h5_has(f, path_chat))
+		return 0;
+	int rc = h5_get_text(f, path_chat, &text, e);
+	t->chat_template = text.s;
+	return rc;
 }
 
 int tokenizer_read(struct tokenizer *t, struct h5 *f, struct err *e)
@@ -174,7 +188,7 @@ int tokenizer_read(struct tokenizer *t, struct h5 *f, struct err *e)
 		    (void **)&t->vocab.offset, NULL, e) ||
 		h5_get(f, "/tokenizer/bytes", H5_U8, -1, MAX_VOCAB_BYTES,
 			(void **)&t->vocab.bytes, &n_bytes, e) ||
-		check_vocab(&t->vocab, n_bytes) ||
+		check_vocab(&t->vocab, n_bytes) || read_chat_template(t, f, e) ||
 		(t->kind->read && t->kind->read(t, f, e)) || t->kind->ready(t, e)) {
 		tokenizer_free(t);
 		return e->code ? -1 : err_set(e, EX_DATAERR, "the vocabulary is damaged");

@@ -49,6 +49,9 @@ struct tokenizer {
 	const struct tokenizer_kind *kind;
 	struct vocab vocab;
 	void *own; /* state of the kind, one allocation */
+	/* The template of its conversations, of which a floor knows no more than the text: a name or JSON. It goes with
+	 * the vocabulary through files, but is no part of it: two of a vocabulary may differ. NULL: none. */
+	char *chat_template;
 };
 
 /* A tokenizer is a file and an entry here. */
@@ -75,7 +78,7 @@ int tokenizer_of_ids(struct tokenizer *t, int64_t n, struct err *e);
 void tokenizer_free(struct tokenizer *t);
 int tokenizer_write(const struct tokenizer *t, struct h5 *f, struct err *e);
 int tokenizer_read(struct tokenizer *t, struct h5 *f, struct err *e);
-/* Serialises a tokenizer to send it to another rank, and back. */
+/* Serialises a tokenizer without its chat template to send it to another rank, and back. */
 void tokenizer_pack(const struct tokenizer *t, struct str *out);
 int tokenizer_unpack(struct tokenizer *t, const struct str *packed, struct err *e);
 /* How many tokens n bytes of text can be at most. */

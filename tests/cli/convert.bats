@@ -304,7 +304,6 @@ shapes() { # CHECKPOINT
 	make_run run --vocab-multiple 64
 	pt-ckpt convert run -o run.hf
 	pt-ckpt convert run --padding -o padded.hf
-	code_of 65 pt-sample run.hf "the"
 	pt-ckpt convert run.hf -o none.h5
 	code_of 65 pt-sample none.h5 'the'
 	says 'no vocabulary'
@@ -339,6 +338,26 @@ shapes() { # CHECKPOINT
 	[ ! -e bad.h5 ]
 }
 
+@test "what is written is said, and no file has the name of a format that it is not" {
+	make_run run
+	for name in gguf onnx pt pth ckpt safetensors; do
+		code_of 64 pt-ckpt convert run -o model.$name
+		says "model.$name: "
+		says 'o DIRECTORY'
+		[ ! -e model.$name ]
+	done
+	pt-ckpt convert run -o model.gguf 2>&1 | grep -q "GGUF is not written; llama.cpp's convert_hf_to_gguf.py reads"
+	pt-ckpt convert run --to huggingface -o meant.pt 2>err
+	grep -qx 'pt-ckpt: wrote meant.pt (huggingface)' err
+	pt-ckpt convert run -o a.h5 2>err
+	grep -qx 'pt-ckpt: wrote a.h5 (pt)' err
+	pt-ckpt average -q run run -o b.h5 2>err
+	[ ! -s err ]
+	pt-ckpt convert run -o - 2>err >c.h5
+	[ ! -s err ]
+	cmp a.h5 c.h5
+}
+
 @test "files alone, and of other programs: what would work" {
 	make_run run
 	pt-ckpt convert run -o good
@@ -353,6 +372,27 @@ shapes() { # CHECKPOINT
 	says 'a GGUF file, which pt does not read: give the model of Hugging Face that it was converted from'
 	code_of 65 pt-ckpt convert good/config.json -o x.h5
 	says 'also read are .safetensors, .bin and .pt files'
+}
+
+@test "an adapter of PEFT is no model" {
+	make_run run
+	pt-ckpt convert run -o good
+	mkdir adapter
+	echo '{"peft_type": "LORA"}' | tee good/adapter_config.json >adapter/adapter_config.json
+	cp good/model.safetensors adapter/adapter_model.safetensors
+	cp good/{config,tokenizer}.json adapter # as some trainers do
+	for path in adapter adapter/adapter_model.safetensors; do
+		for command in "pt-ckpt show $path" "pt-ckpt convert $path -o x.h5" "pt-sample $path the" \
+			"pt-train -q -d data.h5 --init-from $path -o x -n 1" "pt-check $path good" "pt-check good $path"; do
+			read -ra command <<<"$command"
+			code_of 69 "${command[@]}"
+			says "$path: an adapter of PEFT (LoRA), not a model; merge it into its base model first"
+		done
+	done
+	code_of 69 pt-ckpt verify adapter
+	says 'adapter: not supported'
+	# beside a whole model, it is not what is read
+	pt-ckpt diff --no-optimizer run good
 }
 
 @test "config.json and names that are not ours are refused, with the key" {

@@ -204,3 +204,18 @@ in_formats() { # STEP LOSS
 	code_of 2 pt-compare --follow --follow-timeout 0.1 a.csv nope.csv
 	says 'nope.csv: no log appeared there'
 }
+
+@test "logs that are not read as they are: compressed ones, and those of W&B" {
+	echo 'step=1 loss=2' | gzip >log.gz
+	code_of 2 pt-compare log.gz log.gz
+	says 'log.gz: compressed by gzip, which is not read; decompress it: zcat log.gz >log'
+	code_of 2 pt-compare - log.gz <log.gz
+	says 'standard input: compressed by gzip'
+	mkdir -p wandb/run-1/files
+	echo text >wandb/run-1/files/output.log
+	printf ':W&B\341\276\0' >wandb/run-1/run-1.wandb
+	code_of 2 pt-compare wandb/run-1 log.gz
+	says 'wandb/run-1: a directory of W&B, which is not read; give wandb/run-1/files/output.log'
+	code_of 2 pt-compare wandb/run-1/run-1.wandb log.gz
+	says 'a transaction log of W&B, which is not read; give files/output.log, which is beside it'
+}

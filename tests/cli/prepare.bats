@@ -586,3 +586,47 @@ vocab() { # the small vocabulary of tests/golden
 	pt-sample -n 5 run/checkpoints/best.h5 "It's the first day" >said
 	[[ $(cat said) == "It's the first day"* ]]
 }
+
+@test "files of others are named by what is in them, with what converts them" {
+	named() { # BYTES NAME TEXT
+		printf "$1" >"$2"
+		shift
+		code_of 65 pt-prepare "$1" -o x.h5
+		says "$1: $2"
+		[ "$(wc -l <<<"$output")" -eq 1 ]
+		not grep -- --tokenizer <<<"$output"
+		code_of 65 pt-prepare - -o x.h5 <"$1"
+		says "standard input: ${2%%; *}"
+	}
+	local parquet='PAR1\025\004\025'
+	named "$parquet" d.parquet "a Parquet table, which is not read; convert it: python3 -c 'import pandas; pandas.read_parquet(\"d.parquet\").to_json(\"d.jsonl\", orient=\"records\", lines=True)'"
+	named 'ARROW1\0\0' d.feather 'a file of Arrow (Feather), which is not read; convert it: python3'
+	named '\377\377\377\377\020\1' d.arrow "a stream of Arrow, as Hugging Face's datasets are, which is not read; convert it: python3"
+	named 'PK\003\004 and more' d.npz 'a zip archive, as .npz, .docx and .xlsx are, which is not read; unpack it: unzip d.npz'
+	named 'BZh91AY&SY' d.txt.bz2 'compressed by bzip2, which is not read; decompress it: bzcat d.txt.bz2 >d.txt'
+	named '\3757zXZ\0' d.xz 'compressed by xz, which is not read; decompress it: xzcat d.xz >d'
+	named '%%PDF-1.7' d.pdf 'a PDF document, which is not read; convert it: pdftotext d.pdf d.txt'
+	named 'SQLite format 3\0' d.db 'a database of SQLite, which is not read; convert it: sqlite3 d.db'
+	printf "$parquet" | tee chat.jsonl >'a b;c'
+	for o in '--format jsonl' '--chat-template chatml -t byte' '-t byte' '--train-bpe 300 --vocab-out v'; do
+		read -ra o <<<"$o"
+		code_of 65 pt-prepare -q "${o[@]}" chat.jsonl -o x.h5
+		says 'chat.jsonl: a Parquet table, which is not read; convert it'
+		says 'to_json("chat.out.jsonl"'
+		[ "$(grep -vc 'what a user says could look' <<<"$output")" -eq 1 ]
+	done
+	code_of 65 pt-prepare 'a b;c' -o x.h5
+	says 'a b;c: a Parquet table' # and no such name in a command
+	says 'read_parquet("FILE")'
+	for url in http://a.b/c.txt https://a.b/c.parquet hf://datasets/x s3://b/c; do
+		code_of 64 pt-prepare $url -o x.h5
+		says "$url: a URL, and only files are read; download it"
+	done
+	[ ! -e x.h5 ]
+	# any bytes are tokens, and text may begin so
+	pt-prepare -q -t byte d.parquet -f 0 -o bytes.h5
+	pt-prepare bytes.h5 --decode train | cmp - d.parquet
+	for text in 'BZh is short for something' 'PAR1 and more' 'PK' ':W&B is text' 'FEA1'; do
+		echo "$text" | pt-prepare -q -f 0 | pt-prepare - --decode train | cmp - <(echo "$text")
+	done
+}

@@ -176,6 +176,34 @@ make_chats() { # N: conversations of one to three questions
 	not grep -q 'no token counts' err
 }
 
+@test "Jinja is that of a template that is known, or is rejected" {
+	make_chats 3 >c.jsonl
+	opts=(-q -t byte -f 0 c.jsonl)
+	pt-prepare "${opts[@]}" --chat-template chatml -o named.h5
+	local end='{% endfor %}{%if add_generation_prompt%}{{"<|im_start|>assistant\n"}}{%endif%}'
+	local loop='{% for message in messages %}{{ "<|im_start|>" + message.role + "\n" + message.content + "<|im_end|>\n" }}'
+	mkdir tiny other
+	printf '%s\n' "$loop$end" >tiny/chat_template.jinja
+	jq -n --arg x "$loop$end" '{chat_template: $x}' >other/tokenizer_config.json
+	for from in tiny tiny/chat_template.jinja other other/tokenizer_config.json; do
+		pt-prepare "${opts[@]}" --chat-template $from -o of.h5 --overwrite
+		cmp named.h5 of.h5
+	done
+	# one more space, another mark, a condition
+	for from in "${loop/\\n/ \\n}$end" "${loop/im_end/eot}$end" "$loop{% if loop.last %}{{ eos_token }}{% endif %}$end" "$loop"; do
+		printf %s "$from" >x.jinja
+		code_of 65 pt-prepare "${opts[@]}" --chat-template x.jinja -o x.h5
+		says 'x.jinja: Jinja is not read, and it is no known template'
+		says 'the known templates are chatml, llama3, llama3.1, qwen, qwen3, qwen3-2507'
+	done
+	mkdir empty
+	code_of 65 pt-prepare "${opts[@]}" --chat-template empty -o x.h5
+	says 'empty: has no chat_template.jinja and no tokenizer_config.json'
+	echo '{"eos_token": "x"}' >empty/tokenizer_config.json
+	code_of 65 pt-prepare "${opts[@]}" --chat-template empty -o x.h5
+	says 'empty/tokenizer_config.json: has no chat_template; the known templates are'
+}
+
 @test "options that do not go together" {
 	make_chats 2 >c.jsonl
 	code_of 64 pt-prepare --record messages c.jsonl -o a.h5

@@ -106,6 +106,143 @@ make_runs() {
 	says 'tokenizer char has no special tokens'
 }
 
+# A model that has learned little, of conversations, with marks that are tokens: `chat`; its data are chat.jsonl.
+make_chat() {
+	awk 'BEGIN { split("one two three", w, " ")
+		for (i = 0; i < 300; i++) {
+			x = w[i % 3 + 1]
+			print "What is " x "? It is " x "." >"sums.txt"
+			printf "{\"messages\": [{\"role\": \"user\", \"content\": \"What is %s?\"}, " \
+				"{\"role\": \"assistant\", \"content\": \"It is %s.\"}]}\n", x, x >"chat.jsonl"
+		}
+	}'
+	pt-prepare -q --train-bpe 276 --special-token '<|im_start|>' --special-token '<|im_end|>' --vocab-out v sums.txt
+	pt-prepare -q -t bpe --vocab-files v "$@" chat.jsonl -o chat.h5
+	tiny -d chat.h5 -o chat -a llama --dim 32 -T 32 -n 60 --lr 2e-2 >/dev/null
+}
+
+@test "a conversation, with the template that the data were prepared with" {
+	make_chat --chat-template chatml
+	pt-prepare --info chat.h5 | grep -qx 'chat_template = chatml'
+	prompt=$'<|im_start|>user\nWhat is two?<|im_end|>\n<|im_start|>assistant\n'
+	pt-sample --logits --allow-special chat "$prompt" >as_prompt
+	pt-sample --logits chat --chat 'What is two?' 2>err | cmp - as_prompt
+	[ ! -s err ]
+	# the answer alone, up to the end of the turn
+	pt-sample -q chat --chat 'What is two?' -t 0 >answer
+	[ "$(cat answer)" = 'It is two.' ]
+	printf 'What is two?\nWhat is two?\n' | pt-sample chat --chat - -t 0 | cmp - <(cat answer answer)
+	pt-sample chat --chat 'What is two?' -t 0 --echo | cmp - <(printf %s "$prompt" | cat - answer)
+	mpiexec -n 2 pt-sample --fsdp 2 chat --chat 'What is two?' -t 0 | cmp - answer
+	pt-sample chat --chat 'What is two?' -t 0 -n 9 --stop none | grep -q '^It is two.<|im_end|>.'
+	[ "$(pt-sample chat --chat 'What is two?' -t 0 --stop is)" = 'It is' ]
+	end=$(pt-sample --no-echo --allow-special --logits chat "$prompt"'It is two.' | wc -l)
+	[ "$(pt-sample chat --chat 'What is two?' -t 0 --stop id:$((end - 1)))" = 'It is two.' ]
+	code_of 64 pt-sample chat --stop "id:$end" x
+	says "--stop id:$end: not a token of the vocabulary, which has $end"
+	# what the user says has no marks, and is not what they would make of it
+	pt-sample --logits chat --chat 'What is two?<|im_end|>' 2>err >as_text
+	grep -q "warning: the prompt: the text '<|im_end|>' of a special token becomes tokens of its characters$" err
+	pt-sample --logits --allow-special chat "${prompt/two?/two?<|im_end|>}" >as_token
+	not cmp -s as_text as_token
+	pt-sample --logits chat "$prompt" 2>err >as_text
+	grep -q "warning: .*'<|im_start|>' of a special token .*; --allow-special makes it the token, and --chat" err
+	[ "$(wc -l <err)" -eq 1 ]
+	not cmp -s as_text as_prompt
+	# it is in each checkpoint, and in what is made of one
+	mpiexec -n 2 pt-train "${TINY[@]}" -d chat.h5 --init-from chat -o more -n 1 -T 32 --dim 32 --dp 2 --virtual tp=1,cp=1 >/dev/null
+	pt-ckpt convert more -o more.h5
+	pt-ckpt verify more.h5
+	pt-sample more.h5 --chat 'What is two?' -n 3 >/dev/null
+	code_of 64 pt-sample chat --chat x y
+	says '--chat and a prompt are mutually exclusive'
+	code_of 64 pt-sample chat --chat x --allow-special
+	code_of 64 pt-sample chat x --chat-template chatml
+	says '--chat-template'
+}
+
+@test "a conversation, with the template of a file, a name, or the model of Hugging Face" {
+	cat >own.json <<-'END'
+		{"begin": "(", "roles": {"user": ["Q: ", "<|im_end|>"], "assistant": [" A: ", "<|im_start|>"]}}
+	END
+	make_chat --chat-template own.json
+	rm own.json
+	[ "$(pt-sample chat --chat 'What is two?' -n 0 --echo)" = '(Q: What is two?<|im_end|> A: ' ]
+	[ "$(pt-sample chat --chat hi -n 0 --echo --chat-template llama3 | head -n 1)" = \
+		'<|begin_of_text|><|start_header_id|>user<|end_header_id|>' ]
+	pt-ckpt convert chat -o hf
+	code_of 64 pt-sample hf --chat x
+	says 'has no chat template; --chat-template names one: chatml, llama3'
+	# as Hugging Face's library has it, and in another spelling
+	for jinja in '{% for message in messages %}{{ "<|im_start|>" + message.role + "\n" + message.content + "<|im_end|>\n" }}' \
+		"{% for message in messages %}{{'<|im_start|>' + message['role'] + '\n' + message[\"content\"]+'<|im_end|>' + '\n'}}"; do
+		jinja+='{% endfor %}{% if add_generation_prompt %}{{ "<|im_start|>assistant\n" }}{% endif %}'
+		jq --arg x "$jinja" '.chat_template = $x' hf/tokenizer_config.json >new
+		cp new hf/tokenizer_config.json
+		[ "$(pt-sample hf --chat two -n 0 --echo)" = $'<|im_start|>user\ntwo<|im_end|>\n<|im_start|>assistant' ]
+	done
+	printf '%s\n' "${jinja/<|im_end|>/ <|im_end|>}" >hf/chat_template.jinja
+	code_of 64 pt-sample hf --chat two
+	says 'its chat template is not one that pt knows; --chat-template names one: chatml'
+}
+
+@test "a text ends with the token of its end, unless that is not wanted" {
+	make_text >text.txt
+	tr '.' '\n' <text.txt | grep . | sed 's/.*/{"text": "&"}/' >lines.jsonl
+	pt-prepare -q --train-bpe 280 --vocab-out v text.txt
+	pt-prepare -q -t bpe --vocab-files v lines.jsonl -o data.h5
+	tiny -d data.h5 -n 2 -o run -T 16 >/dev/null
+	pt-sample run the --stop none -n 3000 -t 5 >whole
+	grep -q '<|endoftext|>' whole
+	pt-sample run the -n 3000 -t 5 >ended
+	[ "$(cat ended)" = "$(sed 's/<|endoftext|>.*//; /<|endoftext|>/q' whole | head -c "$(($(wc -c <ended) - 1))")" ]
+	not grep '<|endoftext|>' ended
+	[ "$(wc -c <ended)" -lt "$(wc -c <whole)" ]
+	# the tokens of a model of Hugging Face
+	pt-ckpt convert run -o hf
+	first=$(pt-sample run the --logits | sort -g -k 2 | tail -n 1 | cut -f 1)
+	echo "{\"eos_token_id\": [1000000, $first]}" >hf/generation_config.json
+	[ "$(pt-sample hf the -t 0 --no-echo | wc -c)" -eq 1 ]
+	jq ".eos_token_id = $first" hf/config.json >new
+	cp new hf/config.json
+	rm hf/generation_config.json
+	[ "$(pt-sample hf the -t 0 --no-echo | wc -c)" -eq 1 ]
+	tiny -d data.h5 --init-from hf -n 1 --lr 0 -o tuned >/dev/null
+	[ "$(pt-sample tuned the -t 0 --no-echo | wc -c)" -eq 1 ]
+	[ "$(pt-sample tuned the -t 0 --no-echo --stop none -n 5 | wc -c)" -gt 5 ]
+}
+
+@test "a directory of Hugging Face is as good as the checkpoint that is made of it, and stays as it is" {
+	make_chat --chat-template chatml
+	make_shard char.h5
+	tiny -d char.h5 -o char -n 5 --vocab-multiple 64 >/dev/null
+	tiny -d chat.h5 -o padded -n 5 -a llama --vocab-multiple 64 >/dev/null
+	for run in char padded chat; do
+		o=(--dtype bf16)
+		[ $run != padded ] || o+=(--padding)
+		pt-ckpt convert $run -o $run.hf "${o[@]}"
+		pt-ckpt convert $run.hf --vocabulary $run.hf -o $run.new.h5
+		ls -l --time-style=full-iso $run.hf >before
+		for o in '-k 0 -t 3' '--logits' '-t 0 --no-cache'; do
+			read -ra o <<<"$o"
+			pt-sample $run.hf the "${o[@]}" -n 60 >text
+			pt-sample $run.new.h5 the "${o[@]}" -n 60 | cmp - text
+			mpiexec -n 2 pt-sample --fsdp 2 $run.hf the "${o[@]}" -n 60 | cmp - text
+		done
+		ls -l --time-style=full-iso $run.hf | cmp - before
+	done
+	# a tokenizer that is not of this model
+	cp -r chat.hf bad
+	cp char.hf/tokenizer.json bad
+	code_of 65 pt-sample bad the
+	says 'bad: 17 tokens, but bad/model.safetensors has 276'
+	echo '{"model": {"type": "Unigram"}}' >bad/tokenizer.json
+	code_of 65 pt-sample bad the
+	says "tokenizer.json: the model 'Unigram' is not supported"
+	head -c 1000 chat.hf/model.safetensors >bad/model.safetensors
+	code_of 65 pt-sample bad the
+}
+
 @test "as many tokens as told, of the vocabulary, after the prompt" {
 	make_runs
 	for n in 0 1 2 15 16 17 100; do
@@ -291,11 +428,9 @@ make_runs() {
 	says "dcp: a checkpoint of torch.distributed.checkpoint, of which 'pt-ckpt convert dcp -o NEW.h5' makes"
 	code_of 65 pt-sample x.pt
 	says "x.pt: a file of torch.save(), of which 'pt-ckpt convert x.pt -o NEW.h5' makes"
-	for what in hf hf/model.safetensors; do
-		code_of 65 pt-sample $what
-		says "of which 'pt-ckpt convert --vocabulary hf $what -o NEW.h5' makes a checkpoint"
-		not grep -q init-from <<<"$output"
-	done
+	code_of 65 pt-sample hf/model.safetensors
+	says "of which 'pt-ckpt convert --vocabulary hf hf/model.safetensors -o NEW.h5' makes a checkpoint"
+	not grep -q init-from <<<"$output"
 	pt-ckpt convert $ckpt -o model.bin
 	code_of 65 pt-sample model.bin
 	says "model.bin: a model of llm.c, of which 'pt-ckpt convert model.bin -o NEW.h5' makes a checkpoint"

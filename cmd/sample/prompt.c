@@ -1,0 +1,94 @@
+/* Prompts: conversations, and special tokens. */
+#include "sample/sample.h"
+
+#include "convert/convert.h"
+#include "prepare/template.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+struct chat_template *prompt_template(
+	const struct ckpt *c, const char *name, struct err *e)
+{
+	const struct tokenizer *t = &c->tokenizer;
+	scoped_str jinja = {0}, known = {0};
+	if (name)
+		return chat_template_open(name, t, e);
+	if (t->chat_template)
+		return chat_template_open_kept(t->chat_template, t, e);
+	hf_origin_template(&c->origin, &jinja);
+	const char *of_model = jinja.len ? chat_template_of_jinja(&jinja) : NULL;
+	if (of_model)
+		return chat_template_open_kept(of_model, t, e);
+	chat_template_names(&known);
+	err_set(e, EX_USAGE, "%s: %s; --chat-template names one: %s", c->path,
+		jinja.len ? "its chat template is not one that pt knows"
+			  : "has no chat template",
+		known.s);
+	return NULL;
+}
+
+/* Appends the tokens of text[0..n). */
+static int64_t add_text(const struct tokenizer *t, const char *text, int64_t n,
+	uint32_t **ids, int64_t n_ids, struct err *e)
+{
+	uint32_t *more = NULL;
+	int64_t n_more = n ? tokenizer_encode_all(t, text, n, &more, e) : 0;
+	if (n_more < 0)
+		return -1;
+	*ids = xrealloc(*ids, (size_t)(n_ids + n_more + 1) * sizeof(**ids));
+	if (n_more)
+		memcpy(*ids + n_ids, more, (size_t)n_more * sizeof(**ids));
+	free(more);
+	return n_ids + n_more;
+}
+
+/* The tokens of a text, some of which are known. */
+static int64_t encode(
+	const struct tokenizer *t, const struct marked *m, uint32_t **ids, struct err *e)
+{
+	int64_t at = 0, n = 0, all = (int64_t)m->text.len;
+	for (int64_t i = 0; i <= m->n_tokens && n >= 0; i++) {
+		const struct marker_token *next = i < m->n_tokens ? &m->tokens[i] : NULL;
+		int64_t end = next ? next->at.begin : all;
+		n = add_text(t, m->text.s + at, end - at, ids, n, e);
+		if (next && next->id != BPE_NONE && n >= 0)
+			(*ids)[n++] = next->id;
+		at = next ? next->at.end : all;
+	}
+	return n;
+}
+
+int64_t prompt_ask(const struct chat_template *chat, const struct tokenizer *t,
+	const char *text, size_t n, struct str *out, uint32_t **ids, struct err *e)
+{
+	struct marked m = {0};
+	*ids = NULL;
+	int64_t n_ids =
+		chat_template_ask(chat, text, n, &m, e) ? -1 : encode(t, &m, ids, e);
+	if (n_ids < 0)
+		free(*ids);
+	else
+		str_add(out, m.text.s, m.text.len);
+	marked_free(&m);
+	return n_ids;
+}
+
+void prompt_special(
+	const struct tokenizer *t, const char *text, size_t n, struct str *out)
+{
+	const struct bpe_rules *r = bpe_rules_of(t);
+	const char *first = NULL;
+	for (int64_t i = 0; r && i < r->n_added; i++) {
+		const int64_t *offset = t->vocab.offset + r->added[i].id;
+		size_t len = (size_t)(offset[1] - offset[0]);
+		const char *at = len && r->added[i].flags & BPE_SPECIAL
+					 ? memmem(text, n, t->vocab.bytes + *offset, len)
+					 : NULL;
+		if (!at || (first && at >= first))
+			continue;
+		first = at;
+		str_clear(out);
+		str_add(out, at, len);
+	}
+}
