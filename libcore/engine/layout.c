@@ -72,14 +72,49 @@ static int fit_virtual(
 	return rc && o->resume_exact ? err_prefix(e, "resume-exact: ") : rc;
 }
 
+/* The least number of pieces from `least` on that the model and the ranks of tp allow; 0: none. */
+static int64_t find_tile(const struct train_opts *o, int64_t least)
+{
+	int ranks = o->resolved.degree[AXIS_TP];
+	for (int64_t n = round_up(least, ranks); n <= o->model.heads; n += ranks) {
+		struct model_config c = o->model;
+		scoped_str degrees = {0};
+		struct model m;
+		struct err e;
+		str_printf(&degrees, "tp=%lld", (long long)n);
+		c.virtual_degrees = degrees.s;
+		c.layers = 1;
+		if (model_init(&m, &c, max64(1, c.vocab), &e))
+			continue;
+		int rc = layout_check_tp(ranks, &m, &e);
+		model_free(&m);
+		if (!rc)
+			return n;
+	}
+	return 0;
+}
+
+static int refuse_tile(
+	const struct train_opts *o, const char *why, int64_t least, struct err *e)
+{
+	int64_t n = find_tile(o, least);
+	if (!n)
+		return err_set(e, EX_USAGE,
+			"tile %s, and no larger number divides the %lld heads, the kv-heads and "
+			"ffn-dim: give --tile 0",
+			why, (long long)o->model.heads);
+	return err_set(e, EX_USAGE, "tile %s: give --tile %lld", why, (long long)n);
+}
+
 /* --tile pieces are virtual slices: as many as --virtual tp, which is --tile by default. */
 static int resolve_pieces(const struct train_opts *o, int64_t *tp, struct err *e)
 {
 	int ranks = o->resolved.degree[AXIS_TP];
+	char why[64];
+	snprintf(why, sizeof(why), "%lld is not divisible by %d ranks of tp",
+		(long long)o->tile, ranks);
 	if (o->tile % ranks)
-		return err_set(e, EX_USAGE,
-			"tile %lld is not divisible by %d ranks of tp: give --tile %lld",
-			(long long)o->tile, ranks, (long long)round_up(o->tile, ranks));
+		return refuse_tile(o, why, max64(o->tile, ranks + 1), e);
 	if (o->tile && *tp && may_change(o))
 		*tp = o->tile;
 	if (o->tile && *tp && *tp != o->tile)
@@ -131,9 +166,8 @@ static int check_tile(const struct train_opts *o, struct err *e)
 	model_virtual(
 		o->model.virtual_degrees, &tp, &cp, e); /* it is resolved, and valid */
 	if (tp == degree[AXIS_TP])
-		return err_set(e, EX_USAGE,
-			"tile: a rank has only one piece of each weight: give --tile %d",
-			4 * degree[AXIS_TP]);
+		return refuse_tile(o, "gives a rank only one piece of each weight",
+			degree[AXIS_TP] + 1, e);
 	if (cp != degree[AXIS_CP])
 		return err_set(e, EX_USAGE,
 			"tile: a rank has %lld virtual chunks, and can have one: give --virtual "

@@ -220,7 +220,7 @@ value() { # COLUMN FILE: of the last row
 	code_of 64 tiny --tile 2
 	says 'parameters that are gathered or read'
 	code_of 64 tiny --tile 1 --offload params --offload-to .
-	says 'tile: a rank has only one piece of each weight'
+	says 'tile gives a rank only one piece of each weight: give --tile 2'
 	code_of 64 tiny --tile 2 --offload params --offload-to . --virtual cp=2
 	says 'tile: a rank has 2 virtual chunks'
 	code_of 64 tiny --tile 2 --offload params --offload-to . --dtype float8
@@ -228,7 +228,24 @@ value() { # COLUMN FILE: of the last row
 	code_of 64 tiny --tile 2 --offload params --offload-to . --virtual tp=4
 	says 'tile is 2, but its pieces are the 4 virtual slices: give --tile 4'
 	code_of 64 tiny --tile 3 --tp 2 --fsdp 2 --dry-run
-	says 'tile 3 is not divisible by 2 ranks of tp: give --tile 4'
+	says 'tile 3 is not divisible by 2 ranks of tp, and no larger number divides the 2 heads'
+	# the advice is what the model allows: RANKS OF TP, TILE, HEADS, KV-HEADS, FFN-DIM, ADVICE
+	local tp tile heads kv ffn advice
+	while read -r tp tile heads kv ffn advice; do
+		set -- pt-train --vocab 61 -b 8 -m 1 --dim $((heads * 8)) --heads "$heads" --kv-heads "$kv" --ffn-dim "$ffn" \
+			--fsdp 2 --tp "$tp" --dry-run --tile
+		code_of 64 "$@" "$tile"
+		says "$advice"
+		case $advice in --*) "$@" "${advice#* }" >/dev/null ;; esac
+	done <<-end
+		1 1 6 0 0 --tile 2
+		2 2 4 0 0 --tile 4
+		1 1 9 3 99 --tile 3
+		2 3 6 0 0 --tile 6
+		2 3 8 2 0 --tile 4
+		2 5 12 3 0 no larger number divides the 12 heads
+		1 1 9 9 64 no larger number divides the 9 heads
+	end
 	[ ! -e run-001 ]
 }
 
