@@ -668,12 +668,13 @@ static const struct opt options[] = {
 		"With --dry-run, list the tensors of a layer too. With local SGD, also say what each "
 		"synchronisation left out and clipped, as the journal does."},
 	{FLAG("dry-run", "no", T(dry_run), 0), .help =
-		"Print the memory, work and communication that the run would need, and exit."},
+		"Print the memory, work and communication that the run would need, and exit, with 1 "
+		"if the run needs more than --memory."},
 	{OPT_STR, 0, "cluster", "NAME,KEY=VALUE,...", NULL, T(cluster), 0,
 		.needs = "--dry-run", .help =
 		"Also predict the time of a step on such devices, and how much of its communication "
-		"is exposed, that is not hidden by computation. NAME: h100, h200, b200, a100 or cpu. "
-		"Keys, for other values than the name's: gpus, of a host, or ranks of a host of "
+		"is exposed, that is not hidden by computation. NAME: h100, h200, b200, a100 or cpu; "
+		"with --device auto, the plan is for that device. Keys, for other values than the name's: gpus, of a host, or ranks of a host of "
 		"CPUs; nvlink and net, the bandwidth of a "
 		"GPU in each direction, within its host and to others, in GB/s, or GB/s:us with the "
 		"latency in microseconds; memory, of a GPU, and pcie, between it and the host's memory, "

@@ -478,7 +478,8 @@ static int plan_device(struct train_opts *o, struct err *e)
 	return 0;
 }
 
-static int check_cluster(const struct train_opts *o, struct err *e)
+/* The devices of --cluster are what --device auto chooses. */
+static int set_cluster_device(struct train_opts *o, struct err *e)
 {
 	struct cluster c;
 	if (!o->cluster)
@@ -486,6 +487,8 @@ static int check_cluster(const struct train_opts *o, struct err *e)
 	if (cluster_parse(o->cluster, &c, e))
 		return -1;
 	bool gpus = *c.model;
+	if (o->device == DEVICE_AUTO)
+		o->device = gpus ? DEVICE_CUDA : DEVICE_CPU;
 	if ((o->device == DEVICE_CUDA) != gpus)
 		return err_set(e, EX_USAGE,
 			"cluster: its devices are %s: give --device %s",
@@ -512,7 +515,7 @@ static int dry_run(const struct train_opts *given, struct comm *world, struct er
 	rc = rc || (o.data.n && dataset_open(&data, &read, world, e)) ||
 	     options_model_init(&o, &m, data.tokenizer.vocab.n, e) ||
 	     layout_check(&o, &m, e) || faults_open(&faults, &o, ranks, e) ||
-	     plan_device(&o, e) || check_cluster(&o, e) ||
+	     set_cluster_device(&o, e) || plan_device(&o, e) ||
 	     (o.data.n && dataset_order(&data, &o, &m, &order, e));
 	if (!rc && world->rank == 0) {
 		options_note_idle(&o, &m, ranks * workers);

@@ -340,6 +340,25 @@ static const char *file_help(const struct train_opts *o)
 	return help[o->offload];
 }
 
+/* Does the run end because of --memory? An evaluation does not check it. */
+static bool exceeds_memory(const struct train_opts *o, const struct plan *p)
+{
+	return o->memory && !o->eval_only && plan_needed(o, p) > o->memory;
+}
+
+/* Sets the error of job/fit.c. */
+static int check_memory(const struct train_opts *o, const struct plan *p, struct err *e)
+{
+	char need[NUM_TEXT], has[NUM_TEXT];
+	if (!exceeds_memory(o, p))
+		return 0;
+	return err_set(e, EX_FAILED,
+		"out of memory: a rank needs %s%s, and --memory gives it %s",
+		text_bytes(need, (double)plan_needed(o, p)),
+		o->device == DEVICE_CUDA ? " on its GPU" : "",
+		text_bytes(has, (double)o->memory));
+}
+
 static void print_memory(const struct train_opts *o, const struct plan *p, int rank,
 	int ranks, struct str *out)
 {
@@ -395,17 +414,23 @@ static void print_memory(const struct train_opts *o, const struct plan *p, int r
 		{p->sample_bytes, "sample", p->sample_bytes,
 			"of rank 0 while it draws one"},
 		{p->pinned_bytes, "pinned", p->pinned_bytes, pinned_help(o)},
-		{true, "total", plan_total(p), "without the program and its libraries"},
+		{!gpu, "total", plan_total(p), "without the program and its libraries"},
 		{gpu, "on the GPU", plan_on_device(p),
-			"without what CUDA takes for itself; the rest is the host's"},
+			"total, without what CUDA takes for itself"},
+		{gpu, "on the host", plan_total(p) - plan_on_device(p),
+			"total, without the program and its libraries"},
 	};
 	str_printf(out, "# memory of rank %d%s, in bytes\n", rank,
 		ranks > 1 ? ", which needs most" : "");
 	for (size_t i = 0; i < ARRAY_LEN(rows); i++)
 		if (rows[i].shown)
 			line(out, rows[i].name, rows[i].n_bytes, rows[i].help);
-	if (o->memory && plan_needed(o, p) > o->memory)
+	if (exceeds_memory(o, p))
 		str_puts(out, "# more than --memory: the run will be refused\n");
+	else if (o->memory && !gpu && !o->eval_only && plan_total(p) > o->memory)
+		str_puts(out,
+			"# fits into --memory without the copy of a checkpoint: training waits "
+			"until a checkpoint is written\n");
 }
 
 static void print_work(const struct train_opts *o, const struct model *m,
@@ -591,5 +616,7 @@ int plan_print(
 	print_offload(o, &most, out);
 	print_work(o, m, &most, out);
 	print_sent(&most, ranks, out);
-	return o->cluster ? predict_print(o, m, out, e) : 0;
+	return (o->cluster && predict_print(o, m, out, e)) || check_memory(o, &most, e)
+		       ? -1
+		       : 0;
 }

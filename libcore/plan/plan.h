@@ -58,7 +58,8 @@ int64_t plan_needed(const struct train_opts *o, const struct plan *p);
 /* The bytes that a rank may use: --memory, or its share of the host's free memory. */
 int64_t plan_limit(const struct train_opts *o, int ranks);
 /* Prints the plan of the rank that needs most, the total of every rank, and with --cluster the
- * predicted time of a step. -1 with *e set if the file of --trace cannot be written. */
+ * predicted time of a step. -1 with *e set if the file of --trace cannot be written, or if the
+ * plan, which is printed, needs more than --memory. */
 int plan_print(
 	const struct train_opts *o, struct model *m, struct str *out, struct err *e);
 

@@ -161,6 +161,16 @@ holds() { # EXPRESSION of awk
 	done
 }
 
+@test "--device auto is the device of the cluster; the host has a total of its own" {
+	local model=(-p gpt2-124m --dry-run)
+	pt-train "${model[@]}" --cluster h100 >plan
+	pt-train "${model[@]}" --cluster h100 --device cuda | diff plan -
+	pt-train "${model[@]}" --cluster cpu | diff <(pt-train "${model[@]}" --cluster cpu --device cpu) -
+	# rows after the first ones: of the GPU, or of the host
+	awk '/^(data|checkpoint|pinned) / { host += $2 } /^on the host / { is = $4 } /^total/ { bad = 1 }
+		END { exit !(is == host && is > 0) || bad }' plan
+}
+
 @test "a cluster that is refused" {
 	code_of 64 pt-train --vocab 61 --cluster h100
 	says 'needs --dry-run'
