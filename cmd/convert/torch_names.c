@@ -98,9 +98,10 @@ static int refuse(const struct torch_names *x, struct err *e)
 		tensors = x->v[i].item->kind == TORCH_TENSOR;
 	if (!tensors) {
 		scoped_str what = {0};
-		str_puts(&what, x->n ? "" : "nothing");
-		if (x->n)
-			torch_describe(x->file, x->v[0].item, &what);
+		if (!x->n)
+			return err_set(
+				e, EX_DATAERR, "%s: no checkpoint: it is empty", path);
+		torch_describe(x->file, x->v[0].item, &what);
 		return err_set(e, EX_DATAERR,
 			"%s: no checkpoint: it has no tensor, and %s%.100s%s is %s", path,
 			*name ? "its first value, '" : "", *name ? name : "all of it",
