@@ -88,8 +88,8 @@ static int not_a_shard(const char *name, struct err *e)
 static bool may_be_h5(int fd)
 {
 	char first[8];
-	if (fd < 0 || pread_all(fd, first, sizeof(first), 0))
-		return fd < 0 || errno != 0;
+	if (pread_all(fd, first, sizeof(first), 0))
+		return errno != 0;
 	return h5_begins(first, sizeof(first));
 }
 
@@ -99,13 +99,13 @@ static int open_at(struct corpus *c, struct file *f, const char *path, struct er
 	struct h5 *h;
 	struct tokenizer t = {0};
 	f->fd = open(path, O_RDONLY | O_CLOEXEC);
+	if (f->fd < 0)
+		return err_errno(e, f->path);
 	if (h5_open_as(&h, path, f->path, H5_READ, e))
 		return e->code == EX_DATAERR && !may_be_h5(f->fd)
 			       ? not_a_shard(f->path, e)
 			       : -1;
 	int rc = shard_read(h, f->path, &f->info, &t, e);
-	if (!rc && f->fd < 0)
-		rc = err_errno(e, f->path);
 	for (int s = 0; s < N_SPLITS && !rc; s++)
 		rc = open_segment(h, f, (enum split)s, c->how, e);
 	if (!rc && !c->t.kind) {

@@ -142,6 +142,10 @@ refused() { # CODE TEXT COMMAND...
 		code_of 124 timeout 2 "${c[@]}"
 		[ "$output" = "${c[0]}: waiting for data from the FIFO fifo" ]
 	done
+	code_of 124 timeout 2 pt-prepare -q fifo
+	[ "$output" = 'pt-prepare: warning: waiting for data from the FIFO fifo' ]
+	code_of 65 timeout 20 pt-ckpt show fifo
+	says 'fifo: not a regular file'
 	pt-train --config fifo --print-config >late 2>err 3>&- &
 	wait_for waiting err
 	echo 'layers = 3' >fifo
@@ -493,7 +497,7 @@ refused() { # CODE TEXT COMMAND...
 	c=run/checkpoints/latest.h5
 	for command in 'pt-prepare text.txt' 'pt-prepare --info data.h5' 'pt-prepare --decode train data.h5' \
 		"pt-ckpt ls run" "pt-ckpt show $c" "pt-ckpt hash $c" "pt-ckpt verify $c" "pt-ckpt diff $c $c" \
-		'pt-compare run run' 'pt-compare run run --table --graph' "pt-sample $c --logits" \
+		'pt-compare run run' 'pt-compare run run --table --graph' 'pt-compare --export - run' "pt-sample $c --logits" \
 		'pt-train --dry-run' 'pt-train --print-config' "pt-train -q --eval-only --resume $c" \
 		'pt-collbench -b 8 -e 8 -n 1'; do
 		code_of 74 bash -c "$command >/dev/full"

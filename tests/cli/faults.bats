@@ -1,6 +1,6 @@
 #!/usr/bin/env bats
-# The k-th write, sync, rename, open, mapping or close of each program that writes fails, once or from
-# then on, for every k (LONG=yes; else for some): the program ends with 74 and leaves nothing new, or
+# The k-th write, sync, rename, open, mapping, close or read of each program that writes fails, once or
+# from then on, for every k (LONG=yes; else for some): the program ends with 74 and leaves nothing new, or
 # with 0 and a file that is whole. A sealed file is read again before it gets its name, so even a write
 # that is lost without an error is found.
 load helpers
@@ -209,4 +209,151 @@ train_with_faults() { # CALLS RANKS HOW...
 	}
 	with_faults 4 "${HOWS[@]}" -- pt-train "${TINY[@]}" -d ../data.h5 -n 2 --no-ckpt -o run \
 		--trace trace --trace-steps 2 --hash-tensors hashes --hash-steps 1:2
+}
+
+# ---- programs that only read
+
+# Some of the opens and reads of a file or directory fail (LONG=yes: each of them). The program reports
+# the error, or does what it does without it. It writes to `new`, or nothing.
+with_read_faults() { # CALLS PATH COMMAND...
+	local most=$1 within want=0 fault kind how n k every
+	prepare
+	within=$(realpath "$2")
+	shift 2
+	[ "${LONG:-no}" != yes ] || most=1000000
+	rm -rf new good
+	env IO_FAULT_IN="$within" IO_FAULT_COUNTS=calls LD_PRELOAD="$PRELOAD" "$@" >out.good 2>err </dev/null || want=$?
+	[ ! -e new ] || mv new good
+	for fault in "${FAULTS[@]}"; do
+		kind=${fault%:*} how=${fault#*:}
+		n=$(sed -n "s/^$kind //p" calls)
+		[ "$n" -gt 0 ]
+		every=$(((n + most - 1) / most))
+		for ((k = 1; k <= n; k += every)); do
+			status=0
+			prepare
+			rm -f calls.now
+			env IO_FAULT_IN="$within" IO_FAULT="$kind:$k:$how" IO_FAULT_COUNTS=calls.now LD_PRELOAD="$PRELOAD" \
+				"$@" >out 2>err </dev/null || status=$?
+			# (a file that is older than two seconds is checked once, so there may be fewer calls)
+			[ ! -e calls.now ] || [ "$(sed -n "s/^$kind //p" calls.now)" -ge "$k" ] || continue
+			is_reported "$how" "$want" || {
+				echo "$kind:$k:$how of $n, code $status: $*"
+				cat err
+				return 1
+			}
+			rm -rf new
+		done
+		echo "# figure: ${1##*/} ${2:-}: $fault, $n calls" >&3
+	done
+}
+
+is_reported() { # HOW CODE
+	case $status in
+	"$2")
+		cmp out out.good || return 1
+		[ ! -e good ] || diff -r good new
+		;;
+	"${refusal:-74}")
+		case $1 in
+		EIO) grep -q 'Input/output error' err ;;
+		ENOSPC) grep -q 'No space left on device' err ;;
+		lost) grep -q 'became shorter while it was read' err ;;
+		esac
+		;;
+	*) return 1 ;;
+	esac
+}
+
+FAULTS=(read:EIO)
+prepare() { :; } # before each run
+
+@test "reads of pt-prepare" {
+	make_shard
+	awk '{ print "{\"text\": \"" $0 "\"}" }' text.txt >text.jsonl
+	gzip -k text.txt
+	pt-prepare -q text.txt -t byte --to megatron -o m
+	FAULTS=(read:EIO read:lost)
+	local text
+	for text in text.txt text.jsonl text.txt.gz; do
+		with_read_faults 8 $text pt-prepare -q $text -t byte -o new
+	done
+	with_read_faults 8 text.txt pt-prepare -q text.txt -o new
+	with_read_faults 8 m_train.bin pt-prepare -q m_train.bin --vocab 256 -o new
+	FAULTS=(read:EIO)
+	with_read_faults 4 m_train.idx pt-prepare -q m_train.bin --vocab 256 -o new
+	FAULTS=(read:EIO open:ENOSPC)
+	with_read_faults 12 data.h5 pt-prepare -q --verify data.h5
+	with_read_faults 12 data.h5 pt-prepare --info data.h5
+}
+
+@test "reads of pt-train, pt-sample, pt-ckpt" {
+	make_shard
+	tiny -n 4 --ckpt-every 2 -o run >/dev/null
+	local ckpt=run/checkpoints/step-00000004.h5 other=run/checkpoints/step-00000002.h5
+	FAULTS=(read:EIO open:ENOSPC)
+	with_read_faults 12 $ckpt pt-ckpt verify $ckpt
+	with_read_faults 12 $ckpt pt-ckpt show $ckpt
+	with_read_faults 12 $ckpt pt-ckpt diff $ckpt $other
+	with_read_faults 12 $ckpt pt-ckpt convert -q $ckpt -o new
+	with_read_faults 12 $ckpt pt-sample $ckpt the -n 2
+}
+
+@test "reads of pt-train" {
+	make_shard
+	tiny -n 4 --ckpt-every 2 -o run >/dev/null
+	# (a run has times)
+	is_reported() { [ "$status" -eq 74 ] && grep -qE 'Input/output|No space' err && not grep 'older checkpoint' err; }
+	FAULTS=(read:EIO open:ENOSPC)
+	with_read_faults 12 data.h5 pt-train "${TINY[@]}" -n 1 -o new
+	FAULTS=(read:EIO)
+	with_read_faults 12 run/checkpoints/step-00000002.h5 pt-train "${TINY[@]}" -n 3 -o new \
+		--resume run/checkpoints/step-00000002.h5
+	prepare() { rm -rf again && cp -r run again; }
+	with_read_faults 25 again/checkpoints/step-00000004.h5 pt-train "${TINY[@]}" -n 5 -o again --resume auto
+}
+
+@test "a file that cannot be read is not removed as a damaged one" {
+	make_shard
+	tiny -n 4 --ckpt-every 2 -o run >/dev/null
+	local other=run/checkpoints/step-00000009.h5
+	is_reported() { [[ $status = [67][45] ]] && [ -e $other ]; }
+	cp run/run.h5 $other # not a checkpoint, so it is never removed
+	with_read_faults 12 $other pt-ckpt rm --force $other
+	is_reported() { [ "$status" -eq 74 ] && [ -e $other ]; }
+	prepare() { cp run/checkpoints/step-00000002.h5 $other; }
+	with_read_faults 20 $other pt-ckpt rm --force $other
+}
+
+@test "reads of pt-compare" {
+	make_shard
+	tiny -n 4 -o run >/dev/null
+	tiny -n 4 --seed 2 -o other >/dev/null
+	for i in $(seq 50); do echo "{\"step\": $i, \"loss\": $((99 - i)).5}"; done >log.jsonl
+	(echo run,step,loss && for i in $(seq 50); do echo "a,$i,$((99 - i)).5" && echo "b,$i,$((99 - i)).6"; done) >runs.csv
+	refusal=2 # as its page has it
+	with_read_faults 12 run pt-compare run other
+	with_read_faults 12 run/run.h5 pt-compare run/run.h5 other/run.h5
+	with_read_faults 4 runs.csv pt-compare runs.csv
+	with_read_faults 4 log.jsonl pt-compare log.jsonl log.jsonl
+	with_read_faults 12 run/checkpoints/step-00000004.h5 pt-compare {run,other}/checkpoints/step-00000004.h5
+}
+
+@test "reads of what other programs wrote" {
+	local golden=$BATS_TEST_DIRNAME/../golden config
+	config=$golden/torch/hf/config.json
+	for at in hf-gpt2 llmc-llama/model.bin torch/nanogpt.pt torch/megatron torch/nanotron torch/hf; do
+		with_read_faults 15 "$golden/$at" pt-ckpt verify "$golden/$at"
+		with_read_faults 15 "$golden/$at" pt-ckpt convert -q "$golden/$at" -o new
+	done
+	for at in ddp.pt titan shards bins universal zero2 zero3 pytorch_model.bin; do
+		with_read_faults 15 "$golden/torch/$at" pt-ckpt verify --model-config "$config" "$golden/torch/$at"
+	done
+	with_read_faults 15 "$golden/torch/nanotron" pt-check --two-runs "$golden/torch/nanotron" "$golden/torch/nanotron"
+	# vocabularies and options
+	echo 'layers = 2' >conf
+	with_read_faults 4 conf pt-train --config conf --print-config
+	make_text >text.txt
+	with_read_faults 4 "$golden/tokens/tokenizer.json" \
+		pt-prepare -q text.txt -t bpe --vocab-file "$golden/tokens/tokenizer.json" -o new
 }

@@ -138,6 +138,8 @@ make_chats() { # N: conversations of one to three questions
 	pt-prepare -q --to megatron --format nanogpt m.bin -f 0 -o m
 	pt-prepare -q ids.bin --mask-file m_train.idx --vocab 9 -f 0 -o c.h5
 	cmp <(pt-prepare --show 1 a.h5) <(pt-prepare --show 1 c.h5)
+	code_of 65 timeout 20 pt-prepare ids.bin --mask-file /dev/zero --vocab 9 -f 0 -o b.h5
+	says '/dev/zero: larger than the 4 bytes'
 	code_of 64 pt-prepare ids.bin --mask-file ids.mask --val-file ids.bin -o b.h5
 	says '1 files of masks for 2 of tokens'
 	code_of 64 pt-prepare a.h5 --mask-file ids.mask -o b.h5

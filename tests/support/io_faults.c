@@ -5,7 +5,7 @@
  *   IO_FAULT=KIND:K:HOW       the K-th call (from 1) of KIND: write, pwrite, fsync, ftruncate, rename,
  *                             open, mmap, close or read (pread too). HOW: ENOSPC, EIO, EINTR; short,
  *                             which writes half; lost, which writes nothing and reports that all is
- *                             written
+ *                             written, or reads as if the file ended there
  *   IO_FAULT=KIND:K:HOW:on    it and all later ones
  *   IO_FAULT_IN=FOLDER        the folder or file, as realpath() has it
  *   IO_FAULT_RANK=N           in that rank only
@@ -108,8 +108,10 @@ static bool is_in_folder(const char *path)
 	size_t n = strlen(fault.folder) - 1; /* without the slash at the end */
 	snprintf(folder, sizeof(folder), "%.*s", slash ? (int)(slash - path) + 1 : 1,
 		slash ? path : ".");
-	return realpath(folder, full) && !strncmp(full, fault.folder, n) &&
-	       (full[n] == '/' || !full[n]);
+	return (realpath(folder, full) && !strncmp(full, fault.folder, n) &&
+		       (full[n] == '/' || !full[n])) ||
+	       (realpath(path, full) && strlen(full) == n &&
+		       !strncmp(full, fault.folder, n));
 }
 
 static bool is_file_in_folder(int fd)
@@ -156,13 +158,18 @@ static bool watched_path(const char *path)
 
 ssize_t read(int fd, void *p, size_t n)
 {
-	return count(READ, watched(fd)) == FAILS ? -1 : syscall(SYS_read, fd, p, n);
+	int how = count(READ, watched(fd));
+	if (how == FAILS)
+		return -1;
+	return how == LOST ? 0 : syscall(SYS_read, fd, p, n);
 }
 
 ssize_t pread(int fd, void *p, size_t n, off_t at)
 {
-	return count(READ, watched(fd)) == FAILS ? -1
-						 : syscall(SYS_pread64, fd, p, n, at);
+	int how = count(READ, watched(fd));
+	if (how == FAILS)
+		return -1;
+	return how == LOST ? 0 : syscall(SYS_pread64, fd, p, n, at);
 }
 
 ssize_t pread64(int fd, void *p, size_t n, off64_t at)
