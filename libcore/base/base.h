@@ -239,17 +239,14 @@ int env_switch(const char *name);
 
 /* ---- launch.c: the variables of a launcher --------------------------------------- */
 
-/* Returns the variable by which the launcher states that it started several ranks; NULL: one rank, no
- * launcher, or PT_MPI=no. */
-const char *launch_many(void);
-int launch_rank(void); /* this rank's number; 0 without a launcher */
+const char *launch_many(void); /* the variable that states several ranks, or NULL */
+int launch_rank(void);	       /* this rank's number; 0 without a launcher */
 /* A rank ends with its launcher; after launch_stops(true) by SIGTERM, for its handler. */
 void launch_bind(void);
 void launch_stops(bool yes);
 bool launch_over(void);	 /* has it ended? */
 bool launch_leave(void); /* instead of MPI_Finalize(); false: it does not speak PMI 1 */
-/* Removes from a folder of shared memory what MPICH has left there of killed jobs. */
-void launch_clear(const char *folder);
+void launch_clear(const char *folder); /* removes what MPI left in shared memory */
 
 enum { NUM_TEXT = 40 };
 /* The shortest decimal text that is parsed as the same number. Returns buf. */
@@ -295,14 +292,12 @@ double exact_round(const struct exact *x); /* as exact_finish() */
 
 struct progress {
 	const char *title;
-	double total, start, last;
-	double first; /* what was done before, such as the steps of a resumed run */
+	double total, start, last, first; /* first: steps done before a resume */
 	bool shown;
 };
 
 void progress_begin(struct progress *p, const char *title, double total);
-/* Returns the seconds that the rest takes at the mean speed so far. */
-double progress_left(const struct progress *p, double done);
+double progress_left(const struct progress *p, double done); /* seconds */
 void progress_update(struct progress *p, double done, const char *note);
 void progress_end(struct progress *p);
 

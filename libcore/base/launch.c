@@ -18,7 +18,7 @@
  * Slurm, and starts its helpers as tasks of one. Only variables that a launcher sets for what it starts
  * count. SLURM_NTASKS is set in every batch script and every shell of salloc, where a program of one
  * rank is legitimate; SLURM_STEP_NUM_TASKS is missing there, or 1 in an interactive step. A launcher of
- * PMIx sets no size, but every rank above 0 is one of several.
+ * PMIx sets no size, but every rank above 0 is one of several. With PT_MPI=no none of them counts.
  */
 const char *launch_many(void)
 {
