@@ -131,7 +131,8 @@ static int check_ranks(struct source *s, struct err *e)
 	return mesh_resolve(wanted, ranks, s->degree, e);
 }
 
-/* Collective. A model of Hugging Face is opened as it is. All ranks open the file that rank 0 has found: a run may write a newer one meanwhile. */
+/* Collective. A model of Hugging Face is opened as it is. All ranks open the file that rank 0
+ * has found: a run may write a newer one meanwhile. */
 static int open_ckpt(struct source *s, const char *name, struct err *e)
 {
 	scoped_str path = {0};
@@ -426,6 +427,8 @@ static int check_options(const struct opts *o, int operands, struct err *e)
 {
 	if (operands < 1 || operands > 2)
 		return err_set(e, EX_USAGE, "give a checkpoint, and perhaps a prompt");
+	if (!o->chat && opts_given(&program, o, "chat"))
+		return err_set(e, EX_USAGE, "--chat: the text is empty");
 	if (o->chat && (operands == 2 || o->prompt))
 		return err_set(e, EX_USAGE, "--chat and a prompt are mutually exclusive");
 	if (o->chat && o->allow_special)

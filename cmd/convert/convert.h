@@ -76,8 +76,8 @@ int *convert_forward_order(const char *config, const struct ckpt_tensor *tensors
 int convert_open_ckpt(struct ckpt **c, const char *path, struct err *e);
 /* What a new run begins with: a checkpoint, or a model of any format, with the tokenizer that is beside it. */
 int convert_open_model(struct ckpt **c, const char *path, struct err *e);
-/* What text is drawn from: a checkpoint, or a directory of another format with a model and its tokenizer, as good
- * as what pt-ckpt convert --vocabulary makes of it. */
+/* What text is drawn from: a checkpoint, or a directory of another format with a model and its
+ * tokenizer, as good as what pt-ckpt convert --vocabulary makes of it. */
 int convert_open_speaker(struct ckpt **c, const char *path, struct err *e);
 /* The hash of the parameters of a file. */
 int convert_hash_of(const char *path, uint64_t *hash, struct err *e);
@@ -92,8 +92,8 @@ int convert_selection(
 
 /* ---- hf_origin.c: the origin of a checkpoint (ckpt.h) ---------------------------- */
 
-/* Sets *ids, allocated, to the tokens that end what is generated: of generation_config.json, else of config.json.
- * Returns their number. */
+/* Sets *ids, allocated, to the tokens that end what is generated: of generation_config.json,
+ * else of config.json. Returns their number. */
 int64_t hf_origin_ends(const struct str *origin, uint32_t **ids);
 /* Appends the chat template, which is Jinja; nothing if there is none. */
 void hf_origin_template(const struct str *origin, struct str *out);

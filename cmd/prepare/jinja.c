@@ -1,5 +1,5 @@
-/* Chat templates of Hugging Face, which are programs in Jinja. None is run: one that is known, but for how its
- * expressions are spelled, is a built-in template. */
+/* Chat templates of Hugging Face, which are programs in Jinja. None is run: one that is known,
+ * but for how its expressions are spelled, is a built-in template. */
 #include "prepare/template.h"
 
 #include "base/file.h"
@@ -28,7 +28,8 @@ static const struct {
 	{0xc8f324cc402a9529, "qwen3-2507"},
 };
 
-/* Reads a string of an expression, and appends it with line breaks as they are. Returns where it ends. */
+/* Reads a string of an expression, and appends it with line breaks as they are. Returns where
+ * it ends. */
 static const char *spell_string(const char *at, struct str *out)
 {
 	const char quote = *at++;
@@ -64,8 +65,8 @@ static const char *spell_field(const char *at, struct str *out)
 	return NULL;
 }
 
-/* Writes an expression or a statement {...} without white space, with strings in single quotes, of which neighbours
- * are joined. Returns where it ends. */
+/* Writes an expression or a statement {...} without white space, with strings in single
+ * quotes, of which neighbours are joined. Returns where it ends. */
 static const char *spell_tag(const char *at, struct str *out)
 {
 	const char end[] = {at[1] == '{' ? '}' : '%', '}', '\0'};
@@ -121,7 +122,8 @@ const char *chat_template_of_jinja(const struct str *jinja)
 
 /* ---- files ------------------------------------------------------------------------ */
 
-/* Jinja begins with text or a tag, JSON with an object, of which tokenizer_config.json has Jinja in a field. */
+/* Jinja begins with text or a tag, JSON with an object, of which tokenizer_config.json has
+ * Jinja in a field. */
 static bool find_jinja(const char *path, const struct str *text, struct str *jinja)
 {
 	size_t at = text->len ? strspn(text->s, " \t\r\n") : 0;

@@ -76,7 +76,8 @@ bool chat_template_is_safe(const struct chat_template *c);
 /* Lays out out->turns; `count`: which of them count, COUNT_ASSISTANT and so on. */
 int chat_template_apply(
 	const struct chat_template *c, int count, struct marked *out, struct err *e);
-/* Lays out a conversation of one turn of the user, text[0..n), up to where the assistant's answer begins. */
+/* Lays out a conversation of one turn of the user, text[0..n), up to where the assistant's
+ * answer begins. */
 int chat_template_ask(const struct chat_template *c, const char *text, size_t n,
 	struct marked *out, struct err *e);
 

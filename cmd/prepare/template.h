@@ -67,8 +67,8 @@ const struct chat_role *chat_role_named(
 
 /* The name of the built-in template that does what this Jinja does; NULL: none is known to. */
 const char *chat_template_of_jinja(const struct str *jinja);
-/* Sets *name to that of the Jinja of a file, or of a directory of Hugging Face; NULL: it is no Jinja, and its text
- * is in *text. */
+/* Sets *name to that of the Jinja of a file, or of a directory of Hugging Face; NULL: it is no
+ * Jinja, and its text is in *text. */
 int chat_template_read(
 	const char *path, const char **name, struct str *text, struct err *e);
 

@@ -1,7 +1,8 @@
 /*
  * sample: what pt-sample knows beside the model: prompts, conversations, and what ends a text.
  *
- * Checkpoints are not trusted. No call is collective. Functions that return int return 0, or -1 with *e set.
+ * Checkpoints are not trusted. No call is collective. Functions that return int return 0, or -1
+ * with *e set.
  */
 #ifndef SAMPLE_H
 #define SAMPLE_H
@@ -11,12 +12,12 @@
 /* ---- prompt.c -------------------------------------------------------------------- */
 
 struct chat_template;
-/* `name`: of --chat-template; NULL: the template of the data that the model was trained on, or of the model of
- * Hugging Face that it began with. NULL: an error. chat_template_close(). */
+/* `name`: of --chat-template; NULL: the template of the data that the model was trained on, or
+ * of the model of Hugging Face that it began with. NULL: an error. chat_template_close(). */
 struct chat_template *prompt_template(
 	const struct ckpt *c, const char *name, struct err *e);
-/* Appends the conversation in which a user says text[0..n) to *out, and sets *ids, allocated, to its tokens. Only
- * the template has special tokens. Returns their number, or -1. */
+/* Appends the conversation in which a user says text[0..n) to *out, and sets *ids, allocated,
+ * to its tokens. Only the template has special tokens. Returns their number, or -1. */
 int64_t prompt_ask(const struct chat_template *chat, const struct tokenizer *t,
 	const char *text, size_t n, struct str *out, uint32_t **ids, struct err *e);
 /* Appends the text of the first special token that is in text[0..n). */

@@ -26,12 +26,14 @@ static const struct {
 	ROW("\xff\xff\xff\xff", "a stream of Arrow, as Hugging Face's datasets are",
 		"convert it: python3 -c 'import datasets; "
 		"datasets.Dataset.from_file(\"@\").to_json(\"&.jsonl\")'", CSV),
-	ROW("PK\3\4", "a zip archive, as .npz, .docx and .xlsx are", "unpack it: unzip @", "unpack it: unzip @"),
+	ROW("PK\3\4", "a zip archive, as .npz, .docx and .xlsx are",
+		"unpack it: unzip @", "unpack it: unzip @"),
 	ROW("\x93NUMPY", "an array of NumPy",
 		"convert tokens: python3 -c 'import numpy; "
 		"numpy.load(\"@\").astype(\"uint16\").tofile(\"&.bin\")'", CSV),
 	ROW("BZh", "compressed by bzip2", "decompress it: bzcat @ >&", "decompress it: bzcat @ >&"),
-	ROW("\xfd\x37zXZ\0", "compressed by xz", "decompress it: xzcat @ >&", "decompress it: xzcat @ >&"),
+	ROW("\xfd\x37zXZ\0", "compressed by xz",
+		"decompress it: xzcat @ >&", "decompress it: xzcat @ >&"),
 	ROW("\x1f\x8b", "compressed by gzip", NULL, "decompress it: zcat @ >&"),
 	ROW("\x28\xb5\x2f\xfd", "compressed by zstd", NULL, "decompress it: zstdcat @ >&"),
 	ROW("%PDF-", "a PDF document", "convert it: pdftotext @ &.txt", CSV),

@@ -269,7 +269,8 @@ void tokenizer_decode(const struct tokenizer *t, int64_t id, struct str *out)
 			(size_t)(v->offset[id + 1] - v->offset[id]));
 }
 
-/* Returns true if each byte is the token of its number, as also in a tokenizer.json of kind byte. */
+/* Returns true if each byte is the token of its number, as also in a tokenizer.json of kind
+ * byte. */
 static bool is_bytes(const struct tokenizer *t)
 {
 	const struct bpe_rules *r = bpe_rules_of(t);

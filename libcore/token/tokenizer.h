@@ -49,8 +49,9 @@ struct tokenizer {
 	const struct tokenizer_kind *kind;
 	struct vocab vocab;
 	void *own; /* state of the kind, one allocation */
-	/* The template of its conversations, of which a floor knows no more than the text: a name or JSON. It goes with
-	 * the vocabulary through files, but is no part of it: two of a vocabulary may differ. NULL: none. */
+	/* The template of its conversations, of which a floor knows no more than the text: a
+	 * name or JSON. It goes with the vocabulary through files, but is no part of it: two
+	 * of a vocabulary may differ. NULL: none. */
 	char *chat_template;
 };
 

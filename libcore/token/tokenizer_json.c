@@ -329,7 +329,8 @@ static int read_pre_tokenizer(const json_t *p, struct bpe_rules *r, struct err *
 
 /* ---- the file -------------------------------------------------------------------- */
 
-/* Returns true for a vocabulary of characters, as bpe_write.c writes it: nothing splits a text, and nothing merges. */
+/* Returns true for a vocabulary of characters, as bpe_write.c writes it: nothing splits a
+ * text, and nothing merges. */
 static bool is_characters(const json_t *j)
 {
 	const json_t *model = json_object_get(j, "model");

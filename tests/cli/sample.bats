@@ -157,6 +157,8 @@ make_chat() {
 	code_of 64 pt-sample chat --chat x y
 	says '--chat and a prompt are mutually exclusive'
 	code_of 64 pt-sample chat --chat x --allow-special
+	code_of 64 pt-sample chat --chat ''
+	says '--chat: the text is empty'
 	code_of 64 pt-sample chat x --chat-template chatml
 	says '--chat-template'
 }
