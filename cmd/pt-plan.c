@@ -66,9 +66,9 @@ static const struct opt options[] = {
 		"than a few seconds, and large models by fewer layers."},
 	{OPT_GROUP, .name = "Showing"},
 	{OPT_INT, 'n', "show", "N", "10", O(show), 0, 1, 1e6, .help =
-		"Layouts to list, fastest first."},
+		"Layouts to list, best first by the middles of the bands of their times."},
 	{OPT_FLAG, 'b', "best", NULL, "no", O(best), .help =
-		"Print only the arguments of the trainer for the fastest layout."},
+		"Print only the arguments of the trainer for the first layout."},
 	{OPT_FLAG, 'e', "explain", NULL, "no", O(explain), .help =
 		"Answer which kinds of parallelism the model needs on this cluster, and why."},
 	{OPT_FLAG, 'd', "details", NULL, "no", O(details), .help =

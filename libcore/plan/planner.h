@@ -151,11 +151,12 @@ struct choice {
 	double work;  /* of its plans: see exact_work() */
 	bool dropped; /* needs more memory than there is, or is refused */
 	double least_bytes, least_step; /* by the formulas */
-	double likely_step;		/* of other trainers: in the middle of its band */
+	double likely_step; /* seconds, in the middle of the band of the time */
+	bool tight; /* within the limit, but not if it needs as much as its band says */
 };
 
 struct search {
-	struct choice *best; /* [n], fastest first */
+	struct choice *best; /* [n], by the middles of bands, tight ones last */
 	int64_t n;
 	int64_t enumerated, fitting, refused, planned; /* counts */
 	bool proved; /* the bounds of all others are above the times that are listed */

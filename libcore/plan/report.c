@@ -50,7 +50,7 @@ static void put_planned(const struct search *s, struct str *out)
 		str_printf(out, ", of which %lld by models of fewer layers (=)",
 			(long long)s->extrapolated);
 	if (s->proved)
-		str_puts(out, ", and no other can be faster");
+		str_puts(out, ", and no other can be faster in the middle of its band");
 	if (s->again)
 		str_printf(out,
 			"; of the first %s planned whole too, that differs by %s%.2f %% of the time and %.2f %% of the memory",
@@ -113,6 +113,8 @@ void report_header(const struct request *r, struct str *out)
 
 void report_table(const struct request *r, const struct search *s, struct str *out)
 {
+	enum { FIRST_EXACT = 60 };
+	bool tight = false;
 	static const char marks[] = {
 		[BY_FORMULAS] = '~', [BY_FEWER_LAYERS] = '=', [BY_WHOLE_PLAN] = ' '};
 	if (r->trainer == BY_PT)
@@ -124,14 +126,23 @@ void report_table(const struct request *r, const struct search *s, struct str *o
 		const struct choice *c = &s->best[i];
 		const struct times *t = &c->times;
 		char memory[NUM_TEXT], band[NUM_TEXT];
-		str_printf(out, "%c %10.4f %11s %6.4f %12.0f %9s %6.1f%% %6.1f%%  ",
+		str_printf(out, "%c %10.4f %11s %6.4f %12.0f %9s%c%6.1f%% %6.1f%%  ",
 			marks[c->planned], t->step, band_text(band, time_of(r, c)),
 			mfu_of(r, c), (double)(r->o->batch * r->m->c.context) / t->step,
-			text_bytes(memory, c->memory.total), 100 * t->exposed / t->step,
-			100 * t->bubble / t->step);
+			text_bytes(memory, c->memory.total), c->tight ? '!' : ' ',
+			100 * t->exposed / t->step, 100 * t->bubble / t->step);
 		report_layout(&c->l, out);
 		str_putc(out, '\n');
+		tight |= c->tight;
 	}
+	if (tight)
+		str_puts(out,
+			"# !: above the limit if the memory is at the end of its band\n");
+	if (s->n < r->show && r->trainer == BY_PT && r->exact && !s->proved)
+		str_printf(out,
+			"# %lld of %lld layouts listed; --exact %lld plans more\n",
+			(long long)s->n, (long long)s->fitting,
+			(long long)(r->exact < 0 ? FIRST_EXACT : 2 * r->exact));
 }
 
 void report_counts(const struct search *s, struct str *out)
@@ -234,6 +245,7 @@ static json_t *json_choice(
 	json_object_set_new(o, "whole", json_boolean(c->planned == BY_WHOLE_PLAN));
 	put_real(o, "step_low", t->step * time_of(r, c).low);
 	put_real(o, "step_high", t->step * time_of(r, c).high);
+	json_object_set_new(o, "memory_tight", json_boolean(c->tight));
 	put_real(o, "least_step", c->least_step);
 	put_real(o, "least_memory", c->least_bytes);
 	json_object_set_new(o, "memory", memory);

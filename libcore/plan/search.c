@@ -28,9 +28,10 @@ static void swap(struct choice *a, struct choice *b)
 static void sink(struct choice *heap, int64_t n, int64_t i)
 {
 	for (int64_t child; (child = 2 * i + 1) < n; i = child) {
-		if (child + 1 < n && heap[child + 1].times.step > heap[child].times.step)
+		if (child + 1 < n &&
+			heap[child + 1].likely_step > heap[child].likely_step)
 			child++;
-		if (heap[child].times.step <= heap[i].times.step)
+		if (heap[child].likely_step <= heap[i].likely_step)
 			return;
 		swap(&heap[child], &heap[i]);
 	}
@@ -43,10 +44,22 @@ static void keep(struct filter *f, const struct choice *c)
 		s->best[s->n++] = *c;
 		for (int64_t i = s->n / 2; s->n == f->room && i-- > 0;)
 			sink(s->best, s->n, i);
-	} else if (c->times.step < s->best[0].times.step) {
+	} else if (c->likely_step < s->best[0].likely_step) {
 		s->best[0] = *c;
 		sink(s->best, s->n, 0);
 	}
+}
+
+/* Sets what layouts are ordered by, from the time and the memory. nanotron's bands have stalls that are rare and
+ * long, so that their middles say nothing. The memories of others than pt are too uncertain to order by. */
+static void judge(const struct request *r, struct choice *c)
+{
+	struct band b = time_band(r->trainer, &c->l, r->cluster.links.host_ranks,
+		r->o->dtype == PRECISION_FLOAT8);
+	bool says = r->trainer != BY_NANOTRON;
+	c->likely_step = c->times.step * (says ? sqrt(b.low * b.high) : 1);
+	c->tight = r->trainer == BY_PT && r->limit &&
+		   c->memory.total * memory_band(BY_PT).high > (double)r->limit;
 }
 
 static void consider(void *with, const struct layout *l)
@@ -71,16 +84,20 @@ static void consider(void *with, const struct layout *l)
 	if (!exact_fits(f->r, &c.memory))
 		return;
 	s->fitting++;
+	judge(f->r, &c);
 	keep(f, &c);
 }
 
-static int by_step(const void *a, const void *b)
+/* By the middle of the band of the time; those that may not fit are last. */
+static int by_middle(const void *a, const void *b)
 {
 	const struct choice *x = a, *y = b;
-	return (x->times.step > y->times.step) - (x->times.step < y->times.step);
+	if (x->tight != y->tight)
+		return x->tight - y->tight;
+	return (x->likely_step > y->likely_step) - (x->likely_step < y->likely_step);
 }
 
-/* Of other trainers, by the middle of the band of their times; of equal ones, first that with the fewest kinds of
+/* Orders the layouts of other trainers by the middle of the band of their times; of equal ones, first that with the fewest kinds of
  * parallelism, then with the least sharding, and without recomputation. */
 static int by_likely(const void *a, const void *b)
 {
@@ -97,23 +114,17 @@ static int by_likely(const void *a, const void *b)
 	for (int k = 0; k < 4; k++)
 		if (cost[0][k] < cost[1][k] || cost[0][k] > cost[1][k])
 			return cost[0][k] < cost[1][k] ? -1 : 1;
-	return by_step(a, b);
+	return (c[0]->times.step > c[1]->times.step) -
+	       (c[0]->times.step < c[1]->times.step);
 }
 
-/* Some layouts are known to be predicted too fast. nanotron's bands have stalls that are rare and long, so that their
- * middles say nothing. A hundredth more than the least is as good as it. */
-static void sort_likely(const struct request *r, struct search *s)
+/* A hundredth more than the least is as good as it. */
+static void sort_likely(struct search *s)
 {
 	const double as_good = 1.01;
 	double least = INFINITY;
-	for (int64_t i = 0; i < s->n; i++) {
-		struct choice *c = &s->best[i];
-		struct band b = time_band(r->trainer, &c->l, r->cluster.links.host_ranks,
-			r->o->dtype == PRECISION_FLOAT8);
-		bool says = r->trainer != BY_NANOTRON;
-		c->likely_step = c->times.step * (says ? sqrt(b.low * b.high) : 1);
-		least = fmin(least, c->likely_step);
-	}
+	for (int64_t i = 0; i < s->n; i++)
+		least = fmin(least, s->best[i].likely_step);
 	for (int64_t i = 0; i < s->n; i++)
 		if (s->best[i].likely_step <= as_good * least)
 			s->best[i].likely_step = least;
@@ -141,6 +152,7 @@ static void plan_one(const struct request *r, struct search *s, struct choice *c
 	s->planned++;
 	s->extrapolated += c->planned == BY_FEWER_LAYERS;
 	c->dropped = !exact_fits(r, &c->memory);
+	judge(r, c);
 }
 
 /* Plans the fastest one whole, until it fits and is still the fastest, if it was extrapolated: its neighbours are only
@@ -156,12 +168,13 @@ static void plan_first(const struct request *r, struct search *s)
 			memmove(c, c + 1, (size_t)--s->n * sizeof(*c));
 			continue;
 		}
+		judge(r, c);
 		s->again++;
 		s->time_error =
 			fmax(s->time_error, fabs(before.times.step / c->times.step - 1));
 		s->memory_error = fmax(
 			s->memory_error, fabs(before.memory.total / c->memory.total - 1));
-		for (; c + 1 < s->best + s->n && by_step(c, c + 1) > 0; c++)
+		for (; c + 1 < s->best + s->n && by_middle(c, c + 1) > 0; c++)
 			swap(c, c + 1);
 	}
 }
@@ -185,23 +198,25 @@ static void plan_all(const struct filter *f)
 	const double margin = 1.15; /* by which a bound may be above its plan */
 	const struct request *r = f->r;
 	struct search *s = f->s;
-	int64_t most = r->exact > 0 ? r->exact : r->exact < 0 ? MOST : s->n, found = 0, i;
+	int64_t most = r->exact > 0 ? r->exact : r->exact < 0 ? MOST : s->n;
+	int64_t found = 0, sure = 0, i; /* sure: not tight */
 	double work = 0, *fastest = xcalloc((size_t)r->show, sizeof(*fastest));
 	bool skipped = false;
 	for (i = 0; i < s->n; i++) {
 		struct choice *c = &s->best[i];
 		double more = exact_work(r, &c->l, r->exact < 0);
-		if (r->exact < 0 && found >= r->show &&
-			c->least_step >= margin * fastest[r->show - 1])
+		if (r->exact < 0 && sure >= r->show &&
+			c->likely_step >= margin * fastest[r->show - 1])
 			break;
-		if (found >= most || !has_time(r, work + more, found)) {
+		if (found >= most || !has_time(r, work + more, sure)) {
 			skipped = true;
 			continue;
 		}
 		plan_one(r, s, c);
 		work += c->work;
-		if (!c->dropped)
-			insert(fastest, min64(found++, r->show), r->show, c->times.step);
+		found += !c->dropped;
+		if (!c->dropped && !c->tight)
+			insert(fastest, min64(sure++, r->show), r->show, c->likely_step);
 	}
 	/* (with --freeze a bound is scaled, and may be above the plan) */
 	s->proved = !skipped && !f->r->o->freeze.n && (i < s->n || s->n < f->room);
@@ -218,7 +233,7 @@ static void plan_best(const struct filter *f)
 		if (s->best[i].planned != BY_FORMULAS && !s->best[i].dropped)
 			s->best[n++] = s->best[i];
 	s->n = n;
-	qsort(s->best, (size_t)n, sizeof(*s->best), by_step);
+	qsort(s->best, (size_t)n, sizeof(*s->best), by_middle);
 	plan_first(f->r, s);
 }
 
@@ -261,10 +276,10 @@ static void search_space(struct filter *f, const struct resort *x)
 	s->n = 0;
 	candidates(&space, consider, f);
 	if (r->trainer != BY_PT) {
-		sort_likely(r, s);
+		sort_likely(s);
 		return;
 	}
-	qsort(s->best, (size_t)s->n, sizeof(*s->best), by_step);
+	qsort(s->best, (size_t)s->n, sizeof(*s->best), by_middle);
 	plan_best(f);
 }
 

@@ -341,6 +341,23 @@ results() { # KEY FILE: "arguments value" of each result
 	grep -m 1 '^[ =] ' text | grep -q '^  '
 }
 
+@test "the first layout is the best by the middle of its band, and fits with the error of its memory" {
+	local total words=(llama3-70b dtype=bf16 --hosts 32 --gpus 8)
+	pt-plan --show 5 "${words[@]}" >text # tp=2 cp=4 is a hundredth faster, with -10%+80%
+	grep -m 1 '^[ =] ' text | grep -q ' -10%+20% .* fsdp=64 tp=4 '
+	tail -n 1 text | grep -qx '# 3 of [0-9]* layouts listed; --exact 60 plans more'
+	not grep -q '!' text
+	small
+	plan -n 1000 -x 0 >text
+	not grep -q '!\|plans more' text # without a limit
+	total=$(plan --json -n 1 -x 0 | sed -nE 's/^ *"total": ([0-9]+),?$/\1/p')
+	plan -n 1000 -x 0 -m $((total + 1)) >text
+	not grep -q '!' <<<"$(grep -m 1 '^[ =] ' text)"
+	grep '^[ =] ' text | awk '/!/ { n++; next } n { bad = 1 } END { exit !n || bad }'
+	tail -n 1 text | grep -q '^# !: above the limit'
+	plan --json -n 1000 -x 0 -m $((total + 1)) | awk '/"memory_tight": true/ { n++ } END { exit !n }'
+}
+
 @test "--only restricts the search, and adds what is not searched otherwise" {
 	small
 	plan -n 100 --only tp=2,pp-schedule=gpipe,pp=2 >text
