@@ -5,6 +5,7 @@
 #include "base/utf8.h"
 #include "collbench/network.h"
 #include "comm/comm.h"
+#include "convert/convert.h"
 #include "h5/h5.h"
 #include "kernels/kernels.h"
 #include "plan/planner.h"
@@ -171,6 +172,43 @@ static bool has_experts(const char *path)
 	return has;
 }
 
+/* Sets *path to the config.json of Hugging Face that MODEL names, a file or its directory; empty: MODEL is a preset or
+ * a config file. */
+static void find_json(const char *model, struct str *path)
+{
+	scoped_str preset = {0}, below = {0};
+	struct stat st;
+	str_printf(&below, "presets/%s.conf", model);
+	share_path(&preset, below.s);
+	if (stat(model, &st) || (!strchr(model, '/') && file_exists(preset.s)))
+		return;
+	if (S_ISDIR(st.st_mode))
+		str_printf(path, "%s/config.json", model);
+	else if (text_ends(model, ".json"))
+		str_puts(path, model);
+}
+
+/* The same model as settings of pt-train, separated by NUL. Returns how many; -1 with *e set. */
+static int read_json(const char *path, struct str *settings, struct err *e)
+{
+	int n = 0;
+	scoped_str text = {0};
+	if (convert_config_options(path, &text, e))
+		return has_experts(path)
+			       ? err_set(e, EX_DATAERR,
+					 "%s: a model with experts, which are not planned",
+					 path)
+			       : -1;
+	for (char *line = text.s, *end; *line; line = end + 1, n++) {
+		char *equals = strstr(line, " = ");
+		end = strchr(line, '\n');
+		str_printf(settings, "%.*s=%.*s", (int)(equals - line), line,
+			(int)(end - equals - 3), equals + 3);
+		str_add(settings, "", 1);
+	}
+	return n;
+}
+
 /* What report_arguments() prints of its own. */
 static bool is_of_layout(const char *word)
 {
@@ -178,19 +216,31 @@ static bool is_of_layout(const char *word)
 	       !strncmp(word, "device=", strlen("device="));
 }
 
-/* MODEL is a preset of pt-train, or a config file; key=value are other options of pt-train. `given`: the same
- * as arguments of pt-train, without those of the layout. */
+/* MODEL is a preset of pt-train, a config file, or a model of Hugging Face; key=value are other options of pt-train.
+ * `given`: the same as arguments of pt-train, without those of the layout. */
 static int parse_model(
 	char **words, int n, struct train_opts *o, struct str *given, struct err *e)
 {
 	const char *argv[256] = {"pt-train"};
 	int argc = 1;
 	bool file = is_file(words[0]);
+	scoped_str json = {0}, settings = {0};
 	if (n > 200)
 		return err_set(e, EX_USAGE, "too many settings");
-	argv[argc++] = file ? "--config" : "--preset";
-	argv[argc++] = words[0];
-	str_printf(given, "%s %s", argv[1], words[0]);
+	find_json(words[0], &json);
+	int n_json = json.len ? read_json(json.s, &settings, e) : 0;
+	if (n_json < 0)
+		return -1;
+	for (const char *setting = settings.s; n_json > 0; n_json--) {
+		str_printf(given, "%s%s", argc > 1 ? " " : "", setting);
+		argv[argc++] = setting;
+		setting += strlen(setting) + 1;
+	}
+	if (!json.len) {
+		argv[argc++] = file ? "--config" : "--preset";
+		argv[argc++] = words[0];
+		str_printf(given, "%s %s", argv[1], words[0]);
+	}
 	for (int i = 0; i < n; i++)
 		if (!is_one_word(words[i]))
 			return err_set(e, EX_USAGE,

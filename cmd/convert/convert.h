@@ -69,6 +69,11 @@ int convert_vocabulary(
  * Those that the model does not have are last. */
 int *convert_forward_order(const char *config, const struct ckpt_tensor *tensors, int n);
 
+/* ---- huggingface.c -------------------------------------------------------------- */
+
+/* Appends the options of pt-train for the model that a config.json of Hugging Face describes, one per line. */
+int convert_config_options(const char *path, struct str *out, struct err *e);
+
 /* ---- files.c: a file from files of any format ------------------------------------ */
 
 /* A checkpoint of a file of any format, to be shown and compared. "-" is one of pt on standard input.

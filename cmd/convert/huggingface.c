@@ -307,6 +307,27 @@ static int open_hf(struct ckpt_view *v, const char *path, struct err *e)
 	return rc;
 }
 
+int convert_config_options(const char *path, struct str *out, struct err *e)
+{
+	struct hf_config h;
+	struct model m;
+	struct ckpt_view v;
+	if (file_check_regular(path, e) || hf_config_read(&h, path, e))
+		return -1;
+	int64_t layers = h.c.layers;
+	h.c.layers = min64(layers, 1); /* of which there may be too many */
+	if (model_init(&m, &h.c, 0, e)) {
+		e->code = EX_DATAERR;
+		return err_prefix(e, "%s: ", path);
+	}
+	m.c.layers = layers;
+	convert_view(&v, &m, path);
+	str_add(out, v.config.s, v.config.len);
+	ckpt_view_close(&v);
+	model_free(&m);
+	return 0;
+}
+
 const struct convert_format convert_huggingface = {
 	.name = "huggingface",
 	.help = "a directory with config.json and safetensors files",

@@ -3,6 +3,7 @@
 #include "base/options_internal.h"
 
 #include <dirent.h>
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -47,14 +48,48 @@ void preset_names(struct str *folder, struct strs *names)
 	strs_sort(names);
 }
 
+/* The millions of parameters at the end of a name, as in "gpt2-1.5b"; 0: none. *family: the bytes before them. */
+static double named_size(const char *name, size_t *family)
+{
+	const char *dash = strrchr(name, '-');
+	char *end = NULL;
+	double n = dash ? strtod(dash + 1, &end) : 0;
+	if (!(n > 0) || !*end || end[1] || !strchr("bBmM", *end))
+		return 0;
+	*family = (size_t)(dash - name);
+	return strchr("bB", *end) ? 1000 * n : n;
+}
+
+/* The preset of the same family that is nearest in size, if their sizes are within a fifth; else NULL. */
+static const char *similar_size(const char *name, const struct strs *names)
+{
+	const char *best = NULL;
+	double nearest_ratio = 1.2;
+	size_t family = 0, other = 0;
+	double size = named_size(name, &family);
+	for (int i = 0; size > 0 && i < (int)names->n; i++) {
+		double its = named_size(names->v[i], &other);
+		double ratio = fmax(its / size, size / its);
+		if (its > 0 && family == other && !strncmp(name, names->v[i], family) &&
+			ratio < nearest_ratio) {
+			best = names->v[i];
+			nearest_ratio = ratio;
+		}
+	}
+	return best;
+}
+
 static int no_preset(const char *name, struct err *e)
 {
 	char hint[DID_YOU_MEAN];
 	scoped_str directory = {0};
 	struct strs names = {0};
 	preset_names(&directory, &names);
+	const char *similar = similar_size(name, &names);
 	err_set(e, EX_USAGE, "there is no preset '%s' in %s%s", name, directory.s,
-		did_you_mean(hint, name, (const char *const *)names.v, names.n));
+		similar ? did_you_mean(hint, similar, &similar, 1)
+			: did_you_mean(
+				  hint, name, (const char *const *)names.v, names.n));
 	strs_free(&names);
 	return -1;
 }

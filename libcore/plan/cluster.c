@@ -159,7 +159,7 @@ static int set_item(struct cluster *c, char *item, struct err *e)
 /* The row of the table that the first item names, or the first one if it names a value. */
 static int find(const char *name, struct cluster *c, struct err *e)
 {
-	const char *names[ARRAY_LEN(clusters)];
+	scoped_str names = {0};
 	*c = clusters[0];
 	if (strchr(name, '='))
 		return 0;
@@ -167,14 +167,13 @@ static int find(const char *name, struct cluster *c, struct err *e)
 		*c = clusters[i];
 		if (!strcmp(name, clusters[i].name))
 			return 0;
-		names[i] = clusters[i].name;
+		str_printf(&names, "%s%s", i ? ", " : "", clusters[i].name);
 	}
-	struct err none;
-	err_none_of(&none, "cluster", name, names, ARRAY_LEN(clusters));
+	/* (the name that is nearest in letters would be another GPU) */
 	return err_set(e, EX_USAGE,
-		"%s; of another device give its values, as in "
+		"cluster: '%s' is none of %s; of another device give its values, as in "
 		"h100,flops=165000,memory=1008,capacity=22G: see Clusters in pt-plan(1)",
-		none.msg);
+		name, names.s);
 }
 
 double cluster_share(const struct cluster *c, int here)

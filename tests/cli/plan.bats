@@ -228,7 +228,10 @@ results() { # KEY FILE: "arguments value" of each result
 	[ "$(number batch) $(number context)" = '64 8192' ]
 	# another device
 	code_of 64 pt-plan -c 4090 llama3-1b
-	says 'is none of h100'
+	says "cluster: '4090' is none of h100, h200, b200, a100, cpu; of another device"
+	code_of 64 pt-plan -c v100 llama3-1b
+	says "'v100' is none of h100, h200, b200, a100, cpu; of another device"
+	not grep -q 'did you mean' <<<"$output"
 	says 'h100,flops=165000,memory=1008,capacity=22G'
 	pt-plan --json -n 1 -x 1 -c h100,flops=165000,memory=1008,capacity=22G llama3-1b dtype=bf16 batch=8 >json
 	[ "$(number memory_limit)" -eq $((22 << 30)) ]
@@ -247,8 +250,17 @@ results() { # KEY FILE: "arguments value" of each result
 	code_of 64 pt-plan
 	code_of 64 pt-plan nothing
 	says 'there is no preset'
-	code_of 64 pt-plan gpt2-1.5b
-	says 'there is no preset'
+	local name near
+	while read -r name near; do
+		code_of 64 pt-plan "$name"
+		says "there is no preset '$name'"
+		says "did you mean '$near'"
+	done <<-end
+		gpt2-1.5b gpt2-1558m
+		gpt2-345m gpt2-350m
+		llama3-405m llama3-405b
+		lama3-8b llama3-8b
+	end
 	code_of 64 pt-plan -c nowhere llama3-1b
 	code_of 64 plan --tokens 100
 	says 'no multiple of the context'
@@ -505,13 +517,47 @@ near() { # X PUBLISHED BOUND
 	grep -q ' fsdp=16 tp=4 ' out
 }
 
-@test "a config.json is no config file, and models with experts are not planned" {
+@test "the model of a directory of Hugging Face, or of its config.json" {
+	make_shard
+	local wanted
+	pt-train -q -d data.h5 -n 0 -a llama --layers 4 --heads 4 --kv-heads 2 --dim 64 --ffn-dim 96 -T 64 -o run
+	pt-ckpt convert run -o hf
+	pt-plan --json -c cpu,gpus=4,cores=4 -n 3 -x 3 hf batch=16 >json
+	pt-plan --json -c cpu,gpus=4,cores=4 -n 3 -x 3 hf/config.json batch=16 >file
+	echo 'arch = llama' >model.conf
+	pt-plan --json -c cpu,gpus=4,cores=4 -n 3 -x 3 model.conf layers=4 heads=4 kv-heads=2 dim=64 ffn-dim=96 \
+		context=64 vocab="$(sed -nE 's/.*"vocab_size": ([0-9]+).*/\1/p' hf/config.json)" batch=16 >conf
+	for wanted in file conf; do
+		diff <(grep -E '"(step|total|batch|context)"' json) <(grep -E '"(step|total|batch|context)"' $wanted)
+	done
+	# and what --best prints trains it
+	# shellcheck disable=SC2046
+	mpiexec -n 2 pt-train -q -d data.h5 -n 1 -t 1 --no-ckpt --eval-every 0 --init-from hf \
+		$(pt-plan --best -c cpu,gpus=2,cores=2 hf batch=16) >log
+	grep -q '^step=1 ' log
+	# a preset of the same name is meant, unless there is a slash
+	cp -r hf gpt2-124m
+	pt-plan -n 1 -x 1 gpt2-124m | head -n 1 | grep -q 'context=1024'
+	pt-plan -n 1 -x 1 ./gpt2-124m batch=16 | head -n 1 | grep -q 'context=64'
+	mkdir empty
+	code_of 74 pt-plan ./empty
+	says 'empty/config.json: No such file'
+	sed -i 's/"num_hidden_layers": 4/"num_hidden_layers": 99999999/' hf/config.json
+	code_of 65 pt-plan hf
+	says layers
+}
+
+@test "models with experts are not planned, and a model_type that is not supported is named" {
 	echo '{"model_type": "qwen3_moe", "num_experts": 128, "moe_intermediate_size": 768}' >moe.json
 	echo '{"model_type": "qwen3", "num_experts": null}' >dense.json
 	code_of 65 pt-plan ./moe.json
 	says 'moe.json: a model with experts, which are not planned'
 	code_of 65 pt-plan ./dense.json
-	says 'dense.json:1: expected `key = value`, and this is JSON'
+	says 'dense.json: '
+	not grep -q 'key = value' <<<"$output"
+	cp dense.json dense.conf
+	code_of 65 pt-plan ./dense.conf
+	says 'dense.conf:1: expected `key = value`, and this is JSON'
 }
 
 @test "the arguments of other trainers" {
