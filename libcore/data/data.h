@@ -42,7 +42,7 @@ struct shard_info {
 	int64_t total[N_SPLITS];  /* in all files of the corpus */
 	int64_t source_bytes, source_files, documents;
 	uint64_t source_xxh3;
-	const char *split; /* "tail" or "document" */
+	const char *split; /* "tail", "document" or "hash" */
 	double val_fraction;
 	int64_t seed;	       /* of the split by document */
 	int64_t window_tokens; /* 0: not laid out in windows */
