@@ -232,6 +232,22 @@ value() { # SCHEDULER NAME: of an option in its lines
 	sed -nE "s/^#[A-Z]+ (.*[: ])?$2=([^: ]*).*/\2/p" "$BATS_TEST_DIRNAME/../../share/jobs/$1"
 }
 
+@test "in a container, each program starts by the command in inside" {
+	slurm
+	rm data.h5
+	pbs
+	sed -i 's/^inside=()$/inside=(box --nv)/' slurm pbs
+	fake srun <<<'echo "srun $*" >>log'
+	fake mpiexec <<<'echo "mpiexec $*" >>log'
+	code_of 0 bash slurm
+	code_of 1 bash pbs # there is no journal
+	local program
+	for program in collbench train; do
+		[ "$(grep -c "^srun .*--wait=60 box --nv pt-$program " log)" -eq 1 ]
+		[ "$(grep -c "^mpiexec .*-bind-to core:1 box --nv pt-$program " log)" -eq 1 ]
+	done
+}
+
 @test "the schedulers read all options, which fit together" {
 	for s in slurm pbs; do
 		# they stop at the first command
