@@ -231,8 +231,8 @@ with_read_faults() { # CALLS PATH COMMAND...
 		every=$(((n + most - 1) / most))
 		for ((k = 1; k <= n; k += every)); do
 			status=0
+			rm -rf new calls.now
 			prepare
-			rm -f calls.now
 			env IO_FAULT_IN="$within" IO_FAULT="$kind:$k:$how" IO_FAULT_COUNTS=calls.now LD_PRELOAD="$PRELOAD" \
 				"$@" >out 2>err </dev/null || status=$?
 			# (a file that is older than two seconds is checked once, so there may be fewer calls)
@@ -242,7 +242,6 @@ with_read_faults() { # CALLS PATH COMMAND...
 				cat err
 				return 1
 			}
-			rm -rf new
 		done
 		echo "# figure: ${1##*/} ${2:-}: $fault, $n calls" >&3
 	done
