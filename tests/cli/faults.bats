@@ -269,12 +269,13 @@ prepare() { :; } # before each run
 
 @test "reads of pt-prepare" {
 	make_shard
-	awk '{ print "{\"text\": \"" $0 "\"}" }' text.txt >text.jsonl
+	for _ in $(seq 50); do cat text.txt; done >big.txt # of several reads
+	awk '{ print "{\"text\": \"" $0 "\"}" }' big.txt >big.jsonl
 	gzip -k text.txt
 	pt-prepare -q text.txt -t byte --to megatron -o m
 	FAULTS=(read:EIO read:lost)
 	local text
-	for text in text.txt text.jsonl text.txt.gz; do
+	for text in big.txt big.jsonl text.txt.gz; do
 		with_read_faults 8 $text pt-prepare -q $text -t byte -o new
 	done
 	with_read_faults 8 text.txt pt-prepare -q text.txt -o new
