@@ -9,26 +9,29 @@
 #include <time.h>
 #include <unistd.h>
 
-/* Has its log a step? What cannot be read may have one. */
+/* Has its log a step? A damaged one may have one. */
 static bool has_rows(const char *dir)
 {
 	enum { HEADER = 1 << 20 };
 	scoped_str path = {0}, text = {0};
 	struct run_log l;
+	struct err e = {0};
 	str_printf(&path, "%s/journal.txt", dir);
 	int fd = file_open_plain(path.s, O_RDONLY);
 	bool has = fd >= 0;
-	if (has && !file_read_rest(fd, path.s, HEADER, &text, &(struct err){0}))
+	if (has && !file_read_rest(fd, path.s, HEADER, &text, &e))
 		has = text.s && strstr(text.s, "\nstep=");
 	if (fd >= 0)
 		close(fd);
+	die_io(&e);
 	str_clear(&path);
 	str_printf(&path, "%s/run.h5", dir);
 	fd = has ? -1 : file_open_plain(path.s, O_RDONLY);
 	if (fd < 0)
 		return has;
 	close(fd);
-	has = run_log_read(&l, path.s, &(struct err){0}) || l.n_rows;
+	has = run_log_read(&l, path.s, &e) || l.n_rows;
+	die_io(&e);
 	run_log_free(&l);
 	return has;
 }

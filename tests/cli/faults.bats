@@ -231,8 +231,8 @@ with_read_faults() { # CALLS PATH COMMAND...
 		every=$(((n + most - 1) / most))
 		for ((k = 1; k <= n; k += every)); do
 			status=0
+			rm -rf new calls.now
 			prepare
-			rm -f calls.now
 			env IO_FAULT_IN="$within" IO_FAULT="$kind:$k:$how" IO_FAULT_COUNTS=calls.now LD_PRELOAD="$PRELOAD" \
 				"$@" >out 2>err </dev/null || status=$?
 			# (a file that is older than two seconds is checked once, so there may be fewer calls)
@@ -242,7 +242,6 @@ with_read_faults() { # CALLS PATH COMMAND...
 				cat err
 				return 1
 			}
-			rm -rf new
 		done
 		echo "# figure: ${1##*/} ${2:-}: $fault, $n calls" >&3
 	done
@@ -270,12 +269,13 @@ prepare() { :; } # before each run
 
 @test "reads of pt-prepare" {
 	make_shard
-	awk '{ print "{\"text\": \"" $0 "\"}" }' text.txt >text.jsonl
+	for _ in $(seq 50); do cat text.txt; done >big.txt # of several reads
+	awk '{ print "{\"text\": \"" $0 "\"}" }' big.txt >big.jsonl
 	gzip -k text.txt
 	pt-prepare -q text.txt -t byte --to megatron -o m
 	FAULTS=(read:EIO read:lost)
 	local text
-	for text in text.txt text.jsonl text.txt.gz; do
+	for text in big.txt big.jsonl text.txt.gz; do
 		with_read_faults 8 $text pt-prepare -q $text -t byte -o new
 	done
 	with_read_faults 8 text.txt pt-prepare -q text.txt -o new
