@@ -31,8 +31,8 @@ static bool is_cheap(const char *text, size_t n, int *line)
 json_t *load_json(const char *text, size_t n, size_t flags, json_error_t *why)
 {
 	enum { SMALL = 1 << 20 };
-	json_error_t own;
-	int line;
+	json_error_t own = {0};
+	int line = 0;
 	if (n <= SMALL || is_cheap(text, n, &line))
 		return json_loadb(text, n, flags, why);
 	why = why ? why : &own;
