@@ -82,6 +82,8 @@ void opt_print_help(const struct program *p)
 			printf("%s\n%28s", line.s, "");
 		print_wrapped(stdout, text.s, 28, 90);
 	}
+	if (p->settings)
+		printf("\n--no-NAME turns a flag off that a preset or a config file turns on.\n");
 	if (p->versions)
 		printf("\nThe manual: man %s; the whole toolkit: man 7 pt.\n", p->name);
 }
