@@ -54,7 +54,8 @@ static const struct opt options[] = {
 		.elsewhere = "per-device-train-batch-size device-batch-size "
 		"micro-batch-size local-batch-size train-micro-batch-size-per-gpu", .help =
 		"Micro-batch size: sequences of one forward and backward pass. It must divide the "
-		"batch; the micro-batches are distributed over the ranks. 0: an eighth of the batch, "
+		"batch; the micro-batches are distributed over the ranks, and each rank of --dp and "
+		"--fsdp must have at least one. 0: an eighth of the batch, "
 		"or the next smaller number that divides it."},
 	{OPT_INT, 'n', "steps", "N", "2000", T(steps), OPT_ARITH, 0, MANY,
 		.elsewhere = "num-steps num-train-steps total-steps train-steps "
@@ -73,10 +74,13 @@ static const struct opt options[] = {
 		"Number of transformer layers."},
 	{OPT_INT, 0, "heads", "N", "4", M(heads), OPT_MODEL, 1, 4095,
 		.elsewhere = "num-attention-heads n-head n-heads num-heads", .help =
-		"Number of attention heads."},
+		"Number of attention heads. It must divide --dim, unless --head-dim is given, and be "
+		"divisible by the virtual tp (--virtual, --tp or --tile)."},
 	{OPT_INT, 0, "kv-heads", "N", "0", M(kv_heads), OPT_MODEL, 0, 4095,
 		.elsewhere = "num-query-groups num-key-value-heads n-kv-heads", .help =
-		"Number of key and value heads, for grouped-query attention. 0: as many as heads."},
+		"Number of key and value heads, for grouped-query attention. 0: as many as "
+		"heads. It must divide --heads; of it and the virtual tp, one must be a multiple of the "
+		"other."},
 	{OPT_INT, 0, "head-dim", "N", "0", M(head_dim), OPT_MODEL, 0, 1 << 16,
 		.elsewhere = "kv-channels", .help =
 		"Channels of a head. 0: dim / heads."},
@@ -86,11 +90,12 @@ static const struct opt options[] = {
 	{OPT_INT, 0, "ffn-dim", "N", "0", M(ffn_dim), OPT_MODEL, 0, 1 << 24,
 		.elsewhere = "ffn-hidden-size intermediate-size", .help =
 		"Hidden size of the feed-forward layers. 0: 4 dim for gpt2; for llama 8/3 dim, "
-		"rounded up to a multiple of 256."},
+		"rounded up to a multiple of 256. It must be divisible by the virtual tp."},
 	{OPT_INT, 'T', "context", "N", "64", M(context), OPT_MODEL, 1, 1 << 22,
 		.elsewhere = "max-seq-length max-seq-len max-length context-length n-ctx n-positions "
 		"seq-length sequence-length seq-len block-size max-position-embeddings", .help =
-		"Sequence length in tokens."},
+		"Sequence length in tokens. If a sequence is split (--cp, --virtual cp=N), it must be "
+		"divisible by 2 x the virtual cp."},
 	{OPT_INT, 0, "vocab", "N", "0", M(vocab), OPT_MODEL, 0, 1 << 24,
 		.elsewhere = "vocab-size", .help =
 		"Vocabulary size, for a --dry-run without data. With data, the model has their "
@@ -184,7 +189,8 @@ static const struct opt options[] = {
 		"Do not train the tensors whose names contain a match of this regular expression (PCRE2); "
 		"pt-ckpt show prints their names. May be repeated. They have no gradient, no state of the "
 		"optimizer, and no part in the gradient norm, and nothing is computed for layers below "
-		"the lowest tensor that is trained, but their forward pass. An empty one: none."},
+		"the lowest tensor that is trained, but their forward pass. One that matches no "
+		"tensor is an error. An empty one: none."},
 	{OPT_LIST, 0, "lr-scale-of", "REGEX=X", NULL, T(lr_scale_of), OPT_ARITH, .help =
 		"Multiply the learning rate of such tensors by X, as PyTorch does with groups of "
 		"parameters. May be repeated; of several that match, the last one counts. An empty one: none."},
@@ -232,7 +238,8 @@ static const struct opt options[] = {
 		"for each matrix (torchao's recipe tensorwise). Parameters, norms, softmax and the "
 		"optimizer are always fp32, and samples are drawn in fp32."},
 	{FLAG("float8-skip-ends", "yes", T(float8_skip_ends), OPT_ARITH), .help =
-		"float8: keep the first and the last layer in bf16. The output layer always is."},
+		"float8: keep the first and the last layer in bf16. The output layer always is. "
+		"A model of one or two layers needs --no-float8-skip-ends."},
 	{OPT_DOUBLE, 0, "loss-scale", "X", "65536", T(loss_scale), OPT_ARITH, 1e-4, 1e30, .help =
 		"fp16: the initial loss scale. A step whose gradients overflow updates nothing and "
 		"halves the scale."},
@@ -283,7 +290,9 @@ static const struct opt options[] = {
 		"what --zero says."},
 	{OPT_INT, 0, "cp", "N", "1", T(axis[AXIS_CP]), OPT_REPLAY, -1, 1024,
 		.elsewhere = "context-parallel-size context-parallel-degree", .help =
-		"Degree of context parallelism: ranks that split every sequence."},
+		"Degree of context parallelism: ranks that split every sequence, zigzag: of 2N equal "
+		"pieces, rank i has pieces i and 2N - 1 - i, which is equal work for all ranks under a "
+		"causal mask."},
 	{OPT_INT, 0, "tp", "N", "1", T(axis[AXIS_TP]), OPT_REPLAY, -1, 1024,
 		.elsewhere = "tensor-model-parallel-size tensor-parallel-size tensor-parallel-degree", .help =
 		"Degree of tensor parallelism: ranks that split every weight."},
@@ -293,15 +302,16 @@ static const struct opt options[] = {
 	{OPT_INT, 0, "zero", "N", "-1", T(zero), OPT_REPLAY, -1, 3,
 		.elsewhere = "zero-stage sharding-strategy", .help =
 		"ZeRO stage: what the ranks of fsdp and cp shard. 0: nothing. 1: the optimizer "
-		"state. 2: gradients too. 3: parameters too. -1: 3 where --fsdp is more than 1, "
-		"else 0."},
+		"state. 2: gradients too. 3: parameters too. A stage above 0 on several ranks of --dp "
+		"needs --fsdp or --cp above 1. -1: 3 where --fsdp is more than 1, else 0."},
 	{WORDS("fsdp-kind", "parameter", T(fsdp_kind), OPT_REPLAY, FSDP_KIND_WORDS), .help =
 		"Shard each parameter (as FSDP2), or all parameters of a layer as one flat vector "
 		"(as FSDP1)."},
 	{WORDS("reshard-after-forward", "yes", T(reshard), OPT_REPLAY, RESHARD_WORDS), .help =
 		"Free the parameters that --zero 3 gathered after the forward pass, and gather "
 		"them again for the backward pass. keep-last: except those that the backward pass "
-		"begins with."},
+		"begins with. no is rejected with --tile and --offload params or all, which free "
+		"parameters after use."},
 	{WORDS("gather-dtype", "auto", T(gather_dtype), OPT_REPLAY, GATHER_DTYPE_WORDS), .help =
 		"The type in which --zero 3 gathers the weights of linear layers. auto: bf16 or "
 		"fp16 where --dtype rounds them to it anyway, and e4m3 for --dtype float8: fewer "
@@ -326,7 +336,8 @@ static const struct opt options[] = {
 		"bubble schedules compute weight gradients later, in the bubbles: zb-h1 is 1f1b, "
 		"interleaved-zb is interleaved, and zbv has two stages per rank in a V."},
 	{OPT_INT, 0, "pp-stages", "N", "0", T(pp_stages), OPT_REPLAY, 0, 1e5, .help =
-		"Pipeline stages of each rank. 0: 2 for interleaved, interleaved-zb and zbv, else "
+		"Pipeline stages of each rank. There may be no more stages, --pp times this number, than "
+		"layers. 0: 2 for interleaved, interleaved-zb and zbv, else "
 		"1."},
 	{WORDS("pp-split", "auto", T(pp_split), OPT_REPLAY, PP_SPLIT_WORDS), .help =
 		"How layers are divided among the stages. auto: so that the slowest stage, which "
@@ -345,7 +356,9 @@ static const struct opt options[] = {
 		"Gather, multiply and free large layers in N pieces, one after the other: the "
 		"weights of the transformer layers, the embedding and the output layer, and their "
 		"gradients. The pieces are virtual slices: with --tile N, --virtual tp is N unless "
-		"it is given. 0: each layer at once."},
+		"it is given. N is a multiple of --tp, and larger. This needs parameters that are "
+		"gathered or read (--fsdp with --zero 3, --offload params or all), a --virtual cp that "
+		"equals --cp, and another --dtype than float8. 0: each layer at once."},
 	{WORDS("offload", "none", T(offload), OPT_REPLAY, OFFLOAD_WORDS), .help =
 		"What is offloaded: to files (--offload-to), or by a GPU without them to host memory. "
 		"optimizer: the optimizer state. grads: gradients too, a layer at a time, as soon as "
@@ -402,7 +415,8 @@ static const struct opt options[] = {
 		"The steps of --hash-tensors, by default the first."},
 	{OPT_SIZE, 0, "bucket", "BYTES", "25M", T(bucket_bytes), OPT_REPLAY, .help =
 		"Minimum size of the buckets in which gradients are reduced while the backward "
-		"pass continues."},
+		"pass continues. Buckets of a small model may take more memory than its gradients; "
+		"smaller ones need less."},
 	{OPT_LIST, 0, "inject-delay", "RANK:MS[:PROB]", NULL, T(inject_delay), 0,
 		.was = "straggle", .help =
 		"Delay a rank by so many milliseconds in every step, or with a probability, to see "

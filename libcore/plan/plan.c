@@ -359,6 +359,13 @@ static int check_memory(const struct train_opts *o, const struct plan *p, struct
 		text_bytes(has, (double)o->memory));
 }
 
+/* Has each data-parallel rank the sums of several micro-batches for all parameters? */
+static bool sums_whole(const struct train_opts *o)
+{
+	int ranks = layout_data_ranks(o);
+	return ranks > 1 && o->zero < 2 && layout_micro_batches(o) > ranks;
+}
+
 static void print_memory(const struct train_opts *o, const struct plan *p, int rank,
 	int ranks, struct str *out)
 {
@@ -381,6 +388,8 @@ static void print_memory(const struct train_opts *o, const struct plan *p, int r
 			grads ? "fp32, of units whose backward is computed"
 			: p->shared_bytes
 				? "fp32; others replace activations in the backward"
+			: sums_whole(o)
+				? "fp32, and int64 sums of micro-batches; --fsdp with --zero 2 shards them"
 				: "fp32, and int64 sums of several micro-batches"},
 		{p->store.gathered, "gathered", p->store.gathered,
 			params ? "parameters, while they are used"
@@ -399,7 +408,9 @@ static void print_memory(const struct train_opts *o, const struct plan *p, int r
 		{true, "scratch", p->scratch_bytes,
 			"temporary: in forward, backward and update"},
 		{true, "exchange", p->store.buffers,
-			p->store.buffers || ranks == 1 || gpu
+			p->store.buffers > max64(p->store.params, p->store.grads)
+				? "for sums over ranks; a smaller --bucket needs less"
+			: p->store.buffers || ranks == 1 || gpu
 				? "for sums over ranks"
 				: "none: one host, shared memory; PT_SHARED=no plans several"},
 		{true, "positions", p->run_bytes - state,

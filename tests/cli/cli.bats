@@ -11,6 +11,9 @@ programs='pt-prepare pt-train pt-ckpt pt-compare pt-check pt-sample pt-collbench
 		grep -q "^usage: $p" out
 		grep -q -- '--print-config' out
 	done
+	# what the list does not show
+	pt-train --help | grep -q 'has a form --no-NAME'
+	pt-train -p edit --no-edit-skip-anomaly --print-config | grep -qx 'edit-skip-anomaly = no'
 }
 
 @test "a manual's SYNOPSIS is what --help says" {

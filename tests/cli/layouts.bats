@@ -299,6 +299,17 @@ refuse() { # TEXT COMMAND...: 64, and one message
 	done
 }
 
+@test "the plan names what makes sums of gradients and their buckets smaller" {
+	local small=(pt-train --vocab 61 -b 16 --dry-run)
+	"${small[@]}" -m 4 --dp 2 | grep -q '^gradients .*; --fsdp with --zero 2 shards them$'
+	not grep -q 'zero 2 shards' <<<"$("${small[@]}" -m 8 --dp 2; "${small[@]}" -m 4 --fsdp 2; "${small[@]}" -m 4)"
+	"${small[@]}" -m 4 --fsdp 2 --zero 1 >large
+	grep -q '^exchange .*; a smaller --bucket needs less$' large
+	"${small[@]}" -m 4 --fsdp 2 --zero 1 --bucket 100K >small
+	not grep -q 'bucket needs less' small
+	awk '/^total/ { if (n++) exit !($2 < last); last = $2 }' large small
+}
+
 @test "--memory is a limit, and recompute auto keeps to it" {
 	make_shard
 	options=(-q -d data.h5 -T 32 --layers 4 -b 8 -m 4 -n 2 -t 1)
