@@ -33,7 +33,7 @@ const struct h5_field shard_fields[] = {
 	{"source_xxh3", H5_U64, F(source_xxh3), false, "XXH3 of the text"},
 	{"documents", H5_I64, F(documents), false, "number of documents in the text"},
 	{"split", H5_TEXT, F(split), false,
-		"how validation text was chosen: tail or document"},
+		"how validation text was chosen: tail, document or hash"},
 	{"val_fraction", H5_F64, F(val_fraction), false,
 		"the part asked for as validation"},
 	{"seed", H5_I64, F(seed), false, "seed of the choice of documents"},
