@@ -23,6 +23,13 @@ results() { # KEY FILE: "arguments value" of each result
 			{ gsub(" ", "_"); print $0, value }'
 }
 
+@test "the tables of the pages fit into a line of 80 characters" {
+	command -v groff >/dev/null || skip 'no groff'
+	for page in pt-plan.1 pt-collbench.1; do
+		[ -z "$(groff -mdoc -Tutf8 "$BATS_TEST_DIRNAME/../../man/$page" 2>&1 >/dev/null)" ]
+	done
+}
+
 @test "each of the first ten layouts passes pt-train --dry-run" {
 	small
 	local layout n=0
