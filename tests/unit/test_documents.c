@@ -21,7 +21,8 @@ static int begin(void **state)
 /* Reads one file of text; the parts, one after the other, must be the text. Returns the documents. */
 static int64_t read_back(const char *text, const char *separator)
 {
-	struct prepare p = {.separator = separator, .as_is = true};
+	struct prepare p = {
+		.separator = separator, .as_is = true, .tokenizer.name = "char"};
 	struct inputs in;
 	struct strs paths = {0};
 	struct batch b = {0};
@@ -311,7 +312,7 @@ static void a_cut_that_is_not_found_again(void **state)
 {
 	static const struct tokenizer_kind kind = {.name = "moody", .encode = moody};
 	struct tokenizer t = {.kind = &kind, .vocab = {.offset = (int64_t[]){0}}};
-	struct prepare p = {.as_is = true};
+	struct prepare p = {.as_is = true, .tokenizer.name = "char"};
 	struct comm self = {.size = 1};
 	struct inputs in;
 	struct strs paths = {0};
