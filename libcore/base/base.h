@@ -118,14 +118,13 @@ const char *advice_on(enum advice_on what);
  * sets it, so that all ranks end when one does). */
 NORETURN void die(int code, const char *fmt, ...) PRINTF(2, 3);
 NORETURN void die_err(const struct err *e);
-/* Ends the program if *e is EX_IOERR, for callers that do without what is missing or damaged. */
-void die_io(const struct err *e);
-/* Prints the error as die() does, and returns its exit code. */
-int err_say(const struct err *e);
+void die_io(
+	const struct err *e); /* if *e is EX_IOERR: callers continue after other errors */
+int err_say(
+	const struct err *e); /* prints the error as die() does; returns its exit code */
 extern void (*die_hook)(int code);
 
-/* For a child process that shares its parent's streams: from now on nothing is printed or
- * flushed, and die() is _exit(code). */
+/* In a child process that shares its parent's streams: no more output, and die() is _exit(code). */
 void die_silently(int code);
 
 /* A violated invariant, that is a bug of this program: prints the place and aborts. */
@@ -136,8 +135,8 @@ void die_silently(int code);
 	} while (0)
 NORETURN void bug(const char *file, int line, const char *what);
 
-/* Messages go to stderr: warn() on every rank, info() only where log_speaks(). info_wait() reports what
- * the program waits for: on the ranks of info(), and with --quiet as a warning. */
+/* Messages go to stderr: warn() on every rank, info() only where log_speaks(), info_wait() there as well,
+ * and with --quiet as a warning. */
 void warn(const char *fmt, ...) PRINTF(1, 2);
 void info(const char *fmt, ...) PRINTF(1, 2);
 void info_wait(const char *fmt, ...) PRINTF(1, 2);
@@ -263,8 +262,7 @@ static inline const char *plural(int64_t n)
 /* The distance in units in the last place, with one zero; INT64_MAX if one is NaN. */
 int64_t float_ulps(float a, float b);
 
-/* Of names[n], the nearest to `name` by edit distance, or NULL if none is near enough to be a
- * typing error. */
+/* Returns the nearest of names[n] by edit distance; NULL: none is near enough to be a typing error. */
 const char *nearest(const char *name, const char *const *names, int64_t n);
 
 /* ---- clock.c --------------------------------------------------------------------- */

@@ -619,9 +619,10 @@ static const char *const variables[] = {
 static void explain_variable(
 	const struct parse *s, const char *name, char hint[static DID_YOU_MEAN])
 {
-	char option[80] = "", known[80];
-	for (size_t i = 0; name[i] && i < sizeof(option) - 1; i++)
-		option[i] = (char)tolower((unsigned char)name[i]), option[i + 1] = '\0';
+	char option[80], known[80];
+	snprintf(option, sizeof(option), "%s", name);
+	for (char *c = option; *c; c++)
+		*c = (char)tolower((unsigned char)*c);
 	for (int i = 0; i < s->n; i++)
 		if (has_name(s->all[i]->elsewhere, option)) {
 			snprintf(hint, DID_YOU_MEAN, "; did you mean '%s'?",
