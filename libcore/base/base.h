@@ -118,10 +118,8 @@ const char *advice_on(enum advice_on what);
  * sets it, so that all ranks end when one does). */
 NORETURN void die(int code, const char *fmt, ...) PRINTF(2, 3);
 NORETURN void die_err(const struct err *e);
-void die_io(
-	const struct err *e); /* if *e is EX_IOERR: callers continue after other errors */
-int err_say(
-	const struct err *e); /* prints the error as die() does; returns its exit code */
+void die_io(const struct err *e); /* dies if *e is EX_IOERR */
+int err_say(const struct err *e); /* as die() prints it; returns its exit code */
 extern void (*die_hook)(int code);
 
 /* In a child process that shares its parent's streams: no more output, and die() is _exit(code). */
