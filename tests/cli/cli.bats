@@ -12,7 +12,7 @@ programs='pt-prepare pt-train pt-ckpt pt-compare pt-check pt-sample pt-collbench
 		grep -q -- '--print-config' out
 	done
 	# what the list does not show
-	pt-train --help | grep -q 'has a form --no-NAME'
+	pt-train --help | grep -q '^--no-NAME turns a flag off'
 	pt-train -p edit --no-edit-skip-anomaly --print-config | grep -qx 'edit-skip-anomaly = no'
 }
 
