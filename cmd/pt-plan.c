@@ -217,7 +217,7 @@ static bool is_of_layout(const char *word)
 }
 
 /* MODEL is a preset of pt-train, a config file, or a model of Hugging Face; key=value are other options of pt-train.
- * `given`: the same as arguments of pt-train, without those of the layout. */
+ * Sets *given to the equal arguments of pt-train, without the layout. */
 static int parse_model(
 	char **words, int n, struct train_opts *o, struct str *given, struct err *e)
 {

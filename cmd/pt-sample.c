@@ -39,12 +39,12 @@ static const struct opt options[] = {
 		"The text of a special token in the prompt, such as <|endoftext|>, becomes this "
 		"token, instead of tokens of its characters."},
 	{OPT_STR, 'c', "chat", "TEXT", NULL, O(chat), .help =
-		"What a user says to a model of conversations, instead of a prompt. - reads lines of "
-		"standard input, of which each begins a conversation. The text is laid out by the chat "
-		"template, has no special tokens itself, and is not printed without --echo."},
+		"The message of a user to a chat model, instead of a prompt. - reads standard input, and each "
+		"line begins a conversation. The chat template lays the message out. Special tokens in the "
+		"message are plain text. Only --echo prints it."},
 	{OPT_STR, 0, "chat-template", "NAME", NULL, O(chat_template), .files = "", .needs = "--chat", .help =
-		"The chat template, as for pt-prepare. Without it, that of the data that the model was "
-		"trained on, or of the Hugging Face model that it began with."},
+		"The chat template, as for pt-prepare. Default: the template of the training data, or of the "
+		"Hugging Face model that the run began with."},
 	{OPT_INT, 'n', "tokens", "N", "500", O(tokens), 0, 0, 1e15, .help =
 		"Maximum number of tokens to generate."},
 	{OPT_INT, 'N', "samples", "N", "1", O(samples), 0, 1, 1e9, .help =

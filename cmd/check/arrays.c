@@ -53,8 +53,8 @@ static int too_large(const struct int_array *a, const char *path, struct err *e)
 	for (int i = 0; i < a->ndim; i++)
 		str_printf(&shape, "%s%lld", i ? ", " : "", (long long)a->dims[i]);
 	err_set(e, EX_DATAERR,
-		"%s: %s%san array of [%s] is no batch: it is empty, or all have more elements than "
-		"the file bytes",
+		"%s: %s%san array of [%s] cannot be a batch: it is empty, or the arrays have more elements "
+		"than the file has bytes",
 		path, a->name, *a->name ? ": " : "", shape.s ? shape.s : "");
 	str_free(&shape);
 	return -1;
@@ -221,7 +221,7 @@ int arrays_read(struct int_arrays *a, const char *path, const char *shape, struc
 	static const char *const plain[] = {".u16", ".u32", ".i32", ".i64"};
 	struct str s = {0};
 	struct stat st;
-	/* (the positions of all sequences may be stored as those of one) */
+	/* (the positions of one sequence may be stored for all, with stride 0) */
 	int64_t size = stat(path, &st) || !S_ISREG(st.st_mode) ? 0 : st.st_size;
 	*a = (struct int_arrays){.left = min64(ELEMENTS_ANYWAY + size, MAX_ELEMENTS)};
 	if (text_ends(path, ".safetensors"))

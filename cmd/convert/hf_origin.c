@@ -148,7 +148,7 @@ int64_t hf_origin_ends(const struct str *origin, uint32_t **ids)
 	return n;
 }
 
-/* Of several templates, that of conversations is called default. */
+/* Returns the template named default; a model may have others, such as one for tools. */
 static const json_t *default_template(const json_t *x)
 {
 	for (size_t i = 0; i < json_array_size(x); i++) {

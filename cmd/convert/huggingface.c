@@ -315,7 +315,7 @@ int convert_config_options(const char *path, struct str *out, struct err *e)
 	if (file_check_regular(path, e) || hf_config_read(&h, path, e))
 		return -1;
 	int64_t layers = h.c.layers;
-	h.c.layers = min64(layers, 1); /* of which there may be too many */
+	h.c.layers = min64(layers, 1); /* a hostile file may state millions */
 	if (model_init(&m, &h.c, 0, e)) {
 		e->code = EX_DATAERR;
 		return err_prefix(e, "%s: ", path);

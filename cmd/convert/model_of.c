@@ -137,7 +137,7 @@ int convert_options(const char *config, int64_t vocab, struct str *out, struct e
 	if (!c.vocab && !vocab)
 		c.vocab = 1;
 	int64_t layers = c.layers;
-	c.layers = 1; /* of which there may be too many */
+	c.layers = 1; /* a hostile file may state millions */
 	if (model_init(&m, &c, vocab, e))
 		return -1;
 	m.c.layers = layers;

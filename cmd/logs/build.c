@@ -420,7 +420,7 @@ int build_finish(struct build *b, struct run_log *l, struct err *e)
 	if (n_columns * all.n > max64(PLACES_ANYWAY, PLACES_PER_VALUE * b->n_points)) {
 		free(all.v);
 		return err_set(e, EX_DATAERR,
-			"%s: %lld columns of %lld rows, of which most have no value",
+			"%s: most values of the table of %lld columns and %lld rows are missing",
 			l->name, (long long)n_columns, (long long)all.n);
 	}
 	say_replaced(b, l->name);

@@ -1,5 +1,5 @@
-/* Chat templates of Hugging Face, which are programs in Jinja. None is run: one that is known,
- * but for how its expressions are spelled, is a built-in template. */
+/* Chat templates of Hugging Face, which are programs in Jinja. None is run. A published text is
+ * recognized, however its expressions are spelled, and stands for a built-in template. */
 #include "prepare/template.h"
 
 #include "base/file.h"
@@ -65,8 +65,8 @@ static const char *spell_field(const char *at, struct str *out)
 	return NULL;
 }
 
-/* Writes an expression or a statement {...} without white space, with strings in single
- * quotes, of which neighbours are joined. Returns where it ends. */
+/* Writes an expression or a statement {...} without white space and with strings in single
+ * quotes. Joins neighboring strings. Returns the end of the expression. */
 static const char *spell_tag(const char *at, struct str *out)
 {
 	const char end[] = {at[1] == '{' ? '}' : '%', '}', '\0'};
@@ -122,8 +122,8 @@ const char *chat_template_of_jinja(const struct str *jinja)
 
 /* ---- files ------------------------------------------------------------------------ */
 
-/* Jinja begins with text or a tag, JSON with an object, of which tokenizer_config.json has
- * Jinja in a field. */
+/* Finds the Jinja in a file: the whole text, or a field of the object in tokenizer_config.json.
+ * Returns false if there is none. */
 static bool find_jinja(const char *path, const struct str *text, struct str *jinja)
 {
 	size_t at = text->len ? strspn(text->s, " \t\r\n") : 0;
@@ -175,7 +175,6 @@ int chat_template_read(
 		return 0;
 	chat_template_names(&names);
 	return err_set(e, EX_DATAERR, "%s: %s; the known templates are %s", file.s,
-		jinja.len ? "Jinja is not read, and it is no known template's"
-			  : "has no chat_template",
+		jinja.len ? "this Jinja is not a known template" : "has no chat_template",
 		names.s);
 }

@@ -67,14 +67,14 @@ const struct chat_role *chat_role_named(
 
 /* The name of the built-in template that does what this Jinja does; NULL: none is known to. */
 const char *chat_template_of_jinja(const struct str *jinja);
-/* Sets *name to that of the Jinja of a file, or of a directory of Hugging Face; NULL: it is no
- * Jinja, and its text is in *text. */
+/* Reads a chat template from a file or a directory of Hugging Face. Sets *name to the built-in
+ * template that the Jinja is equal to, or to NULL and *text to the content of a file without Jinja. */
 int chat_template_read(
 	const char *path, const char **name, struct str *text, struct err *e);
 
 /* ---- template.c --------------------------------------------------------------------- */
 
-void chat_template_names(struct str *out); /* of the built-in ones, separated by commas */
+void chat_template_names(struct str *out); /* prints the built-in templates' names */
 
 /* ---- chat.c: a text with tokens -------------------------------------------------- */
 

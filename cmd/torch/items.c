@@ -89,7 +89,7 @@ struct chunk *items_add_chunk(
 	}
 	p->n_boxes += 2 * x->ndim;
 	spend(p, (int64_t)(sizeof(*c) + sizeof(*c->place)) + 16 * x->ndim);
-	/* (a few stored elements may be those of a very large tensor, or of many) */
+	/* (with stride 0, a few stored elements may be a very large tensor, or many) */
 	if (!p->many && x->kind == TORCH_TENSOR)
 		spend(p, n / 4);
 	x->n_chunks++;
@@ -351,7 +351,7 @@ static int find_chunk(
 			return -1;
 	}
 	uint32_t node = f->parts->many ? archive_tensor(a) : c->node;
-	/* (chunks may have one archive, of which only the tensor is small) */
+	/* (many chunks may name one archive with a small tensor and a large rest) */
 	int rc = f->parts->many ? items_charge(f, a->n_parsed / 4, e) : 0;
 	rc = rc ? rc : describe_tensor(&a->tree, node, &d, e);
 	if (rc > 0)

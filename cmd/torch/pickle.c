@@ -70,7 +70,7 @@ struct machine {
 	struct pickle *p;
 	const unsigned char *bytes; /* those from `begin` to `end` */
 	size_t n_bytes, at, begin, end;
-	unsigned char *piece; /* of the file, or NULL */
+	unsigned char *piece; /* bytes of the file that are in memory, or NULL */
 	int fd;
 	bool unreadable; /* *e says why */
 	uint32_t *stack, *memo;

@@ -273,7 +273,7 @@ static int read_shape(const struct pickle *p, uint32_t node, struct parameter *x
 	return 0;
 }
 
-/* A text may be long, and in many places. NULL: it is no name, or too much for *rc. */
+/* Copies a name, and charges its bytes. Returns NULL if the node is not a name, or with *rc set. */
 static char *copy_text(
 	const struct zero *z, const struct pickle *p, uint32_t node, int *rc)
 {

@@ -129,10 +129,9 @@ const char *file_temporary_directory(void);
 
 /* ---- foreign.c: files that are not read, by their first bytes --------------------- */
 
-/* What a file was given as: they differ in what is read, and in what another program can make
- * of it. */
+/* What a file was given as: it decides which kinds are read, and which conversion is advised. */
 enum foreign_use { FOREIGN_TEXT, FOREIGN_LOG, N_FOREIGN_USES };
-enum { FOREIGN_BYTES = 16 }; /* of the beginning, which are looked at */
+enum { FOREIGN_BYTES = 16 }; /* bytes at the start of a file that identify its kind */
 /* Sets an error that names the kind of the file and a command that converts it, and returns
  * -1; 0: it is of no known kind, or is read. */
 int file_refuse_foreign(const char *name, const char *first, size_t n,

@@ -199,7 +199,7 @@ refused() { # CODE TEXT COMMAND...
 			printf "%s{\"step\": %d, \"loss\": 1, \"k%d\": 2}", i ? "," : "", i, i
 		print "]}"
 	}' >trainer_state.json
-	refused 2 'columns of 60000 rows, of which most have no value' pt-compare -q trainer_state.json trainer_state.json
+	refused 2 'columns and 60000 rows are missing' pt-compare -q trainer_state.json trainer_state.json
 }
 
 @test "an empty name is refused, as of a shell variable that is not set" {

@@ -787,7 +787,7 @@ curve() { # SEED ROWS FORMAT
 			}
 		}' >$seed.csv
 	done
-	pt-compare --json --speed 3.csv 4.csv >out || true
+	pt-compare --json --speed 3.csv 4.csv >out
 	jq -e '[.comparisons[0].speed[] | {(.name): .}] | add |
 		(.tps.low * .dt.high - 1 | fabs) < 1e-6 and (.tps.ratio * .dt.ratio - 1 | fabs) < 1e-6' out
 }

@@ -195,7 +195,7 @@ make_chats() { # N: conversations of one to three questions
 	for from in "${loop/\\n/ \\n}$end" "${loop/im_end/eot}$end" "$loop{% if loop.last %}{{ eos_token }}{% endif %}$end" "$loop"; do
 		printf %s "$from" >x.jinja
 		code_of 65 pt-prepare "${opts[@]}" --chat-template x.jinja -o x.h5
-		says 'x.jinja: Jinja is not read, and it is no known template'
+		says 'x.jinja: this Jinja is not a known template'
 		says 'the known templates are chatml, llama3, llama3.1, qwen, qwen3, qwen3-2507'
 	done
 	mkdir empty

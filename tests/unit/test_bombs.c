@@ -515,7 +515,7 @@ static void arrays_of_a_batch(void **state)
 		put_tensor(&p, "ByteStorage", 2, dims);
 	}
 	str_puts(&p, "u.");
-	assert_ends("x1: an array of [262144, 16] is no batch", read_batch,
+	assert_ends("x1: an array of [262144, 16] cannot be a batch", read_batch,
 		save("batch.pt", &p));
 	str_free(&p);
 }
