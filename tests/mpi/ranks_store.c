@@ -99,6 +99,12 @@ static bool is_odd(const struct tensor *t, const struct leaf *at)
 	       !at->use && !at->chunk && !at->user;
 }
 
+/* A worker of local SGD: its number, and the ranks with the same place in all workers; NULL: there is one. */
+static struct {
+	struct comm *peers;
+	int number;
+} worker;
+
 /* Of very different sizes, the smallest of them rounded, the largest not too large for the grid. */
 static float leaf_value(const struct tensor *t, int64_t index, const struct leaf *at)
 {
@@ -125,7 +131,8 @@ struct layout {
 static void push(struct store *s, const struct tensor *t, int virtual_slice, int chunk,
 	int use, int64_t micro)
 {
-	struct leaf at = {micro, use, chunk, tensor_slice_user(t, virtual_slice)};
+	struct leaf at = {micro + worker.number * s->c.microbatches.n_micro, use, chunk,
+		tensor_slice_user(t, virtual_slice)};
 	int slice = tensor_slice(t, virtual_slice);
 	struct mat x = store_leaf(s, t, slice);
 	for (int64_t r = 0; r < x.rows; r++)
@@ -244,14 +251,19 @@ static uint64_t hash_of_gradient(struct store *s)
 	return store_hash(s);
 }
 
+/* Micro-batches [first, end). */
+struct micros {
+	int64_t first, end;
+};
+
 /* The sum in double of the leaves of an element, and their number. */
 static double sum_of(const struct store *s, const struct tensor *t, int slice,
-	int64_t index, int64_t micros, int64_t *n)
+	int64_t index, struct micros micros, int64_t *n)
 {
 	double sum = 0;
 	*n = 0;
 	for (struct leaf at = {.use = 0}; at.use < t->uses; at.use++)
-		for (at.micro = 0; at.micro < micros; at.micro++)
+		for (at.micro = micros.first; at.micro < micros.end; at.micro++)
 			for (at.chunk = 0; at.chunk < s->c.chunks; at.chunk++)
 				for (int v = 0; v < VIRTUAL_TP; v++) {
 					if (tensor_slice(t, v) != slice)
@@ -264,7 +276,7 @@ static double sum_of(const struct store *s, const struct tensor *t, int slice,
 }
 
 /* Elements of this rank whose error is larger than that of a rounding of each leaf and of the sum. */
-static int count_errors(const struct store *s, int64_t micros)
+static int count_errors(const struct store *s, struct micros micros)
 {
 	int wrong = 0;
 	for (int64_t k = 0; k < s->n_updated; k++) {
@@ -364,7 +376,12 @@ static int count_drifts(struct store *s)
 	return wrong;
 }
 
-/* One step, or two. */
+static void add_workers(void *with, int64_t *sum, int64_t n)
+{
+	comm_sum_i64(with, sum, n);
+}
+
+/* One step, or two. Of several workers, the first step is a warm-up: it has the gradient of all. */
 static void steps(struct store *s, int n, struct result *out)
 {
 	const struct microbatches *micros = &s->c.microbatches;
@@ -372,11 +389,18 @@ static void steps(struct store *s, int n, struct result *out)
 	int rank = microbatches_rank(m->degree, m->at);
 	for (int step = 0; step < n; step++) {
 		uint64_t seen = 0;
-		int64_t own = microbatches_count(micros, rank);
+		int64_t own = microbatches_count(micros, rank), n_micro = micros->n_micro;
+		bool warm = worker.peers && !step;
+		struct micros of = {
+			worker.number * n_micro, (worker.number + 1) * n_micro};
+		if (warm)
+			of = (struct micros){0, s->c.workers * n_micro};
+		s->add_workers = warm ? add_workers : NULL;
+		s->add_workers_with = worker.peers;
 		for (int64_t i = 0; i < own; i++)
 			seen = backward(s, microbatches_index(micros, rank, i));
 		store_step_end(s);
-		out->errors += count_errors(s, micros->n_micro);
+		out->errors += count_errors(s, of);
 		out->norm[step] = gradient_norm(s);
 		out->hash[step] = hash_of_gradient(s);
 		out->seen = sum_over(m->world, seen);
@@ -433,6 +457,7 @@ static void run(struct comm *c, const struct layout *l, struct result *out)
 		.flat = l->flat,
 		.bucket_bytes = 1000,
 		.offload = l->offload,
+		.workers = worker.peers ? worker.peers->size : 0,
 		.tile = l->tile};
 	for (size_t i = 0; i < ARRAY_LEN(groups); i++)
 		store_groups_add(
@@ -500,6 +525,9 @@ static const struct layout layouts[] = {
 	{{1, 1, 2, 2, 2}, 3, true, 0, OFFLOAD_PARAMS},
 	{{2, 1, 2, 2, 1}, 3, false, 0, OFFLOAD_PARAMS},
 	{{2, 2, 1, 1, 2}, 0, false, 0, OFFLOAD_GRADS},
+	{{2, 1, 1, 1, 1}, 0, false, 0, OFFLOAD_GRADS},
+	{{2, 2, 2, 1, 1}, 1, false, 0, OFFLOAD_GRADS},
+	{{2, 2, 2, 1, 1}, 3, false, 0, OFFLOAD_GRADS},
 	/* a slice at a time */
 	{{1, 1, 1, 1, 1}, 0, false, 0, OFFLOAD_ALL, true},
 	{{1, 1, 3, 1, 1}, 3, false, 0, OFFLOAD_NONE, true},
@@ -525,6 +553,10 @@ static const struct layout layouts[] = {
 	{{1, 4, 1, 1, 1}, 0, .offload = OFFLOAD_GRADS, .host_ranks = 2},
 	{{1, 2, 4, 1, 1}, 3, .offload = OFFLOAD_ALL, .host_ranks = 2},
 	{{2, 4, 1, 1, 1}, 0, .offload = OFFLOAD_GRADS, .host_ranks = 2},
+	{{1, 1, 4, 1, 1}, 1, .offload = OFFLOAD_GRADS, .host_ranks = 2},
+	{{2, 1, 4, 1, 1}, 1, .host_ranks = 2},
+	{{2, 1, 4, 1, 1}, 1, .offload = OFFLOAD_GRADS, .host_ranks = 2},
+	{{2, 1, 4, 1, 1}, 3, .offload = OFFLOAD_GRADS, .host_ranks = 2},
 	{{1, 1, 4, 1, 2}, 3, .tile = true, .host_ranks = 4},
 };
 
@@ -583,6 +615,82 @@ static void same_bits(void **state)
 			comm_barrier(world);
 		}
 	}
+	assert_on_all(!different);
+}
+
+/* The layouts of two workers of local SGD. */
+static const struct layout of_workers[] = {
+	{{1, 4, 1, 1, 1}, 0, false, 0},
+	{{1, 1, 3, 1, 1}, 1, false, 0},
+	{{1, 1, 4, 1, 1}, 2, false, 0},
+	{{1, 1, 1, 2, 2}, 3, false, 0},
+	{{1, 2, 2, 1, 1}, 1, false, 0},
+	{{1, 2, 2, 1, 1}, 3, true, 0},
+	{{2, 2, 1, 1, 1}, 0, false, 0},
+	{{2, 1, 2, 1, 1}, 1, false, 0},
+	{{2, 1, 2, 1, 1}, 3, false, 0},
+	{{1, 4, 1, 1, 1}, 0, .host_ranks = 2},
+	{{1, 1, 4, 1, 1}, 1, .host_ranks = 2},
+	{{1, 1, 4, 1, 1}, 3, .host_ranks = 2},
+	{{1, 1, 1, 1, 1}, 0, false, 0, OFFLOAD_GRADS},
+	{{1, 1, 4, 1, 1}, 3, false, 0, OFFLOAD_ALL},
+	{{1, 4, 1, 1, 1}, 0, .offload = OFFLOAD_GRADS, .host_ranks = 2},
+	{{1, 1, 4, 1, 1}, 1, .offload = OFFLOAD_GRADS, .host_ranks = 2},
+	{{1, 2, 2, 1, 1}, 3, false, 0, OFFLOAD_GRADS},
+	{{2, 1, 1, 1, 1}, 0, false, 0, OFFLOAD_GRADS},
+	{{2, 1, 2, 1, 1}, 3, false, 0, OFFLOAD_GRADS},
+};
+
+/* The first ranks of the world are two workers with this layout. */
+static void run_workers(const struct layout *l, struct result *out)
+{
+	int n = ranks_needed(l->degree), rank = world->rank;
+	bool used = rank < 2 * n;
+	struct comm *c = comm_split(world, used ? rank / n : -1, "layout");
+	struct comm *peers = comm_split(world, used ? rank % n : -1, "workers");
+	*out = (struct result){.errors = 0};
+	if (used) {
+		worker.peers = peers;
+		worker.number = rank / n;
+		run(c, l, out);
+	}
+	comm_free(c);
+	comm_free(peers);
+	worker.peers = NULL;
+	worker.number = 0;
+	comm_barrier(world);
+}
+
+/* A warm-up of two workers has the bits of one run with the micro-batches of both. */
+static void workers(void **state)
+{
+	static const int64_t micros[] = {4, 11};
+	int different = 0;
+	struct result *all = xcalloc((size_t)world->size, sizeof(*all)), test, both;
+	(void)state;
+	for (size_t k = 0; k < ARRAY_LEN(micros); k++) {
+		struct layout one = {{1, 1, 1, 1, 1}, 0, false, 2 * micros[k]};
+		struct comm *alone = comm_self("alone");
+		both = (struct result){.errors = 0};
+		run(alone, &one, &both);
+		comm_free(alone);
+		one.micros = micros[k];
+		run_workers(&one, &test);
+		comm_allgather(world, &test, all, sizeof(*all));
+		different += all[0].errors || all[1].errors ||
+			     all[0].hash[0] != both.hash[0] ||
+			     all[1].norm[0] != both.norm[0];
+		for (size_t i = 0; i < ARRAY_LEN(of_workers); i++) {
+			struct layout l = of_workers[i];
+			int n = ranks_needed(l.degree);
+			l.micros = micros[k];
+			run_workers(&l, &test);
+			if (world->rank < 2 * n)
+				different += differ(
+					&test, &all[world->rank / n], i, micros[k]);
+		}
+	}
+	free(all);
 	assert_on_all(!different);
 }
 
@@ -685,6 +793,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(same_bits),
+		cmocka_unit_test(workers),
 		cmocka_unit_test(limits),
 		cmocka_unit_test(large),
 	};
