@@ -53,6 +53,9 @@ struct bucket_leaves {
 struct bucket_sums {
 	struct sum_group within, across;
 	struct sum_group *first, *last; /* of the sums of leaves and of the last one */
+	/* [ranks of the first group]: what each has in a sum of leaves: of a full round, and of the last one. In
+	 * runs both are equal. */
+	enum sum_form *form[2];
 	bool by_host;
 	/* What this rank has of a sum of leaves over ranks: this piece of its shard, and whether it keeps that as
 	 * int64 until the end of the step; and whether no other rank has this shard of the gradient. */
@@ -69,8 +72,18 @@ struct bucket_sums {
 	 * of one round, in memory that another unit has next. */
 	int64_t *kept, *other;
 	struct sum *now; /* in progress, or NULL */
-	/* It is added to what was kept; and is the step's last one of leaves. */
-	bool adds, is_last;
+};
+
+/*
+ * A turn is a sum of leaves over ranks: in runs there is one in a step; round-robin there is one in a round, or, of a
+ * bucket with by_use, one for each use.
+ */
+struct bucket_turns {
+	int64_t n;	 /* in a step */
+	int64_t calls;	 /* of store_reduce(), in a turn */
+	int64_t done[2]; /* calls in this step, of each use */
+	int64_t now;	 /* the turn that began last */
+	bool last_round; /* its round is the last one */
 };
 
 /* For gather.c: the whole vector of a bucket while it is gathered, in fp32, and the copy that matmuls read; or
@@ -107,6 +120,7 @@ struct bucket {
 	int64_t placed; /* its first byte in the memory of the gradients */
 	struct bucket_leaves leaves;
 	struct bucket_sums sums;
+	struct bucket_turns turns;
 	struct bucket_gather gather;
 	/* Offloaded gradients: where the sum of the rounds is in the backend, see offload_grads.c, and the
 	 * ticket of the last write to it. */
@@ -128,12 +142,9 @@ void bucket_sums_groups(struct store *s);
 /* `part`: the ranks that share the bucket. */
 void bucket_sums_make(struct store *s, struct bucket *b, struct mesh_part part);
 void bucket_sums_free(struct bucket *b);
-/* The leaves that a rank has in a sum over ranks: of one use or of all (-1), of one round, or in runs of all
- * its micro-batches. */
+/* The leaves that a rank has in a sum over ranks: of one round, or in runs of all its micro-batches. */
 int64_t bucket_leaves(
-	const struct store *s, const struct bucket *b, int rank, int use, int64_t round);
-/* Sets what each rank contributes to the next sum. */
-void bucket_set_forms(const struct store *s, struct bucket *b, int use, int64_t round);
+	const struct store *s, const struct bucket *b, int rank, int64_t round);
 /* Is the sum that is kept rounded in its own memory? */
 bool bucket_rounds_kept(const struct store *s, const struct bucket *b);
 

@@ -134,16 +134,39 @@ static void make_groups(struct store *s, struct bucket *b, struct mesh_part part
 	make_shards(s, b, within, across, n > 1 && x->by_host ? s->impl->host_run : n);
 	x->first = &x->within;
 	x->last = &x->across;
-	for (int r = 0; r < x->across.c->size; r++)
-		x->across.plan.form[r] = SUM_INT64;
+}
+
+static int64_t count_rounds(const struct store *s)
+{
+	const struct microbatches *m = &s->c.microbatches;
+	return m->round_robin ? ceil_div(m->n_micro, m->ranks) : 1;
+}
+
+static void make_turns(struct store *s, struct bucket *b)
+{
+	const struct microbatches *m = &s->c.microbatches;
+	int64_t rounds = count_rounds(s);
+	int rank = microbatches_rank(s->c.mesh->degree, s->c.mesh->at);
+	b->turns.n = rounds * (b->by_use ? 2 : 1);
+	b->turns.calls = m->round_robin ? 1 : microbatches_count(m, rank);
+	for (int k = 0; k < 2; k++) {
+		const struct sum_group *g = b->sums.first;
+		enum sum_form *form = xcalloc((size_t)g->c->size, sizeof(*form));
+		for (int r = 0; r < g->c->size; r++) {
+			int64_t n = bucket_leaves(
+				s, b, g->ranks[r], k || rounds == 1 ? rounds - 1 : 0);
+			form[r] = n > 1 ? SUM_INT64 : n ? SUM_LEAF : SUM_NONE;
+		}
+		b->sums.form[k] = form;
+	}
 }
 
 /* What follows from the groups. */
 void bucket_sums_make(struct store *s, struct bucket *b, struct mesh_part part)
 {
 	struct bucket_sums *x = &b->sums;
-	const struct microbatches *m = &s->c.microbatches;
 	make_groups(s, b, part);
+	make_turns(s, b);
 	const struct sum_plan *all = &b->all.plan, *of_leaves = &x->first->plan;
 	/* the ranks whose pieces are rounded, or kept */
 	const struct sum_plan *owners = x->by_host ? &x->last->plan : of_leaves;
@@ -154,11 +177,10 @@ void bucket_sums_make(struct store *s, struct bucket *b, struct mesh_part part)
 		sum_piece(of_leaves, of_leaves->c->rank, &x->gathered_at);
 		x->piece_at += x->gathered_at;
 	}
-	bool rounds = m->round_robin &&
-		      (m->n_micro > m->ranks || b->by_use || is_offloaded(s, STORE_GRAD));
 	x->keeps =
-		b->levels && (rounds || s->c.workers > 1 || b->tied ||
-				     bucket_is_hybrid(b) || owners->c->size > GRID_PARTS);
+		b->levels &&
+		(b->turns.n > 1 || is_offloaded(s, STORE_GRAD) || s->c.workers > 1 ||
+			b->tied || bucket_is_hybrid(b) || owners->c->size > GRID_PARTS);
 }
 
 void bucket_sums_free(struct bucket *b)
@@ -170,6 +192,8 @@ void bucket_sums_free(struct bucket *b)
 		free(x->last_shard[k].run);
 	free(x->first_shard);
 	free(x->last_shard);
+	free(x->form[0]);
+	free(x->form[1]);
 	free_sum_group(&b->all);
 	free_sum_group(&x->within);
 	free_sum_group(&x->across);
@@ -178,7 +202,7 @@ void bucket_sums_free(struct bucket *b)
 /* ---- leaves ---------------------------------------------------------------------- */
 
 int64_t bucket_leaves(
-	const struct store *s, const struct bucket *b, int rank, int use, int64_t round)
+	const struct store *s, const struct bucket *b, int rank, int64_t round)
 {
 	const struct mesh *m = s->c.mesh;
 	const struct microbatches *d = &s->c.microbatches;
@@ -190,16 +214,7 @@ int64_t bucket_leaves(
 				 : microbatches_index(d, data_rank, round) < d->n_micro;
 	int64_t chunks = s->c.chunks / m->degree[AXIS_CP];
 	return micros * chunks * min64(b->users, s->c.part.local) *
-	       (use < 0 ? b->uses : 1);
-}
-
-void bucket_set_forms(const struct store *s, struct bucket *b, int use, int64_t round)
-{
-	const struct sum_group *g = b->sums.first;
-	for (int r = 0; r < g->c->size; r++) {
-		int64_t n = bucket_leaves(s, b, g->ranks[r], use, round);
-		g->plan.form[r] = n > 1 ? SUM_INT64 : n ? SUM_LEAF : SUM_NONE;
-	}
+	       (b->by_use ? 1 : b->uses);
 }
 
 bool bucket_rounds_kept(const struct store *s, const struct bucket *b)

@@ -9,6 +9,7 @@
 #include "parallel/store_internal.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 /* ---- memory ---------------------------------------------------------------------- */
 
@@ -41,10 +42,10 @@ static int64_t *take_integers(struct arena *a, int64_t n)
 	return (int64_t *)(void *)arena_floats(a, 2 * n);
 }
 
-static bool some_int64(const struct sum_group *g)
+static bool some_int64(const struct bucket *b)
 {
-	for (int r = 0; r < g->c->size; r++)
-		if (g->plan.form[r] == SUM_INT64)
+	for (int r = 0; r < b->sums.first->c->size; r++)
+		if (b->sums.form[0][r] == SUM_INT64)
 			return true;
 	return false;
 }
@@ -54,7 +55,7 @@ static bool some_int64(const struct sum_group *g)
 static void place_own(const struct store *s, struct bucket *b, struct arena *a)
 {
 	bool several = b->leaves.most > 1;
-	bool sums = is_shared(s, b) ? some_int64(b->sums.first) : several;
+	bool sums = is_shared(s, b) ? some_int64(b) : several;
 	b->leaves.sum = sums ? take_integers(a, b->n) : NULL;
 	b->leaves.memory = (float *)(void *)b->leaves.sum;
 	if (!several || !is_run(s) || has_own_result(s, b))
@@ -189,11 +190,11 @@ static void join_queue(struct store *s, struct sum_group *g)
 }
 
 /* Buffers are large enough for a sum in which all ranks have leaves. */
-static void size_queue(const struct sum_group *g)
+static void size_queue(const struct sum_group *g, const enum sum_form *form)
 {
 	if (g->c->size > 1)
-		g->queue->n =
-			max64(g->queue->n, round_up(sum_buffer_floats(&g->plan), 16));
+		g->queue->n = max64(
+			g->queue->n, round_up(sum_buffer_floats(&g->plan, form), 16));
 }
 
 static void size_queues(struct store *s)
@@ -202,9 +203,9 @@ static void size_queues(struct store *s)
 	for (struct bucket *b = o->bucket; b < o->bucket + o->n_trained; b++) {
 		const struct sum_group *g = b->sums.first;
 		if (!g->plan.shared && !(g->c->planned && is_shared(s, b)))
-			size_queue(g);
+			size_queue(g, b->sums.form[0]);
 		if (b->sums.last != g)
-			size_queue(b->sums.last);
+			size_queue(b->sums.last, NULL);
 	}
 }
 
@@ -301,11 +302,9 @@ static void plan_sums(struct store *s)
 	struct store_impl *o = s->impl;
 	o->queue = xcalloc(2 * (size_t)o->n_trained, sizeof(*o->queue));
 	for (struct bucket *b = o->bucket; b < o->bucket + o->n_trained; b++) {
-		int use = b->by_use ? 0 : -1;
 		join_queue(s, b->sums.first);
 		join_queue(s, b->sums.last);
-		bucket_set_forms(s, b, use, 0);
-		b->leaves.most = bucket_leaves(s, b, s->c.mesh->world->rank, use, 0);
+		b->leaves.most = bucket_leaves(s, b, s->c.mesh->world->rank, 0);
 		if (!is_run(s) || b->leaves.most <= 1)
 			continue;
 		b->leaves.at = leaves_before(s, b);
@@ -444,8 +443,11 @@ void store_take_leaf(struct store *s, const struct tensor *t, int slice, struct 
 
 void store_drop(struct store *s)
 {
-	for (int i = 0; i < s->impl->n_trained; i++)
-		forget_leaves(&s->impl->bucket[i]);
+	for (int i = 0; i < s->impl->n_trained; i++) {
+		struct bucket *b = &s->impl->bucket[i];
+		forget_leaves(b);
+		memset(b->turns.done, 0, sizeof(b->turns.done));
+	}
 	for (int i = 0; i < N_PLACES; i++)
 		s->impl->lease[i].open = false;
 }

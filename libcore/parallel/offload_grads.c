@@ -51,7 +51,8 @@ static uint64_t add_block(struct store *s, struct bucket *b, int64_t at, int64_t
 	int64_t *sum = w->piece[w->slot][STORE_GRAD];
 	uint64_t *busy = &w->busy[w->slot];
 	float *to = (float *)(void *)(sum + round_up(n, ALIGN));
-	bool rounds = b->sums.is_last && offload_is_alone(s, b);
+	bool rounds = b->turns.now == b->turns.n - 1 && offload_is_alone(s, b);
+	bool adds = b->turns.now > 0;
 	struct grid_part part = {.leaf = NULL};
 	if (b->all.c->size > 1)
 		part.sum = b->sums.kept + at;
@@ -59,13 +60,13 @@ static uint64_t add_block(struct store *s, struct bucket *b, int64_t at, int64_t
 		part.sum = b->leaves.sum + at;
 	else
 		part.leaf = b->leaves.memory + at;
-	if (b->sums.adds)
+	if (adds)
 		*busy = enqueue_sum(s, b, false, sum, at, n,
 			*busy > b->offload.written ? *busy : b->offload.written);
 	offload_wait(s, *busy);
 	d->k->grid_sum(d,
 		&(struct grid_sum){.sum = sum,
-			.add = b->sums.adds,
+			.add = adds,
 			.rounded = rounds ? to : NULL,
 			.parts = &part,
 			.n_parts = 1,

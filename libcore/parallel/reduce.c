@@ -11,10 +11,16 @@
  */
 #include "parallel/store_internal.h"
 
+/* What each rank has of the current turn's leaves. */
+static const enum sum_form *forms_now(const struct bucket *b)
+{
+	return b->sums.form[b->turns.last_round];
+}
+
 /* The leaves that were written must be those that all ranks expect. */
 static void check_leaves(const struct bucket *b)
 {
-	enum sum_form form = b->sums.first->plan.form[b->sums.first->c->rank];
+	enum sum_form form = forms_now(b)[b->sums.first->c->rank];
 	for (int i = 0; i < b->n_entries; i++)
 		BUG_ON(b->entry[i].n_leaves != (form ? b->leaves.most : 0));
 }
@@ -55,11 +61,13 @@ static void begin_sum(
 	struct bucket_sums *x = &b->sums;
 	struct sum_call call = {
 		.plan = &g->plan, .grid = s->impl->grid, .after = x->now, .own = own};
+	if (g == x->first)
+		call.form = forms_now(b);
 	if (g == x->first && x->by_host) {
 		call.kept = x->of_host;
 	} else if (x->keeps && (g == x->first || x->by_host)) {
 		call.kept = x->kept;
-		call.add = x->adds && !is_offloaded(s, STORE_GRAD);
+		call.add = b->turns.now > 0 && !is_offloaded(s, STORE_GRAD);
 	} else {
 		call.result = result_of(b, g);
 	}
@@ -121,28 +129,29 @@ static bool is_followed(const struct store *s, const struct bucket *b)
 	       !is_offloaded(s, STORE_GRAD);
 }
 
-static void reduce_bucket(struct store *s, struct bucket *b, int use, int64_t micro)
+/* Counts a call of store_reduce(). Returns whether it completes a turn. */
+static bool completes_turn(struct bucket *b, int use)
 {
-	const struct microbatches *m = &s->c.microbatches;
-	int rank = microbatches_rank(s->c.mesh->degree, s->c.mesh->at);
-	int64_t n = microbatches_count(m, rank);
-	int64_t round = m->round_robin ? micro / m->ranks : 0;
-	bool last = micro == microbatches_index(m, rank, n - 1);
 	if (use == 1 && !b->by_use && !b->tied) /* with use 0 */
-		return;
-	if (!m->round_robin && !last)
+		return false;
+	return ++b->turns.done[use] % b->turns.calls == 0;
+}
+
+static void reduce_bucket(struct store *s, struct bucket *b, int use)
+{
+	struct bucket_turns *t = &b->turns;
+	if (!completes_turn(b, use))
 		return;
 	reduce_end(b);
-	b->sums.adds = round > 0 || (b->by_use && use == 0);
-	b->sums.is_last = last && !(b->by_use && use == 1);
-	if (m->round_robin)
-		bucket_set_forms(s, b, b->by_use ? use : -1, round);
+	t->now = (t->done[0] + t->done[1]) / t->calls - 1;
+	t->last_round = t->done[use] * (b->by_use ? 2 : 1) == t->n * t->calls;
+	BUG_ON(t->now >= t->n);
 	begin_first(s, b);
-	if (b->sums.by_host || (b->sums.is_last && is_followed(s, b)))
+	if (b->sums.by_host || (t->now == t->n - 1 && is_followed(s, b)))
 		begin_second(s, b);
 }
 
-void store_reduce(struct store *s, int unit, int use, int64_t micro)
+void store_reduce(struct store *s, int unit, int use)
 {
 	struct store_impl *o = s->impl;
 	if (s->c.microbatches.round_robin) /* also a rank without leaves in this round */
@@ -151,7 +160,7 @@ void store_reduce(struct store *s, int unit, int use, int64_t micro)
 		grads_take_sums(s, unit);
 	for (struct bucket *b = o->bucket; b < o->bucket + o->n_trained; b++)
 		if (b->first_unit == unit) /* the last one of the backward */
-			reduce_bucket(s, b, use, micro);
+			reduce_bucket(s, b, use);
 	for (int i = 0; i < N_PLACES; i++)
 		if (o->lease[i].unit == unit)
 			o->lease[i].open = false;

@@ -204,7 +204,7 @@ static uint64_t backward_tile(struct store *s, int unit, int tile, int64_t micro
 		store_done(s, id, true);
 		for (int i = 0; i < s->c.n_tensors; i++)
 			push_use(s, &s->c.tensors[i], id, 0, micro);
-		store_reduce(s, id, 0, micro);
+		store_reduce(s, id, 0);
 	}
 	return seen;
 }
@@ -216,7 +216,7 @@ static uint64_t backward(struct store *s, int64_t micro)
 	int n = m->degree[AXIS_PP], at = m->at[AXIS_PP];
 	push_use(s, &s->c.tensors[0], 0, 1, micro);
 	if (n > 1 && at == n - 1)
-		store_reduce(s, 0, 0, micro);
+		store_reduce(s, 0, 0);
 	for (int u = first_unit(n, at + 1) - 1; u >= first_unit(n, at); u--) {
 		store_use(s, u, u > first_unit(n, at) ? u - 1 : -1);
 		seen += hash_seen(s, u);
@@ -225,7 +225,7 @@ static uint64_t backward(struct store *s, int64_t micro)
 		for (int tile = 1; tile < N_TILES && s->c.tile; tile++)
 			seen += backward_tile(s, u, tile, micro);
 		store_done(s, u, true);
-		store_reduce(s, u, 0, micro);
+		store_reduce(s, u, 0);
 	}
 	return seen;
 }
