@@ -3,6 +3,7 @@
 #define PARALLEL_BUCKET_H
 
 #include "comm/sum.h"
+#include "parallel/reduction.h"
 #include "parallel/store.h"
 
 /* A slice of a tensor in a bucket. */
@@ -121,6 +122,8 @@ struct bucket {
 	struct bucket_leaves leaves;
 	struct bucket_sums sums;
 	struct bucket_turns turns;
+	struct reduction plan[2]; /* [1]: in a warm-up of local SGD */
+	int row, end;		  /* rows of the plan that are done, and that are due */
 	struct bucket_gather gather;
 	/* Offloaded gradients: where the sum of the rounds is in the backend, see offload_grads.c, and the
 	 * ticket of the last write to it. */

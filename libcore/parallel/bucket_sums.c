@@ -149,6 +149,7 @@ static void make_turns(struct store *s, struct bucket *b)
 	int rank = microbatches_rank(s->c.mesh->degree, s->c.mesh->at);
 	b->turns.n = rounds * (b->by_use ? 2 : 1);
 	b->turns.calls = m->round_robin ? 1 : microbatches_count(m, rank);
+	b->leaves.most = bucket_leaves(s, b, s->c.mesh->world->rank, 0);
 	for (int k = 0; k < 2; k++) {
 		const struct sum_group *g = b->sums.first;
 		enum sum_form *form = xcalloc((size_t)g->c->size, sizeof(*form));
@@ -159,6 +160,30 @@ static void make_turns(struct store *s, struct bucket *b)
 		}
 		b->sums.form[k] = form;
 	}
+}
+
+static void make_plans(struct store *s, struct bucket *b)
+{
+	const struct bucket_sums *x = &b->sums;
+	struct reduction_facts f = {.scheme = x->by_host	    ? SCHEME_HOSTS
+					      : bucket_is_hybrid(b) ? SCHEME_REPLICAS
+								    : SCHEME_ONE,
+		.turns = b->turns.n,
+		.one_leaf = !b->levels,
+		.several = b->leaves.most > 1,
+		.one_rank = b->all.c->size == 1,
+		.sole = x->alone,
+		.one_shard = s->impl->n_shards == 1,
+		.rounds = s->c.microbatches.round_robin,
+		.tied = b->tied,
+		.workers = s->c.workers > 1,
+		.file = is_offloaded(s, STORE_GRAD),
+		.many_owners = (x->by_host ? x->last : x->first)->c->size > GRID_PARTS,
+		.part_at = x->gathered ? x->gathered_at : 0,
+		.piece_at = x->piece_at};
+	reduction_plan(&b->plan[0], &f);
+	f.warm_up = f.workers;
+	reduction_plan(&b->plan[1], &f);
 }
 
 /* What follows from the groups. */
@@ -181,6 +206,7 @@ void bucket_sums_make(struct store *s, struct bucket *b, struct mesh_part part)
 		b->levels &&
 		(b->turns.n > 1 || is_offloaded(s, STORE_GRAD) || s->c.workers > 1 ||
 			b->tied || bucket_is_hybrid(b) || owners->c->size > GRID_PARTS);
+	make_plans(s, b);
 }
 
 void bucket_sums_free(struct bucket *b)

@@ -304,7 +304,6 @@ static void plan_sums(struct store *s)
 	for (struct bucket *b = o->bucket; b < o->bucket + o->n_trained; b++) {
 		join_queue(s, b->sums.first);
 		join_queue(s, b->sums.last);
-		b->leaves.most = bucket_leaves(s, b, s->c.mesh->world->rank, 0);
 		if (!is_run(s) || b->leaves.most <= 1)
 			continue;
 		b->leaves.at = leaves_before(s, b);
@@ -447,6 +446,7 @@ void store_drop(struct store *s)
 		struct bucket *b = &s->impl->bucket[i];
 		forget_leaves(b);
 		memset(b->turns.done, 0, sizeof(b->turns.done));
+		b->row = b->end = 0;
 	}
 	for (int i = 0; i < N_PLACES; i++)
 		s->impl->lease[i].open = false;

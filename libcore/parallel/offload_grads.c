@@ -84,6 +84,15 @@ void offload_add(struct store *s, struct bucket *b)
 {
 	int64_t block = s->impl->offload.floats / IN_MEMORY / ALIGN * ALIGN;
 	int64_t len = b->sums.piece;
+	const struct reduction *p = &b->plan[s->add_workers != NULL];
+	const struct reduction_row *r = &p->row[b->row++];
+	BUG_ON(r->what != (b->sums.keeps ? REDUCE_FILE_ADD : REDUCE_FILE_WRITE));
+	BUG_ON(r->what == REDUCE_FILE_ADD &&
+		(r->from != (b->all.c->size > 1		 ? AT_KEPT
+				    : b->leaves.most > 1 ? AT_LEAVES
+							 : AT_LEAF) ||
+			r->finishes != offload_is_alone(s, b) ||
+			(r->finishes && r->at != b->sums.piece_at)));
 	if (!b->sums.keeps) { /* the only leaf */
 		offload_store(s, b);
 		return;

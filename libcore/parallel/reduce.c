@@ -17,6 +17,51 @@ static const enum sum_form *forms_now(const struct bucket *b)
 	return b->sums.form[b->turns.last_round];
 }
 
+static void *place_of(const struct bucket *b, enum reduction_place place)
+{
+	void *const at[N_AT] = {[AT_LEAF] = b->leaves.memory,
+		[AT_LEAVES] = b->leaves.sum,
+		[AT_HOST] = b->sums.of_host,
+		[AT_KEPT] = b->sums.kept,
+		[AT_GRADIENT] = b->g};
+	return at[place];
+}
+
+/* The plan's next row must be this one. NULL: any place. */
+static const struct reduction_row *expect_row(struct store *s, struct bucket *b,
+	enum reduction_what what, enum reduction_over over, const void *from,
+	const void *to)
+{
+	const struct reduction *p = &b->plan[s->add_workers != NULL];
+	while (b->row < b->end && p->row[b->row].when == LAST_TURN &&
+		b->turns.now != b->turns.n - 1)
+		b->row++;
+	const struct reduction_row *r = &p->row[b->row];
+	BUG_ON(b->row++ >= b->end);
+	BUG_ON(r->what != what || r->over != over);
+	BUG_ON(from && place_of(b, r->from) != from);
+	BUG_ON(to &&
+		(char *)place_of(b, r->to) + r->at * (r->to == AT_GRADIENT ? 4 : 8) !=
+			to);
+	return r;
+}
+
+static void rows_are_done(struct store *s, struct bucket *b, int next, bool is_turn)
+{
+	const struct reduction *p = &b->plan[s->add_workers != NULL];
+	while (b->row < b->end && p->row[b->row].when == LAST_TURN &&
+		b->turns.now != b->turns.n - 1)
+		b->row++;
+	BUG_ON(b->row != b->end);
+	b->row = next;
+	b->end = is_turn ? p->n_turn_rows : p->n_rows;
+}
+
+static enum reduction_over over_of(const struct bucket *b, const struct sum_group *g)
+{
+	return g == &b->all ? OVER_ALL : g == &b->sums.within ? OVER_WITHIN : OVER_ACROSS;
+}
+
 /* The leaves that were written must be those that all ranks expect. */
 static void check_leaves(const struct bucket *b)
 {
@@ -71,6 +116,11 @@ static void begin_sum(
 	} else {
 		call.result = result_of(b, g);
 	}
+	const struct reduction_row *r = expect_row(s, b, REDUCE_SUM, over_of(b, g), own,
+		call.kept ? (void *)call.kept : call.result);
+	BUG_ON(r->chained != (x->now != NULL));
+	BUG_ON(call.add !=
+		(r->add == REDUCE_ADD || (r->add == REDUCE_LATER && b->turns.now > 0)));
 	x->now = sum_begin(&call);
 }
 
@@ -83,9 +133,10 @@ static void begin_first(struct store *s, struct bucket *b)
 		check_leaves(b);
 	if (lone && is_offloaded(s, STORE_GRAD))
 		offload_add(s, b);
-	else if (in_place && !s->c.microbatches.round_robin) /* else it is in a lease */
+	else if (in_place && !s->c.microbatches.round_robin) { /* else it is in a lease */
+		expect_row(s, b, REDUCE_SUM, OVER_ALL, b->leaves.sum, b->leaves.sum);
 		round_in_place(s, b, b->leaves.sum, b->n, s->impl->leaves);
-	else
+	} else
 		begin_sum(s, b, b->sums.first,
 			several ? (void *)b->leaves.sum : b->leaves.memory);
 }
@@ -100,6 +151,8 @@ static void begin_second(struct store *s, struct bucket *b)
 static void round_and_gather(
 	struct store *s, struct bucket *b, const struct sum_group *g, int64_t *kept)
 {
+	expect_row(s, b, kept ? REDUCE_ROUND : REDUCE_GATHER, over_of(b, g), kept,
+		result_of(b, g));
 	b->sums.now = sum_begin(&(struct sum_call){.plan = &g->plan,
 		.grid = s->impl->grid,
 		.kept = kept,
@@ -143,6 +196,7 @@ static void reduce_bucket(struct store *s, struct bucket *b, int use)
 	if (!completes_turn(b, use))
 		return;
 	reduce_end(b);
+	rows_are_done(s, b, 0, true);
 	t->now = (t->done[0] + t->done[1]) / t->calls - 1;
 	t->last_round = t->done[use] * (b->by_use ? 2 : 1) == t->n * t->calls;
 	BUG_ON(t->now >= t->n);
@@ -176,6 +230,7 @@ static void add_other(struct store *s, struct bucket *b)
 		(struct mesh_part){.axes = AXIS_BIT(AXIS_PP), .pp_ends = true});
 	int64_t n_bytes = b->sums.piece * (int64_t)sizeof(int64_t);
 	struct comm_requests r = {.c = pair};
+	expect_row(s, b, REDUCE_SWAP, OVER_STAGES, b->sums.kept, b->sums.kept);
 	comm_send(&r, b->sums.kept, n_bytes, !pair->rank, TAG_TIED);
 	comm_recv(&r, b->sums.other, n_bytes, !pair->rank, TAG_TIED);
 	comm_start(&r);
@@ -196,11 +251,15 @@ static void begin_finish(struct store *s, struct bucket *b)
 	int64_t n = b->sums.piece;
 	if (b->tied)
 		add_other(s, b);
-	if (s->add_workers)
+	if (s->add_workers) {
+		expect_row(s, b, REDUCE_ADD_WORKERS, OVER_WORKERS, b->sums.kept,
+			b->sums.kept);
 		s->add_workers(s->add_workers_with, b->sums.kept, n);
-	if (bucket_rounds_kept(s, b))
+	}
+	if (bucket_rounds_kept(s, b)) {
+		expect_row(s, b, REDUCE_ROUND, OVER_SELF, b->sums.kept, b->g);
 		round_in_place(s, b, b->sums.kept, n, grads_free_lease(s, b));
-	else if (bucket_is_hybrid(b))
+	} else if (bucket_is_hybrid(b))
 		begin_second(s, b);
 	else
 		round_and_gather(s, b, b->sums.last, b->sums.kept);
@@ -220,9 +279,12 @@ static void finish_offloaded(struct store *s)
 	for (struct bucket *b = o->bucket; b < o->bucket + o->n_trained; b++) {
 		if (!offload_load(s, b))
 			continue;
+		const struct reduction *p = &b->plan[s->add_workers != NULL];
+		BUG_ON(p->row[b->row++].what != REDUCE_FILE_READ);
 		begin_finish(s, b);
 		gather(s, b);
 		end_sum(b);
+		BUG_ON(p->row[b->row++].what != REDUCE_FILE_WRITE);
 		offload_store(s, b);
 	}
 }
@@ -245,9 +307,13 @@ void store_step_end(struct store *s)
 	struct store_impl *o = s->impl;
 	for (struct bucket *b = o->bucket; b < o->bucket + o->n_trained; b++)
 		reduce_end(b);
+	for (struct bucket *b = o->bucket; b < o->bucket + o->n_trained; b++)
+		rows_are_done(s, b, b->plan[s->add_workers != NULL].n_turn_rows, false);
 	if (is_offloaded(s, STORE_GRAD))
 		finish_offloaded(s);
 	else
 		finish_grads(s);
+	for (struct bucket *b = o->bucket; b < o->bucket + o->n_trained; b++)
+		rows_are_done(s, b, 0, true);
 	store_drop(s);
 }
