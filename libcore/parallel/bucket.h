@@ -151,6 +151,30 @@ int64_t bucket_leaves(
 /* Is the sum that is kept rounded in its own memory? */
 bool bucket_rounds_kept(const struct store *s, const struct bucket *b);
 
+/* Memory of a row. */
+static inline void *bucket_place(const struct bucket *b, enum reduction_place place)
+{
+	void *const at[N_AT] = {[AT_LEAF] = b->leaves.memory,
+		[AT_LEAVES] = b->leaves.sum,
+		[AT_HOST] = b->sums.of_host,
+		[AT_KEPT] = b->sums.kept,
+		[AT_GRADIENT] = b->g};
+	BUG_ON(!at[place]);
+	return at[place];
+}
+
+/* Is the current turn the last one? */
+static inline bool bucket_is_last(const struct bucket *b)
+{
+	return b->turns.now == b->turns.n - 1;
+}
+
+/* Does a row add to what its place holds? */
+static inline bool bucket_adds(const struct bucket *b, const struct reduction_row *r)
+{
+	return r->add == REDUCE_ADD || (r->add == REDUCE_LATER && b->turns.now > 0);
+}
+
 static inline bool bucket_is_hybrid(const struct bucket *b)
 {
 	return b->sums.last != b->sums.first && !b->sums.by_host;

@@ -134,9 +134,10 @@ static int lease_place(const struct store *s, int unit, int turn)
 	return place == PLACE_LAST ? PLACE_FIRST : place;
 }
 
-float *grads_free_lease(const struct store *s, const struct bucket *b)
+float *grads_free_leaves(const struct store *s, const struct bucket *b)
 {
-	return s->impl->lease[lease_place(s, b->first_unit, 0)].memory;
+	return is_run(s) ? s->impl->leaves
+			 : s->impl->lease[lease_place(s, b->first_unit, 0)].memory;
 }
 
 /* Offloaded: what one unit at a time has in memory. */

@@ -43,23 +43,21 @@ bool offload_is_alone(const struct store *s, const struct bucket *b)
 	return !b->tied && s->c.workers <= 1 && b->sums.alone;
 }
 
-/* Elements [at, at + n) of the piece: in the memory of one slot after another. Returns the ticket of a write. */
-static uint64_t add_block(struct store *s, struct bucket *b, int64_t at, int64_t n)
+/* Adds elements [at, at + n) of the piece, in the memory of one slot after another. Returns the ticket of a write. */
+static uint64_t add_block(struct store *s, struct bucket *b,
+	const struct reduction_row *r, int64_t at, int64_t n)
 {
 	struct offload_pieces *w = &s->impl->offload;
 	struct device *d = s->c.device;
 	int64_t *sum = w->piece[w->slot][STORE_GRAD];
 	uint64_t *busy = &w->busy[w->slot];
 	float *to = (float *)(void *)(sum + round_up(n, ALIGN));
-	bool rounds = b->turns.now == b->turns.n - 1 && offload_is_alone(s, b);
-	bool adds = b->turns.now > 0;
+	bool rounds = r->finishes && bucket_is_last(b), adds = bucket_adds(b, r);
 	struct grid_part part = {.leaf = NULL};
-	if (b->all.c->size > 1)
-		part.sum = b->sums.kept + at;
-	else if (b->leaves.most > 1)
-		part.sum = b->leaves.sum + at;
+	if (r->from == AT_LEAF)
+		part.leaf = (float *)bucket_place(b, r->from) + at;
 	else
-		part.leaf = b->leaves.memory + at;
+		part.sum = (int64_t *)bucket_place(b, r->from) + at;
 	if (adds)
 		*busy = enqueue_sum(s, b, false, sum, at, n,
 			*busy > b->offload.written ? *busy : b->offload.written);
@@ -73,49 +71,30 @@ static uint64_t add_block(struct store *s, struct bucket *b, int64_t at, int64_t
 			.n = n,
 			.levels = b->levels},
 		s->impl->grid);
-	*busy = rounds ? offload_enqueue(s, STORE_GRAD, true, to,
-				 b->at + b->sums.piece_at + at, n, 0)
+	*busy = rounds ? offload_enqueue(
+				 s, STORE_GRAD, true, to, b->at + r->at + at, n, 0)
 		       : enqueue_sum(s, b, true, sum, at, n, 0);
 	w->slot = (w->slot + 1) % w->n_slots;
 	return *busy;
 }
 
-void offload_add(struct store *s, struct bucket *b)
+void offload_row_add(struct store *s, struct bucket *b, const struct reduction_row *r)
 {
 	int64_t block = s->impl->offload.floats / IN_MEMORY / ALIGN * ALIGN;
 	int64_t len = b->sums.piece;
-	const struct reduction *p = &b->plan[s->add_workers != NULL];
-	const struct reduction_row *r = &p->row[b->row++];
-	BUG_ON(r->what != (b->sums.keeps ? REDUCE_FILE_ADD : REDUCE_FILE_WRITE));
-	BUG_ON(r->what == REDUCE_FILE_ADD &&
-		(r->from != (b->all.c->size > 1		 ? AT_KEPT
-				    : b->leaves.most > 1 ? AT_LEAVES
-							 : AT_LEAF) ||
-			r->finishes != offload_is_alone(s, b) ||
-			(r->finishes && r->at != b->sums.piece_at)));
-	if (!b->sums.keeps) { /* the only leaf */
-		offload_store(s, b);
-		return;
-	}
 	for (int64_t at = 0; at < len; at += block)
-		b->offload.written = add_block(s, b, at, min64(block, len - at));
+		b->offload.written = add_block(s, b, r, at, min64(block, len - at));
 }
 
-bool offload_load(struct store *s, struct bucket *b)
+void offload_row_read(struct store *s, struct bucket *b, const struct reduction_row *r)
 {
-	int64_t len = b->sums.piece;
-	offload_wait(s, b->offload.written);
-	if (!b->sums.keeps || offload_is_alone(s, b))
-		return false;
-	grads_take_sums(s, b->first_unit);
-	b->g = grads_free_lease(s, b);
-	offload_wait(
-		s, enqueue_sum(s, b, false, b->sums.kept, 0, len, b->offload.written));
-	return true;
+	offload_wait(s, enqueue_sum(s, b, false, bucket_place(b, r->to), 0, b->sums.piece,
+				b->offload.written));
 }
 
-void offload_store(struct store *s, struct bucket *b)
+void offload_row_write(struct store *s, struct bucket *b, const struct reduction_row *r)
 {
 	int64_t n = b->shard[s->impl->shard].n;
-	offload_wait(s, offload_enqueue(s, STORE_GRAD, true, b->g, b->at, n, 0));
+	offload_wait(s, offload_enqueue(s, STORE_GRAD, true, bucket_place(b, r->from),
+				b->at, n, 0));
 }

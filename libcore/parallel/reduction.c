@@ -37,6 +37,9 @@ static enum reduction_place plan_turn(
 		sum.at = complete ? f->part_at : 0;
 	} else if (f->file && f->one_rank) {
 		return leaves;
+	} else if (complete && f->one_rank && f->several && !f->rounds) {
+		sum.what = REDUCE_ROUND; /* in place */
+		sum.over = OVER_SELF;
 	}
 	return add_row(r, sum)->to;
 }

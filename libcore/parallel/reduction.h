@@ -12,7 +12,7 @@ enum reduction_when { EVERY_TURN, LAST_TURN, STEP_END };
  * What a row does.
  * SUM: the owners of the group add what its ranks have. An int64 sum stays with its owner; a gradient is rounded once,
  *   and sent to all ranks that receive it.
- * ROUND: each owner rounds its int64 sum, and sends the result to all ranks that receive it.
+ * ROUND: each owner rounds its int64 sum, and sends the result to all ranks that receive it. Over SELF: in place.
  * GATHER: ranks exchange parts that are rounded already.
  * SWAP: the two stages of a tied weight exchange their sums, and add them.
  * ADD_WORKERS: adds the sums of the other workers of local SGD.
@@ -74,7 +74,7 @@ struct reduction_row {
 
 /* All ranks of a group have the same rows; except that one may sum its only leaf where another sums LEAVES. */
 struct reduction {
-	struct reduction_row row[8];
+	struct reduction_row row[10];
 	int n_turn_rows, n_rows; /* rows of turns come first */
 };
 

@@ -48,33 +48,35 @@ static bool has_use(const struct peer *p, const struct tensor *t, int use)
 	return has_unit(p->mesh.at[AXIS_PP], t->unit) || has_unit(last_stage(p), t->unit);
 }
 
-static void push(
-	struct peer *p, int tensor, int virtual_slice, int chunk, int use, int64_t micro)
+/* Writes a leaf, or with `done` says that it is written. */
+static void push(struct peer *p, const struct tensor *t, int virtual_slice, int chunk,
+	int use, int64_t micro, bool done)
 {
-	const struct tensor *t = &p->table[tensor];
-	int slice = tensor_slice(t, virtual_slice);
-	struct mat x = store_leaf(p->s, t, slice);
+	int slice = tensor_slice(t, virtual_slice), tensor = (int)(t - p->table);
 	int64_t first = p->worker * checked->l.micros;
-	for (int64_t r = 0; r < x.rows; r++)
-		for (int64_t c = 0; c < x.cols; c++)
-			((uint32_t *)x.p)[r * x.cols + c] = leaf_bits(tensor,
-				tensor_index(t, slice, r) + c, first + micro, use, chunk,
-				tensor_slice_user(t, virtual_slice));
-	if (micro < checked->l.micros)
+	if (done && micro < checked->l.micros)
 		store_leaf_done(p->s, t, slice);
+	if (done)
+		return;
+	struct mat x = store_leaf(p->s, t, slice);
+	for (int64_t i = 0; i < x.rows * x.cols; i++)
+		((uint32_t *)x.p)[i] = leaf_bits(tensor,
+			tensor_index(t, slice, i / x.cols) + i % x.cols, first + micro,
+			use, chunk, tensor_slice_user(t, virtual_slice));
 }
 
-/* The leaves of what is used with `unit`. */
+/* The leaves of what is used with `unit`, those of all tensors at once. */
 static void push_use(struct peer *p, int unit, int use, int64_t micro)
 {
 	int cp = checked->l.degree[AXIS_CP], chunks = checked->chunks / cp;
 	struct tensor_part part = p->s->c.part;
-	for (int i = 0; i < STORE_TENSORS; i++)
-		for (int c = 0; c < chunks && has_use(p, &p->table[i], use); c++)
-			for (int v = part.first; v < part.first + part.local; v++)
-				if (store_used_with(p->s, &p->table[i], v) == unit)
-					push(p, i, v, p->mesh.at[AXIS_CP] * chunks + c,
-						use, micro);
+	for (int k = 0; k < 2 * chunks * part.local; k++) {
+		int v = part.first + k / 2 % part.local;
+		int chunk = p->mesh.at[AXIS_CP] * chunks + k / 2 / part.local;
+		for (const struct tensor *t = p->table; t < p->table + STORE_TENSORS; t++)
+			if (has_use(p, t, use) && store_used_with(p->s, t, v) == unit)
+				push(p, t, v, chunk, use, micro, k % 2);
+	}
 }
 
 static void push_tiles(struct peer *p, int unit, int use, int64_t micro)
@@ -152,6 +154,8 @@ static void check_part(struct peer *p, const struct part *x, const uint32_t *g, 
 	int64_t at = tensor_at(tensor, p->table);
 	const uint64_t *want = expected[step] + p->worker * model_size(p->table) + at;
 	char text[200];
+	if (n_expected[at] > UINT64_C(1) << bucket_of(p->s, x->t, x->slice)->levels)
+		wrong("a sum has more leaves than its levels allow");
 	for (int64_t i = 0; i < x->rows * x->cols; i++) {
 		int64_t k =
 			tensor_index(x->t, x->slice, x->row + i / x->cols) + i % x->cols;

@@ -23,6 +23,7 @@ struct reduction_case {
 	bool shares;	 /* the ranks of a host share memory */
 	/* Changes something of a rank's store before the first step; NULL: nothing. */
 	void (*plant)(struct store *s, int rank);
+	bool hurries; /* sums are not waited for before other leaves get their memory */
 	/* Is called for each bucket; NULL: nothing. */
 	void (*see)(const struct bucket *b);
 };

@@ -366,6 +366,16 @@ void __wrap_sum_end(struct sum *s)
 	write_back(s);
 }
 
+void __real_reduce_end(struct bucket *b);
+void __wrap_reduce_end(struct bucket *b);
+
+/* grads.c calls it. */
+void __wrap_reduce_end(struct bucket *b)
+{
+	if (!checked->hurries)
+		__real_reduce_end(b);
+}
+
 /* ---- messages and files ---------------------------------------------------------- */
 
 static void post(struct mailbox *b, const void *v, int64_t n)
