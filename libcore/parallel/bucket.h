@@ -47,7 +47,7 @@ struct bucket_leaves {
  * fewer bytes are sent between hosts, in two sums (within, then across).
  * With hybrid sharding (HSDP): the ranks of the shards sum their leaves (a reduce-scatter), and after the last
  * of these sums the replicas of this rank's shard the results (an all-reduce of shards).
- * by_host, if the ranks of the shards are on several hosts: those of a host sum their leaves, so that each has
+ * By host, if the ranks of the shards are on several hosts: those of a host sum their leaves, so that each has
  * the sums of the shards of all ranks with its place on their hosts; and each time these ranks sum these. If
  * nothing is sharded, the parts of the result are gathered within the hosts at the end of the step.
  */
@@ -57,21 +57,11 @@ struct bucket_sums {
 	/* [ranks of the first group]: what each has in a sum of leaves: of a full round, and of the last one. In
 	 * runs both are equal. */
 	enum sum_form *form[2];
-	bool by_host;
-	/* What this rank has of a sum of leaves over ranks: this piece of its shard, and whether it keeps that as
-	 * int64 until the end of the step; and whether no other rank has this shard of the gradient. */
-	int64_t piece, piece_at;
-	bool keeps, alone;
-	/* By host, if nothing is sharded: the result is gathered within hosts, where this rank's part begins at
-	 * gathered_at. */
-	bool gathered;
-	int64_t gathered_at;
+	int64_t piece; /* elements of the shard that this rank adds and rounds */
 	struct sum_shard *first_shard, *last_shard; /* of two sums */
-	int64_t *of_host; /* by_host: the result of the first sum */
-	/* The sum of this rank's piece over rounds, uses and replicas, unless the sum over ranks is the last
-	 * one; and, of a tied weight, that of the other stage. If gradients are offloaded, the ranks' sum
-	 * of one round, in memory that another unit has next. */
-	int64_t *kept, *other;
+	/* Memory of rows (reduction.h); and, of a tied weight, what the other stage kept. Offloaded, another unit
+	 * has the memory of kept next. */
+	int64_t *of_host, *kept, *other;
 	struct sum *now; /* in progress, or NULL */
 };
 
@@ -148,9 +138,6 @@ void bucket_sums_free(struct bucket *b);
 /* The leaves that a rank has in a sum over ranks: of one round, or in runs of all its micro-batches. */
 int64_t bucket_leaves(
 	const struct store *s, const struct bucket *b, int rank, int64_t round);
-/* Is the sum that is kept rounded in its own memory? */
-bool bucket_rounds_kept(const struct store *s, const struct bucket *b);
-
 /* Memory of a row. */
 static inline void *bucket_place(const struct bucket *b, enum reduction_place place)
 {
@@ -173,11 +160,6 @@ static inline bool bucket_is_last(const struct bucket *b)
 static inline bool bucket_adds(const struct bucket *b, const struct reduction_row *r)
 {
 	return r->add == REDUCE_ADD || (r->add == REDUCE_LATER && b->turns.now > 0);
-}
-
-static inline bool bucket_is_hybrid(const struct bucket *b)
-{
-	return b->sums.last != b->sums.first && !b->sums.by_host;
 }
 
 #endif

@@ -130,8 +130,8 @@ static void make_groups(struct store *s, struct bucket *b, struct mesh_part part
 	x->first = x->last = &b->all;
 	if (!b->levels || part.tp_run || !two_sums(s, &within, &across))
 		return;
-	x->by_host = s->impl->host_run;
-	make_shards(s, b, within, across, n > 1 && x->by_host ? s->impl->host_run : n);
+	make_shards(
+		s, b, within, across, n > 1 && s->impl->host_run ? s->impl->host_run : n);
 	x->first = &x->within;
 	x->last = &x->across;
 }
@@ -162,50 +162,41 @@ static void make_turns(struct store *s, struct bucket *b)
 	}
 }
 
+/* What follows from the groups: this rank's piece, and the plans. */
 static void make_plans(struct store *s, struct bucket *b)
 {
-	const struct bucket_sums *x = &b->sums;
-	struct reduction_facts f = {.scheme = x->by_host	    ? SCHEME_HOSTS
-					      : bucket_is_hybrid(b) ? SCHEME_REPLICAS
-								    : SCHEME_ONE,
+	struct bucket_sums *x = &b->sums;
+	const struct sum_plan *all = &b->all.plan, *of_leaves = &x->first->plan;
+	bool two = x->last != x->first, hosts = two && s->impl->host_run;
+	/* the ranks whose pieces are rounded, or kept */
+	const struct sum_plan *owners = hosts ? &x->last->plan : of_leaves;
+	struct reduction_facts f = {.scheme = hosts ? SCHEME_HOSTS
+					      : two ? SCHEME_REPLICAS
+						    : SCHEME_ONE,
 		.turns = b->turns.n,
 		.one_leaf = !b->levels,
 		.several = b->leaves.most > 1,
-		.one_rank = b->all.c->size == 1,
-		.sole = x->alone,
+		.one_rank = all->c->size == 1,
+		.sole = all->sharers[all->wants[all->c->rank]] == 1,
 		.one_shard = s->impl->n_shards == 1,
 		.rounds = s->c.microbatches.round_robin,
 		.tied = b->tied,
 		.workers = s->c.workers > 1,
 		.file = is_offloaded(s, STORE_GRAD),
-		.many_owners = (x->by_host ? x->last : x->first)->c->size > GRID_PARTS,
-		.part_at = x->gathered ? x->gathered_at : 0,
-		.piece_at = x->piece_at};
+		.many_owners = owners->c->size > GRID_PARTS};
+	x->piece = sum_piece(owners, owners->c->rank, &f.piece_at);
+	if (hosts && f.one_shard) /* a piece of a piece */
+		sum_piece(of_leaves, of_leaves->c->rank, &f.part_at);
+	f.piece_at += f.part_at;
 	reduction_plan(&b->plan[0], &f);
 	f.warm_up = f.workers;
 	reduction_plan(&b->plan[1], &f);
 }
 
-/* What follows from the groups. */
 void bucket_sums_make(struct store *s, struct bucket *b, struct mesh_part part)
 {
-	struct bucket_sums *x = &b->sums;
 	make_groups(s, b, part);
 	make_turns(s, b);
-	const struct sum_plan *all = &b->all.plan, *of_leaves = &x->first->plan;
-	/* the ranks whose pieces are rounded, or kept */
-	const struct sum_plan *owners = x->by_host ? &x->last->plan : of_leaves;
-	x->piece = sum_piece(owners, owners->c->rank, &x->piece_at);
-	x->alone = all->sharers[all->wants[all->c->rank]] == 1;
-	x->gathered = x->by_host && s->impl->n_shards == 1;
-	if (x->gathered) { /* a piece of a piece */
-		sum_piece(of_leaves, of_leaves->c->rank, &x->gathered_at);
-		x->piece_at += x->gathered_at;
-	}
-	x->keeps =
-		b->levels &&
-		(b->turns.n > 1 || is_offloaded(s, STORE_GRAD) || s->c.workers > 1 ||
-			b->tied || bucket_is_hybrid(b) || owners->c->size > GRID_PARTS);
 	make_plans(s, b);
 }
 
@@ -241,10 +232,4 @@ int64_t bucket_leaves(
 	int64_t chunks = s->c.chunks / m->degree[AXIS_CP];
 	return micros * chunks * min64(b->users, s->c.part.local) *
 	       (b->by_use ? 1 : b->uses);
-}
-
-bool bucket_rounds_kept(const struct store *s, const struct bucket *b)
-{
-	return b->sums.keeps && s->c.microbatches.round_robin &&
-	       !is_offloaded(s, STORE_GRAD) && b->sums.alone;
 }

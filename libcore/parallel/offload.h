@@ -48,8 +48,6 @@ void part_put(struct store *s, const struct part *x, int group, int64_t row, int
 int64_t offload_place_sums(struct store *s, int64_t at);
 /* The floats that a piece needs at least. */
 int64_t offload_sums_floats(const struct store *s);
-/* No other rank has part of the gradient of this rank's shard: it is rounded block by block. */
-bool offload_is_alone(const struct store *s, const struct bucket *b);
 /* The rows REDUCE_FILE_ADD, _READ and _WRITE (reduction.h). */
 void offload_row_add(struct store *s, struct bucket *b, const struct reduction_row *r);
 void offload_row_read(struct store *s, struct bucket *b, const struct reduction_row *r);

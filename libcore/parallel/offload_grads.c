@@ -24,7 +24,7 @@ int64_t offload_place_sums(struct store *s, int64_t at)
 	o->offload.sums = at;
 	for (struct bucket *b = o->bucket; b < o->bucket + o->n_trained; b++) {
 		b->offload.sum_at = n;
-		n += b->sums.keeps ? b->sums.piece : 0;
+		n += reduction_uses(&b->plan[0], AT_FILE_SUM) ? b->sums.piece : 0;
 	}
 	return n * (int64_t)sizeof(int64_t);
 }
@@ -35,12 +35,6 @@ static uint64_t enqueue_sum(struct store *s, struct bucket *b, bool write,
 	const int64_t size = sizeof(int64_t);
 	return offload_enqueue_bytes(s, write, memory,
 		s->impl->offload.sums + (b->offload.sum_at + at) * size, n * size, after);
-}
-
-bool offload_is_alone(const struct store *s, const struct bucket *b)
-{
-	/* also of other workers, whose sums are added in a warm-up */
-	return !b->tied && s->c.workers <= 1 && b->sums.alone;
 }
 
 /* Adds elements [at, at + n) of the piece, in the memory of one slot after another. Returns the ticket of a write. */

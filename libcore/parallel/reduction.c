@@ -109,6 +109,23 @@ void reduction_plan(struct reduction *r, const struct reduction_facts *f)
 				   AT_GRADIENT, AT_FILE_GRADIENT, REDUCE_SET});
 }
 
+const struct reduction_row *reduction_find(
+	const struct reduction *r, enum reduction_what what)
+{
+	for (int i = 0; i < r->n_rows; i++)
+		if (r->row[i].what == what)
+			return &r->row[i];
+	return NULL;
+}
+
+bool reduction_uses(const struct reduction *r, enum reduction_place place)
+{
+	for (int i = 0; i < r->n_rows; i++)
+		if (r->row[i].from == place || r->row[i].to == place)
+			return true;
+	return false;
+}
+
 /* ---- text ------------------------------------------------------------------------ */
 
 static const char *const when_names[] = {"turn", "last", "end "};

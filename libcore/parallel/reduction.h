@@ -99,6 +99,11 @@ struct reduction_facts {
 
 /* Makes the plan. Not collective: it depends on the facts only. */
 void reduction_plan(struct reduction *r, const struct reduction_facts *f);
+/* The first row that does this; NULL: there is none. */
+const struct reduction_row *reduction_find(
+	const struct reduction *r, enum reduction_what what);
+/* Does a row read or write this place? */
+bool reduction_uses(const struct reduction *r, enum reduction_place place);
 /* Appends one line per row, "turn  sum all leaves -> kept, later". */
 void reduction_print(const struct reduction *r, struct str *out);
 
