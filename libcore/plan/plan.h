@@ -3,8 +3,6 @@
  * rank, before anything is allocated, and the predicted time of a step; the others:
  *   cluster.h        devices and links, for which times are predicted
  *   fit.h            plans a trainer, and decides what depends on its memory
- *   planner.h        the search for a layout, for pt-plan
- *   trainers.h       how pt and other trainers compute, for that search
  *   plan_internal.h  a step on the planning device, for the files of this floor only
  */
 #ifndef PLAN_H
