@@ -4,7 +4,7 @@
 #include "convert/convert.h"
 #include "engine/backend.h"
 #include "h5/h5.h"
-#include "job/job.h"
+#include "train/train.h"
 #include "kernels/kernels.h"
 #include "run/run.h"
 

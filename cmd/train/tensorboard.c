@@ -1,5 +1,5 @@
 /* Event files of TensorBoard (--tensorboard): each row of the log is a record, written at once. */
-#include "job/job_internal.h"
+#include "train/train_internal.h"
 
 #include "base/file.h"
 #include "run/tfevents.h"

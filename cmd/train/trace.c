@@ -1,5 +1,5 @@
 /* The timeline of some steps (--trace): recorded by every rank, and written to one file. */
-#include "job/job_internal.h"
+#include "train/train_internal.h"
 
 #include <errno.h>
 #include <string.h>

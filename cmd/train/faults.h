@@ -1,6 +1,6 @@
 /* faults: injected delays and corrupt data, to measure and test what they cost. */
-#ifndef JOB_FAULTS_H
-#define JOB_FAULTS_H
+#ifndef TRAIN_FAULTS_H
+#define TRAIN_FAULTS_H
 
 #include "engine/step.h"
 

@@ -4,7 +4,7 @@
  * file. Every rank hashes the elements that it has, by their indices in the whole tensor; rank 0 adds
  * the hashes. The index in an activation is (sample of the step, position, column).
  */
-#include "job/job_internal.h"
+#include "train/train_internal.h"
 
 #include "base/file.h"
 #include "kernels/dtype_bits.h"

@@ -1,5 +1,5 @@
 /* The first screen: what a run is. */
-#include "job/job_internal.h"
+#include "train/train_internal.h"
 
 #include <stdarg.h>
 #include <string.h>

@@ -185,7 +185,7 @@ static void answer(const struct request *r, const struct search *s, struct str *
 	fastest(s, have, out);
 }
 
-void explain(const struct request *r, const struct search *s, struct str *out)
+void explain_choice(const struct request *r, const struct search *s, struct str *out)
 {
 	struct shape shape;
 	bool gpu = r->o->device == DEVICE_CUDA;

@@ -3,7 +3,7 @@
  * Conditions that may differ between ranks (signals, the clock) are votes in the step.
  */
 #include "base/utf8.h"
-#include "job/job_internal.h"
+#include "train/train_internal.h"
 #include "model/generate.h"
 
 #include <math.h>

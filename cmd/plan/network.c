@@ -1,5 +1,5 @@
 /* The links of a cluster as pt-collbench measured them. */
-#include "collbench/network.h"
+#include "plan/network.h"
 #include "collbench/fit.h"
 #include "collbench/table.h"
 #include "comm/collective.h"

@@ -1,16 +1,16 @@
 /* The run around the trainer: shared by start.c, loop.c, report.c, save.c, run_dir.c and
  * local_sgd*.c, tensorboard.c. */
-#ifndef JOB_INTERNAL_H
-#define JOB_INTERNAL_H
+#ifndef TRAIN_INTERNAL_H
+#define TRAIN_INTERNAL_H
 
 #include <pthread.h>
 
 #include "engine/backend.h"
 #include "engine/state.h"
 #include "engine/step.h"
-#include "job/faults.h"
-#include "job/job.h"
-#include "job/local_sgd.h"
+#include "train/faults.h"
+#include "train/train.h"
+#include "train/local_sgd.h"
 #include "plan/plan.h"
 #include "run/run.h"
 

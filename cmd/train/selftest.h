@@ -1,6 +1,6 @@
 /* The self-test of a run: its kernel calls on this GPU, against a CPU's. */
-#ifndef JOB_SELFTEST_H
-#define JOB_SELFTEST_H
+#ifndef TRAIN_SELFTEST_H
+#define TRAIN_SELFTEST_H
 
 #include "engine/engine.h"
 

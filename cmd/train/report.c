@@ -1,5 +1,5 @@
 /* The log of a run: rows, events, standard output, run.h5. */
-#include "job/job_internal.h"
+#include "train/train_internal.h"
 
 #include <errno.h>
 #include <string.h>

@@ -1,5 +1,5 @@
 /* Options of pt-train that were given and change nothing, as a table. */
-#include "job/job_internal.h"
+#include "train/train_internal.h"
 
 /* Options of the layout. */
 static void note_layout(const struct train_opts *o, const struct model *m, int ranks)

@@ -6,8 +6,8 @@
  *
  * "Collective" is over the ranks of all workers.
  */
-#ifndef JOB_LOCAL_SGD_H
-#define JOB_LOCAL_SGD_H
+#ifndef TRAIN_LOCAL_SGD_H
+#define TRAIN_LOCAL_SGD_H
 
 #include "comm/notify.h"
 #include "edit/edit.h"

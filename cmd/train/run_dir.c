@@ -1,5 +1,5 @@
 /* The run directory: choosing, locking and checking it; removing checkpoints of an earlier run. */
-#include "job/job_internal.h"
+#include "train/train_internal.h"
 
 #include <errno.h>
 #include <fcntl.h>

@@ -1,5 +1,5 @@
 /* Injected faults: slow ranks, and corrupt data. */
-#include "job/faults.h"
+#include "train/faults.h"
 
 #include <stdlib.h>
 #include <string.h>

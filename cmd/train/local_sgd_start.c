@@ -1,6 +1,6 @@
 /* Local SGD: the start of workers, their numbers in checkpoints, and resuming with another number of
  * workers. */
-#include "job/job_internal.h"
+#include "train/train_internal.h"
 
 #include <math.h>
 #include <stdlib.h>

@@ -1,6 +1,6 @@
 /* fit: plans a trainer, and decides what depends on its memory. */
-#ifndef JOB_FIT_H
-#define JOB_FIT_H
+#ifndef PLAN_FIT_H
+#define PLAN_FIT_H
 
 #include "engine/state.h"
 #include "plan/plan.h"

@@ -1,5 +1,5 @@
 /* The self-test of a run: which kernels, on which ranks, and results of earlier runs. */
-#include "job/selftest.h"
+#include "train/selftest.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -1,7 +1,7 @@
 /* The start of a run: its checkpoint, device, data, directory and journal. */
-#include "job/fit.h"
-#include "job/job_internal.h"
-#include "job/selftest.h"
+#include "plan/fit.h"
+#include "train/train_internal.h"
+#include "train/selftest.h"
 #include "plan/cluster.h"
 
 #include <stdlib.h>

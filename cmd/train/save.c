@@ -1,5 +1,5 @@
 /* Checkpoints of a run: when one is due, how it ends, and which are kept. */
-#include "job/job_internal.h"
+#include "train/train_internal.h"
 
 #include <math.h>
 

@@ -217,7 +217,7 @@ void bounds_free(struct bounds *b);
 
 /* ---- explain.c: what to do, in which order, and why ---------------------------------------- */
 
-void explain(const struct request *r, const struct search *s, struct str *out);
+void explain_choice(const struct request *r, const struct search *s, struct str *out);
 
 /* ---- goodput.c: the part of the time that trains -------------------------------------------- */
 

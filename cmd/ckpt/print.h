@@ -1,9 +1,28 @@
-/* Checkpoints as text, for people and programs: lines and tables on standard output, JSON. Functions that
- * return int return 0, or -1 with *e set. */
+/*
+ * What only pt-ckpt does with checkpoints: prints them for people and programs, on standard output and as JSON, and
+ * removes them. Functions that return int return 0, or -1 with *e set.
+ */
 #ifndef CKPT_PRINT_H
 #define CKPT_PRINT_H
 
 #include "ckpt/ckpt.h"
+
+/* ---- retain.c: what is removed ------------------------------------------------------- */
+
+/* What pt-ckpt prune keeps: the last `last` checkpoints, those of each step that `every` divides, and the
+ * `best` ones with the lowest validation losses; 0: none. */
+struct ckpt_retention {
+	int64_t last, every, best;
+};
+/* Sets *steps (allocated) to those that the rule does not keep, in ascending order, and returns their
+ * number, or -1. The targets of latest.h5 and best.h5, and damaged files, are always kept. */
+int64_t ckpt_outdated(const char *folder, const struct ckpt_retention *r, int64_t **steps,
+	struct err *e);
+/* Removes the checkpoint of a step, and those of the run's other local SGD workers. */
+int ckpt_remove(const char *folder, int64_t step, struct err *e);
+/* Removes a checkpoint, or with `force` a damaged file with the name of one; no other file. The targets of
+ * latest.h5 and best.h5 only with `force`. */
+int ckpt_remove_file(const char *path, bool force, struct err *e);
 
 /* ---- print.c --------------------------------------------------------------------- */
 

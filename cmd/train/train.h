@@ -1,13 +1,12 @@
 /*
- * job: a run around the engine, from its options and a checkpoint to its exit code. The other headers:
- *   fit.h           plans a trainer, and decides what depends on its memory
- *   local_sgd.h     workers that synchronise, in the loop and in checkpoints
- *   faults.h        injected delays and corrupt data
- *   selftest.h      the kernels of a run, against a CPU's
- *   job_internal.h  start, loop, log, checkpoints, run directory, for the files of this floor only
+ * train: a run around the engine, from its options and a checkpoint to its exit code. The other headers:
+ *   local_sgd.h       workers that synchronize, in the loop and in checkpoints
+ *   faults.h          injected delays and corrupt data
+ *   selftest.h        the kernels of a run, against a CPU's
+ *   train_internal.h  start, loop, log, checkpoints, run directory, for the files of this directory only
  */
-#ifndef JOB_H
-#define JOB_H
+#ifndef TRAIN_H
+#define TRAIN_H
 
 #include "ckpt/ckpt.h"
 #include "comm/mesh.h"

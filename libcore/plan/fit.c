@@ -1,5 +1,5 @@
 /* Does a trainer fit into memory? Plan, decide, and what it then may allocate. */
-#include "job/fit.h"
+#include "plan/fit.h"
 
 #include <stdlib.h>
 

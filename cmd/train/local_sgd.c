@@ -1,5 +1,5 @@
 /* Local SGD in the training loop: meetings, synchronisations, and their columns of the log. */
-#include "job/job_internal.h"
+#include "train/train_internal.h"
 
 #include <math.h>
 #include <stdlib.h>
