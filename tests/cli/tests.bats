@@ -34,9 +34,9 @@ top=$BATS_TEST_DIRNAME/../..
 	cd "$top" || return
 	# (if this finds nothing, it is blind)
 	echo 'x=$(LC_ALL=C mpiexec -n 2 ls | bats)' >"$BATS_TEST_TMPDIR/script"
-	code_of 0 tests/packages build "$BATS_TEST_TMPDIR/script"
+	code_of 0 tests/tools/packages build "$BATS_TEST_TMPDIR/script"
 	[ "$output" = "$BATS_TEST_TMPDIR/script: bats (bats)" ]
-	code_of 0 tests/packages check "$BATS_TEST_TMPDIR/script"
+	code_of 0 tests/tools/packages check "$BATS_TEST_TMPDIR/script"
 	[ "$output" = "$BATS_TEST_TMPDIR/script: mpiexec (mpich)" ]
 	shell_of() { # DIRECTORY
 		grep -lE '^#!/bin/bash|^# shellcheck shell' "$1"/*
@@ -44,10 +44,10 @@ top=$BATS_TEST_DIRNAME/../..
 	mapfile -t recipes < <(shell_of share/recipes)
 	mapfile -t bench < <(shell_of tests/bench 2>/dev/null | grep -v calibrate)
 	mapfile -t quick < <(printf '%s\n' tests/cli/*.bats | grep -v /long_)
-	tests/packages build Makefile share/deps share/jobs/* -- 'build demo' share/demo "${recipes[@]}" \
-		-- 'build check' tests/{run,find_nccl,nccl_rank} "${quick[@]}" tests/cli/helpers.bash "${bench[@]}" \
-		-- 'build check long' tests/cli/long_*.bats tests/mutate tests/bench/calibrate \
-		-- 'build check lint' tests/{lint,names} man/generate -- 'build fuzz' tests/fuzz/run >"$BATS_TEST_TMPDIR/found"
+	tests/tools/packages build Makefile share/deps share/jobs/* -- 'build demo' share/demo "${recipes[@]}" \
+		-- 'build check' tests/run tests/tools/{find_nccl,nccl_rank} "${quick[@]}" tests/cli/helpers.bash "${bench[@]}" \
+		-- 'build check long' tests/cli/long_*.bats tests/tools/mutate tests/bench/calibrate \
+		-- 'build check lint' tests/lint tests/tools/names man/generate -- 'build fuzz' tests/fuzz/run >"$BATS_TEST_TMPDIR/found"
 	not grep . "$BATS_TEST_TMPDIR/found"
 }
 

@@ -3,7 +3,7 @@
 
     python3 -m venv venv
     venv/bin/pip install torch==2.15.0 numpy==2.4.6
-    venv/bin/python tests/oracle/broken_runs.py FOLDER [CASE...]
+    venv/bin/python tests/bench/oracle/broken_runs.py FOLDER [CASE...]
 
 Each case of cases.py is a run of 2 to 4 processes (gloo, CPUs), and becomes a folder:
     before, after   two consecutive checkpoints: DCP, or torch.save (.pt) of a DDP run

@@ -2,7 +2,7 @@
 """Runs pt-check on cases that broken_runs.py has made, and compares its exit code and findings with
 what must be said.
 
-    tests/oracle/try_cases.py FOLDER [CASE...]      with pt-check on the PATH
+    tests/bench/oracle/try_cases.py FOLDER [CASE...]      with pt-check on the PATH
 
 A line for each case: ok, unnamed (found, and another or no cause said), WRONG (not found, or an
 alarm in a right run) or no case (a folder whose name cases.py no longer has; it is passed over). The
