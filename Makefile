@@ -127,6 +127,8 @@ $(IO_FAULTS): tests/support/io_faults.c $O/flags
 	@$(CC) $(CPPFLAGS) -O2 -g -std=c11 -Wall -Wextra -fPIC -shared -o $@ $<
 
 $O/tests/test_probe: private override LDFLAGS += -Wl,--wrap=H5Fopen
+, := ,
+$O/tests/test_reduction: private override LDFLAGS += $(addprefix -Wl$(,)--wrap=,sum_begin sum_end reduce_end comm_send comm_recv comm_shared_open comm_shared_close)
 $(TESTS): $(TEST_LIB) $(LIB) kernels/cuda/host.list
 	@echo "  LD    $@"
 	@$(CC) $(CFLAGS) $(TEST_LD) $(LDFLAGS) -o $@ $(filter %.o,$^) $(filter %.a,$^) -lcmocka $(LDLIBS)
