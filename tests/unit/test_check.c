@@ -4,7 +4,7 @@
  */
 #include "base/file.h"
 #include "check/check.h"
-#include "convert/convert.h"
+#include "foreign/foreign.h"
 #include "engine/options.h"
 #include "tests/support/check_step.h"
 #include "tests/support/support.h"
