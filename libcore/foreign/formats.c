@@ -54,12 +54,20 @@ static int advise(const char *path, struct err *e)
 	return -1;
 }
 
-int convert_open(struct ckpt_view *v, const char *path, struct err *e)
+int convert_open_as(struct ckpt_view *v, const struct convert_format *f, const char *path,
+	const struct open_how *how, struct err *e)
+{
+	static const struct open_how plain;
+	return f->open(v, path, how ? how : &plain, e);
+}
+
+int convert_open(
+	struct ckpt_view *v, const char *path, const struct open_how *how, struct err *e)
 {
 	const struct convert_format *f = convert_detect(path);
 	if (ckpt_refuse_adapter(path, e))
 		return -1;
-	int rc = f->open(v, path, e);
+	int rc = convert_open_as(v, f, path, how, e);
 	return rc && f == &convert_pt ? advise(path, e) : rc;
 }
 
@@ -226,8 +234,10 @@ static void close_pt(struct ckpt_view *v)
 	ckpt_close(v->with);
 }
 
-static int open_pt(struct ckpt_view *v, const char *path, struct err *e)
+static int open_pt(
+	struct ckpt_view *v, const char *path, const struct open_how *how, struct err *e)
 {
+	(void)how;
 	struct ckpt *c;
 	if (ckpt_open_stream(&c, path, e))
 		return -1;

@@ -237,7 +237,8 @@ static int check_options(const struct hf *h, const char *config, struct err *e)
 }
 
 /* The files of a path: config.json, and the file or index of tensors. */
-static void name_files(const char *path, struct str *config, struct str *tensors)
+static void name_files(
+	const char *path, const char *given, struct str *config, struct str *tensors)
 {
 	struct stat st;
 	const char *slash = strrchr(path, '/');
@@ -250,20 +251,19 @@ static void name_files(const char *path, struct str *config, struct str *tensors
 			path);
 		str_puts(tensors, path);
 	}
-	if (convert_config_given() && !file_exists(config->s)) {
+	if (given && !file_exists(config->s)) {
 		str_clear(config);
-		str_puts(config, convert_config_given());
+		str_puts(config, given);
 	}
 }
 
-static int load(struct hf *h, const char *config, struct err *e)
+static int load(struct hf *h, const char *config, const char *given, struct err *e)
 {
-	if (!file_exists(config) && !convert_config_given())
+	if (!file_exists(config) && !given)
 		return err_set(e, EX_IOERR,
 			"%s: No such file: it has what the tensors do not tell, such as the number of "
 			"heads; give --model-config FILE, Hugging Face's config.json",
 			config);
-	const char *given = convert_config_given();
 	if (((!given || strcmp(config, given) != 0) && file_check_regular(config, e)) ||
 		hf_config_read(&h->config, config, e) ||
 		safetensors_open(&h->files, h->path, e))
@@ -284,14 +284,15 @@ static int load(struct hf *h, const char *config, struct err *e)
 	return 0;
 }
 
-static int open_hf(struct ckpt_view *v, const char *path, struct err *e)
+static int open_hf(
+	struct ckpt_view *v, const char *path, const struct open_how *how, struct err *e)
 {
 	struct str config = {0}, tensors = {0};
 	struct hf *h = xcalloc(1, sizeof(*h));
-	name_files(path, &config, &tensors);
+	name_files(path, how->config, &config, &tensors);
 	h->path = tensors.s;
 	h->cached = -1;
-	int rc = load(h, config.s, e);
+	int rc = load(h, config.s, how->config, e);
 	if (!rc) {
 		convert_view(v, &h->m, h->path);
 		config.s[config.len - strlen("config.json")] = '\0'; /* its folder */

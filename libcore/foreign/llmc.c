@@ -157,8 +157,10 @@ static int load(struct llmc *x, const char *path, struct err *e)
 	return place_tensors(x, path, e);
 }
 
-static int open_llmc(struct ckpt_view *v, const char *path, struct err *e)
+static int open_llmc(
+	struct ckpt_view *v, const char *path, const struct open_how *how, struct err *e)
 {
+	(void)how;
 	struct llmc *x = xcalloc(1, sizeof(*x));
 	x->fd = open(path, O_RDONLY | O_CLOEXEC);
 	x->state = -1;

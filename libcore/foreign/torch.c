@@ -20,6 +20,7 @@ struct source {
 };
 
 struct torch_view {
+	const struct open_how *how; /* while it is opened */
 	struct torch_file file;
 	struct torch_names names;
 	struct model m;
@@ -326,13 +327,6 @@ static int64_t list_used(const struct torch_view *x, const struct torch_item **o
 	return n;
 }
 
-static bool may_differ;
-
-void convert_copies_may_differ(void)
-{
-	may_differ = true;
-}
-
 /* A tied output layer may be there twice; then both must be the same. */
 static int check_tied(struct torch_view *x, const struct torch_item *copy, struct err *e)
 {
@@ -343,7 +337,7 @@ static int check_tied(struct torch_view *x, const struct torch_item *copy, struc
 	if (torch_same(&x->file, copy, table))
 		return 0;
 	x->tied = copy;
-	if (may_differ)
+	if (x->how->copies_may_differ)
 		return 0;
 	if (torch_compare(&x->file, table, copy, &d, e))
 		return -1;
@@ -568,7 +562,7 @@ static int load(
 	struct model_config c;
 	if (torch_open(&x->file, path, e) || torch_names_open(&x->names, &x->file, e) ||
 		(x->moments = torch_names_has_moments(&x->names, e)) < 0 ||
-		torch_config(&c, &x->pairs, &x->file, &x->names, e))
+		torch_config(&c, &x->pairs, &x->file, &x->names, x->how->config, e))
 		return -1;
 	if (model_init(&x->m, &c, 0, e)) {
 		e->code = EX_DATAERR;
@@ -583,10 +577,12 @@ static int load(
 	return find_group(x, CKPT_MODEL, e) || add_moments(x, v, e) ? -1 : 0;
 }
 
-static int open_torch(struct ckpt_view *v, const char *path, struct err *e)
+static int open_torch(
+	struct ckpt_view *v, const char *path, const struct open_how *how, struct err *e)
 {
 	struct torch_view *x = xcalloc(1, sizeof(*x));
 	*v = (struct ckpt_view){0};
+	x->how = how;
 	int rc = load(x, v, path, e);
 	v->read = read_torch;
 	v->copies = see_copies;

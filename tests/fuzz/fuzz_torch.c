@@ -191,8 +191,9 @@ static void read_model(const char *path)
 	struct err e = {0};
 	struct ckpt_view v;
 	const char *options = "heads = 2\ncontext = 4\n";
-	convert_config_file(fuzz_file("model.conf", options, strlen(options)));
-	int rc = convert_torch.open(&v, path, &e);
+	const struct open_how how = {
+		fuzz_file("model.conf", options, strlen(options)), false};
+	int rc = convert_open_as(&v, &convert_torch, path, &how, &e);
 	FUZZ_ON((rc != 0) != (e.code != 0));
 	if (rc)
 		return;
