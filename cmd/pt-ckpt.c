@@ -149,8 +149,8 @@ static int verify(int n, char **names, const struct opts *o, struct err *e)
 			mine.code == EX_IOERR || mine.code == EX_USAGE ? "cannot be read"
 			: mine.code == EX_UNAVAILABLE		       ? "not supported"
 			: mine.code == EX_FAILED		       ? "COPIES DIFFER"
-			: convert_detect(names[i]) != &convert_pt      ? "DAMAGED"
-			: ckpt_none_in(names[i])		       ? "no checkpoint"
+			: convert_detect(names[i]).format != &convert_pt ? "DAMAGED"
+			: ckpt_none_in(names[i])			 ? "no checkpoint"
 			: ckpt_is_other_file(names[i]) ? "not a checkpoint"
 						       : "DAMAGED");
 		err_keep_first(e, &mine);
@@ -260,11 +260,10 @@ static int save(
 	const struct ckpt_view *v, const char *from, const struct opts *o, struct err *e)
 {
 	const struct convert_format *f = convert_target(o->to, o->out);
-	const struct convert_format *source = convert_detect(from);
 	const char *files =
 		o->vocabulary ? convert_is_tokenizer(o->vocabulary) ? o->vocabulary : NULL
-		: source == &convert_huggingface || source == &convert_torch ? from
-									     : NULL;
+		: !strcmp(v->format, "huggingface") || !strcmp(v->format, "torch") ? from
+										   : NULL;
 	const struct convert_opts how = {
 		(enum dtype)o->dtype, o->shard_bytes, o->padding, o->force, files};
 	if (f != &convert_huggingface && (o->shard_bytes || o->padding))

@@ -9,16 +9,22 @@
 #include <stdlib.h>
 #include <string.h>
 
-int convert_open_ckpt(
-	struct ckpt **c, const char *path, const struct open_how *how, struct err *e)
+static int open_as_ckpt(struct ckpt **c, const struct convert_kind *kind,
+	const char *path, const struct open_how *how, struct err *e)
 {
 	struct ckpt_view v;
-	if (!strcmp(path, "-") || convert_detect(path) == &convert_pt)
-		return convert_open_own(c, path, e);
-	if (convert_open(&v, path, how, e))
+	if (convert_open_as(&v, kind, path, how, e))
 		return -1;
 	*c = ckpt_of_view(&v);
 	return 0;
+}
+
+int convert_open_ckpt(
+	struct ckpt **c, const char *path, const struct open_how *how, struct err *e)
+{
+	const struct convert_kind kind = convert_detect(path);
+	return kind.format == &convert_pt ? convert_open_own(c, path, e)
+					  : open_as_ckpt(c, &kind, path, how, e);
 }
 
 /* Files of a tokenizer that is compared with that of the data. */
@@ -71,9 +77,10 @@ static int keep_positions(struct ckpt *c, struct err *e)
 int convert_open_model(struct ckpt **c, const char *path, struct err *e)
 {
 	struct err why = {0};
-	if (convert_detect(path) == &convert_pt)
+	const struct convert_kind kind = convert_detect(path);
+	if (kind.format == &convert_pt)
 		return ckpt_open(c, path, e) ? -1 : keep_positions(*c, e);
-	if (convert_open_ckpt(c, path, NULL, e))
+	if (open_as_ckpt(c, &kind, path, NULL, e))
 		return -1;
 	const struct tokenizer_source files = {"bpe", path, NULL, false};
 	if (!file_is_folder(path) || !has_tokenizer(path))
@@ -97,10 +104,10 @@ int convert_open_model(struct ckpt **c, const char *path, struct err *e)
 
 int convert_open_speaker(struct ckpt **c, const char *path, struct err *e)
 {
-	if (convert_detect(path) == &convert_pt || !file_is_folder(path) ||
-		!has_tokenizer(path))
+	const struct convert_kind kind = convert_detect(path);
+	if (kind.format == &convert_pt || !file_is_folder(path) || !has_tokenizer(path))
 		return ckpt_open(c, path, e);
-	if (convert_open_ckpt(c, path, NULL, e))
+	if (open_as_ckpt(c, &kind, path, NULL, e))
 		return -1;
 	if (!convert_vocabulary((*c)->view, &(*c)->tokenizer, path, e))
 		return 0;
@@ -126,8 +133,9 @@ int convert_verify(const char *path, const struct open_how *how, struct err *e)
 	struct ckpt *c;
 	struct ckpt_view v;
 	int rc;
-	if (convert_detect(path) != &convert_pt) {
-		if (convert_open(&v, path, how, e))
+	const struct convert_kind kind = convert_detect(path);
+	if (kind.format != &convert_pt) {
+		if (convert_open_as(&v, &kind, path, how, e))
 			return -1;
 		rc = ckpt_view_check(&v, e);
 		ckpt_view_close(&v);

@@ -34,13 +34,14 @@ struct open_how {
 
 struct convert_format {
 	const char *name, *help;
-	/* Is the file or directory in this format, by its name and first bytes? */
-	bool (*is)(const char *path);
+	/* Returns what open() needs of a file or directory in this format, by its name and first bytes; NULL if it is
+	 * in another one. */
+	const void *(*probe)(const char *path);
 	/* Is this the name of an output in this format? */
 	bool (*is_name)(const char *path);
-	/* Opens a view, which checks all of the file that has a checksum. */
-	int (*open)(struct ckpt_view *v, const char *path, const struct open_how *how,
-		struct err *e);
+	/* Opens a view, which checks all of the file that has a checksum. `probed`: what probe() returned. */
+	int (*open)(struct ckpt_view *v, const char *path, const void *probed,
+		const struct open_how *how, struct err *e);
 	/* `m` is the model of the view. */
 	int (*save)(const struct ckpt_view *v, const struct model *m, const char *path,
 		const struct convert_opts *o, struct err *e);
@@ -54,15 +55,19 @@ extern const struct convert_format *const convert_formats[]; /* ends with NULL *
 extern const char
 	*const convert_names[]; /* "auto", then those of the formats, for an option */
 
-/* The format of an existing file; pt if it is none of the others. */
-const struct convert_format *convert_detect(const char *path);
+/* What an existing file is; pt if it is none of the others. */
+struct convert_kind {
+	const struct convert_format *format;
+	const void *probed;
+};
+struct convert_kind convert_detect(const char *path);
 /* The format of an output: that of the name if there is one, else by the path. */
 const struct convert_format *convert_target(int choice, const char *path);
 int convert_open(
 	struct ckpt_view *v, const char *path, const struct open_how *how, struct err *e);
-/* Opens a file whose format is known. */
-int convert_open_as(struct ckpt_view *v, const struct convert_format *f, const char *path,
-	const struct open_how *how, struct err *e);
+/* Opens a file whose kind is known. */
+int convert_open_as(struct ckpt_view *v, const struct convert_kind *kind,
+	const char *path, const struct open_how *how, struct err *e);
 /* With the format pt, "-" is standard output. */
 int convert_save(const struct ckpt_view *v, const struct convert_format *f,
 	const char *path, const struct convert_opts *o, struct err *e);

@@ -20,7 +20,10 @@ struct source {
 };
 
 struct torch_view {
-	const struct open_how *how; /* while it is opened */
+	/* While it is opened: */
+	const struct open_how *how;
+	const struct container *container;
+
 	struct torch_file file;
 	struct torch_names names;
 	struct model m;
@@ -560,7 +563,8 @@ static int load(
 	struct torch_view *x, struct ckpt_view *v, const char *path, struct err *e)
 {
 	struct model_config c;
-	if (torch_open(&x->file, path, e) || torch_names_open(&x->names, &x->file, e) ||
+	if (torch_open_as(&x->file, x->container, path, e) ||
+		torch_names_open(&x->names, &x->file, e) ||
 		(x->moments = torch_names_has_moments(&x->names, e)) < 0 ||
 		torch_config(&c, &x->pairs, &x->file, &x->names, x->how->config, e))
 		return -1;
@@ -577,12 +581,18 @@ static int load(
 	return find_group(x, CKPT_MODEL, e) || add_moments(x, v, e) ? -1 : 0;
 }
 
-static int open_torch(
-	struct ckpt_view *v, const char *path, const struct open_how *how, struct err *e)
+static const void *probe_torch(const char *path)
+{
+	return container_of(path);
+}
+
+static int open_torch(struct ckpt_view *v, const char *path, const void *probed,
+	const struct open_how *how, struct err *e)
 {
 	struct torch_view *x = xcalloc(1, sizeof(*x));
 	*v = (struct ckpt_view){0};
 	x->how = how;
+	x->container = probed;
 	int rc = load(x, v, path, e);
 	v->read = read_torch;
 	v->copies = see_copies;
@@ -612,7 +622,7 @@ static int save_torch(const struct ckpt_view *v, const struct model *m, const ch
 const struct convert_format convert_torch = {
 	.name = "torch",
 	.help = "checkpoints of PyTorch: files of torch.save, directories of DCP",
-	.is = torch_is,
+	.probe = probe_torch,
 	.is_name = is_name,
 	.open = open_torch,
 	.save = save_torch,

@@ -235,7 +235,7 @@ static void round_trip(const char *path, const struct convert_format *f, const c
 	succeed(convert_open(&v, first, NULL, &e));
 	save(&v, f, other, dtype, shard_bytes);
 	ckpt_view_close(&v);
-	assert_ptr_equal(convert_detect(other), f);
+	assert_ptr_equal(convert_detect(other).format, f);
 	succeed(convert_open(&v, other, NULL, &e));
 	save(&v, &convert_pt, second, DT_F32, 0);
 	ckpt_view_close(&v);
@@ -452,7 +452,8 @@ static void flip_bits(
 	struct stat st;
 	int64_t found = 0, n = n_flips();
 	struct ckpt_view undamaged;
-	succeed(convert_open_as(&undamaged, f, whole, NULL, &e));
+	succeed(convert_open_as(
+		&undamaged, &(struct convert_kind){f, f->probe(whole)}, whole, NULL, &e));
 	uint64_t good = hash_of(&undamaged);
 	struct philox_key key = philox_key(2, PHILOX_TEST, 0);
 	assert_int_equal(stat(file, &st), 0);
@@ -462,7 +463,8 @@ static void flip_bits(
 		struct ckpt_view v;
 		struct err why = {0};
 		flip(file, at, bit);
-		if (convert_open_as(&v, f, whole, NULL, &why)) {
+		if (convert_open_as(&v, &(struct convert_kind){f, f->probe(whole)}, whole,
+			    NULL, &why)) {
 			assert_true(why.code == EX_DATAERR || why.code == EX_IOERR ||
 				    why.code == EX_UNAVAILABLE);
 			found++;
@@ -663,13 +665,20 @@ static void truncated_files_are_refused(void **state)
 	assert_int_equal(stat(bin, &st), 0);
 	for (off_t n = st.st_size - 1; n >= 0; n -= 997) {
 		assert_int_equal(truncate(bin, n), 0);
-		assert_int_equal(convert_open_as(&v, &convert_llmc, bin, NULL, &why), -1);
+		assert_int_equal(convert_open_as(&v,
+					 &(struct convert_kind){
+						 &convert_llmc, convert_llmc.probe(bin)},
+					 bin, NULL, &why),
+			-1);
 	}
 	assert_int_equal(stat(file.s, &st), 0);
 	for (off_t n = st.st_size - 1; n >= 0; n -= 997) {
 		assert_int_equal(truncate(file.s, n), 0);
-		assert_int_equal(
-			convert_open_as(&v, &convert_huggingface, one, NULL, &why), -1);
+		assert_int_equal(convert_open_as(&v,
+					 &(struct convert_kind){&convert_huggingface,
+						 convert_huggingface.probe(one)},
+					 one, NULL, &why),
+			-1);
 	}
 	str_free(&file);
 }
