@@ -134,7 +134,7 @@ int step_check_run(struct step_check *c, const struct check_opts *o,
 	if (job->batch->n &&
 		token_batch_read(&c->batch, job->batch->n, job->batch->v, &job->how, e))
 		return -1;
-	if (step_files_open(&c->files, job->before, job->after, &job->adam,
+	if (step_files_open(&c->files, job->before, job->after, &job->open, &job->adam,
 		    job->batch->n   ? ONE_RUN
 		    : job->two_runs ? TWO_RUNS
 				    : ONE_OR_TWO_RUNS,
