@@ -1,6 +1,5 @@
 /* pt-sample: text from a checkpoint. */
 #include "base/file.h"
-#include "base/options.h"
 #include "base/utf8.h"
 #include "convert/convert.h"
 #include "engine/backend.h"
@@ -9,6 +8,7 @@
 #include "engine/options.h"
 #include "engine/state.h"
 #include "model/generate.h"
+#include "options/options.h"
 #include "prepare/record.h"
 #include "sample/sample.h"
 

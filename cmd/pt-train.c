@@ -1,6 +1,6 @@
 /* pt-train: train a language model, alone or under mpiexec. */
 #include "base/file.h"
-#include "base/options.h"
+#include "options/options.h"
 #include "convert/convert.h"
 #include "engine/backend.h"
 #include "h5/h5.h"

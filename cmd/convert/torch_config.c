@@ -3,8 +3,8 @@
 #include "convert/torch_internal.h"
 
 #include "base/file.h"
-#include "base/options.h"
 #include "engine/options.h"
+#include "options/options.h"
 
 #include <stdlib.h>
 #include <string.h>
