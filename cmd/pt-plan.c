@@ -5,7 +5,7 @@
 #include "base/utf8.h"
 #include "plan/network.h"
 #include "comm/comm.h"
-#include "convert/convert.h"
+#include "foreign/foreign.h"
 #include "h5/h5.h"
 #include "kernels/kernels.h"
 #include "plan/planner.h"

@@ -1,7 +1,7 @@
 /* pt-sample: text from a checkpoint. */
 #include "base/file.h"
 #include "base/utf8.h"
-#include "convert/convert.h"
+#include "foreign/foreign.h"
 #include "engine/backend.h"
 #include "engine/inference.h"
 #include "engine/layout.h"

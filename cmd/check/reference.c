@@ -1,7 +1,7 @@
 /* Loss and gradients of a batch, in float64 or by the trainer. */
 #include "check/reference.h"
 
-#include "convert/convert.h"
+#include "foreign/foreign.h"
 
 #include "data/offsets.h"
 #include "engine/options.h"
