@@ -1,5 +1,5 @@
 /* pt-check: is a step of another trainer right? */
-#include "base/options.h"
+#include "options/options.h"
 #include "draw/page.h"
 #include "base/utf8.h"
 #include "check/check.h"

@@ -1,6 +1,6 @@
 /* The table of formats, lines of text in one of them, and which one a log has. */
-#include "base/options.h"
 #include "logs/logs_internal.h"
+#include "options/options.h"
 
 /* Name, description, and a struct log_format's other fields. */
 #define FORMATS(F)                                                                                                                                                                                                                                                         \

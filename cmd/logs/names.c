@@ -1,6 +1,6 @@
 /* The names that columns and settings have in the logs of other trainers. */
-#include "base/options.h"
 #include "logs/logs_internal.h"
+#include "options/options.h"
 
 #include <ctype.h>
 #include <strings.h>

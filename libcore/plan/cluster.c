@@ -1,7 +1,7 @@
 /* Clusters by name, and the text that describes one. */
 #include "plan/cluster.h"
-#include "base/options.h"
 #include "kernels/kernels.h"
+#include "options/options.h"
 
 #include <stdlib.h>
 #include <string.h>

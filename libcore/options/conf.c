@@ -1,5 +1,5 @@
 /* Config files: `key = value`, a line each. */
-#include "base/options.h"
+#include "options/options.h"
 
 #include <ctype.h>
 #include <stdlib.h>

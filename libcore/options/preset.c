@@ -1,6 +1,6 @@
 /* Files that come with the programs, and presets, the config files among them. */
 #include "base/file.h"
-#include "base/options_internal.h"
+#include "options/options_internal.h"
 
 #include <dirent.h>
 #include <math.h>

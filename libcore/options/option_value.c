@@ -1,5 +1,5 @@
 /* Values of options: from text, compared with text, and what they need of others. */
-#include "base/options_internal.h"
+#include "options/options_internal.h"
 
 #include <ctype.h>
 #include <math.h>

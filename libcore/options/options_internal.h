@@ -1,8 +1,8 @@
 /* Shared by options.c, option_value.c, help.c, gen.c, complete.c and preset.c only. */
-#ifndef BASE_OPTIONS_INTERNAL_H
-#define BASE_OPTIONS_INTERNAL_H
+#ifndef OPTIONS_INTERNAL_H
+#define OPTIONS_INTERNAL_H
 
-#include "base/options.h"
+#include "options/options.h"
 
 /* The program's options, then the common ones, headings included; NULL begins. */
 const struct opt *opt_next(const struct program *p, const struct opt *at);

@@ -1,5 +1,5 @@
 /* What an option table says to people: --help, --version, --print-config. */
-#include "base/options_internal.h"
+#include "options/options_internal.h"
 
 #include <string.h>
 

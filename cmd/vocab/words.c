@@ -1,5 +1,5 @@
 /* The words of texts, counted in a hash table. */
-#include "prepare/train.h"
+#include "vocab/vocab.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -1,9 +1,24 @@
-/* For the files of compare only: moments, correlation, blocks of rows. Pure functions;
- * NaN and infinity give NaN, which no comparison finds significant. */
-#ifndef COMPARE_STATS_H
-#define COMPARE_STATS_H
+/*
+ * stats: Student's t, medians, moments, noise of a curve, blocks of rows. Pure functions; NaN and infinity give NaN,
+ * which no comparison finds significant.
+ */
+#ifndef STATS_H
+#define STATS_H
 
-#include "base/student.h"
+#include "base/base.h"
+
+/* ---- student.c ------------------------------------------------------------------- */
+
+/* P(|T| >= |t|) for Student's t with df >= 1 degrees of freedom: the finite sums of Abramowitz and
+ * Stegun, 26.7.3 and 26.7.4; above MAX_DF the normal distribution. */
+enum { MAX_DF = 1000 };
+double student_p(double t, int64_t df);
+/* Returns the t for which student_p() is p, 0 < p < 1. */
+double student_quantile(double p, int64_t df);
+/* Returns the median of n > 0 values, which it reorders. */
+double median(double *v, int64_t n);
+
+/* ---- stats.c --------------------------------------------------------------------- */
 
 double mean_of(const double *x, int64_t n);
 double variance_of(const double *x, int64_t n); /* unbiased; n < 2: 0 */

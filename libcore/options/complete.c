@@ -3,7 +3,7 @@
  * Each candidate is a line, with a tab and what it does where that is known. A last line
  * `:files SUFFIX` says that files may stand there too, `:folders` that folders may.
  */
-#include "base/options_internal.h"
+#include "options/options_internal.h"
 
 #include <ctype.h>
 #include <string.h>

@@ -5,7 +5,7 @@
  * it changes the counts of the pairs with its neighbours, which are summed by neighbour and applied
  * once.
  */
-#include "prepare/train.h"
+#include "vocab/vocab.h"
 
 #include <stdlib.h>
 #include <string.h>

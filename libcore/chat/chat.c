@@ -1,6 +1,6 @@
 /* Conversations laid out as a template says: turns, tools, calls of tools, thoughts. */
 #include "base/json.h"
-#include "prepare/template.h"
+#include "chat/template.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -1,6 +1,6 @@
 /* Files of a trained vocabulary: those of GPT-2's form, of Hugging Face's tokenizers and of tiktoken. */
 #include "base/file.h"
-#include "prepare/train.h"
+#include "vocab/vocab.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -1,5 +1,5 @@
 /* --generate: what is made from a program's tables, first the OPTIONS of its manual page. */
-#include "base/options_internal.h"
+#include "options/options_internal.h"
 
 #include <string.h>
 

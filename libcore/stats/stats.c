@@ -1,5 +1,5 @@
 /* Moments, noise of a curve, blocks of rows. */
-#include "compare/stats.h"
+#include "stats/stats.h"
 
 #include <math.h>
 

@@ -1,6 +1,6 @@
 /* Chat templates of Hugging Face, which are programs in Jinja. None is run. A published text is
  * recognized, however its expressions are spelled, and stands for a built-in template. */
-#include "prepare/template.h"
+#include "chat/template.h"
 
 #include "base/file.h"
 #include "base/hash.h"

@@ -1,8 +1,8 @@
 /* A template of conversations: literal texts, read by template.c and laid out by chat.c. */
-#ifndef PREPARE_TEMPLATE_H
-#define PREPARE_TEMPLATE_H
+#ifndef CHAT_TEMPLATE_H
+#define CHAT_TEMPLATE_H
 
-#include "prepare/record.h"
+#include "chat/chat.h"
 
 struct json_t;
 

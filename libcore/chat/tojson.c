@@ -1,5 +1,5 @@
 /* JSON as Python's json.dumps writes it with ensure_ascii=False, which is what tojson is in templates of transformers. */
-#include "prepare/template.h"
+#include "chat/template.h"
 
 #include <jansson.h>
 #include <stdlib.h>

@@ -1,6 +1,6 @@
 /* Options: one table gives parsing, --help, --print-config and, in gen.c and complete.c, the rest. */
 #include "base/file.h"
-#include "base/options_internal.h"
+#include "options/options_internal.h"
 
 #include <ctype.h>
 #include <getopt.h>
@@ -611,7 +611,7 @@ static int check_one_rank(const struct program *p, int rc, struct err *e)
 /* The names after PT_ of all variables that the manual pages have: those of all programs' options, and
  * others. */
 static const char *const variables[] = {
-#include "base/variables.inc"
+#include "options/variables.inc"
 };
 
 /* Writes what explains a name after PT_ that no program has: another trainer's word, or a misspelling.

@@ -1,5 +1,5 @@
 /* Templates of conversations: JSON with literal texts, which no program fills in. */
-#include "prepare/template.h"
+#include "chat/template.h"
 
 #include <jansson.h>
 #include <stdlib.h>

@@ -1,9 +1,9 @@
 /*
- * Options: one table for each program, from which the command line, config files and the environment
+ * options: one table for each program, from which the command line, config files and the environment
  * are parsed, and --help, manual pages and completions are generated. No call is collective.
  */
-#ifndef BASE_OPTIONS_H
-#define BASE_OPTIONS_H
+#ifndef OPTIONS_H
+#define OPTIONS_H
 
 #include "base/base.h"
 

@@ -1,9 +1,9 @@
 /*
- * Training of byte-pair encoding: count the words of texts, merge the most frequent pair of tokens again
+ * vocab: training of byte-pair encoding: count the words of texts, merge the most frequent pair of tokens again
  * and again, write the files that others read.
  */
-#ifndef PREPARE_TRAIN_H
-#define PREPARE_TRAIN_H
+#ifndef VOCAB_H
+#define VOCAB_H
 
 #include "token/token.h"
 

@@ -1,5 +1,5 @@
 /* Student's t, and medians. */
-#include "base/student.h"
+#include "stats/stats.h"
 
 #include <math.h>
 
