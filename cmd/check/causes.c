@@ -1,8 +1,8 @@
 /*
- * What known bugs would make of the gradients that are wrong. A cause is named only if it leaves no more than
- * rounding does. In order: a factor of a tensor; of slices of a dimension; a transposition; rows of queries and
- * keys; a sum over ranks that misses parts, or has them twice (least squares on parts of the gradient); weights
- * of sequences; and, if most tensors are wrong, another function.
+ * What known bugs would make of what is wrong: one table, whose rows are tried in turn. A cause
+ * of a gradient is named only if it leaves no more than rounding does. This file has the table,
+ * and the causes of one tensor; step_causes.c and solved.c have the causes of a whole step,
+ * update.c those of updates.
  */
 #include "check/search.h"
 
@@ -10,12 +10,12 @@
 #include <stdlib.h>
 #include <string.h>
 
-void explain(struct cause_search *s, int i, const char *text)
+static void explain(struct cause_search *s, int i, const char *text)
 {
-	s->c->of[i].cause = add_finding(s->c, &s->c->of[i], "%s", text);
+	s->c->of[i].cause = add_finding(s->c, FINDING_GRADIENT, &s->c->of[i], "%s", text);
 }
 
-void explain_all(struct cause_search *s, const char *text)
+static void explain_all(struct cause_search *s, const char *text)
 {
 	for (int k = 0; k < s->n_wrong; k++)
 		if (s->c->of[s->wrong[k]].cause < 0)
@@ -144,82 +144,88 @@ static bool seems_tied(const struct step_check *c, int i)
 		       (size_t)tensor_size(t) * sizeof(float));
 }
 
-/* The factor of a tensor that was not clipped with all others. False: there is no such reason. */
-static bool by_clip(struct cause_search *s, int i, double f, double norm)
+static bool has_no_gradient(struct cause_search *s)
 {
-	double clip = s->c->files.adam.clip, within = factor_grain(s->c);
-	if (!(clip > 0))
-		return false;
-	if (fabs(norm / clip - 1) <= within)
-		explain(s, i, "clipped by its own norm, not by that of all gradients");
-	else if (fabs(f - 1) <= within)
-		explain(s, i, "not clipped, and others are");
-	else
-		return false;
-	return true;
+	const float *seen = s->c->seen[s->tensor];
+	return products_of(seen, seen, s->c->of[s->tensor].n).aa <= 0;
 }
 
-static bool by_factor(struct cause_search *s, int i)
+static bool by_untying(struct cause_search *s)
 {
-	struct step_check *c = s->c;
+	return has_no_gradient(s) && seems_tied(s->c, s->tensor);
+}
+
+/* The factor of the tensor, where it explains it and is not that of all; else 0. */
+static double own_factor(const struct cause_search *s)
+{
+	const struct step_check *c = s->c;
+	int i = s->tensor;
 	const struct products p = products_of(c->seen[i], reference_of(c, i), c->of[i].n);
-	char text[CAUSE_TEXT];
-	if (p.aa <= 0) {
-		explain(s, i,
-			seems_tied(c, i)
-				? "no gradient, and the numbers of the embedding: does the run tie "
-				  "them (tie_word_embeddings)?"
-				: "no gradient: it is not trained (--freeze), or the backward does "
-				  "not reach it");
-		return true;
-	}
 	double f = p.bb > 0 ? p.ab / p.bb : 0;
 	bool other = fabs(f / c->common - 1) > factor_grain(c);
-	if (f == 0 || !other || !within(c, i, residual_of(&p, f)))
-		return false;
-	if (by_clip(s, i, f, sqrt(p.aa)))
-		return true;
-	snprintf(text, sizeof(text), "%.5g times what it should be",
-		shown(c, f / c->common));
-	explain(s, i, text);
-	return true;
+	return f != 0 && other && within(c, i, residual_of(&p, f)) ? f : 0;
+}
+
+static bool by_own_clip(struct cause_search *s)
+{
+	double clip = s->c->files.adam.clip;
+	const float *seen = s->c->seen[s->tensor];
+	double norm = sqrt(products_of(seen, seen, s->c->of[s->tensor].n).aa);
+	return clip > 0 && fabs(norm / clip - 1) <= factor_grain(s->c) &&
+	       own_factor(s) != 0;
+}
+
+static bool by_no_clip(struct cause_search *s)
+{
+	return s->c->files.adam.clip > 0 && fabs(own_factor(s) - 1) <= factor_grain(s->c);
+}
+
+static bool by_factor(struct cause_search *s)
+{
+	double f = own_factor(s);
+	snprintf(s->detail, sizeof(s->detail), "%.5g", shown(s->c, f / s->c->common));
+	return f != 0;
 }
 
 /* Factors of the slices of a dimension; true if they explain the tensor. */
-static bool slices_of_dim(struct cause_search *s, int i, int dim, int n)
+static bool slices_of_dim(struct cause_search *s, int dim, int n)
 {
-	struct step_check *c = s->c;
+	const struct step_check *c = s->c;
+	int i = s->tensor;
+	char list[120];
 	double f[MAX_SLICES];
 	double left = slice_factors(c, i, c->seen[i], reference_of(c, i), dim, n, f);
 	for (int k = 0; k < n; k++)
 		f[k] /= c->common;
 	if (!within(c, i, left) || are_equal(f, n, alike(c)))
 		return false;
-	char list[120], text[CAUSE_TEXT];
 	put_factors(c, list, sizeof(list), f, n);
-	snprintf(text, sizeof(text), "dim %d in %d slices: %s times", dim, n, list);
-	explain(s, i, text);
+	snprintf(s->detail, sizeof(s->detail), "%d in %d slices: %s", dim, n, list);
 	return true;
 }
 
-static bool by_slices(struct cause_search *s, int i)
+bool try_slices(struct cause_search *s, const int64_t degrees[AT_LEAST(2)],
+	bool (*explains)(struct cause_search *s, int dim, int n))
 {
-	const struct check_opts *o = &s->c->o;
-	const int64_t n[] = {o->tp, o->fsdp, 2, 3, 4, 8, 16};
+	const int64_t n[] = {degrees[0], degrees[1], 2, 3, 4, 8, 16};
 	for (size_t k = 0; k < ARRAY_LEN(n); k++)
 		for (int dim = 0; dim < 2; dim++)
-			if (n[k] > 1 && n[k] <= MAX_SLICES &&
-				slices_of_dim(s, i, dim, (int)n[k]))
+			if (n[k] > 1 && n[k] <= MAX_SLICES && explains(s, dim, (int)n[k]))
 				return true;
 	return false;
 }
 
+static bool by_slices(struct cause_search *s)
+{
+	return try_slices(s, (const int64_t[]){s->c->o.tp, s->c->o.fsdp}, slices_of_dim);
+}
+
 /* Has slice k of a dimension what another one should have? Sets from[n] to those that come nearest; returns how
  * far. */
-static double order_of_slices(
-	const struct cause_search *s, int i, int dim, int n, int *from)
+static double order_of_slices(const struct cause_search *s, int dim, int n, int *from)
 {
-	struct step_check *c = s->c;
+	const struct step_check *c = s->c;
+	int i = s->tensor;
 	const struct tensor *t = tensor_of(c, i);
 	const float *a = c->seen[i], *b = reference_of(c, i);
 	int64_t cols = t->ndim > 1 ? t->dims[1] : 1, size = t->dims[dim] / n;
@@ -248,39 +254,36 @@ static double order_of_slices(
 	return sqrt(left / all) / fabs(c->common);
 }
 
-static bool by_order_of_slices(struct cause_search *s, int i)
+static bool by_order_of_slices(struct cause_search *s)
 {
 	enum { MOST = 8 };
-	struct step_check *c = s->c;
+	const struct step_check *c = s->c;
 	const int64_t n[] = {c->o.tp, c->o.fsdp, 2, 3, 4, 8};
-	const struct tensor *t = tensor_of(c, i);
+	const struct tensor *t = tensor_of(c, s->tensor);
 	int from[MOST];
 	for (size_t k = 0; k < ARRAY_LEN(n); k++)
 		for (int dim = 0; dim < t->ndim; dim++) {
 			if (n[k] < 2 || n[k] > MOST || t->dims[dim] % n[k] ||
-				c->of[i].n < 4 * n[k] ||
-				!within(c, i,
-					order_of_slices(s, i, dim, (int)n[k], from)))
+				c->of[s->tensor].n < 4 * n[k] ||
+				!within(c, s->tensor,
+					order_of_slices(s, dim, (int)n[k], from)))
 				continue;
-			char text[CAUSE_TEXT];
-			int at = snprintf(text, sizeof(text),
-				"dim %d in %d slices: the gradients of slices", dim,
+			int at = snprintf(s->detail, sizeof(s->detail),
+				"%d in %d slices: the gradients of slices", dim,
 				(int)n[k]);
 			for (int64_t j = 0; j < n[k]; j++)
-				at += snprintf(text + at, sizeof(text) - (size_t)at,
-					" %d", from[j]);
-			snprintf(
-				text + at, sizeof(text) - (size_t)at, ", counted from 0");
-			explain(s, i, text);
+				at += snprintf(s->detail + at,
+					sizeof(s->detail) - (size_t)at, " %d", from[j]);
 			return true;
 		}
 	return false;
 }
 
 /* Each element clipped to what the largest one has. */
-static bool by_value(struct cause_search *s, int i)
+static bool by_value(struct cause_search *s)
 {
-	struct step_check *c = s->c;
+	const struct step_check *c = s->c;
+	int i = s->tensor;
 	double most = 0, left = 0, all = 0;
 	for (int64_t j = 0; j < c->of[i].n; j++)
 		most = fmax(most, fabs((double)c->seen[i][j]));
@@ -291,30 +294,24 @@ static bool by_value(struct cause_search *s, int i)
 		left += d * d;
 		all += clipped * clipped;
 	}
-	if (!(all > 0) || !within(c, i, sqrt(left / all)))
-		return false;
-	char text[CAUSE_TEXT];
-	snprintf(text, sizeof(text), "as if each element were clipped to %.3g", most);
-	explain(s, i, text);
-	return true;
+	snprintf(s->detail, sizeof(s->detail), "%.3g", most);
+	return all > 0 && within(c, i, sqrt(left / all));
 }
 
 /* The reference with its elements elsewhere. */
 typedef int64_t element_of(const struct step_check *c, const struct tensor *t, int64_t j);
 
-static bool by_places(struct cause_search *s, int i, element_of *from, const char *text)
+static bool by_places(const struct cause_search *s, element_of *from)
 {
-	struct step_check *c = s->c;
+	const struct step_check *c = s->c;
+	int i = s->tensor;
 	const struct tensor *t = tensor_of(c, i);
 	float *moved = xmalloc((size_t)c->of[i].n * sizeof(*moved));
 	for (int64_t j = 0; j < c->of[i].n; j++)
 		moved[j] = reference_of(c, i)[from(c, t, j)];
 	const struct products p = products_of(c->seen[i], moved, c->of[i].n);
-	bool yes = within(c, i, residual_of(&p, c->common));
-	if (yes)
-		explain(s, i, text);
 	free(moved);
-	return yes;
+	return within(c, i, residual_of(&p, c->common));
 }
 
 static int64_t in_place(const struct step_check *c, const struct tensor *t, int64_t j)
@@ -345,48 +342,58 @@ static int64_t pairs(const struct step_check *c, const struct tensor *t, int64_t
 	return (row / dim * dim + r) * cols + j % cols;
 }
 
-static bool by_order(struct cause_search *s, int i)
+static bool by_transposition(struct cause_search *s)
 {
-	const struct tensor *t = tensor_of(s->c, i);
-	bool rotated = is_rotated(t->name);
-	if (t->ndim < 2)
-		return false;
-	if (t->dims[0] == t->dims[1] && by_places(s, i, transposed, "transposed"))
-		return true;
-	return rotated &&
-	       (by_places(s, i, halves,
-			"rows of heads in halves instead of pairs (rotary positions)") ||
-		       by_places(s, i, pairs,
-			       "rows of heads in pairs instead of halves (rotary positions)"));
+	const struct tensor *t = tensor_of(s->c, s->tensor);
+	return t->ndim > 1 && t->dims[0] == t->dims[1] && by_places(s, transposed);
+}
+
+static bool has_rotated_rows(const struct cause_search *s)
+{
+	const struct tensor *t = tensor_of(s->c, s->tensor);
+	return t->ndim > 1 && is_rotated(t->name);
+}
+
+static bool by_halves(struct cause_search *s)
+{
+	return has_rotated_rows(s) && by_places(s, halves);
+}
+
+static bool by_pairs(struct cause_search *s)
+{
+	return has_rotated_rows(s) && by_places(s, pairs);
+}
+
+static bool has_same_shape(const struct cause_search *s, int other)
+{
+	const struct tensor *t = tensor_of(s->c, s->tensor), *o = tensor_of(s->c, other);
+	return o != t && o->ndim == t->ndim && !memcmp(o->dims, t->dims, sizeof(t->dims));
 }
 
 /* The gradient of another tensor of this shape. */
-static bool by_exchange(struct cause_search *s, int i)
+static bool by_exchange(struct cause_search *s)
 {
-	struct step_check *c = s->c;
-	const struct tensor *t = tensor_of(c, i);
+	const struct step_check *c = s->c;
+	int i = s->tensor;
 	for (int k = 0; k < s->n_wrong; k++) {
-		const struct tensor *other = tensor_of(c, s->wrong[k]);
-		if (other == t || other->ndim != t->ndim ||
-			memcmp(other->dims, t->dims, sizeof(t->dims)))
+		if (!has_same_shape(s, s->wrong[k]))
 			continue;
 		const struct products p =
 			products_of(c->seen[i], reference_of(c, s->wrong[k]), c->of[i].n);
-		if (!within(c, i, residual_of(&p, c->common)))
-			continue;
-		char text[CAUSE_TEXT];
-		snprintf(text, sizeof(text), "the gradient of %s", other->name);
-		explain(s, i, text);
-		return true;
+		snprintf(s->detail, sizeof(s->detail), "%s",
+			tensor_of(c, s->wrong[k])->name);
+		if (within(c, i, residual_of(&p, c->common)))
+			return true;
 	}
 	return false;
 }
 
 /* The mean of the step before was that of another tensor of this shape: what is seen is
  * (m1 - beta1 m0) / (1 - beta1) with a wrong m0. */
-static bool has_mean_of(struct cause_search *s, int i, const float *mean, int other)
+static bool has_mean_of(const struct cause_search *s, const float *mean, int other)
 {
-	struct step_check *c = s->c;
+	const struct step_check *c = s->c;
+	int i = s->tensor;
 	const double part = c->files.adam.beta1 / (1 - c->files.adam.beta1);
 	element_of *const orders[] = {in_place, halves, pairs};
 	struct tensor_step t;
@@ -414,48 +421,37 @@ static bool has_mean_of(struct cause_search *s, int i, const float *mean, int ot
 	return yes;
 }
 
-static bool by_exchanged_means(struct cause_search *s, int i)
+static bool by_exchanged_means(struct cause_search *s)
 {
-	struct step_check *c = s->c;
-	const struct tensor *t = tensor_of(c, i);
+	const struct step_check *c = s->c;
 	struct tensor_step own = {0};
 	struct err e = {0};
-	char text[CAUSE_TEXT] = "";
-	bool read =
-		c->files.m0 >= 0 && !tensor_step_read(&own, &c->files, i, STEP_MEANS, &e);
+	bool yes = false, read = c->files.m0 >= 0 && !tensor_step_read(&own, &c->files,
+							     s->tensor, STEP_MEANS, &e);
 	die_io(&e);
-	for (int k = 0; read && k < s->n_wrong && !*text; k++) {
-		const struct tensor *other = tensor_of(c, s->wrong[k]);
-		if (other != t && other->ndim == t->ndim &&
-			!memcmp(other->dims, t->dims, sizeof(t->dims)) &&
-			has_mean_of(s, i, own.m0, s->wrong[k]))
-			snprintf(text, sizeof(text),
-				"its moments of the step before were those of %s",
-				other->name);
+	for (int k = 0; read && k < s->n_wrong && !yes; k++) {
+		snprintf(s->detail, sizeof(s->detail), "%s",
+			tensor_of(c, s->wrong[k])->name);
+		yes = has_same_shape(s, s->wrong[k]) &&
+		      has_mean_of(s, own.m0, s->wrong[k]);
 	}
 	tensor_step_free(&own);
-	if (*text)
-		explain(s, i, text);
-	return *text;
+	return yes;
 }
 
 /* The gradient plus some of the parameter: weight decay as in Adam with L2. */
-static bool by_decay(struct cause_search *s, int i)
+static bool by_decay(struct cause_search *s)
 {
-	struct step_check *c = s->c;
-	int k = c->of[i].in_model;
+	const struct step_check *c = s->c;
+	int i = s->tensor, k = c->of[i].in_model;
 	const float *part[] = {c->reference.g[k], c->weights.w[k]};
 	double a[4] = {0}, x[2] = {0};
 	add_products(a, x, part, 2, c->seen[i], c->of[i].n);
-	if (!solve(a, x, 2) || !(x[0] > 0) || fabs(x[1] / x[0]) < 1e-6 ||
-		!within(c, i, distance_of(part, x, 2, c->seen[i], c->of[i].n)))
+	if (!solve(a, x, 2) || !(x[0] > 0))
 		return false;
-	char text[CAUSE_TEXT];
-	snprintf(text, sizeof(text),
-		"the gradient plus %.3g times the parameter: weight decay before the moments (L2)",
-		x[1] / x[0]);
-	explain(s, i, text);
-	return true;
+	snprintf(s->detail, sizeof(s->detail), "%.3g", x[1] / x[0]);
+	return fabs(x[1] / x[0]) >= 1e-6 &&
+	       within(c, i, distance_of(part, x, 2, c->seen[i], c->of[i].n));
 }
 
 /* ---- sums over ranks ------------------------------------------------------------------------ */
@@ -526,7 +522,7 @@ static bool by_parts(struct cause_search *s, int i, const struct parts *p)
 		x[j] /= c->common;
 	if (are_equal(x, p->n, alike(c)))
 		return false;
-	char text[CAUSE_TEXT];
+	char text[FINDING_TEXT];
 	describe_parts(c, text, sizeof(text), p, x);
 	explain(s, i, text);
 	return true;
@@ -559,8 +555,9 @@ static int explain_parts(struct cause_search *s, struct parts *p, const bool *wa
 	return n;
 }
 
-/* (What does not explain the screen is not tried on the others.) */
-static void by_sums(struct cause_search *s)
+/* (What does not explain the screen is not tried on the others.) Each tensor has its own parts,
+ * and is explained here. */
+static bool by_sums(struct cause_search *s)
 {
 	const struct check_opts *o = &s->c->o;
 	const struct model *m = &s->c->weights.m;
@@ -582,12 +579,13 @@ static void by_sums(struct cause_search *s)
 			explain_parts(s, &p, wanted);
 	}
 	free(wanted);
+	return false;
 }
 
 /* ---- all of them ------------------------------------------------------------ */
 
 /* Are all wrong tensors nearly right, as bf16 makes them? */
-static bool is_rounded(const struct cause_search *s)
+static bool is_rounded(struct cause_search *s)
 {
 	for (int k = 0; k < s->n_wrong; k++)
 		if (s->c->of[s->wrong[k]].gradient.value > 0.03)
@@ -595,7 +593,7 @@ static bool is_rounded(const struct cause_search *s)
 	return s->c->o.precision == RUN_FP32 && 2 * s->n_wrong > s->c->n;
 }
 
-bool are_norms(const struct cause_search *s)
+bool are_norms(struct cause_search *s)
 {
 	int norms = 0;
 	for (int i = 0; i < s->c->n; i++) {
@@ -635,65 +633,153 @@ static int64_t other_tokens(const struct cause_search *s)
 	return tells ? others : -1;
 }
 
-/* What the embedding tells of the batch. */
-static void explain_batch(struct cause_search *s)
+static bool is_unexplained(struct cause_search *s)
 {
-	int64_t others = other_tokens(s);
-	char text[CAUSE_TEXT];
-	if (!others) {
-		explain_all(s,
-			"no known cause: the embedding has gradients of the batch's tokens and of no "
-			"others, so the batch is that of this step: is it another function, or "
-			"other targets?");
-		return;
-	}
-	size_t at = (size_t)snprintf(text, sizeof(text),
-		"no known cause: is the batch that of this step, of all ranks and micro-batches?");
-	if (others > 0)
-		snprintf(text + at, sizeof(text) - at,
-			" %lld token%s are in it and have no gradient in the embedding, or the other "
-			"way round",
-			(long long)others, plural(others));
-	explain_all(s, text);
+	(void)s;
+	return true;
 }
 
-/* When nothing is known of those that are left: what may be told all the same. */
-static void explain_rest(struct cause_search *s, bool affordable, bool most)
+static bool has_right_forward(struct cause_search *s)
 {
-	const struct step_check *c = s->c;
-	char text[CAUSE_TEXT];
-	double cosine = most && c->has_reference ? least_cosine(s) : 0;
-	if (are_norms(s))
-		explain_all(s,
-			"all norms, and nothing else: with sequence parallelism each "
-			"tensor-parallel rank has a part of their gradients; is it not summed over "
-			"the ranks?");
-	else if (!c->has_reference)
-		explain_all(s, "no known cause");
-	else if (!affordable)
-		explain_all(s,
-			"no cause is looked for in a model of this size: take fewer layers");
-	else if (is_rounded(s))
-		explain_all(s,
-			"farther than rounding in fp32, and not than in bf16: was a part of the "
-			"run in bf16 (--precision)?");
-	else if (c->loss_right || s->forward_right) {
-		snprintf(text, sizeof(text),
-			"no known cause: %s is right, and so are the batch and the forward pass; "
-			"is it the backward pass%s?",
-			c->loss_right ? "the loss" : "the output layer's gradient",
-			most ? ", or gradients that were not set to zero" : "");
-		explain_all(s, text);
-	} else if (c->n_right)
-		explain_all(s, "no known cause");
-	else if (cosine > 0.5) {
-		snprintf(text, sizeof(text),
-			"no known cause: all gradients point about where they should (cosines of "
-			"%.2f and more): dropout that is on, or a function that differs by little?",
-			floor(100 * cosine) / 100);
-		explain_all(s, text);
-	} else
-		explain_batch(s);
+	snprintf(s->detail, sizeof(s->detail),
+		"%s is right, and so are the batch and the forward pass; is it the backward pass%s",
+		s->c->loss_right ? "the loss" : "the output layer's gradient",
+		s->has & IF_MOST ? ", or gradients that were not set to zero" : "");
+	return s->c->loss_right || s->forward_right;
+}
+
+static bool has_right_tensors(struct cause_search *s)
+{
+	return s->c->n_right > 0;
+}
+
+static bool by_cosines(struct cause_search *s)
+{
+	double cosine = least_cosine(s);
+	snprintf(s->detail, sizeof(s->detail), "%.2f", floor(100 * cosine) / 100);
+	return cosine > 0.5;
+}
+
+static bool has_right_tokens(struct cause_search *s)
+{
+	return other_tokens(s) == 0;
+}
+
+static bool has_other_batch(struct cause_search *s)
+{
+	int64_t others = other_tokens(s);
+	if (others > 0)
+		snprintf(s->detail, sizeof(s->detail),
+			" %lld token%s are in it and have no gradient in the embedding, or the "
+			"other way round",
+			(long long)others, plural(others));
+	return true;
+}
+
+/* ---- the table -------------------------------------------------------------------------- */
+
+static const char smoothed[] = "as if labels were smoothed by %s";
+static const char z_loss[] =
+	"as if the loss had a z-loss: %s times the square of log(sum of exp(logits))";
+
+static const struct cause causes[] = {
+	{TRY_TENSOR, 0, by_untying,
+		"no gradient, and the numbers of the embedding: does the run tie them "
+		"(tie_word_embeddings)?"},
+	{TRY_TENSOR, 0, has_no_gradient,
+		"no gradient: it is not trained (--freeze), or the backward does not reach it"},
+	{TRY_TENSOR, 0, by_own_clip,
+		"clipped by its own norm, not by that of all gradients"},
+	{TRY_TENSOR, 0, by_no_clip, "not clipped, and others are"},
+	{TRY_TENSOR, 0, by_factor, "%s times what it should be"},
+	{TRY_TENSOR, 0, by_slices, "dim %s times"},
+	{TRY_TENSOR, 0, by_transposition, "transposed"},
+	{TRY_TENSOR, 0, by_halves,
+		"rows of heads in halves instead of pairs (rotary positions)"},
+	{TRY_TENSOR, 0, by_pairs,
+		"rows of heads in pairs instead of halves (rotary positions)"},
+	{TRY_TENSOR, 0, by_exchange, "the gradient of %s"},
+	{TRY_TENSOR, IF_REFERENCE, by_order_of_slices, "dim %s, counted from 0"},
+	{TRY_TENSOR, IF_REFERENCE, by_value, "as if each element were clipped to %s"},
+	{TRY_TENSOR, IF_REFERENCE, by_exchanged_means,
+		"its moments of the step before were those of %s"},
+	{TRY_TENSOR, IF_REFERENCE, by_decay,
+		"the gradient plus %s times the parameter: weight decay before the moments "
+		"(L2)"},
+
+	{TRY_STEP, IF_REFERENCE | IF_MOST, by_lost_moments,
+		"as if the moments of the step before were zero"},
+	{TRY_STEP, IF_SEARCH | IF_MOST, by_sequences, "sequences %s"},
+	{TRY_STEP, IF_SEARCH | IF_MOST | IF_FORWARD, by_function, "as if %s"},
+	{TRY_STEP, IF_SEARCH | IF_MOST | IF_FORWARD, by_smoothing, smoothed},
+	{TRY_STEP, IF_SEARCH | IF_MOST | IF_FORWARD, by_z_loss, z_loss},
+	{TRY_STEP, IF_SEARCH | IF_MOST, by_missing_all_reduce,
+		"as if each tensor-parallel rank %s"},
+	{TRY_STEP, IF_SEARCH | IF_MOST | IF_FORWARD, by_old_parameters,
+		"as if %s: gathered too early"},
+	{TRY_STEP, IF_SEARCH | IF_MOST | IF_FORWARD, by_divided_logits,
+		"as if logits were divided by %s"},
+	{TRY_STEP, IF_SEARCH | IF_MOST | IF_FORWARD, by_multiplied_logits,
+		"as if logits were multiplied by %s"},
+	{TRY_STEP, IF_SEARCH | IF_MOST | IF_FORWARD, by_capped_scores,
+		"as if scores of attention were softly capped: %s"},
+	{TRY_STEP, IF_SEARCH | IF_MOST | IF_FORWARD, by_capped_logits,
+		"as if logits were softly capped: %s"},
+	{TRY_STEP, IF_SEARCH | IF_MOST | IF_FORWARD, by_no_window,
+		"as if attention had no sliding window"},
+	{TRY_STEP, IF_SEARCH | IF_MOST | IF_FORWARD, by_window,
+		"as if attention had a sliding window of %s tokens, the own one included"},
+	{TRY_STEP, IF_SEARCH, by_path, "as if %s"},
+	{TRY_STEP, IF_SEARCH, by_sums, ""},
+	{TRY_STEP, IF_SEARCH | IF_FEW, by_sequences, "sequences %s"},
+	/* (bf16 may hide most tensors' other parts) */
+	{TRY_STEP, IF_SEARCH | IF_FEW | IF_FORWARD, by_smoothing, smoothed},
+	{TRY_STEP, IF_SEARCH | IF_FEW | IF_FORWARD, by_z_loss, z_loss},
+
+	{TRY_STEP, 0, are_norms,
+		"all norms, and nothing else: with sequence parallelism each tensor-parallel "
+		"rank has a part of their gradients; is it not summed over the ranks?"},
+	{TRY_STEP, IF_NO_REFERENCE, is_unexplained, "no known cause"},
+	{TRY_STEP, IF_NO_SEARCH, is_unexplained,
+		"no cause is looked for in a model of this size: take fewer layers"},
+	{TRY_STEP, 0, is_rounded,
+		"farther than rounding in fp32, and not than in bf16: was a part of the run "
+		"in bf16 (--precision)?"},
+	{TRY_STEP, 0, has_right_forward, "no known cause: %s?"},
+	{TRY_STEP, 0, has_right_tensors, "no known cause"},
+	{TRY_STEP, IF_MOST, by_cosines,
+		"no known cause: all gradients point about where they should (cosines of %s "
+		"and more): dropout that is on, or a function that differs by little?"},
+	{TRY_STEP, 0, has_right_tokens,
+		"no known cause: the embedding has gradients of the batch's tokens and of no "
+		"others, so the batch is that of this step: is it another function, or other "
+		"targets?"},
+	{TRY_STEP, 0, has_other_batch,
+		"no known cause: is the batch that of this step, of all ranks and "
+		"micro-batches?%s"},
+};
+
+/* Tries the causes of a scope in turn, on s->tensor or on all tensors that are left, up to one
+ * that explains them. */
+static void try_causes(struct cause_search *s, enum cause_scope scope)
+{
+	for (size_t k = 0; k < ARRAY_LEN(causes); k++) {
+		const struct cause *x = &causes[k];
+		char text[FINDING_TEXT];
+		*s->detail = '\0';
+		if (x->scope != scope || (x->needs & ~s->has))
+			continue;
+		if (scope == TRY_STEP && !set_screen(s))
+			return;
+		if (!x->explains(s))
+			continue;
+		snprintf(text, sizeof(text), x->text, s->detail);
+		if (scope == TRY_STEP)
+			explain_all(s, text);
+		else
+			explain(s, s->tensor, text);
+		return;
+	}
 }
 
 /* In fp32 the gradient of the output layer tells it. */
@@ -708,10 +794,28 @@ static bool has_forward_right(const struct step_check *c)
 	return false;
 }
 
-static void free_search(struct cause_search *s)
+static unsigned needs_of(const struct cause_search *s)
 {
-	free(s->wrong);
-	free(s->screen);
+	const struct step_check *c = s->c;
+	bool search = c->has_reference && c->o.reference == REFERENCE_FLOAT64;
+	return (c->has_reference ? IF_REFERENCE : IF_NO_REFERENCE) |
+	       (search ? IF_SEARCH : IF_NO_SEARCH) |
+	       (2 * s->n_wrong > c->n ? IF_MOST : IF_FEW) |
+	       (s->forward_right ? 0 : IF_FORWARD);
+}
+
+/* The tensors with wrong gradients, in backward order, and these gradients. */
+static int list_wrong(struct cause_search *s, struct err *e)
+{
+	struct step_check *c = s->c;
+	double lost;
+	for (int i = c->n - 1; i >= 0; i--)
+		if (c->of[c->order[i]].gradient.wrong)
+			s->wrong[s->n_wrong++] = c->order[i];
+	for (int k = 0; k < s->n_wrong; k++)
+		if (!c->seen[s->wrong[k]] && read_seen(c, s->wrong[k], &lost, e))
+			return -1;
+	return 0;
 }
 
 int find_causes(struct step_check *c, struct err *e)
@@ -720,51 +824,22 @@ int find_causes(struct step_check *c, struct err *e)
 		.wrong = xcalloc((size_t)c->n + 1, sizeof(int)),
 		.screen = xcalloc((size_t)c->n + 1, sizeof(bool)),
 		.forward_right = has_forward_right(c)};
-	for (int i = c->n - 1; i >= 0; i--)
-		if (c->of[c->order[i]].gradient.wrong)
-			s.wrong[s.n_wrong++] = c->order[i];
-	for (int k = 0; k < s.n_wrong; k++) {
-		double lost;
-		if (!c->seen[s.wrong[k]] && read_seen(c, s.wrong[k], &lost, e))
-			return free_search(&s), -1;
-	}
-	bool affordable = c->has_reference && c->o.reference == REFERENCE_FLOAT64;
-	bool most = 2 * s.n_wrong > c->n;
+	int rc = list_wrong(&s, e);
 	double work = float64_work(&c->weights.m, c->batch.length) * (double)c->batch.n;
-	if (affordable && s.n_wrong && work > 5e9)
+	s.has = needs_of(&s);
+	if (!rc && (s.has & IF_SEARCH) && s.n_wrong && work > 5e9)
 		info("%d tensors are wrong: to find a cause, the step is computed 50 times and more; "
 		     "with fewer layers or sequences it takes less",
 			s.n_wrong);
-	for (int k = 0; k < s.n_wrong; k++) {
-		int i = s.wrong[k];
-		if (!by_factor(&s, i) && !by_slices(&s, i) && !by_order(&s, i) &&
-			!by_exchange(&s, i) && c->has_reference &&
-			!by_order_of_slices(&s, i) && !by_value(&s, i) &&
-			!by_exchanged_means(&s, i))
-			by_decay(&s, i);
+	for (int k = 0; k < s.n_wrong && !rc; k++) {
+		s.tensor = s.wrong[k];
+		try_causes(&s, TRY_TENSOR);
 	}
-	if (c->has_reference)
+	if (c->has_reference && !rc)
 		need_near(&s);
-	if (most && c->has_reference)
-		by_lost_moments(&s);
-	if (affordable && most) {
-		by_sequences(&s);
-		by_function(&s);
-		by_loss(&s);
-		by_missing_all_reduce(&s);
-		by_old_parameters(&s);
-		by_cap(&s);
-		by_window(&s);
-	}
-	if (affordable) {
-		by_path(&s, most);
-		by_sums(&s);
-	}
-	if (affordable && !most) {
-		by_sequences(&s);
-		by_loss(&s); /* (of which bf16 may hide most tensors' other parts) */
-	}
-	explain_rest(&s, affordable, most);
-	free_search(&s);
-	return 0;
+	if (!rc)
+		try_causes(&s, TRY_STEP);
+	free(s.wrong);
+	free(s.screen);
+	return rc;
 }

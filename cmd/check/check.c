@@ -100,7 +100,7 @@ static void note_equal_sequences(struct step_check *c)
 		for (int64_t k = 0; k < i; k++)
 			if (!memcmp(b->tokens + i * b->length, b->tokens + k * b->length,
 				    n_bytes)) {
-				add_note(c, NULL,
+				add_finding(c, FINDING_NOTE, NULL,
 					"sequence %lld of the batch is sequence %lld: do all ranks read the same?",
 					(long long)i + 1, (long long)k + 1);
 				return;
@@ -161,7 +161,7 @@ int step_check_run(struct step_check *c, const struct check_opts *o,
 		return -1;
 	if (same) {
 		c->tested = true;
-		add_finding(c, NULL,
+		add_finding(c, FINDING_STEP, NULL,
 			"nothing changed, neither parameters nor moments: the step was skipped, "
 			"or both files were saved between the same two steps");
 		return 0;
@@ -177,8 +177,9 @@ int step_check_run(struct step_check *c, const struct check_opts *o,
 		return find_causes(c, e);
 	}
 	if (c->files.from >= 0 && c->files.step != c->files.from + 1)
-		add_finding(c, NULL, "the optimizer's step goes from %.0f to %.0f%s",
-			c->files.from, c->files.step,
+		add_finding(c, FINDING_STEP, NULL,
+			"the optimizer's step goes from %.0f to %.0f%s", c->files.from,
+			c->files.step,
 			c->files.step == c->files.from - 1
 				? ": are the checkpoints exchanged? BEFORE comes first"
 				: "");

@@ -387,7 +387,7 @@ static int judge_moments(
 		for (int i = 0; i < c->n; i++)
 			left += c->of[i].moments.wrong;
 		if (2 * left <= tested) {
-			add_finding(c, NULL,
+			add_finding(c, FINDING_BETA2, NULL,
 				"exp_avg_sq: as if beta2 were %.4g instead of %.4g",
 				other, beta);
 			wrong = left;
@@ -399,7 +399,7 @@ static int judge_moments(
 	}
 	for (int i = 0; i < c->n && wrong; i++)
 		if (c->of[i].moments.wrong)
-			add_finding(c, &c->of[i],
+			add_finding(c, FINDING_MOMENTS, &c->of[i],
 				"exp_avg_sq did not gain the square of what exp_avg gained%s",
 				wrong == tested
 					? ": is it one step of AdamW with these betas?"
@@ -443,8 +443,9 @@ static bool explain_slices(struct step_check *c, int tensor, const float *change
 			list + at, sizeof(list) - at, "%s%.3g", k ? " " : "", rate[k]);
 	}
 	if (!equal)
-		add_finding(c, x, "update: dim %d in %d slices, with learning rates %s",
-			dim, n, list);
+		add_finding(c, FINDING_UPDATE, x,
+			"update: dim %d in %d slices, with learning rates %s", dim, n,
+			list);
 	return !equal;
 }
 
@@ -462,7 +463,7 @@ static int explain_update(struct step_check *c, int tensor, struct err *e)
 			known = n[k] > 1 && n[k] <= MAX_SLICES &&
 				explain_slices(c, tensor, change, update, dim, (int)n[k]);
 	if (!known)
-		add_finding(c, &c->of[tensor],
+		add_finding(c, FINDING_UPDATE, &c->of[tensor],
 			"the update is not AdamW's from these moments");
 	free(change);
 	free(update);
@@ -482,10 +483,11 @@ static void say_other_lr(struct step_check *c, const struct tensor_check *x)
 		}
 	}
 	if (c->lr_scaled)
-		add_finding(c, x, "learning rate %.4g instead of %.4g", rate,
-			c->lr * x->lr_scale);
+		add_finding(c, FINDING_UPDATE, x, "learning rate %.4g instead of %.4g",
+			rate, c->lr * x->lr_scale);
 	else
-		add_note(c, x, "learning rate %.4g, and most have %.4g", rate, c->lr);
+		add_finding(c, FINDING_NOTE, x, "learning rate %.4g, and most have %.4g",
+			rate, c->lr);
 }
 
 /* What is not trained stays as it is, and has no moments. */
@@ -494,7 +496,8 @@ static int say_frozen(struct step_check *c, int tensor, struct err *e)
 	struct tensor_check *x = &c->of[tensor];
 	struct tensor_step t;
 	if (!x->dead && c->files.m1 >= 0)
-		add_finding(c, x, "is frozen (--freeze), and has a gradient");
+		add_finding(
+			c, FINDING_FROZEN, x, "is frozen (--freeze), and has a gradient");
 	if (x->unchanged)
 		return 0;
 	if (tensor_step_read(&t, &c->files, tensor, STEP_PARAMETERS, e))
@@ -502,7 +505,7 @@ static int say_frozen(struct step_check *c, int tensor, struct err *e)
 	const struct products p = products_of(t.p1, t.p0, t.n);
 	double k = p.bb > 0 ? p.ab / p.bb : 1;
 	bool decays = k < 1 && residual_of(&p, k) <= 4 * rounding_of(t.p1, t.n);
-	add_finding(c, x,
+	add_finding(c, FINDING_FROZEN, x,
 		decays ? "is frozen (--freeze), and changed: weight decay alone makes it smaller"
 		       : "is frozen (--freeze), and changed");
 	tensor_step_free(&t);
@@ -514,7 +517,7 @@ static int say_update(struct step_check *c, const struct rule *r, struct err *e)
 	const struct adam *a = &c->files.adam;
 	int decayed = 0, plain = 0, other = 0;
 	if (r->text)
-		add_finding(c, NULL, "update: as if %s", r->text);
+		add_finding(c, FINDING_STEP, NULL, "update: as if %s", r->text);
 	int stale = 0, still = 0, moved = 0;
 	for (int i = 0; i < c->n; i++) {
 		stale += c->of[i].update.wrong;
@@ -522,14 +525,15 @@ static int say_update(struct step_check *c, const struct rule *r, struct err *e)
 		moved += !c->of[i].unchanged;
 	}
 	if (still && !moved && a->lr > 0)
-		add_finding(c, NULL,
+		add_finding(c, FINDING_STEP, NULL,
 			"no parameter changed, and the learning rate is %.6g", a->lr);
 	else if (still && !moved)
-		add_note(c, NULL,
+		add_finding(c, FINDING_NOTE, NULL,
 			"no parameter changed: a learning rate of 0, as at the begin of a "
 			"warm-up, or no update");
 	if (lr_is_wrong(c) && c->lr > 0 && 4 * stale <= c->n)
-		add_finding(c, NULL, "learning rate %.6g instead of %.6g", c->lr, a->lr);
+		add_finding(c, FINDING_STEP, NULL, "learning rate %.6g instead of %.6g",
+			c->lr, a->lr);
 	for (int k = 0; k < c->n; k++) {
 		struct tensor_check *x = &c->of[c->order[k]];
 		bool told = x->decays && x->update.tested && !x->update.wrong;
@@ -537,27 +541,29 @@ static int say_update(struct step_check *c, const struct rule *r, struct err *e)
 		plain += told && is_decay(x, 0);
 		other += has_other_decay(c, x);
 		if (x->nonfinite)
-			add_finding(c, x, "not finite");
+			add_finding(c, FINDING_NOT_FINITE, x, "not finite");
 		else if (x->frozen && say_frozen(c, c->order[k], e))
 			return -1;
 		else if (x->dead && !x->frozen && !c->has_reference)
-			add_finding(c, x,
+			add_finding(c, FINDING_NO_GRADIENT, x,
 				"no gradient: it is not trained (--freeze), or the backward does not "
 				"reach it");
 		else if (x->unchanged && x->update.tested)
-			add_finding(c, x, "has a gradient, and did not change");
+			add_finding(c, FINDING_UPDATE, x,
+				"has a gradient, and did not change");
 		else if (x->update.wrong && explain_update(c, c->order[k], e))
 			return -1;
 		else if (has_other_lr(c, x))
 			say_other_lr(c, x);
 		if (has_other_decay(c, x) && !lr_is_wrong(c))
-			add_finding(c, x, "weight decay %.3g instead of %.3g", x->decay,
+			add_finding(c, FINDING_UPDATE, x,
+				"weight decay %.3g instead of %.3g", x->decay,
 				decay_of_group(c, x) >= 0 ? decay_of_group(c, x)
 							  : a->decay);
 	}
 	if (a->decay > 0.02 && plain && !decayed && !other)
-		add_finding(
-			c, NULL, "no tensor decays, and weight decay is %.3g", a->decay);
+		add_finding(c, FINDING_STEP, NULL,
+			"no tensor decays, and weight decay is %.3g", a->decay);
 	return 0;
 }
 
