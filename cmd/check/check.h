@@ -20,7 +20,7 @@ struct check_opts {
 	int precision;	  /* enum run_precision */
 	int reference;	  /* enum reference_kind */
 	double grad_norm; /* as logged; below 0: not known */
-	bool of_two; /* norms are given of two runs: grad_norm is the second's, first_norm the first's */
+	bool two_norms;	  /* --grad-norm X,Y: first_norm is X, grad_norm Y */
 	double first_norm;
 	double loss;
 	double grad_norm_half, first_norm_half,

@@ -388,7 +388,7 @@ static void judge_scale_of_runs(struct step_check *c)
 	const struct check_opts *o = &c->o;
 	double within = o->precision == RUN_FP32 ? 1e-4 : 0.03;
 	double first = o->first_norm, second = o->grad_norm;
-	bool logged = o->of_two && first > 0 && second > 0;
+	bool logged = o->two_norms && first > 0 && second > 0;
 	char times[120];
 	c->scale_checked = logged || c->files.adam.clip == 0;
 	for (int i = 0; i < c->n; i++)

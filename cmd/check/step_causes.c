@@ -313,6 +313,8 @@ static bool misses(const struct cause_search *s, int n, enum missing which, bool
 	return yes;
 }
 
+/* Tensor-parallel ranks that do not sum the gradients of activations: each backpropagates its own
+ * part. */
 bool by_missing_all_reduce(struct cause_search *s)
 {
 	static const struct {
@@ -601,6 +603,8 @@ static void describe_path(struct cause_search *s, const struct path *p)
 			p->kind == PATH_SKIPPED ? "left out" : "computed twice");
 }
 
+/* A layer that is left out or computed twice, a residual that is missing or detached; with a
+ * right forward pass, or if few tensors are wrong, only what the loss does not show. */
 bool by_path(struct cause_search *s)
 {
 	enum { MOST_LAYERS = 12 }; /* (each of them takes three passes) */
