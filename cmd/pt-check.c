@@ -145,7 +145,7 @@ static int parse_norms(const char *text, struct check_opts *o, struct err *e)
 	const char *comma = text ? strchr(text, ',') : NULL;
 	struct str first = {0};
 	int rc = 0;
-	o->of_two = comma;
+	o->two_norms = comma;
 	if (comma) {
 		str_printf(&first, "%.*s", (int)(comma - text), text);
 		rc = parse_logged(first.s, &o->first_norm, &o->first_norm_half, e);
