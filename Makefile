@@ -139,7 +139,7 @@ KERNELS_TEST = $O/tests/test_kernels
 $(KERNELS_OBJ): $O/tests/kernels/%.o: $O/tests/unit/%.o
 	@mkdir -p $(@D)
 	@objcopy --redefine-sym main=$* $< $@
-$O/tests/kernel_tests.o: tests/kernel_tests.c $(GPU_KERNELS) $O/flags
+$O/tests/kernel_tests.o: tests/tools/kernel_tests.c $(GPU_KERNELS) $O/flags
 	@mkdir -p $(@D)
 	@echo "  CC    $<"
 	@$(CC) $(CPPFLAGS) '-DPROGRAMS=$(patsubst tests/unit/%.c,PROGRAM(%),$(GPU_KERNELS))' $(CFLAGS) -MMD -MP -c -o $@ $<
@@ -162,7 +162,7 @@ CUOBJDUMP := $(shell PATH="$$PATH:$(dir $(NVCC))" command -v cuobjdump 2>/dev/nu
 PYTHON := $(shell command -v python3 2>/dev/null)
 
 $O/pt-cuda.so: $(CUDA_OBJ)
-	@$(if $(and $(CUOBJDUMP),$(PYTHON)),CUOBJDUMP=$(CUOBJDUMP) tests/machine_code $(filter %/attn_hopper_fwd.o %/attn_hopper_bwd.o,$^))
+	@$(if $(and $(CUOBJDUMP),$(PYTHON)),CUOBJDUMP=$(CUOBJDUMP) tests/tools/machine_code $(filter %/attn_hopper_fwd.o %/attn_hopper_bwd.o,$^))
 	@echo "  LD    $@"
 	@$(NVCC) $(NVCCFLAGS) -shared -cudart static -Xlinker -rpath,$(realpath $(CUDA_INC)/../lib64) \
 	  -o $@ $^ -lcublasLt
@@ -259,11 +259,11 @@ build-fuzzers: $(FUZZERS)
 
 # PATTERN=...: only mutants whose name matches.
 mutants-now: programs $(CHECKS) $(IO_FAULTS)
-	@tests/mutate $O $(PATTERN)
+	@tests/tools/mutate $O $(PATTERN)
 
 # Bugs that other trainers had: two steps, and pt-compare --locate. PATTERN as above.
 public-bugs-now: programs
-	@tests/mutate --public-bugs $O $(PATTERN)
+	@tests/tools/mutate --public-bugs $O $(PATTERN)
 
 bench-now: programs $(TESTS)
 	@tests/bench/run $O

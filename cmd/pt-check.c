@@ -4,7 +4,7 @@
 #include "base/utf8.h"
 #include "check/check.h"
 #include "comm/comm.h"
-#include "convert/convert.h"
+#include "foreign/foreign.h"
 #include "engine/backend.h"
 #include "h5/h5.h"
 

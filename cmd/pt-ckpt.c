@@ -4,7 +4,7 @@
 #include "base/utf8.h"
 #include "ckpt/print.h"
 #include "ckpt/view.h"
-#include "convert/convert.h"
+#include "foreign/foreign.h"
 #include "engine/state.h"
 
 #include <math.h>

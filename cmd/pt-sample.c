@@ -2,7 +2,7 @@
 #include "base/file.h"
 #include "base/options.h"
 #include "base/utf8.h"
-#include "convert/convert.h"
+#include "foreign/foreign.h"
 #include "engine/backend.h"
 #include "engine/inference.h"
 #include "engine/layout.h"

@@ -1,10 +1,10 @@
 /* pt-train: train a language model, alone or under mpiexec. */
 #include "base/file.h"
 #include "base/options.h"
-#include "convert/convert.h"
+#include "foreign/foreign.h"
 #include "engine/backend.h"
 #include "h5/h5.h"
-#include "job/job.h"
+#include "train/train.h"
 #include "kernels/kernels.h"
 #include "run/run.h"
 

@@ -2,8 +2,8 @@
 #include "check/batch.h"
 
 #include "base/file.h"
-#include "convert/safetensors.h"
-#include "torch/torch.h"
+#include "foreign/safetensors.h"
+#include "archive/archive.h"
 
 #include <errno.h>
 #include <math.h>

@@ -1,7 +1,7 @@
 /* The order of the tests of a step. */
 #include "check/check.h"
 
-#include "convert/convert.h"
+#include "foreign/foreign.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -8,6 +8,7 @@
 
 #include "check/reference.h"
 #include "check/step_files.h"
+#include "check/vectors.h"
 
 /* How the other run computed. Autocast: matmuls round to bf16; bf16: parameters and activations, too. */
 enum run_precision { RUN_FP32, RUN_AUTOCAST, RUN_BF16 };
@@ -171,23 +172,6 @@ void step_check_json(const struct step_check *c, struct str *out);
 int step_check_report(const struct step_check *c, const struct strs *batch,
 	const char *path, struct err *e);
 
-/* Sums over the elements of two vectors. */
-struct products {
-	double aa, ab, bb;
-};
-struct products products_of(const float *a, const float *b, int64_t n);
-/* |a - factor b| / |factor b| from them. */
-double residual_of(const struct products *p, double factor);
-/* Sets f[n] to the factors by which the slices of a dimension of b come nearest to those of a, of a tensor's
- * shape. Returns how far, relative to a; infinity if the dimension has no such slices, or so few elements that
- * factors would explain anything. */
-enum { MAX_SLICES = 64 };
-double slice_factors(const struct step_check *c, int tensor, const float *a,
-	const float *b, int dim, int n, double *f);
-/* Are its rows in another order in files with Meta's names, where channels that are rotated together are
- * neighbours? And the row of such a file that is our row. */
-bool is_rotated(const char *name);
-int64_t row_of_pairs(int64_t row, int64_t head_dim);
 /* What clipping makes of a gradient with this norm, as torch.nn.utils.clip_grad_norm_(). clip 0 or less: none. */
 double clip_factor(double clip, double norm);
 

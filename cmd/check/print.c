@@ -2,7 +2,7 @@
 #include "check/report.h"
 
 #include "base/json.h"
-#include "convert/convert.h"
+#include "foreign/foreign.h"
 
 #include <math.h>
 #include <stdlib.h>

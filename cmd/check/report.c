@@ -1,7 +1,7 @@
 /* Writes a report of the kind that its name says: the words and numbers that both kinds have. */
 #include "check/report.h"
 #include "base/file.h"
-#include "convert/convert.h"
+#include "foreign/foreign.h"
 
 #include <math.h>
 #include <string.h>

@@ -1,7 +1,7 @@
 /* Two checkpoints of one step. */
 #include "check/step_files.h"
 
-#include "convert/convert.h"
+#include "foreign/foreign.h"
 #include "engine/options.h"
 
 #include <math.h>

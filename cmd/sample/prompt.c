@@ -1,7 +1,7 @@
 /* Prompts: conversations, and special tokens. */
 #include "sample/sample.h"
 
-#include "convert/convert.h"
+#include "foreign/foreign.h"
 #include "prepare/template.h"
 
 #include <stdlib.h>

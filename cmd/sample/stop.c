@@ -1,7 +1,7 @@
 /* What ends a text. */
 #include "sample/sample.h"
 
-#include "convert/convert.h"
+#include "foreign/foreign.h"
 #include "prepare/template.h"
 
 #include <stdlib.h>

@@ -2,7 +2,7 @@
  * What can be opened is read, written in each format that has such models, and read again. */
 #include "base/file.h"
 #include "tests/fuzz/fuzz.h"
-#include "convert/convert.h"
+#include "foreign/foreign.h"
 
 #include <stdlib.h>
 #include <string.h>

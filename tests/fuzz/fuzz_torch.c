@@ -2,9 +2,9 @@
  * a directory of DCP with any .metadata and any file, or with a safetensors file; one of DeepSpeed's ZeRO, of nanotron, or of several
  * files with an index, with any pickles and any storage. What can be opened is read, and is a model, perhaps. */
 #include "base/file.h"
-#include "convert/convert.h"
+#include "foreign/foreign.h"
 #include "tests/fuzz/fuzz.h"
-#include "torch/torch.h"
+#include "archive/archive.h"
 
 #include <stdlib.h>
 #include <string.h>

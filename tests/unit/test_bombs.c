@@ -6,10 +6,10 @@
 #include "base/file.h"
 #include "base/json.h"
 #include "check/batch.h"
-#include "convert/convert.h"
+#include "foreign/foreign.h"
 #include "tests/support/support.h"
 #include "token/token.h"
-#include "torch/torch_internal.h"
+#include "archive/archive_internal.h"
 
 #include <fcntl.h>
 #include <stdlib.h>

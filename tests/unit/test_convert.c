@@ -6,9 +6,9 @@
  * Some thousand flipped bits of each format; with LONG=yes 10,000.
  */
 #include "base/file.h"
-#include "convert/convert.h"
-#include "convert/huggingface.h"
-#include "convert/safetensors.h"
+#include "foreign/foreign.h"
+#include "foreign/huggingface.h"
+#include "foreign/safetensors.h"
 #include "data/data.h"
 #include "model/generate.h"
 #include "tests/support/support.h"

@@ -6,9 +6,9 @@
  * checksums.
  */
 #include "base/file.h"
-#include "convert/convert.h"
+#include "foreign/foreign.h"
 #include "tests/support/support.h"
-#include "torch/torch_internal.h"
+#include "archive/archive_internal.h"
 
 #include <math.h>
 #include <stdlib.h>
