@@ -106,6 +106,7 @@ $O/%.o: %.c $O/flags
 
 # (the assembler reads these, of which the compiler does not know)
 $O/libcore/draw/page.o $O/cmd/compare/page.o $O/cmd/check/report_html.o: $(wildcard share/report/*)
+$O/cmd/logs/formats.o: share/logs/trainers
 
 define isa_rule
 $O/%.$1.o: %.c $O/flags
@@ -310,7 +311,7 @@ INSTALLED = $(PROGRAMS:%=$(BIN)/%) $(SHARE)/pt $(LIBRARIES) \
   $(PROGRAMS:%=$(SHARE)/fish/vendor_completions.d/%.fish)
 
 # Parents come first. `install` writes the names of those that it makes to share/pt/directories.
-DIRECTORIES = bin $(if $(CUDA_LIB),lib lib/pt) share $(addprefix share/,pt $(addprefix pt/,presets algorithms recipes jobs) \
+DIRECTORIES = bin $(if $(CUDA_LIB),lib lib/pt) share $(addprefix share/,pt $(addprefix pt/,presets logs algorithms recipes jobs) \
   man man/man1 man/man5 man/man7 bash-completion bash-completion/completions zsh zsh/site-functions \
   fish fish/vendor_completions.d)
 
@@ -322,6 +323,7 @@ install: all
 	install $(BINS) $(BIN)
 	$(if $(CUDA_LIB),install $(CUDA_LIB) $(LIBRARIES))
 	install -m 644 share/presets/* $(SHARE)/pt/presets
+	install -m 644 share/logs/* $(SHARE)/pt/logs
 	$(if $(wildcard share/algorithms/*),install -m 644 share/algorithms/* $(SHARE)/pt/algorithms)
 	install $(RECIPES:%=share/recipes/%) $(SHARE)/pt/recipes
 	install -m 644 share/recipes/functions share/recipes/hosts share/recipes/no_gpu.py $(SHARE)/pt/recipes
