@@ -1,5 +1,5 @@
 /* pt-check: is a step of another trainer right? */
-#include "base/options.h"
+#include "options/options.h"
 #include "draw/page.h"
 #include "base/utf8.h"
 #include "check/check.h"
@@ -145,7 +145,7 @@ static int parse_norms(const char *text, struct check_opts *o, struct err *e)
 	const char *comma = text ? strchr(text, ',') : NULL;
 	struct str first = {0};
 	int rc = 0;
-	o->of_two = comma;
+	o->two_norms = comma;
 	if (comma) {
 		str_printf(&first, "%.*s", (int)(comma - text), text);
 		rc = parse_logged(first.s, &o->first_norm, &o->first_norm_half, e);

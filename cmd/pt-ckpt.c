@@ -1,11 +1,11 @@
 /* pt-ckpt: checkpoints as files: list, verify, compare, convert, combine, prune. */
 #include "base/file.h"
-#include "base/options.h"
 #include "base/utf8.h"
 #include "ckpt/print.h"
 #include "ckpt/view.h"
 #include "foreign/foreign.h"
 #include "engine/state.h"
+#include "options/options.h"
 
 #include <math.h>
 #include <stdlib.h>

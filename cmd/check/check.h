@@ -8,6 +8,7 @@
 
 #include "check/reference.h"
 #include "check/step_files.h"
+#include "check/vectors.h"
 
 /* How the other run computed. Autocast: matmuls round to bf16; bf16: parameters and activations, too. */
 enum run_precision { RUN_FP32, RUN_AUTOCAST, RUN_BF16 };
@@ -19,7 +20,7 @@ struct check_opts {
 	int precision;	  /* enum run_precision */
 	int reference;	  /* enum reference_kind */
 	double grad_norm; /* as logged; below 0: not known */
-	bool of_two; /* norms are given of two runs: grad_norm is the second's, first_norm the first's */
+	bool two_norms;	  /* --grad-norm X,Y: first_norm is X, grad_norm Y */
 	double first_norm;
 	double loss;
 	double grad_norm_half, first_norm_half,
@@ -27,7 +28,26 @@ struct check_opts {
 	int64_t tp, cp, fsdp, dp, accumulation; /* degrees of the other run; 1: none */
 };
 
-enum { CAUSE_TEXT = 300, MAX_CAUSES = 64 };
+/* What a finding is about: findings.c has what each kind means. */
+enum finding_kind {
+	FINDING_GRADIENT, /* a wrong gradient, with its cause */
+	FINDING_ZERO,	  /* a gradient that should be zero */
+	FINDING_NO_GRADIENT,
+	FINDING_FROZEN,
+	FINDING_NOT_FINITE,
+	FINDING_MOMENTS,
+	FINDING_UPDATE,
+	FINDING_LOSS, /* from here on: about the whole step */
+	FINDING_SCALE,
+	FINDING_CLIP,
+	FINDING_BETA2,
+	FINDING_COPIES,
+	FINDING_STEP,
+	FINDING_NOTE, /* it may be meant so: nothing is wrong for it */
+	N_FINDING_KINDS
+};
+
+enum { FINDING_TEXT = 300, MAX_FINDINGS = 64 };
 
 /* The result of one test of a tensor: a distance, and the largest that rounding explains. */
 struct distance {
@@ -57,16 +77,20 @@ struct tensor_check {
 	bool decays; /* a decay can be told: the parameters are not too small */
 	bool nonfinite, unchanged;
 	bool dead;	/* neither moment gained anything */
-	int cause;	/* of a wrong gradient; -1: none was found */
+	int cause;	/* finding with the cause of a wrong gradient; -1: none yet */
 	uint64_t found; /* bit k: finding k is about it */
 };
 
 struct finding {
-	char text[CAUSE_TEXT];
+	enum finding_kind kind;
+	char text[FINDING_TEXT];
 	char first[64]; /* one of the tensors; "": it is about the whole step */
 	int n;		/* tensors */
-	bool is_note;	/* it may be meant so */
 };
+static inline bool is_note(const struct finding *f)
+{
+	return f->kind == FINDING_NOTE;
+}
 
 /* The tests of a tensor. */
 enum check_test { TEST_GRADIENT, TEST_MOMENTS, TEST_UPDATE, N_CHECK_TESTS };
@@ -113,8 +137,8 @@ struct step_check {
 	/* Of the update: */
 	double lr, lr_bound, decay; /* what most tensors had */
 	bool lr_scaled;		    /* scales of the learning rate are known */
-	struct finding causes[MAX_CAUSES];
-	int n_causes;
+	struct finding findings[MAX_FINDINGS];
+	int n_findings;
 	bool tested, wrong; /* anything */
 };
 
@@ -136,13 +160,10 @@ int step_check_run(struct step_check *c, const struct check_opts *o,
 	const struct check_job *job, struct err *e);
 void step_check_close(struct step_check *c);
 
-/* Adds a finding about a tensor, or about the whole step (NULL); one with the same text is found in a further
- * tensor. Returns its number. */
-int add_finding(struct step_check *c, const struct tensor_check *x, const char *fmt, ...)
-	PRINTF(3, 4);
-/* What may be meant so: nothing is wrong for it. */
-void add_note(struct step_check *c, const struct tensor_check *x, const char *fmt, ...)
-	PRINTF(3, 4);
+/* findings.c: adds a finding about a tensor, or about the whole step (NULL). A finding with the
+ * same text gets one more tensor. Returns its number. */
+int add_finding(struct step_check *c, enum finding_kind kind,
+	const struct tensor_check *x, const char *fmt, ...) PRINTF(4, 5);
 
 /* judge.c: gradients against the reference. */
 int judge_gradients(struct step_check *c, struct err *e);
@@ -172,23 +193,6 @@ void step_check_json(const struct step_check *c, struct str *out);
 int step_check_report(const struct step_check *c, const struct strs *batch,
 	const char *path, struct err *e);
 
-/* Sums over the elements of two vectors. */
-struct products {
-	double aa, ab, bb;
-};
-struct products products_of(const float *a, const float *b, int64_t n);
-/* |a - factor b| / |factor b| from them. */
-double residual_of(const struct products *p, double factor);
-/* Sets f[n] to the factors by which the slices of a dimension of b come nearest to those of a, of a tensor's
- * shape. Returns how far, relative to a; infinity if the dimension has no such slices, or so few elements that
- * factors would explain anything. */
-enum { MAX_SLICES = 64 };
-double slice_factors(const struct step_check *c, int tensor, const float *a,
-	const float *b, int dim, int n, double *f);
-/* Are its rows in another order in files with Meta's names, where channels that are rotated together are
- * neighbours? And the row of such a file that is our row. */
-bool is_rotated(const char *name);
-int64_t row_of_pairs(int64_t row, int64_t head_dim);
 /* What clipping makes of a gradient with this norm, as torch.nn.utils.clip_grad_norm_(). clip 0 or less: none. */
 double clip_factor(double clip, double norm);
 

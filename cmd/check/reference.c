@@ -6,7 +6,7 @@
 #include "data/offsets.h"
 #include "engine/options.h"
 #include "engine/step.h"
-#include "job/fit.h"
+#include "plan/fit.h"
 
 #include <math.h>
 #include <stdlib.h>

@@ -3,8 +3,8 @@
 #include "foreign/torch.h"
 
 #include "base/file.h"
-#include "base/options.h"
 #include "engine/options.h"
+#include "options/options.h"
 
 #include <stdlib.h>
 #include <string.h>

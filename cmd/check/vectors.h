@@ -1,0 +1,44 @@
+/* vectors: sums over the elements of tensors, and factors between tensors. */
+#ifndef CHECK_VECTORS_H
+#define CHECK_VECTORS_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+struct step_check;
+
+/* Sums over the elements of two vectors: a*a, a*b and b*b. */
+struct products {
+	double aa, ab, bb;
+};
+/* Returns the sums over the first n elements of a and b. */
+struct products products_of(const float *a, const float *b, int64_t n);
+/* Returns |a - factor b| / |factor b|. */
+double residual_of(const struct products *p, double factor);
+/* Cuts a and b, which have the shape of the tensor, into n slices along dimension `dim`, and sets f[n] to the
+ * factors that bring the slices of b nearest to the slices of a. Returns the remaining distance, relative to a;
+ * infinity if the dimension cannot be cut so, or if the slices are too small for factors to mean anything. */
+enum { MAX_SLICES = 64 };
+double slice_factors(const struct step_check *c, int tensor, const float *a,
+	const float *b, int dim, int n, double *f);
+/* Returns true for the weights of queries and keys: in files with Meta's names the rows of each head are in another
+ * order, so that channels that are rotated together are neighbors. */
+bool is_rotated(const char *name);
+/* Returns the row of a file with Meta's names that holds our row. */
+int64_t row_of_pairs(int64_t row, int64_t head_dim);
+
+/* ---- least squares ---- */
+
+/* Least squares. Adds the products of n elements of the parts with each other, to a[k][k], and with y, to b[k]. */
+void add_products(double *a, double *b, const float *const *parts, int k, const float *y,
+	int64_t n);
+/* Solves a x = b for a symmetric matrix [n][n], which is overwritten; x is b. False: the parts depend on each
+ * other. */
+bool solve(double *a, double *b, int n);
+/* |y - sum of x[i] parts[i]| / |y| */
+double distance_of(
+	const float *const *parts, const double *x, int k, const float *y, int64_t n);
+/* Are the weights about the same, so that the parts explain nothing? */
+bool are_equal(const double *x, int n, double within);
+
+#endif
