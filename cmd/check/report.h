@@ -43,9 +43,22 @@ struct map_mark map_mark(
 	const struct step_check *c, const struct tensor_check *x, enum check_test t);
 bool map_has(const struct check_report *r, enum check_test t); /* a place with a colour */
 
+/* ---- findings.c -------------------------------------------------------------------------- */
+
+const char *finding_meaning(const struct step_check *c, int finding);
+int count_findings(const struct step_check *c, bool notes);
+
+struct check_verdict {
+	const char *word;
+	enum report_tone tone;
+	const char *line, *unscaled; /* and what follows if the scale is not checked */
+	const char *reason;
+};
+/* A wrong step has no line and no reason: these are the number of its findings. */
+const struct check_verdict *verdict_of(const struct step_check *c);
+
 /* ---- report.c: words and numbers ---------------------------------------------------------- */
 
-const char *report_verdict(const struct step_check *c, enum report_tone *tone);
 void report_reason(const struct step_check *c, struct str *out); /* of the verdict */
 
 /* What was checked, one of so many facts: its name and its text; NULL if it does not apply. */
@@ -70,7 +83,6 @@ bool has_finding(const struct tensor_check *x, int finding);
 bool report_row_tensors(const struct check_report *r, const struct map_row *row,
 	int finding, struct str *out);
 void report_tensors(const struct check_report *r, int finding, struct str *out);
-const char *report_meaning(const struct step_check *c, int finding);
 
 /* The number with so many digits; "" for NAN. Returns buf. */
 const char *report_number(char buf[AT_LEAST(NUM_TEXT)], int digits, double v);

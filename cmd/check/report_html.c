@@ -20,11 +20,10 @@ static void put_summary(const void *of, struct str *out)
 {
 	const struct check_report *r = of;
 	struct str reason = {0};
-	enum report_tone tone;
-	const char *word = report_verdict(r->c, &tone);
+	const struct check_verdict *v = verdict_of(r->c);
 	report_reason(r->c, &reason);
 	str_puts(out, "<p class=\"verdict\">");
-	html_badge(out, tone, word);
+	html_badge(out, v->tone, v->word);
 	str_puts(out, " ");
 	html_text(out, reason.s);
 	str_puts(out, "</p>");
@@ -81,7 +80,7 @@ static void html_findings(const struct check_report *r, struct str *out)
 {
 	const struct step_check *c = r->c;
 	const struct tensor_check *first = report_first(c);
-	if (!c->n_causes)
+	if (!c->n_findings)
 		return;
 	html_section(out, "findings", "Findings");
 	if (first) {
@@ -92,22 +91,22 @@ static void html_findings(const struct check_report *r, struct str *out)
 			first->gradient.value, first->gradient.bound);
 	}
 	str_puts(out, "<ol class=\"findings\">\n");
-	for (int k = 0; k < c->n_causes; k++) {
+	for (int k = 0; k < c->n_findings; k++) {
 		struct str names = {0};
-		bool note = c->causes[k].is_note;
+		bool note = is_note(&c->findings[k]);
 		report_tensors(r, k, &names);
 		str_puts(out, "<li>");
 		html_badge(
 			out, note ? REPORT_UNCLEAR : REPORT_BAD, note ? "note" : "wrong");
 		str_puts(out, " ");
-		html_element(out, "strong", NULL, c->causes[k].text);
+		html_element(out, "strong", NULL, c->findings[k].text);
 		if (names.len) {
-			str_printf(out, "<p>%d tensor%s: ", c->causes[k].n,
-				plural(c->causes[k].n));
+			str_printf(out, "<p>%d tensor%s: ", c->findings[k].n,
+				plural(c->findings[k].n));
 			html_element(out, "code", NULL, names.s);
 			str_puts(out, "</p>\n");
 		}
-		html_element(out, "p", "note", report_meaning(c, k));
+		html_element(out, "p", "note", finding_meaning(c, k));
 		str_puts(out, "</li>\n");
 		str_free(&names);
 	}
@@ -228,7 +227,7 @@ static void html_tensor(const struct step_check *c, int i, struct str *out)
 		snprintf(text, sizeof(text), "%.2g of %.2g", d->value, d->bound);
 		html_cell(out, d->tested ? text : NULL, true);
 	}
-	for (int k = 0; k < c->n_causes; k++)
+	for (int k = 0; k < c->n_findings; k++)
 		if (has_finding(x, k))
 			str_printf(&found, "%s%d", found.len ? ", " : "", k + 1);
 	html_cell(out, found.s, true);

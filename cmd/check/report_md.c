@@ -8,8 +8,7 @@
 static void md_verdict(const struct check_report *r, struct str *out)
 {
 	struct str text = {0};
-	enum report_tone tone;
-	str_printf(out, "**%s**: ", report_verdict(r->c, &tone));
+	str_printf(out, "**%s**: ", verdict_of(r->c)->word);
 	report_reason(r->c, &text);
 	md_text(out, text.s);
 	str_puts(out, "\n");
@@ -52,19 +51,19 @@ static void md_scales(const struct check_report *r, struct str *out)
 static void md_findings(const struct check_report *r, struct str *out)
 {
 	const struct step_check *c = r->c;
-	for (int k = 0; k < c->n_causes; k++) {
+	for (int k = 0; k < c->n_findings; k++) {
 		struct str names = {0};
 		report_tensors(r, k, &names);
 		str_printf(out, "%s- %s**", k ? "" : "\n",
-			c->causes[k].is_note ? "note: " : "");
-		md_text(out, c->causes[k].text);
+			is_note(&c->findings[k]) ? "note: " : "");
+		md_text(out, c->findings[k].text);
 		str_puts(out, "**");
 		if (names.len) {
-			str_printf(out, ": %d tensor%s, ", c->causes[k].n,
-				plural(c->causes[k].n));
+			str_printf(out, ": %d tensor%s, ", c->findings[k].n,
+				plural(c->findings[k].n));
 			md_text(out, names.s);
 		}
-		str_printf(out, "%s %s\n", names.len ? "." : ":", report_meaning(c, k));
+		str_printf(out, "%s %s\n", names.len ? "." : ":", finding_meaning(c, k));
 		str_free(&names);
 	}
 }

@@ -18,13 +18,10 @@ static void path_of(const char *folder, const char *name, struct str *out)
 	str_printf(out, "%s/%s", folder, name);
 }
 
-bool bins_are_in(const char *path)
+/* Without safetensors files, which have the same model. */
+static bool bins_are_in(const char *path)
 {
-	struct str name = {0};
-	path_of(path, index_file, &name);
-	bool are = file_exists(name.s);
-	str_free(&name);
-	return are;
+	return container_has(path, index_file) && !container_has_safetensors(path);
 }
 
 static json_t *read_index(const char *folder, struct err *e)
@@ -128,12 +125,11 @@ static int check_index(const struct torch_file *f, json_t *map, struct err *e)
 	return 0;
 }
 
-int bins_open(struct torch_file *f, struct err *e)
+static int bins_open(struct torch_file *f, struct err *e)
 {
 	struct strs names = {0}, paths = {0};
 	struct str path = {0};
 	json_t *map = read_index(f->path, e);
-	f->parts->many = false;
 	int rc = map ? list_files(map, &names, e) : -1;
 	for (int64_t i = 0; i < names.n && !rc; i++) {
 		path_of(f->path, names.v[i], &path);
@@ -153,3 +149,31 @@ int bins_open(struct torch_file *f, struct err *e)
 	strs_free(&paths);
 	return rc;
 }
+
+const struct container container_bins = {
+	.name = "several .bin files",
+	.is_in = bins_are_in,
+	.open = bins_open,
+};
+
+/* ---- one file --------------------------------------------------------------------------------- */
+
+static const char one_file[] = "pytorch_model.bin";
+
+static bool one_bin_is_in(const char *path)
+{
+	return container_has(path, one_file) && !container_has_safetensors(path);
+}
+
+static int one_bin_open(struct torch_file *f, struct err *e)
+{
+	struct str path = {0};
+	path_of(f->path, one_file, &path);
+	return torch_file_open_inside(f, path.s, e);
+}
+
+const struct container container_one_bin = {
+	.name = "one .bin file",
+	.is_in = one_bin_is_in,
+	.open = one_bin_open,
+};

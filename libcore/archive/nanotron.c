@@ -30,16 +30,11 @@ struct state {
 	struct buffer b;
 };
 
-bool nanotron_is_in(const char *path)
+static bool nanotron_is_in(const char *path)
 {
-	struct str name = {0};
-	str_printf(&name, "%s/checkpoint_metadata.json", path);
-	bool is = file_exists(name.s);
-	str_clear(&name);
-	str_printf(&name, "%s/model", path);
-	is = is && file_is_folder(name.s);
-	str_free(&name);
-	return is;
+	scoped_str model = {0};
+	str_printf(&model, "%s/model", path);
+	return container_has(path, "checkpoint_metadata.json") && file_is_folder(model.s);
 }
 
 static int by_name_and_rank(const void *a, const void *b)
@@ -524,10 +519,9 @@ static int read_all(struct nanotron *t)
 	return rc || items_end(t->f, t->e) ? -1 : 0;
 }
 
-int nanotron_open(struct torch_file *f, struct err *e)
+static int nanotron_open(struct torch_file *f, struct err *e)
 {
 	struct nanotron t = {.f = f, .e = e};
-	f->parts->many = false;
 	int rc = read_all(&t);
 	for (int64_t i = 0; i < t.n_parts; i++) {
 		free(t.parts[i].name);
@@ -543,3 +537,9 @@ int nanotron_open(struct torch_file *f, struct err *e)
 	strs_free(&t.paths);
 	return rc;
 }
+
+const struct container container_nanotron = {
+	.name = "nanotron",
+	.is_in = nanotron_is_in,
+	.open = nanotron_open,
+};

@@ -40,7 +40,7 @@ static int list_shards(const char *folder, struct strs *out)
 	return out->n > 0;
 }
 
-bool shards_are_in(const char *folder)
+static bool shards_are_in(const char *folder)
 {
 	struct strs list = {0};
 	bool found = list_shards(folder, &list);
@@ -235,7 +235,7 @@ static int add_tensor(struct shards *s, int64_t from, int64_t to)
 	return 0;
 }
 
-int shards_open(struct torch_file *f, struct err *e)
+static int shards_open(struct torch_file *f, struct err *e)
 {
 	struct shards s = {.f = f, .e = e};
 	struct torch_parts *p = f->parts;
@@ -264,3 +264,10 @@ int shards_open(struct torch_file *f, struct err *e)
 	strs_free(&list);
 	return rc;
 }
+
+const struct container container_shards = {
+	.name = "safetensors of ranks",
+	.many = true,
+	.is_in = shards_are_in,
+	.open = shards_open,
+};

@@ -75,9 +75,11 @@ static void offer_values(
 		preset_names(&folder, &names);
 	else if (t->type == OPT_ENUM || t->type == OPT_FLAG)
 		offer_words(c, before, t->type == OPT_ENUM ? t->values : yes_no);
-	else if (t->type == OPT_STR)
+	else if (t->type == OPT_STR && c->p->offer)
+		c->p->offer(t->name, &names);
+	if (t->type == OPT_STR && !names.n)
 		offer_explained(c, before, t->help);
-	else if (t->type == OPT_ACTION && !strcmp(t->name, "generate"))
+	if (t->type == OPT_ACTION && !strcmp(t->name, "generate"))
 		opt_kinds(c->p, &names);
 	for (int64_t i = 0; i < names.n; i++)
 		offer(c, before, names.v[i], "", NULL);

@@ -101,6 +101,8 @@ struct program {
 	const char *operands; /* completion of operands, as opt.files; NULL: none */
 	/* Words that operands may be, closed by NULL; where files may follow, the first one. */
 	const char *const *(*words)(void);
+	/* Adds words that the value of an option may be, for completions; NULL: none. */
+	void (*offer)(const char *option, struct strs *words);
 	bool settings;			   /* operands like `lr=3e-4` are options */
 	void (*versions)(struct str *out); /* lines "library version", or NULL */
 	const struct opt_answer *answers;  /* NULL: none */

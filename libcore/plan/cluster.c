@@ -21,7 +21,7 @@
  * The capacities leave 3 or 4 GiB of the memory to CUDA, cuBLASLt and NCCL.
  *
  * The efficiency is that with which the prediction for one H100 equals what was measured on one, see
- * pt(7); of the others it is assumed.
+ * tests/bench/results; of the others it is assumed.
  */
 #define NVLINK_US (8.4 + 3.4)
 #define NETWORK_US (8.4 + 14)
