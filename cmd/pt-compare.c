@@ -1,6 +1,6 @@
 /* pt-compare: compare the curves of training runs. */
 #include "base/file.h"
-#include "draw/graph.h"
+#include "draw/draw.h"
 #include "options/options.h"
 #include "base/utf8.h"
 #include "compare/curve.h"

@@ -6,7 +6,7 @@
 
 #include <math.h>
 
-#include "parallel/schedule.h"
+#include "parallel/parallel.h"
 
 /* ---- practices ------------------------------------------------------------------------------ */
 
