@@ -106,6 +106,7 @@ $O/%.o: %.c $O/flags
 
 # (the assembler reads these, of which the compiler does not know)
 $O/libcore/draw/page.o $O/cmd/compare/report_page.o $O/cmd/check/report_page.o: $(wildcard share/report/*)
+$O/cmd/logs/formats.o: share/logs/trainers
 
 define isa_rule
 $O/%.$1.o: %.c $O/flags
@@ -127,6 +128,8 @@ $(IO_FAULTS): tests/support/io_faults.c $O/flags
 	@$(CC) $(CPPFLAGS) -O2 -g -std=c11 -Wall -Wextra -fPIC -shared -o $@ $<
 
 $O/tests/test_probe: private override LDFLAGS += -Wl,--wrap=H5Fopen
+, := ,
+$O/tests/test_reduction: private override LDFLAGS += $(addprefix -Wl$(,)--wrap=,sum_begin sum_end reduce_end comm_send comm_recv comm_shared_open comm_shared_close)
 $(TESTS): $(TEST_LIB) $(LIB) kernels/cuda/host.list
 	@echo "  LD    $@"
 	@$(CC) $(CFLAGS) $(TEST_LD) $(LDFLAGS) -o $@ $(filter %.o,$^) $(filter %.a,$^) -lcmocka $(LDLIBS)
@@ -138,7 +141,7 @@ KERNELS_TEST = $O/tests/test_kernels
 $(KERNELS_OBJ): $O/tests/kernels/%.o: $O/tests/unit/%.o
 	@mkdir -p $(@D)
 	@objcopy --redefine-sym main=$* $< $@
-$O/tests/kernel_tests.o: tests/kernel_tests.c $(GPU_KERNELS) $O/flags
+$O/tests/kernel_tests.o: tests/tools/kernel_tests.c $(GPU_KERNELS) $O/flags
 	@mkdir -p $(@D)
 	@echo "  CC    $<"
 	@$(CC) $(CPPFLAGS) '-DPROGRAMS=$(patsubst tests/unit/%.c,PROGRAM(%),$(GPU_KERNELS))' $(CFLAGS) -MMD -MP -c -o $@ $<
@@ -161,7 +164,7 @@ CUOBJDUMP := $(shell PATH="$$PATH:$(dir $(NVCC))" command -v cuobjdump 2>/dev/nu
 PYTHON := $(shell command -v python3 2>/dev/null)
 
 $O/pt-cuda.so: $(CUDA_OBJ)
-	@$(if $(and $(CUOBJDUMP),$(PYTHON)),CUOBJDUMP=$(CUOBJDUMP) tests/machine_code $(filter %/attn_hopper_fwd.o %/attn_hopper_bwd.o,$^))
+	@$(if $(and $(CUOBJDUMP),$(PYTHON)),CUOBJDUMP=$(CUOBJDUMP) tests/tools/machine_code $(filter %/attn_hopper_fwd.o %/attn_hopper_bwd.o,$^))
 	@echo "  LD    $@"
 	@$(NVCC) $(NVCCFLAGS) -shared -cudart static -Xlinker -rpath,$(realpath $(CUDA_INC)/../lib64) \
 	  -o $@ $^ -lcublasLt
@@ -258,11 +261,11 @@ build-fuzzers: $(FUZZERS)
 
 # PATTERN=...: only mutants whose name matches.
 mutants-now: programs $(CHECKS) $(IO_FAULTS)
-	@tests/mutate $O $(PATTERN)
+	@tests/tools/mutate $O $(PATTERN)
 
 # Bugs that other trainers had: two steps, and pt-compare --locate. PATTERN as above.
 public-bugs-now: programs
-	@tests/mutate --public-bugs $O $(PATTERN)
+	@tests/tools/mutate --public-bugs $O $(PATTERN)
 
 bench-now: programs $(TESTS)
 	@tests/bench/run $O
@@ -308,7 +311,7 @@ INSTALLED = $(PROGRAMS:%=$(BIN)/%) $(SHARE)/pt $(LIBRARIES) \
   $(PROGRAMS:%=$(SHARE)/fish/vendor_completions.d/%.fish)
 
 # Parents come first. `install` writes the names of those that it makes to share/pt/directories.
-DIRECTORIES = bin $(if $(CUDA_LIB),lib lib/pt) share $(addprefix share/,pt $(addprefix pt/,presets algorithms recipes jobs) \
+DIRECTORIES = bin $(if $(CUDA_LIB),lib lib/pt) share $(addprefix share/,pt $(addprefix pt/,presets logs algorithms recipes jobs) \
   man man/man1 man/man5 man/man7 bash-completion bash-completion/completions zsh zsh/site-functions \
   fish fish/vendor_completions.d)
 
@@ -320,6 +323,7 @@ install: all
 	install $(BINS) $(BIN)
 	$(if $(CUDA_LIB),install $(CUDA_LIB) $(LIBRARIES))
 	install -m 644 share/presets/* $(SHARE)/pt/presets
+	install -m 644 share/logs/* $(SHARE)/pt/logs
 	$(if $(wildcard share/algorithms/*),install -m 644 share/algorithms/* $(SHARE)/pt/algorithms)
 	install $(RECIPES:%=share/recipes/%) $(SHARE)/pt/recipes
 	install -m 644 share/recipes/functions share/recipes/hosts share/recipes/no_gpu.py $(SHARE)/pt/recipes

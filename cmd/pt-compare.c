@@ -1,7 +1,7 @@
 /* pt-compare: compare the curves of training runs. */
 #include "base/file.h"
 #include "draw/graph.h"
-#include "base/options.h"
+#include "options/options.h"
 #include "base/utf8.h"
 #include "compare/curve.h"
 #include "compare/export.h"
@@ -16,12 +16,12 @@
 #include <stdlib.h>
 
 struct opts {
-	int by, axis, format, rule, require, export_format;
+	int by, axis, rule, require, export_format;
 	double rtol, atol, margin, alarm, confidence, patience;
 	bool common, follow, json, locate, speed, table, each_run, whole_range;
 	int64_t spool_limit;
 	struct graph_opts draw;
-	const char *pattern, *control_program, *test_program, *launcher;
+	const char *format, *pattern, *control_program, *test_program, *launcher;
 	struct strs columns, controls, tests, plots, reports, exports;
 };
 
@@ -41,8 +41,9 @@ static const struct opt options[] = {
 		"least from. Operands that follow no other option of this kind are the tests."},
 	{OPT_LIST, 0, "test", "RUN ...", NULL, O(tests), OPT_SEVERAL, .files = "", .help =
 		"The test runs; the other operands are the controls."},
-	{OPT_ENUM, 0, "format", NULL, "auto", O(format), .values = log_format_names, .help =
-		"The format of the logs, see FORMATS. auto: detected, of each log by itself."},
+	{OPT_STR, 0, "format", "NAME | FILE", "auto", O(format), .files = "", .help =
+		"The format of the logs: one of FORMATS, or a file with formats of your own, whose "
+		"name has a dot or a slash. auto: detected, for each log separately."},
 	{OPT_STR, 0, "pattern", "REGEX", NULL, O(pattern), .help =
 		"Read logs that are not pt-train's line by line by a regular expression of PCRE2, "
 		"whose named groups are columns, as in 'step (?<step>\\d+).* loss (?<loss>\\S+)'. "
@@ -162,6 +163,12 @@ static void generate(int kind, FILE *f)
 		rules_man(f);
 }
 
+static void offer_formats(const char *option, struct strs *words)
+{
+	if (!strcmp(option, "format"))
+		log_format_names(words);
+}
+
 static const struct program program = {
 	.name = "pt-compare",
 	.summary = "say whether training runs are the same",
@@ -172,6 +179,7 @@ static const struct program program = {
 	.operands = "",
 	.versions = h5_versions,
 	.generate = generate,
+	.offer = offer_formats,
 	.kinds = (const char *const[]){"run", "columns", "formats", "names", "rules",
 		NULL},
 };
@@ -221,20 +229,20 @@ static int name_runs(
 	return (int)n_controls;
 }
 
-/* Of all logs, from --format. */
-static const char *format;
-
-/* Sets *judged to the NAME of --column, NULL if there is none, and tells the reader what is called otherwise. */
-static int take_columns(const struct opts *o, const char **judged, struct err *e)
+/* Sets *judged to the NAME of --column, NULL if there is none, and *how to what the options specify. */
+static int open_formats(
+	const struct opts *o, const char **judged, struct log_how *how, struct err *e)
 {
 	*judged = NULL;
+	how->format = o->format;
+	how->pattern = o->pattern;
 	for (int64_t i = 0; i < o->columns.n; i++) {
 		bool pair = strchr(o->columns.v[i], '=');
-		if (pair && log_map(o->columns.v[i], e))
+		if (pair && log_how_map(how, o->columns.v[i], e))
 			return -1;
 		*judged = pair ? *judged : o->columns.v[i];
 	}
-	return o->pattern ? log_pattern(o->pattern, e) : 0;
+	return log_how_open(how, e);
 }
 
 static bool any_knows(const struct runs *r, const char *name)
@@ -298,12 +306,13 @@ static const char *const results[] = {
 
 /* The column to judge: *name, or the one that stands for it; if it is NULL the first of the results that all have;
  * every run has a loss. */
-static int find_column(const struct runs *r, const char **name, struct err *e)
+static int find_column(const struct runs *r, const struct log_how *reading,
+	const char **name, struct err *e)
 {
 	char why[128];
 	if (*name && !any_knows(r, *name)) {
 		snprintf(why, sizeof(why), "a column '%s'", *name);
-		*name = log_column_name(*name);
+		*name = log_column_name(reading, *name);
 		return any_knows(r, *name) ? 0 : no_column(r, why, EX_USAGE, e);
 	}
 	if (*name)
@@ -488,17 +497,17 @@ static bool judge_rows(void *to, const struct run_log *logs, int n)
 
 /* Reads the logs until the runs have ended, or one differs. Sets how->exact.common if they go on. */
 static int follow(struct runs *r, const struct strs *names, const struct opts *o,
-	struct outcome_opts *how, struct err *e)
+	const struct log_how *reading, struct outcome_opts *how, struct err *e)
 {
 	struct following f = {r, *how, xmalloc((size_t)r->n * sizeof(*f.said))};
 	enum follow_end why;
-	const struct follow reading = {format, judge_rows, &f, o->patience};
+	const struct follow each = {reading, judge_rows, &f, o->patience};
 	f.opts.exact.common = true;
 	f.opts.judge.growing = true;
 	for (int i = 0; i < r->n; i++)
 		f.said[i] = VERDICT_NOTHING;
-	int rc = follow_runs(
-		r->logs, (const char *const *)names->v, r->n, &reading, &why, e);
+	int rc =
+		follow_runs(r->logs, (const char *const *)names->v, r->n, &each, &why, e);
 	how->exact.common |= !rc && (why == FOLLOW_STOPPED || why == FOLLOW_SIGNAL);
 	free(f.said);
 	return rc;
@@ -582,7 +591,8 @@ static int check_exports(const struct opts *o, struct err *e)
 		       : 0;
 }
 
-static int export_all(const struct runs *r, const struct opts *o, struct err *e)
+static int export_all(const struct runs *r, const struct opts *o,
+	const struct log_how *reading, struct err *e)
 {
 	struct strs chosen = {0};
 	int rc = 0;
@@ -590,7 +600,7 @@ static int export_all(const struct runs *r, const struct opts *o, struct err *e)
 		const char *name = o->columns.v[i];
 		if (strchr(name, '='))
 			continue;
-		rc = find_column(r, &name, e);
+		rc = find_column(r, reading, &name, e);
 		strs_add(&chosen, name);
 	}
 	for (int64_t i = 0; i < o->exports.n && !rc; i++)
@@ -611,6 +621,7 @@ int main(int argc, char **argv)
 	struct err e = {0};
 	struct runs r = {0};
 	struct strs names = {0};
+	struct log_how reading = {.format = NULL};
 	const char *column = NULL;
 	advice_set(advice);
 	int n = opts_parse_or_die(&program, &o, argc, argv);
@@ -623,7 +634,7 @@ int main(int argc, char **argv)
 		err_set(&e, EX_USAGE,
 			"json: not with --graph or --table, which are text");
 	if (!e.code && !check_exports(&o, &e))
-		take_columns(&o, &column, &e);
+		open_formats(&o, &column, &reading, &e);
 	if (e.code)
 		return err_say(&e);
 	bool pair = names.n == 2;
@@ -633,17 +644,17 @@ int main(int argc, char **argv)
 	if (e.code)
 		return err_say(&e), EX_TROUBLE;
 	file_spool_limit(o.spool_limit);
-	format = log_format_names[o.format];
 	struct outcome_opts how =
 		outcome_opts_of(&o, column ? column : columns[COL_LOSS].name);
 	r.n = (int)names.n;
 	r.logs = xcalloc((size_t)r.n, sizeof(*r.logs));
-	if (o.follow ? follow(&r, &names, &o, &how, &e)
+	if (o.follow ? follow(&r, &names, &o, &reading, &how, &e)
 		     : log_read_all(
-			       r.logs, (const char *const *)names.v, r.n, format, &e))
+			       r.logs, (const char *const *)names.v, r.n, &reading, &e))
 		return err_say(&e), EX_TROUBLE;
 	runs_shorten(r.logs, r.n);
-	if (o.exports.n ? export_all(&r, &o, &e) : find_column(&r, &column, &e))
+	if (o.exports.n ? export_all(&r, &o, &reading, &e)
+			: find_column(&r, &reading, &column, &e))
 		return err_say(&e) == EX_USAGE ? EX_USAGE : EX_TROUBLE;
 	if (o.exports.n)
 		return 0;
@@ -657,6 +668,7 @@ int main(int argc, char **argv)
 	free_reports(reports, r.n);
 	free_runs(&r);
 	strs_free(&names);
+	log_how_close(&reading);
 	if (rc)
 		return err_say(&e) == EX_USAGE ? EX_USAGE : EX_TROUBLE;
 	stdout_close();

@@ -1,11 +1,11 @@
 /* pt-plan: which parallel layout trains a model fastest on a cluster? */
 #include "base/file.h"
 #include "base/json.h"
-#include "base/options.h"
+#include "options/options.h"
 #include "base/utf8.h"
-#include "collbench/network.h"
+#include "plan/network.h"
 #include "comm/comm.h"
-#include "convert/convert.h"
+#include "foreign/foreign.h"
 #include "h5/h5.h"
 #include "kernels/kernels.h"
 #include "plan/planner.h"
@@ -395,7 +395,7 @@ static int print_all(const struct opts *o, const struct request *r,
 	if (!o->best && (o->explain || s->n))
 		report_header(r, out);
 	if (o->explain)
-		explain(r, s, out);
+		explain_choice(r, s, out);
 	if (no_layout(o, s, e))
 		return -1;
 	if (o->best) {

@@ -1,7 +1,7 @@
 /* The order of the tests of a step. */
 #include "check/check.h"
 
-#include "convert/convert.h"
+#include "foreign/foreign.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -125,7 +125,8 @@ static int open_job(struct step_check *c, const struct check_job *job, struct er
 	if (n && token_batch_read(&c->batch, n, job->batch->v, &job->how, e))
 		return -1;
 	enum whose_files whose = n ? ONE_RUN : job->two_runs ? TWO_RUNS : ONE_OR_TWO_RUNS;
-	if (step_files_open(&c->files, job->before, job->after, &job->adam, whose, e))
+	if (step_files_open(
+		    &c->files, job->before, job->after, &job->open, &job->adam, whose, e))
 		return -1;
 	name_tensors(c);
 	c->has_reference = n > 0;

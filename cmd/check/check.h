@@ -151,6 +151,7 @@ struct check_job {
 	bool two_runs;	  /* of one step, whatever their optimizers count */
 	const struct strs *freeze,
 		*lr_scale_of; /* as pt-train's; none: as the files say */
+	struct open_how open;
 };
 
 /* Makes all tests that the files allow; -1 with *e set if they cannot be read, or do not belong together.

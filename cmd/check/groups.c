@@ -1,7 +1,7 @@
 /* Tensors that the run does not train, or has another learning rate for: --freeze, --lr-scale-of. */
 #include "check/check.h"
 
-#include "convert/convert.h"
+#include "foreign/foreign.h"
 #include "engine/options.h"
 
 #include <math.h>

@@ -1,7 +1,7 @@
 /* The gradients that the optimizer saw against those of the reference. */
 #include "check/check.h"
 
-#include "base/student.h"
+#include "stats/stats.h"
 
 #include <math.h>
 #include <stdlib.h>

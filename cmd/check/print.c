@@ -2,7 +2,7 @@
 #include "check/report.h"
 
 #include "base/json.h"
-#include "convert/convert.h"
+#include "foreign/foreign.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -46,9 +46,8 @@ static void put_tally(const struct step_check *c, enum check_test test, struct s
 static void put_file(
 	const char *what, const struct ckpt_view *v, bool moments, struct str *out)
 {
-	str_printf(out, "%-8s%s: %s, %d tensors%s\n", what, v->name,
-		convert_detect(v->name)->name, v->n_tensors,
-		moments ? "" : "; no moments");
+	str_printf(out, "%-8s%s: %s, %d tensors%s\n", what, v->name, v->format,
+		v->n_tensors, moments ? "" : "; no moments");
 }
 
 static void put_batch(const struct step_check *c, struct str *out)

@@ -1,12 +1,12 @@
 /* Loss and gradients of a batch, in float64 or by the trainer. */
 #include "check/reference.h"
 
-#include "convert/convert.h"
+#include "foreign/foreign.h"
 
 #include "data/offsets.h"
 #include "engine/options.h"
 #include "engine/step.h"
-#include "job/fit.h"
+#include "plan/fit.h"
 
 #include <math.h>
 #include <stdlib.h>

@@ -1,6 +1,6 @@
 /* The words and numbers of a report, whichever its kind. */
 #include "check/report.h"
-#include "convert/convert.h"
+#include "foreign/foreign.h"
 
 #include <math.h>
 #include <string.h>
@@ -111,8 +111,8 @@ static void put_tally(const struct step_check *c, enum check_test test, struct s
 
 static void put_file(const struct ckpt_view *v, bool moments, struct str *out)
 {
-	str_printf(out, "%s (%s), %d tensor%s%s", v->name, convert_detect(v->name)->name,
-		v->n_tensors, plural(v->n_tensors), moments ? "" : ", no moments");
+	str_printf(out, "%s (%s), %d tensor%s%s", v->name, v->format, v->n_tensors,
+		plural(v->n_tensors), moments ? "" : ", no moments");
 }
 
 static void put_first(const struct check_report *r, struct str *out)

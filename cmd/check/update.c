@@ -1,7 +1,7 @@
 /* What the files say without a model: the moments against each other, and the update against AdamW's. */
 #include "check/search.h"
 
-#include "base/student.h"
+#include "stats/stats.h"
 
 #include <math.h>
 #include <stdlib.h>

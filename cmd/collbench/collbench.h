@@ -4,7 +4,6 @@
  *   table.h      the table of results, the HDF5 file, comparison, pictures
  *   suite.h      the cases of a run, and the groups that they run in
  *   fit.h        latency and bandwidth, fitted to the times
- *   network.h    the links of a cluster, from these
  */
 #ifndef COLLBENCH_H
 #define COLLBENCH_H

@@ -126,7 +126,7 @@ static int read_source(struct source *s, const struct follow *f, struct err *e)
 	if (!state || state == s->state)
 		return 0; /* it may come, or come back */
 	s->state = state;
-	if (log_read_growing(s->log, s->file, f->format, is_stream, e) < 0)
+	if (log_read_growing(s->log, s->file, f->how, is_stream, e) < 0)
 		return -1;
 	if (!is_stream)
 		s->ended = is_run_h5(s->log) || journal_ended(s->log);

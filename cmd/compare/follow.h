@@ -20,8 +20,9 @@ enum follow_end {
 	FOLLOW_SIGNAL,	/* SIGINT */
 };
 
+struct log_how;
 struct follow {
-	const char *format; /* of all logs, as for log_read() */
+	const struct log_how *how; /* as for log_read() */
 	/* Called after new rows; true: stop. */
 	bool (*judge)(void *to, const struct run_log *logs, int n);
 	void *to;

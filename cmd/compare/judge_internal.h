@@ -3,8 +3,8 @@
 #define COMPARE_JUDGE_INTERNAL_H
 
 #include "compare/compare.h"
-#include "compare/stats.h"
 #include "compare/verdict.h"
+#include "stats/stats.h"
 
 enum set { CONTROL, TEST };
 

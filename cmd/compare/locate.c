@@ -3,7 +3,7 @@
 #include "ckpt/ckpt.h"
 #include "compare/compare.h"
 #include "compare/locate.h"
-#include "convert/convert.h"
+#include "foreign/foreign.h"
 
 #include <math.h>
 #include <stdlib.h>

@@ -1,7 +1,7 @@
 /* The rules by which other projects accept a loss curve, as their files state them in August 2026;
  * a rule for a pair of runs takes each test with the first control. */
-#include "base/options.h"
 #include "compare/judge_internal.h"
+#include "options/options.h"
 
 #include <math.h>
 #include <stdlib.h>

@@ -1,15 +1,15 @@
 /* A log while it is read: a stack of values for each column, from which rows are made. */
-#include "base/options.h"
 #include "logs/logs_internal.h"
+#include "options/options.h"
 
 #include <math.h>
 #include <stdlib.h>
 
 enum { MAX_POINTS = 1 << 27, MAX_SETTINGS = 256, MAX_VALUE = 1024 };
 
-void build_begin(struct build *b)
+void build_begin(struct build *b, const struct log_how *how)
 {
-	*b = (struct build){.trained = -1, .total = -1, .clocked = -1};
+	*b = (struct build){.how = how, .trained = -1, .total = -1, .clocked = -1};
 	b->series = xcalloc(MAX_LOG_COLUMNS, sizeof(*b->series));
 	b->names = xcalloc(MAX_LOG_COLUMNS, sizeof(*b->names));
 }
@@ -117,8 +117,9 @@ static struct series *series_of(struct build *b, int64_t step, struct known_name
 {
 	if (known && known->series < 0) {
 		struct span name = {known->name, known->len};
-		known->given = given_column(name).n > 0;
-		known->series = find_series(b, name_of_column(name, &known->scale));
+		known->given = given_column(b->how, name).n > 0;
+		known->series =
+			find_series(b, name_of_column(b->how, name, &known->scale));
 	}
 	if (!known || known->series < 0 || !column_fits(COL_STEP, (double)step))
 		return NULL;
@@ -164,7 +165,7 @@ bool build_unread(struct build *b, int64_t step, struct span name, struct span t
 {
 	double scale;
 	char column[64];
-	struct span of = name_of_column(name, &scale);
+	struct span of = name_of_column(b->how, name, &scale);
 	snprintf(column, sizeof(column), "%.*s", (int)min64((int64_t)of.n, 63), of.p);
 	int c = column_find(column);
 	if (c < 0 || !begins_as_number(text.p, text.p + text.n))

@@ -154,12 +154,13 @@ static bool is_better_step(const struct table *t, struct span name)
 }
 
 /* Two runs of W&B may have one name, and two names may stand for one column. */
-static void note_twice(struct table *t, struct strs *seen, struct span name)
+static void note_twice(struct build *b, struct strs *seen, struct span name)
 {
 	double scale;
-	struct span column = name_of_column(name, &scale);
+	struct table *t = &b->table;
+	struct span column = name_of_column(b->how, name, &scale);
 	struct str text = {0};
-	if (!name.n || name_is_step(name) || given_column(name).n)
+	if (!name.n || name_is_step(name) || given_column(b->how, name).n)
 		return;
 	str_add(&text, column.p, column.n);
 	if (!t->twice && strs_find(seen, text.s) >= 0)
@@ -169,8 +170,9 @@ static void note_twice(struct table *t, struct strs *seen, struct span name)
 }
 
 /* A header: names, of which at least one is known. */
-static bool take_header(struct table *t, struct span line)
+static bool take_header(struct build *b, struct span line)
 {
+	struct table *t = &b->table;
 	bool known = false;
 	struct strs runs = {0}, seen = {0};
 	free(t->twice);
@@ -188,8 +190,8 @@ static bool take_header(struct table *t, struct span line)
 		/* TensorBoard exports "Wall time,Step,Value" */
 		if (t->names.n == 2 && t->step == 1 &&
 			!strcmp(t->names.v[0], "Wall time"))
-			name = value_of_export(name);
-		struct span column = name_of_column(name, &scale);
+			name = value_of_export(b->how, name);
+		struct span column = name_of_column(b->how, name, &scale);
 		char text[64];
 		snprintf(text, sizeof(text), "%.*s", (int)min64((int64_t)column.n, 63),
 			column.p);
@@ -199,7 +201,7 @@ static bool take_header(struct table *t, struct span line)
 			known = true;
 		}
 		add_name(t, name);
-		note_twice(t, &seen, name);
+		note_twice(b, &seen, name);
 	}
 	t->clock = t->step == 1 && !strcmp(t->names.v[0], "Wall time") ? 0 : -1;
 	strs_free(&seen);
@@ -228,12 +230,14 @@ static bool take_headless(struct table *t, struct span line)
 }
 
 /* Without a loss, train_loss is the loss. */
-static void find_loss(struct table *t)
+static void find_loss(struct build *b)
 {
+	struct table *t = &b->table;
 	int64_t train = -1;
 	for (int64_t i = 0; i < t->names.n; i++) {
 		double scale;
-		struct span column = name_of_column(span_of(t->names.v[i]), &scale);
+		struct span column =
+			name_of_column(b->how, span_of(t->names.v[i]), &scale);
 		if (column.n == 4 && !memcmp(column.p, "loss", 4))
 			return;
 		if (!strcmp(t->names.v[i], "train_loss"))
@@ -243,15 +247,16 @@ static void find_loss(struct table *t)
 		memmove(t->names.v[train], "loss", 5);
 }
 
-static bool begin_table(struct table *t, struct span line)
+static bool begin_table(struct build *b, struct span line)
 {
+	struct table *t = &b->table;
 	double v;
 	t->delimiter = find_delimiter(line);
 	struct span rest = line, first = next_field(&rest, t->delimiter);
 	bool header =
 		t->lines++ || !is_number(first, &v); /* or the first line is a row */
-	if (t->delimiter && (header ? take_header(t, line) : take_headless(t, line))) {
-		find_loss(t);
+	if (t->delimiter && (header ? take_header(b, line) : take_headless(t, line))) {
+		find_loss(b);
 		return header;
 	}
 	strs_free(&t->names);
@@ -318,7 +323,7 @@ bool line_csv(struct build *b, struct span line)
 	int64_t step;
 	bool any = false;
 	b->is_table = true;
-	if (!span_trim(line).n || (!t->delimiter && begin_table(t, line)) ||
+	if (!span_trim(line).n || (!t->delimiter && begin_table(b, line)) ||
 		span_begins(line, "#") || !is_of_run(b, line) ||
 		!find_step_field(b, line, &step))
 		return false;

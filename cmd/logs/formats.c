@@ -1,104 +1,160 @@
 /* The table of formats, lines of text in one of them, and which one a log has. */
-#include "base/options.h"
-#include "logs/logs_internal.h"
+#include "base/file.h"
+#include "options/options.h"
+#include "draw/page.h"
+#include "logs/formats.h"
 
-/* Name, description, and a struct log_format's other fields. */
-#define FORMATS(F)                                                                                                                                                                                                                                                         \
-	F("pt",                                                                                                                                                                                                                                                            \
-		"the directory of a run, its run.h5 or its journal, or the standard output of "                                                                                                                                                                            \
-		"pt-train",                                                                                                                                                                                                                                                \
-		.detect = NULL)                                                                                                                                                                                                                                            \
-	F("wordplay",                                                                                                                                                                                                                                                      \
-		"lines step=100 loss=2.45 ... or iter=100 ... of wordplay and ezpz, behind "                                                                                                                                                                               \
-		"any prefix; mfu is in percent",                                                                                                                                                                                                                           \
-		.line = line_wordplay, .settings = true)                                                                                                                                                                                                                   \
-	F("maxtext", "the standard output of MaxText", .kinds = maxtext_kinds,                                                                                                                                                                                             \
-		.settings = true)                                                                                                                                                                                                                                          \
-	F("torchtitan",                                                                                                                                                                                                                                                    \
-		"the console of torchtitan; tps is per GPU, memory is what is reserved",                                                                                                                                                                                   \
-		.kinds = torchtitan_kinds, .settings = true)                                                                                                                                                                                                               \
-	F("torchtitan-losses", "its tests/assets/losses: lines with step and loss",                                                                                                                                                                                        \
-		.line = line_losses)                                                                                                                                                                                                                                       \
-	F("nanogpt", "the standard output of nanoGPT", .kinds = nanogpt_kinds,                                                                                                                                                                                             \
-		.settings = true)                                                                                                                                                                                                                                          \
-	F("nanochat", "the standard output of nanochat, whose loss is smoothed",                                                                                                                                                                                           \
-		.kinds = nanochat_kinds, .settings = true)                                                                                                                                                                                                                 \
-	F("modded-nanogpt", "the records of modded-nanogpt; dt is step_avg",                                                                                                                                                                                               \
-		.kinds = modded_kinds)                                                                                                                                                                                                                                     \
-	F("llmq", "the standard output of LLMQ, and its log in JSON", .line = line_llmq,                                                                                                                                                                                   \
-		.settings = true)                                                                                                                                                                                                                                          \
-	F("llmc", "main.log of llm.c, and the standard output of its programs",                                                                                                                                                                                            \
-		.line = line_llmc, .settings = true)                                                                                                                                                                                                                       \
-	F("nemo", "the console of NeMo: lines Training epoch 0, iteration 5/99 | ...",                                                                                                                                                                                     \
-		.kinds = nemo_kinds)                                                                                                                                                                                                                                       \
-	F("nanotron", "the console of nanotron, whose numbers have three digits",                                                                                                                                                                                          \
-		.kinds = nanotron_kinds)                                                                                                                                                                                                                                   \
-	F("picotron", "the standard output of picotron", .kinds = picotron_kinds)                                                                                                                                                                                          \
-	F("deepspeed",                                                                                                                                                                                                                                                     \
-		"what the pipeline engine of DeepSpeed prints: lines steps: 10 loss: 2.5 iter time (s): ...",                                                                                                                                                              \
-		.kinds = deepspeed_kinds)                                                                                                                                                                                                                                  \
-	F("torchtune",                                                                                                                                                                                                                                                     \
-		"the standard output of torchtune, its progress bar, and the file of its DiskLogger",                                                                                                                                                                      \
-		.kinds = torchtune_kinds)                                                                                                                                                                                                                                  \
-	F("litgpt",                                                                                                                                                                                                                                                        \
-		"the standard output of LitGPT; a step is an iter, which is a micro-batch",                                                                                                                                                                                \
-		.kinds = litgpt_kinds)                                                                                                                                                                                                                                     \
-	F("composer",                                                                                                                                                                                                                                                      \
-		"the console of Composer and LLM Foundry, and the file of its FileLogger; a step is a batch, or a number of tokens or samples if the run is to last so many",                                                                                              \
-		.line = line_composer)                                                                                                                                                                                                                                     \
-	F("fairseq",                                                                                                                                                                                                                                                       \
-		"the standard output of fairseq, of which --log-format json is of the format jsonl",                                                                                                                                                                       \
-		.kinds = fairseq_kinds)                                                                                                                                                                                                                                    \
-	F("lightning",                                                                                                                                                                                                                                                     \
-		"the progress bar of Lightning and of NeMo 1, whose numbers have three digits; for its metrics.csv see csv",                                                                                                                                               \
-		.line = line_lightning)                                                                                                                                                                                                                                    \
-	F("mlflow", "a folder of a run in mlruns, or a file in its folder metrics",                                                                                                                                                                                        \
-		.line = line_mlflow)                                                                                                                                                                                                                                       \
-	F("trainer",                                                                                                                                                                                                                                                       \
-		"the standard output of Hugging Face's Trainer and what uses it (TRL, axolotl, Unsloth, ms-swift), {'loss': 2.5, ...}: rows are counted where none states its step; and of slime, whose rollouts have steps of their own",                                 \
-		.line = line_trainer)                                                                                                                                                                                                                                      \
-	F("megatron", "the standard output of Megatron-LM", .kinds = megatron_kinds,                                                                                                                                                                                       \
-		.settings = true)                                                                                                                                                                                                                                          \
-	F("automodel", "the console of NeMo Automodel", .kinds = automodel_kinds)                                                                                                                                                                                          \
-	F("verl", "the console of verl, whose lines begin with step:",                                                                                                                                                                                                     \
-		.kinds = verl_kinds)                                                                                                                                                                                                                                       \
-	F("megatron-golden", "its golden_values_*.json", .text = text_golden,                                                                                                                                                                                              \
-		.detect = is_golden)                                                                                                                                                                                                                                       \
-	F("megatron-bridge",                                                                                                                                                                                                                                               \
-		"golden values of Megatron-Bridge; its standard output is of the "                                                                                                                                                                                         \
-		"format megatron",                                                                                                                                                                                                                                         \
-		.text = text_bridge, .detect = is_bridge)                                                                                                                                                                                                                  \
-	F("olmo-core", "the console of OLMo-core", .line = line_olmo)                                                                                                                                                                                                      \
-	F("trainer-state",                                                                                                                                                                                                                                                 \
-		"trainer_state.json of Hugging Face's Trainer, or its directory; takes about ten times its size in memory",                                                                                                                                                \
-		.text = text_trainer_state, .detect = is_trainer_state)                                                                                                                                                                                                    \
-	F("tensorboard",                                                                                                                                                                                                                                                   \
-		"event files of TensorBoard, a directory of them, or a directory of such directories, which stands for all of their runs: scalars",                                                                                                                        \
-		.text = text_tensorboard, .detect = is_tensorboard)                                                                                                                                                                                                        \
-	F("json",                                                                                                                                                                                                                                                          \
-		"an array of JSON objects (W&B), or of [wall time, step, value], which TensorBoard exports; what the REST interface of MLflow says of the history of a metric",                                                                                            \
-		.text = text_array, .detect = is_array)                                                                                                                                                                                                                    \
-	F("csv",                                                                                                                                                                                                                                                           \
-		"a table with fields separated by commas, semicolons or tabs, with rows in any order; its header names columns; without a header: step, loss; exports of W&B, whose file of several runs stands for all of them and FILE#RUN for one, and of TensorBoard", \
-		.line = line_csv)                                                                                                                                                                                                                                          \
-	F("jsonl", "a JSON object per line (wandb, ezpz, MaxText, and others)",                                                                                                                                                                                            \
-		.line = line_jsonl)
+#include <dirent.h>
+#include <stdlib.h>
 
-#define ROW(n, w, ...) {.name = n, .what = w, __VA_ARGS__},
-static const struct log_format formats[] = {FORMATS(ROW)};
-#define NAME(n, w, ...) n,
-const char *const log_format_names[] = {"auto", FORMATS(NAME) NULL};
+/* The built-in formats, which users may add to. */
+extern const char log_trainers[];
+PAGE_EMBED(log_trainers, "share/logs/trainers");
 
-enum { N_FORMATS = ARRAY_LEN(formats), PT = 0 };
+static const struct log_code codes[] = {
+	{"pt", .line = NULL},
+	{"wordplay", .line = line_wordplay},
+	{"torchtitan-losses", .line = line_losses},
+	{"lightning", .line = line_lightning},
+	{"mlflow", .line = line_mlflow},
+	{"trainer", .line = line_trainer},
+	{"megatron-golden", .text = text_golden, .detect = is_golden},
+	{"megatron-bridge", .text = text_bridge, .detect = is_bridge},
+	{"trainer-state", .text = text_trainer_state, .detect = is_trainer_state},
+	{"tensorboard", .text = text_tensorboard, .detect = is_tensorboard},
+	{"json", .text = text_array, .detect = is_array},
+	{"csv", .line = line_csv},
+	{"jsonl", .line = line_jsonl},
+};
+
+const struct log_code *log_code_find(const char *name)
+{
+	for (size_t i = 0; i < ARRAY_LEN(codes); i++)
+		if (!strcmp(codes[i].name, name))
+			return &codes[i];
+	return NULL;
+}
+
+/* ---- how logs are read ------------------------------------------------------------- */
+
+static void add_built_in(struct log_formats *to)
+{
+	struct err e;
+	if (formats_add(to, log_trainers, "share/logs/trainers", true, &e))
+		bug(__FILE__, __LINE__, e.msg);
+}
+
+static void free_formats(struct log_formats *f)
+{
+	for (int i = 0; i < f->n; i++)
+		format_free(&f->v[i]);
+	free(f->v);
+	free(f->names);
+	free(f->settings);
+	free(f->sentences);
+	strs_free(&f->texts);
+	pattern_close(f);
+}
+
+static int is_format_file(const struct dirent *d)
+{
+	return *d->d_name != '.' && text_ends(d->d_name, ".format");
+}
+
+/* Adds the formats in share/pt/logs, in the order of their files' names. */
+static int add_shared(struct log_formats *to, struct err *e)
+{
+	scoped_str folder = {0};
+	struct dirent **d;
+	int rc = 0;
+	share_path(&folder, "logs");
+	int n = scandir(folder.s, &d, is_format_file, alphasort);
+	for (int i = 0; i < n; i++) {
+		scoped_str file = {0};
+		str_printf(&file, "%s/%s", folder.s, d[i]->d_name);
+		if (!rc)
+			rc = file_check_regular(file.s, e) || formats_read(to, file.s, e);
+		free(d[i]);
+	}
+	if (n >= 0)
+		free(d);
+	return rc ? -1 : 0;
+}
+
+static bool is_detected(const struct log_how *h)
+{
+	return !h->format || !strcmp(h->format, "auto") || strpbrk(h->format, "./");
+}
+
+static int no_format(const struct log_how *h, struct err *e)
+{
+	struct strs names = {0};
+	strs_add(&names, "auto");
+	for (int i = 0; i < h->formats->n; i++)
+		strs_add(&names, h->formats->v[i].name);
+	err_none_of(e, "format", h->format, (const char *const *)names.v, names.n);
+	strs_free(&names);
+	return -1;
+}
+
+int log_how_open(struct log_how *h, struct err *e)
+{
+	struct log_formats *f = h->formats = xcalloc(1, sizeof(*f));
+	if (h->format && strpbrk(h->format, "./")) {
+		if (formats_read(f, h->format, e))
+			return -1;
+		f->n_given = f->n;
+		if (!f->n)
+			return err_set(e, EX_DATAERR,
+				"%s: it has no format; pt-compare(1) describes them",
+				h->format);
+	}
+	if (add_shared(f, e))
+		return -1;
+	add_built_in(f);
+	if (!is_detected(h) && !format_find(h, h->format))
+		return no_format(h, e);
+	return h->pattern ? pattern_open(f, h->pattern, e) : 0;
+}
+
+void log_how_close(struct log_how *h)
+{
+	if (h->formats)
+		free_formats(h->formats);
+	free(h->formats);
+	strs_free(&h->columns);
+	*h = (struct log_how){.format = NULL};
+}
+
+void log_format_names(struct strs *names)
+{
+	struct log_formats f = {0};
+	add_built_in(&f);
+	strs_add(names, "auto");
+	for (int i = 0; i < f.n; i++)
+		strs_add(names, f.v[i].name);
+	free_formats(&f);
+}
 
 void log_formats_man(FILE *f)
 {
+	struct log_formats all = {0};
+	add_built_in(&all);
 	fputs(".Bl -tag -width Ds -compact\n", f);
-	for (int i = 0; i < N_FORMATS; i++) {
-		fprintf(f, ".It Cm %s\n", formats[i].name);
-		man_text(f, formats[i].what);
+	for (int i = 0; i < all.n; i++) {
+		fprintf(f, ".It Cm %s\n", all.v[i].name);
+		man_text(f, all.v[i].about.s);
 	}
 	fputs(".El\n", f);
+	free_formats(&all);
+}
+
+void log_names_man(FILE *f)
+{
+	struct log_formats all = {0};
+	add_built_in(&all);
+	names_print(&all, f);
+	free_formats(&all);
 }
 
 /* ---- lines ----------------------------------------------------------------------- */
@@ -128,7 +184,9 @@ static void strip_colour(struct span line, struct str *out)
 
 static bool take_plain(struct build *b, const struct log_format *f, struct span line)
 {
-	if (f->kinds ? take_kinds(b, line, f->kinds) : f->line(b, line))
+	if (*f->heads	   ? take_block(b, f, line)
+		: f->kinds ? take_kinds(b, f, line)
+			   : f->line(b, line))
 		return true;
 	if (f->settings)
 		find_settings(b, line);
@@ -163,12 +221,13 @@ int format_line(void *to, const char *p, size_t len, struct err *e)
 /* ---- detection ------------------------------------------------------------------- */
 
 /* The rows that a format takes of a sample. */
-static int64_t count_rows(const struct log_format *f, struct span sample)
+static int64_t count_rows(
+	const struct log_how *how, const struct log_format *f, struct span sample)
 {
 	struct build b;
 	struct line_reader r = {&b, f, {0}};
 	struct err e;
-	build_begin(&b);
+	build_begin(&b, how);
 	while (sample.n) {
 		const char *stop = memchr(sample.p, '\n', sample.n);
 		size_t n = stop ? (size_t)(stop - sample.p) : sample.n;
@@ -182,14 +241,14 @@ static int64_t count_rows(const struct log_format *f, struct span sample)
 	return rows;
 }
 
-/* Lines of pt-train begin with step=, and those of wordplay may, too. */
-static bool is_pt(struct span sample)
+/* Lines of pt-train begin with step=, and those of others may, too. */
+static bool is_pt(const struct log_how *how, struct span sample)
 {
 	const char *end = sample.p + sample.n;
 	if (h5_begins(sample.p, sample.n) || span_begins(sample, "# meta ") ||
 		span_find(sample, "\n# meta "))
 		return true;
-	if (format_pattern)
+	if (how->formats->regex || how->formats->n_given)
 		return false;
 	const char *p =
 		span_begins(sample, "step=") ? sample.p : span_find(sample, "\nstep=");
@@ -206,16 +265,18 @@ static bool is_pt(struct span sample)
 
 /* The format of lines that takes the most rows; *most of them. Tables and JSON lines last: a format's own
  * lines may be among them. */
-static const struct log_format *detect_lines(struct span sample, int64_t *most)
+static const struct log_format *detect_lines(
+	const struct log_how *how, struct span sample, int64_t *most)
 {
+	const struct log_formats *all = how->formats;
 	const struct log_format *best = NULL;
 	*most = 0;
-	for (int i = 0; i < N_FORMATS; i++) {
-		const struct log_format *f = &formats[i];
+	for (int i = 0; i < (all->n_given ? all->n_given : all->n); i++) {
+		const struct log_format *f = &all->v[i];
 		bool general = f->line == line_csv || f->line == line_jsonl;
 		if (!(f->line || f->kinds) || (general && *most))
 			continue;
-		int64_t n = count_rows(f, sample);
+		int64_t n = count_rows(how, f, sample);
 		if (n > *most)
 			*most = n, best = f;
 	}
@@ -223,31 +284,33 @@ static const struct log_format *detect_lines(struct span sample, int64_t *most)
 }
 
 /* A few rows near the beginning suffice. */
-const struct log_format *format_detect(struct span sample)
+const struct log_format *format_detect(const struct log_how *how, struct span sample)
 {
 	enum { BEGINNING = 1 << 15, FEW = 16 };
 	struct span beginning = {sample.p, (size_t)min64((int64_t)sample.n, BEGINNING)};
+	const struct log_formats *all = how->formats;
 	int64_t most;
-	if (is_pt(sample))
-		return &formats[PT];
-	if (format_pattern)
-		return format_pattern;
-	for (int i = 0; i < N_FORMATS; i++)
-		if (formats[i].detect && formats[i].detect(sample))
-			return &formats[i];
-	const struct log_format *f = detect_lines(beginning, &most);
-	return most < FEW && sample.n > beginning.n ? detect_lines(sample, &most) : f;
+	if (is_pt(how, sample))
+		return format_find(how, "pt");
+	if (all->regex)
+		return &all->pattern;
+	for (int i = 0; i < all->n && !all->n_given; i++)
+		if (all->v[i].detect && all->v[i].detect(sample))
+			return &all->v[i];
+	const struct log_format *f = detect_lines(how, beginning, &most);
+	return most < FEW && sample.n > beginning.n ? detect_lines(how, sample, &most)
+						    : f;
 }
 
 bool format_is_pt(const struct log_format *f)
 {
-	return f == &formats[PT];
+	return !strcmp(f->name, "pt");
 }
 
-const struct log_format *format_find(const char *name)
+const struct log_format *format_find(const struct log_how *how, const char *name)
 {
-	for (int i = 0; i < N_FORMATS; i++)
-		if (!strcmp(formats[i].name, name))
-			return &formats[i];
+	for (int i = 0; i < how->formats->n; i++)
+		if (!strcmp(how->formats->v[i].name, name))
+			return &how->formats->v[i];
 	return NULL;
 }

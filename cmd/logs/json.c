@@ -210,7 +210,7 @@ static void take_settings(struct build *b, json_t *object)
 	json_t *v;
 	json_object_foreach(object, key, v)
 	{
-		const char *to = name_of_setting(span_of(key));
+		const char *to = name_of_setting(b->how, span_of(key));
 		char text[NUM_TEXT];
 		if (!to || !json_is_number(v))
 			continue;
@@ -333,17 +333,18 @@ static void take_object(struct build *b, json_t *object, struct str *path, int64
 }
 
 /* Whether an object has a loss or another known column. */
-static bool has_known(json_t *object, int depth)
+static bool has_known(const struct log_how *how, json_t *object, int depth)
 {
 	const char *key;
 	json_t *v;
 	json_object_foreach(object, key, v)
 	{
 		double scale;
-		struct span column = name_of_column(span_of(key), &scale);
+		struct span column = name_of_column(how, span_of(key), &scale);
 		if (column_find(column.p) >= 0)
 			return true;
-		if (json_is_object(v) && depth < MAX_DEPTH && has_known(v, depth + 1))
+		if (json_is_object(v) && depth < MAX_DEPTH &&
+			has_known(how, v, depth + 1))
 			return true;
 	}
 	return false;
@@ -366,9 +367,9 @@ static bool take_json_row(struct build *b, json_t *row, struct span line)
 			build_clock(b, step, time / 1e3);
 	} else if (!row && span_find(line, "loss\""))
 		build_lost_row(b, line);
-	else if (!at && other && has_known(row, 0))
+	else if (!at && other && has_known(b->how, row, 0))
 		lose_row(b, other);
-	else if (at || has_known(row, 0)) {
+	else if (at || has_known(b->how, row, 0)) {
 		b->json_row = ++b->table.rows;
 		take_object(b, row, &path, step, at, 0);
 		b->json_row = 0;
@@ -434,7 +435,7 @@ static void take_triple(struct build *b, const json_t *row)
 {
 	double step = -1, v, time;
 	const json_t *at = json_array_get(row, 1), *value = json_array_get(row, 2);
-	struct span name = value_of_export(SPAN("Value"));
+	struct span name = value_of_export(b->how, SPAN("Value"));
 	if (!number_of(at, &step) || !column_fits(COL_STEP, step))
 		lose_row(b, at);
 	else if (number_of(value, &v))

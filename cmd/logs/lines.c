@@ -1,8 +1,7 @@
 /* Lines of other trainers' logs: a text, the step, and numbers behind labels. */
-#include "logs/logs_internal.h"
+#include "logs/formats.h"
 
 #include <ctype.h>
-#include <limits.h>
 
 /* ---- spans ----------------------------------------------------------------------- */
 
@@ -147,15 +146,17 @@ static const struct {
 	{"T", 1e12},
 };
 
-/* The factor of a unit; 0: "time" and "count", by the suffix behind the number. */
-static double scale_of(const char *unit)
+bool scale_of_unit(const char *unit, double *scale)
 {
-	if (unit && (!strcmp(unit, "time") || !strcmp(unit, "count")))
-		return 0;
-	for (size_t i = 0; unit && i < ARRAY_LEN(units); i++)
+	*scale = !strcmp(unit, "inverse") ? INVERSE : BY_SUFFIX;
+	if (*scale == INVERSE || !strcmp(unit, "suffix"))
+		return true;
+	for (size_t i = 0; i < ARRAY_LEN(units); i++) {
+		*scale = units[i].scale;
 		if (!strcmp(unit, units[i].name))
-			return units[i].scale;
-	return 1;
+			return true;
+	}
+	return false;
 }
 
 double scale_of_suffix(struct span rest)
@@ -170,43 +171,28 @@ double scale_of_suffix(struct span rest)
 
 /* ---- lines ----------------------------------------------------------------------- */
 
-static void know_kind(struct known_kind *known, const struct line_kind *k)
-{
-	int i = 0;
-	for (; i < MOST_LABELS && k->labels[i].text; i++) {
-		size_t len = strlen(k->labels[i].text);
-		unsigned char letter = (unsigned char)*k->labels[i].text;
-		BUG_ON(len > UCHAR_MAX);
-		known->len[i] = (unsigned char)len;
-		known->scale[i] = scale_of(k->labels[i].unit);
-		if (!known->first[letter])
-			known->first[letter] = (unsigned char)(i + 1);
-	}
-	BUG_ON(k->labels[i].text);
-	known->ready = true;
-}
-
 /* The number of the first label that s begins with; -1: none. */
-static int label_at(
-	const struct known_kind *known, const struct label *labels, struct span s)
+static int label_at(const struct line_kind *k, struct span s)
 {
-	int i = known->first[(unsigned char)*s.p] - 1;
-	for (; i >= 0 && labels[i].text; i++)
-		if (s.n >= known->len[i] && !memcmp(s.p, labels[i].text, known->len[i]))
+	for (int i = k->first[(unsigned char)*s.p] - 1; i >= 0 && i < k->n_labels; i++) {
+		const struct label *l = &k->label[i];
+		if (s.n >= l->len && !memcmp(s.p, l->text, l->len) && !l->before)
 			return i;
+	}
 	return -1;
 }
 
-static void set_labelled(struct build *b, const struct label *labels,
-	struct known_kind *known, int i, double v, struct span rest)
+/* name: of the label, as it is known; NULL: not yet */
+static void set_labelled(struct build *b, const struct label *l, struct known_name **name,
+	double v, struct span rest)
 {
-	v = scaled(v, known->scale[i] > 0 ? known->scale[i] : scale_of_suffix(rest));
+	v = scaled(v, l->scale != BY_SUFFIX ? l->scale : scale_of_suffix(rest));
 	/* nanoGPT prints -100 until it has measured the MFU. */
-	if (v < 0 && !strcmp(labels[i].column, "mfu"))
+	if (v < 0 && !strcmp(l->column, "mfu"))
 		return;
-	if (!known->name[i])
-		known->name[i] = build_name(b, span_of(labels[i].column));
-	build_set_known(b, b->step, known->name[i], v);
+	if (!*name)
+		*name = build_name(b, span_of(l->column));
+	build_set_known(b, b->step, *name, v);
 }
 
 /* Not a number, though it begins as one. */
@@ -228,19 +214,19 @@ static bool take_unread(struct build *b, const char *column, struct span s)
 
 /* Takes the numbers behind labels; the row begins with the first of them. */
 static bool take_labels(struct build *b, struct span s, const struct line_kind *k,
-	struct known_kind *known, int64_t step)
+	struct known_name **known, int64_t step)
 {
 	bool any = false;
 	const char *end = s.p + s.n;
 	for (const char *p = s.p; p < end; p++) {
 		double v;
 		struct span rest = {p, (size_t)(end - p)};
-		if (!known->first[(unsigned char)*p] || !begins_word(s.p, p))
+		if (!k->first[(unsigned char)*p] || !begins_word(s.p, p))
 			continue;
-		int i = label_at(known, k->labels, rest);
+		int i = label_at(k, rest);
 		if (i < 0)
 			continue;
-		const char *number = p + known->len[i];
+		const char *number = p + k->label[i].len;
 		struct span text = {number, (size_t)(end - number)};
 		const char *behind = scan_number(text, &v);
 		if (!behind && !begins_unread(text))
@@ -250,9 +236,9 @@ static bool take_labels(struct build *b, struct span s, const struct line_kind *
 		any = true;
 		struct span after = {behind, behind ? (size_t)(end - behind) : 0};
 		bool unread = (!behind || goes_on(after)) &&
-			      take_unread(b, k->labels[i].column, text);
+			      take_unread(b, k->label[i].column, text);
 		if (behind && !unread)
-			set_labelled(b, k->labels, known, i, v, after);
+			set_labelled(b, &k->label[i], &known[i], v, after);
 		p = behind ? behind - 1 : number;
 	}
 	return any;
@@ -271,40 +257,75 @@ static const char *take_total(struct build *b, struct span rest)
 	return p;
 }
 
-bool take_kinds(struct build *b, struct span line, const struct line_kind *kinds)
+/* Takes the numbers before texts, such as "12.34 ms". */
+static void take_before(struct build *b, struct span line, const struct line_kind *k)
 {
-	const char *end = line.p + line.n;
+	for (int i = 0; i < k->n_labels; i++) {
+		const struct label *l = &k->label[i];
+		const char *at = l->before ? span_find(line, l->text) : NULL, *p = at;
+		double v;
+		while (p && p > line.p && (p[-1] == '.' || isdigit((unsigned char)p[-1])))
+			p--;
+		if (p && p < at && scan_double(p, at, &v) == at)
+			build_set(b, b->step, span_of(l->column), scaled(v, l->scale));
+	}
+}
+
+/* A program may print "val loss 4.123456" before the step that follows the evaluation. */
+static void take_alone(struct build *b, struct span line, const struct line_kind *k)
+{
+	double v;
+	size_t n = k->label->len;
+	const char *p = span_begins(line, k->mark)
+				? scan_number((struct span){line.p + n, line.n - n}, &v)
+				: NULL;
+	struct span rest = {p, p ? (size_t)(line.p + line.n - p) : 0};
+	if (p && !span_trim(rest).n)
+		build_set(b, max64(b->trained, 0), span_of(k->label->column),
+			scaled(v, k->label->scale));
+}
+
+/* Takes a line if the mark and the step of the kind are in it; *lost: what stands in the place of a step. */
+static bool take_kind(struct build *b, struct span line, const struct line_kind *k,
+	struct known_name **known, struct span *lost)
+{
+	const char *end = line.p + line.n, *p = span_find_word(line, k->mark);
+	int64_t step;
+	if (!p)
+		return false;
+	p += strlen(k->mark);
+	struct span number = {p, (size_t)(end - p)};
+	p = scan_step(number, &step);
+	if (!p || goes_on((struct span){p, (size_t)(end - p)})) {
+		if (k->training && begins_unread(number) && k->needs &&
+			span_find(k->whole ? line : number, k->needs))
+			*lost = number;
+		return false;
+	}
+	struct span rest = {p, (size_t)(end - p)};
+	if (k->needs && !span_find(k->whole ? line : rest, k->needs))
+		return false;
+	rest.p = take_total(b, rest);
+	rest.n = (size_t)(end - rest.p);
+	if (k->whole)
+		rest = line;
+	if (k->fields.is ? !take_fields(b, rest, k, step)
+			 : !take_labels(b, rest, k, known, step))
+		return false;
+	build_clock(b, step, time_of_line(line));
+	take_before(b, line, k);
+	return true;
+}
+
+bool take_kinds(struct build *b, const struct log_format *f, struct span line)
+{
 	struct span lost = {NULL, 0};
-	for (const struct line_kind *k = kinds; k->mark; k++) {
-		BUG_ON(k - kinds >= MOST_KINDS);
-		struct known_kind *known = &b->kind[k - kinds];
-		int64_t step;
-		const char *p = span_find_word(line, k->mark);
-		if (!p)
-			continue;
-		p += strlen(k->mark);
-		struct span number = {p, (size_t)(end - p)};
-		p = scan_step(number, &step);
-		if (!p || goes_on((struct span){p, (size_t)(end - p)})) {
-			if (k->training && begins_unread(number) && k->needs &&
-				span_find(k->whole ? line : number, k->needs))
-				lost = number;
-			continue;
-		}
-		struct span rest = {p, (size_t)(end - p)};
-		if (k->needs && !span_find(k->whole ? line : rest, k->needs))
-			continue;
-		rest.p = take_total(b, rest);
-		rest.n = (size_t)(end - rest.p);
-		if (k->whole)
-			rest = line;
-		if (k->labels && !known->ready)
-			know_kind(known, k);
-		if (k->labels ? take_labels(b, rest, k, known, step)
-			      : take_fields(b, rest, k, step)) {
-			build_clock(b, step, time_of_line(line));
+	for (int i = 0; i < f->n_kinds; i++) {
+		const struct line_kind *k = &f->kinds[i];
+		if (k->alone)
+			take_alone(b, line, k);
+		else if (take_kind(b, line, k, b->label[i], &lost))
 			return true;
-		}
 	}
 	if (lost.p)
 		build_lost_row(b, lost);

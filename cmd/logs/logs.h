@@ -1,7 +1,7 @@
 /*
  * logs: reads the logs of other trainers into a struct run_log, for pt-compare.
  *
- * A format is a row of a table with a small parser. Values are converted to the columns of run.h
+ * A format is a few lines of share/logs/trainers, which is built in, or a small parser in C. Values are converted to the columns of run.h
  * where the meaning is the same (units: seconds, bytes, fractions); others keep their own name as
  * further columns. What a log says about the run becomes lines `key = value` of its config, with the
  * names of pt-train's options where the meaning is the same, and `tokens-per-step`.
@@ -17,35 +17,48 @@
 #define LOG_ELAPSED "elapsed"
 #define LOG_SAMPLES "samples"
 
-/* ---- formats.c ------------------------------------------------------------------- */
+/* ---- formats.c: how logs are read ------------------------------------------------- */
 
-/* "auto", then the names of formats, "pt" (this program's own logs) first; ends with NULL. */
-extern const char *const log_format_names[];
-/* Prints the formats as a list for a manual page. */
+struct log_formats;
+
+/* How logs are read. Threads may share an open one. */
+struct log_how {
+	const char *
+		format; /* a name; a file of formats, which has a dot or a slash; NULL, "auto": detected */
+	const char *
+		pattern; /* a regular expression whose named groups are columns reads all logs but
+			      * pt-train's, line by line; NULL: none */
+	struct strs
+		columns; /* "loss=train/loss": the name on the right is that of the column on the left */
+	struct log_formats *formats; /* the built-in formats, and the user's */
+};
+
+/* Adds OURS=THEIRS to the columns. */
+int log_how_map(struct log_how *h, const char *pair, struct err *e);
+/* Reads the formats: the file that `format` names, share/pt/logs/NAME.format, and the built-in ones. */
+int log_how_open(struct log_how *h, struct err *e);
+void log_how_close(struct log_how *h); /* also after an error */
+/* Adds "auto", then the names of the built-in formats, "pt" (this program's own logs) first. */
+void log_format_names(struct strs *names);
+/* Prints the built-in formats as a list for a manual page. */
 void log_formats_man(FILE *f);
 /* Prints the names that columns and settings have in other logs (names.c). */
 void log_names_man(FILE *f);
 
-/* ---- what the user says of all logs, before any is read ------------------------------ */
-
-/* "loss=train/loss": the name on the right is that of the column on the left (names.c). */
-int log_map(const char *pair, struct err *e);
 /* The column that another program's name stands for, such as loss for "lm loss"; allocated. */
-char *log_column_name(const char *theirs);
-/* Whether a column that a log has beside its steps has a name of steps, too. */
+char *log_column_name(const struct log_how *how, const char *theirs);
+/* Returns true for a column that a log has beside its steps if it has a name of steps, too. */
 bool log_is_step(const char *name);
-/* Texts are read line by line by a regular expression, whose named groups are columns (pattern.c). */
-int log_pattern(const char *regex, struct err *e);
 
 /* ---- read.c ---------------------------------------------------------------------- */
 
-/* Reads a log from a file, a FIFO, or standard input ("-"). `format`: one of the names; "auto" or
- * NULL: it is detected; info.format says which one was read. Returns 0, or -1 with *e set. The caller frees
- * with run_log_free(). */
-int log_read(struct run_log *l, const char *path, const char *format, struct err *e);
+/* Reads a log from a file, a FIFO, or standard input ("-"). info.format is the name of its format. Returns 0, or -1
+ * with *e set. The caller frees with run_log_free(). */
+int log_read(
+	struct run_log *l, const char *path, const struct log_how *how, struct err *e);
 /* Reads n logs, several at a time. The caller frees all, also after an error. */
-int log_read_all(struct run_log *l, const char *const *paths, int n, const char *format,
-	struct err *e);
+int log_read_all(struct run_log *l, const char *const *paths, int n,
+	const struct log_how *how, struct err *e);
 /* A number that changes when a file, or the event files of a directory do; 0: none is there, or all are empty. */
 uint64_t log_state(const char *path);
 /* Adds the runs in a file: PATH#RUN for each, if it is a table of several runs, as W&B exports; PATH/RUN for each
@@ -54,7 +67,7 @@ int log_runs(const char *path, struct strs *names, struct err *e);
 /* Reads a log that is still written, in the place of *l, whose name stays. 1: *l is as it was, because what is
  * there now is not complete, or not yet known as a log; -1, *e: of a log of pt-train, or of a copy of a stream
  * in a format that must be read as a whole. */
-int log_read_growing(struct run_log *l, const char *path, const char *format,
+int log_read_growing(struct run_log *l, const char *path, const struct log_how *how,
 	bool is_stream, struct err *e);
 
 #endif

@@ -1,4 +1,4 @@
-/* Inside the wing logs: what parsers fill in, and the table of formats. */
+/* Inside the wing logs: what parsers fill in, and what they share. */
 #ifndef LOGS_INTERNAL_H
 #define LOGS_INTERNAL_H
 
@@ -28,6 +28,7 @@ struct point {
 
 /* The values of a column, in ascending order of steps, but of a table in any order. */
 struct known_name;
+struct line_kind;
 struct series {
 	char *name;
 	int column; /* of the table; -1: a column that only this log has */
@@ -65,26 +66,18 @@ struct known_name {
 	struct known_name *next; /* the name that came behind this one last time */
 };
 
-enum { NAME_SLOTS = 4 * MAX_LOG_COLUMNS, MOST_LABELS = 12, MOST_KINDS = 4 };
-
-/* What take_kinds() has found out about a kind of line: for each letter, the number + 1 of the first
- * label that begins with it; and what the labels stand for, once they were seen. */
-struct known_kind {
-	bool ready;
-	unsigned char first[256], len[MOST_LABELS];
-	struct known_name *name[MOST_LABELS];
-	double scale[MOST_LABELS]; /* 0: by the suffix behind the number */
-};
+enum { NAME_SLOTS = 4 * MAX_LOG_COLUMNS, MAX_LABELS = 16, MAX_KINDS = 8 };
 
 /* A log while it is read. */
 struct build {
+	const struct log_how *how;
 	struct series *series; /* [MAX_LOG_COLUMNS] */
 	int n_series;
 	struct known_name *names; /* [MAX_LOG_COLUMNS] */
 	int n_names;
 	short slot[NAME_SLOTS];	 /* hash table of names: number + 1 */
 	struct known_name *last; /* the name that was looked up last */
-	struct known_kind kind[MOST_KINDS];
+	struct known_name *label[MAX_KINDS][MAX_LABELS]; /* NULL: not seen yet */
 	int64_t n_points;
 	struct strs keys, settings; /* what the log says about the run */
 	int64_t n_taken;	    /* rows that a parser recognised */
@@ -111,7 +104,7 @@ struct build {
 	struct table table;
 };
 
-void build_begin(struct build *b);
+void build_begin(struct build *b, const struct log_how *how);
 void build_free(struct build *b);
 /* A value of the column that `name` stands for, in its unit: a column of the table, or another. It
  * replaces values of the column at this and later steps: the run was resumed from before them.
@@ -151,8 +144,8 @@ void build_derive(struct build *b);
 /* ---- names.c: names of columns and settings in other logs ------------------------- */
 
 /* The column that stands for a name of a log, and the factor of its unit; or the same name, 1. */
-struct span name_of_column(struct span name, double *scale);
-/* Of a rate, whose column is a time. */
+struct span name_of_column(const struct log_how *how, struct span name, double *scale);
+/* A factor of a rate, whose column is a time. */
 static const double INVERSE = -1;
 /* A value in our unit. (35 % are 0.35, as 35 / 100 is, but 35 * 0.01 is not; and 8.38M are 8380000.) */
 static inline double scaled(double v, double scale)
@@ -164,49 +157,18 @@ static inline double scaled(double v, double scale)
 		scale >= 1e3 && fabs(product - round(product)) <= 1e-12 * fabs(product);
 	return whole ? round(product) : product;
 }
-/* The column that the user says it is; empty: none. */
-struct span given_column(struct span name);
-/* TensorBoard's exports do not name the column "Value": the loss, if the user says nothing else. */
-struct span value_of_export(struct span name);
-/* Whether a name is that of the steps. */
+/* The column that --column gives a name; empty: none. */
+struct span given_column(const struct log_how *how, struct span name);
+/* TensorBoard's exports do not name the column "Value": the loss, if the user gives no other column. */
+struct span value_of_export(const struct log_how *how, struct span name);
+/* Returns true if a name is a name of the steps. */
 bool name_is_step(struct span name);
-
-struct log_setting {
-	const char *name, *key;
-};
-
 /* The option that stands for a name of a setting; NULL: none. */
-const char *name_of_setting(struct span name);
-/* Looks for settings in a line: "name: value", "| name | value |", "name ....... value", and
- * in sentences. */
+const char *name_of_setting(const struct log_how *how, struct span name);
+/* Adds the settings in a line: "name: value", "| name | value |", "name ....... value", and in sentences. */
 void find_settings(struct build *b, struct span line);
 
-/* ---- lines.c: formats of lines ---------------------------------------------------- */
-
-/* A number behind a text of a line. */
-struct label {
-	const char *text, *column;
-	const char *unit; /* NULL: none; "time", "count": a suffix behind the number */
-};
-
-/* Numbers behind their names. */
-struct fields {
-	char is,
-		between; /* a name and its number; fields: '|' also is before the first one */
-	bool suffix;	 /* behind numbers, such as K */
-	const char *
-		loss; /* the name that is the loss, where it is not so elsewhere; NULL: none */
-};
-
-/* A kind of line: text, step, then labels with numbers, in any order; or fields. */
-struct line_kind {
-	const char *mark;  /* before the step */
-	const char *needs; /* a text behind the step, or NULL */
-	bool training;	   /* and not an evaluation */
-	const struct label *labels;
-	const struct fields *fields; /* if it has no labels */
-	bool whole;		     /* all of this is before the mark, too */
-};
+/* ---- lines.c: spans, numbers and units -------------------------------------------- */
 
 bool span_begins(struct span s, const char *with);
 struct span span_trim(struct span s);
@@ -218,38 +180,23 @@ const char *span_find_word(struct span s, const char *text);
 const char *scan_number(struct span s, double *v);
 /* Whether more than the number is there, behind which a text continues: 0x2, 2abc, 2,5. Units are none. */
 bool goes_on(struct span behind);
+/* The factor of a unit as formats name it: a label's, or BY_SUFFIX, or INVERSE. Returns false if there is none. */
+enum { BY_SUFFIX = 0 };
+bool scale_of_unit(const char *unit, double *scale);
 /* The factor of a unit or suffix at the beginning, such as K; 1: none. */
 double scale_of_suffix(struct span rest);
 /* A step: an integer of at most 2^53. Returns the byte behind it, or NULL. */
 const char *scan_step(struct span s, int64_t *step);
-/* Takes a line if it is of one of the kinds; the array ends with a kind without a mark. */
-bool take_kinds(struct build *b, struct span line, const struct line_kind *kinds);
-/* Takes the fields of a line, or of the part of it behind the step (pairs.c); whether there is one. */
-bool take_fields(struct build *b, struct span s, const struct line_kind *k, int64_t step);
 
-/* ---- formats.c: the table ---------------------------------------------------------- */
+/* ---- parsers ----------------------------------------------------------------------- */
 
 /* Takes a line without colours; whether it is a row. */
 typedef bool log_line_fn(struct build *b, struct span line);
 /* Takes a whole file. */
 typedef int log_text_fn(struct build *b, struct span text, struct err *e);
 
-/* A format has one of: kinds of lines, a parser of lines, a parser of the whole file. */
-struct log_format {
-	const char *name, *what;
-	const struct line_kind *kinds;
-	log_line_fn *line;
-	log_text_fn *text;
-	bool (*detect)(struct span first); /* of whole files; lines are tried */
-	bool settings;			   /* lines are searched for them */
-};
-
-extern const struct line_kind torchtitan_kinds[], nanogpt_kinds[], nanochat_kinds[],
-	modded_kinds[], maxtext_kinds[], picotron_kinds[], deepspeed_kinds[],
-	megatron_kinds[], automodel_kinds[], verl_kinds[], nemo_kinds[], nanotron_kinds[],
-	torchtune_kinds[], litgpt_kinds[], fairseq_kinds[];
-log_line_fn line_wordplay, line_lightning, line_losses, line_llmc, line_llmq, line_olmo,
-	line_composer, line_csv, line_jsonl, line_trainer, line_mlflow, line_pattern;
+log_line_fn line_wordplay, line_lightning, line_losses, line_csv, line_jsonl,
+	line_trainer, line_mlflow, line_pattern;
 log_text_fn text_golden, text_bridge, text_trainer_state, text_tensorboard, text_array;
 bool is_golden(struct span first), is_bridge(struct span first);
 bool is_trainer_state(struct span first), is_tensorboard(struct span first);
@@ -268,18 +215,6 @@ int runs_of_rows(
 int csv_run_field(struct span header, char *delimiter);
 /* The text of field i: without its quotes. */
 void csv_field(struct span line, char delimiter, int i, struct str *out);
-
-/* Takes lines, in which carriage returns begin other lines: a line_fn. */
-struct line_reader {
-	struct build *b;
-	const struct log_format *f;
-	struct str plain; /* a line without colours */
-};
-int format_line(void *to, const char *p, size_t len, struct err *e);
-const struct log_format *format_detect(struct span sample); /* NULL: not known */
-const struct log_format *format_find(const char *name);	    /* NULL: none */
-bool format_is_pt(const struct log_format *f);
-extern const struct log_format *format_pattern; /* NULL: no pattern was given */
 
 /* ---- read.c -------------------------------------------------------------------------- */
 

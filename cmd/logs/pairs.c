@@ -1,6 +1,6 @@
 /* Lines that name each number: key=value (wordplay, ezpz), "name: value |" (Megatron), a line for each (OLMo-core,
  * Composer). */
-#include "logs/logs_internal.h"
+#include "logs/formats.h"
 
 #include <ctype.h>
 
@@ -176,7 +176,7 @@ static void take_field(struct taking *t, struct span field)
 	struct span rest = {p, p ? (size_t)(end - p) : 0};
 	if ((!p || goes_on(rest)) && build_unread(t->b, t->step, name, text))
 		return;
-	const char *key = t->f->suffix ? NULL : name_of_setting(name);
+	const char *key = t->f->suffix ? NULL : name_of_setting(t->b->how, name);
 	if (key && !strcmp(key, "batch"))
 		build_setting(t->b, key, text);
 	else if (p)
@@ -186,7 +186,7 @@ static void take_field(struct taking *t, struct span field)
 
 bool take_fields(struct build *b, struct span s, const struct line_kind *k, int64_t step)
 {
-	struct taking t = {b, k->fields, step, k->training, false};
+	struct taking t = {b, &k->fields, step, k->training, false};
 	bool begun = t.f->between != '|';
 	while (s.n) {
 		const char *stop = memchr(s.p, t.f->between, s.n);
@@ -204,22 +204,6 @@ bool take_fields(struct build *b, struct span s, const struct line_kind *k, int6
 }
 
 /* ---- a line with the step, and lines with a field each ------------------------------- */
-
-struct block {
-	const char *marks[4];	     /* before the step; the last is NULL */
-	const char *training, *eval; /* before a field */
-	struct fields fields;
-	bool closes; /* by any other line */
-	bool ranks;  /* before lines "0: ", and blanks */
-};
-
-/* "[step=10/1000,epoch=1,eta=2h]", then lines "    train/CE loss=2.345" */
-static const struct block olmo = {
-	{"[step="}, "    ", NULL, {'=', 0, true, NULL}, true, false};
-/* "[batch=10/1000]:", then lines "\t Train loss/train/total: 2.3450"; "[Eval batch=5/5] ...", then lines "\t Eval
- * metrics/eval/LanguageCrossEntropy: 2.5000"; of its files: "[metric][batch=10]: loss/train/total: 2.3450" */
-static const struct block composer = {{"[batch=", "[token=", "[sample="}, "Train ",
-	"Eval ", {':', 0, false, NULL}, false, true};
 
 /* "[epoch=2][batch=10/100]" is step 110. Returns the end of the step, or NULL. */
 static const char *scan_batch(
@@ -255,15 +239,24 @@ static struct span without_rank(struct span line)
 	return span_trim(line);
 }
 
-static bool take_block(struct build *b, struct span line, const struct block *k)
+/* The kind whose mark a line begins with; NULL: none. */
+static const struct line_kind *kind_at(const struct log_format *f, struct span line)
+{
+	for (int i = 0; i < f->n_kinds; i++)
+		if (f->kinds[i].fields.is && span_begins(line, f->kinds[i].mark))
+			return &f->kinds[i];
+	return NULL;
+}
+
+bool take_block(struct build *b, const struct log_format *f, struct span line)
 {
 	const char *end = line.p + line.n;
-	struct taking t = {b, &k->fields, b->step, true, false};
-	for (int i = 0; k->marks[i]; i++) {
-		const char *p = span_find(line, k->marks[i]);
+	struct taking t = {b, &f->kinds->fields, b->step, true, false};
+	for (int i = 0; f->heads[i]; i++) {
+		const char *p = span_find(line, f->heads[i]);
 		if (!p)
 			continue;
-		p = scan_batch(b, line, p + strlen(k->marks[i]), &t.step);
+		p = scan_batch(b, line, p + strlen(f->heads[i]), &t.step);
 		b->open = p != NULL;
 		b->stamp = time_of_line(line);
 		b->step = p ? t.step : b->step;
@@ -272,29 +265,19 @@ static bool take_block(struct build *b, struct span line, const struct block *k)
 			take_field(&t, (struct span){p + 3, (size_t)(end - p - 3)});
 		return t.any;
 	}
-	if (k->ranks)
+	if (f->ranks)
 		line = without_rank(line);
-	const char *before = span_begins(line, k->training)	     ? k->training
-			     : k->eval && span_begins(line, k->eval) ? k->eval
-								     : NULL;
-	size_t n = before ? strlen(before) : 0;
-	t.training = before == k->training;
-	if (before && b->open)
+	const struct line_kind *k = kind_at(f, line);
+	if (k && b->open) {
+		size_t n = strlen(k->mark);
+		t.f = &k->fields;
+		t.training = k->training;
 		take_field(&t, (struct span){line.p + n, line.n - n});
-	b->open &= t.any || !k->closes;
+	}
+	b->open &= t.any || !f->closes;
 	if (t.any)
 		build_clock(b, t.step, b->stamp);
 	return t.any;
-}
-
-bool line_olmo(struct build *b, struct span line)
-{
-	return take_block(b, line, &olmo);
-}
-
-bool line_composer(struct build *b, struct span line)
-{
-	return take_block(b, line, &composer);
 }
 
 /* ---- the progress bar of Lightning, and of NeMo 1 --------------------------------------- */
@@ -318,7 +301,7 @@ static double time_of_bar(struct span rest)
 	while (p && number > rest.p &&
 		(number[-1] == '.' || isdigit((unsigned char)number[-1])))
 		number--;
-	if (!p || scan_double(number, end, &v) != p)
+	if (!p || number == p || scan_double(number, end, &v) != p)
 		return NAN;
 	return rate ? 1 / v : v;
 }
@@ -327,8 +310,8 @@ static double time_of_bar(struct span rest)
  * global_step=119.0 that is it. The time is the mean of the epoch so far. */
 bool line_lightning(struct build *b, struct span line)
 {
-	static const struct fields bar_fields = {'=', ',', false, "train_loss"};
-	static const struct line_kind kind = {.training = true, .fields = &bar_fields};
+	static const struct line_kind kind = {
+		.training = true, .fields = {'=', ',', false, "train_loss"}};
 	const char *end = line.p + line.n, *p = span_find_word(line, "Epoch ");
 	int64_t epoch, n, total = 0, from = 0;
 	p = p ? scan_step((struct span){p + 6, (size_t)(end - p - 6)}, &epoch) : NULL;

@@ -1,5 +1,5 @@
 /* Lines of any log, by a regular expression of the user's: its named groups are columns. */
-#include "logs/logs_internal.h"
+#include "logs/formats.h"
 
 #define PCRE2_CODE_UNIT_WIDTH 8
 #include <pcre2.h>
@@ -9,62 +9,68 @@
  * for a line in the mean. A step may see a whole line, so longer lines are not tried. */
 enum { MOST_STEPS = 10000000, STEPS_OF_LINE = 10000, LONGEST = 4096, MOST_KIB = 65536 };
 
-static pcre2_code *code;
-
-static const struct log_format by_pattern = {.name = "pattern", .line = line_pattern};
-const struct log_format *format_pattern;
-
-int log_pattern(const char *regex, struct err *e)
+int pattern_open(struct log_formats *f, const char *regex, struct err *e)
 {
 	int number;
 	uint32_t n;
 	PCRE2_SIZE at;
 	PCRE2_UCHAR why[128];
-	code = pcre2_compile((PCRE2_SPTR)regex, PCRE2_ZERO_TERMINATED,
+	f->regex = pcre2_compile((PCRE2_SPTR)regex, PCRE2_ZERO_TERMINATED,
 		PCRE2_UTF | PCRE2_MATCH_INVALID_UTF | PCRE2_AUTO_CALLOUT, &number, &at,
 		NULL);
-	if (!code) {
+	if (!f->regex) {
 		pcre2_get_error_message(number, why, sizeof(why));
 		return err_set(e, EX_USAGE, "pattern: '%s', at character %zu: %s", regex,
 			at, (char *)why);
 	}
-	pcre2_pattern_info(code, PCRE2_INFO_NAMECOUNT, &n);
+	pcre2_pattern_info(f->regex, PCRE2_INFO_NAMECOUNT, &n);
 	if (!n)
 		return err_set(e, EX_USAGE,
 			"pattern: '%s' has no named group, such as (?<loss>[0-9.]+)",
 			regex);
-	format_pattern = &by_pattern;
+	f->pattern = (struct log_format){.name = "pattern", .line = line_pattern};
 	return 0;
 }
 
+void pattern_close(struct log_formats *f)
+{
+	pcre2_code_free(f->regex);
+}
+
+/* A line that the pattern matches. */
+struct match {
+	const pcre2_code *code;
+	struct span line;
+	const PCRE2_SIZE *found;
+};
+
 /* Named groups, by their number in the table of names; false: there are no more. */
-static bool group(struct span line, const PCRE2_SIZE *found, uint32_t i,
-	struct span *name, struct span *text)
+static bool group(const struct match *m, uint32_t i, struct span *name, struct span *text)
 {
 	uint32_t n, bytes;
 	PCRE2_SPTR table;
-	pcre2_pattern_info(code, PCRE2_INFO_NAMECOUNT, &n);
-	pcre2_pattern_info(code, PCRE2_INFO_NAMEENTRYSIZE, &bytes);
-	pcre2_pattern_info(code, PCRE2_INFO_NAMETABLE, &table);
+	pcre2_pattern_info(m->code, PCRE2_INFO_NAMECOUNT, &n);
+	pcre2_pattern_info(m->code, PCRE2_INFO_NAMEENTRYSIZE, &bytes);
+	pcre2_pattern_info(m->code, PCRE2_INFO_NAMETABLE, &table);
 	if (i >= n)
 		return false;
 	PCRE2_SPTR entry = table + (size_t)i * bytes; /* two bytes of its number */
 	size_t number = (size_t)entry[0] << 8 | entry[1];
-	PCRE2_SIZE from = found[2 * number], to = found[2 * number + 1];
+	PCRE2_SIZE from = m->found[2 * number], to = m->found[2 * number + 1];
 	*name = span_of((const char *)entry + 2);
 	*text = from == PCRE2_UNSET || to < from
 			? (struct span){NULL, 0}
-			: span_trim((struct span){line.p + from, to - from});
+			: span_trim((struct span){m->line.p + from, to - from});
 	return true;
 }
 
 /* Without a group step rows are counted. Whether there is a row. */
-static bool begin_row(struct build *b, struct span line, const PCRE2_SIZE *found)
+static bool begin_row(struct build *b, const struct match *m)
 {
 	struct span name, text;
 	int64_t step = b->table.rows++;
 	bool training = false;
-	for (uint32_t i = 0; group(line, found, i, &name, &text); i++) {
+	for (uint32_t i = 0; group(m, i, &name, &text); i++) {
 		training |= name.n == 4 && text.n && !memcmp(name.p, "loss", 4);
 		if (!name_is_step(name) || !text.n)
 			continue;
@@ -77,12 +83,12 @@ static bool begin_row(struct build *b, struct span line, const PCRE2_SIZE *found
 	return true;
 }
 
-static void take_groups(struct build *b, struct span line, const PCRE2_SIZE *found)
+static void take_groups(struct build *b, const struct match *m)
 {
 	struct span name, text;
-	if (!begin_row(b, line, found))
+	if (!begin_row(b, m))
 		return;
-	for (uint32_t i = 0; group(line, found, i, &name, &text); i++) {
+	for (uint32_t i = 0; group(m, i, &name, &text); i++) {
 		double v;
 		const char *behind = text.n ? scan_number(text, &v) : NULL;
 		struct span rest = {
@@ -106,6 +112,7 @@ static int count_step(pcre2_callout_block *at, void *build)
 
 bool line_pattern(struct build *b, struct span line)
 {
+	const pcre2_code *code = b->how->formats->regex;
 	b->lines++;
 	b->n_long += line.n > LONGEST;
 	if (line.n > LONGEST || b->too_hard)
@@ -117,7 +124,8 @@ bool line_pattern(struct build *b, struct span line)
 	pcre2_set_callout(limits, count_step, b);
 	int rc = pcre2_match(code, (PCRE2_SPTR)line.p, line.n, 0, 0, data, limits);
 	if (rc > 0)
-		take_groups(b, line, pcre2_get_ovector_pointer(data));
+		take_groups(
+			b, &(struct match){code, line, pcre2_get_ovector_pointer(data)});
 	b->too_hard = rc < 0 && rc != PCRE2_ERROR_NOMATCH;
 	pcre2_match_context_free(limits);
 	pcre2_match_data_free(data);

@@ -1,6 +1,6 @@
 /* Reading a log from a file, a stream, or a directory of event files. */
 #include "base/file.h"
-#include "logs/logs_internal.h"
+#include "logs/formats.h"
 
 #include <dirent.h>
 #include <fcntl.h>
@@ -44,7 +44,7 @@ static int read_lines(struct build *b, const struct log_format *f, int fd,
 	if (b->n_long && !b->growing)
 		warn("%s: the pattern was not tried on %lld lines of more than 4 KiB",
 			name, (long long)b->n_long);
-	if (!rc && f == format_pattern && !b->n_taken)
+	if (!rc && f == &b->how->formats->pattern && !b->n_taken)
 		rc = err_set(e, EX_DATAERR, "%s: no line matches the pattern", name);
 	str_free(&rest);
 	str_free(&r.plain);
@@ -74,35 +74,34 @@ static int not_a_log(const char *name, const char *first, size_t n, struct err *
 		name);
 }
 
+struct reading {
+	struct run_log *l;
+	struct build b;
+	const struct log_format *format; /* NULL: it is detected */
+	bool growing, is_stream;	 /* what grows is a copy of one */
+	bool is_own;			 /* it is a log of pt-train */
+};
+
 /* The format of an open file; NULL with *e set. */
 static const struct log_format *format_of(
-	int fd, const char *name, const char *format, struct err *e)
+	int fd, const char *name, const struct reading *r, struct err *e)
 {
-	const struct log_format *f = NULL;
-	if (format) {
-		f = format_find(format);
-		if (!f)
-			err_set(e, EX_USAGE, "%s: no such format of logs", format);
-		return f;
-	}
+	if (r->format)
+		return r->format;
 	char *sample = xmalloc(SAMPLE);
 	int64_t n = file_read_first(fd, name, sample, SAMPLE, e);
 	/* (of its exact size, so that AddressSanitizer sees a detector that reads too far) */
 	sample = xrealloc(sample, n > 0 ? (size_t)n : 1);
-	f = n < 0 ? NULL : format_detect((struct span){sample, (size_t)n});
-	if (!f && n >= 0)
+	const struct log_format *f =
+		n < 0 ? NULL : format_detect(r->b.how, (struct span){sample, (size_t)n});
+	if (!f && n >= 0 && r->b.how->formats->n_given)
+		err_set(e, EX_DATAERR, "%s: no line is in a format of %s", name,
+			r->b.how->format);
+	else if (!f && n >= 0)
 		not_a_log(name, sample, (size_t)n, e);
 	free(sample);
 	return f;
 }
-
-struct reading {
-	struct run_log *l;
-	struct build b;
-	const char *format;	 /* NULL: it is detected */
-	bool growing, is_stream; /* what grows is a copy of one */
-	bool is_own;		 /* it is a log of pt-train */
-};
 
 /* A log of pt-train that may have no row yet, and ends within a line. */
 static int read_own_growing(struct run_log *l, int fd, struct err *e)
@@ -117,7 +116,7 @@ static int read_file(void *to, int fd, const char *path, struct err *e)
 {
 	struct reading *r = to;
 	struct run_log *l = r->l;
-	const struct log_format *f = format_of(fd, l->name, r->format, e);
+	const struct log_format *f = format_of(fd, l->name, r, e);
 	if (!f)
 		return -1;
 	r->is_own = format_is_pt(f);
@@ -227,7 +226,7 @@ static int read_folder(struct reading *r, const char *path, struct err *e)
 {
 	struct strs files = {0};
 	int rc = 0;
-	r->format = list_folder(path, &files);
+	r->format = format_find(r->b.how, list_folder(path, &files));
 	for (int64_t i = 0; i < files.n && !rc; i++)
 		rc = read_path(r, files.v[i], e);
 	strs_free(&files);
@@ -336,12 +335,11 @@ int log_runs(const char *path, struct strs *names, struct err *e)
 }
 
 static int read_log(
-	struct reading *r, const char *path, const char *format, struct err *e)
+	struct reading *r, const char *path, const struct log_how *how, struct err *e)
 {
-	bool detect = !format || !strcmp(format, log_format_names[0]);
-	build_begin(&r->b);
+	build_begin(&r->b, how);
 	r->b.growing = r->growing;
-	r->format = detect ? NULL : format;
+	r->format = how->format ? format_find(how, how->format) : NULL;
 	struct str file = {0};
 	r->b.table.run = run_of_path(path);
 	str_add(&file, path,
@@ -371,22 +369,23 @@ static int read_run(struct run_log *l, const char *path, struct err *e)
 	return run_log_read(l, path, e);
 }
 
-int log_read(struct run_log *l, const char *path, const char *format, struct err *e)
+int log_read(
+	struct run_log *l, const char *path, const struct log_how *how, struct err *e)
 {
 	bool is_stdin = !strcmp(path, "-");
 	if (is_folder(path) && !log_state(path))
 		return read_run(l, path, e);
 	*l = (struct run_log){.name = xstrdup(is_stdin ? "standard input" : path)};
-	return read_log(&(struct reading){.l = l}, path, format, e);
+	return read_log(&(struct reading){.l = l}, path, how, e);
 }
 
-int log_read_growing(struct run_log *l, const char *path, const char *format,
+int log_read_growing(struct run_log *l, const char *path, const struct log_how *how,
 	bool is_stream, struct err *e)
 {
 	struct run_log now = {.name = xstrdup(l->name)};
 	struct reading r = {.l = &now, .growing = true, .is_stream = is_stream};
 	struct err why = {0};
-	if (read_log(&r, path, format, &why)) {
+	if (read_log(&r, path, how, &why)) {
 		bool final = r.is_own || why.code == EX_USAGE;
 		if (final)
 			*e = why;
@@ -414,8 +413,8 @@ static bool is_text_file(const char *path)
 	return text;
 }
 
-int log_read_all(struct run_log *l, const char *const *paths, int n, const char *format,
-	struct err *e)
+int log_read_all(struct run_log *l, const char *const *paths, int n,
+	const struct log_how *how, struct err *e)
 {
 	struct err *why = xcalloc((size_t)n, sizeof(*why));
 	int rc = 0;
@@ -423,10 +422,10 @@ int log_read_all(struct run_log *l, const char *const *paths, int n, const char 
 #pragma omp parallel for schedule(dynamic) num_threads(READERS)
 	for (int i = 0; i < n; i++)
 		if (is_text_file(paths[i]))
-			log_read(&l[i], paths[i], format, &why[i]);
+			log_read(&l[i], paths[i], how, &why[i]);
 	for (int i = 0; i < n && !rc; i++) {
 		if (!l[i].name && !why[i].code)
-			log_read(&l[i], paths[i], format, &why[i]);
+			log_read(&l[i], paths[i], how, &why[i]);
 		rc = why[i].code ? -1 : 0;
 		if (rc)
 			*e = why[i];

@@ -1,8 +1,8 @@
 /* What ends a text. */
 #include "sample/sample.h"
 
-#include "convert/convert.h"
-#include "prepare/template.h"
+#include "chat/template.h"
+#include "foreign/foreign.h"
 
 #include <stdlib.h>
 #include <string.h>

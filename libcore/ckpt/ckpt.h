@@ -162,7 +162,7 @@ int ckpt_verify(const struct ckpt *c, struct err *e);
 /* ckpt_verify(), and that the parameters have the hash in the file. */
 int ckpt_verify_hash(const struct ckpt *c, struct err *e);
 
-/* ---- directory.c, retain.c: the checkpoints of a run ------------------------------------------ */
+/* ---- directory.c: the checkpoints of a run ---------------------------------------------- */
 
 /* Sets `out` to FOLDER/step-00000100.h5. Returns out->s. */
 const char *ckpt_name(struct str *out, const char *folder, int64_t step);
@@ -177,20 +177,6 @@ int64_t ckpt_marked(const char *folder, const char *name);
 /* Removes all checkpoints before step `from` except the last `keep` and the best. keep = 0: removes
  * none. */
 void ckpt_prune(const char *folder, int64_t keep, int64_t from);
-/* What pt-ckpt prune keeps: the last `last` checkpoints, those of each step that `every` divides, and the
- * `best` ones with the lowest validation losses; 0: none. */
-struct ckpt_retention {
-	int64_t last, every, best;
-};
-/* Sets *steps (allocated) to those that the rule does not keep, in ascending order, and returns their
- * number, or -1. The targets of latest.h5 and best.h5, and damaged files, are always kept. */
-int64_t ckpt_outdated(const char *folder, const struct ckpt_retention *r, int64_t **steps,
-	struct err *e);
-/* Removes the checkpoint of a step, and those of the run's other local SGD workers. */
-int ckpt_remove(const char *folder, int64_t step, struct err *e);
-/* Removes a checkpoint, or with `force` a damaged file with the name of one; no other file. The targets of
- * latest.h5 and best.h5 only with `force`. */
-int ckpt_remove_file(const char *path, bool force, struct err *e);
 /* When a run resumes from step `after`: removes checkpoints of later steps, except step `but`, and
  * unfinished files of killed runs. */
 void ckpt_drop(const char *folder, int64_t after, int64_t but);

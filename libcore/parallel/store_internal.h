@@ -138,8 +138,8 @@ void grads_close(struct store *s);
 void grads_take_lease(struct store *s, int unit);
 /* Offloaded: gives a unit the memory for sums, after the sums of the unit that used it before. */
 void grads_take_sums(struct store *s, int unit);
-/* Memory for the leaves of a bucket's unit, which is free between steps. */
-float *grads_free_lease(const struct store *s, const struct bucket *b);
+/* Memory for leaves of a bucket's unit, which is free when all of them are added. */
+float *grads_free_leaves(const struct store *s, const struct bucket *b);
 
 /* reduce.c */
 /* Completes the sum of a bucket that is in progress, if any. */

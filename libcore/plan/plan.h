@@ -2,8 +2,7 @@
  * plan: what a run will need and how long it takes. This header has the memory, work and communication of a
  * rank, before anything is allocated, and the predicted time of a step; the others:
  *   cluster.h        devices and links, for which times are predicted
- *   planner.h        the search for a layout, for pt-plan
- *   trainers.h       how pt and other trainers compute, for that search
+ *   fit.h            plans a trainer, and decides what depends on its memory
  *   plan_internal.h  a step on the planning device, for the files of this floor only
  */
 #ifndef PLAN_H

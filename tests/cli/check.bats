@@ -1,6 +1,6 @@
 #!/usr/bin/env bats
 # pt-check: steps of pt-train itself, right ones and wrong ones; forms of a batch; bad input.
-# (Steps of PyTorch: tests/unit/test_check.c and tests/oracle.)
+# (Steps of PyTorch: tests/unit/test_check.c and tests/bench/oracle.)
 load helpers
 
 # A shard of one window, so that every step of a run has these 17 tokens; and a run of three steps.

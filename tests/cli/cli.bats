@@ -164,6 +164,8 @@ candidates() { # PROGRAM WORD...
 	[ "$(candidates pt-train --preset '')" = "$(basename -s .conf "$BATS_TEST_DIRNAME"/../../share/presets/* | paste -sd ' ')" ]
 	[ "$(candidates pt-train --preset=llama2)" = --preset=llama2-7b ]
 	[ "$(candidates pt-train --resume au)" = 'auto :files .h5' ]
+	[ "$(candidates pt-compare --format torch)" = 'torchtitan torchtitan-losses torchtune :files' ]
+	[ "$(candidates pt-compare --launcher '')" = '' ]
 	[ "$(candidates pt-train --resume=au)" = '--resume=auto :files .h5' ]
 	[ "$(candidates pt-train --peak-flops '')" = measure ]
 	[ "$(candidates pt-train --out '')" = ':folders' ]
@@ -346,7 +348,7 @@ offers() { # PROGRAM WORD...
 }
 
 @test "pt(7) names files and functions that exist" {
-	"$BATS_TEST_DIRNAME"/../names
+	"$BATS_TEST_DIRNAME"/../tools/names
 }
 
 @test "words of other trainers are answered, and so is what is not supported" {

@@ -419,7 +419,7 @@ shapes() { # CHECKPOINT
 	windows_of() { # SED MODEL: the options of windows of a golden model with other keys
 		rm -rf bad
 		cp -r "$BATS_TEST_DIRNAME/../golden/hf-$2" bad
-		sed -i "$1" bad/config.json
+		jq . "$BATS_TEST_DIRNAME/../golden/hf-$2/config.json" | sed "$1" >bad/config.json
 		rm -f read.h5
 		pt-ckpt convert -q bad -o read.h5
 		h5dump -d /config read.h5 | grep -o 'sliding-window[a-z-]* = [-0-9]*' | tr '\n' ' ' || true
@@ -438,6 +438,7 @@ shapes() { # CHECKPOINT
 	[ "$(windows_of '/layer_types/,/]/d; /"use_sliding_window"/d; /rope_layers/,/]/d; s/layer_interval": 2/layer_interval": 9/' smollm3)" = '' ]
 	rm -rf good
 	cp -r "$BATS_TEST_DIRNAME/../golden/hf-qwen2-skip" good
+	jq . "$BATS_TEST_DIRNAME/../golden/hf-qwen2-skip/config.json" >good/config.json
 	try 's/"sliding_attention"/"chunked_attention"/' 'layer_types has others' 69
 	try '/"full_attention"/d; s/"sliding_attention",/"sliding_attention"/' 'layer_types is not a list'
 	try 's/"sliding_window": 4/"sliding_window": 0/' 'sliding_window is not a possible number'

@@ -1,6 +1,6 @@
 #!/usr/bin/env bats
 # NCCL between GPUs, both emulated unless GPU=yes tests/run has begun this: then several ranks share one
-# real GPU (tests/nccl_rank). A collective takes up to 20 ms there and a start seconds, so tests have less to
+# real GPU (tests/tools/nccl_rank). A collective takes up to 20 ms there and a start seconds, so tests have less to
 # do, and what the emulation is asked for (PT_EMU_...) is skipped.
 load helpers
 
@@ -9,7 +9,7 @@ setup() {
 	if [[ $PT_CUDA == */emu/* ]]; then
 		export PT_NCCL=$PT_CUDA
 	else
-		PT_NCCL=$("$BATS_TEST_DIRNAME/../find_nccl" 2>&1) || skip "$PT_NCCL"
+		PT_NCCL=$("$BATS_TEST_DIRNAME/../tools/find_nccl" 2>&1) || skip "$PT_NCCL"
 		export PT_NCCL
 	fi
 	real=no
@@ -22,7 +22,7 @@ SMALL=(--layers 2 --dim 32 -b 4 -n 3 --eval-every 0 --log-every 1 --virtual "tp=
 ranks() { # RANKS COMMAND...: each on a host of its own, as NCCL sees it
 	local n=$1
 	shift
-	timeout -k 1 900 mpiexec -n "$n" "$BATS_TEST_DIRNAME/../nccl_rank" "$@" </dev/null
+	timeout -k 1 900 mpiexec -n "$n" "$BATS_TEST_DIRNAME/../tools/nccl_rank" "$@" </dev/null
 }
 
 on_gpu() { # RANKS OPTION...
@@ -251,7 +251,7 @@ same_workers() { # A B: the state of both workers
 	! spare_starts || layouts=('--dp 2 --cuda-graph')
 	for layout in "${layouts[@]}"; do
 		# shellcheck disable=SC2086
-		mpiexec -n 2 "$BATS_TEST_DIRNAME/../nccl_rank" pt-train "${TINY[@]}" "${SMALL[@]}" --device cuda \
+		mpiexec -n 2 "$BATS_TEST_DIRNAME/../tools/nccl_rank" pt-train "${TINY[@]}" "${SMALL[@]}" --device cuda \
 			--comm nccl $layout -n 9000 --watchdog 3 --log-every 1 --check-replicas-every 0 -o run \
 			>/dev/null 2>err 3>&- &
 		pid=$!

@@ -162,7 +162,7 @@ results() { # VALUE: how many rows
 }
 
 @test "NCCL's library is searched where it may be, and what was searched is told" {
-	local find=$BATS_TEST_DIRNAME/../find_nccl
+	local find=$BATS_TEST_DIRNAME/../tools/find_nccl
 	mkdir -p some packages/nvidia/nccl/lib bin
 	printf '#!/bin/sh\n' >bin/ldconfig
 	printf '#!/bin/sh\necho "%s"\n' "$PWD/packages/nvidia/nccl/lib/libnccl.so.2" >bin/python3

@@ -27,6 +27,9 @@ want() {
 	for p in "$top"/share/presets/*; do
 		echo "share/pt/presets/$(basename "$p")"
 	done
+	for p in "$top"/share/logs/*; do
+		echo "share/pt/logs/$(basename "$p")"
+	done
 	for p in "$top"/share/algorithms/*; do
 		[ ! -e "$p" ] || echo "share/pt/algorithms/$(basename "$p")"
 	done

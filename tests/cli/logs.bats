@@ -219,3 +219,52 @@ in_formats() { # STEP LOSS
 	code_of 2 pt-compare wandb/run-1/run-1.wandb log.gz
 	says 'a transaction log of W&B, which is not read; give files/output.log, which is beside it'
 }
+
+lab_log() { # LOSS
+	printf '[gpu 0] round %d/3 nll %s gnorm 1.5 took 250 ms\n' 1 8.5 2 "$1" 3 7.5
+	echo '[gpu 0] dev round 3 nll 8'
+}
+
+@test "a format of a file: that of pt-compare(1), and the log that it describes" {
+	sed -n '/^# \[gpu 0\] round/,/^\.Ed/p' "$BATS_TEST_DIRNAME/../../man/pt-compare.1" | grep -v '^\.Ed' >lab.format
+	lab_log 8.25 >a.log
+	lab_log 8.125 >b.log
+	code_of 2 pt-compare a.log a.log
+	says 'a.log: neither a log of pt-train nor of another known format'
+	code_of 0 pt-compare --format lab.format a.log a.log
+	pt-compare --format ./lab.format --export - a.log >out
+	printf '%s\n' step,loss,grad_norm,val_loss,dt 1,8.5,1.5,,0.25 2,8.25,1.5,,0.25 3,7.5,1.5,8,0.25 | diff - out
+	code_of 1 pt-compare --format lab.format a.log b.log
+	says 'first at step 2: 8.25, 8.125'
+	# a run of pt-train is still one
+	printf '# meta ranks = 1\nstep=%d loss=%s\n' 1 8.5 2 8.25 3 7.5 >run
+	code_of 0 pt-compare --format lab.format run a.log
+	code_of 2 pt-compare --format lab.format titan a.log
+	says 'titan: no line is in a format of lab.format'
+	# a pipe, a log that grows, one of share/pt/logs
+	pt-compare -q --format lab.format a.log - <a.log
+	code_of 0 timeout 30 pt-compare --follow --follow-timeout 0.1 --format lab.format a.log a.log
+	mkdir -p share/logs
+	cp lab.format share/logs
+	PT_SHARE=$PWD/share code_of 0 pt-compare a.log a.log
+	PT_SHARE=$PWD/share code_of 0 pt-compare --format lab a.log a.log
+	PT_SHARE=$PWD/share code_of 0 pt-compare titan losses
+}
+
+@test "a format that is wrong: the file, the line, and what it should be" {
+	printf 'format lab\ntrain "round"\n    "nll " loss mss\n' >lab.format
+	code_of 65 pt-compare --format lab.format titan titan
+	says "lab.format: line 3: 'mss': the unit is not known here"
+	mkdir -p share/logs
+	cp lab.format share/logs
+	PT_SHARE=$PWD/share code_of 65 pt-compare titan titan
+	says "share/logs/lab.format: line 3: 'mss'"
+	rm share/logs/lab.format
+	mkfifo share/logs/lab.format
+	PT_SHARE=$PWD/share code_of 65 timeout 10 pt-compare titan titan
+	code_of 74 pt-compare --format none.format titan titan
+	says 'none.format: No such file'
+	code_of 64 pt-compare --format torchtitn titan titan
+	says "format: 'torchtitn' is none of auto, pt, wordplay, "
+	says "did you mean 'torchtitan'?"
+}

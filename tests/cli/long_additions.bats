@@ -2,7 +2,7 @@
 # "To add" of pt(7): patches that do what it says, in the files that it names, build and run.
 load helpers
 
-@test "an option, a tokenizer, an architecture and an optimizer are each a file or a row" {
+@test "an option, a tokenizer, an architecture, an optimizer and a format of logs are each a file or a row" {
 	root=$(realpath "$BATS_TEST_DIRNAME/../..")
 	mkdir tree
 	(cd "$root" && tar cf - Makefile cmd libcore kernels man share completions tests/additions) | tar xf - -C tree
@@ -24,4 +24,7 @@ load helpers
 	cmp one/checkpoints/step-00000004.h5 four/checkpoints/step-00000004.h5
 	pt-train --help | grep -q 'nag|adamw'
 	pt-train --generate man | grep -q greet
+	printf 'parrot %d says %s\n' 1 2.5 2 2.25 >log
+	pt-compare --export - log | tail -1 | grep -qx '2,2.25'
+	pt-compare --generate formats | grep -q parrot
 }

@@ -1,5 +1,5 @@
 #!/usr/bin/env bats
-# What tests/run reports, and which packages the scripts need.
+# What tests/run reports, which packages the scripts need, and how bugs are planted.
 load helpers
 
 top=$BATS_TEST_DIRNAME/../..
@@ -34,9 +34,9 @@ top=$BATS_TEST_DIRNAME/../..
 	cd "$top" || return
 	# (if this finds nothing, it is blind)
 	echo 'x=$(LC_ALL=C mpiexec -n 2 ls | bats)' >"$BATS_TEST_TMPDIR/script"
-	code_of 0 tests/packages build "$BATS_TEST_TMPDIR/script"
+	code_of 0 tests/tools/packages build "$BATS_TEST_TMPDIR/script"
 	[ "$output" = "$BATS_TEST_TMPDIR/script: bats (bats)" ]
-	code_of 0 tests/packages check "$BATS_TEST_TMPDIR/script"
+	code_of 0 tests/tools/packages check "$BATS_TEST_TMPDIR/script"
 	[ "$output" = "$BATS_TEST_TMPDIR/script: mpiexec (mpich)" ]
 	shell_of() { # DIRECTORY
 		grep -lE '^#!/bin/bash|^# shellcheck shell' "$1"/*
@@ -44,9 +44,78 @@ top=$BATS_TEST_DIRNAME/../..
 	mapfile -t recipes < <(shell_of share/recipes)
 	mapfile -t bench < <(shell_of tests/bench 2>/dev/null | grep -v calibrate)
 	mapfile -t quick < <(printf '%s\n' tests/cli/*.bats | grep -v /long_)
-	tests/packages build Makefile share/deps share/jobs/* -- 'build demo' share/demo "${recipes[@]}" \
-		-- 'build check' tests/{run,find_nccl,nccl_rank} "${quick[@]}" tests/cli/helpers.bash "${bench[@]}" \
-		-- 'build check long' tests/cli/long_*.bats tests/mutate tests/bench/calibrate \
-		-- 'build check lint' tests/{lint,names} man/generate -- 'build fuzz' tests/fuzz/run >"$BATS_TEST_TMPDIR/found"
+	tests/tools/packages build Makefile share/deps share/jobs/* -- 'build demo' share/demo "${recipes[@]}" \
+		-- 'build check' tests/run tests/tools/{find_nccl,nccl_rank} "${quick[@]}" tests/cli/helpers.bash "${bench[@]}" \
+		-- 'build check long' tests/cli/long_*.bats tests/tools/mutate tests/bench/calibrate \
+		-- 'build check lint' tests/lint tests/tools/names man/generate -- 'build fuzz' tests/fuzz/run >"$BATS_TEST_TMPDIR/found"
 	not grep . "$BATS_TEST_TMPDIR/found"
+}
+
+@test "tests/tools/plant: each edit of a planted bug is found exactly once" {
+	cd "$top" || return
+	code_of 0 tests/tools/plant --check tests/mutants/* tests/bench/bugs
+	[ -z "$output" ]
+	[ "$(tests/tools/plant --list tests/mutants/* | wc -l)" -ge 489 ]
+}
+
+@test "tests/tools/plant: edits lines of a file, or of one function" {
+	printf '%s\n' 'int a(int);' '' 'int b(void)' '{' $'\treturn a(1);' '}' '' 'int a(int x)' '{' $'\treturn a(1);' '}' >file.c
+	cat >bugs <<-'END'
+		# a comment
+		checks: first:1 second:2
+
+		one: the end changes
+		reference: somebody #1
+		run: 2 --tp 2
+		in file.c a()
+		-return a(1);
+		+	int y = x;
+
+		  int y = x;
+		+	return y;
+
+		two: the text is there twice
+		check: third
+		in file.c
+		-return a(1);
+
+		three: the text is not there, nor the function, nor the file
+		in file.c b()
+		-return a(2);
+		in file.c c()
+		-return a(1);
+		in other.c
+		-return a(1);
+		one: again
+	END
+	"$top/tests/tools/plant" --list bugs | tr '\037' '|' >list
+	diff list - <<-'END'
+		bugs|one|the end changes|first:1 second:2|somebody #1|2 --tp 2|file.c
+		bugs|two|the text is there twice|third|||file.c
+		bugs|three|the text is not there, nor the function, nor the file|first:1 second:2|||file.c other.c
+		bugs|one|again|first:1 second:2|||
+	END
+	code_of 1 "$top/tests/tools/plant" --check bugs
+	diff - <(echo "$output") <<-'END'
+		bugs:17: two: places in file.c with the text of the edit: 2
+		bugs:21: three: places in file.c with the text of the edit: 0
+		bugs:23: three: definitions of c() in file.c: 0
+		bugs:25: three: no file "other.c"
+		bugs:26: one: this name is used twice
+	END
+	cp file.c before.c
+	code_of 1 "$top/tests/tools/plant" two bugs
+	code_of 1 "$top/tests/tools/plant" four bugs
+	[ "${lines[-1]}" = 'bugs:26: four: no mutant has this name' ]
+	cmp file.c before.c
+	sed -i '$d' bugs
+	code_of 0 "$top/tests/tools/plant" one bugs
+	diff before.c file.c >changes || :
+	diff - changes <<-'END'
+		10c10,11
+		< 	return a(1);
+		---
+		> 	int y = x;
+		> 	return y;
+	END
 }

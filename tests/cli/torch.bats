@@ -247,14 +247,14 @@ copy() {
 	local tie='"tie_word_embeddings": false'
 	cp -r "$golden/hf" z
 	chmod -R u+w z
-	sed -i '/model_type/d' z/config.json
+	jq 'del(.model_type)' "$golden/hf/config.json" >z/config.json
 	code_of 0 pt-ckpt diff z "$golden/hf"
 	sed "s/$tie/&, \"max_window_layers\": 28/" z/config.json >some.json
 	code_of 69 pt-ckpt show --model-config some.json "$golden/ddp.pt"
 	says 'model_type is missing, and other keys do not tell it: add "model_type": "llama" if'
 	sed "s/$tie/&, \"max_window_layers\": 28, \"architectures\": [\"LlamaForCausalLM\"]/" z/config.json >some.json
 	pt-ckpt show --model-config some.json "$golden/ddp.pt"
-	sed '/model_type/d' "$golden/gpt2/config.json" >some.json
+	jq 'del(.model_type)' "$golden/gpt2/config.json" >some.json
 	pt-ckpt show --model-config some.json "$golden/nanogpt.pt"
 }
 

@@ -322,7 +322,7 @@ static void products_do(
 
 /* Whether this thread has matmuls in flight; `held`: with an operand in registers. ptxas (13.0)
  * lost registers at branches between such a matmul and its wait; this finds only branches of
- * waits, tests/machine_code finds all. */
+ * waits, tests/tools/machine_code finds all. */
 bool emu_wgmma_under_way(bool held)
 {
 	struct warpgroup *g = warpgroups[emu_thread() / GROUP];

@@ -4,7 +4,7 @@
 #include "ckpt/view.h"
 #include "model/generate.h"
 #include "engine/inference.h"
-#include "job/local_sgd.h"
+#include "train/local_sgd.h"
 #include "engine/options.h"
 #include "engine/state.h"
 

@@ -1,4 +1,4 @@
-/* Logs of other trainers: text and JSON, of a named format or detected. */
+/* Logs of other trainers: text and JSON, of a named format or detected, or of a format in a file. */
 #include "tests/fuzz/fuzz.h"
 #include "compare/compare.h"
 #include "logs/logs.h"
@@ -34,12 +34,13 @@ static void compare_with_itself(const struct run_log *l)
 }
 
 /* The same bytes as a file that grows, in two pieces: what is there at its end is that log. */
-static void check_growing(const struct run_log *l, const char *format, struct bytes b)
+static void check_growing(
+	const struct run_log *l, const struct log_how *how, struct bytes b)
 {
 	struct run_log now = {.name = xstrdup("growing")};
 	struct err e;
-	log_read_growing(&now, fuzz_file("log", b.p, b.n / 2), format, false, &e);
-	FUZZ_ON(log_read_growing(&now, fuzz_file("log", b.p, b.n), format, false, &e));
+	log_read_growing(&now, fuzz_file("log", b.p, b.n / 2), how, false, &e);
+	FUZZ_ON(log_read_growing(&now, fuzz_file("log", b.p, b.n), how, false, &e));
 	FUZZ_ON(now.n_rows != l->n_rows);
 	for (int64_t i = 0; i < l->n_rows; i++)
 		FUZZ_ON(run_log_value(&now, i, COL_STEP) !=
@@ -47,28 +48,61 @@ static void check_growing(const struct run_log *l, const char *format, struct by
 	run_log_free(&now);
 }
 
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
+/* The way to read by a format, or by detection: the first byte chooses. */
+static const struct log_how *how_of(uint8_t which)
 {
-	struct bytes b = {data, n};
+	static struct strs names;
+	static struct log_how *how;
+	struct err e;
+	if (!how) {
+		log_format_names(&names);
+		how = xcalloc((size_t)names.n, sizeof(*how));
+	}
+	struct log_how *h = &how[which < 0x80 ? 1 + which % (names.n - 1) : 0];
+	h->format = names.v[h - how];
+	FUZZ_ON(!h->formats && log_how_open(h, &e));
+	return h;
+}
+
+static void read_log(const struct log_how *how, struct bytes b)
+{
 	struct err e = {0};
 	struct run_log l;
-	int n_formats = 0;
-	while (log_format_names[n_formats])
-		n_formats++;
-	uint8_t which = take_byte(&b);
-	const char *format =
-		which < 0x80 ? log_format_names[1 + which % (n_formats - 1)] : NULL;
 	if (b.n >= 8 && !memcmp(b.p, "\211HDF", 4))
-		return -1; /* fuzz_runlog's */
-	int rc = log_read(&l, fuzz_file("log", b.p, b.n), format, &e);
+		return; /* fuzz_runlog's */
+	int rc = log_read(&l, fuzz_file("log", b.p, b.n), how, &e);
 	FUZZ_ON((rc != 0) != (e.code != 0));
 	if (rc)
-		return 0;
+		return;
 	if (strcmp(l.info.format ? l.info.format : "pt", "pt") != 0) {
 		check_log(&l);
 		compare_with_itself(&l);
-		check_growing(&l, format, b);
+		check_growing(&l, how, b);
 	}
 	run_log_free(&l);
+}
+
+/* A file of formats, and after a NUL byte a log that is read by it. */
+static void read_formats(struct bytes b)
+{
+	struct err e = {0};
+	const void *cut = b.n ? memchr(b.p, '\0', b.n) : NULL;
+	size_t n = cut ? (size_t)((const uint8_t *)cut - b.p) : b.n;
+	struct log_how how = {.format = fuzz_file("my.format", b.p, n)};
+	int rc = log_how_open(&how, &e);
+	FUZZ_ON((rc != 0) != (e.code != 0) || (rc && e.code != EX_DATAERR));
+	if (!rc && cut)
+		read_log(&how, (struct bytes){b.p + n + 1, b.n - n - 1});
+	log_how_close(&how);
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
+{
+	struct bytes b = {data, n};
+	uint8_t which = take_byte(&b);
+	if (which == 0xff)
+		read_formats(b);
+	else
+		read_log(how_of(which), b);
 	return 0;
 }

@@ -2,7 +2,7 @@
 """Makes the models tests/golden/hf-NAME that tests/unit/test_convert.c reads, and checks our exports.
 
 Hugging Face's classes, with random parameters (no bias 0, no norm weight 1), in float32; each as
-they save it, config.json and model.safetensors, with tokens and the logits that they compute for
+they save it, config.json (in one line) and model.safetensors, with tokens and the logits that they compute for
 them in logits.h5 (u16 [positions], f32 [positions][vocab]).
 
     python3 -m venv venv
@@ -16,6 +16,7 @@ The second form loads EXPORT, a directory that pt-ckpt convert has written, and 
 difference of its logits from those of MODEL, one of the directories of the first form.
 The test suite needs none of this.
 """
+import json
 import sys
 from pathlib import Path
 
@@ -104,6 +105,8 @@ def make(folder):
         fill(model, name)
         tokens = np.random.RandomState(7).randint(0, VOCAB, POSITIONS).astype(np.uint16)
         model.save_pretrained(out)
+        config = out / "config.json"
+        config.write_text(json.dumps(json.loads(config.read_text())) + "\n")
         (out / "generation_config.json").unlink(missing_ok=True)
         with h5py.File(out / "logits.h5", "w") as f:
             f["tokens"] = tokens

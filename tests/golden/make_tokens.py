@@ -3,11 +3,10 @@
 
     pip install tiktoken tokenizers && tests/golden/make_tokens.py
 
-The vocabulary is trained here by Hugging Face's tokenizers. For each pattern, PATTERN.tokens has the tokens by
-tokenizers (with the merges), and PATTERN.ranked those by tiktoken (with the order of the ids), as numbers in
-lines. Both must know Unicode 16.0.
+The vocabulary is trained here by Hugging Face's tokenizers. For each pattern, PATTERN.tokens has the ids of the
+tokens, which tokenizers (with the merges) and tiktoken (with the order of the ids) agree on. Both must know
+Unicode 16.0.
 """
-import base64
 import json
 import os
 import re
@@ -61,6 +60,10 @@ def save(name, text):
         f.write(text)
 
 
+def save_ids(name, ids):
+    save(name + ".tokens", "".join(" ".join(map(str, ids[i : i + 16])) + "\n" for i in range(0, len(ids), 16)))
+
+
 def train():
     t = Tokenizer(models.BPE())
     t.pre_tokenizer = pre_tokenizer(PATTERNS["llama3"])
@@ -78,25 +81,23 @@ def main():
     with open(os.path.join(here, "text"), "wb") as f:
         f.write(TEXT.encode())
     t = train()
-    t.save(os.path.join(here, "tokenizer.json"))
+    t.save(os.path.join(here, "tokenizer.json"), pretty=False)
     config = json.loads(t.to_str())
-    vocab, merges = config["model"]["vocab"], config["model"]["merges"]
-    save("vocab.json", json.dumps(vocab | {"<|endoftext|>": len(vocab)}, ensure_ascii=False))
-    save("merges.txt", "#version: 0.2\n" + "".join(" ".join(m) + "\n" for m in merges))
+    vocab = config["model"]["vocab"]
     byte = byte_of()
     ranks = {bytes(byte[c] for c in token): i for token, i in vocab.items()}
-    save("ranks.tiktoken", "".join(base64.b64encode(b).decode() + f" {i}\n" for b, i in sorted(ranks.items(), key=lambda x: x[1])))
     for name, regex in PATTERNS.items():
         config["pre_tokenizer"]["pretokenizers"][0]["pattern"]["Regex"] = regex
         config["added_tokens"] = []
         plain = Tokenizer.from_str(json.dumps(config))
-        if name != "cl100k":  # (whose {1,3}+ means something else to Oniguruma)
-            save(name + ".tokens", "".join(f"{i}\n" for i in plain.encode(TEXT, add_special_tokens=False).ids))
         encoding = tiktoken.Encoding(name, pat_str=regex, mergeable_ranks=ranks, special_tokens={})
-        save(name + ".ranked", "".join(f"{i}\n" for i in encoding.encode_ordinary(TEXT)))
-    save("special.tokens", "".join(f"{i}\n" for i in t.encode(TEXT, add_special_tokens=False).ids))
+        ids = encoding.encode_ordinary(TEXT)
+        if name != "cl100k":  # (whose {1,3}+ means something else to Oniguruma)
+            assert ids == plain.encode(TEXT, add_special_tokens=False).ids, name
+        save_ids(name, ids)
+    save_ids("special", t.encode(TEXT, add_special_tokens=False).ids)
     t.encode_special_tokens = True
-    save("added.tokens", "".join(f"{i}\n" for i in t.encode(TEXT, add_special_tokens=False).ids))
+    save_ids("added", t.encode(TEXT, add_special_tokens=False).ids)
 
 
 main()

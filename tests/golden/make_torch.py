@@ -344,7 +344,7 @@ def save_safetensors(path, tensors, metadata=None):
 def save_hf(folder, tensors, config):
     folder.mkdir(parents=True, exist_ok=True)
     save_safetensors(folder / "model.safetensors", tensors)
-    (folder / "config.json").write_text(json.dumps(config, indent=1) + "\n")
+    (folder / "config.json").write_text(json.dumps(config) + "\n")
 
 
 # ---- models
@@ -678,7 +678,7 @@ def save_nanotron(folder, hf, tp=1, pp=1, dp=0, interleaved=False, rounded=False
         **config, "is_llama_config": True, "rope_interleaved": interleaved, "rope_scaling": None,
         "vocab_size": hf["model.embed_tokens.weight"].shape[0],
         "tie_word_embeddings": "lm_head.weight" not in hf, "_attn_implementation": "flash_attention_2",
-        "z_loss_enabled": False}, indent=1) + "\n")
+        "z_loss_enabled": False}) + "\n")
     if not optimizer:
         return
     (folder / "optimizer").mkdir(exist_ok=True)
@@ -727,7 +727,7 @@ def save_bins(folder, hf):
         (folder / file).write_bytes(save(x, whole=False))
         where.update({n: file for n in part})
     (folder / "pytorch_model.bin.index.json").write_text(
-        json.dumps({"metadata": {"total_size": 1}, "weight_map": where}, indent=1) + "\n")
+        json.dumps({"metadata": {"total_size": 1}, "weight_map": where}) + "\n")
 
 
 class Namespace:

@@ -18,7 +18,7 @@
 #include "tests/support/device.h"
 #include "tests/support/layouts.h"
 #include "tests/support/ranks.h"
-#include "job/fit.h"
+#include "plan/fit.h"
 
 #include "parallel/store_internal.h"
 #include "engine/state.h"

@@ -5,7 +5,7 @@
  */
 #include "tests/support/ranks.h"
 #include "tests/support/traces.h"
-#include "job/fit.h"
+#include "plan/fit.h"
 #include "engine/step.h"
 
 #include <string.h>

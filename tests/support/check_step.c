@@ -1,7 +1,7 @@
 #include "tests/support/check_step.h"
 
 #include "base/file.h"
-#include "convert/convert.h"
+#include "foreign/foreign.h"
 #include "engine/options.h"
 #include "tests/support/support.h"
 

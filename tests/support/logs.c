@@ -23,6 +23,26 @@ void assert_value(const struct run_log *l, const struct want *w)
 	fail_msg("%s: no step %lld", l->info.format, (long long)w->step);
 }
 
+const struct log_how *how_of(const char *format)
+{
+	static struct log_how known[64];
+	struct err e = {0};
+	for (size_t i = 0; i < ARRAY_LEN(known); i++) {
+		struct log_how *how = &known[i];
+		const char *name = format ? format : "auto";
+		if (how->formats && !strcmp(how->format, name))
+			return how;
+		if (how->formats)
+			continue;
+		how->format = xstrdup(name);
+		if (log_how_open(how, &e))
+			fail_msg("%s", e.msg);
+		return how;
+	}
+	fail_msg("too many formats");
+	return NULL;
+}
+
 const char *write_bytes(const char *name, const struct str *s)
 {
 	struct err e = {0};

@@ -1,6 +1,6 @@
 /* Small runs within a test. */
 #include "tests/support/traces.h"
-#include "job/fit.h"
+#include "plan/fit.h"
 #include "engine/step.h"
 
 #include <string.h>

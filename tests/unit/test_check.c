@@ -1,10 +1,10 @@
 /*
  * pt-check: batches, the float64 model against the trainer's kernels and finite differences; and made-up steps with
- * wrong scales and updates. test_check_causes.c has wrong gradients; steps of other programs are in tests/oracle.
+ * wrong scales and updates. test_check_causes.c has wrong gradients; tests/bench/oracle has steps of other programs.
  */
 #include "base/file.h"
 #include "check/check.h"
-#include "convert/convert.h"
+#include "foreign/foreign.h"
 #include "engine/options.h"
 #include "tests/support/check_step.h"
 #include "tests/support/support.h"

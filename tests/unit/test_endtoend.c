@@ -7,7 +7,7 @@
  */
 #include "tests/support/device.h"
 #include "tests/support/ranks.h"
-#include "job/fit.h"
+#include "plan/fit.h"
 #include "engine/state.h"
 #include "engine/step.h"
 

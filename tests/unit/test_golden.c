@@ -6,7 +6,7 @@
  * of the vocabulary: the differences are those of float32 and of nothing else.
  */
 #include "tests/support/support.h"
-#include "job/fit.h"
+#include "plan/fit.h"
 #include "data/offsets.h"
 #include "engine/state.h"
 #include "engine/step.h"

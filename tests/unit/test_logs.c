@@ -2,6 +2,7 @@
 #include "base/file.h"
 #include "tests/support/logs.h"
 #include "tests/support/support.h"
+#include "compare/curve.h"
 #include "compare/export.h"
 #include "compare/follow.h"
 #include "logs/logs_internal.h"
@@ -404,7 +405,7 @@ static const struct sample samples[] = {
 static void assert_sample(const struct sample *s, const char *format)
 {
 	struct run_log l;
-	if (log_read(&l, test_file("sample", s->text), format, &e))
+	if (log_read(&l, test_file("sample", s->text), how_of(format), &e))
 		fail_msg("%s: %s", s->format, e.msg);
 	assert_string_equal(l.info.format, s->format);
 	if (l.n_rows != s->n_rows || l.digits != s->digits)
@@ -462,10 +463,10 @@ static void nothing_is_lost_by_export(void **state)
 			const char *path = test_path(to[k]);
 			assert_int_equal(
 				log_read(&l, test_file("sample", samples[i].text),
-					samples[i].format, &e),
+					how_of(samples[i].format), &e),
 				0);
 			if (export_write(&l, 1, &all, path, 0, &e) ||
-				log_read(&back, path, NULL, &e))
+				log_read(&back, path, how_of(NULL), &e))
 				fail_msg("%s: %s", samples[i].format, e.msg);
 			assert_has_values(&l, &back, samples[i].format);
 			assert_has_values(&back, &l, samples[i].format);
@@ -477,21 +478,24 @@ static void nothing_is_lost_by_export(void **state)
 
 static void each_format_has_a_sample(void **state)
 {
+	struct strs names = {0};
 	(void)state;
-	for (int i = 0; log_format_names[i]; i++) {
-		bool found = !i || !strcmp(log_format_names[i], "pt") ||
-			     !strcmp(log_format_names[i], "tensorboard");
+	log_format_names(&names);
+	assert_string_equal(names.v[1], "pt");
+	for (int64_t i = 2; i < names.n; i++) {
+		bool found = !strcmp(names.v[i], "tensorboard");
 		for (size_t k = 0; k < ARRAY_LEN(samples); k++)
-			found |= !strcmp(samples[k].format, log_format_names[i]);
+			found |= !strcmp(samples[k].format, names.v[i]);
 		if (!found)
-			fail_msg("%s", log_format_names[i]);
+			fail_msg("%s", names.v[i]);
 	}
+	strs_free(&names);
 }
 
 static struct run_log read_as(const char *format, const char *text)
 {
 	struct run_log l;
-	if (log_read(&l, test_file("log", text), format, &e))
+	if (log_read(&l, test_file("log", text), how_of(format), &e))
 		fail_msg("%s", e.msg);
 	return l;
 }
@@ -593,27 +597,40 @@ static void a_progress_bar_is_lines(void **state)
 	run_log_free(&l);
 }
 
+static void a_progress_bar_without_a_time(void **state)
+{
+	(void)state;
+	struct run_log l = read_as(NULL,
+		"Epoch 0:  25%|## | 1/4 [00:06<01:44,  2.5as/it, v_num=0, train_loss_step=2.5]\n");
+	assert_value(&l, &(struct want){1, "loss", 2.5});
+	assert_int_equal(curve_has_column(&l, run_log_find(&l, "dt")), 0);
+	run_log_free(&l);
+}
+
 static void what_is_no_log(void **state)
 {
 	static const char *const texts[] = {"", "\n", "The quick brown fox, and others\n",
 		"{\"a\": 1}", "[1, 2]", "{", "a,b\n1,2\n", "1\n2\n",
 		"{\"log_history\": 3}", "{\"start_step\": \"values\"}",
 		"{\"0\": {\"lm loss\": }}", "step loss\n", "{\"", "{ \"", "{"};
+	struct strs names = {0};
 	(void)state;
+	log_format_names(&names);
 	for (size_t i = 0; i < ARRAY_LEN(texts); i++) {
 		struct run_log l;
 		e = (struct err){0};
 		const char *path = test_file("none", texts[i]);
-		for (int k = -1; k < 0 || log_format_names[k]; k++) {
-			const char *format = k < 0 ? NULL : log_format_names[k];
-			if (!log_read(&l, path, format, &e)) {
+		for (int64_t k = 0; k < names.n; k++) {
+			if (!log_read(&l, path, how_of(names.v[k]), &e)) {
 				fail_msg("'%s' is read as %s", texts[i], l.info.format);
 			}
 		}
 	}
-	struct run_log l;
-	assert_int_equal(log_read(&l, test_file("none", "1 2\n"), "words", &e), -1);
+	strs_free(&names);
+	struct log_how how = {.format = "words"};
+	assert_int_equal(log_how_open(&how, &e), -1);
 	assert_int_equal(e.code, EX_USAGE);
+	log_how_close(&how);
 }
 
 static void a_unit_ends_a_number(void **state)
@@ -639,7 +656,8 @@ static void a_name_with_a_nul(void **state)
 	for (int i = 0; i < 1000; i++)
 		str_putc(&bytes, 'x');
 	str_puts(&bytes, ": 5.5E+00 |\n");
-	assert_int_equal(log_read(&l, write_bytes("nul", &bytes), "megatron", &e), 0);
+	assert_int_equal(
+		log_read(&l, write_bytes("nul", &bytes), how_of("megatron"), &e), 0);
 	assert_int_equal(l.n_rows, 1);
 	assert_value(&l, &(struct want){1, "loss", 4.5});
 	run_log_free(&l);
@@ -679,9 +697,9 @@ static void grows_to(const char *text, int64_t step)
 		state = log_state(path);
 		assert_true(state && state != before);
 		before = state;
-		assert_true(log_read_growing(&now, path, NULL, false, &e) >= 0);
+		assert_true(log_read_growing(&now, path, how_of(NULL), false, &e) >= 0);
 	}
-	assert_int_equal(log_read(&whole, path, NULL, &e), 0);
+	assert_int_equal(log_read(&whole, path, how_of(NULL), &e), 0);
 	assert_same_log(&now, &whole);
 	/* another file in its place */
 	test_file("grows", "iter 1: loss 3.5, time 1.50ms\n");
@@ -689,15 +707,15 @@ static void grows_to(const char *text, int64_t step)
 	const char *other = test_file("other", "iter 1: loss 2.5, time 1.50ms\n");
 	assert_int_equal(rename(other, path), 0);
 	assert_true(log_state(path) != state);
-	assert_int_equal(log_read_growing(&now, path, NULL, false, &e), 0);
+	assert_int_equal(log_read_growing(&now, path, how_of(NULL), false, &e), 0);
 	assert_true(now.n_rows == 1 && run_log_value(&now, 0, COL_LOSS) == 2.5);
 	assert_string_equal(now.name, "now");
 	/* which is emptied, and gone: the log stays */
 	test_file("grows", "");
-	assert_int_equal(log_read_growing(&now, path, NULL, false, &e), 1);
+	assert_int_equal(log_read_growing(&now, path, how_of(NULL), false, &e), 1);
 	assert_int_equal(unlink(path), 0);
 	assert_true(!log_state(path));
-	assert_int_equal(log_read_growing(&now, path, NULL, false, &e), 1);
+	assert_int_equal(log_read_growing(&now, path, how_of(NULL), false, &e), 1);
 	assert_int_equal(now.n_rows, 1);
 	run_log_free(&now);
 	run_log_free(&whole);
@@ -736,6 +754,7 @@ int main(void)
 		cmocka_unit_test(an_unsorted_table),
 		cmocka_unit_test(an_incomplete_line),
 		cmocka_unit_test(a_progress_bar_is_lines),
+		cmocka_unit_test(a_progress_bar_without_a_time),
 		cmocka_unit_test(what_is_no_log),
 		cmocka_unit_test(a_unit_ends_a_number),
 		cmocka_unit_test(a_name_with_a_nul),

@@ -66,7 +66,7 @@ static void event_files(void **state)
 	struct run_log l;
 	struct str file = some_events();
 	(void)state;
-	assert_int_equal(log_read(&l, write_bytes("events", &file), NULL, &e), 0);
+	assert_int_equal(log_read(&l, write_bytes("events", &file), how_of(NULL), &e), 0);
 	assert_string_equal(l.info.format, "tensorboard");
 	assert_int_equal(l.n_rows, 2);
 	assert_int_equal(l.digits, 0);
@@ -87,7 +87,7 @@ static void damaged_event_files(void **state)
 	(void)state;
 	size_t len = file.len;
 	file.len = len - 3;
-	assert_int_equal(log_read(&l, write_bytes("events", &file), NULL, &e), 0);
+	assert_int_equal(log_read(&l, write_bytes("events", &file), how_of(NULL), &e), 0);
 	assert_int_equal(run_log_find(&l, "mfu"), COL_MFU);
 	assert_false(run_log_has(&l, 1, COL_MFU));
 	assert_true(run_log_has(&l, 1, COL_MEM));
@@ -95,7 +95,8 @@ static void damaged_event_files(void **state)
 	file.len = len;
 	for (size_t i = 12; i < len; i++) {
 		file.s[i] ^= 4;
-		if (!log_read(&l, write_bytes("events", &file), "tensorboard", &e))
+		if (!log_read(
+			    &l, write_bytes("events", &file), how_of("tensorboard"), &e))
 			fail_msg("byte %zu", i);
 		assert_int_equal(e.code, EX_DATAERR);
 		file.s[i] ^= 4;
@@ -115,7 +116,7 @@ static void a_directory_of_event_files(void **state)
 	add_event(&second, 2, "loss", 2.25f, false);
 	write_bytes("tb/events.out.tfevents.1", &first);
 	write_bytes("tb/events.out.tfevents.2", &second);
-	assert_int_equal(log_read(&l, test_path("tb"), NULL, &e), 0);
+	assert_int_equal(log_read(&l, test_path("tb"), how_of(NULL), &e), 0);
 	assert_int_equal(l.n_rows, 2);
 	assert_value(&l, &(struct want){2, "loss", 2.25});
 	run_log_free(&l);
@@ -134,7 +135,7 @@ static void a_folder_of_metrics(void **state)
 	test_file(
 		"run/metrics/train/loss", "1764201600500 2.5 1\n1764201601500 2.25 2\n");
 	test_file("run/metrics/lr", "1764201600500 0.5 1\n");
-	assert_int_equal(log_read(&l, test_path("run"), NULL, &e), 0);
+	assert_int_equal(log_read(&l, test_path("run"), how_of(NULL), &e), 0);
 	assert_string_equal(l.info.format, "mlflow");
 	assert_int_equal(l.n_rows, 2);
 	assert_value(&l, &(struct want){2, "loss", 2.25});
@@ -143,7 +144,8 @@ static void a_folder_of_metrics(void **state)
 	uint64_t before = log_state(test_path("run"));
 	test_file("run/metrics/train/loss", "1764201600500 2.5 1\n");
 	assert_true(before && log_state(test_path("run")) != before);
-	assert_int_equal(log_read(&l, test_path("run/metrics/train/loss"), NULL, &e), 0);
+	assert_int_equal(
+		log_read(&l, test_path("run/metrics/train/loss"), how_of(NULL), &e), 0);
 	assert_value(&l, &(struct want){1, "loss", 2.5});
 	run_log_free(&l);
 }
@@ -162,7 +164,7 @@ static void written_event_files(void **state)
 	for (int step = 1; step <= 3; step++)
 		tfevents_put_row(&file, 1764201600.5 + step, step, row, 3 - (step == 3));
 	write_bytes("events", &file);
-	assert_int_equal(log_read(&l, test_path("events"), NULL, &e), 0);
+	assert_int_equal(log_read(&l, test_path("events"), how_of(NULL), &e), 0);
 	assert_int_equal(l.n_rows, 3);
 	assert_value(&l, &(struct want){1, "loss", (double)2.3456789f});
 	assert_value(&l, &(struct want){1, "mem", 0x1p52 + 1});
@@ -172,7 +174,7 @@ static void written_event_files(void **state)
 	tfevents_put_begin(&file, 1764201610.5, 2); /* and no row has val_loss again */
 	tfevents_put_row(&file, 1764201611.5, 300, row, 1);
 	write_bytes("events", &file);
-	assert_int_equal(log_read(&l, test_path("events"), NULL, &e), 0);
+	assert_int_equal(log_read(&l, test_path("events"), how_of(NULL), &e), 0);
 	assert_int_equal(l.n_rows, 2);
 	assert_true(run_log_has(&l, 0, COL_MEM));
 	assert_value(&l, &(struct want){300, "loss", (double)2.3456789f});
@@ -201,7 +203,7 @@ static void a_directory_is_followed(void **state)
 	struct run_log l;
 	int calls = 0;
 	enum follow_end why;
-	const struct follow f = {"auto", until_grown, &calls, 60};
+	const struct follow f = {how_of(NULL), until_grown, &calls, 60};
 	const char *path = test_path("tb");
 	(void)state;
 	assert_int_equal(follow_runs(&l, &path, 1, &f, &why, &e), 0);

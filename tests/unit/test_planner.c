@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <unistd.h>
 
-#include "collbench/network.h"
+#include "plan/network.h"
 #include "collbench/table.h"
 #include "comm/collective.h"
 #include "comm/simulate.h"

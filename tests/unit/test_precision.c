@@ -5,7 +5,7 @@
  */
 #include "model/block.h"
 #include "tests/support/support.h"
-#include "job/fit.h"
+#include "plan/fit.h"
 #include "engine/state.h"
 #include "engine/step.h"
 #include "model/linear.h"

@@ -7,7 +7,7 @@
 #include "tests/support/support.h"
 #include "kernels/dtype_bits.h"
 #include "kernels/selftest.h"
-#include "job/selftest.h"
+#include "train/selftest.h"
 #include "plan/plan.h"
 
 #include <dirent.h>

@@ -6,7 +6,7 @@
  * of a smaller model, on tinyshakespeare (PT_SHAKESPEARE=FILE), with figures for pt(7).
  */
 #include "tests/support/support.h"
-#include "job/fit.h"
+#include "plan/fit.h"
 #include "engine/step.h"
 
 #include <float.h>

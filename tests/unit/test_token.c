@@ -1,6 +1,7 @@
 /* token: readers of vocabularies, the splitting of words, the encoder against a textbook one. */
 #include "base/file.h"
 #include "tests/support/support.h"
+#include "tests/support/vocabulary.h"
 #include "token/bpe_internal.h"
 #include "token/tokenizer.h"
 
@@ -384,19 +385,26 @@ static const char *golden(const char *name)
 	return path;
 }
 
+/* Prints ids as the golden files have them: 16 per line, counted from first. */
+static void put_ids(struct str *out, const uint32_t *ids, int64_t n, uint32_t first)
+{
+	for (int64_t i = 0; i < n; i++)
+		str_printf(out, "%u%c", ids[i] - first,
+			i % 16 == 15 || i == n - 1 ? '\n' : ' ');
+}
+
 static void check_golden(
 	const char *vocab, const char *pattern, const char *tokens, bool special)
 {
 	struct str text = {0}, want = {0}, got = {0};
 	struct tokenizer t;
-	struct tokenizer_source from = {"bpe", xstrdup(golden(vocab)), pattern, special};
+	struct tokenizer_source from = {"bpe", vocab, pattern, special};
 	uint32_t *ids;
 	assert_int_equal(file_read(golden("text"), 1 << 20, &text, &e), 0);
 	assert_int_equal(file_read(golden(tokens), 1 << 20, &want, &e), 0);
 	assert_int_equal(tokenizer_make(&t, &from, &e), 0);
 	int64_t n = tokenizer_encode_all(&t, text.s, (int64_t)text.len, &ids, &e);
-	for (int64_t i = 0; i < n; i++)
-		str_printf(&got, "%u\n", ids[i]);
+	put_ids(&got, ids, n, 0);
 	assert_string_equal(got.s, want.s);
 	str_clear(&got);
 	for (int64_t i = 0; i < n; i++)
@@ -404,7 +412,6 @@ static void check_golden(
 	assert_string_equal(got.s, text.s);
 	tokenizer_free(&t);
 	free(ids);
-	free((char *)from.vocab_files);
 	str_free(&text);
 	str_free(&want);
 	str_free(&got);
@@ -416,7 +423,7 @@ static void tekken(void **state)
 	(void)state;
 	struct str ranks = {0}, json = {0}, want = {0};
 	long long n = 0;
-	assert_int_equal(file_read(golden("ranks.tiktoken"), 1 << 20, &ranks, &e), 0);
+	assert_int_equal(file_read(vocabulary_ranks(), 1 << 20, &ranks, &e), 0);
 	for (char *line = strtok(ranks.s, "\n"); line; line = strtok(NULL, "\n"), n++)
 		str_printf(&json,
 			"%s{\"rank\": %lld, \"token_str\": \"\\u0000\", \"token_bytes\": \"%.*s\"}",
@@ -442,14 +449,13 @@ static void tekken(void **state)
 	struct encoder *s = encoder_open(b, &e);
 	str_clear(&text);
 	assert_int_equal(file_read(golden("text"), 1 << 20, &text, &e), 0);
-	assert_int_equal(file_read(golden("tekken.ranked"), 1 << 20, &want, &e), 0);
+	assert_int_equal(file_read(golden("tekken.tokens"), 1 << 20, &want, &e), 0);
 	uint32_t *ids = xcalloc(text.len, sizeof(*ids));
 	int64_t n_ids = 0;
 	encoder_put(
 		s, text.s, (int64_t)text.len, true, ids, (int64_t)text.len, &n_ids, &e);
 	str_clear(&json);
-	for (int64_t i = 0; i < n_ids; i++)
-		str_printf(&json, "%u\n", ids[i] - 3);
+	put_ids(&json, ids, n_ids, 3);
 	assert_string_equal(json.s, want.s);
 	/* no merge makes a special token */
 	encoder_put(s, "zq", 2, true, ids, 2, &n_ids, &e);
@@ -488,28 +494,26 @@ static void others_tokens(void **state)
 	(void)state;
 	for (const struct split_pattern *p = split_patterns; p->name; p++) {
 		char name[32];
-		snprintf(name, sizeof(name), "%s.ranked", p->name);
-		check_golden("ranks.tiktoken", p->name, name, false);
-		if (!strcmp(p->name, "cl100k"))
-			continue;
 		snprintf(name, sizeof(name), "%s.tokens", p->name);
-		check_golden("merges.txt", p->name, name, false);
+		check_golden(vocabulary_ranks(), p->name, name, false);
+		if (strcmp(p->name, "cl100k"))
+			check_golden(vocabulary_merges(), p->name, name, false);
 	}
-	check_golden("tokenizer.json", NULL, "added.tokens", false);
-	check_golden("tokenizer.json", NULL, "special.tokens", true);
+	check_golden("tests/golden/tokens/tokenizer.json", NULL, "added.tokens", false);
+	check_golden("tests/golden/tokens/tokenizer.json", NULL, "special.tokens", true);
 }
 
 /* From a shard or another rank, a tokenizer encodes as the first one. */
 static void tokenizers_are_kept(void **state)
 {
-	static const char *const files[] = {
-		"tokenizer.json", "merges.txt", "ranks.tiktoken"};
+	const char *const files[] = {"tests/golden/tokens/tokenizer.json",
+		vocabulary_merges(), vocabulary_ranks()};
 	static const char text[] = "It's the first day<tool>b <|endoftext|>";
 	(void)state;
 	for (size_t k = 0; k < ARRAY_LEN(files); k++) {
 		struct tokenizer t, packed, filed;
 		struct tokenizer_source from = {
-			"bpe", golden(files[k]), k ? "gpt2" : NULL, false};
+			"bpe", files[k], k ? "gpt2" : NULL, false};
 		struct str bytes = {0};
 		struct h5 *f;
 		uint32_t *ids[3];

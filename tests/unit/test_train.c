@@ -1,9 +1,9 @@
 /* train: learning rates, options, the plan and that the training keeps to it. */
 #include "tests/support/support.h"
-#include "job/fit.h"
+#include "plan/fit.h"
 #include "engine/state.h"
 #include "engine/step.h"
-#include "job/faults.h"
+#include "train/faults.h"
 
 #include <math.h>
 #include <stdlib.h>

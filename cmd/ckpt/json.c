@@ -1,0 +1,122 @@
+/* The metadata of a checkpoint as JSON: attributes, options, tensors with their hashes. */
+#include "ckpt/print.h"
+
+#include "base/json.h"
+#include "kernels/kernels.h"
+#include "options/options.h"
+
+#include <errno.h>
+#include <string.h>
+
+/* JSON has no integers of 64 bits that all readers keep, so hashes are text. */
+static json_t *hex(uint64_t x)
+{
+	return json_sprintf("0x%016llx", (unsigned long long)x);
+}
+
+static json_t *field(const struct h5_field *f, const void *from)
+{
+	const char *at = (const char *)from + f->offset;
+	switch (f->type) {
+	case H5_I64:
+		return json_integer(*(const int64_t *)(const void *)at);
+	case H5_U64:
+		return hex(*(const uint64_t *)(const void *)at);
+	case H5_F64:
+		return number_json(*(const double *)(const void *)at);
+	default:
+		return json_string(*(const char *const *)(const void *)at);
+	}
+}
+
+/* Names and texts of a file may be anything, and JSON is UTF-8. */
+static int add(json_t *to, const char *key, json_t *value, struct err *e)
+{
+	return value && !json_object_set_new(to, key, value)
+		       ? 0
+		       : err_set(e, EX_DATAERR, "%s is not UTF-8", key);
+}
+
+static int add_option(void *to, const char *key, const char *value, struct err *e)
+{
+	if (add(to, key, json_string(value), e))
+		return err_prefix(e, "option ");
+	return 0;
+}
+
+static json_t *attributes(const struct ckpt_info *info, struct err *e)
+{
+	json_t *o = json_object();
+	for (const struct h5_field *f = ckpt_fields; f->name && !e->code; f++)
+		add(o, f->name, field(f, info), e);
+	return o;
+}
+
+struct hashing {
+	struct device d;
+	const struct ckpt_tensor *t;
+	uint64_t sum;
+};
+
+static int add_block(void *with, int64_t first, const float *x, int64_t n)
+{
+	struct hashing *h = with;
+	ckpt_hash_add(&h->d, &h->sum, h->t, first, x, n);
+	return 0;
+}
+
+static json_t *tensor(const struct ckpt *c, int i, struct hashing *h, struct err *e)
+{
+	const struct ckpt_tensor *t = &c->tensors[i];
+	json_t *o = json_object(), *shape = json_array(), *hashes = json_object();
+	for (int k = 0; k < t->ndim; k++)
+		json_array_append_new(shape, json_integer(t->dims[k]));
+	add(o, "name", json_string(t->name), e);
+	json_object_set_new(o, "dtype", json_string("f32"));
+	json_object_set_new(o, "shape", shape);
+	json_object_set_new(o, "hash", hashes);
+	h->t = t;
+	for (int g = 0; g < (t->stateless ? 1 : c->groups.n) && !e->code; g++) {
+		h->sum = 0;
+		ckpt_each(c, g, i, add_block, h, e);
+		if (!e->code)
+			add(hashes, c->groups.v[g], hex(h->sum), e);
+	}
+	return o;
+}
+
+static json_t *tensors(const struct ckpt *c, const int *order, struct err *e)
+{
+	json_t *list = json_array();
+	struct hashing h = {.sum = 0};
+	device_cpu(&h.d, 0);
+	for (int i = 0; i < c->n_tensors && !e->code; i++)
+		json_array_append_new(list, tensor(c, order ? order[i] : i, &h, e));
+	return list;
+}
+
+int ckpt_export_json(const struct ckpt *c, const int *order, FILE *f, struct err *e)
+{
+	json_t *o = json_object(), *options = json_object(), *numbers = json_array();
+	struct err mine = {0};
+	json_object_set_new(o, "size_bytes", json_integer(c->size_bytes));
+	json_object_set_new(o, "attributes", attributes(&c->info, &mine));
+	json_object_set_new(o, "options", options);
+	if (!mine.code && conf_parse(c->config.s, c->config.len, c->path, add_option,
+				  options, &mine))
+		mine.code = EX_DATAERR;
+	json_object_set_new(o, "tokenizer",
+		c->tokenizer.kind ? json_string(c->tokenizer.kind->name) : json_null());
+	json_object_set_new(o, "vocab", json_integer(c->tokenizer.vocab.n));
+	for (int64_t i = 0; i < c->n_numbers; i++)
+		json_array_append_new(numbers, number_json(c->numbers[i]));
+	json_object_set_new(o, "edit", numbers);
+	if (!mine.code)
+		json_object_set_new(o, "tensors", tensors(c, order, &mine));
+	if (!mine.code && (json_dumpf(o, f, JSON_INDENT(2)) || putc('\n', f) == EOF))
+		err_set(&mine, EX_IOERR, "standard output: %s", strerror(errno));
+	json_decref(o);
+	if (mine.code)
+		*e = mine;
+	return mine.code ? -1 : 0;
+}

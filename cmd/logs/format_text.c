@@ -1,0 +1,384 @@
+/* Formats as text, whose syntax pt-compare(1) describes: a line is a word and what follows it, or a text next to a
+ * number. The files of users are bounded. */
+#include "base/file.h"
+#include "options/options.h"
+#include "logs/formats.h"
+
+#include <limits.h>
+#include <stdlib.h>
+
+enum { MAX_FILE = 1 << 20, MAX_WORDS = 32, MAX_FORMATS = 256, MAX_NAMES = 4096 };
+enum { MAX_NAME = 63, MAX_TEXT = UCHAR_MAX };
+
+struct parsing {
+	struct log_formats *to;
+	const char *file;
+	int line;
+	bool built_in;
+	int n_before;		 /* formats of other texts */
+	struct log_format *open; /* NULL: no format has begun */
+	int group; /* the first kind of line that the next label belongs to */
+	struct {
+		char *s;
+		bool quoted;
+	} word[MAX_WORDS];
+	int n, i; /* words of the line, and those that were taken */
+	struct err *e;
+};
+
+/* Sets an error about the current line. */
+static bool wrong(struct parsing *p, const char *what, const char *why)
+{
+	err_set(p->e, EX_DATAERR, "%s: line %d: '%.80s': %s", p->file, p->line, what,
+		why);
+	return false;
+}
+
+/* ---- words ----------------------------------------------------------------------- */
+
+/* Ends a text at `end`, and returns the place after it. */
+static char *end_text(char *end)
+{
+	if (*end)
+		*end++ = '\0';
+	return end;
+}
+
+static bool split_words(struct parsing *p, char *s)
+{
+	for (p->n = p->i = 0;; p->n++) {
+		s += strspn(s, " \t\r");
+		if (!*s || *s == '#')
+			return true;
+		if (p->n == MAX_WORDS)
+			return wrong(p, s, "a line has at most 32 words");
+		char quote = *s == '"' || *s == '\'' ? *s++ : '\0', *begin = s;
+		p->word[p->n].s = s;
+		p->word[p->n].quoted = quote;
+		s = quote ? strchr(s, quote) : s + strcspn(s, " \t\r");
+		if (!s)
+			return wrong(p, begin, "the text has no closing quote");
+		bool fits = s > begin && s - begin <= MAX_TEXT;
+		s = end_text(s);
+		if (!fits)
+			return wrong(p, begin, "a text has 1 to 255 bytes");
+	}
+}
+
+/* Takes the next word if it is a text in quotes, or a name without them; NULL: it is not. */
+static const char *next(struct parsing *p, bool quoted)
+{
+	return p->i < p->n && p->word[p->i].quoted == quoted ? p->word[p->i++].s : NULL;
+}
+
+static const char *next_text(struct parsing *p)
+{
+	return next(p, true);
+}
+
+static const char *next_name(struct parsing *p)
+{
+	const char *s = next(p, false);
+	return s && strlen(s) <= MAX_NAME ? s : NULL;
+}
+
+/* Takes the next word if it is this one. */
+static bool next_is(struct parsing *p, const char *word)
+{
+	bool is = p->i < p->n && !p->word[p->i].quoted && !strcmp(p->word[p->i].s, word);
+	p->i += is;
+	return is;
+}
+
+/* Takes a unit, if one is there; false: it is not known. suffix: it may be what follows the number. */
+static bool next_unit(struct parsing *p, double *scale, bool suffix)
+{
+	const char *s = next(p, false);
+	*scale = 1;
+	return !s || (scale_of_unit(s, scale) && (suffix || *scale != BY_SUFFIX)) ||
+	       wrong(p, s, "the unit is not known here");
+}
+
+/* ---- formats --------------------------------------------------------------------- */
+
+void format_free(struct log_format *f)
+{
+	str_free(&f->about);
+	free(f->kinds);
+}
+
+static bool is_complete(const struct line_kind *k)
+{
+	return k->n_labels || k->fields.is;
+}
+
+/* Ends the format that is open. One that another text has already stays as it is there. */
+static bool end_format(struct parsing *p)
+{
+	struct log_format *f = p->open;
+	p->open = NULL;
+	if (!f)
+		return true;
+	const struct log_code *code = p->built_in ? log_code_find(f->name) : NULL;
+	if (code && !f->n_kinds) {
+		f->line = code->line;
+		f->text = code->text;
+		f->detect = code->detect;
+	} else if (!f->n_kinds || !is_complete(&f->kinds[f->n_kinds - 1])) {
+		return wrong(p, f->name, "the format ends without a number to read");
+	}
+	for (int i = 0; i < p->n_before; i++)
+		if (!strcmp(p->to->v[i].name, f->name)) {
+			format_free(f);
+			p->to->n--;
+			break;
+		}
+	return true;
+}
+
+static bool take_format(struct parsing *p)
+{
+	static const char letters[] = "abcdefghijklmnopqrstuvwxyz0123456789-";
+	struct log_formats *to = p->to;
+	const char *name = next_name(p);
+	if (!name || name[strspn(name, letters)])
+		return false;
+	if (!end_format(p))
+		return false;
+	if (to->n == MAX_FORMATS && !p->built_in)
+		return wrong(p, name, "there are more than 256 formats");
+	if (!p->built_in && (log_code_find(name) || !strcmp(name, "auto")))
+		return wrong(
+			p, name, "this format cannot be replaced; choose another name");
+	for (int i = p->n_before; i < to->n; i++)
+		if (!strcmp(to->v[i].name, name))
+			return wrong(p, name, "a format of this name is above");
+	to->v = xgrow(to->v, to->n, sizeof(*to->v));
+	p->open = &to->v[to->n++];
+	*p->open = (struct log_format){.name = name};
+	return true;
+}
+
+static bool take_about(struct parsing *p)
+{
+	struct str *about = &p->open->about;
+	const char *text = next_text(p);
+	str_printf(about, "%s%s", about->len ? " " : "", text ? text : "");
+	return text;
+}
+
+static bool take_settings(struct parsing *p)
+{
+	return p->open->settings = true;
+}
+
+static bool take_head(struct parsing *p)
+{
+	struct log_format *f = p->open;
+	for (int n = 0; n < MAX_HEADS && (f->heads[n] = next_text(p)); n++)
+		;
+	f->closes = next_is(p, "closes");
+	f->ranks = next_is(p, "ranks");
+	return *f->heads;
+}
+
+/* ---- kinds of lines -------------------------------------------------------------- */
+
+static bool add_kind(struct parsing *p, struct line_kind k)
+{
+	struct log_format *f = p->open;
+	if (f->n_kinds == MAX_KINDS)
+		return wrong(p, k.mark, "a format has at most 8 kinds of lines");
+	if (!f->n_kinds || is_complete(&f->kinds[f->n_kinds - 1]))
+		p->group = f->n_kinds;
+	f->kinds = xgrow(f->kinds, f->n_kinds, sizeof(*f->kinds));
+	f->kinds[f->n_kinds++] = k;
+	return true;
+}
+
+static bool take_kind(struct parsing *p)
+{
+	struct line_kind k = {.training = !strcmp(p->word->s, "train")};
+	k.mark = next_text(p);
+	if (!k.mark || (next_is(p, "needs") && !(k.needs = next_text(p))))
+		return false;
+	k.whole = next_is(p, "whole");
+	if (next_is(p, "pairs")) {
+		const char *is = next_text(p), *between = next_text(p);
+		if (!is || is[1] || (between && between[1]))
+			return false;
+		k.fields = (struct fields){
+			*is, between ? *between : '\0', next_is(p, "suffix"), NULL};
+		if (next_is(p, "loss") && !(k.fields.loss = next_text(p)))
+			return false;
+	}
+	return add_kind(p, k);
+}
+
+static bool add_label(struct parsing *p, struct line_kind *k, struct label l)
+{
+	if (k->fields.is || k->n_labels == MAX_LABELS)
+		return wrong(p, l.text,
+			k->fields.is ? "a line with pairs has no other numbers"
+				     : "a line has at most 16 numbers");
+	k->label[k->n_labels++] = l;
+	unsigned char *first = &k->first[(unsigned char)*l.text];
+	if (!l.before && !*first)
+		*first = (unsigned char)k->n_labels;
+	return true;
+}
+
+/* Takes TEXT COLUMN [UNIT]. */
+static bool next_label(struct parsing *p, struct label *l, bool suffix)
+{
+	l->text = next_text(p);
+	l->column = next_name(p);
+	l->len = (unsigned char)(l->text ? strlen(l->text) : 0);
+	return l->text && l->column && next_unit(p, &l->scale, suffix);
+}
+
+/* A number after a text, or before it, of all kinds of lines since the last ones that have numbers. */
+static bool take_label(struct parsing *p)
+{
+	struct label l = {.before = next_is(p, "before")};
+	if (!next_label(p, &l, !l.before))
+		return false;
+	int n = p->open ? p->open->n_kinds : 0;
+	if (p->group >= n)
+		return wrong(p, l.text, "there is no train or eval line above it");
+	for (int i = p->group; i < n; i++)
+		if (!add_label(p, &p->open->kinds[i], l))
+			return false;
+	return true;
+}
+
+static bool take_alone(struct parsing *p)
+{
+	struct line_kind k = {.alone = true};
+	struct label l = {.before = false};
+	if (!next_label(p, &l, false) || !add_label(p, &k, l))
+		return false;
+	k.mark = l.text;
+	bool added = add_kind(p, k);
+	p->group = p->open->n_kinds;
+	return added;
+}
+
+/* ---- names ----------------------------------------------------------------------- */
+
+static bool take_column(struct parsing *p)
+{
+	struct log_formats *to = p->to;
+	double scale;
+	const char *name, *column = next_name(p);
+	if (!column || !next_unit(p, &scale, false) || p->i == p->n)
+		return false;
+	while ((name = next_text(p)) && (p->built_in || to->n_names < MAX_NAMES)) {
+		to->names = xgrow(to->names, to->n_names, sizeof(*to->names));
+		to->names[to->n_names++] = (struct log_name){name, column, scale};
+	}
+	return !name || wrong(p, name, "there are more than 4096 names");
+}
+
+static bool take_setting(struct parsing *p)
+{
+	bool sentence = !strcmp(p->word->s, "sentence");
+	struct log_setting **v = sentence ? &p->to->sentences : &p->to->settings;
+	int *n = sentence ? &p->to->n_sentences : &p->to->n_settings;
+	const char *name, *key = next_name(p);
+	if (!key || p->i == p->n)
+		return false;
+	while ((name = next_text(p)) && (p->built_in || *n < MAX_NAMES)) {
+		*v = xgrow(*v, *n, sizeof(**v));
+		(*v)[(*n)++] = (struct log_setting){name, key};
+	}
+	return !name || wrong(p, name, "there are more than 4096 names");
+}
+
+/* ---- lines ----------------------------------------------------------------------- */
+
+static const struct directive {
+	const char *word, *form;
+	bool (*take)(struct parsing *p);
+	bool within; /* a format */
+} directives[] = {
+	{"format", "format NAME, of a-z, 0-9 and -", take_format, false},
+	{"about", "about \"TEXT\"", take_about, true},
+	{"settings", "settings", take_settings, true},
+	{"head", "head \"TEXT\" ... [closes] [ranks]", take_head, true},
+	{"train",
+		"train \"TEXT\" [needs \"TEXT\"] [whole] [pairs \":\" [\"|\"] [suffix] [loss \"NAME\"]]",
+		take_kind, true},
+	{"eval",
+		"eval \"TEXT\" [needs \"TEXT\"] [whole] [pairs \":\" [\"|\"] [suffix] [loss \"NAME\"]]",
+		take_kind, true},
+	{"before", "before \"TEXT\" COLUMN [UNIT]", take_label, true},
+	{"alone", "alone \"TEXT\" COLUMN [UNIT]", take_alone, true},
+	{"column", "column COLUMN [UNIT] \"NAME\" ...", take_column, false},
+	{"setting", "setting OPTION \"NAME\" ...", take_setting, false},
+	{"sentence", "sentence OPTION \"TEXT\" ...", take_setting, false},
+};
+static const struct directive label_directive = {
+	"", "\"TEXT\" COLUMN [UNIT]", take_label, true};
+
+static const struct directive *find_directive(struct parsing *p)
+{
+	scoped_str where = {0};
+	const char *names[ARRAY_LEN(directives)];
+	if (p->word->quoted)
+		return &label_directive;
+	for (size_t i = 0; i < ARRAY_LEN(directives); i++) {
+		names[i] = directives[i].word;
+		if (!strcmp(directives[i].word, p->word->s))
+			return &directives[i];
+	}
+	str_printf(&where, "%s: line %d", p->file, p->line);
+	err_none_of(p->e, where.s, p->word->s, names, ARRAY_LEN(directives));
+	p->e->code = EX_DATAERR;
+	return NULL;
+}
+
+static bool take_line(struct parsing *p, char *text)
+{
+	if (!split_words(p, text) || !p->n)
+		return !p->e->code;
+	const struct directive *d = find_directive(p);
+	if (!d)
+		return false;
+	if (d->within && !p->open)
+		return wrong(p, p->word->s, "there is no format line above it");
+	p->i = d->take != take_label;
+	if (d->take(p) && p->i == p->n)
+		return true;
+	if (!p->e->code)
+		err_set(p->e, EX_DATAERR, "%s: line %d: the form is %s", p->file, p->line,
+			d->form);
+	return false;
+}
+
+int formats_add(struct log_formats *to, const char *text, const char *name, bool built_in,
+	struct err *e)
+{
+	struct parsing p = {to, name, .built_in = built_in, .n_before = to->n, .e = e};
+	bool right = true;
+	*e = (struct err){0};
+	strs_add(&to->texts, text);
+	for (char *s = to->texts.v[to->texts.n - 1]; *s && right;) {
+		char *line = s;
+		s = end_text(s + strcspn(s, "\n"));
+		p.line++;
+		right = take_line(&p, line);
+	}
+	return right && end_format(&p) ? 0 : -1;
+}
+
+int formats_read(struct log_formats *to, const char *path, struct err *e)
+{
+	scoped_str text = {0};
+	if (file_read(path, MAX_FILE, &text, e))
+		return -1;
+	if (text.len && strlen(text.s) < text.len)
+		return err_set(
+			e, EX_DATAERR, "%s: it is not a text: it has a NUL byte", path);
+	return formats_add(to, text.len ? text.s : "", path, false, e);
+}

@@ -1,0 +1,204 @@
+/* The decision list: what to try, in which order, and which of it this model and cluster need. */
+#include "plan/planner.h"
+
+#include <math.h>
+
+#include "parallel/schedule.h"
+
+/* Bytes of the largest layer, which every rank must hold while it computes it: whole in 16 bits, and
+ * its gradient. */
+static double largest_layer(const struct shape *s, double type)
+{
+	return fmax(s->block, s->embedding) * (type + sizeof(float));
+}
+
+static void item(struct str *out, const char *answer, const char *reason)
+{
+	str_printf(out, "%-4s %s\n", answer, reason);
+}
+
+enum { LIMIT_TEXT = NUM_TEXT + 16 };
+
+/* " of 76 GiB", after what is needed. */
+static void limit_text(char text[static LIMIT_TEXT], double limit)
+{
+	char bytes[NUM_TEXT];
+	if (isinf(limit))
+		snprintf(text, LIMIT_TEXT, " (without a limit)");
+	else
+		snprintf(text, LIMIT_TEXT, " of %s", text_bytes(bytes, limit));
+}
+
+/* By the plan; by a bound, if the ranks cannot divide the batch. */
+static void memory_of(const struct request *r, const struct shape *s,
+	const struct layout *l, struct memory *m)
+{
+	struct choice c = {.l = *l};
+	struct bounds bounds = {.r = r};
+	struct practice p;
+	struct err e = {0};
+	if (r->trainer != BY_PT) {
+		practice_of(r->trainer, r->o, &p);
+		estimate_memory(s, l, &p, m);
+	} else if (r->o->batch % r->ranks || exact_memory(r, l, m, &e)) {
+		bounds_of(&bounds, &c);
+		bounds_free(&bounds);
+		*m = c.memory;
+	}
+}
+
+/* Does the whole model fit on a rank, with the smallest micro-batch and data parallelism over all ranks? */
+static void fits_on_one(
+	const struct request *r, const struct shape *s, double limit, struct str *out)
+{
+	struct layout one = {.degree = {1, 1, 1, 1, 1},
+		.stages = 1,
+		.micro_batch = 1,
+		.n_micro = max64(1, r->o->batch / r->ranks),
+		.recompute = RECOMPUTE_FULL};
+	struct memory m;
+	char need[NUM_TEXT], have[LIMIT_TEXT], line[256];
+	one.degree[AXIS_DP] = r->ranks;
+	memory_of(r, s, &one, &m);
+	text_bytes(need, m.total);
+	limit_text(have, limit);
+	bool fits = m.total <= limit;
+	snprintf(line, sizeof(line),
+		"Does the model fit on one rank? It needs about %s%s%s", need, have,
+		fits ? ": data parallelism (--dp) is enough, and sharding (--fsdp) lets "
+		       "larger micro-batches fit."
+		     : ": its state must be sharded (--fsdp), or split (--tp, --pp).");
+	item(out, fits ? "yes" : "no", line);
+}
+
+static void layer_fits(const struct shape *s, double limit, double type, struct str *out)
+{
+	char need[NUM_TEXT], line[256];
+	double n = largest_layer(s, type);
+	bool fits = 4 * n <= limit;
+	text_bytes(need, n);
+	snprintf(line, sizeof(line),
+		"Does the largest layer fit? It takes %s with its gradient, and FSDP keeps "
+		"about four at a time%s",
+		need,
+		fits ? ": FSDP alone can do it."
+		     : ": the layer itself must be split (--tp, or --tile).");
+	item(out, fits ? "yes" : "no", line);
+}
+
+static void sample_fits(const struct shape *s, double limit, struct str *out)
+{
+	char need[NUM_TEXT], line[256];
+	double n = s->layers * s->context * s->dim * 4;
+	bool fits = n <= limit / 2;
+	text_bytes(need, n);
+	snprintf(line, sizeof(line),
+		"Do the activations of one sequence fit? With --recompute full they take %s%s",
+		need,
+		fits ? "." : ": sequences must be split (--cp), or layers (--tp, --pp).");
+	item(out, fits ? "yes" : "no", line);
+}
+
+/* FSDP hides its communication if a block's computation takes longer than its gather. */
+static void network(
+	const struct request *r, const struct shape *s, double type, struct str *out)
+{
+	const struct cluster *c = &r->cluster;
+	bool many = r->hosts > 1;
+	int here = r->ranks / r->hosts;
+	double bandwidth = many ? here * c->links.link[LINK_NETWORK].bytes_per_second
+				: c->links.link[LINK_HOST].bytes_per_second;
+	double gather = s->block * type / bandwidth;
+	double rate =
+		c->efficiency * cluster_peak(c, options_gemm_dtype(r->o), true, here);
+	double tokens = gather * rate / (2 * s->block);
+	char line[320];
+	double have = (double)r->o->batch * s->context / r->ranks;
+	bool slow = tokens > have;
+	snprintf(line, sizeof(line),
+		"Is the network slow for FSDP over all ranks? A block's gather takes %.3g ms%s, "
+		"as long as the forward of %.0f tokens; a rank has %.0f tokens in a step%s",
+		1e3 * gather, many ? " between hosts" : "", tokens, have,
+		slow ? ": shard within hosts only (--fsdp ranks of a host, --dp hosts), use "
+		       "--pp between hosts, or local SGD (--edit-workers)."
+		     : ", enough to hide it.");
+	item(out, slow ? "yes" : "no", line);
+}
+
+static void batch_is_large(const struct request *r, struct str *out)
+{
+	char line[256];
+	bool few = r->o->batch < r->ranks;
+	snprintf(line, sizeof(line),
+		"Has each rank a sequence of its own? %lld sequences, %d ranks%s",
+		(long long)r->o->batch, r->ranks,
+		few ? ": some axis must split sequences or the model (--tp, --cp, --pp)."
+		    : ".");
+	item(out, few ? "no" : "yes", line);
+}
+
+/* What the fastest layout needs beside parallelism. */
+static void resort_text(const struct choice *c, struct str *out)
+{
+	char host[NUM_TEXT];
+	if (c->l.tile || c->l.offload)
+		str_puts(out, " None does without --tile or --offload.");
+	if (c->memory.host > 0)
+		str_printf(out, " Its host needs %s for each GPU.",
+			text_bytes(host, c->memory.host));
+}
+
+static void fastest(const struct search *s, const char *limit, struct str *out)
+{
+	const struct choice *c = &s->best[0];
+	char need[NUM_TEXT];
+	scoped_str line = {0};
+	str_printf(&line, "Does any layout fit? %lld of %lld; the fastest is ",
+		(long long)s->fitting, (long long)s->enumerated);
+	report_layout(&c->l, &line);
+	str_printf(&line,
+		": %s%s and %.4g s a step, of which %.0f %% is exposed communication and "
+		"%.0f %% bubble.",
+		text_bytes(need, c->memory.total), limit, c->times.step,
+		100 * c->times.exposed / c->times.step,
+		100 * c->times.bubble / c->times.step);
+	resort_text(c, &line);
+	item(out, "yes", line.s);
+}
+
+static void answer(const struct request *r, const struct search *s, struct str *out)
+{
+	char need[NUM_TEXT], have[LIMIT_TEXT], line[384];
+	limit_text(have, r->limit ? (double)r->limit : INFINITY);
+	if (!s->n) {
+		text_bytes(need, s->least.memory.total);
+		snprintf(line, sizeof(line),
+			"Does any layout fit? Each needs %s or more%s (%lld layouts%s): more "
+			"ranks, a shorter context, or a smaller model.",
+			need, have, (long long)s->enumerated,
+			s->least.l.offload ? ", with --tile and --offload too"
+			: s->least.l.tile  ? ", with --tile too"
+					   : "");
+		item(out, "no", line);
+		return;
+	}
+	fastest(s, have, out);
+}
+
+void explain_choice(const struct request *r, const struct search *s, struct str *out)
+{
+	struct shape shape;
+	bool gpu = r->o->device == DEVICE_CUDA;
+	double type = r->trainer != BY_PT ? 2
+		      : gpu		  ? (double)dtype_bytes(options_gemm_dtype(r->o))
+					  : sizeof(float);
+	double limit = r->limit ? (double)r->limit : INFINITY;
+	shape_of(&shape, r->m);
+	fits_on_one(r, &shape, limit, out);
+	layer_fits(&shape, limit, type, out);
+	sample_fits(&shape, limit, out);
+	batch_is_large(r, out);
+	if (r->ranks > 1)
+		network(r, &shape, type, out);
+	answer(r, s, out);
+}

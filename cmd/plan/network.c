@@ -1,0 +1,125 @@
+/* The links of a cluster as pt-collbench measured them. */
+#include "plan/network.h"
+#include "collbench/fit.h"
+#include "collbench/table.h"
+#include "comm/collective.h"
+
+#include <math.h>
+#include <stdlib.h>
+
+/* The bytes that a rank sends for each byte of the column `size` (see busbw in pt-collbench(1)); 0: no rank sends as
+ * much as all others. */
+static double sent_per_byte(int64_t collective, double ranks)
+{
+	switch (collective) {
+	case COLL_ALLREDUCE:
+	case COLL_ALLGATHER:
+	case COLL_REDUCESCATTER:
+	case COLL_ALLTOALL:
+	case COLL_SENDRECV:
+		return coll_table[collective].bus((int)ranks);
+	default:
+		return 0;
+	}
+}
+
+/* Those of them that a rank sends to other hosts: ranks of a host share what they send in rings and trees,
+ * but what goes from each rank to each, or to one, is different. */
+static double away_per_byte(int64_t collective, double ranks, double here)
+{
+	if (collective == COLL_SENDRECV)
+		return 1;
+	if (collective == COLL_ALLTOALL)
+		return (ranks - here) / ranks;
+	return sent_per_byte(collective, ranks) / here;
+}
+
+/* Means over the fits of a kind of link, weighted by their inverse squared errors. */
+struct mean {
+	double weight, latency, seconds_per_byte;
+};
+
+static bool is_usable(const struct bench_fit *f)
+{
+	return f->group_ranks > 1 && f->group_hosts > 0 &&
+	       f->group_ranks >= f->group_hosts &&
+	       sent_per_byte(f->collective, (double)f->group_ranks) > 0 && f->beta > 0 &&
+	       f->alpha >= 0 && isfinite(f->alpha + f->beta) && isfinite(f->error);
+}
+
+/* Adds a fit. Its latency is that of a tree within the host and one over the hosts, up and down if it is an
+ * all-reduce, as in add_collective() of comm/simulate.c; `host`: that of a message within a host. */
+static void add_fit(struct mean *mean, const struct bench_fit *f, double host)
+{
+	double ranks = (double)f->group_ranks, hosts = (double)f->group_hosts;
+	double here = ceil(ranks / hosts), error = fmax(f->error, 0.01);
+	double w = 1 / (error * error), alpha = f->alpha, bytes;
+	if (f->collective == COLL_ALLREDUCE)
+		alpha /= 2;
+	if (hosts > 1) {
+		bytes = away_per_byte(f->collective, ranks, here);
+		if (f->collective != COLL_SENDRECV)
+			alpha = (alpha - ceil(log2(here)) * host) / ceil(log2(hosts));
+	} else {
+		bytes = sent_per_byte(f->collective, ranks);
+		if (f->collective != COLL_SENDRECV)
+			alpha /= ceil(log2(ranks));
+	}
+	mean->weight += w;
+	mean->latency += w * fmax(alpha, 0);
+	mean->seconds_per_byte += w * f->beta / bytes;
+}
+
+/* The library that training uses: of GPUs NCCL, if it was measured. */
+static int64_t library_of(
+	const struct cluster *c, const struct bench_fit *fits, int64_t n)
+{
+	for (int64_t i = 0; i < n && *c->model; i++)
+		if (fits[i].library == LIBRARY_NCCL && is_usable(&fits[i]))
+			return LIBRARY_NCCL;
+	return LIBRARY_MPI;
+}
+
+/* False: no fit is of such a link. */
+static bool set_link(struct cluster *c, enum link_kind kind, int64_t library,
+	const struct bench_fit *fits, int64_t n)
+{
+	struct link *link = c->links.link;
+	struct mean mean = {0};
+	for (int64_t i = 0; i < n; i++)
+		if (is_usable(&fits[i]) && fits[i].library == library &&
+			(fits[i].group_hosts > 1) == (kind == LINK_NETWORK))
+			add_fit(&mean, &fits[i], link[LINK_HOST].latency);
+	if (mean.weight <= 0)
+		return false;
+	link[kind].latency = mean.latency / mean.weight;
+	link[kind].bytes_per_second = mean.weight / mean.seconds_per_byte;
+	return true;
+}
+
+int network_measured(struct cluster *c, int hosts, const char *path, struct err *e)
+{
+	struct bench_fit *fits;
+	int64_t n;
+	if (bench_fits_read(path, &fits, &n, e))
+		return -1;
+	int64_t library = library_of(c, fits, n);
+	bool host = set_link(c, LINK_HOST, library, fits, n);
+	bool network = set_link(c, LINK_NETWORK, library, fits, n);
+	free(fits);
+	if (!host && !network)
+		return err_set(e, EX_DATAERR,
+			"%s: no fit of an all-reduce, all-gather, reduce-scatter, all-to-all or "
+			"send-receive among two or more ranks",
+			path);
+	if (!host)
+		warn("%s: no group within a host was measured: its link is that of the cluster",
+			path);
+	if (!network && hosts > 1)
+		warn("%s: no group of several hosts was measured: the network is that of the "
+		     "cluster",
+			path);
+	if (*c->model && library == LIBRARY_MPI)
+		warn("%s: NCCL was not measured: the links are those of MPI", path);
+	return 0;
+}

@@ -1,0 +1,178 @@
+/* What a layout sets, one row a setting: options of pt-train, by which --only restricts the search, and which
+ * --best prints. */
+#include "plan/planner.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "options/options.h"
+
+/* A member of the layout, and the option: an int, or `wide`, an int64_t. */
+struct setting {
+	const char *key;
+	size_t at, option;
+	bool wide, rare; /* printed only if it is not zero */
+};
+
+#define ROW(key, member, field, ...)                                    \
+	{                                                               \
+		key, offsetof(struct layout, member),                   \
+			offsetof(struct train_opts, field), __VA_ARGS__ \
+	}
+
+static const struct setting settings[N_SETTINGS] = {
+	[SET_MICRO_BATCH] = ROW("micro-batch", micro_batch, micro_batch, true),
+	[SET_PP] = ROW("pp", degree[AXIS_PP], axis[AXIS_PP], true),
+	[SET_DP] = ROW("dp", degree[AXIS_DP], axis[AXIS_DP], true),
+	[SET_FSDP] = ROW("fsdp", degree[AXIS_FSDP], axis[AXIS_FSDP], true),
+	[SET_CP] = ROW("cp", degree[AXIS_CP], axis[AXIS_CP], true),
+	[SET_TP] = ROW("tp", degree[AXIS_TP], axis[AXIS_TP], true),
+	[SET_ZERO] = ROW("zero", zero, zero, true),
+	[SET_RESHARD] = ROW("reshard-after-forward", reshard, reshard, false),
+	[SET_SCHEDULE] = ROW("pp-schedule", schedule, pp_schedule, false),
+	[SET_STAGES] = ROW("pp-stages", stages, pp_stages, true),
+	[SET_RECOMPUTE] = ROW("recompute", recompute, recompute, false),
+	[SET_TILE] = ROW("tile", tile, tile, true, true),
+	[SET_OFFLOAD] = ROW("offload", offload, offload, false, true),
+};
+
+/* The setting whose key a "key=value" has, or N_SETTINGS. */
+static int setting_of(const char *word)
+{
+	int i = 0;
+	size_t n = strcspn(word, "=");
+	while (i < N_SETTINGS &&
+		(strncmp(word, settings[i].key, n) || settings[i].key[n]))
+		i++;
+	return i;
+}
+
+bool setting_named(const char *word)
+{
+	return setting_of(word) < N_SETTINGS;
+}
+
+static int value_of(const struct layout *l, const struct setting *s)
+{
+	int value;
+	memcpy(&value, (const char *)l + s->at, sizeof(value));
+	return value;
+}
+
+void layout_to_options(const struct layout *l, struct train_opts *o)
+{
+	for (int i = 0; i < N_SETTINGS; i++) {
+		int value = value_of(l, &settings[i]);
+		char *option = (char *)o + settings[i].option;
+		if (settings[i].wide)
+			*(int64_t *)(void *)option = value;
+		else
+			memcpy(option, &value, sizeof(value));
+	}
+}
+
+static int value_in(const struct train_opts *o, const struct setting *s)
+{
+	const void *option = (const char *)o + s->option;
+	return s->wide ? (int)*(const int64_t *)option : *(const int *)option;
+}
+
+/* The words of pt-train's option, or NULL if it is a number. */
+static const char *const *words_of(const char *key)
+{
+	for (const struct opt *t = train_program.opts; t->type; t++)
+		if (t->name && !strcmp(t->name, key))
+			return t->values;
+	return NULL;
+}
+
+void layout_print(const struct layout *l, const struct train_opts *given, struct str *out)
+{
+	for (int i = 0; i < N_SETTINGS; i++) {
+		const struct setting *s = &settings[i];
+		const char *const *words = words_of(s->key);
+		int value = value_of(l, s);
+		if (s->rare && !value && !value_in(given, s))
+			continue;
+		if (words)
+			str_printf(out, " %s=%s", s->key, words[value]);
+		else
+			str_printf(out, " %s=%d", s->key, value);
+	}
+}
+
+/* ---- --only --------------------------------------------------------------------------------- */
+
+static int find(const char *key, struct err *e)
+{
+	const char *names[N_SETTINGS];
+	int at = setting_of(key);
+	for (int i = 0; i < N_SETTINGS; i++)
+		names[i] = settings[i].key;
+	if (at < N_SETTINGS)
+		return at;
+	return err_none_of(e, "only", key, names, N_SETTINGS);
+}
+
+/* Reads the value as pt-train does. */
+static int add_item(struct only *o, char *item, struct err *e)
+{
+	struct train_opts one;
+	char name[] = "pt-train", *argv[] = {name, item};
+	char *equals = strchr(item, '=');
+	if (!equals)
+		return err_set(e, EX_USAGE, "only: '%s': give key=value", item);
+	if (o->n == MOST_ONLY)
+		return err_set(e, EX_USAGE, "only: more than %d values", MOST_ONLY);
+	*equals = '\0';
+	int i = find(item, e);
+	*equals = '=';
+	if (i < 0 || opts_parse(&train_program, &one, ARRAY_LEN(argv), argv, e) < 0)
+		return -1;
+	o->item[o->n++] =
+		(struct only_item){(enum setting_kind)i, value_in(&one, &settings[i])};
+	return 0;
+}
+
+int only_parse(const char *text, struct only *o, struct err *e)
+{
+	char *copy = xstrdup(text ? text : ""), *rest = copy;
+	int rc = 0;
+	*o = (struct only){.n = 0};
+	for (char *item; !rc && *copy && (item = strsep(&rest, ","));)
+		rc = add_item(o, item, e);
+	free(copy);
+	return rc;
+}
+
+int only_values(const struct only *o, enum setting_kind kind, int value[static MOST_ONLY])
+{
+	int n = 0;
+	for (int i = 0; i < o->n; i++)
+		if (o->item[i].kind == kind)
+			value[n++] = o->item[i].value;
+	return n;
+}
+
+/* What is given of --tile and --offload stays; -1 and auto are no values but ask for one. */
+bool only_lacks(const struct only *o, const char *word)
+{
+	int i = setting_of(word), value[MOST_ONLY];
+	const char *text = word + strcspn(word, "=");
+	return i < N_SETTINGS && !settings[i].rare && strcmp(text, "=-1") &&
+	       strcmp(text, "=auto") && !only_values(o, (enum setting_kind)i, value);
+}
+
+bool only_allows(const struct only *o, const struct layout *l)
+{
+	bool named[N_SETTINGS] = {false}, allowed[N_SETTINGS] = {false};
+	for (int i = 0; i < o->n; i++) {
+		enum setting_kind k = o->item[i].kind;
+		named[k] = true;
+		allowed[k] |= o->item[i].value == value_of(l, &settings[k]);
+	}
+	for (int k = 0; k < N_SETTINGS; k++)
+		if (named[k] && !allowed[k])
+			return false;
+	return true;
+}

@@ -1,0 +1,156 @@
+/* Injected faults: slow ranks, and corrupt data. */
+#include "train/faults.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+enum { ANY = -1 };
+
+/* "RANK:MS" or "RANK:MS:PROBABILITY". */
+static int parse_one(const char *text, struct fault_delay *s, struct err *e)
+{
+	char *words = xstrdup(text), *rest = words, *rank = strsep(&rest, ":");
+	const char *ms = rest ? strsep(&rest, ":") : "", *odds = rest ? rest : "1";
+	bool good = !parse_double(ms, &s->ms) && s->ms >= 0 && s->ms < 1e9 &&
+		    !parse_double(odds, &s->probability) && s->probability >= 0 &&
+		    s->probability <= 1;
+	int64_t n = ANY;
+	if (strcmp(rank, "random"))
+		good = good && !parse_int(rank, &n) && n >= 0 && n < INT32_MAX;
+	s->rank = (int)n;
+	free(words);
+	return good ? 0
+		    : err_set(e, EX_USAGE,
+			      "inject-delay: '%s' is not RANK:MS or RANK:MS:PROBABILITY; RANK "
+			      "may be random: another rank in every step",
+			      text);
+}
+
+int faults_parse_delays(
+	const struct strs *texts, struct fault_delay **list, int *n, struct err *e)
+{
+	*n = (int)texts->n;
+	*list = xcalloc((size_t)*n + 1, sizeof(**list));
+	for (int i = 0; i < *n; i++)
+		if (parse_one(texts->v[i], &(*list)[i], e))
+			return -1;
+	return 0;
+}
+
+double faults_delay_ms(const struct fault_delay *list, int n, uint64_t seed, int64_t step,
+	int rank, int ranks)
+{
+	double ms = 0;
+	for (int i = 0; i < n; i++) {
+		const struct fault_delay *s = &list[i];
+		struct philox_key key = philox_key(seed, PHILOX_STRAGGLE, (uint64_t)step);
+		struct philox_block b = philox(key, (uint32_t)i, 0, 0, 0);
+		double any = philox_uniform64(b.x[0], b.x[1]);
+		int who = s->rank == ANY ? (int)(any * ranks) : s->rank;
+		if (who == rank && philox_uniform64(b.x[2], b.x[3]) < s->probability)
+			ms += s->ms;
+	}
+	return ms;
+}
+
+/* Polls as computation does, so that communication makes progress. */
+static void wait(double ms)
+{
+	const struct timespec moment = {.tv_nsec = 500000};
+	double until = clock_seconds() + ms / 1e3, left;
+	while (ms > 0 && (left = until - clock_seconds()) > 0) {
+		struct timespec rest = {.tv_nsec = (long)(left * 1e9)};
+		nanosleep(left < 5e-4 ? &rest : &moment, NULL);
+		comm_poll();
+	}
+}
+
+static int parse_corruption(const char *text, struct fault_corruption *g, struct err *e)
+{
+	*g = (struct fault_corruption){.worker = -1};
+	if (!text)
+		return 0;
+	char *words = xstrdup(text), *rest = words, *worker = strsep(&rest, ":");
+	const char *first = rest ? strsep(&rest, ":") : "";
+	bool good = rest && !parse_int(worker, &g->worker) && g->worker >= 0 &&
+		    !parse_int(first, &g->first) && g->first > 0 &&
+		    !parse_int(rest, &g->last) && g->last >= g->first;
+	free(words);
+	return good ? 0
+		    : err_set(e, EX_USAGE, "corrupt-batch: '%s' is not WORKER:FIRST:LAST",
+			      text);
+}
+
+int faults_open(struct faults *f, const struct train_opts *o, int ranks, struct err *e)
+{
+	int64_t workers = max64(1, o->edit.workers);
+	*f = (struct faults){.delays = NULL};
+	if (faults_parse_delays(&o->inject_delay, &f->delays, &f->n_delays, e) ||
+		parse_corruption(o->corrupt_batch, &f->corruption, e))
+		return -1;
+	for (int i = 0; i < f->n_delays; i++)
+		if (f->delays[i].rank >= workers * ranks)
+			return err_set(e, EX_USAGE, "inject-delay: there is no rank %d",
+				f->delays[i].rank);
+	if (f->corruption.worker >= workers)
+		return err_set(e, EX_USAGE, "corrupt-batch: there is no worker %lld",
+			(long long)f->corruption.worker);
+	return 0;
+}
+
+void faults_close(struct faults *f)
+{
+	free(f->delays);
+}
+
+/* Fills a window with n random tokens; `sample` is its number in the run. */
+static void random_window(
+	int32_t *window, int64_t n, int64_t vocab, uint64_t seed, int64_t sample)
+{
+	struct philox_key key = philox_key(seed, PHILOX_GARBLE, (uint64_t)sample);
+	for (int64_t i = 0; i < n; i++) {
+		struct philox_block b = philox(key, (uint32_t)i, 0, 0, 0);
+		double u = philox_uniform64(b.x[0], b.x[1]);
+		window[i] = (int32_t)min64(vocab - 1, (int64_t)(u * (double)vocab));
+	}
+}
+
+static void delay(const struct faults *f, const struct trainer *t)
+{
+	int ranks = t->world->size;
+	wait(faults_delay_ms(f->delays, f->n_delays, (uint64_t)t->o.seed, t->step + 1,
+		t->o.resolved.worker * ranks + t->world->rank,
+		ranks * (int)max64(1, t->o.edit.workers)));
+}
+
+/* Random windows in place of this step's, allocated; NULL: none are requested. */
+static int32_t *corrupt(const struct faults *f, const struct trainer *t)
+{
+	const struct fault_corruption *g = &f->corruption;
+	const struct pipe_input in = step_input(t, NULL);
+	int64_t step = t->step + 1, b = t->o.micro_batch, len = t->model.c.context + 1;
+	if (g->worker != t->o.resolved.worker || step < g->first || step > g->last)
+		return NULL;
+	int32_t *windows = xcalloc((size_t)(in.n * b * len) + 1, sizeof(*windows));
+	for (int64_t i = 0; i < in.n * b; i++) {
+		int64_t micro = microbatches_index(in.microbatches, in.data_rank, i / b);
+		random_window(windows + i * len, len, t->data.set->tokenizer.vocab.n,
+			(uint64_t)t->o.seed,
+			t->samples + in.first_sample + micro * b + i % b);
+	}
+	return windows;
+}
+
+void faults_step(const struct faults *f, struct trainer *t,
+	const struct step_votes *votes, struct step_result *r)
+{
+	struct step_data data;
+	step_load(t, &data);
+	int32_t *corrupted = corrupt(f, t);
+	delay(f, t);
+	step_run_on(t, corrupted ? corrupted : data.windows, votes, r);
+	r->data = data.waited;
+	free(corrupted);
+	step_data_free(&data);
+}

@@ -1,0 +1,40 @@
+/* faults: injected delays and corrupt data, to measure and test what they cost. */
+#ifndef TRAIN_FAULTS_H
+#define TRAIN_FAULTS_H
+
+#include "engine/step.h"
+
+struct fault_delay {
+	int rank;	    /* of all ranks; -1: another random one in every step */
+	double ms;	    /* added to a step */
+	double probability; /* of the delay in a step */
+};
+
+/* A worker that gets corrupt data in steps [first, last]. */
+struct fault_corruption {
+	int64_t worker; /* -1: none */
+	int64_t first, last;
+};
+
+struct faults {
+	struct fault_delay *delays;
+	int n_delays;
+	struct fault_corruption corruption;
+};
+
+/* Collective. step_run() with these faults: this rank waits before its step, or computes it on random windows. */
+void faults_step(const struct faults *f, struct trainer *t,
+	const struct step_votes *votes, struct step_result *r);
+
+/* For a run whose workers have that many ranks each. To be closed, also after an error. */
+int faults_open(struct faults *f, const struct train_opts *o, int ranks, struct err *e);
+void faults_close(struct faults *f);
+
+/* RANK:MS or RANK:MS:PROBABILITY, each; *list is allocated, also on an error. */
+int faults_parse_delays(
+	const struct strs *texts, struct fault_delay **list, int *n, struct err *e);
+/* The delay of a rank in a step. */
+double faults_delay_ms(const struct fault_delay *list, int n, uint64_t seed, int64_t step,
+	int rank, int ranks);
+
+#endif

@@ -1,0 +1,405 @@
+/*
+ * Hashes of the tensors of some steps (--hash-tensors): parameters, activations, gradients, optimizer
+ * state. They do not depend on the layout, so two runs whose arithmetic is the same have the same
+ * file. Every rank hashes the elements that it has, by their indices in the whole tensor; rank 0 adds
+ * the hashes. The index in an activation is (sample of the step, position, column).
+ */
+#include "train/train_internal.h"
+
+#include "base/file.h"
+#include "kernels/dtype_bits.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* What a rank has of a tensor. Records with the same place are copies of the same elements. */
+struct record {
+	struct tensor_hash of;
+	int64_t layer; /* -1: embedding; model.c.layers: head */
+	int64_t order; /* among the results of the layer: when it was computed */
+	int64_t place; /* index of the first element in the whole tensor */
+	int rank;
+};
+
+static struct record *add_record(struct run *r, enum step_phase phase, int64_t layer)
+{
+	struct run_hashes *h = &r->hashes;
+	h->record = xgrow(h->record, h->n, sizeof(*h->record));
+	struct record *x = &h->record[h->n];
+	*x = (struct record){.of = {.step = h->step, .micro = -1, .phase = phase},
+		.layer = layer,
+		.rank = r->world->rank};
+	x->order = h->n++;
+	return x;
+}
+
+/* ---- values -------------------------------------------------------------------------- */
+
+/* A matrix in the host's memory: in fp32, or integers as they were. */
+struct host_mat {
+	union {
+		float *v;
+		int32_t *ids;
+	};
+	void *to_free;
+};
+
+/* All NaNs of fp16 are one: which, differs between devices. */
+static void widen(const void *from, float *to, int64_t n, enum dtype type)
+{
+	const uint16_t *x = from;
+	for (int64_t i = 0; i < n; i++) {
+		to[i] = widen_bits(x[i], type);
+		if (type == DT_F16 && isnan(to[i]))
+			to[i] = copysignf(NAN, to[i]);
+	}
+}
+
+static struct host_mat to_host(struct device *d, struct mat x)
+{
+	struct host_mat m = {.v = x.p};
+	int64_t n = mat_size(x);
+	if (!d->discrete && x.type == DT_F32)
+		return m;
+	m.to_free = xmalloc((size_t)n * sizeof(float) + 1);
+	m.v = m.to_free;
+	if (x.type == DT_F32) {
+		device_get(d, m.v, x.p, (size_t)n * sizeof(float));
+		return m;
+	}
+	void *half = xmalloc((size_t)mat_bytes(x) + 1);
+	device_get(d, half, x.p, (size_t)mat_bytes(x));
+	widen(half, m.v, n, x.type);
+	free(half);
+	return m;
+}
+
+/* ---- activations --------------------------------------------------------------------- */
+
+static void name_result(const struct model *m, const struct result *x, struct record *to)
+{
+	char *name = to->of.name;
+	size_t room = sizeof(to->of.name);
+	if (x->extent == OF_TENSOR)
+		snprintf(name, room, "%s%s", x->name, x->use ? ":output" : "");
+	else if (x->at.layer >= 0 && x->at.layer < m->c.layers)
+		snprintf(name, room, "layers.%lld.%s", (long long)x->at.layer, x->name);
+	else
+		snprintf(name, room, "%s", x->name);
+}
+
+/* Rows of a chunk. */
+static void hash_rows(struct run *r, const struct result *x, struct record *to)
+{
+	const struct pass *p = &r->t.pass;
+	bool slice = x->extent == OF_SLICE;
+	int64_t seq_rows = p->rows / p->c.batch;
+	int64_t width = x->x.cols * (slice ? p->tp.n : 1);
+	int64_t col = slice ? (p->tp.first + x->at.slice) * x->x.cols : 0;
+	struct host_mat m = to_host(&r->t.d, x->x);
+	to->place = -1; /* without rows, it is no copy of the first ones */
+	for (int64_t i = 0; i < x->x.rows; i++) {
+		int64_t row = x->first_row + i;
+		int64_t sample = p->micro.first_sample + row / seq_rows;
+		int64_t pos = p->in.host_pos[x->at.chunk * p->rows + row];
+		int64_t first = (sample * p->m->c.context + pos) * width + col;
+		to->place = i ? to->place : first;
+		if (x->integers)
+			tensor_hash_add_ints(
+				&to->of, m.ids + i * x->x.cols, x->x.cols, first);
+		else
+			tensor_hash_add(&to->of, m.v + i * x->x.cols, x->x.cols, first);
+	}
+	free(m.to_free);
+}
+
+/* A leaf: each chunk, and each virtual slice that uses the parameter, has one of its size. */
+static void hash_leaf(struct run *r, const struct result *x, struct record *to)
+{
+	const struct pass *p = &r->t.pass;
+	const struct tensor *t = x->tensor;
+	int64_t number = (int64_t)(p->cp.first + x->at.chunk) * t->users_per_slice +
+			 tensor_slice_user(t, p->tp.first + x->at.slice);
+	struct host_mat m = to_host(&r->t.d, x->x);
+	to->place = number * tensor_size(t) + tensor_index(t, x->slice, 0);
+	for (int64_t i = 0; i < t->rows; i++)
+		tensor_hash_add(&to->of, m.v + i * t->cols, t->cols,
+			number * tensor_size(t) + tensor_index(t, x->slice, i));
+	free(m.to_free);
+}
+
+static int64_t layer_of(const struct model *m, const struct result *x)
+{
+	if (x->extent != OF_TENSOR)
+		return x->at.layer;
+	return x->use ? m->c.layers : x->tensor->unit - 1;
+}
+
+static void see_result(void *with, const struct result *x)
+{
+	struct run *r = with;
+	const struct pass *p = &r->t.pass;
+	struct record *to = add_record(
+		r, x->gradient ? PHASE_BACKWARD : PHASE_FORWARD, layer_of(p->m, x));
+	to->of.micro = p->micro.number;
+	name_result(p->m, x, to);
+	if (x->extent != OF_TENSOR) {
+		hash_rows(r, x, to);
+		return;
+	}
+	/* zb-h1 computes them later than other schedules: here they follow the layer's activations */
+	to->order = INT64_MAX - (x->tensor - p->m->tensors);
+	hash_leaf(r, x, to);
+}
+
+/* ---- tensors of the store ------------------------------------------------------------ */
+
+struct hashing {
+	struct run *r;
+	int group; /* or STORE_GRAD */
+	enum step_phase phase;
+};
+
+static void hash_part(void *with, const struct part *x)
+{
+	const struct hashing *h = with;
+	struct trainer *t = &h->r->t;
+	struct record *to = add_record(h->r, h->phase, h->group);
+	float *v = h->group == STORE_GRAD ? x->g : x->state[h->group];
+	struct host_mat m = to_host(&t->d, mat(v, x->rows, x->cols));
+	to->order = x->t - t->model.tensors;
+	to->place = tensor_index(x->t, x->slice, x->row);
+	if (h->phase == PHASE_STATE)
+		snprintf(to->of.name, sizeof(to->of.name), "%s/%s",
+			t->store->c.groups.of[h->group].name, x->t->name);
+	else
+		snprintf(to->of.name, sizeof(to->of.name), "%s", x->t->name);
+	for (int64_t i = 0; i < x->rows; i++)
+		tensor_hash_add(&to->of, m.v + i * x->cols, x->cols,
+			tensor_index(x->t, x->slice, x->row + i));
+	free(m.to_free);
+}
+
+static void hash_group(struct run *r, int group, enum step_phase phase)
+{
+	struct hashing h = {r, group, phase};
+	store_for_each_part(r->t.store, false, STORE_BIT(group), 0, hash_part, &h);
+}
+
+static void begin_step(void *with)
+{
+	struct run *r = with;
+	r->hashes.n = 0;
+	hash_group(r, STORE_PARAM, PHASE_PARAMETER);
+}
+
+static void hash_gradients(void *with)
+{
+	hash_group(with, STORE_GRAD, PHASE_GRADIENT);
+}
+
+static void hash_number(struct run *r, const char *name, float x)
+{
+	struct record *to = add_record(r, PHASE_NORM, 0);
+	snprintf(to->of.name, sizeof(to->of.name), "%s", name);
+	tensor_hash_add(&to->of, &x, 1, 0);
+}
+
+/* ---- one list of all ranks' ----------------------------------------------------------- */
+
+#define ORDER(a, b)                                \
+	do {                                       \
+		if ((a) != (b))                    \
+			return (a) < (b) ? -1 : 1; \
+	} while (0)
+
+/* A micro-batch's forward and backward come together. */
+static int part_of_step(enum step_phase p)
+{
+	return p == PHASE_BACKWARD ? PHASE_FORWARD : (int)p;
+}
+
+static int compare_places(const struct record *a, const struct record *b)
+{
+	ORDER(part_of_step(a->of.phase), part_of_step(b->of.phase));
+	ORDER(a->of.micro, b->of.micro);
+	ORDER(a->of.phase, b->of.phase);
+	if (a->of.phase == PHASE_BACKWARD)
+		ORDER(b->layer, a->layer);
+	ORDER(a->layer, b->layer);
+	return 0;
+}
+
+static int compare_names(const void *x, const void *y)
+{
+	const struct record *a = x, *b = y;
+	int places = compare_places(a, b), names = strcmp(a->of.name, b->of.name);
+	if (places || names)
+		return places ? places : names;
+	ORDER(a->place, b->place);
+	ORDER(a->rank, b->rank);
+	return 0;
+}
+
+static int compare_orders(const void *x, const void *y)
+{
+	const struct record *a = x, *b = y;
+	int places = compare_places(a, b);
+	if (places)
+		return places;
+	ORDER(a->order, b->order);
+	return strcmp(a->of.name, b->of.name);
+}
+
+static bool same_tensor(const struct record *a, const struct record *b)
+{
+	return !compare_places(a, b) && !strcmp(a->of.name, b->of.name);
+}
+
+static void add_part(struct record *to, const struct record *x)
+{
+	to->of.hash += x->of.hash;
+	to->of.elements += x->of.elements;
+	to->of.nonfinite += x->of.nonfinite;
+	if (x->of.max > to->of.max)
+		to->of.max = x->of.max;
+	to->order = min64(to->order, x->order);
+}
+
+/* Adds the parts of each tensor, and compares their copies. Returns the number of tensors, which are
+ * then the first in the list. */
+static int64_t merge(struct record *list, int64_t n)
+{
+	int64_t to = -1;
+	struct record part = {.rank = -1}; /* of which the next may be a copy */
+	qsort(list, (size_t)n, sizeof(*list), compare_names);
+	for (int64_t i = 0; i < n; i++) {
+		const struct record x = list[i];
+		bool same = to >= 0 && same_tensor(&list[to], &x);
+		if (!same)
+			list[++to] = x;
+		else if (x.place == part.place && x.rank != part.rank)
+			list[to].of.replicas_differ |= x.of.hash != part.of.hash;
+		else
+			add_part(&list[to], &x);
+		if (!same || x.place != part.place)
+			part = x;
+	}
+	to++;
+	qsort(list, (size_t)to, sizeof(*list), compare_orders);
+	return to;
+}
+
+/* Collective over the worker. */
+static void gather_records(struct run *r, struct str *all)
+{
+	const struct run_hashes *h = &r->hashes;
+	for (int rank = 0; rank < r->world->size; rank++) {
+		scoped_str mine = {0};
+		if (rank == r->world->rank)
+			str_add(&mine, h->record, (size_t)h->n * sizeof(*h->record));
+		comm_bcast_str(r->world, &mine, rank);
+		if (run_is_first(r))
+			str_add(all, mine.s, mine.len);
+	}
+}
+
+/* After the last step the file is closed, too. */
+static int write_text(struct run *r, const struct str *text, struct err *e)
+{
+	struct run_hashes *h = &r->hashes;
+	const char *path = r->t.o.hash_tensors;
+	int rc = write_all(h->fd, text->s, text->len);
+	if (!rc && h->step < h->last)
+		return 0;
+	rc = file_end(h->fd, path, rc, e);
+	h->fd = -1;
+	return rc;
+}
+
+/* Collective. */
+static int write_step(struct run *r, struct err *e)
+{
+	struct run_hashes *h = &r->hashes;
+	scoped_str all = {0}, text = {0};
+	gather_records(r, &all);
+	h->n = 0;
+	if (run_is_first(r)) {
+		struct record *list = (struct record *)all.s;
+		int64_t n = merge(list, (int64_t)(all.len / sizeof(*list)));
+		for (int64_t i = 0; i < n; i++)
+			tensor_hash_print(&list[i].of, &text);
+		write_text(r, &text, e);
+	}
+	return comm_agree(r->all, e);
+}
+
+/* ---- around a step ------------------------------------------------------------------- */
+
+int hashes_open(struct run *r, const struct train_opts *o, struct err *e)
+{
+	struct run_hashes *h = &r->hashes;
+	h->fd = -1;
+	if (!o->hash_tensors)
+		return 0;
+	h->first = h->last = 1;
+	if (o->hash_steps)
+		options_steps(o, "hash-steps", o->hash_steps, &h->first, &h->last, e);
+	if (run_is_first(r) && !e->code)
+		h->fd = file_begin(o->hash_tensors, e);
+	h->observer =
+		(struct observer){.begin = begin_step, .see = see_result, .with = r};
+	return comm_agree(r->all, e);
+}
+
+static bool is_due(const struct run *r, int64_t step)
+{
+	return r->hashes.first && step >= r->hashes.first && step <= r->hashes.last;
+}
+
+void hashes_begin_step(struct run *r)
+{
+	struct trainer *t = &r->t;
+	if (!is_due(r, t->step + 1))
+		return;
+	r->hashes.step = t->step + 1;
+	t->pass.observer = &r->hashes.observer;
+	t->before_update = hash_gradients;
+	t->before_update_with = r;
+}
+
+int hashes_end_step(struct run *r, const struct step_result *s)
+{
+	struct trainer *t = &r->t;
+	struct err e = {0};
+	if (!t->pass.observer)
+		return 0;
+	t->pass.observer = NULL;
+	t->before_update = NULL;
+	hash_number(r, "loss", s->loss);
+	hash_number(r, "grad_norm", s->grad_norm);
+	for (int g = 1; g < t->store->c.groups.n; g++)
+		hash_group(r, g, PHASE_STATE);
+	hash_group(r, STORE_PARAM, PHASE_UPDATED);
+	if (!write_step(r, &e))
+		return 0;
+	if (run_is_first(r))
+		err_say(&e);
+	return EX_IOERR;
+}
+
+bool hashes_done(const struct run *r)
+{
+	return r->hashes.first && r->t.step >= r->hashes.last;
+}
+
+void hashes_close(struct run *r)
+{
+	struct run_hashes *h = &r->hashes;
+	struct err e;
+	if (h->first && h->fd >= 0 && file_end(h->fd, r->t.o.hash_tensors, 0, &e))
+		warn("%s", e.msg);
+	free(h->record);
+	*h = (struct run_hashes){0};
+}

@@ -1,0 +1,407 @@
+/* Local SGD: the start of workers, their numbers in checkpoints, and resuming with another number of
+ * workers. */
+#include "train/train_internal.h"
+
+#include <math.h>
+#include <stdlib.h>
+
+/* ---- the start ------------------------------------------------------------------- */
+
+int local_sgd_open(struct run *r, struct train_opts *o, struct err *e)
+{
+	struct local_sgd *x = &r->local;
+	if (o->eval_only) /* all ranks evaluate one worker's parameters */
+		o->edit.workers = 0;
+	int n = (int)o->edit.workers;
+	if (!n || o->dry_run)
+		return 0;
+	if (r->all->size % n)
+		return err_set(e, EX_USAGE,
+			"edit-workers: %d rank%s cannot be divided into %d workers",
+			r->all->size, r->all->size == 1 ? "" : "s", n);
+	int ranks = r->all->size / n; /* of a worker: neighbours */
+	o->resolved.worker = r->all->rank / ranks;
+	x->sync = comm_split(r->all, r->all->rank % ranks, "workers");
+	x->control = comm_dup(x->sync, "control");
+	if (n > 1)
+		r->world = comm_split(r->all, o->resolved.worker, "worker");
+	if (n > 1 && o->edit.async)
+		comm_notify_open(&x->notify, r->all, run_is_first(r));
+	return 0;
+}
+
+int local_sgd_check_devices(struct run *r, struct err *e)
+{
+	bool gpu = r->t.d.discrete;
+	if (!r->local.sync || r->local.sync->size == 1)
+		return 0;
+	if (start_agree(r, e)) /* a worker may have failed before it had a device */
+		return -1;
+	trainer_query_free_memory(&r->t);
+	if (comm_min_i64(r->all, gpu) == comm_max_i64(r->all, gpu))
+		return 0;
+	r->error_agreed = true;
+	return err_set(e, EX_USAGE,
+		"some workers have found a GPU for each of their ranks, and others have "
+		"not: give --device cuda or cpu");
+}
+
+static void add_gradients(void *with, int64_t *sum, int64_t n)
+{
+	struct local_sgd *x = with;
+	comm_sum_i64(x->sync, sum, n);
+}
+
+static void mean_gradient(void *with)
+{
+	struct local_sgd *x = with;
+	edit_mean_gradient(x->edit);
+}
+
+static int64_t largest(void *with, int64_t mine)
+{
+	struct local_sgd *x = with;
+	return comm_max_i64(x->sync, mine);
+}
+
+static void sum(void *with, int64_t *v, int64_t n)
+{
+	struct local_sgd *x = with;
+	comm_sum_i64(x->control, v, n);
+}
+
+void local_sgd_build(struct run *r)
+{
+	struct trainer *t = &r->t;
+	struct edit_config c = t->o.edit.config;
+	c.seed = (uint64_t)t->o.seed;
+	if (!r->local.sync)
+		return;
+	t->data.set->counted = comm_max_i64(r->local.sync, t->data.set->counted);
+	r->local.edit = edit_open(&c, r->world, r->local.sync, t->store, &t->d);
+	r->local.peers = (struct peers){.with = &r->local,
+		.n = r->local.sync->size,
+		.add = add_gradients,
+		.mean_gradient = mean_gradient,
+		.largest = largest,
+		.sum = sum};
+	t->peers = &r->local.peers;
+}
+
+void local_sgd_close(struct run *r)
+{
+	comm_notify_close(&r->local.notify);
+	edit_free(r->local.edit);
+	free(r->local.replay);
+}
+
+/* ---- replay ---------------------------------------------------------------------- */
+
+/* The log of this worker in a run directory, if that has as many workers. */
+static int read_log(const char *dir, const struct train_opts *o, struct str *path,
+	struct run_log *log, struct err *e)
+{
+	str_printf(path, "%s/worker-%lld", dir, (long long)o->edit.workers);
+	if (file_exists(path->s))
+		return err_set(e, EX_USAGE, "%s: is of more workers than %lld", dir,
+			(long long)o->edit.workers);
+	str_clear(path);
+	str_printf(path, o->resolved.worker ? "%s/worker-%d" : "%s", dir,
+		o->resolved.worker);
+	return run_log_read(log, path->s, e);
+}
+
+/* The steps of this worker up to each synchronisation. Where the log lacks one, those after the
+ * last gap: they must include all that are to come. */
+static int read_steps(struct local_sgd *x, const struct train_opts *o, struct err *e)
+{
+	struct run_log log = {0};
+	scoped_str path = {0};
+	int rc = read_log(o->edit.replay, o, &path, &log, e);
+	x->replay = xcalloc((size_t)log.n_rows + 1, sizeof(*x->replay));
+	for (int64_t i = 0; i < log.n_rows && !rc; i++) {
+		const struct row row = run_log_row(&log, i);
+		if (!row_has(&row, COL_SYNCS) || !row_has(&row, COL_LOCAL_STEPS))
+			continue;
+		int64_t before = (int64_t)row.v[COL_SYNCS] - 1;
+		if (before != x->n_replay) /* of an earlier run, or without this worker */
+			x->first_replay = x->n_replay = before;
+		x->replay[x->n_replay++ - x->first_replay] =
+			(int64_t)row.v[COL_LOCAL_STEPS];
+	}
+	int64_t next = edit_syncs(x->edit);
+	if (!rc && !x->n_replay)
+		rc = err_set(e, EX_DATAERR, "%s: no synchronisation to replay", path.s);
+	if (!rc && x->first_replay > next)
+		rc = err_set(e, EX_DATAERR,
+			"%s: has no synchronisation %lld: resume from a checkpoint after the "
+			"first %lld (--resume)",
+			path.s, (long long)next + 1, (long long)x->first_replay);
+	run_log_free(&log);
+	return rc;
+}
+
+/* Collective over sync: the step after the last synchronisation that was read. */
+static int64_t last_step(const struct run *r)
+{
+	const struct local_sgd *x = &r->local;
+	int64_t step = max64(r->t.o.edit.warmup, x->synced);
+	for (int64_t i = edit_syncs(x->edit); i < x->n_replay; i++)
+		step += comm_max_i64(x->sync, x->replay[i - x->first_replay]);
+	return step;
+}
+
+int local_sgd_read_replay(struct run *r, struct err *e)
+{
+	struct local_sgd *x = &r->local;
+	const char *dir = r->t.o.edit.replay;
+	if (!dir || !x->sync)
+		return 0;
+	if (run_is_first(r))
+		read_steps(x, &r->t.o, e);
+	if (start_agree(r, e))
+		return -1;
+	comm_bcast(r->world, &x->n_replay, sizeof(x->n_replay), 0);
+	comm_bcast(r->world, &x->first_replay, sizeof(x->first_replay), 0);
+	int64_t n = x->n_replay - x->first_replay;
+	if (!run_is_first(r))
+		x->replay = xcalloc((size_t)n, sizeof(*x->replay));
+	comm_bcast(r->world, x->replay, n * (int64_t)sizeof(*x->replay), 0);
+	if (comm_min_i64(r->all, x->n_replay) != comm_max_i64(r->all, x->n_replay))
+		err_set(e, EX_DATAERR, "%s: its workers did not synchronise as often",
+			dir);
+	else if (last_step(r) > r->t.o.steps)
+		err_set(e, EX_USAGE, "%s: has more than %lld steps: give as many --steps",
+			dir, (long long)r->t.o.steps);
+	return start_agree(r, e);
+}
+
+/* ---- the numbers of a worker in a checkpoint --------------------------------------- */
+
+static struct local_sgd *of_trainer(const struct trainer *t)
+{
+	return t->peers ? t->peers->with : NULL;
+}
+
+/* NULL without workers, if there never were some that skipped samples. */
+static double *save_numbers(const struct trainer *t, int64_t *n)
+{
+	const struct local_sgd *x = of_trainer(t);
+	if (!x && !t->n_unseen)
+		return NULL;
+	if (x)
+		edit_wait(x->edit);
+	*n = OWN_NUMBERS + (x ? edit_state_size(x->edit) : 0);
+	double *v = xcalloc((size_t)*n, sizeof(*v));
+	v[UNSEEN] = (double)t->n_unseen;
+	if (!x) /* a run that had workers, and goes on without */
+		return v;
+	v[SYNCED] = (double)x->synced;
+	v[LOSS_SUM] = x->loss_sum;
+	v[WARMUP] = (double)t->o.edit.warmup;
+	edit_state_get(x->edit, v + OWN_NUMBERS);
+	return v;
+}
+
+static int bad_numbers(const struct ckpt *c, struct err *e)
+{
+	return err_set(e, EX_DATAERR, "%s: impossible numbers of a worker", c->path);
+}
+
+/* The step of the last synchronisation, or of the checkpoint itself if it has no workers; -1: the
+ * file is wrong. */
+static int64_t synced_step(const struct ckpt *c)
+{
+	double step = (double)c->info.step;
+	if (!c->info.workers)
+		return c->info.step;
+	if (c->n_numbers < OWN_NUMBERS ||
+		!(c->numbers[SYNCED] >= 0 && c->numbers[SYNCED] <= step))
+		return -1;
+	return (int64_t)c->numbers[SYNCED];
+}
+
+/* When the number of workers changes, worker k resumes worker k modulo the number before. */
+static int check_worker(const struct trainer *t, const struct ckpt *c, struct err *e)
+{
+	int64_t were = max64(1, t->o.resolved.from_workers);
+	if (c->info.workers == t->o.resolved.from_workers &&
+		c->info.worker == t->o.resolved.worker % were)
+		return 0;
+	return err_set(e, EX_DATAERR,
+		"%s: of worker %lld of %lld, and worker %d of %lld resumes from that of worker "
+		"%lld of %lld: name the first worker's, and the others are found",
+		c->path, (long long)c->info.worker, (long long)c->info.workers,
+		t->o.resolved.worker, (long long)t->o.edit.workers,
+		(long long)(t->o.resolved.worker % were),
+		(long long)t->o.resolved.from_workers);
+}
+
+static int load_worker(struct trainer *t, const struct ckpt *c, struct err *e)
+{
+	struct local_sgd *x = of_trainer(t);
+	double step = (double)t->step, warmup = (double)t->o.edit.warmup;
+	const double *v = c->numbers;
+	if (check_worker(t, c, e))
+		return -1;
+	if (!c->info.workers) { /* in the warm-up, or at its end */
+		x->synced = t->step;
+		edit_anchor(x->edit);
+		return 0;
+	}
+	if (c->n_numbers != OWN_NUMBERS + edit_state_size(x->edit))
+		return err_set(e, EX_DATAERR,
+			"%s: other detectors or units than these options have", c->path);
+	if (!(v[SYNCED] >= 0 && v[SYNCED] <= step && isfinite(v[LOSS_SUM])))
+		return bad_numbers(c, e);
+	if ((v[WARMUP] <= step) != (warmup <= step)) /* it is over, or is not */
+		return err_set(e, EX_USAGE,
+			"edit-warmup-steps %g: the run is at step %g, and it was %g",
+			warmup, step, v[WARMUP]);
+	x->synced = (int64_t)v[SYNCED];
+	/* a run that resumes from the anchor has no steps since then */
+	x->loss_sum = x->synced < t->step ? v[LOSS_SUM] : 0;
+	if (edit_state_put(x->edit, v + OWN_NUMBERS, t->step - t->o.edit.warmup, e))
+		return err_prefix(e, "%s: ", c->path);
+	return 0;
+}
+
+/* A run without workers may resume it, too. */
+static int load_numbers(
+	struct trainer *t, const struct ckpt *c, bool from_anchor, struct err *e)
+{
+	struct local_sgd *x = of_trainer(t);
+	double n = c && c->n_numbers >= OWN_NUMBERS ? c->numbers[UNSEEN] : 0;
+	if (!(n >= 0 && n <= (double)t->samples))
+		return bad_numbers(c, e);
+	t->n_unseen = (int64_t)n;
+	if (!x)
+		return 0;
+	x->from_anchor = from_anchor;
+	return load_worker(t, c, e);
+}
+
+/* ---- another number of workers ------------------------------------------------------ */
+
+int local_sgd_check_ckpt(const struct ckpt *c, int64_t workers, struct err *e)
+{
+	int64_t synced = synced_step(c);
+	if (synced < 0)
+		return bad_numbers(c, e);
+	if (workers == c->info.workers || synced == c->info.step ||
+		ckpt_find_group(c, "anchor") >= 0)
+		return 0;
+	return err_set(e, EX_DATAERR,
+		"%s: its %lld workers have not agreed since step %lld and keep no anchor, so "
+		"%lld cannot resume from it: name a checkpoint of a synchronisation, as "
+		"--ckpt-syncs writes them, or resume with %lld workers up to one",
+		c->path, (long long)c->info.workers, (long long)synced,
+		(long long)workers, (long long)c->info.workers);
+}
+
+int local_sgd_usable(void *with, const struct ckpt *c, struct err *e)
+{
+	const struct train_opts *o = with;
+	if (!o->edit.workers || o->eval_only)
+		return 0;
+	return local_sgd_check_ckpt(c, o->edit.workers, e);
+}
+
+int local_sgd_info(const struct train_opts *o, const struct ckpt *c,
+	struct ckpt_info *info, bool *from_anchor, struct err *e)
+{
+	struct train_opts saved;
+	*info = c->info;
+	info->format = info->created_by = NULL;
+	*from_anchor = false;
+	if (o->eval_only || c->info.workers == o->edit.workers)
+		return 0;
+	if (local_sgd_check_ckpt(c, o->edit.workers, e))
+		return -1;
+	int64_t synced = synced_step(c), past = c->info.step - synced;
+	if (state_options(c, &saved, e))
+		return -1;
+	bool streams = edit_streams(&saved.edit.config);
+	int64_t batch = saved.batch;
+	opts_free(&train_program, &saved);
+	/* With fragments the workers never have the same parameters, only the same anchor; each
+	 * fragment of it is as old as its own synchronisation, so no step is that of all. */
+	*from_anchor = past > 0 || streams;
+	if (!past || streams)
+		return 0;
+	info->step = synced;
+	info->samples -= min64(past, info->samples / batch) * batch;
+	/* (steps between may have had another batch) */
+	info->samples = synced ? max64(info->samples, synced) : 0;
+	info->loss = info->val_loss = (double)NAN; /* of steps that are dropped */
+	info->skipped_steps = min64(info->skipped_steps, synced);
+	info->loss_scale_good = min64(info->loss_scale_good, synced);
+	return 0;
+}
+
+const struct saved_numbers local_sgd_numbers = {
+	.save = save_numbers, .choose = local_sgd_info, .load = load_numbers};
+
+/* ---- the run directory of a run that resumes ---------------------------------------- */
+
+/* Does this worker resume at a step before that of its checkpoint? */
+static bool went_back(const struct run *r)
+{
+	return r->t.loaded_step > r->t.step;
+}
+
+/* Nothing is removed before all workers have a checkpoint of the step that they went back to. */
+static int save_step(struct run *r, struct err *e)
+{
+	struct trainer *t = &r->t;
+	scoped_str path = {0};
+	bool writes = run_writes_ckpt(r);
+	ckpt_name(&path, r->dir.ckpt_path, t->step);
+	int rc = writes ? state_save(t, path.s, e) : 0;
+	if (!rc && writes && run_is_first(r))
+		ckpt_mark(r->dir.ckpt_path, "latest.h5", t->step, e);
+	if (comm_agree(r->all, e)) {
+		r->error_agreed = true;
+		return -1;
+	}
+	r->saver.saved_step = t->step;
+	r->saver.have = writes ? t->step : INT64_MAX;
+	return 0;
+}
+
+int local_sgd_settle(struct run *r, struct err *e)
+{
+	struct trainer *t = &r->t;
+	if (!r->dir.ckpt_path)
+		return 0;
+	if (went_back(r) && t->o.ckpt && save_step(r, e))
+		return -1;
+	/* As rows of the journal: later ones are no longer part of this run. */
+	if (run_is_first(r))
+		ckpt_drop(r->dir.ckpt_path, t->step, t->o.ckpt ? -1 : t->loaded_step);
+	return 0;
+}
+
+void local_sgd_report_resume(struct run *r)
+{
+	const struct trainer *t = &r->t;
+	const struct train_opts *o = &t->o;
+	scoped_str text = {0};
+	if (o->resolved.from_workers == o->edit.workers || !r->dir.ckpt_path)
+		return;
+	if (o->edit.ckpt == EDIT_CKPT_RANK0 && o->resolved.from_workers == 1)
+		str_printf(&text,
+			"all %lld workers resume from the first one's checkpoint",
+			(long long)o->edit.workers);
+	else
+		str_printf(&text, "resuming with %lld workers instead of %lld",
+			(long long)o->edit.workers, (long long)o->resolved.from_workers);
+	if (went_back(r))
+		str_printf(&text,
+			"; step %lld was between two synchronisations: back to step %lld",
+			(long long)t->loaded_step, (long long)t->step);
+	if (r->local.from_anchor && edit_streams(&o->edit.config))
+		str_puts(&text, "; each fragment is as at its last synchronisation");
+	info("%s", text.s);
+	report_event(r, "%s", text.s);
+}

@@ -1,0 +1,537 @@
+/*
+ * The training loop: step, synchronise, log, evaluate, save, until the last step or a signal.
+ * Conditions that may differ between ranks (signals, the clock) are votes in the step.
+ */
+#include "base/utf8.h"
+#include "train/train_internal.h"
+#include "model/generate.h"
+
+#include <math.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+/* ---- signals --------------------------------------------------------------------- */
+
+static volatile sig_atomic_t stop_signal;
+
+static void on_stop(int sig)
+{
+	if (sig == SIGINT && stop_signal) { /* asked twice */
+		cleanup_run();
+		_exit(128 + SIGINT);
+	}
+	stop_signal = sig;
+}
+
+/* What the program was started with: UCX, which MPICH may load, takes SIGHUP for itself before main(), also from
+ * nohup, and does nothing on it. So it is read before libraries start, and restored after. */
+static struct sigaction hangup;
+
+static void read_hangup(void)
+{
+	sigaction(SIGHUP, NULL, &hangup);
+}
+
+__attribute__((section(".preinit_array"), used)) static void (*const at_first)(
+	void) = read_hangup;
+
+__attribute__((constructor)) static void restore_hangup(void)
+{
+	sigaction(SIGHUP, &hangup, NULL);
+}
+
+static void catch_signals(void)
+{
+	static const int stops[] = {SIGTERM, SIGUSR1, SIGINT, SIGHUP};
+	const size_t n = ARRAY_LEN(stops) - (hangup.sa_handler == SIG_IGN);
+	struct sigaction a = {.sa_handler = on_stop, .sa_flags = SA_RESTART};
+	sigemptyset(&a.sa_mask);
+	stop_signal = 0;
+	for (size_t i = 0; i < n; i++)
+		sigaction(stops[i], &a, NULL);
+	launch_stops(true);
+}
+
+/* Nobody knows how long an evaluation or a sample takes: the options may be a checkpoint's. What is short goes
+ * on after a signal, so that a run that is stopped has the rows and the best checkpoint of one that is not. */
+static bool has_waited(void)
+{
+	enum { STOP_SECS = 10 };
+	static double since;
+	if (!stop_signal)
+		return false;
+	double now = clock_seconds();
+	since = since > 0 ? since : now;
+	return now - since >= STOP_SECS;
+}
+
+/* What a signal may end before it is complete, on all ranks of the worker at the same place. They ask each other
+ * seldom while what lies between two questions is quick on all of them. */
+struct cut {
+	struct run *r;
+	bool cut;
+	int64_t every, skip;
+	double asked;
+};
+
+static struct cut cut_begin(struct run *r)
+{
+	return (struct cut){.r = r, .every = 1, .asked = clock_seconds()};
+}
+
+/* Collective over the worker. */
+static bool is_cut(void *with)
+{
+	enum { QUICK, SLOW, CUT, SELDOM = 64 };
+	struct cut *c = with;
+	if (c->cut || c->skip-- > 0)
+		return c->cut;
+	double now = clock_seconds();
+	int64_t mine = has_waited() ? CUT : now - c->asked > 0.1 ? SLOW : QUICK;
+	int64_t most = comm_max_i64(c->r->world, mine);
+	c->cut = most == CUT;
+	c->every = most == QUICK ? min64(2 * c->every, SELDOM) : 1;
+	c->skip = c->every - 1;
+	c->asked = now;
+	return c->cut;
+}
+
+/* ---- between steps -------------------------------------------------- */
+
+/* Collective. False: a signal has ended it, and there is no loss. *best: the validation loss is the best so far. */
+static bool evaluate(struct run *r, struct row *row, bool *best)
+{
+	struct trainer *t = &r->t;
+	struct cut c = cut_begin(r);
+	double loss[2];
+	*best = false;
+	for (int s = SPLIT_TRAIN; s <= SPLIT_VAL; s++) {
+		struct eval_sum sum = {.stopped = 1};
+		if (!c.cut)
+			eval_sum(t, (enum split)s, is_cut, &c, &sum);
+		local_sgd_eval(r, &sum);
+		loss[s] = eval_mean(t, &sum, (enum split)s);
+	}
+	if (c.cut) {
+		report_event(r, "the evaluation was ended by a signal");
+		return false;
+	}
+	if (!isnan(loss[SPLIT_TRAIN]))
+		row_set(row, COL_TRAIN_LOSS, loss[SPLIT_TRAIN]);
+	double val = loss[SPLIT_VAL];
+	if (isnan(val))
+		return true;
+	row_set(row, COL_VAL_LOSS, val);
+	t->val_loss = val;
+	r->saver.eval_step = t->step;
+	*best = !(t->best_val_loss <= val) && r->now.agreed;
+	if (*best)
+		t->best_val_loss = val;
+	return true;
+}
+
+/* A sample while it is drawn, on the rank that has the whole model. */
+struct sample {
+	struct decoder *g;
+	struct str text;
+	int64_t n; /* tokens drawn */
+};
+
+static void begin_sample(
+	struct run *r, struct model *m, struct store *store, struct sample *x)
+{
+	struct trainer *t = &r->t;
+	const struct tokenizer *tok = &t->data.set->tokenizer;
+	struct err e = {0};
+	uint32_t *ids = NULL;
+	const char *prompt = t->o.sample_prompt ? t->o.sample_prompt : "\n";
+	int64_t n = tokenizer_encode_all(tok, prompt, (int64_t)strlen(prompt), &ids, &e);
+	if (n < 1) { /* no prompt, or not in the vocabulary: its first token instead */
+		free(ids);
+		ids = xcalloc(1, sizeof(*ids));
+		n = 1;
+	}
+	for (int64_t i = 0; i < n && strcmp(prompt, "\n"); i++)
+		tokenizer_decode(tok, ids[i], &x->text);
+	x->g = decoder_open(m, &t->d, store, true);
+	decoder_feed(x->g, ids, n);
+	free(ids);
+}
+
+static void draw_sample(struct run *r, struct sample *x, int64_t n)
+{
+	struct trainer *t = &r->t;
+	const struct sampler s = {.temperature = 0.8,
+		.top_k = 200,
+		.top_p = 1,
+		.seed = (uint64_t)t->o.seed};
+	for (int64_t end = x->n + n; x->n < end; x->n++) {
+		uint32_t id = (uint32_t)decoder_draw(x->g, &s, (uint64_t)t->step, x->n);
+		tokenizer_decode(&t->data.set->tokenizer, id, &x->text);
+		decoder_feed(x->g, &id, 1);
+		comm_poll(); /* the others wait for rank 0 */
+	}
+}
+
+static void end_sample(struct run *r, struct sample *x)
+{
+	decoder_close(x->g);
+	info("a sample after step %lld:", (long long)r->t.step);
+	if (log_speaks())
+		fprintf(stderr, "%s\n", x->text.s ? text_printable(x->text.s) : "");
+	str_free(&x->text);
+}
+
+/* Collective. Rank 0 samples from the whole model: its own, or a copy that is gathered. */
+static void write_sample(struct run *r)
+{
+	enum { PIECE = 64 }; /* tokens between two looks at signals */
+	struct trainer *t = &r->t;
+	struct inference x;
+	struct sample s = {0};
+	struct cut c = cut_begin(r);
+	bool whole = state_is_whole(t), draws = run_is_first(r);
+	if (!whole)
+		state_gather(t, &x);
+	if (draws)
+		begin_sample(
+			r, whole ? &t->model : &x.model, whole ? t->store : x.store, &s);
+	for (int64_t n = t->o.sample_tokens; n > 0 && !is_cut(&c); n -= PIECE)
+		if (draws)
+			draw_sample(r, &s, min64(n, PIECE));
+	if (draws)
+		end_sample(r, &s);
+	if (!whole)
+		inference_close(&x);
+}
+
+/* Collective. Are the replicas of all parameters equal? */
+static int check_replicas(struct run *r)
+{
+	scoped_str who = {0};
+	uint64_t hash = store_hash(r->t.store);
+	bool agree = store_replicas_agree(r->t.store, &who);
+	if (!agree && run_is_first(r))
+		warn("step %lld: the parameters differ from those of other ranks on rank%s",
+			(long long)r->t.step, who.s ? who.s : "s");
+	report_event(r, "replicas 0x%016llx %s", (unsigned long long)hash,
+		agree ? "are the same" : "DIFFER");
+	return agree ? 0 : EX_FAILED;
+}
+
+static void show_progress(struct run *r, const struct step_result *s)
+{
+	char note[64];
+	snprintf(note, sizeof(note), "step %lld loss %.4f", (long long)r->t.step,
+		(double)s->global_loss);
+	progress_update(&r->report.bar, (double)r->t.step, note);
+}
+
+/* What is to be done after a step. */
+struct due {
+	bool last, log, eval, replicas, save, sample;
+};
+
+static struct due find_due(struct run *r)
+{
+	const struct trainer *t = &r->t;
+	const struct train_opts *o = &t->o;
+	struct due due = {.last = t->step == o->steps, .log = report_due(r)};
+	due.eval = local_sgd_due(r, o->eval_every) || (due.last && o->eval_every);
+	due.replicas = o->check_replicas_every && t->step % o->check_replicas_every == 0;
+	due.save = local_sgd_due(r, o->ckpt_every) || r->now.save;
+	due.sample = local_sgd_due(r, o->sample_every);
+	return due;
+}
+
+/* `best`: the validation loss is the best so far. */
+static void save_step(struct run *r, const struct due *due, bool best)
+{
+	bool stop = r->now.stop;
+	if (due->save)
+		save_now(r, "in time", !due->last && !stop);
+	else if (due->last || stop)
+		save_now(r, due->last ? "the last" : "stopped", false);
+	else if (best && r->t.o.ckpt_best)
+		save_now(r, "the best", true);
+}
+
+/* Collective. Evaluates, if that is due, and logs. Returns whether the loss is the best so far. */
+static bool log_step(struct run *r, const struct step_result *s, const struct due *due)
+{
+	struct row row = report_new_row(r);
+	bool best = false, evaluated;
+	if (due->log)
+		report_fill_row(r, s, &row);
+	evaluated = due->eval && evaluate(r, &row, &best);
+	if (evaluated)
+		r->saver.saved_step = r->saver.tried_step = -1; /* for its losses */
+	if ((due->log || evaluated) && local_sgd_row(r, &row))
+		report_row(r, &row);
+	return best;
+}
+
+/* After a step: rows, evaluation, checkpoint, sample. Rows and evaluations are those that the
+ * run would have had if it had never been stopped. */
+static int after_step(struct run *r, const struct step_result *s)
+{
+	const struct due due = find_due(r);
+	if (s->skipped)
+		report_event(r,
+			"gradients overflow with a loss scale of %g: nothing is updated, "
+			"the scale halves",
+			(double)s->loss_scale);
+	if (s->empty)
+		report_event(r, "no token of the batch counts: nothing is updated");
+	if (due.eval || due.save || due.sample || due.replicas || due.last || r->now.stop)
+		local_sgd_complete(r);
+	if (r->now.stop) /* first of all: the sender of a signal may not wait for an evaluation */
+		save_now(r, "stopped", false);
+	bool best = log_step(r, s, &due);
+	show_progress(r, s);
+	if (s->vote[VOTE_WRITTEN] == r->t.world->size)
+		save_end(r);
+	if (due.replicas && check_replicas(r))
+		return EX_FAILED; /* and this step is not saved */
+	save_step(r, &due, best);
+	if (due.sample)
+		write_sample(r);
+	return 0;
+}
+
+/* ---- on a GPU -------------------------------------------------------------------- */
+
+/* A run may resume within the steps of --profile, and a worker may skip some. */
+static void begin_profile(struct run *r)
+{
+	struct trainer *t = &r->t;
+	int64_t step = t->step + 1;
+	if (t->profile.running || step < t->profile.first || step > t->profile.last)
+		return;
+	device_profile_begin(&t->d);
+	t->profile.first = step;
+	t->profile.running = true;
+}
+
+static int agree_on_gemm_algorithms(struct run *r)
+{
+	struct err e = {0};
+	int rc = r->t.step < r->t.o.steps ? gemm_algorithms_agree(&r->t, r->all, &e) : 0;
+	if (rc)
+		err_say(&e);
+	return rc;
+}
+
+/* GEMMs find their algorithms in the first step, those of another shape in an evaluation. */
+static void save_algorithms(struct run *r)
+{
+	struct err e = {0};
+	bool due = !r->dir.has_algorithms || r->saver.tried_step == r->t.step;
+	if (!r->t.d.discrete || !r->dir.path || !run_is_first(r) || !due)
+		return;
+	r->dir.has_algorithms = true;
+	if (gemm_algorithms_save(&r->t.d, r->dir.path, &e))
+		warn("%s", e.msg);
+}
+
+/* `over`: there are no more steps. */
+static void show_profile(struct run *r, bool over)
+{
+	struct trainer *t = &r->t;
+	scoped_str table = {0};
+	int64_t last = max64(t->profile.first, min64(t->step, t->profile.last));
+	if (!t->profile.running || (t->step < t->profile.last && !over))
+		return;
+	device_profile_end(&t->d, &table);
+	info("kernels of steps %lld to %lld:\n%s", (long long)t->profile.first,
+		(long long)last, table.s ? table.s : "");
+	t->profile.running = false;
+	t->profile.first = t->profile.last = 0;
+}
+
+/* ---- the end of a run -------------------------------------------------------------- */
+
+static int fail_step(struct run *r, struct step_result *s)
+{
+	report_event(r, "stopped: %s", s->why.s);
+	struct err e = {0};
+	err_set(&e, EX_FAILED, "%s", s->why.s);
+	if (run_is_first(r))
+		err_say(&e);
+	report_publish_now(r);
+	str_free(&s->why);
+	return EX_FAILED;
+}
+
+static int stopped(struct run *r)
+{
+	struct trainer *t = &r->t;
+	report_event(r, "stopped by a signal");
+	if (!t->o.ckpt) {
+		info("stopped after step %lld, without a checkpoint", (long long)t->step);
+		return 128 + SIGTERM;
+	}
+	bool saved = r->saver.saved_step == t->step;
+	info("stopped after step %lld%s; --resume auto continues the run",
+		(long long)t->step,
+		saved ? "" : ", whose checkpoint could not be written");
+	return saved ? EX_TEMPFAIL : EX_IOERR;
+}
+
+/* ---- the loop -------------------------------------------------------------------- */
+
+static void report_start(struct run *r)
+{
+	scoped_str text = {0};
+	start_times_add(&r->t.start, START_PROGRAM);
+	start_times_print(&r->t.start, &text);
+	info("%s", text.s);
+	report_event(r, "%s", text.s);
+}
+
+/* Before the first step. The best loss is that of a step. */
+static void evaluate_first(struct run *r)
+{
+	struct row row = report_new_row(r);
+	bool best;
+	if (evaluate(r, &row, &best))
+		report_row(r, &row);
+	r->t.best_val_loss = (double)NAN;
+	if (r->t.o.sample_every)
+		write_sample(r);
+}
+
+static int begin(struct run *r)
+{
+	struct trainer *t = &r->t;
+	catch_signals();
+	r->saver.saved_at = clock_seconds();
+	if (t->step >= t->o.steps && t->step > 0)
+		info("nothing to do: step %lld of %lld is done already",
+			(long long)t->step, (long long)t->o.steps);
+	start_times_add(&t->start, START_PROGRAM);
+	if (agree_on_gemm_algorithms(r))
+		return EX_FAILED;
+	start_times_add(&t->start, START_ALGORITHMS);
+	progress_begin(&r->report.bar, "pt-train", (double)t->o.steps);
+	r->report.bar.first = (double)t->step;
+	report_start(r);
+	if (t->o.eval_first && t->step == 0)
+		evaluate_first(r);
+	return 0;
+}
+
+/* Conditions that may differ between ranks: signals, the clock, the thread that writes. */
+static void cast_votes(void *with, int64_t vote[STEP_VOTES])
+{
+	struct run *r = with;
+	vote[VOTE_STOP] = stop_signal != 0;
+	vote[VOTE_SAVE] = save_due(r);
+	vote[VOTE_WRITTEN] = state_save_done(&r->t);
+	vote[VOTE_MEET] = local_sgd_vote(r);
+}
+
+static void decide(struct run *r, const struct step_result *s)
+{
+	r->now = (struct decision){.stop = s->vote[VOTE_STOP] > 0 && !s->bad,
+		.save = s->vote[VOTE_SAVE] > 0,
+		.agreed = true};
+}
+
+/* One iteration of the loop. */
+static int step(struct run *r)
+{
+	const struct step_votes votes = {cast_votes, r};
+	struct step_result s;
+	trace_begin_step(r);
+	struct meter before = report_meter(r);
+	int rc = 0;
+	if (!local_sgd_begin(r))
+		return 0;
+	begin_profile(r);
+	hashes_begin_step(r);
+	faults_step(&r->faults, &r->t, &votes, &s);
+	int hashed = hashes_end_step(r, &s);
+	decide(r, &s);
+	bool synchronised = !s.bad && local_sgd_after_step(r, &s);
+	report_step(r, &s, before);
+	if (s.coarser)
+		report_event(r,
+			"a gradient of step %lld was too large for exact sums: the step was "
+			"computed again, with gradients rounded to multiples of 2^%d",
+			(long long)r->t.step, -s.grid);
+	trace_end_step(r);
+	if (s.bad)
+		rc = fail_step(r, &s);
+	else if (synchronised)
+		rc = after_step(r, &s);
+	show_profile(r, false);
+	save_algorithms(r);
+	return rc ? rc : hashed;
+}
+
+static int train(struct run *r)
+{
+	const struct trainer *t = &r->t;
+	int rc = begin(r);
+	if (rc)
+		return rc;
+	while (!rc && !r->now.stop && !r->deserted && t->step < t->o.steps &&
+		!hashes_done(r))
+		rc = step(r);
+	show_profile(r, true);
+	trace_end_run(r);
+	local_sgd_end(r, rc != 0);
+	if (!rc && r->now.stop && !r->deserted)
+		save_now(r, "stopped", false);
+	save_end(r);
+	progress_end(&r->report.bar);
+	if (rc)
+		return rc;
+	if (r->deserted) { /* its steps since the last checkpoint are lost */
+		report_event(r, "stopped: another worker has ended");
+		return EX_FAILED;
+	}
+	if (r->now.stop && t->step < t->o.steps)
+		return stopped(r);
+	save_now(r, "the last", false); /* of a run that had no steps */
+	const struct saver *v = &r->saver;
+	return v->failed && t->o.ckpt && v->saved_step != t->step ? EX_IOERR : 0;
+}
+
+static int eval_only(struct run *r)
+{
+	struct row row = report_new_row(r);
+	scoped_str line = {0};
+	bool best;
+	evaluate(r, &row, &best);
+	row_print(&row, &line);
+	if (run_is_first(r))
+		report_print(r, line.s);
+	return 0;
+}
+
+int loop_run(struct run *r)
+{
+	signal(SIGPIPE, SIG_IGN); /* a reader that leaves does not end the training */
+	if (r->t.o.eval_only)
+		return eval_only(r);
+	int rc = train(r);
+	save_close(r);
+	report_event(r, "ends with code %d after step %lld", rc, (long long)r->t.step);
+	report_publish_now(r);
+	if (r->report.journal_incomplete)
+		warn("%s/journal.txt: %lld lines could not be written", r->dir.path,
+			(long long)journal_kept(&r->report.journal));
+	bool log_failed = r->report.journal_incomplete || r->report.publish_failed ||
+			  r->tensorboard.failed;
+	if (rc || !(log_failed || r->trace.failed))
+		return rc;
+	report_event(r, "ends with code %d: not all of the %s%s%s could be written",
+		EX_IOERR, log_failed ? "log" : "",
+		log_failed && r->trace.failed ? " and the " : "",
+		r->trace.failed ? "trace" : "");
+	return EX_IOERR;
+}

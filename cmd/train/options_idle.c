@@ -1,0 +1,83 @@
+/* Options of pt-train that were given and change nothing, as a table. */
+#include "train/train_internal.h"
+
+/* Options of the layout. */
+static void note_layout(const struct train_opts *o, const struct model *m, int ranks)
+{
+	const int *degree = o->resolved.degree;
+	bool shards = degree[AXIS_FSDP] * degree[AXIS_CP] > 1;
+	const struct opt_idle rows[] = {
+		{degree[AXIS_PP] == 1, "pp-schedule pp-stages pp-split",
+			"there is no pipeline without --pp"},
+		{!shards && o->zero > 0, "zero",
+			"there is one rank of --fsdp and --cp, which shards nothing"},
+		{!shards || !o->zero, "fsdp-kind",
+			"nothing is sharded without --zero and ranks of --fsdp or --cp"},
+		{!shards || o->zero < 3, "reshard-after-forward gather-dtype",
+			"parameters are gathered only with --zero 3 and ranks of --fsdp or --cp"},
+		{degree[AXIS_TP] == 1, "sp async-tp", "there is one rank of --tp"},
+		{degree[AXIS_CP] == 1, "cp-comm", "there is one rank of --cp"},
+		{m->cp == 1, "cp-accumulate",
+			"every sequence is one chunk (--virtual cp=1)"},
+		{ranks == 1, "readers ckpt-load log-all-ranks", "there is one rank"},
+	};
+	opts_note_idle(&train_program, o, rows, ARRAY_LEN(rows));
+}
+
+/* Options of the model and the optimizer. */
+static void note_training(const struct train_opts *o, const struct model *m)
+{
+	const char *unused = optimizers[o->optimizer]->unused;
+	const struct opt_idle rows[] = {
+		{o->dtype != PRECISION_FP16, "loss-scale loss-scale-window",
+			"only --dtype fp16 scales the loss"},
+		{o->dtype != PRECISION_FLOAT8, "float8-skip-ends",
+			"--dtype is not float8"},
+		{o->lr_schedule == LR_CONSTANT, "min-lr decay-steps",
+			"--lr-schedule constant has no decay"},
+		{o->lr_schedule != LR_WSD, "wsd-decay wsd-shape",
+			"--lr-schedule is not wsd"},
+		/* (--batch-per-rank sets it, and a run that was begun so has saved it) */
+		{o->lr_scale == LR_SCALE_NONE && !o->batch_per_rank && !o->resume,
+			"lr-scale-batch", "nothing is scaled without --lr-scale"},
+		{unused != NULL, unused, "this --optimizer has none"},
+		{!m->arch->rope, "rope-theta rope-scaling",
+			"this --arch has no rotary embedding"},
+		{!m->arch->rope || o->model.rope_scaling == ROPE_PLAIN, "rope-factor",
+			"there is no --rope-scaling"},
+		{!m->arch->rope || o->model.rope_scaling != ROPE_LLAMA3,
+			"rope-low rope-high rope-original",
+			"--rope-scaling is not llama3"},
+		{o->init_from != NULL, "init", "the parameters are those of --init-from"},
+		{!o->edit.workers, "edit-normalize edit-by-unit",
+			"there is no local SGD without --edit-workers"},
+		{o->edit.workers && o->edit.config.reducer == EDIT_MEAN, "edit-normalize",
+			"there is no --edit-reducer"},
+	};
+	opts_note_idle(&train_program, o, rows, ARRAY_LEN(rows));
+}
+
+/* Options of evaluations, samples and checkpoints. */
+static void note_files(const struct train_opts *o)
+{
+	const struct opt_idle rows[] = {
+		{!o->eval_every, "eval-windows",
+			"nothing is evaluated with --eval-every 0"},
+		{o->ckpt && !o->eval_every, "ckpt-best",
+			"nothing is evaluated with --eval-every 0"},
+		{!o->sample_every, "sample-tokens sample-prompt",
+			"there are no samples without --sample-every"},
+		{!o->ckpt, "ckpt-every ckpt-secs ckpt-syncs ckpt-best ckpt-wait keep",
+			"--no-ckpt writes none"},
+	};
+	opts_note_idle(&train_program, o, rows, ARRAY_LEN(rows));
+}
+
+void options_note_idle(const struct train_opts *o, const struct model *m, int ranks)
+{
+	if (o->eval_only) /* most are of the training */
+		return;
+	note_layout(o, m, ranks);
+	note_training(o, m);
+	note_files(o);
+}

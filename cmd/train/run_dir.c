@@ -1,0 +1,289 @@
+/* The run directory: choosing, locking and checking it; removing checkpoints of an earlier run. */
+#include "train/train_internal.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+/* Has its log a step? A damaged one may have one. */
+static bool has_rows(const char *dir)
+{
+	enum { HEADER = 1 << 20 };
+	scoped_str path = {0}, text = {0};
+	struct run_log l;
+	struct err e = {0};
+	str_printf(&path, "%s/journal.txt", dir);
+	int fd = file_open_plain(path.s, O_RDONLY);
+	bool has = fd >= 0;
+	if (has && !file_read_rest(fd, path.s, HEADER, &text, &e))
+		has = text.s && strstr(text.s, "\nstep=");
+	if (fd >= 0)
+		close(fd);
+	die_io(&e);
+	str_clear(&path);
+	str_printf(&path, "%s/run.h5", dir);
+	fd = has ? -1 : file_open_plain(path.s, O_RDONLY);
+	if (fd < 0)
+		return has;
+	close(fd);
+	has = run_log_read(&l, path.s, &e) || l.n_rows;
+	die_io(&e);
+	run_log_free(&l);
+	return has;
+}
+
+/* A run that ended before its first row and checkpoint has nothing to lose. */
+static bool holds_run(const char *dir)
+{
+	scoped_str path = {0};
+	int64_t *steps;
+	str_printf(&path, "%s/checkpoints", dir);
+	int64_t n = ckpt_list(path.s, &steps, &(struct err){0});
+	free(steps);
+	return n > 0 || has_rows(dir);
+}
+
+static int may_begin(
+	const struct run *r, const char *dir, const struct train_opts *o, struct err *e)
+{
+	if (o->overwrite || o->resume || r->base->start_over || !holds_run(dir))
+		return 0;
+	return err_set(e, EX_USAGE,
+		"%s holds a run: --resume auto continues it, --overwrite starts a new one, --out "
+		"names another directory",
+		dir);
+}
+
+/* --out, or a new directory run-NNN: mkdir() never gives two programs the same. */
+static int choose_dir(
+	struct run *r, struct str *out, const struct train_opts *o, struct err *e)
+{
+	if (o->out) {
+		str_puts(out, o->out);
+		r->dir.created = !file_exists(out->s);
+		return may_begin(r, out->s, o, e);
+	}
+	r->dir.created = true;
+	for (int n = 1; n == 1 || errno == EEXIST; n++) {
+		str_clear(out);
+		str_printf(out, "run-%03d", n);
+		if (!mkdir(out->s, 0777))
+			return 0;
+	}
+	return err_errno(e, out->s);
+}
+
+/* (The link first: without its checkpoint it would tell of one that was lost.) */
+static void remove_old(const char *dir)
+{
+	scoped_str mark = {0};
+	str_printf(&mark, "%s/latest.h5", dir);
+	unlink(mark.s);
+	ckpt_drop(dir, -1, -1);
+}
+
+/* Removes the checkpoints of workers from this one on: the earlier run had more of them. */
+static void remove_others(const struct run *r, int64_t worker)
+{
+	scoped_str dir = {0};
+	for (;; worker++) {
+		str_clear(&dir);
+		str_printf(&dir, "%s/worker-%lld/checkpoints", r->dir.path,
+			(long long)worker);
+		if (!file_exists(dir.s))
+			break;
+		remove_old(dir.s);
+	}
+}
+
+/* Rank 0's. Checks again what another program may have changed before the lock was taken. */
+static int lock_dir(struct run *r, const struct train_opts *o, struct err *e)
+{
+	struct str path = {0};
+	double patience = o->resume || r->base->start_over ? PATIENCE_SECS : 0;
+	int64_t *steps;
+	if (r->base->lock) {
+		r->dir.lock = r->base->lock - 1;
+		ckpt_drop_torn(r->dir.ckpt_path);
+		return 0;
+	}
+	str_printf(&path, "%s/journal.txt", r->dir.path);
+	r->dir.created_journal = !file_exists(path.s);
+	str_free(&path);
+	if (journal_lock(r->dir.path, true, patience, &r->dir.lock, e)) {
+		r->dir.created_journal = false;
+		r->dir.created &= e->code != EX_USAGE; /* another program made it */
+		return -1;
+	}
+	int64_t n = ckpt_list(r->dir.ckpt_path, &steps, &(struct err){0});
+	free(steps);
+	if (!may_begin(r, r->dir.path, o, &(struct err){0}))
+		ckpt_drop_torn(r->dir.ckpt_path);
+	if (r->base->start_over && n > 0 && o->resolved.worker > 0)
+		remove_old(
+			r->dir.ckpt_path); /* the first worker has none to resume from */
+	else if (r->base->start_over && n > 0 && !r->dir.created)
+		return err_set(e, EX_USAGE,
+			"%s: another pt-train has started a run in it meanwhile",
+			r->dir.path);
+	return may_begin(r, r->dir.path, o, e);
+}
+
+/* Checked at the start, before the first checkpoint needs it. */
+static int can_write(const char *dir, struct err *e)
+{
+	return access(dir, W_OK | X_OK) ? err_errno(e, dir) : 0;
+}
+
+/* Hashes what must be equal on all workers: the data, or with --data-per-rank their vocabulary. */
+static int64_t data_hash(const struct run *r, const struct train_opts *o)
+{
+	scoped_str packed = {0};
+	uint64_t hash = r->data.hash;
+	if (o->data_per_rank) {
+		tokenizer_pack(&r->data.tokenizer, &packed);
+		hash = hash_bytes(packed.s, packed.len, 0);
+	}
+	return (int64_t)hash;
+}
+
+int run_dir_open(struct run *r, const struct train_opts *o, struct err *e)
+{
+	struct str dir = {0}, ckpt = {0};
+	if (r->all->rank == 0)
+		choose_dir(r, &dir, o, e);
+	if (comm_agree(r->all, e)) {
+		r->error_agreed = true;
+		return -1;
+	}
+	comm_bcast_str(r->all, &dir, 0);
+	int64_t hash = r->local.sync ? data_hash(r, o) : 0;
+	if (comm_min_i64(r->all, hash) != comm_max_i64(r->all, hash)) {
+		r->error_agreed = true;
+		return err_set(e, EX_USAGE, "the workers have different %s",
+			o->data_per_rank ? "vocabularies: " ONE_VOCABULARY : "data");
+	}
+	if (o->resolved.worker > 0) { /* the first worker has the directory itself */
+		str_printf(&dir, "/worker-%d", o->resolved.worker);
+		r->dir.created = !file_exists(dir.s);
+	}
+	str_printf(&ckpt, "%s/checkpoints", dir.s);
+	r->dir.path = dir.s;
+	r->dir.ckpt_path = ckpt.s;
+	if (run_is_first(r) && !file_make_directory(ckpt.s, e) &&
+		!file_check_link(ckpt.s, e) && !can_write(dir.s, e) &&
+		!(o->ckpt && can_write(ckpt.s, e)))
+		lock_dir(r, o, e);
+	return comm_agree(r->world, e);
+}
+
+/* Ranks that write their part of a checkpoint must see its directory. A network file system may
+ * show a new one late. */
+int run_dir_check(const struct run *r, const struct train_opts *o, struct err *e)
+{
+	enum { PATIENCE_MS = 1500 };
+	const struct timespec moment = {.tv_nsec = 50000000};
+	double begin = clock_seconds();
+	if (!o->ckpt || o->load == LOAD_BROADCAST)
+		return 0;
+	while (access(r->dir.ckpt_path, W_OK | X_OK) &&
+		clock_seconds() - begin < PATIENCE_MS / 1e3)
+		nanosleep(&moment, NULL);
+	if (access(r->dir.ckpt_path, W_OK | X_OK))
+		err_set(e, EX_IOERR,
+			"%s: %s, on %s; ranks that share no file system need "
+			"--ckpt-load broadcast; rank 0 then writes for all",
+			r->dir.ckpt_path, strerror(errno), comm_place()->host);
+	return comm_agree(r->world, e);
+}
+
+/* A line of a journal: that a checkpoint was written. */
+static int find_written(void *to, const char *line, size_t len, struct err *e)
+{
+	char begin[128], word[24], next[16];
+	(void)e;
+	snprintf(begin, sizeof(begin), "%.*s", (int)min64((int64_t)len, sizeof(begin)),
+		line);
+	if (sscanf(begin, "# event %*s step=%*s %23s %15s", word, next) == 2 &&
+		!strcmp(word, "checkpoint") && strcmp(next, "failed:"))
+		*(bool *)to = true;
+	return 0;
+}
+
+/* Has a worker no checkpoint, and a journal that tells of none? */
+static bool wrote_none(const char *ckpt_path)
+{
+	scoped_str journal = {0}, rest = {0};
+	int64_t *steps;
+	bool told = false;
+	bool none = ckpt_list(ckpt_path, &steps, &(struct err){0}) == 0;
+	free(steps);
+	const char *slash =
+		strrchr(ckpt_path, '/'); /* (not .., since it may be a link) */
+	str_printf(&journal, "%.*s/journal.txt", (int)(slash - ckpt_path), ckpt_path);
+	int fd = none ? file_open_plain(journal.s, O_RDONLY) : -1;
+	none = fd >= 0 &&
+	       !file_lines(fd, journal.s, find_written, &told, &rest, &(struct err){0});
+	if (fd >= 0)
+		close(fd);
+	return none && !told;
+}
+
+bool run_dir_begun(const struct ckpt *c)
+{
+	scoped_str path = {0};
+	bool none = false;
+	for (int64_t w = 1; w < c->info.workers && !c->info.worker && !none; w++) {
+		str_clear(&path);
+		ckpt_of_worker(&path, c->path, w);
+		char *slash = strrchr(path.s, '/');
+		if (!slash || !strcmp(path.s, c->path))
+			break;
+		*slash = '\0';
+		none = wrote_none(path.s);
+	}
+	return none;
+}
+
+void run_dir_record(const struct run *r)
+{
+	scoped_str path = {0};
+	if (!r->dir.path || r->all->size == 1)
+		return;
+	str_printf(&path, "%s/flight-record.%d", r->dir.path, r->all->rank);
+	comm_flight_open(path.s, &(struct err){0}); /* a host may not see the directory */
+}
+
+int run_dir_keep_log(const struct run *r, struct err *e)
+{
+	return r->base->start_over && has_rows(r->dir.path) ? journal_keep(r->dir.path, e)
+							    : 0;
+}
+
+void run_dir_undo(struct run *r)
+{
+	scoped_str path = {0};
+	str_printf(&path, "%s/journal.txt", r->dir.path ? r->dir.path : "");
+	if (r->dir.created_journal)
+		unlink(path.s);
+	if (r->dir.created && r->dir.path) { /* rmdir() removes only empty ones */
+		rmdir(r->dir.ckpt_path);
+		rmdir(r->dir.path);
+	}
+}
+
+void run_dir_clear(const struct run *r, const struct train_opts *o)
+{
+	scoped_str log = {0};
+	str_printf(&log, "%s/run.h5", r->dir.path);
+	if (run_is_first(r)) {
+		remove_old(r->dir.ckpt_path);
+		unlink(log.s);
+	}
+	if (r->all->rank == 0)
+		remove_others(r, max64(1, o->edit.workers));
+}

@@ -1,0 +1,139 @@
+/* Checkpoints of a run: when one is due, how it ends, and which are kept. */
+#include "train/train_internal.h"
+
+#include <math.h>
+
+static bool is_best(const struct run *r)
+{
+	const struct trainer *t = &r->t;
+	return !isnan(t->best_val_loss) && t->val_loss == t->best_val_loss &&
+	       r->saver.eval_step == t->step;
+}
+
+static void *prune(void *with)
+{
+	const struct run *r = with;
+	ckpt_prune(r->dir.ckpt_path, r->t.o.keep, r->saver.prune_to);
+	return NULL;
+}
+
+void save_close(struct run *r)
+{
+	if (r->saver.pruning)
+		pthread_join(r->saver.pruner, NULL);
+	r->saver.pruning = false;
+}
+
+/* Removing large files takes a while: a thread does it. */
+static void begin_prune(struct run *r)
+{
+	save_close(r);
+	if (!r->t.o.keep)
+		return;
+	r->saver.prune_to = r->saver.all_have;
+	r->saver.pruning = !pthread_create(&r->saver.pruner, NULL, prune, r);
+	if (!r->saver.pruning)
+		prune(r);
+}
+
+/* The links latest.h5 and best.h5, and the removal of old checkpoints. */
+static int update_links_and_prune(struct run *r, struct err *e)
+{
+	const struct saving *s = &r->saver.now;
+	if (ckpt_mark(r->dir.ckpt_path, "latest.h5", s->step, e) ||
+		(s->best && ckpt_mark(r->dir.ckpt_path, "best.h5", s->step, e)))
+		return -1;
+	begin_prune(r);
+	return 0;
+}
+
+/* A full disk does not end a run of weeks. The old checkpoints stay, and a new one is tried after
+ * a minute at the latest. */
+static void not_saved(struct run *r, const struct err *e)
+{
+	enum { RETRY_SECS = 60 };
+	double secs = r->t.o.ckpt_secs;
+	bool last = r->t.step == r->t.o.steps || r->now.stop;
+	secs = secs > 0 && secs < RETRY_SECS ? secs : RETRY_SECS;
+	r->saver.failed = true;
+	r->saver.retry_at = clock_seconds() + secs;
+	if (run_is_first(r) && last)
+		warn("the checkpoint of step %lld was not written: %s",
+			(long long)r->saver.now.step, e->msg);
+	else if (run_is_first(r))
+		warn("the checkpoint of step %lld was not written: %s; training continues, "
+		     "and the next is tried after %g s at the latest",
+			(long long)r->saver.now.step, e->msg, secs);
+	report_event(r, "checkpoint failed: %s", e->msg);
+}
+
+/* The checkpoint is written, or failed. */
+static void conclude(struct run *r, int rc, const struct err *e)
+{
+	struct saving *s = &r->saver.now;
+	if (rc) {
+		not_saved(r, e);
+	} else {
+		double seconds = clock_seconds() - s->begin;
+		r->saver.saved_step = r->saver.have = s->step;
+		r->saver.retry_at = 0;
+		report_event(r, "checkpoint %s (%s, %.3g s, stalled %.3g s)", s->path.s,
+			s->why, seconds, s->stalled);
+		info("wrote %s in %.3g s; training waited %.3g s for it", s->path.s,
+			seconds, s->stalled);
+	}
+	r->saver.saved_at = clock_seconds();
+	str_free(&s->path);
+	report_publish(r, 0);
+}
+
+void save_end(struct run *r)
+{
+	struct err e = {0};
+	double begin = clock_seconds();
+	if (!r->t.copy.writing)
+		return;
+	int rc = state_save_end(&r->t, &e);
+	if (!rc) {
+		if (run_is_first(r))
+			update_links_and_prune(r, &e);
+		rc = comm_agree(r->world, &e);
+	}
+	r->saver.now.stalled += clock_seconds() - begin;
+	conclude(r, rc, &e);
+}
+
+void save_now(struct run *r, const char *why, bool background)
+{
+	struct trainer *t = &r->t;
+	struct err e = {0};
+	if (!t->o.ckpt || r->saver.saved_step == t->step ||
+		r->saver.tried_step == t->step)
+		return;
+	if (!run_writes_ckpt(r)) { /* the first worker writes for all */
+		r->saver.saved_step = t->step;
+		return;
+	}
+	double begin = clock_seconds();
+	save_end(r);
+	save_close(r);
+	r->saver.tried_step = t->step;
+	r->saver.now = (struct saving){
+		.step = t->step, .why = why, .best = is_best(r), .begin = begin};
+	ckpt_name(&r->saver.now.path, r->dir.ckpt_path, t->step);
+	int rc = state_save_begin(t, r->saver.now.path.s, background, &e);
+	r->saver.now.stalled = clock_seconds() - begin;
+	if (rc)
+		conclude(r, rc, &e);
+	else if (!background || t->copy.state == COPY_NONE)
+		save_end(r);
+}
+
+bool save_due(const struct run *r)
+{
+	double now = clock_seconds();
+	if (!run_is_first(r) || !run_writes_ckpt(r) || r->t.copy.writing)
+		return false;
+	return (r->t.o.ckpt_secs > 0 && now - r->saver.saved_at >= r->t.o.ckpt_secs) ||
+	       (r->saver.retry_at > 0 && now >= r->saver.retry_at);
+}

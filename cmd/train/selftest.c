@@ -1,0 +1,220 @@
+/* The self-test of a run: which kernels, on which ranks, and results of earlier runs. */
+#include "train/selftest.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#include "edit/edit.h"
+#include "plan/plan.h"
+
+/* ---- kernel calls outside of the steps ------------------------------------------- */
+
+/* Local SGD: the kernels that compress what workers send each other. */
+static void note_wire(struct device *d, const struct edit_config *c, struct mat x)
+{
+	const struct kernels *k = d->k;
+	const struct rng_stream rng = {.first = 0};
+	int64_t n_picked = max64(1, (int64_t)(c->wire_density * (double)x.cols));
+	bool wide = x.cols > 1 << 16;
+	if (c->wire == EDIT_WIRE_BF16) {
+		k->round(d, x, x, DT_BF16, 1);
+		k->round_stochastic(d, x, &rng);
+		k->narrow(d, NULL, x, DT_BF16);
+		k->widen(d, x, NULL, DT_BF16);
+	} else if (c->wire == EDIT_WIRE_INT8) {
+		k->quantise(d, x, NULL, NULL, NULL);
+		k->quantise(d, x, NULL, NULL, &rng);
+		k->dequantise(d, x, NULL, NULL);
+	} else if (c->wire == EDIT_WIRE_SPARSE) {
+		k->keep_largest(d, x, n_picked);
+		k->topk_pack(d, NULL, NULL, wide, x, n_picked);
+		k->topk_scatter(d, x, NULL, NULL, wide, n_picked);
+	}
+}
+
+static void note_workers(struct device *d, const struct train_opts *o, struct mat x)
+{
+	static float m;
+	const struct kernels *k = d->k;
+	const struct edit_config *c = &o->edit.config;
+	const struct keep keep = {.density = 1};
+	const struct combine combine = {.workers = (int)o->edit.workers,
+		.vote = c->reducer == EDIT_GTA ? c->consensus : SIGN_VOTE_NONE,
+		.normalize = c->reducer != EDIT_MEAN && c->normalize};
+	bool adamw = c->outer == EDIT_OUTER_ADAMW;
+	const struct update_part part = {.m = adamw || c->momentum > 0 ? &m : NULL,
+		.v = adamw ? &m : NULL,
+		.n = mat_size(x)};
+	k->combine(d, NULL, NULL, mat_size(x), &combine);
+	k->add(d, x, x, x);
+	k->sub(d, x, x, x);
+	k->exact_sumsq(d, NULL, &x, 1);
+	optimizers[adamw ? OPTIMIZER_ADAMW : OPTIMIZER_SGD]->update(d, &part, 1, NULL);
+	if (c->delay)
+		k->axpby(d, x, 0, x, 1);
+	if (c->sparsify)
+		k->keep_largest(d, x, max64(1, (int64_t)(c->density * (double)x.cols)));
+	if (c->sparsify)
+		k->keep_random(d, x, &keep);
+	for (int shift = 24; shift >= 0 && c->sparsify; shift -= 8)
+		k->count_sizes(d, NULL, x, 0, shift);
+	if (c->sparsify)
+		k->keep_sizes(d, x, 0);
+	note_wire(d, c, x);
+}
+
+static void note_others(
+	const struct train_opts *o, const struct model *m, struct kernel_calls *calls)
+{
+	enum { ROWS = 100 };
+	static float x;
+	struct device d;
+	const struct model_config *c = &m->c;
+	device_plan(&d, DEVICE_CUDA);
+	device_plan_notes(&d, calls);
+	for (int i = 0; i < m->n_tensors; i++)
+		init_rows(&d, &m->tensors[i], o->seed, 0, mat(&x, ROWS, c->dim));
+	if (o->edit.workers)
+		note_workers(&d, o, mat(&x, ROWS, c->dim));
+	if (o->check_replicas_every)
+		d.k->hash(&d, NULL, mat(&x, ROWS, c->dim), 0, 0, 0);
+}
+
+void selftest_calls(
+	const struct train_opts *o, struct model *m, int rank, struct kernel_calls *calls)
+{
+	plan_calls(o, m, rank, calls);
+	note_others(o, m, calls);
+}
+
+/* ---- results of earlier runs ------------------------------------------------------- */
+
+/* $XDG_CACHE_HOME/pt/self-test-KEY, or in ~/.cache; -1: neither is set. */
+static int cache_path(uint64_t key, struct str *dir, struct str *path)
+{
+	const char *cache = getenv("XDG_CACHE_HOME"), *home = getenv("HOME");
+	if (cache && *cache == '/')
+		str_printf(dir, "%s/pt", cache);
+	else if (home && *home == '/')
+		str_printf(dir, "%s/.cache/pt", home);
+	else
+		return -1;
+	str_printf(path, "%s/self-test-%016llx", dir->s, (unsigned long long)key);
+	return 0;
+}
+
+/* A self-test that passed wrote a file with exactly this text. */
+static bool has_passed(uint64_t key, const struct str *what)
+{
+	scoped_str dir = {0}, path = {0}, text = {0};
+	struct stat st;
+	return !cache_path(key, &dir, &path) && !stat(path.s, &st) &&
+	       S_ISREG(st.st_mode) &&
+	       !file_read(path.s, what->len + 1, &text, &(struct err){0}) &&
+	       text.len == what->len && !memcmp(text.s, what->s, what->len);
+}
+
+/* If it cannot be written, the next run tests again. */
+static void save_result(uint64_t key, const struct str *what)
+{
+	scoped_str dir = {0}, path = {0};
+	struct err e = {0};
+	if (!cache_path(key, &dir, &path) && !file_make_directory(dir.s, &e))
+		file_replace(path.s, what, &e);
+}
+
+/* Everything that the result depends on; the device's name has its model, driver and libraries. */
+static void describe(
+	const struct trainer *t, const struct kernel_calls *calls, struct str *what)
+{
+	scoped_str algorithms = {0};
+	const char *attention = getenv("PT_ATTENTION"), *off = getenv("PT_LAB_OFF");
+	device_algorithms((struct device *)&t->d, &algorithms);
+	str_printf(what, "pt %s, %s\npt-cuda.so 0x%016llx\n", PT_VERSION, t->d.name,
+		(unsigned long long)device_build());
+	str_printf(what, "numerics %s, algorithms 0x%016llx, attention %s, off %s\n",
+		t->o.numerics == NUMERICS_FAST ? "fast" : "exact",
+		(unsigned long long)hash_bytes(
+			algorithms.s ? algorithms.s : "", algorithms.len, 0),
+		attention ? attention : "auto", off ? off : "");
+	kernel_calls_text(calls, what);
+}
+
+/* ---- testing ----------------------------------------------------------------------- */
+
+/*
+ * Collective over `all`. Of the ranks that share a GPU, the first with a kernel call tests it.
+ * All ranks have read earlier results before any of them writes new ones.
+ */
+static void divide_calls(struct comm *all, uint64_t gpu, struct kernel_calls *calls)
+{
+	size_t n = (size_t)comm_max_i64(all, calls->n) + 1;
+	uint64_t *mine = xcalloc(n, sizeof(*mine));
+	uint64_t *each = xcalloc((size_t)all->size * n, sizeof(*each));
+	mine[0] = gpu;
+	for (int64_t i = 0; i < calls->n; i++)
+		mine[1 + i] = hash_str(calls->texts[i].s);
+	comm_allgather(all, mine, each, (int64_t)(n * sizeof(*mine)));
+	for (int64_t i = calls->n; i-- > 0;) {
+		bool theirs = false;
+		for (size_t r = 0; r < (size_t)all->rank && !theirs; r++)
+			for (size_t j = 1; j < n && each[r * n] == gpu; j++)
+				theirs |= each[r * n + j] == mine[1 + i];
+		if (theirs)
+			kernel_calls_remove(calls, i);
+	}
+	free(mine);
+	free(each);
+}
+
+static int test(
+	struct trainer *t, struct kernel_calls *calls, struct selftest *r, struct err *e)
+{
+	int64_t threads = max64(1, cpu_count() / max64(1, comm_place()->local_size));
+	if (t->o.threads)
+		threads = t->o.threads;
+	if (!selftest_run(&t->d, (int)threads, calls, r, e))
+		return 0;
+	err_prefix(e, "self-test: %s computes wrongly: ", t->d.name);
+	struct err text = *e;
+	return err_set(e, EX_FAILED,
+		"%s; a broken GPU, driver or compiler%s; nothing was trained, and "
+		"--self-test no trains in spite of it",
+		text.msg,
+		getenv("PT_LAB_OFF")
+			? ""
+			: ", or a kernel that fails on this GPU: PT_LAB_OFF=all chooses older ones");
+}
+
+int selftest_kernels(struct trainer *t, struct comm *all, struct str *out, struct err *e)
+{
+	struct kernel_calls calls = {0};
+	struct selftest r = {0};
+	scoped_str what = {0};
+	if (t->o.self_test == SELF_TEST_NO || !t->d.discrete)
+		return 0;
+	selftest_calls(&t->o, &t->model, t->world->rank, &calls);
+	describe(t, &calls, &what);
+	uint64_t key = hash_bytes(what.s, what.len, 0);
+	bool passed = t->o.self_test == SELF_TEST_AUTO && has_passed(key, &what);
+	divide_calls(all, device_gpu(comm_place()->local_rank), &calls);
+	bool due = !passed && calls.n;
+	if (due)
+		test(t, &calls, &r, e);
+	int rc = comm_agree(all, e);
+	if (!rc && !passed)
+		save_result(key, &what);
+	if (due)
+		str_printf(out,
+			"self-test passed: %lld calls of kernels, errors up to %.2g of the "
+			"tolerance (%s), %.2f s",
+			(long long)r.n_calls, r.worst, r.closest, r.seconds);
+	else
+		str_printf(out, "self-test passed before");
+	str_printf(out, "; 0x%016llx", (unsigned long long)key);
+	if (!rc)
+		info("%s", out->s);
+	kernel_calls_free(&calls);
+	return rc;
+}

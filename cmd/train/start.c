@@ -1,0 +1,594 @@
+/* The start of a run: its checkpoint, device, data, directory and journal. */
+#include "plan/fit.h"
+#include "train/train_internal.h"
+#include "train/selftest.h"
+#include "plan/cluster.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+/* ---- the description of a run --------------------------------------------------- */
+
+static const char *scheduler_job(void)
+{
+	static const char *const vars[] = {
+		"SLURM_JOB_ID", "PBS_JOBID", "LSB_JOBID", "COBALT_JOBID", "FLUX_JOB_ID"};
+	static char text[128];
+	for (size_t i = 0; i < ARRAY_LEN(vars); i++) {
+		const char *id = getenv(vars[i]);
+		if (!id)
+			continue;
+		snprintf(text, sizeof(text), "%s=%s", vars[i], id);
+		return text;
+	}
+	return NULL;
+}
+
+/* Environment variables that may change results or speed; none that could be a secret. */
+static void list_environment(struct str *out)
+{
+	static const char *const begins[] = {"PT_", "OMP_", "MPI", "HYDRA_", "PMI_",
+		"UCX_", "FI_", "HDF5_", "NCCL_", "CUDA_", "SLURM_", "PBS_"};
+	static const char *const secret[] = {"TOKEN", "JWT", "KEY", "SECRET", "PASS"};
+	for (char **v = environ; *v; v++) {
+		bool ours = false, hide = false;
+		int name = (int)strcspn(*v, "=");
+		for (size_t i = 0; i < ARRAY_LEN(begins); i++)
+			ours |= !strncmp(*v, begins[i], strlen(begins[i]));
+		for (size_t i = 0; i < ARRAY_LEN(secret); i++)
+			hide |= memmem(*v, (size_t)name, secret[i], strlen(secret[i])) !=
+				NULL;
+		if (ours && !hide)
+			str_printf(out, "%s%s", out->len ? " " : "", *v);
+	}
+}
+
+/* What run_info points to. */
+struct run_texts {
+	struct str config, arithmetic, libraries, layout, environment, invocation;
+	char started[NUM_TEXT];
+};
+
+static void texts_free(struct run_texts *x)
+{
+	str_free(&x->config);
+	str_free(&x->arithmetic);
+	str_free(&x->libraries);
+	str_free(&x->layout);
+	str_free(&x->environment);
+	str_free(&x->invocation);
+}
+
+/* What determines the bits of the run's results. */
+static void state_arithmetic(const struct run *r, const char *layout, struct str *out)
+{
+	scoped_str sums = {0};
+	str_puts(&sums, backend_identity(&r->t.d));
+	if (r->table)
+		str_printf(&sums, ", table of algorithms 0x%016llx",
+			(unsigned long long)r->table);
+	if (comm_has_stream(r->world) &&
+		r->t.o.numerics == NUMERICS_FAST) /* their order is NCCL's */
+		str_printf(&sums, ", %s, %s", comm_device_library(), layout);
+	options_arithmetic(&r->t.o, &r->t.model, sums.s, r->data.hash, out);
+}
+
+static void list_libraries(const struct run *r, struct str *out)
+{
+	bool nccl = comm_has_stream(r->world);
+	str_printf(out, "HDF5 %s, %s, %s%s%s, xxHash %s", h5_version(),
+		r->world->size > 1 ? comm_version() : "no MPI",
+		nccl ? comm_device_library() : "", nccl ? ", " : "",
+		backend_identity(&r->t.d), hash_version());
+}
+
+static struct run_info info_of(
+	const struct run *r, const char *command, struct run_texts *x)
+{
+	const struct comm_place *place = comm_place();
+	options_saved(&r->t.o, &x->config);
+	mesh_name(r->t.mesh.degree, &x->layout);
+	state_arithmetic(r, x->layout.s, &x->arithmetic);
+	list_libraries(r, &x->libraries);
+	list_environment(&x->environment);
+	opts_print(&train_program, &r->t.o, 0, OPT_RUN, &x->invocation);
+	return (struct run_info){
+		.created_by = "pt-train " PT_VERSION,
+		.version = RUN_VERSION,
+		.started = clock_text(x->started, clock_wall()),
+		.host = place->host,
+		.pid = getpid(),
+		.job = scheduler_job(),
+		.command = command,
+		.device = r->t.d.name,
+		.libraries = x->libraries.s,
+		.layout = x->layout.s,
+		.environment = x->environment.s,
+		.invocation = x->invocation.s,
+		.ranks = r->world->size,
+		.hosts = place->n_hosts,
+		.threads = r->t.d.threads,
+		.arithmetic = hash_str(x->arithmetic.s),
+	};
+}
+
+static void warn_of_threads(int64_t threads)
+{
+	const struct comm_place *place = comm_place();
+	if (place->local_size * threads > place->processors)
+		warn("%d rank%s of %lld thread%s on the %d processors of %s: fewer %s "
+		     "would be faster",
+			place->local_size, plural(place->local_size), (long long)threads,
+			plural(threads), place->processors, place->host,
+			threads == 1 ? "ranks" : "threads");
+}
+
+/* Is the last step done, and its checkpoint in the run directory? Then nothing is computed that a new arithmetic
+ * would tell of. */
+static bool is_idle(const struct run *r)
+{
+	return r->t.step >= r->t.o.steps && r->saver.saved_step == r->t.step &&
+	       !r->t.o.eval_only;
+}
+
+/* Says what the run is, and begins its journal. */
+static int begin_journal(struct run *r, const struct train_opts *o, const char *command,
+	int64_t resume, struct err *e)
+{
+	struct run_texts texts = {0};
+	struct run_info info = info_of(r, command, &texts);
+	bool idle = is_idle(r);
+	describe_run(r, &info);
+	if (r->all->rank == 0) {
+		warn_of_threads(info.threads);
+		layout_warn(&r->t.o);
+	}
+	if (run_is_first(r) && !o->eval_only && !run_dir_keep_log(r, e) &&
+		!journal_open(&r->report.journal, r->dir.path, resume, idle, &info,
+			texts.config.s, texts.arithmetic.s, e))
+		tensorboard_open(r, o, resume, e);
+	if (r->all->rank == 0 && !idle && !report_is_short(r))
+		printf("# meta arithmetic = 0x%016llx\n",
+			(unsigned long long)info.arithmetic);
+	texts_free(&texts);
+	return comm_agree(r->world, e);
+}
+
+/* ---- resuming -------------------------------------------------------------------- */
+
+/* Does the user give options of the model? */
+static bool gives_model(const struct train_opts *o)
+{
+	for (const struct opt *t = train_program.opts; t->type != OPT_END; t++)
+		if (t->flags & OPT_MODEL && opts_given(&train_program, o, t->name))
+			return true;
+	return false;
+}
+
+/* The options in a checkpoint: all of them, or those of the model. Before a model is made of them, they are
+ * compared with the tensors that are there, unless the user gives others. */
+static int read_config(
+	const struct train_opts *o, const char *path, struct job_base *b, struct err *e)
+{
+	struct ckpt *c = NULL;
+	struct train_opts saved;
+	const bool all = path != o->init_from;
+	ckpt_opener *open = all ? ckpt_open : b->open_model;
+	if (open(&c, path, e))
+		return -1;
+	int rc = state_options(c, &saved, e);
+	bool read = !rc;
+	if (!rc && saved.model.layers > c->n_tensors)
+		rc = err_set(e, EX_DATAERR, "%s: %lld layers, and %d tensors", path,
+			(long long)saved.model.layers, c->n_tensors);
+	if (!rc && !gives_model(o))
+		rc = state_shapes(c, &saved.model, true, e);
+	if (!rc && all)
+		str_add(&b->options, c->config.s, c->config.len);
+	else if (!rc)
+		opts_print(&train_program, &saved, OPT_MODEL, 0, &b->options);
+	if (read)
+		opts_free(&train_program, &saved);
+	if (all)
+		b->workers = c->info.workers;
+	ckpt_close(c);
+	return rc;
+}
+
+static int is_usable(void *with, const struct ckpt *c, struct err *e)
+{
+	return state_check(c, e) || local_sgd_usable(with, c, e) ? -1 : 0;
+}
+
+/* A folder without checkpoints is that of a new run, unless its link tells of one. */
+static int check_latest(const char *folder, struct err *e)
+{
+	scoped_str link = {0};
+	char target[256];
+	str_printf(&link, "%s/latest.h5", folder);
+	ssize_t n = readlink(link.s, target, sizeof(target));
+	return n < 0 || file_exists(link.s)
+		       ? 0
+		       : err_set(e, EX_DATAERR,
+				 "%s: there is no %.*s: put it back, or --resume another "
+				 "checkpoint%s",
+				 link.s, (int)n, target, advice_on(ADVICE_NO_CHECKPOINT));
+}
+
+static int find_base(
+	const struct train_opts *o, struct str *path, struct job_base *b, struct err *e)
+{
+	bool search = o->resume && !strcmp(o->resume, "auto");
+	if (search) {
+		scoped_str dir = {0};
+		str_printf(&dir, "%s/checkpoints", o->out);
+		char *newest = ckpt_newest(dir.s, is_usable, run_dir_begun, (void *)o, e);
+		str_puts(path, newest ? newest : "");
+		if (!newest && !e->code)
+			check_latest(dir.s, e);
+		free(newest);
+	} else if (o->resume) {
+		str_puts(path, o->resume);
+	}
+	if (e->code)
+		return -1;
+	if (path->len)
+		return read_config(o, path->s, b, e);
+	return o->init_from ? read_config(o, o->init_from, b, e) : 0;
+}
+
+int job_find_base(
+	const struct train_opts *o, struct comm *world, struct job_base *b, struct err *e)
+{
+	scoped_str path = {0};
+	*b = (struct job_base){.open_model = b->open_model};
+	if (o->resume && !strcmp(o->resume, "auto") && !o->out)
+		err_set(e, EX_USAGE, "resume auto needs --out");
+	if (comm_agree(world, e))
+		return -1;
+	/* Locked before reading: a run that is training there would remove and add files. */
+	int lock = -1;
+	if (world->rank == 0 && o->resume && o->out && !o->eval_only && !o->dry_run)
+		journal_lock(o->out, false, PATIENCE_SECS, &lock, e);
+	b->lock = lock + 1;
+	if (world->rank == 0 && !e->code)
+		find_base(o, &path, b, e);
+	if (comm_agree(world, e))
+		return -1;
+	comm_bcast_str(world, &path, 0);
+	comm_bcast_str(world, &b->options, 0);
+	comm_bcast(world, &b->workers, sizeof(b->workers), 0);
+	b->resume = path.len ? xstrdup(path.s) : NULL;
+	b->start_over = o->resume && !path.len;
+	return 0;
+}
+
+/* Warns if the disk has no room for a checkpoint. */
+static void warn_of_room(const struct run *r)
+{
+	struct err e = {0};
+	if (r->world->rank || !r->t.o.ckpt || !run_writes_ckpt(r) || !r->dir.ckpt_path)
+		return;
+	scoped_str path = {0};
+	ckpt_name(&path, r->dir.ckpt_path, r->t.o.steps);
+	if (file_room(path.s, state_file_bytes(&r->t), &e))
+		warn("%s", e.msg);
+}
+
+/* Collective. Has the run directory a checkpoint of this step? The run may have resumed from
+ * another one. */
+static bool is_saved(struct run *r, int64_t step)
+{
+	int64_t saved = 0;
+	if (run_is_first(r) && r->dir.ckpt_path && step >= 0) {
+		scoped_str path = {0};
+		ckpt_name(&path, r->dir.ckpt_path, step);
+		saved = file_exists(path.s);
+	}
+	return comm_max_i64(r->world, saved);
+}
+
+/* Collective. Each worker loads its own checkpoint of the same step; if there are more workers now,
+ * some load the same. */
+static int load(
+	struct run *r, const struct train_opts *o, const char *from, struct err *e)
+{
+	scoped_str path = {0};
+	if (r->local.sync && !o->init_from) {
+		char *first = ckpt_find_file(from);
+		ckpt_of_worker(&path, first,
+			o->resolved.worker % max64(1, o->resolved.from_workers));
+		free(first);
+	} else {
+		str_puts(&path, from);
+	}
+	return state_load(&r->t, path.s, o->init_from != NULL, e);
+}
+
+/* The device, its GEMM algorithms and self-test, and then all memory. If that is too small for a
+ * worker, the others are told. */
+static int build(
+	struct run *r, struct train_opts *o, const struct start_times *s, struct err *e)
+{
+	const char *from = o->init_from ? o->init_from : o->resume;
+	struct trainer *t = &r->t;
+	if (trainer_prepare(t, o, r->world, &r->data, e) || local_sgd_check_devices(r, e))
+		return -1;
+	t->start = *s;
+	t->numbers = &local_sgd_numbers;
+	t->open_model = r->base->open_model;
+	if (trainer_connect(t, r->all, r->local.sync, e)) {
+		r->error_agreed = true;
+		return -1;
+	}
+	start_times_add(&t->start, START_DEVICE);
+	struct plan plan;
+	struct trainer_sizes sizes;
+	bool fits = !fit_trainer(t, &plan, &sizes, e);
+	if (start_agree(r, e) || !fits)
+		return -1;
+	if (gemm_algorithms_load(&t->d, o, from, r->all, &r->table, e) ||
+		selftest_kernels(t, r->all, &r->self_test, e)) {
+		r->error_agreed = true;
+		return -1;
+	}
+	start_times_add(&t->start, START_SELF_TEST);
+	bool built = !trainer_build(t, &sizes, e);
+	r->max_bytes = plan_total(&plan);
+	return start_agree(r, e) || !built ? -1 : 0;
+}
+
+/* Collective. The parameters of a checkpoint, and unless it is --init-from its whole state; then
+ * *resume is its step. */
+static int load_base(
+	struct run *r, const struct train_opts *o, int64_t *resume, struct err *e)
+{
+	const char *from = o->init_from ? o->init_from : o->resume;
+	if (o->eval_only && !from)
+		return err_set(e, EX_USAGE,
+			r->base->start_over
+				? "eval-only: --resume auto has found no checkpoint"
+				: "eval-only needs --resume or --init-from");
+	if (!from)
+		return 0;
+	if (load(r, o, from, e))
+		return -1;
+	if (o->init_from) {
+		info("weights from %s", from);
+		return 0;
+	}
+	*resume = r->t.step;
+	info("resuming from %s (step %lld)", from, (long long)r->t.step);
+	return 0;
+}
+
+/* Collective. The run directory, and the journal in it. It comes last in a start, since
+ * --overwrite removes checkpoints, perhaps the one that was read. */
+static int open_dir(struct run *r, const struct train_opts *o, const char *command,
+	int64_t resume, struct err *e)
+{
+	struct saver *v = &r->saver;
+	if (!o->eval_only && (run_dir_open(r, o, e) || run_dir_check(r, o, e)))
+		return -1;
+	if (!o->eval_only && start_agree(r, e))
+		return -1;
+	if (o->overwrite && !o->eval_only)
+		run_dir_clear(r, o);
+	v->saved_step = v->have = is_saved(r, resume) ? resume : -1;
+	if (!run_writes_ckpt(r))
+		v->have = INT64_MAX;
+	if ((resume >= 0 && local_sgd_settle(r, e)) ||
+		begin_journal(r, o, command, resume, e))
+		return -1;
+	v->all_have = r->local.sync && r->local.sync->size > 1 ? v->have : INT64_MAX;
+	return 0;
+}
+
+static void report_resume(struct run *r)
+{
+	const struct str *changes = &r->t.changes;
+	if (is_idle(r))
+		return;
+	local_sgd_report_resume(r);
+	if (r->t.other_data && !r->t.o.eval_only) {
+		if (r->all->rank == 0)
+			warn("the checkpoint was trained on other data; --resume-exact refuses "
+			     "this");
+		report_event(r, "other data than those of the checkpoint");
+	}
+	if (!changes->len || r->t.o.eval_only || r->t.step >= r->t.o.steps)
+		return;
+	if (r->all->rank == 0)
+		warn("other arithmetic from step %lld on (%s): no longer bitwise equal to the "
+		     "run so far; --resume-exact refuses this",
+			(long long)r->t.step + 1, changes->s);
+	report_event(r, "other arithmetic: %s", changes->s);
+}
+
+static int start(struct run *r, struct train_opts *o, const char *command, struct err *e)
+{
+	int64_t resume = -1;
+	struct start_times s = {.began = r->began, .last = r->began};
+	start_times_add(&s, START_PROGRAM);
+	if (faults_open(&r->faults, o, r->world->size, e))
+		return -1;
+	backend_count_sharers(o, r->all);
+	if (dataset_open(&r->data, o, r->world, e))
+		return -1;
+	start_times_add(&s, START_DATA);
+	if (build(r, o, &s, e))
+		return -1;
+	local_sgd_build(r);
+	start_times_add(&r->t.start, START_MEMORY);
+	r->max_bytes = comm_max_i64(r->world, r->max_bytes);
+	if (o->profile && options_steps(o, "profile", o->profile, &r->t.profile.first,
+				  &r->t.profile.last, e))
+		return -1;
+	if (trace_open(r, o, e) || hashes_open(r, o, e))
+		return -1;
+	r->report.peak_flops = peak_flops(o, &r->t.d);
+	if (load_base(r, o, &resume, e) || local_sgd_read_replay(r, e))
+		return -1;
+	if (open_dir(r, o, command, resume, e)) {
+		run_dir_undo(r);
+		return -1;
+	}
+	if (!o->eval_only)
+		run_dir_record(r);
+	if (r->self_test.len)
+		report_event(r, "%s", r->self_test.s);
+	if (resume >= 0)
+		report_resume(r);
+	local_sgd_start(r);
+	warn_of_room(r);
+	start_times_add(&r->t.start, START_FILES);
+	return 0;
+}
+
+/* --dry-run plans the ranks that the options ask for, which need not be started; if an axis takes
+ * the rest, the fewest possible. */
+static int planned_ranks(const struct train_opts *o, int started, struct err *e)
+{
+	enum { MOST = 1 << 20 };
+	int64_t ranks = 1;
+	bool rest = false;
+	for (int a = 0; a < N_AXES; a++) {
+		rest |= o->axis[a] == -1;
+		ranks *= max64(1, o->axis[a]);
+		if (ranks > MOST)
+			return err_set(e, EX_USAGE, "a plan of more than %d ranks", MOST);
+	}
+	return rest && started % ranks == 0 ? started : (int)ranks;
+}
+
+/* --dry-run --device cuda needs no GPU. */
+static int plan_device(struct train_opts *o, struct err *e)
+{
+	struct device d;
+	enum device_kind kind;
+	if (backend_choose(o, &kind, e))
+		return -1;
+	if (kind == DEVICE_AUTO && backend_open(o, &d, e))
+		return -1;
+	if (kind == DEVICE_AUTO)
+		device_close(&d);
+	else
+		o->device = (int)kind;
+	return 0;
+}
+
+/* The devices of --cluster are what --device auto chooses. */
+static int set_cluster_device(struct train_opts *o, struct err *e)
+{
+	struct cluster c;
+	if (!o->cluster)
+		return 0;
+	if (cluster_parse(o->cluster, &c, e))
+		return -1;
+	bool gpus = *c.model;
+	if (o->device == DEVICE_AUTO)
+		o->device = gpus ? DEVICE_CUDA : DEVICE_CPU;
+	if ((o->device == DEVICE_CUDA) != gpus)
+		return err_set(e, EX_USAGE,
+			"cluster: its devices are %s: give --device %s",
+			gpus ? "GPUs" : "CPUs", gpus ? "cuda" : "cpu");
+	return 0;
+}
+
+static int dry_run(const struct train_opts *given, struct comm *world, struct err *e)
+{
+	struct train_opts o = *given;
+	struct dataset data = {0};
+	struct model m;
+	struct order order;
+	scoped_str out = {0}, tree = {0};
+	struct faults faults = {0};
+	int workers = (int)max64(1, o.edit.workers);
+	int ranks = planned_ranks(&o, (int)max64(1, world->size / workers), e);
+	int rc = ranks < 0 || layout_resolve(&o, ranks, e);
+	/* All started ranks read the same data, whatever layout is planned. */
+	struct train_opts read = o;
+	read.edit.workers = 0;
+	for (int a = 0; a < N_AXES; a++)
+		read.axis[a] = a == AXIS_DP ? -1 : 1;
+	rc = rc || (o.data.n && dataset_open(&data, &read, world, e)) ||
+	     options_model_init(&o, &m, data.tokenizer.vocab.n, e) ||
+	     layout_check(&o, &m, e) || faults_open(&faults, &o, ranks, e) ||
+	     set_cluster_device(&o, e) || plan_device(&o, e) ||
+	     (o.data.n && dataset_order(&data, &o, &m, &order, e));
+	if (!rc && world->rank == 0) {
+		options_note_idle(&o, &m, ranks * workers);
+		layout_warn(&o);
+		model_print(&m, o.verbose, &tree);
+		rc = plan_print(&o, &m, &out, e);
+		printf("# tensors\n%s%s", tree.s, out.s);
+	}
+	faults_close(&faults);
+	return rc ? -1 : 0;
+}
+
+int start_agree(struct run *r, struct err *e)
+{
+	if (!r->local.sync)
+		return 0;
+	r->error_agreed = comm_agree(r->all, e);
+	return r->error_agreed ? -1 : 0;
+}
+
+static void close_run(struct run *r)
+{
+	local_sgd_close(r);
+	hashes_close(r);
+	faults_close(&r->faults);
+	trainer_close(&r->t);
+	comm_flight_close();
+	dataset_close(&r->data);
+	journal_close(&r->report.journal);
+	tensorboard_close(r);
+	if (r->dir.lock >= 0)
+		close(r->dir.lock);
+	str_free(&r->self_test);
+	free(r->dir.path);
+	free(r->dir.ckpt_path);
+}
+
+int job_run(struct train_opts *o, const struct job_base *base, struct comm *world,
+	const char *command, double began)
+{
+	struct run r = {.began = began,
+		.base = base,
+		.all = world,
+		.world = world,
+		.now = {.agreed = true},
+		.report = {.journal = {.fd = -1}},
+		.saver = {.saved_step = -1, .tried_step = -1, .eval_step = -1},
+		.dir = {.lock = -1}};
+	struct err e = {0};
+	int rc;
+	if (o->dry_run)
+		rc = dry_run(o, world, &e);
+	else if (local_sgd_open(&r, o, &e) || layout_resolve(o, r.world->size, &e))
+		rc = -1;
+	else
+		rc = start(&r, o, command, &e);
+	/* A failure of one worker ends all workers. */
+	if (!r.error_agreed && start_agree(&r, &e))
+		rc = -1;
+	if (rc) {
+		/* All ranks have agreed on it: rank 0 prints it, and all return. */
+		opts_blame(&train_program, o, &e);
+		if (world->rank == 0)
+			err_say(&e);
+		return e.code;
+	}
+	if (o->dry_run) {
+		stdout_close();
+		return 0;
+	}
+	rc = loop_run(&r);
+	if (o->eval_only)
+		stdout_close(); /* the result is in no journal */
+	close_run(&r);
+	return rc;
+}

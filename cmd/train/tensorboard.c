@@ -1,0 +1,108 @@
+/* Event files of TensorBoard (--tensorboard): each row of the log is a record, written at once. */
+#include "train/train_internal.h"
+
+#include "base/file.h"
+#include "run/tfevents.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+/* Readers take files in the order of their names, which begin with the time. This one is the last, also if
+ * a clock went back. *others: there are some. */
+static long long time_of_name(const char *folder, bool *others)
+{
+	long long last = (long long)clock_wall();
+	DIR *d = opendir(folder);
+	*others = false;
+	for (struct dirent *f; d && (f = readdir(d));) {
+		if (strncmp(f->d_name, TFEVENTS_NAME, strlen(TFEVENTS_NAME)))
+			continue;
+		long long time = strtoll(f->d_name + strlen(TFEVENTS_NAME), NULL, 10);
+		last = time >= last && time < 9999999999 ? time + 1 : last;
+		*others = true;
+	}
+	if (d)
+		closedir(d);
+	return last;
+}
+
+/* What cannot be written waits, as for a full disk, and the file ends with a whole record. */
+static int flush(struct run_tensorboard *b)
+{
+	off_t begin = lseek(b->fd, 0, SEEK_END);
+	if (b->waiting.len && write_all(b->fd, b->waiting.s, b->waiting.len)) {
+		int why = errno;
+		b->torn = begin < 0 || ftruncate(b->fd, begin);
+		errno = why;
+		return -1;
+	}
+	str_clear(&b->waiting);
+	return 0;
+}
+
+int tensorboard_open(
+	struct run *r, const struct train_opts *o, int64_t resume, struct err *e)
+{
+	struct run_tensorboard *b = &r->tensorboard;
+	scoped_str folder = {0};
+	struct str path = {0};
+	bool others;
+	if (!o->tensorboard || !run_is_first(r))
+		return 0;
+	str_puts(&folder, o->tensorboard);
+	if (o->resolved.worker > 0)
+		str_printf(&folder, "/worker-%d", o->resolved.worker);
+	int rc = file_make_directory(folder.s, e);
+	long long time = rc ? 0 : time_of_name(folder.s, &others);
+	if (!rc && others && resume < 0 && !o->overwrite)
+		warn("%s has event files of another run, which TensorBoard shows no longer: "
+		     "give each run its directory",
+			folder.s);
+	str_printf(&path, "%s/" TFEVENTS_NAME "%010lld.%s.%lld", folder.s, time,
+		comm_place()->host, (long long)getpid());
+	if (!rc) {
+		b->fd = file_open_plain(path.s, O_RDWR | O_CREAT | O_EXCL | O_APPEND);
+		b->path = path.s;
+		tfevents_put_begin(&b->waiting, clock_wall(), resume + 1);
+		rc = b->fd < 0 || flush(b) ? err_errno(e, path.s) : 0;
+	} else {
+		str_free(&path);
+	}
+	return rc;
+}
+
+void tensorboard_row(struct run *r, const struct row *row)
+{
+	struct run_tensorboard *b = &r->tensorboard;
+	struct tfevents_scalar list[N_COLUMNS];
+	int n = 0;
+	if (!b->path)
+		return;
+	/* (bytes and tokens have more digits than a float) */
+	for (int c = 0; c < N_COLUMNS; c++)
+		if (columns[c].tag && row_has(row, c))
+			list[n++] = (struct tfevents_scalar){
+				columns[c].tag, row->v[c], columns[c].kind == COLUMN_INT};
+	tfevents_put_row(&b->waiting, clock_wall(), (int64_t)row->v[COL_STEP], list, n);
+	bool failed = b->torn || flush(b);
+	if (failed && !b->failed)
+		warn("%s: %s; training continues, and rows are kept until they can be "
+		     "written",
+			b->path, strerror(errno));
+	else if (!failed && b->failed)
+		warn("%s can be written again, and has every row", b->path);
+	b->failed = failed;
+}
+
+void tensorboard_close(struct run *r)
+{
+	struct run_tensorboard *b = &r->tensorboard;
+	if (b->path && b->fd >= 0)
+		close(b->fd);
+	free(b->path);
+	str_free(&b->waiting);
+}

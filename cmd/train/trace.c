@@ -1,0 +1,137 @@
+/* The timeline of some steps (--trace): recorded by every rank, and written to one file. */
+#include "train/train_internal.h"
+
+#include <errno.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/file.h"
+#include "base/trace.h"
+
+/* The file is made now, so that a wrong path is no surprise after the steps. (The reader of a FIFO would
+ * see its end.) */
+int trace_open(struct run *r, const struct train_opts *o, struct err *e)
+{
+	enum { DEFAULT_STEP = 3 };
+	if (!o->trace)
+		return 0;
+	if (o->resolved.worker == 0) {
+		r->trace.first = r->trace.last = min64(DEFAULT_STEP, o->steps);
+		if (o->trace_steps)
+			options_steps(o, "trace-steps", o->trace_steps, &r->trace.first,
+				&r->trace.last, e);
+		bool makes = run_is_first(r) && !file_is_fifo(o->trace);
+		int fd = makes ? file_begin(o->trace, e) : -1;
+		if (fd >= 0)
+			file_end(fd, o->trace, 0, e);
+	}
+	return comm_agree(r->all, e);
+}
+
+static uint64_t take_stamp(void *d)
+{
+	return device_stamp(d);
+}
+
+static double read_stamp(void *d, uint64_t stamp)
+{
+	return device_stamp_time(d, stamp);
+}
+
+static void use_stamps(struct device *d)
+{
+	device_stamps_clear(d);
+	device_stamp(d);
+	trace_use_stamps(&(struct trace_stamps){take_stamp, read_stamp, d});
+}
+
+void trace_begin_step(struct run *r)
+{
+	int64_t step = r->t.step + 1;
+	if (step >= r->trace.first && step <= r->trace.last && !trace_on) {
+		if (r->t.d.discrete)
+			use_stamps(&r->t.d);
+		comm_barrier(r->world); /* so that times are relative to one event */
+		trace_start();
+	}
+	trace_begin("step", step);
+}
+
+/* What a rank has recorded. */
+static void print_rank(const struct run *r, struct str *out)
+{
+	scoped_str name = {0}, mesh = {0};
+	int at[N_AXES];
+	mesh_place(r->t.mesh.degree, r->world->rank, at);
+	for (int a = 0; a < N_AXES; a++)
+		if (r->t.mesh.degree[a] > 1)
+			str_printf(&mesh, " %s=%d", axis_names[a], at[a]);
+	str_printf(&name, "rank %d%s", r->world->rank, mesh.s ? mesh.s : "");
+	trace_print(out, r->world->rank, name.s);
+}
+
+/* Nothing after an error. */
+static void put(int fd, const char *path, const char *text, size_t len, struct err *e)
+{
+	if (fd >= 0 && !e->code && write_all(fd, text, len))
+		err_errno(e, path);
+}
+
+/* Collective over the worker: rank 0 writes the events of one rank after the other. The last line has
+ * no comma, as JSON wants it. A trace that cannot be written does not end the training. */
+static void write_file(struct run *r)
+{
+	static const char first[] = "{\"displayTimeUnit\":\"ms\",\"traceEvents\":[\n",
+			  last[] = "\n]}\n";
+	const char *path = r->t.o.trace;
+	struct err e = {0}, later;
+	int fd = run_is_first(r) ? file_begin(path, &e) : -1;
+	put(fd, path, first, strlen(first), &e);
+	for (int rank = 0; rank < r->world->size; rank++) {
+		scoped_str text = {0};
+		if (rank == r->world->rank)
+			print_rank(r, &text);
+		comm_bcast_str(r->world, &text, rank);
+		if (rank == r->world->size - 1)
+			text.len -= strlen(",\n");
+		put(fd, path, text.s, text.len, &e);
+	}
+	put(fd, path, last, strlen(last), &e);
+	errno = 0;
+	if (fd >= 0)
+		file_end(fd, path, e.code ? -1 : 0, e.code ? &later : &e);
+	r->trace.failed = e.code != 0;
+	if (r->trace.failed)
+		warn("--trace: %s", e.msg);
+	else if (run_is_first(r))
+		info("wrote %s; Perfetto (ui.perfetto.dev) shows it", path);
+}
+
+/* Writes what was recorded. */
+static void end(struct run *r)
+{
+	device_wait(&r->t.d);
+	trace_stop();
+	write_file(r);
+	trace_clear();
+	trace_use_stamps(NULL);
+	r->trace.first = r->trace.last = 0;
+}
+
+void trace_end_step(struct run *r)
+{
+	trace_end();
+	if (trace_on && r->t.step >= r->trace.last)
+		end(r);
+}
+
+void trace_end_run(struct run *r)
+{
+	if (trace_on) {
+		end(r);
+	} else if (r->trace.first && run_is_first(r)) {
+		unlink(r->t.o.trace);
+		warn("--trace: the run had no step from %lld to %lld",
+			(long long)r->trace.first, (long long)r->trace.last);
+	}
+}

@@ -1,0 +1,419 @@
+/*
+ * A directory of torch.distributed.checkpoint. Its .metadata is a pickle of one object: the items and the
+ * boxes of a tensor that files have (state_dict_metadata), and where each box is (storage_data). A box is an
+ * archive of torch.save(), some bytes of a file.
+ *
+ * A large run has millions of boxes, so each is looked up in logarithmic time.
+ */
+#include "archive/archive_internal.h"
+
+#include "base/file.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+/* Files of a checkpoint: some for each rank. */
+enum { MOST_FILES = 1 << 20 };
+
+struct dcp {
+	struct torch_file *f;
+	const char *name; /* of .metadata */
+	struct pickle tree;
+	int64_t n_bytes; /* of .metadata */
+	/* The numbers of files by the hash of their names, 1 more than each; 0: none. */
+	int32_t *slots;
+	int64_t n_slots;
+	uint32_t last_path; /* the node of the last file that was looked up */
+	int32_t last_file;
+	uint32_t *
+		item_of; /* [node] 1 more than the number of the item that a text names; 0: not looked up */
+	struct err *e;
+};
+
+static int damaged(const struct dcp *d, const char *what)
+{
+	return err_set(d->e, EX_DATAERR,
+		"%s: not the .metadata of a checkpoint of PyTorch, or damaged: %s",
+		d->name, what);
+}
+
+/* Is it an object of this class? */
+static bool is_object(const struct dcp *d, uint32_t node, const char *name)
+{
+	size_t n;
+	const char *has =
+		pickle_global(&d->tree, pickle_part(&d->tree, node, PICKLE_CALLED), &n);
+	return pickle_kind(&d->tree, node) == PICKLE_OBJECT && has && n == strlen(name) &&
+	       !memcmp(has, name, n);
+}
+
+/* A field of an object; of one with slots, the state is (None, fields). */
+static uint32_t field(const struct dcp *d, uint32_t object, const char *name)
+{
+	uint32_t state = pickle_part(&d->tree, object, PICKLE_STATE);
+	if (pickle_kind(&d->tree, state) == PICKLE_TUPLE)
+		state = pickle_item(&d->tree, state, 1);
+	return pickle_field(&d->tree, state, name);
+}
+
+/* The members of a torch.Size of `ndim` (-1: any). Returns their number, or -1. */
+static int read_size(const struct dcp *d, uint32_t node, int ndim, int64_t *out)
+{
+	struct pickle_each it;
+	uint32_t x;
+	int n = 0;
+	if (pickle_kind(&d->tree, node) != PICKLE_TUPLE)
+		return -1;
+	pickle_each(&it, &d->tree, node);
+	while (pickle_next(&it, &x))
+		if (n == TORCH_MAX_DIMS || pickle_int(&d->tree, x, &out[n]) ||
+			out[n++] < 0)
+			return -1;
+	return ndim < 0 || n == ndim ? n : -1;
+}
+
+/* ---- files ------------------------------------------------------------------------------ */
+
+/* A name of a file in the directory, or below it. */
+static bool is_inside(const char *name, size_t n)
+{
+	if (!n || *name == '/' || n > 1024 || memchr(name, 0, n))
+		return false;
+	for (size_t i = 0; i + 1 < n; i++)
+		if (name[i] == '.' && name[i + 1] == '.' && (!i || name[i - 1] == '/') &&
+			(i + 2 == n || name[i + 2] == '/'))
+			return false;
+	return true;
+}
+
+static int32_t *find_slot(const struct dcp *d, const char *name)
+{
+	uint64_t at = hash_str(name);
+	for (;; at++) {
+		int32_t *slot = &d->slots[at & (uint64_t)(d->n_slots - 1)];
+		if (!*slot || !strcmp(d->f->parts->files[*slot - 1], name))
+			return slot;
+	}
+}
+
+static void grow_slots(struct dcp *d)
+{
+	if (d->f->parts->n_files * 2 < d->n_slots)
+		return;
+	d->n_slots = max64(64, d->n_slots * 2);
+	free(d->slots);
+	d->slots = xcalloc((size_t)d->n_slots, sizeof(*d->slots));
+	for (int32_t i = 0; i < d->f->parts->n_files; i++)
+		*find_slot(d, d->f->parts->files[i]) = i + 1;
+}
+
+static int find_file(struct dcp *d, uint32_t node, int32_t *file)
+{
+	struct torch_parts *p = d->f->parts;
+	struct str path = {0};
+	size_t n;
+	const char *name = pickle_text(&d->tree, node, &n);
+	if (node == d->last_path && node) {
+		*file = d->last_file;
+		return 0;
+	}
+	if (!name || !is_inside(name, n))
+		return damaged(d, "the name of a file");
+	str_printf(&path, "%s/%.*s", d->f->path, (int)n, name);
+	grow_slots(d);
+	int32_t *slot = find_slot(d, path.s);
+	if (!*slot && p->n_files == MOST_FILES) {
+		str_free(&path);
+		return damaged(d, "too many files");
+	}
+	if (!*slot) {
+		*slot = items_add_file(d->f, path.s) + 1;
+	}
+	str_free(&path);
+	*file = d->last_file = *slot - 1;
+	d->last_path = node;
+	return 0;
+}
+
+/* ---- tensors ------------------------------------------------------------------------------ */
+
+/* A box that was read, before boxes are sorted. */
+struct box {
+	int64_t begin[TORCH_MAX_DIMS], sizes[TORCH_MAX_DIMS];
+};
+
+static int by_begin(const void *a, const void *b)
+{
+	const struct box *x = a, *y = b;
+	for (int i = 0; i < TORCH_MAX_DIMS; i++)
+		if (x->begin[i] != y->begin[i])
+			return (x->begin[i] > y->begin[i]) - (x->begin[i] < y->begin[i]);
+	return 0;
+}
+
+static int read_box(
+	const struct dcp *d, const struct torch_item *t, uint32_t node, struct box *b)
+{
+	*b = (struct box){.begin = {0}};
+	if (!is_object(d, node, "ChunkStorageMetadata") ||
+		read_size(d, field(d, node, "offsets"), t->ndim, b->begin) < 0 ||
+		read_size(d, field(d, node, "sizes"), t->ndim, b->sizes) < 0)
+		return -1;
+	for (int i = 0; i < t->ndim; i++)
+		if (b->begin[i] > t->dims[i] || b->sizes[i] > t->dims[i] - b->begin[i])
+			return -1;
+	return 0;
+}
+
+static bool is_empty(const struct torch_item *t, const struct box *b)
+{
+	bool empty = false;
+	for (int i = 0; i < t->ndim; i++)
+		empty = empty || !b->sizes[i];
+	return empty;
+}
+
+/* The boxes of the last item, sorted, without empty ones, of which there may be many at one place. */
+static int add_boxes(struct dcp *d, const char *name, uint32_t chunks)
+{
+	struct torch_item *t = &d->f->items[d->f->n - 1];
+	struct pickle_each it;
+	uint32_t node;
+	int64_t n = 0;
+	int rc = 0;
+	pickle_each(&it, &d->tree, chunks);
+	struct box *list = xcalloc((size_t)it.left + 1, sizeof(*list));
+	while (!rc && pickle_next(&it, &node)) {
+		rc = read_box(d, t, node, &list[n]);
+		n += !rc && !is_empty(t, &list[n]);
+	}
+	/* (each has bytes of its own in the file, where its data are) */
+	if (!rc && d->f->parts->n_chunks + n > d->n_bytes / 16)
+		rc = -1;
+	if (n)
+		qsort(list, (size_t)n, sizeof(*list), by_begin);
+	for (int64_t i = 0; i < n && !rc; i++)
+		items_add_chunk(d->f, list[i].begin, list[i].sizes);
+	free(list);
+	return rc ? err_set(d->e, EX_DATAERR,
+			    "%s: a part of %s is outside of it, or damaged", d->name,
+			    name)
+		  : 0;
+}
+
+/* TensorProperties has a tuple as its state, whose first is the type. */
+static int read_type(const struct dcp *d, uint32_t properties)
+{
+	size_t n;
+	uint32_t state = pickle_part(&d->tree, properties, PICKLE_STATE);
+	const char *type = pickle_global(&d->tree, pickle_item(&d->tree, state, 0), &n);
+	return type ? dtype_of_name(type, n) : -1;
+}
+
+static int add_tensor(struct dcp *d, struct torch_item *x, uint32_t node)
+{
+	x->kind = TORCH_TENSOR;
+	x->dtype = read_type(d, field(d, node, "properties"));
+	x->ndim = read_size(d, field(d, node, "size"), -1, x->dims);
+	if (x->ndim < 0 || !shape_fits(x->dims, x->ndim)) {
+		x->ndim = 0;
+		return err_set(d->e, EX_DATAERR, "%s: the shape of %s is not possible",
+			d->name, x->name);
+	}
+	if (x->dtype < 0)
+		return err_set(d->e, EX_UNAVAILABLE,
+			"%s: %s has a type of numbers that cannot be read", d->name,
+			x->name);
+	return add_boxes(d, x->name, field(d, node, "chunks"));
+}
+
+/* The items, in the order of the file. */
+static int add_items(struct dcp *d, uint32_t dict)
+{
+	static const int64_t nothing[TORCH_MAX_DIMS];
+	struct pickle_each it;
+	uint32_t key, node;
+	size_t n;
+	if (pickle_kind(&d->tree, dict) != PICKLE_DICT)
+		return damaged(d, "it has no state_dict_metadata");
+	pickle_each(&it, &d->tree, dict);
+	while (pickle_next(&it, &key) && pickle_next(&it, &node)) {
+		const char *name = pickle_text(&d->tree, key, &n);
+		if (!name)
+			return damaged(d, "the name of an item");
+		struct torch_item *x = items_add(d->f, name, n, d->e);
+		if (!x)
+			return -1;
+		if (is_object(d, node, "BytesStorageMetadata"))
+			items_add_chunk(d->f, nothing, nothing);
+		else if (!is_object(d, node, "TensorStorageMetadata"))
+			return damaged(d, x->name);
+		else if (add_tensor(d, x, node))
+			return -1;
+	}
+	return 0;
+}
+
+/* ---- where boxes are ------------------------------------------------------------------------ */
+
+/* The item that a text names. Long texts may be in many places, and each is looked up once. */
+static const struct torch_item *find_item(struct dcp *d, uint32_t node)
+{
+	size_t n;
+	const char *name = pickle_text(&d->tree, node, &n);
+	int64_t low = 0, high = name && !memchr(name, 0, n) ? d->f->n : 0;
+	if (d->item_of[node])
+		return &d->f->items[d->item_of[node] - 1];
+	while (low < high) {
+		int64_t middle = low + (high - low) / 2;
+		const struct torch_item *x = &d->f->items[middle];
+		int order = strncmp(x->name, name, n);
+		order = order ? order : x->name[n] != '\0';
+		if (!order) {
+			d->item_of[node] = (uint32_t)middle + 1;
+			return x;
+		}
+		if (order > 0)
+			high = middle;
+		else
+			low = middle + 1;
+	}
+	return NULL;
+}
+
+/* The box that begins there; NULL: none does. */
+static struct chunk *find_box(
+	const struct dcp *d, const struct torch_item *t, const int64_t *begin)
+{
+	const struct torch_parts *p = d->f->parts;
+	int64_t low = t->first, high = t->first + t->n_chunks;
+	while (low < high) {
+		int64_t middle = low + (high - low) / 2;
+		const int64_t *at = p->boxes + p->chunks[middle].box;
+		int k = 0;
+		while (k < t->ndim && at[k] == begin[k])
+			k++;
+		if (k == t->ndim)
+			return &p->chunks[middle];
+		if (at[k] > begin[k])
+			high = middle;
+		else
+			low = middle + 1;
+	}
+	return NULL;
+}
+
+static int read_stored(struct dcp *d, uint32_t info, struct chunk *c)
+{
+	uint32_t transforms = field(d, info, "transform_descriptors");
+	enum pickle_kind kind = pickle_kind(&d->tree, transforms);
+	if (!is_object(d, info, "_StorageInfo"))
+		return damaged(d, "it does not say where an item is");
+	if (kind != PICKLE_NONE && !(kind == PICKLE_LIST && !d->tree.nodes[transforms].n))
+		return err_set(d->e, EX_UNAVAILABLE,
+			"%s: its items are transformed (compressed, perhaps), and only what "
+			"is not can be read",
+			d->name);
+	if (pickle_int(&d->tree, field(d, info, "offset"), &c->at) ||
+		pickle_int(&d->tree, field(d, info, "length"), &c->n_bytes) ||
+		c->at < 0 || c->n_bytes < 0 || c->n_bytes > INT64_MAX - c->at)
+		return damaged(d, "where an item is");
+	return find_file(d, field(d, info, "relative_path"), &c->file);
+}
+
+static int place_item(struct dcp *d, uint32_t index, uint32_t info)
+{
+	int64_t begin[TORCH_MAX_DIMS];
+	if (!is_object(d, index, "MetadataIndex"))
+		return damaged(d, "the name of a stored item");
+	const struct torch_item *x = find_item(d, field(d, index, "fqn"));
+	if (!x)
+		return damaged(d, "a stored item that is none of its items");
+	uint32_t offset = field(d, index, "offset");
+	if (x->kind == TORCH_TENSOR && read_size(d, offset, x->ndim, begin) < 0)
+		return damaged(d, x->name);
+	struct chunk *c = find_box(d, x, begin);
+	return c ? read_stored(d, info, c) : 0; /* (else an empty one) */
+}
+
+static int place_items(struct dcp *d, uint32_t dict)
+{
+	struct pickle_each it;
+	uint32_t index, info;
+	if (pickle_kind(&d->tree, dict) != PICKLE_DICT)
+		return damaged(d, "it has no storage_data");
+	d->item_of = xcalloc(d->tree.n_nodes, sizeof(*d->item_of));
+	pickle_each(&it, &d->tree, dict);
+	while (pickle_next(&it, &index) && pickle_next(&it, &info))
+		if (place_item(d, index, info))
+			return -1;
+	for (int64_t i = 0; i < d->f->n; i++) {
+		const struct torch_item *x = &d->f->items[i];
+		for (int64_t k = x->first; k < x->first + x->n_chunks; k++)
+			if (d->f->parts->chunks[k].file < 0)
+				return damaged(d, x->name);
+	}
+	return 0;
+}
+
+static int read_metadata(struct dcp *d)
+{
+	if (!is_object(d, d->tree.root, "Metadata"))
+		return damaged(d, "it is another object");
+	return add_items(d, field(d, d->tree.root, "state_dict_metadata")) ||
+			       items_end(d->f, d->e) ||
+			       place_items(d, field(d, d->tree.root, "storage_data"))
+		       ? -1
+		       : 0;
+}
+
+static int parse(struct dcp *d, struct err *e)
+{
+	struct stat st;
+	int fd = open(d->name, O_RDONLY | O_CLOEXEC | O_NONBLOCK), rc = -1;
+	if (fd < 0 || fstat(fd, &st)) {
+		err_set(e, EX_IOERR, "%s: %s", d->name, strerror(errno));
+	} else if (!S_ISREG(st.st_mode) || !st.st_size) {
+		damaged(d, "it is empty");
+	} else {
+		const struct pickle_bytes b = {.n = (size_t)st.st_size, .fd = fd};
+		d->n_bytes = st.st_size;
+		items_allow(d->f, st.st_size);
+		rc = pickle_parse(&d->tree, &b, d->name, e);
+	}
+	if (fd >= 0)
+		close(fd);
+	return rc;
+}
+
+static bool dcp_is_in(const char *path)
+{
+	return container_has(path, ".metadata");
+}
+
+static int dcp_open(struct torch_file *f, struct err *e)
+{
+	struct str name = {0};
+	str_printf(&name, "%s/.metadata", f->path);
+	struct dcp d = {.f = f, .name = name.s, .e = e};
+	int rc = parse(&d, e);
+	if (!rc) {
+		rc = read_metadata(&d);
+		pickle_free(&d.tree);
+	}
+	free(d.slots);
+	free(d.item_of);
+	str_free(&name);
+	return rc;
+}
+
+const struct container container_dcp = {
+	.name = "DCP",
+	.many = true,
+	.is_in = dcp_is_in,
+	.open = dcp_open,
+};

@@ -1,0 +1,545 @@
+/*
+ * A checkpoint of nanotron: a directory with
+ *
+ *   model/PATH/model_NAME[_pp-rank-P-of-PP_tp-rank-T-of-TP].safetensors   one tensor, or the part of it that a
+ *                                          tensor-parallel rank has; its metadata say which slices those are
+ *   optimizer/optimizer_pp-P-of-PP_[dp-D-of-DP_]tp-T-of-TP[_exp-0-of-1].pt   files of torch.save(): state by
+ *                                          numbers, their names, and perhaps fp32 parameters
+ *
+ * The optimizer's tensors have the slices of the parameter. With ZeRO 1, whose names have dp-, each is flat and
+ * dealt out to the ranks dp. All ranks tp have those of a tensor that is not sharded, and stages of a pipeline
+ * those of one that they tie: the first one's are the tensor, the others are copies.
+ */
+#include "archive/nanotron.h"
+
+#include "base/file.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+enum kind { FP32, EXP_AVG, EXP_AVG_SQ, STEP, KINDS };
+static const char *const kinds[KINDS] = {NULL, "exp_avg", "exp_avg_sq", "step"};
+
+/* What an optimizer's file has of a parameter. */
+struct state {
+	char *name;
+	enum kind kind;
+	int64_t tp, dp, pp, n;
+	double decay; /* of its group; -1: not known */
+	struct buffer b;
+};
+
+static bool nanotron_is_in(const char *path)
+{
+	scoped_str model = {0};
+	str_printf(&model, "%s/model", path);
+	return container_has(path, "checkpoint_metadata.json") && file_is_folder(model.s);
+}
+
+static int by_name_and_rank(const void *a, const void *b)
+{
+	const struct nanotron_part *x = a, *y = b;
+	int order = strcmp(x->name, y->name);
+	return order ? order : (x->tp > y->tp) - (x->tp < y->tp);
+}
+
+/* ---- the files of the optimizer ----------------------------------------------------------------- */
+
+/* The name that a number of the optimizer has, and the weight decay of its group. */
+struct numbered {
+	int64_t number;
+	uint32_t name;
+	double decay;
+};
+
+static int by_number(const void *a, const void *b)
+{
+	const struct numbered *x = a, *y = b;
+	return (x->number > y->number) - (x->number < y->number);
+}
+
+static struct numbered *read_names(const struct pickle *p, int64_t *n)
+{
+	struct pickle_each it;
+	uint32_t key, name, dict = pickle_get(p, p->root, "names");
+	struct numbered *v = NULL;
+	pickle_each(&it, p, pickle_kind(p, dict) == PICKLE_DICT ? dict : 0);
+	for (*n = 0; pickle_next(&it, &key) && pickle_next(&it, &name);) {
+		struct numbered x = {.name = name, .decay = -1};
+		if (pickle_int(p, key, &x.number))
+			continue;
+		v = xgrow(v, *n, sizeof(*v));
+		v[(*n)++] = x;
+	}
+	if (*n)
+		qsort(v, (size_t)*n, sizeof(*v), by_number);
+	return v;
+}
+
+static struct numbered *find_number(
+	struct numbered *v, int64_t n, const struct pickle *p, uint32_t node)
+{
+	struct numbered key = {.name = 0};
+	return n && !pickle_int(p, node, &key.number)
+		       ? bsearch(&key, v, (size_t)n, sizeof(*v), by_number)
+		       : NULL;
+}
+
+/* (Each number is in one group: groups may be one, many times.) */
+static void read_decays(const struct pickle *p, struct numbered *v, int64_t n)
+{
+	int64_t left = n;
+	struct pickle_each groups, it;
+	uint32_t group, id;
+	pickle_each(&groups, p, pickle_get(p, p->root, "param_groups"));
+	while (left > 0 && pickle_next(&groups, &group)) {
+		uint32_t decay = pickle_field(p, group, "weight_decay");
+		pickle_each(&it, p, pickle_field(p, group, "params"));
+		for (; left > 0 && pickle_kind(p, decay) == PICKLE_REAL &&
+			pickle_next(&it, &id);
+			left--) {
+			struct numbered *found = find_number(v, n, p, id);
+			if (found)
+				found->decay = p->nodes[decay].is.real;
+		}
+	}
+}
+
+/* Appends a tensor. `name`: the node of the parameter's. */
+static int add_state(struct nanotron *t, int64_t rank, const struct archive *a,
+	const struct numbered *name, enum kind kind, uint32_t node)
+{
+	const struct nanotron_rank *r = &t->ranks[rank];
+	struct described d;
+	struct state x = {.kind = kind,
+		.tp = r->tp,
+		.dp = max64(0, r->dp),
+		.pp = r->pp,
+		.decay = name->decay,
+		.b = {.file = (int32_t)rank}};
+	int64_t numbers = 1;
+	size_t n;
+	const char *text = pickle_text(&a->tree, name->name, &n);
+	int rc = storages_describe(a, node, &d, &x.b, t->e);
+	if (rc) /* (a step may be a plain number) */
+		return rc < 0 ? -1 : 0;
+	bool plain = text && !memchr(text, 0, n);
+	for (int i = d.ndim - 1; i >= 0; i--) {
+		plain = plain && (d.dims[i] == 1 || d.stride[i] == numbers);
+		numbers *= d.dims[i];
+	}
+	x.n = numbers;
+	if (!plain)
+		return err_set(t->e, EX_UNAVAILABLE,
+			"%s: a tensor of the optimizer has no possible name, or is not contiguous",
+			t->f->parts->files[rank]);
+	if (items_charge(t->f, (int64_t)(sizeof(x) + n),
+		    t->e)) /* (one text may be the name of many) */
+		return -1;
+	x.name = xmalloc(n + 1);
+	memcpy(x.name, text, n);
+	x.name[n] = '\0';
+	t->states = xgrow(t->states, t->n_states, sizeof(*t->states));
+	t->states[t->n_states++] = x;
+	return 0;
+}
+
+static int read_rank(struct nanotron *t, int64_t rank)
+{
+	struct archive a;
+	struct pickle_each it;
+	uint32_t key, node;
+	int64_t n_names;
+	if (storages_open(t->f, (int32_t)rank, &a, t->e))
+		return -1;
+	const struct pickle *p = &a.tree;
+	struct numbered *names = read_names(p, &n_names);
+	uint32_t dict = pickle_get(p, p->root, "state");
+	int rc = 0;
+	read_decays(p, names, n_names);
+	pickle_each(&it, p, pickle_kind(p, dict) == PICKLE_DICT ? dict : 0);
+	while (!rc && pickle_next(&it, &key) && pickle_next(&it, &node)) {
+		const struct numbered *found = find_number(names, n_names, p, key);
+		for (enum kind k = EXP_AVG; k < KINDS && !rc; k++)
+			rc = found ? add_state(t, rank, &a, found, k,
+					     pickle_field(p, node, kinds[k]))
+				   : err_set(t->e, EX_DATAERR,
+					     "%s: its names lack a parameter that has a state",
+					     a.zip.name);
+	}
+	dict = pickle_get(p, p->root, "gradient_accumulator");
+	pickle_each(&it, p, pickle_kind(p, dict) == PICKLE_DICT ? dict : 0);
+	while (!rc && pickle_next(&it, &key) && pickle_next(&it, &node))
+		rc = add_state(t, rank, &a, &(struct numbered){.name = key}, FP32, node);
+	free(names);
+	storages_close(t->f, (int32_t)rank, &a);
+	return rc;
+}
+
+static int by_parameter(const void *a, const void *b)
+{
+	const struct state *x = a, *y = b;
+	int order = strcmp(x->name, y->name);
+	const int64_t v[][2] = {
+		{x->kind, y->kind}, {x->pp, y->pp}, {x->tp, y->tp}, {x->dp, y->dp}};
+	for (size_t i = 0; i < ARRAY_LEN(v) && !order; i++)
+		order = (v[i][0] > v[i][1]) - (v[i][0] < v[i][1]);
+	return order;
+}
+
+/* The states of a kind of a parameter, of all ranks. Returns their number. */
+static int64_t find_states(const struct nanotron *t, const char *name, enum kind kind,
+	const struct state **out)
+{
+	const struct state key = {.name = (char *)name, .kind = kind};
+	int64_t low = 0, high = t->n_states, n = 0;
+	while (low < high) {
+		int64_t middle = low + (high - low) / 2;
+		if (by_parameter(&t->states[middle], &key) < 0)
+			low = middle + 1;
+		else
+			high = middle;
+	}
+	*out = low < t->n_states ? &t->states[low] : NULL;
+	while (low + n < t->n_states && !strcmp((*out)[n].name, name) &&
+		(*out)[n].kind == kind)
+		n++;
+	return n;
+}
+
+/* ---- items ---------------------------------------------------------------------------------------- */
+
+/* A box of the whole tensor, and where its numbers are. */
+struct box {
+	int64_t begin[TORCH_MAX_DIMS], sizes[TORCH_MAX_DIMS], at;
+	int32_t file;
+	uint32_t entry;
+};
+
+struct boxes {
+	struct box *v;
+	int64_t n;
+};
+
+static int by_begin(const void *a, const void *b)
+{
+	const struct box *x = a, *y = b;
+	int order = 0;
+	for (int i = 0; i < TORCH_MAX_DIMS && !order; i++)
+		order = (x->begin[i] > y->begin[i]) - (x->begin[i] < y->begin[i]);
+	return order;
+}
+
+/* The buffer has numbers [from, from + b->n) of a part, in order. */
+static void add_boxes(struct boxes *out, const struct nanotron_part *x,
+	const struct buffer *b, int64_t from)
+{
+	int64_t width = 1;
+	for (int i = 1; i < x->is.ndim; i++)
+		width *= x->is.sizes[i];
+	for (int64_t k = 0; k < x->n_slices; k++) {
+		const struct nanotron_slices *s = &x->slices[k];
+		int64_t first = s->row * width, end = first + s->rows * width;
+		int64_t at = max64(first, from), left = min64(end, from + b->n) - at;
+		while (left > 0) {
+			struct box new = {.file = b->file, .entry = b->entry};
+			int64_t n = storages_cut(x->is.ndim, s->sizes, at - first, left,
+				new.begin, new.sizes);
+			for (int i = 0; i < x->is.ndim; i++)
+				new.begin[i] += s->begin[i];
+			new.at = b->at + (at - from) * dtype_size(b->dtype);
+			out->v = xgrow(out->v, out->n, sizeof(*out->v));
+			out->v[out->n++] = new;
+			at += n;
+			left -= n;
+		}
+	}
+}
+
+/* What the optimizer of a stage and a rank tp has of a part. Sets *dtype. */
+static int add_states(struct nanotron *t, const struct nanotron_part *x, enum kind kind,
+	int64_t pp, int64_t tp, struct boxes *out, int *dtype)
+{
+	const struct state *s;
+	int64_t n = find_states(t, x->name, kind, &s), from = 0, size = 1, found = 0;
+	for (int i = 0; i < x->is.ndim; i++)
+		size *= x->is.sizes[i];
+	for (int64_t i = 0; i < n && from <= size; i++) {
+		struct buffer b = s[i].b;
+		b.n = s[i].n;
+		if (s[i].pp != pp || s[i].tp != tp)
+			continue;
+		if (*dtype >= 0 && *dtype != b.dtype)
+			return err_set(t->e, EX_DATAERR,
+				"%s: its numbers of %s are of another type than those of other ranks",
+				t->f->parts->files[b.file], x->name);
+		*dtype = b.dtype;
+		add_boxes(out, x, &b, from);
+		from += b.n;
+		found++;
+	}
+	return !found || from == size
+		       ? 0
+		       : err_set(t->e, EX_DATAERR,
+				 "%s: the optimizer's numbers of %s are %s than the %lld of its part of "
+				 "rank tp %lld: files of several runs?",
+				 t->f->path, x->name, from < size ? "less" : "more",
+				 (long long)size, (long long)tp);
+}
+
+static int put_item(struct nanotron *t, const char *name, enum kind kind, int dtype,
+	const struct nanotron_part *of)
+{
+	struct str text = {0};
+	if (kind == FP32)
+		str_puts(&text, name);
+	else
+		str_printf(&text, "optimizer.state.%s.%s", name, kinds[kind]);
+	struct torch_item *item = items_add(t->f, text.s, text.len, t->e);
+	str_free(&text);
+	if (!item)
+		return -1;
+	item->kind = TORCH_TENSOR;
+	item->dtype = dtype;
+	item->ndim = of ? of->is.ndim : 0;
+	if (of)
+		memcpy(item->dims, of->whole, sizeof(item->dims));
+	return 0;
+}
+
+static void put_chunk(struct nanotron *t, const struct box *b, bool archive)
+{
+	struct chunk *c = items_add_chunk(t->f, b->begin, b->sizes);
+	c->file = b->file;
+	c->node = b->entry;
+	c->at = b->at;
+	if (archive)
+		return;
+	c->place = xcalloc(1, sizeof(*c->place));
+	*c->place = (struct place){.at = b->at, .contiguous = true};
+}
+
+static int put_tensor(struct nanotron *t, const struct nanotron_part *x, enum kind kind,
+	int dtype, struct boxes *boxes, bool archive)
+{
+	if (put_item(t, x->name, kind, dtype, x))
+		return -1;
+	if (boxes->n)
+		qsort(boxes->v, (size_t)boxes->n, sizeof(*boxes->v), by_begin);
+	for (int64_t i = 0; i < boxes->n; i++)
+		put_chunk(t, &boxes->v[i], archive);
+	return 0;
+}
+
+/* The tensor of n parts, or what the optimizer has of it. Parameters are the optimizer's, if it has them in
+ * fp32. */
+static int add_item(
+	struct nanotron *t, const struct nanotron_part *x, int64_t n, enum kind kind)
+{
+	struct boxes boxes = {0};
+	const struct state *s;
+	int dtype = -1, rc = 0;
+	int64_t pp = find_states(t, x->name, kind, &s) ? s->pp : 0;
+	for (int64_t i = 0; i < n && !rc; i++)
+		rc = add_states(t, &x[i], kind, pp, x[i].tp, &boxes, &dtype);
+	bool archive = dtype >= 0;
+	for (int64_t i = 0; i < n && !rc && kind == FP32 && !archive; i++) {
+		struct buffer b = {.file = x[i].file,
+			.dtype = x[i].is.dtype,
+			.at = x[i].is.at,
+			.n = 1};
+		for (int k = 0; k < x->is.ndim; k++)
+			b.n *= x[i].is.sizes[k];
+		if (i && x[i].is.dtype != x->is.dtype)
+			rc = err_set(t->e, EX_DATAERR, "%s: is not as in the other files",
+				t->f->parts->files[b.file]);
+		add_boxes(&boxes, &x[i], &b, 0);
+	}
+	if (!rc && (archive || kind == FP32))
+		rc = put_tensor(
+			t, x, kind, archive ? dtype : x->is.dtype, &boxes, archive);
+	free(boxes.v);
+	return rc;
+}
+
+/* The last item is a copy: of these ranks, and what it is a copy of of those. */
+static void end_copy(
+	struct nanotron *t, const struct state *of, const struct state *first, bool whole)
+{
+	const int64_t *n = t->ranks[0].of;
+	char text[2][64];
+	for (int i = 0; i < 2; i++) {
+		const struct state *s = i ? first : of;
+		int at = n[0] > 1 || !whole ? snprintf(text[i], sizeof(text[i]),
+						      "pp %lld", (long long)s->pp)
+					    : 0;
+		if (whole)
+			at += snprintf(text[i] + at, sizeof(text[i]) - (size_t)at,
+				"%stp %lld", at ? " " : "", (long long)s->tp);
+		if (of->kind == STEP && n[1] > 1)
+			snprintf(text[i] + at, sizeof(text[i]) - (size_t)at, " dp %lld",
+				(long long)s->dp);
+	}
+	items_end_copy(t->f, text[0], text[1]);
+}
+
+/* What other ranks have of the n parts: ranks tp of a tensor that is not sharded, stages of one that is. */
+static int add_copies(
+	struct nanotron *t, const struct nanotron_part *x, int64_t n, enum kind kind)
+{
+	const struct state *s;
+	int64_t n_states = find_states(t, x->name, kind, &s);
+	bool whole = n == 1 && !memcmp(x->whole, x->is.sizes, sizeof(x->whole));
+	for (int64_t i = 1; i < n_states; i++) {
+		struct boxes boxes = {0};
+		int dtype = -1, rc = 0;
+		bool same = s[i].pp == s[i - 1].pp && (!whole || s[i].tp == s[i - 1].tp);
+		if (same || (s[i].pp == s->pp && (!whole || s[i].tp == x->tp)))
+			continue;
+		for (int64_t k = 0; k < n && !rc; k++)
+			rc = add_states(t, &x[k], kind, s[i].pp,
+				whole ? s[i].tp : x[k].tp, &boxes, &dtype);
+		if (!rc && dtype >= 0)
+			rc = put_tensor(t, x, kind, dtype, &boxes, true);
+		if (!rc && dtype >= 0)
+			end_copy(t, &s[i], s, whole);
+		free(boxes.v);
+		if (rc)
+			return -1;
+	}
+	return 0;
+}
+
+/* All ranks count the steps of each parameter. */
+static int add_step(struct nanotron *t, const struct nanotron_part *x)
+{
+	const struct state *s;
+	int64_t n = find_states(t, x->name, STEP, &s);
+	for (int64_t i = 0; i < n; i++) {
+		if (s[i].n != 1)
+			continue;
+		if (put_item(t, x->name, STEP, s[i].b.dtype, NULL))
+			return -1;
+		put_chunk(t,
+			&(struct box){.at = s[i].b.at,
+				.file = s[i].b.file,
+				.entry = s[i].b.entry},
+			true);
+		if (i)
+			end_copy(t, &s[i], s, true);
+	}
+	return 0;
+}
+
+static int add_items(struct nanotron *t)
+{
+	for (int64_t i = 0, k; i < t->n_parts; i = k) {
+		const struct nanotron_part *x = &t->parts[i];
+		for (k = i + 1; k < t->n_parts && !strcmp(t->parts[k].name, x->name); k++)
+			if (t->parts[k].is.ndim != x->is.ndim ||
+				memcmp(t->parts[k].whole, x->whole, sizeof(x->whole)) !=
+					0)
+				return err_set(t->e, EX_DATAERR,
+					"%s: is of a tensor of another shape than the files beside it",
+					t->f->parts->files[t->parts[k].file]);
+		for (enum kind kind = FP32; kind < STEP; kind++)
+			if (add_item(t, x, k - i, kind) || add_copies(t, x, k - i, kind))
+				return -1;
+		if (add_step(t, x))
+			return -1;
+	}
+	return 0;
+}
+
+/* The weight decay of each parameter, where the first rank has a group with the same: its stage of a pipeline has
+ * not all. */
+static int add_decays(struct nanotron *t)
+{
+	enum { MOST = 16 };
+	const struct pickle *p = &t->f->parts->archive.tree;
+	struct pickle_each groups;
+	uint32_t group, nodes[MOST], n = 0;
+	pickle_each(&groups, p, pickle_get(p, p->root, "param_groups"));
+	while (n < MOST && pickle_next(&groups, &group)) {
+		uint32_t decay = pickle_field(p, group, "weight_decay"), k = 0;
+		while (k < n && p->nodes[nodes[k]].is.real != p->nodes[decay].is.real)
+			k++;
+		if (k == n && pickle_kind(p, decay) == PICKLE_REAL)
+			nodes[n++] = decay;
+	}
+	for (int64_t i = 0; i < t->n_states; i++) {
+		const struct state *x = &t->states[i];
+		struct str name = {0};
+		uint32_t k = 0;
+		while (k < n && p->nodes[nodes[k]].is.real != x->decay)
+			k++;
+		if (k == n || x->kind != EXP_AVG ||
+			(i && !strcmp(x[-1].name, x->name) && x[-1].kind == x->kind))
+			continue;
+		str_printf(&name, "optimizer.param_groups.%s.weight_decay", x->name);
+		struct torch_item *item = items_add(t->f, name.s, name.len, t->e);
+		str_free(&name);
+		if (!item)
+			return -1;
+		item->node = nodes[k];
+	}
+	return 0;
+}
+
+/* ---- interface -------------------------------------------------------------------------------------- */
+
+static int read_all(struct nanotron *t)
+{
+	struct torch_parts *p = t->f->parts;
+	struct str path = {0};
+	int rc = nanotron_list_ranks(t);
+	str_printf(&path, "%s/model", t->f->path);
+	rc = rc || nanotron_list_parts(t, path.s, "", 0) ? -1 : 0;
+	str_free(&path);
+	storages_files(t->f, &t->paths);
+	for (int64_t i = 0; i < t->n_parts && !rc; i++)
+		rc = nanotron_read_part(t, &t->parts[i]);
+	if (t->n_parts)
+		qsort(t->parts, (size_t)t->n_parts, sizeof(*t->parts), by_name_and_rank);
+	for (int64_t i = 0; i < t->n_ranks && !rc; i++)
+		rc = read_rank(t, i);
+	if (t->n_states)
+		qsort(t->states, (size_t)t->n_states, sizeof(*t->states), by_parameter);
+	rc = rc || add_items(t) ? -1 : 0;
+	/* (the groups of all ranks have the same options) */
+	if (!rc && t->n_ranks)
+		rc = archive_of_path(&p->archive, p->files[0], t->e) ||
+		     torch_file_walk(t->f,
+			     pickle_get(&p->archive.tree, p->archive.tree.root,
+				     "param_groups"),
+			     "optimizer.param_groups", t->e);
+	if (!rc && t->n_ranks)
+		rc = add_decays(t);
+	return rc || items_end(t->f, t->e) ? -1 : 0;
+}
+
+static int nanotron_open(struct torch_file *f, struct err *e)
+{
+	struct nanotron t = {.f = f, .e = e};
+	int rc = read_all(&t);
+	for (int64_t i = 0; i < t.n_parts; i++) {
+		free(t.parts[i].name);
+		free(t.parts[i].slices);
+	}
+	for (int64_t i = 0; i < t.n_states; i++)
+		free(t.states[i].name);
+	for (int64_t i = 0; i < t.n_ranks; i++)
+		free(t.ranks[i].name);
+	free(t.parts);
+	free(t.states);
+	free(t.ranks);
+	strs_free(&t.paths);
+	return rc;
+}
+
+const struct container container_nanotron = {
+	.name = "nanotron",
+	.is_in = nanotron_is_in,
+	.open = nanotron_open,
+};

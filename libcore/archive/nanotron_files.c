@@ -1,0 +1,293 @@
+/* The files of a checkpoint of nanotron: which ranks have saved, and of which slices of tensors they are. */
+#include "archive/nanotron.h"
+
+#include "base/file.h"
+
+#include <dirent.h>
+#include <jansson.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- names of files ------------------------------------------------------------------------------ */
+
+/* Takes KEY, a number, -of- and a number. */
+static bool take_rank(const char **text, const char *key, int64_t *rank, int64_t *of)
+{
+	enum { MOST_DIGITS = 6 }; /* (the numbers of three such ranks are multiplied) */
+	const char *at = *text;
+	int64_t *both[] = {rank, of};
+	for (int i = 0; i < 2; i++) {
+		const char *before = i ? "-of-" : key;
+		if (strncmp(at, before, strlen(before)) != 0)
+			return false;
+		at += strlen(before);
+		size_t n = strspn(at, "0123456789");
+		if (!n || n > MOST_DIGITS)
+			return false;
+		*both[i] = strtoll(at, NULL, 10);
+		at += n;
+	}
+	*text = at;
+	return *rank < *of;
+}
+
+/* The rank of a file of the optimizer. False: it is none. */
+static bool read_rank_name(const char *name, struct nanotron_rank *r, bool *experts)
+{
+	static const char begin[] = "optimizer_";
+	const char *at = name + strlen(begin);
+	int64_t expert = 0, of = 1;
+	*r = (struct nanotron_rank){.dp = -1, .of = {1, 1, 1}};
+	if (strncmp(name, begin, strlen(begin)) != 0 ||
+		!take_rank(&at, "pp-", &r->pp, &r->of[0]))
+		return false;
+	if (!take_rank(&at, "_dp-", &r->dp, &r->of[1]))
+		r->dp = -1;
+	if (!take_rank(&at, "_tp-", &r->tp, &r->of[2]))
+		return false;
+	take_rank(&at, "_exp-", &expert, &of);
+	*experts |= of > 1;
+	return !strcmp(at, ".pt");
+}
+
+static int refuse_experts(const struct nanotron *t)
+{
+	return err_set(t->e, EX_UNAVAILABLE,
+		"%s: of a run with experts, and pt has no mixture of experts",
+		t->f->path);
+}
+
+static int by_rank(const void *a, const void *b)
+{
+	const struct nanotron_rank *x = a, *y = b;
+	const int64_t v[][2] = {{x->pp, y->pp}, {x->tp, y->tp}, {x->dp, y->dp}};
+	for (size_t i = 0; i < ARRAY_LEN(v); i++)
+		if (v[i][0] != v[i][1])
+			return v[i][0] < v[i][1] ? -1 : 1;
+	return 0;
+}
+
+/* All ranks must have saved. */
+static int check_ranks(const struct nanotron *t)
+{
+	const struct nanotron_rank *first = t->ranks;
+	for (int64_t i = 0; i < t->n_ranks; i++) {
+		const struct nanotron_rank *r = &t->ranks[i];
+		int64_t dp = first->of[1], tp = first->of[2];
+		if ((r->dp < 0) != (first->dp < 0) ||
+			memcmp(r->of, first->of, sizeof(r->of)) != 0)
+			return err_set(t->e, EX_DATAERR,
+				"%s/optimizer: %s and %s are of runs in different layouts: delete those of "
+				"one",
+				t->f->path, first->name, r->name);
+		if (r->pp != i / dp / tp || r->tp != i / dp % tp ||
+			(r->dp >= 0 && r->dp != i % dp))
+			return err_set(t->e, EX_DATAERR,
+				"%s/optimizer: the file before %s is missing: copy the files of all hosts "
+				"into one directory",
+				t->f->path, r->name);
+	}
+	int64_t wanted = t->n_ranks ? first->of[0] * first->of[1] * first->of[2] : 0;
+	return t->n_ranks >= wanted
+		       ? 0
+		       : err_set(t->e, EX_DATAERR,
+				 "%s/optimizer: %lld ranks have saved, and there are %lld files: copy the "
+				 "files of all hosts into one directory",
+				 t->f->path, (long long)wanted, (long long)t->n_ranks);
+}
+
+int nanotron_list_ranks(struct nanotron *t)
+{
+	struct str path = {0};
+	struct dirent *entry;
+	bool experts = false;
+	str_printf(&path, "%s/optimizer", t->f->path);
+	DIR *d = opendir(path.s);
+	while (d && (entry = readdir(d))) {
+		struct nanotron_rank r;
+		if (!read_rank_name(entry->d_name, &r, &experts))
+			continue;
+		r.name = xstrdup(entry->d_name);
+		t->ranks = xgrow(t->ranks, t->n_ranks, sizeof(*t->ranks));
+		t->ranks[t->n_ranks++] = r;
+	}
+	if (d)
+		closedir(d);
+	if (t->n_ranks)
+		qsort(t->ranks, (size_t)t->n_ranks, sizeof(*t->ranks), by_rank);
+	for (int64_t i = 0; i < t->n_ranks; i++) {
+		str_clear(&path);
+		str_printf(&path, "%s/optimizer/%s", t->f->path, t->ranks[i].name);
+		strs_add(&t->paths, path.s);
+	}
+	str_free(&path);
+	return experts ? refuse_experts(t) : check_ranks(t);
+}
+
+int nanotron_list_parts(
+	struct nanotron *t, const char *folder, const char *name, int depth)
+{
+	enum { MOST_DEPTH = 16 };
+	static const char begin[] = "model_", end[] = ".safetensors";
+	struct dirent *entry;
+	DIR *d = opendir(folder);
+	int rc = 0;
+	while (d && !rc && (entry = readdir(d))) {
+		struct str path = {0}, own = {0};
+		const char *file = entry->d_name, *ranks = strstr(file, "_pp-rank-");
+		int64_t pp = 0, of = 1;
+		str_printf(&path, "%s/%s", folder, file);
+		if (*file != '.' && file_is_folder(path.s)) {
+			str_printf(&own, "%s%s.", name, file);
+			rc = depth < MOST_DEPTH
+				     ? nanotron_list_parts(t, path.s, own.s, depth + 1)
+				     : 0;
+		} else if (!strncmp(file, begin, strlen(begin)) && text_ends(file, end)) {
+			struct nanotron_part x = {.file = (int32_t)t->paths.n};
+			const char *at =
+				ranks ? ranks : file + strlen(file) - strlen(end);
+			str_printf(&own, "%s%.*s", name,
+				(int)(at - file - (int)strlen(begin)),
+				file + strlen(begin));
+			if (ranks && (!take_rank(&at, "_pp-rank-", &pp, &of) ||
+					     !take_rank(&at, "_tp-rank-", &x.tp, &of)))
+				rc = err_set(t->e, EX_DATAERR,
+					"%s: the name tells no rank", path.s);
+			else if (strcmp(at, end) != 0)
+				rc = refuse_experts(t);
+			strs_add(&t->paths, path.s);
+			x.name = xstrdup(own.s);
+			t->parts = xgrow(t->parts, t->n_parts, sizeof(*t->parts));
+			t->parts[t->n_parts++] = x;
+		}
+		str_free(&path);
+		str_free(&own);
+	}
+	if (d)
+		closedir(d);
+	return rc;
+}
+
+/* ---- the files of the model ------------------------------------------------------------------- */
+
+/* Takes an integer, or None: `none`. A number of NumPy has its type around it. */
+static bool take_integer(const char **text, int64_t none, int64_t *out)
+{
+	static const char of_numpy[] = "np.int64(";
+	enum { MOST_DIGITS = 15 };
+	bool numpy = !strncmp(*text, of_numpy, strlen(of_numpy));
+	const char *at = *text + (numpy ? strlen(of_numpy) : 0);
+	size_t n = strspn(at, "0123456789");
+	*out = none;
+	if (!strncmp(at, "None", 4))
+		n = 4;
+	else if (n && n <= MOST_DIGITS)
+		*out = strtoll(at, NULL, 10);
+	else
+		return false;
+	at += n;
+	if (numpy && *at++ != ')')
+		return false;
+	*text = at;
+	return true;
+}
+
+static bool take(const char **text, char c)
+{
+	bool is = **text == c;
+	*text += is;
+	return is;
+}
+
+/* "(96, 32)" of unsharded_shape. */
+static bool read_shape(const char *text, int ndim, int64_t *dims)
+{
+	if (!take(&text, '('))
+		return false;
+	for (int i = 0; i < ndim; i++) {
+		if (!take_integer(&text, -1, &dims[i]) || dims[i] < 0)
+			return false;
+		take(&text, ',');
+		take(&text, ' ');
+	}
+	return take(&text, ')') && !*text;
+}
+
+/* "0,10,None|None,None,None": of each dimension begin, end and step. */
+static bool take_box(
+	const char **text, int ndim, const int64_t *dims, int64_t *begin, int64_t *sizes)
+{
+	for (int i = 0; i < ndim; i++) {
+		int64_t end, step;
+		if ((i && !take(text, '|')) || !take_integer(text, 0, &begin[i]) ||
+			!take(text, ',') || !take_integer(text, dims[i], &end) ||
+			!take(text, ',') || !take_integer(text, 1, &step) || step != 1)
+			return false;
+		if (begin[i] > end || end > dims[i])
+			return false;
+		sizes[i] = end - begin[i];
+	}
+	return true;
+}
+
+/* LOCAL#GLOBAL;LOCAL#GLOBAL..., where the local one is some of the rows. */
+static bool read_slices(struct nanotron_part *x, const char *text)
+{
+	enum { MAX_SLICES = 1 << 16 };
+	do {
+		struct nanotron_slices s = {0};
+		int64_t begin[TORCH_MAX_DIMS], sizes[TORCH_MAX_DIMS];
+		if (!take_box(&text, x->is.ndim, x->is.sizes, begin, sizes) ||
+			!take(&text, '#') ||
+			!take_box(&text, x->is.ndim, x->whole, s.begin, s.sizes) ||
+			memcmp(sizes, s.sizes, (size_t)x->is.ndim * sizeof(*sizes)) !=
+				0 ||
+			x->n_slices == MAX_SLICES)
+			return false;
+		for (int i = 1; i < x->is.ndim; i++)
+			if (sizes[i] != x->is.sizes[i])
+				return false;
+		s.row = begin[0];
+		s.rows = sizes[0];
+		x->slices = xgrow(x->slices, x->n_slices, sizeof(*x->slices));
+		x->slices[x->n_slices++] = s;
+	} while (take(&text, ';'));
+	return !*text;
+}
+
+/* All of a tensor that is not sharded. */
+static void set_whole(struct nanotron_part *x)
+{
+	x->slices = xcalloc(1, sizeof(*x->slices));
+	x->n_slices = 1;
+	x->slices->rows = x->is.sizes[0];
+	memcpy(x->slices->sizes, x->is.sizes, sizeof(x->is.sizes));
+	memcpy(x->whole, x->is.sizes, sizeof(x->is.sizes));
+}
+
+int nanotron_read_part(struct nanotron *t, struct nanotron_part *x)
+{
+	int64_t data[2];
+	const char *path = t->f->parts->files[x->file];
+	int fd = items_fd(t->f, x->file, t->e);
+	json_t *root = fd < 0 ? NULL : stored_header(fd, path, data, t->e);
+	if (!root)
+		return -1;
+	items_allow(t->f, data[0] + data[1]);
+	json_t *meta = json_object_get(root, "__metadata__");
+	const char *slices =
+		json_string_value(json_object_get(meta, "local_global_slices_pairs"));
+	const char *shape = json_string_value(json_object_get(meta, "unsharded_shape"));
+	int rc = stored_tensor(json_object_get(root, "data"), data, &x->is) ||
+		 !x->is.ndim || !shape_fits(x->is.sizes, x->is.ndim);
+	if (!rc && slices && shape)
+		rc = !read_shape(shape, x->is.ndim, x->whole) ||
+		     !shape_fits(x->whole, x->is.ndim) || !read_slices(x, slices);
+	else if (!rc)
+		set_whole(x);
+	json_decref(root);
+	return rc ? err_set(t->e, EX_DATAERR,
+			    "%s: the type, shape or slices of its tensor are not possible",
+			    path)
+		  : 0;
+}

@@ -1,0 +1,717 @@
+/* The pickle machine: the opcodes of protocols 2 to 5 that torch.save(), DCP and Megatron write, and no
+ * other. */
+#include "archive/pickle.h"
+
+#include "base/file.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* Opcodes, with the names of pickletools. */
+enum {
+	PROTO = 0x80,
+	FRAME = 0x95,
+	STOP = '.',
+	MARK = '(',
+	POP = '0',
+	EMPTY_TUPLE = ')',
+	EMPTY_LIST = ']',
+	EMPTY_DICT = '}',
+	EMPTY_SET = 0x8f,
+	TUPLE = 't',
+	TUPLE1 = 0x85,
+	TUPLE2 = 0x86,
+	TUPLE3 = 0x87,
+	NONE = 'N',
+	NEWTRUE = 0x88,
+	NEWFALSE = 0x89,
+	BININT = 'J',
+	BININT1 = 'K',
+	BININT2 = 'M',
+	LONG1 = 0x8a,
+	BINFLOAT = 'G',
+	BINUNICODE = 'X',
+	SHORT_BINUNICODE = 0x8c,
+	BINBYTES = 'B',
+	SHORT_BINBYTES = 'C',
+	GLOBAL = 'c',
+	STACK_GLOBAL = 0x93,
+	BINPUT = 'q',
+	LONG_BINPUT = 'r',
+	MEMOIZE = 0x94,
+	BINGET = 'h',
+	LONG_BINGET = 'j',
+	APPEND = 'a',
+	APPENDS = 'e',
+	ADDITEMS = 0x90,
+	SETITEM = 's',
+	SETITEMS = 'u',
+	NEWOBJ = 0x81,
+	REDUCE = 'R',
+	BUILD = 'b',
+	BINPERSID = 'Q',
+};
+
+/* Limits: nodes have numbers of 32 bits; no value that is being built has so many parts at once. Python writes 3 bytes
+ * and more for a value that gets a node, and some of the first may have less. */
+enum { BYTES_PER_NODE = 3, FREE_NODES = 1 << 16, MAX_FIELDS = 256 };
+enum { MOST_STACK = 1 << 26, INT_CACHE = 1 << 12, TEXT_CACHE = 1 << 13, INLINED = 2 };
+#define MOST_NODES ((uint32_t)1 << 31)
+#define NO_NODE UINT32_MAX
+#define MARKED (UINT32_MAX - 1) /* on the stack */
+
+/* Values that are not made again. (None is node 0.) */
+enum { THE_FALSE = 1, THE_TRUE, THE_EMPTY_TUPLE };
+/* Globals that are not opaque: node.n of their nodes. */
+enum { OTHER_GLOBAL, ORDERED_DICT, SIZE };
+
+/* The machine: a stack of numbers of nodes, and a memo. */
+struct machine {
+	struct pickle *p;
+	const unsigned char *bytes; /* those from `begin` to `end` */
+	size_t n_bytes, at, begin, end;
+	unsigned char *piece; /* bytes of the file that are in memory, or NULL */
+	int fd;
+	bool unreadable; /* *e says why */
+	uint32_t *stack, *memo;
+	int64_t n_stack, room_stack, n_memo, room_memo;
+	uint32_t room_nodes;
+	uint64_t room_links, room_texts;
+	/* Nodes of integers and texts, by their hash: most are written again. */
+	uint32_t ints[INT_CACHE], texts[TEXT_CACHE];
+	struct err *e;
+};
+
+static int refuse(struct machine *m, const char *why)
+{
+	if (m->unreadable)
+		return -1;
+	return err_set(m->e, EX_DATAERR,
+		"%s: not a pickle of torch, or damaged: %s at byte %zu", m->p->name, why,
+		m->at);
+}
+
+/* ---- nodes ------------------------------------------------------------------------- */
+
+/* NO_NODE: there are too many. */
+static uint32_t add_node(struct machine *m, enum pickle_kind kind, uint32_t n)
+{
+	struct pickle *p = m->p;
+	if (p->n_nodes > FREE_NODES + m->n_bytes / BYTES_PER_NODE)
+		return NO_NODE;
+	if (p->n_nodes == m->room_nodes) {
+		if (m->room_nodes >= MOST_NODES)
+			return NO_NODE;
+		m->room_nodes = m->room_nodes ? m->room_nodes * 2 : 64;
+		p->nodes = xrealloc(p->nodes, m->room_nodes * sizeof(*p->nodes));
+	}
+	p->nodes[p->n_nodes] = (struct pickle_node){.kind = kind, .n = n};
+	return p->n_nodes++;
+}
+
+static void room_for_links(struct machine *m, uint64_t n)
+{
+	struct pickle *p = m->p;
+	if (p->n_links + n <= m->room_links)
+		return;
+	m->room_links = (p->n_links + n) * 2;
+	p->links = xrealloc(p->links, m->room_links * sizeof(*p->links));
+}
+
+/* Appends members to a container; -1: there are too many. */
+static int add_members(struct machine *m, uint32_t node, const uint32_t *x, uint32_t n)
+{
+	struct pickle *p = m->p;
+	uint64_t place = p->n_links;
+	if (!n)
+		return 0;
+	if (place + 2 + n > UINT32_MAX || p->nodes[node].n > UINT32_MAX - n)
+		return -1;
+	room_for_links(m, (uint64_t)n + 2);
+	p->links[place] = n;
+	p->links[place + 1] = 0;
+	memcpy(p->links + place + 2, x, n * sizeof(*x));
+	p->n_links += (uint64_t)n + 2;
+	struct pickle_node *to = &p->nodes[node];
+	if (to->n)
+		p->links[to->is.link[1] + 1] = (uint32_t)place;
+	else
+		to->is.link[0] = (uint32_t)place;
+	to->is.link[1] = (uint32_t)place;
+	to->n += n;
+	return 0;
+}
+
+static int push(struct machine *m, uint32_t node)
+{
+	if (node == NO_NODE ||
+		(m->n_stack == m->room_stack && m->room_stack >= MOST_STACK))
+		return refuse(m, "too many values");
+	if (m->n_stack == m->room_stack) {
+		m->room_stack = max64(256, 2 * m->room_stack);
+		m->stack = xrealloc(m->stack, (size_t)m->room_stack * sizeof(*m->stack));
+	}
+	m->stack[m->n_stack++] = node;
+	return 0;
+}
+
+static int push_integer(struct machine *m, int64_t x)
+{
+	uint64_t hash = (uint64_t)x * 0x9e3779b97f4a7c15u;
+	uint32_t *kept = &m->ints[hash >> 52];
+	if (*kept && m->p->nodes[*kept].is.integer == x)
+		return push(m, *kept);
+	uint32_t node = add_node(m, PICKLE_INT, 0);
+	if (node != NO_NODE) {
+		m->p->nodes[node].is.integer = x;
+		*kept = node;
+	}
+	return push(m, node);
+}
+
+static int push_links(
+	struct machine *m, enum pickle_kind kind, uint32_t n, uint32_t a, uint32_t b)
+{
+	uint32_t node = add_node(m, kind, n);
+	if (node != NO_NODE) {
+		m->p->nodes[node].is.link[0] = a;
+		m->p->nodes[node].is.link[1] = b;
+	}
+	return push(m, node);
+}
+
+/* The top n values, which stay on the stack; NULL: there are fewer above the last mark. */
+static const uint32_t *top(struct machine *m, int64_t n)
+{
+	if (m->n_stack < n)
+		return NULL;
+	for (int64_t i = 1; i <= n; i++)
+		if (m->stack[m->n_stack - i] == MARKED)
+			return NULL;
+	return m->stack + (m->n_stack - n);
+}
+
+/* The values above the last mark, which stay on the stack; NULL: there is no mark. */
+static const uint32_t *above_mark(struct machine *m, int64_t *n)
+{
+	*n = 0;
+	while (*n < m->n_stack && m->stack[m->n_stack - 1 - *n] != MARKED)
+		(*n)++;
+	return *n < m->n_stack ? m->stack + (m->n_stack - *n) : NULL;
+}
+
+static int push_tuple(struct machine *m, const uint32_t *x, int64_t n, int64_t pop)
+{
+	if (!x)
+		return refuse(m, "a tuple without its values");
+	uint32_t some[INLINED] = {n > 0 ? x[0] : 0, n > 1 ? x[1] : 0};
+	uint32_t node = add_node(m, PICKLE_TUPLE, n > INLINED ? 0 : (uint32_t)n);
+	if (node == NO_NODE || (n > INLINED && add_members(m, node, x, (uint32_t)n)))
+		return refuse(m, "too many values");
+	if (n <= INLINED)
+		memcpy(m->p->nodes[node].is.link, some, sizeof(some));
+	m->n_stack -= pop;
+	return push(m, node);
+}
+
+/* Appends the top n values to the container below them and `mark`. Those of an object are dropped. */
+static int append(struct machine *m, int64_t n, int mark, unsigned kinds)
+{
+	int64_t below = m->n_stack - n - mark - 1;
+	uint32_t to = below >= 0 ? m->stack[below] : MARKED;
+	if (to == MARKED)
+		return refuse(m, "values without their container");
+	enum pickle_kind kind = pickle_kind(m->p, to);
+	if (kind != PICKLE_OBJECT && !(kinds >> kind & 1))
+		return refuse(m, "values for what is no container");
+	if (kind == PICKLE_DICT && n % 2)
+		return refuse(m, "a key without a value");
+	if (kind != PICKLE_OBJECT &&
+		add_members(m, to, m->stack + (m->n_stack - n), (uint32_t)n))
+		return refuse(m, "too many values");
+	m->n_stack = below + 1;
+	return 0;
+}
+
+static int append_marked(struct machine *m, unsigned kinds)
+{
+	int64_t n;
+	return above_mark(m, &n) ? append(m, n, 1, kinds)
+				 : refuse(m, "values without a mark");
+}
+
+static int append_top(struct machine *m, int64_t n, unsigned kinds)
+{
+	return top(m, n + 1) ? append(m, n, 0, kinds) : refuse(m, "too few values");
+}
+
+/* ---- bytes ------------------------------------------------------------------------- */
+
+/* Reads a piece of the file that has the next n bytes. (A mapped file that becomes shorter would end the program.) */
+static int read_piece(struct machine *m, size_t n)
+{
+	enum { PIECE = 1 << 20 };
+	size_t size = n > PIECE ? n : PIECE;
+	size = size < m->n_bytes - m->at ? size : m->n_bytes - m->at;
+	m->piece = xrealloc(m->piece, size);
+	m->bytes = m->piece;
+	m->begin = m->at;
+	m->end = m->at + size;
+	m->unreadable =
+		file_read_at(m->fd, m->p->name, m->piece, size, (int64_t)m->at, m->e);
+	return m->unreadable ? -1 : 0;
+}
+
+/* The next n bytes, which stay until more are taken; NULL: there are fewer. */
+static const unsigned char *take(struct machine *m, uint64_t n)
+{
+	if (n > m->n_bytes - m->at || (m->at + n > m->end && read_piece(m, n)))
+		return NULL;
+	const unsigned char *x = m->bytes + (m->at - m->begin);
+	m->at += n;
+	return x;
+}
+
+/* Little-endian, of `width` bytes. */
+static int take_number(struct machine *m, int width, uint64_t *out)
+{
+	const unsigned char *x = take(m, (uint64_t)width);
+	*out = 0;
+	for (int i = width - 1; x && i >= 0; i--)
+		*out = *out << 8 | x[i];
+	return x ? 0 : refuse(m, "it ends too early");
+}
+
+static int push_text(struct machine *m, const unsigned char *text, uint64_t n)
+{
+	struct pickle *p = m->p;
+	uint32_t *kept = &m->texts[hash_bytes(text, n, 0) & (TEXT_CACHE - 1)];
+	const struct pickle_node *x = &p->nodes[*kept];
+	if (*kept && x->n == n && !memcmp(p->texts + x->is.at, text, n))
+		return push(m, *kept);
+	if (p->n_texts + n > m->room_texts || !p->texts) {
+		m->room_texts = (p->n_texts + n) * 2 + 64;
+		p->texts = xrealloc(p->texts, m->room_texts);
+	}
+	memcpy(p->texts + p->n_texts, text, n);
+	uint32_t node = add_node(m, PICKLE_TEXT, (uint32_t)n);
+	if (node != NO_NODE) {
+		p->nodes[node].is.at = p->n_texts;
+		*kept = node;
+	}
+	p->n_texts += n;
+	return push(m, node);
+}
+
+/* A text or bytes, with their length in `width` bytes. */
+static int push_bytes(struct machine *m, enum pickle_kind kind, int width)
+{
+	uint64_t n;
+	if (take_number(m, width, &n))
+		return -1;
+	const unsigned char *x = take(m, n);
+	if (!x)
+		return refuse(m, "it ends too early");
+	return kind == PICKLE_TEXT ? push_text(m, x, n)
+				   : push(m, add_node(m, kind, (uint32_t)n));
+}
+
+/* Those of up to 8 bytes are integers; longer ones, such as seeds, are kept as bytes. */
+static int push_long(struct machine *m)
+{
+	uint64_t n, x;
+	if (take_number(m, 1, &n))
+		return -1;
+	if (n > 8) {
+		m->at--;
+		return push_bytes(m, PICKLE_BYTES, 1);
+	}
+	if (take_number(m, (int)n, &x))
+		return -1;
+	if (n && n < 8 && x >> (8 * n - 1))
+		x |= UINT64_MAX << 8 * n;
+	return push_integer(m, (int64_t)x);
+}
+
+/* The only number with its high byte first. */
+static int push_real(struct machine *m)
+{
+	const unsigned char *x = take(m, 8);
+	uint64_t bits = 0;
+	if (!x)
+		return refuse(m, "it ends too early");
+	for (int i = 0; i < 8; i++)
+		bits = bits << 8 | x[i];
+	uint32_t node = add_node(m, PICKLE_REAL, 0);
+	if (node != NO_NODE)
+		memcpy(&m->p->nodes[node].is.real, &bits, sizeof(bits));
+	return push(m, node);
+}
+
+static int push_line(struct machine *m)
+{
+	enum { LONGEST = 4096 };
+	size_t n = (size_t)min64((int64_t)(m->n_bytes - m->at), LONGEST);
+	const unsigned char *begin = take(m, n);
+	const unsigned char *end = begin ? memchr(begin, '\n', n) : NULL;
+	if (!end)
+		return refuse(m, "a name without an end");
+	m->at -= n - (size_t)(end - begin) - 1;
+	return push_text(m, begin, (uint64_t)(end - begin));
+}
+
+/* ---- globals, objects, the memo ------------------------------------------------------ */
+
+/* Of the module and the name on the stack. */
+static int push_global(struct machine *m)
+{
+	const uint32_t *x = top(m, 2);
+	size_t n;
+	if (!x || !pickle_text(m->p, x[0], &n) || !pickle_text(m->p, x[1], &n))
+		return refuse(m, "a global without a name");
+	uint32_t module = x[0], name = x[1];
+	m->n_stack -= 2;
+	if (push_links(m, PICKLE_GLOBAL, OTHER_GLOBAL, module, name))
+		return -1;
+	uint32_t node = m->stack[m->n_stack - 1];
+	if (pickle_is_global(m->p, node, "collections", "OrderedDict"))
+		m->p->nodes[node].n = ORDERED_DICT;
+	if (pickle_is_global(m->p, node, "torch", "Size"))
+		m->p->nodes[node].n = SIZE;
+	return 0;
+}
+
+static int push_object(struct machine *m)
+{
+	const uint32_t *x = top(m, 2);
+	if (!x)
+		return refuse(m, "a call without a function");
+	const struct pickle_node *f = &m->p->nodes[x[0]], *a = &m->p->nodes[x[1]];
+	uint32_t called = x[0], arguments = x[1];
+	bool known = f->kind == PICKLE_GLOBAL && a->kind == PICKLE_TUPLE;
+	m->n_stack -= 2;
+	if (known && f->n == ORDERED_DICT && a->n == 0)
+		return push(m, add_node(m, PICKLE_DICT, 0));
+	if (known && f->n == SIZE && a->n == 1 &&
+		pickle_kind(m->p, a->is.link[0]) == PICKLE_TUPLE)
+		return push(m, a->is.link[0]);
+	return push_links(m, PICKLE_OBJECT, 0, called, arguments);
+}
+
+/* The state of other nodes than objects, such as an OrderedDict's _metadata, is dropped. */
+static int build(struct machine *m)
+{
+	const uint32_t *x = top(m, 2);
+	if (!x)
+		return refuse(m, "a state without an object");
+	if (pickle_kind(m->p, x[0]) == PICKLE_OBJECT)
+		m->p->nodes[x[0]].n = x[1];
+	m->n_stack--;
+	return 0;
+}
+
+/* The numbers of pickle.py grow by one; one far beyond would take memory for all between. */
+static int memo_put(struct machine *m, uint64_t number)
+{
+	const uint32_t *x = top(m, 1);
+	if (!x || number > (uint64_t)m->n_memo + 1)
+		return refuse(
+			m, x ? "a number of the memo out of order" : "no value to keep");
+	if ((int64_t)number >= m->room_memo) {
+		m->room_memo = max64(256, 2 * m->room_memo);
+		m->memo = xrealloc(m->memo, (size_t)m->room_memo * sizeof(*m->memo));
+	}
+	if ((int64_t)number > m->n_memo) /* (numbers may begin with 1) */
+		m->memo[m->n_memo] = NO_NODE;
+	m->memo[number] = *x;
+	m->n_memo = max64(m->n_memo, (int64_t)number + 1);
+	return 0;
+}
+
+static int memo_get(struct machine *m, uint64_t number)
+{
+	if ((int64_t)number >= m->n_memo || m->memo[number] == NO_NODE)
+		return refuse(m, "a value of the memo that was not kept");
+	return push(m, m->memo[number]);
+}
+
+/* ---- the machine ---------------------------------------------------------------------- */
+
+static int step_number(struct machine *m, int op)
+{
+	uint64_t x;
+	switch (op) {
+	case PROTO:
+		return take_number(m, 1, &x) ? -1
+		       : x >= 2 && x <= 5    ? 0
+					     : refuse(m, "an unknown protocol");
+	case FRAME:
+		return take_number(m, 8, &x);
+	case BININT:
+		return take_number(m, 4, &x) || push_integer(m, (int32_t)x) ? -1 : 0;
+	case BININT1:
+		return take_number(m, 1, &x) || push_integer(m, (int64_t)x) ? -1 : 0;
+	case BININT2:
+		return take_number(m, 2, &x) || push_integer(m, (int64_t)x) ? -1 : 0;
+	case LONG1:
+		return push_long(m);
+	case BINFLOAT:
+		return push_real(m);
+	case BINPUT:
+		return take_number(m, 1, &x) || memo_put(m, x) ? -1 : 0;
+	case LONG_BINPUT:
+		return take_number(m, 4, &x) || memo_put(m, x) ? -1 : 0;
+	case BINGET:
+		return take_number(m, 1, &x) || memo_get(m, x) ? -1 : 0;
+	case LONG_BINGET:
+		return take_number(m, 4, &x) || memo_get(m, x) ? -1 : 0;
+	default:
+		m->at--;
+		return refuse(m, "an opcode that is not read");
+	}
+}
+
+static int step_container(struct machine *m, int op)
+{
+	enum {
+		LISTS = 1 << PICKLE_LIST,
+		SETS = 1 << PICKLE_SET,
+		DICTS = 1 << PICKLE_DICT
+	};
+	int64_t n;
+	const uint32_t *x;
+	switch (op) {
+	case EMPTY_TUPLE:
+		return push(m, THE_EMPTY_TUPLE);
+	case EMPTY_LIST:
+		return push(m, add_node(m, PICKLE_LIST, 0));
+	case EMPTY_DICT:
+		return push(m, add_node(m, PICKLE_DICT, 0));
+	case EMPTY_SET:
+		return push(m, add_node(m, PICKLE_SET, 0));
+	case TUPLE:
+		x = above_mark(m, &n);
+		return push_tuple(m, x, n, n + 1);
+	case TUPLE1:
+		return push_tuple(m, top(m, 1), 1, 1);
+	case TUPLE2:
+		return push_tuple(m, top(m, 2), 2, 2);
+	case TUPLE3:
+		return push_tuple(m, top(m, 3), 3, 3);
+	case APPEND:
+		return append_top(m, 1, LISTS);
+	case APPENDS:
+		return append_marked(m, LISTS);
+	case ADDITEMS:
+		return append_marked(m, SETS);
+	case SETITEM:
+		return append_top(m, 2, DICTS);
+	case SETITEMS:
+		return append_marked(m, DICTS);
+	default:
+		return step_number(m, op);
+	}
+}
+
+static int step(struct machine *m, int op)
+{
+	switch (op) {
+	case MARK:
+		return push(m, MARKED);
+	case POP:
+		return m->n_stack-- ? 0 : refuse(m, "no value to drop");
+	case NONE:
+		return push(m, 0);
+	case NEWTRUE:
+	case NEWFALSE:
+		return push(m, op == NEWTRUE ? THE_TRUE : THE_FALSE);
+	case BINUNICODE:
+		return push_bytes(m, PICKLE_TEXT, 4);
+	case SHORT_BINUNICODE:
+		return push_bytes(m, PICKLE_TEXT, 1);
+	case BINBYTES:
+		return push_bytes(m, PICKLE_BYTES, 4);
+	case SHORT_BINBYTES:
+		return push_bytes(m, PICKLE_BYTES, 1);
+	case GLOBAL:
+		return push_line(m) || push_line(m) || push_global(m) ? -1 : 0;
+	case STACK_GLOBAL:
+		return push_global(m);
+	case MEMOIZE:
+		return memo_put(m, (uint64_t)m->n_memo);
+	case NEWOBJ:
+	case REDUCE:
+		return push_object(m);
+	case BUILD:
+		return build(m);
+	case BINPERSID:
+		if (!top(m, 1))
+			return refuse(m, "a persistent id without a value");
+		m->n_stack--;
+		return push_links(m, PICKLE_PERSISTENT, 0, m->stack[m->n_stack], 0);
+	default:
+		return step_container(m, op);
+	}
+}
+
+static int run(struct machine *m)
+{
+	const unsigned char *op;
+	while ((op = take(m, 1)) && *op != STOP)
+		if (step(m, *op))
+			return -1;
+	if (!op)
+		return refuse(m, "it ends too early");
+	if (!top(m, 1) || m->n_stack != 1)
+		return refuse(m, "it ends with other than one value");
+	m->p->root = m->stack[0];
+	return 0;
+}
+
+int pickle_parse(
+	struct pickle *p, const struct pickle_bytes *b, const char *name, struct err *e)
+{
+	struct machine *m = xcalloc(1, sizeof(*m));
+	*p = (struct pickle){.name = name, .n_links = 1};
+	m->p = p;
+	m->bytes = b->p;
+	m->n_bytes = b->n;
+	m->end = b->p ? b->n : 0;
+	m->fd = b->fd;
+	m->e = e;
+	room_for_links(m, 1);
+	add_node(m, PICKLE_NONE, 0);
+	add_node(m, PICKLE_BOOL, 0);
+	p->nodes[add_node(m, PICKLE_BOOL, 0)].is.integer = 1;
+	add_node(m, PICKLE_TUPLE, 0);
+	int rc = run(m);
+	free(m->piece);
+	free(m->stack);
+	free(m->memo);
+	free(m);
+	if (rc)
+		pickle_free(p);
+	return rc;
+}
+
+void pickle_free(struct pickle *p)
+{
+	free(p->nodes);
+	free(p->links);
+	free(p->texts);
+	*p = (struct pickle){.name = NULL};
+}
+
+/* ---- looking at a tree ------------------------------------------------------------------ */
+
+const char *pickle_text(const struct pickle *p, uint32_t node, size_t *n_bytes)
+{
+	const struct pickle_node *x = &p->nodes[node];
+	*n_bytes = x->n;
+	return x->kind == PICKLE_TEXT ? p->texts + x->is.at : NULL;
+}
+
+bool pickle_is(const struct pickle *p, uint32_t node, const char *text)
+{
+	size_t n;
+	const char *s = pickle_text(p, node, &n);
+	return s && n == strlen(text) && !memcmp(s, text, n);
+}
+
+int pickle_int(const struct pickle *p, uint32_t node, int64_t *out)
+{
+	enum pickle_kind kind = pickle_kind(p, node);
+	*out = kind == PICKLE_INT || kind == PICKLE_BOOL ? p->nodes[node].is.integer : 0;
+	return kind == PICKLE_INT || kind == PICKLE_BOOL ? 0 : -1;
+}
+
+bool pickle_is_global(
+	const struct pickle *p, uint32_t node, const char *module, const char *name)
+{
+	const struct pickle_node *x = &p->nodes[node];
+	return x->kind == PICKLE_GLOBAL && pickle_is(p, x->is.link[1], name) &&
+	       pickle_is(p, x->is.link[0], module);
+}
+
+const char *pickle_global(const struct pickle *p, uint32_t node, size_t *n_bytes)
+{
+	const struct pickle_node *x = &p->nodes[node];
+	return x->kind == PICKLE_GLOBAL ? pickle_text(p, x->is.link[1], n_bytes) : NULL;
+}
+
+static bool is_container(const struct pickle_node *x)
+{
+	return x->kind == PICKLE_TUPLE || x->kind == PICKLE_LIST ||
+	       x->kind == PICKLE_SET || x->kind == PICKLE_DICT;
+}
+
+void pickle_each(struct pickle_each *it, const struct pickle *p, uint32_t node)
+{
+	const struct pickle_node *x = &p->nodes[node];
+	*it = (struct pickle_each){.p = p, .left = is_container(x) ? x->n : 0};
+	it->inlined = x->kind == PICKLE_TUPLE && x->n <= INLINED;
+	if (it->inlined)
+		memcpy(it->members, x->is.link, sizeof(it->members));
+	else if (it->left)
+		it->next = x->is.link[0];
+}
+
+bool pickle_next(struct pickle_each *it, uint32_t *member)
+{
+	if (!it->left)
+		return false;
+	it->left--;
+	if (it->inlined) {
+		*member = it->members[0];
+		it->members[0] = it->members[1];
+		return true;
+	}
+	if (!it->in_piece) {
+		it->at = it->next;
+		it->in_piece = it->p->links[it->at];
+		it->next = it->p->links[it->at + 1];
+		it->at += 2;
+	}
+	it->in_piece--;
+	*member = it->p->links[it->at++];
+	return true;
+}
+
+uint32_t pickle_item(const struct pickle *p, uint32_t node, uint32_t i)
+{
+	struct pickle_each it;
+	uint32_t x = 0;
+	pickle_each(&it, p, node);
+	if (i >= it.left)
+		return 0;
+	for (uint32_t k = 0; k <= i; k++)
+		pickle_next(&it, &x);
+	return x;
+}
+
+uint32_t pickle_get(const struct pickle *p, uint32_t dict, const char *key)
+{
+	struct pickle_each it;
+	uint32_t k, x, found = 0;
+	if (pickle_kind(p, dict) != PICKLE_DICT)
+		return 0;
+	pickle_each(&it, p, dict);
+	while (pickle_next(&it, &k) && pickle_next(&it, &x))
+		if (pickle_is(p, k,
+			    key)) /* (the last of equal keys is the one of Python) */
+			found = x;
+	return found;
+}
+
+uint32_t pickle_field(const struct pickle *p, uint32_t dict, const char *key)
+{
+	return p->nodes[dict].n <= 2 * MAX_FIELDS ? pickle_get(p, dict, key) : 0;
+}
+
+uint32_t pickle_part(const struct pickle *p, uint32_t object, int part)
+{
+	const struct pickle_node *x = &p->nodes[object];
+	if (x->kind != PICKLE_OBJECT && x->kind != PICKLE_PERSISTENT)
+		return 0;
+	return part == PICKLE_STATE ? x->n : x->is.link[part];
+}

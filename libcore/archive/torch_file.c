@@ -1,0 +1,365 @@
+/* A file of torch.save(): one archive, whose tree of dicts becomes a list of items; and values of any file. */
+#include "archive/archive_internal.h"
+
+#include "base/file.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+/* ---- the tree as a list --------------------------------------------------------------- */
+
+/* A tree may contain itself, or one part so often that a walk never ends: it is bounded in depth and
+ * steps. */
+enum { MOST_DEPTH = 24, STEPS_PER_NODE = 16, MAX_NAME = 4096 };
+
+struct walk {
+	struct torch_file *f;
+	const struct pickle *p;
+	struct str name;
+	int64_t steps;
+	int depth;
+	struct err *e;
+};
+
+static int add_tensor(struct walk *w, uint32_t node, const struct described *d)
+{
+	static const int64_t zeros[TORCH_MAX_DIMS];
+	struct torch_item *x = items_add(w->f, w->name.s, w->name.len, w->e);
+	if (!x)
+		return -1;
+	x->kind = TORCH_TENSOR;
+	x->dtype = d->dtype;
+	x->ndim = d->ndim;
+	memcpy(x->dims, d->dims, sizeof(x->dims));
+	items_add_chunk(w->f, zeros, d->dims)->node = node;
+	return 0;
+}
+
+/* Lists of dicts, of tensors and of lists of tensors have items; those of numbers and texts are values. */
+static bool is_list_of_items(const struct pickle *p, uint32_t node)
+{
+	enum pickle_kind kind = pickle_kind(p, node);
+	uint32_t item = pickle_item(p, node, 0);
+	if (pickle_kind(p, item) == PICKLE_LIST && kind == PICKLE_LIST)
+		item = pickle_item(p, item, 0);
+	enum pickle_kind first = pickle_kind(p, item);
+	return (kind == PICKLE_LIST || kind == PICKLE_TUPLE) &&
+	       (first == PICKLE_DICT || first == PICKLE_OBJECT);
+}
+
+static int walk(struct walk *w, uint32_t node);
+
+static int walk_below(struct walk *w, uint32_t key, int64_t number, uint32_t node)
+{
+	size_t before = w->name.len, n;
+	const char *text = key ? pickle_text(w->p, key, &n) : NULL;
+	if (key && !text && pickle_int(w->p, key, &number))
+		return 0; /* of a dict with other keys than texts and numbers */
+	if (before)
+		str_putc(&w->name, '.');
+	if (text)
+		str_add(&w->name, text, n);
+	else
+		str_printf(&w->name, "%lld", (long long)number);
+	/* (a list of names below this one may be shared) */
+	int rc = w->name.len > MAX_NAME
+			 ? err_set(w->e, EX_DATAERR, "%s: the name of an item is damaged",
+				   w->f->path)
+			 : walk(w, node);
+	w->name.len = before;
+	w->name.s[before] = '\0';
+	return rc;
+}
+
+static int walk_members(struct walk *w, uint32_t node)
+{
+	bool dict = pickle_kind(w->p, node) == PICKLE_DICT;
+	struct pickle_each it;
+	uint32_t key = 0, x;
+	int rc = 0;
+	pickle_each(&it, w->p, node);
+	w->depth++;
+	for (int64_t i = 0;
+		!rc && (!dict || pickle_next(&it, &key)) && pickle_next(&it, &x); i++)
+		rc = walk_below(w, key, i, x);
+	w->depth--;
+	return rc;
+}
+
+static int walk(struct walk *w, uint32_t node)
+{
+	struct described d;
+	if (w->depth > MOST_DEPTH ||
+		++w->steps > STEPS_PER_NODE * ((int64_t)w->p->n_nodes + 64))
+		return err_set(w->e, EX_DATAERR,
+			"%s: its values contain themselves: the file is damaged",
+			w->f->path);
+	if (items_charge(w->f, sizeof(node), w->e)) /* (empty dicts are no items) */
+		return -1;
+	if (pickle_kind(w->p, node) == PICKLE_DICT || is_list_of_items(w->p, node))
+		return walk_members(w, node);
+	int rc = describe_tensor(w->p, node, &d, w->e);
+	if (rc < 0)
+		return -1;
+	if (!rc)
+		return add_tensor(w, node, &d);
+	struct torch_item *x = items_add(w->f, w->name.s, w->name.len, w->e);
+	if (x)
+		x->node = node;
+	return x ? 0 : -1;
+}
+
+int torch_file_walk(struct torch_file *f, uint32_t node, const char *name, struct err *e)
+{
+	struct walk w = {.f = f, .p = &f->parts->archive.tree, .e = e};
+	str_puts(&w.name, name);
+	str_puts(&w.name, "");
+	int rc = walk(&w, node);
+	str_free(&w.name);
+	return rc;
+}
+
+int archive_of_path(struct archive *a, const char *path, struct err *e)
+{
+	struct stat st;
+	int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+	if (fd < 0 || fstat(fd, &st)) {
+		err_set(e, EX_IOERR, "%s: %s", path, strerror(errno));
+		if (fd >= 0)
+			close(fd);
+		return -1;
+	}
+	if (!archive_open(a, fd, path, 0, S_ISREG(st.st_mode) ? st.st_size : 0, e))
+		return 0;
+	close(fd);
+	return -1;
+}
+
+int torch_file_open(struct torch_file *f, struct err *e)
+{
+	struct archive *a = &f->parts->archive;
+	if (archive_of_path(a, f->path, e))
+		return -1;
+	items_allow(f, a->zip.size);
+	return torch_file_walk(f, a->tree.root, "", e) || items_end(f, e) ? -1 : 0;
+}
+
+int torch_file_open_inside(struct torch_file *f, char *path, struct err *e)
+{
+	free(f->path);
+	f->path = path;
+	return torch_file_open(f, e);
+}
+
+static bool is_torch_file(const char *path)
+{
+	char begin[4];
+	return file_sniff(path, begin, sizeof(begin)) == sizeof(begin) &&
+	       !memcmp(begin, "PK\3\4", 4);
+}
+
+const struct container container_file = {
+	.name = "torch.save",
+	.is_file = true,
+	.is_in = is_torch_file,
+	.open = torch_file_open,
+};
+
+/* ---- values ------------------------------------------------------------------------------ */
+
+/* The tree that has a value, and its node there. Of DCP it is read, for close_value(). */
+struct value {
+	struct archive own;
+	const struct pickle *p;
+	uint32_t node;
+};
+
+/* Megatron-LM stores some values as a bare pickle. */
+static int open_bare(struct torch_file *f, const struct chunk *c, int fd, struct value *v,
+	struct err *e)
+{
+	enum { MOST = 1 << 28 };
+	const char *name = f->parts->files[c->file];
+	if (c->n_bytes > MOST)
+		return err_set(e, EX_UNAVAILABLE, "%s: a value of %lld bytes", name,
+			(long long)c->n_bytes);
+	char *text = xmalloc((size_t)c->n_bytes + 1);
+	const struct pickle_bytes bytes = {text, (size_t)c->n_bytes, false};
+	int rc = file_read_at(fd, name, text, bytes.n, c->at, e) ||
+		 pickle_parse(&v->own.tree, &bytes, name, e);
+	free(text);
+	return rc ? -1 : 0;
+}
+
+static int open_value(
+	struct torch_file *f, const struct torch_item *x, struct value *v, struct err *e)
+{
+	char begin[4] = {0};
+	*v = (struct value){.p = &f->parts->archive.tree, .node = x->node};
+	if (!f->parts->many)
+		return 0;
+	const struct chunk *c = &f->parts->chunks[x->first];
+	int fd = items_fd(f, c->file, e);
+	v->p = &v->own.tree;
+	/* (many items may be one value) */
+	if (fd < 0 || items_charge(f, c->n_bytes / 4, e) ||
+		(c->n_bytes >= 4 &&
+			file_read_at(fd, f->parts->files[c->file], begin, 4, c->at, e)))
+		return -1;
+	int rc = memcmp(begin, "PK\3\4", 4)
+			 ? open_bare(f, c, fd, v, e)
+			 : archive_open(&v->own, fd, f->parts->files[c->file], c->at,
+				   c->n_bytes, e);
+	v->node = x->node && x->node < v->own.tree.n_nodes ? x->node : v->own.tree.root;
+	return rc;
+}
+
+static void close_value(const struct torch_file *f, struct value *v)
+{
+	if (f->parts->many)
+		archive_close(&v->own);
+}
+
+static bool read_number(const struct pickle *p, uint32_t node, double *out)
+{
+	int64_t i;
+	if (!pickle_int(p, node, &i)) {
+		*out = (double)i;
+		return true;
+	}
+	*out = p->nodes[node].is.real;
+	return pickle_kind(p, node) == PICKLE_REAL;
+}
+
+/* A member of a dict or object by its key, or of a list by its place; 0: there is none. */
+static uint32_t find_member(const struct pickle *p, uint32_t node, const char *key)
+{
+	int64_t place;
+	if (pickle_kind(p, node) == PICKLE_OBJECT)
+		node = pickle_part(p, node, PICKLE_STATE);
+	if (pickle_kind(p, node) == PICKLE_DICT)
+		return pickle_get(p, node, key);
+	return !parse_int(key, &place) && place >= 0 && place < UINT32_MAX
+		       ? pickle_item(p, node, (uint32_t)place)
+		       : 0;
+}
+
+static uint32_t find_part(const struct pickle *p, uint32_t node, const char *path)
+{
+	char *copy = xstrdup(path), *rest = copy, *key;
+	while (node && (key = strsep(&rest, ".")))
+		node = *key ? find_member(p, node, key) : node;
+	free(copy);
+	return node;
+}
+
+static int64_t read_numbers(
+	const struct pickle *p, uint32_t node, int64_t most, double *out)
+{
+	struct pickle_each it;
+	uint32_t member;
+	int64_t n = 0;
+	if (most && read_number(p, node, out))
+		return 1;
+	pickle_each(&it, p, node);
+	while (n < most && pickle_next(&it, &member) && read_number(p, member, &out[n]))
+		n++;
+	return it.left ? 0 : n; /* not all of them */
+}
+
+int torch_numbers_in(struct torch_file *f, const struct torch_item *x, const char *path,
+	int64_t most, double *out, int64_t *n, struct err *e)
+{
+	struct value v;
+	*n = 0;
+	if (x->kind == TORCH_TENSOR) {
+		if (torch_rows(x) != 1 || torch_row_size(x) != 1 || most < 1 || *path)
+			return 0;
+		*n = 1;
+		return torch_read_doubles(f, x, 0, 1, out, e);
+	}
+	if (open_value(f, x, &v, e))
+		return -1;
+	*n = read_numbers(v.p, find_part(v.p, v.node, path), most, out);
+	close_value(f, &v);
+	return items_charge(f, *n * (int64_t)sizeof(*out), e);
+}
+
+int torch_numbers(struct torch_file *f, const struct torch_item *x, int64_t most,
+	double *out, int64_t *n, struct err *e)
+{
+	return torch_numbers_in(f, x, "", most, out, n, e);
+}
+
+void torch_describe(
+	const struct torch_file *f, const struct torch_item *x, struct str *out)
+{
+	static const char *const kinds[] = {[PICKLE_NONE] = "None",
+		[PICKLE_BOOL] = "a bool",
+		[PICKLE_INT] = "a number",
+		[PICKLE_REAL] = "a number",
+		[PICKLE_TEXT] = "a text",
+		[PICKLE_BYTES] = "bytes",
+		[PICKLE_GLOBAL] = "a class or function",
+		[PICKLE_TUPLE] = "a tuple",
+		[PICKLE_LIST] = "a list",
+		[PICKLE_SET] = "a set",
+		[PICKLE_DICT] = "a dict",
+		[PICKLE_OBJECT] = "an object",
+		[PICKLE_PERSISTENT] = "a storage"};
+	const struct pickle *p = &f->parts->archive.tree;
+	if (x->kind == TORCH_TENSOR || !p->nodes || x->node >= p->n_nodes) {
+		str_puts(out, x->kind == TORCH_TENSOR ? "a tensor" : "a value");
+		return;
+	}
+	const struct pickle_node *called =
+		&p->nodes[pickle_part(p, x->node, PICKLE_CALLED)];
+	size_t n_module = 0, n_name = 0;
+	bool known = called->kind == PICKLE_GLOBAL;
+	const char *module = known ? pickle_text(p, called->is.link[0], &n_module) : NULL;
+	const char *name = known ? pickle_text(p, called->is.link[1], &n_name) : NULL;
+	if (module && name)
+		str_printf(out, "a call of %.*s.%.*s", (int)min64(64, (int64_t)n_module),
+			module, (int)min64(64, (int64_t)n_name), name);
+	else
+		str_puts(out, kinds[pickle_kind(p, x->node)]);
+}
+
+static int add_text(struct torch_file *f, const struct pickle *p, uint32_t node,
+	struct strs *out, struct err *e)
+{
+	struct str s = {0};
+	size_t n;
+	const char *text = pickle_text(p, node, &n);
+	if (!text || memchr(text, 0, n))
+		return 0;
+	if (items_charge(f, (int64_t)(n + sizeof(text)), e))
+		return -1;
+	str_puts(&s, "");
+	str_add(&s, text, n);
+	strs_add(out, s.s);
+	str_free(&s);
+	return 0;
+}
+
+int torch_texts(
+	struct torch_file *f, const struct torch_item *x, struct strs *out, struct err *e)
+{
+	struct value v;
+	struct pickle_each it;
+	uint32_t member;
+	if (x->kind == TORCH_TENSOR)
+		return 0;
+	if (open_value(f, x, &v, e))
+		return -1;
+	int rc = add_text(f, v.p, v.node, out, e);
+	pickle_each(&it, v.p, v.node);
+	while (!rc && pickle_next(&it, &member))
+		rc = add_text(f, v.p, member, out, e);
+	close_value(f, &v);
+	return rc;
+}

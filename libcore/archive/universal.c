@@ -1,0 +1,191 @@
+/*
+ * The universal format of DeepSpeed, which its ds_to_universal.py makes of a checkpoint of ZeRO: for each
+ * parameter a directory zero/NAME with fp32.pt, exp_avg.pt, exp_avg_sq.pt and step.pt, files of torch.save(),
+ * of which the first three have a dict with the tensor; and zero/optimizer_state.pt.
+ */
+#include "archive/archive_internal.h"
+
+#include "base/file.h"
+
+#include <dirent.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+static const char folder[] = "zero";
+
+/* The names of parameters, sorted: directories that have fp32.pt. */
+static int64_t list_parameters(const char *path, struct strs *out)
+{
+	struct str name = {0};
+	str_printf(&name, "%s/%s", path, folder);
+	DIR *d = opendir(name.s);
+	struct dirent *entry;
+	while (d && (entry = readdir(d))) {
+		str_clear(&name);
+		str_printf(&name, "%s/%s/%s/fp32.pt", path, folder, entry->d_name);
+		if (file_exists(name.s))
+			strs_add(out, entry->d_name);
+	}
+	if (d)
+		closedir(d);
+	str_free(&name);
+	strs_sort(out);
+	return out->n;
+}
+
+static bool universal_is_in(const char *path)
+{
+	struct strs list = {0};
+	bool found = list_parameters(path, &list) > 0;
+	strs_free(&list);
+	return found;
+}
+
+uint32_t archive_tensor(const struct archive *a)
+{
+	uint32_t inside = pickle_get(&a->tree, a->tree.root, "param");
+	return inside ? inside : a->tree.root;
+}
+
+/* The item of a file, which was just opened. */
+static int add_item(struct torch_file *f, const char *name, int32_t file, int64_t n_bytes,
+	const struct archive *a, struct err *e)
+{
+	static const int64_t zeros[TORCH_MAX_DIMS];
+	struct described d = {.ndim = 0};
+	int rc = describe_tensor(&a->tree, archive_tensor(a), &d, e);
+	if (rc < 0)
+		return -1;
+	struct torch_item *x = items_add(f, name, strlen(name), e);
+	if (!x)
+		return -1;
+	x->kind = rc ? TORCH_VALUE : TORCH_TENSOR;
+	x->dtype = rc ? 0 : d.dtype;
+	x->ndim = rc ? 0 : d.ndim;
+	memcpy(x->dims, rc ? zeros : d.dims, sizeof(x->dims));
+	struct chunk *c = items_add_chunk(f, zeros, x->dims);
+	c->file = file;
+	c->n_bytes = n_bytes;
+	return 0;
+}
+
+static int open_archive(struct torch_file *f, int32_t file, struct archive *a,
+	int64_t *n_bytes, struct err *e)
+{
+	struct stat st;
+	int fd = items_fd(f, file, e);
+	if (fd < 0)
+		return -1;
+	*n_bytes = fstat(fd, &st) || !S_ISREG(st.st_mode) ? 0 : st.st_size;
+	items_allow(f, *n_bytes);
+	return archive_open(a, fd, f->parts->files[file], 0, *n_bytes, e);
+}
+
+static int add_file(
+	struct torch_file *f, const char *name, const char *path, struct err *e)
+{
+	struct archive a;
+	int64_t n_bytes;
+	int32_t file = items_add_file(f, path);
+	if (open_archive(f, file, &a, &n_bytes, e))
+		return -1;
+	int rc = add_item(f, name, file, n_bytes, &a, e);
+	archive_close(&a);
+	return rc;
+}
+
+/* The values of a group of parameters, such as betas. */
+static int add_options(struct torch_file *f, int32_t file, int64_t n_bytes, int64_t group,
+	const struct pickle *p, uint32_t dict, struct err *e)
+{
+	static const int64_t zeros[TORCH_MAX_DIMS];
+	struct pickle_each it;
+	uint32_t key, value;
+	size_t n;
+	pickle_each(&it, p, pickle_kind(p, dict) == PICKLE_DICT ? dict : 0);
+	while (pickle_next(&it, &key) && pickle_next(&it, &value)) {
+		struct str name = {0};
+		const char *text = pickle_text(p, key, &n);
+		if (!text || memchr(text, 0, n))
+			continue;
+		str_printf(&name, "optimizer.param_groups.%lld.", (long long)group);
+		str_add(&name, text, n);
+		struct torch_item *x = items_add(f, name.s, name.len, e);
+		str_free(&name);
+		if (!x)
+			return -1;
+		x->node = value;
+		struct chunk *c = items_add_chunk(f, zeros, zeros);
+		c->file = file;
+		c->n_bytes = n_bytes;
+	}
+	return 0;
+}
+
+/* optimizer_state.pt, what all parameters have in common. Of ZeRO 3 the tensors have lost their shapes. */
+static int add_common(struct torch_file *f, const char *path, struct err *e)
+{
+	struct archive a;
+	struct pickle_each it;
+	uint32_t group;
+	int64_t n_bytes, stage = 0;
+	int32_t file = items_add_file(f, path);
+	if (open_archive(f, file, &a, &n_bytes, e))
+		return -1;
+	uint32_t node = pickle_get(&a.tree, a.tree.root, "zero_stage");
+	if (pickle_kind(&a.tree, node) == PICKLE_OBJECT) /* an enumeration */
+		node = pickle_item(
+			&a.tree, pickle_part(&a.tree, node, PICKLE_ARGUMENTS), 0);
+	pickle_int(&a.tree, node, &stage);
+	uint32_t groups = pickle_get(&a.tree, a.tree.root, "param_groups");
+	pickle_each(
+		&it, &a.tree, pickle_kind(&a.tree, groups) == PICKLE_LIST ? groups : 0);
+	int rc = 0;
+	for (int64_t g = 0; !rc && pickle_next(&it, &group); g++)
+		rc = add_options(f, file, n_bytes, g, &a.tree, group, e);
+	archive_close(&a);
+	return stage != 3 ? rc
+			  : err_set(e, EX_UNAVAILABLE,
+				    "%s: the universal format of ZeRO 3 has no shapes of "
+				    "tensors; give the "
+				    "directory that it was made of (global_stepN)",
+				    f->path);
+}
+
+static int universal_open(struct torch_file *f, struct err *e)
+{
+	static const char *const states[] = {"fp32", "exp_avg", "exp_avg_sq", "step"};
+	struct strs list = {0};
+	struct str path = {0}, name = {0};
+	int rc = 0;
+	list_parameters(f->path, &list);
+	for (int64_t i = 0; i < list.n * (int64_t)ARRAY_LEN(states) && !rc; i++) {
+		const char *parameter = list.v[i / (int64_t)ARRAY_LEN(states)];
+		const char *state = states[i % (int64_t)ARRAY_LEN(states)];
+		str_clear(&path);
+		str_printf(&path, "%s/%s/%s/%s.pt", f->path, folder, parameter, state);
+		str_clear(&name);
+		if (state == states[0])
+			str_puts(&name, parameter);
+		else
+			str_printf(&name, "optimizer.state.%s.%s", parameter, state);
+		rc = file_exists(path.s) ? add_file(f, name.s, path.s, e) : 0;
+	}
+	str_clear(&path);
+	str_printf(&path, "%s/%s/optimizer_state.pt", f->path, folder);
+	if (!rc && file_exists(path.s))
+		rc = add_common(f, path.s, e);
+	rc = rc || items_end(f, e) ? -1 : 0;
+	str_free(&path);
+	str_free(&name);
+	strs_free(&list);
+	return rc;
+}
+
+const struct container container_universal = {
+	.name = "DeepSpeed, universal",
+	.many = true,
+	.is_in = universal_is_in,
+	.open = universal_open,
+};

@@ -1,0 +1,194 @@
+/*
+ * The files of a checkpoint of DeepSpeed's ZeRO, by their names:
+ *
+ *   mp_rank_00_model_states.pt                         the model; with ZeRO 3 of each rank:
+ *   zero_pp_rank_R_mp_rank_00_model_states.pt
+ *   [bf16_]zero_pp_rank_R_mp_rank_00_optim_states.pt   the optimizer of each rank
+ *
+ * in a directory global_stepN, which the file `latest` beside it names. Behind mp_rank_ is the number of a
+ * tensor-parallel rank.
+ */
+#include "archive/archive_internal.h"
+
+#include "base/file.h"
+
+#include <dirent.h>
+#include <string.h>
+
+static void find_files(const char *folder, struct zero_files *x)
+{
+	struct dirent *entry;
+	DIR *d = opendir(folder);
+	while (d && (entry = readdir(d))) {
+		const char *name = entry->d_name;
+		bool model = text_ends(name, "_model_states.pt");
+		if (strstr(name, "expert_") || strstr(name, "expp_rank_"))
+			x->experts |= model || text_ends(name, "_optim_states.pt");
+		else if (text_ends(name, "_optim_states.pt") && strstr(name, "_mp_rank_"))
+			strs_add(&x->optim, name);
+		else if (model && strstr(name, "mp_rank_"))
+			strs_add(&x->model, name);
+		else if (!strncmp(name, "layer_", 6) &&
+			 text_ends(name, "model_states.pt"))
+			x->stages = true;
+	}
+	if (d)
+		closedir(d);
+	strs_sort(&x->model);
+	strs_sort(&x->optim);
+}
+
+void zero_files_free(struct zero_files *x)
+{
+	str_free(&x->folder);
+	strs_free(&x->model);
+	strs_free(&x->optim);
+}
+
+/* Names in the directory below, if the file `latest` tells it. */
+static void go_to_latest(struct zero_files *x)
+{
+	struct err e = {0};
+	struct str name = {0}, latest = {0};
+	str_printf(&name, "%s/latest", x->folder.s);
+	if (file_exists(name.s) &&
+		(file_check_regular(name.s, &e) || file_read(name.s, 1024, &latest, &e)))
+		die_io(&e);
+	if (!e.code && latest.s) {
+		str_printf(&x->folder, "/%.*s", (int)strcspn(latest.s, "\r\n"), latest.s);
+		find_files(x->folder.s, x);
+	}
+	str_free(&name);
+	str_free(&latest);
+}
+
+bool zero_files_find(struct zero_files *x, const char *path)
+{
+	*x = (struct zero_files){.experts = false};
+	str_puts(&x->folder, path);
+	find_files(path, x);
+	if (!x->model.n && !x->optim.n)
+		go_to_latest(x);
+	return x->model.n || x->optim.n;
+}
+
+static int no_optimizer(const char *path, struct err *e)
+{
+	return err_set(e, EX_DATAERR,
+		"%s: of ZeRO, without the files of its optimizer "
+		"(*zero_pp_rank_*_optim_states.pt), which have its fp32 parameters",
+		path);
+}
+
+/* ---- one of each rank ---------------------------------------------------------------- */
+
+/* Several ranks of tensor or pipeline parallelism, and experts, have parts of the model. */
+int zero_files_check(const struct zero_files *x, struct err *e)
+{
+	const struct strs *both[] = {&x->model, &x->optim};
+	bool split = x->stages;
+	for (size_t i = 0; i < ARRAY_LEN(both); i++)
+		for (int64_t k = 0; k < both[i]->n; k++)
+			split = split || !strstr(both[i]->v[k], "mp_rank_00_");
+	if (split || x->experts)
+		return err_set(e, EX_UNAVAILABLE,
+			"%s: of a run with %s parallelism, whose ranks have parts of the "
+			"model; " ZERO_UNIVERSAL,
+			x->folder.s,
+			x->experts  ? "expert"
+			: x->stages ? "pipeline"
+				    : "tensor");
+	return x->optim.n ? 0 : no_optimizer(x->folder.s, e);
+}
+
+/* Appends the path of one, which must be there. */
+static int add_file(const struct zero_files *x, const char *name, int64_t ranks,
+	struct strs *paths, struct err *e)
+{
+	struct str path = {0};
+	str_printf(&path, "%s/%s", x->folder.s, name);
+	strs_add(paths, path.s);
+	int rc = file_exists(path.s)
+			 ? 0
+			 : err_set(e, EX_DATAERR,
+				   "%s is missing: %lld rank%s saved; copy the files "
+				   "of all hosts into one directory",
+				   path.s, (long long)ranks,
+				   ranks == 1 ? " has" : "s have");
+	str_free(&path);
+	return rc;
+}
+
+int zero_files_list(const struct zero_files *x, int64_t stage, int64_t ranks,
+	struct strs *paths, struct err *e)
+{
+	static const char of_rank[] = "zero_pp_rank_";
+	struct str name = {0};
+	/* (of fp16 and bf16 it may begin with more) */
+	const char *first = x->optim.v[0], *at = strstr(first, of_rank);
+	int64_t models = stage == 3 ? ranks : 1;
+	int rc = 0;
+	for (int64_t i = 0; i < ranks + models && !rc; i++) {
+		str_clear(&name);
+		if (i < ranks)
+			str_printf(&name, "%.*s%s%lld_mp_rank_00_optim_states.pt",
+				at ? (int)(at - first) : 0, first, of_rank, (long long)i);
+		else if (stage == 3)
+			str_printf(&name, "%s%lld_mp_rank_00_model_states.pt", of_rank,
+				(long long)(i - ranks));
+		else
+			str_puts(&name, "mp_rank_00_model_states.pt");
+		rc = add_file(x, name.s, ranks, paths, e);
+	}
+	str_free(&name);
+	if (!rc && x->optim.n > ranks)
+		rc = err_set(e, EX_DATAERR,
+			"%s: %lld ranks have saved, and there are %lld files of optimizers: "
+			"some are left from another run",
+			x->folder.s, (long long)ranks, (long long)x->optim.n);
+	return rc;
+}
+
+/* ---- one file: without ZeRO, DeepSpeed saves one ----------------------------------------------- */
+
+/* Appends its path; `out` may be NULL. */
+static bool find_one_file(const char *path, struct str *out)
+{
+	struct zero_files x;
+	bool is = zero_files_find(&x, path) && !x.optim.n && x.model.n == 1 &&
+		  !x.stages && !x.experts &&
+		  !strcmp(x.model.v[0], "mp_rank_00_model_states.pt");
+	if (is && out)
+		str_printf(out, "%s/%s", x.folder.s, x.model.v[0]);
+	zero_files_free(&x);
+	return is;
+}
+
+static bool is_one_file(const char *path)
+{
+	return !container_has_safetensors(path) && find_one_file(path, NULL);
+}
+
+/* Without ZeRO, it is whole. */
+static int check_one_file(const struct torch_file *f, struct err *e)
+{
+	static const char shapes[] = "param_shapes.";
+	for (int64_t i = 0; i < f->n; i++)
+		if (!strncmp(f->items[i].name, shapes, strlen(shapes)))
+			return no_optimizer(f->path, e);
+	return 0;
+}
+
+static int open_one_file(struct torch_file *f, struct err *e)
+{
+	struct str path = {0};
+	if (!find_one_file(f->path, &path))
+		return err_set(e, EX_IOERR, "%s: its files have changed", f->path);
+	return torch_file_open_inside(f, path.s, e) || check_one_file(f, e) ? -1 : 0;
+}
+
+const struct container container_zero_model = {
+	.name = "DeepSpeed without ZeRO",
+	.is_in = is_one_file,
+	.open = open_one_file,
+};

@@ -1,0 +1,194 @@
+/* Checkpoints that are made of files of any format. */
+#include "foreign/foreign.h"
+#include "foreign/foreign_internal.h"
+
+#include "base/file.h"
+#include "foreign/huggingface.h"
+#include "engine/state.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+static int open_as_ckpt(struct ckpt **c, const struct convert_kind *kind,
+	const char *path, const struct open_how *how, struct err *e)
+{
+	struct ckpt_view v;
+	if (convert_open_as(&v, kind, path, how, e))
+		return -1;
+	*c = ckpt_of_view(&v);
+	return 0;
+}
+
+int convert_open_ckpt(
+	struct ckpt **c, const char *path, const struct open_how *how, struct err *e)
+{
+	const struct convert_kind kind = convert_detect(path);
+	return kind.format == &convert_pt ? convert_open_own(c, path, e)
+					  : open_as_ckpt(c, &kind, path, how, e);
+}
+
+/* Files of a tokenizer that is compared with that of the data. */
+static bool has_tokenizer(const char *folder)
+{
+	static const char *const names[] = {
+		"tokenizer.json", "tekken.json", "vocab.bpe", "merges.txt"};
+	bool found = false;
+	for (size_t i = 0; i < ARRAY_LEN(names) && !found; i++) {
+		struct str path = {0};
+		str_printf(&path, "%s/%s", folder, names[i]);
+		found = file_exists(path.s);
+		str_free(&path);
+	}
+	return found;
+}
+
+/* The tables may have more rows than the tokenizer has tokens: the others pad it. */
+static int set_vocabulary(struct ckpt *c, struct err *e)
+{
+	struct model m;
+	if (convert_model(c->view, &m, e))
+		return -1;
+	int64_t n = c->tokenizer.vocab.n, rows = m.tokens->dims[0];
+	model_free(&m);
+	if (n > rows)
+		return err_set(e, EX_DATAERR,
+			"%s: its tokenizer has %lld tokens, and its embedding %lld rows",
+			c->path, (long long)n, (long long)rows);
+	str_printf(&c->config, "vocab = %lld\n", (long long)n);
+	if (n < rows)
+		str_printf(&c->config, "vocab-multiple = %lld\n", (long long)rows);
+	return 0;
+}
+
+/* Of a checkpoint, too, the number of positions goes with the model, though a run may have shorter sequences. */
+static int keep_positions(struct ckpt *c, struct err *e)
+{
+	struct model_config options;
+	if (c->origin.len)
+		return 0;
+	if (options_model(&options, c->config.s, e)) {
+		ckpt_close(c);
+		return -1;
+	}
+	hf_origin_make(options.context, &c->origin);
+	return 0;
+}
+
+int convert_open_model(struct ckpt **c, const char *path, struct err *e)
+{
+	struct err why = {0};
+	const struct convert_kind kind = convert_detect(path);
+	if (kind.format == &convert_pt)
+		return ckpt_open(c, path, e) ? -1 : keep_positions(*c, e);
+	if (open_as_ckpt(c, &kind, path, NULL, e))
+		return -1;
+	const struct tokenizer_source files = {"bpe", path, NULL, false};
+	if (!file_is_folder(path) || !has_tokenizer(path))
+		return 0;
+	if (tokenizer_make(&(*c)->tokenizer, &files, &why)) {
+		static bool
+			said; /* (pt-train opens it for its options, too, and on all ranks) */
+		tokenizer_free(&(*c)->tokenizer);
+		if (!said && log_speaks())
+			warn("%s: its tokenizer is not compared with that of the data: "
+			     "%s",
+				path, why.msg);
+		said = true;
+		return 0;
+	}
+	if (!set_vocabulary(*c, e))
+		return 0;
+	ckpt_close(*c);
+	return -1;
+}
+
+int convert_open_speaker(struct ckpt **c, const char *path, struct err *e)
+{
+	const struct convert_kind kind = convert_detect(path);
+	if (kind.format == &convert_pt || !file_is_folder(path) || !has_tokenizer(path))
+		return ckpt_open(c, path, e);
+	if (open_as_ckpt(c, &kind, path, NULL, e))
+		return -1;
+	if (!convert_vocabulary((*c)->view, &(*c)->tokenizer, path, e))
+		return 0;
+	e->code = EX_DATAERR;
+	ckpt_close(*c);
+	*c = NULL;
+	return -1;
+}
+
+int convert_hash_of(
+	const char *path, const struct open_how *how, uint64_t *hash, struct err *e)
+{
+	struct ckpt_view v;
+	if (convert_open(&v, path, how, e))
+		return -1;
+	int rc = ckpt_view_hash(&v, hash, e);
+	ckpt_view_close(&v);
+	return rc;
+}
+
+int convert_verify(const char *path, const struct open_how *how, struct err *e)
+{
+	struct ckpt *c;
+	struct ckpt_view v;
+	int rc;
+	const struct convert_kind kind = convert_detect(path);
+	if (kind.format != &convert_pt) {
+		if (convert_open_as(&v, &kind, path, how, e))
+			return -1;
+		rc = ckpt_view_check(&v, e);
+		ckpt_view_close(&v);
+		return rc;
+	}
+	if (ckpt_open_stream(&c, path, e))
+		return -1;
+	rc = ckpt_verify_hash(c, e) || state_check(c, e) ? -1 : 0;
+	ckpt_close(c);
+	return rc;
+}
+
+static int save(const struct ckpt_view *v, const char *out, struct err *e)
+{
+	return convert_save(
+		v, &convert_pt, out, &(struct convert_opts){.dtype = DT_F32}, e);
+}
+
+int convert_sum(int n, char **paths, const struct open_how *how, const double *weights,
+	double divisor, const char *out, struct err *e)
+{
+	struct ckpt_view *all = xcalloc((size_t)n, sizeof(*all)), sum;
+	const struct ckpt_view **of = xcalloc((size_t)n, sizeof(*of));
+	int n_open = 0, rc = 0;
+	for (; n_open < n && !rc; n_open += !rc) {
+		of[n_open] = &all[n_open];
+		rc = convert_open(&all[n_open], paths[n_open], how, e);
+	}
+	for (int i = 1; i < n && !rc; i++)
+		rc = convert_same_model(of[0], of[i], e);
+	rc = rc || ckpt_combine(&sum, of, n, weights, divisor, e);
+	if (!rc) {
+		rc = save(&sum, out, e);
+		ckpt_view_close(&sum);
+	}
+	while (n_open--)
+		ckpt_view_close(&all[n_open]);
+	free(all);
+	free(of);
+	return rc ? -1 : 0;
+}
+
+int convert_selection(const char *path, const struct open_how *how,
+	const struct ckpt_selection *s, const char *out, struct err *e)
+{
+	struct ckpt_view all, some;
+	if (convert_open(&all, path, how, e))
+		return -1;
+	int rc = ckpt_select(&some, &all, s, e);
+	if (!rc) {
+		rc = save(&some, out, e);
+		ckpt_view_close(&some);
+	}
+	ckpt_view_close(&all);
+	return rc;
+}

@@ -1,0 +1,321 @@
+/* The table of formats, and checkpoints in the order of the forward pass. */
+#include "foreign/foreign.h"
+#include "foreign/foreign_internal.h"
+
+#include "engine/state.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#define CONVERT_POINTER(name) &convert_##name,
+const struct convert_format *const convert_formats[] = {
+	CONVERT_FORMATS(CONVERT_POINTER) NULL};
+#define CONVERT_NAME(name) #name,
+const char *const convert_names[] = {"auto", CONVERT_FORMATS(CONVERT_NAME) NULL};
+
+struct convert_kind convert_detect(const char *path)
+{
+	bool is_stdin = !strcmp(path, "-");
+	for (int i = 1; convert_formats[i] && !is_stdin; i++) {
+		const void *probed = convert_formats[i]->probe(path);
+		if (probed)
+			return (struct convert_kind){convert_formats[i], probed};
+	}
+	return (struct convert_kind){&convert_pt, NULL};
+}
+
+const struct convert_format *convert_target(int choice, const char *path)
+{
+	if (choice)
+		return convert_formats[choice - 1];
+	for (int i = 0; convert_formats[i]; i++)
+		if (convert_formats[i]->is_name(path))
+			return convert_formats[i];
+	return &convert_huggingface;
+}
+
+/* What would work, of a file that is no HDF5 file; -1. */
+static int advise(const char *path, struct err *e)
+{
+	char first[8] = {0};
+	const struct err why = *e;
+	int64_t n = why.code == EX_DATAERR ? file_sniff(path, first, sizeof(first)) : -1;
+	bool other = n > 0 && !h5_begins(first, (size_t)n);
+	if (other && !memcmp(first, "GGUF", 4))
+		return err_set(e, why.code,
+			"%s: a GGUF file, which pt does not read: give the model of "
+			"Hugging Face that it was converted from",
+			path);
+	if (other)
+		return err_set(e, why.code,
+			"%s; also read are .safetensors, .bin and .pt files, and directories "
+			"with config.json",
+			why.msg);
+	return -1;
+}
+
+int convert_open_as(struct ckpt_view *v, const struct convert_kind *kind,
+	const char *path, const struct open_how *how, struct err *e)
+{
+	static const struct open_how plain;
+	const struct convert_format *f = kind->format;
+	if (ckpt_refuse_adapter(path, e))
+		return -1;
+	int rc = f->open(v, path, kind->probed, how ? how : &plain, e);
+	v->format = f->name;
+	return rc && f == &convert_pt ? advise(path, e) : rc;
+}
+
+int convert_open(
+	struct ckpt_view *v, const char *path, const struct open_how *how, struct err *e)
+{
+	const struct convert_kind kind = convert_detect(path);
+	return convert_open_as(v, &kind, path, how, e);
+}
+
+int convert_open_own(struct ckpt **c, const char *path, struct err *e)
+{
+	return ckpt_open_stream(c, path, e) ? advise(path, e) : 0;
+}
+
+int convert_save(const struct ckpt_view *v, const struct convert_format *f,
+	const char *path, const struct convert_opts *o, struct err *e)
+{
+	struct model m;
+	if (f == &convert_pt) /* of any tensors */
+		return f->save(v, NULL, path, o, e);
+	if (!strcmp(path, "-"))
+		return err_set(
+			e, EX_USAGE, "only the format pt can be written to a pipe");
+	if (convert_model(v, &m, e))
+		return -1;
+	int rc = f->save(v, &m, path, o, e);
+	model_free(&m);
+	return rc;
+}
+
+/* Tables are often made with some rows more than the tokenizer has tokens: these are ids without bytes. */
+static void pad_tokens(const struct ckpt_view *v, struct tokenizer *t, struct err *e)
+{
+	enum { MOST = 1024 };
+	struct model_config c;
+	if (options_model(&c, v->config.s, e))
+		return;
+	int64_t has = t->vocab.n, wants = v->tokenizer ? v->tokenizer->vocab.n : c.vocab;
+	if (!bpe_rules_of(t) || wants <= has || wants > has + MOST)
+		return;
+	t->vocab.offset =
+		xrealloc(t->vocab.offset, (size_t)(wants + 1) * sizeof(*t->vocab.offset));
+	for (; t->vocab.n < wants; t->vocab.n++)
+		t->vocab.offset[t->vocab.n + 1] = t->vocab.offset[t->vocab.n];
+}
+
+/* Other formats say how many tokens there are; the tables may have more rows, that pad it. */
+static int check_tokens(
+	const struct ckpt_view *v, const struct tokenizer *t, struct err *e)
+{
+	struct model_config c;
+	if (options_model(&c, v->config.s, e))
+		return -1;
+	return v->tokenizer || !c.vocab || c.vocab == t->vocab.n
+		       ? 0
+		       : err_set(e, EX_USAGE, "%lld tokens, but %s has %lld",
+				 (long long)t->vocab.n, v->name, (long long)c.vocab);
+}
+
+static int read_tokenizer(struct tokenizer *t, const char *path, struct err *e)
+{
+	struct h5 *h;
+	if (h5_open(&h, path, e))
+		return -1;
+	int rc = h5_check_seal(h, e) || tokenizer_read(t, h, e) ? -1 : 0;
+	return h5_end(h, rc, e);
+}
+
+bool convert_is_tokenizer(const char *path)
+{
+	return file_is_folder(path) || text_ends(path, ".json") ||
+	       text_ends(path, ".bpe") || text_ends(path, ".txt") ||
+	       text_ends(path, ".tiktoken");
+}
+
+int convert_vocabulary(
+	struct ckpt_view *v, struct tokenizer *t, const char *path, struct err *e)
+{
+	struct model m;
+	if (convert_is_tokenizer(path)
+			? tokenizer_make(t,
+				  &(struct tokenizer_source){"bpe", path, NULL, false}, e)
+			: read_tokenizer(t, path, e))
+		return -1;
+	pad_tokens(v, t, e);
+	int rc = e->code ? -1 : check_tokens(v, t, e);
+	v->tokenizer = t;
+	if (rc || convert_model(v, &m, e)) {
+		e->code = EX_USAGE;
+		return err_prefix(e, "%s: ", path);
+	}
+	model_free(&m);
+	return 0;
+}
+
+/* ---- the order of the forward pass ------------------------------------------------ */
+
+struct place {
+	int64_t rank;
+	const char *name;
+	int tensor;
+};
+
+static int by_place(const void *a, const void *b)
+{
+	const struct place *x = a, *y = b;
+	return x->rank != y->rank ? (x->rank > y->rank) - (x->rank < y->rank)
+				  : strverscmp(x->name, y->name);
+}
+
+static int by_name(const void *a, const void *b)
+{
+	return strcmp(((const struct place *)a)->name, ((const struct place *)b)->name);
+}
+
+/* The tensors of a model, sorted by name. */
+static struct place *index_model(const struct model *m)
+{
+	struct place *list = xcalloc((size_t)m->n_tensors + 1, sizeof(*list));
+	for (int i = 0; i < m->n_tensors; i++)
+		list[i] = (struct place){i, m->tensors[i].name, i};
+	qsort(list, (size_t)m->n_tensors, sizeof(*list), by_name);
+	return list;
+}
+
+int *convert_forward_order(const char *config, const struct ckpt_tensor *tensors, int n)
+{
+	/* (a file with few tensors may say anything) */
+	enum { MAX_LAYERS = 4096 };
+	struct model_config c;
+	struct model m = {0};
+	struct err e = {0};
+	struct place *list = xcalloc((size_t)n, sizeof(*list));
+	int *order = xcalloc((size_t)n, sizeof(*order));
+	/* (the names do not depend on the vocabulary) */
+	bool known = !options_model(&c, config, &e) && c.layers <= max64(n, MAX_LAYERS) &&
+		     !model_init(&m, &c, 1, &e);
+	struct place *index = index_model(&m);
+	for (int i = 0; i < n; i++) {
+		list[i] = (struct place){m.n_tensors, tensors[i].name, i};
+		const struct place *p = bsearch(
+			&list[i], index, (size_t)m.n_tensors, sizeof(*index), by_name);
+		list[i].rank = p ? p->rank : m.n_tensors;
+	}
+	free(index);
+	qsort(list, (size_t)n, sizeof(*list), by_place);
+	for (int i = 0; i < n; i++)
+		order[i] = list[i].tensor;
+	if (known)
+		model_free(&m);
+	free(list);
+	return order;
+}
+
+/* ---- pt: checkpoints of this project ---------------------------------------------- */
+
+/* A file is ours if it is in no other format. */
+static const void *probe_pt(const char *path)
+{
+	(void)path;
+	return NULL;
+}
+
+static bool is_pt_name(const char *path)
+{
+	return !strcmp(path, "-") || text_ends(path, ".h5");
+}
+
+static void close_pt(struct ckpt_view *v)
+{
+	ckpt_close(v->with);
+}
+
+static int open_pt(struct ckpt_view *v, const char *path, const void *probed,
+	const struct open_how *how, struct err *e)
+{
+	(void)probed, (void)how;
+	struct ckpt *c;
+	if (ckpt_open_stream(&c, path, e))
+		return -1;
+	if (state_check(c, e)) {
+		ckpt_close(c);
+		return -1;
+	}
+	ckpt_view_of(v, c);
+	v->close = close_pt;
+	return 0;
+}
+
+/* A checkpoint on standard output is first written to a temporary file. */
+static int write_stdout(const struct ckpt_view *v, struct err *e)
+{
+	char kept[4096];
+	int fd = file_temporary(kept, e);
+	if (fd < 0)
+		return -1;
+	close(fd);
+	int rc = ckpt_view_write(v, kept, e);
+	if (!rc && ((fd = open(kept, O_RDONLY | O_CLOEXEC)) < 0 ||
+			   copy_most(fd, STDOUT_FILENO, INT64_MAX)))
+		rc = err_set(e, EX_IOERR, "standard output: %s", strerror(errno));
+	if (!rc)
+		close(fd);
+	cleanup_remove(kept);
+	return rc;
+}
+
+/* What is written can be read again. */
+static int check_progress(const struct ckpt_view *v, const char *path, struct err *e)
+{
+	struct ckpt c = {.path = (char *)path,
+		.info = v->info,
+		.config = v->config,
+		.groups = v->groups,
+		.tensors = v->tensors,
+		.n_tensors = v->n_tensors,
+		.numbers = (double *)v->numbers,
+		.n_numbers = v->n_numbers};
+	return state_check(&c, e);
+}
+
+static int save_pt(const struct ckpt_view *v, const struct model *m, const char *path,
+	const struct convert_opts *o, struct err *e)
+{
+	(void)m;
+	struct ckpt_view ordered;
+	if (o->dtype != DT_F32)
+		return err_set(e, EX_USAGE,
+			"a checkpoint stores fp32; pt-ckpt cast rounds its numbers to %s",
+			dtype_table[o->dtype].name);
+	if (check_progress(v, path, e))
+		return -1;
+	/* in the order of pt-train, so that a copy has the same bytes */
+	int *order = convert_forward_order(v->config.s, v->tensors, v->n_tensors);
+	int rc = ckpt_select(&ordered, v, &(struct ckpt_selection){.order = order}, e);
+	free(order);
+	if (rc)
+		return rc;
+	rc = strcmp(path, "-") ? ckpt_view_write(&ordered, path, e)
+			       : write_stdout(&ordered, e);
+	ckpt_view_close(&ordered);
+	return rc;
+}
+
+const struct convert_format convert_pt = {
+	.name = "pt",
+	.help = "checkpoints of pt-train",
+	.probe = probe_pt,
+	.is_name = is_pt_name,
+	.open = open_pt,
+	.save = save_pt,
+};

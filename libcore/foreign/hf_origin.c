@@ -1,0 +1,223 @@
+/* What a model of Hugging Face has beside weights, options and vocabulary: which tokens begin and end a text, how
+ * to generate, the template of a chat. It goes with the model through runs and checkpoints. */
+#include "foreign/huggingface.h"
+
+#include "base/file.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* Of the model first, then of its tokenizer. */
+static const char *const files[] = {"config.json", "generation_config.json",
+	"tokenizer_config.json", "special_tokens_map.json", "added_tokens.json",
+	"chat_template.jinja"};
+enum { CONFIG, OF_MODEL = 2 };
+
+static const char *const tokens[] = {"bos_token_id", "eos_token_id", "pad_token_id"};
+
+static json_t *parse(const json_t *text)
+{
+	return text ? json_loadb(
+			      json_string_value(text), json_string_length(text), 0, NULL)
+		    : NULL;
+}
+
+/* The rest of config.json are weights and options. */
+static json_t *reduced(json_t *text)
+{
+	json_t *config = parse(text), *kept = json_object();
+	for (size_t i = 0; i < ARRAY_LEN(tokens); i++)
+		json_object_set(kept, tokens[i], json_object_get(config, tokens[i]));
+	json_object_set(kept, HF_POSITIONS, json_object_get(config, HF_POSITIONS));
+	char *dumped = json_dumps(kept, JSON_COMPACT | JSON_SORT_KEYS);
+	json_t *out = json_string(dumped);
+	free(dumped);
+	json_decref(kept);
+	json_decref(config);
+	json_decref(text);
+	return out;
+}
+
+/* Control characters would take six bytes each, and a NUL is not read back. */
+static bool is_text(const struct str *s)
+{
+	int64_t i = 0, n = (int64_t)s->len;
+	while (i < n && ((unsigned char)s->s[i] >= ' ' || memchr("\t\n\f\r", s->s[i], 4)))
+		i++;
+	return i == n;
+}
+
+static void read_file(json_t *to, const char *folder, const char *name)
+{
+	enum { MOST = 1 << 22 };
+	struct str path = {0}, text = {0};
+	struct err why = {0};
+	json_t *kept = NULL;
+	str_printf(&path, "%s/%s", folder, name);
+	if (file_exists(path.s) && !file_check_regular(path.s, &why) &&
+		!file_read(path.s, MOST, &text, &why) && is_text(&text))
+		kept = json_stringn(text.s ? text.s : "", text.len);
+	die_io(&why);
+	if (kept && name == files[CONFIG])
+		kept = reduced(kept);
+	if (kept)
+		json_object_set_new(to, name, kept);
+	else if (why.code || text.len)
+		warn("%s is not kept with the model: %s", path.s,
+			why.code ? why.msg : "it is not UTF-8 text");
+	str_free(&path);
+	str_free(&text);
+}
+
+static json_t *read_folder(const char *folder)
+{
+	json_t *o = json_object();
+	for (size_t i = 0; i < ARRAY_LEN(files); i++)
+		read_file(o, folder, files[i]);
+	return o;
+}
+
+void hf_origin_put(const char *folder, struct str *out)
+{
+	json_t *o = read_folder(folder);
+	char *text = json_dumps(o, JSON_COMPACT | JSON_SORT_KEYS);
+	str_puts(out, text);
+	free(text);
+	json_decref(o);
+}
+
+void hf_origin_make(int64_t positions, struct str *out)
+{
+	str_printf(out, "{\"config.json\":\"{\\\"" HF_POSITIONS "\\\": %lld}\"}",
+		(long long)positions);
+}
+
+json_t *hf_origin_of(const struct ckpt_view *v, const char *folder)
+{
+	json_t *o = folder ? read_folder(folder) : json_object();
+	json_t *own =
+		v->origin.len ? json_loadb(v->origin.s, v->origin.len, 0, NULL) : NULL;
+	bool tokenizer = json_object_get(o, "tokenizer_config.json");
+	for (size_t i = 0; i < ARRAY_LEN(files); i++) {
+		json_t *text = json_object_get(own, files[i]);
+		if (json_is_string(text) && !json_object_get(o, files[i]) &&
+			(i < OF_MODEL || !tokenizer))
+			json_object_set(o, files[i], text);
+	}
+	json_decref(own);
+	return o;
+}
+
+/* A file of an origin as JSON; NULL: there is none. */
+static json_t *load_file(const struct str *origin, const char *name)
+{
+	json_t *all = origin->len ? json_loadb(origin->s, origin->len, 0, NULL) : NULL;
+	json_t *file = parse(json_object_get(all, name));
+	json_decref(all);
+	return file;
+}
+
+/* Appends a token, or a list of them. */
+static int64_t add_ends(const json_t *end, uint32_t **ids)
+{
+	int64_t n = 0;
+	json_t *one = json_is_array(end) ? NULL : json_pack("[O?]", end);
+	const json_t *list = one ? one : end;
+	for (size_t i = 0; i < json_array_size(list); i++) {
+		const json_t *id = json_array_get(list, i);
+		json_int_t x = json_is_integer(id) ? json_integer_value(id) : -1;
+		if (x < 0 || x >= UINT32_MAX)
+			continue;
+		*ids = xgrow(*ids, n, sizeof(**ids));
+		(*ids)[n++] = (uint32_t)x;
+	}
+	json_decref(one);
+	return n;
+}
+
+int64_t hf_origin_ends(const struct str *origin, uint32_t **ids)
+{
+	static const char *const names[] = {"generation_config.json", "config.json"};
+	int64_t n = 0;
+	*ids = NULL;
+	for (size_t i = 0; i < ARRAY_LEN(names) && !n; i++) {
+		json_t *file = load_file(origin, names[i]);
+		n = add_ends(json_object_get(file, tokens[1]), ids);
+		json_decref(file);
+	}
+	return n;
+}
+
+/* Returns the template named default; a model may have others, such as one for tools. */
+static const json_t *default_template(const json_t *x)
+{
+	for (size_t i = 0; i < json_array_size(x); i++) {
+		const json_t *one = json_array_get(x, i);
+		const char *name = json_string_value(json_object_get(one, "name"));
+		if (name && !strcmp(name, "default"))
+			return json_object_get(one, "template");
+	}
+	return x;
+}
+
+void hf_origin_template(const struct str *origin, struct str *out)
+{
+	json_t *all = origin->len ? json_loadb(origin->s, origin->len, 0, NULL) : NULL;
+	json_t *config = parse(json_object_get(all, "tokenizer_config.json"));
+	const json_t *x = json_object_get(all, "chat_template.jinja");
+	x = x ? x : default_template(json_object_get(config, "chat_template"));
+	if (json_is_string(x))
+		str_add(out, json_string_value(x), json_string_length(x));
+	json_decref(config);
+	json_decref(all);
+}
+
+int hf_origin_save(
+	const json_t *origin, const char *folder, struct strs *made, struct err *e)
+{
+	int rc = 0;
+	for (size_t i = CONFIG + 1; i < ARRAY_LEN(files) && !rc; i++) {
+		const json_t *text = json_object_get(origin, files[i]);
+		struct str path = {0}, copy = {0};
+		if (!text)
+			continue;
+		str_printf(&path, "%s/%s", folder, files[i]);
+		str_add(&copy, json_string_value(text), json_string_length(text));
+		rc = file_replace(path.s, &copy, e);
+		if (!rc)
+			strs_add(made, path.s);
+		str_free(&path);
+		str_free(&copy);
+	}
+	return rc;
+}
+
+static bool says_tokens(const json_t *config)
+{
+	return json_object_get(config, tokens[0]) || json_object_get(config, tokens[1]) ||
+	       json_object_get(config, tokens[2]);
+}
+
+/* Where no original says them, the end is that of the vocabulary, and null says that those of the class are not
+ * meant. */
+json_t *hf_origin_keys(
+	const json_t *origin, const struct model *m, const struct tokenizer *t)
+{
+	json_t *o = json_object(), *was = parse(json_object_get(origin, files[CONFIG]));
+	int64_t end = t ? tokenizer_end_of_text(t) : -1;
+	int64_t positions = json_integer_value(json_object_get(was, HF_POSITIONS));
+	for (size_t i = 0; i < ARRAY_LEN(tokens); i++) {
+		if (says_tokens(was))
+			json_object_set(o, tokens[i], json_object_get(was, tokens[i]));
+		else
+			json_object_set_new(o, tokens[i],
+				i == 1 && end >= 0 ? json_integer(end) : json_null());
+	}
+	if (positions > HF_MOST_POSITIONS)
+		positions = 0;
+	if (m->arch->rope) /* a run with shorter sequences does not shorten the model */
+		json_object_set_new(
+			o, HF_POSITIONS, json_integer(max64(positions, m->c.context)));
+	json_decref(was);
+	return o;
+}

@@ -1,0 +1,367 @@
+/* Writing a model of Hugging Face: config.json and safetensors files. */
+#include "foreign/foreign_internal.h"
+#include "foreign/huggingface.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+struct saving {
+	const struct ckpt_view *v;
+	const struct model *m;
+	const struct convert_opts *o;
+	const char *folder;
+	const char *files; /* the folder of a given tokenizer; NULL: none */
+	struct foreign *list;
+	int n;
+	char options_xxh3[ST_DIGITS + 1], param_hash[ST_DIGITS + 1];
+	json_t *origin, *keys; /* see hf_origin.c */
+	struct strs *made;     /* the files so far */
+};
+
+static int number_in_view(const struct saving *s, int tensor)
+{
+	return ckpt_view_find(s->v, s->m->tensors[tensor].name);
+}
+
+static int give_zeros(struct number_file *w, int64_t n, struct err *e)
+{
+	float *x = xcalloc((size_t)n, sizeof(*x));
+	int rc = number_file_put(w, x, n, e);
+	free(x);
+	return rc;
+}
+
+/* Columns [first, first + outputs) of a [inputs, width] matrix, from the rows of ours. */
+static int transpose_part(const struct saving *s, int tensor, float *out, int64_t first,
+	int64_t width, struct err *e)
+{
+	const struct tensor *t = &s->m->tensors[tensor];
+	float *x = ckpt_view_tensor(s->v, number_in_view(s, tensor), e);
+	if (!x)
+		return -1;
+	for (int64_t k = 0; k < t->dims[0]; k++)
+		for (int64_t i = 0; i < t->dims[1]; i++)
+			out[i * width + first + k] = x[k * t->dims[1] + i];
+	free(x);
+	return 0;
+}
+
+static int give_transposed(const struct saving *s, const struct foreign *f,
+	struct number_file *w, struct err *e)
+{
+	int64_t n = f->dims[0] * f->dims[1], first = 0;
+	float *x = xmalloc((size_t)n * sizeof(*x));
+	int rc = 0;
+	for (int p = 0; p < f->n_parts && !rc; first += f->outputs[p++])
+		rc = transpose_part(s, f->part[p], x, first, f->dims[1], e);
+	rc = rc || number_file_put(w, x, n, e);
+	free(x);
+	return rc ? -1 : 0;
+}
+
+static int give(void *with, int number, struct number_file *w, struct err *e)
+{
+	const struct saving *s = with;
+	const struct foreign *f = &s->list[number];
+	int rc = 0;
+	if (f->transposed)
+		return give_transposed(s, f, w, e);
+	for (int p = 0; p < f->n_parts && !rc; p++) {
+		bool zeros = f->part[p] < 0;
+		const struct ckpt_rows all = {CKPT_MODEL,
+			zeros ? 0 : number_in_view(s, f->part[p]), 0, f->outputs[p]};
+		rc = zeros ? give_zeros(w, all.n, e) : number_file_rows(w, s->v, &all, e);
+	}
+	return rc;
+}
+
+static int by_name(const void *a, const void *b)
+{
+	return strcmp(
+		((const struct st_source *)a)->name, ((const struct st_source *)b)->name);
+}
+
+static struct st_source source_of(const struct saving *s, int i)
+{
+	const struct foreign *f = &s->list[i];
+	return (struct st_source){f->name, f->ndim, f->dims, i};
+}
+
+/* Writes foreign tensors [from, to) to a file of the folder. */
+static int save_file(
+	const struct saving *s, int from, int to, const char *name, struct err *e)
+{
+	struct st_source *list = xcalloc((size_t)(to - from), sizeof(*list));
+	struct str path = {0};
+	for (int i = from; i < to; i++)
+		list[i - from] = source_of(s, i);
+	qsort(list, (size_t)(to - from), sizeof(*list), by_name);
+	const struct st_write w = {.list = list,
+		.n = to - from,
+		.dtype = s->o->dtype,
+		.options_xxh3 = s->options_xxh3,
+		.param_hash = s->param_hash,
+		.give = give,
+		.with = (void *)s};
+	str_printf(&path, "%s/%s", s->folder, name);
+	int rc = safetensors_write(path.s, &w, e);
+	if (!rc)
+		strs_add(s->made, path.s);
+	str_free(&path);
+	free(list);
+	return rc;
+}
+
+/* The end of the shard that begins with tensor `from`. */
+static int shard_end(const struct saving *s, int from)
+{
+	int64_t left = s->o->shard_bytes;
+	int to = from;
+	for (; to < s->n; to++) {
+		const struct st_source t = source_of(s, to);
+		left -= safetensors_bytes(&t, s->o->dtype);
+		if (left < 0 && to > from)
+			break;
+	}
+	return to;
+}
+
+static int count_shards(const struct saving *s)
+{
+	int n = 0;
+	for (int from = 0; from < s->n; from = shard_end(s, from))
+		n++;
+	return n;
+}
+
+static int save_index(const struct saving *s, json_t *map, int64_t total, struct err *e)
+{
+	struct str path = {0};
+	json_t *root = json_pack("{s:{s:I}, s:O}", "metadata", "total_size",
+		(json_int_t)total, "weight_map", map);
+	str_printf(&path, "%s/%s", s->folder, HF_INDEX_FILE);
+	int rc = hf_json_write(path.s, root, JSON_SORT_KEYS, e);
+	if (!rc)
+		strs_add(s->made, path.s);
+	str_free(&path);
+	return rc;
+}
+
+static int save_shards(const struct saving *s, int n_files, struct err *e)
+{
+	json_t *map = json_object();
+	char name[64];
+	int64_t total = 0;
+	int rc = 0, number = 1;
+	for (int from = 0, to; from < s->n && !rc; from = to, number++) {
+		to = shard_end(s, from);
+		snprintf(name, sizeof(name), "model-%05d-of-%05d.safetensors", number,
+			n_files);
+		rc = save_file(s, from, to, name, e);
+		for (int i = from; i < to; i++) {
+			const struct st_source t = source_of(s, i);
+			json_object_set_new(map, t.name, json_string(name));
+			total += safetensors_bytes(&t, s->o->dtype);
+		}
+	}
+	rc = rc || save_index(s, map, total, e);
+	json_decref(map);
+	return rc ? -1 : 0;
+}
+
+/* Files of another model beside the new ones would be mistaken for its parts. */
+static int check_empty(const char *folder, struct err *e)
+{
+	DIR *d = opendir(folder);
+	int n = 0;
+	if (!d && errno == ENOENT)
+		return 0;
+	if (!d)
+		return err_set(e, EX_IOERR, "%s: %s", folder, strerror(errno));
+	while (readdir(d))
+		n++;
+	closedir(d);
+	return n <= 2 ? 0
+		      : err_set(e, EX_USAGE, "%s is not empty: give a new directory",
+				folder);
+}
+
+/* After an error: a model without some of its files is none. What others have put there stays. */
+static void take_back(const struct saving *s, bool existed)
+{
+	for (int64_t i = 0; i < s->made->n; i++)
+		unlink(s->made->v[i]);
+	if (!existed)
+		rmdir(s->folder);
+}
+
+static int save_text(
+	const struct saving *s, const char *name, const struct str *text, struct err *e)
+{
+	struct str path = {0};
+	str_printf(&path, "%s/%s", s->folder, name);
+	int rc = file_replace(path.s, text, e);
+	if (!rc)
+		strs_add(s->made, path.s);
+	str_free(&path);
+	return rc;
+}
+
+static int64_t positions(const struct saving *s)
+{
+	json_t *x = json_object_get(s->keys, HF_POSITIONS);
+	return x ? json_integer_value(x) : s->m->c.context;
+}
+
+/* The folder of the files of a tokenizer, in `out`; NULL: none. */
+static const char *folder_of(const char *files, struct str *out)
+{
+	const char *slash = files ? strrchr(files, '/') : NULL;
+	if (files && file_is_folder(files))
+		return files;
+	str_printf(
+		out, "%.*s.", slash ? (int)(slash + 1 - files) : 0, files ? files : "");
+	return files ? out->s : NULL;
+}
+
+/* The files of a vocabulary, which transformers and vLLM need beside the weights, as they are. */
+static int copy_tokenizer(const struct saving *s, struct err *e)
+{
+	enum { MOST = 1 << 28 };
+	static const char *const names[] = {"tokenizer.json", "tokenizer.model",
+		"vocab.json", "merges.txt", "tekken.json"};
+	int rc = 0;
+	for (size_t i = 0; s->files && i < ARRAY_LEN(names) && !rc; i++) {
+		struct str path = {0}, text = {0};
+		str_printf(&path, "%s/%s", s->files, names[i]);
+		if (file_exists(path.s))
+			rc = file_check_regular(path.s, e) ||
+			     file_read(path.s, MOST, &text, e) ||
+			     save_text(s, names[i], &text, e);
+		str_free(&path);
+		str_free(&text);
+	}
+	return rc;
+}
+
+static bool has_made(const struct saving *s, const char *name)
+{
+	for (int64_t i = 0; i < s->made->n; i++)
+		if (text_ends(s->made->v[i], name))
+			return true;
+	return false;
+}
+
+static bool has_tokenizer(const struct saving *s)
+{
+	return has_made(s, "/tokenizer.json") || has_made(s, "/tokenizer.model") ||
+	       has_made(s, "/vocab.json") || has_made(s, "/tekken.json");
+}
+
+/* Without the class, transformers takes that of the model, which splits text in its own way. */
+static int save_tokenizer_config(const struct saving *s, struct err *e)
+{
+	const struct tokenizer *t = s->v->tokenizer;
+	struct str end = {0}, text = {0};
+	json_t *o = json_pack("{s:s, s:b, s:I}", "tokenizer_class",
+		"PreTrainedTokenizerFast", "clean_up_tokenization_spaces", 0,
+		"model_max_length", (json_int_t)positions(s));
+	tokenizer_decode(t, tokenizer_end_of_text(t), &end);
+	if (end.len)
+		json_object_set_new(o, "eos_token", json_stringn(end.s, end.len));
+	char *dumped = json_dumps(o, JSON_INDENT(2));
+	str_printf(&text, "%s\n", dumped);
+	int rc = save_text(s, "tokenizer_config.json", &text, e);
+	free(dumped);
+	json_decref(o);
+	str_free(&end);
+	str_free(&text);
+	return rc;
+}
+
+/* The vocabulary of the checkpoint. A model without it is one, too: what Hugging Face's library cannot have is
+ * only said. */
+static int save_tokenizer(const struct saving *s, struct err *e)
+{
+	struct str text = {0};
+	struct err why = {0};
+	int rc = 0;
+	if (!s->v->tokenizer || has_tokenizer(s))
+		return 0;
+	if (tokenizer_write_json(s->v->tokenizer, &text, &why))
+		warn("%s: no tokenizer.json is written: %s", s->folder, why.msg);
+	else
+		rc = save_text(s, "tokenizer.json", &text, e) ||
+		     (!has_made(s, "/tokenizer_config.json") &&
+			     save_tokenizer_config(s, e));
+	str_free(&text);
+	return rc;
+}
+
+static int save_all(const struct saving *s, int64_t vocab, struct err *e)
+{
+	bool existed = file_exists(s->folder);
+	struct str config = {0};
+	int n_files = s->o->shard_bytes ? count_shards(s) : 1;
+	str_printf(&config, "%s/config.json", s->folder);
+	int rc = file_make_directory(s->folder, e);
+	if (!rc)
+		rc = n_files > 1 ? save_shards(s, n_files, e)
+				 : save_file(s, 0, s->n, HF_ONE_FILE, e);
+	rc = rc || copy_tokenizer(s, e) ||
+	     hf_origin_save(s->origin, s->folder, s->made, e) || save_tokenizer(s, e) ||
+	     hf_config_write(s->m, vocab, s->o->dtype, config.s, s->keys, e);
+	if (rc)
+		take_back(s, existed);
+	str_free(&config);
+	return rc ? -1 : 0;
+}
+
+/* The options of the model as they are read back from config.json. */
+static int hash_written(struct saving *s, int64_t vocab, struct err *e)
+{
+	const struct model *m = s->m;
+	struct model_config c = m->c;
+	struct model read;
+	c.vocab = vocab;
+	c.vocab_multiple = vocab < m->padded_vocab ? hf_vocab_multiple(m) : 1;
+	c.context = positions(s);
+	c.virtual_degrees = NULL;
+	c.bias = c.arch == ARCH_GPT2 ? BIAS_ALL : (int)model_bias(m);
+	if (model_init(&read, &c, 0, e))
+		return -1;
+	hf_hash_options(&read, s->options_xxh3);
+	model_free(&read);
+	return 0;
+}
+
+int hf_save(const struct ckpt_view *v, const struct model *m, const char *path,
+	const struct convert_opts *o, struct err *e)
+{
+	struct strs made = {0};
+	struct str of = {0};
+	struct saving s = {.v = v, .m = m, .o = o, .folder = path, .made = &made};
+	int64_t vocab = o->padding ? m->padded_vocab : m->c.vocab;
+	uint64_t hash;
+	s.files = folder_of(o->tokenizer_of, &of);
+	s.origin = hf_origin_of(v, s.files);
+	s.keys = hf_origin_keys(s.origin, m, v->tokenizer);
+	int rc = check_empty(path, e) ||
+		 hf_config_write(m, vocab, o->dtype, NULL, s.keys, e) ||
+		 hash_written(&s, vocab, e) || convert_hash(v, o->dtype, &hash, e) ||
+		 (s.n = foreign_list(m, vocab, &s.list, e)) < 0;
+	if (!rc) {
+		snprintf(s.param_hash, sizeof(s.param_hash), "%016llx",
+			(unsigned long long)hash);
+		rc = save_all(&s, vocab, e);
+	}
+	strs_free(&made);
+	str_free(&of);
+	json_decref(s.origin);
+	json_decref(s.keys);
+	free(s.list);
+	return rc ? -1 : 0;
+}

@@ -1,0 +1,334 @@
+/*
+ * A model of Hugging Face: a directory with config.json and model.safetensors, or several files and
+ * model.safetensors.index.json; or such a file beside a config.json.
+ */
+#include "foreign/foreign.h"
+#include "foreign/foreign_internal.h"
+#include "foreign/huggingface.h"
+#include "foreign/safetensors.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+static bool has(const char *folder, const char *name)
+{
+	struct str path = {0};
+	str_printf(&path, "%s/%s", folder, name);
+	bool found = file_exists(path.s);
+	str_free(&path);
+	return found;
+}
+
+/* Returns what is to be appended to the path to get the path of the tensors. */
+static const void *probe_hf(const char *path)
+{
+	if (!file_is_folder(path))
+		return text_ends(path, ".safetensors") ||
+				       text_ends(path, ".safetensors.index.json")
+			       ? ""
+			       : NULL;
+	if (has(path, HF_ONE_FILE))
+		return "/" HF_ONE_FILE;
+	return has(path, HF_INDEX_FILE) || has(path, "config.json") ? "/" HF_INDEX_FILE
+								    : NULL;
+}
+
+static bool is_hf_name(const char *path)
+{
+	(void)path; /* a directory may have any name: the last row of the table */
+	return false;
+}
+
+/* ---- reading -------------------------------------------------------------------------- */
+
+struct hf {
+	char *path;
+	struct safetensors files;
+	struct model m;
+	struct hf_config config;
+	struct foreign *list;
+	int n;
+	const struct st_tensor **theirs; /* of each foreign tensor; NULL: zeros */
+	/* Where each of our tensors is: the foreign tensor, and the first of its outputs. */
+	int *at;
+	int64_t *first;
+	/* A transposed tensor, read whole. */
+	float *whole;
+	int cached; /* -1: none */
+};
+
+static void close_hf(struct ckpt_view *v)
+{
+	struct hf *h = v->with;
+	safetensors_close(&h->files);
+	model_free(&h->m);
+	free(h->list);
+	free(h->theirs);
+	free(h->at);
+	free(h->first);
+	free(h->whole);
+	free(h->path);
+	free(h);
+}
+
+static int read_whole(struct hf *h, int at, struct err *e)
+{
+	const struct foreign *f = &h->list[at];
+	int64_t n = f->dims[0] * f->dims[1];
+	if (h->cached == at)
+		return 0;
+	h->cached = -1;
+	h->whole = xrealloc(h->whole, (size_t)n * sizeof(float));
+	if (safetensors_read(&h->files, h->theirs[at], 0, n, h->whole, e))
+		return -1;
+	h->cached = at;
+	return 0;
+}
+
+/* Rows of ours are columns of theirs. */
+static int read_transposed(
+	struct hf *h, int at, int64_t first, int64_t n, float *out, struct err *e)
+{
+	int64_t inputs = h->list[at].dims[0], width = h->list[at].dims[1];
+	if (read_whole(h, at, e))
+		return -1;
+	for (int64_t i = 0; i < inputs; i++)
+		for (int64_t k = 0; k < n; k++)
+			out[k * inputs + i] = h->whole[i * width + first + k];
+	return 0;
+}
+
+static int read_hf(
+	const struct ckpt_view *v, const struct ckpt_rows *r, float *out, struct err *e)
+{
+	struct hf *h = v->with;
+	int at = h->at[r->tensor];
+	int64_t first = h->first[r->tensor] + r->row;
+	int64_t width = ckpt_row_size(&v->tensors[r->tensor]), n = r->n;
+	if (h->list[at].transposed && h->theirs[at])
+		return read_transposed(h, at, first, n, out, e);
+	/* rows that pad the vocabulary, and biases that they do not have, are zeros */
+	n = h->theirs[at] ? min64(n, max64(0, h->list[at].dims[0] - first)) : 0;
+	memset(out + n * width, 0, (size_t)((r->n - n) * width) * sizeof(*out));
+	return n ? safetensors_read(
+			   &h->files, h->theirs[at], first * width, n * width, out, e)
+		 : 0;
+}
+
+/* A tensor by its name, or without the name of the outer module, as the files of the bare model have
+ * it. */
+static const struct st_tensor *look_up(const struct hf *h, const char *name)
+{
+	const struct st_tensor *t = safetensors_find(&h->files, name);
+	const char *dot = strchr(name, '.');
+	return t || !dot ? t : safetensors_find(&h->files, dot + 1);
+}
+
+/* Llama may have biases in attention only, or in the feed-forward layers only. */
+static bool may_lack(const struct hf *h, const char *name)
+{
+	bool attention = strstr(name, ".self_attn.") != NULL;
+	return h->m.c.arch == ARCH_LLAMA && text_ends(name, ".bias") &&
+	       !(attention ? h->config.attention_bias : h->config.mlp_bias);
+}
+
+static int check_shape(const struct hf *h, const struct foreign *f,
+	const struct st_tensor *t, struct err *e)
+{
+	if (t->ndim == f->ndim && t->dims[0] == f->dims[0] &&
+		(f->ndim == 1 || t->dims[1] == f->dims[1]))
+		return 0;
+	return err_set(e, EX_DATAERR, "%s: the shape of %s is not that of config.json",
+		h->path, t->name);
+}
+
+static int find_tensors(struct hf *h, struct err *e)
+{
+	h->theirs = xcalloc((size_t)h->n, sizeof(*h->theirs));
+	for (int i = 0; i < h->n; i++) {
+		const struct foreign *f = &h->list[i];
+		h->theirs[i] = look_up(h, f->name);
+		if (!h->theirs[i] && !may_lack(h, f->name))
+			return err_set(
+				e, EX_DATAERR, "%s: has no tensor %s", h->path, f->name);
+		if (h->theirs[i] && check_shape(h, f, h->theirs[i], e))
+			return -1;
+	}
+	return 0;
+}
+
+static const char tied_copy[] = "lm_head.weight";
+
+/* Buffers that are computed, not trained; and the copy of a tied output layer. */
+static bool is_computed(const struct hf *h, const char *name)
+{
+	static const char *const ends[] = {
+		".attn.bias", ".attn.masked_bias", ".rotary_emb.inv_freq"};
+	for (size_t i = 0; i < ARRAY_LEN(ends); i++)
+		if (text_ends(name, ends[i]))
+			return true;
+	return h->m.tie && !strcmp(name, tied_copy);
+}
+
+/* A tensor that nothing reads would be lost. */
+static int check_all_used(const struct hf *h, struct err *e)
+{
+	bool *used = xcalloc((size_t)max64(1, h->files.n), sizeof(*used));
+	int rc = 0;
+	for (int i = 0; i < h->n; i++)
+		if (h->theirs[i])
+			used[h->theirs[i] - h->files.tensors] = true;
+	for (int64_t i = 0; i < h->files.n && !rc; i++)
+		if (!used[i] && !is_computed(h, h->files.tensors[i].name))
+			rc = err_set(e, EX_DATAERR,
+				"%s: %s is not a tensor of the model of config.json",
+				h->path, h->files.tensors[i].name);
+	free(used);
+	return rc;
+}
+
+/* If there is a copy of a tied output layer, it must be one, or the model is not tied. */
+static int check_tied(const struct hf *h, struct err *e)
+{
+	enum { PIECE = 1 << 16 };
+	const struct st_tensor *copy =
+		h->m.tie ? safetensors_find(&h->files, tied_copy) : NULL;
+	int at = 0, rc = 0;
+	while (copy && h->list[at].part[0] != h->m.tokens - h->m.tensors)
+		at++;
+	if (!copy || check_shape(h, &h->list[at], copy, e))
+		return copy ? -1 : 0;
+	int64_t n_all = copy->dims[0] * copy->dims[1];
+	float *x = xmalloc(PIECE * sizeof(*x)), *y = xmalloc(PIECE * sizeof(*y));
+	for (int64_t i = 0; i < n_all && !rc; i += PIECE) {
+		int64_t n = min64(PIECE, n_all - i);
+		rc = safetensors_read(&h->files, copy, i, n, x, e) ||
+		     safetensors_read(&h->files, h->theirs[at], i, n, y, e);
+		if (!rc && memcmp(x, y, (size_t)n * sizeof(*x)))
+			rc = err_set(e, EX_DATAERR,
+				"%s: %s is not %s, though config.json ties them", h->path,
+				copy->name, h->theirs[at]->name);
+	}
+	free(x);
+	free(y);
+	return rc ? -1 : 0;
+}
+
+static void place_tensors(struct hf *h)
+{
+	h->at = xcalloc((size_t)h->m.n_tensors, sizeof(*h->at));
+	h->first = xcalloc((size_t)h->m.n_tensors, sizeof(*h->first));
+	for (int i = 0; i < h->n; i++) {
+		int64_t first = 0;
+		for (int p = 0; p < h->list[i].n_parts; p++) {
+			h->at[h->list[i].part[p]] = i;
+			h->first[h->list[i].part[p]] = first;
+			first += h->list[i].outputs[p];
+		}
+	}
+}
+
+static int check_options(const struct hf *h, const char *config, struct err *e)
+{
+	char have[ST_DIGITS + 1];
+	hf_hash_options(&h->m, have);
+	if (!*h->files.options_xxh3 || !strcmp(have, h->files.options_xxh3))
+		return 0;
+	return err_set(e, EX_DATAERR,
+		"%s: not the model with which pt-ckpt wrote %s: one of them was changed",
+		config, h->path);
+}
+
+/* Of a path, up to its last slash. */
+static int length_of_folder(const char *path)
+{
+	const char *slash = strrchr(path, '/');
+	return slash ? (int)(slash + 1 - path) : 0;
+}
+
+static int load(struct hf *h, const char *config, const char *given, struct err *e)
+{
+	if (!file_exists(config) && !given)
+		return err_set(e, EX_IOERR,
+			"%s: No such file: it has what the tensors do not tell, such as the number of "
+			"heads; give --model-config FILE, Hugging Face's config.json",
+			config);
+	if (((!given || strcmp(config, given) != 0) && file_check_regular(config, e)) ||
+		hf_config_read(&h->config, config, e) ||
+		safetensors_open(&h->files, h->path, e))
+		return -1;
+	if (h->config.c.layers > h->files.n) /* before memory for them is allocated */
+		return err_set(e, EX_DATAERR, "%s: %lld layers, and %s has %lld tensors",
+			config, (long long)h->config.c.layers, h->path,
+			(long long)h->files.n);
+	if (model_init(&h->m, &h->config.c, 0, e)) {
+		e->code = EX_DATAERR;
+		return err_prefix(e, "%s: ", config);
+	}
+	if (check_options(h, config, e) ||
+		(h->n = foreign_list(&h->m, h->m.c.vocab, &h->list, e)) < 0 ||
+		find_tensors(h, e) || check_all_used(h, e) || check_tied(h, e))
+		return -1;
+	place_tensors(h);
+	return 0;
+}
+
+static int open_hf(struct ckpt_view *v, const char *path, const void *probed,
+	const struct open_how *how, struct err *e)
+{
+	struct str tensors = {0};
+	scoped_str config = {0};
+	struct hf *h = xcalloc(1, sizeof(*h));
+	str_printf(&tensors, "%s%s", path, (const char *)probed);
+	h->path = tensors.s;
+	h->cached = -1;
+	str_printf(&config, "%.*sconfig.json", length_of_folder(h->path), h->path);
+	if (how->config && !file_exists(config.s)) {
+		str_clear(&config);
+		str_puts(&config, how->config);
+	}
+	int rc = load(h, config.s, how->config, e);
+	if (!rc) {
+		convert_view(v, &h->m, h->path);
+		config.s[length_of_folder(config.s)] = '\0';
+		hf_origin_put(*config.s ? config.s : ".", &v->origin);
+	} else
+		*v = (struct ckpt_view){0};
+	v->read = read_hf;
+	v->close = close_hf;
+	v->with = h;
+	if (rc)
+		ckpt_view_close(v);
+	return rc;
+}
+
+int convert_config_options(const char *path, struct str *out, struct err *e)
+{
+	struct hf_config h;
+	struct model m;
+	struct ckpt_view v;
+	if (file_check_regular(path, e) || hf_config_read(&h, path, e))
+		return -1;
+	int64_t layers = h.c.layers;
+	h.c.layers = min64(layers, 1); /* a hostile file may state millions */
+	if (model_init(&m, &h.c, 0, e)) {
+		e->code = EX_DATAERR;
+		return err_prefix(e, "%s: ", path);
+	}
+	m.c.layers = layers;
+	convert_view(&v, &m, path);
+	str_add(out, v.config.s, v.config.len);
+	ckpt_view_close(&v);
+	model_free(&m);
+	return 0;
+}
+
+const struct convert_format convert_huggingface = {
+	.name = "huggingface",
+	.help = "a directory with config.json and safetensors files",
+	.probe = probe_hf,
+	.is_name = is_hf_name,
+	.open = open_hf,
+	.save = hf_save,
+};

@@ -1,0 +1,60 @@
+/* Models of Hugging Face: GPT2LMHeadModel and LlamaForCausalLM. Only the files of this floor include it. */
+#ifndef FOREIGN_HUGGINGFACE_H
+#define FOREIGN_HUGGINGFACE_H
+
+#include "foreign/foreign.h"
+#include "foreign/safetensors.h"
+
+#include <jansson.h>
+
+#define HF_ONE_FILE "model.safetensors"
+#define HF_INDEX_FILE "model.safetensors.index.json"
+
+#define HF_POSITIONS "max_position_embeddings"
+enum { HF_MOST_POSITIONS = 1 << 22 };
+
+/* ---- hf_config.c: config.json ------------------------------------------------------ */
+
+/* What config.json says beside the model. */
+struct hf_config {
+	struct model_config c;
+	bool attention_bias, mlp_bias; /* Llama: these modules have biases */
+	bool rope_interleaved; /* nanotron: channels that are rotated together are neighbours */
+};
+
+/* Keys that are absent have the defaults of the class. */
+int hf_config_read(struct hf_config *h, const char *path, struct err *e);
+/* Writes an object to a file, and frees it. */
+int hf_json_write(const char *path, json_t *object, size_t flags, struct err *e);
+/* The multiple that the rows of this model's tables are padded to. */
+int64_t hf_vocab_multiple(const struct model *m);
+/* Checks that the model can be one of these classes, and writes its config.json unless path is NULL.
+ * `vocab`: rows of the embedding table; `keys`: of hf_origin_keys(). */
+int hf_config_write(const struct model *m, int64_t vocab, enum dtype dtype,
+	const char *path, json_t *keys, struct err *e);
+/* The hash of the options of the model, by which a changed config.json is noticed. */
+void hf_hash_options(const struct model *m, char out[static ST_DIGITS + 1]);
+
+/* ---- hf_origin.c: what a model has beside weights, options and vocabulary ------------ */
+
+/* Appends the files of a folder that a run keeps, as a text for ckpt_view.origin. */
+void hf_origin_put(const char *folder, struct str *out);
+/* The same of a model that comes from no folder: the number of positions. */
+void hf_origin_make(int64_t positions, struct str *out);
+/* What a view is written with, files by their names: those of the folder (NULL: none), then those of the view. */
+json_t *hf_origin_of(const struct ckpt_view *v, const char *folder);
+/* Writes all but config.json to a folder, and adds their names. */
+int hf_origin_save(
+	const json_t *origin, const char *folder, struct strs *made, struct err *e);
+/* The keys of config.json that are not of our options: the tokens that begin, end and pad a text, and how many
+ * positions there are. */
+json_t *hf_origin_keys(
+	const json_t *origin, const struct model *m, const struct tokenizer *t);
+
+/* ---- hf_save.c --------------------------------------------------------------------- */
+
+/* As convert_format.save. */
+int hf_save(const struct ckpt_view *v, const struct model *m, const char *path,
+	const struct convert_opts *o, struct err *e);
+
+#endif

@@ -1,0 +1,299 @@
+/*
+ * Model files of karpathy/llm.c: a header of 256 little-endian i32, then the parameters, each kind for all layers, with
+ * queries, keys and values in one. Version 3 is fp32, 5 is bf16. llm.c leaves the rest of the header 0;
+ * pt-ckpt writes the XXH3 of the file there, which it checks, and a size of its own vocabulary (llmc_layout.c).
+ */
+#include "foreign/llmc_internal.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+enum { VERSION_FP32 = 3, VERSION_BF16 = 5 };
+
+/* (Files are little-endian, as all hosts of pt.) */
+static const void *probe_llmc(const char *path)
+{
+	int32_t magic;
+	return file_sniff(path, &magic, sizeof(magic)) == sizeof(magic)
+		       ? llmc_layout_of_magic(magic)
+		       : NULL;
+}
+
+static bool is_llmc_name(const char *path)
+{
+	return text_ends(path, ".bin");
+}
+
+/* ---- reading -------------------------------------------------------------------------- */
+
+static void close_llmc(struct ckpt_view *v)
+{
+	struct llmc *x = v->with;
+	if (x->fd >= 0)
+		close(x->fd);
+	if (x->state >= 0)
+		close(x->state);
+	model_free(&x->m);
+	free(x->offset);
+	free(x->state_path);
+	free(x);
+}
+
+/* Rows as they are in the file. */
+static int read_rows(
+	const struct ckpt_view *v, const struct ckpt_rows *r, float *out, struct err *e)
+{
+	const struct llmc *x = v->with;
+	int64_t width = ckpt_row_size(&v->tensors[r->tensor]);
+	int64_t at = x->offset[r->tensor] + r->row * width;
+	/* the arrays of a state: the two moments, the master weights */
+	int array = r->group == CKPT_MODEL ? 2 : r->group - 1;
+	if (r->group != CKPT_MODEL || x->master)
+		return numbers_read(x->state, x->state_path, DT_F32,
+			LLMC_HEADER_BYTES + (array * x->elements + at) * 4, r->n * width,
+			out, e);
+	return numbers_read(x->fd, v->name, x->dtype,
+		LLMC_HEADER_BYTES + at * dtype_bytes(x->dtype), r->n * width, out, e);
+}
+
+static int read_llmc(
+	const struct ckpt_view *v, const struct ckpt_rows *r, float *out, struct err *e)
+{
+	const struct llmc *x = v->with;
+	const struct ckpt_tensor *t = &v->tensors[r->tensor];
+	int64_t head_dim = x->m.c.dim / x->m.c.heads;
+	if (!llmc_is_rotated(x->layout, t->name))
+		return read_rows(v, r, out, e);
+	for (int64_t i = 0; i < r->n; i++) {
+		const struct ckpt_rows one = {
+			r->group, r->tensor, llmc_row_in_file(r->row + i, head_dim), 1};
+		if (read_rows(v, &one, out + i * ckpt_row_size(t), e))
+			return -1;
+	}
+	return 0;
+}
+
+/* A header of llm.c has zeros from word `end` on. */
+int llmc_check_hash(
+	int fd, const int32_t *header, int end, const char *path, struct err *e)
+{
+	uint64_t have, want;
+	bool zeros = true;
+	for (int i = end; i < LLMC_WORDS; i++)
+		zeros = zeros && !header[i];
+	if (zeros)
+		return 0;
+	if (file_hash_around(fd, LLMC_HASH * 4, sizeof(have), 0, &have))
+		return err_set(e, EX_IOERR, "%s: %s", path, strerror(errno));
+	memcpy(&want, &header[LLMC_HASH], sizeof(want));
+	if (header[LLMC_MARK] == LLMC_IS_MARKED && have == want)
+		return 0;
+	return err_set(e, EX_DATAERR,
+		"%s: does not match its checksum: the file is damaged", path);
+}
+
+/* Also checks that the file has the size of the model. */
+static int place_tensors(struct llmc *x, const char *path, struct err *e)
+{
+	int *order = llmc_order(x->layout, &x->m);
+	int64_t at = 0;
+	struct stat st;
+	x->offset = xcalloc((size_t)x->m.n_tensors, sizeof(*x->offset));
+	for (int i = 0; i < x->m.n_tensors; i++) {
+		x->offset[order[i]] = at;
+		at += &x->m.tensors[order[i]] == x->m.tokens
+			      ? x->vocab_rows * x->m.c.dim
+			      : tensor_size(&x->m.tensors[order[i]]);
+	}
+	free(order);
+	x->elements = at;
+	if (fstat(x->fd, &st))
+		return err_set(e, EX_IOERR, "%s: %s", path, strerror(errno));
+	if (st.st_size != LLMC_HEADER_BYTES + at * dtype_bytes(x->dtype))
+		return err_set(e, EX_DATAERR,
+			"%s: %lld bytes instead of %lld: damaged, or another model", path,
+			(long long)st.st_size,
+			(long long)(LLMC_HEADER_BYTES + at * dtype_bytes(x->dtype)));
+	return 0;
+}
+
+static int read_header(struct llmc *x, int32_t *header, const char *path, struct err *e)
+{
+	if (file_read_at(x->fd, path, header, LLMC_HEADER_BYTES, 0, e))
+		return -1;
+	int32_t version = header[LLMC_VERSION];
+	x->layout = llmc_layout_of_magic(header[LLMC_MAGIC]);
+	if (!x->layout || (version != VERSION_FP32 && version != VERSION_BF16))
+		return err_set(e, EX_DATAERR,
+			"%s: version %d of llm.c's model files; 3 and 5 can be read",
+			path, version);
+	x->dtype = version == VERSION_FP32 ? DT_F32 : DT_BF16;
+	x->sealed = header[LLMC_MARK] == LLMC_IS_MARKED;
+	memcpy(&x->hash, &header[LLMC_HASH], sizeof(x->hash));
+	return llmc_check_hash(x->fd, header, x->layout->end, path, e);
+}
+
+static int load(struct llmc *x, const char *path, struct err *e)
+{
+	int32_t header[LLMC_WORDS];
+	struct model_config c;
+	struct stat st;
+	if (x->fd < 0 || fstat(x->fd, &st))
+		return err_set(e, EX_IOERR, "%s: %s", path, strerror(errno));
+	if (st.st_size < LLMC_HEADER_BYTES)
+		return err_set(e, EX_DATAERR, "%s: shorter than its header", path);
+	if (read_header(x, header, path, e))
+		return -1;
+	int64_t n = (st.st_size - LLMC_HEADER_BYTES) / dtype_bytes(x->dtype);
+	if (x->layout->read(header, n, &c, &x->vocab_rows, path, e))
+		return -1;
+	if (model_init(&x->m, &c, 0, e)) {
+		e->code = EX_DATAERR;
+		return err_prefix(e, "%s: ", path);
+	}
+	return place_tensors(x, path, e);
+}
+
+static int open_llmc(struct ckpt_view *v, const char *path, const void *probed,
+	const struct open_how *how, struct err *e)
+{
+	(void)probed, (void)how;
+	struct llmc *x = xcalloc(1, sizeof(*x));
+	x->fd = open(path, O_RDONLY | O_CLOEXEC);
+	x->state = -1;
+	int rc = load(x, path, e);
+	*v = (struct ckpt_view){0};
+	if (!rc) {
+		convert_view(v, &x->m, path);
+		rc = x->layout->has_state ? llmc_state_load(x, v, path, e) : 0;
+	}
+	v->read = read_llmc;
+	v->close = close_llmc;
+	v->with = x;
+	if (rc)
+		ckpt_view_close(v);
+	return rc;
+}
+
+/* ---- writing -------------------------------------------------------------------------- */
+
+/* A tensor with the rows of each head in the order of the file. */
+static int put_rotated(struct number_file *w, const struct ckpt_view *v,
+	const struct ckpt_rows *all, int64_t head_dim, struct err *e)
+{
+	int rc = 0;
+	for (int64_t r = 0; r < all->n && !rc; r++) {
+		const struct ckpt_rows one = {
+			all->group, all->tensor, llmc_row_of_file(r, head_dim), 1};
+		rc = number_file_rows(w, v, &one, e);
+	}
+	return rc;
+}
+
+int llmc_put_group(struct number_file *w, const struct ckpt_view *v, int group,
+	const struct model *m, struct err *e)
+{
+	const struct llmc_layout *l = llmc_layout_of_arch(m->c.arch);
+	int *order = llmc_order(l, m), rc = 0;
+	for (int i = 0; i < m->n_tensors && !rc; i++) {
+		const struct tensor *t = &m->tensors[order[i]];
+		int64_t n = t->dims[0];
+		n = t == m->tokens ? round_up(m->padded_vocab, l->vocab_multiple) : n;
+		const struct ckpt_rows all = {group, ckpt_view_find(v, t->name), 0, n};
+		rc = llmc_is_rotated(l, t->name)
+			     ? put_rotated(w, v, &all, m->c.dim / m->c.heads, e)
+			     : number_file_rows(w, v, &all, e);
+	}
+	free(order);
+	return rc;
+}
+
+int llmc_put_hash(struct number_file *w, uint64_t *hash, struct err *e)
+{
+	*hash = number_file_hash(w);
+	return number_file_patch(w, hash, sizeof(*hash), LLMC_HASH * 4, e);
+}
+
+/* Sets *hash to the checksum of the file. */
+static int put_model(struct number_file *w, const struct ckpt_view *v,
+	const struct model *m, uint64_t *hash, struct err *e)
+{
+	const struct llmc_layout *l = llmc_layout_of_arch(m->c.arch);
+	int32_t h[LLMC_WORDS] = {[LLMC_MAGIC] = l->magic,
+		[LLMC_VERSION] = w->dtype == DT_F32 ? VERSION_FP32 : VERSION_BF16,
+		[LLMC_MARK] = LLMC_IS_MARKED};
+	return l->write(h, m, e) || number_file_bytes(w, h, sizeof(h), e) ||
+			       llmc_put_group(w, v, CKPT_MODEL, m, e) ||
+			       llmc_put_hash(w, hash, e)
+		       ? -1
+		       : 0;
+}
+
+/* Both files are written before one of them gets its name. */
+static int save_files(const struct ckpt_view *v, const struct model *m, const char *path,
+	const char *state_path, enum dtype dtype, struct err *e)
+{
+	struct number_file model, state;
+	struct durable *const both[] = {&model.d, &state.d};
+	uint64_t hash = 0;
+	if (number_file_begin(&model, path, dtype, e) ||
+		number_file_close(&model, put_model(&model, v, m, &hash, e), e))
+		return -1;
+	if (!state_path)
+		return durable_commit(&model.d, e);
+	if (llmc_state_make(&state, v, state_path, hash, dtype != DT_F32, m, e)) {
+		durable_abort(&model.d);
+		return -1;
+	}
+	if (!durable_commit_all(both, 2, e))
+		return 0;
+	durable_abort(&model.d);
+	durable_abort(&state.d);
+	return -1;
+}
+
+/* The model is one of llm.c's, and its numbers fit. */
+static int check_model(
+	const struct ckpt_view *v, const struct model *m, enum dtype dtype, struct err *e)
+{
+	int32_t header[LLMC_WORDS] = {0};
+	uint64_t hash;
+	if (dtype == DT_F16)
+		return err_set(e, EX_USAGE, "llm.c's files are fp32 or bf16");
+	if (v->info.step > INT32_MAX)
+		return err_set(e, EX_DATAERR, "step %lld is too large for llm.c",
+			(long long)v->info.step);
+	return llmc_layout_of_arch(m->c.arch)->write(header, m, e) ||
+			       convert_hash(v, dtype, &hash, e)
+		       ? -1
+		       : 0;
+}
+
+static int save_llmc(const struct ckpt_view *v, const struct model *m, const char *path,
+	const struct convert_opts *o, struct err *e)
+{
+	const struct llmc_layout *l = llmc_layout_of_arch(m->c.arch);
+	bool moments = ckpt_view_find_group(v, "exp_avg") > 0 &&
+		       ckpt_view_find_group(v, "exp_avg_sq") > 0;
+	char *state = l->has_state ? llmc_state_name(path) : NULL;
+	int rc = check_model(v, m, o->dtype, e) ||
+		 llmc_state_check_old(state, moments, o->force, e);
+	rc = rc || save_files(v, m, path, moments ? state : NULL, o->dtype, e);
+	if (!rc && state && !moments && unlink(state) && errno != ENOENT)
+		rc = err_set(e, EX_IOERR, "%s: %s", state, strerror(errno));
+	free(state);
+	return rc ? -1 : 0;
+}
+
+const struct convert_format convert_llmc = {
+	.name = "llmc",
+	.help = "model files of llm.c (GPT-2, Llama 3)",
+	.probe = probe_llmc,
+	.is_name = is_llmc_name,
+	.open = open_llmc,
+	.save = save_llmc,
+};

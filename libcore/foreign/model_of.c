@@ -1,0 +1,191 @@
+/* From the options of a view to its model, and back. */
+#include "foreign/foreign.h"
+
+#include "engine/options.h"
+#include "options/options.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+static struct ckpt_tensor describe(const struct tensor *t)
+{
+	struct ckpt_tensor out = {.ndim = t->ndim};
+	snprintf(out.name, sizeof(out.name), "%s", t->name);
+	memcpy(out.dims, t->dims, sizeof(out.dims));
+	return out;
+}
+
+static int check_tensor(const struct ckpt_view *v, const struct tensor *t, struct err *e)
+{
+	int k = ckpt_view_find(v, t->name);
+	if (k < 0)
+		return err_set(e, EX_DATAERR,
+			"%s has no tensor %s, which its model needs", v->name, t->name);
+	const struct ckpt_tensor wanted = describe(t);
+	if (ckpt_same_shape(&v->tensors[k], &wanted))
+		return 0;
+	return err_set(e, EX_DATAERR, "%s: the shape of %s is not that of its model",
+		v->name, t->name);
+}
+
+/* Before memory for them is allocated. */
+static int check_layers(
+	const struct model_config *c, const struct ckpt_view *v, struct err *e)
+{
+	return c->layers <= v->n_tensors
+		       ? 0
+		       : err_set(e, EX_DATAERR, "%lld layers, and %d tensors",
+				 (long long)c->layers, v->n_tensors);
+}
+
+int convert_model(const struct ckpt_view *v, struct model *m, struct err *e)
+{
+	struct model_config c;
+	int64_t vocab = v->tokenizer ? v->tokenizer->vocab.n : 0;
+	if (options_model(&c, v->config.s, e) || check_layers(&c, v, e) ||
+		model_init(m, &c, vocab, e)) {
+		e->code = EX_DATAERR; /* not options of this command line */
+		return err_prefix(e, "%s: ", v->name);
+	}
+	int rc = 0;
+	for (int i = 0; i < m->n_tensors && !rc; i++)
+		rc = check_tensor(v, &m->tensors[i], e);
+	if (!rc && v->n_tensors != m->n_tensors)
+		rc = err_set(e, EX_DATAERR, "%s has %d tensors, and its model %d",
+			v->name, v->n_tensors, m->n_tensors);
+	if (rc)
+		model_free(m);
+	return rc;
+}
+
+static void put_int(struct str *out, const char *key, int64_t x)
+{
+	str_printf(out, "%s = %lld\n", key, (long long)x);
+}
+
+static void put_real(struct str *out, const char *key, double x)
+{
+	char text[NUM_TEXT];
+	str_printf(out, "%s = %s\n", key, text_double(text, x));
+}
+
+/* The options of the model, as far as they are not those of its architecture. */
+static void print_options(const struct model *m, struct str *out)
+{
+	const struct model_config *c = &m->c;
+	str_printf(out, "arch = %s\n", arch_names[c->arch]);
+	put_int(out, "layers", c->layers);
+	put_int(out, "heads", c->heads);
+	if (c->kv_heads != c->heads)
+		put_int(out, "kv-heads", c->kv_heads);
+	if (m->head_dim * c->heads != c->dim)
+		put_int(out, "head-dim", m->head_dim);
+	put_int(out, "dim", c->dim);
+	put_int(out, "ffn-dim", c->ffn_dim);
+	put_int(out, "context", c->context);
+	put_int(out, "vocab", c->vocab);
+	if (c->vocab_multiple > 1)
+		put_int(out, "vocab-multiple", c->vocab_multiple);
+	str_printf(out, "act = %s\n", act_names[c->act]);
+	str_printf(out, "bias = %s\n", bias_names[model_bias(m)]);
+	str_printf(out, "tie = %s\n", m->tie ? "yes" : "no");
+	put_real(out, "norm-eps", c->norm_eps);
+	if (c->window)
+		put_int(out, "sliding-window", c->window);
+	if (c->window_from)
+		put_int(out, "sliding-window-from", c->window_from);
+	if (c->window_skip)
+		put_int(out, "sliding-window-skip", c->window_skip);
+	if (c->qk_norm)
+		str_puts(out, "qk-norm = yes\n");
+	if (!m->arch->rope)
+		return;
+	if (c->nope_every)
+		put_int(out, "nope-every", c->nope_every);
+	put_real(out, "rope-theta", c->rope_theta);
+	if (c->rope_scaling == ROPE_PLAIN)
+		return;
+	str_printf(out, "rope-scaling = %s\n", rope_scaling_names[c->rope_scaling]);
+	put_real(out, "rope-factor", c->rope_factor);
+	if (c->rope_scaling != ROPE_LLAMA3)
+		return;
+	put_real(out, "rope-low", c->rope_low);
+	put_real(out, "rope-high", c->rope_high);
+	put_int(out, "rope-original", c->rope_original);
+}
+
+int convert_hash(
+	const struct ckpt_view *v, enum dtype dtype, uint64_t *hash, struct err *e)
+{
+	struct ckpt_view rounded;
+	if (ckpt_select(&rounded, v, &(struct ckpt_selection){.round_to = dtype}, e))
+		return -1;
+	int rc = ckpt_view_hash(&rounded, hash, e);
+	ckpt_view_close(&rounded);
+	return rc;
+}
+
+int convert_options(const char *config, int64_t vocab, struct str *out, struct err *e)
+{
+	struct model_config c;
+	struct model m;
+	if (options_model(&c, config, e))
+		return -1;
+	/* (other formats tell the padding of the vocabulary by other numbers; its shape is compared) */
+	c.vocab_multiple = 1;
+	if (!c.vocab && !vocab)
+		c.vocab = 1;
+	int64_t layers = c.layers;
+	c.layers = 1; /* a hostile file may state millions */
+	if (model_init(&m, &c, vocab, e))
+		return -1;
+	m.c.layers = layers;
+	print_options(&m, out);
+	model_free(&m);
+	return 0;
+}
+
+static int model_options(const struct ckpt_view *v, struct str *out, struct err *e)
+{
+	return convert_options(
+		v->config.s, v->tokenizer ? v->tokenizer->vocab.n : 0, out, e);
+}
+
+int convert_same_model(
+	const struct ckpt_view *a, const struct ckpt_view *b, struct err *e)
+{
+	struct str x = {0}, y = {0}, differ = {0};
+	const struct conf_text first = {&x, a->name}, second = {&y, b->name};
+	int rc = model_options(a, &x, e) || model_options(b, &y, e) ||
+		 conf_diff(&first, &second, "", "", " and ", &differ, e);
+	if (rc)
+		e->code = EX_DATAERR;
+	else if (differ.len)
+		rc = err_set(e, EX_DATAERR, "%s and %s are not of one model: %.*s",
+			a->name, b->name, (int)strcspn(differ.s, "\n"), differ.s);
+	else if (a->tokenizer && b->tokenizer &&
+		 !tokenizer_same(a->tokenizer, b->tokenizer))
+		rc = err_set(e, EX_DATAERR, "%s and %s have different vocabularies",
+			a->name, b->name);
+	str_free(&x);
+	str_free(&y);
+	str_free(&differ);
+	return rc ? -1 : 0;
+}
+
+void convert_view(struct ckpt_view *v, const struct model *m, const char *path)
+{
+	const double none = (double)NAN;
+	*v = (struct ckpt_view){.name = path,
+		.info = {.created_by = "pt-ckpt " PT_VERSION,
+			.loss = none,
+			.val_loss = none,
+			.best_val_loss = none}};
+	print_options(m, &v->config);
+	strs_add(&v->groups, "model");
+	v->n_tensors = m->n_tensors;
+	v->tensors = xcalloc((size_t)m->n_tensors, sizeof(*v->tensors));
+	for (int i = 0; i < m->n_tensors; i++)
+		v->tensors[i] = describe(&m->tensors[i]);
+}

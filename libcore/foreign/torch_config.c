@@ -1,0 +1,411 @@
+/* The options of a model in a checkpoint of PyTorch: what shapes tell, and what only a configuration does. */
+#include "foreign/huggingface.h"
+#include "foreign/torch.h"
+
+#include "base/file.h"
+#include "engine/options.h"
+#include "options/options.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+/* As the options of pt-train may be. */
+enum { MOST_DIM = 1 << 22, MOST_ROWS = 1 << 24, MOST_LAYERS = 100000 };
+
+/* ---- shapes ------------------------------------------------------------------------------ */
+
+static const struct torch_item *of_layer(
+	const struct torch_names *x, const char *stem, int64_t layer, const char *name)
+{
+	char text[160];
+	snprintf(text, sizeof(text), "%s%lld.%s", stem, (long long)layer, name);
+	return torch_names_find(x, text);
+}
+
+static int64_t rows(const struct torch_item *t, int64_t none)
+{
+	return t && t->ndim ? t->dims[0] : none;
+}
+
+/* Names of one naming: of layers, and of tensors whose shapes tell something. */
+/* (Megatron-LM's and nanotron's are in torch_megatron.c.) */
+static const struct shapes {
+	const char *layers, *norm, *bias, *output;
+	const char *out_bias;  /* where queries may have biases, and these not */
+	const char *keys, *up; /* rows: kv heads, hidden size of the feed-forward layer */
+	const char *head_norm; /* rows: channels of a head */
+} shapes[NAMES_NANOTRON + 1] = {
+	[NAMES_META] = {"layers.", "attention_norm.weight", "attention.wq.bias",
+		"output.weight", "attention.wo.bias", "attention.wk.weight",
+		"feed_forward.w1.weight", "attention.q_norm.weight"},
+	[NAMES_LLAMA] = {"model.layers.", "input_layernorm.weight",
+		"self_attn.q_proj.bias", "lm_head.weight", "self_attn.o_proj.bias",
+		"self_attn.k_proj.weight", "mlp.gate_proj.weight",
+		"self_attn.q_norm.weight"},
+	[NAMES_GPT2] = {"transformer.h.", "ln_1.weight", "ln_1.bias", "lm_head.weight",
+		NULL, NULL, "mlp.c_fc.weight", NULL},
+};
+
+/* Norms of queries and keys: their size is that of a head. */
+static void set_head_norm(struct model_config *c, int64_t size)
+{
+	c->qk_norm = size > 0;
+	c->head_dim = size <= MOST_DIM ? size : 0;
+}
+
+static void read_shapes_of_megatron(struct model_config *c, const struct torch_names *x)
+{
+	int64_t qkv;
+	megatron_shapes(x, &c->layers, &c->ffn_dim, &qkv);
+	c->tie = torch_names_find(x, x->naming == NAMES_NANOTRON ? "lm_head.weight"
+								 : "output_layer.weight")
+			 ? NO
+			 : YES;
+	c->bias = BIAS_NONE;
+	set_head_norm(c, megatron_head_norm(x));
+}
+
+/* Sets what the shapes tell. */
+static void read_shapes(struct model_config *c, const struct torch_names *x)
+{
+	c->arch = x->naming == NAMES_GPT2 ? ARCH_GPT2 : ARCH_LLAMA;
+	c->vocab = x->table->dims[0];
+	c->dim = x->table->dims[1];
+	if (names_are_fused(x)) {
+		read_shapes_of_megatron(c, x);
+		return;
+	}
+	const struct shapes *s = &shapes[x->naming];
+	const struct torch_item *up = of_layer(x, s->layers, 0, s->up);
+	const struct torch_item *output = torch_names_find(x, s->output);
+	for (c->layers = 0; of_layer(x, s->layers, c->layers, s->norm);)
+		c->layers++;
+	/* (Hugging Face's GPT-2 has [in, out], nanoGPT [out, in]) */
+	c->ffn_dim = rows(up, 0) == c->dim && up->ndim == 2 ? up->dims[1] : rows(up, 0);
+	c->bias = !of_layer(x, s->layers, 0, s->bias)			   ? BIAS_NONE
+		  : s->out_bias && !of_layer(x, s->layers, 0, s->out_bias) ? BIAS_QKV
+									   : BIAS_ALL;
+	c->tie = output && !torch_same(x->file, output, x->table) ? NO : YES;
+	if (s->head_norm)
+		set_head_norm(c, rows(of_layer(x, s->layers, 0, s->head_norm), 0));
+	if (x->naming == NAMES_GPT2)
+		c->context = rows(torch_names_find(x, "transformer.wpe.weight"), 0);
+}
+
+/* ---- configurations -------------------------------------------------------------------------- */
+
+/* Sets a value to the one that the program has saved; it stays if there is none. */
+static int read_argument(struct torch_file *f, const struct torch_names *x,
+	const char *name, double *out, struct err *e)
+{
+	double value;
+	int64_t n = 0;
+	const struct torch_item *item = torch_names_exact(x, name);
+	int rc = x->naming == NAMES_MEGATRON
+			 ? megatron_numbers(f, x, name, 1, &value, &n, e)
+		 : item ? torch_numbers(f, item, 1, &value, &n, e)
+			: 0;
+	if (!rc && n && value > 0 && value <= 1e9)
+		*out = value;
+	return rc;
+}
+
+/* nanoGPT saves its options with the model, Megatron-LM in what all ranks have in common. */
+static int read_arguments(struct model_config *c, struct torch_file *f,
+	const struct torch_names *x, bool *context, struct err *e)
+{
+	bool megatron = x->naming == NAMES_MEGATRON;
+	double heads = 0, length = 0;
+	c->norm_eps = 1e-5;
+	c->rope_theta = 10000;
+	if (read_argument(f, x,
+		    megatron ? "args.num_attention_heads" : "model_args.n_head", &heads,
+		    e) ||
+		read_argument(f, x, "args.norm_epsilon", &c->norm_eps, e) ||
+		read_argument(f, x, "args.rotary_base", &c->rope_theta, e) ||
+		(megatron && read_argument(f, x, "args.seq_length", &length, e)))
+		return -1;
+	c->heads = (int64_t)heads;
+	c->context = megatron ? (int64_t)length : c->context;
+	*context = c->context > 0 && c->context <= MOST_DIM;
+	return 0;
+}
+
+/* What a file of options says, even where it is the default of pt-train. */
+struct says {
+	bool heads, context, tie;
+};
+
+static int note(void *to, const char *key, const char *value, struct err *e)
+{
+	struct says *s = to;
+	(void)value, (void)e;
+	s->heads = s->heads || !strcmp(key, "heads");
+	s->context = s->context || !strcmp(key, "context");
+	s->tie = s->tie || !strcmp(key, "tie");
+	return 0;
+}
+
+/* A file of options, as pt-train's --config, of which those of the model are taken. */
+static int read_options(
+	struct model_config *c, const char *path, bool *context, struct err *e)
+{
+	enum { MOST = 1 << 20 };
+	struct str text = {0};
+	struct train_opts o;
+	if (file_read(path, MOST, &text, e)) {
+		str_free(&text);
+		return -1;
+	}
+	struct says says = {0};
+	const char *all = text.s ? text.s : "";
+	int rc = opts_from_text(&train_program, &o, all, false, e);
+	rc = rc ? err_prefix(e, "%s: ", path)
+		: conf_parse(all, text.len, path, note, &says, e);
+	*c = o.model;
+	c->virtual_degrees = NULL; /* it is the options' */
+	*context = says.context;
+	c->heads = says.heads ? c->heads : 0;
+	c->tie = says.tie ? c->tie : BY_ARCH;
+	opts_free(&train_program, &o);
+	str_free(&text);
+	return rc ? -1 : 0;
+}
+
+/* --model-config; or config.json in the directory of the checkpoint, or beside the checkpoint. (Nanotron's is
+ * model_config.json.) NULL: there is none; else allocated. */
+static char *find_config(const char *path, const char *given)
+{
+	struct str file = {0};
+	struct stat st;
+	size_t n = strlen(path);
+	if (given)
+		return xstrdup(given);
+	static const char *const names[] = {"config.json", "model_config.json"};
+	bool folder = !stat(path, &st) && S_ISDIR(st.st_mode);
+	for (size_t i = 0; i < ARRAY_LEN(names) && folder; i++) {
+		str_clear(&file);
+		str_printf(&file, "%s/%s", path, names[i]);
+		if (file_exists(file.s))
+			return file.s;
+	}
+	while (n > 1 && path[n - 1] == '/')
+		n--;
+	while (n && path[n - 1] != '/')
+		n--;
+	str_clear(&file);
+	str_printf(&file, "%.*sconfig.json", (int)n, path);
+	if (file_exists(file.s))
+		return file.s;
+	str_free(&file);
+	return NULL;
+}
+
+static int disagree(
+	const char *path, const char *what, int64_t says, int64_t is, struct err *e)
+{
+	return err_set(e, EX_DATAERR,
+		"%s: %s is %lld, and by the shapes of the tensors %lld: of another model?",
+		path, what, (long long)says, (long long)is);
+}
+
+/* Both sources of one number must agree. 0: it has none. */
+static int check_shapes(const struct model_config *from, const struct model_config *shape,
+	const char *path, struct err *e)
+{
+	const struct {
+		const char *name;
+		int64_t says, is;
+	} both[] = {{"the number of layers", from->layers, shape->layers},
+		{"the hidden size", from->dim, shape->dim},
+		{"the hidden size of the feed-forward layers", from->ffn_dim,
+			shape->ffn_dim},
+		{"the vocabulary", from->vocab, shape->vocab},
+		{"the number of positions", from->arch == ARCH_GPT2 ? from->context : 0,
+			shape->context}};
+	if (from->arch != shape->arch)
+		return err_set(e, EX_DATAERR, "%s: is of %s, and the tensors of %s", path,
+			arch_names[from->arch], arch_names[shape->arch]);
+	for (size_t i = 0; i < ARRAY_LEN(both); i++)
+		if (both[i].says && both[i].says != both[i].is)
+			return disagree(path, both[i].name, both[i].says, both[i].is, e);
+	return 0;
+}
+
+static int read_config(struct model_config *c, bool *pairs,
+	const struct model_config *shape, const char *path, bool *context, struct err *e)
+{
+	struct hf_config h;
+	*context = true;
+	if (text_ends(path, ".json")) {
+		if (hf_config_read(&h, path, e))
+			return -1;
+		*c = h.c;
+		*pairs = h.rope_interleaved;
+		c->bias = shape->bias;
+		if (c->qk_norm != shape->qk_norm)
+			return err_set(e, EX_DATAERR,
+				"%s: the model has %s of queries and keys, and its tensors %s",
+				path, c->qk_norm ? "norms" : "no norms",
+				shape->qk_norm ? "have" : "have not");
+		return check_shapes(c, shape, path, e);
+	}
+	if (read_options(c, path, context, e))
+		return -1;
+	c->arch = shape->arch;
+	c->layers = shape->layers;
+	c->dim = shape->dim;
+	c->ffn_dim = shape->ffn_dim;
+	c->vocab = shape->vocab;
+	c->bias = shape->bias;
+	c->qk_norm = shape->qk_norm;
+	c->head_dim = c->head_dim ? c->head_dim : shape->head_dim;
+	c->tie = c->tie == BY_ARCH ? shape->tie : c->tie;
+	return 0;
+}
+
+static int64_t width_of_heads(const struct model_config *c)
+{
+	return c->head_dim ? c->head_dim : c->heads ? c->dim / c->heads : 0;
+}
+
+/* The rows of the keys; 0: only torchtitan's fused tensor has them. */
+static int64_t rows_of_keys(const struct model_config *c, const struct torch_names *x)
+{
+	const struct shapes *s = &shapes[x->naming];
+	int64_t layers, ffn, qkv;
+	if (names_are_fused(x)) {
+		megatron_shapes(x, &layers, &ffn, &qkv);
+		return (qkv - c->heads * width_of_heads(c)) / 2;
+	}
+	return s->keys ? rows(of_layer(x, s->layers, 0, s->keys), 0) : c->dim;
+}
+
+/* The heads must divide what the shapes say. */
+static int set_kv_heads(struct model_config *c, const struct torch_names *x,
+	const char *path, struct err *e)
+{
+	int64_t width = width_of_heads(c), keys = rows_of_keys(c, x);
+	if (!width || (!c->head_dim && c->dim % c->heads))
+		return err_set(e, EX_DATAERR,
+			"%s: %lld heads do not divide the hidden size %lld", path,
+			(long long)c->heads, (long long)c->dim);
+	if (!keys)
+		keys = (c->kv_heads ? c->kv_heads : c->heads) * width;
+	if (keys < 0 || keys % width ||
+		(c->kv_heads > 0 && c->kv_heads * width != keys &&
+			c->kv_heads != c->heads))
+		return err_set(e, EX_DATAERR,
+			"%s: %lld heads of %lld, %lld key and value heads: the keys have %lld "
+			"rows",
+			path, (long long)c->heads, (long long)width,
+			(long long)c->kv_heads, (long long)keys);
+	c->kv_heads = keys / width;
+	return 0;
+}
+
+static int check_sizes(const struct model_config *c, const char *path, struct err *e)
+{
+	if (!c->layers || !c->ffn_dim)
+		return err_set(e, EX_DATAERR, "%s: has no first layer of a model", path);
+	if (c->layers <= MOST_LAYERS && c->dim >= 1 && c->dim <= MOST_DIM &&
+		c->ffn_dim <= MOST_ROWS && c->vocab >= 1 && c->vocab <= MOST_ROWS &&
+		c->context <= MOST_DIM)
+		return 0;
+	return err_set(
+		e, EX_DATAERR, "%s: the shapes of its tensors are of no model", path);
+}
+
+int torch_config(struct model_config *c, bool *pairs, struct torch_file *f,
+	const struct torch_names *x, const char *given, struct err *e)
+{
+	struct model_config shape = {.arch = 0};
+	read_shapes(&shape, x);
+	if (check_sizes(&shape, f->path, e))
+		return -1;
+	char *path = find_config(f->path, given);
+	bool context = false;
+	*c = shape;
+	*pairs = false;
+	int rc = path && !given ? file_check_regular(path, e) : 0;
+	if (path && !rc)
+		rc = read_config(c, pairs, &shape, path, &context, e);
+	if (!rc && shape.context)
+		c->context = shape.context;
+	if (!path)
+		rc = read_arguments(c, f, x, &context, e);
+	if (!rc && (!c->heads || (!context && !shape.context)))
+		rc = err_set(e, EX_USAGE,
+			"%s: its tensors do not tell %s%s: give --model-config FILE, Hugging Face's "
+			"config.json or options of pt-train",
+			path ? path : f->path,
+			c->heads ? "" : "the number of heads (heads)",
+			context || shape.context ? ""
+			: c->heads
+				? "the length of sequences (context), norm-eps and rope-theta"
+				: ", of sequences (context), norm-eps and rope-theta");
+	rc = rc || set_kv_heads(c, x, path ? path : f->path, e) ? -1 : 0;
+	free(path);
+	return rc;
+}
+
+/* ---- the optimizer ------------------------------------------------------------------------------ */
+
+/* Sets whether all groups, from name `at` on, have the value of the first. */
+static int groups_agree(struct torch_file *f, const struct torch_names *x,
+	const char *key, int64_t at, const double *v, int64_t n, bool *agree,
+	struct err *e)
+{
+	const struct torch_item *item;
+	*agree = true;
+	while ((item = torch_names_group(x, key, &at))) {
+		double other[2];
+		int64_t n_other = 0;
+		if (torch_numbers(f, item, 2, other, &n_other, e))
+			return -1;
+		*agree &= n_other == n && !memcmp(other, v, (size_t)n * sizeof(*v));
+	}
+	return 0;
+}
+
+/* The value of a key of the groups of parameters, as one option or two, if all have the same. */
+static int add_option(struct str *out, struct torch_file *f, const struct torch_names *x,
+	const char *key, const char *const names[2], struct err *e)
+{
+	char text[NUM_TEXT], path[64];
+	double v[2];
+	int64_t n = 0, at = 0;
+	const struct torch_item *item = torch_names_group(x, key, &at);
+	bool agree = true;
+	snprintf(path, sizeof(path), "optimizer.param_groups.0.%s", key);
+	if (x->naming == NAMES_MEGATRON ? megatron_numbers(f, x, path, 2, v, &n, e)
+		: item			? torch_numbers(f, item, 2, v, &n, e)
+					: 0)
+		return -1;
+	if (item && n && x->naming != NAMES_MEGATRON &&
+		groups_agree(f, x, key, at, v, n, &agree, e))
+		return -1;
+	for (int64_t i = 0; i < n && names[i] && agree; i++)
+		str_printf(out, "%s = %s\n", names[i], text_double(text, v[i]));
+	return 0;
+}
+
+int torch_config_optimizer(
+	struct str *out, struct torch_file *f, const struct torch_names *x, struct err *e)
+{
+	static const struct {
+		const char *key, *names[2];
+	} all[] = {{"betas", {"beta1", "beta2"}}, {"eps", {"eps"}},
+		{"weight_decay", {"weight-decay"}}};
+	size_t before = out->len;
+	/* (what a schedule began with, if there is one) */
+	if (add_option(out, f, x, "initial_lr", (const char *const[]){"lr", NULL}, e) ||
+		(out->len == before && add_option(out, f, x, "lr",
+					       (const char *const[]){"lr", NULL}, e)))
+		return -1;
+	for (size_t i = 0; i < ARRAY_LEN(all); i++)
+		if (add_option(out, f, x, all[i].key, all[i].names, e))
+			return -1;
+	return 0;
+}

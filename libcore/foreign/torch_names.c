@@ -1,0 +1,455 @@
+/*
+ * Names in checkpoints of PyTorch: a parameter has a name below that of the model, the optimizer has the
+ * same name, or a number. Wrappers (DistributedDataParallel, torch.compile, FSDP) add parts to names, and
+ * programs put what they save under keys of their own.
+ */
+#include "foreign/torch.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- names without wrappers ------------------------------------------------------------ */
+
+static bool is_wrapper(const char *part, size_t n)
+{
+	static const char *const wrappers[] = {"module", "_orig_mod",
+		"_fsdp_wrapped_module", "_checkpoint_wrapped_module",
+		"qkv_linear", /* torchtitan's module of queries, keys and values */
+		"pp_block"};  /* nanotron's of a stage of a pipeline */
+	for (size_t i = 0; i < ARRAY_LEN(wrappers); i++)
+		if (strlen(wrappers[i]) == n && !memcmp(part, wrappers[i], n))
+			return true;
+	return false;
+}
+
+static char *without_wrappers(const char *name)
+{
+	struct str out = {0};
+	str_puts(&out, "");
+	for (size_t n; *name; name += n + (name[n] == '.')) {
+		n = strcspn(name, ".");
+		if (is_wrapper(name, n))
+			continue;
+		str_printf(&out, "%s%.*s", out.len ? "." : "", (int)n, name);
+	}
+	return out.s;
+}
+
+static int by_text(const void *a, const void *b)
+{
+	return strcmp(((const struct torch_name *)a)->text,
+		((const struct torch_name *)b)->text);
+}
+
+static int list_names(struct torch_names *x, struct err *e)
+{
+	const struct torch_file *f = x->file;
+	x->v = xcalloc((size_t)f->n + 1, sizeof(*x->v));
+	for (; x->n < f->n; x->n++)
+		x->v[x->n] = (struct torch_name){
+			without_wrappers(f->items[x->n].name), &f->items[x->n]};
+	qsort(x->v, (size_t)x->n, sizeof(*x->v), by_text);
+	for (int64_t i = 1; i < x->n; i++)
+		if (!strcmp(x->v[i].text, x->v[i - 1].text) &&
+			x->v[i].item->kind == TORCH_TENSOR)
+			return err_set(e, EX_DATAERR, "%s: %s and %s are one tensor",
+				f->path, x->v[i - 1].item->name, x->v[i].item->name);
+	return 0;
+}
+
+const struct torch_item *torch_names_exact(const struct torch_names *x, const char *name)
+{
+	const struct torch_name key = {.text = (char *)name};
+	const struct torch_name *found =
+		x->n ? bsearch(&key, x->v, (size_t)x->n, sizeof(key), by_text) : NULL;
+	return found ? found->item : NULL;
+}
+
+/* ---- the model ---------------------------------------------------------------------------- */
+
+/* Keys under which programs put the model. */
+static bool is_key_of_model(const char *part, size_t n)
+{
+	static const char *const keys[] = {
+		"model", "transformer", "state_dict", "model_state_dict", "app"};
+	for (size_t i = 0; i < ARRAY_LEN(keys); i++)
+		if (strlen(keys[i]) == n && !memcmp(part, keys[i], n))
+			return true;
+	return false;
+}
+
+/* Are these all parts of text[n], which ends with a dot or is empty? */
+static bool are_keys_of_model(const char *text, size_t n)
+{
+	for (size_t at = 0, part; at < n; at += part + 1) {
+		part = strcspn(text + at, ".");
+		if (!is_key_of_model(text + at, part))
+			return false;
+	}
+	return true;
+}
+
+/* The file has no token embedding: an error that says what it has. */
+static int refuse(const struct torch_names *x, struct err *e)
+{
+	const char *path = x->file->path, *name = x->n ? x->v[0].text : "";
+	bool tensors = false;
+	for (int64_t i = 0; i < x->n && !tensors; i++)
+		tensors = x->v[i].item->kind == TORCH_TENSOR;
+	if (!tensors) {
+		scoped_str what = {0};
+		if (!x->n)
+			return err_set(
+				e, EX_DATAERR, "%s: no checkpoint: it is empty", path);
+		torch_describe(x->file, x->v[0].item, &what);
+		return err_set(e, EX_DATAERR,
+			"%s: no checkpoint: it has no tensor, and %s%.100s%s is %s", path,
+			*name ? "its first value, '" : "", *name ? name : "all of it",
+			*name ? "'," : "", what.s);
+	}
+	return err_set(e, EX_UNAVAILABLE,
+		"%s: its tensors are of no model that is known: one has tok_embeddings.weight "
+		"(torchtitan), embed_tokens.weight (Hugging Face), wte.weight (GPT-2), "
+		"embedding.word_embeddings.weight (Megatron-LM) or "
+		"token_position_embeddings.token_embedding.weight (nanotron), perhaps "
+		"after model.; %s%.100s. Of transformers, GPT2LMHeadModel and "
+		"LlamaForCausalLM can be read",
+		path, *name ? "its first is " : "its only one has no name", name);
+}
+
+int torch_names_open(struct torch_names *x, const struct torch_file *f, struct err *e)
+{
+	enum { MAX_PREFIX = 256 }; /* (each of its parts is looked up) */
+	static const char *const tables[] = {[NAMES_META] = "tok_embeddings.weight",
+		[NAMES_LLAMA] = "embed_tokens.weight",
+		[NAMES_GPT2] = "wte.weight",
+		[NAMES_MEGATRON] = "embedding.word_embeddings.weight",
+		[NAMES_NANOTRON] = "token_position_embeddings.token_embedding.weight"};
+	*x = (struct torch_names){.file = f};
+	if (list_names(x, e))
+		return -1;
+	for (int64_t i = 0; i < x->n; i++)
+		for (int k = 0; k < (int)ARRAY_LEN(tables); k++) {
+			const char *text = x->v[i].text;
+			size_t n = strlen(text) - min64((int64_t)strlen(text),
+							  (int64_t)strlen(tables[k]));
+			if (x->v[i].item->kind != TORCH_TENSOR ||
+				!text_ends(text, tables[k]) || n > MAX_PREFIX ||
+				!are_keys_of_model(text, n) ||
+				(x->table && n >= x->prefix.len))
+				continue;
+			str_clear(&x->prefix);
+			str_add(&x->prefix, text, n);
+			x->naming = (enum naming)k;
+			x->table = x->v[i].item;
+		}
+	if (x->table && x->table->ndim == 2)
+		return 0;
+	return refuse(x, e);
+}
+
+void torch_names_close(struct torch_names *x)
+{
+	for (int64_t i = 0; i < x->n; i++)
+		free(x->v[i].text);
+	free(x->v);
+	free(x->order);
+	str_free(&x->prefix);
+	*x = (struct torch_names){.file = NULL};
+}
+
+/* The name without the outer module of Hugging Face's classes. */
+static const char *bare(const char *name)
+{
+	static const char *const outer[] = {"model.", "transformer."};
+	for (size_t i = 0; i < ARRAY_LEN(outer); i++)
+		if (!strncmp(name, outer[i], strlen(outer[i])))
+			return name + strlen(outer[i]);
+	return name;
+}
+
+const struct torch_item *torch_names_look_up(const struct torch_names *x,
+	const char *begin, const char *name, const char *end, bool shorter)
+{
+	struct str text = {0};
+	const struct torch_item *found = NULL;
+	const char *prefix = x->prefix.s ? x->prefix.s : "";
+	for (const char *from = prefix; !found; from = strchr(from, '.') + 1) {
+		for (size_t n = strlen(from);; n--) {
+			for (int i = 0; i < 2 && !found; i++) {
+				str_clear(&text);
+				str_printf(&text, "%s%.*s%s%s", begin, (int)n, from,
+					i ? bare(name) : name, end);
+				found = torch_names_exact(x, text.s);
+			}
+			if (found || !n)
+				break;
+			while (n > 1 && from[n - 2] != '.')
+				n--;
+		}
+		if (!shorter || !*from)
+			break;
+	}
+	str_free(&text);
+	return found;
+}
+
+const struct torch_item *torch_names_find(const struct torch_names *x, const char *name)
+{
+	const struct torch_item *found = torch_names_look_up(x, "", name, "", false);
+	if (!found && !strcmp(name, "output.weight")) /* torchtitan since 2025 */
+		found = torch_names_look_up(x, "", "lm_head.weight", "", false);
+	return found && found->kind == TORCH_TENSOR ? found : NULL;
+}
+
+/* ---- the optimizer -------------------------------------------------------------------------- */
+
+static const char *const optimizers[] = {"optimizer.", "optim.", "optimizer_state_dict.",
+	"app.optimizer.", "app.optim.",
+	"optimizer.optimizer_state_dict."}; /* DeepSpeed's without ZeRO, in 16 bits */
+
+static const struct torch_item *state_of_number(
+	const struct torch_names *x, const struct torch_item *item, const char *what)
+{
+	struct str name = {0};
+	const struct torch_item *found = NULL;
+	for (int64_t i = 0; i < x->n_order; i++)
+		for (size_t k = 0;
+			x->order[i] == item && k < ARRAY_LEN(optimizers) && !found; k++) {
+			str_clear(&name);
+			str_printf(&name, "%sstate.%lld.%s", optimizers[k], (long long)i,
+				what);
+			found = torch_names_exact(x, name.s);
+		}
+	str_free(&name);
+	return found;
+}
+
+const struct torch_item *torch_names_state(const struct torch_names *x, const char *name,
+	const struct torch_item *item, const char *what)
+{
+	struct str begin = {0}, end = {0};
+	const struct torch_item *found = NULL;
+	if (x->order)
+		return item ? state_of_number(x, item, what) : NULL;
+	str_printf(&end, ".%s", what);
+	for (size_t k = 0; k < ARRAY_LEN(optimizers) && !found; k++) {
+		str_clear(&begin);
+		str_printf(&begin, "%sstate.", optimizers[k]);
+		found = torch_names_look_up(x, begin.s, name, end.s, true);
+		if (!found && !strcmp(name, "output.weight"))
+			found = torch_names_look_up(
+				x, begin.s, "lm_head.weight", end.s, true);
+	}
+	str_free(&begin);
+	str_free(&end);
+	return found && found->kind == TORCH_TENSOR ? found : NULL;
+}
+
+/* Parameters in fp32, one after the other without their names. */
+static bool has_flat_groups(const struct torch_names *x)
+{
+	static const char groups[] = "optimizer.fp32_groups_flat";
+	for (int64_t i = 0; i < x->n; i++)
+		if (!strncmp(x->v[i].text, groups, strlen(groups)))
+			return true;
+	return false;
+}
+
+const struct torch_item **torch_names_masters(const struct torch_names *x)
+{
+	const struct torch_item **list = xcalloc((size_t)x->n_order + 1, sizeof(*list));
+	char name[64];
+	for (int64_t i = 0, group = 0, k = 0; i < x->n_order;) {
+		snprintf(name, sizeof(name), "optimizer.fp32_groups.%lld.%lld",
+			(long long)group, (long long)k);
+		const struct torch_item *t = torch_names_exact(x, name);
+		if (t && t->kind == TORCH_TENSOR) {
+			list[i++] = t;
+			k++;
+		} else if (k) {
+			group++;
+			k = 0;
+		} else {
+			break;
+		}
+	}
+	return list;
+}
+
+int torch_names_has_moments(const struct torch_names *x, struct err *e)
+{
+	if (x->naming == NAMES_MEGATRON)
+		return megatron_has_moments(x, e);
+	if (has_flat_groups(x))
+		return err_set(e, EX_UNAVAILABLE,
+			"%s: without ZeRO, DeepSpeed's fused optimizers save fp32 parameters and moments of a "
+			"model in 16 bits without names and shapes of parameters; train with zero_optimization "
+			"{\"stage\": 1}",
+			x->file->path);
+	for (int64_t i = 0; i < x->n; i++)
+		for (size_t k = 0; k < ARRAY_LEN(optimizers); k++)
+			if (x->v[i].item->kind == TORCH_TENSOR &&
+				!strncmp(x->v[i].text, optimizers[k],
+					strlen(optimizers[k])) &&
+				text_ends(x->v[i].text, ".exp_avg"))
+				return 1;
+	return 0;
+}
+
+const struct torch_item *torch_names_group(
+	const struct torch_names *x, const char *key, int64_t *at)
+{
+	struct str end = {0};
+	const struct torch_item *found = NULL;
+	str_printf(&end, ".%s", key);
+	for (; *at < x->n && !found; ++*at)
+		for (size_t k = 0; k < ARRAY_LEN(optimizers) && !found; k++) {
+			const char *text = x->v[*at].text;
+			size_t n = strlen(optimizers[k]);
+			if (!strncmp(text, optimizers[k], n) &&
+				!strncmp(text + n, "param_groups.", 13) &&
+				text_ends(text, end.s))
+				found = x->v[*at].item;
+		}
+	str_free(&end);
+	return found;
+}
+
+/* ---- numbers instead of names ------------------------------------------------------------------ */
+
+static int by_order(const void *a, const void *b)
+{
+	const struct torch_item *x = *(const struct torch_item *const *)a,
+				*y = *(const struct torch_item *const *)b;
+	return (x->order > y->order) - (x->order < y->order);
+}
+
+const struct torch_item *torch_names_numbered(
+	const struct torch_names *x, const char *kind, int64_t n, const char *what)
+{
+	struct str name = {0};
+	const struct torch_item *found = NULL;
+	for (size_t k = 0; k < ARRAY_LEN(optimizers) && !found; k++) {
+		str_clear(&name);
+		str_printf(
+			&name, "%s%s.%lld.%s", optimizers[k], kind, (long long)n, what);
+		found = torch_names_exact(x, name.s);
+	}
+	str_free(&name);
+	return found;
+}
+
+/* The parameters of each group have the next numbers. With two groups, as nanoGPT and most others make
+ * them, matrices are in the one with weight decay, which is the first. */
+static int64_t put_in_groups(const struct torch_names *x, struct torch_file *f,
+	const struct torch_item **list, int64_t n, struct err *e)
+{
+	const struct torch_item *params =
+		torch_names_numbered(x, "param_groups", 0, "params");
+	double *ids = xcalloc((size_t)n + 1, sizeof(*ids));
+	int64_t n_first = n, n_matrices = 0;
+	int rc = params ? torch_numbers(f, params, n, ids, &n_first, e) : 0;
+	free(ids);
+	for (int64_t i = 0; i < n; i++)
+		n_matrices += list[i]->ndim == 2;
+	bool two = torch_names_numbered(x, "param_groups", 1, "params") != NULL;
+	if (rc || (!two && n_first == n))
+		return rc;
+	if (!two || n_first != n_matrices ||
+		torch_names_numbered(x, "param_groups", 2, "params"))
+		return err_set(e, EX_UNAVAILABLE,
+			"%s: the optimizer's groups have numbers of parameters, and it is not known "
+			"of which; torch.distributed.checkpoint's get_state_dict() saves names",
+			f->path);
+	const struct torch_item **all = xcalloc((size_t)n, sizeof(*all));
+	memcpy(all, list, (size_t)n * sizeof(*all));
+	for (int64_t i = 0, k = 0; k < n; i++)
+		if ((all[i % n]->ndim == 2) == (i < n))
+			list[k++] = all[i % n];
+	free(all);
+	return 0;
+}
+
+/* The group may have names, too: then they are the order. */
+static int64_t order_by_names(const struct torch_names *x, struct torch_file *f,
+	const struct torch_item **list, int64_t n, struct err *e)
+{
+	struct strs names = {0};
+	const struct torch_item *given;
+	int rc = 0;
+	for (int64_t g = 0; !rc && (given = torch_names_numbered(
+					    x, "param_groups", g, "param_names"));
+		g++)
+		rc = torch_texts(f, given, &names, e);
+	for (int64_t i = 0; names.n == n && !rc && i < n; i++) {
+		char *name = without_wrappers(names.v[i]);
+		list[i] = torch_names_find(x, name);
+		free(name);
+		if (!list[i])
+			rc = err_set(e, EX_DATAERR,
+				"%s: the optimizer has %s, the model has "
+				"not",
+				f->path, names.v[i]);
+	}
+	int64_t done = names.n == n;
+	strs_free(&names);
+	return rc ? -1 : done;
+}
+
+/* How many parameters the groups have, by numbers; more than n: n + 1 or more. */
+static int count_given(const struct torch_names *x, struct torch_file *f, int64_t n,
+	int64_t *given, struct err *e)
+{
+	const struct torch_item *params;
+	double *ids = xcalloc((size_t)n + 1, sizeof(*ids));
+	int64_t of_group;
+	int rc = 0;
+	for (int64_t g = 0;
+		!rc && (params = torch_names_numbered(x, "param_groups", g, "params"));
+		g++) {
+		of_group = 0;
+		rc = torch_numbers(f, params, n + 1, ids, &of_group, e);
+		*given += of_group;
+	}
+	free(ids);
+	return rc;
+}
+
+int torch_names_order(struct torch_names *x, struct torch_file *f,
+	const struct torch_item *const *used, int64_t n, struct err *e)
+{
+	int64_t n_states = 0, n_given = 0;
+	for (int64_t i = 0; i < n; i++)
+		n_states += torch_names_numbered(x, "state", i, "exp_avg") != NULL;
+	if (!n_states)
+		return 0;
+	/* (those that are not trained have no state) */
+	if (count_given(x, f, n, &n_given, e))
+		return -1;
+	const struct torch_item **list = xcalloc((size_t)n + 1, sizeof(*list));
+	memcpy(list, used, (size_t)n * sizeof(*list));
+	qsort(list, (size_t)n, sizeof(*list), by_order);
+	int64_t rc =
+		n_states != n && n_given != n
+			? err_set(e, EX_UNAVAILABLE,
+				  "%s: the optimizer has %lld parameters by number, the "
+				  "model %lld",
+				  f->path, (long long)max64(n_states, n_given),
+				  (long long)n)
+			: order_by_names(x, f, list, n, e);
+	if (!rc)
+		rc = put_in_groups(x, f, list, n, e);
+	for (int64_t i = 0; i < n && rc >= 0; i++) {
+		const struct torch_item *s =
+			torch_names_numbered(x, "state", i, "exp_avg");
+		if (s && (s->kind != TORCH_TENSOR || s->ndim != list[i]->ndim ||
+				 memcmp(s->dims, list[i]->dims, sizeof(s->dims))))
+			rc = err_set(e, EX_DATAERR,
+				"%s: number %lld of the optimizer has not the shape of %s",
+				f->path, (long long)i, list[i]->name);
+	}
+	x->order = list;
+	x->n_order = n;
+	return rc < 0 ? -1 : 0;
+}

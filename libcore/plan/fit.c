@@ -1,0 +1,157 @@
+/* Does a trainer fit into memory? Plan, decide, and what it then may allocate. */
+#include "plan/fit.h"
+
+#include <stdlib.h>
+
+/* Collective. The bytes that `sharers` ranks need together, which share a GPU or a host, their `key`.
+ * With several hosts, or sharers of other workers, each counts as the rank that needs most. */
+static double shared_bytes(
+	const struct trainer *t, int64_t key, int sharers, int64_t mine)
+{
+	struct need {
+		int64_t key, n_bytes;
+	} own = {key, mine}, *all = xcalloc((size_t)t->world->size, sizeof(*all));
+	int64_t sum = 0, most = 0;
+	int n = 0;
+	comm_allgather(t->world, &own, all, sizeof(own));
+	for (int r = 0; r < t->world->size; r++) {
+		sum += all[r].key == key ? all[r].n_bytes : 0;
+		n += all[r].key == key;
+		most = max64(most, all[r].n_bytes);
+	}
+	free(all);
+	return comm_place()->n_hosts == 1 && n == sharers ? (double)sum
+							  : (double)most * sharers;
+}
+
+/* Collective. */
+static int check_gpu_memory(const struct trainer *t, const struct plan *p, struct err *e)
+{
+	char need[NUM_TEXT], has[NUM_TEXT];
+	int64_t planned = plan_on_device(p);
+	double bytes = (double)planned, room = (double)t->o.memory;
+	if (!t->o.memory) { /* the kernels' workspace is allocated already */
+		bytes = shared_bytes(
+			t, t->d.number, t->d.sharers, planned - DEVICE_WORK_BYTES);
+		room = (double)t->memory.gpu_free;
+	}
+	if (bytes <= room)
+		return 0;
+	return err_set(e, EX_FAILED,
+		"out of memory: the GPU needs %s%s, and has %s; --dry-run shows "
+		"the plan, and a smaller --micro-batch, --recompute full, --offload or "
+		"--dtype bf16 need less",
+		text_bytes(need, bytes),
+		t->d.sharers > 1 && !t->o.memory ? " for the ranks that share it" : "",
+		text_bytes(has, room));
+}
+
+/* Collective. The first step touches all planned memory: a run that does not fit is refused now, and
+ * not killed then. The copy of a checkpoint is optional. */
+static int check_memory(
+	const struct trainer *t, const struct plan *p, bool *copies, struct err *e)
+{
+	const struct comm_place *place = comm_place();
+	char need[NUM_TEXT], has[NUM_TEXT];
+	bool discrete = t->d.discrete;
+	int64_t available = memory_available(), limit = discrete ? 0 : t->o.memory;
+	int64_t mine = plan_total(p) - p->copy_bytes - (discrete ? plan_on_device(p) : 0);
+	int64_t most = comm_max_i64(t->world, mine);
+	double bytes = shared_bytes(t, 0, place->local_size, mine);
+	double copy = shared_bytes(t, 0, place->local_size, p->copy_bytes);
+	if (discrete && check_gpu_memory(t, p, e))
+		return -1;
+	if (limit && most > limit)
+		return err_set(e, EX_FAILED,
+			"out of memory: a rank needs %s, and --memory gives it %s; "
+			"--dry-run shows the plan",
+			text_bytes(need, (double)most), text_bytes(has, (double)limit));
+	bool room = !available || bytes + copy < (double)available;
+	if (limit && comm_max_i64(t->world, plan_total(p)) > limit)
+		room = false;
+	if (room && t->o.ckpt && !t->o.ckpt_wait && !options_offload(&t->o))
+		*copies = true;
+	if (!available || bytes < (double)available)
+		return 0;
+	return err_set(e, EX_FAILED,
+		"out of memory: %d rank%s on %s need%s %s, and %s are free; --dry-run shows "
+		"the plan",
+		place->local_size, plural(place->local_size), place->host,
+		place->local_size == 1 ? "s" : "", text_bytes(need, bytes),
+		text_bytes(has, (double)available));
+}
+
+/* Collective. Memory may be short on one host alone. */
+static bool agree_on_copies(const struct trainer *t, bool mine, int64_t n_bytes)
+{
+	bool all = comm_min_i64(t->world, mine);
+	if (!all && n_bytes)
+		state_warn_no_copy(t, n_bytes);
+	return all;
+}
+
+/* The bytes that this rank may use; on a GPU, with the workspace that its kernels already have. */
+static int64_t memory_limit(const struct trainer *t)
+{
+	if (t->d.discrete && !t->o.memory)
+		return t->memory.gpu_free / max64(1, t->d.sharers) + DEVICE_WORK_BYTES;
+	return plan_limit(&t->o, comm_place()->local_size);
+}
+
+/* Collective. Plans this rank. --recompute auto: the least recomputation with which every rank fits
+ * into its limit. */
+static void make_plan(struct trainer *t, struct plan *p)
+{
+	bool search = t->o.recompute == RECOMPUTE_AUTO;
+	int64_t limit = memory_limit(t);
+	if (search)
+		t->o.recompute = RECOMPUTE_NONE;
+	for (;; t->o.recompute++) {
+		plan_make(&t->o, &t->model, t->world->rank, p);
+		int64_t mine = plan_needed(&t->o, p);
+		if (!search || t->o.recompute == RECOMPUTE_FULL)
+			break;
+		if (!limit || comm_max_i64(t->world, mine > limit) == 0)
+			break;
+	}
+	if (search)
+		info("recompute: %s", recompute_names[t->o.recompute]);
+}
+
+int fit_trainer(
+	struct trainer *t, struct plan *p, struct trainer_sizes *sizes, struct err *e)
+{
+	bool copies = false;
+	make_plan(t, p);
+	if (!t->o.eval_only) { /* an evaluation touches little of it */
+		check_memory(t, p, &copies, e);
+		start_times_add(&t->start, START_PLAN);
+		if (comm_agree(t->world, e)) {
+			trainer_abandon(t);
+			return -1;
+		}
+		copies = agree_on_copies(t, copies, p->copy_bytes);
+	}
+	if (!copies)
+		p->copy_bytes = 0;
+	*sizes = (struct trainer_sizes){.run = p->run_bytes,
+		.micro = p->micro_bytes,
+		.scratch = p->scratch_bytes,
+		.gradients = p->gradients_bytes,
+		.gradients_at = p->gradients_at,
+		.offloaded = p->store.offloaded,
+		.copy = p->copy_bytes,
+		.copies = copies};
+	return 0;
+}
+
+int trainer_open(struct trainer *t, const struct train_opts *o, struct comm *world,
+	struct dataset *data, struct plan *p, struct err *e)
+{
+	struct plan own;
+	struct trainer_sizes sizes;
+	if (trainer_prepare(t, o, world, data, e) || trainer_connect(t, world, NULL, e) ||
+		fit_trainer(t, p ? p : &own, &sizes, e))
+		return -1;
+	return trainer_build(t, &sizes, e);
+}

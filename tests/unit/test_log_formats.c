@@ -1,0 +1,266 @@
+/* logs: formats in the files of users. */
+#include "base/file.h"
+#include "tests/support/logs.h"
+#include "tests/support/support.h"
+
+#include <stdlib.h>
+
+static struct err e;
+
+/* Reads a log by the formats in a text. */
+static struct run_log read_by(const char *formats, const char *log)
+{
+	struct run_log l;
+	struct log_how how = {.format = test_file("my.format", formats)};
+	const char *path = test_file("log", log);
+	if (log_how_open(&how, &e) || log_read(&l, path, &how, &e))
+		fail_msg("%s", e.msg);
+	log_how_close(&how);
+	return l;
+}
+
+#define LAB                                               \
+	"format lab\n"                                    \
+	"settings\t# of pt-train, too\n"                  \
+	"train \"it=\" needs 'nll '\n"                    \
+	"\t'nll ' loss\n\t\"took \" dt ms\n"              \
+	"\tbefore \" tok/s\" tps\n"                       \
+	"eval \"it=\" needs \"dev\"\n\"dev \" val_loss\n" \
+	"alone \"end \" score %\n"                        \
+	"column grad_norm \"g\"\n"                        \
+	"setting batch \"bs\"\n"                          \
+	"sentence context \"windows of \"\n"
+
+static void every_kind_of_line(void **state)
+{
+	(void)state;
+	struct run_log l =
+		read_by(LAB, "bs: 32\r\nwith windows of 1,024 tokens\n"
+			     "[x] it=1/9 nll 2.5 took 250 (1500 tok/s)\nit=1 dev 3.5\n"
+			     "it=2/9 nll 2.25 took 500 (1250 tok/s)\nend 50\n");
+	assert_string_equal(l.info.format, "lab");
+	assert_int_equal(l.n_rows, 2);
+	assert_value(&l, &(struct want){1, "loss", 2.5});
+	assert_value(&l, &(struct want){1, "dt", 0.25});
+	assert_value(&l, &(struct want){1, "tps", 1500});
+	assert_value(&l, &(struct want){1, "val_loss", 3.5});
+	assert_value(&l, &(struct want){2, "dt", 0.5});
+	assert_value(&l, &(struct want){2, "score", 0.5});
+	assert_string_equal(l.config.s, "batch = 32\ncontext = 1024\nsteps = 9\n");
+	run_log_free(&l);
+}
+
+static void pairs_and_heads(void **state)
+{
+	(void)state;
+	struct run_log l =
+		read_by("format a\ntrain 'n ' needs ';' pairs '=' ';' suffix loss 'x'\n"
+			"column tps \"rate\"\n",
+			"n 3; x=1.5; rate=2.5K; other=4\n");
+	assert_value(&l, &(struct want){3, "loss", 1.5});
+	assert_value(&l, &(struct want){3, "tps", 2500});
+	assert_value(&l, &(struct want){3, "other", 4});
+	run_log_free(&l);
+	l = read_by(
+		"format b\nhead '[at ' closes ranks\ntrain '- ' pairs '='\neval '+ ' pairs '='\n",
+		"[at 4]\n0:  - loss=2.5\n+ val_loss=3\nelse\n- loss=7\n[at 5/9]\n- loss=2\n");
+	assert_int_equal(l.n_rows, 2);
+	assert_value(&l, &(struct want){4, "loss", 2.5});
+	assert_value(&l, &(struct want){4, "val_loss", 3});
+	assert_value(&l, &(struct want){5, "loss", 2});
+	run_log_free(&l);
+}
+
+/* Of a file with several formats the one of the log is detected, and no other one is tried. */
+static void formats_of_a_file(void **state)
+{
+	static const char two[] =
+		"format a\ntrain 'A ' \n 'l ' loss\nformat b\ntrain 'B '\n'l ' loss\n";
+	struct run_log l = read_by(two, "B 1 l 2.5\nB 2 l 2\n");
+	(void)state;
+	assert_string_equal(l.info.format, "b");
+	run_log_free(&l);
+	/* a line that could be pt-train's is the file's */
+	l = read_by("format c\ntrain 'step='\n'loss=' val_loss\n", "step=1 loss=2.5\n");
+	assert_value(&l, &(struct want){1, "val_loss", 2.5});
+	run_log_free(&l);
+	struct log_how how = {.format = test_file("my.format", two)};
+	assert_int_equal(log_how_open(&how, &e), 0);
+	assert_int_equal(
+		log_read(&l, test_file("log", "step,loss\n1,2\n2,3\n"), &how, &e), -1);
+	assert_non_null(strstr(e.msg, "log: no line is in a format of "));
+	log_how_close(&how);
+}
+
+/* A format of the same name replaces a built-in one; names come before the built-in ones. */
+static void shared_formats(void **state)
+{
+	struct run_log l;
+	struct log_how how = {.format = NULL};
+	(void)state;
+	assert_int_equal(file_make_directory(test_path("share/logs"), &e), 0);
+	test_file("share/logs/a.format",
+		"column val_loss 'train/loss'\nformat nanogpt\ntrain 'round '\n'loss ' loss\n");
+	test_file("share/logs/b.format.off", "wrong\n");
+	setenv("PT_SHARE", test_path("share"), 1);
+	assert_int_equal(log_how_open(&how, &e), 0);
+	assert_int_equal(log_read(&l, test_file("log", "round 1 loss 2\n"), &how, &e), 0);
+	assert_string_equal(l.info.format, "nanogpt");
+	run_log_free(&l);
+	assert_int_equal(
+		log_read(&l, test_file("log", "step,train/loss\n1,2\n"), &how, &e), 0);
+	assert_value(&l, &(struct want){1, "val_loss", 2});
+	run_log_free(&l);
+	log_how_close(&how);
+	test_file("share/logs/b.format", "wrong\n");
+	assert_int_equal(log_how_open(&how, &e), -1);
+	assert_non_null(
+		strstr(e.msg, "logs/b.format: line 1: 'wrong' is none of format, "));
+	log_how_close(&how);
+	unsetenv("PT_SHARE");
+}
+
+static void assert_refused(const char *text, const char *why)
+{
+	struct log_how how = {.format = test_file("my.format", text)};
+	if (!log_how_open(&how, &e) || e.code != EX_DATAERR || !strstr(e.msg, why))
+		fail_msg("%.60s: %s", text, e.msg);
+	log_how_close(&how);
+}
+
+static void what_is_no_format(void **state)
+{
+	static const char *const rows[][2] = {
+		{"", "it has no format"},
+		{"# nothing\n", "it has no format"},
+		{"column loss 'x'\n", "it has no format"},
+		{"form lab\n", "my.format: line 1: 'form' is none of format, about, "},
+		{"\n\nformat Lab\n",
+			"line 3: the form is format NAME, of a-z, 0-9 and -"},
+		{"format\n", "line 1: the form is format NAME"},
+		{"format a b\n", "line 1: the form is format NAME"},
+		{"format csv\n", "line 1: 'csv': this format cannot be replaced"},
+		{"format auto\n", "line 1: 'auto': this format cannot be replaced"},
+		{"train 'x'\n", "line 1: 'train': there is no format line above it"},
+		{"'x' loss\n", "line 1: 'x': there is no format line above it"},
+		{"format a\n'x' loss\n",
+			"line 2: 'x': there is no train or eval line above it"},
+		{"format a\ntrain 'x' pairs '='\n'x' loss\n",
+			"'x': a line with pairs has no other numbers"},
+		{"format a\ntrain 'x'\n", "'a': the format ends without a number"},
+		{"format a\ntrain 'x'\nformat b\n",
+			"'a': the format ends without a number"},
+		{"format a\nformat a\n", "'a': the format ends without a number"},
+		{"format a\nalone 'x' loss\nformat a\n",
+			"line 3: 'a': a format of this name is above"},
+		{"format a\ntrain x\n", "line 2: the form is train \"TEXT\" [needs"},
+		{"format a\ntrain 'x' needs\n", "line 2: the form is train"},
+		{"format a\neval 'x' pairs\n", "line 2: the form is eval"},
+		{"format a\neval 'x' pairs '=='\n", "line 2: the form is eval"},
+		{"format a\neval 'x' pairs '=' '||'\n", "line 2: the form is eval"},
+		{"format a\neval 'x' suffix\n", "line 2: the form is eval"},
+		{"format a\neval 'x' 'y'\n", "line 2: the form is eval"},
+		{"format a\ntrain \"x\n", "line 2: 'x': the text has no closing quote"},
+		{"format a\ntrain ''\n", "line 2: '': a text has 1 to 255 bytes"},
+		{"format a\ntrain 'x'\n'y' loss mss\n",
+			"line 3: 'mss': the unit is not known here"},
+		{"format a\ntrain 'x'\nbefore 'y' loss suffix\n",
+			"line 3: 'suffix': the unit is not known here"},
+		{"format a\nalone 'y' loss suffix\n",
+			"line 2: 'suffix': the unit is not known here"},
+		{"column loss suffix 'y'\n",
+			"line 1: 'suffix': the unit is not known here"},
+		{"format a\ntrain 'x'\n'y'\n",
+			"line 3: the form is \"TEXT\" COLUMN [UNIT]"},
+		{"format a\ntrain 'x'\nbefore y loss\n",
+			"line 3: the form is before \"TEXT\" COLUMN [UNIT]"},
+		{"format a\nhead closes\n", "line 2: the form is head"},
+		{"format a\nhead 'a' 'b' 'c' 'd' 'e'\n", "line 2: the form is head"},
+		{"format a\nabout it\n", "line 2: the form is about"},
+		{"format a\nsettings yes\n", "line 2: the form is settings"},
+		{"column loss x\n", "line 1: 'x': the unit is not known"},
+		{"column loss ms\n",
+			"line 1: the form is column COLUMN [UNIT] \"NAME\" ..."},
+		{"setting batch\n", "line 1: the form is setting OPTION"},
+		{"sentence batch x\n", "line 1: the form is sentence OPTION"},
+	};
+	struct str text = {0};
+	(void)state;
+	for (size_t i = 0; i < ARRAY_LEN(rows); i++)
+		assert_refused(rows[i][0], rows[i][1]);
+	str_puts(&text, "format a");
+	str_add(&text, "\0", 2);
+	assert_non_null(write_bytes("my.format", &text));
+	struct log_how how = {.format = test_path("my.format")};
+	assert_int_equal(log_how_open(&how, &e), -1);
+	assert_non_null(strstr(e.msg, "it is not a text: it has a NUL byte"));
+	log_how_close(&how);
+	str_free(&text);
+}
+
+/* BEFORE, then n times a line or text with its number, then AFTER. */
+static const char *repeated(
+	struct str *s, const char *before, int n, const char *each, const char *after)
+{
+	str_clear(s);
+	str_puts(s, before);
+	for (int i = 0; i < n; i++)
+		for (const char *p = each; *p; p++)
+			if (*p == '@')
+				str_printf(s, "%d", i);
+			else
+				str_putc(s, *p);
+	str_puts(s, after);
+	return s->s;
+}
+
+static void limits(void **state)
+{
+	static const char one[] = "format a\ntrain 'x'\n";
+	static const struct {
+		const char *before;
+		int most;
+		const char *each, *after, *why;
+	} rows[] = {
+		{one, 16, "'y@' y@\n", "", "a line has at most 16 numbers"},
+		{"format a\n", 8, "train 'x@'\n'y' y\n", "",
+			"a format has at most 8 kinds"},
+		{"", 256, "format a@\nalone 'x' x\n", "",
+			"there are more than 256 formats"},
+		{"format a\nalone 'x' x\n", 4096, "column loss 'x@'\n", "",
+			"there are more than 4096 names"},
+		{"format a\nalone 'x' x\n", 4096, "setting seed 'x@'\n", "",
+			"there are more than 4096 names"},
+		{"format a\nalone 'x' x\ncolumn loss", 30, " 'x@'", "\n",
+			"a line has at most 32 words"},
+		{"format a\nalone '", 255, "x", "' x\n", "a text has 1 to 255 bytes"},
+		{"format a\nalone 'x' ", 63, "x", "\n", "line 2: the form is alone"},
+	};
+	struct str s = {0};
+	(void)state;
+	for (size_t i = 0; i < ARRAY_LEN(rows); i++) {
+		const char *text = repeated(
+			&s, rows[i].before, rows[i].most, rows[i].each, rows[i].after);
+		struct log_how how = {.format = test_file("my.format", text)};
+		if (log_how_open(&how, &e))
+			fail_msg("%s", e.msg);
+		log_how_close(&how);
+		assert_refused(repeated(&s, rows[i].before, rows[i].most + 1,
+				       rows[i].each, rows[i].after),
+			rows[i].why);
+	}
+	str_free(&s);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(every_kind_of_line),
+		cmocka_unit_test(pairs_and_heads),
+		cmocka_unit_test(formats_of_a_file),
+		cmocka_unit_test(shared_formats),
+		cmocka_unit_test(what_is_no_format),
+		cmocka_unit_test(limits),
+	};
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
