@@ -210,7 +210,7 @@ int format_line(void *to, const char *p, size_t len, struct err *e)
 		if (line.n)
 			take_plain(r->b, r->f, line);
 	}
-	if (r->b->too_hard)
+	if (r->b->pattern.too_hard)
 		return err_set(e, EX_USAGE,
 			"pattern: it takes too long on a line that begins '%.*s'; make it "
 			"simpler",

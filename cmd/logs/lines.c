@@ -192,7 +192,7 @@ static void set_labelled(struct build *b, const struct label *l, struct known_na
 		return;
 	if (!*name)
 		*name = build_name(b, span_of(l->column));
-	build_set_known(b, b->step, *name, v);
+	build_set_known(b, b->line.step, *name, v);
 }
 
 /* Not a number, though it begins as one. */
@@ -209,7 +209,7 @@ static bool take_unread(struct build *b, const char *column, struct span s)
 	struct span word = {p, 0};
 	while (p + word.n < s.p + s.n && !is_space(p[word.n]) && p[word.n] != '|')
 		word.n++;
-	return build_unread(b, b->step, span_of(column), word);
+	return build_unread(b, b->line.step, span_of(column), word);
 }
 
 /* Takes the numbers behind labels; the row begins with the first of them. */
@@ -267,7 +267,8 @@ static void take_before(struct build *b, struct span line, const struct line_kin
 		while (p && p > line.p && (p[-1] == '.' || isdigit((unsigned char)p[-1])))
 			p--;
 		if (p && p < at && scan_double(p, at, &v) == at)
-			build_set(b, b->step, span_of(l->column), scaled(v, l->scale));
+			build_set(
+				b, b->line.step, span_of(l->column), scaled(v, l->scale));
 	}
 }
 
@@ -281,7 +282,7 @@ static void take_alone(struct build *b, struct span line, const struct line_kind
 				: NULL;
 	struct span rest = {p, p ? (size_t)(line.p + line.n - p) : 0};
 	if (p && !span_trim(rest).n)
-		build_set(b, max64(b->trained, 0), span_of(k->label->column),
+		build_set(b, max64(b->line.trained, 0), span_of(k->label->column),
 			scaled(v, k->label->scale));
 }
 
@@ -324,7 +325,7 @@ bool take_kinds(struct build *b, const struct log_format *f, struct span line)
 		const struct line_kind *k = &f->kinds[i];
 		if (k->alone)
 			take_alone(b, line, k);
-		else if (take_kind(b, line, k, b->label[i], &lost))
+		else if (take_kind(b, line, k, b->known.label[i], &lost))
 			return true;
 	}
 	if (lost.p)

@@ -39,11 +39,11 @@ static int read_lines(struct build *b, const struct log_format *f, int fd,
 	}
 	if (!b->growing)
 		runs_say_others(&b->table, name);
-	if (rc && b->too_hard)
+	if (rc && b->pattern.too_hard)
 		rc = err_prefix(e, "%s: ", name);
-	if (b->n_long && !b->growing)
+	if (b->pattern.n_long && !b->growing)
 		warn("%s: the pattern was not tried on %lld lines of more than 4 KiB",
-			name, (long long)b->n_long);
+			name, (long long)b->pattern.n_long);
 	if (!rc && f == &b->how->formats->pattern && !b->n_taken)
 		rc = err_set(e, EX_DATAERR, "%s: no line matches the pattern", name);
 	str_free(&rest);
