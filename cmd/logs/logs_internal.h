@@ -67,7 +67,7 @@ struct known_name {
 	struct known_name *next; /* the name that came behind this one last time */
 };
 
-enum { NAME_SLOTS = 4 * MAX_LOG_COLUMNS, MAX_LABELS = 16, MAX_KINDS = 8 };
+enum { NAME_SLOTS = 4 * MAX_LOG_COLUMNS };
 
 /* The names that a log has used so far. */
 struct known_names {
@@ -75,8 +75,6 @@ struct known_names {
 	int n;
 	short slot[NAME_SLOTS];	 /* hash table of names: number + 1 */
 	struct known_name *last; /* the name that was looked up last */
-	struct known_name
-		*label[MAX_KINDS][MAX_LABELS]; /* of a format; NULL: not seen yet */
 };
 
 /* What the line parsers know from the lines before. */
@@ -103,7 +101,8 @@ struct build {
 		file; /* the column's name, where only the path of the file states it; NULL: none */
 	bool growing; /* the log is still written: no warnings */
 	bool exact;   /* values are floats, not printed ones */
-	/* Rows are in any order, instead of the order of time: build_finish() sorts them, and of several
+	/* Rows are in any order, instead of the order of time: build_finish() sorts them, and of
+	 * several
 	 * values of a column at the same step the last one counts. */
 	bool is_table;
 	struct series *series; /* [MAX_LOG_COLUMNS] */
@@ -172,13 +171,15 @@ static inline double scaled(double v, double scale)
 }
 /* The column that --column gives a name; empty: none. */
 struct span given_column(const struct log_how *how, struct span name);
-/* TensorBoard's exports do not name the column "Value": the loss, if the user gives no other column. */
+/* TensorBoard's exports do not name the column "Value": the loss, if the user gives no other
+ * column. */
 struct span value_of_export(const struct log_how *how, struct span name);
 /* Returns true if a name is a name of the steps. */
 bool name_is_step(struct span name);
 /* The option that stands for a name of a setting; NULL: none. */
 const char *name_of_setting(const struct log_how *how, struct span name);
-/* Adds the settings in a line: "name: value", "| name | value |", "name ....... value", and in sentences. */
+/* Adds the settings in a line: "name: value", "| name | value |", "name ....... value", and in
+ * sentences. */
 void find_settings(struct build *b, struct span line);
 
 /* ---- lines.c: spans, numbers and units -------------------------------------------- */
@@ -193,7 +194,8 @@ const char *span_find_word(struct span s, const char *text);
 const char *scan_number(struct span s, double *v);
 /* Whether more than the number is there, behind which a text continues: 0x2, 2abc, 2,5. Units are none. */
 bool goes_on(struct span behind);
-/* The factor of a unit as formats name it: a label's, or BY_SUFFIX, or INVERSE. Returns false if there is none. */
+/* The factor of a unit as formats name it: a label's, or BY_SUFFIX, or INVERSE. Returns false if
+ * there is none. */
 enum { BY_SUFFIX = 0 };
 bool scale_of_unit(const char *unit, double *scale);
 /* The factor of a unit or suffix at the beginning, such as K; 1: none. */
