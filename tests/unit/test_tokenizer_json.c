@@ -203,6 +203,26 @@ static void several_patterns(void **state)
 		false, "aa1", "97 259");
 }
 
+/* Each pattern takes time for each byte of a text, so their number has a limit. */
+static void too_many_patterns(void **state)
+{
+#define SPLIT_2 SPLIT("a") ", " SPLIT("b") ", "
+	struct vocab v;
+	struct bpe_rules r;
+	(void)state;
+	check_tokens(write_json(", \"ab\": 256", "\"a b\"",
+			     LIST(SPLIT_2 SPLIT_2 SPLIT_2 SPLIT_2 BYTES)),
+		false, "ab", "97 98");
+	const char *path = write_json(", \"ab\": 256", "\"a b\"",
+		LIST(SPLIT_2 SPLIT_2 SPLIT_2 SPLIT_2 SPLIT("a") ", " BYTES));
+	assert_int_equal(bpe_read(&v, &r, path, NULL, NULL, &e), 0);
+	assert_null(bpe_open(&v, &r, &e));
+	assert_int_equal(e.code, EX_DATAERR);
+	assert_non_null(strstr(e.msg, "more than 8 patterns"));
+	vocab_free(&v);
+	bpe_rules_free(&r);
+}
+
 /* Tokens that are not normalized are found first, in all of the text. */
 static void orders_of_added_tokens(void **state)
 {
@@ -260,6 +280,7 @@ int main(void)
 		cmocka_unit_test_setup(rewritten_expressions, begin),
 		cmocka_unit_test_setup(refused_expressions, begin),
 		cmocka_unit_test_setup(several_patterns, begin),
+		cmocka_unit_test_setup(too_many_patterns, begin),
 		cmocka_unit_test_setup(orders_of_added_tokens, begin),
 		cmocka_unit_test_setup(models_by_expression, begin),
 	};
