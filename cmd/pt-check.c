@@ -1,6 +1,6 @@
 /* pt-check: is a step of another trainer right? */
-#include "base/options.h"
-#include "draw/page.h"
+#include "options/options.h"
+#include "draw/draw.h"
 #include "base/utf8.h"
 #include "check/check.h"
 #include "comm/comm.h"
@@ -19,7 +19,8 @@ struct opts {
 	struct check_opts check;
 	struct adam adam;
 	int64_t threads;
-	const char *model_config, *grad_norm, *loss;
+	struct open_how open;
+	const char *grad_norm, *loss;
 	bool two_runs, json;
 };
 
@@ -41,7 +42,7 @@ static const struct opt options[] = {
 	{OPT_STR, 0, "loss", "X", NULL, O(loss), .help =
 		"The loss that the run logged, the mean over all targets of the batch."},
 	{OPT_GROUP, .name = "The other run"},
-	{OPT_STR, 'c', "model-config", "FILE", NULL, O(model_config), .files = "", .help =
+	{OPT_STR, 'c', "model-config", "FILE", NULL, O(open.config), .files = "", .help =
 		"What the tensors of a checkpoint of PyTorch do not tell, such as the number of heads: "
 		"Hugging Face's config.json, or options of pt-train. Without it, config.json beside "
 		"the checkpoint, if there is one."},
@@ -144,7 +145,7 @@ static int parse_norms(const char *text, struct check_opts *o, struct err *e)
 	const char *comma = text ? strchr(text, ',') : NULL;
 	struct str first = {0};
 	int rc = 0;
-	o->of_two = comma;
+	o->two_norms = comma;
 	if (comma) {
 		str_printf(&first, "%.*s", (int)(comma - text), text);
 		rc = parse_logged(first.s, &o->first_norm, &o->first_norm_half, e);
@@ -168,8 +169,7 @@ int main(int argc, char **argv)
 	for (int64_t i = 0; i < o.reports.n; i++)
 		if (page_kind(o.reports.v[i], &e) < 0)
 			return err_say(&e);
-	convert_config_file(o.model_config);
-	convert_copies_may_differ();
+	o.open.copies_may_differ = true;
 	if (o.two_runs && o.batch.n)
 		return err_say(&(struct err){EX_USAGE,
 			"--two-runs compares files of one step, and --batch is of a step between two"});
@@ -180,7 +180,7 @@ int main(int argc, char **argv)
 	struct device d; /* its threads are those of the plain loops, too */
 	device_cpu(&d, (int)backend_threads(o.threads));
 	const struct check_job job = {argv[0], argv[1], &o.batch, o.how, o.adam,
-		o.two_runs, &o.freeze, &o.lr_scale_of};
+		o.two_runs, &o.freeze, &o.lr_scale_of, o.open};
 	int rc = step_check_run(&c, &o.check, &job, &e);
 	if (!rc && o.json)
 		step_check_json(&c, &text);

@@ -1,11 +1,11 @@
 /* pt-ckpt: checkpoints as files: list, verify, compare, convert, combine, prune. */
 #include "base/file.h"
-#include "base/options.h"
 #include "base/utf8.h"
 #include "ckpt/print.h"
 #include "ckpt/view.h"
 #include "foreign/foreign.h"
 #include "engine/state.h"
+#include "options/options.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -15,7 +15,8 @@
 
 struct opts {
 	bool optimizer, strict, options, force, padding, dry_run;
-	const char *out, *weights, *vocabulary, *model_config;
+	const char *out, *weights, *vocabulary;
+	struct open_how how;
 	struct strs tensors, renames;
 	double decay;
 	int to;	   /* 0: by the name of the output; else a format + 1 */
@@ -56,7 +57,7 @@ static const struct opt options[] = {
 	{OPT_STR, 0, "vocabulary", "FILE", NULL, O(vocabulary), .files = ".h5", .help =
 		"convert: give the checkpoint the vocabulary of this checkpoint or shard, or of a folder or "
 		"file of a tokenizer, such as tokenizer.json. Other formats have none."},
-	{OPT_STR, 0, "model-config", "FILE", NULL, O(model_config), .files = "", .help =
+	{OPT_STR, 0, "model-config", "FILE", NULL, O(how.config), .files = "", .help =
 		"Of a checkpoint of PyTorch or Hugging Face: what its tensors do not tell, such as the "
 		"number of heads. Hugging Face's config.json, or of PyTorch's also options of pt-train. "
 		"Without it, config.json beside the checkpoint, if there is one."},
@@ -113,7 +114,7 @@ static int show(int n, char **names, const struct opts *o, struct err *e)
 {
 	struct ckpt *c;
 	(void)n;
-	if (convert_open_ckpt(&c, names[0], e))
+	if (convert_open_ckpt(&c, names[0], &o->how, e))
 		return -1;
 	int rc = c->view ? ckpt_view_hash(c->view, &c->info.param_hash, e) : 0;
 	if (rc) {
@@ -138,10 +139,9 @@ static int show(int n, char **names, const struct opts *o, struct err *e)
 /* Checks all files; the first failure determines the exit code. */
 static int verify(int n, char **names, const struct opts *o, struct err *e)
 {
-	(void)o;
 	for (int i = 0; i < n; i++) {
 		struct err mine = {0};
-		if (!convert_verify(names[i], &mine)) {
+		if (!convert_verify(names[i], &o->how, &mine)) {
 			printf("%s: ok\n", names[i]);
 			continue;
 		}
@@ -149,8 +149,8 @@ static int verify(int n, char **names, const struct opts *o, struct err *e)
 			mine.code == EX_IOERR || mine.code == EX_USAGE ? "cannot be read"
 			: mine.code == EX_UNAVAILABLE		       ? "not supported"
 			: mine.code == EX_FAILED		       ? "COPIES DIFFER"
-			: convert_detect(names[i]) != &convert_pt      ? "DAMAGED"
-			: ckpt_none_in(names[i])		       ? "no checkpoint"
+			: convert_detect(names[i]).format != &convert_pt ? "DAMAGED"
+			: ckpt_none_in(names[i])			 ? "no checkpoint"
 			: ckpt_is_other_file(names[i]) ? "not a checkpoint"
 						       : "DAMAGED");
 		err_keep_first(e, &mine);
@@ -160,10 +160,9 @@ static int verify(int n, char **names, const struct opts *o, struct err *e)
 
 static int print_hash(int n, char **names, const struct opts *o, struct err *e)
 {
-	(void)o;
 	for (int i = 0; i < n; i++) {
 		uint64_t hash;
-		if (convert_hash_of(names[i], &hash, e))
+		if (convert_hash_of(names[i], &o->how, &hash, e))
 			return -1;
 		printf("0x%016llx  %s\n", (unsigned long long)hash, names[i]);
 	}
@@ -205,9 +204,9 @@ static int diff(int n, char **names, const struct opts *o, struct err *e)
 {
 	struct ckpt *a, *b;
 	(void)n;
-	if (convert_open_ckpt(&a, names[0], e))
+	if (convert_open_ckpt(&a, names[0], &o->how, e))
 		return -1;
-	if (convert_open_ckpt(&b, names[1], e)) {
+	if (convert_open_ckpt(&b, names[1], &o->how, e)) {
 		ckpt_close(a);
 		return -1;
 	}
@@ -261,11 +260,10 @@ static int save(
 	const struct ckpt_view *v, const char *from, const struct opts *o, struct err *e)
 {
 	const struct convert_format *f = convert_target(o->to, o->out);
-	const struct convert_format *source = convert_detect(from);
 	const char *files =
 		o->vocabulary ? convert_is_tokenizer(o->vocabulary) ? o->vocabulary : NULL
-		: source == &convert_huggingface || source == &convert_torch ? from
-									     : NULL;
+		: !strcmp(v->format, "huggingface") || !strcmp(v->format, "torch") ? from
+										   : NULL;
 	const struct convert_opts how = {
 		(enum dtype)o->dtype, o->shard_bytes, o->padding, o->force, files};
 	if (f != &convert_huggingface && (o->shard_bytes || o->padding))
@@ -279,7 +277,7 @@ static int convert(int n, char **names, const struct opts *o, struct err *e)
 	struct ckpt_view v;
 	struct tokenizer t = {0};
 	(void)n;
-	if (convert_open(&v, names[0], e))
+	if (convert_open(&v, names[0], &o->how, e))
 		return -1;
 	int rc = o->vocabulary ? convert_vocabulary(&v, &t, o->vocabulary, e) : 0;
 	rc = rc ? err_prefix(e, "--vocabulary: ") : save(&v, names[0], o, e);
@@ -306,14 +304,14 @@ static int average(int n, char **names, const struct opts *o, struct err *e)
 	double ones[CKPT_MAX_SOURCES];
 	for (int i = 0; i < n; i++)
 		ones[i] = 1;
-	return convert_sum(n, names, ones, n, o->out, e);
+	return convert_sum(n, names, &o->how, ones, n, o->out, e);
 }
 
 static int ema(int n, char **names, const struct opts *o, struct err *e)
 {
 	double weights[CKPT_MAX_SOURCES];
 	ckpt_ema_weights(o->decay, n, weights);
-	return convert_sum(n, names, weights, 1, o->out, e);
+	return convert_sum(n, names, &o->how, weights, 1, o->out, e);
 }
 
 static int merge(int n, char **names, const struct opts *o, struct err *e)
@@ -321,14 +319,14 @@ static int merge(int n, char **names, const struct opts *o, struct err *e)
 	double weights[CKPT_MAX_SOURCES];
 	if (parse_weights(o->weights, n, weights, e))
 		return -1;
-	return convert_sum(n, names, weights, 1, o->out, e);
+	return convert_sum(n, names, &o->how, weights, 1, o->out, e);
 }
 
 static int strip(int n, char **names, const struct opts *o, struct err *e)
 {
 	(void)n;
-	return convert_selection(
-		names[0], &(struct ckpt_selection){.parameters_only = true}, o->out, e);
+	return convert_selection(names[0], &o->how,
+		&(struct ckpt_selection){.parameters_only = true}, o->out, e);
 }
 
 static int extract(int n, char **names, const struct opts *o, struct err *e)
@@ -336,7 +334,7 @@ static int extract(int n, char **names, const struct opts *o, struct err *e)
 	(void)n;
 	if (!o->tensors.n)
 		return err_set(e, EX_USAGE, "extract needs --tensor");
-	return convert_selection(names[0],
+	return convert_selection(names[0], &o->how,
 		&(struct ckpt_selection){.tensors = &o->tensors, .parameters_only = true},
 		o->out, e);
 }
@@ -346,8 +344,8 @@ static int rename_tensors(int n, char **names, const struct opts *o, struct err 
 	(void)n;
 	if (!o->renames.n)
 		return err_set(e, EX_USAGE, "rename needs --rename");
-	return convert_selection(
-		names[0], &(struct ckpt_selection){.renames = &o->renames}, o->out, e);
+	return convert_selection(names[0], &o->how,
+		&(struct ckpt_selection){.renames = &o->renames}, o->out, e);
 }
 
 static int cast(int n, char **names, const struct opts *o, struct err *e)
@@ -355,7 +353,7 @@ static int cast(int n, char **names, const struct opts *o, struct err *e)
 	(void)n;
 	if (o->dtype == DT_F32)
 		return err_set(e, EX_USAGE, "cast needs --dtype bf16 or fp16");
-	return convert_selection(names[0],
+	return convert_selection(names[0], &o->how,
 		&(struct ckpt_selection){
 			.parameters_only = true, .round_to = (enum dtype)o->dtype},
 		o->out, e);
@@ -549,7 +547,6 @@ int main(int argc, char **argv)
 	advice_set(advice);
 	int n = opts_parse_or_die(&program, &o, argc, argv);
 	file_spool_limit(o.spool_limit);
-	convert_config_file(o.model_config);
 	int rc = run(n, argv, &o, &e);
 	if (rc)
 		err_say(&e);

@@ -1,9 +1,9 @@
 /* pt-collbench: benchmark and checker of collectives. */
-#include "draw/graph.h"
-#include "base/options.h"
+#include "draw/draw.h"
 #include "base/utf8.h"
 #include "collbench/suite.h"
 #include "comm/requests.h"
+#include "options/options.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -1,7 +1,7 @@
 /* pt-compare: compare the curves of training runs. */
 #include "base/file.h"
-#include "draw/graph.h"
-#include "base/options.h"
+#include "draw/draw.h"
+#include "options/options.h"
 #include "base/utf8.h"
 #include "compare/curve.h"
 #include "compare/export.h"

@@ -1,7 +1,7 @@
 /* pt-plan: which parallel layout trains a model fastest on a cluster? */
 #include "base/file.h"
 #include "base/json.h"
-#include "base/options.h"
+#include "options/options.h"
 #include "base/utf8.h"
 #include "plan/network.h"
 #include "comm/comm.h"

@@ -1,8 +1,8 @@
 /* pt-prepare: turn text into token shards. */
 #include "base/file.h"
-#include "base/options.h"
 #include "base/utf8.h"
 #include "comm/comm.h"
+#include "options/options.h"
 #include "prepare/prepare.h"
 #include "prepare/token_file.h"
 #include "prepare/train_vocab.h"

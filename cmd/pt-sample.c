@@ -1,15 +1,15 @@
 /* pt-sample: text from a checkpoint. */
 #include "base/file.h"
-#include "base/options.h"
 #include "base/utf8.h"
-#include "foreign/foreign.h"
+#include "chat/chat.h"
 #include "engine/backend.h"
 #include "engine/inference.h"
 #include "engine/layout.h"
 #include "engine/options.h"
 #include "engine/state.h"
+#include "foreign/foreign.h"
 #include "model/generate.h"
-#include "prepare/record.h"
+#include "options/options.h"
 #include "sample/sample.h"
 
 #include <errno.h>

@@ -1,12 +1,12 @@
 /* pt-train: train a language model, alone or under mpiexec. */
 #include "base/file.h"
-#include "base/options.h"
-#include "foreign/foreign.h"
 #include "engine/backend.h"
+#include "foreign/foreign.h"
 #include "h5/h5.h"
-#include "train/train.h"
 #include "kernels/kernels.h"
+#include "options/options.h"
 #include "run/run.h"
+#include "train/train.h"
 
 #include <stdlib.h>
 #include <string.h>

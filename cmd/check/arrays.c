@@ -2,8 +2,7 @@
 #include "check/batch.h"
 
 #include "base/file.h"
-#include "foreign/safetensors.h"
-#include "archive/archive.h"
+#include "archive/safetensors.h"
 
 #include <errno.h>
 #include <math.h>
@@ -182,10 +181,11 @@ static int read_safetensors(struct int_arrays *all, const char *path, struct err
 }
 
 /* Tensors of a file of torch.save() that have rows. Their values are exact in doubles up to 2^53. */
-static int read_torch(struct int_arrays *all, const char *path, struct err *e)
+static int read_torch(struct int_arrays *all, const struct container *c, const char *path,
+	struct err *e)
 {
 	struct torch_file f;
-	int rc = torch_open(&f, path, e);
+	int rc = torch_open_as(&f, c, path, e);
 	for (int64_t i = 0; i < f.n && all->n < MAX_ARRAYS && !rc; i++) {
 		const struct torch_item *t = &f.items[i];
 		struct int_array a = {.ndim = t->ndim};
@@ -226,8 +226,9 @@ int arrays_read(struct int_arrays *a, const char *path, const char *shape, struc
 	*a = (struct int_arrays){.left = min64(ELEMENTS_ANYWAY + size, MAX_ELEMENTS)};
 	if (text_ends(path, ".safetensors"))
 		return read_safetensors(a, path, e);
-	if (torch_is(path))
-		return read_torch(a, path, e);
+	const struct container *c = container_of(path);
+	if (c)
+		return read_torch(a, c, path, e);
 	int rc = file_read(path, MAX_BYTES, &s, e);
 	bool is_plain = false;
 	for (size_t i = 0; i < ARRAY_LEN(plain); i++)

@@ -61,15 +61,6 @@ static int read_weights(struct step_check *c, struct err *e)
 	return 0;
 }
 
-/* With a batch, their gradients too. */
-static int prepare(struct step_check *c, struct err *e)
-{
-	if (read_weights(c, e) || check_batch(c, e) || compute_reference(c, e))
-		return -1;
-	leave_out_frozen(c);
-	return 0;
-}
-
 static void name_tensors(struct step_check *c)
 {
 	c->n = (int)c->files.n_tensors;
@@ -100,7 +91,7 @@ static void note_equal_sequences(struct step_check *c)
 		for (int64_t k = 0; k < i; k++)
 			if (!memcmp(b->tokens + i * b->length, b->tokens + k * b->length,
 				    n_bytes)) {
-				add_note(c, NULL,
+				add_finding(c, FINDING_NOTE, NULL,
 					"sequence %lld of the batch is sequence %lld: do all ranks read the same?",
 					(long long)i + 1, (long long)k + 1);
 				return;
@@ -124,70 +115,87 @@ static int nothing_changed(const struct step_check *c, bool *same, struct err *e
 	return 0;
 }
 
-int step_check_run(struct step_check *c, const struct check_opts *o,
-	const struct check_job *job, struct err *e)
+/* Opens the files, and judges what needs no moments: which tensors are trained, and copies. */
+static int open_job(struct step_check *c, const struct check_job *job, struct err *e)
 {
-	*c = (struct step_check){.o = *o};
+	const int64_t n = job->batch->n;
 	if (!job->two_runs && !strcmp(job->before, job->after))
 		return err_set(e, EX_USAGE, "%s: both checkpoints are one", job->before);
 	/* (checkpoints may take long to read) */
-	if (job->batch->n &&
-		token_batch_read(&c->batch, job->batch->n, job->batch->v, &job->how, e))
+	if (n && token_batch_read(&c->batch, n, job->batch->v, &job->how, e))
 		return -1;
-	if (step_files_open(&c->files, job->before, job->after, &job->adam,
-		    job->batch->n   ? ONE_RUN
-		    : job->two_runs ? TWO_RUNS
-				    : ONE_OR_TWO_RUNS,
-		    e))
+	enum whose_files whose = n ? ONE_RUN : job->two_runs ? TWO_RUNS : ONE_OR_TWO_RUNS;
+	if (step_files_open(
+		    &c->files, job->before, job->after, &job->open, &job->adam, whose, e))
 		return -1;
 	name_tensors(c);
-	c->has_reference = job->batch->n > 0;
+	c->has_reference = n > 0;
 	if (read_groups(c, job, e) || judge_copies(c, e))
 		return -1;
-	if (c->o.grad_norm > 0 && c->o.of_two != c->files.two_runs)
+	if (c->o.grad_norm > 0 && c->o.two_norms != c->files.two_runs)
 		return err_set(e, EX_USAGE, "%s",
-			c->o.of_two
+			c->o.two_norms
 				? "--grad-norm X,Y is of two runs, and these files are of one"
 				: "of two runs, --grad-norm is X,Y: the norms of both");
-	bool moments = step_files_have_moments(&c->files);
-	if (job->batch->n && !moments)
+	if (n && !step_files_have_moments(&c->files))
 		return err_set(e, EX_TROUBLE,
 			"%s has no moments of AdamW, from which the gradient follows: save "
 			"the optimizer's state, too",
 			job->after);
+	return 0;
+}
+
+static int check_two_runs(struct step_check *c, struct err *e)
+{
+	return read_weights(c, e) || judge_runs(c, e) || find_causes(c, e) ? -1 : 0;
+}
+
+static int check_without_batch(struct step_check *c, struct err *e)
+{
+	if (c->files.from >= 0 && c->files.step != c->files.from + 1)
+		add_finding(c, FINDING_STEP, NULL,
+			"the optimizer's step goes from %.0f to %.0f%s", c->files.from,
+			c->files.step,
+			c->files.step == c->files.from - 1
+				? ": are the checkpoints exchanged? BEFORE comes first"
+				: "");
+	return judge_update(c, e);
+}
+
+static int check_with_batch(struct step_check *c, struct err *e)
+{
+	if (read_weights(c, e) || check_batch(c, e) || compute_reference(c, e))
+		return -1;
+	leave_out_frozen(c);
+	if (judge_gradients(c, e))
+		return -1;
+	note_equal_sequences(c);
+	return check_without_batch(c, e) || find_causes(c, e) ? -1 : 0;
+}
+
+int step_check_run(struct step_check *c, const struct check_opts *o,
+	const struct check_job *job, struct err *e)
+{
 	bool same = false;
-	if (!c->files.two_runs && c->files.from == c->files.step &&
-		nothing_changed(c, &same, e))
+	*c = (struct step_check){.o = *o};
+	if (open_job(c, job, e))
+		return -1;
+	const bool one_step = !c->files.two_runs && c->files.from == c->files.step;
+	if (one_step && nothing_changed(c, &same, e))
 		return -1;
 	if (same) {
 		c->tested = true;
-		add_finding(c, NULL,
+		c->has_reference = false; /* none is computed */
+		add_finding(c, FINDING_STEP, NULL,
 			"nothing changed, neither parameters nor moments: the step was skipped, "
 			"or both files were saved between the same two steps");
 		return 0;
 	}
-	if (c->has_reference && (prepare(c, e) || judge_gradients(c, e)))
-		return -1;
-	if (c->has_reference)
-		note_equal_sequences(c);
-	if (c->files.two_runs) {
-		if (read_weights(c, e) || judge_runs(c, e))
-			return -1;
-		note_tested(c);
-		return find_causes(c, e);
-	}
-	if (c->files.from >= 0 && c->files.step != c->files.from + 1)
-		add_finding(c, NULL, "the optimizer's step goes from %.0f to %.0f%s",
-			c->files.from, c->files.step,
-			c->files.step == c->files.from - 1
-				? ": are the checkpoints exchanged? BEFORE comes first"
-				: "");
-	if (judge_update(c, e))
-		return -1;
-	if (c->has_reference && find_causes(c, e))
-		return -1;
+	int rc = c->files.two_runs  ? check_two_runs(c, e)
+		 : c->has_reference ? check_with_batch(c, e)
+				    : check_without_batch(c, e);
 	note_tested(c);
-	return 0;
+	return rc;
 }
 
 void step_check_close(struct step_check *c)

@@ -20,7 +20,7 @@ struct check_opts {
 	int precision;	  /* enum run_precision */
 	int reference;	  /* enum reference_kind */
 	double grad_norm; /* as logged; below 0: not known */
-	bool of_two; /* norms are given of two runs: grad_norm is the second's, first_norm the first's */
+	bool two_norms;	  /* --grad-norm X,Y: first_norm is X, grad_norm Y */
 	double first_norm;
 	double loss;
 	double grad_norm_half, first_norm_half,
@@ -28,7 +28,26 @@ struct check_opts {
 	int64_t tp, cp, fsdp, dp, accumulation; /* degrees of the other run; 1: none */
 };
 
-enum { CAUSE_TEXT = 300, MAX_CAUSES = 64 };
+/* What a finding is about: findings.c has what each kind means. */
+enum finding_kind {
+	FINDING_GRADIENT, /* a wrong gradient, with its cause */
+	FINDING_ZERO,	  /* a gradient that should be zero */
+	FINDING_NO_GRADIENT,
+	FINDING_FROZEN,
+	FINDING_NOT_FINITE,
+	FINDING_MOMENTS,
+	FINDING_UPDATE,
+	FINDING_LOSS, /* from here on: about the whole step */
+	FINDING_SCALE,
+	FINDING_CLIP,
+	FINDING_BETA2,
+	FINDING_COPIES,
+	FINDING_STEP,
+	FINDING_NOTE, /* it may be meant so: nothing is wrong for it */
+	N_FINDING_KINDS
+};
+
+enum { FINDING_TEXT = 300, MAX_FINDINGS = 64 };
 
 /* The result of one test of a tensor: a distance, and the largest that rounding explains. */
 struct distance {
@@ -58,16 +77,20 @@ struct tensor_check {
 	bool decays; /* a decay can be told: the parameters are not too small */
 	bool nonfinite, unchanged;
 	bool dead;	/* neither moment gained anything */
-	int cause;	/* of a wrong gradient; -1: none was found */
+	int cause;	/* finding with the cause of a wrong gradient; -1: none yet */
 	uint64_t found; /* bit k: finding k is about it */
 };
 
 struct finding {
-	char text[CAUSE_TEXT];
+	enum finding_kind kind;
+	char text[FINDING_TEXT];
 	char first[64]; /* one of the tensors; "": it is about the whole step */
 	int n;		/* tensors */
-	bool is_note;	/* it may be meant so */
 };
+static inline bool is_note(const struct finding *f)
+{
+	return f->kind == FINDING_NOTE;
+}
 
 /* The tests of a tensor. */
 enum check_test { TEST_GRADIENT, TEST_MOMENTS, TEST_UPDATE, N_CHECK_TESTS };
@@ -114,8 +137,8 @@ struct step_check {
 	/* Of the update: */
 	double lr, lr_bound, decay; /* what most tensors had */
 	bool lr_scaled;		    /* scales of the learning rate are known */
-	struct finding causes[MAX_CAUSES];
-	int n_causes;
+	struct finding findings[MAX_FINDINGS];
+	int n_findings;
 	bool tested, wrong; /* anything */
 };
 
@@ -128,6 +151,7 @@ struct check_job {
 	bool two_runs;	  /* of one step, whatever their optimizers count */
 	const struct strs *freeze,
 		*lr_scale_of; /* as pt-train's; none: as the files say */
+	struct open_how open;
 };
 
 /* Makes all tests that the files allow; -1 with *e set if they cannot be read, or do not belong together.
@@ -136,13 +160,10 @@ int step_check_run(struct step_check *c, const struct check_opts *o,
 	const struct check_job *job, struct err *e);
 void step_check_close(struct step_check *c);
 
-/* Adds a finding about a tensor, or about the whole step (NULL); one with the same text is found in a further
- * tensor. Returns its number. */
-int add_finding(struct step_check *c, const struct tensor_check *x, const char *fmt, ...)
-	PRINTF(3, 4);
-/* What may be meant so: nothing is wrong for it. */
-void add_note(struct step_check *c, const struct tensor_check *x, const char *fmt, ...)
-	PRINTF(3, 4);
+/* findings.c: adds a finding about a tensor, or about the whole step (NULL). A finding with the
+ * same text gets one more tensor. Returns its number. */
+int add_finding(struct step_check *c, enum finding_kind kind,
+	const struct tensor_check *x, const char *fmt, ...) PRINTF(4, 5);
 
 /* judge.c: gradients against the reference. */
 int judge_gradients(struct step_check *c, struct err *e);
@@ -168,7 +189,7 @@ void step_check_print(const struct step_check *c, struct str *out);
 /* Its last line. */
 void step_check_print_verdict(const struct step_check *c, struct str *out);
 void step_check_json(const struct step_check *c, struct str *out);
-/* report.c: a page or Markdown, as the suffix says; `batch`: the names of its files. 0, or -1 with *e set. */
+/* report_page.c: a page or Markdown, as the suffix says; `batch`: the names of its files. 0, or -1 with *e set. */
 int step_check_report(const struct step_check *c, const struct strs *batch,
 	const char *path, struct err *e);
 

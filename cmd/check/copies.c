@@ -70,7 +70,7 @@ static void say(struct step_check *c, const struct copy_list *l,
 			apart++;
 		}
 		if (first)
-			add_finding(c, NULL,
+			add_finding(c, FINDING_COPIES, NULL,
 				"copies: %s%s of %s and of %s differ in %lld of %lld tensors%s: the first "
 				"is %s, number %lld, %.6g and %.6g (distance %.2g)",
 				run, x->kind, x->whose, x->first, (long long)apart,
@@ -106,7 +106,7 @@ static int note_tied(struct step_check *c, struct err *e)
 		rc = tensor_step_read(&t[k], &c->files, of[k], STEP_PARAMETERS, e);
 	if (!rc && !memcmp(t[0].p0, t[1].p0, n_bytes) &&
 		memcmp(t[0].p1, t[1].p1, n_bytes))
-		add_note(c, &c->of[of[1]],
+		add_finding(c, FINDING_NOTE, &c->of[of[1]],
 			"had the numbers of the embedding before this step, and has others now: does "
 			"the run tie them (tie_word_embeddings)?");
 	tensor_step_free(&t[0]);

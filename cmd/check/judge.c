@@ -1,62 +1,11 @@
 /* The gradients that the optimizer saw against those of the reference. */
 #include "check/check.h"
 
-#include "base/student.h"
+#include "stats/stats.h"
 
 #include <math.h>
-#include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
-
-/* Notes that a finding is about a tensor, or about the whole step (NULL). */
-static int found(struct step_check *c, const struct tensor_check *x, int finding)
-{
-	if (x)
-		c->of[x - c->of].found |= UINT64_C(1) << finding;
-	return finding;
-}
-
-static int add(struct step_check *c, const struct tensor_check *x, bool is_note,
-	const char *fmt, va_list args)
-{
-	char text[CAUSE_TEXT];
-	vsnprintf(text, sizeof(text), fmt, args);
-	c->wrong |= !is_note;
-	for (int i = 0; i < c->n_causes; i++)
-		if (!strcmp(c->causes[i].text, text))
-			return c->causes[i].n++, found(c, x, i);
-	if (c->n_causes == MAX_CAUSES) { /* the last one is for all others */
-		struct finding *last = &c->causes[MAX_CAUSES - 1];
-		snprintf(
-			last->text, sizeof(last->text), "others: --json has all tensors");
-		last->is_note &= is_note;
-		last->n++;
-		return found(c, x, MAX_CAUSES - 1);
-	}
-	struct finding *f = &c->causes[c->n_causes];
-	memcpy(f->text, text, sizeof(text));
-	f->n = x != NULL;
-	f->is_note = is_note;
-	snprintf(f->first, sizeof(f->first), "%s", x ? x->name : "");
-	return found(c, x, c->n_causes++);
-}
-
-int add_finding(struct step_check *c, const struct tensor_check *x, const char *fmt, ...)
-{
-	va_list args;
-	va_start(args, fmt);
-	int n = add(c, x, false, fmt, args);
-	va_end(args);
-	return n;
-}
-
-void add_note(struct step_check *c, const struct tensor_check *x, const char *fmt, ...)
-{
-	va_list args;
-	va_start(args, fmt);
-	add(c, x, true, fmt, args);
-	va_end(args);
-}
 
 /* ---- bounds ------------------------------------------------------------------------------ */
 
@@ -278,7 +227,7 @@ static void judge_scale(
 	c->seen_norm = fabs(c->common) * norm;
 	if (!c->n_right) { /* another gradient: its scale says nothing, but that it was not clipped enough */
 		if (clip > 0 && c->seen_norm > clip * (1 + within))
-			add_finding(c, NULL,
+			add_finding(c, FINDING_CLIP, NULL,
 				"clip: the clipped gradient has norm %.5g, above %.5g",
 				c->seen_norm, clip);
 		return;
@@ -294,26 +243,26 @@ static void judge_scale(
 	say_times(c, k, times, sizeof(times));
 	if (k != 1 && clip > 0 && near(c->common, clip_factor(clip, logged), within) &&
 		!near(off, 1, within)) {
-		add_finding(c, NULL,
+		add_finding(c, FINDING_CLIP, NULL,
 			"clip: grad_norm %.5g was logged and clipped by, and that of the gradient is "
 			"%.5g: %.4g times, so it misses a part or has one twice",
 			logged, norm, k);
 		return;
 	}
 	if (k != 1)
-		add_finding(c, NULL,
+		add_finding(c, FINDING_SCALE, NULL,
 			"scale: grad_norm %.5g was logged, and that of the gradient is %.5g: %s",
 			logged, norm, times);
 	if (near(off, 1, within))
 		return;
 	say_times(c, off, times, sizeof(times));
 	if (clip > 0 && c->clipped && c->seen_norm > clip * (1 + within))
-		add_finding(c, NULL,
+		add_finding(c, FINDING_CLIP, NULL,
 			"clip: the clipped gradient has norm %.5g, above %.5g: the norm that it was "
 			"divided by is %.4g of its own, which misses a part",
 			c->seen_norm, clip, 1 / off);
 	else
-		add_finding(c, NULL, "scale: all gradients are %s", times);
+		add_finding(c, FINDING_SCALE, NULL, "scale: all gradients are %s", times);
 }
 
 /* The loss: if it is right, so is the forward pass, and the batch is the run's. If the gradients are, another loss
@@ -331,12 +280,12 @@ static void judge_loss(struct step_check *c)
 	if (c->loss_right)
 		return;
 	if (all && c->n_right)
-		add_note(c, NULL,
+		add_finding(c, FINDING_NOTE, NULL,
 			"loss: %.6g was logged, and the reference's is %.6g, of which the gradients "
 			"are right: is the logged one of one rank, or a part of the batch?",
 			logged, own);
 	else
-		add_finding(c, NULL,
+		add_finding(c, FINDING_LOSS, NULL,
 			"loss: %.6g was logged, and the reference's is %.6g: another batch, or "
 			"another function than the model's options say",
 			logged, own);
@@ -362,7 +311,8 @@ static int read_means(struct step_check *c, double *lost, struct err *e)
 			c->of[i].norm = sqrt(p.bb);
 			c->of[i].unchanged = p.aa <= 0;
 			if (!isfinite(p.aa) || !isfinite(p.bb))
-				add_finding(c, &c->of[i], "not finite");
+				add_finding(
+					c, FINDING_NOT_FINITE, &c->of[i], "not finite");
 			c->reference.g[k] = t.m0;
 			c->seen[i] = t.m1;
 			t.m0 = t.m1 = NULL;
@@ -408,7 +358,7 @@ static bool judge_zero(
 	if (!(p->bb < 1e-14 * norm * norm))
 		return false;
 	if (sqrt(p->aa) > 1e-3 * fabs(c->common) * norm)
-		add_finding(c, x, "has a gradient, and should have none");
+		add_finding(c, FINDING_ZERO, x, "has a gradient, and should have none");
 	return true;
 }
 
@@ -438,21 +388,21 @@ static void judge_scale_of_runs(struct step_check *c)
 	const struct check_opts *o = &c->o;
 	double within = o->precision == RUN_FP32 ? 1e-4 : 0.03;
 	double first = o->first_norm, second = o->grad_norm;
-	bool logged = o->of_two && first > 0 && second > 0;
+	bool logged = o->two_norms && first > 0 && second > 0;
 	char times[120];
 	c->scale_checked = logged || c->files.adam.clip == 0;
 	for (int i = 0; i < c->n; i++)
 		if (c->of[i].gradient.wrong)
 			return; /* another gradient has another norm */
 	if (!near(c->common, 1, within))
-		add_finding(c, NULL,
+		add_finding(c, FINDING_SCALE, NULL,
 			"scale: exp_avg is %.4g times the first run's, in all tensors",
 			c->common);
 	else if (logged && !near(second, first,
 				   within + o->first_norm_half / first +
 					   o->grad_norm_half / first)) {
 		say_times(c, second / first, times, sizeof(times));
-		add_finding(c, NULL,
+		add_finding(c, FINDING_SCALE, NULL,
 			"scale: grad_norm %.5g was logged of the first run, and %.5g of the "
 			"second: %s",
 			first, second, times);

@@ -8,14 +8,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-struct tally {
-	int tested, wrong;
-	const struct tensor_check *worst; /* compared with its bound */
-};
-
-static struct tally tally(const struct step_check *c, enum check_test test)
+struct tally tally(const struct step_check *c, enum check_test test)
 {
-	struct tally t = {0};
+	struct tally t = {.least = INFINITY};
 	for (int i = 0; i < c->n; i++) {
 		const struct tensor_check *x = &c->of[c->order[i]];
 		const struct distance *d = distance_in(x, test), *w;
@@ -23,6 +18,8 @@ static struct tally tally(const struct step_check *c, enum check_test test)
 			continue;
 		t.tested++;
 		t.wrong += d->wrong;
+		t.least = fmin(t.least, d->bound);
+		t.most = fmax(t.most, d->bound);
 		w = t.worst ? distance_in(t.worst, test) : NULL;
 		if (!w || d->value / d->bound > w->value / w->bound)
 			t.worst = x;
@@ -49,9 +46,8 @@ static void put_tally(const struct step_check *c, enum check_test test, struct s
 static void put_file(
 	const char *what, const struct ckpt_view *v, bool moments, struct str *out)
 {
-	str_printf(out, "%-8s%s: %s, %d tensors%s\n", what, v->name,
-		convert_detect(v->name)->name, v->n_tensors,
-		moments ? "" : "; no moments");
+	str_printf(out, "%-8s%s: %s, %d tensors%s\n", what, v->name, v->format,
+		v->n_tensors, moments ? "" : "; no moments");
 }
 
 static void put_batch(const struct step_check *c, struct str *out)
@@ -126,31 +122,19 @@ static void put_names(const struct check_report *r, int cause, struct str *out)
 	str_free(&others);
 }
 
-static bool is_of_gradients(const struct step_check *c, int cause)
-{
-	for (int i = 0; i < c->n; i++)
-		if (c->of[i].gradient.wrong && c->of[i].cause == cause)
-			return true;
-	return false;
-}
-
 static void put_findings(const struct step_check *c, struct str *out)
 {
 	struct check_report r;
-	for (int i = c->n - 1; i >= 0; i--) {
-		const struct tensor_check *x = &c->of[c->order[i]];
-		if (!x->gradient.wrong)
-			continue;
+	const struct tensor_check *first = report_first(c);
+	if (first)
 		str_printf(out,
 			"first   wrong in backward order: %s, residual %.2g, bound %.1g\n",
-			x->name, x->gradient.value, x->gradient.bound);
-		break;
-	}
+			first->name, first->gradient.value, first->gradient.bound);
 	map_init(&r, c, NULL);
-	for (int k = 0; k < c->n_causes; k++) {
-		str_puts(out, c->causes[k].is_note ? "note    " : "finding ");
-		const struct finding *f = &c->causes[k];
-		if (is_of_gradients(c, k)) {
+	for (int k = 0; k < c->n_findings; k++) {
+		const struct finding *f = &c->findings[k];
+		str_puts(out, is_note(f) ? "note    " : "finding ");
+		if (f->kind == FINDING_GRADIENT) {
 			put_names(&r, k, out);
 			str_printf(out, " (%d): ", f->n);
 		} else if (*f->first) {
@@ -159,30 +143,20 @@ static void put_findings(const struct step_check *c, struct str *out)
 				str_printf(out, " and %d more", f->n - 1);
 			str_puts(out, ": ");
 		}
-		str_printf(out, "%s\n", c->causes[k].text);
+		str_printf(out, "%s\n", f->text);
 	}
 	map_free(&r);
 }
 
 void step_check_print_verdict(const struct step_check *c, struct str *out)
 {
-	int n = 0;
-	for (int k = 0; k < c->n_causes; k++)
-		n += !c->causes[k].is_note;
+	const struct check_verdict *v = verdict_of(c);
+	int n = count_findings(c, false);
 	if (c->wrong)
 		str_printf(out, "verdict: wrong: %d finding%s\n", n, plural(n));
-	else if (!c->tested)
-		str_puts(out, "verdict: nothing could be checked\n");
-	else if (c->files.two_runs)
-		str_printf(out, "verdict: the gradients of both runs are the same%s\n",
-			c->scale_checked ? ""
-					 : ", but for a scale that clipping would hide");
-	else if (c->has_reference)
-		str_printf(out, "verdict: the step is right%s\n",
-			c->scale_checked ? ""
-					 : ", but for its scale, which was not checked");
 	else
-		str_puts(out, "verdict: nothing is wrong that shows without a batch\n");
+		str_printf(out, "verdict: %s%s\n", v->line,
+			c->scale_checked ? "" : v->unscaled);
 }
 
 void step_check_print(const struct step_check *c, struct str *out)
@@ -259,8 +233,9 @@ static json_t *of_tensor(const struct step_check *c, const struct tensor_check *
 	put_json(j, "finite", json_boolean(!x->nonfinite));
 	put_json(j, "changed", json_boolean(!x->unchanged));
 	put_json(j, "cause",
-		x->gradient.wrong && x->cause >= 0 ? json_string(c->causes[x->cause].text)
-						   : json_null());
+		x->gradient.wrong && x->cause >= 0
+			? json_string(c->findings[x->cause].text)
+			: json_null());
 	return j;
 }
 
@@ -269,10 +244,7 @@ void step_check_json(const struct step_check *c, struct str *out)
 	json_t *j = json_object(), *tensors = json_array(), *findings = json_array();
 	put_json(j, "before", text_json(c->files.before.name));
 	put_json(j, "after", text_json(c->files.after.name));
-	put_json(j, "verdict",
-		json_string(c->wrong	? "wrong"
-			    : c->tested ? "right"
-					: "not checked"));
+	put_json(j, "verdict", json_string(verdict_of(c)->word));
 	put_json(j, "optimizer_step", number_json(c->files.step));
 	put_json(j, "learning_rate", number_json(c->lr));
 	if (c->has_reference) {
@@ -283,11 +255,11 @@ void step_check_json(const struct step_check *c, struct str *out)
 	}
 	if (c->has_reference || c->files.two_runs)
 		put_json(j, "scale_checked", json_boolean(c->scale_checked));
-	for (int k = 0; k < c->n_causes; k++) {
+	for (int k = 0; k < c->n_findings; k++) {
 		json_t *f = json_object();
-		put_json(f, "text", json_string(c->causes[k].text));
-		put_json(f, "tensors", json_integer(c->causes[k].n));
-		put_json(f, "note", json_boolean(c->causes[k].is_note));
+		put_json(f, "text", json_string(c->findings[k].text));
+		put_json(f, "tensors", json_integer(c->findings[k].n));
+		put_json(f, "note", json_boolean(is_note(&c->findings[k])));
 		BUG_ON(json_array_append_new(findings, f));
 	}
 	put_json(j, "findings", findings);

@@ -1,6 +1,5 @@
-/* Writes a report of the kind that its name says: the words and numbers that both kinds have. */
+/* The words and numbers of a report, whichever its kind. */
 #include "check/report.h"
-#include "base/file.h"
 #include "foreign/foreign.h"
 
 #include <math.h>
@@ -77,120 +76,43 @@ void report_tensors(const struct check_report *r, int finding, struct str *out)
 		report_row_tensors(r, &r->rows[k], finding, out);
 }
 
-const char *report_meaning(const struct step_check *c, int finding)
-{
-	static const struct {
-		const char *begin, *text;
-	} whole[] = {
-		{"loss:", "The forward pass is another one already: look there first."},
-		{"scale:",
-			"The gradient has the right direction and another length. AdamW divides "
-			"by it, so the loss hardly shows it; clipping and the logged norm do."},
-		{"clip:",
-			"The norm that gradients are clipped by is not theirs: all ranks must "
-			"count each part of each tensor once."},
-		{"exp_avg_sq:", "The second moments are those of another beta2."},
-		{"copies:",
-			"What several ranks have of one tensor must be equal, bit by bit. From "
-			"here on they train different models."},
-		{"", "It is about the step as a whole, not about some of the tensors."},
-	};
-	if (c->causes[finding].is_note)
-		return "It may be meant so, and then it is right.";
-	for (int i = 0; i < c->n; i++) {
-		const struct tensor_check *x = &c->of[i];
-		if (!has_finding(x, finding))
-			continue;
-		bool gradient = x->gradient.wrong && x->cause == finding;
-		return gradient && c->files.two_runs
-			       ? "The gradients of the runs differ in these tensors: the backward "
-				 "pass, or a sum over ranks, is wrong in one of them."
-		       : gradient
-			       ? "The gradient that the optimizer saw is not that of the batch: the "
-				 "backward pass, or a sum over ranks, is wrong for these tensors."
-		       : x->frozen ? "The run is said not to train these tensors."
-		       : x->dead && !c->has_reference
-			       ? "Neither moment gained anything: the optimizer had no gradient of "
-				 "these tensors, or zeros."
-		       : x->nonfinite
-			       ? "Parameters or moments are infinite or not numbers."
-		       : x->moments.wrong
-			       ? "Both moments gain from one gradient; here they did from two."
-			       : "The gradient is not what is wrong here: these parameters did not "
-				 "change as AdamW changes them.";
-	}
-	for (size_t k = 0;; k++)
-		if (!strncmp(c->causes[finding].text, whole[k].begin,
-			    strlen(whole[k].begin)))
-			return whole[k].text;
-}
-
-static int count(const struct step_check *c, bool notes)
-{
-	int n = 0;
-	for (int k = 0; k < c->n_causes; k++)
-		n += c->causes[k].is_note == notes;
-	return n;
-}
-
-const char *report_verdict(const struct step_check *c, enum report_tone *tone)
-{
-	*tone = c->wrong ? REPORT_BAD : c->tested ? REPORT_GOOD : REPORT_UNCLEAR;
-	return c->wrong ? "wrong" : c->tested ? "right" : "not checked";
-}
-
 void report_reason(const struct step_check *c, struct str *out)
 {
-	int n = count(c, false), notes = count(c, true);
+	int n = count_findings(c, false), notes = count_findings(c, true);
 	if (c->wrong)
 		str_printf(out, "%d finding%s", n, plural(n));
-	else if (!c->tested)
-		str_puts(out, "the files have nothing that could be");
-	else if (c->files.two_runs)
-		str_puts(out, "the gradients of both runs are the same");
-	else if (c->has_reference)
-		str_puts(out, "gradients, moments and update are within bounds");
 	else
-		str_puts(out, "as far as it shows without a batch");
+		str_puts(out, verdict_of(c)->reason);
 	if (notes)
 		str_printf(out, "; %d note%s", notes, plural(notes));
 }
 
 /* ---- what was checked ----------------------------------------------------------------- */
 
-static void put_tally(const struct step_check *c, enum check_test t, struct str *out)
+static void put_tally(const struct step_check *c, enum check_test test, struct str *out)
 {
-	double least = INFINITY, most = 0;
+	const struct tally t = tally(c, test);
 	char low[NUM_TEXT], high[NUM_TEXT];
-	int tested = 0, wrong = 0;
-	for (int i = 0; i < c->n; i++) {
-		const struct distance *d = distance_in(&c->of[i], t);
-		if (!d->tested)
-			continue;
-		tested++;
-		wrong += d->wrong;
-		least = fmin(least, d->bound);
-		most = fmax(most, d->bound);
-	}
-	if (!tested) {
+	if (!t.tested) {
 		str_puts(out, "not tested");
 		return;
 	}
-	report_number(low, 2, least);
-	report_number(high, 2, most);
-	str_printf(out, "%d of %d tensor%s within bounds of %s", tested - wrong, tested,
-		plural(tested), low);
+	report_number(low, 2, t.least);
+	report_number(high, 2, t.most);
+	str_printf(out, "%d of %d tensor%s within bounds of %s", t.tested - t.wrong,
+		t.tested, plural(t.tested), low);
 	if (strcmp(low, high) != 0)
 		str_printf(out, " to %s", high);
-	if (tested < c->n)
-		str_printf(out, "; %d %s", c->n - tested,
-			t == TEST_GRADIENT ? "are zero but for rounding" : "not tested");
+	if (t.tested < c->n)
+		str_printf(out, "; %d %s", c->n - t.tested,
+			test == TEST_GRADIENT ? "are zero but for rounding"
+					      : "not tested");
 }
 
 static void put_file(const struct ckpt_view *v, bool moments, struct str *out)
 {
-	str_printf(out, "%s (%s), %d tensor%s%s", v->name, convert_detect(v->name)->name,
-		v->n_tensors, plural(v->n_tensors), moments ? "" : ", no moments");
+	str_printf(out, "%s (%s), %d tensor%s%s", v->name, v->format, v->n_tensors,
+		plural(v->n_tensors), moments ? "" : ", no moments");
 }
 
 static void put_first(const struct check_report *r, struct str *out)
@@ -298,6 +220,8 @@ static const struct {
 	{"Copies", OF_STEP | OF_RUNS, put_copies},
 };
 
+_Static_assert(ARRAY_LEN(facts) == N_REPORT_FACTS, "the number of facts");
+
 const char *report_fact(const struct check_report *r, int i, struct str *text)
 {
 	str_clear(text);
@@ -359,21 +283,4 @@ const char *report_unscaled(const struct step_check *c)
 	       : !c->scale_checked
 		       ? "The scale is not checked: clipping may hide it, and --grad-norm would tell."
 		       : NULL;
-}
-
-int step_check_report(const struct step_check *c, const struct strs *batch,
-	const char *path, struct err *e)
-{
-	struct check_report r;
-	struct str text = {0};
-	int kind = page_kind(path, e);
-	if (kind < 0)
-		return -1;
-	map_init(&r, c, batch);
-	BUG_ON(ARRAY_LEN(facts) != N_REPORT_FACTS);
-	(kind == PAGE_HTML ? check_report_html : check_report_md)(&r, &text);
-	map_free(&r);
-	int rc = file_replace(path, &text, e);
-	str_free(&text);
-	return rc;
 }

@@ -4,7 +4,7 @@
 #ifndef CHECK_REPORT_H
 #define CHECK_REPORT_H
 
-#include "draw/page.h"
+#include "draw/draw.h"
 #include "check/check.h"
 
 /* A row of the maps: the tensors of all layers with one name, or a tensor outside of layers. */
@@ -43,9 +43,31 @@ struct map_mark map_mark(
 	const struct step_check *c, const struct tensor_check *x, enum check_test t);
 bool map_has(const struct check_report *r, enum check_test t); /* a place with a colour */
 
+/* ---- findings.c -------------------------------------------------------------------------- */
+
+const char *finding_meaning(const struct step_check *c, int finding);
+int count_findings(const struct step_check *c, bool notes);
+
+struct check_verdict {
+	const char *word;
+	enum report_tone tone;
+	const char *line, *unscaled; /* and what follows if the scale is not checked */
+	const char *reason;
+};
+/* A wrong step has no line and no reason: these are the number of its findings. */
+const struct check_verdict *verdict_of(const struct step_check *c);
+
+/* ---- print.c ------------------------------------------------------------------------------ */
+
+struct tally {
+	int tested, wrong;
+	double least, most;		  /* bounds */
+	const struct tensor_check *worst; /* compared with its bound */
+};
+struct tally tally(const struct step_check *c, enum check_test test);
+
 /* ---- report.c: words and numbers ---------------------------------------------------------- */
 
-const char *report_verdict(const struct step_check *c, enum report_tone *tone);
 void report_reason(const struct step_check *c, struct str *out); /* of the verdict */
 
 /* What was checked, one of so many facts: its name and its text; NULL if it does not apply. */
@@ -70,15 +92,9 @@ bool has_finding(const struct tensor_check *x, int finding);
 bool report_row_tensors(const struct check_report *r, const struct map_row *row,
 	int finding, struct str *out);
 void report_tensors(const struct check_report *r, int finding, struct str *out);
-const char *report_meaning(const struct step_check *c, int finding);
 
 /* The number with so many digits; "" for NAN. Returns buf. */
 const char *report_number(char buf[AT_LEAST(NUM_TEXT)], int digits, double v);
 double report_known(bool is, double v); /* NAN if not */
-
-/* ---- report_html.c, report_md.c ------------------------------------------------------------ */
-
-void check_report_html(const struct check_report *r, struct str *out);
-void check_report_md(const struct check_report *r, struct str *out);
 
 #endif

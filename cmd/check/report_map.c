@@ -126,9 +126,9 @@ void map_row_name(const struct map_row *row, struct str *out)
 /* Has the tensor a finding that its gradient and its moments do not explain? */
 static bool has_other_finding(const struct step_check *c, const struct tensor_check *x)
 {
-	for (int k = 0; k < c->n_causes; k++)
-		if (x->found >> k & 1 && !c->causes[k].is_note &&
-			!(x->gradient.wrong && k == x->cause))
+	for (int k = 0; k < c->n_findings; k++)
+		if (has_finding(x, k) && !is_note(&c->findings[k]) &&
+			c->findings[k].kind != FINDING_GRADIENT)
 			return !x->moments.wrong;
 	return false;
 }

@@ -1,5 +1,5 @@
 /*
- * search: for the causes of wrong gradients. A cause is named only if it leaves no more than rounding does.
+ * search: for the causes of wrong gradients and updates.
  */
 #ifndef CHECK_SEARCH_H
 #define CHECK_SEARCH_H
@@ -16,7 +16,49 @@ struct cause_search {
 	 * the least time: what is far from these explains nothing. */
 	bool *screen;
 	bool forward_right; /* the output layer's gradient is, which all of the forward pass makes */
+	unsigned has;		/* enum cause_needs */
+	int tensor;		/* the one that is tried */
+	float *change, *update; /* of it; the update is AdamW's, with learning rate 1 */
+	const char *rule; /* the variant of AdamW that most updates follow; NULL: AdamW */
+	struct err e;	  /* of files that cannot be read */
+	char detail[FINDING_TEXT]; /* what an explanation adds to the text of its cause */
 };
+
+enum cause_scope {
+	TRY_TENSOR,  /* on each tensor with a wrong gradient, by itself */
+	TRY_STEP,    /* on all of these tensors that are left */
+	TRY_UPDATES, /* on the updates of all tensors */
+	TRY_UPDATE,  /* then on the update of each tensor */
+	TRY_REST     /* then on the updates of all tensors again */
+};
+
+/* What a cause needs to be tried. */
+enum cause_needs {
+	IF_REFERENCE = 1,
+	IF_NO_REFERENCE = 2,
+	IF_SEARCH = 4, /* the step can be computed often enough */
+	IF_NO_SEARCH = 8,
+	IF_MOST = 16,	 /* most tensors are wrong, */
+	IF_FEW = 32,	 /* or not */
+	IF_FORWARD = 64, /* the forward pass may be wrong */
+	IF_ALSO = 128,	 /* (none: it is tried even if another cause has been found) */
+	IF_FUNCTION = IF_SEARCH | IF_MOST | IF_FORWARD
+};
+
+/* Returns true if the cause explains what is tried. Sets s->detail if the text needs one. */
+typedef bool cause_test(struct cause_search *s);
+
+/* A row of the table. The text has %s where an explanation adds its detail. */
+struct cause {
+	enum cause_scope scope;
+	unsigned needs;
+	cause_test *explains;
+	const char *text;
+	enum finding_kind kind;
+};
+
+#define CAUSE(scope, needs, test, ...) cause_test test;
+#include "check/causes.h"
 
 static inline const struct tensor *tensor_of(const struct step_check *c, int i)
 {
@@ -28,15 +70,16 @@ static inline const float *reference_of(const struct step_check *c, int i)
 	return c->reference.g[c->of[i].in_model];
 }
 
-/* ---- causes.c: a tensor, or some ------------------------------------------------------- */
+/* ---- causes.c ---------------------------------------------------------------------------- */
 
-/* A cause of one tensor; of all that have none so far. */
 void explain(struct cause_search *s, int i, const char *text);
-void explain_all(struct cause_search *s, const char *text);
+/* Adds what is wrong with the updates. rule: see struct cause_search. */
+int find_update_causes(struct step_check *c, const char *rule, struct err *e);
+
 /* Marks in wanted[n_tensors of the model] those without a cause so far; their number. */
 int unexplained(const struct cause_search *s, bool *wanted);
-/* Are norms wrong, all of them, and nothing else? */
-bool are_norms(const struct cause_search *s);
+/* ---- tensor_causes.c: a tensor, or some -------------------------------------------------- */
+
 /* Does a cause leave no more than rounding, and much less than there is without it? */
 bool within(const struct step_check *c, int i, double residual);
 /* A factor as it is shown, no finer than the run's precision tells; and several: "1 2". */
@@ -44,17 +87,10 @@ double shown(const struct step_check *c, double f);
 void put_factors(
 	const struct step_check *c, char *out, size_t room, const double *f, int n);
 
-/* Least squares. Adds the products of n elements of the parts with each other, to a[k][k], and with y, to b[k]. */
-void add_products(double *a, double *b, const float *const *parts, int k, const float *y,
-	int64_t n);
-/* Solves a x = b for a symmetric matrix [n][n], which is overwritten; x is b. False: the parts depend on each
- * other. */
-bool solve(double *a, double *b, int n);
-/* |y - sum of x[i] parts[i]| / |y| */
-double distance_of(
-	const float *const *parts, const double *x, int k, const float *y, int64_t n);
-/* Are the weights about the same, so that the parts explain nothing? */
-bool are_equal(const double *x, int n, double within);
+/* Tries two degrees of the layout, and others, as numbers of slices of each dimension of
+ * s->tensor. */
+bool try_slices(struct cause_search *s, const int64_t degrees[AT_LEAST(2)],
+	bool (*explains)(struct cause_search *s, int dim, int n));
 
 /* ---- step_causes.c: the whole step ----------------------------------------------------- */
 
@@ -72,27 +108,7 @@ bool fit(const struct cause_search *s, const struct gradients *of, int n, double
 /* Sets s->near: a cause explains all wrong tensors within their bounds, and leaves no more than half of what
  * there is without one: in bf16 a function that hardly differs from the model's is near whatever is wrong. */
 void need_near(struct cause_search *s);
-void by_lost_moments(struct cause_search *s);
-/* Weights of the batch's sequences. */
-void by_sequences(struct cause_search *s);
-/* Tensor-parallel ranks that do not sum the gradients of activations: each backpropagates its own part. */
-void by_missing_all_reduce(struct cause_search *s);
-/* Labels that are smoothed, or z-loss. */
-void by_loss(struct cause_search *s);
-/* Another function than the model's options say. */
-void by_function(struct cause_search *s);
-/* A layer that is left out or computed twice, a residual that is missing or detached; without `forward` only what the
- * loss does not show. */
-void by_path(struct cause_search *s, bool forward);
 /* Gradients that are the reference's but for noise? The smallest cosine of a wrong tensor's. */
 double least_cosine(const struct cause_search *s);
-
-/* ---- solved.c: the whole step, by causes with a number that is solved for --------------- */
-
-void by_window(struct cause_search *s);
-/* Soft caps of scores and logits; logits that are divided or multiplied. */
-void by_cap(struct cause_search *s);
-/* Parameters of before the last update, in all or some slices of the rows. */
-void by_old_parameters(struct cause_search *s);
 
 #endif

@@ -13,27 +13,26 @@ static double far_with_window(const struct cause_search *s, int64_t window, bool
 	return distance_with(s, (struct variant){.window = window}, all);
 }
 
+bool by_no_window(struct cause_search *s)
+{
+	int64_t length = s->c->batch.length;
+	return s->c->weights.m.c.window && far_with_window(s, length, false) <= s->near &&
+	       far_with_window(s, length, true) <= s->near;
+}
+
 /* The nearer a window is to the right one, the nearer are the gradients: the best power of 2, then what is nearest
  * between those beside it. */
-void by_window(struct cause_search *s)
+bool by_window(struct cause_search *s)
 {
 	int64_t length = s->c->batch.length, best = 1;
 	double nearest = INFINITY;
-	char text[CAUSE_TEXT];
-	if (s->forward_right || !set_screen(s))
-		return;
-	if (s->c->weights.m.c.window && far_with_window(s, length, false) <= s->near &&
-		far_with_window(s, length, true) <= s->near) {
-		explain_all(s, "as if attention had no sliding window");
-		return;
-	}
 	for (int64_t w = 1; w < length; w *= 2) {
 		double far = far_with_window(s, w, false);
 		best = far < nearest ? w : best;
 		nearest = fmin(nearest, far);
 	}
 	if (!(nearest < 0.9 * far_with_window(s, length, false)))
-		return;
+		return false;
 	for (int64_t step = best / 2; step > 0; step /= 2)
 		for (int side = -1; side <= 1; side += 2) {
 			int64_t w = best + side * step;
@@ -44,12 +43,8 @@ void by_window(struct cause_search *s)
 				break;
 			}
 		}
-	if (!(nearest <= s->near && far_with_window(s, best, true) <= s->near))
-		return;
-	snprintf(text, sizeof(text),
-		"as if attention had a sliding window of %lld tokens, the own one included",
-		(long long)best);
-	explain_all(s, text);
+	snprintf(s->detail, sizeof(s->detail), "%lld", (long long)best);
+	return nearest <= s->near && far_with_window(s, best, true) <= s->near;
 }
 
 /* ---- a number that gradients depend on smoothly ------------------------------------------ */
@@ -118,31 +113,39 @@ static void with_squashing(const struct cause_search *s, const void *with, doubl
 	gradients_of(s, v, all, g);
 }
 
-void by_cap(struct cause_search *s)
+static bool by_factor_of_logits(struct cause_search *s, enum squashing how)
 {
-	static const struct {
-		enum squashing how;
-		double first;
-		const char *of;
-	} tries[] = {{LOGITS_DIVIDED, 0.1, "divided"},
-		{LOGITS_MULTIPLIED, 0.1, "multiplied"},
-		{SCORES_CAPPED, 1.0 / (50 * 50), "scores of attention"},
-		{LOGITS_CAPPED, 1.0 / (50 * 50), "logits"}};
-	for (size_t k = 0; k < ARRAY_LEN(tries) && !s->forward_right && set_screen(s);
-		k++) {
-		char text[CAUSE_TEXT];
-		double x = solve_number(s, with_squashing, &tries[k].how, tries[k].first);
-		if (!(x > 0))
-			continue;
-		if (tries[k].how >= LOGITS_DIVIDED)
-			snprintf(text, sizeof(text), "as if logits were %s by %.4g",
-				tries[k].of, 1 + x);
-		else
-			snprintf(text, sizeof(text),
-				"as if %s were softly capped: x becomes %.3g tanh(x / %.3g)",
-				tries[k].of, 1 / sqrt(x), 1 / sqrt(x));
-		explain_all(s, text);
-	}
+	double x = solve_number(s, with_squashing, &how, 0.1);
+	snprintf(s->detail, sizeof(s->detail), "%.4g", 1 + x);
+	return x > 0;
+}
+
+bool by_divided_logits(struct cause_search *s)
+{
+	return by_factor_of_logits(s, LOGITS_DIVIDED);
+}
+
+bool by_multiplied_logits(struct cause_search *s)
+{
+	return by_factor_of_logits(s, LOGITS_MULTIPLIED);
+}
+
+static bool by_cap(struct cause_search *s, enum squashing how)
+{
+	double x = solve_number(s, with_squashing, &how, 1.0 / (50 * 50));
+	snprintf(s->detail, sizeof(s->detail), "x becomes %.3g tanh(x / %.3g)",
+		1 / sqrt(x), 1 / sqrt(x));
+	return x > 0;
+}
+
+bool by_capped_scores(struct cause_search *s)
+{
+	return by_cap(s, SCORES_CAPPED);
+}
+
+bool by_capped_logits(struct cause_search *s)
+{
+	return by_cap(s, LOGITS_CAPPED);
 }
 
 /* ---- parameters of an earlier step --------------------------------------------------------- */
@@ -238,9 +241,9 @@ static bool find_old(const struct cause_search *s, struct old *old)
 	return fits && most > 0;
 }
 
-static void explain_old(struct cause_search *s, const struct old *old, double lr)
+static void describe_old(struct cause_search *s, const struct old *old, double lr)
 {
-	char list[60] = "", text[CAUSE_TEXT];
+	char list[60] = "", *text = s->detail;
 	size_t at = 0;
 	int n = 0;
 	for (int i = 0; i < old->n && at < sizeof(list); i++)
@@ -248,26 +251,23 @@ static void explain_old(struct cause_search *s, const struct old *old, double lr
 			at += (size_t)snprintf(list + at, sizeof(list) - at, " %d", i),
 				n++;
 	if (n == old->n)
-		snprintf(text, sizeof(text), "as if the parameters were");
+		snprintf(text, sizeof(s->detail), "the parameters were");
 	else
-		snprintf(text, sizeof(text), "as if slices%s of %d of all rows were",
-			list, old->n);
+		snprintf(text, sizeof(s->detail), "slices%s of %d of all rows were", list,
+			old->n);
 	at = strlen(text);
-	snprintf(text + at, sizeof(text) - at,
-		" of before the last update (learning rate %.3g): gathered too early",
-		lr);
-	explain_all(s, text);
+	snprintf(text + at, sizeof(s->detail) - at,
+		" of before the last update (learning rate %.3g)", lr);
 }
 
-void by_old_parameters(struct cause_search *s)
+bool by_old_parameters(struct cause_search *s)
 {
 	const struct step_check *c = s->c;
 	bool sharded = c->o.fsdp > 1 && c->o.fsdp <= MOST_OLD;
 	struct old old = {.n = sharded ? (int)c->o.fsdp : 2};
 	struct err e = {0};
-	if (c->files.m0 < 0 || c->files.v0 < 0 || !(c->files.from >= 1) || !(c->lr > 0) ||
-		s->forward_right || !set_screen(s))
-		return;
+	if (c->files.m0 < 0 || c->files.v0 < 0 || !(c->files.from >= 1) || !(c->lr > 0))
+		return false;
 	old.update = xcalloc((size_t)c->weights.m.n_tensors, sizeof(*old.update));
 	bool all = true;
 	for (int i = 0; i < c->n && all; i++) {
@@ -275,15 +275,16 @@ void by_old_parameters(struct cause_search *s)
 		die_io(&e);
 		all = old.update[c->of[i].in_model];
 	}
-	for (int pairs = 0; pairs < 2 && all && set_screen(s); pairs++) {
+	double lr = 0;
+	for (int pairs = 0; pairs < 2 && all && !(lr > 0); pairs++) {
 		old.in_pairs = pairs;
-		double lr = find_old(s, &old)
-				    ? solve_number(s, with_old_parameters, &old, c->lr)
-				    : 0;
-		if (lr > 0)
-			explain_old(s, &old, lr);
+		lr = find_old(s, &old) ? solve_number(s, with_old_parameters, &old, c->lr)
+				       : 0;
 	}
+	if (lr > 0)
+		describe_old(s, &old, lr);
 	for (int i = 0; i < c->weights.m.n_tensors; i++)
 		free(old.update[i]);
 	free(old.update);
+	return lr > 0;
 }

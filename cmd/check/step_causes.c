@@ -138,33 +138,32 @@ static bool are_few(const double *x, int n, char *out, size_t room, double *time
 }
 
 /* x: the weights, the largest of which is 1, and most before. */
-static void explain_sequences(struct cause_search *s, const double *x, int n, double most)
+static void describe_sequences(
+	struct cause_search *s, const double *x, int n, double most)
 {
 	const struct step_check *c = s->c;
-	char list[100], text[CAUSE_TEXT];
+	char list[100], *text = s->detail;
+	const size_t size = sizeof(s->detail);
 	put_sequences(list, sizeof(list), x, n, 0);
 	double times = shown(c, most / c->run_clip);
 	if (*list && are_norms(s)) /* (nanotron divides the positions of a micro-batch) */
-		snprintf(text, sizeof(text),
-			"sequences %s of %d do not count, in norms alone, of whose gradients each "
+		snprintf(text, size,
+			"%s of %d do not count, in norms alone, of whose gradients each "
 			"tensor-parallel rank has a part with sequence parallelism: not summed "
 			"over the ranks",
 			list, n);
 	else if (*list && c->run_clip > 0 && fabs(times - 1) > 0.02)
-		snprintf(text, sizeof(text),
-			"sequences %s of %d do not count, and the others %.3g times",
+		snprintf(text, size, "%s of %d do not count, and the others %.3g times",
 			list, n, times);
 	else if (*list)
-		snprintf(text, sizeof(text), "sequences %s of %d do not count", list, n);
+		snprintf(text, size, "%s of %d do not count", list, n);
 	else if (are_few(x, n, list, sizeof(list), &times))
-		snprintf(text, sizeof(text),
-			"sequences %s of %d count %.3g times, and the others once", list,
-			n, shown(c, times));
+		snprintf(text, size, "%s of %d count %.3g times, and the others once",
+			list, n, shown(c, times));
 	else {
 		put_factors(c, list, sizeof(list), x, n < 12 ? n : 12);
-		snprintf(text, sizeof(text), "sequences have weights %s", list);
+		snprintf(text, size, "have weights %s", list);
 	}
-	explain_all(s, text);
 }
 
 /* Those of the tensors that are wanted, at most so many elements. The largest bound of one. */
@@ -189,8 +188,6 @@ static bool by_screen(struct cause_search *s, int n)
 {
 	const struct step_check *c = s->c;
 	double x[MAX_PARTS], bound = 0;
-	if (!set_screen(s))
-		return false;
 	for (int i = 0; i < c->n; i++)
 		if (s->screen[c->of[i].in_model])
 			bound = fmax(bound, c->of[i].gradient.bound);
@@ -207,14 +204,14 @@ static bool by_screen(struct cause_search *s, int n)
 }
 
 /* Least squares on the gradients of the sequences, of the wrong tensors together. */
-void by_sequences(struct cause_search *s)
+bool by_sequences(struct cause_search *s)
 {
 	struct step_check *c = s->c;
 	int n = (int)c->batch.n;
 	bool *wanted = xcalloc((size_t)c->weights.m.n_tensors, sizeof(*wanted));
 	if (n < 2 || n > MAX_PARTS || !unexplained(s, wanted) || !by_screen(s, n)) {
 		free(wanted);
-		return;
+		return false;
 	}
 	double bound = limit_wanted(c, wanted), x[MAX_PARTS], one[MAX_PARTS], most = 0;
 	struct gradients *g = xcalloc((size_t)n, sizeof(*g));
@@ -230,23 +227,25 @@ void by_sequences(struct cause_search *s)
 		most = fmax(most, fabs(x[j]));
 	for (int j = 0; j < n && most > 0; j++)
 		x[j] /= most;
-	if (fits && !are_equal(x, n, 0.01))
-		explain_sequences(s, x, n, most);
+	fits = fits && !are_equal(x, n, 0.01);
+	if (fits)
+		describe_sequences(s, x, n, most);
 	for (int j = 0; j < n; j++)
 		gradients_free(&g[j]);
 	free(g);
 	free(wanted);
+	return fits;
 }
 
 /* The moments of the step before, which were lost: what is seen is (m1 - beta1 m0) / (1 - beta1) without m0. */
-void by_lost_moments(struct cause_search *s)
+bool by_lost_moments(struct cause_search *s)
 {
 	struct step_check *c = s->c;
 	double beta = c->files.adam.beta1;
 	int right = 0;
 	struct err e = {0};
 	if (c->files.m0 < 0)
-		return;
+		return false;
 	for (int i = 0; i < c->n && !e.code; i++) {
 		struct tensor_step t;
 		if (!tensor_step_read(&t, &c->files, i, STEP_MEANS, &e)) {
@@ -256,8 +255,7 @@ void by_lost_moments(struct cause_search *s)
 		tensor_step_free(&t);
 	}
 	die_io(&e);
-	if (!e.code && 2 * right > c->n)
-		explain_all(s, "as if the moments of the step before were zero");
+	return !e.code && 2 * right > c->n;
 }
 
 /* What the files have of gradients that the n ranks computed apart: rows or columns of their own, or all of one
@@ -315,33 +313,36 @@ static bool misses(const struct cause_search *s, int n, enum missing which, bool
 	return yes;
 }
 
-void by_missing_all_reduce(struct cause_search *s)
+/* Tensor-parallel ranks that do not sum the gradients of activations: each backpropagates its own
+ * part. */
+bool by_missing_all_reduce(struct cause_search *s)
 {
 	static const struct {
 		enum missing which;
 		const char *text;
 	} tries[] = {
 		{MISSING_ENTER,
-			"as if each tensor-parallel rank backpropagated its own part of "
-			"the gradient: no all-reduce where column-parallel layers begin"},
+			"backpropagated its own part of the gradient: no all-reduce where "
+			"column-parallel layers begin"},
 		{MISSING_ATTENTION,
-			"as if each tensor-parallel rank went on with its own part of attention: "
-			"no all-reduce of its output (wo)"},
+			"went on with its own part of attention: no all-reduce of its output (wo)"},
 		{MISSING_FFN,
-			"as if each tensor-parallel rank went on with its own part of the FFN: no "
-			"all-reduce of its output (w2)"},
+			"went on with its own part of the FFN: no all-reduce of its output (w2)"},
 		{MISSING_BOTH,
-			"as if each tensor-parallel rank went on with its own parts: no all-reduce "
-			"of the outputs of attention and FFN (wo, w2)"}};
+			"went on with its own parts: no all-reduce of the outputs of attention and "
+			"FFN (wo, w2)"}};
 	const int64_t tp = s->c->o.tp, degrees[] = {tp > 1 ? tp : 2, tp > 1 ? 0 : 4};
 	for (size_t i = 0; i < ARRAY_LEN(degrees); i++)
 		for (size_t k = 0; k < ARRAY_LEN(tries); k++)
 			if (degrees[i] && degrees[i] <= MAX_PARTS &&
 				(tries[k].which == MISSING_ENTER || !s->forward_right) &&
-				set_screen(s) &&
 				misses(s, (int)degrees[i], tries[k].which, false) &&
-				misses(s, (int)degrees[i], tries[k].which, true))
-				explain_all(s, tries[k].text);
+				misses(s, (int)degrees[i], tries[k].which, true)) {
+				snprintf(s->detail, sizeof(s->detail), "%s",
+					tries[k].text);
+				return true;
+			}
+	return false;
 }
 
 /* Does the loss have another term? What is seen is x[0] times the term's gradient and x[1] times the reference, of all
@@ -367,23 +368,22 @@ static bool has_term(const struct cause_search *s, enum loss term, double *x)
 	return fit_term(s, term, false, x) && fit_term(s, term, true, x);
 }
 
-void by_loss(struct cause_search *s)
+bool by_smoothing(struct cause_search *s)
 {
 	double x[2];
-	char text[CAUSE_TEXT];
-	if (s->forward_right || !set_screen(s))
-		return;
-	if (has_term(s, LOSS_UNIFORM, x))
-		snprintf(text, sizeof(text), "as if labels were smoothed by %.3g",
-			shown(s->c, x[0] / (x[0] + x[1])));
-	else if (has_term(s, LOSS_Z, x))
-		snprintf(text, sizeof(text),
-			"as if the loss had a z-loss: %.3g times the square of log(sum of "
-			"exp(logits))",
-			x[0] / x[1]);
-	else
-		return;
-	explain_all(s, text);
+	if (!has_term(s, LOSS_UNIFORM, x))
+		return false;
+	snprintf(s->detail, sizeof(s->detail), "%.3g", shown(s->c, x[0] / (x[0] + x[1])));
+	return true;
+}
+
+bool by_z_loss(struct cause_search *s)
+{
+	double x[2];
+	if (!has_term(s, LOSS_Z, x))
+		return false;
+	snprintf(s->detail, sizeof(s->detail), "%.3g", x[0] / x[1]);
+	return true;
 }
 
 /* ---- another function -------------------------------------------------------------------------- */
@@ -422,56 +422,53 @@ static void add_views(const struct step_check *c, struct guess *out, int *n_out)
 	const bool room = !positions || c->batch.length <= positions->dims[0];
 	const struct guess tries[] = {
 		{{.restart = chunks},
-			"as if positions began again in each chunk (context parallelism)",
+			"positions began again in each chunk (context parallelism)",
 			true},
-		{{.restart = 4}, "as if positions began again in each of 4 chunks", true},
+		{{.restart = 4}, "positions began again in each of 4 chunks", true},
 		{{.unseen = chunks},
-			"as if attention did not see the chunks before (context parallelism)",
+			"attention did not see the chunks before (context parallelism)",
 			true},
 		{{.unseen = chunks, .before = 1},
-			"as if attention saw one chunk before only (context parallelism)",
+			"attention saw one chunk before only (context parallelism)",
 			chunks > 2},
 		{{.unseen = chunks, .before = chunks - 2},
-			"as if the last chunk did not see the first: the ring ends one early "
+			"the last chunk did not see the first: the ring ends one early "
 			"(context parallelism)",
 			chunks > 3},
 		{{.mask = MASK_BORDER, .mask_chunks = chunks},
-			"as if the last token of a chunk saw the first one of the next: its "
+			"the last token of a chunk saw the first one of the next: its "
 			"mask is not causal at the border (context parallelism)",
 			true},
 		{{.mask = MASK_CHUNK_BY_CHUNK, .mask_chunks = chunks},
-			"as if the chunks before were masked as the own one is: token i of a "
+			"the chunks before were masked as the own one is: token i of a "
 			"chunk sees i tokens of each (context parallelism)",
 			c->batch.length % chunks == 0},
-		{{.mask = MASK_ONE_LATER}, "as if attention saw the next token, too",
+		{{.mask = MASK_ONE_LATER}, "attention saw the next token, too",
 			!c->batch.documents},
 		{{.targets = TARGETS_UNSHIFTED},
-			"as if the inputs were their own targets: labels are not shifted",
+			"the inputs were their own targets: labels are not shifted",
 			true},
 		{{.targets = TARGETS_SHIFTED_TWICE},
-			"as if the targets were the tokens after the next: labels are shifted twice",
+			"the targets were the tokens after the next: labels are shifted twice",
 			true},
 		{{.targets = TARGETS_UNMASKED},
-			"as if the targets that do not count did: the mask is ignored",
-			masked},
-		{{.one_document = true},
-			"as if attention saw all documents of a sequence",
+			"the targets that do not count did: the mask is ignored", masked},
+		{{.one_document = true}, "attention saw all documents of a sequence",
 			c->batch.documents},
-		{{.run_on = true}, "as if positions did not begin again in each document",
+		{{.run_on = true}, "positions did not begin again in each document",
 			c->batch.documents && room},
 		{{.one_document = true, .run_on = true},
-			"as if a sequence were one document, in attention and positions",
+			"a sequence were one document, in attention and positions",
 			c->batch.documents && room},
 		{{.targets = TARGETS_WITHOUT_LAST},
-			"as if the last target of each sequence did not count", true},
+			"the last target of each sequence did not count", true},
 		{{.targets = TARGETS_WITHOUT_FIRST},
-			"as if the first target of each sequence did not count", true},
+			"the first target of each sequence did not count", true},
 		{{.targets = TARGETS_OF_SECOND_HALF},
-			"as if the targets of the first half of each sequence did not count: "
+			"the targets of the first half of each sequence did not count: "
 			"a mask of the loss that the batch lacks?",
 			c->batch.length > 2},
-		{{.mask = MASK_NONE},
-			"as if attention saw later tokens: it is not causal",
+		{{.mask = MASK_NONE}, "attention saw later tokens: it is not causal",
 			!c->batch.documents},
 	};
 	add_guesses(out, n_out, tries, ARRAY_LEN(tries));
@@ -487,56 +484,50 @@ static void add_functions(const struct step_check *c, struct guess *out, int *n_
 	const double width = (double)m->head_dim, dim = (double)m->c.dim;
 	const struct guess tries[] = {
 		{{.function = {.rope = ROPE_PAIRS}},
-			"as if queries and keys were rotated in pairs of neighbours (2j, 2j + 1) "
+			"queries and keys were rotated in pairs of neighbours (2j, 2j + 1) "
 			"instead of halves",
 			rope},
 		{{.function = {.rope = ROPE_HALVES_OF_PAIRS}},
-			"as if queries and keys were rotated in halves, of rows that are in pairs",
+			"queries and keys were rotated in halves, of rows that are in pairs",
 			rope},
 		{{.other_gelu = true},
-			m->act == ACT_GELU
-				? "as if GELU were approximated by tanh"
-				: "as if GELU were exact, not approximated by tanh",
+			m->act == ACT_GELU ? "GELU were approximated by tanh"
+					   : "GELU were exact, not approximated by tanh",
 			m->act != ACT_SWIGLU},
 		{{.function = {.gate_exchanged = true}},
-			"as if SwiGLU's activation were of w3 (up), not of w1 (gate)",
+			"SwiGLU's activation were of w3 (up), not of w1 (gate)",
 			m->act == ACT_SWIGLU},
-		{{.rope_factor = 1}, "as if rotations were not scaled (rope_scaling)",
-			scaled},
+		{{.rope_factor = 1}, "rotations were not scaled (rope_scaling)", scaled},
 		{{.rope_factor = 8},
-			"as if rotations were scaled as in Llama 3.1 (rope_scaling, factor 8)",
+			"rotations were scaled as in Llama 3.1 (rope_scaling, factor 8)",
 			rope},
 		{{.rope_factor = 32},
-			"as if rotations were scaled as in Llama 3.2 (rope_scaling, factor 32)",
+			"rotations were scaled as in Llama 3.2 (rope_scaling, factor 32)",
 			rope},
 		{{.function = {.heads_in_turn = true}},
-			"as if query heads were assigned to key heads in turn, not in groups",
+			"query heads were assigned to key heads in turn, not in groups",
 			grouped},
 		{{.function = {.softmax_scale = 1 / width}},
-			"as if scores were divided by the width of a head, not by its root",
+			"scores were divided by the width of a head, not by its root",
 			true},
-		{{.function = {.softmax_scale = 1}}, "as if scores were not scaled",
-			true},
+		{{.function = {.softmax_scale = 1}}, "scores were not scaled", true},
 		{{.function = {.embedding_scale = sqrt(dim)}},
-			"as if the embedding were multiplied by the root of the width",
-			true},
-		{{.norm_eps = 1e-6}, "as if the norms had eps 1e-6", true},
-		{{.norm_eps = 1e-5}, "as if the norms had eps 1e-5", true},
-		{{.norm_eps = 1e-8}, "as if the norms had eps 1e-8", true},
-		{{.rope_theta = 1e4}, "as if rope theta were 10000", rope},
-		{{.rope_theta = 5e5}, "as if rope theta were 500000", rope},
-		{{.rope_theta = 1e6}, "as if rope theta were 1000000", rope},
+			"the embedding were multiplied by the root of the width", true},
+		{{.norm_eps = 1e-6}, "the norms had eps 1e-6", true},
+		{{.norm_eps = 1e-5}, "the norms had eps 1e-5", true},
+		{{.norm_eps = 1e-8}, "the norms had eps 1e-8", true},
+		{{.rope_theta = 1e4}, "rope theta were 10000", rope},
+		{{.rope_theta = 5e5}, "rope theta were 500000", rope},
+		{{.rope_theta = 1e6}, "rope theta were 1000000", rope},
 	};
 	add_guesses(out, n_out, tries, ARRAY_LEN(tries));
 }
 
 /* Another function than the model's options say. */
-void by_function(struct cause_search *s)
+bool by_function(struct cause_search *s)
 {
 	struct guess tries[MAX_TRIES];
 	int n = 0;
-	if (s->forward_right || !set_screen(s))
-		return;
 	add_functions(s->c, tries, &n);
 	add_views(s->c, tries, &n);
 	double nearest = s->near;
@@ -544,8 +535,8 @@ void by_function(struct cause_search *s)
 	for (int t = 0; t < n; t++)
 		if (nearer(s, &tries[t], &nearest))
 			text = tries[t].text;
-	if (text)
-		explain_all(s, text);
+	snprintf(s->detail, sizeof(s->detail), "%s", text ? text : "");
+	return text;
 }
 
 /* ---- layers and residuals ---------------------------------------------------------------------- */
@@ -564,7 +555,7 @@ static int first_unit(const struct cause_search *s)
 	return -1;
 }
 
-static bool has_no_gradient(const struct step_check *c, int layer)
+static bool layer_has_no_gradient(const struct step_check *c, int layer)
 {
 	for (int i = 0; i < c->n; i++)
 		if (tensor_of(c, i)->unit == layer + 1 && c->of[i].norm > 0)
@@ -584,7 +575,8 @@ static bool is_possible(const struct cause_search *s, const struct path *p, bool
 	case PATH_NO_RESIDUAL:
 		return forward;
 	case PATH_SKIPPED:
-		return forward && !all && !p->sublayer && has_no_gradient(s->c, p->layer);
+		return forward && !all && !p->sublayer &&
+		       layer_has_no_gradient(s->c, p->layer);
 	case PATH_TWICE:
 		return forward && !all && !p->sublayer;
 	default:
@@ -592,35 +584,34 @@ static bool is_possible(const struct cause_search *s, const struct path *p, bool
 	}
 }
 
-static void explain_path(struct cause_search *s, const struct path *p)
+static void describe_path(struct cause_search *s, const struct path *p)
 {
-	char text[CAUSE_TEXT], layer[40] = "all layers";
+	char layer[40] = "all layers";
 	const char *of = p->sublayer == FFN ? "the FFN" : "attention";
 	if (p->layer >= 0)
 		snprintf(layer, sizeof(layer), "layer %d", p->layer);
 	if (p->kind == PATH_NO_RESIDUAL)
-		snprintf(text, sizeof(text),
-			"as if there were no residual beside %s of %s: x = f(x), not x + f(x)",
+		snprintf(s->detail, sizeof(s->detail),
+			"there were no residual beside %s of %s: x = f(x), not x + f(x)",
 			of, layer);
 	else if (p->kind == PATH_DETACHED)
-		snprintf(text, sizeof(text),
-			"as if the residual beside %s of %s had no backward: it is detached",
+		snprintf(s->detail, sizeof(s->detail),
+			"the residual beside %s of %s had no backward: it is detached",
 			of, layer);
 	else
-		snprintf(text, sizeof(text), "as if %s were %s", layer,
+		snprintf(s->detail, sizeof(s->detail), "%s were %s", layer,
 			p->kind == PATH_SKIPPED ? "left out" : "computed twice");
-	explain_all(s, text);
 }
 
-void by_path(struct cause_search *s, bool forward)
+/* A layer that is left out or computed twice, a residual that is missing or detached; with a
+ * right forward pass, or if few tensors are wrong, only what the loss does not show. */
+bool by_path(struct cause_search *s)
 {
 	enum { MOST_LAYERS = 12 }; /* (each of them takes three passes) */
 	const int layers = (int)s->c->weights.m.c.layers;
+	const bool forward = (s->has & IF_MOST) && (s->has & IF_FORWARD);
 	struct path best = {0};
 	double nearest = s->near;
-	if (!set_screen(s))
-		return;
-	forward &= !s->forward_right;
 	for (int layer = -1; layer < layers; layer++)
 		for (int k = PATH_NO_RESIDUAL; k <= PATH_TWICE; k++)
 			for (int sub = 0; sub < SUBLAYERS; sub++) {
@@ -633,8 +624,8 @@ void by_path(struct cause_search *s, bool forward)
 				if (nearer(s, &g, &nearest))
 					best = p;
 			}
-	if (best.kind)
-		explain_path(s, &best);
+	describe_path(s, &best);
+	return best.kind;
 }
 
 double least_cosine(const struct cause_search *s)

@@ -117,13 +117,14 @@ static int check_steps(struct step_files *s, enum whose_files whose, struct err 
 }
 
 int step_files_open(struct step_files *s, const char *before, const char *after,
-	const struct adam *asked, enum whose_files whose, struct err *e)
+	const struct open_how *how, const struct adam *asked, enum whose_files whose,
+	struct err *e)
 {
 	*s = (struct step_files){0};
-	if (convert_open(&s->before, before, e))
+	if (convert_open(&s->before, before, how, e))
 		return -1;
 	s->n_open = 1;
-	if (convert_open(&s->after, after, e))
+	if (convert_open(&s->after, after, how, e))
 		return -1;
 	s->n_open = 2;
 	s->n_tensors = s->after.n_tensors;

@@ -6,7 +6,7 @@
 #ifndef CHECK_STEP_FILES_H
 #define CHECK_STEP_FILES_H
 
-#include "ckpt/view.h"
+#include "foreign/foreign.h"
 
 /* What the optimizer was configured with; below 0: not known. */
 struct adam {
@@ -30,7 +30,8 @@ struct step_files {
 enum whose_files { ONE_RUN, TWO_RUNS, ONE_OR_TWO_RUNS };
 /* `asked`: what the user says of the optimizer goes before what the files say. */
 int step_files_open(struct step_files *s, const char *before, const char *after,
-	const struct adam *asked, enum whose_files whose, struct err *e);
+	const struct open_how *how, const struct adam *asked, enum whose_files whose,
+	struct err *e);
 void step_files_close(struct step_files *s);
 bool step_files_have_moments(const struct step_files *s);
 int64_t step_files_size(const struct step_files *s, int tensor);

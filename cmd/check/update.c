@@ -1,7 +1,7 @@
 /* What the files say without a model: the moments against each other, and the update against AdamW's. */
-#include "check/check.h"
+#include "check/search.h"
 
-#include "base/student.h"
+#include "stats/stats.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -314,7 +314,7 @@ static int judge_moments(
 		for (int i = 0; i < c->n; i++)
 			left += c->of[i].moments.wrong;
 		if (2 * left <= tested) {
-			add_finding(c, NULL,
+			add_finding(c, FINDING_BETA2, NULL,
 				"exp_avg_sq: as if beta2 were %.4g instead of %.4g",
 				other, beta);
 			wrong = left;
@@ -326,7 +326,7 @@ static int judge_moments(
 	}
 	for (int i = 0; i < c->n && wrong; i++)
 		if (c->of[i].moments.wrong)
-			add_finding(c, &c->of[i],
+			add_finding(c, FINDING_MOMENTS, &c->of[i],
 				"exp_avg_sq did not gain the square of what exp_avg gained%s",
 				wrong == tested
 					? ": is it one step of AdamW with these betas?"
@@ -353,139 +353,194 @@ static void compute_updates(const struct step_check *c, const struct tensor_step
 }
 
 /* Did slices of a dimension have learning rates of their own, such as 0? */
-static bool explain_slices(struct step_check *c, int tensor, const float *change,
-	const float *update, int dim, int n)
+static bool slices_of_update(struct cause_search *s, int dim, int n)
 {
-	struct tensor_check *x = &c->of[tensor];
 	double rate[MAX_SLICES];
 	char list[120];
 	size_t at = 0;
 	bool equal = true;
-	double left = slice_factors(c, tensor, change, update, dim, n, rate);
-	if (!(left <= fmax(0.01, 2 * x->update.bound)))
+	double left = slice_factors(s->c, s->tensor, s->change, s->update, dim, n, rate);
+	if (!(left <= fmax(0.01, 2 * s->c->of[s->tensor].update.bound)))
 		return false;
 	for (int k = 0; k < n && at < sizeof(list); k++) {
 		equal &= fabs(rate[k] - rate[0]) <= 0.02 * fabs(rate[0]);
 		at += (size_t)snprintf(
 			list + at, sizeof(list) - at, "%s%.3g", k ? " " : "", rate[k]);
 	}
-	if (!equal)
-		add_finding(c, x, "update: dim %d in %d slices, with learning rates %s",
-			dim, n, list);
+	snprintf(s->detail, sizeof(s->detail), "%d in %d slices, with learning rates %s",
+		dim, n, list);
 	return !equal;
 }
 
-static int explain_update(struct step_check *c, int tensor, struct err *e)
+bool by_slices_of_update(struct cause_search *s)
 {
-	const int64_t n[] = {c->o.fsdp, c->o.tp, 2, 3, 4, 8, 16};
-	struct tensor_step t;
-	float *change, *update;
-	bool known = false;
-	if (tensor_step_read(&t, &c->files, tensor, STEP_ALL, e))
-		return tensor_step_free(&t), -1;
-	compute_updates(c, &t, &change, &update);
-	for (size_t k = 0; k < ARRAY_LEN(n); k++)
-		for (int dim = 0; dim < 2 && !known; dim++)
-			known = n[k] > 1 && n[k] <= MAX_SLICES &&
-				explain_slices(c, tensor, change, update, dim, (int)n[k]);
-	if (!known)
-		add_finding(c, &c->of[tensor],
-			"the update is not AdamW's from these moments");
-	free(change);
-	free(update);
+	const struct step_check *c = s->c;
+	struct tensor_step t = {0};
+	bool yes = false;
+	if (c->of[s->tensor].update.wrong &&
+		!tensor_step_read(&t, &c->files, s->tensor, STEP_ALL, &s->e)) {
+		compute_updates(c, &t, &s->change, &s->update);
+		yes = try_slices(
+			s, (const int64_t[]){c->o.fsdp, c->o.tp}, slices_of_update);
+		free(s->change);
+		free(s->update);
+	}
 	tensor_step_free(&t);
-	return 0;
+	return yes;
+}
+
+bool has_other_update(struct cause_search *s)
+{
+	return s->c->of[s->tensor].update.wrong;
+}
+
+bool is_not_finite(struct cause_search *s)
+{
+	return s->c->of[s->tensor].nonfinite;
+}
+
+bool has_frozen_gradient(struct cause_search *s)
+{
+	const struct tensor_check *x = &s->c->of[s->tensor];
+	return x->frozen && !x->nonfinite && !x->dead && s->c->files.m1 >= 0;
+}
+
+/* Is a tensor that is not trained another one? Sets whether weight decay alone explains it. */
+static bool frozen_changed(struct cause_search *s, bool *decays)
+{
+	const struct tensor_check *x = &s->c->of[s->tensor];
+	struct tensor_step t = {0};
+	bool changed =
+		x->frozen && !x->nonfinite && !x->unchanged &&
+		!tensor_step_read(&t, &s->c->files, s->tensor, STEP_PARAMETERS, &s->e);
+	if (changed) {
+		const struct products p = products_of(t.p1, t.p0, t.n);
+		double k = p.bb > 0 ? p.ab / p.bb : 1;
+		*decays = k < 1 && residual_of(&p, k) <= 4 * rounding_of(t.p1, t.n);
+	}
+	tensor_step_free(&t);
+	return changed;
+}
+
+bool has_frozen_decay(struct cause_search *s)
+{
+	bool decays;
+	return frozen_changed(s, &decays) && decays;
+}
+
+bool has_frozen_update(struct cause_search *s)
+{
+	bool decays;
+	return frozen_changed(s, &decays) && !decays;
+}
+
+bool is_dead(struct cause_search *s)
+{
+	const struct tensor_check *x = &s->c->of[s->tensor];
+	return x->dead && !x->frozen;
+}
+
+bool is_unchanged(struct cause_search *s)
+{
+	const struct tensor_check *x = &s->c->of[s->tensor];
+	return x->unchanged && x->update.tested;
 }
 
 /* Tensors that a group has in common have one rate, but for rounding: that of the first. */
-static void say_other_lr(struct step_check *c, const struct tensor_check *x)
+static double rate_of_group(const struct step_check *c, const struct tensor_check *x)
 {
-	double rate = x->lr;
 	for (int k = 0; c->order[k] != x - c->of; k++) {
 		const struct tensor_check *y = &c->of[c->order[k]];
-		if (has_other_lr(c, y) && fabs(y->lr / rate - 1) < 3e-3) {
-			rate = y->lr;
-			break;
-		}
+		if (has_other_lr(c, y) && fabs(y->lr / x->lr - 1) < 3e-3)
+			return y->lr;
 	}
-	if (c->lr_scaled)
-		add_finding(c, x, "learning rate %.4g instead of %.4g", rate,
-			c->lr * x->lr_scale);
-	else
-		add_note(c, x, "learning rate %.4g, and most have %.4g", rate, c->lr);
+	return x->lr;
 }
 
-/* What is not trained stays as it is, and has no moments. */
-static int say_frozen(struct step_check *c, int tensor, struct err *e)
+bool has_wrong_rate(struct cause_search *s)
 {
-	struct tensor_check *x = &c->of[tensor];
-	struct tensor_step t;
-	if (!x->dead && c->files.m1 >= 0)
-		add_finding(c, x, "is frozen (--freeze), and has a gradient");
-	if (x->unchanged)
-		return 0;
-	if (tensor_step_read(&t, &c->files, tensor, STEP_PARAMETERS, e))
-		return tensor_step_free(&t), -1;
-	const struct products p = products_of(t.p1, t.p0, t.n);
-	double k = p.bb > 0 ? p.ab / p.bb : 1;
-	bool decays = k < 1 && residual_of(&p, k) <= 4 * rounding_of(t.p1, t.n);
-	add_finding(c, x,
-		decays ? "is frozen (--freeze), and changed: weight decay alone makes it smaller"
-		       : "is frozen (--freeze), and changed");
-	tensor_step_free(&t);
-	return 0;
+	const struct tensor_check *x = &s->c->of[s->tensor];
+	if (!s->c->lr_scaled || !has_other_lr(s->c, x))
+		return false;
+	snprintf(s->detail, sizeof(s->detail), "%.4g instead of %.4g",
+		rate_of_group(s->c, x), s->c->lr * x->lr_scale);
+	return true;
 }
 
-static int say_update(struct step_check *c, const struct rule *r, struct err *e)
+bool has_own_rate(struct cause_search *s)
 {
-	const struct adam *a = &c->files.adam;
-	int decayed = 0, plain = 0, other = 0;
-	if (r->text)
-		add_finding(c, NULL, "update: as if %s", r->text);
-	int stale = 0, still = 0, moved = 0;
+	const struct tensor_check *x = &s->c->of[s->tensor];
+	if (s->c->lr_scaled || !has_other_lr(s->c, x))
+		return false;
+	snprintf(s->detail, sizeof(s->detail), "%.4g, and most have %.4g",
+		rate_of_group(s->c, x), s->c->lr);
+	return true;
+}
+
+bool has_wrong_decay(struct cause_search *s)
+{
+	const struct tensor_check *x = &s->c->of[s->tensor];
+	double group = decay_of_group(s->c, x);
+	snprintf(s->detail, sizeof(s->detail), "%.3g instead of %.3g", x->decay,
+		group >= 0 ? group : s->c->files.adam.decay);
+	return has_other_decay(s->c, x) && !lr_is_wrong(s->c);
+}
+
+/* ---- all updates ------------------------------------------------------------------------- */
+
+bool by_rule(struct cause_search *s)
+{
+	snprintf(s->detail, sizeof(s->detail), "%s", s->rule ? s->rule : "");
+	return s->rule;
+}
+
+static bool nothing_moved(const struct step_check *c)
+{
+	int still = 0, moved = 0;
 	for (int i = 0; i < c->n; i++) {
-		stale += c->of[i].update.wrong;
 		still += c->of[i].sums.uu > 0 && c->of[i].unchanged;
 		moved += !c->of[i].unchanged;
 	}
-	if (still && !moved && a->lr > 0)
-		add_finding(c, NULL,
-			"no parameter changed, and the learning rate is %.6g", a->lr);
-	else if (still && !moved)
-		add_note(c, NULL,
-			"no parameter changed: a learning rate of 0, as at the begin of a "
-			"warm-up, or no update");
-	if (lr_is_wrong(c) && c->lr > 0 && 4 * stale <= c->n)
-		add_finding(c, NULL, "learning rate %.6g instead of %.6g", c->lr, a->lr);
-	for (int k = 0; k < c->n; k++) {
-		struct tensor_check *x = &c->of[c->order[k]];
+	return still && !moved;
+}
+
+bool by_standstill(struct cause_search *s)
+{
+	double lr = s->c->files.adam.lr;
+	snprintf(s->detail, sizeof(s->detail), "%.6g", lr);
+	return lr > 0 && nothing_moved(s->c);
+}
+
+bool by_no_rate(struct cause_search *s)
+{
+	return !(s->c->files.adam.lr > 0) && nothing_moved(s->c);
+}
+
+bool by_other_rate(struct cause_search *s)
+{
+	const struct step_check *c = s->c;
+	int wrong = 0;
+	for (int i = 0; i < c->n; i++)
+		wrong += c->of[i].update.wrong;
+	snprintf(s->detail, sizeof(s->detail), "%.6g instead of %.6g", c->lr,
+		c->files.adam.lr);
+	return lr_is_wrong(c) && c->lr > 0 && 4 * wrong <= c->n;
+}
+
+bool by_no_decay(struct cause_search *s)
+{
+	const struct step_check *c = s->c;
+	double decay = c->files.adam.decay;
+	int decayed = 0, plain = 0, other = 0;
+	for (int i = 0; i < c->n; i++) {
+		const struct tensor_check *x = &c->of[i];
 		bool told = x->decays && x->update.tested && !x->update.wrong;
-		decayed += told && is_decay(x, a->decay);
+		decayed += told && is_decay(x, decay);
 		plain += told && is_decay(x, 0);
 		other += has_other_decay(c, x);
-		if (x->nonfinite)
-			add_finding(c, x, "not finite");
-		else if (x->frozen && say_frozen(c, c->order[k], e))
-			return -1;
-		else if (x->dead && !x->frozen && !c->has_reference)
-			add_finding(c, x,
-				"no gradient: it is not trained (--freeze), or the backward does not "
-				"reach it");
-		else if (x->unchanged && x->update.tested)
-			add_finding(c, x, "has a gradient, and did not change");
-		else if (x->update.wrong && explain_update(c, c->order[k], e))
-			return -1;
-		else if (has_other_lr(c, x))
-			say_other_lr(c, x);
-		if (has_other_decay(c, x) && !lr_is_wrong(c))
-			add_finding(c, x, "weight decay %.3g instead of %.3g", x->decay,
-				decay_of_group(c, x) >= 0 ? decay_of_group(c, x)
-							  : a->decay);
 	}
-	if (a->decay > 0.02 && plain && !decayed && !other)
-		add_finding(
-			c, NULL, "no tensor decays, and weight decay is %.3g", a->decay);
-	return 0;
+	snprintf(s->detail, sizeof(s->detail), "%.3g", decay);
+	return decay > 0.02 && plain && !decayed && !other;
 }
 
 int judge_update(struct step_check *c, struct err *e)
@@ -495,5 +550,5 @@ int judge_update(struct step_check *c, struct err *e)
 	if (test_all(c, best, &sums, e) || judge_moments(c, &sums, e) ||
 		choose_rule(c, &best, e))
 		return -1;
-	return say_update(c, best, e);
+	return find_update_causes(c, best->text, e);
 }

@@ -79,3 +79,71 @@ int64_t row_of_pairs(int64_t row, int64_t head_dim)
 	int64_t r = row % head_dim, half = head_dim / 2;
 	return row - r + (r < half ? 2 * r : 2 * (r - half) + 1);
 }
+
+/* ---- least squares ------------------------------------------------------------------------ */
+
+bool solve(double *a, double *b, int n)
+{
+	for (int i = 0; i < n; i++) {
+		int pivot = i;
+		for (int r = i + 1; r < n; r++)
+			if (fabs(a[r * n + i]) > fabs(a[pivot * n + i]))
+				pivot = r;
+		if (!(fabs(a[pivot * n + i]) > 0))
+			return false;
+		for (int j = 0; j < n; j++) {
+			double t = a[i * n + j];
+			a[i * n + j] = a[pivot * n + j];
+			a[pivot * n + j] = t;
+		}
+		double t = b[i];
+		b[i] = b[pivot];
+		b[pivot] = t;
+		for (int r = i + 1; r < n; r++) {
+			double f = a[r * n + i] / a[i * n + i];
+			for (int j = i; j < n; j++)
+				a[r * n + j] -= f * a[i * n + j];
+			b[r] -= f * b[i];
+		}
+	}
+	for (int i = n - 1; i >= 0; i--) {
+		for (int j = i + 1; j < n; j++)
+			b[i] -= a[i * n + j] * b[j];
+		b[i] /= a[i * n + i];
+	}
+	return true;
+}
+
+void add_products(
+	double *a, double *b, const float *const *parts, int k, const float *y, int64_t n)
+{
+	for (int i = 0; i < k; i++) {
+		for (int j = 0; j <= i; j++) {
+			a[i * k + j] += products_of(parts[i], parts[j], n).ab;
+			a[j * k + i] = a[i * k + j];
+		}
+		b[i] += products_of(parts[i], y, n).ab;
+	}
+}
+
+double distance_of(
+	const float *const *parts, const double *x, int k, const float *y, int64_t n)
+{
+	double left = 0, size = 0;
+	for (int64_t j = 0; j < n; j++) {
+		double d = (double)y[j];
+		for (int i = 0; i < k; i++)
+			d -= x[i] * (double)parts[i][j];
+		left += d * d;
+		size += (double)y[j] * (double)y[j];
+	}
+	return size > 0 ? sqrt(left / size) : INFINITY;
+}
+
+bool are_equal(const double *x, int n, double within)
+{
+	for (int i = 1; i < n; i++)
+		if (fabs(x[i] - x[0]) > within * fabs(x[0]))
+			return false;
+	return true;
+}

@@ -27,4 +27,18 @@ bool is_rotated(const char *name);
 /* Returns the row of a file with Meta's names that holds our row. */
 int64_t row_of_pairs(int64_t row, int64_t head_dim);
 
+/* ---- least squares ---- */
+
+/* Least squares. Adds the products of n elements of the parts with each other, to a[k][k], and with y, to b[k]. */
+void add_products(double *a, double *b, const float *const *parts, int k, const float *y,
+	int64_t n);
+/* Solves a x = b for a symmetric matrix [n][n], which is overwritten; x is b. False: the parts depend on each
+ * other. */
+bool solve(double *a, double *b, int n);
+/* |y - sum of x[i] parts[i]| / |y| */
+double distance_of(
+	const float *const *parts, const double *x, int k, const float *y, int64_t n);
+/* Are the weights about the same, so that the parts explain nothing? */
+bool are_equal(const double *x, int n, double within);
+
 #endif

@@ -2,8 +2,8 @@
 #include "ckpt/print.h"
 
 #include "base/json.h"
-#include "base/options.h"
 #include "kernels/kernels.h"
+#include "options/options.h"
 
 #include <errno.h>
 #include <string.h>

@@ -2,8 +2,8 @@
 #include "ckpt/print.h"
 
 #include "base/file.h"
-#include "base/options.h"
 #include "base/utf8.h"
+#include "options/options.h"
 
 #include <errno.h>
 #include <math.h>

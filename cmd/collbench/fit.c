@@ -1,6 +1,6 @@
 /* Latency and bandwidth, fitted to the times of a table. */
-#include "base/student.h"
 #include "collbench/table.h"
+#include "stats/stats.h"
 
 #include <math.h>
 #include <stdlib.h>

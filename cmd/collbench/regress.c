@@ -1,6 +1,6 @@
 /* Comparison of a result with an older one. */
-#include "base/student.h"
 #include "collbench/table.h"
+#include "stats/stats.h"
 
 #include <math.h>
 #include <stdlib.h>

@@ -1,6 +1,6 @@
 /* What a run is asked for: names of its settings, and what tests it by the environment. */
-#include "base/options.h"
 #include "collbench/table.h"
+#include "options/options.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -1,6 +1,6 @@
 /* Statistics of the times of a case. */
-#include "base/student.h"
 #include "collbench/bench_internal.h"
+#include "stats/stats.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -47,17 +47,14 @@ static int64_t parts_that_count(
  */
 static void typical(const struct bench_samples *s, struct bench_result *r)
 {
-	double *v = xcalloc((size_t)s->n_parts + 1, sizeof(*v)), sum = 0, squares = 0;
+	double *v = xcalloc((size_t)s->n_parts + 1, sizeof(*v));
 	int64_t n = parts_that_count(s, v, r);
 	double middle = median(v, n);
 	r->typical = 1e6 * middle;
 	for (int64_t i = 0; i < n; i++)
-		sum += log(v[i]);
-	for (int64_t i = 0; i < n; i++)
-		squares += pow(log(v[i]) - sum / (double)n, 2);
-	r->noise = r->parts >= 3 && middle > 0
-			   ? 100 * sqrt(squares / (double)(n - 1) / (double)n)
-			   : (double)NAN;
+		v[i] = log(v[i]);
+	r->noise = r->parts >= 3 && middle > 0 ? 100 * sqrt(variance_of(v, n) / (double)n)
+					       : (double)NAN;
 	free(v);
 }
 
@@ -70,12 +67,10 @@ static int ascending(const void *a, const void *b)
 static void spread(const struct bench_samples *s, struct bench_result *r)
 {
 	int64_t n = s->n;
-	double sum = 0, squares = 0, *v = xcalloc((size_t)n, sizeof(*v));
+	double squares = 0, *v = xcalloc((size_t)n, sizeof(*v));
 	memcpy(v, s->seconds, (size_t)n * sizeof(*v));
 	qsort(v, (size_t)n, sizeof(*v), ascending);
-	for (int64_t i = 0; i < n; i++)
-		sum += v[i];
-	double mean = sum / (double)n;
+	double mean = mean_of(v, n);
 	for (int64_t i = 0; i < n; i++)
 		squares += (v[i] - mean) * (v[i] - mean);
 	r->i_min = 1e6 * v[0];

@@ -98,13 +98,11 @@ static void add_with_ranks(struct comm *c, struct net *m)
 		.levels = tree_levels(first_leaf(c->size, c->size)),
 		.queue = &queue};
 	sum_share(&plan);
-	for (int r = 0; r < c->size; r++)
-		plan.form[r] = SUM_INT64;
 	add_leaves(m, first_leaf(c->size, c->rank), first_leaf(c->size, c->rank + 1),
 		plan.levels, NULL);
 	for (int i = 0; i < SUM_BUFFERS; i++)
-		queue.buffer[i] =
-			xcalloc((size_t)sum_buffer_floats(&plan) + 1, sizeof(float));
+		queue.buffer[i] = xcalloc(
+			(size_t)sum_buffer_floats(&plan, NULL) + 1, sizeof(float));
 	sum_end(sum_begin(&(struct sum_call){
 		.plan = &plan, .grid = &m->grid, .own = m->local, .result = m->result}));
 	for (int i = 0; i < SUM_BUFFERS; i++)

@@ -1,6 +1,6 @@
 /* What logs state about their runs: whether these can be compared, and read the same batches. */
-#include "base/options.h"
 #include "compare/judge_internal.h"
+#include "options/options.h"
 
 #include <math.h>
 #include <string.h>

@@ -1,6 +1,6 @@
 /* The differences between two runs. */
-#include "base/options.h"
 #include "compare/compare.h"
+#include "options/options.h"
 
 #include <math.h>
 #include <stdlib.h>

@@ -1,6 +1,6 @@
 /* What logs say about their runs: techniques, and properties in which they differ. */
-#include "base/options.h"
 #include "compare/report.h"
+#include "options/options.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -1,7 +1,7 @@
 /* Verdicts from the comparison of all columns and the judgement of one. */
-#include "base/options.h"
 #include "compare/curve.h"
 #include "compare/outcome.h"
+#include "options/options.h"
 
 #include <math.h>
 #include <stdlib.h>

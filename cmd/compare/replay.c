@@ -1,8 +1,8 @@
 /* Computes a run once more, by its own program, to hash its tensors. */
 #include "base/file.h"
-#include "base/options.h"
 #include "compare/locate.h"
 #include "engine/options.h"
+#include "options/options.h"
 
 #include <errno.h>
 #include <fcntl.h>

@@ -1,7 +1,7 @@
 /* Speed and memory of runs. */
 #include "compare/speed.h"
 #include "compare/curve.h"
-#include "compare/stats.h"
+#include "stats/stats.h"
 
 #include <math.h>
 #include <stdlib.h>

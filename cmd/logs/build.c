@@ -1,6 +1,6 @@
 /* A log while it is read: a stack of values for each column, from which rows are made. */
-#include "base/options.h"
 #include "logs/logs_internal.h"
+#include "options/options.h"
 
 #include <math.h>
 #include <stdlib.h>

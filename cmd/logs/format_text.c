@@ -2,7 +2,7 @@
  * a text next to a
  * number. The files of users are bounded. */
 #include "base/file.h"
-#include "base/options.h"
+#include "options/options.h"
 #include "logs/formats.h"
 
 #include <limits.h>

@@ -1,6 +1,6 @@
 /* The table of formats, lines of text in one of them, and which one a log has. */
 #include "base/file.h"
-#include "base/options.h"
+#include "options/options.h"
 #include "draw/page.h"
 #include "logs/formats.h"
 

@@ -1,5 +1,5 @@
 /* The names that columns and settings have in the logs of other trainers. */
-#include "base/options.h"
+#include "options/options.h"
 #include "logs/formats.h"
 
 #include <ctype.h>

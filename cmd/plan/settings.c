@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/options.h"
+#include "options/options.h"
 
 /* A member of the layout, and the option: an int, or `wide`, an int64_t. */
 struct setting {

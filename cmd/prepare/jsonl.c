@@ -8,19 +8,6 @@
 
 #include <string.h>
 
-const char *json_kind(const json_t *j)
-{
-	static const char *const kinds[] = {[JSON_OBJECT] = "an object",
-		[JSON_ARRAY] = "a list",
-		[JSON_STRING] = "a string",
-		[JSON_INTEGER] = "a number",
-		[JSON_REAL] = "a number",
-		[JSON_TRUE] = "true",
-		[JSON_FALSE] = "false",
-		[JSON_NULL] = "null"};
-	return j ? kinds[json_typeof(j)] : "missing";
-}
-
 int jsonl_not_a(const json_t *line, const char *field, const char *what, struct err *e)
 {
 	const json_t *j = json_object_get(line, field);

@@ -2,19 +2,20 @@
  * prepare: from text, or the token files of other programs, to shards; and training of vocabularies. For
  * pt-prepare.
  *   prepare.h       text to shards
- *   record.h        lines of JSONL that say which tokens count, and templates of conversations
+ *   record.h        lines of JSONL that say which tokens count
  *   pipeline.h      its first half: files to batches of documents, and these to pieces of tokens
  *   assembly.h      its second half: which documents are written, and in which order
  *   block_writer.h  blocks of tokens, written by several threads
  *   shard_writer.h  the files
  *   token_file.h    token files of other programs, read and written
- *   train_vocab.h   training of a vocabulary from texts; train.h: its algorithm
+ *   train_vocab.h   training of a vocabulary from texts, with vocab/vocab.h
  *
  * Files are not trusted. Functions that return int return 0, or -1 with *e set.
  */
 #ifndef PREPARE_H
 #define PREPARE_H
 
+#include "chat/chat.h"
 #include "data/data.h"
 
 /* ---- prepare.c: text to shards --------------------------------------------------- */
@@ -38,8 +39,6 @@ static inline bool record_has_ids(int record)
 {
 	return record == RECORD_IDS || record == RECORD_MASK;
 }
-#define COUNT_WORDS "assistant", "last", "all", "none"
-enum { COUNT_ASSISTANT, COUNT_LAST, COUNT_ALL, COUNT_NONE };
 /* Documents that are longer than a window. */
 #define LONG_WORDS "cut", "split", "drop"
 enum { LONG_CUT, LONG_SPLIT, LONG_DROP };

@@ -1,7 +1,8 @@
 /* A line of JSONL that says which of its tokens count. */
 #include "prepare/record.h"
 
-#include <jansson.h>
+#include "base/json.h"
+
 #include <stdlib.h>
 #include <string.h>
 

@@ -3,7 +3,7 @@
 #define PREPARE_TRAIN_VOCAB_H
 
 #include "prepare/prepare.h"
-#include "prepare/train.h"
+#include "vocab/vocab.h"
 
 struct train_vocab {
 	const struct prepare

@@ -1,8 +1,8 @@
 /* Prompts: conversations, and special tokens. */
 #include "sample/sample.h"
 
+#include "chat/template.h"
 #include "foreign/foreign.h"
-#include "prepare/template.h"
 
 #include <stdlib.h>
 #include <string.h>

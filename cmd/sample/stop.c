@@ -1,8 +1,8 @@
 /* What ends a text. */
 #include "sample/sample.h"
 
+#include "chat/template.h"
 #include "foreign/foreign.h"
-#include "prepare/template.h"
 
 #include <stdlib.h>
 #include <string.h>

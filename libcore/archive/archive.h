@@ -50,9 +50,30 @@ struct torch_file {
 	struct torch_parts *parts; /* archive_internal.h */
 };
 
-/* Is it a file of torch.save(), or a directory of DCP, by its first bytes or the names of its files? */
-bool torch_is(const char *path);
+/* One way to keep tensors in a file or in the files of a directory. A container is a file and a row of CONTAINERS. */
+struct container {
+	const char *name;
+	bool is_file; /* else a directory */
+	bool many;    /* each chunk is an archive of torch.save() */
+	/* Returns whether the path is one, by the first bytes or the names of files. */
+	bool (*is_in)(const char *path);
+	/* Appends the items of f->path. */
+	int (*open)(struct torch_file *f, struct err *e);
+};
+/* The first row that a path is in counts. */
+#define CONTAINERS(X) \
+	X(file)       \
+	X(dcp) X(one_bin) X(universal) X(zero_model) X(nanotron) X(zero) X(bins) X(shards)
+#define CONTAINER_ROW(name) extern const struct container container_##name;
+CONTAINERS(CONTAINER_ROW)
+#undef CONTAINER_ROW
+
+/* Returns NULL if the path is no container. */
+const struct container *container_of(const char *path);
 int torch_open(struct torch_file *f, const char *path, struct err *e);
+/* Opens a path whose container is known. */
+int torch_open_as(
+	struct torch_file *f, const struct container *c, const char *path, struct err *e);
 void torch_close(struct torch_file *f);
 /* NULL: there is none. */
 const struct torch_item *torch_find(const struct torch_file *f, const char *name);

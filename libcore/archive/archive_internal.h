@@ -149,44 +149,25 @@ void storages_add(struct torch_file *f, const struct buffer *b, int64_t from,
 /* Checks the storage of a chunk, once, and sets its place. (A file that is no archive has no checksums.) */
 int storages_find(struct torch_file *f, struct chunk *c, struct err *e);
 
-/* ---- torch_file.c, dcp.c, shards.c, universal.c, zero.c, nanotron.c, bins.c ---------------------------------------- */
+/* ---- containers.c ------------------------------------------------------------------------ */
 
+/* Has the directory a file of this name? */
+bool container_has(const char *directory, const char *name);
+/* Has it a model of Hugging Face in safetensors files? It is read instead of files of PyTorch beside it. */
+bool container_has_safetensors(const char *directory);
+
+/* ---- torch_file.c, universal.c ------------------------------------------------------------ */
+
+/* Opens f->path as a file of torch.save(). */
 int torch_file_open(struct torch_file *f, struct err *e);
+/* Opens another file of that kind; takes its path, which is allocated. */
+int torch_file_open_inside(struct torch_file *f, char *path, struct err *e);
 /* Opens a file, whose descriptor is the caller's to close. The archive keeps `path`. */
 int archive_of_path(struct archive *a, const char *path, struct err *e);
 /* Appends the items below a node of f->parts->archive, with this name in front. */
 int torch_file_walk(struct torch_file *f, uint32_t node, const char *name, struct err *e);
-int dcp_open(struct torch_file *f, struct err *e);
-int shards_open(struct torch_file *f, struct err *e);
-bool shards_are_in(const char *folder);
-int universal_open(struct torch_file *f, struct err *e);
-bool universal_is_in(const char *path);
-int zero_open(struct torch_file *f, struct err *e);
-bool zero_is_in(const char *path);
-/* Without ZeRO, DeepSpeed saves one file. Appends its path; false: it is none of these. */
-bool zero_is_one_file(const char *path, struct str *out);
-/* Is that one not whole, of ZeRO without the files of its optimizer? */
-int zero_check_one_file(const struct torch_file *f, struct err *e);
-int nanotron_open(struct torch_file *f, struct err *e);
-bool nanotron_is_in(const char *path);
-int bins_open(struct torch_file *f, struct err *e);
-bool bins_are_in(const char *path);
 /* The node of the tensor of an archive, which may be in a dict of DeepSpeed. */
 uint32_t archive_tensor(const struct archive *a);
-
-/* ---- shards.c: safetensors files ----------------------------------------------------------------- */
-
-struct json_t;
-/* The header of a file, for json_decref(), and the place and the number of the bytes behind it; NULL: *e is set. */
-struct json_t *stored_header(int fd, const char *path, int64_t data[2], struct err *e);
-
-/* A tensor of it. */
-struct stored {
-	int dtype, ndim;
-	int64_t sizes[TORCH_MAX_DIMS], at; /* its first byte in the file */
-};
-/* -1: its type, shape or place is not possible. */
-int stored_tensor(struct json_t *entry, const int64_t data[2], struct stored *x);
 
 /* ---- zero_files.c: the files of a checkpoint of ZeRO ---------------------------------------------- */
 

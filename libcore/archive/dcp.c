@@ -390,7 +390,12 @@ static int parse(struct dcp *d, struct err *e)
 	return rc;
 }
 
-int dcp_open(struct torch_file *f, struct err *e)
+static bool dcp_is_in(const char *path)
+{
+	return container_has(path, ".metadata");
+}
+
+static int dcp_open(struct torch_file *f, struct err *e)
 {
 	struct str name = {0};
 	str_printf(&name, "%s/.metadata", f->path);
@@ -405,3 +410,10 @@ int dcp_open(struct torch_file *f, struct err *e)
 	str_free(&name);
 	return rc;
 }
+
+const struct container container_dcp = {
+	.name = "DCP",
+	.many = true,
+	.is_in = dcp_is_in,
+	.open = dcp_open,
+};

@@ -181,67 +181,6 @@ const struct torch_item *torch_find(const struct torch_file *f, const char *name
 	return f->n ? bsearch(&key, f->items, (size_t)f->n, sizeof(key), by_name) : NULL;
 }
 
-static bool has(const char *folder, const char *name)
-{
-	struct str path = {0};
-	str_printf(&path, "%s/%s", folder, name);
-	bool found = file_exists(path.s);
-	str_free(&path);
-	return found;
-}
-
-/* The one file of a model in a directory that Hugging Face's classes made before they used safetensors. */
-static const char one_file[] = "pytorch_model.bin";
-
-bool torch_is(const char *path)
-{
-	struct stat st;
-	char begin[4];
-	if (stat(path, &st))
-		return false;
-	if (S_ISDIR(st.st_mode))
-		return has(path, ".metadata") || shards_are_in(path) ||
-		       universal_is_in(path) || nanotron_is_in(path) ||
-		       (!has(path, "model.safetensors") &&
-			       !has(path, "model.safetensors.index.json") &&
-			       (has(path, one_file) || bins_are_in(path) ||
-				       zero_is_in(path)));
-	return file_sniff(path, begin, sizeof(begin)) == sizeof(begin) &&
-	       !memcmp(begin, "PK\3\4", 4);
-}
-
-int torch_open(struct torch_file *f, const char *path, struct err *e)
-{
-	struct stat st;
-	bool many = !stat(path, &st) && S_ISDIR(st.st_mode), dcp = has(path, ".metadata");
-	struct str inside = {0};
-	bool zero = false;
-	if (many && !dcp && has(path, one_file))
-		str_printf(&inside, "%s/%s", path, one_file);
-	else if (many && !dcp && !universal_is_in(path))
-		zero = zero_is_one_file(path, &inside);
-	many = many && !inside.s;
-	*f = (struct torch_file){.path = inside.s ? inside.s : xstrdup(path)};
-	f->parts = xcalloc(1, sizeof(*f->parts));
-	f->parts->many = many;
-	items_allow(f, ALLOWED_ANYWAY);
-	f->parts->archive.zip.fd = -1;
-	for (int i = 0; i < OPEN_FILES; i++)
-		f->parts->recent[i] = -1;
-	int rc = !many			 ? torch_file_open(f, e)
-		 : dcp			 ? dcp_open(f, e)
-		 : universal_is_in(path) ? universal_open(f, e)
-		 : nanotron_is_in(path)	 ? nanotron_open(f, e)
-		 : zero_is_in(path)	 ? zero_open(f, e)
-		 : bins_are_in(path)	 ? bins_open(f, e)
-					 : shards_open(f, e);
-	if (!rc && zero)
-		rc = zero_check_one_file(f, e);
-	if (rc)
-		torch_close(f);
-	return rc;
-}
-
 void torch_close(struct torch_file *f)
 {
 	struct torch_parts *p = f->parts;

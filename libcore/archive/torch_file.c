@@ -148,6 +148,27 @@ int torch_file_open(struct torch_file *f, struct err *e)
 	return torch_file_walk(f, a->tree.root, "", e) || items_end(f, e) ? -1 : 0;
 }
 
+int torch_file_open_inside(struct torch_file *f, char *path, struct err *e)
+{
+	free(f->path);
+	f->path = path;
+	return torch_file_open(f, e);
+}
+
+static bool is_torch_file(const char *path)
+{
+	char begin[4];
+	return file_sniff(path, begin, sizeof(begin)) == sizeof(begin) &&
+	       !memcmp(begin, "PK\3\4", 4);
+}
+
+const struct container container_file = {
+	.name = "torch.save",
+	.is_file = true,
+	.is_in = is_torch_file,
+	.open = torch_file_open,
+};
+
 /* ---- values ------------------------------------------------------------------------------ */
 
 /* The tree that has a value, and its node there. Of DCP it is read, for close_value(). */

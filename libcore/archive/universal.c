@@ -34,7 +34,7 @@ static int64_t list_parameters(const char *path, struct strs *out)
 	return out->n;
 }
 
-bool universal_is_in(const char *path)
+static bool universal_is_in(const char *path)
 {
 	struct strs list = {0};
 	bool found = list_parameters(path, &list) > 0;
@@ -153,7 +153,7 @@ static int add_common(struct torch_file *f, const char *path, struct err *e)
 				    f->path);
 }
 
-int universal_open(struct torch_file *f, struct err *e)
+static int universal_open(struct torch_file *f, struct err *e)
 {
 	static const char *const states[] = {"fp32", "exp_avg", "exp_avg_sq", "step"};
 	struct strs list = {0};
@@ -182,3 +182,10 @@ int universal_open(struct torch_file *f, struct err *e)
 	strs_free(&list);
 	return rc;
 }
+
+const struct container container_universal = {
+	.name = "DeepSpeed, universal",
+	.many = true,
+	.is_in = universal_is_in,
+	.open = universal_open,
+};

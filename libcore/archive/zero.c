@@ -704,11 +704,20 @@ static int read_all(struct zero *z)
 	return rc || items_end(z->f, z->e) ? -1 : 0;
 }
 
-int zero_open(struct torch_file *f, struct err *e)
+static bool zero_is_in(const char *path)
+{
+	struct zero_files x;
+	if (container_has_safetensors(path))
+		return false;
+	bool is = zero_files_find(&x, path);
+	zero_files_free(&x);
+	return is;
+}
+
+static int zero_open(struct torch_file *f, struct err *e)
 {
 	struct zero z = {.f = f, .e = e};
 	zero_files_find(&z.files, f->path);
-	f->parts->many = false;
 	int rc =
 		zero_files_check(&z.files, e) || read_layout(&z) || read_all(&z) ? -1 : 0;
 	for (int64_t i = 0; i < z.n_parameters; i++)
@@ -720,3 +729,9 @@ int zero_open(struct torch_file *f, struct err *e)
 	zero_files_free(&z.files);
 	return rc;
 }
+
+const struct container container_zero = {
+	.name = "DeepSpeed ZeRO",
+	.is_in = zero_is_in,
+	.open = zero_open,
+};

@@ -72,41 +72,12 @@ bool zero_files_find(struct zero_files *x, const char *path)
 	return x->model.n || x->optim.n;
 }
 
-bool zero_is_in(const char *path)
-{
-	struct zero_files x;
-	bool is = zero_files_find(&x, path);
-	zero_files_free(&x);
-	return is;
-}
-
-bool zero_is_one_file(const char *path, struct str *out)
-{
-	struct zero_files x;
-	bool is = zero_files_find(&x, path) && !x.optim.n && x.model.n == 1 &&
-		  !x.stages && !x.experts &&
-		  !strcmp(x.model.v[0], "mp_rank_00_model_states.pt");
-	if (is)
-		str_printf(out, "%s/%s", x.folder.s, x.model.v[0]);
-	zero_files_free(&x);
-	return is;
-}
-
 static int no_optimizer(const char *path, struct err *e)
 {
 	return err_set(e, EX_DATAERR,
 		"%s: of ZeRO, without the files of its optimizer "
 		"(*zero_pp_rank_*_optim_states.pt), which have its fp32 parameters",
 		path);
-}
-
-int zero_check_one_file(const struct torch_file *f, struct err *e)
-{
-	static const char shapes[] = "param_shapes.";
-	for (int64_t i = 0; i < f->n; i++)
-		if (!strncmp(f->items[i].name, shapes, strlen(shapes)))
-			return no_optimizer(f->path, e);
-	return 0;
 }
 
 /* ---- one of each rank ---------------------------------------------------------------- */
@@ -177,3 +148,47 @@ int zero_files_list(const struct zero_files *x, int64_t stage, int64_t ranks,
 			x->folder.s, (long long)ranks, (long long)x->optim.n);
 	return rc;
 }
+
+/* ---- one file: without ZeRO, DeepSpeed saves one ----------------------------------------------- */
+
+/* Appends its path; `out` may be NULL. */
+static bool find_one_file(const char *path, struct str *out)
+{
+	struct zero_files x;
+	bool is = zero_files_find(&x, path) && !x.optim.n && x.model.n == 1 &&
+		  !x.stages && !x.experts &&
+		  !strcmp(x.model.v[0], "mp_rank_00_model_states.pt");
+	if (is && out)
+		str_printf(out, "%s/%s", x.folder.s, x.model.v[0]);
+	zero_files_free(&x);
+	return is;
+}
+
+static bool is_one_file(const char *path)
+{
+	return !container_has_safetensors(path) && find_one_file(path, NULL);
+}
+
+/* Without ZeRO, it is whole. */
+static int check_one_file(const struct torch_file *f, struct err *e)
+{
+	static const char shapes[] = "param_shapes.";
+	for (int64_t i = 0; i < f->n; i++)
+		if (!strncmp(f->items[i].name, shapes, strlen(shapes)))
+			return no_optimizer(f->path, e);
+	return 0;
+}
+
+static int open_one_file(struct torch_file *f, struct err *e)
+{
+	struct str path = {0};
+	if (!find_one_file(f->path, &path))
+		return err_set(e, EX_IOERR, "%s: its files have changed", f->path);
+	return torch_file_open_inside(f, path.s, e) || check_one_file(f, e) ? -1 : 0;
+}
+
+const struct container container_zero_model = {
+	.name = "DeepSpeed without ZeRO",
+	.is_in = is_one_file,
+	.open = open_one_file,
+};

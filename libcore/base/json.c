@@ -42,6 +42,19 @@ json_t *load_json(const char *text, size_t n, size_t flags, json_error_t *why)
 	return NULL;
 }
 
+const char *json_kind(const json_t *j)
+{
+	static const char *const kinds[] = {[JSON_OBJECT] = "an object",
+		[JSON_ARRAY] = "a list",
+		[JSON_STRING] = "a string",
+		[JSON_INTEGER] = "a number",
+		[JSON_REAL] = "a number",
+		[JSON_TRUE] = "true",
+		[JSON_FALSE] = "false",
+		[JSON_NULL] = "null"};
+	return j ? kinds[json_typeof(j)] : "missing";
+}
+
 void put_json(json_t *to, const char *key, json_t *value)
 {
 	BUG_ON(!value || json_object_set_new(to, key, value));

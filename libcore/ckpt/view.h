@@ -29,6 +29,7 @@ typedef void ckpt_see_copy(void *with, const struct ckpt_copy *copy);
 
 struct ckpt_view {
 	const char *name;      /* in messages */
+	const char *format;    /* of the file that was opened: its name in foreign.h */
 	struct ckpt_info info; /* without param_hash, which ckpt_view_write() computes */
 	struct str config;     /* options of the run, or of the model only */
 	struct str origin;     /* as in struct ckpt */

@@ -44,7 +44,6 @@ void sum_share(struct sum_plan *p)
 {
 	p->sharers = xcalloc((size_t)p->n_shards, sizeof(*p->sharers));
 	p->before = xcalloc((size_t)p->c->size, sizeof(*p->before));
-	p->form = xcalloc((size_t)p->c->size, sizeof(*p->form));
 	for (int r = 0; r < p->c->size; r++)
 		p->before[r] = p->sharers[p->wants[r]]++;
 	int64_t first, longest = 1;
@@ -61,7 +60,6 @@ void sum_unshare(struct sum_plan *p)
 {
 	free(p->sharers);
 	free(p->before);
-	free(p->form);
 }
 
 int64_t sum_piece(const struct sum_plan *p, int rank, int64_t *first)
@@ -93,9 +91,14 @@ static bool is_packed(const struct sum_plan *p, int shard)
 	return p->shard[shard].n_runs > 1;
 }
 
+static enum sum_form form_in(const enum sum_form *form, int rank)
+{
+	return form ? form[rank] : SUM_INT64;
+}
+
 static enum sum_form form_of(const struct sum_call *x, int rank)
 {
-	return x->own ? x->plan->form[rank] : SUM_NONE;
+	return x->own ? form_in(x->form, rank) : SUM_NONE;
 }
 
 /* The number of floats in segment k of a rank's piece, and its offset *first in the packed shard. */
@@ -108,14 +111,15 @@ static int64_t segment_of(const struct sum_plan *p, int rank, int k, int64_t *fi
 
 /* Receive buffers for the contributions of other ranks, and send buffers where this rank's is not
  * contiguous, of a segment. The first segments are the longest. */
-int64_t sum_buffer_floats(const struct sum_plan *p)
+int64_t sum_buffer_floats(const struct sum_plan *p, const enum sum_form *form)
 {
 	int64_t first, own = segment_of(p, p->c->rank, 0, &first), n = 0;
 	for (int r = 0; r < p->c->size; r++) {
 		if (r != p->c->rank)
-			n += room_of(p->form[r], own);
+			n += room_of(form_in(form, r), own);
 		if (is_packed(p, p->wants[r]))
-			n += room_of(p->form[p->c->rank], segment_of(p, r, 0, &first));
+			n += room_of(
+				form_in(form, p->c->rank), segment_of(p, r, 0, &first));
 	}
 	return n;
 }

@@ -59,8 +59,6 @@ struct sum_plan {
 	int n_segments; /* of the longest piece */
 	int *sharers;	/* [n_shards]: the number of ranks that receive the shard */
 	int *before;	/* [size]: how many ranks with the same shard precede this one */
-	/* [size]: what each contributes to the current or next sum; the caller sets it. */
-	enum sum_form *form;
 };
 
 /* Completes the plan for all its sums; and frees that memory. */
@@ -70,8 +68,8 @@ void sum_unshare(struct sum_plan *p);
 /* The number of elements in a rank's piece, and its offset *first in the packed shard. */
 int64_t sum_piece(const struct sum_plan *p, int rank, int64_t *first);
 
-/* The number of floats that a buffer needs if the ranks contribute that; 0 in a group of one rank. */
-int64_t sum_buffer_floats(const struct sum_plan *p);
+/* The number of floats that a buffer needs for a sum with such a `form` of sum_call; 0 in a group of one rank. */
+int64_t sum_buffer_floats(const struct sum_plan *p, const enum sum_form *form);
 
 struct sum;
 
@@ -83,6 +81,8 @@ struct sum_call {
 	/* This rank's contribution, [n]. Of an int64 sum, its own part may be overwritten. NULL: nobody
 	 * contributes. */
 	void *own;
+	/* [size]: what each rank contributes, until sum_end(); NULL: all contribute SUM_INT64. */
+	const enum sum_form *form;
 	/* The sum of this rank's piece is kept here, [piece], with `add` on top of what is there; it may be this
 	 * rank's part of own, int64, in one shard. NULL: not kept. */
 	int64_t *kept;

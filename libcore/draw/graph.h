@@ -6,7 +6,7 @@
 #ifndef DRAW_GRAPH_H
 #define DRAW_GRAPH_H
 
-#include "base/options.h"
+#include "options/options.h"
 
 struct graph_point {
 	double x, y;

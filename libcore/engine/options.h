@@ -2,9 +2,9 @@
 #ifndef ENGINE_OPTIONS_H
 #define ENGINE_OPTIONS_H
 
-#include "base/options.h"
 #include "edit/edit.h"
 #include "model/pass.h"
+#include "options/options.h"
 
 /* (An enum and the words of its option are two lines, in the same order.) */
 enum lr_schedule { LR_CONSTANT, LR_COSINE, LR_LINEAR, LR_WSD };

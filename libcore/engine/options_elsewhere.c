@@ -1,7 +1,7 @@
 /* What users of other trainers ask pt-train for by name, and what to do here: names of what is done in
  * another way, and of what is not supported. Names for the same thing are in the option table. */
-#include "base/options.h"
 #include "engine/options.h"
+#include "options/options.h"
 
 const struct opt_answer train_answers[] = {
 	{"lora lora-r lora-rank lora-alpha use-lora peft adapter qlora dora",

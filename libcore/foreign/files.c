@@ -9,15 +9,22 @@
 #include <stdlib.h>
 #include <string.h>
 
-int convert_open_ckpt(struct ckpt **c, const char *path, struct err *e)
+static int open_as_ckpt(struct ckpt **c, const struct convert_kind *kind,
+	const char *path, const struct open_how *how, struct err *e)
 {
 	struct ckpt_view v;
-	if (!strcmp(path, "-") || convert_detect(path) == &convert_pt)
-		return convert_open_own(c, path, e);
-	if (convert_open(&v, path, e))
+	if (convert_open_as(&v, kind, path, how, e))
 		return -1;
 	*c = ckpt_of_view(&v);
 	return 0;
+}
+
+int convert_open_ckpt(
+	struct ckpt **c, const char *path, const struct open_how *how, struct err *e)
+{
+	const struct convert_kind kind = convert_detect(path);
+	return kind.format == &convert_pt ? convert_open_own(c, path, e)
+					  : open_as_ckpt(c, &kind, path, how, e);
 }
 
 /* Files of a tokenizer that is compared with that of the data. */
@@ -70,9 +77,10 @@ static int keep_positions(struct ckpt *c, struct err *e)
 int convert_open_model(struct ckpt **c, const char *path, struct err *e)
 {
 	struct err why = {0};
-	if (convert_detect(path) == &convert_pt)
+	const struct convert_kind kind = convert_detect(path);
+	if (kind.format == &convert_pt)
 		return ckpt_open(c, path, e) ? -1 : keep_positions(*c, e);
-	if (convert_open_ckpt(c, path, e))
+	if (open_as_ckpt(c, &kind, path, NULL, e))
 		return -1;
 	const struct tokenizer_source files = {"bpe", path, NULL, false};
 	if (!file_is_folder(path) || !has_tokenizer(path))
@@ -96,10 +104,10 @@ int convert_open_model(struct ckpt **c, const char *path, struct err *e)
 
 int convert_open_speaker(struct ckpt **c, const char *path, struct err *e)
 {
-	if (convert_detect(path) == &convert_pt || !file_is_folder(path) ||
-		!has_tokenizer(path))
+	const struct convert_kind kind = convert_detect(path);
+	if (kind.format == &convert_pt || !file_is_folder(path) || !has_tokenizer(path))
 		return ckpt_open(c, path, e);
-	if (convert_open_ckpt(c, path, e))
+	if (open_as_ckpt(c, &kind, path, NULL, e))
 		return -1;
 	if (!convert_vocabulary((*c)->view, &(*c)->tokenizer, path, e))
 		return 0;
@@ -109,23 +117,25 @@ int convert_open_speaker(struct ckpt **c, const char *path, struct err *e)
 	return -1;
 }
 
-int convert_hash_of(const char *path, uint64_t *hash, struct err *e)
+int convert_hash_of(
+	const char *path, const struct open_how *how, uint64_t *hash, struct err *e)
 {
 	struct ckpt_view v;
-	if (convert_open(&v, path, e))
+	if (convert_open(&v, path, how, e))
 		return -1;
 	int rc = ckpt_view_hash(&v, hash, e);
 	ckpt_view_close(&v);
 	return rc;
 }
 
-int convert_verify(const char *path, struct err *e)
+int convert_verify(const char *path, const struct open_how *how, struct err *e)
 {
 	struct ckpt *c;
 	struct ckpt_view v;
 	int rc;
-	if (convert_detect(path) != &convert_pt) {
-		if (convert_open(&v, path, e))
+	const struct convert_kind kind = convert_detect(path);
+	if (kind.format != &convert_pt) {
+		if (convert_open_as(&v, &kind, path, how, e))
 			return -1;
 		rc = ckpt_view_check(&v, e);
 		ckpt_view_close(&v);
@@ -144,15 +154,15 @@ static int save(const struct ckpt_view *v, const char *out, struct err *e)
 		v, &convert_pt, out, &(struct convert_opts){.dtype = DT_F32}, e);
 }
 
-int convert_sum(int n, char **paths, const double *weights, double divisor,
-	const char *out, struct err *e)
+int convert_sum(int n, char **paths, const struct open_how *how, const double *weights,
+	double divisor, const char *out, struct err *e)
 {
 	struct ckpt_view *all = xcalloc((size_t)n, sizeof(*all)), sum;
 	const struct ckpt_view **of = xcalloc((size_t)n, sizeof(*of));
 	int n_open = 0, rc = 0;
 	for (; n_open < n && !rc; n_open += !rc) {
 		of[n_open] = &all[n_open];
-		rc = convert_open(&all[n_open], paths[n_open], e);
+		rc = convert_open(&all[n_open], paths[n_open], how, e);
 	}
 	for (int i = 1; i < n && !rc; i++)
 		rc = convert_same_model(of[0], of[i], e);
@@ -168,11 +178,11 @@ int convert_sum(int n, char **paths, const double *weights, double divisor,
 	return rc ? -1 : 0;
 }
 
-int convert_selection(
-	const char *path, const struct ckpt_selection *s, const char *out, struct err *e)
+int convert_selection(const char *path, const struct open_how *how,
+	const struct ckpt_selection *s, const char *out, struct err *e)
 {
 	struct ckpt_view all, some;
-	if (convert_open(&all, path, e))
+	if (convert_open(&all, path, how, e))
 		return -1;
 	int rc = ckpt_select(&some, &all, s, e);
 	if (!rc) {

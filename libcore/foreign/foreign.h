@@ -23,14 +23,25 @@ struct convert_opts {
 	const char *tokenizer_of;
 };
 
+/* How files are opened; NULL stands for zeros. */
+struct open_how {
+	/* For formats whose files do not specify the whole model: Hugging Face's config.json, or a file with options
+	 * of pt-train. NULL: config.json beside the checkpoint, if there is one. */
+	const char *config;
+	/* A tied weight that is saved twice must have the same values; with this, copies() of the view reports them. */
+	bool copies_may_differ;
+};
+
 struct convert_format {
 	const char *name, *help;
-	/* Is the file or directory in this format, by its name and first bytes? */
-	bool (*is)(const char *path);
+	/* Returns what open() needs of a file or directory in this format, by its name and first bytes; NULL if it is
+	 * in another one. */
+	const void *(*probe)(const char *path);
 	/* Is this the name of an output in this format? */
 	bool (*is_name)(const char *path);
-	/* Opens a view, which checks all of the file that has a checksum. */
-	int (*open)(struct ckpt_view *v, const char *path, struct err *e);
+	/* Opens a view, which checks all of the file that has a checksum. `probed`: what probe() returned. */
+	int (*open)(struct ckpt_view *v, const char *path, const void *probed,
+		const struct open_how *how, struct err *e);
 	/* `m` is the model of the view. */
 	int (*save)(const struct ckpt_view *v, const struct model *m, const char *path,
 		const struct convert_opts *o, struct err *e);
@@ -44,17 +55,19 @@ extern const struct convert_format *const convert_formats[]; /* ends with NULL *
 extern const char
 	*const convert_names[]; /* "auto", then those of the formats, for an option */
 
-/* The format of an existing file; pt if it is none of the others. */
-const struct convert_format *convert_detect(const char *path);
+/* What an existing file is; pt if it is none of the others. */
+struct convert_kind {
+	const struct convert_format *format;
+	const void *probed;
+};
+struct convert_kind convert_detect(const char *path);
 /* The format of an output: that of the name if there is one, else by the path. */
 const struct convert_format *convert_target(int choice, const char *path);
-int convert_open(struct ckpt_view *v, const char *path, struct err *e);
-/* For formats whose files do not say all of the model: Hugging Face's config.json, or options of pt-train.
- * NULL: config.json beside the checkpoint, if there is one. */
-void convert_config_file(const char *path);
-/* A tied weight that is there twice, with other numbers, is refused; after this it is what copies() of a view tells. */
-void convert_copies_may_differ(void);
-const char *convert_config_given(void); /* NULL: none */
+int convert_open(
+	struct ckpt_view *v, const char *path, const struct open_how *how, struct err *e);
+/* Opens a file whose kind is known. */
+int convert_open_as(struct ckpt_view *v, const struct convert_kind *kind,
+	const char *path, const struct open_how *how, struct err *e);
 /* With the format pt, "-" is standard output. */
 int convert_save(const struct ckpt_view *v, const struct convert_format *f,
 	const char *path, const struct convert_opts *o, struct err *e);
@@ -77,22 +90,24 @@ int convert_config_options(const char *path, struct str *out, struct err *e);
 
 /* A checkpoint of a file of any format, to be shown and compared. "-" is one of pt on standard input.
  * ckpt_close(). */
-int convert_open_ckpt(struct ckpt **c, const char *path, struct err *e);
+int convert_open_ckpt(
+	struct ckpt **c, const char *path, const struct open_how *how, struct err *e);
 /* What a new run begins with: a checkpoint, or a model of any format, with the tokenizer that is beside it. */
 int convert_open_model(struct ckpt **c, const char *path, struct err *e);
 /* What text is drawn from: a checkpoint, or a directory of another format with a model and its
  * tokenizer, as good as what pt-ckpt convert --vocabulary makes of it. */
 int convert_open_speaker(struct ckpt **c, const char *path, struct err *e);
 /* The hash of the parameters of a file. */
-int convert_hash_of(const char *path, uint64_t *hash, struct err *e);
+int convert_hash_of(
+	const char *path, const struct open_how *how, uint64_t *hash, struct err *e);
 /* Reads a file whole, and checks what it has checksums of. */
-int convert_verify(const char *path, struct err *e);
+int convert_verify(const char *path, const struct open_how *how, struct err *e);
 /* Writes the sum of weights[i] times file i, over the divisor, as a checkpoint. */
-int convert_sum(int n, char **paths, const double *weights, double divisor,
-	const char *out, struct err *e);
+int convert_sum(int n, char **paths, const struct open_how *how, const double *weights,
+	double divisor, const char *out, struct err *e);
 /* Writes what is selected of a file as a checkpoint. */
-int convert_selection(
-	const char *path, const struct ckpt_selection *s, const char *out, struct err *e);
+int convert_selection(const char *path, const struct open_how *how,
+	const struct ckpt_selection *s, const char *out, struct err *e);
 
 /* ---- hf_origin.c: the origin of a checkpoint (ckpt.h) ---------------------------- */
 

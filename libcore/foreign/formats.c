@@ -16,12 +16,15 @@ const struct convert_format *const convert_formats[] = {
 #define CONVERT_NAME(name) #name,
 const char *const convert_names[] = {"auto", CONVERT_FORMATS(CONVERT_NAME) NULL};
 
-const struct convert_format *convert_detect(const char *path)
+struct convert_kind convert_detect(const char *path)
 {
-	for (int i = 1; convert_formats[i]; i++)
-		if (convert_formats[i]->is(path))
-			return convert_formats[i];
-	return &convert_pt;
+	bool is_stdin = !strcmp(path, "-");
+	for (int i = 1; convert_formats[i] && !is_stdin; i++) {
+		const void *probed = convert_formats[i]->probe(path);
+		if (probed)
+			return (struct convert_kind){convert_formats[i], probed};
+	}
+	return (struct convert_kind){&convert_pt, NULL};
 }
 
 const struct convert_format *convert_target(int choice, const char *path)
@@ -54,13 +57,23 @@ static int advise(const char *path, struct err *e)
 	return -1;
 }
 
-int convert_open(struct ckpt_view *v, const char *path, struct err *e)
+int convert_open_as(struct ckpt_view *v, const struct convert_kind *kind,
+	const char *path, const struct open_how *how, struct err *e)
 {
-	const struct convert_format *f = convert_detect(path);
+	static const struct open_how plain;
+	const struct convert_format *f = kind->format;
 	if (ckpt_refuse_adapter(path, e))
 		return -1;
-	int rc = f->open(v, path, e);
+	int rc = f->open(v, path, kind->probed, how ? how : &plain, e);
+	v->format = f->name;
 	return rc && f == &convert_pt ? advise(path, e) : rc;
+}
+
+int convert_open(
+	struct ckpt_view *v, const char *path, const struct open_how *how, struct err *e)
+{
+	const struct convert_kind kind = convert_detect(path);
+	return convert_open_as(v, &kind, path, how, e);
 }
 
 int convert_open_own(struct ckpt **c, const char *path, struct err *e)
@@ -210,10 +223,11 @@ int *convert_forward_order(const char *config, const struct ckpt_tensor *tensors
 
 /* ---- pt: checkpoints of this project ---------------------------------------------- */
 
-static bool is_pt(const char *path)
+/* A file is ours if it is in no other format. */
+static const void *probe_pt(const char *path)
 {
 	(void)path;
-	return true;
+	return NULL;
 }
 
 static bool is_pt_name(const char *path)
@@ -226,8 +240,10 @@ static void close_pt(struct ckpt_view *v)
 	ckpt_close(v->with);
 }
 
-static int open_pt(struct ckpt_view *v, const char *path, struct err *e)
+static int open_pt(struct ckpt_view *v, const char *path, const void *probed,
+	const struct open_how *how, struct err *e)
 {
+	(void)probed, (void)how;
 	struct ckpt *c;
 	if (ckpt_open_stream(&c, path, e))
 		return -1;
@@ -298,7 +314,7 @@ static int save_pt(const struct ckpt_view *v, const struct model *m, const char 
 const struct convert_format convert_pt = {
 	.name = "pt",
 	.help = "checkpoints of pt-train",
-	.is = is_pt,
+	.probe = probe_pt,
 	.is_name = is_pt_name,
 	.open = open_pt,
 	.save = save_pt,

@@ -5,7 +5,7 @@
 #include "foreign/foreign.h"
 #include "foreign/foreign_internal.h"
 #include "foreign/huggingface.h"
-#include "foreign/safetensors.h"
+#include "archive/safetensors.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -20,14 +20,18 @@ static bool has(const char *folder, const char *name)
 	return found;
 }
 
-static bool is_hf(const char *path)
+/* Returns what is to be appended to the path to get the path of the tensors. */
+static const void *probe_hf(const char *path)
 {
-	struct stat st;
-	if (!stat(path, &st) && S_ISDIR(st.st_mode))
-		return has(path, "config.json") || has(path, HF_ONE_FILE) ||
-		       has(path, HF_INDEX_FILE);
-	return text_ends(path, ".safetensors") ||
-	       text_ends(path, ".safetensors.index.json");
+	if (!file_is_folder(path))
+		return text_ends(path, ".safetensors") ||
+				       text_ends(path, ".safetensors.index.json")
+			       ? ""
+			       : NULL;
+	if (has(path, HF_ONE_FILE))
+		return "/" HF_ONE_FILE;
+	return has(path, HF_INDEX_FILE) || has(path, "config.json") ? "/" HF_INDEX_FILE
+								    : NULL;
 }
 
 static bool is_hf_name(const char *path)
@@ -236,34 +240,20 @@ static int check_options(const struct hf *h, const char *config, struct err *e)
 		config, h->path);
 }
 
-/* The files of a path: config.json, and the file or index of tensors. */
-static void name_files(const char *path, struct str *config, struct str *tensors)
+/* Of a path, up to its last slash. */
+static int length_of_folder(const char *path)
 {
-	struct stat st;
 	const char *slash = strrchr(path, '/');
-	if (!stat(path, &st) && S_ISDIR(st.st_mode)) {
-		str_printf(config, "%s/config.json", path);
-		str_printf(tensors, "%s/%s", path,
-			has(path, HF_ONE_FILE) ? HF_ONE_FILE : HF_INDEX_FILE);
-	} else {
-		str_printf(config, "%.*sconfig.json", slash ? (int)(slash + 1 - path) : 0,
-			path);
-		str_puts(tensors, path);
-	}
-	if (convert_config_given() && !file_exists(config->s)) {
-		str_clear(config);
-		str_puts(config, convert_config_given());
-	}
+	return slash ? (int)(slash + 1 - path) : 0;
 }
 
-static int load(struct hf *h, const char *config, struct err *e)
+static int load(struct hf *h, const char *config, const char *given, struct err *e)
 {
-	if (!file_exists(config) && !convert_config_given())
+	if (!file_exists(config) && !given)
 		return err_set(e, EX_IOERR,
 			"%s: No such file: it has what the tensors do not tell, such as the number of "
 			"heads; give --model-config FILE, Hugging Face's config.json",
 			config);
-	const char *given = convert_config_given();
 	if (((!given || strcmp(config, given) != 0) && file_check_regular(config, e)) ||
 		hf_config_read(&h->config, config, e) ||
 		safetensors_open(&h->files, h->path, e))
@@ -284,17 +274,24 @@ static int load(struct hf *h, const char *config, struct err *e)
 	return 0;
 }
 
-static int open_hf(struct ckpt_view *v, const char *path, struct err *e)
+static int open_hf(struct ckpt_view *v, const char *path, const void *probed,
+	const struct open_how *how, struct err *e)
 {
-	struct str config = {0}, tensors = {0};
+	struct str tensors = {0};
+	scoped_str config = {0};
 	struct hf *h = xcalloc(1, sizeof(*h));
-	name_files(path, &config, &tensors);
+	str_printf(&tensors, "%s%s", path, (const char *)probed);
 	h->path = tensors.s;
 	h->cached = -1;
-	int rc = load(h, config.s, e);
+	str_printf(&config, "%.*sconfig.json", length_of_folder(h->path), h->path);
+	if (how->config && !file_exists(config.s)) {
+		str_clear(&config);
+		str_puts(&config, how->config);
+	}
+	int rc = load(h, config.s, how->config, e);
 	if (!rc) {
 		convert_view(v, &h->m, h->path);
-		config.s[config.len - strlen("config.json")] = '\0'; /* its folder */
+		config.s[length_of_folder(config.s)] = '\0';
 		hf_origin_put(*config.s ? config.s : ".", &v->origin);
 	} else
 		*v = (struct ckpt_view){0};
@@ -303,7 +300,6 @@ static int open_hf(struct ckpt_view *v, const char *path, struct err *e)
 	v->with = h;
 	if (rc)
 		ckpt_view_close(v);
-	str_free(&config);
 	return rc;
 }
 
@@ -331,7 +327,7 @@ int convert_config_options(const char *path, struct str *out, struct err *e)
 const struct convert_format convert_huggingface = {
 	.name = "huggingface",
 	.help = "a directory with config.json and safetensors files",
-	.is = is_hf,
+	.probe = probe_hf,
 	.is_name = is_hf_name,
 	.open = open_hf,
 	.save = hf_save,

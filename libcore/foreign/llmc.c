@@ -15,11 +15,12 @@
 enum { VERSION_FP32 = 3, VERSION_BF16 = 5 };
 
 /* (Files are little-endian, as all hosts of pt.) */
-static bool is_llmc(const char *path)
+static const void *probe_llmc(const char *path)
 {
 	int32_t magic;
-	return file_sniff(path, &magic, sizeof(magic)) == sizeof(magic) &&
-	       llmc_layout_of_magic(magic);
+	return file_sniff(path, &magic, sizeof(magic)) == sizeof(magic)
+		       ? llmc_layout_of_magic(magic)
+		       : NULL;
 }
 
 static bool is_llmc_name(const char *path)
@@ -157,8 +158,10 @@ static int load(struct llmc *x, const char *path, struct err *e)
 	return place_tensors(x, path, e);
 }
 
-static int open_llmc(struct ckpt_view *v, const char *path, struct err *e)
+static int open_llmc(struct ckpt_view *v, const char *path, const void *probed,
+	const struct open_how *how, struct err *e)
 {
+	(void)probed, (void)how;
 	struct llmc *x = xcalloc(1, sizeof(*x));
 	x->fd = open(path, O_RDONLY | O_CLOEXEC);
 	x->state = -1;
@@ -289,7 +292,7 @@ static int save_llmc(const struct ckpt_view *v, const struct model *m, const cha
 const struct convert_format convert_llmc = {
 	.name = "llmc",
 	.help = "model files of llm.c (GPT-2, Llama 3)",
-	.is = is_llmc,
+	.probe = probe_llmc,
 	.is_name = is_llmc_name,
 	.open = open_llmc,
 	.save = save_llmc,

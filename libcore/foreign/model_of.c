@@ -1,8 +1,8 @@
 /* From the options of a view to its model, and back. */
 #include "foreign/foreign.h"
 
-#include "base/options.h"
 #include "engine/options.h"
+#include "options/options.h"
 
 #include <math.h>
 #include <stdlib.h>

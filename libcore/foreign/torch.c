@@ -20,6 +20,10 @@ struct source {
 };
 
 struct torch_view {
+	/* While it is opened: */
+	const struct open_how *how;
+	const struct container *container;
+
 	struct torch_file file;
 	struct torch_names names;
 	struct model m;
@@ -326,13 +330,6 @@ static int64_t list_used(const struct torch_view *x, const struct torch_item **o
 	return n;
 }
 
-static bool may_differ;
-
-void convert_copies_may_differ(void)
-{
-	may_differ = true;
-}
-
 /* A tied output layer may be there twice; then both must be the same. */
 static int check_tied(struct torch_view *x, const struct torch_item *copy, struct err *e)
 {
@@ -343,7 +340,7 @@ static int check_tied(struct torch_view *x, const struct torch_item *copy, struc
 	if (torch_same(&x->file, copy, table))
 		return 0;
 	x->tied = copy;
-	if (may_differ)
+	if (x->how->copies_may_differ)
 		return 0;
 	if (torch_compare(&x->file, table, copy, &d, e))
 		return -1;
@@ -566,9 +563,10 @@ static int load(
 	struct torch_view *x, struct ckpt_view *v, const char *path, struct err *e)
 {
 	struct model_config c;
-	if (torch_open(&x->file, path, e) || torch_names_open(&x->names, &x->file, e) ||
+	if (torch_open_as(&x->file, x->container, path, e) ||
+		torch_names_open(&x->names, &x->file, e) ||
 		(x->moments = torch_names_has_moments(&x->names, e)) < 0 ||
-		torch_config(&c, &x->pairs, &x->file, &x->names, e))
+		torch_config(&c, &x->pairs, &x->file, &x->names, x->how->config, e))
 		return -1;
 	if (model_init(&x->m, &c, 0, e)) {
 		e->code = EX_DATAERR;
@@ -583,10 +581,18 @@ static int load(
 	return find_group(x, CKPT_MODEL, e) || add_moments(x, v, e) ? -1 : 0;
 }
 
-static int open_torch(struct ckpt_view *v, const char *path, struct err *e)
+static const void *probe_torch(const char *path)
+{
+	return container_of(path);
+}
+
+static int open_torch(struct ckpt_view *v, const char *path, const void *probed,
+	const struct open_how *how, struct err *e)
 {
 	struct torch_view *x = xcalloc(1, sizeof(*x));
 	*v = (struct ckpt_view){0};
+	x->how = how;
+	x->container = probed;
 	int rc = load(x, v, path, e);
 	v->read = read_torch;
 	v->copies = see_copies;
@@ -616,7 +622,7 @@ static int save_torch(const struct ckpt_view *v, const struct model *m, const ch
 const struct convert_format convert_torch = {
 	.name = "torch",
 	.help = "checkpoints of PyTorch: files of torch.save, directories of DCP",
-	.is = torch_is,
+	.probe = probe_torch,
 	.is_name = is_name,
 	.open = open_torch,
 	.save = save_torch,

@@ -3,8 +3,8 @@
 #include "foreign/torch.h"
 
 #include "base/file.h"
-#include "base/options.h"
 #include "engine/options.h"
+#include "options/options.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -12,18 +12,6 @@
 
 /* As the options of pt-train may be. */
 enum { MOST_DIM = 1 << 22, MOST_ROWS = 1 << 24, MOST_LAYERS = 100000 };
-
-static const char *given;
-
-void convert_config_file(const char *path)
-{
-	given = path;
-}
-
-const char *convert_config_given(void)
-{
-	return given;
-}
 
 /* ---- shapes ------------------------------------------------------------------------------ */
 
@@ -187,7 +175,7 @@ static int read_options(
 
 /* --model-config; or config.json in the directory of the checkpoint, or beside the checkpoint. (Nanotron's is
  * model_config.json.) NULL: there is none; else allocated. */
-static char *find_config(const char *path)
+static char *find_config(const char *path, const char *given)
 {
 	struct str file = {0};
 	struct stat st;
@@ -330,13 +318,13 @@ static int check_sizes(const struct model_config *c, const char *path, struct er
 }
 
 int torch_config(struct model_config *c, bool *pairs, struct torch_file *f,
-	const struct torch_names *x, struct err *e)
+	const struct torch_names *x, const char *given, struct err *e)
 {
 	struct model_config shape = {.arch = 0};
 	read_shapes(&shape, x);
 	if (check_sizes(&shape, f->path, e))
 		return -1;
-	char *path = find_config(f->path);
+	char *path = find_config(f->path, given);
 	bool context = false;
 	*c = shape;
 	*pairs = false;

@@ -1,6 +1,6 @@
 /* Attributes, by table. */
-#include "base/options.h"
 #include "h5/h5_internal.h"
+#include "options/options.h"
 
 #include <errno.h>
 #include <math.h>

@@ -69,7 +69,7 @@ void param_reduce(struct pass *p, const struct tensor *t, int s, int use)
 {
 	int tile = tile_of(p, t, s);
 	if (tile >= 0)
-		store_reduce(p->store, tile, use, p->micro.number);
+		store_reduce(p->store, tile, use);
 }
 
 /* The row of sums [chunk][local slice][dim], which may be empty. */

@@ -338,9 +338,9 @@ static void forward_head(struct pass *p, const struct stage *st, struct acts *a)
 	store_done(p->store, head_unit(p), false);
 	if (!p->micro.train)
 		return;
-	store_reduce(p->store, head_unit(p), 0, p->micro.number);
+	store_reduce(p->store, head_unit(p), 0);
 	if (tied && !st->embeds)
-		store_reduce(p->store, 0, 1, p->micro.number);
+		store_reduce(p->store, 0, 1);
 }
 
 void model_forward(struct pass *p, const struct stage *st, struct acts *a)
@@ -364,7 +364,7 @@ static void backward_embedding(struct pass *p, const struct stage *st, struct ac
 		return;
 	if (has_work(p))
 		embed_backward(p, a->dx);
-	store_reduce(p->store, 0, 0, p->micro.number);
+	store_reduce(p->store, 0, 0);
 }
 
 /* The unit that a backward uses after this layer. */
@@ -385,7 +385,7 @@ void model_backward(struct pass *p, const struct stage *st, struct acts *a)
 			block_backward(p, l, &a->block[l - st->first], a->dx, &copy);
 		device_range_end(p->d);
 		store_done(p->store, unit_of(l), true);
-		store_reduce(p->store, unit_of(l), 0, p->micro.number);
+		store_reduce(p->store, unit_of(l), 0);
 	}
 	arena_reset(p->d->scratch, mark);
 	backward_embedding(p, st, a);
@@ -422,7 +422,7 @@ void model_backward_w(
 		device_range_end(p->d);
 		if (recomputes)
 			store_done(p->store, unit_of(l), true);
-		store_reduce(p->store, unit_of(l), 0, p->micro.number);
+		store_reduce(p->store, unit_of(l), 0);
 	}
 	backward_embedding(p, st, a);
 }

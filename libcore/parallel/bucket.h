@@ -3,6 +3,7 @@
 #define PARALLEL_BUCKET_H
 
 #include "comm/sum.h"
+#include "parallel/reduction.h"
 #include "parallel/store.h"
 
 /* A slice of a tensor in a bucket. */
@@ -46,31 +47,34 @@ struct bucket_leaves {
  * fewer bytes are sent between hosts, in two sums (within, then across).
  * With hybrid sharding (HSDP): the ranks of the shards sum their leaves (a reduce-scatter), and after the last
  * of these sums the replicas of this rank's shard the results (an all-reduce of shards).
- * by_host, if the ranks of the shards are on several hosts: those of a host sum their leaves, so that each has
+ * By host, if the ranks of the shards are on several hosts: those of a host sum their leaves, so that each has
  * the sums of the shards of all ranks with its place on their hosts; and each time these ranks sum these. If
  * nothing is sharded, the parts of the result are gathered within the hosts at the end of the step.
  */
 struct bucket_sums {
 	struct sum_group within, across;
 	struct sum_group *first, *last; /* of the sums of leaves and of the last one */
-	bool by_host;
-	/* What this rank has of a sum of leaves over ranks: this piece of its shard, and whether it keeps that as
-	 * int64 until the end of the step; and whether no other rank has this shard of the gradient. */
-	int64_t piece, piece_at;
-	bool keeps, alone;
-	/* By host, if nothing is sharded: the result is gathered within hosts, where this rank's part begins at
-	 * gathered_at. */
-	bool gathered;
-	int64_t gathered_at;
+	/* [ranks of the first group]: what each has in a sum of leaves: of a full round, and of the last one. In
+	 * runs both are equal. */
+	enum sum_form *form[2];
+	int64_t piece; /* elements of the shard that this rank adds and rounds */
 	struct sum_shard *first_shard, *last_shard; /* of two sums */
-	int64_t *of_host; /* by_host: the result of the first sum */
-	/* The sum of this rank's piece over rounds, uses and replicas, unless the sum over ranks is the last
-	 * one; and, of a tied weight, that of the other stage. If gradients are offloaded, the ranks' sum
-	 * of one round, in memory that another unit has next. */
-	int64_t *kept, *other;
+	/* Memory of rows (reduction.h); and, of a tied weight, what the other stage kept. Offloaded, another unit
+	 * has the memory of kept next. */
+	int64_t *of_host, *kept, *other;
 	struct sum *now; /* in progress, or NULL */
-	/* It is added to what was kept; and is the step's last one of leaves. */
-	bool adds, is_last;
+};
+
+/*
+ * A turn is a sum of leaves over ranks: in runs there is one in a step; round-robin there is one in a round, or, of a
+ * bucket with by_use, one for each use.
+ */
+struct bucket_turns {
+	int64_t n;	 /* in a step */
+	int64_t calls;	 /* of store_reduce(), in a turn */
+	int64_t done[2]; /* calls in this step, of each use */
+	int64_t now;	 /* the turn that began last */
+	bool last_round; /* its round is the last one */
 };
 
 /* For gather.c: the whole vector of a bucket while it is gathered, in fp32, and the copy that matmuls read; or
@@ -83,6 +87,14 @@ struct bucket_gather {
 		staged_at; /* [shards + 1]: the shards' places in `staging`; NULL: not yet */
 };
 
+/* How buckets are sharded: the ranks that gather their shards, the number of shards, and this rank's; and how many
+ * ranks of a host sum gradients by host, or 0. */
+struct sharding {
+	struct comm *c;
+	int n, own;
+	int host_run;
+};
+
 /* Slices of neighbouring units that the same ranks reduce and gather, as one vector. */
 struct bucket {
 	struct store *store;
@@ -91,6 +103,7 @@ struct bucket {
 	int n_entries;
 	int64_t n;	 /* floats of the vector; each entry is aligned to a cache line */
 	enum dtype wire; /* the type in which it is gathered */
+	const struct sharding *sharding;
 	struct sum_shard *shard; /* [shards] */
 	struct sum_group all;	 /* the ranks that share it */
 	/* The uses of its tensors on this stage, the virtual slices that use a slice, and log2 of the leaves
@@ -107,6 +120,9 @@ struct bucket {
 	int64_t placed; /* its first byte in the memory of the gradients */
 	struct bucket_leaves leaves;
 	struct bucket_sums sums;
+	struct bucket_turns turns;
+	struct reduction plan[2]; /* [1]: in a warm-up of local SGD */
+	int row, end;		  /* rows of the plan that are done, and that are due */
 	struct bucket_gather gather;
 	/* Offloaded gradients: where the sum of the rounds is in the backend, see offload_grads.c, and the
 	 * ticket of the last write to it. */
@@ -120,7 +136,7 @@ struct bucket {
 void buckets_make(struct store *s);
 void buckets_free(struct store *s);
 /* The shard of the ranks at a place of the mesh. */
-int bucket_shard_of(const struct store *s, const int at[N_AXES]);
+int shard_at(const struct sharding *x, const struct mesh *m, const int at[N_AXES]);
 
 /* bucket_sums.c */
 /* Makes the groups of all second sums. Collective, also for stages without such buckets. */
@@ -128,18 +144,31 @@ void bucket_sums_groups(struct store *s);
 /* `part`: the ranks that share the bucket. */
 void bucket_sums_make(struct store *s, struct bucket *b, struct mesh_part part);
 void bucket_sums_free(struct bucket *b);
-/* The leaves that a rank has in a sum over ranks: of one use or of all (-1), of one round, or in runs of all
- * its micro-batches. */
+/* The leaves that a rank has in a sum over ranks: of one round, or in runs of all its micro-batches. */
 int64_t bucket_leaves(
-	const struct store *s, const struct bucket *b, int rank, int use, int64_t round);
-/* Sets what each rank contributes to the next sum. */
-void bucket_set_forms(const struct store *s, struct bucket *b, int use, int64_t round);
-/* Is the sum that is kept rounded in its own memory? */
-bool bucket_rounds_kept(const struct store *s, const struct bucket *b);
-
-static inline bool bucket_is_hybrid(const struct bucket *b)
+	const struct store *s, const struct bucket *b, int rank, int64_t round);
+/* Memory of a row. */
+static inline void *bucket_place(const struct bucket *b, enum reduction_place place)
 {
-	return b->sums.last != b->sums.first && !b->sums.by_host;
+	void *const at[N_AT] = {[AT_LEAF] = b->leaves.memory,
+		[AT_LEAVES] = b->leaves.sum,
+		[AT_HOST] = b->sums.of_host,
+		[AT_KEPT] = b->sums.kept,
+		[AT_GRADIENT] = b->g};
+	BUG_ON(!at[place]);
+	return at[place];
+}
+
+/* Is the current turn the last one? */
+static inline bool bucket_is_last(const struct bucket *b)
+{
+	return b->turns.now == b->turns.n - 1;
+}
+
+/* Does a row add to what its place holds? */
+static inline bool bucket_adds(const struct bucket *b, const struct reduction_row *r)
+{
+	return r->add == REDUCE_ADD || (r->add == REDUCE_LATER && b->turns.now > 0);
 }
 
 #endif

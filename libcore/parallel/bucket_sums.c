@@ -19,7 +19,7 @@ static void make_sum_group(struct store *s, struct bucket *b, struct sum_group *
 	for (int r = 0; r < n && n_shards > 1; r++) {
 		int at[N_AXES];
 		mesh_place(m->degree, g->ranks[r], at);
-		wants[r] = bucket_shard_of(s, at) / divisor % n_shards;
+		wants[r] = shard_at(b->sharding, m, at) / divisor % n_shards;
 	}
 	g->plan = (struct sum_plan){.c = g->c,
 		.d = s->c.device,
@@ -48,40 +48,41 @@ static bool sums_gradients(const struct store *s)
 }
 
 /* Are the gradients of all ranks with the same shards summed within the replicas first? */
-static bool is_hybrid(const struct store *s)
+static bool is_hybrid(const struct store *s, const struct sharding *x)
 {
-	return s->impl->n_shards > 1 && s->c.mesh->degree[AXIS_DP] > 1 &&
-	       sums_gradients(s) && !s->impl->host_run;
+	return x->n > 1 && s->c.mesh->degree[AXIS_DP] > 1 && sums_gradients(s) &&
+	       !x->host_run;
 }
 
 /* Replicas that are on one host each, or share one, are summed as hybrid. */
-static int host_run(const struct store *s)
+static int host_run(const struct store *s, int n)
 {
-	int run = mesh_host_run(s->c.mesh, of_hosts), n = s->impl->n_shards;
+	int run = mesh_host_run(s->c.mesh, of_hosts);
 	return run && sums_gradients(s) && (n == 1 || (n > run && n % run == 0)) ? run
 										 : 0;
 }
 
 /* The ranks of the first sum of two, and of the second; false: there is one. */
-static bool two_sums(
-	const struct store *s, struct mesh_part *within, struct mesh_part *across)
+static bool two_sums(const struct store *s, const struct sharding *x,
+	struct mesh_part *within, struct mesh_part *across)
 {
 	*within = *across = of_hosts;
 	within->hosts = HOSTS_THIS;
 	across->hosts = HOSTS_ACROSS;
-	if (is_hybrid(s)) {
+	if (is_hybrid(s, x)) {
 		*within = (struct mesh_part){
 			.axes = AXIS_BIT(AXIS_FSDP) | AXIS_BIT(AXIS_CP)};
 		*across = (struct mesh_part){.axes = AXIS_BIT(AXIS_DP)};
 	}
-	return s->impl->host_run || is_hybrid(s);
+	return x->host_run || is_hybrid(s, x);
 }
 
 void bucket_sums_groups(struct store *s)
 {
 	struct mesh_part within, across;
-	s->impl->host_run = host_run(s);
-	if (two_sums(s, &within, &across)) {
+	struct sharding *x = &s->impl->sharding;
+	x->host_run = host_run(s, x->n);
+	if (two_sums(s, x, &within, &across)) {
 		mesh_group(s->c.mesh, within);
 		mesh_group(s->c.mesh, across);
 	}
@@ -102,7 +103,7 @@ static void make_shards(struct store *s, struct bucket *b, struct mesh_part with
 	struct mesh_part across, int n_first)
 {
 	struct bucket_sums *x = &b->sums;
-	int n = s->impl->n_shards, n_last = n / n_first;
+	int n = b->sharding->n, n_last = n / n_first;
 	int64_t at = 0, first;
 	x->first_shard = xcalloc((size_t)n_first, sizeof(*x->first_shard));
 	x->last_shard = xcalloc((size_t)n_last, sizeof(*x->last_shard));
@@ -112,7 +113,7 @@ static void make_shards(struct store *s, struct bucket *b, struct mesh_part with
 	make_sum_group(s, b, &x->within, within, x->first_shard, n_first, 1);
 	int64_t piece = sum_piece(&x->within.plan, x->within.c->rank, &first);
 	for (int i = 0; i < n_last; i++) {
-		int shard = s->impl->shard % n_first + i * n_first;
+		int shard = b->sharding->own % n_first + i * n_first;
 		int64_t len = n > 1 ? b->shard[shard].n : piece;
 		append_runs(&x->last_shard[i], &(struct sum_run){at, len}, len > 0);
 		at += len;
@@ -125,40 +126,78 @@ static void make_groups(struct store *s, struct bucket *b, struct mesh_part part
 {
 	struct bucket_sums *x = &b->sums;
 	struct mesh_part within, across;
-	int n = s->impl->n_shards;
+	int n = b->sharding->n, run = b->sharding->host_run;
 	make_sum_group(s, b, &b->all, part, b->shard, n, 1);
 	x->first = x->last = &b->all;
-	if (!b->levels || part.tp_run || !two_sums(s, &within, &across))
+	if (!b->levels || part.tp_run || !two_sums(s, b->sharding, &within, &across))
 		return;
-	x->by_host = s->impl->host_run;
-	make_shards(s, b, within, across, n > 1 && x->by_host ? s->impl->host_run : n);
+	make_shards(s, b, within, across, n > 1 && run ? run : n);
 	x->first = &x->within;
 	x->last = &x->across;
-	for (int r = 0; r < x->across.c->size; r++)
-		x->across.plan.form[r] = SUM_INT64;
 }
 
-/* What follows from the groups. */
-void bucket_sums_make(struct store *s, struct bucket *b, struct mesh_part part)
+static int64_t count_rounds(const struct store *s)
+{
+	const struct microbatches *m = &s->c.microbatches;
+	return m->round_robin ? ceil_div(m->n_micro, m->ranks) : 1;
+}
+
+static void make_turns(struct store *s, struct bucket *b)
+{
+	const struct microbatches *m = &s->c.microbatches;
+	int64_t rounds = count_rounds(s);
+	int rank = microbatches_rank(s->c.mesh->degree, s->c.mesh->at);
+	b->turns.n = rounds * (b->by_use ? 2 : 1);
+	b->turns.calls = m->round_robin ? 1 : microbatches_count(m, rank);
+	b->leaves.most = bucket_leaves(s, b, s->c.mesh->world->rank, 0);
+	for (int k = 0; k < 2; k++) {
+		const struct sum_group *g = b->sums.first;
+		enum sum_form *form = xcalloc((size_t)g->c->size, sizeof(*form));
+		for (int r = 0; r < g->c->size; r++) {
+			int64_t n = bucket_leaves(
+				s, b, g->ranks[r], k || rounds == 1 ? rounds - 1 : 0);
+			form[r] = n > 1 ? SUM_INT64 : n ? SUM_LEAF : SUM_NONE;
+		}
+		b->sums.form[k] = form;
+	}
+}
+
+/* What follows from the groups: this rank's piece, and the plans. */
+static void make_plans(struct store *s, struct bucket *b)
 {
 	struct bucket_sums *x = &b->sums;
-	const struct microbatches *m = &s->c.microbatches;
-	make_groups(s, b, part);
 	const struct sum_plan *all = &b->all.plan, *of_leaves = &x->first->plan;
+	bool two = x->last != x->first, hosts = two && b->sharding->host_run;
 	/* the ranks whose pieces are rounded, or kept */
-	const struct sum_plan *owners = x->by_host ? &x->last->plan : of_leaves;
-	x->piece = sum_piece(owners, owners->c->rank, &x->piece_at);
-	x->alone = all->sharers[all->wants[all->c->rank]] == 1;
-	x->gathered = x->by_host && s->impl->n_shards == 1;
-	if (x->gathered) { /* a piece of a piece */
-		sum_piece(of_leaves, of_leaves->c->rank, &x->gathered_at);
-		x->piece_at += x->gathered_at;
-	}
-	bool rounds = m->round_robin &&
-		      (m->n_micro > m->ranks || b->by_use || is_offloaded(s, STORE_GRAD));
-	x->keeps =
-		b->levels && (rounds || s->c.workers > 1 || b->tied ||
-				     bucket_is_hybrid(b) || owners->c->size > GRID_PARTS);
+	const struct sum_plan *owners = hosts ? &x->last->plan : of_leaves;
+	struct reduction_facts f = {.scheme = hosts ? SCHEME_HOSTS
+					      : two ? SCHEME_REPLICAS
+						    : SCHEME_ONE,
+		.turns = b->turns.n,
+		.one_leaf = !b->levels,
+		.several = b->leaves.most > 1,
+		.one_rank = all->c->size == 1,
+		.sole = all->sharers[all->wants[all->c->rank]] == 1,
+		.one_shard = b->sharding->n == 1,
+		.rounds = s->c.microbatches.round_robin,
+		.tied = b->tied,
+		.workers = s->c.workers > 1,
+		.file = is_offloaded(s, STORE_GRAD),
+		.many_owners = owners->c->size > GRID_PARTS};
+	x->piece = sum_piece(owners, owners->c->rank, &f.piece_at);
+	if (hosts && f.one_shard) /* a piece of a piece */
+		sum_piece(of_leaves, of_leaves->c->rank, &f.part_at);
+	f.piece_at += f.part_at;
+	reduction_plan(&b->plan[0], &f);
+	f.warm_up = f.workers;
+	reduction_plan(&b->plan[1], &f);
+}
+
+void bucket_sums_make(struct store *s, struct bucket *b, struct mesh_part part)
+{
+	make_groups(s, b, part);
+	make_turns(s, b);
+	make_plans(s, b);
 }
 
 void bucket_sums_free(struct bucket *b)
@@ -170,6 +209,8 @@ void bucket_sums_free(struct bucket *b)
 		free(x->last_shard[k].run);
 	free(x->first_shard);
 	free(x->last_shard);
+	free(x->form[0]);
+	free(x->form[1]);
 	free_sum_group(&b->all);
 	free_sum_group(&x->within);
 	free_sum_group(&x->across);
@@ -178,7 +219,7 @@ void bucket_sums_free(struct bucket *b)
 /* ---- leaves ---------------------------------------------------------------------- */
 
 int64_t bucket_leaves(
-	const struct store *s, const struct bucket *b, int rank, int use, int64_t round)
+	const struct store *s, const struct bucket *b, int rank, int64_t round)
 {
 	const struct mesh *m = s->c.mesh;
 	const struct microbatches *d = &s->c.microbatches;
@@ -190,20 +231,5 @@ int64_t bucket_leaves(
 				 : microbatches_index(d, data_rank, round) < d->n_micro;
 	int64_t chunks = s->c.chunks / m->degree[AXIS_CP];
 	return micros * chunks * min64(b->users, s->c.part.local) *
-	       (use < 0 ? b->uses : 1);
-}
-
-void bucket_set_forms(const struct store *s, struct bucket *b, int use, int64_t round)
-{
-	const struct sum_group *g = b->sums.first;
-	for (int r = 0; r < g->c->size; r++) {
-		int64_t n = bucket_leaves(s, b, g->ranks[r], use, round);
-		g->plan.form[r] = n > 1 ? SUM_INT64 : n ? SUM_LEAF : SUM_NONE;
-	}
-}
-
-bool bucket_rounds_kept(const struct store *s, const struct bucket *b)
-{
-	return b->sums.keeps && s->c.microbatches.round_robin &&
-	       !is_offloaded(s, STORE_GRAD) && b->sums.alone;
+	       (b->by_use ? 1 : b->uses);
 }

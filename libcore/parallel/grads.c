@@ -9,13 +9,14 @@
 #include "parallel/store_internal.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 /* ---- memory ---------------------------------------------------------------------- */
 
 static bool is_shared(const struct store *s, const struct bucket *b)
 {
 	return b->sums.first->c->shares && b->sums.first->c->size > 1 &&
-	       s->impl->n_shards == 1 && !s->c.microbatches.round_robin &&
+	       b->sharding->n == 1 && !s->c.microbatches.round_robin &&
 	       !s->c.device->discrete;
 }
 
@@ -24,16 +25,22 @@ static bool is_run(const struct store *s)
 	return !s->c.microbatches.round_robin;
 }
 
-/* Is the gradient all of the bucket, and in its own memory? */
-static bool has_result(const struct store *s)
+/* In runs and unsharded, the gradient has the place of a leaf. */
+static bool is_like_leaf(const struct store *s, const struct bucket *b)
 {
-	return is_run(s) && s->impl->n_shards == 1;
+	return is_run(s) && b->sharding->n == 1;
 }
 
-/* Beside the sum of its leaves. A rank alone rounds that in its place, see reduce.c. */
-static bool has_own_result(const struct store *s, const struct bucket *b)
+static bool has_place(const struct bucket *b, enum reduction_place place)
 {
-	return has_result(s) && (b->all.c->size > 1 || b->sums.keeps);
+	return reduction_uses(&b->plan[0], place);
+}
+
+/* Is the gradient rounded where this sum is? */
+static bool rounds_in(const struct bucket *b, enum reduction_place sum)
+{
+	const struct reduction_row *r = reduction_find(&b->plan[0], REDUCE_ROUND);
+	return r && r->over == OVER_SELF && r->from == sum;
 }
 
 static int64_t *take_integers(struct arena *a, int64_t n)
@@ -41,35 +48,35 @@ static int64_t *take_integers(struct arena *a, int64_t n)
 	return (int64_t *)(void *)arena_floats(a, 2 * n);
 }
 
-static bool some_int64(const struct sum_group *g)
+static bool some_int64(const struct bucket *b)
 {
-	for (int r = 0; r < g->c->size; r++)
-		if (g->plan.form[r] == SUM_INT64)
+	for (int r = 0; r < b->sums.first->c->size; r++)
+		if (b->sums.form[0][r] == SUM_INT64)
 			return true;
 	return false;
 }
 
-/* The int64 sum of a bucket's leaves, in shared memory at the same place on all ranks; and the leaves in a lease,
- * or the result. */
+/* The int64 sum of a bucket's leaves, in shared memory at the same place on all ranks; and a leaf, or the
+ * gradient. In runs several leaves are written to the store's memory for leaves. */
 static void place_own(const struct store *s, struct bucket *b, struct arena *a)
 {
-	bool several = b->leaves.most > 1;
-	bool sums = is_shared(s, b) ? some_int64(b->sums.first) : several;
+	bool sums = is_shared(s, b) ? some_int64(b) : has_place(b, AT_LEAVES);
+	bool in_sums = rounds_in(b, AT_LEAVES);
 	b->leaves.sum = sums ? take_integers(a, b->n) : NULL;
-	b->leaves.memory = (float *)(void *)b->leaves.sum;
-	if (!several || !is_run(s) || has_own_result(s, b))
+	if (has_place(b, AT_LEAF) || !is_run(s) || (is_like_leaf(s, b) && !in_sums))
 		b->leaves.memory = arena_floats(a, b->n);
-	if (has_result(s))
-		b->g = b->leaves.memory;
+	if (is_like_leaf(s, b))
+		b->g = in_sums ? (float *)(void *)b->leaves.sum : b->leaves.memory;
 }
 
-/* By host, the host's sum: if nothing is sharded, it replaces this rank's part of the sum of its leaves. */
+/* The host's sum. If parts of the result are gathered, it replaces this rank's part of the sum of its leaves. */
 static void place_of_host(struct bucket *b, struct arena *a)
 {
 	const struct sum_group *g = b->sums.first;
 	int64_t first, part = sum_piece(&g->plan, g->c->rank, &first);
-	if (b->sums.by_host)
-		b->sums.of_host = b->leaves.most > 1 && b->sums.gathered
+	bool gathers = reduction_find(&b->plan[0], REDUCE_GATHER);
+	if (has_place(b, AT_HOST))
+		b->sums.of_host = gathers && has_place(b, AT_LEAVES)
 					  ? b->leaves.sum + first
 					  : take_integers(a, part);
 }
@@ -93,20 +100,18 @@ static void place_unit(struct store *s, int unit, struct arena *a)
 	}
 }
 
-/* What a rank has of its shard: the gradient, and the sum of its piece. Offloaded, a rank alone adds its leaves
- * to the sum that is not in memory, and the gradient is rounded in a lease. */
+/* What a rank has of its shard: the sum of its piece, and the gradient; offloaded, that is rounded in a lease. */
 static void place_shard(const struct store *s, struct bucket *b, struct arena *a)
 {
-	bool keeps = b->sums.keeps, offloaded = is_offloaded(s, STORE_GRAD);
-	if (keeps && !(offloaded && b->all.c->size == 1 && offload_is_alone(s, b)))
+	if (has_place(b, AT_KEPT))
 		b->sums.kept = take_integers(a, b->sums.piece);
-	if (bucket_rounds_kept(s, b))
+	if (rounds_in(b, AT_KEPT))
 		b->g = (float *)(void *)b->sums.kept;
-	else if (offloaded && (keeps || s->impl->n_shards == 1))
+	else if (is_offloaded(s, STORE_GRAD))
 		b->g = b->leaves.memory;
-	else if (!has_result(s))
-		b->g = arena_floats(a, b->shard[s->impl->shard].n);
-	if (b->tied)
+	else if (!is_like_leaf(s, b))
+		b->g = arena_floats(a, b->shard[b->sharding->own].n);
+	if (reduction_find(&b->plan[0], REDUCE_SWAP))
 		b->sums.other = take_integers(a, b->sums.piece);
 }
 
@@ -133,9 +138,10 @@ static int lease_place(const struct store *s, int unit, int turn)
 	return place == PLACE_LAST ? PLACE_FIRST : place;
 }
 
-float *grads_free_lease(const struct store *s, const struct bucket *b)
+float *grads_free_leaves(const struct store *s, const struct bucket *b)
 {
-	return s->impl->lease[lease_place(s, b->first_unit, 0)].memory;
+	return is_run(s) ? s->impl->leaves
+			 : s->impl->lease[lease_place(s, b->first_unit, 0)].memory;
 }
 
 /* Offloaded: what one unit at a time has in memory. */
@@ -189,11 +195,11 @@ static void join_queue(struct store *s, struct sum_group *g)
 }
 
 /* Buffers are large enough for a sum in which all ranks have leaves. */
-static void size_queue(const struct sum_group *g)
+static void size_queue(const struct sum_group *g, const enum sum_form *form)
 {
 	if (g->c->size > 1)
-		g->queue->n =
-			max64(g->queue->n, round_up(sum_buffer_floats(&g->plan), 16));
+		g->queue->n = max64(
+			g->queue->n, round_up(sum_buffer_floats(&g->plan, form), 16));
 }
 
 static void size_queues(struct store *s)
@@ -202,9 +208,9 @@ static void size_queues(struct store *s)
 	for (struct bucket *b = o->bucket; b < o->bucket + o->n_trained; b++) {
 		const struct sum_group *g = b->sums.first;
 		if (!g->plan.shared && !(g->c->planned && is_shared(s, b)))
-			size_queue(g);
+			size_queue(g, b->sums.form[0]);
 		if (b->sums.last != g)
-			size_queue(b->sums.last);
+			size_queue(b->sums.last, NULL);
 	}
 }
 
@@ -301,11 +307,8 @@ static void plan_sums(struct store *s)
 	struct store_impl *o = s->impl;
 	o->queue = xcalloc(2 * (size_t)o->n_trained, sizeof(*o->queue));
 	for (struct bucket *b = o->bucket; b < o->bucket + o->n_trained; b++) {
-		int use = b->by_use ? 0 : -1;
 		join_queue(s, b->sums.first);
 		join_queue(s, b->sums.last);
-		bucket_set_forms(s, b, use, 0);
-		b->leaves.most = bucket_leaves(s, b, s->c.mesh->world->rank, use, 0);
 		if (!is_run(s) || b->leaves.most <= 1)
 			continue;
 		b->leaves.at = leaves_before(s, b);
@@ -444,8 +447,12 @@ void store_take_leaf(struct store *s, const struct tensor *t, int slice, struct 
 
 void store_drop(struct store *s)
 {
-	for (int i = 0; i < s->impl->n_trained; i++)
-		forget_leaves(&s->impl->bucket[i]);
+	for (int i = 0; i < s->impl->n_trained; i++) {
+		struct bucket *b = &s->impl->bucket[i];
+		forget_leaves(b);
+		memset(b->turns.done, 0, sizeof(b->turns.done));
+		b->row = b->end = 0;
+	}
 	for (int i = 0; i < N_PLACES; i++)
 		s->impl->lease[i].open = false;
 }

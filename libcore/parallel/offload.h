@@ -5,6 +5,7 @@
 #include "parallel/store.h"
 
 struct bucket;
+struct reduction_row;
 
 /* What is offloaded: the groups, the gradient, and the copies of parameters that matmuls read. */
 enum { STORE_COPY = STORE_GRAD + 1, N_OFFLOADED };
@@ -47,15 +48,10 @@ void part_put(struct store *s, const struct part *x, int group, int64_t row, int
 int64_t offload_place_sums(struct store *s, int64_t at);
 /* The floats that a piece needs at least. */
 int64_t offload_sums_floats(const struct store *s);
-/* No other rank has part of the gradient of this rank's shard: it is rounded block by block. */
-bool offload_is_alone(const struct store *s, const struct bucket *b);
-/* Adds what is in memory of a round, the ranks' sum or the leaf of a group of one rank, to that of the rounds
- * before; or writes a gradient that is complete. */
-void offload_add(struct store *s, struct bucket *b);
-/* After the last round: reads what ranks finish together into memory (false: there is nothing to finish), and
- * writes the gradient. */
-bool offload_load(struct store *s, struct bucket *b);
-void offload_store(struct store *s, struct bucket *b);
+/* The rows REDUCE_FILE_ADD, _READ and _WRITE (reduction.h). */
+void offload_row_add(struct store *s, struct bucket *b, const struct reduction_row *r);
+void offload_row_read(struct store *s, struct bucket *b, const struct reduction_row *r);
+void offload_row_write(struct store *s, struct bucket *b, const struct reduction_row *r);
 
 /* offload_host.c: pinned memory. NULL with *e set on failure. */
 char *offload_pinned(struct device *d, int64_t n_bytes, struct err *e);

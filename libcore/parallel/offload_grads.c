@@ -24,7 +24,7 @@ int64_t offload_place_sums(struct store *s, int64_t at)
 	o->offload.sums = at;
 	for (struct bucket *b = o->bucket; b < o->bucket + o->n_trained; b++) {
 		b->offload.sum_at = n;
-		n += b->sums.keeps ? b->sums.piece : 0;
+		n += reduction_uses(&b->plan[0], AT_FILE_SUM) ? b->sums.piece : 0;
 	}
 	return n * (int64_t)sizeof(int64_t);
 }
@@ -37,75 +37,58 @@ static uint64_t enqueue_sum(struct store *s, struct bucket *b, bool write,
 		s->impl->offload.sums + (b->offload.sum_at + at) * size, n * size, after);
 }
 
-bool offload_is_alone(const struct store *s, const struct bucket *b)
-{
-	/* also of other workers, whose sums are added in a warm-up */
-	return !b->tied && s->c.workers <= 1 && b->sums.alone;
-}
-
-/* Elements [at, at + n) of the piece: in the memory of one slot after another. Returns the ticket of a write. */
-static uint64_t add_block(struct store *s, struct bucket *b, int64_t at, int64_t n)
+/* Adds elements [at, at + n) of the piece, in the memory of one slot after another. Returns the ticket of a write. */
+static uint64_t add_block(struct store *s, struct bucket *b,
+	const struct reduction_row *r, int64_t at, int64_t n)
 {
 	struct offload_pieces *w = &s->impl->offload;
 	struct device *d = s->c.device;
 	int64_t *sum = w->piece[w->slot][STORE_GRAD];
 	uint64_t *busy = &w->busy[w->slot];
 	float *to = (float *)(void *)(sum + round_up(n, ALIGN));
-	bool rounds = b->sums.is_last && offload_is_alone(s, b);
+	bool rounds = r->finishes && bucket_is_last(b), adds = bucket_adds(b, r);
 	struct grid_part part = {.leaf = NULL};
-	if (b->all.c->size > 1)
-		part.sum = b->sums.kept + at;
-	else if (b->leaves.most > 1)
-		part.sum = b->leaves.sum + at;
+	if (r->from == AT_LEAF)
+		part.leaf = (float *)bucket_place(b, r->from) + at;
 	else
-		part.leaf = b->leaves.memory + at;
-	if (b->sums.adds)
+		part.sum = (int64_t *)bucket_place(b, r->from) + at;
+	if (adds)
 		*busy = enqueue_sum(s, b, false, sum, at, n,
 			*busy > b->offload.written ? *busy : b->offload.written);
 	offload_wait(s, *busy);
 	d->k->grid_sum(d,
 		&(struct grid_sum){.sum = sum,
-			.add = b->sums.adds,
+			.add = adds,
 			.rounded = rounds ? to : NULL,
 			.parts = &part,
 			.n_parts = 1,
 			.n = n,
 			.levels = b->levels},
 		s->impl->grid);
-	*busy = rounds ? offload_enqueue(s, STORE_GRAD, true, to,
-				 b->at + b->sums.piece_at + at, n, 0)
+	*busy = rounds ? offload_enqueue(
+				 s, STORE_GRAD, true, to, b->at + r->at + at, n, 0)
 		       : enqueue_sum(s, b, true, sum, at, n, 0);
 	w->slot = (w->slot + 1) % w->n_slots;
 	return *busy;
 }
 
-void offload_add(struct store *s, struct bucket *b)
+void offload_row_add(struct store *s, struct bucket *b, const struct reduction_row *r)
 {
 	int64_t block = s->impl->offload.floats / IN_MEMORY / ALIGN * ALIGN;
 	int64_t len = b->sums.piece;
-	if (!b->sums.keeps) { /* the only leaf */
-		offload_store(s, b);
-		return;
-	}
 	for (int64_t at = 0; at < len; at += block)
-		b->offload.written = add_block(s, b, at, min64(block, len - at));
+		b->offload.written = add_block(s, b, r, at, min64(block, len - at));
 }
 
-bool offload_load(struct store *s, struct bucket *b)
+void offload_row_read(struct store *s, struct bucket *b, const struct reduction_row *r)
 {
-	int64_t len = b->sums.piece;
-	offload_wait(s, b->offload.written);
-	if (!b->sums.keeps || offload_is_alone(s, b))
-		return false;
-	grads_take_sums(s, b->first_unit);
-	b->g = grads_free_lease(s, b);
-	offload_wait(
-		s, enqueue_sum(s, b, false, b->sums.kept, 0, len, b->offload.written));
-	return true;
+	offload_wait(s, enqueue_sum(s, b, false, bucket_place(b, r->to), 0, b->sums.piece,
+				b->offload.written));
 }
 
-void offload_store(struct store *s, struct bucket *b)
+void offload_row_write(struct store *s, struct bucket *b, const struct reduction_row *r)
 {
-	int64_t n = b->shard[s->impl->shard].n;
-	offload_wait(s, offload_enqueue(s, STORE_GRAD, true, b->g, b->at, n, 0));
+	int64_t n = b->shard[b->sharding->own].n;
+	offload_wait(s, offload_enqueue(s, STORE_GRAD, true, bucket_place(b, r->from),
+				b->at, n, 0));
 }

@@ -1,39 +1,72 @@
 /*
- * The sums of gradients over ranks: of a bucket at once, or round by round.
+ * Executes the plans of reductions (reduction.h): the sums of gradients over ranks, of a bucket at once, or round by
+ * round.
  *
- * The owner of a piece adds what all ranks contribute. If that is not the end, because other rounds, the
- * other use of a tied weight, or replicas are to come, it keeps the sum of its piece as int64. At the
- * end all is rounded, once. A gradient that is one leaf in all stays as it is.
- *
- * Where a second sum follows (bucket.h), it begins when the first one is complete: with hybrid sharding
- * (HSDP) that over the replicas of each shard, after the last one over the shards; or that over hosts, each
- * time, after that within a host.
+ * A row begins when the row before it is complete. The host waits for that before the next turn, before other leaves
+ * or sums get the memory, and at the end of the step; a chained row is begun at once, and follows by itself.
  */
 #include "parallel/store_internal.h"
+
+/* ---- rows ------------------------------------------------------------------------ */
+
+/* What each rank has of the current turn's leaves. */
+static const enum sum_form *forms_now(const struct bucket *b)
+{
+	return b->sums.form[b->turns.last_round];
+}
 
 /* The leaves that were written must be those that all ranks expect. */
 static void check_leaves(const struct bucket *b)
 {
-	enum sum_form form = b->sums.first->plan.form[b->sums.first->c->rank];
-	for (int i = 0; i < b->n_entries; i++)
+	enum sum_form form = forms_now(b)[b->sums.first->c->rank];
+	for (int i = 0; i < b->n_entries && !b->all.c->planned; i++)
 		BUG_ON(b->entry[i].n_leaves != (form ? b->leaves.most : 0));
 }
 
-/* Where the ranks of a group write what is rounded. */
-static float *result_of(const struct bucket *b, const struct sum_group *g)
+static const struct sum_plan *plan_over(
+	const struct bucket *b, const struct reduction_row *r)
 {
-	bool part = g != b->sums.first && b->sums.gathered;
-	return b->g + (part ? b->sums.gathered_at : 0);
+	return r->over == OVER_ALL	? &b->all.plan
+	       : r->over == OVER_WITHIN ? &b->sums.within.plan
+					: &b->sums.across.plan;
 }
 
-/* A sum becomes floats in its own memory, of which they need the first half: all but the first ones are
- * read from behind the place that they are written to. `room`: memory for the first ones. */
-static void round_in_place(
-	struct store *s, const struct bucket *b, int64_t *sum, int64_t n_all, float *room)
+/* Begins a sum of a group, after the sum in progress, if any. The result or the sum that is kept goes to the row's
+ * place. */
+static void begin_sum(struct store *s, struct bucket *b, const struct reduction_row *r,
+	struct sum_call call)
+{
+	void *to = bucket_place(b, r->to);
+	call.plan = plan_over(b, r);
+	call.grid = s->impl->grid;
+	call.after = b->sums.now;
+	if (r->to == AT_GRADIENT) {
+		call.result = (float *)to + r->at;
+	} else {
+		call.kept = to;
+		call.add = bucket_adds(b, r);
+	}
+	b->sums.now = sum_begin(&call);
+}
+
+static void row_sum(struct store *s, struct bucket *b, const struct reduction_row *r)
+{
+	bool of_leaves = r->from == AT_LEAF || r->from == AT_LEAVES;
+	if (of_leaves)
+		check_leaves(b);
+	begin_sum(s, b, r,
+		(struct sum_call){.own = bucket_place(b, r->from),
+			.form = of_leaves ? forms_now(b) : NULL});
+}
+
+/* Rounds a sum in its own memory, of which the floats need the first half: all but the first ones are read from
+ * memory after the place that they are written to, and the first ones are in other memory at first. */
+static void round_in_place(struct store *s, const struct bucket *b, int64_t *sum)
 {
 	enum { FIRST = 1 << 16 };
 	struct device *d = s->c.device;
-	float *to = (float *)(void *)sum;
+	float *to = (float *)(void *)sum, *room = grads_free_leaves(s, b);
+	int64_t n_all = b->sums.piece;
 	for (int64_t at = 0, n; at < n_all; at += n) {
 		n = min64(at ? at : FIRST, n_all - at);
 		d->k->grid_sum(d,
@@ -48,55 +81,78 @@ static void round_in_place(
 	}
 }
 
-/* Adds what the ranks of a group have, after the sum in progress, if any. */
-static void begin_sum(
-	struct store *s, struct bucket *b, const struct sum_group *g, void *own)
+static void row_round(struct store *s, struct bucket *b, const struct reduction_row *r)
 {
-	struct bucket_sums *x = &b->sums;
-	struct sum_call call = {
-		.plan = &g->plan, .grid = s->impl->grid, .after = x->now, .own = own};
-	if (g == x->first && x->by_host) {
-		call.kept = x->of_host;
-	} else if (x->keeps && (g == x->first || x->by_host)) {
-		call.kept = x->kept;
-		call.add = x->adds && !is_offloaded(s, STORE_GRAD);
-	} else {
-		call.result = result_of(b, g);
-	}
-	x->now = sum_begin(&call);
-}
-
-/* Sums the leaves that the ranks have. */
-static void begin_first(struct store *s, struct bucket *b)
-{
-	bool lone = b->all.c->size == 1, several = b->leaves.most > 1;
-	bool in_place = lone && several && !b->sums.keeps;
-	if (!b->all.c->planned)
+	int64_t *from = bucket_place(b, r->from);
+	if (r->from == AT_LEAVES)
 		check_leaves(b);
-	if (lone && is_offloaded(s, STORE_GRAD))
-		offload_add(s, b);
-	else if (in_place && !s->c.microbatches.round_robin) /* else it is in a lease */
-		round_in_place(s, b, b->leaves.sum, b->n, s->impl->leaves);
+	if (r->over == OVER_SELF)
+		round_in_place(s, b, from);
 	else
-		begin_sum(s, b, b->sums.first,
-			several ? (void *)b->leaves.sum : b->leaves.memory);
+		begin_sum(s, b, r, (struct sum_call){.kept = from, .add = true});
 }
 
-/* What the first sum gives, which may be in progress. */
-static void begin_second(struct store *s, struct bucket *b)
+static void row_gather(struct store *s, struct bucket *b, const struct reduction_row *r)
 {
-	begin_sum(s, b, b->sums.last, b->sums.by_host ? b->sums.of_host : b->sums.kept);
+	begin_sum(s, b, r, (struct sum_call){.own = NULL});
 }
 
-/* What was kept is rounded, or is rounded already (NULL), and sent to the ranks that receive it. */
-static void round_and_gather(
-	struct store *s, struct bucket *b, const struct sum_group *g, int64_t *kept)
+/* Adds what the rank at the other end of the pipeline has of the piece of a tied weight. */
+static void row_swap(struct store *s, struct bucket *b, const struct reduction_row *r)
 {
-	b->sums.now = sum_begin(&(struct sum_call){.plan = &g->plan,
-		.grid = s->impl->grid,
-		.kept = kept,
-		.add = true,
-		.result = result_of(b, g)});
+	int64_t *sum = bucket_place(b, r->to);
+	struct device *d = s->c.device;
+	struct comm *pair = mesh_group(s->c.mesh,
+		(struct mesh_part){.axes = AXIS_BIT(AXIS_PP), .pp_ends = true});
+	int64_t n_bytes = b->sums.piece * (int64_t)sizeof(int64_t);
+	struct comm_requests q = {.c = pair};
+	comm_send(&q, sum, n_bytes, !pair->rank, TAG_TIED);
+	comm_recv(&q, b->sums.other, n_bytes, !pair->rank, TAG_TIED);
+	comm_start(&q);
+	comm_wait(&q);
+	comm_requests_free(&q);
+	d->k->grid_sum(d,
+		&(struct grid_sum){.sum = sum,
+			.add = true,
+			.parts = &(struct grid_part){.sum = b->sums.other},
+			.n_parts = 1,
+			.n = b->sums.piece,
+			.levels = b->levels},
+		s->impl->grid);
+}
+
+static void row_add_workers(
+	struct store *s, struct bucket *b, const struct reduction_row *r)
+{
+	s->add_workers(s->add_workers_with, bucket_place(b, r->to), b->sums.piece);
+}
+
+static void (*const row_functions[N_REDUCE])(
+	struct store *, struct bucket *, const struct reduction_row *) = {
+	[REDUCE_SUM] = row_sum,
+	[REDUCE_ROUND] = row_round,
+	[REDUCE_GATHER] = row_gather,
+	[REDUCE_SWAP] = row_swap,
+	[REDUCE_ADD_WORKERS] = row_add_workers,
+	[REDUCE_FILE_ADD] = offload_row_add,
+	[REDUCE_FILE_READ] = offload_row_read,
+	[REDUCE_FILE_WRITE] = offload_row_write,
+};
+
+/* ---- the order of rows ----------------------------------------------------------- */
+
+static const struct reduction *plan_now(const struct store *s, const struct bucket *b)
+{
+	return &b->plan[s->add_workers != NULL];
+}
+
+/* The next row that is due; NULL: none is left. */
+static const struct reduction_row *next_row(const struct store *s, struct bucket *b)
+{
+	const struct reduction_row *row = plan_now(s, b)->row;
+	while (b->row < b->end && row[b->row].when == LAST_TURN && !bucket_is_last(b))
+		b->row++;
+	return b->row < b->end ? &row[b->row] : NULL;
 }
 
 static void end_sum(struct bucket *b)
@@ -106,43 +162,52 @@ static void end_sum(struct bucket *b)
 	b->sums.now = NULL;
 }
 
+/* Executes the rows that are due, until a sum is in progress, which is the result; with `wait`, all of them. */
+static bool advance(struct store *s, struct bucket *b, bool wait)
+{
+	for (;;) {
+		const struct reduction_row *r = next_row(s, b);
+		if (b->sums.now && !(r && r->chained)) {
+			if (!wait)
+				return true;
+			end_sum(b);
+			continue;
+		}
+		if (!r)
+			return false;
+		row_functions[r->what](s, b, r);
+		b->row++;
+	}
+}
+
 void reduce_end(struct bucket *b)
 {
-	bool offloads = b->sums.now && is_offloaded(b->store, STORE_GRAD);
-	end_sum(b);
-	if (offloads)
-		offload_add(b->store, b);
+	advance(b->store, b, true);
 }
 
-/* Hybrid: can the second sum follow at once? */
-static bool is_followed(const struct store *s, const struct bucket *b)
+/* Counts a call of store_reduce(). Returns whether it completes a turn. */
+static bool completes_turn(struct bucket *b, int use)
 {
-	return bucket_is_hybrid(b) && !b->tied && !s->add_workers &&
-	       !is_offloaded(s, STORE_GRAD);
-}
-
-static void reduce_bucket(struct store *s, struct bucket *b, int use, int64_t micro)
-{
-	const struct microbatches *m = &s->c.microbatches;
-	int rank = microbatches_rank(s->c.mesh->degree, s->c.mesh->at);
-	int64_t n = microbatches_count(m, rank);
-	int64_t round = m->round_robin ? micro / m->ranks : 0;
-	bool last = micro == microbatches_index(m, rank, n - 1);
 	if (use == 1 && !b->by_use && !b->tied) /* with use 0 */
-		return;
-	if (!m->round_robin && !last)
+		return false;
+	return ++b->turns.done[use] % b->turns.calls == 0;
+}
+
+static void reduce_bucket(struct store *s, struct bucket *b, int use)
+{
+	struct bucket_turns *t = &b->turns;
+	if (!completes_turn(b, use))
 		return;
 	reduce_end(b);
-	b->sums.adds = round > 0 || (b->by_use && use == 0);
-	b->sums.is_last = last && !(b->by_use && use == 1);
-	if (m->round_robin)
-		bucket_set_forms(s, b, b->by_use ? use : -1, round);
-	begin_first(s, b);
-	if (b->sums.by_host || (b->sums.is_last && is_followed(s, b)))
-		begin_second(s, b);
+	t->now = (t->done[0] + t->done[1]) / t->calls - 1;
+	t->last_round = t->done[use] * (b->by_use ? 2 : 1) == t->n * t->calls;
+	BUG_ON(t->now >= t->n);
+	b->row = 0;
+	b->end = plan_now(s, b)->n_turn_rows;
+	advance(s, b, false);
 }
 
-void store_reduce(struct store *s, int unit, int use, int64_t micro)
+void store_reduce(struct store *s, int unit, int use)
 {
 	struct store_impl *o = s->impl;
 	if (s->c.microbatches.round_robin) /* also a rank without leaves in this round */
@@ -151,94 +216,40 @@ void store_reduce(struct store *s, int unit, int use, int64_t micro)
 		grads_take_sums(s, unit);
 	for (struct bucket *b = o->bucket; b < o->bucket + o->n_trained; b++)
 		if (b->first_unit == unit) /* the last one of the backward */
-			reduce_bucket(s, b, use, micro);
+			reduce_bucket(s, b, use);
 	for (int i = 0; i < N_PLACES; i++)
 		if (o->lease[i].unit == unit)
 			o->lease[i].open = false;
 }
 
-/* ---- the end of a step ----------------------------------------------------------- */
-
-/* Adds what the rank at the other end of the pipeline has of the piece of a tied weight. */
-static void add_other(struct store *s, struct bucket *b)
+/* Of all buckets, the sums of one row are in progress at once. */
+static void finish_together(struct bucket *first, struct bucket *end)
 {
-	struct device *d = s->c.device;
-	struct comm *pair = mesh_group(s->c.mesh,
-		(struct mesh_part){.axes = AXIS_BIT(AXIS_PP), .pp_ends = true});
-	int64_t n_bytes = b->sums.piece * (int64_t)sizeof(int64_t);
-	struct comm_requests r = {.c = pair};
-	comm_send(&r, b->sums.kept, n_bytes, !pair->rank, TAG_TIED);
-	comm_recv(&r, b->sums.other, n_bytes, !pair->rank, TAG_TIED);
-	comm_start(&r);
-	comm_wait(&r);
-	comm_requests_free(&r);
-	d->k->grid_sum(d,
-		&(struct grid_sum){.sum = b->sums.kept,
-			.add = true,
-			.parts = &(struct grid_part){.sum = b->sums.other},
-			.n_parts = 1,
-			.n = b->sums.piece,
-			.levels = b->levels},
-		s->impl->grid);
-}
-
-static void begin_finish(struct store *s, struct bucket *b)
-{
-	int64_t n = b->sums.piece;
-	if (b->tied)
-		add_other(s, b);
-	if (s->add_workers)
-		s->add_workers(s->add_workers_with, b->sums.kept, n);
-	if (bucket_rounds_kept(s, b))
-		round_in_place(s, b, b->sums.kept, n, grads_free_lease(s, b));
-	else if (bucket_is_hybrid(b))
-		begin_second(s, b);
-	else
-		round_and_gather(s, b, b->sums.last, b->sums.kept);
-}
-
-/* By host, if nothing is sharded, the rounded parts are gathered within hosts. */
-static void gather(struct store *s, struct bucket *b)
-{
-	end_sum(b);
-	if (b->sums.gathered)
-		round_and_gather(s, b, b->sums.first, NULL);
-}
-
-static void finish_offloaded(struct store *s)
-{
-	struct store_impl *o = s->impl;
-	for (struct bucket *b = o->bucket; b < o->bucket + o->n_trained; b++) {
-		if (!offload_load(s, b))
-			continue;
-		begin_finish(s, b);
-		gather(s, b);
-		end_sum(b);
-		offload_store(s, b);
+	for (bool more = true; more;) {
+		more = false;
+		for (struct bucket *b = first; b < end; b++) {
+			end_sum(b);
+			more |= advance(b->store, b, false);
+		}
 	}
-}
-
-static void finish_grads(struct store *s)
-{
-	struct store_impl *o = s->impl;
-	struct bucket *end = o->bucket + o->n_trained;
-	for (struct bucket *b = o->bucket; b < end; b++)
-		if (b->sums.keeps && !is_followed(s, b))
-			begin_finish(s, b);
-	for (struct bucket *b = o->bucket; b < end; b++)
-		gather(s, b);
-	for (struct bucket *b = o->bucket; b < end; b++)
-		end_sum(b);
 }
 
 void store_step_end(struct store *s)
 {
-	struct store_impl *o = s->impl;
-	for (struct bucket *b = o->bucket; b < o->bucket + o->n_trained; b++)
+	struct bucket *first = s->impl->bucket, *end = first + s->impl->n_trained;
+	for (struct bucket *b = first; b < end; b++)
 		reduce_end(b);
-	if (is_offloaded(s, STORE_GRAD))
-		finish_offloaded(s);
-	else
-		finish_grads(s);
+	for (struct bucket *b = first; b < end; b++) {
+		bool offloaded = is_offloaded(s, STORE_GRAD);
+		if (offloaded) {
+			offload_wait(s, b->offload.written);
+			grads_take_sums(s, b->first_unit);
+		}
+		b->row = plan_now(s, b)->n_turn_rows;
+		b->end = plan_now(s, b)->n_rows;
+		if (offloaded) /* the next bucket has the same memory */
+			reduce_end(b);
+	}
+	finish_together(first, end);
 	store_drop(s);
 }

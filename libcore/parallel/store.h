@@ -207,9 +207,9 @@ void store_leaf_done(struct store *s, const struct tensor *t, int slice);
 /* The leaf is x, of any type, which may be overwritten afterwards. */
 void store_take_leaf(struct store *s, const struct tensor *t, int slice, struct mat x);
 /* Reduces the gradients of a unit, after all of its leaves of a micro-batch are written: in each round, or after
- * this rank's last one in the step (microbatch.h). `micro`: its index in the step. `use` is 0; or for a tile of
- * a tied weight, whose uses are summed at different times, first 1, that of the output layer, then 0. */
-void store_reduce(struct store *s, int unit, int use, int64_t micro);
+ * this rank's last micro-batch in the step (microbatch.h). `use` is 0; or for a tile of a tied weight, whose uses
+ * are summed at different times, first 1, the output layer's, then 0. */
+void store_reduce(struct store *s, int unit, int use);
 /* The rows [first, first + rows) that a rank updates of the i-th slice that it holds. `rank`: in the
  * mesh's world, of the same pipeline stage. */
 struct store_rows {

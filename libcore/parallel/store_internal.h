@@ -56,10 +56,8 @@ struct store_impl {
 	/* In runs: room for leaves that are added to sums. */
 	float *leaves;
 	int64_t n_leaves;
-	uint64_t *hashes;    /* the device's: [n_buckets + 1] */
-	int n_shards, shard; /* over fsdp x cp, and this rank's */
-	int host_run;	     /* ranks of a host that sum gradients by host; 0: not so */
-	struct comm *shards; /* the group of the ranks of the other shards */
+	uint64_t *hashes;	  /* the device's: [n_buckets + 1] */
+	struct sharding sharding; /* of all buckets: over fsdp x cp */
 	struct arena grad_memory, gather_memory;
 	struct group_queue *queue; /* [n_queues] */
 	int n_queues;
@@ -138,8 +136,8 @@ void grads_close(struct store *s);
 void grads_take_lease(struct store *s, int unit);
 /* Offloaded: gives a unit the memory for sums, after the sums of the unit that used it before. */
 void grads_take_sums(struct store *s, int unit);
-/* Memory for the leaves of a bucket's unit, which is free between steps. */
-float *grads_free_lease(const struct store *s, const struct bucket *b);
+/* Memory for leaves of a bucket's unit, which is free when all of them are added. */
+float *grads_free_leaves(const struct store *s, const struct bucket *b);
 
 /* reduce.c */
 /* Completes the sum of a bucket that is in progress, if any. */

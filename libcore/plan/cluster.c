@@ -1,7 +1,7 @@
 /* Clusters by name, and the text that describes one. */
 #include "plan/cluster.h"
-#include "base/options.h"
 #include "kernels/kernels.h"
+#include "options/options.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -21,7 +21,7 @@
  * The capacities leave 3 or 4 GiB of the memory to CUDA, cuBLASLt and NCCL.
  *
  * The efficiency is that with which the prediction for one H100 equals what was measured on one, see
- * pt(7); of the others it is assumed.
+ * tests/bench/results; of the others it is assumed.
  */
 #define NVLINK_US (8.4 + 3.4)
 #define NETWORK_US (8.4 + 14)

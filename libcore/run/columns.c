@@ -1,5 +1,5 @@
 /* The columns of a log: the table for printing, parsing and HDF5. */
-#include "base/options.h"
+#include "options/options.h"
 #include "run/run.h"
 
 #include <string.h>

@@ -1,5 +1,5 @@
 /* The log of a run in memory: read from lines or HDF5, written to HDF5. */
-#include "base/options.h"
+#include "options/options.h"
 #include "base/file.h"
 #include "run/run.h"
 

@@ -35,20 +35,21 @@ int main(int argc, char **argv)
 		.levels = levels,
 		.queue = &queue};
 	sum_share(&plan);
+	enum sum_form *form = xcalloc((size_t)world->size, sizeof(*form));
 	for (int r = 0; r < world->size; r++)
-		plan.form[r] = SUM_LEAF; /* one micro-batch each */
+		form[r] = SUM_LEAF; /* one micro-batch each */
 	struct err e = {0};
 	struct comm_shared *shared = NULL;
 	if (world->shares && !(shared = comm_shared_open(world, n * 4, 1, &e)))
 		die_err(&e);
 	float *mine = xcalloc((size_t)n, sizeof(*mine));
 	for (int i = 0; i < SUM_BUFFERS; i++)
-		queue.buffer[i] =
-			xcalloc((size_t)sum_buffer_floats(&plan) + 1, sizeof(float));
+		queue.buffer[i] = xcalloc(
+			(size_t)sum_buffer_floats(&plan, form) + 1, sizeof(float));
 	plan.shared = shared;
 	float *x = shared ? (float *)(void *)shared->data[world->rank] : mine;
 	const struct sum_call call = {
-		.plan = &plan, .grid = &grid, .own = x, .result = x};
+		.plan = &plan, .grid = &grid, .own = x, .form = form, .result = x};
 	for (int i = 0; i < ROUNDS; i++) {
 		comm_barrier(world);
 		double at = clock_seconds();
@@ -67,6 +68,7 @@ int main(int argc, char **argv)
 		printf("exact %.9f mpi %.9f\n", test_median(exact, ROUNDS),
 			test_median(mpi, ROUNDS));
 	free(wants);
+	free(form);
 	free(mine);
 	comm_shared_close(shared);
 	for (int i = 0; i < SUM_BUFFERS; i++)

@@ -185,6 +185,9 @@ logged() { # COLUMN STEP RUN
 	cp "$(at run 2)" again.h5
 	code_of 1 pt-check "$(at run 2)" again.h5 --shape 1,17 --batch batch.u16
 	says 'finding nothing changed, neither parameters nor moments: the step was skipped'
+	not grep -q null <<<"$output"
+	code_of 1 pt-check --json "$(at run 2)" again.h5 --shape 1,17 --batch batch.u16
+	jq -e '.verdict == "wrong" and (.findings | length) == 1' <<<"$output"
 	code_of 2 pt-check "$(at run 1)" "$(at run 3)" --shape 1,17 --batch batch.u16
 	says 'steps 1 to 3 of the optimizer: only one step can be checked'
 }

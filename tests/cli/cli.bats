@@ -348,7 +348,7 @@ offers() { # PROGRAM WORD...
 }
 
 @test "pt(7) names files and functions that exist" {
-	"$BATS_TEST_DIRNAME"/../names
+	"$BATS_TEST_DIRNAME"/../tools/names
 }
 
 @test "words of other trainers are answered, and so is what is not supported" {

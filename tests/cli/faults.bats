@@ -357,3 +357,17 @@ prepare() { :; } # before each run
 	with_read_faults 4 "$golden/tokens/tokenizer.json" \
 		pt-prepare -q text.txt -t bpe --vocab-file "$golden/tokens/tokenizer.json" -o new
 }
+
+@test "reads of pt-plan and pt-check" {
+	local golden=$BATS_TEST_DIRNAME/../golden
+	mpiexec -n 2 pt-collbench -b 8 -e 64 -n 2 -w 0 -o network.h5 allreduce sendrecv >/dev/null
+	with_read_faults 12 network.h5 pt-plan -n 1 -x 2 gpt2-124m batch=8 --network network.h5
+	make_shard
+	tiny -b 1 -m 1 -n 2 --ckpt-every 1 --keep 0 --arch llama -o run >/dev/null
+	head -c 17 /dev/zero >batch.u16 && head -c 17 /dev/zero >>batch.u16
+	local at=run/checkpoints/step-0000000
+	with_read_faults 12 batch.u16 pt-check --shape 1,17 ${at}1.h5 ${at}2.h5 --batch batch.u16
+	with_read_faults 12 ${at}1.h5 pt-check --shape 1,17 ${at}1.h5 ${at}2.h5 --batch batch.u16
+	with_read_faults 15 "$golden/torch/titan" pt-check --two-runs "$golden/torch/titan" "$golden/torch/titan" \
+		--model-config "$golden/torch/hf/config.json"
+}

@@ -489,11 +489,13 @@ changed() { # COMMAND...: what changes in.txt meanwhile
 
 # ---- byte-pair encoding -----------------------------------------------------------
 
-vocab() { # the small vocabulary of tests/golden
-	cp "$BATS_TEST_DIRNAME"/../golden/tokens/{merges.txt,vocab.json} . && mkdir -p json ranks
+vocab() { # the small vocabulary of tests/golden, and a trained one in the other formats
+	mkdir json ranks
 	cp "$BATS_TEST_DIRNAME/../golden/tokens/tokenizer.json" json
-	cp "$BATS_TEST_DIRNAME/../golden/tokens/ranks.tiktoken" ranks
 	cp "$BATS_TEST_DIRNAME/../golden/tokens/text" golden.txt
+	pt-prepare -q --train-bpe 300 --vocab-out trained golden.txt
+	mv trained/{merges.txt,vocab.json} .
+	mv trained/vocab.tiktoken ranks
 }
 
 @test "byte-pair encoding: the formats of vocabularies, from a folder or a file" {
@@ -511,7 +513,7 @@ vocab() { # the small vocabulary of tests/golden
 	code_of 64 pt-prepare -t bpe --vocab-files ranks golden.txt -o c.h5
 	says 'does not say how text is split into words; give'
 	code_of 65 pt-prepare -t gpt2 --vocab-files ranks golden.txt -o c.h5
-	says 'has 700 tokens, those of gpt2 are 50256'
+	says 'has 299 tokens, those of gpt2 are 50256'
 	code_of 65 pt-prepare -t gpt2 --vocab-files . golden.txt -o c.h5
 	says "merges.txt: has $(($(wc -l <merges.txt) - 1)) merges, those of gpt2 are 50000"
 	code_of 64 pt-prepare -t gpt2 golden.txt -o c.h5

@@ -1,5 +1,5 @@
 /* Config files: what was read can be printed, and reads back as the same. */
-#include "base/options.h"
+#include "options/options.h"
 #include "tests/fuzz/fuzz.h"
 #include "engine/options.h"
 

@@ -93,7 +93,8 @@ static void write_and_read(const struct ckpt_view *v, const struct convert_forma
 	FUZZ_ON((rc != 0) != (e.code != 0));
 	if (rc)
 		return;
-	FUZZ_ON(f->open(&again, path, &e));
+	FUZZ_ON(convert_open_as(
+		&again, &(struct convert_kind){f, f->probe(path)}, path, NULL, &e));
 	FUZZ_ON(ckpt_view_hash(&again, &other, &e));
 	/* (GPT-2's missing biases are written as zeros) */
 	FUZZ_ON(other != hash && again.n_tensors == v->n_tensors);
@@ -111,7 +112,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
 	const char *path = make(kind, first & 2 * KINDS, &b);
 	const struct convert_format *f =
 		kind >= LLMC ? &convert_llmc : &convert_huggingface;
-	int rc = f->open(&v, path, &e);
+	int rc = convert_open_as(
+		&v, &(struct convert_kind){f, f->probe(path)}, path, NULL, &e);
 	FUZZ_ON((rc != 0) != (e.code != 0));
 	if (rc)
 		return 0;

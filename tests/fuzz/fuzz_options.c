@@ -1,6 +1,6 @@
 /* Options: a command line, the environment and a config file; what they say can be printed as
  * a config that says the same. */
-#include "base/options.h"
+#include "options/options.h"
 #include "tests/fuzz/fuzz.h"
 #include "engine/options.h"
 

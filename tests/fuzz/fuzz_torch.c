@@ -191,8 +191,11 @@ static void read_model(const char *path)
 	struct err e = {0};
 	struct ckpt_view v;
 	const char *options = "heads = 2\ncontext = 4\n";
-	convert_config_file(fuzz_file("model.conf", options, strlen(options)));
-	int rc = convert_torch.open(&v, path, &e);
+	const struct open_how how = {
+		fuzz_file("model.conf", options, strlen(options)), false};
+	int rc = convert_open_as(&v,
+		&(struct convert_kind){&convert_torch, convert_torch.probe(path)}, path,
+		&how, &e);
 	FUZZ_ON((rc != 0) != (e.code != 0));
 	if (rc)
 		return;
@@ -220,7 +223,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
 	struct err e = {0};
 	struct torch_file f;
 	const char *path = make((enum kind)(take_byte(&b) % KINDS), &b);
-	torch_is(path);
+	container_of(path);
 	int rc = torch_open(&f, path, &e);
 	FUZZ_ON((rc != 0) != (e.code != 0));
 	if (rc)

@@ -7,7 +7,6 @@ The vocabulary is trained here by Hugging Face's tokenizers. For each pattern, P
 tokens, which tokenizers (with the merges) and tiktoken (with the order of the ids) agree on. Both must know
 Unicode 16.0.
 """
-import base64
 import json
 import os
 import re
@@ -84,12 +83,9 @@ def main():
     t = train()
     t.save(os.path.join(here, "tokenizer.json"), pretty=False)
     config = json.loads(t.to_str())
-    vocab, merges = config["model"]["vocab"], config["model"]["merges"]
-    save("vocab.json", json.dumps(vocab | {"<|endoftext|>": len(vocab)}, ensure_ascii=False))
-    save("merges.txt", "#version: 0.2\n" + "".join(" ".join(m) + "\n" for m in merges))
+    vocab = config["model"]["vocab"]
     byte = byte_of()
     ranks = {bytes(byte[c] for c in token): i for token, i in vocab.items()}
-    save("ranks.tiktoken", "".join(base64.b64encode(b).decode() + f" {i}\n" for b, i in sorted(ranks.items(), key=lambda x: x[1])))
     for name, regex in PATTERNS.items():
         config["pre_tokenizer"]["pretokenizers"][0]["pattern"]["Regex"] = regex
         config["added_tokens"] = []

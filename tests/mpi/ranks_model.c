@@ -67,9 +67,9 @@ void store_done(struct store *s, int unit, bool backward)
 	(void)s, (void)unit, (void)backward;
 }
 
-void store_reduce(struct store *s, int unit, int use, int64_t micro)
+void store_reduce(struct store *s, int unit, int use)
 {
-	(void)s, (void)unit, (void)use, (void)micro;
+	(void)s, (void)unit, (void)use;
 }
 
 int store_tile(const struct store *s, int unit, int tile, int slice)

@@ -7,19 +7,12 @@
 #include "tests/support/device.h"
 #include "tests/support/gradient.h"
 #include "tests/support/ranks.h"
+#include "tests/support/store_layouts.h"
 #include "parallel/store.h"
 
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
-
-enum {
-	VIRTUAL_TP = 4,
-	CHUNKS = 4,
-	UNITS = 5,
-	PER_BLOCK = 5,
-	N_TENSORS = 3 + 3 * PER_BLOCK
-};
 
 /* Of the parameters and of the optimizer's state, of which the test has two groups; and more. */
 static const char *const groups[] = {
@@ -29,21 +22,6 @@ enum { ALL_GROUPS = STORE_BIT(N_GROUPS) - 1 };
 
 /* ---- a model --------------------------------------------------------------------- */
 
-static void add(struct tensor *list, int *n, const char *name, int unit, int64_t rows,
-	int64_t cols, enum tp_split tp_split, int uses, int max_slices)
-{
-	struct tensor *t = &list[(*n)++];
-	*t = (struct tensor){.unit = unit,
-		.ndim = cols ? 2 : 1,
-		.dims = {rows, cols},
-		.tp_split = tp_split,
-		.uses = uses,
-		.max_slices = max_slices,
-		.init = INIT_NORMAL,
-		.std = 1};
-	snprintf(t->name, sizeof(t->name), "%d.%s", unit, name);
-}
-
 /* Of one test: all numbers of one leaf of a tensor; and rows of the first one, if not 0. */
 static struct {
 	const char *name;
@@ -51,40 +29,6 @@ static struct {
 	float value;
 	int64_t rows;
 } odd;
-
-static void make_table(struct tensor *list)
-{
-	int n = 0;
-	add(list, &n, "tokens", 0, odd.rows ? odd.rows : 24, 8, TP_SPLIT_ROWS, 2, 0);
-	add(list, &n, "positions", 0, 11, 8, TP_SPLIT_NONE, 1, 0);
-	for (int u = 1; u < UNITS - 1; u++) {
-		add(list, &n, "norm", u, 8, 0, TP_SPLIT_NONE, 1, 0);
-		add(list, &n, "wq", u, 20, 8, TP_SPLIT_ROWS, 1, 0);
-		add(list, &n, "bq", u, 20, 0, TP_SPLIT_ROWS, 1, 0);
-		add(list, &n, "wk", u, 10, 8, TP_SPLIT_ROWS, 1, 2);
-		add(list, &n, "wo", u, 9, 20, TP_SPLIT_COLS, 1, 0);
-	}
-	add(list, &n, "norm", UNITS - 1, 8, 0, TP_SPLIT_NONE, 1, 0);
-	assert_int_equal(n, N_TENSORS);
-	for (int i = 0; i < n; i++) /* keys are used by several slices: those stay */
-		list[i].tile = strstr(list[i].name, ".w")
-				       ? 1 + (list[i].tp_split == TP_SPLIT_COLS)
-				       : 0;
-}
-
-/* Units of stage `at` of n. */
-static int first_unit(int n, int at)
-{
-	return (int)part_begin(UNITS, n, at);
-}
-
-static bool has_use(const struct mesh *m, const struct tensor *t, int use)
-{
-	int n = m->degree[AXIS_PP], at = m->at[AXIS_PP];
-	if (use == 1)
-		return t->uses > 1 && at == n - 1;
-	return t->unit >= first_unit(n, at) && t->unit < first_unit(n, at + 1);
-}
 
 /* A leaf of a gradient: the contribution of one use of a parameter, in one chunk of one micro-batch, by
  * one of the virtual slices that use its slice. */
@@ -99,6 +43,12 @@ static bool is_odd(const struct tensor *t, const struct leaf *at)
 	       !at->use && !at->chunk && !at->user;
 }
 
+/* A worker of local SGD: its number, and the ranks with the same place in all workers; NULL: there is one. */
+static struct {
+	struct comm *peers;
+	int number;
+} worker;
+
 /* Of very different sizes, the smallest of them rounded, the largest not too large for the grid. */
 static float leaf_value(const struct tensor *t, int64_t index, const struct leaf *at)
 {
@@ -112,20 +62,11 @@ static float leaf_value(const struct tensor *t, int64_t index, const struct leaf
 
 /* ---- a step ---------------------------------------------------------------------- */
 
-struct layout {
-	int degree[N_AXES];
-	int zero;
-	bool flat;
-	int64_t micros;
-	enum offload offload;
-	bool tile;
-	int host_ranks; /* as if a host had so many; 0: all */
-};
-
 static void push(struct store *s, const struct tensor *t, int virtual_slice, int chunk,
 	int use, int64_t micro)
 {
-	struct leaf at = {micro, use, chunk, tensor_slice_user(t, virtual_slice)};
+	struct leaf at = {micro + worker.number * s->c.microbatches.n_micro, use, chunk,
+		tensor_slice_user(t, virtual_slice)};
 	int slice = tensor_slice(t, virtual_slice);
 	struct mat x = store_leaf(s, t, slice);
 	for (int64_t r = 0; r < x.rows; r++)
@@ -136,25 +77,17 @@ static void push(struct store *s, const struct tensor *t, int virtual_slice, int
 		store_leaf_done(s, t, slice);
 }
 
-/* The number of what a slice is used with: its unit, or a tile's. */
-static int used_with(const struct store *s, const struct tensor *t, int virtual_slice)
-{
-	if (!s->c.tile || !t->tile || t->users_per_slice > 1)
-		return t->unit;
-	return store_tile(s, t->unit, t->tile, virtual_slice);
-}
-
 /* Of what is used with `unit`. */
 static void push_use(
 	struct store *s, const struct tensor *t, int unit, int use, int64_t micro)
 {
 	const struct mesh *m = s->c.mesh;
-	if (!has_use(m, t, use))
+	if (!store_has_use(m, t, use))
 		return;
 	int chunks = s->c.chunks / m->degree[AXIS_CP];
 	for (int c = 0; c < chunks; c++)
 		for (int v = 0; v < s->c.part.local; v++)
-			if (used_with(s, t, s->c.part.first + v) == unit)
+			if (store_used_with(s, t, s->c.part.first + v) == unit)
 				push(s, t, s->c.part.first + v,
 					m->at[AXIS_CP] * chunks + c, use, micro);
 }
@@ -172,7 +105,7 @@ static uint64_t hash_seen(struct store *s, int unit)
 		const struct tensor *t = &s->c.tensors[i];
 		for (int v = s->c.part.first; v < s->c.part.first + s->c.part.local;
 			v++) {
-			if (used_with(s, t, v) != unit || !has_use(m, t, 0) ||
+			if (store_used_with(s, t, v) != unit || !store_has_use(m, t, 0) ||
 				tensor_slice_user(t, v))
 				continue;
 			struct mat x = store_param(s, t, tensor_slice(t, v));
@@ -197,7 +130,7 @@ static uint64_t backward_tile(struct store *s, int unit, int tile, int64_t micro
 		store_done(s, id, true);
 		for (int i = 0; i < s->c.n_tensors; i++)
 			push_use(s, &s->c.tensors[i], id, 0, micro);
-		store_reduce(s, id, 0, micro);
+		store_reduce(s, id, 0);
 	}
 	return seen;
 }
@@ -209,16 +142,16 @@ static uint64_t backward(struct store *s, int64_t micro)
 	int n = m->degree[AXIS_PP], at = m->at[AXIS_PP];
 	push_use(s, &s->c.tensors[0], 0, 1, micro);
 	if (n > 1 && at == n - 1)
-		store_reduce(s, 0, 0, micro);
-	for (int u = first_unit(n, at + 1) - 1; u >= first_unit(n, at); u--) {
-		store_use(s, u, u > first_unit(n, at) ? u - 1 : -1);
+		store_reduce(s, 0, 0);
+	for (int u = store_first_unit(n, at + 1) - 1; u >= store_first_unit(n, at); u--) {
+		store_use(s, u, u > store_first_unit(n, at) ? u - 1 : -1);
 		seen += hash_seen(s, u);
 		for (int i = 0; i < s->c.n_tensors; i++)
 			push_use(s, &s->c.tensors[i], u, 0, micro);
 		for (int tile = 1; tile < N_TILES && s->c.tile; tile++)
 			seen += backward_tile(s, u, tile, micro);
 		store_done(s, u, true);
-		store_reduce(s, u, 0, micro);
+		store_reduce(s, u, 0);
 	}
 	return seen;
 }
@@ -244,16 +177,21 @@ static uint64_t hash_of_gradient(struct store *s)
 	return store_hash(s);
 }
 
+/* Micro-batches [first, end). */
+struct micros {
+	int64_t first, end;
+};
+
 /* The sum in double of the leaves of an element, and their number. */
 static double sum_of(const struct store *s, const struct tensor *t, int slice,
-	int64_t index, int64_t micros, int64_t *n)
+	int64_t index, struct micros micros, int64_t *n)
 {
 	double sum = 0;
 	*n = 0;
 	for (struct leaf at = {.use = 0}; at.use < t->uses; at.use++)
-		for (at.micro = 0; at.micro < micros; at.micro++)
+		for (at.micro = micros.first; at.micro < micros.end; at.micro++)
 			for (at.chunk = 0; at.chunk < s->c.chunks; at.chunk++)
-				for (int v = 0; v < VIRTUAL_TP; v++) {
+				for (int v = 0; v < STORE_VIRTUAL_TP; v++) {
 					if (tensor_slice(t, v) != slice)
 						continue;
 					at.user = tensor_slice_user(t, v);
@@ -264,7 +202,7 @@ static double sum_of(const struct store *s, const struct tensor *t, int slice,
 }
 
 /* Elements of this rank whose error is larger than that of a rounding of each leaf and of the sum. */
-static int count_errors(const struct store *s, int64_t micros)
+static int count_errors(const struct store *s, struct micros micros)
 {
 	int wrong = 0;
 	for (int64_t k = 0; k < s->n_updated; k++) {
@@ -364,7 +302,12 @@ static int count_drifts(struct store *s)
 	return wrong;
 }
 
-/* One step, or two. */
+static void add_workers(void *with, int64_t *sum, int64_t n)
+{
+	comm_sum_i64(with, sum, n);
+}
+
+/* One step, or two. Of several workers, the first step is a warm-up: it has the gradient of all. */
 static void steps(struct store *s, int n, struct result *out)
 {
 	const struct microbatches *micros = &s->c.microbatches;
@@ -372,11 +315,18 @@ static void steps(struct store *s, int n, struct result *out)
 	int rank = microbatches_rank(m->degree, m->at);
 	for (int step = 0; step < n; step++) {
 		uint64_t seen = 0;
-		int64_t own = microbatches_count(micros, rank);
+		int64_t own = microbatches_count(micros, rank), n_micro = micros->n_micro;
+		bool warm = worker.peers && !step;
+		struct micros of = {
+			worker.number * n_micro, (worker.number + 1) * n_micro};
+		if (warm)
+			of = (struct micros){0, s->c.workers * n_micro};
+		s->add_workers = warm ? add_workers : NULL;
+		s->add_workers_with = worker.peers;
 		for (int64_t i = 0; i < own; i++)
 			seen = backward(s, microbatches_index(micros, rank, i));
 		store_step_end(s);
-		out->errors += count_errors(s, micros->n_micro);
+		out->errors += count_errors(s, of);
 		out->norm[step] = gradient_norm(s);
 		out->hash[step] = hash_of_gradient(s);
 		out->seen = sum_over(m->world, seen);
@@ -399,22 +349,23 @@ static void look(struct store *s, struct result *out)
 }
 
 /* Collective over c, which has as many ranks as the layout. */
-static void run(struct comm *c, const struct layout *l, struct result *out)
+static void run(struct comm *c, const struct store_layout *l, struct result *out)
 {
-	struct tensor table[N_TENSORS];
-	bool used[N_TENSORS];
+	struct tensor table[STORE_TENSORS];
+	bool used[STORE_TENSORS];
 	struct device d;
 	struct mesh m;
 	struct arena memory, scratch;
 	struct err e = {0};
-	int here = VIRTUAL_TP / l->degree[AXIS_TP];
+	int here = STORE_VIRTUAL_TP / l->degree[AXIS_TP];
 	mesh_open(&m, c, l->degree);
 	m.host_ranks = l->host_ranks;
-	make_table(table);
-	for (int i = 0; i < N_TENSORS; i++)
-		used[i] = has_use(&m, &table[i], 0) || has_use(&m, &table[i], 1);
-	struct tensor_part part = {VIRTUAL_TP, m.at[AXIS_TP] * here, here, used};
-	tensors_place(table, N_TENSORS, &part);
+	store_table(table, odd.rows);
+	for (int i = 0; i < STORE_TENSORS; i++)
+		used[i] = store_has_use(&m, &table[i], 0) ||
+			  store_has_use(&m, &table[i], 1);
+	struct tensor_part part = {STORE_VIRTUAL_TP, m.at[AXIS_TP] * here, here, used};
+	tensors_place(table, STORE_TENSORS, &part);
 	device_cpu(&d, 1);
 	arena_init(&memory, "test", odd.rows ? 1 << 25 : 1 << 20);
 	arena_init(&scratch, "scratch", 1 << 20);
@@ -422,10 +373,10 @@ static void run(struct comm *c, const struct layout *l, struct result *out)
 	struct store_config sc = {.mesh = &m,
 		.device = &d,
 		.tensors = table,
-		.n_tensors = N_TENSORS,
-		.n_units = UNITS,
+		.n_tensors = STORE_TENSORS,
+		.n_units = STORE_UNITS,
 		.part = part,
-		.chunks = CHUNKS,
+		.chunks = STORE_CHUNKS,
 		.microbatches = microbatches_assign(
 			l->micros, l->degree, l->zero, offloads_grads(l->offload)),
 		.zero = l->zero,
@@ -433,6 +384,7 @@ static void run(struct comm *c, const struct layout *l, struct result *out)
 		.flat = l->flat,
 		.bucket_bytes = 1000,
 		.offload = l->offload,
+		.workers = worker.peers ? worker.peers->size : 0,
 		.tile = l->tile};
 	for (size_t i = 0; i < ARRAY_LEN(groups); i++)
 		store_groups_add(
@@ -454,79 +406,6 @@ static void run(struct comm *c, const struct layout *l, struct result *out)
 	arena_release(&scratch);
 	mesh_close(&m);
 }
-
-static const struct layout layouts[] = {
-	/* pp dp fsdp cp tp */
-	{{1, 2, 1, 1, 1}, 0, false, 0},
-	{{1, 3, 1, 1, 1}, 0, false, 0},
-	{{1, 1, 4, 1, 1}, 1, false, 0},
-	{{1, 1, 4, 1, 1}, 2, false, 0},
-	{{1, 1, 3, 1, 1}, 3, false, 0},
-	{{1, 1, 3, 1, 1}, 3, true, 0},
-	{{1, 1, 8, 1, 1}, 1, true, 0},
-	{{1, 2, 2, 1, 1}, 3, false, 0},
-	{{1, 2, 3, 1, 1}, 2, true, 0},
-	{{1, 3, 2, 1, 1}, 3, false, 0},
-	{{1, 2, 4, 1, 1}, 1, false, 0},
-	{{1, 2, 2, 2, 1}, 2, false, 0},
-	{{1, 2, 2, 1, 2}, 3, false, 0},
-	{{1, 1, 1, 1, 2}, 0, false, 0},
-	{{1, 1, 1, 1, 4}, 0, false, 0},
-	{{1, 2, 1, 1, 2}, 0, false, 0},
-	{{1, 1, 2, 1, 4}, 3, false, 0},
-	{{1, 1, 1, 2, 1}, 0, false, 0},
-	{{1, 1, 1, 4, 1}, 3, false, 0},
-	{{1, 2, 1, 4, 1}, 0, false, 0},
-	{{1, 1, 2, 2, 2}, 3, true, 0},
-	{{2, 1, 1, 1, 1}, 0, false, 0},
-	{{4, 1, 1, 1, 1}, 0, false, 0},
-	{{2, 2, 1, 1, 2}, 0, false, 0},
-	{{2, 1, 2, 2, 1}, 3, false, 0},
-	{{2, 1, 2, 1, 2}, 2, true, 0},
-	{{2, 1, 3, 1, 1}, 1, false, 0},
-	/* the same, with a file */
-	{{1, 1, 1, 1, 1}, 0, false, 0, OFFLOAD_OPTIMIZER},
-	{{1, 1, 1, 1, 1}, 0, false, 0, OFFLOAD_PARAMS},
-	{{1, 1, 1, 1, 1}, 0, false, 0, OFFLOAD_GRADS},
-	{{1, 1, 1, 1, 1}, 3, true, 0, OFFLOAD_ALL},
-	{{1, 2, 1, 1, 1}, 0, false, 0, OFFLOAD_PARAMS},
-	{{1, 3, 1, 1, 1}, 0, false, 0, OFFLOAD_GRADS},
-	{{1, 1, 1, 2, 2}, 0, false, 0, OFFLOAD_ALL},
-	{{1, 2, 3, 1, 1}, 2, true, 0, OFFLOAD_OPTIMIZER},
-	{{1, 2, 3, 1, 1}, 2, true, 0, OFFLOAD_GRADS},
-	{{1, 1, 4, 1, 1}, 1, false, 0, OFFLOAD_GRADS},
-	{{1, 1, 3, 1, 1}, 3, false, 0, OFFLOAD_PARAMS},
-	{{1, 2, 2, 1, 1}, 3, true, 0, OFFLOAD_ALL},
-	{{1, 1, 2, 2, 2}, 3, true, 0, OFFLOAD_PARAMS},
-	{{2, 1, 2, 2, 1}, 3, false, 0, OFFLOAD_PARAMS},
-	{{2, 2, 1, 1, 2}, 0, false, 0, OFFLOAD_GRADS},
-	/* a slice at a time */
-	{{1, 1, 1, 1, 1}, 0, false, 0, OFFLOAD_ALL, true},
-	{{1, 1, 3, 1, 1}, 3, false, 0, OFFLOAD_NONE, true},
-	{{1, 2, 2, 1, 1}, 3, true, 0, OFFLOAD_NONE, true},
-	{{1, 1, 2, 1, 2}, 3, false, 0, OFFLOAD_PARAMS, true},
-	{{1, 1, 2, 2, 2}, 3, true, 0, OFFLOAD_GRADS, true},
-	{{2, 1, 2, 2, 1}, 3, false, 0, OFFLOAD_OPTIMIZER, true},
-	/* on several hosts */
-	{{1, 4, 1, 1, 1}, 0, .host_ranks = 2},
-	{{1, 6, 1, 1, 1}, 0, .host_ranks = 3},
-	{{1, 8, 1, 1, 1}, 0, .host_ranks = 2},
-	{{1, 2, 1, 2, 2}, 0, .host_ranks = 4},
-	{{1, 1, 6, 1, 1}, 1, .host_ranks = 2},
-	{{1, 1, 4, 1, 1}, 2, .host_ranks = 2},
-	{{1, 1, 8, 1, 1}, 3, .flat = true, .host_ranks = 4},
-	{{1, 1, 8, 1, 1}, 3, .host_ranks = 2},
-	{{1, 2, 4, 1, 1}, 3, .host_ranks = 2},
-	{{1, 2, 4, 1, 1}, 2, .host_ranks = 4},
-	{{1, 1, 2, 2, 2}, 3, .flat = true, .host_ranks = 4},
-	{{2, 3, 1, 1, 1}, 0, .host_ranks = 2},
-	{{2, 1, 4, 1, 1}, 3, .host_ranks = 2},
-	{{2, 4, 1, 1, 1}, 0, .host_ranks = 2},
-	{{1, 4, 1, 1, 1}, 0, .offload = OFFLOAD_GRADS, .host_ranks = 2},
-	{{1, 2, 4, 1, 1}, 3, .offload = OFFLOAD_ALL, .host_ranks = 2},
-	{{2, 4, 1, 1, 1}, 0, .offload = OFFLOAD_GRADS, .host_ranks = 2},
-	{{1, 1, 4, 1, 2}, 3, .tile = true, .host_ranks = 4},
-};
 
 static bool differ(const struct result *test, const struct result *control, size_t layout,
 	int64_t micros)
@@ -557,7 +436,7 @@ static void same_bits(void **state)
 	int different = 0;
 	(void)state;
 	for (size_t k = 0; k < n_micros; k++) {
-		const struct layout one = {{1, 1, 1, 1, 1}, 0, false, micros[k]};
+		const struct store_layout one = {{1, 1, 1, 1, 1}, 0, false, micros[k]};
 		struct result control = {.errors = 0}, test;
 		struct comm *alone = comm_self("alone");
 		run(alone, &one, &control);
@@ -565,8 +444,8 @@ static void same_bits(void **state)
 		assert_int_equal(control.errors, 0);
 		assert_true(isfinite(control.norm[0]) && control.norm[0] > 0 &&
 			    control.norm[0] == control.norm[1]);
-		for (size_t i = 0; i < ARRAY_LEN(layouts); i++) {
-			struct layout l = layouts[i];
+		for (size_t i = 0; i < (size_t)n_store_layouts; i++) {
+			struct store_layout l = store_layouts[i];
 			l.micros = micros[k];
 			int n = ranks_needed(l.degree);
 			if (l.degree[AXIS_DP] * l.degree[AXIS_FSDP] > micros[k] ||
@@ -586,22 +465,75 @@ static void same_bits(void **state)
 	assert_on_all(!different);
 }
 
+/* The first ranks of the world are two workers with this layout. */
+static void run_workers(const struct store_layout *l, struct result *out)
+{
+	int n = ranks_needed(l->degree), rank = world->rank;
+	bool used = rank < 2 * n;
+	struct comm *c = comm_split(world, used ? rank / n : -1, "layout");
+	struct comm *peers = comm_split(world, used ? rank % n : -1, "workers");
+	*out = (struct result){.errors = 0};
+	if (used) {
+		worker.peers = peers;
+		worker.number = rank / n;
+		run(c, l, out);
+	}
+	comm_free(c);
+	comm_free(peers);
+	worker.peers = NULL;
+	worker.number = 0;
+	comm_barrier(world);
+}
+
+/* A warm-up of two workers has the bits of one run with the micro-batches of both. */
+static void workers(void **state)
+{
+	static const int64_t micros[] = {4, 11};
+	int different = 0;
+	struct result *all = xcalloc((size_t)world->size, sizeof(*all)), test, both;
+	(void)state;
+	for (size_t k = 0; k < ARRAY_LEN(micros); k++) {
+		struct store_layout one = {{1, 1, 1, 1, 1}, 0, false, 2 * micros[k]};
+		struct comm *alone = comm_self("alone");
+		both = (struct result){.errors = 0};
+		run(alone, &one, &both);
+		comm_free(alone);
+		one.micros = micros[k];
+		run_workers(&one, &test);
+		comm_allgather(world, &test, all, sizeof(*all));
+		different += all[0].errors || all[1].errors ||
+			     all[0].hash[0] != both.hash[0] ||
+			     all[1].norm[0] != both.norm[0];
+		for (size_t i = 0; i < (size_t)n_store_workers; i++) {
+			struct store_layout l = store_workers[i];
+			int n = ranks_needed(l.degree);
+			l.micros = micros[k];
+			run_workers(&l, &test);
+			if (world->rank < 2 * n)
+				different += differ(
+					&test, &all[world->rank / n], i, micros[k]);
+		}
+	}
+	free(all);
+	assert_on_all(!different);
+}
+
 /* ---- a step alone ---------------------------------------------------------------- */
 
 enum { MICROS = 3 };
 
 static void run_alone(struct result *out)
 {
-	const struct layout one = {{1, 1, 1, 1, 1}, 0, false, MICROS};
+	const struct store_layout one = {{1, 1, 1, 1, 1}, 0, false, MICROS};
 	struct comm *alone = comm_self("alone");
 	run(alone, &one, out);
 	comm_free(alone);
 }
 
 /* Does a layout give this hash, or if it is 0 this norm, or both NaN? On ranks without it, too. */
-static bool gives(const struct layout *layout, double norm, uint64_t hash)
+static bool gives(const struct store_layout *layout, double norm, uint64_t hash)
 {
-	struct layout l = *layout;
+	struct store_layout l = *layout;
 	l.micros = MICROS;
 	struct result r = {.norm = {norm}, .hash = {hash}};
 	struct comm *c = comm_split(
@@ -614,7 +546,7 @@ static bool gives(const struct layout *layout, double norm, uint64_t hash)
 	return same && (!hash || r.hash[0] == hash);
 }
 
-static const struct layout few[] = {
+static const struct store_layout few[] = {
 	{{1, 3, 1, 1, 1}, 0, false, 0},
 	{{1, 1, 3, 1, 1}, 3, true, 0},
 	{{1, 3, 2, 1, 1}, 2, false, 0},
@@ -685,6 +617,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(same_bits),
+		cmocka_unit_test(workers),
 		cmocka_unit_test(limits),
 		cmocka_unit_test(large),
 	};

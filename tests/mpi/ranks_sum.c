@@ -63,6 +63,7 @@ struct one {
 	struct sum_run run;
 	struct sum_shard shard;
 	struct sum_plan plan;
+	enum sum_form *form;
 	struct grid grid;
 	float *memory, *leaf, *result;
 	int64_t *local;
@@ -87,15 +88,17 @@ static void plan_sum(struct one *x, struct comm *c)
 		.levels = level,
 		.segment = 64};
 	sum_share(&x->plan);
+	x->form = xcalloc((size_t)c->size, sizeof(*x->form));
 	for (int r = 0; r < c->size; r++) {
 		int64_t n = x->begin[r + 1] - x->begin[r];
-		x->plan.form[r] = n > 1 ? SUM_INT64 : n ? SUM_LEAF : SUM_NONE;
+		x->form[r] = n > 1 ? SUM_INT64 : n ? SUM_LEAF : SUM_NONE;
 	}
 }
 
 static void free_plan(struct one *x)
 {
 	sum_unshare(&x->plan);
+	free(x->form);
 	free((void *)x->plan.wants);
 }
 
@@ -138,13 +141,13 @@ static void begin_one(struct one *x, struct comm *c, const int64_t *begin, int64
 	}
 	x->leaf = x->result = x->memory;
 	x->local = (int64_t *)(void *)(x->memory + local);
-	assert_true(shared || sum_buffer_floats(&x->plan) <= queue->room);
+	assert_true(shared || sum_buffer_floats(&x->plan, x->form) <= queue->room);
 	for (int64_t i = 0; i < n; i++)
 		x->leaf[i] = fence;
 	x->fence = &x->memory[floats];
 	x->memory[floats] = fence;
 	add_leaves(x, begin[c->rank], begin[c->rank + 1]);
-	bool several = x->plan.form[c->rank] == SUM_INT64;
+	bool several = x->form[c->rank] == SUM_INT64;
 	x->plan.queue = &queue->sums;
 	x->plan.shared = x->shared;
 	x->plan.sum_at = local;
@@ -152,6 +155,7 @@ static void begin_one(struct one *x, struct comm *c, const int64_t *begin, int64
 	x->sum = sum_begin(&(struct sum_call){.plan = &x->plan,
 		.grid = &x->grid,
 		.own = several ? (void *)x->local : x->leaf,
+		.form = x->form,
 		.result = x->result});
 }
 
@@ -317,10 +321,13 @@ static void kept(void **state)
 	int64_t first, piece = sum_piece(&x.plan, world->rank, &first);
 	int64_t *sum = xcalloc((size_t)piece + 1, sizeof(*sum));
 	float own[N], result[N];
-	struct sum_call call = {
-		.plan = &x.plan, .grid = &x.grid, .own = own, .kept = sum};
+	struct sum_call call = {.plan = &x.plan,
+		.grid = &x.grid,
+		.own = own,
+		.form = x.form,
+		.kept = sum};
 	for (int r = 0; r < world->size; r++)
-		x.plan.form[r] = SUM_LEAF;
+		x.form[r] = SUM_LEAF;
 	for (int round = 0; round < 2; round++) {
 		for (int i = 0; i < N; i++)
 			own[i] = leaf(2 * world->rank + round, i);

@@ -1,5 +1,5 @@
 /* base: numbers and text, options, exact sums, Philox, hashes, files. */
-#include "base/options.h"
+#include "options/options.h"
 #include "base/utf8.h"
 #include "base/file.h"
 #include "tests/support/support.h"

@@ -20,6 +20,7 @@
 #include <zlib.h>
 
 static struct err e;
+static struct open_how how;
 static const char too_much[] = "take more memory than 16 times the size";
 
 /* ---- limits ------------------------------------------------------------------------------ */
@@ -240,7 +241,7 @@ static void values_without_use(void **state)
 static int open_view(const void *path)
 {
 	struct ckpt_view v;
-	int rc = convert_open(&v, path, &e);
+	int rc = convert_open(&v, path, &how, &e);
 	if (!rc)
 		ckpt_view_close(&v);
 	return rc;
@@ -456,8 +457,8 @@ static void groups_that_cannot_be_read(void **state)
 		assert_int_equal(file_read(from.s, 1 << 20, &bytes, &e), 0);
 		put_file(to.s, &bytes);
 	}
-	convert_config_file("tests/golden/torch/hf/config.json");
-	assert_int_equal(convert_open(&v, copy, &e), 0);
+	how.config = "tests/golden/torch/hf/config.json";
+	assert_int_equal(convert_open(&v, copy, &how, &e), 0);
 	ckpt_view_close(&v);
 	assert_int_equal(torch_open(&f, copy, &e), 0);
 	const struct torch_item *x = torch_find(&f, "optimizer.param_groups.1.params");
@@ -472,10 +473,10 @@ static void groups_that_cannot_be_read(void **state)
 	close(fd);
 	free(bytes);
 	torch_close(&f);
-	assert_int_equal(convert_open(&v, copy, &e), -1);
+	assert_int_equal(convert_open(&v, copy, &how, &e), -1);
 	assert_int_equal(e.code, EX_DATAERR);
 	assert_non_null(strstr(e.msg, "does not match its checksum"));
-	convert_config_file(NULL);
+	how.config = NULL;
 }
 
 /* As of .metadata that is cut off while it is read: the file has less than was asked for. */

@@ -432,12 +432,12 @@ static void norms_of_two_runs(void **state)
 			{.end = -1}, s.adam, true};
 		if (step_check_run(&c, &plain_check, &job, &e))
 			fail_msg("%s", e.msg);
-		assert_int_equal(c.n_causes, 1);
+		assert_int_equal(c.n_findings, 1);
 		if (some)
-			assert_string_equal(c.causes[0].text, "no known cause");
+			assert_string_equal(c.findings[0].text, "no known cause");
 		else
-			assert_non_null(
-				strstr(c.causes[0].text, "all norms, and nothing else"));
+			assert_non_null(strstr(
+				c.findings[0].text, "all norms, and nothing else"));
 		step_check_close(&c);
 		step_end(&s);
 	}
@@ -580,7 +580,7 @@ static void norm_of_one_sign(void **state)
 			step_file(&s, 0), step_file(&s, 1), &none, {.end = -1}, s.adam};
 		if (step_check_run(&c, &plain_check, &job, &e))
 			fail_msg("%s", e.msg);
-		assert_int_equal(c.n_causes, k == 2);
+		assert_int_equal(c.n_findings, k == 2);
 		step_check_close(&c);
 		step_end(&s);
 	}

@@ -661,7 +661,7 @@ static void other_batch(struct step *s, char *text, size_t room)
 }
 
 /* When no cause is known: what is right all the same. */
-static void unknown_causes(void **state)
+static void unknown_findings(void **state)
 {
 	static const struct {
 		const char *config;
@@ -672,7 +672,7 @@ static void unknown_causes(void **state)
 		{LLAMA "tie = yes\n", 3,
 			"of this step, of all ranks and micro-batches?\nverdict"},
 		{LLAMA, -1, NULL}};
-	char text[CAUSE_TEXT];
+	char text[FINDING_TEXT];
 	(void)state;
 	for (size_t k = 0; k < ARRAY_LEN(of); k++) {
 		struct step s;
@@ -760,7 +760,7 @@ int main(void)
 		cmocka_unit_test(near_in_bf16),
 		cmocka_unit_test(smoothed_in_bf16),
 		cmocka_unit_test(noise_as_of_dropout),
-		cmocka_unit_test(unknown_causes),
+		cmocka_unit_test(unknown_findings),
 		cmocka_unit_test(missing_when_warm),
 		cmocka_unit_test(moments_of_others),
 		cmocka_unit_test(keys_of_short_sequences),

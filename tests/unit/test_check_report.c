@@ -68,7 +68,7 @@ static void wrong(struct step_check *c, const char *name, double ratio, const ch
 	struct tensor_check *x = find(c, name);
 	x->gradient.value = ratio * x->gradient.bound;
 	x->gradient.wrong = true;
-	x->cause = add_finding(c, x, "%s", text);
+	x->cause = add_finding(c, FINDING_GRADIENT, x, "%s", text);
 }
 
 /* The report, as the program writes it. */
@@ -189,9 +189,9 @@ static void signs(void **state)
 	}
 	/* what no distance shows: a tensor that did not change, one with NaN; and a note, which is none */
 	struct tensor_check *x = find(&c, "layers.0.attention.wq.weight");
-	add_note(&c, x, "weight decay 0 instead of 0.1");
+	add_finding(&c, FINDING_NOTE, x, "weight decay 0 instead of 0.1");
 	assert_false(map_mark(&c, x, TEST_UPDATE).beyond);
-	add_finding(&c, x, "has a gradient, and did not change");
+	add_finding(&c, FINDING_UPDATE, x, "has a gradient, and did not change");
 	assert_string_equal(map_mark(&c, x, TEST_UPDATE).sign, "×");
 	assert_false(map_mark(&c, x, TEST_GRADIENT).beyond);
 	assert_false(map_mark(&c, x, TEST_MOMENTS).beyond);
@@ -201,6 +201,57 @@ static void signs(void **state)
 	wrong(&c, "norm.weight", 3, "transposed");
 	assert_false(map_mark(&c, find(&c, "norm.weight"), TEST_UPDATE).beyond);
 	end(&c);
+}
+
+/* What a finding means depends on its kind, not on its words. */
+static void meanings(void **state)
+{
+	struct step_check c;
+	(void)state;
+	begin(&c, 1);
+	struct tensor_check *x = find(&c, "norm.weight");
+	for (enum finding_kind k = 0; k < N_FINDING_KINDS; k++)
+		assert_int_equal(add_finding(&c, k, x, "loss: kind %d", k), k);
+	for (int k = 0; k < N_FINDING_KINDS; k++) {
+		assert_non_null(finding_meaning(&c, k));
+		assert_int_equal(strstr(finding_meaning(&c, k), "forward pass") != NULL,
+			k == FINDING_LOSS);
+	}
+	c.files.two_runs = true;
+	assert_non_null(
+		strstr(finding_meaning(&c, FINDING_GRADIENT), "gradients of the runs"));
+	/* from wrong moments no right update follows */
+	x->moments.wrong = true;
+	int k = add_finding(&c, FINDING_UPDATE, x, "an update");
+	assert_int_equal(c.findings[k].kind, FINDING_MOMENTS);
+	end(&c);
+}
+
+/* One set of calls, two writers. */
+static void writers(void **state)
+{
+	static const char *const head
+		[] = {"a<b", ">n"},
+	    *const texts[] = {
+		    "<table>\n<thead><tr><th>a&lt;b</th><th class=\"number\">n</th></tr></thead>\n"
+		    "<tbody>\n<tr><th>x|y</th><td class=\"number\">–</td></tr>\n</tbody>\n</table>\n"
+		    "</div>\n<p class=\"note\">1 &lt; 2</p>",
+		    "| a\\<b | n |\n| --- | ---: |\n| x\\|y | - |\n\n1 \\< 2\n"};
+	(void)state;
+	for (int kind = PAGE_HTML; kind <= PAGE_MD; kind++) {
+		struct str out = {0};
+		struct doc d = {.kind = (enum page_kind)kind, .out = &out};
+		doc_head(&d, "id", head, ARRAY_LEN(head));
+		doc_row(&d);
+		doc_cell(&d, CELL_HEADING, "x|y");
+		doc_cell(&d, CELL_NUMBER, "");
+		doc_row_end(&d);
+		doc_table_end(&d);
+		doc_note(&d, "1 < 2");
+		const char *table = kind == PAGE_HTML ? strstr(out.s, "<table") : out.s;
+		assert_string_equal(table, texts[kind]);
+		str_free(&out);
+	}
 }
 
 /* Layers that have nothing in common are no grid of millions of places. */
@@ -226,6 +277,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {cmocka_unit_test(many_layers),
 		cmocka_unit_test(foreign_names), cmocka_unit_test(signs),
+		cmocka_unit_test(meanings), cmocka_unit_test(writers),
 		cmocka_unit_test(no_grid)};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -8,7 +8,7 @@
 #include "base/file.h"
 #include "foreign/foreign.h"
 #include "foreign/huggingface.h"
-#include "foreign/safetensors.h"
+#include "archive/safetensors.h"
 #include "data/data.h"
 #include "model/generate.h"
 #include "tests/support/support.h"
@@ -57,7 +57,7 @@ static uint64_t hash_of(const struct ckpt_view *v)
 static uint64_t hash_of_file(const char *path)
 {
 	struct ckpt_view v;
-	succeed(convert_open(&v, path, &e));
+	succeed(convert_open(&v, path, NULL, &e));
 	uint64_t hash = hash_of(&v);
 	ckpt_view_close(&v);
 	return hash;
@@ -124,7 +124,7 @@ static void logits_are_those_of_hugging_face(void **state)
 	for (size_t i = 0; i < ARRAY_LEN(cases); i++) {
 		struct ckpt_view v;
 		const char *path = fresh(".h5");
-		succeed(convert_open(&v, golden(cases[i]), &e));
+		succeed(convert_open(&v, golden(cases[i]), NULL, &e));
 		save(&v, &convert_pt, path, DT_F32, 0);
 		ckpt_view_close(&v);
 		double error = logit_error(path, golden(cases[i]));
@@ -153,7 +153,7 @@ static void llama_of_llmc(void **state)
 		char from[64];
 		const char *path = fresh(".h5"), *out = fresh(".bin");
 		snprintf(from, sizeof(from), "%s/%s", folder, files[i].name);
-		succeed(convert_open(&v, from, &e));
+		succeed(convert_open(&v, from, NULL, &e));
 		save(&v, &convert_pt, path, DT_F32, 0);
 		save(&v, &convert_llmc, out, files[i].dtype, 0);
 		ckpt_view_close(&v);
@@ -199,7 +199,7 @@ static void logits_see_a_wrong_permutation(void **state)
 	struct ckpt_view v, wrong;
 	const char *path = fresh(".h5");
 	(void)state;
-	succeed(convert_open(&v, golden("llama"), &e));
+	succeed(convert_open(&v, golden("llama"), NULL, &e));
 	ckpt_view_like(&wrong, &v);
 	wrong.read = read_interleaved;
 	wrong.with = &v;
@@ -227,16 +227,16 @@ static void round_trip(const char *path, const struct convert_format *f, const c
 {
 	struct ckpt_view v;
 	const char *first = fresh(".h5"), *other = fresh(end), *second = fresh(".h5");
-	succeed(convert_open(&v, path, &e));
+	succeed(convert_open(&v, path, NULL, &e));
 	if (f != &convert_huggingface)
 		str_clear(&v.origin); /* other formats have no place for it */
 	save(&v, &convert_pt, first, DT_F32, 0);
 	ckpt_view_close(&v);
-	succeed(convert_open(&v, first, &e));
+	succeed(convert_open(&v, first, NULL, &e));
 	save(&v, f, other, dtype, shard_bytes);
 	ckpt_view_close(&v);
-	assert_ptr_equal(convert_detect(other), f);
-	succeed(convert_open(&v, other, &e));
+	assert_ptr_equal(convert_detect(other).format, f);
+	succeed(convert_open(&v, other, NULL, &e));
 	save(&v, &convert_pt, second, DT_F32, 0);
 	ckpt_view_close(&v);
 	same_file(first, second);
@@ -276,7 +276,7 @@ static void data_are_those_of_hugging_face(void **state)
 		const char *out = fresh("");
 		if (!strcmp(cases[i], "llama-bias"))
 			continue; /* ours also has the biases of the feed-forward layers, 0 */
-		succeed(convert_open(&v, golden(cases[i]), &e));
+		succeed(convert_open(&v, golden(cases[i]), NULL, &e));
 		save(&v, &convert_huggingface, out, DT_F32, 0);
 		ckpt_view_close(&v);
 		read_data(golden(cases[i]), &a);
@@ -329,7 +329,7 @@ static void names_of_the_bare_model(void **state)
 	const char *bare = with_names("transformer.", "");
 	assert_true(hash_of_file(bare) == hash_of_file(golden("gpt2")));
 	const char *other = with_names("h.1.ln_1.bias", "h.1.ln_1.bios");
-	assert_int_equal(convert_open(&v, other, &why), -1);
+	assert_int_equal(convert_open(&v, other, NULL, &why), -1);
 	assert_non_null(strstr(why.msg, "has no tensor transformer.h.1.ln_1.bias"));
 }
 
@@ -363,7 +363,7 @@ static void sixteen_bits(void **state)
 		struct ckpt_view v, rounded;
 		const char *rounded_at = fresh(".h5"), *out = fresh("");
 		const struct ckpt_selection how = {.round_to = types[i]};
-		succeed(convert_open(&v, golden("gpt2"), &e));
+		succeed(convert_open(&v, golden("gpt2"), NULL, &e));
 		succeed(ckpt_select(&rounded, &v, &how, &e));
 		save(&rounded, &convert_pt, rounded_at, DT_F32, 0);
 		assert_true(hash_of(&rounded) != hash_of(&v));
@@ -418,10 +418,10 @@ static void a_tied_output_layer_is_the_embedding(void **state)
 	struct ckpt_view v;
 	struct err why = {0};
 	(void)state;
-	succeed(convert_open(&v, make_tied(true), &e));
+	succeed(convert_open(&v, make_tied(true), NULL, &e));
 	assert_int_equal(ckpt_view_find(&v, "output.weight"), -1);
 	ckpt_view_close(&v);
-	assert_int_equal(convert_open(&v, make_tied(false), &why), -1);
+	assert_int_equal(convert_open(&v, make_tied(false), NULL, &why), -1);
 	assert_int_equal(why.code, EX_DATAERR);
 	assert_non_null(strstr(why.msg, "lm_head.weight is not"));
 }
@@ -452,7 +452,8 @@ static void flip_bits(
 	struct stat st;
 	int64_t found = 0, n = n_flips();
 	struct ckpt_view undamaged;
-	succeed(f->open(&undamaged, whole, &e));
+	succeed(convert_open_as(
+		&undamaged, &(struct convert_kind){f, f->probe(whole)}, whole, NULL, &e));
 	uint64_t good = hash_of(&undamaged);
 	struct philox_key key = philox_key(2, PHILOX_TEST, 0);
 	assert_int_equal(stat(file, &st), 0);
@@ -462,7 +463,8 @@ static void flip_bits(
 		struct ckpt_view v;
 		struct err why = {0};
 		flip(file, at, bit);
-		if (f->open(&v, whole, &why)) {
+		if (convert_open_as(&v, &(struct convert_kind){f, f->probe(whole)}, whole,
+			    NULL, &why)) {
 			assert_true(why.code == EX_DATAERR || why.code == EX_IOERR ||
 				    why.code == EX_UNAVAILABLE);
 			found++;
@@ -514,7 +516,7 @@ static void flips_in_a_state_are_found(void **state)
 	struct ckpt_view v, full;
 	struct str model = {0}, moments = {0};
 	(void)state;
-	succeed(convert_open(&v, golden("gpt2"), &e));
+	succeed(convert_open(&v, golden("gpt2"), NULL, &e));
 	with_moments(&full, &v);
 	for (size_t i = 0; i < ARRAY_LEN(types); i++) {
 		const char *folder = fresh("");
@@ -540,7 +542,7 @@ static void flips_are_found(void **state)
 	struct str part = {0};
 	(void)state;
 	const char *one = fresh(""), *shards = fresh(""), *bin = fresh(".bin");
-	succeed(convert_open(&v, golden("gpt2"), &e));
+	succeed(convert_open(&v, golden("gpt2"), NULL, &e));
 	save(&v, &convert_huggingface, one, DT_F32, 0);
 	save(&v, &convert_huggingface, shards, DT_BF16, 16384);
 	save(&v, &convert_llmc, bin, DT_F32, 0);
@@ -654,7 +656,7 @@ static void truncated_files_are_refused(void **state)
 	(void)state;
 	const char *bin = fresh(".bin"), *one = fresh("");
 	struct str file = {0};
-	succeed(convert_open(&v, golden("gpt2"), &e));
+	succeed(convert_open(&v, golden("gpt2"), NULL, &e));
 	save(&v, &convert_llmc, bin, DT_F32, 0);
 	save(&v, &convert_huggingface, one, DT_F32, 0);
 	ckpt_view_close(&v);
@@ -663,12 +665,20 @@ static void truncated_files_are_refused(void **state)
 	assert_int_equal(stat(bin, &st), 0);
 	for (off_t n = st.st_size - 1; n >= 0; n -= 997) {
 		assert_int_equal(truncate(bin, n), 0);
-		assert_int_equal(convert_llmc.open(&v, bin, &why), -1);
+		assert_int_equal(convert_open_as(&v,
+					 &(struct convert_kind){
+						 &convert_llmc, convert_llmc.probe(bin)},
+					 bin, NULL, &why),
+			-1);
 	}
 	assert_int_equal(stat(file.s, &st), 0);
 	for (off_t n = st.st_size - 1; n >= 0; n -= 997) {
 		assert_int_equal(truncate(file.s, n), 0);
-		assert_int_equal(convert_huggingface.open(&v, one, &why), -1);
+		assert_int_equal(convert_open_as(&v,
+					 &(struct convert_kind){&convert_huggingface,
+						 convert_huggingface.probe(one)},
+					 one, NULL, &why),
+			-1);
 	}
 	str_free(&file);
 }
@@ -679,7 +689,7 @@ static void sums_are_right(void **state)
 {
 	struct ckpt_view a, b, sum;
 	(void)state;
-	succeed(convert_open(&a, golden("llama"), &e));
+	succeed(convert_open(&a, golden("llama"), NULL, &e));
 	const struct ckpt_selection how = {.round_to = DT_BF16};
 	succeed(ckpt_select(&b, &a, &how, &e));
 	const struct ckpt_view *const both[] = {&a, &b}, *const same[] = {&a, &a, &a};
@@ -703,7 +713,7 @@ static void sums_are_right(void **state)
 	ckpt_view_close(&sum);
 	ckpt_view_close(&b);
 	/* another model */
-	succeed(convert_open(&b, golden("gpt2"), &e));
+	succeed(convert_open(&b, golden("gpt2"), NULL, &e));
 	struct err why = {0};
 	assert_int_equal(ckpt_combine(&sum, both, 2, ones, 1, &why), -1);
 	assert_int_equal(why.code, EX_DATAERR);

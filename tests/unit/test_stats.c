@@ -1,6 +1,6 @@
 /* Statistics with known answers. */
 #include "tests/support/support.h"
-#include "compare/stats.h"
+#include "stats/stats.h"
 
 #include <math.h>
 

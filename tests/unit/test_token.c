@@ -1,6 +1,7 @@
 /* token: readers of vocabularies, the splitting of words, the encoder against a textbook one. */
 #include "base/file.h"
 #include "tests/support/support.h"
+#include "tests/support/vocabulary.h"
 #include "token/bpe_internal.h"
 #include "token/tokenizer.h"
 
@@ -397,7 +398,7 @@ static void check_golden(
 {
 	struct str text = {0}, want = {0}, got = {0};
 	struct tokenizer t;
-	struct tokenizer_source from = {"bpe", xstrdup(golden(vocab)), pattern, special};
+	struct tokenizer_source from = {"bpe", vocab, pattern, special};
 	uint32_t *ids;
 	assert_int_equal(file_read(golden("text"), 1 << 20, &text, &e), 0);
 	assert_int_equal(file_read(golden(tokens), 1 << 20, &want, &e), 0);
@@ -411,7 +412,6 @@ static void check_golden(
 	assert_string_equal(got.s, text.s);
 	tokenizer_free(&t);
 	free(ids);
-	free((char *)from.vocab_files);
 	str_free(&text);
 	str_free(&want);
 	str_free(&got);
@@ -423,7 +423,7 @@ static void tekken(void **state)
 	(void)state;
 	struct str ranks = {0}, json = {0}, want = {0};
 	long long n = 0;
-	assert_int_equal(file_read(golden("ranks.tiktoken"), 1 << 20, &ranks, &e), 0);
+	assert_int_equal(file_read(vocabulary_ranks(), 1 << 20, &ranks, &e), 0);
 	for (char *line = strtok(ranks.s, "\n"); line; line = strtok(NULL, "\n"), n++)
 		str_printf(&json,
 			"%s{\"rank\": %lld, \"token_str\": \"\\u0000\", \"token_bytes\": \"%.*s\"}",
@@ -495,25 +495,25 @@ static void others_tokens(void **state)
 	for (const struct split_pattern *p = split_patterns; p->name; p++) {
 		char name[32];
 		snprintf(name, sizeof(name), "%s.tokens", p->name);
-		check_golden("ranks.tiktoken", p->name, name, false);
+		check_golden(vocabulary_ranks(), p->name, name, false);
 		if (strcmp(p->name, "cl100k"))
-			check_golden("merges.txt", p->name, name, false);
+			check_golden(vocabulary_merges(), p->name, name, false);
 	}
-	check_golden("tokenizer.json", NULL, "added.tokens", false);
-	check_golden("tokenizer.json", NULL, "special.tokens", true);
+	check_golden("tests/golden/tokens/tokenizer.json", NULL, "added.tokens", false);
+	check_golden("tests/golden/tokens/tokenizer.json", NULL, "special.tokens", true);
 }
 
 /* From a shard or another rank, a tokenizer encodes as the first one. */
 static void tokenizers_are_kept(void **state)
 {
-	static const char *const files[] = {
-		"tokenizer.json", "merges.txt", "ranks.tiktoken"};
+	const char *const files[] = {"tests/golden/tokens/tokenizer.json",
+		vocabulary_merges(), vocabulary_ranks()};
 	static const char text[] = "It's the first day<tool>b <|endoftext|>";
 	(void)state;
 	for (size_t k = 0; k < ARRAY_LEN(files); k++) {
 		struct tokenizer t, packed, filed;
 		struct tokenizer_source from = {
-			"bpe", golden(files[k]), k ? "gpt2" : NULL, false};
+			"bpe", files[k], k ? "gpt2" : NULL, false};
 		struct str bytes = {0};
 		struct h5 *f;
 		uint32_t *ids[3];

@@ -1,7 +1,7 @@
 /* token: training of byte-pair encoding, against the textbook algorithm. */
 #include "base/file.h"
 #include "tests/support/support.h"
-#include "prepare/train.h"
+#include "vocab/vocab.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -1,0 +1,103 @@
+/*
+ * The list of all causes, in the order in which they are tried (an X-macro): define CAUSE(scope,
+ * needs, test, text, kind) before including this file; the kind is left out for gradients. See
+ * struct cause. A new cause is a row here, and its test.
+ */
+CAUSE(TRY_TENSOR, 0, by_untying,
+	"no gradient, and the numbers of the embedding: does the run tie them "
+	"(tie_word_embeddings)?")
+CAUSE(TRY_TENSOR, 0, has_no_gradient,
+	"no gradient: it is not trained (--freeze), or the backward does not reach it")
+CAUSE(TRY_TENSOR, 0, by_own_clip, "clipped by its own norm, not by that of all gradients")
+CAUSE(TRY_TENSOR, 0, by_no_clip, "not clipped, and others are")
+CAUSE(TRY_TENSOR, 0, by_factor, "%s times what it should be")
+CAUSE(TRY_TENSOR, 0, by_slices, "dim %s times")
+CAUSE(TRY_TENSOR, 0, by_transposition, "transposed")
+CAUSE(TRY_TENSOR, 0, by_halves,
+	"rows of heads in halves instead of pairs (rotary positions)")
+CAUSE(TRY_TENSOR, 0, by_pairs,
+	"rows of heads in pairs instead of halves (rotary positions)")
+CAUSE(TRY_TENSOR, 0, by_exchange, "the gradient of %s")
+CAUSE(TRY_TENSOR, IF_REFERENCE, by_order_of_slices, "dim %s, counted from 0")
+CAUSE(TRY_TENSOR, IF_REFERENCE, by_value, "as if each element were clipped to %s")
+CAUSE(TRY_TENSOR, IF_REFERENCE, by_exchanged_means,
+	"its moments of the step before were those of %s")
+CAUSE(TRY_TENSOR, IF_REFERENCE, by_decay,
+	"the gradient plus %s times the parameter: weight decay before the moments (L2)")
+
+CAUSE(TRY_STEP, IF_REFERENCE | IF_MOST, by_lost_moments,
+	"as if the moments of the step before were zero")
+CAUSE(TRY_STEP, IF_SEARCH | IF_MOST, by_sequences, "sequences %s")
+CAUSE(TRY_STEP, IF_FUNCTION, by_function, "as if %s")
+CAUSE(TRY_STEP, IF_FUNCTION, by_smoothing, "as if labels were smoothed by %s")
+CAUSE(TRY_STEP, IF_FUNCTION, by_z_loss,
+	"as if the loss had a z-loss: %s times the square of log(sum of exp(logits))")
+CAUSE(TRY_STEP, IF_SEARCH | IF_MOST, by_missing_all_reduce,
+	"as if each tensor-parallel rank %s")
+CAUSE(TRY_STEP, IF_FUNCTION, by_old_parameters, "as if %s: gathered too early")
+CAUSE(TRY_STEP, IF_FUNCTION, by_divided_logits, "as if logits were divided by %s")
+CAUSE(TRY_STEP, IF_FUNCTION, by_multiplied_logits, "as if logits were multiplied by %s")
+CAUSE(TRY_STEP, IF_FUNCTION, by_capped_scores,
+	"as if scores of attention were softly capped: %s")
+CAUSE(TRY_STEP, IF_FUNCTION, by_capped_logits, "as if logits were softly capped: %s")
+CAUSE(TRY_STEP, IF_FUNCTION, by_no_window, "as if attention had no sliding window")
+CAUSE(TRY_STEP, IF_FUNCTION, by_window,
+	"as if attention had a sliding window of %s tokens, the own one included")
+CAUSE(TRY_STEP, IF_SEARCH, by_path, "as if %s")
+CAUSE(TRY_STEP, IF_SEARCH, by_sums, "")
+CAUSE(TRY_STEP, IF_SEARCH | IF_FEW, by_sequences, "sequences %s")
+/* (bf16 may hide most tensors' other parts) */
+CAUSE(TRY_STEP, IF_SEARCH | IF_FEW | IF_FORWARD, by_smoothing,
+	"as if labels were smoothed by %s")
+CAUSE(TRY_STEP, IF_SEARCH | IF_FEW | IF_FORWARD, by_z_loss,
+	"as if the loss had a z-loss: %s times the square of log(sum of exp(logits))")
+
+CAUSE(TRY_STEP, 0, are_norms,
+	"all norms, and nothing else: with sequence parallelism each tensor-parallel rank "
+	"has a part of their gradients; is it not summed over the ranks?")
+CAUSE(TRY_STEP, IF_NO_REFERENCE, is_unexplained, "no known cause")
+CAUSE(TRY_STEP, IF_NO_SEARCH, is_unexplained,
+	"no cause is looked for in a model of this size: take fewer layers")
+CAUSE(TRY_STEP, 0, is_rounded,
+	"farther than rounding in fp32, and not than in bf16: was a part of the run in bf16 "
+	"(--precision)?")
+CAUSE(TRY_STEP, 0, has_right_forward, "no known cause: %s?")
+CAUSE(TRY_STEP, 0, has_right_tensors, "no known cause")
+CAUSE(TRY_STEP, IF_MOST, by_cosines,
+	"no known cause: all gradients point about where they should (cosines of %s and "
+	"more): dropout that is on, or a function that differs by little?")
+CAUSE(TRY_STEP, 0, has_right_tokens,
+	"no known cause: the embedding has gradients of the batch's tokens and of no others, "
+	"so the batch is that of this step: is it another function, or other targets?")
+CAUSE(TRY_STEP, 0, has_other_batch,
+	"no known cause: is the batch that of this step, of all ranks and micro-batches?%s")
+
+CAUSE(TRY_UPDATES, IF_ALSO, by_rule, "update: as if %s", FINDING_STEP)
+CAUSE(TRY_UPDATES, IF_ALSO, by_standstill,
+	"no parameter changed, and the learning rate is %s", FINDING_STEP)
+CAUSE(TRY_UPDATES, IF_ALSO, by_no_rate,
+	"no parameter changed: a learning rate of 0, as at the begin of a warm-up, or no update",
+	FINDING_NOTE)
+CAUSE(TRY_UPDATES, IF_ALSO, by_other_rate, "learning rate %s", FINDING_STEP)
+
+CAUSE(TRY_UPDATE, 0, is_not_finite, "not finite", FINDING_NOT_FINITE)
+CAUSE(TRY_UPDATE, 0, has_frozen_gradient, "is frozen (--freeze), and has a gradient",
+	FINDING_FROZEN)
+CAUSE(TRY_UPDATE, IF_ALSO, has_frozen_decay,
+	"is frozen (--freeze), and changed: weight decay alone makes it smaller",
+	FINDING_FROZEN)
+CAUSE(TRY_UPDATE, IF_ALSO, has_frozen_update, "is frozen (--freeze), and changed",
+	FINDING_FROZEN)
+CAUSE(TRY_UPDATE, IF_NO_REFERENCE, is_dead,
+	"no gradient: it is not trained (--freeze), or the backward does not reach it",
+	FINDING_NO_GRADIENT)
+CAUSE(TRY_UPDATE, 0, is_unchanged, "has a gradient, and did not change", FINDING_UPDATE)
+CAUSE(TRY_UPDATE, 0, by_slices_of_update, "update: dim %s", FINDING_UPDATE)
+CAUSE(TRY_UPDATE, 0, has_other_update, "the update is not AdamW's from these moments",
+	FINDING_UPDATE)
+CAUSE(TRY_UPDATE, 0, has_wrong_rate, "learning rate %s", FINDING_UPDATE)
+CAUSE(TRY_UPDATE, 0, has_own_rate, "learning rate %s", FINDING_NOTE)
+CAUSE(TRY_UPDATE, IF_ALSO, has_wrong_decay, "weight decay %s", FINDING_UPDATE)
+
+CAUSE(TRY_REST, 0, by_no_decay, "no tensor decays, and weight decay is %s", FINDING_STEP)
+#undef CAUSE

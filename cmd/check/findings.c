@@ -1,0 +1,126 @@
+/* Findings: the kinds, what each means, and the verdict. */
+#include "check/report.h"
+
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+
+static const char not_of_batch[] =
+	"The gradient that the optimizer saw is not that of the batch: the backward pass, or a sum "
+	"over ranks, is wrong for these tensors.";
+
+static const struct {
+	const char *meaning;
+	const char *of_two_runs; /* NULL: as of one */
+} kinds[N_FINDING_KINDS] = {
+	[FINDING_GRADIENT] = {not_of_batch,
+		"The gradients of the runs differ in these tensors: the backward pass, or a sum "
+		"over ranks, is wrong in one of them."},
+	[FINDING_ZERO] = {not_of_batch},
+	[FINDING_NO_GRADIENT] =
+		{"Neither moment gained anything: the optimizer had no gradient of "
+		 "these tensors, or zeros."},
+	[FINDING_FROZEN] = {"The run is said not to train these tensors."},
+	[FINDING_NOT_FINITE] = {"Parameters or moments are infinite or not numbers."},
+	[FINDING_MOMENTS] =
+		{"Both moments gain from one gradient; here they did from two."},
+	[FINDING_UPDATE] =
+		{"The gradient is not what is wrong here: these parameters did not "
+		 "change as AdamW changes them."},
+	[FINDING_LOSS] = {"The forward pass is another one already: look there first."},
+	[FINDING_SCALE] =
+		{"The gradient has the right direction and another length. AdamW divides "
+		 "by it, so the loss hardly shows it; clipping and the logged norm do."},
+	[FINDING_CLIP] =
+		{"The norm that gradients are clipped by is not theirs: all ranks must "
+		 "count each part of each tensor once."},
+	[FINDING_BETA2] = {"The second moments are those of another beta2."},
+	[FINDING_COPIES] =
+		{"What several ranks have of one tensor must be equal, bit by bit. From "
+		 "here on they train different models."},
+	[FINDING_STEP] =
+		{"It is about the step as a whole, not about some of the tensors."},
+	[FINDING_NOTE] = {"It may be meant so, and then it is right."},
+};
+
+const char *finding_meaning(const struct step_check *c, int finding)
+{
+	enum finding_kind kind = c->findings[finding].kind;
+	const char *other = c->files.two_runs ? kinds[kind].of_two_runs : NULL;
+	return other ? other : kinds[kind].meaning;
+}
+
+/* Notes that a finding is about a tensor, or about the whole step (NULL). */
+static int found(struct step_check *c, const struct tensor_check *x, int finding)
+{
+	if (x)
+		c->of[x - c->of].found |= UINT64_C(1) << finding;
+	return finding;
+}
+
+/* One more finding than there is space for: the last one is for all others. */
+static void add_other(struct finding *last, enum finding_kind kind)
+{
+	snprintf(last->text, sizeof(last->text), "others: --json has all tensors");
+	if (last->kind == FINDING_NOTE || kind == FINDING_GRADIENT)
+		last->kind = kind;
+	last->n++;
+}
+
+int add_finding(struct step_check *c, enum finding_kind kind,
+	const struct tensor_check *x, const char *fmt, ...)
+{
+	char text[FINDING_TEXT];
+	va_list args;
+	va_start(args, fmt);
+	vsnprintf(text, sizeof(text), fmt, args);
+	va_end(args);
+	c->wrong |= kind != FINDING_NOTE;
+	/* (no update from wrong moments is right) */
+	if (kind == FINDING_UPDATE && x->moments.wrong)
+		kind = FINDING_MOMENTS;
+	for (int i = 0; i < c->n_findings; i++)
+		if (!strcmp(c->findings[i].text, text))
+			return c->findings[i].n++, found(c, x, i);
+	if (c->n_findings == MAX_FINDINGS) {
+		add_other(&c->findings[MAX_FINDINGS - 1], kind);
+		return found(c, x, MAX_FINDINGS - 1);
+	}
+	struct finding *f = &c->findings[c->n_findings];
+	*f = (struct finding){.kind = kind, .n = x != NULL};
+	memcpy(f->text, text, sizeof(text));
+	snprintf(f->first, sizeof(f->first), "%s", x ? x->name : "");
+	return found(c, x, c->n_findings++);
+}
+
+int count_findings(const struct step_check *c, bool notes)
+{
+	int n = 0;
+	for (int k = 0; k < c->n_findings; k++)
+		n += is_note(&c->findings[k]) == notes;
+	return n;
+}
+
+/* ---- the verdict ------------------------------------------------------------------------ */
+
+const struct check_verdict *verdict_of(const struct step_check *c)
+{
+	static const struct check_verdict
+		wrong = {"wrong", REPORT_BAD},
+		unchecked = {"not checked", REPORT_UNCLEAR, "nothing could be checked",
+			"", "the files have nothing that could be"},
+		same = {"right", REPORT_GOOD, "the gradients of both runs are the same",
+			", but for a scale that clipping would hide",
+			"the gradients of both runs are the same"},
+		right = {"right", REPORT_GOOD, "the step is right",
+			", but for its scale, which was not checked",
+			"gradients, moments and update are within bounds"},
+		in_part = {"right", REPORT_GOOD,
+			"nothing is wrong that shows without a batch", "",
+			"as far as it shows without a batch"};
+	return c->wrong		   ? &wrong
+	       : !c->tested	   ? &unchecked
+	       : c->files.two_runs ? &same
+	       : c->has_reference  ? &right
+				   : &in_part;
+}

@@ -1,0 +1,481 @@
+/* What known bugs would make of the gradient of one tensor, and of parts of a sum over ranks; see causes.c. */
+#include "check/search.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+static double factor_grain(const struct step_check *c)
+{
+	return c->o.precision == RUN_FP32 ? 5e-5 : 5e-3;
+}
+
+/* How far the factors of parts of a tensor may be from each other and mean nothing. */
+static double alike(const struct step_check *c)
+{
+	return c->o.precision == RUN_FP32 ? 0.01 : 0.04;
+}
+
+/* A factor as it is shown: no finer than the run's precision tells. (bf16 changes factors by up to 1 %.) */
+double shown(const struct step_check *c, double f)
+{
+	if (c->o.precision != RUN_FP32 && fabs(f - round(f)) <= 0.02 * fabs(f))
+		return round(f);
+	double grain = 2 * factor_grain(c);
+	double x = round(f / grain) * grain;
+	return fabs(x) < grain ? 0 : x;
+}
+
+/* "1 2" */
+void put_factors(
+	const struct step_check *c, char *out, size_t room, const double *f, int n)
+{
+	size_t at = 0;
+	for (int i = 0; i < n && at < room; i++)
+		at += (size_t)snprintf(
+			out + at, room - at, "%s%.4g", i ? " " : "", shown(c, f[i]));
+}
+
+/* ---- one tensor by itself ------------------------------------------------------------------ */
+
+/* Does a cause leave no more than rounding, and much less than there is without it? */
+bool within(const struct step_check *c, int i, double residual)
+{
+	const struct distance *d = &c->of[i].gradient;
+	return residual <= d->bound && residual <= 0.5 * d->value;
+}
+
+/* Is it the output layer, which has the same numbers as the embedding? */
+static bool seems_tied(const struct step_check *c, int i)
+{
+	const struct model *m = &c->weights.m;
+	const struct tensor *t = c->has_reference ? tensor_of(c, i) : NULL;
+	return t && t == m->output && t != m->tokens &&
+	       !memcmp(c->weights.w[t - m->tensors], c->weights.w[m->tokens - m->tensors],
+		       (size_t)tensor_size(t) * sizeof(float));
+}
+
+bool has_no_gradient(struct cause_search *s)
+{
+	const float *seen = s->c->seen[s->tensor];
+	return products_of(seen, seen, s->c->of[s->tensor].n).aa <= 0;
+}
+
+bool by_untying(struct cause_search *s)
+{
+	return has_no_gradient(s) && seems_tied(s->c, s->tensor);
+}
+
+/* The factor of the tensor, where it explains it and is not that of all; else 0. */
+static double own_factor(const struct cause_search *s)
+{
+	const struct step_check *c = s->c;
+	int i = s->tensor;
+	const struct products p = products_of(c->seen[i], reference_of(c, i), c->of[i].n);
+	double f = p.bb > 0 ? p.ab / p.bb : 0;
+	bool other = fabs(f / c->common - 1) > factor_grain(c);
+	return f != 0 && other && within(c, i, residual_of(&p, f)) ? f : 0;
+}
+
+bool by_own_clip(struct cause_search *s)
+{
+	double clip = s->c->files.adam.clip;
+	const float *seen = s->c->seen[s->tensor];
+	double norm = sqrt(products_of(seen, seen, s->c->of[s->tensor].n).aa);
+	return clip > 0 && fabs(norm / clip - 1) <= factor_grain(s->c) &&
+	       own_factor(s) != 0;
+}
+
+bool by_no_clip(struct cause_search *s)
+{
+	return s->c->files.adam.clip > 0 && fabs(own_factor(s) - 1) <= factor_grain(s->c);
+}
+
+bool by_factor(struct cause_search *s)
+{
+	double f = own_factor(s);
+	snprintf(s->detail, sizeof(s->detail), "%.5g", shown(s->c, f / s->c->common));
+	return f != 0;
+}
+
+/* Factors of the slices of a dimension; true if they explain the tensor. */
+static bool slices_of_dim(struct cause_search *s, int dim, int n)
+{
+	const struct step_check *c = s->c;
+	int i = s->tensor;
+	char list[120];
+	double f[MAX_SLICES];
+	double left = slice_factors(c, i, c->seen[i], reference_of(c, i), dim, n, f);
+	for (int k = 0; k < n; k++)
+		f[k] /= c->common;
+	if (!within(c, i, left) || are_equal(f, n, alike(c)))
+		return false;
+	put_factors(c, list, sizeof(list), f, n);
+	snprintf(s->detail, sizeof(s->detail), "%d in %d slices: %s", dim, n, list);
+	return true;
+}
+
+bool try_slices(struct cause_search *s, const int64_t degrees[AT_LEAST(2)],
+	bool (*explains)(struct cause_search *s, int dim, int n))
+{
+	const int64_t n[] = {degrees[0], degrees[1], 2, 3, 4, 8, 16};
+	for (size_t k = 0; k < ARRAY_LEN(n); k++)
+		for (int dim = 0; dim < 2; dim++)
+			if (n[k] > 1 && n[k] <= MAX_SLICES && explains(s, dim, (int)n[k]))
+				return true;
+	return false;
+}
+
+bool by_slices(struct cause_search *s)
+{
+	return try_slices(s, (const int64_t[]){s->c->o.tp, s->c->o.fsdp}, slices_of_dim);
+}
+
+/* Has slice k of a dimension what another one should have? Sets from[n] to those that come nearest; returns how
+ * far. */
+static double order_of_slices(const struct cause_search *s, int dim, int n, int *from)
+{
+	const struct step_check *c = s->c;
+	int i = s->tensor;
+	const struct tensor *t = tensor_of(c, i);
+	const float *a = c->seen[i], *b = reference_of(c, i);
+	int64_t cols = t->ndim > 1 ? t->dims[1] : 1, size = t->dims[dim] / n;
+	int64_t step = dim ? size : size * cols; /* from a slice to the next */
+	double left = 0, all = products_of(b, b, c->of[i].n).aa;
+	for (int k = 0; k < n; k++) {
+		double nearest = INFINITY;
+		for (int to = 0; to < n; to++) {
+			int r = (k + to) % n; /* (first its own) */
+			double far = 0;
+			for (int64_t j = 0; j < c->of[i].n; j++) {
+				int64_t at = dim ? j % cols : j / cols;
+				if (at / size != k)
+					continue;
+				double d = (double)a[j] -
+					   c->common * (double)b[j + (r - k) * step];
+				far += d * d;
+			}
+			if (far < nearest) {
+				nearest = far;
+				from[k] = r;
+			}
+		}
+		left += nearest;
+	}
+	return sqrt(left / all) / fabs(c->common);
+}
+
+bool by_order_of_slices(struct cause_search *s)
+{
+	enum { MOST = 8 };
+	const struct step_check *c = s->c;
+	const int64_t n[] = {c->o.tp, c->o.fsdp, 2, 3, 4, 8};
+	const struct tensor *t = tensor_of(c, s->tensor);
+	int from[MOST];
+	for (size_t k = 0; k < ARRAY_LEN(n); k++)
+		for (int dim = 0; dim < t->ndim; dim++) {
+			if (n[k] < 2 || n[k] > MOST || t->dims[dim] % n[k] ||
+				c->of[s->tensor].n < 4 * n[k] ||
+				!within(c, s->tensor,
+					order_of_slices(s, dim, (int)n[k], from)))
+				continue;
+			int at = snprintf(s->detail, sizeof(s->detail),
+				"%d in %d slices: the gradients of slices", dim,
+				(int)n[k]);
+			for (int64_t j = 0; j < n[k]; j++)
+				at += snprintf(s->detail + at,
+					sizeof(s->detail) - (size_t)at, " %d", from[j]);
+			return true;
+		}
+	return false;
+}
+
+/* Each element clipped to what the largest one has. */
+bool by_value(struct cause_search *s)
+{
+	const struct step_check *c = s->c;
+	int i = s->tensor;
+	double most = 0, left = 0, all = 0;
+	for (int64_t j = 0; j < c->of[i].n; j++)
+		most = fmax(most, fabs((double)c->seen[i][j]));
+	for (int64_t j = 0; j < c->of[i].n; j++) {
+		double want = c->common * (double)reference_of(c, i)[j];
+		double clipped = fmin(fmax(want, -most), most);
+		double d = (double)c->seen[i][j] - clipped;
+		left += d * d;
+		all += clipped * clipped;
+	}
+	snprintf(s->detail, sizeof(s->detail), "%.3g", most);
+	return all > 0 && within(c, i, sqrt(left / all));
+}
+
+/* The reference with its elements elsewhere. */
+typedef int64_t element_of(const struct step_check *c, const struct tensor *t, int64_t j);
+
+static bool by_places(const struct cause_search *s, element_of *from)
+{
+	const struct step_check *c = s->c;
+	int i = s->tensor;
+	const struct tensor *t = tensor_of(c, i);
+	float *moved = xmalloc((size_t)c->of[i].n * sizeof(*moved));
+	for (int64_t j = 0; j < c->of[i].n; j++)
+		moved[j] = reference_of(c, i)[from(c, t, j)];
+	const struct products p = products_of(c->seen[i], moved, c->of[i].n);
+	free(moved);
+	return within(c, i, residual_of(&p, c->common));
+}
+
+static int64_t in_place(const struct step_check *c, const struct tensor *t, int64_t j)
+{
+	(void)c;
+	(void)t;
+	return j;
+}
+
+static int64_t transposed(const struct step_check *c, const struct tensor *t, int64_t j)
+{
+	(void)c;
+	return j % t->dims[1] * t->dims[1] + j / t->dims[1];
+}
+
+/* Rows of a head, also of a bias: halves (j, j + half) instead of pairs (2j, 2j + 1). */
+static int64_t halves(const struct step_check *c, const struct tensor *t, int64_t j)
+{
+	int64_t cols = t->ndim > 1 ? t->dims[1] : 1;
+	return row_of_pairs(j / cols, c->weights.m.head_dim) * cols + j % cols;
+}
+
+static int64_t pairs(const struct step_check *c, const struct tensor *t, int64_t j)
+{
+	int64_t cols = t->ndim > 1 ? t->dims[1] : 1;
+	int64_t dim = c->weights.m.head_dim, row = j / cols, r = row % dim;
+	r = r % 2 ? dim / 2 + r / 2 : r / 2;
+	return (row / dim * dim + r) * cols + j % cols;
+}
+
+bool by_transposition(struct cause_search *s)
+{
+	const struct tensor *t = tensor_of(s->c, s->tensor);
+	return t->ndim > 1 && t->dims[0] == t->dims[1] && by_places(s, transposed);
+}
+
+static bool has_rotated_rows(const struct cause_search *s)
+{
+	const struct tensor *t = tensor_of(s->c, s->tensor);
+	return t->ndim > 1 && is_rotated(t->name);
+}
+
+bool by_halves(struct cause_search *s)
+{
+	return has_rotated_rows(s) && by_places(s, halves);
+}
+
+bool by_pairs(struct cause_search *s)
+{
+	return has_rotated_rows(s) && by_places(s, pairs);
+}
+
+static bool has_same_shape(const struct cause_search *s, int other)
+{
+	const struct tensor *t = tensor_of(s->c, s->tensor), *o = tensor_of(s->c, other);
+	return o != t && o->ndim == t->ndim && !memcmp(o->dims, t->dims, sizeof(t->dims));
+}
+
+/* The gradient of another tensor of this shape. */
+bool by_exchange(struct cause_search *s)
+{
+	const struct step_check *c = s->c;
+	int i = s->tensor;
+	for (int k = 0; k < s->n_wrong; k++) {
+		if (!has_same_shape(s, s->wrong[k]))
+			continue;
+		const struct products p =
+			products_of(c->seen[i], reference_of(c, s->wrong[k]), c->of[i].n);
+		snprintf(s->detail, sizeof(s->detail), "%s",
+			tensor_of(c, s->wrong[k])->name);
+		if (within(c, i, residual_of(&p, c->common)))
+			return true;
+	}
+	return false;
+}
+
+/* The mean of the step before was that of another tensor of this shape: what is seen is
+ * (m1 - beta1 m0) / (1 - beta1) with a wrong m0. */
+static bool has_mean_of(const struct cause_search *s, const float *mean, int other)
+{
+	const struct step_check *c = s->c;
+	int i = s->tensor;
+	const double part = c->files.adam.beta1 / (1 - c->files.adam.beta1);
+	element_of *const orders[] = {in_place, halves, pairs};
+	struct tensor_step t;
+	struct err e = {0};
+	bool yes = false;
+	if (tensor_step_read(&t, &c->files, other, STEP_MEANS, &e) || !t.m0) {
+		die_io(&e);
+		return tensor_step_free(&t), false;
+	}
+	float *g = xmalloc((size_t)max64(1, t.n) * sizeof(*g));
+	for (size_t k = 0; k < ARRAY_LEN(orders) && !yes; k++) {
+		if (k > 0 && is_rotated(tensor_of(c, i)->name) ==
+				     is_rotated(tensor_of(c, other)->name))
+			break;
+		for (int64_t j = 0; j < t.n; j++) {
+			int64_t from = orders[k](c, tensor_of(c, i), j);
+			g[j] = (float)((double)c->seen[i][j] +
+				       part * ((double)mean[j] - (double)t.m0[from]));
+		}
+		const struct products p = products_of(g, reference_of(c, i), t.n);
+		yes = within(c, i, residual_of(&p, c->common));
+	}
+	free(g);
+	tensor_step_free(&t);
+	return yes;
+}
+
+bool by_exchanged_means(struct cause_search *s)
+{
+	const struct step_check *c = s->c;
+	struct tensor_step own = {0};
+	struct err e = {0};
+	bool yes = false, read = c->files.m0 >= 0 && !tensor_step_read(&own, &c->files,
+							     s->tensor, STEP_MEANS, &e);
+	die_io(&e);
+	for (int k = 0; read && k < s->n_wrong && !yes; k++) {
+		snprintf(s->detail, sizeof(s->detail), "%s",
+			tensor_of(c, s->wrong[k])->name);
+		yes = has_same_shape(s, s->wrong[k]) &&
+		      has_mean_of(s, own.m0, s->wrong[k]);
+	}
+	tensor_step_free(&own);
+	return yes;
+}
+
+/* The gradient plus some of the parameter: weight decay as in Adam with L2. */
+bool by_decay(struct cause_search *s)
+{
+	const struct step_check *c = s->c;
+	int i = s->tensor, k = c->of[i].in_model;
+	const float *part[] = {c->reference.g[k], c->weights.w[k]};
+	double a[4] = {0}, x[2] = {0};
+	add_products(a, x, part, 2, c->seen[i], c->of[i].n);
+	if (!solve(a, x, 2) || !(x[0] > 0))
+		return false;
+	snprintf(s->detail, sizeof(s->detail), "%.3g", x[1] / x[0]);
+	return fabs(x[1] / x[0]) >= 1e-6 &&
+	       within(c, i, distance_of(part, x, 2, c->seen[i], c->of[i].n));
+}
+
+/* ---- sums over ranks ------------------------------------------------------------------------ */
+
+/* The parts of the gradients of all tensors that are wanted: what each of n ranks has before the sum. */
+struct parts {
+	struct grad_part kind;
+	int n;
+	struct gradients of[MAX_PARTS];
+};
+
+static void compute_parts(struct cause_search *s, struct parts *p, const bool *wanted)
+{
+	struct variant v = {.part = p->kind, .sequence = -1, .wanted = wanted};
+	v.part.i = EACH_PART;
+	reference_float64(&s->c->weights, &s->c->batch, &v, p->of);
+}
+
+static void free_parts(struct parts *p)
+{
+	for (int k = 0; k < p->n; k++)
+		gradients_free(&p->of[k]);
+}
+
+static const char *part_name(enum part_kind kind)
+{
+	return kind == PART_SLICE    ? "tensor-parallel slices"
+	       : kind == PART_USE    ? "embedding and output layer"
+	       : kind == PART_ZIGZAG ? "load-balanced chunks of the positions"
+				     : "chunks of the positions";
+}
+
+/* What the weights of the parts of a sum say. */
+static void describe_parts(const struct step_check *c, char *text, size_t room,
+	const struct parts *p, const double *x)
+{
+	char list[120];
+	int ones = 0, zeros = 0, last = 0;
+	for (int k = 0; k < p->n; k++) {
+		bool one = fabs(x[k] - 1) < 0.01;
+		ones += one;
+		zeros += fabs(x[k]) < 0.01;
+		last = one ? k : last;
+	}
+	put_factors(c, list, sizeof(list), x, p->n);
+	if (p->kind.kind != PART_USE && ones == 1 && zeros == p->n - 1)
+		snprintf(text, room,
+			"the part of slice %d of %d %s: not summed over the ranks", last,
+			p->n, part_name(p->kind.kind));
+	else
+		snprintf(text, room, "parts of %d %s: %s times", p->n,
+			part_name(p->kind.kind), list);
+}
+
+static bool by_parts(struct cause_search *s, int i, const struct parts *p)
+{
+	struct step_check *c = s->c;
+	const float *part[MAX_PARTS];
+	double a[MAX_PARTS * MAX_PARTS] = {0}, x[MAX_PARTS] = {0};
+	int k = c->of[i].in_model;
+	for (int j = 0; j < p->n; j++)
+		part[j] = p->of[j].g[k];
+	add_products(a, x, part, p->n, c->seen[i], c->of[i].n);
+	if (!solve(a, x, p->n) ||
+		!within(c, i, distance_of(part, x, p->n, c->seen[i], c->of[i].n)))
+		return false;
+	for (int j = 0; j < p->n; j++)
+		x[j] /= c->common;
+	if (are_equal(x, p->n, alike(c)))
+		return false;
+	char text[FINDING_TEXT];
+	describe_parts(c, text, sizeof(text), p, x);
+	explain(s, i, text);
+	return true;
+}
+
+/* Returns how many of the tensors that are wanted they explain. */
+static int explain_parts(struct cause_search *s, struct parts *p, const bool *wanted)
+{
+	int n = 0;
+	compute_parts(s, p, wanted);
+	for (int k = 0; k < s->n_wrong; k++) {
+		const struct tensor_check *x = &s->c->of[s->wrong[k]];
+		if (x->cause < 0 && wanted[x->in_model])
+			n += by_parts(s, s->wrong[k], p);
+	}
+	free_parts(p);
+	return n;
+}
+
+/* (What does not explain the screen is not tried on the others.) Each tensor has its own parts,
+ * and is explained here. */
+bool by_sums(struct cause_search *s)
+{
+	const struct check_opts *o = &s->c->o;
+	const struct model *m = &s->c->weights.m;
+	const struct {
+		enum part_kind kind;
+		int64_t n;
+	} tries[] = {{PART_USE, m->tie ? 2 : 0}, {PART_SLICE, o->tp}, {PART_CHUNK, o->cp},
+		{PART_ZIGZAG, o->cp}, {PART_CHUNK, o->tp}, {PART_SLICE, 2},
+		{PART_CHUNK, 2}, {PART_ZIGZAG, 2}, {PART_SLICE, 4}, {PART_CHUNK, 4},
+		{PART_SLICE, 8}, {PART_CHUNK, 8}};
+	bool *wanted = xcalloc((size_t)m->n_tensors, sizeof(*wanted));
+	for (size_t t = 0; t < ARRAY_LEN(tries) && unexplained(s, wanted); t++) {
+		struct parts p = {.kind = {tries[t].kind, (int)tries[t].n, 0},
+			.n = (int)tries[t].n};
+		if (p.n < 2 || p.n > MAX_PARTS || p.n > s->c->batch.length)
+			continue;
+		set_screen(s);
+		if (explain_parts(s, &p, s->screen) && unexplained(s, wanted))
+			explain_parts(s, &p, wanted);
+	}
+	free(wanted);
+	return false;
+}

@@ -1,0 +1,515 @@
+/* Reports as a page, the parts of it that need no script, and as Markdown, to be pasted into a pull
+ * request. share/report has the curves. */
+#include "compare/report.h"
+#include "compare/speed.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+PAGE_EMBED(report_curves_html, "share/report/curves.html");
+PAGE_EMBED(report_curves_css, "share/report/curves.css");
+PAGE_EMBED(report_page_js, "share/report/page.js");
+/* The part of the page that shows curves, its style and its script. */
+extern const char report_curves_html[], report_curves_css[], report_page_js[];
+
+/* What the functions of the page know. */
+struct view {
+	const struct report *r;
+	struct figures figures;
+	char **names; /* of the runs */
+};
+
+/* ---- verdicts ---------------------------------------------------------------------- */
+
+/* The first names of one side. */
+static void put_names(const struct view *v, bool controls, struct str *out)
+{
+	enum { MOST = 4 };
+	int n = 0;
+	for (int i = 0; i < v->r->n; i++) {
+		if ((v->r->runs[i].control < 0) != controls || n++ >= MOST)
+			continue;
+		str_puts(out, n > 1 ? ", " : "");
+		str_puts(out, v->names[i]);
+	}
+	if (n > MOST)
+		str_printf(out, " and %d more", n - MOST);
+}
+
+static void put_title(const void *of, struct str *out)
+{
+	const struct view *v = of;
+	if (v->r->n > report_controls(v->r)) {
+		put_names(v, false, out);
+		str_puts(out, " against ");
+	}
+	put_names(v, true, out);
+}
+
+static void put_verdict(struct str *out, const struct report_run *run)
+{
+	struct str words = {0};
+	report_words(run, &words);
+	html_badge(out, run->tone, words.s);
+	str_free(&words);
+}
+
+/* Text in which "step 12" leads to the curves at that step. */
+static void put_linked(struct str *out, const char *text)
+{
+	static const char word[] = "step ";
+	for (const char *at; (at = strstr(text, word));) {
+		const char *number = at + strlen(word);
+		size_t digits = strspn(number, "0123456789");
+		struct str before = {0};
+		str_add(&before, text, (size_t)(at - text));
+		html_text(out, before.s);
+		str_free(&before);
+		if (digits && digits < 17)
+			str_printf(out, "<a href=\"#step=%.*s\">%s%.*s</a>", (int)digits,
+				number, word, (int)digits, number);
+		else
+			str_printf(out, "%s%.*s", word, (int)digits, number);
+		text = number + digits;
+	}
+	html_text(out, text);
+}
+
+static void put_reason(struct str *out, const struct report_run *run)
+{
+	const char *reason = run->verdict ? strstr(run->verdict, ": ") : NULL;
+	if (!reason)
+		return;
+	str_puts(out, "<span class=\"reason\">");
+	put_linked(out, reason + 2);
+	str_puts(out, "</span>");
+}
+
+static bool same_words(const struct report_run *a, const struct report_run *b)
+{
+	struct str x = {0}, y = {0};
+	report_words(a, &x);
+	report_words(b, &y);
+	bool same = (a->control < 0) == (b->control < 0) && !strcmp(x.s, y.s);
+	str_free(&x);
+	str_free(&y);
+	return same;
+}
+
+/* Whether all runs with the words of this one's verdict have its reason, too: it then stands in the summary, and
+ * else in the table. */
+static bool has_one_reason(const struct report *r, int run)
+{
+	const struct report_run *of = &r->runs[run];
+	for (int i = 0; i < r->n; i++)
+		if (of->verdict && r->runs[i].verdict &&
+			strcmp(r->runs[i].verdict, of->verdict) != 0 &&
+			same_words(&r->runs[i], of))
+			return false;
+	return true;
+}
+
+/* The runs whose verdict has the words of this one's, which is the first of them. */
+static void put_group(const struct view *v, int first, struct str *out)
+{
+	enum { MOST = 4 };
+	const struct report_run *runs = v->r->runs;
+	struct str names = {0};
+	int n = 0;
+	for (int i = first; i < v->r->n; i++)
+		if (same_words(&runs[i], &runs[first]) && n++ < MOST)
+			str_printf(&names, "%s%s", n > 1 ? ", " : "", v->names[i]);
+	if (n > MOST)
+		str_printf(&names, " and %d more", n - MOST);
+	str_puts(out, "<li>");
+	put_verdict(out, &runs[first]);
+	str_puts(out, " ");
+	html_element(out, "bdi", NULL, names.s);
+	if (has_one_reason(v->r, first))
+		put_reason(out, &runs[first]);
+	str_puts(out, "</li>\n");
+	str_free(&names);
+}
+
+static bool begins_group(const struct report *r, int run)
+{
+	for (int i = 0; i < run; i++)
+		if (same_words(&r->runs[i], &r->runs[run]))
+			return false;
+	return r->runs[run].control >= 0;
+}
+
+static void put_summary(const void *of, struct doc *d)
+{
+	const struct view *v = of;
+	str_puts(d->out, "<ul class=\"verdicts\">\n");
+	for (int i = 0; i < v->r->n; i++)
+		if (begins_group(v->r, i))
+			put_group(v, i, d->out);
+	str_puts(d->out, "</ul>");
+}
+
+/* ---- runs -------------------------------------------------------------------------- */
+
+/* Where a cell is told apart by its words, on a narrow screen, it has a label. */
+static void put_cell(struct str *out, const char *label, const char *text, bool number)
+{
+	str_printf(out, "<td class=\"%s\" data-label=\"%s\">",
+		number		? "number"
+		: text && *text ? ""
+				: "absent",
+		label);
+	html_text(out, text && *text ? text : "–");
+	str_puts(out, "</td>");
+}
+
+enum { LAYOUT, TECHNIQUES, SPEED, MFU, MEMORY, N_FACTS };
+
+static const char *fact_name(const struct report *r, int fact)
+{
+	static const char *const names[N_FACTS] = {
+		"Layout", "Techniques", NULL, ">MFU", ">Peak memory"};
+	return fact == SPEED ? speed_heading(speed_shown(r->logs, r->n)) : names[fact];
+}
+
+/* A fact of a run; nothing if the log does not say. */
+static void put_fact(
+	const struct report *r, const struct run_log *l, int fact, struct str *out)
+{
+	int columns_of[N_FACTS] = {[MFU] = COL_MFU, [MEMORY] = COL_MEM};
+	char text[NUM_TEXT];
+	columns_of[SPEED] = speed_shown(r->logs, r->n);
+	if (fact == LAYOUT) {
+		str_puts(out, l->info.layout ? l->info.layout : "");
+	} else if (fact == TECHNIQUES) {
+		report_techniques(l, out);
+		if (!out->len && l->config.len)
+			str_puts(out, "default");
+	} else {
+		struct speed s = speed_of(l, 1, columns_of[fact]);
+		if (s.value == s.value)
+			str_puts(out, speed_text(text, columns_of[fact], s.value));
+	}
+}
+
+static void put_run(const struct view *v, int run, const struct str *facts,
+	const bool *shown, struct str *out)
+{
+	str_puts(out, "<tr><th><bdi title=\"");
+	html_text(out, v->r->logs[run].name);
+	str_puts(out, "\">");
+	html_text(out, v->names[run]);
+	str_puts(out, "</bdi></th><td class=\"sparks\">");
+	figure_spark(&v->figures, run, out);
+	str_puts(out, "</td><td class=\"verdict-cell\">");
+	put_verdict(out, &v->r->runs[run]);
+	if (!has_one_reason(v->r, run))
+		put_reason(out, &v->r->runs[run]);
+	str_puts(out, "</td>");
+	for (int k = 0; k < N_FACTS; k++) {
+		const char *name = fact_name(v->r, k);
+		if (shown[k])
+			put_cell(out, name + (*name == '>'), facts[k].s, *name == '>');
+	}
+	str_puts(out, "</tr>\n");
+}
+
+static void put_table(const struct view *v, struct doc *d)
+{
+	const char *head[3 + N_FACTS] = {"Run", v->r->column, "Verdict"};
+	int n = 3;
+	bool shown[N_FACTS] = {0};
+	struct str(*facts)[N_FACTS] = xcalloc((size_t)v->r->n, sizeof(*facts));
+	for (int i = 0; i < v->r->n; i++)
+		for (int k = 0; k < N_FACTS; k++) {
+			put_fact(v->r, &v->r->logs[i], k, &facts[i][k]);
+			shown[k] |= facts[i][k].len > 0;
+		}
+	for (int k = 0; k < N_FACTS; k++)
+		if (shown[k])
+			head[n++] = fact_name(v->r, k);
+	doc_section(d, "runs", "Runs");
+	if (*v->figures.list.path) {
+		str_puts(d->out, "<p class=\"note\">in ");
+		html_text(d->out, v->figures.list.path);
+		str_puts(d->out, "</p>\n");
+	}
+	doc_head(d, "runs", head, n);
+	for (int i = 0; i < v->r->n; i++)
+		put_run(v, i, facts[i], shown, d->out);
+	doc_table_end(d);
+	doc_section_end(d);
+	for (int i = 0; i < v->r->n; i++)
+		for (int k = 0; k < N_FACTS; k++)
+			str_free(&facts[i][k]);
+	free(facts);
+}
+
+/* ---- curves ------------------------------------------------------------------------ */
+
+static void put_left_out(const struct figures *f, struct str *out)
+{
+	enum { MOST = 40 };
+	if (!f->left_out.n)
+		return;
+	str_puts(out, "<p class=\"note\">Not shown, which --column does: ");
+	for (int64_t i = 0; i < min64(f->left_out.n, MOST); i++) {
+		str_puts(out, i ? ", " : "");
+		html_text(out, f->left_out.v[i]);
+	}
+	str_puts(out, f->left_out.n > MOST ? ", ...</p>\n" : "</p>\n");
+}
+
+static void put_curves(const struct view *v, struct doc *d)
+{
+	doc_section(d, "curves", "Curves");
+	str_puts(d->out, report_curves_html);
+	figure_legend(&v->figures, d->out);
+	str_puts(d->out, "<div id=\"plots\">\n");
+	for (int i = 0; i < v->figures.n; i++)
+		figure_svg(&v->figures, i, d->out);
+	str_puts(d->out, "</div>\n");
+	put_left_out(&v->figures, d->out);
+	doc_section_end(d);
+}
+
+/* ---- speed and memory -------------------------------------------------------------- */
+
+static void put_measure(struct doc *d, const struct speed_diff *x)
+{
+	char text[NUM_TEXT];
+	doc_row(d);
+	doc_cell(d, CELL_TEXT, speed_name(x->column));
+	doc_cell(d, CELL_TEXT, x->words);
+	doc_cell(d, CELL_NUMBER, speed_text(text, x->column, x->control.value));
+	doc_cell(d, CELL_NUMBER, speed_text(text, x->column, x->test.value));
+	snprintf(text, sizeof(text), "%+.2f %%", 100 * (x->ratio - 1));
+	doc_cell(d, CELL_NUMBER, text);
+	snprintf(text, sizeof(text), "%+.2f to %+.2f %%", 100 * (x->low - 1),
+		100 * (x->high - 1));
+	doc_cell(d, CELL_NUMBER, x->high > x->low ? text : NULL);
+	doc_row_end(d);
+}
+
+static void put_speed(const struct view *v, struct doc *d)
+{
+	const struct report *r = v->r;
+	static const char *const head[] = {"Measurement", "Statement", ">Control",
+		">Test", ">Change", ">95 % interval"};
+	struct speed_diff diffs[MAX_SPEEDS];
+	bool any = false;
+	for (int i = 0; i < r->n; i++) {
+		int n = r->runs[i].control < 0
+				? 0
+				: speed_compare(r->logs, report_controls(r), &r->logs[i],
+					  1, diffs);
+		if (n && !any) {
+			doc_section(d, "speed", "Speed and memory");
+			doc_head(d, "speed", head, ARRAY_LEN(head));
+		}
+		any |= n > 0;
+		if (n) {
+			str_printf(d->out, "<tr><th colspan=\"%zu\">", ARRAY_LEN(head));
+			html_text(d->out, v->names[i]);
+			str_puts(d->out, "</th></tr>\n");
+		}
+		for (int k = 0; k < n; k++)
+			put_measure(d, &diffs[k]);
+	}
+	if (!any) /* no log says */
+		return;
+	doc_table_end(d);
+	str_puts(d->out,
+		"<p class=\"note\">Medians over steps without the first tenth (2 to 100 "
+		"steps); the interval is that of the noise within the runs.</p>\n");
+	doc_section_end(d);
+}
+
+/* ---- details and differences -------------------------------------------------------- */
+
+static void put_details(const struct view *v, struct doc *d)
+{
+	const struct report *r = v->r;
+	enum { MOST_OPEN = 8 };
+	doc_section(d, "details", "Comparison");
+	for (int i = 0; i < r->n; i++) {
+		if (r->runs[i].control < 0 || !r->runs[i].details)
+			continue;
+		str_printf(
+			d->out, "<details%s><summary>", r->n <= MOST_OPEN ? " open" : "");
+		html_text(d->out, v->names[i]);
+		str_puts(d->out, " against ");
+		html_text(d->out, v->names[r->runs[i].control]);
+		str_puts(d->out, "</summary>\n<pre>");
+		put_linked(d->out, r->runs[i].details);
+		str_puts(d->out, "</pre></details>\n");
+	}
+	doc_section_end(d);
+}
+
+static void put_differences(const struct view *v, struct doc *d)
+{
+	const struct report *r = v->r;
+	const bool page = d->kind == PAGE_HTML;
+	struct differences all;
+	differences_of(r, &all);
+	doc_section(d, "differences", "Options and environment");
+	if (all.n) {
+		doc_markup(d, "", "\nDifferences of options and environment:\n");
+		doc_table(d, "differences");
+		doc_column(d, "", false);
+		if (page)
+			doc_column(d, "of", false);
+		for (int i = 0; i < r->n; i++)
+			doc_column(d, v->names[i], false);
+		doc_rows(d);
+	} else
+		doc_markup(d, "<p>No difference is logged.</p>\n",
+			"\nNo difference of options and environment is logged.\n");
+	for (int64_t k = 0; k < all.n; k++) {
+		doc_row(d);
+		doc_cell(d, CELL_HEADING, all.v[k].key);
+		if (page)
+			doc_cell(d, CELL_TEXT, all.v[k].group);
+		for (int i = 0; i < r->n; i++)
+			doc_cell(d, CELL_TEXT, all.v[k].value[i]);
+		doc_row_end(d);
+	}
+	if (all.n)
+		doc_table_end(d);
+	doc_section_end(d);
+	differences_free(&all);
+}
+
+/* ---- Markdown ---------------------------------------------------------------------- */
+
+static void md_speed(struct doc *d, const struct run_log *l, int column)
+{
+	char text[NUM_TEXT];
+	doc_cell(d, CELL_NUMBER, speed_text(text, column, speed_of(l, 1, column).value));
+}
+
+static void md_run(const struct view *v, int run, int speed, struct doc *d)
+{
+	const struct run_log *l = &v->r->logs[run];
+	scoped_str words = {0};
+	report_techniques(l, &words);
+	doc_row(d);
+	doc_cell(d, CELL_HEADING, v->names[run]);
+	doc_cell(d, CELL_TEXT, l->info.layout);
+	doc_cell(d, CELL_TEXT, words.len ? words.s : "default");
+	md_speed(d, l, speed);
+	md_speed(d, l, COL_MFU);
+	md_speed(d, l, COL_MEM);
+	str_clear(&words);
+	report_words(&v->r->runs[run], &words);
+	doc_cell(d, CELL_TEXT, words.s);
+	doc_row_end(d);
+}
+
+static void md_runs(const struct view *v, struct doc *d)
+{
+	int speed = speed_shown(v->r->logs, v->r->n);
+	const char *const head[] = {"Run", "Layout", "Techniques", speed_heading(speed),
+		">MFU", ">Peak memory", "Verdict"};
+	doc_head(d, NULL, head, ARRAY_LEN(head));
+	for (int i = 0; i < v->r->n; i++)
+		md_run(v, i, speed, d);
+}
+
+static void md_details(const struct view *v, int i, struct str *out)
+{
+	const struct report *r = v->r;
+	const struct report_run *run = &r->runs[i];
+	struct speed_diff d[MAX_SPEEDS];
+	scoped_str lines = {0};
+	int n = speed_compare(r->logs, report_controls(r), &r->logs[i], 1, d);
+	str_puts(&lines, run->details ? run->details : "");
+	speed_print(d, n, &lines);
+	str_puts(out, "\n**");
+	md_text(out, v->names[i]);
+	str_puts(out, "** against ");
+	md_text(out, v->names[run->control]);
+	str_puts(out, run->verdict ? ": " : "");
+	md_text(out, run->verdict ? run->verdict : "");
+	str_puts(out, "\n\n");
+	md_block(out, lines.len ? lines.s : "");
+}
+
+static void md_graph(const struct report *r, struct str *out)
+{
+	const struct graph_style style = {MARKS_ASCII, false, 90, 20};
+	struct curve_plot c;
+	struct str text = {0};
+	struct err e;
+	const struct series_opts o = {report_controls(r), r->one_set, false};
+	if (curves_of(&c, r->logs, r->n, &o, r->column, r->axis, &e)) {
+		str_puts(&text, e.msg);
+	} else {
+		c.graph.settled = !r->whole_range;
+		graph_text(&c.graph, &style, &text);
+		curves_free(&c);
+	}
+	str_putc(out, '\n');
+	md_block(out, text.s);
+	str_free(&text);
+}
+
+/* ---- the reports ------------------------------------------------------------------- */
+
+static void put_body(const void *of, struct doc *d)
+{
+	const struct view *v = of;
+	put_table(v, d);
+	put_curves(v, d);
+	if (v->r->n == 1)
+		return;
+	put_speed(v, d);
+	put_details(v, d);
+	put_differences(v, d);
+}
+
+static void put_markdown(const void *of, struct doc *d)
+{
+	const struct view *v = of;
+	md_runs(v, d);
+	for (int i = 0; i < v->r->n; i++)
+		if (v->r->runs[i].control >= 0)
+			md_details(v, i, d->out);
+	md_graph(v->r, d->out);
+	if (v->r->n > 1)
+		put_differences(v, d);
+}
+
+static void put_data(const void *of, struct str *out)
+{
+	const struct view *v = of;
+	report_data(&v->figures, out);
+}
+
+static const struct page page = {"pt-compare", put_title, put_summary, put_body,
+	put_markdown, report_curves_css, report_page_js, put_data};
+
+static void view_init(struct view *v, const struct report *r)
+{
+	*v = (struct view){.r = r};
+	figures_init(&v->figures, r);
+	v->names = v->figures.list.names;
+}
+
+void report_put(const struct report *r, enum page_kind kind, struct str *out)
+{
+	struct view v;
+	view_init(&v, r);
+	page_put_all(&page, &v, kind, out);
+	figures_free(&v.figures);
+}
+
+int report_write(const struct report *r, const char *path, struct err *e)
+{
+	struct view v;
+	view_init(&v, r);
+	int rc = page_write(&page, &v, path, e);
+	figures_free(&v.figures);
+	return rc;
+}

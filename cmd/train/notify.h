@@ -1,0 +1,22 @@
+/* Notifications: any rank of a group announces a round, and the others see that when they poll, in
+ * that round or later; no rank waits. Rounds only increase. */
+#ifndef TRAIN_NOTIFY_H
+#define TRAIN_NOTIFY_H
+
+#include "comm/requests.h"
+
+struct comm_notify {
+	struct comm *c; /* used by these messages only */
+	int64_t sent, received;
+	int64_t *message; /* [size]: send buffers */
+	struct comm_requests *requests;
+};
+
+/* Collective. Ranks with `in` form the group. */
+void comm_notify_open(struct comm_notify *b, struct comm *c, bool in);
+void comm_notify_send(struct comm_notify *b, int64_t round);
+bool comm_notify_received(struct comm_notify *b, int64_t round);
+/* Collective. Returns when this rank has received all messages, and its own are sent. */
+void comm_notify_close(struct comm_notify *b);
+
+#endif

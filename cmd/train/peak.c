@@ -1,0 +1,78 @@
+/* The peak FLOP/s that MFU is relative to. */
+#include "train/train_internal.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+static struct mat numbers(struct device *d, struct arena *a, int64_t n, enum dtype type)
+{
+	struct mat x = mat_take(a, n, n, type);
+	float *some = xmalloc((size_t)(n * n) * sizeof(*some));
+	for (int64_t i = 0; i < n * n; i++)
+		some[i] = (float)(i % 7);
+	struct mat from = mat_take(a, n, n, DT_F32);
+	device_put(d, from.p, some, (size_t)mat_bytes(from));
+	d->k->round(d, x, from, type, 1);
+	free(some);
+	return x;
+}
+
+static int64_t gemm_bytes(int64_t n)
+{
+	return n * n * (int64_t)sizeof(float) * 5 + 4096;
+}
+
+/* The FLOP/s of n x n x n GEMMs, the best of a few. */
+static double measure_gemms(struct device *d, enum dtype type, int64_t n)
+{
+	struct arena a;
+	double best = 0;
+	int64_t peak_bytes = d->peak_bytes; /* of the run, without this measurement */
+	device_arena(d, &a, "a product", (size_t)gemm_bytes(n));
+	struct mat x = numbers(d, &a, n, type), w = numbers(d, &a, n, type);
+	struct mat y = mat_take(&a, n, n, type);
+	/* Seconds: other programs may disturb a few. */
+	const double long_enough = 0.1, since = clock_seconds();
+	for (int i = 0; i < 4 || clock_seconds() - since < long_enough; i++) {
+		device_wait(d);
+		double begin = clock_seconds();
+		d->k->linear_fwd(d, y, x, w, (struct mat){0});
+		device_wait(d);
+		double rate = 2.0 * (double)(n * n * n) / (clock_seconds() - begin);
+		best = rate > best ? rate : best;
+	}
+	device_arena_release(d, &a);
+	d->peak_bytes = peak_bytes;
+	return best;
+}
+
+/* With GEMMs that take 5 ms or more, as far as memory beside the run allows. */
+static double measure_peak(struct device *d, enum dtype type)
+{
+	const double enough = 5e-3;
+	double rate = 0;
+	int64_t used, room;
+	device_memory(d, &used, &room);
+	for (int64_t n = 512; n <= 8192; n *= 2) {
+		if (room && gemm_bytes(n) > room / max64(1, d->sharers))
+			break;
+		rate = measure_gemms(d, type, n);
+		if (2.0 * (double)(n * n * n) / rate > enough)
+			break;
+	}
+	return rate;
+}
+
+double peak_flops(const struct train_opts *o, struct device *d)
+{
+	enum dtype type = options_gemm_dtype(o);
+	double peak = 0;
+	bool measure = o->peak_flops && !strcmp(o->peak_flops, "measure");
+	if (o->peak_flops && !measure)
+		parse_double(o->peak_flops, &peak);
+	else if (d->discrete && !measure)
+		peak = device_peak(d, type);
+	if (measure || (d->discrete && peak <= 0))
+		peak = measure_peak(d, type);
+	return peak;
+}

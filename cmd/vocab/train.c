@@ -1,0 +1,470 @@
+/*
+ * Merging pairs. Each pair of tokens has its count and the words in which it has occurred. A queue has the
+ * pairs by the counts that they had when they were put there, which can only become less: the first
+ * pair whose count is still that is the most frequent one. A merge visits the words of its pair. There
+ * it changes the counts of the pairs with its neighbours, which are summed by neighbour and applied
+ * once.
+ */
+#include "vocab/vocab.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum { MAX_TOKENS = 1 << 24 };
+#define NO_TOKEN UINT32_MAX
+
+struct list {
+	uint32_t *v;
+	uint32_t n, room;
+};
+
+struct token_pair {
+	uint64_t key; /* left token << 32 | right token */
+	int64_t count;
+	struct list words; /* each word once; a pair may have left some of them */
+	bool partly;	   /* words that it has are not in the list */
+};
+
+struct queued {
+	int64_t count;
+	uint64_t key;
+};
+
+/* What a merge does to the pairs with a neighbour. */
+struct change {
+	int64_t count;
+	struct list words;
+};
+
+struct trainer {
+	const struct train_config *c;
+	/* The words: tokens [begin[w], begin[w] + n[w]). */
+	uint32_t *tokens, *n;
+	size_t *begin;
+	int64_t *count;
+	uint32_t n_words;
+	/* The pairs, and a hash table of their numbers + 1. */
+	struct token_pair *pairs;
+	int64_t n_pairs;
+	uint32_t *slots;
+	int64_t n_slots;
+	struct queued *queue; /* a heap */
+	int64_t n_queue;
+	/* By the token to the left, and to the right; and those that are not zero. */
+	struct change *change[2];
+	struct list changed[2];
+	/* The vocabulary, and a hash table of its tokens + 1. */
+	struct str bytes;
+	int64_t *offset, n_tokens, n_most;
+	uint32_t *ids;
+	int64_t n_ids;
+};
+
+static void list_add(struct list *l, uint32_t x)
+{
+	if (l->n == l->room) {
+		l->room = l->room < 4 ? 4 : l->room + l->room / 2;
+		l->v = xrealloc(l->v, l->room * sizeof(*l->v));
+	}
+	l->v[l->n++] = x;
+}
+
+static void list_free(struct list *l)
+{
+	free(l->v);
+	*l = (struct list){0};
+}
+
+static uint64_t key_of(uint32_t left, uint32_t right)
+{
+	return (uint64_t)left << 32 | right;
+}
+
+/* ---- pairs ------------------------------------------------------------------------ */
+
+static void grow_slots(struct trainer *t)
+{
+	t->n_slots = max64(1 << 16, 2 * t->n_slots);
+	free(t->slots);
+	t->slots = xcalloc((size_t)t->n_slots, sizeof(*t->slots));
+	for (int64_t i = 0; i < t->n_pairs; i++) {
+		uint64_t k = hash_mix(t->pairs[i].key) & (uint64_t)(t->n_slots - 1);
+		while (t->slots[k])
+			k = (k + 1) & (uint64_t)(t->n_slots - 1);
+		t->slots[k] = (uint32_t)i + 1;
+	}
+}
+
+/* Makes the pair if it is not there. Valid until the next call. */
+static struct token_pair *pair_of(struct trainer *t, uint64_t key)
+{
+	if (2 * t->n_pairs >= t->n_slots)
+		grow_slots(t);
+	uint64_t k = hash_mix(key) & (uint64_t)(t->n_slots - 1);
+	for (; t->slots[k]; k = (k + 1) & (uint64_t)(t->n_slots - 1))
+		if (t->pairs[t->slots[k] - 1].key == key)
+			return &t->pairs[t->slots[k] - 1];
+	t->pairs = xgrow(t->pairs, t->n_pairs, sizeof(*t->pairs));
+	t->slots[k] = (uint32_t)++t->n_pairs;
+	struct token_pair *p = &t->pairs[t->n_pairs - 1];
+	*p = (struct token_pair){.key = key};
+	return p;
+}
+
+/* ---- the queue -------------------------------------------------------------------- */
+
+static bool before(struct queued a, struct queued b)
+{
+	return a.count != b.count ? a.count > b.count : a.key < b.key;
+}
+
+static void queue_put(struct trainer *t, const struct token_pair *p)
+{
+	struct queued x = {p->count, p->key};
+	t->queue = xgrow(t->queue, t->n_queue, sizeof(*t->queue));
+	int64_t i = t->n_queue++;
+	for (; i && before(x, t->queue[(i - 1) / 2]); i = (i - 1) / 2)
+		t->queue[i] = t->queue[(i - 1) / 2];
+	t->queue[i] = x;
+}
+
+static struct queued queue_take(struct trainer *t)
+{
+	struct queued *q = t->queue, first = q[0], x = q[--t->n_queue];
+	int64_t i = 0, n = t->n_queue;
+	for (int64_t k = 1; k < n; k = 2 * i + 1) {
+		k += k + 1 < n && before(q[k + 1], q[k]);
+		if (!before(q[k], x))
+			break;
+		q[i] = q[k];
+		i = k;
+	}
+	q[i] = x;
+	return first;
+}
+
+/* Puts a new pair into the queue. One that is too rare needs no list, because counts only fall. */
+static void enqueue(struct trainer *t, struct token_pair *p)
+{
+	if (p->count >= t->c->min_count) {
+		queue_put(t, p);
+		return;
+	}
+	p->partly = p->partly || p->words.n;
+	list_free(&p->words);
+}
+
+/* ---- the beginning ---------------------------------------------------------------- */
+
+/* Token of each byte, in the order of the characters that GPT-2 writes for them. */
+static void byte_tokens(uint32_t of[N_BYTES])
+{
+	uint32_t code[N_BYTES], n = 0;
+	byte_level_codes(code);
+	for (int printable = 1; printable >= 0; printable--)
+		for (int b = 0; b < N_BYTES; b++)
+			if ((code[b] < N_BYTES) == printable)
+				of[b] = n++;
+}
+
+static void take_words(struct trainer *t, const struct train_words *w)
+{
+	uint32_t of[N_BYTES];
+	byte_tokens(of);
+	t->tokens = xmalloc(w->n_bytes * sizeof(*t->tokens));
+	t->n = xmalloc((size_t)w->n * sizeof(*t->n));
+	t->begin = xmalloc((size_t)w->n * sizeof(*t->begin));
+	t->count = xmalloc((size_t)w->n * sizeof(*t->count));
+	for (size_t i = 0; i < w->n_bytes; i++)
+		t->tokens[i] = of[(uint8_t)w->bytes[i]];
+	for (int64_t i = 0; i < w->n_slots; i++) {
+		if (!w->slots[i].count)
+			continue;
+		t->begin[t->n_words] = w->slots[i].at;
+		t->n[t->n_words] = w->slots[i].n_bytes;
+		t->count[t->n_words++] = w->slots[i].count;
+	}
+}
+
+/* Counts the pairs of bytes, and lists their words. */
+static void count_pairs(struct trainer *t)
+{
+	enum { N = N_BYTES * N_BYTES };
+	int64_t *counts = xcalloc(N, sizeof(*counts));
+	struct list *words = xcalloc(N, sizeof(*words));
+	for (uint32_t w = 0; w < t->n_words; w++) {
+		const uint32_t *s = t->tokens + t->begin[w];
+		for (uint32_t i = 0; i + 1 < t->n[w]; i++) {
+			uint32_t k = s[i] * N_BYTES + s[i + 1];
+			counts[k] += t->count[w];
+			if (!words[k].n || words[k].v[words[k].n - 1] != w)
+				list_add(&words[k], w);
+		}
+	}
+	for (uint32_t k = 0; k < N; k++) {
+		if (!counts[k])
+			continue;
+		struct token_pair *p = pair_of(t, key_of(k / N_BYTES, k % N_BYTES));
+		p->count = counts[k];
+		p->words = words[k];
+		enqueue(t, p);
+	}
+	free(counts);
+	free(words);
+}
+
+/* ---- tokens ----------------------------------------------------------------------- */
+
+/* The token of these bytes; NO_TOKEN: there is none, and *slot is where it would be. */
+static uint32_t find_token(
+	const struct trainer *t, const char *bytes, size_t n, uint64_t *slot)
+{
+	uint64_t k = hash_bytes(bytes, n, 0) & (uint64_t)(t->n_ids - 1);
+	for (; t->ids[k]; k = (k + 1) & (uint64_t)(t->n_ids - 1)) {
+		uint32_t id = t->ids[k] - 1;
+		if (t->offset[id + 1] - t->offset[id] == (int64_t)n &&
+			!memcmp(t->bytes.s + t->offset[id], bytes, n))
+			return id;
+	}
+	*slot = k;
+	return NO_TOKEN;
+}
+
+/* Two pairs could have the same bytes: then they make one token. */
+static uint32_t add_token(struct trainer *t, const char *bytes, size_t n)
+{
+	uint64_t slot;
+	uint32_t id = find_token(t, bytes, n, &slot);
+	if (id != NO_TOKEN)
+		return id;
+	t->ids[slot] = (uint32_t)++t->n_tokens;
+	str_add(&t->bytes, bytes, n);
+	t->offset[t->n_tokens] = (int64_t)t->bytes.len;
+	return (uint32_t)t->n_tokens - 1;
+}
+
+static uint32_t add_product(struct trainer *t, uint32_t left, uint32_t right)
+{
+	struct str both = {0};
+	const uint32_t parts[] = {left, right};
+	for (int i = 0; i < 2; i++)
+		str_add(&both, t->bytes.s + t->offset[parts[i]],
+			(size_t)(t->offset[parts[i] + 1] - t->offset[parts[i]]));
+	uint32_t id = add_token(t, both.s, both.len);
+	str_free(&both);
+	return id;
+}
+
+static int64_t n_special(const struct train_config *c)
+{
+	return (c->end_of_text != NULL) + c->special.n;
+}
+
+static void begin_vocab(struct trainer *t)
+{
+	uint32_t of[N_BYTES];
+	char byte[N_BYTES];
+	t->n_most = t->c->vocab - n_special(t->c);
+	t->offset = xcalloc((size_t)t->c->vocab + 1, sizeof(*t->offset));
+	for (t->n_ids = 1024; t->n_ids < 2 * t->n_most;)
+		t->n_ids *= 2;
+	t->ids = xcalloc((size_t)t->n_ids, sizeof(*t->ids));
+	for (int s = 0; s < 2; s++)
+		t->change[s] = xcalloc((size_t)t->n_most, sizeof(*t->change[s]));
+	byte_tokens(of);
+	for (int b = 0; b < N_BYTES; b++)
+		byte[of[b]] = (char)b;
+	for (int i = 0; i < N_BYTES; i++)
+		add_token(t, &byte[i], 1);
+}
+
+/* ---- a merge ---------------------------------------------------------------------- */
+
+static void note(struct trainer *t, int side, uint32_t neighbour, uint32_t word)
+{
+	struct change *c = &t->change[side][neighbour];
+	if (!c->count)
+		list_add(&t->changed[side], neighbour);
+	c->count += t->count[word];
+	if (!c->words.n || c->words.v[c->words.n - 1] != word)
+		list_add(&c->words, word);
+}
+
+static void merge_word(
+	struct trainer *t, uint32_t word, uint32_t left, uint32_t right, uint32_t product)
+{
+	uint32_t *s = t->tokens + t->begin[word], n = t->n[word], k = 0;
+	for (uint32_t i = 0; i < n; i++) {
+		if (s[i] != left || i + 1 == n || s[i + 1] != right) {
+			s[k++] = s[i];
+			continue;
+		}
+		if (k)
+			note(t, 0, s[k - 1], word);
+		if (i + 2 < n)
+			note(t, 1, s[i + 2], word);
+		s[k++] = product;
+		i++;
+	}
+	t->n[word] = k;
+}
+
+/* The pair of the product and a neighbour has come up. */
+static void add_pair(struct trainer *t, uint64_t key, struct change *c)
+{
+	struct token_pair *p = pair_of(t, key);
+	p->count += c->count;
+	if (!p->words.n) {
+		list_free(&p->words);
+		p->words = c->words;
+		p->words.v = xrealloc(p->words.v, p->words.n * sizeof(*p->words.v));
+		p->words.room = p->words.n;
+		c->words = (struct list){0};
+		return;
+	}
+	for (uint32_t i = 0; i < c->words.n; i++)
+		list_add(&p->words, c->words.v[i]);
+	list_free(&c->words);
+}
+
+static void apply_changes(
+	struct trainer *t, uint32_t left, uint32_t right, uint32_t product)
+{
+	for (int pass = 0; pass < 3; pass++) /* more, then less, then the queue */
+		for (int side = 0; side < 2; side++)
+			for (uint32_t i = 0; i < t->changed[side].n; i++) {
+				uint32_t x = t->changed[side].v[i];
+				struct change *c = &t->change[side][x];
+				uint64_t made =
+					side ? key_of(product, x) : key_of(x, product);
+				if (pass == 0)
+					add_pair(t, made, c);
+				else if (pass == 1)
+					pair_of(t,
+						side ? key_of(right, x) : key_of(x, left))
+						->count -= c->count;
+				else
+					enqueue(t, pair_of(t, made));
+			}
+	for (int side = 0; side < 2; side++) {
+		for (uint32_t i = 0; i < t->changed[side].n; i++)
+			t->change[side][t->changed[side].v[i]].count = 0;
+		t->changed[side].n = 0;
+	}
+}
+
+static void merge(struct trainer *t, uint64_t key, struct bpe_rules *r)
+{
+	uint32_t left = (uint32_t)(key >> 32), right = (uint32_t)key;
+	struct token_pair *p = pair_of(t, key);
+	struct list words = p->words;
+	bool partly = p->partly;
+	uint32_t product = add_product(t, left, right);
+	p->words = (struct list){0};
+	r->merges[2 * r->n_merges] = left;
+	r->merges[2 * r->n_merges++ + 1] = right;
+	if (partly)
+		for (uint32_t w = 0; w < t->n_words; w++)
+			merge_word(t, w, left, right, product);
+	else
+		for (uint32_t i = 0; i < words.n; i++)
+			merge_word(t, words.v[i], left, right, product);
+	list_free(&words);
+	apply_changes(t, left, right, product);
+	p = pair_of(t, key);
+	p->count = 0;
+}
+
+static void merge_all(struct trainer *t, struct bpe_rules *r)
+{
+	int64_t room = max64(0, t->n_most - N_BYTES);
+	r->merges = xmalloc((size_t)(2 * room + 1) * sizeof(*r->merges));
+	while (t->n_tokens < t->n_most && r->n_merges < room && t->n_queue) {
+		struct queued q = queue_take(t);
+		struct token_pair *p = pair_of(t, q.key);
+		if (p->count == q.count)
+			merge(t, q.key, r);
+		else if (p->count >= t->c->min_count && p->count < q.count)
+			queue_put(t, p);
+		if (t->c->bar && !(r->n_merges & 63))
+			progress_update(t->c->bar, (double)r->n_merges, NULL);
+	}
+}
+
+/* ---- all of it -------------------------------------------------------------------- */
+
+static void trainer_free(struct trainer *t)
+{
+	for (int64_t i = 0; i < t->n_pairs; i++)
+		list_free(&t->pairs[i].words);
+	for (int s = 0; s < 2; s++) {
+		free(t->change[s]);
+		list_free(&t->changed[s]);
+	}
+	free(t->tokens);
+	free(t->n);
+	free(t->begin);
+	free(t->count);
+	free(t->pairs);
+	free(t->slots);
+	free(t->queue);
+	free(t->ids);
+}
+
+static void add_special(struct trainer *t, struct bpe_rules *r, const char *text)
+{
+	r->added = xgrow(r->added, r->n_added, sizeof(*r->added));
+	r->added[r->n_added++] = (struct bpe_added){(uint32_t)t->n_tokens, BPE_SPECIAL};
+	str_puts(&t->bytes, text);
+	t->offset[++t->n_tokens] = (int64_t)t->bytes.len;
+}
+
+/* The tokens of the vocabulary, with special ones as the last. */
+static void end_vocab(struct trainer *t, struct vocab *v, struct bpe_rules *r)
+{
+	if (t->c->end_of_text) {
+		r->end_of_text = (uint32_t)t->n_tokens;
+		add_special(t, r, t->c->end_of_text);
+	}
+	for (int64_t i = 0; i < t->c->special.n; i++)
+		add_special(t, r, t->c->special.v[i]);
+	*v = (struct vocab){t->n_tokens, (uint8_t *)t->bytes.s, t->offset};
+}
+
+/* Each has a text, and one that no other has. */
+static int check_special(const struct train_config *c, struct err *e)
+{
+	for (int64_t i = 0; i < c->special.n; i++) {
+		const char *text = c->special.v[i];
+		bool twice = strs_find(&c->special, text) < i ||
+			     (c->end_of_text && !strcmp(text, c->end_of_text));
+		if (strlen(text) < 2 || twice)
+			return err_set(e, EX_USAGE, "special token '%.80s': %s", text,
+				twice ? "is given twice" : "is shorter than two bytes");
+	}
+	return 0;
+}
+
+int train_bpe(const struct train_words *words, const struct train_config *c,
+	struct vocab *v, struct bpe_rules *r, struct err *e)
+{
+	struct trainer t = {.c = c};
+	*r = (struct bpe_rules){.pattern = xstrdup(c->pattern), .end_of_text = BPE_NONE};
+	int64_t least = N_BYTES + n_special(c);
+	if (check_special(c, e))
+		return -1;
+	if (c->vocab < least || c->vocab > MAX_TOKENS)
+		return err_set(e, EX_USAGE,
+			"a vocabulary of %lld tokens: it has %lld at least, the bytes%s",
+			(long long)c->vocab, (long long)least,
+			least > N_BYTES ? " and special tokens" : "");
+	if (words->n > UINT32_MAX - 1)
+		return err_set(e, EX_DATAERR, "more than 2^32 different words");
+	begin_vocab(&t);
+	take_words(&t, words);
+	count_pairs(&t);
+	merge_all(&t, r);
+	end_vocab(&t, v, r);
+	trainer_free(&t);
+	return 0;
+}

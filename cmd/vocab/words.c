@@ -1,0 +1,122 @@
+/* The words of texts, counted in a hash table. */
+#include "vocab/vocab.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum { FIRST_SLOTS = 1 << 12 };
+
+int train_words_open(struct train_words *w, const char *pattern, struct err *e)
+{
+	*w = (struct train_words){.n_slots = FIRST_SLOTS};
+	w->splitter = splitter_open(pattern, e);
+	if (!w->splitter)
+		return -1;
+	w->slots = xcalloc(FIRST_SLOTS, sizeof(*w->slots));
+	return 0;
+}
+
+void train_words_close(struct train_words *w)
+{
+	splitter_close(w->splitter);
+	free(w->slots);
+	free(w->bytes);
+	*w = (struct train_words){0};
+}
+
+static void grow(struct train_words *w)
+{
+	struct train_word *old = w->slots;
+	int64_t n_old = w->n_slots;
+	w->n_slots *= 2;
+	w->slots = xcalloc((size_t)w->n_slots, sizeof(*w->slots));
+	for (int64_t i = 0; i < n_old; i++) {
+		if (!old[i].count)
+			continue;
+		int64_t k = old[i].hash & (w->n_slots - 1);
+		while (w->slots[k].count)
+			k = (k + 1) & (w->n_slots - 1);
+		w->slots[k] = old[i];
+	}
+	free(old);
+}
+
+static void keep(struct train_words *w, struct train_word *x, const char *word)
+{
+	if (w->room - w->n_bytes < x->n_bytes) {
+		w->room = 2 * w->room + TRAIN_MAX_WORD;
+		w->bytes = xrealloc(w->bytes, w->room);
+	}
+	x->at = w->n_bytes;
+	memcpy(w->bytes + x->at, word, x->n_bytes);
+	w->n_bytes += x->n_bytes;
+	w->n++;
+}
+
+/* `room`: bytes that may be read. */
+static uint64_t head_of(const char *word, uint32_t n, int64_t room)
+{
+	uint64_t x = 0;
+	if (room < 8) {
+		memcpy(&x, word, n < 8 ? n : 8);
+		return x;
+	}
+	memcpy(&x, word, 8);
+	return n < 8 ? x & ((UINT64_C(1) << 8 * n) - 1) : x;
+}
+
+/* (A table of 2^32 words is larger than any memory, so 32 bits of the hash are enough.) */
+static void count(
+	struct train_words *w, const char *word, uint32_t n, int64_t room, int64_t times)
+{
+	uint64_t head = head_of(word, n, room);
+	uint32_t hash = (uint32_t)(n > 8 ? hash_bytes(word, n, 0) : hash_mix(head + n));
+	int64_t k = hash & (w->n_slots - 1);
+	for (; w->slots[k].count; k = (k + 1) & (w->n_slots - 1)) {
+		struct train_word *x = &w->slots[k];
+		if (x->head == head && x->n_bytes == n &&
+			(n <= 8 || (x->hash == hash &&
+					   !memcmp(w->bytes + x->at, word, n)))) {
+			x->count += times;
+			return;
+		}
+	}
+	w->slots[k] = (struct train_word){
+		.count = times, .head = head, .n_bytes = n, .hash = hash};
+	keep(w, &w->slots[k], word);
+	if (2 * w->n > w->n_slots)
+		grow(w);
+}
+
+int train_words_add(struct train_words *w, const char *text, int64_t n, struct err *e)
+{
+	enum { MANY = 1024 };
+	uint32_t ends[MANY];
+	for (int64_t at = 0; at < n;) {
+		int k = split_words(w->splitter, text + at, n - at, true, ends, MANY, e);
+		if (k < 0)
+			return -1;
+		uint32_t begin = 0;
+		for (int i = 0; i < k; i++) {
+			for (; ends[i] - begin > TRAIN_MAX_WORD; begin += TRAIN_MAX_WORD)
+				count(w, text + at + begin, TRAIN_MAX_WORD,
+					n - at - begin, 1);
+			if (ends[i] - begin > 1) /* one byte has no pair */
+				count(w, text + at + begin, ends[i] - begin,
+					n - at - begin, 1);
+			begin = ends[i];
+		}
+		at += begin;
+	}
+	return 0;
+}
+
+void train_words_merge(struct train_words *to, const struct train_words *from)
+{
+	for (int64_t i = 0; i < from->n_slots; i++) {
+		const struct train_word *x = &from->slots[i];
+		if (x->count)
+			count(to, from->bytes + x->at, x->n_bytes,
+				(int64_t)(from->n_bytes - x->at), x->count);
+	}
+}

@@ -1,0 +1,53 @@
+/* The table of containers: what a path is, and opening it. */
+#include "archive/archive_internal.h"
+
+#include "base/file.h"
+
+#include <stdlib.h>
+
+#define CONTAINER_POINTER(name) &container_##name,
+static const struct container *const containers[] = {CONTAINERS(CONTAINER_POINTER)};
+
+bool container_has(const char *directory, const char *name)
+{
+	scoped_str path = {0};
+	str_printf(&path, "%s/%s", directory, name);
+	return file_exists(path.s);
+}
+
+bool container_has_safetensors(const char *directory)
+{
+	return container_has(directory, "model.safetensors") ||
+	       container_has(directory, "model.safetensors.index.json");
+}
+
+const struct container *container_of(const char *path)
+{
+	bool is_directory = file_is_folder(path);
+	for (size_t i = 0; i < ARRAY_LEN(containers); i++)
+		if (containers[i]->is_file != is_directory && containers[i]->is_in(path))
+			return containers[i];
+	return NULL;
+}
+
+int torch_open_as(
+	struct torch_file *f, const struct container *c, const char *path, struct err *e)
+{
+	*f = (struct torch_file){.path = xstrdup(path)};
+	f->parts = xcalloc(1, sizeof(*f->parts));
+	f->parts->many = c->many;
+	items_allow(f, ALLOWED_ANYWAY);
+	f->parts->archive.zip.fd = -1;
+	for (int i = 0; i < OPEN_FILES; i++)
+		f->parts->recent[i] = -1;
+	int rc = c->open(f, e);
+	if (rc)
+		torch_close(f);
+	return rc;
+}
+
+int torch_open(struct torch_file *f, const char *path, struct err *e)
+{
+	const struct container *c = container_of(path);
+	return torch_open_as(f, c ? c : &container_file, path, e);
+}

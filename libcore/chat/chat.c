@@ -1,0 +1,505 @@
+/* Conversations laid out as a template says: turns, tools, calls of tools, thoughts. */
+#include "base/json.h"
+#include "chat/template.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- texts with tokens --------------------------------------------------------------------- */
+
+void marked_clear(struct marked *m)
+{
+	str_clear(&m->text);
+	m->n_counted = m->n_tokens = m->n_ids = 0;
+	str_clear(&m->turns.said);
+	m->turns.n = 0;
+	m->turns.tools = NULL;
+}
+
+void marked_free(struct marked *m)
+{
+	str_free(&m->text);
+	free(m->counted);
+	free(m->tokens);
+	free(m->ids);
+	str_free(&m->turns.said);
+	free(m->turns.v);
+	*m = (struct marked){0};
+}
+
+void marked_count(struct marked *m, int64_t begin, int64_t end)
+{
+	if (begin >= end)
+		return;
+	if (m->n_counted && m->counted[m->n_counted - 1].end >= begin) {
+		m->counted[m->n_counted - 1].end = end;
+		return;
+	}
+	m->counted = xgrow(m->counted, m->n_counted, sizeof(*m->counted));
+	m->counted[m->n_counted++] = (struct extract){begin, end};
+}
+
+void marked_token(struct marked *m, int64_t begin, int64_t end, uint32_t id)
+{
+	m->tokens = xgrow(m->tokens, m->n_tokens, sizeof(*m->tokens));
+	m->tokens[m->n_tokens++] = (struct marker_token){{begin, end}, id};
+}
+
+static void add_marker(struct marked *to, const struct marked *m)
+{
+	int64_t at = (int64_t)to->text.len;
+	str_add(&to->text, m->text.s, m->text.len);
+	for (int64_t i = 0; i < m->n_tokens; i++)
+		marked_token(to, at + m->tokens[i].at.begin, at + m->tokens[i].at.end,
+			m->tokens[i].id);
+}
+
+/* ---- laying out ---------------------------------------------------------------------------- */
+
+/* Text of a turn. Where it has the text of a marker that would be found in it, it is cut. */
+static void add_said(
+	const struct chat_template *c, const char *text, size_t n, struct marked *out)
+{
+	int64_t at = (int64_t)out->text.len;
+	str_add(&out->text, text, n);
+	for (size_t i = 0; c->guarded.n && i < n; i++)
+		for (int64_t g = 0; g < c->guarded.n; g++) {
+			size_t len = strlen(c->guarded.v[g]);
+			if (len > n - i || memcmp(text + i, c->guarded.v[g], len))
+				continue;
+			int64_t cut = at + (int64_t)i + 1;
+			marked_token(out, cut, cut, BPE_NONE);
+			break;
+		}
+}
+
+/* As Python has it. */
+static bool is_space(const char *text, int64_t n)
+{
+	uint32_t code;
+	return utf8_decode(text, n, &code) > 0 &&
+	       (char_classes()[code] == CHAR_SPACE || (code >= 0x1c && code < 0x20));
+}
+
+static struct extract trimmed(const char *text, struct extract x)
+{
+	uint32_t code;
+	while (x.begin < x.end && is_space(text + x.begin, x.end - x.begin))
+		x.begin += utf8_decode(text + x.begin, x.end - x.begin, &code);
+	for (int64_t at = x.end; at > x.begin;) {
+		for (at--; at > x.begin && ((uint8_t)text[at] & 0xc0) == 0x80; at--)
+			;
+		if (!is_space(text + at, x.end - at))
+			break;
+		x.end = at;
+	}
+	return x;
+}
+
+/* ---- a conversation ------------------------------------------------------------------------ */
+
+struct layout {
+	const struct chat_template *c;
+	const struct chat_turns *turns;
+	struct marked *out;
+	int64_t turn;	     /* the current one */
+	const json_t *tools; /* NULL: none */
+	int64_t question;    /* the user's last turn */
+	struct str json;
+};
+
+static int wrong(const struct layout *l, const char *what, struct err *e)
+{
+	return err_set(e, EX_DATAERR, "turn %lld: %s", (long long)l->turn, what);
+}
+
+static bool is_role(const struct chat_role *r, const char *name)
+{
+	return r && !strcmp(r->name, name);
+}
+
+static bool is_text(const struct chat_turns *t, struct extract x, const char *text)
+{
+	size_t n = (size_t)(x.end - x.begin);
+	return strlen(text) == n && !memcmp(t->said.s + x.begin, text, n);
+}
+
+/* Others have other names of roles: ShareGPT, OpenAI, Llama. */
+static const struct chat_role *role_of(const struct layout *l, int64_t i)
+{
+	static const char *const other[][2] = {{"human", "user"}, {"gpt", "assistant"},
+		{"function", "tool"}, {"ipython", "tool"}, {"observation", "tool"}};
+	if (i < 0 || i >= l->turns->n)
+		return NULL;
+	struct extract x = l->turns->v[i].role;
+	const struct chat_role *r = chat_role_named(
+		l->c, l->turns->said.s + x.begin, (size_t)(x.end - x.begin));
+	for (size_t k = 0; k < ARRAY_LEN(other) && !r; k++)
+		if (is_text(l->turns, x, other[k][0]))
+			r = chat_role_named(l->c, other[k][1], strlen(other[k][1]));
+	return r;
+}
+
+static const json_t *field_of(const struct chat_turn *t, const char *name)
+{
+	const json_t *j = t->json ? json_object_get(t->json, name) : NULL;
+	return json_is_null(j) ? NULL : j;
+}
+
+static void add_text(const struct layout *l, enum tool_text which)
+{
+	add_marker(l->out, &l->c->tools[which]);
+}
+
+static int add_json(struct layout *l, const json_t *j, int indent, struct err *e)
+{
+	str_clear(&l->json);
+	if (l->out->text.len > MAX_JSON || !tojson(&l->json, j, indent))
+		return wrong(l, "more than 256 MiB of JSON", e);
+	add_said(l->c, l->json.s, l->json.len, l->out);
+	return 0;
+}
+
+static int add_list(struct layout *l, struct err *e)
+{
+	add_text(l, TOOL_LIST);
+	for (size_t i = 0; i < json_array_size(l->tools); i++) {
+		add_text(l, TOOL_BEFORE);
+		if (add_json(l, json_array_get(l->tools, i), l->c->style->indent, e))
+			return -1;
+		add_text(l, TOOL_BEHIND);
+	}
+	add_text(l, TOOL_LIST_END);
+	return 0;
+}
+
+/* Some have JSON as a string, which is read to *own; an empty one, or none, is null. NULL: it is no JSON. */
+static const json_t *value_of(const json_t *j, json_t **own)
+{
+	if (!j || (json_is_string(j) && !json_string_length(j)))
+		return *own = json_null();
+	if (json_is_string(j))
+		return *own = load_json(json_string_value(j), json_string_length(j),
+			       JSON_DECODE_ANY | JSON_ALLOW_NUL, NULL);
+	return j;
+}
+
+/* ---- calls ---------------------------------------------------------------------------------- */
+
+/* Arguments are an object, or its JSON as a string, as OpenAI has it. */
+static int add_arguments(struct layout *l, const json_t *j, struct err *e)
+{
+	json_t *own = NULL;
+	j = value_of(j, &own);
+	if (!j)
+		return wrong(
+			l, "the arguments of a call are a string that is not JSON", e);
+	int rc = json_is_null(j) ? 0 : add_json(l, j, 0, e);
+	if (json_is_null(j))
+		str_puts(&l->out->text, "{}");
+	json_decref(own);
+	return rc;
+}
+
+static int add_call(struct layout *l, const json_t *call, struct err *e)
+{
+	const json_t *f = json_object_get(call, "function"), *name;
+	f = json_is_object(f) ? f : call;
+	name = json_object_get(f, "name");
+	if (!json_is_string(name))
+		return wrong(l, "a call of tool_calls has no name", e);
+	add_text(l, TOOL_CALL);
+	add_said(l->c, json_string_value(name), json_string_length(name), l->out);
+	add_text(l, TOOL_ARGUMENTS);
+	if (add_arguments(l, json_object_get(f, "arguments"), e))
+		return -1;
+	add_text(l, TOOL_CALL_END);
+	return 0;
+}
+
+/* Those of the current turn; `says`: there is a text before them. */
+static int add_calls(struct layout *l, bool assistant, bool says, struct err *e)
+{
+	const struct tool_style *style = l->c->style;
+	const json_t *calls = field_of(&l->turns->v[l->turn], "tool_calls");
+	size_t n = json_array_size(calls);
+	if (calls && (!json_is_array(calls) || (n && !assistant)))
+		return wrong(l, "tool_calls is not a list of calls by the assistant", e);
+	if (n && !style)
+		return wrong(l,
+			"tool_calls, which this template has no form for; qwen, qwen3, qwen3-2507 "
+			"and llama3.1 have",
+			e);
+	if (n && !style->text[TOOL_NEXT_CALL] && (n > 1 || says))
+		return wrong(l,
+			"the template has one call in a turn, and nothing said beside it",
+			e);
+	for (size_t i = 0; i < n; i++) {
+		if (i || says)
+			add_text(l, TOOL_NEXT_CALL);
+		if (add_call(l, json_array_get(calls, i), e))
+			return -1;
+	}
+	return 0;
+}
+
+/* ---- thoughts ------------------------------------------------------------------------------- */
+
+static struct extract without_lines(
+	const char *text, struct extract x, bool begin, bool end)
+{
+	while (begin && x.begin < x.end && text[x.begin] == '\n')
+		x.begin++;
+	while (end && x.begin < x.end && text[x.end - 1] == '\n')
+		x.end--;
+	return x;
+}
+
+/* Where a mark ends in a text, or begins: the first one, or the last. -1: nowhere. */
+static int64_t find(const char *text, struct extract x, const char *mark, bool last)
+{
+	int64_t n = (int64_t)strlen(mark), found = -1;
+	for (int64_t i = x.begin; i + n <= x.end && (last || found < 0); i++)
+		if (!memcmp(text + i, mark, (size_t)n))
+			found = last ? i + n : i;
+	return found;
+}
+
+struct thought {
+	const char *text;
+	struct extract x;
+};
+
+/* Finds the thoughts of a turn, and returns what it says beside them. */
+static struct extract find_thought(
+	const struct layout *l, struct extract says, struct thought *t)
+{
+	static const char end[] = "</think>";
+	const json_t *field = field_of(&l->turns->v[l->turn], "reasoning_content");
+	const char *text = l->turns->said.s;
+	int64_t at = find(text, says, end, false);
+	*t = (struct thought){.text = text};
+	if (json_is_string(field)) {
+		t->text = json_string_value(field);
+		t->x.end = (int64_t)json_string_length(field);
+	} else if (at >= 0) {
+		t->x = without_lines(text, (struct extract){says.begin, at}, false, true);
+		t->x.begin = max64(t->x.begin, find(text, t->x, "<think>", true));
+		says.begin = find(text, says, end, true);
+		says = without_lines(text, says, true, false);
+	}
+	return says;
+}
+
+/* Behind the last question only, as Qwen3 does it; then what is said begins with no line break. */
+static struct extract add_thought(
+	const struct layout *l, const struct thought *t, struct extract says)
+{
+	bool last = l->turn == l->turns->n - 1;
+	if (l->turn <= l->question || (!last && t->x.begin == t->x.end))
+		return says;
+	struct extract x = without_lines(t->text, t->x, true, true);
+	add_text(l, TOOL_THOUGHT);
+	add_said(l->c, t->text + x.begin, (size_t)(x.end - x.begin), l->out);
+	add_text(l, TOOL_THOUGHT_END);
+	return without_lines(l->turns->said.s, says, true, false);
+}
+
+/* The last turn of a user that is no result of a tool, as old conversations have it. */
+static int64_t last_question(const struct layout *l)
+{
+	static const char begin[] = "<tool_response>", end[] = "</tool_response>";
+	for (int64_t i = l->turns->n - 1; i >= 0; i--) {
+		struct extract x = l->turns->v[i].text;
+		const char *text = l->turns->said.s + x.begin;
+		size_t n = (size_t)(x.end - x.begin);
+		bool result = n >= strlen(end) && !memcmp(text, begin, strlen(begin)) &&
+			      !memcmp(text + n - strlen(end), end, strlen(end));
+		if (!result && is_role(role_of(l, i), "user"))
+			return i;
+	}
+	return l->turns->n - 1;
+}
+
+/* ---- turns ---------------------------------------------------------------------------------- */
+
+static int add_content(struct layout *l, const struct chat_role *r, struct err *e)
+{
+	const struct chat_turn *t = &l->turns->v[l->turn];
+	const json_t *content = field_of(
+		t, t->json && json_object_get(t->json, "content") ? "content" : "value");
+	const struct tool_style *style = l->c->style;
+	bool assistant = is_role(r, "assistant");
+	struct extract x = t->text;
+	if (style && style->json_results && is_role(r, "tool")) {
+		json_t *text = content && !json_is_string(content)
+				       ? NULL
+				       : json_stringn(l->turns->said.s + x.begin,
+						 (size_t)(x.end - x.begin));
+		int rc = add_json(l, text ? text : content, 0, e);
+		json_decref(text);
+		return rc;
+	}
+	if (content && !json_is_string(content))
+		return err_set(e, EX_DATAERR,
+			"turn %lld: its content is %s, not a string", (long long)l->turn,
+			json_kind(content));
+	if (l->c->trim)
+		x = trimmed(l->turns->said.s, x);
+	bool thinks = assistant && style && style->text[TOOL_THOUGHT];
+	struct thought thought;
+	if (thinks)
+		x = find_thought(l, x, &thought);
+	bool says = x.begin < x.end;
+	if (thinks)
+		x = add_thought(l, &thought, x);
+	add_said(l->c, l->turns->said.s + x.begin, (size_t)(x.end - x.begin), l->out);
+	return add_calls(l, assistant, says, e);
+}
+
+/* The system's first turn, which may be the template's alone, and may have the tools. */
+static int add_system(struct layout *l, bool given, struct err *e)
+{
+	const struct chat_template *c = l->c;
+	const struct chat_role *r = chat_role_named(c, "system", 6);
+	bool list = l->tools && !c->style->of_user;
+	if (!given && !c->default_system && !list)
+		return 0;
+	if (!r)
+		return wrong(
+			l, "a list of tools, but the template has no role system", e);
+	add_marker(l->out, &r->before);
+	if (l->tools)
+		add_text(l, TOOL_SYSTEM);
+	add_marker(l->out, &c->system);
+	if (given && add_content(l, r, e))
+		return -1;
+	if (!given && c->default_system)
+		add_said(c, c->default_system, strlen(c->default_system), l->out);
+	if (list && (given || c->default_system))
+		add_text(l, TOOL_SPACE);
+	if (list && add_list(l, e))
+		return -1;
+	add_marker(l->out, &r->end);
+	add_marker(l->out, &r->after);
+	return 0;
+}
+
+static int add_turn(struct layout *l, const struct chat_role *r, bool counts, bool list,
+	struct err *e)
+{
+	bool joins = r->joins && role_of(l, l->turn - 1) == r;
+	add_marker(l->out, joins ? &r->between : &r->before);
+	int64_t begin = (int64_t)l->out->text.len;
+	if ((list && add_list(l, e)) || add_content(l, r, e))
+		return -1;
+	joins = r->joins && role_of(l, l->turn + 1) == r;
+	if (!joins)
+		add_marker(l->out, &r->end);
+	if (counts)
+		marked_count(l->out, begin, (int64_t)l->out->text.len);
+	if (!joins)
+		add_marker(l->out, &r->after);
+	return 0;
+}
+
+static int no_role(const struct layout *l, struct err *e)
+{
+	struct extract x = l->turns->v[l->turn].role;
+	struct str names = {0};
+	for (int64_t i = 0; i < l->c->n_roles; i++)
+		str_printf(&names, "%s%.40s", i ? ", " : "", l->c->roles[i].name);
+	err_set(e, EX_DATAERR, "turn %lld: the template has no role '%.*s', only: %s",
+		(long long)l->turn, (int)min64(x.end - x.begin, 40),
+		l->turns->said.s + x.begin, names.s);
+	str_free(&names);
+	return -1;
+}
+
+static int add_turns(struct layout *l, int count, struct err *e)
+{
+	const struct chat_turns *turns = l->turns;
+	bool given = is_role(role_of(l, 0), "system");
+	int64_t last = turns->n - 1;
+	while (last >= 0 && !is_role(role_of(l, last), "assistant"))
+		last--;
+	if (add_system(l, given, e))
+		return -1;
+	l->turn = given;
+	bool of_user = l->tools && l->c->style->of_user;
+	if (of_user && !is_role(role_of(l, given), "user"))
+		return wrong(l,
+			"the list of tools is in the user's first turn, which should be here",
+			e);
+	for (; l->turn < turns->n; l->turn++) {
+		const struct chat_role *r = role_of(l, l->turn);
+		if (!r)
+			return no_role(l, e);
+		bool counts = is_role(r, "assistant") && !turns->v[l->turn].silent &&
+			      (count == COUNT_ASSISTANT ||
+				      (count == COUNT_LAST && l->turn == last));
+		if (add_turn(l, r, counts, of_user && l->turn == given, e))
+			return -1;
+	}
+	return 0;
+}
+
+/* A list, or its JSON as a text; NULL: there is none. */
+static int find_tools(struct layout *l, json_t **own, struct err *e)
+{
+	const json_t *j = value_of(l->turns->tools, own);
+	if (!j)
+		return err_set(
+			e, EX_DATAERR, "field 'tools' is a string that is not JSON");
+	if (json_is_null(j))
+		return 0;
+	if (!json_is_array(j))
+		return err_set(
+			e, EX_DATAERR, "field 'tools' is %s, not a list", json_kind(j));
+	l->tools = json_array_size(j) ? j : NULL;
+	if (l->tools && !l->c->style)
+		return err_set(e, EX_DATAERR,
+			"tools, which this template has no form for; qwen, "
+			"qwen3, qwen3-2507 and llama3.1 have");
+	return 0;
+}
+
+int chat_template_apply(
+	const struct chat_template *c, int count, struct marked *out, struct err *e)
+{
+	struct layout l = {.c = c, .turns = &out->turns, .out = out};
+	json_t *own = NULL;
+	int rc = find_tools(&l, &own, e);
+	l.question = last_question(&l);
+	add_marker(out, &c->begin);
+	rc = rc || add_turns(&l, count, e);
+	add_marker(out, &c->end);
+	if (count == COUNT_ALL)
+		marked_count(out, 0, (int64_t)out->text.len);
+	json_decref(own);
+	str_free(&l.json);
+	return rc ? -1 : 0;
+}
+
+int chat_template_ask(const struct chat_template *c, const char *text, size_t n,
+	struct marked *out, struct err *e)
+{
+	static const char user[] = "user";
+	const int64_t role = sizeof(user) - 1;
+	const struct chat_role *next = chat_role_named(c, "assistant", 9);
+	struct chat_turns *turns = &out->turns;
+	struct layout l = {.c = c, .turns = turns, .out = out};
+	if (!next)
+		return err_set(e, EX_DATAERR, "the chat template has no role assistant");
+	marked_clear(out);
+	str_puts(&turns->said, user);
+	str_add(&turns->said, text, n);
+	turns->v = xgrow(turns->v, 0, sizeof(*turns->v));
+	turns->v[turns->n++] = (struct chat_turn){
+		.role = {0, role}, .text = {role, (int64_t)turns->said.len}};
+	add_marker(out, &c->begin);
+	if (add_turns(&l, COUNT_NONE, e))
+		return -1;
+	add_marker(out, &next->before);
+	return 0;
+}

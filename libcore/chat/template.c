@@ -1,0 +1,329 @@
+/* Templates of conversations: JSON with literal texts, which no program fills in. */
+#include "chat/template.h"
+
+#include <jansson.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- the built-in ones ------------------------------------------------------------------- */
+
+#define CHATML_ROLE(name) \
+	"\"" name "\": [\"<|im_start|>" name "\\n\", \"<|im_end|>\", \"\\n\"]"
+#define CHATML_ROLES \
+	CHATML_ROLE("system") ", " CHATML_ROLE("user") ", " CHATML_ROLE("assistant") ", "
+#define QWEN_ROLES                                                                                           \
+	CHATML_ROLES                                                                                         \
+	"\"tool\": [\"<|im_start|>user\\n<tool_response>\\n\", \"\\n</tool_response><|im_end|>\", \"\\n\", " \
+	"\"\\n</tool_response>\\n<tool_response>\\n\"]"
+#define LLAMA3_ROLE(name, header)                     \
+	"\"" name "\": [\"<|start_header_id|>" header \
+	"<|end_header_id|>\\n\\n\", \"<|eot_id|>\"]"
+#define LLAMA3_ROLES                    \
+	LLAMA3_ROLE("system", "system") \
+	", " LLAMA3_ROLE("user", "user") ", " LLAMA3_ROLE("assistant", "assistant")
+#define LLAMA3_BEGIN "{\"begin\": \"<|begin_of_text|>\", \"trim\": true, "
+
+/* Those of the models: chatml and qwen3-2507 differ in tools, llama3.1 says a date, always this one. */
+static const struct {
+	const char *name, *source;
+} built_in[] = {
+	{"chatml", "{\"roles\": {" CHATML_ROLES CHATML_ROLE("tool") "}}"},
+	{"llama3", LLAMA3_BEGIN "\"roles\": {" LLAMA3_ROLES "}}"},
+	{"llama3.1", LLAMA3_BEGIN
+		"\"default_system\": \"\", \"tools\": \"llama3.1\", "
+		"\"system\": \"Cutting Knowledge Date: December 2023\\nToday Date: 26 Jul 2024\\n\\n\", "
+		"\"roles\": {" LLAMA3_ROLES ", " LLAMA3_ROLE("tool", "ipython") "}}"},
+	{"qwen",
+		"{\"default_system\": \"You are Qwen, created by Alibaba Cloud. You are a helpful assistant.\", "
+		"\"tools\": \"qwen\", \"roles\": {" QWEN_ROLES "}}"},
+	{"qwen3", "{\"tools\": \"qwen3\", \"roles\": {" QWEN_ROLES "}}"},
+	{"qwen3-2507", "{\"tools\": \"qwen\", \"roles\": {" QWEN_ROLES "}}"},
+};
+
+void chat_template_names(struct str *out)
+{
+	for (size_t i = 0; i < ARRAY_LEN(built_in); i++)
+		str_printf(out, "%s%s", i ? ", " : "", built_in[i].name);
+}
+
+#define QWEN_TOOLS                                                                                     \
+	[TOOL_SYSTEM] = "", [TOOL_SPACE] = "\n\n",                                                     \
+	[TOOL_LIST] =                                                                                  \
+		"# Tools\n\nYou may call one or more functions to assist with the user query.\n\n"     \
+		"You are provided with function signatures within <tools></tools> XML tags:\n<tools>", \
+	[TOOL_BEFORE] = "\n",                                                                          \
+	[TOOL_LIST_END] =                                                                              \
+		"\n</tools>\n\nFor each function call, return a json object with function name and "   \
+		"arguments within <tool_call></tool_call> XML tags:\n<tool_call>\n"                    \
+		"{\"name\": <function-name>, \"arguments\": <args-json-object>}\n</tool_call>",        \
+	[TOOL_CALL] = "<tool_call>\n{\"name\": \"",                                                    \
+	[TOOL_ARGUMENTS] = "\", \"arguments\": ", [TOOL_CALL_END] = "}\n</tool_call>",                 \
+	[TOOL_NEXT_CALL] = "\n"
+
+static const struct tool_style styles[] = {
+	{.name = "qwen", .text = {QWEN_TOOLS}},
+	{.name = "qwen3",
+		.text = {QWEN_TOOLS, [TOOL_THOUGHT] = "<think>\n",
+			[TOOL_THOUGHT_END] = "\n</think>\n\n"}},
+	{.name = "llama3.1",
+		.text = {[TOOL_SYSTEM] = "Environment: ipython\n",
+			[TOOL_LIST] =
+				"Given the following functions, please respond with a JSON for a function call "
+				"with its proper arguments that best answers the given prompt.\n\n"
+				"Respond in the format {\"name\": function name, \"parameters\": dictionary of argument "
+				"name and its value}.Do not use variables.\n\n",
+			[TOOL_BEHIND] = "\n\n",
+			[TOOL_CALL] = "{\"name\": \"",
+			[TOOL_ARGUMENTS] = "\", \"parameters\": ",
+			[TOOL_CALL_END] = "}"},
+		.of_user = true,
+		.json_results = true,
+		.indent = 4},
+};
+
+/* Sets the name and the source if there is one of this name. */
+static void find_built_in(struct chat_template *c, const char *name)
+{
+	for (size_t i = 0; i < ARRAY_LEN(built_in); i++)
+		if (!strcmp(built_in[i].name, name)) {
+			c->name = built_in[i].name;
+			str_puts(&c->source, built_in[i].source);
+		}
+}
+
+/* ---- texts with tokens --------------------------------------------------------------------- */
+
+/* The longest added token at the beginning of text; NULL: none. */
+static const struct bpe_added *token_at(
+	const struct tokenizer *t, const char *text, size_t n, int64_t *n_bytes)
+{
+	const struct bpe_rules *r = bpe_rules_of(t);
+	const struct bpe_added *found = NULL;
+	*n_bytes = 0;
+	for (int64_t i = 0; i < r->n_added; i++) {
+		int64_t begin = t->vocab.offset[r->added[i].id];
+		int64_t len = t->vocab.offset[r->added[i].id + 1] - begin;
+		if (len <= *n_bytes || len > (int64_t)n ||
+			memcmp(text, t->vocab.bytes + begin, (size_t)len))
+			continue;
+		*n_bytes = len;
+		found = &r->added[i];
+	}
+	return found;
+}
+
+/* The special tokens in a literal text. Others are found in any text: if it `guards` them, only here. */
+static void find_tokens(struct chat_template *c, struct marked *m, bool guards)
+{
+	if (!c->t || !bpe_rules_of(c->t))
+		return;
+	for (int64_t at = 0, n, all = (int64_t)m->text.len; at < all; at += max64(1, n)) {
+		const char *here = m->text.s + at;
+		const struct bpe_added *a = token_at(c->t, here, (size_t)(all - at), &n);
+		if (!a || (!guards && !(a->flags & BPE_SPECIAL)))
+			continue;
+		marked_token(m, at, at + n, a->id);
+		if (a->flags & BPE_SPECIAL)
+			continue;
+		struct str name = {0};
+		str_add(&name, here, (size_t)n);
+		if (strs_find(&c->guarded, name.s) < 0)
+			strs_add(&c->guarded, name.s);
+		str_free(&name);
+	}
+}
+
+/* ---- reading ------------------------------------------------------------------------------- */
+
+static int read_text(struct chat_template *c, const json_t *j, const char *name,
+	bool guards, struct marked *to, struct err *e)
+{
+	if (!json_is_string(j))
+		return err_set(e, EX_DATAERR, "%.40s is not a string", name);
+	str_add(&to->text, json_string_value(j), json_string_length(j));
+	find_tokens(c, to, guards);
+	return 0;
+}
+
+static int read_role(
+	struct chat_template *c, const char *name, const json_t *texts, struct err *e)
+{
+	size_t n = json_array_size(texts);
+	if (n < 2 || n > 4)
+		return err_set(e, EX_DATAERR,
+			"role %.40s: not a list of the text before a turn, the text that "
+			"ends it, and perhaps one behind it and one between two turns",
+			name);
+	c->roles = xgrow(c->roles, c->n_roles, sizeof(*c->roles));
+	struct chat_role *r = &c->roles[c->n_roles++];
+	*r = (struct chat_role){.name = xstrdup(name), .joins = n == 4};
+	struct marked *const to[] = {&r->before, &r->end, &r->after, &r->between};
+	for (size_t i = 0; i < n; i++)
+		if (read_text(c, json_array_get(texts, i), name, strcmp(name, "tool"),
+			    to[i], e))
+			return -1;
+	return 0;
+}
+
+static int read_roles(struct chat_template *c, const json_t *roles, struct err *e)
+{
+	const char *name;
+	json_t *value;
+	if (!json_object_size(roles))
+		return err_set(e, EX_DATAERR, "roles is not an object with roles");
+	json_object_foreach(
+		(json_t *)roles, name, value) if (read_role(c, name, value, e)) return -1;
+	return 0;
+}
+
+static int read_tools(struct chat_template *c, const json_t *name, struct err *e)
+{
+	const char *text = json_is_string(name) ? json_string_value(name) : "";
+	for (size_t i = 0; i < ARRAY_LEN(styles); i++)
+		if (!strcmp(styles[i].name, text))
+			c->style = &styles[i];
+	if (!c->style)
+		return err_set(e, EX_DATAERR, "tools is not qwen, qwen3 or llama3.1");
+	for (int i = 0; i < N_TOOL_TEXTS; i++) {
+		const char *literal = c->style->text[i];
+		str_puts(&c->tools[i].text, literal ? literal : "");
+		find_tokens(c, &c->tools[i], false);
+	}
+	return 0;
+}
+
+static int read_key(
+	struct chat_template *c, const char *name, const json_t *value, struct err *e)
+{
+	if (!strcmp(name, "begin"))
+		return read_text(c, value, name, true, &c->begin, e);
+	if (!strcmp(name, "end"))
+		return read_text(c, value, name, true, &c->end, e);
+	if (!strcmp(name, "system"))
+		return read_text(c, value, name, true, &c->system, e);
+	if (!strcmp(name, "tools"))
+		return read_tools(c, value, e);
+	if (!strcmp(name, "roles"))
+		return read_roles(c, value, e);
+	if (!strcmp(name, "trim") && json_is_boolean(value)) {
+		c->trim = json_is_true(value);
+		return 0;
+	}
+	if (!strcmp(name, "default_system") && json_is_string(value)) {
+		c->default_system = xstrdup(json_string_value(value));
+		return 0;
+	}
+	return err_set(e, EX_DATAERR,
+		"'%.40s': not begin, end, system, default_system (texts), trim (true or "
+		"false), tools (the name of a template) or roles",
+		name);
+}
+
+const struct chat_role *chat_role_named(
+	const struct chat_template *c, const char *name, size_t n)
+{
+	for (int64_t i = 0; i < c->n_roles; i++)
+		if (strlen(c->roles[i].name) == n && !memcmp(c->roles[i].name, name, n))
+			return &c->roles[i];
+	return NULL;
+}
+
+static int parse(struct chat_template *c, struct err *e)
+{
+	json_error_t why;
+	json_t *root = json_loadb(c->source.s ? c->source.s : "", c->source.len,
+		JSON_REJECT_DUPLICATES, &why);
+	const char *name;
+	json_t *value;
+	int rc = 0;
+	if (!root)
+		return err_set(
+			e, EX_DATAERR, "not JSON: line %d: %s", why.line, why.text);
+	if (!json_object_get(root, "roles"))
+		rc = err_set(e, EX_DATAERR, "no object with roles");
+	json_object_foreach(root, name, value) rc = rc || read_key(c, name, value, e);
+	json_decref(root);
+	if (!rc && c->default_system && !chat_role_named(c, "system", 6))
+		rc = err_set(e, EX_DATAERR, "default_system, but no role system");
+	return rc ? -1 : 0;
+}
+
+/* Opens the template whose name or source has been set. Takes it. */
+static struct chat_template *finish(
+	struct chat_template *c, const char *from, struct err *e)
+{
+	if (e->code || parse(c, e)) {
+		if (from)
+			err_prefix(e, "%s: ", from);
+		chat_template_close(c);
+		return NULL;
+	}
+	const struct chat_role *user = chat_role_named(c, "user", 4);
+	c->has_tokens = !user || user->before.n_tokens || user->end.n_tokens;
+	return c;
+}
+
+struct chat_template *chat_template_open(
+	const char *name, const struct tokenizer *t, struct err *e)
+{
+	struct chat_template *c = xcalloc(1, sizeof(*c));
+	const char *of_jinja = NULL;
+	c->t = t;
+	find_built_in(c, name);
+	if (!c->name && chat_template_read(name, &of_jinja, &c->source, e))
+		return finish(c, NULL, e);
+	if (of_jinja)
+		find_built_in(c, of_jinja);
+	return finish(c, name, e);
+}
+
+struct chat_template *chat_template_open_kept(
+	const char *kept, const struct tokenizer *t, struct err *e)
+{
+	struct chat_template *c = xcalloc(1, sizeof(*c));
+	c->t = t;
+	find_built_in(c, kept);
+	if (*kept == '{')
+		str_puts(&c->source, kept);
+	else if (!c->name)
+		err_set(e, EX_DATAERR, "'%.40s' is not known", kept);
+	return finish(c, "chat template", e);
+}
+
+void chat_template_close(struct chat_template *c)
+{
+	if (!c)
+		return;
+	for (int64_t i = 0; i < c->n_roles; i++) {
+		free(c->roles[i].name);
+		marked_free(&c->roles[i].before);
+		marked_free(&c->roles[i].end);
+		marked_free(&c->roles[i].after);
+		marked_free(&c->roles[i].between);
+	}
+	free(c->roles);
+	marked_free(&c->begin);
+	marked_free(&c->end);
+	marked_free(&c->system);
+	for (int i = 0; i < N_TOOL_TEXTS; i++)
+		marked_free(&c->tools[i]);
+	free(c->default_system);
+	strs_free(&c->guarded);
+	str_free(&c->source);
+	free(c);
+}
+
+const char *chat_template_source(const struct chat_template *c)
+{
+	return c->source.s;
+}
+
+const char *chat_template_kept(const struct chat_template *c)
+{
+	return c->name ? c->name : c->source.s + strspn(c->source.s, " \t\r\n");
+}
+
+bool chat_template_is_safe(const struct chat_template *c)
+{
+	return c->has_tokens;
+}

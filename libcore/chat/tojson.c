@@ -1,0 +1,103 @@
+/* JSON as Python's json.dumps writes it with ensure_ascii=False, which is what tojson is in templates of transformers. */
+#include "chat/template.h"
+
+#include <jansson.h>
+#include <stdlib.h>
+#include <string.h>
+
+static void put_string(struct str *out, const char *text, size_t n)
+{
+	static const char special[] = "\"\\\b\f\n\r\t", names[] = "\"\\bfnrt";
+	str_putc(out, '"');
+	for (size_t i = 0; i < n; i++) {
+		const char *at = text[i] ? strchr(special, text[i]) : NULL;
+		if (at)
+			str_printf(out, "\\%c", names[at - special]);
+		else if ((uint8_t)text[i] < 0x20)
+			str_printf(out, "\\u%04x", text[i]);
+		else
+			str_putc(out, text[i]);
+	}
+	str_putc(out, '"');
+}
+
+/* With the fewest digits that give this number. Those of a power of two may be greater than the nearest ones, since the
+ * number behind it is twice as far as the one before. */
+static void put_real(struct str *out, double x)
+{
+	char text[NUM_TEXT];
+	int digits = 0;
+	for (bool same = false; !same;) {
+		snprintf(text, sizeof(text), "%.*e", digits++, x);
+		char *last = strchr(text, 'e') - 1;
+		same = strtod(text, NULL) == x;
+		if (!same && *last < '9') {
+			++*last;
+			same = strtod(text, NULL) == x;
+		}
+	}
+	int exponent = atoi(strchr(text, 'e') + 1);
+	if (exponent < -4 || exponent >= 16)
+		str_puts(out, text);
+	else
+		str_printf(out, "%.*f", exponent < digits - 2 ? digits - 1 - exponent : 1,
+			x);
+}
+
+static void put(struct str *out, const json_t *j, int indent, int depth);
+
+/* Begins an item of a list or an object, the first of which is number 0. */
+static void begin_item(struct str *out, size_t i, int indent, int depth)
+{
+	if (i)
+		str_puts(out, indent ? "," : ", ");
+	if (indent)
+		str_printf(out, "\n%*s", indent * depth, "");
+}
+
+static void put_items(struct str *out, const json_t *j, int indent, int depth)
+{
+	bool is_list = json_is_array(j);
+	size_t i = 0;
+	const char *name;
+	json_t *value;
+	str_putc(out, is_list ? '[' : '{');
+	for (; i < json_array_size(j) && out->len < MAX_JSON; i++) {
+		begin_item(out, i, indent, depth + 1);
+		put(out, json_array_get(j, i), indent, depth + 1);
+	}
+	json_object_foreach((json_t *)j, name, value)
+	{
+		if (out->len >= MAX_JSON)
+			break;
+		begin_item(out, i++, indent, depth + 1);
+		put_string(out, name, strlen(name));
+		str_puts(out, ": ");
+		put(out, value, indent, depth + 1);
+	}
+	if (i && indent)
+		str_printf(out, "\n%*s", indent * depth, "");
+	str_putc(out, is_list ? ']' : '}');
+}
+
+static void put(struct str *out, const json_t *j, int indent, int depth)
+{
+	if (json_is_string(j))
+		put_string(out, json_string_value(j), json_string_length(j));
+	else if (json_is_integer(j))
+		str_printf(out, "%lld", (long long)json_integer_value(j));
+	else if (json_is_real(j))
+		put_real(out, json_real_value(j));
+	else if (json_is_array(j) || json_is_object(j))
+		put_items(out, j, indent, depth);
+	else
+		str_puts(out, json_is_true(j)	 ? "true"
+			      : json_is_false(j) ? "false"
+						 : "null");
+}
+
+bool tojson(struct str *out, const json_t *j, int indent)
+{
+	put(out, j, indent, 0);
+	return out->len < MAX_JSON;
+}

@@ -1,0 +1,168 @@
+/*
+ * --complete: what may stand for the last word of a command line, for the completions of shells.
+ * Each candidate is a line, with a tab and what it does where that is known. A last line
+ * `:files SUFFIX` says that files may stand there too, `:folders` that folders may.
+ */
+#include "options/options_internal.h"
+
+#include <ctype.h>
+#include <string.h>
+
+struct completion {
+	const struct program *p;
+	const char *word; /* its beginning, which candidates share */
+	FILE *f;
+};
+
+/* BEFORE NAME AFTER, if that goes on from the word. */
+static void offer(const struct completion *c, const char *before, const char *name,
+	const char *after, const char *help)
+{
+	scoped_str text = {0};
+	str_printf(&text, "%s%s%s", before, name, after);
+	if (!strncmp(text.s, c->word, strlen(c->word)))
+		fprintf(c->f, "%s%s%s\n", text.s, help ? "\t" : "", help ? help : "");
+}
+
+static void offer_files(const struct completion *c, const char *files)
+{
+	if (files && !strcmp(files, "/"))
+		fputs(":folders\n", c->f);
+	else if (files)
+		fprintf(c->f, ":files %s\n", files);
+}
+
+/* ---- values ---------------------------------------------------------------------- */
+
+static void offer_words(
+	const struct completion *c, const char *before, const char *const *words)
+{
+	for (; words && *words; words++)
+		offer(c, before, *words, "", NULL);
+}
+
+/* `auto: from the newest ...` at the start of a sentence explains the word auto. */
+static void offer_explained(
+	const struct completion *c, const char *before, const char *help)
+{
+	bool start = true;
+	char name[64];
+	for (const char *p = help; *p; p++) {
+		size_t n = strcspn(p, ": ");
+		bool word = n > 1 && p[n] == ':' && p[n + 1] == ' ';
+		for (size_t i = 0; i < n && word; i++)
+			word = islower((unsigned char)p[i]);
+		if (start && word) {
+			snprintf(name, sizeof(name), "%.*s", (int)n, p);
+			offer(c, before, name, "", NULL);
+		}
+		p += n;
+		start = n && *p && strchr(".;", p[-1]);
+		if (!*p)
+			return;
+	}
+}
+
+/* An enum has its names, a flag yes and no, a text those words that its help explains in a
+ * sentence `word: what it does`. */
+static void offer_values(
+	const struct completion *c, const struct opt *t, const char *before)
+{
+	static const char *const yes_no[] = {"yes", "no", NULL};
+	struct strs names = {0};
+	scoped_str folder = {0};
+	if (!strcmp(t->name, "preset"))
+		preset_names(&folder, &names);
+	else if (t->type == OPT_ENUM || t->type == OPT_FLAG)
+		offer_words(c, before, t->type == OPT_ENUM ? t->values : yes_no);
+	else if (t->type == OPT_STR && c->p->offer)
+		c->p->offer(t->name, &names);
+	if (t->type == OPT_STR && !names.n)
+		offer_explained(c, before, t->help);
+	if (t->type == OPT_ACTION && !strcmp(t->name, "generate"))
+		opt_kinds(c->p, &names);
+	for (int64_t i = 0; i < names.n; i++)
+		offer(c, before, names.v[i], "", NULL);
+	offer_files(c, t->files);
+	strs_free(&names);
+}
+
+/* ---- names ----------------------------------------------------------------------- */
+
+static void offer_options(const struct completion *c)
+{
+	for (const struct opt *t = NULL; (t = opt_next(c->p, t));) {
+		if (t->type == OPT_GROUP)
+			continue;
+		offer(c, "--", t->name, "", t->help);
+		if (opt_is_on(t))
+			offer(c, "--no-", t->name, "", t->help);
+	}
+}
+
+/* May it be written key=value? */
+static bool is_key(const struct opt *t)
+{
+	return t->type != OPT_GROUP && t->type != OPT_ACTION;
+}
+
+/* Keys only when there is a letter: they are many. */
+static void offer_operands(const struct completion *c, bool first)
+{
+	const char *const *words = c->p->words ? c->p->words() : NULL;
+	if (first || !c->p->operands)
+		offer_words(c, "", words);
+	for (const struct opt *t = c->p->opts; c->p->settings && t->type != OPT_END; t++)
+		if (*c->word && is_key(t))
+			offer(c, "", t->name, "=", t->help);
+	if (!words || !first)
+		offer_files(c, c->p->operands);
+}
+
+/* ---- where the word stands ------------------------------------------------------- */
+
+/* -x or --name, up to its '='; or a key, which has no dashes. */
+static const struct opt *find(const struct program *p, const char *word)
+{
+	char name[64];
+	size_t dashes = strspn(word, "-");
+	snprintf(name, sizeof(name), "%.*s", (int)strcspn(word + dashes, "="),
+		word + dashes);
+	for (const struct opt *t = NULL; (t = opt_next(p, t));) {
+		bool is = dashes == 1 ? name[0] && t->letter == name[0] && !name[1]
+				      : opt_is_called(t, name);
+		if (t->type != OPT_GROUP && is && (dashes || (p->settings && is_key(t))))
+			return t;
+	}
+	return NULL;
+}
+
+static bool takes_next(const struct opt *t)
+{
+	return t->type == OPT_ENUM || (t->type != OPT_FLAG && t->arg);
+}
+
+void opt_complete(const struct program *p, int n, char *const *words, FILE *f)
+{
+	const char *word = n ? words[n - 1] : "";
+	const char *before = n > 1 ? words[n - 2] : "";
+	const char *equals = strchr(word, '=');
+	const struct completion c = {p, word, f};
+	const struct opt *t = NULL;
+	bool first = true;
+	for (int i = 0; i < n - 1; i++)
+		first = first && words[i][0] == '-';
+	if (before[0] == '-' && !strchr(before, '='))
+		t = find(p, before);
+	if (t && takes_next(t)) {
+		offer_values(&c, t, "");
+	} else if (equals && (t = find(p, word))) {
+		scoped_str start = {0};
+		str_printf(&start, "%.*s", (int)(equals + 1 - word), word);
+		offer_values(&c, t, start.s);
+	} else if (word[0] == '-') {
+		offer_options(&c);
+	} else {
+		offer_operands(&c, first);
+	}
+}

@@ -1,0 +1,93 @@
+/* --generate: what is made from a program's tables, first the OPTIONS of its manual page. */
+#include "options/options_internal.h"
+
+#include <string.h>
+
+void opt_kinds(const struct program *p, struct strs *out)
+{
+	strs_add(out, "man");
+	for (int i = 0; p->kinds && p->kinds[i]; i++)
+		strs_add(out, p->kinds[i]);
+}
+
+/* No line may begin with a dot or a quote, sentences end lines, backslashes are \e, and no
+ * line is long. */
+void man_text(FILE *f, const char *s)
+{
+	enum { LONG = 72 };
+	int at = 0;
+	for (char before = '\n'; *s; before = *s++) {
+		bool sentence = *s == ' ' && (before == '.' || before == '?');
+		bool breaks =
+			*s == ' ' && (sentence || at + (int)strcspn(s + 1, " ") > LONG);
+		if (at == 0 && (*s == '.' || *s == '\''))
+			fputs("\\&", f);
+		if (*s == '\\')
+			fputs("\\e", f);
+		else
+			putc(breaks ? '\n' : *s, f);
+		at = breaks ? 0 : at + 1;
+	}
+	putc('\n', f);
+}
+
+static void man(const struct program *p, FILE *f)
+{
+	struct str arg = {0};
+	for (const struct opt *t = NULL; (t = opt_next(p, t));) {
+		if (t->type == OPT_GROUP) {
+			if (t != p->opts)
+				fputs(".El\n", f);
+			fprintf(f, ".Ss %s\n", t->name);
+			if (t->help)
+				man_text(f, t->help);
+			fputs(".Bl -tag -width Ds\n", f);
+			continue;
+		}
+		opt_arg(t, &arg);
+		fputs(".It", f);
+		if (t->letter)
+			fprintf(f, " Fl %c ,", t->letter);
+		fprintf(f, " Fl -%s", t->name);
+		if (t->type == OPT_ENUM)
+			for (int i = 0; t->values[i]; i++)
+				fprintf(f, "%s Cm %s", i ? " |" : "", t->values[i]);
+		else if (arg.len)
+			fprintf(f, " Ar %s", arg.s);
+		if (opt_is_on(t))
+			fprintf(f, " , Fl -no-%s", t->name);
+		putc('\n', f);
+		man_text(f, t->help);
+		if (opt_is_on(t))
+			fputs("On by default.\n", f);
+		if (t->was)
+			fprintf(f, "Its earlier name,\n.Fl -%s ,\nis read too.\n",
+				t->was);
+		if (t->needs)
+			fprintf(f, "It needs %s.\n", t->needs);
+		opt_default(t, &arg);
+		if (!arg.len)
+			continue;
+		fputs("The default is\n.Cm ", f);
+		for (const char *c = arg.s; *c; c++)
+			fputs(*c == '\\' ? "\\e" : (char[]){*c, '\0'}, f);
+		fputs(" .\n", f);
+	}
+	fputs(".El\n", f);
+	str_free(&arg);
+}
+
+int opts_generate(const struct program *p, const char *kind, FILE *f)
+{
+	if (!strcmp(kind, "man")) {
+		man(p, f);
+		return 0;
+	}
+	for (int i = 0; p->kinds && p->kinds[i]; i++) {
+		if (!strcmp(p->kinds[i], kind)) {
+			p->generate(i, f);
+			return 0;
+		}
+	}
+	return -1;
+}

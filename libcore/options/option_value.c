@@ -1,0 +1,340 @@
+/* Values of options: from text, compared with text, and what they need of others. */
+#include "options/options_internal.h"
+
+#include <ctype.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- from text ------------------------------------------------------------------- */
+
+/* A bound, in plain digits where it is a whole number that people read at a glance. */
+static const char *bound(char buf[static NUM_TEXT], double v)
+{
+	if (v != floor(v) || fabs(v) >= 1e15)
+		return text_double(buf, v);
+	snprintf(buf, NUM_TEXT, "%.0f", v);
+	return buf;
+}
+
+static int check_range(const struct opt *t, double v, const char *text, struct err *e)
+{
+	bool bounded = t->min != 0 || t->max != 0;
+	if (!bounded || (v >= t->min && v <= t->max))
+		return 0;
+	char lo[NUM_TEXT], hi[NUM_TEXT];
+	if (t->max >= 1e18 && v < t->min)
+		return err_set(e, EX_USAGE, "%s: %s is less than %s", t->name, text,
+			bound(lo, t->min));
+	return err_set(e, EX_USAGE, "%s: %s is not between %s and %s", t->name, text,
+		bound(lo, t->min), bound(hi, t->max));
+}
+
+static int set_flag(const struct opt *t, const char *text, bool *v, struct err *e)
+{
+	static const char *const yes[] = {"yes", "true", "on", "1"};
+	static const char *const no[] = {"no", "false", "off", "0"};
+	for (size_t i = 0; i < ARRAY_LEN(yes); i++) {
+		if (!strcmp(text, yes[i]) || !strcmp(text, no[i])) {
+			*v = !strcmp(text, yes[i]);
+			return 0;
+		}
+	}
+	return err_set(e, EX_USAGE, "%s: '%s' is neither yes nor no", t->name, text);
+}
+
+char *did_you_mean(char buf[static DID_YOU_MEAN], const char *name,
+	const char *const *names, int64_t n)
+{
+	const char *near = nearest(name, names, n);
+	buf[0] = '\0';
+	if (near)
+		snprintf(buf, DID_YOU_MEAN, "; did you mean '%s'?", near);
+	return buf;
+}
+
+int err_none_of(struct err *e, const char *what, const char *name,
+	const char *const *names, int64_t n)
+{
+	char hint[DID_YOU_MEAN];
+	scoped_str list = {0};
+	for (int64_t i = 0; i < n; i++)
+		str_printf(&list, "%s%s", i ? ", " : "", names[i]);
+	err_set(e, EX_USAGE, "%s: '%s' is none of %s%s", what, name, list.s,
+		did_you_mean(hint, name, names, n));
+	return -1;
+}
+
+static int set_enum(const struct opt *t, const char *text, int *v, struct err *e)
+{
+	int n = 0;
+	for (; t->values[n]; n++) {
+		if (!strcmp(t->values[n], text)) {
+			*v = n;
+			return 0;
+		}
+	}
+	return err_none_of(e, t->name, text, t->values, n);
+}
+
+int opt_set(const struct opt *t, void *v, const char *text, struct err *e)
+{
+	int64_t n;
+	double d;
+	switch (t->type) {
+	case OPT_FLAG:
+		return set_flag(t, text, v, e);
+	case OPT_INT:
+	case OPT_SIZE:
+		if (t->type == OPT_INT ? parse_int(text, &n) : parse_size(text, &n))
+			return err_set(e, EX_USAGE, "%s: '%s' is not a %s", t->name, text,
+				t->type == OPT_INT
+					? "whole number"
+					: "size (a number, then K, M, G or T)");
+		if (check_range(t, (double)n, text, e))
+			return -1;
+		*(int64_t *)v = n;
+		return 0;
+	case OPT_DOUBLE:
+		if (parse_double(text, &d) || d != d)
+			return err_set(
+				e, EX_USAGE, "%s: '%s' is not a number", t->name, text);
+		if (!isfinite(d))
+			return err_set(
+				e, EX_USAGE, "%s: %s is not finite", t->name, text);
+		if (check_range(t, d, text, e))
+			return -1;
+		*(double *)v = d;
+		return 0;
+	case OPT_ENUM:
+		return set_enum(t, text, v, e);
+	case OPT_STR:
+		free(*(char **)v);
+		*(const char **)v = *text ? xstrdup(text) : NULL;
+		return 0;
+	case OPT_LIST:
+		strs_add(v, text);
+		return 0;
+	default:
+		bug(__FILE__, __LINE__, t->name);
+	}
+}
+
+bool opt_equals(const struct opt *t, const void *v, const char *text)
+{
+	int64_t n = 0;
+	double d = 0;
+	const char *have;
+	text = text ? text : "";
+	switch (t->type) {
+	case OPT_FLAG:
+		return *(const bool *)v == !strcmp(text, "yes");
+	case OPT_INT:
+	case OPT_SIZE:
+		(t->type == OPT_INT ? parse_int : parse_size)(text, &n);
+		return *(const int64_t *)v == n;
+	case OPT_DOUBLE:
+		parse_double(text, &d);
+		return *(const double *)v == d;
+	case OPT_ENUM:
+		have = t->values[*(const int *)v];
+		return !strcmp(have, *text ? text : t->values[0]);
+	case OPT_STR:
+		have = *(const char *const *)v;
+		return !strcmp(have ? have : "", text);
+	case OPT_LIST:
+		return !((const struct strs *)v)->n;
+	default:
+		return true;
+	}
+}
+
+void opts_free(const struct program *p, void *o)
+{
+	for (const struct opt *t = p->opts; t->type != OPT_END; t++) {
+		char *v = (char *)o + t->offset;
+		if (t->type == OPT_STR)
+			free(*(char **)v);
+		else if (t->type == OPT_LIST)
+			strs_free((struct strs *)v);
+	}
+}
+
+/* ---- given ----------------------------------------------------------------------- */
+
+static struct opt_given *given_of(
+	const struct program *p, const void *o, const struct opt *t, size_t *i)
+{
+	struct opt_given *g = (struct opt_given *)((char *)o + p->given);
+	*i = (size_t)(t - p->opts);
+	BUG_ON(*i >= ARRAY_LEN(g->row));
+	return g;
+}
+
+static bool is_given(const struct program *p, const void *o, const struct opt *t)
+{
+	size_t i;
+	return given_of(p, o, t, &i)->row[i];
+}
+
+void opt_note_given(const struct program *p, void *o, const struct opt *t, bool given,
+	const char *from)
+{
+	size_t i;
+	if (!p->given)
+		return;
+	struct opt_given *g = given_of(p, o, t, &i);
+	g->row[i] = given;
+	g->from[i] = given ? from : NULL;
+}
+
+static const struct opt *named(const struct program *p, const char *name)
+{
+	for (const struct opt *t = p->opts; t->type != OPT_END; t++)
+		if (t->type != OPT_GROUP && !strcmp(t->name, name))
+			return t;
+	bug(__FILE__, __LINE__, name);
+}
+
+bool opt_is_called(const struct opt *t, const char *name)
+{
+	return !strcmp(t->name, name) || (t->was && !strcmp(t->was, name));
+}
+
+unsigned opts_flags(const struct program *p, const char *name)
+{
+	for (const struct opt *t = p->opts; t->type != OPT_END; t++)
+		if (t->type != OPT_GROUP && opt_is_called(t, name))
+			return t->flags;
+	return 0;
+}
+
+bool opts_given(const struct program *p, const void *o, const char *name)
+{
+	return is_given(p, o, named(p, name));
+}
+
+void opts_reset(const struct program *p, void *o, const char *prefix)
+{
+	struct err e;
+	for (const struct opt *t = p->opts; t->type != OPT_END; t++) {
+		char *v = (char *)o + t->offset;
+		if (t->type == OPT_GROUP || strncmp(t->name, prefix, strlen(prefix)))
+			continue;
+		if (t->type == OPT_LIST)
+			strs_free((struct strs *)v);
+		else
+			BUG_ON(opt_set(t, v, t->def ? t->def : "", &e));
+		opt_note_given(p, o, t, false, NULL);
+	}
+}
+
+/* Does the message name --NAME, or its value as NAME (5)? So a model says it, which may be of a file. */
+static bool names_option(const char *message, const char *name)
+{
+	size_t n = strlen(name);
+	for (const char *at = message; (at = strstr(at, name)); at++) {
+		bool dashes = at - message >= 2 && at[-1] == '-' && at[-2] == '-';
+		bool begins = at == message || at[-1] == ' ';
+		if (dashes && at[n] != '-' && !isalnum((unsigned char)at[n]))
+			return true;
+		if (begins && !strncmp(at + n, " (", 2))
+			return true;
+	}
+	return false;
+}
+
+void opts_blame(const struct program *p, const void *o, struct err *e)
+{
+	scoped_str why = {0};
+	for (const struct opt *t = p->opts; t->type != OPT_END; t++) {
+		size_t i;
+		if (e->code != EX_USAGE || t->type == OPT_GROUP ||
+			!names_option(e->msg, t->name))
+			continue;
+		const char *from = given_of(p, o, t, &i)->from[i];
+		if (from)
+			str_printf(&why, "%s--%s is from %s", why.len ? ", " : "",
+				t->name, from);
+	}
+	size_t n = strlen(e->msg);
+	if (why.len)
+		snprintf(e->msg + n, sizeof(e->msg) - n, " (%s)", why.s);
+}
+
+/* ---- what they need of others ------------------------------------------------------ */
+
+/* `needs` is as people read it: "--a", "--a or --b", "--a sgd or adamw". */
+static bool is_met(const struct program *p, const void *o, const char *needs)
+{
+	char *copy = xstrdup(needs);
+	const struct opt *t = NULL;
+	bool met = false;
+	for (char *at = copy, *next; at && !met; at = next) {
+		next = strstr(at, " or ");
+		if (next) {
+			*next = '\0';
+			next += strlen(" or ");
+		}
+		char *value = at;
+		if (!strncmp(at, "--", 2)) {
+			value = strchr(at, ' ');
+			if (value)
+				*value++ = '\0';
+			t = named(p, at + 2);
+		}
+		const void *v = (const char *)o + t->offset;
+		met = value ? opt_equals(t, v, value) : !opt_equals(t, v, NULL);
+	}
+	free(copy);
+	return met;
+}
+
+int opts_check_needs(const struct program *p, const void *o, struct err *e)
+{
+	for (const struct opt *t = p->opts; t->type != OPT_END; t++) {
+		const void *v = (const char *)o + t->offset;
+		if (!t->needs || !is_given(p, o, t))
+			continue;
+		bool off = opt_equals(t, v, NULL) && opt_equals(t, v, t->def);
+		if (!off && !is_met(p, o, t->needs))
+			return err_set(e, EX_USAGE, "--%s needs %s", t->name, t->needs);
+	}
+	return 0;
+}
+
+/* ---- without effect ---------------------------------------------------------------- */
+
+/* Appends those of the names, separated by spaces, that were given: "--a, --b and --c". */
+static int add_given(
+	const struct program *p, const void *o, const char *names, struct str *out)
+{
+	char *copy = xstrdup(names), *rest = copy, *name, *last = NULL;
+	int n = 0;
+	while ((name = strsep(&rest, " "))) {
+		const struct opt *t = named(p, name);
+		if (!is_given(p, o, t) ||
+			opt_equals(t, (const char *)o + t->offset, t->def))
+			continue;
+		if (last)
+			str_printf(out, "%s--%s", n > 1 ? ", " : "", last);
+		last = name;
+		n++;
+	}
+	if (last)
+		str_printf(out, "%s--%s", n > 1 ? " and " : "", last);
+	free(copy);
+	return n;
+}
+
+void opts_note_idle(
+	const struct program *p, const void *o, const struct opt_idle *rows, size_t n)
+{
+	for (size_t i = 0; i < n; i++) {
+		scoped_str text = {0};
+		int given = rows[i].idle ? add_given(p, o, rows[i].options, &text) : 0;
+		if (given)
+			info("note: %s ha%s no effect: %s", text.s,
+				given > 1 ? "ve" : "s", rows[i].why);
+	}
+}

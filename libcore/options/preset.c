@@ -1,0 +1,107 @@
+/* Files that come with the programs, and presets, the config files among them. */
+#include "base/file.h"
+#include "options/options_internal.h"
+
+#include <dirent.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+/* In $PT_SHARE, beside the installed program, or at the top of a source tree. */
+void share_path(struct str *out, const char *below)
+{
+	char exe[4096];
+	const char *env = getenv("PT_SHARE");
+	str_clear(out);
+	if (env) {
+		str_printf(out, "%s/%s", env, below);
+		return;
+	}
+	ssize_t n = readlink("/proc/self/exe", exe, sizeof(exe) - 1);
+	exe[n > 0 ? n : 0] = '\0';
+	for (int up = 0; up < 2; up++) {
+		char *slash = strrchr(exe, '/');
+		if (slash)
+			*slash = '\0';
+	}
+	str_printf(out, "%s/share/pt/%s", exe, below);
+	if (file_exists(out->s))
+		return;
+	str_clear(out);
+	str_printf(out, "%s/share/%s", exe, below);
+}
+
+void preset_names(struct str *folder, struct strs *names)
+{
+	share_path(folder, "presets");
+	DIR *d = opendir(folder->s);
+	for (struct dirent *f; d && (f = readdir(d));) {
+		char *dot = strrchr(f->d_name, '.');
+		if (dot && !strcmp(dot, ".conf")) {
+			*dot = '\0';
+			strs_add(names, f->d_name);
+		}
+	}
+	if (d)
+		closedir(d);
+	strs_sort(names);
+}
+
+/* The millions of parameters at the end of a name, as in "gpt2-1.5b"; 0: none. *family: the bytes before them. */
+static double named_size(const char *name, size_t *family)
+{
+	const char *dash = strrchr(name, '-');
+	char *end = NULL;
+	double n = dash ? strtod(dash + 1, &end) : 0;
+	if (!(n > 0) || !*end || end[1] || !strchr("bBmM", *end))
+		return 0;
+	*family = (size_t)(dash - name);
+	return strchr("bB", *end) ? 1000 * n : n;
+}
+
+/* The preset of the same family that is nearest in size, if their sizes are within a fifth; else NULL. */
+static const char *similar_size(const char *name, const struct strs *names)
+{
+	const char *best = NULL;
+	double nearest_ratio = 1.2;
+	size_t family = 0, other = 0;
+	double size = named_size(name, &family);
+	for (int i = 0; size > 0 && i < (int)names->n; i++) {
+		double its = named_size(names->v[i], &other);
+		double ratio = fmax(its / size, size / its);
+		if (its > 0 && family == other && !strncmp(name, names->v[i], family) &&
+			ratio < nearest_ratio) {
+			best = names->v[i];
+			nearest_ratio = ratio;
+		}
+	}
+	return best;
+}
+
+static int no_preset(const char *name, struct err *e)
+{
+	char hint[DID_YOU_MEAN];
+	scoped_str directory = {0};
+	struct strs names = {0};
+	preset_names(&directory, &names);
+	const char *similar = similar_size(name, &names);
+	err_set(e, EX_USAGE, "there is no preset '%s' in %s%s", name, directory.s,
+		similar ? did_you_mean(hint, similar, &similar, 1)
+			: did_you_mean(
+				  hint, name, (const char *const *)names.v, names.n));
+	strs_free(&names);
+	return -1;
+}
+
+int preset_read(const char *name, size_t max_bytes, struct str *path, struct str *text,
+	struct err *e)
+{
+	scoped_str below = {0};
+	if (strchr(name, '/'))
+		return err_set(e, EX_USAGE, "preset: '%s' is a path; use --config", name);
+	str_printf(&below, "presets/%s.conf", name);
+	share_path(path, below.s);
+	return file_exists(path->s) ? file_read(path->s, max_bytes, text, e)
+				    : no_preset(name, e);
+}

@@ -1,0 +1,110 @@
+/* For the files of the store only: how the gradient of a bucket is reduced, as data. */
+#ifndef PARALLEL_REDUCTION_H
+#define PARALLEL_REDUCTION_H
+
+#include "base/base.h"
+
+/* When a row is executed: when the leaves of a turn are complete, in each turn or in the last one; or at the end of
+ * the step. */
+enum reduction_when { EVERY_TURN, LAST_TURN, STEP_END };
+
+/*
+ * What a row does.
+ * SUM: the owners of the group add what its ranks have. An int64 sum stays with its owner; a gradient is rounded once,
+ *   and sent to all ranks that receive it.
+ * ROUND: each owner rounds its int64 sum, and sends the result to all ranks that receive it. Over SELF: in place.
+ * GATHER: ranks exchange parts that are rounded already.
+ * SWAP: the two stages of a tied weight exchange their sums, and add them.
+ * ADD_WORKERS: adds the sums of the other workers of local SGD.
+ * FILE_ADD: a block after the other is read, added to, and written. FILE_READ, FILE_WRITE: all at once.
+ */
+enum reduction_what {
+	REDUCE_SUM,
+	REDUCE_ROUND,
+	REDUCE_GATHER,
+	REDUCE_SWAP,
+	REDUCE_ADD_WORKERS,
+	REDUCE_FILE_ADD,
+	REDUCE_FILE_READ,
+	REDUCE_FILE_WRITE,
+	N_REDUCE
+};
+
+/* The ranks of a row. SELF: no message. ALL: the ranks that share the bucket; WITHIN and ACROSS: see bucket.h. */
+enum reduction_over {
+	OVER_SELF,
+	OVER_ALL,
+	OVER_WITHIN,
+	OVER_ACROSS,
+	OVER_STAGES,
+	OVER_WORKERS,
+	N_OVER
+};
+
+/*
+ * Memory of a bucket. n: elements of its vector, see bucket.h.
+ * LEAF: fp32 [n], one leaf. LEAVES: int64 [n], the sum of this rank's leaves of a turn.
+ * HOST: int64 [piece of WITHIN]. KEPT: int64 [piece]. GRADIENT: fp32 [shard].
+ * FILE_SUM: int64 [piece], FILE_GRADIENT: fp32 [shard], in the offload backend.
+ */
+enum reduction_place {
+	AT_LEAF,
+	AT_LEAVES,
+	AT_HOST,
+	AT_KEPT,
+	AT_GRADIENT,
+	AT_FILE_SUM,
+	AT_FILE_GRADIENT,
+	N_AT
+};
+
+/* SET: replaces what is there. ADD: adds to it. LATER: the first turn sets, later turns add. */
+enum reduction_add { REDUCE_SET, REDUCE_LATER, REDUCE_ADD };
+
+struct reduction_row {
+	enum reduction_when when;
+	enum reduction_what what;
+	enum reduction_over over;
+	enum reduction_place from, to;
+	enum reduction_add add;
+	bool chained;  /* begins by itself when the row before is complete */
+	bool finishes; /* FILE_ADD: in the last turn it rounds, to FILE_GRADIENT */
+	int64_t at;    /* the first element of `to` that it writes */
+};
+
+/* All ranks of a group have the same rows; except that one may sum its only leaf where another sums LEAVES. */
+struct reduction {
+	struct reduction_row row[10];
+	int n_turn_rows, n_rows; /* rows of turns come first */
+};
+
+/* What a plan depends on. */
+struct reduction_facts {
+	/* Leaves are summed at once; or within hosts, then across; or within replicas, then across (HSDP). */
+	enum { SCHEME_ONE, SCHEME_HOSTS, SCHEME_REPLICAS } scheme;
+	int64_t turns; /* of a step */
+	bool one_leaf; /* an element has one leaf in all */
+	bool several;  /* this rank has several leaves in a turn */
+	bool one_rank,
+		sole;	/* nobody shares the bucket; nobody else receives this shard */
+	bool one_shard; /* nothing is sharded */
+	bool rounds;	/* micro-batches are assigned round-robin */
+	bool tied;	/* the two uses are on two pipeline stages */
+	bool workers, warm_up; /* of local SGD; their gradients are summed in this step */
+	bool file;	       /* gradients are offloaded */
+	bool many_owners;      /* more than a kernel adds at once */
+	int64_t part_at;       /* this rank's first element in the result of WITHIN */
+	int64_t piece_at;      /* and of its piece, in its shard */
+};
+
+/* Makes the plan. Not collective: it depends on the facts only. */
+void reduction_plan(struct reduction *r, const struct reduction_facts *f);
+/* The first row that does this; NULL: there is none. */
+const struct reduction_row *reduction_find(
+	const struct reduction *r, enum reduction_what what);
+/* Does a row read or write this place? */
+bool reduction_uses(const struct reduction *r, enum reduction_place place);
+/* Appends one line per row, "turn  sum all leaves -> kept, later". */
+void reduction_print(const struct reduction *r, struct str *out);
+
+#endif

@@ -1,0 +1,59 @@
+/*
+ * stats: Student's t, medians, moments, noise of a curve, blocks of rows. Pure functions; NaN and infinity give NaN,
+ * which no comparison finds significant.
+ */
+#ifndef STATS_H
+#define STATS_H
+
+#include "base/base.h"
+
+/* ---- student.c ------------------------------------------------------------------- */
+
+/* P(|T| >= |t|) for Student's t with df >= 1 degrees of freedom: the finite sums of Abramowitz and
+ * Stegun, 26.7.3 and 26.7.4; above MAX_DF the normal distribution. */
+enum { MAX_DF = 1000 };
+double student_p(double t, int64_t df);
+/* Returns the t for which student_p() is p, 0 < p < 1. */
+double student_quantile(double p, int64_t df);
+/* Returns the median of n > 0 values, which it reorders. */
+double median(double *v, int64_t n);
+
+/* ---- stats.c --------------------------------------------------------------------- */
+
+double mean_of(const double *x, int64_t n);
+double variance_of(const double *x, int64_t n); /* unbiased; n < 2: 0 */
+/* Least squares: the change of x per unit of `at`; 0 if `at` is constant. */
+double slope_of(const double *at, const double *x, int64_t n);
+double correlation_of(
+	const double *x, const double *y, int64_t n); /* NaN: one is constant */
+
+/*
+ * Noise between neighbouring rows: the standard deviation of first differences, divided by
+ * sqrt(2). A trend adds little to it as long as the curve falls less per row than it jitters.
+ */
+double step_noise(const double *x, int64_t n);
+/* The same by second differences, to which a straight trend adds nothing. */
+double trendless_noise(const double *x, int64_t n);
+/* The correlation of neighbouring first differences: -0.5 for a curve of independent noise, near 1
+ * for a smooth one, of which step_noise() says nothing. */
+double roughness(const double *x, int64_t n);
+
+/* The mean of x and its standard error, which allows for correlated neighbours: of the means of
+ * N_BATCHES batches, with N_BATCHES - 1 degrees of freedom; of single values if there are few. */
+struct estimate {
+	double mean, se;
+	int64_t df; /* 0: no standard error */
+};
+enum { N_BATCHES = 8 };
+struct estimate batch_means(const double *x, int64_t n);
+
+/* Blocks of rows whose lengths grow with the row number, two in each octave: rows 0, 1, 2, 3-4, 5-6,
+ * 7-10, 11-14, 15-22, ... They do not depend on the length of a run, so a longer log of the same
+ * run has the same blocks and more of them. */
+int64_t block_begin(int k);
+/* The number of blocks among n rows, of which the last one may have half of its rows; and of whole
+ * ones. */
+int block_count(int64_t n);
+int whole_blocks(int64_t n);
+
+#endif

@@ -1,0 +1,426 @@
+#include "tests/support/reduction_fakes.h"
+#include "tests/support/support.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum { STEPS = 2, STACK = 1 << 18 };
+
+static int n_peers;
+static uint64_t *expected[STEPS],
+	*n_expected; /* [worker][tensor][element]; leaves of an element */
+
+/* ---- a step ---------------------------------------------------------------------- */
+
+static uint32_t leaf_bits(
+	int tensor, int64_t index, int64_t micro, int use, int chunk, int user)
+{
+	uint64_t key = (uint64_t)tensor;
+	key = key << 16 | (uint64_t)index;
+	key = key << 16 | (uint64_t)micro;
+	key = key << 1 | (uint64_t)use;
+	key = key << 8 | (uint64_t)chunk;
+	return (uint32_t)hash_mix(key << 4 | (uint64_t)user);
+}
+
+static int n_stages(void)
+{
+	return checked->l.degree[AXIS_PP] * (checked->ends_meet ? 2 : 1);
+}
+
+/* The last stage of a rank, and the first one. With ends that meet, stages are dealt as in a V. */
+static int last_stage(const struct peer *p)
+{
+	return checked->ends_meet ? n_stages() - 1 - p->mesh.at[AXIS_PP]
+				  : p->mesh.at[AXIS_PP];
+}
+
+static bool has_unit(int stage, int unit)
+{
+	return unit >= store_first_unit(n_stages(), stage) &&
+	       unit < store_first_unit(n_stages(), stage + 1);
+}
+
+static bool has_use(const struct peer *p, const struct tensor *t, int use)
+{
+	if (use == 1)
+		return t->uses > 1 && last_stage(p) == n_stages() - 1;
+	return has_unit(p->mesh.at[AXIS_PP], t->unit) || has_unit(last_stage(p), t->unit);
+}
+
+/* Writes a leaf, or with `done` says that it is written. */
+static void push(struct peer *p, const struct tensor *t, int virtual_slice, int chunk,
+	int use, int64_t micro, bool done)
+{
+	int slice = tensor_slice(t, virtual_slice), tensor = (int)(t - p->table);
+	int64_t first = p->worker * checked->l.micros;
+	if (done && micro < checked->l.micros)
+		store_leaf_done(p->s, t, slice);
+	if (done)
+		return;
+	struct mat x = store_leaf(p->s, t, slice);
+	for (int64_t i = 0; i < x.rows * x.cols; i++)
+		((uint32_t *)x.p)[i] = leaf_bits(tensor,
+			tensor_index(t, slice, i / x.cols) + i % x.cols, first + micro,
+			use, chunk, tensor_slice_user(t, virtual_slice));
+}
+
+/* The leaves of what is used with `unit`, those of all tensors at once. */
+static void push_use(struct peer *p, int unit, int use, int64_t micro)
+{
+	int cp = checked->l.degree[AXIS_CP], chunks = checked->chunks / cp;
+	struct tensor_part part = p->s->c.part;
+	for (int k = 0; k < 2 * chunks * part.local; k++) {
+		int v = part.first + k / 2 % part.local;
+		int chunk = p->mesh.at[AXIS_CP] * chunks + k / 2 / part.local;
+		for (const struct tensor *t = p->table; t < p->table + STORE_TENSORS; t++)
+			if (has_use(p, t, use) && store_used_with(p->s, t, v) == unit)
+				push(p, t, v, chunk, use, micro, k % 2);
+	}
+}
+
+static void push_tiles(struct peer *p, int unit, int use, int64_t micro)
+{
+	struct tensor_part part = p->s->c.part;
+	for (int tile = 1; tile < N_TILES && checked->l.tile; tile++)
+		for (int v = part.first; v < part.first + part.local; v++) {
+			int id = store_tile(p->s, unit, tile, v);
+			push_use(p, id, use, micro);
+			store_reduce(p->s, id, use);
+		}
+}
+
+/* Activations that are in use while a unit's gradients are written must be as they were. */
+static void check_activations(struct peer *p, int unit)
+{
+	for (int64_t i = 0; p->activations && i < p->live[unit]; i++)
+		if (p->activations[i] != 'a') {
+			wrong("gradients replace activations that are in use");
+			return;
+		}
+}
+
+static void backward_stage(struct peer *p, int stage, int64_t micro)
+{
+	int n = n_stages();
+	if (stage == n - 1) { /* the output layer */
+		push_use(p, 0, 1, micro);
+		if (p->table[0].tile && checked->l.tile)
+			push_tiles(p, 0, 1, micro);
+		if (n > 1)
+			store_reduce(p->s, 0, 1);
+	}
+	for (int u = STORE_UNITS - 1; u >= 0; u--) {
+		if (!has_unit(stage, u))
+			continue;
+		push_use(p, u, 0, micro);
+		push_tiles(p, u, 0, micro);
+		store_reduce(p->s, u, 0);
+		check_activations(p, u);
+	}
+}
+
+static void backward(struct peer *p)
+{
+	const struct microbatches *m = &p->s->c.microbatches;
+	int rank = microbatches_rank(p->mesh.degree, p->mesh.at),
+	    at = p->mesh.at[AXIS_PP];
+	int64_t n = microbatches_count(m, rank);
+	for (int64_t i = 0; i <= n;
+		i++) { /* with ends that meet, the stages' micro-batches alternate */
+		if (i < n)
+			backward_stage(p, last_stage(p), microbatches_index(m, rank, i));
+		if (i > 0 && checked->ends_meet)
+			backward_stage(p, at, microbatches_index(m, rank, i - 1));
+	}
+}
+
+static int64_t tensor_at(int tensor, const struct tensor *table)
+{
+	int64_t at = 0;
+	for (int i = 0; i < tensor; i++)
+		at += tensor_size(&table[i]);
+	return at;
+}
+
+static int64_t model_size(const struct tensor *table)
+{
+	return tensor_at(STORE_TENSORS, table);
+}
+
+static void check_part(struct peer *p, const struct part *x, const uint32_t *g, int step)
+{
+	int tensor = (int)(x->t - p->table);
+	int64_t at = tensor_at(tensor, p->table);
+	const uint64_t *want = expected[step] + p->worker * model_size(p->table) + at;
+	char text[200];
+	if (n_expected[at] > UINT64_C(1) << bucket_of(p->s, x->t, x->slice)->levels)
+		wrong("a sum has more leaves than its levels allow");
+	for (int64_t i = 0; i < x->rows * x->cols; i++) {
+		int64_t k =
+			tensor_index(x->t, x->slice, x->row + i / x->cols) + i % x->cols;
+		uint32_t right =
+			n_expected[at + k] > 1 ? rounded(want[k]) : (uint32_t)want[k];
+		if (g[i] == right)
+			continue;
+		snprintf(text, sizeof(text),
+			"step %d: the gradient of %s is wrong, element %lld", step + 1,
+			x->t->name, (long long)k);
+		wrong(text);
+		return;
+	}
+}
+
+static void check_gradients(struct peer *p, int step)
+{
+	const struct store *s = p->s;
+	for (int64_t i = 0; i < s->n_updated; i++) {
+		const struct part *x = &s->updated[i];
+		const uint32_t *g = (const void *)x->g;
+		if (p->file && is_offloaded(s, STORE_GRAD))
+			g = (const void *)(p->file->bytes +
+					   s->impl->offload.begin[STORE_GRAD] +
+					   4 * x->at);
+		check_part(p, x, g, step);
+	}
+}
+
+static void run_steps(void)
+{
+	struct peer *p = now;
+	for (int step = 0; step < STEPS; step++) {
+		p->s->add_workers = checked->workers > 1 && !step ? add_workers : NULL;
+		p->s->add_workers_with = p;
+		if (p->activations)
+			memset(p->activations, 'a', (size_t)p->live[STORE_UNITS - 1]);
+		backward(p);
+		store_step_end(p->s);
+		check_gradients(p, step);
+	}
+	p->ended = true;
+	progress++;
+	for (;;)
+		yield();
+}
+
+/* ---- all ranks ------------------------------------------------------------------- */
+
+/* The sums of all leaves, of the micro-batches of a worker, or in a warm-up of all. */
+static void add_leaves(const struct tensor *table, int step, int worker)
+{
+	int64_t n = model_size(table), first = worker * checked->l.micros,
+		end = first + checked->l.micros;
+	uint64_t *sum = expected[step] + worker * n;
+	if (checked->workers > 1 && !step) {
+		first = 0;
+		end = checked->workers * checked->l.micros;
+	}
+	for (int i = 0; i < STORE_TENSORS; i++)
+		for (int64_t k = 0; k < tensor_size(&table[i]); k++, sum++) {
+			const struct tensor *t = &table[i];
+			int64_t leaves = max64(1, checked->workers) * checked->l.micros *
+					 t->uses * checked->chunks * t->users_per_slice;
+			n_expected[tensor_at(i, table) + k] = (uint64_t)leaves;
+			for (int64_t m = first; m < end; m++)
+				for (int a = 0; a < t->uses * checked->chunks *
+							    t->users_per_slice;
+					a++) {
+					int user = a % t->users_per_slice,
+					    rest = a / t->users_per_slice;
+					uint32_t x = leaf_bits(i, k, m, rest % t->uses,
+						rest / t->uses, user);
+					*sum += leaves > 1 ? widen(x) : x;
+				}
+		}
+}
+
+static void open_file(struct peer *p, struct store_config *c)
+{
+	if (!checked->l.offload)
+		return;
+	p->file = xcalloc(1, sizeof(*p->file));
+	p->file->bytes = xcalloc(1 << 20, 1);
+	p->file->x.enqueue = file_enqueue;
+	p->file->x.wait = file_wait;
+	c->offload_backend = &p->file->x;
+}
+
+/* Gradients of one micro-batch replace activations, of which a unit's are in use until the unit before has its
+ * gradients. */
+static void share_activations(struct peer *p, struct store_config *c)
+{
+	struct arena measure;
+	arena_measure(&measure, "plan");
+	struct store *plan = store_open(c, &measure);
+	int64_t all = 64 * (1 + (int64_t)(test_uniform(3, p->rank) * 300)), n;
+	for (int u = 0; u < STORE_UNITS; u++)
+		p->live[u] = round_up(all * (u + 1) / (STORE_UNITS + 1), 64);
+	int64_t at = round_up(store_gradients_over(plan, p->live, all), 64);
+	n = at + store_gradients_bytes(plan);
+	store_free(plan);
+	p->activations = xcalloc((size_t)(n + 64), 1);
+	c->gradients_at = p->activations + at;
+}
+
+static struct device device;
+static struct kernels kernels;
+
+static void open_peer(struct peer *p)
+{
+	const struct store_layout *l = &checked->l;
+	bool used[STORE_TENSORS];
+	int here = STORE_VIRTUAL_TP / l->degree[AXIS_TP];
+	mesh_plan(&p->mesh, l->degree, p->rank);
+	store_table(p->table, 0);
+	p->table[0].tile = checked->tiled_uses ? 3 : 0;
+	for (int i = 0; i < STORE_TENSORS; i++)
+		used[i] = has_use(p, &p->table[i], 0) || has_use(p, &p->table[i], 1);
+	struct tensor_part part = {
+		STORE_VIRTUAL_TP, p->mesh.at[AXIS_TP] * here, here, used};
+	tensors_place(p->table, STORE_TENSORS, &part);
+	arena_init(&p->memory, "test", 1 << 18);
+	struct store_config sc = {.mesh = &p->mesh,
+		.device = &device,
+		.tensors = p->table,
+		.n_tensors = STORE_TENSORS,
+		.n_units = STORE_UNITS,
+		.part = part,
+		.ends_meet = checked->ends_meet,
+		.chunks = checked->chunks,
+		.microbatches = microbatches_assign(
+			l->micros, l->degree, l->zero, offloads_grads(l->offload)),
+		.zero = l->zero,
+		.sum_segment = 32,
+		.flat = l->flat,
+		.bucket_bytes = 1000,
+		.offload = l->offload,
+		.workers = checked->workers,
+		.tile = l->tile};
+	open_file(p, &sc);
+	if (!sc.microbatches.round_robin && !l->tile && l->degree[AXIS_PP] == 1 &&
+		l->micros == sc.microbatches.ranks)
+		share_activations(p, &sc);
+	p->s = store_open(&sc, &p->memory);
+	for (struct bucket *b = p->s->impl->bucket;
+		b < p->s->impl->bucket + p->s->impl->n_trained; b++) {
+		b->all.c->planned = false; /* so that leaves are counted */
+		if (checked->see)
+			checked->see(b);
+	}
+	if (checked->plant)
+		checked->plant(p->s, p->rank);
+}
+
+static void start(struct peer *p)
+{
+	getcontext(&p->context);
+	p->context.uc_stack.ss_sp = xmalloc(STACK);
+	p->context.uc_stack.ss_size = STACK;
+	p->context.uc_link = &scheduler;
+	makecontext(&p->context, run_steps, 0);
+}
+
+/* Each rank in turn, until all have ended, or none gets any further. */
+static void run_all(void)
+{
+	for (int left = n_peers; left && !fault->code;) {
+		int64_t before = progress;
+		left = 0;
+		for (int i = 0; i < n_peers && !fault->code; i++) {
+			now = &peers[i];
+			if (!now->ended)
+				swapcontext(&scheduler, &now->context);
+			left += !now->ended;
+		}
+		for (int i = 0; left && progress == before && i < n_peers; i++) {
+			now = &peers[i];
+			if (!now->ended)
+				wrong("it waits for ever: deadlock");
+		}
+	}
+}
+
+/* Elements of all buckets are rounded by one rank of those that share the bucket, in each step. */
+static void check_rounded(void)
+{
+	int64_t done = 0, want = 0;
+	for (int i = 0; i < n_peers; i++) {
+		const struct store_impl *o = peers[i].s->impl;
+		done += peers[i].rounded;
+		for (struct bucket *b = o->bucket; b < o->bucket + o->n_trained; b++)
+			for (int k = 0; k < b->sharding->n && b->levels &&
+					b->all.ranks[0] == peers[i].rank;
+				k++)
+				want += STEPS * b->shard[k].n;
+	}
+	if (done != want && !fault->code)
+		err_set(fault, EX_FAILED, "%lld elements are rounded, not %lld",
+			(long long)done, (long long)want);
+}
+
+static void free_mail(struct mailbox *b)
+{
+	for (int i = 0; i < b->n; i++)
+		free(b->mail[i].v);
+	free(b->mail);
+}
+
+static void close_all(void)
+{
+	free_sums();
+	for (int i = 0; i < n_peers; i++) {
+		struct peer *p = &peers[i];
+		store_free(p->s);
+		arena_release(&p->memory);
+		comm_free(p->mesh.world);
+		mesh_close(&p->mesh);
+		free_mail(&p->swap);
+		free_mail(&p->sums);
+		free(p->context.uc_stack.ss_sp);
+		free(p->activations);
+		if (p->file)
+			free(p->file->bytes);
+		free(p->file);
+	}
+	free(peers);
+}
+
+int reduction_check(const struct reduction_case *c, struct err *e)
+{
+	struct arena scratch;
+	checked = c;
+	fault = e;
+	int ranks = mesh_ranks(c->l.degree), workers = (int)max64(1, c->workers);
+	n_peers = ranks * workers;
+	peers = xcalloc((size_t)n_peers, sizeof(*peers));
+	device_cpu(&device, 1);
+	arena_init(&scratch, "scratch", 1 << 20);
+	kernels = *device.k;
+	kernels.grid_sum = fake_grid_sum;
+	device.k = &kernels;
+	device.scratch = &scratch;
+	comm_plan_hosts(c->l.host_ranks, c->shares);
+	for (int i = 0; i < n_peers; i++) {
+		now = &peers[i];
+		now->rank = i % ranks;
+		now->worker = i / ranks;
+		open_peer(now);
+		start(now);
+	}
+	int64_t n = model_size(peers->table);
+	n_expected = xcalloc((size_t)n, sizeof(*n_expected));
+	for (int step = 0; step < STEPS; step++) {
+		expected[step] = xcalloc((size_t)(n * workers), sizeof(**expected));
+		for (int w = 0; w < workers; w++)
+			add_leaves(peers->table, step, w);
+	}
+	run_all();
+	check_rounded();
+	close_all();
+	for (int step = 0; step < STEPS; step++)
+		free(expected[step]);
+	free(n_expected);
+	arena_release(&scratch);
+	device_close(&device);
+	return e->code ? -1 : 0;
+}
