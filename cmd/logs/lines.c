@@ -282,8 +282,7 @@ static void take_alone(struct build *b, struct span line, const struct line_kind
 			scaled(v, k->label->scale));
 }
 
-/* Takes a line if the mark and the step of the kind are in it; *lost: what stands in the place of
- * a step. */
+/* Takes a line with the mark and the step of the kind. *lost: what is there instead of a step. */
 static bool take_kind(
 	struct build *b, struct span line, const struct line_kind *k, struct span *lost)
 {
