@@ -108,6 +108,8 @@ static void shared_formats(void **state)
 	assert_int_equal(log_read(&l, test_file("log", "round 1 loss 2\n"), &how, &e), 0);
 	assert_string_equal(l.info.format, "nanogpt");
 	run_log_free(&l);
+	const char *old = test_file("log", "iter 1: loss 2.5, time 1.50ms, mfu 2.00%\n");
+	assert_int_equal(log_read(&l, old, &how, &e), -1);
 	assert_int_equal(
 		log_read(&l, test_file("log", "step,train/loss\n1,2\n"), &how, &e), 0);
 	assert_value(&l, &(struct want){1, "val_loss", 2});
