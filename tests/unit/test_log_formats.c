@@ -11,7 +11,7 @@ static struct err e;
 /* Reads a log by the formats in a text. */
 static struct run_log read_by(const char *formats, const char *log)
 {
-	struct run_log l;
+	struct run_log l = {0};
 	struct log_how how = {.format = test_file("my.format", formats)};
 	const char *path = test_file("log", log);
 	if (log_how_open(&how, &e) || log_read(&l, path, &how, &e))
