@@ -18,6 +18,12 @@ void test_add(const char *name, CMUnitTestFunction run, CMFixtureFunction setup)
 	tests[n_tests++] = (struct CMUnitTest){name, run, setup, NULL, NULL};
 }
 
+const struct CMUnitTest *tests_all(size_t *n)
+{
+	*n = n_tests;
+	return tests;
+}
+
 int tests_run(void)
 {
 	int failed = _cmocka_run_group_tests("tests", tests, n_tests, NULL, NULL);
