@@ -5,7 +5,7 @@
 #include "foreign/foreign.h"
 #include "foreign/foreign_internal.h"
 #include "foreign/huggingface.h"
-#include "foreign/safetensors.h"
+#include "archive/safetensors.h"
 
 #include <stdlib.h>
 #include <string.h>

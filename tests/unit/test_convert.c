@@ -8,7 +8,7 @@
 #include "base/file.h"
 #include "foreign/foreign.h"
 #include "foreign/huggingface.h"
-#include "foreign/safetensors.h"
+#include "archive/safetensors.h"
 #include "data/data.h"
 #include "model/generate.h"
 #include "tests/support/support.h"
