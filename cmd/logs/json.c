@@ -370,10 +370,10 @@ static bool take_json_row(struct build *b, json_t *row, struct span line)
 	else if (!at && other && has_known(b->how, row, 0))
 		lose_row(b, other);
 	else if (at || has_known(b->how, row, 0)) {
-		b->json_row = ++b->table.rows;
+		b->table.json_row = ++b->table.rows;
 		take_object(b, row, &path, step, at, 0);
-		b->json_row = 0;
-		build_clock(b, step, b->stamp);
+		b->table.json_row = 0;
+		build_clock(b, step, b->line.stamp);
 	}
 	str_free(&path);
 	return b->n_points > points;
@@ -392,7 +392,7 @@ bool line_jsonl(struct build *b, struct span line)
 {
 	/* fairseq: "2026-01-01 10:00:00 | INFO | train_inner | {" */
 	const char *begin = span_find(line, " | {\"");
-	b->stamp = begin ? time_of_line(line) : 0;
+	b->line.stamp = begin ? time_of_line(line) : 0;
 	if (begin)
 		line = (struct span){begin + 3, line.n - (size_t)(begin + 3 - line.p)};
 	line = span_trim(line);

@@ -3,7 +3,7 @@
 
 #include <math.h>
 
-#include "parallel/schedule.h"
+#include "parallel/parallel.h"
 
 /* Bytes of the largest layer, which every rank must hold while it computes it: whole in 16 bits, and
  * its gradient. */

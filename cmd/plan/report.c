@@ -6,7 +6,7 @@
 #include <string.h>
 
 #include "comm/mesh.h"
-#include "parallel/schedule.h"
+#include "parallel/parallel.h"
 
 static const char *const offload_names[] = {OFFLOAD_WORDS};
 static const char *const trainers[] = {TRAINER_WORDS};

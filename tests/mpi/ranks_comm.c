@@ -8,7 +8,7 @@
 #include "base/file.h"
 #include "kernels/dtype_bits.h"
 #include "comm/comm_internal.h"
-#include "comm/notify.h"
+#include "train/notify.h"
 #include "tests/support/ranks.h"
 
 #include <fcntl.h>

@@ -227,6 +227,33 @@ static void meanings(void **state)
 	end(&c);
 }
 
+/* One set of calls, two writers. */
+static void writers(void **state)
+{
+	static const char *const head
+		[] = {"a<b", ">n"},
+	    *const texts[] = {
+		    "<table>\n<thead><tr><th>a&lt;b</th><th class=\"number\">n</th></tr></thead>\n"
+		    "<tbody>\n<tr><th>x|y</th><td class=\"number\">–</td></tr>\n</tbody>\n</table>\n"
+		    "</div>\n<p class=\"note\">1 &lt; 2</p>",
+		    "| a\\<b | n |\n| --- | ---: |\n| x\\|y | - |\n\n1 \\< 2\n"};
+	(void)state;
+	for (int kind = PAGE_HTML; kind <= PAGE_MD; kind++) {
+		struct str out = {0};
+		struct doc d = {.kind = (enum page_kind)kind, .out = &out};
+		doc_head(&d, "id", head, ARRAY_LEN(head));
+		doc_row(&d);
+		doc_cell(&d, CELL_HEADING, "x|y");
+		doc_cell(&d, CELL_NUMBER, "");
+		doc_row_end(&d);
+		doc_table_end(&d);
+		doc_note(&d, "1 < 2");
+		const char *table = kind == PAGE_HTML ? strstr(out.s, "<table") : out.s;
+		assert_string_equal(table, texts[kind]);
+		str_free(&out);
+	}
+}
+
 /* Layers that have nothing in common are no grid of millions of places. */
 static void no_grid(void **state)
 {
@@ -250,6 +277,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {cmocka_unit_test(many_layers),
 		cmocka_unit_test(foreign_names), cmocka_unit_test(signs),
-		cmocka_unit_test(meanings), cmocka_unit_test(no_grid)};
+		cmocka_unit_test(meanings), cmocka_unit_test(writers),
+		cmocka_unit_test(no_grid)};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

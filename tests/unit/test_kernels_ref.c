@@ -141,7 +141,7 @@ static void act(void **state)
 		t->act = kind;
 		ref_act_bwd(kind, t->dx, t->dw, t->dy, t->x, t->w, 300);
 		check_slopes(names[kind], act_loss, t, t->x, t->dx, 300);
-		if (kind == ACT_SWIGLU)
+		if (act_is_gated((enum act_kind)kind))
 			check_slopes("SwiGLU, b", act_loss, t, t->w, t->dw, 300);
 		free(t);
 	}

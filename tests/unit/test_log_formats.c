@@ -4,6 +4,7 @@
 #include "tests/support/support.h"
 
 #include <stdlib.h>
+#include <unistd.h>
 
 static struct err e;
 
@@ -151,8 +152,6 @@ static void what_is_no_format(void **state)
 		{"format a\ntrain 'x'\nformat b\n",
 			"'a': the format ends without a number"},
 		{"format a\nformat a\n", "'a': the format ends without a number"},
-		{"format a\nalone 'x' loss\nformat a\n",
-			"line 3: 'a': a format of this name is above"},
 		{"format a\ntrain x\n", "line 2: the form is train \"TEXT\" [needs"},
 		{"format a\ntrain 'x' needs\n", "line 2: the form is train"},
 		{"format a\neval 'x' pairs\n", "line 2: the form is eval"},
@@ -188,6 +187,12 @@ static void what_is_no_format(void **state)
 	(void)state;
 	for (size_t i = 0; i < ARRAY_LEN(rows); i++)
 		assert_refused(rows[i][0], rows[i][1]);
+	test_file("my.format", "format a\nalone 'x' x\n");
+	assert_int_equal(truncate(test_path("my.format"), 65537), 0);
+	struct log_how large = {.format = test_path("my.format")};
+	assert_int_equal(log_how_open(&large, &e), -1);
+	assert_int_equal(e.code, EX_DATAERR);
+	log_how_close(&large);
 	str_puts(&text, "format a");
 	str_add(&text, "\0", 2);
 	assert_non_null(write_bytes("my.format", &text));
@@ -225,16 +230,9 @@ static void limits(void **state)
 		{one, 16, "'y@' y@\n", "", "a line has at most 16 numbers"},
 		{"format a\n", 8, "train 'x@'\n'y' y\n", "",
 			"a format has at most 8 kinds"},
-		{"", 256, "format a@\nalone 'x' x\n", "",
-			"there are more than 256 formats"},
-		{"format a\nalone 'x' x\n", 4096, "column loss 'x@'\n", "",
-			"there are more than 4096 names"},
-		{"format a\nalone 'x' x\n", 4096, "setting seed 'x@'\n", "",
-			"there are more than 4096 names"},
 		{"format a\nalone 'x' x\ncolumn loss", 30, " 'x@'", "\n",
 			"a line has at most 32 words"},
 		{"format a\nalone '", 255, "x", "' x\n", "a text has 1 to 255 bytes"},
-		{"format a\nalone 'x' ", 63, "x", "\n", "line 2: the form is alone"},
 	};
 	struct str s = {0};
 	(void)state;
