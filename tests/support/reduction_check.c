@@ -245,8 +245,8 @@ static void open_file(struct peer *p, struct store_config *c)
 	c->offload_backend = &p->file->x;
 }
 
-/* Gradients of one micro-batch replace activations, of which a unit's are in use until the unit before has its
- * gradients. */
+/* Gradients of one micro-batch replace activations. A unit's activations are in use until the unit
+ * before it has its gradients. */
 static void share_activations(struct peer *p, struct store_config *c)
 {
 	struct arena measure;

@@ -1,4 +1,4 @@
-/* For reduction_check.c only: what replaces messages, the offload backend and the kernel that adds. */
+/* For reduction_check.c only: the fakes of messages, the offload backend and a kernel. */
 #ifndef TESTS_REDUCTION_FAKES_H
 #define TESTS_REDUCTION_FAKES_H
 
