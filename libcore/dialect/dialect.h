@@ -128,6 +128,8 @@ struct scheme {
 	struct stem stems[16];
 };
 extern const struct scheme scheme_llama, scheme_gpt2;
+extern const struct scheme
+	*const hf_schemes[ARCHS]; /* of Hugging Face, per architecture */
 
 /* The parts of a fused tensor: queries, keys, values. */
 enum { FOREIGN_PARTS = 3 };
@@ -146,11 +148,13 @@ struct foreign {
 
 /* The list of all tensors in forward order, allocated. `vocab`: rows of the embedding and output
  * tables. Returns their number, or -1 if this model has a tensor that the other program lacks. */
-int foreign_list(
-	const struct model *m, int64_t vocab, struct foreign **list, struct err *e);
+int foreign_list(const struct scheme *s, const struct model *m, int64_t vocab,
+	struct foreign **list, struct err *e);
 
-/* As dialect.find. `linear`: matrices are not transposed, whatever the scheme says. */
-int stems_find(struct placement *x, int group, bool linear, struct err *e);
+/* As dialect.find, of a dialect with a scheme. */
+int stems_find(struct placement *x, int group, struct err *e);
+/* With matrices that are not transposed, whatever the scheme says. */
+int stems_find_linear(struct placement *x, int group, struct err *e);
 
 /* ---- fused.c: queries, keys and values are one tensor, gate and up are one ------------------------------ */
 
@@ -193,9 +197,10 @@ struct dialect {
 	 * dropped. */
 	const char *const *parts, *const *wrappers;
 	const char *heads, *context; /* names of saved numbers; NULL: none */
-	/* The names of tensors whose shapes determine the model: one of these. */
+	/* The names of tensors whose shapes determine the model: `layers` or `fused`. */
 	const struct layer_names *layers;
 	const struct fused_names *fused;
+	const struct scheme *scheme; /* for stems_find() */
 	/* Sets the sources of all tensors of the model in a group. */
 	int (*find)(struct placement *x, int group, struct err *e);
 	/* What follows is NULL in a dialect that saves the state of an optimizer as PyTorch does, by names or numbers. */

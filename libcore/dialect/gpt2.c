@@ -33,7 +33,7 @@ static bool is_linear(const struct placement *x)
 
 static int find(struct placement *x, int group, struct err *e)
 {
-	return stems_find(x, group, is_linear(x), e);
+	return is_linear(x) ? stems_find_linear(x, group, e) : stems_find(x, group, e);
 }
 
 static const char *const parts[] = {"h.", "transformer.h.", "ln_f.", "transformer.ln_f.",
@@ -46,5 +46,6 @@ const struct dialect dialect_gpt2 = {
 	.parts = parts,
 	.heads = "model_args.n_head",
 	.layers = &layers,
+	.scheme = &scheme_gpt2,
 	.find = find,
 };

@@ -26,11 +26,6 @@ static const struct layer_names layers = {"model.layers.", "input_layernorm.weig
 	"self_attn.q_proj.bias", "lm_head.weight", "self_attn.o_proj.bias",
 	"self_attn.k_proj.weight", "mlp.gate_proj.weight", "self_attn.q_norm.weight"};
 
-static int find(struct placement *x, int group, struct err *e)
-{
-	return stems_find(x, group, false, e);
-}
-
 static const char *const parts[] = {"model.layers.", "model.norm.", "lm_head.", NULL};
 
 const struct dialect dialect_llama = {
@@ -40,5 +35,6 @@ const struct dialect dialect_llama = {
 	.parts = parts,
 	.heads = "model_args.n_head",
 	.layers = &layers,
-	.find = find,
+	.scheme = &scheme_llama,
+	.find = stems_find,
 };

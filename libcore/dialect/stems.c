@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-static const struct scheme *const schemes[ARCHS] = {
+const struct scheme *const hf_schemes[ARCHS] = {
 	[ARCH_GPT2] = &scheme_gpt2, [ARCH_LLAMA] = &scheme_llama};
 
 /* The row of a name, whose layer (-1: none) and kind (".weight", ".bias") are cut off. */
@@ -68,11 +68,10 @@ static void add_bias(struct foreign *list, int *n, const struct foreign *weight)
 }
 
 /* Adds tensor i; and its bias if the other program needs one. */
-static int add(const struct model *m, int i, int64_t vocab, struct foreign *list, int *n,
-	struct err *e)
+static int add(const struct scheme *s, const struct model *m, int i, int64_t vocab,
+	struct foreign *list, int *n, struct err *e)
 {
 	const struct tensor *t = &m->tensors[i];
-	const struct scheme *s = schemes[m->c.arch];
 	const char *kind;
 	char name[sizeof(list->name)];
 	int64_t layer;
@@ -90,14 +89,13 @@ static int add(const struct model *m, int i, int64_t vocab, struct foreign *list
 	return 0;
 }
 
-int foreign_list(
-	const struct model *m, int64_t vocab, struct foreign **out, struct err *e)
+int foreign_list(const struct scheme *s, const struct model *m, int64_t vocab,
+	struct foreign **out, struct err *e)
 {
-	const struct scheme *s = schemes[m->c.arch];
 	struct foreign *list = xcalloc(2 * (size_t)m->n_tensors, sizeof(*list));
 	int n = 0, rc = 0;
 	for (int i = 0; i < m->n_tensors && !rc; i++)
-		rc = add(m, i, vocab, list, &n, e);
+		rc = add(s, m, i, vocab, list, &n, e);
 	int n_own = n;
 	for (int i = 0; i < n_own && s->biases && !m->bias && !rc; i++) {
 		const char *kind;
@@ -141,14 +139,25 @@ static int find_tensor(struct placement *x, int group, const struct foreign *f,
 	return 0;
 }
 
-int stems_find(struct placement *x, int group, bool linear, struct err *e)
+static int find_all(struct placement *x, int group, bool linear, struct err *e)
 {
 	struct foreign *list;
-	int n = foreign_list(x->m, x->m->c.vocab, &list, e), rc = 0;
+	int n = foreign_list(x->names->dialect->scheme, x->m, x->m->c.vocab, &list, e);
+	int rc = 0;
 	if (n < 0)
 		return -1;
 	for (int i = 0; i < n && !rc; i++)
 		rc = find_tensor(x, group, &list[i], linear, e);
 	free(list);
 	return rc;
+}
+
+int stems_find(struct placement *x, int group, struct err *e)
+{
+	return find_all(x, group, false, e);
+}
+
+int stems_find_linear(struct placement *x, int group, struct err *e)
+{
+	return find_all(x, group, true, e);
 }

@@ -268,7 +268,8 @@ static int load(struct hf *h, const char *config, const char *given, struct err 
 		return err_prefix(e, "%s: ", config);
 	}
 	if (check_options(h, config, e) ||
-		(h->n = foreign_list(&h->m, h->m.c.vocab, &h->list, e)) < 0 ||
+		(h->n = foreign_list(hf_schemes[h->m.c.arch], &h->m, h->m.c.vocab,
+			 &h->list, e)) < 0 ||
 		find_tensors(h, e) || check_all_used(h, e) || check_tied(h, e))
 		return -1;
 	place_tensors(h);
