@@ -18,7 +18,6 @@ struct convert_opts {
 	enum dtype dtype; /* of the stored numbers: fp32, bf16, fp16 */
 	int64_t shard_bytes; /* of a safetensors file at most, if a tensor fits; 0: one file */
 	bool padding;	     /* also the rows that pad the vocabulary */
-	bool force; /* replace also a file that the format writes beside the one of that name */
 	/* huggingface: a model or a tokenizer whose files of a tokenizer are copied; NULL: none */
 	const char *tokenizer_of;
 };
