@@ -67,23 +67,31 @@ static void add_bias(struct foreign *list, int *n, const struct foreign *weight)
 	}
 }
 
-/* Adds tensor i; and its bias if the other program needs one. */
+/* Sets the name that they have for our tensor. NULL: they have none. */
+static const struct stem *name_theirs(
+	const struct scheme *s, const char *ours, char name[static FOREIGN_NAME])
+{
+	const char *kind;
+	int64_t layer;
+	const struct stem *r = find_stem(s, ours, &layer, &kind);
+	if (r && layer >= 0)
+		snprintf(name, FOREIGN_NAME, "%s%lld.%s%s", s->layers, (long long)layer,
+			r->theirs, kind);
+	else if (r)
+		snprintf(name, FOREIGN_NAME, "%s%s", r->theirs, kind);
+	return r;
+}
+
+/* Adds tensor i. */
 static int add(const struct scheme *s, const struct model *m, int i, int64_t vocab,
 	struct foreign *list, int *n, struct err *e)
 {
 	const struct tensor *t = &m->tensors[i];
-	const char *kind;
-	char name[sizeof(list->name)];
-	int64_t layer;
-	const struct stem *r = find_stem(s, t->name, &layer, &kind);
+	char name[FOREIGN_NAME];
+	const struct stem *r = name_theirs(s, t->name, name);
 	if (!r)
 		return err_set(
 			e, EX_DATAERR, "%s has no counterpart in this format", t->name);
-	if (layer >= 0)
-		snprintf(name, sizeof(name), "%s%lld.%s%s", s->layers, (long long)layer,
-			r->theirs, kind);
-	else
-		snprintf(name, sizeof(name), "%s%s", r->theirs, kind);
 	bool table = t == m->tokens || t == m->output;
 	add_part(find_or_add(list, n, name), r, t, i, table ? vocab : t->dims[0]);
 	return 0;
@@ -111,6 +119,15 @@ int foreign_list(const struct scheme *s, const struct model *m, int64_t vocab,
 	return rc ? -1 : n;
 }
 
+const struct torch_item *stems_item(const struct torch_names *x, const char *ours)
+{
+	const struct scheme *s = x->dialect->scheme;
+	char name[FOREIGN_NAME];
+	return !s			    ? torch_names_find(x, ours)
+	       : name_theirs(s, ours, name) ? torch_names_find(x, name)
+					    : NULL;
+}
+
 static int find_tensor(struct placement *x, int group, const struct foreign *f,
 	bool linear, struct err *e)
 {
@@ -134,8 +151,7 @@ static int find_tensor(struct placement *x, int group, const struct foreign *f,
 				(struct tensor_source){.item = item,
 					.first = first,
 					.layer = -1,
-					.transposed = transposed,
-					.fused = NOT_FUSED};
+					.transposed = transposed};
 	return 0;
 }
 
