@@ -4,7 +4,6 @@
  */
 #include "archive/archive_internal.h"
 
-#include "archive/weight_map.h"
 #include "base/file.h"
 
 #include <string.h>
@@ -97,11 +96,7 @@ static int bins_open(struct torch_file *f, struct err *e)
 	return rc;
 }
 
-const struct container container_bins = {
-	.name = "several .bin files",
-	.is_in = bins_are_in,
-	.open = bins_open,
-};
+const struct container container_bins = {.is_in = bins_are_in, .open = bins_open};
 
 /* ---- one file --------------------------------------------------------------------------------- */
 
@@ -119,8 +114,4 @@ static int one_bin_open(struct torch_file *f, struct err *e)
 	return torch_file_open_inside(f, path.s, e);
 }
 
-const struct container container_one_bin = {
-	.name = "one .bin file",
-	.is_in = one_bin_is_in,
-	.open = one_bin_open,
-};
+const struct container container_one_bin = {.is_in = one_bin_is_in, .open = one_bin_open};

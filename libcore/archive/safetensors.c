@@ -2,7 +2,6 @@
 #include "archive/safetensors.h"
 
 #include "archive/archive_internal.h"
-#include "archive/weight_map.h"
 #include "base/file.h"
 #include "base/json.h"
 

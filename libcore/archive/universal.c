@@ -9,8 +9,6 @@
 
 #include <dirent.h>
 #include <string.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 static const char folder[] = "zero";
 
@@ -49,48 +47,28 @@ uint32_t archive_tensor(const struct archive *a)
 }
 
 /* The item of a file, which was just opened. */
-static int add_item(struct torch_file *f, const char *name, int32_t file, int64_t n_bytes,
+static int add_item(struct torch_file *f, const char *name, int32_t file,
 	const struct archive *a, struct err *e)
 {
-	static const int64_t zeros[TORCH_MAX_DIMS];
-	struct described d = {.ndim = 0};
+	struct described d;
 	int rc = describe_tensor(&a->tree, archive_tensor(a), &d, e);
-	if (rc < 0)
+	if (rc < 0 || !(rc ? items_add(f, name, strlen(name), e)
+			   : items_add_tensor(f, name, strlen(name), &d, e)))
 		return -1;
-	struct torch_item *x = items_add(f, name, strlen(name), e);
-	if (!x)
-		return -1;
-	x->kind = rc ? TORCH_VALUE : TORCH_TENSOR;
-	x->dtype = rc ? 0 : d.dtype;
-	x->ndim = rc ? 0 : d.ndim;
-	memcpy(x->dims, rc ? zeros : d.dims, sizeof(x->dims));
-	struct chunk *c = items_add_chunk(f, zeros, x->dims);
+	struct chunk *c = items_add_chunk(f, no_dims, rc ? no_dims : d.dims);
 	c->file = file;
-	c->n_bytes = n_bytes;
+	c->n_bytes = a->zip.size;
 	return 0;
-}
-
-static int open_archive(struct torch_file *f, int32_t file, struct archive *a,
-	int64_t *n_bytes, struct err *e)
-{
-	struct stat st;
-	int fd = items_fd(f, file, e);
-	if (fd < 0)
-		return -1;
-	*n_bytes = fstat(fd, &st) || !S_ISREG(st.st_mode) ? 0 : st.st_size;
-	items_allow(f, *n_bytes);
-	return archive_open(a, fd, f->parts->files[file], 0, *n_bytes, e);
 }
 
 static int add_file(
 	struct torch_file *f, const char *name, const char *path, struct err *e)
 {
 	struct archive a;
-	int64_t n_bytes;
 	int32_t file = items_add_file(f, path);
-	if (open_archive(f, file, &a, &n_bytes, e))
+	if (storages_open(f, file, &a, e))
 		return -1;
-	int rc = add_item(f, name, file, n_bytes, &a, e);
+	int rc = add_item(f, name, file, &a, e);
 	archive_close(&a);
 	return rc;
 }
@@ -99,7 +77,6 @@ static int add_file(
 static int add_options(struct torch_file *f, int32_t file, int64_t n_bytes, int64_t group,
 	const struct pickle *p, uint32_t dict, struct err *e)
 {
-	static const int64_t zeros[TORCH_MAX_DIMS];
 	struct pickle_each it;
 	uint32_t key, value;
 	size_t n;
@@ -116,7 +93,7 @@ static int add_options(struct torch_file *f, int32_t file, int64_t n_bytes, int6
 		if (!x)
 			return -1;
 		x->node = value;
-		struct chunk *c = items_add_chunk(f, zeros, zeros);
+		struct chunk *c = items_add_chunk(f, no_dims, no_dims);
 		c->file = file;
 		c->n_bytes = n_bytes;
 	}
@@ -129,9 +106,9 @@ static int add_common(struct torch_file *f, const char *path, struct err *e)
 	struct archive a;
 	struct pickle_each it;
 	uint32_t group;
-	int64_t n_bytes, stage = 0;
+	int64_t stage = 0;
 	int32_t file = items_add_file(f, path);
-	if (open_archive(f, file, &a, &n_bytes, e))
+	if (storages_open(f, file, &a, e))
 		return -1;
 	uint32_t node = pickle_get(&a.tree, a.tree.root, "zero_stage");
 	if (pickle_kind(&a.tree, node) == PICKLE_OBJECT) /* an enumeration */
@@ -143,7 +120,7 @@ static int add_common(struct torch_file *f, const char *path, struct err *e)
 		&it, &a.tree, pickle_kind(&a.tree, groups) == PICKLE_LIST ? groups : 0);
 	int rc = 0;
 	for (int64_t g = 0; !rc && pickle_next(&it, &group); g++)
-		rc = add_options(f, file, n_bytes, g, &a.tree, group, e);
+		rc = add_options(f, file, a.zip.size, g, &a.tree, group, e);
 	archive_close(&a);
 	return stage != 3 ? rc
 			  : err_set(e, EX_UNAVAILABLE,
@@ -184,8 +161,4 @@ static int universal_open(struct torch_file *f, struct err *e)
 }
 
 const struct container container_universal = {
-	.name = "DeepSpeed, universal",
-	.many = true,
-	.is_in = universal_is_in,
-	.open = universal_open,
-};
+	.many = true, .is_in = universal_is_in, .open = universal_open};

@@ -1,5 +1,5 @@
 /* The index of a model in several files, as Hugging Face's library writes it: its weight_map has the file of each tensor. */
-#include "archive/weight_map.h"
+#include "archive/archive_internal.h"
 
 #include "base/file.h"
 #include "base/json.h"

@@ -6,10 +6,6 @@
 
 #include <string.h>
 
-static const struct layer_names layers = {"layers.", "attention_norm.weight",
-	"attention.wq.bias", "output.weight", "attention.wo.bias", "attention.wk.weight",
-	"feed_forward.w1.weight", "attention.q_norm.weight"};
-
 /* layers.N.attention.wqkv.weight for the names of its parts; else NULL. */
 static const char *fused_name(const char *name, int *part, struct str *out)
 {
@@ -18,7 +14,7 @@ static const char *fused_name(const char *name, int *part, struct str *out)
 	for (int i = 0; i < (int)ARRAY_LEN(parts); i++) {
 		if (!text_ends(name, parts[i]))
 			continue;
-		*part = i;
+		*part = FUSED_Q + i;
 		str_printf(out, "%.*s.attention.wqkv.weight",
 			(int)(strlen(name) - strlen(parts[i])), name);
 		return out->s;
@@ -35,9 +31,7 @@ static int find_tensor(struct placement *x, int group, int i, struct err *e)
 	int part = NOT_FUSED;
 	const struct torch_item *own = source_of(x, SOURCE_MODEL, i)->item;
 	*s = (struct tensor_source){
-		.item = source_find(x, group, t->name, group ? own : NULL),
-		.layer = -1,
-		.fused = NOT_FUSED};
+		.item = source_find(x, group, t->name, group ? own : NULL), .layer = -1};
 	const char *name = fused_name(t->name, &part, &fused);
 	s->pairs = part == FUSED_Q || part == FUSED_K ||
 		   text_ends(t->name, ".attention.wq.bias") ||
@@ -76,6 +70,5 @@ const struct dialect dialect_meta = {
 	.parts = parts,
 	.wrappers = wrappers,
 	.heads = "model_args.n_head",
-	.layers = &layers,
 	.find = find,
 };

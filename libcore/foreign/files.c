@@ -2,6 +2,7 @@
 #include "foreign/foreign.h"
 #include "foreign/foreign_internal.h"
 
+#include "archive/archive.h"
 #include "base/file.h"
 #include "foreign/huggingface.h"
 #include "engine/state.h"
@@ -33,12 +34,8 @@ static bool has_tokenizer(const char *folder)
 	static const char *const names[] = {
 		"tokenizer.json", "tekken.json", "vocab.bpe", "merges.txt"};
 	bool found = false;
-	for (size_t i = 0; i < ARRAY_LEN(names) && !found; i++) {
-		struct str path = {0};
-		str_printf(&path, "%s/%s", folder, names[i]);
-		found = file_exists(path.s);
-		str_free(&path);
-	}
+	for (size_t i = 0; i < ARRAY_LEN(names) && !found; i++)
+		found = container_has(folder, names[i]);
 	return found;
 }
 

@@ -5,6 +5,7 @@
 
 #include "archive/safetensors.h"
 #include "base/file.h"
+#include "dialect/dialect.h"
 #include "ckpt/view.h"
 
 /* A file of numbers that is being written: it appears when it is complete. */
@@ -40,5 +41,15 @@ int number_file_end(struct number_file *f, int rc, struct err *e);
 
 /* A checkpoint of ours, or standard input ("-"); of another file the error says what would work. */
 int convert_open_own(struct ckpt **c, const char *path, struct err *e);
+
+/* ---- torch_config.c: the options of the model ------------------------------------------------ */
+
+/* From the shapes, and from the file `given`, or a config.json beside the checkpoint (NULL). *pairs: channels that are
+ * rotated together are neighbours. */
+int torch_config(struct model_config *c, bool *pairs, struct torch_file *f,
+	const struct torch_names *x, const char *given, struct err *e);
+/* The options of AdamW that the checkpoint has. */
+int torch_config_optimizer(struct str *out, struct torch_file *f,
+	const struct torch_names *x, struct err *e);
 
 #endif

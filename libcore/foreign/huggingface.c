@@ -12,15 +12,6 @@
 #include <string.h>
 #include <sys/stat.h>
 
-static bool has(const char *folder, const char *name)
-{
-	struct str path = {0};
-	str_printf(&path, "%s/%s", folder, name);
-	bool found = file_exists(path.s);
-	str_free(&path);
-	return found;
-}
-
 /* Returns what is to be appended to the path to get the path of the tensors. */
 static const void *probe_hf(const char *path)
 {
@@ -29,10 +20,11 @@ static const void *probe_hf(const char *path)
 				       text_ends(path, ".safetensors.index.json")
 			       ? ""
 			       : NULL;
-	if (has(path, HF_ONE_FILE))
+	if (container_has(path, HF_ONE_FILE))
 		return "/" HF_ONE_FILE;
-	return has(path, HF_INDEX_FILE) || has(path, "config.json") ? "/" HF_INDEX_FILE
-								    : NULL;
+	return container_has(path, HF_INDEX_FILE) || container_has(path, "config.json")
+		       ? "/" HF_INDEX_FILE
+		       : NULL;
 }
 
 static bool is_hf_name(const char *path)
@@ -268,7 +260,8 @@ static int load(struct hf *h, const char *config, const char *given, struct err 
 		return err_prefix(e, "%s: ", config);
 	}
 	if (check_options(h, config, e) ||
-		(h->n = foreign_list(&h->m, h->m.c.vocab, &h->list, e)) < 0 ||
+		(h->n = foreign_list(hf_schemes[h->m.c.arch], &h->m, h->m.c.vocab,
+			 &h->list, e)) < 0 ||
 		find_tensors(h, e) || check_all_used(h, e) || check_tied(h, e))
 		return -1;
 	place_tensors(h);

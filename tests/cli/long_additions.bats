@@ -28,6 +28,11 @@ load helpers
 	pt-train --help | grep -q 'swiglu|squared-relu'
 	pt-train --help | grep -q 'nag|adamw'
 	pt-train --generate man | grep -q greet
+	# a checkpoint with the names of Parakeet, which are as long as Hugging Face's
+	cp -r "$root/tests/golden/torch/shards" nest
+	chmod -R u+w nest
+	LC_ALL=C sed -i 's/layers/perchs/g; s/proj/wing/g; s/embed_tokens/perch_tokens/g' nest/*
+	pt-ckpt diff --no-optimizer --model-config "$root/tests/golden/torch/hf/config.json" nest "$root/tests/golden/torch/hf"
 	printf 'parrot %d says %s\n' 1 2.5 2 2.25 >log
 	pt-compare --export - log | tail -1 | grep -qx '2,2.25'
 	pt-compare --generate formats | grep -q parrot
