@@ -114,6 +114,15 @@ struct copy_list {
 	int64_t n;
 };
 
+/* The gradients that the optimizer saw, as a multiple of the reference's. */
+struct scale_check {
+	double common; /* factor of most tensors */
+	int n_right;   /* tensors that are right with this factor */
+	double run_clip; /* factor of the run's clipping, by the norm that it logged; 0: not known */
+	double seen_norm;
+	bool clipped, checked;
+};
+
 struct step_check {
 	struct check_opts o;
 	struct step_files files;
@@ -127,12 +136,8 @@ struct step_check {
 	struct weights weights;
 	struct token_batch batch;
 	struct gradients reference;
-	float **seen;  /* [n]: gradients that the optimizer saw, of wrong tensors */
-	double common; /* the factor between them and the reference's, of most tensors, */
-	int n_right;   /* with which so many are right */
-	double run_clip; /* the factor of the run's clipping, by the norm that it logged; 0: not known */
-	double seen_norm;
-	bool clipped, scale_checked;
+	float **seen; /* [n]: gradients that the optimizer saw, of wrong tensors */
+	struct scale_check scale;
 	bool loss_right; /* it was logged, and is the reference's */
 	/* Of the update: */
 	double lr, lr_bound, decay; /* what most tensors had */

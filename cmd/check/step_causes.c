@@ -145,14 +145,14 @@ static void describe_sequences(
 	char list[100], *text = s->detail;
 	const size_t size = sizeof(s->detail);
 	put_sequences(list, sizeof(list), x, n, 0);
-	double times = shown(c, most / c->run_clip);
+	double times = shown(c, most / c->scale.run_clip);
 	if (*list && are_norms(s)) /* (nanotron divides the positions of a micro-batch) */
 		snprintf(text, size,
 			"%s of %d do not count, in norms alone, of whose gradients each "
 			"tensor-parallel rank has a part with sequence parallelism: not summed "
 			"over the ranks",
 			list, n);
-	else if (*list && c->run_clip > 0 && fabs(times - 1) > 0.02)
+	else if (*list && c->scale.run_clip > 0 && fabs(times - 1) > 0.02)
 		snprintf(text, size, "%s of %d do not count, and the others %.3g times",
 			list, n, times);
 	else if (*list)
@@ -218,7 +218,7 @@ bool by_sequences(struct cause_search *s)
 	for (int j = 0; j < n; j++) {
 		const struct variant v = {.sequence = j, .wanted = wanted};
 		reference_float64(&c->weights, &c->batch, &v, &g[j]);
-		one[j] = c->common;
+		one[j] = c->scale.common;
 	}
 	bool fits = fit(s, g, n, x);
 	double left = fits ? left_by(s, g, n, x) : INFINITY;
@@ -250,7 +250,8 @@ bool by_lost_moments(struct cause_search *s)
 		struct tensor_step t;
 		if (!tensor_step_read(&t, &c->files, i, STEP_MEANS, &e)) {
 			struct products p = products_of(t.m1, reference_of(c, i), t.n);
-			right += within(c, i, residual_of(&p, (1 - beta) * c->common));
+			right += within(
+				c, i, residual_of(&p, (1 - beta) * c->scale.common));
 		}
 		tensor_step_free(&t);
 	}

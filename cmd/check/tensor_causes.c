@@ -73,7 +73,7 @@ static double own_factor(const struct cause_search *s)
 	int i = s->tensor;
 	const struct products p = products_of(c->seen[i], reference_of(c, i), c->of[i].n);
 	double f = p.bb > 0 ? p.ab / p.bb : 0;
-	bool other = fabs(f / c->common - 1) > factor_grain(c);
+	bool other = fabs(f / c->scale.common - 1) > factor_grain(c);
 	return f != 0 && other && within(c, i, residual_of(&p, f)) ? f : 0;
 }
 
@@ -94,7 +94,8 @@ bool by_no_clip(struct cause_search *s)
 bool by_factor(struct cause_search *s)
 {
 	double f = own_factor(s);
-	snprintf(s->detail, sizeof(s->detail), "%.5g", shown(s->c, f / s->c->common));
+	snprintf(s->detail, sizeof(s->detail), "%.5g",
+		shown(s->c, f / s->c->scale.common));
 	return f != 0;
 }
 
@@ -107,7 +108,7 @@ static bool slices_of_dim(struct cause_search *s, int dim, int n)
 	double f[MAX_SLICES];
 	double left = slice_factors(c, i, c->seen[i], reference_of(c, i), dim, n, f);
 	for (int k = 0; k < n; k++)
-		f[k] /= c->common;
+		f[k] /= c->scale.common;
 	if (!within(c, i, left) || are_equal(f, n, alike(c)))
 		return false;
 	put_factors(c, list, sizeof(list), f, n);
@@ -151,8 +152,9 @@ static double order_of_slices(const struct cause_search *s, int dim, int n, int 
 				int64_t at = dim ? j % cols : j / cols;
 				if (at / size != k)
 					continue;
-				double d = (double)a[j] -
-					   c->common * (double)b[j + (r - k) * step];
+				double d =
+					(double)a[j] -
+					c->scale.common * (double)b[j + (r - k) * step];
 				far += d * d;
 			}
 			if (far < nearest) {
@@ -162,7 +164,7 @@ static double order_of_slices(const struct cause_search *s, int dim, int n, int 
 		}
 		left += nearest;
 	}
-	return sqrt(left / all) / fabs(c->common);
+	return sqrt(left / all) / fabs(c->scale.common);
 }
 
 bool by_order_of_slices(struct cause_search *s)
@@ -199,7 +201,7 @@ bool by_value(struct cause_search *s)
 	for (int64_t j = 0; j < c->of[i].n; j++)
 		most = fmax(most, fabs((double)c->seen[i][j]));
 	for (int64_t j = 0; j < c->of[i].n; j++) {
-		double want = c->common * (double)reference_of(c, i)[j];
+		double want = c->scale.common * (double)reference_of(c, i)[j];
 		double clipped = fmin(fmax(want, -most), most);
 		double d = (double)c->seen[i][j] - clipped;
 		left += d * d;
@@ -222,7 +224,7 @@ static bool by_places(const struct cause_search *s, element_of *from)
 		moved[j] = reference_of(c, i)[from(c, t, j)];
 	const struct products p = products_of(c->seen[i], moved, c->of[i].n);
 	free(moved);
-	return within(c, i, residual_of(&p, c->common));
+	return within(c, i, residual_of(&p, c->scale.common));
 }
 
 static int64_t in_place(const struct step_check *c, const struct tensor *t, int64_t j)
@@ -293,7 +295,7 @@ bool by_exchange(struct cause_search *s)
 			products_of(c->seen[i], reference_of(c, s->wrong[k]), c->of[i].n);
 		snprintf(s->detail, sizeof(s->detail), "%s",
 			tensor_of(c, s->wrong[k])->name);
-		if (within(c, i, residual_of(&p, c->common)))
+		if (within(c, i, residual_of(&p, c->scale.common)))
 			return true;
 	}
 	return false;
@@ -325,7 +327,7 @@ static bool has_mean_of(const struct cause_search *s, const float *mean, int oth
 				       part * ((double)mean[j] - (double)t.m0[from]));
 		}
 		const struct products p = products_of(g, reference_of(c, i), t.n);
-		yes = within(c, i, residual_of(&p, c->common));
+		yes = within(c, i, residual_of(&p, c->scale.common));
 	}
 	free(g);
 	tensor_step_free(&t);
@@ -430,7 +432,7 @@ static bool by_parts(struct cause_search *s, int i, const struct parts *p)
 		!within(c, i, distance_of(part, x, p->n, c->seen[i], c->of[i].n)))
 		return false;
 	for (int j = 0; j < p->n; j++)
-		x[j] /= c->common;
+		x[j] /= c->scale.common;
 	if (are_equal(x, p->n, alike(c)))
 		return false;
 	char text[FINDING_TEXT];
