@@ -170,10 +170,8 @@ void step_check_close(struct step_check *c);
 int add_finding(struct step_check *c, enum finding_kind kind,
 	const struct tensor_check *x, const char *fmt, ...) PRINTF(4, 5);
 
-/* judge.c: gradients against the reference. */
+/* judge.c: gradients against the reference, or the means of two runs. */
 int judge_gradients(struct step_check *c, struct err *e);
-/* Of two runs of one step, without a reference. */
-int judge_runs(struct step_check *c, struct err *e);
 /* Sets c->seen[tensor], and how much of it is lost to rounding. */
 int read_seen(struct step_check *c, int tensor, double *lost, struct err *e);
 /* causes.c: explains those that are wrong. */

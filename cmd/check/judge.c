@@ -296,8 +296,12 @@ static void judge_loss(struct step_check *c)
 
 /* ---- all tensors -------------------------------------------------------------------------- */
 
+/* Two right runs of bf16 differ from each other by the roots of both distances. */
+static const double bounds_of_runs[] = {2e-5, 0.06, 0.1};
+
 /* Two runs of one step: their exp_avg are compared as if they were gradients. */
-static int read_means(struct step_check *c, double *lost, struct err *e)
+static int read_means(
+	struct step_check *c, struct products *p, double *lost, struct err *e)
 {
 	double squares = 0;
 	c->seen = xcalloc((size_t)c->n, sizeof(*c->seen));
@@ -308,12 +312,13 @@ static int read_means(struct step_check *c, double *lost, struct err *e)
 		int rc = tensor_step_read(&t, &c->files, i, STEP_MEANS, e);
 		int k = c->of[i].in_model;
 		if (!rc) {
-			const struct products p = products_of(t.m0, t.m1, t.n);
-			squares += p.aa;
+			p[i] = products_of(t.m1, t.m0, t.n);
+			squares += p[i].bb;
 			lost[i] = rounding_of(t.m0, t.n) + rounding_of(t.m1, t.n);
-			c->of[i].norm = sqrt(p.bb);
-			c->of[i].unchanged = p.aa <= 0;
-			if (!isfinite(p.aa) || !isfinite(p.bb))
+			c->of[i].norm = sqrt(p[i].aa);
+			c->of[i].unchanged = p[i].bb <= 0;
+			c->of[i].gradient.bound = bounds_of_runs[c->o.precision];
+			if (!isfinite(p[i].aa) || !isfinite(p[i].bb))
 				add_finding(
 					c, FINDING_NOT_FINITE, &c->of[i], "not finite");
 			c->reference.g[k] = t.m0;
@@ -382,9 +387,6 @@ static void judge_tensor(
 			   fabs(x->factor - 1) > factor_bound(c, x) + d->bound - own;
 }
 
-/* Two right runs of bf16 differ from each other by the roots of both distances. */
-static const double bounds_of_runs[] = {2e-5, 0.06, 0.1};
-
 /* A factor of all gradients: of exp_avg, or, if clipping divides it out, of the norms that were logged. */
 static void judge_scale_of_runs(struct step_check *c)
 {
@@ -412,37 +414,22 @@ static void judge_scale_of_runs(struct step_check *c)
 	}
 }
 
-int judge_runs(struct step_check *c, struct err *e)
-{
-	struct products *p = xcalloc((size_t)c->n, sizeof(*p));
-	double *lost = xcalloc((size_t)c->n, sizeof(*lost));
-	int rc = read_means(c, lost, e);
-	for (int i = 0; i < c->n && !rc; i++) {
-		p[i] = products_of(
-			c->seen[i], c->reference.g[c->of[i].in_model], c->of[i].n);
-		c->of[i].gradient.bound = bounds_of_runs[c->o.precision];
-	}
-	if (!rc) {
-		choose_common(c, p, lost);
-		for (int i = 0; i < c->n; i++)
-			judge_tensor(c, i, &p[i], lost[i]);
-		c->scale.seen_norm = their_norm(c, p) * fabs(c->scale.common);
-		judge_scale_of_runs(c);
-	}
-	free(p);
-	free(lost);
-	return rc ? -1 : 0;
-}
-
 int judge_gradients(struct step_check *c, struct err *e)
 {
+	const bool two = c->files.two_runs;
 	struct products *p = xcalloc((size_t)c->n, sizeof(*p));
 	double *lost = xcalloc((size_t)c->n, sizeof(*lost));
-	int rc = set_bounds(c, e) || multiply(c, p, lost, e);
+	int rc = two ? read_means(c, p, lost, e)
+		     : set_bounds(c, e) || multiply(c, p, lost, e);
 	if (!rc) {
 		choose_common(c, p, lost);
 		for (int i = 0; i < c->n; i++)
 			judge_tensor(c, i, &p[i], lost[i]);
+	}
+	if (!rc && two) {
+		c->scale.seen_norm = their_norm(c, p) * fabs(c->scale.common);
+		judge_scale_of_runs(c);
+	} else if (!rc) {
 		judge_loss(c);
 		judge_scale(c, p, lost);
 	}
