@@ -1,6 +1,6 @@
 /* pt-check: is a step of another trainer right? */
 #include "options/options.h"
-#include "draw/page.h"
+#include "draw/draw.h"
 #include "base/utf8.h"
 #include "check/check.h"
 #include "comm/comm.h"

@@ -1,5 +1,5 @@
 /* pt-collbench: benchmark and checker of collectives. */
-#include "draw/graph.h"
+#include "draw/draw.h"
 #include "base/utf8.h"
 #include "collbench/suite.h"
 #include "comm/requests.h"

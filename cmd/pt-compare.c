@@ -1,6 +1,6 @@
 /* pt-compare: compare the curves of training runs. */
 #include "base/file.h"
-#include "draw/graph.h"
+#include "draw/draw.h"
 #include "options/options.h"
 #include "base/utf8.h"
 #include "compare/curve.h"
@@ -229,7 +229,8 @@ static int name_runs(
 	return (int)n_controls;
 }
 
-/* Sets *judged to the NAME of --column, NULL if there is none, and *how to what the options specify. */
+/* Sets *judged to the NAME of --column, NULL if there is none, and *how to what the options
+ * specify. */
 static int open_formats(
 	const struct opts *o, const char **judged, struct log_how *how, struct err *e)
 {

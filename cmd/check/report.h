@@ -4,7 +4,7 @@
 #ifndef CHECK_REPORT_H
 #define CHECK_REPORT_H
 
-#include "draw/page.h"
+#include "draw/draw.h"
 #include "check/check.h"
 
 /* A row of the maps: the tensors of all layers with one name, or a tensor outside of layers. */

@@ -3,7 +3,7 @@
 #define COLLBENCH_TABLE_H
 
 #include "base/file.h"
-#include "draw/graph.h"
+#include "draw/draw.h"
 #include "collbench/collbench.h"
 #include "collbench/fit.h"
 #include "h5/h5.h"

@@ -7,7 +7,7 @@
 #ifndef COMPARE_CURVE_H
 #define COMPARE_CURVE_H
 
-#include "draw/graph.h"
+#include "draw/draw.h"
 #include "run/run.h"
 
 /* ---- curve.c ----------------------------------------------------------------------- */

@@ -228,10 +228,9 @@ static enum verdict judge_statistically(const struct judging *j, struct verdict_
  * finite is not accepted: many rules compare so that a NaN passes. */
 static enum verdict apply_rule(const struct judging *j, struct verdict_result *r)
 {
-	double margin = j->o->margin > 0 ? j->o->margin : DEFAULT_MARGIN;
 	const struct rule *rule = &rules[j->o->rule];
 	struct str why = {0};
-	bool accepted = rule_apply(rule, &j->all, margin, &why);
+	bool accepted = rule_apply(rule, &j->all, &why);
 	bool lone = r->n_lone && !j->o->common;
 	if (accepted && turns_nonfinite(j, r)) {
 		str_printf(&r->reason, "; the rule %s itself accepts it: %s", rule->name,

@@ -167,8 +167,6 @@ static const double DEFAULT_MARGIN = 0.005;
 /* ---- spikes.c --------------------------------------------------------------------- */
 
 void find_spikes(const struct judging *j, struct verdict_result *r);
-/* Whether x[row] is a spike, and of which size. */
-bool is_spike(const double *x, int64_t row, struct spike *s);
 
 /* ---- estimate.c ------------------------------------------------------------------ */
 

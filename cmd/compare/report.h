@@ -8,7 +8,7 @@
 #ifndef COMPARE_REPORT_H
 #define COMPARE_REPORT_H
 
-#include "draw/page.h"
+#include "draw/draw.h"
 #include "compare/series.h"
 #include "run/run.h"
 

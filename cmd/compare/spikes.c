@@ -16,7 +16,7 @@ static bool is_usual(const double *window, double value)
 }
 
 /* Sums over a window, from scratch in each step: sums that are updated would drift. */
-bool is_spike(const double *x, int64_t row, struct spike *s)
+static bool is_spike(const double *x, int64_t row, struct spike *s)
 {
 	if (row < SPIKE_WINDOW || is_usual(x + row - SPIKE_WINDOW, x[row]))
 		return false;

@@ -145,14 +145,12 @@ struct rule {
 	const char *repository; /* on GitHub */
 	const char *source;	/* its files; NULL: ours */
 	const char *help;	/* what it demands, as sentences */
-	/* One of them; both append the reason. Ours has neither. */
-	bool (*accepts_pair)(const struct rule_pair *p, struct str *reason);
-	bool (*accepts)(const struct curves *c, double margin, struct str *reason);
+	/* Appends the reason. NULL: ours. */
+	bool (*accepts)(const struct rule_pair *p, struct str *reason);
 };
 
-/* Not for ours. */
-bool rule_apply(
-	const struct rule *r, const struct curves *c, double margin, struct str *reason);
+/* Returns true if the rule, which is not ours, accepts all tests. Sets the reason. */
+bool rule_apply(const struct rule *r, const struct curves *c, struct str *reason);
 
 extern const struct rule rules[]; /* the first is ours */
 extern const int n_rules;

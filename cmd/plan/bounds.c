@@ -11,7 +11,7 @@
 #include <stdlib.h>
 
 #include "engine/layout.h"
-#include "parallel/schedule.h"
+#include "parallel/parallel.h"
 
 struct known_part {
 	int64_t key; /* 0: unused */

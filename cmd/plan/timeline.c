@@ -8,7 +8,7 @@
 #include <stdlib.h>
 
 #include "base/philox.h"
-#include "parallel/schedule.h"
+#include "parallel/parallel.h"
 
 /* Pipelines [first, first + n), which wait for each other. */
 struct group {

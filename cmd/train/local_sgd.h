@@ -9,7 +9,7 @@
 #ifndef TRAIN_LOCAL_SGD_H
 #define TRAIN_LOCAL_SGD_H
 
-#include "comm/notify.h"
+#include "train/notify.h"
 #include "edit/edit.h"
 #include "engine/state.h"
 #include "engine/step.h"

@@ -2,6 +2,7 @@
  * train: a run around the engine, from its options and a checkpoint to its exit code. The other headers:
  *   local_sgd.h       workers that synchronize, in the loop and in checkpoints
  *   faults.h          injected delays and corrupt data
+ *   notify.h          notifications between ranks, for which no rank waits
  *   selftest.h        the kernels of a run, against a CPU's
  *   train_internal.h  start, loop, log, checkpoints, run directory, for the files of this directory only
  */

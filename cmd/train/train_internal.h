@@ -1,5 +1,5 @@
-/* The run around the trainer: shared by start.c, loop.c, report.c, save.c, run_dir.c and
- * local_sgd*.c, tensorboard.c. */
+/* The run around the trainer: shared by start.c, loop.c, report.c, save.c, run_dir.c,
+ * local_sgd*.c, tensorboard.c and peak.c. */
 #ifndef TRAIN_INTERNAL_H
 #define TRAIN_INTERNAL_H
 
@@ -216,6 +216,11 @@ static inline bool run_writes_ckpt(const struct run *r)
 int start_agree(struct run *r, struct err *e);
 /* Prints the first screen: what the run is. */
 void describe_run(const struct run *r, const struct run_info *i);
+
+/* ---- peak.c ---------------------------------------------------------------------------- */
+
+/* Returns the FLOP/s that MFU divides by: given, of the GPU's data sheet, or measured; 0: unknown. */
+double peak_flops(const struct train_opts *o, struct device *d);
 
 /* ---- options_idle.c -------------------------------------------------------------------- */
 

@@ -8,7 +8,6 @@
  *   tree.h        the canonical tree of sums of activations over virtual slices
  *   sum.h         exact sums of gradients over a group
  *   shared.h      memory that the ranks of one host share
- *   notify.h      nonblocking notifications between ranks
  *   simulate.h    the time that operations of planned groups would take
  *   comm_internal.h  what a transport implements, for the files of this floor only
  *

@@ -17,7 +17,7 @@
 
 #include "comm/comm.h"
 #include "optim/optim.h"
-#include "parallel/store.h"
+#include "parallel/parallel.h"
 
 /* ---- outlier.c: outlier detection for norms ---------------------------------------- */
 

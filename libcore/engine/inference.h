@@ -5,7 +5,7 @@
 #include "ckpt/ckpt.h"
 #include "comm/comm.h"
 #include "model/model.h"
-#include "parallel/store.h"
+#include "parallel/parallel.h"
 
 struct inference {
 	struct model model;

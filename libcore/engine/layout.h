@@ -5,7 +5,7 @@
 #include "data/data.h"
 #include "engine/options.h"
 #include "model/pass.h"
-#include "parallel/store.h"
+#include "parallel/parallel.h"
 
 /* ---- from the options to the degrees of the mesh ----------------------------------- */
 

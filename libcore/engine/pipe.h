@@ -3,7 +3,7 @@
 #define ENGINE_PIPE_H
 
 #include "model/pass.h"
-#include "parallel/store.h"
+#include "parallel/parallel.h"
 
 struct pipe_stage;
 

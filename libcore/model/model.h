@@ -8,7 +8,7 @@
 
 #include "base/base.h"
 #include "kernels/kernels.h"
-#include "parallel/store.h"
+#include "parallel/parallel.h"
 
 /* ---- config.c: configuration and tensor table ------------------------------------ */
 

@@ -9,7 +9,7 @@
 #ifndef OPTIM_H
 #define OPTIM_H
 
-#include "parallel/store.h"
+#include "parallel/parallel.h"
 
 /* The rows: a constant, and the name of struct optimizer optimizer_NAME. */
 /* clang-format off */

@@ -11,7 +11,7 @@
 #include "engine/options.h"
 #include "kernels/selftest.h"
 #include "model/pass.h"
-#include "parallel/store.h"
+#include "parallel/parallel.h"
 
 enum { PLAN_GROUPS = 16 };
 
@@ -80,10 +80,5 @@ struct step_time {
 };
 void predict_step_time(const struct train_opts *o, struct model *m,
 	const struct cluster *c, struct step_time *t);
-
-/* ---- peak.c ------------------------------------------------------------------------- */
-
-/* FLOP/s that MFU divides by: given, of the GPU's data sheet, or measured; 0: unknown. */
-double peak_flops(const struct train_opts *o, struct device *d);
 
 #endif

@@ -282,17 +282,13 @@ static int rejected(const struct counts *c)
 	return c->n - c->of[VERDICT_WITHIN] - c->of[VERDICT_IDENTICAL];
 }
 
-/* Rules in columns: rejections of one pair of the same seed, and of one of other seeds; for
- * modded-nanogpt, of ten and ten, and of twenty and twenty. */
+/* Rules in columns: rejections of one pair of the same seed, and of one of other seeds. */
 static void print_rules(const char *what, const struct kind *test)
 {
 	printf("| %s", what);
 	for (int rule = 1; rule < n_rules; rule++) {
-		bool several = !strcmp(rules[rule].name, "modded-nanogpt");
 		for (int other = 0; other < 2; other++) {
-			const struct setting *s = &settings[other     ? several ? 5 : 3
-							    : several ? 2
-								      : 0];
+			const struct setting *s = &settings[other ? 3 : 0];
 			const struct kind *k = test ? test : null_kind(s);
 			struct counts c = count_verdicts(s, k, rule);
 			if (other)

@@ -1,5 +1,5 @@
 #!/usr/bin/env bats
-# What tests/run reports, which packages the scripts need, and how bugs are planted.
+# What tests/run reports, which packages the scripts need, how bugs are planted and coverage is counted.
 load helpers
 
 top=$BATS_TEST_DIRNAME/../..
@@ -118,4 +118,68 @@ top=$BATS_TEST_DIRNAME/../..
 		> 	int y = x;
 		> 	return y;
 	END
+}
+
+@test "tests/tools/coverage: the lines that ran, and the files with the fewest" {
+	command -v gcov >/dev/null || skip 'no gcov'
+	mkdir -p cmd libcore/a kernels/cpu tests/tools build/{cmd,libcore/a,kernels/cpu}
+	cp "$top/tests/tools/coverage" tests/tools
+	printf 'int f(int x);\nint f(int x)\n{\n\tif (x)\n\t\treturn 1;\n\treturn 2;\n}\n' >libcore/a/half.c
+	printf 'int g(void);\nint g(void)\n{\n\treturn 1;\n}\n' >kernels/cpu/none.c
+	printf 'int f(int x);\nint main(int argc, char **argv)\n{\n\t(void)argv;\n\treturn f(argc) - 1;\n}\n' >cmd/main.c
+	for f in cmd/main libcore/a/half kernels/cpu/none; do
+		gcc -O0 --coverage -c -o build/$f.o $f.c
+	done
+	gcc -O0 --coverage -c -o build/kernels/cpu/none.avx2.o kernels/cpu/none.c
+	gcc --coverage -o build/main build/cmd/main.o build/libcore/a/half.o
+	build/main
+	run tests/tools/coverage build
+	diff - <(echo "$output") <<-'END'
+		  0.0 % of    2 lines  kernels/cpu/none.c
+		 75.0 % of    4 lines  libcore/a/half.c
+		100.0 % of    2 lines  cmd/main.c
+		 62.5 % of 8 lines in all
+	END
+}
+
+@test "tests/tools/house: limits, and libcore is what two programs share" {
+	mkdir -p tests/tools cmd/x libcore/low build/{cmd/x,libcore/low}
+	cp "$top/tests/tools/house" tests/tools
+	lines() {
+		yes '' | head -n "$1"
+	}
+	echo 'int own(int a, int b, int c, int d, int e, int f, int g, int h);' | tee libcore/low/low.h >cmd/x/x.h
+	echo 'int low(void) { return 1; }' >libcore/low/low.c
+	echo 'int low(void); int alone(void) { return low(); }' >libcore/low/alone.c
+	echo 'int low(void); int main(void) { return low(); }' >cmd/pt-two.c
+	echo 'int low(void); int alone(void); int main(void) { return low() + alone(); }' >cmd/pt-one.c
+	{ printf 'int own(void)\n{\n' && lines 80 && echo '}'; } >cmd/x/own.c
+	for f in cmd/*.c libcore/low/*.c; do gcc -c -o "build/${f%.c}.o" "$f"; done
+	house() {
+		tests/tools/house build | grep -v '; take it off the list'
+	}
+	diff <(house) - <<-'END'
+		libcore/low/alone.c: only one program needs it; libcore is what two programs share
+	END
+	echo 'int low(void); int alone(void); int main(void) { return low() + alone(); }' >cmd/pt-two.c
+	gcc -c -o build/cmd/pt-two.o cmd/pt-two.c
+	not house
+	# one more than each limit, and a function that two files define
+	sed -i 's/int h)/int h, int i)/' cmd/x/x.h
+	{ printf 'int own(void)\n{\n' && lines 81 && echo '}'; } >cmd/x/own.c
+	echo 'int low(void) { return 2; }' >cmd/x/low.c
+	gcc -c -o build/cmd/x/low.o cmd/x/low.c
+	for i in {1..9}; do lines 800 >"cmd/x/$i.c"; done
+	lines 801 >cmd/x/large.c
+	rm libcore/low/low.h
+	diff <(house) - <<-'END'
+		cmd/x: 8087 lines; it may have 7500
+		libcore/low: no low.h, which is its index
+		cmd/x/large.c: 801 lines; it may have 800
+		cmd/x/own.c:2: a function of 81 lines; it may have 80
+		cmd/x/x.h: own has more than 8 parameters
+		low is in both libcore/low/low.c and cmd/x/low.c
+	END
+	sed -i "s/'cmd libcore kernels' => [0-9]*/'cmd libcore kernels' => 8088/" tests/tools/house
+	house | grep '^cmd libcore kernels: [0-9]* lines; the budget is 8088$'
 }

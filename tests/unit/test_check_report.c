@@ -88,11 +88,10 @@ static int count(const struct str *text, const char *what)
 	return n;
 }
 
-static void many_layers(void **state)
+TEST(many_layers)
 {
 	struct step_check c;
 	struct str page = {0};
-	(void)state;
 	begin(&c, 126);
 	for (int i = 30; i < 61; i++) {
 		char name[64];
@@ -124,7 +123,7 @@ static void many_layers(void **state)
 }
 
 /* GitHub and browsers show names as they are. */
-static void foreign_names(void **state)
+TEST(foreign_names)
 {
 	static const char *const names[] = {"<script>alert(1)</script>",
 		"layers.0.<img src=x>\"'&", "layers.01.a", "layers.-1.b",
@@ -132,7 +131,6 @@ static void foreign_names(void **state)
 		"@TITLE@ %s", "\x1b[31m"};
 	struct step_check c;
 	struct str page = {0};
-	(void)state;
 	begin(&c, 1);
 	for (size_t i = 0; i < ARRAY_LEN(names); i++) {
 		add_tensor(&c, names[i], 1);
@@ -159,7 +157,7 @@ static void foreign_names(void **state)
 }
 
 /* Signs, of what has no number, too. */
-static void signs(void **state)
+TEST(signs)
 {
 	static const struct {
 		double value;
@@ -175,7 +173,6 @@ static void signs(void **state)
 		{NAN, false, false, "–", -1},
 		{5e-6, true, true, "×", 0}}; /* a factor that is wrong */
 	struct step_check c;
-	(void)state;
 	begin(&c, 1);
 	for (size_t i = 0; i < ARRAY_LEN(rows); i++) {
 		struct tensor_check x = {.cause = -1};
@@ -203,10 +200,9 @@ static void signs(void **state)
 }
 
 /* What a finding means depends on its kind, not on its words. */
-static void meanings(void **state)
+TEST(meanings)
 {
 	struct step_check c;
-	(void)state;
 	begin(&c, 1);
 	struct tensor_check *x = find(&c, "norm.weight");
 	for (enum finding_kind k = 0; k < N_FINDING_KINDS; k++)
@@ -227,7 +223,7 @@ static void meanings(void **state)
 }
 
 /* One set of calls, two writers. */
-static void writers(void **state)
+TEST(writers)
 {
 	static const char *const head
 		[] = {"a<b", ">n"},
@@ -236,7 +232,6 @@ static void writers(void **state)
 		    "<tbody>\n<tr><th>x|y</th><td class=\"number\">–</td></tr>\n</tbody>\n</table>\n"
 		    "</div>\n<p class=\"note\">1 &lt; 2</p>",
 		    "| a\\<b | n |\n| --- | ---: |\n| x\\|y | - |\n\n1 \\< 2\n"};
-	(void)state;
 	for (int kind = PAGE_HTML; kind <= PAGE_MD; kind++) {
 		struct str out = {0};
 		struct doc d = {.kind = (enum page_kind)kind, .out = &out};
@@ -254,12 +249,11 @@ static void writers(void **state)
 }
 
 /* Layers that have nothing in common are no grid of millions of places. */
-static void no_grid(void **state)
+TEST(no_grid)
 {
 	struct step_check c;
 	struct check_report r;
 	char name[64];
-	(void)state;
 	begin(&c, 0);
 	for (int i = 0; i < 2000; i++) {
 		snprintf(name, sizeof(name), "layers.%d.tensor%d", i, i);
@@ -270,13 +264,4 @@ static void no_grid(void **state)
 	assert_int_equal(r.n_rows, c.n);
 	map_free(&r);
 	end(&c);
-}
-
-int main(void)
-{
-	const struct CMUnitTest tests[] = {cmocka_unit_test(many_layers),
-		cmocka_unit_test(foreign_names), cmocka_unit_test(signs),
-		cmocka_unit_test(meanings), cmocka_unit_test(writers),
-		cmocka_unit_test(no_grid)};
-	return cmocka_run_group_tests(tests, NULL, NULL);
 }

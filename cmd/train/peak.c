@@ -1,5 +1,5 @@
 /* The peak FLOP/s that MFU is relative to. */
-#include "plan/plan.h"
+#include "train/train_internal.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -1,5 +1,5 @@
 /* Nonblocking notifications between ranks. */
-#include "comm/notify.h"
+#include "train/notify.h"
 
 #include <stdlib.h>
 

@@ -1,7 +1,7 @@
 /* Notifications: any rank of a group announces a round, and the others see that when they poll, in
  * that round or later; no rank waits. Rounds only increase. */
-#ifndef COMM_NOTIFY_H
-#define COMM_NOTIFY_H
+#ifndef TRAIN_NOTIFY_H
+#define TRAIN_NOTIFY_H
 
 #include "comm/requests.h"
 

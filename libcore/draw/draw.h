@@ -1,0 +1,13 @@
+/*
+ * draw: what people look at.
+ *   graph.h    curves, as text for a terminal and as a picture
+ *   page.h     reports, as a page for a browser and as Markdown
+ *   gnuplot.h  pictures by gnuplot, for the files of this floor only
+ */
+#ifndef DRAW_H
+#define DRAW_H
+
+#include "draw/graph.h"
+#include "draw/page.h"
+
+#endif

@@ -1,0 +1,21 @@
+/*
+ * parallel: what a layout gives to each rank, and how ranks put the parts together.
+ *   tensor.h      the tensor table: shapes, initialization, slices
+ *   slices.h      virtual slices: tensor and sequence parallelism
+ *   context.h     virtual chunks: context parallelism
+ *   microbatch.h  micro-batches of the data-parallel ranks
+ *   schedule.h    pipeline schedules as data
+ *   store.h       the parameter store: replicated, sharded, offloaded
+ *   bucket.h, offload.h, schedule_internal.h, store_internal.h  for the files of this floor only
+ */
+#ifndef PARALLEL_H
+#define PARALLEL_H
+
+#include "parallel/context.h"
+#include "parallel/microbatch.h"
+#include "parallel/schedule.h"
+#include "parallel/slices.h"
+#include "parallel/store.h"
+#include "parallel/tensor.h"
+
+#endif
