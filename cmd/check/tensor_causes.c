@@ -211,70 +211,52 @@ bool by_value(struct cause_search *s)
 	return all > 0 && within(c, i, sqrt(left / all));
 }
 
-/* The reference with its elements elsewhere. */
-typedef int64_t element_of(const struct step_check *c, const struct tensor *t, int64_t j);
+/* Where elements of a tensor are in a file. HALVES: rows of a head, also of a bias, in halves
+ * (j, j + half) instead of pairs (2j, 2j + 1); PAIRS: the other way round. */
+enum order { IN_PLACE, TRANSPOSED, HALVES, PAIRS };
 
-static bool by_places(const struct cause_search *s, element_of *from)
+static int64_t element_of(const struct cause_search *s, enum order order, int64_t j)
+{
+	const struct tensor *t = tensor_of(s->c, s->tensor);
+	int64_t cols = t->ndim > 1 ? t->dims[1] : 1, row = j / cols;
+	int64_t dim = s->c->weights.m.head_dim, r = row % dim;
+	return order == IN_PLACE     ? j
+	       : order == TRANSPOSED ? j % cols * cols + row
+	       : order == HALVES
+		       ? row_of_pairs(row, dim) * cols + j % cols
+		       : (row - r + (r % 2 ? dim / 2 : 0) + r / 2) * cols + j % cols;
+}
+
+/* The reference with its elements elsewhere. */
+static bool by_order(const struct cause_search *s, enum order order)
 {
 	const struct step_check *c = s->c;
 	int i = s->tensor;
 	const struct tensor *t = tensor_of(c, i);
+	if (t->ndim < 2 ||
+		!(order == TRANSPOSED ? t->dims[0] == t->dims[1] : is_rotated(t->name)))
+		return false;
 	float *moved = xmalloc((size_t)c->of[i].n * sizeof(*moved));
 	for (int64_t j = 0; j < c->of[i].n; j++)
-		moved[j] = reference_of(c, i)[from(c, t, j)];
+		moved[j] = reference_of(c, i)[element_of(s, order, j)];
 	const struct products p = products_of(c->seen[i], moved, c->of[i].n);
 	free(moved);
 	return within(c, i, residual_of(&p, c->scale.common));
 }
 
-static int64_t in_place(const struct step_check *c, const struct tensor *t, int64_t j)
-{
-	(void)c;
-	(void)t;
-	return j;
-}
-
-static int64_t transposed(const struct step_check *c, const struct tensor *t, int64_t j)
-{
-	(void)c;
-	return j % t->dims[1] * t->dims[1] + j / t->dims[1];
-}
-
-/* Rows of a head, also of a bias: halves (j, j + half) instead of pairs (2j, 2j + 1). */
-static int64_t halves(const struct step_check *c, const struct tensor *t, int64_t j)
-{
-	int64_t cols = t->ndim > 1 ? t->dims[1] : 1;
-	return row_of_pairs(j / cols, c->weights.m.head_dim) * cols + j % cols;
-}
-
-static int64_t pairs(const struct step_check *c, const struct tensor *t, int64_t j)
-{
-	int64_t cols = t->ndim > 1 ? t->dims[1] : 1;
-	int64_t dim = c->weights.m.head_dim, row = j / cols, r = row % dim;
-	r = r % 2 ? dim / 2 + r / 2 : r / 2;
-	return (row / dim * dim + r) * cols + j % cols;
-}
-
 bool by_transposition(struct cause_search *s)
 {
-	const struct tensor *t = tensor_of(s->c, s->tensor);
-	return t->ndim > 1 && t->dims[0] == t->dims[1] && by_places(s, transposed);
-}
-
-static bool has_rotated_rows(const struct cause_search *s)
-{
-	const struct tensor *t = tensor_of(s->c, s->tensor);
-	return t->ndim > 1 && is_rotated(t->name);
+	return by_order(s, TRANSPOSED);
 }
 
 bool by_halves(struct cause_search *s)
 {
-	return has_rotated_rows(s) && by_places(s, halves);
+	return by_order(s, HALVES);
 }
 
 bool by_pairs(struct cause_search *s)
 {
-	return has_rotated_rows(s) && by_places(s, pairs);
+	return by_order(s, PAIRS);
 }
 
 static bool has_same_shape(const struct cause_search *s, int other)
@@ -308,7 +290,7 @@ static bool has_mean_of(const struct cause_search *s, const float *mean, int oth
 	const struct step_check *c = s->c;
 	int i = s->tensor;
 	const double part = c->files.adam.beta1 / (1 - c->files.adam.beta1);
-	element_of *const orders[] = {in_place, halves, pairs};
+	static const enum order orders[] = {IN_PLACE, HALVES, PAIRS};
 	struct tensor_step t;
 	struct err e = {0};
 	bool yes = false;
@@ -322,7 +304,7 @@ static bool has_mean_of(const struct cause_search *s, const float *mean, int oth
 				     is_rotated(tensor_of(c, other)->name))
 			break;
 		for (int64_t j = 0; j < t.n; j++) {
-			int64_t from = orders[k](c, tensor_of(c, i), j);
+			int64_t from = element_of(s, orders[k], j);
 			g[j] = (float)((double)c->seen[i][j] +
 				       part * ((double)mean[j] - (double)t.m0[from]));
 		}
