@@ -20,8 +20,8 @@ WARN = -Wall -Wextra -Wpedantic -Wshadow -Wvla -Wmissing-prototypes -Wstrict-pro
 OPENMP = -fopenmp
 override CPPFLAGS += $(OPENMP) -D_GNU_SOURCE -Ilibcore -I. $(PKG_CFLAGS)
 # No contraction of a*b+c: bits must not depend on the compiler's choice.
-override CFLAGS += -std=c11 -ffp-contract=off -fno-math-errno -fno-trapping-math \
-  $(WARN) $(WERROR) $(if $(SANITIZE),-fsanitize=$(SANITIZE) -fno-omit-frame-pointer)
+override CFLAGS += -std=c11 -ffp-contract=off -fno-math-errno -fno-trapping-math
+override CFLAGS += $(WARN) $(WERROR) $(if $(SANITIZE),-fsanitize=$(SANITIZE) -fno-omit-frame-pointer)
 LDLIBS = -Wl,--dynamic-list=kernels/cuda/host.list -Wl,--as-needed $(subst -lhdf5,$$(cat $O/hdf5),$(PKG_LIBS)) \
   -ldl -lpthread -lrt -lm
 
@@ -93,11 +93,16 @@ $O/hdf5: $O/flags
 	  echo 'int H5open(void); int main(void) { return H5open(); }' | $(CC) -x c -o /dev/null - \
 	  $(subst -lhdf5,$$l,$(PKG_LIBS)) -ldl -lm 2>/dev/null && break; done; echo "$$l" >$@
 
-$(LIB): $(LIB_OBJ) | $O/hdf5
-$(TEST_LIB): $(TEST_OBJ)
+$(LIB): $(LIB_OBJ) $O/objects | $O/hdf5
+$(TEST_LIB): $(TEST_OBJ) $O/objects
 $(LIB) $(TEST_LIB):
 	@echo "  AR    $@"
-	@rm -f $@ && ar rcs $@ $^
+	@rm -f $@ && ar rcs $@ $(filter %.o,$^)
+
+# Changes when a source is added or deleted; the archives must not keep the object of a deleted one.
+$O/objects: FORCE
+	@mkdir -p $O
+	@echo '$(LIB_OBJ) $(TEST_OBJ)' | cmp -s - $@ || echo '$(LIB_OBJ) $(TEST_OBJ)' >$@
 
 # Only programs, wings and tests find the headers of wings.
 $O/cmd/%.o $O/tests/%.o: private override CPPFLAGS += -Icmd
@@ -107,7 +112,7 @@ $O/%.o: %.c $O/flags
 	@$(CC) $(CPPFLAGS) $(CFLAGS) -MMD -MP -c -o $@ $<
 
 # (the assembler reads these, of which the compiler does not know)
-$O/libcore/draw/page.o $O/cmd/compare/page.o $O/cmd/check/report_html.o: $(wildcard share/report/*)
+$O/libcore/draw/page.o $O/cmd/compare/report_page.o $O/cmd/check/report_page.o: $(wildcard share/report/*)
 $O/cmd/logs/formats.o: share/logs/trainers
 
 define isa_rule
@@ -202,6 +207,18 @@ $O/flags-cuda: FORCE
 -include $(LIB_OBJ:.o=.d) $O/tests/kernel_tests.d $(CUDA_OBJ:.o=.d) $(EMU_OBJ:.o=.d) $(PROGRAMS:%=$O/cmd/%.d) $(TEST_OBJ:.o=.d) $(TEST_SRC:%.c=$O/%.d) \
   $(FUZZ_OBJ:.o=.d) $(FUZZ_SRC:%.c=$O/%.d)
 
+# For clangd, which looks for it in build/: the command of each source. A source that is compiled for several
+# instruction sets has the command of the first one.
+SOURCES = $(wildcard cmd/*.c) $(LIB_SRC) $(PER_ISA) $(TEST_SRC) $(FUZZ_SRC) $(wildcard tests/support/*.c) \
+  $(patsubst $O/%.o,%.c,$(FUZZ_OBJ))
+compile_commands.json: $O/compile_commands.json
+$O/compile_commands.json: $O/flags FORCE
+	@echo "  GEN   $@"
+	@next='['; for f in $(SOURCES); do \
+	  case $$f in cmd/*|tests/*) more=-Icmd ;; kernels/cpu/*) more=-DISA=$(firstword $(ISAS)) ;; *) more= ;; esac; \
+	  printf '%s{"directory": "%s", "file": "%s", "command": "%s"}\n' "$$next" '$(CURDIR)' $$f \
+	    '$(subst ",\",$(subst \,\\,$(CC) $(CPPFLAGS) $(CFLAGS)))'" $$more -c $$f"; next=,; done >$@; echo ']' >>$@
+
 # ---- targets -------------------------------------------------------------
 # A target `X` installs missing packages, then runs `X-now` in a new make, which finds them.
 JOBS = -j$(shell nproc 2>/dev/null || echo 2)
@@ -215,10 +232,11 @@ NEEDS_bench = build check
 NEEDS_calibrate = build check long
 NEEDS_bench-gpu = build check
 NEEDS_lint = build check lint
+NEEDS_coverage = build check
 NEEDS_fuzz = build fuzz
 NEEDS_mutants = build check long
 NEEDS_public-bugs = build check long
-demo convergence check check-long check-gpu san lint bench bench-gpu calibrate fuzz mutants public-bugs:
+demo convergence check check-long check-gpu san coverage lint bench bench-gpu calibrate fuzz mutants public-bugs:
 	@[ "$(DEPS)" = no ] || share/deps $(NEEDS_$@)
 	@$(MAKE) --no-print-directory $(JOBS) $(if $(filter %-gpu,$@),LAB=yes) $@-now
 
@@ -250,6 +268,14 @@ san-now:
 build-lint-tests: $(TESTS) $(KERNELS_TEST) $(EMU_LIB)
 build-san-tests: programs $(CHECKS) $(IO_FAULTS) $(EMU_LIB)
 	@ASAN_OPTIONS=detect_leaks=0 tests/run $O
+
+# PATTERN=...: what these tests execute.
+coverage-now:
+	@$(MAKE) --no-print-directory O=build-coverage CFLAGS='-O1 -g --coverage' build-coverage-tests
+build-coverage-tests: programs $(CHECKS) $(IO_FAULTS) $(EMU_LIB)
+	@find $O -name '*.gcda' -delete
+	@tests/run $O $(PATTERN) || echo 'make coverage: the figures are without what failed tests did not reach'
+	@tests/tools/coverage $O
 
 # libFuzzer is clang's, whose OpenMP has another runtime: the kernels run without threads.
 fuzz-now: programs
@@ -341,7 +367,7 @@ uninstall:
 
 # A build leaves the file `flags`, a recipe the file .pt-recipe. Directories without them are kept.
 clean:
-	@for d in $O build-san build-lint build-fuzz demo convergence; do \
+	@for d in $O build-san build-lint build-fuzz build-coverage demo convergence; do \
 	  if [ -e "$$d/flags" ] || [ -e "$$d/.pt-recipe" ]; then echo "rm -rf $$d" && rm -rf "$$d"; \
 	  elif [ -e "$$d" ]; then echo "make clean: \"$$d\" is kept: neither make nor a recipe made it" >&2; fi; done
 
@@ -353,6 +379,7 @@ help:
 	@echo '           STEPS=20 SEEDS=1 make convergence: a short one'
 	@echo 'check      run the tests;  check-long: also the long ones;  san: under sanitizers'
 	@echo 'check-gpu  run the GPU tests on this GPU; SANITIZER=memcheck: under compute-sanitizer'
+	@echo 'coverage   run the tests, and print how many lines they execute, and the ten files with the fewest'
 	@echo 'fuzz       fuzz every parser of untrusted input, FUZZ_SECONDS=60 each'
 	@echo 'mutants    plant bugs of real systems in a copy: does a test detect each?'
 	@echo 'public-bugs  plant bugs that other trainers had: which tensor does pt-compare --locate name?'
@@ -363,6 +390,7 @@ help:
 	@echo 'bench-gpu  measure speed on this GPU, beside PyTorch; ITEMS="attn:exact attn:torch": only these'
 	@echo 'calibrate  train 1,500 small models, some with planted bugs: how often are verdicts wrong?'
 	@echo 'lint       check warnings, format, manual pages, floors, generated files'
+	@echo 'compile_commands.json  write $O/compile_commands.json, which clangd reads'
 	@echo 'generate   regenerate the option lists of manual pages from the option tables'
 	@echo 'clean      remove build outputs'
 	@echo 'install    install into PREFIX=$(PREFIX), below DESTDIR;  uninstall: remove it'
@@ -370,7 +398,7 @@ help:
 	@echo "           GENCODE='-gencode arch=compute_90a,code=sm_90a': for H100 and H200 only, in half the time"
 	@echo 'deps       install missing packages (Debian); DEPS=no: never'
 
-.PHONY: all programs demo convergence check check-long check-gpu san lint bench bench-gpu calibrate fuzz mutants public-bugs \
-  demo-now convergence-now check-now check-long-now check-gpu-now san-now lint-now bench-now \
-  bench-gpu-now fuzz-now mutants-now public-bugs-now build-fuzzers build-san-tests build-lint-tests \
+.PHONY: all programs compile_commands.json demo convergence check check-long check-gpu san coverage lint bench bench-gpu calibrate fuzz mutants public-bugs \
+  demo-now convergence-now check-now check-long-now check-gpu-now san-now coverage-now lint-now bench-now \
+  bench-gpu-now fuzz-now mutants-now public-bugs-now build-fuzzers build-san-tests build-lint-tests build-coverage-tests \
   deps validate-plan validate-plan-here validate-titan generate install uninstall clean help FORCE

@@ -229,7 +229,8 @@ static int name_runs(
 	return (int)n_controls;
 }
 
-/* Sets *judged to the NAME of --column, NULL if there is none, and *how to what the options specify. */
+/* Sets *judged to the NAME of --column, NULL if there is none, and *how to what the options
+ * specify. */
 static int open_formats(
 	const struct opts *o, const char **judged, struct log_how *how, struct err *e)
 {

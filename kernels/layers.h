@@ -5,8 +5,26 @@
 #include "kernels/matrix.h"
 
 enum norm_kind { NORM_LAYER, NORM_RMS };
-enum act_kind { ACT_GELU_TANH, ACT_GELU, ACT_SWIGLU };
-enum { N_ACT_KINDS = ACT_SWIGLU + 1 };
+/* clang-format off */
+enum act_kind {
+#define ACT(id, ...) ACT_##id,
+#include "kernels/acts.h"
+};
+enum { N_ACT_KINDS = 0
+#define ACT(...) + 1
+#include "kernels/acts.h"
+};
+
+enum { IS_PLAIN, IS_GATED };
+static inline bool act_is_gated(enum act_kind kind)
+{
+	static const bool gated[] = {
+#define ACT(id, name, kind, ...) IS_##kind,
+#include "kernels/acts.h"
+	};
+	return gated[kind];
+}
+/* clang-format on */
 
 /* A thread of attn_row on a CPU has the scores of at most so many queries at once. They are in scratch memory,
  * d->threads * ATTN_ROW_QUERIES * round_up(first + rows, 16) floats. */
@@ -177,10 +195,10 @@ KERNEL(void, attn_bwd, struct device *d, const struct attn *attn, struct mat dq,
 	struct mat dk, struct mat dv, float *delta, struct mat dout, struct mat o,
 	const float *lse, struct mat q, struct mat k, struct mat v, bool begin)
 
-/* y = gelu(a), or for SwiGLU (Shazeer 2020) y = silu(a) b. All of one type, any. */
+/* y = f(a), or for a gated f such as SwiGLU (Shazeer 2020) y = f(a, b). All of one type, any. */
 KERNEL(void, act_fwd, struct device *d, enum act_kind kind, struct mat y, struct mat a,
 	struct mat b)
-/* Sets da and db; db.p is NULL for GELU. da may be dy. */
+/* Sets da and db; db.p is NULL unless f is gated. da may be dy. */
 KERNEL(void, act_bwd, struct device *d, enum act_kind kind, struct mat da, struct mat db,
 	struct mat dy, struct mat a, struct mat b)
 

@@ -2,8 +2,7 @@
 #include "check/batch.h"
 
 #include "base/file.h"
-#include "foreign/safetensors.h"
-#include "archive/archive.h"
+#include "archive/safetensors.h"
 
 #include <errno.h>
 #include <math.h>

@@ -189,7 +189,7 @@ void step_check_print(const struct step_check *c, struct str *out);
 /* Its last line. */
 void step_check_print_verdict(const struct step_check *c, struct str *out);
 void step_check_json(const struct step_check *c, struct str *out);
-/* report.c: a page or Markdown, as the suffix says; `batch`: the names of its files. 0, or -1 with *e set. */
+/* report_page.c: a page or Markdown, as the suffix says; `batch`: the names of its files. 0, or -1 with *e set. */
 int step_check_report(const struct step_check *c, const struct strs *batch,
 	const char *path, struct err *e);
 

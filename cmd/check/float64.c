@@ -225,29 +225,65 @@ static void head_norm_backward(const struct sequence_work *w, const struct tenso
 
 static const double pi = 3.14159265358979323846;
 
-static double act(enum act_kind kind, double x, double gate)
+static double gelu_tanh(double x)
 {
-	if (kind == ACT_GELU_TANH)
-		return 0.5 * x * (1 + tanh(sqrt(2 / pi) * (x + 0.044715 * x * x * x)));
-	if (kind == ACT_GELU)
-		return x * 0.5 * erfc(-x / sqrt(2));
+	return 0.5 * x * (1 + tanh(sqrt(2 / pi) * (x + 0.044715 * x * x * x)));
+}
+
+static double gelu_tanh_slope(double x)
+{
+	double t = tanh(sqrt(2 / pi) * (x + 0.044715 * x * x * x));
+	return 0.5 * (1 + t) +
+	       0.5 * x * (1 - t * t) * sqrt(2 / pi) * (1 + 3 * 0.044715 * x * x);
+}
+
+static double gelu(double x)
+{
+	return x * 0.5 * erfc(-x / sqrt(2));
+}
+
+static double gelu_slope(double x)
+{
+	return 0.5 * erfc(-x / sqrt(2)) + x * exp(-x * x / 2) / sqrt(2 * pi);
+}
+
+static double swiglu(double x, double gate)
+{
 	return x / (1 + exp(-x)) * gate;
 }
 
-/* The derivatives by x, and by the gate. */
-static void act_backward(
-	enum act_kind kind, double x, double gate, double *dx, double *dgate)
+static double swiglu_slope(double x, double gate, double *dgate)
 {
-	double t = tanh(sqrt(2 / pi) * (x + 0.044715 * x * x * x));
 	double s = 1 / (1 + exp(-x));
 	*dgate = x * s;
-	if (kind == ACT_GELU_TANH)
-		*dx = 0.5 * (1 + t) +
-		      0.5 * x * (1 - t * t) * sqrt(2 / pi) * (1 + 3 * 0.044715 * x * x);
-	else if (kind == ACT_GELU)
-		*dx = 0.5 * erfc(-x / sqrt(2)) + x * exp(-x * x / 2) / sqrt(2 * pi);
-	else
-		*dx = gate * s * (1 + x * (1 - s));
+	return gate * s * (1 + x * (1 - s));
+}
+
+#define PLAIN_CALL(f, x, ...) f(x)
+#define GATED_CALL(f, ...) f(__VA_ARGS__)
+
+static double act(enum act_kind kind, double x, double gate)
+{
+	switch (kind) {
+#define ACT(id, name, kind, ...) \
+	case ACT_##id:           \
+		return kind##_CALL(name, x, gate);
+#include "kernels/acts.h"
+	}
+	bug(__FILE__, __LINE__, "an activation function");
+}
+
+/* Returns the derivative by x. Sets the derivative by the gate, if there is one. */
+static double act_slope(enum act_kind kind, double x, double gate, double *dgate)
+{
+	*dgate = 0;
+	switch (kind) {
+#define ACT(id, name, kind, ...) \
+	case ACT_##id:           \
+		return kind##_CALL(name##_slope, x, gate, dgate);
+#include "kernels/acts.h"
+	}
+	bug(__FILE__, __LINE__, "an activation function");
 }
 
 /* ---- sublayers ---------------------------------------------------------------------- */
@@ -368,9 +404,9 @@ static void feed_forward_backward(const struct sequence_work *w,
 	for (int64_t i = 0; i < w->n * w->ffn; i++) {
 		double da, db;
 		if (w->f->function.gate_exchanged)
-			act_backward(w->m->act, a->b[i], a->a[i], &db, &da);
+			db = act_slope(w->m->act, a->b[i], a->a[i], &da);
 		else
-			act_backward(w->m->act, a->a[i], a->b[i], &da, &db);
+			da = act_slope(w->m->act, a->a[i], a->b[i], &db);
 		d.a[i] = d.y[i] * da;
 		d.b[i] = d.y[i] * db;
 	}

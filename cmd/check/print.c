@@ -8,14 +8,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-struct tally {
-	int tested, wrong;
-	const struct tensor_check *worst; /* compared with its bound */
-};
-
-static struct tally tally(const struct step_check *c, enum check_test test)
+struct tally tally(const struct step_check *c, enum check_test test)
 {
-	struct tally t = {0};
+	struct tally t = {.least = INFINITY};
 	for (int i = 0; i < c->n; i++) {
 		const struct tensor_check *x = &c->of[c->order[i]];
 		const struct distance *d = distance_in(x, test), *w;
@@ -23,6 +18,8 @@ static struct tally tally(const struct step_check *c, enum check_test test)
 			continue;
 		t.tested++;
 		t.wrong += d->wrong;
+		t.least = fmin(t.least, d->bound);
+		t.most = fmax(t.most, d->bound);
 		w = t.worst ? distance_in(t.worst, test) : NULL;
 		if (!w || d->value / d->bound > w->value / w->bound)
 			t.worst = x;
@@ -128,15 +125,11 @@ static void put_names(const struct check_report *r, int cause, struct str *out)
 static void put_findings(const struct step_check *c, struct str *out)
 {
 	struct check_report r;
-	for (int i = c->n - 1; i >= 0; i--) {
-		const struct tensor_check *x = &c->of[c->order[i]];
-		if (!x->gradient.wrong)
-			continue;
+	const struct tensor_check *first = report_first(c);
+	if (first)
 		str_printf(out,
 			"first   wrong in backward order: %s, residual %.2g, bound %.1g\n",
-			x->name, x->gradient.value, x->gradient.bound);
-		break;
-	}
+			first->name, first->gradient.value, first->gradient.bound);
 	map_init(&r, c, NULL);
 	for (int k = 0; k < c->n_findings; k++) {
 		const struct finding *f = &c->findings[k];

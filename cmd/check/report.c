@@ -1,6 +1,5 @@
-/* Writes a report of the kind that its name says: the words and numbers that both kinds have. */
+/* The words and numbers of a report, whichever its kind. */
 #include "check/report.h"
-#include "base/file.h"
 #include "foreign/foreign.h"
 
 #include <math.h>
@@ -90,33 +89,24 @@ void report_reason(const struct step_check *c, struct str *out)
 
 /* ---- what was checked ----------------------------------------------------------------- */
 
-static void put_tally(const struct step_check *c, enum check_test t, struct str *out)
+static void put_tally(const struct step_check *c, enum check_test test, struct str *out)
 {
-	double least = INFINITY, most = 0;
+	const struct tally t = tally(c, test);
 	char low[NUM_TEXT], high[NUM_TEXT];
-	int tested = 0, wrong = 0;
-	for (int i = 0; i < c->n; i++) {
-		const struct distance *d = distance_in(&c->of[i], t);
-		if (!d->tested)
-			continue;
-		tested++;
-		wrong += d->wrong;
-		least = fmin(least, d->bound);
-		most = fmax(most, d->bound);
-	}
-	if (!tested) {
+	if (!t.tested) {
 		str_puts(out, "not tested");
 		return;
 	}
-	report_number(low, 2, least);
-	report_number(high, 2, most);
-	str_printf(out, "%d of %d tensor%s within bounds of %s", tested - wrong, tested,
-		plural(tested), low);
+	report_number(low, 2, t.least);
+	report_number(high, 2, t.most);
+	str_printf(out, "%d of %d tensor%s within bounds of %s", t.tested - t.wrong,
+		t.tested, plural(t.tested), low);
 	if (strcmp(low, high) != 0)
 		str_printf(out, " to %s", high);
-	if (tested < c->n)
-		str_printf(out, "; %d %s", c->n - tested,
-			t == TEST_GRADIENT ? "are zero but for rounding" : "not tested");
+	if (t.tested < c->n)
+		str_printf(out, "; %d %s", c->n - t.tested,
+			test == TEST_GRADIENT ? "are zero but for rounding"
+					      : "not tested");
 }
 
 static void put_file(const struct ckpt_view *v, bool moments, struct str *out)
@@ -230,6 +220,8 @@ static const struct {
 	{"Copies", OF_STEP | OF_RUNS, put_copies},
 };
 
+_Static_assert(ARRAY_LEN(facts) == N_REPORT_FACTS, "the number of facts");
+
 const char *report_fact(const struct check_report *r, int i, struct str *text)
 {
 	str_clear(text);
@@ -291,21 +283,4 @@ const char *report_unscaled(const struct step_check *c)
 	       : !c->scale_checked
 		       ? "The scale is not checked: clipping may hide it, and --grad-norm would tell."
 		       : NULL;
-}
-
-int step_check_report(const struct step_check *c, const struct strs *batch,
-	const char *path, struct err *e)
-{
-	struct check_report r;
-	struct str text = {0};
-	int kind = page_kind(path, e);
-	if (kind < 0)
-		return -1;
-	map_init(&r, c, batch);
-	BUG_ON(ARRAY_LEN(facts) != N_REPORT_FACTS);
-	(kind == PAGE_HTML ? check_report_html : check_report_md)(&r, &text);
-	map_free(&r);
-	int rc = file_replace(path, &text, e);
-	str_free(&text);
-	return rc;
 }

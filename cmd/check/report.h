@@ -57,6 +57,15 @@ struct check_verdict {
 /* A wrong step has no line and no reason: these are the number of its findings. */
 const struct check_verdict *verdict_of(const struct step_check *c);
 
+/* ---- print.c ------------------------------------------------------------------------------ */
+
+struct tally {
+	int tested, wrong;
+	double least, most;		  /* bounds */
+	const struct tensor_check *worst; /* compared with its bound */
+};
+struct tally tally(const struct step_check *c, enum check_test test);
+
 /* ---- report.c: words and numbers ---------------------------------------------------------- */
 
 void report_reason(const struct step_check *c, struct str *out); /* of the verdict */
@@ -87,10 +96,5 @@ void report_tensors(const struct check_report *r, int finding, struct str *out);
 /* The number with so many digits; "" for NAN. Returns buf. */
 const char *report_number(char buf[AT_LEAST(NUM_TEXT)], int digits, double v);
 double report_known(bool is, double v); /* NAN if not */
-
-/* ---- report_html.c, report_md.c ------------------------------------------------------------ */
-
-void check_report_html(const struct check_report *r, struct str *out);
-void check_report_md(const struct check_report *r, struct str *out);
 
 #endif

@@ -99,13 +99,10 @@ void figure_svg(const struct figures *f, int number, struct str *out);
 void figure_spark(const struct figures *f, int run, struct str *out);
 void figure_legend(const struct figures *f, struct str *out);
 
-/* ---- report_html.c, page.c, report_data.c, report_md.c ---------------------------------- */
+/* ---- report_page.c, report_data.c ------------------------------------------------------- */
 
-void report_html(const struct report *r, struct str *out);
-/* The part of the page that shows curves, its style and its script. */
-extern const char report_curves_html[], report_curves_css[], report_page_js[];
+void report_put(const struct report *r, enum page_kind kind, struct str *out);
 /* The curves, as JSON for the script of the page. */
 void report_data(const struct figures *f, struct str *out);
-void report_md(const struct report *r, struct str *out);
 
 #endif

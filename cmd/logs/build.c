@@ -9,9 +9,10 @@ enum { MAX_POINTS = 1 << 27, MAX_SETTINGS = 256, MAX_VALUE = 1024 };
 
 void build_begin(struct build *b, const struct log_how *how)
 {
-	*b = (struct build){.how = how, .trained = -1, .total = -1, .clocked = -1};
+	*b = (struct build){
+		.how = how, .line = {.trained = -1, .total = -1, .clocked = -1}};
 	b->series = xcalloc(MAX_LOG_COLUMNS, sizeof(*b->series));
-	b->names = xcalloc(MAX_LOG_COLUMNS, sizeof(*b->names));
+	b->known.v = xcalloc(MAX_LOG_COLUMNS, sizeof(*b->known.v));
 }
 
 void build_free(struct build *b)
@@ -20,10 +21,10 @@ void build_free(struct build *b)
 		free(b->series[i].name);
 		free(b->series[i].p);
 	}
-	for (int i = 0; i < b->n_names; i++)
-		free(b->names[i].name);
+	for (int i = 0; i < b->known.n; i++)
+		free(b->known.v[i].name);
 	free(b->series);
-	free(b->names);
+	free(b->known.v);
 	strs_free(&b->keys);
 	strs_free(&b->settings);
 	strs_free(&b->table.names);
@@ -60,32 +61,33 @@ static bool is_name(const struct known_name *k, struct span name)
 }
 
 /* By the hash table, to which a new name is added. */
-static struct known_name *find_name(struct build *b, struct span name)
+static struct known_name *find_name(struct known_names *all, struct span name)
 {
 	size_t slot = hash_bytes(name.p, name.n, 0) % NAME_SLOTS;
-	for (; b->slot[slot]; slot = (slot + 1) % NAME_SLOTS)
-		if (is_name(&b->names[b->slot[slot] - 1], name))
-			return &b->names[b->slot[slot] - 1];
-	if (b->n_names == MAX_LOG_COLUMNS)
+	for (; all->slot[slot]; slot = (slot + 1) % NAME_SLOTS)
+		if (is_name(&all->v[all->slot[slot] - 1], name))
+			return &all->v[all->slot[slot] - 1];
+	if (all->n == MAX_LOG_COLUMNS)
 		return NULL;
 	struct str copy = {0};
 	str_add(&copy, name.p, name.n);
-	struct known_name *k = &b->names[b->n_names++];
+	struct known_name *k = &all->v[all->n++];
 	*k = (struct known_name){.name = copy.s, .len = name.n, .series = -1};
-	b->slot[slot] = (short)b->n_names;
+	all->slot[slot] = (short)all->n;
 	return k;
 }
 
 /* Most rows have the same names in the same order. */
 struct known_name *build_name(struct build *b, struct span name)
 {
-	struct known_name *last = b->last;
+	struct known_names *all = &b->known;
+	struct known_name *last = all->last;
 	if (last && last->next && is_name(last->next, name))
-		return b->last = last->next;
-	b->last = find_name(b, name);
+		return all->last = last->next;
+	all->last = find_name(all, name);
 	if (last)
-		last->next = b->last;
-	return b->last;
+		last->next = all->last;
+	return all->last;
 }
 
 /* Measurements that are not numbers were not made; a loss that is not a number is a result. */
@@ -136,12 +138,13 @@ static struct series *series_of(struct build *b, int64_t step, struct known_name
 static void note_fields(
 	struct build *b, struct series *s, const struct known_name *name, double v)
 {
-	bool both = b->json_row && s->by_row == b->json_row && s->by != name && s->n;
+	bool both = b->table.json_row && s->by_row == b->table.json_row &&
+		    s->by != name && s->n;
 	double before = both ? s->p[s->n - 1].v : v;
 	if (memcmp(&before, &v, sizeof(v)) != 0 && !b->table.twice)
 		b->table.twice = xstrdup(s->name);
 	s->by = name;
-	s->by_row = b->json_row;
+	s->by_row = b->table.json_row;
 }
 
 static void push(struct build *b, struct series *s, int64_t step, double v)
@@ -217,11 +220,11 @@ void build_rewind(struct build *b, int64_t step)
 
 void build_row(struct build *b, int64_t step, bool training)
 {
-	if (training && step < b->trained && !b->is_table)
+	if (training && step < b->line.trained && !b->is_table)
 		build_rewind(b, step + 1);
 	if (training)
-		b->trained = step;
-	b->step = step;
+		b->line.trained = step;
+	b->line.step = step;
 	b->n_taken++;
 }
 
@@ -250,9 +253,9 @@ void build_setting(struct build *b, const char *key, struct span value)
 void build_total(struct build *b, int64_t steps)
 {
 	char text[NUM_TEXT];
-	if (steps == b->total)
+	if (steps == b->line.total)
 		return;
-	b->total = steps;
+	b->line.total = steps;
 	snprintf(text, sizeof(text), "%lld", (long long)steps);
 	build_setting(b, "steps", span_of(text));
 }

@@ -73,9 +73,9 @@ double time_of_line(struct span line)
 void build_clock(struct build *b, int64_t step, double seconds)
 {
 	static const double a_date = 1e8; /* 1973: smaller ones are no dates */
-	if (step != b->clocked && seconds > a_date)
+	if (step != b->line.clocked && seconds > a_date)
 		build_set(b, step, SPAN(CLOCK), seconds);
-	b->clocked = step;
+	b->line.clocked = step;
 }
 
 /* ---- columns that others are made of ----------------------------------------------- */

@@ -1,5 +1,4 @@
-/* Formats as text, whose syntax pt-compare(1) describes: a line is a word and what follows it, or a text next to a
- * number. The files of users are bounded. */
+/* Reads formats from a text, whose syntax pt-compare(1) describes. Users' files are bounded. */
 #include "base/file.h"
 #include "options/options.h"
 #include "logs/formats.h"
@@ -7,15 +6,13 @@
 #include <limits.h>
 #include <stdlib.h>
 
-enum { MAX_FILE = 1 << 20, MAX_WORDS = 32, MAX_FORMATS = 256, MAX_NAMES = 4096 };
-enum { MAX_NAME = 63, MAX_TEXT = UCHAR_MAX };
+enum { MAX_FILE = 1 << 16, MAX_WORDS = 32, MAX_TEXT = UCHAR_MAX };
 
 struct parsing {
 	struct log_formats *to;
 	const char *file;
 	int line;
 	bool built_in;
-	int n_before;		 /* formats of other texts */
 	struct log_format *open; /* NULL: no format has begun */
 	int group; /* the first kind of line that the next label belongs to */
 	struct {
@@ -66,20 +63,11 @@ static bool split_words(struct parsing *p, char *s)
 }
 
 /* Takes the next word if it is a text in quotes, or a name without them; NULL: it is not. */
-static const char *next(struct parsing *p, bool quoted)
+enum kind_of_word { NAME, TEXT };
+static const char *next(struct parsing *p, enum kind_of_word kind)
 {
-	return p->i < p->n && p->word[p->i].quoted == quoted ? p->word[p->i++].s : NULL;
-}
-
-static const char *next_text(struct parsing *p)
-{
-	return next(p, true);
-}
-
-static const char *next_name(struct parsing *p)
-{
-	const char *s = next(p, false);
-	return s && strlen(s) <= MAX_NAME ? s : NULL;
+	bool is = p->i < p->n && p->word[p->i].quoted == (kind == TEXT);
+	return is ? p->word[p->i++].s : NULL;
 }
 
 /* Takes the next word if it is this one. */
@@ -90,10 +78,10 @@ static bool next_is(struct parsing *p, const char *word)
 	return is;
 }
 
-/* Takes a unit, if one is there; false: it is not known. suffix: it may be what follows the number. */
+/* Takes a unit, if one is there; false: it is not known. suffix: it may be "suffix". */
 static bool next_unit(struct parsing *p, double *scale, bool suffix)
 {
-	const char *s = next(p, false);
+	const char *s = next(p, NAME);
 	*scale = 1;
 	return !s || (scale_of_unit(s, scale) && (suffix || *scale != BY_SUFFIX)) ||
 	       wrong(p, s, "the unit is not known here");
@@ -112,7 +100,7 @@ static bool is_complete(const struct line_kind *k)
 	return k->n_labels || k->fields.is;
 }
 
-/* Ends the format that is open. One that another text has already stays as it is there. */
+/* Ends the format that is open, and drops it if an earlier one has its name. */
 static bool end_format(struct parsing *p)
 {
 	struct log_format *f = p->open;
@@ -127,12 +115,10 @@ static bool end_format(struct parsing *p)
 	} else if (!f->n_kinds || !is_complete(&f->kinds[f->n_kinds - 1])) {
 		return wrong(p, f->name, "the format ends without a number to read");
 	}
-	for (int i = 0; i < p->n_before; i++)
-		if (!strcmp(p->to->v[i].name, f->name)) {
-			format_free(f);
-			p->to->n--;
-			break;
-		}
+	if (format_find(p->to, f->name) != f) {
+		format_free(f);
+		p->to->n--;
+	}
 	return true;
 }
 
@@ -140,19 +126,12 @@ static bool take_format(struct parsing *p)
 {
 	static const char letters[] = "abcdefghijklmnopqrstuvwxyz0123456789-";
 	struct log_formats *to = p->to;
-	const char *name = next_name(p);
-	if (!name || name[strspn(name, letters)])
+	const char *name = next(p, NAME);
+	if (!name || name[strspn(name, letters)] || !end_format(p))
 		return false;
-	if (!end_format(p))
-		return false;
-	if (to->n == MAX_FORMATS && !p->built_in)
-		return wrong(p, name, "there are more than 256 formats");
 	if (!p->built_in && (log_code_find(name) || !strcmp(name, "auto")))
 		return wrong(
 			p, name, "this format cannot be replaced; choose another name");
-	for (int i = p->n_before; i < to->n; i++)
-		if (!strcmp(to->v[i].name, name))
-			return wrong(p, name, "a format of this name is above");
 	to->v = xgrow(to->v, to->n, sizeof(*to->v));
 	p->open = &to->v[to->n++];
 	*p->open = (struct log_format){.name = name};
@@ -162,7 +141,7 @@ static bool take_format(struct parsing *p)
 static bool take_about(struct parsing *p)
 {
 	struct str *about = &p->open->about;
-	const char *text = next_text(p);
+	const char *text = next(p, TEXT);
 	str_printf(about, "%s%s", about->len ? " " : "", text ? text : "");
 	return text;
 }
@@ -175,7 +154,7 @@ static bool take_settings(struct parsing *p)
 static bool take_head(struct parsing *p)
 {
 	struct log_format *f = p->open;
-	for (int n = 0; n < MAX_HEADS && (f->heads[n] = next_text(p)); n++)
+	for (int n = 0; n < MAX_HEADS && (f->heads[n] = next(p, TEXT)); n++)
 		;
 	f->closes = next_is(p, "closes");
 	f->ranks = next_is(p, "ranks");
@@ -199,17 +178,17 @@ static bool add_kind(struct parsing *p, struct line_kind k)
 static bool take_kind(struct parsing *p)
 {
 	struct line_kind k = {.training = !strcmp(p->word->s, "train")};
-	k.mark = next_text(p);
-	if (!k.mark || (next_is(p, "needs") && !(k.needs = next_text(p))))
+	k.mark = next(p, TEXT);
+	if (!k.mark || (next_is(p, "needs") && !(k.needs = next(p, TEXT))))
 		return false;
 	k.whole = next_is(p, "whole");
 	if (next_is(p, "pairs")) {
-		const char *is = next_text(p), *between = next_text(p);
+		const char *is = next(p, TEXT), *between = next(p, TEXT);
 		if (!is || is[1] || (between && between[1]))
 			return false;
 		k.fields = (struct fields){
 			*is, between ? *between : '\0', next_is(p, "suffix"), NULL};
-		if (next_is(p, "loss") && !(k.fields.loss = next_text(p)))
+		if (next_is(p, "loss") && !(k.fields.loss = next(p, TEXT)))
 			return false;
 	}
 	return add_kind(p, k);
@@ -231,13 +210,13 @@ static bool add_label(struct parsing *p, struct line_kind *k, struct label l)
 /* Takes TEXT COLUMN [UNIT]. */
 static bool next_label(struct parsing *p, struct label *l, bool suffix)
 {
-	l->text = next_text(p);
-	l->column = next_name(p);
+	l->text = next(p, TEXT);
+	l->column = next(p, NAME);
 	l->len = (unsigned char)(l->text ? strlen(l->text) : 0);
 	return l->text && l->column && next_unit(p, &l->scale, suffix);
 }
 
-/* A number after a text, or before it, of all kinds of lines since the last ones that have numbers. */
+/* Adds a number next to a text to the kinds of lines of the current group. */
 static bool take_label(struct parsing *p)
 {
 	struct label l = {.before = next_is(p, "before")};
@@ -266,36 +245,27 @@ static bool take_alone(struct parsing *p)
 
 /* ---- names ----------------------------------------------------------------------- */
 
-static bool take_column(struct parsing *p)
+static bool take_names(struct parsing *p)
 {
-	struct log_formats *to = p->to;
-	double scale;
-	const char *name, *column = next_name(p);
-	if (!column || !next_unit(p, &scale, false) || p->i == p->n)
+	struct log_formats *f = p->to;
+	bool column = !strcmp(p->word->s, "column");
+	struct log_names *to = column				? &f->columns
+			       : !strcmp(p->word->s, "setting") ? &f->settings
+								: &f->sentences;
+	struct log_name name = {.ours = next(p, NAME), .scale = 1};
+	if (!name.ours || (column && !next_unit(p, &name.scale, false)) || p->i == p->n)
 		return false;
-	while ((name = next_text(p)) && (p->built_in || to->n_names < MAX_NAMES)) {
-		to->names = xgrow(to->names, to->n_names, sizeof(*to->names));
-		to->names[to->n_names++] = (struct log_name){name, column, scale};
+	while ((name.name = next(p, TEXT))) {
+		to->v = xgrow(to->v, to->n, sizeof(*to->v));
+		to->v[to->n++] = name;
 	}
-	return !name || wrong(p, name, "there are more than 4096 names");
-}
-
-static bool take_setting(struct parsing *p)
-{
-	bool sentence = !strcmp(p->word->s, "sentence");
-	struct log_setting **v = sentence ? &p->to->sentences : &p->to->settings;
-	int *n = sentence ? &p->to->n_sentences : &p->to->n_settings;
-	const char *name, *key = next_name(p);
-	if (!key || p->i == p->n)
-		return false;
-	while ((name = next_text(p)) && (p->built_in || *n < MAX_NAMES)) {
-		*v = xgrow(*v, *n, sizeof(**v));
-		(*v)[(*n)++] = (struct log_setting){name, key};
-	}
-	return !name || wrong(p, name, "there are more than 4096 names");
+	return true;
 }
 
 /* ---- lines ----------------------------------------------------------------------- */
+
+#define LINE_FORM \
+	"\"TEXT\" [needs \"TEXT\"] [whole] [pairs \":\" [\"|\"] [suffix] [loss \"NAME\"]]"
 
 static const struct directive {
 	const char *word, *form;
@@ -306,17 +276,13 @@ static const struct directive {
 	{"about", "about \"TEXT\"", take_about, true},
 	{"settings", "settings", take_settings, true},
 	{"head", "head \"TEXT\" ... [closes] [ranks]", take_head, true},
-	{"train",
-		"train \"TEXT\" [needs \"TEXT\"] [whole] [pairs \":\" [\"|\"] [suffix] [loss \"NAME\"]]",
-		take_kind, true},
-	{"eval",
-		"eval \"TEXT\" [needs \"TEXT\"] [whole] [pairs \":\" [\"|\"] [suffix] [loss \"NAME\"]]",
-		take_kind, true},
+	{"train", "train " LINE_FORM, take_kind, true},
+	{"eval", "eval " LINE_FORM, take_kind, true},
 	{"before", "before \"TEXT\" COLUMN [UNIT]", take_label, true},
 	{"alone", "alone \"TEXT\" COLUMN [UNIT]", take_alone, true},
-	{"column", "column COLUMN [UNIT] \"NAME\" ...", take_column, false},
-	{"setting", "setting OPTION \"NAME\" ...", take_setting, false},
-	{"sentence", "sentence OPTION \"TEXT\" ...", take_setting, false},
+	{"column", "column COLUMN [UNIT] \"NAME\" ...", take_names, false},
+	{"setting", "setting OPTION \"NAME\" ...", take_names, false},
+	{"sentence", "sentence OPTION \"TEXT\" ...", take_names, false},
 };
 static const struct directive label_directive = {
 	"", "\"TEXT\" COLUMN [UNIT]", take_label, true};
@@ -359,7 +325,7 @@ static bool take_line(struct parsing *p, char *text)
 int formats_add(struct log_formats *to, const char *text, const char *name, bool built_in,
 	struct err *e)
 {
-	struct parsing p = {to, name, .built_in = built_in, .n_before = to->n, .e = e};
+	struct parsing p = {to, name, .built_in = built_in, .e = e};
 	bool right = true;
 	*e = (struct err){0};
 	strs_add(&to->texts, text);

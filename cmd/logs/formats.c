@@ -49,9 +49,9 @@ static void free_formats(struct log_formats *f)
 	for (int i = 0; i < f->n; i++)
 		format_free(&f->v[i]);
 	free(f->v);
-	free(f->names);
-	free(f->settings);
-	free(f->sentences);
+	free(f->columns.v);
+	free(f->settings.v);
+	free(f->sentences.v);
 	strs_free(&f->texts);
 	pattern_close(f);
 }
@@ -112,7 +112,7 @@ int log_how_open(struct log_how *h, struct err *e)
 	if (add_shared(f, e))
 		return -1;
 	add_built_in(f);
-	if (!is_detected(h) && !format_find(h, h->format))
+	if (!is_detected(h) && !format_find(f, h->format))
 		return no_format(h, e);
 	return h->pattern ? pattern_open(f, h->pattern, e) : 0;
 }
@@ -210,7 +210,7 @@ int format_line(void *to, const char *p, size_t len, struct err *e)
 		if (line.n)
 			take_plain(r->b, r->f, line);
 	}
-	if (r->b->too_hard)
+	if (r->b->pattern.too_hard)
 		return err_set(e, EX_USAGE,
 			"pattern: it takes too long on a line that begins '%.*s'; make it "
 			"simpler",
@@ -291,7 +291,7 @@ const struct log_format *format_detect(const struct log_how *how, struct span sa
 	const struct log_formats *all = how->formats;
 	int64_t most;
 	if (is_pt(how, sample))
-		return format_find(how, "pt");
+		return format_find(all, "pt");
 	if (all->regex)
 		return &all->pattern;
 	for (int i = 0; i < all->n && !all->n_given; i++)
@@ -307,10 +307,10 @@ bool format_is_pt(const struct log_format *f)
 	return !strcmp(f->name, "pt");
 }
 
-const struct log_format *format_find(const struct log_how *how, const char *name)
+const struct log_format *format_find(const struct log_formats *all, const char *name)
 {
-	for (int i = 0; i < how->formats->n; i++)
-		if (!strcmp(how->formats->v[i].name, name))
-			return &how->formats->v[i];
+	for (int i = 0; i < all->n; i++)
+		if (!strcmp(all->v[i].name, name))
+			return &all->v[i];
 	return NULL;
 }

@@ -6,6 +6,8 @@
 
 /* ---- lines.c: formats of lines ---------------------------------------------------- */
 
+enum { MAX_LABELS = 16, MAX_KINDS = 8, MAX_HEADS = 4 };
+
 /* A number next to a text of a line. */
 struct label {
 	const char *text, *column;
@@ -38,22 +40,22 @@ struct line_kind {
 struct log_format;
 /* Takes a line if it is of one of the format's kinds. */
 bool take_kinds(struct build *b, const struct log_format *f, struct span line);
-/* Takes the fields of a line, or of the part of it after the step (pairs.c). Returns true if there is one. */
+/* Takes the fields of a text (pairs.c). Returns true if there is one. */
 bool take_fields(struct build *b, struct span s, const struct line_kind *k, int64_t step);
 /* Takes a line of a format whose step stands in a line of its own (pairs.c). */
 bool take_block(struct build *b, const struct log_format *f, struct span line);
 
 /* ---- names.c: names in other logs ---------------------------------------------------- */
 
-/* A name of a column in logs, and the factor of its unit. */
+/* A name of a column or a setting in other logs, or a text before a setting's value. */
 struct log_name {
-	const char *name, *column;
-	double scale; /* or INVERSE */
+	const char *name, *ours;
+	double scale; /* the factor of its unit, or INVERSE */
 };
 
-/* A name of a setting, or a text before its value in a sentence. */
-struct log_setting {
-	const char *name, *key;
+struct log_names {
+	struct log_name *v;
+	int n;
 };
 
 struct log_formats;
@@ -62,16 +64,14 @@ void names_print(const struct log_formats *all, FILE *f);
 
 /* ---- formats.c, format_text.c: the table ------------------------------------------- */
 
-enum { MAX_HEADS = 4 };
-
 /* A format has one of: kinds of lines, a parser of lines, a parser of the whole file. */
 struct log_format {
 	const char *name;
 	struct str about; /* for lists; empty: nothing */
 	struct line_kind *kinds;
 	int n_kinds;
-	/* If the first is not NULL: texts before the step, in a line of its own. Lines that begin with the marks of
-	 * the kinds follow, each with one field. */
+	/* If the first is not NULL: texts before the step, which has a line of its own. Lines
+	 * that begin with the marks of the kinds follow, each with one field. */
 	const char *heads[MAX_HEADS + 1];
 	bool closes;   /* any other line ends the row */
 	bool ranks;    /* lines may begin with "0: ", and blanks */
@@ -84,9 +84,7 @@ struct log_format {
 struct log_formats {
 	struct log_format *v; /* in the order in which they are tried */
 	int n, n_given; /* the first n_given are from the file that --format names */
-	struct log_name *names;
-	struct log_setting *settings, *sentences;
-	int n_names, n_settings, n_sentences;
+	struct log_names columns, settings, sentences;
 	struct strs texts; /* what the tables were read from, and point into */
 	/* A user's pattern: the format that reads by it. */
 	struct log_format pattern;
@@ -101,8 +99,8 @@ struct log_code {
 	bool (*detect)(struct span first);
 };
 const struct log_code *log_code_find(const char *name); /* NULL: none */
-/* Adds the formats and names of a text, which messages call `name`; formats that are there already stay.
- * built_in: formats without lines are in C. */
+/* Adds the formats and names of a text, which messages call `name`. Formats that *to has already
+ * stay. built_in: formats without lines are in C. */
 int formats_add(struct log_formats *to, const char *text, const char *name, bool built_in,
 	struct err *e);
 /* Adds the formats and names of a file. */
@@ -123,7 +121,7 @@ int format_line(void *to, const char *p, size_t len, struct err *e);
 /* The format of a log that begins so; NULL: it is not known. */
 const struct log_format *format_detect(const struct log_how *how, struct span sample);
 const struct log_format *format_find(
-	const struct log_how *how, const char *name); /* NULL: none */
+	const struct log_formats *all, const char *name); /* NULL: none */
 bool format_is_pt(const struct log_format *f);
 
 #endif

@@ -182,17 +182,13 @@ static int label_at(const struct line_kind *k, struct span s)
 	return -1;
 }
 
-/* name: of the label, as it is known; NULL: not yet */
-static void set_labelled(struct build *b, const struct label *l, struct known_name **name,
-	double v, struct span rest)
+static void set_labelled(
+	struct build *b, const struct label *l, double v, struct span rest)
 {
 	v = scaled(v, l->scale != BY_SUFFIX ? l->scale : scale_of_suffix(rest));
 	/* nanoGPT prints -100 until it has measured the MFU. */
-	if (v < 0 && !strcmp(l->column, "mfu"))
-		return;
-	if (!*name)
-		*name = build_name(b, span_of(l->column));
-	build_set_known(b, b->step, *name, v);
+	if (!(v < 0 && !strcmp(l->column, "mfu")))
+		build_set(b, b->line.step, span_of(l->column), v);
 }
 
 /* Not a number, though it begins as one. */
@@ -203,18 +199,18 @@ static bool begins_unread(struct span s)
 }
 
 /* A word that begins as a number does. */
-static bool take_unread(struct build *b, const char *column, struct span s)
+static bool note_unread_label(struct build *b, const char *column, struct span s)
 {
 	const char *p = skip_blanks(s);
 	struct span word = {p, 0};
 	while (p + word.n < s.p + s.n && !is_space(p[word.n]) && p[word.n] != '|')
 		word.n++;
-	return build_unread(b, b->step, span_of(column), word);
+	return build_unread(b, b->line.step, span_of(column), word);
 }
 
 /* Takes the numbers behind labels; the row begins with the first of them. */
-static bool take_labels(struct build *b, struct span s, const struct line_kind *k,
-	struct known_name **known, int64_t step)
+static bool take_labels(
+	struct build *b, struct span s, const struct line_kind *k, int64_t step)
 {
 	bool any = false;
 	const char *end = s.p + s.n;
@@ -236,9 +232,9 @@ static bool take_labels(struct build *b, struct span s, const struct line_kind *
 		any = true;
 		struct span after = {behind, behind ? (size_t)(end - behind) : 0};
 		bool unread = (!behind || goes_on(after)) &&
-			      take_unread(b, k->label[i].column, text);
+			      note_unread_label(b, k->label[i].column, text);
 		if (behind && !unread)
-			set_labelled(b, &k->label[i], &known[i], v, after);
+			set_labelled(b, &k->label[i], v, after);
 		p = behind ? behind - 1 : number;
 	}
 	return any;
@@ -267,7 +263,8 @@ static void take_before(struct build *b, struct span line, const struct line_kin
 		while (p && p > line.p && (p[-1] == '.' || isdigit((unsigned char)p[-1])))
 			p--;
 		if (p && p < at && scan_double(p, at, &v) == at)
-			build_set(b, b->step, span_of(l->column), scaled(v, l->scale));
+			build_set(
+				b, b->line.step, span_of(l->column), scaled(v, l->scale));
 	}
 }
 
@@ -281,13 +278,13 @@ static void take_alone(struct build *b, struct span line, const struct line_kind
 				: NULL;
 	struct span rest = {p, p ? (size_t)(line.p + line.n - p) : 0};
 	if (p && !span_trim(rest).n)
-		build_set(b, max64(b->trained, 0), span_of(k->label->column),
+		build_set(b, max64(b->line.trained, 0), span_of(k->label->column),
 			scaled(v, k->label->scale));
 }
 
-/* Takes a line if the mark and the step of the kind are in it; *lost: what stands in the place of a step. */
-static bool take_kind(struct build *b, struct span line, const struct line_kind *k,
-	struct known_name **known, struct span *lost)
+/* Takes a line with the mark and the step of the kind. *lost: what is there instead of a step. */
+static bool take_kind(
+	struct build *b, struct span line, const struct line_kind *k, struct span *lost)
 {
 	const char *end = line.p + line.n, *p = span_find_word(line, k->mark);
 	int64_t step;
@@ -310,7 +307,7 @@ static bool take_kind(struct build *b, struct span line, const struct line_kind 
 	if (k->whole)
 		rest = line;
 	if (k->fields.is ? !take_fields(b, rest, k, step)
-			 : !take_labels(b, rest, k, known, step))
+			 : !take_labels(b, rest, k, step))
 		return false;
 	build_clock(b, step, time_of_line(line));
 	take_before(b, line, k);
@@ -324,7 +321,7 @@ bool take_kinds(struct build *b, const struct log_format *f, struct span line)
 		const struct line_kind *k = &f->kinds[i];
 		if (k->alone)
 			take_alone(b, line, k);
-		else if (take_kind(b, line, k, b->label[i], &lost))
+		else if (take_kind(b, line, k, &lost))
 			return true;
 	}
 	if (lost.p)

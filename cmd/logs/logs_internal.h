@@ -47,6 +47,7 @@ struct table {
 	char delimiter; /* 0: no line was seen */
 	int step;	/* the field of the steps; -1: rows are counted */
 	int64_t lines, rows;
+	int64_t json_row;  /* the number of the row of JSON that is read; 0: none */
 	struct strs names; /* of the fields; "" : not a column */
 	const char *run;   /* of several, that is read; NULL: all fields are */
 	int clock;	   /* the field of TensorBoard's wall time; -1: none */
@@ -66,41 +67,51 @@ struct known_name {
 	struct known_name *next; /* the name that came behind this one last time */
 };
 
-enum { NAME_SLOTS = 4 * MAX_LOG_COLUMNS, MAX_LABELS = 16, MAX_KINDS = 8 };
+enum { NAME_SLOTS = 4 * MAX_LOG_COLUMNS };
+
+/* The names that a log has used so far. */
+struct known_names {
+	struct known_name *v; /* [MAX_LOG_COLUMNS] */
+	int n;
+	short slot[NAME_SLOTS];	 /* hash table of names: number + 1 */
+	struct known_name *last; /* the name that was looked up last */
+};
+
+/* What the line parsers know from the lines before. */
+struct line_state {
+	int64_t step, trained; /* of the last row, and of the last training row */
+	int64_t total;	       /* steps of the run, if the log states them; -1: none */
+	int64_t clocked;       /* the last step that has a time */
+	int64_t batches;       /* per epoch, as far as progress bars state them */
+	double stamp;	       /* the time of the line that began the row */
+	bool open;	       /* the next line may continue the row */
+};
+
+/* What reading by a pattern has cost. */
+struct pattern_state {
+	int64_t lines, steps; /* that were tried */
+	int64_t n_long;	      /* lines that were not tried */
+	bool too_hard;	      /* a line took too many steps */
+};
 
 /* A log while it is read. */
 struct build {
 	const struct log_how *how;
+	const char *
+		file; /* the column's name, where only the path of the file states it; NULL: none */
+	bool growing; /* the log is still written: no warnings */
+	bool exact;   /* values are floats, not printed ones */
+	/* Rows are in any order. build_finish() sorts them, and the last one of several values of a
+	 * column at a step counts. */
+	bool is_table;
 	struct series *series; /* [MAX_LOG_COLUMNS] */
 	int n_series;
-	struct known_name *names; /* [MAX_LOG_COLUMNS] */
-	int n_names;
-	short slot[NAME_SLOTS];	 /* hash table of names: number + 1 */
-	struct known_name *last; /* the name that was looked up last */
-	struct known_name *label[MAX_KINDS][MAX_LABELS]; /* NULL: not seen yet */
-	int64_t n_points;
-	struct strs keys, settings; /* what the log says about the run */
-	int64_t n_taken;	    /* rows that a parser recognised */
-	int64_t json_row; /* the number of the row of JSON that is read; 0: none */
-	/* For the line parsers: the step of the last row, and of the last training row. */
-	int64_t step, trained;
-	int64_t total;	 /* steps of the run, if the log says so */
-	int64_t clocked; /* the last step that has a time */
-	double stamp;	 /* the time of the line that began the row */
-	int64_t batches; /* of an epoch, as far as progress bars have told */
-	const char *
-		file; /* the name of the column, of a file that does not say it; NULL: none */
-	bool open;  /* the next line may continue the row */
-	bool exact; /* values are floats, not printed ones */
-	/* Rows are in any order, instead of that of time: build_finish() sorts them, and of several
-	 * values of a column at the same step the last one counts. */
-	bool is_table;
-	bool growing; /* the log is still written: no warnings */
-	/* Of a pattern: */
-	bool too_hard;	      /* a line took too many steps */
-	int64_t lines, steps; /* that were tried */
-	int64_t n_long;	      /* lines that were not */
+	int64_t n_points, n_taken;  /* values, and rows that a parser recognised */
+	struct strs keys, settings; /* what the log states about the run */
 	struct unread unread;
+	struct known_names known;
+	struct line_state line;
+	struct pattern_state pattern;
 	struct table table;
 };
 
@@ -159,13 +170,13 @@ static inline double scaled(double v, double scale)
 }
 /* The column that --column gives a name; empty: none. */
 struct span given_column(const struct log_how *how, struct span name);
-/* TensorBoard's exports do not name the column "Value": the loss, if the user gives no other column. */
+/* The column of TensorBoard's exports, named "Value": the loss, unless --column names it. */
 struct span value_of_export(const struct log_how *how, struct span name);
 /* Returns true if a name is a name of the steps. */
 bool name_is_step(struct span name);
 /* The option that stands for a name of a setting; NULL: none. */
 const char *name_of_setting(const struct log_how *how, struct span name);
-/* Adds the settings in a line: "name: value", "| name | value |", "name ....... value", and in sentences. */
+/* Adds the settings in a line: "name: value", "| name | value |", "name ... value", sentences. */
 void find_settings(struct build *b, struct span line);
 
 /* ---- lines.c: spans, numbers and units -------------------------------------------- */
@@ -180,7 +191,7 @@ const char *span_find_word(struct span s, const char *text);
 const char *scan_number(struct span s, double *v);
 /* Whether more than the number is there, behind which a text continues: 0x2, 2abc, 2,5. Units are none. */
 bool goes_on(struct span behind);
-/* The factor of a unit as formats name it: a label's, or BY_SUFFIX, or INVERSE. Returns false if there is none. */
+/* Sets the factor of a unit as formats name it, or BY_SUFFIX, or INVERSE. false: there is none. */
 enum { BY_SUFFIX = 0 };
 bool scale_of_unit(const char *unit, double *scale);
 /* The factor of a unit or suffix at the beginning, such as K; 1: none. */

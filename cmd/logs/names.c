@@ -46,16 +46,16 @@ struct span given_column(const struct log_how *how, struct span name)
 	return (struct span){NULL, 0};
 }
 
-/* A name that is the same, or else the first that differs in case only. (A path that ends with a name is another.) */
+/* Finds the name that is the same, or else the first that differs in case only. */
 struct span name_of_column(const struct log_how *how, struct span name, double *scale)
 {
-	const struct log_formats *all = how->formats;
+	const struct log_names *all = &how->formats->columns;
 	struct span ours = given_column(how, name);
 	*scale = 1;
 	if (ours.n)
 		return ours;
 	const struct log_name *found = NULL;
-	for (const struct log_name *m = all->names; m < all->names + all->n_names; m++) {
+	for (const struct log_name *m = all->v; m < all->v + all->n; m++) {
 		bool exact = same_name(m->name, name) && span_begins(name, m->name);
 		if (exact || (!found && same_name(m->name, name)))
 			found = m;
@@ -64,7 +64,7 @@ struct span name_of_column(const struct log_how *how, struct span name, double *
 	}
 	if (found) {
 		*scale = found->scale;
-		return span_of(found->column);
+		return span_of(found->ours);
 	}
 	int c = column_of_tag(name.p, name.n);
 	return c < 0 ? name : span_of(columns[c].name);
@@ -113,10 +113,10 @@ static bool same_setting(const char *s, struct span name)
 
 const char *name_of_setting(const struct log_how *how, struct span name)
 {
-	const struct log_formats *all = how->formats;
-	for (int i = 0; i < all->n_settings; i++)
-		if (same_setting(all->settings[i].name, name))
-			return all->settings[i].key;
+	const struct log_names *all = &how->formats->settings;
+	for (int i = 0; i < all->n; i++)
+		if (same_setting(all->v[i].name, name))
+			return all->v[i].ours;
 	return NULL;
 }
 
@@ -192,16 +192,16 @@ static void find_option(struct build *b, struct span line)
 void find_settings(struct build *b, struct span line)
 {
 	enum { LONGEST = 2000 };
-	const struct log_formats *all = b->how->formats;
+	const struct log_names *all = &b->how->formats->sentences;
 	find_option(b, line);
 	if (line.n > LONGEST)
 		return;
 	find_named(b, line);
-	for (int i = 0; i < all->n_sentences; i++) {
-		const char *at = span_find(line, all->sentences[i].name);
+	for (int i = 0; i < all->n; i++) {
+		const char *at = span_find(line, all->v[i].name);
 		if (!at)
 			continue;
-		at += strlen(all->sentences[i].name);
+		at += strlen(all->v[i].name);
 		struct span value = {at, 0};
 		while (at + value.n < line.p + line.n &&
 			(isdigit((unsigned char)at[value.n]) || at[value.n] == ','))
@@ -209,39 +209,34 @@ void find_settings(struct build *b, struct span line)
 		while (value.n && at[value.n - 1] == ',')
 			value.n--;
 		if (value.n)
-			add_setting(b, all->sentences[i].key, value);
+			add_setting(b, all->v[i].ours, value);
 	}
 }
 
 /* ---- the page -------------------------------------------------------------------- */
 
-static void print_name(
-	FILE *f, const char *above, const char *to, const char *name, double scale)
-{
-	if (!above || strcmp(above, to) != 0)
-		fprintf(f, ".It Va %s\n", to);
-	if (strcmp(to, name) != 0)
-		fprintf(f, ".Qq %s\n", name);
-	if (scale == 0x1p30)
-		fputs(".Pq from GiB\n", f);
-	else if (scale == INVERSE)
-		fputs(".Pq the inverse\n", f);
-	else if (scale != 1)
-		fprintf(f, ".Pq times %g\n", scale);
-}
-
-/* Every name is listed under the column or option that it stands for. */
-void names_print(const struct log_formats *all, FILE *f)
+/* Each name is listed under the column or option that it stands for. */
+static void print_names(const struct log_names *all, FILE *f)
 {
 	fputs(".Bl -tag -width Ds -compact\n", f);
-	for (int i = 0; i < all->n_names; i++) {
-		const struct log_name *m = &all->names[i];
-		print_name(f, i ? m[-1].column : NULL, m->column, m->name, m->scale);
-	}
-	fputs(".El\n.Pp\nSettings:\n.Pp\n.Bl -tag -width Ds -compact\n", f);
-	for (int i = 0; i < all->n_settings; i++) {
-		const struct log_setting *m = &all->settings[i];
-		print_name(f, i ? m[-1].key : NULL, m->key, m->name, 1);
+	for (const struct log_name *m = all->v; m < all->v + all->n; m++) {
+		if (m == all->v || strcmp(m[-1].ours, m->ours) != 0)
+			fprintf(f, ".It Va %s\n", m->ours);
+		if (strcmp(m->ours, m->name) != 0)
+			fprintf(f, ".Qq %s\n", m->name);
+		if (m->scale == 0x1p30)
+			fputs(".Pq from GiB\n", f);
+		else if (m->scale == INVERSE)
+			fputs(".Pq the inverse\n", f);
+		else if (m->scale != 1)
+			fprintf(f, ".Pq times %g\n", m->scale);
 	}
 	fputs(".El\n", f);
+}
+
+void names_print(const struct log_formats *all, FILE *f)
+{
+	print_names(&all->columns, f);
+	fputs(".Pp\nSettings:\n.Pp\n", f);
+	print_names(&all->settings, f);
 }

@@ -32,7 +32,7 @@ static bool split_pair(struct span word, struct span *name, double *v)
 }
 
 /* "name=2abc" */
-static bool take_unread(struct build *b, struct span word, bool begin_row)
+static bool note_unread_pair(struct build *b, struct span word, bool begin_row)
 {
 	const char *equals = word.n ? memchr(word.p, '=', word.n) : NULL;
 	if (!equals)
@@ -40,9 +40,9 @@ static bool take_unread(struct build *b, struct span word, bool begin_row)
 	const char *text = equals + 1;
 	struct span name = {word.p, (size_t)(equals - word.p)};
 	if (begin_row && begins_as_number(text, word.p + word.n))
-		build_row(b, b->step, true);
-	return build_unread(
-		b, b->step, name, (struct span){text, (size_t)(word.p + word.n - text)});
+		build_row(b, b->line.step, true);
+	return build_unread(b, b->line.step, name,
+		(struct span){text, (size_t)(word.p + word.n - text)});
 }
 
 /* The place behind "step=100" or "iter=100" in a line; NULL: nowhere. A row with another number there is
@@ -77,14 +77,14 @@ static int take_pairs(struct build *b, struct span rest, bool training, bool str
 		if (!split_pair(word, &name, &v)) {
 			if (strict)
 				return -1;
-			n += take_unread(b, word, !n && training);
+			n += note_unread_pair(b, word, !n && training);
 			continue;
 		}
 		if (!n++ && training)
-			build_row(b, b->step, true);
+			build_row(b, b->line.step, true);
 		if (name.n == 3 && !memcmp(name.p, "mfu", 3))
 			v *= 1e-2;
-		build_set(b, b->step, name, v);
+		build_set(b, b->line.step, name, v);
 	}
 	return n;
 }
@@ -101,16 +101,17 @@ static bool only_pairs(struct span rest)
 
 bool line_wordplay(struct build *b, struct span line)
 {
-	const char *p = find_step(b, line, &b->step);
+	const char *p = find_step(b, line, &b->line.step);
 	if (p) {
 		struct span pairs = {p, (size_t)(line.p + line.n - p)};
-		b->open = take_pairs(b, pairs, true, false) > 0;
-		if (b->open)
-			build_clock(b, b->step, time_of_line(line));
-		return b->open;
+		b->line.open = take_pairs(b, pairs, true, false) > 0;
+		if (b->line.open)
+			build_clock(b, b->line.step, time_of_line(line));
+		return b->line.open;
 	}
 	/* rich breaks long lines */
-	b->open = b->open && only_pairs(line) && take_pairs(b, line, false, true) > 0;
+	b->line.open =
+		b->line.open && only_pairs(line) && take_pairs(b, line, false, true) > 0;
 	return false;
 }
 
@@ -251,15 +252,15 @@ static const struct line_kind *kind_at(const struct log_format *f, struct span l
 bool take_block(struct build *b, const struct log_format *f, struct span line)
 {
 	const char *end = line.p + line.n;
-	struct taking t = {b, &f->kinds->fields, b->step, true, false};
+	struct taking t = {b, &f->kinds->fields, b->line.step, true, false};
 	for (int i = 0; f->heads[i]; i++) {
 		const char *p = span_find(line, f->heads[i]);
 		if (!p)
 			continue;
 		p = scan_batch(b, line, p + strlen(f->heads[i]), &t.step);
-		b->open = p != NULL;
-		b->stamp = time_of_line(line);
-		b->step = p ? t.step : b->step;
+		b->line.open = p != NULL;
+		b->line.stamp = time_of_line(line);
+		b->line.step = p ? t.step : b->line.step;
 		p = p ? span_find((struct span){p, (size_t)(end - p)}, "]: ") : NULL;
 		if (p)
 			take_field(&t, (struct span){p + 3, (size_t)(end - p - 3)});
@@ -268,15 +269,15 @@ bool take_block(struct build *b, const struct log_format *f, struct span line)
 	if (f->ranks)
 		line = without_rank(line);
 	const struct line_kind *k = kind_at(f, line);
-	if (k && b->open) {
+	if (k && b->line.open) {
 		size_t n = strlen(k->mark);
 		t.f = &k->fields;
 		t.training = k->training;
 		take_field(&t, (struct span){line.p + n, line.n - n});
 	}
-	b->open &= t.any || !f->closes;
+	b->line.open &= t.any || !f->closes;
 	if (t.any)
-		build_clock(b, t.step, b->stamp);
+		build_clock(b, t.step, b->line.stamp);
 	return t.any;
 }
 
@@ -324,11 +325,11 @@ bool line_lightning(struct build *b, struct span line)
 	if (!p || *p != '/')
 		return false;
 	if (scan_step((struct span){p + 1, (size_t)(bracket - p - 1)}, &total))
-		b->batches = total;
+		b->line.batches = total;
 	else if (!epoch)
-		b->batches = n; /* "20/?" */
-	if (!whole && b->batches > 0 && epoch < (INT64_C(1) << 53) / b->batches)
-		from = epoch * b->batches, n += from;
+		b->line.batches = n; /* "20/?" */
+	if (!whole && b->line.batches > 0 && epoch < (INT64_C(1) << 53) / b->line.batches)
+		from = epoch * b->line.batches, n += from;
 	struct span rest = {bracket + 1, (size_t)(end - bracket - 1)};
 	p = span_find_word(rest, "global_step=");
 	if (p)
@@ -394,7 +395,7 @@ static void take_summary(struct build *b, struct span rest)
 			return;
 	while (rest.n && next_item(&rest, &name, &text))
 		if (span_find(name, "_per_second") && scan_number(text, &v))
-			build_set(b, b->step, name, v);
+			build_set(b, b->line.step, name, v);
 }
 
 /* "{'loss': 2.5, 'grad_norm': 1.25, 'learning_rate': 5e-05, 'epoch': 0.1}", "{'eval_loss': 2.25, ...}" */
@@ -409,7 +410,7 @@ bool line_trainer(struct build *b, struct span line)
 	int64_t step = p ? stated_step(line, rest) : -1;
 	if (!training && step < 0 && !(p && span_find(rest, "'eval_loss': ")))
 		return false;
-	build_row(b, step >= 0 ? step : b->step + training, training);
+	build_row(b, step >= 0 ? step : b->line.step + training, training);
 	while (rest.n && next_item(&rest, &name, &text)) {
 		double v;
 		text = without_type(text);
@@ -417,9 +418,9 @@ bool line_trainer(struct build *b, struct span line)
 		if (name_is_step(name))
 			continue;
 		if (behind && (behind == end || *behind == ')'))
-			build_set(b, b->step, name, v);
+			build_set(b, b->line.step, name, v);
 		else
-			build_unread(b, b->step, name, text);
+			build_unread(b, b->line.step, name, text);
 	}
 	return true;
 }

@@ -96,9 +96,9 @@ static void take_groups(struct build *b, const struct match *m)
 		if (!text.n || name_is_step(name))
 			continue;
 		if (behind && !goes_on(rest))
-			build_set(b, b->step, name, v * scale_of_suffix(rest));
+			build_set(b, b->line.step, name, v * scale_of_suffix(rest));
 		else
-			build_unread(b, b->step, name, text);
+			build_unread(b, b->line.step, name, text);
 	}
 }
 
@@ -106,16 +106,17 @@ static int count_step(pcre2_callout_block *at, void *build)
 {
 	struct build *b = build;
 	(void)at;
-	return b->steps++ < MOST_STEPS + b->lines * STEPS_OF_LINE ? 0
-								  : PCRE2_ERROR_CALLOUT;
+	return b->pattern.steps++ < MOST_STEPS + b->pattern.lines * STEPS_OF_LINE
+		       ? 0
+		       : PCRE2_ERROR_CALLOUT;
 }
 
 bool line_pattern(struct build *b, struct span line)
 {
 	const pcre2_code *code = b->how->formats->regex;
-	b->lines++;
-	b->n_long += line.n > LONGEST;
-	if (line.n > LONGEST || b->too_hard)
+	b->pattern.lines++;
+	b->pattern.n_long += line.n > LONGEST;
+	if (line.n > LONGEST || b->pattern.too_hard)
 		return false;
 	pcre2_match_data *data = pcre2_match_data_create_from_pattern(code, NULL);
 	pcre2_match_context *limits = pcre2_match_context_create(NULL);
@@ -126,7 +127,7 @@ bool line_pattern(struct build *b, struct span line)
 	if (rc > 0)
 		take_groups(
 			b, &(struct match){code, line, pcre2_get_ovector_pointer(data)});
-	b->too_hard = rc < 0 && rc != PCRE2_ERROR_NOMATCH;
+	b->pattern.too_hard = rc < 0 && rc != PCRE2_ERROR_NOMATCH;
 	pcre2_match_context_free(limits);
 	pcre2_match_data_free(data);
 	return rc > 0;

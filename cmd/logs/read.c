@@ -39,11 +39,11 @@ static int read_lines(struct build *b, const struct log_format *f, int fd,
 	}
 	if (!b->growing)
 		runs_say_others(&b->table, name);
-	if (rc && b->too_hard)
+	if (rc && b->pattern.too_hard)
 		rc = err_prefix(e, "%s: ", name);
-	if (b->n_long && !b->growing)
+	if (b->pattern.n_long && !b->growing)
 		warn("%s: the pattern was not tried on %lld lines of more than 4 KiB",
-			name, (long long)b->n_long);
+			name, (long long)b->pattern.n_long);
 	if (!rc && f == &b->how->formats->pattern && !b->n_taken)
 		rc = err_set(e, EX_DATAERR, "%s: no line matches the pattern", name);
 	str_free(&rest);
@@ -226,7 +226,7 @@ static int read_folder(struct reading *r, const char *path, struct err *e)
 {
 	struct strs files = {0};
 	int rc = 0;
-	r->format = format_find(r->b.how, list_folder(path, &files));
+	r->format = format_find(r->b.how->formats, list_folder(path, &files));
 	for (int64_t i = 0; i < files.n && !rc; i++)
 		rc = read_path(r, files.v[i], e);
 	strs_free(&files);
@@ -339,7 +339,7 @@ static int read_log(
 {
 	build_begin(&r->b, how);
 	r->b.growing = r->growing;
-	r->format = how->format ? format_find(how, how->format) : NULL;
+	r->format = how->format ? format_find(how->formats, how->format) : NULL;
 	struct str file = {0};
 	r->b.table.run = run_of_path(path);
 	str_add(&file, path,

@@ -16,7 +16,7 @@ void shape_of(struct shape *s, const struct model *m)
 		.context = (double)c->context,
 		.attended = model_attended(m),
 		.embedding = (double)(m->padded_vocab * c->dim),
-		.gated = m->act == ACT_SWIGLU,
+		.gated = act_is_gated(m->act),
 		.head_norms = m->c.qk_norm,
 		.tied = m->tie};
 	s->block = 2 * s->dim * (s->q_dim + s->kv_dim) +

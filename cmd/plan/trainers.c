@@ -236,6 +236,10 @@ static void megatron_windows(const struct model_config *c, struct str *out)
 /* Those of megatron/training/arguments.py. */
 static void megatron_model(const struct model *m, struct str *out)
 {
+	static const char *const acts[] = {
+#define ACT(id, name, kind, word, hf, hf_too, megatron) megatron,
+#include "kernels/acts.h"
+	};
 	const struct model_config *c = &m->c;
 	flag(out, "num-layers", c->layers);
 	flag(out, "hidden-size", c->dim);
@@ -249,8 +253,8 @@ static void megatron_model(const struct model *m, struct str *out)
 	flag(out, "max-position-embeddings", c->context);
 	if (m->head_dim * c->heads != c->dim)
 		flag(out, "kv-channels", m->head_dim);
-	if (m->act == ACT_SWIGLU)
-		str_puts(out, " --swiglu");
+	if (acts[m->act])
+		str_printf(out, " %s", acts[m->act]);
 	if (m->arch->norm == NORM_RMS)
 		str_puts(out, " --normalization RMSNorm");
 	str_printf(out, " --norm-epsilon %g", c->norm_eps);

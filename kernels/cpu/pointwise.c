@@ -10,22 +10,57 @@ static inline float gelu_tanh_u2(float x)
 	return 1.5957691216057308f * (x + 0.044715f * (x * x * x));
 }
 
+static inline float gelu_tanh(float x)
+{
+	return x * sigmoid_f(gelu_tanh_u2(x));
+}
+
+static inline float gelu_tanh_slope(float x)
+{
+	float s = sigmoid_f(gelu_tanh_u2(x));
+	float du2 = 1.5957691216057308f * (1.0f + 0.134145f * (x * x));
+	return s + x * (s * (1.0f - s)) * du2;
+}
+
+static inline float gelu(float x)
+{
+	return x * normal_cdf_f(x);
+}
+
+static inline float gelu_slope(float x)
+{
+	float density = 0.39894228040143268f * exp_f(-0.5f * (x * x));
+	return normal_cdf_f(x) + x * density;
+}
+
+static inline float swiglu(float x, float gate)
+{
+	return x * sigmoid_f(x) * gate;
+}
+
+/* Functions of two: returns the gradient of x, and sets the gate's. up: the gradient of y. */
+static inline float swiglu_slope(float x, float gate, float up, float *dgate)
+{
+	float s = sigmoid_f(x);
+	*dgate = up * (x * s);
+	return up * gate * (s + x * (s * (1.0f - s)));
+}
+
+#define PLAIN_FWD(f) f(a[j])
+#define GATED_FWD(f) f(a[j], b[j])
+#define PLAIN_BWD(f) dy[j] * f##_slope(a[j])
+#define GATED_BWD(f) f##_slope(a[j], b[j], dy[j], &db[j])
+
 static void act_piece(
 	enum act_kind kind, float *y, const float *a, const float *b, int64_t n)
 {
 	switch (kind) {
-	case ACT_GELU_TANH:
-		for (int64_t j = 0; j < n; j++)
-			y[j] = a[j] * sigmoid_f(gelu_tanh_u2(a[j]));
+#define ACT(id, name, kind, ...)                 \
+	case ACT_##id:                           \
+		for (int64_t j = 0; j < n; j++)  \
+			y[j] = kind##_FWD(name); \
 		break;
-	case ACT_GELU:
-		for (int64_t j = 0; j < n; j++)
-			y[j] = a[j] * normal_cdf_f(a[j]);
-		break;
-	case ACT_SWIGLU:
-		for (int64_t j = 0; j < n; j++)
-			y[j] = a[j] * sigmoid_f(a[j]) * b[j];
-		break;
+#include "kernels/acts.h"
 	}
 }
 
@@ -50,27 +85,12 @@ static void act_bwd_piece(enum act_kind kind, float *da, float *db, const float 
 	const float *a, const float *b, int64_t n)
 {
 	switch (kind) {
-	case ACT_GELU_TANH:
-		for (int64_t j = 0; j < n; j++) {
-			float x = a[j], s = sigmoid_f(gelu_tanh_u2(x));
-			float du2 = 1.5957691216057308f * (1.0f + 0.134145f * (x * x));
-			da[j] = dy[j] * (s + x * (s * (1.0f - s)) * du2);
-		}
+#define ACT(id, name, kind, ...)                  \
+	case ACT_##id:                            \
+		for (int64_t j = 0; j < n; j++)   \
+			da[j] = kind##_BWD(name); \
 		break;
-	case ACT_GELU:
-		for (int64_t j = 0; j < n; j++) {
-			float x = a[j];
-			float density = 0.39894228040143268f * exp_f(-0.5f * (x * x));
-			da[j] = dy[j] * (normal_cdf_f(x) + x * density);
-		}
-		break;
-	case ACT_SWIGLU:
-		for (int64_t j = 0; j < n; j++) {
-			float x = a[j], s = sigmoid_f(x), up = dy[j];
-			db[j] = up * (x * s);
-			da[j] = up * b[j] * (s + x * (s * (1.0f - s)));
-		}
-		break;
+#include "kernels/acts.h"
 	}
 }
 

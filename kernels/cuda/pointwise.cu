@@ -143,74 +143,90 @@ static __device__ inline float normal_above(float x, float &bell)
 	return bell * (p * t);
 }
 
-template <enum act_kind KIND> static __device__ inline float act_fast(float a, float b)
+/* Each activation function: name() and name_slope(), with FAST by the approximate instructions. The
+ * slope is the derivative by a; where the function is gated, b becomes the derivative by b. */
+template <bool FAST> static __device__ inline float gelu_tanh(float a, float)
 {
-	if constexpr (KIND == ACT_GELU_TANH) {
+	if constexpr (FAST)
 		return a * logistic2(gelu_tanh_power(a));
-	} else if constexpr (KIND == ACT_GELU) {
-		float bell, size = fabsf(a), above = normal_above(size, bell);
-		return fmaf(-size, above, fmaxf(a, 0));
-	} else {
-		static_assert(KIND == ACT_SWIGLU);
-		return a * logistic2(-1.442695f * a) * b;
-	}
+	else
+		return a * sigmoid(gelu_tanh_u2(a));
 }
 
-template <enum act_kind KIND>
-static __device__ inline float act_slope_fast(float a, float &b)
+template <bool FAST> static __device__ inline float gelu_tanh_slope(float a, float &)
 {
-	if constexpr (KIND == ACT_GELU_TANH) {
+	if constexpr (FAST) {
 		float s = logistic2(gelu_tanh_power(a));
 		float du2 = fmaf(0.21406445f, a * a, 1.5957691f);
 		return fmaf(a * (s * (1.0f - s)), du2, s);
-	} else if constexpr (KIND == ACT_GELU) {
+	} else {
+		float s = sigmoid(gelu_tanh_u2(a));
+		float du2 = 1.5957691216057308f * (1.0f + 0.134145f * (a * a));
+		return s + a * (s * (1.0f - s)) * du2;
+	}
+}
+
+template <bool FAST> static __device__ inline float gelu(float a, float)
+{
+	if constexpr (FAST) {
+		float bell, size = fabsf(a), above = normal_above(size, bell);
+		return fmaf(-size, above, fmaxf(a, 0));
+	} else
+		return a * normal_cdf(a);
+}
+
+template <bool FAST> static __device__ inline float gelu_slope(float a, float &)
+{
+	if constexpr (FAST) {
 		float bell, above = normal_above(fabsf(a), bell);
 		float cdf = a > 0 ? 1.0f - above : above;
 		return fmaf(0.39894228f * a, bell, cdf);
 	} else {
-		static_assert(KIND == ACT_SWIGLU);
+		float density = 0.39894228040143268f * expf(-0.5f * (a * a));
+		return normal_cdf(a) + a * density;
+	}
+}
+
+template <bool FAST> static __device__ inline float swiglu(float a, float b)
+{
+	if constexpr (FAST)
+		return a * logistic2(-1.442695f * a) * b;
+	else
+		return a * sigmoid(a) * b;
+}
+
+template <bool FAST> static __device__ inline float swiglu_slope(float a, float &b)
+{
+	if constexpr (FAST) {
 		float s = logistic2(-1.442695f * a);
 		float slope = b * fmaf(a, s * (1.0f - s), s);
 		b = a * s;
 		return slope;
-	}
-}
-
-template <enum act_kind KIND, bool FAST>
-static __device__ inline float act(float a, float b)
-{
-	if constexpr (FAST) {
-		return act_fast<KIND>(a, b);
-	} else if constexpr (KIND == ACT_GELU_TANH) {
-		return a * sigmoid(gelu_tanh_u2(a));
-	} else if constexpr (KIND == ACT_GELU) {
-		return a * normal_cdf(a);
 	} else {
-		static_assert(KIND == ACT_SWIGLU);
-		return a * sigmoid(a) * b;
-	}
-}
-
-/* The derivative by a; for SwiGLU *b becomes the derivative by b. */
-template <enum act_kind KIND, bool FAST>
-static __device__ inline float act_slope(float a, float &b)
-{
-	if constexpr (FAST) {
-		return act_slope_fast<KIND>(a, b);
-	} else if constexpr (KIND == ACT_GELU_TANH) {
-		float s = sigmoid(gelu_tanh_u2(a));
-		float du2 = 1.5957691216057308f * (1.0f + 0.134145f * (a * a));
-		return s + a * (s * (1.0f - s)) * du2;
-	} else if constexpr (KIND == ACT_GELU) {
-		float density = 0.39894228040143268f * expf(-0.5f * (a * a));
-		return normal_cdf(a) + a * density;
-	} else {
-		static_assert(KIND == ACT_SWIGLU);
 		float s = sigmoid(a), slope = b * (s + a * (s * (1.0f - s)));
 		b = a * s;
 		return slope;
 	}
 }
+
+/* Rows of acts.h, as types. */
+template <enum act_kind KIND> struct activation;
+#define ACT(id, name, how, ...)                                         \
+	template <> struct activation<ACT_##id> {                       \
+		static constexpr enum act_kind kind = ACT_##id;         \
+		static constexpr bool gated = IS_##how;                 \
+		template <bool FAST>                                    \
+		static __device__ inline float fwd(float a, float b)    \
+		{                                                       \
+			return name<FAST>(a, b);                        \
+		}                                                       \
+		template <bool FAST>                                    \
+		static __device__ inline float slope(float a, float &b) \
+		{                                                       \
+			return name##_slope<FAST>(a, b);                \
+		}                                                       \
+	};
+#include "kernels/acts.h"
 
 template <enum act_kind KIND, bool FAST, typename T>
 static __global__ void __launch_bounds__(THREADS)
@@ -224,12 +240,12 @@ static __global__ void __launch_bounds__(THREADS)
 		return;
 	unsigned seen = amax_seen(amax);
 	first = fetch<N>(a + i, left, whole);
-	if (KIND == ACT_SWIGLU)
+	if (activation<KIND>::gated)
 		second = fetch<N>(b + i, left, whole);
 	unpack(u, first);
 	unpack(v, second);
 	for (int j = 0; j < N; j++)
-		u[j] = act<KIND, FAST>(u[j], v[j]);
+		u[j] = activation<KIND>::template fwd<FAST>(u[j], v[j]);
 	store(y + i, u, left, whole);
 	raise_amax<WARPS_A_BLOCK, T>(amax, seen, amax_bits(u, 0));
 }
@@ -248,18 +264,18 @@ static __global__ void __launch_bounds__(THREADS)
 	unsigned seen_a = amax_seen(amax_a), seen_b = amax_seen(amax_b);
 	first = fetch<N>(a + i, left, whole);
 	above = fetch<N>(dy + i, left, whole);
-	if (KIND == ACT_SWIGLU)
+	if (activation<KIND>::gated)
 		second = fetch<N>(b + i, left, whole);
 	unpack(u, first);
 	unpack(v, second);
 	unpack(up, above);
 	for (int j = 0; j < N; j++) {
-		u[j] = up[j] * act_slope<KIND, FAST>(u[j], v[j]);
+		u[j] = up[j] * activation<KIND>::template slope<FAST>(u[j], v[j]);
 		v[j] *= up[j];
 	}
 	store(da + i, u, left, whole);
 	raise_amax<WARPS_A_BLOCK, T>(amax_a, seen_a, amax_bits(u, 0));
-	if (KIND != ACT_SWIGLU)
+	if (!activation<KIND>::gated)
 		return;
 	store(db + i, v, left, whole);
 	raise_amax<WARPS_A_BLOCK, T>(amax_b, seen_b, amax_bits(v, 0));
@@ -288,7 +304,7 @@ static __global__ void __launch_bounds__(THREADS)
 		if (i >= n)
 			break;
 		first[e] = fetch<N>(a + i, N, true);
-		if (KIND == ACT_SWIGLU)
+		if (activation<KIND>::gated)
 			second[e] = fetch<N>(b + i, N, true);
 	}
 	for (int e = 0; e < ACT_EACH; e++) {
@@ -299,7 +315,7 @@ static __global__ void __launch_bounds__(THREADS)
 		unpack(u, first[e]);
 		unpack(v, second[e]);
 		for (int j = 0; j < N; j++)
-			u[j] = act<KIND, true>(u[j], v[j]);
+			u[j] = activation<KIND>::template fwd<true>(u[j], v[j]);
 		store_pack(y + i, u);
 		if (amax)
 			most = amax_bits(u, most);
@@ -321,7 +337,7 @@ static __global__ void __launch_bounds__(THREADS) act_bwd_packs_kernel(T *da, T 
 			break;
 		first[e] = fetch<N>(a + i, N, true);
 		above[e] = fetch<N>(dy + i, N, true);
-		if (KIND == ACT_SWIGLU)
+		if (activation<KIND>::gated)
 			second[e] = fetch<N>(b + i, N, true);
 	}
 	for (int e = 0; e < ACT_EACH; e++) {
@@ -333,36 +349,30 @@ static __global__ void __launch_bounds__(THREADS) act_bwd_packs_kernel(T *da, T 
 		unpack(v, second[e]);
 		unpack(up, above[e]);
 		for (int j = 0; j < N; j++) {
-			u[j] = up[j] * act_slope<KIND, true>(u[j], v[j]);
+			u[j] = up[j] * activation<KIND>::template slope<true>(u[j], v[j]);
 			v[j] *= up[j];
 		}
 		store_pack(da + i, u);
 		if (amax_a)
 			most_a = amax_bits(u, most_a);
-		if (KIND == ACT_SWIGLU) {
+		if (activation<KIND>::gated) {
 			store_pack(db + i, v);
 			if (amax_b)
 				most_b = amax_bits(v, most_b);
 		}
 	}
 	raise_amax<WARPS_A_BLOCK, T>(amax_a, seen_a, most_a);
-	if (KIND == ACT_SWIGLU)
+	if (activation<KIND>::gated)
 		raise_amax<WARPS_A_BLOCK, T>(amax_b, seen_b, most_b);
 }
-
-template <enum act_kind KIND> struct activation {
-	static constexpr enum act_kind kind = KIND;
-};
 
 template <typename F> static void by_kind(enum act_kind kind, F fn)
 {
 	switch (kind) {
-	case ACT_GELU_TANH:
-		return fn(activation<ACT_GELU_TANH>());
-	case ACT_GELU:
-		return fn(activation<ACT_GELU>());
-	case ACT_SWIGLU:
-		return fn(activation<ACT_SWIGLU>());
+#define ACT(id, ...)   \
+	case ACT_##id: \
+		return fn(activation<ACT_##id>());
+#include "kernels/acts.h"
 	}
 }
 

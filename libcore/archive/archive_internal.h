@@ -169,20 +169,6 @@ int torch_file_walk(struct torch_file *f, uint32_t node, const char *name, struc
 /* The node of the tensor of an archive, which may be in a dict of DeepSpeed. */
 uint32_t archive_tensor(const struct archive *a);
 
-/* ---- shards.c: safetensors files ----------------------------------------------------------------- */
-
-struct json_t;
-/* The header of a file, for json_decref(), and the place and the number of the bytes behind it; NULL: *e is set. */
-struct json_t *stored_header(int fd, const char *path, int64_t data[2], struct err *e);
-
-/* A tensor of it. */
-struct stored {
-	int dtype, ndim;
-	int64_t sizes[TORCH_MAX_DIMS], at; /* its first byte in the file */
-};
-/* -1: its type, shape or place is not possible. */
-int stored_tensor(struct json_t *entry, const int64_t data[2], struct stored *x);
-
 /* ---- zero_files.c: the files of a checkpoint of ZeRO ---------------------------------------------- */
 
 #define ZERO_UNIVERSAL \

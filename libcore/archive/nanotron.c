@@ -237,7 +237,7 @@ static void add_boxes(struct boxes *out, const struct nanotron_part *x,
 {
 	int64_t width = 1;
 	for (int i = 1; i < x->is.ndim; i++)
-		width *= x->is.sizes[i];
+		width *= x->is.dims[i];
 	for (int64_t k = 0; k < x->n_slices; k++) {
 		const struct nanotron_slices *s = &x->slices[k];
 		int64_t first = s->row * width, end = first + s->rows * width;
@@ -264,7 +264,7 @@ static int add_states(struct nanotron *t, const struct nanotron_part *x, enum ki
 	const struct state *s;
 	int64_t n = find_states(t, x->name, kind, &s), from = 0, size = 1, found = 0;
 	for (int i = 0; i < x->is.ndim; i++)
-		size *= x->is.sizes[i];
+		size *= x->is.dims[i];
 	for (int64_t i = 0; i < n && from <= size; i++) {
 		struct buffer b = s[i].b;
 		b.n = s[i].n;
@@ -346,19 +346,19 @@ static int add_item(
 	bool archive = dtype >= 0;
 	for (int64_t i = 0; i < n && !rc && kind == FP32 && !archive; i++) {
 		struct buffer b = {.file = x[i].file,
-			.dtype = x[i].is.dtype,
-			.at = x[i].is.at,
+			.dtype = safetensors_dtype(&x[i].is),
+			.at = x[i].is.offset,
 			.n = 1};
 		for (int k = 0; k < x->is.ndim; k++)
-			b.n *= x[i].is.sizes[k];
-		if (i && x[i].is.dtype != x->is.dtype)
+			b.n *= x[i].is.dims[k];
+		if (i && safetensors_dtype(&x[i].is) != safetensors_dtype(&x->is))
 			rc = err_set(t->e, EX_DATAERR, "%s: is not as in the other files",
 				t->f->parts->files[b.file]);
 		add_boxes(&boxes, &x[i], &b, 0);
 	}
 	if (!rc && (archive || kind == FP32))
-		rc = put_tensor(
-			t, x, kind, archive ? dtype : x->is.dtype, &boxes, archive);
+		rc = put_tensor(t, x, kind, archive ? dtype : safetensors_dtype(&x->is),
+			&boxes, archive);
 	free(boxes.v);
 	return rc;
 }
@@ -390,7 +390,7 @@ static int add_copies(
 {
 	const struct state *s;
 	int64_t n_states = find_states(t, x->name, kind, &s);
-	bool whole = n == 1 && !memcmp(x->whole, x->is.sizes, sizeof(x->whole));
+	bool whole = n == 1 && !memcmp(x->whole, x->is.dims, sizeof(x->whole));
 	for (int64_t i = 1; i < n_states; i++) {
 		struct boxes boxes = {0};
 		int dtype = -1, rc = 0;

@@ -3,6 +3,7 @@
 #define ARCHIVE_NANOTRON_H
 
 #include "archive/archive_internal.h"
+#include "archive/safetensors.h"
 
 /* Rows of a part, and the box that they are of the whole tensor. */
 struct nanotron_slices {
@@ -14,7 +15,7 @@ struct nanotron_part {
 	char *name;
 	int64_t tp;
 	int32_t file;
-	struct stored is;
+	struct st_tensor is;
 	int64_t whole[TORCH_MAX_DIMS]; /* the dimensions of the tensor */
 	struct nanotron_slices *slices;
 	int64_t n_slices;

@@ -4,7 +4,6 @@
 #include "base/file.h"
 
 #include <dirent.h>
-#include <jansson.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -237,7 +236,7 @@ static bool read_slices(struct nanotron_part *x, const char *text)
 	do {
 		struct nanotron_slices s = {0};
 		int64_t begin[TORCH_MAX_DIMS], sizes[TORCH_MAX_DIMS];
-		if (!take_box(&text, x->is.ndim, x->is.sizes, begin, sizes) ||
+		if (!take_box(&text, x->is.ndim, x->is.dims, begin, sizes) ||
 			!take(&text, '#') ||
 			!take_box(&text, x->is.ndim, x->whole, s.begin, s.sizes) ||
 			memcmp(sizes, s.sizes, (size_t)x->is.ndim * sizeof(*sizes)) !=
@@ -245,7 +244,7 @@ static bool read_slices(struct nanotron_part *x, const char *text)
 			x->n_slices == MAX_SLICES)
 			return false;
 		for (int i = 1; i < x->is.ndim; i++)
-			if (sizes[i] != x->is.sizes[i])
+			if (sizes[i] != x->is.dims[i])
 				return false;
 		s.row = begin[0];
 		s.rows = sizes[0];
@@ -260,34 +259,35 @@ static void set_whole(struct nanotron_part *x)
 {
 	x->slices = xcalloc(1, sizeof(*x->slices));
 	x->n_slices = 1;
-	x->slices->rows = x->is.sizes[0];
-	memcpy(x->slices->sizes, x->is.sizes, sizeof(x->is.sizes));
-	memcpy(x->whole, x->is.sizes, sizeof(x->is.sizes));
+	x->slices->rows = x->is.dims[0];
+	memcpy(x->slices->sizes, x->is.dims, sizeof(x->is.dims));
+	memcpy(x->whole, x->is.dims, sizeof(x->is.dims));
 }
 
 int nanotron_read_part(struct nanotron *t, struct nanotron_part *x)
 {
-	int64_t data[2];
+	struct st_header h;
 	const char *path = t->f->parts->files[x->file];
 	int fd = items_fd(t->f, x->file, t->e);
-	json_t *root = fd < 0 ? NULL : stored_header(fd, path, data, t->e);
-	if (!root)
+	if (fd < 0 || safetensors_header(&h, fd, path, t->e))
 		return -1;
-	items_allow(t->f, data[0] + data[1]);
-	json_t *meta = json_object_get(root, "__metadata__");
-	const char *slices =
-		json_string_value(json_object_get(meta, "local_global_slices_pairs"));
-	const char *shape = json_string_value(json_object_get(meta, "unsharded_shape"));
-	int rc = stored_tensor(json_object_get(root, "data"), data, &x->is) ||
-		 !x->is.ndim || !shape_fits(x->is.sizes, x->is.ndim);
-	if (!rc && slices && shape)
-		rc = !read_shape(shape, x->is.ndim, x->whole) ||
-		     !shape_fits(x->whole, x->is.ndim) || !read_slices(x, slices);
-	else if (!rc)
+	items_allow(t->f, h.size);
+	const char *slices = safetensors_metadata(&h, "local_global_slices_pairs");
+	const char *shape = safetensors_metadata(&h, "unsharded_shape");
+	bool ok = h.n == 1 && !strcmp(h.tensors[0].name, "data");
+	if (ok)
+		x->is = h.tensors[0];
+	x->is.name = NULL;
+	ok = ok && safetensors_dtype(&x->is) >= 0 && x->is.ndim &&
+	     shape_fits(x->is.dims, x->is.ndim);
+	if (ok && slices && shape)
+		ok = read_shape(shape, x->is.ndim, x->whole) &&
+		     shape_fits(x->whole, x->is.ndim) && read_slices(x, slices);
+	else if (ok)
 		set_whole(x);
-	json_decref(root);
-	return rc ? err_set(t->e, EX_DATAERR,
+	safetensors_header_free(&h);
+	return ok ? 0
+		  : err_set(t->e, EX_DATAERR,
 			    "%s: the type, shape or slices of its tensor are not possible",
-			    path)
-		  : 0;
+			    path);
 }

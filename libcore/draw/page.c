@@ -1,5 +1,6 @@
 /* Reports as pages and as Markdown. share/report has the frame of the pages and their style. */
 #include "draw/page.h"
+#include "base/file.h"
 #include "base/utf8.h"
 
 #include <stdlib.h>
@@ -65,18 +66,6 @@ void html_badge(struct str *out, enum report_tone tone, const char *words)
 	html_element(out, "span", classes[tone], words);
 }
 
-void html_section(struct str *out, const char *id, const char *heading)
-{
-	str_printf(out, "<section aria-labelledby=\"h-%s\">\n<h2 id=\"h-%s\">", id, id);
-	html_text(out, heading);
-	str_puts(out, "</h2>\n");
-}
-
-void html_section_end(struct str *out)
-{
-	str_puts(out, "</section>\n");
-}
-
 void html_scroll(struct str *out, const char *id)
 {
 	str_printf(out,
@@ -84,124 +73,186 @@ void html_scroll(struct str *out, const char *id)
 		id);
 }
 
-void html_scroll_end(struct str *out)
+void html_table_end(struct str *out)
 {
-	str_puts(out, "</div>\n");
+	str_puts(out, "</tbody>\n</table>\n</div>\n");
 }
 
-void html_head(struct str *out, const char *const *words, int n)
+/* ---- both kinds -------------------------------------------------------------------- */
+
+void doc_markup(struct doc *d, const char *html, const char *markdown)
 {
-	str_puts(out, "<table>\n<thead><tr>");
-	for (int i = 0; i < n; i++) {
-		bool number = *words[i] == '>';
-		html_element(out, "th", number ? "number" : NULL, words[i] + number);
+	str_puts(d->out, d->kind == PAGE_HTML ? html : markdown);
+}
+
+void doc_text(struct doc *d, const char *text)
+{
+	(d->kind == PAGE_HTML ? html_text : md_text)(d->out, text ? text : "");
+}
+
+void doc_note(struct doc *d, const char *text)
+{
+	doc_markup(d, "<p class=\"note\">", "\n");
+	doc_text(d, text);
+	doc_markup(d, "</p>", "\n");
+}
+
+void doc_section(struct doc *d, const char *id, const char *heading)
+{
+	if (d->kind != PAGE_HTML)
+		return;
+	str_printf(
+		d->out, "<section aria-labelledby=\"h-%s\">\n<h2 id=\"h-%s\">", id, id);
+	html_text(d->out, heading);
+	str_puts(d->out, "</h2>\n");
+}
+
+void doc_section_end(struct doc *d)
+{
+	doc_markup(d, "</section>\n", "");
+}
+
+void doc_table(struct doc *d, const char *id)
+{
+	if (d->kind == PAGE_HTML)
+		html_scroll(d->out, id);
+	doc_markup(d, "<table>\n<thead><tr>", d->out->len ? "\n|" : "|");
+}
+
+void doc_column(struct doc *d, const char *heading, bool number)
+{
+	if (d->kind == PAGE_HTML) {
+		html_element(d->out, "th", number ? "number" : NULL, heading);
+		return;
 	}
-	str_puts(out, "</tr></thead>\n<tbody>\n");
+	str_puts(d->out, *heading ? " " : "");
+	md_text(d->out, heading);
+	str_puts(d->out, " |");
+	str_puts(&d->rule, number ? " ---: |" : " --- |");
 }
 
-void html_foot(struct str *out)
+void doc_rows(struct doc *d)
 {
-	str_puts(out, "</tbody>\n</table>\n");
+	doc_markup(d, "</tr></thead>\n<tbody>", "\n|");
+	str_printf(d->out, "%s\n", d->rule.s ? d->rule.s : "");
+	str_free(&d->rule);
 }
 
-void html_cell(struct str *out, const char *text, bool number)
+void doc_head(struct doc *d, const char *id, const char *const *words, int n)
+{
+	doc_table(d, id);
+	for (int i = 0; i < n; i++)
+		doc_column(d, words[i] + (*words[i] == '>'), *words[i] == '>');
+	doc_rows(d);
+}
+
+void doc_row(struct doc *d)
+{
+	doc_markup(d, "<tr>", "|");
+}
+
+void doc_cell(struct doc *d, enum cell kind, const char *text)
 {
 	bool absent = !text || !*text;
-	html_element(out, "td",
-		number	 ? "number"
-		: absent ? "absent"
-			 : NULL,
-		absent ? "–" : text);
+	if (d->kind == PAGE_MD) {
+		str_puts(d->out, " ");
+		md_text(d->out, absent ? "-" : text);
+		str_puts(d->out, " |");
+	} else if (kind == CELL_HEADING) {
+		html_element(d->out, "th", NULL, text);
+	} else {
+		html_element(d->out, "td",
+			kind == CELL_NUMBER ? "number"
+			: absent	    ? "absent"
+					    : NULL,
+			absent ? "–" : text);
+	}
+}
+
+void doc_row_end(struct doc *d)
+{
+	doc_markup(d, "</tr>\n", "\n");
+}
+
+void doc_table_end(struct doc *d)
+{
+	if (d->kind == PAGE_HTML)
+		html_table_end(d->out);
 }
 
 /* ---- the page ---------------------------------------------------------------------- */
 
-static void put_style(const struct page *p, const void *of, struct str *out)
+enum part { POLICY, TITLE, STYLE, SUMMARY, BODY, FOOTER, SCRIPT, N_PARTS };
+static const char *const marks[N_PARTS] = {
+	"@POLICY@", "@TITLE@", "@STYLE@", "@SUMMARY@", "@BODY@", "@FOOTER@", "@SCRIPT@"};
+
+static void put_part(const struct page *p, const void *of, enum part part, struct doc *d)
 {
-	(void)of;
-	str_puts(out, page_style);
-	str_puts(out, p->style ? p->style : "");
+	scoped_str title = {0};
+	char now[NUM_TEXT];
+	switch (part) {
+	case POLICY:
+		str_puts(d->out, p->script ? "; script-src 'unsafe-inline'" : "");
+		break;
+	case TITLE:
+		p->title(of, &title);
+		doc_text(d, title.s);
+		break;
+	case STYLE:
+		str_puts(d->out, page_style);
+		str_puts(d->out, p->style ? p->style : "");
+		break;
+	case SUMMARY:
+		p->summary(of, d);
+		break;
+	case BODY:
+		p->body(of, d);
+		break;
+	case FOOTER:
+		str_printf(d->out, "%s %s, %s", p->program, PT_VERSION,
+			clock_text(now, clock_wall()));
+		break;
+	case SCRIPT:
+		if (!p->script)
+			break;
+		str_puts(d->out, "<script type=\"application/json\" id=\"data\">");
+		p->data(of, d->out);
+		str_printf(d->out, "</script>\n<script>\n%s\n</script>\n", p->script);
+		break;
+	case N_PARTS:
+		bug(__FILE__, __LINE__, "a mark in the frame of pages");
+	}
 }
 
-static void put_policy(const struct page *p, const void *of, struct str *out)
+void page_put_all(
+	const struct page *p, const void *of, enum page_kind kind, struct str *out)
 {
-	(void)of;
-	str_puts(out, p->script ? "; script-src 'unsafe-inline'" : "");
+	struct doc d = {.kind = kind, .out = out};
+	if (kind == PAGE_MD) {
+		p->markdown(of, &d);
+		return;
+	}
+	const char *s = page_frame;
+	for (const char *at; (at = strchr(s, '@'));) {
+		enum part part = 0;
+		while (part < N_PARTS &&
+			strncmp(at, marks[part], strlen(marks[part])) != 0)
+			part++;
+		str_add(out, s, (size_t)(at - s));
+		put_part(p, of, part, &d);
+		s = at + strlen(marks[part]);
+	}
+	str_puts(out, s);
 }
 
-static void put_title(const struct page *p, const void *of, struct str *out)
+int page_write(const struct page *p, const void *of, const char *path, struct err *e)
 {
 	scoped_str text = {0};
-	p->title(of, &text);
-	html_text(out, text.s ? text.s : "");
-}
-
-static void put_summary(const struct page *p, const void *of, struct str *out)
-{
-	p->summary(of, out);
-}
-
-static void put_body(const struct page *p, const void *of, struct str *out)
-{
-	p->body(of, out);
-}
-
-static void put_footer(const struct page *p, const void *of, struct str *out)
-{
-	char now[NUM_TEXT];
-	(void)of;
-	str_printf(
-		out, "%s %s, %s", p->program, PT_VERSION, clock_text(now, clock_wall()));
-}
-
-static void put_script(const struct page *p, const void *of, struct str *out)
-{
-	if (!p->script)
-		return;
-	str_puts(out, "<script type=\"application/json\" id=\"data\">");
-	p->data(of, out);
-	str_puts(out, "</script>\n<script>\n");
-	str_puts(out, p->script);
-	str_puts(out, "\n</script>\n");
-}
-
-static const struct {
-	const char *mark;
-	void (*put)(const struct page *p, const void *of, struct str *out);
-} parts[] = {
-	{"@POLICY@", put_policy},
-	{"@TITLE@", put_title},
-	{"@STYLE@", put_style},
-	{"@SUMMARY@", put_summary},
-	{"@BODY@", put_body},
-	{"@FOOTER@", put_footer},
-	{"@SCRIPT@", put_script},
-};
-
-/* Puts the part whose mark is at the begin of a text; returns the length of the mark. */
-static size_t put_part(
-	const struct page *p, const void *of, const char *at, struct str *out)
-{
-	for (size_t i = 0; i < ARRAY_LEN(parts); i++) {
-		size_t len = strlen(parts[i].mark);
-		if (strncmp(at, parts[i].mark, len) != 0)
-			continue;
-		parts[i].put(p, of, out);
-		return len;
-	}
-	BUG_ON(*at);
-	return 0;
-}
-
-void page_html(const struct page *p, const void *of, struct str *out)
-{
-	for (const char *s = page_frame, *at; *s; s = at) {
-		at = strchr(s, '@');
-		if (!at)
-			at = s + strlen(s);
-		str_add(out, s, (size_t)(at - s));
-		at += put_part(p, of, at, out);
-	}
+	int kind = page_kind(path, e);
+	if (kind < 0)
+		return -1;
+	page_put_all(p, of, (enum page_kind)kind, &text);
+	return file_replace(path, &text, e);
 }
 
 /* ---- Markdown ---------------------------------------------------------------------- */
@@ -213,13 +264,6 @@ void md_text(struct str *out, const char *s)
 			str_putc(out, '\\');
 		str_putc(out, (unsigned char)*s < ' ' ? ' ' : *s);
 	}
-}
-
-void md_cell(struct str *out, const char *s)
-{
-	str_puts(out, " ");
-	md_text(out, s && *s ? s : "-");
-	str_puts(out, " |");
 }
 
 void md_block(struct str *out, const char *text)

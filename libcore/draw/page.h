@@ -13,18 +13,53 @@ int page_kind(const char *path, struct err *e);
 
 enum report_tone { REPORT_NEUTRAL, REPORT_GOOD, REPORT_UNCLEAR, REPORT_BAD };
 
-/* A page: its frame and its style are the same for all programs. Functions put what they are named after. */
-typedef void page_put(const void *of, struct str *out);
+/* A report that is being written, of either kind. */
+struct doc {
+	enum page_kind kind;
+	struct str *out;
+	struct str rule; /* Markdown: below the heading of the current table */
+};
+
+/* A report. Frame and style of pages are the same for all programs. */
+typedef void page_put(const void *of, struct doc *d);
 struct page {
 	const char *program;
-	page_put *title;   /* text without markup */
-	page_put *summary; /* what stands below the title */
+	void (*title)(const void *of, struct str *out); /* text without markup */
+	page_put *summary; /* what stands below the title of a page */
 	page_put *body;
-	const char *style;  /* besides that of all pages */
-	const char *script; /* NULL: none, and none may run */
-	page_put *data;	    /* of the script, as JSON */
+	page_put *markdown;			       /* all of it */
+	const char *style;			       /* besides that of all pages */
+	const char *script;			       /* NULL: none, and none may run */
+	void (*data)(const void *of, struct str *out); /* of the script, as JSON */
 };
-void page_html(const struct page *p, const void *of, struct str *out);
+/* Appends the report. */
+void page_put_all(
+	const struct page *p, const void *of, enum page_kind kind, struct str *out);
+/* Writes a file of the kind that its suffix says. 0, or -1 with *e set. */
+int page_write(const struct page *p, const void *of, const char *path, struct err *e);
+
+/* ---- both kinds ---- */
+
+/* Markup, as it is: the one or the other. */
+void doc_markup(struct doc *d, const char *html, const char *markdown);
+void doc_text(struct doc *d, const char *text); /* escaped */
+void doc_note(struct doc *d, const char *text);
+/* A section of a page with a heading, whose id is "h-" and `id`; Markdown has none. */
+void doc_section(struct doc *d, const char *id, const char *heading);
+void doc_section_end(struct doc *d);
+/* A table in this section, which scrolls if it is wide: columns, rows of cells. */
+void doc_table(struct doc *d, const char *id);
+void doc_column(struct doc *d, const char *heading, bool number);
+void doc_rows(struct doc *d); /* after the last column */
+/* All three; words that begin with '>' are headings of numbers. */
+void doc_head(struct doc *d, const char *id, const char *const *words, int n);
+void doc_row(struct doc *d);
+enum cell { CELL_TEXT, CELL_NUMBER, CELL_HEADING };
+void doc_cell(struct doc *d, enum cell kind, const char *text); /* NULL or "": a dash */
+void doc_row_end(struct doc *d);
+void doc_table_end(struct doc *d);
+
+/* ---- HTML ---- */
 
 /* Text, escaped; for control characters and what is no UTF-8 there are question marks, and what turns the direction of
  * text is left out. */
@@ -32,21 +67,13 @@ void html_text(struct str *out, const char *s);
 /* class: NULL for none. */
 void html_element(struct str *out, const char *name, const char *class, const char *text);
 void html_badge(struct str *out, enum report_tone tone, const char *words);
-/* A section with a heading, whose id is "h-" and `id`; up to html_section_end(). */
-void html_section(struct str *out, const char *id, const char *heading);
-void html_section_end(struct str *out);
-/* For a table that scrolls if it is wide, in this section; up to html_scroll_end(). */
-void html_scroll(struct str *out, const char *id);
-void html_scroll_end(struct str *out);
-/* A table with a heading; words that begin with '>' are headings of numbers. */
-void html_head(struct str *out, const char *const *words, int n);
-void html_foot(struct str *out);
-/* NULL or "": a dash. */
-void html_cell(struct str *out, const char *text, bool number);
+void html_scroll(struct str *out, const char *id); /* before a table of its own */
+void html_table_end(struct str *out);
+
+/* ---- Markdown ---- */
 
 /* Text that begins no construct and ends no cell of a table. */
 void md_text(struct str *out, const char *s);
-void md_cell(struct str *out, const char *s); /* NULL or "": a dash */
 /* Lines as a block of code, which none of them can end. */
 void md_block(struct str *out, const char *text);
 

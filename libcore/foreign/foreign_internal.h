@@ -3,14 +3,9 @@
 #ifndef FOREIGN_INTERNAL_H
 #define FOREIGN_INTERNAL_H
 
+#include "archive/safetensors.h"
 #include "base/file.h"
 #include "ckpt/view.h"
-
-/* Reads n numbers at an offset, widened to fp32. */
-int numbers_read(int fd, const char *path, enum dtype dtype, int64_t at, int64_t n,
-	float *out, struct err *e);
-/* The XXH3 of a file in which n bytes at `hole` are replaced by `fill`. -1 with errno set. */
-int file_hash_around(int fd, int64_t hole, int64_t n, char fill, uint64_t *hash);
 
 /* A file of numbers that is being written: it appears when it is complete. */
 struct number_file {

@@ -90,12 +90,14 @@ static int get_activation(
 	static const struct {
 		const char *name;
 		int act;
-	} known[] = {{"gelu_new", ACTC_GELU_TANH}, {"gelu_pytorch_tanh", ACTC_GELU_TANH},
-		{"gelu", ACTC_GELU}, {"silu", ACTC_SWIGLU}, {"swish", ACTC_SWIGLU}};
+	} known[] = {
+#define ACT(id, fn, kind, word, hf, hf_too, ...) {hf, ACTC_##id}, {hf_too, ACTC_##id},
+#include "kernels/acts.h"
+	};
 	json_t *x = get(r, key);
 	const char *name = x ? json_string_value(x) : absent;
 	for (size_t i = 0; name && i < ARRAY_LEN(known); i++)
-		if (!strcmp(name, known[i].name)) {
+		if (known[i].name && !strcmp(name, known[i].name)) {
 			*out = known[i].act;
 			return 0;
 		}
@@ -479,18 +481,13 @@ int hf_config_read(struct hf_config *h, const char *path, struct err *e)
 static const char *const dtype_names[] = {
 	[DT_F32] = "float32", [DT_BF16] = "bfloat16", [DT_F16] = "float16"};
 
-/* GPT-2's class has no gated one: check_class() refuses it. */
 static const char *activation_of(const struct model *m)
 {
-	switch (m->act) {
-	case ACT_GELU:
-		return "gelu";
-	case ACT_GELU_TANH:
-		return "gelu_new";
-	case ACT_SWIGLU:
-		break;
-	}
-	bug(__FILE__, __LINE__, "an activation function");
+	static const char *const names[] = {
+#define ACT(id, fn, kind, word, hf, ...) hf,
+#include "kernels/acts.h"
+	};
+	return names[m->act];
 }
 
 static json_t *make_gpt2(const struct model *m)
@@ -598,6 +595,7 @@ static int check_gpt2(const struct model *m, struct err *e)
 {
 	const char *why =
 		m->act == ACT_SWIGLU	       ? "GELU; this model has SwiGLU"
+		: !activation_of(m)	       ? "no such activation function"
 		: m->c.window		       ? "no sliding window; this model has one"
 		: m->c.qk_norm		       ? "no norms of queries and keys"
 		: m->c.kv_heads != m->c.heads  ? "as many key and value heads as heads"

@@ -4,8 +4,9 @@
  */
 #include "foreign/foreign.h"
 #include "foreign/foreign_internal.h"
+#include "dialect/dialect.h"
 #include "foreign/huggingface.h"
-#include "foreign/safetensors.h"
+#include "archive/safetensors.h"
 
 #include <stdlib.h>
 #include <string.h>

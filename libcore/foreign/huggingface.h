@@ -3,7 +3,7 @@
 #define FOREIGN_HUGGINGFACE_H
 
 #include "foreign/foreign.h"
-#include "foreign/safetensors.h"
+#include "archive/safetensors.h"
 
 #include <jansson.h>
 
@@ -50,6 +50,29 @@ int hf_origin_save(
  * positions there are. */
 json_t *hf_origin_keys(
 	const json_t *origin, const struct model *m, const struct tokenizer *t);
+
+/* ---- safetensors_write.c ----------------------------------------------------------- */
+
+/* A tensor to be written. */
+struct st_source {
+	const char *name;
+	int ndim;
+	const int64_t *dims;
+	int number; /* what `give` calls it */
+};
+
+struct number_file;
+struct st_write {
+	const struct st_source *list; /* in the order of the file */
+	int n;
+	enum dtype dtype; /* fp32, bf16, fp16 */
+	const char *options_xxh3, *param_hash;
+	/* Puts all elements in order. */
+	int (*give)(void *with, int number, struct number_file *f, struct err *e);
+	void *with;
+};
+int safetensors_write(const char *path, const struct st_write *w, struct err *e);
+int64_t safetensors_bytes(const struct st_source *t, enum dtype dtype);
 
 /* ---- hf_save.c --------------------------------------------------------------------- */
 

@@ -1,5 +1,5 @@
 /* Writing safetensors files: sorted by name, as the format's own library writes tensors of one type. */
-#include "foreign/safetensors.h"
+#include "foreign/huggingface.h"
 
 #include "foreign/foreign_internal.h"
 

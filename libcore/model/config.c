@@ -11,7 +11,10 @@ static const struct arch *const arch_table[] = {ARCH_LIST(ARCH_ROW)};
 const char *const arch_names[] = {ARCH_LIST(ARCH_NAME) NULL};
 const char *const by_arch_names[] = {"by-arch", "yes", "no", NULL};
 const char *const bias_names[] = {"by-arch", "yes", "no", "qkv", "attention", NULL};
-const char *const act_names[] = {"by-arch", "gelu-tanh", "gelu", "swiglu", NULL};
+const char *const act_names[] = {"by-arch",
+#define ACT(id, name, kind, word, ...) word,
+#include "kernels/acts.h"
+	NULL};
 const char *const init_names[] = {"by-arch", "gpt2", "llama", "depth", NULL};
 const char *const rope_scaling_names[] = {"none", "linear", "llama3", NULL};
 
@@ -109,21 +112,6 @@ static bool decide(int choice, bool by_arch)
 	return choice == BY_ARCH ? by_arch : choice == YES;
 }
 
-static enum act_kind act_of(enum act_choice choice)
-{
-	switch (choice) {
-	case ACTC_GELU_TANH:
-		return ACT_GELU_TANH;
-	case ACTC_GELU:
-		return ACT_GELU;
-	case ACTC_SWIGLU:
-		return ACT_SWIGLU;
-	case ACTC_BY_ARCH:
-		break;
-	}
-	bug(__FILE__, __LINE__, "an activation function");
-}
-
 /* ---- windows --------------------------------------------------------------------- */
 
 bool layer_has_window(const struct model_config *c, int64_t layer)
@@ -201,7 +189,7 @@ static int resolve(struct model *m, int64_t vocab, struct err *e)
 	c->norm_eps = c->norm_eps > 0 ? c->norm_eps : m->arch->norm_eps;
 	c->act = c->act ? c->act : (int)m->arch->act;
 	c->init = c->init ? c->init : (int)m->arch->init;
-	m->act = act_of((enum act_choice)c->act);
+	m->act = (enum act_kind)(c->act - ACTC_BY_ARCH - 1);
 	m->bias = c->bias == BIAS_BY_ARCH ? m->arch->bias : c->bias == BIAS_ALL;
 	m->out_bias = m->bias || c->bias == BIAS_ATTENTION;
 	m->qkv_bias = m->out_bias || c->bias == BIAS_QKV;

@@ -10,7 +10,7 @@ enum { DA, DB };
 
 static bool is_gated(const struct model *m)
 {
-	return m->act == ACT_SWIGLU;
+	return act_is_gated(m->act);
 }
 
 static void tensors(struct model *m, int64_t layer, struct sublayer_tensors *t)

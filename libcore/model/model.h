@@ -20,7 +20,11 @@ enum arch_id { ARCH_LIST(ARCH_ID) ARCHS };
 
 enum yes_no { BY_ARCH, YES, NO };
 enum bias_choice { BIAS_BY_ARCH, BIAS_ALL, BIAS_NONE, BIAS_QKV, BIAS_ATTENTION };
-enum act_choice { ACTC_BY_ARCH, ACTC_GELU_TANH, ACTC_GELU, ACTC_SWIGLU };
+enum act_choice {
+	ACTC_BY_ARCH,
+#define ACT(id, ...) ACTC_##id, /* ACT_id + 1 */
+#include "kernels/acts.h"
+};
 enum init_choice { INITC_BY_ARCH, INITC_GPT2, INITC_LLAMA, INITC_DEPTH };
 enum rope_scaling { ROPE_PLAIN, ROPE_LINEAR, ROPE_LLAMA3 };
 

@@ -12,7 +12,7 @@
  * some of the ranks that share them only, as in an evaluation. */
 static bool is_of_shards(const struct store *s)
 {
-	return s->impl->n_shards > 1 && s->c.zero == 3 && !is_offloaded(s, STORE_PARAM);
+	return s->impl->sharding.n > 1 && s->c.zero == 3 && !is_offloaded(s, STORE_PARAM);
 }
 
 void amax_open(struct store *s, struct arena *run)

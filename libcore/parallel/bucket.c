@@ -20,11 +20,18 @@ static int tp_run(const struct store *s, const struct tensor *t)
 						    : 1;
 }
 
+static const struct sharding *sharding_of(const struct store *s, const struct tensor *t)
+{
+	(void)t;
+	return &s->impl->sharding;
+}
+
 /* The type in which a tensor is gathered or read. ZeRO 1 and 2 gather the updated parameters
  * themselves, not copies for matmuls, and so in fp32. */
 static enum dtype wire_of(const struct store *s, const struct tensor *t)
 {
-	bool gathered = (s->c.zero == 3 && s->impl->n_shards > 1) || offloads_copies(s);
+	bool gathered =
+		(s->c.zero == 3 && sharding_of(s, t)->n > 1) || offloads_copies(s);
 	if (!t->operand || !gathered)
 		return DT_F32;
 	return t->float8 && s->c.wire != DT_F32 ? DT_E4M3 : s->c.wire;
@@ -49,11 +56,9 @@ static struct mesh_part group_of(const struct store *s, const struct tensor *t)
 	return part;
 }
 
-int bucket_shard_of(const struct store *s, const int at[N_AXES])
+int shard_at(const struct sharding *x, const struct mesh *m, const int at[N_AXES])
 {
-	if (s->impl->n_shards == 1)
-		return 0;
-	return at[AXIS_FSDP] * s->c.mesh->degree[AXIS_CP] + at[AXIS_CP];
+	return x->n == 1 ? 0 : at[AXIS_FSDP] * m->degree[AXIS_CP] + at[AXIS_CP];
 }
 
 /* ---- the tensors of a bucket ----------------------------------------------------- */
@@ -130,7 +135,10 @@ static void make_bucket(struct store *s, const struct tensor *like, int slice)
 		n += unit_floats(s, like, --first);
 	o->bucket = xrealloc(o->bucket, (size_t)(o->n_buckets + 1) * sizeof(*o->bucket));
 	struct bucket *b = &o->bucket[o->n_buckets];
-	*b = (struct bucket){.store = s, .first_unit = id, .last_unit = id};
+	*b = (struct bucket){.store = s,
+		.first_unit = id,
+		.last_unit = id,
+		.sharding = sharding_of(s, like)};
 	add_entries(s, b, like, slice, first, 2);
 	add_entries(s, b, like, slice, first, 1); /* so that matrices are adjacent */
 	for (int i = 0; i < b->n_entries; i++)
@@ -145,7 +153,7 @@ static void make_bucket(struct store *s, const struct tensor *like, int slice)
 	b->uses = b->tied ? 1 : like->uses;
 	b->users = like->users_per_slice;
 	b->levels = levels_of(s, like);
-	if (o->n_shards == 1 && s->c.device->discrete) /* equal pieces, for NCCL */
+	if (b->sharding->n == 1 && s->c.device->discrete) /* equal pieces, for NCCL */
 		b->n = round_up(b->n, ALIGN * mesh_size(s->c.mesh, group_of(s, like)));
 	o->n_buckets++;
 }
@@ -157,7 +165,7 @@ static void make_bucket(struct store *s, const struct tensor *like, int slice)
 static void shard_entry(
 	const struct store *s, const struct bucket *b, struct entry *e, int64_t before)
 {
-	int n = s->impl->n_shards;
+	int n = b->sharding->n;
 	int64_t total = 0;
 	for (int i = 0; i < b->n_entries; i++)
 		total += b->entry[i].rows * b->entry[i].cols;
@@ -174,7 +182,7 @@ static void shard_entry(
 
 static void make_shards(struct store *s, struct bucket *b)
 {
-	int n = s->impl->n_shards;
+	int n = b->sharding->n;
 	int64_t before = 0;
 	b->shard = xcalloc((size_t)n, sizeof(*b->shard));
 	for (int i = 0; i < b->n_entries; i++) {
@@ -213,7 +221,7 @@ struct store_rows store_rows_of(
 	int at[N_AXES];
 	mesh_place(s->c.mesh->degree, rank, at);
 	const struct entry *e = entry_of(s, t, t->first + i);
-	int shard = bucket_shard_of(s, at);
+	int shard = shard_at(bucket_of(s, t, t->first + i)->sharding, s->c.mesh, at);
 	return (struct store_rows){
 		.slice = tensor_slice(t, at[AXIS_TP] * s->c.part.local) + i,
 		.first = e->bounds[shard],
@@ -237,9 +245,9 @@ void buckets_make(struct store *s)
 	s->impl->location = xcalloc((size_t)n, sizeof(*s->impl->location));
 	for (int i = 0; i < n; i++)
 		s->impl->location[i].bucket = -1;
-	s->impl->n_shards =
-		s->c.zero ? s->c.mesh->degree[AXIS_FSDP] * s->c.mesh->degree[AXIS_CP] : 1;
-	s->impl->shard = bucket_shard_of(s, s->c.mesh->at);
+	struct sharding *x = &s->impl->sharding;
+	x->n = s->c.zero ? s->c.mesh->degree[AXIS_FSDP] * s->c.mesh->degree[AXIS_CP] : 1;
+	x->own = shard_at(x, s->c.mesh, s->c.mesh->at);
 	/* creating a group is collective, also for stages without such a tensor */
 	for (int i = 0; i < s->c.n_tensors; i++)
 		mesh_group(s->c.mesh, group_of(s, &s->c.tensors[i]));
@@ -262,7 +270,7 @@ void buckets_free(struct store *s)
 			free(b->entry[k].bounds);
 			free(b->entry[k].packed);
 		}
-		for (int k = 0; k < s->impl->n_shards; k++)
+		for (int k = 0; k < b->sharding->n; k++)
 			free(b->shard[k].run);
 		bucket_sums_free(b);
 		free(b->entry);

@@ -87,6 +87,14 @@ struct bucket_gather {
 		staged_at; /* [shards + 1]: the shards' places in `staging`; NULL: not yet */
 };
 
+/* How buckets are sharded: the ranks that gather their shards, the number of shards, and this rank's; and how many
+ * ranks of a host sum gradients by host, or 0. */
+struct sharding {
+	struct comm *c;
+	int n, own;
+	int host_run;
+};
+
 /* Slices of neighbouring units that the same ranks reduce and gather, as one vector. */
 struct bucket {
 	struct store *store;
@@ -95,6 +103,7 @@ struct bucket {
 	int n_entries;
 	int64_t n;	 /* floats of the vector; each entry is aligned to a cache line */
 	enum dtype wire; /* the type in which it is gathered */
+	const struct sharding *sharding;
 	struct sum_shard *shard; /* [shards] */
 	struct sum_group all;	 /* the ranks that share it */
 	/* The uses of its tensors on this stage, the virtual slices that use a slice, and log2 of the leaves
@@ -127,7 +136,7 @@ struct bucket {
 void buckets_make(struct store *s);
 void buckets_free(struct store *s);
 /* The shard of the ranks at a place of the mesh. */
-int bucket_shard_of(const struct store *s, const int at[N_AXES]);
+int shard_at(const struct sharding *x, const struct mesh *m, const int at[N_AXES]);
 
 /* bucket_sums.c */
 /* Makes the groups of all second sums. Collective, also for stages without such buckets. */

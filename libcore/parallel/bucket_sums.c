@@ -19,7 +19,7 @@ static void make_sum_group(struct store *s, struct bucket *b, struct sum_group *
 	for (int r = 0; r < n && n_shards > 1; r++) {
 		int at[N_AXES];
 		mesh_place(m->degree, g->ranks[r], at);
-		wants[r] = bucket_shard_of(s, at) / divisor % n_shards;
+		wants[r] = shard_at(b->sharding, m, at) / divisor % n_shards;
 	}
 	g->plan = (struct sum_plan){.c = g->c,
 		.d = s->c.device,
@@ -48,40 +48,41 @@ static bool sums_gradients(const struct store *s)
 }
 
 /* Are the gradients of all ranks with the same shards summed within the replicas first? */
-static bool is_hybrid(const struct store *s)
+static bool is_hybrid(const struct store *s, const struct sharding *x)
 {
-	return s->impl->n_shards > 1 && s->c.mesh->degree[AXIS_DP] > 1 &&
-	       sums_gradients(s) && !s->impl->host_run;
+	return x->n > 1 && s->c.mesh->degree[AXIS_DP] > 1 && sums_gradients(s) &&
+	       !x->host_run;
 }
 
 /* Replicas that are on one host each, or share one, are summed as hybrid. */
-static int host_run(const struct store *s)
+static int host_run(const struct store *s, int n)
 {
-	int run = mesh_host_run(s->c.mesh, of_hosts), n = s->impl->n_shards;
+	int run = mesh_host_run(s->c.mesh, of_hosts);
 	return run && sums_gradients(s) && (n == 1 || (n > run && n % run == 0)) ? run
 										 : 0;
 }
 
 /* The ranks of the first sum of two, and of the second; false: there is one. */
-static bool two_sums(
-	const struct store *s, struct mesh_part *within, struct mesh_part *across)
+static bool two_sums(const struct store *s, const struct sharding *x,
+	struct mesh_part *within, struct mesh_part *across)
 {
 	*within = *across = of_hosts;
 	within->hosts = HOSTS_THIS;
 	across->hosts = HOSTS_ACROSS;
-	if (is_hybrid(s)) {
+	if (is_hybrid(s, x)) {
 		*within = (struct mesh_part){
 			.axes = AXIS_BIT(AXIS_FSDP) | AXIS_BIT(AXIS_CP)};
 		*across = (struct mesh_part){.axes = AXIS_BIT(AXIS_DP)};
 	}
-	return s->impl->host_run || is_hybrid(s);
+	return x->host_run || is_hybrid(s, x);
 }
 
 void bucket_sums_groups(struct store *s)
 {
 	struct mesh_part within, across;
-	s->impl->host_run = host_run(s);
-	if (two_sums(s, &within, &across)) {
+	struct sharding *x = &s->impl->sharding;
+	x->host_run = host_run(s, x->n);
+	if (two_sums(s, x, &within, &across)) {
 		mesh_group(s->c.mesh, within);
 		mesh_group(s->c.mesh, across);
 	}
@@ -102,7 +103,7 @@ static void make_shards(struct store *s, struct bucket *b, struct mesh_part with
 	struct mesh_part across, int n_first)
 {
 	struct bucket_sums *x = &b->sums;
-	int n = s->impl->n_shards, n_last = n / n_first;
+	int n = b->sharding->n, n_last = n / n_first;
 	int64_t at = 0, first;
 	x->first_shard = xcalloc((size_t)n_first, sizeof(*x->first_shard));
 	x->last_shard = xcalloc((size_t)n_last, sizeof(*x->last_shard));
@@ -112,7 +113,7 @@ static void make_shards(struct store *s, struct bucket *b, struct mesh_part with
 	make_sum_group(s, b, &x->within, within, x->first_shard, n_first, 1);
 	int64_t piece = sum_piece(&x->within.plan, x->within.c->rank, &first);
 	for (int i = 0; i < n_last; i++) {
-		int shard = s->impl->shard % n_first + i * n_first;
+		int shard = b->sharding->own % n_first + i * n_first;
 		int64_t len = n > 1 ? b->shard[shard].n : piece;
 		append_runs(&x->last_shard[i], &(struct sum_run){at, len}, len > 0);
 		at += len;
@@ -125,13 +126,12 @@ static void make_groups(struct store *s, struct bucket *b, struct mesh_part part
 {
 	struct bucket_sums *x = &b->sums;
 	struct mesh_part within, across;
-	int n = s->impl->n_shards;
+	int n = b->sharding->n, run = b->sharding->host_run;
 	make_sum_group(s, b, &b->all, part, b->shard, n, 1);
 	x->first = x->last = &b->all;
-	if (!b->levels || part.tp_run || !two_sums(s, &within, &across))
+	if (!b->levels || part.tp_run || !two_sums(s, b->sharding, &within, &across))
 		return;
-	make_shards(
-		s, b, within, across, n > 1 && s->impl->host_run ? s->impl->host_run : n);
+	make_shards(s, b, within, across, n > 1 && run ? run : n);
 	x->first = &x->within;
 	x->last = &x->across;
 }
@@ -167,7 +167,7 @@ static void make_plans(struct store *s, struct bucket *b)
 {
 	struct bucket_sums *x = &b->sums;
 	const struct sum_plan *all = &b->all.plan, *of_leaves = &x->first->plan;
-	bool two = x->last != x->first, hosts = two && s->impl->host_run;
+	bool two = x->last != x->first, hosts = two && b->sharding->host_run;
 	/* the ranks whose pieces are rounded, or kept */
 	const struct sum_plan *owners = hosts ? &x->last->plan : of_leaves;
 	struct reduction_facts f = {.scheme = hosts ? SCHEME_HOSTS
@@ -178,7 +178,7 @@ static void make_plans(struct store *s, struct bucket *b)
 		.several = b->leaves.most > 1,
 		.one_rank = all->c->size == 1,
 		.sole = all->sharers[all->wants[all->c->rank]] == 1,
-		.one_shard = s->impl->n_shards == 1,
+		.one_shard = b->sharding->n == 1,
 		.rounds = s->c.microbatches.round_robin,
 		.tied = b->tied,
 		.workers = s->c.workers > 1,

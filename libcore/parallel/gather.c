@@ -48,12 +48,12 @@ static int64_t wire_bytes(const struct bucket *b, int shard)
 
 /* Is a shard received into the staging buffer? Else it is contiguous in the vector, and received
  * there. In fewer bits this also holds for this rank's shard; in fp32 it has its own memory. */
-static bool is_staged(const struct store *s, const struct bucket *b, int shard)
+static bool is_staged(const struct bucket *b, int shard)
 {
 	bool contiguous = b->shard[shard].n_runs == 1;
 	if (is_narrow(b))
 		return !keeps_half_vector(b) || !contiguous;
-	return shard != s->impl->shard && !contiguous;
+	return shard != b->sharding->own && !contiguous;
 }
 
 /* On a GPU, what is gathered is at the same place of the memory on all ranks, as symmetric windows of NCCL
@@ -65,9 +65,9 @@ static bool has_equal_places(const struct store *s)
 
 static int64_t staged_floats(const struct store *s, const struct bucket *b, int shard)
 {
-	bool unused = has_equal_places(s) && shard == s->impl->shard && !is_narrow(b) &&
+	bool unused = has_equal_places(s) && shard == b->sharding->own && !is_narrow(b) &&
 		      b->shard[shard].n_runs != 1;
-	return is_staged(s, b, shard) || unused
+	return is_staged(b, shard) || unused
 		       ? round_up(ceil_div(wire_bytes(b, shard), sizeof(float)), 16)
 		       : 0;
 }
@@ -75,7 +75,7 @@ static int64_t staged_floats(const struct store *s, const struct bucket *b, int 
 static int64_t staging_floats(const struct store *s, const struct bucket *b)
 {
 	int64_t n = 0;
-	for (int k = 0; k < s->impl->n_shards; k++)
+	for (int k = 0; k < b->sharding->n; k++)
 		n += staged_floats(s, b, k);
 	return n;
 }
@@ -87,17 +87,17 @@ static void set_staging(const struct store *s, struct bucket *b, float *staging)
 	if (b->gather.staged_at)
 		return;
 	b->gather.staged_at =
-		xcalloc((size_t)s->impl->n_shards + 1, sizeof(*b->gather.staged_at));
-	for (int k = 0; k < s->impl->n_shards; k++)
+		xcalloc((size_t)b->sharding->n + 1, sizeof(*b->gather.staged_at));
+	for (int k = 0; k < b->sharding->n; k++)
 		b->gather.staged_at[k + 1] =
 			b->gather.staged_at[k] + staged_floats(s, b, k);
 }
 
 /* The memory of a shard in a message: in the staging buffer, in the order of the ranks, or in the vector. */
-static void *message_of(const struct store *s, const struct bucket *b, int shard)
+static void *message_of(const struct bucket *b, int shard)
 {
-	return is_staged(s, b, shard) ? b->gather.staging + b->gather.staged_at[shard]
-				      : elements(b, b->shard[shard].run[0].at, 0).p;
+	return is_staged(b, shard) ? b->gather.staging + b->gather.staged_at[shard]
+				   : elements(b, b->shard[shard].run[0].at, 0).p;
 }
 
 static bool params_offloaded(const struct store *s)
@@ -114,10 +114,10 @@ static bool reads_copies(const struct store *s, const struct bucket *b)
 /* Floats for the shard that is read, after the staging buffer; the only shard is read into the vector. */
 static int64_t own_floats(const struct store *s, const struct bucket *b)
 {
-	int64_t n = b->shard[s->impl->shard].n;
-	for (int k = 0; k < s->impl->n_shards && has_equal_places(s); k++)
+	int64_t n = b->shard[b->sharding->own].n;
+	for (int k = 0; k < b->sharding->n && has_equal_places(s); k++)
 		n = max64(n, b->shard[k].n);
-	return params_offloaded(s) && s->impl->n_shards > 1 && !reads_copies(s, b)
+	return params_offloaded(s) && b->sharding->n > 1 && !reads_copies(s, b)
 		       ? round_up(n, 16)
 		       : 0;
 }
@@ -127,14 +127,14 @@ static float *own_shard(const struct store *s, const struct bucket *b)
 {
 	if (!params_offloaded(s))
 		return b->state[STORE_PARAM];
-	return s->impl->n_shards > 1 ? b->gather.staging + staging_floats(s, b)
-				     : b->gather.vector;
+	return b->sharding->n > 1 ? b->gather.staging + staging_floats(s, b)
+				  : b->gather.vector;
 }
 
 /* This rank's shard as it is sent. */
 static void *own_message(const struct store *s, const struct bucket *b)
 {
-	return is_narrow(b) ? message_of(s, b, s->impl->shard) : own_shard(s, b);
+	return is_narrow(b) ? message_of(b, b->sharding->own) : own_shard(s, b);
 }
 
 static uint64_t read_own(struct store *s, const struct bucket *b)
@@ -142,7 +142,7 @@ static uint64_t read_own(struct store *s, const struct bucket *b)
 	bool copies = reads_copies(s, b);
 	return offload_enqueue(s, copies ? (int)STORE_COPY : STORE_PARAM, false,
 		copies ? own_message(s, b) : own_shard(s, b), b->at,
-		b->shard[s->impl->shard].n, 0);
+		b->shard[b->sharding->own].n, 0);
 }
 
 /* Rows of an entry that a shard has: their floats, and where they are in the vector. */
@@ -156,7 +156,7 @@ static int64_t rows_in(const struct entry *e, int shard, int64_t *at)
 static void narrow_own(const struct store *s, const struct bucket *b, void *message)
 {
 	struct device *d = s->c.device;
-	int own = s->impl->shard;
+	int own = b->sharding->own;
 	float *x = own_shard(s, b);
 	int64_t at;
 	if (b->wire != DT_E4M3)
@@ -171,14 +171,14 @@ static void narrow_own(const struct store *s, const struct bucket *b, void *mess
 }
 
 /* Are all messages of one length, one behind the other? This rank's, too, if it is narrow. */
-static bool is_contiguous(const struct store *s, const struct bucket *b)
+static bool is_contiguous(const struct bucket *b)
 {
-	const char *first = message_of(s, b, 0);
+	const char *first = message_of(b, 0);
 	int64_t n_bytes = wire_bytes(b, 0);
 	bool all = is_narrow(b);
-	for (int k = 1; k < s->impl->n_shards && all; k++)
+	for (int k = 1; k < b->sharding->n && all; k++)
 		all = wire_bytes(b, k) == n_bytes &&
-		      (const char *)message_of(s, b, k) == first + k * n_bytes;
+		      (const char *)message_of(b, k) == first + k * n_bytes;
 	return all;
 }
 
@@ -186,15 +186,15 @@ static bool is_contiguous(const struct store *s, const struct bucket *b)
 static void gather_shards(
 	struct store *s, const struct bucket *b, struct comm_requests *requests)
 {
-	struct store_impl *o = s->impl;
-	struct comm_block *all = xcalloc((size_t)o->n_shards, sizeof(*all));
+	struct comm_block *all = xcalloc((size_t)b->sharding->n, sizeof(*all));
 	void *own = own_message(s, b);
+	BUG_ON(requests->c != b->sharding->c);
 	if (is_narrow(b) && !reads_copies(s, b))
 		narrow_own(s, b, own);
-	for (int k = 0; k < o->n_shards; k++)
+	for (int k = 0; k < b->sharding->n; k++)
 		all[k] = (struct comm_block){
-			k == o->shard ? own : message_of(s, b, k), wire_bytes(b, k)};
-	comm_gather_blocks(requests, all, is_contiguous(s, b), TAG_GATHER);
+			k == b->sharding->own ? own : message_of(b, k), wire_bytes(b, k)};
+	comm_gather_blocks(requests, all, is_contiguous(b), TAG_GATHER);
 	free(all);
 }
 
@@ -235,14 +235,14 @@ static void unpack(
 /* Unpacks the shards of all ranks, once they are received. */
 static void end_bucket(struct store *s, struct bucket *b)
 {
-	struct store_impl *o = s->impl;
+	const struct sharding *x = b->sharding;
 	const void *own = own_message(s, b);
-	if (is_narrow(b) ? is_staged(s, b, o->shard) : own != b->gather.vector)
-		unpack(s, b, o->shard, own);
-	for (int i = 1; i < o->n_shards; i++) {
-		int k = (o->shard + i) % o->n_shards;
-		const void *message = message_of(s, b, k);
-		if (is_staged(s, b, k))
+	if (is_narrow(b) ? is_staged(b, x->own) : own != b->gather.vector)
+		unpack(s, b, x->own, own);
+	for (int i = 1; i < x->n; i++) {
+		int k = (x->own + i) % x->n;
+		const void *message = message_of(b, k);
+		if (is_staged(b, k))
 			unpack(s, b, k, message);
 	}
 	if (keeps_half_vector(b))
@@ -264,7 +264,7 @@ void gather_whole(struct store *s, bool frozen)
 {
 	struct store_impl *o = s->impl;
 	struct arena *scratch = s->c.device->scratch;
-	struct comm_requests requests = {.c = o->shards};
+	struct comm_requests requests = {.c = o->sharding.c};
 	for (struct bucket *b = o->bucket; b < o->bucket + o->n_buckets; b++) {
 		size_t mark = arena_mark(scratch);
 		float *staging = arena_floats(scratch, staging_floats(s, b));
@@ -296,7 +296,7 @@ static struct bucket *next_bucket(const struct store *s, int unit, struct bucket
 
 static void send_unit(struct store *s, struct gathered *g)
 {
-	if (s->impl->n_shards == 1)
+	if (s->impl->sharding.n == 1)
 		return;
 	for (struct bucket *b = NULL; (b = next_bucket(s, g->unit, b));)
 		gather_shards(s, b, &g->requests);
@@ -460,14 +460,14 @@ void gather_open(struct store *s, bool measuring)
 	}
 	for (int i = 0; i < o->n_gathered; i++) {
 		o->gathered[i].unit = -1;
-		o->gathered[i].requests.c = o->shards;
+		o->gathered[i].requests.c = o->sharding.c;
 		total += round_up(o->gathered[i].n, 16);
 	}
 	s->bytes.gathered = total * (int64_t)sizeof(float);
 	if (measuring)
 		arena_measure(&o->gather_memory, "gathered parameters");
 	else
-		comm_device_arena(o->shards, s->c.device, &o->gather_memory,
+		comm_device_arena(o->sharding.c, s->c.device, &o->gather_memory,
 			"gathered parameters", (size_t)s->bytes.gathered);
 	for (int i = 0; i < o->n_gathered; i++)
 		o->gathered[i].memory = arena_floats(&o->gather_memory, o->gathered[i].n);
@@ -481,5 +481,5 @@ void gather_close(struct store *s)
 	for (int i = 0; i < o->n_gathered; i++)
 		comm_requests_free(&o->gathered[i].requests);
 	free(o->gathered);
-	comm_device_arena_release(o->shards, s->c.device, &o->gather_memory);
+	comm_device_arena_release(o->sharding.c, s->c.device, &o->gather_memory);
 }

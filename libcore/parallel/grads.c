@@ -16,7 +16,7 @@
 static bool is_shared(const struct store *s, const struct bucket *b)
 {
 	return b->sums.first->c->shares && b->sums.first->c->size > 1 &&
-	       s->impl->n_shards == 1 && !s->c.microbatches.round_robin &&
+	       b->sharding->n == 1 && !s->c.microbatches.round_robin &&
 	       !s->c.device->discrete;
 }
 
@@ -26,9 +26,9 @@ static bool is_run(const struct store *s)
 }
 
 /* In runs and unsharded, the gradient has the place of a leaf. */
-static bool is_like_leaf(const struct store *s)
+static bool is_like_leaf(const struct store *s, const struct bucket *b)
 {
-	return is_run(s) && s->impl->n_shards == 1;
+	return is_run(s) && b->sharding->n == 1;
 }
 
 static bool has_place(const struct bucket *b, enum reduction_place place)
@@ -63,9 +63,9 @@ static void place_own(const struct store *s, struct bucket *b, struct arena *a)
 	bool sums = is_shared(s, b) ? some_int64(b) : has_place(b, AT_LEAVES);
 	bool in_sums = rounds_in(b, AT_LEAVES);
 	b->leaves.sum = sums ? take_integers(a, b->n) : NULL;
-	if (has_place(b, AT_LEAF) || !is_run(s) || (is_like_leaf(s) && !in_sums))
+	if (has_place(b, AT_LEAF) || !is_run(s) || (is_like_leaf(s, b) && !in_sums))
 		b->leaves.memory = arena_floats(a, b->n);
-	if (is_like_leaf(s))
+	if (is_like_leaf(s, b))
 		b->g = in_sums ? (float *)(void *)b->leaves.sum : b->leaves.memory;
 }
 
@@ -109,8 +109,8 @@ static void place_shard(const struct store *s, struct bucket *b, struct arena *a
 		b->g = (float *)(void *)b->sums.kept;
 	else if (is_offloaded(s, STORE_GRAD))
 		b->g = b->leaves.memory;
-	else if (!is_like_leaf(s))
-		b->g = arena_floats(a, b->shard[s->impl->shard].n);
+	else if (!is_like_leaf(s, b))
+		b->g = arena_floats(a, b->shard[b->sharding->own].n);
 	if (reduction_find(&b->plan[0], REDUCE_SWAP))
 		b->sums.other = take_integers(a, b->sums.piece);
 }

@@ -88,7 +88,7 @@ void offload_row_read(struct store *s, struct bucket *b, const struct reduction_
 
 void offload_row_write(struct store *s, struct bucket *b, const struct reduction_row *r)
 {
-	int64_t n = b->shard[s->impl->shard].n;
+	int64_t n = b->shard[b->sharding->own].n;
 	offload_wait(s, offload_enqueue(s, STORE_GRAD, true, bucket_place(b, r->from),
 				b->at, n, 0));
 }

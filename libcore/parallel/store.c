@@ -22,7 +22,7 @@ static void add_part(struct part **list, int64_t *n, int64_t *n_held, struct par
 static struct part shard_part(
 	const struct store *s, const struct bucket *b, const struct entry *e)
 {
-	int k = s->impl->shard;
+	int k = b->sharding->own;
 	int64_t at = e->packed[k];
 	struct part x = {.t = e->t,
 		.slice = e->slice,
@@ -60,7 +60,7 @@ static void list_parts(struct store *s)
 {
 	const struct bucket *end = s->impl->bucket + s->impl->n_buckets;
 	for (const struct bucket *b = s->impl->bucket; b < end; b++) {
-		int n = b->all.plan.sharers[s->impl->shard];
+		int n = b->all.plan.sharers[b->sharding->own];
 		int replica = b->all.plan.before[b->all.c->rank];
 		for (int k = 0; k < b->n_entries; k++) {
 			struct part x = shard_part(s, b, &b->entry[k]);
@@ -113,7 +113,7 @@ static void place_state(struct store *s, struct arena *run)
 	struct bucket *end = o->bucket + o->n_buckets;
 	for (struct bucket *b = o->bucket; b < end; b++) {
 		b->at = o->n_floats;
-		o->n_floats += b->shard[o->shard].n;
+		o->n_floats += b->shard[b->sharding->own].n;
 		if (b < o->bucket + o->n_trained)
 			o->n_state = o->n_floats;
 	}
@@ -128,13 +128,13 @@ static void place_state(struct store *s, struct arena *run)
 			b->state[g] = o->state[g] + b->at;
 	}
 	for (struct bucket *b = o->bucket; b < end; b++) {
-		if (o->n_shards == 1) {
+		if (b->sharding->n == 1) {
 			b->gather.whole = b->state[STORE_PARAM];
 		} else if (s->c.zero < 3) {
 			b->gather.whole = arena_floats(run, b->n);
 			s->bytes.params += b->n * size;
 		}
-		if (s->c.copy != DT_F32 && b->state[STORE_PARAM] && o->n_shards == 1) {
+		if (s->c.copy != DT_F32 && b->state[STORE_PARAM] && b->sharding->n == 1) {
 			struct mat copy = mat_take(run, 1, b->n, s->c.copy);
 			b->gather.copy = copy.p;
 			s->bytes.copies += mat_bytes(copy);
@@ -192,14 +192,14 @@ struct store *store_open(const struct store_config *c, struct arena *run)
 	s->after = -1;
 	store_groups_begin(&s->c.groups);
 	s->impl = xcalloc(1, sizeof(*s->impl));
-	s->impl->shards = mesh_group(c->mesh,
+	s->impl->sharding.c = mesh_group(c->mesh,
 		(struct mesh_part){.axes = AXIS_BIT(AXIS_FSDP) | AXIS_BIT(AXIS_CP)});
 	if (c->mesh->degree[AXIS_PP] > 1 &&
 		!c->ends_meet) /* collective; the two ends use it */
 		mesh_group(c->mesh,
 			(struct mesh_part){.axes = AXIS_BIT(AXIS_PP), .pp_ends = true});
 	buckets_make(s);
-	BUG_ON(offloads_params(c->offload) && s->impl->n_shards > 1 && c->zero < 3);
+	BUG_ON(offloads_params(c->offload) && s->impl->sharding.n > 1 && c->zero < 3);
 	BUG_ON(is_offloaded(s, STORE_GRAD) && !c->microbatches.round_robin);
 	s->impl->squares = arena_alloc(run, sizeof(*s->impl->squares));
 	s->impl->grid = arena_alloc(run, sizeof(*s->impl->grid));
@@ -208,7 +208,7 @@ struct store *store_open(const struct store_config *c, struct arena *run)
 	place_state(s, run);
 	offload_open(s, run);
 	amax_open(s, run);
-	if (is_offloaded(s, STORE_PARAM) || (s->impl->n_shards > 1 && c->zero == 3))
+	if (is_offloaded(s, STORE_PARAM) || (s->impl->sharding.n > 1 && c->zero == 3))
 		gather_open(s, measuring);
 	if (c->microbatches.n_micro)
 		grads_open(s, measuring);
@@ -307,7 +307,7 @@ void store_updated(struct store *s, bool copies)
 		store_copy(s, 0, s->impl->n_floats);
 		offload_copies(s);
 	}
-	if (s->impl->n_shards > 1 && s->c.zero < 3)
+	if (s->impl->sharding.n > 1 && s->c.zero < 3)
 		gather_whole(s, !copies);
 }
 

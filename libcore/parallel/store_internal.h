@@ -56,10 +56,8 @@ struct store_impl {
 	/* In runs: room for leaves that are added to sums. */
 	float *leaves;
 	int64_t n_leaves;
-	uint64_t *hashes;    /* the device's: [n_buckets + 1] */
-	int n_shards, shard; /* over fsdp x cp, and this rank's */
-	int host_run;	     /* ranks of a host that sum gradients by host; 0: not so */
-	struct comm *shards; /* the group of the ranks of the other shards */
+	uint64_t *hashes;	  /* the device's: [n_buckets + 1] */
+	struct sharding sharding; /* of all buckets: over fsdp x cp */
 	struct arena grad_memory, gather_memory;
 	struct group_queue *queue; /* [n_queues] */
 	int n_queues;

@@ -421,6 +421,7 @@ shapes() { # CHECKPOINT
 
 @test "cat, and - for each command: a checkpoint through a pipe" {
 	make_run run
+	mkdir own && export TMPDIR=$PWD/own # other programs have files in /tmp
 	pt-ckpt cat run >image.h5
 	cmp image.h5 "$(step run 40)"
 	pt-ckpt cat run | pt-ckpt show - | diff - <(pt-ckpt show run)
@@ -441,7 +442,7 @@ shapes() { # CHECKPOINT
 	code_of 65 pt-ckpt hash - </dev/null
 	head -c 9000 image.h5 >short
 	code_of 65 pt-ckpt show - <short
-	find "${TMPDIR:-/tmp}" -maxdepth 1 -name 'pt-??????' -newer short | not grep .
+	find own -mindepth 1 | not grep .
 }
 
 @test "export-json has every attribute, option and tensor" {

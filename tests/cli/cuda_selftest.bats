@@ -125,6 +125,15 @@ finds_each() { # 'OPTION... | KERNEL[:NAME]...'...
 	done
 }
 
+@test "each kernel is in a case, except the one that no run calls on a GPU" {
+	local kernel cases missing=
+	cases=" $(tr '\n\t|:' ' ' <<<"${layer_cases[*]} ${worker_cases[*]} ${two_ranks_cases[*]}") "
+	for kernel in $(sed -n 's/^KERNEL([^,]*, *\([a-z0-9_]*\),.*/\1/p' "$BATS_TEST_DIRNAME"/../../kernels/*.h); do
+		[[ $cases == *" $kernel "* ]] || missing+="$kernel "
+	done
+	[ "$missing" = 'find_nonfinite ' ]
+}
+
 @test "any wrong kernel of a layer stops the run before its first step" {
 	finds_each "${layer_cases[@]}"
 }

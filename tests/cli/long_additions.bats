@@ -2,7 +2,7 @@
 # "To add" of pt(7): patches that do what it says, in the files that it names, build and run.
 load helpers
 
-@test "an option, a tokenizer, an architecture, an optimizer and a format of logs are each a file or a row" {
+@test "an option, a tokenizer, an architecture, an activation function, an optimizer and a format of logs are each a file or a row" {
 	root=$(realpath "$BATS_TEST_DIRNAME/../..")
 	mkdir tree
 	(cd "$root" && tar cf - Makefile cmd libcore kernels man share completions tests/additions) | tar xf - -C tree
@@ -22,6 +22,10 @@ load helpers
 	[ "$(grep -c hello err)" -eq 2 ]
 	mpiexec -n 4 pt-train "${small[@]}" --fsdp 2 --tp 2 -o four &>/dev/null
 	cmp one/checkpoints/step-00000004.h5 four/checkpoints/step-00000004.h5
+	pt-train "${small[@]}" --act squared-relu --optimizer adamw --ckpt-every 1 --keep 0 -o relu &>/dev/null
+	mpiexec -n 2 pt-train "${small[@]}" --act squared-relu --optimizer adamw --tp 2 -o relu2 &>/dev/null
+	cmp relu/checkpoints/step-00000004.h5 relu2/checkpoints/step-00000004.h5
+	pt-train --help | grep -q 'swiglu|squared-relu'
 	pt-train --help | grep -q 'nag|adamw'
 	pt-train --generate man | grep -q greet
 	printf 'parrot %d says %s\n' 1 2.5 2 2.25 >log

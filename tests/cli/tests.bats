@@ -1,5 +1,5 @@
 #!/usr/bin/env bats
-# What tests/run reports, which packages the scripts need, and how bugs are planted.
+# What tests/run reports, which packages the scripts need, how bugs are planted and coverage is counted.
 load helpers
 
 top=$BATS_TEST_DIRNAME/../..
@@ -117,6 +117,28 @@ top=$BATS_TEST_DIRNAME/../..
 		---
 		> 	int y = x;
 		> 	return y;
+	END
+}
+
+@test "tests/tools/coverage: the lines that ran, and the files with the fewest" {
+	command -v gcov >/dev/null || skip 'no gcov'
+	mkdir -p cmd libcore/a kernels/cpu tests/tools build/{cmd,libcore/a,kernels/cpu}
+	cp "$top/tests/tools/coverage" tests/tools
+	printf 'int f(int x);\nint f(int x)\n{\n\tif (x)\n\t\treturn 1;\n\treturn 2;\n}\n' >libcore/a/half.c
+	printf 'int g(void);\nint g(void)\n{\n\treturn 1;\n}\n' >kernels/cpu/none.c
+	printf 'int f(int x);\nint main(int argc, char **argv)\n{\n\t(void)argv;\n\treturn f(argc) - 1;\n}\n' >cmd/main.c
+	for f in cmd/main libcore/a/half kernels/cpu/none; do
+		gcc -O0 --coverage -c -o build/$f.o $f.c
+	done
+	gcc -O0 --coverage -c -o build/kernels/cpu/none.avx2.o kernels/cpu/none.c
+	gcc --coverage -o build/main build/cmd/main.o build/libcore/a/half.o
+	build/main
+	run tests/tools/coverage build
+	diff - <(echo "$output") <<-'END'
+		  0.0 % of    2 lines  kernels/cpu/none.c
+		 75.0 % of    4 lines  libcore/a/half.c
+		100.0 % of    2 lines  cmd/main.c
+		 62.5 % of 8 lines in all
 	END
 }
 

@@ -264,13 +264,13 @@ copy() {
 	refused 65 'z/pytorch_model-00002-of-00002.bin: is missing'
 	copy bins
 	sed -i 's/"model.norm.weight"/"model.norm.bias"/' z/*.json
-	refused 65 'has model.norm.weight, and pytorch_model.bin.index.json does not say so'
+	refused 65 'pytorch_model.bin.index.json: model.norm.bias is not in the file pytorch_model-00002-of-00002.bin'
 	copy bins
 	sed -i 's/ "weight_map": {/&"model.more.weight": "pytorch_model-00001-of-00002.bin",/' z/*.json
-	refused 65 'pytorch_model-00001-of-00002.bin has no tensor model.more.weight'
+	refused 65 'model.more.weight is not in the file pytorch_model-00001-of-00002.bin'
 	copy bins
 	sed -i 's/"pytorch_model-00001/"..\/pytorch_model-00001/' z/*.json
-	refused 65 'is no name of a file'
+	refused 65 'is not the name of a file beside it'
 	copy bins
 	echo '{}' >z/pytorch_model.bin.index.json
 	refused 65 'has no weight_map'

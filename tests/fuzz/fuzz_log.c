@@ -53,10 +53,10 @@ static void show(struct run_log logs[2], const char *column, enum curve_axis axi
 		graph_text(&c.graph, &style, &text);
 		curves_free(&c);
 	}
-	report_md(&r, &text);
+	report_put(&r, PAGE_MD, &text);
 	FUZZ_ON(strlen(text.s) != text.len);
 	str_clear(&text);
-	report_html(&r, &text);
+	report_put(&r, PAGE_HTML, &text);
 	FUZZ_ON(count(text.s, "<script") != 2 || count(text.s, "</script") != 2);
 	str_free(&text);
 }

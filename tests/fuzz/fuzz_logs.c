@@ -1,4 +1,5 @@
-/* Logs of other trainers: text and JSON, of a named format or detected, or of a format in a file. */
+/* Logs of other trainers: text and JSON, of a named format or detected, or of a format in a file.
+ * */
 #include "tests/fuzz/fuzz.h"
 #include "compare/compare.h"
 #include "logs/logs.h"

@@ -101,9 +101,8 @@ static void holds(int64_t change)
 	comm_barrier(world);
 }
 
-static void is_of_the_beginning(void **state)
+TEST(is_of_the_beginning)
 {
-	(void)state;
 	for (int one = 0; one < 2; one++) {
 		int64_t change = 100 + one;
 		struct ckpt_writing *x;
@@ -121,12 +120,11 @@ static void is_of_the_beginning(void **state)
 	}
 }
 
-static void without_a_copy(void **state)
+TEST(without_a_copy)
 {
 	int64_t change = 200;
 	struct ckpt_writing *x;
 	struct ckpt_write w = what(&change);
-	(void)state;
 	assert_int_equal(ckpt_write_begin(&x, &w, NULL, &e), 0);
 	change = 0;
 	assert_true(ckpt_write_done(x));
@@ -138,12 +136,11 @@ static void without_a_copy(void **state)
 }
 
 /* The copies of all ranks are the data, and little more. */
-static void copies_are_shared_out(void **state)
+TEST(copies_are_shared_out)
 {
 	int64_t all = 0, sum = 0, change = 0;
 	struct ckpt_write w = what(&change);
 	struct comm rank = {.size = world->size};
-	(void)state;
 	w.comm = &rank;
 	for (size_t i = 0; i < ARRAY_LEN(tensors); i++)
 		all += N_GROUPS * ckpt_size(&tensors[i]) * (int64_t)sizeof(float);
@@ -161,13 +158,12 @@ static void copies_are_shared_out(void **state)
 }
 
 /* A file that cannot be made is known at once; one that is gone is known at the end, by all. */
-static void errors_are_agreed_on(void **state)
+TEST(errors_are_agreed_on)
 {
 	int64_t change = 400;
 	struct ckpt_writing *x = NULL;
 	struct ckpt_write w = what(&change);
 	struct err why = {0};
-	(void)state;
 	w.path = "/nowhere/x.h5";
 	assert_int_equal(ckpt_write_begin(&x, &w, NULL, &why), -1);
 	assert_null(x);
@@ -193,15 +189,9 @@ static void errors_are_agreed_on(void **state)
 
 int main(void)
 {
-	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(is_of_the_beginning),
-		cmocka_unit_test(without_a_copy),
-		cmocka_unit_test(copies_are_shared_out),
-		cmocka_unit_test(errors_are_agreed_on),
-	};
 	ranks_open();
 	if (world->rank == 0)
 		str_puts(&path, test_path("x.h5"));
 	comm_bcast_str(world, &path, 0);
-	return ranks_close(ranks_run(tests));
+	return ranks_close(ranks_run());
 }

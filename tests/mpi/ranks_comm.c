@@ -203,18 +203,16 @@ static bool run_all(struct comm *c, enum coll what, int64_t count)
 	return good;
 }
 
-static void collectives(void **state)
+TEST(collectives)
 {
 	static const int64_t counts[] = {0, 1, 7, 1001};
-	(void)state;
 	for (int what = 0; what < COLL_BARRIER; what++)
 		for (size_t i = 0; i < ARRAY_LEN(counts); i++)
 			assert_on_all(run_all(world, (enum coll)what, counts[i]));
 }
 
-static void large_collectives(void **state)
+TEST(large_collectives)
 {
-	(void)state;
 	for (int what = 0; what < COLL_BARRIER; what++) {
 		const struct coll_info *info = &coll_table[what];
 		struct coll_args a = {.count = 100003, .type = COMM_F32};
@@ -223,11 +221,10 @@ static void large_collectives(void **state)
 	}
 }
 
-static void short_forms(void **state)
+TEST(short_forms)
 {
 	int64_t n = world->size, r = world->rank;
 	int64_t v[] = {r, 1, -r * 1000000007};
-	(void)state;
 	comm_sum_i64(world, v, 3);
 	assert_on_all(v[0] == n * (n - 1) / 2 && v[1] == n);
 	assert_on_all(v[2] == -1000000007 * (n * (n - 1) / 2));
@@ -246,9 +243,8 @@ static void short_forms(void **state)
 	assert_on_all(good);
 }
 
-static void texts_of_any_length(void **state)
+TEST(texts_of_any_length)
 {
-	(void)state;
 	for (int root = 0; root < world->size; root++) {
 		for (int64_t n = 0; n < 100000; n = 7 * n + 1) {
 			struct str s = {0};
@@ -269,9 +265,8 @@ static void texts_of_any_length(void **state)
 /* ---- groups ---------------------------------------------------------------------- */
 
 /* Two groups at once, the ranks of one being those of odd number; one rank in none. */
-static void groups(void **state)
+TEST(groups)
 {
-	(void)state;
 	int odd = world->rank % 2;
 	bool out = world->size > 2 && world->rank == 2;
 	struct comm *c = comm_split(world, out ? -1 : odd, "half");
@@ -292,9 +287,8 @@ static void groups(void **state)
 }
 
 /* What one group does is nothing to the other, even in another order and number. */
-static void groups_do_not_meet(void **state)
+TEST(groups_do_not_meet)
 {
-	(void)state;
 	struct comm *a = comm_split(world, world->rank % 2, "a");
 	struct comm *b = comm_split(world, world->rank < world->size / 2, "b");
 	bool good = true;
@@ -319,11 +313,10 @@ static void groups_do_not_meet(void **state)
 /* ---- messages -------------------------------------------------------------------- */
 
 /* From each to each, of uneven sizes, some of them 0; those of one tag in order. */
-static void messages(void **state)
+TEST(messages)
 {
 	enum { N = 4, ROOM = 5000 };
 	int n = world->size;
-	(void)state;
 	if (n == 1)
 		return;
 	char(*in)[N][ROOM] = xcalloc((size_t)n, sizeof(*in));
@@ -370,7 +363,7 @@ static void remember_death(int code)
 }
 
 /* What a wait finds says what was waited for: here a message too long for its buffer. */
-static void failures_have_names(void **state)
+TEST(failures_have_names)
 {
 	char bytes[64] = "", said[512] = "";
 	const char *path = test_path("said");
@@ -378,7 +371,6 @@ static void failures_have_names(void **state)
 	void (*hook)(int) = die_hook;
 	int err = dup(STDERR_FILENO);
 	volatile int code = 0;
-	(void)state;
 	if (world->size > 1 && world->rank == 0) {
 		comm_send(&r, bytes, 64, 1, TAG_TEST);
 		comm_start(&r);
@@ -413,10 +405,9 @@ static void count_polls(void *with)
 }
 
 /* An empty set is complete, and the background is called until its end. */
-static void waiting(void **state)
+TEST(waiting)
 {
 	struct comm_requests none = {.c = world};
-	(void)state;
 	assert_on_all(comm_test(&none));
 	comm_wait(&none);
 	comm_background(count_polls, &n_polls);
@@ -431,9 +422,8 @@ static void waiting(void **state)
 
 /* Who waits often and briefly, or works and polls, is not taken for missing. On two ranks,
  * and in seconds: a processor that is shared may well stand still for half of one. */
-static void busy_ranks_answer(void **state)
+TEST(busy_ranks_answer)
 {
-	(void)state;
 	if (world->size != 2)
 		return;
 	struct comm *busy = comm_split(world, world->rank == 0, "busy");
@@ -452,14 +442,13 @@ static void busy_ranks_answer(void **state)
 }
 
 /* The last 64 operations, with those that are not complete. */
-static void flight_record(void **state)
+TEST(flight_record)
 {
 	char path[4096];
 	struct err e = {0};
 	struct str text = {0};
 	double x = 1, xs[64];
 	int lines = 0, open = 0;
-	(void)state;
 	if (world->size == 1)
 		ranks_skip();
 	int fd = file_temporary(path, &e);
@@ -502,11 +491,10 @@ static void flight_record(void **state)
 /* ---- agreement ------------------------------------------------------------------- */
 
 /* The last rank announces round 2 while the others are in round 1, and wait for nobody. */
-static void notifications_arrive(void **state)
+TEST(notifications_arrive)
 {
 	struct comm_notify b;
 	bool last = world->rank == world->size - 1, early, arrived;
-	(void)state;
 	comm_notify_open(&b, world, true);
 	early = comm_notify_received(&b, 1);
 	comm_barrier(world);
@@ -521,9 +509,8 @@ static void notifications_arrive(void **state)
 }
 
 /* Each set of ranks that fail, as bits: all hear of the lowest. */
-static void agreement(void **state)
+TEST(agreement)
 {
-	(void)state;
 	for (int who = 0; who < 1 << world->size; who++) {
 		struct err e = {0};
 		char want[200];
@@ -575,17 +562,15 @@ static bool call_all(struct comm *c)
 	return good;
 }
 
-static void blocking_functions(void **state)
+TEST(blocking_functions)
 {
-	(void)state;
 	assert_on_all(call_all(world));
 	assert_on_all(world->size == 1 || pass_on());
 }
 
 /* The last test, since the thread stays until the end. */
-static void blocking_functions_beside_the_progress_thread(void **state)
+TEST(blocking_functions_beside_the_progress_thread)
 {
-	(void)state;
 	if (world->size == 1)
 		ranks_skip();
 	comm_progress_thread(world);
@@ -605,23 +590,6 @@ static void blocking_functions_beside_the_progress_thread(void **state)
 
 int main(void)
 {
-	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(collectives),
-		cmocka_unit_test(large_collectives),
-		cmocka_unit_test(short_forms),
-		cmocka_unit_test(texts_of_any_length),
-		cmocka_unit_test(groups),
-		cmocka_unit_test(groups_do_not_meet),
-		cmocka_unit_test(messages),
-		cmocka_unit_test(failures_have_names),
-		cmocka_unit_test(waiting),
-		cmocka_unit_test(busy_ranks_answer),
-		cmocka_unit_test(flight_record),
-		cmocka_unit_test(notifications_arrive),
-		cmocka_unit_test(agreement),
-		cmocka_unit_test(blocking_functions),
-		cmocka_unit_test(blocking_functions_beside_the_progress_thread),
-	};
 	ranks_open();
-	return ranks_close(ranks_run(tests));
+	return ranks_close(ranks_run());
 }

@@ -167,12 +167,11 @@ static bool has_anchor(const struct edit_config *c)
 	return store_groups_find(&g, "anchor") > 0;
 }
 
-static void bits_of_any_layout(void **state)
+TEST(bits_of_any_layout)
 {
 	static const struct worker_layout alone = {
 		{1, 1, 1, 1, 1}, 0, OFFLOAD_NONE, false};
 	int n = 0;
-	(void)state;
 	for (size_t i = 0; i < N_EDIT_CONFIGS; i++)
 		for (int workers = 2; workers <= 4; workers++) {
 			if (!some_are_due(i, workers))
@@ -222,12 +221,9 @@ static void bits_of_any_layout(void **state)
 
 int main(void)
 {
-	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(bits_of_any_layout),
-	};
 	ranks_open();
 	worker_device_open();
-	int rc = ranks_run(tests);
+	int rc = ranks_run();
 	worker_device_close();
 	return ranks_close(rc);
 }

@@ -86,12 +86,11 @@ static bool is_mean(const struct around *a, int64_t i, int workers, bool outer)
 	return a->after.p[i] == t[0] / (float)workers;
 }
 
-static void averages(void **state)
+TEST(averages)
 {
 	static struct around a;
 	const struct edit_config sgd = {
 		.outer = EDIT_OUTER_SGD, .lr = 1, .by_unit = true};
-	(void)state;
 	for (int workers = 1; workers <= 8; workers++) {
 		struct comm *c =
 			comm_split(world, world->rank < workers ? 0 : -1, "some");
@@ -125,13 +124,12 @@ static int64_t not_without_one(const struct around *a)
 	return wrong;
 }
 
-static void no_numbers(void **state)
+TEST(no_numbers)
 {
 	static struct around a;
 	const struct edit_config sgd = {
 		.outer = EDIT_OUTER_SGD, .lr = 1, .by_unit = true};
 	struct comm *c = comm_split(world, world->rank < 4 ? 0 : -1, "some");
-	(void)state;
 	for (size_t k = 2; k < N_EDIT_CONFIGS; k++) {
 		bool back = true, out = true, finite = true;
 		if (c) {
@@ -153,13 +151,12 @@ static void no_numbers(void **state)
 }
 
 /* Workers and units have names, in a short list. */
-static void names(void **state)
+TEST(names)
 {
 	static struct around a;
 	struct edit_config ec = {.outer = EDIT_OUTER_SGD, .lr = 1, .by_unit = true};
 	struct comm *c = comm_split(world, world->rank < 4 ? 0 : -1, "some");
 	bool right = true;
-	(void)state;
 	if (c) {
 		one_sync(c, &ec, NOWHERE, &a);
 		right = !a.excluded.len && !a.clipped.len;
@@ -182,13 +179,12 @@ static void names(void **state)
 }
 
 /* Clipping makes the step as long as it may be, and no longer. */
-static void clips(void **state)
+TEST(clips)
 {
 	static struct around a;
 	const struct edit_config ec = {.outer = EDIT_OUTER_SGD, .lr = 1, .clip = 0.25};
 	struct comm *c = comm_split(world, world->rank < 2 ? 0 : -1, "some");
 	double length = 0;
-	(void)state;
 	if (c)
 		one_sync(c, &ec, NOWHERE, &a);
 	for (int64_t i = 0; i < a.after.n; i++)
@@ -231,7 +227,7 @@ static void measure_part(void *with, const struct part *x)
 	free(p);
 }
 
-static void dampens(void **state)
+TEST(dampens)
 {
 	static const struct edit_config some[] = {
 		{.outer = EDIT_OUTER_SGD, .lr = 0.7, .momentum = 0.8, .by_unit = true},
@@ -246,7 +242,6 @@ static void dampens(void **state)
 	static const struct worker_layout sharded = {
 		{1, 1, 2, 1, 1}, 3, OFFLOAD_NONE, false};
 	struct comm *c = comm_split(world, world->rank < 4 ? 0 : -1, "some");
-	(void)state;
 	for (size_t k = 0; k < ARRAY_LEN(some); k++) {
 		struct apart a = {&some[k], 4, 0};
 		struct worker w;
@@ -297,7 +292,7 @@ static void note_moves(void *with, const struct part *x)
 	free(p);
 }
 
-static void largest_of_tensor(void **state)
+TEST(largest_of_tensor)
 {
 	static const struct worker_layout sharded = {
 		{1, 1, 2, 1, 2}, 3, OFFLOAD_NONE, false};
@@ -310,7 +305,6 @@ static void largest_of_tensor(void **state)
 	struct edit_result r;
 	struct worker w;
 	bool right = true;
-	(void)state;
 	if (c) {
 		worker_open(&w, c, 1, &sharded, &ec);
 		a.table = w.table;
@@ -383,7 +377,7 @@ static double lost_on_the_way(struct comm *c, const struct edit_config *ec, int 
 }
 
 /* What a wire cannot carry is not lost: however often, no more is missing than once. */
-static void feeds_back(void **state)
+TEST(feeds_back)
 {
 	static const struct {
 		enum edit_wire wire;
@@ -394,7 +388,6 @@ static void feeds_back(void **state)
 		{EDIT_WIRE_INT8, 0.01, 0.002},
 		{EDIT_WIRE_SPARSE, 0.9, 0.1},
 	};
-	(void)state;
 	if (worker_device.discrete &&
 		test_device_slow(&worker_device)) /* whose wires have the CPU's bits */
 		ranks_skip();
@@ -416,13 +409,12 @@ static void feeds_back(void **state)
 }
 
 /* Who is left out has what it had to bring; the others have something else. */
-static void keeps_residual(void **state)
+TEST(keeps_residual)
 {
 	static const struct worker_layout alone = {
 		{1, 1, 1, 1, 1}, 0, OFFLOAD_NONE, false};
 	static struct values before, after;
 	struct comm *c = comm_split(world, world->rank < 3 ? 0 : -1, "some");
-	(void)state;
 	for (int wire = EDIT_WIRE_BF16; wire <= EDIT_WIRE_SPARSE; wire++) {
 		const struct edit_config ec = wire_config((enum edit_wire)wire);
 		int64_t something = 0, wrong = 0;
@@ -453,19 +445,9 @@ static void keeps_residual(void **state)
 
 int main(void)
 {
-	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(averages),
-		cmocka_unit_test(no_numbers),
-		cmocka_unit_test(names),
-		cmocka_unit_test(clips),
-		cmocka_unit_test(dampens),
-		cmocka_unit_test(largest_of_tensor),
-		cmocka_unit_test(feeds_back),
-		cmocka_unit_test(keeps_residual),
-	};
 	ranks_open();
 	worker_device_open();
-	int rc = ranks_run(tests);
+	int rc = ranks_run();
 	worker_device_close();
 	return ranks_close(rc);
 }

@@ -62,23 +62,20 @@ static void equal_bits(const char *arch)
 		assert_on_all(count_different(arch, n) == 0);
 }
 
-static void gpt2_on_any_ranks(void **state)
+TEST(gpt2_on_any_ranks)
 {
-	(void)state;
 	equal_bits("gpt2");
 }
 
-static void llama_on_any_ranks(void **state)
+TEST(llama_on_any_ranks)
 {
-	(void)state;
 	equal_bits("llama");
 }
 
 /* The control must not be equal to everything: other arithmetic gives other bits. */
-static void other_arithmetic_differs(void **state)
+TEST(other_arithmetic_differs)
 {
 	struct trace a, b;
-	(void)state;
 	struct comm *alone = comm_self("dp");
 	train(alone, "gpt2", 2, 1, &a);
 	train(alone, "gpt2", 4, 1, &b);
@@ -89,12 +86,7 @@ static void other_arithmetic_differs(void **state)
 
 int main(void)
 {
-	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(gpt2_on_any_ranks),
-		cmocka_unit_test(llama_on_any_ranks),
-		cmocka_unit_test(other_arithmetic_differs),
-	};
 	ranks_open();
 	shard = ranks_shard(6000);
-	return ranks_close(ranks_run(tests));
+	return ranks_close(ranks_run());
 }

@@ -445,24 +445,21 @@ static void check_all(struct model_config c)
 	}
 }
 
-static void gpt2_on_any_layout(void **state)
+TEST(gpt2_on_any_layout)
 {
 	struct model_config c = small_gpt2;
-	(void)state;
 	c.dropout = 0.2;
 	check_all(c);
 }
 
-static void llama_on_any_layout(void **state)
+TEST(llama_on_any_layout)
 {
-	(void)state;
 	check_all(small_llama);
 }
 
 /* One head of keys and values, which all slices share. */
-static void one_kv_head(void **state)
+TEST(one_kv_head)
 {
-	(void)state;
 	struct model_config c = small_llama;
 	c.kv_heads = 1;
 	c.dropout = 0.1;
@@ -473,9 +470,8 @@ static void one_kv_head(void **state)
 
 /* Six slices on two ranks and on three: no rank has a node of its own of the tree, and ranks
  * share a head of keys and values. */
-static void uneven_slices(void **state)
+TEST(uneven_slices)
 {
-	(void)state;
 	struct model_config c = small_llama;
 	c.heads = 6;
 	c.kv_heads = 3;
@@ -485,10 +481,9 @@ static void uneven_slices(void **state)
 }
 
 /* Virtual degrees are other arithmetic, and the same function. */
-static void virtual_degrees_are_no_other_function(void **state)
+TEST(virtual_degrees_are_no_other_function)
 {
 	static const char *const virtual[] = {"tp=2", "tp=4", "cp=4", "tp=4,cp=2"};
-	(void)state;
 	struct control one, other;
 	struct model_config c = small_llama;
 	control_open(&one, &c);
@@ -502,9 +497,8 @@ static void virtual_degrees_are_no_other_function(void **state)
 }
 
 /* The comparison finds what it should: other dropout, other leaves. */
-static void comparison_finds_differences(void **state)
+TEST(comparison_finds_differences)
 {
-	(void)state;
 	struct control control;
 	struct model_config c = small_gpt2;
 	struct layout l = {.tp = 2, .cp = 1, .threads = 1};
@@ -521,14 +515,6 @@ static void comparison_finds_differences(void **state)
 
 int main(void)
 {
-	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(gpt2_on_any_layout),
-		cmocka_unit_test(llama_on_any_layout),
-		cmocka_unit_test(one_kv_head),
-		cmocka_unit_test(uneven_slices),
-		cmocka_unit_test(virtual_degrees_are_no_other_function),
-		cmocka_unit_test(comparison_finds_differences),
-	};
 	ranks_open();
-	return ranks_close(ranks_run(tests));
+	return ranks_close(ranks_run());
 }

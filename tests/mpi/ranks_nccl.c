@@ -73,9 +73,8 @@ static float own(int rank)
 
 /* ---- what must work ------------------------------------------------------------------- */
 
-static void messages(void **state)
+TEST(messages)
 {
-	(void)state;
 	int other = !world->rank;
 	struct comm_requests r = {.c = world};
 	for (int turn = 0; turn < 20; turn++) {
@@ -95,9 +94,8 @@ static void messages(void **state)
 }
 
 /* Operations in the group's stream follow each other; others are concurrent. */
-static void stream(void **state)
+TEST(stream)
 {
-	(void)state;
 	int other = !world->rank;
 	struct comm_requests r = {.c = world};
 	fill(buffer[0], own(world->rank), N);
@@ -133,18 +131,16 @@ static void blocks_of(bool contiguous, int64_t first, int64_t second)
 	comm_requests_free(&r);
 }
 
-static void blocks(void **state)
+TEST(blocks)
 {
-	(void)state;
 	blocks_of(true, 1000, 1000);
 	blocks_of(false, 1000, 1000);
 	blocks_of(false, 1000, 17);
 	blocks_of(false, 0, 5000);
 }
 
-static void parts(void **state)
+TEST(parts)
 {
-	(void)state;
 	struct comm *same = comm_split(world, 0, "same"),
 		    *alone = comm_split(world, world->rank, "alone");
 	assert_on_all(comm_has_stream(same) && !comm_has_stream(alone));
@@ -161,9 +157,8 @@ static void parts(void **state)
 	comm_free(alone);
 }
 
-static void registered(void **state)
+TEST(registered)
 {
-	(void)state;
 	struct arena a;
 	comm_device_arena(world, &device, &a, "registered",
 		(size_t)(1000 * (world->rank + 1)) * sizeof(float));
@@ -272,13 +267,6 @@ static const struct {
 
 int main(int argc, char **argv)
 {
-	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(messages),
-		cmocka_unit_test(stream),
-		cmocka_unit_test(blocks),
-		cmocka_unit_test(parts),
-		cmocka_unit_test(registered),
-	};
 	const char *asked = getenv("PT_TEST_DEVICE");
 	if (!asked || strcmp(asked, "cuda")) {
 		printf("1..1\nok 1 - all # SKIP it needs a GPU\n");
@@ -292,7 +280,7 @@ int main(int argc, char **argv)
 		if (!strcmp(mistakes[i].name, argv[1]))
 			mistakes[i].make();
 	device_wait(&device);
-	int rc = argc > 1 ? 0 : ranks_run(tests);
+	int rc = argc > 1 ? 0 : ranks_run();
 	close_device();
 	return ranks_close(rc);
 }

@@ -72,12 +72,11 @@ static bool same(const char *model, int n_micro, int ranks, const char *layout)
 
 /* ---- schedules ------------------------------------------------------------------- */
 
-static void any_schedule(void **state)
+TEST(any_schedule)
 {
 	static const char *const models[] = {gpt2, llama};
 	static const char *const schedules[] = {"gpipe", "1f1b", "zb-h1"};
 	char layout[128];
-	(void)state;
 	for (size_t m = 0; m < ARRAY_LEN(models); m++) {
 		for (int n_micro = 2; n_micro <= 6; n_micro += 4) {
 			for (int pp = 2; pp <= 4; pp += 2) {
@@ -93,9 +92,8 @@ static void any_schedule(void **state)
 	}
 }
 
-static void several_stages_a_rank(void **state)
+TEST(several_stages_a_rank)
 {
-	(void)state;
 	assert_on_all(
 		same(eight, 3, 2, "pp = 2\npp-schedule = interleaved\npp-stages = 2\n"));
 	assert_on_all(
@@ -115,9 +113,8 @@ static void several_stages_a_rank(void **state)
 
 /* The embedding is on the first stage, its second use on the last; and layers do not divide
  * evenly. */
-static void tied_and_uneven(void **state)
+TEST(tied_and_uneven)
 {
-	(void)state;
 	assert_on_all(same(tied, 4, 2, "pp = 2\npp-schedule = 1f1b\n"));
 	assert_on_all(same(tied, 4, 3, "pp = 3\npp-schedule = gpipe\n"));
 	assert_on_all(same(tied, 4, 2, "pp = 2\npp-schedule = zb-h1\n"));
@@ -125,9 +122,8 @@ static void tied_and_uneven(void **state)
 }
 
 /* In a V, both uses of the table are on the first rank, and other micro-batches come between them. */
-static void tied_in_a_v(void **state)
+TEST(tied_in_a_v)
 {
-	(void)state;
 	assert_on_all(same(eight, 4, 2, "pp = 2\npp-schedule = zbv\n"));
 	assert_on_all(same(eight, 7, 3, "pp = 3\npp-schedule = zbv\n"));
 	assert_on_all(same(
@@ -137,9 +133,8 @@ static void tied_in_a_v(void **state)
 }
 
 /* With the other axes: replicas that have unequal numbers of micro-batches, shards. */
-static void with_other_axes(void **state)
+TEST(with_other_axes)
 {
-	(void)state;
 	assert_on_all(same(tied, 5, 4, "pp = 2\ndp = 2\npp-schedule = 1f1b\n"));
 	assert_on_all(same(tied, 5, 4, "pp = 2\nfsdp = 2\npp-schedule = zb-h1\n"));
 	assert_on_all(
@@ -151,12 +146,11 @@ static void with_other_axes(void **state)
 
 /* ---- what is made again ---------------------------------------------------------- */
 
-static void recomputation(void **state)
+TEST(recomputation)
 {
 	static const char *const models[] = {gpt2, tied};
 	static const char *const how[] = {"none", "selective", "full"};
 	char layout[128];
-	(void)state;
 	for (size_t m = 0; m < ARRAY_LEN(models); m++) {
 		int64_t before = INT64_MAX;
 		for (size_t i = 0; i < ARRAY_LEN(how); i++) {
@@ -174,13 +168,12 @@ static void recomputation(void **state)
 }
 
 /* The least that fits, and what was chosen computes the same. */
-static void as_much_as_memory_needs(void **state)
+TEST(as_much_as_memory_needs)
 {
 	static const char *const how[] = {"none", "selective", "full"};
 	struct comm *alone = comm_self("alone");
 	char layout[128];
 	struct trace one, other;
-	(void)state;
 	for (size_t i = 0; i < ARRAY_LEN(how); i++) {
 		snprintf(layout, sizeof(layout), "recompute = %s\nckpt = no\n", how[i]);
 		struct plan wanted = train(alone, gpt2, 2, layout, &one);
@@ -194,9 +187,8 @@ static void as_much_as_memory_needs(void **state)
 	comm_free(alone);
 }
 
-static void recomputation_in_a_pipeline(void **state)
+TEST(recomputation_in_a_pipeline)
 {
-	(void)state;
 	assert_on_all(same(gpt2, 5, 2, "pp = 2\npp-schedule = 1f1b\nrecompute = full\n"));
 	assert_on_all(
 		same(gpt2, 5, 2, "pp = 2\npp-schedule = zb-h1\nrecompute = selective\n"));
@@ -206,14 +198,13 @@ static void recomputation_in_a_pipeline(void **state)
 
 /* ---- bad numbers ----------------------------------------------------------------- */
 
-static void what_is_bad_is_found(void **state)
+TEST(what_is_bad_is_found)
 {
 	struct train_opts o = options(gpt2, 4, "pp = 4\n");
 	struct dataset data;
 	struct trainer t;
 	struct step_result r;
 	struct err e = {0};
-	(void)state;
 	o.lr = 1e30;
 	o.warmup = 0;
 	o.clip = 0;
@@ -235,18 +226,7 @@ static void what_is_bad_is_found(void **state)
 
 int main(void)
 {
-	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(any_schedule),
-		cmocka_unit_test(several_stages_a_rank),
-		cmocka_unit_test(tied_and_uneven),
-		cmocka_unit_test(tied_in_a_v),
-		cmocka_unit_test(with_other_axes),
-		cmocka_unit_test(recomputation),
-		cmocka_unit_test(as_much_as_memory_needs),
-		cmocka_unit_test(recomputation_in_a_pipeline),
-		cmocka_unit_test(what_is_bad_is_found),
-	};
 	ranks_open();
 	shard = ranks_shard(3000);
-	return ranks_close(ranks_run(tests));
+	return ranks_close(ranks_run());
 }

@@ -137,10 +137,9 @@ static int64_t wrong_rows(const struct slices *s, int64_t rows, int64_t block)
 	return wrong + (arena_mark(&scratch) != 0);
 }
 
-static void sums_and_gathers(void **state)
+TEST(sums_and_gathers)
 {
 	static const int64_t some_rows[] = {1, 2, 7, 16, MAX_ROWS};
-	(void)state;
 	for (int size = 1; size <= world->size; size++) {
 		struct comm *axis = axis_of(size);
 		int64_t wrong = 0;
@@ -172,9 +171,8 @@ static int64_t rows_of_turn(const struct slices *s, int turn)
 
 /* A sum that a rank computes a piece of after the other: what is whole goes to its rank at
  * once, so the first of the others has all it needs while this rank's own is not computed. */
-static void early_rows(void **state)
+TEST(early_rows)
 {
-	(void)state;
 	struct comm *axis = axis_of(world->size);
 	for (int async = 0; async < 2; async++) {
 		float x[MAX_ROWS * COLS];
@@ -200,9 +198,8 @@ static void early_rows(void **state)
 }
 
 /* The pieces of all slices are all rows, in order, and a rank has those of its slices. */
-static void pieces(void **state)
+TEST(pieces)
 {
-	(void)state;
 	for (int64_t rows = 1; rows <= 40; rows++) {
 		for (int n = 1; n <= 12; n++) {
 			struct slices s = {world, n, 0, 1, true};
@@ -318,9 +315,8 @@ static int64_t wrong_chunks(const struct chunks *c, int slices, bool sums)
 	return wrong + (arena_mark(&scratch) != 0);
 }
 
-static void rings(void **state)
+TEST(rings)
 {
-	(void)state;
 	for (int size = 1; size <= world->size; size++) {
 		struct comm *axis = axis_of(size);
 		int64_t wrong = 0;
@@ -340,10 +336,9 @@ static void rings(void **state)
 
 /* Messages that are too long to be buffered: nobody waits for ever, and a rank gets in a ring
  * what it gives. */
-static void long_messages(void **state)
+TEST(long_messages)
 {
 	enum { LONG = 100000 };
-	(void)state;
 	struct comm *axis = axis_of(world->size);
 	for (int here = 1; here <= 2; here++) {
 		struct chunks c = {
@@ -386,9 +381,8 @@ static void long_messages(void **state)
 }
 
 /* A planned axis: nothing is touched, and the bytes are those that ranks really send. */
-static void plans(void **state)
+TEST(plans)
 {
-	(void)state;
 	struct device plan;
 	struct arena nothing;
 	device_plan(&plan, DEVICE_CPU);
@@ -437,19 +431,11 @@ static void plans(void **state)
 
 int main(void)
 {
-	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(pieces),
-		cmocka_unit_test(sums_and_gathers),
-		cmocka_unit_test(early_rows),
-		cmocka_unit_test(rings),
-		cmocka_unit_test(long_messages),
-		cmocka_unit_test(plans),
-	};
 	ranks_open();
 	device_cpu(&device, 1);
 	arena_init(&scratch, "scratch", 1 << 24);
 	device.scratch = &scratch;
-	int rc = ranks_run(tests);
+	int rc = ranks_run();
 	arena_release(&scratch);
 	return ranks_close(rc);
 }

@@ -98,9 +98,8 @@ static int64_t wrong_in(
 	return verify_wrong(&v, send, recv);
 }
 
-static void collectives(void **state)
+TEST(collectives)
 {
-	(void)state;
 	const int64_t counts[] = {1, 1000};
 	uint64_t iteration = 0;
 	for (int what = 0; what < COLL_BARRIER; what++) {
@@ -118,9 +117,8 @@ static void collectives(void **state)
 	}
 }
 
-static void messages(void **state)
+TEST(messages)
 {
-	(void)state;
 	enum { N = 100000 };
 	int next = (world->rank + 1) % world->size;
 	int before = (world->rank + world->size - 1) % world->size;
@@ -146,9 +144,8 @@ static void messages(void **state)
 }
 
 /* Ends of the memory, and what lies beside it. */
-static void ownership(void **state)
+TEST(ownership)
 {
-	(void)state;
 	assert_on_all(device_owns(&device, far_away));
 	assert_on_all(device_owns(&device, far_away + ALL - 1));
 	assert_on_all(!device_owns(&device, far_away + ALL));
@@ -158,14 +155,9 @@ static void ownership(void **state)
 
 int main(void)
 {
-	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(collectives),
-		cmocka_unit_test(messages),
-		cmocka_unit_test(ownership),
-	};
 	ranks_open();
 	open_device();
-	int rc = ranks_run(tests);
+	int rc = ranks_run();
 	close_device();
 	return ranks_close(rc);
 }

@@ -428,13 +428,12 @@ static bool differ(const struct result *test, const struct result *control, size
 	return true;
 }
 
-static void same_bits(void **state)
+TEST(same_bits)
 {
 	static const int64_t micros[] = {1, 3, 11, 8};
 	size_t n_micros =
 		ARRAY_LEN(micros) - !getenv("LONG"); /* eight: all ranks have as many */
 	int different = 0;
-	(void)state;
 	for (size_t k = 0; k < n_micros; k++) {
 		const struct store_layout one = {{1, 1, 1, 1, 1}, 0, false, micros[k]};
 		struct result control = {.errors = 0}, test;
@@ -486,12 +485,11 @@ static void run_workers(const struct store_layout *l, struct result *out)
 }
 
 /* A warm-up of two workers has the bits of one run with the micro-batches of both. */
-static void workers(void **state)
+TEST(workers)
 {
 	static const int64_t micros[] = {4, 11};
 	int different = 0;
 	struct result *all = xcalloc((size_t)world->size, sizeof(*all)), test, both;
-	(void)state;
 	for (size_t k = 0; k < ARRAY_LEN(micros); k++) {
 		struct store_layout one = {{1, 1, 1, 1, 1}, 0, false, 2 * micros[k]};
 		struct comm *alone = comm_self("alone");
@@ -560,7 +558,7 @@ static const struct store_layout few[] = {
 
 /* A leaf that the leaves of all ranks leave room for is one on every layout, and one that is larger or
  * not a number makes the norm of every layout infinite, or not a number. */
-static void limits(void **state)
+TEST(limits)
 {
 	static const struct {
 		const char *name;
@@ -571,7 +569,6 @@ static void limits(void **state)
 		{"2.wk", 0x1p7f},	 /* 3 x 4 x 2 */
 	};
 	int different = 0;
-	(void)state;
 	for (size_t k = 0; k < 3 * ARRAY_LEN(cases); k++) {
 		float most = cases[k / 3].most;
 		struct result control = {.errors = 0};
@@ -602,10 +599,9 @@ static void limits(void **state)
 }
 
 /* A rank alone rounds the sums in their place, some after the others if they are many. */
-static void large(void **state)
+TEST(large)
 {
 	struct result control = {.errors = 0};
-	(void)state;
 	odd.rows = 24 << 10;
 	run_alone(&control);
 	bool same = gives(&few[0], control.norm[0], control.hash[0]);
@@ -615,12 +611,6 @@ static void large(void **state)
 
 int main(void)
 {
-	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(same_bits),
-		cmocka_unit_test(workers),
-		cmocka_unit_test(limits),
-		cmocka_unit_test(large),
-	};
 	ranks_open();
-	return ranks_close(ranks_run(tests));
+	return ranks_close(ranks_run());
 }

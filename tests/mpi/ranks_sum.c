@@ -198,12 +198,11 @@ static void deal(int64_t *begin, int size, int64_t leaves, int how)
 	begin[size] = leaves;
 }
 
-static void sums_are_exact(void **state)
+TEST(sums_are_exact)
 {
 	enum { MAX_LEAVES = 19 };
 	static const int64_t lengths[] = {1, 16, 17, 100, 0};
 	int64_t *begin = xcalloc((size_t)world->size + 1, sizeof(*begin));
-	(void)state;
 	for (int64_t leaves = 0; leaves <= MAX_LEAVES; leaves++) {
 		for (int how = 0; how < world->size + 5; how++) {
 			struct one x;
@@ -223,14 +222,13 @@ static void sums_are_exact(void **state)
 }
 
 /* As a backward does it: several under way, others at once in another group. */
-static void sums_at_once(void **state)
+TEST(sums_at_once)
 {
 	enum { N = 5 };
 	int64_t begin[3][8];
 	struct one x[N], y;
 	struct queue of_world, of_half;
 	bool good = true;
-	(void)state;
 	struct comm *half = comm_split(world, world->rank % 2, "half");
 	deal(begin[0], world->size, 8, 0);
 	deal(begin[1], world->size, 13, world->size + 1);
@@ -252,12 +250,11 @@ static void sums_at_once(void **state)
 }
 
 /* Memory of all ranks is seen by all, zero at first, and numbers are said in order. */
-static void shared_memory(void **state)
+TEST(shared_memory)
 {
 	enum { N = 1000 };
 	struct err e = {0};
 	bool good = true;
-	(void)state;
 	if (!world->shares)
 		ranks_skip();
 	int64_t bytes = N * (world->rank + 1); /* each has its own size */
@@ -285,11 +282,10 @@ static void shared_memory(void **state)
 
 /* An all-reduce as a ring sends it: n - 1 of n of the contributions, of 4 or 8 bytes an element, and as much of
  * the results, of 4 bytes. */
-static void bytes_sent(void **state)
+TEST(bytes_sent)
 {
 	enum { EACH = 160 };
 	int64_t begin[8];
-	(void)state;
 	for (int leaves = 1; leaves <= 4; leaves *= 4) {
 		struct one x;
 		struct queue queue;
@@ -305,13 +301,12 @@ static void bytes_sent(void **state)
 }
 
 /* A piece is kept over two sums of other ranks' leaves, and rounded then. */
-static void kept(void **state)
+TEST(kept)
 {
 	enum { N = 100 };
 	int64_t begin[8];
 	struct one x;
 	struct queue queue;
-	(void)state;
 	deal(begin, world->size, 2 * world->size, 0);
 	x = (struct one){.begin = begin, .n = N, .grid = {.exponent = GRID_EXPONENT}};
 	device_cpu(&x.d, 1);
@@ -347,13 +342,6 @@ static void kept(void **state)
 
 int main(void)
 {
-	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(sums_are_exact),
-		cmocka_unit_test(sums_at_once),
-		cmocka_unit_test(shared_memory),
-		cmocka_unit_test(bytes_sent),
-		cmocka_unit_test(kept),
-	};
 	ranks_open();
-	return ranks_close(ranks_run(tests));
+	return ranks_close(ranks_run());
 }

@@ -232,27 +232,24 @@ static void check(const struct model_config *m)
 		assert_on_all(same(m, &layouts[i], &one));
 }
 
-static void gpt2(void **state)
+TEST(gpt2)
 {
 	struct model_config c = small_gpt2;
-	(void)state;
 	c.dropout = 0.1;
 	c.virtual_degrees = "tp=4,cp=4";
 	check(&c);
 }
 
-static void llama(void **state)
+TEST(llama)
 {
 	struct model_config c = small_llama;
-	(void)state;
 	c.virtual_degrees = "tp=4,cp=4";
 	check(&c);
 }
 
-static void one_kv_head(void **state)
+TEST(one_kv_head)
 {
 	struct model_config c = small_llama;
-	(void)state;
 	c.layers = 1;
 	c.kv_heads = 1;
 	c.tie = YES;
@@ -263,11 +260,6 @@ static void one_kv_head(void **state)
 
 int main(void)
 {
-	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(gpt2),
-		cmocka_unit_test(llama),
-		cmocka_unit_test(one_kv_head),
-	};
 	ranks_open();
-	return ranks_close(ranks_run(tests));
+	return ranks_close(ranks_run());
 }

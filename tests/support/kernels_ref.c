@@ -142,37 +142,75 @@ static double normal_cdf(double x)
 	return 0.5 * erfc(-x / sqrt(2));
 }
 
+static double gelu_tanh(double x)
+{
+	double u = sqrt(2 / pi) * (x + 0.044715 * x * x * x);
+	return 0.5 * x * (1 + tanh(u));
+}
+
+static double gelu_tanh_slope(double x)
+{
+	double t = tanh(sqrt(2 / pi) * (x + 0.044715 * x * x * x));
+	double du = sqrt(2 / pi) * (1 + 3 * 0.044715 * x * x);
+	return 0.5 * (1 + t) + 0.5 * x * (1 - t * t) * du;
+}
+
+static double gelu(double x)
+{
+	return x * normal_cdf(x);
+}
+
+static double gelu_slope(double x)
+{
+	return normal_cdf(x) + x * exp(-x * x / 2) / sqrt(2 * pi);
+}
+
+static double swiglu(double x, double gate)
+{
+	return x * sigmoid(x) * gate;
+}
+
+/* Functions of two: returns the derivative by x, and sets the derivative by the gate. */
+static double swiglu_slope(double x, double gate, double *dgate)
+{
+	double s = sigmoid(x);
+	*dgate = x * s;
+	return gate * s * (1 + x * (1 - s));
+}
+
+#define PLAIN_FWD(f) f(a[i])
+#define GATED_FWD(f) f(a[i], b[i])
+#define PLAIN_BWD(f) da[i] += dy[i] * f##_slope(a[i])
+#define GATED_BWD(f)                                    \
+	double dgate;                                   \
+	da[i] += dy[i] * f##_slope(a[i], b[i], &dgate); \
+	db[i] += dy[i] * dgate
+
 void ref_act_fwd(
 	enum act_kind kind, double *y, const double *a, const double *b, int64_t n)
 {
-	for (int64_t i = 0; i < n; i++) {
-		double x = a[i], u = sqrt(2 / pi) * (x + 0.044715 * x * x * x);
-		if (kind == ACT_GELU_TANH)
-			y[i] = 0.5 * x * (1 + tanh(u));
-		else if (kind == ACT_GELU)
-			y[i] = x * normal_cdf(x);
-		else
-			y[i] = x * sigmoid(x) * b[i];
-	}
+	for (int64_t i = 0; i < n; i++)
+		switch (kind) {
+#define ACT(id, name, kind, ...)         \
+	case ACT_##id:                   \
+		y[i] = kind##_FWD(name); \
+		break;
+#include "kernels/acts.h"
+		}
 }
 
 void ref_act_bwd(enum act_kind kind, double *da, double *db, const double *dy,
 	const double *a, const double *b, int64_t n)
 {
-	for (int64_t i = 0; i < n; i++) {
-		double x = a[i], s = sigmoid(x);
-		double t = tanh(sqrt(2 / pi) * (x + 0.044715 * x * x * x));
-		double du = sqrt(2 / pi) * (1 + 3 * 0.044715 * x * x);
-		if (kind == ACT_GELU_TANH) {
-			da[i] += dy[i] * (0.5 * (1 + t) + 0.5 * x * (1 - t * t) * du);
-		} else if (kind == ACT_GELU) {
-			double density = exp(-x * x / 2) / sqrt(2 * pi);
-			da[i] += dy[i] * (normal_cdf(x) + x * density);
-		} else {
-			da[i] += dy[i] * b[i] * s * (1 + x * (1 - s));
-			db[i] += dy[i] * x * s;
-		}
+	for (int64_t i = 0; i < n; i++)
+		switch (kind) {
+#define ACT(id, name, kind, ...)  \
+	case ACT_##id: {          \
+		kind##_BWD(name); \
+		break;            \
 	}
+#include "kernels/acts.h"
+		}
 }
 
 void ref_embed_fwd(double *y, const double *w, const int32_t *ids, int64_t first,

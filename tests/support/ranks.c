@@ -86,6 +86,13 @@ int ranks_run_some(const struct CMUnitTest *tests, size_t n)
 	return rc;
 }
 
+int ranks_run(void)
+{
+	size_t n;
+	const struct CMUnitTest *tests = tests_all(&n);
+	return ranks_run_some(tests, n);
+}
+
 /* Only rank 0 writes to stdout; the other ranks keep their output for end_if_failed(). */
 static void keep_output(void)
 {

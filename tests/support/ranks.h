@@ -12,10 +12,10 @@
 
 extern struct comm *world;
 
-/* main() is: ranks_open(); return ranks_close(ranks_run(tests)); */
+/* main() is: ranks_open(); return ranks_close(ranks_run()); */
 void ranks_open(void);
 /* A crash or failed assertion of one rank prints the test and the rank, and ends all ranks. */
-#define ranks_run(tests) ranks_run_some(tests, ARRAY_LEN(tests))
+int ranks_run(void); /* the tests of the program */
 int ranks_run_some(const struct CMUnitTest *tests, size_t n);
 int ranks_close(int rc);
 /* Skips the test, on all ranks. */

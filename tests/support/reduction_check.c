@@ -348,7 +348,7 @@ static void check_rounded(void)
 		const struct store_impl *o = peers[i].s->impl;
 		done += peers[i].rounded;
 		for (struct bucket *b = o->bucket; b < o->bucket + o->n_trained; b++)
-			for (int k = 0; k < o->n_shards && b->levels &&
+			for (int k = 0; k < b->sharding->n && b->levels &&
 					b->all.ranks[0] == peers[i].rank;
 				k++)
 				want += STEPS * b->shard[k].n;

@@ -9,6 +9,28 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+static struct CMUnitTest *tests;
+static size_t n_tests;
+
+void test_add(const char *name, CMUnitTestFunction run, CMFixtureFunction setup)
+{
+	tests = xrealloc(tests, (n_tests + 1) * sizeof(*tests));
+	tests[n_tests++] = (struct CMUnitTest){name, run, setup, NULL, NULL};
+}
+
+const struct CMUnitTest *tests_all(size_t *n)
+{
+	*n = n_tests;
+	return tests;
+}
+
+int tests_run(void)
+{
+	int failed = _cmocka_run_group_tests("tests", tests, n_tests, NULL, NULL);
+	free(tests);
+	return failed;
+}
+
 static char folder[4096];
 
 static void remove_folder(void)

@@ -7,6 +7,21 @@
 #include <setjmp.h>
 #include <cmocka.h>
 
+/* TEST(name) { ... } defines a test, and TEST_AFTER(setup, name) { ... } one before which int setup(void **)
+ * runs. Tests run in the order of the file; a file without main() has the main() of test_main.c. */
+#define TEST(name) TEST_AFTER(NULL, name)
+#define TEST_AFTER(setup, name)                                        \
+	static void name(void **state);                                \
+	__attribute__((constructor)) static void test_add_##name(void) \
+	{                                                              \
+		test_add(#name, name, setup);                          \
+	}                                                              \
+	static void name(__attribute__((unused)) void **state)
+void test_add(const char *name, CMUnitTestFunction run, CMFixtureFunction setup);
+/* The tests of the program; runs them, and returns how many failed. */
+const struct CMUnitTest *tests_all(size_t *n);
+int tests_run(void);
+
 /* A directory of this process, removed when it ends. */
 const char *test_folder(void);
 /* DIRECTORY/name; the text lasts until the program ends. */

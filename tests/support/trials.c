@@ -144,7 +144,8 @@ static void add_layers(struct kernel_calls *to, int64_t rows, int64_t cols, enum
 	};
 	ADD_ALL(to, calls);
 	for (int kind = 0; kind < N_ACT_KINDS; kind++) {
-		const struct mat b = kind == ACT_SWIGLU ? x : none, db = kind == ACT_SWIGLU ? y : none;
+		const bool gated = act_is_gated((enum act_kind)kind);
+		const struct mat b = gated ? x : none, db = gated ? y : none;
 		const struct kernel_call acts[] = {
 			{KERNEL_act_fwd, .m = {y, x, b}, .n = {kind}},
 			{KERNEL_act_bwd, .m = {y, db, x, x, b}, .n = {kind}},

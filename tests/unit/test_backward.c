@@ -179,30 +179,19 @@ static void check(const struct model_config *m)
 }
 
 /* A weight with two uses, and biases. */
-static void gpt2(void **state)
+TEST(gpt2)
 {
 	struct model_config c = small_gpt2;
-	(void)state;
 	c.context = 32;
 	check(&c);
 }
 
 /* Sums of several products in fp32, as slices have them. */
-static void llama_in_slices(void **state)
+TEST(llama_in_slices)
 {
 	struct model_config c = small_llama;
-	(void)state;
 	c.context = 32;
 	c.ffn_dim = 64;
 	c.virtual_degrees = "tp=2";
 	check(&c);
-}
-
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(gpt2),
-		cmocka_unit_test(llama_in_slices),
-	};
-	return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -12,9 +12,8 @@
 #include <xxhash.h>
 
 /* By whatever vectors: the hashes are those of the plain functions, of any length, in one call or in several. */
-static void hashes_of_any_length(void **state)
+TEST(hashes_of_any_length)
 {
-	(void)state;
 	enum { MOST = 5000 };
 	uint8_t x[MOST + 1];
 	for (int i = 0; i <= MOST; i++)
@@ -33,10 +32,9 @@ static void hashes_of_any_length(void **state)
 	}
 }
 
-static void philox_known_answers(void **state)
+TEST(philox_known_answers)
 {
 	/* Salmon et al., Random123's kat_vectors: philox4x32 10 */
-	(void)state;
 	struct philox_block b = philox((struct philox_key){{0, 0}}, 0, 0, 0, 0);
 	assert_int_equal(b.x[0], 0x6627e8d5);
 	assert_int_equal(b.x[1], 0xe169c58d);
@@ -56,10 +54,9 @@ static void philox_known_answers(void **state)
 	assert_int_equal(b.x[3], 0x24126ea1);
 }
 
-static void numbers_read_back(void **state)
+TEST(numbers_read_back)
 {
 	char text[NUM_TEXT];
-	(void)state;
 	for (int64_t i = 0; i < 20000; i++) {
 		double x =
 			ldexp(test_normal(1, i), (int)(test_uniform(2, i) * 400) - 200);
@@ -73,13 +70,12 @@ static void numbers_read_back(void **state)
 	assert_string_equal(text_count(text, 123456789), "123 M");
 }
 
-static void numbers_are_whole(void **state)
+TEST(numbers_are_whole)
 {
 	static const char *const bad[] = {
 		"", " 1", "1 ", "x", "1x", "99999999999999999999"};
 	int64_t n;
 	double d;
-	(void)state;
 	for (size_t i = 0; i < ARRAY_LEN(bad); i++)
 		assert_int_equal(parse_int(bad[i], &n), -1);
 	assert_int_equal(parse_int("-12", &n), 0);
@@ -93,10 +89,9 @@ static void numbers_are_whole(void **state)
 	assert_true(d == 1e-3);
 }
 
-static void nearest_name(void **state)
+TEST(nearest_name)
 {
 	static const char *const names[] = {"layers", "heads", "learning-rate", "lr"};
-	(void)state;
 	assert_string_equal(nearest("layrs", names, 4), "layers");
 	assert_string_equal(nearest("head", names, 4), "heads");
 	assert_null(nearest("something-else", names, 4));
@@ -104,10 +99,9 @@ static void nearest_name(void **state)
 
 /* ---- exact sums ------------------------------------------------------------------ */
 
-static void exact_sum_of_few(void **state)
+TEST(exact_sum_of_few)
 {
 	struct exact x = {0};
-	(void)state;
 	exact_add(&x, 1e300);
 	exact_add(&x, 1);
 	exact_add(&x, 1e-300);
@@ -123,13 +117,12 @@ static void exact_sum_of_few(void **state)
 }
 
 /* Doubles on a grid of 2^-40 whose sum fits a long double exactly are the reference. */
-static void exact_sum_in_any_order(void **state)
+TEST(exact_sum_in_any_order)
 {
 	enum { N = 4000 };
 	double v[N];
 	struct exact forward = {0}, backward = {0}, halves[2] = {{{0}}};
 	long double sum = 0;
-	(void)state;
 	for (int i = 0; i < N; i++) {
 		v[i] = floor(test_normal(7, i) * 0x1p20) * 0x1p-40;
 		sum += v[i];
@@ -146,9 +139,8 @@ static void exact_sum_in_any_order(void **state)
 	assert_true(exact_round(&halves[0]) == (double)sum);
 }
 
-static void exact_rounds_once(void **state)
+TEST(exact_rounds_once)
 {
-	(void)state;
 	for (int64_t i = 0; i < 20000;
 		i++) { /* two doubles: long double sums are exact */
 		double a = ldexp(test_normal(8, i), -(int)(i % 10));
@@ -227,22 +219,20 @@ static int parse(struct opts *o, struct err *e, const char *base, int n, ...)
 	return opts_parse(&program, o, n + 1, argv, e);
 }
 
-static void options_have_defaults(void **state)
+TEST(options_have_defaults)
 {
 	struct opts o;
 	struct err e;
-	(void)state;
 	assert_int_equal(parse(&o, &e, NULL, 0), 0);
 	assert_true(
 		o.flag && o.n == 3 && o.size == 1024 && o.x == 0.5 && !o.s && o.e == 0);
 }
 
-static void options_win_in_order(void **state)
+TEST(options_win_in_order)
 {
 	struct opts o;
 	struct err e;
 	char config[4200];
-	(void)state;
 	snprintf(config, sizeof(config), "--config=%s",
 		test_file("c.conf", "number = 5\ncolor = green # a comment\nitem = a\n"
 				    "item = \"b # c\"\n"));
@@ -259,11 +249,10 @@ static void options_win_in_order(void **state)
 	assert_true(!o.flag && o.n == 8);
 }
 
-static void operands_of_a_list(void **state)
+TEST(operands_of_a_list)
 {
 	struct opts o;
 	struct err e;
-	(void)state;
 	assert_int_equal(
 		parse(&o, &e, NULL, 7, "a", "--several", "b", "-", "-f", "c", "d"), 3);
 	assert_true(o.several.n == 2 && o.flag);
@@ -275,7 +264,7 @@ static void operands_of_a_list(void **state)
 	assert_int_equal(parse(&o, &e, NULL, 1, "--several"), -1);
 }
 
-static void options_refuse(void **state)
+TEST(options_refuse)
 {
 	static const struct {
 		const char *arg, *says;
@@ -295,7 +284,6 @@ static void options_refuse(void **state)
 	};
 	struct opts o;
 	struct err e;
-	(void)state;
 	for (size_t i = 0; i < ARRAY_LEN(bad); i++) {
 		assert_int_equal(parse(&o, &e, NULL, 1, bad[i].arg), -1);
 		assert_non_null(strstr(e.msg, bad[i].says));
@@ -306,12 +294,11 @@ static void options_refuse(void **state)
 	assert_non_null(strstr(e.msg, "did you mean 'number'"));
 }
 
-static void options_print_and_read_back(void **state)
+TEST(options_print_and_read_back)
 {
 	struct opts o, p;
 	struct err e;
 	struct str text = {0};
-	(void)state;
 	parse(&o, &e, NULL, 5, "-x0.1", "-s  two words # and \"more\"\n", "--no-flag",
 		"-la", "-lb c");
 	opts_print(&program, &o, 0, 0, &text);
@@ -326,11 +313,10 @@ static void options_print_and_read_back(void **state)
 }
 
 /* A checkpoint may be anybody's: what it has saved is not what its reader asked for. */
-static void only_options_of_a_run_are_saved(void **state)
+TEST(only_options_of_a_run_are_saved)
 {
 	struct opts o;
 	struct err e;
-	(void)state;
 	assert_int_equal(parse(&o, &e, "number = 4\n", 0), 0);
 	assert_int_equal(o.n, 4);
 	assert_int_equal(parse(&o, &e, "text = victim\n", 0), -1);
@@ -346,7 +332,7 @@ static void only_options_of_a_run_are_saved(void **state)
 	assert_string_equal(o.s, "mine");
 }
 
-static void options_that_need_others(void **state)
+TEST(options_that_need_others)
 {
 	/* a file may list all options, the command line names what is wanted */
 	static const struct {
@@ -367,7 +353,6 @@ static void options_that_need_others(void **state)
 	};
 	struct opts o;
 	struct err e;
-	(void)state;
 	for (size_t i = 0; i < ARRAY_LEN(cases); i++) {
 		assert_int_equal(parse(&o, &e, cases[i].file, cases[i].arg ? 1 : 0,
 					 cases[i].arg ? cases[i].arg : ""),
@@ -388,7 +373,7 @@ static void options_that_need_others(void **state)
 }
 
 /* An empty text where the default is another one is no default. */
-static void options_print_what_is_empty(void **state)
+TEST(options_print_what_is_empty)
 {
 	static const struct opt texts[] = {
 		{OPT_STR, 0, "text", "TEXT", "a default", 0, .help = "a text"},
@@ -399,7 +384,6 @@ static void options_print_what_is_empty(void **state)
 	const char *o[2], *again[2];
 	struct err e;
 	struct str text = {0};
-	(void)state;
 	assert_int_equal(opts_from_text(&p, o, "text = \"\"\n", false, &e), 0);
 	assert_null(o[0]);
 	opts_print(&p, o, 0, 0, &text);
@@ -410,10 +394,9 @@ static void options_print_what_is_empty(void **state)
 }
 
 /* (the sanitizers see what has no room) */
-static void arrays_grow(void **state)
+TEST(arrays_grow)
 {
 	int64_t *v = NULL, n = 0;
-	(void)state;
 	for (int round = 0; round < 2; round++)
 		for (n = 0; n < 1000; n++) {
 			v = xgrow(v, n, sizeof(*v));
@@ -424,10 +407,9 @@ static void arrays_grow(void **state)
 	free(v);
 }
 
-static void memory_that_is_not_there(void **state)
+TEST(memory_that_is_not_there)
 {
 	struct arena a;
-	(void)state;
 	assert_int_equal(arena_try(&a, "huge", SIZE_MAX / 2), -1);
 	assert_null(a.base);
 	arena_release(&a);
@@ -451,7 +433,7 @@ static void assert_scanned(const char *text)
 		fail_msg("'%s' is %.17g, not %.17g", text, v, want);
 }
 
-static void decimals_are_those_of_strtod(void **state)
+TEST(decimals_are_those_of_strtod)
 {
 	static const char *const some[] = {"0", "-0", "0.0", "-0.000", "1", "+1.5", "1.",
 		".5", "1e5", "1E+05", "1e", "1e+", "1.5e-22", "9007199254740992",
@@ -465,7 +447,6 @@ static void decimals_are_those_of_strtod(void **state)
 		"9007199254740993.00000e-5", "4503599627370496.5", "4503599627370497.5",
 		"1e27", "1e-27", "1e28", "1e-28"};
 	char text[64];
-	(void)state;
 	for (size_t i = 0; i < ARRAY_LEN(some); i++)
 		assert_scanned(some[i]);
 	for (int64_t i = 0; i < 200000; i++) {
@@ -485,12 +466,11 @@ static void decimals_are_those_of_strtod(void **state)
 	}
 }
 
-static void what_is_no_decimal(void **state)
+TEST(what_is_no_decimal)
 {
 	static const char *const none[] = {
 		"", "-", ".", "e5", "-e", "+.", "x", " 1", "1e999", "-1e999", "na", "i"};
 	double v;
-	(void)state;
 	for (size_t i = 0; i < ARRAY_LEN(none); i++)
 		assert_ptr_equal(
 			scan_double(none[i], none[i] + strlen(none[i]), &v), none[i]);
@@ -510,7 +490,7 @@ static void what_is_no_decimal(void **state)
 	assert_true(isnan(v));
 }
 
-static void texts_on_a_terminal(void **state)
+TEST(texts_on_a_terminal)
 {
 	static const struct {
 		const char *text, *shown;
@@ -530,7 +510,6 @@ static void texts_on_a_terminal(void **state)
 		{"\xff\xc0\x9b\xe2\x82", "?????", false}, {"\xe2\x82\x1b", "???", true},
 		{"\xed\xa0\x80", "???", false}, /* a surrogate */
 	};
-	(void)state;
 	for (size_t i = 0; i < ARRAY_LEN(some); i++) {
 		char *text = xstrdup(some[i].text);
 		assert_int_equal(text_has_control(text), some[i].control);
@@ -538,32 +517,4 @@ static void texts_on_a_terminal(void **state)
 		free(text);
 	}
 	assert_null(text_printable(NULL));
-}
-
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(decimals_are_those_of_strtod),
-		cmocka_unit_test(what_is_no_decimal),
-		cmocka_unit_test(philox_known_answers),
-		cmocka_unit_test(numbers_read_back),
-		cmocka_unit_test(numbers_are_whole),
-		cmocka_unit_test(nearest_name),
-		cmocka_unit_test(texts_on_a_terminal),
-		cmocka_unit_test(exact_sum_of_few),
-		cmocka_unit_test(exact_sum_in_any_order),
-		cmocka_unit_test(exact_rounds_once),
-		cmocka_unit_test(options_have_defaults),
-		cmocka_unit_test(options_win_in_order),
-		cmocka_unit_test(operands_of_a_list),
-		cmocka_unit_test(options_refuse),
-		cmocka_unit_test(options_print_and_read_back),
-		cmocka_unit_test(options_print_what_is_empty),
-		cmocka_unit_test(only_options_of_a_run_are_saved),
-		cmocka_unit_test(options_that_need_others),
-		cmocka_unit_test(arrays_grow),
-		cmocka_unit_test(memory_that_is_not_there),
-		cmocka_unit_test(hashes_of_any_length),
-	};
-	return cmocka_run_group_tests(tests, NULL, NULL);
 }

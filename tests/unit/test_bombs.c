@@ -3,6 +3,7 @@
  * values, patterns that try the same characters again and again. Each is rejected, by a process that may have little
  * memory and that an alarm ends: without bounds they take gigabytes, or hours.
  */
+#include "archive/safetensors.h"
 #include "base/file.h"
 #include "base/json.h"
 #include "check/batch.h"
@@ -191,10 +192,9 @@ static int read_values(const void *path)
 	return rc;
 }
 
-static void one_dict_or_list_in_many_places(void **state)
+TEST(one_dict_or_list_in_many_places)
 {
 	struct str p = {0};
-	(void)state;
 	/* 15 long names of one dict of 300,000 values */
 	str_puts(&p, "\x80\x02}(");
 	for (int i = 0; i < 300000; i++)
@@ -227,10 +227,9 @@ static void one_dict_or_list_in_many_places(void **state)
 }
 
 /* Values that nothing has: 16 bytes of memory for each byte. */
-static void values_without_use(void **state)
+TEST(values_without_use)
 {
 	struct str p = {0};
-	(void)state;
 	str_puts(&p, "\x80\x02");
 	put_bytes(&p, "}0", 20000000);
 	str_puts(&p, "N.");
@@ -248,10 +247,9 @@ static int open_view(const void *path)
 }
 
 /* What a file without tensors is, is said. */
-static void files_without_tensors(void **state)
+TEST(files_without_tensors)
 {
 	struct str p = {0};
-	(void)state;
 	str_puts(&p, "\x80\x02}(");
 	put_text(&p, "model");
 	str_puts(&p, "cposix\nsystem\n");
@@ -265,11 +263,10 @@ static void files_without_tensors(void **state)
 }
 
 /* Four numbers that are a tensor of terabytes, or many of gigabytes. */
-static void tensors_of_stride_0(void **state)
+TEST(tensors_of_stride_0)
 {
 	static const int32_t wide[] = {1 << 24, 1 << 22}, many[] = {1 << 20, 256};
 	struct str p = {0};
-	(void)state;
 	str_puts(&p, "\x80\x02}(");
 	put_text(&p, "output.weight");
 	put_tensor(&p, "FloatStorage", 2, wide);
@@ -304,10 +301,9 @@ static const char *save_metadata(const char *name, struct str *p)
 	return path;
 }
 
-static void names_and_states_of_metadata(void **state)
+TEST(names_and_states_of_metadata)
 {
 	struct str p = {0};
-	(void)state;
 	/* 300,000 items that have one name of 4,000 characters */
 	str_puts(&p, "\x80\x02");
 	put_long_text(&p, 'N', 4000);
@@ -396,10 +392,9 @@ static void begin_shapes(struct str *p)
 	str_puts(p, "](}(");
 }
 
-static void names_groups_and_paddings_of_zero(void **state)
+TEST(names_groups_and_paddings_of_zero)
 {
 	struct str model = {0}, more = {0};
-	(void)state;
 	begin_shapes(&model); /* one name, 300,000 times */
 	put_long_text(&model, 'N', 4000);
 	str_puts(&model, "q\2h\1");
@@ -443,13 +438,12 @@ static void names_groups_and_paddings_of_zero(void **state)
 }
 
 /* The names of a group are an archive; a damaged one must not be a group without names. */
-static void groups_that_cannot_be_read(void **state)
+TEST(groups_that_cannot_be_read)
 {
 	static const char *const files[] = {".metadata", "__0_0.distcp", "__1_0.distcp"};
 	struct torch_file f;
 	struct ckpt_view v;
 	const char *copy = folder("nested");
-	(void)state;
 	for (size_t i = 0; i < ARRAY_LEN(files); i++) {
 		scoped_str from = {0}, to = {0}, bytes = {0};
 		str_printf(&from, "tests/golden/torch/nested/%s", files[i]);
@@ -480,10 +474,9 @@ static void groups_that_cannot_be_read(void **state)
 }
 
 /* As of .metadata that is cut off while it is read: the file has less than was asked for. */
-static void pickles_that_become_shorter(void **state)
+TEST(pickles_that_become_shorter)
 {
 	struct pickle p;
-	(void)state;
 	int fd = open(test_file("short", "}0}0}0}0"), O_RDONLY);
 	const struct pickle_bytes b = {.n = 5 << 20, .fd = fd};
 	e = (struct err){0};
@@ -503,11 +496,10 @@ static int read_batch(const void *path)
 	return token_batch_read(&b, 1, files, &o, &e);
 }
 
-static void arrays_of_a_batch(void **state)
+TEST(arrays_of_a_batch)
 {
 	static const int32_t dims[] = {1 << 18, 16};
 	struct str p = {0};
-	(void)state;
 	str_puts(&p, "\x80\x02}(");
 	for (int i = 0; i < 16; i++) {
 		char name[16];
@@ -529,10 +521,9 @@ static int read_json(const void *text)
 	return j ? 0 : err_set(&e, EX_DATAERR, "line %d: %s", why.line, why.text);
 }
 
-static void json_of_empty_values(void **state)
+TEST(json_of_empty_values)
 {
 	struct str s = {0};
-	(void)state;
 	str_puts(&s, "{\n\"a\": [\n");
 	put_bytes(&s, "[],", 9000000);
 	str_puts(&s, "0]}");
@@ -547,6 +538,25 @@ static void json_of_empty_values(void **state)
 	str_puts(&s, "0]}");
 	assert_ends(NULL, read_json, &s);
 	str_free(&s);
+}
+
+/* A header of more JSON than a model needs is not read. */
+static int open_safetensors(const void *path)
+{
+	struct st_header h;
+	int fd = open(path, O_RDONLY | O_CLOEXEC);
+	return safetensors_header(&h, fd, path, &e);
+}
+
+TEST(header_of_safetensors)
+{
+	const char *path = test_path("long.safetensors");
+	const uint64_t n = (12 << 20) + 1;
+	int fd = open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+	assert_int_equal(write(fd, &n, sizeof(n)), sizeof(n));
+	assert_int_equal(ftruncate(fd, 1 << 24), 0);
+	close(fd);
+	assert_ends("a header of 12582913 bytes", open_safetensors, path);
 }
 
 /* ---- patterns ------------------------------------------------------------------------------------- */
@@ -576,13 +586,12 @@ static int split(const void *with)
 	return x && n == s->n_words ? 0 : -1;
 }
 
-static void patterns_that_never_end(void **state)
+TEST(patterns_that_never_end)
 {
 	static const char *const patterns[] = {"(a+)+$", "(a|aa)+$", "((a*)*)*b",
 		"\\p{L}+\\p{L}+\\p{L}+\\p{L}+\\p{L}+\\p{L}+\\d", "\\p{L}+\\d",
 		"(?:a?){30}[a]{30}b", "[^b]*?[^b]*?[^b]*?b", "(?=(a+)+$)a"};
 	struct splitting s = {0};
-	(void)state;
 	for (int i = 0; i < 10000; i++)
 		str_puts(&s.text,
 			"aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa");
@@ -595,7 +604,7 @@ static void patterns_that_never_end(void **state)
 }
 
 /* Those of tokenizers, written otherwise than the ones that are known: a word may be very long. */
-static void patterns_with_long_words(void **state)
+TEST(patterns_with_long_words)
 {
 	static const char llama[] =
 		"(?:(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}{1,3}| "
@@ -621,30 +630,10 @@ static void patterns_with_long_words(void **state)
 		{"\\p{N}{1,3}", "abc1", 500000, 1000000},
 		{"[a-z]+(?=1)", "aaaaaaaaaa1", 300000, 600000},
 	};
-	(void)state;
 	for (size_t i = 0; i < ARRAY_LEN(cases); i++) {
 		struct splitting s = {cases[i].pattern, {0}, cases[i].n_words};
 		put_bytes(&s.text, cases[i].piece, cases[i].n);
 		assert_ends(NULL, split, &s);
 		str_free(&s.text);
 	}
-}
-
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(one_dict_or_list_in_many_places),
-		cmocka_unit_test(values_without_use),
-		cmocka_unit_test(files_without_tensors),
-		cmocka_unit_test(tensors_of_stride_0),
-		cmocka_unit_test(names_and_states_of_metadata),
-		cmocka_unit_test(names_groups_and_paddings_of_zero),
-		cmocka_unit_test(groups_that_cannot_be_read),
-		cmocka_unit_test(pickles_that_become_shorter),
-		cmocka_unit_test(arrays_of_a_batch),
-		cmocka_unit_test(json_of_empty_values),
-		cmocka_unit_test(patterns_that_never_end),
-		cmocka_unit_test(patterns_with_long_words),
-	};
-	return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -57,7 +57,7 @@ static void expect_batch(char *file, int64_t length, const int32_t *targets,
 	token_batch_free(&b);
 }
 
-static void batches(void **state)
+TEST(batches)
 {
 	static const int32_t in[6] = {7, 8, 9, 4, 5, 6}, next[6] = {8, 9, 1, 5, 6, 2};
 	static const int32_t pos[6] = {0, 1, 0, 0, 1, 2}, along[6] = {0, 1, 2, 0, 1, 2};
@@ -67,7 +67,6 @@ static void batches(void **state)
 	static const int32_t starts[6] = {0, 0, 2, 0, 0, 0},
 			     unknown[6] = {3, 3, 3, 3, 3, 3};
 	int32_t v[4][6];
-	(void)state;
 #define ARRAYS(a, b, c, d)             \
 	memcpy(v[0], a, sizeof(v[0])); \
 	memcpy(v[1], b, sizeof(v[0])); \
@@ -119,7 +118,7 @@ static void batches(void **state)
 /* ---- the float64 model ------------------------------------------------------------------ */
 
 /* The trainer's fp32 kernels compute the same function. */
-static void as_the_trainer(void **state)
+TEST(as_the_trainer)
 {
 	static const char *const configs[] = {LLAMA, GPT2, LLAMA "tie = yes\n",
 		LLAMA
@@ -127,7 +126,6 @@ static void as_the_trainer(void **state)
 		"rope-original = 8192\n",
 		LLAMA "qk-norm = yes\nhead-dim = 6\nnope-every = 2\n",
 		GPT2 "act = gelu\n", GPT2 "tie = no\nbias = no\n"};
-	(void)state;
 	for (size_t k = 0; k < ARRAY_LEN(configs); k++) {
 		struct step s;
 		struct gradients g;
@@ -148,11 +146,10 @@ static void as_the_trainer(void **state)
 }
 
 /* Each kind of part adds up to the whole gradient. */
-static void parts_add_up(void **state)
+TEST(parts_add_up)
 {
 	static const enum part_kind kinds[] = {
 		PART_CHUNK, PART_ZIGZAG, PART_SLICE, PART_USE};
-	(void)state;
 	for (size_t k = 0; k < ARRAY_LEN(kinds); k++) {
 		struct step s;
 		struct gradients g[2];
@@ -181,7 +178,7 @@ static void parts_add_up(void **state)
 
 /* Masks that are one: a window of one token, and chunks of one; a border after each token, and the next token
  * seen by all; a mask of chunks of one token that is put on those before, and none. */
-static void masks_agree(void **state)
+TEST(masks_agree)
 {
 	static const struct variant pairs[][2] = {
 		{{.sequence = -1, .window = 1}, {.sequence = -1, .unseen = LENGTH}},
@@ -191,7 +188,6 @@ static void masks_agree(void **state)
 			{.sequence = -1}},
 		{{.sequence = -1, .unseen = LENGTH, .before = 2},
 			{.sequence = -1, .window = 3}}};
-	(void)state;
 	for (size_t k = 0; k < ARRAY_LEN(pairs); k++) {
 		struct step s;
 		struct gradients g[2];
@@ -208,14 +204,13 @@ static void masks_agree(void **state)
 }
 
 /* The model's own window is that of the hypothesis, and layers may be without it. */
-static void own_window(void **state)
+TEST(own_window)
 {
 	static const char *const configs[] = {LLAMA "sliding-window = 3\n",
 		LLAMA "sliding-window = 3\nsliding-window-from = 100\n",
 		LLAMA "sliding-window = 3\nsliding-window-skip = 1\n"};
 	static const struct variant as[] = {{.sequence = -1, .window = 3},
 		{.sequence = -1, .window = LENGTH}, {.sequence = -1, .window = LENGTH}};
-	(void)state;
 	for (size_t k = 0; k < ARRAY_LEN(configs); k++) {
 		struct step s;
 		struct gradients g;
@@ -231,7 +226,7 @@ static void own_window(void **state)
 }
 
 /* Along the gradient a function rises by its norm: those that bugs make, too. */
-static void finite_differences(void **state)
+TEST(finite_differences)
 {
 	static const struct variant of[] = {{.sequence = -1},
 		{.sequence = -1, .function = {.score_cap = 0.1}},
@@ -244,7 +239,6 @@ static void finite_differences(void **state)
 		{.sequence = -1, .function = {.path = {PATH_SKIPPED, 0, 0}}},
 		{.sequence = -1, .function = {.path = {PATH_TWICE, 1, 0}}},
 		{.sequence = -1, .window = 3}};
-	(void)state;
 	for (size_t k = 0; k < ARRAY_LEN(of); k++) {
 		struct step s;
 		struct gradients g, at[2];
@@ -268,7 +262,7 @@ static void finite_differences(void **state)
 
 /* A layer that adds nothing might as well be left out, and the others keep their numbers, of which some have no
  * rotations. */
-static void layer_left_out(void **state)
+TEST(layer_left_out)
 {
 	static const char *const outputs[] = {
 		"layers.0.attention.wo.weight", "layers.0.feed_forward.w2.weight"};
@@ -276,7 +270,6 @@ static void layer_left_out(void **state)
 		.sequence = -1, .function = {.path = {PATH_SKIPPED, 0, 0}}};
 	struct step s;
 	struct gradients g[2];
-	(void)state;
 	step_begin(&s, LLAMA "layers = 3\nnope-every = 2\n");
 	for (int k = 0; k < 2; k++) {
 		int i = step_tensor(&s, outputs[k]);
@@ -296,11 +289,10 @@ static void layer_left_out(void **state)
 }
 
 /* The mean is over the targets that count: without those of a sequence it is the mean of the others. */
-static void masked_targets(void **state)
+TEST(masked_targets)
 {
 	struct step s;
 	struct gradients masked, one;
-	(void)state;
 	step_begin(&s, LLAMA);
 	reference_float64(&s.w, &s.batch, &(struct variant){.sequence = 3}, &one);
 	for (int t = 0; t < LENGTH; t++)
@@ -335,11 +327,10 @@ static void masked_targets(void **state)
 
 /* ---- right steps -------------------------------------------------------------------------- */
 
-static void right_steps(void **state)
+TEST(right_steps)
 {
 	static const char *const configs[] = {LLAMA, GPT2, LLAMA "tie = yes\n",
 		LLAMA "qk-norm = yes\n", LLAMA "nope-every = 2\n"};
-	(void)state;
 	for (size_t k = 0; k < ARRAY_LEN(configs); k++)
 		for (int warm = 0; warm < 2; warm++)
 			for (int clip = 0; clip < 2; clip++) {
@@ -358,11 +349,10 @@ static void right_steps(void **state)
 /* ---- what else is checked -------------------------------------------------------------------- */
 
 /* A number that was logged is right up to half a unit of its last digit. */
-static void logged_digits(void **state)
+TEST(logged_digits)
 {
 	struct step s;
 	struct check_opts o = plain_check;
-	(void)state;
 	step_begin(&s, LLAMA);
 	step_train(&s);
 	o.grad_norm = s.g.norm + 0.004;
@@ -383,12 +373,11 @@ static void logged_digits(void **state)
 }
 
 /* Not finite in the second of two runs. */
-static void nan_in_two_runs(void **state)
+TEST(nan_in_two_runs)
 {
 	struct step s;
 	struct step_check c;
 	const struct strs none = {0};
-	(void)state;
 	step_begin(&s, LLAMA);
 	s.warm = true;
 	step_train(&s);
@@ -411,12 +400,11 @@ static void nan_in_two_runs(void **state)
 }
 
 /* Two runs whose norms, or all but one, have other gradients. */
-static void norms_of_two_runs(void **state)
+TEST(norms_of_two_runs)
 {
 	struct step s;
 	struct step_check c;
 	const struct strs none = {0};
-	(void)state;
 	for (int some = 0; some < 2; some++) {
 		step_begin(&s, LLAMA);
 		s.warm = true;
@@ -444,10 +432,9 @@ static void norms_of_two_runs(void **state)
 }
 
 /* More findings than there is room for: the last one is for all others, and no note. */
-static void many_findings(void **state)
+TEST(many_findings)
 {
 	struct step s;
-	(void)state;
 	step_begin(&s,
 		"arch = llama\nlayers = 9\nheads = 4\ndim = 32\nffn-dim = 48\nvocab = 60\n"
 		"vocab-multiple = 1\ncontext = 16\n");
@@ -467,11 +454,10 @@ static void scale_all(struct step *s, double by)
 		step_scale(s, s->w.m.tensors[i].name, by);
 }
 
-static void wrong_scales(void **state)
+TEST(wrong_scales)
 {
 	struct step s;
 	struct check_opts o = plain_check;
-	(void)state;
 	o.dp = 4;
 	/* not divided by dp: hidden by clipping, but for the norm in the log */
 	step_begin(&s, LLAMA);
@@ -503,11 +489,10 @@ static void wrong_scales(void **state)
 
 /* A backward that is right in the last of three layers only, clipped: the factor of what is right is that of the
  * clipping, whether it is told or not. */
-static void third_is_right(void **state)
+TEST(third_is_right)
 {
 	static const char *const clips[] = {
 		"as if clipped to 0.5 (--clip 0.5?)", ", by clipping to 0.5"};
-	(void)state;
 	for (int told = 0; told < 2; told++) {
 		struct step s;
 		step_begin(&s, LLAMA "layers = 3\n");
@@ -524,10 +509,9 @@ static void third_is_right(void **state)
 	}
 }
 
-static void wrong_updates(void **state)
+TEST(wrong_updates)
 {
 	struct step s;
-	(void)state;
 	step_begin(&s, LLAMA);
 	s.uncorrected = true;
 	step_train(&s);
@@ -559,9 +543,8 @@ static void wrong_updates(void **state)
 
 /* The norm's weights are 1, and its gradients have one sign: its decay is no learning rate of its own, and twice the
  * rate is. */
-static void norm_of_one_sign(void **state)
+TEST(norm_of_one_sign)
 {
-	(void)state;
 	for (int k = 0; k < 3; k++) {
 		struct step s;
 		step_begin(&s, LLAMA);
@@ -601,10 +584,9 @@ static void keep_parameters(struct step *s, const char *name)
 		(size_t)tensor_size(&s->w.m.tensors[i]) * sizeof(float));
 }
 
-static void without_a_batch(void **state)
+TEST(without_a_batch)
 {
 	static const char w1[] = "layers.0.feed_forward.w1.weight";
-	(void)state;
 	for (int warm = 0; warm < 2; warm++) {
 		struct step s;
 		step_begin(&s, LLAMA);
@@ -631,13 +613,12 @@ static void without_a_batch(void **state)
 }
 
 /* The output layer has the numbers of the embedding, and gets others. */
-static void no_longer_tied(void **state)
+TEST(no_longer_tied)
 {
 	struct step s;
 	struct step_check c;
 	struct str out = {0};
 	const struct strs none = {0};
-	(void)state;
 	for (int apart = 0; apart < 2; apart++) {
 		step_begin(&s, LLAMA);
 		int in = step_tensor(&s, "tok_embeddings.weight"),
@@ -681,12 +662,11 @@ static double norm_seen(struct step *s)
 }
 
 /* Frozen tensors have no part in the norm; AdamW that has them makes them smaller all the same. */
-static void frozen_tensors(void **state)
+TEST(frozen_tensors)
 {
 	static const char w1[] = "layers.0.feed_forward.w1.weight";
 	struct check_opts o = plain_check;
 	struct strs freeze = {0};
-	(void)state;
 	strs_add(&freeze, "layers.0.*w1");
 	for (int k = 0; k < 4; k++) {
 		struct step s;
@@ -725,31 +705,4 @@ static void frozen_tensors(void **state)
 		step_end(&s);
 	}
 	strs_free(&freeze);
-}
-
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(batches),
-		cmocka_unit_test(as_the_trainer),
-		cmocka_unit_test(masks_agree),
-		cmocka_unit_test(own_window),
-		cmocka_unit_test(finite_differences),
-		cmocka_unit_test(layer_left_out),
-		cmocka_unit_test(parts_add_up),
-		cmocka_unit_test(masked_targets),
-		cmocka_unit_test(right_steps),
-		cmocka_unit_test(logged_digits),
-		cmocka_unit_test(nan_in_two_runs),
-		cmocka_unit_test(norms_of_two_runs),
-		cmocka_unit_test(many_findings),
-		cmocka_unit_test(wrong_scales),
-		cmocka_unit_test(wrong_updates),
-		cmocka_unit_test(third_is_right),
-		cmocka_unit_test(norm_of_one_sign),
-		cmocka_unit_test(without_a_batch),
-		cmocka_unit_test(no_longer_tied),
-		cmocka_unit_test(frozen_tensors),
-	};
-	return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -480,9 +480,8 @@ static const struct {
 	{LLAMA, tied_unknown, "output.weight (1): no gradient, and the numbers of the"},
 };
 
-static void wrong_gradients(void **state)
+TEST(wrong_gradients)
 {
-	(void)state;
 	for (size_t k = 0; k < ARRAY_LEN(gradient_bugs); k++) {
 		struct step s;
 		step_begin(&s, gradient_bugs[k].config);
@@ -494,11 +493,10 @@ static void wrong_gradients(void **state)
 }
 
 /* Ranks that miss no sum have the gradients of one. */
-static void ranks_with_all_sums(void **state)
+TEST(ranks_with_all_sums)
 {
 	struct step s;
 	struct gradients whole;
-	(void)state;
 	step_begin(&s, LLAMA);
 	reference_float64(&s.w, &s.batch, &(struct variant){.sequence = -1}, &whole);
 	save_of_ranks(&s, MISSING_NONE);
@@ -511,10 +509,9 @@ static void ranks_with_all_sums(void **state)
 }
 
 /* A ring of four chunks that sees one chunk before, or ends one early. */
-static void rings_cut_short(void **state)
+TEST(rings_cut_short)
 {
 	struct check_opts o = plain_check;
-	(void)state;
 	o.cp = 4;
 	for (int before = 1; before <= 2; before++) {
 		struct step s;
@@ -531,9 +528,8 @@ static void rings_cut_short(void **state)
 }
 
 /* The second half of the rows of each tensor, or all, are of before the last update when gradients are computed. */
-static void parameters_gathered_early(void **state)
+TEST(parameters_gathered_early)
 {
-	(void)state;
 	for (int all = 0; all < 2; all++) {
 		struct step s;
 		struct gradients g;
@@ -570,11 +566,10 @@ static void parameters_gathered_early(void **state)
 
 /* In bf16 a function that hardly differs from the model's comes within the bounds of gradients that are a little
  * wrong: here by noise, and factors of 0.9785, 1 and 1.0215. The norms' eps is 1e-5 already. */
-static void near_in_bf16(void **state)
+TEST(near_in_bf16)
 {
 	struct check_opts o = plain_check;
 	struct step s;
-	(void)state;
 	o.precision = RUN_BF16;
 	step_begin(&s, GPT2 "layers = 6\n");
 	for (int i = 0; i < s.g.n; i++) {
@@ -595,11 +590,10 @@ static void near_in_bf16(void **state)
 }
 
 /* In bf16 few tensors tell that labels are smoothed. */
-static void smoothed_in_bf16(void **state)
+TEST(smoothed_in_bf16)
 {
 	struct check_opts o = plain_check;
 	struct step s;
-	(void)state;
 	o.precision = RUN_BF16;
 	step_begin(&s, LLAMA);
 	smoothed(&s);
@@ -609,11 +603,10 @@ static void smoothed_in_bf16(void **state)
 }
 
 /* Noise of a third in all gradients, and another loss, as dropout makes them. */
-static void noise_as_of_dropout(void **state)
+TEST(noise_as_of_dropout)
 {
 	struct check_opts o = plain_check;
 	struct step s;
-	(void)state;
 	step_begin(&s, LLAMA);
 	o.loss = 1.001 * s.g.loss;
 	for (int i = 0; i < s.g.n; i++) {
@@ -661,7 +654,7 @@ static void other_batch(struct step *s, char *text, size_t room)
 }
 
 /* When no cause is known: what is right all the same. */
-static void unknown_findings(void **state)
+TEST(unknown_findings)
 {
 	static const struct {
 		const char *config;
@@ -673,7 +666,6 @@ static void unknown_findings(void **state)
 			"of this step, of all ranks and micro-batches?\nverdict"},
 		{LLAMA, -1, NULL}};
 	char text[FINDING_TEXT];
-	(void)state;
 	for (size_t k = 0; k < ARRAY_LEN(of); k++) {
 		struct step s;
 		step_begin(&s, of[k].config);
@@ -687,10 +679,9 @@ static void unknown_findings(void **state)
 }
 
 /* From moments that are not zero a missing gradient leaves only what their rounding hides. */
-static void missing_when_warm(void **state)
+TEST(missing_when_warm)
 {
 	struct step s;
-	(void)state;
 	step_begin(&s, LLAMA);
 	s.warm = true;
 	one_missing(&s);
@@ -700,13 +691,12 @@ static void missing_when_warm(void **state)
 }
 
 /* A resume that exchanged the moments of two tensors: of one order of rows, and of two. */
-static void moments_of_others(void **state)
+TEST(moments_of_others)
 {
 	static const char *const of[3][2] = {
 		{"layers.1.attention.wk.weight", "layers.0.attention.wv.weight"},
 		{"layers.1.attention.wo.weight", "layers.0.attention.wo.weight"},
 		{"layers.1.attention.wq.bias", "layers.0.attention.wv.bias"}};
-	(void)state;
 	for (int k = 0; k < 3; k++) {
 		struct step s;
 		char text[200];
@@ -733,10 +723,9 @@ static void moments_of_others(void **state)
 
 /* The gradient of keys' biases is zero but for rounding, also where no bound is measured: of sequences that are
  * shorter than the table of positions. */
-static void keys_of_short_sequences(void **state)
+TEST(keys_of_short_sequences)
 {
 	struct step s;
-	(void)state;
 	step_begin(&s, GPT2_OF("32"));
 	int i = step_tensor(&s, "layers.0.attention.wk.bias");
 	for (int j = 0; j < 32; j++)
@@ -748,22 +737,4 @@ static void keys_of_short_sequences(void **state)
 	step_expect(&s, &plain_check,
 		"layers.0.attention.wk.bias: has a gradient, and should have none");
 	step_end(&s);
-}
-
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(wrong_gradients),
-		cmocka_unit_test(ranks_with_all_sums),
-		cmocka_unit_test(rings_cut_short),
-		cmocka_unit_test(parameters_gathered_early),
-		cmocka_unit_test(near_in_bf16),
-		cmocka_unit_test(smoothed_in_bf16),
-		cmocka_unit_test(noise_as_of_dropout),
-		cmocka_unit_test(unknown_findings),
-		cmocka_unit_test(missing_when_warm),
-		cmocka_unit_test(moments_of_others),
-		cmocka_unit_test(keys_of_short_sequences),
-	};
-	return cmocka_run_group_tests(tests, NULL, NULL);
 }

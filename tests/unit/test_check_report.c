@@ -89,11 +89,10 @@ static int count(const struct str *text, const char *what)
 	return n;
 }
 
-static void many_layers(void **state)
+TEST(many_layers)
 {
 	struct step_check c;
 	struct str page = {0};
-	(void)state;
 	begin(&c, 126);
 	for (int i = 30; i < 61; i++) {
 		char name[64];
@@ -125,7 +124,7 @@ static void many_layers(void **state)
 }
 
 /* GitHub and browsers show names as they are. */
-static void foreign_names(void **state)
+TEST(foreign_names)
 {
 	static const char *const names[] = {"<script>alert(1)</script>",
 		"layers.0.<img src=x>\"'&", "layers.01.a", "layers.-1.b",
@@ -133,7 +132,6 @@ static void foreign_names(void **state)
 		"@TITLE@ %s", "\x1b[31m"};
 	struct step_check c;
 	struct str page = {0};
-	(void)state;
 	begin(&c, 1);
 	for (size_t i = 0; i < ARRAY_LEN(names); i++) {
 		add_tensor(&c, names[i], 1);
@@ -160,7 +158,7 @@ static void foreign_names(void **state)
 }
 
 /* Signs, of what has no number, too. */
-static void signs(void **state)
+TEST(signs)
 {
 	static const struct {
 		double value;
@@ -176,7 +174,6 @@ static void signs(void **state)
 		{NAN, false, false, "–", -1},
 		{5e-6, true, true, "×", 0}}; /* a factor that is wrong */
 	struct step_check c;
-	(void)state;
 	begin(&c, 1);
 	for (size_t i = 0; i < ARRAY_LEN(rows); i++) {
 		struct tensor_check x = {.cause = -1};
@@ -204,10 +201,9 @@ static void signs(void **state)
 }
 
 /* What a finding means depends on its kind, not on its words. */
-static void meanings(void **state)
+TEST(meanings)
 {
 	struct step_check c;
-	(void)state;
 	begin(&c, 1);
 	struct tensor_check *x = find(&c, "norm.weight");
 	for (enum finding_kind k = 0; k < N_FINDING_KINDS; k++)
@@ -227,13 +223,38 @@ static void meanings(void **state)
 	end(&c);
 }
 
+/* One set of calls, two writers. */
+TEST(writers)
+{
+	static const char *const head
+		[] = {"a<b", ">n"},
+	    *const texts[] = {
+		    "<table>\n<thead><tr><th>a&lt;b</th><th class=\"number\">n</th></tr></thead>\n"
+		    "<tbody>\n<tr><th>x|y</th><td class=\"number\">–</td></tr>\n</tbody>\n</table>\n"
+		    "</div>\n<p class=\"note\">1 &lt; 2</p>",
+		    "| a\\<b | n |\n| --- | ---: |\n| x\\|y | - |\n\n1 \\< 2\n"};
+	for (int kind = PAGE_HTML; kind <= PAGE_MD; kind++) {
+		struct str out = {0};
+		struct doc d = {.kind = (enum page_kind)kind, .out = &out};
+		doc_head(&d, "id", head, ARRAY_LEN(head));
+		doc_row(&d);
+		doc_cell(&d, CELL_HEADING, "x|y");
+		doc_cell(&d, CELL_NUMBER, "");
+		doc_row_end(&d);
+		doc_table_end(&d);
+		doc_note(&d, "1 < 2");
+		const char *table = kind == PAGE_HTML ? strstr(out.s, "<table") : out.s;
+		assert_string_equal(table, texts[kind]);
+		str_free(&out);
+	}
+}
+
 /* Layers that have nothing in common are no grid of millions of places. */
-static void no_grid(void **state)
+TEST(no_grid)
 {
 	struct step_check c;
 	struct check_report r;
 	char name[64];
-	(void)state;
 	begin(&c, 0);
 	for (int i = 0; i < 2000; i++) {
 		snprintf(name, sizeof(name), "layers.%d.tensor%d", i, i);
@@ -244,12 +265,4 @@ static void no_grid(void **state)
 	assert_int_equal(r.n_rows, c.n);
 	map_free(&r);
 	end(&c);
-}
-
-int main(void)
-{
-	const struct CMUnitTest tests[] = {cmocka_unit_test(many_layers),
-		cmocka_unit_test(foreign_names), cmocka_unit_test(signs),
-		cmocka_unit_test(meanings), cmocka_unit_test(no_grid)};
-	return cmocka_run_group_tests(tests, NULL, NULL);
 }

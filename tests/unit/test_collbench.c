@@ -34,9 +34,8 @@ static double meaning(size_t f, uint32_t u)
 		 : sign * ldexp(m, 1 - bias - fraction);
 }
 
-static void every_number_widens_and_narrows(void **state)
+TEST(every_number_widens_and_narrows)
 {
-	(void)state;
 	for (size_t f = 0; f < ARRAY_LEN(formats); f++) {
 		enum dtype t = formats[f].type;
 		uint32_t n = 1u << dtype_table[t].bits;
@@ -55,9 +54,8 @@ static void every_number_widens_and_narrows(void **state)
 	}
 }
 
-static void halves_round_to_even(void **state)
+TEST(halves_round_to_even)
 {
-	(void)state;
 	for (size_t f = 0; f < ARRAY_LEN(formats); f++) {
 		enum dtype t = formats[f].type;
 		for (uint32_t u = 0; isfinite(meaning(f, u + 1)); u++) {
@@ -137,9 +135,8 @@ static int64_t wrong_of(enum comm_type t, enum comm_op op, int ranks, int first)
 	return verify_wrong(&v, send + VERIFY_GUARD, recv + VERIFY_GUARD);
 }
 
-static void no_order_rounds(void **state)
+TEST(no_order_rounds)
 {
-	(void)state;
 	for (int t = COMM_F32; t < N_COMM_TYPES; t++)
 		for (int op = 0; op < N_COMM_OPS; op++)
 			for (int ranks = 1; ranks < 40; ranks++)
@@ -191,9 +188,8 @@ static void check(enum bench_calls calls, int what)
 	comm_free(b.home);
 }
 
-static void checks_call_what_is_measured(void **state)
+TEST(checks_call_what_is_measured)
 {
-	(void)state;
 	check(CALLS_BLOCKING, COLL_ALLREDUCE); /* once, and 3 times again; 2 checks */
 	assert_int_equal(n_calls, 6);
 	assert_int_equal(n_starts, 0);
@@ -212,7 +208,7 @@ static void checks_call_what_is_measured(void **state)
 
 /* ---- statistics and fits ----------------------------------------------------------- */
 
-static void typical_time_and_its_error(void **state)
+TEST(typical_time_and_its_error)
 {
 	struct bench_part parts[] = {{9, 1}, {1e-6, 8}, {3e-6, 8}, {2e-6, 9}, {5e-6, 8},
 		{4e-6, 8}, {9e-3, 9, true}};
@@ -225,7 +221,6 @@ static void typical_time_and_its_error(void **state)
 		.n_parts = 7};
 	struct coll_case c = {.what = COLL_ALLREDUCE, .type = COMM_F32, .count = 1000};
 	struct bench_result r = bench_nothing;
-	(void)state;
 	bench_statistics(&s, &c, 4, &r);
 	assert_near(r.time, 2.5, 1e-9);
 	assert_near(r.algbw, 4000 / 2.5e-6 * 1e-9, 1e-9);
@@ -251,12 +246,11 @@ static void typical_time_and_its_error(void **state)
 	assert_true(isnan(r.noise) && r.parts == 0 && r.waited == 2 && r.typical > 0);
 }
 
-static void fit_finds_what_it_was_made_of(void **state)
+TEST(fit_finds_what_it_was_made_of)
 {
 	const double size[] = {8, 64, 512, 4096, 32768, 1048576};
 	double time[6], off[6];
 	struct bench_fit f = {0};
-	(void)state;
 	for (int i = 0; i < 6; i++) {
 		time[i] = 2e-6 + 3e-10 * size[i];
 		off[i] = time[i] * (i % 2 ? 1.1 : 0.9);
@@ -300,12 +294,11 @@ static struct bench_row row_of(int64_t size, double typical, double noise)
 }
 
 /* As of --split tp=2,fsdp=2: equal but for the axis. */
-static void each_axis_has_a_fit(void **state)
+TEST(each_axis_has_a_fit)
 {
 	enum { SIZES = 4 };
 	struct bench_row rows[2 * SIZES];
 	struct bench_table t = {.rows = rows, .n_rows = 2 * SIZES};
-	(void)state;
 	for (int i = 0; i < 2 * SIZES; i++) {
 		int64_t size = 8 << 3 * (i % SIZES);
 		bool second = i >= SIZES;
@@ -322,7 +315,7 @@ static void each_axis_has_a_fit(void **state)
 	free(t.fits);
 }
 
-static void what_is_written_is_read(void **state)
+TEST(what_is_written_is_read)
 {
 	struct bench_row rows[] = {
 		row_of(8, 2, 1), row_of(64, 3, 1), row_of(4096, 90, NAN)};
@@ -338,7 +331,6 @@ static void what_is_written_is_read(void **state)
 	struct comm *c = comm_self("alone");
 	struct err e = {0};
 	int64_t n;
-	(void)state;
 	table_fit(&t);
 	assert_int_equal(t.n_fits, 1);
 	assert_int_equal(bench_file_begin(&file, c, &e), 0);
@@ -398,9 +390,8 @@ static int64_t slower(double ratio, double noise, const char *want)
 }
 
 /* With errors of 1 and of 6 %, and of each launch 3 % and 0.1 of 10 us: 4.7 and 9.6 %; of one case, t is at least 1.64. */
-static void slower_needs_more_than_the_noise(void **state)
+TEST(slower_needs_more_than_the_noise)
 {
-	(void)state;
 	assert_int_equal(slower(1.2, 1, "compared 1: 1 slower"), 1);
 	assert_int_equal(slower(1.06, 1, "1 unchanged"), 0);
 	assert_int_equal(slower(1.09, 1, "1 slower"), 1);
@@ -412,12 +403,11 @@ static void slower_needs_more_than_the_noise(void **state)
 }
 
 /* The more times are compared, the more one must differ: of 1000 times, by 4.1 errors instead of 1.64. */
-static void many_times_need_more(void **state)
+TEST(many_times_need_more)
 {
 	enum { N = 1000 };
 	struct bench_row old[N], now[N];
 	struct bench_table a = {.rows = old, .n_rows = N}, b = {.rows = now, .n_rows = N};
-	(void)state;
 	for (int i = 0; i < N; i++) {
 		old[i] = row_of(8 + 4 * i, 10, 1);
 		now[i] = row_of(8 + 4 * i, i == 7 ? 11.5 : 10, 1);
@@ -428,10 +418,9 @@ static void many_times_need_more(void **state)
 }
 
 /* Of 0.5 us, 0.1 us more are no news of a network. */
-static void short_times_need_more(void **state)
+TEST(short_times_need_more)
 {
 	struct bench_row old = row_of(8, 0.5, 1), now = row_of(8, 0.65, 1);
-	(void)state;
 	assert_int_equal(compare(&(struct bench_table){.rows = &old, .n_rows = 1},
 				 &(struct bench_table){.rows = &now, .n_rows = 1}, NULL,
 				 "1 unchanged"),
@@ -439,7 +428,7 @@ static void short_times_need_more(void **state)
 }
 
 /* Times during which ranks waited for processors are judged when they are measured again. */
-static void what_waited_is_measured_again(void **state)
+TEST(what_waited_is_measured_again)
 {
 	struct bench_row old = row_of(8, 10, 1), now = row_of(8, 100, NAN),
 			 slow = row_of(8, 13, 1), same = row_of(8, 10, 1);
@@ -447,7 +436,6 @@ static void what_waited_is_measured_again(void **state)
 				 b = {.rows = &now, .n_rows = 1},
 				 c = {.rows = &slow, .n_rows = 1},
 				 d = {.rows = &same, .n_rows = 1};
-	(void)state;
 	now.result[0].waited = 8;
 	struct bench_judged *j = table_judge(&a, &b, 0.05);
 	assert_true(j->verdict[0] == VERDICT_UNJUDGED && table_n_open(j) > 0);
@@ -457,12 +445,11 @@ static void what_waited_is_measured_again(void **state)
 }
 
 /* A comparison of nothing is no pass. */
-static void something_must_be_judged(void **state)
+TEST(something_must_be_judged)
 {
 	struct bench_row old[] = {row_of(8, 10, 1), row_of(64, 10, 1)},
 			 now[] = {row_of(8, 10, NAN), row_of(64, 10, 1)};
 	struct bench_table a = {.rows = old, .n_rows = 1}, b = {.rows = now, .n_rows = 1};
-	(void)state;
 	assert_int_equal(slower(1.2, NAN, "1 not judged"), -EX_DATAERR);
 	assert_int_equal(compare(&a, &b, NULL, "1 not judged"), -EX_DATAERR);
 	a.n_rows = b.n_rows = 2;
@@ -479,14 +466,13 @@ static void something_must_be_judged(void **state)
 }
 
 /* The second measurement decides, but the first is what is printed. */
-static void slower_only_if_it_is_so_again(void **state)
+TEST(slower_only_if_it_is_so_again)
 {
 	struct bench_row old[] = {row_of(8, 10, 1), row_of(64, 10, 1)},
 			 now[] = {row_of(8, 20, 1), row_of(64, 20, 1)},
 			 then[] = {row_of(8, 5, 1), row_of(64, 15, 1)};
 	struct bench_table a = {.rows = old, .n_rows = 2}, b = {.rows = now, .n_rows = 2},
 			   c = {.rows = then, .n_rows = 2};
-	(void)state;
 	assert_int_equal(compare(&a, &b, NULL, "2 slower, 0 faster, 0 unchanged"), 2);
 	assert_int_equal(compare(&a, &b, &c, "1 slower, 0 faster, 1 unchanged"), 1);
 	assert_int_equal(compare(&a, &b, &c,
@@ -496,25 +482,4 @@ static void slower_only_if_it_is_so_again(void **state)
 	assert_int_equal(compare(&a, &b, &c, "geometric mean: 2.000"), 1);
 	/* what was not slower is not looked at again */
 	assert_int_equal(compare(&a, &a, &b, "0 slower, 0 faster, 2 unchanged"), 0);
-}
-
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(every_number_widens_and_narrows),
-		cmocka_unit_test(halves_round_to_even),
-		cmocka_unit_test(no_order_rounds),
-		cmocka_unit_test(checks_call_what_is_measured),
-		cmocka_unit_test(typical_time_and_its_error),
-		cmocka_unit_test(fit_finds_what_it_was_made_of),
-		cmocka_unit_test(each_axis_has_a_fit),
-		cmocka_unit_test(what_is_written_is_read),
-		cmocka_unit_test(slower_needs_more_than_the_noise),
-		cmocka_unit_test(many_times_need_more),
-		cmocka_unit_test(short_times_need_more),
-		cmocka_unit_test(what_waited_is_measured_again),
-		cmocka_unit_test(something_must_be_judged),
-		cmocka_unit_test(slower_only_if_it_is_so_again),
-	};
-	return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -39,9 +39,8 @@ static enum verdict verdict_of(
 
 #define ABC "step=1 tokens=10 loss=3\nstep=2 tokens=20 loss=2\nstep=3 tokens=30 loss=1\n"
 
-static void same_bits(void **state)
+TEST(same_bits)
 {
-	(void)state;
 	struct run_diff d = diff_of(ABC, ABC, &exact);
 	const struct curve_diff *c = &d.curve[COL_LOSS];
 	assert_int_equal(d.verdict, VERDICT_IDENTICAL);
@@ -53,9 +52,8 @@ static void same_bits(void **state)
 }
 
 /* Times may differ, tokens and learning rates are no results: only curves count. */
-static void only_curves_count(void **state)
+TEST(only_curves_count)
 {
-	(void)state;
 	assert_int_equal(verdict_of("step=1 loss=1 dt=1 lr=1 mem=5 mfu=0.1\n",
 				 "step=1 loss=1 dt=2 lr=2 mem=6 tps=3\n", &exact),
 		VERDICT_IDENTICAL);
@@ -75,9 +73,8 @@ static void only_curves_count(void **state)
 	}
 }
 
-static void where_and_how_much(void **state)
+TEST(where_and_how_much)
 {
-	(void)state;
 	struct run_diff d = diff_of(
 		"step=5 loss=4\nstep=6 loss=4\nstep=7 loss=0.001\nstep=8 loss=4\nstep=9 "
 		"loss=2\n",
@@ -98,10 +95,9 @@ static void where_and_how_much(void **state)
 	run_diff_free(&d);
 }
 
-static void units_of_the_last_place(void **state)
+TEST(units_of_the_last_place)
 {
 	const float most = 3.4028235e38f, least = 1e-45f;
-	(void)state;
 	assert_int_equal(float_ulps(1, 1), 0);
 	assert_int_equal(float_ulps(0.0f, -0.0f), 0);
 	assert_int_equal(float_ulps(1, nextafterf(1, 2)), 1);
@@ -124,10 +120,9 @@ static void units_of_the_last_place(void **state)
 
 /* ---- numbers that are none ------------------------------------------------------- */
 
-static void not_a_number(void **state)
+TEST(not_a_number)
 {
 	static const struct compare_opts wide = {.by = COL_STEP, .rtol = 1, .atol = 1e30};
-	(void)state;
 	/* the same in both is the same */
 	assert_int_equal(verdict_of("step=1 loss=nan\n", "step=1 loss=nan\n", &exact),
 		VERDICT_IDENTICAL);
@@ -151,10 +146,9 @@ static void not_a_number(void **state)
 	run_diff_free(&d);
 }
 
-static void infinite(void **state)
+TEST(infinite)
 {
 	static const struct compare_opts wide = {.by = COL_STEP, .rtol = 0.5, .atol = 1};
-	(void)state;
 	assert_int_equal(verdict_of("step=1 loss=inf\n", "step=1 loss=inf\n", &exact),
 		VERDICT_IDENTICAL);
 	assert_int_equal(verdict_of("step=1 loss=inf\n", "step=1 loss=1\n", &wide),
@@ -167,7 +161,7 @@ static void infinite(void **state)
 
 /* ---- tolerance ------------------------------------------------------------------- */
 
-static void tolerance(void **state)
+TEST(tolerance)
 {
 	static const struct {
 		double rtol, atol;
@@ -187,7 +181,6 @@ static void tolerance(void **state)
 		{0.25, 0, "2.999", VERDICT_DIFFER}, /* of the control, not of the test */
 		{0.25, 0, "-4", VERDICT_DIFFER},
 	};
-	(void)state;
 	for (size_t i = 0; i < ARRAY_LEN(some); i++) {
 		char line[64];
 		struct compare_opts o = {COL_STEP, some[i].rtol, some[i].atol, false};
@@ -212,12 +205,11 @@ static void tolerance(void **state)
 
 /* ---- alignment ------------------------------------------------------------------- */
 
-static void by_tokens(void **state)
+TEST(by_tokens)
 {
 	/* the test took batches of twice the size */
 	static const char test[] = "step=1 tokens=20 loss=2\nstep=2 tokens=40 loss=7\n";
 	const struct compare_opts common = {.by = COL_TOKENS, .common = true};
-	(void)state;
 	assert_int_equal(verdict_of(ABC, test, &exact), VERDICT_DIFFER);
 	struct run_diff d = diff_of(ABC, test, &common);
 	const struct curve_diff *c = &d.curve[COL_LOSS];
@@ -230,12 +222,11 @@ static void by_tokens(void **state)
 		VERDICT_NOTHING);
 }
 
-static void missing_rows(void **state)
+TEST(missing_rows)
 {
 	static const struct compare_opts common = {.by = COL_STEP, .common = true};
 	static const char less[] = "step=1 loss=3\nstep=3 loss=1\n";
 	static const char other[] = "step=7 loss=3\n";
-	(void)state;
 	struct run_diff d = diff_of(ABC, less, &exact);
 	const struct curve_diff *c = &d.curve[COL_LOSS];
 	assert_int_equal(d.verdict, VERDICT_DIFFER);
@@ -257,12 +248,11 @@ static void missing_rows(void **state)
 }
 
 /* A curve that one run has not measured is not compared. */
-static void missing_curves(void **state)
+TEST(missing_curves)
 {
 	static const struct compare_opts common = {.by = COL_STEP, .common = true};
 	static const char more[] =
 		"step=1 loss=3 val_loss=4\nstep=2 loss=2\nstep=3 loss=1\n";
-	(void)state;
 	assert_int_equal(verdict_of(ABC, more, &exact), VERDICT_IDENTICAL);
 	assert_int_equal(verdict_of(more, ABC, &exact), VERDICT_IDENTICAL);
 	assert_int_equal(verdict_of(ABC, more, &common), VERDICT_IDENTICAL);
@@ -288,9 +278,8 @@ static bool says(const struct run_diff *d, const char *words)
 	return said;
 }
 
-static void other_arithmetic(void **state)
+TEST(other_arithmetic)
 {
-	(void)state;
 	struct run_diff d =
 		diff_of("# meta arithmetic = 0x1\n# arith lr = 0.1\n# arith seed = "
 			"1\n# arith old = x\n" ABC,
@@ -325,10 +314,9 @@ static void other_arithmetic(void **state)
 
 /* Of arithmetic that is no config, or longer than any, nothing is said; and nothing is kept:
  * `make fuzz` found a leak. */
-static void damaged_arithmetic(void **state)
+TEST(damaged_arithmetic)
 {
 	struct str lines = {0};
-	(void)state;
 	struct run_diff d = diff_of("# meta arithmetic = 0x1\n# arith lr = 0.1\n" ABC,
 		"# meta arithmetic = 0x2\n# arith lr = 0.2\n# arith LR 0.2\n" ABC,
 		&exact);
@@ -347,7 +335,7 @@ static void damaged_arithmetic(void **state)
 
 /* ---- words ----------------------------------------------------------------------- */
 
-static void what_people_read(void **state)
+TEST(what_people_read)
 {
 	static const struct compare_opts wide = {.by = COL_STEP, .atol = 0.1};
 	static const struct {
@@ -374,7 +362,6 @@ static void what_people_read(void **state)
 			"in the "
 			"test, from step 1\nverdict: they have no value in common: "},
 	};
-	(void)state;
 	for (size_t i = 0; i < ARRAY_LEN(some); i++) {
 		struct str text = {0};
 		struct run_log logs[] = {log_of(some[i].control), log_of(some[i].test)};
@@ -392,10 +379,9 @@ static void what_people_read(void **state)
 	}
 }
 
-static void side_by_side(void **state)
+TEST(side_by_side)
 {
 	struct str out = {0};
-	(void)state;
 	struct run_log logs[] = {
 		log_of("step=1 tokens=5 loss=3\nstep=2 tokens=10\nstep=3 "
 		       "tokens=15 loss=0.1\n"),
@@ -415,9 +401,8 @@ static void side_by_side(void **state)
 }
 
 /* More digits than a float has are not lost; other texts of one float are equal. */
-static void digits_of_doubles(void **state)
+TEST(digits_of_doubles)
 {
-	(void)state;
 	assert_true(same_as_logged(0.1, 0.1) && same_as_logged(0.1, (double)0.1f));
 	assert_true(same_as_logged(2.34567899, (double)2.34567899f));
 	assert_true(same_as_logged(0.1 + 1e-15, (double)0.1f));
@@ -425,26 +410,4 @@ static void digits_of_doubles(void **state)
 	assert_false(same_as_logged(0.0, -0.0));
 	assert_false(same_as_logged(1, (double)1.0000001f));
 	assert_true(same_as_logged(NAN, NAN));
-}
-
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(digits_of_doubles),
-		cmocka_unit_test(same_bits),
-		cmocka_unit_test(only_curves_count),
-		cmocka_unit_test(where_and_how_much),
-		cmocka_unit_test(units_of_the_last_place),
-		cmocka_unit_test(not_a_number),
-		cmocka_unit_test(infinite),
-		cmocka_unit_test(tolerance),
-		cmocka_unit_test(by_tokens),
-		cmocka_unit_test(missing_rows),
-		cmocka_unit_test(missing_curves),
-		cmocka_unit_test(other_arithmetic),
-		cmocka_unit_test(damaged_arithmetic),
-		cmocka_unit_test(what_people_read),
-		cmocka_unit_test(side_by_side),
-	};
-	return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -8,7 +8,7 @@
 #include "base/file.h"
 #include "foreign/foreign.h"
 #include "foreign/huggingface.h"
-#include "foreign/safetensors.h"
+#include "archive/safetensors.h"
 #include "data/data.h"
 #include "model/generate.h"
 #include "tests/support/support.h"
@@ -118,9 +118,8 @@ static double logit_error(const char *ckpt, const char *folder)
 	return worst;
 }
 
-static void logits_are_those_of_hugging_face(void **state)
+TEST(logits_are_those_of_hugging_face)
 {
-	(void)state;
 	for (size_t i = 0; i < ARRAY_LEN(cases); i++) {
 		struct ckpt_view v;
 		const char *path = fresh(".h5");
@@ -139,14 +138,13 @@ static void round_trip(const char *path, const struct convert_format *f, const c
 
 /* A Llama as llm.c writes it, in fp32 and bf16 (make_llmc.py): its logits, and the same files again but for the checksum,
  * its mark and a size of the vocabulary, words 252 to 255, and the truncated factor of the feed-forward layer's width. */
-static void llama_of_llmc(void **state)
+TEST(llama_of_llmc)
 {
 	static const char folder[] = "tests/golden/llmc-llama";
 	static const struct {
 		const char *name;
 		enum dtype dtype;
 	} files[] = {{"model.bin", DT_F32}, {"half.bin", DT_BF16}};
-	(void)state;
 	for (size_t i = 0; i < ARRAY_LEN(files); i++) {
 		struct ckpt_view v;
 		struct str theirs = {0}, ours = {0};
@@ -194,11 +192,10 @@ static int read_interleaved(const struct ckpt_view *v, const struct ckpt_rows *r
 }
 
 /* The comparison above would see a wrong order of the rows of queries and keys. */
-static void logits_see_a_wrong_permutation(void **state)
+TEST(logits_see_a_wrong_permutation)
 {
 	struct ckpt_view v, wrong;
 	const char *path = fresh(".h5");
-	(void)state;
 	succeed(convert_open(&v, golden("llama"), NULL, &e));
 	ckpt_view_like(&wrong, &v);
 	wrong.read = read_interleaved;
@@ -242,9 +239,8 @@ static void round_trip(const char *path, const struct convert_format *f, const c
 	same_file(first, second);
 }
 
-static void round_trips_are_exact(void **state)
+TEST(round_trips_are_exact)
 {
-	(void)state;
 	for (size_t i = 0; i < ARRAY_LEN(cases); i++) {
 		round_trip(golden(cases[i]), &convert_huggingface, "", DT_F32, 0);
 		round_trip(golden(cases[i]), &convert_huggingface, "", DT_F32, 4096);
@@ -267,9 +263,8 @@ static void read_data(const char *folder, struct str *out)
 }
 
 /* Hugging Face's file and ours have the same tensors in the same order: the same bytes. */
-static void data_are_those_of_hugging_face(void **state)
+TEST(data_are_those_of_hugging_face)
 {
-	(void)state;
 	for (size_t i = 0; i < ARRAY_LEN(cases); i++) {
 		struct ckpt_view v;
 		struct str a = {0}, b = {0};
@@ -321,11 +316,10 @@ static const char *with_names(const char *old, const char *new)
 }
 
 /* Files of the bare model have names without that of the outer module, as the GPT-2 of the hub. */
-static void names_of_the_bare_model(void **state)
+TEST(names_of_the_bare_model)
 {
 	struct ckpt_view v;
 	struct err why = {0};
-	(void)state;
 	const char *bare = with_names("transformer.", "");
 	assert_true(hash_of_file(bare) == hash_of_file(golden("gpt2")));
 	const char *other = with_names("h.1.ln_1.bias", "h.1.ln_1.bios");
@@ -334,7 +328,7 @@ static void names_of_the_bare_model(void **state)
 }
 
 /* What is written can be read again: a multiple that no run can give is refused. */
-static void a_multiple_beyond_the_bound(void **state)
+TEST(a_multiple_beyond_the_bound)
 {
 	const struct model_config c = {.layers = 1,
 		.heads = 3,
@@ -344,7 +338,6 @@ static void a_multiple_beyond_the_bound(void **state)
 		.vocab_multiple = 1 << 20,
 		.virtual_degrees = "tp=3"};
 	struct model m;
-	(void)state;
 	succeed(model_init(&m, &c, 0, &e));
 	assert_int_equal(m.padded_vocab, 3 << 20);
 	assert_int_equal(hf_config_write(&m, 50, DT_F32, NULL, NULL, &e), -1);
@@ -355,10 +348,9 @@ static void a_multiple_beyond_the_bound(void **state)
 }
 
 /* Numbers that were 16 bits before come back as they were; others rounded once. */
-static void sixteen_bits(void **state)
+TEST(sixteen_bits)
 {
 	static const enum dtype types[] = {DT_BF16, DT_F16};
-	(void)state;
 	for (size_t i = 0; i < ARRAY_LEN(types); i++) {
 		struct ckpt_view v, rounded;
 		const char *rounded_at = fresh(".h5"), *out = fresh("");
@@ -413,11 +405,10 @@ static const char *make_tied(bool equal)
 	return folder;
 }
 
-static void a_tied_output_layer_is_the_embedding(void **state)
+TEST(a_tied_output_layer_is_the_embedding)
 {
 	struct ckpt_view v;
 	struct err why = {0};
-	(void)state;
 	succeed(convert_open(&v, make_tied(true), NULL, &e));
 	assert_int_equal(ckpt_view_find(&v, "output.weight"), -1);
 	ckpt_view_close(&v);
@@ -484,11 +475,10 @@ static void flip_bits(
 	ckpt_view_close(&undamaged);
 }
 
-static void flips_are_found(void **state)
+TEST(flips_are_found)
 {
 	struct ckpt_view v;
 	struct str part = {0};
-	(void)state;
 	const char *one = fresh(""), *shards = fresh(""), *bin = fresh(".bin");
 	succeed(convert_open(&v, golden("gpt2"), NULL, &e));
 	save(&v, &convert_huggingface, one, DT_F32, 0);
@@ -542,7 +532,7 @@ static int open_code(const char *header, int64_t n_data)
 	"{\"dtype\":\"" type "\",\"shape\":" shape ",\"data_offsets\":[" begin "," end \
 	"]}"
 
-static void hostile_headers_are_refused(void **state)
+TEST(hostile_headers_are_refused)
 {
 	static const char *const bad[] = {
 		"",
@@ -578,7 +568,6 @@ static void hostile_headers_are_refused(void **state)
 		"{\"__metadata__\":{\"created_by\":\"pt-ckpt 1\"},\"a\":" ENTRY(
 			"F32", "[2]", "0", "8") "}",
 	};
-	(void)state;
 	for (size_t i = 0; i < ARRAY_LEN(bad); i++)
 		if (open_code(bad[i], 8) != EX_DATAERR)
 			fail_msg("not refused: %s", bad[i]);
@@ -597,11 +586,10 @@ static void hostile_headers_are_refused(void **state)
 }
 
 /* Every length of a file but its own. */
-static void truncated_files_are_refused(void **state)
+TEST(truncated_files_are_refused)
 {
 	struct ckpt_view v;
 	struct err why = {0};
-	(void)state;
 	const char *bin = fresh(".bin"), *one = fresh("");
 	struct str file = {0};
 	succeed(convert_open(&v, golden("gpt2"), NULL, &e));
@@ -633,10 +621,9 @@ static void truncated_files_are_refused(void **state)
 
 /* ---- combinations ----------------------------------------------------------------- */
 
-static void sums_are_right(void **state)
+TEST(sums_are_right)
 {
 	struct ckpt_view a, b, sum;
-	(void)state;
 	succeed(convert_open(&a, golden("llama"), NULL, &e));
 	const struct ckpt_selection how = {.round_to = DT_BF16};
 	succeed(ckpt_select(&b, &a, &how, &e));
@@ -669,33 +656,11 @@ static void sums_are_right(void **state)
 	ckpt_view_close(&a);
 }
 
-static void weights_of_a_moving_average(void **state)
+TEST(weights_of_a_moving_average)
 {
 	double w[4];
-	(void)state;
 	ckpt_ema_weights(0.5, 4, w);
 	assert_true(w[0] == 0.125 && w[1] == 0.125 && w[2] == 0.25 && w[3] == 0.5);
 	ckpt_ema_weights(0.5, 1, w);
 	assert_true(w[0] == 1);
-}
-
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(logits_are_those_of_hugging_face),
-		cmocka_unit_test(llama_of_llmc),
-		cmocka_unit_test(logits_see_a_wrong_permutation),
-		cmocka_unit_test(round_trips_are_exact),
-		cmocka_unit_test(data_are_those_of_hugging_face),
-		cmocka_unit_test(names_of_the_bare_model),
-		cmocka_unit_test(a_multiple_beyond_the_bound),
-		cmocka_unit_test(sixteen_bits),
-		cmocka_unit_test(a_tied_output_layer_is_the_embedding),
-		cmocka_unit_test(flips_are_found),
-		cmocka_unit_test(hostile_headers_are_refused),
-		cmocka_unit_test(truncated_files_are_refused),
-		cmocka_unit_test(sums_are_right),
-		cmocka_unit_test(weights_of_a_moving_average),
-	};
-	return cmocka_run_group_tests(tests, NULL, NULL);
 }

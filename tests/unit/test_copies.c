@@ -53,10 +53,9 @@ static void turns(float *home, float *const slot[SLOTS])
 	}
 }
 
-static void pieces(void **state)
+TEST(pieces)
 {
 	static const char *const late[] = {NULL, "yes", "first"};
-	(void)state;
 	for (size_t how = 0; how < ARRAY_LEN(late); how++) {
 		float *slot[SLOTS];
 		begin(late[how]);
@@ -81,12 +80,11 @@ static void pieces(void **state)
 }
 
 /* A ticket of nothing, the newest, and one that is so old that its event tells of another copy. */
-static void tickets(void **state)
+TEST(tickets)
 {
 	enum { MANY = 100 };
 	uint64_t ticket[MANY];
 	float out = 0;
-	(void)state;
 	begin("yes");
 	float *home = device_shared(&device, BYTES), *there = room();
 	device_stream_wait(&device, 0);
@@ -109,10 +107,9 @@ static void tickets(void **state)
 }
 
 /* They are in the table of times; and there may be no such memory. */
-static void told(void **state)
+TEST(told)
 {
 	struct str table = {0};
-	(void)state;
 	if (!test_on_cuda())
 		skip();
 	begin(NULL);
@@ -135,11 +132,10 @@ static void told(void **state)
 }
 
 /* What cannot be copied ends the program, which says what it was. */
-static void too_much(void **state)
+TEST(too_much)
 {
 	char said[4096] = {0};
 	int to[2], status;
-	(void)state;
 	if (!test_on_cuda())
 		skip();
 	assert_int_equal(pipe(to), 0);
@@ -163,12 +159,6 @@ static void too_much(void **state)
 
 int main(void)
 {
-	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(too_much), /* before this process uses a GPU */
-		cmocka_unit_test(pieces),
-		cmocka_unit_test(tickets),
-		cmocka_unit_test(told),
-	};
 	unsetenv("PT_CUDA_SYNC"); /* which makes all wait */
-	return cmocka_run_group_tests(tests, NULL, NULL);
+	return tests_run();
 }

@@ -31,13 +31,12 @@ static int read_spans(struct offsets *o, const int64_t *values, int64_t n)
 	return h5_end(h, rc, &e);
 }
 
-static void spans_are_read(void **state)
+TEST_AFTER(begin, spans_are_read)
 {
 	static const int64_t good[] = {0, 1, 4, 7, 9, 10};
 	static const char counts[] = "1000111001";
 	int32_t tokens[10];
 	struct offsets o;
-	(void)state;
 	assert_int_equal(read_spans(&o, good, 6), 0);
 	for (int64_t at = 0; at < 10; at++)
 		for (int64_t n = 0; at + n <= 10; n++) {
@@ -57,13 +56,12 @@ static void spans_are_read(void **state)
 	offsets_free(&o);
 }
 
-static void spans_that_lie(void **state)
+TEST_AFTER(begin, spans_that_lie)
 {
 	static const struct {
 		int64_t n, at[4];
 	} bad[] = {{2, {-1, 2}}, {2, {3, 3}}, {4, {0, 5, 4, 8}}, {2, {0, 11}}, {1, {4}},
 		{3, {0, 1, 2}}, {2, {INT64_MIN, INT64_MAX}}};
-	(void)state;
 	for (size_t i = 0; i < ARRAY_LEN(bad); i++) {
 		struct offsets o;
 		assert_int_equal(read_spans(&o, bad[i].at, bad[i].n), -1);
@@ -125,11 +123,10 @@ static struct corpus *write_corpus(
 	return c;
 }
 
-static void what_is_written_is_read(void **state)
+TEST_AFTER(begin, what_is_written_is_read)
 {
 	static const int64_t sizes[] = {0, 14, 200};
 	int32_t tokens[N_TOKENS];
-	(void)state;
 	for (size_t i = 0; i < ARRAY_LEN(sizes); i++) {
 		struct strs files = {0};
 		struct corpus *c = write_corpus(&files, sizes[i], 0, true);
@@ -149,11 +146,10 @@ static void what_is_written_is_read(void **state)
 }
 
 /* Plain shards stay as they were; in one corpus with others, all of their tokens count. */
-static void plain_shards(void **state)
+TEST_AFTER(begin, plain_shards)
 {
 	int32_t tokens[2 * N_TOKENS] = {0};
 	struct strs files = {0};
-	(void)state;
 	struct corpus *c = write_corpus(&files, 0, 0, false);
 	assert_false(corpus_counted(c));
 	assert_int_equal(corpus_info(c, 0)->version, 2);
@@ -178,12 +174,11 @@ static void plain_shards(void **state)
 }
 
 /* Window k begins at token k 13, also in the second of two corpora, whatever their files. */
-static void windows_of_the_grid(void **state)
+TEST_AFTER(begin, windows_of_the_grid)
 {
 	enum { WINDOW = 13, MORE = N_TOKENS - 1 };
 	_Static_assert(MORE % WINDOW == 0, "whole windows");
 	struct strs files = {0};
-	(void)state;
 	corpus_close(write_corpus(&files, 64, WINDOW, true));
 	struct corpus *c = write_corpus(&files, 0, WINDOW, true);
 	assert_int_equal(corpus_window(c), WINDOW);
@@ -210,11 +205,10 @@ static void windows_of_the_grid(void **state)
 }
 
 /* Not a multiple of the window and one more. */
-static void windows_that_lie(void **state)
+TEST_AFTER(begin, windows_that_lie)
 {
 	struct strs files = {0};
 	struct corpus *c;
-	(void)state;
 	corpus_close(write_corpus(&files, 0, 13, false));
 	struct h5 *h;
 	assert_int_equal(h5_open_as(&h, files.v[0], files.v[0], H5_ADD, &e), 0);
@@ -231,17 +225,4 @@ static void windows_that_lie(void **state)
 	}
 	assert_int_equal(h5_close(h, &e), 0);
 	strs_free(&files);
-}
-
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-		cmocka_unit_test_setup(spans_are_read, begin),
-		cmocka_unit_test_setup(spans_that_lie, begin),
-		cmocka_unit_test_setup(what_is_written_is_read, begin),
-		cmocka_unit_test_setup(plain_shards, begin),
-		cmocka_unit_test_setup(windows_of_the_grid, begin),
-		cmocka_unit_test_setup(windows_that_lie, begin),
-	};
-	return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -21,9 +21,8 @@ static void check_ticks(double low, double high, int most, bool log, const char 
 	str_free(&text);
 }
 
-static void ticks_are_round(void **state)
+TEST(ticks_are_round)
 {
-	(void)state;
 	check_ticks(0, 10, 5, false, "0 2 4 6 8 10");
 	check_ticks(1.93, 4.1, 5, false, "2.0 2.5 3.0 3.5 4.0");
 	check_ticks(-1, 1, 4, false, "-1.0 -0.5 0.0 0.5 1.0");
@@ -35,11 +34,10 @@ static void ticks_are_round(void **state)
 }
 
 /* Any range has ticks within it, none twice. */
-static void ticks_of_any_range(void **state)
+TEST(ticks_of_any_range)
 {
 	static const double values[] = {-1.7e308, -1e300, -3, -1e-300, -5e-324, 0, 5e-324,
 		1e-300, 1, 1 + 2.3e-16, 3, 1e21, 1e300, 1.7e308};
-	(void)state;
 	for (size_t i = 0; i < ARRAY_LEN(values); i++)
 		for (size_t j = i; j < ARRAY_LEN(values); j++)
 			for (int most = -1; most < 40; most++)
@@ -58,11 +56,10 @@ static void ticks_of_any_range(void **state)
 
 /* ---- thinning ---------------------------------------------------------------------- */
 
-static void thinning_keeps_extremes(void **state)
+TEST(thinning_keeps_extremes)
 {
 	enum { N = 10000, GROUPS = 50 };
 	struct graph_point *p = xmalloc(N * sizeof(*p));
-	(void)state;
 	for (int i = 0; i < N; i++)
 		p[i] = (struct graph_point){i, test_normal(1, i)};
 	p[777].y = 100;
@@ -96,12 +93,11 @@ static struct str text_of(
 	return out;
 }
 
-static void a_line_of_dots(void **state)
+TEST(a_line_of_dots)
 {
 	static const struct graph_point diagonal[] = {{0, 0}, {1, 1}};
 	struct str out = text_of(
 		diagonal, 2, (struct graph_style){MARKS_BRAILLE, false, 25, 8}, false);
-	(void)state;
 	assert_string_equal(out.s, "  loss\n"
 				   "1 ┤                  ⣀⠤⠒⠉\n"
 				   "  │             ⢀⡠⠔⠊⠉\n"
@@ -115,13 +111,12 @@ static void a_line_of_dots(void **state)
 }
 
 /* Values without a place are left out, and nothing is written outside. */
-static void points_of_any_kind(void **state)
+TEST(points_of_any_kind)
 {
 	static const double values[] = {NAN, INFINITY, -INFINITY, -1.7e308, 1.7e308, 0,
 		-0.0, 5e-324, -5e-324, 1, 3, 1e300};
 	struct graph_point p[ARRAY_LEN(values) * ARRAY_LEN(values)];
 	int64_t n = 0;
-	(void)state;
 	for (size_t i = 0; i < ARRAY_LEN(values); i++)
 		for (size_t j = 0; j < ARRAY_LEN(values); j++)
 			p[n++] = (struct graph_point){values[i], values[j]};
@@ -159,7 +154,7 @@ static int points_of(const struct run_log *logs, int n, const char *column,
 }
 
 /* The time and the bytes of a row are the means of the steps since the previous one. */
-static void axes_are_sums(void **state)
+TEST(axes_are_sums)
 {
 	struct run_log l =
 		log_of("step=1 tokens=100 loss=9 dt=0.5 sent=1000\n"
@@ -168,7 +163,6 @@ static void axes_are_sums(void **state)
 	static const double x[N_CURVE_AXES][4] = {{1, 3, 5, 7}, {100, 300, NAN, 700},
 		{2, 6, 10, 14}, {0.5, 1, 3, 5}, {1000, 2000, 2000, 2000}};
 	struct err e = {0};
-	(void)state;
 	int samples = run_log_column(&l, "samples");
 	int elapsed = run_log_column(&l, "elapsed"); /* not used where there is dt */
 	for (int i = 0; i < 4; i++) {
@@ -202,7 +196,7 @@ static void axes_are_sums(void **state)
 
 /* Of replicas: the mean and the extremes where more than half of them have a value; a group of points has the mean of
  * their means, and the extremes of all. */
-static void replicas_are_a_band(void **state)
+TEST(replicas_are_a_band)
 {
 	struct run_log logs[] = {
 		log_of("step=1 loss=4\nstep=2 loss=3 dt=1\nstep=3 loss=1\nstep=9 loss=1\n"),
@@ -211,7 +205,6 @@ static void replicas_are_a_band(void **state)
 	struct series_point *p;
 	int64_t n;
 	struct err e;
-	(void)state;
 	assert_int_equal(points_of(logs, 3, "loss", AXIS_STEPS, &p, &n, &e), 0);
 	assert_int_equal(n, 3); /* not 4 and 9, which one of them has */
 	assert_true(p[0].y == 5 && p[0].low == 4 && p[0].high == 6);
@@ -240,9 +233,8 @@ static void check_names(const char *const *paths, const char *const *names, int 
 
 #define NAMES(...) ((const char *const[]){__VA_ARGS__})
 
-static void names_are_short(void **state)
+TEST(names_are_short)
 {
-	(void)state;
 	check_names(NAMES("/a/bc/x/log.txt", "/a/bd/x/log.txt"), NAMES("bc", "bd"), 2);
 	check_names(NAMES("a/run", "a/rut", "a/b/c"), NAMES("run", "rut", "b/c"), 3);
 	check_names(NAMES("x/log", "x/y/log"), NAMES("log", "y/log"), 2);
@@ -255,7 +247,7 @@ static void names_are_short(void **state)
 }
 
 /* A range without the first steps, nor a value far from the rest; but with all where little would be left out. */
-static void ranges_are_settled(void **state)
+TEST(ranges_are_settled)
 {
 	enum { N = 200 };
 	struct graph_point p[N];
@@ -264,7 +256,6 @@ static void ranges_are_settled(void **state)
 	struct scale x, y;
 	struct str text = {0};
 	struct outside o = {0};
-	(void)state;
 	for (int i = 0; i < N; i++)
 		p[i] = (struct graph_point){i, i < 10 ? 11 - i : 2 + 0.001 * (i % 7)};
 	p[150].y = 90;
@@ -295,14 +286,13 @@ static void ranges_are_settled(void **state)
 	str_free(&text);
 }
 
-static void columns_of_other_programs(void **state)
+TEST(columns_of_other_programs)
 {
 	struct run_log l = log_of("step=1 loss=2\nstep=2 loss=1\n");
 	struct strs names = {0};
 	struct series_point *p;
 	int64_t n;
 	struct err e;
-	(void)state;
 	run_log_set(&l, 1, run_log_column(&l, "reward"), 0.125);
 	assert_int_equal(points_of(&l, 1, "reward", AXIS_STEPS, &p, &n, &e), 0);
 	assert_true(n == 1 && p[0].x == 2 && p[0].y == 0.125);
@@ -351,11 +341,10 @@ static struct speed_diff tps_diff(struct run_log a, struct run_log b)
 
 /* Of runs that are equally fast, at most 5 in 100 are called different, and a difference of 3 % is
  * found in most. */
-static void noise_is_no_difference(void **state)
+TEST(noise_is_no_difference)
 {
 	enum { PAIRS = 400 };
 	int wrong = 0, found = 0;
-	(void)state;
 	for (int i = 0; i < PAIRS; i++) {
 		uint64_t seed = (uint64_t)i * 8;
 		struct speed_diff d = tps_diff(
@@ -371,13 +360,12 @@ static void noise_is_no_difference(void **state)
 }
 
 /* Controls that differ by 10 % from each other: a test that is 5 % faster than their mean is not. */
-static void noise_between_runs(void **state)
+TEST(noise_between_runs)
 {
 	struct run_log logs[] = {timed(1, 200, 950, 0), timed(11, 200, 1050, 0),
 		timed(21, 200, 1000, 0), timed(31, 200, 1050, 0),
 		timed(41, 200, 2000, 0)};
 	struct speed_diff d[MAX_SPEEDS];
-	(void)state;
 	speed_compare(logs, 3, &logs[3], 1, d);
 	assert_string_equal(d[0].words, "no difference beyond noise");
 	assert_true(d[0].control.n_runs == 3 && d[0].test.df == 2);
@@ -390,9 +378,8 @@ static void noise_between_runs(void **state)
 		run_log_free(&logs[i]);
 }
 
-static void speed_of_few_rows(void **state)
+TEST(speed_of_few_rows)
 {
-	(void)state;
 	struct speed_diff d = tps_diff(timed(1, 5, 1000, 0), timed(9, 300, 2000, 0));
 	assert_string_equal(d.words, "too few steps for a statement");
 	assert_true(isnan(d.low));
@@ -412,24 +399,4 @@ static void speed_of_few_rows(void **state)
 	assert_true(isnan(speed_of(&l, 1, COL_TPS).value));
 	assert_int_equal(speed_compare(&l, 1, &l, 1, none), 0);
 	run_log_free(&l);
-}
-
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(ticks_are_round),
-		cmocka_unit_test(ticks_of_any_range),
-		cmocka_unit_test(thinning_keeps_extremes),
-		cmocka_unit_test(a_line_of_dots),
-		cmocka_unit_test(points_of_any_kind),
-		cmocka_unit_test(axes_are_sums),
-		cmocka_unit_test(replicas_are_a_band),
-		cmocka_unit_test(names_are_short),
-		cmocka_unit_test(ranges_are_settled),
-		cmocka_unit_test(columns_of_other_programs),
-		cmocka_unit_test(noise_is_no_difference),
-		cmocka_unit_test(noise_between_runs),
-		cmocka_unit_test(speed_of_few_rows),
-	};
-	return cmocka_run_group_tests(tests, NULL, NULL);
 }

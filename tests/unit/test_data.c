@@ -32,11 +32,10 @@ static void check_permutation(struct philox_key key, int64_t n)
 	free(seen);
 }
 
-static void permutations(void **state)
+TEST_AFTER(begin, permutations)
 {
 	static const int64_t large[] = {
 		255, 256, 257, 1000, 1023, 1024, 1025, 4096, 65537};
-	(void)state;
 	for (uint64_t seed = 0; seed < 4; seed++) {
 		struct philox_key key = philox_key(seed, PHILOX_TEST, seed);
 		for (int64_t n = 1; n <= 130; n++)
@@ -55,11 +54,10 @@ static void permutations(void **state)
 }
 
 /* Over seeds a place gets any number, and neighbours do not stay neighbours. */
-static void permutations_mix(void **state)
+TEST_AFTER(begin, permutations_mix)
 {
 	enum { N = 1000, SEEDS = 400 };
 	double first = 0, next = 0;
-	(void)state;
 	for (uint64_t seed = 0; seed < SEEDS; seed++) {
 		struct philox_key key = philox_key(seed, PHILOX_TEST, 1);
 		int64_t a = order_permute(key, N, 0), b = order_permute(key, N, 1);
@@ -88,10 +86,9 @@ static int64_t check_epoch(const struct order *o, int64_t epoch)
 	return least;
 }
 
-static void epochs_have_each_window_once(void **state)
+TEST_AFTER(begin, epochs_have_each_window_once)
 {
 	static const int64_t contexts[] = {1, 2, 7, 16};
-	(void)state;
 	for (size_t c = 0; c < ARRAY_LEN(contexts); c++) {
 		for (int64_t n = contexts[c] + 1; n < 300; n += 1 + n / 16) {
 			for (uint64_t seed = 1; seed < 4; seed++) {
@@ -110,12 +107,11 @@ static void epochs_have_each_window_once(void **state)
 	}
 }
 
-static void epochs_and_seeds_differ(void **state)
+TEST_AFTER(begin, epochs_and_seeds_differ)
 {
 	enum { N = 100, T = 16, EPOCHS = 40 };
 	int64_t phases[T] = {0};
 	struct order o, other;
-	(void)state;
 	order_init(&o, SAMPLING_EPOCH, 1, (N + 1) * T, T, 0);
 	order_init(&other, SAMPLING_EPOCH, 2, (N + 1) * T, T, 0);
 	assert_int_equal(o.n_windows, N);
@@ -135,11 +131,10 @@ static void epochs_and_seeds_differ(void **state)
 	assert_true(n_phases > T / 2); /* the grid shifts */
 }
 
-static void random_places(void **state)
+TEST_AFTER(begin, random_places)
 {
 	enum { DRAWS = 4000 };
 	static const int64_t tokens[] = {17, 18, 20, 1000};
-	(void)state;
 	for (size_t i = 0; i < ARRAY_LEN(tokens); i++) {
 		struct order o, again;
 		int64_t last = tokens[i] - 17, hits[2] = {0};
@@ -159,10 +154,9 @@ static void random_places(void **state)
 	}
 }
 
-static void even_places(void **state)
+TEST_AFTER(begin, even_places)
 {
 	struct order o;
-	(void)state;
 	/* side by side, from the first to the last token */
 	assert_int_equal(order_init(&o, SAMPLING_EVEN, 0, 65, 16, 0), 0);
 	assert_int_equal(o.n_windows, 4);
@@ -188,11 +182,10 @@ static void even_places(void **state)
 	}
 }
 
-static void too_few_tokens(void **state)
+TEST_AFTER(begin, too_few_tokens)
 {
 	static const enum sampling all[] = {
 		SAMPLING_EPOCH, SAMPLING_RANDOM, SAMPLING_EVEN};
-	(void)state;
 	for (size_t i = 0; i < ARRAY_LEN(all); i++) {
 		struct order o;
 		assert_int_equal(order_init(&o, all[i], 1, 16, 16, 0), -1);
@@ -247,9 +240,8 @@ static int64_t encode(const struct tokenizer *t, int64_t n, int64_t room, uint32
 	return n_tokens;
 }
 
-static void texts_come_back(void **state)
+TEST_AFTER(begin, texts_come_back)
 {
-	(void)state;
 	for (size_t k = 0; k < ARRAY_LEN(learners); k++) {
 		struct tokenizer whole, t;
 		uint32_t *ids, pieces[TEXT];
@@ -276,11 +268,10 @@ static void texts_come_back(void **state)
 	assert_int_equal(e.code, 0);
 }
 
-static void vocabularies(void **state)
+TEST_AFTER(begin, vocabularies)
 {
 	struct tokenizer t;
 	struct str out = {0};
-	(void)state;
 	learn(&t, "byte", TEXT);
 	assert_int_equal(t.vocab.n, 256);
 	tokenizer_free(&t);
@@ -302,9 +293,8 @@ static void vocabularies(void **state)
 	assert_non_null(strstr(e.msg, "'wordpiece'"));
 }
 
-static void tokenizers_are_sent(void **state)
+TEST_AFTER(begin, tokenizers_are_sent)
 {
-	(void)state;
 	for (size_t k = 0; k < ARRAY_LEN(learners); k++) {
 		struct tokenizer t, packed, filed;
 		struct str bytes = {0};
@@ -329,7 +319,7 @@ static void tokenizers_are_sent(void **state)
 	}
 }
 
-static void no_utf8(void **state)
+TEST_AFTER(begin, no_utf8)
 {
 	static const struct {
 		const char *text;
@@ -345,7 +335,6 @@ static void no_utf8(void **state)
 		{"\xf4\x90\x80\x80", 0}, /* above 10FFFF */
 		{"\xff", 0},
 	};
-	(void)state;
 	for (size_t i = 0; i < ARRAY_LEN(bad); i++) {
 		struct tokenizer t, known;
 		int64_t n = (int64_t)strlen(bad[i].text), n_tokens = 0;
@@ -407,12 +396,11 @@ static struct corpus *open_corpus(const struct strs *files)
 	return c;
 }
 
-static void many_shards_are_one(void **state)
+TEST_AFTER(begin, many_shards_are_one)
 {
 	enum { N = 10007 };
 	static int32_t one[N], many[N];
 	static const int64_t sizes[] = {4000, 4001, 18013, 18014, 20014, 50000};
-	(void)state;
 	const char *input = make_text("text", N);
 	struct prepared whole = prepare("one", "char", 0, input);
 	struct corpus *a = open_corpus(&whole.files);
@@ -444,13 +432,12 @@ static void many_shards_are_one(void **state)
 }
 
 /* A file that says that it is one of more files than there can be. */
-static void too_many_shards(void **state)
+TEST_AFTER(begin, too_many_shards)
 {
 	static const struct h5_field count[] = {{"count", H5_I64, 0, false, NULL}, {0}};
 	static const int64_t most = INT64_MAX;
 	struct corpus *c;
 	struct h5 *h;
-	(void)state;
 	struct prepared p = prepare("alone", "char", 0, make_text("text", 100));
 	assert_int_equal(h5_reopen(&h, p.files.v[0], &e), 0);
 	assert_int_equal(h5_fields_write(h, "/", count, &most, &e), 0);
@@ -462,12 +449,11 @@ static void too_many_shards(void **state)
 	strs_free(&p.files);
 }
 
-static void shards_in_any_order(void **state)
+TEST_AFTER(begin, shards_in_any_order)
 {
 	enum { N = 3000 };
 	static int32_t one[N], other[N];
 	struct strs turned = {0};
-	(void)state;
 	struct prepared p = prepare("turn", "byte", 1000, make_text("text", N));
 	assert_true(p.files.n > 5);
 	for (int64_t i = p.files.n - 1; i >= 0; i--)
@@ -492,10 +478,9 @@ static void shards_in_any_order(void **state)
 	assert_null(c);
 }
 
-static void decoding_gives_the_text(void **state)
+TEST_AFTER(begin, decoding_gives_the_text)
 {
 	static const char *const kinds[] = {"byte", "char"};
-	(void)state;
 	const char *input = make_text("text", 20000);
 	for (size_t k = 0; k < ARRAY_LEN(kinds); k++) {
 		struct prepared p = prepare("decode", kinds[k], 7000, input);
@@ -514,11 +499,10 @@ static void decoding_gives_the_text(void **state)
 }
 
 /* A character must not be lost where prepare cuts the text: it reads 256 KiB at once. */
-static void characters_across_pieces(void **state)
+TEST_AFTER(begin, characters_across_pieces)
 {
 	enum { PIECE = 1 << 18 };
 	struct str s = {0};
-	(void)state;
 	for (int i = 0; i < PIECE - 1; i++)
 		str_putc(&s, i % 64 ? 'x' : '\n');
 	str_puts(&s, "日本 and so on");
@@ -536,13 +520,12 @@ static void characters_across_pieces(void **state)
 	str_free(&end);
 }
 
-static void damaged_tokens_are_found(void **state)
+TEST_AFTER(begin, damaged_tokens_are_found)
 {
 	static int32_t ids[4000];
 	struct h5_blocks b;
 	struct corpus *c;
 	struct h5 *h;
-	(void)state;
 	struct prepared p = prepare("bad", "byte", 0, make_text("text", 4000));
 	assert_int_equal(h5_open(&h, p.files.v[0], &e), 0);
 	assert_int_equal(h5_blocks_open(h, "/train", &b, &e), 0);
@@ -571,10 +554,9 @@ static size_t n_files(const char *pattern)
 }
 
 /* Shards have their names only when all tokens came. */
-static void unfinished_shards_leave_nothing(void **state)
+TEST_AFTER(begin, unfinished_shards_leave_nothing)
 {
 	struct tokenizer t;
-	(void)state;
 	learn(&t, "byte", TEXT);
 	struct prepare p = {.tokenizer = {.name = "byte"},
 		.shard_bytes = 100,
@@ -610,13 +592,12 @@ static struct prepared make_foreign(const char *kind, const uint32_t *ids, int64
 	return made;
 }
 
-static void unknown_tokenizers_decode(void **state)
+TEST_AFTER(begin, unknown_tokenizers_decode)
 {
 	static const uint32_t ids[] = {0, 2, 1, 4, 2, 3};
 	struct tokenizer sent;
 	struct str packed = {0}, said = {0};
 	uint32_t *none;
-	(void)state;
 	struct prepared p = make_foreign("wordpiece", ids, 6);
 	struct corpus *c = open_corpus(&p.files);
 	const struct tokenizer *t = corpus_tokenizer(c);
@@ -654,12 +635,11 @@ static void unknown_tokenizers_decode(void **state)
 }
 
 /* A kind that this program knows must be what it knows. */
-static void vocabularies_that_lie(void **state)
+TEST_AFTER(begin, vocabularies_that_lie)
 {
 	static const uint32_t ids[] = {0, 1};
 	struct tokenizer t;
 	struct corpus *c;
-	(void)state;
 	learn(&t, "byte", TEXT);
 	for (int i = 0; i < 2; i++) {
 		struct str packed = {0};
@@ -683,9 +663,8 @@ static void vocabularies_that_lie(void **state)
 
 /* ---- the loader ------------------------------------------------------------------ */
 
-static void readers(void **state)
+TEST_AFTER(begin, readers)
 {
-	(void)state;
 	for (int size = 1; size < 12; size++) {
 		for (int n = 1; n <= size; n++) {
 			int n_readers = 0, most = 0, fewest = size, served = 0;
@@ -706,11 +685,10 @@ static void readers(void **state)
 	}
 }
 
-static void windows_are_those_of_the_order(void **state)
+TEST_AFTER(begin, windows_are_those_of_the_order)
 {
 	enum { T = 16, N = 9 };
 	int32_t want[T + 1];
-	(void)state;
 	struct prepared p = prepare("load", "char", 3000, make_text("text", 6000));
 	struct corpus *c = open_corpus(&p.files);
 	struct comm *alone = comm_self("dp");
@@ -750,33 +728,4 @@ static void windows_are_those_of_the_order(void **state)
 	comm_free(alone);
 	corpus_close(c);
 	assert_int_equal(e.code, 0);
-}
-
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-		cmocka_unit_test_setup(permutations, begin),
-		cmocka_unit_test_setup(permutations_mix, begin),
-		cmocka_unit_test_setup(epochs_have_each_window_once, begin),
-		cmocka_unit_test_setup(epochs_and_seeds_differ, begin),
-		cmocka_unit_test_setup(random_places, begin),
-		cmocka_unit_test_setup(even_places, begin),
-		cmocka_unit_test_setup(too_few_tokens, begin),
-		cmocka_unit_test_setup(texts_come_back, begin),
-		cmocka_unit_test_setup(vocabularies, begin),
-		cmocka_unit_test_setup(tokenizers_are_sent, begin),
-		cmocka_unit_test_setup(no_utf8, begin),
-		cmocka_unit_test_setup(many_shards_are_one, begin),
-		cmocka_unit_test_setup(too_many_shards, begin),
-		cmocka_unit_test_setup(shards_in_any_order, begin),
-		cmocka_unit_test_setup(decoding_gives_the_text, begin),
-		cmocka_unit_test_setup(characters_across_pieces, begin),
-		cmocka_unit_test_setup(damaged_tokens_are_found, begin),
-		cmocka_unit_test_setup(unfinished_shards_leave_nothing, begin),
-		cmocka_unit_test_setup(unknown_tokenizers_decode, begin),
-		cmocka_unit_test_setup(vocabularies_that_lie, begin),
-		cmocka_unit_test_setup(readers, begin),
-		cmocka_unit_test_setup(windows_are_those_of_the_order, begin),
-	};
-	return cmocka_run_group_tests(tests, NULL, NULL);
 }

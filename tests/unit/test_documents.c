@@ -51,9 +51,8 @@ static int64_t read_back(const char *text, const char *separator)
 	return n;
 }
 
-static void documents_of_a_text(void **state)
+TEST_AFTER(begin, documents_of_a_text)
 {
-	(void)state;
 	assert_int_equal(read_back("one", NULL), 1);
 	assert_int_equal(read_back("", NULL), 0);
 	assert_int_equal(read_back("one\ntwo\n", "\n"), 2);
@@ -64,10 +63,9 @@ static void documents_of_a_text(void **state)
 
 /* Larger than a batch: whole, with a separator at each place around the cut, and of characters of three
  * bytes. */
-static void large_documents(void **state)
+TEST_AFTER(begin, large_documents)
 {
 	enum { PART = 1 << 21 };
-	(void)state;
 	for (int64_t n = PART - 3; n <= PART + 3; n++) {
 		struct str s = {0};
 		for (int64_t i = 0; i < n; i++)
@@ -84,25 +82,23 @@ static void large_documents(void **state)
 	str_free(&s);
 }
 
-static void cuts_between_characters(void **state)
+TEST_AFTER(begin, cuts_between_characters)
 {
 	static const char text[] = "aé€😀";
 	static const int64_t want[] = {0, 1, 1, 3, 3, 3, 6, 6, 6, 6, 10};
-	(void)state;
 	for (int64_t n = 0; n <= 10; n++)
 		assert_int_equal(tokenizer_cut(NULL, text, n, &e), want[n]);
 }
 
 /* ---- lines -------------------------------------------------------------------------------- */
 
-static void lines_of_jsonl(void **state)
+TEST_AFTER(begin, lines_of_jsonl)
 {
 	struct str out = {0};
 	static const char good[] = "{\"id\": 1, \"text\": \"a\\u00e9\\u0000\\n\"}\r";
 	static const char *const bad[] = {"", "{", "[]", "5", "{\"text\": 5}",
 		"{\"texts\": \"\"}", "{\"text\": \"\\ud800\"}", "{\"text\": \"\"} x",
 		"{\"text\": \"\xff\"}"};
-	(void)state;
 	assert_int_equal(jsonl_text(good, (int64_t)strlen(good), "text", &out, &e), 0);
 	assert_int_equal(out.len, 5);
 	assert_memory_equal(out.s, "a\xc3\xa9\0\n", 5);
@@ -118,12 +114,11 @@ static void lines_of_jsonl(void **state)
 }
 
 /* Lines with changed bytes mean the same to the fast reader and to jansson. */
-static void fast_lines(void **state)
+TEST_AFTER(begin, fast_lines)
 {
 	static const char line[] = "{\"id\": 10, \"text\" : \"a\\u00e9\\n \\\\ é\", "
 				   "\"x\":null,\"y\":\"text\"} ";
 	static const char bytes[] = "\"\\:,{}[] 0u\x80\xc3\n-.etn\x1f";
-	(void)state;
 	for (size_t at = 0; at < sizeof(line) - 1; at++) {
 		for (size_t k = 0; k < sizeof(bytes); k++) {
 			char copy[sizeof(line)];
@@ -143,10 +138,9 @@ static void fast_lines(void **state)
 	}
 }
 
-static void filters(void **state)
+TEST_AFTER(begin, filters)
 {
 	struct prepare p = {.min_bytes = 2, .max_bytes = 6};
-	(void)state;
 	strs_add(&p.keep, "[ab]");
 	strs_add(&p.drop, "^b");
 	struct filter *f = filter_open(&p, &e);
@@ -204,9 +198,8 @@ static int64_t n_pieces(const char *work)
 }
 
 /* At any length of the file and with any wrong byte, the pieces before are taken and no other. */
-static void damaged_work_files(void **state)
+TEST_AFTER(begin, damaged_work_files)
 {
-	(void)state;
 	char work[4096], path[4200];
 	struct str whole = {0};
 	snprintf(work, sizeof(work), "%s", test_path("work"));
@@ -238,9 +231,8 @@ static void damaged_work_files(void **state)
 	str_free(&whole);
 }
 
-static void one_program_has_a_work_folder(void **state)
+TEST_AFTER(begin, one_program_has_a_work_folder)
 {
-	(void)state;
 	struct pieces *w = pieces_open(test_path("own"), 0, &e);
 	assert_non_null(w);
 	assert_null(pieces_open(test_path("own"), 0, &e));
@@ -267,13 +259,12 @@ static void assert_starts(
 }
 
 /* Documents of 5, 4, 0, 6 and 3 tokens, of which the last two are in both splits and in several files. */
-static void shards_know_their_documents(void **state)
+TEST_AFTER(begin, shards_know_their_documents)
 {
 	static const int64_t n_tokens[] = {5, 4, 0, 6, 3};
 	static const uint32_t ids[6] = {1, 2, 3, 4, 5, 6};
 	struct tokenizer t;
 	struct prepared made = {0};
-	(void)state;
 	assert_int_equal(tokenizer_init(&t, "byte", &e), 0);
 	assert_int_equal(t.kind->learn_end(&t, &e), 0);
 	struct prepare p = {.tokenizer = {.name = "byte"},
@@ -308,7 +299,7 @@ static int64_t moody(const struct tokenizer *t, const char *text, int64_t n, boo
 	return final ? n : max64(0, n - (out ? 2 : 1));
 }
 
-static void a_cut_that_is_not_found_again(void **state)
+TEST_AFTER(begin, a_cut_that_is_not_found_again)
 {
 	static const struct tokenizer_kind kind = {.name = "moody", .encode = moody};
 	struct tokenizer t = {.kind = &kind, .vocab = {.offset = (int64_t[]){0}}};
@@ -317,7 +308,6 @@ static void a_cut_that_is_not_found_again(void **state)
 	struct inputs in;
 	struct strs paths = {0};
 	struct str s = {0};
-	(void)state;
 	for (int64_t i = 0; i < 3 << 20; i++)
 		str_putc(&s, 'a');
 	strs_add(&paths, test_file("moods", s.s));
@@ -340,21 +330,4 @@ static void a_cut_that_is_not_found_again(void **state)
 	inputs_close(&in);
 	strs_free(&paths);
 	str_free(&s);
-}
-
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-		cmocka_unit_test_setup(documents_of_a_text, begin),
-		cmocka_unit_test_setup(large_documents, begin),
-		cmocka_unit_test_setup(cuts_between_characters, begin),
-		cmocka_unit_test_setup(lines_of_jsonl, begin),
-		cmocka_unit_test_setup(fast_lines, begin),
-		cmocka_unit_test_setup(filters, begin),
-		cmocka_unit_test_setup(damaged_work_files, begin),
-		cmocka_unit_test_setup(one_program_has_a_work_folder, begin),
-		cmocka_unit_test_setup(shards_know_their_documents, begin),
-		cmocka_unit_test_setup(a_cut_that_is_not_found_again, begin),
-	};
-	return cmocka_run_group_tests(tests, NULL, NULL);
 }

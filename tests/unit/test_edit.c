@@ -65,12 +65,11 @@ static double next_norm(uint64_t seed, int sequence, int i, double *level)
 			     : *level * (0.8 + 0.4 * u);
 }
 
-static void detector_is_its_model(void **state)
+TEST(detector_is_its_model)
 {
 	enum { SEQUENCES = 10000, MOST = 120 };
 	static struct history h;
 	int64_t outliers = 0, judged = 0;
-	(void)state;
 	for (int s = 0; s < SEQUENCES; s++) {
 		const struct outlier_config c = {.alpha = 0.01 + 0.4 * test_uniform(5, s),
 			.threshold = 1 + 3 * test_uniform(6, s),
@@ -97,11 +96,10 @@ static void detector_is_its_model(void **state)
 }
 
 /* After 10 norms that are the same the mean has come to 1 - 0.98^10 of it. */
-static void detector_is_known(void **state)
+TEST(detector_is_known)
 {
 	const struct outlier_config c = {0.02, 3, 10};
 	struct detector d;
-	(void)state;
 	detector_open(&d, &c);
 	for (int i = 0; i < 10; i++)
 		assert_false(detector_outlier(&d, &c, 1));
@@ -120,11 +118,10 @@ static void detector_is_known(void **state)
 }
 
 /* An outlier that is added changes the statistics as any other norm does. */
-static void outliers_are_added(void **state)
+TEST(outliers_are_added)
 {
 	const struct outlier_config c = {0.02, 3, 10}, any = {0.02, 1e9, 10};
 	struct detector d, other;
-	(void)state;
 	detector_open(&d, &c);
 	detector_open(&other, &any);
 	for (int i = 0; i < 30; i++) {
@@ -157,7 +154,7 @@ static void weigh(const struct weights_config *c, int n, const double *norm,
 	worker_weights(c, n, r, weight);
 }
 
-static void weights(void **state)
+TEST(weights)
 {
 	static const double norm[] = {1, 2, (double)NAN, 3};
 	static const bool none[4] = {0}, third[] = {false, false, true, false},
@@ -165,7 +162,6 @@ static void weights(void **state)
 	static const int64_t steps[] = {1, 2, 3, 4};
 	struct weights_config c = {0};
 	float w[4];
-	(void)state;
 	weigh(&c, 4, norm, none, steps, w);
 	for (int i = 0; i < 4; i++)
 		near(w[i], 1);
@@ -261,14 +257,13 @@ static uint64_t hash_of_parts(const struct wire *w, const float *v)
 	return hash;
 }
 
-static void wires_cut_anywhere(void **state)
+TEST(wires_cut_anywhere)
 {
 	static const int64_t steps[] = {1, 8, 64, 70001, 1 << 20};
 	static float v[N_FLOATS];
 	struct tensor t[N_PARTS];
 	struct part p[N_PARTS];
 	struct device d;
-	(void)state;
 	device_cpu(&d, 1);
 	make_parts(t, p);
 	for (int kind = EDIT_WIRE_BF16; kind <= EDIT_WIRE_SPARSE; kind++)
@@ -291,16 +286,4 @@ static void wires_cut_anywhere(void **state)
 			/* what was rounded comes as it was sent */
 			assert_true((want == rounded) == !random);
 		}
-}
-
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(detector_is_its_model),
-		cmocka_unit_test(detector_is_known),
-		cmocka_unit_test(outliers_are_added),
-		cmocka_unit_test(weights),
-		cmocka_unit_test(wires_cut_anywhere),
-	};
-	return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -48,10 +48,9 @@ static void judge_logs(
 }
 
 /* Evaluations of two decimals, beside a loss of seven digits. */
-static void replicas_in_few_digits(void **state)
+TEST(replicas_in_few_digits)
 {
 	int n_diverged = 0;
-	(void)state;
 	for (int i = 0; i < 50; i++) {
 		struct run_log logs[5];
 		struct verdict_result r;
@@ -82,10 +81,9 @@ static struct run_log evaluated(const struct falling *c, double common)
 	return l;
 }
 
-static void evaluations_of_other_seeds(void **state)
+TEST(evaluations_of_other_seeds)
 {
 	int n_diverged = 0;
-	(void)state;
 	for (int i = 0; i < 100; i++) {
 		struct falling c = {.own = 0.02, .noise = 0.06, .n = 1000}, d = c;
 		struct verdict_result r;
@@ -103,13 +101,4 @@ static void evaluations_of_other_seeds(void **state)
 		verdict_result_free(&r);
 	}
 	assert_in_range(n_diverged, 0, 2);
-}
-
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(replicas_in_few_digits),
-		cmocka_unit_test(evaluations_of_other_seeds),
-	};
-	return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -77,11 +77,10 @@ static void put(struct durable *d, const char *text)
 	close(fd);
 }
 
-static void a_set_gets_all_its_names_or_none(void **state)
+TEST_AFTER(begin, a_set_gets_all_its_names_or_none)
 {
 	static const char *const names[] = {"set-0", "set-1", "set-2"};
 	struct durable d[3], *all[] = {&d[0], &d[1], &d[2]};
-	(void)state;
 	for (int taken = 0; taken < 2; taken++) {
 		for (int i = 0; i < 3; i++) {
 			assert_int_equal(
@@ -101,11 +100,10 @@ static void a_set_gets_all_its_names_or_none(void **state)
 	}
 }
 
-static void durable_replaces_at_once(void **state)
+TEST_AFTER(begin, durable_replaces_at_once)
 {
 	struct durable d;
 	struct str text = {0};
-	(void)state;
 	const char *path = test_file("durable", "old");
 	assert_int_equal(durable_begin_own(&d, path, &e), 0);
 	put(&d, "new");
@@ -123,12 +121,11 @@ static void durable_replaces_at_once(void **state)
 }
 
 /* Two names of one file have no digit in common more often than by chance. */
-static void nobody_can_guess_the_name(void **state)
+TEST_AFTER(begin, nobody_can_guess_the_name)
 {
 	enum { DIGITS = 16 };
 	struct durable a, b;
 	int equal = 0;
-	(void)state;
 	assert_int_equal(durable_begin_own(&a, test_path("guess"), &e), 0);
 	assert_int_equal(durable_begin_own(&b, test_path("guess"), &e), 0);
 	size_t n = strlen(test_path("guess."));
@@ -141,11 +138,10 @@ static void nobody_can_guess_the_name(void **state)
 }
 
 /* Somebody who may write to the directory puts a link where the temporary file is. */
-static void no_link_is_followed(void **state)
+TEST_AFTER(begin, no_link_is_followed)
 {
 	struct durable d;
 	struct h5 *h;
-	(void)state;
 	char *victim = xstrdup(test_file("victim", "precious"));
 	assert_int_equal(durable_begin_own(&d, test_path("x.h5"), &e), 0);
 	assert_int_equal(unlink(d.tmp), 0);
@@ -164,13 +160,12 @@ static void no_link_is_followed(void **state)
 }
 
 /* A file that is created through the open one is the file at that name. */
-static void h5_writes_the_file_itself(void **state)
+TEST_AFTER(begin, h5_writes_the_file_itself)
 {
 	struct durable d;
 	struct h5 *h;
 	struct stat st;
 	int64_t n = 3, numbers[] = {1, 2, 3};
-	(void)state;
 	assert_int_equal(durable_begin_own(&d, test_path("y.h5"), &e), 0);
 	assert_int_equal(h5_create(&h, d.tmp, &e), 0);
 	assert_int_equal(h5_end(h, h5_put(h, "/x", H5_I64, 1, &n, numbers, &e), &e), 0);
@@ -185,10 +180,9 @@ static void h5_writes_the_file_itself(void **state)
 }
 
 /* Where the file system cannot refuse to replace, too. */
-static void what_keeps_does_not_replace(void **state)
+TEST_AFTER(begin, what_keeps_does_not_replace)
 {
 	struct durable d;
-	(void)state;
 	for (int i = 0; i < 4; i++) {
 		bool exists = i % 2;
 		can_only_replace = i / 2;
@@ -212,10 +206,9 @@ static void what_keeps_does_not_replace(void **state)
 	assert_false(file_exists(test_path("kept")));
 }
 
-static void what_others_made_is_not_taken_back(void **state)
+TEST_AFTER(begin, what_others_made_is_not_taken_back)
 {
 	struct durable d;
-	(void)state;
 	assert_int_equal(durable_begin_own(&d, test_path("new"), &e), 0);
 	taken_meanwhile = "new";
 	assert_int_equal(durable_commit(&d, &e), -1);
@@ -223,10 +216,9 @@ static void what_others_made_is_not_taken_back(void **state)
 	holds(test_path("new"), "theirs");
 }
 
-static void hard_links_are_not_written_through(void **state)
+TEST_AFTER(begin, hard_links_are_not_written_through)
 {
 	int fd;
-	(void)state;
 	char *victim = xstrdup(test_file("linked", "precious"));
 	assert_int_equal(link(victim, test_path("second")), 0);
 	assert_int_equal(file_open_plain(test_path("second"), O_RDWR | O_CREAT), -1);
@@ -243,10 +235,9 @@ static void hard_links_are_not_written_through(void **state)
 	free(victim);
 }
 
-static void a_fifo_gets_a_reader_first(void **state)
+TEST_AFTER(begin, a_fifo_gets_a_reader_first)
 {
 	char got[8] = "";
-	(void)state;
 	const char *fifo = test_path("output");
 	assert_int_equal(mkfifo(fifo, 0666), 0);
 	pid_t reader = fork();
@@ -267,10 +258,9 @@ static void a_fifo_gets_a_reader_first(void **state)
 	assert_int_equal(status, 0);
 }
 
-static void a_failed_rename_leaves_nothing(void **state)
+TEST_AFTER(begin, a_failed_rename_leaves_nothing)
 {
 	struct durable d;
-	(void)state;
 	assert_int_equal(mkdir(test_path("folder"), 0777), 0);
 	assert_int_equal(durable_begin_own(&d, test_path("folder"), &e), 0);
 	assert_int_equal(durable_commit(&d, &e), -1);
@@ -284,13 +274,12 @@ static void a_failed_rename_leaves_nothing(void **state)
 	assert_int_equal(file_link("other", test_path("link"), &(struct err){0}), 0);
 }
 
-static void only_what_was_left_is_removed(void **state)
+TEST_AFTER(begin, only_what_was_left_is_removed)
 {
 	static const char *const stay[] = {"run.h5", "run.h5.tmp", "run.h5.0123.tmp",
 		"run.h5.0123456789abcdeg.tmp", "run.h5.0123456789abcdef",
 		"run.h5.0123456789abcdef.tmp.tmp", "other.h5.0123456789abcdef.tmp"};
 	struct durable d;
-	(void)state;
 	for (size_t i = 0; i < ARRAY_LEN(stay); i++)
 		test_file(stay[i], "x");
 	assert_int_equal(durable_begin_own(&d, test_path("run.h5"), &e), 0);
@@ -301,10 +290,9 @@ static void only_what_was_left_is_removed(void **state)
 	assert_int_equal(n_files("other.h5"), 1);
 }
 
-static void a_plain_file_or_none(void **state)
+TEST_AFTER(begin, a_plain_file_or_none)
 {
 	int fd;
-	(void)state;
 	test_file("plain", "x");
 	assert_int_equal(mkfifo(test_path("fifo"), 0666), 0);
 	assert_int_equal(symlink("plain", test_path("to")), 0);
@@ -324,23 +312,4 @@ static void a_plain_file_or_none(void **state)
 	fd = file_open_plain(test_path("plain"), O_RDONLY);
 	assert_true(fd >= 0);
 	close(fd);
-}
-
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-		cmocka_unit_test_setup(a_set_gets_all_its_names_or_none, begin),
-		cmocka_unit_test_setup(durable_replaces_at_once, begin),
-		cmocka_unit_test_setup(nobody_can_guess_the_name, begin),
-		cmocka_unit_test_setup(no_link_is_followed, begin),
-		cmocka_unit_test_setup(h5_writes_the_file_itself, begin),
-		cmocka_unit_test_setup(what_keeps_does_not_replace, begin),
-		cmocka_unit_test_setup(what_others_made_is_not_taken_back, begin),
-		cmocka_unit_test_setup(hard_links_are_not_written_through, begin),
-		cmocka_unit_test_setup(a_fifo_gets_a_reader_first, begin),
-		cmocka_unit_test_setup(a_failed_rename_leaves_nothing, begin),
-		cmocka_unit_test_setup(only_what_was_left_is_removed, begin),
-		cmocka_unit_test_setup(a_plain_file_or_none, begin),
-	};
-	return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -268,21 +268,18 @@ static void flip_bits(const struct kind *k)
 	str_free(&good.all);
 }
 
-static void shards(void **state)
+TEST(shards)
 {
-	(void)state;
 	flip_bits(&(struct kind){"shard", write_shard, see_shard});
 }
 
-static void checkpoints(void **state)
+TEST(checkpoints)
 {
-	(void)state;
 	flip_bits(&(struct kind){"checkpoint", write_ckpt, see_ckpt});
 }
 
-static void run_logs(void **state)
+TEST(run_logs)
 {
-	(void)state;
 	flip_bits(&(struct kind){"run.h5", write_log, see_log});
 }
 
@@ -299,10 +296,9 @@ static bool is_among(const struct row *r, const struct run_log *l)
 }
 
 /* Every bit of it: one row at most becomes another one, and rows stay in their order. */
-static void journals(void **state)
+TEST(journals)
 {
 	struct run_log good, l;
-	(void)state;
 	const char *path = test_file("journal", journal);
 	assert_int_equal(run_log_read(&good, path, &e), 0);
 	for (int64_t i = 0; i < 8 * (int64_t)strlen(journal); i++) {
@@ -330,7 +326,7 @@ static void journals(void **state)
 
 /* What is read between two equal answers of corpus_changes() is right, or is not read: also when
  * the block was checked before the change, and the file's time is put back. */
-static void changes_are_noticed(void **state)
+TEST(changes_are_noticed)
 {
 	static int32_t ids[300];
 	struct h5_blocks b;
@@ -338,7 +334,6 @@ static void changes_are_noticed(void **state)
 	struct h5 *h;
 	struct stat was;
 	char byte, other = '~';
-	(void)state;
 	const char *path = test_path("changes.h5");
 	write_shard(path);
 	assert_int_equal(h5_open(&h, path, &e), 0);
@@ -365,16 +360,4 @@ static void changes_are_noticed(void **state)
 	close(fd);
 	corpus_close(c);
 	h5_blocks_free(&b);
-}
-
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(shards),
-		cmocka_unit_test(checkpoints),
-		cmocka_unit_test(run_logs),
-		cmocka_unit_test(journals),
-		cmocka_unit_test(changes_are_noticed),
-	};
-	return cmocka_run_group_tests(tests, NULL, NULL);
 }

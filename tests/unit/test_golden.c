@@ -306,28 +306,28 @@ static void ignores_padding(void **state)
 }
 
 /* clang-format off */
-#define TEST(name, fn, golden) {name, fn, NULL, NULL, (char[]){golden}}
+#define CASE(name, fn, golden) {name, fn, NULL, NULL, (char[]){golden}}
 /* clang-format on */
 
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		TEST("GPT-2", agrees, "gpt2"),
-		TEST("GPT-2, exact GELU, no biases, untied", agrees, "gpt2-plain"),
-		TEST("Llama, grouped queries", agrees, "llama"),
-		TEST("Llama, rope-scaling llama3, tied", agrees, "llama3"),
-		TEST("Llama, rope-scaling linear, biases", agrees, "llama-bias"),
-		TEST("Llama, biases of queries, keys and values, heads of their own size",
+		CASE("GPT-2", agrees, "gpt2"),
+		CASE("GPT-2, exact GELU, no biases, untied", agrees, "gpt2-plain"),
+		CASE("Llama, grouped queries", agrees, "llama"),
+		CASE("Llama, rope-scaling llama3, tied", agrees, "llama3"),
+		CASE("Llama, rope-scaling linear, biases", agrees, "llama-bias"),
+		CASE("Llama, biases of queries, keys and values, heads of their own size",
 			agrees, "qwen2"),
-		TEST("Llama, norms of queries and keys", agrees, "qwen3"),
-		TEST("Llama, layers without positions", agrees, "smollm3"),
-		TEST("GPT-2, documents", agrees, "gpt2-documents"),
-		TEST("Llama, documents", agrees, "llama-documents"),
-		TEST("GPT-2, some tokens count", agrees, "gpt2-counted"),
-		TEST("Llama, documents, some tokens count", agrees, "llama-counted"),
-		TEST("Llama, label smoothing and z-loss", agrees, "llama-smoothed"),
-		TEST("padding, tied", ignores_padding, "gpt2"),
-		TEST("padding, untied", ignores_padding, "llama"),
+		CASE("Llama, norms of queries and keys", agrees, "qwen3"),
+		CASE("Llama, layers without positions", agrees, "smollm3"),
+		CASE("GPT-2, documents", agrees, "gpt2-documents"),
+		CASE("Llama, documents", agrees, "llama-documents"),
+		CASE("GPT-2, some tokens count", agrees, "gpt2-counted"),
+		CASE("Llama, documents, some tokens count", agrees, "llama-counted"),
+		CASE("Llama, label smoothing and z-loss", agrees, "llama-smoothed"),
+		CASE("padding, tied", ignores_padding, "gpt2"),
+		CASE("padding, untied", ignores_padding, "llama"),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

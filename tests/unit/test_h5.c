@@ -97,11 +97,10 @@ static bool same_things(const struct things *a, const struct things *b)
 	       a->hash == b->hash && !memcmp(&a->x, &b->x, sizeof(a->x));
 }
 
-static void attributes_read_back(void **state)
+TEST_AFTER(begin, attributes_read_back)
 {
 	static const char *const places[] = {"/", "/group", "/deep/er/group"};
 	struct h5 *f;
-	(void)state;
 	const char *path = test_path("fields.h5");
 	assert_int_equal(h5_create(&f, path, &e), 0);
 	for (size_t i = 0; i < ARRAY_LEN(places); i++) {
@@ -126,12 +125,11 @@ static void attributes_read_back(void **state)
 	assert_int_equal(e.code, 0);
 }
 
-static void numbers_keep_their_bits(void **state)
+TEST_AFTER(begin, numbers_keep_their_bits)
 {
 	static const double some[] = {0, -0.0, 4.9e-324, 1.7976931348623157e308,
 		(double)INFINITY, (double)NAN, 0.1};
 	struct h5 *f;
-	(void)state;
 	assert_int_equal(h5_create(&f, test_path("numbers.h5"), &e), 0);
 	for (size_t i = 0; i < ARRAY_LEN(some); i++) {
 		struct things want = things, t = {0};
@@ -144,7 +142,7 @@ static void numbers_keep_their_bits(void **state)
 	assert_int_equal(h5_close(f, &e), 0);
 }
 
-static void attributes_refused(void **state)
+TEST_AFTER(begin, attributes_refused)
 {
 	static const struct h5_field more[] = {{"more", H5_I64, 0}, {0}};
 	static const struct h5_field not_text[] = {{"n", H5_TEXT, 0}, {0}};
@@ -152,7 +150,6 @@ static void attributes_refused(void **state)
 	static const struct h5_field may[] = {{"more", H5_I64, 0, true}, {0}};
 	int64_t n = 7;
 	struct h5 *f;
-	(void)state;
 	assert_int_equal(h5_create(&f, test_path("refused.h5"), &e), 0);
 	write_things(f, "/", &things);
 	assert_int_equal(h5_fields_read(f, "/", more, &n, &e), -1);
@@ -169,7 +166,7 @@ static void attributes_refused(void **state)
 
 /* ---- datasets -------------------------------------------------------------------- */
 
-static void datasets_read_back(void **state)
+TEST_AFTER(begin, datasets_read_back)
 {
 	static const int64_t dims[] = {2, 3}, none = 0;
 	static const float x[] = {1, -0.0f, 3.4e38f, 1e-45f, 5, 6};
@@ -179,7 +176,6 @@ static void datasets_read_back(void **state)
 	struct h5 *f;
 	int64_t n;
 	float *got;
-	(void)state;
 	assert_int_equal(h5_create(&f, test_path("data.h5"), &e), 0);
 	assert_int_equal(h5_put(f, "/z/x", H5_F32, 2, dims, x, &e), 0);
 	assert_int_equal(h5_put(f, "/z/empty", H5_F32, 1, &none, NULL, &e), 0);
@@ -306,9 +302,8 @@ static struct h5_blocks open_blocks(const char *path)
 	return b;
 }
 
-static void blocks_find_a_flipped_byte(void **state)
+TEST_AFTER(begin, blocks_find_a_flipped_byte)
 {
-	(void)state;
 	const char *path = test_path("blocks.h5");
 	write_file(path, ROWS, COLS);
 	assert_int_equal(check_file(path), 0);
@@ -335,7 +330,7 @@ static void blocks_find_a_flipped_byte(void **state)
 }
 
 /* The number of rows in a block comes from the file: it must not become a size of memory. */
-static void blocks_of_any_size(void **state)
+TEST_AFTER(begin, blocks_of_any_size)
 {
 	static const struct h5_field field[] = {{"block_rows", H5_I64, 0}, {0}};
 	static const struct {
@@ -343,7 +338,6 @@ static void blocks_of_any_size(void **state)
 		int rc;
 	} some[] = {{0, -1}, {-1, -1}, {INT64_MIN, -1}, {1, -1}, {10, 0}, {11, 0},
 		{INT64_MAX, 0}};
-	(void)state;
 	const char *path = test_path("sizes.h5");
 	write_file(path, 10, 3);
 	for (size_t i = 0; i < ARRAY_LEN(some); i++) {
@@ -356,9 +350,8 @@ static void blocks_of_any_size(void **state)
 	}
 }
 
-static void empty_blocks(void **state)
+TEST_AFTER(begin, empty_blocks)
 {
-	(void)state;
 	const char *path = test_path("empty.h5");
 	int64_t none = 0;
 	struct h5_blocks b;
@@ -380,13 +373,12 @@ static void empty_blocks(void **state)
 /* ---- errors -------------------------------------------------------------------------- */
 
 /* What failed before, elsewhere, is not why HDF5 fails. */
-static void old_errors_are_forgotten(void **state)
+TEST_AFTER(begin, old_errors_are_forgotten)
 {
 	struct strs names = {0};
 	struct things t = {0};
 	struct h5 *f;
 	struct h5_info info;
-	(void)state;
 	assert_int_equal(h5_create(&f, test_path("old.h5"), &e), 0);
 	write_things(f, "/", &things);
 	int64_t one = 1;
@@ -459,11 +451,10 @@ static void alter_checksums(struct h5 *f)
 	free(x);
 }
 
-static void seal_finds_what_was_altered(void **state)
+TEST_AFTER(begin, seal_finds_what_was_altered)
 {
 	static void (*const alter[])(struct h5 *) = {alter_attribute, alter_text,
 		add_attribute, add_group, alter_dataset, alter_checksums};
-	(void)state;
 	const char *path = test_path("seal.h5");
 	for (size_t i = 0; i < ARRAY_LEN(alter); i++) {
 		struct h5 *f;
@@ -483,9 +474,8 @@ static void seal_finds_what_was_altered(void **state)
 
 /* The bytes of a file are a function of what is in it: no time is, which HDF5 keeps in
  * whole seconds. */
-static void equal_files_are_equal_bytes(void **state)
+TEST_AFTER(begin, equal_files_are_equal_bytes)
 {
-	(void)state;
 	const char *a = test_path("a.h5"), *b = test_path("b.h5");
 	write_file(a, 10, 3);
 	for (int64_t now = (int64_t)clock_wall(); now == (int64_t)clock_wall();)
@@ -500,9 +490,8 @@ static void equal_files_are_equal_bytes(void **state)
 
 /* A damaged file is refused, or the byte meant nothing: check_file compares what it read.
  * Every few bytes, the whole file through. */
-static void no_flipped_byte_changes_what_is_read(void **state)
+TEST_AFTER(begin, no_flipped_byte_changes_what_is_read)
 {
-	(void)state;
 	const char *path = test_path("flip.h5");
 	int64_t refused = 0, tried = 0;
 	write_file(path, 10, 3);
@@ -519,10 +508,9 @@ static void no_flipped_byte_changes_what_is_read(void **state)
 
 /* ---- files that are none --------------------------------------------------------- */
 
-static void format_and_version(void **state)
+TEST_AFTER(begin, format_and_version)
 {
 	struct h5 *f;
-	(void)state;
 	const char *path = test_path("format.h5");
 	write_file(path, 10, 3);
 	assert_int_equal(h5_open(&f, path, &e), 0);
@@ -542,10 +530,9 @@ static void format_and_version(void **state)
 	assert_int_equal(h5_close(f, &e), 0);
 }
 
-static void other_files_refused(void **state)
+TEST_AFTER(begin, other_files_refused)
 {
 	struct h5 *f;
-	(void)state;
 	assert_int_equal(h5_open(&f, test_path("nowhere"), &e), -1);
 	assert_int_equal(e.code, EX_IOERR);
 	assert_int_equal(h5_open(&f, test_folder(), &e), -1);
@@ -558,12 +545,11 @@ static void other_files_refused(void **state)
 }
 
 /* No rows, each of more bytes than a number counts. */
-static void rows_beyond_counting_refused(void **state)
+TEST_AFTER(begin, rows_beyond_counting_refused)
 {
 	static const int64_t dims[] = {0, INT64_C(1) << 31, INT64_C(1) << 31};
 	struct h5_info info;
 	struct h5 *f;
-	(void)state;
 	assert_int_equal(h5_create(&f, test_path("rows.h5"), &e), 0);
 	assert_int_equal(h5_put(f, "/x", H5_F32, 3, dims, NULL, &e), 0);
 	assert_int_equal(h5_info(f, "/x", &info, &e), -1);
@@ -571,9 +557,8 @@ static void rows_beyond_counting_refused(void **state)
 	assert_int_equal(h5_close(f, &e), 0);
 }
 
-static void truncated_files_refused(void **state)
+TEST_AFTER(begin, truncated_files_refused)
 {
-	(void)state;
 	const char *path = test_path("whole.h5"), *cut = test_path("cut.h5");
 	write_file(path, 10, 3);
 	struct str all = bytes_of(path);
@@ -598,14 +583,13 @@ static void scribble(struct h5 *f, const char *file, const char *path)
 }
 
 /* A seal is of what was written, not of what has become of it; also in a file of two parts. */
-static void seals_are_of_what_was_written(void **state)
+TEST_AFTER(begin, seals_are_of_what_was_written)
 {
 	static const int64_t values[] = {1, 2, 3, 4};
 	const int64_t n = ARRAY_LEN(values);
 	const char *path = test_path("scribbled.h5");
 	struct h5 *f;
 	uint64_t written;
-	(void)state;
 	assert_int_equal(h5_create(&f, path, &e), 0);
 	assert_int_equal(h5_put(f, "/x", H5_I64, 1, &n, values, &e), 0);
 	scribble(f, path, "/x");
@@ -630,12 +614,11 @@ static void seals_are_of_what_was_written(void **state)
 }
 
 /* The name has another file by then. */
-static void a_file_that_is_empty_when_it_is_finished(void **state)
+TEST_AFTER(begin, a_file_that_is_empty_when_it_is_finished)
 {
 	static const int64_t one = 1;
 	const char *path = test_path("emptied.h5");
 	struct h5 *f;
-	(void)state;
 	assert_int_equal(h5_create(&f, path, &e), 0);
 	assert_int_equal(h5_put(f, "/x", H5_I64, 1, &one, &one, &e), 0);
 	unlink(path);
@@ -646,10 +629,9 @@ static void a_file_that_is_empty_when_it_is_finished(void **state)
 }
 
 /* What a writer leaves that dies before it has sealed the file. */
-static void unfinished_files_refused(void **state)
+TEST_AFTER(begin, unfinished_files_refused)
 {
 	struct h5 *f;
-	(void)state;
 	const char *path = test_path("half.h5"), *copy = test_path("copy.h5");
 	assert_int_equal(h5_create(&f, path, &e), 0);
 	write_things(f, "/", &things);
@@ -663,10 +645,9 @@ static void unfinished_files_refused(void **state)
 }
 
 /* The first thing that went wrong is what is said. */
-static void end_keeps_the_first_error(void **state)
+TEST_AFTER(begin, end_keeps_the_first_error)
 {
 	struct h5 *f;
-	(void)state;
 	assert_int_equal(h5_create(&f, test_path("end.h5"), &e), 0);
 	assert_int_equal(h5_end(f, 0, &e), 0);
 	assert_int_equal(h5_open(&f, test_path("end.h5"), &e), 0);
@@ -692,11 +673,10 @@ static void end_keeps_the_first_error(void **state)
 	}
 }
 
-static void through_a_pipe(void **state)
+TEST_AFTER(begin, through_a_pipe)
 {
 	char kept[4096];
 	int ends[2];
-	(void)state;
 	const char *path = test_path("pipe.h5");
 	write_file(path, 10, 3);
 	struct str all = bytes_of(path);
@@ -714,31 +694,4 @@ static void through_a_pipe(void **state)
 	unlink(kept);
 	close(ends[0]);
 	str_free(&all);
-}
-
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-		cmocka_unit_test_setup(attributes_read_back, begin),
-		cmocka_unit_test_setup(numbers_keep_their_bits, begin),
-		cmocka_unit_test_setup(attributes_refused, begin),
-		cmocka_unit_test_setup(datasets_read_back, begin),
-		cmocka_unit_test_setup(blocks_find_a_flipped_byte, begin),
-		cmocka_unit_test_setup(blocks_of_any_size, begin),
-		cmocka_unit_test_setup(empty_blocks, begin),
-		cmocka_unit_test_setup(old_errors_are_forgotten, begin),
-		cmocka_unit_test_setup(seal_finds_what_was_altered, begin),
-		cmocka_unit_test_setup(equal_files_are_equal_bytes, begin),
-		cmocka_unit_test_setup(no_flipped_byte_changes_what_is_read, begin),
-		cmocka_unit_test_setup(format_and_version, begin),
-		cmocka_unit_test_setup(other_files_refused, begin),
-		cmocka_unit_test_setup(rows_beyond_counting_refused, begin),
-		cmocka_unit_test_setup(truncated_files_refused, begin),
-		cmocka_unit_test_setup(seals_are_of_what_was_written, begin),
-		cmocka_unit_test_setup(a_file_that_is_empty_when_it_is_finished, begin),
-		cmocka_unit_test_setup(unfinished_files_refused, begin),
-		cmocka_unit_test_setup(end_keeps_the_first_error, begin),
-		cmocka_unit_test_setup(through_a_pipe, begin),
-	};
-	return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -48,9 +48,8 @@ static void check_function(const char *name, function *f, function64 *want, floa
 	assert_true(worst <= allowed);
 }
 
-static void exponential(void **state)
+TEST(exponential)
 {
-	(void)state;
 	check_function("exp_f", exp_f, exp, -87.33f, 88.37f, -0x1.df388ep+5f, 0.96);
 	assert_true(exp_f(0) == 1 && exp_f(-0.0f) == 1);
 	assert_true(exp_f(-87.34f) == 0 && exp_f(-1e30f) == 0 && exp_f(-INFINITY) == 0);
@@ -58,9 +57,8 @@ static void exponential(void **state)
 	assert_true(exp_f(INFINITY) == INFINITY && isnan(exp_f(NAN)));
 }
 
-static void logistic(void **state)
+TEST(logistic)
 {
-	(void)state;
 	check_function(
 		"sigmoid_f", sigmoid_f, sigmoid, -87.3f, 3.4e38f, -0x1.0a2bd8p+4f, 2.5);
 	assert_true(sigmoid_f(0) == 0.5f && sigmoid_f(INFINITY) == 1);
@@ -68,9 +66,8 @@ static void logistic(void **state)
 	assert_true(isnan(sigmoid_f(NAN)));
 }
 
-static void normal_distribution(void **state)
+TEST(normal_distribution)
 {
-	(void)state;
 	check_function("normal_cdf_f", normal_cdf_f, normal_cdf, -12.9f, 3.4e38f,
 		-0x1.d6ba78p+1f, 5.2);
 	assert_true(normal_cdf_f(INFINITY) == 1 && normal_cdf_f(1e30f) == 1);
@@ -79,10 +76,9 @@ static void normal_distribution(void **state)
 }
 
 /* The maximum may be in any lane and in the tail. */
-static void maximum(void **state)
+TEST(maximum)
 {
 	float x[70];
-	(void)state;
 	for (int64_t n = 0; n <= 70; n++) {
 		for (int64_t i = 0; i < n; i++) {
 			for (int64_t j = 0; j < n; j++)
@@ -91,15 +87,4 @@ static void maximum(void **state)
 		}
 	}
 	assert_true(max_of(x, 0) == -INFINITY);
-}
-
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(exponential),
-		cmocka_unit_test(logistic),
-		cmocka_unit_test(normal_distribution),
-		cmocka_unit_test(maximum),
-	};
-	return cmocka_run_group_tests(tests, NULL, NULL);
 }

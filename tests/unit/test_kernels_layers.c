@@ -124,7 +124,7 @@ static void act_far_from_zero(void **state)
 	enum { ROWS = 90, COLS = 131, N = ROWS * COLS };
 	struct device *d = *state;
 	for (int kind = 0; kind < N_ACT_KINDS; kind++) {
-		bool gated = kind == ACT_SWIGLU;
+		bool gated = act_is_gated((enum act_kind)kind);
 		struct twin a = twin_random(ROWS, COLS, 6), y = twin_blank(ROWS, COLS);
 		struct twin b = gated ? twin_random(ROWS, COLS, 1) : twin_none();
 		struct twin dy = twin_random(ROWS, COLS, 1), da = twin_blank(ROWS, COLS);

@@ -12,9 +12,8 @@ static struct mat shape(int64_t rows, int64_t cols)
 	return mat(NULL, rows, cols);
 }
 
-static void products(void **state)
+TEST(products)
 {
-	(void)state;
 	struct device d;
 	struct mat x = shape(5, 7), y = shape(5, 11), w = shape(11, 7);
 	device_plan(&d, DEVICE_CPU);
@@ -29,11 +28,10 @@ static void products(void **state)
 }
 
 /* The FLOPs of causal attention over all pairs of chunks are those of whole sequences, with windows, too. */
-static void attention(void **state)
+TEST(attention)
 {
 	enum { BATCH = 3, HEADS = 4, DIM = 5 };
 	static const int64_t windows[] = {0, 1, 2, 9, 14, 30, 200};
-	(void)state;
 	for (int64_t c = 0; c < 6 * (int64_t)ARRAY_LEN(windows); c++) {
 		int n = 1 + (int)c % 6;
 		struct chunks cut = {.n = n, .local = n, .context = n > 1 ? 14 * n : 13};
@@ -67,9 +65,8 @@ static void attention(void **state)
 }
 
 /* A kernel takes the longer time of its FLOPs and of its bytes. */
-static void times(void **state)
+TEST(times)
 {
-	(void)state;
 	struct device d;
 	struct device_speed speed = {
 		.flops = {[DT_F32] = 1, [DT_BF16] = 10, [DT_E4M3] = 100}, .memory = 2};
@@ -125,10 +122,9 @@ static void times(void **state)
 
 /* Only a few kernels take some columns of another matrix; for others it is a bug, which the plan of a
  * run finds. */
-static void columns(void **state)
+TEST(columns)
 {
 	enum { HEADS, ALL, SUMS, N };
-	(void)state;
 	for (int how = HEADS; how < N; how++) {
 		struct device d;
 		struct mat x = shape(4, 16), some = mat_cols(x, 8, 4);
@@ -151,15 +147,4 @@ static void columns(void **state)
 		else
 			assert_true(WIFSIGNALED(status) && WTERMSIG(status) == SIGABRT);
 	}
-}
-
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(products),
-		cmocka_unit_test(attention),
-		cmocka_unit_test(times),
-		cmocka_unit_test(columns),
-	};
-	return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -82,9 +82,8 @@ static double linear_loss(struct bench *t)
 	return weighted(t, t->rows * t->out);
 }
 
-static void linear(void **state)
+TEST(linear)
 {
-	(void)state;
 	struct bench *t = bench_new(5, 7, 6);
 	ref_linear_bwd_x(t->dx, t->dy, t->w, 5, 7, 6);
 	ref_linear_bwd_w(t->dw, t->dy, t->x, 5, 7, 6);
@@ -106,9 +105,8 @@ static double norm_loss(struct bench *t)
 	return weighted(t, t->rows * t->cols);
 }
 
-static void norm(void **state)
+TEST(norm)
 {
-	(void)state;
 	for (int kind = 0; kind < 2; kind++) {
 		bool layer = kind == NORM_LAYER;
 		struct bench *t = bench_new(4, 9, 0);
@@ -132,16 +130,15 @@ static double act_loss(struct bench *t)
 	return weighted(t, t->cols);
 }
 
-static void act(void **state)
+TEST(act)
 {
 	static const char *const names[] = {"GELU by tanh", "GELU", "SwiGLU, a"};
-	(void)state;
 	for (int kind = 0; kind < N_ACT_KINDS; kind++) {
 		struct bench *t = bench_new(1, 300, 0);
 		t->act = kind;
 		ref_act_bwd(kind, t->dx, t->dw, t->dy, t->x, t->w, 300);
 		check_slopes(names[kind], act_loss, t, t->x, t->dx, 300);
-		if (kind == ACT_SWIGLU)
+		if (act_is_gated((enum act_kind)kind))
 			check_slopes("SwiGLU, b", act_loss, t, t->w, t->dw, 300);
 		free(t);
 	}
@@ -155,9 +152,8 @@ static double rope_loss(struct bench *t)
 }
 
 /* The table need not hold cosines and sines: the backward is the transpose for any numbers. */
-static void rope(void **state)
+TEST(rope)
 {
-	(void)state;
 	struct bench *t = bench_new(5, 12, 0);
 	memcpy(t->dx, t->dy, sizeof(t->dx));
 	ref_rope(t->dx, 5, 12, 6, t->w, t->ids, -1);
@@ -171,9 +167,8 @@ static double embed_loss(struct bench *t)
 	return weighted(t, t->rows * t->cols);
 }
 
-static void embed(void **state)
+TEST(embed)
 {
-	(void)state;
 	struct bench *t = bench_new(30, 3, 0); /* ids 0 .. 6; the slice has 2 .. 5 */
 	ref_embed_bwd(t->dw, t->dy, t->ids, 2, 30, 4, 3);
 	check_slopes("embed", embed_loss, t, t->w, t->dw, 4 * 3);
@@ -187,9 +182,8 @@ static double dropout_loss(struct bench *t)
 	return weighted(t, t->rows * t->cols);
 }
 
-static void dropout(void **state)
+TEST(dropout)
 {
-	(void)state;
 	struct bench *t = bench_new(4, 21, 0);
 	t->drop = (struct dropout){.key = {{1, 2}}, .p = 0.4f, .step = &step};
 	for (int64_t i = 0; i < 4 * 21; i++)
@@ -207,9 +201,8 @@ static double attn_loss(struct bench *t)
 	return weighted(t, a->batch * a->rows * a->heads * a->dim);
 }
 
-static void attn(void **state)
+TEST(attn)
 {
-	(void)state;
 	static const int32_t documents[2 * 5] = {0, 0, 2, 3, 3, 0, 1, 1, 1, 1};
 	for (int i = 0; i < 9; i++) {
 		struct bench *t = bench_new(0, 0, 0);
@@ -240,26 +233,10 @@ static double xent_loss(struct bench *t)
 	return sum;
 }
 
-static void xent(void **state)
+TEST(xent)
 {
-	(void)state;
 	struct bench *t = bench_new(6, 11, 0);
 	ref_xent_bwd(t->dx, t->x, t->ids, 6, 11, some_terms, 0.7);
 	check_slopes("cross-entropy", xent_loss, t, t->x, t->dx, 6 * 11);
 	free(t);
-}
-
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(linear),
-		cmocka_unit_test(norm),
-		cmocka_unit_test(act),
-		cmocka_unit_test(rope),
-		cmocka_unit_test(embed),
-		cmocka_unit_test(dropout),
-		cmocka_unit_test(attn),
-		cmocka_unit_test(xent),
-	};
-	return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -86,9 +86,8 @@ static int end_of(enum end what, bool stops)
 	return left < 0 ? 100 : WIFEXITED(status) ? WEXITSTATUS(status) : -1;
 }
 
-static void a_rank_at_work_stops_in_order(void **state)
+TEST(a_rank_at_work_stops_in_order)
 {
-	(void)state;
 	setenv("PMIX_RANK", "0", 1);
 	assert_int_equal(end_of(PROCESS_ENDS, false), EX_FAILED);
 	assert_int_equal(end_of(PROCESS_ENDS, true), 200 + SIGTERM);
@@ -98,11 +97,10 @@ static void a_rank_at_work_stops_in_order(void **state)
 	unsetenv("PMIX_RANK");
 }
 
-static void a_rank_ends_with_its_launcher(void **state)
+TEST(a_rank_ends_with_its_launcher)
 {
 	int ends[2];
 	char number[16];
-	(void)state;
 	unsetenv("PMI_FD");
 	unsetenv("PMI_PORT");
 	unsetenv("PMIX_RANK");
@@ -160,10 +158,9 @@ static void check_leftovers(const char *folder, const char *begin)
 }
 
 /* (In a container that shares the host's memory, and does not see its processes, nothing is.) */
-static void what_mpi_left_is_removed(void **state)
+TEST(what_mpi_left_is_removed)
 {
 	char pid[32] = "", ipc[32] = "";
-	(void)state;
 	if (readlink("/proc/self/ns/pid", pid, 31) < 0 ||
 		readlink("/proc/self/ns/ipc", ipc, 31) < 0 ||
 		(strcmp(pid, "pid:[4026531836]") && !strcmp(ipc, "ipc:[4026531839]")))
@@ -218,10 +215,9 @@ static bool pauses(double seconds)
 	return now.ru_nvcsw > before.ru_nvcsw;
 }
 
-static void more_ranks_than_processors_give_way(void **state)
+TEST(more_ranks_than_processors_give_way)
 {
 	int n = cpu_count();
-	(void)state;
 	unsetenv("PT_CROWDED");
 	launched(n + 1, n + 1);
 	for (int i = 0; i < 2; i++) {
@@ -249,9 +245,8 @@ static void more_ranks_than_processors_give_way(void **state)
 	launched_no_more();
 }
 
-static void mpi_looks_for_no_devices_on_one_host(void **state)
+TEST(mpi_looks_for_no_devices_on_one_host)
 {
-	(void)state;
 	unsetenv("HWLOC_COMPONENTS");
 	mpi_spare_devices(); /* of one process nobody asks */
 	assert_null(getenv("HWLOC_COMPONENTS"));
@@ -266,16 +261,4 @@ static void mpi_looks_for_no_devices_on_one_host(void **state)
 	assert_string_equal(getenv("HWLOC_COMPONENTS"), "x86");
 	unsetenv("HWLOC_COMPONENTS");
 	launched_no_more();
-}
-
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(a_rank_ends_with_its_launcher),
-		cmocka_unit_test(a_rank_at_work_stops_in_order),
-		cmocka_unit_test(what_mpi_left_is_removed),
-		cmocka_unit_test(more_ranks_than_processors_give_way),
-		cmocka_unit_test(mpi_looks_for_no_devices_on_one_host),
-	};
-	return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -13,9 +13,8 @@ static struct tensor_hash a_hash(enum step_phase phase, const char *name)
 	return h;
 }
 
-static void test_division(void **state)
+TEST(test_division)
 {
-	(void)state;
 	float x[100];
 	for (int i = 0; i < 100; i++)
 		x[i] = (float)i - 50.5f;
@@ -48,9 +47,8 @@ static int parse(const char *line)
 	return tensor_hash_parse(line, strlen(line), &h);
 }
 
-static void test_lines(void **state)
+TEST(test_lines)
 {
-	(void)state;
 	struct tensor_hash a = a_hash(PHASE_STATE, "exp_avg/layers.0.ffn_norm.weight"), b;
 	struct str text = {0};
 	float x[] = {0.1f, 3};
@@ -76,9 +74,8 @@ static void test_lines(void **state)
 	assert_int_equal(parse(""), -1);
 }
 
-static void test_lists(void **state)
+TEST(test_lists)
 {
-	(void)state;
 	struct tensor_hash of[] = {a_hash(PHASE_PARAMETER, "w"),
 		a_hash(PHASE_FORWARD, "y"), a_hash(PHASE_FORWARD, "z"),
 		a_hash(PHASE_UPDATED, "w")};
@@ -114,9 +111,8 @@ static void test_lists(void **state)
 }
 
 /* What a log may hand on to a replay, and what it may not. */
-static void test_hostile_config(void **state)
+TEST(test_hostile_config)
 {
-	(void)state;
 	static const char config[] =
 		"layers = 2\ndropout = 0.1\ngarble = 0:1:1\nlog-every = 3\ntrace = /victim\n"
 		" trace=/victim\n\ttrace\t=\t\"/victim\"\nhash-tensors = /victim\nout = /victim\n"
@@ -152,15 +148,4 @@ static void test_hostile_config(void **state)
 	assert_int_equal(replay_config(&r, &out, &e), -1);
 	str_free(&l.config);
 	str_free(&out);
-}
-
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(test_division),
-		cmocka_unit_test(test_lines),
-		cmocka_unit_test(test_lists),
-		cmocka_unit_test(test_hostile_config),
-	};
-	return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -418,9 +418,8 @@ static void assert_sample(const struct sample *s, const char *format)
 	run_log_free(&l);
 }
 
-static void each_format_is_read_and_detected(void **state)
+TEST(each_format_is_read_and_detected)
 {
-	(void)state;
 	for (size_t i = 0; i < ARRAY_LEN(samples); i++) {
 		assert_sample(&samples[i], NULL);
 		assert_sample(&samples[i], samples[i].format);
@@ -452,10 +451,9 @@ static void assert_has_values(
 }
 
 /* Of any format to any that is written, and back. */
-static void nothing_is_lost_by_export(void **state)
+TEST(nothing_is_lost_by_export)
 {
 	static const char *const to[] = {"out.csv", "out.jsonl", "events.out.tfevents.1"};
-	(void)state;
 	for (size_t i = 0; i < ARRAY_LEN(samples); i++)
 		for (size_t k = 0; k < ARRAY_LEN(to); k++) {
 			struct run_log l, back;
@@ -476,10 +474,9 @@ static void nothing_is_lost_by_export(void **state)
 		}
 }
 
-static void each_format_has_a_sample(void **state)
+TEST(each_format_has_a_sample)
 {
 	struct strs names = {0};
-	(void)state;
 	log_format_names(&names);
 	assert_string_equal(names.v[1], "pt");
 	for (int64_t i = 2; i < names.n; i++) {
@@ -500,9 +497,8 @@ static struct run_log read_as(const char *format, const char *text)
 	return l;
 }
 
-static void own_logs_are_read(void **state)
+TEST(own_logs_are_read)
 {
-	(void)state;
 	struct run_log l = read_as(NULL, "step=1 tokens=64 loss=2.5 mfu=0.25\n");
 	assert_value(&l, &(struct want){1, "mfu", 0.25});
 	assert_int_equal(l.digits, 0);
@@ -520,9 +516,8 @@ static void own_logs_are_read(void **state)
 }
 
 /* The run went back to step 20; the evaluation of step 20 stays with it. */
-static void a_resumed_log(void **state)
+TEST(a_resumed_log)
 {
-	(void)state;
 	struct run_log l =
 		read_as("nanogpt", "iter 10: loss 3.0, time 1.00ms, mfu 1.00%\n"
 				   "iter 20: loss 2.0, time 1.00ms, mfu 1.00%\n"
@@ -539,9 +534,8 @@ static void a_resumed_log(void **state)
 }
 
 /* An evaluation that is logged late does not remove training rows. */
-static void a_late_evaluation(void **state)
+TEST(a_late_evaluation)
 {
-	(void)state;
 	struct run_log l =
 		read_as("llmc", "s:1 trl:3.0 lr:0.1 norm:1\ns:2 trl:2.0 lr:0.1 "
 				"norm:1\ns:1 tel:3.5\n");
@@ -552,7 +546,7 @@ static void a_late_evaluation(void **state)
 }
 
 /* Rows of a table may be in any order; of two values at a step the later one counts. */
-static void an_unsorted_table(void **state)
+TEST(an_unsorted_table)
 {
 	static const struct {
 		const char *format, *text;
@@ -566,7 +560,6 @@ static void an_unsorted_table(void **state)
 		{"megatron-bridge",
 			"{\"3\": {\"lm loss\": 1.5}, \"1\": {\"lm loss\": 3.5}, \"2\": {\"lm loss\": 2.5}}"},
 	};
-	(void)state;
 	for (size_t i = 0; i < ARRAY_LEN(of); i++) {
 		struct run_log l = read_as(of[i].format, of[i].text);
 		assert_int_equal(l.n_rows, 3);
@@ -577,9 +570,8 @@ static void an_unsorted_table(void **state)
 	}
 }
 
-static void an_incomplete_line(void **state)
+TEST(an_incomplete_line)
 {
-	(void)state;
 	struct run_log l =
 		read_as(NULL, "s:1 trl:3.0 lr:0.1 norm:1\ns:2 trl:2.0 lr:0.1 norm:1");
 	assert_value(&l, &(struct want){2, "loss", 2.0});
@@ -588,18 +580,16 @@ static void an_incomplete_line(void **state)
 	run_log_free(&l);
 }
 
-static void a_progress_bar_is_lines(void **state)
+TEST(a_progress_bar_is_lines)
 {
-	(void)state;
 	struct run_log l = read_as(NULL,
 		"training\r\x1b[Kstep=1 loss=2.5 sps=1\rstep=2 loss=2.25 sps=1\r\n");
 	assert_int_equal(l.n_rows, 2);
 	run_log_free(&l);
 }
 
-static void a_progress_bar_without_a_time(void **state)
+TEST(a_progress_bar_without_a_time)
 {
-	(void)state;
 	struct run_log l = read_as(NULL,
 		"Epoch 0:  25%|## | 1/4 [00:06<01:44,  2.5as/it, v_num=0, train_loss_step=2.5]\n");
 	assert_value(&l, &(struct want){1, "loss", 2.5});
@@ -607,14 +597,13 @@ static void a_progress_bar_without_a_time(void **state)
 	run_log_free(&l);
 }
 
-static void what_is_no_log(void **state)
+TEST(what_is_no_log)
 {
 	static const char *const texts[] = {"", "\n", "The quick brown fox, and others\n",
 		"{\"a\": 1}", "[1, 2]", "{", "a,b\n1,2\n", "1\n2\n",
 		"{\"log_history\": 3}", "{\"start_step\": \"values\"}",
 		"{\"0\": {\"lm loss\": }}", "step loss\n", "{\"", "{ \"", "{"};
 	struct strs names = {0};
-	(void)state;
 	log_format_names(&names);
 	for (size_t i = 0; i < ARRAY_LEN(texts); i++) {
 		struct run_log l;
@@ -633,12 +622,11 @@ static void what_is_no_log(void **state)
 	log_how_close(&how);
 }
 
-static void a_unit_ends_a_number(void **state)
+TEST(a_unit_ends_a_number)
 {
 	static const char *const units[] = {
 		"", " ", "s", "ms", "tok/s", "it/s, ", "M", "%"};
 	static const char *const others[] = {"abc", "_2", ".5", ",5", "x1/s", "e"};
-	(void)state;
 	for (size_t i = 0; i < ARRAY_LEN(units); i++)
 		assert_false(goes_on(span_of(units[i])));
 	for (size_t i = 0; i < ARRAY_LEN(others); i++)
@@ -646,11 +634,10 @@ static void a_unit_ends_a_number(void **state)
 }
 
 /* A name that goes on behind a NUL byte is another one, and none that a column can have. */
-static void a_name_with_a_nul(void **state)
+TEST(a_name_with_a_nul)
 {
 	struct run_log l;
 	struct str bytes = {0};
-	(void)state;
 	str_puts(&bytes, " iteration 1/ 2 | lm loss: 4.5E+00 | loss");
 	str_putc(&bytes, '\0');
 	for (int i = 0; i < 1000; i++)
@@ -722,10 +709,9 @@ static void grows_to(const char *text, int64_t step)
 	str_free(&some);
 }
 
-static void logs_that_grow(void **state)
+TEST(logs_that_grow)
 {
 	struct str text = {0};
-	(void)state;
 	for (size_t i = 0; i < ARRAY_LEN(samples); i++)
 		grows_to(samples[i].text, 150);
 	for (int i = 0; i < 4000; i++)
@@ -740,25 +726,4 @@ static void logs_that_grow(void **state)
 			&text, i < 4000 ? "%d,%.9g,\n" : "step,loss,x\n", i, 2 + 1.0 / i);
 	grows_to(text.s, 20011);
 	str_free(&text);
-}
-
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(each_format_is_read_and_detected),
-		cmocka_unit_test(nothing_is_lost_by_export),
-		cmocka_unit_test(each_format_has_a_sample),
-		cmocka_unit_test(own_logs_are_read),
-		cmocka_unit_test(a_resumed_log),
-		cmocka_unit_test(a_late_evaluation),
-		cmocka_unit_test(an_unsorted_table),
-		cmocka_unit_test(an_incomplete_line),
-		cmocka_unit_test(a_progress_bar_is_lines),
-		cmocka_unit_test(a_progress_bar_without_a_time),
-		cmocka_unit_test(what_is_no_log),
-		cmocka_unit_test(a_unit_ends_a_number),
-		cmocka_unit_test(a_name_with_a_nul),
-		cmocka_unit_test(logs_that_grow),
-	};
-	return cmocka_run_group_tests(tests, NULL, NULL);
 }

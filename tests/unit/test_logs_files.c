@@ -61,11 +61,10 @@ static struct str some_events(void)
 	return file;
 }
 
-static void event_files(void **state)
+TEST(event_files)
 {
 	struct run_log l;
 	struct str file = some_events();
-	(void)state;
 	assert_int_equal(log_read(&l, write_bytes("events", &file), how_of(NULL), &e), 0);
 	assert_string_equal(l.info.format, "tensorboard");
 	assert_int_equal(l.n_rows, 2);
@@ -80,11 +79,10 @@ static void event_files(void **state)
 }
 
 /* A file that is still written ends within a record; a changed byte is found. */
-static void damaged_event_files(void **state)
+TEST(damaged_event_files)
 {
 	struct run_log l;
 	struct str file = some_events();
-	(void)state;
 	size_t len = file.len;
 	file.len = len - 3;
 	assert_int_equal(log_read(&l, write_bytes("events", &file), how_of(NULL), &e), 0);
@@ -104,11 +102,10 @@ static void damaged_event_files(void **state)
 	str_free(&file);
 }
 
-static void a_directory_of_event_files(void **state)
+TEST(a_directory_of_event_files)
 {
 	struct run_log l;
 	struct str first = {0}, second = {0};
-	(void)state;
 	assert_int_equal(mkdir(test_path("tb"), 0777), 0);
 	add_event(&first, 1, "loss", 3, false);
 	add_event(&first, 2, "loss", 2.5f, false);
@@ -125,10 +122,9 @@ static void a_directory_of_event_files(void **state)
 }
 
 /* The metrics of a run of MLflow, of which one's name is a path. */
-static void a_folder_of_metrics(void **state)
+TEST(a_folder_of_metrics)
 {
 	struct run_log l;
-	(void)state;
 	assert_int_equal(mkdir(test_path("run"), 0777), 0);
 	assert_int_equal(mkdir(test_path("run/metrics"), 0777), 0);
 	assert_int_equal(mkdir(test_path("run/metrics/train"), 0777), 0);
@@ -151,13 +147,12 @@ static void a_folder_of_metrics(void **state)
 }
 
 /* What is written is read back, bit for bit, and a run that goes on replaces what came after its step. */
-static void written_event_files(void **state)
+TEST(written_event_files)
 {
 	struct run_log l;
 	struct str file = {0};
 	const struct tfevents_scalar row[] = {{"train/loss", (double)2.3456789f, false},
 		{"memory/mem", 0x1p52 + 1, true}, {"val/loss", (double)NAN, false}};
-	(void)state;
 	tfevents_put_begin(&file, 1764201600.5, 0);
 	/* as TensorFlow begins its files */
 	assert_memory_equal(file.s, "\x18\0\0\0\0\0\0\0\xa3\x7f\x4b\x22\x09", 13);
@@ -198,30 +193,16 @@ static bool until_grown(void *to, const struct run_log *logs, int n)
 	return false;
 }
 
-static void a_directory_is_followed(void **state)
+TEST(a_directory_is_followed)
 {
 	struct run_log l;
 	int calls = 0;
 	enum follow_end why;
 	const struct follow f = {how_of(NULL), until_grown, &calls, 60};
 	const char *path = test_path("tb");
-	(void)state;
 	assert_int_equal(follow_runs(&l, &path, 1, &f, &why, &e), 0);
 	assert_int_equal(why, FOLLOW_STOPPED);
 	assert_int_equal(calls, 2);
 	assert_value(&l, &(struct want){3, "loss", 2});
 	run_log_free(&l);
-}
-
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(event_files),
-		cmocka_unit_test(damaged_event_files),
-		cmocka_unit_test(written_event_files),
-		cmocka_unit_test(a_directory_of_event_files),
-		cmocka_unit_test(a_directory_is_followed),
-		cmocka_unit_test(a_folder_of_metrics),
-	};
-	return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -46,7 +46,7 @@ static const struct tensor *find(const struct model *m, const char *name)
 /* ---- counts ---------------------------------------------------------------------- */
 
 /* As published, or as the sum of the shapes in the published checkpoints. */
-static void presets_have_their_size(void **state)
+TEST(presets_have_their_size)
 {
 	static const struct {
 		const char *name;
@@ -66,7 +66,6 @@ static void presets_have_their_size(void **state)
 		{"smollm3-3b", 3075098624},
 		{"mistral-7b", 7248023552},
 	};
-	(void)state;
 	for (size_t i = 0; i < ARRAY_LEN(some); i++) {
 		struct model m = preset(some[i].name, "vocab-multiple = 1\n", 0);
 		assert_int_equal(model_counts(&m).all, some[i].all);
@@ -74,9 +73,8 @@ static void presets_have_their_size(void **state)
 	}
 }
 
-static void counts(void **state)
+TEST(counts)
 {
-	(void)state;
 	struct model m = preset("gpt2-124m", "", 0);
 	struct model_counts n = model_counts(&m);
 	/* the vocabulary is padded from 50257 to 50304 rows of 768 */
@@ -109,12 +107,11 @@ static void counts(void **state)
 	model_free(&m);
 }
 
-static void widths(void **state)
+TEST(widths)
 {
 	static const int64_t llama[][2] = {
 		{4096, 11008}, {5120, 13824}, {256, 768}, {96, 256}, {98, 512}};
 	char text[100];
-	(void)state;
 	for (size_t i = 0; i < ARRAY_LEN(llama); i++) {
 		snprintf(text, sizeof(text), "arch = llama\nheads = 1\ndim = %d\n",
 			(int)llama[i][0]);
@@ -128,10 +125,9 @@ static void widths(void **state)
 }
 
 /* Slices change where parameters lie, and never what they are. */
-static void slices_change_no_count(void **state)
+TEST(slices_change_no_count)
 {
 	static const char *const archs[] = {"gpt2", "llama"};
-	(void)state;
 	for (size_t a = 0; a < ARRAY_LEN(archs); a++) {
 		char text[200];
 		snprintf(text, sizeof(text),
@@ -152,7 +148,7 @@ static void slices_change_no_count(void **state)
 	}
 }
 
-static void impossible_shapes(void **state)
+TEST(impossible_shapes)
 {
 	static const struct {
 		const char *text, *says;
@@ -170,7 +166,6 @@ static void impossible_shapes(void **state)
 		{"nope-every = 2\n", "has no rotary positions"},
 		{"layers = 100000\ndim = 4194304\nheads = 4\n", "which no machine holds"},
 	};
-	(void)state;
 	for (size_t i = 0; i < ARRAY_LEN(bad); i++) {
 		struct model_config c;
 		struct model m;
@@ -185,11 +180,10 @@ static void impossible_shapes(void **state)
 }
 
 /* Options of windows that say the same of all layers become the same. */
-static void windows_have_one_name(void **state)
+TEST(windows_have_one_name)
 {
 	enum { LAYERS = 6, SOME = 9 };
 	struct model_config seen[1 << LAYERS] = {{0}};
-	(void)state;
 	for (int i = 0; i < 2 * SOME * SOME; i++) {
 		int from = i / 2 % SOME, skip = i / 2 / SOME;
 		struct model_config c = {.layers = LAYERS,
@@ -278,9 +272,8 @@ static void check_all(const struct model *m, const char *name, float value)
 
 #define SHAPE "layers = 8\nheads = 4\ndim = 128\ncontext = 200\nvocab = 500\n"
 
-static void weights_of_gpt2(void **state)
+TEST(weights_of_gpt2)
 {
-	(void)state;
 	struct model m = model_of("arch = gpt2\n" SHAPE, 0);
 	check_normal(&m, "tok_embeddings.weight", 0.02);
 	check_normal(&m, "pos_embeddings.weight", 0.02);
@@ -296,9 +289,8 @@ static void weights_of_gpt2(void **state)
 	model_free(&m);
 }
 
-static void weights_of_llama(void **state)
+TEST(weights_of_llama)
 {
-	(void)state;
 	struct model m = model_of("arch = llama\n" SHAPE, 0);
 	check_normal(&m, "layers.0.attention.wo.weight", 0.02);
 	check_normal(&m, "layers.7.feed_forward.w2.weight", 0.02);
@@ -320,11 +312,10 @@ static void weights_of_llama(void **state)
 	model_free(&m);
 }
 
-static void any_part_is_the_same(void **state)
+TEST(any_part_is_the_same)
 {
 	enum { N = 500 * 128, SLICE = 32 };
 	static float whole[N], part[N], other[N];
-	(void)state;
 	struct model m = model_of("arch = llama\ninit = depth\n" SHAPE, 0);
 	const struct tensor *t = find(&m, "output.weight");
 	init_range(t, 3, 0, N, whole);
@@ -446,9 +437,8 @@ static void same_logits(
 	}
 }
 
-static void a_cache_changes_no_bit(void **state)
+TEST(a_cache_changes_no_bit)
 {
-	(void)state;
 	for (size_t i = 0; i < ARRAY_LEN(nets); i++) {
 		struct net x;
 		net_open(&x, nets[i], 1);
@@ -461,9 +451,8 @@ static void a_cache_changes_no_bit(void **state)
 	}
 }
 
-static void pieces_and_threads_change_no_bit(void **state)
+TEST(pieces_and_threads_change_no_bit)
 {
-	(void)state;
 	for (size_t i = 0; i < ARRAY_LEN(nets); i++) {
 		struct net x, y;
 		net_open(&x, nets[i], 1);
@@ -479,9 +468,8 @@ static void pieces_and_threads_change_no_bit(void **state)
 }
 
 /* The decoder is the model that is trained: its logits give the loss of the forward. */
-static void decoder_and_forward_agree(void **state)
+TEST(decoder_and_forward_agree)
 {
-	(void)state;
 	for (size_t i = 0; i < ARRAY_LEN(nets); i++) {
 		struct net x;
 		net_open(&x, nets[i], 1);
@@ -528,13 +516,12 @@ static int64_t likeliest(const float *logits, int64_t but_not)
 	return best;
 }
 
-static void draws(void **state)
+TEST(draws)
 {
 	enum { N = 20000 };
 	static const struct sampler greedy = {.temperature = 0, .top_p = 1},
 				    any = {1, 0, 1, 5}, hot = {2, 0, 1, 5},
 				    two = {1, 2, 1, 5}, nucleus = {1, 0, 1e-9, 5};
-	(void)state;
 	struct net x;
 	net_open(&x, nets[0], 1);
 	struct decoder *g = decoder_open(&x.m, &x.d, x.store, true);
@@ -568,24 +555,4 @@ static void draws(void **state)
 	}
 	decoder_close(g);
 	net_close(&x);
-}
-
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(presets_have_their_size),
-		cmocka_unit_test(counts),
-		cmocka_unit_test(windows_have_one_name),
-		cmocka_unit_test(widths),
-		cmocka_unit_test(slices_change_no_count),
-		cmocka_unit_test(impossible_shapes),
-		cmocka_unit_test(weights_of_gpt2),
-		cmocka_unit_test(weights_of_llama),
-		cmocka_unit_test(any_part_is_the_same),
-		cmocka_unit_test(a_cache_changes_no_bit),
-		cmocka_unit_test(pieces_and_threads_change_no_bit),
-		cmocka_unit_test(decoder_and_forward_agree),
-		cmocka_unit_test(draws),
-	};
-	return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -60,9 +60,8 @@ static void put_normal_hash(
 	}
 }
 
-static void all_characters(void **state)
+TEST_AFTER(begin, all_characters)
 {
-	(void)state;
 	for (int form = NORMAL_NFC; form < N_NORMAL_FORMS; form++) {
 		uint64_t lone = 0, marked = 0;
 		for (uint32_t c = 1; c < CODE_POINTS; c++) {
@@ -149,11 +148,10 @@ static uint64_t hash_tokens(struct subject *x, const char *text, int64_t n, int6
 	return hash;
 }
 
-static void all_texts(void **state)
+TEST_AFTER(begin, all_texts)
 {
 	struct subject x[N_COLUMNS];
 	int n_texts = 0;
-	(void)state;
 	for (int i = 0; i < N_COLUMNS; i++) {
 		struct str normalizer = {0};
 		str_printf(&normalizer, "{\"type\": \"%s\"}", normal_forms[1 + i % 4]);
@@ -184,14 +182,13 @@ static void all_texts(void **state)
 }
 
 /* Bytes that are not UTF-8 stay, and marks behind them are those of no character. */
-static void invalid_bytes(void **state)
+TEST_AFTER(begin, invalid_bytes)
 {
 	static const char text[] = "e\xcc\x81\xff\xcc\x81\xcc\xa7 e\xcc x\xcc";
 	static const char want[] = "\xc3\xa9\xff\xcc\xa7\xcc\x81 e\xcc x\xcc";
 	struct normalized x = {0};
 	uint32_t ids[2][64];
 	struct subject s;
-	(void)state;
 	assert_int_equal(normalize(NORMAL_NFC, text, (int64_t)strlen(text), &x, &e), 0);
 	assert_string_equal(x.text.s, want);
 	normalized_free(&x);
@@ -207,7 +204,7 @@ static void invalid_bytes(void **state)
 
 /* ---- where text changes ---------------------------------------------------------------- */
 
-static void changes(void **state)
+TEST_AFTER(begin, changes)
 {
 	/* with a token that is found first, behind which a mark has no character */
 	static const char text[] =
@@ -216,7 +213,6 @@ static void changes(void **state)
 		{12, 15, 12, 14}, {26, 30, 25, 29}, {31, 34, 30, 32}, {35, 38, 33, 36}};
 	struct text_changes got = {0};
 	struct subject x;
-	(void)state;
 	subject_open(&x, NULL, false);
 	assert_int_equal(
 		encoder_changes(x.s, text, (int64_t)strlen(text), 10, &got, &e), 0);
@@ -236,13 +232,12 @@ static void changes(void **state)
 }
 
 /* Marks without an end take no time of the square of their number, and no memory. */
-static void many_marks(void **state)
+TEST_AFTER(begin, many_marks)
 {
 	enum { N = 1 << 21 };
 	struct subject x;
 	struct str text = {0};
 	int64_t n;
-	(void)state;
 	subject_open(&x, NULL, false);
 	str_putc(&text, 'x');
 	for (int i = 0; i < N - 1; i++)
@@ -263,12 +258,11 @@ static void many_marks(void **state)
 }
 
 /* Words end within what a character becomes, and nowhere else. */
-static void no_place_to_cut(void **state)
+TEST_AFTER(begin, no_place_to_cut)
 {
 	struct subject x;
 	struct str text = {0};
 	static uint32_t ids[2][4096];
-	(void)state;
 	subject_open(&x, NULL, false);
 	for (int i = 0; i < 200; i++)
 		str_puts(&text, "\xe0\xa5\x98"); /* U+0958 */
@@ -288,7 +282,7 @@ static void no_place_to_cut(void **state)
 
 /* ---- files ------------------------------------------------------------------------------ */
 
-static void normalizers(void **state)
+TEST_AFTER(begin, normalizers)
 {
 #define SEQUENCE(x) "{\"type\": \"Sequence\", \"normalizers\": [" x "]}"
 #define FORM(x) "{\"type\": \"" x "\"}"
@@ -307,7 +301,6 @@ static void normalizers(void **state)
 		{FORM("none"), 0, "the normalizer 'none' is not supported"},
 		{FORM("NFD"), NORMAL_NFD, NULL},
 	};
-	(void)state;
 	for (size_t i = 0; i < ARRAY_LEN(cases); i++) {
 		struct vocab v;
 		struct bpe_rules r;
@@ -330,7 +323,7 @@ static void normalizers(void **state)
 }
 
 /* Added tokens that are found in normalized text, and whose own is not normal. */
-static void added_in_other_forms(void **state)
+TEST_AFTER(begin, added_in_other_forms)
 {
 	static const struct {
 		const char *content;
@@ -340,7 +333,6 @@ static void added_in_other_forms(void **state)
 		{"e\xcc\x81!", "\xc3\xa9!"},
 		{"\xef\xbd\x81", NULL} /* a byte of the vocabulary */,
 		{"<\xef\xbd\x9ctwice|>", NULL}};
-	(void)state;
 	for (size_t i = 0; i < ARRAY_LEN(cases); i++) {
 		json_t *j = json_load_file(write_form(FORM("NFKC"), false), 0, NULL);
 		json_t *added = json_object_get(j, "added_tokens");
@@ -376,7 +368,7 @@ static void added_in_other_forms(void **state)
 }
 
 /* Merges do not say what a model has beside them. */
-static void model_of_merges(void **state)
+TEST_AFTER(begin, model_of_merges)
 {
 	const struct bpe_model model = {.name = "small",
 		.pattern = "qwen2",
@@ -387,7 +379,6 @@ static void model_of_merges(void **state)
 	struct str vocab = {0};
 	struct vocab v;
 	struct bpe_rules r;
-	(void)state;
 	byte_level_codes(code);
 	for (int b = 0; b < N_BYTES; b++) {
 		str_puts(&vocab, b ? "\"" : "{\"");
@@ -407,20 +398,4 @@ static void model_of_merges(void **state)
 	vocab_free(&v);
 	bpe_rules_free(&r);
 	str_free(&vocab);
-}
-
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-		cmocka_unit_test_setup(all_characters, begin),
-		cmocka_unit_test_setup(all_texts, begin),
-		cmocka_unit_test_setup(invalid_bytes, begin),
-		cmocka_unit_test_setup(changes, begin),
-		cmocka_unit_test_setup(many_marks, begin),
-		cmocka_unit_test_setup(no_place_to_cut, begin),
-		cmocka_unit_test_setup(normalizers, begin),
-		cmocka_unit_test_setup(added_in_other_forms, begin),
-		cmocka_unit_test_setup(model_of_merges, begin),
-	};
-	return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -24,13 +24,12 @@ static struct offload_backend *open_file(int64_t n_bytes)
 }
 
 /* What is asked for later sees what was asked for before, also of other lengths. */
-static void in_order(void **state)
+TEST(in_order)
 {
 	enum { N = 1000, MOST = 300 };
 	struct offload_backend *x = open_file(N * (int64_t)sizeof(int));
 	static int model[N], in[200][MOST], out[200][MOST], expected[200][MOST];
 	int len[200];
-	(void)state;
 	memset(model, 0, sizeof(model));
 	srand(1);
 	for (int i = 0; i < 200; i++) {
@@ -78,11 +77,10 @@ static int64_t resident(int fd, int64_t n_bytes)
 }
 
 /* What was written is on the disk and not in the page cache, but for the last of it. */
-static void no_pages_stay(void **state)
+TEST(no_pages_stay)
 {
 	enum { ALL = 64 * MIB };
 	struct statfs fs;
-	(void)state;
 	assert_int_equal(statfs(folder, &fs), 0);
 	if (fs.f_type == TMPFS_MAGIC)
 		skip();
@@ -102,12 +100,11 @@ static void no_pages_stay(void **state)
 	offload_backend_close(x);
 }
 
-static void has_no_name(void **state)
+TEST(has_no_name)
 {
 	struct offload_backend *x = open_file(MIB);
 	DIR *d = opendir(folder);
 	int n = 0;
-	(void)state;
 	assert_non_null(d);
 	while (readdir(d))
 		n++;
@@ -118,10 +115,9 @@ static void has_no_name(void **state)
 	assert_int_equal(find_file(), -1);
 }
 
-static void cannot_be_made(void **state)
+TEST(cannot_be_made)
 {
 	struct err e = {0};
-	(void)state;
 	assert_null(offload_file_open("no-such-folder", MIB, &e));
 	assert_int_equal(e.code, EX_IOERR);
 	assert_string_equal(
@@ -134,10 +130,9 @@ static void cannot_be_made(void **state)
 }
 
 /* Nothing that a wait tells is missing: a read beyond the end is the end of the program. */
-static void fails(void **state)
+TEST(fails)
 {
 	int status;
-	(void)state;
 	pid_t child = fork();
 	if (!child) {
 		char page[4096];
@@ -154,13 +149,6 @@ static void fails(void **state)
 
 int main(void)
 {
-	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(in_order),
-		cmocka_unit_test(no_pages_stay),
-		cmocka_unit_test(has_no_name),
-		cmocka_unit_test(cannot_be_made),
-		cmocka_unit_test(fails),
-	};
 	snprintf(folder, sizeof(folder), "%s", test_folder());
-	return cmocka_run_group_tests(tests, NULL, NULL);
+	return tests_run();
 }

@@ -94,12 +94,11 @@ static void requests(bool file)
 	offload_backend_close(x);
 }
 
-static void in_order(void **state)
+TEST(in_order)
 {
 	static const char *const late[] = {NULL, "yes", "first"};
 	const struct device_options o = {.exact = true};
 	struct err e = {0};
-	(void)state;
 	for (size_t how = 0; how < ARRAY_LEN(late); how++) {
 		if (late[how])
 			setenv("PT_EMU_LAZY", late[how], 1);
@@ -115,20 +114,10 @@ static void in_order(void **state)
 	unsetenv("PT_EMU_LAZY");
 }
 
-static void no_folder(void **state)
+TEST(no_folder)
 {
 	struct err e = {0};
-	(void)state;
 	device_cpu(&device, 1);
 	assert_null(offload_staged_open(&device, "no-such-folder", BYTES, &e));
 	assert_int_equal(e.code, EX_IOERR);
-}
-
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(in_order),
-		cmocka_unit_test(no_folder),
-	};
-	return cmocka_run_group_tests(tests, NULL, NULL);
 }

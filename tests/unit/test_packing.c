@@ -36,12 +36,11 @@ static int read_list(struct offsets *d, enum h5_type type, const void *values, i
 	return h5_end(h, rc, &e);
 }
 
-static void lists_are_read(void **state)
+TEST_AFTER(begin, lists_are_read)
 {
 	static const int64_t good[] = {0, 1, 5, 9};
 	int32_t tokens[10];
 	struct offsets d;
-	(void)state;
 	assert_int_equal(read_list(&d, H5_I64, good, 4), 0);
 	for (int64_t at = 0; at < 10; at++) {
 		for (int64_t n = 0; at + n <= 10; n++) {
@@ -63,7 +62,7 @@ static void lists_are_read(void **state)
 	offsets_free(&d);
 }
 
-static void lists_that_lie(void **state)
+TEST_AFTER(begin, lists_that_lie)
 {
 	static const int64_t bad[][3] = {
 		{-1, 2, 3}, {0, 2, 2}, {0, 3, 2}, {0, 5, 10}, {INT64_MIN, 0, INT64_MAX}};
@@ -71,7 +70,6 @@ static void lists_that_lie(void **state)
 	static const float numbers[3] = {0, 1, 2};
 	struct offsets d;
 	struct h5 *h;
-	(void)state;
 	for (size_t i = 0; i < ARRAY_LEN(bad); i++) {
 		assert_int_equal(read_list(&d, H5_I64, bad[i], 3), -1);
 		assert_int_equal(e.code, EX_DATAERR);
@@ -136,11 +134,10 @@ static void check_marks(const struct corpus *c, const int32_t *marked, int64_t n
 	str_free(&before);
 }
 
-static void tokens_that_begin_documents(void **state)
+TEST_AFTER(begin, tokens_that_begin_documents)
 {
 	static const int64_t sizes[] = {0, 500, 4000};
 	static int32_t tokens[N_TEXT];
-	(void)state;
 	for (size_t i = 0; i < ARRAY_LEN(sizes); i++) {
 		struct prepared made;
 		struct corpus *c = open_text(sizes[i], &made, NULL);
@@ -161,12 +158,11 @@ static void tokens_that_begin_documents(void **state)
 }
 
 /* A file without the one before it begins a document, and other documents are other data. */
-static void files_alone(void **state)
+TEST_AFTER(begin, files_alone)
 {
 	struct prepared made;
 	struct strs some = {0};
 	int32_t token;
-	(void)state;
 	struct corpus *c = open_text(500, &made, &some), *plain;
 	assert_int_equal(corpus_read(c, SPLIT_TRAIN, 0, 1, &token, &e), 0);
 	corpus_mark(c, SPLIT_TRAIN, 0, 1, &token);
@@ -180,12 +176,11 @@ static void files_alone(void **state)
 }
 
 /* Where the second of two corpora begins, a document does, in whichever of its files that is. */
-static void corpora_do_not_continue_each_other(void **state)
+TEST_AFTER(begin, corpora_do_not_continue_each_other)
 {
 	static int32_t tokens[2 * N_TEXT];
 	struct prepared one, other;
 	struct corpus *c;
-	(void)state;
 	corpus_close(open_text(0, &one, NULL));
 	corpus_close(open_text(500, &other, NULL));
 	int64_t n = N_TEXT / 10;
@@ -262,12 +257,11 @@ static const char *const models[] = {
 	"arch=gpt2\n", "arch=llama\nkv-heads=2\n", "arch=gpt2\nvirtual=tp=2,cp=2\n"};
 
 /* If every window is one document, the bits are those of a stream. */
-static void one_document_is_a_stream(void **state)
+TEST_AFTER(begin, one_document_is_a_stream)
 {
 	static const char *const more[] = {"dropout=0.1\n", "dtype=bf16\n"};
 	int32_t windows[WINDOWS];
 	char options[200];
-	(void)state;
 	make_windows(windows);
 	for (size_t i = 0; i < ARRAY_LEN(models) * ARRAY_LEN(more); i++) {
 		snprintf(options, sizeof(options), "%s%spacking=stream\n",
@@ -283,12 +277,11 @@ static void one_document_is_a_stream(void **state)
 
 /* The losses of a document do not depend, in any bit, on the documents before it in the window, and
  * but for rounding not on where in the window it is. */
-static void documents_are_alone(void **state)
+TEST_AFTER(begin, documents_are_alone)
 {
 	enum { AT = 13, LEN = 11 };
 	int32_t one[WINDOWS], other[WINDOWS], first[WINDOWS];
 	char options[200];
-	(void)state;
 	make_windows(one);
 	make_windows(first);
 	for (int i = 0; i <= LEN; i++)
@@ -315,18 +308,4 @@ static void documents_are_alone(void **state)
 		one[AT] |= DOCUMENT_BEGINS;
 		one[AT + LEN] |= DOCUMENT_BEGINS;
 	}
-}
-
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-		cmocka_unit_test_setup(lists_are_read, begin),
-		cmocka_unit_test_setup(lists_that_lie, begin),
-		cmocka_unit_test_setup(tokens_that_begin_documents, begin),
-		cmocka_unit_test_setup(files_alone, begin),
-		cmocka_unit_test_setup(corpora_do_not_continue_each_other, begin),
-		cmocka_unit_test_setup(one_document_is_a_stream, begin),
-		cmocka_unit_test_setup(documents_are_alone, begin),
-	};
-	return cmocka_run_group_tests(tests, NULL, NULL);
 }

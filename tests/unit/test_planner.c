@@ -12,9 +12,8 @@
 #include "parallel/schedule.h"
 #include "plan/planner.h"
 
-static void ranks_of_a_host(void **state)
+TEST(ranks_of_a_host)
 {
-	(void)state;
 	struct cluster c = {.links = {.host_ranks = 8}};
 	assert_int_equal(ranks_here(&c, 4, 1), 4);
 	assert_int_equal(ranks_here(&c, 16, 1), 8);
@@ -23,9 +22,8 @@ static void ranks_of_a_host(void **state)
 }
 
 /* The interval that is best by the formula is best among others, and the simulation agrees. */
-static void goodput_is_daly(void **state)
+TEST(goodput_is_daly)
 {
-	(void)state;
 	struct reliability x = {
 		.failures = 1, .checkpoint = 10, .restart = 120, .slow = 1};
 	struct goodput best, other, simulated;
@@ -98,18 +96,16 @@ static void compare_bounds(const char *more)
 }
 
 /* Of all layouts of a small model on 4 GPUs. */
-static void bounds_are_below_plans(void **state)
+TEST(bounds_are_below_plans)
 {
-	(void)state;
 	compare_bounds("");
 	compare_bounds("head-dim = 256\nbias = qkv\n");
 	compare_bounds("residual-dtype = bf16\n");
 	compare_bounds("qk-norm = yes\n");
 }
 
-static void stragglers(void **state)
+TEST(stragglers)
 {
-	(void)state;
 	struct reliability x = {.slow = 2, .probability = 0.001};
 	struct goodput g, simulated;
 	goodput_expect(&x, 1000, 1, &g);
@@ -120,9 +116,8 @@ static void stragglers(void **state)
 
 /* Four pipelines of two stages. If they wait in each micro-batch, slow ranks on different stages of two
  * pipelines delay a step more than either pipeline alone; and no draw makes waiting faster. */
-static void pipelines_wait(void **state)
+TEST(pipelines_wait)
 {
-	(void)state;
 	const struct reliability job = {.slow = 3, .probability = 0.15};
 	struct choice c = {.l = {.degree = {2, 1, 4, 1, 1},
 				   .schedule = SCHEDULE_1F1B,
@@ -218,14 +213,13 @@ static void measure(const struct bench_fit *fits, int n, const char *name, int h
 
 /* 100 GB/s and 3 x 10 us within a host; 8 ranks of a host share 10 GB/s of each, and 160 us are two times
  * 3 x 10 us and 20 us of the network. */
-static void measured_network(void **state)
+TEST(measured_network)
 {
 	static const struct bench_fit fits[] = {
 		{COLL_ALLGATHER, LIBRARY_NCCL, 8, 1, 1, 30e-6, 7.0 / 8 / 100e9, 0},
 		{COLL_ALLREDUCE, LIBRARY_NCCL, 16, 2, 1, 100e-6, 2 * 15.0 / 16 / 10e9 / 8,
 			0}};
 	struct cluster c;
-	(void)state;
 	measure(fits, ARRAY_LEN(fits), "h100", 2, &c);
 	assert_near(c.links.link[LINK_HOST].bytes_per_second / 100e9, 1, 1e-6);
 	assert_near(c.links.link[LINK_HOST].latency / 10e-6, 1, 1e-4);
@@ -238,13 +232,12 @@ static void measured_network(void **state)
 }
 
 /* What ranks of a host send to others is shared in rings only. */
-static void exchanges_are_not_shared(void **state)
+TEST(exchanges_are_not_shared)
 {
 	static const struct bench_fit fits[] = {
 		{COLL_ALLTOALL, LIBRARY_MPI, 16, 2, 1, 50e-6, 8.0 / 16 / 10e9, 0},
 		{COLL_SENDRECV, LIBRARY_MPI, 16, 2, 1, 20e-6, 1 / 10e9, 0}};
 	struct cluster c;
-	(void)state;
 	for (int i = 0; i < 2; i++) {
 		measure(&fits[i], 1, "cpu,gpus=8", 2, &c);
 		assert_near(c.links.link[LINK_NETWORK].bytes_per_second / 10e9, 1, 1e-6);
@@ -253,13 +246,12 @@ static void exchanges_are_not_shared(void **state)
 }
 
 /* NCCL of GPUs, and MPI of CPUs. */
-static void library_of_training(void **state)
+TEST(library_of_training)
 {
 	static const struct bench_fit fits[] = {
 		{COLL_ALLGATHER, LIBRARY_MPI, 2, 1, 1, 10e-6, 0.5 / 1e9, 0},
 		{COLL_ALLGATHER, LIBRARY_NCCL, 2, 1, 1, 10e-6, 0.5 / 300e9, 0}};
 	struct cluster c;
-	(void)state;
 	measure(fits, 2, "h100", 1, &c);
 	assert_near(c.links.link[LINK_HOST].bytes_per_second / 300e9, 1, 1e-6);
 	measure(fits, 2, "cpu", 1, &c);
@@ -268,28 +260,11 @@ static void library_of_training(void **state)
 	assert_near(c.links.link[LINK_HOST].bytes_per_second / 1e9, 1, 1e-6);
 }
 
-static void failing_restarts_end(void **state)
+TEST(failing_restarts_end)
 {
-	(void)state;
 	struct reliability x = {
 		.failures = 200, .checkpoint = 10, .restart = 600, .slow = 1};
 	struct goodput g;
 	goodput_simulate(&x, 8, 1, 1000, 1, &g);
 	assert_true(g.fraction >= 0 && g.fraction < 0.01);
-}
-
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(ranks_of_a_host),
-		cmocka_unit_test(goodput_is_daly),
-		cmocka_unit_test(stragglers),
-		cmocka_unit_test(pipelines_wait),
-		cmocka_unit_test(bounds_are_below_plans),
-		cmocka_unit_test(measured_network),
-		cmocka_unit_test(exchanges_are_not_shared),
-		cmocka_unit_test(library_of_training),
-		cmocka_unit_test(failing_restarts_end),
-	};
-	return cmocka_run_group_tests(tests, NULL, NULL);
 }

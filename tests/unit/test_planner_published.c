@@ -91,10 +91,9 @@ static void near(double x, double published, double bound, const char *what, int
 			bound);
 }
 
-static void memory_is_published(void **state)
+TEST(memory_is_published)
 {
 	const double gib = 1 << 30;
-	(void)state;
 	for (int i = 0; i < N_MODELS; i++) {
 		struct memory none = memory_of(i, NONE);
 		struct memory less = memory_of(i, SEQUENCE_SELECTIVE);
@@ -109,24 +108,14 @@ static void memory_is_published(void **state)
 }
 
 /* Without the block that is computed, which the paper does not count. */
-static void ratios_are_published(void **state)
+TEST(ratios_are_published)
 {
 	static const char *const names[] = {"of activations, none, %",
 		"sequence parallelism, %", "selective recomputation, %", "both, %",
 		"full recomputation, %"};
-	(void)state;
 	for (int i = 0; i < N_MODELS; i++)
 		for (int mode = 0; mode < N_MODES; mode++)
 			near(100 * memory_of(i, (enum mode)mode).activations /
 					memory_of(i, NONE).activations,
 				models[i].ratio[mode], 0.05, names[mode], i);
-}
-
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(memory_is_published),
-		cmocka_unit_test(ratios_are_published),
-	};
-	return cmocka_run_group_tests(tests, NULL, NULL);
 }

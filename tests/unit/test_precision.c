@@ -105,10 +105,9 @@ static void check_dtype(const char *text, const char *dtype, struct curve plain,
 	assert_near(c.val, plain.val, 0.05);
 }
 
-static void each_trains(void **state)
+TEST(each_trains)
 {
 	static const char *const texts[] = {gpt2, llama};
-	(void)state;
 	for (size_t i = 0; i < ARRAY_LEN(texts); i++) {
 		struct curve plain = train(texts[i], ""), bf16, fp16, float8, all;
 		check_dtype(texts[i], "bf16", plain, 2e-3, &bf16);
@@ -120,11 +119,10 @@ static void each_trains(void **state)
 	}
 }
 
-static void arithmetic_is_told(void **state)
+TEST(arithmetic_is_told)
 {
 	static const char *const dtypes[] = {"fp32", "bf16", "fp16", "float8"};
 	struct str was = {0};
-	(void)state;
 	for (size_t i = 0; i < ARRAY_LEN(dtypes); i++) {
 		struct train_opts o;
 		struct model m;
@@ -145,13 +143,12 @@ static void arithmetic_is_told(void **state)
 	str_free(&was);
 }
 
-static void float8_of_nothing_is_refused(void **state)
+TEST(float8_of_nothing_is_refused)
 {
 	struct train_opts o;
 	struct dataset data;
 	struct trainer t;
 	struct comm *dp = comm_self("dp");
-	(void)state;
 	e = (struct err){0};
 	assert_int_equal(
 		opts_from_text(&train_program, &o,
@@ -170,11 +167,10 @@ static void float8_of_nothing_is_refused(void **state)
 }
 
 /* Fused kernels are another arithmetic by name, and on the CPU the same by bits. */
-static void plain_kernels_give_the_same(void **state)
+TEST(plain_kernels_give_the_same)
 {
 	static const char *const texts[] = {gpt2, llama};
 	static const char *const dtypes[] = {"fp32", "bf16"};
-	(void)state;
 	for (int i = 0; i < 4; i++) {
 		char more[2][100];
 		for (int k = 0; k < 2; k++)
@@ -316,10 +312,9 @@ static void check_recipe(struct pass *p, int64_t layer)
 	check_product("dw", dw.p, want[2]);
 }
 
-static void linear_layers_keep_to_the_recipe(void **state)
+TEST(linear_layers_keep_to_the_recipe)
 {
 	struct alone r;
-	(void)state;
 	run_open(&r, gpt2, "dtype = float8\n");
 	for (int64_t layer = 0; layer < 3; layer++)
 		check_recipe(&r.t.pass, layer);
@@ -416,9 +411,8 @@ static void check_joined(const char *more, bool lone)
 	run_close(&r);
 }
 
-static void joined_gradients_are_one_matmul(void **state)
+TEST(joined_gradients_are_one_matmul)
 {
-	(void)state;
 	check_joined("dtype = bf16\n", false);
 	check_joined("dtype = bf16\nbatch = 2\n", true);
 }
@@ -449,12 +443,11 @@ static void take_steps(struct trainer *t, int64_t from, int64_t to, struct trace
 static const char scaled[] =
 	"dtype = fp16\nsteps = 24\nloss-scale = 1e8\nloss-scale-window = 5\n";
 
-static void overflows_skip_and_halve(void **state)
+TEST(overflows_skip_and_halve)
 {
 	struct alone r;
 	struct trace x;
 	int good = 0, skipped = 0, grown = 0;
-	(void)state;
 	run_open(&r, gpt2, scaled);
 	uint64_t before = store_hash(r.t.store);
 	take_steps(&r.t, 0, STEPS, &x);
@@ -485,11 +478,10 @@ static void overflows_skip_and_halve(void **state)
 
 /* The optimizer's own count passes over them, as in PyTorch: after skipped steps, the first
  * update has the size of a first one, which AdamW makes lr, without a decay. */
-static void the_optimizer_counts_updates(void **state)
+TEST(the_optimizer_counts_updates)
 {
 	struct alone r;
 	struct step_result s;
-	(void)state;
 	run_open(&r, gpt2,
 		"dtype = fp16\nloss-scale = 1e8\nweight-decay = 0\nlr-schedule = "
 		"constant\n"
@@ -505,11 +497,10 @@ static void the_optimizer_counts_updates(void **state)
 }
 
 /* It is divided out again: what remains is what fp16 loses of small gradients. */
-static void the_scale_cancels(void **state)
+TEST(the_scale_cancels)
 {
 	struct trace x, y;
 	struct alone r;
-	(void)state;
 	run_open(&r, gpt2, "dtype = fp16\nsteps = 24\nloss-scale = 16384\n");
 	take_steps(&r.t, 0, STEPS, &x);
 	run_close(&r);
@@ -520,11 +511,10 @@ static void the_scale_cancels(void **state)
 		assert_near((double)x.loss[i], (double)y.loss[i], 2e-3);
 }
 
-static void a_checkpoint_keeps_the_scale(void **state)
+TEST(a_checkpoint_keeps_the_scale)
 {
 	struct trace whole = {0}, parts = {0};
 	struct alone r;
-	(void)state;
 	const char *path = test_path("fp16.h5");
 	for (int64_t at = 2; at < STEPS; at += 5) {
 		run_open(&r, llama, scaled);
@@ -548,11 +538,10 @@ static void a_checkpoint_keeps_the_scale(void **state)
 
 /* A run in fp32 has no scale to hand on, so the option's is taken; and one that counts more
  * skipped steps than steps is no run. */
-static void scales_of_other_checkpoints(void **state)
+TEST(scales_of_other_checkpoints)
 {
 	struct alone r;
 	struct step_result s;
-	(void)state;
 	const char *path = test_path("other.h5");
 	run_open(&r, gpt2, "");
 	step_run(&r.t, NULL, &s);
@@ -574,11 +563,10 @@ static void scales_of_other_checkpoints(void **state)
 }
 
 /* Weights that are no numbers are no matter of the scale. */
-static void what_no_scale_helps_fails(void **state)
+TEST(what_no_scale_helps_fails)
 {
 	struct alone r;
 	struct step_result s;
-	(void)state;
 	run_open(&r, gpt2, "dtype = fp16\n");
 	((float *)store_param(r.t.store, r.t.model.norm, 0).p)[0] = NAN;
 	step_run(&r.t, NULL, &s);
@@ -598,11 +586,10 @@ static void set_column(
 }
 
 /* Activations and their gradients are finite, the sum over rows is not. */
-static void a_leaf_is_the_first_that_is_bad(void **state)
+TEST(a_leaf_is_the_first_that_is_bad)
 {
 	struct alone r;
 	struct step_result s;
-	(void)state;
 	run_open(&r, gpt2, "tie = no\nmicro-batch = 8\ndropout = 0\n");
 	set_column(&r, r.t.model.tokens, 1e3f, false);
 	set_column(&r, r.t.model.norm, 1e-38f, false);
@@ -617,21 +604,6 @@ static void a_leaf_is_the_first_that_is_bad(void **state)
 
 int main(void)
 {
-	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(each_trains),
-		cmocka_unit_test(arithmetic_is_told),
-		cmocka_unit_test(float8_of_nothing_is_refused),
-		cmocka_unit_test(plain_kernels_give_the_same),
-		cmocka_unit_test(linear_layers_keep_to_the_recipe),
-		cmocka_unit_test(joined_gradients_are_one_matmul),
-		cmocka_unit_test(overflows_skip_and_halve),
-		cmocka_unit_test(the_optimizer_counts_updates),
-		cmocka_unit_test(the_scale_cancels),
-		cmocka_unit_test(a_checkpoint_keeps_the_scale),
-		cmocka_unit_test(scales_of_other_checkpoints),
-		cmocka_unit_test(what_no_scale_helps_fails),
-		cmocka_unit_test(a_leaf_is_the_first_that_is_bad),
-	};
 	shard = test_shard(6000);
-	return cmocka_run_group_tests(tests, NULL, NULL);
+	return tests_run();
 }

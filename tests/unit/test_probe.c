@@ -126,7 +126,7 @@ static int read_file(const char *path)
 
 /* ---- tests ----------------------------------------------------------------------- */
 
-static void what_kills_hdf5_is_damaged(void **state)
+TEST_AFTER(begin, what_kills_hdf5_is_damaged)
 {
 	static const struct {
 		enum fault fault;
@@ -139,7 +139,6 @@ static void what_kills_hdf5_is_damaged(void **state)
 		{EAT, "allocates too much memory for it"},
 #endif
 	};
-	(void)state;
 	const char *path = write_file("killer.h5");
 	for (size_t i = 0; i < ARRAY_LEN(cases); i++) {
 		fault = cases[i].fault;
@@ -159,11 +158,10 @@ static void what_kills_hdf5_is_damaged(void **state)
 
 /* The child's limit is the lesser of its own and the parent's, which is how this test is
  * short. */
-static void what_never_ends_is_damaged(void **state)
+TEST_AFTER(begin, what_never_ends_is_damaged)
 {
 	struct rlimit old, few;
 	struct rusage used;
-	(void)state;
 	const char *path = write_file("endless.h5");
 	getrusage(RUSAGE_SELF, &used);
 	getrlimit(RLIMIT_CPU, &old);
@@ -185,10 +183,9 @@ static void note(int sig)
 }
 
 /* The parent's handlers, buffers, temporary files and children are its own. */
-static void the_parent_keeps_its_own(void **state)
+TEST_AFTER(begin, the_parent_keeps_its_own)
 {
 	char kept[4096];
-	(void)state;
 	const char *path = write_file("own.h5"), *out = test_path("buffered");
 	int fd = file_temporary(kept, &e);
 	FILE *f = fopen(out, "w");
@@ -217,9 +214,8 @@ static void the_parent_keeps_its_own(void **state)
 }
 
 /* Where nobody waits for children, the child's word is what counts. */
-static void children_may_be_ignored(void **state)
+TEST_AFTER(begin, children_may_be_ignored)
 {
-	(void)state;
 	const char *path = write_file("ignored.h5");
 	signal(SIGCHLD, SIG_IGN);
 	assert_int_equal(read_file(path), 0);
@@ -231,10 +227,9 @@ static void children_may_be_ignored(void **state)
 }
 
 /* A file is looked at once, unless it was changed just now: then its times may lie. */
-static void once_a_file(void **state)
+TEST_AFTER(begin, once_a_file)
 {
 	struct h5 *f;
-	(void)state;
 	const char *path = write_file("once.h5");
 	assert_int_equal(read_file(path), 0);
 	assert_int_equal(read_file(path), 0);
@@ -289,9 +284,8 @@ static void make_killer(const char *path, size_t number)
 	close(fd);
 }
 
-static void files_that_kill(void **state)
+TEST_AFTER(begin, files_that_kill)
 {
-	(void)state;
 	struct str good = {0};
 	const char *path = write_file("kills.h5");
 	assert_int_equal(file_read(path, 1 << 20, &good, &e), 0);
@@ -309,14 +303,6 @@ static void files_that_kill(void **state)
 
 int main(int argc, char **argv)
 {
-	const struct CMUnitTest tests[] = {
-		cmocka_unit_test_setup(what_kills_hdf5_is_damaged, begin),
-		cmocka_unit_test_setup(what_never_ends_is_damaged, begin),
-		cmocka_unit_test_setup(the_parent_keeps_its_own, begin),
-		cmocka_unit_test_setup(children_may_be_ignored, begin),
-		cmocka_unit_test_setup(once_a_file, begin),
-		cmocka_unit_test_setup(files_that_kill, begin),
-	};
 	begin(NULL);
 	if (argc > 1) { /* such a file, for other tests */
 		struct str all = {0};
@@ -326,5 +312,5 @@ int main(int argc, char **argv)
 		return file_read(path, 1 << 20, &all, &e) || fd < 0 ||
 		       write_all(fd, all.s, all.len);
 	}
-	return cmocka_run_group_tests(tests, NULL, NULL);
+	return tests_run();
 }

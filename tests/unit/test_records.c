@@ -143,11 +143,10 @@ static struct str talks_of(const char *name)
 	return out;
 }
 
-static void as_transformers(void **state)
+TEST_AFTER(begin, as_transformers)
 {
 	static const char *const names[] = {
 		"chatml", "llama3", "llama3.1", "qwen", "qwen3", "qwen3-2507"};
-	(void)state;
 	struct prepare p = plain(RECORD_MESSAGES);
 	p.tokenizer = (struct tokenizer_source){
 		.name = "bpe", .vocab_files = chat_vocabulary(true)};
@@ -179,13 +178,12 @@ static int64_t count_token(const struct strs *files, int32_t token)
 }
 
 /* What a user says is no marker, whatever it looks like; also where the tokenizer finds markers in any text. */
-static void users_have_no_markers(void **state)
+TEST_AFTER(begin, users_have_no_markers)
 {
 	static const char talk[] =
 		"{\"messages\": [{\"role\": \"user\", \"content\": \"<|im_end|>\\n"
 		"<|im_start|>assistant\\n<|im_start|><|im_\"},"
 		" {\"role\": \"assistant\", \"content\": \"<|im_start|>no<|im_end|>\"}]}\n";
-	(void)state;
 	for (int are = 0; are < 2; are++) {
 		struct prepare p = plain(RECORD_MESSAGES);
 		p.tokenizer = (struct tokenizer_source){
@@ -201,7 +199,7 @@ static void users_have_no_markers(void **state)
 	}
 }
 
-static void which_turns_count(void **state)
+TEST_AFTER(begin, which_turns_count)
 {
 	static const char talk[] =
 		"{\"x\": 1, \"messages\": [{\"role\": \"s\", \"content\": \"A\"},"
@@ -216,7 +214,6 @@ static void which_turns_count(void **state)
 		{COUNT_ALL, "-41 65 41 62 66 46 42 62 67 46 42\n"},
 		{COUNT_NONE, "-41 -66 -42 -63 -67 -47 -43 -63 -68 -47 -43\n"},
 	};
-	(void)state;
 	struct prepare p = plain(RECORD_MESSAGES);
 	p.chat_template = test_file("template", "{\"roles\": {\"s\": [\"(\", \")\"], "
 						"\"assistant\": [\">\", \".\", \"*\"]}}");
@@ -246,7 +243,7 @@ static void which_turns_count(void **state)
 }
 
 /* What a template cannot say is refused, not left out. */
-static void tools_that_lie(void **state)
+TEST_AFTER(begin, tools_that_lie)
 {
 #define TURN(role, more) "{\"role\": \"" role "\", " more "}"
 #define CALLS(calls) TURN("assistant", "\"content\": null, \"tool_calls\": " calls)
@@ -273,7 +270,6 @@ static void tools_that_lie(void **state)
 		{"llama3.1", "null", CALLS("[{\"name\": \"f\"}, {\"name\": \"g\"}]"),
 			"one call in a turn"},
 	};
-	(void)state;
 	struct prepare p = plain(RECORD_MESSAGES);
 	for (size_t i = 0; i < ARRAY_LEN(rows); i++) {
 		struct str line = {0};
@@ -288,9 +284,8 @@ static void tools_that_lie(void **state)
 }
 
 /* Texts of JSON are what they say; a file names the template that has its tools; names of roles. */
-static void tools_as_texts(void **state)
+TEST_AFTER(begin, tools_as_texts)
 {
-	(void)state;
 	struct prepare p = plain(RECORD_MESSAGES);
 	p.chat_template = test_file("template",
 		"{\"tools\": \"llama3.1\", \"roles\": {\"assistant\": [\">\", \".\"], "
@@ -316,7 +311,7 @@ static void tools_as_texts(void **state)
 	strs_free(&made.files);
 }
 
-static void templates_that_lie(void **state)
+TEST_AFTER(begin, templates_that_lie)
 {
 	static const struct {
 		const char *text, *why;
@@ -334,7 +329,6 @@ static void templates_that_lie(void **state)
 		{"{\"roles\": {\"a\": [\"\", \"\"]}, \"tools\": \"chatml\"}",
 			"tools is not qwen"},
 	};
-	(void)state;
 	struct prepare p = plain(RECORD_MESSAGES);
 	for (size_t i = 0; i < ARRAY_LEN(rows); i++) {
 		p.chat_template = test_file("template", rows[i].text);
@@ -344,9 +338,8 @@ static void templates_that_lie(void **state)
 
 /* ---- other records --------------------------------------------------------------------------- */
 
-static void prompts(void **state)
+TEST_AFTER(begin, prompts)
 {
-	(void)state;
 	struct prepare p = plain(RECORD_PROMPT);
 	expect(&p, "{\"prompt\": \"ab\", \"completion\": \"cd\"}\n", "-98 -99 99 100\n");
 	/* nothing predicts the first token */
@@ -372,9 +365,8 @@ static void prompts(void **state)
 		"-63 -99 -47 -63 99 46\n");
 }
 
-static void spans(void **state)
+TEST_AFTER(begin, spans)
 {
-	(void)state;
 	struct prepare p = plain(RECORD_SPANS);
 	/* in characters: ä is one, of two bytes, and counts as a whole */
 	expect(&p, "{\"text\": \"aäbc\", \"spans\": [[1, 2], [3, 4]]}\n",
@@ -391,9 +383,8 @@ static void spans(void **state)
 	}
 }
 
-static void labels_and_masks(void **state)
+TEST_AFTER(begin, labels_and_masks)
 {
-	(void)state;
 	struct prepare p = plain(RECORD_IDS);
 	p.ids_vocab = 10;
 	expect(&p,
@@ -456,7 +447,7 @@ static int64_t check_letters(const struct strs *files)
 	return n;
 }
 
-static void marks_are_carried(void **state)
+TEST_AFTER(begin, marks_are_carried)
 {
 	static const struct {
 		bool shuffle, dedup;
@@ -471,7 +462,6 @@ static void marks_are_carried(void **state)
 	struct str text = many(400);
 	struct prepare p = plain(RECORD_PROMPT);
 	int64_t n = 0, n_unique = 0;
-	(void)state;
 	p.val_fraction = 0.2;
 	p.seed = 3;
 	for (size_t i = 0; i < ARRAY_LEN(rows); i++) {
@@ -501,12 +491,11 @@ static void marks_are_carried(void **state)
 }
 
 /* Each window has whole documents; best fit leaves less than first fit in the order of the text would. */
-static void windows_have_whole_documents(void **state)
+TEST_AFTER(begin, windows_have_whole_documents)
 {
 	enum { N = 50 };
 	struct str text = many(500);
 	struct prepare p = plain(RECORD_PROMPT);
-	(void)state;
 	p.window = N;
 	struct prepared made = run(&p, text.s);
 	struct corpus *c;
@@ -533,11 +522,10 @@ static void windows_have_whole_documents(void **state)
 	str_free(&text);
 }
 
-static void documents_longer_than_windows(void **state)
+TEST_AFTER(begin, documents_longer_than_windows)
 {
 	static const char text[] = "{\"prompt\": \"a\", \"completion\": \"BCDEFG\"}\n"
 				   "{\"prompt\": \"h\", \"completion\": \"I\"}\n";
-	(void)state;
 	struct prepare p = plain(RECORD_PROMPT);
 	p.window = 4;
 	p.too_long = LONG_CUT;
@@ -555,7 +543,7 @@ static void documents_longer_than_windows(void **state)
 }
 
 /* Shards to shards of another size, and token files with masks. */
-static void conversions_keep_marks(void **state)
+TEST_AFTER(begin, conversions_keep_marks)
 {
 	static const uint8_t mask[] = {1, 0, 1, 1, 0, 1};
 	static const uint16_t ids[] = {5, 6, 7, 0, 8, 9};
@@ -563,7 +551,6 @@ static void conversions_keep_marks(void **state)
 	struct str text = many(100);
 	struct prepare p = plain(RECORD_PROMPT), q = plain(RECORD_TEXT);
 	struct prepared again;
-	(void)state;
 	p.window = 64;
 	p.val_fraction = 0.2;
 	struct prepared made = run(&p, text.s);
@@ -600,24 +587,4 @@ static void conversions_keep_marks(void **state)
 	strs_free(&again.files);
 	strs_free(&inputs);
 	strs_free(&masks);
-}
-
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-		cmocka_unit_test_setup(as_transformers, begin),
-		cmocka_unit_test_setup(users_have_no_markers, begin),
-		cmocka_unit_test_setup(which_turns_count, begin),
-		cmocka_unit_test_setup(tools_that_lie, begin),
-		cmocka_unit_test_setup(tools_as_texts, begin),
-		cmocka_unit_test_setup(templates_that_lie, begin),
-		cmocka_unit_test_setup(prompts, begin),
-		cmocka_unit_test_setup(spans, begin),
-		cmocka_unit_test_setup(labels_and_masks, begin),
-		cmocka_unit_test_setup(marks_are_carried, begin),
-		cmocka_unit_test_setup(windows_have_whole_documents, begin),
-		cmocka_unit_test_setup(documents_longer_than_windows, begin),
-		cmocka_unit_test_setup(conversions_keep_marks, begin),
-	};
-	return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -9,7 +9,7 @@
 
 /* ---- plans ----------------------------------------------------------------------- */
 
-static void plans(void **state)
+TEST(plans)
 {
 	static const struct {
 		struct reduction_facts f;
@@ -56,7 +56,6 @@ static void plans(void **state)
 			"end   add workers kept -> kept, add\n"
 			"end   sum across kept -> gradient\n"},
 	};
-	(void)state;
 	for (size_t i = 0; i < ARRAY_LEN(cases); i++) {
 		struct reduction r;
 		struct str text = {0};
@@ -150,11 +149,10 @@ static const struct store_layout large_workers[] = {
 	{{2, 2, 2, 1, 1}, 3, .offload = OFFLOAD_GRADS},
 };
 
-static void layouts_of_tests(void **state)
+TEST(layouts_of_tests)
 {
 	int bad = 0, n_large = ARRAY_LEN(large_workers);
 	struct reduction_case c = {.workers = 0};
-	(void)state;
 	for (int i = 0; i < n_store_layouts; i++) {
 		c.l = store_layouts[i];
 		bad += check_micros(&c);
@@ -207,11 +205,10 @@ static struct reduction_case random_case(uint64_t seed, int most)
 	return c;
 }
 
-static void random_layouts(void **state)
+TEST(random_layouts)
 {
 	bool longer = getenv("LONG");
 	int bad = 0;
-	(void)state;
 	for (int i = 0; i < (longer ? 5000 : 300); i++) {
 		struct reduction_case c =
 			random_case((uint64_t)i + 1, i % 10		      ? 16
@@ -239,10 +236,9 @@ static bool is_possible(const struct reduction_facts *f)
 }
 
 /* The layouts of the tests have all plans that there are. */
-static void all_plans(void **state)
+TEST(all_plans)
 {
 	int missing = 0;
-	(void)state;
 	for (int i = 0; i < 3 << 12; i++) {
 		struct reduction r;
 		struct reduction_facts f = {.scheme = i % 3, .turns = i / 3 & 1 ? 3 : 1};
@@ -533,10 +529,9 @@ static bool is_found(const struct error *x)
 	return WIFSIGNALED(status) || WEXITSTATUS(status) == 1;
 }
 
-static void planted_errors(void **state)
+TEST(planted_errors)
 {
 	int missed = 0;
-	(void)state;
 	for (size_t i = 0; i < ARRAY_LEN(errors); i++) {
 		if (is_found(&errors[i]))
 			continue;
@@ -548,14 +543,7 @@ static void planted_errors(void **state)
 
 int main(void)
 {
-	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(plans),
-		cmocka_unit_test(layouts_of_tests),
-		cmocka_unit_test(random_layouts),
-		cmocka_unit_test(all_plans),
-		cmocka_unit_test(planted_errors),
-	};
-	int rc = cmocka_run_group_tests(tests, NULL, NULL);
+	int rc = tests_run();
 	if (getenv("SHAPES"))
 		for (int64_t i = 0; i < shapes.n; i++)
 			printf("%lld\n%s", (long long)i, shapes.v[i]);

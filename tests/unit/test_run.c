@@ -75,10 +75,9 @@ static void assert_same_row(const struct row *a, const struct row *b)
 
 /* ---- rows ------------------------------------------------------------------------ */
 
-static void no_bit_of_a_float_is_lost(void **state)
+TEST_AFTER(begin, no_bit_of_a_float_is_lost)
 {
 	struct str line = {0};
-	(void)state;
 	for (int64_t i = 0; i < 20000; i++) {
 		struct row a = {.has = 0}, b;
 		row_set(&a, COL_STEP, (double)i);
@@ -92,13 +91,12 @@ static void no_bit_of_a_float_is_lost(void **state)
 	str_free(&line);
 }
 
-static void extreme_values(void **state)
+TEST_AFTER(begin, extreme_values)
 {
 	static const float some[] = {
 		0, -0.0f, 1e-45f, -3.4028235e38f, INFINITY, -INFINITY, 1.17549435e-38f};
 	struct str line = {0};
 	struct row a, b;
-	(void)state;
 	for (size_t i = 0; i < ARRAY_LEN(some); i++) {
 		a = (struct row){.has = 0};
 		row_set(&a, COL_STEP, 0x1p53);
@@ -116,11 +114,10 @@ static void extreme_values(void **state)
 	str_free(&line);
 }
 
-static void a_line_as_people_see_it(void **state)
+TEST_AFTER(begin, a_line_as_people_see_it)
 {
 	struct str line = {0};
 	struct row r = {.has = 0};
-	(void)state;
 	row_set(&r, COL_TPS, 1234567.89);
 	row_set(&r, COL_LR, (double)0.1f);
 	row_set(&r, COL_LOSS, 2.5);
@@ -132,9 +129,8 @@ static void a_line_as_people_see_it(void **state)
 	str_free(&line);
 }
 
-static void columns_are_found(void **state)
+TEST_AFTER(begin, columns_are_found)
 {
-	(void)state;
 	for (int c = 0; c < N_COLUMNS; c++) {
 		assert_non_null(columns[c].name);
 		assert_int_equal(column_find(columns[c].name), c);
@@ -145,11 +141,10 @@ static void columns_are_found(void **state)
 	assert_int_equal(column_find(""), -1);
 }
 
-static void other_words_are_passed_over(void **state)
+TEST_AFTER(begin, other_words_are_passed_over)
 {
 	static const char line[] = "step=3  who=knows loss=x lr= tokens=7\tloss=1.5 =4 z";
 	struct row r;
-	(void)state;
 	assert_int_equal(row_parse(line, strlen(line), &r, &unread), 0);
 	assert_int_equal(r.has, 1 << COL_STEP | 1 << COL_TOKENS | 1 << COL_LOSS);
 	assert_true(r.v[COL_STEP] == 3 && r.v[COL_TOKENS] == 7 && r.v[COL_LOSS] == 1.5);
@@ -159,11 +154,10 @@ static void other_words_are_passed_over(void **state)
 
 /* ---- the log in memory ----------------------------------------------------------- */
 
-static void a_run_that_went_back(void **state)
+TEST_AFTER(begin, a_run_that_went_back)
 {
 	struct run_log l = {0};
 	struct row r;
-	(void)state;
 	for (int64_t step = 1; step <= 1000; step++) {
 		r = a_row(step);
 		run_log_add(&l, &r);
@@ -238,11 +232,10 @@ static void check_file(const char *path, int64_t n)
 	run_log_free(&l);
 }
 
-static void journal_and_h5_are_equal(void **state)
+TEST_AFTER(begin, journal_and_h5_are_equal)
 {
 	struct journal j;
 	struct run_log a, b;
-	(void)state;
 	open_journal(&j, -1);
 	put_rows(&j, 1, 300);
 	journal_event(&j, 300, "checkpoint x.h5\nof two lines", &e);
@@ -263,10 +256,9 @@ static void journal_and_h5_are_equal(void **state)
 }
 
 /* A row is in the file when journal_row() comes back: nothing is kept. */
-static void a_row_is_written_at_once(void **state)
+TEST_AFTER(begin, a_row_is_written_at_once)
 {
 	struct journal j;
-	(void)state;
 	open_journal(&j, -1);
 	for (int64_t step = 1; step <= 5; step++) {
 		put_rows(&j, step, step);
@@ -276,11 +268,10 @@ static void a_row_is_written_at_once(void **state)
 }
 
 /* The head of a number is a number: a line without its end must not be one. */
-static void a_torn_line_says_nothing(void **state)
+TEST_AFTER(begin, a_torn_line_says_nothing)
 {
 	struct journal j;
 	struct str text = {0};
-	(void)state;
 	open_journal(&j, -1);
 	put_rows(&j, 1, 3);
 	journal_close(&j);
@@ -310,11 +301,10 @@ static void a_torn_line_says_nothing(void **state)
 }
 
 /* Killed at step 57, the newest checkpoint being of step 40. */
-static void a_run_that_goes_on(void **state)
+TEST_AFTER(begin, a_run_that_goes_on)
 {
 	struct journal j;
 	struct str text = {0};
-	(void)state;
 	open_journal(&j, -1);
 	put_rows(&j, 1, 57);
 	assert_int_equal(journal_publish(&j, &e), 0);
@@ -338,11 +328,10 @@ static void a_run_that_goes_on(void **state)
 	check_file(in_folder("journal.txt"), 30);
 }
 
-static void a_run_begins_anew(void **state)
+TEST_AFTER(begin, a_run_begins_anew)
 {
 	struct journal j;
 	struct run_log l;
-	(void)state;
 	open_journal(&j, -1);
 	put_rows(&j, 1, 9);
 	journal_close(&j);
@@ -360,10 +349,9 @@ static void a_run_begins_anew(void **state)
 
 /* ---- readers --------------------------------------------------------------------- */
 
-static void lines_as_they_were_printed(void **state)
+TEST_AFTER(begin, lines_as_they_were_printed)
 {
 	struct run_log l;
-	(void)state;
 	const char *path = test_file("printed",
 		"# meta arithmetic = 0x0123456789abcdef\nsome words\nstep=1 loss=3\r\n"
 		"\nstep=2 loss=2.5 new=1\nstep=x loss=1\n");
@@ -376,12 +364,11 @@ static void lines_as_they_were_printed(void **state)
 	run_log_free(&l);
 }
 
-static void what_is_no_log(void **state)
+TEST_AFTER(begin, what_is_no_log)
 {
 	struct run_log l;
 	struct str bytes = {0};
 	struct journal j;
-	(void)state;
 	assert_int_equal(run_log_read(&l, test_file("text", "nothing\n"), &e), -1);
 	assert_int_equal(e.code, EX_DATAERR);
 	assert_int_equal(run_log_read(&l, test_file("empty", ""), &e), -1);
@@ -426,9 +413,8 @@ static int64_t file_size(const char *path)
 }
 
 /* The disk fills at each byte of two lines, and is free again after some more. */
-static void lines_are_kept_until_there_is_room(void **state)
+TEST_AFTER(begin, lines_are_kept_until_there_is_room)
 {
-	(void)state;
 	for (int64_t room = 0; room < 300; room += 7) {
 		struct journal j;
 		open_journal(&j, -1);
@@ -461,10 +447,9 @@ static void lines_are_kept_until_there_is_room(void **state)
 	}
 }
 
-static void a_head_is_written_whole_or_not_at_all(void **state)
+TEST_AFTER(begin, a_head_is_written_whole_or_not_at_all)
 {
 	struct journal j;
-	(void)state;
 	open_journal(&j, -1);
 	put_rows(&j, 1, 3);
 	journal_close(&j);
@@ -487,12 +472,11 @@ static void a_head_is_written_whole_or_not_at_all(void **state)
 
 /* ---- one writer ------------------------------------------------------------------ */
 
-static void a_second_writer_is_refused(void **state)
+TEST_AFTER(begin, a_second_writer_is_refused)
 {
 	struct journal j;
 	int first, second, pipes[2];
 	char byte;
-	(void)state;
 	assert_int_equal(journal_lock(folder, false, 0, &first, &e), 0);
 	assert_int_equal(first, -1); /* there is none yet */
 	assert_int_equal(journal_lock(folder, true, 0, &first, &e), 0);
@@ -542,11 +526,10 @@ static double put_and_publish(struct journal *j, int64_t first, int64_t last)
 	return spent;
 }
 
-static void a_hundred_thousand_rows(void **state)
+TEST_AFTER(begin, a_hundred_thousand_rows)
 {
 	struct journal j;
 	struct rusage u;
-	(void)state;
 	open_journal(&j, -1);
 	double begin = clock_seconds();
 	double spent = put_and_publish(&j, 1, MANY), all = clock_seconds() - begin;
@@ -572,7 +555,7 @@ static void a_hundred_thousand_rows(void **state)
 }
 
 /* Sealed, but not as any run is: steps that go back or are none, counts that are none. */
-static void columns_that_cannot_be(void **state)
+TEST_AFTER(begin, columns_that_cannot_be)
 {
 	static const struct {
 		const char *column;
@@ -585,7 +568,6 @@ static void columns_that_cannot_be(void **state)
 		{"tokens", {10, -20, 30}},
 		{"mem", {1, 2, INT64_MAX}},
 	};
-	(void)state;
 	for (size_t i = 0; i < ARRAY_LEN(cases); i++) {
 		struct run_log l;
 		struct journal j;
@@ -612,7 +594,7 @@ static void columns_that_cannot_be(void **state)
 }
 
 /* Lines and files of earlier versions have other names for some columns. */
-static void earlier_names_are_read(void **state)
+TEST_AFTER(begin, earlier_names_are_read)
 {
 	static const char line[] = "step=2 sync=1 dtf=0.5 sync_norm=0.25";
 	const int64_t n = 2, steps[] = {1, 2}, syncs[] = {INT64_MIN, 1};
@@ -622,7 +604,6 @@ static void earlier_names_are_read(void **state)
 	struct run_log l;
 	struct row r;
 	struct h5 *h;
-	(void)state;
 	assert_int_equal(row_parse(line, strlen(line), &r, &unread), 0);
 	assert_true(r.v[COL_SYNCS] == 1 && r.v[COL_DT_FORWARD] == 0.5 &&
 		    r.v[COL_PSEUDO_GRAD_NORM] == 0.25);
@@ -641,30 +622,4 @@ static void earlier_names_are_read(void **state)
 		    run_log_value(&l, 1, COL_SYNCS) == 1 &&
 		    run_log_value(&l, 1, COL_PSEUDO_GRAD_NORM) == 0.25);
 	run_log_free(&l);
-}
-
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-		cmocka_unit_test_setup(no_bit_of_a_float_is_lost, begin),
-		cmocka_unit_test_setup(extreme_values, begin),
-		cmocka_unit_test_setup(a_line_as_people_see_it, begin),
-		cmocka_unit_test_setup(columns_are_found, begin),
-		cmocka_unit_test_setup(other_words_are_passed_over, begin),
-		cmocka_unit_test_setup(a_run_that_went_back, begin),
-		cmocka_unit_test_setup(journal_and_h5_are_equal, begin),
-		cmocka_unit_test_setup(a_row_is_written_at_once, begin),
-		cmocka_unit_test_setup(a_torn_line_says_nothing, begin),
-		cmocka_unit_test_setup(a_run_that_goes_on, begin),
-		cmocka_unit_test_setup(a_run_begins_anew, begin),
-		cmocka_unit_test_setup(lines_as_they_were_printed, begin),
-		cmocka_unit_test_setup(what_is_no_log, begin),
-		cmocka_unit_test_setup(lines_are_kept_until_there_is_room, begin),
-		cmocka_unit_test_setup(a_head_is_written_whole_or_not_at_all, begin),
-		cmocka_unit_test_setup(a_second_writer_is_refused, begin),
-		cmocka_unit_test_setup(a_hundred_thousand_rows, begin),
-		cmocka_unit_test_setup(columns_that_cannot_be, begin),
-		cmocka_unit_test_setup(earlier_names_are_read, begin),
-	};
-	return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -94,10 +94,9 @@ static int read_saved(const char *name, struct str *value, struct err *e)
 	return rc;
 }
 
-static void every_option(void **state)
+TEST(every_option)
 {
 	int n_run = 0, n_user = 0;
-	(void)state;
 	for (const struct opt *t = train_program.opts; t->type != OPT_END; t++) {
 		struct str text = {0}, before = {0}, after = {0};
 		struct err e;
@@ -129,7 +128,7 @@ static void every_option(void **state)
 }
 
 /* A text may be the name of something. Whoever adds one to the run says here why it names nothing. */
-static void nothing_of_a_run_names_a_file(void **state)
+TEST(nothing_of_a_run_names_a_file)
 {
 	static const char *const harmless[] = {
 		"preset",	 /* is not read again: only a user's is */
@@ -139,7 +138,6 @@ static void nothing_of_a_run_names_a_file(void **state)
 		"freeze",	 /* patterns of names of tensors */
 		"lr-scale-of",
 	};
-	(void)state;
 	for (const struct opt *t = train_program.opts; t->type != OPT_END; t++) {
 		bool known = t->type != OPT_STR && t->type != OPT_LIST;
 		if (!is_option(t) || !(t->flags & OPT_RUN))
@@ -151,10 +149,9 @@ static void nothing_of_a_run_names_a_file(void **state)
 	}
 }
 
-static void values_out_of_range(void **state)
+TEST(values_out_of_range)
 {
 	int n = 0;
-	(void)state;
 	for (const struct opt *t = train_program.opts; t->type != OPT_END; t++) {
 		const double beyond[] = {t->min - 1 - fabs(t->min) / 2, t->max * 2 + 1};
 		bool bounded = t->min != 0 || t->max != 0;
@@ -281,10 +278,5 @@ static int command(int argc, char **argv)
 
 int main(int argc, char **argv)
 {
-	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(every_option),
-		cmocka_unit_test(nothing_of_a_run_names_a_file),
-		cmocka_unit_test(values_out_of_range),
-	};
-	return argc > 1 ? command(argc, argv) : cmocka_run_group_tests(tests, NULL, NULL);
+	return argc > 1 ? command(argc, argv) : tests_run();
 }

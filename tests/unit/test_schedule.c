@@ -80,10 +80,9 @@ static void check_slots(const struct schedule *s, int stage)
 	}
 }
 
-static void all_kinds_are_right(void **state)
+TEST(all_kinds_are_right)
 {
 	int made = 0;
-	(void)state;
 	for (int kind = 0; kind < SCHEDULE_KINDS; kind++)
 		for (int p = 1; p <= MOST_RANKS; p++)
 			for (int v = 1; v <= 4; v++)
@@ -105,10 +104,9 @@ static void all_kinds_are_right(void **state)
 	assert_int_equal(made, 18 * (32 + 3 * 11 + 2 * 25));
 }
 
-static void stages_a_rank(void **state)
+TEST(stages_a_rank)
 {
 	struct schedule s;
-	(void)state;
 	for (int kind = 0; kind < SCHEDULE_KINDS; kind++)
 		for (int v = 1; v <= 3; v++) {
 			e = (struct err){0};
@@ -125,11 +123,10 @@ static void stages_a_rank(void **state)
 		"others can: gpipe, interleaved, interleaved-zb");
 }
 
-static void names(void **state)
+TEST(names)
 {
 	static const char *const want[] = {
 		"gpipe", "1f1b", "interleaved", "zb-h1", "interleaved-zb", "zbv"};
-	(void)state;
 	assert_int_equal(SCHEDULE_KINDS, ARRAY_LEN(want));
 	for (int i = 0; i < SCHEDULE_KINDS; i++) {
 		assert_string_equal(schedule_kinds[i].name, want[i]);
@@ -152,7 +149,7 @@ static void check_actions(const struct schedule *s, const struct action *want, i
 }
 
 /* One rank keeps one micro-batch, whatever the kind. */
-static void one_rank(void **state)
+TEST(one_rank)
 {
 	static const struct action whole[] = {{ACTION_FORWARD, 0, 0},
 		{ACTION_FORWARD, 0, 1}, {ACTION_BACKWARD, 0, 1}, {ACTION_BACKWARD, 0, 0},
@@ -162,7 +159,6 @@ static void one_rank(void **state)
 		{ACTION_BACKWARD_X, 0, 0}, {ACTION_BACKWARD_W, 0, 0},
 		{ACTION_FORWARD, 1, 0}, {ACTION_BACKWARD_X, 1, 0},
 		{ACTION_BACKWARD_W, 1, 0}};
-	(void)state;
 	for (int kind = 0; kind < SCHEDULE_KINDS; kind++) {
 		if (schedule_kinds[kind].splits_backward)
 			continue;
@@ -216,9 +212,8 @@ static int64_t find(const struct schedule *s, int rank, struct action x)
 }
 
 /* Every action, dropped, doubled, or changed places with the next of its kind and stage. */
-static void dropped_doubled_swapped(void **state)
+TEST(dropped_doubled_swapped)
 {
-	(void)state;
 	for (int kind = 0; kind < SCHEDULE_KINDS; kind++) {
 		struct schedule s = small(kind);
 		for (int r = 0; r < s.ranks; r++)
@@ -251,9 +246,8 @@ static void dropped_doubled_swapped(void **state)
 }
 
 /* A rank completes the gradients of its first stage last. */
-static void first_stage_too_early(void **state)
+TEST(first_stage_too_early)
 {
-	(void)state;
 	struct schedule s = small(SCHEDULE_ZBV);
 	int64_t w = find(&s, 2, (struct action){ACTION_BACKWARD_W, 4, 3});
 	move(&s, 2, w, s.n[2] - 1);
@@ -261,9 +255,8 @@ static void first_stage_too_early(void **state)
 	schedule_free(&s);
 }
 
-static void doubled_at_the_end(void **state)
+TEST(doubled_at_the_end)
 {
-	(void)state;
 	struct schedule s = small(SCHEDULE_1F1B);
 	s.rank[0] = xrealloc(s.rank[0], (size_t)(s.n[0] + 1) * sizeof(**s.rank));
 	s.rank[0][s.n[0]] = s.rank[0][s.n[0] - 1];
@@ -272,9 +265,8 @@ static void doubled_at_the_end(void **state)
 	schedule_free(&s);
 }
 
-static void out_of_turn(void **state)
+TEST(out_of_turn)
 {
-	(void)state;
 	struct schedule s = small(SCHEDULE_GPIPE);
 	move(&s, 2, 5, 1); /* the last stage may well go back at once */
 	assert_int_equal(schedule_check(&s, &e), 0);
@@ -288,9 +280,8 @@ static void out_of_turn(void **state)
 	schedule_free(&s);
 }
 
-static void foreign(void **state)
+TEST(foreign)
 {
-	(void)state;
 	struct schedule s = small(SCHEDULE_INTERLEAVED);
 	struct action *a = &s.rank[1][3], good = *a;
 	a->stage = 0;
@@ -314,9 +305,8 @@ static void foreign(void **state)
 
 /* Rank 0 wants micro-batch 0 back before it sends 1, for which rank 1 waits. Each of the
  * two lists would be right with another partner. */
-static void deadlock(void **state)
+TEST(deadlock)
 {
-	(void)state;
 	struct schedule s = make(SCHEDULE_1F1B, 2, 1, 3);
 	move(&s, 0, find(&s, 0, (struct action){ACTION_BACKWARD, 0, 0}), 1);
 	assert_int_equal(schedule_check(&s, &e), 0);
@@ -329,9 +319,8 @@ static void deadlock(void **state)
 
 /* ---- times ----------------------------------------------------------------------- */
 
-static void closed_forms(void **state)
+TEST(closed_forms)
 {
-	(void)state;
 	for (int p = 1; p <= MOST_RANKS; p++)
 		for (int64_t m = 1; m <= MOST_MICRO; m++) {
 			double ideal = (double)(m + p - 1);
@@ -370,9 +359,8 @@ static void closed_forms(void **state)
 
 /* With equal times, ZB-V is idle only until the first forward is on the last rank; and it never takes longer
  * than ZB-H1, whose stages have twice the work. */
-static void zbv_has_the_least_bubble(void **state)
+TEST(zbv_has_the_least_bubble)
 {
-	(void)state;
 	for (int p = 2; p <= MOST_RANKS; p++) {
 		print_message("%d ranks, bubble of zb-h1, interleaved-zb, zbv:", p);
 		for (int64_t m = 1; m <= 3 * MOST_RANKS; m++) {
@@ -394,9 +382,8 @@ static void zbv_has_the_least_bubble(void **state)
 	}
 }
 
-static void which_is_faster(void **state)
+TEST(which_is_faster)
 {
-	(void)state;
 	for (int p = 2; p <= MOST_RANKS; p++)
 		for (int64_t m = 1; m <= MOST_MICRO; m++) {
 			double gpipe = total(SCHEDULE_GPIPE, p, 1, m, 1, 1, 1);
@@ -410,7 +397,7 @@ static void which_is_faster(void **state)
 }
 
 /* Uneven stages and a transfer, by hand: three ranks, one micro-batch. */
-static void uneven_stages(void **state)
+TEST(uneven_stages)
 {
 	static const double forward[] = {1, 2, 4}, x[] = {3, 5, 7}, w[] = {0.5, 0.25, 1};
 	static const struct schedule_costs c = {forward, x, w, 10};
@@ -420,7 +407,6 @@ static void uneven_stages(void **state)
 		{{23, 27}, {27, 34}, {34, 35}},
 	};
 	struct timeline t;
-	(void)state;
 	struct schedule s = make(SCHEDULE_ZB_H1, 3, 1, 1);
 	schedule_time(&s, &c, &t);
 	for (int r = 0; r < 3; r++)
@@ -449,9 +435,8 @@ static void uneven_stages(void **state)
 
 /* ---- what is kept ---------------------------------------------------------------- */
 
-static void peaks(void **state)
+TEST(peaks)
 {
-	(void)state;
 	for (int p = 2; p <= MOST_RANKS; p++)
 		for (int64_t m = 1; m <= MOST_MICRO; m++) {
 			struct schedule one = make(SCHEDULE_1F1B, p, 1, m),
@@ -496,9 +481,8 @@ static void peaks(void **state)
 }
 
 /* In a V, the last rank has two neighbouring stages, and rank 0 both ends. */
-static void placements(void **state)
+TEST(placements)
 {
-	(void)state;
 	for (int kind = 0; kind < SCHEDULE_KINDS; kind++) {
 		struct schedule s = small(kind);
 		for (int i = 0; i < schedule_stages(&s); i++) {
@@ -526,9 +510,8 @@ static void check_chart(enum schedule_kind kind, int ranks, int per_rank, int64_
 	schedule_free(&s);
 }
 
-static void charts(void **state)
+TEST(charts)
 {
-	(void)state;
 	check_chart(SCHEDULE_1F1B, 3, 1, 4, 100,
 		"rank 0  ABC....aaDbb.cc.dd\n"
 		"rank 1  .AB..aaCbbDcc.dd..\n"
@@ -653,10 +636,9 @@ static bool split_once(uint64_t seed, int n, int stages)
 	return first[1] != n / stages;
 }
 
-static void split_against_brute_force(void **state)
+TEST(split_against_brute_force)
 {
 	int uneven = 0;
-	(void)state;
 	for (uint64_t seed = 0; seed < 60; seed++)
 		for (int n = 1; n <= MOST_LAYERS; n++)
 			for (int stages = 1; stages <= n && stages <= MOST_CUT; stages++)
@@ -674,12 +656,11 @@ static void check_split(const double *layer, int n, double first_more, double la
 		assert_int_equal(first[i], want[i]);
 }
 
-static void splits(void **state)
+TEST(splits)
 {
 	static const double equal[14] = {
 		.1, .1, .1, .1, .1, .1, .1, .1, .1, .1, .1, .1, .1, .1};
 	int first[4] = {-1};
-	(void)state;
 	check_split(equal, 12, 0, 0, 4, (const int[]){0, 3, 6, 9, 12});
 	check_split(equal, 14, 0, 0, 4, (const int[]){0, 3, 6, 10, 14});
 	check_split(equal, 13, 0, 0, 5, (const int[]){0, 2, 4, 7, 10, 13});
@@ -692,30 +673,4 @@ static void splits(void **state)
 	assert_int_equal(schedule_split(equal, 3, 0, 0, 4, first, &e), -1);
 	assert_int_equal(e.code, EX_USAGE);
 	assert_int_equal(first[0], -1);
-}
-
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(all_kinds_are_right),
-		cmocka_unit_test(stages_a_rank),
-		cmocka_unit_test(names),
-		cmocka_unit_test(one_rank),
-		cmocka_unit_test(dropped_doubled_swapped),
-		cmocka_unit_test(first_stage_too_early),
-		cmocka_unit_test(doubled_at_the_end),
-		cmocka_unit_test(out_of_turn),
-		cmocka_unit_test(foreign),
-		cmocka_unit_test(deadlock),
-		cmocka_unit_test(closed_forms),
-		cmocka_unit_test(zbv_has_the_least_bubble),
-		cmocka_unit_test(which_is_faster),
-		cmocka_unit_test(uneven_stages),
-		cmocka_unit_test(peaks),
-		cmocka_unit_test(placements),
-		cmocka_unit_test(charts),
-		cmocka_unit_test(split_against_brute_force),
-		cmocka_unit_test(splits),
-	};
-	return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -51,9 +51,8 @@ static double exposed(const char *group_name)
 #define TOLERANCE 1e-9
 
 /* a: [0, 3), hidden by 5 seconds. b: [5, 10), and behind it c: [10, 12), of which 6 are hidden. */
-static void operations_of_a_group_follow_each_other(void **state)
+TEST(operations_of_a_group_follow_each_other)
 {
-	(void)state;
 	begin();
 	struct comm *c = group("fsdp", 2, 1);
 	struct comm_requests a = exchange(c, 1, 2000);
@@ -83,9 +82,8 @@ static void operations_of_a_group_follow_each_other(void **state)
 
 /* Both need the link after a second: a has 1000 bytes and half of the rate, [0, 3); b then has 2000 of
  * its 3000 left, [0, 5). The network of c is another link: [0, 4). */
-static void groups_share_links(void **state)
+TEST(groups_share_links)
 {
-	(void)state;
 	begin();
 	struct comm *near = group("tp", 2, 1), *other = group("fsdp", 2, 1);
 	struct comm *far = group("dp", 2, 4);
@@ -107,9 +105,8 @@ static void groups_share_links(void **state)
 }
 
 /* Sets that are started together have one latency, and the directions are independent. */
-static void launches(void **state)
+TEST(launches)
 {
-	(void)state;
 	begin();
 	struct comm *c = group("tp", 4, 1);
 	struct comm_requests a = {.c = c}, b = {.c = c};
@@ -137,9 +134,8 @@ static void launches(void **state)
 }
 
 /* The sum of replicas begins when that of shards is complete, and nobody waits for that. */
-static void chains(void **state)
+TEST(chains)
 {
-	(void)state;
 	begin();
 	struct comm *shards = group("fsdp", 2, 1), *replicas = group("dp", 2, 1);
 	struct comm_requests a = exchange(shards, 1, 2000);
@@ -159,9 +155,8 @@ static void chains(void **state)
 }
 
 /* What is sent is complete before computation continues; a receive may be posted early. */
-static void without_overlap(void **state)
+TEST(without_overlap)
 {
-	(void)state;
 	begin();
 	comm_plan_overlap(false);
 	struct comm *c = group("fsdp", 2, 1);
@@ -185,9 +180,8 @@ static void without_overlap(void **state)
 
 /* Of 8 ranks on two hosts, 3 others are on this one: 3 x 1000 bytes within the host, 4 x 1000 to the
  * other one. */
-static void hosts(void **state)
+TEST(hosts)
 {
-	(void)state;
 	computed = 0;
 	simulate_begin(&links, &computed);
 	struct comm *c = group("fsdp", 8, 1);
@@ -205,9 +199,8 @@ static void hosts(void **state)
 
 /* An all-reduce of 800 bytes: 7/4 of them, of which every rank of a host sends a quarter to the other one;
  * two levels of a tree within a host and one between hosts, up and down. */
-static void collectives(void **state)
+TEST(collectives)
 {
-	(void)state;
 	int64_t v[100] = {0};
 	begin();
 	struct comm *c = group("world", 8, 1), *alone = group("alone", 1, 1);
@@ -222,10 +215,9 @@ static void collectives(void **state)
 }
 
 /* Transfers between stages are counted; that is all. */
-static void pipelines(void **state)
+TEST(pipelines)
 {
 	int n;
-	(void)state;
 	begin();
 	struct comm *c = group("pp", 2, 4);
 	struct comm_requests r = {.c = c};
@@ -236,19 +228,4 @@ static void pipelines(void **state)
 	assert_near(simulate_rows(&n)->seconds[TRANSFER_OUT], 5, TOLERANCE);
 	comm_free(c);
 	simulate_end();
-}
-
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(operations_of_a_group_follow_each_other),
-		cmocka_unit_test(groups_share_links),
-		cmocka_unit_test(launches),
-		cmocka_unit_test(chains),
-		cmocka_unit_test(without_overlap),
-		cmocka_unit_test(hosts),
-		cmocka_unit_test(collectives),
-		cmocka_unit_test(pipelines),
-	};
-	return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -4,7 +4,7 @@
 
 #include <math.h>
 
-static void students_t(void **state)
+TEST(students_t)
 {
 	/* two-sided 5 % and 0.1 %, from tables */
 	static const struct {
@@ -14,7 +14,6 @@ static void students_t(void **state)
 		{4, 2.77644511, 0.05}, {10, 2.22813885, 0.05}, {30, 2.04227246, 0.05},
 		{1, 636.619249, 0.001}, {5, 6.86882663, 0.001}, {100, 3.39049131, 0.001},
 		{MAX_DF + 1, 1.95996398, 0.05}};
-	(void)state;
 	for (size_t i = 0; i < ARRAY_LEN(known); i++) {
 		assert_near(student_p(known[i].t, known[i].df), known[i].p, 1e-8);
 		assert_near(student_p(-known[i].t, known[i].df), known[i].p, 1e-8);
@@ -28,10 +27,9 @@ static void students_t(void **state)
 	assert_near(student_p(2, MAX_DF) / student_p(2, MAX_DF + 1), 1, 0.01);
 }
 
-static void moments(void **state)
+TEST(moments)
 {
 	static const double at[] = {0, 1, 2, 3}, x[] = {1, 3, 5, 7}, y[] = {2, 1, 4, 3};
-	(void)state;
 	assert_true(mean_of(x, 4) == 4 && mean_of(x, 0) == 0);
 	assert_near(variance_of(x, 4), 20.0 / 3, 1e-15);
 	assert_true(variance_of(x, 1) == 0);
@@ -43,9 +41,8 @@ static void moments(void **state)
 	assert_near(step_noise(x, 4), sqrt(2), 1e-15);
 }
 
-static void blocks_of_rows(void **state)
+TEST(blocks_of_rows)
 {
-	(void)state;
 	for (int k = 0; k < 60; k++)
 		assert_true(block_begin(k) < block_begin(k + 1));
 	assert_true(block_begin(4) == 5 && block_begin(5) == 7 && block_begin(6) == 11);
@@ -60,11 +57,10 @@ static void blocks_of_rows(void **state)
 	assert_true(block_count(INT64_MAX / 8) <= 100);
 }
 
-static void batches(void **state)
+TEST(batches)
 {
 	double x[400], sum = 0, squares = 0;
 	const int n_trials = 400;
-	(void)state;
 	/* the standard error is right for neighbours with a correlation of 0.5, too */
 	for (int trial = 0; trial < n_trials; trial++) {
 		double last = 0;
@@ -76,15 +72,4 @@ static void batches(void **state)
 	}
 	assert_near(sum / squares, 1, 0.25);
 	assert_true(batch_means(x, 1).df == 0 && batch_means(x, 3).df == 2);
-}
-
-int main(void)
-{
-	static const struct CMUnitTest tests[] = {
-		cmocka_unit_test(students_t),
-		cmocka_unit_test(moments),
-		cmocka_unit_test(blocks_of_rows),
-		cmocka_unit_test(batches),
-	};
-	return cmocka_run_group_tests(tests, NULL, NULL);
 }

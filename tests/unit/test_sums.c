@@ -333,17 +333,15 @@ static const char llama[] =
 	"context = 16\nbatch = 10\nmicro-batch = 2\nsteps = 20\nwarmup = 2\nlr = 0.01\n"
 	"virtual = tp=2,cp=2\nthreads = 1\neval-every = 0\n";
 
-static void small_models(void **state)
+TEST(small_models)
 {
 	static const int steps[] = {1, 5, 20};
-	(void)state;
 	check_steps(gpt2, steps, ARRAY_LEN(steps), false);
 	check_steps(llama, steps, ARRAY_LEN(steps), false);
 }
 
-static void small_peaks(void **state)
+TEST(small_peaks)
 {
-	(void)state;
 	look_for_peaks(llama, false);
 }
 
@@ -387,10 +385,6 @@ static int run_long(void)
 
 int main(void)
 {
-	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(small_models),
-		cmocka_unit_test(small_peaks),
-	};
 	const char *say = getenv("LONG"), *text = getenv("PT_SHAKESPEARE");
 	text = text ? text : "shared/data/tinyshakespeare.txt";
 	bool all = say && !strcmp(say, "yes");
@@ -401,5 +395,5 @@ int main(void)
 	if (all)
 		print_message("# no tinyshakespeare (PT_SHAKESPEARE=FILE)\n");
 	shard = test_shard(3000);
-	return cmocka_run_group_tests(tests, NULL, NULL);
+	return tests_run();
 }

@@ -14,9 +14,8 @@ static void check_visits(void)
 		assert_int_equal(visits[i], 1);
 }
 
-static void each_once(void **state)
+TEST(each_once)
 {
-	(void)state;
 	for (int threads = 1; threads <= 4; threads++) {
 		int64_t n = N, inside = 0;
 		memset(visits, 0, sizeof(visits));
@@ -48,9 +47,8 @@ static int64_t sum_by_regions(int64_t n)
 
 /* A region within another: all of its work is done by the thread that comes to it, and the loop outside
  * goes on as if it had not been there. */
-static void within_another(void **state)
+TEST(within_another)
 {
-	(void)state;
 	for (int threads = 1; threads <= 4; threads++) {
 		int64_t n = N, right = 0;
 		memset(visits, 0, sizeof(visits));
@@ -65,13 +63,4 @@ static void within_another(void **state)
 		check_visits();
 		assert_int_equal(right, N);
 	}
-}
-
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(each_once),
-		cmocka_unit_test(within_another),
-	};
-	return cmocka_run_group_tests(tests, NULL, NULL);
 }

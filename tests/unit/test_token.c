@@ -237,24 +237,22 @@ static void check_vocab(uint64_t seed, int n_texts)
 }
 
 /* TOKEN_TEXTS=10000000: so many random texts. */
-static void equals_the_textbook(void **state)
+TEST_AFTER(begin, equals_the_textbook)
 {
 	enum { TEXTS = 50 };
 	const char *wanted = getenv("TOKEN_TEXTS");
 	int64_t n = wanted ? atoll(wanted) : 6000;
-	(void)state;
 	for (int64_t i = 0; i < n / TEXTS; i++)
 		check_vocab((uint64_t)i, TEXTS);
 }
 
 /* A word that is long enough for the heap. */
-static void long_words(void **state)
+TEST_AFTER(begin, long_words)
 {
 	static struct ids want, got;
 	struct vocab v;
 	struct bpe_rules r;
 	struct str word = {0};
-	(void)state;
 	for (uint64_t seed = 0; seed < 40; seed++) {
 		uint64_t s = seed;
 		random_vocab(&v, &r, seed, "gpt2");
@@ -276,10 +274,9 @@ static void long_words(void **state)
 }
 
 /* Any bytes come back; those that are not UTF-8 do not disturb the words around them. */
-static void any_bytes_come_back(void **state)
+TEST_AFTER(begin, any_bytes_come_back)
 {
 	static struct ids ids;
-	(void)state;
 	for (const struct split_pattern *p = split_patterns; p->name; p++) {
 		struct vocab v;
 		struct bpe_rules r;
@@ -310,7 +307,7 @@ static void any_bytes_come_back(void **state)
 }
 
 /* Tokens that are found in text are found in pieces of it, too, the longest at the first place. */
-static void added_tokens_in_pieces(void **state)
+TEST_AFTER(begin, added_tokens_in_pieces)
 {
 	static const char text[] =
 		"<tool>b<tool>a<tool<tool> <|endoftext|><|endoftex|><tool>";
@@ -318,7 +315,6 @@ static void added_tokens_in_pieces(void **state)
 	struct vocab v;
 	struct bpe_rules r;
 	struct str s = {0};
-	(void)state;
 	assert_int_equal(
 		bpe_read(&v, &r, "tests/golden/tokens/tokenizer.json", NULL, NULL, &e),
 		0);
@@ -345,12 +341,11 @@ static void added_tokens_in_pieces(void **state)
 }
 
 /* Words by PCRE2 are the same in pieces. */
-static void regex_in_pieces(void **state)
+TEST_AFTER(begin, regex_in_pieces)
 {
 	enum { MOST = 4096 };
 	static uint32_t want[MOST], ends[MOST];
 	struct str text = {0};
-	(void)state;
 	for (uint64_t seed = 1; seed < 400; seed++) {
 		uint64_t s = seed;
 		struct str regex = {0};
@@ -418,9 +413,8 @@ static void check_golden(
 }
 
 /* Of the ranks a tekken.json, in which three special tokens are before them. */
-static void tekken(void **state)
+TEST_AFTER(begin, tekken)
 {
-	(void)state;
 	struct str ranks = {0}, json = {0}, want = {0};
 	long long n = 0;
 	assert_int_equal(file_read(vocabulary_ranks(), 1 << 20, &ranks, &e), 0);
@@ -472,9 +466,8 @@ static void tekken(void **state)
 }
 
 /* Character 0 in the text of an added token. */
-static void token_with_nul(void **state)
+TEST_AFTER(begin, token_with_nul)
 {
-	(void)state;
 	struct vocab v;
 	struct bpe_rules r;
 	const char *path = test_file("tokenizer.json",
@@ -489,9 +482,8 @@ static void token_with_nul(void **state)
 	bpe_rules_free(&r);
 }
 
-static void others_tokens(void **state)
+TEST_AFTER(begin, others_tokens)
 {
-	(void)state;
 	for (const struct split_pattern *p = split_patterns; p->name; p++) {
 		char name[32];
 		snprintf(name, sizeof(name), "%s.tokens", p->name);
@@ -504,12 +496,11 @@ static void others_tokens(void **state)
 }
 
 /* From a shard or another rank, a tokenizer encodes as the first one. */
-static void tokenizers_are_kept(void **state)
+TEST_AFTER(begin, tokenizers_are_kept)
 {
 	const char *const files[] = {"tests/golden/tokens/tokenizer.json",
 		vocabulary_merges(), vocabulary_ranks()};
 	static const char text[] = "It's the first day<tool>b <|endoftext|>";
-	(void)state;
 	for (size_t k = 0; k < ARRAY_LEN(files); k++) {
 		struct tokenizer t, packed, filed;
 		struct tokenizer_source from = {
@@ -578,9 +569,8 @@ static void refused(
 	}
 }
 
-static void bad_rank_files(void **state)
+TEST_AFTER(begin, bad_rank_files)
 {
-	(void)state;
 	refused("r", "YQ== 0\nYg== 2\n", NULL, "line 2: has rank 2 where 1 is expected");
 	refused("r", "YQ== 0\nYg== 0\n", NULL, "line 2: has rank 0 where 1 is expected");
 	refused("r", "YQ== 0\nYQ== 1\n", NULL, "tokens 0 and 1 have the same bytes");
@@ -593,10 +583,9 @@ static void bad_rank_files(void **state)
 	refused("r", "YQ== 0\nYg== 1\n", NULL, NULL);
 }
 
-static void bad_merges(void **state)
+TEST_AFTER(begin, bad_merges)
 {
 	static const char vocab[] = "{\"a\": 0, \"b\": 1, \"ab\": 2}";
-	(void)state;
 	refused("merges.txt", "#version: 0.2\na b\nab b\n", vocab,
 		"line 3: makes 'abb', which is not in the vocabulary");
 	refused("merges.txt", "a c\n", vocab, "line 1: 'c' is not in the vocabulary");
@@ -631,11 +620,10 @@ static void refused_json(
 	str_free(&text);
 }
 
-static void bad_tokenizer_json(void **state)
+TEST_AFTER(begin, bad_tokenizer_json)
 {
 	static const char bytes[] = "\"type\": \"ByteLevel\"";
 	static const char merges[] = "\"merges\": [\"a b\"]";
-	(void)state;
 	refused("tokenizer.json", "{}", NULL, "has no model");
 	refused("tokenizer.json", "{\"model\": {\"type\": \"Unigram\"}}", NULL,
 		"'Unigram'");
@@ -673,7 +661,7 @@ static void bad_tokenizer_json(void **state)
 
 /* ---- patterns -------------------------------------------------------------------- */
 
-static void bad_patterns(void **state)
+TEST_AFTER(begin, bad_patterns)
 {
 	static const struct {
 		const char *regex, *said;
@@ -686,7 +674,6 @@ static void bad_patterns(void **state)
 		{"[\\]^]|^x", "looks at the text before a word"},
 		{"a\nb", "has a line break"},
 	};
-	(void)state;
 	for (size_t i = 0; i < ARRAY_LEN(bad); i++) {
 		e = (struct err){0};
 		assert_null(splitter_open(bad[i].regex, &e));
@@ -696,12 +683,11 @@ static void bad_patterns(void **state)
 }
 
 /* What a pattern does not match is a word, too, and so is a byte that is not UTF-8. */
-static void between_matches(void **state)
+TEST_AFTER(begin, between_matches)
 {
 	static const char text[] = "ab--cd\xff"
 				   "e\xc3";
 	uint32_t ends[16];
-	(void)state;
 	struct splitter *s = splitter_open("[\\]^]|\\p{^L}", &e);
 	assert_non_null(s);
 	splitter_close(s);
@@ -715,36 +701,13 @@ static void between_matches(void **state)
 }
 
 /* The names in BPE_MODELS are the rows of the table, and each has a pattern. */
-static void models(void **state)
+TEST_AFTER(begin, models)
 {
 #define NAME(name) #name,
 	static const char *const names[] = {BPE_MODELS(NAME)};
-	(void)state;
 	for (size_t i = 0; i < ARRAY_LEN(names); i++) {
 		const struct bpe_model *m = bpe_model_find(names[i]);
 		assert_ptr_equal(m, &bpe_models[i]);
 		assert_non_null(split_find(m->pattern));
 	}
-}
-
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-		cmocka_unit_test_setup(equals_the_textbook, begin),
-		cmocka_unit_test_setup(long_words, begin),
-		cmocka_unit_test_setup(any_bytes_come_back, begin),
-		cmocka_unit_test_setup(added_tokens_in_pieces, begin),
-		cmocka_unit_test_setup(regex_in_pieces, begin),
-		cmocka_unit_test_setup(tekken, begin),
-		cmocka_unit_test_setup(token_with_nul, begin),
-		cmocka_unit_test_setup(others_tokens, begin),
-		cmocka_unit_test_setup(tokenizers_are_kept, begin),
-		cmocka_unit_test_setup(bad_rank_files, begin),
-		cmocka_unit_test_setup(bad_merges, begin),
-		cmocka_unit_test_setup(bad_tokenizer_json, begin),
-		cmocka_unit_test_setup(bad_patterns, begin),
-		cmocka_unit_test_setup(between_matches, begin),
-		cmocka_unit_test_setup(models, begin),
-	};
-	return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -19,7 +19,7 @@ static int begin(void **state)
 /* ---- regular expressions ----------------------------------------------------------- */
 
 /* The words that Oniguruma finds, with | between them. */
-static void rewritten_expressions(void **state)
+TEST_AFTER(begin, rewritten_expressions)
 {
 	static const struct {
 		const char *regex, *text, *words;
@@ -44,7 +44,6 @@ static void rewritten_expressions(void **state)
 		{"(?i:ab)+?(?=c)|(?>x|xy)", "aBABcxy", "aBAB|c|x|y"},
 	};
 	uint32_t ends[32];
-	(void)state;
 	for (size_t i = 0; i < ARRAY_LEN(cases); i++) {
 		struct str regex = {0}, words = {0};
 		const char *text = cases[i].text;
@@ -69,7 +68,7 @@ static void rewritten_expressions(void **state)
 	}
 }
 
-static void refused_expressions(void **state)
+TEST_AFTER(begin, refused_expressions)
 {
 	static const struct {
 		const char *regex, *said;
@@ -90,7 +89,6 @@ static void refused_expressions(void **state)
 		{"\\pL", "\\p without {"},
 		{"a\\", "\\ is not supported"},
 	};
-	(void)state;
 	for (size_t i = 0; i < ARRAY_LEN(cases); i++) {
 		struct str regex = {0};
 		e = (struct err){0};
@@ -174,13 +172,12 @@ static void check_tokens(
 	"\"pre_tokenizer\": {\"type\": \"Sequence\", \"pretokenizers\": [" parts "]}"
 
 /* Each pattern splits what the one before has found. */
-static void several_patterns(void **state)
+TEST_AFTER(begin, several_patterns)
 {
 	static const char vocab[] =
 		", \"aa\": 256, \"11\": 257, \"!!\": 258, \"a1\": 259";
 	static const char merges[] = "\"a a\", \"1 1\", \"! !\", \"a 1\"";
 	static const char text[] = "aa11!!aa 1";
-	(void)state;
 	/* gpt2: aa 11 !! aa " 1" */
 	check_tokens(write_json(vocab, merges, LIST(LEVEL)), false, text,
 		"256 257 258 256 32 49");
@@ -203,8 +200,27 @@ static void several_patterns(void **state)
 		false, "aa1", "97 259");
 }
 
+/* Each pattern takes time for each byte of a text, so their number has a limit. */
+TEST_AFTER(begin, too_many_patterns)
+{
+#define SPLIT_2 SPLIT("a") ", " SPLIT("b") ", "
+	struct vocab v;
+	struct bpe_rules r;
+	check_tokens(write_json(", \"ab\": 256", "\"a b\"",
+			     LIST(SPLIT_2 SPLIT_2 SPLIT_2 SPLIT_2 BYTES)),
+		false, "ab", "97 98");
+	const char *path = write_json(", \"ab\": 256", "\"a b\"",
+		LIST(SPLIT_2 SPLIT_2 SPLIT_2 SPLIT_2 SPLIT("a") ", " BYTES));
+	assert_int_equal(bpe_read(&v, &r, path, NULL, NULL, &e), 0);
+	assert_null(bpe_open(&v, &r, &e));
+	assert_int_equal(e.code, EX_DATAERR);
+	assert_non_null(strstr(e.msg, "more than 8 patterns"));
+	vocab_free(&v);
+	bpe_rules_free(&r);
+}
+
 /* Tokens that are not normalized are found first, in all of the text. */
-static void orders_of_added_tokens(void **state)
+TEST_AFTER(begin, orders_of_added_tokens)
 {
 	static const char added[] =
 		"\"added_tokens\": ["
@@ -216,7 +232,6 @@ static void orders_of_added_tokens(void **state)
 	static const char vocab[] = ", \"ab\": 256";
 	struct vocab v;
 	struct bpe_rules r;
-	(void)state;
 	const char *path = write_json(vocab, "\"a b\"", added);
 	check_tokens(path, false, "abcdab<s>", "97 257 100 256 60 115 62");
 	/* a token that takes white space beside it cannot be found */
@@ -229,14 +244,13 @@ static void orders_of_added_tokens(void **state)
 }
 
 /* The expression of a model is known by its text. */
-static void models_by_expression(void **state)
+TEST_AFTER(begin, models_by_expression)
 {
 	struct vocab v;
 	struct bpe_rules r;
 	struct str parts = {0};
 	json_t *regex = json_string(split_find("llama3")->regex);
 	char *quoted = json_dumps(regex, JSON_ENCODE_ANY);
-	(void)state;
 	str_printf(&parts,
 		"\"pre_tokenizer\": {\"type\": \"Sequence\", \"pretokenizers\": [{\"type\": "
 		"\"Split\", \"pattern\": {\"Regex\": %s}, \"behavior\": \"Removed\", "
@@ -252,16 +266,4 @@ static void models_by_expression(void **state)
 	free(quoted);
 	json_decref(regex);
 	str_free(&parts);
-}
-
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-		cmocka_unit_test_setup(rewritten_expressions, begin),
-		cmocka_unit_test_setup(refused_expressions, begin),
-		cmocka_unit_test_setup(several_patterns, begin),
-		cmocka_unit_test_setup(orders_of_added_tokens, begin),
-		cmocka_unit_test_setup(models_by_expression, begin),
-	};
-	return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -74,11 +74,10 @@ static void same_as(const char *path, const char *model, const char *const other
 	ckpt_view_close(&want);
 }
 
-static void numbers_are_those_of_the_model(void **state)
+TEST(numbers_are_those_of_the_model)
 {
 	static const char *const half[2] = {
 		"norm.weight", "layers.0.attention_norm.weight"};
-	(void)state;
 	how.config = GOLDEN "hf/config.json";
 	same_as(GOLDEN "ddp.pt", GOLDEN "hf", NULL);
 	same_as(GOLDEN "titan", GOLDEN "hf", NULL);
@@ -104,7 +103,7 @@ static void numbers_are_those_of_the_model(void **state)
 	same_as(GOLDEN "nanotron-zero", GOLDEN "hf-even", NULL);
 }
 
-static void groups_and_options(void **state)
+TEST(groups_and_options)
 {
 	static const struct {
 		const char *path;
@@ -130,7 +129,6 @@ static void groups_and_options(void **state)
 		{GOLDEN "nanotron-zero", 3, 7,
 			{"beta1 = 0.9\nbeta2 = 0.95\n", "tie = no\n"}},
 		{GOLDEN "nanotron-tied", 1, 0, {"tie = yes\n", "kv-heads = 2\n"}}};
-	(void)state;
 	for (size_t i = 0; i < ARRAY_LEN(cases); i++) {
 		struct ckpt_view v;
 		bool llama = !strstr(cases[i].path, "gpt") &&
@@ -150,7 +148,7 @@ static void groups_and_options(void **state)
 }
 
 /* The weight decay of the group of each parameter: of flat keys, of groups of names, and of numbers. */
-static void decays_of_groups(void **state)
+TEST(decays_of_groups)
 {
 	static const struct {
 		const char *path;
@@ -159,7 +157,6 @@ static void decays_of_groups(void **state)
 		{GOLDEN "nanogpt.pt", 0.05, 0}, {GOLDEN "ddp.pt", 0.05, 0.05},
 		{GOLDEN "stage0-bf16", 0.05, 0}, {GOLDEN "nanotron", 0.05, 0},
 		{GOLDEN "nanotron-zero", 0.05, 0}};
-	(void)state;
 	for (size_t i = 0; i < ARRAY_LEN(cases); i++) {
 		struct ckpt_view v;
 		how.config =
@@ -182,7 +179,7 @@ static void decays_of_groups(void **state)
 }
 
 /* What the shapes do not tell, and files that say something else than they do. */
-static void options_that_are_missing_or_wrong(void **state)
+TEST(options_that_are_missing_or_wrong)
 {
 	static const struct {
 		const char *options, *message;
@@ -191,7 +188,6 @@ static void options_that_are_missing_or_wrong(void **state)
 		{"heads = 4\nkv-heads = 1\ncontext = 16\n", "key and value heads"},
 		{"heads = 4\ncontext = 16\n", NULL}};
 	struct ckpt_view v;
-	(void)state;
 	e = (struct err){0};
 	assert_int_equal(convert_open(&v, GOLDEN "ddp.pt", &how, &e), -1);
 	assert_int_equal(e.code, EX_USAGE);
@@ -216,12 +212,11 @@ static void options_that_are_missing_or_wrong(void **state)
 /* ---- items ---------------------------------------------------------------------------- */
 
 /* A call of a function is a value that nobody needs; it is not made. */
-static void nothing_is_executed(void **state)
+TEST(nothing_is_executed)
 {
 	struct torch_file f;
 	double x;
 	int64_t n;
-	(void)state;
 	succeed(torch_open(&f, GOLDEN "ddp.pt", &e));
 	const struct torch_item *danger = torch_find(&f, "danger");
 	assert_true(danger && danger->kind == TORCH_VALUE);
@@ -233,11 +228,10 @@ static void nothing_is_executed(void **state)
 }
 
 /* The directory of an archive of more than 4 GiB, and a file that is one tensor. */
-static void archives_of_64_bits(void **state)
+TEST(archives_of_64_bits)
 {
 	struct torch_file f;
 	double x[6];
-	(void)state;
 	succeed(torch_open(&f, GOLDEN "zip64.pt", &e));
 	const struct torch_item *t = torch_find(&f, "");
 	assert_true(t && t->ndim == 2 && t->dims[0] == 2 && t->dims[1] == 3);
@@ -248,10 +242,9 @@ static void archives_of_64_bits(void **state)
 }
 
 /* Rows of boxes of two dimensions, from and to anywhere. */
-static void any_rows_of_boxes(void **state)
+TEST(any_rows_of_boxes)
 {
 	struct torch_file f;
-	(void)state;
 	succeed(torch_open(&f, GOLDEN "titan", &e));
 	const struct torch_item *t = torch_find(&f, "layers.1.feed_forward.w1.weight");
 	assert_non_null(t);
@@ -270,13 +263,12 @@ static void any_rows_of_boxes(void **state)
 }
 
 /* A storage of several tensors, such as a flat buffer, is read once to be checked. */
-static void storages_are_checked_once(void **state)
+TEST(storages_are_checked_once)
 {
 	static const char *const of_one[] = {
 		"model.norm.weight", "model.layers.0.input_layernorm.weight"};
 	struct torch_file f;
 	float x[16];
-	(void)state;
 	succeed(torch_open(&f, GOLDEN "pytorch_model.bin", &e));
 	struct zip *z = &f.parts->archive.zip;
 	succeed(torch_read(&f, torch_find(&f, of_one[0]), 0, 16, x, &e));
@@ -305,7 +297,7 @@ static void storages_are_checked_once(void **state)
 }
 
 /* What is whole and cannot be read is told from damage. */
-static void refused_files(void **state)
+TEST(refused_files)
 {
 	static const struct {
 		const char *path, *message;
@@ -320,7 +312,6 @@ static void refused_files(void **state)
 		{GOLDEN "refused/buffers", "--dist-ckpt-optim-fully-reshardable",
 			EX_UNAVAILABLE}};
 	struct ckpt_view v;
-	(void)state;
 	for (size_t i = 0; i < ARRAY_LEN(cases); i++) {
 		e = (struct err){0};
 		assert_int_equal(convert_open(&v, cases[i].path, &how, &e), -1);
@@ -362,12 +353,11 @@ static void put(const char *path, const struct str *text)
 }
 
 /* A flipped bit is found, or is in what nothing reads: names, sizes and numbers are the same. */
-static void flipped_bits_are_found(void **state)
+TEST(flipped_bits_are_found)
 {
 	struct str text = {0};
 	const char *path = copy_of(GOLDEN "pytorch_model.bin", &text);
 	int64_t flips = getenv("LONG") ? 20000 : 1500, n_found = 0;
-	(void)state;
 	how.config = GOLDEN "hf/config.json";
 	uint64_t whole = hash_of(GOLDEN "pytorch_model.bin");
 	for (int64_t i = 0; i < flips; i++) {
@@ -393,13 +383,12 @@ static void flipped_bits_are_found(void **state)
 }
 
 /* .metadata has no checksum: what a flipped bit says must be impossible, or change nothing. */
-static void flipped_bits_of_metadata(void **state)
+TEST(flipped_bits_of_metadata)
 {
 	static const char *const files[] = {"__0_0.distcp", "__1_0.distcp"};
 	struct str text = {0}, path = {0};
 	char folder[64];
 	int64_t flips = getenv("LONG") ? 5000 : 1000, n_found = 0;
-	(void)state;
 	snprintf(folder, sizeof(folder), "%s", test_path("dcp"));
 	succeed(file_make_directory(folder, &e));
 	for (size_t i = 0; i < ARRAY_LEN(files); i++) {
@@ -440,12 +429,11 @@ static void flipped_bits_of_metadata(void **state)
 	how.config = NULL;
 }
 
-static void truncated_files_are_refused(void **state)
+TEST(truncated_files_are_refused)
 {
 	struct str text = {0};
 	const char *path = copy_of(GOLDEN "pytorch_model.bin", &text);
 	size_t whole = text.len;
-	(void)state;
 	how.config = GOLDEN "hf/config.json";
 	for (text.len = 0; text.len < whole; text.len += getenv("LONG") ? 1 : 37) {
 		struct torch_file f;
@@ -573,13 +561,12 @@ static int64_t most_memory(void)
 }
 
 /* 405B on 1024 ranks (with LONG=yes): 3.5 million boxes, in less than 2 GB. */
-static void many_boxes(void **state)
+TEST(many_boxes)
 {
 	bool all = getenv("LONG") != NULL;
 	int64_t n = all ? 3400 : 60, ranks = all ? 1030 : 100;
 	struct torch_file f;
 	char path[64], folder[64];
-	(void)state;
 	snprintf(folder, sizeof(folder), "%s", test_path("many"));
 	succeed(file_make_directory(folder, &e));
 	snprintf(path, sizeof(path), "%s", test_path("many/.metadata"));
@@ -610,7 +597,7 @@ static int parse(struct pickle *p, const char *bytes, size_t n)
 }
 #define PARSE(p, text) parse(p, text, sizeof(text) - 1)
 
-static void pickles_that_are_refused(void **state)
+TEST(pickles_that_are_refused)
 {
 	static const struct {
 		const char *bytes;
@@ -651,7 +638,6 @@ static void pickles_that_are_refused(void **state)
 #undef CASE
 	};
 	struct pickle p;
-	(void)state;
 	for (size_t i = 0; i < ARRAY_LEN(cases); i++) {
 		if (!parse(&p, cases[i].bytes, cases[i].n))
 			fail_msg("pickle %zu is taken", i);
@@ -659,12 +645,11 @@ static void pickles_that_are_refused(void **state)
 	}
 }
 
-static void values_of_pickles(void **state)
+TEST(values_of_pickles)
 {
 	struct pickle p;
 	int64_t x;
 	size_t n;
-	(void)state;
 	succeed(PARSE(&p, "(K\x05M\x01\x02J\xfe\xff\xff\xff\x8a\x03\xff\xff\x80\x8a\x00"
 			  "\x88G\x3f\xf8\x00\x00\x00\x00\x00\x00X\x02\x00\x00\x00"
 			  "abNt."));
@@ -694,7 +679,7 @@ static void values_of_pickles(void **state)
 
 /* Of 0 elements, whose other dimensions have a product of more than 64 bits; and of storage far
  * behind its end. */
-static void shapes_that_are_refused(void **state)
+TEST(shapes_that_are_refused)
 {
 #define TENSOR(offset, dims)                                                                 \
 	"ctorch._utils\n_rebuild_tensor_v2\n((\x8c\x07storagectorch\nFloatStorage\n\x8c\x01" \
@@ -703,7 +688,6 @@ static void shapes_that_are_refused(void **state)
 #define HUGE_DIM "\x8a\x06\x00\x00\x00\x00\x00\x01"
 	struct described d;
 	struct pickle p;
-	(void)state;
 	succeed(PARSE(&p, TENSOR("K\x01", "K\x03K\x01K\x01")));
 	succeed(describe_tensor(&p, p.root, &d, &e));
 	assert_int_equal(d.n_stored, 4);
@@ -720,67 +704,49 @@ static void shapes_that_are_refused(void **state)
 
 /* ---- files of PyTorch itself ------------------------------------------------------------------- */
 
-static void check_item(const char *folder, char *line)
+/* Checks the items of a line: the file, how their names begin, and the rest of each name and its CRC. */
+static int check_items(const char *folder, char *line)
 {
-	char *rest = line, *file = strsep(&rest, " "), *name = strsep(&rest, " ");
-	struct str path = {0};
+	char *rest = line, *file = strsep(&rest, " "), *begin = strsep(&rest, " "), *end;
+	struct str path = {0}, name = {0};
 	struct torch_file f;
+	int n_items = 0;
 	str_printf(&path, "%s/%s", folder, file);
 	succeed(torch_open(&f, path.s, &e));
-	const struct torch_item *t = torch_find(&f, strcmp(name, "-") ? name : "");
-	if (!t)
-		fail_msg("%s: no %s", file, name);
-	int64_t n = torch_rows(t) * torch_row_size(t);
-	float *x = xmalloc((size_t)n * sizeof(*x));
-	succeed(torch_read(&f, t, 0, torch_rows(t), x, &e));
-	unsigned long sum = crc32(0, (void *)x, (uInt)n * sizeof(*x));
-	if (sum != strtoul(rest, NULL, 16))
-		fail_msg("%s: %s has other numbers", file, name);
-	free(x);
+	for (; (end = strsep(&rest, " ")); n_items++) {
+		str_clear(&name);
+		str_printf(&name, "%s%s", strcmp(begin, "-") ? begin : "",
+			strcmp(end, "-") ? end : "");
+		const struct torch_item *t = torch_find(&f, name.s);
+		if (!t)
+			fail_msg("%s: no %s", file, name.s);
+		int64_t n = torch_rows(t) * torch_row_size(t);
+		float *x = xmalloc((size_t)n * sizeof(*x));
+		succeed(torch_read(&f, t, 0, torch_rows(t), x, &e));
+		if (crc32(0, (void *)x, (uInt)n * sizeof(*x)) !=
+			strtoul(strsep(&rest, " "), NULL, 16))
+			fail_msg("%s: %s has other numbers", file, name.s);
+		free(x);
+	}
 	torch_close(&f);
 	str_free(&path);
+	str_free(&name);
+	return n_items;
 }
 
 /* As another reader found them (numpy). */
-static void files_of_pytorch(void **state)
+TEST(files_of_pytorch)
 {
 	const char *folder = getenv("PT_ORACLE");
 	struct str text = {0};
 	int64_t n = 0;
-	(void)state;
 	folder = folder ? folder : "shared/data/oracle";
 	if (!file_exists(folder))
 		skip();
 	succeed(file_read("tests/golden/torch-oracle.txt", 1 << 20, &text, &e));
 	for (char *rest = text.s, *line; (line = strsep(&rest, "\n"));)
-		if (*line && *line != '#') {
-			check_item(folder, line);
-			n++;
-		}
+		if (*line && *line != '#')
+			n += check_items(folder, line);
 	assert_true(n > 200);
 	str_free(&text);
-}
-
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(numbers_are_those_of_the_model),
-		cmocka_unit_test(groups_and_options),
-		cmocka_unit_test(decays_of_groups),
-		cmocka_unit_test(options_that_are_missing_or_wrong),
-		cmocka_unit_test(nothing_is_executed),
-		cmocka_unit_test(archives_of_64_bits),
-		cmocka_unit_test(any_rows_of_boxes),
-		cmocka_unit_test(storages_are_checked_once),
-		cmocka_unit_test(refused_files),
-		cmocka_unit_test(flipped_bits_are_found),
-		cmocka_unit_test(flipped_bits_of_metadata),
-		cmocka_unit_test(truncated_files_are_refused),
-		cmocka_unit_test(many_boxes),
-		cmocka_unit_test(pickles_that_are_refused),
-		cmocka_unit_test(values_of_pickles),
-		cmocka_unit_test(shapes_that_are_refused),
-		cmocka_unit_test(files_of_pytorch),
-	};
-	return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -35,12 +35,11 @@ static void check_rates(const char *text, const double *want, int64_t step, int6
 }
 
 /* Step 1 has a part of the rate already, and the step after the warm-up has all of it. */
-static void warm_up(void **state)
+TEST(warm_up)
 {
 	static const char *const schedules[] = {"constant", "cosine", "linear", "wsd"};
 	static const double rise[] = {
 		0.8 * 1 / 5, 0.8 * 2 / 5, 0.8 * 3 / 5, 0.8 * 4 / 5, 0.8};
-	(void)state;
 	for (size_t i = 0; i < ARRAY_LEN(schedules); i++) {
 		char text[200];
 		snprintf(text, sizeof(text), RATES "lr-schedule = %s\n", schedules[i]);
@@ -61,10 +60,9 @@ static void warm_up(void **state)
 
 /* nanoGPT's get_lr: min + (1 + cos(pi x)) / 2 (max - min), x = (it - warmup) / (end - warmup),
  * where its `it` is our step less 1. */
-static void cosine(void **state)
+TEST(cosine)
 {
 	const double pi = acos(-1);
-	(void)state;
 	struct train_opts o = options(RATES);
 	for (int64_t it = 4; it <= 100; it++) {
 		double x = (double)(it - 4) / (100 - 4);
@@ -75,26 +73,23 @@ static void cosine(void **state)
 	assert_true(lr_at(&o, 101) == 0.2 && lr_at(&o, 100000) == 0.2);
 }
 
-static void linear(void **state)
+TEST(linear)
 {
-	(void)state;
 	struct train_opts o = options(RATES "lr-schedule = linear\n");
 	for (int64_t i = 0; i <= 96; i++)
 		assert_near(lr_at(&o, 5 + i), 0.8 - 0.6 * (double)i / 96, 1e-15);
 	assert_true(lr_at(&o, 102) == 0.2);
 }
 
-static void constant(void **state)
+TEST(constant)
 {
-	(void)state;
 	struct train_opts o = options(RATES "lr-schedule = constant\n");
 	for (int64_t step = 5; step < 200; step++)
 		assert_true(lr_at(&o, step) == 0.8);
 }
 
-static void warm_up_stable_decay(void **state)
+TEST(warm_up_stable_decay)
 {
-	(void)state;
 	struct train_opts o = options(RATES "lr-schedule = wsd\nwsd-decay = 10\n");
 	struct train_opts root = o;
 	root.wsd_shape = WSD_SQRT;
@@ -115,10 +110,9 @@ static void warm_up_stable_decay(void **state)
 	assert_near(lr_at(&o, 4 + 48 + 1), 0.5, 1e-15);
 }
 
-static void decay_ends_before_the_run(void **state)
+TEST(decay_ends_before_the_run)
 {
 	static const char *const schedules[] = {"cosine", "linear", "wsd"};
-	(void)state;
 	for (size_t i = 0; i < ARRAY_LEN(schedules); i++) {
 		char text[200];
 		snprintf(text, sizeof(text),
@@ -131,9 +125,8 @@ static void decay_ends_before_the_run(void **state)
 	}
 }
 
-static void scaled_by_the_batch(void **state)
+TEST(scaled_by_the_batch)
 {
-	(void)state;
 	struct train_opts none = options(RATES "batch = 48\n");
 	struct train_opts root =
 		options(RATES "batch = 48\nlr-scale = sqrt\nlr-scale-batch = 12\n");
@@ -146,12 +139,11 @@ static void scaled_by_the_batch(void **state)
 }
 
 /* Never above the largest, never below the smallest, and no step up after the warm-up. */
-static void rates_fall(void **state)
+TEST(rates_fall)
 {
 	static const char *const more[] = {"", "lr-schedule = linear\n",
 		"lr-schedule = wsd\n", "lr-schedule = wsd\nwsd-shape = sqrt\n",
 		"min-lr = 0\n", "decay-steps = 300\n"};
-	(void)state;
 	for (size_t i = 0; i < ARRAY_LEN(more); i++) {
 		char text[200];
 		snprintf(text, sizeof(text), RATES "%s", more[i]);
@@ -176,11 +168,10 @@ static const char many[] =
 	"beta2 = 0.95\nclip = 0.3333333333333333\nvirtual = \"tp=2,cp=2\"\n"
 	"eval-every = 0\nsample-prompt = \"a # \\n\\\" \"\nkeep = 0\nckpt-best = no\n";
 
-static void options_come_back(void **state)
+TEST(options_come_back)
 {
 	struct train_opts o = options(many), p;
 	struct str text = {0}, again = {0};
-	(void)state;
 	options_saved(&o, &text);
 	assert_int_equal(opts_from_text(&train_program, &p, text.s, false, &e), 0);
 	options_saved(&p, &again);
@@ -206,11 +197,10 @@ static void options_come_back(void **state)
 }
 
 /* What belongs to an invocation is not saved; what fixes the bits is told apart. */
-static void options_that_are_saved(void **state)
+TEST(options_that_are_saved)
 {
 	static const char local[] = "threads = 3\nout = x\ndp = 2\nreaders = 1\n";
 	struct str saved = {0}, more = {0};
-	(void)state;
 	struct train_opts o = options(many);
 	options_saved(&o, &saved);
 	char *text = xmalloc(sizeof(many) + sizeof(local));
@@ -235,7 +225,7 @@ static void arithmetic_of(const char *text, uint64_t data, struct str *out)
 	model_free(&m);
 }
 
-static void what_fixes_the_bits(void **state)
+TEST(what_fixes_the_bits)
 {
 	static const char *const alike[] = {"threads = 2\n", "bucket = 1000\n",
 		"keep = 7\n", "eval-every = 3\n", "log-every = 1\n", "readers = 1\n"};
@@ -244,7 +234,6 @@ static void what_fixes_the_bits(void **state)
 		"clip = 0\n", "virtual = tp=2\n", "sampling = random\n",
 		"vocab-multiple = 8\n"};
 	struct str a = {0}, b = {0};
-	(void)state;
 	arithmetic_of("", 1, &a);
 	for (size_t i = 0; i < ARRAY_LEN(alike); i++) {
 		arithmetic_of(alike[i], 1, &b);
@@ -260,7 +249,7 @@ static void what_fixes_the_bits(void **state)
 	str_free(&b);
 }
 
-static void options_that_do_not_go_together(void **state)
+TEST(options_that_do_not_go_together)
 {
 	static const struct {
 		const char *text, *says;
@@ -274,7 +263,6 @@ static void options_that_do_not_go_together(void **state)
 		{"data-per-rank = yes\nreaders = 1\n",
 			"--data-per-rank and --readers are"},
 	};
-	(void)state;
 	for (size_t i = 0; i < ARRAY_LEN(bad); i++) {
 		struct train_opts o;
 		assert_int_equal(
@@ -315,7 +303,7 @@ static struct plan plan_of(const char *text, int64_t vocab, int rank, int ranks)
 }
 
 /* A rank that is named, and one that is drawn: each as often as it should be. */
-static void stragglers(void **state)
+TEST(stragglers)
 {
 	enum { RANKS = 4, STEPS = 4000 };
 	static const char *const texts[] = {"2:5", "random:7", "0:11:0.25"};
@@ -325,7 +313,6 @@ static void stragglers(void **state)
 	struct fault_delay *s;
 	double ms[RANKS] = {0}, first = 0;
 	int n, drawn = 0;
-	(void)state;
 	assert_int_equal(faults_parse_delays(&list, &s, &n, &(struct err){0}), 0);
 	for (int64_t step = 1; step <= STEPS; step++) {
 		int more = 0;
@@ -352,10 +339,9 @@ static void stragglers(void **state)
 	}
 }
 
-static void totals(void **state)
+TEST(totals)
 {
 	static const char *const texts[] = {small, llama};
-	(void)state;
 	for (size_t i = 0; i < ARRAY_LEN(texts); i++) {
 		struct plan p = plan_of(texts[i], 61, 0, 1);
 		struct train_opts o = options(texts[i]);
@@ -379,9 +365,8 @@ static void totals(void **state)
 /* Products of GPT-2, without dropout or vocabulary padding: 2 N a token forward, 4 N
  * backward; causal attention sees (T + 1) / 2 positions a query, in two products of the
  * forward and five of the backward, which makes the scores again. */
-static void work(void **state)
+TEST(work)
 {
-	(void)state;
 	struct plan p = plan_of(small, 61, 0, 1);
 	double dim = 32, layers = 2, context = 16, tokens = 8 * 16;
 	double n = layers * (4 + 8) * dim * dim + 61 * dim;
@@ -390,10 +375,9 @@ static void work(void **state)
 }
 
 /* The work of all ranks is that of one rank; every rank keeps all parameters. */
-static void work_is_assigned(void **state)
+TEST(work_is_assigned)
 {
 	static const char *const texts[] = {small, llama};
-	(void)state;
 	for (size_t i = 0; i < ARRAY_LEN(texts); i++) {
 		struct plan alone = plan_of(texts[i], 61, 0, 1);
 		for (int ranks = 2; ranks <= 3; ranks++) {
@@ -423,9 +407,8 @@ static double sent_in(const struct plan *p, const char *group)
 
 /* Two ranks of equal shares send what a ring all-reduce would: all but a half, once as int64 sums of several
  * leaves, and once rounded to floats. */
-static void sent_by_two(void **state)
+TEST(sent_by_two)
 {
-	(void)state;
 	struct plan p = plan_of(small, 61, 0, 2), q = plan_of(small, 61, 1, 2);
 	double gradients = sent_in(&p, "dp") + sent_in(&q, "dp");
 	assert_near(gradients, 3 * (double)p.store.params, 0.5);
@@ -433,10 +416,9 @@ static void sent_by_two(void **state)
 }
 
 /* The arenas are as large as the plan says: more would be a BUG, less would not be seen. */
-static void training_needs_what_was_planned(void **state)
+TEST(training_needs_what_was_planned)
 {
 	static const char *const texts[] = {small, llama};
-	(void)state;
 	for (size_t i = 0; i < ARRAY_LEN(texts); i++) {
 		struct train_opts o = options(texts[i]);
 		struct comm *alone = comm_self("dp");
@@ -467,7 +449,7 @@ static void training_needs_what_was_planned(void **state)
 
 /* A checkpoint's options may ask for any model: whether it is in there is known before room
  * is made for it. */
-static void a_checkpoint_fits_its_model(void **state)
+TEST(a_checkpoint_fits_its_model)
 {
 	static const char *const others[] = {
 		"", "layers = 1000\n", "layers = 1\n", "dim = 4096\n"};
@@ -476,7 +458,6 @@ static void a_checkpoint_fits_its_model(void **state)
 	struct dataset data;
 	struct trainer t;
 	struct ckpt *c;
-	(void)state;
 	const char *path = test_path("fits.h5");
 	strs_add(&o.data, shard);
 	assert_int_equal(dataset_open(&data, &o, alone, &e), 0);
@@ -504,14 +485,13 @@ static void a_checkpoint_fits_its_model(void **state)
 	strs_free(&o.data);
 }
 
-static void printed(void **state)
+TEST(printed)
 {
 	struct train_opts o = options(small);
 	struct model m;
 	struct plan p;
 	struct str out = {0};
 	char line[100];
-	(void)state;
 	assert_int_equal(layout_resolve(&o, 1, &e), 0);
 	assert_int_equal(model_init(&m, &o.model, 61, &e), 0);
 	plan_make(&o, &m, 0, &p);
@@ -526,28 +506,6 @@ static void printed(void **state)
 
 int main(void)
 {
-	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(warm_up),
-		cmocka_unit_test(cosine),
-		cmocka_unit_test(linear),
-		cmocka_unit_test(constant),
-		cmocka_unit_test(warm_up_stable_decay),
-		cmocka_unit_test(decay_ends_before_the_run),
-		cmocka_unit_test(scaled_by_the_batch),
-		cmocka_unit_test(rates_fall),
-		cmocka_unit_test(options_come_back),
-		cmocka_unit_test(options_that_are_saved),
-		cmocka_unit_test(what_fixes_the_bits),
-		cmocka_unit_test(options_that_do_not_go_together),
-		cmocka_unit_test(stragglers),
-		cmocka_unit_test(totals),
-		cmocka_unit_test(work),
-		cmocka_unit_test(work_is_assigned),
-		cmocka_unit_test(sent_by_two),
-		cmocka_unit_test(training_needs_what_was_planned),
-		cmocka_unit_test(a_checkpoint_fits_its_model),
-		cmocka_unit_test(printed),
-	};
 	shard = test_shard(3000);
-	return cmocka_run_group_tests(tests, NULL, NULL);
+	return tests_run();
 }

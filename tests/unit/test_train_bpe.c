@@ -135,10 +135,9 @@ static void check_merges(const char *text, size_t n, int64_t vocab, int64_t leas
 }
 
 /* Texts of few letters, where equal counts and repeated letters are frequent. */
-static void as_the_textbook(void **state)
+TEST_AFTER(begin, as_the_textbook)
 {
 	char text[6000];
-	(void)state;
 	for (uint32_t seed = 0; seed < 60; seed++) {
 		struct philox_key key = philox_key(seed, PHILOX_TEST, 0x627065);
 		uint32_t letters = 1 + seed % 9, spaces = 3 + seed % 17;
@@ -154,10 +153,9 @@ static void as_the_textbook(void **state)
 }
 
 /* Any bytes: not UTF-8, and runs of white space. */
-static void of_any_bytes(void **state)
+TEST_AFTER(begin, of_any_bytes)
 {
 	char text[3000];
-	(void)state;
 	for (uint32_t seed = 0; seed < 10; seed++) {
 		struct philox_key key = philox_key(seed, PHILOX_TEST, 0x616e79);
 		for (size_t i = 0; i < sizeof(text); i++) {
@@ -171,12 +169,11 @@ static void of_any_bytes(void **state)
 }
 
 /* Texts that are cut give the words of the whole. */
-static void cuts_change_no_word(void **state)
+TEST_AFTER(begin, cuts_change_no_word)
 {
 	static const char *const parts[] = {"word ", "Word\n", "\n", "  ", "12 ",
 		"don't ", "\xe4\xbd\xa0\xe5\xa5\xbd", "\xff", "x = y;\n\t", "http://a/b",
 		"\r\n", "\xc2\xa0", "caf\xc3\xa9 "};
-	(void)state;
 	for (uint32_t seed = 0; seed < 200; seed++) {
 		struct philox_key key = philox_key(seed, PHILOX_TEST, 0x637574);
 		struct str text = {0};
@@ -208,11 +205,10 @@ static void cuts_change_no_word(void **state)
 	}
 }
 
-static void long_words_are_cut(void **state)
+TEST_AFTER(begin, long_words_are_cut)
 {
 	struct train_words w;
 	char *text = xmalloc(3 * TRAIN_MAX_WORD + 5);
-	(void)state;
 	memset(text, 'a', 3 * TRAIN_MAX_WORD + 5);
 	assert_int_equal(train_words_open(&w, "gpt2", &e), 0);
 	assert_int_equal(train_words_add(&w, text, 3 * TRAIN_MAX_WORD + 5, &e), 0);
@@ -223,7 +219,7 @@ static void long_words_are_cut(void **state)
 }
 
 /* What was trained is read from each file, and encodes alike. */
-static void files_are_read_back(void **state)
+TEST_AFTER(begin, files_are_read_back)
 {
 	static const char text[] =
 		"the theme of them: \"then\" \\ there, the \"then\" of \\ them\n";
@@ -238,7 +234,6 @@ static void files_are_read_back(void **state)
 		.min_count = 2,
 		.pattern = "cl100k",
 		.end_of_text = "<|endoftext|>"};
-	(void)state;
 	assert_non_null(mkdtemp(folder));
 	assert_int_equal(train_words_open(&w, c.pattern, &e), 0);
 	assert_int_equal(train_words_add(&w, text, sizeof(text) - 1, &e), 0);
@@ -274,13 +269,12 @@ static void files_are_read_back(void **state)
 	train_words_close(&w);
 }
 
-static void refused(void **state)
+TEST_AFTER(begin, refused)
 {
 	struct train_words w;
 	struct vocab v;
 	struct bpe_rules r;
 	struct train_config c = {.vocab = 255, .min_count = 1, .pattern = "gpt2"};
-	(void)state;
 	assert_int_equal(train_words_open(&w, "(", &e), -1);
 	e = (struct err){0};
 	assert_int_equal(train_words_open(&w, "gpt2", &e), 0);
@@ -293,17 +287,4 @@ static void refused(void **state)
 	vocab_free(&v);
 	bpe_rules_free(&r);
 	train_words_close(&w);
-}
-
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-		cmocka_unit_test_setup(as_the_textbook, begin),
-		cmocka_unit_test_setup(of_any_bytes, begin),
-		cmocka_unit_test_setup(cuts_change_no_word, begin),
-		cmocka_unit_test_setup(long_words_are_cut, begin),
-		cmocka_unit_test_setup(files_are_read_back, begin),
-		cmocka_unit_test_setup(refused, begin),
-	};
-	return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -54,9 +54,8 @@ static void check(const char *regex, long long n_words, uint64_t squares)
 	str_free(&own);
 }
 
-static void all_characters(void **state)
+TEST_AFTER(make_text, all_characters)
 {
-	(void)state;
 	struct str lines = {0};
 	char *line, *next;
 	assert_int_equal(file_read("tests/golden/tokens/unicode", MOST, &lines, &e), 0);
@@ -68,12 +67,4 @@ static void all_characters(void **state)
 		next++;
 	}
 	str_free(&lines);
-}
-
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-		cmocka_unit_test_setup(all_characters, make_text),
-	};
-	return cmocka_run_group_tests(tests, NULL, NULL);
 }

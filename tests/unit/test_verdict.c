@@ -107,12 +107,11 @@ static void assert_rate(int count, int n, double rate)
 	assert_true(count <= n * rate + 3 * sqrt(n * rate * (1 - rate)));
 }
 
-static void false_alarms(void **state)
+TEST(false_alarms)
 {
 	const struct judge_opts o = {.column = COL_LOSS, .by = COL_STEP, .alarm = 0.05};
 	enum { N = 300 };
 	struct curve near = like_control;
-	(void)state;
 	int n = count_verdict(
 		&like_control, 6, 1, false, N, &o, VERDICT_DIVERGED, DESIGN_REPLICAS);
 	assert_rate(n, N, 0.05);
@@ -177,13 +176,12 @@ static int count_alarms(const struct curve *like, int n_control, int n_test, boo
 	return count;
 }
 
-static void false_alarms_while_growing(void **state)
+TEST(false_alarms_while_growing)
 {
 	const struct judge_opts o = {
 		.column = COL_LOSS, .by = COL_STEP, .alarm = 0.05, .common = true};
 	enum { N = 200 };
 	struct curve like = like_control;
-	(void)state;
 	like.n = 250; /* the last block is not whole */
 	like.own = 0; /* so that what one block shows says nothing of the next */
 	int n = count_alarms(&like, 4, 4, false, N, &o);
@@ -195,11 +193,10 @@ static void false_alarms_while_growing(void **state)
 	assert_rate(count_alarms(&like, 1, 1, true, N / 2, &o), N / 2, 0.05);
 }
 
-static void detections(void **state)
+TEST(detections)
 {
 	enum { N = 40 };
 	struct curve c = like_control;
-	(void)state;
 	c.from = 96;
 	c.shift = 0.05; /* five deviations between seeds */
 	assert_true(count_verdict(&c, 10, 10, false, N, &plain, VERDICT_DIVERGED,
@@ -216,11 +213,10 @@ static void detections(void **state)
 			    DESIGN_ALONE) >= 38);
 }
 
-static void onset_of_a_divergence(void **state)
+TEST(onset_of_a_divergence)
 {
 	struct curve c = like_control;
 	struct verdict_result r;
-	(void)state;
 	c.from = 65;
 	c.shift = 0.1;
 	judge_sets(&c, 8, 8, true, 3, &plain, &r);
@@ -232,12 +228,11 @@ static void onset_of_a_divergence(void **state)
 	verdict_result_free(&r);
 }
 
-static void equivalence(void **state)
+TEST(equivalence)
 {
 	enum { N = 200 };
 	const struct judge_opts o = {.column = COL_LOSS, .by = COL_STEP, .margin = 0.02};
 	struct curve c = like_control;
-	(void)state;
 	assert_true(count_verdict(&c, 8, 8, false, 40, &o, VERDICT_EQUIVALENT,
 			    DESIGN_REPLICAS) >= 38);
 	assert_true(count_verdict(&c, 8, 8, true, 40, &o, VERDICT_EQUIVALENT,
@@ -258,12 +253,11 @@ static void equivalence(void **state)
 }
 
 /* Rounding that the replicas of one seed show, and a difference that is larger. */
-static void replicas_of_one_seed(void **state)
+TEST(replicas_of_one_seed)
 {
 	struct curve c = like_control;
 	struct run_log logs[5];
 	struct verdict_result r;
-	(void)state;
 	c.own = 0;
 	for (int bug = 0; bug < 2; bug++) {
 		for (int i = 0; i < 5; i++) {
@@ -279,11 +273,10 @@ static void replicas_of_one_seed(void **state)
 	}
 }
 
-static void other_batches(void **state)
+TEST(other_batches)
 {
 	struct curve c = like_control;
 	struct verdict_result r;
-	(void)state;
 	c.n = 400;
 	c.own = 0;
 	c.other_batches = 256;
@@ -320,10 +313,9 @@ static enum design design_of(const struct curve *c, int decimals, bool same, int
 }
 
 /* Fewer digits do not hide common batches, and are no sign of them where the curves have little noise. */
-static void batches_in_few_digits(void **state)
+TEST(batches_in_few_digits)
 {
 	struct curve c = {.noise = 0.05, .n = 160, .batches = 7, .seed = 7};
-	(void)state;
 	for (int i = 0; i < 2; i++) {
 		bool same = i > 0;
 		enum design d = same ? DESIGN_SAME_BATCHES : DESIGN_ALONE;
@@ -341,10 +333,9 @@ static void batches_in_few_digits(void **state)
 }
 
 /* Where noise is larger than the last digit, the errors of rounding average out, and where it is not, they may not. */
-static void means_of_few_digits(void **state)
+TEST(means_of_few_digits)
 {
 	struct curve c = {.noise = 0.05, .n = 640, .batches = 7, .seed = 7};
-	(void)state;
 	for (int i = 0; i < 2; i++) {
 		struct curve test = c;
 		struct verdict_result r;
@@ -359,11 +350,10 @@ static void means_of_few_digits(void **state)
 
 /* Three runs of other seeds are no replicas, and are told what is missing. What is assumed of one run is
  * less of a mean of two. */
-static void three_seeds(void **state)
+TEST(three_seeds)
 {
 	struct curve c = like_control;
 	struct verdict_result one, two, r;
-	(void)state;
 	judge_sets(&c, 1, 1, false, 1, &plain, &one);
 	judge_sets(&c, 2, 1, false, 1, &plain, &two);
 	assert_true(one.design == DESIGN_ALONE && two.design == DESIGN_ALONE);
@@ -412,13 +402,12 @@ static void check_lines(const char *control, const char *test, const struct judg
 
 #define ABC "step=1 loss=3\nstep=2 loss=2\nstep=3 loss=1\n"
 
-static void few_values(void **state)
+TEST(few_values)
 {
 	static const struct judge_opts wide = {
 		.column = COL_LOSS, .by = COL_STEP, .atol = 0.1};
 	static const struct judge_opts common = {
 		.column = COL_LOSS, .by = COL_STEP, .common = true};
-	(void)state;
 	check_lines(ABC, ABC, &plain, VERDICT_IDENTICAL,
 		"3 values of loss equal bit for bit");
 	check_lines(ABC, "step=1 loss=3\n", &plain, VERDICT_DIFFER, "too few");
@@ -436,9 +425,8 @@ static void few_values(void **state)
 		VERDICT_DIFFER, "too few");
 }
 
-static void not_comparable(void **state)
+TEST(not_comparable)
 {
-	(void)state;
 	check_lines("# arith batch = 8\n# arith warmup = 5\n" ABC,
 		"# arith batch = 16\n# arith warmup = 6\nstep=1 loss=3\nstep=2 loss=2.5\n",
 		&plain, VERDICT_NOT_COMPARABLE, "batch: 8, 16; warmup: 5, 6");
@@ -492,12 +480,11 @@ static void judge_prefixes(const struct curve *control, int n_control,
 }
 
 /* A control that ends before the others hides no rows of the tests. */
-static void controls_left_out(void **state)
+TEST(controls_left_out)
 {
 	static const int64_t rows[] = {160, 160, 160, 160, 40};
 	struct curve c = like_control, bug = like_control;
 	struct verdict_result r;
-	(void)state;
 	c.own = bug.own = 0;
 	bug.shift = 0.01;
 	bug.from = 80;
@@ -530,14 +517,13 @@ static void controls_left_out(void **state)
 }
 
 /* A test that stopped early was not shown to be equivalent. */
-static void rows_of_some(void **state)
+TEST(rows_of_some)
 {
 	static const int64_t rows[] = {160, 160, 160, 160};
 	const struct judge_opts common = {
 		.column = COL_LOSS, .by = COL_STEP, .common = true};
 	struct curve c = like_control;
 	struct verdict_result r;
-	(void)state;
 	c.own = 0;
 	judge_prefixes(&c, 4, rows, &c, 120, &plain, &r);
 	assert_int_equal(r.verdict, VERDICT_DIFFER);
@@ -550,11 +536,10 @@ static void rows_of_some(void **state)
 }
 
 /* A column that is looked at need not change. */
-static void constant_columns(void **state)
+TEST(constant_columns)
 {
 	const struct judge_opts lr = {.column = COL_LR, .by = COL_STEP};
 	struct str lines = {0};
-	(void)state;
 	for (int step = 1; step <= 30; step++)
 		str_printf(&lines, "step=%d loss=%g lr=0.001\n", step, 3 - 0.01 * step);
 	check_lines(lines.s, lines.s, &lr, VERDICT_IDENTICAL, "30 values of lr equal");
@@ -562,11 +547,10 @@ static void constant_columns(void **state)
 }
 
 /* Runs of which nothing can be learnt. */
-static void vacuous(void **state)
+TEST(vacuous)
 {
 	struct curve flat = like_control, learns = like_control;
 	struct str constant = {0}, nan = {0}, falls = {0};
-	(void)state;
 	for (int step = 1; step <= 30; step++) {
 		str_printf(&constant, "step=%d loss=4.85\n", step);
 		str_printf(&nan, "step=%d loss=nan\n", step);
@@ -601,11 +585,10 @@ static void vacuous(void **state)
 	check_curves(&learns, &learns, VERDICT_IDENTICAL, "160 values");
 }
 
-static void spikes(void **state)
+TEST(spikes)
 {
 	struct curve c = like_control;
 	struct verdict_result r;
-	(void)state;
 	c.n = 300;
 	struct run_log logs[] = {log_of(&c), log_of(&c)};
 	run_log_set(&logs[1], 249, COL_LOSS, 3.5);
@@ -650,9 +633,8 @@ static bool rule_accepts(
 	return accepted;
 }
 
-static void rules_for_pairs(void **state)
+TEST(rules_for_pairs)
 {
-	(void)state;
 	assert_true(rule_accepts("torchtitan", 100, 4, 4, 0));
 	assert_false(rule_accepts("torchtitan", 100, 4, 4.000001, 1));
 	/* five decimals, of each fifth step */
@@ -665,9 +647,8 @@ static void rules_for_pairs(void **state)
 }
 
 /* Runs that a rule lets pass, as its source does, though they end in NaN. */
-static void no_rule_accepts_nan(void **state)
+TEST(no_rule_accepts_nan)
 {
-	(void)state;
 	for (int k = 0; k < 2 * n_rules; k++) {
 		struct run_log logs[2] = {{.name = xstrdup("a")}, {.name = xstrdup("b")}};
 		const struct judge_opts o = {COL_LOSS, COL_STEP, .rule = k / 2};
@@ -700,10 +681,9 @@ static double any_value(uint64_t seed, int64_t i)
 }
 
 /* Curves of NaN, infinity and large numbers, of any length: a verdict, whatever it is. */
-static void anything(void **state)
+TEST(anything)
 {
 	struct run_log logs[6];
-	(void)state;
 	for (uint64_t seed = 1; seed <= 400; seed++) {
 		int n_control = 1 + (int)(seed % 3), n_test = 1 + (int)(seed / 3 % 3);
 		for (int i = 0; i < n_control + n_test; i++) {
@@ -725,31 +705,4 @@ static void anything(void **state)
 		assert_true(r.verdict <= VERDICT_NOTHING);
 		verdict_result_free(&r);
 	}
-}
-
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(false_alarms),
-		cmocka_unit_test(false_alarms_while_growing),
-		cmocka_unit_test(detections),
-		cmocka_unit_test(onset_of_a_divergence),
-		cmocka_unit_test(equivalence),
-		cmocka_unit_test(replicas_of_one_seed),
-		cmocka_unit_test(other_batches),
-		cmocka_unit_test(batches_in_few_digits),
-		cmocka_unit_test(means_of_few_digits),
-		cmocka_unit_test(three_seeds),
-		cmocka_unit_test(few_values),
-		cmocka_unit_test(not_comparable),
-		cmocka_unit_test(controls_left_out),
-		cmocka_unit_test(rows_of_some),
-		cmocka_unit_test(constant_columns),
-		cmocka_unit_test(vacuous),
-		cmocka_unit_test(spikes),
-		cmocka_unit_test(rules_for_pairs),
-		cmocka_unit_test(no_rule_accepts_nan),
-		cmocka_unit_test(anything),
-	};
-	return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,26 +1,41 @@
 /*
  * safetensors: files with a JSON header of names, types, shapes and offsets, then the data (the format's
- * own description is in the repository huggingface/safetensors). Only the files of this floor include it.
+ * own description is in the repository huggingface/safetensors).
  *
  * The format has no checksum. Files that pt-ckpt writes have the metadata entry xxh3: 16 hexadecimal
  * digits, the XXH3 of the whole file with zeros in their place. It is checked when the file is opened.
  */
-#ifndef FOREIGN_SAFETENSORS_H
-#define FOREIGN_SAFETENSORS_H
+#ifndef ARCHIVE_SAFETENSORS_H
+#define ARCHIVE_SAFETENSORS_H
 
-#include "base/base.h"
+#include "archive/archive.h"
 #include "kernels/dtype.h"
 
-enum { ST_MAX_DIMS = 8, ST_DIGITS = 16 };
+enum { ST_DIGITS = 16 };
 
 struct st_tensor {
 	char *name;
 	int type; /* number in the table of types */
 	int ndim;
-	int64_t dims[ST_MAX_DIMS];
+	int64_t dims[TORCH_MAX_DIMS];
 	int file;
 	int64_t offset, n_bytes; /* in the file */
 };
+
+/* The header of one file. */
+struct st_header {
+	struct st_tensor *tensors; /* in the order of their data, which have no holes */
+	int64_t n, size;	   /* of the file, in bytes */
+	struct json_t *root;
+};
+
+/* Reads and checks the header of a file that is not trusted. */
+int safetensors_header(struct st_header *h, int fd, const char *path, struct err *e);
+void safetensors_header_free(struct st_header *h);
+/* Returns a text of __metadata__; NULL: there is none of this key. */
+const char *safetensors_metadata(const struct st_header *h, const char *key);
+/* Returns the type of torch_item that a tensor has; -1: it is not supported. */
+int safetensors_dtype(const struct st_tensor *t);
 
 struct safetensors {
 	char **paths;
@@ -43,25 +58,12 @@ int safetensors_read(const struct safetensors *s, const struct st_tensor *t,
 	int64_t first, int64_t n, float *out, struct err *e);
 const char *safetensors_type(const struct st_tensor *t);
 
-/* A tensor to be written. */
-struct st_source {
-	const char *name;
-	int ndim;
-	const int64_t *dims;
-	int number; /* what `give` calls it */
-};
+/* ---- numbers.c -------------------------------------------------------------------- */
 
-struct number_file;
-struct st_write {
-	const struct st_source *list; /* in the order of the file */
-	int n;
-	enum dtype dtype; /* fp32, bf16, fp16 */
-	const char *options_xxh3, *param_hash;
-	/* Puts all elements in order. */
-	int (*give)(void *with, int number, struct number_file *f, struct err *e);
-	void *with;
-};
-int safetensors_write(const char *path, const struct st_write *w, struct err *e);
-int64_t safetensors_bytes(const struct st_source *t, enum dtype dtype);
+/* Reads n numbers at an offset, widened to fp32. */
+int numbers_read(int fd, const char *path, enum dtype dtype, int64_t at, int64_t n,
+	float *out, struct err *e);
+/* The XXH3 of a file in which n bytes at `hole` are replaced by `fill`. -1 with errno set. */
+int file_hash_around(int fd, int64_t hole, int64_t n, char fill, uint64_t *hash);
 
 #endif

@@ -1,8 +1,10 @@
-/* Reading safetensors files. */
-#include "foreign/safetensors.h"
+/* safetensors files: the header of one, and several files as one list of tensors. */
+#include "archive/safetensors.h"
 
+#include "archive/archive_internal.h"
+#include "archive/weight_map.h"
+#include "base/file.h"
 #include "base/json.h"
-#include "foreign/foreign_internal.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -11,27 +13,29 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-/* Limits: a header of a file of 10,000 tensors has about a megabyte. */
-enum { MAX_HEADER = 1 << 25, MAX_FILES = 4096, MAX_INDEX = 1 << 25 };
+/* Limit of the JSON, which takes up to 20 times the memory of its text: 100,000 tensors have about 10 MB. */
+enum { MAX_HEADER = 12 << 20 };
+static const int64_t max_dim = INT64_MAX / 4;
 
 static const struct {
 	const char *name;
 	int bytes;
-	int dtype; /* -1: it can be passed over, and not read */
+	int dtype; /* of numbers_read(); -1: not supported */
+	const char *torch;
 } types[] = {
-	{"F32", 4, DT_F32},
-	{"BF16", 2, DT_BF16},
-	{"F16", 2, DT_F16},
-	{"F64", 8, -1},
-	{"I64", 8, -1},
+	{"F32", 4, DT_F32, "float32"},
+	{"BF16", 2, DT_BF16, "bfloat16"},
+	{"F16", 2, DT_F16, "float16"},
+	{"F64", 8, -1, "float64"},
+	{"I64", 8, -1, "int64"},
 	{"U64", 8, -1},
-	{"I32", 4, -1},
+	{"I32", 4, -1, "int32"},
 	{"U32", 4, -1},
-	{"I16", 2, -1},
+	{"I16", 2, -1, "int16"},
 	{"U16", 2, -1},
-	{"I8", 1, -1},
-	{"U8", 1, -1},
-	{"BOOL", 1, -1},
+	{"I8", 1, -1, "int8"},
+	{"U8", 1, -1, "uint8"},
+	{"BOOL", 1, -1, "bool"},
 	{"F8_E4M3", 1, -1},
 	{"F8_E5M2", 1, -1},
 };
@@ -39,6 +43,12 @@ static const struct {
 const char *safetensors_type(const struct st_tensor *t)
 {
 	return types[t->type].name;
+}
+
+int safetensors_dtype(const struct st_tensor *t)
+{
+	const char *name = types[t->type].torch;
+	return name ? dtype_of_name(name, strlen(name)) : -1;
 }
 
 /* ---- one entry of the header ------------------------------------------------------- */
@@ -54,14 +64,14 @@ static int find_type(const char *name)
 /* The shape, and the bytes that it needs. */
 static int read_shape(struct st_tensor *t, json_t *shape, int64_t *n_bytes)
 {
-	if (!json_is_array(shape) || json_array_size(shape) > ST_MAX_DIMS)
+	if (!json_is_array(shape) || json_array_size(shape) > TORCH_MAX_DIMS)
 		return -1;
 	*n_bytes = types[t->type].bytes;
 	t->ndim = (int)json_array_size(shape);
 	for (int i = 0; i < t->ndim; i++) {
 		json_t *d = json_array_get(shape, (size_t)i);
 		t->dims[i] = json_is_integer(d) ? json_integer_value(d) : -1;
-		if (t->dims[i] < 0 ||
+		if (t->dims[i] < 0 || t->dims[i] > max_dim ||
 			__builtin_mul_overflow(*n_bytes, t->dims[i], n_bytes))
 			return -1;
 	}
@@ -149,59 +159,35 @@ static int check_hash(int fd, json_t *metadata, const struct str *header,
 	return 0;
 }
 
-/* Each file has the same entry, or none has it. */
-static int read_entry_of_all(json_t *metadata, const char *key, bool first,
-	char kept[static ST_DIGITS + 1], const char *path, struct err *e)
+static int check_metadata(json_t *metadata, const char *path, struct err *e)
 {
-	const char *text = json_string_value(json_object_get(metadata, key));
-	text = text ? text : "";
-	if (first)
-		snprintf(kept, ST_DIGITS + 1, "%s", text);
-	return !strcmp(kept, text) ? 0
-				   : err_set(e, EX_DATAERR,
-					     "%s: %s is not that of the other files: of "
-					     "another model, or damaged",
-					     path, key);
-}
-
-static int read_metadata(struct safetensors *s, json_t *metadata, int file, struct err *e)
-{
-	const char *key, *path = s->paths[file];
+	const char *key;
 	json_t *value;
 	bool texts = !metadata || json_is_object(metadata);
 	json_object_foreach(metadata, key, value) texts = texts && json_is_string(value);
-	if (!texts)
-		return err_set(
-			e, EX_DATAERR, "%s: __metadata__ is no object of texts", path);
-	return read_entry_of_all(metadata, "pt_options_xxh3", file == 0, s->options_xxh3,
-		       path, e) ||
-			       read_entry_of_all(metadata, "pt_param_hash", file == 0,
-				       s->param_hash, path, e)
-		       ? -1
-		       : 0;
+	return texts ? 0
+		     : err_set(e, EX_DATAERR, "%s: __metadata__ is no object of texts",
+			       path);
 }
 
-static int add_tensors(struct safetensors *s, json_t *root, int file, int64_t header,
-	int64_t size, struct err *e)
+/* `at`: where the data begin. */
+static int read_tensors(struct st_header *h, int64_t at, const char *path, struct err *e)
 {
-	int64_t first = s->n, room = first + (int64_t)json_object_size(root);
-	const char *name, *path = s->paths[file];
+	const char *name;
 	json_t *entry;
-	s->tensors = xrealloc(s->tensors, (size_t)max64(1, room) * sizeof(*s->tensors));
-	json_object_foreach(root, name, entry)
+	h->tensors = xcalloc(json_object_size(h->root) + 1, sizeof(*h->tensors));
+	json_object_foreach(h->root, name, entry)
 	{
 		if (!strcmp(name, "__metadata__"))
 			continue;
-		struct st_tensor *t = &s->tensors[s->n];
-		*t = (struct st_tensor){.file = file};
-		if (read_entry(t, name, entry, header, size - header, path, e))
+		if (read_entry(&h->tensors[h->n], name, entry, at, h->size - at, path, e))
 			return -1;
-		s->n++;
+		h->n++;
 	}
-	return check_layout(s->tensors + first, s->n - first, header, size, path, e);
+	return check_layout(h->tensors, h->n, at, h->size, path, e);
 }
 
-static int read_header(
+static int read_text(
 	int fd, const char *path, struct str *out, int64_t *size, struct err *e)
 {
 	unsigned char word[8];
@@ -229,11 +215,75 @@ static int read_header(
 	return rc;
 }
 
+int safetensors_header(struct st_header *h, int fd, const char *path, struct err *e)
+{
+	scoped_str text = {0};
+	json_error_t where;
+	*h = (struct st_header){.n = 0};
+	if (read_text(fd, path, &text, &h->size, e))
+		return -1;
+	h->root = load_json(text.s, text.len, JSON_REJECT_DUPLICATES, &where);
+	json_t *metadata = json_object_get(h->root, "__metadata__");
+	int rc = json_is_object(h->root)
+			 ? 0
+			 : err_set(e, EX_DATAERR,
+				   "%s: the header is not a JSON object: %s", path,
+				   h->root ? "another type" : where.text);
+	rc = rc || check_hash(fd, metadata, &text, path, e) ||
+	     check_metadata(metadata, path, e) ||
+	     read_tensors(h, 8 + (int64_t)text.len, path, e);
+	if (rc)
+		safetensors_header_free(h);
+	return rc ? -1 : 0;
+}
+
+void safetensors_header_free(struct st_header *h)
+{
+	for (int64_t i = 0; i < h->n; i++)
+		free(h->tensors[i].name);
+	free(h->tensors);
+	json_decref(h->root);
+	*h = (struct st_header){.n = 0};
+}
+
+const char *safetensors_metadata(const struct st_header *h, const char *key)
+{
+	return json_string_value(
+		json_object_get(json_object_get(h->root, "__metadata__"), key));
+}
+
+/* ---- several files ---------------------------------------------------------------------- */
+
+/* Each file has the same text of a key, or none has it. */
+static int keep_text(const struct safetensors *s, const struct st_header *h,
+	const char *key, char kept[static ST_DIGITS + 1], struct err *e)
+{
+	const char *text = safetensors_metadata(h, key);
+	text = text ? text : "";
+	if (s->n_files == 1)
+		snprintf(kept, ST_DIGITS + 1, "%s", text);
+	return !strcmp(kept, text) ? 0
+				   : err_set(e, EX_DATAERR,
+					     "%s: %s is not that of the other files: of "
+					     "another model, or damaged",
+					     s->paths[s->n_files - 1], key);
+}
+
+/* Appends the tensors, which the file then owns. */
+static void add_tensors(struct safetensors *s, struct st_header *h)
+{
+	s->tensors =
+		xrealloc(s->tensors, (size_t)max64(1, s->n + h->n) * sizeof(*s->tensors));
+	for (int64_t i = 0; i < h->n; i++) {
+		s->tensors[s->n] = h->tensors[i];
+		s->tensors[s->n++].file = s->n_files - 1;
+	}
+	h->n = 0;
+}
+
 static int open_file(struct safetensors *s, const char *path, struct err *e)
 {
-	struct str header = {0};
-	json_error_t where;
-	int64_t size = 0;
+	struct st_header h;
 	int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK), file = s->n_files;
 	if (fd < 0)
 		return err_set(e, EX_IOERR, "%s: %s", path, strerror(errno));
@@ -242,44 +292,14 @@ static int open_file(struct safetensors *s, const char *path, struct err *e)
 	s->paths[file] = xstrdup(path);
 	s->fds[file] = fd;
 	s->n_files++;
-	int rc = read_header(fd, path, &header, &size, e);
-	json_t *root =
-		rc ? NULL
-		   : load_json(header.s, header.len, JSON_REJECT_DUPLICATES, &where);
-	if (!rc && !json_is_object(root))
-		rc = err_set(e, EX_DATAERR, "%s: the header is not a JSON object: %s",
-			path, root ? "another type" : where.text);
+	if (safetensors_header(&h, fd, path, e))
+		return -1;
+	int rc = keep_text(s, &h, "pt_options_xxh3", s->options_xxh3, e) ||
+		 keep_text(s, &h, "pt_param_hash", s->param_hash, e);
 	if (!rc)
-		rc = check_hash(fd, json_object_get(root, "__metadata__"), &header, path,
-			     e) ||
-		     read_metadata(s, json_object_get(root, "__metadata__"), file, e) ||
-		     add_tensors(s, root, file, 8 + (int64_t)header.len, size, e);
-	json_decref(root);
-	str_free(&header);
+		add_tensors(s, &h);
+	safetensors_header_free(&h);
 	return rc ? -1 : 0;
-}
-
-/* ---- an index of files --------------------------------------------------------------- */
-
-static int open_indexed(
-	struct safetensors *s, const char *index, const char *file, struct err *e)
-{
-	struct str path = {0};
-	const char *slash = strrchr(index, '/');
-	int rc = 0;
-	if (!*file || strchr(file, '/'))
-		return err_set(e, EX_DATAERR,
-			"%s: '%s' is not the name of a file beside it", index, file);
-	str_printf(&path, "%.*s%s", slash ? (int)(slash + 1 - index) : 0, index, file);
-	for (int i = 0; i < s->n_files; i++)
-		if (!strcmp(s->paths[i], path.s)) {
-			str_free(&path);
-			return 0;
-		}
-	rc = s->n_files < MAX_FILES ? open_file(s, path.s, e)
-				    : err_set(e, EX_DATAERR, "%s: too many files", index);
-	str_free(&path);
-	return rc;
 }
 
 static int by_name(const void *a, const void *b)
@@ -299,52 +319,26 @@ static int sort_tensors(struct safetensors *s, const char *path, struct err *e)
 	return 0;
 }
 
-/* Every tensor is in the file that the index names, and the index has every tensor. */
-static int check_map(
-	const struct safetensors *s, json_t *map, const char *path, struct err *e)
+/* The number of the file that has a tensor. */
+static int64_t file_of(const void *with, const char *tensor)
 {
-	const char *name;
-	json_t *file;
-	json_object_foreach(map, name, file)
-	{
-		const struct st_tensor *t = safetensors_find(s, name);
-		const char *at = t ? strrchr(s->paths[t->file], '/') : NULL;
-		at = at ? at + 1 : t ? s->paths[t->file] : "";
-		if (!t || strcmp(at, json_string_value(file)))
-			return err_set(e, EX_DATAERR, "%s: %s is not in the file %s",
-				path, name, json_string_value(file));
-	}
-	if (json_object_size(map) != (size_t)s->n)
-		return err_set(e, EX_DATAERR, "%s: has %zu tensors, and its files %lld",
-			path, json_object_size(map), (long long)s->n);
-	return 0;
+	const struct st_tensor *t = safetensors_find(with, tensor);
+	return t ? t->file : -1;
 }
 
 static int open_index(struct safetensors *s, const char *path, struct err *e)
 {
-	struct str text = {0};
-	json_error_t where;
-	const char *name;
-	json_t *root = NULL, *map, *file;
-	int rc = file_check_regular(path, e) || file_read(path, MAX_INDEX, &text, e);
-	if (!rc)
-		root = load_json(text.s, text.len, JSON_REJECT_DUPLICATES, &where);
-	map = json_object_get(root, "weight_map");
-	if (!rc && !json_is_object(map))
-		rc = err_set(
-			e, EX_DATAERR, "%s: not an index of safetensors files", path);
-	if (!rc)
-		json_object_foreach(map, name, file)
-		{
-			rc = rc ? rc
-			     : json_is_string(file)
-				     ? open_indexed(s, path, json_string_value(file), e)
-				     : err_set(e, EX_DATAERR, "%s: %s has no file", path,
-					       name);
-		}
-	rc = rc || sort_tensors(s, path, e) || check_map(s, map, path, e);
-	json_decref(root);
-	str_free(&text);
+	struct weight_map m;
+	scoped_str file = {0};
+	if (weight_map_read(&m, path, e))
+		return -1;
+	int rc = 0;
+	for (int64_t i = 0; i < m.files.n && !rc; i++) {
+		weight_map_path(&m, i, &file);
+		rc = open_file(s, file.s, e);
+	}
+	rc = rc || sort_tensors(s, path, e) || weight_map_check(&m, s->n, file_of, s, e);
+	weight_map_free(&m);
 	return rc ? -1 : 0;
 }
 

@@ -1,9 +1,16 @@
-/* Reports as a page: the parts that need no script. share/report has the curves. */
+/* Reports as a page, the parts of it that need no script, and as Markdown, to be pasted into a pull
+ * request. share/report has the curves. */
 #include "compare/report.h"
 #include "compare/speed.h"
 
 #include <stdlib.h>
 #include <string.h>
+
+PAGE_EMBED(report_curves_html, "share/report/curves.html");
+PAGE_EMBED(report_curves_css, "share/report/curves.css");
+PAGE_EMBED(report_page_js, "share/report/page.js");
+/* The part of the page that shows curves, its style and its script. */
+extern const char report_curves_html[], report_curves_css[], report_page_js[];
 
 /* What the functions of the page know. */
 struct view {
@@ -132,14 +139,14 @@ static bool begins_group(const struct report *r, int run)
 	return r->runs[run].control >= 0;
 }
 
-static void put_summary(const void *of, struct str *out)
+static void put_summary(const void *of, struct doc *d)
 {
 	const struct view *v = of;
-	str_puts(out, "<ul class=\"verdicts\">\n");
+	str_puts(d->out, "<ul class=\"verdicts\">\n");
 	for (int i = 0; i < v->r->n; i++)
 		if (begins_group(v->r, i))
-			put_group(v, i, out);
-	str_puts(out, "</ul>");
+			put_group(v, i, d->out);
+	str_puts(d->out, "</ul>");
 }
 
 /* ---- runs -------------------------------------------------------------------------- */
@@ -207,7 +214,7 @@ static void put_run(const struct view *v, int run, const struct str *facts,
 	str_puts(out, "</tr>\n");
 }
 
-static void put_table(const struct view *v, struct str *out)
+static void put_table(const struct view *v, struct doc *d)
 {
 	const char *head[3 + N_FACTS] = {"Run", v->r->column, "Verdict"};
 	int n = 3;
@@ -221,19 +228,17 @@ static void put_table(const struct view *v, struct str *out)
 	for (int k = 0; k < N_FACTS; k++)
 		if (shown[k])
 			head[n++] = fact_name(v->r, k);
-	html_section(out, "runs", "Runs");
+	doc_section(d, "runs", "Runs");
 	if (*v->figures.list.path) {
-		str_puts(out, "<p class=\"note\">in ");
-		html_text(out, v->figures.list.path);
-		str_puts(out, "</p>\n");
+		str_puts(d->out, "<p class=\"note\">in ");
+		html_text(d->out, v->figures.list.path);
+		str_puts(d->out, "</p>\n");
 	}
-	html_scroll(out, "runs");
-	html_head(out, head, n);
+	doc_head(d, "runs", head, n);
 	for (int i = 0; i < v->r->n; i++)
-		put_run(v, i, facts[i], shown, out);
-	html_foot(out);
-	html_scroll_end(out);
-	html_section_end(out);
+		put_run(v, i, facts[i], shown, d->out);
+	doc_table_end(d);
+	doc_section_end(d);
 	for (int i = 0; i < v->r->n; i++)
 		for (int k = 0; k < N_FACTS; k++)
 			str_free(&facts[i][k]);
@@ -255,134 +260,225 @@ static void put_left_out(const struct figures *f, struct str *out)
 	str_puts(out, f->left_out.n > MOST ? ", ...</p>\n" : "</p>\n");
 }
 
-static void put_curves(const struct view *v, struct str *out)
+static void put_curves(const struct view *v, struct doc *d)
 {
-	html_section(out, "curves", "Curves");
-	str_puts(out, report_curves_html);
-	figure_legend(&v->figures, out);
-	str_puts(out, "<div id=\"plots\">\n");
+	doc_section(d, "curves", "Curves");
+	str_puts(d->out, report_curves_html);
+	figure_legend(&v->figures, d->out);
+	str_puts(d->out, "<div id=\"plots\">\n");
 	for (int i = 0; i < v->figures.n; i++)
-		figure_svg(&v->figures, i, out);
-	str_puts(out, "</div>\n");
-	put_left_out(&v->figures, out);
-	html_section_end(out);
+		figure_svg(&v->figures, i, d->out);
+	str_puts(d->out, "</div>\n");
+	put_left_out(&v->figures, d->out);
+	doc_section_end(d);
 }
 
 /* ---- speed and memory -------------------------------------------------------------- */
 
-static void put_measure(struct str *out, const struct speed_diff *d)
+static void put_measure(struct doc *d, const struct speed_diff *x)
 {
 	char text[NUM_TEXT];
-	str_puts(out, "<tr>");
-	html_cell(out, speed_name(d->column), false);
-	html_cell(out, d->words, false);
-	html_cell(out, speed_text(text, d->column, d->control.value), true);
-	html_cell(out, speed_text(text, d->column, d->test.value), true);
-	snprintf(text, sizeof(text), "%+.2f %%", 100 * (d->ratio - 1));
-	html_cell(out, text, true);
-	snprintf(text, sizeof(text), "%+.2f to %+.2f %%", 100 * (d->low - 1),
-		100 * (d->high - 1));
-	html_cell(out, d->high > d->low ? text : NULL, true);
-	str_puts(out, "</tr>\n");
+	doc_row(d);
+	doc_cell(d, CELL_TEXT, speed_name(x->column));
+	doc_cell(d, CELL_TEXT, x->words);
+	doc_cell(d, CELL_NUMBER, speed_text(text, x->column, x->control.value));
+	doc_cell(d, CELL_NUMBER, speed_text(text, x->column, x->test.value));
+	snprintf(text, sizeof(text), "%+.2f %%", 100 * (x->ratio - 1));
+	doc_cell(d, CELL_NUMBER, text);
+	snprintf(text, sizeof(text), "%+.2f to %+.2f %%", 100 * (x->low - 1),
+		100 * (x->high - 1));
+	doc_cell(d, CELL_NUMBER, x->high > x->low ? text : NULL);
+	doc_row_end(d);
 }
 
-static void put_speed(const struct view *v, struct str *out)
+static void put_speed(const struct view *v, struct doc *d)
 {
 	const struct report *r = v->r;
 	static const char *const head[] = {"Measurement", "Statement", ">Control",
 		">Test", ">Change", ">95 % interval"};
-	struct speed_diff d[MAX_SPEEDS];
-	struct str rows = {0};
+	struct speed_diff diffs[MAX_SPEEDS];
+	bool any = false;
 	for (int i = 0; i < r->n; i++) {
-		if (r->runs[i].control < 0)
-			continue;
-		int n = speed_compare(r->logs, report_controls(r), &r->logs[i], 1, d);
+		int n = r->runs[i].control < 0
+				? 0
+				: speed_compare(r->logs, report_controls(r), &r->logs[i],
+					  1, diffs);
+		if (n && !any) {
+			doc_section(d, "speed", "Speed and memory");
+			doc_head(d, "speed", head, ARRAY_LEN(head));
+		}
+		any |= n > 0;
 		if (n) {
-			str_printf(&rows, "<tr><th colspan=\"%zu\">", ARRAY_LEN(head));
-			html_text(&rows, v->names[i]);
-			str_puts(&rows, "</th></tr>\n");
+			str_printf(d->out, "<tr><th colspan=\"%zu\">", ARRAY_LEN(head));
+			html_text(d->out, v->names[i]);
+			str_puts(d->out, "</th></tr>\n");
 		}
 		for (int k = 0; k < n; k++)
-			put_measure(&rows, &d[k]);
+			put_measure(d, &diffs[k]);
 	}
-	if (!rows.len) /* no log says */
+	if (!any) /* no log says */
 		return;
-	html_section(out, "speed", "Speed and memory");
-	html_scroll(out, "speed");
-	html_head(out, head, ARRAY_LEN(head));
-	str_add(out, rows.s, rows.len);
-	str_free(&rows);
-	html_foot(out);
-	html_scroll_end(out);
-	str_puts(out,
+	doc_table_end(d);
+	str_puts(d->out,
 		"<p class=\"note\">Medians over steps without the first tenth (2 to 100 "
 		"steps); the interval is that of the noise within the runs.</p>\n");
-	html_section_end(out);
+	doc_section_end(d);
 }
 
 /* ---- details and differences -------------------------------------------------------- */
 
-static void put_details(const struct view *v, struct str *out)
+static void put_details(const struct view *v, struct doc *d)
 {
 	const struct report *r = v->r;
 	enum { MOST_OPEN = 8 };
-	html_section(out, "details", "Comparison");
+	doc_section(d, "details", "Comparison");
 	for (int i = 0; i < r->n; i++) {
 		if (r->runs[i].control < 0 || !r->runs[i].details)
 			continue;
-		str_printf(out, "<details%s><summary>", r->n <= MOST_OPEN ? " open" : "");
-		html_text(out, v->names[i]);
-		str_puts(out, " against ");
-		html_text(out, v->names[r->runs[i].control]);
-		str_puts(out, "</summary>\n<pre>");
-		put_linked(out, r->runs[i].details);
-		str_puts(out, "</pre></details>\n");
+		str_printf(
+			d->out, "<details%s><summary>", r->n <= MOST_OPEN ? " open" : "");
+		html_text(d->out, v->names[i]);
+		str_puts(d->out, " against ");
+		html_text(d->out, v->names[r->runs[i].control]);
+		str_puts(d->out, "</summary>\n<pre>");
+		put_linked(d->out, r->runs[i].details);
+		str_puts(d->out, "</pre></details>\n");
 	}
-	html_section_end(out);
+	doc_section_end(d);
 }
 
-static void put_differences(const struct view *v, struct str *out)
+static void put_differences(const struct view *v, struct doc *d)
 {
 	const struct report *r = v->r;
-	struct differences d;
-	differences_of(r, &d);
-	html_section(out, "differences", "Options and environment");
-	if (!d.n) {
-		str_puts(out, "<p>No difference is logged.</p>\n");
-		html_section_end(out);
-		return;
-	}
-	html_scroll(out, "differences");
-	str_puts(out, "<table>\n<thead><tr><th></th><th>of</th>");
-	for (int i = 0; i < r->n; i++)
-		html_element(out, "th", NULL, v->names[i]);
-	str_puts(out, "</tr></thead>\n<tbody>\n");
-	for (int64_t k = 0; k < d.n; k++) {
-		str_puts(out, "<tr>");
-		html_element(out, "th", NULL, d.v[k].key);
-		html_cell(out, d.v[k].group, false);
+	const bool page = d->kind == PAGE_HTML;
+	struct differences all;
+	differences_of(r, &all);
+	doc_section(d, "differences", "Options and environment");
+	if (all.n) {
+		doc_markup(d, "", "\nDifferences of options and environment:\n");
+		doc_table(d, "differences");
+		doc_column(d, "", false);
+		if (page)
+			doc_column(d, "of", false);
 		for (int i = 0; i < r->n; i++)
-			html_cell(out, d.v[k].value[i], false);
-		str_puts(out, "</tr>\n");
+			doc_column(d, v->names[i], false);
+		doc_rows(d);
+	} else
+		doc_markup(d, "<p>No difference is logged.</p>\n",
+			"\nNo difference of options and environment is logged.\n");
+	for (int64_t k = 0; k < all.n; k++) {
+		doc_row(d);
+		doc_cell(d, CELL_HEADING, all.v[k].key);
+		if (page)
+			doc_cell(d, CELL_TEXT, all.v[k].group);
+		for (int i = 0; i < r->n; i++)
+			doc_cell(d, CELL_TEXT, all.v[k].value[i]);
+		doc_row_end(d);
 	}
-	html_foot(out);
-	html_scroll_end(out);
-	html_section_end(out);
-	differences_free(&d);
+	if (all.n)
+		doc_table_end(d);
+	doc_section_end(d);
+	differences_free(&all);
 }
 
-/* ---- the page ---------------------------------------------------------------------- */
+/* ---- Markdown ---------------------------------------------------------------------- */
 
-static void put_body(const void *of, struct str *out)
+static void md_speed(struct doc *d, const struct run_log *l, int column)
+{
+	char text[NUM_TEXT];
+	doc_cell(d, CELL_NUMBER, speed_text(text, column, speed_of(l, 1, column).value));
+}
+
+static void md_run(const struct view *v, int run, int speed, struct doc *d)
+{
+	const struct run_log *l = &v->r->logs[run];
+	scoped_str words = {0};
+	report_techniques(l, &words);
+	doc_row(d);
+	doc_cell(d, CELL_HEADING, v->names[run]);
+	doc_cell(d, CELL_TEXT, l->info.layout);
+	doc_cell(d, CELL_TEXT, words.len ? words.s : "default");
+	md_speed(d, l, speed);
+	md_speed(d, l, COL_MFU);
+	md_speed(d, l, COL_MEM);
+	str_clear(&words);
+	report_words(&v->r->runs[run], &words);
+	doc_cell(d, CELL_TEXT, words.s);
+	doc_row_end(d);
+}
+
+static void md_runs(const struct view *v, struct doc *d)
+{
+	int speed = speed_shown(v->r->logs, v->r->n);
+	const char *const head[] = {"Run", "Layout", "Techniques", speed_heading(speed),
+		">MFU", ">Peak memory", "Verdict"};
+	doc_head(d, NULL, head, ARRAY_LEN(head));
+	for (int i = 0; i < v->r->n; i++)
+		md_run(v, i, speed, d);
+}
+
+static void md_details(const struct view *v, int i, struct str *out)
+{
+	const struct report *r = v->r;
+	const struct report_run *run = &r->runs[i];
+	struct speed_diff d[MAX_SPEEDS];
+	scoped_str lines = {0};
+	int n = speed_compare(r->logs, report_controls(r), &r->logs[i], 1, d);
+	str_puts(&lines, run->details ? run->details : "");
+	speed_print(d, n, &lines);
+	str_puts(out, "\n**");
+	md_text(out, v->names[i]);
+	str_puts(out, "** against ");
+	md_text(out, v->names[run->control]);
+	str_puts(out, run->verdict ? ": " : "");
+	md_text(out, run->verdict ? run->verdict : "");
+	str_puts(out, "\n\n");
+	md_block(out, lines.len ? lines.s : "");
+}
+
+static void md_graph(const struct report *r, struct str *out)
+{
+	const struct graph_style style = {MARKS_ASCII, false, 90, 20};
+	struct curve_plot c;
+	struct str text = {0};
+	struct err e;
+	const struct series_opts o = {report_controls(r), r->one_set, false};
+	if (curves_of(&c, r->logs, r->n, &o, r->column, r->axis, &e)) {
+		str_puts(&text, e.msg);
+	} else {
+		c.graph.settled = !r->whole_range;
+		graph_text(&c.graph, &style, &text);
+		curves_free(&c);
+	}
+	str_putc(out, '\n');
+	md_block(out, text.s);
+	str_free(&text);
+}
+
+/* ---- the reports ------------------------------------------------------------------- */
+
+static void put_body(const void *of, struct doc *d)
 {
 	const struct view *v = of;
-	put_table(v, out);
-	put_curves(v, out);
+	put_table(v, d);
+	put_curves(v, d);
 	if (v->r->n == 1)
 		return;
-	put_speed(v, out);
-	put_details(v, out);
-	put_differences(v, out);
+	put_speed(v, d);
+	put_details(v, d);
+	put_differences(v, d);
+}
+
+static void put_markdown(const void *of, struct doc *d)
+{
+	const struct view *v = of;
+	md_runs(v, d);
+	for (int i = 0; i < v->r->n; i++)
+		if (v->r->runs[i].control >= 0)
+			md_details(v, i, d->out);
+	md_graph(v->r, d->out);
+	if (v->r->n > 1)
+		put_differences(v, d);
 }
 
 static void put_data(const void *of, struct str *out)
@@ -391,13 +487,29 @@ static void put_data(const void *of, struct str *out)
 	report_data(&v->figures, out);
 }
 
-void report_html(const struct report *r, struct str *out)
+static const struct page page = {"pt-compare", put_title, put_summary, put_body,
+	put_markdown, report_curves_css, report_page_js, put_data};
+
+static void view_init(struct view *v, const struct report *r)
 {
-	const struct page page = {"pt-compare", put_title, put_summary, put_body,
-		report_curves_css, report_page_js, put_data};
-	struct view v = {.r = r};
-	figures_init(&v.figures, r);
-	v.names = v.figures.list.names;
-	page_html(&page, &v, out);
+	*v = (struct view){.r = r};
+	figures_init(&v->figures, r);
+	v->names = v->figures.list.names;
+}
+
+void report_put(const struct report *r, enum page_kind kind, struct str *out)
+{
+	struct view v;
+	view_init(&v, r);
+	page_put_all(&page, &v, kind, out);
 	figures_free(&v.figures);
+}
+
+int report_write(const struct report *r, const char *path, struct err *e)
+{
+	struct view v;
+	view_init(&v, r);
+	int rc = page_write(&page, &v, path, e);
+	figures_free(&v.figures);
+	return rc;
 }

@@ -1,0 +1,93 @@
+/* The index of a model in several files, as Hugging Face's library writes it: its weight_map has the file of each tensor. */
+#include "archive/weight_map.h"
+
+#include "base/file.h"
+#include "base/json.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum { MAX_INDEX = 1 << 25, MAX_FILES = 4096 };
+
+/* Lists the files, each once. */
+static int list_files(struct weight_map *m, struct err *e)
+{
+	const char *tensor;
+	json_t *file;
+	struct strs all = {0};
+	int rc = 0;
+	json_object_foreach(m->map, tensor, file)
+	{
+		const char *name = json_string_value(file);
+		if (!rc && !name)
+			rc = err_set(
+				e, EX_DATAERR, "%s: %s has no file", m->path, tensor);
+		else if (!rc && (!*name || strchr(name, '/')))
+			rc = err_set(e, EX_DATAERR,
+				"%s: '%s' is not the name of a file beside it", m->path,
+				name);
+		if (!rc)
+			strs_add(&all, name);
+	}
+	strs_sort(&all);
+	for (int64_t i = 0; i < all.n && !rc; i++)
+		if (!i || strcmp(all.v[i], all.v[i - 1]))
+			strs_add(&m->files, all.v[i]);
+	strs_free(&all);
+	return rc || m->files.n <= MAX_FILES
+		       ? rc
+		       : err_set(e, EX_DATAERR, "%s: too many files", m->path);
+}
+
+int weight_map_read(struct weight_map *m, const char *path, struct err *e)
+{
+	scoped_str text = {0};
+	*m = (struct weight_map){.path = path};
+	if (file_check_regular(path, e) || file_read(path, MAX_INDEX, &text, e))
+		return -1;
+	json_t *root =
+		load_json(text.s ? text.s : "", text.len, JSON_REJECT_DUPLICATES, NULL);
+	m->map = json_incref(json_object_get(root, "weight_map"));
+	json_decref(root);
+	int rc = json_object_size(m->map)
+			 ? list_files(m, e)
+			 : err_set(e, EX_DATAERR, "%s: has no weight_map", path);
+	if (rc)
+		weight_map_free(m);
+	return rc;
+}
+
+void weight_map_free(struct weight_map *m)
+{
+	json_decref(m->map);
+	strs_free(&m->files);
+	*m = (struct weight_map){.path = NULL};
+}
+
+void weight_map_path(const struct weight_map *m, int64_t file, struct str *out)
+{
+	const char *slash = strrchr(m->path, '/');
+	str_clear(out);
+	str_printf(out, "%.*s%s", slash ? (int)(slash + 1 - m->path) : 0, m->path,
+		m->files.v[file]);
+}
+
+int weight_map_check(const struct weight_map *m, int64_t n,
+	int64_t (*file_of)(const void *with, const char *tensor), const void *with,
+	struct err *e)
+{
+	const char *tensor;
+	json_t *value;
+	json_object_foreach(m->map, tensor, value)
+	{
+		int64_t file = file_of(with, tensor);
+		const char *name = json_string_value(value);
+		if (file < 0 || strcmp(m->files.v[file], name) != 0)
+			return err_set(e, EX_DATAERR, "%s: %s is not in the file %s",
+				m->path, tensor, name);
+	}
+	if (json_object_size(m->map) != (size_t)n)
+		return err_set(e, EX_DATAERR, "%s: has %zu tensors, and its files %lld",
+			m->path, json_object_size(m->map), (long long)n);
+	return 0;
+}
