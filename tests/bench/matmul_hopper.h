@@ -1,7 +1,7 @@
-/* A matmul for sm_90a that is on trial: benchmarks and tests find it as a symbol of the CUDA plugin,
- * and nothing else calls it. */
-#ifndef KERNELS_CUDA_MATMUL_HOPPER_H
-#define KERNELS_CUDA_MATMUL_HOPPER_H
+/* A matmul for sm_90a that is on trial. The emulated plugin has it, and the plugin that is built with LAB=yes, where
+ * benchmarks and tests find it as a symbol. */
+#ifndef TESTS_BENCH_MATMUL_HOPPER_H
+#define TESTS_BENCH_MATMUL_HOPPER_H
 
 #include "kernels/kernels.h"
 
