@@ -265,7 +265,7 @@ static int save(
 		: !strcmp(v->format, "huggingface") || !strcmp(v->format, "torch") ? from
 										   : NULL;
 	const struct convert_opts how = {
-		(enum dtype)o->dtype, o->shard_bytes, o->padding, o->force, files};
+		(enum dtype)o->dtype, o->shard_bytes, o->padding, files};
 	if (f != &convert_huggingface && (o->shard_bytes || o->padding))
 		return err_set(e, EX_USAGE,
 			"--shard-size and --padding are for the format huggingface");

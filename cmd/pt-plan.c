@@ -49,7 +49,7 @@ static const struct opt options[] = {
 	{OPT_GROUP, .name = "Trainer"},
 	{OPT_ENUM, 0, "trainer", NULL, "pt", O(trainer), .values = trainer_names, .help =
 		"Whose training is planned. pt's layouts are planned by the code that trains; those of others "
-		"by formulas that were fitted to their published measurements."},
+		"by formulas that were fitted to their published measurements, of nanotron the memory only."},
 	{OPT_ENUM, 0, "for", NULL, "pt", O(target), .values = trainer_names, .help =
 		"With --best, print the arguments of that trainer, for which is planned unless --trainer is "
 		"another."},
@@ -428,6 +428,11 @@ static int check_options(const struct opts *o, struct err *e)
 			"--for names whose arguments --best prints"},
 		{o->trainer != BY_PT && o->exact >= 0,
 			"--exact plans by the code that trains, which is that of --trainer pt"},
+		{!trainer_has_times((enum trainer_kind)o->trainer) &&
+				(o->timeline || o->job.failures > 0 ||
+					o->job.probability > 0),
+			"--timeline, --failures and --slow-prob need the time of a step, which is "
+			"not predicted for nanotron"},
 		{o->json && (o->explain || o->timeline),
 			"--json prints no text: --explain and --timeline are not possible"},
 	};

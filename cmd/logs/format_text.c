@@ -1,6 +1,4 @@
-/* Formats as text, whose syntax pt-compare(1) describes: a line is a word and what follows it, or
- * a text next to a
- * number. The files of users are bounded. */
+/* Reads formats from a text, whose syntax pt-compare(1) describes. Users' files are bounded. */
 #include "base/file.h"
 #include "options/options.h"
 #include "logs/formats.h"
@@ -80,8 +78,7 @@ static bool next_is(struct parsing *p, const char *word)
 	return is;
 }
 
-/* Takes a unit, if one is there; false: it is not known. suffix: it may be what follows the
- * number. */
+/* Takes a unit, if one is there; false: it is not known. suffix: it may be "suffix". */
 static bool next_unit(struct parsing *p, double *scale, bool suffix)
 {
 	const char *s = next(p, NAME);
@@ -219,8 +216,7 @@ static bool next_label(struct parsing *p, struct label *l, bool suffix)
 	return l->text && l->column && next_unit(p, &l->scale, suffix);
 }
 
-/* A number after a text, or before it, of all kinds of lines since the last ones that have
- * numbers. */
+/* Adds a number next to a text to the kinds of lines of the current group. */
 static bool take_label(struct parsing *p)
 {
 	struct label l = {.before = next_is(p, "before")};

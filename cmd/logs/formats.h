@@ -40,16 +40,14 @@ struct line_kind {
 struct log_format;
 /* Takes a line if it is of one of the format's kinds. */
 bool take_kinds(struct build *b, const struct log_format *f, struct span line);
-/* Takes the fields of a line, or of the part of it after the step (pairs.c). Returns true if
- * there is one. */
+/* Takes the fields of a text (pairs.c). Returns true if there is one. */
 bool take_fields(struct build *b, struct span s, const struct line_kind *k, int64_t step);
 /* Takes a line of a format whose step stands in a line of its own (pairs.c). */
 bool take_block(struct build *b, const struct log_format *f, struct span line);
 
 /* ---- names.c: names in other logs ---------------------------------------------------- */
 
-/* A name in other logs: of a column, or of a setting; or a text before the value of a setting in
- * a sentence. */
+/* A name of a column or a setting in other logs, or a text before a setting's value. */
 struct log_name {
 	const char *name, *ours;
 	double scale; /* the factor of its unit, or INVERSE */
@@ -72,9 +70,8 @@ struct log_format {
 	struct str about; /* for lists; empty: nothing */
 	struct line_kind *kinds;
 	int n_kinds;
-	/* If the first is not NULL: texts before the step, in a line of its own. Lines that begin
-	 * with the marks of
-	 * the kinds follow, each with one field. */
+	/* If the first is not NULL: texts before the step, which has a line of its own. Lines
+	 * that begin with the marks of the kinds follow, each with one field. */
 	const char *heads[MAX_HEADS + 1];
 	bool closes;   /* any other line ends the row */
 	bool ranks;    /* lines may begin with "0: ", and blanks */
@@ -102,9 +99,8 @@ struct log_code {
 	bool (*detect)(struct span first);
 };
 const struct log_code *log_code_find(const char *name); /* NULL: none */
-/* Adds the formats and names of a text, which messages call `name`; formats that are there
- * already stay.
- * built_in: formats without lines are in C. */
+/* Adds the formats and names of a text, which messages call `name`. Formats that *to has already
+ * stay. built_in: formats without lines are in C. */
 int formats_add(struct log_formats *to, const char *text, const char *name, bool built_in,
 	struct err *e);
 /* Adds the formats and names of a file. */

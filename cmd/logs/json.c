@@ -81,7 +81,8 @@ static bool number_of(const json_t *j, double *v)
 }
 
 /* A string in the place of a number. */
-static void take_unread(struct build *b, int64_t step, struct span name, const json_t *j)
+static void note_unread_value(
+	struct build *b, int64_t step, struct span name, const json_t *j)
 {
 	const char *s = json_string_value(j);
 	if (s)
@@ -136,7 +137,7 @@ static void take_metric(struct build *b, const char *name, json_t *metric)
 		if (!step_of_key(key, &step))
 			build_lost_row(b, span_of(key));
 		else if (!number_of(v, &x))
-			take_unread(b, step, span_of(name), v);
+			note_unread_value(b, step, span_of(name), v);
 		else if (!isnan(x))
 			build_set(b, step, span_of(name), x);
 	}
@@ -190,7 +191,7 @@ int text_bridge(struct build *b, struct span text, struct err *e)
 			if (number_of(v, &x))
 				build_set(b, step, span_of(key), x);
 			else
-				take_unread(b, step, span_of(key), v);
+				note_unread_value(b, step, span_of(key), v);
 		}
 	}
 	json_decref(root);
@@ -240,7 +241,7 @@ static void take_history(struct build *b, json_t *row)
 		if (number_of(v, &x))
 			build_set(b, (int64_t)step, span_of(name), x);
 		else
-			take_unread(b, (int64_t)step, span_of(name), v);
+			note_unread_value(b, (int64_t)step, span_of(name), v);
 	}
 }
 
@@ -326,7 +327,7 @@ static void take_object(struct build *b, json_t *object, struct str *path, int64
 		} else if (number_of(v, &x)) { /* fairseq has them in quotes */
 			build_set(b, step, (struct span){path->s, path->len}, x);
 		} else {
-			take_unread(b, step, (struct span){path->s, path->len}, v);
+			note_unread_value(b, step, (struct span){path->s, path->len}, v);
 		}
 	}
 	path->len = prefix;
@@ -441,7 +442,7 @@ static void take_triple(struct build *b, const json_t *row)
 	else if (number_of(value, &v))
 		build_set(b, (int64_t)step, name, v);
 	else
-		take_unread(b, (int64_t)step, name, value);
+		note_unread_value(b, (int64_t)step, name, value);
 	if (column_fits(COL_STEP, step) && number_of(json_array_get(row, 0), &time))
 		build_clock(b, (int64_t)step, time);
 }

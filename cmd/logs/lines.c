@@ -199,7 +199,7 @@ static bool begins_unread(struct span s)
 }
 
 /* A word that begins as a number does. */
-static bool take_unread(struct build *b, const char *column, struct span s)
+static bool note_unread_label(struct build *b, const char *column, struct span s)
 {
 	const char *p = skip_blanks(s);
 	struct span word = {p, 0};
@@ -232,7 +232,7 @@ static bool take_labels(
 		any = true;
 		struct span after = {behind, behind ? (size_t)(end - behind) : 0};
 		bool unread = (!behind || goes_on(after)) &&
-			      take_unread(b, k->label[i].column, text);
+			      note_unread_label(b, k->label[i].column, text);
 		if (behind && !unread)
 			set_labelled(b, &k->label[i], v, after);
 		p = behind ? behind - 1 : number;
@@ -282,8 +282,7 @@ static void take_alone(struct build *b, struct span line, const struct line_kind
 			scaled(v, k->label->scale));
 }
 
-/* Takes a line if the mark and the step of the kind are in it; *lost: what stands in the place of
- * a step. */
+/* Takes a line with the mark and the step of the kind. *lost: what is there instead of a step. */
 static bool take_kind(
 	struct build *b, struct span line, const struct line_kind *k, struct span *lost)
 {

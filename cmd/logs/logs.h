@@ -1,11 +1,11 @@
 /*
  * logs: reads the logs of other trainers into a struct run_log, for pt-compare.
  *
- * A format is a few lines of share/logs/trainers, which is built in, or a small parser in C.
- * Values are converted to the columns of run.h
- * where the meaning is the same (units: seconds, bytes, fractions); others keep their own name as
- * further columns. What a log says about the run becomes lines `key = value` of its config, with the
- * names of pt-train's options where the meaning is the same, and `tokens-per-step`.
+ * A format is a few lines of share/logs/trainers, which is built in, or a small parser in C. Values
+ * are converted to the columns of run.h where the meaning is the same (units: seconds, bytes,
+ * fractions); others keep their own name as further columns. What a log states of the run becomes
+ * lines `key = value` of its config, with the names of pt-train's options where the meaning is the
+ * same, and `tokens-per-step`.
  *
  * No input is trusted. No call is collective.
  */
@@ -24,22 +24,19 @@ struct log_formats;
 
 /* How logs are read. Threads may share an open one. */
 struct log_how {
-	const char *
-		format; /* a name; a file of formats, which has a dot or a slash; NULL, "auto":
-		* detected */
-	const char *
-		pattern; /* a regular expression whose named groups are columns reads all logs but
-			      * pt-train's, line by line; NULL: none */
-	struct strs
-		columns; /* "loss=train/loss": the name on the right is that of the column on the
-		* left */
-	struct log_formats *formats; /* the built-in formats, and the user's */
+	/* The name of a format; or a file of formats, which has a dot or a slash in its name; or NULL
+	 * or "auto": the format is detected. */
+	const char *format;
+	/* A regular expression that reads all logs except pt-train's, line by line. Its named groups
+	 * are columns. NULL: none */
+	const char *pattern;
+	struct strs columns; /* OURS=THEIRS: the column that a name in a log stands for */
+	struct log_formats *formats; /* the built-in formats and the user's */
 };
 
 /* Adds OURS=THEIRS to the columns. */
 int log_how_map(struct log_how *h, const char *pair, struct err *e);
-/* Reads the formats: the file that `format` names, share/pt/logs/NAME.format, and the built-in
- * ones. */
+/* Reads the formats of the file that `format` names, of share/pt/logs, and the built-in ones. */
 int log_how_open(struct log_how *h, struct err *e);
 void log_how_close(struct log_how *h); /* also after an error */
 /* Adds "auto", then the names of the built-in formats, "pt" (this program's own logs) first. */
@@ -56,9 +53,8 @@ bool log_is_step(const char *name);
 
 /* ---- read.c ---------------------------------------------------------------------- */
 
-/* Reads a log from a file, a FIFO, or standard input ("-"). info.format is the name of its
- * format. Returns 0, or -1
- * with *e set. The caller frees with run_log_free(). */
+/* Reads a log from a file, a FIFO, or standard input ("-"). info.format is the name of its format.
+ * The caller frees with run_log_free(). */
 int log_read(
 	struct run_log *l, const char *path, const struct log_how *how, struct err *e);
 /* Reads n logs, several at a time. The caller frees all, also after an error. */

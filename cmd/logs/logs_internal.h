@@ -101,9 +101,8 @@ struct build {
 		file; /* the column's name, where only the path of the file states it; NULL: none */
 	bool growing; /* the log is still written: no warnings */
 	bool exact;   /* values are floats, not printed ones */
-	/* Rows are in any order, instead of the order of time: build_finish() sorts them, and of
-	 * several
-	 * values of a column at the same step the last one counts. */
+	/* Rows are in any order. build_finish() sorts them, and the last one of several values of a
+	 * column at a step counts. */
 	bool is_table;
 	struct series *series; /* [MAX_LOG_COLUMNS] */
 	int n_series;
@@ -171,15 +170,13 @@ static inline double scaled(double v, double scale)
 }
 /* The column that --column gives a name; empty: none. */
 struct span given_column(const struct log_how *how, struct span name);
-/* TensorBoard's exports do not name the column "Value": the loss, if the user gives no other
- * column. */
+/* The column of TensorBoard's exports, named "Value": the loss, unless --column names it. */
 struct span value_of_export(const struct log_how *how, struct span name);
 /* Returns true if a name is a name of the steps. */
 bool name_is_step(struct span name);
 /* The option that stands for a name of a setting; NULL: none. */
 const char *name_of_setting(const struct log_how *how, struct span name);
-/* Adds the settings in a line: "name: value", "| name | value |", "name ....... value", and in
- * sentences. */
+/* Adds the settings in a line: "name: value", "| name | value |", "name ... value", sentences. */
 void find_settings(struct build *b, struct span line);
 
 /* ---- lines.c: spans, numbers and units -------------------------------------------- */
@@ -194,8 +191,7 @@ const char *span_find_word(struct span s, const char *text);
 const char *scan_number(struct span s, double *v);
 /* Whether more than the number is there, behind which a text continues: 0x2, 2abc, 2,5. Units are none. */
 bool goes_on(struct span behind);
-/* The factor of a unit as formats name it: a label's, or BY_SUFFIX, or INVERSE. Returns false if
- * there is none. */
+/* Sets the factor of a unit as formats name it, or BY_SUFFIX, or INVERSE. false: there is none. */
 enum { BY_SUFFIX = 0 };
 bool scale_of_unit(const char *unit, double *scale);
 /* The factor of a unit or suffix at the beginning, such as K; 1: none. */

@@ -46,8 +46,7 @@ struct span given_column(const struct log_how *how, struct span name)
 	return (struct span){NULL, 0};
 }
 
-/* A name that is the same, or else the first that differs in case only. (A path that ends with a
- * name is another.) */
+/* Finds the name that is the same, or else the first that differs in case only. */
 struct span name_of_column(const struct log_how *how, struct span name, double *scale)
 {
 	const struct log_names *all = &how->formats->columns;

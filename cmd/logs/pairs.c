@@ -32,7 +32,7 @@ static bool split_pair(struct span word, struct span *name, double *v)
 }
 
 /* "name=2abc" */
-static bool take_unread(struct build *b, struct span word, bool begin_row)
+static bool note_unread_pair(struct build *b, struct span word, bool begin_row)
 {
 	const char *equals = word.n ? memchr(word.p, '=', word.n) : NULL;
 	if (!equals)
@@ -77,7 +77,7 @@ static int take_pairs(struct build *b, struct span rest, bool training, bool str
 		if (!split_pair(word, &name, &v)) {
 			if (strict)
 				return -1;
-			n += take_unread(b, word, !n && training);
+			n += note_unread_pair(b, word, !n && training);
 			continue;
 		}
 		if (!n++ && training)

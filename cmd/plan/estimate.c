@@ -165,13 +165,6 @@ struct timing {
 	double blocks;	     /* of a rank */
 };
 
-/* Are the hosts so many that pipelines and sums stall? */
-static bool crowded(const struct timing *t)
-{
-	return t->p->crowd > 0 &&
-	       mesh_ranks(t->l->degree) > t->p->crowd * t->c->links.host_ranks;
-}
-
 /* Seconds of `n` bytes of each rank of a group, which go to all others or come from them: within the
  * host, and to other hosts, where ranks of a host share what they send (`shares`) or send all. */
 static double group_seconds(const struct timing *t, enum axis axis, int ranks, double n,
@@ -229,20 +222,6 @@ static double head_seconds(const struct timing *t)
 	       16 * t->tokens * part / t->memory;
 }
 
-/* The kernels of a block are launched one after the other: it takes at least that long. */
-static double launch_seconds(const struct timing *t)
-{
-	const struct practice *p = t->p;
-	int tp = t->l->degree[AXIS_TP];
-	if (tp == 1)
-		return p->launch;
-	bool hosts = mesh_ranks(t->l->degree) > t->c->links.host_ranks;
-	return (t->l->degree[AXIS_PP] > 1 && hosts && tp <= t->c->links.host_ranks) ||
-			       crowded(t)
-		       ? p->launch + p->launch_pp * tp
-		       : p->launch_tp;
-}
-
 /* Communication of a block for a micro-batch, which cannot begin earlier than its computation, and
  * the part of it that this does not hide. */
 struct exchange {
@@ -255,8 +234,6 @@ static struct exchange tp_exchange(const struct timing *t, double compute)
 	double full = t->l->recompute == RECOMPUTE_FULL ? 1.3 : 1;
 	double n = full * t->p->tp_bytes * t->tokens * t->s->dim;
 	struct exchange x = {.alone = group_seconds(t, AXIS_TP, tp, n, true, 0)};
-	if (tp > t->c->links.host_ranks)
-		x.alone += t->p->tp_away;
 	x.exposed = t->p->overlap_tp ? fmax(0, x.alone - compute / 2) : x.alone;
 	return x;
 }
@@ -301,20 +278,15 @@ static struct exchange whole_exchange(const struct timing *t, double params)
 {
 	const struct layout *l = t->l;
 	double ranks = l->degree[AXIS_DP] * shards_of(l);
-	double hosts = (double)mesh_ranks(l->degree) / t->c->links.host_ranks;
 	bool inside = ranks * l->degree[AXIS_TP] <= t->c->links.host_ranks;
 	double sums = t->p->reduce_bytes * (l->zero ? 1 : 2);
 	double gathers = l->zero ? t->p->gather_bytes : 0;
 	double rate = inside ? t->c->links.link[LINK_HOST].bytes_per_second
-			     : t->c->links.link[LINK_NETWORK].bytes_per_second /
-				       (1 + t->p->contention * log2(fmax(1, hosts)));
+			     : t->c->links.link[LINK_NETWORK].bytes_per_second;
 	double each = params * (ranks - 1) / ranks / rate;
-	double gather = gathers * each * (1 + t->p->gather_contention * hosts);
-	struct exchange x = {.alone = sums * each + gather,
+	double gather = gathers * each;
+	return (struct exchange){.alone = sums * each + gather,
 		.exposed = t->p->reduce_exposed * sums * each + gather};
-	if (crowded(t) && l->degree[AXIS_PP] == 1)
-		x.exposed += t->p->crowd_latency * ranks;
-	return x;
 }
 
 /* Once in a step: of shards that are summed in each micro-batch, the sums of replicas, which a backward hides; or of
@@ -355,8 +327,7 @@ static double micro_seconds(const struct timing *t, double block)
 	double head = head_seconds(t);
 	if (t->l->degree[AXIS_PP] == 1)
 		return t->blocks * block + head;
-	return blocks_computed(t->s, t->l, head / block) * block +
-	       2 * (double)t->l->stages * t->p->hop;
+	return blocks_computed(t->s, t->l, head / block) * block;
 }
 
 static void end(const struct timing *t, double micro, double exposed, struct times *o)
@@ -368,9 +339,7 @@ static void end(const struct timing *t, double micro, double exposed, struct tim
 	double part = l->zero ? params / shards_of(l) : params;
 	double hop = group_seconds(t, AXIS_PP, pp > 1 ? 2 : 1,
 		4 * t->tokens * t->s->dim / l->degree[AXIS_TP], false, 1);
-	double hosts = (double)mesh_ranks(l->degree) / t->c->links.host_ranks;
-	double update = t->p->update_bytes * part / t->memory + t->p->step +
-			t->p->host_step * hosts;
+	double update = t->p->update_bytes * part / t->memory + t->p->step;
 	struct exchange last = step_exchange(t, params, micro * 2 / 3);
 	o->axis[AXIS_PP] += hop * 2 * n * (double)l->stages;
 	o->axis[l->degree[AXIS_DP] > 1 ? AXIS_DP : AXIS_FSDP] += last.alone;
@@ -378,9 +347,6 @@ static void end(const struct timing *t, double micro, double exposed, struct tim
 	o->exposed = n * exposed + last.exposed;
 	o->bubble = bubble_of(l) * (micro + exposed) +
 		    (pp > 1 ? 2 * (pp - 1) * (double)l->stages * hop : 0);
-	/* for each of its neighbours */
-	if (pp > 1 && crowded(t))
-		o->bubble += t->p->stall * (pp > 2 ? 2 : 1) * n;
 	o->rest = update + last.exposed;
 	o->step = o->computation + o->exposed + o->bubble;
 }
@@ -395,7 +361,6 @@ void estimate_time(const struct shape *s, const struct layout *l, const struct c
 	double attention = 3 * p->attention * t.tokens * s->attended * s->q_dim /
 			   l->degree[AXIS_TP] / attention_rate(&t);
 	struct exchange tp = tp_exchange(&t, block), cp = cp_exchange(&t, attention);
-	block = fmax(block, launch_seconds(&t) - tp.exposed);
 	struct exchange fsdp = fsdp_exchange(
 		&t, forward + tp.exposed / 3, block - forward + tp.exposed * 2 / 3);
 	*o = (struct times){.computation = 0};

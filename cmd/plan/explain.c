@@ -148,20 +148,25 @@ static void resort_text(const struct choice *c, struct str *out)
 			text_bytes(host, c->memory.host));
 }
 
-static void fastest(const struct search *s, const char *limit, struct str *out)
+static void first(const struct request *r, const struct search *s, const char *limit,
+	struct str *out)
 {
 	const struct choice *c = &s->best[0];
+	bool timed = trainer_has_times(r->trainer);
 	char need[NUM_TEXT];
 	scoped_str line = {0};
-	str_printf(&line, "Does any layout fit? %lld of %lld; the fastest is ",
-		(long long)s->fitting, (long long)s->enumerated);
+	str_printf(&line, "Does any layout fit? %lld of %lld; the %s is ",
+		(long long)s->fitting, (long long)s->enumerated,
+		timed ? "fastest" : "simplest");
 	report_layout(&c->l, &line);
-	str_printf(&line,
-		": %s%s and %.4g s a step, of which %.0f %% is exposed communication and "
-		"%.0f %% bubble.",
-		text_bytes(need, c->memory.total), limit, c->times.step,
-		100 * c->times.exposed / c->times.step,
-		100 * c->times.bubble / c->times.step);
+	str_printf(&line, ": %s%s", text_bytes(need, c->memory.total), limit);
+	if (timed)
+		str_printf(&line,
+			" and %.4g s a step, of which %.0f %% is exposed communication and "
+			"%.0f %% bubble",
+			c->times.step, 100 * c->times.exposed / c->times.step,
+			100 * c->times.bubble / c->times.step);
+	str_putc(&line, '.');
 	resort_text(c, &line);
 	item(out, "yes", line.s);
 }
@@ -182,7 +187,7 @@ static void answer(const struct request *r, const struct search *s, struct str *
 		item(out, "no", line);
 		return;
 	}
-	fastest(s, have, out);
+	first(r, s, have, out);
 }
 
 void explain_choice(const struct request *r, const struct search *s, struct str *out)

@@ -68,11 +68,7 @@ static struct band time_of(const struct request *r, const struct choice *c)
 /* "-10%+20%" */
 static const char *band_text(char text[static NUM_TEXT], struct band b)
 {
-	if (b.high >= 10)
-		snprintf(text, NUM_TEXT, "%+.0f%%x%.0f", 100 * (b.low - 1), b.high);
-	else
-		snprintf(text, NUM_TEXT, "%+.0f%%%+.0f%%", 100 * (b.low - 1),
-			100 * (b.high - 1));
+	snprintf(text, NUM_TEXT, "%+.0f%%%+.0f%%", 100 * (b.low - 1), 100 * (b.high - 1));
 	return text;
 }
 
@@ -82,7 +78,10 @@ static void put_bands(const struct request *r, struct str *out)
 	bool own = cluster_is_of_table(c);
 	const char *times = own ? trainer_times(r->trainer, c->name) : NULL;
 	char memory[NUM_TEXT];
-	if (times)
+	if (!trainer_has_times(r->trainer))
+		str_puts(out,
+			"# no times: those that were measured differ too much from formulas");
+	else if (times)
 		str_printf(out, "# band: %s", times);
 	else
 		str_printf(out,
@@ -111,6 +110,18 @@ void report_header(const struct request *r, struct str *out)
 	str_putc(out, '\n');
 }
 
+/* Of a trainer without times. */
+static void put_memories(const struct request *r, const struct search *s, struct str *out)
+{
+	str_printf(out, "# %9s  %s\n", "memory", "layout");
+	for (int64_t i = 0; i < min64(s->n, r->show); i++) {
+		char memory[NUM_TEXT];
+		str_printf(out, "~ %9s  ", text_bytes(memory, s->best[i].memory.total));
+		report_layout(&s->best[i].l, out);
+		str_putc(out, '\n');
+	}
+}
+
 void report_table(const struct request *r, const struct search *s, struct str *out)
 {
 	enum { FIRST_EXACT = 60 };
@@ -120,6 +131,10 @@ void report_table(const struct request *r, const struct search *s, struct str *o
 	if (r->trainer == BY_PT)
 		put_planned(s, out);
 	put_bands(r, out);
+	if (!trainer_has_times(r->trainer)) {
+		put_memories(r, s, out);
+		return;
+	}
 	str_printf(out, "# %10s %11s %6s %12s %9s %7s %7s  %s\n", "step_s", "band", "mfu",
 		"tokens/s", "memory", "exposed", "bubble", "layout");
 	for (int64_t i = 0; i < min64(s->n, r->show); i++) {
@@ -176,7 +191,10 @@ void report_details(const struct request *r, const struct search *s, struct str 
 		str_puts(out, "\n  memory of the rank that needs most:");
 		for (size_t k = 0; k < ARRAY_LEN(kinds); k++)
 			str_printf(out, " %s %s", kinds[k], text_bytes(text, v[k]));
-		str_puts(out, "\n  seconds of communication, alone:");
+		str_putc(out, '\n');
+		if (!trainer_has_times(r->trainer))
+			continue;
+		str_puts(out, "  seconds of communication, alone:");
 		for (int a = 0; a < N_AXES; a++)
 			if (c->l.degree[a] > 1)
 				str_printf(
@@ -224,16 +242,10 @@ static json_t *json_layout(const struct layout *l)
 	return o;
 }
 
-static json_t *json_choice(
-	const struct request *r, const struct choice *c, const char *given)
+static void put_times(json_t *o, const struct request *r, const struct choice *c)
 {
 	const struct times *t = &c->times;
-	double v[ARRAY_LEN(kinds)];
-	scoped_str args = {0};
-	json_t *o = json_object(), *memory = json_object(), *alone = json_object();
-	kinds_of(&c->memory, v);
-	for (size_t k = 0; k < ARRAY_LEN(kinds); k++)
-		put_int(memory, kinds[k], (int64_t)v[k]);
+	json_t *alone = json_object();
 	for (int a = 0; a < N_AXES; a++)
 		put_real(alone, axis_names[a], t->axis[a]);
 	put_real(o, "step", t->step);
@@ -241,15 +253,28 @@ static json_t *json_choice(
 	put_real(o, "exposed", t->exposed);
 	put_real(o, "bubble", t->bubble);
 	put_real(o, "mfu", mfu_of(r, c));
-	json_object_set_new(o, "exact", json_boolean(c->planned != BY_FORMULAS));
-	json_object_set_new(o, "whole", json_boolean(c->planned == BY_WHOLE_PLAN));
 	put_real(o, "step_low", t->step * time_of(r, c).low);
 	put_real(o, "step_high", t->step * time_of(r, c).high);
-	json_object_set_new(o, "memory_tight", json_boolean(c->tight));
 	put_real(o, "least_step", c->least_step);
+	json_object_set_new(o, "communication", alone);
+}
+
+static json_t *json_choice(
+	const struct request *r, const struct choice *c, const char *given)
+{
+	double v[ARRAY_LEN(kinds)];
+	scoped_str args = {0};
+	json_t *o = json_object(), *memory = json_object();
+	kinds_of(&c->memory, v);
+	for (size_t k = 0; k < ARRAY_LEN(kinds); k++)
+		put_int(memory, kinds[k], (int64_t)v[k]);
+	if (trainer_has_times(r->trainer))
+		put_times(o, r, c);
+	json_object_set_new(o, "exact", json_boolean(c->planned != BY_FORMULAS));
+	json_object_set_new(o, "whole", json_boolean(c->planned == BY_WHOLE_PLAN));
+	json_object_set_new(o, "memory_tight", json_boolean(c->tight));
 	put_real(o, "least_memory", c->least_bytes);
 	json_object_set_new(o, "memory", memory);
-	json_object_set_new(o, "communication", alone);
 	json_object_set_new(o, "layout", json_layout(&c->l));
 	if (r->trainer == BY_PT)
 		report_arguments(r, &c->l, given, &args);

@@ -50,14 +50,15 @@ static void keep(struct filter *f, const struct choice *c)
 	}
 }
 
-/* Sets what layouts are ordered by, from the time and the memory. nanotron's bands have stalls that are rare and
- * long, so that their middles say nothing. The memories of others than pt are too uncertain to order by. */
+/* Sets what layouts are ordered by, from the time and the memory. The memories of others than pt are too uncertain to
+ * order by. */
 static void judge(const struct request *r, struct choice *c)
 {
+	if (!trainer_has_times(r->trainer))
+		return;
 	struct band b = time_band(r->trainer, &c->l, r->cluster.links.host_ranks,
 		r->o->dtype == PRECISION_FLOAT8);
-	bool says = r->trainer != BY_NANOTRON;
-	c->likely_step = c->times.step * (says ? sqrt(b.low * b.high) : 1);
+	c->likely_step = c->times.step * sqrt(b.low * b.high);
 	c->tight = r->trainer == BY_PT && r->limit &&
 		   c->memory.total * memory_band(BY_PT).high > (double)r->limit;
 }
@@ -74,8 +75,9 @@ static void consider(void *with, const struct layout *l)
 		bounds_of(&f->bounds, &c);
 	} else {
 		estimate_memory(&f->shape, l, &f->practice, &c.memory);
-		estimate_time(
-			&f->shape, l, &f->r->cluster, &f->practice, f->peak, &c.times);
+		if (trainer_has_times(f->r->trainer))
+			estimate_time(&f->shape, l, &f->r->cluster, &f->practice, f->peak,
+				&c.times);
 	}
 	c.least_bytes = c.memory.total;
 	c.least_step = c.times.step;
@@ -97,8 +99,9 @@ static int by_middle(const void *a, const void *b)
 	return (x->likely_step > y->likely_step) - (x->likely_step < y->likely_step);
 }
 
-/* Orders the layouts of other trainers by the middle of the band of their times; of equal ones, first that with the fewest kinds of
- * parallelism, then with the least sharding, and without recomputation. */
+/* Orders the layouts of other trainers by the middle of the band of their times; of equal ones, or without times, first
+ * comes the one with the fewest kinds of parallelism, then with the least sharding, without recomputation, and with the
+ * least memory. */
 static int by_likely(const void *a, const void *b)
 {
 	const struct choice *c[2] = {a, b};
@@ -114,8 +117,11 @@ static int by_likely(const void *a, const void *b)
 	for (int k = 0; k < 4; k++)
 		if (cost[0][k] < cost[1][k] || cost[0][k] > cost[1][k])
 			return cost[0][k] < cost[1][k] ? -1 : 1;
-	return (c[0]->times.step > c[1]->times.step) -
-	       (c[0]->times.step < c[1]->times.step);
+	if (c[0]->times.step > 0)
+		return (c[0]->times.step > c[1]->times.step) -
+		       (c[0]->times.step < c[1]->times.step);
+	return (c[0]->memory.total > c[1]->memory.total) -
+	       (c[0]->memory.total < c[1]->memory.total);
 }
 
 /* A hundredth more than the least is as good as it. */

@@ -29,9 +29,8 @@ static const struct kept kept_eager[] = {
 };
 
 /*
- * nanotron's values are fitted to the rows of its Ultra-Scale Playbook, on
- * hosts of 8 H100 in Amazon's network; those of the others, whose rows are few, by one rate of matmuls and one
- * of float8. tests/bench/validate_plan has the errors.
+ * Megatron's and torchtitan's times have one rate of matmuls and one of float8, fitted to their few rows.
+ * nanotron's memory is fitted to the rows of its Ultra-Scale Playbook. tests/bench/validate_plan has the errors.
  */
 static const struct practice practices[N_TRAINERS] = {
 	/* bf16 parameters and gradients, fp32 masters and moments, sharded */
@@ -82,29 +81,7 @@ static const struct practice practices[N_TRAINERS] = {
 		.gather_bytes = 2,
 		.fixed_bytes = 0.36e9,
 		.logit_bytes = 2.4,
-		.rate = 1.253,
-		.attention_rate = 0.434,
-		.small = 63.7,
-		.attention = 2.333,
-		.dim_bytes = 118.7,
-		.ffn_bytes = 92.7,
-		.tp_bytes = 21,
-		.reduce_bytes = 4,
-		.reduce_exposed = 0.423,
-		.contention = 0.0481,
-		.gather_contention = 0.0152,
-		.launch = 3.64e-3,
-		.launch_tp = 4.57e-3,
-		.launch_pp = 2.43e-3,
-		.tp_away = 5e-3,
-		.hop = 3.43e-3,
-		.step = 7.3e-3,
-		.host_step = 2e-3,
-		.crowd = 32,
-		.stall = 0.643,
-		.crowd_latency = 13.6e-3,
-		.kept = kept_eager,
-		.passes = {3, 3, 3, 4}},
+		.kept = kept_eager},
 };
 
 void practice_of(enum trainer_kind kind, const struct train_opts *o, struct practice *p)
@@ -165,34 +142,27 @@ bool trainer_allows(enum trainer_kind kind, const struct model *m, const struct 
 
 /* ---- bands ---------------------------------------------------------------------------------- */
 
-/* By layouts whose residuals are alike. Those of nanotron are from folds that the fit did not see; those of
- * others are their few rows' errors, see pt-plan(1), or wider where there is none, as trainer_times() says. */
+bool trainer_has_times(enum trainer_kind kind)
+{
+	return kind != BY_NANOTRON;
+}
+
+/* The errors of few rows, see pt-plan(1), or wider bands where there is none, as trainer_times() says. `across`: tensor
+ * or context parallelism reaches other hosts, or sequences are divided. */
 struct band time_band(
 	enum trainer_kind kind, const struct layout *l, int host_ranks, bool float8)
 {
 	static const struct {
-		struct band host, hosts, pipeline, crowd, across;
-	} bands[N_TRAINERS] = {
-		[BY_PT] = {{0.9, 1.2}, {0.9, 1.2}, {0.9, 1.2}, {0.9, 1.2}, {0.9, 1.8}},
-		[BY_MEGATRON] = {{0.85, 1.15}, {0.85, 1.15}, {0.85, 1.15}, {0.85, 1.15},
-			{0.7, 1.5}},
-		[BY_TORCHTITAN] = {{0.85, 1.25}, {0.85, 1.25}, {0.85, 1.25}, {0.85, 1.25},
-			{0.9, 1.8}},
-		[BY_NANOTRON] = {{0.9, 1.07}, {0.91, 1.16}, {0.89, 13}, {0.88, 1.19},
-			{0.9, 11}},
+		struct band usual, across;
+	} bands[] = {
+		[BY_PT] = {{0.9, 1.2}, {0.9, 1.8}},
+		[BY_MEGATRON] = {{0.85, 1.15}, {0.7, 1.5}},
+		[BY_TORCHTITAN] = {{0.85, 1.25}, {0.9, 1.8}},
 	};
-	int pp = l->degree[AXIS_PP], hosts = mesh_ranks(l->degree) / host_ranks;
 	/* all of Megatron's published times are of float8 */
-	if (kind == BY_MEGATRON && !float8)
-		return bands[kind].across;
-	if (l->degree[AXIS_CP] > 1 ||
-		l->degree[AXIS_TP] * l->degree[AXIS_CP] > host_ranks)
-		return bands[kind].across;
-	if (hosts > practices[kind].crowd && practices[kind].crowd > 0)
-		return bands[kind].crowd;
-	return pp > 1 && hosts > 2 ? bands[kind].pipeline
-	       : hosts > 1	   ? bands[kind].hosts
-				   : bands[kind].host;
+	bool usual = (kind != BY_MEGATRON || float8) && l->degree[AXIS_CP] == 1 &&
+		     l->degree[AXIS_TP] <= host_ranks;
+	return usual ? bands[kind].usual : bands[kind].across;
 }
 
 const char *trainer_times(enum trainer_kind kind, const char *gpu)
@@ -204,8 +174,6 @@ const char *trainer_times(enum trainer_kind kind, const char *gpu)
 			"wider than the errors of 8 published times on H100 in float8, and "
 			"assumed where there is none, as of bf16",
 		[BY_TORCHTITAN] = "of torchtitan's published times on H100 and H200",
-		[BY_NANOTRON] =
-			"four of five measured times on 1 to 64 hosts of H100 are in it",
 	};
 	bool titan = kind == BY_PT || kind == BY_TORCHTITAN;
 	if (strcmp(gpu, "h100") && !(titan && !strcmp(gpu, "h200")))

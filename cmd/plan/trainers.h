@@ -33,17 +33,7 @@ struct practice {
 	double tp_bytes;       /* sent per token and element of dim, over (n - 1) / n */
 	double reduce_bytes;   /* sent per parameter to sum gradients, over (n - 1) / n */
 	double reduce_exposed; /* the part of a sum that backward does not hide */
-	double contention; /* the network is 1 + contention log2(hosts) times as slow */
-	double gather_contention; /* gathers of updated parameters take 1 + this x hosts times as long */
-	/* Seconds of the host to launch a block's kernels: alone; with tensor parallelism; and with a
-	 * pipeline over hosts too, more for each rank of it. */
-	double launch, launch_tp, launch_pp;
-	double tp_away; /* seconds of a block, more, if tensor parallelism reaches other hosts */
-	double hop;		/* seconds of the host for a message between stages */
-	double step, host_step; /* of each step, and more for each host */
-	/* Over more hosts than `crowd`: seconds for each micro-batch and neighbour in a pipeline, and of
-	 * a sum for each of its ranks. */
-	double crowd, stall, crowd_latency;
+	double step;	       /* seconds of each step */
 	const struct kept *kept; /* [by enum recompute] */
 	double passes[4];	 /* of a block's kernels, in forwards; likewise */
 	bool overlap_tp;
@@ -62,6 +52,9 @@ void practice_of(enum trainer_kind kind, const struct train_opts *o, struct prac
 /* Can it compute that layout, by what it is known to do? */
 bool trainer_allows(
 	enum trainer_kind kind, const struct model *m, const struct layout *l);
+/* Returns false for nanotron: its measured times are up to 13 times the fitted ones. */
+bool trainer_has_times(enum trainer_kind kind);
+/* Of a trainer that has times. */
 struct band time_band(
 	enum trainer_kind kind, const struct layout *l, int host_ranks, bool float8);
 struct band memory_band(enum trainer_kind kind);

@@ -13,8 +13,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-/* Limits: a header of a file of 10,000 tensors has about a megabyte. */
-enum { MAX_HEADER = 1 << 25 };
+/* Limit of the JSON, which takes up to 20 times the memory of its text: 100,000 tensors have about 10 MB. */
+enum { MAX_HEADER = 12 << 20 };
 static const int64_t max_dim = INT64_MAX / 4;
 
 static const struct {

@@ -18,7 +18,6 @@ struct convert_opts {
 	enum dtype dtype; /* of the stored numbers: fp32, bf16, fp16 */
 	int64_t shard_bytes; /* of a safetensors file at most, if a tensor fits; 0: one file */
 	bool padding;	     /* also the rows that pad the vocabulary */
-	bool force; /* replace also a file that the format writes beside the one of that name */
 	/* huggingface: a model or a tokenizer whose files of a tokenizer are copied; NULL: none */
 	const char *tokenizer_of;
 };
@@ -116,28 +115,6 @@ int convert_selection(const char *path, const struct open_how *how,
 int64_t hf_origin_ends(const struct str *origin, uint32_t **ids);
 /* Appends the chat template, which is Jinja; nothing if there is none. */
 void hf_origin_template(const struct str *origin, struct str *out);
-
-/* ---- names.c: names and layouts of tensors of other programs --------------------- */
-
-/* The parts of a fused tensor: queries, keys, values. */
-enum { FOREIGN_PARTS = 3 };
-
-/* A tensor of another program. Its outputs are those of our tensors part[0], part[1], ..., one after
- * the other. */
-struct foreign {
-	char name[128];
-	int ndim;
-	int64_t dims[2];
-	bool transposed; /* [in, out] instead of [out, in] */
-	int n_parts;
-	int part[FOREIGN_PARTS]; /* numbers in m->tensors; -1: zeros, a bias that our model lacks */
-	int64_t outputs[FOREIGN_PARTS];
-};
-
-/* The list of all tensors in forward order, allocated. `vocab`: rows of the embedding and output
- * tables. Returns their number, or -1 if this model has a tensor that the other program lacks. */
-int foreign_list(
-	const struct model *m, int64_t vocab, struct foreign **list, struct err *e);
 
 /* ---- model_of.c: the model of a view --------------------------------------------- */
 

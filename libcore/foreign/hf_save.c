@@ -1,5 +1,6 @@
 /* Writing a model of Hugging Face: config.json and safetensors files. */
 #include "foreign/foreign_internal.h"
+#include "dialect/dialect.h"
 #include "foreign/huggingface.h"
 
 #include <dirent.h>
@@ -84,7 +85,7 @@ static int by_name(const void *a, const void *b)
 		((const struct st_source *)a)->name, ((const struct st_source *)b)->name);
 }
 
-static struct st_source source_of(const struct saving *s, int i)
+static struct st_source st_source_of(const struct saving *s, int i)
 {
 	const struct foreign *f = &s->list[i];
 	return (struct st_source){f->name, f->ndim, f->dims, i};
@@ -97,7 +98,7 @@ static int save_file(
 	struct st_source *list = xcalloc((size_t)(to - from), sizeof(*list));
 	struct str path = {0};
 	for (int i = from; i < to; i++)
-		list[i - from] = source_of(s, i);
+		list[i - from] = st_source_of(s, i);
 	qsort(list, (size_t)(to - from), sizeof(*list), by_name);
 	const struct st_write w = {.list = list,
 		.n = to - from,
@@ -121,7 +122,7 @@ static int shard_end(const struct saving *s, int from)
 	int64_t left = s->o->shard_bytes;
 	int to = from;
 	for (; to < s->n; to++) {
-		const struct st_source t = source_of(s, to);
+		const struct st_source t = st_source_of(s, to);
 		left -= safetensors_bytes(&t, s->o->dtype);
 		if (left < 0 && to > from)
 			break;
@@ -162,7 +163,7 @@ static int save_shards(const struct saving *s, int n_files, struct err *e)
 			n_files);
 		rc = save_file(s, from, to, name, e);
 		for (int i = from; i < to; i++) {
-			const struct st_source t = source_of(s, i);
+			const struct st_source t = st_source_of(s, i);
 			json_object_set_new(map, t.name, json_string(name));
 			total += safetensors_bytes(&t, s->o->dtype);
 		}

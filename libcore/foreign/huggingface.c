@@ -4,6 +4,7 @@
  */
 #include "foreign/foreign.h"
 #include "foreign/foreign_internal.h"
+#include "dialect/dialect.h"
 #include "foreign/huggingface.h"
 #include "archive/safetensors.h"
 

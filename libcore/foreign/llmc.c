@@ -35,11 +35,8 @@ static void close_llmc(struct ckpt_view *v)
 	struct llmc *x = v->with;
 	if (x->fd >= 0)
 		close(x->fd);
-	if (x->state >= 0)
-		close(x->state);
 	model_free(&x->m);
 	free(x->offset);
-	free(x->state_path);
 	free(x);
 }
 
@@ -50,12 +47,6 @@ static int read_rows(
 	const struct llmc *x = v->with;
 	int64_t width = ckpt_row_size(&v->tensors[r->tensor]);
 	int64_t at = x->offset[r->tensor] + r->row * width;
-	/* the arrays of a state: the two moments, the master weights */
-	int array = r->group == CKPT_MODEL ? 2 : r->group - 1;
-	if (r->group != CKPT_MODEL || x->master)
-		return numbers_read(x->state, x->state_path, DT_F32,
-			LLMC_HEADER_BYTES + (array * x->elements + at) * 4, r->n * width,
-			out, e);
 	return numbers_read(x->fd, v->name, x->dtype,
 		LLMC_HEADER_BYTES + at * dtype_bytes(x->dtype), r->n * width, out, e);
 }
@@ -78,7 +69,7 @@ static int read_llmc(
 }
 
 /* A header of llm.c has zeros from word `end` on. */
-int llmc_check_hash(
+static int check_hash(
 	int fd, const int32_t *header, int end, const char *path, struct err *e)
 {
 	uint64_t have, want;
@@ -110,7 +101,6 @@ static int place_tensors(struct llmc *x, const char *path, struct err *e)
 			      : tensor_size(&x->m.tensors[order[i]]);
 	}
 	free(order);
-	x->elements = at;
 	if (fstat(x->fd, &st))
 		return err_set(e, EX_IOERR, "%s: %s", path, strerror(errno));
 	if (st.st_size != LLMC_HEADER_BYTES + at * dtype_bytes(x->dtype))
@@ -132,9 +122,7 @@ static int read_header(struct llmc *x, int32_t *header, const char *path, struct
 			"%s: version %d of llm.c's model files; 3 and 5 can be read",
 			path, version);
 	x->dtype = version == VERSION_FP32 ? DT_F32 : DT_BF16;
-	x->sealed = header[LLMC_MARK] == LLMC_IS_MARKED;
-	memcpy(&x->hash, &header[LLMC_HASH], sizeof(x->hash));
-	return llmc_check_hash(x->fd, header, x->layout->end, path, e);
+	return check_hash(x->fd, header, x->layout->end, path, e);
 }
 
 static int load(struct llmc *x, const char *path, struct err *e)
@@ -164,13 +152,10 @@ static int open_llmc(struct ckpt_view *v, const char *path, const void *probed,
 	(void)probed, (void)how;
 	struct llmc *x = xcalloc(1, sizeof(*x));
 	x->fd = open(path, O_RDONLY | O_CLOEXEC);
-	x->state = -1;
 	int rc = load(x, path, e);
 	*v = (struct ckpt_view){0};
-	if (!rc) {
+	if (!rc)
 		convert_view(v, &x->m, path);
-		rc = x->layout->has_state ? llmc_state_load(x, v, path, e) : 0;
-	}
 	v->read = read_llmc;
 	v->close = close_llmc;
 	v->with = x;
@@ -194,7 +179,7 @@ static int put_rotated(struct number_file *w, const struct ckpt_view *v,
 	return rc;
 }
 
-int llmc_put_group(struct number_file *w, const struct ckpt_view *v, int group,
+static int put_tensors(struct number_file *w, const struct ckpt_view *v,
 	const struct model *m, struct err *e)
 {
 	const struct llmc_layout *l = llmc_layout_of_arch(m->c.arch);
@@ -203,7 +188,8 @@ int llmc_put_group(struct number_file *w, const struct ckpt_view *v, int group,
 		const struct tensor *t = &m->tensors[order[i]];
 		int64_t n = t->dims[0];
 		n = t == m->tokens ? round_up(m->padded_vocab, l->vocab_multiple) : n;
-		const struct ckpt_rows all = {group, ckpt_view_find(v, t->name), 0, n};
+		const struct ckpt_rows all = {
+			CKPT_MODEL, ckpt_view_find(v, t->name), 0, n};
 		rc = llmc_is_rotated(l, t->name)
 			     ? put_rotated(w, v, &all, m->c.dim / m->c.heads, e)
 			     : number_file_rows(w, v, &all, e);
@@ -212,48 +198,19 @@ int llmc_put_group(struct number_file *w, const struct ckpt_view *v, int group,
 	return rc;
 }
 
-int llmc_put_hash(struct number_file *w, uint64_t *hash, struct err *e)
-{
-	*hash = number_file_hash(w);
-	return number_file_patch(w, hash, sizeof(*hash), LLMC_HASH * 4, e);
-}
-
-/* Sets *hash to the checksum of the file. */
 static int put_model(struct number_file *w, const struct ckpt_view *v,
-	const struct model *m, uint64_t *hash, struct err *e)
+	const struct model *m, struct err *e)
 {
 	const struct llmc_layout *l = llmc_layout_of_arch(m->c.arch);
+	uint64_t hash;
 	int32_t h[LLMC_WORDS] = {[LLMC_MAGIC] = l->magic,
 		[LLMC_VERSION] = w->dtype == DT_F32 ? VERSION_FP32 : VERSION_BF16,
 		[LLMC_MARK] = LLMC_IS_MARKED};
-	return l->write(h, m, e) || number_file_bytes(w, h, sizeof(h), e) ||
-			       llmc_put_group(w, v, CKPT_MODEL, m, e) ||
-			       llmc_put_hash(w, hash, e)
-		       ? -1
-		       : 0;
-}
-
-/* Both files are written before one of them gets its name. */
-static int save_files(const struct ckpt_view *v, const struct model *m, const char *path,
-	const char *state_path, enum dtype dtype, struct err *e)
-{
-	struct number_file model, state;
-	struct durable *const both[] = {&model.d, &state.d};
-	uint64_t hash = 0;
-	if (number_file_begin(&model, path, dtype, e) ||
-		number_file_close(&model, put_model(&model, v, m, &hash, e), e))
+	if (l->write(h, m, e) || number_file_bytes(w, h, sizeof(h), e) ||
+		put_tensors(w, v, m, e))
 		return -1;
-	if (!state_path)
-		return durable_commit(&model.d, e);
-	if (llmc_state_make(&state, v, state_path, hash, dtype != DT_F32, m, e)) {
-		durable_abort(&model.d);
-		return -1;
-	}
-	if (!durable_commit_all(both, 2, e))
-		return 0;
-	durable_abort(&model.d);
-	durable_abort(&state.d);
-	return -1;
+	hash = number_file_hash(w);
+	return number_file_patch(w, &hash, sizeof(hash), LLMC_HASH * 4, e);
 }
 
 /* The model is one of llm.c's, and its numbers fit. */
@@ -264,9 +221,6 @@ static int check_model(
 	uint64_t hash;
 	if (dtype == DT_F16)
 		return err_set(e, EX_USAGE, "llm.c's files are fp32 or bf16");
-	if (v->info.step > INT32_MAX)
-		return err_set(e, EX_DATAERR, "step %lld is too large for llm.c",
-			(long long)v->info.step);
 	return llmc_layout_of_arch(m->c.arch)->write(header, m, e) ||
 			       convert_hash(v, dtype, &hash, e)
 		       ? -1
@@ -276,17 +230,12 @@ static int check_model(
 static int save_llmc(const struct ckpt_view *v, const struct model *m, const char *path,
 	const struct convert_opts *o, struct err *e)
 {
-	const struct llmc_layout *l = llmc_layout_of_arch(m->c.arch);
-	bool moments = ckpt_view_find_group(v, "exp_avg") > 0 &&
-		       ckpt_view_find_group(v, "exp_avg_sq") > 0;
-	char *state = l->has_state ? llmc_state_name(path) : NULL;
-	int rc = check_model(v, m, o->dtype, e) ||
-		 llmc_state_check_old(state, moments, o->force, e);
-	rc = rc || save_files(v, m, path, moments ? state : NULL, o->dtype, e);
-	if (!rc && state && !moments && unlink(state) && errno != ENOENT)
-		rc = err_set(e, EX_IOERR, "%s: %s", state, strerror(errno));
-	free(state);
-	return rc ? -1 : 0;
+	struct number_file model;
+	return check_model(v, m, o->dtype, e) ||
+			       number_file_begin(&model, path, o->dtype, e) ||
+			       number_file_close(&model, put_model(&model, v, m, e), e)
+		       ? -1
+		       : durable_commit(&model.d, e);
 }
 
 const struct convert_format convert_llmc = {

@@ -20,8 +20,7 @@ struct llmc_layout {
 	const struct llmc_kind {
 		bool layers;
 		const char *names[3];
-	} * kinds;	/* in the order of the file, closed by no name */
-	bool has_state; /* llm.c writes the state of the optimizer of these models */
+	} * kinds; /* in the order of the file, closed by no name */
 	/* Two channels of a query or key that are rotated together are neighbours in its head; in pt's models they are
 	 * half a head apart. */
 	bool rotates_neighbours;
@@ -47,38 +46,11 @@ int *llmc_order(const struct llmc_layout *l, const struct model *m);
 
 struct llmc {
 	const struct llmc_layout *layout;
-	int fd, state; /* -1: there is no state */
+	int fd;
 	struct model m;
 	enum dtype dtype;
 	int64_t vocab_rows; /* of the embedding table in the file */
 	int64_t *offset;    /* of each tensor, in elements */
-	int64_t elements;   /* of all tensors */
-	bool master;	    /* the state has the parameters in fp32 */
-	bool sealed;	    /* the model file has a checksum, which is */
-	uint64_t hash;
-	char *state_path;
 };
-
-/* Checks the checksum of a file with a header, unless all words from `end` on are 0, as llm.c writes them. */
-int llmc_check_hash(
-	int fd, const int32_t *header, int end, const char *path, struct err *e);
-/* Writes all tensors of a group. */
-int llmc_put_group(struct number_file *w, const struct ckpt_view *v, int group,
-	const struct model *m, struct err *e);
-/* Puts the checksum of the file into its header, and into *hash. */
-int llmc_put_hash(struct number_file *w, uint64_t *hash, struct err *e);
-
-/* ---- llmc_state.c: the state of the optimizer */
-
-/* state_STEP_00000.bin beside model_STEP.bin, to be freed; NULL: the file has another name. */
-char *llmc_state_name(const char *path);
-/* Adds the groups of the state to the view, if there is one. */
-int llmc_state_load(struct llmc *x, struct ckpt_view *v, const char *path, struct err *e);
-/* Writes a state under its temporary name, for the model file with this checksum. `master`: with the
- * parameters in fp32, which the file of a bf16 model does not have. */
-int llmc_state_make(struct number_file *w, const struct ckpt_view *v, const char *path,
-	uint64_t model_hash, bool master, const struct model *m, struct err *e);
-/* A state may be replaced, or removed if there will be no moments, only with `force`. */
-int llmc_state_check_old(const char *path, bool moments, bool force, struct err *e);
 
 #endif

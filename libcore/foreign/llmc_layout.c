@@ -244,10 +244,9 @@ static int write_llama(int32_t *h, const struct model *m, struct err *e)
 /* ---- the table ------------------------------------------------------------------------ */
 
 static const struct llmc_layout layouts[] = {
-	{20240326, ARCH_GPT2, G_END, gpt2_kinds, true, false, read_gpt2, write_gpt2,
+	{20240326, ARCH_GPT2, G_END, gpt2_kinds, false, read_gpt2, write_gpt2,
 		VOCAB_MULTIPLE},
-	{20240803, ARCH_LLAMA, L_END, llama_kinds, false, true, read_llama, write_llama,
-		1},
+	{20240803, ARCH_LLAMA, L_END, llama_kinds, true, read_llama, write_llama, 1},
 };
 
 const struct llmc_layout *llmc_layout_of_magic(int32_t magic)

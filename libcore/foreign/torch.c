@@ -10,15 +10,6 @@
 
 /* ---- where our tensors are --------------------------------------------------------------- */
 
-struct source {
-	const struct torch_item *item; /* NULL: zeros */
-	int64_t first;		       /* row of theirs, or column if transposed */
-	int64_t layer;		       /* of all layers in one tensor; -1: it has one */
-	bool transposed;
-	int fused;
-	bool pairs; /* channels that are rotated together are neighbours */
-};
-
 struct torch_view {
 	/* While it is opened: */
 	const struct open_how *how;
@@ -27,12 +18,8 @@ struct torch_view {
 	struct torch_file file;
 	struct torch_names names;
 	struct model m;
-	struct foreign *list; /* by the names of Hugging Face */
-	int n_list;
 	int moments; /* torch_names_has_moments() */
-	bool linear; /* nanoGPT's matrices are [out, in], Hugging Face's [in, out] */
-	bool pairs;  /* nanotron's rope_interleaved */
-	struct source *of; /* [group][tensor] */
+	struct placement at;
 	const struct torch_item *
 		tied; /* the output layer, if it is there beside the embedding; or NULL */
 	/* A transposed item, or one layer of an item with all, read whole. */
@@ -40,13 +27,6 @@ struct torch_view {
 	int64_t cached_layer;
 	float *whole;
 };
-
-static const char *const groups[] = {"model", "exp_avg", "exp_avg_sq"};
-
-static struct source *source_of(const struct torch_view *x, int group, int tensor)
-{
-	return &x->of[group * x->m.n_tensors + tensor];
-}
 
 /* ---- reading ------------------------------------------------------------------------------- */
 
@@ -57,14 +37,14 @@ static void close_torch(struct ckpt_view *v)
 	torch_names_close(&x->names);
 	torch_close(&x->file);
 	model_free(&x->m);
-	free(x->list);
-	free(x->of);
+	free(x->at.of);
 	free(x->whole);
 	free(x);
 }
 
 /* The row of theirs that has our row. */
-static int64_t row_of(const struct torch_view *x, const struct source *s, int64_t row)
+static int64_t row_of(
+	const struct torch_view *x, const struct tensor_source *s, int64_t row)
 {
 	const struct model_config *c = &x->m.c;
 	int64_t width = x->m.head_dim, head = row / width, at = row % width;
@@ -82,7 +62,7 @@ static int64_t row_of(const struct torch_view *x, const struct source *s, int64_
 }
 
 /* Reads rows [row, row + n) of an item, which stay until others are read. */
-static int read_whole(struct torch_view *x, const struct source *s, int64_t row,
+static int read_whole(struct torch_view *x, const struct tensor_source *s, int64_t row,
 	int64_t n, struct err *e)
 {
 	if (x->cached == s->item && x->cached_layer == s->layer)
@@ -98,8 +78,8 @@ static int read_whole(struct torch_view *x, const struct source *s, int64_t row,
 }
 
 /* Our rows are columns of theirs. */
-static int read_transposed(struct torch_view *x, const struct source *s, int64_t row,
-	int64_t n, float *out, struct err *e)
+static int read_transposed(struct torch_view *x, const struct tensor_source *s,
+	int64_t row, int64_t n, float *out, struct err *e)
 {
 	int64_t inputs = s->item->dims[0], width = s->item->dims[1];
 	if (read_whole(x, s, 0, inputs, e))
@@ -111,7 +91,7 @@ static int read_transposed(struct torch_view *x, const struct source *s, int64_t
 }
 
 /* One of our rows, of `width` numbers. */
-static int read_row(struct torch_view *x, const struct source *s, int64_t row,
+static int read_row(struct torch_view *x, const struct tensor_source *s, int64_t row,
 	int64_t width, float *out, struct err *e)
 {
 	bool moved = s->pairs || s->fused != NOT_FUSED;
@@ -128,7 +108,7 @@ static int read_torch(
 	const struct ckpt_view *v, const struct ckpt_rows *r, float *out, struct err *e)
 {
 	struct torch_view *x = v->with;
-	const struct source *s = source_of(x, r->group, r->tensor);
+	const struct tensor_source *s = source_of(&x->at, r->group, r->tensor);
 	int64_t width = ckpt_row_size(&v->tensors[r->tensor]);
 	if (!s->item) {
 		memset(out, 0, (size_t)(r->n * width) * sizeof(*out));
@@ -140,169 +120,6 @@ static int read_torch(
 		return torch_read(&x->file, s->item, s->first + r->row, r->n, out, e);
 	for (int64_t i = 0; i < r->n; i++)
 		if (read_row(x, s, r->row + i, width, out + i * width, e))
-			return -1;
-	return 0;
-}
-
-/* ---- finding the tensors ---------------------------------------------------------------------- */
-
-static bool has_shape(const struct torch_item *t, int ndim, int64_t rows, int64_t width)
-{
-	return t->ndim == ndim && t->dims[0] == rows &&
-	       (ndim == 1 || t->dims[1] == width);
-}
-
-static int wrong_shape(
-	const struct torch_view *x, const struct torch_item *t, struct err *e)
-{
-	return err_set(e, EX_DATAERR,
-		"%s: the shape of %s, [%lld%s%lld], is not that of its model",
-		x->file.path, t->name, (long long)torch_rows(t),
-		t->ndim == 1 ? " x " : ", ", (long long)torch_row_size(t));
-}
-
-/* The item of a name in a group; NULL: there is none. */
-static const struct torch_item *find(const struct torch_view *x, int group,
-	const char *name, const struct torch_item *parameter)
-{
-	return group ? torch_names_state(&x->names, name, parameter, groups[group])
-		     : torch_names_find(&x->names, name);
-}
-
-/* layers.N.attention.wqkv.weight for the names of its parts; else NULL. */
-static const char *fused_name(const char *name, int *part, struct str *out)
-{
-	static const char *const parts[] = {
-		".attention.wq.weight", ".attention.wk.weight", ".attention.wv.weight"};
-	for (int i = 0; i < (int)ARRAY_LEN(parts); i++) {
-		if (!text_ends(name, parts[i]))
-			continue;
-		*part = i;
-		str_printf(out, "%.*s.attention.wqkv.weight",
-			(int)(strlen(name) - strlen(parts[i])), name);
-		return out->s;
-	}
-	return NULL;
-}
-
-/* An optimizer has no state of parameters that are not trained: zeros, once one of the group is known. */
-static int missing(struct torch_view *x, int group, const char *name, struct err *e)
-{
-	if (!group)
-		return err_set(e, EX_DATAERR, "%s: has no tensor %s", x->file.path, name);
-	if (group == 1)
-		warn("%s: has no %s of %s, as of a parameter that is not trained: zeros",
-			x->file.path, groups[group], name);
-	return 0;
-}
-
-/* A tensor of torchtitan, which has our names. */
-static int find_ours(struct torch_view *x, int group, int i, struct err *e)
-{
-	const struct tensor *t = &x->m.tensors[i];
-	struct source *s = source_of(x, group, i);
-	struct str fused = {0};
-	int part = NOT_FUSED;
-	const struct torch_item *own = source_of(x, CKPT_MODEL, i)->item;
-	*s = (struct source){.item = find(x, group, t->name, group ? own : NULL),
-		.layer = -1,
-		.fused = NOT_FUSED};
-	const char *name = fused_name(t->name, &part, &fused);
-	s->pairs = part == FUSED_Q || part == FUSED_K ||
-		   text_ends(t->name, ".attention.wq.bias") ||
-		   text_ends(t->name, ".attention.wk.bias");
-	s->pairs &= !x->m.c.qk_norm; /* torchtitan's Qwen3 rotates halves */
-	int64_t rows = t->dims[0];
-	if (!s->item && name) {
-		s->item = find(x, group, name, NULL);
-		s->fused = part;
-		rows = (x->m.c.heads + 2 * x->m.c.kv_heads) * x->m.head_dim;
-	}
-	str_free(&fused);
-	if (!s->item)
-		return missing(x, group, t->name, e);
-	return has_shape(s->item, t->ndim, rows, t->ndim == 1 ? 1 : t->dims[1])
-		       ? 0
-		       : wrong_shape(x, s->item, e);
-}
-
-/* A tensor of Hugging Face, or of nanoGPT, which does not transpose. */
-static int find_theirs(
-	struct torch_view *x, int group, const struct foreign *f, struct err *e)
-{
-	int64_t first = 0;
-	int64_t outputs = f->dims[f->transposed], inputs = f->dims[!f->transposed];
-	const struct torch_item *own =
-		f->part[0] < 0 ? NULL : source_of(x, CKPT_MODEL, f->part[0])->item;
-	const struct torch_item *item = find(x, group, f->name, group ? own : NULL);
-	bool transposed = f->transposed && !x->linear;
-	if (!item && f->part[0] < 0)
-		return 0; /* a bias that neither has */
-	if (!item)
-		return missing(x, group, f->name, e);
-	if (!has_shape(item, f->ndim, transposed ? inputs : outputs,
-		    transposed ? outputs : inputs))
-		return wrong_shape(x, item, e);
-	for (int p = 0; p < f->n_parts; first += f->outputs[p++])
-		if (f->part[p] >= 0)
-			*source_of(x, group, f->part[p]) = (struct source){.item = item,
-				.first = first,
-				.layer = -1,
-				.transposed = transposed,
-				.fused = NOT_FUSED};
-	return 0;
-}
-
-/* Nanotron's queries, keys and values are one after the other, Megatron-LM's by key heads. */
-static void cut_rows(const struct torch_view *x, int fused, struct source *s)
-{
-	const struct model_config *c = &x->m.c;
-	s->fused = fused;
-	if (x->names.naming != NAMES_NANOTRON || fused == NOT_FUSED)
-		return;
-	s->fused = NOT_FUSED;
-	s->pairs = x->pairs && fused != FUSED_V;
-	s->first = fused == FUSED_Q ? 0 : c->heads * x->m.head_dim;
-	s->first += fused == FUSED_V ? c->kv_heads * x->m.head_dim : 0;
-}
-
-/* A tensor of Megatron-LM: of one layer, or of all; gate and up are the halves of one. */
-static int find_megatron(struct torch_view *x, int group, int i, struct err *e)
-{
-	const struct tensor *t = &x->m.tensors[i];
-	struct megatron m;
-	megatron_find(&x->names, t->name, group ? groups[group] : "", &m);
-	if (!m.item)
-		return missing(x, group, m.name, e);
-	bool half = m.second || text_ends(t->name, ".w1.weight");
-	int64_t rows = m.fused != NOT_FUSED
-			       ? (x->m.c.heads + 2 * x->m.c.kv_heads) * x->m.head_dim
-			       : t->dims[0] * (half ? 2 : 1);
-	int behind = m.layer >= 0;
-	if (m.item->ndim != t->ndim + behind || m.item->dims[behind] != rows ||
-		(t->ndim == 2 && m.item->dims[behind + 1] != t->dims[1]))
-		return wrong_shape(x, m.item, e);
-	*source_of(x, group, i) = (struct source){
-		.item = m.item, .first = m.second ? t->dims[0] : 0, .layer = m.layer};
-	cut_rows(x, m.fused, source_of(x, group, i));
-	return 0;
-}
-
-static int find_group(struct torch_view *x, int group, struct err *e)
-{
-	for (int i = 0; i < x->m.n_tensors && names_are_fused(&x->names); i++)
-		if (find_megatron(x, group, i, e))
-			return -1;
-	if (names_are_fused(&x->names))
-		return 0;
-	if (x->names.naming == NAMES_META) {
-		for (int i = 0; i < x->m.n_tensors; i++)
-			if (find_ours(x, group, i, e))
-				return -1;
-		return 0;
-	}
-	for (int i = 0; i < x->n_list; i++)
-		if (find_theirs(x, group, &x->list[i], e))
 			return -1;
 	return 0;
 }
@@ -321,8 +138,8 @@ static int64_t list_used(const struct torch_view *x, const struct torch_item **o
 {
 	int64_t n = 0, n_all = 0;
 	for (int i = 0; i < x->m.n_tensors; i++)
-		if (source_of(x, CKPT_MODEL, i)->item)
-			out[n_all++] = source_of(x, CKPT_MODEL, i)->item;
+		if (source_of(&x->at, CKPT_MODEL, i)->item)
+			out[n_all++] = source_of(&x->at, CKPT_MODEL, i)->item;
 	qsort(out, (size_t)n_all, sizeof(*out), by_place);
 	for (int64_t i = 0; i < n_all; i++)
 		if (!n || out[n - 1] != out[i])
@@ -335,8 +152,8 @@ static int check_tied(struct torch_view *x, const struct torch_item *copy, struc
 {
 	const struct torch_item *table = x->names.table;
 	struct torch_difference d;
-	if (!has_shape(copy, 2, table->dims[0], torch_row_size(table)))
-		return wrong_shape(x, copy, e);
+	if (!source_has_shape(copy, 2, table->dims[0], torch_row_size(table)))
+		return source_wrong_shape(&x->at, copy, e);
 	if (torch_same(&x->file, copy, table))
 		return 0;
 	x->tied = copy;
@@ -402,33 +219,30 @@ static bool is_buffer(const char *name)
 	return false;
 }
 
-/* Of Megatron-LM, a parameter in 16 bits that is read in fp32. */
-static bool is_rounded_copy(const struct torch_view *x, const char *name)
+/* Does the name begin as one of a tensor of a model does, in any dialect? */
+static bool is_of_model(const char *name)
 {
-	char master[256];
-	snprintf(master, sizeof(master), "optimizer.state.fp32_param.%s", name);
-	return x->names.naming == NAMES_MEGATRON && torch_names_exact(&x->names, master);
+	for (int k = 0; dialects[k]; k++)
+		for (const char *const *part = dialects[k]->parts; *part; part++)
+			if (!strncmp(name, *part, strlen(*part)))
+				return true;
+	return false;
 }
 
 /* A tensor of the model that nothing reads would be lost. */
 static int check_all_used(struct torch_view *x, const struct torch_item *const *used,
 	int64_t n, struct err *e)
 {
-	static const char *const parts[] = {"layers.", "model.layers.", "h.",
-		"transformer.h.", "output.", "lm_head.", "norm.", "model.norm.", "ln_f.",
-		"transformer.ln_f.", "wpe.", "transformer.wpe.", "decoder.",
-		"output_layer.", "embedding.", "final_layer_norm."};
+	const struct dialect *d = x->names.dialect;
 	const char *prefix = x->names.prefix.s ? x->names.prefix.s : "";
 	for (int64_t i = 0; i < x->names.n; i++) {
 		const struct torch_item *t = x->names.v[i].item;
 		const char *name = x->names.v[i].text;
-		bool begins = !strncmp(name, prefix, strlen(prefix)), ours = false;
+		bool begins = !strncmp(name, prefix, strlen(prefix));
 		name += begins ? strlen(prefix) : 0;
-		for (size_t k = 0; k < ARRAY_LEN(parts); k++)
-			ours = ours || !strncmp(name, parts[k], strlen(parts[k]));
-		if (t->kind != TORCH_TENSOR || !ours || is_buffer(name) ||
+		if (t->kind != TORCH_TENSOR || !is_of_model(name) || is_buffer(name) ||
 			bsearch(&t, used, (size_t)n, sizeof(*used), by_place) ||
-			is_rounded_copy(x, name))
+			(d->is_copy && d->is_copy(&x->names, name)))
 			continue;
 		bool copy = text_ends(name, "output.weight") ||
 			    text_ends(name, "lm_head.weight");
@@ -443,22 +257,6 @@ static int check_all_used(struct torch_view *x, const struct torch_item *const *
 
 /* ---- the optimizer's step ------------------------------------------------------------------------ */
 
-static int megatron_step(struct torch_view *x, int64_t *step, struct err *e)
-{
-	double v = 0;
-	int64_t n;
-	if (megatron_numbers(
-		    &x->file, &x->names, "optimizer.param_groups.0.step", 1, &v, &n, e) ||
-		(!n && megatron_numbers(&x->file, &x->names, "iteration", 1, &v, &n, e)))
-		return -1;
-	bool told = n && v >= 0 && v < 0x1p53;
-	*step = told ? (int64_t)v : 0;
-	return told ? 0
-		    : err_set(e, EX_DATAERR,
-			      "%s: its common_state does not tell the optimizer's step",
-			      x->file.path);
-}
-
 /* AdamW corrects the bias of the moments by a number of steps, of which pt-train has one for all. */
 static int read_step(struct torch_view *x, int64_t *step, struct err *e)
 {
@@ -466,15 +264,16 @@ static int read_step(struct torch_view *x, int64_t *step, struct err *e)
 	double first = -1, v;
 	int64_t n;
 	int rc = 0;
-	if (x->names.naming == NAMES_MEGATRON)
-		return megatron_step(x, step, e);
+	if (x->names.dialect->step)
+		return x->names.dialect->step(&x->file, &x->names, step, e);
 	for (int i = 0; i < x->m.n_tensors && !rc; i++) {
-		const struct torch_item *moment = source_of(x, 1, i)->item;
+		const struct torch_item *moment = source_of(&x->at, 1, i)->item;
 		if (!moment)
 			continue;
 		str_clear(&name);
 		str_printf(&name, "%.*sstep",
-			(int)(strlen(moment->name) - strlen(groups[1])), moment->name);
+			(int)(strlen(moment->name) - strlen(source_groups[1])),
+			moment->name);
 		const struct torch_item *s = torch_find(&x->file, name.s);
 		v = 0;
 		rc = s ? torch_numbers(&x->file, s, 1, &v, &n, e)
@@ -499,7 +298,7 @@ static int use_masters(struct torch_view *x, struct err *e)
 	const struct torch_item **list = torch_names_masters(&x->names);
 	int rc = 0;
 	for (int i = 0; i < x->m.n_tensors && *list && !rc; i++) {
-		struct source *s = source_of(x, CKPT_MODEL, i);
+		struct tensor_source *s = source_of(&x->at, CKPT_MODEL, i);
 		for (int64_t k = 0; s->item && k < x->names.n_order; k++) {
 			if (x->names.order[k] != s->item)
 				continue;
@@ -531,15 +330,15 @@ static int add_moments(struct torch_view *x, struct ckpt_view *v, struct err *e)
 		return -1;
 	if (!x->moments)
 		return 0;
-	for (int g = 1; g < (int)ARRAY_LEN(groups); g++) {
-		if (find_group(x, g, e))
+	for (int g = 1; g < SOURCE_GROUPS; g++) {
+		if (x->names.dialect->find(&x->at, g, e))
 			return -1;
-		strs_add(&v->groups, groups[g]);
+		strs_add(&v->groups, source_groups[g]);
 	}
 	const struct torch_item **means =
 		xcalloc((size_t)x->m.n_tensors + 1, sizeof(*means));
 	for (int i = 0; i < x->m.n_tensors; i++)
-		means[i] = source_of(x, 1, i)->item;
+		means[i] = source_of(&x->at, 1, i)->item;
 	v->decays = xcalloc((size_t)x->m.n_tensors + 1, sizeof(*v->decays));
 	rc = torch_group_decays(&x->file, &x->names, means, x->m.n_tensors, v->decays, e);
 	free(means);
@@ -551,14 +350,6 @@ static int add_moments(struct torch_view *x, struct ckpt_view *v, struct err *e)
 
 /* ---- the format ------------------------------------------------------------------------------------ */
 
-/* A square matrix does not tell how it is stored; that of queries, keys and values does. */
-static bool is_linear(const struct torch_view *x)
-{
-	const struct torch_item *t =
-		torch_names_find(&x->names, "transformer.h.0.attn.c_attn.weight");
-	return t && t->ndim == 2 && t->dims[0] == 3 * x->m.c.dim;
-}
-
 static int load(
 	struct torch_view *x, struct ckpt_view *v, const char *path, struct err *e)
 {
@@ -566,19 +357,18 @@ static int load(
 	if (torch_open_as(&x->file, x->container, path, e) ||
 		torch_names_open(&x->names, &x->file, e) ||
 		(x->moments = torch_names_has_moments(&x->names, e)) < 0 ||
-		torch_config(&c, &x->pairs, &x->file, &x->names, x->how->config, e))
+		torch_config(&c, &x->at.pairs, &x->file, &x->names, x->how->config, e))
 		return -1;
 	if (model_init(&x->m, &c, 0, e)) {
 		e->code = EX_DATAERR;
 		return err_prefix(e, "%s: ", path);
 	}
-	x->linear = is_linear(x);
-	x->of = xcalloc(ARRAY_LEN(groups) * (size_t)x->m.n_tensors, sizeof(*x->of));
+	x->at.names = &x->names;
+	x->at.m = &x->m;
+	x->at.of = xcalloc(SOURCE_GROUPS * (size_t)x->m.n_tensors, sizeof(*x->at.of));
 	convert_view(v, &x->m, path);
-	if ((x->names.naming == NAMES_LLAMA || x->names.naming == NAMES_GPT2) &&
-		(x->n_list = foreign_list(&x->m, x->m.c.vocab, &x->list, e)) < 0)
-		return -1;
-	return find_group(x, CKPT_MODEL, e) || add_moments(x, v, e) ? -1 : 0;
+	return x->names.dialect->find(&x->at, CKPT_MODEL, e) || add_moments(x, v, e) ? -1
+										     : 0;
 }
 
 static const void *probe_torch(const char *path)

@@ -13,86 +13,6 @@
 /* As the options of pt-train may be. */
 enum { MOST_DIM = 1 << 22, MOST_ROWS = 1 << 24, MOST_LAYERS = 100000 };
 
-/* ---- shapes ------------------------------------------------------------------------------ */
-
-static const struct torch_item *of_layer(
-	const struct torch_names *x, const char *stem, int64_t layer, const char *name)
-{
-	char text[160];
-	snprintf(text, sizeof(text), "%s%lld.%s", stem, (long long)layer, name);
-	return torch_names_find(x, text);
-}
-
-static int64_t rows(const struct torch_item *t, int64_t none)
-{
-	return t && t->ndim ? t->dims[0] : none;
-}
-
-/* Names of one naming: of layers, and of tensors whose shapes tell something. */
-/* (Megatron-LM's and nanotron's are in torch_megatron.c.) */
-static const struct shapes {
-	const char *layers, *norm, *bias, *output;
-	const char *out_bias;  /* where queries may have biases, and these not */
-	const char *keys, *up; /* rows: kv heads, hidden size of the feed-forward layer */
-	const char *head_norm; /* rows: channels of a head */
-} shapes[NAMES_NANOTRON + 1] = {
-	[NAMES_META] = {"layers.", "attention_norm.weight", "attention.wq.bias",
-		"output.weight", "attention.wo.bias", "attention.wk.weight",
-		"feed_forward.w1.weight", "attention.q_norm.weight"},
-	[NAMES_LLAMA] = {"model.layers.", "input_layernorm.weight",
-		"self_attn.q_proj.bias", "lm_head.weight", "self_attn.o_proj.bias",
-		"self_attn.k_proj.weight", "mlp.gate_proj.weight",
-		"self_attn.q_norm.weight"},
-	[NAMES_GPT2] = {"transformer.h.", "ln_1.weight", "ln_1.bias", "lm_head.weight",
-		NULL, NULL, "mlp.c_fc.weight", NULL},
-};
-
-/* Norms of queries and keys: their size is that of a head. */
-static void set_head_norm(struct model_config *c, int64_t size)
-{
-	c->qk_norm = size > 0;
-	c->head_dim = size <= MOST_DIM ? size : 0;
-}
-
-static void read_shapes_of_megatron(struct model_config *c, const struct torch_names *x)
-{
-	int64_t qkv;
-	megatron_shapes(x, &c->layers, &c->ffn_dim, &qkv);
-	c->tie = torch_names_find(x, x->naming == NAMES_NANOTRON ? "lm_head.weight"
-								 : "output_layer.weight")
-			 ? NO
-			 : YES;
-	c->bias = BIAS_NONE;
-	set_head_norm(c, megatron_head_norm(x));
-}
-
-/* Sets what the shapes tell. */
-static void read_shapes(struct model_config *c, const struct torch_names *x)
-{
-	c->arch = x->naming == NAMES_GPT2 ? ARCH_GPT2 : ARCH_LLAMA;
-	c->vocab = x->table->dims[0];
-	c->dim = x->table->dims[1];
-	if (names_are_fused(x)) {
-		read_shapes_of_megatron(c, x);
-		return;
-	}
-	const struct shapes *s = &shapes[x->naming];
-	const struct torch_item *up = of_layer(x, s->layers, 0, s->up);
-	const struct torch_item *output = torch_names_find(x, s->output);
-	for (c->layers = 0; of_layer(x, s->layers, c->layers, s->norm);)
-		c->layers++;
-	/* (Hugging Face's GPT-2 has [in, out], nanoGPT [out, in]) */
-	c->ffn_dim = rows(up, 0) == c->dim && up->ndim == 2 ? up->dims[1] : rows(up, 0);
-	c->bias = !of_layer(x, s->layers, 0, s->bias)			   ? BIAS_NONE
-		  : s->out_bias && !of_layer(x, s->layers, 0, s->out_bias) ? BIAS_QKV
-									   : BIAS_ALL;
-	c->tie = output && !torch_same(x->file, output, x->table) ? NO : YES;
-	if (s->head_norm)
-		set_head_norm(c, rows(of_layer(x, s->layers, 0, s->head_norm), 0));
-	if (x->naming == NAMES_GPT2)
-		c->context = rows(torch_names_find(x, "transformer.wpe.weight"), 0);
-}
-
 /* ---- configurations -------------------------------------------------------------------------- */
 
 /* Sets a value to the one that the program has saved; it stays if there is none. */
@@ -102,32 +22,29 @@ static int read_argument(struct torch_file *f, const struct torch_names *x,
 	double value;
 	int64_t n = 0;
 	const struct torch_item *item = torch_names_exact(x, name);
-	int rc = x->naming == NAMES_MEGATRON
-			 ? megatron_numbers(f, x, name, 1, &value, &n, e)
-		 : item ? torch_numbers(f, item, 1, &value, &n, e)
-			: 0;
+	int rc = x->dialect->numbers ? x->dialect->numbers(f, x, name, 1, &value, &n, e)
+		 : item		     ? torch_numbers(f, item, 1, &value, &n, e)
+				     : 0;
 	if (!rc && n && value > 0 && value <= 1e9)
 		*out = value;
 	return rc;
 }
 
-/* nanoGPT saves its options with the model, Megatron-LM in what all ranks have in common. */
+/* Reads the options that a program has saved with the model. */
 static int read_arguments(struct model_config *c, struct torch_file *f,
 	const struct torch_names *x, bool *context, struct err *e)
 {
-	bool megatron = x->naming == NAMES_MEGATRON;
+	const struct dialect *d = x->dialect;
 	double heads = 0, length = 0;
 	c->norm_eps = 1e-5;
 	c->rope_theta = 10000;
-	if (read_argument(f, x,
-		    megatron ? "args.num_attention_heads" : "model_args.n_head", &heads,
-		    e) ||
+	if ((d->heads && read_argument(f, x, d->heads, &heads, e)) ||
 		read_argument(f, x, "args.norm_epsilon", &c->norm_eps, e) ||
 		read_argument(f, x, "args.rotary_base", &c->rope_theta, e) ||
-		(megatron && read_argument(f, x, "args.seq_length", &length, e)))
+		(d->context && read_argument(f, x, d->context, &length, e)))
 		return -1;
 	c->heads = (int64_t)heads;
-	c->context = megatron ? (int64_t)length : c->context;
+	c->context = d->context ? (int64_t)length : c->context;
 	*context = c->context > 0 && c->context <= MOST_DIM;
 	return 0;
 }
@@ -265,28 +182,11 @@ static int read_config(struct model_config *c, bool *pairs,
 	return 0;
 }
 
-static int64_t width_of_heads(const struct model_config *c)
-{
-	return c->head_dim ? c->head_dim : c->heads ? c->dim / c->heads : 0;
-}
-
-/* The rows of the keys; 0: only torchtitan's fused tensor has them. */
-static int64_t rows_of_keys(const struct model_config *c, const struct torch_names *x)
-{
-	const struct shapes *s = &shapes[x->naming];
-	int64_t layers, ffn, qkv;
-	if (names_are_fused(x)) {
-		megatron_shapes(x, &layers, &ffn, &qkv);
-		return (qkv - c->heads * width_of_heads(c)) / 2;
-	}
-	return s->keys ? rows(of_layer(x, s->layers, 0, s->keys), 0) : c->dim;
-}
-
 /* The heads must divide what the shapes say. */
 static int set_kv_heads(struct model_config *c, const struct torch_names *x,
 	const char *path, struct err *e)
 {
-	int64_t width = width_of_heads(c), keys = rows_of_keys(c, x);
+	int64_t width = width_of_heads(c), keys = names_key_rows(x, c);
 	if (!width || (!c->head_dim && c->dim % c->heads))
 		return err_set(e, EX_DATAERR,
 			"%s: %lld heads do not divide the hidden size %lld", path,
@@ -321,7 +221,7 @@ int torch_config(struct model_config *c, bool *pairs, struct torch_file *f,
 	const struct torch_names *x, const char *given, struct err *e)
 {
 	struct model_config shape = {.arch = 0};
-	read_shapes(&shape, x);
+	names_shapes(x, &shape);
 	if (check_sizes(&shape, f->path, e))
 		return -1;
 	char *path = find_config(f->path, given);
@@ -379,12 +279,12 @@ static int add_option(struct str *out, struct torch_file *f, const struct torch_
 	const struct torch_item *item = torch_names_group(x, key, &at);
 	bool agree = true;
 	snprintf(path, sizeof(path), "optimizer.param_groups.0.%s", key);
-	if (x->naming == NAMES_MEGATRON ? megatron_numbers(f, x, path, 2, v, &n, e)
-		: item			? torch_numbers(f, item, 2, v, &n, e)
-					: 0)
+	bool own = x->dialect->numbers != NULL;
+	if (own	       ? x->dialect->numbers(f, x, path, 2, v, &n, e)
+		: item ? torch_numbers(f, item, 2, v, &n, e)
+		       : 0)
 		return -1;
-	if (item && n && x->naming != NAMES_MEGATRON &&
-		groups_agree(f, x, key, at, v, n, &agree, e))
+	if (item && n && !own && groups_agree(f, x, key, at, v, n, &agree, e))
 		return -1;
 	for (int64_t i = 0; i < n && names[i] && agree; i++)
 		str_printf(out, "%s = %s\n", names[i], text_double(text, v[i]));

@@ -10,7 +10,7 @@
 enum {
 	BATCH = 512,
 	MAX_WINDOW = 1 << 30,
-	MAX_PATTERNS = 16,
+	MAX_PATTERNS = 8, /* each takes as long as the first one */
 	/* Bytes that are normalized at once; more only if no word ends where the text can be cut. */
 	NORMAL_WINDOW = 1 << 16,
 	MAX_NORMAL_WINDOW = 1 << 26,

@@ -34,43 +34,26 @@ static void make_safetensors(struct bytes *b, const char *name)
 	free(header);
 }
 
-/* n bytes, without the words that this project adds to the header, unless `sealed`. */
-static void make_llmc(struct bytes *b, size_t n, const char *name, bool sealed)
+/* A model, without the words that this project adds to the header, unless `sealed`. */
+static const char *make_model(struct bytes *b, bool sealed)
 {
 	struct str file = {0};
-	n = n < b->n ? n : b->n;
-	str_add(&file, n ? (const void *)b->p : "", n);
-	b->p = n ? b->p + n : b->p;
-	b->n -= n;
+	str_add(&file, b->n ? (const void *)b->p : "", b->n);
 	for (size_t i = 1000; i < 1024 && i < file.len && !sealed; i++)
 		file.s[i] = 0;
-	fuzz_file(name, file.s, file.len);
+	fuzz_file("model_1.bin", file.s, file.len);
 	str_free(&file);
-}
-
-/* A model, or its length in two bytes, the model and its state. */
-static const char *make_model(struct bytes *b, bool sealed, bool state)
-{
-	size_t n = b->n;
-	if (state) {
-		n = take_byte(b);
-		n |= (size_t)take_byte(b) << 8;
-	}
-	make_llmc(b, n, "model_1.bin", sealed);
-	unlink(fuzz_path("state_1_00000.bin"));
-	if (state)
-		make_llmc(b, b->n, "state_1_00000.bin", sealed);
 	return fuzz_path("model_1.bin");
 }
 
-static const char *make(enum kind kind, bool state, struct bytes *b)
+static const char *make(enum kind kind, struct bytes *b)
 {
 	static char path[4200];
 	snprintf(path, sizeof(path), "%s/hf", fuzz_folder());
 	mkdir(path, 0700);
 	unlink(fuzz_path("hf/model.safetensors"));
 	if (kind >= LLMC)
-		return make_model(b, kind == LLMC_SEALED, state);
+		return make_model(b, kind == LLMC_SEALED);
 	make_text(b, "hf/config.json");
 	if (kind == HF_INDEX) {
 		make_text(b, "hf/model.safetensors.index.json");
@@ -109,7 +92,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
 	uint64_t hash;
 	uint8_t first = take_byte(&b);
 	enum kind kind = (enum kind)(first % KINDS);
-	const char *path = make(kind, first & 2 * KINDS, &b);
+	const char *path = make(kind, &b);
 	const struct convert_format *f =
 		kind >= LLMC ? &convert_llmc : &convert_huggingface;
 	int rc = convert_open_as(

@@ -3,6 +3,7 @@
  * values, patterns that try the same characters again and again. Each is rejected, by a process that may have little
  * memory and that an alarm ends: without bounds they take gigabytes, or hours.
  */
+#include "archive/safetensors.h"
 #include "base/file.h"
 #include "base/json.h"
 #include "check/batch.h"
@@ -537,6 +538,25 @@ TEST(json_of_empty_values)
 	str_puts(&s, "0]}");
 	assert_ends(NULL, read_json, &s);
 	str_free(&s);
+}
+
+/* A header of more JSON than a model needs is not read. */
+static int open_safetensors(const void *path)
+{
+	struct st_header h;
+	int fd = open(path, O_RDONLY | O_CLOEXEC);
+	return safetensors_header(&h, fd, path, &e);
+}
+
+TEST(header_of_safetensors)
+{
+	const char *path = test_path("long.safetensors");
+	const uint64_t n = (12 << 20) + 1;
+	int fd = open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+	assert_int_equal(write(fd, &n, sizeof(n)), sizeof(n));
+	assert_int_equal(ftruncate(fd, 1 << 24), 0);
+	close(fd);
+	assert_ends("a header of 12582913 bytes", open_safetensors, path);
 }
 
 /* ---- patterns ------------------------------------------------------------------------------------- */

@@ -475,57 +475,6 @@ static void flip_bits(
 	ckpt_view_close(&undamaged);
 }
 
-/* Reads another view, which has parameters only, as if it had moments of AdamW. */
-static int read_moments(const struct ckpt_view *v, const struct ckpt_rows *r, float *out,
-	struct err *error)
-{
-	const struct ckpt_view *of = v->with;
-	const struct ckpt_rows there = {CKPT_MODEL, r->tensor, r->row, r->n};
-	if (of->read(of, &there, out, error))
-		return -1;
-	for (int64_t i = 0; i < r->n * ckpt_row_size(&v->tensors[r->tensor]); i++)
-		out[i] = r->group == 2	 ? out[i] * out[i]
-			 : r->group == 1 ? out[i] / 8
-					 : out[i];
-	return 0;
-}
-
-static void with_moments(struct ckpt_view *v, const struct ckpt_view *of)
-{
-	ckpt_view_like(v, of);
-	strs_add(&v->groups, "exp_avg");
-	strs_add(&v->groups, "exp_avg_sq");
-	v->info.step = 1;
-	v->read = read_moments;
-	v->with = (void *)of;
-}
-
-/* The model's file and that of its state are checked together. */
-TEST(flips_in_a_state_are_found)
-{
-	static const enum dtype types[] = {DT_F32, DT_BF16};
-	struct ckpt_view v, full;
-	struct str model = {0}, moments = {0};
-	succeed(convert_open(&v, golden("gpt2"), NULL, &e));
-	with_moments(&full, &v);
-	for (size_t i = 0; i < ARRAY_LEN(types); i++) {
-		const char *folder = fresh("");
-		succeed(file_make_directory(folder, &e));
-		str_clear(&model);
-		str_clear(&moments);
-		str_printf(&model, "%s/model_1.bin", folder);
-		str_printf(&moments, "%s/state_1_00000.bin", folder);
-		save(&full, &convert_llmc, model.s, types[i], 0);
-		assert_true(file_exists(moments.s));
-		flip_bits(&convert_llmc, model.s, moments.s, true);
-		flip_bits(&convert_llmc, model.s, model.s, true);
-	}
-	str_free(&model);
-	str_free(&moments);
-	ckpt_view_close(&full);
-	ckpt_view_close(&v);
-}
-
 TEST(flips_are_found)
 {
 	struct ckpt_view v;

@@ -144,7 +144,7 @@ static void profile(void **state)
 		sscanf(row, " linear_fwd %lld %lf %lf %lf", &calls, &ms, &us, &part), 4);
 	assert_int_equal(calls, 2);
 	assert_near(us, 1e3 * ms / 2, 0.5 + 1e-3 * us);
-	assert_true(part > 0 && part <= 100);
+	assert_true(part >= 0 && part <= 100); /* 0.0: on a busy machine */
 	row = strstr(table.s, "\nzero ");
 	assert_non_null(row);
 	assert_int_equal(sscanf(row, " zero %lld", &calls), 1);

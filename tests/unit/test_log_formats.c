@@ -11,7 +11,7 @@ static struct err e;
 /* Reads a log by the formats in a text. */
 static struct run_log read_by(const char *formats, const char *log)
 {
-	struct run_log l;
+	struct run_log l = {0};
 	struct log_how how = {.format = test_file("my.format", formats)};
 	const char *path = test_file("log", log);
 	if (log_how_open(&how, &e) || log_read(&l, path, &how, &e))
@@ -104,6 +104,8 @@ TEST(shared_formats)
 	assert_int_equal(log_read(&l, test_file("log", "round 1 loss 2\n"), &how, &e), 0);
 	assert_string_equal(l.info.format, "nanogpt");
 	run_log_free(&l);
+	const char *old = test_file("log", "iter 1: loss 2.5, time 1.50ms, mfu 2.00%\n");
+	assert_int_equal(log_read(&l, old, &how, &e), -1);
 	assert_int_equal(
 		log_read(&l, test_file("log", "step,train/loss\n1,2\n"), &how, &e), 0);
 	assert_value(&l, &(struct want){1, "val_loss", 2});

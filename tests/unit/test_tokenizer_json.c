@@ -200,6 +200,25 @@ TEST_AFTER(begin, several_patterns)
 		false, "aa1", "97 259");
 }
 
+/* Each pattern takes time for each byte of a text, so their number has a limit. */
+TEST_AFTER(begin, too_many_patterns)
+{
+#define SPLIT_2 SPLIT("a") ", " SPLIT("b") ", "
+	struct vocab v;
+	struct bpe_rules r;
+	check_tokens(write_json(", \"ab\": 256", "\"a b\"",
+			     LIST(SPLIT_2 SPLIT_2 SPLIT_2 SPLIT_2 BYTES)),
+		false, "ab", "97 98");
+	const char *path = write_json(", \"ab\": 256", "\"a b\"",
+		LIST(SPLIT_2 SPLIT_2 SPLIT_2 SPLIT_2 SPLIT("a") ", " BYTES));
+	assert_int_equal(bpe_read(&v, &r, path, NULL, NULL, &e), 0);
+	assert_null(bpe_open(&v, &r, &e));
+	assert_int_equal(e.code, EX_DATAERR);
+	assert_non_null(strstr(e.msg, "more than 8 patterns"));
+	vocab_free(&v);
+	bpe_rules_free(&r);
+}
+
 /* Tokens that are not normalized are found first, in all of the text. */
 TEST_AFTER(begin, orders_of_added_tokens)
 {

@@ -3,23 +3,29 @@
  * same name, or a number. Wrappers (DistributedDataParallel, torch.compile, FSDP) add parts to names, and
  * programs put what they save under keys of their own.
  */
-#include "foreign/torch.h"
+#include "dialect/dialect.h"
 
 #include <stdlib.h>
 #include <string.h>
 
 /* ---- names without wrappers ------------------------------------------------------------ */
 
+/* The list ends with NULL. */
+static bool is_one_of(const char *const *list, const char *part, size_t n)
+{
+	while (*list && (strlen(*list) != n || memcmp(*list, part, n) != 0))
+		list++;
+	return *list;
+}
+
 static bool is_wrapper(const char *part, size_t n)
 {
 	static const char *const wrappers[] = {"module", "_orig_mod",
-		"_fsdp_wrapped_module", "_checkpoint_wrapped_module",
-		"qkv_linear", /* torchtitan's module of queries, keys and values */
-		"pp_block"};  /* nanotron's of a stage of a pipeline */
-	for (size_t i = 0; i < ARRAY_LEN(wrappers); i++)
-		if (strlen(wrappers[i]) == n && !memcmp(part, wrappers[i], n))
-			return true;
-	return false;
+		"_fsdp_wrapped_module", "_checkpoint_wrapped_module", NULL};
+	bool is = is_one_of(wrappers, part, n);
+	for (int k = 0; dialects[k] && !is; k++)
+		is = dialects[k]->wrappers && is_one_of(dialects[k]->wrappers, part, n);
+	return is;
 }
 
 static char *without_wrappers(const char *name)
@@ -71,11 +77,8 @@ const struct torch_item *torch_names_exact(const struct torch_names *x, const ch
 static bool is_key_of_model(const char *part, size_t n)
 {
 	static const char *const keys[] = {
-		"model", "transformer", "state_dict", "model_state_dict", "app"};
-	for (size_t i = 0; i < ARRAY_LEN(keys); i++)
-		if (strlen(keys[i]) == n && !memcmp(part, keys[i], n))
-			return true;
-	return false;
+		"model", "transformer", "state_dict", "model_state_dict", "app", NULL};
+	return is_one_of(keys, part, n);
 }
 
 /* Are these all parts of text[n], which ends with a dot or is empty? */
@@ -107,40 +110,40 @@ static int refuse(const struct torch_names *x, struct err *e)
 			*name ? "its first value, '" : "", *name ? name : "all of it",
 			*name ? "'," : "", what.s);
 	}
+	scoped_str tables = {0};
+	for (int k = 0; dialects[k]; k++)
+		str_printf(&tables, "%s%s (%s)",
+			!k		  ? ""
+			: dialects[k + 1] ? ", "
+					  : " or ",
+			dialects[k]->table, dialects[k]->name);
 	return err_set(e, EX_UNAVAILABLE,
-		"%s: its tensors are of no model that is known: one has tok_embeddings.weight "
-		"(torchtitan), embed_tokens.weight (Hugging Face), wte.weight (GPT-2), "
-		"embedding.word_embeddings.weight (Megatron-LM) or "
-		"token_position_embeddings.token_embedding.weight (nanotron), perhaps "
+		"%s: its tensors are of no model that is known: one has %s, perhaps "
 		"after model.; %s%.100s. Of transformers, GPT2LMHeadModel and "
 		"LlamaForCausalLM can be read",
-		path, *name ? "its first is " : "its only one has no name", name);
+		path, tables.s, *name ? "its first is " : "its only one has no name",
+		name);
 }
 
 int torch_names_open(struct torch_names *x, const struct torch_file *f, struct err *e)
 {
 	enum { MAX_PREFIX = 256 }; /* (each of its parts is looked up) */
-	static const char *const tables[] = {[NAMES_META] = "tok_embeddings.weight",
-		[NAMES_LLAMA] = "embed_tokens.weight",
-		[NAMES_GPT2] = "wte.weight",
-		[NAMES_MEGATRON] = "embedding.word_embeddings.weight",
-		[NAMES_NANOTRON] = "token_position_embeddings.token_embedding.weight"};
 	*x = (struct torch_names){.file = f};
 	if (list_names(x, e))
 		return -1;
 	for (int64_t i = 0; i < x->n; i++)
-		for (int k = 0; k < (int)ARRAY_LEN(tables); k++) {
-			const char *text = x->v[i].text;
-			size_t n = strlen(text) - min64((int64_t)strlen(text),
-							  (int64_t)strlen(tables[k]));
+		for (int k = 0; dialects[k]; k++) {
+			const char *text = x->v[i].text, *table = dialects[k]->table;
+			size_t n = strlen(text) -
+				   min64((int64_t)strlen(text), (int64_t)strlen(table));
 			if (x->v[i].item->kind != TORCH_TENSOR ||
-				!text_ends(text, tables[k]) || n > MAX_PREFIX ||
+				!text_ends(text, table) || n > MAX_PREFIX ||
 				!are_keys_of_model(text, n) ||
 				(x->table && n >= x->prefix.len))
 				continue;
 			str_clear(&x->prefix);
 			str_add(&x->prefix, text, n);
-			x->naming = (enum naming)k;
+			x->dialect = dialects[k];
 			x->table = x->v[i].item;
 		}
 	if (x->table && x->table->ndim == 2)
@@ -279,8 +282,8 @@ const struct torch_item **torch_names_masters(const struct torch_names *x)
 
 int torch_names_has_moments(const struct torch_names *x, struct err *e)
 {
-	if (x->naming == NAMES_MEGATRON)
-		return megatron_has_moments(x, e);
+	if (x->dialect->has_moments)
+		return x->dialect->has_moments(x, e);
 	if (has_flat_groups(x))
 		return err_set(e, EX_UNAVAILABLE,
 			"%s: without ZeRO, DeepSpeed's fused optimizers save fp32 parameters and moments of a "

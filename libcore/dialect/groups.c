@@ -1,5 +1,5 @@
 /* The weight decay of each parameter, by the group of the optimizer that it is in. */
-#include "foreign/torch.h"
+#include "dialect/dialect.h"
 
 #include <ctype.h>
 #include <stdlib.h>

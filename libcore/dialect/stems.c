@@ -1,60 +1,11 @@
-/*
- * Hugging Face's names. Their GPT-2 keeps its matrices as [in, out] (Conv1D), with queries, keys and
- * values in one; their Llama has matrices as ours, and its rotary embedding rotates channel j of a head
- * with channel j + width / 2, as ours does, so that no row of wq and wk moves. (Meta's own files
- * rotate 2 j with 2 j + 1.)
- */
-#include "foreign/foreign.h"
+/* Tensors by the stems of their names: as Hugging Face has them, and where ours are in these. */
+#include "dialect/dialect.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-struct stem {
-	const char *ours, *theirs;
-	bool transposed;
-	bool no_bias; /* a module that never has one */
-};
-
-struct scheme {
-	const char *layers; /* in front of the names of a layer; with its number */
-	bool biases;	    /* all modules have one, except no_bias */
-	struct stem stems[16];
-};
-
-static const struct scheme schemes[ARCHS] = {
-	[ARCH_GPT2] = {"transformer.h.", true,
-		{
-			{"tok_embeddings", "transformer.wte", false, true},
-			{"pos_embeddings", "transformer.wpe", false, true},
-			{"attention_norm", "ln_1", false, false},
-			{"attention.wq", "attn.c_attn", true, false},
-			{"attention.wk", "attn.c_attn", true, false},
-			{"attention.wv", "attn.c_attn", true, false},
-			{"attention.wo", "attn.c_proj", true, false},
-			{"ffn_norm", "ln_2", false, false},
-			{"feed_forward.w1", "mlp.c_fc", true, false},
-			{"feed_forward.w2", "mlp.c_proj", true, false},
-			{"norm", "transformer.ln_f", false, false},
-			{"output", "lm_head", false, true},
-		}},
-	[ARCH_LLAMA] = {"model.layers.", false,
-		{
-			{"tok_embeddings", "model.embed_tokens", false, true},
-			{"attention_norm", "input_layernorm", false, true},
-			{"attention.wq", "self_attn.q_proj", false, false},
-			{"attention.wk", "self_attn.k_proj", false, false},
-			{"attention.wv", "self_attn.v_proj", false, false},
-			{"attention.q_norm", "self_attn.q_norm", false, true},
-			{"attention.k_norm", "self_attn.k_norm", false, true},
-			{"attention.wo", "self_attn.o_proj", false, false},
-			{"ffn_norm", "post_attention_layernorm", false, true},
-			{"feed_forward.w1", "mlp.gate_proj", false, false},
-			{"feed_forward.w3", "mlp.up_proj", false, false},
-			{"feed_forward.w2", "mlp.down_proj", false, false},
-			{"norm", "model.norm", false, true},
-			{"output", "lm_head", false, true},
-		}},
-};
+static const struct scheme *const schemes[ARCHS] = {
+	[ARCH_GPT2] = &scheme_gpt2, [ARCH_LLAMA] = &scheme_llama};
 
 /* The row of a name, whose layer (-1: none) and kind (".weight", ".bias") are cut off. */
 static const struct stem *find_stem(
@@ -121,7 +72,7 @@ static int add(const struct model *m, int i, int64_t vocab, struct foreign *list
 	struct err *e)
 {
 	const struct tensor *t = &m->tensors[i];
-	const struct scheme *s = &schemes[m->c.arch];
+	const struct scheme *s = schemes[m->c.arch];
 	const char *kind;
 	char name[sizeof(list->name)];
 	int64_t layer;
@@ -142,7 +93,7 @@ static int add(const struct model *m, int i, int64_t vocab, struct foreign *list
 int foreign_list(
 	const struct model *m, int64_t vocab, struct foreign **out, struct err *e)
 {
-	const struct scheme *s = &schemes[m->c.arch];
+	const struct scheme *s = schemes[m->c.arch];
 	struct foreign *list = xcalloc(2 * (size_t)m->n_tensors, sizeof(*list));
 	int n = 0, rc = 0;
 	for (int i = 0; i < m->n_tensors && !rc; i++)
@@ -160,4 +111,44 @@ int foreign_list(
 	if (rc)
 		free(list);
 	return rc ? -1 : n;
+}
+
+static int find_tensor(struct placement *x, int group, const struct foreign *f,
+	bool linear, struct err *e)
+{
+	int64_t first = 0;
+	int64_t outputs = f->dims[f->transposed], inputs = f->dims[!f->transposed];
+	const struct torch_item *own =
+		f->part[0] < 0 ? NULL : source_of(x, SOURCE_MODEL, f->part[0])->item;
+	const struct torch_item *item =
+		source_find(x, group, f->name, group ? own : NULL);
+	bool transposed = f->transposed && !linear;
+	if (!item && f->part[0] < 0)
+		return 0; /* a bias that neither has */
+	if (!item)
+		return source_missing(x, group, f->name, e);
+	if (!source_has_shape(item, f->ndim, transposed ? inputs : outputs,
+		    transposed ? outputs : inputs))
+		return source_wrong_shape(x, item, e);
+	for (int p = 0; p < f->n_parts; first += f->outputs[p++])
+		if (f->part[p] >= 0)
+			*source_of(x, group, f->part[p]) =
+				(struct tensor_source){.item = item,
+					.first = first,
+					.layer = -1,
+					.transposed = transposed,
+					.fused = NOT_FUSED};
+	return 0;
+}
+
+int stems_find(struct placement *x, int group, bool linear, struct err *e)
+{
+	struct foreign *list;
+	int n = foreign_list(x->m, x->m->c.vocab, &list, e), rc = 0;
+	if (n < 0)
+		return -1;
+	for (int i = 0; i < n && !rc; i++)
+		rc = find_tensor(x, group, &list[i], linear, e);
+	free(list);
+	return rc;
 }

@@ -1,0 +1,135 @@
+/* Names of models whose queries, keys and values are one tensor, and gate and up are one. */
+#include "dialect/dialect.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* A tensor of theirs that has one of ours. */
+struct fused_tensor {
+	const struct torch_item *item; /* NULL: there is none */
+	int64_t layer;		       /* of its first dimension; -1: it has one */
+	int part;
+	bool second;
+	char name[96];
+};
+
+static const struct fused_row *find_row(const struct fused_row *rows, const char *ours)
+{
+	while (rows->ours && strcmp(rows->ours, ours) != 0)
+		rows++;
+	return rows->ours ? rows : NULL;
+}
+
+/* A tensor of a layer: numbered, or a part of all layers. */
+static const struct torch_item *find_in_layer(const struct torch_names *x,
+	const char *group, const char *stem, int64_t layer, struct fused_tensor *out)
+{
+	const struct fused_names *f = x->dialect->fused;
+	snprintf(out->name, sizeof(out->name), "%s%lld.%s", f->layers, (long long)layer,
+		stem);
+	out->layer = -1;
+	const struct torch_item *t = f->find(x, group, out->name);
+	if (t || !f->stacked)
+		return t;
+	snprintf(out->name, sizeof(out->name), "%s%s", f->layers, stem);
+	out->layer = layer;
+	t = f->find(x, group, out->name);
+	return t && t->ndim > 1 && layer < t->dims[0] ? t : NULL;
+}
+
+/* Finds ours in a group of the checkpoint ("": the parameters). */
+static void find_tensor(const struct torch_names *x, const char *ours, const char *group,
+	struct fused_tensor *out)
+{
+	static const char layers[] = "layers.";
+	const struct fused_names *f = x->dialect->fused;
+	*out = (struct fused_tensor){.layer = -1, .part = NOT_FUSED};
+	const struct fused_row *r = find_row(f->others, ours);
+	if (r) {
+		snprintf(out->name, sizeof(out->name), "%s", r->theirs[0]);
+		out->item = f->find(x, group, out->name);
+		return;
+	}
+	if (strncmp(ours, layers, strlen(layers)) != 0)
+		return;
+	char *end;
+	int64_t layer = strtoll(ours + strlen(layers), &end, 10);
+	r = *end ? find_row(f->rows, end + 1) : NULL;
+	if (!r)
+		return;
+	out->part = r->part;
+	out->second = r->second;
+	for (int k = 1; k >= 0 && !out->item; k--)
+		if (r->theirs[k])
+			out->item = find_in_layer(x, group, r->theirs[k], layer, out);
+}
+
+/* ---- shapes ------------------------------------------------------------------------------------ */
+
+static int64_t size_of(const struct torch_names *x, const char *ours)
+{
+	struct fused_tensor t;
+	find_tensor(x, ours, "", &t);
+	if (!t.item || t.item->ndim < 1 + (t.layer >= 0))
+		return 0;
+	return t.item->dims[t.layer >= 0];
+}
+
+void fused_shapes(const struct torch_names *x, struct model_config *c)
+{
+	char name[64];
+	struct fused_tensor t;
+	c->ffn_dim = size_of(x, "layers.0.feed_forward.w1.weight") / 2;
+	for (c->layers = 0;; c->layers++) {
+		snprintf(name, sizeof(name), "layers.%lld.attention.wo.weight",
+			(long long)c->layers);
+		find_tensor(x, name, "", &t);
+		if (!t.item)
+			break;
+	}
+	const struct fused_row *output =
+		find_row(x->dialect->fused->others, "output.weight");
+	c->tie = torch_names_find(x, output->theirs[0]) ? NO : YES;
+	c->bias = BIAS_NONE;
+	set_head_norm(c, size_of(x, "layers.0.attention.q_norm.weight"));
+}
+
+int64_t fused_key_rows(const struct torch_names *x, const struct model_config *c)
+{
+	int64_t qkv = size_of(x, "layers.0.attention.wq.weight");
+	return (qkv - c->heads * width_of_heads(c)) / 2;
+}
+
+/* ---- sources ----------------------------------------------------------------------------------- */
+
+/* A tensor of one layer, or of all; gate and up are the halves of one. */
+static int find_source(struct placement *x, int group, int i, struct err *e)
+{
+	const struct tensor *t = &x->m->tensors[i];
+	struct fused_tensor f;
+	find_tensor(x->names, t->name, group ? source_groups[group] : "", &f);
+	if (!f.item)
+		return source_missing(x, group, f.name, e);
+	bool half = f.second || text_ends(t->name, ".w1.weight");
+	int64_t rows = f.part != NOT_FUSED
+			       ? (x->m->c.heads + 2 * x->m->c.kv_heads) * x->m->head_dim
+			       : t->dims[0] * (half ? 2 : 1);
+	int first = f.layer >= 0;
+	if (f.item->ndim != t->ndim + first || f.item->dims[first] != rows ||
+		(t->ndim == 2 && f.item->dims[first + 1] != t->dims[1]))
+		return source_wrong_shape(x, f.item, e);
+	*source_of(x, group, i) = (struct tensor_source){.item = f.item,
+		.first = f.second ? t->dims[0] : 0,
+		.layer = f.layer,
+		.fused = f.part};
+	return 0;
+}
+
+int fused_find(struct placement *x, int group, struct err *e)
+{
+	for (int i = 0; i < x->m->n_tensors; i++)
+		if (find_source(x, group, i, e))
+			return -1;
+	return 0;
+}

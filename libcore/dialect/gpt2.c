@@ -1,0 +1,50 @@
+/*
+ * Hugging Face's GPT2LMHeadModel, which keeps its matrices as [in, out] (Conv1D), with queries, keys and values in one;
+ * and nanoGPT's model, whose matrices are not transposed.
+ */
+#include "dialect/dialect.h"
+
+const struct scheme scheme_gpt2 = {"transformer.h.", true,
+	{
+		{"tok_embeddings", "transformer.wte", false, true},
+		{"pos_embeddings", "transformer.wpe", false, true},
+		{"attention_norm", "ln_1", false, false},
+		{"attention.wq", "attn.c_attn", true, false},
+		{"attention.wk", "attn.c_attn", true, false},
+		{"attention.wv", "attn.c_attn", true, false},
+		{"attention.wo", "attn.c_proj", true, false},
+		{"ffn_norm", "ln_2", false, false},
+		{"feed_forward.w1", "mlp.c_fc", true, false},
+		{"feed_forward.w2", "mlp.c_proj", true, false},
+		{"norm", "transformer.ln_f", false, false},
+		{"output", "lm_head", false, true},
+	}};
+
+static const struct layer_names layers = {"transformer.h.", "ln_1.weight", "ln_1.bias",
+	"lm_head.weight", NULL, NULL, "mlp.c_fc.weight", NULL, "transformer.wpe.weight"};
+
+/* A square matrix does not show how it is stored; the matrix of queries, keys and values does. */
+static bool is_linear(const struct placement *x)
+{
+	const struct torch_item *t =
+		torch_names_find(x->names, "transformer.h.0.attn.c_attn.weight");
+	return t && t->ndim == 2 && t->dims[0] == 3 * x->m->c.dim;
+}
+
+static int find(struct placement *x, int group, struct err *e)
+{
+	return stems_find(x, group, is_linear(x), e);
+}
+
+static const char *const parts[] = {"h.", "transformer.h.", "ln_f.", "transformer.ln_f.",
+	"wpe.", "transformer.wpe.", "lm_head.", NULL};
+
+const struct dialect dialect_gpt2 = {
+	.name = "GPT-2",
+	.table = "wte.weight",
+	.arch = ARCH_GPT2,
+	.parts = parts,
+	.heads = "model_args.n_head",
+	.layers = &layers,
+	.find = find,
+};

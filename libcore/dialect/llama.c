@@ -1,0 +1,44 @@
+/*
+ * Hugging Face's LlamaForCausalLM, and the classes with its names. Its rotary embedding rotates channel j of a head with
+ * channel j + width / 2, as ours does, so that no row of wq and wk moves.
+ */
+#include "dialect/dialect.h"
+
+const struct scheme scheme_llama = {"model.layers.", false,
+	{
+		{"tok_embeddings", "model.embed_tokens", false, true},
+		{"attention_norm", "input_layernorm", false, true},
+		{"attention.wq", "self_attn.q_proj", false, false},
+		{"attention.wk", "self_attn.k_proj", false, false},
+		{"attention.wv", "self_attn.v_proj", false, false},
+		{"attention.q_norm", "self_attn.q_norm", false, true},
+		{"attention.k_norm", "self_attn.k_norm", false, true},
+		{"attention.wo", "self_attn.o_proj", false, false},
+		{"ffn_norm", "post_attention_layernorm", false, true},
+		{"feed_forward.w1", "mlp.gate_proj", false, false},
+		{"feed_forward.w3", "mlp.up_proj", false, false},
+		{"feed_forward.w2", "mlp.down_proj", false, false},
+		{"norm", "model.norm", false, true},
+		{"output", "lm_head", false, true},
+	}};
+
+static const struct layer_names layers = {"model.layers.", "input_layernorm.weight",
+	"self_attn.q_proj.bias", "lm_head.weight", "self_attn.o_proj.bias",
+	"self_attn.k_proj.weight", "mlp.gate_proj.weight", "self_attn.q_norm.weight"};
+
+static int find(struct placement *x, int group, struct err *e)
+{
+	return stems_find(x, group, false, e);
+}
+
+static const char *const parts[] = {"model.layers.", "model.norm.", "lm_head.", NULL};
+
+const struct dialect dialect_llama = {
+	.name = "Hugging Face",
+	.table = "embed_tokens.weight",
+	.arch = ARCH_LLAMA,
+	.parts = parts,
+	.heads = "model_args.n_head",
+	.layers = &layers,
+	.find = find,
+};

@@ -1,0 +1,121 @@
+/*
+ * Megatron-LM's GPTModel, in checkpoints of its format torch_dist, which is DCP. Either all layers are one tensor, with
+ * a dimension in front, or they are numbered; rows of queries, keys and values are grouped by key heads. The optimizer
+ * has fp32 parameters and moments under the name of the parameter; scalars of all ranks are in one value.
+ */
+#include "dialect/dialect.h"
+
+#include <stdio.h>
+#include <string.h>
+
+static const struct fused_row rows[] = {
+	{"attention_norm.weight",
+		{"self_attention.linear_qkv.layer_norm_weight", "input_layernorm.weight"},
+		NOT_FUSED, false},
+	{"attention.wq.weight", {"self_attention.linear_qkv.weight"}, FUSED_Q, false},
+	{"attention.wk.weight", {"self_attention.linear_qkv.weight"}, FUSED_K, false},
+	{"attention.wv.weight", {"self_attention.linear_qkv.weight"}, FUSED_V, false},
+	{"attention.q_norm.weight", {"self_attention.q_layernorm.weight"}, NOT_FUSED,
+		false},
+	{"attention.k_norm.weight", {"self_attention.k_layernorm.weight"}, NOT_FUSED,
+		false},
+	{"attention.wo.weight", {"self_attention.linear_proj.weight"}, NOT_FUSED, false},
+	{"ffn_norm.weight",
+		{"mlp.linear_fc1.layer_norm_weight", "pre_mlp_layernorm.weight"},
+		NOT_FUSED, false},
+	{"feed_forward.w1.weight", {"mlp.linear_fc1.weight"}, NOT_FUSED, false},
+	{"feed_forward.w3.weight", {"mlp.linear_fc1.weight"}, NOT_FUSED, true},
+	{"feed_forward.w2.weight", {"mlp.linear_fc2.weight"}, NOT_FUSED, false}, {0}};
+
+static const struct fused_row others[] = {
+	{"tok_embeddings.weight", {"embedding.word_embeddings.weight"}, NOT_FUSED, false},
+	{"norm.weight", {"decoder.final_layernorm.weight"}, NOT_FUSED, false},
+	{"output.weight", {"output_layer.weight"}, NOT_FUSED, false}, {0}};
+
+/* The parameters are the optimizer's, which has them in fp32, if it does. */
+static const struct torch_item *find_item(
+	const struct torch_names *x, const char *group, const char *name)
+{
+	char begin[64];
+	snprintf(begin, sizeof(begin), "optimizer.state.%s.",
+		*group ? group : "fp32_param");
+	const struct torch_item *t = torch_names_look_up(x, begin, name, "", true);
+	if (!t && !*group)
+		t = torch_names_look_up(x, "", name, "", false);
+	return t && t->kind == TORCH_TENSOR ? t : NULL;
+}
+
+static const struct fused_names fused = {
+	"decoder.layers.", true, rows, others, find_item};
+
+static int has_moments(const struct torch_names *x, struct err *e)
+{
+	for (int64_t i = 0; i < x->n; i++) {
+		const char *name = x->v[i].text;
+		if (strstr(name, "optimizer.state.exp_avg."))
+			return 1;
+		if (strstr(name, "optimizer.") &&
+			(strstr(name, ".gbuf_idx_") || strstr(name, ".bucket_idx_")))
+			return err_set(e, EX_UNAVAILABLE,
+				"%s: the distributed optimizer has saved buffers without the names of "
+				"parameters; save with --dist-ckpt-optim-fully-reshardable",
+				x->file->path);
+	}
+	return 0;
+}
+
+/* All ranks have them in common, such as iteration or args.seq_length. */
+static int read_numbers(struct torch_file *f, const struct torch_names *x,
+	const char *path, int64_t most, double *out, int64_t *n, struct err *e)
+{
+	static const char common[] = "common_state/";
+	char below[128];
+	snprintf(below, sizeof(below), "0.%s", path);
+	*n = 0;
+	for (int64_t i = 0; i < x->n && !*n; i++)
+		if (!strncmp(x->v[i].text, common, strlen(common)) &&
+			torch_numbers_in(f, x->v[i].item, below, most, out, n, e))
+			return -1;
+	return 0;
+}
+
+static int read_step(
+	struct torch_file *f, const struct torch_names *x, int64_t *step, struct err *e)
+{
+	double v = 0;
+	int64_t n;
+	if (read_numbers(f, x, "optimizer.param_groups.0.step", 1, &v, &n, e) ||
+		(!n && read_numbers(f, x, "iteration", 1, &v, &n, e)))
+		return -1;
+	bool told = n && v >= 0 && v < 0x1p53;
+	*step = told ? (int64_t)v : 0;
+	return told ? 0
+		    : err_set(e, EX_DATAERR,
+			      "%s: its common_state does not tell the optimizer's step",
+			      f->path);
+}
+
+/* A parameter in 16 bits that is read in fp32. */
+static bool is_copy(const struct torch_names *x, const char *name)
+{
+	char master[256];
+	snprintf(master, sizeof(master), "optimizer.state.fp32_param.%s", name);
+	return torch_names_exact(x, master);
+}
+
+static const char *const parts[] = {"decoder.", "output_layer.", "embedding.", NULL};
+
+const struct dialect dialect_megatron = {
+	.name = "Megatron-LM",
+	.table = "embedding.word_embeddings.weight",
+	.arch = ARCH_LLAMA,
+	.parts = parts,
+	.heads = "args.num_attention_heads",
+	.context = "args.seq_length",
+	.fused = &fused,
+	.find = fused_find,
+	.has_moments = has_moments,
+	.numbers = read_numbers,
+	.step = read_step,
+	.is_copy = is_copy,
+};

@@ -1,0 +1,81 @@
+/*
+ * torchtitan and Meta: our names. Rows of wq and wk are in another order: channels that are rotated together are
+ * neighbours.
+ */
+#include "dialect/dialect.h"
+
+#include <string.h>
+
+static const struct layer_names layers = {"layers.", "attention_norm.weight",
+	"attention.wq.bias", "output.weight", "attention.wo.bias", "attention.wk.weight",
+	"feed_forward.w1.weight", "attention.q_norm.weight"};
+
+/* layers.N.attention.wqkv.weight for the names of its parts; else NULL. */
+static const char *fused_name(const char *name, int *part, struct str *out)
+{
+	static const char *const parts[] = {
+		".attention.wq.weight", ".attention.wk.weight", ".attention.wv.weight"};
+	for (int i = 0; i < (int)ARRAY_LEN(parts); i++) {
+		if (!text_ends(name, parts[i]))
+			continue;
+		*part = i;
+		str_printf(out, "%.*s.attention.wqkv.weight",
+			(int)(strlen(name) - strlen(parts[i])), name);
+		return out->s;
+	}
+	return NULL;
+}
+
+/* A tensor of torchtitan, which has our names. */
+static int find_tensor(struct placement *x, int group, int i, struct err *e)
+{
+	const struct tensor *t = &x->m->tensors[i];
+	struct tensor_source *s = source_of(x, group, i);
+	struct str fused = {0};
+	int part = NOT_FUSED;
+	const struct torch_item *own = source_of(x, SOURCE_MODEL, i)->item;
+	*s = (struct tensor_source){
+		.item = source_find(x, group, t->name, group ? own : NULL),
+		.layer = -1,
+		.fused = NOT_FUSED};
+	const char *name = fused_name(t->name, &part, &fused);
+	s->pairs = part == FUSED_Q || part == FUSED_K ||
+		   text_ends(t->name, ".attention.wq.bias") ||
+		   text_ends(t->name, ".attention.wk.bias");
+	s->pairs &= !x->m->c.qk_norm; /* torchtitan's Qwen3 rotates halves */
+	int64_t rows = t->dims[0];
+	if (!s->item && name) {
+		s->item = source_find(x, group, name, NULL);
+		s->fused = part;
+		rows = (x->m->c.heads + 2 * x->m->c.kv_heads) * x->m->head_dim;
+	}
+	str_free(&fused);
+	if (!s->item)
+		return source_missing(x, group, t->name, e);
+	return source_has_shape(s->item, t->ndim, rows, t->ndim == 1 ? 1 : t->dims[1])
+		       ? 0
+		       : source_wrong_shape(x, s->item, e);
+}
+
+static int find(struct placement *x, int group, struct err *e)
+{
+	for (int i = 0; i < x->m->n_tensors; i++)
+		if (find_tensor(x, group, i, e))
+			return -1;
+	return 0;
+}
+
+static const char *const parts[] = {"layers.", "norm.", "output.", "lm_head.", NULL};
+static const char *const wrappers[] = {
+	"qkv_linear", NULL}; /* the module of queries, keys and values */
+
+const struct dialect dialect_meta = {
+	.name = "torchtitan",
+	.table = "tok_embeddings.weight",
+	.arch = ARCH_LLAMA,
+	.parts = parts,
+	.wrappers = wrappers,
+	.heads = "model_args.n_head",
+	.layers = &layers,
+	.find = find,
+};

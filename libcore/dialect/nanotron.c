@@ -1,0 +1,66 @@
+/*
+ * Nanotron's Llama. Queries, keys and values are one tensor, and all queries are in front of all keys. The optimizer has
+ * its state by the names of parameters.
+ */
+#include "dialect/dialect.h"
+
+static const struct fused_row rows[] = {
+	{"attention_norm.weight", {"input_layernorm.weight"}, NOT_FUSED, false},
+	{"attention.wq.weight", {"attn.qkv_proj.weight"}, FUSED_Q, false},
+	{"attention.wk.weight", {"attn.qkv_proj.weight"}, FUSED_K, false},
+	{"attention.wv.weight", {"attn.qkv_proj.weight"}, FUSED_V, false},
+	{"attention.wo.weight", {"attn.o_proj.weight"}, NOT_FUSED, false},
+	{"ffn_norm.weight", {"post_attention_layernorm.weight"}, NOT_FUSED, false},
+	{"feed_forward.w1.weight", {"mlp.gate_up_proj.weight"}, NOT_FUSED, false},
+	{"feed_forward.w3.weight", {"mlp.gate_up_proj.weight"}, NOT_FUSED, true},
+	{"feed_forward.w2.weight", {"mlp.down_proj.weight"}, NOT_FUSED, false}, {0}};
+
+static const struct fused_row others[] = {
+	{"tok_embeddings.weight", {"token_position_embeddings.token_embedding.weight"},
+		NOT_FUSED, false},
+	{"norm.weight", {"final_layer_norm.weight"}, NOT_FUSED, false},
+	{"output.weight", {"lm_head.weight"}, NOT_FUSED, false}, {0}};
+
+static const struct torch_item *find_item(
+	const struct torch_names *x, const char *group, const char *name)
+{
+	return *group ? torch_names_state(x, name, NULL, group)
+		      : torch_names_find(x, name);
+}
+
+static const struct fused_names fused = {"decoder.", false, rows, others, find_item};
+
+/* Replaces the part of a fused tensor by its rows. */
+static void cut_rows(const struct placement *x, struct tensor_source *s)
+{
+	const struct model_config *c = &x->m->c;
+	if (!s->item || s->fused == NOT_FUSED)
+		return;
+	s->pairs = x->pairs && s->fused != FUSED_V;
+	s->first = s->fused == FUSED_Q ? 0 : c->heads * x->m->head_dim;
+	s->first += s->fused == FUSED_V ? c->kv_heads * x->m->head_dim : 0;
+	s->fused = NOT_FUSED;
+}
+
+static int find(struct placement *x, int group, struct err *e)
+{
+	if (fused_find(x, group, e))
+		return -1;
+	for (int i = 0; i < x->m->n_tensors; i++)
+		cut_rows(x, source_of(x, group, i));
+	return 0;
+}
+
+static const char *const parts[] = {"decoder.", "final_layer_norm.", "lm_head.", NULL};
+static const char *const wrappers[] = {"pp_block", NULL}; /* a stage of a pipeline */
+
+const struct dialect dialect_nanotron = {
+	.name = "nanotron",
+	.table = "token_position_embeddings.token_embedding.weight",
+	.arch = ARCH_LLAMA,
+	.parts = parts,
+	.wrappers = wrappers,
+	.heads = "model_args.n_head",
+	.fused = &fused,
+	.find = find,
+};

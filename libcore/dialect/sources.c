@@ -1,0 +1,47 @@
+/* Where the tensors of a model are: what the dialects share. */
+#include "dialect/dialect.h"
+
+#include <string.h>
+
+const char *const source_groups[SOURCE_GROUPS] = {"model", "exp_avg", "exp_avg_sq"};
+
+#define DIALECT_POINTER(name) &dialect_##name,
+const struct dialect *const dialects[] = {DIALECTS(DIALECT_POINTER) NULL};
+
+struct tensor_source *source_of(const struct placement *x, int group, int tensor)
+{
+	return &x->of[group * x->m->n_tensors + tensor];
+}
+
+const struct torch_item *source_find(const struct placement *x, int group,
+	const char *name, const struct torch_item *parameter)
+{
+	return group ? torch_names_state(x->names, name, parameter, source_groups[group])
+		     : torch_names_find(x->names, name);
+}
+
+int source_missing(const struct placement *x, int group, const char *name, struct err *e)
+{
+	const char *path = x->names->file->path;
+	if (!group)
+		return err_set(e, EX_DATAERR, "%s: has no tensor %s", path, name);
+	if (group == 1)
+		warn("%s: has no %s of %s, as of a parameter that is not trained: zeros",
+			path, source_groups[group], name);
+	return 0;
+}
+
+bool source_has_shape(const struct torch_item *t, int ndim, int64_t rows, int64_t width)
+{
+	return t->ndim == ndim && t->dims[0] == rows &&
+	       (ndim == 1 || t->dims[1] == width);
+}
+
+int source_wrong_shape(
+	const struct placement *x, const struct torch_item *t, struct err *e)
+{
+	return err_set(e, EX_DATAERR,
+		"%s: the shape of %s, [%lld%s%lld], is not that of its model",
+		x->names->file->path, t->name, (long long)torch_rows(t),
+		t->ndim == 1 ? " x " : ", ", (long long)torch_row_size(t));
+}
