@@ -40,8 +40,8 @@ struct peer {
 	struct tensor table[STORE_TENSORS];
 	struct arena memory;
 	struct store_file *file;
-	char *activations; /* that gradients replace, or NULL */
-	int64_t live[STORE_UNITS];
+	char *activations;	       /* that gradients replace, or NULL */
+	int64_t live[STORE_UNITS + 1]; /* the last: of the output layer */
 	struct mailbox swap, sums;
 	int64_t rounded; /* elements */
 };
