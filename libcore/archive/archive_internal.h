@@ -89,6 +89,7 @@ struct torch_parts {
 	void *span;
 	const struct place *span_of;
 	int64_t allowed; /* bytes that items_charge() may still take */
+	char options_xxh3[17], param_hash[17]; /* safetensors.c: of all its files */
 };
 
 /* Names, items, chunks and values take memory and time in proportion to the bytes of the files, though a file may list
@@ -169,11 +170,9 @@ int weight_map_read(struct weight_map *m, const char *path, struct err *e);
 void weight_map_free(struct weight_map *m);
 /* Sets *out to the path of a file. */
 void weight_map_path(const struct weight_map *m, int64_t file, struct str *out);
-/* Checks that each tensor of the index is in its file, and that the index has all n tensors. file_of() returns the
- * number of the file that has a tensor; -1: none has it. */
-int weight_map_check(const struct weight_map *m, int64_t n,
-	int64_t (*file_of)(const void *with, const char *tensor), const void *with,
-	struct err *e);
+/* Checks that each tensor of the index is in its file, in the order of the list, and that the index has all. */
+int weight_map_check(
+	const struct weight_map *m, const struct torch_file *f, struct err *e);
 
 /* ---- containers.c ------------------------------------------------------------------------ */
 

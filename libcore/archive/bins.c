@@ -56,14 +56,6 @@ static int add_file(struct torch_file *f, int32_t file, struct err *e)
 	return rc;
 }
 
-/* The number of the file that has a tensor. */
-static int64_t file_of(const void *with, const char *tensor)
-{
-	const struct torch_file *f = with;
-	const struct torch_item *x = torch_find(f, tensor);
-	return x ? f->parts->chunks[x->first].file : -1;
-}
-
 static int read_all(struct torch_file *f, const struct weight_map *m, struct err *e)
 {
 	struct strs paths = {0};
@@ -81,7 +73,7 @@ static int read_all(struct torch_file *f, const struct weight_map *m, struct err
 	strs_free(&paths);
 	for (int64_t i = 0; i < m->files.n && !rc; i++)
 		rc = add_file(f, (int32_t)i, e);
-	return rc || items_end(f, e) || weight_map_check(m, f->n, file_of, f, e) ? -1 : 0;
+	return rc || items_end(f, e) || weight_map_check(m, f, e) ? -1 : 0;
 }
 
 static int bins_open(struct torch_file *f, struct err *e)

@@ -3,10 +3,13 @@
 #ifndef FOREIGN_INTERNAL_H
 #define FOREIGN_INTERNAL_H
 
-#include "archive/safetensors.h"
 #include "base/file.h"
 #include "dialect/dialect.h"
 #include "ckpt/view.h"
+
+/* Reads n numbers at an offset, widened to fp32. */
+int numbers_read(int fd, const char *path, enum dtype dtype, int64_t at, int64_t n,
+	float *out, struct err *e);
 
 /* A file of numbers that is being written: it appears when it is complete. */
 struct number_file {
