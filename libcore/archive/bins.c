@@ -7,8 +7,6 @@
 #include "archive/weight_map.h"
 #include "base/file.h"
 
-#include <string.h>
-
 static const char index_file[] = "pytorch_model.bin.index.json";
 
 static void path_of(const char *folder, const char *name, struct str *out)
@@ -67,7 +65,7 @@ static int64_t file_of(const void *with, const char *tensor)
 
 static int read_all(struct torch_file *f, const struct weight_map *m, struct err *e)
 {
-	struct strs paths = {0};
+	scoped_strs paths = {0};
 	scoped_str path = {0};
 	int rc = 0;
 	for (int64_t i = 0; i < m->files.n && !rc; i++) {
@@ -79,7 +77,6 @@ static int read_all(struct torch_file *f, const struct weight_map *m, struct err
 	}
 	if (!rc)
 		storages_files(f, &paths);
-	strs_free(&paths);
 	for (int64_t i = 0; i < m->files.n && !rc; i++)
 		rc = add_file(f, (int32_t)i, e);
 	return rc || items_end(f, e) || weight_map_check(m, f->n, file_of, f, e) ? -1 : 0;

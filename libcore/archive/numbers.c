@@ -5,7 +5,6 @@
 #include "kernels/kernels.h"
 
 #include <errno.h>
-#include <stdlib.h>
 #include <unistd.h>
 
 int numbers_read(int fd, const char *path, enum dtype dtype, int64_t at, int64_t n,
@@ -15,19 +14,18 @@ int numbers_read(int fd, const char *path, enum dtype dtype, int64_t at, int64_t
 	size_t n_bytes = (size_t)(n * dtype_bytes(dtype));
 	if (dtype == DT_F32)
 		return file_read_at(fd, path, out, n_bytes, at, e);
-	uint16_t *half = xmalloc(n_bytes + 1);
+	scoped_ptr uint16_t *half = xmalloc(n_bytes + 1);
 	int rc = file_read_at(fd, path, half, n_bytes, at, e);
 	device_cpu(&d, 0);
 	if (!rc)
 		d.k->widen(&d, mat(out, 1, n), half, dtype);
-	free(half);
 	return rc;
 }
 
 int file_hash_around(int fd, int64_t hole, int64_t n, char fill, uint64_t *hash)
 {
 	enum { PIECE = 1 << 20 };
-	char *piece = xmalloc(PIECE);
+	scoped_ptr char *piece = xmalloc(PIECE);
 	struct hash_state *h = hash_open();
 	int64_t at = 0;
 	ssize_t got;
@@ -39,6 +37,5 @@ int file_hash_around(int fd, int64_t hole, int64_t n, char fill, uint64_t *hash)
 		at += got;
 	}
 	*hash = hash_close(h);
-	free(piece);
 	return got < 0 ? -1 : 0;
 }

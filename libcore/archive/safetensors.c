@@ -8,8 +8,6 @@
 
 #include <errno.h>
 #include <fcntl.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -207,11 +205,10 @@ static int read_text(
 		return err_set(e, EX_DATAERR,
 			"%s: not a safetensors file, or damaged: a header of %llu bytes",
 			path, (unsigned long long)n);
-	char *text = xmalloc((size_t)n);
+	scoped_ptr char *text = xmalloc((size_t)n);
 	int rc = file_read_at(fd, path, text, (size_t)n, 8, e);
 	if (!rc)
 		str_add(out, text, (size_t)n);
-	free(text);
 	return rc;
 }
 
@@ -302,16 +299,10 @@ static int open_file(struct safetensors *s, const char *path, struct err *e)
 	return rc ? -1 : 0;
 }
 
-static int by_name(const void *a, const void *b)
-{
-	return strcmp(
-		((const struct st_tensor *)a)->name, ((const struct st_tensor *)b)->name);
-}
-
 static int sort_tensors(struct safetensors *s, const char *path, struct err *e)
 {
 	if (s->n)
-		qsort(s->tensors, (size_t)s->n, sizeof(*s->tensors), by_name);
+		qsort(s->tensors, (size_t)s->n, sizeof(*s->tensors), compare_texts);
 	for (int64_t i = 1; i < s->n; i++)
 		if (!strcmp(s->tensors[i].name, s->tensors[i - 1].name))
 			return err_set(e, EX_DATAERR, "%s: %s is in two files", path,
@@ -373,7 +364,7 @@ void safetensors_close(struct safetensors *s)
 const struct st_tensor *safetensors_find(const struct safetensors *s, const char *name)
 {
 	struct st_tensor key = {.name = (char *)name};
-	return s->n ? bsearch(&key, s->tensors, (size_t)s->n, sizeof(key), by_name)
+	return s->n ? bsearch(&key, s->tensors, (size_t)s->n, sizeof(key), compare_texts)
 		    : NULL;
 }
 

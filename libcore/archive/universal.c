@@ -7,19 +7,14 @@
 
 #include "base/file.h"
 
-#include <dirent.h>
-#include <string.h>
-#include <sys/stat.h>
-#include <unistd.h>
-
 static const char folder[] = "zero";
 
 /* The names of parameters, sorted: directories that have fp32.pt. */
 static int64_t list_parameters(const char *path, struct strs *out)
 {
-	struct str name = {0};
+	scoped_str name = {0};
 	str_printf(&name, "%s/%s", path, folder);
-	DIR *d = opendir(name.s);
+	scoped_dir *d = opendir(name.s);
 	struct dirent *entry;
 	while (d && (entry = readdir(d))) {
 		str_clear(&name);
@@ -27,19 +22,14 @@ static int64_t list_parameters(const char *path, struct strs *out)
 		if (file_exists(name.s))
 			strs_add(out, entry->d_name);
 	}
-	if (d)
-		closedir(d);
-	str_free(&name);
 	strs_sort(out);
 	return out->n;
 }
 
 static bool universal_is_in(const char *path)
 {
-	struct strs list = {0};
-	bool found = list_parameters(path, &list) > 0;
-	strs_free(&list);
-	return found;
+	scoped_strs list = {0};
+	return list_parameters(path, &list) > 0;
 }
 
 uint32_t archive_tensor(const struct archive *a)
@@ -70,27 +60,14 @@ static int add_item(struct torch_file *f, const char *name, int32_t file, int64_
 	return 0;
 }
 
-static int open_archive(struct torch_file *f, int32_t file, struct archive *a,
-	int64_t *n_bytes, struct err *e)
-{
-	struct stat st;
-	int fd = items_fd(f, file, e);
-	if (fd < 0)
-		return -1;
-	*n_bytes = fstat(fd, &st) || !S_ISREG(st.st_mode) ? 0 : st.st_size;
-	items_allow(f, *n_bytes);
-	return archive_open(a, fd, f->parts->files[file], 0, *n_bytes, e);
-}
-
 static int add_file(
 	struct torch_file *f, const char *name, const char *path, struct err *e)
 {
 	struct archive a;
-	int64_t n_bytes;
 	int32_t file = items_add_file(f, path);
-	if (open_archive(f, file, &a, &n_bytes, e))
+	if (storages_open(f, file, &a, e))
 		return -1;
-	int rc = add_item(f, name, file, n_bytes, &a, e);
+	int rc = add_item(f, name, file, a.zip.size, &a, e);
 	archive_close(&a);
 	return rc;
 }
@@ -105,14 +82,13 @@ static int add_options(struct torch_file *f, int32_t file, int64_t n_bytes, int6
 	size_t n;
 	pickle_each(&it, p, pickle_kind(p, dict) == PICKLE_DICT ? dict : 0);
 	while (pickle_next(&it, &key) && pickle_next(&it, &value)) {
-		struct str name = {0};
+		scoped_str name = {0};
 		const char *text = pickle_text(p, key, &n);
 		if (!text || memchr(text, 0, n))
 			continue;
 		str_printf(&name, "optimizer.param_groups.%lld.", (long long)group);
 		str_add(&name, text, n);
 		struct torch_item *x = items_add(f, name.s, name.len, e);
-		str_free(&name);
 		if (!x)
 			return -1;
 		x->node = value;
@@ -129,9 +105,9 @@ static int add_common(struct torch_file *f, const char *path, struct err *e)
 	struct archive a;
 	struct pickle_each it;
 	uint32_t group;
-	int64_t n_bytes, stage = 0;
+	int64_t stage = 0;
 	int32_t file = items_add_file(f, path);
-	if (open_archive(f, file, &a, &n_bytes, e))
+	if (storages_open(f, file, &a, e))
 		return -1;
 	uint32_t node = pickle_get(&a.tree, a.tree.root, "zero_stage");
 	if (pickle_kind(&a.tree, node) == PICKLE_OBJECT) /* an enumeration */
@@ -143,7 +119,7 @@ static int add_common(struct torch_file *f, const char *path, struct err *e)
 		&it, &a.tree, pickle_kind(&a.tree, groups) == PICKLE_LIST ? groups : 0);
 	int rc = 0;
 	for (int64_t g = 0; !rc && pickle_next(&it, &group); g++)
-		rc = add_options(f, file, n_bytes, g, &a.tree, group, e);
+		rc = add_options(f, file, a.zip.size, g, &a.tree, group, e);
 	archive_close(&a);
 	return stage != 3 ? rc
 			  : err_set(e, EX_UNAVAILABLE,
@@ -156,8 +132,8 @@ static int add_common(struct torch_file *f, const char *path, struct err *e)
 static int universal_open(struct torch_file *f, struct err *e)
 {
 	static const char *const states[] = {"fp32", "exp_avg", "exp_avg_sq", "step"};
-	struct strs list = {0};
-	struct str path = {0}, name = {0};
+	scoped_strs list = {0};
+	scoped_str path = {0}, name = {0};
 	int rc = 0;
 	list_parameters(f->path, &list);
 	for (int64_t i = 0; i < list.n * (int64_t)ARRAY_LEN(states) && !rc; i++) {
@@ -177,9 +153,6 @@ static int universal_open(struct torch_file *f, struct err *e)
 	if (!rc && file_exists(path.s))
 		rc = add_common(f, path.s, e);
 	rc = rc || items_end(f, e) ? -1 : 0;
-	str_free(&path);
-	str_free(&name);
-	strs_free(&list);
 	return rc;
 }
 

@@ -1,8 +1,6 @@
 /* What the shapes of tensors determine, where each layer has tensors with names of their own. */
 #include "dialect/dialect.h"
 
-#include <stdio.h>
-
 enum { MAX_HEAD_NORM = 1 << 22 };
 
 static const struct torch_item *of_layer(

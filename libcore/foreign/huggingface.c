@@ -8,17 +8,10 @@
 #include "foreign/huggingface.h"
 #include "archive/safetensors.h"
 
-#include <stdlib.h>
-#include <string.h>
-#include <sys/stat.h>
-
 static bool has(const char *folder, const char *name)
 {
-	struct str path = {0};
-	str_printf(&path, "%s/%s", folder, name);
-	bool found = file_exists(path.s);
-	str_free(&path);
-	return found;
+	scoped_ptr char *path = text_printf("%s/%s", folder, name);
+	return file_exists(path);
 }
 
 /* Returns what is to be appended to the path to get the path of the tensors. */
@@ -175,7 +168,7 @@ static bool is_computed(const struct hf *h, const char *name)
 /* A tensor that nothing reads would be lost. */
 static int check_all_used(const struct hf *h, struct err *e)
 {
-	bool *used = xcalloc((size_t)max64(1, h->files.n), sizeof(*used));
+	scoped_ptr bool *used = xcalloc((size_t)max64(1, h->files.n), sizeof(*used));
 	int rc = 0;
 	for (int i = 0; i < h->n; i++)
 		if (h->theirs[i])
@@ -185,7 +178,6 @@ static int check_all_used(const struct hf *h, struct err *e)
 			rc = err_set(e, EX_DATAERR,
 				"%s: %s is not a tensor of the model of config.json",
 				h->path, h->files.tensors[i].name);
-	free(used);
 	return rc;
 }
 
@@ -201,7 +193,8 @@ static int check_tied(const struct hf *h, struct err *e)
 	if (!copy || check_shape(h, &h->list[at], copy, e))
 		return copy ? -1 : 0;
 	int64_t n_all = copy->dims[0] * copy->dims[1];
-	float *x = xmalloc(PIECE * sizeof(*x)), *y = xmalloc(PIECE * sizeof(*y));
+	scoped_ptr float *x = xmalloc(PIECE * sizeof(*x)),
+			 *y = xmalloc(PIECE * sizeof(*y));
 	for (int64_t i = 0; i < n_all && !rc; i += PIECE) {
 		int64_t n = min64(PIECE, n_all - i);
 		rc = safetensors_read(&h->files, copy, i, n, x, e) ||
@@ -211,8 +204,6 @@ static int check_tied(const struct hf *h, struct err *e)
 				"%s: %s is not %s, though config.json ties them", h->path,
 				copy->name, h->theirs[at]->name);
 	}
-	free(x);
-	free(y);
 	return rc ? -1 : 0;
 }
 

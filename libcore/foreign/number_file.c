@@ -2,9 +2,6 @@
 #include "foreign/foreign_internal.h"
 
 #include <errno.h>
-#include <fcntl.h>
-#include <stdlib.h>
-#include <string.h>
 #include <unistd.h>
 
 int number_file_begin(
@@ -50,7 +47,7 @@ int number_file_rows(struct number_file *f, const struct ckpt_view *v,
 	const struct ckpt_tensor *t = &v->tensors[rows->tensor];
 	int64_t width = ckpt_row_size(t), end = rows->row + rows->n;
 	int64_t step = min64(rows->n, max64(1, BLOCK_FLOATS / width));
-	float *x = xmalloc((size_t)(step * width) * sizeof(*x));
+	scoped_ptr float *x = xmalloc((size_t)(step * width) * sizeof(*x));
 	struct ckpt_rows part = *rows;
 	int rc = 0;
 	for (int64_t r = rows->row; r < end && !rc; r += step) {
@@ -61,7 +58,6 @@ int number_file_rows(struct number_file *f, const struct ckpt_view *v,
 		rc = (part.n && v->read(v, &part, x, e)) ||
 		     number_file_put(f, x, n * width, e);
 	}
-	free(x);
 	return rc ? -1 : 0;
 }
 
